@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Idle nodes to jobs, for the greatest sum of gains. */
+/* Assigns idle nodes to jobs so that the sum of gains is greatest. */
 #include <math.h>
 
 #include "policies/growth_internal.h"
 
 #define EPSILON 1e-12
-#define IMPROVE_MAX_JOBS 64 /* moves and swaps are looked for where so many jobs at most take part: it is their square that costs */
-#define IMPROVE_MAX 1000    /* steps of improvement; each gains, so an end is sure, but it must be soon */
+#define IMPROVE_MAX_JOBS 64 /* moves and swaps are tried only with at most so many jobs, since their cost is quadratic */
+#define IMPROVE_MAX 1000    /* most steps of improvement; each gains, so they end anyway, but not necessarily soon */
 
-/* Free a place in an empty pool by letting a job that took from it take from another, breadth first. Returns the pool at the end of the
- * path (one with nodes left; from_pool and from_job lead back to the start), -1: none. */
+/* Searches, breadth first, for a path that frees a node in an empty pool: a job that took from it takes from another pool instead. Returns
+ * the pool at the end of the path, which has nodes left; from_pool and from_job lead back to the start. -1: none. */
 static int find_path(struct growth *f, int start)
 {
 	int queue[256], head = 0, tail = 0;
@@ -38,7 +38,8 @@ static int find_path(struct growth *f, int start)
 	return -1;
 }
 
-/* One more node for a job, by way of others that change theirs. True when the sum of all gains. */
+/* Gives a job one more node along a path of other jobs that exchange theirs. Returns true if the sum of all values has grown; otherwise
+ * nothing has changed. */
 static bool augment(struct growth *f, int job, int start)
 {
 	int end = find_path(f, start);
@@ -56,7 +57,7 @@ static bool augment(struct growth *f, int job, int start)
 		growth_move(f, job, start, 1);
 		return true;
 	}
-	/* Undo from the start towards the end: each pool gives back what it got. */
+	/* Undo. */
 	for (int p = end; f->from_pool[p] >= 0; p = f->from_pool[p]) {
 		growth_move(f, f->from_job[p], p, -1);
 		growth_move(f, f->from_job[p], f->from_pool[p], 1);
@@ -64,7 +65,7 @@ static bool augment(struct growth *f, int job, int start)
 	return false;
 }
 
-/* The pool that serves a job best now: one with nodes left, or one that a path may still open. */
+/* Finds the pool whose node gains a job most: one with nodes left, or one that a path may still open. */
 static void find_best(struct growth *f, int job)
 {
 	double best = -INFINITY;
@@ -82,8 +83,8 @@ static void find_best(struct growth *f, int job)
 	f->best_pool[job] = at;
 }
 
-/* Give the one node that gains most, along a path where its pool is empty. False: nothing gains any more. What no path opens now, none will
- * later (the sets of increments that can be served form a matroid), so a closed pair stays closed. */
+/* Assigns the one node that gains most, along a path if its pool is empty. Returns false if no node gains any more. A pool that no path
+ * opens now will not be opened later (the sets of increments that can be served form a matroid), so a closed pair stays closed. */
 static bool step(struct growth *f)
 {
 	int job = -1;
@@ -101,7 +102,7 @@ static bool step(struct growth *f)
 	int pool = f->best_pool[job];
 	f->best[job] = NAN;
 	if (!growth_fits(f, job, pool, -1))
-		return true; /* others took from the reserve since it was found; it is looked at again */
+		return true; /* other jobs have taken from the reserve since; the best pool is searched again */
 	if (f->pools[pool].left)
 		growth_move(f, job, pool, 1);
 	else if (!augment(f, job, pool))
@@ -111,7 +112,8 @@ static bool step(struct growth *f)
 
 /* ---- unequal nodes: moves and swaps */
 
-/* Job a gives a node of pool p; b takes it, and gives (q >= 0) one of pool q to a. True when that gains; then it is done. */
+/* Moves a node of pool p from job a to job b, and one of pool q (if q >= 0) from b to a. Returns true if the sum of values has grown;
+ * otherwise nothing has changed. */
 static bool exchange(struct growth *f, int a, int p, int b, int q)
 {
 	const struct decision_job *x = growth_job(f, a), *y = growth_job(f, b);
@@ -148,7 +150,7 @@ static bool improve_pair(struct growth *f, int a, int b)
 	return false;
 }
 
-/* A job changes a node of its own for a better one that lies free. */
+/* Replaces one of a job's nodes by a better one that is idle. Returns true if there was one. */
 static bool improve_one(struct growth *f, int j)
 {
 	for (int p = 0; p < f->pool_count; p++)
@@ -182,7 +184,7 @@ static bool improve(struct growth *f)
 	return false;
 }
 
-/* Are the pools alike to all jobs in what a node of them is worth? Then greedy was optimal. */
+/* Returns true if all pools have nodes of the same kind and price; the greedy assignment is then optimal. */
 static bool alike(const struct growth *f)
 {
 	for (int p = 1; p < f->pool_count; p++) {

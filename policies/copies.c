@@ -6,8 +6,8 @@
 
 #include "common/alloc.h"
 
-/* Which part of the time is left for training when every node sends its share of the state so many times. */
-static double left(const struct hspmd_copies_problem *c, int copies)
+/* Returns the fraction of time left for training if every node sends its share of the state once per copy. */
+static double training_fraction(const struct hspmd_copies_problem *c, int copies)
 {
 	double each_s = c->bytes_per_s > 0 ? c->state_bytes / c->nodes / c->bytes_per_s : 0;
 	return c->every_s > 0 ? 1 / (1 + copies * each_s / c->every_s) : 1;
@@ -17,7 +17,7 @@ static double liveput_with(const struct hspmd_copies_problem *c, const struct hs
 {
 	int nodes = c->nodes < HSPMD_COPIES_NODES ? c->nodes : HSPMD_COPIES_NODES;
 	for (int i = 0; i < nodes; i++)
-		rates[i] = (i + 1) * left(c, copies);
+		rates[i] = (i + 1) * training_fraction(c, copies);
 	struct hspmd_liveput_plan plan = {
 		.nodes = nodes, .tokens_per_s = rates, .replicas = copies, .pause_s = c->pause_s, .rollback_s = c->rollback_s
 	};

@@ -9,7 +9,7 @@ static bool predicted(const double *curve, int count, const struct hspmd_curve_s
 	return seen->nodes >= 1 && seen->nodes <= count && isfinite(curve[seen->nodes - 1]) && curve[seen->nodes - 1] > 0;
 }
 
-/* The greatest measured size that is not above n; NULL: none. */
+/* Returns the sample of the greatest number of nodes up to n; NULL: none. */
 static const struct hspmd_curve_sample *seen_below(const double *curve, int count, const struct hspmd_curve_sample *seen, int seen_count,
                                                    int n)
 {
@@ -27,8 +27,8 @@ static double ratio(const double *curve, const struct hspmd_curve_sample *seen)
 
 void hspmd_curve_scale(double *curve, int count, const struct hspmd_curve_sample *seen, int seen_count)
 {
-	/* From the end: a size's ratio needs the predictions of smaller and of equal ones, and of the next measured one above, whose ratio
-	 * is kept. */
+	/* Downwards, because the ratio at a size needs the unscaled predictions of the sizes up to it; the ratio of the next measured size
+	 * above is kept. */
 	const struct hspmd_curve_sample *above = NULL;
 	double above_ratio = 1;
 	for (int n = count; n >= 1; n--) {
@@ -64,7 +64,7 @@ void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_sample
 		}
 		curve[i] = v;
 	}
-	double least = INFINITY; /* a node, so far */
+	double least = INFINITY; /* smallest rate per node so far */
 	for (int i = 0; i < count; i++) {
 		if (!(curve[i] > 0))
 			continue;

@@ -13,12 +13,12 @@
 static double rate(const struct decision_job *j, const double *curve, const struct holding *h)
 {
 	double tokens = curve ? hspmd_curve_at(curve, j->e->curve_count, h->size) : j->slope * h->size;
-	/* Renewal-reward: between two losses 1/losses seconds are worked, then pause and lost work go by. */
+	/* Renewal-reward theorem: 1/losses seconds of work between two losses, then the pause and the lost work. */
 	return tokens / (1 + h->losses * (j->e->pause_s + j->e->lost_s));
 }
 
-/* The logarithm is bent so that it is finite where nothing is made; a job's scale is then a hundredth of its rate on its fewest nodes. */
-static double relative_speed(const struct decision_job *j, double rate)
+/* log1p instead of log, so that the value is finite at rate 0; the scale is then a hundredth of the rate on the job's fewest nodes. */
+static double value_of_rate(const struct decision_job *j, double rate)
 {
 	if (j->e->terms.by == HSPMD_SHARE_PROPORTIONAL)
 		return j->e->terms.weight * log1p(rate / j->scale);
@@ -27,7 +27,7 @@ static double relative_speed(const struct decision_job *j, double rate)
 
 double holding_value(const struct decision_job *j, const struct holding *h)
 {
-	return relative_speed(j, rate(j, j->hull, h));
+	return value_of_rate(j, rate(j, j->hull, h));
 }
 
 double holding_rate(const struct decision_job *j, const struct holding *h)
@@ -37,7 +37,7 @@ double holding_rate(const struct decision_job *j, const struct holding *h)
 
 double holding_true_value(const struct decision_job *j, const struct holding *h)
 {
-	return relative_speed(j, holding_rate(j, h));
+	return value_of_rate(j, holding_rate(j, h));
 }
 
 double holding_pause_cost_per_s(const struct decision_job *j, const struct holding *h)
@@ -45,7 +45,7 @@ double holding_pause_cost_per_s(const struct decision_job *j, const struct holdi
 	return j->e->terms.by == HSPMD_SHARE_PROPORTIONAL ? j->e->terms.weight : holding_true_value(j, h);
 }
 
-static double worth_of(const struct hspmd_snapshot_elastic *e, int type)
+static double relative_speed_of(const struct hspmd_snapshot_elastic *e, int type)
 {
 	return e->relative_speed && type >= 0 ? e->relative_speed[type] : 1;
 }
@@ -57,7 +57,7 @@ struct holding holding_with_nodes(const struct decision_state *k, const struct d
 	struct holding r = *h;
 	r.nodes += count;
 	r.devices += count * c->devices;
-	r.size += count * worth_of(j->e, c->type);
+	r.size += count * relative_speed_of(j->e, c->type);
 	r.price += count * c->price_per_hour;
 	r.losses = fmax(0, r.losses + count * c->losses_per_s);
 	return r;
@@ -97,7 +97,7 @@ static int holder_of(const struct decision_state *k, int node)
 	return k->s->nodes[node].state == HSPMD_SNAPSHOT_HELD ? k->s->nodes[node].holder : -1;
 }
 
-/* The nodes of each job, in one array. */
+/* Lists the nodes of each job, in one array. */
 static int list_held(struct decision_state *k)
 {
 	k->held = hspmd_calloc((size_t)k->s->node_count, sizeof *k->held);
@@ -120,21 +120,21 @@ static int list_held(struct decision_state *k)
 	return 0;
 }
 
-static int check_site(const struct hspmd_snapshot *s, struct hspmd_error *err)
+static int check_snapshot(const struct hspmd_snapshot *s, struct hspmd_error *err)
 {
 	for (int i = 0; i < s->node_count; i++) {
 		const struct hspmd_snapshot_node *n = &s->nodes[i];
 		bool held = n->state == HSPMD_SNAPSHOT_HELD && !(n->leaving && n->holder < 0);
 		if (n->class < 0 || n->class >= s->class_count || (held && (n->holder < 0 || n->holder >= s->elastic_count)))
-			return hspmd_fail(err, "snapshot: node %s names a class or holder that is not there", n->name);
+			return hspmd_fail(err, "snapshot: node %s names a class or holder that does not exist", n->name);
 	}
 	for (int i = 0; i < s->class_count; i++)
 		if (s->classes[i].type >= s->type_count)
-			return hspmd_fail(err, "snapshot: a class names a device type that is not there");
+			return hspmd_fail(err, "snapshot: a class names a device type that does not exist");
 	return 0;
 }
 
-/* Jobs whose controllers told no curve are taken to do on a node what the others do in the mean: not first to give, not last. */
+/* A job without a curve is assumed to have the mean rate per node of the others, so that it is neither the first nor the last to shrink. */
 static void mean_slope(struct decision_state *k)
 {
 	double sum = 0;
@@ -164,7 +164,7 @@ int decision_state_open(struct decision_state *k, const struct hspmd_snapshot *s
 {
 	memset(d, 0, sizeof *d);
 	*k = (struct decision_state){ .s = s, .d = d, .blocked = -1 };
-	if (check_site(s, err) < 0)
+	if (check_snapshot(s, err) < 0)
 		return -1;
 	k->jobs = hspmd_calloc((size_t)s->elastic_count, sizeof *k->jobs);
 	k->taken = hspmd_calloc((size_t)s->node_count, sizeof *k->taken);
@@ -271,7 +271,7 @@ int decision_choose_nodes(const struct decision_state *k, int job, const unsigne
 				continue;
 			struct holding less = holding_with_nodes(k, j, &hold, node->class, -1);
 			double loss = holding_value(j, &hold) - holding_value(j, &less);
-			if (loss <= least) { /* of equal ones the last, as Slurm's own shrinking does */
+			if (loss <= least) { /* if several are equal the last one, as in Slurm's own shrinking */
 				least = loss;
 				best = i;
 			}

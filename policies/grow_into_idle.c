@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Step 3: the idle nodes. */
+/* Step 3: idle nodes. */
 #include <stdio.h>
 
 #include "policies/growth_internal.h"
 
-/* Nodes that only the hull says something for (a plateau of the true curve ends beyond them) are left where they were. */
+/* Returns to the pools the nodes that gain only on the hull, because the true curve has a plateau there. */
 static void trim(struct growth *f, int job)
 {
 	struct decision_job *j = growth_job(f, job);
@@ -17,7 +17,8 @@ static void trim(struct growth *f, int job)
 		}
 }
 
-/* Bar the job whose resize is worth least of those not worth it: the others may do better with its nodes. True: one was barred. */
+/* Of the jobs whose resize does not pay off, bars the one with the least relative gain; others may use its nodes better. Returns true if
+ * one was barred. */
 static bool bar_worst(struct growth *f)
 {
 	int worst = -1;

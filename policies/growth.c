@@ -45,7 +45,7 @@ double growth_change(const struct growth *f, int job, int pool, int n)
 	return holding_value(j, &h) - holding_value(j, &j->now);
 }
 
-/* Idle nodes, of any age, that would be left of those the job could use. */
+/* Returns the number of unassigned idle nodes, of any age, that the job could use. */
 static int left_for(const struct growth *f, const struct decision_job *j)
 {
 	int n = 0;
@@ -61,7 +61,7 @@ bool growth_fits(const struct growth *f, int job, int pool, int instead)
 	const struct idle_pool *p = &f->pools[pool];
 	if (p->reserved_for ? p->reserved_for != j->e->id : p->idle_s < j->e->terms.after_idle_s)
 		return false;
-	/* A job that gives nothing back must not stand where a waiting one wants to be. */
+	/* A job that never shrinks for pending jobs must not take nodes that one of them needs. */
 	if (f->k->wanted[p->class] && j->e->terms.for_pending == HSPMD_PENDING_NONE)
 		return false;
 	struct holding h = holding_with_nodes(f->k, j, &j->now, p->class, 1);
@@ -69,14 +69,14 @@ bool growth_fits(const struct growth *f, int job, int pool, int instead)
 		h = holding_with_nodes(f->k, j, &h, f->pools[instead].class, -1);
 	if (!decision_allowed(f->k, j, &h, p->class))
 		return false;
-	/* Where the pool is empty a path will bring a node into it, of those that the job itself could not use. */
+	/* If the pool is empty, a path will bring a node into it, one that this job could not use itself. */
 	return instead >= 0 || p->reserved_for || left_for(f, j) - (p->left > 0) >= j->e->terms.reserve_nodes;
 }
 
 /* ---- setting up */
 
-/* "" when the job may grow. */
-static const char *held_back(const struct decision_state *k, const struct decision_job *j)
+/* Returns why the job may not grow; "" if it may. */
+static const char *why_not_grow(const struct decision_state *k, const struct decision_job *j)
 {
 	const struct hspmd_snapshot_elastic *e = j->e;
 	if (!e->terms.into_idle)
@@ -88,7 +88,7 @@ static const char *held_back(const struct decision_state *k, const struct decisi
 	if (j->shrunk)
 		return "it gives nodes back in this round";
 	if (!e->curve_count)
-		return "its controller has told no gain curve";
+		return "its controller has sent no scaling curve";
 	if (k->s->now_s < e->declined_grow_until_s)
 		return "it has declined to grow not long ago";
 	if (k->s->now_s - e->resized_s < e->terms.grow_cooldown_s)
@@ -101,7 +101,7 @@ static const char *held_back(const struct decision_state *k, const struct decisi
 static void list_candidates(struct growth *f)
 {
 	for (int i = 0; i < f->k->s->elastic_count; i++) {
-		const char *why = held_back(f->k, &f->k->jobs[i]);
+		const char *why = why_not_grow(f->k, &f->k->jobs[i]);
 		if (*why)
 			decision_set_why(f->k, i, "%s", why);
 		else
@@ -109,7 +109,7 @@ static void list_candidates(struct growth *f)
 	}
 }
 
-/* The greatest after_idle_s that this age has passed; nodes are alike that passed the same. -1: younger than all. */
+/* Returns the greatest after_idle_s that a node of this age has passed, -1: none. Nodes of the same step are interchangeable. */
 static double step_of(const struct growth *f, double age)
 {
 	double step = -1;
@@ -130,7 +130,7 @@ static int pool_of(const struct growth *f, const struct hspmd_snapshot_node *n, 
 	return p;
 }
 
-/* Two passes: count, then fill. */
+/* Counts in a first pass, and fills in a second. */
 static int make_pools(struct growth *f)
 {
 	const struct hspmd_snapshot *s = f->k->s;

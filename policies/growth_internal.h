@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The problem of step 3 in the engine: pools of idle nodes, jobs that may grow, who takes how many from where. Private to policies/. */
+/* The problem of step 3 of the engine (decide.h): pools of idle nodes, jobs that may grow, and how many nodes each job takes from each
+ * pool. */
 #ifndef HSPMD_POLICIES_GROWTH_INTERNAL_H
 #define HSPMD_POLICIES_GROWTH_INTERNAL_H
 
 #include "policies/decision_state_internal.h"
 
-/* Idle nodes that are alike to every job: class, how long idle (in steps of the rules' after_idle_s), kept for whom. */
+/* Idle nodes that no job can tell apart: same class, same time idle (in steps of the rules' after_idle_s), reserved for the same job. */
 struct idle_pool {
 	int class;
 	double idle_s;
@@ -20,9 +21,9 @@ struct growth {
 	struct idle_pool *pools;
 	int *nodes;
 	int job_count;
-	int *jobs;    /* those that may grow: indexes into decision_state.jobs */
+	int *jobs;    /* jobs that may grow: indexes into decision_state.jobs */
 	int *take;    /* [job * pool_count + pool] */
-	double *best; /* per job: its greatest gain now, NAN: to be found again */
+	double *best; /* per job: greatest gain by one node now; NAN: to be computed again */
 	int *best_pool;
 	bool *closed;              /* [job * pool_count + pool]: no path leads to a node of it */
 	int *from_pool, *from_job; /* per pool: the step by which a path reached it */
@@ -30,19 +31,19 @@ struct growth {
 
 int growth_open(struct growth *f, struct decision_state *k);
 void growth_close(struct growth *f);
-void growth_reset(struct growth *f); /* nobody takes anything */
+void growth_reset(struct growth *f); /* no job takes any node */
 
 struct decision_job *growth_job(const struct growth *f, int job);
 int *growth_take(const struct growth *f, int job, int pool);
-/* Move n nodes of a pool to (n > 0) or from a job. */
+/* Moves n nodes from a pool to a job, or back if n < 0. */
 void growth_move(struct growth *f, int job, int pool, int n);
-/* May this job have a node of this pool (as to age, keeping, limits, reserve), room in the pool apart? `instead` is a pool of which it
- * gives one up for it, or -1. */
+/* Returns true if the job may take a node of the pool, as far as age, reservation, limits and reserve go; the pool may be empty. `instead`:
+ * a pool to which the job returns a node in exchange, or -1. */
 bool growth_fits(const struct growth *f, int job, int pool, int instead);
-/* What one more (n = 1) or one fewer (n = -1) node of the pool changes for the job. */
+/* Returns the change of the job's value by n more nodes of the pool. */
 double growth_change(const struct growth *f, int job, int pool, int n);
 
-/* Greedy by gain with augmenting paths, then moves and swaps. */
+/* Assigns nodes: greedily by gain with augmenting paths, then by moves and swaps. */
 void growth_assign(struct growth *f);
 
 #endif

@@ -10,8 +10,8 @@ double hspmd_state_loss_probability(const struct hspmd_risk *risk, int replicas)
 	return replicas > 0 ? pow(risk->correlated, replicas) : 1;
 }
 
-/* Chance that k of n are gone by a time at which each is with chance q. */
-static double gone(int n, int k, double q)
+/* Probability that k of n nodes are lost if each one is lost with probability q. */
+static double loss_probability(int n, int k, double q)
 {
 	if (q <= 0)
 		return k == 0;
@@ -28,15 +28,15 @@ static double rate_with(const struct hspmd_liveput_plan *p, int lost)
 	return working > 0 ? p->tokens_per_s[working - 1] : 0;
 }
 
-/* What the cluster makes at a time, expected, less what the losses of that moment cost. */
+/* Expected rate of committed tokens at a time, less the cost of the losses at that time. */
 static double rate_at(const struct hspmd_liveput_plan *p, const struct hspmd_risk *risk, double t)
 {
 	double q = -expm1(-risk->losses_per_s * t), sum = 0;
 	double lost_s = p->pause_s + hspmd_state_loss_probability(risk, p->replicas) * p->rollback_s;
 	for (int k = 0; k < p->nodes; k++) {
-		double chance = gone(p->nodes, k, q);
+		double chance = loss_probability(p->nodes, k, q);
 		double losses = (p->nodes - k) * risk->losses_per_s;
-		/* As in the engine: between two losses work 1/losses seconds, then lost_s go by. */
+		/* As in decision_state.c: 1/losses seconds of work between two losses, then lost_s. */
 		sum += chance * rate_with(p, k) / (1 + losses * lost_s);
 	}
 	return sum;

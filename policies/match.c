@@ -63,7 +63,7 @@ enum hspmd_match_result hspmd_policy_match_rule(const struct hspmd_policy_rule *
 	return worst;
 }
 
-/* The user named a policy and no rule that goes by it is his. */
+/* Fails: the user named a policy, and no rule of that name matches the job. */
 static int refuse_name(const struct hspmd_policy *p, const struct hspmd_policy_subject *subject, struct hspmd_error *err)
 {
 	char text[700];

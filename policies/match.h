@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rule a job gets, and what then holds for it. The first rule that matches decides; what it does not give comes from the defaults.
+/* Which rule of the site's policy applies to a job. The first rule that matches decides; fields that it does not set come from the
+ * defaults.
  *
- * At submission not all is known (a job that names no partition gets the default one). What is not known leaves a rule possible: then
- * several rules are candidates, and a job is refused at submission only if every candidate refuses it. Slurm's own record of the job
- * decides later.
+ * At submission not everything is known (a job that names no partition gets the default one). A rule whose conditions cannot be checked
+ * remains possible; then several rules are candidates, and a job is refused at submission only if every candidate refuses it. Slurm's own
+ * record of the job decides later.
  */
 #ifndef HSPMD_POLICIES_MATCH_H
 #define HSPMD_POLICIES_MATCH_H
@@ -14,27 +15,27 @@
 #include "common/error.h"
 #include "common/format/policy.h"
 
-#define HSPMD_POLICY_NO_RULE (-1) /* the defaults alone */
+#define HSPMD_POLICY_NO_RULE (-1) /* only the defaults apply */
 
-/* Whose job, and where it runs. NULL: not known, except policy, where NULL is "default". */
+/* Whose job, and where it runs. NULL: not known, except that policy NULL means "default". */
 struct hspmd_policy_subject {
 	const char *user, *account, *partition, *qos;
-	const char *policy; /* what the user asked for by --hspmd-policy or the job file */
+	const char *policy; /* named by --hspmd-policy or the job file */
 };
 
 enum hspmd_match_result { HSPMD_MATCH_NO, HSPMD_MATCH_MAYBE, HSPMD_MATCH_YES };
 
-/* Does a rule match? When not YES and why is not NULL, says in words what did not fit or is not known. */
+/* Matches a rule. If the result is not YES and why is not NULL, why gets the reason: the condition that failed, or what is not known. */
 enum hspmd_match_result hspmd_policy_match_rule(const struct hspmd_policy_rule *r, const struct hspmd_policy_subject *subject, char *why,
                                                 size_t size);
 
-/* The rules that may decide, in order: those that may match up to the first that does, or HSPMD_POLICY_NO_RULE as the last where none
- * surely does. Fills at most max (at least 1), returns how many, or -1 with err: the policy that was named is not there or not for this
- * job. */
+/* Lists the rules that may decide, in order: those that may match, up to the first that does match, or with HSPMD_POLICY_NO_RULE as the
+ * last if none does for sure. Fills at most max (at least 1) and returns how many; -1 and err: the named policy does not exist or is not
+ * for this job. */
 int hspmd_policy_candidates(const struct hspmd_policy *p, const struct hspmd_policy_subject *subject, int *rules, int max,
                             struct hspmd_error *err);
 
-/* As above when all is known: the one rule in *rule. */
+/* The same if everything is known: sets *rule to the one rule. Returns 0, or -1 and err. */
 int hspmd_policy_decide_rule(const struct hspmd_policy *p, const struct hspmd_policy_subject *subject, int *rule, struct hspmd_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Step 4: nodes that bring another job more than they bring the one that holds them. */
+/* Step 4: nodes by which another job gains more than their holder loses. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "common/alloc.h"
 #include "policies/decision_state_internal.h"
 
-static bool may_give(const struct decision_state *k, const struct decision_job *j)
+static bool may_shrink(const struct decision_state *k, const struct decision_job *j)
 {
 	const struct hspmd_snapshot_elastic *e = j->e;
 	return e->terms.rebalance && e->reachable && !e->request_pending && !j->shrunk && j->now.nodes == j->was.nodes &&
@@ -15,7 +15,7 @@ static bool may_give(const struct decision_state *k, const struct decision_job *
 	       k->s->now_s - e->resized_s >= fmax(e->terms.shrink_cooldown_s, e->terms.grow_cooldown_s);
 }
 
-static bool may_get(const struct decision_state *k, const struct decision_job *j)
+static bool may_grow(const struct decision_state *k, const struct decision_job *j)
 {
 	const struct hspmd_snapshot_elastic *e = j->e;
 	return e->terms.rebalance && e->terms.into_idle && e->reachable && !e->request_pending && !j->shrunk && e->curve_count &&
@@ -23,7 +23,7 @@ static bool may_get(const struct decision_state *k, const struct decision_job *j
 	       k->s->now_s - e->resized_s >= e->terms.grow_cooldown_s;
 }
 
-/* The best number of nodes to move from a to b, its nodes in out (those least missed first): 0 when no move pays for both pauses. */
+/* Returns the best number of nodes to move from job a to job b, 0 if no move earns back both pauses; the nodes are the first in out. */
 static int best_move(const struct decision_state *k, int a, int b, int *out, double *gain)
 {
 	const struct decision_job *x = &k->jobs[a], *y = &k->jobs[b];
@@ -67,15 +67,15 @@ static int move(struct decision_state *k, int a, int b, int n, const int *nodes,
 	return 0;
 }
 
-/* The one move that gains most; 1 when one was made, 0 none, -1 memory. */
+/* Makes the one move that gains most. Returns 1 if one was made, 0 if none gains, -1: out of memory. */
 static int one_move(struct decision_state *k, int *nodes, int *scratch)
 {
 	int from = -1, to = -1, count = 0;
 	double best = 0;
 	for (int a = 0; a < k->s->elastic_count; a++)
-		for (int b = 0; b < k->s->elastic_count && may_give(k, &k->jobs[a]); b++) {
+		for (int b = 0; b < k->s->elastic_count && may_shrink(k, &k->jobs[a]); b++) {
 			double gain;
-			if (a == b || !may_get(k, &k->jobs[b]))
+			if (a == b || !may_grow(k, &k->jobs[b]))
 				continue;
 			int n = best_move(k, a, b, scratch, &gain);
 			if (!n || gain <= best)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps 1 and 2: who gives back. */
+/* Steps 1 and 2: which jobs return nodes to Slurm. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@ static bool over_limits(const struct decision_job *j)
 	return j->now.nodes > t->max_nodes || j->now.devices > t->max_devices || j->now.price > t->max_price_per_hour;
 }
 
-/* Which node is to go: first those of types that it may not use, then as long as there are too many the least missed. -1: none. */
+/* Returns the node that a job over its limits returns next: first those of types that it may not use, then those whose loss costs least.
+ * -1: none. */
 static int next_to_go(const struct decision_state *k, int job, unsigned char *foreign)
 {
 	const struct decision_job *j = &k->jobs[job];
@@ -59,9 +60,10 @@ int reclaim_over_limit(struct decision_state *k, struct hspmd_error *err)
 	return rc < 0 ? hspmd_fail_memory(err, "deciding") : 0;
 }
 
-/* ---- waiting jobs */
+/* ---- pending jobs */
 
-/* Idle nodes the waiting job can use, and those on their way out of an elastic job: nobody else's so far. */
+/* Returns the number of nodes that the pending job can use and that are not taken: idle ones, and those that an elastic job is about to
+ * return. */
 static int count_free(const struct decision_state *k, const struct hspmd_snapshot_pending *p)
 {
 	int n = 0;
@@ -74,7 +76,7 @@ static int count_free(const struct decision_state *k, const struct hspmd_snapsho
 	return n;
 }
 
-/* Nodes of elastic jobs that Slurm may preempt for it. */
+/* Returns the number of usable nodes of elastic jobs that Slurm may preempt for the job. */
 static int count_preemptable(const struct decision_state *k, const struct hspmd_snapshot_pending *p)
 {
 	int n = 0;
@@ -86,9 +88,9 @@ static int count_preemptable(const struct decision_state *k, const struct hspmd_
 	return n;
 }
 
-static void promise(struct decision_state *k, const struct hspmd_snapshot_pending *p, int n)
+static void keep_for(struct decision_state *k, const struct hspmd_snapshot_pending *p, int n)
 {
-	/* Those on their way first (they were freed for somebody), then idle ones. */
+	/* First nodes that are about to be returned, because that was for a pending job, then idle ones. */
 	for (int pass = 0; pass < 2; pass++)
 		for (int i = 0; i < k->s->node_count && n > 0; i++) {
 			const struct hspmd_snapshot_node *node = &k->s->nodes[i];
@@ -100,7 +102,7 @@ static void promise(struct decision_state *k, const struct hspmd_snapshot_pendin
 		}
 }
 
-static bool gives_for(const struct decision_state *k, const struct decision_job *j, const struct hspmd_snapshot_pending *p)
+static bool may_shrink_for(const struct decision_state *k, const struct decision_job *j, const struct hspmd_snapshot_pending *p)
 {
 	const struct hspmd_policy_terms *t = &j->e->terms;
 	bool higher = p->priority > j->e->priority || p->preempts;
@@ -108,15 +110,15 @@ static bool gives_for(const struct decision_state *k, const struct decision_job 
 		return false;
 	if (t->for_pending == HSPMD_PENDING_NONE || (t->for_pending == HSPMD_PENDING_HIGHER && !higher))
 		return false;
-	/* The pause between two shrinks is the job's comfort; being preempted whole would cost it more. */
+	/* The cooldown protects the job from frequent pauses; being preempted would cost it more. */
 	bool pressing = t->yield_before_preemption && p->preempts;
 	return pressing || k->s->now_s - j->e->resized_s >= t->shrink_cooldown_s;
 }
 
-/* A job that may give, the nodes it would give (least missed first), and how many of them are chosen. */
+/* A job that may return nodes, the nodes in order (cheapest loss first), and how many of them are chosen. */
 struct donor {
 	int job, count, given;
-	int *nodes; /* in one array with those of the others */
+	int *nodes; /* part of one array for all donors */
 	struct holding hold;
 };
 
@@ -126,7 +128,7 @@ static int find_donors(const struct decision_state *k, const struct hspmd_snapsh
 	for (int i = 0; i < k->s->elastic_count; i++) {
 		const struct decision_job *j = &k->jobs[i];
 		int most = j->now.nodes - j->e->min_nodes;
-		if (most <= 0 || !gives_for(k, j, p))
+		if (most <= 0 || !may_shrink_for(k, j, p))
 			continue;
 		int found = decision_choose_nodes(k, i, p->usable, most, nodes + used);
 		if (!found)
@@ -138,7 +140,7 @@ static int find_donors(const struct decision_state *k, const struct hspmd_snapsh
 	return n;
 }
 
-/* One node after the other, always from the job that loses least by it: optimal, as the losses of a concave curve only grow. */
+/* Chooses one node after the other, always from the job that loses least: optimal, since on a concave curve each further loss is larger. */
 static void choose_least(const struct decision_state *k, struct donor *donors, int n, int wanted)
 {
 	for (; wanted > 0; wanted--) {
@@ -165,7 +167,7 @@ static void choose_least(const struct decision_state *k, struct donor *donors, i
 	}
 }
 
-static int give_all(struct decision_state *k, const struct donor *donors, int n, int wanted, int pending)
+static int shrink_donors(struct decision_state *k, const struct donor *donors, int n, int wanted, int pending)
 {
 	const struct hspmd_snapshot_pending *p = &k->s->pending[pending];
 	for (int i = 0; i < n; i++) {
@@ -187,7 +189,7 @@ static int give_all(struct decision_state *k, const struct donor *donors, int n,
 	return 0;
 }
 
-/* ---- EASY backfill (Lifka, JSSPP'95), as Slurm does it: behind the first job that cannot start only those start that do not delay it */
+/* ---- EASY backfill (Lifka, JSSPP'95), as in Slurm: after the first job that cannot start, only jobs start that do not delay it */
 
 static int by_time(const void *a, const void *b)
 {
@@ -195,8 +197,8 @@ static int by_time(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* When the blocked job can start: as soon as enough of the nodes that now work for rigid jobs are added to the `there` that can be had at
- * once. */
+/* Computes when the blocked job can start: once enough nodes of rigid jobs are free, in addition to the `there` nodes that are available
+ * now. */
 static int reserve(struct decision_state *k, int pending, int there)
 {
 	const struct hspmd_snapshot_pending *p = &k->s->pending[pending];
@@ -225,7 +227,7 @@ static bool share_nodes(const struct decision_state *k, const struct hspmd_snaps
 	return false;
 }
 
-/* Would Slurm start this job now, before the blocked one? */
+/* Returns true if Slurm would start this job now, before the blocked one. */
 static bool backfills(struct decision_state *k, const struct hspmd_snapshot_pending *p)
 {
 	if (k->blocked < 0 || !share_nodes(k, &k->s->pending[k->blocked], p) || k->s->now_s + p->run_s <= k->start_s)
@@ -255,12 +257,11 @@ static int serve(struct decision_state *k, int pending, struct donor *donors, in
 			return 0;
 		*since = isnan(p->eligible_since_s) ? k->s->now_s : p->eligible_since_s;
 		if (k->s->now_s - *since < HSPMD_STALE_PENDING_S)
-			promise(k, p, p->nodes);
+			keep_for(k, p, p->nodes);
 		return 0;
 	}
 	int n = find_donors(k, p, donors, nodes, &can);
-	/* Where Slurm will preempt in any case, all that can be given is: whatever is not given is taken with the whole job that holds
-	 * it. */
+	/* If Slurm will preempt in any case, jobs return all they can: what is not returned is taken by preempting the whole job. */
 	int there = have + (p->preempts ? count_preemptable(k, p) : can);
 	if (have + can < p->nodes && there < p->nodes)
 		return block(k, pending, there > have + can ? there : have + can);
@@ -268,8 +269,8 @@ static int serve(struct decision_state *k, int pending, struct donor *donors, in
 		return 0;
 	int wanted = p->nodes - have < can ? p->nodes - have : can;
 	choose_least(k, donors, n, wanted);
-	promise(k, p, have);
-	return give_all(k, donors, n, wanted, pending);
+	keep_for(k, p, have);
+	return shrink_donors(k, donors, n, wanted, pending);
 }
 
 int reclaim_for_pending(struct decision_state *k, struct hspmd_error *err)

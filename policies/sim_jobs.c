@@ -10,7 +10,7 @@ bool sim_fits(const struct sim *s, const struct sim_job *j, int class)
 	return class >= 0 && (s->classes[class].partition < 0 || s->classes[class].partition == j->partition);
 }
 
-/* ---- the queue: by priority, then by when it came in */
+/* ---- the queue: by priority, then by time of entry */
 
 static bool before(const struct sim_job *a, const struct sim_job *b)
 {
@@ -164,7 +164,7 @@ void sim_requeue(struct sim *s, int job, double redo_s)
 	sim_queue(s, job);
 }
 
-/* Since its last checkpoint. */
+/* Returns the seconds since its last checkpoint. */
 static double unsaved(const struct sim *s, const struct sim_job *j, double every_s)
 {
 	return fmod(s->now_s - j->start_s, every_s);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slurm, simulated: in order, EASY backfill behind the first job that cannot start, and preemption of whole jobs where the mode says so. */
+/* Simulated Slurm: jobs start in order, with EASY backfill after the first job that cannot start, and preemption of whole jobs if the mode
+ * has it. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "policies/sim_internal.h"
 
-/* Idle nodes that a job can use; and those of elastic jobs of lower priority, when they may be preempted. */
 static int count_idle(const struct sim *s, const struct sim_job *j)
 {
 	int n = 0;
@@ -38,7 +38,7 @@ static int count_preemptable(const struct sim *s, const struct sim_job *j)
 	return n;
 }
 
-/* Whole jobs, those of least priority and latest start first, till enough nodes are idle or on their way. */
+/* Preempts whole jobs, those of least priority and latest start first, until enough nodes are idle or draining. */
 static void preempt_for(struct sim *s, const struct sim_job *j)
 {
 	while (count_idle(s, j) + count_coming(s, j) < j->t->nodes) {
@@ -54,7 +54,7 @@ static void preempt_for(struct sim *s, const struct sim_job *j)
 		if (victim < 0)
 			return;
 		s->result->preemptions++;
-		/* hspmd's jobs write a checkpoint when they are told to end. */
+		/* Under hspmd a job writes a checkpoint when it gets SIGTERM. */
 		double redo =
 		        s->options.mode == HSPMD_POLICY_SIM_POLICY ? 0 : fmod(s->now_s - s->jobs[victim].start_s, s->options.checkpoint_s);
 		sim_requeue(s, victim, redo);
@@ -71,11 +71,11 @@ static double ends(const struct sim *s, const struct sim_job *j, const struct si
 {
 	const struct sim_job *v = n->job >= 0 ? &s->jobs[n->job] : NULL;
 	if (v && v->t->elastic && v->t->priority < j->t->priority && s->options.mode != HSPMD_POLICY_SIM_WITHOUT)
-		return s->now_s; /* it will be preempted, or give way */
+		return s->now_s; /* it will be preempted, or shrink */
 	return n->job >= 0 ? fmin(s->jobs[n->job].ends_s, n->leaves_s) : n->leaves_s;
 }
 
-/* When the blocked job could start if nothing else did, and how many nodes would then be left over. */
+/* Returns when the blocked job can start if no other job starts; *extra: how many nodes are left over then. */
 static double shadow_time(const struct sim *s, const struct sim_job *j, int idle, int *extra)
 {
 	int n = 0;
@@ -101,14 +101,14 @@ static int nodes_for(const struct sim *s, const struct sim_job *j, int idle)
 	return idle < j->t->max_nodes ? idle : j->t->max_nodes;
 }
 
-/* What a pass knows of the first job that cannot start: when it could, and how many nodes it leaves over then. */
+/* The reservation of the first job that cannot start: when it can, and how many nodes are left over then. */
 struct reservation {
 	bool made;
 	double at_s;
 	int extra;
 };
 
-/* Try one job; true when others had to make room for it, which changes the queue. */
+/* Tries to start one job. Returns true if others were preempted for it, which changes the queue. */
 static bool try_job(struct sim *s, int job, struct reservation *r)
 {
 	const struct sim_job *j = &s->jobs[job];
@@ -125,18 +125,18 @@ static bool try_job(struct sim *s, int job, struct reservation *r)
 	}
 	bool in_time = s->now_s + j->t->run_s <= r->at_s;
 	if (r->made && (j->t->elastic || (!in_time && j->t->nodes > r->extra)))
-		return false; /* elastic jobs have no end, so they fill no gap before a reservation */
+		return false; /* an elastic job has no end, so it fits into no gap before a reservation */
 	if (r->made && !in_time)
 		r->extra -= j->t->nodes;
 	sim_start(s, job, nodes_for(s, j, idle));
 	return false;
 }
 
-/* True: the queue changed under it, another pass is needed. */
+/* Returns true if the queue has changed, so that another pass is needed. */
 static bool pass(struct sim *s)
 {
 	struct reservation r = { .at_s = INFINITY };
-	int jobs[1024], n = s->waiting < 1024 ? s->waiting : 1024; /* as Slurm's bf_max_job_test bounds it */
+	int jobs[1024], n = s->waiting < 1024 ? s->waiting : 1024; /* bounded as by Slurm's bf_max_job_test */
 	for (int i = 0; i < n; i++)
 		jobs[i] = s->queue[i];
 	for (int i = 0; i < n; i++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated cluster as the engine sees it, and the engine's actions done to it. */
+/* The snapshot of the simulated cluster for the engine, and the execution of the engine's actions. */
 #include <math.h>
 
 #include "policies/sim_internal.h"
 
-/* Kept for a job that runs still, and not for ever. */
+/* Returns the job for which the node is reserved: as long as the job runs, and for a limited time. */
 static uint32_t reserved_for(const struct sim *s, const struct sim_node *n)
 {
 	bool kept = n->reserved_for >= 0 && s->jobs[n->reserved_for].state == SIM_RUNNING && s->now_s - n->since_s < HSPMD_STALE_PENDING_S;
@@ -155,5 +155,5 @@ double sim_next_wakeup(const struct sim *s)
 			if (s->nodes[n].up && s->nodes[n].job == SIM_IDLE && s->nodes[n].since_s > youngest)
 				sooner(s, s->nodes[n].since_s + j->terms.after_idle_s, &wake);
 	}
-	return wake + 1e-6; /* so that "so long ago" holds in spite of rounding */
+	return wake + 1e-6; /* so that a condition "for at least so long" holds in spite of rounding */
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop: to the next thing that happens, then what Slurm does, then what the policy does. */
+/* The main loop: advance to the next event, let simulated Slurm schedule, let the engine decide. */
 #include "policies/simulate.h"
 
 #include <math.h>
@@ -124,7 +124,7 @@ static void tear_down(struct sim *s)
 	free(s->ends);
 }
 
-/* ---- what happens */
+/* ---- events */
 
 static void happen(struct sim *s, int event)
 {

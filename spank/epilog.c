@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slurmd, once a job's last process on the node has ended: a job that was shrunk without a word had no time to tidy up, and its node is the
- * next one's. */
+/* slurmd, after a job's last process on the node has ended: removes what a job that lost the node without notice left behind, before the
+ * next job gets the node. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "common/shm_dir.h"
 #include "spank/plugin.h"
 
-#define LIMIT_S 20 /* the next job waits meanwhile */
+#define LIMIT_S 20 /* the next job waits for the epilog */
 
 void hspmd_spank_clean_node(spank_t spank)
 {

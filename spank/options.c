@@ -15,7 +15,7 @@ static int take(int option, const char *text, int remote)
 	char **slots[] = { &hspmd_spank_options.file, &hspmd_spank_options.nodes, &hspmd_spank_options.policy,
 		           &hspmd_spank_options.checkpoint };
 	if (remote)
-		return 0; /* the node side reads what the submission put into the environment */
+		return 0; /* on the node the options come from the environment (remote.c) */
 	char *copy = strdup(text ? text : "");
 	if (!copy)
 		return -1;

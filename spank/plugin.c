@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slurm's calls, sent to the file of their context. */
+/* Entry points that Slurm calls; each is handled in the file of its context. */
 #include "spank/plugin.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 SPANK_PLUGIN(hspmd, 1)
 
 static struct hspmd_spank_args args;
-static bool broken; /* plugstack.conf is wrong: do nothing */
+static bool broken; /* plugstack.conf is invalid: the plugin does nothing */
 
 static bool is_submission(void)
 {
@@ -33,8 +33,8 @@ int slurm_spank_init(spank_t spank, int argc, char *argv[])
 	return ESPANK_SUCCESS;
 }
 
-/* An `optional` plugin (a `required` one would break every command of a login node that lacks it) cannot stop a submission by what it
- * returns, and no option's callback sees the options after it. So a bad job ends the command here, before anything was submitted. */
+/* An `optional` plugin (a `required` one would break every command of a login node that lacks it) cannot stop a submission by its return
+ * value, and an option's callback does not see later options. A bad job therefore ends the command here, before anything is submitted. */
 int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
 {
 	struct hspmd_error err = { "" };
@@ -59,7 +59,7 @@ int slurm_spank_user_init(spank_t spank, int argc, char *argv[])
 	return ESPANK_SUCCESS;
 }
 
-/* On the node, as slurmd's user, when the job is over there. */
+/* On the node, as slurmd's user, after the job has ended there. */
 int slurm_spank_job_epilog(spank_t spank, int argc, char *argv[])
 {
 	(void)argc;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asking hspmdctld at submission. By a program of its own: what is loaded into every sbatch is to stay small, and must not wait for
- * long. */
+/* A quote from hspmdctld at submission, through the program `hspmd cluster`: the plugin, which is loaded into every sbatch, must stay small
+ * and must not block for long. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -15,8 +15,8 @@
 #include "common/log.h"
 #include "spank/plugin.h"
 
-#define ASK_S "2"    /* for each step of the call */
-#define MOST_MS 5000 /* for all of it */
+#define ASK_S "2"    /* timeout of each step of the call */
+#define MOST_MS 5000 /* timeout of the whole call */
 #define ANSWER_MAX 4096
 
 extern char **environ;
@@ -29,7 +29,7 @@ static pid_t spawn(const char *program, char *const *argv, int *from)
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return -1;
 	if (posix_spawn_file_actions_init(&files) == 0) {
-		/* What it has to say of a daemon that is not there is nothing to one who submits a job. */
+		/* Its errors, for example about a daemon that is not running, do not concern the user who submits a job. */
 		int rc = posix_spawn_file_actions_adddup2(&files, ends[1], 1) ||
 		         posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0) ||
 		         posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0) ||
@@ -45,7 +45,7 @@ static pid_t spawn(const char *program, char *const *argv, int *from)
 	return pid;
 }
 
-/* All that it writes till it ends, or as much as it has by then. */
+/* Reads its output until it ends or time is up. */
 static size_t read_output(int fd, char *text, size_t size)
 {
 	size_t n = 0;
@@ -92,7 +92,7 @@ bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nod
 		return false;
 	size_t size = read_output(from, text, sizeof text);
 	close(from);
-	kill(pid, SIGKILL); /* it has said all, or is too slow */
+	kill(pid, SIGKILL); /* its output is complete, or it is too slow */
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	return parse_quote(text, size, quote);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slurmstepd: give the job HSPMD_* from what the submission left in the job-control environment, where the user's own did not travel
- * (sbatch --export=NONE). What the environment has already stands. */
+/* slurmstepd: sets the job's HSPMD_* variables from the job-control environment that the submission filled, in case the user's environment
+ * was not exported (sbatch --export=NONE). Variables that exist already are kept. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@ void hspmd_spank_export_env(spank_t spank)
 	for (const char *const *name = hspmd_spank_env_names; *name; name++) {
 		snprintf(from, sizeof from, "SLURM_SPANK_%s", *name);
 		if (spank_getenv(spank, from, value, sizeof value) == ESPANK_SUCCESS)
-			(void)spank_setenv(spank, *name, value, 0); /* "exists" is fine, and nothing here may fail the node */
+			(void)spank_setenv(spank, *name, value,
+			                   0); /* an error that it exists is fine, and no error here may drain the node */
 	}
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SPANK does not tell a plugin what partition, account or number of nodes a job asks for. sbatch, salloc and srun export the table of their
- * options and Slurm's own library a function that reads it by name (its command-line filters use it); both are looked up at run time, no
- * layout is assumed, and a Slurm that has them not leaves the answer "not known". */
+/* SPANK does not report to a plugin which partition, account or number of nodes a job requests. sbatch, salloc and srun export the table of
+ * their options, and Slurm's library a function that reads it by name (for its command-line filters). Both are looked up at run time, and
+ * no layout is assumed; with a Slurm that lacks them the options are not known. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,8 @@ char *hspmd_spank_slurm_option(const char *name)
 	*(void **)&get = dlsym(RTLD_DEFAULT, "slurm_option_get");
 	if (!table || !get)
 		return NULL;
-	/* The text is from Slurm's allocator, which keeps a header before it: copied, and left to the end of this short command. */
+	/* The text comes from Slurm's allocator, which puts a header before it, so free() is wrong: it is copied, and leaked in this
+	 * short-lived command. */
 	const char *text = get(table, name);
 	return text && *text && strcmp(text, "unset") != 0 ? strdup(text) : NULL;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sbatch, salloc, srun: read all that the job names and all that the site says, refuse in words what cannot work, and put what was asked
- * into the environment: HSPMD_JOB (absolute path), HSPMD_NODES, HSPMD_POLICY, HSPMD_CHECKPOINT; HSPMD_CTLD, where hspmdctld listens and
- * as whom; and HSPMD_POLICIES, where the site's policies lie and whose files are believed ("UID@FOLDER"). */
+/* sbatch, salloc, srun: reads all files that the job names and the site's policies, refuses a job that cannot work, and puts the options
+ * into the environment: HSPMD_JOB (absolute path), HSPMD_NODES, HSPMD_POLICY, HSPMD_CHECKPOINT; HSPMD_CTLD, hspmdctld's user and address
+ * ("UID@HOST:PORT"); and HSPMD_POLICIES, the trusted owner and folder of the site's policies ("UID@FOLDER"). */
 #include <errno.h>
 #include <limits.h>
 #include <pwd.h>
@@ -20,8 +20,8 @@
 #include "policies/match.h"
 #include "spank/plugin.h"
 
-/* A submission from inside a job inherits that job's options from Slurm itself (with paths relative to a folder that may be another);
- * what they mean is in HSPMD_* already. */
+/* Returns true if the options come from an outer job: Slurm passes them on to submissions inside it (with paths relative to a folder that
+ * may be another one), and their values are in HSPMD_* already. */
 static bool inherited(const struct hspmd_spank_options *options)
 {
 	const char *outer = getenv("SLURM_SPANK__SLURM_SPANK_OPTION_hspmd_hspmd");
@@ -42,7 +42,7 @@ static int check_options(const struct hspmd_spank_options *options, struct hspmd
 	return 0;
 }
 
-/* Fewest and most nodes of --nodes; 0: not given or not known. Slurm writes "1-0" for "not given". */
+/* Reads the fewest and most nodes of --nodes; 0: not given or not known. Slurm writes "1-0" for "not given". */
 static void slurm_nodes(int *min, int *max)
 {
 	char *text = hspmd_spank_slurm_option("nodes");
@@ -83,7 +83,7 @@ static int check_checkpoint(const char *folder, struct hspmd_error *err)
 	if (stat(folder, &st) < 0)
 		return errno == ENOENT
 		               ? 0
-		               : hspmd_fail_errno(err, "--hspmd-checkpoint: %s", folder); /* made by the job, perhaps on other nodes */
+		               : hspmd_fail_errno(err, "--hspmd-checkpoint: %s", folder); /* the job creates it, perhaps on other nodes */
 	if (!S_ISDIR(st.st_mode))
 		return hspmd_fail(err, "--hspmd-checkpoint: %s: not a folder", folder);
 	return access(folder, W_OK | X_OK) == 0 ? 0 : hspmd_fail_errno(err, "--hspmd-checkpoint: %s", folder);
@@ -91,7 +91,7 @@ static int check_checkpoint(const char *folder, struct hspmd_error *err)
 
 /* ---- the site's policies */
 
-/* Who is believed beside root; root where no user is named and there is no "slurm". */
+/* Sets the user who is trusted in addition to root; root if no user is configured and there is no "slurm". */
 static int site_owner(const struct hspmd_spank_args *args, uid_t *uid, struct hspmd_error *err)
 {
 	const struct passwd *owner = getpwnam(args->owner ? args->owner : "slurm");
@@ -127,7 +127,7 @@ static void query_quote(const struct hspmd_spank_args *args, const char *partiti
 	free(gres);
 }
 
-/* Refused only where every rule that may come to hold refuses; the first one's words are told. */
+/* Fails only if every rule that may apply refuses the job; err is that of the first one. */
 static int check_candidates(const struct hspmd_policy *p, const struct hspmd_spank_args *args, const struct hspmd_policy_subject *subject,
                             struct hspmd_policy_request *request, const char *partition, struct hspmd_error *err)
 {
@@ -146,7 +146,7 @@ static int check_candidates(const struct hspmd_policy *p, const struct hspmd_spa
 	return -1;
 }
 
-/* Devices of a node and their type, as far as --gres or --gpus-per-node says. */
+/* Fills in the devices and their type, if --gres or --gpus-per-node gives them. */
 static void requested_devices(struct hspmd_policy_request *request, char *type, size_t size, const char *const *types)
 {
 	char *gres = hspmd_spank_slurm_option("gres"), *gpus = hspmd_spank_slurm_option("gpus-per-node"), text[256] = "";
@@ -176,7 +176,7 @@ static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_ar
 	struct hspmd_policy_subject subject = { .user = user, .account = account, .qos = qos, .policy = job->elastic.policy };
 	subject.partition = partition ? partition : args->default_partition;
 	if (partition && strchr(partition, ','))
-		subject.partition = NULL; /* whichever starts the job first */
+		subject.partition = NULL; /* Slurm chooses the one that starts the job first */
 	int min = 0, max = 0;
 	slurm_nodes(&min, &max);
 	struct hspmd_policy_request request = { .nodes = job->elastic.min_nodes };
@@ -214,9 +214,9 @@ static bool asks_for_gpus(void)
 	return any;
 }
 
-/* No mistake: nodes may have GPUs that are nobody's GRES. Which devices there are is known when the job starts; its controller then says
- * what it computes in. */
-static void tell_precision(const struct hspmd_job *job)
+/* Not an error: nodes may have GPUs that are not configured as GRES. The devices are known only when the job starts; its controller then
+ * logs the precision. */
+static void log_precision(const struct hspmd_job *job)
 {
 	if (!hspmd_device_kind_computes(HSPMD_DEVICE_CPU, job->precision) && !asks_for_gpus())
 		slurm_info("hspmd: %s: precision: CPUs cannot compute in %s, and the job asks for no GPUs: unless its nodes have some all "
@@ -224,11 +224,10 @@ static void tell_precision(const struct hspmd_job *job)
 		           job->file, hspmd_precision_names[job->precision]);
 }
 
-/* ---- what the job gets */
+/* ---- environment */
 
-/* setenv is what salloc's shell and srun's tasks get and what sbatch exports; the job-control copy reaches the batch script's node even
- * under
- * --export=NONE, where remote.c makes it HSPMD_* again. */
+/* setenv() reaches salloc's shell, srun's tasks and what sbatch exports. The job-control copy reaches the batch script's node even with
+ * --export=NONE; remote.c sets HSPMD_* from it. */
 static int put_env(spank_t spank, const char *name, const char *value, struct hspmd_error *err)
 {
 	if (!value)
@@ -240,7 +239,7 @@ static int put_env(spank_t spank, const char *name, const char *value, struct hs
 	return 0;
 }
 
-/* What an outer job or an earlier submission left must not be taken for this job's. */
+/* A value that an outer job or an earlier submission left must not be taken for this job's. */
 static void unset_env(spank_t spank, const char *name)
 {
 	char old[64];
@@ -258,7 +257,7 @@ static int put_all_env(spank_t spank, const struct hspmd_spank_args *args, const
 	bool any = access(args->policies, F_OK) == 0;
 	if ((args->ctld || any) && site_owner(args, &owner, err) < 0)
 		return -1;
-	/* For the job's controller: what it may be grown to is the site's to say, too. */
+	/* For the job's controller, since the site's limits apply to growth as well. */
 	snprintf(policies, sizeof policies, "%u@%s", owner, args->policies);
 	if (args->ctld && (size_t)snprintf(ctld, sizeof ctld, "%u@%s", owner, args->ctld) >= sizeof ctld)
 		return hspmd_fail(err, "plugstack.conf: ctld=%.60s...: too long", args->ctld);
@@ -289,8 +288,8 @@ static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const 
 		return -1;
 	if (check_policy(job, args, err) < 0)
 		return -1;
-	tell_precision(job);
-	/* A lost node must not end the job. Where Slurm does not take this from us, the user's own --no-kill does it. */
+	log_precision(job);
+	/* A lost node must not end the job. If Slurm does not let the plugin set this, the user's own --no-kill does. */
 	(void)hspmd_spank_slurm_set("no-kill", "set");
 	char *comment = hspmd_spank_slurm_option("comment");
 	if (!comment)

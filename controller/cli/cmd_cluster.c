@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "controller/cli/ctld_query.h"
 #include "controller/cli/commands.h"
+#include "controller/ctld_client/protocol.h"
 #include "controller/slurm/job.h"
 
 #define MUNGED "/run/munge/munge.socket.2"
@@ -137,7 +138,7 @@ static void print_cluster(const json_t *c)
 static json_t *make_ask(const struct cluster_options *o)
 {
 	if (!o->nodes)
-		return json_pack("{s:s}", "type", "query");
+		return json_pack("{s:s}", "type", CTLD_MESSAGE_QUERY);
 	return json_pack("{s:s, s:I, s:s*, s:s*, s:s*}", "type", "quote", "nodes", (json_int_t)o->nodes, "partition", o->partition,
 	                 "features", o->constraint, "gres", o->gres);
 }

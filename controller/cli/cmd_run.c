@@ -28,6 +28,7 @@
 #include "controller/run/step_model.h"
 #include "controller/run/loop.h"
 #include "controller/core/risk.h"
+#include "controller/ctld_client/protocol.h"
 #include "controller/slurm/job.h"
 #include "runtime/state/checkpoint.h"
 
@@ -483,7 +484,7 @@ static void read_risk(struct run *r)
 	const char *ctld = getenv("HSPMD_CTLD");
 	if (!r->slurm || !ctld || !*ctld || hspmd_auth_secret(r->auth))
 		return;
-	json_t *cluster = hspmd_ctld_query(ctld, r->munge_socket, json_pack("{s:s}", "type", "query"), CTLD_PATIENCE_S, &err);
+	json_t *cluster = hspmd_ctld_query(ctld, r->munge_socket, json_pack("{s:s}", "type", CTLD_MESSAGE_QUERY), CTLD_PATIENCE_S, &err);
 	if (!cluster)
 		hspmd_info("%s; copies of the state are kept as the job file says", err.text);
 	r->config.risk = run_risk_read(json_object_get(cluster, "risk"));

@@ -106,7 +106,7 @@ static bool begin(struct hspmd_controller *m)
 		     check_alloc(m, json_pack("{s:O, s:o, s:i, s:i, s:f, s:f, s:{s:f, s:f}}", "cluster", cluster, "current", current,
 		                              "max_nodes", m->config->job->elastic.max_nodes, "copies", copies, "every_s", every.every_s,
 		                              "shared_every_s", every.shared_every_s, "risk", "losses_per_node_s", m->risk.losses_per_s,
-		                              "correlated", m->risk.correlated)),
+		                              "together", m->risk.correlated)),
 		     m->solve);
 		m->next.phase = PHASE_SOLVING;
 		m->next.since = m->now;

@@ -17,7 +17,7 @@
 struct hspmd_risk run_risk_read(const json_t *v)
 {
 	double losses = json_number_value(json_object_get(v, "losses_per_node_s")),
-	       correlated = json_number_value(json_object_get(v, "correlated"));
+	       correlated = json_number_value(json_object_get(v, "together"));
 	return (struct hspmd_risk){ .losses_per_s = losses > 0 && losses < 1 ? losses : 0, .correlated = fmin(fmax(correlated, 0), 1) };
 }
 

@@ -12,7 +12,7 @@
 #include "controller/core/checkpoint_interval.h"
 #include "policies/liveput.h"
 
-/* Reads { losses_per_node_s, correlated }, as hspmdctld sends it. Missing values are 0: no loss was ever observed. NULL is fine. */
+/* Reads { losses_per_node_s, together }, as hspmdctld sends it. Missing values are 0: no loss was ever observed. NULL is fine. */
 struct hspmd_risk run_risk_read(const json_t *v);
 
 /* Number of copies on other nodes for a job on `nodes` nodes: as its file and the site's policy ask for, or more, if nodes are lost so

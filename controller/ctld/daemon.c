@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/ctld/daemon.h"
 
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +10,7 @@
 #include "controller/ctld/daemon_internal.h"
 #include "controller/ctld/sd_notify.h"
 
-#define TICK_MS 250
-#define AGAIN_S 2.0 /* time alone (cooldowns, how long a node is idle) changes what is right: decide again so often */
+#define AGAIN_S 2.0 /* decide at least so often: time alone (cooldowns, how long a node has been idle) changes what is right */
 
 static struct hspmd_policy *read_policies(const struct ctld *d, struct hspmd_error *err)
 {
@@ -25,7 +23,7 @@ static void reload(struct ctld *d)
 	struct hspmd_policy *p = read_policies(d, &err);
 	if (!p) {
 		strcpy(d->policy_error, err.text);
-		hspmd_error_log("policies were not taken, the old ones stand: %s", err.text);
+		hspmd_error_log("the new policies are invalid, the old ones remain: %s", err.text);
 		log_event(d, "policies_refused", 0, err.text, NULL);
 		return;
 	}
@@ -74,7 +72,7 @@ static void on_tick(uv_timer_t *timer)
 	struct ctld *d = timer->data;
 	double now = hspmd_now();
 	still_alive(d, now);
-	expire_requests(d);
+	requests_expire(d);
 	if (d->polling)
 		return;
 	if (now >= d->poll_interval.next_s) {
@@ -85,14 +83,18 @@ static void on_tick(uv_timer_t *timer)
 		decide(d);
 }
 
-void schedule_tick(struct ctld *d, double when_s)
+/* The order of a round. Decisions follow a poll at once, because a viewer or a waiting job may depend on them. */
+static void on_polled(struct ctld *d, bool changed)
 {
-	double ms = ceil((when_s - hspmd_now()) * 1e3);
-	if (ms < TICK_MS && ms < (double)uv_timer_get_due_in(&d->tick))
-		uv_timer_start(&d->tick, on_tick, ms > 0 ? (uint64_t)ms : 0, TICK_MS);
+	if (changed) {
+		peers_sweep(d);
+		requests_forget_returned(d);
+	}
+	if (d->dirty)
+		decide(d);
 }
 
-/* slurmctld saves its state soon after anything has changed. */
+/* slurmctld saves its state soon after a change. */
 static void on_folder(uv_fs_event_t *handle, const char *file, int events, int status)
 {
 	(void)events;
@@ -113,11 +115,11 @@ static int start(struct ctld *d, struct hspmd_error *err)
 		return -1;
 	if (d->options->metrics && !(d->metrics = metrics_open(d, d->options->metrics, err)))
 		return -1;
-	uv_timer_start(&d->tick, on_tick, 0, TICK_MS);
+	uv_timer_start(&d->tick, on_tick, 0, CTLD_TICK_MS);
 	for (int i = 0; i < 3; i++)
 		uv_signal_start(&d->signals[i], on_signal, numbers[i]);
 	if (d->options->state_folder && uv_fs_event_start(&d->folder, on_folder, d->options->state_folder, 0) < 0)
-		hspmd_info("%s cannot be watched; changes are seen when slurmctld is asked next", d->options->state_folder);
+		hspmd_info("%s cannot be watched; changes are seen at the next regular poll", d->options->state_folder);
 	d->watchdog_s = ctld_sd_notify_every();
 	ready(d);
 	hspmd_info("listening on port %d; %d rules in %d files of %s", ctld_server_port(d->server), d->policy->rule_count,
@@ -139,7 +141,7 @@ static void stop(struct ctld *d)
 	ctld_server_close(d->server);
 	uv_run(&d->loop, UV_RUN_NOWAIT);
 	uv_walk(&d->loop, close_handle, NULL);
-	uv_run(&d->loop, UV_RUN_DEFAULT); /* waits for a look that is under way, too */
+	uv_run(&d->loop, UV_RUN_DEFAULT); /* also waits for a poll that is under way */
 	uv_loop_close(&d->loop);
 	hspmd_auth_destroy(d->auth);
 	hspmd_policy_destroy(d->policy);
@@ -153,8 +155,12 @@ static void stop(struct ctld *d)
 
 int ctld_run(const struct ctld_options *options, struct hspmd_error *err)
 {
-	/* Ids of asks go on from those of an earlier life. */
-	struct ctld d = { .options = options, .began_s = hspmd_now(), .last_request_id = (int64_t)(1e3 * hspmd_unix_time()) };
+	/* Ids of requests continue above those of an earlier incarnation. */
+	struct ctld d = { .options = options,
+		          .on_tick = on_tick,
+		          .on_polled = on_polled,
+		          .began_s = hspmd_now(),
+		          .last_request_id = (int64_t)(1e3 * hspmd_unix_time()) };
 	ctld_poll_interval_start(&d.poll_interval, options->poll_min_s, options->poll_max_s);
 	uv_loop_init(&d.loop);
 	uv_timer_init(&d.loop, &d.tick);
@@ -169,7 +175,7 @@ int ctld_run(const struct ctld_options *options, struct hspmd_error *err)
 	if (rc == 0) {
 		uv_run(&d.loop, UV_RUN_DEFAULT);
 		ctld_sd_notify("STOPPING=1");
-		log_event(&d, "stop", 0, "told to stop; jobs go on without", NULL);
+		log_event(&d, "stop", 0, "stopping; jobs continue without it", NULL);
 	}
 	stop(&d);
 	return rc;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld: look at the cluster, decide, ask. It keeps nothing that matters: after a restart Slurm and the controllers, which call again,
- * tell it all. */
+/* hspmdctld polls Slurm, decides which elastic jobs are resized, and requests it of their controllers. It stores nothing that matters:
+ * after a restart it learns everything from Slurm and from the controllers, which connect again. */
 #ifndef HSPMD_CONTROLLER_CTLD_DAEMON_H
 #define HSPMD_CONTROLLER_CTLD_DAEMON_H
 
@@ -10,17 +10,17 @@
 
 struct ctld_options {
 	const char *listen, *policies, *munge_socket, *event_log, *metrics; /* event_log, metrics, munge_socket may be NULL */
-	const char *cookie; /* both sides prove themselves by this secret instead of MUNGE: for tests */
+	const char *cookie; /* a secret by which both sides prove themselves instead of MUNGE, for tests; NULL: MUNGE */
 	struct hspmd_policy_trust trust;
-	double poll_min_s, poll_max_s; /* between two polls of Slurm: when all changes, when nothing does */
+	double poll_min_s, poll_max_s; /* interval between two polls of Slurm while everything changes, and while nothing does */
 	bool syslog;
-	/* How the cluster is looked at. Called off the loop, one call at a time. As hspmd_slurm_view_refresh. */
+	/* Polls Slurm; as hspmd_slurm_view_refresh(). Called on another thread than the loop's, one call at a time. */
 	int (*poll)(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err);
 	void *poll_context;
-	const char *state_folder; /* files change in it when the queue does; NULL: none */
+	const char *state_folder; /* folder in which files change when the queue does; NULL: none */
 };
 
-/* Run till SIGTERM or SIGINT; SIGHUP reads the policies again. 0, or -1 with what kept it from starting. */
+/* Runs until SIGTERM or SIGINT; SIGHUP makes it read the policies again. Returns 0, or -1 and err if it could not start. */
 int ctld_run(const struct ctld_options *options, struct hspmd_error *err);
 
 #endif

@@ -1,39 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to controller/ctld. */
+/* What the files of controller/ctld share. Calls go one way: daemon.c orders what happens; decide_round.c runs the policy engine;
+ * peer_messages.c handles what controllers send; requests.c, query.c, metrics.c, slurm_poll.c and event_log.c call none of these. */
 #ifndef HSPMD_CTLD_DAEMON_INTERNAL_H
 #define HSPMD_CTLD_DAEMON_INTERNAL_H
 
 #include <stdio.h>
 
 #include "controller/ctld/daemon.h"
-#include "controller/ctld/poll_interval.h"
 #include "controller/ctld/peers.h"
+#include "controller/ctld/poll_interval.h"
 #include "controller/ctld/server.h"
+
+#define CTLD_TICK_MS 250 /* regular ticks */
 
 struct eligible_since {
 	uint32_t job;
 	double since_s;
 };
 
-/* Why a resize was asked for. */
+/* Why a resize was requested. */
 enum cause { CAUSE_IDLE, CAUSE_WAITING, CAUSE_REBALANCE, CAUSE_LIMITS, CAUSES };
 extern const char *const cause_names[]; /* "idle", "waiting", "rebalance", "limits", NULL */
 
+/* Counters since the start of the daemon. */
 struct totals {
 	uint64_t rpcs, rounds, failed_polls, decisions;
-	uint64_t grows, shrinks, declined, unanswered, nodes_asked, nodes_given;
-	uint64_t asked_for[CAUSES];
-	double pauses_s;  /* of all resizes, by the jobs' word */
-	double up_node_s; /* nodes that were watched, and of these lost: how many, and the sum over these of the part of all others that
-	                     went with them */
-	uint64_t lost_nodes;
-	double correlated;
+	uint64_t grows, shrinks, declined, unanswered, nodes_granted, nodes_recalled;
+	uint64_t requests_by_cause[CAUSES];
+	double pauses_s;     /* sum over all resizes, as the controllers report them */
+	double up_node_s;    /* node-seconds during which a node was watched and usable */
+	uint64_t lost_nodes; /* nodes lost during up_node_s */
+	double correlated;   /* sum over the lost nodes of the fraction of the other nodes that were lost in the same poll */
 };
 
 struct ctld {
 	const struct ctld_options *options;
 	uv_loop_t loop;
 	uv_timer_t tick;
+	uv_timer_cb on_tick; /* callback of tick */
 	uv_signal_t signals[3];
 	uv_fs_event_t folder;
 	uv_work_t work;
@@ -45,60 +49,69 @@ struct ctld {
 	bool stopping;
 
 	struct hspmd_policy *policy;
-	char policy_error[HSPMD_ERROR_MAX]; /* of the last reload; "" when it was taken */
+	char policy_error[HSPMD_ERROR_MAX]; /* of the last reload; "" if it succeeded */
 	struct ctld_peers peers;
-	struct hspmd_slurm_view *view;            /* not touched while looking */
+	struct hspmd_slurm_view *view;            /* not changed during a poll, whose thread reads it; NULL before the first */
 	struct ctld_node_history *node_histories; /* one per node of the view */
-	struct eligible_since *eligible;
+	struct eligible_since *eligible;          /* sorted by job */
 	int eligible_count;
 
-	bool polling; /* a poll is under way on another thread */
+	bool polling;                                    /* a poll is under way on another thread */
+	void (*on_polled)(struct ctld *d, bool changed); /* a poll has ended; changed: the view is a new one */
 	struct hspmd_slurm_view *new_view;
 	int poll_rc, poll_rpcs;
 	struct hspmd_error poll_error;
 	struct ctld_poll_interval poll_interval;
-	double poll_began_s, viewed_s; /* monotonic; viewed: when the view last became another */
-	double seen_s, answered_s;     /* what is known of Slurm is not older than this; when a job last did what it was asked */
-	bool dirty;                    /* something came in that decisions depend on */
-	double decided_s;
-	int64_t last_request_id; /* last id */
-	double began_s;
-	double watchdog_s, watchdog_at; /* a sign of life to the service manager, if it wants any */
+	double poll_began_s, viewed_s;  /* monotonic; viewed: when the view was last replaced */
+	double seen_s, answered_s;      /* start of the last poll that succeeded; when a job last carried out a request */
+	bool dirty;                     /* facts that decisions depend on have changed */
+	double decided_s;               /* time of the last round of decisions */
+	int64_t last_request_id;        /* ids rise, across restarts of the daemon as well */
+	double began_s;                 /* start of the daemon */
+	double watchdog_s, watchdog_at; /* interval and next time of WATCHDOG=1; interval 0: the service manager expects none */
 	struct totals totals;
-	char last_error[HSPMD_ERROR_MAX]; /* why the last poll failed; "" */
+	char last_error[HSPMD_ERROR_MAX]; /* why the last poll failed; "" if it succeeded */
 };
 
-/* daemon.c: what is due then is done then, and not at the next tick. Monotonic seconds. */
-void schedule_tick(struct ctld *d, double when_s);
-
-/* slurm_poll.c */
+/* slurm_poll.c: polls of Slurm on a thread of libuv's pool. on_polled() is called on the loop after each, unless the daemon is stopping. */
 void poll_begin(struct ctld *d);
-/* Soon, because something happened. */
+/* Bring the next poll forward, because a fact has changed. */
 void poll_soon(struct ctld *d);
+/* Observed losses: per node and second, and the mean fraction of the other nodes that is lost in the same poll. */
+void poll_losses(const struct ctld *d, double *losses_per_node_s, double *correlated);
 
-/* requests.c */
-void decide(struct ctld *d);
-void expire_requests(struct ctld *d);
-int on_controller_message(void *context, uint32_t job, json_t *message, struct hspmd_error *err);
+/* peer_messages.c: handlers of the server (ctld_handlers). */
 int on_hello(void *context, uint32_t job, uid_t uid, struct hspmd_error *err);
+int on_controller_message(void *context, uint32_t job, json_t *message, struct hspmd_error *err);
 void on_gone(void *context, uint32_t job);
-void sweep_peers(struct ctld *d);
-/* After a new look: nodes that were asked for and that their job holds no more. */
-void forget_returned(struct ctld *d);
-const struct hspmd_slurm_view_job *view_job(const struct hspmd_slurm_view *v, uint32_t id);
-int nodes_of(const struct ctld *d, const struct ctld_peer *p);
+/* After a new view: disconnect controllers whose job is another user's or unknown to Slurm. */
+void peers_sweep(struct ctld *d);
+/* Log a claim that was not believed, once per job and kind. */
+void peer_log_claim(struct ctld *d, int at);
 
-/* query.c */
-/* How often a node was lost a second, and which part of the others in the same moment. */
-void risk_seen(const struct ctld *d, double *losses, double *correlated);
+/* requests.c: resizes that controllers are requested to carry out. `at` is a peer's index. */
+void request_send(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_resize_action *a);
+/* The controller's `answer` has arrived. -1: no such request is pending. */
+int request_answered(struct ctld *d, int at, json_t *message, struct hspmd_error *err);
+/* The controller's connection is gone, and its pending request with it. */
+void request_abandon(struct ctld *d, int at);
+/* End requests that have been pending for CTLD_ANSWER_S. */
+void requests_expire(struct ctld *d);
+/* After a new view: nodes that a job was requested to return and no longer holds have been returned. */
+void requests_forget_returned(struct ctld *d);
+
+/* decide_round.c: run the policy engine on the current view and peers, and send the requests that follow. */
+void decide(struct ctld *d);
+
+/* query.c: answers viewers (ctld_handlers.query). */
 json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *err);
 
-/* event_log.c: a line of JSON an event, into the event log; what people should hear also to the log and syslog. Takes `more` over (may be
- * NULL). */
+/* event_log.c: append one line of JSON per event to the event log; the same text goes to standard error, and to syslog if enabled. Takes
+ * ownership of `more` (members added to the line; may be NULL). job 0: the event is about no job. */
 void log_event(struct ctld *d, const char *event, uint32_t job, const char *text, json_t *more);
 int event_log_open(struct ctld *d, struct hspmd_error *err);
 
-/* metrics.c: OpenMetrics over HTTP. */
+/* metrics.c: OpenMetrics over HTTP, served from the loop. NULL and err if it cannot listen. */
 struct ctld_metrics *metrics_open(struct ctld *d, const char *listen, struct hspmd_error *err);
 void metrics_close(struct ctld_metrics *m);
 

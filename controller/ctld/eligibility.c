@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job asks of a node, and whether the node has it. */
+/* Whether a node satisfies the requirements of a job. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +94,7 @@ double ctld_price(const char *features)
 	return 0;
 }
 
-/* ---- all of it */
+/* ---- all requirements */
 
 /* A job may name several partitions, with commas. */
 static bool in_partition(const struct hspmd_slurm_view *v, const char *list, int node)

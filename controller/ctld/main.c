@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld: options, and Slurm as the cluster that is looked at. */
+/* The program hspmdctld: its options, and the poll of Slurm through controller/slurm. */
 #include "config.h"
 
 #include <getopt.h>
@@ -124,8 +124,7 @@ static int refresh(void *context, const struct hspmd_slurm_view *old, struct hsp
 static int run(struct given *g, struct hspmd_error *err)
 {
 	struct hspmd_slurm_view_settings slurm = { NULL, NULL, NULL };
-	hspmd_slurm_view_init();
-	/* slurmctld may start later than we do: then nobody is believed but root, or who is named. */
+	/* slurmctld may start later than hspmdctld: until a restart only root, or the user of --owner, is trusted then. */
 	if (hspmd_slurm_view_settings(&slurm, err) < 0)
 		hspmd_warn("%s; going on", err->text);
 	const char *owner = g->owner ? g->owner : slurm.user;

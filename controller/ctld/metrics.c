@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "controller/ctld/daemon_internal.h"
+#include "controller/ctld_client/address.h"
 
 #ifdef HAVE_MICROHTTPD
 #include <microhttpd.h>
@@ -16,7 +17,7 @@ struct ctld_metrics {
 	struct MHD_Daemon *http;
 	struct ctld *d;
 	uv_poll_t poll;
-	uv_timer_t timer; /* for its own time-outs */
+	uv_timer_t timer; /* drives libmicrohttpd's own timeouts */
 	int handles;
 };
 
@@ -51,7 +52,7 @@ static void jobs(FILE *f, const struct ctld *d)
 	fprintf(f, "hspmd_jobs{reachable=\"yes\"} %d\nhspmd_jobs{reachable=\"no\"} %d\n", reachable, d->peers.count - reachable);
 	family(f, "job_nodes", "gauge", "Nodes of an elastic job.");
 	for (int i = 0; i < d->peers.count; i++)
-		fprintf(f, "hspmd_job_nodes{job=\"%u\"} %d\n", d->peers.peers[i].job, nodes_of(d, &d->peers.peers[i]));
+		fprintf(f, "hspmd_job_nodes{job=\"%u\"} %d\n", d->peers.peers[i].job, ctld_nodes_held(d->view, &d->peers.peers[i]));
 	family(f, "job_tokens_per_second", "gauge", "What an elastic job makes now.");
 	for (int i = 0; i < d->peers.count; i++)
 		fprintf(f, "hspmd_job_tokens_per_second{job=\"%u\"} %g\n", d->peers.peers[i].job, d->peers.peers[i].tokens_per_s);
@@ -67,11 +68,11 @@ static void all(FILE *f, const struct ctld *d)
 	jobs(f, d);
 	family(f, "resizes", "counter", "Resizes asked of elastic jobs, by cause: idle nodes, a waiting job, rebalancing, limits.");
 	for (int i = 0; i < CAUSES; i++)
-		fprintf(f, "hspmd_resizes_total{cause=\"%s\"} %llu\n", cause_names[i], (unsigned long long)t->asked_for[i]);
+		fprintf(f, "hspmd_resizes_total{cause=\"%s\"} %llu\n", cause_names[i], (unsigned long long)t->requests_by_cause[i]);
 	family(f, "pause_seconds", "counter", "What resizes have cost, by the jobs' word.");
 	fprintf(f, "hspmd_pause_seconds_total %g\n", t->pauses_s);
-	counter(f, "nodes_granted", "Nodes that elastic jobs were asked to take.", t->nodes_asked);
-	counter(f, "nodes_recalled", "Nodes that elastic jobs were asked to give back.", t->nodes_given);
+	counter(f, "nodes_granted", "Nodes that elastic jobs were asked to take.", t->nodes_granted);
+	counter(f, "nodes_recalled", "Nodes that elastic jobs were asked to give back.", t->nodes_recalled);
 	counter(f, "declined", "Requests that a job declined.", t->declined);
 	counter(f, "unanswered", "Requests that a job did not answer in time.", t->unanswered);
 	counter(f, "decisions", "Runs of the policy engine.", t->decisions);

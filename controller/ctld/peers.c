@@ -10,10 +10,10 @@
 #include "common/alloc.h"
 #include "common/json.h"
 
-#define CLAIM 2           /* times what is believed: worth a word */
-#define SLACK 1.05        /* a claim may exceed what was measured by noise */
-#define PAUSE_S 60.0      /* a pause may be so long before any was measured */
-#define SCALE_MOST 1000.0 /* the smallest models that people train make so many times the tokens of the largest, of one node */
+#define CLAIM 2           /* a claim of more than so many times what is accepted is logged */
+#define SLACK 1.05        /* a claim may exceed the measurement by this factor: noise */
+#define PAUSE_S 60.0      /* bound of pause_s before any resize was measured */
+#define SCALE_MOST 1000.0 /* on one node, the smallest models in use have about so many times the tokens per second of the largest */
 
 int ctld_peers_find(const struct ctld_peers *p, uint32_t job)
 {
@@ -28,7 +28,7 @@ int ctld_peers_hello(struct ctld_peers *p, uint32_t job, uid_t uid)
 	int at = ctld_peers_find(p, job);
 	if (at >= 0) {
 		p->peers[at].reachable = true;
-		p->histories[at].risk_told[0] = -1; /* it may be another life of it */
+		p->histories[at].risk_sent[0] = -1; /* it may be another incarnation, which knows of none */
 		return at;
 	}
 	if (hspmd_array_grow(&p->peers, &p->peer_capacity, (size_t)p->count, sizeof *p->peers) < 0 ||
@@ -44,7 +44,7 @@ int ctld_peers_hello(struct ctld_peers *p, uint32_t job, uid_t uid)
 		                                 .declined_grow_until_s = -INFINITY,
 		                                 .declined_shrink_until_s = -INFINITY };
 	p->histories[p->count] =
-	        (struct ctld_peer_history){ .last_s = NAN, .risk_told = { -1, 0 }, .min_nodes_bound = INT_MAX, .line_s = -INFINITY };
+	        (struct ctld_peer_history){ .last_s = NAN, .risk_sent = { -1, 0 }, .min_nodes_bound = INT_MAX, .line_s = -INFINITY };
 	return p->count++;
 }
 
@@ -81,7 +81,7 @@ static void read_members(struct hspmd_json *obj, struct ctld_peer *p)
 
 static void read_relative_speed(struct hspmd_json *obj, struct ctld_peer *p)
 {
-	struct hspmd_json relative_speed = hspmd_json_object_or_none(obj, "relative_speed"), at;
+	struct hspmd_json relative_speed = hspmd_json_object_or_none(obj, CTLD_KEY_RELATIVE_SPEED), at;
 	const char *name;
 	p->kind_count = 0;
 	for (size_t i = 0; relative_speed.value && hspmd_json_member(&relative_speed, i, &name, &at); i++) {
@@ -144,7 +144,7 @@ static int read_state(struct hspmd_json *obj, struct ctld_peer *p, int *nodes)
 	return hspmd_json_failed(obj) ? -1 : 0;
 }
 
-/* The newest word for each size; when all places are taken the size that is nearest gives way. */
+/* Keeps the newest sample per size; if the table is full, the sample of the nearest size is replaced. */
 static void see(struct ctld_peer_history *r, int nodes, double tokens_per_s)
 {
 	int at = 0, nearest = 0;
@@ -163,7 +163,7 @@ static void claim(struct ctld_peer_history *r, enum ctld_claim kind, const char 
 static void claim(struct ctld_peer_history *r, enum ctld_claim kind, const char *fmt, ...)
 {
 	va_list ap;
-	if (r->claim != CTLD_CLAIM_NONE || r->claims_told >> kind & 1)
+	if (r->claim != CTLD_CLAIM_NONE || r->claims_logged >> kind & 1)
 		return;
 	r->claim = kind;
 	va_start(ap, fmt);
@@ -171,14 +171,14 @@ static void claim(struct ctld_peer_history *r, enum ctld_claim kind, const char 
 	va_end(ap);
 }
 
-void ctld_peers_claim_told(struct ctld_peers *p, int at)
+void ctld_peers_claim_logged(struct ctld_peers *p, int at)
 {
 	struct ctld_peer_history *r = &p->histories[at];
-	r->claims_told |= 1u << r->claim;
+	r->claims_logged |= 1u << r->claim;
 	r->claim = CTLD_CLAIM_NONE;
 }
 
-/* Bound the curve; what was claimed twice as high is noted. */
+/* Bounds the curve, and notes a claim of more than CLAIM times the bound. */
 static int bound(struct ctld_peer *p, struct ctld_peer_history *r)
 {
 	double *claimed = hspmd_calloc((size_t)p->curve_count, sizeof *claimed), most = CLAIM;
@@ -202,7 +202,7 @@ static int bound(struct ctld_peer *p, struct ctld_peer_history *r)
 
 static void bound_rest(struct ctld_peer *p, struct ctld_peer_history *r, int nodes, int held)
 {
-	/* One that has just lost nodes holds fewer than it needs, and makes nothing. */
+	/* A job that has just lost nodes holds fewer than it needs and does not train: that is no evidence. */
 	bool runs = r->min_nodes_bound == INT_MAX || (nodes == held && p->tokens_per_s > 0);
 	int min_nodes_bound = held > 0 && runs && held < r->min_nodes_bound ? held : r->min_nodes_bound;
 	double max_pause_s = fmax(r->max_pause_s, PAUSE_S);
@@ -231,7 +231,7 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, do
 		free(new.curve);
 		return -1;
 	}
-	/* What was seen counts nodes by what they were said to be worth. */
+	/* The samples count nodes by the relative speeds that held when they were taken. */
 	bool same = same_relative_speed(old, &new);
 	if (!same)
 		p->histories[at].seen_count = 0;
@@ -251,10 +251,10 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, do
 	return changed;
 }
 
-/* ---- one beside the other */
+/* ---- comparison of the jobs */
 
-/* The most that it claims to make of a node; 0: it claims nothing. */
-static double of_a_node(const struct ctld_peer *p)
+/* The highest rate per node that the curve claims; 0: no curve. */
+static double rate_per_node(const struct ctld_peer *p)
 {
 	double most = 0;
 	for (int i = 0; i < p->curve_count; i++)
@@ -273,7 +273,7 @@ void ctld_peers_compare(struct ctld_peers *p)
 	double *rates = hspmd_calloc((size_t)p->count, sizeof *rates);
 	int n = 0;
 	for (int i = 0; rates && i < p->count; i++) {
-		double rate = of_a_node(&p->peers[i]);
+		double rate = rate_per_node(&p->peers[i]);
 		if (rate > 0)
 			rates[n++] = rate;
 	}
@@ -281,7 +281,7 @@ void ctld_peers_compare(struct ctld_peers *p)
 		qsort(rates, (size_t)n, sizeof *rates, by_size);
 	double most = n ? SCALE_MOST * rates[(n - 1) / 2] : INFINITY;
 	for (int i = 0; i < p->count; i++) {
-		double rate = of_a_node(&p->peers[i]);
+		double rate = rate_per_node(&p->peers[i]);
 		p->peers[i].overclaim_factor = rate / most;
 		if (rate > most)
 			claim(&p->histories[i], CTLD_CLAIM_SCALE,
@@ -290,13 +290,13 @@ void ctld_peers_compare(struct ctld_peers *p)
 	free(rates);
 }
 
-/* ---- asks */
+/* ---- requests */
 
 void ctld_peers_request_sent(struct ctld_peers *p, int at, int64_t id, bool grow, int nodes, double now_s)
 {
 	struct ctld_peer_history *r = &p->histories[at];
 	r->request_id = id;
-	r->asked_s = now_s;
+	r->requested_s = now_s;
 	r->request_is_grow = grow;
 	snprintf(r->request_text, sizeof r->request_text, "%s by %d", grow ? "grow" : "shrink", nodes);
 	p->peers[at].request_pending = true;
@@ -315,7 +315,7 @@ int ctld_peers_answered(struct ctld_peers *p, int at, int64_t id, bool ok, const
 	int *row = r->request_is_grow ? &r->declined : &r->declined_shrinks;
 	if (ok) {
 		peer->resized_s = now_s;
-		r->max_pause_s = fmax(r->max_pause_s, now_s - r->asked_s);
+		r->max_pause_s = fmax(r->max_pause_s, now_s - r->requested_s);
 		*row = 0;
 		return 0;
 	}

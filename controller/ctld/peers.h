@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The elastic jobs whose controllers have greeted. Pure bookkeeping. */
+/* The elastic jobs whose controllers have connected, and how far their claims are accepted. Pure bookkeeping. */
 #ifndef HSPMD_CONTROLLER_CTLD_PEERS_H
 #define HSPMD_CONTROLLER_CTLD_PEERS_H
 
@@ -10,64 +10,68 @@
 
 #define CTLD_SEEN_MAX 64
 
-/* What a controller says that is not believed: a rate on more nodes, more nodes that it cannot do without, a longer pause, a rate beside
- * the others'. */
+/* Claims that are not accepted: a rate on more nodes, a larger min_nodes, a longer pause, a rate far above the other jobs'. */
 enum ctld_claim { CTLD_CLAIM_NONE, CTLD_CLAIM_CURVE, CTLD_CLAIM_MIN_NODES, CTLD_CLAIM_PAUSE, CTLD_CLAIM_SCALE };
 
-/* What hspmdctld itself has seen of a job, which bounds what the job's controller claims. */
+/* What hspmdctld itself has observed of a job. It bounds the controller's claims. */
 struct ctld_peer_history {
-	struct hspmd_curve_sample seen[CTLD_SEEN_MAX];
+	struct hspmd_curve_sample seen[CTLD_SEEN_MAX]; /* rates while the controller's number of nodes agreed with Slurm's */
 	int seen_count;
-	int min_nodes_bound;   /* min_nodes at the most: what it has said before, and what it has been seen to run on */
-	double max_pause_s;    /* it took to carry out what was asked: a pause is no longer */
-	enum ctld_claim claim; /* of a kind that was not told before: to be told, and then ctld_peers_claim_told */
+	int min_nodes_bound;   /* upper bound of min_nodes: the least it has claimed, or has trained on; INT_MAX: none yet */
+	double max_pause_s;    /* longest time that it took to carry out a request: no pause is longer */
+	enum ctld_claim claim; /* a claim of a kind that was not logged before; cleared by ctld_peers_claim_logged() */
 	char claim_text[200];
-	unsigned claims_told; /* a bit a kind */
-	int line_count;       /* greetings and ends told since line_s */
-	double line_s;
-	bool confirmed;      /* Slurm knows the job as this user's */
-	double risk_told[2]; /* as last told to it: losses of a node per second, and together; -1: not yet */
-	int64_t request_id;  /* not answered yet; 0: none */
-	double asked_s;
+	unsigned claims_logged; /* one bit per kind */
+	int line_count;         /* connects and disconnects logged since line_s */
+	double line_s;          /* wall clock */
+	bool confirmed;         /* Slurm knows the job as this user's */
+	double risk_sent[2];    /* last sent to it: losses per node and second, fraction lost together; [0] is -1: none yet */
+	int64_t request_id;     /* of the request that is not answered yet; 0: none */
+	double requested_s;     /* wall clock of that request */
 	char request_text[32];
 	bool request_is_grow;
-	char last_reply[200]; /* what was last answered, for people */
-	char why[256];        /* why nothing is asked of it now */
-	double last_s;
-	int declined, declined_shrinks; /* in a row: to grow, to give */
+	char last_reply[200];           /* the last answer, for people */
+	char why[256];                  /* why no request is sent to it now */
+	double last_s;                  /* wall clock of the last answer; NAN: none */
+	int declined, declined_shrinks; /* requests to grow, and to shrink, declined in a row */
 };
 
 struct ctld_peers {
 	int count;
 	size_t peer_capacity, history_capacity;
-	struct ctld_peer *peers;             /* contiguous: ctld_snapshot_build takes them */
-	struct ctld_peer_history *histories; /* beside */
+	struct ctld_peer *peers;             /* contiguous, because ctld_snapshot_build() takes an array */
+	struct ctld_peer_history *histories; /* same index as peers */
 };
 
-/* Index of a job; -1: none. */
+/* Returns the index of a job, or -1. */
 int ctld_peers_find(const struct ctld_peers *p, uint32_t job);
-/* A controller has proved that it speaks for this job and user: its index (known jobs keep their records). -1: out of memory. */
+/* A controller has proved that it speaks for this job and user. Returns its index; a known job keeps its history. -1: out of memory. */
 int ctld_peers_hello(struct ctld_peers *p, uint32_t job, uid_t uid);
-void ctld_peers_drop(struct ctld_peers *p, int at); /* the last takes its place */
+/* Removes a peer. The last one moves to its index. */
+void ctld_peers_drop(struct ctld_peers *p, int at);
 void ctld_peers_clear(struct ctld_peers *p);
 
-/* Take a `state` in. -1 and err: ill-formed, nothing is changed. 1: something changed that decisions depend on. `held` is how many nodes it
- * has by Slurm's word, 0: not known: a rate is taken as seen only where both agree. `size` is what these are (ctld_reference_nodes), by
- * what it said last. A job runs on no fewer nodes than it needs, so what it first says of min_nodes is believed up to what it holds, and it
- * can only be lowered: else one that was grown would keep all by needing all. A pause is believed up to the longest time that it took to do
- * what was asked, or a minute. */
+/* Takes a controller's `state`. `held`: nodes that the job holds by Slurm's account (ctld_nodes_held()), 0: not known; a rate becomes a
+ * sample only if the controller names the same number. `size`: ctld_reference_nodes(), by the relative speeds of the previous state.
+ *
+ * Bounds: min_nodes is accepted up to the number of nodes held at the first state, since a job runs on no fewer nodes than it needs; later
+ * states can only lower it, otherwise a job that was grown would keep all nodes by claiming to need them. pause_s is accepted up to the
+ * longest time that a request took, or one minute. The curve is bounded by the samples (policies/curve.h).
+ *
+ * Returns 1 if something changed that decisions depend on, otherwise 0; -1 and err: malformed or out of memory, the peer is unchanged. */
 int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, double size, struct hspmd_error *err);
 
-/* Hold the jobs' rates against one another: nobody knows what a job makes but the job itself, but a node that makes a thousand times what
- * the middle one of all jobs makes of one is not believed to make more than that (peer.beyond). */
+/* Cross-checks the claimed rates. Only a job knows its own throughput, but a rate per node of more than 1000 times the median of all jobs
+ * is not accepted: sets overclaim_factor of each peer. */
 void ctld_peers_compare(struct ctld_peers *p);
-void ctld_peers_claim_told(struct ctld_peers *p, int at);
+/* The claim in the peer's history was logged. Claims of its kind are not noted again. */
+void ctld_peers_claim_logged(struct ctld_peers *p, int at);
 
-/* A request was sent; an answer came (or its time is over): ok, or declined with a text. A job that declines to grow is not asked to for 15
- * s, twice as long each time in a row, an hour at most; one that declines to give for 2 s, at most a minute, so that others are asked
- * meanwhile. */
+/* A request was sent. */
 void ctld_peers_request_sent(struct ctld_peers *p, int at, int64_t id, bool grow, int nodes, double now_s);
-/* 0, or -1: it was not asked this. */
+/* The request `id` was carried out (ok), or declined or timed out (text says why). A job that declines to grow gets no such request for 15
+ * s, twice as long each time in a row, at most one hour; one that declines to shrink for 2 s, at most one minute, so that other jobs are
+ * requested meanwhile. Returns 0, or -1 if no request `id` is pending. */
 int ctld_peers_answered(struct ctld_peers *p, int at, int64_t id, bool ok, const char *text, double now_s);
 
 #endif

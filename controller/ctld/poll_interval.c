@@ -4,11 +4,12 @@
 #include <math.h>
 
 #define SLOWER 1.5
-#define CALM_S 6.0 /* after news: slurmctld saves its state, by which we hear of changes, every 5 s at most, and one change brings others 
-	            * \ */
+/* The interval does not grow for so long after a change: one change leads to others, and slurmctld saves its state, which makes the next
+ * one known, at most every 5 s. */
+#define CALM_S 6.0
 #define FAILED_S 2.0 /* after the first failure, twice as long after each further one */
-#define LONG_S 1.0   /* a poll that takes longer: slurmctld is busy, or Slurm's library waits because rl_enable limits us */
-#define REST 5       /* then it is left in peace for so many times as long */
+#define LONG_S 1.0   /* a poll that takes longer means that slurmctld is busy, or that libslurm waits because rl_enable limits this user */
+#define REST 5       /* then no poll for so many times its duration */
 
 void ctld_poll_interval_start(struct ctld_poll_interval *p, double min_s, double max_s)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How often Slurm is looked at: soon after something has changed, ever less often while nothing does, and never sooner than slurmctld can
- * bear. Pure: times are given, in seconds of one clock. */
+/* How often Slurm is polled: soon after a change, ever less often while nothing changes, and never so often that slurmctld suffers. Pure:
+ * the caller passes times, in seconds of one clock. */
 #ifndef HSPMD_CTLD_POLL_INTERVAL_H
 #define HSPMD_CTLD_POLL_INTERVAL_H
 
@@ -9,19 +9,19 @@
 enum ctld_poll_result { CTLD_POLL_FAILED, CTLD_POLL_UNCHANGED, CTLD_POLL_CHANGED };
 
 struct ctld_poll_interval {
-	double min_s, max_s; /* between two polls: when all changes, when nothing does */
+	double min_s, max_s; /* between two polls: while everything changes, while nothing does */
 	double interval_s;
-	double polled_s;        /* when a poll last succeeded */
-	double changed_s;       /* and when one last brought something new */
-	double next_s;          /* the next one is due */
-	double backoff_until_s; /* slurmctld is not asked before, whatever happens */
-	bool failing;
+	double polled_s;        /* time of the last poll that succeeded */
+	double changed_s;       /* time of the last poll that found a change */
+	double next_s;          /* time at which the next poll is due */
+	double backoff_until_s; /* no poll before this time, whatever happens */
+	bool failing;           /* the last poll failed */
 };
 
 void ctld_poll_interval_start(struct ctld_poll_interval *p, double min_s, double max_s);
-/* A poll is over. */
+/* A poll has ended. Sets next_s. */
 void ctld_poll_interval_done(struct ctld_poll_interval *p, double began_s, double now_s, enum ctld_poll_result what);
-/* Something has happened: poll as soon as is decent. */
+/* A fact has changed: brings next_s as near as min_s and backoff_until_s allow. */
 void ctld_poll_interval_soon(struct ctld_poll_interval *p, double now_s);
 
 #endif

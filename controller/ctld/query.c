@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What viewers are told: `hspmd cluster`, the plugin and jobs that start. */
+/* Answers to viewers: `hspmd cluster`, the Slurm plugin, and controllers at their start. */
 #include <math.h>
 #include <string.h>
 
@@ -7,6 +7,7 @@
 #include "common/json.h"
 #include "controller/ctld/daemon_internal.h"
 #include "controller/ctld/quote.h"
+#include "controller/ctld_client/protocol.h"
 
 static json_t *nodes_json(const struct ctld *d)
 {
@@ -21,11 +22,11 @@ static json_t *job_json(const struct ctld *d, int at)
 {
 	const struct ctld_peer *p = &d->peers.peers[at];
 	const struct ctld_peer_history *r = &d->peers.histories[at];
-	const struct hspmd_slurm_view_job *j = view_job(d->view, p->job);
+	const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(d->view, p->job);
 	json_t *o = json_pack("{s:I, s:s, s:s, s:i, s:i, s:o, s:b, s:f, s:f, s:I, s:s, s:s, s:s}", "job", (json_int_t)p->job, "user",
-	                      j ? j->user : "?", "partition", j ? j->partition : "?", "nodes", nodes_of(d, p), "min_nodes", p->min_nodes,
-	                      "max_nodes", p->max_nodes == INT_MAX ? json_null() : json_integer(p->max_nodes), "reachable", p->reachable,
-	                      "tokens_per_s", p->tokens_per_s, "pause_s", p->pause_s, "step", (json_int_t)p->step, "asked",
+	                      j ? j->user : "?", "partition", j ? j->partition : "?", "nodes", ctld_nodes_held(d->view, p), "min_nodes",
+	                      p->min_nodes, "max_nodes", p->max_nodes == INT_MAX ? json_null() : json_integer(p->max_nodes), "reachable",
+	                      p->reachable, "tokens_per_s", p->tokens_per_s, "pause_s", p->pause_s, "step", (json_int_t)p->step, "asked",
 	                      r->request_id ? r->request_text : "", "last", r->last_reply, "why", r->why);
 	if (o && !isnan(r->last_s))
 		json_object_set_new(o, "last_time", hspmd_json_real(r->last_s));
@@ -52,28 +53,21 @@ static json_t *totals_json(const struct ctld *d)
 	                 "refused_connections", (json_int_t)ctld_server_counts(d->server).refused);
 }
 
-void risk_seen(const struct ctld *d, double *losses, double *correlated)
-{
-	const struct totals *t = &d->totals;
-	*losses = t->up_node_s > 0 ? (double)t->lost_nodes / t->up_node_s : 0;
-	*correlated = t->lost_nodes ? t->correlated / (double)t->lost_nodes : 0;
-}
-
-/* For those who weigh copies of their state against what they cost. */
+/* For controllers that weigh copies of their state against the cost of making them. */
 static json_t *risk_json(const struct ctld *d)
 {
 	double losses, correlated;
-	risk_seen(d, &losses, &correlated);
-	return json_pack("{s:f, s:f}", "losses_per_node_s", losses, "correlated", correlated);
+	poll_losses(d, &losses, &correlated);
+	return json_pack("{s:f, s:f}", "losses_per_node_s", losses, CTLD_KEY_CORRELATED, correlated);
 }
 
 static json_t *quote(struct ctld *d, uid_t uid, json_t *message, struct hspmd_error *err)
 {
-	struct ctld_quote_request ask;
+	struct ctld_quote_request request;
 	struct ctld_quote q;
-	if (ctld_quote_read(&ask, message, err) < 0 || ctld_quote(&q, d->view, d->peers.peers, d->peers.count, uid, &ask, err) < 0)
+	if (ctld_quote_read(&request, message, err) < 0 || ctld_quote(&q, d->view, d->peers.peers, d->peers.count, uid, &request, err) < 0)
 		return NULL;
-	poll_soon(d); /* who may not wait for it asks again */
+	poll_soon(d); /* a viewer that needs a quote by a newer view asks again */
 	return json_pack("{s:s, s:i, s:f, s:f}", "type", "quote", "jobs", q.jobs, "price_per_hour", q.price_per_hour, "seen_s_ago",
 	                 d->view ? hspmd_now() - d->poll_interval.polled_s : -1.0);
 }
@@ -81,7 +75,7 @@ static json_t *quote(struct ctld *d, uid_t uid, json_t *message, struct hspmd_er
 static json_t *cluster(const struct ctld *d)
 {
 	int waiting = 0;
-	/* The view is being replaced by nobody while this runs: a look only reads it. */
+	/* Safe during a poll: the polling thread only reads the view, and only the loop replaces it. */
 	for (int i = 0; d->view && i < d->view->job_count; i++)
 		waiting += d->view->jobs[i].state == HSPMD_SLURM_VIEW_PENDING;
 	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_unix_time(),
@@ -93,10 +87,10 @@ static json_t *cluster(const struct ctld *d)
 json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *err)
 {
 	const char *type = json_string_value(json_object_get(message, "type"));
-	if (type && !strcmp(type, "query"))
+	if (type && !strcmp(type, CTLD_MESSAGE_QUERY))
 		return cluster(context);
 	if (type && !strcmp(type, "quote"))
 		return quote(context, uid, message, err);
-	hspmd_fail(err, "a viewer asked for something unknown");
+	hspmd_fail(err, "a viewer sent a message of an unknown type");
 	return NULL;
 }

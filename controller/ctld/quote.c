@@ -31,14 +31,6 @@ int ctld_quote_read(struct ctld_quote_request *request, json_t *message, struct 
 	return rc;
 }
 
-static const struct hspmd_slurm_view_job *job_of(const struct hspmd_slurm_view *v, uint32_t id)
-{
-	for (int i = 0; v && i < v->job_count; i++)
-		if (v->jobs[i].id == id)
-			return &v->jobs[i];
-	return NULL;
-}
-
 static bool is_peer(const struct ctld_peer *peers, int count, uint32_t job)
 {
 	for (int i = 0; i < count; i++) {
@@ -55,14 +47,14 @@ static int jobs_before(const struct hspmd_slurm_view *v, const struct ctld_peer 
 {
 	int n = 0;
 	for (int i = 0; i < count; i++) {
-		const struct hspmd_slurm_view_job *j = job_of(v, peers[i].job);
+		const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(v, peers[i].job);
 		n += peers[i].uid == uid && peers[i].job != job && (!job || peers[i].job < job) &&
 		     (!j || j->state != HSPMD_SLURM_VIEW_COMPLETING);
 	}
 	for (int i = 0; v && i < v->job_count; i++) {
 		const struct hspmd_slurm_view_job *j = &v->jobs[i];
-		bool comes = !job || (j->state == HSPMD_SLURM_VIEW_RUNNING && j->id < job);
-		n += j->uid == uid && comes && j->elastic && j->state != HSPMD_SLURM_VIEW_COMPLETING && j->id != job &&
+		bool counts = !job || (j->state == HSPMD_SLURM_VIEW_RUNNING && j->id < job);
+		n += j->uid == uid && counts && j->elastic && j->state != HSPMD_SLURM_VIEW_COMPLETING && j->id != job &&
 		     !is_peer(peers, count, j->id);
 	}
 	return n;
@@ -74,18 +66,18 @@ static int by_price(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The cheapest so many of those it could get; where there are fewer, all. */
+/* Adds up the prices of the cheapest request->nodes nodes that the job could get; of all, if there are fewer. */
 static int cheapest(const struct hspmd_slurm_view *v, const struct ctld_quote_request *request, double *price, struct hspmd_error *err)
 {
 	double *prices = hspmd_calloc((size_t)v->node_count, sizeof *prices);
-	struct hspmd_slurm_view_job wish = { .partition = (char *)request->partition,
-		                             .features = (char *)(request->features ? request->features : ""),
-		                             .tres_per_node = (char *)(request->gres ? request->gres : "") };
+	struct hspmd_slurm_view_job job = { .partition = (char *)request->partition,
+		                            .features = (char *)(request->features ? request->features : ""),
+		                            .tres_per_node = (char *)(request->gres ? request->gres : "") };
 	int n = 0;
 	if (!prices)
-		return hspmd_fail_memory(err, "quoting");
+		return hspmd_fail_memory(err, "computing a quote");
 	for (int i = 0; i < v->node_count; i++)
-		if (request->partition ? ctld_fits(v, &wish, i) : ctld_request_fits(&wish, &v->nodes[i]))
+		if (request->partition ? ctld_fits(v, &job, i) : ctld_request_fits(&job, &v->nodes[i]))
 			prices[n++] = ctld_price(v->nodes[i].features);
 	qsort(prices, (size_t)n, sizeof *prices, by_price);
 	for (int i = 0; i < n && i < request->nodes; i++)

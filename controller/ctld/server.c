@@ -12,13 +12,14 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "controller/ctld_client/address.h"
 #include "controller/ctld_client/protocol.h"
 
 #define UNAUTHENTICATED_MAX 128 /* connections that have not proved who they are */
 #define CONNECTIONS_MAX 16384
-#define USER_MAX 2048 /* of one user: he must not take all places */
+#define USER_MAX 2048 /* of one user, so that none can use up all */
 #define UNSENT_MAX (4u << 20)
-#define SAY_EVERY_S 10.0 /* one word on bad connections in so long: they must not fill the log */
+#define LOG_EVERY_S 10.0 /* one line about refused connections per interval, so that they do not fill the log */
 
 enum role { STRANGER, CONTROLLER, VIEWER };
 
@@ -29,10 +30,10 @@ struct conn {
 	uv_poll_t poll;
 	enum role role;
 	uint32_t job;
-	uid_t uid; /* proved; of those who are no strangers */
+	uid_t uid; /* proved, unless the role is STRANGER */
 	char nonce[HSPMD_NONCE_HEX];
 	double since, heard;
-	int messages; /* in the current span of 10 s */
+	int messages; /* in the 10 s since `span` */
 	double span;
 	bool closing;
 };
@@ -47,13 +48,13 @@ struct ctld_server {
 	struct conn *conns;
 	struct ctld_counts counts;
 	int total;
-	double said; /* when a bad connection was last spoken of */
-	int unsaid;
-	int handles; /* still to be closed */
+	double logged; /* time of the last line about a refused connection */
+	int unlogged;  /* refused connections since */
+	int handles;   /* not closed yet */
 	bool closing;
 };
 
-/* ---- ends of connections */
+/* ---- closing */
 
 static void free_if_done(struct ctld_server *s)
 {
@@ -95,16 +96,16 @@ static void conn_close(struct conn *c, const char *why)
 	if (!why)
 		return;
 	s->counts.refused++;
-	if (hspmd_now() - s->said < SAY_EVERY_S) {
-		s->unsaid++;
+	if (hspmd_now() - s->logged < LOG_EVERY_S) {
+		s->unlogged++;
 		return;
 	}
-	s->said = hspmd_now();
-	if (s->unsaid)
-		hspmd_warn("a connection was closed: %s (and %d more since the last word of it)", why, s->unsaid);
+	s->logged = hspmd_now();
+	if (s->unlogged)
+		hspmd_warn("a connection was closed: %s (and %d more since the last such line)", why, s->unlogged);
 	else
 		hspmd_warn("a connection was closed: %s", why);
-	s->unsaid = 0;
+	s->unlogged = 0;
 }
 
 static void on_ready(uv_poll_t *poll, int status, int events);
@@ -135,7 +136,7 @@ static void refuse(struct conn *c, const char *why)
 	conn_close(c, why);
 }
 
-/* ---- who speaks */
+/* ---- handshake and messages */
 
 static struct conn *controller_of(struct ctld_server *s, uint32_t job)
 {
@@ -171,10 +172,10 @@ static int admit(struct conn *c, json_t *content, uid_t uid, struct hspmd_error 
 		return hspmd_fail(err, "user %u names no job", (unsigned)uid);
 	if (s->handlers->hello(s->handlers->context, (uint32_t)job, uid, err) < 0)
 		return -1;
-	/* A controller that calls again has lost its old connection, whether we know that or not. */
+	/* A controller that connects again has lost its old connection, even if that has not been noticed here. */
 	struct conn *old = controller_of(s, (uint32_t)job);
 	if (old) {
-		old->role = VIEWER; /* so that its end is not taken for the job's */
+		old->role = VIEWER; /* so that gone() is not called for it */
 		s->counts.controllers--;
 		conn_close(old, NULL);
 	}
@@ -283,8 +284,8 @@ static void challenge(struct conn *c)
 	json_decref(m);
 }
 
-/* Who proves himself does so within milliseconds: those who have had the longest time go, so that they cannot keep others out. */
-static void make_room(struct ctld_server *s)
+/* An honest client proves its user within milliseconds. The oldest stranger is disconnected, so that strangers cannot keep others out. */
+static void evict_stranger(struct ctld_server *s)
 {
 	struct conn *oldest = NULL;
 	for (struct conn *c = s->conns; c; c = c->next)
@@ -304,7 +305,7 @@ static void take(struct ctld_server *s, int fd)
 		return;
 	}
 	if (s->counts.unauthenticated >= UNAUTHENTICATED_MAX)
-		make_room(s);
+		evict_stranger(s);
 	struct conn *c = calloc(1, sizeof *c);
 	if (!c || !(c->stream = hspmd_stream_create(fd, CTLD_HELLO_FRAME, UNSENT_MAX, &err))) {
 		if (!c)
@@ -337,7 +338,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
 	struct ctld_server *s = poll->data;
 	(void)status;
 	(void)events;
-	for (int i = 0; i < 64; i++) { /* others have a turn in between */
+	for (int i = 0; i < 64; i++) { /* bounded, so that other handles are served in between */
 		int fd = accept4(s->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd < 0)
 			return;
@@ -386,10 +387,10 @@ struct ctld_server *ctld_server_open(uv_loop_t *loop, const char *listen_text, c
 {
 	struct ctld_server *s = calloc(1, sizeof *s);
 	if (!s) {
-		hspmd_fail_memory(err, "opening the port");
+		hspmd_fail_memory(err, "opening hspmdctld's socket");
 		return NULL;
 	}
-	*s = (struct ctld_server){ .loop = loop, .auth = auth, .handlers = handlers, .said = -SAY_EVERY_S };
+	*s = (struct ctld_server){ .loop = loop, .auth = auth, .handlers = handlers, .logged = -LOG_EVERY_S };
 	s->fd = listen_on(listen_text, err);
 	if (s->fd < 0 || uv_poll_init(loop, &s->poll, s->fd) < 0) {
 		if (s->fd >= 0)

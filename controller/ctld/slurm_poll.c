@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking at Slurm: seldom while nothing happens, off the loop, one poll at a time. */
+/* Polls Slurm on another thread, one poll at a time, seldom while nothing changes; and counts losses of nodes. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,13 +9,28 @@
 #include "common/log.h"
 #include "controller/ctld/daemon_internal.h"
 
+/* What is due before the next regular tick is done when it is due. Monotonic seconds. */
+static void schedule_tick(struct ctld *d, double when_s)
+{
+	double ms = ceil((when_s - hspmd_now()) * 1e3);
+	if (ms < CTLD_TICK_MS && ms < (double)uv_timer_get_due_in(&d->tick))
+		uv_timer_start(&d->tick, d->on_tick, ms > 0 ? (uint64_t)ms : 0, CTLD_TICK_MS);
+}
+
 void poll_soon(struct ctld *d)
 {
 	ctld_poll_interval_soon(&d->poll_interval, hspmd_now());
 	schedule_tick(d, d->poll_interval.next_s);
 }
 
-/* On a thread of the pool. */
+void poll_losses(const struct ctld *d, double *losses_per_node_s, double *correlated)
+{
+	const struct totals *t = &d->totals;
+	*losses_per_node_s = t->up_node_s > 0 ? (double)t->lost_nodes / t->up_node_s : 0;
+	*correlated = t->lost_nodes ? t->correlated / (double)t->lost_nodes : 0;
+}
+
+/* On a thread of libuv's pool. */
 static void run_poll(uv_work_t *work)
 {
 	struct ctld *d = work->data;
@@ -33,7 +49,7 @@ static bool same_nodes(const struct hspmd_slurm_view *a, const struct hspmd_slur
 	return true;
 }
 
-/* What is remembered of nodes goes on; a node that was working and is not there any more was lost. */
+/* Carries the nodes' histories from the old view to the new one, and counts losses: a busy node that is unusable now was lost. */
 static int carry_histories(struct ctld *d, double dt)
 {
 	struct hspmd_slurm_view *v = d->new_view;
@@ -61,19 +77,19 @@ static int carry_histories(struct ctld *d, double dt)
 	return 0;
 }
 
-static void take_view(struct ctld *d, double now)
+/* Returns true if the view was replaced. */
+static bool take_view(struct ctld *d, double now)
 {
 	if (carry_histories(d, now - d->viewed_s) < 0) {
-		hspmd_error_log("out of memory while looking at the cluster");
+		hspmd_error_log("out of memory while taking a new view of the cluster; the old one stands");
 		hspmd_slurm_view_destroy(d->new_view);
-		return;
+		return false;
 	}
 	hspmd_slurm_view_destroy(d->view);
 	d->view = d->new_view;
 	d->viewed_s = now;
 	d->dirty = true;
-	sweep_peers(d);
-	forget_returned(d);
+	return true;
 }
 
 static void poll_failed(struct ctld *d)
@@ -109,11 +125,7 @@ static void poll_done(uv_work_t *work, int status)
 	if (d->poll_rc >= 0)
 		d->seen_s = d->poll_began_s;
 	ctld_poll_interval_done(&d->poll_interval, d->poll_began_s, now, what);
-	if (d->poll_rc > 0)
-		take_view(d, now);
-	/* At once: somebody may be waiting for just this. */
-	if (d->dirty)
-		decide(d);
+	d->on_polled(d, d->poll_rc > 0 && take_view(d, now));
 	schedule_tick(d, d->poll_interval.next_s);
 }
 

@@ -87,15 +87,7 @@ static void fill_usable(const struct building *b, const struct hspmd_slurm_view_
 
 /* ---- jobs */
 
-static const struct hspmd_slurm_view_job *job_by_id(const struct hspmd_slurm_view *v, uint32_t id)
-{
-	for (int i = 0; i < v->job_count; i++)
-		if (v->jobs[i].id == id)
-			return &v->jobs[i];
-	return NULL;
-}
-
-/* The highest tier of the partitions a job names, and whether its nodes may be taken there. */
+/* Returns the highest tier of the partitions that a job names; *preemptable: whether one of them allows preemption. */
 static int tier_of(const struct hspmd_slurm_view *v, const struct hspmd_slurm_view_job *j, bool *preemptable)
 {
 	int tier = 0;
@@ -114,20 +106,20 @@ static int tier_of(const struct hspmd_slurm_view *v, const struct hspmd_slurm_vi
 	return tier;
 }
 
-/* Slurm orders by the partition's tier, then by priority; both in one number. */
+/* Returns one number for Slurm's order: by the partition's tier, then by priority. */
 static double rank(const struct hspmd_slurm_view *v, const struct hspmd_slurm_view_job *j)
 {
 	bool preemptable;
 	return tier_of(v, j, &preemptable) * 4294967296.0 + j->priority;
 }
 
-/* Would Slurm take an elastic job's nodes for this one? */
+/* Returns true if Slurm would preempt an elastic job for this one. */
 static bool would_preempt(const struct building *b, const struct hspmd_slurm_view_job *j)
 {
 	bool preemptable;
 	int tier = tier_of(b->v, j, &preemptable);
 	for (int e = 0; e < b->out->snapshot.elastic_count; e++) {
-		const struct hspmd_slurm_view_job *x = job_by_id(b->v, b->out->elastic[e].id);
+		const struct hspmd_slurm_view_job *x = hspmd_slurm_view_find_job(b->v, b->out->elastic[e].id);
 		if (x && tier_of(b->v, x, &preemptable) < tier && preemptable)
 			return true;
 	}
@@ -161,7 +153,7 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 	struct hspmd_policy_subject who = { j->user, j->account, j->partition, j->qos, *p->policy ? p->policy : NULL };
 	int rule = HSPMD_POLICY_NO_RULE, at = s->snapshot.elastic_count++;
 	if (hspmd_policy_decide_rule(b->policy, &who, &rule, NULL) < 0)
-		rule = HSPMD_POLICY_NO_RULE; /* the policy it was admitted under is gone */
+		rule = HSPMD_POLICY_NO_RULE; /* the policy under which it was admitted no longer exists */
 	s->elastic_peer[at] = peer;
 	double resized = fmax(p->resized_s, j->resized ? (double)j->resized : -INFINITY);
 	s->elastic[at] = (struct hspmd_snapshot_elastic){
@@ -183,14 +175,14 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 		.declined_shrink_until_s = p->declined_shrink_until_s,
 		.usable = s->usable + (size_t)at * (size_t)s->snapshot.class_count,
 	};
-	/* Only where rates of jobs are compared as they are does their scale matter; there weight and rate are one factor. */
+	/* The scale of a rate matters only if rates are compared absolutely, and then weight and rate are one factor. */
 	if (s->elastic[at].terms.by == HSPMD_SHARE_TOKENS && p->overclaim_factor > 1)
 		s->elastic[at].terms.weight /= p->overclaim_factor;
 	set_relative_speed(b, at, p);
 	fill_usable(b, j, s->usable + (size_t)at * (size_t)s->snapshot.class_count);
 	hold(b, j, at);
 	for (int m = 0; m < p->member_count; m++) {
-		const struct hspmd_slurm_view_job *member = job_by_id(b->v, p->members[m]);
+		const struct hspmd_slurm_view_job *member = hspmd_slurm_view_find_job(b->v, p->members[m]);
 		if (member && member->uid == p->uid)
 			hold(b, member, at);
 	}
@@ -199,11 +191,11 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 static void add_all_elastic(struct building *b)
 {
 	for (int i = 0; i < b->peer_count; i++) {
-		const struct hspmd_slurm_view_job *j = job_by_id(b->v, b->peers[i].job);
+		const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(b->v, b->peers[i].job);
 		if (j && j->state == HSPMD_SLURM_VIEW_RUNNING && j->uid == b->peers[i].uid)
 			add_elastic(b, i, j);
 	}
-	/* A user's jobs beyond the limit keep what they have and are not grown: those that started first come first. */
+	/* A user's jobs beyond max_jobs_per_user keep their nodes but do not grow; older jobs count first. */
 	for (int e = 0; e < b->out->snapshot.elastic_count; e++) {
 		struct hspmd_snapshot_elastic *x = &b->out->elastic[e];
 		int before = 0;
@@ -215,7 +207,7 @@ static void add_all_elastic(struct building *b)
 	}
 }
 
-/* Is a waiting job one by which an elastic job grows? Its nodes come by another way than by making others give. */
+/* Returns true if a pending job is a member job of an elastic job: no other job shrinks for it. */
 static bool is_member(const struct building *b, uint32_t id)
 {
 	for (int i = 0; i < b->peer_count; i++)
@@ -290,9 +282,9 @@ static void fill_node(struct building *b, int i)
 	if (b->holder[i] >= 0) {
 		n->state = HSPMD_SNAPSHOT_HELD;
 		n->holder = b->holder[i];
-		n->fixed = b->users[i] > 1; /* others are on it too: giving it frees no whole node */
-		n->leaving =
-		        b->node_histories[i].asked_of == b->out->elastic[n->holder].id && b->node_histories[i].asked_until_s > b->now_s;
+		n->fixed = b->users[i] > 1; /* other jobs use it too: returning it frees no whole node */
+		n->leaving = b->node_histories[i].requested_from == b->out->elastic[n->holder].id &&
+		             b->node_histories[i].requested_until_s > b->now_s;
 		return;
 	}
 	static const enum hspmd_snapshot_state states[] = { HSPMD_SNAPSHOT_IDLE, HSPMD_SNAPSHOT_BUSY, HSPMD_SNAPSHOT_HELD,
@@ -301,7 +293,7 @@ static void fill_node(struct building *b, int i)
 	n->leaving = from->state == HSPMD_SLURM_VIEW_LEAVING;
 }
 
-/* The node that has the controller stays: the batch host, or for an allocation without a script its first. */
+/* The controller's node is never returned: the batch host, or the first node of an allocation without a batch script. */
 static void fix_first(struct building *b, const struct hspmd_slurm_view_job *j)
 {
 	int at = 0;
@@ -327,7 +319,7 @@ static void fill_nodes(struct building *b)
 		}
 	}
 	for (int e = 0; e < b->out->snapshot.elastic_count; e++)
-		fix_first(b, job_by_id(b->v, b->out->elastic[e].id));
+		fix_first(b, hspmd_slurm_view_find_job(b->v, b->out->elastic[e].id));
 }
 
 static int allocate(struct ctld_snapshot *s, struct building *b)
@@ -378,13 +370,24 @@ static double size_of(const struct hspmd_slurm_view *v, const struct ctld_peer *
 
 double ctld_reference_nodes(const struct hspmd_slurm_view *view, const struct ctld_peer *p)
 {
-	const struct hspmd_slurm_view_job *j = view ? job_by_id(view, p->job) : NULL;
+	const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(view, p->job);
 	double size = j ? size_of(view, p, j) : 0;
 	for (int m = 0; m < p->member_count && view; m++) {
-		const struct hspmd_slurm_view_job *member = job_by_id(view, p->members[m]);
+		const struct hspmd_slurm_view_job *member = hspmd_slurm_view_find_job(view, p->members[m]);
 		size += member && member->uid == p->uid ? size_of(view, p, member) : 0;
 	}
 	return size;
+}
+
+int ctld_nodes_held(const struct hspmd_slurm_view *view, const struct ctld_peer *p)
+{
+	const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(view, p->job);
+	int n = j ? j->held_count : 0;
+	for (int m = 0; m < p->member_count; m++) {
+		const struct hspmd_slurm_view_job *member = hspmd_slurm_view_find_job(view, p->members[m]);
+		n += member && member->uid == p->uid ? member->held_count : 0;
+	}
+	return n;
 }
 
 int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view *view, const struct hspmd_policy *policy,
@@ -423,7 +426,7 @@ int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view
 	out->snapshot.nodes = out->nodes;
 	out->snapshot.pending = out->pending;
 	out->snapshot.elastic = out->elastic;
-	return rc < 0 ? hspmd_fail_memory(err, "looking at the cluster") : 0;
+	return rc < 0 ? hspmd_fail_memory(err, "building a snapshot of the cluster") : 0;
 }
 
 void ctld_snapshot_clear(struct ctld_snapshot *s)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From what Slurm and the job controllers say to the snapshot that the engine decides on. Pure. */
+/* From the Slurm view and the job controllers' states to the snapshot on which the policy engine decides. Pure. */
 #ifndef HSPMD_CTLD_SNAPSHOT_H
 #define HSPMD_CTLD_SNAPSHOT_H
 
@@ -10,43 +10,44 @@
 #define CTLD_CURVE_MAX 4096
 #define CTLD_KINDS_MAX 32
 
-/* An elastic job as its controller tells of it, and what is known of their talk. */
+/* An elastic job: its controller's last state as far as it was accepted, and the requests sent to it. */
 struct ctld_peer {
-	uint32_t job; /* the anchor's id */
-	uid_t uid;    /* who the controller is, proved */
-	bool reachable;
+	uint32_t job;   /* the anchor's id */
+	uid_t uid;      /* user of the controller, proved */
+	bool reachable; /* its controller is connected */
 	int member_count;
-	uint32_t members[CTLD_MEMBERS_MAX]; /* further Slurm jobs whose nodes work for it */
+	uint32_t members[CTLD_MEMBERS_MAX]; /* ids of its member jobs */
 	int min_nodes, max_nodes;
 	char policy[HSPMD_POLICY_NAME_MAX + 1];
 	int curve_count;
-	double *curve;  /* bounded by what was measured; owned */
-	int kind_count; /* of nodes that it knows: the name of one, and how many reference nodes it and those like it are */
-	char kinds[CTLD_KINDS_MAX][65];
-	double relative_speed[CTLD_KINDS_MAX];
-	double tokens_per_s, pause_s, lost_s;
-	double overclaim_factor; /* so many times what is believed of it a node, beside the others', it claims to make; 1 or less: no more
-	                            than is believed */
+	double *curve; /* [n - 1]: tokens per second on n reference nodes, bounded by measurements; owned */
+	int kind_count;
+	char kinds[CTLD_KINDS_MAX][65];        /* name of one node per kind */
+	double relative_speed[CTLD_KINDS_MAX]; /* how many reference nodes a node of the kind equals */
+	double tokens_per_s;                   /* now; 0: not training */
+	double pause_s, lost_s;                /* of a resize: the pause, and computed steps that are lost */
+	double overclaim_factor; /* ratio of the rate per node that it claims to the highest that is accepted; <= 1: accepted as it is */
 	int64_t step;
-	bool request_pending;                                             /* a request is not answered yet */
-	double resized_s, declined_grow_until_s, declined_shrink_until_s; /* declined: to grow, to give */
+	bool request_pending;                                  /* a request is not answered yet */
+	double resized_s;                                      /* time of the last request that was carried out; -INFINITY: none */
+	double declined_grow_until_s, declined_shrink_until_s; /* no such request before this time */
 };
 
-/* What is remembered of a node between rounds. Losing it costs nothing but time. */
+/* What is kept of a node between rounds. Losing it costs nothing but time. */
 struct ctld_node_history {
-	uint32_t reserved_for; /* elastic job that is to get it */
+	uint32_t reserved_for; /* elastic job that is to get it; 0: none */
 	double reserved_until_s;
-	uint32_t asked_of; /* elastic job that was asked to give it, and has not declined */
-	double asked_until_s;
-	double up_s; /* watched while up */
-	int losses;  /* went without being asked to */
+	uint32_t requested_from; /* elastic job that was requested to return it and has not declined; 0: none */
+	double requested_until_s;
+	double up_s; /* seconds during which it was watched and usable */
+	int losses;  /* times it became unusable while busy */
 };
 
 struct ctld_snapshot {
 	struct hspmd_snapshot snapshot;
 	int *elastic_peer; /* elastic index -> peer index */
-	int *pending_job;  /* waiting index -> view's job index */
-	/* what `site` borrows */
+	int *pending_job;  /* pending index -> view's job index */
+	/* owned arrays to which `snapshot` points */
 	struct hspmd_snapshot_class *classes;
 	struct hspmd_snapshot_node *nodes;
 	struct hspmd_snapshot_pending *pending;
@@ -57,25 +58,29 @@ struct ctld_snapshot {
 	double *relative_speed; /* [elastic * types] */
 };
 
-/* Since when a waiting job could have started, by job id; NAN: not known. */
+/* Returns since when a pending job could have started; NAN: not known. */
 typedef double ctld_eligible_since(void *context, uint32_t job);
 
-/* A peer whose job Slurm does not know as running and its user's is left out. Notes are one per node of the view. The caller clears the
- * site in any case; it borrows from view, peers and policies. */
+/* Builds the snapshot. A peer is left out unless Slurm knows its job as running and as its user's. node_histories: one per node of the
+ * view. The caller calls ctld_snapshot_clear() in any case. The snapshot borrows from view, peers and policy. -1 and err: out of memory. */
 int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view *view, const struct hspmd_policy *policy,
                         const struct ctld_peer *peers, int peer_count, const struct ctld_node_history *node_histories, double now_s,
                         ctld_eligible_since *eligible_since, void *context, struct hspmd_error *err);
 void ctld_snapshot_clear(struct ctld_snapshot *s);
 
-/* What a job's nodes are together, in reference nodes, by its own word on what they are worth. */
+/* Returns how many nodes a peer's job and its member jobs (of the same user) hold; 0 if the view is NULL. */
+int ctld_nodes_held(const struct hspmd_slurm_view *view, const struct ctld_peer *peer);
+/* Returns the same in reference nodes, by the relative speeds that its controller claims. */
 double ctld_reference_nodes(const struct hspmd_slurm_view *view, const struct ctld_peer *peer);
 
-/* May a job with these wishes run on a node: partition, features, GRES, CPUs, memory. What is not understood (counts, exclusive ors) does
- * not fit. */
+/* Returns true if a job with these requirements may run on a node: partition, features, GRES, CPUs, memory. A requirement in a syntax that
+ * is not supported (counts, exclusive ors) fits no node. */
 bool ctld_fits(const struct hspmd_slurm_view *view, const struct hspmd_slurm_view_job *job, int node);
-bool ctld_request_fits(const struct hspmd_slurm_view_job *job, const struct hspmd_slurm_view_node *node); /* the partition apart */
+/* The same without the partition. */
+bool ctld_request_fits(const struct hspmd_slurm_view_job *job, const struct hspmd_slurm_view_node *node);
+/* Returns true if a node with the features `has` (comma-separated) satisfies the constraint `wanted`. */
 bool ctld_features_fit(const char *wanted, const char *has);
-/* A node's price an hour: what follows "price:" in one of its features; 0: none. */
+/* Returns a node's price per hour: the number after "price:" in one of its features; 0: none. */
 double ctld_price(const char *features);
 
 #endif

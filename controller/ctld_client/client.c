@@ -15,9 +15,9 @@
 
 #define FIRST_WAIT_S 1.0
 #define MOST_WAIT_S 30.0
-#define CALL_S 10.0 /* for a call to be taken and both to have proved themselves */
+#define CALL_S 10.0 /* from connect until both sides have proved their users */
 #define STATE_EVERY_S 30.0
-#define STATE_LEAST_S 1.0 /* between two states */
+#define STATE_LEAST_S 1.0 /* least time between two states */
 #define UNSENT_MAX (1u << 20)
 
 enum step { DOWN, CALLING, CHALLENGED, GREETING, UP };
@@ -29,13 +29,13 @@ struct ctld_client {
 	const struct hspmd_auth *auth;
 	enum step step;
 	struct hspmd_stream *stream;
-	double deadline; /* of this step; DOWN: when to call */
+	double deadline; /* of this step; DOWN: time of the next connect */
 	double wait;
 	char nonce[HSPMD_NONCE_HEX];
 	json_t *state, *requests, *risk;
-	int64_t oldest; /* ask on this connection: what was asked on one before is answered to nobody */
-	bool unsaid;    /* the state has changed since it was said */
-	double said;
+	int64_t oldest; /* id of the first request on this connection; earlier ones are not answered */
+	bool unsent;    /* the state has changed since it was sent */
+	double sent_s;
 	char last_error[HSPMD_ERROR_MAX];
 };
 
@@ -57,11 +57,11 @@ struct ctld_client *ctld_client_create(const char *where, uint32_t job, const st
 			                   .wait = FIRST_WAIT_S,
 			                   .requests = json_array(),
 			                   .oldest = INT64_MAX,
-			                   .said = -INFINITY };
+			                   .sent_s = -INFINITY };
 	if (l && l->where && l->requests)
 		return l;
 	ctld_client_destroy(l);
-	hspmd_fail_memory(err, "preparing the line to hspmdctld");
+	hspmd_fail_memory(err, "preparing the connection to hspmdctld");
 	return NULL;
 }
 
@@ -77,7 +77,7 @@ void ctld_client_destroy(struct ctld_client *l)
 	free(l);
 }
 
-static void hang_up(struct ctld_client *l, const struct hspmd_error *why)
+static void disconnect(struct ctld_client *l, const struct hspmd_error *why)
 {
 	hspmd_stream_destroy(l->stream);
 	l->stream = NULL;
@@ -89,9 +89,9 @@ static void hang_up(struct ctld_client *l, const struct hspmd_error *why)
 	memcpy(l->last_error, why->text, sizeof l->last_error);
 }
 
-/* ---- calling */
+/* ---- connecting */
 
-static int dial(const struct ctld_client *l, struct hspmd_error *err)
+static int start_connect(const struct ctld_client *l, struct hspmd_error *err)
 {
 	struct addrinfo *list = ctld_resolve_address(l->where, CTLD_PORT, 0, err);
 	int fd = -1;
@@ -108,21 +108,21 @@ static int dial(const struct ctld_client *l, struct hspmd_error *err)
 	return fd;
 }
 
-static void call(struct ctld_client *l)
+static void begin(struct ctld_client *l)
 {
 	struct hspmd_error err = { "" };
-	int fd = dial(l, &err);
+	int fd = start_connect(l, &err);
 	if (fd >= 0)
 		l->stream = hspmd_stream_create(fd, CTLD_FRAME, UNSENT_MAX, &err);
 	if (!l->stream) {
-		hang_up(l, &err);
+		disconnect(l, &err);
 		return;
 	}
 	l->step = CALLING;
 	l->deadline = hspmd_now() + CALL_S;
 }
 
-/* ---- proving */
+/* ---- handshake */
 
 static int greet(struct ctld_client *l, const json_t *challenge, struct hspmd_error *err)
 {
@@ -142,15 +142,15 @@ static int greet(struct ctld_client *l, const json_t *challenge, struct hspmd_er
 	return rc;
 }
 
-static void say_state(struct ctld_client *l)
+static void send_state(struct ctld_client *l)
 {
 	struct hspmd_error err;
 	if (l->step != UP || !l->state)
 		return;
-	l->unsaid = false;
-	l->said = hspmd_now();
+	l->unsent = false;
+	l->sent_s = hspmd_now();
 	if (hspmd_stream_send(l->stream, l->state, &err) < 0)
-		hang_up(l, &err);
+		disconnect(l, &err);
 }
 
 static int welcomed(struct ctld_client *l, const json_t *message, struct hspmd_error *err)
@@ -168,7 +168,7 @@ static int welcomed(struct ctld_client *l, const json_t *message, struct hspmd_e
 	l->step = UP;
 	l->wait = FIRST_WAIT_S;
 	*l->last_error = '\0';
-	say_state(l);
+	send_state(l);
 	return 0;
 }
 
@@ -181,11 +181,11 @@ static int on_message(struct ctld_client *l, json_t *message, struct hspmd_error
 	const char *type = json_string_value(json_object_get(message, "type"));
 	if (type && !strcmp(type, "refused"))
 		return hspmd_fail(err, "hspmdctld refuses: %s", json_string_value(json_object_get(message, "text")));
-	if (type && !strcmp(type, "request")) {
+	if (type && !strcmp(type, CTLD_MESSAGE_REQUEST)) {
 		int64_t id = json_integer_value(json_object_get(message, "id"));
 		l->oldest = id < l->oldest ? id : l->oldest;
 		if (json_array_append(l->requests, message) < 0)
-			return hspmd_fail_memory(err, "taking an ask");
+			return hspmd_fail_memory(err, "taking a request");
 	}
 	if (type && !strcmp(type, "risk")) {
 		json_incref(message);
@@ -217,18 +217,18 @@ void ctld_client_process(struct ctld_client *l)
 	double now = hspmd_now();
 	if (l->step == DOWN) {
 		if (now >= l->deadline)
-			call(l);
+			begin(l);
 		return;
 	}
 	if (talk(l, &err) < 0) {
-		hang_up(l, &err);
+		disconnect(l, &err);
 		return;
 	}
 	if (l->step != UP && now >= l->deadline) {
 		hspmd_fail(&err, "hspmdctld at %s does not answer", l->where);
-		hang_up(l, &err);
-	} else if (l->step == UP && now - l->said >= (l->unsaid ? STATE_LEAST_S : STATE_EVERY_S)) {
-		say_state(l);
+		disconnect(l, &err);
+	} else if (l->step == UP && now - l->sent_s >= (l->unsent ? STATE_LEAST_S : STATE_EVERY_S)) {
+		send_state(l);
 	}
 }
 
@@ -246,7 +246,7 @@ bool ctld_client_wants_write(const struct ctld_client *l)
 
 double ctld_client_next_deadline(const struct ctld_client *l)
 {
-	return l->step == UP ? l->said + (l->unsaid ? STATE_LEAST_S : STATE_EVERY_S) : l->deadline;
+	return l->step == UP ? l->sent_s + (l->unsent ? STATE_LEAST_S : STATE_EVERY_S) : l->deadline;
 }
 
 bool ctld_client_is_connected(const struct ctld_client *l)
@@ -258,7 +258,7 @@ void ctld_client_set_state(struct ctld_client *l, json_t *state)
 {
 	if (!state || json_object_set_new(state, "type", json_string("state")) < 0)
 		return;
-	l->unsaid |= !l->state || !json_equal(l->state, state);
+	l->unsent |= !l->state || !json_equal(l->state, state);
 	json_incref(state);
 	json_decref(l->state);
 	l->state = state;
@@ -286,7 +286,7 @@ void ctld_client_send_answer(struct ctld_client *l, int64_t id, bool ok, const c
 		return;
 	json_t *m = json_pack("{s:s, s:I, s:b, s:s}", "type", "answer", "id", (json_int_t)id, "ok", ok, "text", text ? text : "");
 	if (m && l->step == UP && hspmd_stream_send(l->stream, m, &err) < 0)
-		hang_up(l, &err);
+		disconnect(l, &err);
 	json_decref(m);
 }
 

@@ -150,7 +150,7 @@ static void send_state(struct run_ctld_session *s)
 	json_t *state = json_pack("{s:i, s:i, s:s, s:i, s:f, s:f, s:I, s:o, s:o}", "min_nodes", s->job->elastic.min_nodes, "max_nodes",
 	                          s->job->elastic.max_nodes, "policy", s->job->elastic.policy, "nodes", s->nodes, "tokens_per_s",
 	                          settled ? s->rate : 0.0, "pause_s", s->pause_s, "step", (json_int_t)s->step, "curve", curve,
-	                          "relative_speed", relative_speed);
+	                          CTLD_KEY_RELATIVE_SPEED, relative_speed);
 	if (state && json_array_size(s->members))
 		json_object_set(state, "members", s->members);
 	if (state)

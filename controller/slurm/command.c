@@ -38,12 +38,12 @@ void hspmd_slurm_argv_clear(struct hspmd_slurm_argv *w)
 	memset(w, 0, sizeof *w);
 }
 
-/* "gres:gpu:2,gres:nic:1" or "gres/gpu:2", as versions of Slurm tell it, for --gres. */
-static void add_gres(struct hspmd_slurm_argv *w, const char *told)
+/* Converts "gres:gpu:2,gres:nic:1" or "gres/gpu:2" (the syntax depends on Slurm's version) for --gres. */
+static void add_gres(struct hspmd_slurm_argv *w, const char *list_of_slurm)
 {
 	char list[512];
 	size_t n = 0;
-	for (const char *at = told; *at && n + 1 < sizeof list;) {
+	for (const char *at = list_of_slurm; *at && n + 1 < sizeof list;) {
 		size_t length = strcspn(at, ",");
 		const char *from = !strncmp(at, "gres:", 5) || !strncmp(at, "gres/", 5) ? at + 5 : at;
 		n += (size_t)snprintf(list + n, sizeof list - n, "%s%.*s", n ? "," : "", (int)(at + length - from), from);
@@ -61,8 +61,7 @@ void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_s
 	hspmd_slurm_argv_add(w, "--nodes=%d", count);
 	hspmd_slurm_argv_add(w, "--ntasks-per-node=1");
 	hspmd_slurm_argv_add(w, "--partition=%s", job->partition);
-	hspmd_slurm_argv_add(w, "--time=%ld",
-	                     left < 120 ? 1 : (long)left / 60); /* not beyond the end of the job; 0 would mean: without a limit */
+	hspmd_slurm_argv_add(w, "--time=%ld", left < 120 ? 1 : (long)left / 60); /* not beyond the end of the job; 0 would mean no limit */
 	if (job->exclusive)
 		hspmd_slurm_argv_add(w, "--exclusive");
 	else if (job->node_count > 0 && job->cpus >= job->node_count)
@@ -82,7 +81,7 @@ void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_s
 	add_gres(w, job->gres);
 }
 
-/* The environment without what would make salloc think that it speaks of the job we are in. */
+/* Returns the environment without the variables by which Slurm's commands would refer to the job in which this process runs. */
 static char **slurm_environment(void)
 {
 	size_t n = 0, kept = 0;
@@ -100,7 +99,7 @@ static char **slurm_environment(void)
 	return env;
 }
 
-/* Everything the child writes, until it closes its end or time is up. */
+/* Reads the child's output until it closes the pipe or time is up. */
 static void collect(int fd, double deadline, char *text, size_t size)
 {
 	size_t used = 0;
@@ -140,10 +139,10 @@ int hspmd_slurm_run_command(const struct hspmd_slurm_argv *w, double wait_s, cha
 	posix_spawn_file_actions_t files;
 	char **env = w->failed ? NULL : slurm_environment();
 	if (!env)
-		return hspmd_fail_memory(err, "growing the job");
+		return hspmd_fail_memory(err, "running a command of Slurm");
 	if (pipe2(ends, O_CLOEXEC)) {
 		free(env);
-		return hspmd_fail_errno(err, "growing the job: pipe");
+		return hspmd_fail_errno(err, "running a command of Slurm: pipe");
 	}
 	posix_spawn_file_actions_init(&files);
 	posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking at a job and changing it through libslurm. Links libslurm (GPL-2.0-or-later with OpenSSL exception). */
+/* Reads and changes jobs through libslurm. Links libslurm (GPL-2.0-or-later with OpenSSL exception). */
 #include "controller/slurm/job.h"
 
 #include <errno.h>
@@ -61,7 +61,7 @@ static const char *over(uint32_t state)
 	}
 }
 
-/* Those that the site does not account for are not in tres_alloc_str. */
+/* GRES for which the site does no accounting are missing in tres_alloc_str. */
 static bool holds_gres(const job_info_t *from)
 {
 	bool listed = from->tres_alloc_str && strstr(from->tres_alloc_str, "gres/");
@@ -74,7 +74,7 @@ static bool is_there(const char *text)
 	return text && *text;
 }
 
-/* What was asked for on a node; where it was asked for in another way, what the first node has: "gpu:fake:2(IDX:0-1)" without what is in
+/* Returns the GRES requested per node; if they were requested in another way, those of the first node: "gpu:fake:2(IDX:0-1)" without the
  * parentheses. */
 static char *gres_of_a_node(const job_info_t *from, bool *failed)
 {
@@ -197,7 +197,7 @@ int hspmd_slurm_jobs_named(uint32_t uid, const char *name, struct hspmd_slurm_jo
 		return hspmd_fail(err, "the jobs of user %u: slurmctld says: %s", uid, slurm_strerror(errno));
 	struct hspmd_slurm_job **list = hspmd_calloc(answer->record_count + 1, sizeof *list);
 	if (!list)
-		rc = hspmd_fail_memory(err, "looking at jobs");
+		rc = hspmd_fail_memory(err, "reading jobs");
 	for (uint32_t i = 0; !rc && i < answer->record_count; i++)
 		if (answer->job_array[i].name && !strcmp(answer->job_array[i].name, name)) {
 			if ((list[count] = from_info(&answer->job_array[i], err)))

@@ -23,7 +23,7 @@ int hspmd_slurm_init(struct hspmd_error *err)
 	return 0;
 }
 
-static slurm_conf_t *load_conf(struct hspmd_error *err)
+slurm_conf_t *hspmd_slurm_load_conf(struct hspmd_error *err)
 {
 	slurm_conf_t *conf = NULL;
 	if (hspmd_slurm_init(err))
@@ -35,7 +35,7 @@ static slurm_conf_t *load_conf(struct hspmd_error *err)
 	return conf;
 }
 
-/* Is `word` one of a comma-separated list (a value after '=' does not matter)? */
+/* Returns 1 if `word` is in a comma-separated list; a value after '=' is ignored. */
 static int listed(const char *list, const char *word)
 {
 	size_t length = strlen(word);
@@ -50,7 +50,7 @@ static int listed(const char *list, const char *word)
 
 int hspmd_slurm_scheduler_has(const char *word, struct hspmd_error *err)
 {
-	slurm_conf_t *conf = load_conf(err);
+	slurm_conf_t *conf = hspmd_slurm_load_conf(err);
 	if (!conf)
 		return -1;
 	int has = listed(conf->sched_params, word);
@@ -61,17 +61,16 @@ int hspmd_slurm_scheduler_has(const char *word, struct hspmd_error *err)
 double hspmd_slurm_poll_interval(void)
 {
 	struct hspmd_error ignored;
-	slurm_conf_t *conf = load_conf(&ignored);
+	slurm_conf_t *conf = hspmd_slurm_load_conf(&ignored);
 	double seconds = conf && listed(conf->slurmctld_params, "rl_enable")
 	                         ? 15
-	                         : 5; /* a limited user has about 30 calls at hand, refilled at 2 a second */
+	                         : 5; /* a limited user has a budget of about 30 calls, refilled at 2 per second */
 	if (conf)
 		slurm_free_ctl_conf(conf);
 	return seconds;
 }
 
-/* What stands behind "socket=" in AuthInfo, up to the next comma; malloc'd. */
-static char *socket_of(const char *info)
+char *hspmd_slurm_socket_of(const char *info)
 {
 	const char *at = info ? strstr(info, "socket=") : NULL;
 	return at ? strndup(at + 7, strcspn(at + 7, ",")) : NULL;
@@ -79,11 +78,11 @@ static char *socket_of(const char *info)
 
 int hspmd_slurm_munge_socket(char **socket, bool *munge, struct hspmd_error *err)
 {
-	slurm_conf_t *conf = load_conf(err);
+	slurm_conf_t *conf = hspmd_slurm_load_conf(err);
 	if (!conf)
 		return -1;
 	*munge = conf->authtype && !strcmp(conf->authtype, "auth/munge");
-	*socket = *munge ? socket_of(conf->authinfo) : NULL;
+	*socket = *munge ? hspmd_slurm_socket_of(conf->authinfo) : NULL;
 	bool lost = *munge && conf->authinfo && strstr(conf->authinfo, "socket=") && !*socket;
 	slurm_free_ctl_conf(conf);
 	return lost ? hspmd_fail_memory(err, "reading slurmctld's configuration") : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of controller/slurm share. */
+/* What the files of controller/slurm that call libslurm share. */
 #ifndef HSPMD_SLURM_LIBSLURM_INTERNAL_H
 #define HSPMD_SLURM_LIBSLURM_INTERNAL_H
 
@@ -7,11 +7,15 @@
 
 #include "common/error.h"
 
-/* libslurm is ready for use (once a process). */
+/* Initialises libslurm, once per process. To be called before any other function of libslurm. */
 int hspmd_slurm_init(struct hspmd_error *err);
-/* Is `word` among the site's SchedulerParameters? 1, 0, or -1 with err. */
+/* Returns slurmctld's configuration, which the caller frees with slurm_free_ctl_conf(). An RPC. NULL and err. */
+slurm_conf_t *hspmd_slurm_load_conf(struct hspmd_error *err);
+/* Returns the path after "socket=" in a value of AuthInfo ("socket=PATH,ttl=60"), malloc'd; NULL: none, or out of memory. */
+char *hspmd_slurm_socket_of(const char *info);
+/* Returns 1 if `word` is among the site's SchedulerParameters, 0 if not, -1 and err. An RPC. */
 int hspmd_slurm_scheduler_has(const char *word, struct hspmd_error *err);
-/* Send a change of a job; `what` for the message. */
+/* Sends a change of a job to slurmctld. `what` names the change in the error message. */
 int hspmd_slurm_update(job_desc_msg_t *change, uint32_t id, const char *what, struct hspmd_error *err);
 
 #endif

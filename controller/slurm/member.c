@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Member jobs: what an elastic job grows by where its allocation cannot be made bigger. Links libslurm (GPL-2.0-or-later with OpenSSL
- * exception). */
+/* Member jobs, by which an elastic job grows if its own allocation cannot. Links libslurm (GPL-2.0-or-later with OpenSSL exception). */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,7 +15,7 @@
 #include "controller/slurm/command.h"
 #include "controller/slurm/libslurm_internal.h"
 
-#define SUBMIT_S 30.0 /* for sbatch to be answered */
+#define SUBMIT_S 30.0 /* timeout of sbatch */
 
 void hspmd_slurm_member_name(uint32_t job, char name[static 32])
 {
@@ -44,7 +43,8 @@ static char *quote(char *to, const char *word)
 	return to;
 }
 
-/* A step of its own and not the batch script is what Slurm sends SIGTERM to as soon as it means to preempt the job. */
+/* The command runs as a step, because when Slurm decides to preempt the job it sends SIGTERM at once to steps, but not to the batch
+ * script. */
 static char *script(const char *const *command)
 {
 	static const char srun[] = "exec srun --nodes=1 --ntasks=1 --overlap --kill-on-bad-exit=0 --cpu-bind=none --mpi=none --input=none";
@@ -61,7 +61,7 @@ static char *script(const char *const *command)
 	return text;
 }
 
-/* The line that sbatch --parsable answers with, among warnings: a number, and the cluster's name behind a semicolon. 0: none. */
+/* Returns the job id from sbatch --parsable, whose line (an id, or id;cluster) may stand among warnings; 0: none. */
 static uint32_t submitted(const char *text)
 {
 	for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line ? 1 : 0) {
@@ -87,7 +87,7 @@ uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char
 	hspmd_slurm_argv_add(&w, "--job-name=%s", name);
 	hspmd_slurm_argv_add(&w, "--output=%s", log);
 	hspmd_slurm_argv_add(&w, "--open-mode=append");
-	hspmd_slurm_argv_add(&w, "--no-requeue"); /* a member that is preempted is gone; growing again is the controller's to decide */
+	hspmd_slurm_argv_add(&w, "--no-requeue"); /* a preempted member is lost; only the controller decides whether the job grows again */
 	hspmd_slurm_argv_add(&w, "--wrap=%s", wrap ? wrap : "");
 	hspmd_slurm_same_resources(&w, job, 1);
 	if (nodes)

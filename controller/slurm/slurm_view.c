@@ -7,31 +7,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 
 #include "common/alloc.h"
 #include "common/format/job.h"
+#include "controller/slurm/libslurm_internal.h"
 
 #define PARTITIONS_EVERY_S 300
 
-/* What slurmctld sent, kept until it sends something newer. */
+/* slurmctld's last replies. They stay valid as long as it answers "no change". */
 static job_info_msg_t *jobs_msg;
 static node_info_msg_t *nodes_msg;
 static partition_info_msg_t *partitions_msg;
-static time_t partitions_at; /* when they were asked for */
-
-void hspmd_slurm_view_init(void)
-{
-	slurm_init(NULL);
-}
+static time_t partitions_at; /* time of the last RPC for them */
 
 static char *copy(const char *text)
 {
 	return strdup(text ? text : "");
 }
 
-/* PreemptMode of the cluster, for partitions that do not say. */
+/* PreemptMode of the cluster, for partitions without their own. */
 static uint16_t preempt_mode;
 
 void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s)
@@ -42,23 +37,16 @@ void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s)
 	*s = (struct hspmd_slurm_view_settings){ NULL, NULL, NULL };
 }
 
-/* "socket=PATH,ttl=60" */
-static char *socket_of(const char *info)
-{
-	const char *at = info ? strstr(info, "socket=") : NULL;
-	return at ? strndup(at + 7, strcspn(at + 7, ",")) : NULL;
-}
-
 int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_error *err)
 {
-	slurm_conf_t *conf = NULL;
 	*s = (struct hspmd_slurm_view_settings){ NULL, NULL, NULL };
-	if (slurm_load_ctl_conf(0, &conf) != SLURM_SUCCESS)
-		return hspmd_fail(err, "asking slurmctld for its settings: %s", slurm_strerror(errno));
+	slurm_conf_t *conf = hspmd_slurm_load_conf(err);
+	if (!conf)
+		return -1;
 	preempt_mode = conf->preempt_mode;
 	s->state_folder = copy(conf->state_save_location);
 	s->user = copy(conf->slurm_user_name);
-	s->munge_socket = socket_of(conf->authinfo);
+	s->munge_socket = hspmd_slurm_socket_of(conf->authinfo);
 	slurm_free_ctl_conf(conf);
 	if (s->state_folder && s->user)
 		return 0;
@@ -66,23 +54,23 @@ int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_
 	return hspmd_fail_memory(err, "reading Slurm's settings");
 }
 
-/* ---- asking */
+/* ---- RPCs */
 
-/* 1 there is something new in *msg, 0 no change, -1 error. */
-static int judge(int rc, const char *what, struct hspmd_error *err)
+/* Returns 1 if the reply is new, 0 if slurmctld says "no change", -1 and err. */
+static int check_reply(int rc, const char *what, struct hspmd_error *err)
 {
 	if (rc == SLURM_SUCCESS)
 		return 1;
 	int code = errno;
 	if (code == SLURM_NO_CHANGE_IN_DATA)
 		return 0;
-	return hspmd_fail(err, "asking slurmctld for its %s: %s", what, slurm_strerror(code));
+	return hspmd_fail(err, "reading slurmctld's %s: %s", what, slurm_strerror(code));
 }
 
-static int ask_jobs(const struct hspmd_slurm_view *v, struct hspmd_error *err)
+static int load_jobs(const struct hspmd_slurm_view *v, struct hspmd_error *err)
 {
 	job_info_msg_t *msg = NULL;
-	int rc = judge(slurm_load_jobs(v ? v->jobs_at : 0, &msg, SHOW_ALL), "jobs", err);
+	int rc = check_reply(slurm_load_jobs(v ? v->jobs_at : 0, &msg, SHOW_ALL), "jobs", err);
 	if (rc > 0) {
 		slurm_free_job_info_msg(jobs_msg);
 		jobs_msg = msg;
@@ -90,10 +78,10 @@ static int ask_jobs(const struct hspmd_slurm_view *v, struct hspmd_error *err)
 	return rc;
 }
 
-static int ask_nodes(const struct hspmd_slurm_view *v, struct hspmd_error *err)
+static int load_nodes(const struct hspmd_slurm_view *v, struct hspmd_error *err)
 {
 	node_info_msg_t *msg = NULL;
-	int rc = judge(slurm_load_node(v ? v->nodes_at : 0, &msg, SHOW_ALL | SHOW_MIXED), "nodes", err);
+	int rc = check_reply(slurm_load_node(v ? v->nodes_at : 0, &msg, SHOW_ALL | SHOW_MIXED), "nodes", err);
 	if (rc > 0) {
 		slurm_free_node_info_msg(nodes_msg);
 		nodes_msg = msg;
@@ -101,10 +89,10 @@ static int ask_nodes(const struct hspmd_slurm_view *v, struct hspmd_error *err)
 	return rc;
 }
 
-static int ask_partitions(struct hspmd_error *err)
+static int load_partitions(struct hspmd_error *err)
 {
 	partition_info_msg_t *msg = NULL;
-	int rc = judge(slurm_load_partitions(partitions_msg ? partitions_msg->last_update : 0, &msg, SHOW_ALL), "partitions", err);
+	int rc = check_reply(slurm_load_partitions(partitions_msg ? partitions_msg->last_update : 0, &msg, SHOW_ALL), "partitions", err);
 	if (rc > 0) {
 		slurm_free_partition_info_msg(partitions_msg);
 		partitions_msg = msg;
@@ -202,7 +190,7 @@ static int take_partitions(struct hspmd_slurm_view *v)
 
 /* ---- jobs */
 
-/* Reasons that more nodes would cure. */
+/* Returns true if more idle nodes would start the job. */
 static bool waits_for_nodes(const slurm_job_info_t *from)
 {
 	bool cured = from->state_reason == WAIT_NO_REASON || from->state_reason == WAIT_PRIORITY || from->state_reason == WAIT_RESOURCES;
@@ -286,21 +274,21 @@ static int take_jobs(struct hspmd_slurm_view *v)
 	return 0;
 }
 
-/* 1 something is new, 0 nothing, -1. */
-static int ask_all(const struct hspmd_slurm_view *old, int *rpcs, struct hspmd_error *err)
+/* Returns 1 if something is new, 0 if nothing is, -1 and err. */
+static int load_all(const struct hspmd_slurm_view *old, int *rpcs, struct hspmd_error *err)
 {
 	int partitions = 0, nodes, jobs;
 	if (!old || time(NULL) - partitions_at >= PARTITIONS_EVERY_S) {
 		++*rpcs;
-		if ((partitions = ask_partitions(err)) < 0)
+		if ((partitions = load_partitions(err)) < 0)
 			return -1;
 		partitions_at = time(NULL);
 	}
 	++*rpcs;
-	if ((nodes = ask_nodes(old, err)) < 0)
+	if ((nodes = load_nodes(old, err)) < 0)
 		return -1;
 	++*rpcs;
-	if ((jobs = ask_jobs(old, err)) < 0)
+	if ((jobs = load_jobs(old, err)) < 0)
 		return -1;
 	return partitions || nodes || jobs || !old;
 }
@@ -308,13 +296,15 @@ static int ask_all(const struct hspmd_slurm_view *old, int *rpcs, struct hspmd_e
 int hspmd_slurm_view_refresh(const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err)
 {
 	*new = NULL;
-	int rc = ask_all(old, rpcs, err);
+	if (hspmd_slurm_init(err))
+		return -1;
+	int rc = load_all(old, rpcs, err);
 	if (rc <= 0)
 		return rc;
 	struct hspmd_slurm_view *v = hspmd_calloc(1, sizeof *v);
 	if (!v || take_nodes(v) < 0 || take_partitions(v) < 0 || take_jobs(v) < 0) {
 		hspmd_slurm_view_destroy(v);
-		return hspmd_fail_memory(err, "reading what Slurm says");
+		return hspmd_fail_memory(err, "reading slurmctld's replies");
 	}
 	*new = v;
 	return 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What needs no Slurm of a view. */
+/* Functions on a view that need no libslurm. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,6 +69,14 @@ bool hspmd_slurm_view_equal(const struct hspmd_slurm_view *a, const struct hspmd
 	for (int i = 0; same && i < a->job_count; i++)
 		same = same_job(&a->jobs[i], &b->jobs[i]);
 	return same;
+}
+
+const struct hspmd_slurm_view_job *hspmd_slurm_view_find_job(const struct hspmd_slurm_view *v, uint32_t id)
+{
+	for (int i = 0; v && i < v->job_count; i++)
+		if (v->jobs[i].id == id)
+			return &v->jobs[i];
+	return NULL;
 }
 
 int hspmd_slurm_view_find_node(const struct hspmd_slurm_view *v, const char *name)

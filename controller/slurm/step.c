@@ -9,7 +9,7 @@
 
 #define FIXED_ARGUMENTS 19
 
-/* One block: the array, then the texts made here. */
+/* Allocates one block for the array and the strings that are made here. */
 static char **lay_out(size_t arguments, size_t text, char **end)
 {
 	char **list = calloc(1, arguments * sizeof *list + text);
@@ -39,7 +39,8 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 	}
 	snprintf(count, sizeof count, "%d", step->node_count);
 	snprintf(job, sizeof job, "%u", step->job);
-	/* srun takes the list that the job began with for its size, even where --nodelist names nodes that came since. */
+	/* srun takes SLURM_JOB_NODELIST, the list at the start of the job, for the job's size even if --nodelist names nodes added
+	 * since. */
 	list[n++] = "env";
 	list[n++] = "--unset=SLURM_JOB_NODELIST";
 	list[n++] = "srun";
@@ -48,7 +49,7 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 	list[n++] = put(&end, "--nodes=", count);
 	list[n++] = put(&end, "--ntasks=", count);
 	list[n++] = "--ntasks-per-node=1";
-	list[n++] = "--overlap"; /* beside the batch script's own steps, and beside earlier steps of ours on the same nodes */
+	list[n++] = "--overlap"; /* the batch script's own steps, and earlier steps of hspmd, use the same nodes */
 	list[n++] = "--no-kill"; /* the step outlives its nodes (the batch job's own --no-kill does not carry over) */
 	list[n++] = "--kill-on-bad-exit=0";
 	list[n++] = "--wait=0";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Built without Slurm: every call fails and says so. */
+/* For builds without Slurm: every call fails with an error that says so. */
 #include "controller/slurm/job.h"
 
 #include <stddef.h>

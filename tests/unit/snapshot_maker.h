@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small made-up sites for tests of the policy engine. */
+/* Small invented snapshots for tests of the policy engine. */
 #ifndef HSPMD_UNIT_SNAPSHOT_MAKER_H
 #define HSPMD_UNIT_SNAPSHOT_MAKER_H
 
@@ -23,19 +23,19 @@ struct maker {
 /* One device type "t0", no nodes, no jobs, now = 10,000 s. */
 void maker_start(struct maker *m);
 int maker_class(struct maker *m, int type, int devices);
-/* n nodes of a class: idle for `idle_s`, or held by a job, or busy (holder -2). Returns the first. */
+/* Adds n nodes of a class: idle for `idle_s`, or held by a job, or busy (holder -2). Returns the index of the first. */
 int maker_nodes(struct maker *m, int class, int n, int holder, double idle_s);
-/* An elastic job that may use all classes, of 1..MAKER_CURVE nodes, whose curve is rate * n^power. Policy: grows into idle nodes at once,
- * gives to waiting jobs of higher priority, no cooldowns, no least gain. Returns its index. */
+/* Adds an elastic job that may use all classes, on 1..MAKER_CURVE nodes, with the curve rate * n^power. Policy: grows into idle nodes at
+ * once, shrinks for pending jobs of higher priority, no cooldowns, min_gain 0. Returns its index. */
 int maker_elastic(struct maker *m, double rate, double power);
-/* A waiting job that may use all classes. */
+/* Adds a pending job that may use all classes. */
 int maker_pending(struct maker *m, int nodes, double priority);
-/* Decide, or fail the test. */
+/* Runs the engine; fails the test if that fails. */
 void maker_decide(const struct maker *m, struct hspmd_decision *d);
-/* Nodes that an action of this kind moves for a job; 0: no such action. */
+/* Returns the number of nodes of the job's action of this kind; 0: no such action. */
 int maker_moved(const struct hspmd_decision *d, enum hspmd_resize_kind kind, int job);
 
-/* The same numbers everywhere. */
+/* The same sequence on every machine. */
 double maker_random(uint64_t *state); /* [0, 1) */
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld without its loop: what fits where, what a claimed gain is worth, and the snapshot made of Slurm's view and the controllers'
- * words. */
+/* hspmdctld without its loop: which jobs fit on which nodes, the bounds of claims, and the snapshot built from Slurm's view and the
+ * controllers' states. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -109,25 +109,25 @@ static void test_claims_are_bounded_by_what_was_seen(void **state)
 	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_CURVE);
 	assert_string_equal(p.histories[at].claim_text,
 	                    "claims 1e+09 tokens/s on 3 nodes; by what was measured no more than 315 are believed");
-	ctld_peers_claim_told(&p, at);
-	/* A rate at a size that Slurm does not confirm is not taken as seen. */
+	ctld_peers_claim_logged(&p, at);
+	/* A rate at a size that Slurm does not confirm is not a sample. */
 	say(&p, at, 2,
 	    "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 4, \"tokens_per_s\": 1e9, \"curve\": [100, 200, 300, "
 	    "1e9]}",
 	    &err);
 	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
-	/* The same again changes nothing that matters. */
+	/* The same state again changes nothing that decisions depend on. */
 	assert_int_equal(say(&p, at, 2,
 	                     "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 201,"
 	                     "\"curve\": [100, 200, 300, 1e9]}",
 	                     &err),
 	                 0);
-	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_NONE); /* it was told once */
+	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_NONE); /* it was logged before */
 	ctld_peers_clear(&p);
 }
 
-/* A job that was grown to eight nodes needs no more than the two it has run on, whatever it says; and has not paused for longer than it
- * took to answer. */
+/* A job that was grown to eight nodes needs no more than the two on which it has run, whatever it claims; and its pause was no longer than
+ * the time it took to answer. */
 static void test_needs_and_pauses_are_bounded(void **state)
 {
 	(void)state;
@@ -139,21 +139,21 @@ static void test_needs_and_pauses_are_bounded(void **state)
 	say(&p, at, 2, before, NULL);
 	assert_int_equal(p.peers[at].min_nodes, 2);
 	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_MIN_NODES);
-	ctld_peers_claim_told(&p, at);
+	ctld_peers_claim_logged(&p, at);
 	ctld_peers_request_sent(&p, at, 1, true, 6, 10);
 	ctld_peers_answered(&p, at, 1, true, "", 110);
 	say(&p, at, 8, grown, NULL);
 	assert_int_equal(p.peers[at].min_nodes, 2);
 	assert_float_equal(p.peers[at].pause_s, 100, 0);
 	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_PAUSE);
-	say(&p, at, 1, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 8, \"nodes\": 1}", NULL); /* it has lost one, and waits */
+	say(&p, at, 1, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 8, \"nodes\": 1}", NULL); /* it has lost a node, and waits */
 	assert_int_equal(p.peers[at].min_nodes, 2);
 	say(&p, at, 8, honest, NULL);
 	assert_int_equal(p.peers[at].min_nodes, 1);
 	assert_float_equal(p.peers[at].pause_s, 100, 0);
 	say(&p, at, 8, grown, NULL);
 	assert_int_equal(p.peers[at].min_nodes, 1);
-	/* Before Slurm and hspmdctld have seen anything of it, its word is all there is. */
+	/* Before Slurm and hspmdctld have observed it, its claims are accepted. */
 	at = ctld_peers_hello(&p, 8, 1000);
 	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 4, \"max_nodes\": 8, \"nodes\": 4, \"pause_s\": 50}", NULL);
 	assert_int_equal(p.peers[at].min_nodes, 4);
@@ -172,26 +172,26 @@ static void claim_rate(struct ctld_peers *p, uint32_t job, const char *rate)
 	assert_true(say(p, at, 0, text, NULL) >= 0);
 }
 
-/* A rate is a job's own word, but one that is out of all proportion to what the others make of a node is not believed. */
+/* A rate is a claim of the job itself, but one far above the other jobs' rates per node is not accepted. */
 static void test_rates_are_held_against_those_of_others(void **state)
 {
 	(void)state;
 	struct ctld_peers p = { 0 };
-	claim_rate(&p, 1, "1e12"); /* alone there is nothing to hold it against, and nobody to take from */
+	claim_rate(&p, 1, "1e12"); /* alone there is nothing to compare it with, and no job to take nodes from */
 	ctld_peers_compare(&p);
 	assert_true(p.peers[0].overclaim_factor <= 1);
 	claim_rate(&p, 2, "200");
 	claim_rate(&p, 3, "80000"); /* a small model */
 	claim_rate(&p, 4, "0");     /* no plan yet */
 	claim_rate(&p, 5, "100");
-	ctld_peers_compare(&p); /* 50, 100 a node are the lower half, 100 the middle one of them all */
+	ctld_peers_compare(&p); /* 50 and 100 per node are the lower half, and 100 is the median */
 	assert_float_equal(p.peers[0].overclaim_factor, 5e11 / 1e5, 1);
 	assert_int_equal(p.histories[0].claim, CTLD_CLAIM_SCALE);
 	for (int i = 1; i < p.count; i++) {
 		assert_true(p.peers[i].overclaim_factor <= 1);
 		assert_int_equal(p.histories[i].claim, CTLD_CLAIM_NONE);
 	}
-	ctld_peers_claim_told(&p, 0);
+	ctld_peers_claim_logged(&p, 0);
 	claim_rate(&p, 1, "1e14");
 	ctld_peers_compare(&p);
 	assert_int_equal(p.histories[0].claim, CTLD_CLAIM_NONE);
@@ -199,15 +199,15 @@ static void test_rates_are_held_against_those_of_others(void **state)
 	ctld_peers_clear(&p);
 }
 
-/* Two rates that cannot both be true: of a job that makes 100 on one node, more than in proportion on two is not believed, whenever it is
- * told. */
+/* Two rates that contradict each other: if a job has a rate of 100 on one node, more than twice that on two nodes is not accepted, in
+ * whichever order the claims arrive. */
 static void test_measured_rates_are_held_to_one_another(void **state)
 {
 	(void)state;
 	struct ctld_peers p = { 0 };
 	struct hspmd_error err = { "" };
 	int at = ctld_peers_hello(&p, 7, 1000);
-	/* So is a claim before anything was measured; sizes without a plan say nothing. */
+	/* The same holds for a claim without samples; sizes without a plan are no evidence. */
 	say(&p, at, 0,
 	    "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 0, \"curve\": [0, 100, 1e6, 1e7]}",
 	    &err);
@@ -228,14 +228,14 @@ static void test_measured_rates_are_held_to_one_another(void **state)
 	ctld_peers_clear(&p);
 }
 
-/* Rates are seen on so many reference nodes; what was seen by another word on worth is forgotten. */
+/* Samples count reference nodes; if the relative speeds change, they are dropped. */
 static void test_worth_counts_in_what_is_seen(void **state)
 {
 	(void)state;
 	static const char *const words[] = {
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"relative_speed\": "
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"worth\": "
 		"{\"a\": 3}, \"curve\": [100, 200, 280, 350]}",
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"relative_speed\": "
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"worth\": "
 		"{\"a\": 9}, \"curve\": [100, 200, 280, 350]}",
 	};
 	struct ctld_peers p = { 0 };
@@ -259,15 +259,14 @@ static void test_ill_formed_states_change_nothing(void **state)
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"curve\": [\"x\"]}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"curve\": [-1]}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"members\": [0]}",
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"relative_speed\": {\"n5\": -1}}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"worth\": {\"n5\": -1}}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"extra\": 1}",
 	};
 	struct ctld_peers p = { 0 };
 	struct hspmd_error err = { "" };
 	int at = ctld_peers_hello(&p, 7, 1000);
 	say(&p, at, 0,
-	    "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"relative_speed\": {\"n5\": 2.5}}",
-	    &err);
+	    "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"worth\": {\"n5\": 2.5}}", &err);
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		if (say(&p, at, 0, bad[i], &err) != -1)
 			fail_msg("taken: %s", bad[i]);
@@ -298,8 +297,8 @@ static void test_answers(void **state)
 	ctld_peers_answered(&p, at, 3, true, "", 300);
 	assert_float_equal(p.peers[at].resized_s, 300, 0);
 	assert_int_equal(p.histories[at].declined, 0);
-	/* Who does not give now is asked again soon, who does not give at all ever less often; what it thinks of growing is another
-	 * matter. */
+	/* A job that declines to shrink gets the next request soon, and ever later if it keeps declining; requests to grow are counted
+	 * separately. */
 	for (int i = 0; i < 10; i++) {
 		ctld_peers_request_sent(&p, at, 4 + i, false, 1, 1000);
 		ctld_peers_answered(&p, at, 4 + i, false, "busy", 1000);
@@ -320,7 +319,7 @@ static struct hspmd_slurm_view_node nodes[6];
 static struct hspmd_slurm_view_partition partitions[2] = { { normal, 1, true, true, in_all }, { high, 5, true, true, in_half } };
 static struct hspmd_slurm_view_job jobs[4];
 
-/* n0 n1: elastic job 10, n2: its member 11, n3: job 12, n4 n5 idle; job 13 waits in `high`, which has n0 to n2. n5 has GPUs. */
+/* n0 n1: elastic job 10, n2: its member 11, n3: job 12, n4 n5 idle; job 13 is pending in `high`, which has n0 to n2. n5 has GPUs. */
 static struct hspmd_slurm_view make_view(void)
 {
 	for (int i = 0; i < 6; i++)
@@ -391,9 +390,9 @@ static void test_snapshot(void **state)
 	struct ctld_snapshot s;
 	node_histories[4] = (struct ctld_node_history){ .reserved_for = 99, .reserved_until_s = 1001 };
 	node_histories[3] = (struct ctld_node_history){ .up_s = 100, .losses = 1 };
-	node_histories[1] = (struct ctld_node_history){ .asked_of = 10, .asked_until_s = 1001 };
-	node_histories[0] = (struct ctld_node_history){ .asked_of = 10, .asked_until_s = 999 };
-	node_histories[2] = (struct ctld_node_history){ .asked_of = 12, .asked_until_s = 1001 };
+	node_histories[1] = (struct ctld_node_history){ .requested_from = 10, .requested_until_s = 1001 };
+	node_histories[0] = (struct ctld_node_history){ .requested_from = 10, .requested_until_s = 999 };
+	node_histories[2] = (struct ctld_node_history){ .requested_from = 12, .requested_until_s = 1001 };
 	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
 	assert_int_equal(s.snapshot.elastic_count, 1);
 	assert_int_equal(s.snapshot.pending_count, 1);
@@ -401,7 +400,7 @@ static void test_snapshot(void **state)
 	assert_int_equal(s.nodes[2].holder, 0);
 	assert_true(s.nodes[0].fixed);
 	assert_false(s.nodes[1].fixed);
-	assert_true(s.nodes[1].leaving); /* it was asked for, not long ago, of the job that has it */
+	assert_true(s.nodes[1].leaving); /* its holder was recently requested to return it */
 	assert_false(s.nodes[0].leaving);
 	assert_false(s.nodes[2].leaving);
 	assert_float_equal(s.elastic[0].terms.weight, 1, 0);
@@ -412,7 +411,7 @@ static void test_snapshot(void **state)
 	assert_float_equal(s.classes[s.nodes[3].class].losses_per_s, 0.01, 1e-12);
 	assert_int_equal(s.classes[s.nodes[5].class].devices, 8);
 	assert_float_equal(s.elastic[0].relative_speed[s.classes[s.nodes[5].class].type], 20, 0);
-	/* n0 n1 and the member's n2 are of a kind that it knows nothing of. */
+	/* n0, n1 and the member's n2 are of a kind for which it has sent no relative speed. */
 	assert_float_equal(ctld_reference_nodes(&v, &peer), 3, 0);
 	nodes[2].gres = gpu;
 	assert_float_equal(ctld_reference_nodes(&v, &peer), 22, 0);
@@ -422,11 +421,11 @@ static void test_snapshot(void **state)
 	assert_int_equal(s.pending[0].usable[s.nodes[0].class], 1);
 	assert_int_equal(s.pending[0].usable[s.nodes[4].class], 0);
 	ctld_snapshot_clear(&s);
-	peer.overclaim_factor = 50; /* times what is believed of it */
+	peer.overclaim_factor = 50; /* times the accepted rate */
 	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
 	assert_float_equal(s.elastic[0].terms.weight, 0.02, 1e-12);
 	ctld_snapshot_clear(&s);
-	policy->rules[0].terms.by = HSPMD_SHARE_PROPORTIONAL; /* scale is nothing there */
+	policy->rules[0].terms.by = HSPMD_SHARE_PROPORTIONAL; /* the scale has no effect there */
 	policy->rules[0].terms.given |= UINT64_C(1) << hspmd_policy_field("share", "by");
 	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
 	assert_float_equal(s.elastic[0].terms.weight, 1, 0);
@@ -445,7 +444,7 @@ static void test_others_jobs_and_limits(void **state)
 	struct ctld_snapshot s;
 	peers[0].member_count = 1;
 	peers[0].members[0] = 12;
-	jobs[2].uid = 1001; /* another's: neither a member nor a job of this user's controller */
+	jobs[2].uid = 1001; /* another user's: neither a member nor a job of this user's controller */
 	assert_int_equal(ctld_snapshot_build(&s, &v, policy, peers, 2, node_histories, 1000, NULL, NULL, NULL), 0);
 	assert_int_equal(s.snapshot.elastic_count, 1);
 	assert_int_equal(s.nodes[3].state, HSPMD_SNAPSHOT_BUSY);
@@ -464,7 +463,7 @@ static void test_others_jobs_and_limits(void **state)
 	hspmd_policy_destroy(policy);
 }
 
-/* ---- what is told to who submits */
+/* ---- quotes */
 
 static struct ctld_quote quoted(const struct hspmd_slurm_view *v, const struct ctld_peer *peers, int count, const char *text)
 {
@@ -482,7 +481,7 @@ static void test_quote(void **state)
 	(void)state;
 	struct hspmd_slurm_view v = make_view();
 	static char two[] = "ib,price:2", three[] = "price:3";
-	/* 10 and 12 of this user and 9 of another have greeted; 11 is a member, 13 waits. */
+	/* Controllers of 10 and 12 of this user and of 9 of another are connected; 11 is a member, 13 is pending. */
 	struct ctld_peer peers[3] = { { .job = 10, .uid = 1000, .member_count = 1, .members = { 11 } },
 		                      { .job = 12, .uid = 1000 },
 		                      { .job = 9, .uid = 1001 } };
@@ -491,13 +490,13 @@ static void test_quote(void **state)
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 2);
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"job\": 12}").jobs, 1);
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"job\": 10}").jobs, 0);
-	jobs[1].elastic = jobs[3].elastic = true; /* by its comment; a member is no job of its own */
+	jobs[1].elastic = jobs[3].elastic = true; /* by its comment; a member does not count as a job */
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 3);
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"job\": 14}").jobs,
-	                 2); /* who waits does not come before who starts */
+	                 2); /* a pending job does not count before one that starts */
 	jobs[0].state = HSPMD_SLURM_VIEW_COMPLETING;
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 2);
-	/* The cheapest that fit: n4 and n5 cost nothing, are not in `high`. */
+	/* The cheapest nodes that fit: n4 and n5 cost nothing, but are not in `high`. */
 	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 4}").price_per_hour, 4, 0);
 	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 3, \"partition\": \"high\"}").price_per_hour, 7, 0);
 	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 9, \"features\": \"ib\"}").price_per_hour, 4, 0);
@@ -521,9 +520,9 @@ static void test_ill_formed_quotes(void **state)
 	}
 }
 
-/* ---- how often Slurm is looked at */
+/* ---- how often Slurm is polled */
 
-/* Looks in an hour of the same answer, each taking `took` seconds. */
+/* Polls per hour if nothing changes and each takes `took` seconds. */
 static int looks_an_hour(struct ctld_poll_interval *p, double took, enum ctld_poll_result what)
 {
 	int n = 0;
@@ -538,7 +537,7 @@ static void test_pace(void **state)
 	struct ctld_poll_interval p;
 	ctld_poll_interval_start(&p, 1, 75);
 	looks_an_hour(&p, 0.01, CTLD_POLL_UNCHANGED);
-	/* Two calls a look, and one for partitions in five minutes. */
+	/* Two RPCs per poll, and one for partitions every five minutes. */
 	assert_true(2 * looks_an_hour(&p, 0.01, CTLD_POLL_UNCHANGED) + 12 <= 2 * 60);
 	double now = p.polled_s + 30;
 	ctld_poll_interval_soon(&p, now);
@@ -548,7 +547,7 @@ static void test_pace(void **state)
 	ctld_poll_interval_soon(&p, now + 0.1);
 	assert_float_equal(p.next_s, now + 1.01, 1e-9);
 	assert_true(looks_an_hour(&p, 0.01, CTLD_POLL_CHANGED) > 3500);
-	/* After news it stays awake for as long as slurmctld may keep the next to itself. */
+	/* After a change the interval stays short for as long as slurmctld may delay its next state file. */
 	now = p.polled_s;
 	while (p.next_s < now + 5) {
 		assert_float_equal(p.interval_s, 1, 0);
@@ -561,7 +560,7 @@ static void test_pace_spares_a_busy_slurmctld(void **state)
 	(void)state;
 	struct ctld_poll_interval p;
 	ctld_poll_interval_start(&p, 1, 75);
-	ctld_poll_interval_done(&p, 100, 103, CTLD_POLL_CHANGED); /* it limited us */
+	ctld_poll_interval_done(&p, 100, 103, CTLD_POLL_CHANGED); /* slurmctld limited the rate */
 	ctld_poll_interval_soon(&p, 104);
 	assert_float_equal(p.next_s, 118, 0);
 	ctld_poll_interval_done(&p, 118, 118.1, CTLD_POLL_FAILED);
@@ -569,7 +568,7 @@ static void test_pace_spares_a_busy_slurmctld(void **state)
 	assert_float_equal(p.next_s, 120.1, 1e-9);
 	assert_true(looks_an_hour(&p, 0.1, CTLD_POLL_FAILED) < 60);
 	double now = p.next_s;
-	ctld_poll_interval_done(&p, now, now, CTLD_POLL_UNCHANGED); /* it is back */
+	ctld_poll_interval_done(&p, now, now, CTLD_POLL_UNCHANGED); /* slurmctld answers again */
 	assert_float_equal(p.next_s, now + 1, 0);
 }
 

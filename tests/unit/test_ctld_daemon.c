@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld as a service: what it tells who started it, and what it writes to syslog. It runs in a process of its own over a made-up
- * cluster; the service manager and, in a mount namespace where we may have one, syslog are played. */
+/* hspmdctld as a service: its status for the service manager, and its lines in syslog. It runs in a process of its own on an invented
+ * cluster. The test plays the service manager and, if it may create a mount namespace, syslog. */
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <setjmp.h> /* cmocka wants it before itself */
+#include <setjmp.h> /* cmocka.h needs it */
 #include <cmocka.h>
 
 #include "common/clock.h"
@@ -33,11 +33,11 @@ static const char rules[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"nam
 
 struct daemon {
 	char folder[64], policy[96], address[64];
-	int notices, log, out; /* what it says to the service manager, to syslog, and on standard error */
+	int notices, log, out; /* what it writes to the service manager, to syslog, and to standard error */
 	pid_t pid;
 };
 
-/* ---- the made-up cluster: job 7 of this user on n0; n1 is idle */
+/* ---- the invented cluster: job 7 of this user on n0; n1 is idle */
 
 static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err)
 {
@@ -163,9 +163,9 @@ static int stop(void **state)
 	return 0;
 }
 
-/* ---- waiting for what it says */
+/* ---- waiting for its output */
 
-/* Read from a descriptor till `wanted` was there; text is all that came meanwhile. Drives the line, if any. */
+/* Reads from a descriptor until `wanted` has arrived; text gets everything read. Drives the client meanwhile, if any. */
 static void hear(int fd, const char *wanted, char *text, size_t size, struct ctld_client *line)
 {
 	double until = hspmd_now() + PATIENCE_S;
@@ -238,7 +238,7 @@ static void test_decisions_are_in_syslog(void **state)
 	hear(d->log, "grow: 1 idle node brings it 90.0 %", text, sizeof text, line);
 	assert_non_null(strstr(text, "hspmdctld["));
 	assert_non_null(strstr(text, "job 7: "));
-	assert_non_null(strstr(text, "<30>")); /* a daemon's, for information */
+	assert_non_null(strstr(text, "<30>")); /* facility daemon, severity info */
 	ctld_client_destroy(line);
 	hspmd_auth_destroy(auth);
 }

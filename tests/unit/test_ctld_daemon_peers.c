@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld as a whole, in a process of its own over a made-up cluster, with job controllers of all kinds: who is asked while another has
- * not answered, what a slow slurmctld is spared, and that those who mean it ill change nothing and are told of once. */
+/* The whole of hspmdctld in a process of its own on an invented cluster, with all kinds of job controllers: which jobs get requests while
+ * another has not answered, how a slow slurmctld is spared, that clients of other versions are understood, and that hostile clients change
+ * nothing and are logged once. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <math.h>
@@ -28,7 +29,7 @@
 #include "controller/ctld_client/protocol.h"
 
 #define PATIENCE_S 60
-#define LOOKS_MAX 4096
+#define POLLS_MAX 4096
 
 static const char secret[] = "0123456789abcdef0123456789abcdef0123456789abcdef",
                   other[] = "fedcba9876543210fedcba9876543210fedcba9876543210";
@@ -36,12 +37,12 @@ static const char rules[] =
         "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"any\", \"shrink\": {\"for_pending\": \"any\", \"cooldown_s\": 0},"
         "\"grow\": {\"into_idle\": true, \"after_idle_s\": 0, \"cooldown_s\": 0, \"min_gain\": 0}}]}";
 
-/* What the test and the daemon's process share. */
+/* Memory that the test and the daemon's process share. */
 struct world {
 	volatile bool waits;    /* job 9 wants two nodes */
-	volatile double slow_s; /* a look takes so long */
-	volatile int looks;
-	double began[LOOKS_MAX], ended[LOOKS_MAX];
+	volatile double slow_s; /* duration of a poll */
+	volatile int polls;
+	double began[POLLS_MAX], ended[POLLS_MAX];
 };
 
 struct daemon {
@@ -55,7 +56,7 @@ struct daemon {
 	struct ctld_client *line[2]; /* of jobs 7 and 8 */
 };
 
-/* ---- the made-up cluster: job 7 has n0 to n2, job 8 n3 to n5; job 9, another user's, waits or does not */
+/* ---- the invented cluster: job 7 has n0 to n2, job 8 n3 to n5; job 9, another user's, is pending or completing */
 
 static struct hspmd_slurm_view_job job_on(uint32_t id, uid_t uid, int first, int count)
 {
@@ -108,7 +109,7 @@ static struct hspmd_slurm_view *whole_view(bool waits)
 static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err)
 {
 	struct world *w = context;
-	int n = w->looks < LOOKS_MAX ? w->looks : LOOKS_MAX - 1;
+	int n = w->polls < POLLS_MAX ? w->polls : POLLS_MAX - 1;
 	bool waits = w->waits;
 	(void)err;
 	*rpcs += 2;
@@ -116,7 +117,7 @@ static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct h
 	for (double until = w->began[n] + w->slow_s; hspmd_now() < until;)
 		usleep(10000);
 	w->ended[n] = hspmd_now();
-	w->looks = n + 1;
+	w->polls = n + 1;
 	*new = NULL;
 	if (old && (old->jobs[2].state == HSPMD_SLURM_VIEW_PENDING) == waits)
 		return 0;
@@ -158,7 +159,7 @@ static void put(const struct daemon *d, const char *name, const char *text)
 	assert_int_equal(chmod(path, 0600), 0);
 }
 
-/* Do what is due for `ms` at most: the lines, and what the daemon says. */
+/* Drives the clients and reads the daemon's output, for at most `ms`. */
 static void turn(struct daemon *d, int ms)
 {
 	struct pollfd p[3] = { { .fd = d->out, .events = POLLIN } };
@@ -261,7 +262,7 @@ static void call(struct daemon *d, int i, double rate)
 	call_with(d, i, 1, rate);
 }
 
-/* The next ask on a line; NULL: none within so long. */
+/* The next request to a client; NULL: none within this time. */
 static json_t *asked(struct daemon *d, int i, double seconds)
 {
 	json_t *ask = NULL;
@@ -286,8 +287,8 @@ static void answer(struct daemon *d, int i, json_t *ask, bool ok)
 	json_decref(ask);
 }
 
-/* Job 7 loses least and is asked. While it thinks, though time goes by and hspmdctld decides again, nobody else is asked for what it may
- * give; when it declines, the other one is. */
+/* Job 7 loses least and gets the request. Until it answers, although hspmdctld decides again, no other job gets a request in its place;
+ * once it declines, the other job does. */
 static void test_one_that_thinks_and_one_that_declines(void **state)
 {
 	struct daemon *d = *state;
@@ -297,12 +298,12 @@ static void test_one_that_thinks_and_one_that_declines(void **state)
 	put(d, "job_state", "");
 	json_t *ask = expect_ask(d, 0, "shrink", 2);
 	for (int i = 0; i < 4; i++) {
-		state_of(d, 1, 1000 + 100 * i); /* something to decide on */
+		state_of(d, 1, 1000 + 100 * i); /* a new fact, so that hspmdctld decides */
 		json_t *none = asked(d, 1, 1.2);
 		if (none)
 			fail_msg("job 8 was asked as well: %s", json_string_value(json_object_get(none, "reason")));
 	}
-	/* On a machine so busy that seconds go by before the next decision it is asked again; ever more seldom. */
+	/* On a machine so busy that the next decision takes seconds, job 7 gets the request again, ever later. */
 	json_t *given = NULL;
 	for (double until = hspmd_now() + PATIENCE_S; !given && hspmd_now() < until; given = asked(d, 1, 0.1)) {
 		if (ask)
@@ -314,7 +315,7 @@ static void test_one_that_thinks_and_one_that_declines(void **state)
 		fail_msg("job 8 was asked nothing; it said:\n%s", d->said);
 	assert_int_equal(json_array_size(json_object_get(given, "names")), 2);
 	assert_true(count_said(d, "declined: shrink by 2: declined: not now") >= 1);
-	/* Done, but Slurm does not show it yet: neither is asked for more. */
+	/* Carried out, but Slurm does not show it yet: no job gets a further request. */
 	int asks = count_said(d, ": shrink: ");
 	answer(d, 1, given, true);
 	assert_null(asked(d, 0, 3));
@@ -322,56 +323,56 @@ static void test_one_that_thinks_and_one_that_declines(void **state)
 	assert_int_equal(count_said(d, ": shrink: "), asks);
 }
 
-/* Looks that take long, as when Slurm's library waits because slurmctld limits it (rl_enable): however much happens meanwhile, it is left
- * in peace for five times as long. */
+/* Polls that take long, as when libslurm waits because slurmctld limits its rate (rl_enable): however much changes meanwhile, no poll
+ * follows for five times as long. */
 static void test_a_slow_slurmctld_is_left_in_peace(void **state)
 {
 	struct daemon *d = *state;
 	struct world *w = d->world;
 	call(d, 0, 100);
 	w->slow_s = 1.05;
-	int first = w->looks + 1; /* one may be under way that is not slow */
-	for (double until = hspmd_now() + 2 * PATIENCE_S; w->looks < first + 3 && hspmd_now() < until; turn(d, 20))
+	int first = w->polls + 1; /* a fast one may be under way */
+	for (double until = hspmd_now() + 2 * PATIENCE_S; w->polls < first + 3 && hspmd_now() < until; turn(d, 20))
 		put(d, "job_state", "");
-	assert_true(w->looks >= first + 3);
+	assert_true(w->polls >= first + 3);
 	for (int i = first; i < first + 2; i++) {
 		double took = w->ended[i] - w->began[i], rest = w->began[i + 1] - w->ended[i];
 		if (rest < 5 * took - 0.1)
-			fail_msg("a look took %.2f s, and the next came %.2f s later", took, rest);
+			fail_msg("a poll took %.2f s, and the next came %.2f s later", took, rest);
 	}
 	w->slow_s = 0;
-	int now = w->looks;
-	for (double until = hspmd_now() + PATIENCE_S; w->looks < now + 4 && hspmd_now() < until; turn(d, 20))
+	int now = w->polls;
+	for (double until = hspmd_now() + PATIENCE_S; w->polls < now + 4 && hspmd_now() < until; turn(d, 20))
 		put(d, "job_state", "");
-	assert_true(w->looks >= now + 4);
+	assert_true(w->polls >= now + 4);
 }
 
-/* What was seen may be long past: slurmctld, which is slow, was looked at more than five seconds ago when job 7 says that it may give nodes
- * now. Before it is asked for them there is another look. */
-static void test_nothing_is_asked_on_an_old_look(void **state)
+/* The view may be old: the last poll of a slow slurmctld is more than five seconds ago when job 7 lowers its min_nodes. Another poll
+ * precedes the request for its nodes. */
+static void test_no_request_on_an_old_view(void **state)
 {
 	struct daemon *d = *state;
 	struct world *w = d->world;
 	call_with(d, 0, 3, 100);
 	w->waits = true;
 	put(d, "job_state", "");
-	int before = w->looks;
-	for (double until = hspmd_now() + PATIENCE_S; w->looks < before + 2 && hspmd_now() < until;)
+	int before = w->polls;
+	for (double until = hspmd_now() + PATIENCE_S; w->polls < before + 2 && hspmd_now() < until;)
 		turn(d, 20);
-	w->slow_s = 1.6; /* and left in peace for eight */
-	before = w->looks;
+	w->slow_s = 1.6; /* then no poll for eight seconds */
+	before = w->polls;
 	put(d, "job_state", "");
 	for (double until = hspmd_now() + PATIENCE_S;
-	     hspmd_now() < until && (w->looks < before + 2 || hspmd_now() < w->ended[w->looks - 1] + 5.3);)
+	     hspmd_now() < until && (w->polls < before + 2 || hspmd_now() < w->ended[w->polls - 1] + 5.3);)
 		turn(d, 20);
-	before = w->looks;
+	before = w->polls;
 	assert_null(ctld_client_next_request(d->line[0]));
 	state_with(d, 0, 1, 100);
 	json_decref(expect_ask(d, 0, "shrink", 2));
-	assert_true(w->looks > before);
+	assert_true(w->polls > before);
 }
 
-/* ---- those who mean it ill */
+/* ---- hostile clients */
 
 static struct hspmd_stream *stranger_calls(const struct daemon *d, char *nonce)
 {
@@ -387,15 +388,20 @@ static struct hspmd_stream *stranger_calls(const struct daemon *d, char *nonce)
 	return s;
 }
 
-static json_t *hello(const struct hspmd_auth *who, const char *nonce, int job)
+static json_t *hello_as(const char *role, const struct hspmd_auth *who, const char *nonce, int job)
 {
-	json_t *content = json_pack("{s:s, s:i, s:s}", "role", "controller", "job", job, "nonce", "n");
+	json_t *content = json_pack("{s:s, s:i, s:s}", "role", role, "job", job, "nonce", "n");
 	json_t *sealed = hspmd_auth_seal(who, "hello", nonce, content, NULL);
 	json_decref(content);
 	return sealed;
 }
 
-/* It is hung up on, with a word or without. */
+static json_t *hello(const struct hspmd_auth *who, const char *nonce, int job)
+{
+	return hello_as("controller", who, nonce, job);
+}
+
+/* The daemon closes the connection, with or without a reason. */
 static void expect_end(struct hspmd_stream *s)
 {
 	json_t *m = NULL;
@@ -426,7 +432,7 @@ static void mean_it_ill(const struct daemon *d, int kind)
 	case FORGED:
 		say(s, hello(d->stranger, nonce, 7));
 		break;
-	case REPLAYED: /* job 7's own words, but on another connection */
+	case REPLAYED: /* job 7's own hello, but of another connection */
 		before = stranger_calls(d, old);
 		say(s, hello(d->auth, old, 7));
 		hspmd_stream_destroy(before);
@@ -460,7 +466,7 @@ static void test_the_ill_meaning_change_nothing_and_are_told_of_once(void **stat
 	wait_said(d, word);
 	if (count_said(d, word) > 1 + (int)(took / 10))
 		fail_msg("told of %d times in %.0f s:\n%s", count_said(d, word), took, d->said);
-	/* Who was there is there; nothing was taken for his or another's. */
+	/* The honest controller is still connected, and no message was attributed to it or another. */
 	assert_true(ctld_client_is_connected(d->line[0]));
 	assert_int_equal(count_said(d, ": greeting: "), 1);
 	assert_int_equal(count_said(d, ": gone: "), 0);
@@ -469,7 +475,7 @@ static void test_the_ill_meaning_change_nothing_and_are_told_of_once(void **stat
 	json_decref(expect_ask(d, 0, "shrink", 2));
 }
 
-/* One who is who he says comes and goes, and greets for jobs that are none: that fills no log. */
+/* A user who proves himself connects and disconnects all the time, also for jobs that do not exist. That does not fill the log. */
 static void test_coming_and_going_fills_no_log(void **state)
 {
 	struct daemon *d = *state;
@@ -491,7 +497,7 @@ static void test_coming_and_going_fills_no_log(void **state)
 	assert_int_equal(count_said(d, "job 10"), 0);
 }
 
-/* Whoever got hspmdctld's port without being whom the site trusts is told nothing of the job. */
+/* A process that holds hspmdctld's port but runs as another user than the trusted one learns nothing of the job. */
 static void test_a_port_that_another_holds_is_not_trusted(void **state)
 {
 	struct daemon *d = *state;
@@ -506,7 +512,74 @@ static void test_a_port_that_another_holds_is_not_trusted(void **state)
 			         ctld_client_last_error(d->line[0]));
 }
 
-/* Before Slurm knows a job, whoever greeted first may greet again, and nobody else; then its user alone. */
+/* The next message of this type; others are skipped. */
+static json_t *receive_type(const struct daemon *d, struct hspmd_stream *s, const char *type)
+{
+	json_t *m = NULL;
+	while (hspmd_stream_receive(s, PATIENCE_S, &m, NULL) == 1) {
+		const char *got = json_string_value(json_object_get(m, "type"));
+		if (got && !strcmp(got, type))
+			return m;
+		json_decref(m);
+		m = NULL;
+	}
+	fail_msg("no message \"%s\"; it said:\n%s", type, d->said);
+	return NULL;
+}
+
+/* A daemon understands controllers and viewers of other versions, as running jobs outlive its upgrade: the names of messages and members
+ * are written out here, because they must never change. */
+static void test_the_names_on_the_wire_stay(void **state)
+{
+	struct daemon *d = *state;
+	char nonce[HSPMD_NONCE_HEX];
+	d->world->waits = true;
+	struct hspmd_stream *controller = stranger_calls(d, nonce);
+	say(controller, hello(d->auth, nonce, 7));
+	json_decref(receive_type(d, controller, "welcome"));
+	say(controller, json_pack("{s:s, s:i, s:i, s:s, s:i, s:f, s:[f, f, f], s:{s:f}, s:f, s:f, s:I, s:[i]}", "type", "state",
+	                          "min_nodes", 1, "max_nodes", 3, "policy", "any", "nodes", 3, "tokens_per_s", 280.0, "curve", 100.0, 190.0,
+	                          280.0, "worth", "n0", 1.0, "pause_s", 1.0, "lost_s", 1.0, "step", (json_int_t)5, "members", 10));
+	json_t *risk = receive_type(d, controller, "risk");
+	assert_true(json_is_number(json_object_get(risk, "losses_per_node_s")) && json_is_number(json_object_get(risk, "together")));
+	json_t *ask = receive_type(d, controller, "ask");
+	assert_string_equal(json_string_value(json_object_get(ask, "command")), "shrink");
+	assert_int_equal(json_array_size(json_object_get(ask, "names")), 2);
+	say(controller, json_pack("{s:s, s:O, s:b, s:s}", "type", "answer", "id", json_object_get(ask, "id"), "ok", 0, "text", "busy"));
+	struct hspmd_stream *viewer = stranger_calls(d, nonce);
+	say(viewer, hello_as("viewer", d->auth, nonce, 0));
+	json_decref(receive_type(d, viewer, "welcome"));
+	say(viewer, json_pack("{s:s}", "type", "show"));
+	json_t *cluster = receive_type(d, viewer, "cluster");
+	assert_true(json_is_number(json_object_get(json_object_get(cluster, "risk"), "together")));
+	say(viewer, json_pack("{s:s}", "type", "quote"));
+	json_t *quote = receive_type(d, viewer, "quote");
+	assert_true(json_is_integer(json_object_get(quote, "jobs")));
+	json_decref(risk);
+	json_decref(ask);
+	json_decref(cluster);
+	json_decref(quote);
+	hspmd_stream_destroy(viewer);
+	hspmd_stream_destroy(controller);
+}
+
+/* A controller whose job Slurm does not know is disconnected after the next poll that finds a change. */
+static void test_a_job_that_slurm_does_not_know_is_disconnected(void **state)
+{
+	struct daemon *d = *state;
+	char nonce[HSPMD_NONCE_HEX];
+	struct hspmd_stream *s = stranger_calls(d, nonce);
+	say(s, hello(d->auth, nonce, 1000));
+	json_decref(receive_type(d, s, "welcome"));
+	d->world->waits = true;
+	put(d, "job_state", "");
+	json_t *refused = receive_type(d, s, "refused");
+	assert_string_equal(json_string_value(json_object_get(refused, "text")), "Slurm knows no such job");
+	json_decref(refused);
+	hspmd_stream_destroy(s);
+}
+
+/* Before Slurm knows a job, only the user of its first hello may send another; afterwards only the job's user. */
 static void test_a_job_is_one_users(void **state)
 {
 	(void)state;
@@ -534,9 +607,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_job_is_one_users),
 		cmocka_unit_test_setup_teardown(test_a_port_that_another_holds_is_not_trusted, start, stop),
+		cmocka_unit_test_setup_teardown(test_the_names_on_the_wire_stay, start, stop),
+		cmocka_unit_test_setup_teardown(test_a_job_that_slurm_does_not_know_is_disconnected, start, stop),
 		cmocka_unit_test_setup_teardown(test_one_that_thinks_and_one_that_declines, start, stop),
 		cmocka_unit_test_setup_teardown(test_a_slow_slurmctld_is_left_in_peace, start, stop),
-		cmocka_unit_test_setup_teardown(test_nothing_is_asked_on_an_old_look, start, stop),
+		cmocka_unit_test_setup_teardown(test_no_request_on_an_old_view, start, stop),
 		cmocka_unit_test_setup_teardown(test_the_ill_meaning_change_nothing_and_are_told_of_once, start, stop),
 		cmocka_unit_test_setup_teardown(test_coming_and_going_fills_no_log, start, stop),
 	};

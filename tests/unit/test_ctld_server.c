@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld's port and those who mean it ill: forged, replayed, oversized, out of turn, too many; each loses its connection and nothing
- * else. */
+/* hspmdctld's server and hostile clients: forged, replayed, oversized, out of order, too many. Each loses its own connection, and nothing
+ * else happens. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
+#include "controller/ctld_client/client.h"
 #include "controller/ctld_client/protocol.h"
 #include "controller/ctld/server.h"
 
@@ -86,7 +87,7 @@ static struct hspmd_stream *call(void)
 	return s;
 }
 
-/* The next message while the server runs; NULL: it hung up. */
+/* Runs the server until the next message; NULL: it closed the connection. */
 static json_t *next(struct hspmd_stream *s)
 {
 	for (double deadline = hspmd_now() + 20; hspmd_now() < deadline;) {
@@ -121,7 +122,7 @@ static json_t *hello(const struct hspmd_auth *who, const char *nonce, const char
 	return sealed;
 }
 
-/* Take the challenge and answer it as `who`. */
+/* Connects, and answers the challenge as `who`. */
 static struct hspmd_stream *greet(const struct hspmd_auth *who, const char *role, int job)
 {
 	struct hspmd_stream *s = call();
@@ -144,16 +145,51 @@ static void test_who_proves_himself_is_heard(void **state)
 	(void)state;
 	struct hspmd_stream *s = greet(auth, "controller", 7);
 	expect(s, "welcome");
-	json_t *ask = json_pack("{s:s}", "type", "request");
+	json_t *ask = json_pack("{s:s}", "type", "ask");
 	assert_int_equal(ctld_server_send(server, 7, ask), 0);
 	assert_int_equal(ctld_server_send(server, 8, ask), -1);
 	json_decref(ask);
-	expect(s, "request");
+	expect(s, "ask");
 	say(s, json_pack("{s:i}", "bad", 1));
 	expect(s, NULL);
 	assert_int_equal(messages, 1);
 	assert_int_equal(gone, 1);
 	hspmd_stream_destroy(s);
+}
+
+/* A controller understands a daemon of another version: the names of messages are written out here, because they must never change. */
+static void test_a_client_understands_the_names_on_the_wire(void **state)
+{
+	char where[64];
+	struct hspmd_error err;
+	(void)state;
+	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid(), ctld_server_port(server));
+	struct ctld_client *client = ctld_client_create(where, 7, auth, &err);
+	assert_non_null(client);
+	json_t *messages_in[] = { json_pack("{s:s}", "type", "of a later version"),
+		                  json_pack("{s:s, s:i, s:s, s:i}", "type", "ask", "id", 5, "command", "grow", "by", 1),
+		                  json_pack("{s:s, s:f, s:f}", "type", "risk", "losses_per_node_s", 0.25, "together", 0.5) };
+	json_t *request = NULL, *risk = NULL;
+	bool sent = false;
+	for (double deadline = hspmd_now() + 20; hspmd_now() < deadline && !(request && risk);) {
+		ctld_client_process(client);
+		uv_run(&loop, UV_RUN_NOWAIT);
+		for (int i = 0; i < 3 && !sent && ctld_client_is_connected(client); i++)
+			assert_int_equal(ctld_server_send(server, 7, messages_in[i]), 0);
+		sent = ctld_client_is_connected(client);
+		request = request ? request : ctld_client_next_request(client);
+		risk = risk ? risk : ctld_client_next_risk(client);
+		struct pollfd p = { .fd = ctld_client_fd(client), .events = POLLIN };
+		poll(&p, 1, 5);
+	}
+	assert_true(json_equal(request, messages_in[1]));
+	assert_true(json_equal(risk, messages_in[2]));
+	assert_null(ctld_client_next_request(client));
+	for (int i = 0; i < 3; i++)
+		json_decref(messages_in[i]);
+	json_decref(request);
+	json_decref(risk);
+	ctld_client_destroy(client);
 }
 
 static void test_forged_and_foreign_are_refused(void **state)
@@ -202,7 +238,7 @@ static void test_oversized_and_gibberish_are_cut(void **state)
 	hspmd_stream_destroy(b);
 }
 
-/* One says nothing, one has half a message for ever. */
+/* One client sends nothing, one sends half a message. */
 static void test_the_slow_are_cut(void **state)
 {
 	static const char half[] = { 'H', 'S', 'P', '1', 0, 0, 0, 20, '{' };
@@ -220,7 +256,7 @@ static void test_the_slow_are_cut(void **state)
 	hspmd_stream_destroy(slow);
 }
 
-/* So many who say nothing that no place is left for strangers: one who proves himself is heard all the same. */
+/* So many silent clients that no place for strangers is left: a client that proves its user is served all the same. */
 static void test_the_silent_keep_nobody_out(void **state)
 {
 	struct hspmd_stream *silent[300];
@@ -239,7 +275,7 @@ static void test_the_silent_keep_nobody_out(void **state)
 	hspmd_stream_destroy(s);
 }
 
-/* One user who wants all places for himself. */
+/* One user who tries to use up all connections. */
 static void test_a_user_has_not_all_places(void **state)
 {
 	enum { MANY = 2048 };
@@ -259,7 +295,7 @@ static void test_a_user_has_not_all_places(void **state)
 	expect(more, "refused");
 	hspmd_stream_destroy(more);
 	hspmd_stream_destroy(s[0]);
-	for (double until = hspmd_now() + 20;;) { /* till its end was seen */
+	for (double until = hspmd_now() + 20;;) { /* until the end was noticed */
 		more = greet(auth, "controller", 7);
 		json_t *m = next(more);
 		bool in = !strcmp(json_string_value(json_object_get(m, "type")), "welcome");
@@ -304,6 +340,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_who_proves_himself_is_heard, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_a_client_understands_the_names_on_the_wire, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_forged_and_foreign_are_refused, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_replayed_is_refused, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_oversized_and_gibberish_are_cut, open_server, close_server),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy engine: rule by rule on small sites. */
+/* The policy engine, rule by rule, on small clusters. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +36,7 @@ static void test_node_goes_where_it_brings_most(void **state)
 	hspmd_decision_clear(&d);
 }
 
-/* A policy that no longer allows a type: its nodes are asked back, the job's first and its fewest apart. */
+/* A policy that no longer allows a type: its nodes are reclaimed, except the job's first node and down to min_nodes. */
 static void test_nodes_of_forbidden_types_are_asked_back(void **state)
 {
 	(void)state;
@@ -70,7 +70,7 @@ static void test_relative_share_ignores_scale(void **state)
 	struct hspmd_decision d;
 	maker_start(&m);
 	int c = maker_class(&m, 0, 1);
-	int tiny = maker_elastic(&m, 1e6, 0.5), large = maker_elastic(&m, 100, 0.9); /* a small model makes more tokens of the same node */
+	int tiny = maker_elastic(&m, 1e6, 0.5), large = maker_elastic(&m, 100, 0.9); /* a small model trains more tokens on the same node */
 	m.elastic[tiny].terms.by = m.elastic[large].terms.by = HSPMD_SHARE_RELATIVE;
 	maker_nodes(&m, c, 1, tiny, 0);
 	maker_nodes(&m, c, 1, large, 0);
@@ -80,8 +80,8 @@ static void test_relative_share_ignores_scale(void **state)
 	hspmd_decision_clear(&d);
 }
 
-/* Nodes that the first of two jobs on a node each gets of 14 idle ones, by this rule, if it claims to scale so, and the other scales as
- * n^0.8. */
+/* Two jobs on one node each and 14 idle nodes: how many the first gets under this rule if it claims this rate and power, while the other
+ * scales as n^0.8. */
 static int taken(enum hspmd_share_by by, double rate, double power)
 {
 	struct maker m;
@@ -100,8 +100,8 @@ static int taken(enum hspmd_share_by by, double rate, double power)
 	return n;
 }
 
-/* What hspmdctld cannot measure is a job's own word: its rate, and that it scales without loss (more than that is cut). Where shares are
- * proportional the first brings nothing, and the second at most one over the power by which the others scale: 8.9 nodes to 7.1 here. */
+/* hspmdctld cannot check a job's rate, nor its claim to scale linearly (more than that is cut). With proportional shares a false rate gains
+ * nothing, and false scaling at most the inverse of the power with which the others scale: here 8.9 nodes to 7.1. */
 static void test_a_liar_gains_little_where_shares_are_proportional(void **state)
 {
 	(void)state;
@@ -113,7 +113,7 @@ static void test_a_liar_gains_little_where_shares_are_proportional(void **state)
 	assert_int_equal(taken(HSPMD_SHARE_RELATIVE, 100, 1), 14);
 }
 
-/* One case a rule: change one thing, and nothing may be taken. */
+/* One case per rule: one thing differs, and no node may be taken. */
 static int grown(struct maker *m, const char *why)
 {
 	struct hspmd_decision d;
@@ -166,10 +166,10 @@ static void test_growth_rules(void **state)
 	CASE(0, "declined", m.elastic[0].declined_grow_until_s = m.snapshot.now_s + 1);
 	CASE(0, "under way", m.elastic[0].request_pending = true);
 	CASE(0, "does not answer", m.elastic[0].reachable = false);
-	CASE(0, "no gain curve", m.elastic[0].curve_count = 0);
+	CASE(0, "no scaling curve", m.elastic[0].curve_count = 0);
 	CASE(0, "min_gain", t->min_gain = 2); /* 6 nodes are 2.7 times 2 nodes: +169 % */
 	CASE(4, NULL, t->min_gain = 1.5);
-	CASE(0, "pause", (m.elastic[0].pause_s = 110, t->grow_cooldown_s = 60)); /* +169 % for 60 s do not pay for 110 s of nothing */
+	CASE(0, "pause", (m.elastic[0].pause_s = 110, t->grow_cooldown_s = 60)); /* +169 % for 60 s do not earn back a pause of 110 s */
 	CASE(4, NULL, (m.elastic[0].pause_s = 90, t->grow_cooldown_s = 60));
 	CASE(0, "pause", (m.elastic[0].pause_s = 60, m.elastic[0].remaining_s = 30));
 	CASE(0, NULL, for (int i = 2; i < 6; i++) m.nodes[i].reserved_for = 7);
@@ -210,7 +210,7 @@ static void test_plateau_is_looked_over_and_trimmed(void **state)
 		m.curves[0][i] = 100 * (1 << (int)log2(i + 1)); /* 1, 2, 2, 4, 4, 4, 4, 8 */
 	maker_nodes(&m, c, 2, 0, 0);
 	maker_nodes(&m, c, 3, -1, 100);
-	assert_int_equal(grown(&m, NULL), 2); /* 4 nodes; the fifth brings nothing */
+	assert_int_equal(grown(&m, NULL), 2); /* 4 nodes; the fifth gains nothing */
 }
 
 static void test_losses_make_growth_not_worth_it(void **state)
@@ -230,7 +230,7 @@ static void test_losses_make_growth_not_worth_it(void **state)
 	assert_int_equal(grown(&m, NULL), 8);
 }
 
-/* ---- giving back */
+/* ---- shrinking */
 
 static void test_gives_what_the_waiting_job_lacks(void **state)
 {
@@ -294,37 +294,37 @@ static void test_giving_rules(void **state)
 	CASE(0, m.pending[0].priority = 10);
 	CASE(2, (m.pending[0].priority = 10, t->for_pending = HSPMD_PENDING_ANY));
 	CASE(0, m.pending_usable[0][0] = 0);
-	CASE(0, m.elastic[0].min_nodes = 3); /* one would not be enough, so none */
+	CASE(0, m.elastic[0].min_nodes = 3); /* one node would not be enough, so none */
 	CASE(2, m.elastic[0].min_nodes = 2);
 	CASE(0, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 59));
 	CASE(0, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 59, m.pending[0].preempts = true));
 	CASE(2, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 59,
 	         m.pending[0].preempts = t->yield_before_preemption = true));
-	CASE(0, (m.nodes[3].leaving = m.nodes[2].leaving = true)); /* enough are coming */
+	CASE(0, (m.nodes[3].leaving = m.nodes[2].leaving = true)); /* enough are leaving already */
 	CASE(1, m.nodes[3].leaving = true);
 	CASE(0, m.elastic[0].request_pending = true);
 	CASE(0, m.elastic[0].declined_shrink_until_s = m.snapshot.now_s + 1);
 	CASE(2, m.elastic[0].declined_shrink_until_s = m.snapshot.now_s);
 	CASE(0, m.pending[0].nodes = 5);
-	CASE(0, m.pending[0].nodes = 4); /* its last node it keeps ... */
-	CASE(3,
-	     (m.pending[0].nodes = 4, m.pending[0].preempts = true)); /* ... unless it will be taken anyhow: then the others go in peace */
+	CASE(0, m.pending[0].nodes = 4); /* it keeps its last node ... */
+	CASE(3, (m.pending[0].nodes = 4,
+	         m.pending[0].preempts = true)); /* ... but if it will be preempted anyway, the others are returned before */
 	CASE(2, (m.pending[0].nodes = 5, maker_pending(&m, 2, 20), m.pending[1].usable = m.pending_usable[1], m.pending_usable[0][0] = 0));
-	/* The first waits for two busy nodes: what would delay it, Slurm does not start; what ends before, or uses nodes left over, it
-	 * does. */
+	/* The first job waits for two busy nodes. Slurm does not start a job that would delay it, but does start one that ends before or
+	 * uses only nodes that are left over. */
 #define BEHIND(n)                                                                                                                          \
 	m.pending[0].nodes = (n), maker_nodes(&m, c, 2, -2, 0), maker_pending(&m, 2, 20), m.pending[1].usable = m.pending_usable[1]
 	CASE(0, (BEHIND(5)));
 	CASE(2, (BEHIND(5), m.pending[1].run_s = 900));
 	CASE(0, (BEHIND(5), m.pending[1].run_s = 1100));
 	CASE(2, (BEHIND(5), maker_nodes(&m, c, 3, -2, 0)));
-	CASE(2, (BEHIND(7))); /* it cannot start whatever ends: nothing is kept for it */
+	CASE(2, (BEHIND(7))); /* it cannot start whichever job ends: no node is kept for it */
 #undef BEHIND
 #undef CASE
 }
 
-/* One that was asked has not given yet, or does not want to: in the one case nobody else is asked in its place, in the other somebody
- * is. */
+/* A job has not carried out a request yet, or has declined it: in the first case no other job gets a request in its place, in the second
+ * one does. */
 static void test_who_was_asked_and_who_declined(void **state)
 {
 	(void)state;
@@ -366,12 +366,12 @@ static void test_idle_nodes_are_promised_not_grown_into(void **state)
 	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, 0), 1);
 	assert_float_equal(d.eligible_since_s[0], m.snapshot.now_s, 0);
 	hspmd_decision_clear(&d);
-	/* It could have started for long and did not: the nodes are kept for nothing. */
+	/* It could have started long ago and did not: nodes are kept for it no longer. */
 	m.pending[0].eligible_since_s = m.snapshot.now_s - HSPMD_STALE_PENDING_S;
 	maker_decide(&m, &d);
 	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, 0), 3);
 	hspmd_decision_clear(&d);
-	/* It cannot start: the nodes may be used meanwhile, but only by a job that would give them back. */
+	/* It cannot start: the nodes may be used meanwhile, but only by a job that would return them. */
 	m.pending[0] = (struct hspmd_snapshot_pending){
 		.id = 1, .nodes = 50, .run_s = INFINITY, .priority = 1, .eligible_since_s = NAN, .usable = m.pending_usable[0]
 	};
@@ -420,15 +420,15 @@ static void test_rebalance(void **state)
 	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, a), 3);
 	assert_int_equal(d.actions[0].for_job, b);
 	hspmd_decision_clear(&d);
-	m.elastic[a].terms.weight = 3; /* 7 : 1 is where the marginal gains meet */
+	m.elastic[a].terms.weight = 3; /* the marginal gains are equal at 7 : 1 */
 	maker_decide(&m, &d);
 	assert_true(maker_moved(&d, HSPMD_RESIZE_SHRINK, a) == 0);
 	hspmd_decision_clear(&d);
 }
 
-/* ---- again and again */
+/* ---- repeated decisions */
 
-/* What was decided is done at once: nodes given lie idle, kept for whom they were given. */
+/* Carries out a decision at once: returned nodes are idle, and reserved for the job for which they were reclaimed. */
 static int carry_out(struct maker *m, const struct hspmd_decision *d)
 {
 	for (int i = 0; i < d->count; i++) {
@@ -445,8 +445,8 @@ static int carry_out(struct maker *m, const struct hspmd_decision *d)
 	return d->count;
 }
 
-/* No flapping: nodes come idle one by one, and what the jobs are seen to make wavers by a hundredth; then nothing happens any more, and the
- * engine comes to rest, soon and for good. No job is resized before its cooldown is over. */
+/* No flapping: nodes become idle one by one, and measured rates vary by one percent. After the last change the engine soon stops resizing
+ * for good. No job is resized before its cooldown has passed. */
 static void test_a_quiet_site_comes_to_rest(void **state)
 {
 	(void)state;
@@ -499,7 +499,7 @@ static void test_a_quiet_site_comes_to_rest(void **state)
 	assert_true(resizes > 2 * cases);
 }
 
-/* The terms of a policy that ships, for job 0 of a site with 8 nodes of it and `idle` more that have been idle for so long. */
+/* A cluster under the terms of a policy that is shipped: job 0 has 8 nodes, and `idle` more have been idle for this time. */
 static struct hspmd_policy *shipped(const char *name, struct maker *m, int idle, double idle_s)
 {
 	char path[512];
@@ -527,7 +527,7 @@ static int shipped_grows(const char *name, int idle, double idle_s)
 	return n;
 }
 
-/* What it gives for one that waits for three, so long after its last resize. */
+/* Nodes that it returns for a pending job that needs three, this long after its last resize. */
 static int shipped_gives(const char *name, double priority, bool preempts, double resized_s)
 {
 	struct maker m;
@@ -545,20 +545,20 @@ static void test_policies_that_ship_do_what_they_say(void **state)
 	(void)state;
 	assert_int_equal(shipped_grows("conservative", 6, 599), 0);
 	assert_int_equal(shipped_grows("conservative", 6, 600), 4);       /* two stay idle */
-	assert_int_equal(shipped_gives("conservative", 1, false, 61), 3); /* for anybody */
+	assert_int_equal(shipped_gives("conservative", 1, false, 61), 3); /* for any job */
 	assert_int_equal(shipped_gives("conservative", 1, false, 59), 0);
 	assert_int_equal(shipped_grows("fill-idle", 6, 5), 6);
 	assert_int_equal(shipped_grows("fill-idle", 6, 4), 0);
 	assert_int_equal(shipped_gives("fill-idle", 1, false, 0), 3);
-	assert_int_equal(shipped_grows("spot", 12, 30), 8); /* 16 at the most */
+	assert_int_equal(shipped_grows("spot", 12, 30), 8); /* at most 16 */
 	assert_int_equal(shipped_gives("spot", 1, false, 1000), 0);
 	assert_int_equal(shipped_gives("spot", 20, false, 1000), 3);
 	assert_int_equal(shipped_gives("spot", 20, false, 1), 0);
-	assert_int_equal(shipped_gives("spot", 20, true, 1), 3); /* rather than be preempted */
+	assert_int_equal(shipped_gives("spot", 20, true, 1), 3); /* otherwise it would be preempted */
 	assert_int_equal(shipped_grows("fair-share", 6, 30), 6);
 	assert_int_equal(shipped_gives("fair-share", 1, false, 1000), 0);
-	/* Fair: the same curve ten thousand times as high gets no more of the next six nodes; and who has eight gives to one who has
-	 * one. */
+	/* Fair shares: with the same curve ten thousand times as high a job gets no more of the next six nodes; and a job on eight nodes
+	 * returns some for one on a single node. */
 	struct maker m;
 	struct hspmd_decision d;
 	struct hspmd_policy *p = shipped("fair-share", &m, 0, 0);
@@ -589,7 +589,7 @@ static void test_curve_bound(void **state)
 static void test_curve_scale(void **state)
 {
 	(void)state;
-	/* A solver that is wrong by half everywhere, then by less the more nodes there are. */
+	/* A prediction that is wrong by half everywhere, then one that is less wrong on more nodes. */
 	double half[] = { 50, 95, 140, 180 }, less[] = { 50, 95, 140, 180 }, silent[] = { NAN, 0, 3, 4 };
 	const struct hspmd_curve_sample one[] = { { 2, 190 }, { 9, 1 } }, two[] = { { 3, 140 }, { 1, 100 } };
 	hspmd_curve_scale(half, 4, one, 2);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy engine's choice of who gets and who gives, against exhaustive search on random small sites. */
+/* The policy engine's choices of growing and shrinking jobs, against exhaustive search on small random clusters. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,7 +46,7 @@ static void try_all(struct search *s, int at)
 	}
 }
 
-/* The greatest sum there is, and the engine's. */
+/* The greatest possible sum of values, and the engine's. */
 static void compare(const struct maker *m, double *best, double *ours)
 {
 	struct search s = { .m = m };
@@ -108,7 +108,7 @@ static void test_equal_nodes_are_shared_optimally(void **state)
 	}
 }
 
-/* Unequal nodes make it a knapsack: no promise of the optimum, but of being near. */
+/* With unequal nodes the problem is a knapsack: the engine promises no optimum, but to be near it. */
 static void test_unequal_nodes_are_shared_well(void **state)
 {
 	(void)state;
@@ -127,7 +127,7 @@ static void test_unequal_nodes_are_shared_well(void **state)
 	assert_true(optimal >= 0.97 * cases);
 }
 
-/* What k nodes, of those the waiting job can use, cost at the least. */
+/* The least loss of value by k nodes that the pending job can use. */
 static double least_loss(struct search *s, int at, int k)
 {
 	if (!k)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Liveput against its limits and against plain throwing of dice. */
+/* Liveput in its limiting cases, and against Monte Carlo simulation. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ static void test_without_risk_it_is_throughput(void **state)
 	assert_float_equal(hspmd_liveput(&p, &none, 50), 600 * 50, 1e-6);
 }
 
-/* One day of dice: nodes go one by one, each loss stops the work for its cost. */
+/* One simulated day: nodes are lost one by one, and each loss stops the work for the time that it costs. */
 static double dice(const struct hspmd_liveput_plan *p, const struct hspmd_risk *risk, double horizon, uint64_t *seed)
 {
 	double t = 0, tokens = 0;
@@ -75,7 +75,7 @@ static void test_risk_decides_between_plans(void **state)
 	assert_int_equal(hspmd_liveput_best(plans, 2, &calm, 3600), 0);
 	assert_int_equal(hspmd_liveput_best(plans, 2, &rough, 3600), 1);
 	assert_int_equal(hspmd_liveput_best(plans, 0, &rough, 3600), -1);
-	/* Two blows at once take a copy with its original: then a second copy pays. */
+	/* If one event may take a copy with its original, a second copy pays off. */
 	assert_float_equal(hspmd_state_loss_probability(&rough, 2), 0.01, 1e-12);
 }
 
@@ -87,12 +87,13 @@ static void test_risk_decides_on_copies(void **state)
 	};
 	const struct hspmd_risk never = { 0, 0 }, seldom = { 1e-9, 0.01 }, alone = { 1e-5, 0 }, racks = { 1e-4, 0.5 };
 	assert_int_equal(hspmd_copies_choose(&c, &never, 3600), 0);
-	/* One copy costs 1/61 of the rate, always: too much where nodes are hardly ever lost, and one is enough where they go alone. */
+	/* One copy always costs 1/61 of the rate: too much if nodes are hardly ever lost, and one is enough if they are lost
+	 * independently. */
 	assert_int_equal(hspmd_copies_choose(&c, &seldom, 3600), 0);
 	c.state_bytes = 1e9;
 	assert_int_equal(hspmd_copies_choose(&c, &alone, 3600), 1);
 	assert_true(hspmd_copies_choose(&c, &racks, 3600) >= 2);
-	/* What the policy asks for stands; and no more copies than other nodes. */
+	/* At least the copies of the policy, and no more than there are other nodes. */
 	c.least = 2;
 	assert_int_equal(hspmd_copies_choose(&c, &never, 3600), 2);
 	assert_int_equal(hspmd_copies_choose(&c, &alone, 3600), 2);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policy files: what is read, what is refused and in which words, whose files are believed, which rule a job gets. */
+/* Policy files: what is accepted, what is refused with which message, whose files are trusted, and which rule applies to a job. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,7 +78,7 @@ static void test_write_reads_back(void **state)
 	hspmd_policy_destroy(q);
 }
 
-/* Each text is refused, the message holds what is said, and the set stays as it was. */
+/* Each text is refused with a message that contains `said`, and the policy stays as it was. */
 static void test_refused(void **state)
 {
 	(void)state;
@@ -129,14 +129,14 @@ static void test_refused(void **state)
 	hspmd_policy_destroy(p);
 }
 
-/* Each document alone is right; together they are not. */
+/* Each document alone is valid; both together are not. */
 static void test_places_that_contradict_one_another(void **state)
 {
 	(void)state;
 #define DEFAULTS(text) "{\"format\": \"hspmd-policy-1\", \"defaults\": {" text "}}"
 #define SECOND(text) "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"first\"}, {\"name\": \"second\", " text "}]}"
 	static const struct {
-		const char *defaults, *rules, *said; /* said NULL: it is right */
+		const char *defaults, *rules, *said; /* said NULL: valid */
 	} cases[] = {
 		{ DEFAULTS("\"limits\": {\"max_devices\": 8}"), SECOND("\"limits\": {\"max_nodes\": 9}"),
 		  "b.json: rules[1].limits.max_nodes: rule second: 9 nodes have at least as many devices: more than limits.max_devices "
@@ -180,7 +180,7 @@ static void test_same_default_twice_is_fine(void **state)
 	hspmd_policy_destroy(p);
 }
 
-/* ---- whose files */
+/* ---- trusted owners */
 
 static char folder[64];
 
@@ -295,7 +295,7 @@ static void test_folder_links(void **state)
 	expect_refused(getuid(), "not a regular file");
 }
 
-/* Whoever reads a folder is told. */
+/* The reader of a folder gets the reason. */
 static void test_folder_that_contradicts_itself(void **state)
 {
 	(void)state;
@@ -304,7 +304,7 @@ static void test_folder_that_contradicts_itself(void **state)
 	expect_refused(getuid(), "10-bad.json: rules[0].limits.max_nodes: rule x: ");
 }
 
-/* What ships is right, each alone and all together, and each file says what it is for. */
+/* The shipped policies are valid, each alone and all together, and each file describes itself. */
 static void test_what_ships(void **state)
 {
 	static const char *const names[] = { "conservative", "fair-share", "fill-idle", "spot" };
@@ -321,7 +321,7 @@ static void test_what_ships(void **state)
 		assert_non_null(p->rules[0].about);
 		struct hspmd_policy_terms t = hspmd_policy_effective(p, 0);
 		assert_true(t.into_idle && t.yield_before_preemption);
-		/* Each rule decides every field of these sections itself: no default of a site changes what its words promise. */
+		/* Each rule sets every field of these sections, so that no default of a site changes what its description promises. */
 		for (int f = hspmd_policy_field("grow", "into_idle"); f < hspmd_policy_field("checkpoint", "local"); f++)
 			assert_true(p->rules[0].terms.given >> f & 1);
 		hspmd_policy_destroy(p);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What hspmd plan --policy makes of a policy's limits and of its weight between speed and cost. */
+/* How hspmd plan --policy applies a policy's limits, and its weight between speed and cost. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

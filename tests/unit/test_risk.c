@@ -18,7 +18,7 @@ static int copies_saved(int asked, int nodes, double losses, double correlated, 
 {
 	struct hspmd_job job = { .checkpoint = { .replicas = asked } };
 	struct hspmd_model *model = small_gpt2(8);
-	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses, "correlated", correlated);
+	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses, "together", correlated);
 	struct hspmd_risk risk = run_risk_read(v);
 	int n = run_risk_copies(&job, model, nodes, &every, &risk);
 	json_decref(v);
@@ -83,7 +83,7 @@ static void test_copies(void **state)
 	assert_int_equal(copies(1, 1, 1e-3, 0.5), 1);
 	struct hspmd_risk none = run_risk_read(NULL); /* there is no hspmdctld */
 	assert_float_equal(none.losses_per_s, 0, 0);
-	json_t *wild = json_pack("{s:f, s:f}", "losses_per_node_s", 1e9, "correlated", -5.0);
+	json_t *wild = json_pack("{s:f, s:f}", "losses_per_node_s", 1e9, "together", -5.0);
 	assert_float_equal(run_risk_read(wild).losses_per_s, 0, 0);
 	assert_float_equal(run_risk_read(wild).correlated, 0, 0);
 	json_decref(wild);

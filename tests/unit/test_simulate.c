@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traces, and the simulated cluster: small ones reckoned by hand, made-up days, and recorded ones where they are to be had. */
+/* Traces, and the simulated cluster: small cases computed by hand, invented days, and recorded ones if available. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,7 +84,7 @@ static void test_gives_way_and_comes_back(void **state)
 	assert_int_equal(r.rigid_done, 1);
 	assert_int_equal(r.shrinks, 1);
 	assert_int_equal(r.nodes_given, 2);
-	/* Nobody resizes: it stays on its one node, and the other job starts at once. */
+	/* No resizes: it stays on its one node, and the other job starts at once. */
 	r = simulate(fill, TRACE(ADD ELASTIC("1") ", " RIGID("100", "2", "50")), HSPMD_POLICY_SIM_WITHOUT);
 	assert_float_equal(r.rigid_wait_s, 0, 1e-3);
 	assert_float_equal(r.tokens, 100e3, 1);
@@ -111,7 +111,7 @@ static void test_keeps_its_fewest_and_is_preempted_only_then(void **state)
 static void test_backfill_in_order(void **state)
 {
 	(void)state;
-	/* 3 of 4 nodes for 100 s; then a job of 4 waits; of two small ones only that which ends before may start. */
+	/* 3 of 4 nodes are busy for 100 s, and a job of 4 nodes waits: of two small jobs only the one that ends before may start. */
 	static const char text[] = TRACE(ADD "{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"nodes\": 3, \"run_s\": 100}},"
 	                                     "{\"time_s\": 1, \"event\": \"submit\", \"job\": {\"id\": 2, \"nodes\": 4, \"run_s\": 10}},"
 	                                     "{\"time_s\": 2, \"event\": \"submit\", \"job\": {\"id\": 3, \"nodes\": 1, \"run_s\": 200}},"
@@ -187,7 +187,7 @@ static void test_trace_reads_back(void **state)
 	hspmd_trace_destroy(u);
 }
 
-/* What must hold whatever happens. */
+/* Invariants of every result. */
 static void check_sane(const struct hspmd_policy_sim_result *r)
 {
 	assert_true(r->used_node_s <= r->node_s * (1 + 1e-9));
@@ -197,7 +197,7 @@ static void check_sane(const struct hspmd_policy_sim_result *r)
 	assert_true(r->tokens >= 0 && r->lost_tokens >= 0 && r->lost_node_s >= 0);
 }
 
-/* A made-up day against the same day without the policy, and with whole jobs preempted. */
+/* An invented day, compared with the same day without the policy, and with preemption of whole jobs. */
 static void test_made_up_days(void **state)
 {
 	(void)state;

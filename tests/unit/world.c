@@ -518,7 +518,7 @@ void world_shutdown(struct world *w)
 
 void world_risk(struct world *w, double losses_per_node_s, double correlated)
 {
-	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses_per_node_s, "correlated", correlated);
+	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses_per_node_s, "together", correlated);
 	world_feed(w, (struct run_event){ .kind = EVENT_RISK, .value = v });
 	json_decref(v);
 }

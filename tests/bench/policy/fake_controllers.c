@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Job controllers that train nothing: they call hspmdctld, say a gain curve, and answer what is asked. For tests and benches of hspmdctld.
+/* Job controllers that train nothing: they connect to hspmdctld, send a scaling curve, and answer requests. For tests and benchmarks of
+ * hspmdctld.
  *
  * fake_controllers --ctld UID@HOST:PORT --job ID [--count N] [--nodes N] [--min N] [--max N] [--rate R] [--power P] [--pause S] [--for S]
  *                  [--policy NAME] [--command COMMAND] [--cookie SECRET] [--munge SOCKET] [--decline]
  *                  [--churn S]
  *
- * --count: so many, of jobs ID, ID + 1, ... --command: run "COMMAND grow N" or "COMMAND shrink NODE,NODE..." and answer by its exit status;
- * without one all is answered at once. --churn: every S seconds one of them has another rate. Prints a line for what is asked and
- * answered. */
+ * --count: number of controllers, of jobs ID, ID + 1, ... --command: run "COMMAND grow N" or "COMMAND shrink NODE,NODE..." and answer by
+ * its exit status; without it every request is answered at once. --churn: every S seconds one of them changes its rate. Prints a line per
+ * request and answer. */
 #include <getopt.h>
 #include <math.h>
 #include <poll.h>
@@ -142,7 +143,7 @@ static void answer(const struct settings *s, struct fake *f, json_t *ask)
 	say_state(s, f);
 }
 
-/* One turn: wait for what comes first, at most till `until`. */
+/* Waits for the first event, at most until `until`, and handles it. */
 static void turn(const struct settings *s, struct fake *fakes, struct pollfd *fds, double until)
 {
 	double at = until;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld over a made-up cluster, for benches: fake_ctld PORT JOBS NODES-PER-JOB FOLDER POLICIES COOKIE
- * JOBS running jobs (ids from 1, of this user) of so many nodes each, and 16 more nodes that come idle when a file job_state appears in
- * FOLDER, as slurmctld changes its own. Prints at the end (SIGTERM) the processor time used, the calls that would have gone to slurmctld,
- * and how many of these a minute while nothing changed (from the fourth minute on, when looks have become as rare as they get). */
+/* hspmdctld on an invented cluster, for benchmarks: fake_ctld PORT JOBS NODES-PER-JOB FOLDER POLICIES COOKIE
+ * JOBS running jobs (ids from 1, of this user) of NODES-PER-JOB nodes each, and 16 more nodes that become idle when a file job_state
+ * appears in FOLDER, as slurmctld changes its own. Prints at the end (SIGTERM) the processor time used, the RPCs that would have gone to
+ * slurmctld, and how many of these per minute while nothing changed (from the fourth minute on, when polls are as rare as they get). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
