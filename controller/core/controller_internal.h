@@ -310,6 +310,22 @@ bool is_switched(const struct hspmd_controller *m);
 /* The job trains, and no change of the plan is under way. */
 bool is_steady(const struct hspmd_controller *m);
 
+/* checkpoint_schedule.c: when checkpoints are due, and how many copies; starts none itself */
+bool checkpoint_possible(const struct hspmd_controller *m); /* to some disk */
+bool checkpoint_may_begin(const struct hspmd_controller *m);
+bool checkpoint_shared_due(const struct hspmd_controller *m);
+double checkpoint_interval_s(const struct hspmd_controller *m); /* between checkpoints to disk; INFINITY: counted in steps */
+/* When copies in memory are due; INFINITY: none are made, or there is no new step. */
+double checkpoint_copy_deadline(const struct hspmd_controller *m);
+double checkpoint_deadline(const struct hspmd_controller *m); /* when the next checkpoint is due; INFINITY: not by time */
+void checkpoint_step_done(struct hspmd_controller *m, double step_s);
+struct run_intervals checkpoint_intervals(const struct hspmd_controller *m); /* current ones */
+int copies_wanted(const struct hspmd_controller *m, int nodes);              /* on other nodes, of the state of a plan on `nodes` nodes */
+/* Returns true if the workers that are left hold all state after any loss that `copies` copies are meant to survive. */
+bool bound_plan_survives(struct hspmd_controller *m, const struct bound_plan *l, int copies);
+/* Counts the nodes of the plan that a shrink by count leaves (l->keep). -1: out of memory; noted. */
+int layout_keep_nodes(struct hspmd_controller *m, struct bound_plan *l);
+
 /* generation.c: plans bound to workers, members and their answers */
 /* Returns a reference. NULL and err: invalid, or a device is gone. */
 struct bound_plan *bound_plan_create(struct hspmd_controller *m, json_t *cluster, json_t *plan, const char *name, struct hspmd_error *err);
@@ -339,22 +355,6 @@ json_t *transport_addresses(struct hspmd_controller *m, const struct generation 
 /* journal.c: what a later incarnation of the controller needs */
 void journal(struct hspmd_controller *m);
 void adopt_end(struct hspmd_controller *m); /* the journal of the earlier incarnation is no longer needed */
-
-/* checkpoint_schedule.c: when checkpoints are due, and how many copies; starts none itself */
-bool checkpoint_possible(const struct hspmd_controller *m); /* to some disk */
-bool checkpoint_may_begin(const struct hspmd_controller *m);
-bool checkpoint_shared_due(const struct hspmd_controller *m);
-double checkpoint_interval_s(const struct hspmd_controller *m); /* between checkpoints to disk; INFINITY: counted in steps */
-/* When copies in memory are due; INFINITY: none are made, or there is no new step. */
-double checkpoint_copy_deadline(const struct hspmd_controller *m);
-double checkpoint_deadline(const struct hspmd_controller *m); /* when the next checkpoint is due; INFINITY: not by time */
-void checkpoint_step_done(struct hspmd_controller *m, double step_s);
-struct run_intervals checkpoint_intervals(const struct hspmd_controller *m); /* current ones */
-int copies_wanted(const struct hspmd_controller *m, int nodes);              /* on other nodes, of the state of a plan on `nodes` nodes */
-/* Returns true if the workers that are left hold all state after any loss that `copies` copies are meant to survive. */
-bool bound_plan_survives(struct hspmd_controller *m, const struct bound_plan *l, int copies);
-/* Counts the nodes of the plan that a shrink by count leaves (l->keep). -1: out of memory; noted. */
-int layout_keep_nodes(struct hspmd_controller *m, struct bound_plan *l);
 
 /* straggler.c */
 void straggler_begin(struct hspmd_controller *m);               /* a generation has started to train */
