@@ -4,9 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "common/clock.h"
 #include "runtime/device/cuda/nccl/nccl.h"
 #include "runtime/device/cuda/cuda_graph.h"
 #include "runtime/device/cuda/attention_desc.h"
@@ -18,16 +16,6 @@
 static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = { HSPMD_OPS(ENTRY) };
 
 static const struct hspmd_device_ops cuda_ops;
-
-int hspmd_cuda_failed(cudaError_t status, const char *what, struct hspmd_error *err)
-{
-	return hspmd_fail(err, "%s: %s", what, cudaGetErrorString(status));
-}
-
-size_t hspmd_cuda_dtype_bytes(enum hspmd_dtype dtype)
-{
-	return dtype == HSPMD_F64 ? 8 : dtype == HSPMD_BF16 ? 2 : 4;
-}
 
 static void cuda_close(struct hspmd_device *dev)
 {
@@ -92,6 +80,7 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 		status = cudaEventCreateWithFlags(&cuda->mark, cudaEventDisableTiming);
 	if (status)
 		rv = hspmd_cuda_failed(status, "opening a GPU", err);
+	cuda->check = hspmd_nccl_check;
 	if (!rv && !(cuda->communicators = calloc(1, sizeof *cuda->communicators)))
 		rv = hspmd_fail_memory(err, "opening a CUDA device");
 	if (rv || hspmd_cuda_staging_create(cuda, err) || hspmd_cuda_blas_create(cuda, err) || hspmd_cuda_dnn_create(cuda, err)) {
@@ -109,31 +98,6 @@ static struct hspmd_cuda *enter(struct hspmd_device *dev)
 	struct hspmd_cuda *cuda = (struct hspmd_cuda *)dev;
 	cudaSetDevice(cuda->index);
 	return cuda;
-}
-
-/* How long a wait spins before it sleeps, and how often it looks at the groups. */
-#define SPIN_S 100e-6
-#define LOOK_S 1e-3
-
-int hspmd_cuda_event_wait(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err)
-{
-	cudaError_t status;
-	if (!cuda->communicators->list) {
-		status = cudaEventSynchronize(event);
-		return status ? hspmd_cuda_failed(status, "the GPU", err) : 0;
-	}
-	double since = hspmd_now(), looked = since;
-	while ((status = cudaEventQuery(event)) == cudaErrorNotReady) {
-		double now = hspmd_now();
-		if (now - looked > LOOK_S) {
-			if (hspmd_nccl_check(cuda, err))
-				return -1;
-			looked = now;
-		}
-		if (now - since > SPIN_S)
-			nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
-	}
-	return status ? hspmd_cuda_failed(status, "the GPU", err) : 0;
 }
 
 static void *cuda_allocate(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)

@@ -36,6 +36,8 @@ struct hspmd_cuda {
 	struct hspmd_cuda_dnn *dnn;
 	struct hspmd_cuda_staging *staging, *concurrent_staging;
 	struct hspmd_cuda_communicators *communicators; /* the groups it is in (runtime/comm/nccl) */
+	/* Returns -1 and err if communication under way on the GPU has failed, takes too long or was cancelled; asked while waiting. */
+	int (*check)(struct hspmd_cuda *cuda, struct hspmd_error *err);
 	struct hspmd_cuda_profile *profile;             /* NULL: nobody asked */
 };
 
