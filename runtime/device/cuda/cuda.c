@@ -43,7 +43,7 @@ static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 	cudaError_t status = cudaGetDeviceCount(&count);
 	if (status)
 		return hspmd_cuda_failed(status, "no GPU can be used", err);
-	/* =1: devices beyond the last GPU share the GPUs that exist, for tests on a machine with few. */
+	/* =1: devices beyond the last GPU share the existing GPUs, for tests on a machine with few. */
 	const char *oversubscribe = hspmd_cuda_getenv("HSPMD_CUDA_OVERSUBSCRIBE", "HSPMD_CUDA_SHARE");
 	if (oversubscribe && !strcmp(oversubscribe, "1") && count > 0 && index >= 0)
 		index %= count;
@@ -92,7 +92,7 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 	return 0;
 }
 
-/* The current GPU is a thread's own, and a device may be handed from one thread to another. */
+/* The current GPU is a property of the thread, and a device may be passed from one thread to another. */
 static struct hspmd_cuda *enter(struct hspmd_device *dev)
 {
 	struct hspmd_cuda *cuda = (struct hspmd_cuda *)dev;
@@ -117,7 +117,7 @@ static void cuda_release(struct hspmd_device *dev, void *data)
 	struct hspmd_cuda *cuda = enter(dev);
 	if (!data)
 		return;
-	cudaStreamSynchronize(cuda->stream); /* who still uses it is done then */
+	cudaStreamSynchronize(cuda->stream); /* all users have finished then */
 	cudaFree(data);
 }
 
@@ -166,7 +166,8 @@ static size_t cuda_workspace(struct hspmd_device *dev, enum hspmd_opcode op, con
 	return kernel && kernel->workspace ? kernel->workspace(enter(dev), args) : 0;
 }
 
-/* F32 and BF16 are computed with; all floating operands of a call but statistics, sums and gradients of parameters share one of them. */
+/* The device computes in F32 and BF16. All floating-point operands of a call share one of these types, except statistics, sums and
+ * gradients of parameters. */
 static int check_types(const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	for (int i = 0; i < args->input_count; i++)
@@ -217,7 +218,7 @@ static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 static int cuda_capture_begin(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
-	/* Who wants to know what each operator takes needs them one by one. */
+	/* Profiling needs the operators one by one. */
 	return cuda->profile ? hspmd_fail(err, "nothing is recorded while operators are timed") : hspmd_cuda_capture_begin(cuda, err);
 }
 

@@ -16,7 +16,7 @@ size_t hspmd_cuda_dtype_bytes(enum hspmd_dtype dtype)
 	return dtype == HSPMD_F64 ? 8 : dtype == HSPMD_BF16 ? 2 : 4;
 }
 
-/* How long a wait spins before it sleeps, and how often it looks at the groups. */
+/* How long a wait spins before it sleeps, and how often it checks the communicators. */
 #define SPIN_S 100e-6
 #define LOOK_S 1e-3
 
