@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A management library with two H200s, of which the second is cut into two slices, and a GPU that was lost. */
+/* A management library with two H200s, the second of which is divided into two slices, and a GPU that was lost. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

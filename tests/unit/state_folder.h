@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For tests of checkpoints: a folder that goes after each test, and what is in it read back as workers under any plan would. Include after
- * cmocka.h. */
+/* For tests of checkpoints: a folder that is removed after each test, and its contents read back as workers under any plan would. Include
+ * after cmocka.h. */
 #ifndef HSPMD_TESTS_STATE_FOLDER_H
 #define HSPMD_TESTS_STATE_FOLDER_H
 
@@ -21,7 +21,7 @@ const char *scene_folder(const struct hspmd_manifest *m, const char *node);
 /* rv must be 0; else err is shown. */
 void must(int rv, const struct hspmd_error *err);
 
-/* Needs of a worker under a plan, filled from these folders, must be what they were; the number of gaps. */
+/* The state that a worker needs under a plan, read from these folders, must be equal to what was written; returns the number of gaps. */
 size_t scene_read_worker(const struct hspmd_manifest *m, const char *const *folders, int count, int along, int worker, int workers);
 
 #endif

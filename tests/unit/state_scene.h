@@ -56,7 +56,7 @@ static inline int64_t scene_visit(int tensor, int kind, int64_t step, const stru
 	return wrong;
 }
 
-/* Worker `worker` of `workers`: the part of every tensor along dimension `along` (of the last, where there are fewer). */
+/* Worker `worker` of `workers`: its part of every tensor along dimension `along` (along the last, if the tensor has fewer). */
 static inline bool scene_box(int tensor, int along, int worker, int workers, struct hspmd_box *box)
 {
 	const struct hspmd_shape *s = &scene_tensors[tensor].shape;

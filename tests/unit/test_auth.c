@@ -172,7 +172,7 @@ static void test_greet(void **state)
 }
 
 #ifdef HAVE_MUNGE
-/* A munged of our own in a folder of its own; skipped where it is not installed. */
+/* A munged of the test's own in its own folder; skipped if munged is not installed. */
 static void test_munge(void **state)
 {
 	(void)state;

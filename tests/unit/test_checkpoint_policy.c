@@ -68,7 +68,7 @@ static void test_the_sites_policy_is_read(void **state)
 	assert_int_equal(run_policy_read(&terms, &job, file, &subject, &err), 0);
 	run_policy_clear(&terms);
 	assert_float_equal(job.checkpoint.every_s, 60, 0);
-	/* A file of somebody else is not believed. */
+	/* A file of another user is not trusted. */
 	char named[64];
 	snprintf(named, sizeof named, "%u@%s", (unsigned)getuid() + 1, file);
 	job.checkpoint.every_s = 3600;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-cluster-1: what is read, what is refused, addresses, and which link two devices use. */
+/* hspmd-cluster-1: which files are read, which are refused, addresses, and which link two devices use. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

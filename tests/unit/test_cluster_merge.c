@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Putting clusters together: types that measure alike are one, others are told apart by name, and nothing points at the wrong node or type
- * afterwards. */
+/* Merging clusters: types with equal measurements become one, others are distinguished by name, and no index points to the wrong node or
+ * type afterwards. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -95,7 +95,7 @@ static void test_alike_and_unlike(void **state)
 	hspmd_cluster_destroy(c);
 }
 
-/* Equal in speed but not in memory: two names all the same; and merging again with what was merged keeps them apart. */
+/* Equal in speed but not in memory: the types have two names nevertheless; and merging again keeps them apart. */
 static void test_names_stay_apart(void **state)
 {
 	(void)state;

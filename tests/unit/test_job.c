@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-job-1: what is read, what is refused, paths, and what is said about the files a job names. */
+/* hspmd-job-1: which files are read, which are refused, paths, and the errors about files that a job names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors and log lines: their shape, and that they stay one line whatever is in them. */
+/* Errors and log lines: their form, and that they stay one line with any content. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -81,7 +81,7 @@ static struct hspmd_cluster *make_cluster(const struct shape *x)
 	return c;
 }
 
-/* A stage's devices lie one behind the other or, mixed, half on one node and half on the next, every other one. */
+/* A stage's devices are consecutive or, mixed, alternate between one node and the next. */
 static json_t *make_stage(const struct shape *x, const struct hspmd_cluster *c, int number, int s)
 {
 	json_t *devices = json_array();

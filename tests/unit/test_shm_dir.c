@@ -20,7 +20,7 @@
 
 #define NOBODY 65534
 
-/* Of this process alone: others may be tested beside it. */
+/* Of this process alone: other tests may run at the same time. */
 static char folder[128], job[24], another[24], shorter[24], longer[24];
 
 static const char *in(const char *name)
@@ -135,7 +135,7 @@ static void test_what_is_old(void **state)
 	close(alive);
 }
 
-/* Root removes others' as they would themselves: what they cannot remove, or what a link leads to, stays. */
+/* Root removes other users' folders with their rights: files that they cannot remove, and targets of links, stay. */
 static void test_as_root(void **state)
 {
 	char outside[] = "/tmp/hspmd-outside-XXXXXX", link[256];

@@ -177,7 +177,7 @@ static void test_unread(void **state)
 	hspmd_stream_destroy(b);
 }
 
-/* A limit that is raised once the peer is known counts for what comes after. */
+/* A limit that is raised after the peer has been identified applies to later messages. */
 static void test_limit(void **state)
 {
 	(void)state;

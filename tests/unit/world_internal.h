@@ -69,7 +69,7 @@ struct world {
 	json_t *journal, *events;
 	json_t *saves; /* id of each checkpoint asked for -> life */
 	int life;
-	int64_t planned, resize_reported; /* generations: newest that was saved, newest whose change was told of */
+	int64_t planned, resize_reported; /* generations: newest that was saved, newest whose change was reported */
 	bool dies, dies_in_switch, dead;
 	const char *dies_at; /* NULL: not so */
 	int actions_left;
