@@ -184,7 +184,7 @@ int rename(const char *from, const char *to)
 
 int mkdir(const char *path, mode_t mode)
 {
-	/* One that is there changes nothing. */
+	/* An existing folder stays as it is. */
 	bool new = counts(path) && access(path, F_OK);
 	return strike("mkdir", new ? path : NULL, NULL, NULL, NULL) ? -1 : REAL(mkdir)(path, mode);
 }

@@ -8,17 +8,17 @@
 
 extern char scene_root[64];
 
-/* cmocka's fixtures: make it, remove it. */
+/* cmocka's fixtures: create the folder, remove it. */
 int scene_setup(void **state);
 int scene_teardown(void **state);
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, scene_setup, scene_teardown)
 
-/* A path in it; good until the eighth call from here. */
+/* A path in the folder; valid until the eighth later call. */
 const char *scene_path(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* The folder of a checkpoint in a node's place, as scene_path. */
+/* The folder of a checkpoint in a node's location; valid as that of scene_path. */
 const char *scene_folder(const struct hspmd_manifest *m, const char *node);
 
-/* rv must be 0; else err is shown. */
+/* rv must be 0; else the test fails and shows err. */
 void must(int rv, const struct hspmd_error *err);
 
 /* The state that a worker needs under a plan, read from these folders, must be equal to what was written; returns the number of gaps. */

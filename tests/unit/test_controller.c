@@ -112,7 +112,7 @@ static struct world *short_job(uint64_t seed, int steps, int every_steps)
 	                                             .every_steps = every_steps });
 }
 
-/* All steps are made, and a checkpoint of the last is there. */
+/* All steps are made, and a checkpoint of the last step exists. */
 static void ends_well(struct world *w, uint64_t seed, int steps)
 {
 	int status;
@@ -137,7 +137,7 @@ static void test_last_checkpoint(void **state)
 			}
 }
 
-/* Before every move of a short job something happens: a checkpoint is asked for, a worker or an agent is lost or hangs, the controller
+/* Before every move of a short job something happens: a checkpoint is requested, a worker or an agent is lost or hangs, the controller
  * dies. */
 static void test_to_the_end(void **state)
 {
@@ -202,8 +202,8 @@ static void test_leave_from_a_save(void **state)
 		}
 }
 
-/* All state is lost, and while there is a plan to be made and checkpoints are looked for a node comes, or its agent dies once more: it is
- * asked anew. */
+/* All state is lost, and while the controller waits for a plan and searches for checkpoints a node joins, or its agent dies once more: its
+ * agent gets the query again. */
 static void test_asked_again(void **state)
 {
 	(void)state;
@@ -687,7 +687,7 @@ static void test_adopted_in_two_minds(void **state)
 		}
 }
 
-/* Whoever calls first after a controller's death, the node with the batch script stays. */
+/* Whichever agent connects first after a controller's death, the node with the batch script stays. */
 static void test_adopted_and_shrunk(void **state)
 {
 	(void)state;

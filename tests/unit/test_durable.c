@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are there whole or not at all. System calls are made to fail by the linker's --wrap; what a crash leaves is tested where
- * checkpoints are. */
+/* Files that are complete or absent. The linker's --wrap makes system calls fail; the tests of checkpoints check what a crash leaves. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -223,7 +222,7 @@ static void reads_whole_files(void **state)
 	assert_null(hspmd_read_file(in_folder("none"), 4, &size, &err));
 	assert_null(hspmd_read_file(folder, 1 << 20, &size, &err));
 	assert_non_null(strstr(err.text, "Is a directory"));
-	assert_null(hspmd_read_file("/dev/zero", 100000, &size, &err)); /* without end, and without a size to know it by */
+	assert_null(hspmd_read_file("/dev/zero", 100000, &size, &err)); /* without end, and without a known size */
 	assert_non_null(strstr(err.text, "more than 100000 bytes"));
 	/* A pipe is read; a pipe to which nothing is written is given up. */
 	assert_int_equal(mkfifo(in_folder("pipe"), 0600), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory running short under reading, writing and copying, in our own allocations and in jansson's. */
+/* Shortage of memory during reading, writing and copying, in our own allocations and in jansson's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

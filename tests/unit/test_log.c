@@ -40,7 +40,7 @@ static int restore(void **state)
 	return 0;
 }
 
-/* What was logged since the last call. */
+/* Returns the log since the last call. */
 static const char *logged(void)
 {
 	static char text[8192];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames of control messages: whole, in pieces, damaged, too long, and over connections whose other side does not read. */
+/* Frames of control messages: complete, in pieces, damaged, too long, and over connections whose other side does not read. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
