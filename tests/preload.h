@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For libraries that are preloaded into programs, to stand before the C library's calls. */
+/* For libraries that are preloaded into programs and intercept calls of the C library. */
 #ifndef HSPMD_TESTS_PRELOAD_H
 #define HSPMD_TESTS_PRELOAD_H
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph of one's own on three unequal devices: which of three spirals is a point of the plane on? No language model, and no model that
- * hspmd knows.
+/* A user's own graph on three unequal devices: which of three spirals does a point of the plane belong to? It is no language model, and no
+ * model that hspmd knows.
  *
  *     cc -o own-graph own-graph.c $(pkg-config --cflags --libs hspmd) -lm && ./own-graph
  *
- * n:0 has two cores, n:1 and n:2 one each. n:0 and n:1 work on three of every four samples together, n:0 with the larger part of the inner
- * layer; n:2 has all of it, and the fourth sample. `./own-graph --program n:0` prints what n:0 does in a step instead of training. */
+ * n:0 has two cores, n:1 and n:2 one each. n:0 and n:1 work together on three of every four samples, n:0 with the larger part of the inner
+ * layer; n:2 has all of the layer, and the fourth sample. `./own-graph --program n:0` prints n:0's program instead of training. */
 #include <hspmd/hspmd.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,8 +24,8 @@ static const char cluster[] =
         "  \"nodes\": [ { \"name\": \"n\", \"devices\": [ { \"type\": \"big\", \"count\": 1 }, { \"type\": \"small\", \"count\": 2 } ] } ],"
         "  \"links\": [ { \"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5 } ] }";
 
-/* A sample is 64 points; 8 samples a step, four at a time. All three devices are one stage: how they share its work the annotations below
- * say. */
+/* A sample is 64 points; 8 samples per step, in micro-batches of four. All three devices are one stage: the annotations below say how they
+ * divide its work. */
 static const char plan[] =
         "{ \"format\": \"hspmd-plan-1\", \"global_batch\": 8, \"micro_batch\": 4, \"seq_len\": 64,"
         "  \"pipelines\": [ { \"micro_batches\": 2, \"stages\": [ { \"layers\": [0, 3], \"devices\": [\"n:0-2\"] } ] } ] }";
@@ -56,8 +56,8 @@ static void build(void *context, struct hspmd_net *net)
 	int w_in = weight(net, "in", WIDTH, 2), b_in = vector(net, "in.bias", WIDTH, 0);
 	int x = hspmd_net_gelu(net, hspmd_net_linear(net, points, w_in, b_in));
 
-	/* Five parts in eight of the inner width lie on the first device, the rest on the second, and so for the sums after it; the third
-	 * has a copy of all. */
+	/* Five eighths of the inner width (rows of `up`, columns of `down`) are on the first device, the rest on the second; the third has a
+	 * copy of all. */
 	hspmd_net_layer(net, 1);
 	int normed = hspmd_net_layer_norm(net, x, vector(net, "gain", WIDTH, 1), vector(net, "bias", WIDTH, 0), 1e-5);
 	int up = weight(net, "up", 2 * WIDTH, WIDTH), down = weight(net, "down", WIDTH, 2 * WIDTH);
@@ -71,7 +71,7 @@ static void build(void *context, struct hspmd_net *net)
 	hspmd_net_loss(net, hspmd_net_linear(net, x, out, vector(net, "out.bias", SPIRALS, 0)), targets);
 }
 
-/* Point `number` of all, and its spiral: the same whenever it is asked for. */
+/* Point `number`, and its spiral: the same for every call. */
 static int point(int64_t number, float *to)
 {
 	uint64_t z = (uint64_t)number * UINT64_C(0x9e3779b97f4a7c15) + 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a checkpoint costs: bench_checkpoint FOLDER MEGABYTES. Training is played by one thread that adds numbers; printed are how long it
- * was held up, how fast the shard reached the disk, and how much of the thread's work was lost while it did. */
+/* Cost of a checkpoint: bench_checkpoint FOLDER MEGABYTES. A thread that adds numbers emulates training. Prints how long the thread was
+ * blocked, how fast the shard was written to the disk, and how much of the thread's work was lost meanwhile. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #define SLICES 64
 
-/* Units of work in a second or so. */
+/* Units of work in about a second. */
 static double work(double seconds, struct hspmd_writer *w, double *units_s)
 {
 	static volatile float sink;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast communication steps run between processes of this machine: bench_comm TRANSPORT MEMBERS MEGABYTES. One line a pattern: seconds
- * of a step, and the bytes of the tensor a second. */
+/* Speed of communication steps between processes of this machine: bench_comm TRANSPORT MEMBERS MEGABYTES. Prints one line per pattern:
+ * seconds per step, and bytes of the tensor per second. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,7 +95,7 @@ static int run(struct bench *b, enum hspmd_comm_kind kind, struct hspmd_error *e
 		if (hspmd_transport_all_reduce_f64(b->t, 2 << 20, &late, 1, err))
 			return -1;
 		best = k > 1 && late / n < best ? late / n : best;
-		/* All stop together: whoever is ahead in rounds would wait for ever. */
+		/* All stop together: a member that is ahead in rounds would wait for ever. */
 		double go = hspmd_now() - start < 1.0 || k < 6;
 		if (hspmd_transport_all_reduce_f64(b->t, 3 << 20, &go, 1, err))
 			return -1;

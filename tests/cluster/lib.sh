@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# What the tests on a private Slurm share. A NAME.test sources it, defines functions test_..., and ends with run_tests.
+# Functions that the tests on a private Slurm share. A NAME.test sources this file, defines functions test_..., and ends with run_tests.
 #
-# Each test runs under set -e in a folder of its own, on the cluster that start_cluster made for the file; the first command
-# that fails ends it. A line "ok", "not ok" or "skip" per test is the result; all else is for whoever reads the log.
-# Every wait has a deadline, counted in seconds, generous: tests must pass on two busy cores.
+# Each test runs under set -e in its own folder, on the cluster that start_cluster made for the file; the first command that fails ends the
+# test. The result is a line "ok", "not ok" or "skip" per test; all other output is for readers of the log. Every wait has a deadline in
+# seconds, and a generous one: tests must pass on two busy cores.
 set -uo pipefail
 
 top=$(dirname "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")")
@@ -26,7 +26,7 @@ skip() {
 	exit 77
 }
 
-# needs COMMAND NAME: without it, the file called NAME is skipped as a whole.
+# needs COMMAND NAME: without COMMAND, the whole file NAME is skipped.
 needs() {
 	command -v "$1" >/dev/null || {
 		echo "skip $2: there is no $1 here (contrib/packages/debian lists its package)"
@@ -45,19 +45,19 @@ wait_for() {
 	done
 }
 
-# built TARGET...: made here if it is not; one at a time, for others may want the same now.
+# built TARGET...: builds the targets if they are missing; one process at a time, because other tests may want the same targets now.
 built() {
 	flock "$build/.made-by-tests" make -s -C "$build" "$@"
 }
 
-# refuses COMMAND...: it must fail; what it said is in $WORK/said.
+# refuses COMMAND...: the command must fail; its output is in $WORK/said.
 refuses() {
 	if "$@" >"$WORK/said" 2>&1; then
 		fail "should have been refused: $*"
 	fi
 }
 
-# says PATTERN: what the last refused command said matches.
+# says PATTERN: the output of the last refused command matches.
 says() {
 	grep -qE -- "$1" "$WORK/said" || {
 		note "expected words that match: $1"
@@ -66,7 +66,7 @@ says() {
 	}
 }
 
-# not COMMAND...: unlike a plain "!", ends the test under set -e.
+# not COMMAND...: unlike a plain "!", ends the test under set -e if the command succeeds.
 not() {
 	! "$@"
 }
@@ -75,7 +75,7 @@ equal() { # WHAT EXPECTED ACTUAL
 	[[ $2 == "$3" ]] || fail "$1: expected '$2', got '$3'"
 }
 
-# explained METRICS: every change of the allocation has its pause, the pause's phases, and the bytes by where they came from.
+# explained METRICS: every change of the allocation has its pause, the phases of the pause, and the bytes by source.
 explained() {
 	equal "changes without an explanation" "" "$(jq -rR 'fromjson? | objects | select(.event == "resize")
 		| select((((.phases_s // {}) | [.detect, .settle, .plan, .specialise, .connect, .move, .first_step] | all(type == "number" and . >= 0)) and (.pause_s >= 0)
@@ -83,9 +83,10 @@ explained() {
 			and (.cause | type) == "string" and (.state | type) == "string") | not) | .generation' "$1")"
 }
 
-# run_alone JOB-FILE OUTPUT: a run by one worker of one thread on this machine, without Slurm and at its own pace, to compare with. What it says is in OUTPUT.log.
+# run_alone JOB-FILE OUTPUT: a run by one worker with one thread on this machine, without Slurm and without a lower limit on the time of a
+# step, to compare with. Its messages are in OUTPUT.log.
 run_alone() {
-	# One device of many is one thread.
+	# One device has one thread.
 	jq -n '{ format: "hspmd-cluster-1", device_types: { core: { kind: "cpu", memory_bytes: 4000000000, gbytes_per_s: 10, peak_tflops: { fp32: 0.05 } } },
 		nodes: [ { name: "alone", devices: [ { type: "core", count: 256 } ] } ], links: [ { scope: "node", alpha_s: 1e-6, gbytes_per_s: 5 } ] }' >alone-cluster.json
 	jq --argjson layers "$(layers_of "$1")" '{ format: "hspmd-plan-1", global_batch, micro_batch: 1, seq_len, schedule: "1f1b", zero_stage: 0,
@@ -93,7 +94,7 @@ run_alone() {
 	env -u SLURM_CONF -u HSPMD_TEST_STEP_S hspmd run --cluster alone-cluster.json --plan alone-plan.json --job "$1" --output "$2" >"$2.log" 2>&1 || { tail "$2.log"; return 1; }
 }
 
-# layers_of JOB-FILE: how many layers plans of its model have.
+# layers_of JOB-FILE: prints how many layers plans of its model have.
 layers_of() {
 	local model
 	model=$(jq -r .model "$1")
@@ -101,14 +102,15 @@ layers_of() {
 	jq '(.n_layer // .num_hidden_layers) + 2' "$model"
 }
 
-# same_losses METRICS: a run on one worker, for as many steps as any generation made (steps that were lost may not have been made again yet), has the same losses.
+# same_losses METRICS: a run on one worker, for as many steps as any generation made (lost steps may not have been repeated yet), has the
+# same losses.
 same_losses() {
 	jq --argjson steps "$(jq -rR 'fromjson? | objects | select(has("loss")) | .step' "$1" | jq -s 'max + 1')" \
 		'.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json >same.json
 	run_alone same.json undisturbed && "$top/tests/compare-losses" "$1" undisturbed/metrics.jsonl
 }
 
-# as_undisturbed METRICS: the same losses, every change explained, and no generation began from nothing.
+# as_undisturbed METRICS: the losses are the same, every change is explained, and no generation started from nothing.
 as_undisturbed() {
 	same_losses "$1" && explained "$1" &&
 		equal "generations that began from nothing" "" "$(jq -rR 'fromjson? | objects | select(.state? == "init") | .generation' "$1")"
@@ -135,7 +137,7 @@ job_state() { # JOB
 	squeue -h -j "$1" -o %T 2>/dev/null
 }
 
-# The last state of a job that may have left the queue, from slurmctld's memory.
+# The last state of a job, from slurmctld's memory: the job may have left the queue.
 job_is() { # JOB STATE
 	[[ $(scontrol -o show job "$1" 2>/dev/null) == *"JobState=$2 "* ]]
 }
@@ -165,7 +167,7 @@ queue_is_empty() {
 
 # ---- running the tests of a file
 
-# where LINE COMMAND: which command failed, and from which line of the test it was called.
+# where LINE COMMAND: reports which command failed, and from which line of the test it was called.
 where() {
 	local i
 	note "at ${BASH_SOURCE[1]##*/}:$1: $2"
@@ -174,7 +176,7 @@ where() {
 		note "called at ${0##*/}:${BASH_LINENO[i - 1]}"
 		break
 	done
-	# Once is enough: callers fail in their turn.
+	# Report once: the callers fail, too.
 	trap - ERR
 }
 
@@ -203,7 +205,7 @@ run_one() { # FUNCTION
 	cancel_everything || { show_everything; return 1; }
 }
 
-# What one wants to see of a failed test.
+# What helps to understand a failed test.
 show_everything() {
 	local file
 	squeue --all 2>&1 | sed 's/^/  | /'
@@ -221,14 +223,14 @@ show_everything() {
 	tail -n 30 "$HSPMD_MINI/log/slurmctld.log" | sed 's/^/  | /'
 }
 
-# Runs all functions test_... in the order in which they were written; HSPMD_ONLY chooses those whose name contains it.
+# Runs all functions test_... in the order in which they are written; HSPMD_ONLY chooses those whose name contains it.
 run_tests() {
 	local name stuck failures=0
 	local -a names
 	mapfile -t names < <(sed -n 's/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$0")
 	for name in "${names[@]}"; do
 		[[ $name == *"${HSPMD_ONLY-}"* ]] || continue
-		# Not "run_one || break": set -e has no effect in what stands before a "||".
+		# Not "run_one || break": set -e has no effect in a command before "||".
 		run_one "$name" </dev/null
 		stuck=$?
 		((stuck == 0)) || break
@@ -236,8 +238,8 @@ run_tests() {
 	exit $((failures > 0))
 }
 
-# run_tests_in FOLDER: as run_tests, for tests that need no Slurm, each in a folder of its own below FOLDER. Where a function after_each is defined, it
-# runs after each of them, however it ended.
+# run_tests_in FOLDER: as run_tests, for tests that need no Slurm, each in its own folder below FOLDER. If a function after_each is defined,
+# it runs after each test, whether that passed or failed.
 run_tests_in() {
 	local name began status failures=0
 	local -a names

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# A site: hspmdctld beside a private Slurm, and several users.
+# A site: hspmdctld next to a private Slurm, and several users.
 . "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 
 ctld_options=()
 
 ctld_start() {
-	# Its descriptors are its own: a test must not wait for it.
+	# hspmdctld has its own descriptors: a test must not wait for it.
 	hspmdctld --listen "127.0.0.1:$port" --policies "$HSPMD_MINI/etc/policies.d" --metrics "127.0.0.1:$((port + 1))" \
 		--event-log "$HSPMD_MINI/log/ctld.jsonl" "${ctld_options[@]}" </dev/null >>"$HSPMD_MINI/log/ctld.log" 2>&1 &
 	echo $! >"$HSPMD_MINI/run/ctld"
@@ -36,15 +36,15 @@ since() { # TIME: seconds, for the log
 	awk -v a="$1" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }'
 }
 
-# as USER COMMAND...: as another user, where we can; else as ourselves.
+# as USER COMMAND...: runs the command as another user if we may, else as ourselves.
 as() {
 	local user=$1
 	shift
 	if [[ $user == "$(id -un)" ]]; then "$@"; else runuser -u "$user" -- "$@"; fi
 }
 
-# start_site [OPTION...]: the cluster, as start_cluster_with_plugin starts it; sets $port, $socket and the users $me, $second and $third (one user where we
-# may not be others).
+# start_site [OPTION...]: starts the cluster as start_cluster_with_plugin does; sets $port, $socket and the users $me, $second and $third
+# (one user if we may not become others).
 start_site() {
 	local users=()
 	me=$(id -un) second=$me third=$me
@@ -63,8 +63,8 @@ start_site() {
 	scontrol reconfigure
 }
 
-# use_sample: slurm.conf as the pieces that ship want it, its partitions among them. What names the place of a file stays our own, and so does how often Slurm
-# schedules: of that all that the sample asks for must be there.
+# use_sample: changes slurm.conf as the samples that we install say, including their partitions. Paths of files stay those of the test, and
+# so does how often Slurm schedules: all of the sample's scheduling parameters must be there.
 use_sample() {
 	local line word
 	sed -i '/^PartitionName=DEFAULT/!{/^PartitionName=/d}' "$SLURM_CONF"

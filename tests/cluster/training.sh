@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Training jobs in tests: made small, submitted, disturbed, and compared with the same job undisturbed.
+# Training jobs in tests: make them small, submit them, disturb them, and compare them with the same job undisturbed.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 hspmd run --help >/dev/null 2>&1 || {
@@ -8,7 +8,8 @@ hspmd run --help >/dev/null 2>&1 || {
 	exit 77
 }
 
-# prepare_example [JQ-FILTER]: job.json as it ships and all it names, in this test's folder; the filter changes its settings.
+# prepare_example [JQ-FILTER]: puts the installed example job.json and all files that it names into this test's folder; the filter changes
+# its settings.
 prepare_example() {
 	local corpus=$HSPMD_MINI/jobs/corpus.bin
 	[[ -s $corpus ]] || "$top/contrib/examples/make-corpus" -o "$corpus" 1000000
@@ -19,8 +20,8 @@ prepare_example() {
 	mkdir -p shared
 }
 
-# prepare_job [JQ-FILTER]: the same with a small model at a pace. No test waits for the steps, nor may they be over before it is: a step takes half a second
-# on any machine, however fast, until the_job_is_done lets go.
+# prepare_job [JQ-FILTER]: the same with a small model and slowed steps. No test waits for a number of steps, and the job must not end
+# before its test does: a step takes at least half a second on any machine until the_job_is_done lifts this.
 prepare_job() {
 	prepare_example ".seq_len = 64 | .global_batch = 8 | .steps = 200 | .optimizer.lr = 3e-4 | .optimizer.schedule = \"constant\" | ${1-.}"
 	make_small gpt2-tiny.json '.n_layer = 3 | .n_embd = 64'
@@ -33,7 +34,7 @@ make_small() { # MODEL FILTER
 	jq "$2" "$1" >small.json && mv small.json "$1"
 }
 
-# prepare_endless_job [JQ-FILTER]: one that is ended by ends_as_undisturbed, however many steps it has made by then.
+# prepare_endless_job [JQ-FILTER]: a job that ends_as_undisturbed ends, however many steps it has made by then.
 prepare_endless_job() {
 	prepare_job "${1-.} | .steps = 1000000"
 }
@@ -45,7 +46,7 @@ ends_as_undisturbed() {
 	steps_are_in_order
 }
 
-# undisturbed: sets $reference to the folder of the same job run by one worker with no Slurm; run once for all tests of a file.
+# undisturbed: sets $reference to the folder of the same job, run by one worker without Slurm; runs once for all tests of a file.
 undisturbed() {
 	local key
 	key=$(jq -S 'del(.checkpoint, .elastic)' job.json | md5sum | cut -c 1-12)
@@ -53,12 +54,12 @@ undisturbed() {
 	[[ -s $reference/metrics.jsonl ]] || run_alone job.json "$reference" || fail "the undisturbed run failed"
 }
 
-# start_training_cluster [OPTION...]: nodes with a processor each, so that a worker is one thread.
+# start_training_cluster [OPTION...]: nodes with one processor each, so that a worker has one thread.
 start_training_cluster() {
 	start_cluster_with_plugin --cpus 1 "$@"
 }
 
-# submit [SBATCH-OPTION...]: sets $job and $output; returns once steps are being made.
+# submit [SBATCH-OPTION...]: sets $job and $output; returns when the job makes steps.
 submit() {
 	submit_only "$@"
 	wait_for 120 "job $job to make steps" at_step 3
@@ -69,7 +70,7 @@ submit_only() {
 	output=$WORK/hspmd-$job
 }
 
-# lines FILTER: what a jq filter makes of the metrics' lines, one after the other; a line half written is passed over.
+# lines FILTER: applies a jq filter to each line of the metrics; skips a line that is half written.
 lines() {
 	[[ -f $output/metrics.jsonl ]] || return 0
 	jq -rR "fromjson? | objects | $1" "$output/metrics.jsonl"
@@ -86,17 +87,17 @@ at_step() { # STEP
 	[[ -n $step ]] && ((step >= $1))
 }
 
-# A job that ended in a wait for its next step will never come to it: say so at once.
+# A job that has ended will never reach the step: fail at once.
 still_running() {
 	! job_ended "$job" || { note "job $job has ended"; exit 1; }
 }
 
-steps_on() { # NODES FROM-STEP: it has made a step from there on, on that many nodes
+steps_on() { # NODES FROM-STEP: the job has made a step on that many nodes, at FROM-STEP or later
 	still_running
 	[[ -n $(lines "select(has(\"loss\") and .nodes == $1 and .step >= $2) | .step") ]]
 }
 
-# trains_on NODES: waits until steps are made on so many nodes, and a few more.
+# trains_on NODES: waits until the job makes steps on that many nodes, and a few more steps.
 trains_on() {
 	local from
 	from=$(last_step)
@@ -104,7 +105,7 @@ trains_on() {
 	wait_for 120 "some steps on $1 nodes" at_step $(($(last_step) + 3))
 }
 
-# trains_again: waits until it makes steps after it was requeued.
+# trains_again: waits until the job makes steps after it was requeued.
 trains_again() {
 	wait_for 120 "its second life" has_resumed
 	trains_on "$(job_nodes "$job" | wc -w)"
@@ -115,7 +116,7 @@ has_resumed() {
 	[[ -n $(lines 'select(.event == "resize" and .cause == "requeue") | .step') ]]
 }
 
-# the_job_is_done: let go, the job ends well, every step of it is there, and with the losses of the undisturbed run.
+# the_job_is_done: lifts the limit on speed; then the job succeeds, every step is there, and the losses are those of the undisturbed run.
 the_job_is_done() {
 	rm -f "${HSPMD_TEST_STEP_S-}"
 	undisturbed
@@ -127,7 +128,7 @@ the_job_is_done() {
 	steps_are_in_order
 }
 
-# Steps are told once each within a generation, in order.
+# Within a generation each step is reported once, in order.
 steps_are_in_order() {
 	equal "steps out of order" "" "$(lines 'select(has("loss")) | "\(.generation) \(.step)"' |
 		awk '$1 < g || ($1 == g && $2 != s + 1) { print } { g = $1; s = $2 }' | tail -n +2)"
@@ -153,7 +154,7 @@ same_nodes() {
 	[[ $(scontrol show hostnames "$(status_of .nodes)" | sort | paste -sd ' ') == "$(job_nodes "$job" | tr ' ' '\n' | sed '/^$/d' | sort | paste -sd ' ')" ]]
 }
 
-# Nodes that go without a word may take with them what nobody else has: then a checkpoint is what there is to go on from.
+# Nodes that leave without notice may hold the only copy of some state: then the job continues from a checkpoint.
 has_checkpoint() {
 	wait_for 120 "a checkpoint" checkpoint_is_there
 }
@@ -166,7 +167,7 @@ checkpoint_is_there() {
 worker_pids() { # NODE: of this job's workers there
 	local pid
 	for pid in $(pgrep -x hspmd; pgrep -x lt-hspmd); do
-		# Other clusters have a job of this number, too.
+		# Other clusters may have a job with this number, too.
 		! { grep -qzxF "SLURM_CONF=$SLURM_CONF" "/proc/$pid/environ" && grep -qzxF "SLURM_JOB_ID=$job" "/proc/$pid/environ" && grep -qzxF "SLURMD_NODENAME=$1" "/proc/$pid/environ"; } 2>/dev/null ||
 			! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '[h]spmd worker' || echo "$pid"
 	done

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Faults of a run on this machine: kill -9 of a worker, of a node's agent, of the job controller, of all of a node's processes together with its memory; a worker that
-# hangs (SIGSTOP); a disk that is full, or fails, while a checkpoint is written; a worker that dies or hangs at a drawn system call of a checkpoint; a resize; all
-# processes at once, and --resume. They fall at any time, into checkpoints, into switches from one plan to the next, into recoveries, and two at once.
+# Faults of a run on this machine: kill -9 of a worker, of a node's agent, of the job controller, or of all of a node's processes together
+# with its memory; a worker that hangs (SIGSTOP); a disk that is full, or fails, while a checkpoint is written; a worker that dies or hangs
+# at a drawn system call of a checkpoint; a resize; all processes at once, and --resume. Faults come at any time, during checkpoints, during
+# switches from one plan to the next, during recoveries, and two at once.
 #
-# Devices are so small that no one of them could hold the whole state: what is lost with a worker is nowhere else but in copies.
+# Devices are so small that none could hold all of the state: what is lost with a worker exists only in copies.
 
 . "$top/tests/faults/processes.sh"
 
@@ -55,7 +56,8 @@ end_run() {
 	wait "$run" || status=$?
 	((status == 1)) && tail -n 1 run.log | grep -q 'stopped by SIGTERM' || { echo "the run ended with status $status"; return 1; }
 	wait_for 60 "all processes to end" none_left || { echo "processes are left: $(processes)"; return 1; }
-	# Nodes that left meanwhile have kept parts of older ones. On a busy machine the time to leave may be over before the last one is written.
+	# Nodes that left meanwhile have kept parts of older checkpoints. On a busy machine the time to leave may be over before the last
+	# one is written.
 	! tail -n 1 run.log | grep -q 'is complete' || hspmd checkpoint verify ckpt --step "$(($(told) + 1))" >verify.log 2>&1 || { cat verify.log; return 1; }
 }
 
@@ -63,7 +65,7 @@ end_run() {
 
 signal() { # SIGNAL WHAT PID...
 	say "$1 $2 (${*:3})"
-	# Some may have gone by themselves meanwhile.
+	# Some may have ended by themselves meanwhile.
 	(($# < 3)) || { kill "-$1" "${@:3}"; } 2>/dev/null || true
 }
 
@@ -80,7 +82,7 @@ hurt() {
 		[[ $controller == "$run" ]] || signal KILL controller $controller
 		;;
 	11 | 12 | 13)
-		# All of its processes at once, and what its memory held.
+		# Kills all processes of a node at once, and removes the state in its memory.
 		signal KILL "node n$node" $(agent "$node") $(workers "$node")
 		rm -rf /dev/shm/hspmd-*-"$(jq -r '.run[:12]' o/run.json)/n$node"
 		;;
@@ -143,7 +145,7 @@ in_a_switch() {
 	hurt
 	perhaps_another
 	wait_for 120 "the resize to end" gone "$resizing" || { show; exit 1; }
-	# With all nodes again, so that there is always one to spare.
+	# With all nodes back, so that there is always one to spare.
 	hspmd grow "$nodes" o >>resize.log 2>&1 || true
 }
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# A small job on $nodes nodes n0, n1, ... of this machine, and the processes of its run, which bears HSPMD_CONTACTS=$folder/contacts and writes to $folder/o.
+# A small job on $nodes nodes n0, n1, ... of this machine, and the processes of its run, which have HSPMD_CONTACTS=$folder/contacts in their
+# environment and write to $folder/o.
 
-# In the current folder. No device could hold the whole state: what is lost with a worker is nowhere else but in copies.
+# In the current folder. No device could hold all of the state: what is lost with a worker exists only in copies.
 prepare() {
 	"$top/contrib/examples/make-corpus" -o corpus.bin 200000
 	jq '.n_layer = 3 | .n_embd = 64' "$top/contrib/examples/gpt2-tiny.json" >model.json
@@ -38,7 +39,7 @@ workers() { # NODE-NUMBER
 	done
 }
 
-# Ends what bears the folder's name, also what is being started meanwhile. Returns 1 when something is left.
+# Kills all processes with the folder's name in their environment, also those that are being started meanwhile. Returns 1 if any is left.
 end_processes() {
 	local pid tries
 	for ((tries = 0; tries < 100; tries++)); do
@@ -52,7 +53,7 @@ end_processes() {
 	return 1
 }
 
-# What the memory of played nodes still holds of runs whose output lies in the folder.
+# Prints what the memory of emulated nodes still holds of runs whose output is in the folder.
 remove_memory() {
 	local name
 	while read -r name; do

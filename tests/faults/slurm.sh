@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Faults of a job on a private Slurm cluster: kill -9 or SIGSTOP of a worker, the job controller killed, a node that dies with all of its processes, a node's link cut
-# (network namespaces; as root), a shrink that nobody announced. They fall at any time, into switches, and two at once. What was lost comes back before the next.
+# Faults of a job on a private Slurm cluster: kill -9 or SIGSTOP of a worker, a dead job controller, a node that dies with all of its
+# processes, a node whose link is cut (network namespaces; as root), a shrink without notice. Faults come at any time, during switches, and
+# two at once. Lost nodes come back before the next fault.
 . "$top/tests/cluster/training.sh"
 
 isolate=()
 if [[ $EUID == 0 ]] && ip netns add hspmd-try-$$ 2>/dev/null; then
 	ip netns del hspmd-try-$$
 	isolate=(--isolate)
-	# It takes namespaces of one kernel for one machine, and would not use the link.
+	# UCX takes network namespaces of one kernel for one machine, and would not use the link.
 	export UCX_TLS=tcp UCX_NET_DEVICES=eth0
 else
 	note "no link is cut: network namespaces cannot be made here"
@@ -31,7 +32,7 @@ end_run() {
 	wait_for 120 "job $job to end" job_ended "$job"
 }
 
-# ---- faults; the first node, on which the controller is, is a node like others only to kill -9 of processes
+# ---- faults; the first node, on which the controller runs, gets only kill -9 of processes
 
 dead='' cut=''
 
@@ -40,7 +41,7 @@ hurt() {
 	local which=$drawn node
 	draw $((nodes - 1))
 	node=n$((drawn + 1))
-	# One node at a time: a copy on one other is what the job asked for.
+	# One node at a time: the job has requested a copy on one other node.
 	[[ -z $dead$cut ]] || ((which < 4)) || which=0
 	case $which in
 	0 | 1) say "kill -9 of the workers on $node"; signal KILL $(worker_pids "$node") ;;
@@ -64,7 +65,7 @@ signal() { # SIGNAL PID...
 	(($# < 2)) || { kill "-$1" "${@:2}"; } 2>/dev/null || true
 }
 
-# Nodes and links are there again, and the job has them all.
+# Waits until nodes and links are back, and the job has all nodes.
 come_back() {
 	local since=${1:--1}
 	wait_for 240 "steps after that" beyond "$((since + 1))" || { show; exit 1; }
@@ -91,7 +92,7 @@ one_fault() {
 }
 
 prepare_endless_job '.checkpoint.replicas = 1 | .elastic.max_nodes = '"$nodes"
-unset HSPMD_TEST_STEP_S # faults are to fall into steps
+unset HSPMD_TEST_STEP_S # faults are to interrupt steps
 submit -N "$nodes" || exit 1
 metrics=$output/metrics.jsonl log=$output/hspmd.log
 has_checkpoint || exit 1

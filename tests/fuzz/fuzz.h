@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the fuzz targets share. A target reads its bytes as a file; when they are accepted, what is written must be accepted too and give
- * the same again. libFuzzer stops at a crash, a leak, undefined behaviour, a message that is not one line, or when a check here fails. */
+/* Functions that the fuzz targets share. A target reads its bytes as a file; if they are accepted, what it then writes must be accepted
+ * too, and must give the same again. libFuzzer stops at a crash, a leak, undefined behaviour, a message that is not one line, or when a
+ * check here fails. */
 #ifndef HSPMD_TESTS_FUZZ_H
 #define HSPMD_TESTS_FUZZ_H
 
@@ -21,7 +22,7 @@ static inline void fuzz_check(int holds, const char *what)
 	abort();
 }
 
-/* A refusal must say something, on one line. */
+/* An error must have a message, on one line. */
 static inline void fuzz_check_error(const struct hspmd_error *err)
 {
 	fuzz_check(*err->text != '\0', "an error has a message");
@@ -29,10 +30,10 @@ static inline void fuzz_check_error(const struct hspmd_error *err)
 		fuzz_check((unsigned char)*p >= ' ', "a message is one line");
 }
 
-/* Reads a value, tries what there is to try, and returns what is written of it (a new reference), or NULL with err. */
+/* Reads a value, tries the functions that use it, and returns it as written again (a new reference), or NULL with err. */
 typedef json_t *fuzz_written(const json_t *value, struct hspmd_error *err);
 
-/* The value after a way through its text. */
+/* Writes the value as text and reads it back. */
 static inline json_t *fuzz_through_text(const json_t *value)
 {
 	char *text = hspmd_json_text(value);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Annotations as text, one a line. What parses must print and parse again as the same; the first two, where they fit the tensor, are
- * resolved, and executing the answer must give the value. */
+/* Annotations as text, one per line. A line that parses must print and parse again as the same; the first two, if they fit the tensor, are
+ * resolved, and executing the result must give the value. */
 #include "fuzz.h"
 #include "tests/unit/transfer_run.h"
 

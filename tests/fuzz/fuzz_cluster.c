@@ -2,7 +2,7 @@
 #include "common/format/cluster.h"
 #include "fuzz.h"
 
-/* Ask for what others ask of a cluster; the index must answer as the search without it does. */
+/* Make the queries that other code makes; the index must answer as the search without it does. */
 static void look_around(struct hspmd_cluster *c)
 {
 	char address[300];

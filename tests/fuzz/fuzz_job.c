@@ -2,7 +2,7 @@
 #include "common/format/job.h"
 #include "fuzz.h"
 
-/* The rate must be a number between nothing and what was asked for, whatever the step. */
+/* The learning rate must be between 0 and the requested one at every step. */
 static void look_around(const struct hspmd_job *j)
 {
 	const int64_t steps[] = { 0, 1, j->optimizer.warmup_steps, j->steps / 2, j->steps, INT64_MAX };

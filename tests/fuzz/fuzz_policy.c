@@ -4,7 +4,7 @@
 #include "policies/limits.h"
 #include "policies/match.h"
 
-/* Whoever asks gets an answer: a rule with its terms, or a reason. */
+/* Every query gets an answer: a rule with its terms, or a reason. */
 static void ask(const struct hspmd_policy *p, const char *partition, const char *policy)
 {
 	struct hspmd_policy_subject subject = { .user = "ann", .account = "lab", .partition = partition, .policy = policy };

@@ -17,7 +17,7 @@ static const struct hspmd_policy *policy(void)
 	return p;
 }
 
-/* Whatever happened, it can be replayed, and the books balance. */
+/* Any trace that is accepted can be replayed, and its accounts balance. */
 static void replay(const struct hspmd_trace *t)
 {
 	if (t->node_count > 64 || t->job_count > 16 || t->event_count > 64)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stranger may send to a control port, in pieces: the first byte says how long they are. */
+/* What a stranger may send to a control port, in pieces: the first byte gives the length of the pieces. */
 #include "common/auth.h"
 #include "common/wire.h"
 #include "fuzz.h"
 
 #define LIMIT 4096 /* bytes of a message */
 
-/* What was taken in reads the same once it is written. */
+/* A message that was received reads the same after it is written. */
 static void check_again(const json_t *message)
 {
 	struct hspmd_error err = { "" };
@@ -22,7 +22,7 @@ static void check_again(const json_t *message)
 	free(frame);
 }
 
-/* Nobody proves himself who does not know the cookie. */
+/* Without the cookie no peer can prove its identity. */
 static void check_refused(const json_t *message)
 {
 	struct hspmd_error err = { "" };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preloaded into a program that changes files: at the call whose number HSPMD_CRASH_AT says it kills the process (a write has then written
- * half), or, with HSPMD_CRASH_ERRNO, lets that call fail. With HSPMD_CRASH_LOG every call is written down, so that the order of writes,
- * syncs and renames can be judged as a loss of power would. Only calls on paths that begin with HSPMD_CRASH_UNDER (several: with a colon
- * between), and on descriptors opened there, count.
+/* Preloaded into a program that changes files. At the call with number HSPMD_CRASH_AT it kills the process (a write has then written half),
+ * or, with HSPMD_CRASH_ERRNO, lets that call fail. With HSPMD_CRASH_LOG it logs every call, so that the order of writes, syncs and renames
+ * can be judged as a power failure would. Only calls on paths that begin with HSPMD_CRASH_UNDER (several are separated by colons), and on
+ * descriptors opened there, count.
  *
- * A file that HSPMD_CRASH_ORDER names tells running processes what to do: "CALL TEXT WHAT" (or "any" call; TEXT is part of the path). The
- * first process that comes to such a call removes the file and kills itself (WHAT is "kill"), stops itself ("stop"), or lets the call fail
- * (an errno); "keep ERRNO" lets all fail while the file is there, "hold" has all wait until it is gone. */
+ * A file that HSPMD_CRASH_ORDER names gives orders to running processes: "CALL TEXT WHAT" (or "any" call; TEXT is part of the path). The
+ * first process that makes such a call removes the file and kills itself (WHAT is "kill"), stops itself ("stop"), or lets the call fail (an
+ * errno); "keep ERRNO" lets all such calls fail while the file exists, "hold" makes all wait until it is removed. */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -55,7 +55,7 @@ static void die(void)
 		pause();
 }
 
-/* As strike, by the order that lies there, if one does. */
+/* As strike, by the order in that file, if there is one. */
 static int obey(const char *what, const char *path, void (*half)(void *), void *arg)
 {
 	const char *order = getenv("HSPMD_CRASH_ORDER");
@@ -184,7 +184,7 @@ int rename(const char *from, const char *to)
 
 int mkdir(const char *path, mode_t mode)
 {
-	/* One that is there changes nothing. */
+	/* An existing folder stays as it is. */
 	bool new = counts(path) && access(path, F_OK);
 	return strike("mkdir", new ? path : NULL, NULL, NULL, NULL) ? -1 : REAL(mkdir)(path, mode);
 }
@@ -199,7 +199,7 @@ int rmdir(const char *path)
 	return strike("rmdir", counts(path) ? path : NULL, NULL, NULL, NULL) ? -1 : REAL(rmdir)(path);
 }
 
-/* Relative to a folder somewhere under: its descriptor need not be one of ours. */
+/* Relative to a folder somewhere below HSPMD_CRASH_UNDER: its descriptor need not be one of ours. */
 int unlinkat(int fd, const char *path, int flags)
 {
 	return strike("unlinkat", path, NULL, NULL, NULL) ? -1 : REAL(unlinkat)(fd, path, flags);

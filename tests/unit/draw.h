@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of the many cases that a test can make up it tries this time. Without HSPMD_LONG it is a few of them; ./check draws which from the
- * commit (HSPMD_DRAW, a number), so that commits together try them all, and the same commit always the same. Without HSPMD_DRAW they are
- * the first. */
+/* Which of its many cases a test tries in this run. Without HSPMD_LONG it tries a few of them. ./check draws them by the commit
+ * (HSPMD_DRAW, a number), so that all commits together try all cases, and one commit always the same. Without HSPMD_DRAW they are the
+ * first. */
 #ifndef HSPMD_TESTS_DRAW_H
 #define HSPMD_TESTS_DRAW_H
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The first of `few` cases in a row, of the cases 0 ... all - 1. Says how to draw them again. */
+/* Returns the first of `few` consecutive cases out of 0 ... all - 1, and prints how to draw them again. */
 static inline unsigned draw_first(unsigned few, unsigned all)
 {
 	const char *given = getenv("HSPMD_DRAW");

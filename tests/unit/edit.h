@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of readers: a good text with one thing changed. */
+/* For tests of readers: a good text with one change. */
 #ifndef HSPMD_TESTS_EDIT_H
 #define HSPMD_TESTS_EDIT_H
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A change, and the error it must lead to ("" for none; else what the message must hold). */
+/* A change, and the error that it must cause ("": none; else a part of the message). */
 struct edit {
 	const char *find, *replace, *error;
 };
 
-/* `text` with the first `find` replaced; malloc'd, NULL when `find` is not in it. */
+/* Returns `text` with the first `find` replaced, malloc'd, or NULL if `find` is not in it. */
 static inline char *edited(const char *text, const char *find, const char *replace)
 {
 	const char *at = strstr(text, find);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A management library with two H200s, of which the second is cut into two slices, and a GPU that was lost. */
+/* A management library with two H200s, the second of which is divided into two slices, and a GPU that was lost. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ int nvmlDeviceGetMigMode(void *d, unsigned *mode, unsigned *pending);
 int nvmlDeviceGetMaxMigDeviceCount(void *d, unsigned *n);
 int nvmlDeviceGetMigDeviceHandleByIndex(void *d, unsigned i, void **slice);
 
-/* FAKE_NVML_LINKS: "switch" or "direct", how the first two GPUs' links go; then neither is cut into slices. */
+/* FAKE_NVML_LINKS: "switch" or "direct", how the first two GPUs are linked; then neither is divided into slices. */
 int nvmlDeviceGetNvLinkState(void *d, unsigned link, int *active);
 int nvmlDeviceGetNvLinkVersion(void *d, unsigned link, unsigned *version);
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *d, unsigned link, void *info);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a model says with the weights of a checkpoint: logits FOLDER TOKENS prints the logits after each of the tokens (numbers with commas
- * between), a row a token, as JSON. FOLDER is that of one whole checkpoint, whose manifest holds the model's config.json. */
+/* Output of a model with the weights of a checkpoint: logits FOLDER TOKENS prints the logits after each of the tokens (numbers separated by
+ * commas), one row per token, as JSON. FOLDER contains one complete checkpoint, whose manifest holds the model's config.json. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

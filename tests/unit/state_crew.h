@@ -31,7 +31,7 @@ void end_crew(struct crew *c);
 
 /* The part of a worker's report about copies. */
 json_t *crew_copies(const struct crew *c, int worker, const char *key);
-/* The manifest of all shards, own and copied. NULL and err: it is incomplete. */
+/* The manifest of all shards, own and copied. Returns NULL with err if it is incomplete. */
 struct hspmd_manifest *crew_manifest(const struct crew *c, int64_t step, struct hspmd_error *err);
 
 #endif

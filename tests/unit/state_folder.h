@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For tests of checkpoints: a folder that goes after each test, and what is in it read back as workers under any plan would. Include after
- * cmocka.h. */
+/* For tests of checkpoints: a folder that is removed after each test, and its contents read back as workers under any plan would. Include
+ * after cmocka.h. */
 #ifndef HSPMD_TESTS_STATE_FOLDER_H
 #define HSPMD_TESTS_STATE_FOLDER_H
 
@@ -8,20 +8,20 @@
 
 extern char scene_root[64];
 
-/* cmocka's fixtures: make it, remove it. */
+/* cmocka's fixtures: create the folder, remove it. */
 int scene_setup(void **state);
 int scene_teardown(void **state);
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, scene_setup, scene_teardown)
 
-/* A path in it; good until the eighth call from here. */
+/* A path in the folder; valid until the eighth later call. */
 const char *scene_path(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* The folder of a checkpoint in a node's place, as scene_path. */
+/* The folder of a checkpoint in a node's location; valid as that of scene_path. */
 const char *scene_folder(const struct hspmd_manifest *m, const char *node);
 
-/* rv must be 0; else err is shown. */
+/* rv must be 0; else the test fails and shows err. */
 void must(int rv, const struct hspmd_error *err);
 
-/* Needs of a worker under a plan, filled from these folders, must be what they were; the number of gaps. */
+/* The state that a worker needs under a plan, read from these folders, must be equal to what was written; returns the number of gaps. */
 size_t scene_read_worker(const struct hspmd_manifest *m, const char *const *folders, int count, int along, int worker, int workers);
 
 #endif

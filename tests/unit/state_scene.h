@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small training state whose every element is known, held by some workers: what the tests of runtime/state write and read. */
+/* A small training state with known elements, held by some workers: written and read by the tests of runtime/state. */
 #ifndef HSPMD_TESTS_STATE_SCENE_H
 #define HSPMD_TESTS_STATE_SCENE_H
 
@@ -35,7 +35,7 @@ static inline int64_t scene_element(const struct hspmd_shape *s, const int64_t *
 	return o;
 }
 
-/* Visit every element of a box: fill it, or count what differs. */
+/* Visits every element of a box: fills it, or counts differences. */
 static inline int64_t scene_visit(int tensor, int kind, int64_t step, const struct hspmd_box *box, float *data, bool fill)
 {
 	const struct hspmd_shape *s = &scene_tensors[tensor].shape;
@@ -56,7 +56,7 @@ static inline int64_t scene_visit(int tensor, int kind, int64_t step, const stru
 	return wrong;
 }
 
-/* Worker `worker` of `workers`: the part of every tensor along dimension `along` (of the last, where there are fewer). */
+/* Worker `worker` of `workers`: its part of every tensor along dimension `along` (along the last, if the tensor has fewer). */
 static inline bool scene_box(int tensor, int along, int worker, int workers, struct hspmd_box *box)
 {
 	const struct hspmd_shape *s = &scene_tensors[tensor].shape;
@@ -67,7 +67,7 @@ static inline bool scene_box(int tensor, int along, int worker, int workers, str
 	return !hspmd_box_empty(box);
 }
 
-/* All slices of a worker, with data; the number. Free with scene_free. */
+/* Returns all slices of a worker, with data, and their number. Free with scene_free. */
 static inline size_t scene_slices(int along, int worker, int workers, int64_t step, struct hspmd_state_slice *slices)
 {
 	size_t n = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who speaks: what proves it, and what does not: another's cookie, a proof said again, said for another purpose, or with other words under
- * it. */
+/* Proofs of identity: which are accepted, and which are not: with another cookie, replayed, made for another purpose, or with a changed
+ * message. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -101,11 +101,11 @@ static void test_cookie(void **state)
 	hspmd_auth_destroy(NULL);
 }
 
-/* The other side of a greeting, played in a thread: what to send after the hello. */
+/* The other side of a handshake, emulated in a thread: what it sends after the hello. */
 struct server {
 	int fd;
 	const char *cookie;
-	int mode; /* 0 right, 1 refuses, 2 another's cookie, 3 silent, 4 closes, 5 right, but not whom the client wants */
+	int mode; /* 0 right, 1 refuses, 2 wrong cookie, 3 silent, 4 closes, 5 right, but another identity than the client expects */
 };
 
 static void *serve(void *arg)
@@ -132,7 +132,7 @@ static void *serve(void *arg)
 		json_decref(body);
 		json_decref(content);
 	}
-	if (v->mode == 3) { /* until the client has had enough and closes */
+	if (v->mode == 3) { /* until the client gives up and closes */
 		json_t *nothing;
 		while (hspmd_stream_receive(s, 10, &nothing, &err) == 1)
 			json_decref(nothing);
@@ -172,7 +172,7 @@ static void test_greet(void **state)
 }
 
 #ifdef HAVE_MUNGE
-/* A munged of our own in a folder of its own; skipped where it is not installed. */
+/* A munged of the test's own in its own folder; skipped if munged is not installed. */
 static void test_munge(void **state)
 {
 	(void)state;
@@ -202,7 +202,7 @@ static void test_munge(void **state)
 	assert_null(hspmd_auth_secret(a));
 	json_t *content = json_object(), *sealed = NULL;
 	for (int i = 0; i < 500 && !sealed && !waitpid(child, NULL, WNOHANG); i++) {
-		sealed = hspmd_auth_seal(a, "hello", "n", content, &err); /* until munged listens; each try waits a while by itself */
+		sealed = hspmd_auth_seal(a, "hello", "n", content, &err); /* until munged listens; each attempt waits a while by itself */
 		if (!sealed)
 			usleep(10000);
 	}

@@ -168,7 +168,7 @@ static bool is_whole(const struct hspmd_manifest *m, const char *const *folders,
 	return whole;
 }
 
-/* Is it complete and, if copies were promised, complete without any one of the nodes? */
+/* Returns true if the checkpoint is complete and, if copies were promised, complete without any one of the nodes. */
 static bool as_promised(const struct writers *by, const struct hspmd_manifest *m, int at)
 {
 	char name[64], folders[CREW_NODES][200];

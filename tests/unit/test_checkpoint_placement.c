@@ -65,7 +65,7 @@ static void tear_down(struct scene *s)
 		hspmd_annotation_destroy(s->parameters[i].state);
 }
 
-/* Which nodes have the element `at` of the parameter? */
+/* Returns the nodes that have the element `at` of the parameter. */
 static void find_nodes_with(const struct scene *s, int parameter, int at, bool *there)
 {
 	memset(there, 0, MOST * sizeof *there);
@@ -229,7 +229,7 @@ static void random_plan(struct scene *s, const int *order, char text[8][512])
 		strcat(text[i], pipelines > 1 ? "} h-1" : "}");
 }
 
-/* Do these nodes hold anything that is nowhere else? If no participating node remains, nothing is required. */
+/* Returns true if these nodes hold anything that is nowhere else. If no participating node remains, nothing is required. */
 static bool survived(const struct scene *s, const bool *lost)
 {
 	bool any = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the site's terms make of a job's checkpoints. */
+/* How the site's policy changes a job's checkpoints. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,13 +28,13 @@ static void test_terms(void **state)
 	assert_string_equal(job.checkpoint.shared, own);
 	assert_float_equal(job.checkpoint.every_s, 600, 0);
 	assert_int_equal(job.checkpoint.replicas, 2);
-	/* What is within the bounds stays. */
+	/* Settings within the bounds stay. */
 	job.checkpoint.every_s = 30;
 	job.checkpoint.replicas = 3;
 	assert_int_equal(checkpoint_policy_apply(&job, &t, NULL), 0);
 	assert_float_equal(job.checkpoint.every_s, 30, 0);
 	assert_int_equal(job.checkpoint.replicas, 3);
-	/* Left to the program: it chooses by what a checkpoint costs. */
+	/* Left to the program: it chooses by the cost of a checkpoint. */
 	job.checkpoint.every_s = 0;
 	assert_int_equal(checkpoint_policy_apply(&job, &t, NULL), 0);
 	assert_float_equal(job.checkpoint.every_s, 0, 0);
@@ -68,7 +68,7 @@ static void test_the_sites_policy_is_read(void **state)
 	assert_int_equal(run_policy_read(&terms, &job, file, &subject, &err), 0);
 	run_policy_clear(&terms);
 	assert_float_equal(job.checkpoint.every_s, 60, 0);
-	/* A file of somebody else is not believed. */
+	/* A file of another user is not trusted. */
 	char named[64];
 	snprintf(named, sizeof named, "%u@%s", (unsigned)getuid() + 1, file);
 	job.checkpoint.every_s = 3600;

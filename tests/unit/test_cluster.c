@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-cluster-1: what is read, what is refused, addresses, and which link two devices use. */
+/* hspmd-cluster-1: which files are read, which are refused, addresses, and which link two devices use. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -295,13 +295,13 @@ static struct hspmd_link random_link(unsigned *seed)
 	return l;
 }
 
-/* What decides that a link is used: two links for the same thing are equal here. */
+/* The properties by which a link is chosen: links with equal ones are equal here. */
 static int strength(const struct hspmd_link *l)
 {
 	return !l ? 0 : 1 + (l->nodes[0] >= 0 ? 4 : l->types[0] >= 0 ? 2 : 0) + (l->gpus[0] > 0);
 }
 
-/* On random links the index answers as the search without it does. */
+/* On random links the index gives the same as the search without it. */
 static void index_agrees_with_search(void **state)
 {
 	(void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Putting clusters together: types that measure alike are one, others are told apart by name, and nothing points at the wrong node or type
- * afterwards. */
+/* Merging clusters: types with equal measurements become one, others are distinguished by name, and no index points to the wrong node or
+ * type afterwards. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,13 +80,13 @@ static void test_alike_and_unlike(void **state)
 		snprintf(address, sizeof address, "%s:2", nodes[i]);
 		assert_int_equal(c->devices[hspmd_cluster_find_device(c, address, &err)].type, gpu);
 	}
-	/* One node link; a cluster link of cpu and gpu for each cpu type, of b and c the slower. */
+	/* One node link; a cluster link of cpu and gpu for each cpu type, with the values of the slower of b and c. */
 	assert_int_equal(c->link_count, 4);
 	const struct hspmd_link *l =
 	        hspmd_cluster_find_link(c, hspmd_cluster_find_device(c, "b:0", &err), hspmd_cluster_find_device(c, "c:2", &err), 1, 1);
 	assert_non_null(l);
 	assert_true(l->gbytes_per_s == 1);
-	/* What comes out can be read again. */
+	/* The merged cluster can be read again. */
 	json_t *v = hspmd_cluster_to_json(c);
 	struct hspmd_cluster *again = hspmd_cluster_from_json(v, "again", &err);
 	assert_non_null(again);
@@ -95,7 +95,7 @@ static void test_alike_and_unlike(void **state)
 	hspmd_cluster_destroy(c);
 }
 
-/* Equal in speed but not in memory: two names all the same; and merging again with what was merged keeps them apart. */
+/* Equal in speed but not in memory: the types have two names nevertheless; and merging again keeps them apart. */
 static void test_names_stay_apart(void **state)
 {
 	(void)state;

@@ -112,7 +112,7 @@ static struct world *short_job(uint64_t seed, int steps, int every_steps)
 	                                             .every_steps = every_steps });
 }
 
-/* All steps are made, and a checkpoint of the last is there. */
+/* All steps are made, and a checkpoint of the last step exists. */
 static void ends_well(struct world *w, uint64_t seed, int steps)
 {
 	int status;
@@ -137,7 +137,7 @@ static void test_last_checkpoint(void **state)
 			}
 }
 
-/* Before every move of a short job something happens: a checkpoint is asked for, a worker or an agent is lost or hangs, the controller
+/* Before every move of a short job something happens: a checkpoint is requested, a worker or an agent is lost or hangs, the controller
  * dies. */
 static void test_to_the_end(void **state)
 {
@@ -172,7 +172,7 @@ static void test_to_the_end(void **state)
 		}
 }
 
-/* SIGTERM before every move of a short job whose disks are stuck: it ends when its time is over, whatever checkpoint it waits for. */
+/* SIGTERM before every move of a short job whose disks hang: it ends when its time is over, whichever checkpoint it waits for. */
 static void test_leave_from_a_save(void **state)
 {
 	(void)state;
@@ -202,8 +202,8 @@ static void test_leave_from_a_save(void **state)
 		}
 }
 
-/* All state is lost, and while there is a plan to be made and checkpoints are looked for a node comes, or its agent dies once more: it is
- * asked anew. */
+/* All state is lost, and while the controller waits for a plan and searches for checkpoints a node joins, or its agent dies once more: its
+ * agent gets the query again. */
 static void test_asked_again(void **state)
 {
 	(void)state;
@@ -235,9 +235,9 @@ static void test_asked_again(void **state)
 	}
 }
 
-/* One pipeline, no copies anywhere: a worker's state is taken up from its node's memory, whatever was going on when it was killed, and when
- * the one that takes it up is killed, too. Also that of a hung one that is ended, and of all workers of an agent; and when the controller
- * dies. */
+/* One pipeline, no copies anywhere: a worker's state is taken up from its node's memory, whatever was in progress when the worker was
+ * killed, also if the process that takes it up is killed, too. The same for a hung worker that is ended, for all workers of an agent, and
+ * if the controller dies. */
 static void revived(uint64_t first, uint64_t last, bool restarts)
 {
 	for (uint64_t seed = first; seed <= last; seed++) {
@@ -657,7 +657,7 @@ static void test_adopted_in_a_switch(void **state)
 	}
 }
 
-/* Killed when some workers have been told to stop, or asked for a checkpoint, and others have not: nobody is waited for in vain. */
+/* The controller is killed when some workers have received stop, or a request for a checkpoint, and others have not: no wait is in vain. */
 static void test_adopted_in_two_minds(void **state)
 {
 	(void)state;
@@ -687,7 +687,7 @@ static void test_adopted_in_two_minds(void **state)
 		}
 }
 
-/* Whoever calls first after a controller's death, the node with the batch script stays. */
+/* Whichever agent connects first after a controller's death, the node with the batch script stays. */
 static void test_adopted_and_shrunk(void **state)
 {
 	(void)state;

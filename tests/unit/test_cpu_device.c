@@ -154,7 +154,7 @@ static void test_spins_in_vain(void **state)
 	hspmd_thread_pool_destroy(pool);
 }
 
-/* Threads take their policy from who starts them. */
+/* Threads inherit their scheduling policy from the thread that starts them. */
 static void *create_idle(void *pool)
 {
 	assert_int_equal(sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 }), 0);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are there whole or not at all. System calls are made to fail by the linker's --wrap; what a crash leaves is tested where
- * checkpoints are. */
+/* Files that are complete or absent. The linker's --wrap makes system calls fail; the tests of checkpoints check what a crash leaves. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +17,7 @@
 
 #include "common/durable.h"
 
-/* ---- system calls that fail when told to */
+/* ---- system calls that fail on request */
 
 static const char *failing; /* name of the call that fails with EIO, or NULL */
 static int until_failure;   /* calls of that name that still succeed */
@@ -56,7 +55,7 @@ int __wrap_fchmod(int fd, mode_t mode)
 	return fails("fchmod") ? -1 : __real_fchmod(fd, mode);
 }
 
-/* At most 3 bytes at a time, so that writing has to go on where it was. */
+/* At most 3 bytes at a time, so that writing has to continue where it stopped. */
 ssize_t __wrap_write(int fd, const void *data, size_t size)
 {
 	return fails("write") ? -1 : __real_write(fd, data, size < 3 ? size : 3);
@@ -223,9 +222,9 @@ static void reads_whole_files(void **state)
 	assert_null(hspmd_read_file(in_folder("none"), 4, &size, &err));
 	assert_null(hspmd_read_file(folder, 1 << 20, &size, &err));
 	assert_non_null(strstr(err.text, "Is a directory"));
-	assert_null(hspmd_read_file("/dev/zero", 100000, &size, &err)); /* without end, and without a size to know it by */
+	assert_null(hspmd_read_file("/dev/zero", 100000, &size, &err)); /* without end, and without a known size */
 	assert_non_null(strstr(err.text, "more than 100000 bytes"));
-	/* A pipe is read; one that nobody writes to is given up. */
+	/* A pipe is read; a pipe to which nothing is written is given up. */
 	assert_int_equal(mkfifo(in_folder("pipe"), 0600), 0);
 	pid_t writer = fork();
 	if (!writer) {

@@ -226,7 +226,7 @@ static void same_bits(void **state)
 
 /* ---- the caller continues */
 
-/* Member 0 issues everything that waits for the others, and only then lets them begin. */
+/* Member 0 issues everything that waits for the others, and only then lets them start. */
 static int late_peers(struct scene *s, int rank, struct hspmd_engine *e, struct hspmd_error *err)
 {
 	struct pattern sum, ring;
@@ -241,7 +241,7 @@ static int late_peers(struct scene *s, int rank, struct hspmd_engine *e, struct 
 	                        b = job_of(&ring, s->data[rank][1], s->data[rank][2], 2);
 	if (hspmd_engine_issue(e, &a, err) || hspmd_engine_issue(e, &b, err))
 		return -1;
-	/* It neither reads nor writes their buffers. */
+	/* The computation neither reads nor writes their buffers. */
 	if (compute(e, s->data[rank][0], sizes[0], 1, err))
 		return -1;
 	atomic_store(&s->told, 1);

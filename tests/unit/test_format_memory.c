@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory running short under reading, writing and copying, in our own allocations and in jansson's. */
+/* Shortage of memory during reading, writing and copying, in our own allocations and in jansson's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@
 
 #define DATA HSPMD_SRCDIR "/tests/data/"
 
-/* ---- what is tried: each returns whether it succeeded, and gives back all it made */
+/* ---- functions to try: each returns whether it succeeded, and frees everything that it made */
 
 static struct hspmd_error err;
 static struct hspmd_cluster *cluster;
@@ -133,7 +133,7 @@ static bool save_text(void)
 	return !rc;
 }
 
-/* An error that is found must still be told when there is no memory to tell it well. */
+/* An error that is found must be reported even if there is no memory for its full text. */
 static bool refuse_cluster(void)
 {
 	static const char text[] =

@@ -118,7 +118,7 @@ static void folds(void **state)
 	free(none);
 }
 
-/* Whatever list of names: folding and expanding gives it back, in its order. */
+/* For any list of names: folding and expanding returns it, in its order. */
 static void round_trips(void **state)
 {
 	(void)state;

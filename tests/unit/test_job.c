@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-job-1: what is read, what is refused, paths, and what is said about the files a job names. */
+/* hspmd-job-1: which files are read, which are refused, paths, and the errors about files that a job names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -214,7 +214,7 @@ static void write_file(const char *name, const void *data, size_t size)
 	free(path);
 }
 
-/* What hspmd_job_check_files says of the least job with `find` replaced; "" when nothing. The folder is left out. */
+/* Returns the error of hspmd_job_check_files about the smallest job with `find` replaced, without the folder; "": no error. */
 static const char *checked(const char *find, const char *replace)
 {
 	static char said[HSPMD_ERROR_MAX];

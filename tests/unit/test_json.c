@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading checked JSON: what is accepted, what is refused, and with which words. */
+/* Reading checked JSON: what is accepted, what is refused, and with which messages. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -218,7 +218,7 @@ static void long_messages_are_cut(void **state)
 	hspmd_json_close(&doc);
 }
 
-/* The same value comes back from what is written, in the fewest digits, short things on one line. */
+/* Writing and reading gives the same value; numbers have the fewest digits, and short values are on one line. */
 static void writes_what_it_reads(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors and log lines: their shape, and that they stay one line whatever is in them. */
+/* Errors and log lines: their form, and that they stay one line with any content. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static int restore(void **state)
 	return 0;
 }
 
-/* What was logged since the last call. */
+/* Returns the log since the last call. */
 static const char *logged(void)
 {
 	static char text[8192];

@@ -201,7 +201,7 @@ static void counts_operations(void **state)
 	(void)state;
 	struct hspmd_model *m = from_text("{" GPT2_SIZES "}");
 	assert_true(hspmd_model_layer_flops(m, 0, 10) == 0);
-	/* qkv 3, output 1, MLP 8 times hidden squared; scores and values over half of the pairs; two a multiply-add */
+	/* qkv 3, output 1, MLP 8 times hidden squared; scores and values over half of the pairs; two operations per multiply-add */
 	assert_true(hspmd_model_layer_flops(m, 1, 10) == 2 * 10 * 12 * 64 + 2 * 2 * 8 * 10 * 10 / 2);
 	assert_true(hspmd_model_layer_flops(m, 2, 10) == 2 * 10 * 8 * 9);
 	assert_int_equal(hspmd_model_layer_output(m, 0, 10), 80);

@@ -199,7 +199,7 @@ static void check_stats(const struct trial *t, int devices)
 	}
 }
 
-/* Tries one combination. false: it cannot be run (devices that do not fit the parts of a vocabulary). */
+/* Tries one combination. Returns false if it cannot be run (devices that do not fit the parts of a vocabulary). */
 static bool try_one(struct trial *t, int devices)
 {
 	struct hspmd_error err = { "" };

@@ -426,7 +426,7 @@ static void attend_until_keys_have_come(struct member *m, enum hspmd_opcode op)
 	}
 }
 
-/* A span of computation was recorded after a transfer's: did they overlap? */
+/* Returns true if a span of computation that was recorded after a transfer's overlapped with it. */
 static void meets_transfer(struct scene *s, struct span span)
 {
 	s->intersections += span.began < s->transfer.ended && s->transfer.began < span.ended;

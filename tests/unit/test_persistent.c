@@ -27,7 +27,7 @@
 #define NODE "n"
 #define DEVICE "n:0"
 
-/* Large enough that a tensor has several blocks, small enough that a step is mostly its update. */
+/* Large enough that a tensor has several blocks, small enough that most of a step is its update. */
 static const char model_text[] = "{\"model_type\":\"gpt2\",\"n_embd\":64,\"n_layer\":1,\"n_head\":2,\"n_positions\":8,\"vocab_size\":5000,"
                                  "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
 static const char prepare_text[] = "{\"type\":\"prepare\",\"generation\":3,\"members\":[\"n:0\"],\"cluster\":{\"format\":\"hspmd-cluster-"

@@ -205,7 +205,7 @@ static void refuses(void **state)
 	assert_string_equal(err.text, "/nowhere/p.json: No such file or directory");
 }
 
-/* Rounds of an interleaved plan have the same devices, which split their layers alike. */
+/* Chunks of an interleaved plan have the same devices, which split their layers alike. */
 static void rounds_are_alike(void **state)
 {
 	(void)state;
@@ -233,7 +233,7 @@ static void rounds_are_alike(void **state)
 	}
 }
 
-/* Without the model's layer count the pipelines must still agree among themselves. */
+/* Without the model's layer count the pipelines must still agree. */
 static void pipelines_end_alike(void **state)
 {
 	(void)state;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of a plan fits 100 columns whatever the plan is: long names, many stages, devices and pipelines, large numbers; and it still
- * says which. */
+/* The table of any plan fits 100 columns, with long names, many stages, devices and pipelines, or large numbers, and still names them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,13 +15,13 @@
 
 #define LONG_NAME "accelerator-partition-a.rack-07.node-" /* and 3 digits: 40 characters */
 
-/* A cluster of `nodes` nodes of two types of GPUs in turn, and a plan of `pipelines` pipelines that have `stages` stages of `tp` devices
- * each. */
+/* A cluster of `nodes` nodes, alternately of two types of GPUs, and a plan of `pipelines` pipelines that have `stages` stages of `tp`
+ * devices each. */
 struct shape {
 	const char *name, *types[2];
 	int nodes, per_node, stages, tp, pipelines, layers_each;
 	int micro_batches, seq_len;
-	double step_s, memory; /* predicted; of what is there */
+	double step_s, memory; /* predicted; of the available memory */
 	bool mixed;            /* a stage has devices of both types, on two nodes */
 };
 
@@ -81,7 +80,7 @@ static struct hspmd_cluster *make_cluster(const struct shape *x)
 	return c;
 }
 
-/* A stage's devices lie one behind the other or, mixed, half on one node and half on the next, every other one. */
+/* A stage's devices are consecutive or, mixed, alternate between one node and the next. */
 static json_t *make_stage(const struct shape *x, const struct hspmd_cluster *c, int number, int s)
 {
 	json_t *devices = json_array();
@@ -131,7 +130,7 @@ static int columns(const char *line)
 	return n;
 }
 
-/* Every line fits; how many there are. */
+/* Checks that every line fits; returns their number. */
 static int check_lines(const char *text)
 {
 	int lines = 0;
@@ -171,7 +170,7 @@ static void tables_fit(void **state)
 		int lines = check_lines(text);
 		assert_true(lines >= 1 + x->stages + 4 + HSPMD_SHORTAGE_MAX);
 		free(text);
-		/* Alone, as it is printed as a rule: a head, a row a stage of each different pipeline, and the totals. */
+		/* The usual form: a heading, one row per stage of each different pipeline, and the totals. */
 		report.shortage_count = 0;
 		text = table_of(p, c, &report);
 		check_lines(text);
@@ -182,7 +181,7 @@ static void tables_fit(void **state)
 	}
 }
 
-/* What is cut still says which node and which devices, and numbers are whole. */
+/* A shortened cell still names the node and the devices, and numbers are not shortened. */
 static void what_is_cut_can_be_told_apart(void **state)
 {
 	(void)state;
@@ -220,7 +219,7 @@ static void sentences_are_broken_between_words(void **state)
 	assert_int_equal(check_lines(text), 7 + 3 + 1);
 	assert_non_null(strstr(text, "word-0008,\n  word-0009, word-0010,"));
 	assert_string_equal(text + strlen(text) - 6, "\nlast\n");
-	/* Nothing is lost. */
+	/* Nothing is missing. */
 	broken = strdup(text);
 	size_t kept = 0;
 	for (const char *at = broken; *at; at++)

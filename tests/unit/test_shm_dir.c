@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is left in nodes' memory by agents that died: who may remove it, and when. */
+/* State in nodes' memory that agents left when they died: who may remove it, and when. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@
 
 #define NOBODY 65534
 
-/* Of this process alone: others may be tested beside it. */
+/* Of this process alone: other tests may run at the same time. */
 static char folder[128], job[24], another[24], shorter[24], longer[24];
 
 static const char *in(const char *name)
@@ -54,7 +54,7 @@ static void age(const char *path, int seconds)
 	assert_int_equal(utimensat(AT_FDCWD, path, t, 0), 0);
 }
 
-/* A node's part with something in it, of an agent of a job that is gone; or, held: the descriptor of one that is not. */
+/* Makes a node's folder with a file in it, of an agent that is gone; or, with held, of one that is alive: returns its lock's descriptor. */
 static int part(const char *node, const char *of, bool held)
 {
 	struct hspmd_error err;
@@ -116,7 +116,7 @@ static void test_the_end_of_a_job(void **state)
 	assert_true(!there("n0") && !there("n2") && there("n3"));
 }
 
-/* Long after, no matter whose. */
+/* Long after, whatever job it belongs to. */
 static void test_what_is_old(void **state)
 {
 	(void)state;
@@ -135,7 +135,7 @@ static void test_what_is_old(void **state)
 	close(alive);
 }
 
-/* Root removes others' as they would themselves: what they cannot remove, or what a link leads to, stays. */
+/* Root removes other users' folders with their rights: files that they cannot remove, and targets of links, stay. */
 static void test_as_root(void **state)
 {
 	char outside[] = "/tmp/hspmd-outside-XXXXXX", link[256];
@@ -164,7 +164,7 @@ static void test_as_root(void **state)
 	assert_false(there("n1") || there("n1.lock"));
 	assert_true(there("n2/roots/file"));
 	assert_int_equal(access(link, F_OK), 0);
-	/* One that bears another's number. */
+	/* A folder named after the id of another user. */
 	char lie[128];
 	snprintf(lie, sizeof lie, "/dev/shm/hspmd-%d-test%d", NOBODY - 1, (int)getpid());
 	assert_int_equal(hspmd_remove_tree(folder, &err), 0);

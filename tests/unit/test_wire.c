@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames of control messages: whole, in pieces, damaged, too long, and over connections whose other side does not read. */
+/* Frames of control messages: complete, in pieces, damaged, too long, and over connections whose other side does not read. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -177,7 +177,7 @@ static void test_unread(void **state)
 	hspmd_stream_destroy(b);
 }
 
-/* A limit that is raised once the peer is known counts for what comes after. */
+/* A limit that is raised after the peer has been identified applies to later messages. */
 static void test_limit(void **state)
 {
 	(void)state;

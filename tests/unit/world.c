@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold in every order of events:
- *  - numbers of generations only grow; `start` goes to members that have prepared this very generation, and never while one of them still
- *    trains;
- *  - `start` is right about the state: each holder has that step under that plan, and together they have every slice;
- *  - steps are reported in order, with the loss of the undisturbed job, each after the previous one or after a resize line that has the
- *    number of lost steps;
- *  - after each event the next deadline is in the future;
- *  - replies are given once, a change of the allocation is told of once, and events are numbered on, also over the controller's
- * incarnations;
- *  - nobody is asked for a checkpoint who does not answer, unless it hangs, which is found sooner than the wait for the checkpoint ends;
- *  - no two processes have one serial number, and no two lives of the controller ask for a checkpoint of one name.
- */
+/* Invariants in every order of events:
+ *   - numbers of generations only grow; `start` is sent only to members that have prepared this very generation, and never while one of
+ *     them still trains;
+ *   - `start` is right about the state: each holder has that step under that plan, and together they have every slice;
+ *   - steps are reported in order, with the loss of the undisturbed job, each after the previous one or after a resize line that has the
+ *     number of lost steps;
+ *   - after each event the next deadline is in the future;
+ *   - replies are sent once, a change of the allocation is reported once, and events are numbered consecutively, also across the
+ *     controller's incarnations;
+ *   - no checkpoint is requested of a worker that does not answer, unless it hangs, which is found sooner than the wait for the checkpoint
+ *     ends;
+ *   - no two processes have one serial number, and no two incarnations of the controller request a checkpoint of one name. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

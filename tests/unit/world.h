@@ -70,7 +70,7 @@ void world_kill(struct world *w, int node, int device, enum world_how how);
 /* A user's command: "grow" or "shrink" by `by` nodes. */
 void world_ask(struct world *w, const char *what, int by);
 void world_checkpoint(struct world *w); /* a user asks for one */
-/* Heal hung workers and give the job all nodes back, so that it can end. */
+/* Wakes hung workers and gives the job all nodes back, so that it can end. */
 void world_heal(struct world *w);
 void world_shutdown(struct world *w);
 /* hspmdctld reports the rate of node losses. */
@@ -93,7 +93,7 @@ int64_t world_steps_lost(const struct world *w);
 int world_began_anew(const struct world *w); /* starts from step 0 after steps had been reported */
 int world_replies(const struct world *w, bool ok);
 int world_commands(const struct world *w); /* that were given */
-bool world_saved(const struct world *w);   /* a complete checkpoint of where it stopped is there */
+bool world_saved(const struct world *w);   /* a complete checkpoint of the step at which it stopped exists */
 json_t *world_status(const struct world *w);
 const char *world_exit_text(const struct world *w);
 

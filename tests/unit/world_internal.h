@@ -33,7 +33,7 @@ struct sim {
 	int64_t done;                   /* generation whose steps it has ended, as was agreed; 0: none */
 	int64_t stop, stopped, aborted; /* generations */
 	bool votes_stop, votes_save;    /* at the end of the step it is ready for */
-	json_t *checkpoint;             /* asked for and not served */
+	json_t *checkpoint;             /* requested and not yet written */
 	json_t *waiting[WAITING];       /* until the step's end */
 	int waiting_count;
 	bool reporter;
@@ -67,9 +67,9 @@ struct world {
 	bool poll;
 	/* The controller's incarnation: what it leaves to the next one, and when it is killed. */
 	json_t *journal, *events;
-	json_t *saves; /* id of each checkpoint asked for -> life */
+	json_t *saves; /* id of each requested checkpoint -> incarnation */
 	int life;
-	int64_t planned, resize_reported; /* generations: newest that was saved, newest whose change was told of */
+	int64_t planned, resize_reported; /* generations: newest that was saved, newest whose change was reported */
 	bool dies, dies_in_switch, dead;
 	const char *dies_at; /* NULL: not so */
 	int actions_left;

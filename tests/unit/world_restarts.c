@@ -181,8 +181,8 @@ void world_destroy(struct world *w)
 
 /* ---- incarnations */
 
-/* The agent of node n when the controller is gone: it carries out what it has received, and will report the last steps again; all other
- * messages under way are lost. */
+/* The agent of node n when the controller is dead: it carries out what it has received, and will report the last steps again; all other
+ * messages in transit are lost. */
 static void lose_controller(struct world *w, int n)
 {
 	for (uint64_t heard = world_pick(w, (uint64_t)w->down[n].count + 1); heard && w->down[n].count; heard--) {
@@ -253,7 +253,7 @@ void world_call(struct world *w, int n)
 	bool ends = false;
 	for (int i = 0; i < w->up[n].count; i++)
 		ends |= !strcmp(world_word(w->up[n].item[(w->up[n].first + i) % QUEUE], "type"), "bye");
-	if (ends) { /* it does not call, and nobody hears of its end */
+	if (ends) { /* it does not connect, and nothing reports its end */
 		world_member_ends(w, n, "has ended");
 		world_agent_dies(w, n);
 		return;

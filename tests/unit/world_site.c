@@ -135,7 +135,7 @@ static json_t *stage(int first, int end, json_t *devices)
 	return json_pack("{s:[i, i], s:o}", "layers", first, end, "devices", devices);
 }
 
-/* Data parallel over all devices, or pipelines of two stages, some with two devices a stage. */
+/* Data parallel over all devices, or pipelines of two stages, some with two devices per stage. */
 static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 {
 	json_t *pipelines = json_array();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Workers that hold no state but its step number, and do a step part by part. */
+/* Workers whose only state is a step number, and that make a step part by part. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -178,7 +178,7 @@ static json_t *laid(struct world *w, const json_t *manifest, int64_t generation)
 	return copy;
 }
 
-/* What its main thread does with a message. */
+/* The main thread's part of handling a message. */
 static void handle(struct world *w, struct sim *s, json_t *m)
 {
 	const char *type = world_word(m, "type");
@@ -214,7 +214,7 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 		s->preconnects += world_has_gpu(w, s);
 		for (size_t i = 0; i < json_array_size(json_object_get(m, "addresses")); i++)
 			assert_true(json_is_string(json_array_get(json_object_get(m, "addresses"), i)));
-		/* Some never answer: that only costs time. */
+		/* Some never answer: that costs only time. */
 		if (world_has_gpu(w, s) && !(w->o.noise && world_pick(w, 10) == 0))
 			world_say_up(w, s, json_pack("{s:s, s:I}", "type", "preconnected", "generation", (json_int_t)g));
 	} else if (!strcmp(type, "start")) {
@@ -289,7 +289,7 @@ static void drain(struct world *w, struct sim *s)
 	}
 }
 
-/* The steps are over, as agreed or (why_not) because they were called off. */
+/* The steps are over, as agreed or, with why_not, because they were aborted. */
 static void end_steps(struct world *w, struct sim *s, const char *why_not)
 {
 	s->done = why_not ? 0 : s->runs;
@@ -304,7 +304,7 @@ static void finish(struct world *w, struct sim *s)
 	end_steps(w, s, NULL);
 }
 
-/* What its reading thread learns at once; all else waits for the end of a step. */
+/* Messages that a worker's reading thread handles at once; all others wait for the end of a step. */
 void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 {
 	const char *type = world_word(m, "type");
@@ -329,7 +329,7 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 	}
 }
 
-/* All who load generation g together: done when every member does. */
+/* All workers that load generation g together: the load ends when every member does. */
 static void loaded(struct world *w, int64_t g)
 {
 	bool first = true;
@@ -413,7 +413,7 @@ bool world_work(struct world *w)
 					for (int b = 0; b < DEVICES; b++)
 						if (w->sim[a][b].loading == s->loading && w->sim[a][b].hung)
 							all = false;
-				/* A worker that only sends state, and starts when the others have all they need, is done at once. */
+				/* A worker that only sends state, and starts when the others have all state, is done at once. */
 				for (int i = 0; i < count; i++)
 					have &= member[i]->holds == s->loading;
 				if ((complete || (have && !s->prepared_in_plan)) && all) {
@@ -447,7 +447,7 @@ bool world_work(struct world *w)
 			}
 			if (one->step > step)
 				return true;
-			/* The vote: each learns its result on its own. */
+			/* The vote: each worker learns its result separately. */
 			bool stop = false, save = true;
 			for (int i = 0; i < count; i++) {
 				stop |= member[i]->votes_stop;

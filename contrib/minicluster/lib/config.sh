@@ -2,8 +2,8 @@
 # shellcheck shell=bash
 # The configuration files of one private cluster, all under $MINI_DIR.
 
-# free_ports COUNT: prints the first of COUNT consecutive TCP ports on which nobody listens, below the range that the kernel
-# hands out by itself, or in $MINICLUSTER_PORTS (FIRST-LAST). Another program may still take one before we do: the caller tries again then.
+# free_ports COUNT: prints the first of COUNT consecutive TCP ports on which no process listens, below the range that the kernel assigns by
+# itself, or in $MINICLUSTER_PORTS (FIRST-LAST). Another program may still take one before we do: the caller tries again then.
 free_ports() {
 	local count=$1 low=10000 high first port attempt hex
 	read -r high _ </proc/sys/net/ipv4/ip_local_port_range
@@ -47,7 +47,7 @@ write_config() { # FIRST_PORT
 		slurm_conf_head "$1"
 		echo "NodeName=$range NodeHostname=localhost NodeAddr=$address Port=[$ports] CPUs=$MINI_CPUS Boards=1 SocketsPerBoard=1" \
 			"CoresPerSocket=$MINI_CPUS ThreadsPerCore=1 RealMemory=8192 State=UNKNOWN $gres"
-		# Whole nodes, as on most clusters that train: what a job grows by is never a node that it has already.
+		# Whole nodes, as on most clusters for training: a job never grows by a node that it already has.
 		echo "PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE OverSubscribe=EXCLUSIVE"
 		echo "PartitionName=normal Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=$MINI_GRACE"
 		echo "PartitionName=high PriorityTier=10 PreemptMode=OFF"
@@ -65,7 +65,7 @@ write_config() { # FIRST_PORT
 	for node in $(node_names); do
 		mkdir -p "$MINI_DIR/spool/$node" "$MINI_DIR/tmp/$node"
 	done
-	# The daemons insist on it: it holds the password of a database that only this folder's socket reaches.
+	# The daemons require it: the file holds the password of a database that only this folder's socket reaches.
 	chmod 600 "$MINI_DIR/etc/slurmdbd.conf"
 }
 
@@ -114,7 +114,7 @@ slurm_conf_head() { # FIRST_PORT
 		MailProg=/bin/true
 		ReturnToService=2
 		KillWait=$MINI_KILL_WAIT
-		# On a busy machine killed processes take their time to go, and a node is not to be drained for it ("Kill task failed").
+		# On a busy machine killed processes take long to end, and a node must not be drained for that ("Kill task failed").
 		UnkillableStepTimeout=900
 		CompleteWait=0
 		InactiveLimit=0
@@ -144,12 +144,12 @@ slurmdbd_conf() { # FIRST_PORT
 	END
 }
 
-# Nodes that share one machine's cores are slow by turns, which is no news. A rule may say otherwise.
+# Nodes that share one machine's cores are slow by turns, and that should not be reported. A rule may say otherwise.
 minicluster_policy() {
 	echo '{ "format": "hspmd-policy-1", "defaults": { "straggler": { "slower_than": 1000, "back_below": 900 } } }'
 }
 
-# Nothing here uses cgroups, yet slurmd wants to know which it would. The first version's part does nothing until it is asked.
+# Nothing here uses cgroups, but slurmd wants to know which version to use. The plugin of version 1 does nothing unless something uses it.
 cgroup_conf() { # VERSION
 	if (($1 >= 2405)); then
 		echo "CgroupPlugin=disabled"
@@ -158,7 +158,7 @@ cgroup_conf() { # VERSION
 	fi
 }
 
-# GPUs that exist on paper only: each is some device file, named anew for every node.
+# GPUs that exist on paper only: each is some device file, with another name for every node.
 gres_conf() { # NODES
 	((MINI_GRES > 0)) || return 0
 	local -a devices=(/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/console)

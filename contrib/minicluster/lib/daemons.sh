@@ -19,14 +19,15 @@ munge_answers() {
 	munge --socket="$MINI_DIR/run/munge" --no-input | unmunge --socket="$MINI_DIR/run/munge"
 }
 
-# What it writes to meanwhile is in our folder: two that share a folder for temporary files can get in each other's way, and memory may be short for a moment.
+# Its temporary files are in our folder: two databases that share a folder for them can disturb each other, and memory may be short for a
+# moment.
 install_database() { # [--user=USER]
 	mkdir -p "$MINI_DIR/tmp/db" &&
 		TMPDIR=$MINI_DIR/tmp/db mariadb-install-db --no-defaults "$@" --datadir="$MINI_DIR/db" --auth-root-authentication-method=normal --skip-test-db \
 			--innodb-log-file-size=8M --tmpdir="$MINI_DIR/tmp/db" >"$MINI_DIR/log/mariadb-install.out" 2>&1
 }
 
-# The sizes keep the database small and quick to make; nothing here has to outlive a power cut.
+# With these sizes the database is small and quick to create; nothing here has to survive a power failure.
 start_mariadb() {
 	local -a user=()
 	local attempt
@@ -56,7 +57,7 @@ add_accounts() {
 	sacctmgr -i add cluster mini >/dev/null &&
 		sacctmgr -i add account mini cluster=mini Description=mini Organization=mini >/dev/null || return 1
 	for user in "$MINI_USER" ${MINI_USERS//,/ }; do
-		# root is there already, with the account root.
+		# The user root is there already, with the account root.
 		sacctmgr -i add user "$user" account=mini cluster=mini DefaultAccount=mini AdminLevel=None >/dev/null || return 1
 		[[ $user == "$MINI_USER" ]] && { sacctmgr -i modify user "$user" set AdminLevel=Admin DefaultAccount=mini >/dev/null || return 1; }
 	done
@@ -85,12 +86,12 @@ return_node() {
 	local line
 	line=$(scontrol show node "$1") || return 1
 	[[ $line =~ SlurmdStartTime=([^ ]+) ]] && (($(date -d "${BASH_REMATCH[1]}" +%s) >= $2)) || return 1
-	# Refused where the node is up already, which is as good.
+	# Refused if the node is up already, which is as good.
 	scontrol update NodeName="$1" State=RESUME
 	[[ $(sinfo -h -n "$1" -o %t -p normal) =~ ^(idle|mix|alloc|plnd|resv|comp)$ ]]
 }
 
-# Brings everything up on ports from $1 on; on failure what has been started is left for the caller to end.
+# Starts everything on ports from $1 on; on failure the caller ends what has been started.
 start_daemons() {
 	local node limit=$MINI_TIMEOUT
 	write_config "$1"

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Nodes with networks of their own (--isolate, as root): a network namespace each, with an address on a bridge that only this cluster has, so that a node's link can be cut.
-# Names are made of the folder's, so that what is left of a cluster that was killed can be told from another's.
+# Nodes with networks of their own (--isolate, as root): one network namespace per node, with an address on a bridge that only this cluster
+# has, so that a node's link can be cut. Names contain a checksum of the folder's name, to distinguish the remains of a killed cluster from
+# those of others.
 
-network_name() { # WHAT: at most 15 characters, which names of interfaces may have
+network_name() { # WHAT: at most 15 characters, the limit for names of interfaces
 	printf 'h%s%s\n' "$(md5sum <<<"$MINI_DIR" | cut -c 1-8)" "$1"
 }
 
-# A network nobody here has an address in; sets MINI_NETWORK to its first three numbers.
+# A network in which this machine has no address; sets MINI_NETWORK to its first three numbers.
 choose_network() {
 	local attempt
 	for ((attempt = 0; attempt < 50; attempt++)); do
@@ -30,7 +31,7 @@ isolate_nodes() {
 	done
 }
 
-# With a namespace goes its end of each pair, and with that the other.
+# Removing a namespace removes its end of each pair, and so the other end.
 remove_networks() {
 	local node
 	[[ -n $MINI_NETWORK ]] || return 0

@@ -2,8 +2,8 @@
 # shellcheck shell=bash
 # Messages, waits with a deadline, and processes that can be found again.
 #
-# A process is remembered in $MINI_DIR/run/NAME.pid as "PID STARTTIME" (field 22 of /proc/PID/stat), so that a number
-# that the kernel has given to somebody else since is never signalled.
+# A process is recorded in $MINI_DIR/run/NAME.pid as "PID STARTTIME" (field 22 of /proc/PID/stat), so that a process to which the kernel has
+# given the same number since is never signalled.
 
 say() {
 	printf 'minicluster: %s\n' "$*" >&2
@@ -14,11 +14,11 @@ die() {
 	exit 1
 }
 
-# start_time PID: when it started, in clock ticks since boot; fails when it is gone.
+# start_time PID: its start, in clock ticks since boot; fails if the process has ended.
 start_time() {
 	local stat
 	{ read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
-	# The name in parentheses may hold spaces: count from behind it. A zombie is gone for our purposes.
+	# The name in parentheses may contain spaces: count the fields after it. A zombie counts as ended.
 	stat=${stat##*) }
 	[[ $stat != Z* ]] || return 1
 	local -a field
@@ -30,7 +30,7 @@ remember() { # NAME PID
 	printf '%s %s\n' "$2" "$(start_time "$2")" >"$MINI_DIR/run/$1.pid"
 }
 
-# pid_of NAME: prints the pid of a remembered process that still is the one that was started.
+# pid_of NAME: prints the pid of a recorded process if it is still the one that was started.
 pid_of() {
 	local pid started
 	{ read -r pid started <"$MINI_DIR/run/$1.pid"; } 2>/dev/null || return 1
@@ -38,8 +38,8 @@ pid_of() {
 	printf '%s\n' "$pid"
 }
 
-# spawn NAME COMMAND...: starts a daemon in a session of its own, cut off from the caller's terminal, pipes, locks and
-# from any Slurm job that the caller may itself be part of.
+# spawn NAME COMMAND...: starts a daemon in a session of its own, separate from the caller's terminal, pipes and locks, and from any Slurm
+# job in which the caller runs.
 spawn() {
 	local name=$1
 	shift
@@ -59,8 +59,8 @@ spawn() {
 	disown $!
 }
 
-# wait_until SECONDS WHAT LOG COMMAND...: polls until COMMAND succeeds; past the deadline, or once daemon LOG has died, says
-# what did not happen and shows the end of that daemon's log.
+# wait_until SECONDS WHAT LOG COMMAND...: polls until COMMAND succeeds; after the deadline, or when daemon LOG has died, reports what did
+# not happen and shows the end of that daemon's log.
 wait_until() {
 	local seconds=$1 what=$2 log=$3
 	shift 3
@@ -88,7 +88,7 @@ show_log() { # NAME
 	done
 }
 
-# is_ancestor PID: this shell or one of those that started it; they must outlive what we end.
+# is_ancestor PID: true for this shell and those that started it; they must outlive the processes that we end.
 is_ancestor() {
 	local pid=$BASHPID stat
 	local -a field
@@ -101,7 +101,7 @@ is_ancestor() {
 	return 1
 }
 
-# end_pids SIGNAL PID...: sends it to those that still live.
+# end_pids SIGNAL PID...: sends it to those that are still alive.
 end_pids() {
 	local signal=$1 pid
 	shift

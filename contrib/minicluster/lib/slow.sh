@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Nodes that are slower than others: their tasks are stopped for a part of every tenth of a second. Any user can do that, and
-# it works for tasks that start later.
+# Nodes that are slower than others: their tasks are stopped for a part of every tenth of a second. This needs no privileges, and works for
+# tasks that start later.
 
-# task_pids NODE: batch scripts and tasks there, and what they started; not slurmstepd, which Slurm would miss.
+# task_pids NODE: prints the batch scripts and tasks there, and the processes that they started; not slurmstepd, which Slurm would miss.
 task_pids() {
 	local pid
 	for pid in $(job_pids "$1"); do
@@ -17,7 +17,7 @@ run_slow() {
 	local -a pids=()
 	printf -v stopped_s '0.%03d' $((100 - $2))
 	printf -v running_s '0.%03d' "$2"
-	# Reading from a pipe that stays silent is a sleep that needs no process.
+	# Reading from a silent pipe with a time-out is a sleep that needs no process.
 	exec {pipe}<> <(:)
 	trap 'end_pids CONT "${pids[@]}"; exit 0' TERM
 	while :; do

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Ending a private cluster, or one node of it: only what it started, and all of it.
+# Ends a private cluster, or one node of it: only processes that it started, and all of them.
 
-# job_pids [NODE]: prints the pids of what slurmd started there. Batch scripts and tasks carry this cluster's SLURM_CONF and their node's name; slurmstepd carries
-# SLURM_CONF alone: its node is that of its tasks. What they started in turn is theirs, whatever its environment.
+# job_pids [NODE]: prints the pids of the processes that slurmd started there. Batch scripts and tasks have this cluster's SLURM_CONF and
+# their node's name in their environment; slurmstepd has only SLURM_CONF: its node is that of its tasks. Processes that these started belong
+# to them, with any environment.
 job_pids() {
 	local file pid ppid name node=${1:-n[0-9]+}
 	local -A found=() steps=()
@@ -16,7 +17,7 @@ job_pids() {
 			[[ -n ${1-} ]] || found[$pid]=1
 		fi
 	done < <(grep -lzxF "SLURM_CONF=$SLURM_CONF" /proc/[0-9]*/environ 2>/dev/null)
-	# Parents come before their children often enough; a child that slipped through is found in the caller's next round.
+	# Parents come before their children often enough; the caller's next round finds a child that was missed.
 	while read -r pid ppid; do
 		[[ -z ${found[$pid]-} || -z ${steps[$ppid]-} ]] || found[$ppid]=1
 		[[ -z ${found[$ppid]-} ]] || found[$pid]=1
@@ -36,7 +37,7 @@ daemon_pids() {
 	return 0
 }
 
-# kill_all COMMAND...: SIGKILLs what COMMAND lists until it lists nothing more.
+# kill_all COMMAND...: sends SIGKILL to the processes that COMMAND prints, until it prints none.
 kill_all() {
 	local deadline=$((SECONDS + 10))
 	local -a pids
@@ -47,7 +48,8 @@ kill_all() {
 	done
 }
 
-# What a job started may lose its parent when Slurm cancels the job, and with it all that tells whose it is: seen before, it is known by pid and start.
+# A process that a job started may lose its parent when Slurm cancels the job, and then nothing shows to which job it belongs: a process
+# seen before is known by pid and start time.
 declare -A seen=()
 look_at_jobs() {
 	local pid
@@ -65,8 +67,8 @@ all_pids() {
 	done
 }
 
-# Slurm is asked first, so that srun and salloc outside of jobs learn of their end; it is given little time, for the
-# folder goes anyway.
+# Slurm ends the jobs first, so that srun and salloc outside of jobs learn of their end; it gets little time, because the folder is removed
+# anyway.
 cancel_jobs() {
 	local deadline=$((SECONDS + 3))
 	local -a jobs pids
@@ -96,7 +98,7 @@ node_pids() {
 	job_pids "$1"
 }
 
-# What a power cut does to a node: slurmd, slurmstepd and all tasks gone at once, nobody told.
+# The effect of a power failure on a node: slurmd, slurmstepd and all tasks are gone at once, and nothing is notified.
 kill_node() {
 	kill_all node_pids "$1"
 }

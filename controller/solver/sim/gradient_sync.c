@@ -13,8 +13,10 @@
  * concurrently with the passes of the layers before it (runtime/program/gradient_sync.c). The transfer overlaps with these passes; the
  * copies and sums that the cores make themselves do not. For the gradients of n equal layers, with all transfers taking t seconds, of
  * which the cores are busy for c, the last layer's gradients complete at f, and the first layer's, without c, at l, all are synchronised
- * at max(f + t, l + c (n - 1) / n + t / n): either the network is busy without a break from the first gradients on, or it waits for the
- * last ones. Otherwise all are sent together, n = 1. */
+ * at
+ *     max(f + t, l + c (n - 1) / n + t / n):
+ * either the network is busy without a break from the first gradients on, or it waits for the last ones. Otherwise all are sent together,
+ * n = 1. */
 #include "controller/solver/sim/evaluate.h"
 
 #include <math.h>

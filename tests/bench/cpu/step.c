@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seconds of a training step: step CASE LAYOUT THREADS STEPS. LAYOUT: one (a device of THREADS threads), tp (THREADS devices of one
- * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b), gpu (one GPU, bf16),
- * gpu-fp32, split-N-M (two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_OVERSUBSCRIBE=1 and HSPMD_CUDA_SM_PARTITION=88,44
- * two parts of one). Prints one line of JSON with the median and with the products that a token needs, in Tflop: three times those of a
- * forward pass. step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU. step rounding SIZE THREADS RUNS and
- * step rounding-gpu SIZE 1 RUNS: what rounding at random instead of to the nearest costs, in a CAST on the CPU, in AdamW's update on a
- * GPU. */
+/* Seconds per training step: step CASE LAYOUT THREADS STEPS. LAYOUT:
+ *   - one: a device of THREADS threads
+ *   - tp: THREADS devices of one thread, tensor parallel in every layer
+ *   - pp: THREADS pipeline stages of about equal work, zb-h1; 1f1b: the same with 1f1b
+ *   - gpu: one GPU, bf16; gpu-fp32
+ *   - split-N-M: two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_OVERSUBSCRIBE=1 and
+ *     HSPMD_CUDA_SM_PARTITION=88,44 two parts of one GPU
+ * Prints one line of JSON with the median and with the matrix products that a token needs, in Tflop: three times those of a forward pass.
+ *
+ * step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU.
+ *
+ * step rounding SIZE THREADS RUNS and step rounding-gpu SIZE 1 RUNS: the cost of stochastic rounding instead of rounding to nearest, for a
+ * CAST on the CPU and for AdamW's update on a GPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,15 +64,15 @@ static int micro_batches(const struct bench_case *c, bool pipeline)
 	return !pipeline ? 1 : c->batch < 8 ? c->batch : 8;
 }
 
-/* What the layers before `end` take, in products of a token with one column of a matrix: a block has twelve matrices of width x width, and
- * an attention whose products run at less than half the rate of those; the last layer has the vocabulary. */
+/* Work of the layers before `end`, in products of a token with one column of a matrix: a block has twelve matrices of width x width, and an
+ * attention whose products run at less than half the rate of those; the last layer has the vocabulary. */
 static double work(const struct bench_case *c, int end)
 {
 	int blocks = end < 1 ? 0 : end - 1 < c->layers ? end - 1 : c->layers;
 	return blocks * (12.0 * c->width + 2.25 * c->length) + (end == c->layers + 2 ? c->vocab : 0);
 }
 
-/* The first layer of stage `stage` of `stages`, so that each has about as much work. */
+/* First layer of stage `stage` of `stages`, so that each has about as much work. */
 static int first_layer(const struct bench_case *c, int stage, int stages)
 {
 	double wanted = work(c, c->layers + 2) * stage / stages;
@@ -76,7 +82,7 @@ static int first_layer(const struct bench_case *c, int stage, int stages)
 	return layer;
 }
 
-/* Two devices, data parallel, with so many micro-batches each. */
+/* Two devices, data parallel, with these numbers of micro-batches. */
 static char *split_plan(const struct bench_case *c, int first, int second)
 {
 	int each = c->batch / (first + second) > 0 ? c->batch / (first + second) : 1;
@@ -115,7 +121,7 @@ struct measurement {
 	int64_t samples; /* a step */
 };
 
-/* Random tokens over the whole vocabulary: targets are tokens one position later. */
+/* Random tokens from the whole vocabulary: targets are tokens one position later. */
 static int read_sample(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
 	const struct measurement *m = context;
@@ -138,7 +144,7 @@ static void take_time(void *context, int64_t step, double loss)
 	m->loss = loss;
 }
 
-/* Memory that the program takes on the GPU; 0: it cannot be told. Algorithms are chosen here too, before anything is timed. */
+/* Memory that the program takes on the GPU; 0: unknown. Algorithms are chosen here too, before anything is timed. */
 static double bytes_of(const struct hspmd_train_local_options *o)
 {
 	struct hspmd_device *dev = NULL;
@@ -153,8 +159,8 @@ static double bytes_of(const struct hspmd_train_local_options *o)
 	return bytes;
 }
 
-/* Tflop of products a token: those of a forward pass and twice as many backward, attention's where it looks. Whatever is recomputed is not
- * work. */
+/* Tflop of products per token: those of a forward pass and twice as many backward; of attention only pairs that its mask allows.
+ * Recomputation does not count. */
 static double work_of_token(const struct hspmd_model *model, const struct bench_case *c, struct hspmd_error *err)
 {
 	struct hspmd_model_build_options how = {
@@ -251,7 +257,7 @@ static int measure(const struct bench_case *c, const char *layout, int threads, 
 	return rc ? 1 : 0;
 }
 
-/* x of so many elements on the device: BF16 random numbers, because zeros draw less power. NULL and err. */
+/* Allocates this many elements on the device: BF16 random numbers, because zeros draw less power. Returns NULL with err on failure. */
 static void *random_matrix(struct hspmd_device *dev, int64_t size, uint64_t stream, struct hspmd_error *err)
 {
 	size_t elements = (size_t)(size * size);
@@ -281,7 +287,7 @@ static int run_products(struct hspmd_device *dev, const struct hspmd_kernel_args
 	return dev->ops->synchronise(dev, err);
 }
 
-/* Prints the rate of products of matrices of size x size, one behind the other. */
+/* Prints the rate of products of matrices of size x size, one after the other. */
 static int measure_products(int64_t size, int runs)
 {
 	struct hspmd_error err = { "" };
@@ -318,7 +324,7 @@ static int measure_products(int64_t size, int runs)
 	return status;
 }
 
-/* The least seconds of an operator that rounds to the nearest and at random, in turns, on square matrices, half of each cut away along the
+/* Least seconds of an operator that rounds to nearest and stochastically, alternately, on square matrices, each split in half along the
  * second dimension as tensor parallelism does. */
 static int time_rounding(struct hspmd_device *dev, enum hspmd_opcode opcode, struct hspmd_view whole, int runs, double least[2],
                          struct hspmd_error *err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The least that has to move from one plan to the next: lower_bound config.json CLUSTER OLD-PLAN NEW-PLAN prints the bytes of state that
- * devices of the new plan need and do not have of the old one. Worked out from the two plans alone, device by device: none of what plans
- * and carries out the moves is used. */
+/* Lower bound on the bytes that move from one plan to the next: lower_bound config.json CLUSTER OLD-PLAN NEW-PLAN prints the bytes of state
+ * that devices of the new plan need and do not have from the old one. Computed from the two plans alone, device by device, without any of
+ * the code that plans and carries out the moves. */
 #include <inttypes.h>
 #include <stdio.h>
 

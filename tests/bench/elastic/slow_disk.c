@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preloaded, plays a slow shared storage: all processes together read at most HSPMD_SLOW_RATE bytes a second from files below
- * HSPMD_SLOW_UNDER. When the storage is free again stands in the file HSPMD_SLOW_CLOCK, which all map. */
+/* Preloaded, this emulates slow shared storage: all processes together read at most HSPMD_SLOW_RATE bytes per second from files below
+ * HSPMD_SLOW_UNDER. The file HSPMD_SLOW_CLOCK, which all processes map, contains the time at which the storage is free again. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,7 +21,7 @@ static int64_t now_ns(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Nanoseconds of CLOCK_MONOTONIC from which on the storage is free. */
+/* Nanoseconds of CLOCK_MONOTONIC at which the storage is free. */
 static _Atomic int64_t *free_from(void)
 {
 	static _Atomic(_Atomic int64_t *) mapped;

@@ -29,7 +29,7 @@ static int by_time(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* An hour of the day by the weight of its submissions: 0.25 at night, 1.75 at noon. */
+/* Draws an hour of the day by the weight of its submissions: 0.25 at night, 1.75 at noon. */
 static double day_time(uint64_t *state, double seconds)
 {
 	for (;;) {
@@ -82,7 +82,7 @@ struct hspmd_trace *trace_make(const struct trace_recipe *r, struct hspmd_error 
 		goto done;
 	for (int i = 0; i < r->rigid; i++)
 		jobs[i] = (struct made){ day_time(&state, seconds), rigid_job(r, i + 1, wanted / r->rigid, &state, &work) };
-	/* Scale the run times so that the load is what was asked for. */
+	/* Scale the run times so that the load is the requested one. */
 	for (int i = 0; i < r->rigid; i++) {
 		json_t *run = json_object_get(jobs[i].job, "run_s");
 		json_real_set(run, json_real_value(run) * wanted / work);
