@@ -39,7 +39,7 @@ struct hspmd_cuda {
 	struct hspmd_cuda_communicators *communicators; /* the device's communicators (nccl/) */
 	/* Returns -1 and err if communication in progress on the GPU has failed, takes too long or was cancelled; called while waiting. */
 	int (*check)(struct hspmd_cuda *cuda, struct hspmd_error *err);
-	struct hspmd_cuda_profile *profile;             /* NULL: profiling is off */
+	struct hspmd_cuda_profile *profile; /* NULL: profiling is off */
 };
 
 struct hspmd_cuda_kernel {
