@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The build folder's own, unless another is named. */
+/* Chooses the build folder's module, unless another is named. */
 static void choose_module(void)
 {
 	const char *build = getenv("builddir");

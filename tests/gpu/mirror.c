@@ -14,7 +14,7 @@
 
 struct hspmd_device *gpu;
 
-/* Tensors of one graph on the GPU, in `type` where the graph has F64. */
+/* The tensors of one graph on the GPU, in `type` if the graph has F64. */
 struct mirror {
 	const struct op_values *want;
 	enum hspmd_dtype type;
@@ -28,7 +28,8 @@ static size_t count_of(const struct mirror *m, int t)
 	return (size_t)hspmd_shape_elements(&m->want->g->tensors[t].shape);
 }
 
-/* Does output o of an operator keep more than BF16 has? Statistics and what real parameters get (here activations are "parameters" too). */
+/* Returns true if output o of an operator is kept in F32 also in BF16: statistics, and gradients of real parameters (here activations are
+ * "parameters" too). */
 static bool keeps_f32(const struct hspmd_op *op, int o)
 {
 	switch (op->opcode) {
@@ -99,7 +100,8 @@ static bool is_given(const struct hspmd_tensor *t)
 	return t->role == HSPMD_TENSOR_INPUT || t->role == HSPMD_TENSOR_PARAMETER;
 }
 
-/* Inputs go over; everything else starts as NaN, or as 0 where it is accumulated. Inputs are rounded to the GPU's type on both sides. */
+/* Copies the inputs to the GPU; everything else starts as NaN, or as 0 if it is accumulated. Inputs are rounded to the GPU's type on both
+ * sides. */
 static void open_mirror(struct mirror *m, const struct op_values *want, enum hspmd_dtype type)
 {
 	const struct hspmd_graph *g = want->g;
@@ -155,7 +157,7 @@ static void run_kernel(struct mirror *m, enum hspmd_opcode opcode, struct hspmd_
 		fail_msg("%s: %s", hspmd_opcode_names[opcode], err.text);
 }
 
-/* Statistics of logits in parts, each from a box of its own. */
+/* Runs the statistics of logits in parts, each from a box of its own. */
 static void run_stats(struct mirror *m, const struct hspmd_op *op)
 {
 	struct hspmd_view logits = view_of(m, op->in[0]), stats = view_of(m, op->out[0]);
@@ -212,7 +214,8 @@ void *mirror_take_back(const void *data, size_t bytes)
 	return host;
 }
 
-/* Distance of two tensors by norm, against the larger of the wanted one's and a floor for what should be nearly nothing. */
+/* Returns the distance of two tensors by norm, relative to the larger of the expected norm and a floor for tensors that should be nearly
+ * zero. */
 static double distance(const struct mirror *m, int t)
 {
 	enum hspmd_dtype own = type_of(m, t), theirs = m->want->g->tensors[t].dtype;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An operator's case (tests/unit/op_case.h) on the GPU beside the CPU device. */
+/* Runs an operator's case (tests/unit/op_case.h) on the GPU and on the CPU device, and compares the results. */
 #ifndef TESTS_GPU_MIRROR_H
 #define TESTS_GPU_MIRROR_H
 
@@ -9,13 +9,13 @@
 /* The device under test. */
 extern struct hspmd_device *gpu;
 
-/* Every output, forward and backward, on `gpu` in `type` is within `bound` by norm of the CPU device's in double precision, and has the
- * same bits the second time. */
+/* Checks every output, forward and backward, of `gpu` in `type`: within `bound` by norm of the CPU device's in double precision, and with
+ * the same bits the second time. */
 void mirror_check_case(const struct op_case *c, enum hspmd_dtype type, double bound);
 
-/* A status other than 0 fails the test with err's text. */
+/* Fails the test with err's text unless status is 0. */
 void mirror_must(int status, const struct hspmd_error *err);
-/* Memory of `gpu`, and a copy of it on the host: malloc'd. */
+/* Allocate memory of `gpu`, and copy it to the host; the copy is malloc'd. */
 void *mirror_allocate(size_t bytes);
 void *mirror_take_back(const void *data, size_t bytes);
 

@@ -6,7 +6,7 @@
 
 #include "runtime/device/random.h"
 
-/* Sizes are not so small that a result is mostly cancellation, of which a norm in BF16 would say nothing. */
+/* The sizes are large enough that a result is not mostly cancellation; of such a result a norm in BF16 would prove nothing. */
 static struct {
 	int64_t batch, length, width, out;
 	int64_t kv, group, head_dim, window;
@@ -32,7 +32,7 @@ static void draw_all(unsigned seed)
 	drawn.group = between(seed, &n, 1, 4);
 	drawn.head_dim = between(seed, &n, 4, 72);
 	drawn.window = between(seed, &n, 0, 1) ? between(seed, &n, 8, drawn.length) : 0;
-	drawn.vocab = between(seed, &n, 11, 700); /* no token is beyond 10 (op_values_fill) */
+	drawn.vocab = between(seed, &n, 11, 700); /* no token is above 10 (op_values_fill) */
 	drawn.experts = between(seed, &n, 2, 9);
 	drawn.each = between(seed, &n, 1, drawn.experts < 3 ? drawn.experts : 3);
 	drawn.parts = between(seed, &n, 1, 3);
@@ -42,7 +42,7 @@ static void draw_all(unsigned seed)
 	drawn.exact = between(seed, &n, 0, 1);
 }
 
-/* ---- kinds: each tells in its name what it is made of */
+/* ---- kinds: each writes its parameters into its name */
 
 static struct hspmd_shape rows(int64_t width)
 {

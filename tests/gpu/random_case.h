@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operators' cases (tests/unit/op_case.h) whose shapes, heads, windows, experts and parts are drawn. */
+/* Operators' cases (tests/unit/op_case.h) with random shapes, heads, windows, experts and parts. */
 #ifndef TESTS_GPU_RANDOM_CASE_H
 #define TESTS_GPU_RANDOM_CASE_H
 
 #include "tests/unit/op_case.h"
 
-#define RANDOM_KINDS 15 /* of operators, of which seeds that follow one another take one after the other */
+#define RANDOM_KINDS 15 /* kinds of operators; consecutive seeds take one kind after another */
 
-/* A pure function of the seed. name: gets what was drawn. What it builds is good until the next call. */
+/* A pure function of the seed. `name` receives the values drawn. The case is valid until the next call. */
 struct op_case random_case(unsigned seed, char *name, size_t size);
 
 #endif

@@ -24,8 +24,8 @@ struct parameter {
 	int64_t elements;
 	uint32_t *master; /* bits */
 	uint16_t *copy;
-	char *has_master, *has_copy; /* by element */
-	bool copied;                 /* some device has a copy */
+	char *has_master, *has_copy; /* per element */
+	bool copied;                 /* true if some device has a copy */
 };
 
 struct rounding_case {
@@ -73,7 +73,7 @@ static int make_room(struct rounding_case *c, const struct hspmd_program *p, str
 	return c->of ? 0 : hspmd_fail_memory(err, "collecting parameters");
 }
 
-/* Index in the whole of element i of a box; its dimensions walked one by one. */
+/* Returns the index in the whole parameter of element i of a box, walking the dimensions one by one. */
 static int64_t index_in_whole(const struct hspmd_slot_type *slot_type, int64_t i)
 {
 	int64_t index = 0, step = 1;
@@ -86,7 +86,7 @@ static int64_t index_in_whole(const struct hspmd_slot_type *slot_type, int64_t i
 	return index;
 }
 
-/* A slot's elements, of 4 bytes masters, of 2 copies, to where they belong. */
+/* Puts the elements of a slot where they belong; elements of 4 bytes are masters, of 2 copies. */
 static int take_slot(struct parameter *of, const struct hspmd_program *p, int slot, const void *data, struct hspmd_device *dev,
                      struct hspmd_error *err)
 {
@@ -175,7 +175,7 @@ void rounding_case_count(const struct rounding_case *c, int64_t *moved, int64_t 
 
 /* ---- operators */
 
-/* Whole, and cut along the first, the last, the middle and two dimensions. */
+/* The full tensor, and parts along the first, the last, the middle and two dimensions. */
 static const struct hspmd_view views[] = {
 	{ .rank = 1, .shape = { 1031 }, .full = { 1031 } },
 	{ .rank = 1, .shape = { 333 }, .start = { 17 }, .full = { 1031 } },
@@ -218,7 +218,7 @@ static struct hspmd_device *open_cpu(void)
 	return dev;
 }
 
-/* Normal numbers, some of them none of the usual. */
+/* Draws normally distributed numbers, some replaced with special values. */
 static void draw(float *x, int64_t n, uint64_t stream)
 {
 	static const float special[] = { NAN,   -NAN, INFINITY, -INFINITY, FLT_MAX, -FLT_MAX, 0x1.fe0002p127f, 0,
@@ -236,7 +236,7 @@ static void *on_gpu(struct hspmd_device *gpu, const void *host, size_t bytes)
 	return data;
 }
 
-/* What the CPU device makes of a host's part. malloc'd. */
+/* Returns a host buffer's part as rounded by the CPU device; malloc'd. */
 static uint16_t *round_on_cpu(struct hspmd_device *cpu, const struct hspmd_view *v, float *x, const struct hspmd_op_attr *attr)
 {
 	struct hspmd_error err;
@@ -287,7 +287,7 @@ static void check_casts(struct hspmd_device *gpu, struct hspmd_device *cpu)
 	}
 }
 
-/* More than one launch takes; some without a copy. one_by_one: in a launch each. */
+/* Checks more updates than fit into one launch, some without a copy. one_by_one: each in a launch of its own. */
 static void check_updates(struct hspmd_device *gpu, struct hspmd_device *cpu, bool one_by_one)
 {
 	enum { COUNT = 50 };

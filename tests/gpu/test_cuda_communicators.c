@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication straight between CUDA devices: steps of all kinds, whole models, and what happens when a member is gone, NCCL is missing or
- * not fit, or the next generation wants the same groups. On emulated devices with a played NCCL (emulate/nccl.cc); on real ones with the
- * one that is there, as far as the GPUs reach. */
+/* Communication directly between CUDA devices: steps of all kinds, whole models, and what happens if a member is gone, NCCL is missing or
+ * unusable, or the next generation wants the same communicators. Runs on emulated devices with an emulated NCCL (emulate/nccl.cc), on real
+ * ones with the installed NCCL, as far as the GPUs suffice. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@
 #include "tests/unit/comm_scene.h"
 #include "tests/unit/trainer.h"
 
-static void *played; /* the library */
+static void *played; /* the emulated NCCL */
 
 static const struct hspmd_device_ops *cuda(void)
 {
@@ -42,7 +42,7 @@ static void close_device(struct hspmd_device *dev)
 	dev->ops->close(dev);
 }
 
-/* ---- which NCCL */
+/* ---- NCCL's version */
 
 static void check_refused(struct hspmd_device *dev, const char *library, const char *version, const char *word)
 {
@@ -61,7 +61,7 @@ static void check_refused(struct hspmd_device *dev, const char *library, const c
 	free(before);
 }
 
-/* First of all: once one was taken it stays. */
+/* Runs first: a library, once loaded, stays loaded. */
 static void versions(void **state)
 {
 	(void)state;
@@ -147,7 +147,7 @@ static void close_pair(struct pair *p)
 	}
 }
 
-/* A generation: both open, exchange what they say, and meet. -1 and err: one of them cannot. */
+/* Begins a generation: both members open, exchange their addresses, and connect. Returns -1 and err if one of them cannot. */
 static int begin(struct pair *p, uint64_t other_tag, struct hspmd_error *err)
 {
 	struct hspmd_address own[2], devcomm[2];
@@ -239,7 +239,7 @@ static int made(void)
 
 static struct hspmd_comm_step all_reduce = { .kind = HSPMD_COMM_ALL_REDUCE };
 
-/* The same members again: the same communicators, unless they were given up. */
+/* The same members again: the same communicators, unless they were aborted. */
 static void generations(void **state)
 {
 	(void)state;
@@ -250,7 +250,7 @@ static void generations(void **state)
 	assert_int_equal(begin(&p, TAG, &err), 0);
 	assert_int_equal(made(), before + 2);
 	check_sums(&p);
-	/* The next is begun before the old one ends. */
+	/* The next generation begins before the old one ends. */
 	struct pair next = p;
 	assert_int_equal(begin(&next, TAG, &err), 0);
 	end(&p, false);
@@ -265,7 +265,7 @@ static void generations(void **state)
 	close_pair(&p);
 }
 
-/* One was given up after the next generation was prepared with it: that is told, not waited for. */
+/* If a communicator is aborted after the next generation was prepared with it, the next generation gets an error instead of waiting. */
 static void given_up(void **state)
 {
 	(void)state;
@@ -283,7 +283,7 @@ static void given_up(void **state)
 	close_pair(&p);
 }
 
-/* Members that would call in another order do not share a group. */
+/* Members that would call in different orders do not share a communicator. */
 static void disagreement(void **state)
 {
 	(void)state;
@@ -300,7 +300,7 @@ static void disagreement(void **state)
 	close_pair(&p);
 }
 
-/* What a member sees whose peer never comes: `word`. */
+/* Checks the error of a member whose peer never comes: it contains `word`. */
 static void check_alone(void (*happens)(struct pair *p), const char *word)
 {
 	struct pair p;
@@ -310,13 +310,13 @@ static void check_alone(void (*happens)(struct pair *p), const char *word)
 	assert_int_equal(begin(&p, TAG, &err), 0);
 	check_sums(&p);
 	fill(&p);
-	assert_int_equal(sum(&p, 0, &err), 0); /* it is on its way; nobody has waited for it */
+	assert_int_equal(sum(&p, 0, &err), 0); /* it is in progress; nobody has waited for it */
 	happens(&p);
 	assert_int_equal(cuda()->to_host(p.dev[0], host, p.row[0], sizeof host, &err), -1);
 	if (!strstr(err.text, word))
 		fail_msg("\"%s\" does not say \"%s\"", err.text, word);
 	end(&p, true);
-	/* The device is as good as before. */
+	/* The device is still usable. */
 	assert_int_equal(begin(&p, TAG, &err), 0);
 	check_sums(&p);
 	end(&p, false);
@@ -350,7 +350,7 @@ static void members_gone(void **state)
 	check_alone(break_all, "remote process exited");
 }
 
-/* A member that is not there when groups are made. */
+/* A member that is missing when communicators are created. */
 static void never_met(void **state)
 {
 	(void)state;
@@ -379,7 +379,7 @@ static void never_met(void **state)
 	assert_int_equal(hspmd_devcomm_preconnected(p.devcomm[0], &err), 0);
 	assert_int_equal(hspmd_devcomm_wait_ready(p.devcomm[0], &err), -1);
 	assert_non_null(strstr(err.text, "waited 0.3 s"));
-	/* Whatever comes as an address, nothing is made of it. */
+	/* No malformed address leads to a connection. */
 	for (size_t size = 0; size < own[0].size; size += 7) {
 		struct hspmd_address bad[2] = { own[0], { own[1].data, size } };
 		int groups, devcomm;
@@ -457,7 +457,7 @@ static void models(void **state)
 		long launched[2] = { asked(), 0 };
 		train(plans[i].plan, plans[i].devices, plans[i].gpus, false, got);
 		launched[0] = (launched[1] = asked()) - launched[0];
-		/* The same bits with what lies between messages recorded. */
+		/* The same bits if the work between messages is captured in graphs. */
 		setenv("HSPMD_CUDA_GRAPHS", "1", 1);
 		train(plans[i].plan, plans[i].devices, plans[i].gpus, false, again);
 		launched[1] = asked() - launched[1];
@@ -483,7 +483,7 @@ int main(void)
 	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);
 	setenv("HSPMD_CUDA_TUNE", "0", 0);
 	setenv("HSPMD_EMULATE_EAGER", "1", 1);
-	close_device(gpu_open()); /* or skip */
+	close_device(gpu_open()); /* skips the tests if there is no GPU */
 	if (!gpu_is_emulated())
 		return cmocka_run_group_tests(real, NULL, NULL);
 	char path[4096];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a step of training on the CUDA device waits for, allocates and copies (counted on the emulated device), and what is read beside its
- * kernels: the bytes that were there, without any kernel having been waited for. */
+/* What a step of training on the CUDA device waits for, allocates and copies (counted on the emulated device). Also reads that run
+ * concurrently with the kernels: they get the bytes that were there, without waiting for any kernel. */
 #include <dirent.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -42,7 +42,7 @@ static void train(int steps, long counts[EMULATE_COUNTS])
 		counts[i] -= before[i];
 }
 
-/* What more steps ask for, whatever the start and the end of the training do. */
+/* Counts what additional steps cost, independent of the start and the end of the training. */
 static void a_step(void **state)
 {
 	(void)state;
@@ -60,7 +60,7 @@ static void a_step(void **state)
 		printf("a step, graphs %s: asked %ld times, waited %ld, allocated %ld, copied %ld, beside %ld\n", graphs ? "on" : "off",
 		       more[EMULATE_ASKED], more[EMULATE_WAITS], more[EMULATE_ALLOCATIONS], more[EMULATE_COPIES],
 		       more[EMULATE_COPIES_BESIDE]);
-		assert_int_equal(more[EMULATE_WAITS], 2); /* for the totals, which are voted on, and for the update */
+		assert_int_equal(more[EMULATE_WAITS], 2); /* for the totals that are voted on, and for the update */
 		assert_int_equal(more[EMULATE_ALLOCATIONS], 0);
 		assert_int_equal(more[EMULATE_COPIES], 2 * MICRO_BATCHES + 2); /* tokens and targets; the norm and the loss */
 		assert_int_equal(more[EMULATE_COPIES_BESIDE], 0);
@@ -68,7 +68,7 @@ static void a_step(void **state)
 	unsetenv("HSPMD_CUDA_GRAPHS");
 }
 
-/* ---- beside the kernels */
+/* ---- concurrently with the kernels */
 
 static struct hspmd_device *gpu;
 static float *host;
@@ -78,7 +78,7 @@ static void *on_gpu(void)
 	struct hspmd_error err;
 	void *data = gpu->ops->allocate(gpu, ELEMENTS * sizeof(float), &err);
 	must(!data, &err);
-	must(gpu->ops->zero(gpu, data, ELEMENTS * sizeof(float), &err), &err); /* so that the stream is known for one that computes */
+	must(gpu->ops->zero(gpu, data, ELEMENTS * sizeof(float), &err), &err); /* so that the stream counts as one that computes */
 	must(gpu->ops->to_device(gpu, data, host, ELEMENTS * sizeof(float), &err), &err);
 	return data;
 }
@@ -107,7 +107,7 @@ static void fill(void *data)
 	must(gpu->ops->run(gpu, HSPMD_OP_FILL, &args, &err), &err);
 }
 
-/* The emulated device does a stream's work when it is waited for, and its memory can be looked at. */
+/* The emulated device does a stream's work only when someone waits for it, and the host can read its memory. */
 static void check_waiting(const float *data)
 {
 	if (gpu_is_emulated())
@@ -162,7 +162,8 @@ static void beside_kernels(void **state)
 	close_gpu();
 }
 
-/* A checkpoint's writer takes the state while kernels of the next step wait, and what comes after its release changes nothing. */
+/* A checkpoint's writer reads the state while kernels of the next step are pending; changes after it releases the state do not affect the
+ * checkpoint. */
 static void snapshot(void **state)
 {
 	(void)state;
@@ -217,7 +218,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(a_step), cmocka_unit_test(beside_kernels), cmocka_unit_test(snapshot) };
 	setenv("HSPMD_CUDA_TUNE", "0", 0);
-	gpu = gpu_open(); /* or skip */
+	gpu = gpu_open(); /* skips the tests if there is no GPU */
 	gpu->ops->close(gpu);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

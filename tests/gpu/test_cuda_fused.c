@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs of operators that the CUDA device runs as one against the two of them one after the other: kernels on the same numbers, in place
- * and not, sizes that cuBLASLt has an algorithm for and others; and whole models with and without pairs. */
+/* Pairs of operators that the CUDA device runs as one, compared with running the two one after the other: kernels on the same numbers, in
+ * place and not, with sizes for which cuBLASLt has an algorithm and others; and whole models with and without pairs. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,15 +17,15 @@
 #include "tests/unit/draw.h"
 #include "tests/unit/trainer.h"
 
-#define F32_BOUND 1e-5 /* by norm */
+#define F32_BOUND 1e-5 /* relative, by norm */
 #define BF16_BOUND 1e-2
 
 static struct hspmd_device *gpu;
 
-/* What an operator's tensors are made of: r rows, h and k widths, s statistics a row. */
+/* The shapes of an operator's tensors: r rows, h and k widths, s statistics per row. */
 struct pair_case {
 	enum hspmd_opcode opcode;
-	const char *in; /* a letter for both widths each input: "r": [rows, h]; "k": [rows, k]; "h": [h]; "w": the weight; "s": statistics;
+	const char *in; /* one letter per input: "r": [rows, h]; "k": [rows, k]; "h": [h]; "w": the weight; "s": statistics;
 	                   '-': not given */
 	const char *out;
 	bool transposed, accumulate;
@@ -53,7 +53,7 @@ struct sizes {
 	int64_t rows, h, k;
 };
 
-/* The second: rows longer than a block's registers. The last: no multiple of 8. */
+/* The second: rows longer than a block's registers. The last: sizes that are no multiples of 8. */
 static const struct sizes sizes[] = { { 24, 32, 16 }, { 3, 8200, 8 }, { 7, 27, 13 } };
 
 static void must(int status, const struct hspmd_error *err)
@@ -86,7 +86,7 @@ static int64_t count_of(const struct hspmd_view *v)
 	return v->rank < 0 ? 0 : v->rank == 1 ? v->shape[0] : v->shape[0] * v->shape[1];
 }
 
-/* Fill with numbers of a stream, positive ones for statistics. */
+/* Fills a tensor with numbers of a random stream, positive ones for statistics. */
 static void fill(struct hspmd_view *v, uint64_t stream, bool positive)
 {
 	struct hspmd_error err = { "" };
@@ -157,7 +157,7 @@ static void release(struct hspmd_kernel_args *args)
 		gpu->ops->release(gpu, args->out[k].data);
 }
 
-/* The same by two operators, through a buffer between them. */
+/* Does the same with two operators, through a buffer between them. */
 static void run_apart(const struct pair_case *c, struct hspmd_kernel_args *both, enum hspmd_dtype type, const struct sizes *z)
 {
 	const struct hspmd_op_type *t = hspmd_op_types[c->opcode], *first = hspmd_op_types[t->pair.first];
@@ -254,7 +254,8 @@ static void pairs_bf16(void **state)
 
 #define STEPS 4
 
-/* On one device, where all pairs meet; on two, where a sum over both stands between some, or each has positions of its own. */
+/* On one device, where all pairs are adjacent; on two, where a sum over both devices separates some pairs, or each device has positions of
+ * its own. */
 static const char *const layouts[] = { "\"", "-1\"", "-1\"],\"context\":2,\"context_ratio\":[3,1" };
 
 static void train(const char *model, int layers, const char *devices, bool bf16, const char *left, double *losses)
@@ -304,7 +305,7 @@ static void whole_models(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(pairs_f32), cmocka_unit_test(pairs_bf16), cmocka_unit_test(whole_models) };
-	setenv("HSPMD_CUDA_SHARE", "1", 1); /* HSPMD_CUDA_OVERSUBSCRIBE by the name of earlier versions, which must go on working */
+	setenv("HSPMD_CUDA_SHARE", "1", 1); /* the name of HSPMD_CUDA_OVERSUBSCRIBE in earlier versions, which must continue to work */
 	setenv("HSPMD_CUDA_TUNE", "0", 0);
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);

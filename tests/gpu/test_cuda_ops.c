@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every operator of the CUDA device, forward and backward, against the CPU device in double precision on the same inputs, of chosen and of
- * random shapes; the same bits twice; and what is not part of a model's graph: optimizer, random numbers, casts, copies. HSPMD_LONG=1 tries
- * more shapes. */
+/* Every operator of the CUDA device, forward and backward, compared with the CPU device in double precision on the same inputs, with chosen
+ * and random shapes; the same bits twice. Also what is not part of a model's graph: optimizer, random numbers, casts, copies. HSPMD_LONG=1
+ * tries more shapes. */
 #include <dlfcn.h>
 #include <glob.h>
 #include <math.h>
@@ -26,7 +26,7 @@
 #define F32_BOUND 2e-5
 #define BF16_BOUND 3e-2
 
-/* On the emulated device with threads run in one of three orders (HSPMD_LONG: in each), which a missing barrier does not survive. */
+/* On the emulated device threads run in one of three orders (HSPMD_LONG: in each of them), so that a missing barrier changes the result. */
 static void check_cases(enum hspmd_dtype type, double bound)
 {
 	static const char *const orders[] = { "0", "1", "7" };
@@ -89,7 +89,7 @@ static struct hspmd_device *open_cpu(void)
 	return dev;
 }
 
-/* One operator on both devices over the same F32 vectors: in and out, `outs` of them first read, then written. */
+/* Runs one operator on both devices on the same F32 vectors: inputs and outputs, of which `outs` are read before they are written. */
 static void check_vectors(enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int ins, int outs, int n, double bound)
 {
 	struct hspmd_device *cpu = open_cpu();
@@ -171,8 +171,8 @@ static void sum_of_squares(void **state)
 	gpu->ops->release(gpu, total);
 }
 
-/* More vectors than a launch takes, of all sizes, some without weight decay: the bits of one after the other, but for the order in which
- * squares are summed. */
+/* More vectors than fit into a launch, of all sizes, some without weight decay: the same bits as one after the other, except for the order
+ * in which squares are summed. */
 static void many_at_once(void **state)
 {
 	(void)state;
@@ -239,7 +239,7 @@ static void many_at_once(void **state)
 static void casts(void **state)
 {
 	(void)state;
-	/* 1 + 2^-8 lies between two bf16: to even, down; 1 + 3 * 2^-8 to even, up. */
+	/* 1 + 2^-8 is halfway between two BF16 numbers: to even, down; 1 + 3 * 2^-8: to even, up. */
 	float x[9] = { 1 + 0x1p-8f, 1 + 3 * 0x1p-8f, NAN, -2.5f, 0, 1e30f, -1e-30f, 3, 4 };
 	struct hspmd_error err;
 	void *wide = mirror_allocate(sizeof x), *half = mirror_allocate(9 * 2), *back = mirror_allocate(sizeof x);
@@ -293,7 +293,7 @@ static void copies(void **state)
 	gpu->ops->release(gpu, target);
 }
 
-/* Boxes of all ranks whose rows begin on 16 bytes in both buffers, in one, or in none, against a copy on the host. */
+/* Boxes of all ranks whose rows begin on multiples of 16 bytes in both buffers, in one, or in none, compared with a copy on the host. */
 static void many_copies(void **state)
 {
 	(void)state;
@@ -315,7 +315,7 @@ static void many_copies(void **state)
 			for (int k = 0; k < 4; k++)
 				cut[k] = word[k] % (d + 1 < a.rank ? 2 : 5) * grain;
 			part.lo[d] = cut[0];
-			part.hi[d] = cut[0] + cut[1] + grain; /* a and b hold it */
+			part.hi[d] = cut[0] + cut[1] + grain; /* a and b contain it */
 			a.lo[d] = cut[2] < cut[0] ? cut[2] : cut[0];
 			b.lo[d] = cut[3] < cut[0] ? cut[3] : cut[0];
 			a.hi[d] = part.hi[d];
@@ -335,7 +335,7 @@ static void many_copies(void **state)
 	gpu->ops->release(gpu, target);
 }
 
-/* More than the ring of pinned memory holds, both ways. */
+/* More than the ring of pinned memory holds, in both directions. */
 static void large_copies(void **state)
 {
 	(void)state;
@@ -354,7 +354,7 @@ static void large_copies(void **state)
 	free(back);
 }
 
-/* ---- attention by cuDNN; on the emulated device it is played (tests/gpu/emulate/dnn.cc) */
+/* ---- attention by cuDNN; emulated on the emulated device (tests/gpu/emulate/dnn.cc) */
 
 static void reopen_with(const char *library, const char *tune, const char *workspace)
 {
@@ -375,7 +375,7 @@ static void restore_gpu(void)
 	gpu = gpu_open();
 }
 
-/* Cases of attention; how often the played cuDNN ran its plans for them. */
+/* Checks cases of attention; runs[] gets how often the emulated cuDNN ran each of its plans. */
 static void check_attention(long runs[2])
 {
 	void *module = gpu_is_emulated() ? dlopen(getenv("HSPMD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD) : NULL;
@@ -395,7 +395,7 @@ static void check_attention(long runs[2])
 		dlclose(module);
 }
 
-/* Is there a cuDNN for a GPU to compute with? */
+/* Returns true if cuDNN's library can be loaded. */
 static bool has_dnn(void)
 {
 	const char *named = getenv("HSPMD_CUDNN");
@@ -405,7 +405,7 @@ static bool has_dnn(void)
 	return library != NULL;
 }
 
-/* On a GPU also sequences of several of its kernels' tiles; its own plan is taken wherever it has one. */
+/* On a GPU also sequences that span several tiles of its kernels. cuDNN's plan is used wherever it has one. */
 static void attention_by_dnn(void **state)
 {
 	(void)state;
@@ -416,7 +416,7 @@ static void attention_by_dnn(void **state)
 	check_attention(all);
 	for (size_t i = 0; i < long_case_count && (!gpu_is_emulated() || getenv("HSPMD_LONG")); i++)
 		mirror_check_case(&long_cases[i], HSPMD_BF16, BF16_BOUND);
-	/* Some of the cases' gradients in parts (samples, kv heads), some not at all. */
+	/* The gradients of some cases are computed in parts (samples, kv heads), of others not by cuDNN at all. */
 	reopen_with("played", "0", "30000");
 	check_attention(parts);
 	reopen_with("refusing", "0", "268435456");
@@ -428,7 +428,7 @@ static void attention_by_dnn(void **state)
 	restore_gpu();
 }
 
-/* Lines of the files in the folder that do not choose `word` in their fifth word; *lines: of all. */
+/* Returns how many lines of the files in the folder have another choice than `word` in their fifth word; *lines: the number of all. */
 static int other_choices(const char *folder, unsigned word, int *lines)
 {
 	char pattern[4096], line[512], have[32], want[32];
@@ -453,7 +453,7 @@ static int other_choices(const char *folder, unsigned word, int *lines)
 	return others;
 }
 
-/* Make every choice that is written down another. */
+/* Replaces every choice in the files with another. */
 static void rewrite_choices(const char *folder, int word)
 {
 	char command[8192];
@@ -461,7 +461,7 @@ static void rewrite_choices(const char *folder, int word)
 	assert_int_equal(system(command), 0);
 }
 
-/* What was measured is done from then on; what does not run is not taken. */
+/* A measured choice is used from then on; a plan that does not run is not chosen. */
 static void attention_is_chosen(void **state)
 {
 	(void)state;
@@ -481,11 +481,11 @@ static void attention_is_chosen(void **state)
 	assert_true(lines > 5);
 	reopen_with("played", "1", "268435456");
 	check_attention(runs);
-	assert_true(runs[0] == 0 && runs[1] == 0); /* written down: our kernels */
+	assert_true(runs[0] == 0 && runs[1] == 0); /* the file says: our kernels */
 	rewrite_choices(folder, 3);
 	reopen_with("played", "1", "268435456");
 	check_attention(runs);
-	assert_true(runs[0] == 0 && runs[1] > 0); /* the second plan */
+	assert_true(runs[0] == 0 && runs[1] > 0); /* the file says: the second plan */
 	restore_gpu();
 	if (old)
 		setenv("HSPMD_CUDA_CACHE", old, 1);

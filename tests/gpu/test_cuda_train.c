@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole models on the CUDA device, alone, several, and mixed with CPU devices: the losses of one CPU device (law 1); in BF16 near to them.
- * On a machine with one GPU the plans' GPUs are that one. */
+/* Whole models on the CUDA device, alone, several together, and mixed with CPU devices. The losses equal those of one CPU device
+ * (doc/design.md, law 1); in BF16 they are near. On a machine with one GPU the plans' GPUs are all that GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 	"\"pipelines\":"
 #define TAIL "]}"
 
-/* Devices of a plan, and which of them are GPUs. */
+/* The devices of a plan, and which of them are GPUs. */
 static const struct plan {
 	const char *name, *text;
 	int devices, zero;
@@ -55,7 +55,7 @@ static const struct model {
 	int layers;
 } models[] = { { "gpt2", trainer_gpt2, 5 }, { "llama", trainer_llama, 5 }, { "mixtral", trainer_mixtral, 4 } };
 
-/* The plan's text with # as the ZeRO stage and @ as the number of layers. */
+/* Returns the plan's text with # replaced by the ZeRO stage and @ by the number of layers. */
 static char *plan_text(const struct plan *p, int layers)
 {
 	char *text = NULL;
@@ -96,7 +96,8 @@ static void compare(const struct model *m, const struct plan *p, const double *g
 			fail_msg("%s, %s: loss of step %d is %.9g, not %.9g", m->name, p->name, s, got[s], want[s]);
 }
 
-/* What a model is tried with where every step costs: GPT-2 takes all plans, the others the first and last. */
+/* Returns true if the model is tried with the plan. On an emulated device every step is expensive: unless HSPMD_LONG is set, only GPT-2
+ * takes all plans, the other models the first and last. */
 static bool is_chosen(size_t model, size_t plan)
 {
 	return !gpu_is_emulated() || getenv("HSPMD_LONG") || model == 0 || plan == 0 || plan + 1 == sizeof plans / sizeof *plans;
@@ -145,7 +146,7 @@ static void plans_bf16(void **state)
 			train(&models[k], &plans[i], plans[i].gpus, true, false, STEPS, got);
 			compare(&models[k], &plans[i], got, want, STEPS, all ? 2e-2 : 1e-4);
 			if (all)
-				assert_true(fabs(got[0] - want[0]) > 1e-7 * want[0]); /* it was BF16 indeed */
+				assert_true(fabs(got[0] - want[0]) > 1e-7 * want[0]); /* it really was BF16 */
 		}
 	}
 }
@@ -153,7 +154,7 @@ static void plans_bf16(void **state)
 /* ---- stochastic rounding */
 
 #define ROUNDED_STEPS 50
-#define ROUNDED_BOUND 5e-3 /* relative; plans sum in other orders. Emulated: 2e-3 at most, 6e-3 with rounding to the nearest */
+#define ROUNDED_BOUND 5e-3 /* relative; plans sum in different orders. Emulated: 2e-3 at most, 6e-3 with rounding to the nearest */
 
 #define SMALL_HEAD                                                                                                                         \
 	"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":#,"         \
@@ -175,7 +176,7 @@ static const struct plan rounded_plans[] = {
 };
 #define ROUNDED_PLANS (sizeof rounded_plans / sizeof *rounded_plans)
 
-/* Losses, and the parameters at the end. */
+/* Trains; returns the losses, and the parameters at the end. */
 static struct rounding_case *train_rounded(const struct model *m, const struct plan *p, int steps, double *losses)
 {
 	struct rounding_case *c = rounding_case_create();
@@ -198,7 +199,7 @@ static struct rounding_case *train_rounded(const struct model *m, const struct p
 	return c;
 }
 
-/* The beginning is the same to the bit under any plan. */
+/* The initial parameters have the same bits under any plan. */
 static void rounded_starts(void **state)
 {
 	(void)state;
@@ -216,7 +217,7 @@ static void rounded_starts(void **state)
 		}
 		int64_t moved, all;
 		rounding_case_count(one, &moved, &all);
-		assert_true(moved > all / 5 && moved < all / 3); /* a quarter, of numbers that lie anywhere between two of BF16 */
+		assert_true(moved > all / 5 && moved < all / 3); /* a quarter, if the numbers are anywhere between two BF16 numbers */
 		rounding_case_destroy(one);
 	}
 }
@@ -261,7 +262,7 @@ static void hundred_steps(void **state)
 	}
 }
 
-/* On the emulated device: how often the host has asked for something. */
+/* On the emulated device: returns how often the host has asked for work. */
 static long asked(void)
 {
 	long counts[EMULATE_COUNTS];
@@ -269,7 +270,7 @@ static long asked(void)
 	return counts[EMULATE_ASKED];
 }
 
-/* Recorded stretches of the passes: the same bits, with few launches left after the step that records. */
+/* Captured segments of the passes: the same bits, with few launches after the step that captures. */
 static void graphs(void **state)
 {
 	(void)state;
@@ -293,7 +294,7 @@ static void graphs(void **state)
 			assert_true(!gpu_is_emulated() || with < without * 2 / 3);
 			if (m || k)
 				continue;
-			/* Where it is measured, whichever is taken. */
+			/* If the choice is measured, either is right. */
 			unsetenv("HSPMD_CUDA_GRAPHS");
 			train(&models[m], &plans[0], 1, false, false, 2 * STEPS, measured);
 			setenv("HSPMD_CUDA_GRAPHS", "0", 1);
@@ -303,7 +304,7 @@ static void graphs(void **state)
 	unsetenv("HSPMD_CUDA_GRAPHS");
 }
 
-/* The same between messages, here through host memory (test_cuda_communicators: straight). */
+/* The same with messages between segments, here through host memory (test_cuda_communicators: directly). */
 static void graphs_between_messages(void **state)
 {
 	(void)state;
@@ -340,8 +341,8 @@ int main(void)
 		cmocka_unit_test(hundred_steps),
 	};
 	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);
-	setenv("HSPMD_CUDA_TUNE", "0", 0);     /* test_cuda_ops chooses by measurement; here it would cost more than the steps */
-	struct hspmd_device *gpu = gpu_open(); /* or skip */
+	setenv("HSPMD_CUDA_TUNE", "0", 0);     /* test_cuda_ops chooses by measurement; here that would cost more than the steps */
+	struct hspmd_device *gpu = gpu_open(); /* skips the tests if there is no GPU */
 	gpu->ops->close(gpu);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

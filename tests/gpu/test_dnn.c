@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The graphs of attention that are given to cuDNN, without a GPU: cuDNN makes plans, compiled kernels and all, for GPUs that are described
- * to it, with a driver that runs nothing (tests/gpu/emulate/driver.c). Every attention of the benchmarks' models and odd ones have at least
- * one plan, with no more workspace than it may have. Skipped where cuDNN is missing or too old. */
+/* The graphs of attention that cuDNN receives, tested without a GPU: cuDNN makes plans, compiled kernels and all, for GPUs given by a
+ * description, with a driver that runs nothing (tests/gpu/emulate/driver.c). Every attention of the benchmarks' models, and odd ones, must
+ * have at least one plan within the allowed workspace. Skipped if cuDNN is missing or too old. */
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static const struct gpu {
 	{ "NVIDIA A100-SXM4-80GB", 800, 108, 41943040, 166912 },
 };
 
-/* What one call is asked for: heads' gradients come in parts (attention_dnn.c), of which each is such a call. */
+/* The shapes of single calls: the heads' gradients are computed in parts (attention_dnn.c), one call each. */
 static const struct shape {
 	const char *name;
 	int64_t batches, queries, keys, heads, kv_heads, head_dim, shift, window, part_samples, part_kv;
@@ -106,7 +106,7 @@ static void plans_are_made(void **state)
 				fail_msg("%s, %s of %s: %s", gpus[i].name, k % 2 ? "gradient" : "attention", s->name, err.text);
 			for (int n = 0; n < count; n++) {
 				assert_true(hspmd_dnn_plan_workspace(plans[n]) <= WORKSPACE_MOST);
-				/* The sums of rows lie in it, at least. */
+				/* The workspace contains at least the sums of rows. */
 				assert_true(!a.backward ||
 				            hspmd_dnn_plan_workspace(plans[n]) >= (size_t)(a.batches * a.heads * a.queries * 4));
 				hspmd_dnn_plan_destroy(plans[n]);
@@ -116,7 +116,7 @@ static void plans_are_made(void **state)
 	}
 }
 
-/* The whole gradient of a large model's attention would take more than there is. */
+/* The whole gradient of a large model's attention would need more workspace than is allowed. */
 static void workspace_is_limited(void **state)
 {
 	(void)state;
@@ -132,7 +132,7 @@ static void workspace_is_limited(void **state)
 	hspmd_dnn_close(dnn);
 }
 
-/* What no engine computes is refused with a word, not taken otherwise. */
+/* An attention that no engine supports is refused with a message, not computed in another way. */
 static void others_are_refused(void **state)
 {
 	(void)state;
@@ -140,7 +140,7 @@ static void others_are_refused(void **state)
 	struct hspmd_dnn_attention a = describe(&shapes[0], false);
 	struct hspmd_dnn_plan *plan;
 	struct hspmd_error err = { "" };
-	a.head_dim = 61; /* rows that do not begin on 16 bytes */
+	a.head_dim = 61; /* rows that do not begin on multiples of 16 bytes */
 	a.q.row = a.k.row = a.v.row = a.o.row = a.heads * a.head_dim;
 	a.q.batch = a.k.batch = a.v.batch = a.o.batch = a.queries * a.q.row;
 	assert_int_equal(hspmd_dnn_find_plans(dnn, &a, WORKSPACE_MOST, &plan, 1, &err), 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/gpu/wide_case.h"
 
-/* Whole packs a row, and rows longer than a block keeps in registers. */
+/* Rows of complete packs, and rows longer than a block keeps in registers. */
 static int norm(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_opcode opcode, int64_t width)
 {
 	struct hspmd_op_attr attr = { .eps = 1e-5 };

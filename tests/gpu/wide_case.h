@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* More operators' cases (tests/unit/op_case.h): sizes at which a GPU's kernels take other ways than on the small odd ones. */
+/* More operators' cases (tests/unit/op_case.h): sizes for which a GPU's kernels take other paths than for small odd ones. */
 #ifndef TESTS_WIDE_CASE_H
 #define TESTS_WIDE_CASE_H
 
@@ -7,7 +7,7 @@
 
 extern const struct op_case wide_cases[];
 extern const size_t wide_case_count;
-/* Of many positions, too slow for an emulated device. */
+/* Cases with many positions, too slow for an emulated device. */
 extern const struct op_case long_cases[];
 extern const size_t long_case_count;
 

@@ -37,9 +37,9 @@ struct hspmd_cuda {
 	struct hspmd_cuda_dnn *dnn;
 	struct hspmd_cuda_staging *staging, *concurrent_staging;
 	struct hspmd_cuda_communicators *communicators; /* the device's communicators (nccl/) */
-	/* Returns -1 and err if communication under way on the GPU has failed, takes too long or was cancelled; asked while waiting. */
+	/* Returns -1 and err if communication in progress on the GPU has failed, takes too long or was cancelled; called while waiting. */
 	int (*check)(struct hspmd_cuda *cuda, struct hspmd_error *err);
-	struct hspmd_cuda_profile *profile;             /* NULL: profiling is off */
+	struct hspmd_cuda_profile *profile; /* NULL: profiling is off */
 };
 
 struct hspmd_cuda_kernel {

@@ -62,8 +62,8 @@ static struct hspmd_cuda_gemm grad_w(const struct hspmd_kernel_args *args)
 	};
 }
 
-/* With the second operator of a pair fused in: an addition adds in[3] or in[2]; GELU also writes its input, and GELU's gradient reads
- * it. */
+/* The product with the second operator of a pair as its epilogue: an addition adds in[3] or in[2], GELU can also write its own input, and
+ * GELU's gradient reads it. */
 static struct hspmd_cuda_gemm forward_add(const struct hspmd_kernel_args *args)
 {
 	struct hspmd_cuda_gemm p = forward(args);

@@ -41,7 +41,7 @@ static void put(void *data, cudaDataType_t type, size_t i, double value)
 		((__nv_bfloat16 *)data)[i] = __float2bfloat16_rn((float)value);
 }
 
-/* op(X) as rows of doubles, so that both operands are read in order. */
+/* Returns op(X) as rows of doubles, so that both operands are read in order. */
 static std::vector<double> unfold(const void *data, const emulate_layout &l, bool rows_first)
 {
 	std::vector<double> out(l.rows * l.columns);
@@ -64,7 +64,7 @@ static bool has(const emulate_product &p, int what)
 	return ((int)p.epilogue & what) == what;
 }
 
-#define AUX 128 /* a bit of the epilogues that read or write another matrix */
+#define AUX 128 /* the bit of epilogues that read or write another matrix */
 #define DGELU 64
 
 static bool is_complete(const emulate_product &p, const emulate_layout &d)
@@ -84,7 +84,7 @@ static double gelu_slope(double x)
 	return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
 }
 
-/* What follows a product: element (m, n) of D before it is written. */
+/* Applies the epilogue to element (m, n) of D before it is written. */
 static double finish(const emulate_product &p, const emulate_layout &d, size_t m, size_t n, double value)
 {
 	size_t beside = n * (size_t)p.aux_ld + m;
@@ -99,7 +99,7 @@ static double finish(const emulate_product &p, const emulate_layout &d, size_t m
 	return gelu(value);
 }
 
-/* Sums over k of one operand's rows, as `unfold` has them. */
+/* Sums one operand's rows over k, as `unfold` returns them. */
 static void add_up(const std::vector<double> &rows, size_t k, void *sums, cudaDataType_t type)
 {
 	for (size_t r = 0; r < rows.size() / k; r++) {
@@ -222,7 +222,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               int *count)
 {
 	*count = 0;
-	/* As the real one may, it refuses what fits no 16 bytes. */
+	/* Like the real cuBLASLt may, it refuses sizes that are no multiples of 16 bytes. */
 	if (!fits(*desc, *a, *b, *d) || (a->type == CUDA_R_16BF && (a->rows | a->columns | b->rows | b->columns) % 8))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	for (int i = 0; i < 2 && i < wanted && preference->workspace >= WORKSPACE; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stand-in: see cuda_runtime.h. The part of cuBLASLt that the CUDA device uses, with its names, order of arguments and column-major
- * meaning; products are summed in double. There are always two algorithms, which differ in their workspace only; for BF16 only where all
- * sizes are multiples of 8. */
+ * convention; products are summed in double. There are always two algorithms, which differ only in their workspace; BF16 has them only if
+ * all sizes are multiples of 8. */
 #ifndef EMULATE_CUBLASLT_H
 #define EMULATE_CUBLASLT_H
 

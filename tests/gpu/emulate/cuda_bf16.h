@@ -21,7 +21,7 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float x)
 	return half;
 }
 
-/* ---- runtime/device/cuda/mma.h's functions */
+/* ---- the functions of runtime/device/cuda/mma.h */
 
 static inline float emulate_half(uint32_t pair, int which)
 {
@@ -81,7 +81,7 @@ static inline void load_matrices_trans(uint32_t *to, const __nv_bfloat16 *row)
 	emulate_load_matrices(to, row, true);
 }
 
-/* Done as late as is allowed: by the wait. */
+/* The wait does the copy: as late as is allowed. */
 static inline void copy_async(__nv_bfloat16 *to, const __nv_bfloat16 *from, bool valid)
 {
 	if ((uintptr_t)to % 16 || (valid && (uintptr_t)from % 16))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stand-in for CUDA's runtime, for tests on machines without a GPU: the CUDA device's sources compile against it and run on the CPU.
- *
- * A kernel's block runs as fibers, one a thread, that pass control on at barriers and at whatever a warp does together; what a fiber does
- * between two of those is done at once, and HSPMD_EMULATE_ORDER (0 ascending, 1 descending, else a seed) says in which order, so that a
- * barrier that is missing is seen as a result that depends on it. A stream's work is kept and done when someone waits for it, so that
- * whoever does not wait is seen too; with HSPMD_EMULATE_EAGER=1 a thread a stream does it at once, as work that waits for another process
- * needs. Memory ends at a page that cannot be touched. What is illegal (a barrier that not all reach, an unaligned access of 16 bytes) ends
- * the process with a word. */
+ * - Kernels: the threads of a block are fibers, which yield at barriers and at warp-wide operations. Between two of these a fiber runs
+ *   without interruption. HSPMD_EMULATE_ORDER (0 ascending, 1 descending, else a seed) determines the order of the fibers, so that a
+ *   missing barrier shows as a result that depends on the order.
+ * - Streams: a stream's work is queued and done when someone waits for it, so that a missing wait shows too. With HSPMD_EMULATE_EAGER=1 one
+ *   thread per stream does the work at once, as work that waits for another process needs.
+ * - Memory: blocks end at a page that cannot be accessed.
+ * - Illegal use (a barrier that not all threads reach, an unaligned access of 16 bytes) ends the process with a message. */
 #ifndef EMULATE_CUDA_RUNTIME_H
 #define EMULATE_CUDA_RUNTIME_H
 
@@ -65,7 +65,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 /* Visible outside of the module, for libraries that stand in for others. */
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void *), void *argument) __attribute__((visibility("default")));
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
-/* What a stream is asked for is kept; it must not be waited for meanwhile. */
+/* The stream's work is recorded instead of done; nobody may wait for the stream meanwhile. */
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags);
@@ -88,7 +88,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
 #define __forceinline__ inline
 #define __launch_bounds__(n)
 #define __align__(n) __attribute__((aligned(n)))
-/* One block at a time runs on a thread of the process. */
+/* Each thread of the process runs one block at a time. */
 #define __shared__ static thread_local
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emulate_shared()
 #define LAUNCH(kernel, grid, threads, shared, stream, ...) emulate_launch(#kernel, grid, threads, shared, stream, kernel, __VA_ARGS__)
@@ -121,11 +121,11 @@ void emulate_enqueue(cudaStream_t stream, std::function<void()> work);
 void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread);
 void *emulate_shared();
 void __syncthreads();
-/* Give `bytes` of `own` to the warp; what lane 0 gave comes back, that of lane i lies i * 64 bytes further. For at most 64 bytes; all lanes
- * take part. */
+/* Passes `bytes` of `own` to the warp. Returns what lane 0 passed; lane i's bytes follow i * 64 bytes later. At most 64 bytes; all lanes
+ * must take part. */
 const char *emulate_exchange(const void *own, size_t bytes);
-/* Asynchronous copies of 16 bytes of the running thread (from NULL: zeros), in groups; those of all but the last `left` groups are done by
- * the wait. */
+/* Asynchronous copies of 16 bytes by the running thread (from NULL: zeros), in groups; the wait performs those of all groups but the last
+ * `left`. */
 void emulate_copy_later(void *to, const void *from);
 void emulate_copies_commit();
 void emulate_copies_wait(int left);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuDNN as runtime/device/cuda/dnn.h has it, played on the emulated device where HSPMD_CUDNN=played: every attention has two plans, each
- * with a workspace like the real one's, and both compute it row by row. HSPMD_CUDNN=refusing has no plan, =failing has plans that do not
- * run. emulate_dnn_runs counts the runs of each plan. */
+/* Emulates cuDNN, as runtime/device/cuda/dnn.h declares it, on the emulated device. HSPMD_CUDNN chooses how it behaves:
+ * - played: every attention has two plans, each with a workspace like the real one's; both compute it row by row.
+ * - refusing: there is no plan.
+ * - failing: there are plans, but they do not run.
+ * emulate_dnn_runs counts the runs of each plan. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +79,7 @@ size_t hspmd_dnn_plan_workspace(const struct hspmd_dnn_plan *plan)
 	return a.backward ? (size_t)(a.batches * a.heads * a.queries * (4 + 2 * a.keys)) : 0;
 }
 
-/* Rows of heads, as numbers. */
+/* Rows of heads, as floats. */
 struct rows {
 	uint16_t *data;
 	hspmd_dnn_rows at;
@@ -135,7 +137,7 @@ static void forward(const hspmd_dnn_attention &a, const hspmd_dnn_buffers &at, c
 			}
 }
 
-/* The gradients of scores go to the workspace first, from where each sum takes them. */
+/* The gradients of scores are written to the workspace first; each sum reads them from there. */
 static void backward(const hspmd_dnn_attention &a, const hspmd_dnn_buffers &at, const rows &q, const rows &k, const rows &v, const rows &o)
 {
 	rows dout{ (uint16_t *)at.dout, a.o, a.head_dim }, dq{ (uint16_t *)at.dq, a.q, a.head_dim },

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for CUDA's driver library (libcuda.so.1) on a machine without a GPU: it takes kernels and runs none. That is all that cuDNN
- * needs to make plans for a GPU that is described to it: it compiles their kernels and has them loaded. test_dnn loads this first; the
- * soname makes it what cuDNN then finds. */
+/* A stand-in for CUDA's driver library (libcuda.so.1) on a machine without a GPU: it accepts kernels and runs none. cuDNN needs no more to
+ * make plans for a GPU given by a description: it compiles their kernels and has them loaded. test_dnn loads this library first; because of
+ * its soname cuDNN then finds it. */
 #include <stddef.h>
 
 #define EXPORT __attribute__((visibility("default")))
 #define DONE 0
 #define NOT_HERE 801 /* CUDA_ERROR_NOT_SUPPORTED */
 
-static int thing; /* whatever is asked for */
+static int thing; /* stands for every object */
 
-/* What hands something out in its first argument; what only sets; what a plan's making must not call. */
+/* GIVES: functions that return an object through their first argument. SETS: functions that only set. LACKS: functions that making a plan
+ * must not call. */
 #define GIVES(name)                                                                                                                        \
 	EXPORT int name(void **first);                                                                                                     \
 	EXPORT int name(void **first)                                                                                                      \

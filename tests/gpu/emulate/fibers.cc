@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A block of a kernel as fibers: see cuda_runtime.h. */
+/* Runs a block of a kernel as fibers: see cuda_runtime.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -21,23 +21,23 @@ struct copy {
 };
 
 struct fiber {
-	void *stack, *at; /* `at`: its stack pointer while it does not run */
+	void *stack, *at; /* `at`: its stack pointer while it is not running */
 	enum wait wait;
 	dim3 index;
-	unsigned rounds; /* what its warp did together, so far */
-	unsigned group;  /* of copies, now being filled */
+	unsigned rounds; /* warp-wide operations so far */
+	unsigned group;  /* number of the group of copies that is being filled */
 	std::vector<copy> copies;
 };
 
 struct warp {
-	char slot[2][LANES * SLOT]; /* by turns: who is a round ahead writes into the other */
+	char slot[2][LANES * SLOT]; /* used alternately: a lane that is a round ahead writes into the other */
 };
 
 struct runner {
 	std::vector<fiber> fibers;
 	std::vector<warp> warps;
 	std::vector<char> shared;
-	void *scheduler; /* its stack pointer while a fiber runs */
+	void *scheduler; /* its stack pointer while a fiber is running */
 	size_t now, count;
 	const std::function<void()> *thread;
 	const char *name;
@@ -59,7 +59,7 @@ static thread_local runner *current;
 }
 
 #if defined __x86_64__
-/* Keep what a function must keep on this stack, leave the stack's pointer in *from, and go on with the other. */
+/* Saves the callee-saved registers on this stack, stores the stack pointer in *from, and continues with the other stack. */
 extern "C" void emulate_switch(void **from, void *to);
 __asm__(".text\n.globl emulate_switch\n.hidden emulate_switch\n.type emulate_switch, @function\nemulate_switch:\n"
         "\tpushq %rbp\n\tpushq %rbx\n\tpushq %r12\n\tpushq %r13\n\tpushq %r14\n\tpushq %r15\n"
@@ -70,13 +70,13 @@ __asm__(".text\n.globl emulate_switch\n.hidden emulate_switch\n.type emulate_swi
 static void prepare(fiber &f, void (*entry)())
 {
 	void **top = (void **)((char *)f.stack + STACK_BYTES);
-	*--top = NULL; /* a return address that is never used; keeps the stack aligned as after a call */
+	*--top = NULL; /* a return address that is never used; aligns the stack as after a call */
 	*--top = (void *)entry;
 	top -= 6;
 	f.at = top;
 }
 #else
-/* Slower, anywhere: contexts kept at the stacks' ends. */
+/* Slower, but for any processor: contexts, stored at the ends of the stacks. */
 static void emulate_switch(void **from, void *to)
 {
 	ucontext_t own;
@@ -158,7 +158,7 @@ void *emulate_shared()
 	return (void *)(((uintptr_t)current->shared.data() + 15) & ~(uintptr_t)15);
 }
 
-/* The order in which fibers that may run do so: warp by warp, and lane by lane within one. */
+/* Returns the order in which runnable fibers run: warp by warp, and lane by lane within a warp. */
 static std::vector<size_t> make_order(size_t count)
 {
 	const char *text = getenv("HSPMD_EMULATE_ORDER");
@@ -195,7 +195,7 @@ static size_t count_waiting(size_t first, size_t end, enum wait wait)
 	return n;
 }
 
-/* One warp as far as it gets without the others, so that what they should have waited for is not there yet or is gone already. */
+/* Runs one warp as far as it gets without the others, so that data it should have waited for is not there yet or already overwritten. */
 static bool run_warp(const size_t *lanes)
 {
 	size_t first = lanes[0] / LANES * LANES, end = first + LANES;
@@ -263,7 +263,7 @@ void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared
 	for (unsigned z = 0; z < grid.z; z++)
 		for (unsigned y = 0; y < grid.y; y++)
 			for (unsigned x = 0; x < grid.x; x++) {
-				current->shared.assign(shared + 16, (char)0xff); /* NaN: nobody may count on what was there */
+				current->shared.assign(shared + 16, (char)0xff); /* NaN: nobody may rely on the initial contents */
 				emulate_here.block = dim3(x, y, z);
 				run_block(order);
 			}

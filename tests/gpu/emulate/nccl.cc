@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for NCCL on emulated GPUs, for tests: the calls that runtime/comm/nccl uses, between threads and processes of one machine,
- * through a file in shared memory. Like the real one it does not say when a member is gone, does nothing before all members are there, does
- * its work in the order of the stream, and says "in progress" for a while after every call.
- *
- * FAKE_NCCL_VERSION is the version it claims (22703), FAKE_NCCL_DIR where its files are (/dev/shm; of a killed process they stay).
- * nccl_fake_made counts the communicators of this process; nccl_fake_break lets all of them fail. */
+/* A stand-in for NCCL on emulated GPUs, for tests: the functions that runtime/device/cuda/nccl uses, between threads and processes of one
+ * machine, through a file in shared memory. Like the real NCCL, it does not report that a member is gone, does nothing before all members
+ * are there, works in the order of the stream, and returns "in progress" for a while after every call.
+ * - FAKE_NCCL_VERSION: the version that it reports (22703).
+ * - FAKE_NCCL_DIR: the folder of its files (/dev/shm; those of a killed process remain).
+ * - nccl_fake_made counts the communicators of this process.
+ * - nccl_fake_break makes all of them fail. */
 #include <atomic>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -22,7 +23,7 @@
 #include <vector>
 
 #define MOST 8            /* ranks */
-#define RING_BYTES 16384u /* on their way from one rank to another */
+#define RING_BYTES 16384u /* in flight from one rank to another */
 #define PATH_BYTES 128
 
 enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID = 4, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
@@ -49,7 +50,7 @@ struct comm {
 	}
 };
 
-/* A handle is the address of a shared pointer, as work under way outlives the communicator. */
+/* A handle is the address of a shared pointer, because pending work outlives the communicator. */
 typedef std::shared_ptr<comm> *handle;
 
 enum kind { SEND, RECEIVE, BROADCAST, REDUCE, ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER };
@@ -107,7 +108,7 @@ static void add_up(char *sum, const char *x, size_t count, int type)
 
 /* ---- moving bytes */
 
-/* One try; how much went. */
+/* Tries once to move bytes; returns how many were moved. */
 static size_t push(flow &f)
 {
 	uint64_t given = f.way->given.load(), taken = f.way->taken.load(), moved = 0;
@@ -151,10 +152,10 @@ static bool carry_out(comm &c, std::vector<flow> &flows)
 
 struct landing {
 	const op *o;
-	std::vector<std::vector<char>> from; /* by rank */
+	std::vector<std::vector<char>> from; /* indexed by rank */
 };
 
-/* To whom an operation sends what, and from whom it takes what to where. */
+/* Determines what an operation sends to which rank, and what it receives from which rank into which buffer. */
 static void plan(const op &o, std::vector<flow> &flows, landing &l)
 {
 	comm &c = *o.c;
@@ -228,7 +229,7 @@ static void run_job(void *argument)
 	c.running--;
 }
 
-/* The emulated device's own, which the loader keeps to itself. */
+/* The emulated device's function, which the loader does not make visible. */
 static int (*find_launch())(void *, void (*)(void *), void *)
 {
 	static int (*launch)(void *, void (*)(void *), void *);
@@ -283,7 +284,7 @@ int ncclGetVersion(int *version)
 	return SUCCESS;
 }
 
-/* Lies there until all members have come, or this process ends. */
+/* These files exist until all members have joined, or this process ends. */
 static std::set<std::string> *files;
 static void remove_files()
 {

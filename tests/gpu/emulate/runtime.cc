@@ -18,12 +18,12 @@
 #include "tests/gpu/emulate/counts.h"
 #include "tests/gpu/emulate/cuda_runtime.h"
 
-/* Records of an event count up; whoever waits keeps the state alive beside the event itself, as CUDA lets events go before their work is
- * done. */
+/* Counts the records of an event. Whoever waits keeps this state alive independently of the event, because CUDA allows an event to be
+ * destroyed before its work is complete. */
 struct event_state {
 	std::mutex lock;
 	std::condition_variable changed;
-	emulate_stream *stream = nullptr; /* where it was last recorded; NULL: nowhere */
+	emulate_stream *stream = nullptr; /* the stream that last recorded it; NULL: none */
 	uint64_t recorded = 0;
 	std::atomic<uint64_t> reached{ 0 };
 	double at = 0;
@@ -35,18 +35,18 @@ struct work {
 	uint64_t number;
 };
 
-/* Work that was recorded, and is shared by the graph, what was made of it, and its launches. */
+/* Captured work, shared by the graph, its executable and its launches. */
 struct emulate_graph {
 	std::shared_ptr<std::vector<std::function<void()>>> work = std::make_shared<std::vector<std::function<void()>>>();
 };
 
 struct emulate_stream {
-	emulate_graph *recording = nullptr; /* NULL: work is done */
+	emulate_graph *recording = nullptr; /* NULL: work is queued normally, not captured */
 	std::mutex lock;
 	std::condition_variable changed;
 	std::deque<work> waiting;
-	std::atomic<bool> computes{ false };  /* more than copies */
-	bool working = false, ending = false; /* the former: a piece of work was taken and is not done */
+	std::atomic<bool> computes{ false };  /* true if it does more than copies */
+	bool working = false, ending = false; /* working: a piece of work was taken and is not complete */
 	std::thread worker;                   /* with HSPMD_EMULATE_EAGER=1 */
 };
 
@@ -77,7 +77,7 @@ static void carry_out(const work &w)
 	w.event->changed.notify_all();
 }
 
-/* Eager: one piece after another until the stream is destroyed. */
+/* Eager mode: does one piece of work after another until the stream is destroyed. */
 static void work_along(emulate_stream *s)
 {
 	std::unique_lock<std::mutex> guard(s->lock);
@@ -96,7 +96,7 @@ static void work_along(emulate_stream *s)
 	}
 }
 
-/* Do a stream's work (or wait until it is done) up to the record `number` of an event, or all. */
+/* Does a stream's work (or waits until it is complete) up to the record `number` of an event, or all of it. */
 static void drain(emulate_stream *s, const std::shared_ptr<event_state> &until, uint64_t number)
 {
 	if (is_eager() && until) {
@@ -116,7 +116,7 @@ static void drain(emulate_stream *s, const std::shared_ptr<event_state> &until, 
 	}
 }
 
-/* The host may not wait for what is being recorded; another stream may, for what was asked before that. */
+/* The host may not wait for work that is being captured; another stream may, for work queued before the capture. */
 static void drain_for_host(emulate_stream *s, const std::shared_ptr<event_state> &until, uint64_t number)
 {
 	if (s->recording)
@@ -157,8 +157,7 @@ void emulate_enqueue(cudaStream_t stream, std::function<void()> run)
 	ask(stream, std::move(run));
 }
 
-/* ---- memory: the end of a block lies at a page that cannot be touched, as near as 16-byte accesses allow; the bytes between are
- * watched */
+/* ---- memory: a block ends at a page that cannot be accessed, as near as 16-byte accesses allow; the bytes between are checked */
 
 #define WATCH 0x5a
 
@@ -170,7 +169,7 @@ struct allocation {
 static std::mutex memory_lock;
 static std::map<void *, allocation> memory;
 
-/* What a device's memory holds, and how much of it this process has (HSPMD_EMULATE_MEMORY: bytes; without: no end of it). */
+/* Bytes of the device that this process has allocated; environment HSPMD_EMULATE_MEMORY limits them (bytes; not set: no limit). */
 static size_t device_bytes;
 
 static bool take_room(size_t bytes)
@@ -399,7 +398,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
 	uint64_t number;
 	if (stream->recording)
-		return cudaErrorInvalidValue; /* nothing that is recorded here has one */
+		return cudaErrorInvalidValue; /* no captured work here records an event */
 	{
 		std::lock_guard<std::mutex> guard(event->state->lock);
 		event->state->stream = stream;
@@ -423,7 +422,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 	return reach(event);
 }
 
-/* Where work waits to be waited for, asking has to do it. */
+/* If work is queued until someone waits for it, a query has to do it. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
 	if (!is_eager())
@@ -438,7 +437,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 	emulate_stream *other = state->stream;
 	uint64_t number = state->recorded;
 	if (stream->recording)
-		return cudaErrorInvalidValue; /* nor may what is recorded wait for what is not */
+		return cudaErrorInvalidValue; /* nor may captured work wait for work that is not captured */
 	if (other && other != stream)
 		ask(stream, [=] {
 			if (state->reached < number)

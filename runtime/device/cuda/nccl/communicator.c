@@ -22,7 +22,7 @@ struct hspmd_communicator {
 	struct hspmd_communicator *next; /* in the device's list, which its waits check */
 	nccl_comm comm;
 	cudaStream_t stream;
-	cudaEvent_t asked;                    /* the work that the device was given so far */
+	cudaEvent_t asked;                    /* recorded after the device stream's work so far */
 	cudaEvent_t began[RING], ended[RING]; /* call t uses entry t % RING */
 	uint64_t issued, finished;            /* numbers of calls, from 1 */
 	double since;                         /* when call finished + 1 was first seen to have begun; 0: not yet */
