@@ -56,8 +56,8 @@ static void build(void *context, struct hspmd_net *net)
 	int w_in = weight(net, "in", WIDTH, 2), b_in = vector(net, "in.bias", WIDTH, 0);
 	int x = hspmd_net_gelu(net, hspmd_net_linear(net, points, w_in, b_in));
 
-	/* Five eighths of the inner width (rows of `up`, columns of `down`) are on the first device, the rest on the second; the third has a
-	 * copy of all. */
+	/* Five eighths of the inner width (rows of `up`, columns of `down`) are on the first device, the rest on the second; the third has
+	 * a copy of all. */
 	hspmd_net_layer(net, 1);
 	int normed = hspmd_net_layer_norm(net, x, vector(net, "gain", WIDTH, 1), vector(net, "bias", WIDTH, 0), 1e-5);
 	int up = weight(net, "up", 2 * WIDTH, WIDTH), down = weight(net, "down", WIDTH, 2 * WIDTH);

@@ -75,7 +75,7 @@ bool hspmd_generation_needs_preconnect(const struct hspmd_generation *g);
 /* Start to build the connections that take long, with the members' addresses, while the previous generation may still train. Does not
  * block. */
 int hspmd_generation_preconnect(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
-/* Are these connections built? 1 yes, 0 not yet, -1 and err. */
+/* Returns 1 if these connections are built, 0 if not yet, -1 with err on failure. */
 int hspmd_generation_preconnected(struct hspmd_generation *g, struct hspmd_error *err);
 /* Connect to the members (addresses, copy_transport: the arrays of `start`). */
 int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copy_transport, struct hspmd_error *err);
