@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention for heads of any size up to 256 and either type, in F32 on CUDA cores. A block takes TILE queries or keys; PARTS threads
- * share each. Where the kernels on tensor cores can do it, they do. */
+/* Attention for heads of any size up to 256 and either type, in F32 on CUDA cores. A block takes TILE queries or keys; PARTS threads share
+ * each of them. If the tensor-core kernels (attention_mma.cu) support the heads, these are used instead. */
 #include "runtime/device/cuda/attention.h"
 
 #define TILE 32
@@ -9,7 +9,7 @@
 #define EACH (TILE / PARTS)
 #define HIDDEN -1e30f
 
-/* Rows [first, first + TILE) of a head into shared memory, 0 beyond the last. */
+/* Loads rows [first, first + TILE) of a head into shared memory, 0 beyond the last. */
 template <typename T>
 static __device__ __forceinline__ void load_rows(float *to, const struct head_rows &from, int batch, int head, int d, int first, int rows)
 {
@@ -28,7 +28,7 @@ static __device__ __forceinline__ float dot(const float *a, const float *b, int 
 	return sum;
 }
 
-/* Over the threads that share a row. */
+/* Reduces over the threads that share a row. */
 template <typename How> static __device__ __forceinline__ float parts_reduce(float x)
 {
 	return warp_reduce<How>(x, PARTS);
@@ -64,7 +64,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 			scores[own * (TILE + 1) + part + i * PARTS] = p;
 		}
 		sum = sum * factor + parts_reduce<Sum>(more);
-		__syncthreads(); /* all have read the keys */
+		__syncthreads(); /* all threads have read the keys */
 		load_rows<T>(key, a.v, batch, kv_of(a, head), d, k0, a.keys);
 		__syncthreads();
 #pragma unroll
@@ -90,7 +90,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 		a.lse[stats_at(a, batch, head, q0 + own)] = high + logf(sum);
 }
 
-/* delta = sum of do * o, a warp a query and head */
+/* delta = sum of dout * o; one warp per query and head. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) delta_kernel(struct attention a)
 {
 	int64_t at = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
@@ -107,7 +107,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) delta_ke
 		a.delta[stats_at(a, batch, head, q)] = sum;
 }
 
-/* Probability and gradient of the score of a query and a key, whose rows and statistics are given. */
+/* Computes the probability and the gradient of the score of a query and a key from their rows and statistics. */
 static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int q, int k, const float *query,
                                                      const float *dout, const float *key, const float *value, float lse, float delta,
                                                      float *p, float *ds)
@@ -234,8 +234,8 @@ template <typename T> static void *moved(void *data, int64_t elements)
 	return data ? (T *)data + elements : NULL;
 }
 
-/* in[first..] are q, k, v or qkv; segments are in[segments] when given. rows: o or its gradient, whose positions are the queries that are
- * worked on (qkv may hold more). */
+/* in[first..] are q, k, v or qkv; segments, if given, are in[segments]. rows: o or its gradient, whose positions are the queries to compute
+ * (qkv may hold more). */
 template <typename T>
 static void set_up(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments, const struct hspmd_view *rows)
 {
@@ -273,7 +273,7 @@ static void set_up(struct attention *a, const struct hspmd_kernel_args *args, in
 	a->o.row = width;
 }
 
-/* Allow a kernel its shared memory. */
+/* Allows a kernel to use as much dynamic shared memory as it needs. */
 static int allow(const void *kernel, size_t shared, struct hspmd_error *err)
 {
 	if (shared <= 48 * 1024)
@@ -318,7 +318,7 @@ static int check_size(const struct attention *a, struct hspmd_error *err)
 	return a->head_dim <= 256 ? 0 : hspmd_fail(err, "the CUDA device has attention for heads of up to 256, not %d", a->head_dim);
 }
 
-/* Our kernels, whichever can do it. */
+/* Runs our kernels: the tensor-core ones if they support the heads, else those of this file. */
 template <typename T> static int own_forward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
 	if (sizeof(T) == 2 && hspmd_cuda_attention_mma(cuda, a))
@@ -379,7 +379,7 @@ template <typename T> static int run_backward(struct hspmd_cuda *cuda, const str
 	set_up_backward<T>(&a, args);
 	if (check_size(&a, err))
 		return -1;
-	/* Queries that others work on get nothing from here. */
+	/* The gradient of queries that other devices compute is 0 here. */
 	if (a.dq.data && a.queries < args->in[1].shape[1])
 		cudaMemsetAsync(args->out[0].data, 0, (size_t)hspmd_cuda_elements(&args->out[0]) * sizeof(T), cuda->stream);
 	if (!a.batches || !a.queries || !a.heads)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention's kernels share: which positions see which. Blocks of keys with a running maximum (Dao et al., "FlashAttention", arXiv
- * 2205.14135; "FlashAttention-2", arXiv 2307.08691): T x T is never stored. Backward, keys' gradients and queries' are summed by different
- * kernels, each in one order, so that the bits are always the same. */
+/* What attention's kernels share: which positions see which. The kernels work on blocks of keys with a running maximum (Dao et al.,
+ * "FlashAttention", arXiv 2205.14135; "FlashAttention-2", arXiv 2307.08691): no T x T matrix is ever stored. In the backward pass different
+ * kernels sum the gradients of keys and of queries, each in one fixed order, so that the bits are always the same. */
 #ifndef HSPMD_CUDA_ATTENTION_H
 #define HSPMD_CUDA_ATTENTION_H
 
 #include "runtime/device/cuda/attention_desc.h"
 #include "runtime/device/cuda/kernel.h"
 
-/* Local kv head that local head h reads. */
+/* Returns the local kv head that local head h reads. */
 static __device__ __forceinline__ int kv_of(const struct attention &a, int h)
 {
 	return (a.first_head + h) / a.group - a.first_kv;
@@ -23,14 +23,14 @@ static __device__ __forceinline__ bool sees(const struct attention &a, int batch
 	return !s || s[q + a.shift] == s[k];
 }
 
-/* Keys [*first, *end) that some query of [q0, q0 + count) may see, by causality and window. */
+/* Sets [*first, *end) to the keys that some query of [q0, q0 + count) may see, by causality and window. */
 static __device__ __forceinline__ void keys_seen(const struct attention &a, int q0, int count, int *first, int *end)
 {
 	*first = a.window && q0 + a.shift - a.window + 1 > 0 ? q0 + a.shift - a.window + 1 : 0;
 	*end = q0 + count + a.shift < a.keys ? q0 + count + a.shift : a.keys;
 }
 
-/* Queries [*first, *end) that may see some key of [k0, k0 + count). */
+/* Sets [*first, *end) to the queries that may see some key of [k0, k0 + count). */
 static __device__ __forceinline__ void queries_seen(const struct attention &a, int k0, int count, int *first, int *end)
 {
 	*first = k0 - a.shift > 0 ? k0 - a.shift : 0;
@@ -42,7 +42,8 @@ static __device__ __forceinline__ int64_t stats_at(const struct attention &a, in
 	return ((int64_t)batch * a.heads + head) * a.queries + q;
 }
 
-/* Kernels on tensor cores for BF16 (attention_mma.cu). false: not for such heads. delta is there already for the gradient. */
+/* Kernels on tensor cores for BF16 (attention_mma.cu). Return false, and enqueue nothing, if they do not support such heads. The gradient
+ * expects a->delta to be computed already. */
 bool hspmd_cuda_attention_mma(struct hspmd_cuda *cuda, const struct attention *a);
 bool hspmd_cuda_attention_mma_grad(struct hspmd_cuda *cuda, const struct attention *a);
 

@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL /* the module links no more than it must */
+#define XXH_INLINE_ALL /* the module links nothing that it does not need */
 #include <xxhash.h>
 
 #include "common/alloc.h"
@@ -16,25 +16,25 @@
 #define TIMED_RUNS 3
 #define BF16_BYTES 2
 
-/* Choices as they are written down: in a choice's first word. */
+/* How choices are written to the file: the value of a choice's first word. */
 #define OWN 1
 #define FIRST_PLAN 2
 
 struct chosen {
 	struct hspmd_dnn_attention about;
-	struct hspmd_dnn_plan *plan; /* of a part; NULL: our kernels */
-	int64_t samples, kv_heads;   /* a part's: some samples with all heads, or some heads of one sample */
+	struct hspmd_dnn_plan *plan; /* for one part; NULL: our kernels */
+	int64_t samples, kv_heads;   /* of a part: some samples with all heads, or some heads of one sample */
 };
 
 struct hspmd_cuda_dnn {
-	pthread_mutex_t lock; /* of chosen: programs are built beside a running one */
+	pthread_mutex_t lock; /* protects `chosen`: programs are built while another runs */
 	bool tried, tune;
 	size_t workspace_most;
-	struct hspmd_dnn *running, *planning; /* on the device's stream; on the watch's. NULL: no cuDNN */
+	struct hspmd_dnn *running, *planning; /* running: on the device's stream; planning: on the timer's. NULL: no cuDNN */
 	struct hspmd_cuda_autotune_timer watch;
 	struct hspmd_cuda_autotune_cache *choices;
 	size_t count, capacity;
-	struct chosen **chosen; /* each stays where it is */
+	struct chosen **chosen; /* the entries never move */
 };
 
 int hspmd_cuda_dnn_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
@@ -75,7 +75,7 @@ void hspmd_cuda_dnn_destroy(struct hspmd_cuda *cuda)
 	cuda->dnn = NULL;
 }
 
-/* Only who could use it loads it, and only once. That it cannot be had is no error. */
+/* cuDNN is loaded only for a device that could use it, and only once. It is no error if cuDNN cannot be loaded. */
 static bool open_library(struct hspmd_cuda *cuda)
 {
 	struct hspmd_cuda_dnn *d = cuda->dnn;
@@ -97,7 +97,7 @@ static bool is_even(const struct head_rows *r)
 	return !(r->row % 8 || r->batch % 8 || (uintptr_t)r->data % 16);
 }
 
-/* Is it one that cuDNN's graph says the same of? Pointers that are not set yet count as aligned. */
+/* Returns true if cuDNN's graph can express this attention. Pointers that are not set yet count as aligned. */
 static bool can_describe(const struct attention *a)
 {
 	return !a->segments && a->head_dim % 8 == 0 && a->batches && a->queries && a->keys && a->kv_heads &&
@@ -127,7 +127,7 @@ static struct hspmd_dnn_attention describe(const struct attention *a, bool backw
 	return about;
 }
 
-/* The largest divisor of n that is at most `most`. */
+/* Returns the largest divisor of n that is at most `most`. */
 static int64_t divisor(int64_t n, int64_t most)
 {
 	int64_t d = n < most ? n : most;
@@ -136,8 +136,8 @@ static int64_t divisor(int64_t n, int64_t most)
 	return d;
 }
 
-/* What is computed at a time, so that the gradients of the scores stay within what a workspace may take. false: not even one kv head's
- * do. */
+/* Chooses how much is computed at a time, so that the gradients of the scores fit into the largest allowed workspace. Returns false if not
+ * even those of one kv head do. */
 static bool choose_part(struct chosen *c, size_t most)
 {
 	const struct hspmd_dnn_attention *a = &c->about;
@@ -213,7 +213,8 @@ static void end_trial(struct trial *t)
 			cudaFree(t->memory[i]);
 }
 
-/* Buffers beside those of the program, where there is room for them; their bytes make small numbers of either type. */
+/* Allocates trial buffers next to the program's, if there is memory for them; they are filled with bytes that are small numbers in either
+ * type. Returns false if there is not enough memory. */
 static bool start_trial(struct hspmd_cuda_dnn *d, struct trial *t, const struct attention *a, bool backward)
 {
 	size_t delta = (size_t)a->batches * (size_t)a->heads * (size_t)a->queries * sizeof(float),
@@ -228,7 +229,7 @@ static bool start_trial(struct hspmd_cuda_dnn *d, struct trial *t, const struct 
 			bytes = delta;
 		if (cudaMalloc(&t->memory[i], bytes + 64) ||
 		    (i != TRIAL_WORKSPACE && cudaMemsetAsync(t->memory[i], 0x3c, bytes, d->watch.stream))) {
-			cudaGetLastError(); /* no room is no error */
+			cudaGetLastError(); /* lack of memory is no error */
 			return false;
 		}
 		if (rows[i])
@@ -240,7 +241,7 @@ static bool start_trial(struct hspmd_cuda_dnn *d, struct trial *t, const struct 
 }
 
 struct candidate {
-	struct hspmd_cuda *beside; /* the device, on the watch's stream */
+	struct hspmd_cuda *beside; /* the device, on the timer's stream */
 	const struct chosen *c;
 	const struct hspmd_dnn_plan *plan; /* NULL: our kernels */
 	const struct trial *trial;
@@ -264,7 +265,8 @@ static float time_plan(struct hspmd_cuda *cuda, const struct chosen *c, const st
 	                                      &(struct candidate){ &beside, c, plan, t, own });
 }
 
-/* The number of the fastest plan, -1: our kernels. Where there is no room to measure, the one that cuDNN thinks fastest. */
+/* Returns the number of the fastest plan, or -1 for our kernels. If there is no memory to measure, returns the plan that cuDNN expects to
+ * be fastest. */
 static int fastest(struct hspmd_cuda *cuda, const struct chosen *c, struct hspmd_dnn_plan **plans, int count, const struct attention *a,
                    hspmd_cuda_own_attention own, bool *measured)
 {
@@ -291,7 +293,7 @@ static struct hspmd_cuda_autotune_key key_of(const struct hspmd_dnn_attention *a
 	return (struct hspmd_cuda_autotune_key){ .m = a->queries, .n = a->keys, .k = a->head_dim, .flags = XXH3_64bits(a, sizeof *a) };
 }
 
-/* Which of the plans, -1: none of them. */
+/* Returns the number of the chosen plan, or -1 for our kernels. */
 static int choose_plan(struct hspmd_cuda *cuda, const struct chosen *c, struct hspmd_dnn_plan **plans, int count, const struct attention *a,
                        hspmd_cuda_own_attention own)
 {
@@ -341,7 +343,7 @@ static struct chosen *choose(struct hspmd_cuda *cuda, const struct attention *a,
 	return d->chosen[d->count++] = c;
 }
 
-/* 1: chosen; 0: cuDNN is not to be asked. */
+/* Returns 1 if a choice was made or found, 0 if cuDNN cannot be used, -1 and err on failure. */
 static int find(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
                 const struct chosen **found, struct hspmd_error *err)
 {

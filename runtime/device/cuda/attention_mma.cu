@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention in BF16 on tensor cores, for heads of 64 and 128. A block of four warps takes ROWS queries (or, for the gradients of keys and
- * values, ROWS keys), of which each warp has 16, and goes over the other side in steps that are copied into shared memory one step
- * ahead. */
+/* Attention in BF16 on tensor cores, for heads of 64 and 128. A block of four warps takes ROWS queries (for the gradients of keys and
+ * values, ROWS keys), 16 per warp. It goes over the other side in steps, each of which is copied into shared memory one step ahead. */
 #include "runtime/device/cuda/attention.h"
 #include "runtime/device/cuda/mma.h"
 
 #define WARPS 4
 #define THREADS (WARPS * WARP)
 #define ROWS (16 * WARPS)
-#define STEP 32 /* rows of the other side at a time */
-#define PAD 8   /* elements behind a row in shared memory, so that eight rows lie in different banks */
+#define STEP 32 /* rows of the other side per step */
+#define PAD 8   /* elements after each row in shared memory, so that eight rows are in different banks */
 #define TILES (STEP / 8)
 #define HIDDEN -1e30f
 #define LOG2E 1.4426950408889634f
 
-/* Rows [first, first + count) of a head into shared memory, zeros beyond the last. */
+/* Copies rows [first, first + count) of a head into shared memory, zeros beyond the last. */
 template <int D, int count>
 static __device__ __forceinline__ void copy_rows(bf16 *to, const struct head_rows &from, int batch, int head, int first, int rows)
 {
@@ -26,7 +25,7 @@ static __device__ __forceinline__ void copy_rows(bf16 *to, const struct head_row
 	}
 }
 
-/* Left operand: 16 rows from `row`, 16 columns from `column`. */
+/* Loads the left operand: 16 rows from `row`, 16 columns from `column`. */
 template <int D> static __device__ __forceinline__ void load_left(uint32_t *a, const bf16 *tile, int row, int column)
 {
 	int lane = threadIdx.x % WARP;
@@ -50,7 +49,7 @@ template <int D> static __device__ __forceinline__ void multiply_rows(float (*c)
 	}
 }
 
-/* out[D / 8] += P (16 x STEP, as multiply_rows leaves it) times STEP rows of a tile. */
+/* out[D / 8] += P (16 x STEP, as multiply_rows computes it) times STEP rows of a tile. */
 template <int D> static __device__ __forceinline__ void multiply_columns(float (*out)[4], const float (*p)[4], const bf16 *right)
 {
 	int lane = threadIdx.x % WARP;
@@ -68,7 +67,7 @@ template <int D> static __device__ __forceinline__ void multiply_columns(float (
 	}
 }
 
-/* Element i of a lane's part of a 16 x 8 tile. */
+/* Row and column of element i of a lane's part of a 16 x 8 tile. */
 static __device__ __forceinline__ int row_of(int i)
 {
 	return (int)(threadIdx.x % WARP) / 4 + i / 2 * 8;
@@ -79,14 +78,14 @@ static __device__ __forceinline__ int column_of(int i)
 	return (int)(threadIdx.x % 4) * 2 + i % 2;
 }
 
-/* Do all queries [q, q + queries) see all keys [k, k + keys)? */
+/* Returns true if all queries [q, q + queries) see all keys [k, k + keys). */
 static __device__ __forceinline__ bool all_see(const struct attention &a, int q, int queries, int k, int keys)
 {
 	return !a.segments && q + queries <= a.queries && k + keys <= a.keys && k + keys - 1 <= q + a.shift &&
 	       (!a.window || q + queries - 1 + a.shift - k < a.window);
 }
 
-/* Rows of 16 x D sums to a head in BF16. */
+/* Stores 16 x D sums as rows of a head in BF16. */
 template <int D>
 static __device__ __forceinline__ void store_rows(const struct head_rows &to, int batch, int head, int first, int rows,
                                                   const float (*sums)[4], const float *factor)
@@ -166,7 +165,8 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 			a.lse[stats_at(a, batch, head, q0 + own + row_of(2 * h))] = (high[h] + log2f(sum[h])) / LOG2E;
 }
 
-/* Probabilities and gradients of scores, from scores (s) and from what their probabilities' gradients are (ds). `turned`: rows are keys. */
+/* On entry s holds the scores and ds the gradients of their probabilities; on return s holds the probabilities and ds the gradients of the
+ * scores. transposed: rows are keys. */
 static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int q0, int k0, bool transposed, bool inside,
                                                      float (*s)[4], float (*ds)[4], const float *lse, const float *delta)
 {
@@ -264,7 +264,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) queries_grad_
 
 /* ---- for the host */
 
-/* Rows of so many elements in shared memory. */
+/* Bytes of so many rows in shared memory. */
 template <int D> static size_t shared_bytes(int rows)
 {
 	return (size_t)(rows * (D + PAD)) * sizeof(bf16);

@@ -48,7 +48,7 @@ static char *find_path(const char *library, const char *model, size_t version)
 	snprintf(name, sizeof name, "%s", model);
 	for (char *c = name; *c; c++)
 		*c = isalnum((unsigned char)*c) ? *c : '-';
-	mkdir(folder, 0700); /* its parent is there, or there will be no file */
+	mkdir(folder, 0700); /* if its parent is missing, there will be no file */
 	path = hspmd_asprintf("%s/%s-%zu-%s", folder, library, version, name);
 	free(folder);
 	return path;
@@ -101,7 +101,7 @@ void hspmd_cuda_autotune_cache_close(struct hspmd_cuda_autotune_cache *c)
 bool hspmd_cuda_autotune_cache_find(const struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
                                     struct hspmd_cuda_autotune_entry *choice)
 {
-	/* Of several that measured at once the first that was written counts, for everyone. */
+	/* If several processes measured at once, the choice written first counts for all of them. */
 	for (size_t i = 0; i < c->count; i++)
 		if (!memcmp(&c->entry[i].key, key, sizeof *key)) {
 			*choice = c->entry[i].choice;
@@ -123,7 +123,7 @@ void hspmd_cuda_autotune_cache_add(struct hspmd_cuda_autotune_cache *c, const st
 	int fd = open(c->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return;
-	/* One write, so that lines of several processes do not mix. */
+	/* A single write, so that lines of several processes do not mix. */
 	if (write(fd, line, (size_t)length) != length)
 		free(c->path), c->path = NULL;
 	close(fd);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Algorithms that were chosen by measurement, in a file of one line each: "m n k flags" and the algorithm's 8 words in hexadecimal. A file
- * is of one model of GPU and one version of a library. That it cannot be read or written costs the measurements, nothing else. */
+/* Algorithms chosen by measurement, kept in a file with one line per choice: "m n k flags" and the 8 words of the algorithm in hexadecimal.
+ * A file holds for one model of GPU and one version of a library. If the file cannot be read or written, the measurements are repeated;
+ * nothing else is lost. */
 #ifndef HSPMD_CUDA_AUTOTUNE_CACHE_H
 #define HSPMD_CUDA_AUTOTUNE_CACHE_H
 
@@ -19,7 +20,7 @@ struct hspmd_cuda_autotune_entry {
 	uint64_t word[8];
 };
 
-/* library: "cublaslt", "cudnn". NULL: memory */
+/* library: "cublaslt" or "cudnn". Returns NULL if there is no memory. */
 struct hspmd_cuda_autotune_cache *hspmd_cuda_autotune_cache_open(const char *library, const char *model, size_t version);
 void hspmd_cuda_autotune_cache_close(struct hspmd_cuda_autotune_cache *c);
 bool hspmd_cuda_autotune_cache_find(const struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,

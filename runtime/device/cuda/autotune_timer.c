@@ -8,7 +8,7 @@ bool hspmd_cuda_autotune_timer_open(struct hspmd_cuda_autotune_timer *w)
 	*w = (struct hspmd_cuda_autotune_timer){ NULL, NULL, NULL };
 	if (!cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking) && !cudaEventCreate(&w->start) && !cudaEventCreate(&w->end))
 		return true;
-	cudaGetLastError(); /* that nothing can be measured is no error */
+	cudaGetLastError(); /* it is no error that nothing can be measured */
 	hspmd_cuda_autotune_timer_close(w);
 	return false;
 }

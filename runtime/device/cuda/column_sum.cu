@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of the columns of a matrix (gradients of biases): bands of rows first, then the bands in order. */
+/* Sums of the columns of a matrix (gradients of biases): first within bands of rows, then over the bands in order. */
 #include "runtime/device/cuda/kernel.h"
 
 #define THREADS 128
-#define BAND 256 /* rows a block: enough blocks for a device, few enough bands to add up */
+#define BAND 256 /* rows per block: enough blocks to fill a device, few enough bands to add up */
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) band_kernel(const T *x, int64_t rows, int64_t n, float *bands, bool aligned)

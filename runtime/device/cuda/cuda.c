@@ -4,9 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "common/clock.h"
 #include "runtime/device/cuda/nccl/nccl.h"
 #include "runtime/device/cuda/cuda_graph.h"
 #include "runtime/device/cuda/attention_desc.h"
@@ -18,16 +16,6 @@
 static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = { HSPMD_OPS(ENTRY) };
 
 static const struct hspmd_device_ops cuda_ops;
-
-int hspmd_cuda_failed(cudaError_t status, const char *what, struct hspmd_error *err)
-{
-	return hspmd_fail(err, "%s: %s", what, cudaGetErrorString(status));
-}
-
-size_t hspmd_cuda_dtype_bytes(enum hspmd_dtype dtype)
-{
-	return dtype == HSPMD_F64 ? 8 : dtype == HSPMD_BF16 ? 2 : 4;
-}
 
 static void cuda_close(struct hspmd_device *dev)
 {
@@ -55,7 +43,7 @@ static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 	cudaError_t status = cudaGetDeviceCount(&count);
 	if (status)
 		return hspmd_cuda_failed(status, "no GPU can be used", err);
-	/* =1: devices beyond the last GPU share the GPUs that exist, for tests on a machine with few. */
+	/* =1: devices beyond the last GPU share the existing GPUs, for tests on a machine with few. */
 	const char *oversubscribe = hspmd_cuda_getenv("HSPMD_CUDA_OVERSUBSCRIBE", "HSPMD_CUDA_SHARE");
 	if (oversubscribe && !strcmp(oversubscribe, "1") && count > 0 && index >= 0)
 		index %= count;
@@ -92,6 +80,7 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 		status = cudaEventCreateWithFlags(&cuda->mark, cudaEventDisableTiming);
 	if (status)
 		rv = hspmd_cuda_failed(status, "opening a GPU", err);
+	cuda->check = hspmd_nccl_check;
 	if (!rv && !(cuda->communicators = calloc(1, sizeof *cuda->communicators)))
 		rv = hspmd_fail_memory(err, "opening a CUDA device");
 	if (rv || hspmd_cuda_staging_create(cuda, err) || hspmd_cuda_blas_create(cuda, err) || hspmd_cuda_dnn_create(cuda, err)) {
@@ -103,37 +92,12 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 	return 0;
 }
 
-/* The current GPU is a thread's own, and a device may be handed from one thread to another. */
+/* The current GPU is a property of the thread, and a device may be passed from one thread to another. */
 static struct hspmd_cuda *enter(struct hspmd_device *dev)
 {
 	struct hspmd_cuda *cuda = (struct hspmd_cuda *)dev;
 	cudaSetDevice(cuda->index);
 	return cuda;
-}
-
-/* How long a wait spins before it sleeps, and how often it looks at the groups. */
-#define SPIN_S 100e-6
-#define LOOK_S 1e-3
-
-int hspmd_cuda_event_wait(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err)
-{
-	cudaError_t status;
-	if (!cuda->communicators->list) {
-		status = cudaEventSynchronize(event);
-		return status ? hspmd_cuda_failed(status, "the GPU", err) : 0;
-	}
-	double since = hspmd_now(), looked = since;
-	while ((status = cudaEventQuery(event)) == cudaErrorNotReady) {
-		double now = hspmd_now();
-		if (now - looked > LOOK_S) {
-			if (hspmd_nccl_check(cuda, err))
-				return -1;
-			looked = now;
-		}
-		if (now - since > SPIN_S)
-			nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
-	}
-	return status ? hspmd_cuda_failed(status, "the GPU", err) : 0;
 }
 
 static void *cuda_allocate(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
@@ -153,7 +117,7 @@ static void cuda_release(struct hspmd_device *dev, void *data)
 	struct hspmd_cuda *cuda = enter(dev);
 	if (!data)
 		return;
-	cudaStreamSynchronize(cuda->stream); /* who still uses it is done then */
+	cudaStreamSynchronize(cuda->stream); /* all users have finished then */
 	cudaFree(data);
 }
 
@@ -202,7 +166,8 @@ static size_t cuda_workspace(struct hspmd_device *dev, enum hspmd_opcode op, con
 	return kernel && kernel->workspace ? kernel->workspace(enter(dev), args) : 0;
 }
 
-/* F32 and BF16 are computed with; all floating operands of a call but statistics, sums and gradients of parameters share one of them. */
+/* The device computes in F32 and BF16. All floating-point operands of a call share one of these types, except statistics, sums and
+ * gradients of parameters. */
 static int check_types(const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	for (int i = 0; i < args->input_count; i++)
@@ -253,7 +218,7 @@ static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 static int cuda_capture_begin(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
-	/* Who wants to know what each operator takes needs them one by one. */
+	/* Profiling needs the operators one by one. */
 	return cuda->profile ? hspmd_fail(err, "nothing is recorded while operators are timed") : hspmd_cuda_capture_begin(cuda, err);
 }
 

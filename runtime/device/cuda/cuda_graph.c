@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is asked of the device's stream, recorded as a CUDA graph: one launch instead of one a kernel. */
+/* Captures work on the device's stream as a CUDA graph: one launch instead of one per kernel. */
 #include "runtime/device/cuda/cuda_graph.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ struct hspmd_device_graph {
 
 int hspmd_cuda_capture_begin(struct hspmd_cuda *cuda, struct hspmd_error *err)
 {
-	/* Of this thread only: others may allocate and measure for the next program meanwhile. */
+	/* Captures only this thread's calls: other threads may allocate and measure for the next program meanwhile. */
 	cudaError_t status = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal);
 	return status ? hspmd_cuda_failed(status, "recording", err) : 0;
 }
@@ -28,7 +28,7 @@ int hspmd_cuda_capture_end(struct hspmd_cuda *cuda, struct hspmd_device_graph **
 		*captured = r;
 		return 0;
 	}
-	cudaGetLastError(); /* the next launch has nothing to do with it */
+	cudaGetLastError(); /* so that the next launch does not report this error */
 	free(r);
 	return status ? hspmd_cuda_failed(status, "recording", err) : hspmd_fail_memory(err, "recording");
 }

@@ -7,7 +7,8 @@
 #include "common/symbols.h"
 #include "runtime/device/cuda/dnn_internal.h"
 
-/* The first that clears what its backward pass adds up in, and that makes plans for a GPU that is described. */
+/* The first version that clears the memory in which its backward pass accumulates, and that makes plans for a GPU given by a
+ * description. */
 #define OLDEST 90800
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

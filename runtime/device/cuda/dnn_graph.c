@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention as a graph of cuDNN's operators. Tensors are [batch, head, row, column]; keys (backward, values too) are described turned,
- * which costs nothing. */
+/* Attention as a graph of cuDNN's operators. Tensors are [batch, head, row, column]; keys (in the backward pass also values) are described
+ * as transposed, which costs nothing. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #define OPERATORS 48
 #define ENGINES 16
 
-/* Names of the buffers and scalars that a plan is run with. */
+/* Ids of the buffers and scalars that are passed to a plan when it runs. */
 enum { Q = 1, K, V, O, LSE, DQ, DK, DV, DOUT, DELTA, SCALE, HIDDEN, ONE, SHIFT, WINDOW };
 #define FIRST_VIRTUAL 100
 
@@ -26,20 +26,20 @@ struct hspmd_dnn_plan {
 	const struct hspmd_dnn *dnn;
 	struct hspmd_dnn_attention about;
 	cudnnBackendDescriptor_t plan;
-	size_t workspace, delta; /* bytes of cuDNN's own; of the gradient's row sums, which lie before it */
+	size_t workspace, delta; /* bytes of cuDNN's own, and of the gradient's row sums, which come before it */
 	struct scalars scalars;
 };
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-/* A graph in the making. Once something has failed, nothing more is done. */
+/* A graph under construction. After the first failure, all further calls do nothing. */
 struct graph {
 	const struct hspmd_dnn *dnn;
 	const struct hspmd_dnn_calls *call;
 	const struct hspmd_dnn_attention *a;
 	cudnnStatus_t status;
 	int made, operators;
-	int64_t next; /* name of the next tensor that is in no memory */
+	int64_t next; /* id of the next virtual tensor */
 	descriptor all[DESCRIPTORS], operator[OPERATORS];
 };
 
@@ -125,7 +125,7 @@ static struct shape packed(int64_t batches, int64_t heads, int64_t rows, int64_t
 	return (struct shape){ { batches, heads, rows, columns }, { heads * rows * columns, rows * columns, columns, 1 } };
 }
 
-/* Rows of heads, as the operators have them. */
+/* Rows of heads in the form that the operators take. */
 static struct shape rows_of(const struct hspmd_dnn_attention *a, int64_t heads, int64_t count, struct hspmd_dnn_rows rows)
 {
 	return (struct shape){ { a->batches, heads, count, a->head_dim }, { rows.batch, a->head_dim, rows.row, 1 } };
@@ -162,7 +162,7 @@ static void multiply(struct graph *g, descriptor a, descriptor b, descriptor c)
 	finish_operator(g, d);
 }
 
-/* y = mode(x), mode(x, b), or with t: t ? x : b. axis < 0: none. */
+/* y = mode(x), mode(x, b), or if t is given: t ? x : b. axis < 0: none. */
 static void point(struct graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t type, int64_t axis, descriptor x, descriptor b, descriptor t,
                   descriptor y)
 {
@@ -183,7 +183,7 @@ static void point(struct graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t ty
 	finish_operator(g, d);
 }
 
-/* In F32, to a tensor that is in no memory. */
+/* In F32, with a virtual tensor as the result. */
 static descriptor compute(struct graph *g, cudnnPointwiseMode_t mode, descriptor x, descriptor b, struct shape s)
 {
 	descriptor y = between(g, CUDNN_DATA_FLOAT, s);
@@ -205,7 +205,7 @@ static void reduce(struct graph *g, cudnnReduceTensorOp_t operator, descriptor x
 	finish_operator(g, d);
 }
 
-/* x as a tensor of BF16 with rows and columns changed. */
+/* x as a BF16 tensor with rows and columns exchanged. */
 static descriptor transpose(struct graph *g, descriptor x, struct shape s)
 {
 	descriptor d = begin(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR), y = between(g, CUDNN_DATA_BFLOAT16, s);
@@ -217,7 +217,8 @@ static descriptor transpose(struct graph *g, descriptor x, struct shape s)
 
 /* ---- attention */
 
-/* Scores where `more(first, second)` says that the query sees the key, else what hides them. */
+/* Returns the scores, with `hidden` in place of each score for which `more(first, second)` is false, that is, whose query does not see the
+ * key. */
 static descriptor hide(struct graph *g, descriptor scores, descriptor hidden, cudnnPointwiseMode_t more, descriptor first,
                        descriptor second)
 {
@@ -276,7 +277,7 @@ static void forward(struct graph *g)
 	multiply(g, p, v, o);
 }
 
-/* to = left right, where query heads that share a kv head are summed */
+/* to = left right, summed over the query heads that share a kv head. */
 static void multiply_to_kv(struct graph *g, descriptor left, descriptor right, descriptor to)
 {
 	const struct hspmd_dnn_attention *a = g->a;
@@ -289,7 +290,7 @@ static void multiply_to_kv(struct graph *g, descriptor left, descriptor right, d
 	reduce(g, CUDNN_REDUCE_TENSOR_ADD, each, to);
 }
 
-/* The gradient of queries is a product of its own, summed in one order. (Where it is a sum in memory that blocks add to, the order would
+/* The gradient of queries is a product of its own, summed in one order. (If it were a sum in memory to which blocks add, the order would
  * differ each time.) */
 static void backward(struct graph *g)
 {
@@ -336,7 +337,7 @@ static descriptor describe_attention(struct graph *g)
 
 /* ---- plans */
 
-/* Does the engine of a configuration give the same bits each time? */
+/* Returns true if the engine of a configuration is deterministic. */
 static bool is_deterministic(const struct graph *g, descriptor configuration)
 {
 	cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -367,7 +368,7 @@ static struct scalars scalars_of(const struct hspmd_dnn *dnn, const struct hspmd
 		                 .shift = (int32_t)a->shift };
 }
 
-/* A plan of a configuration; NULL: none, or none that needs so little. */
+/* Makes a plan from a configuration. Returns NULL if there is none that needs at most `most` bytes of workspace. */
 static struct hspmd_dnn_plan *make_plan(const struct graph *g, descriptor configuration, size_t most)
 {
 	struct hspmd_dnn_plan *p = calloc(1, sizeof *p);
@@ -393,7 +394,7 @@ static struct hspmd_dnn_plan *make_plan(const struct graph *g, descriptor config
 	return NULL;
 }
 
-/* cuDNN's proposals, best first, in g->all from the returned one on; *count of them. */
+/* Gets cuDNN's proposals, best first: *count entries of g->all from the returned index on. */
 static int propose(struct graph *g, descriptor graph, int64_t *count)
 {
 	cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
@@ -435,7 +436,7 @@ int hspmd_dnn_find_plans(struct hspmd_dnn *dnn, const struct hspmd_dnn_attention
 	else if (!found)
 		hspmd_fail(err, "none of cuDNN's %d engines for this attention has always the same bits and little workspace",
 		           (int)proposed);
-	/* A plan keeps what it needs of these. */
+	/* A plan keeps what it needs of these descriptors. */
 	while (g->made)
 		g->call->forget(g->all[--g->made]);
 	free(g);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What dnn.c found in the library, for dnn_graph.c. */
+/* The library's functions that dnn.c found, for dnn_graph.c. */
 #ifndef HSPMD_CUDA_DNN_INTERNAL_H
 #define HSPMD_CUDA_DNN_INTERNAL_H
 
@@ -26,11 +26,11 @@ struct hspmd_dnn_calls {
 
 struct hspmd_dnn {
 	const struct hspmd_dnn_calls *call;
-	cudnnHandle_t handle;                /* NULL: for a GPU that is not there */
-	cudnnBackendDescriptor_t properties; /* of that one; NULL: handle's */
+	cudnnHandle_t handle;                /* NULL: for a GPU that is absent */
+	cudnnBackendDescriptor_t properties; /* of the absent GPU; NULL: use handle's */
 };
 
-/* -1 and err: "what: why". */
+/* Returns -1 and sets err to "what: why". */
 int hspmd_dnn_failed(const struct hspmd_dnn *dnn, cudnnStatus_t status, const char *what, struct hspmd_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In cuDNN's place where it was built without: there is none. */
+/* Stands in for dnn.c in a build without cuDNN: reports that there is none. */
 #include "runtime/device/cuda/dnn.h"
 
 int hspmd_dnn_open(struct hspmd_dnn **dnn, cudaStream_t stream, struct hspmd_error *err)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Token and position embeddings and their gradients. A table row's gradient is summed by one block over the tokens that hit it, in their
+/* Token and position embeddings and their gradients. One block sums the gradient of a table row over the tokens that refer to it, in their
  * order. */
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/cuda/stable_sort.h"
 
 #define MOST_THREADS 256
-#define AHEAD 8 /* rows whose loads are under way at a time */
+#define AHEAD 8 /* rows whose loads are in progress at a time */
 
 template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)
@@ -22,7 +22,8 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 	}
 }
 
-/* What a gradient's row holds so far, of which whole rows of T are whole ones of float too. */
+/* Loads the sums accumulated so far in a gradient's row, or zeros. A row of complete packs of T also consists of complete packs of
+ * float. */
 static __device__ __forceinline__ void take_sums(float *sum, int n, const float *row, int64_t j, int64_t width, bool aligned,
                                                  bool accumulate)
 {
@@ -61,7 +62,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) embed_grad_kernel(const T
 	}
 }
 
-/* x + table[position]; a block a row. shift: table row of the first local position. */
+/* x + table[position]; one block per row. shift: table row of the first local position. */
 template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)
         position_kernel(const T *x, const T *table, T *y, int64_t length, int64_t shift, int64_t width, bool aligned)

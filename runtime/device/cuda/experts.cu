@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The local experts of a mixture. The tokens are put in the order of their experts on the device, so that the host need not know how many
- * each got: grids are as large as any share could need, and blocks beyond the last row end at once. Products are on CUDA cores in F32. */
+/* The local experts of a mixture. The device sorts the tokens by expert, so that the host need not know how many tokens each expert got:
+ * grids are sized for the worst case, and blocks beyond the last row return at once. Products run on CUDA cores in F32. */
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/cuda/stable_sort.h"
 
 #define THREADS 256
 #define TILE 32
 
-/* One call. A "row" is one token of one expert; rows are sorted by expert, and order.list says which (token, choice) a row is. */
+/* One call. A "row" is one token of one expert. Rows are sorted by expert; order.list maps a row to its (token, choice). */
 struct experts {
 	struct hspmd_cuda_stable_sort order;
-	int64_t tokens, per_token, width, inner, count, most; /* local experts; rows there can be */
+	int64_t tokens, per_token, width, inner, count, most; /* count: local experts; most: upper bound of the rows */
 	const void *x, *dy, *weights, *gate, *up, *down;
 	void *to, *dweights;
 	float *rows, *rows_dy, *act_gate, *act_up, *act, *result;
 };
 
-/* Expert whose rows tile number `tile` is of, and its first row; -1: there are fewer tiles. */
+/* Returns the expert whose rows tile number `tile` contains, and sets *row to the tile's first row; -1: there are fewer tiles. */
 static __device__ __forceinline__ int find_tile(const int32_t *first, int experts, int tile, int *row)
 {
 	for (int e = 0; e < experts; e++) {
@@ -30,7 +30,7 @@ static __device__ __forceinline__ int find_tile(const int32_t *first, int expert
 	return -1;
 }
 
-/* C[row][n] (+)= sum over k of A[row][k] B_e(k, n), where B_e(k, n) is at b[e * m * k elements + k * step_k + n * step_n]. */
+/* C[row][n] (+)= sum over k of A[row][k] B_e(k, n), where B_e(k, n) is b[e * m * k elements + k * step_k + n * step_n]. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) rows_kernel(const int32_t *first, int experts, const float *a, const T *b, float *c,
                                                               int64_t n, int64_t depth, int64_t step_k, int64_t step_n, bool accumulate)
@@ -47,7 +47,7 @@ static __global__ void __launch_bounds__(THREADS) rows_kernel(const int32_t *fir
 		__syncthreads();
 		for (int i = line; i < TILE; i += 8) {
 			left[i][column] = row + i < end && k0 + column < depth ? a[(row + i) * depth + k0 + column] : 0.0f;
-			/* whichever way B lies, neighbouring threads read neighbouring elements */
+			/* neighbouring threads read neighbouring elements, whether B is transposed or not */
 			int64_t k = k0 + (step_k == 1 ? column : i), m = n0 + (step_k == 1 ? i : column);
 			right[step_k == 1 ? column : i][step_k == 1 ? i : column] =
 			        k < depth && m < n ? to_float(own[k * step_k + m * step_n]) : 0.0f;
@@ -111,7 +111,7 @@ static __global__ void __launch_bounds__(THREADS) activate_kernel(struct experts
 		e.act[j] = e.act_gate[j] / (1.0f + expf(-e.act_gate[j])) * e.act_up[j];
 }
 
-/* A token's sum over its choices of what the local experts gave; weighted: times the choice's weight. */
+/* Sums, per token, the results of the local experts over the token's choices; weighted: each times the choice's weight. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) scatter_kernel(struct experts e, const int32_t *choice, int32_t lowest, bool weighted)
 {
@@ -126,8 +126,8 @@ static __global__ void __launch_bounds__(THREADS) scatter_kernel(struct experts 
 	}
 }
 
-/* result holds dy * down, the gradient of act but for the token's weight. Gives that of the weight, and turns gate and up into their
- * gradients, act into what ddown needs: weight * act. */
+/* On entry `result` holds dy * down, the gradient of act without the token's weight. Writes the gradient of the weight, and replaces gate
+ * and up with their gradients, and act with weight * act, which ddown needs. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) differentiate_kernel(struct experts e)
 {
 	__shared__ float room[WARP];
@@ -150,7 +150,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) differen
 
 /* ---- for the host */
 
-/* Places in the workspace; the bytes used. first: number of the first input, x. */
+/* Lays out the workspace. Returns the bytes used. first: number of the first input, x. */
 static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward)
 {
 	const struct hspmd_view *x = &args->in[first], *gate = &args->in[first + 3];
@@ -188,7 +188,7 @@ static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, cons
 	       transposed ? (int64_t)1 : n, transposed ? depth : (int64_t)1, accumulate);
 }
 
-/* Rows in order, gathered, and through the first layer. */
+/* Sorts and gathers the rows, and runs them through the first layer. */
 template <typename T> static void first_layer(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct experts *e, int first)
 {
 	const struct hspmd_view *gate = &args->in[first + 3];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What makes tensors from nothing, and copies between types and places. */
+/* Operators that fill tensors, casts between types, and copies of boxes. */
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/rounding.h"
 
@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(THREADS)
 	store_halves<8>(y, halves, j, count);
 }
 
-/* Boxes in packed buffers: element `i` of the part lies at an offset and strides in each. */
+/* Boxes in packed buffers: in each buffer the part begins at an offset and has its own strides. */
 struct boxes {
 	int rank;
 	int64_t count, size[HSPMD_MAX_RANK], from_step[HSPMD_MAX_RANK], to_step[HSPMD_MAX_RANK];
@@ -73,7 +73,7 @@ template <typename T, bool adds> static __global__ void __launch_bounds__(THREAD
 		to[target] = from[source];
 }
 
-/* Strides of a packed buffer, and where the part begins in it. */
+/* Sets the strides of a packed buffer. Returns the offset in elements at which the part begins in it. */
 static int64_t lay_out(const struct hspmd_box *box, const struct hspmd_box *part, int64_t *step)
 {
 	int64_t size = 1, offset = 0;
@@ -92,7 +92,7 @@ static void move_box(struct hspmd_cuda *cuda, void *dst, const void *src, int64_
 	LAUNCH(kernel, (unsigned)ceil_div(b->count, THREADS), THREADS, 0, cuda->stream, (T *)dst + to, (const T *)src + from, *b);
 }
 
-/* Take 16 bytes for an element where rows allow it. */
+/* Copies 16 bytes per element if the rows allow it. Returns false if they do not. */
 static bool widen(struct boxes *b, const void *dst, const void *src, int64_t *to, int64_t *from, int64_t element_bytes)
 {
 	int64_t n = 16 / element_bytes;
@@ -114,7 +114,7 @@ static bool widen(struct boxes *b, const void *dst, const void *src, int64_t *to
 	return true;
 }
 
-/* Integers and their like are moved as floats of their size are: bit by bit. */
+/* Integers and the like are copied as floats of the same size: bit by bit. */
 int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src,
                         const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
                         struct hspmd_error *err)

@@ -16,7 +16,7 @@
 #define CANDIDATES 8
 #define TIMED_RUNS 5
 
-/* What cuBLASLt calls a product: column-major, so that our B comes first and m and n change places. */
+/* A product as cuBLASLt sees it: column-major, so that our B comes first and m and n are exchanged. */
 struct plan {
 	cublasLtMatmulDesc_t operation;
 	cublasLtMatrixLayout_t a, b, d;
@@ -24,7 +24,7 @@ struct plan {
 
 struct chosen {
 	struct hspmd_cuda_autotune_key key;
-	bool none; /* cuBLASLt has no algorithm: hspmd_cuda_gemm_fallback */
+	bool none; /* cuBLASLt has no algorithm: use hspmd_cuda_gemm_fallback */
 	cublasLtMatmulAlgo_t algorithm;
 	size_t workspace;
 	struct plan plan;
@@ -32,9 +32,9 @@ struct chosen {
 
 struct hspmd_cuda_blas {
 	cublasLtHandle_t handle;
-	pthread_mutex_t lock; /* of chosen: programs are built beside a running one */
+	pthread_mutex_t lock; /* protects `chosen`: programs are built while another runs */
 	size_t count, capacity;
-	struct chosen **chosen; /* each stays where it is */
+	struct chosen **chosen; /* the entries never move */
 	struct hspmd_cuda_autotune_cache *choices;
 	bool tune, tf32;
 };
@@ -124,7 +124,7 @@ static cublasLtEpilogue_t epilogue_of(const struct hspmd_cuda_gemm *p)
 		return p->has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 	case HSPMD_EPILOGUE_GELU_GRAD:
 		return CUBLASLT_EPILOGUE_DGELU;
-	case HSPMD_EPILOGUE_BGRAD_A: /* the operands change places */
+	case HSPMD_EPILOGUE_BGRAD_A: /* the operands are exchanged */
 		return CUBLASLT_EPILOGUE_BGRADB;
 	case HSPMD_EPILOGUE_BGRAD_B:
 		return CUBLASLT_EPILOGUE_BGRADA;
@@ -164,7 +164,7 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_ge
 	return failed(status, "describing a matrix product", err);
 }
 
-/* How many it found; 0: there is none. */
+/* Returns the number of algorithms found; 0: there is none. */
 static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *plan, cublasLtMatmulHeuristicResult_t *found,
                           struct hspmd_error *err)
 {
@@ -200,7 +200,7 @@ static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct pla
 	const void *small = p->has_bias ? p->bias : p->bgrad;
 	bool bgrad = p->epilogue == HSPMD_EPILOGUE_BGRAD_A || p->epilogue == HSPMD_EPILOGUE_BGRAD_B;
 	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-	/* One thread runs a device, and the call takes the pointers' values with it. */
+	/* One thread runs a device, and the call copies the pointers' values. */
 	if (p->has_bias || bgrad)
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &small, sizeof small);
 	if (!status && p->has_aux)
@@ -216,7 +216,7 @@ static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct pla
 
 struct trial {
 	struct hspmd_cuda_autotune_timer watch;
-	void *memory[5]; /* a, b, d, what lies beside, workspace */
+	void *memory[5]; /* a, b, d, `beside`, workspace */
 };
 
 static void end_trial(struct trial *t)
@@ -227,7 +227,8 @@ static void end_trial(struct trial *t)
 	hspmd_cuda_autotune_timer_close(&t->watch);
 }
 
-/* Buffers beside those of the program, where there is room for them; their bytes make small numbers of either type. */
+/* Allocates trial buffers next to the program's, if there is memory for them; they are filled with bytes that are small numbers in either
+ * type. Returns false if there is not enough memory. */
 static bool start_trial(struct trial *t, const struct hspmd_cuda_gemm *p)
 {
 	size_t in = hspmd_cuda_dtype_bytes(p->type), out = hspmd_cuda_dtype_bytes(p->d_type);
@@ -238,7 +239,7 @@ static bool start_trial(struct trial *t, const struct hspmd_cuda_gemm *p)
 		return false;
 	for (int i = 0; i < 5; i++) {
 		if (cudaMalloc(&t->memory[i], bytes[i] + 64)) {
-			cudaGetLastError(); /* no room is no error */
+			cudaGetLastError(); /* lack of memory is no error */
 			return false;
 		}
 		if (i < 4 && cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], t->watch.stream))
@@ -269,7 +270,7 @@ static float time_algorithm(const struct hspmd_cuda_blas *b, const struct plan *
 	q.a = t->memory[0];
 	q.b = t->memory[1];
 	q.d = t->memory[2];
-	/* What is small is read from and written to the result's place: what they hold does not matter, only that they are there. */
+	/* Small operands share the memory of the result: their contents do not matter here, they only have to exist. */
 	q.residual = q.bias = q.bgrad = t->memory[2];
 	q.beside = t->memory[3];
 	return hspmd_cuda_autotune_timer_time(&t->watch, TIMED_RUNS, run_candidate, &(struct candidate){ b, plan, &q, t, algorithm });

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products that cuBLASLt has no algorithm for (sizes that fit no 16 bytes): tiles in shared memory, on CUDA cores, whatever the sizes. */
+/* Products for which cuBLASLt has no algorithm (sizes that are no multiple of 16 bytes): tiles in shared memory, on CUDA cores, for any
+ * sizes. */
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/cuda/gemm.h"
 
@@ -7,7 +8,7 @@
 #define THREADS 256
 #define LINES (THREADS / TILE)
 
-/* Element (i, j) of an operand lies at data[i * rows + j * columns]. */
+/* Element (i, j) of an operand is data[i * rows + j * columns]. */
 template <typename T> struct operand {
 	const T *data;
 	int64_t rows, columns;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel files share on the device: types, accesses of 16 bytes, sums over a block. Also compiled by a C++ compiler against the
- * stand-ins of tests/gpu/emulate, which define EMULATE. */
+/* What the kernel files share on the device: types, 16-byte accesses, reductions over a warp and a block. A C++ compiler compiles it too,
+ * against the stand-ins of tests/gpu/emulate, which define EMULATE. */
 #ifndef HSPMD_CUDA_KERNEL_H
 #define HSPMD_CUDA_KERNEL_H
 
@@ -44,7 +44,7 @@ template <> __device__ __forceinline__ bf16 from_float<bf16>(float x)
 	return __float2bfloat16_rn(x);
 }
 
-/* ---- accesses of 16 bytes */
+/* ---- 16-byte accesses */
 
 template <typename T> struct __align__(16) pack
 {
@@ -52,7 +52,7 @@ template <typename T> struct __align__(16) pack
 	T v[16 / sizeof(T)];
 };
 
-/* Elements [j, j + count) of a row as floats; 0 beyond its end. whole: rows begin on multiples of 16 bytes. */
+/* Loads elements [j, j + count) of a row as floats; 0 beyond its end. aligned: rows begin on multiples of 16 bytes. */
 template <typename T> static __device__ __forceinline__ void load_pack(float *to, const T *row, int64_t j, int64_t width, bool aligned)
 {
 	const int n = pack<T>::count;
@@ -85,7 +85,7 @@ template <typename T> static __device__ __forceinline__ void store_pack(T *row, 
 	}
 }
 
-/* n numbers in BF16 given as bits, of one access where all are within the row, which begins on a multiple of 2 n bytes. */
+/* Stores n BF16 numbers, given as bits: in one access if all are within the row, which begins on a multiple of 2 n bytes. */
 template <int n> static __device__ __forceinline__ void store_halves(bf16 *row, const uint16_t *bits, int64_t j, int64_t width)
 {
 	struct __align__(2 * n) halves
@@ -106,13 +106,13 @@ template <int n> static __device__ __forceinline__ void store_halves(bf16 *row, 
 	}
 }
 
-/* Do rows of so many elements of T all begin on multiples of 16 bytes? Buffers do. */
+/* Returns true if all rows of `width` elements of T begin on multiples of 16 bytes; buffers always do. */
 template <typename T> static __host__ __device__ __forceinline__ bool is_aligned16(int64_t width)
 {
 	return width % (int64_t)(16 / sizeof(T)) == 0;
 }
 
-/* ---- sums over a warp and a block; every thread gets the result, always in the same order */
+/* ---- reductions over a warp and a block, always in the same order; every thread gets the result */
 
 struct Sum {
 	template <typename T> static __device__ __forceinline__ T combine(T a, T b)
@@ -135,7 +135,7 @@ template <typename Op, typename T> static __device__ __forceinline__ T warp_redu
 	return x;
 }
 
-/* blockDim.x is a multiple of the warp. `room`: shared, WARP entries; free for use again after the next __syncthreads. */
+/* blockDim.x must be a multiple of WARP. `room`: shared memory, WARP entries; reusable after the next __syncthreads. */
 template <typename Op, typename T> static __device__ __forceinline__ T block_reduce(T x, T nothing, T *room)
 {
 	int warps = blockDim.x / WARP;
@@ -157,14 +157,15 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
 	return (a + b - 1) / b;
 }
 
-/* Threads of a block that goes over rows of `width` elements, `each` a thread at a time. */
+/* Returns the number of threads, at most `most`, of a block that goes over rows of `width` elements if each thread takes `each` elements at
+ * a time. */
 static inline int row_threads(int64_t width, int each, int most)
 {
 	int64_t threads = ceil_div(ceil_div(width, each), WARP) * WARP;
 	return (int)(threads < WARP ? WARP : threads > most ? most : threads);
 }
 
-/* Call f<T> for the floating type of a view. */
+/* Calls f<T> with the floating-point type of a view. */
 #define BY_TYPE(view_dtype, f, ...) ((view_dtype) == HSPMD_F32 ? f<float>(__VA_ARGS__) : f<bf16>(__VA_ARGS__))
 
 #endif

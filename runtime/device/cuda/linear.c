@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers: y = x w + bias, and gradients. Rows are all dimensions of x but the last; columns all of w's output dimensions
+/* Linear layers: y = x w + bias, and gradients. Rows are all dimensions of x except the last; columns are all output dimensions of w
  * together. */
 #include "runtime/device/cuda/cuda.h"
 #include "runtime/device/cuda/gemm.h"
@@ -8,7 +8,7 @@ static struct hspmd_cuda_gemm forward(const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *x = &args->in[0], *w = &args->in[1];
 	int64_t k = hspmd_cuda_row_length(x);
-	/* Where K is split, one part adds the bias. */
+	/* If K is split, one part adds the bias. */
 	bool has_bias = args->input_count > 2 && args->in[2].rank >= 0 && x->start[x->rank - 1] == 0;
 	return (struct hspmd_cuda_gemm){
 		.m = hspmd_cuda_row_count(x),
@@ -62,7 +62,8 @@ static struct hspmd_cuda_gemm grad_w(const struct hspmd_kernel_args *args)
 	};
 }
 
-/* With what the second operator of a pair adds: its own output, or what it is of. */
+/* With the second operator of a pair fused in: an addition adds in[3] or in[2]; GELU also writes its input, and GELU's gradient reads
+ * it. */
 static struct hspmd_cuda_gemm forward_add(const struct hspmd_kernel_args *args)
 {
 	struct hspmd_cuda_gemm p = forward(args);
@@ -102,7 +103,7 @@ static bool wants_sums(const struct hspmd_kernel_args *args)
 	return args->output_count > 1 && args->out[1].rank > 0;
 }
 
-/* With the bias's gradient, which is no longer or shorter than a row of dw. */
+/* Also computes the bias's gradient, which has exactly as many elements as a row of dw. */
 static struct hspmd_cuda_gemm grad_w_sums(const struct hspmd_kernel_args *args)
 {
 	struct hspmd_cuda_gemm p = grad_w(args);
@@ -111,7 +112,7 @@ static struct hspmd_cuda_gemm grad_w_sums(const struct hspmd_kernel_args *args)
 	return p;
 }
 
-/* What the product is, where cuBLASLt cannot do what comes after it. */
+/* The product without its epilogue, for shapes that cuBLASLt cannot compute with it. */
 static struct hspmd_cuda_gemm alone(struct hspmd_cuda_gemm p)
 {
 	p.epilogue = HSPMD_EPILOGUE_NONE;
@@ -124,7 +125,7 @@ static int run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const s
 	return hspmd_cuda_gemm_run(cuda, p, args->workspace, args->workspace_bytes, err);
 }
 
-/* What is no more than one product. */
+/* Operators that are a single product. */
 #define ONE_PRODUCT(name)                                                                                                                  \
 	static int run_##name(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)                      \
 	{                                                                                                                                  \
@@ -179,7 +180,7 @@ static int64_t bias_length(const struct hspmd_kernel_args *args)
 	return rows ? hspmd_cuda_elements(&args->in[0]) / rows : 0;
 }
 
-/* The sums of dy beside the product, which cannot add them to what is there. */
+/* Computes the sums of dy in the product's epilogue. The epilogue cannot add to existing sums, so accumulated sums take a second step. */
 static int run_grad_w_sums(struct hspmd_cuda *cuda, struct hspmd_cuda_gemm *p, const struct hspmd_kernel_args *args,
                            struct hspmd_error *err)
 {
@@ -205,7 +206,7 @@ static int run_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 	return p.d ? run(cuda, &p, args, err) : 0;
 }
 
-/* Of the pair where it exists, else of the product alone. */
+/* The workspace of the product with its epilogue if it exists, else of the product alone. */
 static size_t either_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p)
 {
 	struct hspmd_cuda_gemm q = hspmd_cuda_gemm_exists(cuda, p) ? *p : alone(*p);

@@ -26,7 +26,8 @@ static const struct hspmd_device_ops *load_file(const char *path, struct hspmd_e
 	return module->ops;
 }
 
-/* Beside the running program, as it lies in the build folder; false where that is not known. */
+/* Looks for the module in the folder of the running program and those above it, as in the build folder. Returns false if it is not there or
+ * the folder is unknown. */
 static bool beside_program(char *path, size_t size)
 {
 	char program[4096];
@@ -50,9 +51,9 @@ const struct hspmd_device_ops *hspmd_cuda_load(struct hspmd_error *err)
 	const char *named = getenv("HSPMD_CUDA_MODULE");
 	pthread_mutex_lock(&lock);
 	if (!loaded) {
-		/* Numbers as the management library counts, which discovered the GPUs: CUDA's own would put the fastest first. */
+		/* Number the GPUs like the management library, which discovered them: CUDA's own order puts the fastest first. */
 		setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);
-		/* Streams that share one of the device's queues wait for one another; groups of devices have a stream each. */
+		/* Streams that share one of the device's queues wait for one another, and each communicator has a stream. */
 		setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 		if (named && *named)
 			loaded = load_file(named, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax cross-entropy over a vocabulary that may be split: each shard's statistics of its logits in one pass, the loss from all shards'
- * statistics, and the gradient of the shard's logits, in their place where the program says so. */
+/* Softmax cross-entropy over a vocabulary that may be split: the statistics of each shard's logits in one pass, the loss from all shards'
+ * statistics, and the gradient of the shard's logits, in place if the program says so. */
 #include "runtime/device/cuda/kernel.h"
 
 #define MOST_THREADS 512
@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 	stats[3 * r + 2] = targets[r] >= 0 && target >= 0 && target < n ? to_float(x[target]) : 0.0f;
 }
 
-/* Log of the sum of exponentials over all shards, and the target's logit, of row r. stats is [parts][rows][3]. */
+/* Computes the log of the sum of exponentials over all shards, and the target's logit, of row r. stats is [parts][rows][3]. */
 static __device__ __forceinline__ double log_sum(const float *stats, int64_t parts, int64_t rows, int64_t r, double *target)
 {
 	float most = stats[3 * r];
@@ -55,7 +55,7 @@ static __device__ __forceinline__ double log_sum(const float *stats, int64_t par
 	return (double)most + log(sum);
 }
 
-/* One block; every thread sums its rows in order, then the block its threads. */
+/* One block; every thread sums its rows in order, then the block sums its threads. */
 static __global__ void __launch_bounds__(LOSS_THREADS)
         loss_kernel(const float *stats, const int32_t *targets, double *out, int64_t parts, int64_t rows, double scale, bool accumulate)
 {

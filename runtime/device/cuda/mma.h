@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor cores and what feeds them, as inline functions (PTX ISA, "Matrix multiply-accumulate operation using mma instruction", "ldmatrix",
- * "cp.async"). The stand-in for cuda_bf16.h has its own of them. With g = lane / 4 and t = lane % 4, a lane holds of A (16 x 16) in a[0..3]
- * the pairs at (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8); of B (16 x 8) in b[0..1] the pairs at (2t, g), (2t + 8, g) down a
- * column; of C (16 x 8) in c[0..3] the elements (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). */
+/* Tensor cores and the loads that feed them, as inline functions (PTX ISA, "Matrix multiply-accumulate operation using mma instruction",
+ * "ldmatrix", "cp.async"). The stand-in for cuda_bf16.h has its own versions. With g = lane / 4 and t = lane % 4, a lane holds
+ * - of A (16 x 16) in a[0..3] the pairs at (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8);
+ * - of B (16 x 8) in b[0..1] the pairs at (2t, g), (2t + 8, g), along a column;
+ * - of C (16 x 8) in c[0..3] the elements (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). */
 #ifndef HSPMD_CUDA_MMA_H
 #define HSPMD_CUDA_MMA_H
 
@@ -17,7 +18,8 @@ static __device__ __forceinline__ void multiply_add(float *c, const uint32_t *a,
 	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Four 8 x 8 matrices from shared memory: lane 8 i + r names row r of matrix i (16 bytes); a lane gets of each the pair at (g, 2t). */
+/* Loads four 8 x 8 matrices from shared memory: lane 8 i + r passes the address of row r of matrix i (16 bytes); each lane receives the
+ * pair at (g, 2t) of each matrix. */
 static __device__ __forceinline__ void load_matrices(uint32_t *to, const bf16 *row)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -26,7 +28,7 @@ static __device__ __forceinline__ void load_matrices(uint32_t *to, const bf16 *r
 	             : "memory");
 }
 
-/* The same of the transposed matrices: the pair at (2t, g), down a column. */
+/* The same for the transposed matrices: the pair at (2t, g), along a column. */
 static __device__ __forceinline__ void load_matrices_trans(uint32_t *to, const bf16 *row)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -35,7 +37,8 @@ static __device__ __forceinline__ void load_matrices_trans(uint32_t *to, const b
 	             : "memory");
 }
 
-/* 16 bytes to shared memory, some time before copies_wait<n> with fewer than n later commits returns; zeros where not `valid`. */
+/* Copies 16 bytes to shared memory, or writes zeros unless `valid`. The copy is complete once copies_wait<n> returns, if at least n commits
+ * follow the commit of its own group. */
 static __device__ __forceinline__ void copy_async(bf16 *to, const bf16 *from, bool valid)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
@@ -49,7 +52,7 @@ static __device__ __forceinline__ void copies_commit()
 	asm volatile("cp.async.commit_group;\n" : : : "memory");
 }
 
-/* At most `left` of the groups committed by this thread are still under way. */
+/* Waits until at most `left` of the groups that this thread committed are in progress. */
 template <int left> static __device__ __forceinline__ void copies_wait()
 {
 	asm volatile("cp.async.wait_group %0;\n" : : "n"(left) : "memory");

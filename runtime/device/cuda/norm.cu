@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer norm and root-mean-square norm, a block a row. A row of up to HELD packs a thread is read once and kept in registers; what is
- * longer is read again. The sum of two residuals before it, and behind its gradient, may be taken in the same pass. Backward, every block
- * goes over its rows in order and sums gain and bias for itself; then the blocks' sums are added in order: the same bits every time. */
+/* Layer norm and root-mean-square norm, one block per row. A row of up to HELD packs per thread is read once and kept in registers; the
+ * rest of a longer row is read again. The sum of two residuals before the norm, and the sum after its gradient, can be computed in the same
+ * pass. In the backward pass every block goes over its rows in order and sums the gradients of gain and bias for itself; then the blocks'
+ * sums are added in order: the same bits every time. */
 #include "runtime/device/cuda/kernel.h"
 
 #define HELD 4
 #define MOST_THREADS 256
 
 struct forward_norm {
-	const void *x, *residual, *gain, *bias; /* more NULL: the norm of x, else of x + more; bias NULL: none */
-	void *sum;                              /* x + more; may be x or more */
+	const void *x, *residual, *gain, *bias; /* residual NULL: the norm of x, else of x + residual; bias NULL: none */
+	void *sum;                              /* x + residual; may be x or residual */
 	void *y;
 	float *stats;
 	int64_t width;
@@ -17,7 +18,7 @@ struct forward_norm {
 	bool is_aligned;
 };
 
-/* Packs of one row of this thread: the first HELD from registers. */
+/* This thread's packs of one row: the first HELD in registers. */
 template <typename T> struct row_of {
 	float held[HELD][pack<T>::count];
 	const T *row;
@@ -36,7 +37,7 @@ template <typename T> struct row_of {
 				load_pack(held[h], row, j, width, is_aligned);
 		}
 	}
-	/* The row a + b, rounded, as it is written to `sum`. */
+	/* Loads the row a + b, rounded, and writes it to `sum`. */
 	__device__ __forceinline__ void load_sum(const T *a, const T *b, T *sum, int64_t n, bool aligned)
 	{
 		row = sum;
@@ -64,7 +65,7 @@ template <typename T> struct row_of {
 	{
 		return (h * blockDim.x + threadIdx.x) * pack<T>::count;
 	}
-	/* Call f(pack's floats, first element) for every pack of this thread. */
+	/* Calls f(pack's floats, first element) for every pack of this thread. */
 	template <typename F> __device__ __forceinline__ void each(F f) const
 	{
 #pragma unroll
@@ -123,15 +124,16 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 }
 
 struct backward_norm {
-	const void *dy, *x, *gain, *residual; /* more NULL: nothing is added to dx */
+	const void *dy, *x, *gain, *residual; /* residual NULL: nothing is added to dx */
 	const float *stats;
-	void *dx;              /* NULL: not wanted; may be `more` */
+	void *dx;              /* NULL: not wanted; may be `residual` */
 	float *gains, *biases; /* [blocks][width] */
 	int64_t rows, width;
 	bool is_aligned;
 };
 
-/* One row's dx; adds its part of dgain and dbias to what this thread has in `gains` and `biases`, its own place of the workspace. */
+/* Computes one row's dx. Adds its part of dgain and dbias to this thread's sums in `gains` and `biases`, which are the block's own part of
+ * the workspace. */
 template <typename T, bool centred>
 static __device__ __forceinline__ void row_grad(const struct backward_norm &a, int64_t r, float *gains, float *biases, float *room)
 {
@@ -208,7 +210,7 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 	}
 }
 
-/* to[j] (+)= the sum over parts of from[part][j], in order */
+/* to[j] (+)= the sum over parts of from[part][j], in order. */
 static __global__ void add_parts(float *to, const float *from, int64_t parts, int64_t width, bool accumulate)
 {
 	int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What updates parameters: norm of the gradients and AdamW, of many parameters in one launch: most are so small that starting a kernel
- * takes longer than running it. */
+/* Updates of parameters: the norm of the gradients, and AdamW. One launch handles many parameters, because most are so small that starting
+ * a kernel takes longer than running it. */
 #include <math.h>
 
 #include "runtime/device/cuda/kernel.h"
@@ -8,17 +8,17 @@
 
 #define THREADS 256
 #define FINAL_THREADS 256
-#define UPDATE_ELEMENTS 4096 /* of a block */
-#define BLOCK_ELEMENTS 16384 /* whatever the device, so that sums have one order */
+#define UPDATE_ELEMENTS 4096 /* per block */
+#define BLOCK_ELEMENTS 16384 /* the same on every device, so that sums have one order */
 
-/* Vectors that one launch goes over; as an argument of the kernel it may have 4 KB. A vector begins a block. */
+/* The vectors of one launch. As an argument of the kernel this may have 4 KB. Each vector begins at a block of its own. */
 #define MOST_SQUARES 128
 struct squares {
 	int vectors;
 	struct {
 		const float *x;
 		int64_t count;
-		unsigned first; /* block */
+		unsigned first; /* first block */
 	} of[MOST_SQUARES];
 };
 
@@ -26,17 +26,17 @@ struct rates {
 	float scale, beta1, beta2, rest1, rest2, eps, rate, correction;
 };
 
-/* Of one parameter. */
+/* The update of one parameter. */
 struct update {
 	const float *gradient;
 	float *parameter, *m, *v;
-	bf16 *copy; /* NULL, or the parameter for the operators */
+	bf16 *copy; /* NULL, or the copy of the parameter that the operators read */
 	int64_t count;
 	unsigned first;
 	float keep;
 };
 
-/* Copies are rounded to the nearest. */
+/* Updates whose copies are rounded to the nearest. */
 struct nearest_updates {
 	static const int most = 60;
 	struct rates rates;
@@ -44,7 +44,8 @@ struct nearest_updates {
 	struct update of[most];
 };
 
-/* Copies are rounded at random, each by its own stream and its elements' indices in the full tensor. */
+/* Updates whose copies are rounded stochastically; each parameter has its own random stream, indexed by the element's index in the full
+ * tensor. */
 struct stochastic_updates {
 	static const int most = 22;
 	struct rates rates;
@@ -59,7 +60,7 @@ struct stochastic_updates {
 static_assert(sizeof(struct squares) <= 4096 && sizeof(struct nearest_updates) <= 4096 && sizeof(struct stochastic_updates) <= 4096,
               "arguments of a kernel have 4 KB");
 
-/* The vector that this block is of: the last that does not begin behind it. */
+/* Returns the vector that this block works on: the last one whose first block is not after this block. */
 template <typename B> static __device__ __forceinline__ int vector_of(const B &b)
 {
 	int low = 0, high = b.vectors - 1;
@@ -151,7 +152,8 @@ static int64_t parts_of(const struct hspmd_kernel_args *args)
 	return ceil_div(hspmd_cuda_elements(&args->in[0]), BLOCK_ELEMENTS);
 }
 
-/* All into one sum; as many at a time as the workspace has room for the parts of. */
+/* Sums the squares of all vectors; each launch takes as many vectors as fit into its argument and whose partial sums fit into the
+ * workspace. */
 static int sum_all_squares(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int count, struct hspmd_error *)
 {
 	double *sums = (double *)args->workspace, *out = (double *)args->out[0].data;
@@ -223,7 +225,7 @@ static int update_as(struct hspmd_cuda *cuda, const struct rates *rates, const s
 	return 0;
 }
 
-/* One step of one optimizer: they differ in weight decay, and in what their copies are rounded by, only. */
+/* One step of one optimizer: parameters differ only in weight decay and in how their copies are rounded. */
 static int update_all(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int count, struct hspmd_error *)
 {
 	const struct hspmd_op_attr *attr = args->attr;

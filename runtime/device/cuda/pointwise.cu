@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What acts on every element apart: activations and sums. An output may be the very buffer of an input. */
+/* Operators that act on each element separately: activations and sums. An output may be the same buffer as an input. */
 #include "runtime/device/cuda/kernel.h"
 
 #define THREADS 256
@@ -9,8 +9,8 @@ static __device__ __forceinline__ float sigmoid(float x)
 	return 1.0f / (1.0f + expf(-x));
 }
 
-/* x Phi(x), where the normal distribution function Phi(x) is nearly sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) (Hendrycks and Gimpel,
- * "Gaussian Error Linear Units"), or by erf. */
+/* x Phi(x). The normal distribution function Phi(x) is approximated by sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) (Hendrycks and Gimpel,
+ * "Gaussian Error Linear Units"), or computed by erf. */
 #define SLOPE 1.5957691216057308f
 #define CUBE 0.044715f
 

@@ -8,7 +8,7 @@
 #define BATCH 1024
 
 struct hspmd_cuda_profile {
-	int used; /* of the batch */
+	int used; /* in the batch */
 	enum hspmd_opcode op[BATCH];
 	cudaEvent_t start[BATCH], end[BATCH];
 	double seconds[HSPMD_OP_COUNT];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HSPMD_CUDA_PROFILE=1: what each operator took on the GPU, told on standard error when the device is closed. Events are taken around every
- * operator, which costs a little; nothing is waited for until the end of a batch of them. */
+/* HSPMD_CUDA_PROFILE=1: the time of each operator on the GPU, reported on standard error when the device is closed. Events are recorded
+ * around every operator, which costs a little; the host waits for them only at the end of a batch. */
 #ifndef HSPMD_CUDA_PROFILE_H
 #define HSPMD_CUDA_PROFILE_H
 
@@ -8,8 +8,8 @@
 
 struct hspmd_cuda_profile;
 
-struct hspmd_cuda_profile *hspmd_cuda_profile_open(void); /* NULL: not asked for (or no memory) */
-/* All but open take NULL. */
+struct hspmd_cuda_profile *hspmd_cuda_profile_open(void); /* NULL: profiling is off (or no memory) */
+/* All but hspmd_cuda_profile_open accept NULL. */
 void hspmd_cuda_profile_start(struct hspmd_cuda_profile *p, enum hspmd_opcode op, cudaStream_t stream);
 void hspmd_cuda_profile_end(struct hspmd_cuda_profile *p, cudaStream_t stream);
 void hspmd_cuda_profile_close(struct hspmd_cuda_profile *p);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2) in Llama's form: element i of a head turns with
- * element i + head_dim / 2 by the angle position * theta^(-2 i / head_dim). Angles are taken in double, once a position, into a table that
- * all samples and heads read: one of the whole program's, or the call's own. */
+/* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2) in Llama's form: element i of a head is rotated with
+ * element i + head_dim / 2 by the angle position * theta^(-2 i / head_dim). Angles are computed in double, once per position, into a table
+ * that all samples and heads read: one table for the whole program, or the call's own. */
 #include <math.h>
 
 #include "runtime/device/cuda/kernel.h"
 
 #define THREADS 256
 
-/* table[t][i] = cosine, sine of position first + t. */
+/* table[t][i] = cosine and sine of the angle of position first + t. */
 static __global__ void __launch_bounds__(THREADS) angles_kernel(float2 *table, int64_t first, int64_t count, int64_t half, double theta)
 {
 	int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -19,7 +19,7 @@ static __global__ void __launch_bounds__(THREADS) angles_kernel(float2 *table, i
 	table[at] = make_float2((float)c, (float)s);
 }
 
-/* A thread a pair of elements, or a pack of pairs where halves are whole packs. */
+/* One thread per pair of elements, or per pack of pairs if half a head is a multiple of a pack. */
 template <typename T, int n>
 static __global__ void __launch_bounds__(THREADS)
         rotate_kernel(const T *x, T *y, const float2 *table, int64_t rows, int64_t length, int64_t width, int64_t half, float direction)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Some of a GPU's multiprocessors as a device of their own (green contexts), for trying unequal devices on one GPU. The driver's calls are
- * looked up when they are asked for: no older driver is shut out, and nothing is linked. */
+/* Some of a GPU's multiprocessors as a device of their own (green contexts), for trying unequal devices on one GPU. The driver's functions
+ * are looked up on demand, so that older drivers still work and nothing is linked. */
 #include "runtime/device/cuda/sm_partition.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "common/symbols.h"
 #endif
 
-/* The multiprocessors of device `index` in a list like "88,44"; 0: none. */
+/* Returns the number of multiprocessors of device `index` in a list like "88,44"; 0: none. */
 static int partition_of(const char *list, int index)
 {
 	for (int i = 0; i < index && list; i++) {
@@ -60,7 +60,7 @@ static int find_calls(struct calls *c, struct hspmd_error *err)
 	return lacks ? hspmd_fail(err, "HSPMD_CUDA_SM_PARTITION: this driver has no green contexts (no %s)", lacks) : 0;
 }
 
-/* The parts of those before are cut off first, the same ones in every device that is opened: so no two overlap. */
+/* The parts of lower indices are split off first, the same in every device that is opened, so that no two parts overlap. */
 static CUresult cut(const struct calls *c, const char *list, int index, CUdevice gpu, CUdevResource *own)
 {
 	CUdevResource left, rest;
@@ -83,7 +83,7 @@ int hspmd_cuda_sm_partition_open(struct hspmd_cuda *cuda, int index, struct hspm
 	CUstream stream;
 	if (partition_of(list, index) <= 0)
 		return 0;
-	cudaFree(NULL); /* the primary context, which the runtime's calls are for */
+	cudaFree(NULL); /* creates the primary context, which the runtime's calls use */
 	if (find_calls(&c, err))
 		return -1;
 	CUresult status = cut(&c, list, index, cuda->index, &own);

@@ -4,10 +4,10 @@
 
 #include "runtime/device/cuda/cuda.h"
 
-/* HSPMD_CUDA_SM_PARTITION=88,44: device 0 is 88 multiprocessors of its GPU and device 1 another 44 (as the hardware rounds them). Makes
- * cuda->stream on the part; nothing where the variable does not speak of this device. */
+/* HSPMD_CUDA_SM_PARTITION=88,44: device 0 is 88 multiprocessors of its GPU and device 1 another 44 (as the hardware rounds them). Creates
+ * cuda->stream on that part of the GPU; does nothing if the variable does not name this device. */
 int hspmd_cuda_sm_partition_open(struct hspmd_cuda *cuda, int index, struct hspmd_error *err);
-/* After the stream was destroyed. */
+/* Call it after the stream was destroyed. */
 void hspmd_cuda_sm_partition_close(struct hspmd_cuda *cuda);
 
 #endif

@@ -3,7 +3,8 @@
 
 #define THREADS 256
 
-/* Rows of the packed tensor are query, key and value of a position; a thread an element of one of them, or 16 bytes where rows allow it. */
+/* Each row of the packed tensor holds the query, key and value of a position. One thread per element of these, or per 16 bytes if the rows
+ * allow it. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) unpack_kernel(const T *packed, T *q, T *k, T *v, int64_t rows, int64_t width)
 {

@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(THREADS)
 		atomicMax(&count[k], before + 1);
 }
 
-/* first[k] = the sum of count[0 .. k); one block, which goes over the keys in steps. */
+/* first[k] = the sum of count[0 .. k). One block, which goes over the keys in steps. */
 static __global__ void __launch_bounds__(THREADS) scan_kernel(const int32_t *count, int64_t keys, int32_t *first)
 {
 	__shared__ int32_t sums[THREADS];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies between pageable host memory and the device, through rings of pinned pieces: one on the device's stream, with which the host goes
- * on as soon as its bytes are in the ring, and one on a stream of its own for who copies beside the kernels.
+/* Copies between pageable host memory and the device, through rings of pinned pieces. One ring uses the device's stream; the host continues
+ * as soon as its bytes are in the ring. The other has a stream of its own, for copies that run concurrently with the kernels.
  *
- * Copies to the device stay on its stream: the passes' inputs lie where the last operator of the pass before still reads, so a stream of
- * their own would wait for all of it; and through a second buffer on the device the copy from there would cost what it saves. What is read
- * back is a result that the host waits for. */
+ * Copies to the device stay on its stream: the last operator of one pass still reads the memory that the next pass's inputs are copied to,
+ * so a separate stream would have to wait for all of the pass; and a second buffer on the device would cost, for the copy from it, as much
+ * as it saves. Data read back is a result that the host waits for. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,16 +14,16 @@
 #define PIECE_BYTES ((size_t)1 << 20)
 
 struct hspmd_cuda_staging {
-	cudaStream_t stream, own; /* own: NULL, or the former, and other threads' than the device's */
+	cudaStream_t stream, own; /* own: NULL, or the same as stream, used by threads other than the device's */
 	char *memory;             /* pinned, PIECES * PIECE_BYTES */
-	cudaEvent_t free[PIECES]; /* recorded when the piece's last copy was enqueued */
+	cudaEvent_t free[PIECES]; /* recorded after the piece's last copy was enqueued */
 	int next;
 };
 
 static int create(struct hspmd_cuda *cuda, struct hspmd_cuda_staging **out, bool concurrent, struct hspmd_error *err)
 {
 	struct hspmd_cuda_staging *s = *out = calloc(1, sizeof *s);
-	/* Who waits beside the one that trains leaves it the core. */
+	/* A thread that waits while another trains leaves it the core. */
 	unsigned flags = cudaEventDisableTiming | (concurrent ? cudaEventBlockingSync : 0);
 	cudaError_t status = cudaSuccess;
 	if (!s)
@@ -65,7 +65,7 @@ void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda)
 	destroy(&cuda->concurrent_staging);
 }
 
-/* Groups are the device's thread's to look at; a copy beside waits for no other member. */
+/* Only the device's thread may check the communicators; a concurrent copy waits for no other member. */
 static int await_piece(struct hspmd_cuda *cuda, struct hspmd_cuda_staging *s, int piece, struct hspmd_error *err)
 {
 	if (!s->own)
@@ -97,7 +97,7 @@ int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size
 static int download(struct hspmd_cuda *cuda, struct hspmd_cuda_staging *s, void *host, const void *src, size_t bytes,
                     struct hspmd_error *err)
 {
-	size_t taken = 0; /* given to the device so far; up to PIECES pieces are on their way */
+	size_t taken = 0; /* passed to the device so far; up to PIECES pieces are in progress */
 	for (size_t at = 0; at < bytes;) {
 		while (taken < bytes && taken < at + PIECES * PIECE_BYTES) {
 			size_t n = bytes - taken < PIECE_BYTES ? bytes - taken : PIECE_BYTES;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Router of a mixture of experts (opcode.h): which experts a token goes to, with what weights, and how evenly the tokens of a sample are
- * spread. */
+ * distributed. */
 #include "runtime/device/cuda/kernel.h"
 
 #define THREADS 128
 
-/* Largest of n and sum of exponentials against it. */
+/* Computes the largest of n scores and the sum of exponentials relative to it. */
 template <typename T> static __device__ __forceinline__ float exponential_sum(const T *x, int n, float *most)
 {
 	float sum = 0;
@@ -17,7 +17,7 @@ template <typename T> static __device__ __forceinline__ float exponential_sum(co
 	return sum;
 }
 
-/* A thread a token: the k largest, largest first, of equals the first; and the probability of every expert. */
+/* One thread per token: finds the k largest scores, largest first, and of equal ones the first; and the probability of every expert. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
         choose_kernel(const T *logits, T *weights, int32_t *choice, float *probability, int64_t tokens, int experts, int k)
@@ -45,7 +45,7 @@ static __global__ void __launch_bounds__(THREADS)
 		probability[t * experts + e] = expf(to_float(x[e]) - most) / all;
 }
 
-/* A block a sample and expert: its load, and its part of the balance. */
+/* One block per sample and expert: computes the expert's load and its part of the balance loss. */
 static __global__ void __launch_bounds__(THREADS)
         balance_kernel(const int32_t *choice, const float *probability, float *load, double *balance, int64_t length, int experts, int k)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups by NCCL. Communicators do not block: what one cannot do at once is asked for again until it is done, with a deadline, and a
- * communicator can be aborted at any time. Each has a stream of its own, so that what waits for another member on the GPU holds up nothing
- * but who joins it. */
+/* Communicators of NCCL. They do not block: a call that NCCL cannot complete at once is polled until it is complete, with a deadline, and a
+ * communicator can be aborted at any time. Each has a stream of its own, so that work that waits for another member on the GPU delays only
+ * the streams that wait for it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,28 +10,28 @@
 #include "common/clock.h"
 #include "runtime/device/cuda/nccl/nccl.h"
 
-/* Calls that may be under way in a group; one more waits for the first of them. */
+/* Calls of a communicator that may be in progress; one more waits for the first of them. */
 #define RING 64
-/* Without a watch. */
+/* The timeout if there is no watch. */
 #define PATIENCE_S 60.0
-/* For the others when a communicator is ended: they do so at about the same time, or are gone. */
+/* How long closing waits for the other members: they close at about the same time, or are gone. */
 #define CLOSE_S 5.0
 
 struct hspmd_communicator {
 	struct hspmd_cuda *cuda;
-	struct hspmd_communicator *next; /* in the device's list, where its waits look at it */
+	struct hspmd_communicator *next; /* in the device's list, which its waits check */
 	nccl_comm comm;
 	cudaStream_t stream;
-	cudaEvent_t asked;                    /* what the device has been asked for */
-	cudaEvent_t began[RING], ended[RING]; /* of call t at t % RING */
-	uint64_t issued, finished;            /* calls, counted from 1 */
+	cudaEvent_t asked;                    /* the work that the device was given so far */
+	cudaEvent_t began[RING], ended[RING]; /* call t uses entry t % RING */
+	uint64_t issued, finished;            /* numbers of calls, from 1 */
 	double since;                         /* when call finished + 1 was first seen to have begun; 0: not yet */
 	bool failed;
 };
 
 static const struct hspmd_nccl *library(void)
 {
-	return hspmd_nccl_load(NULL); /* a group is proof that it is there */
+	return hspmd_nccl_load(NULL); /* a communicator exists, so NCCL is loaded */
 }
 
 static int failed(struct hspmd_communicator *g, int status, const char *what, struct hspmd_error *err)
@@ -64,7 +64,7 @@ static double patience(const struct hspmd_cuda *cuda)
 	return cuda->communicators->watch.timeout_s > 0 ? cuda->communicators->watch.timeout_s : PATIENCE_S;
 }
 
-/* Until NCCL's own threads have done what it was asked for. */
+/* Waits until NCCL's own threads have completed a call. */
 static int settle(struct hspmd_communicator *g, int status, const char *what, double seconds, struct hspmd_error *err)
 {
 	double until = hspmd_now() + seconds;
@@ -86,9 +86,9 @@ static int settle(struct hspmd_communicator *g, int status, const char *what, do
 	return failed(g, status, what, err);
 }
 
-/* ---- what the device's waits look at */
+/* ---- what the device checks while it waits */
 
-/* Go on to the first call that is not done; how long has it been running? */
+/* Advances to the first call that is not complete. Returns for how many seconds it has been running; 0: none runs. */
 static double running_for(struct hspmd_communicator *g)
 {
 	while (g->finished < g->issued && !cudaEventQuery(g->ended[(g->finished + 1) % RING])) {
@@ -118,7 +118,7 @@ int hspmd_nccl_check(struct hspmd_cuda *cuda, struct hspmd_error *err)
 	return 0;
 }
 
-/* ---- making and ending */
+/* ---- creating and closing */
 
 static int nccl_probe(struct hspmd_device *dev, char kind[HSPMD_COMMUNICATOR_KIND_BYTES], struct hspmd_error *err)
 {
@@ -249,7 +249,7 @@ static int type_of(enum hspmd_dtype dtype)
 	return dtype == HSPMD_BF16 ? NCCL_BFLOAT16 : dtype == HSPMD_F64 ? NCCL_FLOAT64 : dtype == HSPMD_I32 ? NCCL_INT32 : NCCL_FLOAT32;
 }
 
-/* Its call that is RING calls back is done, so that its events may be used again. */
+/* Ensures that the call RING calls ago is complete, so that its events may be reused. */
 static int make_room(struct hspmd_communicator *g, struct hspmd_error *err)
 {
 	uint64_t before = g->issued + 1 > RING ? g->issued + 1 - RING : 0;
@@ -344,7 +344,7 @@ static int nccl_end(struct hspmd_communicator *g, uint64_t *ticket, struct hspmd
 
 static int nccl_stream_wait(struct hspmd_communicator *g, uint64_t ticket, struct hspmd_error *err)
 {
-	/* The events of one that long ago have been used again, after it was done. */
+	/* The events of a call that long ago were reused, after it was complete. */
 	if (ticket + RING <= g->issued)
 		return 0;
 	cudaError_t status = cudaStreamWaitEvent(g->cuda->stream, g->ended[ticket % RING], 0);

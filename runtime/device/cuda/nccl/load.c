@@ -21,9 +21,9 @@ _Static_assert((int)ncclBfloat16 == NCCL_BFLOAT16, "NCCL's types");
 #endif
 #endif
 
-/* The first whose communicators need not block. */
+/* The first version with non-blocking communicators. */
 #define OLDEST 21400
-/* These are known to crash when communicators are made anew, which is what a change of plan does. */
+/* These versions are known to crash when communicators are created again, which every change of plan does. */
 #define FAULTY_FIRST 22803
 #define FAULTY_LAST 22808
 
@@ -76,8 +76,8 @@ static int find_calls(void *library, struct hspmd_nccl *n, const char *name, str
 	return lacks ? hspmd_fail(err, "%s is too old an NCCL (it has no %s): install 2.14 or newer", name, lacks) : 0;
 }
 
-/* Several processes on one GPU, for tests: to NCCL each is a machine of its own. Connections are made with the communicator, not when it is
- * first used. */
+/* Several processes on one GPU, for tests: NCCL takes each for a machine of its own. Connections are made when the communicator is created,
+ * not at their first use. */
 static void set_environment(void)
 {
 	const char *oversubscribe = hspmd_cuda_getenv("HSPMD_CUDA_OVERSUBSCRIBE", "HSPMD_CUDA_SHARE");
@@ -89,7 +89,7 @@ static void set_environment(void)
 }
 
 #ifdef EMULATE
-#define NAME "" /* the real one knows nothing of an emulated GPU's memory */
+#define NAME "" /* the real NCCL cannot access an emulated GPU's memory */
 #else
 #define NAME "libnccl.so.2"
 #endif

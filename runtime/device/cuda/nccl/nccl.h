@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL, as far as it is used, loaded when it is asked for: neither building nor running needs it. Part of the CUDA device's module. */
+/* The part of NCCL that is used, loaded on demand: neither building nor running requires NCCL. Part of the CUDA device's module. */
 #ifndef HSPMD_NCCL_NCCL_H
 #define HSPMD_NCCL_NCCL_H
 
@@ -12,7 +12,7 @@ struct nccl_id {
 	char internal[HSPMD_COMMUNICATOR_ID_BYTES];
 };
 
-/* The configuration of version 2.14, which all later ones take; what they added stays at its default. */
+/* The configuration of version 2.14, which all later versions accept; the fields that they added keep their defaults. */
 struct nccl_config {
 	size_t size;
 	unsigned magic, version;
@@ -26,7 +26,7 @@ enum { NCCL_INT32 = 2, NCCL_FLOAT32 = 7, NCCL_FLOAT64 = 8, NCCL_BFLOAT16 = 9 };
 enum { NCCL_SUM = 0 };
 
 struct hspmd_nccl {
-	int version; /* 22703 is 2.27.3 */
+	int version; /* 22703: 2.27.3 */
 	int (*get_version)(int *version);
 	int (*get_unique_id)(struct nccl_id *id);
 	int (*comm_init)(nccl_comm *comm, int size, struct nccl_id id, int rank, struct nccl_config *config);
@@ -47,20 +47,21 @@ struct hspmd_nccl {
 	const char *(*last_error)(nccl_comm comm); /* may be NULL */
 };
 
-/* Loaded once a process and kept; environment HSPMD_NCCL names the file instead of the loader's libnccl.so.2 ("" : none is to be used).
- * NULL and err: not there, too old, or a version that is known to fail; err says what to do. */
+/* Loaded once per process, and stays loaded. Environment HSPMD_NCCL names the file to load instead of libnccl.so.2 ("": no NCCL). Returns
+ * NULL and err if NCCL is missing, too old, or a version that is known to fail; err says what to do. */
 const struct hspmd_nccl *hspmd_nccl_load(struct hspmd_error *err);
 
-/* load.c: 0, or -1 and err why such a version is not used. */
+/* load.c: returns 0, or -1 and err with the reason if the version cannot be used. */
 int hspmd_nccl_check_version(int version, struct hspmd_error *err);
 
-/* communicator.c: what a device's waits look at. */
+/* communicator.c: what a device checks while it waits. */
 struct hspmd_cuda_communicators {
 	struct hspmd_communicator_watch watch;
 	struct hspmd_communicator *list;
 };
 extern const struct hspmd_communicator_ops hspmd_nccl_communicators;
-/* Is something wrong with the device's groups, or is waiting for them called off or too long? 0, or -1 and err. For the device's waits. */
+/* Checks the device's communicators, for the device's waits. Returns -1 and err if one has failed, or if waiting for them was called off or
+ * takes too long. */
 int hspmd_nccl_check(struct hspmd_cuda *cuda, struct hspmd_error *err);
 
 #endif
