@@ -30,7 +30,7 @@ static const char plan[] =
         "{ \"format\": \"hspmd-plan-1\", \"global_batch\": 8, \"micro_batch\": 4, \"seq_len\": 64,"
         "  \"pipelines\": [ { \"micro_batches\": 2, \"stages\": [ { \"layers\": [0, 3], \"devices\": [\"n:0-2\"] } ] } ] }";
 
-/* Samples: two subgroups, of which the first has three in four (h0: along dimension 0) on both its devices. */
+/* Samples: two subgroups; the first has three of four samples (h0: along dimension 0), on both of its devices. */
 #define SAMPLES "{[0,1]: -1:2 | [2]} h0(3:1)"
 
 static int weight(struct hspmd_net *net, const char *name, int64_t out, int64_t in)
