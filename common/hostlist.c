@@ -229,7 +229,7 @@ static int same_group(const struct split *a, const struct split *b)
 	return a->width && b->width && a->prefix == b->prefix && !memcmp(a->name, b->name, a->prefix) && !strcmp(a->suffix, b->suffix);
 }
 
-/* Whether b comes right after a in a run that is padded as `first` is. */
+/* Returns true if b comes right after a in a run that is padded as `first` is. */
 static int follows(const struct split *first, const struct split *a, const struct split *b)
 {
 	char expected[32];

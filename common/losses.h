@@ -2,9 +2,9 @@
 /* Which nodes of a job may be lost at once, so that no state is on those nodes alone:
  *   - any `copies` nodes (each fails on its own);
  *   - the nodes that a shrink by count takes: Slurm keeps the batch host and then the lowest nodes in its own order, which is the order
- *     of the cluster (controller/core/node_events.c), and takes the highest nodes without warning. At least `keep` nodes that hold state are
- *     left. State that survives this shrink survives every smaller one, because only the lowest node that holds it counts: state on the
- *     first `keep` nodes survives all of them;
+ *     of the cluster (controller/core/node_events.c), and takes the highest nodes without warning. At least `keep` nodes that hold state
+ *     are left. State that survives this shrink survives every smaller one, because only the lowest node that holds it counts: state on
+ *     the first `keep` nodes survives all of them;
  *   - all nodes of one rack or switch;
  *   - all nodes of one member job, which a shrink of the first job leaves alone.
  * A loss after which no node that takes part is left is not considered. Pure. Used by all code that places state on nodes: the solver

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-plan-1: who does what. Plain data; a plan is read against a cluster and holds indexes into its devices.
+/* hspmd-plan-1: which devices compute what. Plain data; a plan is read against a cluster and holds indexes into its devices.
  *
  * An interleaved plan says where every chunk of layers lies: a pipeline's stages come in `virtual_stages` chunks of equal length, and stage
  * k of a chunk has the same devices as stage k of every other chunk (the only case in which a device appears twice). */

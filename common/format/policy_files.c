@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where policy files come from, and whose are believed. Everything is judged on the open file, never on a name that may lead elsewhere a
+/* Where policy files come from, and whose are trusted. Everything is judged on the open file, never on a name that may lead elsewhere a
  * moment later. */
 #include <dirent.h>
 #include <errno.h>

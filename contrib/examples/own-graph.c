@@ -30,7 +30,7 @@ static const char plan[] =
         "{ \"format\": \"hspmd-plan-1\", \"global_batch\": 8, \"micro_batch\": 4, \"seq_len\": 64,"
         "  \"pipelines\": [ { \"micro_batches\": 2, \"stages\": [ { \"layers\": [0, 3], \"devices\": [\"n:0-2\"] } ] } ] }";
 
-/* Samples: two subgroups, of which the first has three in four (h0: along dimension 0) on both its devices. */
+/* Samples: two subgroups; the first has three of four samples (h0: along dimension 0), on both of its devices. */
 #define SAMPLES "{[0,1]: -1:2 | [2]} h0(3:1)"
 
 static int weight(struct hspmd_net *net, const char *name, int64_t out, int64_t in)
@@ -56,8 +56,8 @@ static void build(void *context, struct hspmd_net *net)
 	int w_in = weight(net, "in", WIDTH, 2), b_in = vector(net, "in.bias", WIDTH, 0);
 	int x = hspmd_net_gelu(net, hspmd_net_linear(net, points, w_in, b_in));
 
-	/* Five eighths of the inner width (rows of `up`, columns of `down`) are on the first device, the rest on the second; the third has a
-	 * copy of all. */
+	/* Five eighths of the inner width (rows of `up`, columns of `down`) are on the first device, the rest on the second; the third has
+	 * a copy of all. */
 	hspmd_net_layer(net, 1);
 	int normed = hspmd_net_layer_norm(net, x, vector(net, "gain", WIDTH, 1), vector(net, "bias", WIDTH, 0), 1e-5);
 	int up = weight(net, "up", 2 * WIDTH, WIDTH), down = weight(net, "down", WIDTH, 2 * WIDTH);

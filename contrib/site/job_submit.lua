@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- job_submit.lua for sites with hspmd (JobSubmitPlugins=lua; lies beside slurm.conf). It does for elastic jobs what the plugin in sbatch cannot:
--- sends them to a partition whose jobs Slurm does not preempt, so that hspmdctld has the time to take from them just what is needed, and has them
--- requeued when their first node is lost. Change the names below to those of your partitions.
+-- job_submit.lua for sites with hspmd (JobSubmitPlugins=lua; its place is next to slurm.conf). It does for elastic jobs what the plugin in
+-- sbatch cannot do: it sends them to a partition whose jobs Slurm does not preempt, so that hspmdctld has the time to take only the nodes
+-- that are needed, and makes Slurm requeue them if their first node is lost. Change the names below to those of your partitions.
 
 -- Partition that elastic jobs go to instead of another over the same nodes; "" where a job may go: it stays.
 local elastic_partition = { normal = "elastic", [""] = "elastic" }
 
--- What the plugin left with the job when --hspmd was given.
+-- The job file that the plugin stores with a job that has --hspmd.
 local function job_file(job)
 	local n = job.spank_job_env_size or 0
 	for i = 0, n - 1 do

@@ -154,7 +154,7 @@ static int run(const struct cluster_options *o, struct hspmd_error *err)
 	char *socket = NULL;
 	bool munge = false;
 	int rc = 0;
-	/* slurmctld is asked only if necessary. */
+	/* Query slurmctld only if necessary. */
 	if (!o->munge && access(MUNGED, F_OK) < 0)
 		(void)hspmd_slurm_munge_socket(&socket, &munge, err);
 	json_t *(*ask)(const char *, const char *, json_t *, double, struct hspmd_error *) =

@@ -289,7 +289,7 @@ void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w)
 	for (int i = 0; s->phase != CHECKPOINT_NONE && i < s->members; i++) {
 		if (s->member[i] != w)
 			continue;
-		if (s->answer[i]) { /* what it has written stands; it is asked for nothing more */
+		if (s->answer[i]) { /* its part is written; nothing more is requested of it */
 			s->member[i] = NULL;
 			continue;
 		}

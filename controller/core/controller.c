@@ -112,7 +112,7 @@ static void on_exited(struct hspmd_controller *m, struct node *n, json_t *messag
 		worker_lost(m, w, text ? text : "it ended");
 }
 
-/* Somebody else told the agent to end (preemption, cancellation, time limit): Slurm knows whether only this node or the whole job ends. */
+/* Slurm ends the agent (preemption, cancellation, time limit), and knows whether only this node or the whole job ends. */
 static void on_agent_terminating(struct hspmd_controller *m, struct node *n, const struct run_event *e)
 {
 	n->terminating = true;

@@ -46,7 +46,7 @@ struct node {
 	bool quarantined; /* its devices failed too often: no plan uses it until quarantined_until */
 	double quarantined_until;
 	int quarantines;          /* how often it was quarantined */
-	bool terminating;         /* its agent is ending: somebody else, or a shrink, told it to */
+	bool terminating;         /* its agent is ending, because of a shrink or a signal from outside */
 	int64_t member;           /* the member job that holds it; 0: the anchor */
 	bool quit_sent;           /* a terminating member's agent was sent `quit` */
 	bool released;            /* a member's node that is of no use: its job is being ended */
@@ -246,7 +246,7 @@ static inline int64_t message_integer(const json_t *message, const char *key, in
 
 /* The calls between the files, from the lowest to the highest: a file calls only files that stand above its own lines. */
 
-/* actions.c: what the loop is asked to do */
+/* actions.c: requests to the loop */
 void emit(struct hspmd_controller *m, enum run_action_kind kind, const char *node, json_t *value, int64_t id); /* takes `value` over */
 void log_msg(struct hspmd_controller *m, enum hspmd_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Sends `message`, which it takes over, through the agent of each node that has workers of `to`; those whose process is not up are left

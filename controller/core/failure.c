@@ -162,7 +162,7 @@ void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message)
 	check_attempts(m);
 }
 
-/* Kills the members of g that have not answered, so that nobody waits for them any more. */
+/* Kills the members of g that have not answered, so that nothing waits for them any more. */
 static void kill_unresponsive(struct hspmd_controller *m, struct generation *g, const char *waited_for)
 {
 	char who[512];

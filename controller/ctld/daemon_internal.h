@@ -86,7 +86,7 @@ int on_controller_message(void *context, uint32_t job, json_t *message, struct h
 void on_gone(void *context, uint32_t job);
 /* After a new view: disconnect controllers whose job is another user's or unknown to Slurm. */
 void peers_sweep(struct ctld *d);
-/* Log a claim that was not believed, once per job and kind. */
+/* Log a claim that was not accepted, once per job and kind. */
 void peer_log_claim(struct ctld *d, int at);
 
 /* requests.c: resizes that controllers are requested to carry out. `at` is a peer's index. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a node satisfies the requirements of a job. */
+/* Checks whether a node satisfies the requirements of a job. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -50,7 +50,7 @@ int hspmd_devcomm_address(const struct hspmd_devcomm *d, struct hspmd_address *o
 /* Determine from all members' announcements (by rank) which groups exist, and start to create the communicators that are new. Does not
  * block. Announcements come from peers and are checked. */
 int hspmd_devcomm_preconnect(struct hspmd_devcomm *d, const struct hspmd_address *addresses, struct hspmd_error *err);
-/* Are all communicators created? 1 yes, 0 not yet, -1 and err. */
+/* Returns 1 if all communicators are created, 0 if not yet, -1 with err on failure. */
 int hspmd_devcomm_preconnected(struct hspmd_devcomm *d, struct hspmd_error *err);
 /* Wait until they are, and until every pair has exchanged a message. No other generation may use the communicators meanwhile. */
 int hspmd_devcomm_wait_ready(struct hspmd_devcomm *d, struct hspmd_error *err);

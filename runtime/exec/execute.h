@@ -74,7 +74,7 @@ struct hspmd_totals {
 	double square_sum; /* of the gradients */
 	double loss;
 	double stop;       /* number of devices that were asked to stop after this step */
-	double checkpoint; /* number of devices that were asked for a checkpoint of the state after this step */
+	double checkpoint; /* number of devices with a request for a checkpoint of the state after this step */
 };
 #define HSPMD_TOTALS_COUNT ((int)(sizeof(struct hspmd_totals) / sizeof(double)))
 

@@ -75,13 +75,13 @@ bool hspmd_generation_needs_preconnect(const struct hspmd_generation *g);
 /* Start to build the connections that take long, with the members' addresses, while the previous generation may still train. Does not
  * block. */
 int hspmd_generation_preconnect(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
-/* Are these connections built? 1 yes, 0 not yet, -1 and err. */
+/* Returns 1 if these connections are built, 0 if not yet, -1 with err on failure. */
 int hspmd_generation_preconnected(struct hspmd_generation *g, struct hspmd_error *err);
 /* Connect to the members (addresses, copy_transport: the arrays of `start`). */
 int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copy_transport, struct hspmd_error *err);
-/* Does the generation fit next to the previous generation's state? True if there is no such state (old NULL, or spilled), since spilling
- * could free nothing. On a device that computes in host memory an allocation beyond the memory that the plan assumes might succeed, so
- * the plan's figure decides; on other devices the allocation itself shows whether it fits. */
+/* Returns true if the generation fits next to the previous generation's state, or if there is no such state (old NULL, or spilled),
+ * since spilling could then free nothing. On a device that computes in host memory an allocation beyond the memory that the plan assumes
+ * might succeed, so the plan's figure decides; on other devices the allocation itself shows whether it fits. */
 bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_generation *old);
 /* Allocate the device memory. Of the previous generation (NULL: none), which no longer trains, only the state stays. May be retried
  * after a failure. */

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Faults at the end of a run: short jobs, one after the other, whose length and checkpoints are drawn; while the last steps run, or while the last checkpoint is held up,
-# somebody asks for checkpoints, sends SIGTERM, kills or stops processes, or the disk fails. Each run ends by itself with all steps and a whole checkpoint of the
-# last; one that was told to leave, or whose disk failed, may do so when it is resumed. Sourced by tests/faults/chaos after local.sh.
+# Faults at the end of a run: short jobs, one after the other, with drawn lengths and checkpoints. While the last steps run, or while the
+# last checkpoint is blocked, checkpoints are requested, SIGTERM is sent, processes are killed or stopped, or the disk fails. Each run ends
+# by itself with all steps and a complete checkpoint of the last; one that received SIGTERM, or whose disk failed, may reach this only after
+# it is resumed. Sourced by tests/faults/chaos after local.sh.
 
 cp job.json any.json
 most=8 may_fail=''
 jq --argjson steps "$most" '.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' any.json >undisturbed.json
 hspmd run --job undisturbed.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; exit 1; }
 
-# A short job, its checkpoints at any alignment with its end; of some the last is the only one.
+# A short job with any alignment of checkpoints and end; for some the last checkpoint is the only one.
 draw_job() {
 	draw "$most"
 	steps=$((drawn + 1))
@@ -32,7 +33,7 @@ all_made() {
 	((${now:--1} >= steps - 1))
 }
 
-# All steps are made, and processes wait in their writing of the last checkpoint, or of one before it, until the order is gone.
+# All steps are made, and processes wait while they write the last checkpoint, or an earlier one, until the order is removed.
 hold_the_last() {
 	put_order write safetensors hold
 	wait_for 120 "the last of $steps steps" all_made || { show; exit 1; }

@@ -53,7 +53,7 @@ bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, i
 	for (int d = 0; d < st->device_count; d++) {
 		int type = devices[st->devices[d]].type;
 		if (d > 0 && !st->shard_ratio && type == devices[st->devices[d - 1]].type)
-			continue; /* equal to the one before */
+			continue; /* equal to the previous one */
 		if (hspmd_plan_memory(c, p, pipeline, rank, d) > (double)c->cluster->types[type].memory_bytes)
 			return false;
 	}
