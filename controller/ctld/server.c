@@ -10,9 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/address.h"
 #include "common/clock.h"
 #include "common/log.h"
-#include "controller/ctld_client/address.h"
 #include "controller/ctld_client/protocol.h"
 
 #define UNAUTHENTICATED_MAX 128 /* connections that have not proved who they are */
@@ -364,7 +364,7 @@ static void on_sweep(uv_timer_t *timer)
 
 static int listen_on(const char *text, struct hspmd_error *err)
 {
-	struct addrinfo *list = ctld_resolve_address(text, CTLD_PORT, 1, err);
+	struct addrinfo *list = hspmd_address_resolve(text, CTLD_PORT, true, err);
 	int fd = -1, one = 1;
 	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
 		fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
