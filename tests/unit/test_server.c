@@ -350,6 +350,57 @@ static void test_the_silent_are_cut(void **state)
 	hspmd_stream_destroy(honest_one);
 }
 
+/* Before the proof a message may be short only; after it, longer. */
+static void test_longer_messages_after_the_proof(void **state)
+{
+	const struct variant *v = *state;
+	char *text = calloc(1, v->limits->hello_bytes + 1);
+	memset(text, 'x', v->limits->hello_bytes);
+	json_t *m = json_pack("{s:s, s:s}", "type", "state", "words", text);
+	struct hspmd_stream *s = call(), *k = known();
+	expect(s, "challenge", NULL);
+	hspmd_stream_send(s, m, NULL);
+	expect_refused(s, "where at most");
+	say(k, m);
+	wait_for(&seen.messages, 1);
+	hspmd_stream_destroy(k);
+	free(text);
+}
+
+/* Sends messages for longer than the peer may be silent. Returns false if this process itself paused meanwhile. */
+static bool chatter(struct hspmd_stream *s, double silence_s)
+{
+	double now = hspmd_now(), until = now + 1.6 * silence_s, last = now;
+	for (; now < until; now = hspmd_now()) {
+		if (now - last > silence_s / 4)
+			return false;
+		last = now;
+		say(s, json_pack("{s:s}", "type", "state"));
+		uv_run(&loop, UV_RUN_NOWAIT);
+		poll(NULL, 0, 100); /* few enough messages for the limit on their rate */
+	}
+	return true;
+}
+
+static void test_who_talks_is_not_silent(void **state)
+{
+	const double silence_s = 1.5;
+	bool talked = false;
+	(void)state;
+	for (double deadline = hspmd_now() + PATIENCE_S; !talked && hspmd_now() < deadline;) {
+		struct hspmd_stream *s = known();
+		int closed = seen.closed;
+		hspmd_peer_limit_silence(seen.last, silence_s);
+		talked = chatter(s, silence_s);
+		if (talked)
+			assert_int_equal(seen.closed, closed);
+		hspmd_stream_destroy(s);
+		wait_for(&seen.closed, closed + 1);
+	}
+	if (!talked)
+		skip();
+}
+
 /* What a peer sends is wrong for the owner, or nothing comes from it: the owner is told that it is gone. */
 static void test_who_misbehaves_is_cut(void **state)
 {
@@ -658,6 +709,8 @@ int main(void)
 		RUN(test_who_does_not_is_told_why_not),
 		RUN(test_what_is_no_message_ends_the_connection),
 		RUN(test_the_silent_are_cut),
+		RUN(test_longer_messages_after_the_proof),
+		RUN(test_who_talks_is_not_silent),
 		RUN(test_who_misbehaves_is_cut),
 		RUN(test_the_silent_keep_nobody_out),
 		RUN(test_who_has_answered_is_not_crowded_out),
