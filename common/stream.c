@@ -131,8 +131,10 @@ int hspmd_stream_read(struct hspmd_stream *s, struct hspmd_error *err)
 			return 1;
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0)
-			return hspmd_fail_errno(err, "receiving a control message");
+		if (n < 0) {
+			hspmd_fail_errno(err, "receiving a control message");
+			return errno == ECONNRESET ? 0 : -1;
+		}
 		if (hspmd_wire_feed(s->reader, bytes, (size_t)n, err))
 			return -1;
 		if ((size_t)n < sizeof bytes)
