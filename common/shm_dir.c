@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/cgroup.h"
 #include "common/clock.h"
 #include "common/durable.h"
 #include "common/log.h"
@@ -49,52 +50,18 @@ int hspmd_shm_dir_create(const char *folder, struct hspmd_error *err)
 
 /* ---- free memory */
 
-/* The first number after `key` at the start of a line; key NULL: the number at the start of the file. -1: none. */
-static int64_t number_in(const char *path, const char *key)
-{
-	char line[256];
-	long long value = -1;
-	FILE *f = fopen(path, "re");
-	while (f && value < 0 && fgets(line, sizeof line, f))
-		if ((!key || !strncmp(line, key, strlen(key))) && sscanf(key ? line + strlen(key) : line, "%lld", &value) != 1) {
-			value = -1;
-			if (!key)
-				break;
-		}
-	if (f)
-		fclose(f);
-	return value;
-}
-
-/* Memory left in this process's cgroup (version 2); INT64_MAX: no limit. */
-static int64_t left_in_group(void)
-{
-	char line[4096], path[4200];
-	int64_t limit = -1, used = -1;
-	FILE *f = fopen("/proc/self/cgroup", "re");
-	while (f && fgets(line, sizeof line, f))
-		if (!strncmp(line, "0::", 3)) {
-			line[strcspn(line, "\n")] = '\0';
-			snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", line + 3);
-			limit = number_in(path, NULL);
-			snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", line + 3);
-			used = number_in(path, NULL);
-		}
-	if (f)
-		fclose(f);
-	return limit >= 0 && used >= 0 ? limit - used : INT64_MAX;
-}
-
 int hspmd_shm_dir_check_space(const char *folder, uint64_t bytes, struct hspmd_error *err)
 {
 	struct statvfs fs;
 	if (statvfs(folder, &fs))
 		return hspmd_fail_errno(err, "%s", folder);
-	int64_t kib = number_in("/proc/meminfo", "MemAvailable:"), group = left_in_group();
+	struct hspmd_cgroup group;
+	hspmd_cgroup_read(&group, "");
+	int64_t kib = hspmd_number_after("/proc/meminfo", "MemAvailable:");
 	uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize, machine = kib >= 0 ? (uint64_t)kib * 1024 : UINT64_MAX,
-	         wanted = bytes + bytes / 4;
+	         left = (uint64_t)group.memory_unused_bytes, wanted = bytes + bytes / 4;
 	there = machine < there ? machine : there;
-	there = group < 0 ? 0 : (uint64_t)group < there ? (uint64_t)group : there;
+	there = left < there ? left : there;
 	if (there < wanted)
 		return hspmd_fail(err, "%s: copies in memory need %" PRIu64 " MiB, and %" PRIu64 " MiB are free", folder, wanted >> 20,
 		                  there >> 20);
