@@ -118,7 +118,8 @@ static void count_refusal(struct hspmd_server *s, enum refusal kind, const char 
 /* Whether the peer receives the reason does not matter. */
 static void refuse(struct hspmd_peer *peer, enum refusal kind, const char *why)
 {
-	json_t *m = peer->closing ? NULL : json_pack("{s:s, s:s}", "type", "refused", "text", why);
+	json_t *again = kind == REFUSAL_CROWDED ? json_true() : NULL;
+	json_t *m = peer->closing ? NULL : json_pack("{s:s, s:s, s:o*}", "type", "refused", "text", why, "again", again);
 	if (!m)
 		return;
 	count_refusal(peer->server, kind, peer->from, why);
