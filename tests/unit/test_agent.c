@@ -312,8 +312,10 @@ static void ends_of_workers(void **state)
 	send("{\"type\": \"kill\", \"device\": \"n1:0\", \"serial\": 6}");
 	send("{\"type\": \"echo\", \"number\": 1, \"to\": \"n1:0\"}");
 	expect("{\"type\": \"echoed\", \"number\": 1}");
+	kill(agent, SIGSTOP); /* so that it reads both at once, before the killed process has ended */
 	send("{\"type\": \"kill\", \"device\": \"n1:0\", \"serial\": 7}");
 	send("{\"type\": \"spawn\", \"device\": \"n1:0\", \"serial\": 8}");
+	kill(agent, SIGCONT);
 	send("{\"type\": \"echo\", \"number\": 2, \"to\": \"n1:0\"}");
 	bool killed = false, echoed = false;
 	while (!killed || !echoed) {

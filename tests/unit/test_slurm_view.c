@@ -227,9 +227,9 @@ static void pending_jobs(void **state)
 	const job_info_t base = {
 		.job_id = 1, .job_state = JOB_PENDING, .user_name = "u", .priority = 10, .eligible_time = past, .node_inx = held
 	};
-	job_info_t jobs[10];
-	static const bool ready[COUNT(jobs)] = { true, true, true, false, false, false, false, true, true, true };
-	static const bool named[COUNT(jobs)] = { false, false, false, false, false, false, false, true, true, true };
+	job_info_t jobs[11];
+	static const bool ready[COUNT(jobs)] = { true, true, true, false, false, false, false, true, true, true, false };
+	static const bool named[COUNT(jobs)] = { false, false, false, false, false, false, false, true, true, true, false };
 	(void)state;
 	for (size_t i = 0; i < COUNT(jobs); i++)
 		jobs[i] = base;
@@ -243,6 +243,7 @@ static void pending_jobs(void **state)
 	jobs[7].req_nodes = "n1";
 	jobs[8].exc_nodes = "n1";
 	jobs[9].resv_name = "maintenance";
+	jobs[10].priority = 1; /* Slurm gives it to jobs that it will not start */
 	struct hspmd_slurm_view *v = view_of(jobs, COUNT(jobs));
 	assert_int_equal(v->job_count, COUNT(jobs));
 	for (size_t i = 0; i < COUNT(jobs); i++) {

@@ -317,6 +317,12 @@ static void limits(void **state)
 	accepts(NULL, NULL, NULL);
 	fake_spank_put(fake_spank.asked, "partition", "night");
 	accepts(NULL, NULL, NULL);
+	site_is("{\"name\": \"day\", \"match\": {\"partition\": [\"day\"]}}, {\"name\": \"rest\", \"limits\": {\"max_nodes\": 2}}");
+	unsetenv("HSPMD_JOB");
+	refuses(NULL, NULL, NULL, "2 nodes");
+	fake_spank_put(fake_spank.asked, "partition", "day,night");
+	accepts(NULL, NULL, NULL);
+	site_is("{\"name\": \"day\", \"match\": {\"partition\": [\"day\"]}, \"limits\": {\"max_nodes\": 2}}, {\"name\": \"rest\"}");
 	fake_spank_put(fake_spank.asked, "partition", "unset");
 	args.default_partition = "day";
 	assert_int_equal(submit(&args, job_path, NULL, NULL, NULL), -1);
