@@ -398,6 +398,7 @@ static void is_told_to_leave(void **state)
 	expect("{\"type\": \"echoed\", \"number\": 1}");
 	fake_controller_hang_up(&controller);
 	agent_ends_with(1);
+	assert_false(logged("no controller for")); /* it has not waited for another */
 	await_no_process(pid);
 }
 
