@@ -61,17 +61,19 @@ static const char *over(uint32_t state)
 	}
 }
 
-/* GRES for which the site does no accounting are missing in tres_alloc_str. */
-static bool holds_gres(const job_info_t *from)
-{
-	bool listed = from->tres_alloc_str && strstr(from->tres_alloc_str, "gres/");
-	return listed || (from->gres_total && *from->gres_total) ||
-	       (from->gres_detail_cnt > 0 && from->gres_detail_str && from->gres_detail_str[0]);
-}
-
 static bool is_there(const char *text)
 {
 	return text && *text;
+}
+
+/* GRES for which the site does no accounting are missing in tres_alloc_str. */
+static bool holds_gres(const job_info_t *from)
+{
+	bool holds = (from->tres_alloc_str && strstr(from->tres_alloc_str, "gres/")) || is_there(from->gres_total);
+	/* One text per node; a node may hold none. */
+	for (uint32_t i = 0; !holds && from->gres_detail_str && i < from->gres_detail_cnt; i++)
+		holds = is_there(from->gres_detail_str[i]);
+	return holds;
 }
 
 /* Returns the GRES requested per node; if they were requested in another way, those of the first node: "gpu:fake:2(IDX:0-1)" without the
