@@ -402,6 +402,21 @@ static void is_told_to_leave(void **state)
 	await_no_process(pid);
 }
 
+/* The controller has no room for the first calls: the agent calls again. A refusal for another reason is final. */
+static void a_crowded_controller(void **state)
+{
+	(void)state;
+	start_agent(FAKE_CONTROLLER_COOKIE, 60);
+	json_decref(fake_controller_challenge(&controller));
+	fake_controller_hang_up(&controller);
+	json_decref(fake_controller_challenge(&controller));
+	send("{\"type\": \"refused\", \"text\": \"crowded\", \"again\": true}");
+	json_decref(fake_controller_challenge(&controller));
+	send("{\"type\": \"refused\", \"text\": \"you are not wanted\"}");
+	agent_ends_with(1);
+	assert_true(logged("cannot be reached: the controller refused: you are not wanted"));
+}
+
 static void a_stranger_on_the_port(void **state)
 {
 	char cookie[] = FAKE_CONTROLLER_COOKIE;
@@ -524,6 +539,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(a_lost_controller, with_agent, end_test),
 		cmocka_unit_test_setup_teardown(no_controller_for_too_long, begin_test, end_test),
 		cmocka_unit_test_setup_teardown(is_told_to_leave, with_agent, end_test),
+		cmocka_unit_test_setup_teardown(a_crowded_controller, begin_test, end_test),
 		cmocka_unit_test_setup_teardown(a_stranger_on_the_port, begin_test, end_test),
 		cmocka_unit_test_setup_teardown(lists_checkpoints, with_agent, end_test),
 		cmocka_unit_test_setup_teardown(memory_of_the_node, begin_test, end_test),
