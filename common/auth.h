@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Authentication of control connections.
  *
- * The side that accepts a connection (the job controller, or hspmdctld) speaks first. Both sides prove who they are, and each binds its message to a
- * fresh nonce of the other side. So no message can be replayed, and nobody can put other content under a proof:
+ * The side that accepts a connection (the job controller, or hspmdctld) speaks first. Both sides prove who they are, and each binds its
+ * message to a fresh nonce of the other side. So no message can be replayed, and nobody can put other content under a proof:
  *
  *   controller -> challenge  nonce: hex, job: id (not from hspmdctld)
  *   client     -> hello      proof of { purpose "hello", nonce, content: { role, ..., nonce: the client's } }
