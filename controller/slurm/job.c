@@ -13,6 +13,7 @@
 #include "common/hostlist.h"
 #include "controller/slurm/libslurm_internal.h"
 
+#define END_MOST_S (10 * 366 * 86400.0) /* longer than any job; one without a limit has an end a year after its start */
 #define NODES_MAX 65536
 
 static char *text(const char *from, bool *failed)
@@ -96,6 +97,12 @@ static char *gres_of_a_node(const job_info_t *from, bool *failed)
 	return copy;
 }
 
+/* Slurm computes some ends with 32 bits, without a sign: an end that has passed a minute ago is then 136 years away. */
+static time_t end_of(const job_info_t *from)
+{
+	return difftime(from->end_time, from->start_time) > END_MOST_S ? 0 : from->end_time;
+}
+
 static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_error *err)
 {
 	struct hspmd_slurm_job *j = calloc(1, sizeof *j);
@@ -109,7 +116,7 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 			.priority = from->priority,
 			.restarts = from->restart_cnt,
 			.start = from->start_time,
-			.end = from->end_time,
+			.end = end_of(from),
 			.resized = from->resize_time,
 			.preempted = from->preempt_time,
 			.holds_gres = holds_gres(from),

@@ -78,6 +78,11 @@ static void a_job(void **state)
 	j = load(&info);
 	assert_true(j->state == HSPMD_SLURM_PENDING && j->node_count == 0 && !j->exclusive);
 	assert_true(j->cpu_memory_mb == 0 && j->node_memory_mb == 900);
+	hspmd_slurm_job_destroy(j);
+	/* An end that Slurm has computed wrongly is no end. */
+	info = (job_info_t){ .job_id = 8, .job_state = JOB_RUNNING, .start_time = 1790000000, .end_time = 1790000000 + 4294967236 };
+	j = load(&info);
+	assert_true(j->end == 0);
 	assert_string_equal(j->user, "");
 	hspmd_slurm_job_destroy(j);
 	assert_null(hspmd_slurm_job_load(9, &err));
@@ -223,15 +228,22 @@ static void a_step(void **state)
 	struct hspmd_slurm_step step = { .job = 7, .nodes = nodes, .node_count = 2, .command = command };
 	(void)state;
 	for (int pmix = 0; pmix < 2; pmix++) {
-		char all[1024] = "";
+		char all[4096] = "";
 		step.pmix = pmix;
 		char **argv = hspmd_slurm_step_command(&step, &err);
 		assert_non_null(argv);
 		for (int i = 0; argv[i]; i++)
 			snprintf(all + strlen(all), sizeof all - strlen(all), "%s\n", argv[i]);
 		free(argv);
-		assert_ptr_equal(
-		        strstr(all, "env\n--unset=SLURM_JOB_NODELIST\nsrun\n--jobid=7\n--nodelist=n[1-2]\n--nodes=2\n--ntasks=2\n"), all);
+		assert_ptr_equal(strstr(all, "env\n--unset=SLURM_JOB_NODELIST\n"), all);
+		/* What is meant for a user's own tasks takes nothing from the agents. */
+		static const char *const gone[] = { "GPUS_PER_TASK", "CPUS_PER_TASK", "TRES_PER_TASK", "NTASKS_PER_NODE", "DISTRIBUTION" };
+		for (size_t i = 0; i < COUNT(gone); i++) {
+			char option[64];
+			snprintf(option, sizeof option, "\n--unset=SLURM_%s\n", gone[i]);
+			assert_non_null(strstr(all, option));
+		}
+		assert_non_null(strstr(all, "\nsrun\n--jobid=7\n--nodelist=n[1-2]\n--nodes=2\n--ntasks=2\n"));
 		assert_non_null(strstr(all, "\n--no-kill\n"));
 		assert_non_null(strstr(all, "\n--kill-on-bad-exit=0\n"));
 		assert_non_null(strstr(all, pmix ? "\n--mpi=pmix\n" : "\n--mpi=none\n"));
