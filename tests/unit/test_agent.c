@@ -182,6 +182,8 @@ static int end_test(void **state)
 	}
 	agent = 0;
 	fake_controller_close(&controller);
+	if (memory)
+		hspmd_shm_dir_remove(memory, "n1");
 	free(memory);
 	memory = NULL;
 	return 0;
