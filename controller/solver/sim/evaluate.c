@@ -267,22 +267,24 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 	struct hspmd_memory one, *chunks = p->virtual_stages > 1 ? hspmd_calloc((size_t)p->virtual_stages, sizeof *chunks) : &one;
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[pipe->stages[stage].devices[which]].type];
 	int step = pipe->stage_count / p->virtual_stages;
-	double state = 0, fixed = 0, end = 0;
+	bool deferring = p->schedule == HSPMD_SCHEDULE_ZB_H1;
+	double state = 0, running = 0, end = 0;
 	if (!chunks)
 		return INFINITY;
 	for (int r = 0; r < p->virtual_stages; r++) {
-		chunks[r] = hspmd_costs_memory(c, &pipe->stages[stage + r * step], which, pipe->micro_batch, &copies);
+		chunks[r] = hspmd_costs_memory(c, &pipe->stages[stage + r * step], which, pipe->micro_batch, deferring, &copies);
 		state += chunks[r].state;
-		fixed = fmax(fixed, chunks[r].fixed);
+		running = fmax(running, chunks[r].running - chunks[r].in_flight);
 		end += chunks[r].end;
 	}
-	double alive = p->virtual_stages > 1
-	                       ? fullest(p, pipeline, stage, chunks)
-	                       : chunks[0].in_flight * hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
-	alive += chunks[0].recomputed * hspmd_deferred_weight_grads(stage, pipe->micro_batches, p->schedule);
+	int deferred = hspmd_deferred_weight_grads(stage, pipe->micro_batches, p->schedule); /* with the one whose pass runs */
+	int waiting = p->virtual_stages > 1 ? 0 : hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule) - deferred;
+	double alive = p->virtual_stages > 1 ? fullest(p, pipeline, stage, chunks)
+	               : deferring           ? waiting * chunks[0].in_flight + (deferred - 1) * chunks[0].deferred + chunks[0].in_flight
+	                                     : waiting * chunks[0].in_flight;
 	if (chunks != &one)
 		free(chunks);
-	return hspmd_device_bytes(c, type, state + fmax(fixed + alive, end));
+	return hspmd_device_bytes(c, type, state + fmax(running + alive, end));
 }
 
 /* ---- predicted */
@@ -357,16 +359,16 @@ int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solv
 	return fill_memory(c, p, report, err);
 }
 
-int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
                    enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
-	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, err);
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, facts, profile, precision, plan, err);
 	if (!c)
 		return -1;
 	int rc = hspmd_predict(c, plan, report, err);
 	if (!rc && report) {
 		hspmd_report_take_warnings(report, c);
-		if (model)
+		if (facts)
 			hspmd_report_precision(report, cluster, plan, precision);
 	}
 	hspmd_costs_destroy(c);
