@@ -35,8 +35,12 @@ static const struct hspmd_graph *reduced_graph(struct reduced_model *m, const st
 	struct hspmd_model_build_options forward = *how;
 	forward.forward_only = true;
 	struct hspmd_graph *full = m->full->build(m->full->context, &forward, err), *g = NULL;
-	if (full)
-		g = hspmd_layer_kinds_graph(full, &m->kinds, err);
+	struct hspmd_layer_kinds kinds = { 0 }; /* other options may give a layer other operators, but not make equal layers unlike */
+	if (full && !hspmd_layer_kinds_find(full, m->full->layers, &kinds, err) && kinds.kind_count == m->kinds.kind_count)
+		g = hspmd_layer_kinds_graph(full, &kinds, err);
+	else if (full && kinds.layer_count)
+		hspmd_fail(err, "the model has %d kinds of layers, %d if built otherwise", m->kinds.kind_count, kinds.kind_count);
+	hspmd_layer_kinds_clear(&kinds);
 	hspmd_graph_destroy(full);
 	if (!g)
 		return NULL;

@@ -17,9 +17,7 @@
 #include "runtime/program/program.h"
 #include "tests/unit/solver_inputs.h"
 
-#define CLOSE 0.05
-#define CLOSE_BF16 0.02 /* for the first plans, whose memory is mainly weights, gradients and optimizer state */
-#define BF16_STATE 4
+#define CLOSE 0.02
 
 static const char *const models[] = {
 	"{\"model_type\":\"gpt2\",\"n_embd\":1024,\"n_layer\":6,\"n_head\":16,\"n_positions\":512,\"vocab_size\":4096,"
@@ -152,6 +150,7 @@ static void compare_on(const char *kind, enum run run)
 	int off = 0;
 	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
 		struct hspmd_model *m = model_from(models[k]);
+		struct hspmd_model_facts *f = facts_of(m, 512);
 		for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
 			char text[4096];
 			snprintf(
@@ -165,19 +164,19 @@ static void compare_on(const char *kind, enum run run)
 			if (!p)
 				fail_msg("%s: %s", plans[i].name, err.text);
 			assert_int_equal(
-			        hspmd_evaluate(c, m, NULL, run == BF16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32, p, NULL, &err), 0);
+			        hspmd_evaluate(c, f, NULL, run == BF16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32, p, NULL, &err), 0);
 			for (int d = 0; d < p->predicted.device_count; d++) {
 				double here, there;
-				const double close = run == BF16 && i < BF16_STATE ? CLOSE_BF16 : CLOSE;
 				account(run, m, p, c, d, &here, &there);
-				if (fabs(here - there) > close * there)
+				if (fabs(here - there) > CLOSE * there)
 					printf("%s, model %zu, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n",
 					       kind, k, plans[i].name, p->predicted.devices[d], here / 1e6, there / 1e6,
 					       100 * (here / there - 1));
-				off += fabs(here - there) > close * there;
+				off += fabs(here - there) > CLOSE * there;
 			}
 			hspmd_plan_destroy(p);
 		}
+		hspmd_model_facts_destroy(f);
 		hspmd_model_destroy(m);
 	}
 	hspmd_cluster_destroy(c);
