@@ -60,6 +60,7 @@ struct hspmd_layer_facts {
 	bool recomputable;              /* full recomputation applies to it */
 	struct hspmd_layer_pass forward[HSPMD_FACTS_WIDTHS], backward[HSPMD_FACTS_WIDTHS];
 	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS]; /* the part of `forward` that the backward pass repeats */
+	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS]; /* bytes within an operator for each sample, on GPUs (gathered) and CPUs */
 	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][HSPMD_RECOMPUTE_KINDS]; /* [..][1][..]: with sequence parallelism */
 };
 

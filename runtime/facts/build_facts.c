@@ -2,6 +2,7 @@
 /* Puts a model's facts together. The model is reduced to one layer of each kind, and programs of the reduced model are probed in layouts of
  * one and two tensor-parallel shares by one and two context groups: four points, through which each quantity is a function of both. */
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -239,6 +240,15 @@ static int probe_point(struct build *b, enum hspmd_facts_width width, int which,
 	return status;
 }
 
+static struct hspmd_facts_amount workspace_of(const struct point *at, int kind, bool at_once)
+{
+	double most[WORK_POINTS];
+	for (int i = 0; i < WORK_POINTS; i++)
+		most[i] = fmax(at[i].plain[kind][0].workspace[at_once], at[i].plain[kind][1].workspace[at_once]);
+	double one = most[WORK_ONE], both = one > 0 ? most[WORK_TENSOR] * most[WORK_CONTEXT] / one : 0;
+	return amount(one, most[WORK_TENSOR], most[WORK_CONTEXT], both);
+}
+
 static void set_work(struct build *b, enum hspmd_facts_width width, int kind, const struct point *at)
 {
 	struct hspmd_layer_facts *f = &b->facts->kinds[kind];
@@ -254,6 +264,8 @@ static void set_work(struct build *b, enum hspmd_facts_width width, int kind, co
 			of[i] = &at[i].again[r][kind];
 		f->again[r][width] = pass_of(of, gathered);
 	}
+	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
+		f->workspace[form] = workspace_of(at, kind, form != HSPMD_FACTS_PARTS_FP32);
 	f->recomputable = f->again[HSPMD_RECOMPUTE_FULL][width].kernels > 0;
 	if (f->recomputable)
 		f->again[HSPMD_RECOMPUTE_FULL][width].gathered_bytes = f->forward[width].gathered_bytes;
@@ -281,6 +293,8 @@ static int probe_work(struct build *b, enum hspmd_facts_width width)
 			own[WORK_TENSOR] = own[WORK_ONE];
 			own[WORK_TENSOR_TWICE] = own[WORK_ONE_TWICE];
 		}
+		if (!b->possible[CONTEXT])
+			own[WORK_CONTEXT] = own[WORK_ONE];
 		set_work(b, width, k, own);
 	}
 	for (int i = 0; i < WORK_POINTS; i++) {

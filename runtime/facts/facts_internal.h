@@ -60,6 +60,7 @@ int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form
 struct hspmd_probe_pass {
 	double flops, bytes, kernels;
 	double reduced_bytes, reductions, gathered_bytes;
+	double workspace[2]; /* of the operator that needs most; [1]: at once (op_type.h) */
 };
 void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2]);
 /* Add the part of the forward pass that `recomputed` repeats, at the costs of `p`, a program of the same layout without recomputation: to

@@ -152,6 +152,14 @@ static int layer_of(const struct memory_probe *m, size_t slot, size_t border)
 	return last;
 }
 
+/* Returns true if a message holds the slot until the pass ends, and not only until a later message: then what all layers leave adds up. */
+static bool is_held(const struct memory_probe *m, size_t slot)
+{
+	size_t last = m->lifetimes[slot].last;
+	return last + 1 >= m->p->instruction_count ||
+	       m->p->instructions[last + 1].schedule_index != m->p->instructions[last].schedule_index;
+}
+
 /* Add up by layer what lives across the border before instruction `border`: what is read after it, and what messages left behind. */
 static void across(const struct memory_probe *m, size_t border, double *kept, double *left)
 {
@@ -163,7 +171,7 @@ static void across(const struct memory_probe *m, size_t border, double *kept, do
 			continue;
 		if (l->last_use >= border)
 			kept[layer_of(m, s, border)] += bytes_of(m, s);
-		else
+		else if (is_held(m, s))
 			left[m->p->instructions[l->last_use].layer] += bytes_of(m, s);
 	}
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work and communication of each layer, from the result of the sharding pass: every operator's cost on the local shapes, and every reshard's
  * bytes. */
+#include <math.h>
 #include <string.h>
 
 #include "common/alloc.h"
@@ -42,6 +43,8 @@ static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_
 	pass->flops += flops;
 	pass->bytes += bytes;
 	pass->kernels++;
+	for (int at_once = 0; at_once < 2 && type->workspace; at_once++)
+		pass->workspace[at_once] = fmax(pass->workspace[at_once], type->workspace(&v, at_once));
 }
 
 /* Parts of a sum are reduced, parts of a sequence are gathered. It counts for the layer that the tensor is of: the layer that computes the

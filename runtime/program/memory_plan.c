@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Assigns an offset to every slot. Fixed slots are adjacent. Transient slots are live from the instruction that writes them to the last
  * one that reads them (hspmd_program_lifetimes); they are placed by best fit into the gaps between live slots. Small slots in a large slot's gap (that of the
- * logits) can prevent the next large slot from fitting; therefore the largest slots are also tried in a part of their own, and the
- * smaller arena is used. */
+ * logits) can prevent the next large slot from fitting; therefore the largest slots are also tried in a part of their own, and all slots of
+ * a program of moderate size by place_blocks.c, and the smallest arena is used. */
 #include <stdint.h>
 #include <string.h>
 
 #include "common/alloc.h"
 #include "runtime/op/op.h"
+#include "runtime/program/place_blocks.h"
 #include "runtime/program/program.h"
 
 struct gap {
@@ -308,6 +309,59 @@ static int place_with(struct placer *pl, size_t large)
 	return 0;
 }
 
+/* Slots that take over each other's memory are one block. Returns their number; the caller frees *blocks and *block_of, which gives a slot's
+ * block. -1: memory. */
+static long find_blocks(const struct placer *pl, struct hspmd_memory_block **blocks, int **block_of)
+{
+	const struct hspmd_program *p = pl->p;
+	long count = 0;
+	*blocks = hspmd_calloc(p->slot_count, sizeof **blocks);
+	*block_of = hspmd_calloc(p->slot_count, sizeof **block_of);
+	for (size_t i = 0; *blocks && *block_of && i < p->instruction_count; i++)
+		for (int o = 0; o < p->instructions[i].output_count; o++) {
+			int slot = p->instructions[i].out[o];
+			if (!is_new(p, pl->lifetimes, i, slot))
+				continue;
+			const struct hspmd_slot_lifetime *l = &pl->lifetimes[slot];
+			if (l->takes_over >= 0) {
+				(*block_of)[slot] = (*block_of)[l->takes_over];
+				(*blocks)[(*block_of)[slot]].last = l->last;
+				continue;
+			}
+			(*blocks)[count] = (struct hspmd_memory_block){ .id = (int)count, .first = l->first, .last = l->last, .bytes = slot_bytes(p, slot) };
+			(*block_of)[slot] = (int)count++;
+		}
+	return *blocks && *block_of ? count : -1;
+}
+
+/* Place the slots of a program that is not too large by all lifetimes at once, if that takes less memory than they take now. */
+static int place_by_lifetimes(struct placer *pl)
+{
+	struct hspmd_program *p = pl->p;
+	struct hspmd_memory_block *blocks;
+	int *block_of;
+	size_t bytes = 0, transient = 0, *offsets = NULL;
+	for (size_t s = 0; s < p->slot_count; s++)
+		transient += pl->lifetimes[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT;
+	if (transient > HSPMD_PLACE_BLOCKS_MAX)
+		return 0;
+	long count = find_blocks(pl, &blocks, &block_of);
+	int status = count < 0 || !(offsets = hspmd_calloc((size_t)count + 1, sizeof *offsets)) ? hspmd_fail_memory(pl->err, "planning memory") : 0;
+	if (!status)
+		status = hspmd_place_blocks(blocks, (size_t)count, &bytes, pl->err);
+	for (long b = 0; !status && b < count; b++)
+		offsets[blocks[b].id] = blocks[b].offset;
+	for (size_t s = 0; !status && bytes < p->arena_bytes && s < p->slot_count; s++)
+		if (pl->lifetimes[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT)
+			p->slots[s].offset = offsets[block_of[s]];
+	if (!status && bytes < p->arena_bytes)
+		p->arena_bytes = bytes;
+	free(offsets);
+	free(blocks);
+	free(block_of);
+	return status;
+}
+
 static int place_best(struct placer *pl)
 {
 	const struct hspmd_program *p = pl->p;
@@ -360,7 +414,7 @@ int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err)
 	int status = place_fixed(&pl);
 	if (!status) {
 		hspmd_program_lifetimes(p, pl.lifetimes);
-		status = place_best(&pl);
+		status = place_best(&pl) || place_by_lifetimes(&pl) ? -1 : 0;
 	}
 	free(pl.lifetimes);
 	free(pl.heaps[0].gaps);

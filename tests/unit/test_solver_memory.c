@@ -82,7 +82,18 @@ enum run {
 	BF16,    /* prediction compared with bf16 programs of GPUs without fused pairs of operators */
 };
 
-/* Bytes of a device's program on a GPU, without kernels' workspaces. */
+/* What the kernels of experts allocate on a GPU (experts.cu): rows of all tokens, sorted by expert, as FP32. */
+static double experts_workspace(const struct hspmd_program *p, const struct hspmd_instruction *in)
+{
+	bool backward = in->kind == HSPMD_INSTRUCTION_RUN && in->opcode == HSPMD_OP_EXPERTS_GRAD;
+	if (!backward && !(in->kind == HSPMD_INSTRUCTION_RUN && in->opcode == HSPMD_OP_EXPERTS))
+		return 0;
+	struct hspmd_view x = hspmd_program_slot_view(p, in->in[backward], NULL), gate = hspmd_program_slot_view(p, in->in[3 + backward], NULL);
+	double rows = (double)(x.shape[0] * x.shape[1] * in->attr->experts_per_token), inner = (double)gate.shape[1], width = (double)x.shape[2];
+	return 4 * rows * ((1 + backward) * width + 3 * inner + fmax(inner, width));
+}
+
+/* Bytes of a device's program on a GPU, without the small workspaces of other kernels. */
 static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int device)
 {
 	struct hspmd_error err = { "" };
@@ -93,7 +104,10 @@ static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_pla
 	unsetenv("HSPMD_UNFUSED");
 	if (!program)
 		fail_msg("%s", err.text);
-	double bytes = (double)hspmd_program_memory(program);
+	double bytes = (double)hspmd_program_memory(program), workspace = 0;
+	for (size_t i = 0; i < program->instruction_count; i++)
+		workspace = fmax(workspace, experts_workspace(program, &program->instructions[i]));
+	bytes += workspace;
 	hspmd_program_destroy(program);
 	return bytes;
 }

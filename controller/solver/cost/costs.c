@@ -63,6 +63,8 @@ static void facts_from_model(struct hspmd_costs *c)
 			f->again[k] = pass_in_precision(&facts->again[k][width], narrow);
 		f->memory[0] = facts->memory[gathered];
 		f->memory[1] = facts->memory[e > 2 ? HSPMD_FACTS_PARTS_FP32 : gathered];
+		f->workspace[0] = &facts->workspace[gathered];
+		f->workspace[1] = &facts->workspace[HSPMD_FACTS_PARTS_FP32];
 		f->saved_scale = f->memory_scale = narrow;
 		const struct hspmd_layer_tie *tie = &c->facts->ties[l];
 		if (tie->owner < 0)

@@ -35,6 +35,7 @@ struct hspmd_layer_info {
 	bool recomputable; /* false: full recomputation does not apply to this layer */
 	/* Memory: [in parts][sequence parallel][recompute]; the first index as in struct hspmd_device_share. */
 	const struct hspmd_layer_memory (*memory[2])[HSPMD_RECOMPUTE_KINDS];
+	const struct hspmd_facts_amount *workspace[2]; /* [in parts]; NULL: none */
 	double saved_scale, memory_scale; /* factors of what is saved for the backward pass, and of other memory */
 	bool same_memory;                 /* its memory equals that of the layer before (hspmd_layer_same_memory) */
 	int tied_to;                      /* layer that shares weights with this one; -1: none */
@@ -188,6 +189,8 @@ struct hspmd_memory {
 	double deferred;  /* per micro-batch whose weight gradients are deferred, instead of in_flight */
 	double running;   /* of the micro-batch whose pass runs, at most: instead of in_flight, with all that the pass needs */
 	double end;       /* at the step's end, when no micro-batch is in flight */
+	double ending;    /* of the last micro-batch, if sums of gradients arrive while its backward pass still runs: with those sums */
+	double workspace; /* of operators */
 };
 /* deferring: the schedule defers gradients of weights. */
 struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, bool deferring,

@@ -3,9 +3,9 @@
  *
  * Work is a lower bound given by the hardware, a roofline (Williams et al., 2009) over one sample:
  *     work = flops share / rate + bytes moved / memory rate
- * with the rate of a large matrix product as measured on the device, or the part of a data sheet's peak that is sustained. The rest of a
- * layer's time is reading weights and launching kernels that the device finishes before the host can start the next, and does not grow with
- * the micro-batch. Of a layer known only by its profile, the backward pass has two products for each one of the forward pass (Megatron-LM,
+ * with the rate of a large matrix product as measured on the device, or the part of a data sheet's peak that is sustained. Products read
+ * their weights while they compute, so that only matters if it takes longer. The rest of a layer's time is launching kernels that the device
+ * finishes before the host can start the next, and does not grow with the micro-batch. Of a layer known only by its profile, the backward pass has two products for each one of the forward pass (Megatron-LM,
  * arXiv 2104.04473, appendix).
  *
  * From a profile, if it has the device type:
@@ -149,12 +149,12 @@ static double forward_work(const struct hspmd_costs *c, int type, double share, 
 	return pass_work(c, type, share, rate, &c->layers[l].forward);
 }
 
-/* Seconds of a pass over a micro-batch: its samples' work, reading weights, and launching kernels. */
+/* Seconds of a pass over a micro-batch: its samples' work, but at least the time in which its weights are read, and launching kernels. */
 static double pass_time(const struct hspmd_costs *c, const struct hspmd_layer_times *t, double rate, const struct hspmd_layer_pass *pass)
 {
 	double launch = c->cluster->types[t->type].kind == HSPMD_DEVICE_CUDA ? HSPMD_LAUNCH_S : 0, memory_rate = memory_rate_of(c, t->type);
 	double weights = memory_rate > 0 ? on_share(&pass->weights, t->share) / memory_rate : 0;
-	return t->micro_batch * pass_work(c, t->type, t->share, rate, pass) + weights + launch * pass->kernels;
+	return fmax(t->micro_batch * pass_work(c, t->type, t->share, rate, pass), weights) + launch * pass->kernels;
 }
 
 /* Seconds of the update at the step's end: clipping and Adam over the share of the layer. */

@@ -34,12 +34,17 @@ static double at(const struct hspmd_facts_amount *amount, double scale, const st
 	return scale * hspmd_facts_amount_at(amount, device->share, device->context_share);
 }
 
+static double workspace_of(const struct hspmd_layer_info *f, const struct hspmd_device_share *device)
+{
+	return f->workspace[device->in_parts] ? at(f->workspace[device->in_parts], 1, device) : 0;
+}
+
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b)
 {
 	for (int parts = 0; parts < 2; parts++)
 		if (a->memory[parts] != b->memory[parts] && memcmp(a->memory[parts], b->memory[parts], 2 * sizeof *a->memory[parts]) != 0)
 			return false;
-	return a->saved_scale == b->saved_scale && a->memory_scale == b->memory_scale;
+	return a->workspace[0] == b->workspace[0] && a->saved_scale == b->saved_scale && a->memory_scale == b->memory_scale;
 }
 
 bool hspmd_type_takes_parts(const struct hspmd_device_type *type)
@@ -74,7 +79,8 @@ double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum 
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
 	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
-	return fmax(at(&m->forward, f->memory_scale, device), at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device));
+	return fmax(at(&m->forward, f->memory_scale, device), at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device)) +
+	       workspace_of(f, device);
 }
 
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end)
@@ -140,11 +146,14 @@ struct stage_memory {
 	double saved, deferred;              /* of the layers so far */
 	double most_forward, most_backward;  /* while one of them runs, with what the layers before it save */
 	double left_forward, left_backward;  /* by messages */
+	double ended;                        /* sums of gradients of the layers so far */
+	double most_ending;                  /* while one of them runs backward, without the sums of the layers before it */
+	double workspace;                    /* most of one of them */
 	double transient;                    /* most that one of them needs while it runs */
 };
 
 /* Add `count` equal layers, of which `layer` is the first. */
-static void add_layers(const struct hspmd_costs *c, int layer, int count, enum hspmd_recompute recompute, bool deferring,
+static void add_layers(const struct hspmd_costs *c, int layer, int count, enum hspmd_recompute recompute, bool deferring, double end_bytes,
                        const struct hspmd_device_share *device, struct stage_memory *sum)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
@@ -156,11 +165,15 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
 	 * deferred, the difference of the sums up to l. It is largest at the first of equal layers, or at the last. */
 	double first = sum->saved - sum->deferred + saved - deferred, last = first + (count - 1) * (saved - deferred);
 	sum->most_backward = fmax(sum->most_backward, fmax(first, last) + backward);
+	double ends = hspmd_device_params(c, layer, layer + count, device->share) * end_bytes, before = sum->saved - sum->ended + saved;
+	sum->most_ending = fmax(sum->most_ending, fmax(before, before + (count - 1) * (saved - ends / count)) + backward);
+	sum->ended += ends;
 	sum->most_forward = fmax(sum->most_forward, sum->saved + count * saved + forward);
 	sum->saved += count * saved;
 	sum->deferred += count * deferred;
 	sum->left_forward += count * at(&m->left_forward, f->memory_scale, device);
 	sum->left_backward += count * at(&m->left_backward, f->memory_scale, device);
+	sum->workspace = fmax(sum->workspace, workspace_of(f, device));
 	sum->transient = fmax(sum->transient, fmax(forward, backward));
 }
 
@@ -170,11 +183,13 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
 	struct hspmd_device_share device = { hspmd_stage_share(s, which), hspmd_stage_context_share(s, which),
 		                             s->sequence_parallel || c->sequence_parallel, hspmd_type_takes_parts(type) };
+	/* A CPU's program sums gradients while the passes still run. Bytes are per sample here. */
+	double end_bytes = type->kind == HSPMD_DEVICE_CPU && c->facts ? hspmd_step_end_bytes(c, copies) / micro_batch : 0;
 	struct stage_memory sum = { 0 };
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
 		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)
 			end++;
-		add_layers(c, l, end - l, s->recompute, deferring, &device, &sum);
+		add_layers(c, l, end - l, s->recompute, deferring, end_bytes, &device, &sum);
 	}
 	bool last = s->layers[1] == c->layer_count;
 	double sent =
@@ -189,5 +204,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		                      .in_flight = micro_batch * in_flight,
 		                      .deferred = micro_batch * deferred,
 		                      .running = micro_batch * running,
+		                      .ending = end_bytes > 0 ? micro_batch * (sum.most_ending + sum.ended + sum.left_forward) : 0,
+		                      .workspace = micro_batch * sum.workspace,
 		                      .end = params * hspmd_step_end_bytes(c, copies) };
 }

@@ -268,14 +268,15 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[pipe->stages[stage].devices[which]].type];
 	int step = pipe->stage_count / p->virtual_stages;
 	bool deferring = p->schedule == HSPMD_SCHEDULE_ZB_H1;
-	double state = 0, running = 0, end = 0;
+	double state = 0, running = 0, end = 0, workspace = 0;
 	if (!chunks)
 		return INFINITY;
 	for (int r = 0; r < p->virtual_stages; r++) {
 		chunks[r] = hspmd_costs_memory(c, &pipe->stages[stage + r * step], which, pipe->micro_batch, deferring, &copies);
 		state += chunks[r].state;
 		running = fmax(running, chunks[r].running - chunks[r].in_flight);
-		end += chunks[r].end;
+		end = fmax(end + chunks[r].end, chunks[r].ending);
+		workspace = fmax(workspace, chunks[r].workspace);
 	}
 	int deferred = hspmd_deferred_weight_grads(stage, pipe->micro_batches, p->schedule); /* with the one whose pass runs */
 	int waiting = p->virtual_stages > 1 ? 0 : hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule) - deferred;
@@ -284,7 +285,7 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 	                                     : waiting * chunks[0].in_flight;
 	if (chunks != &one)
 		free(chunks);
-	return hspmd_device_bytes(c, type, state + fmax(running + alive, end));
+	return hspmd_device_bytes(c, type, state + workspace + fmax(running + alive, end));
 }
 
 /* ---- predicted */
