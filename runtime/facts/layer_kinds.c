@@ -155,14 +155,58 @@ static int copied_leaf(struct copy *c, int tensor)
 	return c->tensor[tensor] = made;
 }
 
-/* The copy of an operator's input. If its layer was left out: that of the layer of its kind. */
-static int copied(struct copy *c, int tensor)
+static bool is_read_in(const struct copy *c, int tensor, int layer)
+{
+	for (size_t i = c->kinds->start[layer]; i < c->kinds->start[layer + 1]; i++) {
+		const struct hspmd_op *op = &c->from->ops[c->kinds->ops[i]];
+		for (int k = 0; k < op->input_count; k++)
+			if (op->in[k] == tensor)
+				return true;
+	}
+	return false;
+}
+
+/* The next result of a layer, from operator `from` and its output `o` on, that the layer after it reads; -1: none. Sets *from and *o behind
+ * it. */
+static int next_result(const struct copy *c, int layer, size_t *from, int *o)
+{
+	for (; *from < c->kinds->start[layer + 1]; (*from)++, *o = 0) {
+		const struct hspmd_op *op = &c->from->ops[c->kinds->ops[*from]];
+		for (; *o < op->output_count; (*o)++)
+			if (is_read_in(c, op->out[*o], layer + 1))
+				return op->out[(*o)++];
+	}
+	return -1;
+}
+
+/* The layers that are kept form a chain as the layers of the whole model do: a result of the layer before is replaced by the same result of
+ * the kept layer before. -1: it has none of this shape. */
+static int result_before(const struct copy *c, int tensor, int layer)
+{
+	int before = layer - 1, a, b, oa = 0, ob = 0;
+	while (before > 0 && !is_kept(c, before))
+		before--;
+	size_t at = c->kinds->start[layer - 1], bt = c->kinds->start[before];
+	do {
+		a = next_result(c, layer - 1, &at, &oa);
+		b = next_result(c, before, &bt, &ob);
+	} while (a >= 0 && b >= 0 && a != tensor);
+	if (a != tensor || b < 0 || !same_shape(&c->from->tensors[a].shape, &c->from->tensors[b].shape))
+		return -1;
+	return c->tensor[b];
+}
+
+/* The copy of an input of an operator in `layer`. If the input's layer was left out: of the layer of its kind. */
+static int copied(struct copy *c, int tensor, int layer)
 {
 	if (tensor < 0)
 		return -1;
+	const struct hspmd_tensor *t = &c->from->tensors[tensor];
+	int producer = t->producer, same_result = c->kinds && producer >= 0 && t->layer == layer - 1 ? result_before(c, tensor, layer) : -1;
+	if (same_result >= 0)
+		return same_result;
 	if (c->tensor[tensor] >= 0)
 		return c->tensor[tensor];
-	int producer = c->from->tensors[tensor].producer;
 	if (producer < 0)
 		return copied_leaf(c, tensor);
 	const struct hspmd_op *op = &c->from->ops[producer];
@@ -188,7 +232,7 @@ static struct hspmd_graph *copy_forward(const struct hspmd_graph *g, const struc
 		if (op->backward || !is_kept(&c, op->layer))
 			continue;
 		for (int k = 0; k < op->input_count; k++)
-			in[k] = copied(&c, op->in[k]);
+			in[k] = copied(&c, op->in[k], op->layer);
 		failed = hspmd_graph_append(c.to, op->opcode, &op->attr, layer_of(&c, op->layer), in, op->input_count, out) < 0;
 		for (int o = 0; !failed && o < op->output_count; o++)
 			c.tensor[op->out[o]] = out[o];

@@ -347,15 +347,17 @@ static int place_by_lifetimes(struct placer *pl)
 		return 0;
 	long count = find_blocks(pl, &blocks, &block_of);
 	int status = count < 0 || !(offsets = hspmd_calloc((size_t)count + 1, sizeof *offsets)) ? hspmd_fail_memory(pl->err, "planning memory") : 0;
-	if (!status)
-		status = hspmd_place_blocks(blocks, (size_t)count, &bytes, pl->err);
-	for (long b = 0; !status && b < count; b++)
-		offsets[blocks[b].id] = blocks[b].offset;
-	for (size_t s = 0; !status && bytes < p->arena_bytes && s < p->slot_count; s++)
-		if (pl->lifetimes[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT)
-			p->slots[s].offset = offsets[block_of[s]];
-	if (!status && bytes < p->arena_bytes)
+	for (int order = 0; !status && order < HSPMD_PLACE_ORDERS; order++) {
+		status = hspmd_place_blocks(blocks, (size_t)count, order, &bytes, pl->err);
+		if (status || bytes >= p->arena_bytes)
+			continue;
 		p->arena_bytes = bytes;
+		for (long b = 0; b < count; b++)
+			offsets[blocks[b].id] = blocks[b].offset;
+		for (size_t s = 0; s < p->slot_count; s++)
+			if (pl->lifetimes[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT)
+				p->slots[s].offset = offsets[block_of[s]];
+	}
 	free(offsets);
 	free(blocks);
 	free(block_of);

@@ -6,17 +6,45 @@
 
 #include "common/alloc.h"
 
+/* Orders of placing: the blocks first that are difficult to place later, by bytes times lifetime, bytes, or lifetime. Which is best depends
+ * on the program. */
 static double weight(const struct hspmd_memory_block *b)
 {
 	return (double)b->bytes * (double)(b->last - b->first + 1);
 }
 
-static int by_weight(const void *a, const void *b)
+static int in_order(double wx, double wy, const struct hspmd_memory_block *x, const struct hspmd_memory_block *y)
 {
-	const struct hspmd_memory_block *x = a, *y = b;
-	double wx = weight(x), wy = weight(y);
 	return wx != wy ? wx < wy ? 1 : -1 : x->id < y->id ? -1 : x->id > y->id;
 }
+
+static int by_weight(const void *a, const void *b)
+{
+	return in_order(weight(a), weight(b), a, b);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+	const struct hspmd_memory_block *x = a, *y = b;
+	return x->bytes != y->bytes ? x->bytes < y->bytes ? 1 : -1 : by_weight(a, b);
+}
+
+static int by_lifetime(const void *a, const void *b)
+{
+	const struct hspmd_memory_block *x = a, *y = b;
+	size_t lx = x->last - x->first, ly = y->last - y->first;
+	return lx != ly ? lx < ly ? 1 : -1 : by_weight(a, b);
+}
+
+static int by_bytes_and_start(const void *a, const void *b)
+{
+	const struct hspmd_memory_block *x = a, *y = b;
+	if (x->bytes != y->bytes)
+		return x->bytes < y->bytes ? 1 : -1;
+	return x->first != y->first ? x->first < y->first ? -1 : 1 : x->id < y->id ? -1 : x->id > y->id;
+}
+
+static int (*const orders[HSPMD_PLACE_ORDERS])(const void *, const void *) = { by_weight, by_bytes, by_lifetime, by_bytes_and_start };
 
 static int by_offset(const void *a, const void *b)
 {
@@ -39,12 +67,12 @@ static size_t find_place(struct hspmd_memory_block *const *present, size_t count
 	return smallest < SIZE_MAX ? place : end;
 }
 
-int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, size_t *bytes, struct hspmd_error *err)
+int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, int order, size_t *bytes, struct hspmd_error *err)
 {
 	struct hspmd_memory_block **present = hspmd_calloc(count + 1, sizeof *present);
 	if (!present)
 		return hspmd_fail_memory(err, "planning memory");
-	qsort(blocks, count, sizeof *blocks, by_weight);
+	qsort(blocks, count, sizeof *blocks, orders[order]);
 	*bytes = 0;
 	for (size_t i = 0; i < count; i++) {
 		size_t n = 0;

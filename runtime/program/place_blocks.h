@@ -8,15 +8,17 @@
 /* More blocks take too long: the time grows with the square of their number. */
 #define HSPMD_PLACE_BLOCKS_MAX 4096
 
+#define HSPMD_PLACE_ORDERS 4
+
 struct hspmd_memory_block {
 	int id;
 	size_t first, last; /* lifetime, in instructions */
 	size_t bytes, offset;
 };
 
-/* Set the blocks' offsets, and *bytes to the end of the last one. Those with most bytes times lifetime are placed first, each in the
- * smallest gap that is free for all of its life (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", arXiv
- * 2001.03288, greedy by size). Reorders the blocks. 0, or -1 with err (memory). */
-int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, size_t *bytes, struct hspmd_error *err);
+/* Set the blocks' offsets, and *bytes to the end of the last one. The blocks are placed one after another, each in the smallest gap that is
+ * free for all of its life (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", arXiv 2001.03288, greedy by
+ * size); `order` 0 .. HSPMD_PLACE_ORDERS - 1 chooses which come first. Reorders the blocks. 0, or -1 with err (memory). */
+int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, int order, size_t *bytes, struct hspmd_error *err);
 
 #endif

@@ -18,6 +18,8 @@
 #include "tests/unit/solver_inputs.h"
 
 #define CLOSE 0.02
+#define CLOSE_INTERLEAVED 0.03 /* programs whose memory plan leaves gaps */
+#define CLOSE_UNEVEN 0.025     /* context groups with unequal parts */
 
 static const char *const models[] = {
 	"{\"model_type\":\"gpt2\",\"n_embd\":1024,\"n_layer\":6,\"n_head\":16,\"n_positions\":512,\"vocab_size\":4096,"
@@ -30,6 +32,10 @@ static const char *const models[] = {
 	"{\"model_type\":\"mixtral\",\"hidden_size\":1024,\"intermediate_size\":2048,\"num_hidden_layers\":6,\"num_attention_heads\":16,"
 	"\"num_key_value_heads\":8,\"max_position_embeddings\":512,\"vocab_size\":4096,\"num_local_experts\":4,\"num_experts_per_tok\":2,"
 	"\"rms_norm_eps\":1e-5,\"sliding_window\":null}",
+	"{\"model_type\":\"mistral\",\"hidden_size\":1024,\"intermediate_size\":3584,\"num_hidden_layers\":6,\"num_attention_heads\":8,"
+	"\"num_key_value_heads\":2,\"max_position_embeddings\":2048,\"vocab_size\":8000,\"sliding_window\":128,\"rms_norm_eps\":1e-5}",
+	"{\"model_type\":\"qwen2\",\"hidden_size\":896,\"intermediate_size\":4864,\"num_hidden_layers\":6,\"num_attention_heads\":14,"
+	"\"num_key_value_heads\":2,\"max_position_embeddings\":2048,\"vocab_size\":30000,\"tie_word_embeddings\":true,\"rms_norm_eps\":1e-6}",
 };
 
 #define STAGE(a, b, devices, more) "{\"layers\":[" #a "," #b "],\"devices\":[\"n:" devices "\"]" more "}"
@@ -50,6 +56,15 @@ static const struct {
 	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":\"full\"") "," STAGE(4, 8, "1", ",\"recompute\":\"full\"")) },
 	{ "recompute selective", "\"schedule\":\"1f1b\"",
 	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":\"selective\"") "," STAGE(4, 8, "1", ",\"recompute\":\"selective\"")) },
+	{ "two pipelines, ZeRO, recompute selective", "\"schedule\":\"1f1b\",\"zero_stage\":1",
+	  PIPE(4, STAGE(0, 8, "0", ",\"recompute\":\"selective\"")) "," PIPE(4, STAGE(0, 8, "1", ",\"recompute\":\"full\"")) },
+	{ "context 2, recompute full", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"context\":2,\"recompute\":\"full\"")) },
+	{ "context 2, recompute selective", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0-1", ",\"context\":2,\"recompute\":\"selective\"")) },
+	{ "tp 2, sequence parallel, recompute full", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0-1", ",\"sequence_parallel\":true,\"recompute\":\"full\"")) },
+	{ "zb-h1, context 2, ZeRO", "\"schedule\":\"zb-h1\",\"zero_stage\":1",
+	  PIPE(4, STAGE(0, 8, "0-1", ",\"context\":2")) "," PIPE(4, STAGE(0, 8, "2-3", "")) },
 	{ "tp 2", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", "")) },
 	{ "tp 2, sequence parallel", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"sequence_parallel\":true")) },
 	{ "context 2", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"context\":2")) },
@@ -182,11 +197,14 @@ static void compare_on(const char *kind, enum run run)
 			for (int d = 0; d < p->predicted.device_count; d++) {
 				double here, there;
 				account(run, m, p, c, d, &here, &there);
-				if (fabs(here - there) > CLOSE * there)
+				const double close = p->schedule == HSPMD_SCHEDULE_INTERLEAVED      ? CLOSE_INTERLEAVED
+				                     : p->pipelines[0].stages[0].context_ratio ? CLOSE_UNEVEN
+				                                                               : CLOSE;
+				if (fabs(here - there) > close * there)
 					printf("%s, model %zu, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n",
 					       kind, k, plans[i].name, p->predicted.devices[d], here / 1e6, there / 1e6,
 					       100 * (here / there - 1));
-				off += fabs(here - there) > CLOSE * there;
+				off += fabs(here - there) > close * there;
 			}
 			hspmd_plan_destroy(p);
 		}

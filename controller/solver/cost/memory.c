@@ -165,7 +165,9 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
 	 * deferred, the difference of the sums up to l. It is largest at the first of equal layers, or at the last. */
 	double first = sum->saved - sum->deferred + saved - deferred, last = first + (count - 1) * (saved - deferred);
 	sum->most_backward = fmax(sum->most_backward, fmax(first, last) + backward);
-	double ends = hspmd_device_params(c, layer, layer + count, device->share) * end_bytes, before = sum->saved - sum->ended + saved;
+	double replicated = c->replicated_sum[layer + count] - c->replicated_sum[layer]; /* weights shared with another layer come at the end */
+	double ends = (replicated + (c->params_sum[layer + count] - c->params_sum[layer] - replicated) * device->share) * end_bytes;
+	double before = sum->saved - sum->ended + saved;
 	sum->most_ending = fmax(sum->most_ending, fmax(before, before + (count - 1) * (saved - ends / count)) + backward);
 	sum->ended += ends;
 	sum->most_forward = fmax(sum->most_forward, sum->saved + count * saved + forward);
