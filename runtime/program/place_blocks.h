@@ -6,9 +6,9 @@
 #include "common/error.h"
 
 /* More blocks take too long: the time grows with the square of their number. */
-#define HSPMD_PLACE_BLOCKS_MAX 4096
+#define HSPMD_PLACE_BLOCKS_MAX 2048
 
-#define HSPMD_PLACE_ORDERS 4
+#define HSPMD_PLACE_ORDERS 2
 
 struct hspmd_memory_block {
 	int id;

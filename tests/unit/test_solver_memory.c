@@ -33,9 +33,9 @@ static const char *const models[] = {
 	"\"num_key_value_heads\":8,\"max_position_embeddings\":512,\"vocab_size\":4096,\"num_local_experts\":4,\"num_experts_per_tok\":2,"
 	"\"rms_norm_eps\":1e-5,\"sliding_window\":null}",
 	"{\"model_type\":\"mistral\",\"hidden_size\":1024,\"intermediate_size\":3584,\"num_hidden_layers\":6,\"num_attention_heads\":8,"
-	"\"num_key_value_heads\":2,\"max_position_embeddings\":2048,\"vocab_size\":8000,\"sliding_window\":128,\"rms_norm_eps\":1e-5}",
-	"{\"model_type\":\"qwen2\",\"hidden_size\":896,\"intermediate_size\":4864,\"num_hidden_layers\":6,\"num_attention_heads\":14,"
-	"\"num_key_value_heads\":2,\"max_position_embeddings\":2048,\"vocab_size\":30000,\"tie_word_embeddings\":true,\"rms_norm_eps\":1e-6}",
+	"\"num_key_value_heads\":4,\"max_position_embeddings\":2048,\"vocab_size\":8000,\"sliding_window\":128,\"rms_norm_eps\":1e-5}",
+	"{\"model_type\":\"qwen2\",\"hidden_size\":896,\"intermediate_size\":4864,\"num_hidden_layers\":6,\"num_attention_heads\":16,"
+	"\"num_key_value_heads\":4,\"max_position_embeddings\":2048,\"vocab_size\":30000,\"tie_word_embeddings\":true,\"rms_norm_eps\":1e-6}",
 };
 
 #define STAGE(a, b, devices, more) "{\"layers\":[" #a "," #b "],\"devices\":[\"n:" devices "\"]" more "}"
