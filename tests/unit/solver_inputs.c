@@ -73,14 +73,14 @@ struct hspmd_model_facts *facts_of(const struct hspmd_model *m, int seq_len)
 	return f;
 }
 
-struct hspmd_model_facts *small_gpt2(int blocks)
+struct hspmd_model_facts *small_gpt2(int blocks, int seq_len)
 {
 	char *text = hspmd_asprintf("{\"model_type\": \"gpt2\", \"n_embd\": 128, \"n_head\": 4, \"n_layer\": %d, \"n_positions\": 256,"
 	                            " \"vocab_size\": 256, \"activation_function\": \"gelu_new\"}",
 	                            blocks);
 	assert_non_null(text);
 	struct hspmd_model *m = model_from(text);
-	struct hspmd_model_facts *f = facts_of(m, 0);
+	struct hspmd_model_facts *f = facts_of(m, seq_len);
 	hspmd_model_destroy(m);
 	free(text);
 	return f;

@@ -17,7 +17,7 @@
 static int copies_saved(int asked, int nodes, double losses, double correlated, struct run_intervals every)
 {
 	struct hspmd_job job = { .checkpoint = { .replicas = asked } };
-	struct hspmd_model_facts *model = small_gpt2(8);
+	struct hspmd_model_facts *model = small_gpt2(8, 256);
 	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses, "together", correlated);
 	struct hspmd_risk risk = run_risk_read(v);
 	int n = run_risk_copies(&job, model, nodes, &every, &risk);
@@ -95,7 +95,7 @@ static void test_plans_are_weighed_by_what_they_commit(void **state)
 {
 	(void)state;
 	struct hspmd_job job = { .global_batch = 64, .seq_len = 128 };
-	struct hspmd_model_facts *model = small_gpt2(8);
+	struct hspmd_model_facts *model = small_gpt2(8, 256);
 	struct hspmd_plan whole = { .pipeline_count = 4, .predicted = { .step_s = 1 } },
 	                  sharded = { .pipeline_count = 4, .zero_stage = 1, .predicted = { .step_s = 0.99 } };
 	struct hspmd_risk seldom = { 1e-7, 0 }, often = { 1e-4, 0 };
@@ -123,7 +123,7 @@ static void run(struct world *w, int generations)
 static void test_a_running_job_follows_the_risk(void **state)
 {
 	(void)state;
-	struct hspmd_model_facts *model = small_gpt2(8);
+	struct hspmd_model_facts *model = small_gpt2(8, 256);
 	struct world *w = world_create(&(struct world_options){ .seed = 5,
 	                                                        .nodes = 4,
 	                                                        .devices_per_node = 1,
