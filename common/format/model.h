@@ -50,12 +50,5 @@ struct hspmd_model *hspmd_model_from_json(json_t *value, const char *name, struc
 void hspmd_model_destroy(struct hspmd_model *m);
 
 int hspmd_model_layers(const struct hspmd_model *m); /* block_count + 2 */
-/* Parameters of one layer. A tied head counts the norm only. */
-int64_t hspmd_model_layer_params(const struct hspmd_model *m, int layer);
-int64_t hspmd_model_params(const struct hspmd_model *m);
-/* Floating-point operations of one sample's forward pass through a layer (2 per multiply-add; causal attention counts half). */
-double hspmd_model_layer_flops(const struct hspmd_model *m, int layer, int64_t seq_len);
-/* Elements that a layer sends to the next layer per sample (seq_len * hidden; the head: 1). */
-int64_t hspmd_model_layer_output(const struct hspmd_model *m, int layer, int64_t seq_len);
 
 #endif

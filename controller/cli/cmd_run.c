@@ -29,6 +29,7 @@
 #include "controller/ctld_client/protocol.h"
 #include "controller/slurm/job.h"
 #include "runtime/state/checkpoint.h"
+#include "runtime/facts/facts.h"
 
 #define LOCAL_SPARE 16 /* greatest number of nodes by which a local run may grow */
 
@@ -44,6 +45,7 @@ struct run {
 	char id[32];
 	struct hspmd_job *job;
 	struct hspmd_model *model;
+	struct hspmd_model_facts *facts;
 	struct hspmd_cluster *cluster; /* local */
 	char *cluster_path, *local, *shared, *memory, *munge_socket, *member_log;
 	struct run_output output;
@@ -61,6 +63,9 @@ static int read_job(struct run *r, struct hspmd_error *err)
 {
 	if (!(r->job = hspmd_job_read(r->opt.job, err)) || hspmd_job_check_files(r->job, &r->model, err))
 		return -1;
+	struct hspmd_graph_source source = hspmd_graph_source_job(r->model, r->job);
+	if (!(r->facts = hspmd_model_facts_build(&source, r->model->name, (int)r->job->seq_len, err)))
+		return hspmd_error_prefix(err, "%s", r->job->file);
 	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
 	int low, high, n;
 	if (nodes && r->slurm) { /* --hspmd-nodes of sbatch, checked there */
@@ -120,6 +125,7 @@ static int read_plan(struct run *r, struct hspmd_error *err)
 	r->config.first_plan_name = r->opt.plan;
 	r->config.job = r->job;
 	r->config.model = r->model;
+	r->config.facts = r->facts;
 	struct hspmd_json root = hspmd_json_root(&doc);
 	int64_t batch = hspmd_json_int(&root, "global_batch", 1, INT_MAX), seq = hspmd_json_int(&root, "seq_len", 1, INT_MAX);
 	bool refused = doc.failed || hspmd_plan_check_job(r->opt.plan, batch, seq, r->job, err);
@@ -323,6 +329,7 @@ static int make_config(struct run *r, struct hspmd_error *err)
 		c->timeouts.step_factor = 0;
 	}
 	c->model = r->model;
+	c->facts = r->facts;
 	c->expected_busy = run_expected_busy;
 	c->runnable = r->slurm ? is_runnable : NULL; /* outside of Slurm read_plan() has checked it: the nodes were known */
 	c->covered = hspmd_stages_cover;
@@ -402,6 +409,7 @@ static void tear_down(struct run *r)
 	json_decref(r->config.model_json);
 	json_decref(r->config.first_plan);
 	hspmd_cluster_destroy(r->cluster);
+	hspmd_model_facts_destroy(r->facts);
 	hspmd_model_destroy(r->model);
 	hspmd_job_destroy(r->job);
 	free(r->cluster_path);
@@ -481,7 +489,7 @@ static int live(void *context, bool again)
 	}
 	struct run_loop_options o = {
 		.config = &r->config,
-		.model = r->model,
+		.facts = r->facts,
 		.allocation = r->allocation,
 		.output = &r->output,
 		.auth = r->auth,

@@ -454,7 +454,7 @@ static void open_ctld_session(struct loop *l)
 	if (!l->o->ctld)
 		return;
 	l->ctld_session =
-	        run_ctld_session_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->model, on_ctld_request, on_risk, l, &err);
+	        run_ctld_session_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->facts, on_ctld_request, on_risk, l, &err);
 	if (!l->ctld_session)
 		hspmd_warn("this job is not reported to hspmdctld: %s", err.text);
 }

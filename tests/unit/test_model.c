@@ -39,29 +39,6 @@ static struct hspmd_model *from_text(const char *text)
 	return m;
 }
 
-/* Published counts of the models with these configs. */
-static void counts_parameters(void **state)
-{
-	(void)state;
-	static const struct {
-		const char *name;
-		int64_t params;
-	} known[] = {
-		{ "gpt2", 124439808 },  { "llama", 6738415616 },    { "mistral", 7241732096 },
-		{ "qwen2", 494032768 }, { "mixtral", 46702792704 },
-	};
-	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-		struct hspmd_model *m = read_model(known[i].name);
-		int64_t sum = 0;
-		for (int l = 0; l < hspmd_model_layers(m); l++)
-			sum += hspmd_model_layer_params(m, l);
-		assert_int_equal(sum, known[i].params);
-		assert_int_equal(hspmd_model_params(m), known[i].params);
-		hspmd_model_destroy(m);
-	}
-	hspmd_model_destroy(NULL);
-}
-
 static void reads_gpt2(void **state)
 {
 	(void)state;
@@ -134,9 +111,6 @@ static void defaults_of_absent_keys(void **state)
 	              "\"n_inner\": null,"
 	              " \"activation_function\": \"gelu\", \"tie_word_embeddings\": false}");
 	assert_true(m->ffn == 32 && m->max_positions == 32 && m->gelu_exact && !m->tied && m->norm_eps == 1e-5 && m->dropout);
-	assert_int_equal(hspmd_model_layer_params(m, 0), (9 + 32) * 8);
-	assert_int_equal(hspmd_model_layer_params(m, 1), 2 * 16 + 8 * 24 + 24 + 64 + 8 + 8 * 32 + 32 + 32 * 8 + 8);
-	assert_int_equal(hspmd_model_layer_params(m, 2), 16 + 72);
 	hspmd_model_destroy(m);
 }
 
@@ -196,28 +170,11 @@ static void refuses(void **state)
 	assert_non_null(strstr(err.text, "config.json: No such file or directory"));
 }
 
-static void counts_operations(void **state)
-{
-	(void)state;
-	struct hspmd_model *m = from_text("{" GPT2_SIZES "}");
-	assert_true(hspmd_model_layer_flops(m, 0, 10) == 0);
-	/* qkv 3, output 1, MLP 8 times hidden squared; scores and values over half of the pairs; two operations per multiply-add */
-	assert_true(hspmd_model_layer_flops(m, 1, 10) == 2 * 10 * 12 * 64 + 2 * 2 * 8 * 10 * 10 / 2);
-	assert_true(hspmd_model_layer_flops(m, 2, 10) == 2 * 10 * 8 * 9);
-	assert_int_equal(hspmd_model_layer_output(m, 0, 10), 80);
-	assert_int_equal(hspmd_model_layer_output(m, 2, 10), 1);
-	hspmd_model_destroy(m);
-	m = from_text("{\"model_type\": \"mixtral\", \"num_key_value_heads\": 8, \"sliding_window\": 4, " SIZES "}");
-	double projections = 2 * 10 * 64 * (2 * 64 + 2 * 16), pairs = 4 * (10 - 2), mlp = 2 * 10 * 64 * 96 * 3;
-	assert_true(hspmd_model_layer_flops(m, 1, 10) == projections + 2 * 2 * pairs * 64 + 2 * mlp + 2 * 10 * 64 * 8);
-	hspmd_model_destroy(m);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(counts_parameters),       cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others),
-		cmocka_unit_test(defaults_of_absent_keys), cmocka_unit_test(refuses),    cmocka_unit_test(counts_operations),
+		cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others),
+		cmocka_unit_test(defaults_of_absent_keys), cmocka_unit_test(refuses),
 	};
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }
