@@ -30,6 +30,7 @@
 #include "controller/core/risk.h"
 #include "controller/ctld_client/protocol.h"
 #include "controller/slurm/job.h"
+#include "runtime/model/model.h"
 #include "runtime/state/checkpoint.h"
 
 #define LOCAL_SPARE 16 /* greatest number of nodes by which a local run may grow */
@@ -204,7 +205,7 @@ static int parse(int argc, char **argv, struct options *o)
 
 static int read_job(struct run *r, struct hspmd_error *err)
 {
-	if (!(r->job = hspmd_job_read(r->opt.job, err)) || hspmd_job_check_files(r->job, &r->model, err))
+	if (!(r->job = hspmd_job_read(r->opt.job, err)) || hspmd_job_check_files(r->job, hspmd_model_read, &r->model, err))
 		return -1;
 	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
 	int low, high, n;

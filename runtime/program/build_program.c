@@ -30,6 +30,16 @@ static bool any_ring(const struct hspmd_plan *plan, const struct hspmd_cluster *
 	return false;
 }
 
+/* Devices of the pipeline's largest tensor-parallel group. */
+static int widest_group(const struct hspmd_pipeline *p)
+{
+	int most = 1;
+	for (int s = 0; s < p->stage_count; s++)
+		if (p->stages[s].device_count / p->stages[s].context > most)
+			most = p->stages[s].device_count / p->stages[s].context;
+	return most;
+}
+
 static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                                      const struct hspmd_cluster *cluster, int pipeline, bool bf16)
 {
@@ -39,6 +49,7 @@ static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_so
 		.batch = p->micro_batch,
 		.seq_len = plan->seq_len,
 		.vocab_parts = last->device_count / last->context,
+		.widest = widest_group(p),
 		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
 		.documents = source->documents,
 		.parts = !bf16 && any_ring(plan, cluster),

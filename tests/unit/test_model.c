@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "common/durable.h"
-#include "common/format/model.h"
 #include "common/json.h"
 #include "edit.h"
+#include "runtime/model/model.h"
 
 #define DATA HSPMD_SRCDIR "/tests/data/model/"
 

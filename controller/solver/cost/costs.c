@@ -195,7 +195,7 @@ static int check_input(struct hspmd_costs *c, struct hspmd_error *err)
 		return hspmd_fail(err, "the profile was measured at sequence length %ld, not at %d", (long)c->profile->seq_len, c->seq_len);
 	if (c->seq_len < 1)
 		return hspmd_fail(err, "the sequence length is %d", c->seq_len);
-	if (c->model && c->model->max_positions > 0 && c->seq_len > c->model->max_positions && c->model->rope_theta == 0)
+	if (c->model && c->model->learnt_positions && c->seq_len > c->model->max_positions)
 		return hspmd_fail(err, "sequence length %d is beyond the model's %ld positions", c->seq_len, (long)c->model->max_positions);
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local experts of a mixture, one after another: the tokens that chose an expert are gathered, go through its two layers, and are added
  * to their rows. An expert sees its tokens in order and a token its experts in order, so that sums have one order. */
-#include "runtime/device/cpu/kernel.h"
+#include "runtime/device/cpu/gate.h"
 
 #define ROWS_PER_ITEM 16
 
@@ -70,7 +70,7 @@ static void gather(void *context, int64_t item, int thread)
 	}
 }
 
-/* act = silu(gate) * up */
+/* act = f(gate) * up */
 static void activate(void *context, int64_t item, int thread)
 {
 	const struct experts *e = context;
@@ -81,7 +81,7 @@ static void activate(void *context, int64_t item, int thread)
 		int64_t n = end * e->inner - i;
 		vec g = n >= LANES ? load(e->gate + i) : load_part(e->gate + i, n),
 		    u = n >= LANES ? load(e->up + i) : load_part(e->up + i, n);
-		vec a = g * vsigmoid(g) * u;
+		vec a = gate_value(e->args->attr, g, u);
 		if (n >= LANES)
 			store(e->act + i, a);
 		else
@@ -104,6 +104,18 @@ static void scatter(void *context, int64_t item, int thread)
 	}
 }
 
+/* Replaces a row's gate and up by their gradients, for activations other than silu. */
+static void differentiate_gate(const struct experts *e, real w, const real *dact, real *gate, real *up)
+{
+	for (int64_t j = 0; j < e->inner; j += LANES) {
+		int64_t n = e->inner - j < LANES ? e->inner - j : LANES;
+		vec dgate, dup;
+		gate_gradients(e->args->attr, splat(w) * load_part(dact + j, n), load_part(gate + j, n), load_part(up + j, n), &dgate, &dup);
+		store_part(gate + j, dgate, n);
+		store_part(up + j, dup, n);
+	}
+}
+
 /* On entry `gate` and `up` hold the first layer, `act` holds act, and `result`, not used yet, holds dy * down, the gradient of act but for
  * the token's weight. Writes the gradient of the weight, replaces gate and up by their gradients, and act by what ddown needs: weight *
  * act. */
@@ -117,12 +129,16 @@ static void differentiate(void *context, int64_t item, int thread)
 		real *gate = e->gate + i * e->inner, *up = e->up + i * e->inner, *act = e->act + i * e->inner;
 		const real *dact = e->result + i * e->inner;
 		real w = weight_of(e, i), dweight = 0;
+		if (e->args->attr->activation != HSPMD_SILU)
+			differentiate_gate(e, w, dact, gate, up);
 		for (int64_t j = 0; j < e->inner; j++) {
-			real s = 1 / (1 + (real)exp(-gate[j])), g = gate[j], da = w * dact[j];
 			dweight += act[j] * dact[j];
+			act[j] *= w;
+			if (e->args->attr->activation != HSPMD_SILU)
+				continue;
+			real s = 1 / (1 + (real)exp(-gate[j])), g = gate[j], da = w * dact[j];
 			gate[j] = da * up[j] * s * (1 + g * (1 - s));
 			up[j] = da * g * s;
-			act[j] *= w;
 		}
 		if (e->dweights)
 			e->dweights[e->token[i] * e->per_token + e->slot[i]] = dweight;

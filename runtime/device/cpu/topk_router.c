@@ -52,6 +52,8 @@ static void route_sample(void *context, int64_t sample, int thread)
 			chosen += exp(logits[choice[j]] - most);
 			load[choice[j]] += 1;
 		}
+		if (args->attr->router == HSPMD_ROUTER_ALL)
+			chosen = all;
 		for (int64_t j = 0; j < k; j++)
 			weights[j] = (real)(exp(logits[choice[j]] - most) / chosen);
 	}
@@ -77,6 +79,14 @@ static size_t route_workspace(const struct hspmd_cpu *cpu, const struct hspmd_ke
 	return (size_t)(args->in[0].shape[0] * (args->in[0].shape[2] + 1)) * sizeof(double);
 }
 
+static bool is_chosen(const int32_t *choice, int64_t k, int64_t expert)
+{
+	for (int64_t j = 0; j < k; j++)
+		if (choice[j] == expert)
+			return true;
+	return false;
+}
+
 static void route_grad_sample(void *context, int64_t sample, int thread)
 {
 	const struct hspmd_kernel_args *args = context;
@@ -99,6 +109,9 @@ static void route_grad_sample(void *context, int64_t sample, int thread)
 			slope += (double)dweights[j] * (double)weights[j];
 		for (int64_t j = 0; j < k; j++)
 			dr[choice[j]] += (real)((double)weights[j] * ((double)dweights[j] - slope));
+		for (int64_t e = 0; e < experts && args->attr->router == HSPMD_ROUTER_ALL; e++)
+			if (!is_chosen(choice, k, e))
+				dr[e] -= (real)(exp(logits[e] - most) / all * slope);
 	}
 }
 

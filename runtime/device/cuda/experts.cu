@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local experts of a mixture. The device sorts the tokens by expert, so that the host need not know how many tokens each expert got:
  * grids are sized for the worst case, and blocks beyond the last row return at once. Products run on CUDA cores in F32. */
+#include "runtime/device/cuda/gate.h"
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/cuda/stable_sort.h"
 
@@ -13,6 +14,8 @@ struct experts {
 	int64_t tokens, per_token, width, inner, count, most; /* count: local experts; most: upper bound of the rows */
 	const void *x, *dy, *weights, *gate, *up, *down;
 	void *to, *dweights;
+	int activation;
+	float limit;
 	float *rows, *rows_dy, *act_gate, *act_up, *act, *result;
 };
 
@@ -101,14 +104,14 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) gather_k
 		to[row * e.width + j] = to_float(from[token * e.width + j]);
 }
 
-/* act = silu(gate) * up */
+/* act = f(gate) * up */
 static __global__ void __launch_bounds__(THREADS) activate_kernel(struct experts e)
 {
 	int64_t row = blockIdx.x;
 	if (row >= e.order.first[e.count])
 		return;
 	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS)
-		e.act[j] = e.act_gate[j] / (1.0f + expf(-e.act_gate[j])) * e.act_up[j];
+		e.act[j] = gate_value(e.activation, e.limit, e.act_gate[j], e.act_up[j]);
 }
 
 /* Sums, per token, the results of the local experts over the token's choices; weighted: each times the choice's weight. */
@@ -137,10 +140,9 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) differen
 	int64_t k = e.order.list[row];
 	float w = to_float(((const T *)e.weights)[k]), dweight = 0;
 	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS) {
-		float gate = e.act_gate[j], s = 1.0f / (1.0f + expf(-gate)), dact = w * e.result[j], up = e.act_up[j];
+		float gate = e.act_gate[j], up = e.act_up[j];
 		dweight += e.act[j] * e.result[j];
-		e.act_gate[j] = dact * up * s * (1.0f + gate * (1.0f - s));
-		e.act_up[j] = dact * gate * s;
+		gate_gradients(e.activation, e.limit, w * e.result[j], gate, up, &e.act_gate[j], &e.act_up[j]);
 		e.act[j] *= w;
 	}
 	dweight = block_reduce<Sum>(dweight, 0.0f, room);
@@ -161,6 +163,8 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 	e->count = gate->shape[0];
 	e->per_token = hspmd_cuda_row_length(&args->in[first + 1]);
 	e->most = e->tokens * e->per_token;
+	e->activation = args->attr->activation;
+	e->limit = (float)args->attr->limit;
 	e->x = x->data;
 	e->weights = args->in[first + 2].data;
 	e->gate = gate->data;

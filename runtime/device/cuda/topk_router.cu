@@ -20,7 +20,7 @@ template <typename T> static __device__ __forceinline__ float exponential_sum(co
 /* One thread per token: finds the k largest scores, largest first, and of equal ones the first; and the probability of every expert. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-        choose_kernel(const T *logits, T *weights, int32_t *choice, float *probability, int64_t tokens, int experts, int k)
+        choose_kernel(const T *logits, T *weights, int32_t *choice, float *probability, int64_t tokens, int experts, int k, bool over_all)
 {
 	int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 	if (t >= tokens)
@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(THREADS)
 		chosen += expf(to_float(x[best]) - most);
 	}
 	for (int j = 0; j < k; j++)
-		weights[t * k + j] = from_float<T>(expf(to_float(x[choice[t * k + j]]) - most) / chosen);
+		weights[t * k + j] = from_float<T>(expf(to_float(x[choice[t * k + j]]) - most) / (over_all ? all : chosen));
 	for (int e = 0; e < experts; e++)
 		probability[t * experts + e] = expf(to_float(x[e]) - most) / all;
 }
@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
         grad_kernel(const T *dweights, const T *logits, const T *weights, const int32_t *choice, const float *load, T *dlogits,
-                    int64_t tokens, int64_t length, int experts, int k, float scale)
+                    int64_t tokens, int64_t length, int experts, int k, float scale, bool over_all)
 {
 	int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 	if (t >= tokens)
@@ -94,10 +94,12 @@ static __global__ void __launch_bounds__(THREADS)
 	for (int j = 0; j < k; j++)
 		slope += to_float(dweights[t * k + j]) * to_float(weights[t * k + j]);
 	for (int e = 0; e < experts; e++) {
-		float d = scale * expf(to_float(x[e]) - most) / all * (counts[e] - mean);
+		float probability = expf(to_float(x[e]) - most) / all, d = scale * probability * (counts[e] - mean);
+		if (over_all)
+			d -= probability * slope;
 		for (int j = 0; j < k; j++)
 			if (choice[t * k + j] == e)
-				d += to_float(weights[t * k + j]) * (to_float(dweights[t * k + j]) - slope);
+				d += to_float(weights[t * k + j]) * (to_float(dweights[t * k + j]) - (over_all ? 0.0f : slope));
 		dlogits[t * experts + e] = from_float<T>(d);
 	}
 }
@@ -112,7 +114,7 @@ template <typename T> static int route_of(struct hspmd_cuda *cuda, const struct 
 	auto *kernel = choose_kernel<T>;
 	if (tokens) {
 		LAUNCH(kernel, (unsigned)ceil_div(tokens, THREADS), THREADS, 0, cuda->stream, (const T *)r->data, (T *)args->out[0].data,
-		       (int32_t *)args->out[1].data, probability, tokens, experts, k);
+		       (int32_t *)args->out[1].data, probability, tokens, experts, k, args->attr->router == HSPMD_ROUTER_ALL);
 		LAUNCH(balance_kernel, (unsigned)pairs, THREADS, 0, cuda->stream, (const int32_t *)args->out[1].data, probability,
 		       (float *)args->out[3].data, balance, r->shape[1], experts, k);
 	}
@@ -132,7 +134,7 @@ template <typename T> static int route_grad_of(struct hspmd_cuda *cuda, const st
 		LAUNCH(kernel, (unsigned)ceil_div(tokens, THREADS), THREADS, 0, cuda->stream, (const T *)args->in[0].data,
 		       (const T *)r->data, (const T *)args->in[2].data, (const int32_t *)args->in[3].data, (const float *)args->in[4].data,
 		       (T *)args->out[0].data, tokens, r->shape[1], experts, args->attr->experts_per_token,
-		       (float)(args->attr->scale * experts / (double)r->shape[1]));
+		       (float)(args->attr->scale * experts / (double)r->shape[1]), args->attr->router == HSPMD_ROUTER_ALL);
 	return 0;
 }
 

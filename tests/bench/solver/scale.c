@@ -10,6 +10,7 @@
 
 #include "common/alloc.h"
 #include "controller/solver/solver.h"
+#include "runtime/model/model.h"
 
 struct problem {
 	int types, nodes, blocks, batch;
