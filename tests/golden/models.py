@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of `transformers` in F64, with weights by formula under the names of published files: logits, gradients, and short trainings.
+
+A new model type is an entry of MODELS, which becomes tests/data/golden/model-NAME.json."""
+import math
+import os
+import tempfile
+
+import torch
+import torch.nn.functional as F
+import transformers
+from safetensors.torch import load_file, save_file
+
+import formula
+
+SIZES = {"vocab_size": 61, "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "max_position_embeddings": 32, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+GPT2 = {"model_type": "gpt2", "vocab_size": 61, "n_positions": 32, "n_embd": 24, "n_layer": 2, "n_head": 4, "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+# Name -> config.json. (The loss of Mixtral's router is another here than in transformers; tests of operators compare it.)
+MODELS = {
+    "gpt2": dict(GPT2, tie_word_embeddings=True),
+    "gpt2-exact": dict(GPT2, tie_word_embeddings=False, activation_function="gelu", n_inner=50, layer_norm_epsilon=1e-3),
+    "llama": dict(SIZES, model_type="llama", tie_word_embeddings=False),
+    "llama-bias": dict(SIZES, model_type="llama", tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-3, rope_theta=500.0, head_dim=10),
+    "mistral": dict(SIZES, model_type="mistral", tie_word_embeddings=False, sliding_window=5),
+    "qwen2": dict(SIZES, model_type="qwen2", tie_word_embeddings=True, num_key_value_heads=1),
+    "mixtral": dict(SIZES, model_type="mixtral", tie_word_embeddings=False, num_local_experts=5, num_experts_per_tok=2, router_aux_loss_coef=0.0, sliding_window=None),
+}
+JOB = {"seq_len": 19, "global_batch": 3, "seed": 7}
+PLAIN = {"attn_implementation": "eager", "experts_implementation": "eager"}  # without kernels that lack F64
+TOKENS = 700  # of the stream; so few that a training reads several epochs
+# Name -> model, the job's optimizer, and its steps.
+TRAININGS = {
+    "gpt2": ("gpt2", {"lr": 3e-3, "min_lr": 1e-4, "warmup_steps": 3, "schedule": "cosine", "weight_decay": 0.2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-4, "clip": 0.5}, 14),
+    "llama": ("llama", {"lr": 2e-3, "min_lr": 5e-4, "warmup_steps": 4, "schedule": "linear", "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.99, "eps": 1e-3, "clip": 2.5}, 12),
+    "free": ("llama", {"lr": 1e-3, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.95, "eps": 1e-2, "clip": 0.0}, 4),
+}
+
+
+def published(model):
+    """The parameters as a published file names them; transformers may hold them in another form."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(os.path.join(folder, "model.safetensors"))
+
+
+def build(name):
+    """The model with its weights, and the shapes of the published tensors."""
+    config = transformers.AutoConfig.for_model(**MODELS[name])
+    empty = transformers.AutoModelForCausalLM.from_config(config, **PLAIN).double()
+    tensors = {tensor: formula.weight(tensor, tuple(old.shape)) for tensor, old in published(empty).items()}
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, output_loading_info=True, **PLAIN)
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not info[what], (name, what, info[what])
+    return model, {tensor: list(t.shape) for tensor, t in tensors.items()}
+
+
+def published_form(model, of_parameter):
+    """Something that every parameter has, such as its gradient, under the published names."""
+    twin = transformers.AutoModelForCausalLM.from_config(model.config, **PLAIN).double()
+    with torch.no_grad():
+        for (_, to), (_, parameter) in zip(twin.named_parameters(), model.named_parameters()):
+            to.copy_(of_parameter(parameter))
+    return {tensor: formula.digest(tensor, t) for tensor, t in published(twin).items()}
+
+
+def stream_of(name):
+    return formula.integers("tokens", (TOKENS,), MODELS[name]["vocab_size"])
+
+
+def batch(stream, step):
+    samples = [formula.sample(stream, JOB["seq_len"], JOB["seed"], step * JOB["global_batch"] + b) for b in range(JOB["global_batch"])]
+    return (torch.stack(part) for part in zip(*samples))
+
+
+def loss_of(model, tokens, targets):
+    logits = model(tokens).logits
+    return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def one_step(name):
+    model, shapes = build(name)
+    tokens, targets = batch(stream_of(name), 0)
+    logits, loss = loss_of(model, tokens, targets)
+    loss.backward()
+    return {"kind": "model", "config": MODELS[name], "job": JOB, "stream": TOKENS, "tensors": shapes, "loss": loss.item(),
+            "logits": formula.digest("logits", logits), "gradients": published_form(model, lambda p: p.grad)}
+
+
+def schedule(optimizer, how, steps):
+    """torch's own schedulers. The first step of the warm-up has lr / warmup_steps, its last one lr."""
+    warmup, lrs = how["warmup_steps"], torch.optim.lr_scheduler
+    if how["schedule"] == "constant":
+        return lrs.ConstantLR(optimizer, factor=1.0)
+    rise = lrs.LinearLR(optimizer, 1 / warmup, 1.0, warmup - 1)
+    if how["schedule"] == "cosine":
+        fall = lrs.CosineAnnealingLR(optimizer, steps - warmup, how["min_lr"])
+    else:
+        fall = lrs.LinearLR(optimizer, 1.0, how["min_lr"] / how["lr"], steps - warmup)
+    return lrs.SequentialLR(optimizer, [rise, fall], [warmup])
+
+
+def training(name):
+    kind, how, steps = TRAININGS[name]
+    model, shapes = build(kind)
+    parts = [{"params": [p for p in model.parameters() if (p.dim() > 1) == decays], "weight_decay": how["weight_decay"] if decays else 0.0} for decays in (True, False)]
+    optimizer = torch.optim.AdamW(parts, lr=how["lr"], betas=(how["beta1"], how["beta2"]), eps=how["eps"], foreach=False)
+    rate = schedule(optimizer, how, steps)
+    stream, losses, norms, rates = stream_of(kind), [], [], []
+    for step in range(steps):
+        optimizer.zero_grad()
+        _, loss = loss_of(model, *batch(stream, step))
+        loss.backward()
+        losses.append(loss.item())
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), how["clip"] or math.inf).item())
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        rate.step()
+    of_state = lambda key: published_form(model, lambda p: optimizer.state[p][key])
+    return {"kind": "training", "config": MODELS[kind], "job": dict(JOB, steps=steps, optimizer=how), "stream": TOKENS, "tensors": shapes, "losses": losses,
+            "norms": norms, "rates": rates, "state": {"param": published_form(model, lambda p: p), "m": of_state("exp_avg"), "v": of_state("exp_avg_sq")}}
+
+
+def write(folder, only):
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    for name in MODELS:
+        if not only or name in only:
+            formula.write(f"{folder}/model-{name}.json", one_step(name), 10)
+    for name in TRAININGS:
+        if not only:
+            formula.write(f"{folder}/training-{name}.json", training(name), 10)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of tests/unit/op_case.c in PyTorch, differentiated by its autograd."""
+import torch
+import torch.nn.functional as F
+
+import formula
+
+
+def rope(x, head_dim, theta=10000.0):
+    b, t, width = x.shape
+    x = x.view(b, t, width // head_dim, head_dim)
+    frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angle = (torch.arange(t, dtype=torch.float64)[:, None] * frequency)[None, :, None, :]
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).view(b, t, width)
+
+
+def attention(q, k, v, head_dim, scale, window=0, segments=None):
+    b, t, width = q.shape
+    heads, kv = width // head_dim, k.shape[2] // head_dim
+    q = q.view(b, t, heads, head_dim).transpose(1, 2)
+    k, v = (x.view(b, t, kv, head_dim).transpose(1, 2).repeat_interleave(heads // kv, 1) for x in (k, v))
+    distance = torch.arange(t)[:, None] - torch.arange(t)[None]
+    hidden = (distance < 0) | ((distance >= window) if window else torch.zeros_like(distance, dtype=torch.bool))
+    hidden = hidden[None].expand(b, t, t)
+    if segments is not None:
+        hidden = hidden | (segments[:, :, None] != segments[:, None, :])
+    scores = (q @ k.transpose(-1, -2) * scale).masked_fill(hidden[:, None], float("-inf"))
+    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, width)
+
+
+def route(logits, k, scale):
+    """Weights, choice and the balance loss: per sample, E * tokens sent to an expert * mean probability of it."""
+    experts = logits.shape[-1]
+    weights, choice = torch.topk(logits, k, -1)
+    load = F.one_hot(choice, experts).sum((1, 2)).to(logits.dtype)
+    balance = scale * experts * (load * logits.softmax(-1).mean(1)).sum()
+    return weights.softmax(-1), choice, balance
+
+
+def experts(x, weights, choice, gate, up, down):
+    y = torch.zeros_like(x)
+    for e in range(gate.shape[0]):
+        share = (weights * (choice == e)).sum(-1, keepdim=True)
+        y = y + share * ((F.silu(x @ gate[e].T) * (x @ up[e].T)) @ down[e].T)
+    return y
+
+
+def mixture(i):
+    weights, choice, balance = route(i["logits"], 2, 0.7)
+    return experts(i["x"], weights, choice, i["gate"], i["up"], i["down"]), balance
+
+
+def loss(i):
+    return None, 0.3 * F.cross_entropy(i["logits"].flatten(0, 1), i["targets"].flatten(), ignore_index=-1, reduction="sum")
+
+
+def routed(i):
+    weights, _, balance = route(i["logits"], 2, 0.7)
+    return weights, balance
+
+
+# Case -> (result that meets the seed, or None; loss beside it).
+CASES = {
+    "embed": lambda i: (F.embedding(i["tokens"], i["table"]), 0),
+    "position": lambda i: (i["x"] + i["table"][: i["x"].shape[1]], 0),
+    "layernorm": lambda i: (F.layer_norm(i["x"], i["gain"].shape, i["gain"], i["bias"], 1e-5), 0),
+    "rmsnorm": lambda i: (i["gain"] * i["x"] * torch.rsqrt(i["x"].pow(2).mean(-1, keepdim=True) + 1e-5), 0),
+    "linear": lambda i: (F.linear(i["x"], i["w"]), 0),
+    "linear with bias": lambda i: (F.linear(i["x"], i["w"], i["bias"]), 0),
+    "linear transposed": lambda i: (torch.einsum("btk,kcn->btcn", i["x"], i["w"]) + i["bias"], 0),
+    "linear large": lambda i: (F.linear(i["x"], i["w"], i["bias"]), 0),
+    "attention": lambda i: (attention(i["q"], i["k"], i["v"], 6, 0.4), 0),
+    "attention window": lambda i: (attention(i["q"], i["k"], i["v"], 5, 0.4, window=40), 0),
+    "attention segments": lambda i: (attention(i["q"], i["k"], i["v"], 4, 0.4, segments=i["segments"]), 0),
+    "attention packed": lambda i: (attention(*i["qkv"].unbind(2), 5, 0.4), 0),
+    "attention unpacked": lambda i: (attention(*i["qkv"].unbind(2), 5, 0.4), 0),
+    "rope": lambda i: (rope(i["x"], 6), 0),
+    "gelu": lambda i: (F.gelu(i["x"], approximate="tanh"), 0),
+    "gelu exact": lambda i: (F.gelu(i["x"]), 0),
+    "swiglu": lambda i: (F.silu(i["gate"]) * i["up"], 0),
+    "add": lambda i: (i["a"] + i["b"], 0),
+    "route": routed,
+    "experts": mixture,
+    "loss": loss,
+    "loss in 2 parts": loss,
+}
+
+VOCAB = 11
+# Case -> shapes of the tensors that it reads; those in WHOLE are integers and have no gradient.
+SHAPES = {
+    "embed": {"tokens": (3, 5), "table": (VOCAB, 7)},
+    "position": {"x": (3, 5, 7), "table": (6, 7)},
+    "layernorm": {"x": (3, 5, 37), "gain": (37,), "bias": (37,)},
+    "rmsnorm": {"x": (3, 5, 37), "gain": (37,)},
+    "linear": {"x": (3, 5, 9), "w": (13, 9)},
+    "linear with bias": {"x": (3, 5, 9), "w": (13, 9), "bias": (13,)},
+    "linear transposed": {"x": (3, 5, 9), "w": (9, 3, 7), "bias": (3, 7)},
+    "linear large": {"x": (2, 101, 407), "w": (67, 407), "bias": (67,)},
+    "attention": {"q": (2, 13, 24), "k": (2, 13, 12), "v": (2, 13, 12)},
+    "attention window": {"q": (2, 135, 10), "k": (2, 135, 5), "v": (2, 135, 5)},
+    "attention segments": {"q": (2, 130, 12), "k": (2, 130, 12), "v": (2, 130, 12), "segments": (2, 130)},
+    "attention packed": {"qkv": (2, 17, 3, 20)},
+    "attention unpacked": {"qkv": (2, 17, 3, 20)},
+    "rope": {"x": (2, 70, 12)},
+    "gelu": {"x": (3, 5, 7)},
+    "gelu exact": {"x": (3, 5, 7)},
+    "swiglu": {"gate": (3, 5, 7), "up": (3, 5, 7)},
+    "add": {"a": (3, 5, 7), "b": (3, 5, 7)},
+    "route": {"logits": (3, 6, 5)},
+    "experts": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9)},
+    "loss": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
+    "loss in 2 parts": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
+}
+WHOLE = ("tokens", "targets", "segments")
+
+
+def whole(case, name, shape):
+    """Integers below the vocabulary; one in seven targets is -1, to be ignored; segments grow along a sample."""
+    if name == "segments":
+        at = torch.arange(shape[1])
+        return ((at > shape[1] // 3).long() + (at > shape[1] // 2).long()).expand(shape)
+    numbers = formula.bits(f"{case}/{name}", shape[0] * shape[1])
+    if name == "targets":
+        numbers = [-1 if n // 256 % 7 == 0 else n % VOCAB for n in numbers]
+    return torch.tensor([n % VOCAB if n >= 0 else -1 for n in numbers]).view(shape)
+
+
+def operator(case):
+    """One case in F64: the result, the loss beside it, and the gradient of everything that has one."""
+    inputs = {}
+    for name, shape in SHAPES[case].items():
+        inputs[name] = whole(case, name, shape) if name in WHOLE else formula.values(f"{case}/{name}", shape).requires_grad_()
+    result, loss = CASES[case](inputs)
+    found = {"inputs": {name: list(shape) for name, shape in SHAPES[case].items()}}
+    total = loss
+    if result is not None:
+        found["result"] = formula.digest("result", result)
+        total = total + (result * formula.values(f"{case}/seed", tuple(result.shape))).sum()
+    if torch.is_tensor(loss):
+        found["loss"] = loss.item()
+    total.backward()
+    found["gradients"] = {name: formula.digest(name, x.grad) for name, x in inputs.items() if name not in WHOLE}
+    return found
+
+
+def adamw(elements, steps, lr, betas, eps, decay, scale):
+    """torch.optim.AdamW on one tensor; every gradient is multiplied by `scale` first, as clipping does."""
+    x = formula.values("adamw/parameter", (elements,)).requires_grad_()
+    optimizer = torch.optim.AdamW([x], lr=lr, betas=betas, eps=eps, weight_decay=decay, foreach=False)
+    squares = []
+    for step in range(steps):
+        gradient = formula.values(f"adamw/gradient {step}", (elements,))
+        squares.append(gradient.square().sum().item())
+        x.grad = gradient * scale
+        optimizer.step()
+    state = optimizer.state[x]
+    how = {"elements": elements, "steps": steps, "lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": decay, "scale": scale}
+    results = {"parameter": x, "m": state["exp_avg"], "v": state["exp_avg_sq"]}
+    return {"how": how, "squares": squares, "results": {name: formula.digest(name, t) for name, t in results.items()}}
+
+
+def write(folder):
+    torch.set_default_dtype(torch.float64)
+    formula.write(f"{folder}/operators.json", {"kind": "operators", "cases": {case: operator(case) for case in CASES}}, 15)
+    updates = {"tail": adamw(37, 3, 3e-3, (0.9, 0.95), 1e-8, 0.1, 1.0), "clipped": adamw(37, 4, 1e-2, (0.8, 0.99), 0.25, 0.3, 0.125),
+               "several blocks": adamw(20001, 2, 1e-3, (0.9, 0.999), 1e-3, 0.0, 0.5)}
+    formula.write(f"{folder}/adamw.json", {"kind": "adamw", "cases": updates}, 15)
