@@ -161,6 +161,7 @@ static bool accumulates(enum hspmd_opcode opcode, int output)
 	case HSPMD_OP_LINEAR_GRAD_X:
 	case HSPMD_OP_LINEAR_GRAD_W:
 	case HSPMD_OP_LOSS:
+	case HSPMD_OP_ATTENTION_SINKS_GRAD:
 		return true;
 	case HSPMD_OP_LAYERNORM_GRAD:
 	case HSPMD_OP_RMSNORM_GRAD:
