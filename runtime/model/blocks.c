@@ -93,6 +93,15 @@ int hspmd_builder_gated_mlp(struct hspmd_builder *b, int x, const char *name, in
 	return named(b, act, name, "down_proj", h, ffn, d->mlp_bias, (struct hspmd_cut){ 1, 1 });
 }
 
+/* A parameter of all experts, which are split as wholes. */
+static int stack(struct hspmd_builder *b, const char *name, const char *part, struct hspmd_shape shape)
+{
+	char full[80];
+	snprintf(full, sizeof full, "%s.%s", name, part);
+	return shape.rank > 2 ? hspmd_builder_matrix(b, full, shape, b->d->init_range, 0, 1)
+	                      : hspmd_builder_vector(b, full, shape, 0, 0, 1);
+}
+
 int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_expert_names *names)
 {
 	const struct hspmd_decoder *d = b->d;
@@ -102,15 +111,21 @@ int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_exp
 		.experts_per_token = d->experts.per_token,
 		.router = d->experts.router,
 		.activation = d->activation,
+		.limit = d->experts.limit,
 		.scale = d->experts.aux_coef * b->how->loss_scale,
 	};
 	int routed[HSPMD_OP_MAX_IO];
-	int logits = hspmd_builder_projection(b, x, names->router, n, h, false, (struct hspmd_cut){ -1, 1 });
-	int weights = hspmd_builder_op(b, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
-	int gate = hspmd_builder_matrix(b, names->gate, HSPMD_SHAPE(n, f, h), d->init_range, 0, 1);
-	int up = hspmd_builder_matrix(b, names->up, HSPMD_SHAPE(n, f, h), d->init_range, 0, 1);
-	int down = hspmd_builder_matrix(b, names->down, HSPMD_SHAPE(n, h, f), d->init_range, 0, 1);
-	return hspmd_builder_op(b, HSPMD_OP_EXPERTS, &attr, (int[]){ x, routed[1], weights, gate, up, down }, 6, NULL);
+	bool biases = d->experts.biases;
+	int logits = hspmd_builder_projection(b, x, names->router, n, h, biases, (struct hspmd_cut){ -1, 1 });
+	int in[9] = { x, -1, hspmd_builder_op(b, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed) };
+	in[1] = routed[1];
+	in[3] = stack(b, names->gate, "weight", HSPMD_SHAPE(n, f, h));
+	in[4] = stack(b, names->up, "weight", HSPMD_SHAPE(n, f, h));
+	in[5] = stack(b, names->down, "weight", HSPMD_SHAPE(n, h, f));
+	in[6] = biases ? stack(b, names->gate, "bias", HSPMD_SHAPE(n, f)) : -1;
+	in[7] = biases ? stack(b, names->up, "bias", HSPMD_SHAPE(n, f)) : -1;
+	in[8] = biases ? stack(b, names->down, "bias", HSPMD_SHAPE(n, h)) : -1;
+	return hspmd_builder_op(b, HSPMD_OP_EXPERTS, &attr, in, biases ? 9 : 6, NULL);
 }
 
 /* ---- blocks */

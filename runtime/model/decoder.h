@@ -41,6 +41,7 @@ struct hspmd_decoder {
 		enum hspmd_router router;
 		double aux_coef; /* factor of the loss that balances the experts' tokens */
 		double limit;    /* of the clamped activation */
+		bool biases;     /* of the router and the experts' matrices */
 	} experts;
 };
 

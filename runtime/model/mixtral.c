@@ -22,9 +22,9 @@ static int block(struct hspmd_builder *b, int x)
 {
 	static const struct hspmd_expert_names names = {
 		.router = "block_sparse_moe.gate",
-		.gate = "block_sparse_moe.experts.w1.weight",
-		.up = "block_sparse_moe.experts.w3.weight",
-		.down = "block_sparse_moe.experts.w2.weight",
+		.gate = "block_sparse_moe.experts.w1",
+		.up = "block_sparse_moe.experts.w3",
+		.down = "block_sparse_moe.experts.w2",
 	};
 	return hspmd_builder_llama_block(b, x, &names);
 }

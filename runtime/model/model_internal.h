@@ -61,7 +61,8 @@ int hspmd_builder_self_attention(struct hspmd_builder *b, int x, const char *nam
 /* "mlp.gate_proj", "up_proj", "down_proj" with the decoder's activation. */
 int hspmd_builder_gated_mlp(struct hspmd_builder *b, int x, const char *name, int64_t ffn);
 
-/* Router "<router>" and experts: stacks of matrices "<gate>", "<up>" [E, F, H] and "<down>" [E, H, F]. */
+/* Router "<router>" and experts: stacks of matrices "<gate>.weight", "<up>.weight" [E, F, H] and "<down>.weight" [E, H, F]; and "<..>.bias" if
+ * the decoder has them. */
 struct hspmd_expert_names {
 	const char *router, *gate, *up, *down;
 };

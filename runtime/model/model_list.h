@@ -8,6 +8,7 @@
 	X(gemma3)                                                                                                                          \
 	X(gpt2)                                                                                                                            \
 	X(gpt_neox)                                                                                                                        \
+	X(gpt_oss)                                                                                                                         \
 	X(llama)                                                                                                                           \
 	X(mistral)                                                                                                                         \
 	X(mixtral)                                                                                                                         \

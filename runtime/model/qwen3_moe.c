@@ -42,9 +42,9 @@ static int block(struct hspmd_builder *b, int x)
 {
 	static const struct hspmd_expert_names names = {
 		.router = "mlp.gate",
-		.gate = "mlp.experts.gate_proj.weight",
-		.up = "mlp.experts.up_proj.weight",
-		.down = "mlp.experts.down_proj.weight",
+		.gate = "mlp.experts.gate_proj",
+		.up = "mlp.experts.up_proj",
+		.down = "mlp.experts.down_proj",
 	};
 	return hspmd_builder_llama_block(b, x, &names);
 }

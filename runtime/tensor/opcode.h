@@ -86,10 +86,12 @@ enum hspmd_opcode {
 	 * (mean over the sample of its probability among all experts). load: the tokens of each sample sent to each expert. */
 	HSPMD_OP_TOPK_ROUTER,
 	HSPMD_OP_TOPK_ROUTER_GRAD, /* dweights, r, weights, choice, load -> dr */
-	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F] -> y[B,T,H] with the local experts only (partial if E or F is
-	 * split) */
+	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F], biases of gate[E,F], up[E,F] and down[E,H] (all three or none) ->
+	 * y[B,T,H] with the local experts only (partial if E or F is split; the part of F that starts at 0 adds down's bias).
+	 * attr.activation */
 	HSPMD_OP_EXPERTS,
-	HSPMD_OP_EXPERTS_GRAD, /* dy, x, choice, weights, gate, up, down -> dx, dweights, dgate (acc), dup (acc), ddown (acc) */
+	/* dy, x, choice, weights, gate, up, down, (biases) -> dx, dweights, dgate (acc), dup (acc), ddown (acc), (dbiases (acc)) */
+	HSPMD_OP_EXPERTS_GRAD,
 	/* ---- operators outside a model's graph */
 	HSPMD_OP_SUM_SQUARES, /* x -> sum[1] F64 (acc); the same bits for any number of threads */
 	HSPMD_OP_ADAMW,  /* gradient -> parameter, m, v, updated in place; on CUDA an optional output: the parameter in BF16, rounded as by

@@ -50,6 +50,8 @@ MODELS = {
                       rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}})},
     "gpt_neox": dict(NEOX, use_parallel_residual=True),
     "gpt_neox-serial": dict(NEOX, use_parallel_residual=False, rotary_pct=1.0, tie_word_embeddings=True, hidden_act="gelu_new"),
+    "gpt_oss": dict(SIZES, model_type="gpt_oss", tie_word_embeddings=False, head_dim=8, num_local_experts=5, num_experts_per_tok=2, sliding_window=5, pad_token_id=None,
+                    rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 16}),
     "qwen3_moe": dict(SIZES, model_type="qwen3_moe", tie_word_embeddings=False, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=10, norm_topk_prob=True,
                       num_hidden_layers=3, decoder_sparse_step=2, head_dim=6),
     "qwen3_moe-all": dict(SIZES, model_type="qwen3_moe", tie_word_embeddings=False, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=10, norm_topk_prob=False),

@@ -84,6 +84,16 @@ def mixture_gelu(i):
     return experts(i["x"], weights, choice, i["gate"], i["up"], i["down"], lambda x: F.gelu(x, approximate="tanh")), balance
 
 
+def mixture_biased(i):
+    weights, choice, balance = route(i["logits"], 2, 0.7)
+    y = torch.zeros_like(i["x"])
+    for e in range(i["gate"].shape[0]):
+        share = (weights * (choice == e)).sum(-1, keepdim=True)
+        act = clamped(i["x"] @ i["gate"][e].T + i["gate_bias"][e], i["x"] @ i["up"][e].T + i["up_bias"][e], 1.1)
+        y = y + share * (act @ i["down"][e].T + i["down_bias"][e])
+    return y, balance
+
+
 def routed_over_all(i):
     _, choice, balance = route(i["logits"], 2, 0.7)
     return i["logits"].softmax(-1).gather(-1, choice), balance
@@ -131,6 +141,7 @@ CASES = {
     "route over all": routed_over_all,
     "experts": mixture,
     "experts gelu": mixture_gelu,
+    "experts with biases": mixture_biased,
     "loss": loss,
     "loss in 2 parts": loss,
 }
@@ -169,6 +180,8 @@ SHAPES = {
     "route over all": {"logits": (3, 6, 5)},
     "experts": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9)},
     "experts gelu": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9)},
+    "experts with biases": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9), "gate_bias": (5, 9), "up_bias": (5, 9),
+                            "down_bias": (5, 7)},
     "loss": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
     "loss in 2 parts": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
 }

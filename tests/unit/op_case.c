@@ -266,6 +266,23 @@ static int build_experts_gelu(struct hspmd_graph *g, enum hspmd_dtype type)
 	return mixture(g, type, HSPMD_GELU_TANH);
 }
 
+static int build_experts_biases(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7, .activation = HSPMD_CLAMPED, .limit = 1.1 };
+	int logits = op_case_parameter(g, type, "logits", SHAPE(3, 6, 5)), routed[HSPMD_OP_MAX_IO];
+	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 6, 7)),
+		     routed[1],
+		     routed[0],
+		     op_case_parameter(g, type, "gate", SHAPE(5, 9, 7)),
+		     op_case_parameter(g, type, "up", SHAPE(5, 9, 7)),
+		     op_case_parameter(g, type, "down", SHAPE(5, 7, 9)),
+		     op_case_parameter(g, type, "gate_bias", SHAPE(5, 9)),
+		     op_case_parameter(g, type, "up_bias", SHAPE(5, 9)),
+		     op_case_parameter(g, type, "down_bias", SHAPE(5, 7)) };
+	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 9, NULL);
+}
+
 static int loss_in_parts(struct hspmd_graph *g, enum hspmd_dtype type, int parts)
 {
 	struct hspmd_op_attr attr = { .parts = parts, .scale = 0.3 };
@@ -317,6 +334,7 @@ const struct op_case op_cases[] = {
 	{ "route over all", build_route_all, false },
 	{ "experts", build_experts, false },
 	{ "experts gelu", build_experts_gelu, false },
+	{ "experts with biases", build_experts_biases, false },
 	{ "loss", build_loss, false },
 	{ "loss in 2 parts", build_loss_parts, false },
 };
