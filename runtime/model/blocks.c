@@ -6,7 +6,7 @@
 
 /* ---- attention */
 
-static int rotate(struct hspmd_builder *b, int x)
+int hspmd_builder_rotate(struct hspmd_builder *b, int x, int64_t head_dim)
 {
 	enum hspmd_rotation which = hspmd_builder_layer(b)->rotation;
 	if (which == HSPMD_ROTATION_NONE || b->d->rope[which].dims == 0)
@@ -18,8 +18,8 @@ static int rotate(struct hspmd_builder *b, int x)
 		b->frequencies[which] = hspmd_graph_constant(b->g, frequencies, (size_t)(r->dims / 2));
 	}
 	struct hspmd_op_attr attr = {
-		.head_dim = b->d->head_dim,
-		.rotary = r->dims < b->d->head_dim ? r->dims : 0,
+		.head_dim = head_dim,
+		.rotary = r->dims < head_dim ? r->dims : 0,
 		.theta = r->theta,
 		.frequencies = b->frequencies[which],
 		.rotation_scale = r->scale,
@@ -74,8 +74,8 @@ int hspmd_builder_self_attention(struct hspmd_builder *b, int x, const char *nam
 	int q = named(b, x, name, "q_proj", width, h, d->qkv_bias, by_group);
 	int k = named(b, x, name, "k_proj", kv_width, h, d->qkv_bias, by_kv_head);
 	int v = named(b, x, name, "v_proj", kv_width, h, d->qkv_bias, by_kv_head);
-	q = rotate(b, norm_heads(b, q, name, "q_norm", width));
-	k = rotate(b, norm_heads(b, k, name, "k_norm", kv_width));
+	q = hspmd_builder_rotate(b, norm_heads(b, q, name, "q_norm", width), d->head_dim);
+	k = hspmd_builder_rotate(b, norm_heads(b, k, name, "k_norm", kv_width), d->head_dim);
 	int o = hspmd_builder_attention(b, &attr, (int[]){ q, k, v }, 3, sinks_of(b, name, group));
 	return named(b, o, name, out, h, width, d->out_bias, from_group);
 }
@@ -110,6 +110,10 @@ int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_exp
 		.experts = d->experts.count,
 		.experts_per_token = d->experts.per_token,
 		.router = d->experts.router,
+		.weight_scale = d->experts.weight_scale,
+		.groups = d->experts.groups,
+		.top_groups = d->experts.top_groups,
+		.group_best = d->experts.group_best,
 		.activation = d->activation,
 		.limit = d->experts.limit,
 		.scale = d->experts.aux_coef * b->how->loss_scale,
@@ -117,7 +121,8 @@ int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_exp
 	int routed[HSPMD_OP_MAX_IO];
 	bool biases = d->experts.biases;
 	int logits = hspmd_builder_projection(b, x, names->router, n, h, biases, (struct hspmd_cut){ -1, 1 });
-	int in[9] = { x, -1, hspmd_builder_op(b, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed) };
+	int chosen_by[] = { logits, d->experts.choice_bias ? hspmd_builder_vector(b, "mlp.gate.e_score_correction_bias", HSPMD_SHAPE(n), 0, -1, 1) : -1 };
+	int in[9] = { x, -1, hspmd_builder_op(b, HSPMD_OP_TOPK_ROUTER, &attr, chosen_by, d->experts.choice_bias ? 2 : 1, routed) };
 	in[1] = routed[1];
 	in[3] = stack(b, names->gate, "weight", HSPMD_SHAPE(n, f, h));
 	in[4] = stack(b, names->up, "weight", HSPMD_SHAPE(n, f, h));

@@ -41,6 +41,9 @@ struct hspmd_decoder {
 		enum hspmd_router router;
 		double aux_coef; /* factor of the loss that balances the experts' tokens */
 		double limit;    /* of the clamped activation */
+		double weight_scale;                 /* factor of the router's weights; 0: 1 */
+		int groups, top_groups, group_best; /* of which experts are chosen (TOPK_ROUTER); groups 0: none */
+		bool choice_bias;                    /* the choice of experts adds a bias that has no gradient */
 		bool biases;     /* of the router and the experts' matrices */
 	} experts;
 };

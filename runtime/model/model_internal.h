@@ -56,6 +56,10 @@ int hspmd_builder_embedding(struct hspmd_builder *b, const char *prefix, const c
  * vocabulary. */
 void hspmd_builder_head(struct hspmd_builder *b, int x, const char *prefix, const char *norm, const char *head, int table);
 
+/* Rotary positions of this layer, for heads of head_dim elements. */
+int hspmd_builder_rotate(struct hspmd_builder *b, int x, int64_t head_dim);
+/* RMS norm with "<name>.weight" and this eps. */
+int hspmd_builder_rms_norm(struct hspmd_builder *b, int x, const char *name, int64_t width, double eps);
 /* A block's attention with projections "<name>.q_proj", "k_proj", "v_proj" and `out`, by the decoder's values. */
 int hspmd_builder_self_attention(struct hspmd_builder *b, int x, const char *name, const char *out);
 /* "mlp.gate_proj", "up_proj", "down_proj" with the decoder's activation. */

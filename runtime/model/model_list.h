@@ -4,6 +4,8 @@
 #define HSPMD_MODEL_MODEL_LIST_H
 
 #define HSPMD_MODELS(X)                                                                                                                    \
+	X(deepseek_v2)                                                                                                                     \
+	X(deepseek_v3)                                                                                                                     \
 	X(gemma2)                                                                                                                          \
 	X(gemma3)                                                                                                                          \
 	X(gpt2)                                                                                                                            \

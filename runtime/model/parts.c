@@ -58,6 +58,15 @@ int hspmd_builder_norm(struct hspmd_builder *b, int x, const char *name, int64_t
 	return hspmd_builder_op(b, HSPMD_OP_LAYERNORM, &attr, (int[]){ x, gain, bias }, 3, outputs);
 }
 
+int hspmd_builder_rms_norm(struct hspmd_builder *b, int x, const char *name, int64_t width, double eps)
+{
+	char full[96];
+	int outputs[HSPMD_OP_MAX_IO];
+	struct hspmd_op_attr attr = { .eps = eps };
+	snprintf(full, sizeof full, "%s.weight", name);
+	return hspmd_builder_op(b, HSPMD_OP_RMSNORM, &attr, (int[]){ x, hspmd_builder_vector(b, full, HSPMD_SHAPE(width), 1, -1, 1) }, 2, outputs);
+}
+
 int hspmd_builder_attention(struct hspmd_builder *b, const struct hspmd_op_attr *attr, const int *inputs, int count, int sinks)
 {
 	int in[HSPMD_OP_MAX_IO], outputs[HSPMD_OP_MAX_IO];

@@ -81,10 +81,15 @@ void hspmd_place_rows(struct hspmd_file_piece *piece, int64_t first, int64_t row
 	piece->shape.dim[0] = rows;
 }
 
+void hspmd_place_blocks(struct hspmd_file_piece *piece, int64_t first, int64_t block, int64_t period)
+{
+	piece->first = first * piece->stride[0];
+	piece->block = block;
+	piece->block_stride = period * piece->stride[0];
+	piece->shape.dim[0] = piece->shape.dim[0] / block * period;
+}
+
 void hspmd_place_interleaved(struct hspmd_file_piece *piece, int64_t number, int64_t count, int64_t block)
 {
-	piece->first = number * block * piece->stride[0];
-	piece->block = block;
-	piece->block_stride = count * block * piece->stride[0];
-	piece->shape.dim[0] *= count;
+	hspmd_place_blocks(piece, number * block, block, count * block);
 }

@@ -12,4 +12,7 @@ void hspmd_place_rows(struct hspmd_file_piece *piece, int64_t first, int64_t row
 /* `count` tensors of the same shape have turns of `block` rows in the file; ours is number `number`. */
 void hspmd_place_interleaved(struct hspmd_file_piece *piece, int64_t number, int64_t count, int64_t block);
 
+/* Our rows stand in blocks of `block` rows; in the file a block begins every `period` rows, the first at row `first`. */
+void hspmd_place_blocks(struct hspmd_file_piece *piece, int64_t first, int64_t block, int64_t period);
+
 #endif

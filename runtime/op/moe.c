@@ -15,6 +15,14 @@ static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	int64_t b = v->in[0].dim[0], t = v->in[0].dim[1], k = v->attr->experts_per_token;
 	if (k < 1 || k > v->attr->experts)
 		return hspmd_fail(err, "%" PRId64 " experts per token, expected 1..%d", k, v->attr->experts);
+	if (v->attr->groups && (v->attr->experts % v->attr->groups || v->attr->groups > 64 || v->attr->top_groups < 1 ||
+	                        v->attr->top_groups > v->attr->groups ||
+	                        k > (int64_t)v->attr->experts / v->attr->groups * v->attr->top_groups))
+		return hspmd_fail(err, "%d experts in %d groups, of which %d are chosen", v->attr->experts, v->attr->groups,
+		                  v->attr->top_groups);
+	if (hspmd_op_has_input(v, 1) && (hspmd_op_expect(v, 1, 1, false, err) ||
+	                                 hspmd_op_expect_dim(v, 1, 0, v->attr->experts, "the number of experts", err)))
+		return -1;
 	v->out[0] = v->out[1] = (struct hspmd_shape){ 3, { b, t, k } };
 	v->out[2] = (struct hspmd_shape){ 1, { 1 } };
 	v->out[3] = (struct hspmd_shape){ 2, { b, v->attr->experts } };
@@ -29,19 +37,19 @@ static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 static void route_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "b!!" }, .out = { "b!!", "b!!", "!/b", "b!" } };
+	*r = (struct hspmd_op_rule){ .in = { "b!!", "!" }, .out = { "b!!", "b!!", "!/b", "b!" } };
 }
 
 static void route_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "b!!", "b!!", "b!!", "b!!", "b!" }, .out = { "b!!" }, .priority = "41230" };
+	*r = (struct hspmd_op_rule){ .in = { "b!!", "b!!", "b!!", "b!!", "b!" }, .out = { "b!!", "!/b" }, .priority = "41230" };
 }
 
 static int route_backward(struct hspmd_graph *g, const struct hspmd_op *op)
 {
 	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->in[0], op->out[0], op->out[1], op->out[3] };
-	return hspmd_graph_append_grad(g, HSPMD_OP_TOPK_ROUTER_GRAD, &op->attr, op->layer, in, 5, op->in, 1);
+	return hspmd_graph_append_grad(g, HSPMD_OP_TOPK_ROUTER_GRAD, &op->attr, op->layer, in, 5, op->in, op->input_count);
 }
 
 static int expect_biases(const struct hspmd_op_view *v, const struct hspmd_shape *gate, int64_t width, struct hspmd_error *err)
@@ -124,7 +132,7 @@ static void experts_grad_cost(const struct hspmd_op_view *v, double *flops, doub
 extern const struct hspmd_op_type hspmd_op_topk_router, hspmd_op_topk_router_grad, hspmd_op_experts, hspmd_op_experts_grad;
 const struct hspmd_op_type hspmd_op_topk_router = {
 	.min_inputs = 1,
-	.max_inputs = 1,
+	.max_inputs = 2,
 	.output_count = 4,
 	.shape = route_shape,
 	.rule = route_rule,

@@ -21,6 +21,8 @@ enum hspmd_activation {
 enum hspmd_router {
 	HSPMD_ROUTER_CHOSEN, /* softmax over the chosen experts */
 	HSPMD_ROUTER_ALL,    /* softmax over all experts; the weights of the chosen ones do not add up to 1 */
+	HSPMD_ROUTER_SIGMOID,     /* sigmoid, divided by the sum over the chosen experts */
+	HSPMD_ROUTER_SIGMOID_ALL, /* sigmoid */
 };
 
 enum hspmd_opcode {
@@ -68,6 +70,12 @@ enum hspmd_opcode {
 	HSPMD_OP_SWIGLU_GRAD, /* dy, gate, up -> dgate, dup */
 	/* a, b -> a + b; may be done in place on a */
 	HSPMD_OP_ADD,
+	/* a[B,T,n*p], b[B,T,n*q], or b[B,T,q] for all heads (attr.whole_kv), or absent (zeros) -> y[B,T,n*(p+q)]: the elements of a and then
+	 * those of b, head by head. attr.part = p, attr.head_dim = p + q */
+	HSPMD_OP_JOIN_HEADS,
+	HSPMD_OP_JOIN_HEADS_GRAD, /* dy -> da, db */
+	/* x[B,T,n*head_dim] -> y[B,T,n*part]: the first attr.part elements of each head */
+	HSPMD_OP_TAKE_HEADS,
 	/* x -> attr.scale * x */
 	HSPMD_OP_SCALE,
 	/* x -> attr.softcap * tanh(x / attr.softcap) */
@@ -81,11 +89,12 @@ enum hspmd_opcode {
 	HSPMD_OP_LOSS,
 	/* logits, targets, stats[P,B,T,3] -> dlogits = attr.scale * (softmax - onehot); may overwrite logits in place */
 	HSPMD_OP_LOSS_GRAD,
-	/* Mixture of experts. Router logits r[B,T,E] -> weights[B,T,k] of the k largest (attr.router), choice[B,T,k] I32, aux[1] F64
+	/* Mixture of experts. Router logits r[B,T,E], bias[E] (optional: added to the sigmoid, for the choice alone) -> weights[B,T,k] of the k largest (attr.router, times attr.weight_scale; 0: 1; attr.groups: only
+	 * experts of the attr.top_groups groups with the largest sum of attr.group_best members, 1 or 2, are chosen), choice[B,T,k] I32, aux[1] F64
 	 * (acc), and load[B,E]. aux: attr.scale * sum over samples of E * sum over experts of (tokens of the sample sent to the expert) *
 	 * (mean over the sample of its probability among all experts). load: the tokens of each sample sent to each expert. */
 	HSPMD_OP_TOPK_ROUTER,
-	HSPMD_OP_TOPK_ROUTER_GRAD, /* dweights, r, weights, choice, load -> dr */
+	HSPMD_OP_TOPK_ROUTER_GRAD, /* dweights, r, weights, choice, load -> dr, dbias (acc): 0, for the choice has no gradient */
 	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F], biases of gate[E,F], up[E,F] and down[E,H] (all three or none) ->
 	 * y[B,T,H] with the local experts only (partial if E or F is split; the part of F that starts at 0 adds down's bias).
 	 * attr.activation */
@@ -124,12 +133,13 @@ struct hspmd_op_attr {
 	int64_t head_dim;
 	int64_t heads, kv_heads; /* of the whole tensor */
 	int64_t window;
+	int64_t part;
 	int parts;
-	int experts, experts_per_token;
+	int experts, experts_per_token, groups, top_groups, group_best;
 	bool transposed, exact, stochastic, interleaved, plus_one, whole_kv;
 	enum hspmd_activation activation;
 	enum hspmd_router router;
-	double eps, theta, scale, softcap, limit;
+	double eps, theta, scale, softcap, limit, weight_scale;
 	int64_t rotary;
 	const double *frequencies; /* borrowed: hspmd_graph_constant */
 	double rotation_scale;

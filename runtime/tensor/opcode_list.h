@@ -27,6 +27,9 @@
 	X(SWIGLU, swiglu)                                                                                                                  \
 	X(SWIGLU_GRAD, swiglu_grad)                                                                                                        \
 	X(ADD, add)                                                                                                                        \
+	X(JOIN_HEADS, join_heads)                                                                                                          \
+	X(JOIN_HEADS_GRAD, join_heads_grad)                                                                                                \
+	X(TAKE_HEADS, take_heads)                                                                                                          \
 	X(SCALE, scale)                                                                                                                    \
 	X(SOFTCAP, softcap)                                                                                                                \
 	X(SOFTCAP_GRAD, softcap_grad)                                                                                                      \

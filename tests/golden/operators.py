@@ -99,6 +99,26 @@ def routed_over_all(i):
     return i["logits"].softmax(-1).gather(-1, choice), balance
 
 
+def routed_in_groups(i, score, weight, best, normalised):
+    """The 2 best of 6 experts, within the best 2 of 3 groups by the sum of their `best` largest scores."""
+    logits = i["logits"]
+    chosen_by = score(logits) + (i["bias"].detach() if "bias" in i else 0)
+    groups = chosen_by.unflatten(-1, (3, 2)).topk(best, -1)[0].sum(-1).topk(2, -1)[1]
+    inside = torch.zeros(*logits.shape[:-1], 3).scatter_(-1, groups, 1.0).repeat_interleave(2, -1).bool()
+    choice = chosen_by.masked_fill(~inside, float("-inf")).topk(2, -1)[1]
+    load = F.one_hot(choice, 6).sum((1, 2)).to(logits.dtype)
+    balance = 0.7 * 6 * (load * logits.softmax(-1).mean(1)).sum()
+    weights = weight(logits).gather(-1, choice)
+    if "bias" in i:
+        balance = balance + 0 * i["bias"].sum()
+    return 1.5 * (weights / weights.sum(-1, keepdim=True) if normalised else weights), balance
+
+
+def join_shared(i):
+    y = torch.cat((i["a"].unflatten(-1, (4, 3)), i["b"][:, :, None].expand(2, 7, 4, 2)), -1)[..., :4]
+    return torch.cat((y, torch.zeros(2, 7, 4, 1, dtype=y.dtype)), -1).flatten(-2)
+
+
 def loss(i):
     return None, 0.3 * F.cross_entropy(i["logits"].flatten(0, 1), i["targets"].flatten(), ignore_index=-1, reduction="sum")
 
@@ -139,6 +159,11 @@ CASES = {
     "softcap": lambda i: (0.9 * torch.tanh(i["x"] / 0.9), 0),
     "route": routed,
     "route over all": routed_over_all,
+    "route in groups": lambda i: routed_in_groups(i, lambda x: x, lambda x: x.softmax(-1), 1, False),
+    "route by sigmoid": lambda i: routed_in_groups(i, torch.sigmoid, torch.sigmoid, 2, True),
+    "route by sigmoid over all": lambda i: routed_in_groups(i, torch.sigmoid, torch.sigmoid, 2, False),
+    "join heads": lambda i: (torch.cat((i["a"].unflatten(-1, (4, 3)), i["b"].unflatten(-1, (4, 2))), -1).flatten(-2), 0),
+    "join heads, shared": lambda i: (join_shared(i), 0),
     "experts": mixture,
     "experts gelu": mixture_gelu,
     "experts with biases": mixture_biased,
@@ -178,6 +203,11 @@ SHAPES = {
     "softcap": {"x": (3, 5, 7)},
     "route": {"logits": (3, 6, 5)},
     "route over all": {"logits": (3, 6, 5)},
+    "route in groups": {"logits": (3, 6, 6)},
+    "route by sigmoid": {"logits": (3, 6, 6), "bias": (6,)},
+    "route by sigmoid over all": {"logits": (3, 6, 6), "bias": (6,)},
+    "join heads": {"a": (2, 7, 12), "b": (2, 7, 8)},
+    "join heads, shared": {"a": (2, 7, 12), "b": (2, 7, 2)},
     "experts": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9)},
     "experts gelu": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9)},
     "experts with biases": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9), "gate_bias": (5, 9), "up_bias": (5, 9),

@@ -266,6 +266,50 @@ static int build_experts_gelu(struct hspmd_graph *g, enum hspmd_dtype type)
 	return mixture(g, type, HSPMD_GELU_TANH);
 }
 
+static int routed(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_router router, int group_best)
+{
+	struct hspmd_op_attr attr = { .experts = 6, .experts_per_token = 2, .scale = 0.7, .router = router, .weight_scale = 1.5 };
+	attr.groups = 3;
+	attr.top_groups = 2;
+	attr.group_best = group_best;
+	int in[] = { op_case_parameter(g, type, "logits", SHAPE(3, 6, 6)), -1 };
+	if (group_best > 1)
+		in[1] = op_case_parameter(g, type, "bias", SHAPE(6));
+	return op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, in, group_best, NULL);
+}
+
+static int build_route_groups(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return routed(g, type, HSPMD_ROUTER_ALL, 1);
+}
+
+static int build_route_sigmoid(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return routed(g, type, HSPMD_ROUTER_SIGMOID, 2);
+}
+
+static int build_route_sigmoid_all(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return routed(g, type, HSPMD_ROUTER_SIGMOID_ALL, 2);
+}
+
+static int build_join_heads(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 5, .part = 3 };
+	int in[] = { op_case_parameter(g, type, "a", SHAPE(2, 7, 12)), op_case_parameter(g, type, "b", SHAPE(2, 7, 8)) };
+	return op_case_append(g, HSPMD_OP_JOIN_HEADS, &attr, in, 2, NULL);
+}
+
+/* One rest for all heads; of the result the first elements are taken, and filled up again. */
+static int build_join_shared(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 5, .part = 3, .whole_kv = true }, first = { .head_dim = 5, .part = 4 };
+	int in[] = { op_case_parameter(g, type, "a", SHAPE(2, 7, 12)), op_case_parameter(g, type, "b", SHAPE(2, 7, 2)) };
+	int y = op_case_append(g, HSPMD_OP_JOIN_HEADS, &attr, in, 2, NULL);
+	y = op_case_append(g, HSPMD_OP_TAKE_HEADS, &first, &y, 1, NULL);
+	return op_case_append(g, HSPMD_OP_JOIN_HEADS, &first, &y, 1, NULL);
+}
+
 static int build_experts_biases(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7, .activation = HSPMD_CLAMPED, .limit = 1.1 };
@@ -332,6 +376,11 @@ const struct op_case op_cases[] = {
 	{ "softcap", build_softcap, false },
 	{ "route", build_route, false },
 	{ "route over all", build_route_all, false },
+	{ "route in groups", build_route_groups, false },
+	{ "route by sigmoid", build_route_sigmoid, false },
+	{ "route by sigmoid over all", build_route_sigmoid_all, false },
+	{ "join heads", build_join_heads, false },
+	{ "join heads, shared", build_join_shared, false },
 	{ "experts", build_experts, false },
 	{ "experts gelu", build_experts_gelu, false },
 	{ "experts with biases", build_experts_biases, false },

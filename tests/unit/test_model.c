@@ -143,7 +143,7 @@ static void defaults_of_absent_keys(void **state)
 #define GPT2_SIZES "\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 2, \"n_layer\": 1, \"n_positions\": 32"
 
 static const struct edit wrong[] = {
-	{ "{}", "", "config.json: model_type: expected \"gemma2\", \"gemma3_text\", \"gemma3\", \"gpt2\", " },
+	{ "{}", "", "config.json: model_type: expected \"deepseek_v2\", \"deepseek_v3\", \"gemma2\", \"gemma3_text\", \"gemma3\", \"gpt2\", " },
 	{ "{\"model_type\": \"bert\"}", "", "\"qwen3_moe\" or \"smollm3\", got \"bert\"" },
 	{ "[]", "", "config.json: expected an object, got an array" },
 	{ "{\"model_type\": \"gpt2\", \"vocab_size\": 9}", "",

@@ -168,6 +168,8 @@ static bool accumulates(enum hspmd_opcode opcode, int output)
 		return output > 0;
 	case HSPMD_OP_TOPK_ROUTER:
 		return output == 2;
+	case HSPMD_OP_TOPK_ROUTER_GRAD:
+		return output == 1;
 	case HSPMD_OP_EXPERTS_GRAD:
 		return output > 1;
 	default:

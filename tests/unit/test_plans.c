@@ -54,6 +54,10 @@ static const char phi3[] = "{\"model_type\":\"phi3\"," TWO_KV ",\"sliding_window
 static const char gemma2[] = "{\"model_type\":\"gemma2\"," TWO_KV
                              ",\"head_dim\":8,\"sliding_window\":5,\"attn_logit_softcapping\":2,\"final_logit_softcapping\":3}";
 static const char gemma3[] = "{\"model_type\":\"gemma3_text\"," TWO_KV ",\"head_dim\":8,\"sliding_window\":5,\"sliding_window_pattern\":2}";
+static const char deepseek_v3[] =
+        "{\"model_type\":\"deepseek_v3\"," SIZES ",\"n_routed_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,\"n_group\":2,"
+        "\"topk_group\":1,\"first_k_dense_replace\":1,\"q_lora_rank\":9,\"kv_lora_rank\":7,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":4,"
+        "\"v_head_dim\":8,\"n_shared_experts\":1}";
 static const char gpt_oss[] = "{\"model_type\":\"gpt_oss\"," TWO_KV ",\"head_dim\":8,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"sliding_window\":5}";
 static const char gpt_neox[] = "{\"model_type\":\"gpt_neox\"," SIZES ",\"rotary_pct\":0.67}";
 static const struct model models[] = {
@@ -77,6 +81,7 @@ static const struct model models[] = {
 	{ "gemma2", gemma2, 5, 2, trainer_run },
 	{ "gemma2 on documents", gemma2, 5, 2, trainer_documents },
 	{ "gemma3", gemma3, 5, 2, trainer_run },
+	{ "deepseek_v3", deepseek_v3, 5, 4, trainer_run },
 	{ "gpt_oss", gpt_oss, 5, 4, trainer_run }, /* 4 experts and 4 heads, which share 2 of keys and values */
 	{ "gpt_neox", gpt_neox, 5, 4, trainer_run },
 };
