@@ -308,9 +308,9 @@ static int check_shared(const struct check *k)
 	return rc;
 }
 
-int hspmd_job_check_files(const struct hspmd_job *j, struct hspmd_model **model, struct hspmd_error *err)
+int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, struct hspmd_model **model, struct hspmd_error *err)
 {
-	struct hspmd_model *m = hspmd_model_read(j->model_path, err);
+	struct hspmd_model *m = read(j->model_path, err);
 	if (!m)
 		return hspmd_error_prefix(err, "%s: model", j->file);
 	struct check k = { j, m, err };

@@ -10,43 +10,31 @@
 
 #include "common/error.h"
 
-enum hspmd_model_type {
-	HSPMD_MODEL_GPT2,
-	HSPMD_MODEL_LLAMA,
-	HSPMD_MODEL_MISTRAL,
-	HSPMD_MODEL_QWEN2,
-	HSPMD_MODEL_MIXTRAL,
-	HSPMD_MODEL_TYPE_COUNT
-};
-extern const char *const hspmd_model_type_names[];
+/* A type of model (runtime/model/model_type.h), which has read the config.json and builds the graph. */
+struct hspmd_model_type;
 
 struct hspmd_model {
-	enum hspmd_model_type type;
+	const struct hspmd_model_type *type;
 	char *name; /* _name_or_path if given, else the model_type */
 	int block_count;
-	int64_t hidden;
+	int64_t hidden, vocab;
+	int64_t max_positions;
+	bool learnt_positions; /* the model has weights for max_positions positions, and no sample can be longer */
+	bool tied;             /* head shares the embedding */
+	bool dropout;          /* the config asks for dropout; hspmd trains without it, and warns once */
+	json_t *config;        /* the file as read, for export; owned */
+	void *own;             /* what only the type's own files read; one allocation, owned */
+
+	/* Sizes of a transformer block, from which costs are computed. */
 	int64_t heads, kv_heads, head_dim; /* q width = heads * head_dim */
 	int64_t ffn;                       /* inner width of the MLP (of one expert) */
-	int64_t vocab;
-	int64_t max_positions;
-	int64_t sliding_window; /* 0: none */
-	double norm_eps;
-	double rope_theta; /* 0: learnt positions (gpt2) */
-	double init_range; /* standard deviation of random weights */
-	bool rms_norm;     /* else layer norm with bias */
-	bool gated;        /* SwiGLU; else GELU (tanh form: gelu_new, gelu_pytorch_tanh) */
-	bool gelu_exact;   /* the erf form ("gelu") */
+	int64_t sliding_window;            /* of all layers; 0: none */
+	bool rms_norm;                     /* else layer norm with bias */
+	bool gated;                        /* else one activation without a gate */
 	bool qkv_bias, out_bias, mlp_bias;
-	bool tied;                      /* head shares the embedding */
 	int experts, experts_per_token; /* 0: dense */
-	double router_aux_coef;
-	bool dropout;   /* the config asks for dropout; hspmd trains without it, and warns once */
-	json_t *config; /* the file as read, for export; owned */
 };
 
-/* Read and check; errors name file and JSON path; an unsupported model_type lists the supported ones. */
-struct hspmd_model *hspmd_model_read(const char *path, struct hspmd_error *err);
-struct hspmd_model *hspmd_model_from_json(json_t *value, const char *name, struct hspmd_error *err);
 void hspmd_model_destroy(struct hspmd_model *m);
 
 int hspmd_model_layers(const struct hspmd_model *m); /* block_count + 2 */

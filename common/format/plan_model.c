@@ -50,14 +50,15 @@ bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd
 
 /* ---- parts of the model */
 
-/* In a stage with blocks each device of a tensor-parallel group has whole heads of keys and values, and whole experts. */
+/* In a stage with blocks each device of a tensor-parallel group has whole attention heads and whole experts. (If there are fewer heads of
+ * keys and values than devices, every device has all of those.) */
 static int check_stage(const struct hspmd_stage *s, const struct hspmd_model *m, struct hspmd_error *err)
 {
 	const struct {
 		int64_t parts;
 		const char *what;
 	} wholes[] = {
-		{ m->kv_heads, m->kv_heads < m->heads ? "key/value heads (num_key_value_heads)" : "attention heads" },
+		{ m->heads, "attention heads" },
 		{ m->experts ? m->experts : INT64_MAX, "experts (num_local_experts)" },
 	};
 	int tp = s->device_count / s->context;

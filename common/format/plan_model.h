@@ -14,7 +14,7 @@ enum hspmd_precision hspmd_plan_precision(const struct hspmd_plan *p, const stru
 bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked, char *why,
                                   size_t size);
 
-/* 0 if no tensor-parallel group has more devices than the model has indivisible parts (heads of keys and values, experts). Else -1 and err,
+/* 0 if no tensor-parallel group has more devices than the model has indivisible parts (attention heads, experts). Else -1 and err,
  * which names the plan's path, the group's size and the model's number of parts. */
 int hspmd_plan_check_model(const struct hspmd_plan *p, const struct hspmd_model *m, struct hspmd_error *err);
 

@@ -219,13 +219,18 @@ static int export_model(const struct checkpoint_options *o, struct checkpoint_in
 	struct checkpoint_group *c = checkpoint_index_choose(g, o->step, o->path, err);
 	if (!c)
 		return -1;
-	struct hspmd_model *m = o->config ? hspmd_model_read(o->config, err) : NULL;
-	if (o->config && !m)
+	json_t *config = json_object_get(c->manifest->job, "model");
+	if (!o->config && !json_is_object(config))
+		return hspmd_fail(err, "the checkpoint does not hold the model's config.json: name it with --config");
+	struct hspmd_model *m =
+	        o->config ? hspmd_model_read(o->config, err) : hspmd_model_from_json(config, "the checkpoint's config.json", err);
+	if (!m)
 		return -1;
-	const json_t *config = m ? m->config : json_object_get(c->manifest->job, "model");
-	struct hspmd_export_options how = { .folder = o->output, .config = config, .bf16 = o->bf16, .max_bytes = (uint64_t)o->max_bytes };
-	int rv = json_is_object(config) ? hspmd_weights_export(c->reader, c->manifest, &how, err)
-	                                : hspmd_fail(err, "the checkpoint does not hold the model's config.json: name it with --config");
+	struct hspmd_file_map map = hspmd_model_file_map(m);
+	struct hspmd_export_options how = {
+		.folder = o->output, .config = m->config, .map = &map, .bf16 = o->bf16, .max_bytes = (uint64_t)o->max_bytes
+	};
+	int rv = hspmd_weights_export(c->reader, c->manifest, &how, err);
 	hspmd_model_destroy(m);
 	if (!rv)
 		hspmd_info("step %" PRId64 " is in %s", c->step, o->output);
@@ -253,7 +258,8 @@ static int import_into(const struct checkpoint_options *o, struct hspmd_model *m
 	size_t count;
 	struct hspmd_import_tensor *tensors = parameters(graph, &count);
 	json_t *job = json_pack("{s:O, s:s}", "model", m->config, "imported", o->path);
-	int rv = tensors && job ? hspmd_weights_import(w, tensors, count, job, o->output, err) : hspmd_fail_memory(err, "importing");
+	struct hspmd_file_map map = hspmd_model_file_map(m);
+	int rv = tensors && job ? hspmd_weights_import(w, &map, tensors, count, job, o->output, err) : hspmd_fail_memory(err, "importing");
 	json_decref(job);
 	free(tensors);
 	hspmd_graph_destroy(graph);

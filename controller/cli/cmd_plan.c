@@ -14,6 +14,7 @@
 #include "controller/cli/plan_table.h"
 #include "controller/solver/solver.h"
 #include "runtime/facts/facts.h"
+#include "runtime/model/model.h"
 
 #define CHECK_LIMIT_S 5 /* for checking whether a given plan can run */
 

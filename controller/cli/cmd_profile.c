@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "controller/cli/commands.h"
 #include "runtime/measure/measure.h"
+#include "runtime/model/model.h"
 
 static const char head[] = "Usage: hspmd profile --model CONFIG [options]\n"
                            "       srun --mpi=pmix --ntasks-per-node=1 hspmd profile --model CONFIG [options]\n"
@@ -93,7 +94,7 @@ static int choose_seq_len(const struct hspmd_model *m, struct profile_options *o
 {
 	if (!o->wishes.seq_len)
 		o->wishes.seq_len = m->max_positions && m->max_positions < LONGEST_SEQ_LEN ? (int)m->max_positions : LONGEST_SEQ_LEN;
-	if (m->rope_theta == 0 && o->wishes.seq_len > m->max_positions)
+	if (m->learnt_positions && o->wishes.seq_len > m->max_positions)
 		return hspmd_fail(err, "--seq-len %d is beyond the model's %ld positions", o->wishes.seq_len, (long)m->max_positions);
 	return 0;
 }

@@ -28,6 +28,7 @@
 #include "controller/core/risk.h"
 #include "controller/ctld_client/protocol.h"
 #include "controller/slurm/job.h"
+#include "runtime/model/model.h"
 #include "runtime/state/checkpoint.h"
 #include "runtime/facts/facts.h"
 
@@ -61,7 +62,7 @@ struct run {
 
 static int read_job(struct run *r, struct hspmd_error *err)
 {
-	if (!(r->job = hspmd_job_read(r->opt.job, err)) || hspmd_job_check_files(r->job, &r->model, err))
+	if (!(r->job = hspmd_job_read(r->opt.job, err)) || hspmd_job_check_files(r->job, hspmd_model_read, &r->model, err))
 		return -1;
 	struct hspmd_graph_source source = hspmd_graph_source_job(r->model, r->job);
 	if (!(r->facts = hspmd_model_facts_build(&source, r->model->name, (int)r->job->seq_len, err)))

@@ -6,6 +6,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "runtime/generation/generation.h"
+#include "runtime/model/model.h"
 #include "runtime/state/checkpoint.h"
 #include "runtime/state/weights.h"
 
@@ -301,6 +302,7 @@ static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, j
 static int load_weights(struct hspmd_generation *g, struct hspmd_load_report *report, struct hspmd_error *err)
 {
 	struct hspmd_weights *weights = hspmd_weights_open(g->setup->job->init, err);
+	struct hspmd_file_map map = hspmd_model_file_map(g->setup->model);
 	int status = weights ? 0 : -1;
 	for (int i = 0; !status && i < g->program->state_count; i++) {
 		const struct hspmd_program_state *s = &g->program->states[i];
@@ -309,7 +311,7 @@ static int load_weights(struct hspmd_generation *g, struct hspmd_load_report *re
 		if (s->param < 0)
 			continue;
 		status = !host ? hspmd_fail_memory(err, "reading weights")
-		               : hspmd_weights_read(weights, s->name, &g->program->graph->tensors[s->tensor].shape, &s->shard.box, host,
+		               : hspmd_weights_read(weights, &map, s->name, &g->program->graph->tensors[s->tensor].shape, &s->shard.box, host,
 		                                    err);
 		if (!status)
 			status = hspmd_generation_put(g, i * HSPMD_STATE_KIND_COUNT + HSPMD_STATE_PARAM, &s->shard.box, host, err);

@@ -24,6 +24,9 @@ void hspmd_graph_destroy(struct hspmd_graph *g)
 		free(g->tensors[i].name);
 		hspmd_annotation_destroy(g->tensors[i].annotation);
 	}
+	for (size_t i = 0; i < g->constant_count; i++)
+		free(g->constants[i]);
+	free(g->constants);
 	free(g->tensors);
 	free(g->ops);
 	free(g);
@@ -129,6 +132,21 @@ int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotat
 		return g->failed ? -1 : 0;
 	hspmd_annotation_destroy(annotation);
 	return g->failed ? -1 : refuse(g);
+}
+
+const double *hspmd_graph_constant(struct hspmd_graph *g, const double *values, size_t count)
+{
+	if (g->failed)
+		return NULL;
+	double *copy = hspmd_calloc(count, sizeof *copy);
+	if (!copy || hspmd_array_grow(&g->constants, &g->constant_capacity, g->constant_count, sizeof *g->constants)) {
+		free(copy);
+		hspmd_fail_memory(&g->error, "building the graph");
+		refuse(g);
+		return NULL;
+	}
+	memcpy(copy, values, count * sizeof *copy);
+	return g->constants[g->constant_count++] = copy;
 }
 
 /* Reserves space for an operator, checks its inputs and fills *view for the operator's rules. NULL on failure. */

@@ -56,6 +56,8 @@ struct hspmd_graph {
 	struct hspmd_op *ops;
 	enum hspmd_dtype compute_dtype; /* dtype of parameters as operators use them, and so of all results; F32 unless set before the
 	                                   parameters are created. Summed gradients of parameters have hspmd_dtype_master of it */
+	size_t constant_count, constant_capacity;
+	double **constants;             /* arrays that attributes of operators point to */
 	bool in_backward;               /* operators appended now are backward ones */
 	bool failed;                    /* a building call failed: later ones do nothing and return -1 */
 	struct hspmd_error error;
@@ -73,6 +75,8 @@ int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_
 /* Sets the layout of a parameter or input on the devices of every stage that uses it, numbered from 0. The annotation must not be partial.
  * Takes ownership of the annotation, also on failure. 0 or -1 as above. */
 int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotation *annotation);
+/* A copy of an array, for attributes of operators: lives as long as the graph. NULL: failed as above. */
+const double *hspmd_graph_constant(struct hspmd_graph *g, const double *values, size_t count);
 /* Appends an operator. The operator's shape rule gives the outputs' shapes and dtypes. Inputs of -1 are absent optionals. `outputs` (may be
  * NULL) receives all output tensors. */
 int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,

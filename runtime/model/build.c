@@ -6,14 +6,9 @@
 #include "runtime/model/model_internal.h"
 #include "runtime/op/op.h"
 
-static int (*const families[HSPMD_MODEL_TYPE_COUNT])(struct hspmd_builder *) = {
-	[HSPMD_MODEL_GPT2] = hspmd_build_gpt2,   [HSPMD_MODEL_LLAMA] = hspmd_build_llama,   [HSPMD_MODEL_MISTRAL] = hspmd_build_llama,
-	[HSPMD_MODEL_QWEN2] = hspmd_build_llama, [HSPMD_MODEL_MIXTRAL] = hspmd_build_llama,
-};
-
 struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct hspmd_model_build_options *how, struct hspmd_error *err)
 {
-	if (how->seq_len > m->max_positions && m->rope_theta == 0) {
+	if (how->seq_len > m->max_positions && m->learnt_positions) {
 		hspmd_fail(err, "sequences of %" PRId64 " tokens, but the model has %" PRId64 " learnt positions", how->seq_len,
 		           m->max_positions);
 		return NULL;
@@ -24,12 +19,13 @@ struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct 
 		return NULL;
 	}
 	g->compute_dtype = how->bf16 ? HSPMD_BF16 : HSPMD_F32;
-	struct hspmd_builder b = { .g = g, .m = m, .how = how };
+	struct hspmd_builder b = { .g = g, .m = m, .d = m->own, .how = how };
 	b.tokens = hspmd_graph_input(g, HSPMD_TENSOR_TOKENS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0);
 	b.targets = hspmd_graph_input(g, HSPMD_TENSOR_TARGETS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), hspmd_model_layers(m) - 1);
 	b.segments = how->documents ? hspmd_graph_input(g, HSPMD_TENSOR_SEGMENTS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0) : -1;
-	if (families[m->type](&b) || (!how->forward_only && hspmd_graph_differentiate(g)) || g->failed) {
-		hspmd_fail(err, "model %s: %s", hspmd_model_type_names[m->type], g->error.text);
+	m->type->build(&b);
+	if (g->failed || (!how->forward_only && hspmd_graph_differentiate(g)) || g->failed) {
+		hspmd_fail(err, "model %s: %s", m->type->names[0], g->error.text);
 		hspmd_graph_destroy(g);
 		return NULL;
 	}

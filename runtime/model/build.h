@@ -3,14 +3,15 @@
 #ifndef HSPMD_MODEL_BUILD_H
 #define HSPMD_MODEL_BUILD_H
 
-#include "common/format/model.h"
 #include "runtime/graph/graph.h"
+#include "runtime/model/model.h"
 #include "runtime/tensor/input_names.h"
 
 struct hspmd_model_build_options {
 	int64_t batch; /* samples per micro-batch */
 	int64_t seq_len;
 	int vocab_parts;   /* shards of the vocabulary in the head's stage, 1: not split */
+	int widest;        /* devices of the largest tensor-parallel group, 0 or 1: none has several */
 	double loss_scale; /* factor of each token's loss: 1 / tokens of the global batch */
 	bool documents;    /* samples hold several documents, which do not attend to one another: adds the input HSPMD_TENSOR_SEGMENTS */
 	bool parts;        /* some stage's attention takes keys and values in parts: they are separate tensors in every model */

@@ -34,26 +34,47 @@ int hspmd_builder_linear(struct hspmd_builder *b, int x, int w, int bias, bool t
 	return hspmd_builder_op(b, HSPMD_OP_LINEAR, &attr, (int[]){ x, w, bias }, bias >= 0 ? 3 : 2, NULL);
 }
 
-int hspmd_builder_norm(struct hspmd_builder *b, int x, const char *name)
+int hspmd_builder_projection(struct hspmd_builder *b, int x, const char *name, int64_t out, int64_t in, bool bias, struct hspmd_cut cut)
+{
+	char full[96];
+	snprintf(full, sizeof full, "%s.weight", name);
+	int w = hspmd_builder_matrix(b, full, HSPMD_SHAPE(out, in), b->d->init_range, cut.dim, cut.unit);
+	snprintf(full, sizeof full, "%s.bias", name);
+	return hspmd_builder_linear(b, x, w,
+	                            bias ? hspmd_builder_vector(b, full, HSPMD_SHAPE(out), 0, cut.dim == 0 ? 0 : -1, cut.unit) : -1, false);
+}
+
+int hspmd_builder_norm(struct hspmd_builder *b, int x, const char *name, int64_t width)
 {
 	char full[96];
 	int outputs[HSPMD_OP_MAX_IO];
-	struct hspmd_op_attr attr = { .eps = b->m->norm_eps };
+	struct hspmd_op_attr attr = { .eps = b->d->norm_eps, .plus_one = b->d->gain_plus_one };
 	snprintf(full, sizeof full, "%s.weight", name);
-	int gain = hspmd_builder_vector(b, full, HSPMD_SHAPE(b->m->hidden), 1, -1, 1);
-	if (b->m->rms_norm)
+	int gain = hspmd_builder_vector(b, full, HSPMD_SHAPE(width), b->d->gain_plus_one ? 0 : 1, -1, 1);
+	if (!b->d->layer_norm)
 		return hspmd_builder_op(b, HSPMD_OP_RMSNORM, &attr, (int[]){ x, gain }, 2, outputs);
 	snprintf(full, sizeof full, "%s.bias", name);
-	int bias = hspmd_builder_vector(b, full, HSPMD_SHAPE(b->m->hidden), 0, -1, 1);
+	int bias = hspmd_builder_vector(b, full, HSPMD_SHAPE(width), 0, -1, 1);
 	return hspmd_builder_op(b, HSPMD_OP_LAYERNORM, &attr, (int[]){ x, gain, bias }, 3, outputs);
 }
 
-int hspmd_builder_attention(struct hspmd_builder *b, const struct hspmd_op_attr *attr, const int *inputs, int count)
+int hspmd_builder_rms_norm(struct hspmd_builder *b, int x, const char *name, int64_t width, double eps)
+{
+	char full[96];
+	int outputs[HSPMD_OP_MAX_IO];
+	struct hspmd_op_attr attr = { .eps = eps };
+	snprintf(full, sizeof full, "%s.weight", name);
+	return hspmd_builder_op(b, HSPMD_OP_RMSNORM, &attr, (int[]){ x, hspmd_builder_vector(b, full, HSPMD_SHAPE(width), 1, -1, 1) }, 2, outputs);
+}
+
+int hspmd_builder_attention(struct hspmd_builder *b, const struct hspmd_op_attr *attr, const int *inputs, int count, int sinks)
 {
 	int in[HSPMD_OP_MAX_IO], outputs[HSPMD_OP_MAX_IO];
 	memcpy(in, inputs, (size_t)count * sizeof *in);
-	if (b->segments >= 0)
+	if (b->segments >= 0 || sinks >= 0)
 		in[count++] = b->segments;
+	if (sinks >= 0)
+		in[count++] = sinks;
 	return hspmd_builder_op(b, HSPMD_OP_ATTENTION, attr, in, count, outputs);
 }
 
@@ -62,16 +83,35 @@ int hspmd_builder_add(struct hspmd_builder *b, int x, int y)
 	return hspmd_builder_op(b, HSPMD_OP_ADD, NULL, (int[]){ x, y }, 2, NULL);
 }
 
-void hspmd_builder_head(struct hspmd_builder *b, int x, const char *prefix, const char *norm, int table)
+void hspmd_builder_block(struct hspmd_builder *b, const char *blocks, int number)
+{
+	b->layer = number + 1;
+	snprintf(b->prefix, sizeof b->prefix, "%s%d.", blocks, number);
+}
+
+int hspmd_builder_embedding(struct hspmd_builder *b, const char *prefix, const char *name, int *table)
+{
+	const struct hspmd_model *m = b->m;
+	snprintf(b->prefix, sizeof b->prefix, "%s", prefix);
+	*table = hspmd_builder_matrix(b, name, HSPMD_SHAPE(m->vocab, m->hidden), b->d->init_range, 0, 1);
+	int x = hspmd_builder_op(b, HSPMD_OP_EMBED, NULL, (int[]){ b->tokens, *table }, 2, NULL);
+	struct hspmd_op_attr attr = { .scale = b->d->embedding_scale };
+	return attr.scale == 1 ? x : hspmd_builder_op(b, HSPMD_OP_SCALE, &attr, &x, 1, NULL);
+}
+
+void hspmd_builder_head(struct hspmd_builder *b, int x, const char *prefix, const char *norm, const char *head, int table)
 {
 	const struct hspmd_model *m = b->m;
 	b->layer = m->block_count + 1;
 	snprintf(b->prefix, sizeof b->prefix, "%s", prefix);
-	x = hspmd_builder_norm(b, x, norm);
+	x = hspmd_builder_norm(b, x, norm, m->hidden);
 	b->prefix[0] = '\0';
-	int head = m->tied ? table : hspmd_builder_matrix(b, "lm_head.weight", HSPMD_SHAPE(m->vocab, m->hidden), m->init_range, 0, 1);
+	int w = m->tied ? table : hspmd_builder_matrix(b, head, HSPMD_SHAPE(m->vocab, m->hidden), b->d->init_range, 0, 1);
 	struct hspmd_op_attr attr = { .parts = b->how->vocab_parts, .scale = b->how->loss_scale };
-	int logits = hspmd_builder_linear(b, x, head, -1, false);
+	struct hspmd_op_attr cap = { .softcap = b->d->logit_softcap };
+	int logits = hspmd_builder_linear(b, x, w, -1, false);
+	if (cap.softcap > 0)
+		logits = hspmd_builder_op(b, HSPMD_OP_SOFTCAP, &cap, &logits, 1, NULL);
 	int stats = hspmd_builder_op(b, HSPMD_OP_VOCAB_STATS, &attr, (int[]){ logits, b->targets }, 2, NULL);
 	hspmd_builder_op(b, HSPMD_OP_LOSS, &attr, (int[]){ stats, b->targets }, 2, NULL);
 }

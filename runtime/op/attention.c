@@ -47,8 +47,12 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	           : check_separate(v, err))
 		return -1;
 	const struct hspmd_shape *q = &v->in[0], *keys = packed ? q : &v->in[1];
-	if (v->input_count > segments + 1)
+	if (v->input_count > segments + 2)
 		return hspmd_fail(err, "%d inputs are too many", v->input_count);
+	if (hspmd_op_has_input(v, segments + 1) &&
+	    (hspmd_op_expect(v, segments + 1, 1, false, err) ||
+	     hspmd_op_expect_dim(v, segments + 1, 0, hspmd_op_last_dim(q) / v->attr->head_dim, "the heads of q", err)))
+		return -1;
 	if (hspmd_op_has_input(v, segments) &&
 	    (hspmd_op_expect(v, segments, 2, true, err) || hspmd_op_expect_dim(v, segments, 0, q->dim[0], "the samples of q", err) ||
 	     hspmd_op_expect_dim(v, segments, 1, keys->dim[1], "the positions of k", err)))
@@ -64,7 +68,7 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 /* Query elements per kv head. */
 static int64_t query_step(const struct hspmd_op_view *v, int first)
 {
-	if (is_packed(&v->in[first]))
+	if (is_packed(&v->in[first]) || v->attr->whole_kv)
 		return v->attr->head_dim;
 	return v->in[first].dim[2] / v->in[first + 1].dim[2] * v->attr->head_dim;
 }
@@ -79,7 +83,7 @@ static void rule_inputs(const struct hspmd_op_view *v, struct hspmd_op_rule *r, 
 		strcpy(r->in[first], "bth");
 		r->in_step[first] = query_step(v, first);
 		for (int i = first + 1; i < first + 3; i++) {
-			strcpy(r->in[i], "b!h");
+			strcpy(r->in[i], v->attr->whole_kv ? "b!!" : "b!h");
 			r->in_step[i] = v->attr->head_dim;
 		}
 	}
@@ -90,7 +94,12 @@ static void rule_inputs(const struct hspmd_op_view *v, struct hspmd_op_rule *r, 
 static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	*r = (struct hspmd_op_rule){ .out = { "bth", "bht" } };
-	rule_inputs(v, r, 0, is_packed(&v->in[0]) ? 1 : 3);
+	int segments = is_packed(&v->in[0]) ? 1 : 3;
+	rule_inputs(v, r, 0, segments);
+	if (hspmd_op_has_input(v, segments + 1)) {
+		strcpy(r->in[segments + 1], "h");
+		r->in_step[segments + 1] = query_step(v, 0) / v->attr->head_dim;
+	}
 	r->out_step[0] = query_step(v, 0);
 	r->out_step[1] = query_step(v, 0) / v->attr->head_dim;
 }
@@ -110,10 +119,23 @@ static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	snprintf(r->priority, sizeof r->priority, "%d0123456", o);
 	r->priority[v->input_count + 1] = '\0';
 	strcpy(r->out[0], packed ? "b!!h/t" : "bth");
-	strcpy(r->out[1], "b!h/t");
-	strcpy(r->out[2], "b!h/t");
+	for (int i = 1; i < 3; i++)
+		strcpy(r->out[i], v->attr->whole_kv ? "b!!/th" : "b!h/t");
 	r->out_step[0] = r->in_step[1];
 	r->out_step[1] = r->out_step[2] = v->attr->head_dim;
+}
+
+/* Inputs: do, o, lse, sinks. Query heads need not stay with kv heads here. */
+static void rule_sinks_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	*r = (struct hspmd_op_rule){ .in = { "bth", "bth", "bht", "h" }, .out = { "h/bt" }, .priority = "1203" };
+	r->in_step[0] = r->in_step[1] = v->attr->head_dim;
+}
+
+static int sinks_backward(struct hspmd_graph *g, const struct hspmd_op *op, int sinks)
+{
+	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->out[0], op->out[1], op->in[sinks] };
+	return hspmd_graph_append_grad(g, HSPMD_OP_ATTENTION_SINKS_GRAD, &op->attr, op->layer, in, 4, &op->in[sinks], 1);
 }
 
 static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
@@ -127,6 +149,8 @@ static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
 	in[n++] = op->out[1];
 	if (op->input_count > tensors)
 		in[n++] = op->in[tensors];
+	if (op->input_count > tensors + 1 && sinks_backward(g, op, tensors + 1) < 0)
+		return -1;
 	return hspmd_graph_append_grad(g, HSPMD_OP_ATTENTION_GRAD, &op->attr, op->layer, in, n, op->in, tensors);
 }
 
@@ -151,10 +175,22 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 	cost_of(v, &v->in[0], &v->in[is_packed(&v->in[1]) ? 1 : 2], 5, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_attention, hspmd_op_attention_grad;
+static void cost_sinks_grad(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	hspmd_op_cost_per_element(v, 2, flops, bytes);
+}
+
+extern const struct hspmd_op_type hspmd_op_attention, hspmd_op_attention_grad, hspmd_op_attention_sinks_grad;
+const struct hspmd_op_type hspmd_op_attention_sinks_grad = {
+	.min_inputs = 4,
+	.max_inputs = 4,
+	.output_count = 1,
+	.rule = rule_sinks_grad,
+	.cost = cost_sinks_grad,
+};
 const struct hspmd_op_type hspmd_op_attention = {
 	.min_inputs = 1,
-	.max_inputs = 4,
+	.max_inputs = 5,
 	.output_count = 2,
 	.shape = shape,
 	.rule = rule,

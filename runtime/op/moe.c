@@ -4,6 +4,7 @@
  * is computed for each sample alone (the product of fractions in Fedus et al., "Switch Transformers", arXiv 2101.03961, section 2.2, taken
  * over the tokens of a sample), so that it does not depend on how samples are divided among micro-batches and devices. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "runtime/op/op_internal.h"
 
@@ -14,6 +15,14 @@ static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	int64_t b = v->in[0].dim[0], t = v->in[0].dim[1], k = v->attr->experts_per_token;
 	if (k < 1 || k > v->attr->experts)
 		return hspmd_fail(err, "%" PRId64 " experts per token, expected 1..%d", k, v->attr->experts);
+	if (v->attr->groups && (v->attr->experts % v->attr->groups || v->attr->groups > 64 || v->attr->top_groups < 1 ||
+	                        v->attr->top_groups > v->attr->groups ||
+	                        k > (int64_t)v->attr->experts / v->attr->groups * v->attr->top_groups))
+		return hspmd_fail(err, "%d experts in %d groups, of which %d are chosen", v->attr->experts, v->attr->groups,
+		                  v->attr->top_groups);
+	if (hspmd_op_has_input(v, 1) && (hspmd_op_expect(v, 1, 1, false, err) ||
+	                                 hspmd_op_expect_dim(v, 1, 0, v->attr->experts, "the number of experts", err)))
+		return -1;
 	v->out[0] = v->out[1] = (struct hspmd_shape){ 3, { b, t, k } };
 	v->out[2] = (struct hspmd_shape){ 1, { 1 } };
 	v->out[3] = (struct hspmd_shape){ 2, { b, v->attr->experts } };
@@ -28,19 +37,30 @@ static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 static void route_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "b!!" }, .out = { "b!!", "b!!", "!/b", "b!" } };
+	*r = (struct hspmd_op_rule){ .in = { "b!!", "!" }, .out = { "b!!", "b!!", "!/b", "b!" } };
 }
 
 static void route_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "b!!", "b!!", "b!!", "b!!", "b!" }, .out = { "b!!" }, .priority = "41230" };
+	*r = (struct hspmd_op_rule){ .in = { "b!!", "b!!", "b!!", "b!!", "b!" }, .out = { "b!!", "!/b" }, .priority = "41230" };
 }
 
 static int route_backward(struct hspmd_graph *g, const struct hspmd_op *op)
 {
 	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->in[0], op->out[0], op->out[1], op->out[3] };
-	return hspmd_graph_append_grad(g, HSPMD_OP_TOPK_ROUTER_GRAD, &op->attr, op->layer, in, 5, op->in, 1);
+	return hspmd_graph_append_grad(g, HSPMD_OP_TOPK_ROUTER_GRAD, &op->attr, op->layer, in, 5, op->in, op->input_count);
+}
+
+static int expect_biases(const struct hspmd_op_view *v, const struct hspmd_shape *gate, int64_t width, struct hspmd_error *err)
+{
+	if (v->input_count != 9)
+		return hspmd_fail(err, "%d inputs, expected 6, or 9 with the biases of gate, up and down", v->input_count);
+	for (int i = 6; i < 9; i++)
+		if (hspmd_op_expect(v, i, 2, false, err) || hspmd_op_expect_dim(v, i, 0, gate->dim[0], "the experts of input 3", err) ||
+		    hspmd_op_expect_dim(v, i, 1, i < 8 ? gate->dim[1] : width, "the width of the matrix", err))
+			return -1;
+	return 0;
 }
 
 static int experts_shape(struct hspmd_op_view *v, struct hspmd_error *err)
@@ -56,30 +76,33 @@ static int experts_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	    hspmd_op_expect_dim(v, 5, 1, x->dim[2], "the width of input 0", err) ||
 	    hspmd_op_expect_dim(v, 5, 2, gate->dim[1], "the inner width of input 3", err))
 		return -1;
+	if (v->input_count > 6 && expect_biases(v, gate, x->dim[2], err))
+		return -1;
 	hspmd_op_output_like(v, 0, 0);
 	return 0;
 }
 
 static void experts_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
-	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "bt!", "bt!", "bt!", "ef!", "ef!", "e!f" }, .out = { "bt!/ef" }, .priority = "345012" };
+	*r = (struct hspmd_op_rule){ .in = { "bt!", "bt!", "bt!", "ef!", "ef!", "e!f", "ef", "ef", "e!" }, .out = { "bt!/ef" } };
+	strcpy(r->priority, v->input_count > 6 ? "345012678" : "345012");
 }
 
-/* dy, x, choice, weights, gate, up, down -> dx, dweights, dgate, dup, ddown */
+/* dy, x, choice, weights, gate, up, down, (biases) -> dx, dweights, dgate, dup, ddown, (dbiases). */
 static void experts_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
-	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "+bt!", "bt!", "bt!", "bt!", "ef!", "ef!", "e!f" },
-		                     .out = { "bt!/ef", "bt!/ef", "ef!/bt", "ef!/bt", "e!f/bt" },
-		                     .priority = "4561230" };
+	*r = (struct hspmd_op_rule){ .in = { "+bt!", "bt!", "bt!", "bt!", "ef!", "ef!", "e!f", "ef", "ef", "e!" },
+		                     .out = { "bt!/ef", "bt!/ef", "ef!/bt", "ef!/bt", "e!f/bt", "ef/bt", "ef/bt", "e!/bt" } };
+	strcpy(r->priority, v->input_count > 7 ? "4561230789" : "4561230");
 }
 
 static int experts_backward(struct hspmd_graph *g, const struct hspmd_op *op)
 {
-	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->in[0], op->in[1], op->in[2], op->in[3], op->in[4], op->in[5] };
-	int wrt[] = { op->in[0], op->in[2], op->in[3], op->in[4], op->in[5] };
-	return hspmd_graph_append_grad(g, HSPMD_OP_EXPERTS_GRAD, &op->attr, op->layer, in, 7, wrt, 5);
+	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->in[0], op->in[1], op->in[2], op->in[3], op->in[4], op->in[5],
+		     op->in[6],                             op->in[7], op->in[8] };
+	int wrt[] = { op->in[0], op->in[2], op->in[3], op->in[4], op->in[5], op->in[6], op->in[7], op->in[8] };
+	int biases = op->input_count - 6;
+	return hspmd_graph_append_grad(g, HSPMD_OP_EXPERTS_GRAD, &op->attr, op->layer, in, 7 + biases, wrt, 5 + biases);
 }
 
 static void route_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
@@ -128,7 +151,7 @@ static void experts_grad_cost(const struct hspmd_op_view *v, double *flops, doub
 extern const struct hspmd_op_type hspmd_op_topk_router, hspmd_op_topk_router_grad, hspmd_op_experts, hspmd_op_experts_grad;
 const struct hspmd_op_type hspmd_op_topk_router = {
 	.min_inputs = 1,
-	.max_inputs = 1,
+	.max_inputs = 2,
 	.output_count = 4,
 	.shape = route_shape,
 	.rule = route_rule,
@@ -145,7 +168,7 @@ const struct hspmd_op_type hspmd_op_topk_router_grad = {
 };
 const struct hspmd_op_type hspmd_op_experts = {
 	.min_inputs = 6,
-	.max_inputs = 6,
+	.max_inputs = 9,
 	.output_count = 1,
 	.shape = experts_shape,
 	.rule = experts_rule,
@@ -155,7 +178,7 @@ const struct hspmd_op_type hspmd_op_experts = {
 };
 const struct hspmd_op_type hspmd_op_experts_grad = {
 	.min_inputs = 7,
-	.max_inputs = 7,
+	.max_inputs = 10,
 	.output_count = 5,
 	.rule = experts_grad_rule,
 	.cost = experts_grad_cost,

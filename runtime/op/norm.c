@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layer norm (Ba et al., arXiv 1607.06450): x[..,H], gain[H], bias[H] (optional) -> y, stats[..,2] = mean, 1/deviation.
- * RMS norm (Zhang and Sennrich, arXiv 1910.07467): x[..,H], gain[H] -> y, stats[..,1] = 1/rms.
+ * RMS norm (Zhang and Sennrich, arXiv 1910.07467): x[..,n*H], gain[H] -> y, stats[..,n] = 1/rms. With n > 1, heads are normed each for itself
+ * and may be split.
  * With sequence parallelism, each device norms its part of the positions, and the gradients of gain and bias are partial. */
 #include <string.h>
 
 #include "runtime/op/op_internal.h"
+
+static bool norms_heads(const struct hspmd_shape *x, const struct hspmd_shape *gain)
+{
+	return hspmd_op_last_dim(x) != hspmd_op_last_dim(gain);
+}
 
 static int shape_of(struct hspmd_op_view *v, int64_t stats, struct hspmd_error *err)
 {
@@ -32,12 +38,28 @@ static int layernorm_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 
 static int rmsnorm_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
-	return shape_of(v, 1, err);
+	bool heads = v->in[0].rank == 3 && v->in[1].rank == 1 && norms_heads(&v->in[0], &v->in[1]);
+	if (!heads || hspmd_op_last_dim(&v->in[0]) % hspmd_op_last_dim(&v->in[1]))
+		return shape_of(v, 1, err);
+	if (hspmd_op_expect(v, 0, 3, false, err) || hspmd_op_expect(v, 1, 1, false, err))
+		return -1;
+	hspmd_op_output_like(v, 0, 0);
+	v->out[1] = v->in[0];
+	v->out[1].dim[2] /= hspmd_op_last_dim(&v->in[1]);
+	v->out_dtype[1] = hspmd_dtype_master(v->in_dtype[0]);
+	return 0;
 }
 
 static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	*r = (struct hspmd_op_rule){ .in = { "", "!", "!" } };
+	if (norms_heads(&v->in[0], &v->in[1])) {
+		r->in_step[0] = r->out_step[0] = hspmd_op_last_dim(&v->in[1]);
+		strcpy(r->in[0], "bth");
+		strcpy(r->out[0], "bth");
+		strcpy(r->out[1], "bth");
+		return;
+	}
 	snprintf(r->in[0], sizeof r->in[0], "%s!", hspmd_rule_leading(v->in[0].rank - 1));
 	strcpy(r->out[0], r->in[0]);
 	strcpy(r->out[1], r->in[0]);
@@ -48,6 +70,11 @@ static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	const char *rows = hspmd_rule_leading(v->in[1].rank - 1);
 	*r = (struct hspmd_op_rule){ .in = { "", "", "!", "" }, .priority = "310" };
+	if (norms_heads(&v->in[1], &v->in[2])) {
+		*r = (struct hspmd_op_rule){ .in = { "bth", "bth", "!", "bth" }, .out = { "bth", "!/bth" }, .priority = "310" };
+		r->in_step[0] = r->in_step[1] = r->out_step[0] = hspmd_op_last_dim(&v->in[2]);
+		return;
+	}
 	for (int i = 0; i < 4; i++)
 		if (i != 2)
 			snprintf(r->in[i], sizeof r->in[i], "%s!", rows);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elementwise operators: gelu, swiglu (gate, up -> silu(gate) * up), add. */
+/* Elementwise operators: gelu, swiglu (gate, up -> f(gate) * up), add, scale, softcap. */
 #include "runtime/op/op_internal.h"
 
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
@@ -48,6 +48,24 @@ static int gelu_backward(struct hspmd_graph *g, const struct hspmd_op *op)
 	return hspmd_graph_append_grad(g, HSPMD_OP_GELU_GRAD, &op->attr, op->layer, in, 2, op->in, 1);
 }
 
+/* A multiple of partial addends is partial. */
+static void rule_scale(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	rule_of(v, r, "+");
+}
+
+static int scale_backward(struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	int dy = hspmd_graph_grad_of(g, op->out[0]);
+	return hspmd_graph_append_grad(g, HSPMD_OP_SCALE, &op->attr, op->layer, &dy, 1, op->in, 1);
+}
+
+static int softcap_backward(struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->out[0] };
+	return hspmd_graph_append_grad(g, HSPMD_OP_SOFTCAP_GRAD, &op->attr, op->layer, in, 2, op->in, 1);
+}
+
 static int swiglu_backward(struct hspmd_graph *g, const struct hspmd_op *op)
 {
 	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->in[0], op->in[1] };
@@ -70,7 +88,38 @@ static void add_cost(const struct hspmd_op_view *v, double *flops, double *bytes
 	hspmd_op_cost_per_element(v, 1, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_gelu, hspmd_op_gelu_grad, hspmd_op_swiglu, hspmd_op_swiglu_grad, hspmd_op_add;
+extern const struct hspmd_op_type hspmd_op_gelu, hspmd_op_gelu_grad, hspmd_op_swiglu, hspmd_op_swiglu_grad, hspmd_op_add,
+        hspmd_op_scale, hspmd_op_softcap, hspmd_op_softcap_grad;
+const struct hspmd_op_type hspmd_op_scale = {
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 1,
+	.shape = shape,
+	.rule = rule_scale,
+	.backward = scale_backward,
+	.cheap = true,
+	.cost = add_cost,
+	.in_place = { 1 },
+};
+const struct hspmd_op_type hspmd_op_softcap = {
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 1,
+	.shape = shape,
+	.rule = rule,
+	.backward = softcap_backward,
+	.cheap = true,
+	.cost = cost,
+	.in_place = { 1 },
+};
+const struct hspmd_op_type hspmd_op_softcap_grad = {
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 1,
+	.rule = rule_grad,
+	.cost = cost,
+	.in_place = { 1 },
+};
 const struct hspmd_op_type hspmd_op_gelu = {
 	.min_inputs = 1,
 	.max_inputs = 1,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x[B,T,n*head_dim] -> y: every head is rotated by the angles of its position. Linear; the gradient is the inverse rotation. */
+/* x[B,T,n*head_dim] -> y: every head is rotated by the angles of its position. Linear; the gradient is the inverse rotation, with the same
+ * scale. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"
@@ -8,9 +9,11 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
 	if (hspmd_op_expect(v, 0, 3, false, err))
 		return -1;
-	int64_t d = v->attr->head_dim;
-	if (d < 2 || d % 2 || v->in[0].dim[2] % d)
+	int64_t d = v->attr->head_dim, rotary = v->attr->rotary;
+	if (d < 2 || (!rotary && d % 2) || v->in[0].dim[2] % d)
 		return hspmd_fail(err, "width %" PRId64 " is no multiple of head_dim %" PRId64 ", or head_dim is odd", v->in[0].dim[2], d);
+	if (rotary < 0 || rotary % 2 || rotary > d)
+		return hspmd_fail(err, "%" PRId64 " elements of heads of %" PRId64 " cannot be rotated in pairs", rotary, d);
 	hspmd_op_output_like(v, 0, 0);
 	return 0;
 }

@@ -143,10 +143,16 @@ static bool is_rope(const struct hspmd_instruction *in)
 	return in->kind == HSPMD_INSTRUCTION_RUN && (in->opcode == HSPMD_OP_ROPE || in->opcode == HSPMD_OP_ROPE_GRAD);
 }
 
+static int64_t rotated(const struct hspmd_op_attr *attr)
+{
+	return attr->rotary ? attr->rotary : attr->head_dim;
+}
+
 static bool serves(const struct angles *have, const struct angles *want)
 {
-	return have->attr->theta == want->attr->theta && have->attr->head_dim == want->attr->head_dim && have->start == want->start &&
-	       have->length == want->length;
+	const struct hspmd_op_attr *a = have->attr, *b = want->attr;
+	return a->theta == b->theta && rotated(a) == rotated(b) && a->frequencies == b->frequencies &&
+	       a->rotation_scale == b->rotation_scale && have->start == want->start && have->length == want->length;
 }
 
 /* Make the instruction that computes the table, before its first reader. Dimension 1 of the table is the position, as in the reader's
@@ -157,8 +163,8 @@ static int make_table(struct hspmd_program *p, struct angles *a, const struct hs
 	struct hspmd_slot_type slot_type = {
 		.tensor = p->slot_types[p->slots[reader->in[0]].slot_type].tensor,
 		.dtype = HSPMD_F32,
-		.box = { 3, { 0, a->start, 0 }, { 1, a->start + a->length, a->attr->head_dim } },
-		.full = { 3, { 1, a->start + a->length, a->attr->head_dim } },
+		.box = { 3, { 0, a->start, 0 }, { 1, a->start + a->length, rotated(a->attr) } },
+		.full = { 3, { 1, a->start + a->length, rotated(a->attr) } },
 	};
 	int f = hspmd_program_add_slot_type(p, &slot_type, err);
 	a->slot = f < 0 ? -1 : hspmd_program_add_slot(p, f, HSPMD_ARENA_TRANSIENT, reader->micro_batch, err);

@@ -11,19 +11,24 @@
 #include "common/durable.h"
 #include "common/half.h"
 #include "common/json.h"
-#include "runtime/state/hf_names.h"
 #include "runtime/state/safetensors.h"
 #include "runtime/state/state_internal.h"
 #include "runtime/state/weights.h"
 
 #define FILE_MAX UINT64_C(5000000000)
 
-/* A tensor of the files, and its source. */
+/* A part of one of our tensors that a tensor of the files consists of. */
+struct source {
+	char *tensor; /* in the checkpoint */
+	struct hspmd_file_piece piece;
+};
+
+/* A tensor of the files. */
 struct item {
-	char *name;         /* in the file */
-	const char *tensor; /* in the checkpoint */
+	char *name;
 	struct hspmd_shape shape;
-	struct hspmd_box box;
+	size_t source_count, source_capacity;
+	struct source *sources;
 	int file;
 };
 
@@ -43,33 +48,57 @@ static uint64_t item_bytes(const struct export *x, const struct item *i)
 	return (uint64_t)hspmd_shape_elements(&i->shape) * x->element;
 }
 
-static int add_item(struct export *x, char *name, const char *tensor, const struct hspmd_shape *shape, const struct hspmd_box *box,
-                    struct hspmd_error *err)
+static struct item *find_item(struct export *x, const char *name)
 {
+	for (size_t i = x->count; i-- > 0;) /* most tensors are among the last */
+		if (!strcmp(x->items[i].name, name))
+			return &x->items[i];
+	return NULL;
+}
+
+static struct item *add_item(struct export *x, const struct hspmd_file_piece *piece)
+{
+	char *name = strdup(piece->name);
 	if (!name || hspmd_array_grow(&x->items, &x->capacity, x->count, sizeof *x->items)) {
+		free(name);
+		return NULL;
+	}
+	x->items[x->count] = (struct item){ .name = name, .shape = piece->shape };
+	return &x->items[x->count++];
+}
+
+static int add_piece(struct export *x, const char *tensor, const struct hspmd_file_piece *piece, struct hspmd_error *err)
+{
+	struct item *i = find_item(x, piece->name);
+	char *name = strdup(tensor);
+	if (!i)
+		i = add_item(x, piece);
+	if (!i || !name || hspmd_array_grow(&i->sources, &i->source_capacity, i->source_count, sizeof *i->sources)) {
 		free(name);
 		return hspmd_fail_memory(err, "exporting");
 	}
-	x->items[x->count++] = (struct item){ name, tensor, *shape, *box, 0 };
+	i->sources[i->source_count++] = (struct source){ name, *piece };
 	return 0;
 }
 
-/* Add a tensor, or the experts of a stack one by one. */
 static int add_tensor(struct export *x, const struct hspmd_extent *e, struct hspmd_error *err)
 {
-	struct hspmd_box box = hspmd_box_full(&e->shape);
-	struct hspmd_shape there = hspmd_hf_shape(e->tensor, &e->shape);
-	if (!hspmd_hf_is_expert_stack(e->tensor))
-		return add_item(x, strdup(e->tensor), e->tensor, &there, &box, err);
-	struct hspmd_shape one = { .rank = e->shape.rank - 1 };
-	memcpy(one.dim, e->shape.dim + 1, sizeof one.dim - sizeof one.dim[0]);
-	for (int64_t i = 0; i < e->shape.dim[0]; i++) {
-		box.lo[0] = i;
-		box.hi[0] = i + 1;
-		if (add_item(x, hspmd_hf_expert_name(e->tensor, i), e->tensor, &one, &box, err))
+	struct hspmd_file_piece piece;
+	for (int64_t i = 0; hspmd_file_map_piece(x->how->map, e->tensor, &e->shape, i, &piece); i++)
+		if (add_piece(x, e->tensor, &piece, err))
 			return -1;
-	}
 	return 0;
+}
+
+static void free_items(struct export *x)
+{
+	for (size_t i = 0; i < x->count; i++) {
+		for (size_t s = 0; s < x->items[i].source_count; s++)
+			free(x->items[i].sources[s].tensor);
+		free(x->items[i].sources);
+		free(x->items[i].name);
+	}
+	free(x->items);
 }
 
 static int by_tensor(const void *a, const void *b)
@@ -140,14 +169,48 @@ static int write_head(const struct export *x, int fd, int file, const char *path
 	return rv;
 }
 
+static int64_t row_of(const struct hspmd_file_piece *p, int64_t row)
+{
+	return row / p->block * p->block_stride + row % p->block * p->stride[0];
+}
+
+/* Puts elements of a part of one of our tensors, one after another in `from`, into the file's tensor. */
+static void scatter(const struct hspmd_file_piece *p, const float *from, float *to)
+{
+	int64_t at[HSPMD_MAX_RANK] = { 0 }, count = hspmd_box_elements(&p->box);
+	int last = p->box.rank - 1;
+	int64_t run = last > 0 ? p->box.hi[last] - p->box.lo[last] : 1;
+	for (int64_t done = 0; done < count; done += run) {
+		int64_t first = p->first + (last >= 0 ? row_of(p, at[0]) : 0);
+		for (int d = 1; d < last; d++)
+			first += at[d] * p->stride[d];
+		for (int64_t i = 0; i < run; i++)
+			to[first + (last > 0 ? i * p->stride[last] : 0)] = *from++;
+		for (int d = last > 0 ? last - 1 : last; d >= 0 && ++at[d] == p->box.hi[d] - p->box.lo[d]; d--)
+			at[d] = 0;
+	}
+}
+
+static int load_source(const struct export *x, const struct source *s, float *data, struct hspmd_error *err)
+{
+	float *part = hspmd_calloc((size_t)hspmd_box_elements(&s->piece.box), sizeof *part);
+	if (!part)
+		return hspmd_fail_memory(err, "exporting");
+	struct hspmd_state_need need = { s->tensor, HSPMD_STATE_PARAM, HSPMD_F32, s->piece.box, part };
+	int rv = hspmd_reader_load(x->r, &need, 1, NULL, NULL, NULL, err);
+	if (!rv)
+		scatter(&s->piece, part, data);
+	free(part);
+	return rv;
+}
+
 static int write_item(const struct export *x, const struct item *i, int fd, const char *path, struct hspmd_error *err)
 {
 	size_t n = (size_t)hspmd_shape_elements(&i->shape);
 	float *data = hspmd_calloc(n, sizeof *data);
-	if (!data)
-		return hspmd_fail_memory(err, "exporting");
-	struct hspmd_state_need need = { i->tensor, HSPMD_STATE_PARAM, HSPMD_F32, i->box, data };
-	int rv = hspmd_reader_load(x->r, &need, 1, NULL, NULL, NULL, err);
+	int rv = data ? 0 : hspmd_fail_memory(err, "exporting");
+	for (size_t s = 0; s < i->source_count && !rv; s++)
+		rv = load_source(x, &i->sources[s], data, err);
 	/* In place, from the front: element k of the result ends before element k of the source. */
 	for (size_t k = 0; !rv && x->how->bf16 && k < n; k++) {
 		uint16_t half = hspmd_bf16_from_float(data[k]);
@@ -227,16 +290,14 @@ int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m,
 		rv = save_json(how->config, how->folder, "config.json", err);
 	if (!rv)
 		rv = hspmd_durable_sync(how->folder, err);
-	for (size_t i = 0; i < x.count; i++)
-		free(x.items[i].name);
-	free(x.items);
+	free_items(&x);
 	return rv;
 }
 
 /* ---- import */
 
 /* Write tensors [first, end) with their moments as one shard. */
-static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t first, size_t end, const char *location,
+static int import_shard(struct hspmd_weights *w, const struct hspmd_file_map *map, const struct hspmd_import_tensor *tensors, size_t first, size_t end, const char *location,
                         size_t number, json_t **shard, struct hspmd_error *err)
 {
 	struct hspmd_image im = { 0 };
@@ -253,7 +314,7 @@ static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tenso
 	for (size_t i = 0; i < n && !rv; i++) {
 		void *to = im.data + im.extents[i].offset;
 		if (slices[i].kind == HSPMD_STATE_PARAM)
-			rv = hspmd_weights_read(w, slices[i].tensor, &slices[i].shape, &slices[i].box, to, err);
+			rv = hspmd_weights_read(w, map, slices[i].tensor, &slices[i].shape, &slices[i].box, to, err);
 		else
 			memset(to, 0, im.extents[i].bytes);
 	}
@@ -267,7 +328,7 @@ static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tenso
 	return rv;
 }
 
-int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t count, json_t *job,
+int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_file_map *map, const struct hspmd_import_tensor *tensors, size_t count, json_t *job,
                          const char *location, struct hspmd_error *err)
 {
 	json_t **shards = hspmd_calloc(count, sizeof *shards);
@@ -280,7 +341,7 @@ int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tens
 			if (end > first && bytes > FILE_MAX)
 				break;
 		}
-		rv = import_shard(w, tensors, first, end, location, n, &shards[n], err);
+		rv = import_shard(w, map, tensors, first, end, location, n, &shards[n], err);
 		n += !rv;
 	}
 	struct hspmd_manifest *m = rv ? NULL : hspmd_manifest_assemble(0, 0, job, shards, n, err);

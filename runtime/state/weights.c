@@ -12,7 +12,6 @@
 #include "common/alloc.h"
 #include "common/half.h"
 #include "common/json.h"
-#include "runtime/state/hf_names.h"
 #include "runtime/state/safetensors.h"
 
 #define INDEX "model.safetensors.index.json"
@@ -150,20 +149,20 @@ static const struct hspmd_safetensor *find_exactly(const struct hspmd_weights *w
 	return NULL;
 }
 
-/* Find a tensor with its prefix or without. */
-static const struct hspmd_safetensor *find(const struct hspmd_weights *w, const char *name, const struct weight_file **file)
+/* Find a tensor by its name, with another prefix of the list in place of its own, or without any. */
+static const struct hspmd_safetensor *find(const struct hspmd_weights *w, const char *const *prefixes, const char *name,
+                                           const struct weight_file **file)
 {
-	static const char *const prefixes[] = { "transformer.", "model.", NULL };
 	const struct hspmd_safetensor *t = find_exactly(w, name, file);
-	for (int i = 0; prefixes[i] && !t; i++) {
-		size_t length = strlen(prefixes[i]);
-		if (!strncmp(name, prefixes[i], length)) {
-			t = find_exactly(w, name + length, file);
-		} else {
-			char *longer = hspmd_asprintf("%s%s", prefixes[i], name);
-			t = longer ? find_exactly(w, longer, file) : NULL;
-			free(longer);
-		}
+	size_t own = 0;
+	for (int i = 0; prefixes && prefixes[i] && !own; i++)
+		own = strncmp(name, prefixes[i], strlen(prefixes[i])) == 0 ? strlen(prefixes[i]) : 0;
+	if (!t && own)
+		t = find_exactly(w, name + own, file);
+	for (int i = 0; prefixes && prefixes[i] && !t; i++) {
+		char *other = hspmd_asprintf("%s%s", prefixes[i], name + own);
+		t = other ? find_exactly(w, other, file) : NULL;
+		free(other);
 	}
 	return t;
 }
@@ -231,71 +230,141 @@ static const char *shape_text(const struct hspmd_shape *s, char *buf, size_t siz
 	return buf;
 }
 
-static int read_tensor(struct hspmd_weights *w, const struct weight_file *f, const struct hspmd_safetensor *t,
-                       const struct hspmd_shape *shape, const struct hspmd_box *box, float *data, struct hspmd_error *err)
+/* The dimensions of a part of a piece, the one with the largest step in the file first. */
+struct walk {
+	int count;
+	int64_t size[HSPMD_MAX_RANK + 1], from[HSPMD_MAX_RANK + 1], to[HSPMD_MAX_RANK + 1]; /* elements, and steps in file and buffer */
+};
+
+static void add_dim(struct walk *k, int64_t size, int64_t from, int64_t to)
 {
-	char is[128], wanted[128];
-	struct hspmd_shape there = hspmd_hf_shape(t->name, shape);
-	if (!same_shape(&t->shape, &there))
-		return hspmd_fail(err, "%s: %s has shape %s, the model's is %s", f->path, t->name, shape_text(&t->shape, is, sizeof is),
-		                  shape_text(&there, wanted, sizeof wanted));
-	struct hspmd_box whole = hspmd_box_full(shape);
-	int64_t run, runs, at[HSPMD_MAX_RANK], covered = 1;
-	int inner = box->rank;
-	hspmd_box_runs(&whole, box, &run, &runs);
-	memcpy(at, box->lo, sizeof at);
-	while (inner > 0 && covered < run) {
-		inner--;
-		covered *= box->hi[inner] - box->lo[inner];
+	int i = k->count;
+	if (size == 1)
+		return;
+	for (; i > 0 && k->from[i - 1] < from; i--) {
+		k->size[i] = k->size[i - 1];
+		k->from[i] = k->from[i - 1];
+		k->to[i] = k->to[i - 1];
 	}
-	for (int64_t i = 0; i < runs; i++) {
-		uint64_t first = 0;
-		for (int d = 0; d < shape->rank; d++)
-			first = first * (uint64_t)shape->dim[d] + (uint64_t)at[d];
-		if (read_elements(w, f, t, first, (size_t)run, data + i * run, err))
+	k->size[i] = size;
+	k->from[i] = from;
+	k->to[i] = to;
+	k->count++;
+}
+
+/* Joins neighbours that are one run both in the file and in the buffer. */
+static void join_dims(struct walk *k)
+{
+	for (int i = k->count - 2; i >= 0; i--) {
+		if (k->from[i] != k->from[i + 1] * k->size[i + 1] || k->to[i] != k->to[i + 1] * k->size[i + 1])
+			continue;
+		k->size[i] *= k->size[i + 1];
+		k->from[i] = k->from[i + 1];
+		k->to[i] = k->to[i + 1];
+		k->count--;
+		memmove(k->size + i + 1, k->size + i + 2, (size_t)(k->count - i - 1) * sizeof *k->size);
+		memmove(k->from + i + 1, k->from + i + 2, (size_t)(k->count - i - 1) * sizeof *k->from);
+		memmove(k->to + i + 1, k->to + i + 2, (size_t)(k->count - i - 1) * sizeof *k->to);
+	}
+}
+
+/* Reads `count` elements that are `step` apart in the file to elements that are `to` apart. */
+static int read_run(struct hspmd_weights *w, const struct weight_file *f, const struct hspmd_safetensor *t, int64_t first, int64_t count,
+                    int64_t step, float *data, int64_t to, struct hspmd_error *err)
+{
+	if (step == 1 && to == 1)
+		return read_elements(w, f, t, (uint64_t)first, (size_t)count, data, err);
+	int64_t most = (int64_t)(CHUNK / sizeof(float)) / step + 1;
+	float *span = malloc((size_t)((most - 1) * step + 1) * sizeof *span);
+	int rv = span ? 0 : hspmd_fail_memory(err, "reading weights");
+	for (int64_t done = 0; !rv && done < count; done += most) {
+		int64_t n = count - done < most ? count - done : most;
+		rv = read_elements(w, f, t, (uint64_t)(first + done * step), (size_t)((n - 1) * step + 1), span, err);
+		for (int64_t i = 0; !rv && i < n; i++)
+			data[(done + i) * to] = span[i * step];
+	}
+	free(span);
+	return rv;
+}
+
+static int read_walk(struct hspmd_weights *w, const struct weight_file *f, const struct hspmd_safetensor *t, const struct walk *k, int dim,
+                     int64_t first, float *data, struct hspmd_error *err)
+{
+	if (dim == k->count)
+		return read_run(w, f, t, first, 1, 1, data, 1, err);
+	if (dim == k->count - 1)
+		return read_run(w, f, t, first, k->size[dim], k->from[dim], data, k->to[dim], err);
+	for (int64_t i = 0; i < k->size[dim]; i++)
+		if (read_walk(w, f, t, k, dim + 1, first + i * k->from[dim], data + i * k->to[dim], err))
 			return -1;
-		for (int d = inner - 1; d >= 0; d--) {
-			if (++at[d] < box->hi[d])
-				break;
-			at[d] = box->lo[d];
-		}
-	}
 	return 0;
 }
 
-/* Each row of a stack is a separate tensor. */
-static int read_stack(struct hspmd_weights *w, const char *name, const struct hspmd_shape *shape, const struct hspmd_box *box, float *data,
-                      struct hspmd_error *err)
+/* Reads rows [lo, hi) of the first dimension of `part`, which are in one block of the piece. data: of the whole buffer. */
+static int read_rows(struct hspmd_weights *w, const struct weight_file *f, const struct hspmd_safetensor *t,
+                     const struct hspmd_file_piece *piece, const struct hspmd_box *part, const struct hspmd_box *box, int64_t lo,
+                     int64_t hi, float *data, struct hspmd_error *err)
 {
-	struct hspmd_shape one = { .rank = shape->rank - 1 };
-	struct hspmd_box part = { .rank = box->rank - 1 };
-	for (int d = 0; d < one.rank; d++) {
-		one.dim[d] = shape->dim[d + 1];
-		part.lo[d] = box->lo[d + 1];
-		part.hi[d] = box->hi[d + 1];
+	struct walk k = { 0 };
+	int64_t first = piece->first, at = 0, step = 1, row = lo - piece->box.lo[0];
+	for (int d = part->rank - 1; d >= 0; d--) {
+		int64_t from = d ? part->lo[d] : lo, size = d ? part->hi[d] - part->lo[d] : hi - lo;
+		add_dim(&k, size, piece->stride[d], step);
+		at += (from - box->lo[d]) * step;
+		first += d ? (from - piece->box.lo[d]) * piece->stride[d]
+		           : row / piece->block * piece->block_stride + row % piece->block * piece->stride[0];
+		step *= box->hi[d] - box->lo[d];
 	}
-	for (int64_t e = box->lo[0]; e < box->hi[0]; e++) {
-		const struct weight_file *f;
-		char *member = hspmd_hf_expert_name(name, e);
-		const struct hspmd_safetensor *t = member ? find(w, member, &f) : NULL;
-		int rv = t ? read_tensor(w, f, t, &one, &part, data, err)
-		           : hspmd_fail(err, "%s: %s is not there", w->path, member ? member : name);
-		free(member);
-		if (rv)
-			return -1;
-		data += hspmd_box_elements(&part);
-	}
-	return 0;
+	join_dims(&k);
+	return read_walk(w, f, t, &k, 0, first, data + at, err);
 }
 
-int hspmd_weights_read(struct hspmd_weights *w, const char *name, const struct hspmd_shape *shape, const struct hspmd_box *box, float *data,
-                       struct hspmd_error *err)
+/* Reads what `box` has of a piece. */
+static int read_piece(struct hspmd_weights *w, const char *const *prefixes, const struct hspmd_file_piece *piece,
+                      const struct hspmd_box *box, float *data, struct hspmd_error *err)
 {
 	const struct weight_file *f;
-	const struct hspmd_safetensor *t = find(w, name, &f);
-	if (t)
-		return read_tensor(w, f, t, shape, box, data, err);
-	if (hspmd_hf_is_expert_stack(name) && shape->rank > 1)
-		return read_stack(w, name, shape, box, data, err);
-	return hspmd_fail(err, "%s: %s is not there", w->path, name);
+	struct hspmd_box part = *box;
+	char is[128], wanted[128];
+	const struct hspmd_safetensor *t = find(w, prefixes, piece->name, &f);
+	if (!t)
+		return hspmd_fail(err, "%s: %s is not there", w->path, piece->name);
+	if (!same_shape(&t->shape, &piece->shape))
+		return hspmd_fail(err, "%s: %s has shape %s, the model's is %s", f->path, t->name, shape_text(&t->shape, is, sizeof is),
+		                  shape_text(&piece->shape, wanted, sizeof wanted));
+	if (!box->rank)
+		return read_run(w, f, t, 0, 1, 1, data, 1, err);
+	if (!hspmd_box_intersect(&piece->box, box, &part))
+		return 0;
+	int64_t lo = part.lo[0] - piece->box.lo[0], end = part.hi[0] - piece->box.lo[0], rows;
+	for (; lo < end; lo += rows) {
+		rows = end - lo < piece->block - lo % piece->block ? end - lo : piece->block - lo % piece->block;
+		if (read_rows(w, f, t, piece, &part, box, piece->box.lo[0] + lo, piece->box.lo[0] + lo + rows, data, err))
+			return -1;
+	}
+	return 0;
+}
+
+bool hspmd_file_map_piece(const struct hspmd_file_map *map, const char *name, const struct hspmd_shape *shape, int64_t index,
+                          struct hspmd_file_piece *piece)
+{
+	if (map && map->piece)
+		return map->piece(map->context, name, shape, index, piece);
+	*piece = (struct hspmd_file_piece){ .shape = *shape, .box = hspmd_box_full(shape), .block = INT64_MAX };
+	snprintf(piece->name, sizeof piece->name, "%s", name);
+	for (int64_t d = shape->rank - 1, step = 1; d >= 0; step *= shape->dim[d--])
+		piece->stride[d] = step;
+	return index == 0;
+}
+
+int hspmd_weights_read(struct hspmd_weights *w, const struct hspmd_file_map *map, const char *name, const struct hspmd_shape *shape,
+                       const struct hspmd_box *box, float *data, struct hspmd_error *err)
+{
+	struct hspmd_file_piece piece;
+	struct hspmd_box part;
+	for (int64_t i = 0; hspmd_file_map_piece(map, name, shape, i, &piece); i++)
+		if ((!box->rank || hspmd_box_intersect(&piece.box, box, &part)) &&
+		    read_piece(w, map ? map->prefixes : NULL, &piece, box, data, err))
+			return -1;
+	return 0;
 }

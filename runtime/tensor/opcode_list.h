@@ -17,6 +17,7 @@
 	X(LINEAR_GRAD_W, linear_grad_w)                                                                                                    \
 	X(ATTENTION, attention)                                                                                                            \
 	X(ATTENTION_GRAD, attention_grad)                                                                                                  \
+	X(ATTENTION_SINKS_GRAD, attention_sinks_grad)                                                                                      \
 	X(SPLIT_QKV, split_qkv)                                                                                                            \
 	X(SPLIT_QKV_GRAD, split_qkv_grad)                                                                                                  \
 	X(ROPE, rope)                                                                                                                      \
@@ -26,6 +27,12 @@
 	X(SWIGLU, swiglu)                                                                                                                  \
 	X(SWIGLU_GRAD, swiglu_grad)                                                                                                        \
 	X(ADD, add)                                                                                                                        \
+	X(JOIN_HEADS, join_heads)                                                                                                          \
+	X(JOIN_HEADS_GRAD, join_heads_grad)                                                                                                \
+	X(TAKE_HEADS, take_heads)                                                                                                          \
+	X(SCALE, scale)                                                                                                                    \
+	X(SOFTCAP, softcap)                                                                                                                \
+	X(SOFTCAP_GRAD, softcap_grad)                                                                                                      \
 	X(VOCAB_STATS, vocab_stats)                                                                                                        \
 	X(LOSS, loss)                                                                                                                      \
 	X(LOSS_GRAD, loss_grad)                                                                                                            \

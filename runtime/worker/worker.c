@@ -12,6 +12,7 @@
 #include "common/base64.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "runtime/model/model.h"
 #include "runtime/worker/inbox.h"
 #include "runtime/worker/worker_internal.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/format/model.h"
 #include "fuzz.h"
+#include "runtime/model/model.h"
 
 static json_t *written(const json_t *value, struct hspmd_error *err)
 {

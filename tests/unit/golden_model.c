@@ -15,7 +15,6 @@
 #include "common/durable.h"
 #include "runtime/exec/execute.h"
 #include "runtime/input/data.h"
-#include "runtime/state/hf_names.h"
 #include "runtime/state/weights.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/op_case.h"
@@ -32,6 +31,7 @@ struct golden_run {
 	struct hspmd_plan *plan;
 	struct hspmd_data *data;
 	struct hspmd_weights *weights;
+	struct hspmd_file_map map;
 	struct hspmd_device *device;
 	struct hspmd_program *program;
 	struct hspmd_executor *executor;
@@ -159,7 +159,7 @@ static int fill_parameters(struct golden_run *r, struct hspmd_error *err)
 		const struct hspmd_program_state *s = &r->program->states[i];
 		const struct hspmd_shape *shape = &r->program->graph->tensors[s->tensor].shape;
 		struct hspmd_box all = hspmd_box_full(shape);
-		if (hspmd_weights_read(r->weights, s->name, shape, &all, hspmd_executor_slot_data(r->executor, s->param), err))
+		if (hspmd_weights_read(r->weights, &r->map, s->name, shape, &all, hspmd_executor_slot_data(r->executor, s->param), err))
 			return -1;
 	}
 	return 0;
@@ -174,6 +174,7 @@ static void open_run(struct golden_run *r, const json_t *file)
 	assert_non_null(mkdtemp(folder));
 	r->model = hspmd_model_from_json(json_object_get(file, "config"), "config", &err);
 	must(r->model, &err);
+	r->map = hspmd_model_file_map(r->model);
 	write_tokens(r);
 	write_weights(r);
 	make_job(r);
@@ -218,32 +219,73 @@ static void close_run(struct golden_run *r)
 
 /* ---- comparing */
 
-/* Checks one tensor under its published names; returns their number. */
-static size_t check_published(const char *what, const json_t *digests, const char *name, const struct hspmd_shape *shape, const float *data,
-                              double tolerance)
+/* A tensor of the published file, collected from ours. */
+struct published {
+	char name[HSPMD_FILE_NAME_MAX];
+	float *data;
+	int64_t count, filled;
+};
+
+static struct published *find_published(struct published *list, size_t *count, const struct hspmd_file_piece *piece)
 {
-	int64_t parts = hspmd_hf_is_expert_stack(name) ? shape->dim[0] : 1, count = hspmd_shape_elements(shape) / parts;
-	for (int64_t e = 0; e < parts; e++) {
-		char *one = hspmd_hf_is_expert_stack(name) ? hspmd_hf_expert_name(name, e) : strdup(name);
-		assert_non_null(one);
-		golden_check(what, one, json_object_get(digests, one), data + e * count, HSPMD_F32, count, tolerance);
-		free(one);
+	for (size_t i = 0; i < *count; i++)
+		if (!strcmp(list[i].name, piece->name))
+			return &list[i];
+	struct published *p = &list[(*count)++];
+	p->count = hspmd_shape_elements(&piece->shape);
+	p->data = calloc((size_t)p->count, sizeof *p->data);
+	assert_non_null(p->data);
+	memcpy(p->name, piece->name, sizeof p->name);
+	return p;
+}
+
+/* Element number i of the piece's box, in the file's tensor. */
+static int64_t place_of(const struct hspmd_file_piece *piece, int64_t i)
+{
+	int64_t at = piece->first;
+	for (int d = piece->box.rank - 1; d >= 0; d--) {
+		int64_t size = piece->box.hi[d] - piece->box.lo[d], k = i % size;
+		at += d ? k * piece->stride[d] : k / piece->block * piece->block_stride + k % piece->block * piece->stride[0];
+		i /= size;
 	}
-	return (size_t)parts;
+	return at;
+}
+
+/* Adds a tensor of ours to those of the file. Pieces of several tensors are rows of ours. */
+static void publish(struct published *list, size_t *count, const struct golden_run *r, const char *name, const struct hspmd_shape *shape,
+                    const float *data)
+{
+	struct hspmd_file_piece piece;
+	for (int64_t k = 0; hspmd_file_map_piece(&r->map, name, shape, k, &piece); k++) {
+		struct published *p = find_published(list, count, &piece);
+		int64_t elements = hspmd_box_elements(&piece.box);
+		for (int64_t i = 0; i < elements; i++)
+			p->data[place_of(&piece, i)] = *data++;
+		p->filled += elements;
+	}
 }
 
 /* Checks a slot of every parameter; slot_at: offset of the slot's number in struct hspmd_program_state. */
 static void check_states(const struct golden_run *r, const char *what, const json_t *digests, size_t slot_at, double tolerance)
 {
-	size_t checked = 0;
+	size_t count = 0;
+	struct published *list = calloc(json_object_size(digests) + 1, sizeof *list);
+	assert_non_null(list);
 	for (int i = 0; i < r->program->state_count; i++) {
 		const struct hspmd_program_state *s = &r->program->states[i];
 		int slot;
 		memcpy(&slot, (const char *)s + slot_at, sizeof slot);
-		checked += check_published(what, digests, s->name, &r->program->graph->tensors[s->tensor].shape,
-		                           hspmd_executor_slot_data(r->executor, slot), tolerance);
+		publish(list, &count, r, s->name, &r->program->graph->tensors[s->tensor].shape,
+		        hspmd_executor_slot_data(r->executor, slot));
+		assert_true(count <= json_object_size(digests));
 	}
-	assert_int_equal(checked, json_object_size(digests));
+	assert_int_equal(count, json_object_size(digests));
+	for (size_t i = 0; i < count; i++) {
+		assert_int_equal(list[i].filled, list[i].count);
+		golden_check(what, list[i].name, json_object_get(digests, list[i].name), list[i].data, HSPMD_F32, list[i].count, tolerance);
+		free(list[i].data);
+	}
+	free(list);
 }
 
 static void run_gradients(struct golden_run *r, int64_t step, struct hspmd_totals *all)
@@ -278,7 +320,7 @@ static void check_logits(const struct golden_run *r)
 	for (size_t t = 0; t < g->tensor_count; t++) {
 		struct hspmd_box all = hspmd_box_full(&g->tensors[t].shape);
 		if (g->tensors[t].role == HSPMD_TENSOR_PARAMETER)
-			must(!hspmd_weights_read(r->weights, g->tensors[t].name, &g->tensors[t].shape, &all, v.data[t], &err), &err);
+			must(!hspmd_weights_read(r->weights, &r->map, g->tensors[t].name, &g->tensors[t].shape, &all, v.data[t], &err), &err);
 	}
 	read_batch(r, &v, HSPMD_TENSOR_TOKENS, 0);
 	read_batch(r, &v, HSPMD_TENSOR_TARGETS, 1);

@@ -63,6 +63,13 @@ static int build_rmsnorm(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_RMSNORM, &attr, in, 2, NULL);
 }
 
+static int build_rmsnorm_heads(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .eps = 1e-5, .plus_one = true };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 4 * 6)), op_case_parameter(g, type, "gain", SHAPE(6)) };
+	return op_case_append(g, HSPMD_OP_RMSNORM, &attr, in, 2, NULL);
+}
+
 static int build_linear(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 9)), op_case_parameter(g, type, "w", SHAPE(13, 9)) };
@@ -123,6 +130,16 @@ static int build_attention_segments(struct hspmd_graph *g, enum hspmd_dtype type
 	return separate_attention(g, type, 130, 3, 3, 4, 0, true);
 }
 
+/* A soft cap, sinks and documents; keys and values of two heads for any part of the queries' heads. */
+static int build_attention_sinks(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 6, .heads = 4, .kv_heads = 2, .scale = 0.4, .softcap = 1.5, .whole_kv = true };
+	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, 13, 24)), op_case_parameter(g, type, "k", SHAPE(2, 13, 12)),
+		     op_case_parameter(g, type, "v", SHAPE(2, 13, 12)), hspmd_graph_input(g, "segments", HSPMD_I32, SHAPE(2, 13), 0),
+		     op_case_parameter(g, type, "sinks", SHAPE(4)) };
+	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 5, NULL);
+}
+
 static int build_attention_packed(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .head_dim = 5, .heads = 4, .kv_heads = 4, .scale = 0.4 };
@@ -152,6 +169,22 @@ static int build_rope(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_ROPE, &attr, in, 1, NULL);
 }
 
+static int build_rope_scaled(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	static const double frequencies[] = { 0.9, 0.25, 0.03 };
+	struct hspmd_op_attr attr = { .head_dim = 8, .rotary = 6, .rotation_scale = 1.25, .interleaved = true };
+	attr.frequencies = hspmd_graph_constant(g, frequencies, 3);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 70, 16)) };
+	return op_case_append(g, HSPMD_OP_ROPE, &attr, in, 1, NULL);
+}
+
+static int build_rope_partial(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 6, .rotary = 4, .theta = 100 };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 9, 12)) };
+	return op_case_append(g, HSPMD_OP_ROPE, &attr, in, 1, NULL);
+}
+
 static int build_gelu(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 7)) };
@@ -171,6 +204,42 @@ static int build_swiglu(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_SWIGLU, NULL, in, 2, NULL);
 }
 
+static int gated(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_activation activation)
+{
+	struct hspmd_op_attr attr = { .activation = activation, .limit = 0.8 };
+	int in[] = { op_case_parameter(g, type, "gate", SHAPE(3, 5, 7)), op_case_parameter(g, type, "up", SHAPE(3, 5, 7)) };
+	return op_case_append(g, HSPMD_OP_SWIGLU, &attr, in, 2, NULL);
+}
+
+static int build_geglu(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return gated(g, type, HSPMD_GELU_TANH);
+}
+
+static int build_geglu_exact(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return gated(g, type, HSPMD_GELU_ERF);
+}
+
+static int build_clamped(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return gated(g, type, HSPMD_CLAMPED);
+}
+
+static int build_scale(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .scale = 1.5 };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 7)) };
+	return op_case_append(g, HSPMD_OP_SCALE, &attr, in, 1, NULL);
+}
+
+static int build_softcap(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .softcap = 0.9 };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 7)) };
+	return op_case_append(g, HSPMD_OP_SOFTCAP, &attr, in, 1, NULL);
+}
+
 static int build_add(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	int in[] = { op_case_parameter(g, type, "a", SHAPE(3, 5, 7)), op_case_parameter(g, type, "b", SHAPE(3, 5, 7)) };
@@ -184,9 +253,16 @@ static int build_route(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, in, 1, NULL);
 }
 
-static int build_experts(struct hspmd_graph *g, enum hspmd_dtype type)
+static int build_route_all(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7 };
+	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7, .router = HSPMD_ROUTER_ALL };
+	int in[] = { op_case_parameter(g, type, "logits", SHAPE(3, 6, 5)) };
+	return op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, in, 1, NULL);
+}
+
+static int mixture(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_activation activation)
+{
+	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7, .activation = activation };
 	int logits = op_case_parameter(g, type, "logits", SHAPE(3, 6, 5)), routed[HSPMD_OP_MAX_IO];
 	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
 	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 6, 7)),
@@ -196,6 +272,77 @@ static int build_experts(struct hspmd_graph *g, enum hspmd_dtype type)
 		     op_case_parameter(g, type, "up", SHAPE(5, 9, 7)),
 		     op_case_parameter(g, type, "down", SHAPE(5, 7, 9)) };
 	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
+}
+
+static int build_experts(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return mixture(g, type, HSPMD_SILU);
+}
+
+static int build_experts_gelu(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return mixture(g, type, HSPMD_GELU_TANH);
+}
+
+static int routed(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_router router, int group_best)
+{
+	struct hspmd_op_attr attr = { .experts = 6, .experts_per_token = 2, .scale = 0.7, .router = router, .weight_scale = 1.5 };
+	attr.groups = 3;
+	attr.top_groups = 2;
+	attr.group_best = group_best;
+	int in[] = { op_case_parameter(g, type, "logits", SHAPE(3, 6, 6)), -1 };
+	if (group_best > 1)
+		in[1] = op_case_parameter(g, type, "bias", SHAPE(6));
+	return op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, in, group_best, NULL);
+}
+
+static int build_route_groups(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return routed(g, type, HSPMD_ROUTER_ALL, 1);
+}
+
+static int build_route_sigmoid(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return routed(g, type, HSPMD_ROUTER_SIGMOID, 2);
+}
+
+static int build_route_sigmoid_all(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return routed(g, type, HSPMD_ROUTER_SIGMOID_ALL, 2);
+}
+
+static int build_join_heads(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 5, .part = 3 };
+	int in[] = { op_case_parameter(g, type, "a", SHAPE(2, 7, 12)), op_case_parameter(g, type, "b", SHAPE(2, 7, 8)) };
+	return op_case_append(g, HSPMD_OP_JOIN_HEADS, &attr, in, 2, NULL);
+}
+
+/* One rest for all heads; of the result the first elements are taken, and filled up again. */
+static int build_join_shared(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 5, .part = 3, .whole_kv = true }, first = { .head_dim = 5, .part = 4 };
+	int in[] = { op_case_parameter(g, type, "a", SHAPE(2, 7, 12)), op_case_parameter(g, type, "b", SHAPE(2, 7, 2)) };
+	int y = op_case_append(g, HSPMD_OP_JOIN_HEADS, &attr, in, 2, NULL);
+	y = op_case_append(g, HSPMD_OP_TAKE_HEADS, &first, &y, 1, NULL);
+	return op_case_append(g, HSPMD_OP_JOIN_HEADS, &first, &y, 1, NULL);
+}
+
+static int build_experts_biases(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7, .activation = HSPMD_CLAMPED, .limit = 1.1 };
+	int logits = op_case_parameter(g, type, "logits", SHAPE(3, 6, 5)), routed[HSPMD_OP_MAX_IO];
+	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 6, 7)),
+		     routed[1],
+		     routed[0],
+		     op_case_parameter(g, type, "gate", SHAPE(5, 9, 7)),
+		     op_case_parameter(g, type, "up", SHAPE(5, 9, 7)),
+		     op_case_parameter(g, type, "down", SHAPE(5, 7, 9)),
+		     op_case_parameter(g, type, "gate_bias", SHAPE(5, 9)),
+		     op_case_parameter(g, type, "up_bias", SHAPE(5, 9)),
+		     op_case_parameter(g, type, "down_bias", SHAPE(5, 7)) };
+	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 9, NULL);
 }
 
 static int loss_in_parts(struct hspmd_graph *g, enum hspmd_dtype type, int parts)
@@ -226,6 +373,7 @@ const struct op_case op_cases[] = {
 	{ "rope wide", build_rope_wide, false },
 	{ "layernorm", build_layernorm, false },
 	{ "rmsnorm", build_rmsnorm, false },
+	{ "rmsnorm heads", build_rmsnorm_heads, false },
 	{ "linear", build_linear, false },
 	{ "linear with bias", build_linear_bias, false },
 	{ "linear transposed", build_linear_transposed, false },
@@ -233,15 +381,31 @@ const struct op_case op_cases[] = {
 	{ "attention", build_attention, false },
 	{ "attention window", build_attention_window, true },
 	{ "attention segments", build_attention_segments, true },
+	{ "attention sinks", build_attention_sinks, false },
 	{ "attention packed", build_attention_packed, false },
 	{ "attention unpacked", build_attention_unpacked, false },
 	{ "rope", build_rope, false },
+	{ "rope scaled", build_rope_scaled, false },
+	{ "rope partial", build_rope_partial, false },
 	{ "gelu", build_gelu, false },
 	{ "gelu exact", build_gelu_exact, false },
 	{ "swiglu", build_swiglu, false },
+	{ "geglu", build_geglu, false },
+	{ "geglu exact", build_geglu_exact, false },
+	{ "clamped", build_clamped, false },
 	{ "add", build_add, false },
+	{ "scale", build_scale, false },
+	{ "softcap", build_softcap, false },
 	{ "route", build_route, false },
+	{ "route over all", build_route_all, false },
+	{ "route in groups", build_route_groups, false },
+	{ "route by sigmoid", build_route_sigmoid, false },
+	{ "route by sigmoid over all", build_route_sigmoid_all, false },
+	{ "join heads", build_join_heads, false },
+	{ "join heads, shared", build_join_shared, false },
 	{ "experts", build_experts, false },
+	{ "experts gelu", build_experts_gelu, false },
+	{ "experts with biases", build_experts_biases, false },
 	{ "loss", build_loss, false },
 	{ "loss in 2 parts", build_loss_parts, false },
 };

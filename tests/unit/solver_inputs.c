@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "runtime/model/model.h"
 #include "tests/unit/solver_inputs.h"
 
 static json_t *parse(const char *text)

@@ -13,11 +13,11 @@
 #include "common/durable.h"
 #include "common/format/cluster.h"
 #include "common/format/job.h"
-#include "common/format/model.h"
 #include "common/format/plan.h"
 #include "common/format/profile.h"
 #include "common/hostlist.h"
 #include "common/json.h"
+#include "runtime/model/model.h"
 #include "tests/unit/failing_alloc.h"
 
 #define DATA HSPMD_SRCDIR "/tests/data/"

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "runtime/resharding/regions.h" /* included with program.h, to show that one file can include both */
+#include "runtime/model/model.h"
 #include "runtime/op/op.h"
 #include "runtime/program/seq_len.h"
 #include "runtime/program/program.h"

@@ -14,6 +14,7 @@
 #include <math.h>
 
 #include "common/format/model.h"
+#include "runtime/model/model.h"
 #include "runtime/op/op.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/op_case.h"
@@ -216,6 +217,8 @@ static void test_file(void **state)
 	json_decref(file);
 }
 
+#define TYPES_MAX 64
+
 static char *names[FILES_MAX];
 static size_t name_count;
 
@@ -223,22 +226,22 @@ static size_t name_count;
 static void test_all_there(void **state)
 {
 	(void)state;
-	bool kind_seen[KINDS] = { false }, type_seen[HSPMD_MODEL_TYPE_COUNT] = { false };
+	bool kind_seen[KINDS] = { false }, type_seen[TYPES_MAX] = { false };
 	for (size_t i = 0; i < name_count; i++) {
 		json_t *file = read_file(names[i]);
 		const char *type = json_string_value(json_object_get(json_object_get(file, "config"), "model_type"));
 		size_t k = kind_of(file);
 		kind_seen[k] = true;
-		for (int t = 0; t < HSPMD_MODEL_TYPE_COUNT; t++)
-			type_seen[t] |= type && !strcmp(kinds[k].kind, "model") && !strcmp(type, hspmd_model_type_names[t]);
+		for (int t = 0; hspmd_model_type_name(t); t++)
+			type_seen[t] |= type && !strcmp(kinds[k].kind, "model") && !strcmp(type, hspmd_model_type_name(t));
 		json_decref(file);
 	}
 	for (size_t k = 0; k < KINDS; k++)
 		if (!kind_seen[k])
 			fail_msg(FOLDER " has no file of kind %s", kinds[k].kind);
-	for (int t = 0; t < HSPMD_MODEL_TYPE_COUNT; t++)
+	for (int t = 0; hspmd_model_type_name(t); t++)
 		if (!type_seen[t])
-			fail_msg(FOLDER " has no model of type %s", hspmd_model_type_names[t]);
+			fail_msg(FOLDER " has no model of type %s", hspmd_model_type_name(t));
 }
 
 static int is_data(const struct dirent *entry)

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 #include <math.h>
 
+#include "runtime/model/model.h"
 #include "runtime/program/program.h"
 #include "tests/unit/trainer.h"
 

@@ -19,6 +19,7 @@
 #include "common/format/job.h"
 #include "common/json.h"
 #include "edit.h"
+#include "runtime/model/model.h"
 
 #define DATA HSPMD_SRCDIR "/tests/data/"
 
@@ -227,7 +228,7 @@ static const char *checked(const char *find, const char *replace)
 	said[0] = '\0';
 	if (!j)
 		fail_msg("%s", err.text);
-	if (hspmd_job_check_files(j, &m, &err)) {
+	if (hspmd_job_check_files(j, hspmd_model_read, &m, &err)) {
 		assert_null(m);
 		assert_int_equal(strncmp(err.text, path, strlen(path)), 0);
 		for (const char *p = err.text + strlen(path); *p; p++) {

@@ -15,6 +15,7 @@
 
 #include "common/alloc.h"
 #include "runtime/exec/train_local.h"
+#include "runtime/model/model.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 8

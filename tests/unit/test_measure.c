@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "runtime/measure/measure.h"
+#include "runtime/model/model.h"
 
 #define DEVICES 2
 #define SEQ_LEN 16

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/exec/train_local.h"
+#include "runtime/model/model.h"
 
 #define VOCAB 8192
 

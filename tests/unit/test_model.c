@@ -10,9 +10,10 @@
 #include <string.h>
 
 #include "common/durable.h"
-#include "common/format/model.h"
 #include "common/json.h"
 #include "edit.h"
+#include "runtime/model/decoder.h"
+#include "runtime/model/model.h"
 
 #define DATA HSPMD_SRCDIR "/tests/data/model/"
 
@@ -43,15 +44,15 @@ static void reads_gpt2(void **state)
 {
 	(void)state;
 	struct hspmd_model *m = read_model("gpt2");
-	assert_int_equal(m->type, HSPMD_MODEL_GPT2);
 	assert_string_equal(m->name, "gpt2");
 	assert_int_equal(m->block_count, 12);
 	assert_int_equal(hspmd_model_layers(m), 14);
 	assert_int_equal(m->head_dim, 64);
 	assert_int_equal(m->ffn, 3072);
 	assert_int_equal(m->max_positions, 1024);
-	assert_true(m->norm_eps == 1e-5 && m->rope_theta == 0 && m->init_range == 0.02);
-	assert_true(!m->rms_norm && !m->gated && !m->gelu_exact && m->qkv_bias && m->out_bias && m->mlp_bias && m->tied && m->dropout);
+	assert_true(hspmd_decoder_of(m)->norm_eps == 1e-5 && m->learnt_positions && hspmd_decoder_of(m)->init_range == 0.02);
+	assert_true(!m->rms_norm && !m->gated && hspmd_decoder_of(m)->activation == HSPMD_GELU_TANH && m->qkv_bias && m->out_bias &&
+	            m->mlp_bias && m->tied && m->dropout);
 	assert_int_equal(json_integer_value(json_object_get(m->config, "bos_token_id")), 50256);
 	hspmd_model_destroy(m);
 }
@@ -61,7 +62,7 @@ static void reads_the_others(void **state)
 	(void)state;
 	struct hspmd_model *m = read_model("llama");
 	assert_string_equal(m->name, "llama-7b");
-	assert_true(m->rms_norm && m->gated && !m->qkv_bias && !m->tied && !m->dropout && m->rope_theta == 1e4);
+	assert_true(m->rms_norm && m->gated && !m->qkv_bias && !m->tied && !m->dropout && hspmd_decoder_of(m)->rope[0].theta == 1e4);
 	assert_int_equal(m->sliding_window, 0);
 	hspmd_model_destroy(m);
 	m = read_model("mistral");
@@ -69,14 +70,14 @@ static void reads_the_others(void **state)
 	assert_int_equal(m->kv_heads, 8);
 	hspmd_model_destroy(m);
 	m = read_model("qwen2");
-	assert_true(m->qkv_bias && !m->out_bias && m->tied && m->rope_theta == 1e6);
+	assert_true(m->qkv_bias && !m->out_bias && m->tied && hspmd_decoder_of(m)->rope[0].theta == 1e6);
 	assert_int_equal(m->sliding_window, 0);
 	hspmd_model_destroy(m);
 	m = read_model("mixtral");
 	assert_int_equal(m->experts, 8);
 	assert_int_equal(m->experts_per_token, 2);
 	assert_int_equal(m->sliding_window, 0);
-	assert_true(m->router_aux_coef == 0.02);
+	assert_true(hspmd_decoder_of(m)->experts.aux_coef == 0.02);
 	hspmd_model_destroy(m);
 }
 
@@ -86,40 +87,43 @@ static void defaults_of_absent_keys(void **state)
 {
 	(void)state;
 	struct hspmd_model *m = from_text("{\"model_type\": \"llama\", " SIZES "}");
-	assert_true(m->kv_heads == 32 && m->max_positions == 2048 && m->head_dim == 2 && m->rope_theta == 1e4 && m->norm_eps == 1e-6);
-	assert_true(!m->tied && !m->qkv_bias && !m->mlp_bias && m->init_range == 0.02);
+	assert_true(m->kv_heads == 32 && m->max_positions == 2048 && m->head_dim == 2 && hspmd_decoder_of(m)->rope[0].theta == 1e4 &&
+	            hspmd_decoder_of(m)->norm_eps == 1e-6);
+	assert_true(!m->tied && !m->qkv_bias && !m->mlp_bias && hspmd_decoder_of(m)->init_range == 0.02);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"mistral\", " SIZES "}");
-	assert_true(m->kv_heads == 8 && m->max_positions == 131072 && m->sliding_window == 4096 && m->norm_eps == 1e-6);
+	assert_true(m->kv_heads == 8 && m->max_positions == 131072 && m->sliding_window == 4096 && hspmd_decoder_of(m)->norm_eps == 1e-6);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"mistral\", \"sliding_window\": null, \"num_key_value_heads\": null, \"head_dim\": 6, " SIZES "}");
 	assert_true(m->kv_heads == 32 && m->sliding_window == 0 && m->head_dim == 6);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"qwen2\", " SIZES "}");
-	assert_true(m->kv_heads == 32 && m->max_positions == 32768 && m->qkv_bias && m->rope_theta == 1e4);
+	assert_true(m->kv_heads == 32 && m->max_positions == 32768 && m->qkv_bias && hspmd_decoder_of(m)->rope[0].theta == 1e4);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"mixtral\", " SIZES "}");
-	assert_true(m->kv_heads == 8 && m->norm_eps == 1e-5 && m->rope_theta == 1e6 && m->experts == 8 && m->experts_per_token == 2);
-	assert_true(m->router_aux_coef == 0.001);
+	assert_true(m->kv_heads == 8 && hspmd_decoder_of(m)->norm_eps == 1e-5 && hspmd_decoder_of(m)->rope[0].theta == 1e6 &&
+	            m->experts == 8 && m->experts_per_token == 2);
+	assert_true(hspmd_decoder_of(m)->experts.aux_coef == 0.001);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, \"rope_parameters\": {\"rope_type\": "
 	              "\"default\","
 	              " \"rope_theta\": 5e5}, \"attention_dropout\": 0.1, \"tie_word_embeddings\": true, " SIZES "}");
-	assert_true(m->qkv_bias && m->out_bias && m->mlp_bias && m->rope_theta == 5e5 && m->dropout && m->tied);
+	assert_true(m->qkv_bias && m->out_bias && m->mlp_bias && hspmd_decoder_of(m)->rope[0].theta == 5e5 && m->dropout && m->tied);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 2, \"n_layer\": 1, \"n_ctx\": 32, "
 	              "\"n_inner\": null,"
 	              " \"activation_function\": \"gelu\", \"tie_word_embeddings\": false}");
-	assert_true(m->ffn == 32 && m->max_positions == 32 && m->gelu_exact && !m->tied && m->norm_eps == 1e-5 && m->dropout);
+	assert_true(m->ffn == 32 && m->max_positions == 32 && hspmd_decoder_of(m)->activation == HSPMD_GELU_ERF && !m->tied &&
+	            hspmd_decoder_of(m)->norm_eps == 1e-5 && m->dropout);
 	hspmd_model_destroy(m);
 }
 
 #define GPT2_SIZES "\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 2, \"n_layer\": 1, \"n_positions\": 32"
 
 static const struct edit wrong[] = {
-	{ "{}", "", "config.json: model_type: expected \"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"mixtral\", but it is missing" },
-	{ "{\"model_type\": \"bert\"}", "",
-	  "model_type: expected \"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"mixtral\", got \"bert\"" },
+	{ "{}", "",
+	  "config.json: model_type: expected \"deepseek_v2\", \"deepseek_v3\", \"gemma2\", \"gemma3_text\", \"gemma3\", \"gpt2\", " },
+	{ "{\"model_type\": \"bert\"}", "", "\"qwen3_moe\" or \"smollm3\", got \"bert\"" },
 	{ "[]", "", "config.json: expected an object, got an array" },
 	{ "{\"model_type\": \"gpt2\", \"vocab_size\": 9}", "",
 	  "config.json: n_embd: expected an integer in 1..1048576, but it is missing" },
@@ -132,11 +136,16 @@ static const struct edit wrong[] = {
 	{ "{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 3, \"n_layer\": 1, \"n_positions\": 32}", "",
 	  "config.json: n_head: 3 does not divide the hidden size, 8" },
 	{ "{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}, " SIZES "}", "",
-	  "config.json: rope_scaling.rope_type: not supported; expected \"default\" rotary positions" },
+	  "config.json: rope_scaling.low_freq_factor: expected a number" },
+	{ "{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"mrope\"}, " SIZES "}", "",
+	  "config.json: rope_scaling.rope_type: expected \"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\"" },
+	{ "{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 2], \"long_factor\": [1]}, " SIZES
+	  "}",
+	  "", "config.json: rope_scaling.short_factor: " },
 	{ "{\"model_type\": \"llama\", \"rope_scaling\": {\"factor\": 8}, " SIZES "}", "",
 	  "rope_scaling.factor: not supported; expected 1" },
-	{ "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\", " SIZES "}", "",
-	  "config.json: hidden_act: expected \"silu\" or \"swish\"" },
+	{ "{\"model_type\": \"llama\", \"hidden_act\": \"relu\", " SIZES "}", "",
+	  "config.json: hidden_act: expected \"silu\", \"swish\", \"gelu_pytorch_tanh\"" },
 	{ "{\"model_type\": \"llama\", \"quantization_config\": {}, " SIZES "}", "",
 	  "config.json: quantization_config: not supported; expected null" },
 	{ "{\"model_type\": \"llama\", \"attn_logit_softcapping\": 50, " SIZES "}", "",
@@ -144,7 +153,15 @@ static const struct edit wrong[] = {
 	{ "{\"model_type\": \"llama\", \"num_key_value_heads\": 5, " SIZES "}", "",
 	  "config.json: num_key_value_heads: 5 does not divide the number of heads, 32" },
 	{ "{\"model_type\": \"llama\", \"head_dim\": 3, " SIZES "}", "", "config.json: heads of 3 elements cannot be rotated in pairs" },
-	{ "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, " SIZES "}", "", "use_sliding_window: not supported; expected false" },
+	{ "{\"model_type\": \"mistral\", \"layer_types\": [\"sliding_attention\", \"full_attention\"], " SIZES "}", "",
+	  "config.json: layer_types[1]: not supported; expected \"sliding_attention\"" },
+	{ "{\"model_type\": \"qwen3\", \"layer_types\": [\"chunked_attention\"], " SIZES "}", "",
+	  "config.json: layer_types[0]: not supported; expected \"full_attention\" or \"sliding_attention\"" },
+	{ "{\"model_type\": \"qwen3_moe\", \"mlp_only_layers\": [2], " SIZES "}", "",
+	  "config.json: mlp_only_layers[0]: expected 0..1, got 2" },
+	{ "{\"model_type\": \"gemma3\", \"text_config\": {\"vocab_size\": 9}}", "",
+	  "config.json: text_config.hidden_size: expected an integer" },
+	{ "{\"model_type\": \"smollm3\", \"no_rope_layers\": [1], " SIZES "}", "", "config.json: no_rope_layers: expected" },
 	{ "{\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\", \"sliding_attention\"], " SIZES "}", "",
 	  "config.json: layer_types[1]: not supported; expected \"full_attention\"" },
 	{ "{\"model_type\": \"mixtral\", \"num_experts_per_tok\": 9, " SIZES "}", "",
@@ -170,11 +187,36 @@ static void refuses(void **state)
 	assert_non_null(strstr(err.text, "config.json: No such file or directory"));
 }
 
+/* Layers that differ from one another. */
+static void reads_layers(void **state)
+{
+	(void)state;
+	struct hspmd_model *m = from_text(
+	        "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 7, \"max_window_layers\": 1, " SIZES "}");
+	const struct hspmd_decoder *d = hspmd_decoder_of(m);
+	assert_true(d->window == 7 && !d->layers[0].slides && d->layers[1].slides && m->sliding_window == 0);
+	hspmd_model_destroy(m);
+	m = from_text("{\"model_type\": \"smollm3\", \"no_rope_layer_interval\": 2, " SIZES "}");
+	d = hspmd_decoder_of(m);
+	assert_true(d->layers[0].rotation == HSPMD_ROTATION && d->layers[1].rotation == HSPMD_ROTATION_NONE && m->tied);
+	hspmd_model_destroy(m);
+	m = from_text("{\"model_type\": \"gemma3\", \"text_config\": {\"sliding_window_pattern\": 2, " SIZES "}}");
+	d = hspmd_decoder_of(m);
+	assert_true(d->layers[0].rotation == HSPMD_ROTATION_LOCAL && d->layers[1].rotation == HSPMD_ROTATION && d->head_dim == 256);
+	assert_string_equal(json_string_value(json_object_get(m->config, "model_type")), "gemma3_text");
+	hspmd_model_destroy(m);
+	m = from_text("{\"model_type\": \"qwen3_moe\", \"num_experts\": 16, \"decoder_sparse_step\": 2, " SIZES "}");
+	d = hspmd_decoder_of(m);
+	assert_true(d->layers[0].is_dense && !d->layers[1].is_dense && d->experts.router == HSPMD_ROUTER_ALL && d->experts.aux_coef == 0);
+	hspmd_model_destroy(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others),
-		cmocka_unit_test(defaults_of_absent_keys), cmocka_unit_test(refuses),
+		cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others), cmocka_unit_test(defaults_of_absent_keys),
+		cmocka_unit_test(refuses),    cmocka_unit_test(reads_layers),
+
 	};
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }

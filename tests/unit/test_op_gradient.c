@@ -161,12 +161,15 @@ static bool accumulates(enum hspmd_opcode opcode, int output)
 	case HSPMD_OP_LINEAR_GRAD_X:
 	case HSPMD_OP_LINEAR_GRAD_W:
 	case HSPMD_OP_LOSS:
+	case HSPMD_OP_ATTENTION_SINKS_GRAD:
 		return true;
 	case HSPMD_OP_LAYERNORM_GRAD:
 	case HSPMD_OP_RMSNORM_GRAD:
 		return output > 0;
 	case HSPMD_OP_TOPK_ROUTER:
 		return output == 2;
+	case HSPMD_OP_TOPK_ROUTER_GRAD:
+		return output == 1;
 	case HSPMD_OP_EXPERTS_GRAD:
 		return output > 1;
 	default:

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "runtime/exec/execute.h"
+#include "runtime/model/model.h"
 #include "tests/unit/trainer.h"
 
 #define DEVICES 2

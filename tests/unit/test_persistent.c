@@ -22,6 +22,7 @@
 
 #include "common/durable.h"
 #include "runtime/generation/generation.h"
+#include "runtime/model/model.h"
 
 #define STEPS 400
 #define NODE "n"

@@ -14,6 +14,7 @@
 #include "common/alloc.h"
 #include "common/json.h"
 #include "controller/solver/solver.h"
+#include "runtime/model/model.h"
 #include "tests/bench/solver/figures.h"
 #include "runtime/facts/facts.h"
 

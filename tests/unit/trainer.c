@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/model/model.h"
 #include "tests/unit/trainer.h"
 
 #include <stdio.h>

@@ -26,7 +26,8 @@ void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args 
 		                 .first_head = q->start[last] / d,
 		                 .first_kv = k->start[last] / d,
 		                 .window = args->attr->window,
-		                 .scale = (real)args->attr->scale };
+		                 .scale = (real)args->attr->scale,
+		                 .softcap = (real)args->attr->softcap };
 	a->group = q->full[last] / k->full[last];
 	if (args->input_count > segments && args->in[segments].rank >= 0) {
 		a->segments = args->in[segments].data;
@@ -128,8 +129,8 @@ static void attend_block(const struct attention *a, int64_t batch, int64_t head,
 	const real *q = a->q.data + batch * a->q.batch + q0 * a->q.row + head * d;
 	vec most[NV], sum[NV];
 	for (int j = 0; j < NV; j++) {
-		most[j] = splat(MASKED);
-		sum[j] = splat(0);
+		most[j] = splat(a->sinks ? a->sinks[head] : MASKED);
+		sum[j] = splat(a->sinks ? 1 : 0);
 	}
 	pack_panel_b(s->query, q, 1, a->q.row, d, count);
 	for (int64_t i = 0; i < d * QUERIES; i++)
@@ -139,6 +140,8 @@ static void attend_block(const struct attention *a, int64_t batch, int64_t head,
 	for (int64_t k0 = first / MR * MR; k0 < end; k0 += KEYS) {
 		int64_t k1 = k0 + KEYS < end ? k0 + KEYS : end;
 		multiply_panels(k1 - k0, d, s->keys + k0 * d, d * MR, s->query, s->scores, QUERIES, false);
+		if (a->softcap > 0)
+			cap_scores(a, k1 - k0, s->scores);
 		mask_scores(a, batch, q0, k0, k1, s->scores);
 		soften(k1 - k0, d, s, most, sum);
 		multiply_panels(d, k1 - k0, s->values + k0 * MR, a->keys * MR, s->scores, s->output, QUERIES, true);
@@ -167,7 +170,11 @@ static void attention(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *arg
 {
 	struct attention a;
 	struct scratch none;
-	LOCAL(attention_setup)(&a, args, 0, (int)LOCAL(attention_inputs)(args, 0), &args->out[0]);
+	int segments = (int)LOCAL(attention_inputs)(args, 0);
+	LOCAL(attention_setup)(&a, args, 0, segments, &args->out[0]);
+	/* a call that adds keys to earlier ones has the sinks in its statistics already */
+	if (args->input_count > segments + 1 && args->in[segments + 1].rank >= 0 && !args->out[0].accumulate)
+		a.sinks = args->in[segments + 1].data;
 	int64_t pairs = a.batches * a.kv_heads, wanted = 4 * hspmd_thread_pool_threads(cpu->pool),
 	        blocks = (a.queries + QUERIES - 1) / QUERIES;
 	a.parts = pairs && pairs < wanted ? (wanted + pairs - 1) / pairs : 1;

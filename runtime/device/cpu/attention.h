@@ -31,7 +31,8 @@ struct attention {
 	int64_t first_head, first_kv;   /* global numbers of the first local heads */
 	int64_t group;                  /* query heads that share a kv head */
 	int64_t window;                 /* 0: none */
-	real scale;
+	real scale, softcap;            /* softcap 0: none */
+	const real *sinks;              /* of the first local head on; NULL: none */
 	const int32_t *segments; /* NULL: none */
 	int64_t segment_length, segment_start;
 	struct head_rows q, k, v;
@@ -81,6 +82,13 @@ static inline void mask_scores(const struct attention *a, int64_t batch, int64_t
 				row[j] = MASKED;
 		}
 	}
+}
+
+/* Scores become softcap * tanh(score / softcap); not called for 0. */
+static inline void cap_scores(const struct attention *a, int64_t keys, real *scores)
+{
+	for (int64_t i = 0; i < keys * QUERIES; i += LANES)
+		store(scores + i, vsoftcap(load(scores + i), a->softcap));
 }
 
 /* Panels of A from `count` rows, `depth` deep: panel i at to + i * depth * MR. */

@@ -50,9 +50,13 @@ static void differentiate_scores(const struct attention *a, int64_t keys, const 
 	for (int j = 0; j < QUERIES; j += LANES) {
 		vec shift = load(lse + j), mean = load(delta + j);
 		for (int64_t k = 0; k < keys; k++) {
-			vec p = vexp(load(s->p + k * QUERIES + j) - shift);
+			vec score = load(s->p + k * QUERIES + j), p = vexp(score - shift), scale = splat(a->scale);
+			if (a->softcap > 0) {
+				vec t = score / splat(a->softcap);
+				scale *= vselect(t < splat(-1), splat(0), splat(1) - t * t); /* hidden scores are far below */
+			}
 			store(s->p + k * QUERIES + j, p);
-			store(s->ds + k * QUERIES + j, p * (load(s->ds + k * QUERIES + j) - mean) * splat(a->scale));
+			store(s->ds + k * QUERIES + j, p * (load(s->ds + k * QUERIES + j) - mean) * scale);
 		}
 	}
 	size_t rest = (size_t)((padded(keys) - keys) * QUERIES) * sizeof(real);
@@ -132,6 +136,8 @@ static void block_grad(const struct grads *g, int64_t batch, int64_t head, int64
 		int64_t k1 = k0 + KEYS < end ? k0 + KEYS : end, keys = k1 - k0;
 		multiply_panels(keys, d, s->keys + k0 * d, d * MR, s->query, s->p, QUERIES, false);
 		multiply_panels(keys, d, s->values + k0 * d, d * MR, s->dout, s->ds, QUERIES, false);
+		if (a->softcap > 0)
+			cap_scores(a, keys, s->p);
 		mask_scores(a, batch, q0, k0, k1, s->p);
 		differentiate_scores(a, keys, s, lse, delta);
 		multiply_panels(d, keys, s->keys_across + k0 * MR, a->keys * MR, s->ds, s->dq, QUERIES, true);
@@ -220,3 +226,36 @@ static size_t attention_grad_workspace(const struct hspmd_cpu *cpu, const struct
 }
 
 const struct hspmd_cpu_kernel LOCAL(attention_grad) = { attention_grad, attention_grad_workspace };
+
+/* ---- sinks */
+
+/* A sink's score has the probability p = exp(sink - lse) and the gradient -p * delta; for each head the sum over all queries. */
+static void sinks_grad_head(void *context, int64_t head, int thread)
+{
+	const struct hspmd_kernel_args *args = context;
+	(void)thread;
+	const struct hspmd_view *o = &args->in[1];
+	int64_t d = args->attr->head_dim, heads = o->shape[2] / d, queries = o->shape[1];
+	double sink = (double)((const real *)args->in[3].data)[head], sum = 0;
+	for (int64_t b = 0; b < o->shape[0]; b++)
+		for (int64_t q = 0; q < queries; q++) {
+			int64_t at = ((b * queries + q) * heads + head) * d;
+			const real *dout = (const real *)args->in[0].data + at, *out = (const real *)o->data + at;
+			real delta = 0;
+			for (int64_t i = 0; i < d; i++)
+				delta += dout[i] * out[i];
+			sum -= exp(sink - (double)((const real *)args->in[2].data)[(b * heads + head) * queries + q]) * (double)delta;
+		}
+	real *to = (real *)args->out[0].data + head;
+	*to = (args->out[0].accumulate ? *to : 0) + (real)sum;
+}
+
+static void attention_sinks_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	const struct hspmd_view *o = &args->in[1];
+	int64_t rows = o->shape[0] * o->shape[1];
+	hspmd_thread_pool_for(cpu->pool, o->shape[2] / args->attr->head_dim,
+	                      (double)rows * ((double)args->attr->head_dim * MOVE_NS + LIBM_NS), sinks_grad_head, (void *)args);
+}
+
+const struct hspmd_cpu_kernel LOCAL(attention_sinks_grad) = { attention_sinks_grad, NULL };

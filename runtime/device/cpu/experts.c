@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local experts of a mixture, one after another: the tokens that chose an expert are gathered, go through its two layers, and are added
  * to their rows. An expert sees its tokens in order and a token its experts in order, so that sums have one order. */
-#include "runtime/device/cpu/kernel.h"
+#include "runtime/device/cpu/gate.h"
 
 #define ROWS_PER_ITEM 16
 
@@ -16,12 +16,15 @@ struct experts {
 	real *dweights; /* NULL: not wanted */
 	real *to;       /* y or dx */
 	void *workspace;
+	const struct hspmd_view *biases; /* of gate, up, down; NULL: none */
+	bool is_first;                   /* this device has the first part of the inner width */
 	/* of the current expert */
 	int64_t count;
 	int32_t *token, *slot; /* number of the token, and of the choice among the token's choices */
 	real *rows, *rows_dy;  /* [count][width]: x, and dy */
 	real *gate, *up, *act; /* [count][inner] */
 	real *result;          /* [count][width] */
+	const real *down_bias; /* backward; NULL: none here */
 };
 
 static int64_t items_of(int64_t rows)
@@ -70,7 +73,7 @@ static void gather(void *context, int64_t item, int thread)
 	}
 }
 
-/* act = silu(gate) * up */
+/* act = f(gate) * up */
 static void activate(void *context, int64_t item, int thread)
 {
 	const struct experts *e = context;
@@ -81,7 +84,7 @@ static void activate(void *context, int64_t item, int thread)
 		int64_t n = end * e->inner - i;
 		vec g = n >= LANES ? load(e->gate + i) : load_part(e->gate + i, n),
 		    u = n >= LANES ? load(e->up + i) : load_part(e->up + i, n);
-		vec a = g * vsigmoid(g) * u;
+		vec a = gate_value(e->args->attr, g, u);
 		if (n >= LANES)
 			store(e->act + i, a);
 		else
@@ -104,6 +107,18 @@ static void scatter(void *context, int64_t item, int thread)
 	}
 }
 
+/* Replaces a row's gate and up by their gradients, for activations other than silu. */
+static void differentiate_gate(const struct experts *e, real w, const real *dact, real *gate, real *up)
+{
+	for (int64_t j = 0; j < e->inner; j += LANES) {
+		int64_t n = e->inner - j < LANES ? e->inner - j : LANES;
+		vec dgate, dup;
+		gate_gradients(e->args->attr, splat(w) * load_part(dact + j, n), load_part(gate + j, n), load_part(up + j, n), &dgate, &dup);
+		store_part(gate + j, dgate, n);
+		store_part(up + j, dup, n);
+	}
+}
+
 /* On entry `gate` and `up` hold the first layer, `act` holds act, and `result`, not used yet, holds dy * down, the gradient of act but for
  * the token's weight. Writes the gradient of the weight, replaces gate and up by their gradients, and act by what ddown needs: weight *
  * act. */
@@ -117,32 +132,46 @@ static void differentiate(void *context, int64_t item, int thread)
 		real *gate = e->gate + i * e->inner, *up = e->up + i * e->inner, *act = e->act + i * e->inner;
 		const real *dact = e->result + i * e->inner;
 		real w = weight_of(e, i), dweight = 0;
+		if (e->args->attr->activation != HSPMD_SILU)
+			differentiate_gate(e, w, dact, gate, up);
 		for (int64_t j = 0; j < e->inner; j++) {
-			real s = 1 / (1 + (real)exp(-gate[j])), g = gate[j], da = w * dact[j];
 			dweight += act[j] * dact[j];
+			act[j] *= w;
+			if (e->args->attr->activation != HSPMD_SILU)
+				continue;
+			real s = 1 / (1 + (real)exp(-gate[j])), g = gate[j], da = w * dact[j];
 			gate[j] = da * up[j] * s * (1 + g * (1 - s));
 			up[j] = da * g * s;
-			act[j] *= w;
 		}
+		for (int64_t j = 0; e->down_bias && j < e->width; j++)
+			dweight += e->down_bias[j] * e->rows_dy[i * e->width + j];
 		if (e->dweights)
 			e->dweights[e->token[i] * e->per_token + e->slot[i]] = dweight;
 	}
 }
 
-/* C[m,n] (+)= A[m,k] B[k,n], with the strides of `a` and `b`. */
-static void multiply(const struct experts *e, int64_t m, int64_t n, int64_t k, struct matrix a, struct matrix b, real *c, bool accumulate)
+/* C[m,n] (+)= A[m,k] B[k,n] + bias, with the strides of `a` and `b`. bias NULL: none. */
+static void multiply(const struct experts *e, int64_t m, int64_t n, int64_t k, struct matrix a, struct matrix b, const real *bias, real *c,
+                     bool accumulate)
 {
-	struct gemm p = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = n, .accumulate = accumulate };
+	struct gemm p = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = n, .bias = bias, .accumulate = accumulate };
 	LOCAL(gemm)(e->pool, &p, e->workspace);
 }
 
+/* The bias of a local expert's gate (0), up (1) or down (2). NULL: none, or added by the device that has the first part of the inner width. */
+static const real *bias_of(const struct experts *e, int which, int64_t expert)
+{
+	const struct hspmd_view *bias = e->biases ? &e->biases[which] : NULL;
+	return bias && bias->data && (which < 2 || e->is_first) ? (const real *)bias->data + expert * bias->shape[1] : NULL;
+}
+
 /* gate and up of the gathered rows, and their act. */
-static void first_layer(struct experts *e, const real *gate, const real *up)
+static void first_layer(struct experts *e, int64_t expert, const real *gate, const real *up)
 {
 	struct matrix rows = { e->rows, e->width, 1 };
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), gather, e);
-	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ gate, 1, e->width }, e->gate, false);
-	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ up, 1, e->width }, e->up, false);
+	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ gate, 1, e->width }, bias_of(e, 0, expert), e->gate, false);
+	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ up, 1, e->width }, bias_of(e, 1, expert), e->up, false);
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, 2 * VEXP_NS), activate, e);
 }
 
@@ -159,7 +188,9 @@ static size_t lay_out(const struct hspmd_cpu *cpu, const struct hspmd_kernel_arg
 		               .x = x->data,
 		               .choice = args->in[first + 1].data,
 		               .weights = args->in[first + 2].data,
-		               .workspace = args->workspace };
+		               .workspace = args->workspace,
+		               .biases = args->input_count > first + 6 ? &args->in[first + 6] : NULL,
+		               .is_first = gate->start[1] == 0 };
 	int64_t wide = e->width > e->inner ? e->width : e->inner, deep = e->tokens > wide ? e->tokens : wide;
 	int64_t sizes[] = { e->tokens * e->width, backward ? e->tokens * e->width : 0,
 		            e->tokens * e->inner, e->tokens * e->inner,
@@ -188,9 +219,9 @@ static void experts(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 	for (int64_t k = 0; k < gate->shape[0]; k++) {
 		int64_t at = k * e.inner * e.width;
 		find_tokens(&e, (int32_t)(gate->start[0] + k));
-		first_layer(&e, (const real *)gate->data + at, (const real *)args->in[4].data + at);
+		first_layer(&e, k, (const real *)gate->data + at, (const real *)args->in[4].data + at);
 		multiply(&e, e.count, e.width, e.inner, (struct matrix){ e.act, e.inner, 1 },
-		         (struct matrix){ (const real *)args->in[5].data + at, 1, e.inner }, e.result, false);
+		         (struct matrix){ (const real *)args->in[5].data + at, 1, e.inner }, bias_of(&e, 2, k), e.result, false);
 		hspmd_thread_pool_for(cpu->pool, items_of(e.count), rows_ns(e.width, MOVE_NS), scatter, &e);
 	}
 }
@@ -209,9 +240,24 @@ static void matrix_grad(const struct experts *e, const struct hspmd_view *out, i
 		return;
 	real *to = (real *)out->data + at;
 	if (e->count > 0)
-		multiply(e, m, n, e->count, (struct matrix){ left, 1, m }, (struct matrix){ right, n, 1 }, to, out->accumulate);
+		multiply(e, m, n, e->count, (struct matrix){ left, 1, m }, (struct matrix){ right, n, 1 }, NULL, to, out->accumulate);
 	else if (!out->accumulate)
 		memset(to, 0, (size_t)(m * n) * sizeof *to);
+}
+
+/* Gradient of one expert's bias, unless it is not wanted: the sum of rows, each times the token's weight if `weighted`. */
+static void bias_grad(const struct experts *e, int output, int64_t expert, const real *rows, bool weighted)
+{
+	const struct hspmd_view *out = &e->args->out[output];
+	if (e->args->output_count <= output || !out->data)
+		return;
+	int64_t n = out->shape[1];
+	real *to = (real *)out->data + expert * n;
+	if (!out->accumulate)
+		memset(to, 0, (size_t)n * sizeof *to);
+	for (int64_t i = 0; i < e->count; i++)
+		for (int64_t j = 0; j < n; j++)
+			to[j] += (weighted ? weight_of(e, i) : 1) * rows[i * n + j];
 }
 
 static void expert_grad(struct experts *e, int64_t k)
@@ -220,18 +266,22 @@ static void expert_grad(struct experts *e, int64_t k)
 	int64_t at = k * e->inner * e->width;
 	const real *gate = (const real *)args->in[4].data + at, *up = (const real *)args->in[5].data + at,
 	           *down = (const real *)args->in[6].data + at;
-	first_layer(e, gate, up);
+	first_layer(e, k, gate, up);
+	e->down_bias = bias_of(e, 2, k);
 	multiply(e, e->count, e->inner, e->width, (struct matrix){ e->rows_dy, e->width, 1 }, (struct matrix){ down, e->inner, 1 },
-	         e->result, false);
+	         NULL, e->result, false);
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, LIBM_NS), differentiate, e);
 	matrix_grad(e, &args->out[2], at, e->inner, e->width, e->gate, e->rows);
 	matrix_grad(e, &args->out[3], at, e->inner, e->width, e->up, e->rows);
 	matrix_grad(e, &args->out[4], at, e->width, e->inner, e->rows_dy, e->act);
+	bias_grad(e, 5, k, e->gate, false);
+	bias_grad(e, 6, k, e->up, false);
+	bias_grad(e, 7, k, e->rows_dy, true);
 	if (!e->to)
 		return;
-	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->gate, e->inner, 1 }, (struct matrix){ gate, e->width, 1 }, e->result,
-	         false);
-	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 }, (struct matrix){ up, e->width, 1 }, e->result,
+	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->gate, e->inner, 1 }, (struct matrix){ gate, e->width, 1 }, NULL,
+	         e->result, false);
+	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 }, (struct matrix){ up, e->width, 1 }, NULL, e->result,
 	         true);
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), scatter, e);
 }

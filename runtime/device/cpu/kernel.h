@@ -135,6 +135,14 @@ static inline vec vsigmoid(vec x)
 	return splat(1) / (splat(1) + vexp(-x));
 }
 
+/* cap * tanh(x / cap) */
+static inline vec vsoftcap(vec x, real cap)
+{
+	for (int i = 0; i < LANES; i++)
+		x[i] = cap * (real)tanh((double)(x[i] / cap));
+	return x;
+}
+
 /* Number of rows of the last dimension in a view, and the length of that dimension. */
 static inline int64_t row_length(const struct hspmd_view *v)
 {

@@ -42,16 +42,16 @@ static void layernorm_row(const real *x, const real *gain, const real *bias, rea
 	stats[1] = scale;
 }
 
-static void rmsnorm_row(const real *x, const real *gain, real *y, real *stats, int64_t width, double eps)
+static void rmsnorm_row(const real *x, const real *gain, real *y, real *stats, int64_t width, const struct hspmd_op_attr *attr)
 {
 	vec squares = { 0 };
 	for (int64_t j = 0; j < width; j += LANES) {
 		vec v = part(x, j, width);
 		squares += v * v;
 	}
-	real scale = (real)(1 / sqrt((double)reduce_add(squares) / (double)width + eps));
+	real scale = (real)(1 / sqrt((double)reduce_add(squares) / (double)width + attr->eps)), one = attr->plus_one;
 	for (int64_t j = 0; j < width; j += LANES)
-		put(y, j, width, part(x, j, width) * splat(scale) * part(gain, j, width));
+		put(y, j, width, part(x, j, width) * splat(scale) * (part(gain, j, width) + splat(one)));
 	stats[0] = scale;
 }
 
@@ -76,12 +76,12 @@ static void rmsnorm_rows(void *context, int64_t item, int thread)
 {
 	const struct hspmd_kernel_args *args = context;
 	(void)thread;
-	int64_t width = row_length(&args->in[0]), first, end;
+	int64_t width = row_length(&args->in[1]), first, end;
 	const real *x = args->in[0].data, *gain = args->in[1].data;
 	real *y = args->out[0].data, *stats = args->out[1].data;
-	split_range(row_count(&args->in[0]), ITEMS, item, &first, &end);
+	split_range(width ? element_count(&args->in[0]) / width : 0, ITEMS, item, &first, &end);
 	for (int64_t r = first; r < end; r++)
-		rmsnorm_row(x + r * width, gain, y + r * width, stats + r, width, args->attr->eps);
+		rmsnorm_row(x + r * width, gain, y + r * width, stats + r, width, args->attr);
 }
 
 static void rmsnorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
@@ -89,9 +89,9 @@ static void rmsnorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 4 * MOVE_NS, rmsnorm_rows, (void *)args);
 }
 
-/* One row backward: dx, and the row's contributions to dgain and dbias, added to the item's sums. Layer norm subtracts the mean, RMS norm
+/* One row backward, with a gain of gain + `one`: dx, and the row's contributions to dgain and dbias, added to the item's sums. Layer norm subtracts the mean, RMS norm
  * does not. */
-static void grad_row(const real *dy, const real *x, const real *gain, real mean, real scale, real *dx, real *dgain, real *dbias,
+static void grad_row(const real *dy, const real *x, const real *gain, real one, real mean, real scale, real *dx, real *dgain, real *dbias,
                      int64_t width)
 {
 	vec sum = { 0 }, dot = { 0 };
@@ -101,7 +101,7 @@ static void grad_row(const real *dy, const real *x, const real *gain, real mean,
 		put(dgain, j, width, part(dgain, j, width) + g * normal);
 		if (centred)
 			put(dbias, j, width, part(dbias, j, width) + g);
-		g *= part(gain, j, width);
+		g *= part(gain, j, width) + splat(one);
 		sum += g;
 		dot += g * normal;
 	}
@@ -109,7 +109,7 @@ static void grad_row(const real *dy, const real *x, const real *gain, real mean,
 		return;
 	vec average = splat(centred ? reduce_add(sum) / (real)width : 0), slope = splat(reduce_add(dot) / (real)width);
 	for (int64_t j = 0; j < width; j += LANES) {
-		vec g = part(dy, j, width) * part(gain, j, width), normal = (part(x, j, width) - splat(mean)) * splat(scale);
+		vec g = part(dy, j, width) * (part(gain, j, width) + splat(one)), normal = (part(x, j, width) - splat(mean)) * splat(scale);
 		put(dx, j, width, (g - average - normal * slope) * splat(scale));
 	}
 }
@@ -118,16 +118,16 @@ static void grad_row(const real *dy, const real *x, const real *gain, real mean,
 static void norm_grad_rows(const struct hspmd_kernel_args *args, int64_t item, bool centred)
 {
 	const struct hspmd_view *view = &args->in[1];
-	int64_t width = row_length(view), first, end;
+	int64_t width = row_length(&args->in[2]), first, end;
 	const real *dy = args->in[0].data, *x = view->data, *gain = args->in[2].data, *stats = args->in[3].data;
 	real *dx = args->out[0].data, *dgain = (real *)args->workspace + item * width;
 	real *dbias = centred ? (real *)args->workspace + (ITEMS + item) * width : NULL;
 	memset(dgain, 0, (size_t)width * sizeof *dgain);
 	if (dbias)
 		memset(dbias, 0, (size_t)width * sizeof *dbias);
-	split_range(row_count(view), ITEMS, item, &first, &end);
+	split_range(width ? element_count(view) / width : 0, ITEMS, item, &first, &end);
 	for (int64_t r = first; r < end; r++)
-		grad_row(dy + r * width, x + r * width, gain, centred ? stats[2 * r] : 0, centred ? stats[2 * r + 1] : stats[r],
+		grad_row(dy + r * width, x + r * width, gain, args->attr->plus_one, centred ? stats[2 * r] : 0, centred ? stats[2 * r + 1] : stats[r],
 		         dx ? dx + r * width : NULL, dgain, dbias, width);
 }
 
@@ -169,13 +169,13 @@ static void layernorm_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args
 static void rmsnorm_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[1]) / ITEMS * 6 * MOVE_NS, rmsnorm_grad_rows, (void *)args);
-	add_sums(&args->out[1], args->workspace, row_length(&args->in[1]));
+	add_sums(&args->out[1], args->workspace, row_length(&args->in[2]));
 }
 
 static size_t norm_grad_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	(void)cpu;
-	return (size_t)(2 * ITEMS * row_length(&args->in[1])) * sizeof(real);
+	return (size_t)(2 * ITEMS * row_length(&args->in[2])) * sizeof(real);
 }
 
 const struct hspmd_cpu_kernel LOCAL(layernorm) = { layernorm, NULL };

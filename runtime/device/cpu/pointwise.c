@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Elementwise operators: activations and sums. An output may be the same buffer as an input. */
-#include "runtime/device/cpu/kernel.h"
+#include "runtime/device/cpu/gate.h"
 
 #define ELEMENTS_PER_ITEM 16384
 
@@ -31,61 +31,46 @@ static inline __attribute__((always_inline)) void apply(const struct hspmd_kerne
 			store_part((real *)args->out[k].data + i, out[k], end - i);
 }
 
-/* x Phi(x), where the normal distribution function Phi(x) is nearly sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) (Hendrycks and Gimpel,
- * "Gaussian Error Linear Units"). */
-#define TANH_SLOPE 1.5957691216057308
-#define TANH_CUBE 0.044715
-
-static vec erf_gelu(vec x, bool derivative)
-{
-	vec y;
-	for (int i = 0; i < LANES; i++) {
-		double v = x[i], phi = 0.5 * (1 + erf(v * M_SQRT1_2));
-		y[i] = (real)(derivative ? phi + v * exp(-0.5 * v * v) * 0.3989422804014327 : v * phi);
-	}
-	return y;
-}
-
 static inline void gelu_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
 {
-	vec x = in[0];
-	if (attr->exact)
-		out[0] = erf_gelu(x, false);
-	else
-		out[0] = x * vsigmoid(splat((real)TANH_SLOPE) * (x + splat((real)TANH_CUBE) * x * x * x));
+	out[0] = attr->exact ? erf_gelu(in[0], false) : tanh_gelu(in[0]);
 }
 
 static inline void gelu_grad_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
 {
-	vec dy = in[0], x = in[1];
-	if (attr->exact) {
-		out[0] = dy * erf_gelu(x, true);
-		return;
-	}
-	vec square = splat((real)TANH_CUBE) * x * x;
-	vec s = vsigmoid(splat((real)TANH_SLOPE) * x * (splat(1) + square));
-	vec slope = splat((real)TANH_SLOPE) * (splat(1) + splat(3) * square);
-	out[0] = dy * (s + x * s * (splat(1) - s) * slope);
+	out[0] = in[0] * (attr->exact ? erf_gelu(in[1], true) : tanh_gelu_slope(in[1]));
 }
 
 static inline void swiglu_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
 {
-	(void)attr;
-	out[0] = in[0] * vsigmoid(in[0]) * in[1];
+	out[0] = gate_value(attr, in[0], in[1]);
 }
 
 static inline void swiglu_grad_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
 {
-	(void)attr;
-	vec dy = in[0], gate = in[1], up = in[2], s = vsigmoid(gate);
-	out[0] = dy * up * s * (splat(1) + gate * (splat(1) - s));
-	out[1] = dy * gate * s;
+	gate_gradients(attr, in[0], in[1], in[2], &out[0], &out[1]);
 }
 
 static inline void add_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
 {
 	(void)attr;
 	out[0] = in[0] + in[1];
+}
+
+static inline void scale_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+{
+	out[0] = splat((real)attr->scale) * in[0];
+}
+
+static inline void softcap_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+{
+	out[0] = vsoftcap(in[0], (real)attr->softcap);
+}
+
+static inline void softcap_grad_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+{
+	vec t = in[1] / splat((real)attr->softcap);
+	out[0] = in[0] * (splat(1) - t * t);
 }
 
 #define POINTWISE(name, inputs, outputs, ns)                                                                                               \
@@ -106,3 +91,6 @@ POINTWISE(gelu_grad, 2, 1, args->attr->exact ? 3 * LIBM_NS : 2 * VEXP_NS);
 POINTWISE(swiglu, 2, 1, 2 * VEXP_NS);
 POINTWISE(swiglu_grad, 3, 2, 2 * VEXP_NS);
 POINTWISE(add, 2, 1, MOVE_NS);
+POINTWISE(scale, 1, 1, MOVE_NS);
+POINTWISE(softcap, 1, 1, LIBM_NS);
+POINTWISE(softcap_grad, 2, 1, MOVE_NS);

@@ -3,19 +3,71 @@
  * (opcode.h). */
 #include "runtime/device/cpu/kernel.h"
 
-/* The k largest of n, largest first; among equals the first. */
-static void choose_largest(const real *x, int64_t n, int64_t k, int32_t *choice)
+static double sigmoid(double x)
 {
-	for (int64_t j = 0; j < k; j++) {
-		int32_t best = -1;
-		for (int32_t e = 0; e < n; e++) {
-			bool taken = false;
-			for (int64_t i = 0; i < j; i++)
-				taken |= choice[i] == e;
-			if (!taken && (best < 0 || x[e] > x[best]))
-				best = e;
-		}
-		choice[j] = best;
+	return 1 / (1 + exp(-x));
+}
+
+static bool is_sigmoid(const struct hspmd_op_attr *attr)
+{
+	return attr->router == HSPMD_ROUTER_SIGMOID || attr->router == HSPMD_ROUTER_SIGMOID_ALL;
+}
+
+static double weight_scale(const struct hspmd_op_attr *attr)
+{
+	return attr->weight_scale > 0 ? attr->weight_scale : 1;
+}
+
+/* The number of the largest of n scores, of equal ones the first. */
+static int64_t largest(const double *score, int64_t n)
+{
+	int64_t best = 0;
+	for (int64_t i = 1; i < n; i++)
+		if (score[i] > score[best])
+			best = i;
+	return best;
+}
+
+/* The sum of a group's largest scores, one or two. */
+static double group_score(double *score, int64_t n, int count)
+{
+	int64_t best = largest(score, n);
+	double most = score[best], sum = most;
+	if (count > 1 && n > 1) {
+		score[best] = -INFINITY;
+		sum += score[largest(score, n)];
+		score[best] = most;
+	}
+	return sum;
+}
+
+/* Leaves only the scores of the best groups. */
+static void limit_groups(const struct hspmd_op_attr *attr, double *score, int64_t experts)
+{
+	int64_t each = attr->groups ? experts / attr->groups : 0;
+	double of_group[64];
+	for (int g = 0; g < attr->groups; g++)
+		of_group[g] = group_score(score + g * each, each, attr->group_best);
+	for (int i = 0; i < attr->groups - attr->top_groups; i++) {
+		int64_t worst = 0;
+		for (int g = 1; g < attr->groups; g++)
+			if (of_group[g] <= of_group[worst] || of_group[worst] == INFINITY)
+				worst = g;
+		of_group[worst] = INFINITY;
+		for (int64_t e = worst * each; e < (worst + 1) * each; e++)
+			score[e] = -INFINITY;
+	}
+}
+
+/* The experts that a token goes to, best first. score: room for all. */
+static void choose(const struct hspmd_op_attr *attr, const real *x, const real *bias, int64_t experts, double *score, int32_t *choice)
+{
+	for (int64_t e = 0; e < experts; e++)
+		score[e] = is_sigmoid(attr) ? sigmoid((double)x[e]) + (bias ? (double)bias[e] : 0) : (double)x[e];
+	limit_groups(attr, score, experts);
+	for (int64_t j = 0; j < attr->experts_per_token; j++) {
+		choice[j] = (int32_t)largest(score, experts);
+		score[choice[j]] = -INFINITY;
 	}
 }
 
@@ -31,6 +83,12 @@ static double exponential_sum(const real *x, int64_t n, double *most)
 	return sum;
 }
 
+/* What a chosen expert's weight is proportional to. */
+static double part_of(const struct hspmd_op_attr *attr, real logit, double most)
+{
+	return is_sigmoid(attr) ? sigmoid((double)logit) : exp(logit - most);
+}
+
 static void route_sample(void *context, int64_t sample, int thread)
 {
 	const struct hspmd_kernel_args *args = context;
@@ -40,20 +98,25 @@ static void route_sample(void *context, int64_t sample, int thread)
 	const real *logits = (const real *)r->data + sample * length * experts;
 	real *weights = (real *)args->out[0].data + sample * length * k, *load = (real *)args->out[3].data + sample * experts;
 	int32_t *choice = (int32_t *)args->out[1].data + sample * length * k;
-	double *balance = (double *)args->workspace + sample * (experts + 1), *probability = balance + 1;
+	double *balance = (double *)args->workspace + sample * (2 * experts + 1), *probability = balance + 1, *score = probability + experts;
+	const real *bias = args->input_count > 1 && args->in[1].rank >= 0 ? args->in[1].data : NULL;
 	memset(load, 0, (size_t)experts * sizeof *load);
 	memset(balance, 0, (size_t)(experts + 1) * sizeof *balance);
 	for (int64_t t = 0; t < length; t++, logits += experts, weights += k, choice += k) {
 		double most, all = exponential_sum(logits, experts, &most), chosen = 0;
-		choose_largest(logits, experts, k, choice);
+		choose(args->attr, logits, bias, experts, score, choice);
 		for (int64_t e = 0; e < experts; e++)
 			probability[e] += exp(logits[e] - most) / all;
 		for (int64_t j = 0; j < k; j++) {
-			chosen += exp(logits[choice[j]] - most);
+			chosen += part_of(args->attr, logits[choice[j]], most);
 			load[choice[j]] += 1;
 		}
+		if (args->attr->router == HSPMD_ROUTER_ALL)
+			chosen = all;
+		if (args->attr->router == HSPMD_ROUTER_SIGMOID_ALL)
+			chosen = 1;
 		for (int64_t j = 0; j < k; j++)
-			weights[j] = (real)(exp(logits[choice[j]] - most) / chosen);
+			weights[j] = (real)(part_of(args->attr, logits[choice[j]], most) / chosen * weight_scale(args->attr));
 	}
 	for (int64_t e = 0; e < experts; e++)
 		*balance += (double)load[e] * probability[e] / (double)length * (double)experts;
@@ -67,14 +130,30 @@ static void topk_router(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *a
 	if (!aux)
 		return;
 	for (int64_t b = 0; b < r->shape[0]; b++)
-		total += ((const double *)args->workspace)[b * (r->shape[2] + 1)];
+		total += ((const double *)args->workspace)[b * (2 * r->shape[2] + 1)];
 	*aux = (args->out[2].accumulate ? *aux : 0) + args->attr->scale * total;
 }
 
 static size_t route_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	(void)cpu;
-	return (size_t)(args->in[0].shape[0] * (args->in[0].shape[2] + 1)) * sizeof(double);
+	return (size_t)(args->in[0].shape[0] * (2 * args->in[0].shape[2] + 1)) * sizeof(double);
+}
+
+/* Gradient of a chosen expert's logit through its weight. slope: the sum of dweight * weight, over the sum of weights if they have one. */
+static double weight_slope(const struct hspmd_op_attr *attr, real logit, real weight, real dweight, double slope)
+{
+	double w = (double)weight, d = (double)dweight;
+	switch (attr->router) {
+	case HSPMD_ROUTER_ALL:
+		return w * d;
+	case HSPMD_ROUTER_SIGMOID:
+		return w * (d - slope) * (1 - sigmoid((double)logit));
+	case HSPMD_ROUTER_SIGMOID_ALL:
+		return w * d * (1 - sigmoid((double)logit));
+	default:
+		return w * (d - slope);
+	}
 }
 
 static void route_grad_sample(void *context, int64_t sample, int thread)
@@ -88,7 +167,7 @@ static void route_grad_sample(void *context, int64_t sample, int thread)
 	const real *logits = (const real *)r->data + sample * length * experts, *load = (const real *)args->in[4].data + sample * experts;
 	const int32_t *choice = (const int32_t *)args->in[3].data + sample * length * k;
 	real *dr = (real *)args->out[0].data + sample * length * experts;
-	double scale = args->attr->scale * (double)experts / (double)length;
+	double scale = args->attr->scale * (double)experts / (double)length, scaled = weight_scale(args->attr);
 	for (int64_t t = 0; t < length; t++, logits += experts, dr += experts, dweights += k, weights += k, choice += k) {
 		double most, all = exponential_sum(logits, experts, &most), mean = 0, slope = 0;
 		for (int64_t e = 0; e < experts; e++)
@@ -97,9 +176,16 @@ static void route_grad_sample(void *context, int64_t sample, int thread)
 			dr[e] = (real)(scale * exp(logits[e] - most) / all * ((double)load[e] - mean));
 		for (int64_t j = 0; j < k; j++)
 			slope += (double)dweights[j] * (double)weights[j];
+		if (args->attr->router == HSPMD_ROUTER_SIGMOID || args->attr->router == HSPMD_ROUTER_CHOSEN)
+			slope /= scaled; /* weights that are divided by their sum; of softmax all share it */
 		for (int64_t j = 0; j < k; j++)
-			dr[choice[j]] += (real)((double)weights[j] * ((double)dweights[j] - slope));
+			dr[choice[j]] += (real)weight_slope(args->attr, logits[choice[j]], weights[j], dweights[j], slope);
+		for (int64_t e = 0; e < experts && args->attr->router == HSPMD_ROUTER_ALL; e++)
+			dr[e] -= (real)(exp(logits[e] - most) / all * slope);
 	}
+	real *dbias = args->output_count > 1 ? args->out[1].data : NULL;
+	if (dbias && !args->out[1].accumulate && sample == 0)
+		memset(dbias, 0, (size_t)experts * sizeof *dbias);
 }
 
 static void topk_router_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)

@@ -28,6 +28,13 @@ static __device__ __forceinline__ float dot(const float *a, const float *b, int 
 	return sum;
 }
 
+/* The score of a product of a query and a key. */
+static __device__ __forceinline__ float score_of(const struct attention &a, float product)
+{
+	float score = a.scale * product;
+	return a.softcap > 0.0f ? a.softcap * tanhf(score / a.softcap) : score;
+}
+
 /* Reduces over the threads that share a row. */
 template <typename How> static __device__ __forceinline__ float parts_reduce(float x)
 {
@@ -43,6 +50,10 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * TILE, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads,
 	    first, end;
 	float out[most / PARTS] = {}, high = HIDDEN, sum = 0;
+	if (a.sinks) {
+		high = to_float(((const T *)a.sinks)[head]);
+		sum = 1;
+	}
 	load_rows<T>(query, a.q, batch, head, d, q0, a.queries);
 	keys_seen(a, q0, TILE, &first, &end);
 	for (int k0 = first / TILE * TILE; k0 < end; k0 += TILE) {
@@ -52,7 +63,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 		float s[EACH], now = high;
 		for (int i = 0; i < EACH; i++) {
 			int k = part + i * PARTS;
-			s[i] = sees(a, batch, q0 + own, k0 + k) ? a.scale * dot(query + own * pitch, key + k * pitch, d) : HIDDEN;
+			s[i] = sees(a, batch, q0 + own, k0 + k) ? score_of(a, dot(query + own * pitch, key + k * pitch, d)) : HIDDEN;
 			now = fmaxf(now, s[i]);
 		}
 		now = parts_reduce<Max>(now);
@@ -115,8 +126,11 @@ static __device__ __forceinline__ void differentiate(const struct attention &a, 
 	*p = *ds = 0;
 	if (!sees(a, batch, q, k))
 		return;
-	*p = expf(a.scale * dot(query, key, a.head_dim) - lse);
-	*ds = *p * (dot(dout, value, a.head_dim) - delta) * a.scale;
+	float score = score_of(a, dot(query, key, a.head_dim)), slope = a.scale;
+	if (a.softcap > 0.0f)
+		slope *= 1.0f - score / a.softcap * (score / a.softcap);
+	*p = expf(score - lse);
+	*ds = *p * (dot(dout, value, a.head_dim) - delta) * slope;
 }
 
 template <typename T, int most> static __global__ void __launch_bounds__(THREADS) keys_grad_kernel(struct attention a, int tiles)
@@ -257,6 +271,7 @@ static void set_up(struct attention *a, const struct hspmd_kernel_args *args, in
 	a->group = (int)(q->full[last] / k->full[last]);
 	a->window = (int)args->attr->window;
 	a->scale = (float)args->attr->scale;
+	a->softcap = (float)args->attr->softcap;
 	if (args->input_count > segments && args->in[segments].rank >= 0) {
 		const struct hspmd_view *s = &args->in[segments];
 		a->segments = (const int32_t *)s->data + (k->start[1] - s->start[1]);
@@ -299,7 +314,7 @@ static int check_size(const struct attention *a, struct hspmd_error *err)
 /* Runs our kernels: the tensor-core ones if they support the heads, else those of this file. */
 template <typename T> static int own_forward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
-	if (sizeof(T) == 2 && hspmd_cuda_attention_mma(cuda, a))
+	if (sizeof(T) == 2 && !a->sinks && !(a->softcap > 0) && hspmd_cuda_attention_mma(cuda, a))
 		return 0;
 	return a->head_dim <= 128 ? forward_of<T, 128>(cuda, a, err) : forward_of<T, 256>(cuda, a, err);
 }
@@ -308,14 +323,17 @@ template <typename T> static int own_backward(struct hspmd_cuda *cuda, const str
 {
 	auto *kernel = delta_kernel<T>;
 	LAUNCH(kernel, (unsigned)ceil_div((int64_t)a->batches * a->heads * a->queries, THREADS / WARP), THREADS, 0, cuda->stream, *a);
-	if (sizeof(T) == 2 && hspmd_cuda_attention_mma_grad(cuda, a))
+	if (sizeof(T) == 2 && !(a->softcap > 0) && hspmd_cuda_attention_mma_grad(cuda, a))
 		return 0;
 	return a->head_dim <= 128 ? backward_of<T, 128>(cuda, a, err) : backward_of<T, 256>(cuda, a, err);
 }
 
 template <typename T> static void set_up_forward(struct attention *a, const struct hspmd_kernel_args *args)
 {
-	set_up<T>(a, args, 0, inputs_of(args, 0), &args->out[0]);
+	int segments = inputs_of(args, 0);
+	set_up<T>(a, args, 0, segments, &args->out[0]);
+	if (args->input_count > segments + 1 && args->in[segments + 1].rank >= 0)
+		a->sinks = args->in[segments + 1].data;
 	a->o.data = args->out[0].data;
 	a->lse = (float *)args->out[1].data;
 }
@@ -399,3 +417,60 @@ static size_t backward_workspace(struct hspmd_cuda *cuda, const struct hspmd_ker
 
 const struct hspmd_cuda_kernel hspmd_cuda_attention = { attention_forward, forward_workspace };
 const struct hspmd_cuda_kernel hspmd_cuda_attention_grad = { attention_backward, backward_workspace };
+
+/* ---- sinks */
+
+/* A sink's score has the probability p = exp(sink - lse) and the gradient -p * delta. One block per head sums over all queries, in order. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+        sinks_grad_kernel(struct attention a, const T *sinks, float *to, bool accumulate)
+{
+	__shared__ float room[WARP];
+	int head = blockIdx.x;
+	float sum = 0, sink = to_float(sinks[head]);
+	for (int64_t i = threadIdx.x; i < (int64_t)a.batches * a.queries; i += THREADS) {
+		int64_t at = stats_at(a, (int)(i / a.queries), head, (int)(i % a.queries));
+		sum -= expf(sink - a.lse[at]) * a.delta[at];
+	}
+	sum = block_reduce<Sum>(sum, 0.0f, room);
+	if (threadIdx.x == 0)
+		to[head] = (accumulate ? to[head] : 0.0f) + sum;
+}
+
+template <typename T> static int sinks_grad_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	const struct hspmd_view *o = &args->in[1];
+	struct attention a = {};
+	a.head_dim = (int)args->attr->head_dim;
+	a.batches = (int)o->shape[0];
+	a.queries = (int)o->shape[1];
+	a.heads = (int)(o->shape[2] / a.head_dim);
+	a.o.row = o->shape[2];
+	a.o.batch = a.queries * a.o.row;
+	a.dout = a.o;
+	a.dout.data = args->in[0].data;
+	a.o.data = o->data;
+	a.lse = (float *)args->in[2].data;
+	a.delta = (float *)args->workspace;
+	int64_t rows = (int64_t)a.batches * a.heads * a.queries;
+	auto *delta = delta_kernel<T>;
+	auto *sum = sinks_grad_kernel<T>;
+	if (rows)
+		LAUNCH(delta, (unsigned)ceil_div(rows, THREADS / WARP), THREADS, 0, cuda->stream, a);
+	if (a.heads)
+		LAUNCH(sum, (unsigned)a.heads, THREADS, 0, cuda->stream, a, (const T *)args->in[3].data, (float *)args->out[0].data,
+		       args->out[0].accumulate);
+	return 0;
+}
+
+static int sinks_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+{
+	return BY_TYPE(args->in[1].dtype, sinks_grad_of, cuda, args);
+}
+
+static size_t sinks_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)
+{
+	return (size_t)(hspmd_cuda_elements(&args->in[1]) / args->attr->head_dim) * sizeof(float);
+}
+
+const struct hspmd_cuda_kernel hspmd_cuda_attention_sinks_grad = { sinks_backward, sinks_workspace };

@@ -32,7 +32,8 @@ struct attention {
 	int first_head, first_kv, group; /* global numbers of the first local heads; query heads per kv head */
 	int shift;                       /* global position of the first query minus that of the first key */
 	int window;                      /* 0: none */
-	float scale;
+	float scale, softcap; /* softcap 0: none */
+	const void *sinks;    /* of the first local head on; NULL: none */
 };
 
 /* Enqueues our kernels on cuda->stream: the forward pass, or the backward pass, which needs a->delta to have room for the sums of rows. */

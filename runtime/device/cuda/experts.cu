@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local experts of a mixture. The device sorts the tokens by expert, so that the host need not know how many tokens each expert got:
  * grids are sized for the worst case, and blocks beyond the last row return at once. Products run on CUDA cores in F32. */
+#include "runtime/device/cuda/gate.h"
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/cuda/stable_sort.h"
 
@@ -12,7 +13,11 @@ struct experts {
 	struct hspmd_cuda_stable_sort order;
 	int64_t tokens, per_token, width, inner, count, most; /* count: local experts; most: upper bound of the rows */
 	const void *x, *dy, *weights, *gate, *up, *down;
+	const void *biases[3]; /* of gate, up, down; NULL: none */
+	bool is_first;         /* this device has the first part of the inner width, and adds down's bias */
 	void *to, *dweights;
+	int activation;
+	float limit;
 	float *rows, *rows_dy, *act_gate, *act_up, *act, *result;
 };
 
@@ -101,14 +106,29 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) gather_k
 		to[row * e.width + j] = to_float(from[token * e.width + j]);
 }
 
-/* act = silu(gate) * up */
-static __global__ void __launch_bounds__(THREADS) activate_kernel(struct experts e)
+/* The local expert that a row belongs to. */
+static __device__ __forceinline__ int64_t expert_of(const struct experts &e, int64_t row)
+{
+	int64_t expert = 0;
+	while (row >= e.order.first[expert + 1])
+		expert++;
+	return expert;
+}
+
+/* Adds the biases to gate and up; act = f(gate) * up */
+template <typename T> static __global__ void __launch_bounds__(THREADS) activate_kernel(struct experts e)
 {
 	int64_t row = blockIdx.x;
 	if (row >= e.order.first[e.count])
 		return;
-	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS)
-		e.act[j] = e.act_gate[j] / (1.0f + expf(-e.act_gate[j])) * e.act_up[j];
+	int64_t bias = e.biases[0] ? expert_of(e, row) * e.inner - row * e.inner : 0;
+	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS) {
+		if (e.biases[0]) {
+			e.act_gate[j] += to_float(((const T *)e.biases[0])[bias + j]);
+			e.act_up[j] += to_float(((const T *)e.biases[1])[bias + j]);
+		}
+		e.act[j] = gate_value(e.activation, e.limit, e.act_gate[j], e.act_up[j]);
+	}
 }
 
 /* Sums, per token, the results of the local experts over the token's choices; weighted: each times the choice's weight. */
@@ -118,10 +138,14 @@ static __global__ void __launch_bounds__(THREADS) scatter_kernel(struct experts 
 	int64_t token = blockIdx.x;
 	for (int64_t j = threadIdx.x; j < e.width; j += THREADS) {
 		float sum = 0;
-		for (int64_t k = token * e.per_token; k < (token + 1) * e.per_token; k++)
-			if (e.order.rank[k] >= 0)
-				sum += (weighted ? to_float(((const T *)e.weights)[k]) : 1.0f) *
-				       e.result[(int64_t)(e.order.first[choice[k] - lowest] + e.order.rank[k]) * e.width + j];
+		for (int64_t k = token * e.per_token; k < (token + 1) * e.per_token; k++) {
+			if (e.order.rank[k] < 0)
+				continue;
+			float result = e.result[(int64_t)(e.order.first[choice[k] - lowest] + e.order.rank[k]) * e.width + j];
+			if (weighted && e.biases[2] && e.is_first)
+				result += to_float(((const T *)e.biases[2])[(choice[k] - lowest) * e.width + j]);
+			sum += (weighted ? to_float(((const T *)e.weights)[k]) : 1.0f) * result;
+		}
 		((T *)e.to)[token * e.width + j] = from_float<T>(sum);
 	}
 }
@@ -137,15 +161,33 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) differen
 	int64_t k = e.order.list[row];
 	float w = to_float(((const T *)e.weights)[k]), dweight = 0;
 	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS) {
-		float gate = e.act_gate[j], s = 1.0f / (1.0f + expf(-gate)), dact = w * e.result[j], up = e.act_up[j];
+		float gate = e.act_gate[j], up = e.act_up[j];
 		dweight += e.act[j] * e.result[j];
-		e.act_gate[j] = dact * up * s * (1.0f + gate * (1.0f - s));
-		e.act_up[j] = dact * gate * s;
+		gate_gradients(e.activation, e.limit, w * e.result[j], gate, up, &e.act_gate[j], &e.act_up[j]);
 		e.act[j] *= w;
+	}
+	if (e.biases[2] && e.is_first) {
+		const T *bias = (const T *)e.biases[2] + expert_of(e, row) * e.width;
+		for (int64_t j = threadIdx.x; j < e.width; j += THREADS)
+			dweight += to_float(bias[j]) * e.rows_dy[row * e.width + j];
 	}
 	dweight = block_reduce<Sum>(dweight, 0.0f, room);
 	if (threadIdx.x == 0 && e.dweights)
 		((T *)e.dweights)[k] = from_float<T>(dweight);
+}
+
+/* to[expert][j] (+)= the sum of the expert's rows, each times the token's weight if `weighted`. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+        bias_kernel(struct experts e, const float *rows, int64_t width, float *to, bool weighted, bool accumulate)
+{
+	int64_t j = (int64_t)blockIdx.x * THREADS + threadIdx.x, expert = blockIdx.y;
+	if (j >= width)
+		return;
+	float sum = 0;
+	for (int64_t row = e.order.first[expert]; row < e.order.first[expert + 1]; row++)
+		sum += (weighted ? to_float(((const T *)e.weights)[e.order.list[row]]) : 1.0f) * rows[row * width + j];
+	to[expert * width + j] = (accumulate ? to[expert * width + j] : 0.0f) + sum;
 }
 
 /* ---- for the host */
@@ -161,6 +203,11 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 	e->count = gate->shape[0];
 	e->per_token = hspmd_cuda_row_length(&args->in[first + 1]);
 	e->most = e->tokens * e->per_token;
+	for (int i = 0; i < 3 && args->input_count > first + 6; i++)
+		e->biases[i] = args->in[first + 6 + i].data;
+	e->is_first = gate->start[1] == 0;
+	e->activation = args->attr->activation;
+	e->limit = (float)args->attr->limit;
 	e->x = x->data;
 	e->weights = args->in[first + 2].data;
 	e->gate = gate->data;
@@ -198,7 +245,8 @@ template <typename T> static void first_layer(struct hspmd_cuda *cuda, const str
 	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, e->rows);
 	multiply_rows<T>(cuda, e, e->rows, e->gate, e->act_gate, e->inner, e->width, true, false);
 	multiply_rows<T>(cuda, e, e->rows, e->up, e->act_up, e->inner, e->width, true, false);
-	LAUNCH(activate_kernel, (unsigned)e->most, THREADS, 0, cuda->stream, *e);
+	auto *activate = activate_kernel<T>;
+	LAUNCH(activate, (unsigned)e->most, THREADS, 0, cuda->stream, *e);
 }
 
 template <typename T> static int experts_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
@@ -225,6 +273,18 @@ static void matrix_grad(struct hspmd_cuda *cuda, const struct experts *e, const 
 	LAUNCH(matrix_kernel, grid, THREADS, 0, cuda->stream, e->order.first, left, right, (float *)out->data, m, n, out->accumulate);
 }
 
+template <typename T>
+static void bias_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct experts *e, int output,
+                      const float *rows, bool weighted)
+{
+	if (args->output_count <= output || !args->out[output].data)
+		return;
+	int64_t width = args->out[output].shape[1];
+	auto *kernel = bias_kernel<T>;
+	LAUNCH(kernel, dim3((unsigned)ceil_div(width, THREADS), (unsigned)e->count), THREADS, 0, cuda->stream, *e, rows, width,
+	       (float *)args->out[output].data, weighted, args->out[output].accumulate);
+}
+
 template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
 	struct experts e;
@@ -245,6 +305,9 @@ template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const 
 	matrix_grad(cuda, &e, &args->out[2], e.inner, e.width, e.act_gate, e.rows);
 	matrix_grad(cuda, &e, &args->out[3], e.inner, e.width, e.act_up, e.rows);
 	matrix_grad(cuda, &e, &args->out[4], e.width, e.inner, e.rows_dy, e.act);
+	bias_grad<T>(cuda, args, &e, 5, e.act_gate, false);
+	bias_grad<T>(cuda, args, &e, 6, e.act_up, false);
+	bias_grad<T>(cuda, args, &e, 7, e.rows_dy, true);
 	if (!e.to)
 		return 0;
 	multiply_rows<T>(cuda, &e, e.act_gate, e.gate, e.result, e.width, e.inner, false, false);

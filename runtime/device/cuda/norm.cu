@@ -14,7 +14,7 @@ struct forward_norm {
 	void *y;
 	float *stats;
 	int64_t width;
-	float eps;
+	float eps, one; /* rows are multiplied by gain + one */
 	bool is_aligned;
 };
 
@@ -113,7 +113,7 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 		if (a.bias)
 			load_pack(bias, (const T *)a.bias, j, a.width, a.is_aligned);
 		for (int i = 0; i < n; i++)
-			out[i] = (v[i] - mean) * scale * gain[i] + (a.bias ? bias[i] : 0.0f);
+			out[i] = (v[i] - mean) * scale * (gain[i] + a.one) + (a.bias ? bias[i] : 0.0f);
 		store_pack(y, out, j, a.width, a.is_aligned);
 	});
 	if (threadIdx.x == 0) {
@@ -129,6 +129,7 @@ struct backward_norm {
 	void *dx;              /* NULL: not wanted; may be `residual` */
 	float *gains, *biases; /* [blocks][width] */
 	int64_t rows, width;
+	float one; /* as forward */
 	bool is_aligned;
 };
 
@@ -152,8 +153,8 @@ static __device__ __forceinline__ void row_grad(const struct backward_norm &a, i
 			gains[j + i] += g[i] * normal;
 			if (centred)
 				biases[j + i] += g[i];
-			sum += g[i] * gain[i];
-			dot += g[i] * gain[i] * normal;
+			sum += g[i] * (gain[i] + a.one);
+			dot += g[i] * (gain[i] + a.one) * normal;
 		}
 	};
 #pragma unroll
@@ -177,7 +178,7 @@ static __device__ __forceinline__ void row_grad(const struct backward_norm &a, i
 		if (a.residual)
 			load_pack(out, (const T *)a.residual + r * a.width, j, a.width, a.is_aligned);
 		for (int i = 0; i < n; i++)
-			out[i] += (g[i] * gain[i] - average - (v[i] - mean) * scale * slope) * scale;
+			out[i] += (g[i] * (gain[i] + a.one) - average - (v[i] - mean) * scale * slope) * scale;
 		store_pack(dx, out, j, a.width, a.is_aligned);
 	};
 #pragma unroll
@@ -210,6 +211,13 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 	}
 }
 
+/* Rows as long as the gain: a row of x, or each head of one. */
+static int64_t norm_rows(const struct hspmd_view *x, const struct hspmd_view *gain)
+{
+	int64_t width = hspmd_cuda_row_length(gain);
+	return width ? hspmd_cuda_elements(x) / width : 0;
+}
+
 template <typename T, bool centred> static int forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, bool summed)
 {
 	const struct hspmd_view *x = &args->in[0];
@@ -222,10 +230,11 @@ template <typename T, bool centred> static int forward(struct hspmd_cuda *cuda, 
 	a.bias = centred && args->input_count > gain + 1 ? args->in[gain + 1].data : NULL;
 	a.y = args->out[0].data;
 	a.stats = (float *)args->out[1].data;
-	a.width = hspmd_cuda_row_length(x);
+	a.width = hspmd_cuda_row_length(&args->in[gain]);
 	a.eps = (float)args->attr->eps;
+	a.one = args->attr->plus_one;
 	a.is_aligned = is_aligned16<T>(a.width);
-	int64_t rows = hspmd_cuda_row_count(x);
+	int64_t rows = norm_rows(x, &args->in[gain]);
 	auto *kernel = norm_kernel<T, centred>;
 	if (rows)
 		LAUNCH(kernel, (unsigned)rows, row_threads(a.width, pack<T>::count, MOST_THREADS), 0, cuda->stream, a);
@@ -249,8 +258,9 @@ static int backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *arg
 	a.stats = (const float *)args->in[3].data;
 	a.residual = args->input_count > 4 ? args->in[4].data : NULL;
 	a.dx = args->out[0].data;
-	a.rows = hspmd_cuda_row_count(x);
-	a.width = hspmd_cuda_row_length(x);
+	a.rows = norm_rows(x, &args->in[2]);
+	a.width = hspmd_cuda_row_length(&args->in[2]);
+	a.one = args->attr->plus_one;
 	a.is_aligned = is_aligned16<T>(a.width);
 	int64_t blocks = grad_blocks(cuda, a.rows);
 	a.gains = (float *)args->workspace;
@@ -281,8 +291,8 @@ template <bool centred> static int norm_grad(struct hspmd_cuda *cuda, const stru
 
 static size_t grad_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	const struct hspmd_view *x = &args->in[1];
-	return (size_t)(2 * grad_blocks(cuda, hspmd_cuda_row_count(x)) * hspmd_cuda_row_length(x)) * sizeof(float);
+	const struct hspmd_view *x = &args->in[1], *gain = &args->in[2];
+	return (size_t)(2 * grad_blocks(cuda, norm_rows(x, gain)) * hspmd_cuda_row_length(gain)) * sizeof(float);
 }
 
 const struct hspmd_cuda_kernel hspmd_cuda_layernorm = { norm<true, false>, NULL };

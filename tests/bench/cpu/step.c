@@ -19,6 +19,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "runtime/device/random.h"
+#include "runtime/model/model.h"
 #include "runtime/op/op.h"
 #include "runtime/exec/train_local.h"
 

@@ -11,6 +11,7 @@
 #include "common/alloc.h"
 #include "controller/solver/solver.h"
 #include "runtime/facts/facts.h"
+#include "runtime/model/model.h"
 
 struct problem {
 	int types, nodes, blocks, batch;

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gated activations (enum hspmd_activation), element by element: value and gradients. */
+#ifndef HSPMD_CPU_GATE_H
+#define HSPMD_CPU_GATE_H
+
+#include "runtime/device/cpu/kernel.h"
+
+/* x Phi(x), where the normal distribution function Phi(x) is nearly sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) (Hendrycks and Gimpel,
+ * "Gaussian Error Linear Units"). */
+#define GELU_SLOPE 1.5957691216057308
+#define GELU_CUBE 0.044715
+#define CLAMPED_SLOPE 1.702
+
+static inline vec erf_gelu(vec x, bool derivative)
+{
+	vec y;
+	for (int i = 0; i < LANES; i++) {
+		double v = x[i], phi = 0.5 * (1 + erf(v * M_SQRT1_2));
+		y[i] = (real)(derivative ? phi + v * exp(-0.5 * v * v) * 0.3989422804014327 : v * phi);
+	}
+	return y;
+}
+
+static inline vec tanh_gelu(vec x)
+{
+	return x * vsigmoid(splat((real)GELU_SLOPE) * (x + splat((real)GELU_CUBE) * x * x * x));
+}
+
+static inline vec tanh_gelu_slope(vec x)
+{
+	vec square = splat((real)GELU_CUBE) * x * x;
+	vec s = vsigmoid(splat((real)GELU_SLOPE) * x * (splat(1) + square));
+	vec slope = splat((real)GELU_SLOPE) * (splat(1) + splat(3) * square);
+	return s + x * s * (splat(1) - s) * slope;
+}
+
+static inline vec vclamp(vec x, vec low, vec high)
+{
+	return vselect(x < low, low, vselect(x > high, high, x));
+}
+
+static inline vec gate_value(const struct hspmd_op_attr *attr, vec gate, vec up)
+{
+	vec limit = splat((real)attr->limit);
+	switch (attr->activation) {
+	case HSPMD_GELU_TANH:
+		return tanh_gelu(gate) * up;
+	case HSPMD_GELU_ERF:
+		return erf_gelu(gate, false) * up;
+	case HSPMD_CLAMPED:
+		gate = vselect(gate > limit, limit, gate);
+		return gate * vsigmoid(splat((real)CLAMPED_SLOPE) * gate) * (vclamp(up, -limit, limit) + splat(1));
+	default:
+		return gate * vsigmoid(gate) * up;
+	}
+}
+
+static inline void clamped_gradients(const struct hspmd_op_attr *attr, vec dy, vec gate, vec up, vec *dgate, vec *dup)
+{
+	vec limit = splat((real)attr->limit), slope = splat((real)CLAMPED_SLOPE), zero = splat(0);
+	vec g = vselect(gate > limit, limit, gate), s = vsigmoid(slope * g);
+	*dgate = vselect(gate > limit, zero, dy * (vclamp(up, -limit, limit) + splat(1)) * s * (splat(1) + slope * g * (splat(1) - s)));
+	*dup = vselect((up > limit) | (up < -limit), zero, dy * g * s);
+}
+
+/* Gradients of f(gate) * up, from that of the product. */
+static inline void gate_gradients(const struct hspmd_op_attr *attr, vec dy, vec gate, vec up, vec *dgate, vec *dup)
+{
+	vec s;
+	switch (attr->activation) {
+	case HSPMD_GELU_TANH:
+		*dgate = dy * up * tanh_gelu_slope(gate);
+		*dup = dy * tanh_gelu(gate);
+		return;
+	case HSPMD_GELU_ERF:
+		*dgate = dy * up * erf_gelu(gate, true);
+		*dup = dy * erf_gelu(gate, false);
+		return;
+	case HSPMD_CLAMPED:
+		clamped_gradients(attr, dy, gate, up, dgate, dup);
+		return;
+	default:
+		s = vsigmoid(gate);
+		*dgate = dy * up * s * (splat(1) + gate * (splat(1) - s));
+		*dup = dy * gate * s;
+	}
+}
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading a Hugging Face config.json. Each type of model has a file of its own here (model_list.h): the values that it reads, the graph
+ * that it builds, and the names of its weights in safetensors files. */
+#ifndef HSPMD_MODEL_MODEL_H
+#define HSPMD_MODEL_MODEL_H
+
+#include "common/format/model.h"
+#include "runtime/tensor/file_tensor.h"
+
+/* Read and check; errors name file and JSON path; an unknown model_type is answered with a list of the known ones. A folder stands for the
+ * config.json in it. hspmd_model_destroy frees the model. NULL and err: cannot be read, or asks for what hspmd does not do. */
+struct hspmd_model *hspmd_model_read(const char *path, struct hspmd_error *err);
+struct hspmd_model *hspmd_model_from_json(json_t *value, const char *name, struct hspmd_error *err);
+
+/* All values of model_type, sorted as in model_list.h: element `index`; NULL: there are no more. */
+const char *hspmd_model_type_name(int index);
+
+/* Where the elements of the model's parameters are in its safetensors files. Borrows the model. */
+struct hspmd_file_map hspmd_model_file_map(const struct hspmd_model *m);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/alloc.h"
+#include "runtime/model/fields.h"
+#include "runtime/model/model_list.h"
+#include "runtime/model/model_type.h"
+
+#define PARAMS_MAX 1e16 /* sums and products of sizes stay exact in int64_t */
+
+#define DECLARE(name) extern const struct hspmd_model_type hspmd_model_##name;
+HSPMD_MODELS(DECLARE)
+
+#define ENTRY(name) &hspmd_model_##name,
+static const struct hspmd_model_type *const types[] = { HSPMD_MODELS(ENTRY) };
+
+#define TYPES ((int)(sizeof types / sizeof *types))
+#define NAMES ((int)(sizeof types[0]->names / sizeof *types[0]->names))
+
+static const char *name_and_type(int index, const struct hspmd_model_type **type)
+{
+	for (int t = 0; t < TYPES; t++)
+		for (int n = 0; n < NAMES && types[t]->names[n]; n++)
+			if (index-- == 0) {
+				*type = types[t];
+				return types[t]->names[n];
+			}
+	return NULL;
+}
+
+const char *hspmd_model_type_name(int index)
+{
+	const struct hspmd_model_type *type;
+	return name_and_type(index, &type);
+}
+
+/* NULL, and the document has failed: the model_type is missing or unknown. */
+static const struct hspmd_model_type *type_of(struct hspmd_json *root)
+{
+	const char *names[NAMES * TYPES + 1];
+	const struct hspmd_model_type *type = NULL;
+	int count = 0;
+	while ((names[count] = hspmd_model_type_name(count)))
+		count++;
+	name_and_type(hspmd_json_enum(root, "model_type", names), &type);
+	return hspmd_json_failed(root) ? NULL : type;
+}
+
+static void refuse_common(struct hspmd_json *root)
+{
+	hspmd_refuse_set(root, "quantization_config");
+	hspmd_refuse_unless(root, "add_cross_attention", false);
+	hspmd_refuse_unless(root, "is_encoder_decoder", false);
+	struct hspmd_json pruned = hspmd_json_object_or_none(root, "pruned_heads");
+	if (json_object_size(pruned.value))
+		hspmd_json_fail(&pruned, "not supported; expected no pruned heads");
+}
+
+/* An upper bound in floating point, computed before any integer product of sizes. */
+static double params_bound(const struct hspmd_model *m)
+{
+	double h = (double)m->hidden, wide = (double)m->heads * (double)m->head_dim;
+	double attention = 4 * (h + 1) * wide, mlp = 3 * (h + 1) * (double)m->ffn * (m->experts ? m->experts : 1);
+	return m->block_count * (attention + mlp + h * (m->experts + 4)) + h * (2 * (double)m->vocab + (double)m->max_positions);
+}
+
+/* The fields of the language model alone, if the config describes more: an object with the type's own name as its model_type. */
+static int enter(struct hspmd_json *root, struct hspmd_model *m, struct hspmd_json *fields)
+{
+	*fields = *root;
+	if (!m->type->inner || !hspmd_json_has(root, m->type->inner))
+		return 0;
+	*fields = hspmd_json_object(root, m->type->inner);
+	json_t *copy = fields->value ? json_copy(fields->value) : NULL;
+	if (hspmd_json_failed(root))
+		return -1;
+	if (!copy || json_object_set_new(copy, "model_type", json_string(m->type->names[0]))) {
+		json_decref(copy);
+		return hspmd_json_fail_memory(root);
+	}
+	json_decref(m->config);
+	m->config = copy;
+	return 0;
+}
+
+static int read_all(struct hspmd_json *root, struct hspmd_model *m)
+{
+	struct hspmd_json fields;
+	if (!hspmd_json_expect_object(root) || !(m->type = type_of(root)))
+		return -1;
+	const char *name = json_string_value(json_object_get(root->value, "_name_or_path"));
+	m->name = strdup(name && *name ? name : m->type->names[0]);
+	if (!m->name)
+		return hspmd_json_fail_memory(root);
+	refuse_common(root);
+	if (enter(root, m, &fields))
+		return -1;
+	m->vocab = hspmd_json_int(&fields, "vocab_size", 1, HSPMD_VOCAB_MAX);
+	m->type->read(&fields, m);
+	if (!hspmd_json_failed(root) && params_bound(m) > PARAMS_MAX)
+		hspmd_json_fail(root, "these sizes make about %.0e parameters; at most %.0e can be handled", params_bound(m), PARAMS_MAX);
+	return hspmd_json_failed(root) ? -1 : 0;
+}
+
+static struct hspmd_model *from_doc(struct hspmd_json_doc *doc)
+{
+	struct hspmd_json root = hspmd_json_root(doc);
+	struct hspmd_model *m = calloc(1, sizeof *m);
+	if (!m) {
+		hspmd_json_fail_memory(&root);
+		return NULL;
+	}
+	m->config = json_incref(doc->root);
+	int rc = read_all(&root, m);
+	if (!rc && doc->rounded) /* an integer of an ignored key, which is copied to exported models */
+		rc = hspmd_json_fail(&root, "an integer is too large");
+	if (!rc)
+		return m;
+	hspmd_model_destroy(m);
+	return NULL;
+}
+
+struct hspmd_model *hspmd_model_read(const char *path, struct hspmd_error *err)
+{
+	struct stat st;
+	bool folder = !stat(path, &st) && S_ISDIR(st.st_mode);
+	char *file = folder ? hspmd_asprintf("%s/config.json", path) : strdup(path);
+	struct hspmd_json_doc doc;
+	struct hspmd_model *m = NULL;
+	if (!file)
+		hspmd_fail_memory(err, path);
+	else if (!hspmd_json_open(&doc, file, err)) {
+		m = from_doc(&doc);
+		hspmd_json_close(&doc);
+	}
+	free(file);
+	return m;
+}
+
+struct hspmd_model *hspmd_model_from_json(json_t *value, const char *name, struct hspmd_error *err)
+{
+	struct hspmd_json_doc doc;
+	hspmd_json_wrap(&doc, name, value, err);
+	struct hspmd_model *m = from_doc(&doc);
+	hspmd_json_close(&doc);
+	return m;
+}
