@@ -173,8 +173,10 @@ static void refuses(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others),
-		cmocka_unit_test(defaults_of_absent_keys), cmocka_unit_test(refuses),
+		cmocka_unit_test(reads_gpt2),
+		cmocka_unit_test(reads_the_others),
+		cmocka_unit_test(defaults_of_absent_keys),
+		cmocka_unit_test(refuses),
 	};
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }
