@@ -18,8 +18,8 @@
 /* Elements are computed and kept in this many bytes. */
 enum hspmd_facts_width { HSPMD_FACTS_FP32, HSPMD_FACTS_BF16, HSPMD_FACTS_WIDTHS };
 
-/* How a stage's devices run attention if a context group divides the sequence: on keys and values that arrive in parts, or on gathered ones.
- * Only FP32 is computed in parts. */
+/* How a stage's devices run attention if a context group divides the sequence: on keys and values that arrive in parts, or on gathered
+ * ones. Only FP32 is computed in parts. */
 enum hspmd_facts_form { HSPMD_FACTS_GATHERED_FP32, HSPMD_FACTS_GATHERED_BF16, HSPMD_FACTS_PARTS_FP32, HSPMD_FACTS_FORMS };
 
 /* whole + by_share * share + by_context * context + by_both * share * context */
@@ -59,7 +59,8 @@ struct hspmd_layer_facts {
 	double output_elements;         /* sent to the next layer for each sample; the last layer: of the loss */
 	bool recomputable;              /* full recomputation applies to it */
 	struct hspmd_layer_pass forward[HSPMD_FACTS_WIDTHS], backward[HSPMD_FACTS_WIDTHS];
-	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS]; /* the part of `forward` that the backward pass repeats */
+	/* The part of `forward` that the backward pass repeats. */
+	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS];
 	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS]; /* bytes within an operator for each sample, on GPUs (gathered) and CPUs */
 	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][HSPMD_RECOMPUTE_KINDS]; /* [..][1][..]: with sequence parallelism */
 };

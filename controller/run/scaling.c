@@ -77,8 +77,8 @@ static double solve(const json_t *cluster, const json_t *devices, int n, const s
 	return rate;
 }
 
-int run_scaling_curve(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s, double *curve,
-                      int max, struct hspmd_error *err)
+int run_scaling_curve(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s,
+                      double *curve, int max, struct hspmd_error *err)
 {
 	int done = 0;
 	double before = 0;
@@ -100,8 +100,8 @@ int run_scaling_curve(const json_t *cluster, const struct hspmd_model_facts *fac
 }
 
 /* The smallest power of two of nodes of the first class on which the model fits, and *rate of a plan on them; 0: more than LEAST_MAX. */
-static int least_nodes(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s, double *rate,
-                       struct hspmd_error *err)
+static int least_nodes(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s,
+                       double *rate, struct hspmd_error *err)
 {
 	for (int n = 1; n <= LEAST_MAX; n *= 2) {
 		*rate = solve(cluster, first_class(cluster), n, facts, job, limit_s, err);

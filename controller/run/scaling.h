@@ -20,8 +20,8 @@ struct run_node_class {
 /* Fills curve[0 .. max): [i] is the rate on i + 1 nodes of the cluster's first class: its own nodes, then copies of the last one. Only some
  * sizes are solved, each within limit_s; the values between are interpolated linearly. A size without a plan has rate 0. Returns the number
  * of values (less than max if larger sizes cannot be solved), or -1 and err. Blocks for long: not to be called on the event loop. */
-int run_scaling_curve(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s, double *curve,
-                      int max, struct hspmd_error *err);
+int run_scaling_curve(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s,
+                      double *curve, int max, struct hspmd_error *err);
 
 /* Fills in the cluster's classes of nodes, in the cluster's order. To compare them, plans are solved for the smallest power of two of nodes
  * (16 at most) on which the model fits. Returns their number, at most max; -1 and err. Blocks for long. */

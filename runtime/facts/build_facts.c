@@ -28,7 +28,8 @@ static bool same_graph(const struct hspmd_model_build_options *a, const struct h
 }
 
 /* The reduced graph, forward operators only; it stays with the model. */
-static const struct hspmd_graph *reduced_graph(struct reduced_model *m, const struct hspmd_model_build_options *how, struct hspmd_error *err)
+static const struct hspmd_graph *reduced_graph(struct reduced_model *m, const struct hspmd_model_build_options *how,
+                                               struct hspmd_error *err)
 {
 	for (int i = 0; i < m->count; i++)
 		if (same_graph(&m->made[i].how, how))
@@ -85,7 +86,7 @@ struct build {
 	struct hspmd_model_facts *facts;
 	struct hspmd_graph_source reduced;
 	bool possible[LAYOUTS];
-	struct hspmd_probe in_parts[LAYOUTS], gathered[LAYOUTS]; /* programs of forms PARTS_FP32 and GATHERED_BF16 */
+	struct hspmd_probe in_parts[LAYOUTS], gathered[LAYOUTS];       /* programs of forms PARTS_FP32 and GATHERED_BF16 */
 	struct hspmd_probe_memory *memory[HSPMD_FACTS_FORMS][LAYOUTS]; /* [kind] */
 	struct hspmd_error *err;
 };
@@ -401,7 +402,9 @@ static double output_elements(const struct hspmd_graph *g, int layer, int layer_
 static int read_model(struct build *b, struct reduced_model *m, const char *name)
 {
 	struct hspmd_model_facts *f = b->facts;
-	struct hspmd_model_build_options how = { .batch = 1, .seq_len = f->seq_len, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
+	struct hspmd_model_build_options how = {
+		.batch = 1, .seq_len = f->seq_len, .vocab_parts = 1, .loss_scale = 1, .forward_only = true
+	};
 	struct hspmd_graph *g = m->full->build(m->full->context, &how, b->err);
 	int status = g ? hspmd_layer_kinds_find(g, m->full->layers, &m->kinds, b->err) : -1;
 	if (!status && (m->made[0].graph = hspmd_layer_kinds_graph(g, &m->kinds, b->err))) {

@@ -220,7 +220,9 @@ static int copied(struct copy *c, int tensor, int layer)
 static struct hspmd_graph *copy_forward(const struct hspmd_graph *g, const struct hspmd_layer_kinds *kinds, enum hspmd_dtype dtype,
                                         struct hspmd_error *err)
 {
-	struct copy c = { .from = g, .to = hspmd_graph_create(hspmd_op_types), .kinds = kinds, .tensor = malloc(g->tensor_count * sizeof(int)) };
+	struct copy c = {
+		.from = g, .to = hspmd_graph_create(hspmd_op_types), .kinds = kinds, .tensor = malloc(g->tensor_count * sizeof(int))
+	};
 	bool failed = !c.to || !c.tensor;
 	if (!failed) {
 		memset(c.tensor, -1, g->tensor_count * sizeof(int));

@@ -33,11 +33,11 @@ static struct hspmd_plan *make_plan(const struct hspmd_cluster *c, int layers, c
 {
 	char devices[32];
 	snprintf(devices, sizeof devices, "node:0-%d", c->device_count - 1);
-	json_t *value = json_pack("{s:s, s:i, s:i, s:i, s:s, s:[{s:i, s:[{s:[i,i], s:[s], s:i}]}]}", "format", HSPMD_PLAN_FORMAT,
-	                          "global_batch", MICRO_BATCHES * layout->samples, "micro_batch", layout->samples, "seq_len", seq_len,
-	                          "schedule", hspmd_schedule_names[HSPMD_SCHEDULE_1F1B], "pipelines", "micro_batches", MICRO_BATCHES,
-	                          "stages", "layers", 0, layers, "devices", c->device_count > 1 ? devices : "node:0", "context",
-	                          layout->context);
+	json_t *value =
+	        json_pack("{s:s, s:i, s:i, s:i, s:s, s:[{s:i, s:[{s:[i,i], s:[s], s:i}]}]}", "format", HSPMD_PLAN_FORMAT, "global_batch",
+	                  MICRO_BATCHES * layout->samples, "micro_batch", layout->samples, "seq_len", seq_len, "schedule",
+	                  hspmd_schedule_names[HSPMD_SCHEDULE_1F1B], "pipelines", "micro_batches", MICRO_BATCHES, "stages", "layers", 0,
+	                  layers, "devices", c->device_count > 1 ? devices : "node:0", "context", layout->context);
 	struct hspmd_plan *p = value ? hspmd_plan_from_json(value, "plan", c, layers, err) : NULL;
 	if (!value)
 		hspmd_fail_memory(err, "probing a model's memory");
@@ -85,7 +85,7 @@ struct hspmd_program *hspmd_probe_program(const struct hspmd_probe *p, enum hspm
 struct memory_probe {
 	const struct hspmd_program *p;
 	const struct hspmd_slot_lifetime *lifetimes;
-	bool wide; /* count BF16 as FP32 */
+	bool wide;    /* count BF16 as FP32 */
 	double *live; /* per instruction */
 	int layers;
 	size_t start; /* the first instruction of the second micro-batch */
@@ -238,7 +238,9 @@ int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form
 		n = p->graph->ops[i].layer >= n ? p->graph->ops[i].layer + 1 : n;
 	struct hspmd_slot_lifetime *lifetimes = hspmd_calloc(p->slot_count + 1, sizeof *lifetimes);
 	double *live = hspmd_calloc(p->instruction_count + 2, sizeof *live), *scratch = hspmd_calloc(5 * (size_t)n + 1, sizeof *scratch);
-	struct memory_probe m = { .p = p, .lifetimes = lifetimes, .wide = form == HSPMD_FACTS_GATHERED_FP32, .live = live, .layers = n, .out = layers };
+	struct memory_probe m = {
+		.p = p, .lifetimes = lifetimes, .wide = form == HSPMD_FACTS_GATHERED_FP32, .live = live, .layers = n, .out = layers
+	};
 	int status = lifetimes && live && scratch ? 0 : hspmd_fail_memory(err, "probing a model's memory");
 	if (!status) {
 		hspmd_program_lifetimes(p, lifetimes);

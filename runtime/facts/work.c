@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work and communication of each layer, from the result of the sharding pass: every operator's cost on the local shapes, and every reshard's
- * bytes. */
+/* Work and communication of each layer, from the result of the sharding pass: every operator's cost on the local shapes, and every
+ * reshard's bytes. */
 #include <math.h>
 #include <string.h>
 

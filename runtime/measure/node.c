@@ -143,7 +143,9 @@ static void run_device(int fd, const struct hspmd_binding *where, const struct h
                        const struct hspmd_measure_options *options, double began)
 {
 	struct hspmd_error err = { "" };
-	struct self s = { .context = { .model = model, .facts = facts, .seq_len = options->seq_len, .began = began }, .options = options, .fd = fd };
+	struct self s = { .context = { .model = model, .facts = facts, .seq_len = options->seq_len, .began = began },
+		          .options = options,
+		          .fd = fd };
 	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_names[where->kind], &err);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_NAME, "hspmd-device"); /* visible in process listings */

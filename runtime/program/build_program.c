@@ -156,8 +156,8 @@ static int make_instructions(struct hspmd_program *p, struct hspmd_spmd *const *
 	return 0;
 }
 
-struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
-                                         struct hspmd_error *err)
+struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const struct hspmd_plan *plan,
+                                         const struct hspmd_cluster *cluster, struct hspmd_error *err)
 {
 	struct hspmd_program *p = calloc(1, sizeof *p);
 	struct hspmd_link_cost across = hspmd_link_cost_of_cluster(cluster);

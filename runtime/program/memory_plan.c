@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Assigns an offset to every slot. Fixed slots are adjacent. Transient slots are live from the instruction that writes them to the last
- * one that reads them (hspmd_program_lifetimes); they are placed by best fit into the gaps between live slots. Small slots in a large slot's gap (that of the
- * logits) can prevent the next large slot from fitting; therefore the largest slots are also tried in a part of their own, and all slots of
- * a program of moderate size by place_blocks.c, and the smallest arena is used. */
+ * one that reads them (hspmd_program_lifetimes); they are placed by best fit into the gaps between live slots. Small slots in a large
+ * slot's gap (that of the logits) can prevent the next large slot from fitting; therefore the largest slots are also tried in a part of
+ * their own, and all slots of a program of moderate size by place_blocks.c, and the smallest arena is used. */
 #include <stdint.h>
 #include <string.h>
 
@@ -151,7 +151,8 @@ static void find_uses(const struct hspmd_program *p, struct hspmd_slot_lifetime 
 			schedule_index = in->schedule_index;
 			entry_end = end_of_next_entry(p, i);
 		}
-		hold(&lifetimes[in->in[0]], in->peer_pipeline_rank >= 0 && in->sends ? surely_received(p, i) : surely_taken(p, i, entry_end));
+		hold(&lifetimes[in->in[0]],
+		     in->peer_pipeline_rank >= 0 && in->sends ? surely_received(p, i) : surely_taken(p, i, entry_end));
 	}
 }
 
@@ -309,8 +310,8 @@ static int place_with(struct placer *pl, size_t large)
 	return 0;
 }
 
-/* Slots that take over each other's memory are one block. Returns their number; the caller frees *blocks and *block_of, which gives a slot's
- * block. -1: memory. */
+/* Slots that take over each other's memory are one block. Returns their number; the caller frees *blocks and *block_of, which gives a
+ * slot's block. -1: memory. */
 static long find_blocks(const struct placer *pl, struct hspmd_memory_block **blocks, int **block_of)
 {
 	const struct hspmd_program *p = pl->p;
@@ -328,7 +329,9 @@ static long find_blocks(const struct placer *pl, struct hspmd_memory_block **blo
 				(*blocks)[(*block_of)[slot]].last = l->last;
 				continue;
 			}
-			(*blocks)[count] = (struct hspmd_memory_block){ .id = (int)count, .first = l->first, .last = l->last, .bytes = slot_bytes(p, slot) };
+			(*blocks)[count] = (struct hspmd_memory_block){
+				.id = (int)count, .first = l->first, .last = l->last, .bytes = slot_bytes(p, slot)
+			};
 			(*block_of)[slot] = (int)count++;
 		}
 	return *blocks && *block_of ? count : -1;
@@ -346,7 +349,9 @@ static int place_by_lifetimes(struct placer *pl)
 	if (transient > HSPMD_PLACE_BLOCKS_MAX)
 		return 0;
 	long count = find_blocks(pl, &blocks, &block_of);
-	int status = count < 0 || !(offsets = hspmd_calloc((size_t)count + 1, sizeof *offsets)) ? hspmd_fail_memory(pl->err, "planning memory") : 0;
+	int status = count < 0 || !(offsets = hspmd_calloc((size_t)count + 1, sizeof *offsets))
+	                     ? hspmd_fail_memory(pl->err, "planning memory")
+	                     : 0;
 	for (int order = 0; !status && order < HSPMD_PLACE_ORDERS; order++) {
 		status = hspmd_place_blocks(blocks, (size_t)count, order, &bytes, pl->err);
 		if (status || bytes >= p->arena_bytes)

@@ -7,8 +7,8 @@
 
 #include "common/alloc.h"
 
-/* Orders of placing: the blocks first that are difficult to place later, by bytes times lifetime, or large ones
- * first and equal ones as they begin. Which is better depends on the program. */
+/* Orders of placing: the blocks first that are difficult to place later, by bytes times lifetime; or large ones first, and equal ones as
+ * they begin. Which is better depends on the program. */
 static double weight(const struct hspmd_memory_block *b)
 {
 	return (double)b->bytes * (double)(b->last - b->first + 1);

@@ -62,7 +62,7 @@ static void counts_parameters(void **state)
 		double params;
 		int parts; /* heads of keys and values, and experts */
 	} known[] = {
-		{ "gpt2", 124439808, 12 },  { "llama", 6738415616, 32 },     { "mistral", 7241732096, 8 },
+		{ "gpt2", 124439808, 12 }, { "llama", 6738415616, 32 },   { "mistral", 7241732096, 8 },
 		{ "qwen2", 494032768, 2 }, { "mixtral", 46702792704, 8 },
 	};
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -85,7 +85,7 @@ static void counts_parameters(void **state)
 }
 
 #define SIZES                                                                                                                              \
-	"\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"max_position_embeddings\":32,"     \
+	"\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"max_position_embeddings\":32,"    \
 	"\"vocab_size\":40,\"rms_norm_eps\":1e-5"
 
 /* Operations of matrix products by the usual formula, two for each multiplication with addition; causal attention has half of the pairs.
@@ -100,7 +100,8 @@ static void counts_operations(void **state)
 {
 	(void)state;
 	const double t = 32;
-	struct hspmd_model *m = from_text("{\"model_type\":\"gpt2\",\"vocab_size\":40,\"n_embd\":64,\"n_head\":8,\"n_layer\":3,\"n_positions\":32}");
+	struct hspmd_model *m =
+	        from_text("{\"model_type\":\"gpt2\",\"vocab_size\":40,\"n_embd\":64,\"n_head\":8,\"n_layer\":3,\"n_positions\":32}");
 	struct hspmd_model_facts *f = facts_of(m, 32);
 	const struct hspmd_layer_facts *block = hspmd_model_layer_facts(f, 1), *head = hspmd_model_layer_facts(f, 4);
 	/* 24 t h^2 + 2 t^2 h for a block of GPT-2; two norms of 8, two additions of 1 and GELU of 4 h elements of 12 */

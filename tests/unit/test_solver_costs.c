@@ -192,7 +192,8 @@ static void interleaving_pays(void **state)
 
 /* Seconds that summing gradients adds to the step, for two copies of a model on two nodes of `tflops` each with a network of
  * `gbytes_per_s`. *whole: seconds of all transfers; *before: seconds of the last backward pass after that of the last layer. */
-static double summing(const char *kind, double tflops, double gbytes_per_s, const struct hspmd_model_facts *m, double *whole, double *before)
+static double summing(const char *kind, double tflops, double gbytes_per_s, const struct hspmd_model_facts *m, double *whole,
+                      double *before)
 {
 	struct hspmd_error err = { "" };
 	char *text = hspmd_asprintf(

@@ -35,7 +35,8 @@ static const char *const models[] = {
 	"{\"model_type\":\"mistral\",\"hidden_size\":1024,\"intermediate_size\":3584,\"num_hidden_layers\":6,\"num_attention_heads\":8,"
 	"\"num_key_value_heads\":4,\"max_position_embeddings\":2048,\"vocab_size\":8000,\"sliding_window\":128,\"rms_norm_eps\":1e-5}",
 	"{\"model_type\":\"qwen2\",\"hidden_size\":896,\"intermediate_size\":4864,\"num_hidden_layers\":6,\"num_attention_heads\":16,"
-	"\"num_key_value_heads\":4,\"max_position_embeddings\":2048,\"vocab_size\":30000,\"tie_word_embeddings\":true,\"rms_norm_eps\":1e-6}",
+	"\"num_key_value_heads\":4,\"max_position_embeddings\":2048,\"vocab_size\":30000,\"tie_word_embeddings\":true,\"rms_norm_eps\":1e-"
+	"6}",
 };
 
 #define STAGE(a, b, devices, more) "{\"layers\":[" #a "," #b "],\"devices\":[\"n:" devices "\"]" more "}"
@@ -103,8 +104,10 @@ static double experts_workspace(const struct hspmd_program *p, const struct hspm
 	bool backward = in->kind == HSPMD_INSTRUCTION_RUN && in->opcode == HSPMD_OP_EXPERTS_GRAD;
 	if (!backward && !(in->kind == HSPMD_INSTRUCTION_RUN && in->opcode == HSPMD_OP_EXPERTS))
 		return 0;
-	struct hspmd_view x = hspmd_program_slot_view(p, in->in[backward], NULL), gate = hspmd_program_slot_view(p, in->in[3 + backward], NULL);
-	double rows = (double)(x.shape[0] * x.shape[1] * in->attr->experts_per_token), inner = (double)gate.shape[1], width = (double)x.shape[2];
+	struct hspmd_view x = hspmd_program_slot_view(p, in->in[backward], NULL),
+	                  gate = hspmd_program_slot_view(p, in->in[3 + backward], NULL);
+	double rows = (double)(x.shape[0] * x.shape[1] * in->attr->experts_per_token), inner = (double)gate.shape[1],
+	       width = (double)x.shape[2];
 	return 4 * rows * ((1 + backward) * width + 3 * inner + fmax(inner, width));
 }
 
@@ -197,7 +200,7 @@ static void compare_on(const char *kind, enum run run)
 			for (int d = 0; d < p->predicted.device_count; d++) {
 				double here, there;
 				account(run, m, p, c, d, &here, &there);
-				const double close = p->schedule == HSPMD_SCHEDULE_INTERLEAVED      ? CLOSE_INTERLEAVED
+				const double close = p->schedule == HSPMD_SCHEDULE_INTERLEAVED ? CLOSE_INTERLEAVED
 				                     : p->pipelines[0].stages[0].context_ratio ? CLOSE_UNEVEN
 				                                                               : CLOSE;
 				if (fabs(here - there) > close * there)

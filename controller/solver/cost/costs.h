@@ -36,10 +36,10 @@ struct hspmd_layer_info {
 	/* Memory: [in parts][sequence parallel][recompute]; the first index as in struct hspmd_device_share. */
 	const struct hspmd_layer_memory (*memory[2])[HSPMD_RECOMPUTE_KINDS];
 	const struct hspmd_facts_amount *workspace[2]; /* [in parts]; NULL: none */
-	double saved_scale, memory_scale; /* factors of what is saved for the backward pass, and of other memory */
-	bool same_memory;                 /* its memory equals that of the layer before (hspmd_layer_same_memory) */
-	int tied_to;                      /* layer that shares weights with this one; -1: none */
-	double tied_params;               /* shared weights that a stage with this layer but without tied_to must hold in addition */
+	double saved_scale, memory_scale;              /* factors of what is saved for the backward pass, and of other memory */
+	bool same_memory;                              /* its memory equals that of the layer before (hspmd_layer_same_memory) */
+	int tied_to;                                   /* layer that shares weights with this one; -1: none */
+	double tied_params; /* shared weights that a stage with this layer but without tied_to must hold in addition */
 };
 
 /* How layer times were obtained, if they were not measured exactly as they are used: what warnings must say. */
@@ -72,8 +72,8 @@ struct hspmd_costs {
 	int seq_len, layer_count;
 	struct hspmd_layer_info *layers;
 	struct hspmd_layer_memory (*own_memory)[2][HSPMD_RECOMPUTE_KINDS]; /* per layer, if there are no facts */
-	double *params_sum;     /* prefix sums of params, layer_count + 1 */
-	double *replicated_sum; /* and of replicated_params */
+	double *params_sum;                                                /* prefix sums of params, layer_count + 1 */
+	double *replicated_sum;                                            /* and of replicated_params */
 	int tied_layer_count;
 	int *tied_layers;                                           /* layers with tied_params > 0 */
 	double param_bytes, grad_bytes, master_bytes, moment_bytes; /* bytes per element */

@@ -4,9 +4,9 @@
  * Work is a lower bound given by the hardware, a roofline (Williams et al., 2009) over one sample:
  *     work = flops share / rate + bytes moved / memory rate
  * with the rate of a large matrix product as measured on the device, or the part of a data sheet's peak that is sustained. Products read
- * their weights while they compute, so that only matters if it takes longer. The rest of a layer's time is launching kernels that the device
- * finishes before the host can start the next, and does not grow with the micro-batch. Of a layer known only by its profile, the backward pass has two products for each one of the forward pass (Megatron-LM,
- * arXiv 2104.04473, appendix).
+ * their weights while they compute, so that only matters if it takes longer. The rest of a layer's time is launching kernels that the
+ * device finishes before the host can start the next, and does not grow with the micro-batch. Of a layer known only by its profile, the
+ * backward pass has two products for each one of the forward pass (Megatron-LM, arXiv 2104.04473, appendix).
  *
  * From a profile, if it has the device type:
  * - micro-batch between measured ones: on the straight line between them; outside, on the line through the last two
@@ -161,7 +161,8 @@ static double pass_time(const struct hspmd_costs *c, const struct hspmd_layer_ti
 static double update_time(const struct hspmd_costs *c, int type, double share, int l)
 {
 	double memory_rate = memory_rate_of(c, type);
-	double bytes = (c->layers[l].replicated_params + (c->layers[l].params - c->layers[l].replicated_params) * share) * (c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES);
+	double bytes = (c->layers[l].replicated_params + (c->layers[l].params - c->layers[l].replicated_params) * share) *
+	               (c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES);
 	return memory_rate > 0 ? bytes / memory_rate : 0;
 }
 

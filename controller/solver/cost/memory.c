@@ -143,13 +143,13 @@ double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device
 
 /* Bytes of a run of layers, all or before the next layer that differs. */
 struct stage_memory {
-	double saved, deferred;              /* of the layers so far */
-	double most_forward, most_backward;  /* while one of them runs, with what the layers before it save */
-	double left_forward, left_backward;  /* by messages */
-	double ended;                        /* sums of gradients of the layers so far */
-	double most_ending;                  /* while one of them runs backward, without the sums of the layers before it */
-	double workspace;                    /* most of one of them */
-	double transient;                    /* most that one of them needs while it runs */
+	double saved, deferred;             /* of the layers so far */
+	double most_forward, most_backward; /* while one of them runs, with what the layers before it save */
+	double left_forward, left_backward; /* by messages */
+	double ended;                       /* sums of gradients of the layers so far */
+	double most_ending;                 /* while one of them runs backward, without the sums of the layers before it */
+	double workspace;                   /* most of one of them */
+	double transient;                   /* most that one of them needs while it runs */
 };
 
 /* Add `count` equal layers, of which `layer` is the first. */
@@ -165,7 +165,8 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
 	 * deferred, the difference of the sums up to l. It is largest at the first of equal layers, or at the last. */
 	double first = sum->saved - sum->deferred + saved - deferred, last = first + (count - 1) * (saved - deferred);
 	sum->most_backward = fmax(sum->most_backward, fmax(first, last) + backward);
-	double replicated = c->replicated_sum[layer + count] - c->replicated_sum[layer]; /* weights shared with another layer come at the end */
+	double replicated =
+	        c->replicated_sum[layer + count] - c->replicated_sum[layer]; /* weights shared with another layer come at the end */
 	double ends = (replicated + (c->params_sum[layer + count] - c->params_sum[layer] - replicated) * device->share) * end_bytes;
 	double before = sum->saved - sum->ended + saved;
 	sum->most_ending = fmax(sum->most_ending, fmax(before, before + (count - 1) * (saved - ends / count)) + backward);

@@ -125,8 +125,8 @@ static double gathering(struct hspmd_costs *c, const struct hspmd_stage *s, int 
 }
 
 /* Seconds of all messages within the stage in one pass; -1 with err. */
-static double messages(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, enum stage_pass pass, bool sums, double per_byte,
-                       struct hspmd_error *err)
+static double messages(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, enum stage_pass pass, bool sums,
+                       double per_byte, struct hspmd_error *err)
 {
 	double summed = sums ? communication(c, s, micro_batch, pass, per_byte, err) : 0;
 	double gathered = s->context > 1 ? gathering(c, s, micro_batch, pass, err) : 0;

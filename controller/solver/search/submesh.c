@@ -48,7 +48,8 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 		devices[i] = hspmd_device_class_device(c->cluster, device_class, 0, i);
 	double slow = device_class->slowdown / c->cluster->nodes[device_class->nodes[0]].slowdown *
 	              hspmd_variation(c, c->cluster->device_count, u->tp);
-	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel, hspmd_type_takes_parts(&c->cluster->types[device_class->type]) };
+	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel,
+		                             hspmd_type_takes_parts(&c->cluster->types[device_class->type]) };
 	for (int l = 0; l < t->layers; l++) {
 		double transient = most_transient(c, l, HSPMD_RECOMPUTE_NONE, t->caps, &device);
 		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
