@@ -567,6 +567,8 @@ static void test_pace_spares_a_busy_slurmctld(void **state)
 	ctld_poll_interval_soon(&p, 118.2);
 	assert_float_equal(p.next_s, 120.1, 1e-9);
 	assert_true(looks_an_hour(&p, 0.1, CTLD_POLL_FAILED) < 60);
+	/* It is found within the longest interval when slurmctld answers again, however long it was away. */
+	assert_float_equal(p.interval_s, 75, 0);
 	double now = p.next_s;
 	ctld_poll_interval_done(&p, now, now, CTLD_POLL_UNCHANGED); /* slurmctld answers again */
 	assert_float_equal(p.next_s, now + 1, 0);

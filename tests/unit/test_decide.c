@@ -420,6 +420,24 @@ static void test_rebalance(void **state)
 	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, a), 3);
 	assert_int_equal(d.actions[0].for_job, b);
 	hspmd_decision_clear(&d);
+	/* Nobody gains if both pause for longer than the new sizes are kept; a minute at least, as long as both jobs run. */
+	m.elastic[a].pause_s = m.elastic[b].pause_s = 1;
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, a), 3);
+	hspmd_decision_clear(&d);
+	m.elastic[a].pause_s = m.elastic[b].pause_s = 60;
+	maker_decide(&m, &d);
+	assert_int_equal(d.count, 0);
+	hspmd_decision_clear(&d);
+	m.elastic[a].terms.grow_cooldown_s = 3600;
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, a), 3);
+	hspmd_decision_clear(&d);
+	m.elastic[b].remaining_s = 60;
+	maker_decide(&m, &d);
+	assert_int_equal(d.count, 0);
+	hspmd_decision_clear(&d);
+	m.elastic[b].remaining_s = INFINITY;
 	m.elastic[a].terms.weight = 3; /* the marginal gains are equal at 7 : 1 */
 	maker_decide(&m, &d);
 	assert_true(maker_moved(&d, HSPMD_RESIZE_SHRINK, a) == 0);
