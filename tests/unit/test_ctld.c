@@ -496,6 +496,8 @@ static void test_quote(void **state)
 	                 2); /* a pending job does not count before one that starts */
 	jobs[0].state = HSPMD_SLURM_VIEW_COMPLETING;
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 2);
+	jobs[3].state = HSPMD_SLURM_VIEW_COMPLETING; /* neither does one without a controller */
+	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 1);
 	/* The cheapest nodes that fit: n4 and n5 cost nothing, but are not in `high`. */
 	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 4}").price_per_hour, 4, 0);
 	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 3, \"partition\": \"high\"}").price_per_hour, 7, 0);
