@@ -107,6 +107,7 @@ struct pair {
 	struct hspmd_box box[2];
 	atomic_int abort;
 	double timeout_s;
+	size_t cut; /* bytes that are missing at the end of member 1's announcement */
 	struct hspmd_communicator_cache *cache[2];
 	struct hspmd_device *dev[2];
 	struct hspmd_devcomm *devcomm[2];
@@ -170,6 +171,7 @@ static int begin(struct pair *p, uint64_t other_tag, struct hspmd_error *err)
 		assert_int_equal(hspmd_devcomm_open(&o, &p->devcomm[r], err), 0);
 		assert_non_null(p->devcomm[r]);
 		assert_int_equal(hspmd_devcomm_address(p->devcomm[r], &devcomm[r], err), 0);
+		devcomm[r].size -= r == 1 ? p->cut : 0;
 		assert_int_equal(hspmd_transport_memory.open(&t, &p->transport[r], err), 0);
 		assert_int_equal(hspmd_transport_memory.address(p->transport[r], &own[r], err), 0);
 		p->comm[r] = hspmd_comm_create(p->dev[r], p->transport[r], p->rank_of, 2, r, err);
@@ -298,6 +300,27 @@ static void disagreement(void **state)
 	assert_int_equal(made(), before);
 	end(&p, false);
 	close_pair(&p);
+}
+
+/* Nor do members of which one announces more groups than it sends: nothing is read beyond the end. */
+static void cut_short(void **state)
+{
+	(void)state;
+	static const size_t missing[] = { 1, 8, 60 };
+	for (size_t i = 0; i < sizeof missing / sizeof *missing; i++) {
+		struct pair p;
+		struct hspmd_error err = { "" };
+		int groups, devcomm, before = made();
+		open_pair(&p, &all_reduce, 60);
+		p.cut = missing[i];
+		assert_int_equal(begin(&p, TAG, &err), 0);
+		hspmd_devcomm_counts(p.devcomm[0], &groups, &devcomm);
+		assert_int_equal(groups, 1);
+		assert_int_equal(devcomm, 0);
+		assert_int_equal(made(), before);
+		end(&p, false);
+		close_pair(&p);
+	}
 }
 
 /* Checks the error of a member whose peer never comes: it contains `word`. */
@@ -476,8 +499,9 @@ static void models(void **state)
 int main(void)
 {
 	static const struct CMUnitTest emulated[] = {
-		cmocka_unit_test(versions),     cmocka_unit_test(steps),        cmocka_unit_test(generations), cmocka_unit_test(given_up),
-		cmocka_unit_test(disagreement), cmocka_unit_test(members_gone), cmocka_unit_test(never_met),   cmocka_unit_test(models),
+		cmocka_unit_test(versions),     cmocka_unit_test(steps),        cmocka_unit_test(generations),
+		cmocka_unit_test(given_up),     cmocka_unit_test(disagreement), cmocka_unit_test(cut_short),
+		cmocka_unit_test(members_gone), cmocka_unit_test(never_met),    cmocka_unit_test(models),
 	};
 	static const struct CMUnitTest real[] = { cmocka_unit_test(models) };
 	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/comm/comm.h"
+#include "runtime/comm/comm_internal.h"
 
 #define LIMIT_S 60.0
 #define SCENE_REPEAT 3
@@ -285,6 +285,12 @@ static int run_rank(struct scene *s, int rank)
 	hspmd_comm_use_devcomm(c, devcomm);
 	if (!rv)
 		rv = run_steps(s, rank, dev, c, err);
+	/* When all is sent nothing uses a buffer any more: otherwise every step would take new ones. */
+	if (!rv)
+		rv = hspmd_comm_flush(c, NULL, 0, err);
+	for (const struct hspmd_scratch *b = c->pool; b && !rv; b = b->next)
+		if (b->users)
+			rv = hspmd_fail(err, "a buffer of %zu bytes still has %d users", b->size, b->users);
 	hspmd_devcomm_close(devcomm, rv != 0);
 	hspmd_comm_destroy(c);
 	hspmd_communicator_cache_destroy(cache);

@@ -531,6 +531,15 @@ static void test_manifest_checks(void **state)
 		assert_non_null(strstr(err.text, lies[i].says));
 		json_decref(copy);
 	}
+	static const char *const large[][2] = { { "shape", "[33554432, 16777216]" }, { "lo", "[0, 0]" }, { "hi", "[16777217, 16777216]" } };
+	json_t *huge = json_deep_copy(whole),
+	       *part = json_array_get(json_object_get(json_array_get(json_object_get(huge, "shards"), 0), "extents"), 0);
+	struct hspmd_error err = { "" };
+	for (int i = 0; i < 3; i++)
+		json_object_set_new(part, large[i][0], json_loads(large[i][1], 0, NULL));
+	assert_null(hspmd_manifest_from_json(huge, "lie", &err));
+	assert_non_null(strstr(err.text, "too many elements"));
+	json_decref(huge);
 	static const char *const files[] = { "../x", "", ".", "a/b", "manifest.json" };
 	for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
 		json_t *copy = json_deep_copy(whole);

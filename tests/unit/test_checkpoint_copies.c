@@ -60,6 +60,13 @@ static void test_copies_spread(void **state)
 	for (int i = 0; i < 8; i++)
 		assert_int_equal(kept[i], 1);
 	assert_int_equal(spread(eight, NULL, 4, 1, 1, NULL, to), 0);
+	/* Two keep the shards of six: three each. */
+	const int six[8] = { 0, 0, 0, 0, 0, 0, 1, 1 };
+	memset(kept, 0, sizeof kept);
+	assert_int_equal(spread(six, NULL, 8, 2, 1, NULL, to), 8);
+	for (int i = 0; i < 6; i++)
+		kept[to[3 * i]]++;
+	assert_true(kept[6] == 3 && kept[7] == 3);
 	/* Unequal sizes: the worker that keeps the large one keeps nothing else. */
 	const int four[4] = { 0, 1, 2, 3 }, sizes[4] = { 90, 30, 20, 20 };
 	uint64_t load[4] = { 0 }, most = 0;

@@ -343,6 +343,18 @@ static void seconds(void **state)
 	assert_true(hspmd_link_seconds(&measured, 50) == 1.5);
 	points[0][1] = 0.5;
 	assert_true(hspmd_link_seconds(&measured, 0) == 0);
+	/* Any number of points: each size is on the line between its neighbours. */
+	double squares[20][2];
+	for (int i = 0; i < 20; i++) {
+		squares[i][0] = 10 * i;
+		squares[i][1] = i * i;
+	}
+	for (int count = 2; count <= 20; count++)
+		for (int i = 0; i < count - 1; i++) {
+			struct hspmd_link many = { .point_count = count, .points = squares };
+			assert_true(hspmd_link_seconds(&many, 10 * i) == i * i);
+			assert_true(fabs(hspmd_link_seconds(&many, 10 * i + 4) - (i * i + 0.4 * (2 * i + 1))) < 1e-9);
+		}
 }
 
 int main(void)

@@ -281,6 +281,30 @@ static void test_hung(void **state)
 	}
 }
 
+/* A controller that was stopped while workers' answers were on their way kills none of them when it continues: it asks again. One that has
+ * run all the time does not wait any longer. */
+static void test_stopped_itself(void **state)
+{
+	(void)state;
+	double ping = run_timeouts_default().ping;
+	for (int stopped = 0; stopped < 2; stopped++) {
+		int killed = 0;
+		for (int when = 0; when < 60; when++) {
+			struct world *w = world_create(&(struct world_options){
+			        .seed = 3 + 4 * (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 20 });
+			for (int i = 0; i < when; i++)
+				if (!world_move(w))
+					world_wait(w);
+			world_stop(w, 10); /* `ping` is sent to workers */
+			world_stop(w, (stopped ? 2.1 : 1.1) * ping);
+			run_until(w, 20);
+			killed += world_events_with(w, "has not answered");
+			world_destroy(w);
+		}
+		assert_true(stopped ? killed == 0 : killed > 0);
+	}
+}
+
 /* Runs until the solver's input has a slowdown of node 1 between these. */
 static void run_until_slowdown(struct world *w, double least, double most)
 {
@@ -475,6 +499,7 @@ int main(void)
 		cmocka_unit_test(test_asked_again),
 		cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_hung),
+		cmocka_unit_test(test_stopped_itself),
 		cmocka_unit_test(test_stragglers),
 		cmocka_unit_test(test_left_out),
 		cmocka_unit_test(test_shrunk_by_count),

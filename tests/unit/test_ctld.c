@@ -496,6 +496,8 @@ static void test_quote(void **state)
 	                 2); /* a pending job does not count before one that starts */
 	jobs[0].state = HSPMD_SLURM_VIEW_COMPLETING;
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 2);
+	jobs[3].state = HSPMD_SLURM_VIEW_COMPLETING; /* neither does one without a controller */
+	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 1);
 	/* The cheapest nodes that fit: n4 and n5 cost nothing, but are not in `high`. */
 	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 4}").price_per_hour, 4, 0);
 	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 3, \"partition\": \"high\"}").price_per_hour, 7, 0);
@@ -567,6 +569,8 @@ static void test_pace_spares_a_busy_slurmctld(void **state)
 	ctld_poll_interval_soon(&p, 118.2);
 	assert_float_equal(p.next_s, 120.1, 1e-9);
 	assert_true(looks_an_hour(&p, 0.1, CTLD_POLL_FAILED) < 60);
+	/* It is found within the longest interval when slurmctld answers again, however long it was away. */
+	assert_float_equal(p.interval_s, 75, 0);
 	double now = p.next_s;
 	ctld_poll_interval_done(&p, now, now, CTLD_POLL_UNCHANGED); /* slurmctld answers again */
 	assert_float_equal(p.next_s, now + 1, 0);

@@ -192,6 +192,38 @@ static void test_a_client_understands_the_names_on_the_wire(void **state)
 	ctld_client_destroy(client);
 }
 
+/* A client whose daemon hangs up closes the connection and says so, instead of reading its end for ever. */
+static void test_a_client_notices_that_the_daemon_is_gone(void **state)
+{
+	char where[64];
+	struct hspmd_error err;
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t size = sizeof at;
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	(void)state;
+	assert_true(listener >= 0);
+	assert_int_equal(bind(listener, (struct sockaddr *)&at, size), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &size), 0);
+	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid(), ntohs(at.sin_port));
+	struct ctld_client *client = ctld_client_create(where, 7, auth, &err);
+	assert_non_null(client);
+	ctld_client_process(client);
+	assert_true(ctld_client_fd(client) >= 0);
+	int other_end = accept(listener, NULL, NULL);
+	assert_true(other_end >= 0);
+	close(other_end);
+	for (double deadline = hspmd_now() + 20; hspmd_now() < deadline && ctld_client_fd(client) >= 0;) {
+		struct pollfd p = { .fd = ctld_client_fd(client), .events = POLLIN };
+		poll(&p, 1, 5);
+		ctld_client_process(client);
+	}
+	assert_int_equal(ctld_client_fd(client), -1);
+	assert_non_null(strstr(ctld_client_last_error(client), "has hung up"));
+	ctld_client_destroy(client);
+	close(listener);
+}
+
 static void test_forged_and_foreign_are_refused(void **state)
 {
 	(void)state;
@@ -345,6 +377,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_who_proves_himself_is_heard, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_a_client_understands_the_names_on_the_wire, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_a_client_notices_that_the_daemon_is_gone, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_forged_and_foreign_are_refused, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_replayed_is_refused, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_oversized_and_gibberish_are_cut, open_server, close_server),

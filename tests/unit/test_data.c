@@ -241,6 +241,17 @@ static void megatron_names(void **state)
 		assert_int_equal(read[2], 9);
 		hspmd_data_close(d);
 	}
+	/* Floating-point types, and codes that there are not. */
+	static const unsigned char codes[] = { 0, 6, 7, 9, 255 };
+	for (size_t i = 0; i < sizeof codes; i++) {
+		unsigned char wrong[sizeof index];
+		memcpy(wrong, index, sizeof wrong);
+		wrong[17] = codes[i];
+		write_file(idx, wrong, sizeof wrong);
+		struct hspmd_job job = job_of(names, 1, HSPMD_DATA_MEGATRON, 2);
+		assert_null(hspmd_data_open(&job, 256, &err));
+		assert_non_null(strstr(err.text, "expected an integer type"));
+	}
 	unlink(bin);
 	unlink(idx);
 }

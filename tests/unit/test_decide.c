@@ -253,6 +253,33 @@ static void test_gives_what_the_waiting_job_lacks(void **state)
 	hspmd_decision_clear(&d);
 }
 
+/* A job whose rates are unknown counts as a mean one: it shrinks after a job that needs its nodes less, and before one that needs them more. */
+static void test_unknown_rates_count_as_the_mean(void **state)
+{
+	(void)state;
+	for (int need = 2; need <= 8; need += 2) {
+		struct maker m;
+		struct hspmd_decision d;
+		maker_start(&m);
+		int c = maker_class(&m, 0, 1), job[3];
+		for (int i = 0; i < 3; i++) {
+			job[i] = maker_elastic(&m, i == 0 ? 300 : 100, 1);
+			m.elastic[job[i]].curve_count = i == 1 ? 0 : MAKER_CURVE;
+			m.elastic[job[i]].terms.by = HSPMD_SHARE_TOKENS;
+			maker_nodes(&m, c, 4, job[i], 0);
+		}
+		maker_pending(&m, need, 20);
+		maker_decide(&m, &d);
+		int given[3], expected[3] = { need > 6 ? need - 6 : 0, need > 6 ? 3 : need > 3 ? need - 3 : 0, need > 3 ? 3 : need };
+		for (int i = 0; i < 3; i++) {
+			given[i] = maker_moved(&d, HSPMD_RESIZE_SHRINK, job[i]);
+			if (given[i] != expected[i])
+				fail_msg("of %d nodes job %d gives %d instead of %d", need, i, given[i], expected[i]);
+		}
+		hspmd_decision_clear(&d);
+	}
+}
+
 static int given(struct maker *m)
 {
 	struct hspmd_decision d;
@@ -420,6 +447,24 @@ static void test_rebalance(void **state)
 	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, a), 3);
 	assert_int_equal(d.actions[0].for_job, b);
 	hspmd_decision_clear(&d);
+	/* Nobody gains if both pause for longer than the new sizes are kept; a minute at least, as long as both jobs run. */
+	m.elastic[a].pause_s = m.elastic[b].pause_s = 1;
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, a), 3);
+	hspmd_decision_clear(&d);
+	m.elastic[a].pause_s = m.elastic[b].pause_s = 60;
+	maker_decide(&m, &d);
+	assert_int_equal(d.count, 0);
+	hspmd_decision_clear(&d);
+	m.elastic[a].terms.grow_cooldown_s = 3600;
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, a), 3);
+	hspmd_decision_clear(&d);
+	m.elastic[b].remaining_s = 60;
+	maker_decide(&m, &d);
+	assert_int_equal(d.count, 0);
+	hspmd_decision_clear(&d);
+	m.elastic[b].remaining_s = INFINITY;
 	m.elastic[a].terms.weight = 3; /* the marginal gains are equal at 7 : 1 */
 	maker_decide(&m, &d);
 	assert_true(maker_moved(&d, HSPMD_RESIZE_SHRINK, a) == 0);
@@ -630,6 +675,7 @@ int main(void)
 		cmocka_unit_test(test_losses_make_growth_not_worth_it),
 		cmocka_unit_test(test_gives_what_the_waiting_job_lacks),
 		cmocka_unit_test(test_giving_rules),
+		cmocka_unit_test(test_unknown_rates_count_as_the_mean),
 		cmocka_unit_test(test_who_was_asked_and_who_declined),
 		cmocka_unit_test(test_a_quiet_site_comes_to_rest),
 		cmocka_unit_test(test_policies_that_ship_do_what_they_say),

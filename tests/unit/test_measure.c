@@ -16,7 +16,7 @@
 #include "runtime/measure/measure.h"
 #include "runtime/model/model.h"
 
-#define DEVICES 2
+#define DEVICES 4 /* at most */
 #define SEQ_LEN 16
 
 static const char config[] =
@@ -78,7 +78,7 @@ static void *run_member(void *argument)
 	struct hspmd_measure_context context = {
 		.model = p->model, .facts = p->facts, .cluster = p->cluster, .device = m->device, .seq_len = SEQ_LEN, .began = hspmd_now()
 	};
-	struct hspmd_transport_options o = { .rank = m->device, .size = DEVICES, .timeout_s = 60 };
+	struct hspmd_transport_options o = { .rank = m->device, .size = p->cluster->device_count, .timeout_s = 60 };
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &m->err);
 	int bad = !ops || ops->open(&context.dev, 0, 1, &m->err) || hspmd_transport_memory.open(&o, &context.transport, &m->err) ||
 	          context.transport->ops->address(context.transport, &p->addresses[m->device], &m->err);
@@ -95,19 +95,21 @@ static void *run_member(void *argument)
 static json_t *measure(struct party *p)
 {
 	struct member members[DEVICES] = { 0 };
+	int devices = p->cluster->device_count;
+	assert_true(devices <= DEVICES);
 	json_t *rows = json_array();
-	pthread_barrier_init(&p->opened, NULL, DEVICES);
-	for (int d = 0; d < DEVICES; d++) {
+	pthread_barrier_init(&p->opened, NULL, (unsigned)devices);
+	for (int d = 0; d < devices; d++) {
 		members[d].party = p;
 		members[d].device = d;
 		assert_int_equal(pthread_create(&members[d].thread, NULL, run_member, &members[d]), 0);
 	}
-	for (int d = 0; d < DEVICES; d++) {
+	for (int d = 0; d < devices; d++) {
 		pthread_join(members[d].thread, NULL);
 		free(p->addresses[d].data);
 	}
 	pthread_barrier_destroy(&p->opened);
-	for (int d = 0; d < DEVICES; d++) {
+	for (int d = 0; d < devices; d++) {
 		if (!members[d].row)
 			fail_msg("device %d: %s", d, members[d].err.text);
 		json_array_append_new(rows, members[d].row);
@@ -174,6 +176,33 @@ static void measured(void **state)
 	hspmd_profile_destroy(p);
 	json_decref(rows);
 	hspmd_model_facts_destroy(party.facts);
+	hspmd_model_destroy(party.model);
+	hspmd_cluster_destroy(party.cluster);
+}
+
+/* Between four nodes each of the six pairs is measured once. */
+static void every_pair_of_nodes(void **state)
+{
+	(void)state;
+	struct hspmd_measure_options w = {
+		.tp_count = 1, .tps = { 1 }, .micro_batch_count = 1, .micro_batches = { 1 }, .seq_len = SEQ_LEN, .budget_s = 600
+	};
+	struct party party = { .cluster = cluster_of("\"c\":" TYPE, "{\"name\":\"n[0-3]\",\"devices\":[{\"type\":\"c\",\"count\":1}]}"),
+		               .model = model(),
+		               .options = &w };
+	json_t *rows = measure(&party);
+	int found[4][4] = { { 0 } }, pairs = 0;
+	for (int d = 0; d < 4; d++) {
+		json_t *links = json_object_get(json_array_get(rows, (size_t)d), "links"), *link;
+		size_t i;
+		json_array_foreach(links, i, link) {
+			int to = (int)json_integer_value(json_object_get(link, "to"));
+			assert_true(to >= 0 && to < 4 && to != d);
+			pairs += !found[d][to]++ && !found[to][d];
+		}
+	}
+	assert_int_equal(pairs, 6);
+	json_decref(rows);
 	hspmd_model_destroy(party.model);
 	hspmd_cluster_destroy(party.cluster);
 }
@@ -294,9 +323,7 @@ static void middle(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(measured),
-		cmocka_unit_test(slow_nodes),
-		cmocka_unit_test(pairs),
+		cmocka_unit_test(measured), cmocka_unit_test(every_pair_of_nodes), cmocka_unit_test(slow_nodes), cmocka_unit_test(pairs),
 		cmocka_unit_test(middle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -289,6 +289,36 @@ static void one_receiver(void **state)
 	free(moves);
 }
 
+/* Holder 0 answers at once, and is slow; holder 1 answers after 6 ms, and sends any number of bytes at once. */
+static double late_or_slow(const void *context, int from, int to, double bytes)
+{
+	(void)context;
+	(void)to;
+	return from == 0 ? bytes * 1e-6 : 6e-3;
+}
+
+/* Who sends is decided by the bytes of a message, not by its elements. */
+static void bytes_decide(void **state)
+{
+	(void)state;
+	static const struct {
+		size_t element_bytes;
+		int from;
+	} cases[] = { { 1, 0 }, { 8, 1 } };
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct hspmd_box whole = { 1, { 0 }, { 3000 } };
+		struct hspmd_holding have[] = { { 0, 0, whole }, { 0, 1, whole } };
+		struct hspmd_need need = { 0, 2, whole };
+		struct hspmd_link_cost cost = { .seconds = late_or_slow };
+		struct hspmd_planned_move *moves;
+		size_t count;
+		assert_int_equal(hspmd_plan_moves(have, 2, &need, 1, &cases[i].element_bytes, &cost, &moves, &count, NULL), 0);
+		assert_int_equal(count, 1);
+		assert_int_equal(moves[0].from, cases[i].from);
+		free(moves);
+	}
+}
+
 /* 1,024 devices in 128 copies of 8 parts become 256 of 4 (and half of the devices change their positions): 100 tensors. */
 static void large_plan(void **state)
 {
@@ -331,10 +361,8 @@ static void large_plan(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_instances),
-		cmocka_unit_test(no_copy_left),
-		cmocka_unit_test(one_receiver),
-		cmocka_unit_test(large_plan),
+		cmocka_unit_test(random_instances), cmocka_unit_test(no_copy_left), cmocka_unit_test(one_receiver),
+		cmocka_unit_test(bytes_decide),     cmocka_unit_test(large_plan),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "runtime/device/random.h"
+#include "runtime/op/op.h"
 #include "tests/unit/op_case.h"
 
 static const char *const isas[] = { "generic", "avx2", "avx512" };
@@ -224,13 +225,44 @@ static void test_accumulate(void **state)
 	}
 }
 
+/* Attention computes a score for every key that a query sees: of a multiply and an add per element of the head, and as much for its value;
+ * backward five such products instead of two. It moves its inputs and outputs once. */
+static void test_cost_of_attention(void **state)
+{
+	(void)state;
+	static const int64_t windows[] = { 0, 1, 3, 16, 100, 1000 };
+	const int64_t samples = 2, length = 256, heads = 6, kv_heads = 2, head = 8;
+	const struct hspmd_shape q = SHAPE(samples, length, heads * head), kv = SHAPE(samples, length, kv_heads * head),
+	                         stats = SHAPE(samples, heads, length);
+	for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+		struct hspmd_op_attr attr = { .head_dim = (int)head, .heads = (int)heads, .kv_heads = (int)kv_heads, .window = windows[i] };
+		int64_t scores = 0;
+		for (int64_t at = 0; at < length; at++)
+			scores += windows[i] && at >= windows[i] ? windows[i] : at + 1;
+		double one = 2.0 * (double)(samples * heads * head * scores), flops, bytes;
+		struct hspmd_op_view v = { .attr = &attr, .input_count = 3, .output_count = 2, .in = { q, kv, kv }, .out = { q, stats } };
+		v.in_dtype[0] = v.in_dtype[1] = v.in_dtype[2] = v.out_dtype[0] = HSPMD_BF16;
+		v.out_dtype[1] = HSPMD_F32;
+		hspmd_op_types[HSPMD_OP_ATTENTION]->cost(&v, &flops, &bytes);
+		if (!(fabs(flops / (2 * one) - 1) < 0.25))
+			fail_msg("window %lld: %g flops instead of %g", (long long)windows[i], flops, 2 * one);
+		double qs = (double)(samples * length * heads * head), kvs = (double)(samples * length * kv_heads * head),
+		       sums = (double)(samples * length * heads);
+		assert_float_equal(bytes, 2 * (2 * qs + 2 * kvs) + 4 * sums, 0);
+		double forward = flops;
+		struct hspmd_op_view g = {
+			.attr = &attr, .input_count = 6, .output_count = 3, .in = { q, q, kv, kv, q, stats }, .out = { q, kv, kv }
+		};
+		hspmd_op_types[HSPMD_OP_ATTENTION_GRAD]->cost(&g, &flops, &bytes);
+		assert_float_equal(flops, 2.5 * forward, 1e-6 * flops);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_finite_differences),
-		cmocka_unit_test(test_single_precision),
-		cmocka_unit_test(test_threads),
-		cmocka_unit_test(test_accumulate),
+		cmocka_unit_test(test_finite_differences), cmocka_unit_test(test_single_precision),  cmocka_unit_test(test_threads),
+		cmocka_unit_test(test_accumulate),         cmocka_unit_test(test_cost_of_attention),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,6 +72,11 @@ static void the_tighter_limit_holds_and_the_weight_is_the_users(void **state)
 	assert_float_equal(f.out.max_price_per_hour, 50, 0);
 	assert_float_equal(f.out.cost_weight, 0, 0);
 	clear(&f);
+	/* Nobody gets more than the policy allows by asking for it. */
+	read_with(&f, site, &(struct hspmd_solve_limits){ .max_nodes = 9, .max_price_per_hour = 201 });
+	assert_int_equal(f.out.max_nodes, 8);
+	assert_float_equal(f.out.max_price_per_hour, 200, 0);
+	clear(&f);
 }
 
 static void speed_alone_counts_by_itself(void **state)

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "controller/core/controller_internal.h"
 #include "controller/core/risk.h"
 #include "tests/unit/solver_inputs.h"
 #include "tests/unit/world.h"
@@ -118,6 +119,27 @@ static void run(struct world *w, int generations)
 	assert_true(world_generations(w) >= generations);
 }
 
+/* However often nodes are lost: a checkpoint is written no more often than every ten seconds, for half of the time, and at least every half
+ * hour. A job's own interval holds as it is. */
+static void test_the_interval_is_bounded(void **state)
+{
+	(void)state;
+	struct hspmd_job job = { 0 };
+	struct run_config config = { .job = &job };
+	struct hspmd_controller m = { .config = &config, .now = 1000, .risk = { .losses_per_s = 1 } };
+	double before = checkpoint_interval_s(&m); /* none was measured */
+	assert_true(before > 10 && before < 1800);
+	m.checkpoint_seconds = 1;
+	m.checkpoint_cost_s = 0.01;
+	assert_float_equal(checkpoint_interval_s(&m), 10, 0);
+	m.checkpoint_seconds = 400;
+	assert_float_equal(checkpoint_interval_s(&m), 800, 0);
+	m.checkpoint_seconds = 4000;
+	assert_float_equal(checkpoint_interval_s(&m), 1800, 0);
+	job.checkpoint.every_s = 3;
+	assert_float_equal(checkpoint_interval_s(&m), 3, 0);
+}
+
 /* A training job learns that nodes are lost often: it continues in a new generation with more copies, and loses no step. The same report
  * again changes nothing. */
 static void test_a_running_job_follows_the_risk(void **state)
@@ -162,6 +184,7 @@ int main(void)
 		cmocka_unit_test(test_copies),
 		cmocka_unit_test(test_copies_follow_the_intervals),
 		cmocka_unit_test(test_the_interval_is_the_best),
+		cmocka_unit_test(test_the_interval_is_bounded),
 		cmocka_unit_test(test_plans_are_weighed_by_what_they_commit),
 		cmocka_unit_test(test_a_running_job_follows_the_risk),
 	};

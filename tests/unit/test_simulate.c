@@ -72,6 +72,24 @@ static void test_alone(void **state)
 	assert_float_equal(r.tokens, 400e3, 1);
 }
 
+/* A simulated job observes the cooldown as a real one does: it grows into the first node that is added, and into the second when
+ * that is over. */
+static void test_cooldown(void **state)
+{
+	(void)state;
+	static const char patient[] =
+	        "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"fill\", \"grow\": {\"into_idle\": true, \"after_idle_s\": 0,"
+	        "\"cooldown_s\": 300, \"min_gain\": 0}}]}";
+	struct hspmd_policy_sim_result r = simulate(patient,
+	                                            TRACE("{\"time_s\": 0, \"event\": \"add\", \"nodes\": [\"n0\"]}, " ELASTIC(
+	                                                    "1") ", "
+	                                                         "{\"time_s\": 10, \"event\": \"add\", \"nodes\": [\"n1\"]}, {\"time_s\": "
+	                                                         "50, \"event\": \"add\", \"nodes\": [\"n2\"]}"),
+	                                            HSPMD_POLICY_SIM_POLICY);
+	assert_int_equal(r.grows, 2);
+	assert_float_equal(r.tokens, 100 * 10 + 200 * 300 + 300 * 690, 5000);
+}
+
 static void test_gives_way_and_comes_back(void **state)
 {
 	(void)state;
@@ -253,6 +271,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_alone),
+		cmocka_unit_test(test_cooldown),
 		cmocka_unit_test(test_gives_way_and_comes_back),
 		cmocka_unit_test(test_keeps_its_fewest_and_is_preempted_only_then),
 		cmocka_unit_test(test_backfill_in_order),

@@ -250,6 +250,52 @@ static void gradients_hide_behind_the_passes_before(void **state)
 	hspmd_model_destroy(model);
 }
 
+/* Devices that divide the sequence hold, per micro-batch in flight, that part of the layers' inputs and of what the next stage receives. */
+static void activations_in_flight_are_cut_as_the_sequence_is(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_cluster *c = cluster_from(CLUSTER("", FREE));
+	struct hspmd_costs *costs = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, 64, &err);
+	assert_non_null(costs);
+	int devices[] = { 0, 1, 2, 3 };
+	double quarters[] = { 0.75, 0.25 };
+	struct hspmd_layer_copies copies = { .pipelines = 1 };
+	struct hspmd_stage alone = { .layers = { 0, 3 },
+		                     .devices = devices,
+		                     .device_count = 1,
+		                     .context = 1,
+		                     .recompute = HSPMD_RECOMPUTE_FULL },
+	                   four = alone, uneven = alone;
+	four.device_count = four.context = 4;
+	uneven.device_count = uneven.context = 2;
+	uneven.context_ratio = quarters;
+	double whole = hspmd_costs_memory(costs, &alone, 0, 1, &copies).in_flight;
+	assert_true(whole > 0);
+	assert_float_equal(hspmd_costs_memory(costs, &four, 3, 1, &copies).in_flight, whole / 4, 1e-6 * whole);
+	assert_float_equal(hspmd_costs_memory(costs, &uneven, 0, 1, &copies).in_flight, whole * 0.75, 1e-6 * whole);
+	assert_float_equal(hspmd_costs_memory(costs, &uneven, 1, 2, &copies).in_flight, whole * 0.25 * 2, 1e-6 * whole);
+	hspmd_costs_destroy(costs);
+	hspmd_cluster_destroy(c);
+	hspmd_model_destroy(m);
+}
+
+/* Gradients of two copies on two nodes: each node sends half of them, and later half of the sums. The slower of the link and of the node's
+ * whole network is what counts. */
+static void sums_take_as_long_as_the_nodes_network(void **state)
+{
+	(void)state;
+	static const char copies[] = HEAD "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"a:0\"]}]},"
+	                                  "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"b:0\"]}]}]}";
+	const double all = 4 * 1000 * 4.0; /* bytes: four layers of 1000 parameters */
+	struct hspmd_profile *p = profile(false);
+	assert_float_equal(evaluate(CLUSTER("", FREE), p, copies).sync_s, all / 1e15, 1e-9);
+	assert_float_equal(evaluate(CLUSTER(",\"network_gbytes_per_s\":1e-3", FREE), p, copies).sync_s, all / 1e6, 1e-9);
+	assert_float_equal(evaluate(CLUSTER(",\"network_gbytes_per_s\":2e-3", FREE), p, copies).sync_s, all / 2e6, 1e-9);
+	hspmd_profile_destroy(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -261,6 +307,8 @@ int main(void)
 		cmocka_unit_test(backward_times_are_believed),
 		cmocka_unit_test(interleaving_pays),
 		cmocka_unit_test(gradients_hide_behind_the_passes_before),
+		cmocka_unit_test(activations_in_flight_are_cut_as_the_sequence_is),
+		cmocka_unit_test(sums_take_as_long_as_the_nodes_network),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -372,6 +372,20 @@ void world_wait(struct world *w)
 	world_feed(w, (struct run_event){ .kind = EVENT_TICK });
 }
 
+int world_events_with(const struct world *w, const char *words)
+{
+	int count = 0;
+	for (size_t i = 0; i < json_array_size(w->events); i++)
+		count += strstr(world_word(json_array_get(w->events, i), "text"), words) != NULL;
+	return count;
+}
+
+void world_stop(struct world *w, double seconds)
+{
+	w->now += seconds;
+	world_feed(w, (struct run_event){ .kind = EVENT_TICK });
+}
+
 static void command(struct world *w, json_t *value)
 {
 	assert_true(w->commands + 1 < (int)(sizeof w->replied));

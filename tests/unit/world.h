@@ -41,6 +41,8 @@ void world_destroy(struct world *w);
 bool world_move(struct world *w);
 /* Lets time pass until the controller's next deadline. */
 void world_wait(struct world *w);
+/* So many seconds pass in which the controller is stopped (SIGSTOP, a suspended machine): it neither reads nor looks at the clock. */
+void world_stop(struct world *w, double seconds);
 /* One random fault or request: a worker or agent killed, a worker hung, a false report of a fault, nodes taken or given, grow, shrink,
  * checkpoint. */
 void world_fault(struct world *w);
@@ -90,7 +92,8 @@ int world_preconnects(const struct world *w); /* workers that preconnected, in a
 int world_resizes(const struct world *w);
 const char *world_cause(const struct world *w); /* of the last resize; "": none */
 int64_t world_steps_lost(const struct world *w);
-int world_began_anew(const struct world *w); /* starts from step 0 after steps had been reported */
+int world_began_anew(const struct world *w);                     /* starts from step 0 after steps had been reported */
+int world_events_with(const struct world *w, const char *words); /* events so far whose text contains the words */
 int world_replies(const struct world *w, bool ok);
 int world_commands(const struct world *w); /* that were given */
 bool world_saved(const struct world *w);   /* a complete checkpoint of the step at which it stopped exists */
