@@ -21,9 +21,11 @@
 #include "controller/cli/plan_program.h"
 #include "controller/cli/checkpoint_policy.h"
 #include "controller/cli/local_nodes.h"
+#include "controller/cli/run_command.h"
 #include "controller/cli/run_state.h"
 #include "controller/cli/run_policy.h"
 #include "controller/cli/supervise.h"
+#include "controller/run/command_plan.h"
 #include "controller/run/coverage.h"
 #include "controller/run/step_model.h"
 #include "controller/run/loop.h"
@@ -40,8 +42,10 @@
 
 static const char help_text[] =
         "Usage: hspmd run --job FILE [options]\n"
+        "       hspmd run [options] -- COMMAND [ARGUMENT ...]\n"
         "\n"
-        "Trains what the job file says: inside a Slurm job over its allocation, elsewhere over workers on this machine.\n"
+        "Trains what the job file says: inside a Slurm job over its allocation, elsewhere over workers on this machine. Or runs another\n"
+        "trainer, a process per device, and ends and starts it with the nodes.\n"
         "\n"
         "  --job FILE             the job file (default: $HSPMD_JOB)\n"
         "  --plan FILE            start with this plan instead of solving for one\n"
@@ -50,6 +54,9 @@ static const char help_text[] =
         "  --local N              N workers on this machine, each a node of its own (default outside of Slurm: 1)\n"
         "  --cluster FILE         emulate the nodes of this cluster file on this machine\n"
         "  --nodes N              start with the first N nodes of the cluster file\n"
+        "  --nodes MIN-MAX        fewest and most nodes of the command\n"
+        "  --per-node             a process of the command per node\n"
+        "  --notice SIGNAL:S      the signal that tells the command to save and end, and the seconds for it (default: TERM:60)\n"
         "  --devices-per-node K   make K CPU devices of each node's cores (default: GPUs, else one per NUMA node)\n"
         "  --port N               listen on this port (default: any)\n"
         "  --transport NAME       transport between workers (default: the best)\n"
@@ -59,7 +66,8 @@ static const char help_text[] =
         "  --no-pmix              start agents without PMIx\n"
         "      --help             print this\n"
         "\n"
-        "Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage.\n";
+        "Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage, 85 the command has saved and wants\n"
+        "to go on.\n";
 
 enum {
 	OPT_JOB = 256,
@@ -69,6 +77,8 @@ enum {
 	OPT_LOCAL,
 	OPT_CLUSTER,
 	OPT_NODES,
+	OPT_PER_NODE,
+	OPT_NOTICE,
 	OPT_DEVICES,
 	OPT_PORT,
 	OPT_TRANSPORT,
@@ -87,6 +97,8 @@ static const struct option long_options[] = {
 	{ "local", required_argument, NULL, OPT_LOCAL },
 	{ "cluster", required_argument, NULL, OPT_CLUSTER },
 	{ "nodes", required_argument, NULL, OPT_NODES },
+	{ "per-node", no_argument, NULL, OPT_PER_NODE },
+	{ "notice", required_argument, NULL, OPT_NOTICE },
 	{ "devices-per-node", required_argument, NULL, OPT_DEVICES },
 	{ "port", required_argument, NULL, OPT_PORT },
 	{ "transport", required_argument, NULL, OPT_TRANSPORT },
@@ -101,7 +113,8 @@ static const struct option long_options[] = {
 };
 
 struct options {
-	const char *job, *plan, *output, *cluster, *transport, *policies;
+	const char *job, *plan, *output, *cluster, *transport, *policies, *node_range;
+	struct run_command_options command;
 	int64_t local, nodes, devices, port;
 	double step_timeout, reconnect_timeout;
 	bool resume, no_pmix, help;
@@ -116,7 +129,7 @@ struct run {
 	struct hspmd_job *job;
 	struct hspmd_model *model;
 	struct hspmd_cluster *cluster; /* local */
-	char *cluster_path, *local, *shared, *memory, *munge_socket, *member_log;
+	char *cluster_path, *save_folder, *local, *shared, *memory, *munge_socket, *member_log;
 	struct run_output output;
 	struct hspmd_auth *auth;
 	struct run_allocation *allocation;
@@ -125,6 +138,23 @@ struct run {
 	char exe[PATH_MAX], numbers[4][32];
 	const char *agent[24];
 };
+
+/* With a command --nodes is a range, which the job is checked against; else a number. */
+static int check_command(struct options *o)
+{
+	const char *job = o->job ? "--job" : getenv("HSPMD_JOB") ? "HSPMD_JOB (sbatch --hspmd=FILE)" : NULL;
+	if (o->command.argc && job)
+		return hspmd_usage_error("run", "a command and %s exclude one another: the job file can name the command", job);
+	if (o->command.argc && (o->plan || o->transport))
+		return hspmd_usage_error("run", "%s has no meaning for a command", o->plan ? "--plan" : "--transport");
+	if (!o->command.argc && (o->command.per_node || o->command.notice))
+		return hspmd_usage_error("run", "%s needs a command", o->command.notice ? "--notice" : "--per-node");
+	if (o->command.argc || !o->node_range)
+		return 0;
+	if (!o->cluster)
+		return hspmd_usage_error("run", "--nodes needs --cluster or a command");
+	return hspmd_option_int("nodes", o->node_range, 1, 1 << 16, &o->nodes) ? hspmd_usage_hint("run") : 0;
+}
 
 static int parse(int argc, char **argv, struct options *o)
 {
@@ -151,7 +181,13 @@ static int parse(int argc, char **argv, struct options *o)
 			o->cluster = optarg;
 			break;
 		case OPT_NODES:
-			bad |= hspmd_option_int("nodes", optarg, 1, 1 << 16, &o->nodes);
+			o->node_range = optarg;
+			break;
+		case OPT_PER_NODE:
+			o->command.per_node = true;
+			break;
+		case OPT_NOTICE:
+			o->command.notice = optarg;
 			break;
 		case OPT_DEVICES:
 			bad |= hspmd_option_int("devices-per-node", optarg, 1, 1024, &o->devices);
@@ -184,8 +220,16 @@ static int parse(int argc, char **argv, struct options *o)
 	}
 	if (bad)
 		return hspmd_usage_hint("run");
-	if (optind < argc)
-		return hspmd_usage_error("run", "unexpected argument '%s'", argv[optind]);
+	bool separated = optind > 1 && !strcmp(argv[optind - 1], "--");
+	if (optind < argc && !separated)
+		return hspmd_usage_error("run", "unexpected argument '%s' (a command follows \"--\")", argv[optind]);
+	if (separated) {
+		o->command.argv = argv + optind;
+		o->command.argc = argc - optind;
+	}
+	int status = check_command(o);
+	if (status)
+		return status;
 	if (o->local && o->cluster)
 		return hspmd_usage_error("run", "--local and --cluster exclude one another");
 	if (o->policies && !o->local && !o->cluster && getenv("SLURM_JOB_ID"))
@@ -193,8 +237,8 @@ static int parse(int argc, char **argv, struct options *o)
 	int wrong = hspmd_usage_transport("run", o->transport);
 	if (wrong)
 		return wrong;
-	if (o->nodes && !o->cluster)
-		return hspmd_usage_error("run", "--nodes needs --cluster");
+	if (o->command.argc)
+		return 0;
 	if (!o->job && !(o->job = getenv("HSPMD_JOB")))
 		return hspmd_usage_error("run", "--job is missing (and HSPMD_JOB is not set)");
 	return 0;
@@ -204,8 +248,11 @@ static int parse(int argc, char **argv, struct options *o)
 
 static int read_job(struct run *r, struct hspmd_error *err)
 {
-	if (!(r->job = hspmd_job_read(r->opt.job, err)) || hspmd_job_check_files(r->job, &r->model, err))
+	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : hspmd_job_read(r->opt.job, err);
+	if (!r->job || hspmd_job_check_files(r->job, &r->model, err))
 		return -1;
+	if (r->job->command.argc && r->opt.plan)
+		return hspmd_fail(err, "%s: command: --plan has no meaning for a command", r->job->file);
 	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
 	int low, high, n;
 	if (nodes && r->slurm) { /* --hspmd-nodes of sbatch, checked there */
@@ -224,7 +271,7 @@ static int read_job(struct run *r, struct hspmd_error *err)
 		if (!(r->job->elastic.policy = strdup(policy)))
 			return hspmd_fail_memory(err, "reading the job");
 	}
-	return 0;
+	return run_command_prepare(r->job, r->opt.command.argc ? r->opt.node_range : NULL, err);
 }
 
 /* Checks now that the folder can be made and written. */
@@ -339,9 +386,10 @@ static int read_site(struct run *r, struct hspmd_error *err)
 	struct hspmd_policy_subject who = {
 		.user = j->user, .account = j->account, .partition = j->partition, .qos = j->qos, .policy = r->job->elastic.policy
 	};
-	if (run_policy_read(&r->terms, r->job, where && *where ? where : NULL, &who, &why)) {
+	struct hspmd_job *saves = r->job->command.argc ? NULL : r->job; /* a command writes its checkpoints itself */
+	if (run_policy_read(&r->terms, saves, where && *where ? where : NULL, &who, &why)) {
 		hspmd_warn("the site's policies are ignored: %s", why.text);
-		if (run_policy_read(&r->terms, r->job, NULL, &who, &why))
+		if (run_policy_read(&r->terms, saves, NULL, &who, &why))
 			hspmd_warn("%s", why.text);
 	}
 	return 0;
@@ -443,10 +491,11 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	struct run_config *c = &r->config;
 	c->job = r->job;
 	c->job_json = hspmd_job_to_json(r->job);
-	c->model_json = json_incref(r->model->config);
+	c->model_json = r->model ? json_incref(r->model->config) : json_null();
 	if (!c->job_json)
 		return hspmd_fail_memory(err, "reading the job");
-	c->layers = hspmd_model_layers(r->model);
+	c->layers = r->model ? hspmd_model_layers(r->model) : RUN_COMMAND_LAYERS;
+	c->save_folder = r->save_folder;
 	c->job_id = r->id;
 	c->output = r->output.folder;
 	c->transport = r->opt.transport;
@@ -468,6 +517,11 @@ static int make_config(struct run *r, struct hspmd_error *err)
 		c->timeouts.step_factor = 0;
 	}
 	c->model = r->model;
+	if (r->job->command.argc) {
+		run_command_timeouts(r->job, r->opt.step_timeout, &c->timeouts);
+		c->covered = run_command_covered;
+		return 0;
+	}
 	c->expected_busy = run_expected_busy;
 	c->runnable = r->slurm ? is_runnable : NULL; /* outside of Slurm read_plan() has checked it: the nodes were known */
 	c->covered = hspmd_stages_cover;
@@ -511,8 +565,11 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		return -1;
 	if (local) /* $JOB outside of Slurm: differs between runs, and is the same for the incarnations of one run */
 		snprintf(r->id, sizeof r->id, "local-%.8s", r->output.run);
-	if (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) ||
-	    expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err))
+	if (r->job->command.argc && !(r->save_folder = run_command_save_folder(r->job, r->id, r->output.folder, err)))
+		return -1;
+	if (!r->job->command.argc &&
+	    (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) ||
+	    expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err)))
 		return -1;
 	char run[13]; /* not the job id: several clusters on one machine use the same ids */
 	snprintf(run, sizeof run, "%.12s", r->output.run);
@@ -550,6 +607,7 @@ static void tear_down(struct run *r)
 	hspmd_model_destroy(r->model);
 	hspmd_job_destroy(r->job);
 	free(r->cluster_path);
+	free(r->save_folder);
 	free(r->local);
 	free(r->shared);
 	free(r->memory);

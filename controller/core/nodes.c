@@ -167,7 +167,10 @@ void worker_spawn(struct hspmd_controller *m, struct worker *w)
 	w->holds = 0;
 	w->serial = ++m->tickets;
 	w->deadline = m->now + m->config->timeouts.spawn;
-	send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "spawn", "device", w->address, "serial", (json_int_t)w->serial));
+	const char *command = !runs_command(m) ? NULL : m->config->job->command.per_node ? "node" : "device";
+	send_node(m, w->node,
+	          json_pack("{s:s, s:s, s:I, s:s*}", "type", "spawn", "device", w->address, "serial", (json_int_t)w->serial, "command",
+	                    command));
 }
 
 /* Merges the parts of the nodes for which `takes` returns true. New reference; NULL and err: none, or memory is short. */
