@@ -480,7 +480,7 @@ static int open_output(struct run *r, struct hspmd_error *err)
 	const char *restarts = getenv("SLURM_RESTART_COUNT");
 	bool again = r->slurm && restarts && atoi(restarts) > 0;
 	snprintf(name, sizeof name, "hspmd-%s", r->id);
-	if (run_output_open(&r->output, r->opt.output ? r->opt.output : name, r->opt.resume || again, err))
+	if (run_output_open(&r->output, r->opt.output ? r->opt.output : name, r->opt.resume || again, r->job->command.argc > 0, err))
 		return -1;
 	hspmd_log_tee(r->output.log);
 	return 0;
@@ -652,7 +652,7 @@ static int last_settings(struct run *r, struct hspmd_error *err)
 	memcpy(name, o->run, sizeof name);
 	hspmd_log_tee(-1);
 	run_output_close(o);
-	int rc = folder ? run_output_open(o, folder, true, err) : hspmd_fail_memory(err, "going on");
+	int rc = folder ? run_output_open(o, folder, true, r->job->command.argc > 0, err) : hspmd_fail_memory(err, "going on");
 	free(folder);
 	if (rc)
 		return -1;

@@ -17,10 +17,7 @@ void command_progress(struct hspmd_controller *m, const json_t *message)
 	m->newest_save = newest;
 	if (first)
 		return;
-	m->attempts = 0;
-	for (size_t i = 0; i < m->nodes; i++)
-		for (int k = 0; k < m->node[i]->workers; k++)
-			m->node[i]->worker[k]->faults = 0;
+	forgive_failures(m);
 }
 
 double command_notice_s(const struct hspmd_controller *m)

@@ -50,7 +50,7 @@ struct hspmd_controller *hspmd_controller_create(const struct run_config *config
 	m->config = config;
 	m->now = m->began = now;
 	m->generation = config->generation;
-	m->steps_reported = config->last_step;
+	m->steps_reported = m->furthest = config->last_step;
 	m->event_number = json_integer_value(json_object_get(json_array_get(m->events, json_array_size(m->events) - 1), "number"));
 	m->first_event = m->event_number;
 	m->risk = config->risk;

@@ -217,6 +217,7 @@ struct hspmd_controller {
 
 	/* of a job with a command */
 	bool told;               /* its ranks have told steps */
+	int64_t furthest;        /* steps that were told at most: those that are made again are no progress */
 	int64_t told_generation; /* newest generation of which a step was told */
 	int64_t newest_save;     /* when the newest file of its checkpoints was written, in nanoseconds since 1970; -1: unknown */
 	bool saved, wants_more;  /* every rank ended by itself when it was told to stop; some rank wants to go on */
@@ -321,6 +322,9 @@ void worker_spawn(struct hspmd_controller *m, struct worker *w);
 void send_kill(struct hspmd_controller *m, const struct worker *w, int64_t serial);
 /* Gives back the held nodes for which `matches` returns true. `ticket`: of the request that waits for it; 0: none. */
 void release_nodes(struct hspmd_controller *m, bool (*matches)(const struct node *n), int64_t ticket);
+
+/* The job has made progress: failures before it do not count any more. */
+void forgive_failures(struct hspmd_controller *m);
 
 /* replan.c: requests for a new plan */
 /* Requests a new plan. `cause`: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start",

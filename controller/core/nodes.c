@@ -221,6 +221,14 @@ json_t *members_cluster(struct hspmd_controller *m, const struct generation *g, 
 	return merged(m, has_member, g, err);
 }
 
+void forgive_failures(struct hspmd_controller *m)
+{
+	m->attempts = 0;
+	for (size_t i = 0; i < m->nodes; i++)
+		for (int k = 0; k < m->node[i]->workers; k++)
+			m->node[i]->worker[k]->faults = m->node[i]->worker[k]->revivals = 0;
+}
+
 void release_nodes(struct hspmd_controller *m, bool (*matches)(const struct node *n), int64_t ticket)
 {
 	json_t *list = check_alloc(m, json_array());

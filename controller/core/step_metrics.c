@@ -77,7 +77,9 @@ static void line(struct hspmd_controller *m, int64_t step, double loss, double s
 	m->loss = isfinite(loss) ? loss : 0;
 	if (message)
 		m->last_step_at = m->now;
-	m->attempts = 0;
+	if (!runs_command(m) || step >= m->furthest)
+		m->attempts = 0;
+	m->furthest = step >= m->furthest ? step + 1 : m->furthest;
 }
 
 /* JSON has no infinities and no NaN: such a loss is sent as null. */
@@ -148,6 +150,7 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 		log_msg(m, HSPMD_LOG_WARNING, "steps %lld to %lld were not reported", (long long)m->steps_reported,
 		        (long long)json_integer_value(step) - 1);
 	double step_s = value(message, "step_s", 0);
+	bool progress = !runs_command(m) || json_integer_value(step) >= m->furthest;
 	if (m->change.open && m->change.started)
 		resize_line(m, step_s);
 	straggler_sample(w, message);
@@ -158,9 +161,8 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 	m->recent[m->recent_count++ % RECENT_STEPS] = step_s;
 	if (m->recent_count >= 1 << 30)
 		m->recent_count = RECENT_STEPS;
-	for (size_t i = 0; i < m->nodes; i++)
-		for (int k = 0; k < m->node[i]->workers; k++)
-			m->node[i]->worker[k]->faults = m->node[i]->worker[k]->revivals = 0;
+	if (progress)
+		forgive_failures(m);
 	if (m->current.phase == PHASE_TRAINING)
 		extend_step_deadline(m);
 }
