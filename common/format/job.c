@@ -299,6 +299,35 @@ void hspmd_job_destroy(struct hspmd_job *j)
 	free(j);
 }
 
+struct hspmd_job *hspmd_job_from_command(char *const *argv, int count, const char *name, struct hspmd_error *err)
+{
+	json_t *all = json_array();
+	int bad = !all;
+	for (int i = 0; i < count; i++)
+		if (json_array_append_new(all, json_string(argv[i]))) {
+			json_decref(all);
+			hspmd_fail(err, "%s: argument %d is not UTF-8", name, i);
+			return NULL;
+		}
+	if (!count)
+		bad |= json_array_append_new(all, json_string("?"));
+	json_t *v = bad ? NULL : json_pack("{s:s, s:O}", "format", HSPMD_JOB_FORMAT, "command", all);
+	struct hspmd_job *j = v ? hspmd_job_from_json(v, name, err) : NULL;
+	if (!v)
+		hspmd_fail_memory(err, "reading the command");
+	json_decref(v);
+	json_decref(all);
+	if (!j)
+		return NULL;
+	free(j->file);
+	if (!(j->file = strdup(name))) {
+		hspmd_fail_memory(err, "reading the command");
+		hspmd_job_destroy(j);
+		return NULL;
+	}
+	return j;
+}
+
 /* ---- writing: helpers return a new reference, or NULL when memory is short */
 
 static json_t *paths_json(char *const *paths, int count)

@@ -126,7 +126,7 @@ void hspmd_job_command_clear(struct hspmd_job *j)
 	memset(&j->command, 0, sizeof j->command);
 }
 
-/* ---- the whole */
+/* ---- checks */
 
 int hspmd_job_command_check(const struct hspmd_job *j, struct hspmd_error *err)
 {
@@ -139,33 +139,4 @@ int hspmd_job_command_check(const struct hspmd_job *j, struct hspmd_error *err)
 	if (program && *program == '/' && access(program, X_OK))
 		return hspmd_fail_errno(err, "%s: command[0]: %s", j->file, program);
 	return 0;
-}
-
-struct hspmd_job *hspmd_job_from_command(char *const *argv, int count, const char *name, struct hspmd_error *err)
-{
-	json_t *all = json_array();
-	int bad = !all;
-	for (int i = 0; i < count; i++)
-		if (json_array_append_new(all, json_string(argv[i]))) {
-			json_decref(all);
-			hspmd_fail(err, "%s: argument %d is not UTF-8", name, i);
-			return NULL;
-		}
-	if (!count)
-		bad |= json_array_append_new(all, json_string("?"));
-	json_t *v = bad ? NULL : json_pack("{s:s, s:O}", "format", HSPMD_JOB_FORMAT, "command", all);
-	struct hspmd_job *j = v ? hspmd_job_from_json(v, name, err) : NULL;
-	if (!v)
-		hspmd_fail_memory(err, "reading the command");
-	json_decref(v);
-	json_decref(all);
-	if (!j)
-		return NULL;
-	free(j->file);
-	if (!(j->file = strdup(name))) {
-		hspmd_fail_memory(err, "reading the command");
-		hspmd_job_destroy(j);
-		return NULL;
-	}
-	return j;
 }

@@ -33,17 +33,20 @@ double command_notice_s(const struct hspmd_controller *m)
 void command_stopped(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
-	bool finished = true;
+	bool finished = true, any = false;
 	m->saved = true;
 	m->wants_more = false;
 	for (int i = 0; i < g->members; i++) {
 		if (!bound_plan_uses(g->bound_plan, g->member[i]))
 			continue;
 		int64_t status = message_integer(g->answer[i], "status", -1);
-		m->saved &= status == 0 || status == RUN_EXIT_MORE;
+		bool well = status == 0 || status == RUN_EXIT_MORE;
+		any |= well;
+		m->saved &= well || json_is_true(json_object_get(g->answer[i], "by_notice"));
 		m->wants_more |= status == RUN_EXIT_MORE;
 		finished &= json_is_true(json_object_get(g->answer[i], "finished"));
 	}
+	m->saved &= any; /* if the signal ended all of them, nobody has saved */
 	g->finished = finished && bound_plan_is_whole(g->bound_plan);
 }
 

@@ -9,7 +9,8 @@
  *   quit    the same, then this process ends; and so if the agent dies
  *
  * "All of it" is every process below this one, also in other sessions. What it adds to wire.h: `finished` and `stopped` have status: the
- * command's exit status, 0 or 85, unless another or a signal ended it; finished: true if it ended without being told. `prepared.address` is
+ * command's exit status, 0 or 85, unless another or a signal ended it; finished: true if it ended without being told;
+ * by_notice: true if the notice's signal ended it. `prepared.address` is
  * HOST:PORT. `fault` has tail: its last lines. All answers have newest: when its newest checkpoint file was written, in nanoseconds.
  *
  * The command tells steps by lines of JSON on descriptor $HSPMD_FD: { "step": n, "loss": x, "tokens": t }, of which only `step` is needed; those

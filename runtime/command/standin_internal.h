@@ -13,6 +13,7 @@
 
 #define STATUS_MORE 85        /* exit status of a command that has saved, and wants to go on */
 #define STATUS_SIGNALLED (-1) /* it was ended by a signal, or is not known */
+#define STATUS_NOTICED (-2)   /* it was ended by the notice's signal */
 #define STEP_LINE_MAX 4096
 
 enum standin_state {
@@ -28,6 +29,7 @@ enum standin_answer { ANSWER_NONE, ANSWER_FINISHED, ANSWER_STOPPED, ANSWER_ABORT
 struct standin {
 	struct hspmd_stream *stream;
 	int signals; /* signalfd of SIGCHLD */
+	bool broken; /* the agent cannot be told anything any more */
 	bool over;
 	/* the job, from `job` */
 	struct hspmd_job *job;
@@ -58,18 +60,28 @@ struct standin {
 	double told_at;
 };
 
-/* ---- standin.c */
-void standin_launch(struct standin *s, const char *host, int port); /* answers `started` or `fault` */
-/* Kills what is there, and answers when it is gone. */
-void standin_end(struct standin *s, enum standin_answer answer);
-void standin_notice(struct standin *s, double notice_s);
+/* A file calls only files that stand above its own lines. */
 
-/* ---- standin_messages.c */
-void standin_receive(struct standin *s, json_t *message);
+/* ---- standin_answers.c */
 void standin_send(struct standin *s, json_t *message); /* takes the message over; NULL: out of memory */
+json_t *standin_newest(const struct standin *s);
 void standin_fault(struct standin *s, int64_t generation, const char *text, json_t *tail);
 void standin_answer(struct standin *s); /* s->answer */
 void standin_started(struct standin *s);
 void standin_step(struct standin *s, const char *line);
+
+/* ---- standin_command.c */
+void standin_launch(struct standin *s, const char *host, int port); /* answers `started` or `fault` */
+void standin_notice(struct standin *s, double notice_s);
+/* Kills what is there, and answers when it is gone. */
+void standin_end(struct standin *s, enum standin_answer answer);
+void standin_kill_again(struct standin *s); /* STANDIN_ENDING: now and then */
+/* To be called when there is something to read, or a child has ended. */
+void standin_read_output(struct standin *s);
+void standin_read_steps(struct standin *s);
+void standin_reap(struct standin *s);
+
+/* ---- standin_messages.c */
+void standin_receive(struct standin *s, json_t *message);
 
 #endif
