@@ -107,7 +107,9 @@ static int64_t divide(struct expression *x, int64_t a, char c, int64_t b)
 	if (!b)
 		return fail(x, HSPMD_TEMPLATE_UNEVEN, "division by zero");
 	if (b == -1)
-		return c == '%' ? 0 : __builtin_sub_overflow((int64_t)0, a, &a) ? fail(x, HSPMD_TEMPLATE_WRONG, "the number is too large") : a;
+		return c == '%'                                    ? 0
+		       : __builtin_sub_overflow((int64_t)0, a, &a) ? fail(x, HSPMD_TEMPLATE_WRONG, "the number is too large")
+		                                                   : a;
 	if (c == '%')
 		return a % b;
 	if (!(a % b))
@@ -147,7 +149,9 @@ static enum hspmd_template_result evaluate(const char *text, const struct hspmd_
                                            struct hspmd_error *err)
 {
 	const char *brace = strchr(text, '}');
-	struct expression x = { .at = text + 1, .text = text, .length = brace ? (int)(brace - text) + 1 : (int)strlen(text), .v = v, .err = err };
+	struct expression x = {
+		.at = text + 1, .text = text, .length = brace ? (int)(brace - text) + 1 : (int)strlen(text), .v = v, .err = err
+	};
 	if (!brace)
 		fail(&x, HSPMD_TEMPLATE_WRONG, "expected } ({{ is a plain {)");
 	if (brace && next(&x) == 'l' && !strncmp(x.at, "latest", 6) && x.at[6 + strspn(x.at + 6, " ")] == '}') {

@@ -48,7 +48,8 @@ char *hspmd_job_notice_text(int number, double seconds)
 /* The built-in trainer's keys mean nothing to another one. */
 static int refuse_others(struct hspmd_json *root)
 {
-	static const char *const names[] = { "model", "init", "data", "seq_len", "global_batch", "steps", "seed", "optimizer", "precision", "rounding" };
+	static const char *const names[] = { "model", "init", "data",      "seq_len",   "global_batch",
+		                             "steps", "seed", "optimizer", "precision", "rounding" };
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		struct hspmd_json at = hspmd_json_any(root, names[i]);
 		if (at.value)
@@ -83,7 +84,8 @@ int hspmd_job_command_read(struct hspmd_job *j, struct hspmd_json *root)
 	if (refuse_others(root) || read_arguments(j, root))
 		return -1;
 	j->command.per_node = hspmd_json_bool_or(root, "per_node", false);
-	const char *notice = hspmd_json_string_or(root, "notice", HSPMD_NOTICE_DEFAULT), *folder = hspmd_json_string_or(root, "folder", NULL);
+	const char *notice = hspmd_json_string_or(root, "notice", HSPMD_NOTICE_DEFAULT),
+	           *folder = hspmd_json_string_or(root, "folder", NULL);
 	struct hspmd_json at = hspmd_json_any(root, "notice");
 	if (hspmd_json_failed(root))
 		return -1;

@@ -10,10 +10,10 @@
 #include "common/alloc.h"
 
 enum torchrun_kind {
-	FLAG,        /* ignored, without a value */
-	VALUE,       /* ignored, with a value */
-	MODULE,      /* the script is a module's name */
-	NO_PYTHON,   /* the script is a program */
+	FLAG,      /* ignored, without a value */
+	VALUE,     /* ignored, with a value */
+	MODULE,    /* the script is a module's name */
+	NO_PYTHON, /* the script is a program */
 };
 
 /* Names with '-'; torchrun takes '_' in its place, too. */
@@ -134,7 +134,8 @@ static void append_word(char *text, size_t size, const char *word)
 }
 
 /* Reads the options from `at` on. Returns the index of the script; -1 and err. */
-static int script_index(char *const *argv, int argc, int at, bool *module, bool *python, char *ignored, size_t size, struct hspmd_error *err)
+static int script_index(char *const *argv, int argc, int at, bool *module, bool *python, char *ignored, size_t size,
+                        struct hspmd_error *err)
 {
 	for (; at < argc && argv[at][0] == '-'; at++) {
 		const char *value;

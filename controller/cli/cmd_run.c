@@ -567,9 +567,8 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		snprintf(r->id, sizeof r->id, "local-%.8s", r->output.run);
 	if (r->job->command.argc && !(r->save_folder = run_command_save_folder(r->job, r->id, r->output.folder, err)))
 		return -1;
-	if (!r->job->command.argc &&
-	    (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) ||
-	    expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err)))
+	if (!r->job->command.argc && (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) ||
+	                              expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err)))
 		return -1;
 	char run[13]; /* not the job id: several clusters on one machine use the same ids */
 	snprintf(run, sizeof run, "%.12s", r->output.run);

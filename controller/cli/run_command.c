@@ -55,8 +55,8 @@ int run_command_prepare(struct hspmd_job *job, const char *nodes, struct hspmd_e
 		if (hspmd_range_parse(nodes, &min, &max, err))
 			return hspmd_error_prefix(err, "--nodes");
 		if (min < job->elastic.min_nodes || max > job->elastic.max_nodes)
-			return hspmd_fail(err, "--nodes=%s goes beyond the %d to %d nodes that the job may have", nodes, job->elastic.min_nodes,
-			                  job->elastic.max_nodes);
+			return hspmd_fail(err, "--nodes=%s goes beyond the %d to %d nodes that the job may have", nodes,
+			                  job->elastic.min_nodes, job->elastic.max_nodes);
 		job->elastic.min_nodes = min;
 		job->elastic.max_nodes = max;
 	}

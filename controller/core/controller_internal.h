@@ -291,7 +291,7 @@ bool check_attempts(struct hspmd_controller *m);
 void command_progress(struct hspmd_controller *m, const json_t *message); /* a newer checkpoint forgives earlier failures */
 /* Seconds of notice that ranks get now; negative: as many as the job says. */
 double command_notice_s(const struct hspmd_controller *m);
-void command_stopped(struct hspmd_controller *m); /* all ranks have ended: notes how */
+void command_stopped(struct hspmd_controller *m);         /* all ranks have ended: notes how */
 double command_stop_at(const struct hspmd_controller *m); /* when ranks are told that the job's time ends; INFINITY: never */
 void command_log_tail(struct hspmd_controller *m);
 

@@ -86,7 +86,8 @@ char *bound_plan_summary(const struct hspmd_controller *m, const struct bound_pl
 {
 	if (!runs_command(m))
 		return hspmd_plan_summary(l->plan, l->cluster);
-	return hspmd_asprintf("%d rank%s on %d node%s", l->devices, l->devices == 1 ? "" : "s", l->nodes_used, l->nodes_used == 1 ? "" : "s");
+	return hspmd_asprintf("%d rank%s on %d node%s", l->devices, l->devices == 1 ? "" : "s", l->nodes_used,
+	                      l->nodes_used == 1 ? "" : "s");
 }
 
 bool bound_plan_uses(const struct bound_plan *l, const struct worker *w)

@@ -20,7 +20,8 @@ static int used_of(const struct hspmd_job *job, const struct hspmd_cluster *c, c
 }
 
 /* Lists the devices in the order of ranks. Returns the number; 0: there are not enough nodes. */
-static int list_devices(const struct hspmd_job *job, const struct hspmd_cluster *c, const struct world_choice *x, int *device, int *local_rank)
+static int list_devices(const struct hspmd_job *job, const struct hspmd_cluster *c, const struct world_choice *x, int *device,
+                        int *local_rank)
 {
 	int count = 0, nodes = 0;
 	for (int n = 0; n < c->node_count && nodes < x->nodes; n++) {
@@ -38,7 +39,9 @@ static int list_devices(const struct hspmd_job *job, const struct hspmd_cluster 
 static bool divides(const struct hspmd_job *job, const struct world_choice *x, const int *local_rank, struct hspmd_error *err)
 {
 	for (int rank = 0; rank < x->world; rank++) {
-		const struct hspmd_template_values v = { .world = x->world, .nodes = x->nodes, .rank = rank, .local_rank = local_rank[rank] };
+		const struct hspmd_template_values v = {
+			.world = x->world, .nodes = x->nodes, .rank = rank, .local_rank = local_rank[rank]
+		};
 		for (int i = 0; i < job->command.argc; i++)
 			if (hspmd_template_expand(job->command.argv[i], &v, NULL, err)) {
 				hspmd_error_prefix(err, "a world size of %d", x->world);
@@ -81,8 +84,8 @@ static json_t *plan_json(const struct hspmd_cluster *c, const int *device, int w
 		bad |= json_array_append_new(pipelines, json_pack("{s:i, s:[{s:[i, i], s:[s]}]}", "micro_batches", 1, "stages", "layers", 0,
 		                                                  RUN_COMMAND_LAYERS, "devices", address));
 	}
-	json_t *plan = json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", world, "micro_batch", 1,
-	                         "seq_len", 1, "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
+	json_t *plan = json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", world, "micro_batch",
+	                         1, "seq_len", 1, "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
 	if (bad) {
 		json_decref(plan);
 		return NULL;
@@ -92,15 +95,16 @@ static json_t *plan_json(const struct hspmd_cluster *c, const int *device, int w
 
 json_t *run_command_plan(const struct hspmd_job *job, const struct hspmd_cluster *c, struct hspmd_error *err)
 {
-	int *device = hspmd_calloc((size_t)c->device_count, sizeof *device), *local_rank = hspmd_calloc((size_t)c->device_count, sizeof *local_rank);
+	int *device = hspmd_calloc((size_t)c->device_count, sizeof *device),
+	    *local_rank = hspmd_calloc((size_t)c->device_count, sizeof *local_rank);
 	struct hspmd_error why = { "" };
 	struct world_choice best;
 	json_t *plan = NULL;
 	if (!device || !local_rank) {
 		hspmd_fail_memory(err, "choosing a world size");
 	} else if (!choose(job, c, &best, device, local_rank, &why)) {
-		hspmd_fail(err, "%d to %d nodes are wanted, %d are there%s%s", job->elastic.min_nodes, job->elastic.max_nodes, c->node_count,
-		           why.text[0] ? ", and no world size divides: " : "", why.text);
+		hspmd_fail(err, "%d to %d nodes are wanted, %d are there%s%s", job->elastic.min_nodes, job->elastic.max_nodes,
+		           c->node_count, why.text[0] ? ", and no world size divides: " : "", why.text);
 	} else {
 		list_devices(job, c, &best, device, local_rank);
 		if (!(plan = plan_json(c, device, best.world)))

@@ -109,7 +109,8 @@ static void log_progress(struct loop *l, const json_t *line)
 		           json_number_value(json_object_get(line, "step_s")));
 	else
 		hspmd_info("step %lld of %lld, loss %.4f, %.3g s a step", (long long)json_integer_value(step) + 1,
-	           (long long)l->o->config->job->steps, json_number_value(loss), json_number_value(json_object_get(line, "step_s")));
+		           (long long)l->o->config->job->steps, json_number_value(loss),
+		           json_number_value(json_object_get(line, "step_s")));
 }
 
 static void save_plan(struct loop *l, int64_t generation, const json_t *plan)

@@ -9,10 +9,10 @@
 #include "common/error.h"
 
 struct hspmd_placement {
-	int world, rank;              /* rank -1: this device has none */
-	int local_world, local_rank;  /* on its node */
-	int nodes, node_rank;         /* nodes in the order of their first ranks */
-	int *local_devices;           /* numbers of the node's devices, by local rank */
+	int world, rank;             /* rank -1: this device has none */
+	int local_world, local_rank; /* on its node */
+	int nodes, node_rank;        /* nodes in the order of their first ranks */
+	int *local_devices;          /* numbers of the node's devices, by local rank */
 };
 
 /* Reads the plan (hspmd-plan-1, made by controller/run/command_plan.c) for the device "node:index". 0; -1 and err. */

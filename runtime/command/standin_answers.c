@@ -32,9 +32,9 @@ void standin_fault(struct standin *s, int64_t generation, const char *text, json
 
 void standin_started(struct standin *s)
 {
-	standin_send(s, json_pack("{ss,sI,sI,s{si,si,si,si},s{si,si},so}", "type", "started", "generation", (json_int_t)s->generation, "step",
-	                          (json_int_t)s->step, "bytes", "local", 0, "peers", 0, "disk", 0, "shared", 0, "seconds", "connect", 0,
-	                          "move", 0, "newest", standin_newest(s)));
+	standin_send(s, json_pack("{ss,sI,sI,s{si,si,si,si},s{si,si},so}", "type", "started", "generation", (json_int_t)s->generation,
+	                          "step", (json_int_t)s->step, "bytes", "local", 0, "peers", 0, "disk", 0, "shared", 0, "seconds",
+	                          "connect", 0, "move", 0, "newest", standin_newest(s)));
 }
 
 /* With the command's exit status, if it has one that says that it has saved. A Python that is about to exit with it may still be ended by
@@ -59,8 +59,8 @@ void standin_answer(struct standin *s)
 		s->over = true;
 		break;
 	case ANSWER_FINISHED:
-		standin_send(s, with_status(s, json_pack("{ss,sI,sI,sb,so}", "type", "finished", "generation", (json_int_t)s->generation, "step",
-		                                         (json_int_t)s->step, "finished", 1, "newest", standin_newest(s))));
+		standin_send(s, with_status(s, json_pack("{ss,sI,sI,sb,so}", "type", "finished", "generation", (json_int_t)s->generation,
+		                                         "step", (json_int_t)s->step, "finished", 1, "newest", standin_newest(s))));
 		break;
 	case ANSWER_STOPPED:
 		standin_send(s, with_status(s, json_pack("{ss,sI,sI,s[],sb,so}", "type", "stopped", "generation", (json_int_t)s->generation,
@@ -115,10 +115,10 @@ void standin_step(struct standin *s, const char *line)
 	int64_t n = json_integer_value(step), steps = n > s->told_step && s->told_step >= 0 ? n - s->told_step : 1;
 	double now = hspmd_now(), step_s = (now - s->told_at) / (double)steps;
 	json_t *loss = number(told, "loss"), *tokens = number(told, "tokens");
-	json_t *message = json_pack("{ss,sI,sI,so,sI,sf,so*,so*,so*}", "type", "step", "generation", (json_int_t)s->generation, "step",
-	                            (json_int_t)n, "loss", loss ? loss : json_null(), "tokens", (json_int_t)json_number_value(tokens),
-	                            "step_s", step_s, "lr", number(told, "lr"), "grad_norm", number(told, "grad_norm"), "valid_loss",
-	                            number(told, "valid_loss"));
+	json_t *message =
+	        json_pack("{ss,sI,sI,so,sI,sf,so*,so*,so*}", "type", "step", "generation", (json_int_t)s->generation, "step", (json_int_t)n,
+	                  "loss", loss ? loss : json_null(), "tokens", (json_int_t)json_number_value(tokens), "step_s", step_s, "lr",
+	                  number(told, "lr"), "grad_norm", number(told, "grad_norm"), "valid_loss", number(told, "valid_loss"));
 	s->told_step = n;
 	s->told_at = now;
 	json_decref(tokens);

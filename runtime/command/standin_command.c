@@ -92,11 +92,9 @@ static char **make_arguments(const struct standin *s, struct hspmd_error *err)
 	char *latest = NULL, **argv = hspmd_calloc((size_t)s->job->command.argc + 1, sizeof *argv);
 	if (s->checkpoint)
 		hspmd_newest_save(s->checkpoint, &latest);
-	const struct hspmd_template_values v = { .world = s->place.world,
-		                                 .nodes = s->place.nodes,
-		                                 .rank = s->place.rank,
-		                                 .local_rank = s->place.local_rank,
-		                                 .latest = latest };
+	const struct hspmd_template_values v = {
+		.world = s->place.world, .nodes = s->place.nodes, .rank = s->place.rank, .local_rank = s->place.local_rank, .latest = latest
+	};
 	bool failed = !argv;
 	for (int i = 0; !failed && i < s->job->command.argc; i++)
 		failed = hspmd_template_expand(s->job->command.argv[i], &v, &argv[i], err) != HSPMD_TEMPLATE_DONE;
@@ -129,8 +127,8 @@ static int launch(struct standin *s, const char *host, int port, struct hspmd_er
 {
 	char title[200];
 	char **argv = make_arguments(s, err), **environment = NULL;
-	snprintf(title, sizeof title, "hspmd: generation %lld: rank %d of %d on %s", (long long)s->generation, s->place.rank, s->place.world,
-	         s->device);
+	snprintf(title, sizeof title, "hspmd: generation %lld: rank %d of %d on %s", (long long)s->generation, s->place.rank,
+	         s->place.world, s->device);
 	int rc = argv ? hspmd_rank_process_open(&s->process, err) : -1;
 	if (!rc && !(environment = make_environment(s, host, port)))
 		rc = hspmd_fail_memory(err, "starting the command");

@@ -21,8 +21,8 @@ static int set_up(struct standin *s, json_t *m, struct hspmd_error *err)
 	json_t *job;
 	if (s->job)
 		return hspmd_fail(err, "a second job message");
-	if (json_unpack(m, "{so,ss,ss,s?s,s?s,s?s,s?i}", "job", &job, "output", &output, "device", &device, "id", &id, "checkpoint", &checkpoint,
-	                "kind", &kind, "threads", &s->threads))
+	if (json_unpack(m, "{so,ss,ss,s?s,s?s,s?s,s?i}", "job", &job, "output", &output, "device", &device, "id", &id, "checkpoint",
+	                &checkpoint, "kind", &kind, "threads", &s->threads))
 		return hspmd_fail(err, "job: job, output or device is missing");
 	if (!(s->job = hspmd_job_from_json(job, file ? file : "job.json", err)))
 		return -1;
@@ -72,7 +72,8 @@ static int reserve_port(struct standin *s, struct hspmd_error *err)
 static void own_host(char *host, size_t size)
 {
 	struct addrinfo *list = NULL;
-	bool known = getenv("SLURM_JOB_ID") && !gethostname(host, size - 1) && (host[size - 1] = '\0', !getaddrinfo(host, NULL, NULL, &list));
+	bool known =
+	        getenv("SLURM_JOB_ID") && !gethostname(host, size - 1) && (host[size - 1] = '\0', !getaddrinfo(host, NULL, NULL, &list));
 	if (!known)
 		snprintf(host, size, "127.0.0.1");
 	if (list)
@@ -184,8 +185,9 @@ static void on_query(struct standin *s, json_t *m)
 /* This process writes no checkpoints. */
 static void on_checkpoint(struct standin *s, json_t *m)
 {
-	standin_send(s, json_pack("{ss,sO?,sI,sO?,ss}", "type", "checkpoint_written", "id", json_object_get(m, "id"), "step", (json_int_t)s->step,
-	                          "generation", json_object_get(m, "generation"), "error", "the command writes its checkpoints itself"));
+	standin_send(s, json_pack("{ss,sO?,sI,sO?,ss}", "type", "checkpoint_written", "id", json_object_get(m, "id"), "step",
+	                          (json_int_t)s->step, "generation", json_object_get(m, "generation"), "error",
+	                          "the command writes its checkpoints itself"));
 }
 
 void standin_receive(struct standin *s, json_t *m)

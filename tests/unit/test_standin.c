@@ -85,9 +85,9 @@ static void open_with(struct agent *a, json_t *command, const char *notice)
 	a->generation = 0;
 	expect(a, "hello");
 	char *checkpoint = hspmd_asprintf("%s/checkpoint", folder);
-	tell(a, json_pack("{ss,s{ss,so,ss},sn,ss,ss,ss,ss,ss,si,ss}", "type", "job", "job", "format", "hspmd-job-1", "command", command, "notice",
-	                  notice, "model", "output", folder, "node", "n1", "device", "n1:0", "kind", "cpu", "id", "77", "threads", 3,
-	                  "checkpoint", checkpoint));
+	tell(a, json_pack("{ss,s{ss,so,ss},sn,ss,ss,ss,ss,ss,si,ss}", "type", "job", "job", "format", "hspmd-job-1", "command", command,
+	                  "notice", notice, "model", "output", folder, "node", "n1", "device", "n1:0", "kind", "cpu", "id", "77", "threads",
+	                  3, "checkpoint", checkpoint));
 	free(checkpoint);
 }
 
@@ -103,8 +103,8 @@ static json_t *start_on(struct agent *a, json_t *devices, const char *answer)
 		json_array_append_new(addresses, json_string(text));
 		free(text);
 	}
-	tell(a, json_pack("{ss,sI,s{so},sO}", "type", "prepare", "generation", (json_int_t)a->generation, "plan", "pipelines", pipelines, "members",
-	                  devices));
+	tell(a, json_pack("{ss,sI,s{so},sO}", "type", "prepare", "generation", (json_int_t)a->generation, "plan", "pipelines", pipelines,
+	                  "members", devices));
 	json_t *prepared = next(a, "prepared");
 	size_t n;
 	char *address = hspmd_base64_decode(json_string_value(json_object_get(prepared, "address")), &n);
@@ -203,16 +203,52 @@ static void test_environment(void **state)
 {
 	(void)state;
 	int devices[] = { 2, 0 };
-	const struct hspmd_placement place = { .world = 8, .rank = 5, .local_world = 2, .local_rank = 1, .nodes = 3, .node_rank = 2, .local_devices = devices };
-	struct hspmd_environment_input in = { .place = &place, .master_host = "fe80::1", .master_port = 99, .generation = 4, .restarts = 3, .id = "12",
-		                              .checkpoint = "/c", .steps_fd = 9, .threads = 6, .gpus = true };
-	char *from[] = { "PATH=/bin", "RANK=77", "SLURM_PROCID=1", "SLURM_NTASKS_PER_NODE=1", "SLURM_JOB_ID=12", "PMIX_RANK=1", "PMI_SIZE=1", "OMPI_X=2",
-		         "SLURM_STEP_NODELIST=x", "HSPMD_CHECKPOINT=$HOME/x", "CUDA_VISIBLE_DEVICES=4,GPU-a,7", NULL };
-	static const char *const wanted[] = { "PATH=/bin", "RANK=5", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "GROUP_RANK=2", "NODE_RANK=2",
-		                              "NNODES=3", "MASTER_ADDR=fe80::1", "MASTER_PORT=99", "JAX_COORDINATOR_ADDRESS=[fe80::1]:99",
-		                              "JAX_PROCESS_ID=5", "JAX_NUM_PROCESSES=8", "TORCHELASTIC_RUN_ID=12", "TORCHELASTIC_RESTART_COUNT=3",
-		                              "HSPMD_GENERATION=4", "HSPMD_CHECKPOINT=/c", "HSPMD_FD=9", "OMP_NUM_THREADS=6",
-		                              "CUDA_VISIBLE_DEVICES=7,4", "SLURM_JOB_ID=12" };
+	const struct hspmd_placement place = {
+		.world = 8, .rank = 5, .local_world = 2, .local_rank = 1, .nodes = 3, .node_rank = 2, .local_devices = devices
+	};
+	struct hspmd_environment_input in = { .place = &place,
+		                              .master_host = "fe80::1",
+		                              .master_port = 99,
+		                              .generation = 4,
+		                              .restarts = 3,
+		                              .id = "12",
+		                              .checkpoint = "/c",
+		                              .steps_fd = 9,
+		                              .threads = 6,
+		                              .gpus = true };
+	char *from[] = { "PATH=/bin",
+		         "RANK=77",
+		         "SLURM_PROCID=1",
+		         "SLURM_NTASKS_PER_NODE=1",
+		         "SLURM_JOB_ID=12",
+		         "PMIX_RANK=1",
+		         "PMI_SIZE=1",
+		         "OMPI_X=2",
+		         "SLURM_STEP_NODELIST=x",
+		         "HSPMD_CHECKPOINT=$HOME/x",
+		         "CUDA_VISIBLE_DEVICES=4,GPU-a,7",
+		         NULL };
+	static const char *const wanted[] = { "PATH=/bin",
+		                              "RANK=5",
+		                              "WORLD_SIZE=8",
+		                              "LOCAL_RANK=1",
+		                              "LOCAL_WORLD_SIZE=2",
+		                              "GROUP_RANK=2",
+		                              "NODE_RANK=2",
+		                              "NNODES=3",
+		                              "MASTER_ADDR=fe80::1",
+		                              "MASTER_PORT=99",
+		                              "JAX_COORDINATOR_ADDRESS=[fe80::1]:99",
+		                              "JAX_PROCESS_ID=5",
+		                              "JAX_NUM_PROCESSES=8",
+		                              "TORCHELASTIC_RUN_ID=12",
+		                              "TORCHELASTIC_RESTART_COUNT=3",
+		                              "HSPMD_GENERATION=4",
+		                              "HSPMD_CHECKPOINT=/c",
+		                              "HSPMD_FD=9",
+		                              "OMP_NUM_THREADS=6",
+		                              "CUDA_VISIBLE_DEVICES=7,4",
+		                              "SLURM_JOB_ID=12" };
 	static const char *const gone[] = { "RANK=77", "SLURM_PROCID", "SLURM_NTASKS", "PMI", "OMPI", "SLURM_STEP" };
 	char **list = hspmd_environment_make(from, &in);
 	for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
@@ -233,8 +269,10 @@ static void test_told_and_finished(void **state)
 {
 	(void)state;
 	struct agent a;
-	open_with(&a, shell("echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$NNODES $MASTER_ADDR:$MASTER_PORT $OMP_NUM_THREADS {world*2}"
-	                    " >\"$HSPMD_CHECKPOINT/told\"; echo output; exit $((HSPMD_GENERATION == 1 ? 0 : 85))"),
+	open_with(&a,
+	          shell("echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$NNODES $MASTER_ADDR:$MASTER_PORT "
+	                "$OMP_NUM_THREADS {world*2}"
+	                " >\"$HSPMD_CHECKPOINT/told\"; echo output; exit $((HSPMD_GENERATION == 1 ? 0 : 85))"),
 	          "TERM:5");
 	start(&a);
 	json_t *m = next(&a, "finished");
@@ -258,7 +296,8 @@ static void test_notice(void **state)
 	(void)state;
 	struct agent a;
 	/* The shell hands no signal on: what it runs gets it, too. */
-	open_with(&a, shell("bash -c 'trap \"exit 85\" USR1; echo $$ >\"$HSPMD_CHECKPOINT/in\"; while :; do sleep 0.01; done'; exit $?"), "USR1:60");
+	open_with(&a, shell("bash -c 'trap \"exit 85\" USR1; echo $$ >\"$HSPMD_CHECKPOINT/in\"; while :; do sleep 0.01; done'; exit $?"),
+	          "USR1:60");
 	start(&a);
 	pid_in("checkpoint/in");
 	json_t *m = stop(&a);
@@ -273,8 +312,9 @@ static void test_notice(void **state)
 	quit(&a);
 }
 
-#define DEAF \
-	"trap '' TERM HUP; (setsid bash -c 'trap \"\" TERM HUP; echo $BASHPID >\"$HSPMD_CHECKPOINT/hidden\"; sleep 1000; :' &) ; echo $BASHPID >\"$HSPMD_CHECKPOINT/in\";" \
+#define DEAF                                                                                                                               \
+	"trap '' TERM HUP; (setsid bash -c 'trap \"\" TERM HUP; echo $BASHPID >\"$HSPMD_CHECKPOINT/hidden\"; sleep 1000; :' &) ; echo "    \
+	"$BASHPID >\"$HSPMD_CHECKPOINT/in\";"                                                                                              \
 	" sleep 1000; sleep 1000"
 
 /* Nobody obeys, and one has hidden in a session of its own: by stop, by abort, by quit, and if the agent dies. */
@@ -345,8 +385,9 @@ static void test_steps(void **state)
 {
 	(void)state;
 	struct agent a;
-	open_with(&a, shell("printf '{\"step\": 7, \"loss\": 0.5, \"tokens\": 12}\\nrubbish\\n{\"st' >&$HSPMD_FD; sleep 0.1;"
-	                    "printf 'ep\": 9, \"loss\": NaN, \"lr\": 1e-3}\\n' >&$HSPMD_FD; sleep 1000"),
+	open_with(&a,
+	          shell("printf '{\"step\": 7, \"loss\": 0.5, \"tokens\": 12}\\nrubbish\\n{\"st' >&$HSPMD_FD; sleep 0.1;"
+	                "printf 'ep\": 9, \"loss\": NaN, \"lr\": 1e-3}\\n' >&$HSPMD_FD; sleep 1000"),
 	          "TERM:1");
 	start_alone(&a);
 	json_t *m = next(&a, "step");
