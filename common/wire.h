@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Control messages: JSON objects. A frame is the 4 bytes "HSP1", the length of the text as 4 bytes big-endian, and the text.
- * Bulk state never goes this way.
+ * Bulk state never goes this way. For a job with a command runtime/command/standin.h says what differs.
  *
  * Connections: controller <-> agent over TCP (the first message authenticates it, see auth.h), agent <-> each of its workers over a
  * socketpair (descriptor 3 of the worker), command line <-> controller over TCP. The agent forwards messages between controller and
@@ -15,7 +15,8 @@
  *                       job: hspmd-job-1 object; file: its path; model: config.json object; output: folder; node; device ("n0:1");
  *                       kind ("cpu" or "cuda"); index: of the GPU among the visible GPUs; threads; transport: name or null;
  *                       memory: folder in the node's memory in which the worker of a CPU device keeps its state, so that the state
- *                       outlives the process, or null
+ *                       outlives the process, or null; id, checkpoint: of a job with a command, its id and
+ *                       its folder
  *   prepare             the worker specialises and opens its transport. May arrive while the worker still trains.
  *                       Answer: `prepared` or `fault`.
  *                       generation; cluster: of all members' nodes; plan;
@@ -81,7 +82,8 @@
  *
  * controller -> agent (no "to")
  *
- *   spawn               start the worker of this device.  device; serial
+ *   spawn               start the worker of this device.  device; serial; command: "device" or "node" if the job has a command that runs
+ *                       once per device or node; then the worker is a stand-in
  *   kill                end the worker now (it hangs).  device; serial
  *   list_checkpoints    Answer: `checkpoint_list`, with the checkpoints in one of the folders.  id; memory, local, shared: folders or null
  *   quit                end all workers, then the agent

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sbatch, salloc, srun: reads all files that the job names and the site's policies, refuses a job that cannot work, and puts the options
+/* sbatch, salloc, srun: reads all files that the job names (with --hspmd-nodes alone there is none: the script names a command) and the site's policies, refuses a job that cannot work, and puts the options
  * into the environment: HSPMD_JOB (absolute path), HSPMD_NODES, HSPMD_POLICY, HSPMD_CHECKPOINT; HSPMD_CTLD, hspmdctld's user and address
  * ("UID@HOST:PORT"); and HSPMD_POLICIES, the trusted owner and folder of the site's policies ("UID@FOLDER"). */
 #include <errno.h>
@@ -13,6 +13,7 @@
 
 #include "common/alloc.h"
 #include "common/format/job.h"
+#include "common/format/job_command.h"
 #include "common/format/policy.h"
 #include "common/gres.h"
 #include "common/range.h"
@@ -25,18 +26,19 @@
  * may be another one), and their values are in HSPMD_* already. */
 static bool inherited(const struct hspmd_spank_options *options)
 {
-	const char *outer = getenv("SLURM_SPANK__SLURM_SPANK_OPTION_hspmd_hspmd");
-	return outer && getenv("HSPMD_JOB") && options->file && !strcmp(outer, options->file);
+	const char *outer = getenv("SLURM_SPANK__SLURM_SPANK_OPTION_hspmd_hspmd"),
+	           *outer_nodes = getenv("SLURM_SPANK__SLURM_SPANK_OPTION_hspmd_hspmd_nodes");
+	if (!options->file)
+		return outer_nodes && getenv("HSPMD_NODES") && options->nodes && !strcmp(outer_nodes, options->nodes);
+	return outer && getenv("HSPMD_JOB") && !strcmp(outer, options->file);
 }
 
 static int check_options(const struct hspmd_spank_options *options, struct hspmd_error *err)
 {
-	if (!options->file)
-		return hspmd_fail(err, "--hspmd-%s does nothing without --hspmd=FILE",
-		                  options->nodes    ? "nodes"
-		                  : options->policy ? "policy"
-		                                    : "checkpoint");
-	if (!*options->file)
+	if (!options->file && !options->nodes)
+		return hspmd_fail(err, "--hspmd-%s does nothing without --hspmd=FILE or --hspmd-nodes=MIN-MAX",
+		                  options->policy ? "policy" : "checkpoint");
+	if (options->file && !*options->file)
 		return hspmd_fail(err, "--hspmd needs the job file's name");
 	if (options->policy && !*options->policy)
 		return hspmd_fail(err, "--hspmd-policy needs a name");
@@ -296,7 +298,7 @@ static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const 
 	if (!comment)
 		(void)hspmd_spank_slurm_set("comment", HSPMD_JOB_COMMENT);
 	free(comment);
-	return put_all_env(spank, args, options, job->file, err);
+	return put_all_env(spank, args, options, options->file ? job->file : NULL, err);
 }
 
 int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options,
@@ -308,7 +310,8 @@ int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const
 		return 0;
 	if (check_options(options, err) < 0)
 		return -1;
-	struct hspmd_job *job = hspmd_job_read(options->file, err);
+	/* Without a file the job is the command that the script gives to `hspmd run --`. */
+	struct hspmd_job *job = options->file ? hspmd_job_read(options->file, err) : hspmd_job_from_command(NULL, 0, "--hspmd-nodes", err);
 	if (!job)
 		return hspmd_error_prefix(err, "--hspmd");
 	int rc = submit_job(spank, args, options, job, err);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/format/job_command.h"
 #include "common/json.h"
 
 #define SEQ_LEN_MAX (1 << 26)
@@ -205,10 +206,25 @@ static void read_precision(struct hspmd_job *j, struct hspmd_json *root)
 		                hspmd_precision_names[j->precision]);
 }
 
+/* The command's own checkpoints are in one folder. */
+static int read_command_job(struct hspmd_job *j, struct hspmd_json *root)
+{
+	if (hspmd_job_command_read(j, root) || read_elastic(j, root))
+		return -1;
+	read_checkpoint(j, root);
+	struct hspmd_json o = hspmd_json_any(root, "checkpoint");
+	if (!hspmd_json_failed(root) && j->checkpoint.local && j->checkpoint.shared)
+		return hspmd_json_fail(&o, "expected one folder, local or shared: a command has one");
+	j->checkpoint.memory = false;
+	return hspmd_json_check_keys(root);
+}
+
 static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 {
 	if (hspmd_json_format(root, HSPMD_JOB_FORMAT))
 		return -1;
+	if (hspmd_json_has(root, "command"))
+		return read_command_job(j, root);
 	read_sources(j, root);
 	j->seq_len = hspmd_json_int(root, "seq_len", 1, SEQ_LEN_MAX);
 	if (read_data(j, root))
@@ -279,7 +295,37 @@ void hspmd_job_destroy(struct hspmd_job *j)
 	free(j->elastic.policy);
 	free(j->checkpoint.local);
 	free(j->checkpoint.shared);
+	hspmd_job_command_clear(j);
 	free(j);
+}
+
+struct hspmd_job *hspmd_job_from_command(char *const *argv, int count, const char *name, struct hspmd_error *err)
+{
+	json_t *all = json_array();
+	int bad = !all;
+	for (int i = 0; i < count; i++)
+		if (json_array_append_new(all, json_string(argv[i]))) {
+			json_decref(all);
+			hspmd_fail(err, "%s: argument %d is not UTF-8", name, i);
+			return NULL;
+		}
+	if (!count)
+		bad |= json_array_append_new(all, json_string("?"));
+	json_t *v = bad ? NULL : json_pack("{s:s, s:O}", "format", HSPMD_JOB_FORMAT, "command", all);
+	struct hspmd_job *j = v ? hspmd_job_from_json(v, name, err) : NULL;
+	if (!v)
+		hspmd_fail_memory(err, "reading the command");
+	json_decref(v);
+	json_decref(all);
+	if (!j)
+		return NULL;
+	free(j->file);
+	if (!(j->file = strdup(name))) {
+		hspmd_fail_memory(err, "reading the command");
+		hspmd_job_destroy(j);
+		return NULL;
+	}
+	return j;
 }
 
 /* ---- writing: helpers return a new reference, or NULL when memory is short */
@@ -364,6 +410,12 @@ json_t *hspmd_job_to_json(const struct hspmd_job *j)
 	json_t *o = json_object();
 	int bad = !o;
 	bad |= json_object_set_new(o, "format", json_string(HSPMD_JOB_FORMAT));
+	if (j->command.argc) {
+		bad |= hspmd_job_command_write(j, o);
+		bad |= json_object_set_new(o, "elastic", elastic_json(j));
+		bad |= json_object_set_new(o, "checkpoint", checkpoint_json(j));
+		return hspmd_json_unless_failed(bad, o);
+	}
 	bad |= json_object_set_new(o, "model", json_string(j->model_path));
 	bad |= json_object_set_new(o, "init", json_string(j->init ? j->init : "random"));
 	bad |= json_object_set_new(o, "data", data_json(j));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-job-1: what to train. Plain data. Paths are absolute after reading (relative ones are relative to the job file);
+/* hspmd-job-1: what to train. Plain data. A job has either a model with data and an optimizer, or the command of another trainer. Paths are absolute after reading (relative ones are relative to the job file);
  * $USER, $JOB and $HOME in checkpoint paths are kept as written and expanded by hspmd_job_expand_path(). */
 #ifndef HSPMD_FORMAT_JOB_H
 #define HSPMD_FORMAT_JOB_H
@@ -36,7 +36,7 @@ struct hspmd_job {
 	/* With documents: the lengths by which they are grouped, ascending, the last is seq_len. Default none: every step is of seq_len. */
 	int64_t *lengths;
 	int length_count;
-	int64_t seq_len, global_batch, steps;
+	int64_t seq_len, global_batch, steps; /* with a command: 1, 1 and INT64_MAX */
 	uint64_t seed; /* default 1 */
 	struct {
 		double lr, min_lr;                      /* min_lr: final rate of cosine and linear; default lr / 10 */
@@ -59,6 +59,15 @@ struct hspmd_job {
 		int replicas, keep;    /* defaults 1, 2 */
 		bool memory;           /* replicas are kept in other nodes' memory as well; default true */
 	} checkpoint;
+	/* Another trainer (common/format/job_command.h). Of `checkpoint` only its folder is then used. */
+	struct {
+		int argc;    /* 0: none, hspmd trains itself */
+		char **argv; /* NULL-terminated; may have {...} (common/template.h) */
+		bool per_node;
+		int notice_signal; /* sent before a change, ... */
+		double notice_s;   /* ... this long before SIGKILL. Default SIGTERM, 60 */
+		char *folder;      /* absolute: in which it is run; NULL: that of `hspmd run` */
+	} command;
 };
 
 /* Read and check the job file alone. */
@@ -72,8 +81,8 @@ int hspmd_job_megatron_base_length(const char *path);
 
 /* Check the files that the job names: `read` (hspmd_model_read) can read the model's config (returned in *model unless NULL; the caller
  * destroys it), data files exist, are complete and hold at least one sample of seq_len + 1 tokens each, seq_len is within the model's positions,
- * initial weights can be read, the shared checkpoint folder can be written. For submission and for the start of a run; therefore the
- * node-local checkpoint folder is not checked. */
+ * initial weights can be read, the shared checkpoint folder can be written. Of a job with a command: its {...} can be read, and *model is NULL.
+ * For submission and for the start of a run; therefore the node-local checkpoint folder is not checked. */
 typedef struct hspmd_model *hspmd_job_read_model(const char *path, struct hspmd_error *err);
 int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, struct hspmd_model **model, struct hspmd_error *err);
 

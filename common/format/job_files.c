@@ -14,6 +14,7 @@
 
 #include "common/alloc.h"
 #include "common/durable.h"
+#include "common/format/job_command.h"
 
 #define BYTE_VOCABULARY 256
 #define LOOKED_AT_BYTES 65536 /* bytes checked per file of tokens */
@@ -310,6 +311,12 @@ static int check_shared(const struct check *k)
 
 int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, struct hspmd_model **model, struct hspmd_error *err)
 {
+	if (j->command.argc) {
+		struct check of_command = { j, NULL, err };
+		if (model)
+			*model = NULL;
+		return hspmd_job_command_check(j, err) || check_shared(&of_command) ? -1 : 0;
+	}
 	struct hspmd_model *m = read(j->model_path, err);
 	if (!m)
 		return hspmd_error_prefix(err, "%s: model", j->file);

@@ -10,6 +10,7 @@
 #include "common/cores.h"
 #include "controller/cli/commands.h"
 #include "runtime/agent/agent.h"
+#include "runtime/command/standin.h"
 #include "runtime/worker/worker.h"
 
 #define CONTROL_FD 3 /* the worker's end of its connection to the agent */
@@ -85,12 +86,20 @@ int hspmd_command_agent(int argc, char **argv)
 
 int hspmd_command_worker(int argc, char **argv)
 {
-	static const struct option options[] = { { "cpus", required_argument, NULL, 'c' }, { NULL, 0, NULL, 0 } };
+	static const struct option options[] = {
+		{ "cpus", required_argument, NULL, 'c' },
+		{ "stand-in", no_argument, NULL, 's' },
+		{ NULL, 0, NULL, 0 },
+	};
+	bool stand_in = false;
 	int opt;
 	while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		if (opt != 'c')
+		if (opt == 'c')
+			hspmd_bind_to_cores(optarg);
+		else if (opt == 's')
+			stand_in = true;
+		else
 			return HSPMD_EXIT_USAGE;
-		hspmd_bind_to_cores(optarg);
 	}
 	/* Slurm and terminals signal every process; the agent decides when a worker ends. */
 	signal(SIGTERM, SIG_IGN);
@@ -98,5 +107,5 @@ int hspmd_command_worker(int argc, char **argv)
 	signal(SIGHUP, SIG_IGN);
 	if (fcntl(CONTROL_FD, F_SETFD, FD_CLOEXEC))
 		return hspmd_usage_error("worker", "an agent starts this");
-	return hspmd_worker_main(CONTROL_FD);
+	return stand_in ? hspmd_standin_main(CONTROL_FD) : hspmd_worker_main(CONTROL_FD);
 }

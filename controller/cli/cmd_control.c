@@ -229,7 +229,10 @@ static void print_status(const json_t *s)
 	print_nodes("left out", json_object_get(s, "left_out"), "%.0f s more");
 	printf("generation  %.0f\n", number(s, "generation"));
 	printf("plan        %s\n", *text(s, "plan") ? text(s, "plan") : "-");
-	printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
+	if (number(s, "steps") > 0)
+		printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
+	else if (number(s, "step") > 0) /* a command has told it */
+		printf("step        %.0f, loss %.5g\n", number(s, "step"), number(s, "loss"));
 	printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
 	print_copies(json_object_get(s, "state"));
 	const char *last_error =

@@ -129,7 +129,11 @@ static enum hspmd_precision choose_precision(const struct plan_options *o, const
 /* The options that --job replaces. */
 static int load_job(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
 {
-	if (!(in->job = hspmd_job_read(o->job, err)) || !(in->model = hspmd_model_read(in->job->model_path, err)))
+	if (!(in->job = hspmd_job_read(o->job, err)))
+		return -1;
+	if (in->job->command.argc)
+		return hspmd_fail(err, "%s: a job with a command has no model to plan for", o->job);
+	if (!(in->model = hspmd_model_read(in->job->model_path, err)))
 		return -1;
 	in->precision = in->job->precision;
 	return 0;

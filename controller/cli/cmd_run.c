@@ -18,10 +18,12 @@
 #include "controller/cli/plan_program.h"
 #include "controller/cli/checkpoint_policy.h"
 #include "controller/cli/local_nodes.h"
+#include "controller/cli/run_command.h"
 #include "controller/cli/run_state.h"
 #include "controller/cli/run_options.h"
 #include "controller/cli/run_policy.h"
 #include "controller/cli/supervise.h"
+#include "controller/run/command_plan.h"
 #include "controller/run/coverage.h"
 #include "controller/run/step_model.h"
 #include "controller/run/loop.h"
@@ -48,7 +50,7 @@ struct run {
 	struct hspmd_model *model;
 	struct hspmd_model_facts *facts;
 	struct hspmd_cluster *cluster; /* local */
-	char *cluster_path, *local, *shared, *memory, *munge_socket, *member_log;
+	char *cluster_path, *save_folder, *local, *shared, *memory, *munge_socket, *member_log;
 	struct run_output output;
 	struct hspmd_auth *auth;
 	struct run_allocation *allocation;
@@ -62,11 +64,16 @@ struct run {
 
 static int read_job(struct run *r, struct hspmd_error *err)
 {
-	if (!(r->job = hspmd_job_read(r->opt.job, err)) || hspmd_job_check_files(r->job, hspmd_model_read, &r->model, err))
+	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : hspmd_job_read(r->opt.job, err);
+	if (!r->job || hspmd_job_check_files(r->job, hspmd_model_read, &r->model, err))
 		return -1;
-	struct hspmd_graph_source source = hspmd_graph_source_job(r->model, r->job);
-	if (!(r->facts = hspmd_model_facts_build(&source, r->model->name, (int)r->job->seq_len, err)))
-		return hspmd_error_prefix(err, "%s", r->job->file);
+	if (r->job->command.argc && r->opt.plan)
+		return hspmd_fail(err, "%s: command: --plan has no meaning for a command", r->job->file);
+	if (r->model) {
+		struct hspmd_graph_source source = hspmd_graph_source_job(r->model, r->job);
+		if (!(r->facts = hspmd_model_facts_build(&source, r->model->name, (int)r->job->seq_len, err)))
+			return hspmd_error_prefix(err, "%s", r->job->file);
+	}
 	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
 	int low, high, n;
 	if (nodes && r->slurm) { /* --hspmd-nodes of sbatch, checked there */
@@ -85,7 +92,7 @@ static int read_job(struct run *r, struct hspmd_error *err)
 		if (!(r->job->elastic.policy = strdup(policy)))
 			return hspmd_fail_memory(err, "reading the job");
 	}
-	return 0;
+	return run_command_prepare(r->job, r->opt.command.argc ? r->opt.node_range : NULL, err);
 }
 
 /* Checks now that the folder can be made and written. */
@@ -201,9 +208,10 @@ static int read_site(struct run *r, struct hspmd_error *err)
 	struct hspmd_policy_subject who = {
 		.user = j->user, .account = j->account, .partition = j->partition, .qos = j->qos, .policy = r->job->elastic.policy
 	};
-	if (run_policy_read(&r->terms, r->job, where && *where ? where : NULL, &who, &why)) {
+	struct hspmd_job *saves = r->job->command.argc ? NULL : r->job; /* a command writes its checkpoints itself */
+	if (run_policy_read(&r->terms, saves, where && *where ? where : NULL, &who, &why)) {
 		hspmd_warn("the site's policies are ignored: %s", why.text);
-		if (run_policy_read(&r->terms, r->job, NULL, &who, &why))
+		if (run_policy_read(&r->terms, saves, NULL, &who, &why))
 			hspmd_warn("%s", why.text);
 	}
 	return 0;
@@ -294,7 +302,7 @@ static int open_output(struct run *r, struct hspmd_error *err)
 	const char *restarts = getenv("SLURM_RESTART_COUNT");
 	bool again = r->slurm && restarts && atoi(restarts) > 0;
 	snprintf(name, sizeof name, "hspmd-%s", r->id);
-	if (run_output_open(&r->output, r->opt.output ? r->opt.output : name, r->opt.resume || again, err))
+	if (run_output_open(&r->output, r->opt.output ? r->opt.output : name, r->opt.resume || again, r->job->command.argc > 0, err))
 		return -1;
 	hspmd_log_tee(r->output.log);
 	return 0;
@@ -305,10 +313,11 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	struct run_config *c = &r->config;
 	c->job = r->job;
 	c->job_json = hspmd_job_to_json(r->job);
-	c->model_json = json_incref(r->model->config);
+	c->model_json = r->model ? json_incref(r->model->config) : json_null();
 	if (!c->job_json)
 		return hspmd_fail_memory(err, "reading the job");
-	c->layers = hspmd_model_layers(r->model);
+	c->layers = r->model ? hspmd_model_layers(r->model) : RUN_COMMAND_LAYERS;
+	c->save_folder = r->save_folder;
 	c->job_id = r->id;
 	c->output = r->output.folder;
 	c->transport = r->opt.transport;
@@ -331,6 +340,11 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	}
 	c->model = r->model;
 	c->facts = r->facts;
+	if (r->job->command.argc) {
+		run_command_timeouts(r->job, r->opt.step_timeout, &c->timeouts);
+		c->covered = run_command_covered;
+		return 0;
+	}
 	c->expected_busy = run_expected_busy;
 	c->runnable = r->slurm ? is_runnable : NULL; /* outside of Slurm read_plan() has checked it: the nodes were known */
 	c->covered = hspmd_stages_cover;
@@ -374,8 +388,10 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		return -1;
 	if (local) /* $JOB outside of Slurm: differs between runs, and is the same for the incarnations of one run */
 		snprintf(r->id, sizeof r->id, "local-%.8s", r->output.run);
-	if (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) ||
-	    expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err))
+	if (r->job->command.argc && !(r->save_folder = run_command_save_folder(r->job, r->id, r->output.folder, err)))
+		return -1;
+	if (!r->job->command.argc && (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) ||
+	                              expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err)))
 		return -1;
 	char run[13]; /* not the job id: several clusters on one machine use the same ids */
 	snprintf(run, sizeof run, "%.12s", r->output.run);
@@ -414,6 +430,7 @@ static void tear_down(struct run *r)
 	hspmd_model_destroy(r->model);
 	hspmd_job_destroy(r->job);
 	free(r->cluster_path);
+	free(r->save_folder);
 	free(r->local);
 	free(r->shared);
 	free(r->memory);
@@ -458,7 +475,7 @@ static int last_settings(struct run *r, struct hspmd_error *err)
 	memcpy(name, o->run, sizeof name);
 	hspmd_log_tee(-1);
 	run_output_close(o);
-	int rc = folder ? run_output_open(o, folder, true, err) : hspmd_fail_memory(err, "going on");
+	int rc = folder ? run_output_open(o, folder, true, r->job->command.argc > 0, err) : hspmd_fail_memory(err, "going on");
 	free(folder);
 	if (rc)
 		return -1;

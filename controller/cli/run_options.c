@@ -3,13 +3,16 @@
 
 #include <getopt.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "controller/cli/commands.h"
 
 static const char help_text[] =
         "Usage: hspmd run --job FILE [options]\n"
+        "       hspmd run [options] -- COMMAND [ARGUMENT ...]\n"
         "\n"
-        "Trains what the job file says: inside a Slurm job over its allocation, elsewhere over workers on this machine.\n"
+        "Trains what the job file says: inside a Slurm job over its allocation, elsewhere over workers on this machine. Or runs another\n"
+        "trainer, a process per device, and ends and starts it with the nodes.\n"
         "\n"
         "  --job FILE             the job file (default: $HSPMD_JOB)\n"
         "  --plan FILE            start with this plan instead of solving for one\n"
@@ -18,6 +21,9 @@ static const char help_text[] =
         "  --local N              N workers on this machine, each a node of its own (default outside of Slurm: 1)\n"
         "  --cluster FILE         emulate the nodes of this cluster file on this machine\n"
         "  --nodes N              start with the first N nodes of the cluster file\n"
+        "  --nodes MIN-MAX        fewest and most nodes of the command\n"
+        "  --per-node             a process of the command per node\n"
+        "  --notice SIGNAL:S      the signal that tells the command to save and end, and the seconds for it (default: TERM:60)\n"
         "  --devices-per-node K   make K CPU devices of each node's cores (default: GPUs, else one per NUMA node)\n"
         "  --port N               listen on this port (default: any)\n"
         "  --transport NAME       transport between workers (default: the best)\n"
@@ -27,7 +33,8 @@ static const char help_text[] =
         "  --no-pmix              start agents without PMIx\n"
         "      --help             print this\n"
         "\n"
-        "Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage.\n";
+        "Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage, 85 the command has saved and wants\n"
+        "to go on.\n";
 
 enum {
 	OPT_JOB = 256,
@@ -37,6 +44,8 @@ enum {
 	OPT_LOCAL,
 	OPT_CLUSTER,
 	OPT_NODES,
+	OPT_PER_NODE,
+	OPT_NOTICE,
 	OPT_DEVICES,
 	OPT_PORT,
 	OPT_TRANSPORT,
@@ -55,6 +64,8 @@ static const struct option long_options[] = {
 	{ "local", required_argument, NULL, OPT_LOCAL },
 	{ "cluster", required_argument, NULL, OPT_CLUSTER },
 	{ "nodes", required_argument, NULL, OPT_NODES },
+	{ "per-node", no_argument, NULL, OPT_PER_NODE },
+	{ "notice", required_argument, NULL, OPT_NOTICE },
 	{ "devices-per-node", required_argument, NULL, OPT_DEVICES },
 	{ "port", required_argument, NULL, OPT_PORT },
 	{ "transport", required_argument, NULL, OPT_TRANSPORT },
@@ -67,6 +78,23 @@ static const struct option long_options[] = {
 	{ "help", no_argument, NULL, OPT_HELP },
 	{ NULL, 0, NULL, 0 },
 };
+
+/* With a command --nodes is a range, which the job is checked against; else a number. */
+static int check_command(struct run_options *o)
+{
+	const char *job = o->job ? "--job" : getenv("HSPMD_JOB") ? "HSPMD_JOB (sbatch --hspmd=FILE)" : NULL;
+	if (o->command.argc && job)
+		return hspmd_usage_error("run", "a command and %s exclude one another: the job file can name the command", job);
+	if (o->command.argc && (o->plan || o->transport))
+		return hspmd_usage_error("run", "%s has no meaning for a command", o->plan ? "--plan" : "--transport");
+	if (!o->command.argc && (o->command.per_node || o->command.notice))
+		return hspmd_usage_error("run", "%s needs a command", o->command.notice ? "--notice" : "--per-node");
+	if (o->command.argc || !o->node_range)
+		return 0;
+	if (!o->cluster)
+		return hspmd_usage_error("run", "--nodes needs --cluster or a command");
+	return hspmd_option_int("nodes", o->node_range, 1, 1 << 16, &o->nodes) ? hspmd_usage_hint("run") : 0;
+}
 
 int run_options_parse(struct run_options *o, int argc, char **argv)
 {
@@ -93,7 +121,13 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 			o->cluster = optarg;
 			break;
 		case OPT_NODES:
-			bad |= hspmd_option_int("nodes", optarg, 1, 1 << 16, &o->nodes);
+			o->node_range = optarg;
+			break;
+		case OPT_PER_NODE:
+			o->command.per_node = true;
+			break;
+		case OPT_NOTICE:
+			o->command.notice = optarg;
 			break;
 		case OPT_DEVICES:
 			bad |= hspmd_option_int("devices-per-node", optarg, 1, 1024, &o->devices);
@@ -127,8 +161,16 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 	}
 	if (bad)
 		return hspmd_usage_hint("run");
-	if (optind < argc)
-		return hspmd_usage_error("run", "unexpected argument '%s'", argv[optind]);
+	bool separated = optind > 1 && !strcmp(argv[optind - 1], "--");
+	if (optind < argc && !separated)
+		return hspmd_usage_error("run", "unexpected argument '%s' (a command follows \"--\")", argv[optind]);
+	if (separated) {
+		o->command.argv = argv + optind;
+		o->command.argc = argc - optind;
+	}
+	int status = check_command(o);
+	if (status)
+		return status;
 	if (o->local && o->cluster)
 		return hspmd_usage_error("run", "--local and --cluster exclude one another");
 	if (o->policies && !o->local && !o->cluster && getenv("SLURM_JOB_ID"))
@@ -136,8 +178,8 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 	int wrong = hspmd_usage_transport("run", o->transport);
 	if (wrong)
 		return wrong;
-	if (o->nodes && !o->cluster)
-		return hspmd_usage_error("run", "--nodes needs --cluster");
+	if (o->command.argc)
+		return 0;
 	if (!o->job && !(o->job = getenv("HSPMD_JOB")))
 		return hspmd_usage_error("run", "--job is missing (and HSPMD_JOB is not set)");
 	return 0;

@@ -6,9 +6,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "controller/cli/run_command.h"
+
 /* Texts point into argv or the environment; NULL and 0: not given. */
 struct run_options {
-	const char *job, *plan, *output, *cluster, *transport, *policies;
+	const char *job, *plan, *output, *cluster, *transport, *policies, *node_range;
+	struct run_command_options command;
 	int64_t local, nodes, devices, port;
 	double step_timeout, reconnect_timeout;
 	bool resume, no_pmix, help;

@@ -21,7 +21,7 @@ static double number(const json_t *o, const char *key)
 /* Takes over a change that the previous incarnation carried out, but whose resize line it did not write. */
 static void inherit_change(struct hspmd_controller *m, const json_t *j)
 {
-	static const char *const sources[] = { "live", "copies", "checkpoint", "init" };
+	static const char *const sources[] = { "live", "copies", "checkpoint", "init", "command" };
 	struct change *c = &m->change;
 	const char *cause = json_string_value(json_object_get(j, "cause")), *source = json_string_value(json_object_get(j, "state"));
 	if (!cause || !strcmp(cause, "start") || c->open || m->current.bound_plan->generation <= m->config->resize_reported)
@@ -163,6 +163,8 @@ bool advance_adopt(struct hspmd_controller *m)
 	note_event(m, "controller", "the job controller is back: %d of %d workers of generation %lld are there", g->members,
 	           (int)json_array_size(json_object_get(m->adopt, "members")), (long long)g->bound_plan->generation);
 	m->step = m->steps_reported;
+	m->told = m->steps_reported > 0;
+	m->told_generation = g->bound_plan->generation; /* its first step is not looked for among those that agents send again */
 	if (!all) {
 		adopt_end(m);
 		abort_and_replan(m, "workers were lost while there was no controller");

@@ -61,6 +61,8 @@ struct run_intervals checkpoint_intervals(const struct hspmd_controller *m)
 int copies_wanted(const struct hspmd_controller *m, int nodes)
 {
 	struct run_intervals every = checkpoint_intervals(m);
+	if (runs_command(m))
+		return 0;
 	return run_risk_copies(m->config->job, m->config->facts, nodes, &every, &m->risk);
 }
 

@@ -50,13 +50,13 @@ struct hspmd_controller *hspmd_controller_create(const struct run_config *config
 	m->config = config;
 	m->now = m->began = now;
 	m->generation = config->generation;
-	m->steps_reported = config->last_step;
+	m->steps_reported = m->furthest = config->last_step;
 	m->event_number = json_integer_value(json_object_get(json_array_get(m->events, json_array_size(m->events) - 1), "number"));
 	m->first_event = m->event_number;
 	m->risk = config->risk;
 	/* All incarnations on a node share this clock, so that tickets are larger than earlier ones, which agents may still send. */
 	m->tickets = (int64_t)(now * 1e6);
-	m->checkpoint_step = -1;
+	m->checkpoint_step = m->newest_save = -1;
 	m->checkpoint_tried_at = now;
 	m->checkpoint_tried_step = config->last_step;
 	m->shared_tried_at = -INFINITY;
@@ -95,6 +95,7 @@ void hspmd_controller_destroy(struct hspmd_controller *m)
 	json_decref(m->deferred);
 	json_decref(m->waiting);
 	json_decref(m->over);
+	json_decref(m->tail);
 	free(m);
 }
 
@@ -142,6 +143,8 @@ static void on_heartbeat(struct hspmd_controller *m, struct worker *w, const jso
 static void on_worker_message(struct hspmd_controller *m, struct worker *w, const char *type, json_t *message)
 {
 	liveness_heard(m, w);
+	if (runs_command(m))
+		command_progress(m, message);
 	if (equals(type, "hello"))
 		on_worker_hello(m, w);
 	else if (w->process != PROC_UP || equals(type, "pong"))
@@ -249,6 +252,7 @@ int hspmd_controller_handle(struct hspmd_controller *m, const struct run_event *
 	m->now = event->now;
 	m->wall = event->wall;
 	dispatch(m, event);
+	shutdown_tick(m);
 	nodes_tick(m);
 	liveness_tick(m);
 	straggler_tick(m);
@@ -318,6 +322,7 @@ double hspmd_controller_deadline(const struct hspmd_controller *m)
 		first = fmin(first, m->end_deadline);
 	else if (m->shutting_down)
 		first = fmin(first, m->shutdown_by);
+	first = fmin(first, command_stop_at(m));
 	if (m->end == END_NONE && !m->shutting_down && !m->current.finished)
 		first = fmin(first, next_deadline(m));
 	return fmin(first, checkpoint_deadline(m));

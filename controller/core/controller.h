@@ -27,6 +27,7 @@
 #include "common/format/plan.h"
 #include "policies/liveput.h"
 
+#define RUN_EXIT_MORE 85   /* exit status of a command, and of its job: it has saved, and wants to go on */
 #define RUN_EVENTS_MAX 256 /* events that are kept for `hspmd events` */
 
 enum run_event_kind {
@@ -121,6 +122,7 @@ struct run_config {
 	const char *job_id, *output;
 	const char *transport;              /* name; NULL: the workers choose */
 	const char *local, *shared;         /* checkpoint folders, expanded; NULL: none */
+	const char *save_folder;            /* of a job with a command: where the command keeps its own checkpoints; else NULL */
 	const char *memory;                 /* tmpfs folder on the nodes, for copies and for state that outlives workers; NULL: neither */
 	json_t *first_plan;                 /* NULL: solve */
 	const char *first_plan_name;        /* for messages */

@@ -215,6 +215,14 @@ struct hspmd_controller {
 	double quiet_step_s; /* mean step time while no checkpoint is written; 0: unknown */
 	int failures;        /* aborted generations */
 
+	/* of a job with a command */
+	bool told;               /* its ranks have told steps */
+	int64_t furthest;        /* steps that were told at most: those that are made again are no progress */
+	int64_t told_generation; /* newest generation of which a step was told */
+	int64_t newest_save;     /* when the newest file of its checkpoints was written, in nanoseconds since 1970; -1: unknown */
+	bool saved, wants_more;  /* every rank ended by itself when it was told to stop; some rank wants to go on */
+	json_t *tail;            /* the last lines of the rank that failed last; NULL: none */
+
 	struct request *request;
 	size_t requests, request_capacity;
 	int64_t tickets;
@@ -236,6 +244,12 @@ struct hspmd_controller {
 	int64_t event_number;
 	int64_t first_event; /* number of the last event before this incarnation; tells incarnations apart, since each reports its start */
 };
+
+/* The job runs the command of another trainer. Its workers are stand-ins (runtime/command/standin.h): the state is the command's own. */
+static inline bool runs_command(const struct hspmd_controller *m)
+{
+	return m->config->job->command.argc > 0;
+}
 
 /* The integer at `key`, or `absent`. */
 static inline int64_t message_integer(const json_t *message, const char *key, int64_t absent)
@@ -273,6 +287,14 @@ void end_run(struct hspmd_controller *m, int status, const char *fmt, ...) __att
 /* Ends the run, and returns true, if it has failed too often without a step. */
 bool check_attempts(struct hspmd_controller *m);
 
+/* command.c: jobs with a command */
+void command_progress(struct hspmd_controller *m, const json_t *message); /* a newer checkpoint forgives earlier failures */
+/* Seconds of notice that ranks get now; negative: as many as the job says. */
+double command_notice_s(const struct hspmd_controller *m);
+void command_stopped(struct hspmd_controller *m);         /* all ranks have ended: notes how */
+double command_stop_at(const struct hspmd_controller *m); /* when ranks are told that the job's time ends; INFINITY: never */
+void command_log_tail(struct hspmd_controller *m);
+
 /* nodes.c: the table of nodes and workers */
 #define AGENT_ATTEMPTS 5 /* starts of a node's agent; then the node is not used until the allocation changes */
 struct node *node_find(struct hspmd_controller *m, const char *name);        /* NULL: unknown */
@@ -300,6 +322,9 @@ void worker_spawn(struct hspmd_controller *m, struct worker *w);
 void send_kill(struct hspmd_controller *m, const struct worker *w, int64_t serial);
 /* Gives back the held nodes for which `matches` returns true. `ticket`: of the request that waits for it; 0: none. */
 void release_nodes(struct hspmd_controller *m, bool (*matches)(const struct node *n), int64_t ticket);
+
+/* The job has made progress: failures before it do not count any more. */
+void forgive_failures(struct hspmd_controller *m);
 
 /* replan.c: requests for a new plan */
 /* Requests a new plan. `cause`: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start",
@@ -332,6 +357,7 @@ struct bound_plan *bound_plan_create(struct hspmd_controller *m, json_t *cluster
 struct bound_plan *bound_plan_ref(struct bound_plan *l); /* NULL is fine, also below */
 void bound_plan_unref(struct bound_plan *l);
 bool bound_plan_uses(const struct bound_plan *l, const struct worker *w);
+char *bound_plan_summary(const struct hspmd_controller *m, const struct bound_plan *l); /* malloc'd; NULL: out of memory */
 /* Returns true if no worker of the plan is gone: a checkpoint can be written from the state that they hold. */
 bool bound_plan_is_whole(const struct bound_plan *l);
 /* Members: all workers of l, and those of `donor` (NULL: none) that hold state. -1: out of memory; noted. */
@@ -369,6 +395,7 @@ bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_pl
 void on_step(struct hspmd_controller *m, struct worker *w, json_t *message);
 /* Writes the lines of steps that only the survivors know. `losses`: [[step, loss]]. */
 void report_losses(struct hspmd_controller *m, json_t *losses);
+void report_change(struct hspmd_controller *m); /* writes the line of a change that is carried out, without waiting for a step */
 double slowest_recent_step(const struct hspmd_controller *m); /* seconds; 0: no step of this generation yet */
 void extend_step_deadline(struct hspmd_controller *m);
 
@@ -473,6 +500,7 @@ bool advance_requests(struct hspmd_controller *m);
 /* shutdown.c */
 bool advance_end(struct hspmd_controller *m);
 void on_shutdown(struct hspmd_controller *m, const struct run_event *e);
+void shutdown_tick(struct hspmd_controller *m);
 
 /* node_events.c: nodes and processes that come and go */
 void on_allocation(struct hspmd_controller *m, const struct run_event *e);

@@ -164,7 +164,11 @@ void start_generation(struct hspmd_controller *m)
 		return;
 	}
 	json_t *source;
-	if (from) {
+	if (runs_command(m)) {
+		step = m->steps_reported;
+		m->change.source = "command";
+		source = check_alloc(m, json_object());
+	} else if (from) {
 		m->change.source = "live";
 		source = check_alloc(m, json_pack("{s:o, s:s*}", "live", live_holders(m, g, step), "local", m->config->local));
 	} else {
@@ -195,9 +199,16 @@ void start_generation(struct hspmd_controller *m)
 void stop_current(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
+	double notice_s = runs_command(m) ? command_notice_s(m) : -1;
 	send_workers(m, g->member, g->members,
-	             json_pack("{s:s, s:I}", "type", "stop", "generation", (json_int_t)g->bound_plan->generation));
+	             json_pack("{s:s, s:I, s:o*}", "type", "stop", "generation", (json_int_t)g->bound_plan->generation, "notice_s",
+	                       notice_s >= 0 ? json_real(notice_s) : NULL));
 	enter_phase(g, PHASE_STOPPING, m->now, m->config->timeouts.stop);
+	if (runs_command(m)) {
+		m->last_step_at = m->told ? m->last_step_at : m->now;
+		m->step_deadline = INFINITY;
+		return;
+	}
 	extend_step_deadline(m);
 	if (m->step_deadline + m->config->timeouts.stop > g->deadline)
 		g->deadline = m->step_deadline + m->config->timeouts.stop;
@@ -232,6 +243,8 @@ void abort_current(struct hspmd_controller *m, const char *cause)
 	ask_holders(m);
 	m->step_deadline = INFINITY;
 	m->aborted_at = m->now;
+	if (runs_command(m) && !m->told)
+		m->last_step_at = m->now;
 }
 
 static void add_bytes(struct hspmd_controller *m, const json_t *answer)
@@ -308,6 +321,8 @@ static void enter_training(struct hspmd_controller *m)
 	journal(m);
 	extend_step_deadline(m);
 	straggler_begin(m);
+	if (runs_command(m) && !m->told)
+		report_change(m);
 	replay_deferred(m);
 }
 
@@ -329,7 +344,9 @@ static void enter_held(struct hspmd_controller *m)
 	g->phase = PHASE_HELD;
 	g->deadline = INFINITY;
 	m->step_deadline = INFINITY;
-	if (bound_plan_is_whole(g->bound_plan) && m->step >= m->config->job->steps)
+	if (runs_command(m))
+		command_stopped(m);
+	else if (bound_plan_is_whole(g->bound_plan) && m->step >= m->config->job->steps)
 		g->finished = true;
 }
 
@@ -366,7 +383,7 @@ bool advance_current(struct hspmd_controller *m)
 		}
 		if (m->now < g->deadline)
 			return false;
-		abort_current(m, "workers did not stop at a step's end");
+		abort_current(m, runs_command(m) ? "ranks did not end in time" : "workers did not stop at a step's end");
 		request_replan(m, "hang");
 		return true;
 	case PHASE_ABORTING:

@@ -142,8 +142,14 @@ void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message)
 	json_t *unreadable = json_object_get(message, "unreadable");
 	if ((!next && !now && !unfit) || m->end != END_NONE)
 		return;
+	if (now && runs_command(m) && g->phase == PHASE_STOPPING) { /* any end is expected, also of a rank that others leave first */
+		record_answer(g, w, message);
+		return;
+	}
 	char cause[HSPMD_ERROR_MAX];
 	snprintf(cause, sizeof cause, "%s: %s", w->address, text ? text : "fault without a reason");
+	json_decref(m->tail);
+	m->tail = json_incref(json_object_get(message, "tail"));
 	if (json_is_object(unreadable))
 		note_unreadable(m, w->node, unreadable); /* does not count as the worker's failure */
 	else

@@ -82,6 +82,14 @@ void bound_plan_unref(struct bound_plan *l)
 	free(l);
 }
 
+char *bound_plan_summary(const struct hspmd_controller *m, const struct bound_plan *l)
+{
+	if (!runs_command(m))
+		return hspmd_plan_summary(l->plan, l->cluster);
+	return hspmd_asprintf("%d rank%s on %d node%s", l->devices, l->devices == 1 ? "" : "s", l->nodes_used,
+	                      l->nodes_used == 1 ? "" : "s");
+}
+
 bool bound_plan_uses(const struct bound_plan *l, const struct worker *w)
 {
 	for (int i = 0; l && i < l->devices; i++)

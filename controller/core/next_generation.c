@@ -49,7 +49,7 @@ static void begin_next_generation(struct hspmd_controller *m, struct bound_plan 
 	m->next.since = m->now;
 	m->change.wanted = false;
 	m->change.planned = m->now - m->change.noticed;
-	char *line = hspmd_plan_summary(l->plan, l->cluster);
+	char *line = bound_plan_summary(m, l);
 	note_event(m, "plan", "generation %lld: %s", (long long)l->generation, line ? line : "?");
 	free(line);
 	char why[400];

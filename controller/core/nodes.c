@@ -167,7 +167,10 @@ void worker_spawn(struct hspmd_controller *m, struct worker *w)
 	w->holds = 0;
 	w->serial = ++m->tickets;
 	w->deadline = m->now + m->config->timeouts.spawn;
-	send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "spawn", "device", w->address, "serial", (json_int_t)w->serial));
+	const char *command = !runs_command(m) ? NULL : m->config->job->command.per_node ? "node" : "device";
+	send_node(m, w->node,
+	          json_pack("{s:s, s:s, s:I, s:s*}", "type", "spawn", "device", w->address, "serial", (json_int_t)w->serial, "command",
+	                    command));
 }
 
 /* Merges the parts of the nodes for which `takes` returns true. New reference; NULL and err: none, or memory is short. */
@@ -216,6 +219,14 @@ json_t *usable_cluster(struct hspmd_controller *m, struct hspmd_error *err)
 json_t *members_cluster(struct hspmd_controller *m, const struct generation *g, struct hspmd_error *err)
 {
 	return merged(m, has_member, g, err);
+}
+
+void forgive_failures(struct hspmd_controller *m)
+{
+	m->attempts = 0;
+	for (size_t i = 0; i < m->nodes; i++)
+		for (int k = 0; k < m->node[i]->workers; k++)
+			m->node[i]->worker[k]->faults = m->node[i]->worker[k]->revivals = 0;
 }
 
 void release_nodes(struct hspmd_controller *m, bool (*matches)(const struct node *n), int64_t ticket)

@@ -163,7 +163,9 @@ static void shrink(struct hspmd_controller *m, const struct run_event *e)
 
 static void checkpoint(struct hspmd_controller *m, const struct run_event *e)
 {
-	if (!m->config->local && !m->config->shared)
+	if (runs_command(m))
+		reply(m, e->id, false, "the job's command writes its checkpoints itself");
+	else if (!m->config->local && !m->config->shared)
 		reply(m, e->id, false, "the job file names no checkpoint folder");
 	else if (m->shutting_down || m->end != END_NONE)
 		reply(m, e->id, false, "the job is ending");

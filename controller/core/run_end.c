@@ -26,6 +26,9 @@ bool check_attempts(struct hspmd_controller *m)
 {
 	if (m->attempts <= m->config->max_attempts || m->end != END_NONE)
 		return false;
-	end_run(m, 1, "given up after %d attempts without a step: %s", m->attempts, m->last_error);
+	if (runs_command(m))
+		command_log_tail(m);
+	end_run(m, 1, "given up after %d attempts without a %s: %s", m->attempts, runs_command(m) ? "step or a newer checkpoint" : "step",
+	        m->last_error);
 	return true;
 }

@@ -18,6 +18,39 @@ void on_shutdown(struct hspmd_controller *m, const struct run_event *e)
 	next_drop(m);
 }
 
+void shutdown_tick(struct hspmd_controller *m)
+{
+	if (m->now < command_stop_at(m))
+		return;
+	struct run_event e = { .text = "the end of the job's time", .seconds = m->end_at - m->now };
+	on_shutdown(m, &e);
+}
+
+/* All ranks have been told to stop, and have ended, or there is no more time. */
+static void end_command_after_shutdown(struct hspmd_controller *m)
+{
+	if (m->current.phase == PHASE_HELD && m->saved)
+		end_run(m, RUN_EXIT_MORE, "stopped by %s: every rank ended by itself in time", m->shutdown_reason);
+	else
+		end_run(m, 1, "stopped by %s: not every rank ended by itself in time", m->shutdown_reason);
+}
+
+static bool advance_end_of_command(struct hspmd_controller *m)
+{
+	const struct generation *g = &m->current;
+	if (g->finished && g->phase == PHASE_HELD && m->wants_more)
+		end_run(m, RUN_EXIT_MORE, "the command has saved, and wants to go on (exit status %d)", RUN_EXIT_MORE);
+	else if (g->finished && g->phase == PHASE_HELD)
+		end_run(m, 0, "the command is done: every rank ended with exit status 0");
+	else if (m->shutting_down && (m->now >= m->shutdown_by || g->phase == PHASE_NONE || g->phase == PHASE_HELD))
+		end_command_after_shutdown(m);
+	else if (m->shutting_down && g->phase == PHASE_TRAINING)
+		stop_current(m);
+	else
+		return false;
+	return true;
+}
+
 static void end_after_shutdown(struct hspmd_controller *m)
 {
 	if (m->checkpoint_step >= m->steps_reported && m->steps_reported > 0)
@@ -79,6 +112,8 @@ bool advance_end(struct hspmd_controller *m)
 	const struct generation *g = &m->current;
 	switch (m->end) {
 	case END_NONE:
+		if (runs_command(m))
+			return advance_end_of_command(m);
 		if (m->shutting_down && (m->now >= m->shutdown_by || g->phase == PHASE_NONE)) { /* whatever is under way */
 			end_after_shutdown(m);
 			return true;

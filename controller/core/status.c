@@ -138,14 +138,14 @@ json_t *hspmd_controller_status(const struct hspmd_controller *m, double now, do
 	waiting(m, wait, sizeof wait);
 	char *nodes = folded(m);
 	const struct bound_plan *l = m->current.bound_plan;
-	char *plan = l ? hspmd_plan_summary(l->plan, l->cluster) : NULL;
+	char *plan = l ? bound_plan_summary(m, l) : NULL;
 	bool runs = m->current.phase == PHASE_TRAINING;
 	json_t *s = json_pack("{s:s, s:s, s:s?, s:i, s:I, s:i, s:s?, s:I, s:I, s:f, s:f, s:f, s:s, s:s, s:f, s:f}", "job",
 	                      m->config->job_id, "phase", phase_name(m), "nodes", nodes ? nodes : "", "node_count", nodes_held(m),
 	                      "generation", (json_int_t)(l ? l->generation : m->generation), "devices", l ? l->devices : 0, "plan", plan,
-	                      "step", (json_int_t)m->steps_reported, "steps", (json_int_t)m->config->job->steps, "loss", m->loss, "step_s",
-	                      m->step_s, "tokens_per_s", runs ? m->tokens_per_s : 0.0, "waiting_for", wait, "output", m->config->output,
-	                      "up_s", now - m->began, "time", wall);
+	                      "step", (json_int_t)m->steps_reported, "steps", (json_int_t)(runs_command(m) ? 0 : m->config->job->steps),
+	                      "loss", m->loss, "step_s", m->step_s, "tokens_per_s", runs ? m->tokens_per_s : 0.0, "waiting_for", wait,
+	                      "output", m->config->output, "up_s", now - m->began, "time", wall);
 	free(nodes);
 	free(plan);
 	json_t *saved = m->checkpoint_step >= 0 ? json_pack("{s:I, s:f, s:f}", "step", (json_int_t)m->checkpoint_step, "age_s",

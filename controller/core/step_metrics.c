@@ -53,6 +53,12 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 	}
 }
 
+void report_change(struct hspmd_controller *m)
+{
+	if (m->change.open && m->change.started)
+		resize_line(m, 0);
+}
+
 /* Writes the line of one step. message NULL: only survivors know the step, and its times are unknown. */
 static void line(struct hspmd_controller *m, int64_t step, double loss, double step_s, const json_t *message)
 {
@@ -71,7 +77,9 @@ static void line(struct hspmd_controller *m, int64_t step, double loss, double s
 	m->loss = isfinite(loss) ? loss : 0;
 	if (message)
 		m->last_step_at = m->now;
-	m->attempts = 0;
+	if (!runs_command(m) || step >= m->furthest)
+		m->attempts = 0;
+	m->furthest = step >= m->furthest ? step + 1 : m->furthest;
 }
 
 /* JSON has no infinities and no NaN: such a loss is sent as null. */
@@ -106,21 +114,43 @@ void extend_step_deadline(struct hspmd_controller *m)
 {
 	const struct run_timeouts *p = &m->config->timeouts;
 	double slowest = slowest_recent_step(m);
-	m->step_deadline = m->now + (m->recent_count ? fmax(p->step_min, p->step_factor * slowest) : p->step_first);
+	if (runs_command(m) && !m->recent_count)
+		m->step_deadline = INFINITY; /* it may never tell a step */
+	else
+		m->step_deadline = m->now + (m->recent_count ? fmax(p->step_min, p->step_factor * slowest) : p->step_first);
+}
+
+/* With the first step that a generation of a command tells, the step is known at which its own checkpoint was written. */
+static void rewind_command(struct hspmd_controller *m, const struct worker *w, const json_t *message)
+{
+	const struct bound_plan *l = m->current.bound_plan;
+	int64_t step = message_integer(message, "step", -1);
+	if (!l || message_integer(message, "generation", -1) != l->generation || l->device[0] != w || step < 0 ||
+	    m->told_generation == l->generation)
+		return;
+	m->told = true;
+	m->told_generation = l->generation;
+	if (step >= m->steps_reported)
+		return;
+	m->change.steps_lost += m->steps_reported - step;
+	m->steps_reported = m->step = step;
 }
 
 void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 {
 	const struct bound_plan *l = m->current.bound_plan;
 	json_t *step = json_object_get(message, "step");
+	if (runs_command(m))
+		rewind_command(m, w, message);
 	if (!l || json_integer_value(json_object_get(message, "generation")) != l->generation || !bound_plan_uses(l, w))
 		return;
 	if (!json_is_integer(step) || json_integer_value(step) < m->steps_reported)
 		return;
-	if (json_integer_value(step) > m->steps_reported)
+	if (json_integer_value(step) > m->steps_reported && !runs_command(m))
 		log_msg(m, HSPMD_LOG_WARNING, "steps %lld to %lld were not reported", (long long)m->steps_reported,
 		        (long long)json_integer_value(step) - 1);
 	double step_s = value(message, "step_s", 0);
+	bool progress = !runs_command(m) || json_integer_value(step) >= m->furthest;
 	if (m->change.open && m->change.started)
 		resize_line(m, step_s);
 	straggler_sample(w, message);
@@ -131,9 +161,8 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 	m->recent[m->recent_count++ % RECENT_STEPS] = step_s;
 	if (m->recent_count >= 1 << 30)
 		m->recent_count = RECENT_STEPS;
-	for (size_t i = 0; i < m->nodes; i++)
-		for (int k = 0; k < m->node[i]->workers; k++)
-			m->node[i]->worker[k]->faults = m->node[i]->worker[k]->revivals = 0;
+	if (progress)
+		forgive_failures(m);
 	if (m->current.phase == PHASE_TRAINING)
 		extend_step_deadline(m);
 }

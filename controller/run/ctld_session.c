@@ -284,7 +284,7 @@ static json_t *classes_of(const json_t *cluster)
 
 void run_ctld_session_set_cluster(struct run_ctld_session *s, const json_t *cluster)
 {
-	if (!s || s->computing)
+	if (!s || s->computing || !s->facts) /* a command's speed is known only for sizes that it has run on */
 		return;
 	json_t *types = classes_of(cluster);
 	if (s->types && json_equal(s->types, types)) {

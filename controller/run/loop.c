@@ -104,8 +104,13 @@ static void log_progress(struct loop *l, const json_t *line)
 	if (!json_is_number(loss) || now - l->progress_at < PROGRESS_EVERY_S)
 		return;
 	l->progress_at = now;
-	hspmd_info("step %lld of %lld, loss %.4f, %.3g s a step", (long long)json_integer_value(step) + 1,
-	           (long long)l->o->config->job->steps, json_number_value(loss), json_number_value(json_object_get(line, "step_s")));
+	if (l->o->config->job->command.argc)
+		hspmd_info("step %lld, loss %.4f, %.3g s a step", (long long)json_integer_value(step), json_number_value(loss),
+		           json_number_value(json_object_get(line, "step_s")));
+	else
+		hspmd_info("step %lld of %lld, loss %.4f, %.3g s a step", (long long)json_integer_value(step) + 1,
+		           (long long)l->o->config->job->steps, json_number_value(loss),
+		           json_number_value(json_object_get(line, "step_s")));
 }
 
 static void save_plan(struct loop *l, int64_t generation, const json_t *plan)

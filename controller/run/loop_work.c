@@ -8,6 +8,7 @@
 #include "common/alloc.h"
 #include "common/format/plan_model.h"
 #include "common/log.h"
+#include "controller/run/command_plan.h"
 #include "controller/run/loop_internal.h"
 #include "controller/core/risk.h"
 #include "controller/solver/solver.h"
@@ -68,6 +69,18 @@ static struct hspmd_plan *settle_for(const struct run_loop_options *o, const str
 	return other;
 }
 
+static json_t *plan_command(const struct run_loop_options *o, json_t *input, struct hspmd_error *err)
+{
+	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(input, "cluster"), "cluster", err);
+	json_t *plan = c ? run_command_plan(o->config->job, c, err) : NULL;
+	json_t *result = plan ? json_pack("{s:O, s:O}", "plan", plan, "cluster", json_object_get(input, "cluster")) : NULL;
+	if (plan && !result)
+		hspmd_fail_memory(err, "planning");
+	json_decref(plan);
+	hspmd_cluster_destroy(c);
+	return result;
+}
+
 static json_t *solve_one(const struct run_loop_options *o, json_t *input, struct hspmd_error *err)
 {
 	const struct hspmd_job *job = o->config->job;
@@ -119,7 +132,8 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *input, struct
 static void solve_work(uv_work_t *w)
 {
 	struct solve *s = w->data;
-	s->answer = solve_one(s->loop->o, s->input, &s->err);
+	const struct run_loop_options *o = s->loop->o;
+	s->answer = o->config->job->command.argc ? plan_command(o, s->input, &s->err) : solve_one(o, s->input, &s->err);
 }
 
 static void solve_done(uv_work_t *w, int status)

@@ -95,14 +95,19 @@ static int take_name(struct run_output *o, struct hspmd_error *err)
 	return rc;
 }
 
-static int open_all(struct run_output *o, struct hspmd_error *err)
+static int open_all(struct run_output *o, bool begun_counts, struct hspmd_error *err)
 {
 	off_t whole, events_whole;
+	char *run = in_folder(o, "run.json", err);
+	if (!run)
+		return -1;
+	bool begun = begun_counts && !access(run, F_OK);
+	free(run);
 	if ((o->metrics = open_append(o, "metrics.jsonl", err)) < 0 || (o->events_fd = open_append(o, "events.jsonl", err)) < 0 ||
 	    (o->log = open_append(o, "hspmd.log", err)) < 0 || read_back(o, o->metrics, "metrics.jsonl", take_line, &whole, err) ||
 	    read_back(o, o->events_fd, "events.jsonl", take_event, &events_whole, err))
 		return -1;
-	o->resumed = whole > 0;
+	o->resumed = whole > 0 || begun;
 	return 0;
 }
 
@@ -113,7 +118,7 @@ static int forget_events(struct run_output *o, struct hspmd_error *err)
 	return ftruncate(o->events_fd, 0) ? hspmd_fail_errno(err, "%s/events.jsonl", o->folder) : 0;
 }
 
-int run_output_open(struct run_output *o, const char *folder, bool resume, struct hspmd_error *err)
+int run_output_open(struct run_output *o, const char *folder, bool resume, bool begun_counts, struct hspmd_error *err)
 {
 	memset(o, 0, sizeof *o);
 	o->metrics = o->events_fd = o->log = -1;
@@ -125,7 +130,7 @@ int run_output_open(struct run_output *o, const char *folder, bool resume, struc
 	if (!(o->folder = strdup(real)))
 		return hspmd_fail_memory(err, "opening the output folder");
 	o->events = json_array();
-	int rc = open_all(o, err) || take_name(o, err) ? -1 : 0;
+	int rc = open_all(o, resume && begun_counts, err) || take_name(o, err) ? -1 : 0;
 	if (!rc && !resume)
 		rc = o->resumed ? hspmd_fail(err,
 		                             "%s/metrics.jsonl: another run has written here; --resume goes on with it, --output names "

@@ -21,8 +21,9 @@ struct run_output {
 	int metrics, events_fd, log; /* descriptors */
 };
 
-/* Makes or opens the folder. Refuses a folder with metrics of another run, unless `resume`. Returns 0 or -1. */
-int run_output_open(struct run_output *o, const char *folder, bool resume, struct hspmd_error *err);
+/* Makes or opens the folder. Refuses a folder with metrics of another run, unless `resume`. begun_counts: a run without
+ * metrics is resumed, too, because its steps need not be told. Returns 0 or -1. */
+int run_output_open(struct run_output *o, const char *folder, bool resume, bool begun_counts, struct hspmd_error *err);
 void run_output_close(struct run_output *o);
 /* Return 0 or -1. A line is written by one write(). */
 int run_output_line(struct run_output *o, const json_t *line, struct hspmd_error *err);

@@ -139,6 +139,8 @@ static void on_time(uv_timer_t *timer)
 {
 	struct agent *a = timer->data;
 	struct hspmd_error err;
+	if (a->orphans)
+		agent_kill_orphans(a);
 	if (a->quitting) {
 		if (!workers_left(a))
 			uv_stop(&a->loop);
@@ -247,6 +249,8 @@ static int run(struct agent *a)
 		uv_timer_start(&a->timer, on_time, TICK_MS, TICK_MS);
 		uv_run(&a->loop, UV_RUN_DEFAULT);
 	}
+	if (a->orphans)
+		agent_kill_orphans(a);
 	if (a->polling)
 		uv_poll_stop(&a->poll);
 	uv_walk(&a->loop, close_handle, NULL);

@@ -22,6 +22,8 @@ struct agent_worker {
 	struct hspmd_stream *stream; /* NULL: closed */
 	int closing;                 /* number of handles that are not yet closed */
 	bool exited, polling;
+	bool stand_in;   /* of a job with a command (runtime/command/standin.h) */
+	bool whole_node; /* it has all cores of the node */
 	bool killed; /* another worker of the device may start at once */
 };
 
@@ -52,6 +54,7 @@ struct agent {
 	json_t *unsent; /* messages for the controller while there is no connection; NULL: none */
 	json_t *steps;  /* the latest `step` messages sent: a controller that died may not have read them, and its successor ignores those
 	                   that it knows; NULL: none */
+	bool orphans;   /* processes of stand-ins that were killed may be left */
 	int memory;     /* file descriptor that locks this node's part of the job's folder in memory; -1: none */
 };
 
@@ -71,6 +74,8 @@ void agent_forward(struct agent *a, json_t *message);
 /* Send `quit` to all workers, or (force) kill them. */
 void agent_end_workers(struct agent *a, bool force);
 json_t *agent_list_workers(const struct agent *a);
+/* Kills what stand-ins that were killed have left. To be called again while a->orphans. */
+void agent_kill_orphans(struct agent *a);
 
 /* ---- list_checkpoints.c: answers `list_checkpoints` */
 void agent_list_checkpoints(struct agent *a, json_t *message);

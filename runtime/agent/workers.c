@@ -3,11 +3,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
 #include "common/log.h"
+#include "common/process_tree.h"
 #include "common/wire.h"
 #include "runtime/agent/agent_internal.h"
 
@@ -65,6 +67,20 @@ static bool drain(struct agent_worker *w)
 	return status > 0;
 }
 
+static bool is_living_worker(void *context, pid_t pid)
+{
+	const struct agent *a = context;
+	for (const struct agent_worker *w = a->workers; w; w = w->next)
+		if (!w->exited && w->process.pid == pid)
+			return true;
+	return false;
+}
+
+void agent_kill_orphans(struct agent *a)
+{
+	a->orphans = hspmd_process_tree_kill(is_living_worker, a) > 0;
+}
+
 static void on_exit_of_worker(uv_process_t *process, int64_t status, int signal)
 {
 	struct agent_worker *w = process->data;
@@ -72,6 +88,10 @@ static void on_exit_of_worker(uv_process_t *process, int64_t status, int signal)
 	if (w->stream)
 		drain(w); /* its last messages are sent before `exited` */
 	w->exited = true;
+	if (w->stand_in && signal) { /* it could not end its command itself */
+		w->agent->orphans = true;
+		agent_kill_orphans(w->agent);
+	}
 	if (signal)
 		snprintf(text, sizeof text, "ended by signal %d (%s)", signal, strsignal(signal));
 	else
@@ -153,10 +173,15 @@ static json_t *binding_of(const struct agent *a, const char *device)
 
 static int start_process(struct agent_worker *w, int end, struct hspmd_error *err)
 {
-	const char *cpus = json_string_value(json_object_get(binding_of(w->agent, w->device), "cpus"));
-	char *args[] = { "hspmd", "worker", "--cpus", (char *)cpus, NULL };
-	if (!cpus)
-		args[2] = NULL;
+	const char *cpus = w->whole_node ? NULL : json_string_value(json_object_get(binding_of(w->agent, w->device), "cpus"));
+	char *args[6] = { "hspmd", "worker" };
+	int n = 2;
+	if (w->stand_in)
+		args[n++] = "--stand-in";
+	if (cpus) {
+		args[n++] = "--cpus";
+		args[n++] = (char *)cpus;
+	}
 	uv_stdio_container_t stdio[4] = { [0] = { .flags = UV_IGNORE } };
 	for (int i = 1; i < 3; i++)
 		stdio[i] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = i };
@@ -168,7 +193,8 @@ static int start_process(struct agent_worker *w, int end, struct hspmd_error *er
 	return failed ? hspmd_fail(err, "the worker of %s cannot be started: %s", w->device, uv_strerror(failed)) : 0;
 }
 
-static int start(struct agent *a, const char *device, int64_t serial, struct hspmd_error *err)
+/* command: as in `spawn`; NULL: none. */
+static int start(struct agent *a, const char *device, int64_t serial, const char *command, struct hspmd_error *err)
 {
 	int ends[2];
 	if (find(a, device))
@@ -180,6 +206,10 @@ static int start(struct agent *a, const char *device, int64_t serial, struct hsp
 	}
 	w->agent = a;
 	w->serial = serial;
+	w->stand_in = command != NULL;
+	w->whole_node = command && !strcmp(command, "node");
+	if (w->stand_in)
+		prctl(PR_SET_CHILD_SUBREAPER, 1); /* so that what a killed stand-in leaves can be found */
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) {
 		hspmd_fail_errno(err, "socketpair");
 		goto fail;
@@ -214,7 +244,7 @@ void agent_spawn(struct agent *a, json_t *message)
 	struct hspmd_error err;
 	if (!device || !binding_of(a, device))
 		hspmd_fail(&err, "spawn: %s is no device of node %s", device ? device : "?", a->node);
-	else if (!start(a, device, serial, &err))
+	else if (!start(a, device, serial, json_string_value(json_object_get(message, "command")), &err))
 		return;
 	hspmd_warn("%s", err.text);
 	send_exited(a, device ? device : "?", serial, 1, 0, err.text);

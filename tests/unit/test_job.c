@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd-job-1: which files are read, which are refused, paths, and the errors about files that a job names. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
@@ -17,6 +18,7 @@
 #include "common/alloc.h"
 #include "common/durable.h"
 #include "common/format/job.h"
+#include "common/format/job_command.h"
 #include "common/json.h"
 #include "edit.h"
 #include "runtime/model/model.h"
@@ -96,11 +98,67 @@ static void defaults(void **state)
 	hspmd_job_destroy(j);
 }
 
+static void reads_a_command(void **state)
+{
+	(void)state;
+	struct hspmd_job *j = hspmd_job_read(DATA "job/command.json", &err);
+	assert_non_null(j);
+	assert_int_equal(j->command.argc, 8);
+	assert_string_equal(j->command.argv[4], "{512/world}");
+	assert_string_equal(j->command.argv[7], "");
+	assert_null(j->command.argv[8]);
+	assert_true(j->command.per_node && j->command.notice_signal == SIGUSR1 && j->command.notice_s == 90.5);
+	assert_string_equal(j->command.folder, "/work/me");
+	assert_true(j->elastic.min_nodes == 2 && !j->checkpoint.memory && !j->model_path && !j->train_count);
+	assert_int_equal(hspmd_job_check_files(j, NULL, &err), 0);
+	hspmd_job_destroy(j);
+	j = hspmd_job_from_command((char *[]){ "sh", "-c" }, 2, "here", &err);
+	assert_true(j->command.argc == 2 && j->command.notice_signal == SIGTERM && j->command.notice_s == 60 && !j->command.per_node);
+	assert_string_equal(j->file, "here");
+	hspmd_job_destroy(j);
+}
+
+static void refuses_commands(void **state)
+{
+	(void)state;
+	static const char *const cases[][2] = {
+		{ "\"command\": []", "command: expected an array of 1..4096, got 0 elements" },
+		{ "\"command\": \"ls\"", "command: expected an array" },
+		{ "\"command\": [\"\"]", "command[0]: expected the name of a program" },
+		{ "\"command\": [\"ls\", 3]", "command[1]: expected a text" },
+		{ "\"command\": [\"ls\"], \"steps\": 3", "steps: expected none beside \"command\"" },
+		{ "\"command\": [\"ls\"], \"model\": \"x\"", "model: expected none beside \"command\"" },
+		{ "\"command\": [\"ls\"], \"notice\": \"KILL:3\"", "notice: expected SIGNAL:SECONDS with TERM" },
+		{ "\"command\": [\"ls\"], \"notice\": \"TERM:-1\"", "notice: expected SIGNAL:SECONDS with 0 to" },
+		{ "\"command\": [\"ls\"], \"notice\": \"TERM:3x\"", "notice: expected SIGNAL:SECONDS with 0 to" },
+		{ "\"command\": [\"ls\"], \"folder\": \"x\"", "folder: expected an absolute path" },
+		{ "\"command\": [\"ls\"], \"per_nod\": true", "per_nod: unknown key; did you mean \"per_node\"?" },
+		{ "\"command\": [\"ls\"], \"checkpoint\": { \"local\": \"/a\", \"shared\": \"/b\" }", "checkpoint: expected one folder" },
+		{ "\"per_node\": true", "it is missing" },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char *text = hspmd_asprintf("{ \"format\": \"hspmd-job-1\", %s }", cases[i][0]);
+		json_t *v = json_loads(text, 0, NULL);
+		assert_null(hspmd_job_from_json(v, "/jobs/j.json", &err));
+		if (!strstr(err.text, cases[i][1]))
+			fail_msg("%s: expected \"%s\", got \"%s\"", text, cases[i][1], err.text);
+		json_decref(v);
+		free(text);
+	}
+	json_t *v = json_pack("{ss,s[ss]}", "format", "hspmd-job-1", "command", "ls", "{1/wrld}");
+	struct hspmd_job *j = hspmd_job_from_json(v, "/jobs/j.json", &err);
+	assert_int_equal(hspmd_job_check_files(j, NULL, &err), -1);
+	assert_string_equal(err.text, "/jobs/j.json: command[1]: {1/wrld}: unknown name \"wrld\"; expected world, nodes, rank, local_rank or latest "
+	                              "({{ is a plain {)");
+	hspmd_job_destroy(j);
+	json_decref(v);
+}
+
 static void round_trips(void **state)
 {
 	(void)state;
-	static const char *const names[] = { DATA "job/full.json", DATA "job/least.json" };
-	for (int i = 0; i < 2; i++) {
+	static const char *const names[] = { DATA "job/full.json", DATA "job/least.json", DATA "job/command.json" };
+	for (int i = 0; i < 3; i++) {
 		struct hspmd_job *j = hspmd_job_read(names[i], &err);
 		json_t *once = hspmd_job_to_json(j);
 		hspmd_job_destroy(j);
@@ -352,6 +410,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(reads_everything),      cmocka_unit_test(defaults),
+		cmocka_unit_test(reads_a_command),       cmocka_unit_test(refuses_commands),
 		cmocka_unit_test(round_trips),           cmocka_unit_test(refuses),
 		cmocka_unit_test(fills_in_variables),    cmocka_unit_test(checks_named_files),
 		cmocka_unit_test(checks_megatron_pairs), cmocka_unit_test(learning_rate),

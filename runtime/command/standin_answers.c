@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the stand-in says. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "runtime/command/newest.h"
+#include "runtime/command/standin_internal.h"
+
+void standin_send(struct standin *s, json_t *message)
+{
+	struct hspmd_error err = { "out of memory" };
+	if (!message || hspmd_stream_send(s->stream, message, &err)) {
+		hspmd_error_log("%s", err.text);
+		s->broken = true;
+	}
+	json_decref(message);
+}
+
+json_t *standin_newest(const struct standin *s)
+{
+	return json_integer(s->checkpoint ? hspmd_newest_save(s->checkpoint, NULL) : -1);
+}
+
+void standin_fault(struct standin *s, int64_t generation, const char *text, json_t *tail)
+{
+	standin_send(s, json_pack("{ss,sI,ss,so*,so}", "type", "fault", "generation", (json_int_t)generation, "text", text, "tail", tail,
+	                          "newest", standin_newest(s)));
+}
+
+void standin_started(struct standin *s)
+{
+	standin_send(s, json_pack("{ss,sI,sI,s{si,si,si,si},s{si,si},so}", "type", "started", "generation", (json_int_t)s->generation,
+	                          "step", (json_int_t)s->step, "bytes", "local", 0, "peers", 0, "disk", 0, "shared", 0, "seconds",
+	                          "connect", 0, "move", 0, "newest", standin_newest(s)));
+}
+
+/* With the command's exit status, if it has one that says that it has saved. A Python that is about to exit with it may still be ended by
+ * the notice's signal: its ranks agree to end, and the last of them get the signal after that. */
+static json_t *with_status(const struct standin *s, json_t *message)
+{
+	if (message && s->ended && s->status == STATUS_NOTICED)
+		json_object_set_new(message, "by_notice", json_true());
+	if (message && s->ended && (s->status == 0 || s->status == STATUS_MORE))
+		json_object_set_new(message, "status", json_integer(s->status));
+	return message;
+}
+
+void standin_answer(struct standin *s)
+{
+	enum standin_answer answer = s->answer;
+	s->answer = ANSWER_NONE;
+	switch (answer) {
+	case ANSWER_NONE:
+		break;
+	case ANSWER_EXIT:
+		s->over = true;
+		break;
+	case ANSWER_FINISHED:
+		standin_send(s, with_status(s, json_pack("{ss,sI,sI,sb,so}", "type", "finished", "generation", (json_int_t)s->generation,
+		                                         "step", (json_int_t)s->step, "finished", 1, "newest", standin_newest(s))));
+		break;
+	case ANSWER_STOPPED:
+		standin_send(s, with_status(s, json_pack("{ss,sI,sI,s[],sb,so}", "type", "stopped", "generation", (json_int_t)s->generation,
+		                                         "step", (json_int_t)s->step, "losses", "finished", (int)s->finished, "newest",
+		                                         standin_newest(s))));
+		break;
+	case ANSWER_ABORTED:
+		standin_send(s, json_pack("{ss,sI,sI,so,sn,sn,s[],s[],so}", "type", "aborted", "generation", (json_int_t)s->aborted, "step",
+		                          (json_int_t)s->step, "holds", s->generation ? json_integer(s->generation) : json_null(), "ready",
+		                          "applied", "sums", "losses", "newest", standin_newest(s)));
+		break;
+	}
+}
+
+/* ---- told steps */
+
+static json_t *number(const json_t *line, const char *key)
+{
+	json_t *v = json_object_get(line, key);
+	return json_is_number(v) && isfinite(json_number_value(v)) ? json_incref(v) : NULL;
+}
+
+/* Python writes infinities and NaN, which JSON does not have: such a number counts as none. */
+static json_t *parse_step(const char *line)
+{
+	static const char *const names[] = { "-Infinity", "Infinity", "NaN" };
+	char *copy = strdup(line);
+	for (size_t i = 0; copy && i < sizeof names / sizeof *names; i++)
+		for (char *at; (at = strstr(copy, names[i]));) {
+			memset(at, ' ', strlen(names[i]));
+			memset(at, '"', 2);
+		}
+	json_t *v = copy ? json_loads(copy, 0, NULL) : NULL;
+	free(copy);
+	return v;
+}
+
+void standin_step(struct standin *s, const char *line)
+{
+	json_t *told = parse_step(line), *step = json_object_get(told, "step");
+	if (s->place.rank != 0 || s->state == STANDIN_IDLE) {
+		json_decref(told);
+		return;
+	}
+	if (!json_is_integer(step) || json_integer_value(step) < 0) {
+		if (!s->line_wrong)
+			hspmd_warn("HSPMD_FD: expected {\"step\": number, ...}, got %.200s", line);
+		s->line_wrong = true;
+		json_decref(told);
+		return;
+	}
+	int64_t n = json_integer_value(step), steps = n > s->told_step && s->told_step >= 0 ? n - s->told_step : 1;
+	double now = hspmd_now(), step_s = (now - s->told_at) / (double)steps;
+	json_t *loss = number(told, "loss"), *tokens = number(told, "tokens");
+	json_t *message =
+	        json_pack("{ss,sI,sI,so,sI,sf,so*,so*,so*}", "type", "step", "generation", (json_int_t)s->generation, "step", (json_int_t)n,
+	                  "loss", loss ? loss : json_null(), "tokens", (json_int_t)json_number_value(tokens), "step_s", step_s, "lr",
+	                  number(told, "lr"), "grad_norm", number(told, "grad_norm"), "valid_loss", number(told, "valid_loss"));
+	s->told_step = n;
+	s->told_at = now;
+	json_decref(tokens);
+	json_decref(told);
+	standin_send(s, message);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the stand-in's files. One thread. */
+#ifndef HSPMD_COMMAND_STANDIN_INTERNAL_H
+#define HSPMD_COMMAND_STANDIN_INTERNAL_H
+
+#include <jansson.h>
+
+#include "common/format/job.h"
+#include "common/stream.h"
+#include "runtime/command/placement.h"
+#include "runtime/command/rank_output.h"
+#include "runtime/command/rank_process.h"
+
+#define STATUS_MORE 85        /* exit status of a command that has saved, and wants to go on */
+#define STATUS_SIGNALLED (-1) /* it was ended by a signal, or is not known */
+#define STATUS_NOTICED (-2)   /* it was ended by the notice's signal */
+#define STEP_LINE_MAX 4096
+
+enum standin_state {
+	STANDIN_IDLE,    /* there is no command */
+	STANDIN_RUNNING, /* the command runs */
+	STANDIN_NOTICED, /* it was told to end */
+	STANDIN_ENDING,  /* what is left of it is being killed */
+};
+
+/* What is answered when nothing of the command is left. */
+enum standin_answer { ANSWER_NONE, ANSWER_FINISHED, ANSWER_STOPPED, ANSWER_ABORTED, ANSWER_EXIT };
+
+struct standin {
+	struct hspmd_stream *stream;
+	int signals; /* signalfd of SIGCHLD */
+	bool broken; /* the agent cannot be told anything any more */
+	bool over;
+	/* the job, from `job` */
+	struct hspmd_job *job;
+	char *device, *output_folder, *id, *checkpoint; /* checkpoint NULL: none */
+	bool gpu;
+	int threads;
+	/* prepared */
+	int64_t prepared; /* generation; 0: none */
+	struct hspmd_placement next;
+	int port_socket; /* keeps the port; -1: none */
+	/* started */
+	int64_t generation, step; /* of the last `start`; 0: none yet */
+	struct hspmd_placement place;
+	enum standin_state state;
+	enum standin_answer answer;
+	int64_t aborted; /* generation that `aborted` is about */
+	struct hspmd_rank_process process;
+	struct hspmd_rank_output output;
+	int status;       /* of the command, once it has ended */
+	bool ended;       /* its status is known */
+	bool finished;    /* it ended with 0 or 85 without being told */
+	double notice_by; /* STANDIN_NOTICED: when it is killed */
+	/* told steps */
+	char line[STEP_LINE_MAX];
+	size_t line_used;
+	bool line_wrong; /* a wrong line was reported */
+	int64_t told_step;
+	double told_at;
+};
+
+/* A file calls only files that stand above its own lines. */
+
+/* ---- standin_answers.c */
+void standin_send(struct standin *s, json_t *message); /* takes the message over; NULL: out of memory */
+json_t *standin_newest(const struct standin *s);
+void standin_fault(struct standin *s, int64_t generation, const char *text, json_t *tail);
+void standin_answer(struct standin *s); /* s->answer */
+void standin_started(struct standin *s);
+void standin_step(struct standin *s, const char *line);
+
+/* ---- standin_command.c */
+void standin_launch(struct standin *s, const char *host, int port); /* answers `started` or `fault` */
+void standin_notice(struct standin *s, double notice_s);
+/* Kills what is there, and answers when it is gone. */
+void standin_end(struct standin *s, enum standin_answer answer);
+void standin_kill_again(struct standin *s); /* STANDIN_ENDING: now and then */
+/* To be called when there is something to read, or a child has ended. */
+void standin_read_output(struct standin *s);
+void standin_read_steps(struct standin *s);
+void standin_reap(struct standin *s);
+
+/* ---- standin_messages.c */
+void standin_receive(struct standin *s, json_t *message);
+
+#endif

@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The stand-in, driven over a socketpair as an agent does: what it tells a rank, how a command ends, and that nothing of it is left. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/alloc.h"
+#include "common/base64.h"
+#include "common/clock.h"
+#include "common/wire.h"
+#include "runtime/command/environment.h"
+#include "runtime/command/newest.h"
+#include "runtime/command/standin.h"
+
+#define PATIENCE_S 60
+
+static char folder[] = "/tmp/hspmd-standin.XXXXXX";
+static struct hspmd_error err;
+
+struct agent {
+	int fd;
+	pid_t pid;
+	struct hspmd_wire_reader *reader;
+	int64_t generation;
+};
+
+static void tell(struct agent *a, json_t *m)
+{
+	assert_int_equal(hspmd_wire_send(a->fd, m, PATIENCE_S, &err), 0);
+	json_decref(m);
+}
+
+/* The next message that is no `step`, unless steps are asked for. */
+static json_t *next(struct agent *a, const char *type)
+{
+	for (;;) {
+		json_t *m;
+		if (hspmd_wire_receive(a->fd, a->reader, PATIENCE_S, &m, &err) != 1)
+			fail_msg("waiting for %s: %s", type, err.text);
+		const char *got = json_string_value(json_object_get(m, "type"));
+		if (!strcmp(got, type))
+			return m;
+		if (strcmp(got, "step"))
+			fail_msg("expected %s, got %s: %s", type, got, json_string_value(json_object_get(m, "text")));
+		json_decref(m);
+	}
+}
+
+static void expect(struct agent *a, const char *type)
+{
+	json_decref(next(a, type));
+}
+
+static json_t *shell(const char *script)
+{
+	return json_pack("[sss]", "bash", "-c", script);
+}
+
+/* Starts a stand-in for n1:0 with this command. */
+static void open_with(struct agent *a, json_t *command, const char *notice)
+{
+	int ends[2];
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+	a->pid = fork();
+	if (!a->pid) {
+		close(ends[0]);
+		exit(hspmd_standin_main(ends[1]));
+	}
+	close(ends[1]);
+	a->fd = ends[0];
+	a->reader = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
+	a->generation = 0;
+	expect(a, "hello");
+	char *checkpoint = hspmd_asprintf("%s/checkpoint", folder);
+	tell(a, json_pack("{ss,s{ss,so,ss},sn,ss,ss,ss,ss,ss,si,ss}", "type", "job", "job", "format", "hspmd-job-1", "command", command,
+	                  "notice", notice, "model", "output", folder, "node", "n1", "device", "n1:0", "kind", "cpu", "id", "77", "threads",
+	                  3, "checkpoint", checkpoint));
+	free(checkpoint);
+}
+
+/* The next generation, of these devices; returns when it runs, or cannot (`answer`). */
+static json_t *start_on(struct agent *a, json_t *devices, const char *answer)
+{
+	json_t *pipelines = json_array(), *device, *addresses = json_array();
+	size_t i;
+	a->generation++;
+	json_array_foreach(devices, i, device) {
+		json_array_append_new(pipelines, json_pack("{s[{s[O]}]}", "stages", "devices", device));
+		char *text = hspmd_base64_encode("10.0.0.7:4711", 13);
+		json_array_append_new(addresses, json_string(text));
+		free(text);
+	}
+	tell(a, json_pack("{ss,sI,s{so},sO}", "type", "prepare", "generation", (json_int_t)a->generation, "plan", "pipelines", pipelines,
+	                  "members", devices));
+	json_t *prepared = next(a, "prepared");
+	size_t n;
+	char *address = hspmd_base64_decode(json_string_value(json_object_get(prepared, "address")), &n);
+	address[n] = '\0';
+	assert_true(atoi(strrchr(address, ':') + 1) > 0);
+	free(address);
+	json_decref(prepared);
+	tell(a, json_pack("{ss,sI,so,sI,s{}}", "type", "start", "generation", (json_int_t)a->generation, "addresses", addresses, "step",
+	                  (json_int_t)5, "state"));
+	json_decref(devices);
+	return next(a, answer);
+}
+
+static void start(struct agent *a)
+{
+	json_t *started = start_on(a, json_pack("[ssss]", "n0:0", "n1:0", "n1:1", "n2:0"), "started");
+	assert_int_equal(json_integer_value(json_object_get(started, "step")), 5);
+	json_decref(started);
+}
+
+/* As the only rank. */
+static void start_alone(struct agent *a)
+{
+	json_decref(start_on(a, json_pack("[s]", "n1:0"), "started"));
+}
+
+static json_t *stop(struct agent *a)
+{
+	tell(a, json_pack("{ss,sI}", "type", "stop", "generation", (json_int_t)a->generation));
+	return next(a, "stopped");
+}
+
+static void wait_end(struct agent *a)
+{
+	int status;
+	assert_int_equal(waitpid(a->pid, &status, 0), a->pid);
+	assert_true(WIFEXITED(status) && !WEXITSTATUS(status));
+	hspmd_wire_reader_destroy(a->reader);
+	close(a->fd);
+}
+
+static void quit(struct agent *a)
+{
+	tell(a, json_pack("{ss}", "type", "quit"));
+	wait_end(a);
+}
+
+/* Contents of a file in the folder, once it is there and ends with a line. */
+static char *contents(const char *name)
+{
+	char *path = hspmd_asprintf("%s/%s", folder, name), *text = NULL;
+	double until = hspmd_now() + PATIENCE_S;
+	for (size_t n = 0; !n || text[n - 1] != '\n'; nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL)) {
+		FILE *f = fopen(path, "r");
+		free(text);
+		text = calloc(1, 65536);
+		n = f ? fread(text, 1, 65535, f) : 0;
+		if (f)
+			fclose(f);
+		if (hspmd_now() > until)
+			fail_msg("waited for %s", path);
+	}
+	free(path);
+	return text;
+}
+
+static pid_t pid_in(const char *name)
+{
+	char *text = contents(name);
+	pid_t pid = atoi(text);
+	free(text);
+	return pid;
+}
+
+static void assert_gone(const char *name)
+{
+	pid_t pid = pid_in(name);
+	if (!kill(pid, 0))
+		fail_msg("%s: process %d is still there", name, (int)pid);
+	char *path = hspmd_asprintf("%s/%s", folder, name);
+	unlink(path);
+	free(path);
+}
+
+static void assert_status(json_t *m, int status, bool finished)
+{
+	json_t *v = json_object_get(m, "status");
+	assert_int_equal(v ? json_integer_value(v) : -1, status);
+	assert_int_equal(json_is_true(json_object_get(m, "finished")), finished);
+	json_decref(m);
+}
+
+/* ---- tests */
+
+static void test_environment(void **state)
+{
+	(void)state;
+	int devices[] = { 2, 0 };
+	const struct hspmd_placement place = {
+		.world = 8, .rank = 5, .local_world = 2, .local_rank = 1, .nodes = 3, .node_rank = 2, .local_devices = devices
+	};
+	struct hspmd_environment_input in = { .place = &place,
+		                              .master_host = "fe80::1",
+		                              .master_port = 99,
+		                              .generation = 4,
+		                              .restarts = 3,
+		                              .id = "12",
+		                              .checkpoint = "/c",
+		                              .steps_fd = 9,
+		                              .threads = 6,
+		                              .gpus = true };
+	char *from[] = { "PATH=/bin",
+		         "RANK=77",
+		         "SLURM_PROCID=1",
+		         "SLURM_NTASKS_PER_NODE=1",
+		         "SLURM_JOB_ID=12",
+		         "PMIX_RANK=1",
+		         "PMI_SIZE=1",
+		         "OMPI_X=2",
+		         "SLURM_STEP_NODELIST=x",
+		         "HSPMD_CHECKPOINT=$HOME/x",
+		         "CUDA_VISIBLE_DEVICES=4,GPU-a,7",
+		         NULL };
+	static const char *const wanted[] = { "PATH=/bin",
+		                              "RANK=5",
+		                              "WORLD_SIZE=8",
+		                              "LOCAL_RANK=1",
+		                              "LOCAL_WORLD_SIZE=2",
+		                              "GROUP_RANK=2",
+		                              "NODE_RANK=2",
+		                              "NNODES=3",
+		                              "MASTER_ADDR=fe80::1",
+		                              "MASTER_PORT=99",
+		                              "JAX_COORDINATOR_ADDRESS=[fe80::1]:99",
+		                              "JAX_PROCESS_ID=5",
+		                              "JAX_NUM_PROCESSES=8",
+		                              "TORCHELASTIC_RUN_ID=12",
+		                              "TORCHELASTIC_RESTART_COUNT=3",
+		                              "HSPMD_GENERATION=4",
+		                              "HSPMD_CHECKPOINT=/c",
+		                              "HSPMD_FD=9",
+		                              "OMP_NUM_THREADS=6",
+		                              "CUDA_VISIBLE_DEVICES=7,4",
+		                              "SLURM_JOB_ID=12" };
+	static const char *const gone[] = { "RANK=77", "SLURM_PROCID", "SLURM_NTASKS", "PMI", "OMPI", "SLURM_STEP" };
+	char **list = hspmd_environment_make(from, &in);
+	for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+		bool found = false;
+		for (char **e = list; *e; e++)
+			found |= !strcmp(*e, wanted[i]);
+		if (!found)
+			fail_msg("%s is missing", wanted[i]);
+	}
+	for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
+		for (char **e = list; *e; e++)
+			if (!strncmp(*e, gone[i], strlen(gone[i])))
+				fail_msg("%s is left", *e);
+	hspmd_environment_destroy(list);
+}
+
+static void test_told_and_finished(void **state)
+{
+	(void)state;
+	struct agent a;
+	open_with(&a,
+	          shell("echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$NNODES $MASTER_ADDR:$MASTER_PORT "
+	                "$OMP_NUM_THREADS {world*2}"
+	                " >\"$HSPMD_CHECKPOINT/told\"; echo output; exit $((HSPMD_GENERATION == 1 ? 0 : 85))"),
+	          "TERM:5");
+	start(&a);
+	json_t *m = next(&a, "finished");
+	json_t *newest = json_object_get(m, "newest");
+	assert_true(json_integer_value(newest) > 0);
+	assert_status(m, 0, true);
+	char *told = contents("checkpoint/told"), *log = contents("logs/rank-1");
+	assert_string_equal(told, "1/4 0/2 1/3 10.0.0.7:4711 3 8\n");
+	assert_string_equal(log, "hspmd: generation 1: rank 1 of 4 on n1:0\noutput\n");
+	free(told), free(log);
+	assert_status(stop(&a), 0, true);
+	start(&a);
+	assert_status(next(&a, "finished"), 85, true);
+	tell(&a, json_pack("{ss}", "type", "ping"));
+	expect(&a, "pong");
+	quit(&a);
+}
+
+static void test_notice(void **state)
+{
+	(void)state;
+	struct agent a;
+	/* The shell hands no signal on: what it runs gets it, too. */
+	open_with(&a, shell("bash -c 'trap \"exit 85\" USR1; echo $$ >\"$HSPMD_CHECKPOINT/in\"; while :; do sleep 0.01; done'; exit $?"),
+	          "USR1:60");
+	start(&a);
+	pid_in("checkpoint/in");
+	json_t *m = stop(&a);
+	assert_status(m, -1, false); /* the shell itself was ended by the signal */
+	assert_gone("checkpoint/in");
+	quit(&a);
+	open_with(&a, shell("trap 'exit 85' TERM; echo $$ >\"$HSPMD_CHECKPOINT/in\"; while :; do sleep 0.01; done"), "TERM:60");
+	start(&a);
+	pid_in("checkpoint/in");
+	assert_status(stop(&a), 85, false);
+	assert_gone("checkpoint/in");
+	quit(&a);
+}
+
+#define DEAF                                                                                                                               \
+	"trap '' TERM HUP; (setsid bash -c 'trap \"\" TERM HUP; echo $BASHPID >\"$HSPMD_CHECKPOINT/hidden\"; sleep 1000; :' &) ; echo "    \
+	"$BASHPID >\"$HSPMD_CHECKPOINT/in\";"                                                                                              \
+	" sleep 1000; sleep 1000"
+
+/* Nobody obeys, and one has hidden in a session of its own: by stop, by abort, by quit, and if the agent dies. */
+static void test_whole_tree(void **state)
+{
+	(void)state;
+	for (int way = 0; way < 4; way++) {
+		struct agent a;
+		open_with(&a, shell(DEAF), "TERM:0.2");
+		start(&a);
+		pid_in("checkpoint/hidden");
+		pid_in("checkpoint/in");
+		if (way == 0) {
+			assert_status(stop(&a), -1, false);
+		} else if (way == 1) {
+			tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)1));
+			json_t *m = next(&a, "aborted");
+			assert_int_equal(json_integer_value(json_object_get(m, "holds")), 1);
+			json_decref(m);
+		}
+		if (way < 3) {
+			quit(&a);
+		} else {
+			shutdown(a.fd, SHUT_RDWR);
+			wait_end(&a);
+		}
+		assert_gone("checkpoint/hidden");
+		assert_gone("checkpoint/in");
+	}
+}
+
+static void test_failures(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *script, *says, *last;
+	} cases[] = {
+		{ "echo one; echo two >&2; exit 3", "rank 1: exit status 3: two", "two" },
+		{ "kill -KILL $$", "rank 1: ended by signal 9 (Killed)", NULL },
+		{ "printf 'caf\\xe9'; exit 1", "rank 1: exit status 1: caf?", "caf?" },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct agent a;
+		open_with(&a, shell(cases[i].script), "TERM:1");
+		start(&a);
+		json_t *m = next(&a, "fault"), *tail = json_object_get(m, "tail");
+		assert_string_equal(json_string_value(json_object_get(m, "text")), cases[i].says);
+		const char *last = json_string_value(json_array_get(tail, json_array_size(tail) - 1));
+		assert_true(cases[i].last ? !strcmp(last, cases[i].last) : !last);
+		json_decref(m);
+		tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)1));
+		expect(&a, "aborted");
+		tell(&a, json_pack("{ss,sI,sn}", "type", "settle", "generation", (json_int_t)1, "apply"));
+		expect(&a, "settled");
+		start(&a); /* the next generation */
+		json_decref(next(&a, "fault"));
+		quit(&a);
+	}
+	struct agent a;
+	open_with(&a, json_pack("[s]", "/nothing/there"), "TERM:1");
+	json_t *m = start_on(&a, json_pack("[s]", "n1:0"), "fault");
+	assert_non_null(strstr(json_string_value(json_object_get(m, "text")), "cannot start /nothing/there"));
+	json_decref(m);
+	quit(&a);
+}
+
+static void test_steps(void **state)
+{
+	(void)state;
+	struct agent a;
+	open_with(&a,
+	          shell("printf '{\"step\": 7, \"loss\": 0.5, \"tokens\": 12}\\nrubbish\\n{\"st' >&$HSPMD_FD; sleep 0.1;"
+	                "printf 'ep\": 9, \"loss\": NaN, \"lr\": 1e-3}\\n' >&$HSPMD_FD; sleep 1000"),
+	          "TERM:1");
+	start_alone(&a);
+	json_t *m = next(&a, "step");
+	assert_int_equal(json_integer_value(json_object_get(m, "step")), 7);
+	assert_true(json_number_value(json_object_get(m, "loss")) == 0.5);
+	assert_int_equal(json_integer_value(json_object_get(m, "tokens")), 12);
+	json_decref(m);
+	m = next(&a, "step");
+	assert_int_equal(json_integer_value(json_object_get(m, "step")), 9);
+	assert_true(json_is_null(json_object_get(m, "loss")));
+	assert_true(json_number_value(json_object_get(m, "lr")) == 1e-3);
+	json_decref(m);
+	/* A controller that was restarted asks. */
+	tell(&a, json_pack("{ss,sI}", "type", "query", "generation", (json_int_t)1));
+	m = next(&a, "query_reply");
+	assert_true(json_is_true(json_object_get(m, "training")));
+	assert_int_equal(json_integer_value(json_object_get(m, "holds")), 1);
+	json_decref(m);
+	quit(&a);
+	/* A plan without this device: it holds the state, and runs nothing. */
+	open_with(&a, shell("exit 7"), "TERM:1");
+	json_decref(start_on(&a, json_pack("[s]", "n0:0"), "started"));
+	assert_status(stop(&a), -1, false);
+	quit(&a);
+}
+
+static void write_file(const char *name, int age_s)
+{
+	char *path = hspmd_asprintf("%s/%s", folder, name);
+	FILE *f = fopen(path, "w");
+	assert_non_null(f);
+	fclose(f);
+	struct timespec t[2] = { { 1000000 - age_s, 0 }, { 1000000 - age_s, 0 } };
+	assert_int_equal(utimensat(AT_FDCWD, path, t, 0), 0);
+	free(path);
+}
+
+static void test_newest(void **state)
+{
+	(void)state;
+	char *at = hspmd_asprintf("%s/saves", folder), *deep = hspmd_asprintf("%s/step-2", at), *path;
+	assert_int_equal(hspmd_newest_save(at, &path), -1);
+	assert_null(path);
+	mkdir(at, 0700);
+	mkdir(deep, 0700);
+	assert_int_equal(hspmd_newest_save(at, &path), -1);
+	write_file("saves/step-1", 9);
+	write_file("saves/step-2/shard", 5);
+	write_file("saves/step-3.tmp", 1);
+	write_file("saves/.hidden", 1);
+	assert_int_equal(hspmd_newest_save(at, &path), (int64_t)(1000000 - 5) * 1000000000);
+	assert_string_equal(path, deep);
+	free(path), free(at), free(deep);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	return mkdtemp(folder) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	char *command = hspmd_asprintf("rm -rf %s", folder);
+	int rc = system(command);
+	free(command);
+	return rc;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_environment), cmocka_unit_test(test_newest),     cmocka_unit_test(test_told_and_finished),
+		cmocka_unit_test(test_notice),      cmocka_unit_test(test_whole_tree), cmocka_unit_test(test_failures),
+		cmocka_unit_test(test_steps),
+	};
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
