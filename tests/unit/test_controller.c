@@ -297,7 +297,7 @@ static void test_stopped_itself(void **state)
 					world_wait(w);
 			world_stop(w, 10); /* `ping` is sent to workers */
 			world_stop(w, (stopped ? 2.1 : 1.1) * ping);
-			run_until(w, 20);
+			world_run_until(w, 20);
 			killed += world_events_with(w, "has not answered");
 			world_destroy(w);
 		}

@@ -253,7 +253,8 @@ static void test_gives_what_the_waiting_job_lacks(void **state)
 	hspmd_decision_clear(&d);
 }
 
-/* A job whose rates are unknown counts as a mean one: it shrinks after a job that needs its nodes less, and before one that needs them more. */
+/* A job whose rates are unknown counts as a mean one: it shrinks after jobs that need their nodes less, and before those that need them
+ * more. */
 static void test_unknown_rates_count_as_the_mean(void **state)
 {
 	(void)state;

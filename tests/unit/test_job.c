@@ -110,7 +110,7 @@ static void reads_a_command(void **state)
 	assert_true(j->command.per_node && j->command.notice_signal == SIGUSR1 && j->command.notice_s == 90.5);
 	assert_string_equal(j->command.folder, "/work/me");
 	assert_true(j->elastic.min_nodes == 2 && !j->checkpoint.memory && !j->model_path && !j->train_count);
-	assert_int_equal(hspmd_job_check_files(j, NULL, &err), 0);
+	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read, NULL, &err), 0);
 	hspmd_job_destroy(j);
 	j = hspmd_job_from_command((char *[]){ "sh", "-c" }, 2, "here", &err);
 	assert_true(j->command.argc == 2 && j->command.notice_signal == SIGTERM && j->command.notice_s == 60 && !j->command.per_node);
@@ -147,7 +147,7 @@ static void refuses_commands(void **state)
 	}
 	json_t *v = json_pack("{ss,s[ss]}", "format", "hspmd-job-1", "command", "ls", "{1/wrld}");
 	struct hspmd_job *j = hspmd_job_from_json(v, "/jobs/j.json", &err);
-	assert_int_equal(hspmd_job_check_files(j, NULL, &err), -1);
+	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read, NULL, &err), -1);
 	assert_string_equal(err.text, "/jobs/j.json: command[1]: {1/wrld}: unknown name \"wrld\"; expected world, nodes, rank, local_rank or latest "
 	                              "({{ is a plain {)");
 	hspmd_job_destroy(j);

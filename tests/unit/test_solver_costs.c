@@ -255,7 +255,7 @@ static void activations_in_flight_are_cut_as_the_sequence_is(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
-	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_model_facts *m = small_gpt2(4, 64);
 	struct hspmd_cluster *c = cluster_from(CLUSTER("", FREE));
 	struct hspmd_costs *costs = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, 64, &err);
 	assert_non_null(costs);
@@ -271,14 +271,14 @@ static void activations_in_flight_are_cut_as_the_sequence_is(void **state)
 	four.device_count = four.context = 4;
 	uneven.device_count = uneven.context = 2;
 	uneven.context_ratio = quarters;
-	double whole = hspmd_costs_memory(costs, &alone, 0, 1, &copies).in_flight;
+	double whole = hspmd_costs_memory(costs, &alone, 0, 1, false, &copies).in_flight;
 	assert_true(whole > 0);
-	assert_float_equal(hspmd_costs_memory(costs, &four, 3, 1, &copies).in_flight, whole / 4, 1e-6 * whole);
-	assert_float_equal(hspmd_costs_memory(costs, &uneven, 0, 1, &copies).in_flight, whole * 0.75, 1e-6 * whole);
-	assert_float_equal(hspmd_costs_memory(costs, &uneven, 1, 2, &copies).in_flight, whole * 0.25 * 2, 1e-6 * whole);
+	assert_float_equal(hspmd_costs_memory(costs, &four, 3, 1, false, &copies).in_flight, whole / 4, 1e-6 * whole);
+	assert_float_equal(hspmd_costs_memory(costs, &uneven, 0, 1, false, &copies).in_flight, whole * 0.75, 1e-6 * whole);
+	assert_float_equal(hspmd_costs_memory(costs, &uneven, 1, 2, false, &copies).in_flight, whole * 0.25 * 2, 1e-6 * whole);
 	hspmd_costs_destroy(costs);
 	hspmd_cluster_destroy(c);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 }
 
 /* Gradients of two copies on two nodes: each node sends half of them, and later half of the sums. The slower of the link and of the node's
