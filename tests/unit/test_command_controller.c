@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job controller of a job with a command, in random orders of messages, failures and resizes drawn from a seed: a rank is started only
+ * where none runs, all ranks of a generation agree about the world, and the job ends with the right status. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/format/job_command.h"
+#include "controller/core/controller.h"
+#include "controller/run/command_plan.h"
+
+#define NODES 4
+#define STEPS 40
+#define MOVES 20000
+
+struct place {
+	bool held, agent, stand_in, runs, noticed, finished;
+	json_int_t serial;
+	int64_t prepared, generation;
+	json_t *down, *up; /* messages under way, in order */
+};
+
+struct site {
+	struct hspmd_controller *m;
+	struct hspmd_job *job;
+	struct run_config config;
+	struct place place[NODES];
+	uint64_t random;
+	double now;
+	int64_t step; /* next, of the command */
+	int64_t solve, resize;
+	json_t *question; /* what is to be solved; NULL: nothing */
+	int failures;     /* of ranks */
+	int status;       /* of the job; -1: it runs */
+	char why[300];
+	int ends_with; /* exit status of the ranks after the last step */
+};
+
+static uint64_t pick(struct site *s, uint64_t n)
+{
+	s->random ^= s->random << 13;
+	s->random ^= s->random >> 7;
+	s->random ^= s->random << 17;
+	return (s->random >> 11) % n;
+}
+
+static void name_of(int i, char *name)
+{
+	sprintf(name, "n%d", i);
+}
+
+static void handle(struct site *s, struct run_event *e);
+
+static void say(struct place *p, json_t *m)
+{
+	json_array_append_new(p->up, m);
+}
+
+static void lose_stand_in(struct place *p)
+{
+	p->stand_in = p->runs = p->noticed = p->finished = false;
+	p->prepared = p->generation = 0;
+}
+
+static void ended(struct place *p, const char *type, int status)
+{
+	json_t *m = json_pack("{s:s, s:I, s:I, s:b, s:[]}", "type", type, "generation", (json_int_t)p->generation, "step", (json_int_t)0,
+	                      "finished", p->finished, "losses");
+	if (status >= 0)
+		json_object_set_new(m, "status", json_integer(status));
+	p->runs = p->noticed = false;
+	say(p, m);
+}
+
+/* A message to the agent or its stand-in. */
+static void receive(struct site *s, int i, json_t *m)
+{
+	struct place *p = &s->place[i];
+	const char *type = json_string_value(json_object_get(m, "type"));
+	int64_t g = json_integer_value(json_object_get(m, "generation"));
+	char device[16];
+	sprintf(device, "n%d:0", i);
+	if (!strcmp(type, "spawn")) {
+		assert_string_equal(json_string_value(json_object_get(m, "command")), "device");
+		assert_false(p->stand_in);
+		p->stand_in = true;
+		p->serial = json_integer_value(json_object_get(m, "serial"));
+		say(p, json_pack("{s:s}", "type", "hello"));
+	} else if (!strcmp(type, "kill")) {
+		if (p->stand_in && p->serial == json_integer_value(json_object_get(m, "serial")))
+			lose_stand_in(p);
+	} else if (!strcmp(type, "quit") && !json_object_get(m, "to")) {
+		lose_stand_in(p);
+		p->agent = false;
+		char name[16];
+		name_of(i, name);
+		struct run_event e = { .kind = EVENT_AGENT_LOST, .node = name, .text = "it quit" };
+		handle(s, &e);
+	} else if (!p->stand_in || !strcmp(type, "job") || !strcmp(type, "list_checkpoints")) {
+		assert_string_not_equal(type, "list_checkpoints"); /* the state is the command's own */
+	} else if (!strcmp(type, "quit")) {
+		lose_stand_in(p);
+	} else if (!strcmp(type, "ping")) {
+		say(p, json_pack("{s:s}", "type", "pong"));
+	} else if (!strcmp(type, "prepare")) {
+		p->prepared = g;
+		say(p, json_pack("{s:s, s:I, s:s}", "type", "prepared", "generation", (json_int_t)g, "address", "aDox"));
+	} else if (!strcmp(type, "start")) {
+		assert_int_equal(p->prepared, g);
+		assert_false(p->runs);
+		size_t world = json_array_size(json_object_get(m, "addresses"));
+		assert_true(world >= 1 && world <= NODES);
+		p->generation = g;
+		p->runs = true;
+		p->finished = false;
+		say(p, json_pack("{s:s, s:I, s:I}", "type", "started", "generation", (json_int_t)g, "step",
+		                 json_integer_value(json_object_get(m, "step"))));
+	} else if (!strcmp(type, "stop")) {
+		if (g != p->generation)
+			return;
+		p->noticed = p->runs;
+		if (!p->runs)
+			ended(p, "stopped", p->finished ? s->ends_with : -1);
+	} else if (!strcmp(type, "abort")) {
+		p->runs = p->noticed = false;
+		say(p, json_pack("{s:s, s:I, s:I, s:o, s:n, s:n, s:[], s:[]}", "type", "aborted", "generation", (json_int_t)g, "step",
+		                 (json_int_t)0, "holds", p->generation ? json_integer(p->generation) : json_null(), "ready", "applied",
+		                 "sums", "losses"));
+	} else if (!strcmp(type, "settle")) {
+		say(p, json_pack("{s:s, s:I, s:I, s:[]}", "type", "settled", "generation", (json_int_t)g, "step", (json_int_t)0, "losses"));
+	} else {
+		fail_msg("unexpected %s", type);
+	}
+}
+
+static void poll(struct site *s)
+{
+	json_t *nodes = json_array();
+	for (int i = 0; i < NODES; i++) {
+		char name[16];
+		name_of(i, name);
+		if (s->place[i].held)
+			json_array_append_new(nodes, json_string(name));
+	}
+	json_t *v = json_pack("{s:o, s:s, s:n}", "nodes", nodes, "state", "running", "end_in_s");
+	struct run_event e = { .kind = EVENT_ALLOCATION, .value = v };
+	handle(s, &e);
+	json_decref(v);
+}
+
+static int node_of(const char *name)
+{
+	return name[1] - '0';
+}
+
+static void perform(struct site *s, struct run_action *x, bool *polls, bool *starts)
+{
+	switch (x->kind) {
+	case ACTION_SEND:
+		if (s->place[node_of(x->node)].agent)
+			json_array_append(s->place[node_of(x->node)].down, x->value);
+		break;
+	case ACTION_START_AGENT:
+		starts[node_of(x->node)] = true;
+		break;
+	case ACTION_SOLVE:
+		json_decref(s->question);
+		s->question = json_incref(x->value);
+		s->solve = x->id;
+		break;
+	case ACTION_POLL_SLURM:
+		*polls = true;
+		break;
+	case ACTION_SHRINK: {
+		size_t i;
+		json_t *v;
+		json_array_foreach(x->value, i, v)
+			s->place[node_of(json_string_value(v))].held = false;
+		s->resize = x->id;
+		break;
+	}
+	case ACTION_GROW:
+		for (int i = 0, more = x->count; i < NODES && more > 0; i++)
+			if (!s->place[i].held) {
+				s->place[i].held = true;
+				more--;
+			}
+		s->resize = x->id;
+		break;
+	case ACTION_EXIT:
+		s->status = x->count;
+		snprintf(s->why, sizeof s->why, "%s", x->text ? x->text : "");
+		break;
+	case ACTION_LOG:
+		if (getenv("HSPMD_SAY"))
+			printf("%.3f %s\n", s->now, x->text);
+		break;
+	default:
+		break;
+	}
+}
+
+static void agent_up(struct site *s, int i)
+{
+	struct place *p = &s->place[i];
+	char name[16];
+	name_of(i, name);
+	lose_stand_in(p);
+	json_array_clear(p->up);
+	json_array_clear(p->down);
+	p->agent = true;
+	json_t *hello = json_pack("{s:{s:s, s:{s:{s:s, s:I, s:i, s:{s:f}}}, s:[{s:s, s:[{s:s, s:i}]}], s:[]}, s:[{s:i}], s:[]}", "cluster",
+	                          "format", "hspmd-cluster-1", "device_types", "c", "kind", "cpu", "memory_bytes", (json_int_t)1 << 30,
+	                          "gbytes_per_s", 10, "peak_tflops", "fp32", 0.1, "nodes", "name", name, "devices", "type", "c", "count", 1,
+	                          "links", "bindings", "threads", 1, "workers");
+	struct run_event e = { .kind = EVENT_AGENT_UP, .node = name, .value = hello };
+	handle(s, &e);
+	json_decref(hello);
+}
+
+static void handle(struct site *s, struct run_event *e)
+{
+	struct run_actions actions = { 0 };
+	bool polls = false, starts[NODES] = { false };
+	e->now = e->wall = s->now;
+	assert_int_equal(hspmd_controller_handle(s->m, e, &actions), 0);
+	for (size_t i = 0; i < actions.count; i++)
+		perform(s, &actions.list[i], &polls, starts);
+	run_actions_clear(&actions);
+	assert_true(s->status >= 0 || hspmd_controller_deadline(s->m) > s->now);
+	for (int i = 0; i < NODES; i++)
+		if (starts[i] && s->status < 0)
+			agent_up(s, i);
+	if (polls && s->status < 0)
+		poll(s);
+	if (s->resize && s->status < 0) {
+		struct run_event done = { .kind = EVENT_RESIZED, .id = s->resize };
+		s->resize = 0;
+		handle(s, &done);
+		poll(s);
+	}
+}
+
+static bool deliver(struct site *s, int i)
+{
+	struct place *p = &s->place[i];
+	bool up = pick(s, 2);
+	json_t *list = up ? p->up : p->down, *m = json_incref(json_array_get(list, 0));
+	if (!m)
+		return false;
+	json_array_remove(list, 0);
+	if (up) {
+		char name[16], device[16];
+		name_of(i, name);
+		sprintf(device, "n%d:0", i);
+		if (strcmp(json_string_value(json_object_get(m, "type")), "exited"))
+			json_object_set_new(m, "from", json_string(device));
+		struct run_event e = { .kind = EVENT_MESSAGE, .node = name, .value = m };
+		if (p->agent)
+			handle(s, &e);
+	} else {
+		receive(s, i, m);
+	}
+	json_decref(m);
+	return true;
+}
+
+/* The ranks do something: they obey a notice, make a step together, or end after the last. */
+static bool ranks_move(struct site *s)
+{
+	int i = (int)pick(s, NODES);
+	struct place *p = &s->place[i];
+	if (p->runs && p->noticed) {
+		ended(p, "stopped", pick(s, 2) ? 85 : -1);
+		return true;
+	}
+	if (!p->runs)
+		return false;
+	if (s->step < STEPS) {
+		say(p, json_pack("{s:s, s:I, s:I, s:n, s:i, s:f}", "type", "step", "generation", (json_int_t)p->generation, "step",
+		                 (json_int_t)s->step, "loss", "tokens", 1, "step_s", 0.1));
+		s->step++;
+		return true;
+	}
+	p->finished = true;
+	ended(p, "finished", s->ends_with);
+	return true;
+}
+
+static bool solve(struct site *s)
+{
+	struct hspmd_error err = { "" };
+	if (!s->question)
+		return false;
+	json_t *cluster = json_object_get(s->question, "cluster");
+	struct hspmd_cluster *c = hspmd_cluster_from_json(cluster, "cluster", &err);
+	json_t *plan = run_command_plan(s->job, c, &err), *v = plan ? json_pack("{s:o, s:O}", "plan", plan, "cluster", cluster) : NULL;
+	hspmd_cluster_destroy(c);
+	json_decref(s->question);
+	s->question = NULL;
+	struct run_event e = { .kind = EVENT_PLAN, .id = s->solve, .value = v, .text = v ? NULL : err.text };
+	handle(s, &e);
+	json_decref(v);
+	return true;
+}
+
+static void ask(struct site *s, const char *what)
+{
+	json_t *v = json_pack("{s:s, s:i}", "command", what, "by", 1);
+	struct run_event e = { .kind = EVENT_COMMAND, .id = 7, .value = v };
+	handle(s, &e);
+	json_decref(v);
+}
+
+static void fault(struct site *s)
+{
+	int i = (int)pick(s, NODES);
+	struct place *p = &s->place[i];
+	char name[16], device[16];
+	name_of(i, name);
+	sprintf(device, "n%d:0", i);
+	switch (pick(s, 6)) {
+	case 0: /* the rank fails */
+		if (p->runs && !p->noticed) {
+			p->runs = false;
+			say(p, json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)p->generation, "text",
+			                 "rank: exit status 3"));
+			s->failures++;
+		}
+		break;
+	case 1: /* its stand-in is killed */
+		if (p->stand_in) {
+			say(p,
+			    json_pack("{s:s, s:s, s:I, s:s}", "type", "exited", "device", device, "serial", p->serial, "text", "signal 9"));
+			lose_stand_in(p);
+			s->failures++;
+		}
+		break;
+	case 2:
+		if (p->agent && p->held) {
+			p->agent = false;
+			lose_stand_in(p);
+			json_array_clear(p->up);
+			json_array_clear(p->down);
+			struct run_event e = { .kind = EVENT_AGENT_LOST, .node = name, .text = "gone" };
+			handle(s, &e);
+		}
+		break;
+	case 3:
+		if (i && p->held) { /* scontrol takes the node */
+			p->held = p->agent = false;
+			lose_stand_in(p);
+			poll(s);
+		}
+		break;
+	case 4:
+		ask(s, "shrink");
+		break;
+	default:
+		ask(s, "grow");
+	}
+}
+
+static void wait_for_deadline(struct site *s)
+{
+	double next = hspmd_controller_deadline(s->m);
+	assert_false(isinf(next));
+	s->now = fmax(s->now + 1e-3, next);
+	struct run_event e = { .kind = EVENT_TICK };
+	handle(s, &e);
+}
+
+static void run(struct site *s, uint64_t seed, const char *argument, int faults, int shutdown_at)
+{
+	struct hspmd_error err = { "" };
+	*s = (struct site){ .random = seed * 2654435761u + 1, .now = 1000, .status = -1, .ends_with = pick(s, 3) ? 0 : 85 };
+	s->job = hspmd_job_from_command((char *[]){ "train", (char *)argument }, 2, "test", &err);
+	s->config = (struct run_config){ .job = s->job,
+		                         .job_json = hspmd_job_to_json(s->job),
+		                         .model_json = json_null(),
+		                         .layers = RUN_COMMAND_LAYERS,
+		                         .job_id = "1",
+		                         .output = "/o",
+		                         .run = "r",
+		                         .resizable = true,
+		                         .max_attempts = 1000,
+		                         .policy_terms = { .max_nodes = 100, .max_devices = 100 },
+		                         .timeouts = run_timeouts_default(),
+		                         .covered = run_command_covered };
+	s->m = hspmd_controller_create(&s->config, s->now, &err);
+	for (int i = 0; i < NODES; i++)
+		s->place[i] = (struct place){ .held = i < 3, .down = json_array(), .up = json_array() };
+	poll(s);
+	int moves = 0;
+	for (; s->status < 0 && moves < MOVES; moves++) {
+		if (moves == shutdown_at) {
+			struct run_event e = { .kind = EVENT_SHUTDOWN, .text = "SIGTERM", .seconds = 20 };
+			handle(s, &e);
+		} else if (faults && !pick(s, 12)) {
+			faults--;
+			fault(s);
+		} else {
+			bool moved = false;
+			for (int i = 0; i < 30 && !moved && s->status < 0; i++)
+				moved = pick(s, 3) ? deliver(s, (int)pick(s, NODES)) : pick(s, 2) ? ranks_move(s) : solve(s);
+			moved = moved || s->status >= 0 || solve(s);
+			for (int i = 0; i < 4 * NODES && !moved; i++)
+				moved = deliver(s, i % NODES);
+			s->now += 1e-3;
+			if (!moved && s->status < 0)
+				wait_for_deadline(s);
+		}
+	}
+	if (s->status < 0)
+		fail_msg("seed %llu: the job has not ended: step %lld", (unsigned long long)seed, (long long)s->step);
+}
+
+static void clear(struct site *s)
+{
+	for (int i = 0; i < NODES; i++) {
+		json_decref(s->place[i].down);
+		json_decref(s->place[i].up);
+	}
+	hspmd_controller_destroy(s->m);
+	json_decref(s->config.job_json);
+	json_decref(s->question);
+	hspmd_job_destroy(s->job);
+}
+
+static void test_ends(void **state)
+{
+	(void)state;
+	for (uint64_t seed = getenv("HSPMD_SEED") ? strtoul(getenv("HSPMD_SEED"), NULL, 10) : 1; seed <= 400; seed++) {
+		struct site s = { .random = seed };
+		run(&s, seed, seed % 2 ? "x" : "{12/world}", (int)(seed % 9), -1);
+		if (s.status != s.ends_with)
+			fail_msg("seed %llu: exit status %d, where the ranks ended with %d: %s", (unsigned long long)seed, s.status,
+			         s.ends_with, s.why);
+		assert_int_equal(s.step, STEPS);
+		clear(&s);
+	}
+}
+
+/* Told to end at any moment: it does, with a status that says whether it saved. */
+static void test_shutdown(void **state)
+{
+	(void)state;
+	int saved = 0;
+	for (uint64_t seed = 1; seed <= 400; seed++) {
+		struct site s = { .random = seed };
+		run(&s, seed, "x", (int)(seed % 4), (int)(seed % 150));
+		assert_true(s.status == 0 || s.status == 1 || s.status == RUN_EXIT_MORE);
+		saved += s.status == RUN_EXIT_MORE && s.step < STEPS;
+		clear(&s);
+	}
+	assert_true(saved > 20);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_ends),
+		cmocka_unit_test(test_shutdown),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
