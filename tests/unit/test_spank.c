@@ -179,7 +179,6 @@ static void combinations_of_options(void **state)
 	static const struct {
 		const char *file, *nodes, *policy, *checkpoint, *why;
 	} wrong[] = {
-		{ NULL, "1", NULL, NULL, "--hspmd-nodes does nothing without --hspmd=FILE" },
 		{ NULL, NULL, "p", NULL, "--hspmd-policy does nothing without --hspmd=FILE" },
 		{ NULL, NULL, NULL, "/c", "--hspmd-checkpoint does nothing without --hspmd=FILE" },
 		{ "", NULL, NULL, NULL, "--hspmd needs the job file's name" },
@@ -192,6 +191,10 @@ static void combinations_of_options(void **state)
 			fail_msg("expected \"%s\", got \"%s\"", wrong[i].why, err.text);
 	}
 	assert_string_equal(fake_spank_get(fake_spank.set, "no-kill") ? "set" : "", "");
+	/* Without a file the script names the command. */
+	assert_int_equal(submit(&args, NULL, "1-3", NULL, NULL), 0);
+	assert_string_equal(getenv("HSPMD_NODES"), "1-3");
+	assert_null(getenv("HSPMD_JOB"));
 }
 
 static void numbers_of_nodes(void **state)
