@@ -21,7 +21,7 @@ struct hspmd_model {
 	int64_t max_positions;
 	bool learnt_positions; /* the model has weights for max_positions positions, and no sample can be longer */
 	bool tied;             /* head shares the embedding */
-	bool dropout;          /* the config asks for dropout; hspmd trains without it, and warns once */
+	bool dropout;          /* training drops elements at random */
 	json_t *config;        /* the file as read, for export; owned */
 	void *own;             /* what only the type's own files read; one allocation, owned */
 

@@ -36,10 +36,8 @@ static enum hspmd_activation activation_of(struct hspmd_json *root, const char *
 struct hspmd_decoder *hspmd_decoder_read(struct hspmd_json *root, struct hspmd_model *m, size_t bytes,
                                          const struct hspmd_decoder_defaults *absent)
 {
-	static const char *const dropouts[] = { "attention_dropout", "resid_pdrop", "embd_pdrop", NULL };
 	m->hidden = hspmd_json_int(root, "hidden_size", 1, HSPMD_HIDDEN_MAX);
-	struct hspmd_decoder *d =
-	        hspmd_decoder_create(root, m, bytes, hspmd_json_int(root, "num_hidden_layers", 1, HSPMD_BLOCKS_MAX));
+	struct hspmd_decoder *d = hspmd_decoder_create(root, m, bytes, hspmd_json_int(root, "num_hidden_layers", 1, HSPMD_BLOCKS_MAX));
 	if (!d)
 		return NULL;
 	d->heads = hspmd_json_int(root, "num_attention_heads", 1, HSPMD_HEADS_MAX);
@@ -50,7 +48,7 @@ struct hspmd_decoder *hspmd_decoder_read(struct hspmd_json *root, struct hspmd_m
 	m->max_positions = hspmd_json_int_or(root, "max_position_embeddings", 1, HSPMD_POSITIONS_MAX, absent->max_positions);
 	d->norm_eps = hspmd_json_number_or(root, "rms_norm_eps", HSPMD_JSON_POSITIVE, 1, absent->norm_eps);
 	m->tied = hspmd_json_bool_or(root, "tie_word_embeddings", absent->tied);
-	m->dropout = hspmd_any_dropout(root, dropouts, 0);
+	d->dropout.attention = hspmd_rate_of(root, "attention_dropout", 0);
 	if (absent->softcaps) {
 		d->attention_softcap = hspmd_json_number_or(root, "attn_logit_softcapping", HSPMD_JSON_POSITIVE, 1e9, 0);
 		d->logit_softcap = hspmd_json_number_or(root, "final_logit_softcapping", HSPMD_JSON_POSITIVE, 1e9, 0);
@@ -137,6 +135,7 @@ void hspmd_decoder_check(struct hspmd_json *root, struct hspmd_model *m)
 			hspmd_json_fail(root, "heads of %lld elements cannot be rotated in pairs", (long long)d->rope[r].dims);
 	if (d->attention_scale == 0)
 		d->attention_scale = 1 / sqrt((double)d->head_dim);
+	m->dropout = d->dropout.embedding > 0 || d->dropout.residual > 0 || d->dropout.attention > 0;
 	m->heads = d->heads;
 	m->kv_heads = d->kv_heads;
 	m->head_dim = d->head_dim;

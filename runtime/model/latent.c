@@ -114,7 +114,8 @@ static int queries(struct hspmd_builder *b, int x)
 	const struct hspmd_latent *l = latent_of(b->m);
 	int64_t in = l->q_rank ? l->q_rank : b->m->hidden;
 	if (l->q_rank)
-		x = hspmd_builder_rms_norm(b, common(b, x, "self_attn.q_a_proj", l->q_rank), "self_attn.q_a_layernorm", l->q_rank, LATENT_EPS);
+		x = hspmd_builder_rms_norm(b, common(b, x, "self_attn.q_a_proj", l->q_rank), "self_attn.q_a_layernorm", l->q_rank,
+		                           LATENT_EPS);
 	int plain = heads(b, x, l->q_rank ? "self_attn.q_b_nope_proj" : "self_attn.q_nope_proj", in, l->nope);
 	int turned = heads(b, x, l->q_rank ? "self_attn.q_b_rope_proj" : "self_attn.q_rope_proj", in, l->rotated);
 	return join(b, plain, hspmd_builder_rotate(b, turned, l->rotated), l->nope, false);
@@ -129,8 +130,8 @@ static int attention(struct hspmd_builder *b, int x)
 	};
 	int q = queries(b, x);
 	int turned = hspmd_builder_rotate(b, common(b, x, "self_attn.kv_a_rope_proj", l->rotated), l->rotated);
-	int latent = hspmd_builder_rms_norm(b, common(b, x, "self_attn.kv_a_latent_proj", l->kv_rank), "self_attn.kv_a_layernorm", l->kv_rank,
-	                                    LATENT_EPS);
+	int latent = hspmd_builder_rms_norm(b, common(b, x, "self_attn.kv_a_latent_proj", l->kv_rank), "self_attn.kv_a_layernorm",
+	                                    l->kv_rank, LATENT_EPS);
 	int k = join(b, heads(b, latent, "self_attn.k_b_proj", l->kv_rank, l->nope), turned, l->nope, true);
 	int v = heads(b, latent, "self_attn.v_b_proj", l->kv_rank, l->values);
 	bool filled = l->values < d->head_dim;

@@ -17,11 +17,11 @@ enum hspmd_rope_kind { HSPMD_ROPE_PLAIN, HSPMD_ROPE_LINEAR, HSPMD_ROPE_DYNAMIC, 
 struct hspmd_rope {
 	enum hspmd_rope_kind kind;
 	double theta;
-	int64_t dims;        /* elements of a head that are rotated */
-	bool interleaved;    /* pairs of neighbours are rotated, else element i with element i + dims / 2 */
-	double scale;        /* of the result */
+	int64_t dims;            /* elements of a head that are rotated */
+	bool interleaved;        /* pairs of neighbours are rotated, else element i with element i + dims / 2 */
+	double scale;            /* of the result */
 	double factor, original; /* original: positions of the model before it was extended */
-	double low, high;    /* llama3: low_freq_factor, high_freq_factor; yarn: the first and last frequency of the blend */
+	double low, high;        /* llama3: low_freq_factor, high_freq_factor; yarn: the first and last frequency of the blend */
 	double factors[2][HSPMD_ROPE_FREQUENCIES]; /* longrope: short, long */
 };
 

@@ -74,7 +74,8 @@ static void reads_gpt2(void **state)
 	assert_int_equal(m->ffn, 3072);
 	assert_int_equal(m->max_positions, 1024);
 	assert_true(hspmd_decoder_of(m)->norm_eps == 1e-5 && m->learnt_positions && hspmd_decoder_of(m)->init_range == 0.02);
-	assert_true(!m->rms_norm && !m->gated && hspmd_decoder_of(m)->activation == HSPMD_GELU_TANH && m->qkv_bias && m->out_bias && m->mlp_bias && m->tied && m->dropout);
+	assert_true(!m->rms_norm && !m->gated && hspmd_decoder_of(m)->activation == HSPMD_GELU_TANH && m->qkv_bias && m->out_bias &&
+	            m->mlp_bias && m->tied && m->dropout);
 	assert_int_equal(json_integer_value(json_object_get(m->config, "bos_token_id")), 50256);
 	hspmd_model_destroy(m);
 }
@@ -109,7 +110,8 @@ static void defaults_of_absent_keys(void **state)
 {
 	(void)state;
 	struct hspmd_model *m = from_text("{\"model_type\": \"llama\", " SIZES "}");
-	assert_true(m->kv_heads == 32 && m->max_positions == 2048 && m->head_dim == 2 && hspmd_decoder_of(m)->rope[0].theta == 1e4 && hspmd_decoder_of(m)->norm_eps == 1e-6);
+	assert_true(m->kv_heads == 32 && m->max_positions == 2048 && m->head_dim == 2 && hspmd_decoder_of(m)->rope[0].theta == 1e4 &&
+	            hspmd_decoder_of(m)->norm_eps == 1e-6);
 	assert_true(!m->tied && !m->qkv_bias && !m->mlp_bias && hspmd_decoder_of(m)->init_range == 0.02);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"mistral\", " SIZES "}");
@@ -122,7 +124,8 @@ static void defaults_of_absent_keys(void **state)
 	assert_true(m->kv_heads == 32 && m->max_positions == 32768 && m->qkv_bias && hspmd_decoder_of(m)->rope[0].theta == 1e4);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"mixtral\", " SIZES "}");
-	assert_true(m->kv_heads == 8 && hspmd_decoder_of(m)->norm_eps == 1e-5 && hspmd_decoder_of(m)->rope[0].theta == 1e6 && m->experts == 8 && m->experts_per_token == 2);
+	assert_true(m->kv_heads == 8 && hspmd_decoder_of(m)->norm_eps == 1e-5 && hspmd_decoder_of(m)->rope[0].theta == 1e6 &&
+	            m->experts == 8 && m->experts_per_token == 2);
 	assert_true(hspmd_decoder_of(m)->experts.aux_coef == 0.001);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, \"rope_parameters\": {\"rope_type\": "
@@ -133,7 +136,8 @@ static void defaults_of_absent_keys(void **state)
 	m = from_text("{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 2, \"n_layer\": 1, \"n_ctx\": 32, "
 	              "\"n_inner\": null,"
 	              " \"activation_function\": \"gelu\", \"tie_word_embeddings\": false}");
-	assert_true(m->ffn == 32 && m->max_positions == 32 && hspmd_decoder_of(m)->activation == HSPMD_GELU_ERF && !m->tied && hspmd_decoder_of(m)->norm_eps == 1e-5 && m->dropout);
+	assert_true(m->ffn == 32 && m->max_positions == 32 && hspmd_decoder_of(m)->activation == HSPMD_GELU_ERF && !m->tied &&
+	            hspmd_decoder_of(m)->norm_eps == 1e-5 && m->dropout);
 	assert_int_equal(hspmd_model_layer_params(m, 0), (9 + 32) * 8);
 	assert_int_equal(hspmd_model_layer_params(m, 1), 2 * 16 + 8 * 24 + 24 + 64 + 8 + 8 * 32 + 32 + 32 * 8 + 8);
 	assert_int_equal(hspmd_model_layer_params(m, 2), 16 + 72);
@@ -143,7 +147,8 @@ static void defaults_of_absent_keys(void **state)
 #define GPT2_SIZES "\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 2, \"n_layer\": 1, \"n_positions\": 32"
 
 static const struct edit wrong[] = {
-	{ "{}", "", "config.json: model_type: expected \"deepseek_v2\", \"deepseek_v3\", \"gemma2\", \"gemma3_text\", \"gemma3\", \"gpt2\", " },
+	{ "{}", "",
+	  "config.json: model_type: expected \"deepseek_v2\", \"deepseek_v3\", \"gemma2\", \"gemma3_text\", \"gemma3\", \"gpt2\", " },
 	{ "{\"model_type\": \"bert\"}", "", "\"qwen3_moe\" or \"smollm3\", got \"bert\"" },
 	{ "[]", "", "config.json: expected an object, got an array" },
 	{ "{\"model_type\": \"gpt2\", \"vocab_size\": 9}", "",
@@ -160,8 +165,9 @@ static const struct edit wrong[] = {
 	  "config.json: rope_scaling.low_freq_factor: expected a number" },
 	{ "{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"mrope\"}, " SIZES "}", "",
 	  "config.json: rope_scaling.rope_type: expected \"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\"" },
-	{ "{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 2], \"long_factor\": [1]}, " SIZES "}", "",
-	  "config.json: rope_scaling.short_factor: " },
+	{ "{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 2], \"long_factor\": [1]}, " SIZES
+	  "}",
+	  "", "config.json: rope_scaling.short_factor: " },
 	{ "{\"model_type\": \"llama\", \"rope_scaling\": {\"factor\": 8}, " SIZES "}", "",
 	  "rope_scaling.factor: not supported; expected 1" },
 	{ "{\"model_type\": \"llama\", \"hidden_act\": \"relu\", " SIZES "}", "",
@@ -177,8 +183,10 @@ static const struct edit wrong[] = {
 	  "config.json: layer_types[1]: not supported; expected \"sliding_attention\"" },
 	{ "{\"model_type\": \"qwen3\", \"layer_types\": [\"chunked_attention\"], " SIZES "}", "",
 	  "config.json: layer_types[0]: not supported; expected \"full_attention\" or \"sliding_attention\"" },
-	{ "{\"model_type\": \"qwen3_moe\", \"mlp_only_layers\": [2], " SIZES "}", "", "config.json: mlp_only_layers[0]: expected 0..1, got 2" },
-	{ "{\"model_type\": \"gemma3\", \"text_config\": {\"vocab_size\": 9}}", "", "config.json: text_config.hidden_size: expected an integer" },
+	{ "{\"model_type\": \"qwen3_moe\", \"mlp_only_layers\": [2], " SIZES "}", "",
+	  "config.json: mlp_only_layers[0]: expected 0..1, got 2" },
+	{ "{\"model_type\": \"gemma3\", \"text_config\": {\"vocab_size\": 9}}", "",
+	  "config.json: text_config.hidden_size: expected an integer" },
 	{ "{\"model_type\": \"smollm3\", \"no_rope_layers\": [1], " SIZES "}", "", "config.json: no_rope_layers: expected" },
 	{ "{\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\", \"sliding_attention\"], " SIZES "}", "",
 	  "config.json: layer_types[1]: not supported; expected \"full_attention\"" },
@@ -209,7 +217,8 @@ static void refuses(void **state)
 static void reads_layers(void **state)
 {
 	(void)state;
-	struct hspmd_model *m = from_text("{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 7, \"max_window_layers\": 1, " SIZES "}");
+	struct hspmd_model *m = from_text(
+	        "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 7, \"max_window_layers\": 1, " SIZES "}");
 	const struct hspmd_decoder *d = hspmd_decoder_of(m);
 	assert_true(d->window == 7 && !d->layers[0].slides && d->layers[1].slides && m->sliding_window == 0);
 	hspmd_model_destroy(m);
