@@ -260,12 +260,13 @@ json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const c
 	return content;
 }
 
-/* The next message, which must be of this type unless it is "refused". */
-static json_t *next(struct hspmd_stream *s, const char *type, double deadline, struct hspmd_error *err)
+/* The next message, which must be of this type unless it is "refused". *again: whether a later call may succeed. */
+static json_t *next(struct hspmd_stream *s, const char *type, double deadline, bool *again, struct hspmd_error *err)
 {
 	json_t *m;
 	double left = deadline - hspmd_now();
 	int rc = hspmd_stream_receive(s, left > 0 ? left : 0, &m, err);
+	*again = rc <= 0;
 	if (rc < 0) {
 		hspmd_error_prefix(err, "waiting for the controller's %s", type);
 		return NULL;
@@ -277,6 +278,7 @@ static json_t *next(struct hspmd_stream *s, const char *type, double deadline, s
 	if (text_is(m, "type", type))
 		return m;
 	const char *why = text_is(m, "type", "refused") ? json_string_value(json_object_get(m, "text")) : NULL;
+	*again = why && json_is_true(json_object_get(m, "again"));
 	if (why)
 		hspmd_fail(err, "the controller refused: %.500s", why);
 	else
@@ -292,7 +294,8 @@ int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, jso
 	char own[HSPMD_NONCE_HEX];
 	uid_t who = (uid_t)-1;
 	json_t *sealed = NULL, *answer = NULL, *content = NULL;
-	json_t *challenge = next(s, "challenge", deadline, err);
+	bool again = false;
+	json_t *challenge = next(s, "challenge", deadline, &again, err);
 	int rc = challenge ? hspmd_auth_nonce(own, err) : -1;
 	const char *nonce = json_string_value(json_object_get(challenge, "nonce"));
 	if (!rc && !nonce)
@@ -301,7 +304,8 @@ int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, jso
 		rc = hspmd_fail_memory(err, "saying hello");
 	if (!rc && (!(sealed = hspmd_auth_seal(a, "hello", nonce, hello, err)) || hspmd_stream_send(s, sealed, err)))
 		rc = -1;
-	if (!rc && (!(answer = next(s, "welcome", deadline, err)) || !(content = hspmd_auth_open(a, "welcome", own, answer, &who, err))))
+	if (!rc &&
+	    (!(answer = next(s, "welcome", deadline, &again, err)) || !(content = hspmd_auth_open(a, "welcome", own, answer, &who, err))))
 		rc = -1;
 	if (!rc && who != owner)
 		rc = hspmd_fail(err, "the controller's port is held by user %u, not by user %u", (unsigned)who, (unsigned)owner);
@@ -311,5 +315,5 @@ int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, jso
 	json_decref(sealed);
 	json_decref(answer);
 	json_decref(content);
-	return rc;
+	return rc && again ? HSPMD_AUTH_AGAIN : rc;
 }

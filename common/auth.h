@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Authentication of control connections.
  *
- * The side that accepts a connection (the job controller) speaks first. Both sides prove who they are, and each binds its message to a
- * fresh nonce of the other side. So no message can be replayed, and nobody can put other content under a proof:
+ * The side that accepts a connection (the job controller, or hspmdctld) speaks first. Both sides prove who they are, and each binds its
+ * message to a fresh nonce of the other side. So no message can be replayed, and nobody can put other content under a proof:
  *
- *   controller -> challenge  nonce: hex, job: id
+ *   controller -> challenge  nonce: hex, job: id (not from hspmdctld)
  *   client     -> hello      proof of { purpose "hello", nonce, content: { role, ..., nonce: the client's } }
  *   controller -> welcome    proof of { purpose "welcome", nonce: the client's, content: { ... } }   or   refused  text
  *
@@ -21,6 +21,7 @@
 #include "common/stream.h"
 
 #define HSPMD_NONCE_HEX 65         /* 32 random bytes in hexadecimal, and NUL */
+#define HSPMD_AUTH_AGAIN (-2)
 #define HSPMD_HELLO_MAX (1u << 20) /* longest frame accepted before authentication */
 
 struct hspmd_auth;
@@ -43,8 +44,8 @@ json_t *hspmd_auth_seal(const struct hspmd_auth *a, const char *purpose, const c
 json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const char *nonce, const json_t *sealed, uid_t *who,
                         struct hspmd_error *err);
 
-/* The client's whole side: receive the challenge, send hello (this adds "nonce" to it), receive the welcome. Blocks for up to timeout_s;
- * 0 or -1. `owner`: the user that the other side must be. *welcome gets the welcome's content (new reference) unless NULL. */
+/* The client's whole side: receive the challenge, send hello (this adds "nonce" to it), receive the welcome. Blocks for up to timeout_s.
+ * Returns 0; -1 and err; or HSPMD_AUTH_AGAIN and err if the other side had no room, or did not answer, and may take a later call. `owner`: the user that the other side must be. *welcome gets the welcome's content (new reference) unless NULL. */
 int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
                          struct hspmd_error *err);
 

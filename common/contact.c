@@ -15,30 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/address.h"
 #include "common/alloc.h"
 #include "common/durable.h"
 
 #define CONTACT_MAX (64u << 10)
 #define FRAME_MAX HSPMD_WIRE_MAX
-
-/* "host:port" or "[v6]:port" into parts; the copy is the caller's. */
-static char *split(const char *address, char **port, struct hspmd_error *err)
-{
-	char *copy = strdup(address), *colon = copy ? strrchr(copy, ':') : NULL;
-	if (!colon || colon == copy || !colon[1]) {
-		hspmd_fail(err, "%s: expected HOST:PORT", address);
-		free(copy);
-		return NULL;
-	}
-	*colon = 0;
-	*port = colon + 1;
-	size_t n = strlen(copy);
-	if (copy[0] == '[' && copy[n - 1] == ']') {
-		copy[n - 1] = 0;
-		memmove(copy, copy + 1, n - 1);
-	}
-	return copy;
-}
 
 static int connect_addrinfo(const struct addrinfo *a, double timeout_s)
 {
@@ -63,19 +45,13 @@ static int connect_addrinfo(const struct addrinfo *a, double timeout_s)
 
 static int connect_address(const char *address, double timeout_s, struct hspmd_error *err)
 {
-	struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *list = NULL;
-	char *port, *host = split(address, &port, err);
-	int fd = -1, rc;
-	if (!host)
-		return -1;
-	if ((rc = getaddrinfo(host, port, &hints, &list)))
-		hspmd_fail(err, "%s: %s", address, gai_strerror(rc));
+	struct addrinfo *list = hspmd_address_resolve(address, -1, false, err);
+	int fd = -1;
 	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next)
 		if ((fd = connect_addrinfo(a, timeout_s)) < 0)
 			hspmd_fail_errno(err, "connecting to %s", address);
 	if (list)
 		freeaddrinfo(list);
-	free(host);
 	return fd;
 }
 

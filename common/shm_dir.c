@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +19,16 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/cgroup.h"
 #include "common/clock.h"
 #include "common/durable.h"
 #include "common/log.h"
 
 #define TMPFS "/dev/shm"
 #define LOCK ".lock"
-#define LOOK_S 1.0  /* time for another process to release a lock that it only tests */
+#define LOOK_S 1.0 /* time for another process to release a lock that it only tests */
+#define KILL_S 2.0 /* time for a killed process to be gone */
+#define NO_GROUP 65534
 #define LEFT_S 1800 /* a controller waits less long for a lost agent */
 
 char *hspmd_shm_dir(const char *run)
@@ -46,52 +50,18 @@ int hspmd_shm_dir_create(const char *folder, struct hspmd_error *err)
 
 /* ---- free memory */
 
-/* The first number after `key` at the start of a line; key NULL: the number at the start of the file. -1: none. */
-static int64_t number_in(const char *path, const char *key)
-{
-	char line[256];
-	long long value = -1;
-	FILE *f = fopen(path, "re");
-	while (f && value < 0 && fgets(line, sizeof line, f))
-		if ((!key || !strncmp(line, key, strlen(key))) && sscanf(key ? line + strlen(key) : line, "%lld", &value) != 1) {
-			value = -1;
-			if (!key)
-				break;
-		}
-	if (f)
-		fclose(f);
-	return value;
-}
-
-/* Memory left in this process's cgroup (version 2); INT64_MAX: no limit. */
-static int64_t left_in_group(void)
-{
-	char line[4096], path[4200];
-	int64_t limit = -1, used = -1;
-	FILE *f = fopen("/proc/self/cgroup", "re");
-	while (f && fgets(line, sizeof line, f))
-		if (!strncmp(line, "0::", 3)) {
-			line[strcspn(line, "\n")] = '\0';
-			snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", line + 3);
-			limit = number_in(path, NULL);
-			snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", line + 3);
-			used = number_in(path, NULL);
-		}
-	if (f)
-		fclose(f);
-	return limit >= 0 && used >= 0 ? limit - used : INT64_MAX;
-}
-
 int hspmd_shm_dir_check_space(const char *folder, uint64_t bytes, struct hspmd_error *err)
 {
 	struct statvfs fs;
 	if (statvfs(folder, &fs))
 		return hspmd_fail_errno(err, "%s", folder);
-	int64_t kib = number_in("/proc/meminfo", "MemAvailable:"), group = left_in_group();
+	struct hspmd_cgroup group;
+	hspmd_cgroup_read(&group, "");
+	int64_t kib = hspmd_number_after("/proc/meminfo", "MemAvailable:");
 	uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize, machine = kib >= 0 ? (uint64_t)kib * 1024 : UINT64_MAX,
-	         wanted = bytes + bytes / 4;
+	         left = (uint64_t)group.memory_unused_bytes, wanted = bytes + bytes / 4;
 	there = machine < there ? machine : there;
-	there = group < 0 ? 0 : (uint64_t)group < there ? (uint64_t)group : there;
+	there = left < there ? left : there;
 	if (there < wanted)
 		return hspmd_fail(err, "%s: copies in memory need %" PRIu64 " MiB, and %" PRIu64 " MiB are free", folder, wanted >> 20,
 		                  there >> 20);
@@ -151,7 +121,6 @@ void hspmd_shm_dir_remove(const char *folder, const char *node)
 /* The job whose end is the reason for the sweep. */
 struct over {
 	const char *node, *job; /* NULL: none */
-	unsigned limit_s;
 };
 
 static bool holds_text(int fd, const char *text)
@@ -195,39 +164,22 @@ static void sweep_folder(const char *folder, const struct over *over)
 		closedir(d);
 }
 
-/* Root must not follow paths that a user may change meanwhile: they could lead anywhere. */
-static void sweep_as_owner(const char *folder, const struct stat *st, const struct over *over)
-{
-	pid_t pid = fork();
-	if (!pid) {
-		alarm(over->limit_s);
-		if (!setgroups(0, NULL) && !setresgid(st->st_gid, st->st_gid, st->st_gid) && !setresuid(st->st_uid, st->st_uid, st->st_uid))
-			sweep_folder(folder, over);
-		_exit(0);
-	}
-	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-		;
-}
-
 /* The name of a run's folder contains its owner's number; other folders are not ours. */
-static bool is_of(const char *name, uid_t owner)
+static bool is_own(const char *name, const char *path)
 {
 	char own[40];
-	snprintf(own, sizeof own, "hspmd-%u-", (unsigned)owner);
-	return !strncmp(name, own, strlen(own));
+	struct stat st;
+	snprintf(own, sizeof own, "hspmd-%u-", (unsigned)geteuid());
+	return !strncmp(name, own, strlen(own)) && !lstat(path, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid();
 }
 
-static void sweep(const struct over *over, bool everybody)
+static void sweep(const struct over *over)
 {
 	DIR *d = opendir(TMPFS);
 	for (struct dirent *e; d && (e = readdir(d));) {
-		struct stat st;
 		char *path = strncmp(e->d_name, "hspmd-", 6) ? NULL : hspmd_asprintf(TMPFS "/%s", e->d_name);
-		bool folder = path && !lstat(path, &st) && S_ISDIR(st.st_mode) && is_of(e->d_name, st.st_uid);
-		if (folder && st.st_uid == geteuid())
+		if (path && is_own(e->d_name, path))
 			sweep_folder(path, over);
-		else if (folder && everybody)
-			sweep_as_owner(path, &st, over);
 		free(path);
 	}
 	if (d)
@@ -236,10 +188,31 @@ static void sweep(const struct over *over, bool everybody)
 
 void hspmd_shm_dir_sweep(void)
 {
-	sweep(&(struct over){ 0 }, false);
+	sweep(&(struct over){ 0 });
 }
 
-void hspmd_shm_dir_sweep_job(const char *node, const char *job, unsigned limit_s)
+/* Become the user. The group does not matter: a run's folder is accessible to its owner only. */
+static int become(uid_t owner)
 {
-	sweep(&(struct over){ node, job, limit_s }, !geteuid());
+	if (owner == geteuid())
+		return 0;
+	return setgroups(0, NULL) || setresgid(NO_GROUP, NO_GROUP, NO_GROUP) || setresuid(owner, owner, owner) ? -1 : 0;
+}
+
+void hspmd_shm_dir_sweep_job(uid_t owner, const char *node, const char *job, double limit_s)
+{
+	double until = hspmd_now() + limit_s;
+	pid_t pid = fork();
+	if (!pid) {
+		if (!become(owner))
+			sweep(&(struct over){ node, job });
+		_exit(0);
+	}
+	/* The user's other processes can stop this one, and make it work for ever; they cannot keep it from being killed. */
+	bool killed = false;
+	while (pid > 0 && !waitpid(pid, NULL, WNOHANG) && hspmd_now() < until + KILL_S) {
+		if (!killed && hspmd_now() >= until)
+			killed = !kill(pid, SIGKILL);
+		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+	}
 }

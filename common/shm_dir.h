@@ -6,6 +6,7 @@
 #define HSPMD_COMMON_SHM_DIR_H
 
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "common/error.h"
 
@@ -24,9 +25,10 @@ int hspmd_shm_dir_lock(const char *folder, const char *node, const char *job, st
 void hspmd_shm_dir_remove(const char *folder, const char *node);
 /* Remove folders that dead agents of this user have left behind, unless somebody may still come back for them. */
 void hspmd_shm_dir_sweep(void);
-/* To be called when a Slurm job is over on this node, or the node no longer belongs to it: remove the folders that its agents left here,
- * and those of others as hspmd_shm_dir_sweep does. If the caller is root, for all users; but never as root: a process with the owner's
- * rights, which has limit_s, removes each folder. */
-void hspmd_shm_dir_sweep_job(const char *node, const char *job, unsigned limit_s);
+/* To be called when a Slurm job of user `owner` is over on this node, or the node no longer belongs to it: remove the folders that its
+ * agents left here, and other folders of this user as hspmd_shm_dir_sweep does. No other user's folder is looked at. Root must not follow
+ * paths that a user may change meanwhile, so a process with the owner's rights does it; it is killed after limit_s, and what it has not
+ * removed stays. Blocks for at most limit_s and 2 s, whatever the user's processes do. */
+void hspmd_shm_dir_sweep_job(uid_t owner, const char *node, const char *job, double limit_s);
 
 #endif

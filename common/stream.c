@@ -11,6 +11,8 @@
 
 #include "common/clock.h"
 
+#define READS 64 /* of 64 KiB at a time */
+
 struct hspmd_stream {
 	int fd;
 	struct hspmd_wire_reader *reader;
@@ -121,7 +123,7 @@ int hspmd_stream_send(struct hspmd_stream *s, const json_t *message, struct hspm
 int hspmd_stream_read(struct hspmd_stream *s, struct hspmd_error *err)
 {
 	char bytes[65536];
-	for (;;) {
+	for (int i = 0; i < READS; i++) {
 		ssize_t n = recv(s->fd, bytes, sizeof bytes, 0);
 		if (n == 0)
 			return 0;
@@ -129,13 +131,16 @@ int hspmd_stream_read(struct hspmd_stream *s, struct hspmd_error *err)
 			return 1;
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0)
-			return hspmd_fail_errno(err, "receiving a control message");
+		if (n < 0) {
+			hspmd_fail_errno(err, "receiving a control message");
+			return errno == ECONNRESET ? 0 : -1;
+		}
 		if (hspmd_wire_feed(s->reader, bytes, (size_t)n, err))
 			return -1;
 		if ((size_t)n < sizeof bytes)
 			return 1;
 	}
+	return 1;
 }
 
 json_t *hspmd_stream_next(struct hspmd_stream *s)

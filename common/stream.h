@@ -25,8 +25,8 @@ int hspmd_stream_send(struct hspmd_stream *s, const json_t *message, struct hspm
 /* The same for a frame made by hspmd_wire_encode(); a message to many peers is then encoded once. */
 int hspmd_stream_send_frame(struct hspmd_stream *s, const char *frame, size_t size, struct hspmd_error *err);
 int hspmd_stream_flush(struct hspmd_stream *s, struct hspmd_error *err);
-/* Read all available bytes. 1: still open, 0: the peer closed, -1: error. In each case hspmd_stream_next() returns the complete
- * messages. */
+/* Read the available bytes, up to a few MiB, so that a peer that never pauses cannot keep the caller. 1: still open, 0: the peer closed
+ * (err is filled if messages may be lost), -1: error. In each case hspmd_stream_next() returns the complete messages. */
 int hspmd_stream_read(struct hspmd_stream *s, struct hspmd_error *err);
 json_t *hspmd_stream_next(struct hspmd_stream *s); /* new reference or NULL */
 /* Blocks: writes all queued bytes, then waits for the next message. 1: message (new reference), 0: the peer closed, -1: error or

@@ -15,7 +15,7 @@
 #include "controller/cli/commands.h"
 #include "controller/cli/control.h"
 
-#define ANSWER_S 30.0  /* wait for an answer that needs no work */
+#define ANSWER_S 30.0  /* wait for an answer that needs no work, unless --timeout gives less */
 #define RESIZE_S 600.0 /* wait for a resize or a checkpoint, unless --timeout is given */
 #define RETURN_S 60.0  /* wait for a controller that has died to be restarted, unless --timeout is given */
 
@@ -90,11 +90,11 @@ static int parse(int argc, char **argv, struct control *c, int positional)
 	return 0;
 }
 
-/* Sends one request and returns the answer; NULL and err. */
-static json_t *call(const json_t *contact, json_t *hello, double timeout_s, struct hspmd_error *err)
+/* Sends one request and returns the answer; NULL and err. greet_s: wait for the connection. */
+static json_t *call(const json_t *contact, json_t *hello, double greet_s, double timeout_s, struct hspmd_error *err)
 {
 	json_t *reply = NULL;
-	struct hspmd_stream *s = hspmd_contact_connect(contact, hello, ANSWER_S, NULL, err);
+	struct hspmd_stream *s = hspmd_contact_connect(contact, hello, greet_s, NULL, err);
 	int rc = s ? hspmd_stream_receive(s, timeout_s, &reply, err) : -1;
 	if (rc == 0)
 		hspmd_fail(err, "the controller closed the connection without an answer: is the job ending?");
@@ -111,7 +111,7 @@ static json_t *find(const struct control *c, struct hspmd_error *err)
 static json_t *ask(const struct control *c, json_t *hello, double timeout_s)
 {
 	struct hspmd_error err = { "" };
-	json_t *contact = find(c, &err), *reply = contact ? call(contact, hello, timeout_s, &err) : NULL;
+	json_t *contact = find(c, &err), *reply = contact ? call(contact, hello, ANSWER_S, timeout_s, &err) : NULL;
 	if (!reply)
 		hspmd_error_log("job %s: %s", c->job, err.text);
 	json_decref(contact);
@@ -133,12 +133,12 @@ static void pause_for(double seconds)
  * c->ended. NULL: the error has been logged. */
 static json_t *ask_again(struct control *c)
 {
-	double since = 0;
+	double since = 0, answer_s = c->timeout < ANSWER_S ? c->timeout : ANSWER_S;
 	for (;;) {
 		struct hspmd_error err = { "" };
 		json_t *contact = find(c, &err), *hello = request(c);
 		const char *output = json_string_value(json_object_get(contact, "output"));
-		json_t *reply = contact && hello ? call(contact, hello, ANSWER_S, &err) : NULL;
+		json_t *reply = contact && hello ? call(contact, hello, answer_s, answer_s, &err) : NULL;
 		bool heard = c->output[0] != 0;
 		if (reply)
 			snprintf(c->output, sizeof c->output, "%s", output ? output : "?");

@@ -13,6 +13,7 @@
 #include "controller/cli/plan_program.h"
 #include "controller/cli/plan_table.h"
 #include "controller/solver/solver.h"
+#include "runtime/facts/facts.h"
 #include "runtime/model/model.h"
 
 #define CHECK_LIMIT_S 5 /* for checking whether a given plan can run */
@@ -35,6 +36,7 @@ struct plan_inputs {
 	struct hspmd_cluster *cluster, *current_cluster; /* the latter NULL: the same */
 	struct hspmd_job *job;                           /* NULL: not given */
 	struct hspmd_model *model;
+	struct hspmd_model_facts *facts; /* of the model, for the plan's samples */
 	struct hspmd_profile *profile;
 	struct hspmd_plan *current, *plan;
 	struct hspmd_policy *policy; /* owns names in limits */
@@ -133,6 +135,18 @@ static int load_job(const struct plan_options *o, struct plan_inputs *in, struct
 	return 0;
 }
 
+/* For samples as long as those of the plan, or as requested, or as they were measured, or as long as the model takes. */
+static int find_facts(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
+{
+	int64_t seq_len = in->plan      ? in->plan->seq_len
+	                  : in->job     ? in->job->seq_len
+	                  : o->seq_len  ? o->seq_len
+	                  : in->profile ? in->profile->seq_len
+	                                : 0;
+	in->facts = hspmd_model_facts_of(in->model, (int)seq_len, err);
+	return in->facts ? 0 : -1;
+}
+
 static int load(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
 {
 	in->cluster = hspmd_cluster_read(o->cluster, err);
@@ -157,6 +171,8 @@ static int load(const struct plan_options *o, struct plan_inputs *in, struct hsp
 		                                  .max_price_per_hour = o->max_price,
 		                                  .cost_weight = o->cost_weight };
 	if (in->job && in->plan && hspmd_plan_check_job(o->evaluate, in->plan->global_batch, in->plan->seq_len, in->job, err))
+		return -1;
+	if (in->model && find_facts(o, in, err))
 		return -1;
 	return hspmd_policy_limits(o->policy, o->rule, &asked, &in->policy, &in->limits, err);
 }
@@ -186,16 +202,16 @@ static int solve(const struct plan_options *o, struct plan_inputs *in, struct hs
 	if (in->plan && in->model && hspmd_plan_check_programs(in->cluster, &task, in->plan, CHECK_LIMIT_S, err))
 		return hspmd_error_prefix(err, "%s", o->evaluate);
 	if (in->plan)
-		return hspmd_evaluate(in->cluster, in->model, in->profile, in->precision, in->plan, report, err);
+		return hspmd_evaluate(in->cluster, in->facts, in->profile, in->precision, in->plan, report, err);
 	struct hspmd_solve_request request = request_of(o, in);
-	in->plan = hspmd_solve(in->cluster, in->model, in->profile, &request, report, err);
+	in->plan = hspmd_solve(in->cluster, in->facts, in->profile, &request, report, err);
 	return in->plan ? 0 : -1;
 }
 
 static int explain(const struct plan_options *o, const struct plan_inputs *in, struct hspmd_error *err)
 {
 	struct hspmd_solve_request request = request_of(o, in);
-	char *text = hspmd_plan_explain(in->cluster, in->model, in->profile, in->precision, o->evaluate ? NULL : &request, in->plan);
+	char *text = hspmd_plan_explain(in->cluster, in->facts, in->profile, in->precision, o->evaluate ? NULL : &request, in->plan);
 	if (!text)
 		return hspmd_fail_memory(err, "explaining the plan");
 	hspmd_plan_wrap(stdout, text);
@@ -239,7 +255,7 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 		hspmd_warn("%s", report->warnings[i]);
 	if (o->output && save(hspmd_plan_to_json(in->plan, in->cluster), o->output, err))
 		return -1;
-	if (o->trace && save(hspmd_plan_trace(in->cluster, in->model, in->profile, in->precision, in->plan, err), o->trace, err))
+	if (o->trace && save(hspmd_plan_trace(in->cluster, in->facts, in->profile, in->precision, in->plan, err), o->trace, err))
 		return -1;
 	const struct hspmd_plan_task task = task_of(in);
 	if (o->program)
@@ -276,6 +292,7 @@ int hspmd_command_plan(int argc, char **argv)
 	hspmd_plan_destroy(in.plan);
 	hspmd_plan_destroy(in.current);
 	hspmd_profile_destroy(in.profile);
+	hspmd_model_facts_destroy(in.facts);
 	hspmd_model_destroy(in.model);
 	hspmd_job_destroy(in.job);
 	hspmd_cluster_destroy(in.current_cluster);

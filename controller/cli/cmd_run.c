@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd run: trains a job, inside a Slurm job over its allocation, elsewhere over workers on this machine. */
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
-#include "common/clock.h"
 #include "common/durable.h"
 #include "common/gres.h"
 #include "common/json.h"
@@ -22,6 +19,7 @@
 #include "controller/cli/checkpoint_policy.h"
 #include "controller/cli/local_nodes.h"
 #include "controller/cli/run_state.h"
+#include "controller/cli/run_options.h"
 #include "controller/cli/run_policy.h"
 #include "controller/cli/supervise.h"
 #include "controller/run/coverage.h"
@@ -32,6 +30,7 @@
 #include "controller/slurm/job.h"
 #include "runtime/model/model.h"
 #include "runtime/state/checkpoint.h"
+#include "runtime/facts/facts.h"
 
 #define LOCAL_SPARE 16 /* greatest number of nodes by which a local run may grow */
 
@@ -39,83 +38,15 @@
 
 #define CTLD_PATIENCE_S 2 /* wait for an answer of hspmdctld */
 
-static const char help_text[] =
-        "Usage: hspmd run --job FILE [options]\n"
-        "\n"
-        "Trains what the job file says: inside a Slurm job over its allocation, elsewhere over workers on this machine.\n"
-        "\n"
-        "  --job FILE             the job file (default: $HSPMD_JOB)\n"
-        "  --plan FILE            start with this plan instead of solving for one\n"
-        "  --output DIR           folder for metrics, plans and log (default: hspmd-JOBID here)\n"
-        "  --resume               continue the run whose metrics are in the output folder\n"
-        "  --local N              N workers on this machine, each a node of its own (default outside of Slurm: 1)\n"
-        "  --cluster FILE         emulate the nodes of this cluster file on this machine\n"
-        "  --nodes N              start with the first N nodes of the cluster file\n"
-        "  --devices-per-node K   make K CPU devices of each node's cores (default: GPUs, else one per NUMA node)\n"
-        "  --port N               listen on this port (default: any)\n"
-        "  --transport NAME       transport between workers (default: the best)\n"
-        "  --step-timeout S       a step that takes longer is aborted (default: from the times of earlier steps)\n"
-        "  --reconnect-timeout S  how long agents keep the state if the controller is lost (default: 600)\n"
-        "  --policies PATH        outside of Slurm: apply these policies as a site would (a file or a folder)\n"
-        "  --no-pmix              start agents without PMIx\n"
-        "      --help             print this\n"
-        "\n"
-        "Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage.\n";
-
-enum {
-	OPT_JOB = 256,
-	OPT_PLAN,
-	OPT_OUTPUT,
-	OPT_RESUME,
-	OPT_LOCAL,
-	OPT_CLUSTER,
-	OPT_NODES,
-	OPT_DEVICES,
-	OPT_PORT,
-	OPT_TRANSPORT,
-	OPT_STEP_TIMEOUT,
-	OPT_RECONNECT_TIMEOUT,
-	OPT_POLICIES,
-	OPT_NO_PMIX,
-	OPT_HELP
-};
-
-static const struct option long_options[] = {
-	{ "job", required_argument, NULL, OPT_JOB },
-	{ "plan", required_argument, NULL, OPT_PLAN },
-	{ "output", required_argument, NULL, OPT_OUTPUT },
-	{ "resume", no_argument, NULL, OPT_RESUME },
-	{ "local", required_argument, NULL, OPT_LOCAL },
-	{ "cluster", required_argument, NULL, OPT_CLUSTER },
-	{ "nodes", required_argument, NULL, OPT_NODES },
-	{ "devices-per-node", required_argument, NULL, OPT_DEVICES },
-	{ "port", required_argument, NULL, OPT_PORT },
-	{ "transport", required_argument, NULL, OPT_TRANSPORT },
-	{ "step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT },
-	{ "step-deadline", required_argument, NULL, OPT_STEP_TIMEOUT }, /* the names of earlier versions; not in --help */
-	{ "reconnect-timeout", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
-	{ "patience", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
-	{ "policies", required_argument, NULL, OPT_POLICIES },
-	{ "no-pmix", no_argument, NULL, OPT_NO_PMIX },
-	{ "help", no_argument, NULL, OPT_HELP },
-	{ NULL, 0, NULL, 0 },
-};
-
-struct options {
-	const char *job, *plan, *output, *cluster, *transport, *policies;
-	int64_t local, nodes, devices, port;
-	double step_timeout, reconnect_timeout;
-	bool resume, no_pmix, help;
-};
-
 /* All objects of a run; tear_down() frees them. */
 struct run {
-	struct options opt;
+	struct run_options opt;
 	uint32_t slurm;                    /* job id; 0: local */
 	struct hspmd_slurm_job *slurm_job; /* as at the start */
 	char id[32];
 	struct hspmd_job *job;
 	struct hspmd_model *model;
+	struct hspmd_model_facts *facts;
 	struct hspmd_cluster *cluster; /* local */
 	char *cluster_path, *local, *shared, *memory, *munge_socket, *member_log;
 	struct run_output output;
@@ -127,86 +58,15 @@ struct run {
 	const char *agent[24];
 };
 
-static int parse(int argc, char **argv, struct options *o)
-{
-	int opt, bad = 0;
-	o->reconnect_timeout = 600;
-	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
-		switch (opt) {
-		case OPT_JOB:
-			o->job = optarg;
-			break;
-		case OPT_PLAN:
-			o->plan = optarg;
-			break;
-		case OPT_OUTPUT:
-			o->output = optarg;
-			break;
-		case OPT_RESUME:
-			o->resume = true;
-			break;
-		case OPT_LOCAL:
-			bad |= hspmd_option_int("local", optarg, 1, 1024, &o->local);
-			break;
-		case OPT_CLUSTER:
-			o->cluster = optarg;
-			break;
-		case OPT_NODES:
-			bad |= hspmd_option_int("nodes", optarg, 1, 1 << 16, &o->nodes);
-			break;
-		case OPT_DEVICES:
-			bad |= hspmd_option_int("devices-per-node", optarg, 1, 1024, &o->devices);
-			break;
-		case OPT_PORT:
-			bad |= hspmd_option_int("port", optarg, 1, 65535, &o->port);
-			break;
-		case OPT_TRANSPORT:
-			o->transport = optarg;
-			break;
-		case OPT_STEP_TIMEOUT:
-			bad |= hspmd_option_number("step-timeout", optarg, 0.1, 1e7, &o->step_timeout);
-			break;
-		case OPT_RECONNECT_TIMEOUT:
-			bad |= hspmd_option_number("reconnect-timeout", optarg, 1, 1e7, &o->reconnect_timeout);
-			break;
-		case OPT_POLICIES:
-			o->policies = optarg;
-			break;
-		case OPT_NO_PMIX:
-			o->no_pmix = true;
-			break;
-		case 'h':
-		case OPT_HELP:
-			o->help = true;
-			return 0;
-		default:
-			return hspmd_usage_hint("run");
-		}
-	}
-	if (bad)
-		return hspmd_usage_hint("run");
-	if (optind < argc)
-		return hspmd_usage_error("run", "unexpected argument '%s'", argv[optind]);
-	if (o->local && o->cluster)
-		return hspmd_usage_error("run", "--local and --cluster exclude one another");
-	if (o->policies && !o->local && !o->cluster && getenv("SLURM_JOB_ID"))
-		return hspmd_usage_error("run", "--policies is for runs outside of Slurm; in a job the site's own hold");
-	int wrong = hspmd_usage_transport("run", o->transport);
-	if (wrong)
-		return wrong;
-	if (o->nodes && !o->cluster)
-		return hspmd_usage_error("run", "--nodes needs --cluster");
-	if (!o->job && !(o->job = getenv("HSPMD_JOB")))
-		return hspmd_usage_error("run", "--job is missing (and HSPMD_JOB is not set)");
-	return 0;
-}
-
 /* ---- files that the job names */
 
 static int read_job(struct run *r, struct hspmd_error *err)
 {
 	if (!(r->job = hspmd_job_read(r->opt.job, err)) || hspmd_job_check_files(r->job, hspmd_model_read, &r->model, err))
 		return -1;
+	struct hspmd_graph_source source = hspmd_graph_source_job(r->model, r->job);
+	if (!(r->facts = hspmd_model_facts_build(&source, r->model->name, (int)r->job->seq_len, err)))
+		return hspmd_error_prefix(err, "%s", r->job->file);
 	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
 	int low, high, n;
 	if (nodes && r->slurm) { /* --hspmd-nodes of sbatch, checked there */
@@ -266,6 +126,7 @@ static int read_plan(struct run *r, struct hspmd_error *err)
 	r->config.first_plan_name = r->opt.plan;
 	r->config.job = r->job;
 	r->config.model = r->model;
+	r->config.facts = r->facts;
 	struct hspmd_json root = hspmd_json_root(&doc);
 	int64_t batch = hspmd_json_int(&root, "global_batch", 1, INT_MAX), seq = hspmd_json_int(&root, "seq_len", 1, INT_MAX);
 	bool refused = doc.failed || hspmd_plan_check_job(r->opt.plan, batch, seq, r->job, err);
@@ -469,6 +330,7 @@ static int make_config(struct run *r, struct hspmd_error *err)
 		c->timeouts.step_factor = 0;
 	}
 	c->model = r->model;
+	c->facts = r->facts;
 	c->expected_busy = run_expected_busy;
 	c->runnable = r->slurm ? is_runnable : NULL; /* outside of Slurm read_plan() has checked it: the nodes were known */
 	c->covered = hspmd_stages_cover;
@@ -548,6 +410,7 @@ static void tear_down(struct run *r)
 	json_decref(r->config.model_json);
 	json_decref(r->config.first_plan);
 	hspmd_cluster_destroy(r->cluster);
+	hspmd_model_facts_destroy(r->facts);
 	hspmd_model_destroy(r->model);
 	hspmd_job_destroy(r->job);
 	free(r->cluster_path);
@@ -627,7 +490,7 @@ static int live(void *context, bool again)
 	}
 	struct run_loop_options o = {
 		.config = &r->config,
-		.model = r->model,
+		.facts = r->facts,
 		.allocation = r->allocation,
 		.output = &r->output,
 		.auth = r->auth,
@@ -651,12 +514,9 @@ int hspmd_command_run(int argc, char **argv)
 {
 	struct run r = { 0 };
 	struct hspmd_error err = { "" };
-	int status = parse(argc, argv, &r.opt);
-	if (status || r.opt.help) {
-		if (!status)
-			fputs(help_text, stdout);
+	int status = run_options_parse(&r.opt, argc, argv);
+	if (status || r.opt.help)
 		return status;
-	}
 	if (set_up(&r, &err)) {
 		hspmd_error_log("%s", err.text);
 		tear_down(&r);

@@ -61,7 +61,7 @@ struct run_intervals checkpoint_intervals(const struct hspmd_controller *m)
 int copies_wanted(const struct hspmd_controller *m, int nodes)
 {
 	struct run_intervals every = checkpoint_intervals(m);
-	return run_risk_copies(m->config->job, m->config->model, nodes, &every, &m->risk);
+	return run_risk_copies(m->config->job, m->config->facts, nodes, &every, &m->risk);
 }
 
 /* ---- copies in memory */

@@ -23,6 +23,7 @@
 #include "common/format/cluster.h"
 #include "common/format/job.h"
 #include "common/format/model.h"
+#include "common/format/model_facts.h"
 #include "common/format/plan.h"
 #include "policies/liveput.h"
 
@@ -113,7 +114,8 @@ struct run_checkpoint_choice {
 /* The controller's input, and pure functions of other components that it calls. All pointers are borrowed for its whole lifetime. */
 struct run_config {
 	const struct hspmd_job *job;
-	const struct hspmd_model *model; /* NULL: unknown; then expected_busy must not need it */
+	const struct hspmd_model_facts *facts; /* NULL: unknown; then expected_busy must not need it */
+	const struct hspmd_model *model;       /* for runnable; NULL: unknown */
 	json_t *job_json, *model_json;
 	int layers; /* of the model; -1: unknown */
 	const char *job_id, *output;

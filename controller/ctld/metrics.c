@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/address.h"
 #include "common/clock.h"
 #include "controller/ctld/daemon_internal.h"
-#include "controller/ctld_client/address.h"
 
 #ifdef HAVE_MICROHTTPD
 #include <microhttpd.h>
@@ -138,7 +138,7 @@ static void on_time(uv_timer_t *timer)
 struct ctld_metrics *metrics_open(struct ctld *d, const char *listen, struct hspmd_error *err)
 {
 	struct ctld_metrics *m = calloc(1, sizeof *m);
-	struct addrinfo *at = m ? ctld_resolve_address(listen, 6898, 1, err) : NULL;
+	struct addrinfo *at = m ? hspmd_address_resolve(listen, 6898, true, err) : NULL;
 	if (!m)
 		hspmd_fail_memory(err, "opening the metrics page");
 	if (at)

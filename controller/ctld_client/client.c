@@ -9,9 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/address.h"
 #include "common/clock.h"
 #include "controller/ctld_client/protocol.h"
-#include "controller/ctld_client/address.h"
 
 #define FIRST_WAIT_S 1.0
 #define MOST_WAIT_S 30.0
@@ -93,7 +93,7 @@ static void disconnect(struct ctld_client *l, const struct hspmd_error *why)
 
 static int start_connect(const struct ctld_client *l, struct hspmd_error *err)
 {
-	struct addrinfo *list = ctld_resolve_address(l->where, CTLD_PORT, 0, err);
+	struct addrinfo *list = hspmd_address_resolve(l->where, CTLD_PORT, false, err);
 	int fd = -1;
 	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
 		fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -27,7 +27,7 @@ struct run_ctld_session {
 	int handles; /* open ones */
 	bool polls, computing, closing;
 	const struct hspmd_job *job;
-	const struct hspmd_model *model;
+	const struct hspmd_model_facts *facts;
 	run_ctld_on_request *ask;
 	run_ctld_on_risk *risk;
 	void *context;
@@ -241,10 +241,10 @@ static void compute_scaling(uv_work_t *w)
 {
 	struct run_ctld_session *s = w->data;
 	int most = s->job->elastic.max_nodes < RUN_SCALING_MAX ? s->job->elastic.max_nodes : RUN_SCALING_MAX;
-	s->new_count = run_scaling_curve(s->cluster, s->model, s->job, SCALING_LIMIT_S, s->new_curve, most, &s->why);
+	s->new_count = run_scaling_curve(s->cluster, s->facts, s->job, SCALING_LIMIT_S, s->new_curve, most, &s->why);
 	s->new_class_count =
 	        s->new_count < 0 ? -1
-	                         : run_relative_speeds(s->cluster, s->model, s->job, SCALING_LIMIT_S, s->new_classes, CLASSES_MAX, &s->why);
+	                         : run_relative_speeds(s->cluster, s->facts, s->job, SCALING_LIMIT_S, s->new_classes, CLASSES_MAX, &s->why);
 }
 
 static void scaling_done(uv_work_t *w, int status)
@@ -303,7 +303,7 @@ void run_ctld_session_set_cluster(struct run_ctld_session *s, const json_t *clus
 /* ---- open and close */
 
 struct run_ctld_session *run_ctld_session_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth,
-                                               const struct hspmd_job *job, const struct hspmd_model *model, run_ctld_on_request *ask,
+                                               const struct hspmd_job *job, const struct hspmd_model_facts *facts, run_ctld_on_request *ask,
                                                run_ctld_on_risk *risk, void *context, struct hspmd_error *err)
 {
 	struct run_ctld_session *s = calloc(1, sizeof *s);
@@ -312,7 +312,7 @@ struct run_ctld_session *run_ctld_session_open(uv_loop_t *uv, const char *where,
 		return NULL;
 	}
 	*s = (struct run_ctld_session){
-		.uv = uv, .fd = -1, .job = job, .model = model, .ask = ask, .risk = risk, .context = context, .pause_s = 5
+		.uv = uv, .fd = -1, .job = job, .facts = facts, .ask = ask, .risk = risk, .context = context, .pause_s = 5
 	};
 	s->client = ctld_client_create(where, (uint32_t)strtoul(job_id, NULL, 10), auth, err);
 	if (!s->client) {

@@ -9,7 +9,7 @@
 
 #include "common/auth.h"
 #include "common/format/job.h"
-#include "common/format/model.h"
+#include "common/format/model_facts.h"
 
 struct run_ctld_session;
 
@@ -21,7 +21,7 @@ typedef void run_ctld_on_risk(void *context, json_t *risk);
 
 /* `where`: the value of HSPMD_CTLD. All pointers are borrowed. NULL and err: `where` is malformed, or memory is short. */
 struct run_ctld_session *run_ctld_session_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth,
-                                               const struct hspmd_job *job, const struct hspmd_model *model, run_ctld_on_request *ask,
+                                               const struct hspmd_job *job, const struct hspmd_model_facts *facts, run_ctld_on_request *ask,
                                                run_ctld_on_risk *risk, void *context, struct hspmd_error *err);
 /* NULL is fine. The loop must run on until the session's handles are closed, and a computation under way has ended. */
 void run_ctld_session_close(struct run_ctld_session *s);

@@ -10,9 +10,9 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
-#include "common/contact.h"
 #include "common/log.h"
 #include "controller/run/loop_internal.h"
+#include "controller/run/peer_limits.h"
 
 #define STATUS_EVERY_S 10 /* greatest age of status.json while there are events */
 #define PROGRESS_EVERY_S 10
@@ -40,9 +40,9 @@ static void send_to_agent(struct loop *l, const char *node, const json_t *messag
 {
 	struct agent *a = agent_of(l, node);
 	struct hspmd_error err;
-	if (!a || !a->peer || !run_connection_send(a->peer, message, &err))
+	if (!a || !a->peer || !hspmd_peer_send(a->peer, message, &err))
 		return;
-	run_connection_close(a->peer);
+	hspmd_peer_close(a->peer);
 	a->peer = NULL;
 	struct run_event e = { .kind = EVENT_AGENT_LOST, .node = node, .text = err.text };
 	l->on_event(l, &e);
@@ -52,7 +52,7 @@ static void drop_agent(struct loop *l, const char *node)
 {
 	struct agent *a = agent_of(l, node);
 	if (a && a->peer)
-		run_connection_drain(a->peer);
+		hspmd_peer_drain(a->peer);
 	if (a)
 		a->peer = NULL;
 }
@@ -72,10 +72,10 @@ static void answer(struct loop *l, const struct run_action *x)
 			free(c);
 			return;
 		}
-		int rc = run_connection_send(c->peer, x->value, &err);
+		int rc = hspmd_peer_send(c->peer, x->value, &err);
 		if (x->last || rc) {
-			run_connection_set_data(c->peer, NULL);
-			run_connection_drain(c->peer);
+			hspmd_peer_set_data(c->peer, NULL);
+			hspmd_peer_drain(c->peer);
 			*at = c->next;
 			free(c);
 		}
@@ -295,14 +295,14 @@ static void on_signal(uv_signal_t *s, int number)
 		loop_event(l, &e);
 }
 
-/* ---- the listener */
+/* ---- peers: agents, and whoever gives commands */
 
 static bool same_text(const char *a, const char *b)
 {
 	return a && b ? !strcmp(a, b) : a == b;
 }
 
-static int on_hello(void *context, struct run_connection *peer, json_t *hello, uid_t who, json_t **welcome, struct hspmd_error *err)
+static int on_hello(void *context, struct hspmd_peer *peer, json_t *hello, uid_t who, struct hspmd_error *err)
 {
 	struct loop *l = context;
 	const char *role = json_string_value(json_object_get(hello, "role")), *node = json_string_value(json_object_get(hello, "node"));
@@ -315,27 +315,25 @@ static int on_hello(void *context, struct run_connection *peer, json_t *hello, u
 	/* A member job that got a part of a node that already takes part. */
 	if (a && a->peer && !same_text(a->job, json_string_value(json_object_get(hello, "job"))))
 		return hspmd_fail(err, "node %s takes part already, by job %s", node, a->job ? a->job : "?");
-	if (!(*welcome = json_pack("{s:s}", "job", l->o->config->job_id)))
-		return hspmd_fail_memory(err, "answering a hello");
 	return 0;
 }
 
-static void take_command(struct loop *l, struct run_connection *peer, json_t *message);
+static void take_command(struct loop *l, struct hspmd_peer *peer, json_t *message);
 
 /* An agent that connects again (same pid) has lost its connection. A new agent of the node replaces the old one, which must quit. */
 static void replace_agent(struct agent *a, json_int_t pid)
 {
 	struct hspmd_error err;
 	json_t *quit = a->peer && a->pid != pid ? json_pack("{s:s}", "type", "quit") : NULL;
-	if (a->peer && quit && !run_connection_send(a->peer, quit, &err))
-		run_connection_drain(a->peer);
+	if (a->peer && quit && !hspmd_peer_send(a->peer, quit, &err))
+		hspmd_peer_drain(a->peer);
 	else if (a->peer)
-		run_connection_close(a->peer);
+		hspmd_peer_close(a->peer);
 	json_decref(quit);
 	a->pid = pid;
 }
 
-static void on_known(void *context, struct run_connection *peer, json_t *hello)
+static void on_known(void *context, struct hspmd_peer *peer, json_t *hello)
 {
 	struct loop *l = context;
 	struct agent *a;
@@ -344,7 +342,7 @@ static void on_known(void *context, struct run_connection *peer, json_t *hello)
 		return;
 	}
 	if (!(a = agent_of(l, json_string_value(json_object_get(hello, "node"))))) {
-		run_connection_close(peer);
+		hspmd_peer_close(peer);
 		return;
 	}
 	replace_agent(a, json_integer_value(json_object_get(hello, "pid")));
@@ -352,7 +350,7 @@ static void on_known(void *context, struct run_connection *peer, json_t *hello)
 	const char *job = json_string_value(json_object_get(hello, "job"));
 	free(a->job);
 	a->job = job ? strdup(job) : NULL;
-	run_connection_set_data(peer, a);
+	hspmd_peer_set_data(peer, a);
 	struct run_event e = { .kind = EVENT_AGENT_UP, .node = a->node, .value = hello };
 	loop_event(l, &e);
 }
@@ -365,42 +363,44 @@ static bool is_agent(const struct loop *l, const void *tag)
 	return false;
 }
 
-static void take_command(struct loop *l, struct run_connection *peer, json_t *message)
+static void take_command(struct loop *l, struct hspmd_peer *peer, json_t *message)
 {
 	struct command *c = calloc(1, sizeof *c);
-	if (!c || run_connection_data(peer)) { /* one command per connection at a time */
+	if (!c || hspmd_peer_data(peer)) { /* one command per connection at a time */
 		free(c);
-		run_connection_close(peer);
+		hspmd_peer_close(peer);
 		return;
 	}
 	c->id = ++l->command_count;
 	c->peer = peer;
 	c->next = l->commands;
 	l->commands = c;
-	run_connection_set_data(peer, c);
+	hspmd_peer_set_data(peer, c);
 	struct run_event e = { .kind = EVENT_COMMAND, .id = c->id, .value = message };
 	loop_event(l, &e);
 }
 
-static void on_message(void *context, struct run_connection *peer, json_t *message)
+static int on_message(void *context, struct hspmd_peer *peer, json_t *message, struct hspmd_error *err)
 {
 	struct loop *l = context;
-	void *tag = run_connection_data(peer);
+	void *tag = hspmd_peer_data(peer);
+	(void)err;
 	if (!is_agent(l, tag)) {
 		take_command(l, peer, message);
-		return;
+		return 0;
 	}
 	struct agent *a = tag;
 	if (a->peer != peer)
-		return; /* another agent has replaced it */
+		return 0; /* another agent has replaced it */
 	struct run_event e = { .kind = EVENT_MESSAGE, .node = a->node, .value = message };
 	loop_event(l, &e);
+	return 0;
 }
 
-static void on_gone(void *context, struct run_connection *peer, const char *why)
+static void on_gone(void *context, struct hspmd_peer *peer, const char *why)
 {
 	struct loop *l = context;
-	void *tag = run_connection_data(peer);
+	void *tag = hspmd_peer_data(peer);
 	if (is_agent(l, tag)) {
 		struct agent *a = tag;
 		if (a->peer != peer)
@@ -454,63 +454,36 @@ static void open_ctld_session(struct loop *l)
 	if (!l->o->ctld)
 		return;
 	l->ctld_session =
-	        run_ctld_session_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->model, on_ctld_request, on_risk, l, &err);
+	        run_ctld_session_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->facts, on_ctld_request, on_risk, l, &err);
 	if (!l->ctld_session)
 		hspmd_warn("this job is not reported to hspmdctld: %s", err.text);
 }
 
-/* ---- contact files */
-
-static int write_contacts(struct loop *l, json_t *addresses, struct hspmd_error *err)
-{
-	char host[256] = "";
-	gethostname(host, sizeof host - 1);
-	const char *secret = hspmd_auth_secret(l->o->auth);
-	json_t *c = json_pack("{s:s, s:s, s:I, s:O, s:s, s:s*, s:s*, s:s, s:i, s:s}", "job", l->o->config->job_id, "cluster", l->o->cluster,
-	                      "user", (json_int_t)getuid(), "addresses", addresses, "auth", secret ? "cookie" : "munge", "cookie", secret,
-	                      "munge_socket", secret ? NULL : l->o->munge_socket, "host", host, "pid", (int)getpid(), "output",
-	                      l->o->output->folder);
-	if (!c)
-		return hspmd_fail_memory(err, "writing the contact file");
-	char *home = hspmd_contact_folder(NULL);
-	l->contact[0] = hspmd_asprintf("%s/contact.json", l->o->output->folder);
-	l->contact[1] = home ? hspmd_asprintf("%s/%s-%s.json", home, l->o->cluster, l->o->config->job_id) : NULL;
-	free(home);
-	int rc = l->contact[0] ? hspmd_contact_write(l->contact[0], c, err) : hspmd_fail_memory(err, "writing the contact file");
-	struct hspmd_error why;
-	if (!rc && (!l->contact[1] || hspmd_contact_write(l->contact[1], c, &why)))
-		hspmd_warn("hspmd status and its like will need the output folder in place of the job's id");
-	json_decref(c);
-	return rc;
-}
-
-static int make_agent_command(struct loop *l, json_t *addresses, struct hspmd_error *err)
-{
-	size_t n = 0, used = 0, i;
-	json_t *v;
-	while (l->o->agent_command[n])
-		n++;
-	size_t size = 1;
-	json_array_foreach(addresses, i, v)
-		size += json_string_length(v) + 1;
-	l->agent_command = calloc(1, (n + 3) * sizeof *l->agent_command + size);
-	if (!l->agent_command)
-		return hspmd_fail_memory(err, "starting agents");
-	char *text = (char *)(l->agent_command + n + 3);
-	for (i = 0; i < n; i++)
-		l->agent_command[i] = (char *)l->o->agent_command[i];
-	l->agent_command[n] = "--controller";
-	l->agent_command[n + 1] = text;
-	json_array_foreach(addresses, i, v)
-		used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "," : "", json_string_value(v));
-	return 0;
-}
-
 /* ---- start and end */
+
+static int open_server(struct loop *l, struct hspmd_error *err)
+{
+	char listen[40];
+	json_t *welcome = json_pack("{s:s}", "job", l->o->config->job_id);
+	if (!welcome)
+		return hspmd_fail_memory(err, "opening the port");
+	snprintf(listen, sizeof listen, "%s:%d", l->o->loopback ? "127.0.0.1" : "", l->o->port);
+	struct hspmd_server_options o = { .listen = listen,
+		                          .default_port = l->o->port,
+		                          .auth = l->o->auth,
+		                          .job = l->o->config->job_id,
+		                          .welcome = welcome,
+		                          .owner_only = true,
+		                          .limits = run_peer_limits,
+		                          .events = { on_hello, on_known, on_message, on_gone },
+		                          .context = l };
+	l->server = hspmd_server_open(&l->uv, &o, err);
+	json_decref(welcome);
+	return l->server ? 0 : -1;
+}
 
 static int open_all(struct loop *l, struct hspmd_error *err)
 {
-	static const struct run_listener_callbacks events = { on_hello, on_known, on_message, on_gone };
 	l->last = &l->first;
 	if (uv_loop_init(&l->uv))
 		return hspmd_fail(err, "cannot make an event loop");
@@ -523,17 +496,9 @@ static int open_all(struct loop *l, struct hspmd_error *err)
 		uv_signal_start(&l->signals[i], on_signal, ending_signals[i]);
 	}
 	l->controller = hspmd_controller_create(l->o->config, hspmd_now(), err);
-	l->listener = l->controller
-	                      ? run_listener_open(&l->uv, l->o->port, l->o->loopback, l->o->auth, l->o->config->job_id, &events, l, err)
-	                      : NULL;
-	if (!l->listener)
+	if (!l->controller || open_server(l, err))
 		return -1;
-	json_t *addresses = run_listener_addresses(l->listener);
-	int rc = !addresses                                                                   ? hspmd_fail_memory(err, "opening the port")
-	         : write_contacts(l, addresses, err) || make_agent_command(l, addresses, err) ? -1
-	                                                                                      : 0;
-	json_decref(addresses);
-	return rc;
+	return loop_publish_addresses(l, err);
 }
 
 static void on_kill(uv_timer_t *t)
@@ -546,12 +511,8 @@ static void close_all(struct loop *l)
 	l->stopping = true;
 	l->o->allocation->ops->end(l->o->allocation, l->status == 0);
 	run_ctld_session_close(l->ctld_session);
-	run_listener_close(l->listener);
-	for (int i = 0; i < 2; i++) {
-		if (l->contact[i])
-			hspmd_contact_remove(l->contact[i], getpid());
-		free(l->contact[i]);
-	}
+	hspmd_server_close(l->server);
+	loop_remove_contacts(l);
 	loop_end_children(l, SIGTERM);
 	if (l->children) {
 		uv_timer_start(&l->kill_timer, on_kill, KILL_AFTER_MS, 0);

@@ -11,7 +11,7 @@
 /* All pointers are borrowed. */
 struct run_loop_options {
 	const struct run_config *config;
-	const struct hspmd_model *model;
+	const struct hspmd_model_facts *facts;
 	struct run_allocation *allocation;
 	struct run_output *output;
 	const struct hspmd_auth *auth;

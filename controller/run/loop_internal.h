@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by loop.c (events and actions) and loop_work.c (work outside the loop's thread: solver, Slurm, processes). */
+/* Shared by loop.c (events and actions), loop_contact.c (how others find the controller) and loop_work.c (work outside the loop's thread:
+ * solver, Slurm, processes). */
 #ifndef HSPMD_RUN_LOOP_INTERNAL_H
 #define HSPMD_RUN_LOOP_INTERNAL_H
 
 #include <uv.h>
 
 #include "controller/run/loop.h"
-#include "controller/run/listener.h"
 #include "controller/run/ctld_session.h"
+#include "controller/server/server.h"
 
 struct agent {
 	struct agent *next;
 	char *node;
-	char *job;                   /* Slurm job of its step, from its hello; NULL: none */
-	struct run_connection *peer; /* NULL: not connected */
-	json_int_t pid;              /* from its hello */
+	char *job;               /* Slurm job of its step, from its hello; NULL: none */
+	struct hspmd_peer *peer; /* NULL: not connected */
+	json_int_t pid;          /* from its hello */
 };
 
 struct command {
 	struct command *next;
 	int64_t id;
-	struct run_connection *peer; /* NULL: the command is from hspmdctld */
-	int64_t ctld_id;             /* hspmdctld's id of it, if peer is NULL */
+	struct hspmd_peer *peer; /* NULL: the command is from hspmdctld */
+	int64_t ctld_id;         /* hspmdctld's id of it, if peer is NULL */
 };
 
 /* An event that waits until the controller has handled another. */
@@ -46,7 +47,7 @@ struct loop {
 	uv_loop_t uv;
 	uv_timer_t clock, poll_timer, kill_timer;
 	uv_signal_t signals[3];
-	struct run_listener *listener;
+	struct hspmd_server *server;
 	struct run_ctld_session *ctld_session; /* NULL: no hspmdctld */
 	struct hspmd_controller *controller;
 	struct agent *agents;
@@ -67,6 +68,11 @@ struct loop {
 	double status_at, progress_at;
 	char *contact[2];
 };
+
+/* loop_contact.c */
+/* Once the server listens: writes the contact files, and prepares the command that starts an agent. */
+int loop_publish_addresses(struct loop *l, struct hspmd_error *err);
+void loop_remove_contacts(struct loop *l);
 
 /* loop_work.c */
 void loop_solve(struct loop *l, int64_t id, json_t *value);

@@ -28,7 +28,7 @@ static double current_plan_step_s(const struct run_loop_options *o, const json_t
 	struct hspmd_error err;
 	struct hspmd_plan *p =
 	        json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->config->layers, &err) : NULL;
-	double step_s = p && !hspmd_evaluate(c, o->model, NULL, o->config->job->precision, p, NULL, &err) ? p->predicted.step_s : 0;
+	double step_s = p && !hspmd_evaluate(c, o->facts, NULL, o->config->job->precision, p, NULL, &err) ? p->predicted.step_s : 0;
 	hspmd_plan_destroy(p);
 	return step_s;
 }
@@ -45,8 +45,8 @@ static struct hspmd_plan *choose_by_risk(const struct run_loop_options *o, const
 	struct hspmd_error err;
 	if (!(risk.losses_per_s > 0))
 		return whole;
-	struct hspmd_plan *other = hspmd_solve(c, o->model, NULL, request, NULL, &err);
-	bool better = other && run_risk_prefers(o->config->job, o->model, c->node_count, copies, &every, &risk, whole, other);
+	struct hspmd_plan *other = hspmd_solve(c, o->facts, NULL, request, NULL, &err);
+	bool better = other && run_risk_prefers(o->config->job, o->facts, c->node_count, copies, &every, &risk, whole, other);
 	hspmd_plan_destroy(better ? whole : other);
 	return better ? other : whole;
 }
@@ -59,7 +59,7 @@ static struct hspmd_plan *settle_for(const struct run_loop_options *o, const str
 	enum hspmd_precision asked = request->precision;
 	if (whole && hspmd_plan_precision(whole, c, asked) == asked)
 		return whole;
-	struct hspmd_plan *other = hspmd_solve(c, o->model, NULL, request, NULL, err);
+	struct hspmd_plan *other = hspmd_solve(c, o->facts, NULL, request, NULL, err);
 	if (whole && (!other || hspmd_plan_precision(other, c, asked) != asked)) {
 		hspmd_plan_destroy(other);
 		return whole;
@@ -94,7 +94,7 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *input, struct
 	whole.max_zero_stage = 0;
 	request.caps = &whole;
 	if (c)
-		plan = hspmd_search_plan(c, o->model, NULL, &request, NULL, NULL, err);
+		plan = hspmd_search_plan(c, o->facts, NULL, &request, NULL, NULL, err);
 	request.caps = NULL;
 	bool any = plan != NULL;
 	if (c)

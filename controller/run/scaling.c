@@ -59,7 +59,7 @@ static const json_t *first_class(const json_t *cluster)
 }
 
 /* Tokens per second on n nodes of one class; 0: there is no plan; -1 and err: the cluster is invalid. */
-static double solve(const json_t *cluster, const json_t *devices, int n, const struct hspmd_model *model, const struct hspmd_job *job,
+static double solve(const json_t *cluster, const json_t *devices, int n, const struct hspmd_model_facts *facts, const struct hspmd_job *job,
                     double limit_s, struct hspmd_error *err)
 {
 	json_t *part = run_scaling_cluster(cluster, devices, n, err);
@@ -67,7 +67,7 @@ static double solve(const json_t *cluster, const json_t *devices, int n, const s
 	struct hspmd_solve_request request = {
 		.global_batch = (int)job->global_batch, .seq_len = (int)job->seq_len, .precision = job->precision, .time_limit_s = limit_s
 	};
-	struct hspmd_plan *plan = c ? hspmd_search_plan(c, model, NULL, &request, NULL, NULL, err) : NULL;
+	struct hspmd_plan *plan = c ? hspmd_search_plan(c, facts, NULL, &request, NULL, NULL, err) : NULL;
 	double rate = c ? 0 : -1;
 	if (plan && plan->predicted.step_s > 0)
 		rate = (double)job->global_batch * (double)job->seq_len / plan->predicted.step_s;
@@ -77,13 +77,13 @@ static double solve(const json_t *cluster, const json_t *devices, int n, const s
 	return rate;
 }
 
-int run_scaling_curve(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, double *curve,
+int run_scaling_curve(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s, double *curve,
                       int max, struct hspmd_error *err)
 {
 	int done = 0;
 	double before = 0;
 	for (int n = 1; done < max;) {
-		double rate = solve(cluster, first_class(cluster), n, model, job, limit_s, err);
+		double rate = solve(cluster, first_class(cluster), n, facts, job, limit_s, err);
 		if (rate < 0)
 			return done ? done : -1;
 		for (int k = done + 1; k <= n; k++)
@@ -100,11 +100,11 @@ int run_scaling_curve(const json_t *cluster, const struct hspmd_model *model, co
 }
 
 /* The smallest power of two of nodes of the first class on which the model fits, and *rate of a plan on them; 0: more than LEAST_MAX. */
-static int least_nodes(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, double *rate,
+static int least_nodes(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s, double *rate,
                        struct hspmd_error *err)
 {
 	for (int n = 1; n <= LEAST_MAX; n *= 2) {
-		*rate = solve(cluster, first_class(cluster), n, model, job, limit_s, err);
+		*rate = solve(cluster, first_class(cluster), n, facts, job, limit_s, err);
 		if (*rate != 0)
 			return *rate < 0 ? -1 : n;
 	}
@@ -133,12 +133,12 @@ static int name_class(const json_t *entry, struct run_node_class *class, struct 
 	return 0;
 }
 
-int run_relative_speeds(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s,
+int run_relative_speeds(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s,
                         struct run_node_class *classes, int max, struct hspmd_error *err)
 {
 	const json_t *nodes = json_object_get(cluster, "nodes"), *entry;
 	double base = 0;
-	int count = 0, n = least_nodes(cluster, model, job, limit_s, &base, err);
+	int count = 0, n = least_nodes(cluster, facts, job, limit_s, &base, err);
 	size_t i;
 	if (n < 0)
 		return -1;
@@ -146,7 +146,7 @@ int run_relative_speeds(const json_t *cluster, const struct hspmd_model *model, 
 		if (count == max || seen_before(nodes, i))
 			continue;
 		classes[count] = (struct run_node_class){ .relative_speed = 1 };
-		double rate = count && n ? solve(cluster, json_object_get(entry, "devices"), n, model, job, limit_s, err) : base;
+		double rate = count && n ? solve(cluster, json_object_get(entry, "devices"), n, facts, job, limit_s, err) : base;
 		if (rate < 0 || name_class(entry, &classes[count], err) < 0)
 			return -1;
 		if (n)

@@ -7,7 +7,7 @@
 
 #include "common/error.h"
 #include "common/format/job.h"
-#include "common/format/model.h"
+#include "common/format/model_facts.h"
 
 #define RUN_SCALING_MAX 256 /* nodes */
 
@@ -20,12 +20,12 @@ struct run_node_class {
 /* Fills curve[0 .. max): [i] is the rate on i + 1 nodes of the cluster's first class: its own nodes, then copies of the last one. Only some
  * sizes are solved, each within limit_s; the values between are interpolated linearly. A size without a plan has rate 0. Returns the number
  * of values (less than max if larger sizes cannot be solved), or -1 and err. Blocks for long: not to be called on the event loop. */
-int run_scaling_curve(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, double *curve,
+int run_scaling_curve(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s, double *curve,
                       int max, struct hspmd_error *err);
 
 /* Fills in the cluster's classes of nodes, in the cluster's order. To compare them, plans are solved for the smallest power of two of nodes
  * (16 at most) on which the model fits. Returns their number, at most max; -1 and err. Blocks for long. */
-int run_relative_speeds(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s,
+int run_relative_speeds(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s,
                         struct run_node_class *classes, int max, struct hspmd_error *err);
 
 /* Makes a cluster file's value with the first n nodes of one class (and copies of the last, if there are fewer), one node per entry.

@@ -13,6 +13,7 @@
 #include "common/hostlist.h"
 #include "controller/slurm/libslurm_internal.h"
 
+#define END_MOST_S (10 * 366 * 86400.0) /* longer than any job; one without a limit has an end a year after its start */
 #define NODES_MAX 65536
 
 static char *text(const char *from, bool *failed)
@@ -61,17 +62,19 @@ static const char *over(uint32_t state)
 	}
 }
 
-/* GRES for which the site does no accounting are missing in tres_alloc_str. */
-static bool holds_gres(const job_info_t *from)
-{
-	bool listed = from->tres_alloc_str && strstr(from->tres_alloc_str, "gres/");
-	return listed || (from->gres_total && *from->gres_total) ||
-	       (from->gres_detail_cnt > 0 && from->gres_detail_str && from->gres_detail_str[0]);
-}
-
 static bool is_there(const char *text)
 {
 	return text && *text;
+}
+
+/* GRES for which the site does no accounting are missing in tres_alloc_str. */
+static bool holds_gres(const job_info_t *from)
+{
+	bool holds = (from->tres_alloc_str && strstr(from->tres_alloc_str, "gres/")) || is_there(from->gres_total);
+	/* One text per node; a node may hold none. */
+	for (uint32_t i = 0; !holds && from->gres_detail_str && i < from->gres_detail_cnt; i++)
+		holds = is_there(from->gres_detail_str[i]);
+	return holds;
 }
 
 /* Returns the GRES requested per node; if they were requested in another way, those of the first node: "gpu:fake:2(IDX:0-1)" without the
@@ -94,6 +97,12 @@ static char *gres_of_a_node(const job_info_t *from, bool *failed)
 	return copy;
 }
 
+/* Slurm computes some ends with 32 bits, without a sign: an end that has passed a minute ago is then 136 years away. */
+static time_t end_of(const job_info_t *from)
+{
+	return difftime(from->end_time, from->start_time) > END_MOST_S ? 0 : from->end_time;
+}
+
 static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_error *err)
 {
 	struct hspmd_slurm_job *j = calloc(1, sizeof *j);
@@ -107,7 +116,7 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 			.priority = from->priority,
 			.restarts = from->restart_cnt,
 			.start = from->start_time,
-			.end = from->end_time,
+			.end = end_of(from),
 			.resized = from->resize_time,
 			.preempted = from->preempt_time,
 			.holds_gres = holds_gres(from),

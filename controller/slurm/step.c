@@ -7,7 +7,45 @@
 #include "common/hostlist.h"
 #include "controller/slurm/job.h"
 
-#define FIXED_ARGUMENTS 19
+#define FIXED_ARGUMENTS 17
+
+/* Options of the batch job, and defaults of a user's or a site's, that srun reads from its environment and that would give the agents less
+ * of a node than the job holds, or another layout of tasks: for tasks of the user's own, not for one agent per node. */
+static const char *const unset[] = {
+	/* The list at the start of the job: srun takes it for the job's size even if --nodelist names nodes added since. */
+	"SLURM_JOB_NODELIST",
+	"SLURM_CPUS_PER_TASK",
+	"SRUN_CPUS_PER_TASK",
+	"SLURM_CPUS_PER_GPU",
+	"SLURM_GPUS",
+	"SLURM_GPUS_PER_TASK",
+	"SLURM_GPUS_PER_SOCKET",
+	"SLURM_GPU_BIND",
+	"SLURM_TRES_PER_TASK",
+	"SLURM_TRES_BIND",
+	"SLURM_NTASKS_PER_CORE",
+	"SLURM_NTASKS_PER_GPU",
+	"SLURM_NTASKS_PER_NODE",
+	"SLURM_NTASKS_PER_SOCKET",
+	"SLURM_NTASKS_PER_TRES",
+	"SLURM_CPU_BIND",
+	"SLURM_MEM_BIND",
+	"SLURM_HINT",
+	"SLURM_THREADS_PER_CORE",
+	"SLURM_CORE_SPEC",
+	"SLURM_THREAD_SPEC",
+	"SLURM_DISTRIBUTION",
+	"SLURM_HOSTFILE",
+	"SLURM_EXACT",
+	"SLURM_EXCLUSIVE",
+	"SLURM_OVERCOMMIT",
+	"SLURM_RESV_PORTS",
+	"SLURM_SPREAD_JOB",
+	"SLURM_TIMELIMIT",
+	"SLURM_MULTI_PROG",
+};
+#define UNSET_COUNT (sizeof unset / sizeof *unset)
+#define UNSET_TEXT (UNSET_COUNT * 40)
 
 /* Allocates one block for the array and the strings that are made here. */
 static char **lay_out(size_t arguments, size_t text, char **end)
@@ -31,7 +69,7 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 	while (step->command[arguments])
 		arguments++;
 	char *nodes = hspmd_hostlist_fold(step->nodes, step->node_count), count[16], job[16], *end;
-	char **list = nodes ? lay_out(FIXED_ARGUMENTS + arguments + 1, strlen(nodes) + 128, &end) : NULL;
+	char **list = nodes ? lay_out(FIXED_ARGUMENTS + UNSET_COUNT + arguments + 1, strlen(nodes) + 128 + UNSET_TEXT, &end) : NULL;
 	if (!list) {
 		free(nodes);
 		hspmd_fail_memory(err, "starting a step");
@@ -39,10 +77,9 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 	}
 	snprintf(count, sizeof count, "%d", step->node_count);
 	snprintf(job, sizeof job, "%u", step->job);
-	/* srun takes SLURM_JOB_NODELIST, the list at the start of the job, for the job's size even if --nodelist names nodes added
-	 * since. */
 	list[n++] = "env";
-	list[n++] = "--unset=SLURM_JOB_NODELIST";
+	for (size_t i = 0; i < UNSET_COUNT; i++)
+		list[n++] = put(&end, "--unset=", unset[i]);
 	list[n++] = "srun";
 	list[n++] = put(&end, "--jobid=", job);
 	list[n++] = put(&end, "--nodelist=", nodes);

@@ -25,7 +25,7 @@
 
 /* Find the fastest plan, as hspmd_search_plan does. If no plan fits in memory, the error says what is short, where, by how much, and the
  * smallest change that would be enough; finding that out takes a few seconds more. */
-struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
                                const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err);
 
 #endif

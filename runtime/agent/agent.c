@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/agent/agent.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
@@ -12,7 +14,9 @@
 #include "common/shm_dir.h"
 #include "runtime/agent/agent_internal.h"
 
+#define FIRST_CONNECT_S 90.0 /* for the first connection, if the controller is crowded: it waits longer for its agents */
 #define RECONNECT_S 1.0
+#define RECONNECT_MOST_S 8.0
 #define TICK_MS 100
 #define QUIT_S 10.0 /* for workers to end by themselves */
 
@@ -203,6 +207,22 @@ static const struct agent_callbacks callbacks = {
 	.worker_exited = on_worker_exited,
 };
 
+/* All agents of a large job call at the same moment, and the controller has room for some of the calls. The others call again after a random
+ * time, so that the calls spread out. */
+static int connect_first(struct agent *a, struct hspmd_error *err)
+{
+	double until = hspmd_now() + FIRST_CONNECT_S, mean = RECONNECT_S / 2;
+	unsigned seed = (unsigned)getpid() ^ (unsigned)(hspmd_unix_time() * 1e6);
+	while (agent_connect(a, err)) {
+		double wait = mean * (0.5 + (double)rand_r(&seed) / RAND_MAX);
+		if (!a->again || hspmd_now() + wait > until)
+			return -1;
+		nanosleep(&(struct timespec){ .tv_sec = (time_t)wait, .tv_nsec = (long)(1e9 * (wait - floor(wait))) }, NULL);
+		mean = fmin(2 * mean, RECONNECT_MOST_S);
+	}
+	return 0;
+}
+
 static int run(struct agent *a)
 {
 	struct hspmd_error err;
@@ -217,7 +237,7 @@ static int run(struct agent *a)
 	uv_signal_init(&a->loop, &a->term);
 	uv_signal_init(&a->loop, &a->interrupt);
 	a->timer.data = a->term.data = a->interrupt.data = a;
-	if (agent_connect(a, &err)) {
+	if (connect_first(a, &err)) {
 		hspmd_error_log("the controller cannot be reached: %s", err.text);
 		a->status = 1;
 	} else {

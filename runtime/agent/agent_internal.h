@@ -45,6 +45,7 @@ struct agent {
 	struct hspmd_stream *stream; /* to the controller; NULL: no connection */
 	double lost_at, reconnect_at;
 	bool polling, quitting, told_to_leave;
+	bool again; /* after agent_connect has failed: the controller had no room, and may have later */
 	double quit_by;
 	int status;
 	struct agent_worker *workers;
@@ -57,7 +58,7 @@ struct agent {
 /* ---- controller_link.c: the connection to the controller */
 
 /* Try each of the controller's addresses once, then send the messages that waited. Blocks for at most 10 s per address (connecting, then
- * authentication). 0, or -1 and err of the last address. */
+ * authentication). 0, or -1, err of the last address, and a->again. */
 int agent_connect(struct agent *a, struct hspmd_error *err);
 /* Send to the controller; steals the message. Without a connection the message waits for the next one. NULL (no memory): only logged. */
 void agent_send(struct agent *a, json_t *message);

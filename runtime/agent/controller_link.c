@@ -122,14 +122,16 @@ static void send_list(struct agent *a, json_t *list)
 	json_decref(list);
 }
 
-/* Connect to one of the controller's addresses. */
+/* Connect to one of the controller's addresses. Sets a->again if a later call may succeed. */
 static struct hspmd_stream *connect_one(struct agent *a, const char *address, struct hspmd_error *err)
 {
 	json_t *only = json_pack("[s]", address);
 	int fd = only ? hspmd_connect_any(only, GREETING_S, err) : hspmd_fail_memory(err, "calling the controller");
 	struct hspmd_stream *s = fd < 0 ? NULL : hspmd_stream_create(fd, HSPMD_WIRE_MAX, UNSENT_MAX, err);
 	json_decref(only);
-	if (s && authenticate(a, s, err)) {
+	int status = s ? authenticate(a, s, err) : 0;
+	a->again |= status == HSPMD_AUTH_AGAIN;
+	if (status) {
 		hspmd_stream_destroy(s);
 		s = NULL;
 	}
@@ -143,6 +145,7 @@ int agent_connect(struct agent *a, struct hspmd_error *err)
 	if (!list)
 		return hspmd_fail_memory(err, "calling the controller");
 	hspmd_fail(err, "no address of the controller");
+	a->again = false;
 	for (char *at = strtok_r(list, ",", &save); at && !a->stream; at = strtok_r(NULL, ",", &save))
 		a->stream = connect_one(a, at, err);
 	free(list);

@@ -154,10 +154,6 @@ static json_t *binding_of(const struct agent *a, const char *device)
 static int start_process(struct agent_worker *w, int end, struct hspmd_error *err)
 {
 	const char *cpus = json_string_value(json_object_get(binding_of(w->agent, w->device), "cpus"));
-	char exe[4096];
-	size_t size = sizeof exe;
-	if (uv_exepath(exe, &size))
-		return hspmd_fail(err, "cannot find this program's own file");
 	char *args[] = { "hspmd", "worker", "--cpus", (char *)cpus, NULL };
 	if (!cpus)
 		args[2] = NULL;
@@ -165,7 +161,8 @@ static int start_process(struct agent_worker *w, int end, struct hspmd_error *er
 	for (int i = 1; i < 3; i++)
 		stdio[i] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = i };
 	stdio[3] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = end };
-	uv_process_options_t o = { .file = exe, .args = args, .stdio = stdio, .stdio_count = 4, .exit_cb = on_exit_of_worker };
+	/* This very program, also after an upgrade has put another one in its place. */
+	uv_process_options_t o = { .file = "/proc/self/exe", .args = args, .stdio = stdio, .stdio_count = 4, .exit_cb = on_exit_of_worker };
 	w->process.data = w;
 	int failed = uv_spawn(&w->agent->loop, &w->process, &o);
 	return failed ? hspmd_fail(err, "the worker of %s cannot be started: %s", w->device, uv_strerror(failed)) : 0;

@@ -2,7 +2,6 @@
 #include "runtime/comm/socket_connection.h"
 
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/tcp.h"
 
 /* If there are several addresses, one that does not answer is abandoned after this time. */
 #define ROUTE_S 3.0
@@ -60,19 +60,6 @@ static void watch(struct hspmd_socket_connection *l, bool write)
 	epoll_ctl(l->epoll, EPOLL_CTL_MOD, l->fd, &e);
 }
 
-/* The kernel closes a connection to a silent peer on another machine after a while. */
-static void tune(int fd, double timeout_s)
-{
-	int on = 1, idle = 5, between = 2, probes = 3;
-	unsigned limit_ms = timeout_s > 3600 ? 3600000u : (unsigned)(timeout_s * 1000) + 1;
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between, sizeof between);
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
-}
-
 /* Start to connect to the current endpoint; 0: in progress, otherwise errno. */
 static int try_endpoint(struct hspmd_socket_connection *l)
 {
@@ -82,7 +69,7 @@ static int try_endpoint(struct hspmd_socket_connection *l)
 	if (l->fd < 0)
 		return errno;
 	if (r->name.ss_family != AF_UNIX)
-		tune(l->fd, l->timeout_s);
+		hspmd_tcp_keep_alive(l->fd, l->timeout_s);
 	int rv = connect(l->fd, (const struct sockaddr *)&r->name, r->length);
 	if (rv && errno == EAGAIN) {
 		/* The listener's queue is full; connecting to a Unix socket does not wait for it. */

@@ -38,6 +38,15 @@ static int refuse(struct hspmd_graph *g)
 	return -1;
 }
 
+/* FNV-1a (Fowler, Noll and Vo). */
+static uint64_t hash_of(const char *name)
+{
+	uint64_t hash = 0xcbf29ce484222325u;
+	for (; *name; name++)
+		hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+	return hash;
+}
+
 /* Takes ownership of name (NULL: memory was short when it was made). */
 static int add_tensor(struct hspmd_graph *g, char *name, enum hspmd_tensor_role role, enum hspmd_dtype dtype, struct hspmd_shape shape,
                       int layer)
@@ -49,6 +58,7 @@ static int add_tensor(struct hspmd_graph *g, char *name, enum hspmd_tensor_role 
 	}
 	g->tensors[g->tensor_count] = (struct hspmd_tensor){
 		.name = name,
+		.name_hash = hash_of(name),
 		.role = role,
 		.dtype = dtype,
 		.shape = shape,
@@ -301,8 +311,9 @@ int hspmd_graph_differentiate(struct hspmd_graph *g)
 
 int hspmd_graph_find(const struct hspmd_graph *g, const char *name)
 {
+	uint64_t hash = hash_of(name);
 	for (size_t i = 0; i < g->tensor_count; i++)
-		if (!strcmp(g->tensors[i].name, name))
+		if (g->tensors[i].name_hash == hash && !strcmp(g->tensors[i].name, name))
 			return (int)i;
 	return -1;
 }

@@ -5,6 +5,8 @@
 #ifndef HSPMD_GRAPH_GRAPH_H
 #define HSPMD_GRAPH_GRAPH_H
 
+#include <stdint.h>
+
 #include "common/error.h"
 #include "runtime/annotation/annotation.h"
 #include "runtime/tensor/dtype.h"
@@ -23,6 +25,7 @@ enum hspmd_tensor_role {
 
 struct hspmd_tensor {
 	char *name; /* parameters: the Hugging Face name; unique */
+	uint64_t name_hash;
 	enum hspmd_tensor_role role;
 	enum hspmd_dtype dtype;
 	struct hspmd_shape shape;

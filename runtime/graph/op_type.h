@@ -49,6 +49,9 @@ struct hspmd_op_type {
 	int (*backward)(struct hspmd_graph *g, const struct hspmd_op *op);
 	/* Cost of one call: floating-point operations and bytes moved. The shapes of inputs and outputs are set. */
 	void (*cost)(const struct hspmd_op_view *v, double *flops, double *bytes);
+	/* Most bytes of values within the operator that a device needs while it runs, if they are not small. at_once: on a device that
+	 * computes all parts of the operator at once (a GPU). NULL: they are small. */
+	double (*workspace)(const struct hspmd_op_view *v, bool at_once);
 	/* Per output: 1 + the input whose buffer it may take if that input is not read later (every device's kernel allows it), 0: none. */
 	signed char in_place[HSPMD_OP_MAX_IO];
 	signed char loss_output; /* 1 + the scalar F64 output that is a part of the loss: the backward pass starts from it. 0: none */

@@ -62,10 +62,23 @@ double hspmd_middle_mean(double *values, int count)
 
 /* ---- preparing */
 
-static int blocks_to_measure(const struct hspmd_model *m, int tp)
+static double params_of(const struct hspmd_model_facts *f, int layer)
 {
-	int64_t state = hspmd_model_layer_params(m, 1) * STATE_OF_PARAMETER / tp, blocks = STATE_BYTES / (state > 0 ? state : 1) + 1;
-	blocks = blocks < BLOCKS_MIN ? BLOCKS_MIN : blocks;
+	const struct hspmd_layer_facts *l = hspmd_model_layer_facts(f, layer);
+	return l->params.replicated + l->params.sharded;
+}
+
+static double flops_of(const struct hspmd_model_facts *f, int layer)
+{
+	const struct hspmd_layer_facts *l = hspmd_model_layer_facts(f, layer);
+	const struct hspmd_layer_pass *forward = &l->forward[HSPMD_FACTS_FP32], *backward = &l->backward[HSPMD_FACTS_FP32];
+	return forward->flops.replicated + forward->flops.sharded + backward->flops.replicated + backward->flops.sharded;
+}
+
+static int blocks_to_measure(const struct hspmd_model *m, const struct hspmd_model_facts *f, int tp)
+{
+	double state = params_of(f, 1) * STATE_OF_PARAMETER / tp, blocks = floor((double)STATE_BYTES / fmax(state, 1)) + 1;
+	blocks = fmax(blocks, BLOCKS_MIN);
 	return blocks < m->block_count ? (int)blocks : m->block_count;
 }
 
@@ -91,14 +104,12 @@ static int make_plan(struct hspmd_trial *t, const int *group, int tp, int micro_
 
 struct hspmd_trial_estimate hspmd_trial_estimate(const struct hspmd_measure_context *context, int tp, int micro_batch)
 {
-	const struct hspmd_model *m = context->model;
+	const struct hspmd_model_facts *f = context->facts;
 	const struct hspmd_device_type *type = &context->cluster->types[context->cluster->devices[context->device].type];
-	int blocks = blocks_to_measure(m, tp), head = hspmd_model_layers(m) - 1;
+	int blocks = blocks_to_measure(context->model, f, tp), head = f->layer_count - 1;
 	double rate = type->tflops[HSPMD_PRECISION_FP32] > 0 ? type->tflops[HSPMD_PRECISION_FP32] : type->peak_tflops[HSPMD_PRECISION_FP32];
-	double flops = 3 * (hspmd_model_layer_flops(m, head, context->seq_len) + blocks * hspmd_model_layer_flops(m, 1, context->seq_len));
-	double state =
-	        (double)(hspmd_model_layer_params(m, 0) + hspmd_model_layer_params(m, head) + blocks * hspmd_model_layer_params(m, 1)) *
-	        STATE_OF_PARAMETER;
+	double flops = flops_of(f, head) + blocks * flops_of(f, 1);
+	double state = (params_of(f, 0) + params_of(f, head) + blocks * params_of(f, 1)) * STATE_OF_PARAMETER;
 	struct hspmd_trial_estimate g = { .start_s = state / tp / FIRST_TOUCH,
 		                          .step_s = STATE_PASSES * state / tp / (type->gbytes_per_s * 1e9) };
 	if (rate > 0)
@@ -175,7 +186,7 @@ struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_context *conte
 	}
 	t->context = context;
 	t->model = *context->model;
-	t->model.block_count = blocks_to_measure(context->model, tp);
+	t->model.block_count = blocks_to_measure(context->model, context->facts, tp);
 	struct hspmd_graph_source source = hspmd_graph_source_model(&t->model);
 	if (make_plan(t, group, tp, micro_batch, err))
 		goto fail;

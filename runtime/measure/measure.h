@@ -15,6 +15,7 @@
 #include "runtime/comm/transport.h"
 #include "runtime/device/device.h"
 #include "runtime/topology/topology.h"
+#include "runtime/facts/facts.h"
 
 enum hspmd_layer_kind { HSPMD_LAYER_EMBEDDING, HSPMD_LAYER_BLOCK, HSPMD_LAYER_HEAD, HSPMD_LAYER_KIND_COUNT };
 
@@ -24,6 +25,7 @@ enum hspmd_layer_time { HSPMD_TIME_FORWARD, HSPMD_TIME_BACKWARD, HSPMD_TIME_OPTI
 /* The measuring device's context. All pointers are borrowed. Transport ranks are the cluster's device numbers. */
 struct hspmd_measure_context {
 	const struct hspmd_model *model;
+	const struct hspmd_model_facts *facts; /* of the model, for samples of seq_len tokens */
 	const struct hspmd_cluster *cluster;
 	int device; /* own number */
 	struct hspmd_device *dev;

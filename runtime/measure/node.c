@@ -139,11 +139,11 @@ static int answer_measure(struct self *s, struct hspmd_error *err)
 	return rv;
 }
 
-static void run_device(int fd, const struct hspmd_binding *where, const struct hspmd_model *model,
+static void run_device(int fd, const struct hspmd_binding *where, const struct hspmd_model *model, const struct hspmd_model_facts *facts,
                        const struct hspmd_measure_options *options, double began)
 {
 	struct hspmd_error err = { "" };
-	struct self s = { .context = { .model = model, .seq_len = options->seq_len, .began = began }, .options = options, .fd = fd };
+	struct self s = { .context = { .model = model, .facts = facts, .seq_len = options->seq_len, .began = began }, .options = options, .fd = fd };
 	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_names[where->kind], &err);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_NAME, "hspmd-device"); /* visible in process listings */
@@ -162,7 +162,7 @@ static void run_device(int fd, const struct hspmd_binding *where, const struct h
 
 /* ---- the node's side */
 
-static int start_devices(struct node *n, const struct hspmd_model *model, struct hspmd_error *err)
+static int start_devices(struct node *n, const struct hspmd_model *model, const struct hspmd_model_facts *facts, struct hspmd_error *err)
 {
 	n->devices = hspmd_calloc((size_t)n->topology->binding_count, sizeof *n->devices);
 	if (!n->devices)
@@ -180,7 +180,7 @@ static int start_devices(struct node *n, const struct hspmd_model *model, struct
 			close(ends[0]);
 			for (int i = 0; i < n->count; i++)
 				close(n->devices[i].fd);
-			run_device(ends[1], &n->topology->bindings[n->count], model, n->options, n->began);
+			run_device(ends[1], &n->topology->bindings[n->count], model, facts, n->options, n->began);
 		}
 		close(ends[1]);
 		d->fd = ends[0];
@@ -347,8 +347,9 @@ int hspmd_measure_cluster(const struct hspmd_topology_options *look, const struc
 	bool wanted = is_first_of_node();
 	*cluster = NULL;
 	*rows = NULL;
-	n.topology = wanted ? hspmd_topology_discover(look, &missing) : NULL;
-	if (n.topology && start_devices(&n, model, &missing)) {
+	struct hspmd_model_facts *facts = wanted ? hspmd_model_facts_of(model, options->seq_len, &missing) : NULL;
+	n.topology = facts ? hspmd_topology_discover(look, &missing) : NULL;
+	if (n.topology && start_devices(&n, model, facts, &missing)) {
 		end_devices(&n, false);
 		n.devices = NULL;
 		n.count = 0;
@@ -366,5 +367,6 @@ int hspmd_measure_cluster(const struct hspmd_topology_options *look, const struc
 		*err = missing;
 	end_devices(&n, !rv);
 	hspmd_topology_destroy(n.topology);
+	hspmd_model_facts_destroy(facts);
 	return rv;
 }

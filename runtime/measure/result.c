@@ -24,6 +24,7 @@ struct cell {
 
 struct result {
 	const struct hspmd_model *model;
+	struct hspmd_model_facts *facts; /* owned */
 	const json_t *rows;
 	int seq_len;
 	struct hspmd_cluster *cluster;
@@ -193,11 +194,10 @@ static int fill_layers(struct result *r, struct hspmd_error *err)
 	for (int l = 0; l < layers; l++, p->layer_count++) {
 		enum hspmd_layer_kind k = kind_of(r, l);
 		struct hspmd_profile_layer *at = &p->layers[l];
-		at->params = (double)hspmd_model_layer_params(m, l);
+		const struct hspmd_layer_facts *f = hspmd_model_layer_facts(r->facts, l);
 		/* Listed with both layers; "tied" says that it is the same parameter. */
-		if (m->tied && k == HSPMD_LAYER_HEAD)
-			at->params += (double)m->vocab * (double)m->hidden;
-		at->output_elems = (double)hspmd_model_layer_output(m, l, r->seq_len);
+		at->params = f->params.replicated + f->params.sharded + r->facts->ties[l].params;
+		at->output_elems = f->output_elements;
 		at->activation_bytes = r->kept[k];
 		at->name = k == HSPMD_LAYER_EMBEDDING ? strdup("embedding")
 		           : k == HSPMD_LAYER_HEAD    ? strdup("head")
@@ -280,11 +280,14 @@ struct hspmd_profile *hspmd_measure_profile(const struct hspmd_model *model, con
 {
 	struct result r = { .model = model, .rows = rows, .seq_len = seq_len, .cluster = cluster, .profile = calloc(1, sizeof *r.profile) };
 	int rv = r.profile ? read_rows(&r, err) : hspmd_fail_memory(err, "writing the profile");
+	if (!rv && !(r.facts = hspmd_model_facts_of(model, seq_len, err)))
+		rv = -1;
 	if (!rv)
 		set_slowdowns(&r);
 	if (!rv && (fill_layers(&r, err) || fill_times(&r, err) || hspmd_measure_fill_links(rows, cluster, err)))
 		rv = -1;
 	free(r.cells);
+	hspmd_model_facts_destroy(r.facts);
 	if (rv) {
 		hspmd_profile_destroy(r.profile);
 		return NULL;

@@ -79,7 +79,7 @@ void hspmd_decoder_read_window(struct hspmd_json *root, struct hspmd_model *m, i
 void hspmd_decoder_refuse_biases(struct hspmd_json *root, struct hspmd_decoder *d, bool qkv);
 /* num_experts_per_tok and the experts' number under `key`. `aux`: default of router_aux_loss_coef. */
 void hspmd_decoder_read_experts(struct hspmd_json *root, struct hspmd_decoder *d, const char *key, int count, int per_token, double aux);
-/* Checks values against one another, and fills the sizes of *m. */
+/* Checks values against one another, and fills what *m has of them. */
 void hspmd_decoder_check(struct hspmd_json *root, struct hspmd_model *m);
 
 /* The model's decoder. */

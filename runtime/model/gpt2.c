@@ -5,7 +5,7 @@
 
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
-#include "runtime/model/weight_places.h"
+#include "runtime/model/weight_pieces.h"
 
 static void read_sizes(struct hspmd_json *root, struct hspmd_model *m, struct hspmd_decoder *d)
 {
@@ -99,7 +99,7 @@ static void place_joined(const struct hspmd_model *m, const struct hspmd_shape *
 {
 	(void)m;
 	(void)ours;
-	hspmd_place_joined(piece);
+	hspmd_piece_joined(piece);
 }
 
 static const struct hspmd_weight_name weights[] = { { ".c_attn.", ".c_attn.", place_joined }, { 0 } };

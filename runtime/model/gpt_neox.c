@@ -5,7 +5,7 @@
 
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
-#include "runtime/model/weight_places.h"
+#include "runtime/model/weight_pieces.h"
 
 struct neox {
 	struct hspmd_decoder d;
@@ -48,7 +48,6 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	n->d.rope[0].theta = hspmd_json_number_or(root, "rotary_emb_base", HSPMD_JSON_POSITIVE, 1e18, 1e4);
 	hspmd_rope_read(root, NULL, m->max_positions, &n->d.rope[0]);
 	hspmd_decoder_check(root, m);
-	m->gated = false;
 }
 
 static int mlp(struct hspmd_builder *b, int x)
@@ -87,19 +86,19 @@ static void build(struct hspmd_builder *b)
 static void place_q(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)ours;
-	hspmd_place_interleaved(piece, 0, 3, hspmd_decoder_of(m)->head_dim);
+	hspmd_piece_interleaved(piece, 0, 3, hspmd_decoder_of(m)->head_dim);
 }
 
 static void place_k(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)ours;
-	hspmd_place_interleaved(piece, 1, 3, hspmd_decoder_of(m)->head_dim);
+	hspmd_piece_interleaved(piece, 1, 3, hspmd_decoder_of(m)->head_dim);
 }
 
 static void place_v(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)ours;
-	hspmd_place_interleaved(piece, 2, 3, hspmd_decoder_of(m)->head_dim);
+	hspmd_piece_interleaved(piece, 2, 3, hspmd_decoder_of(m)->head_dim);
 }
 
 static const struct hspmd_weight_name weights[] = {

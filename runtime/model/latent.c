@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "runtime/model/fields.h"
-#include "runtime/model/weight_places.h"
+#include "runtime/model/weight_pieces.h"
 
 #define LATENT_EPS 1e-6 /* of the norms of latent vectors, whatever rms_norm_eps is */
 
@@ -171,42 +171,42 @@ static void place_q_nope(const struct hspmd_model *m, const struct hspmd_shape *
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_place_blocks(piece, 0, l->nope, l->nope + l->rotated);
+	hspmd_piece_blocks(piece, 0, l->nope, l->nope + l->rotated);
 }
 
 static void place_q_rope(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_place_blocks(piece, l->nope, l->rotated, l->nope + l->rotated);
+	hspmd_piece_blocks(piece, l->nope, l->rotated, l->nope + l->rotated);
 }
 
 static void place_k(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_place_blocks(piece, 0, l->nope, l->nope + l->values);
+	hspmd_piece_blocks(piece, 0, l->nope, l->nope + l->values);
 }
 
 static void place_v(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_place_blocks(piece, l->nope, l->values, l->nope + l->values);
+	hspmd_piece_blocks(piece, l->nope, l->values, l->nope + l->values);
 }
 
 static void place_latent(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_place_rows(piece, 0, l->kv_rank + l->rotated);
+	hspmd_piece_rows(piece, 0, l->kv_rank + l->rotated);
 }
 
 static void place_k_rope(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_place_rows(piece, l->kv_rank, l->kv_rank + l->rotated);
+	hspmd_piece_rows(piece, l->kv_rank, l->kv_rank + l->rotated);
 }
 
 const struct hspmd_weight_name hspmd_latent_weights[] = {

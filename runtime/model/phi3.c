@@ -5,7 +5,7 @@
 
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
-#include "runtime/model/weight_places.h"
+#include "runtime/model/weight_pieces.h"
 
 static void read(struct hspmd_json *root, struct hspmd_model *m)
 {
@@ -39,33 +39,33 @@ static int64_t qkv_rows(const struct hspmd_decoder *d)
 static void place_q(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)ours;
-	hspmd_place_rows(piece, 0, qkv_rows(hspmd_decoder_of(m)));
+	hspmd_piece_rows(piece, 0, qkv_rows(hspmd_decoder_of(m)));
 }
 
 static void place_k(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_decoder *d = hspmd_decoder_of(m);
 	(void)ours;
-	hspmd_place_rows(piece, d->heads * d->head_dim, qkv_rows(d));
+	hspmd_piece_rows(piece, d->heads * d->head_dim, qkv_rows(d));
 }
 
 static void place_v(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_decoder *d = hspmd_decoder_of(m);
 	(void)ours;
-	hspmd_place_rows(piece, (d->heads + d->kv_heads) * d->head_dim, qkv_rows(d));
+	hspmd_piece_rows(piece, (d->heads + d->kv_heads) * d->head_dim, qkv_rows(d));
 }
 
 static void place_gate(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)m;
-	hspmd_place_rows(piece, 0, 2 * ours->dim[0]);
+	hspmd_piece_rows(piece, 0, 2 * ours->dim[0]);
 }
 
 static void place_up(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)m;
-	hspmd_place_rows(piece, ours->dim[0], 2 * ours->dim[0]);
+	hspmd_piece_rows(piece, ours->dim[0], 2 * ours->dim[0]);
 }
 
 static const struct hspmd_weight_name weights[] = {

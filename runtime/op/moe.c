@@ -127,6 +127,25 @@ static void cost_of(const struct hspmd_op_view *v, const struct hspmd_shape *x, 
 	*bytes = hspmd_op_bytes(v);
 }
 
+/* Rows of all tokens that may choose one expert, as it gets them and within it, in F32. */
+static double workspace_of(const struct hspmd_op_view *v, const struct hspmd_shape *x, const struct hspmd_shape *gate, bool backward,
+                           bool at_once)
+{
+	double rows = (double)(x->dim[0] * x->dim[1]) * (at_once ? v->attr->experts_per_token : 1);
+	double width = (double)x->dim[2], inner = (double)gate->dim[1], wide = width > inner ? width : inner;
+	return 4 * rows * ((backward ? 2 : 1) * width + 3 * inner + wide);
+}
+
+static double experts_workspace(const struct hspmd_op_view *v, bool at_once)
+{
+	return workspace_of(v, &v->in[0], &v->in[3], false, at_once);
+}
+
+static double experts_grad_workspace(const struct hspmd_op_view *v, bool at_once)
+{
+	return workspace_of(v, &v->in[1], &v->in[4], true, at_once);
+}
+
 static void experts_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	cost_of(v, &v->in[0], &v->in[3], 3, flops, bytes);
@@ -163,6 +182,7 @@ const struct hspmd_op_type hspmd_op_experts = {
 	.rule = experts_rule,
 	.backward = experts_backward,
 	.cost = experts_cost,
+	.workspace = experts_workspace,
 };
 const struct hspmd_op_type hspmd_op_experts_grad = {
 	.min_inputs = 7,
@@ -170,4 +190,5 @@ const struct hspmd_op_type hspmd_op_experts_grad = {
 	.output_count = 5,
 	.rule = experts_grad_rule,
 	.cost = experts_grad_cost,
+	.workspace = experts_grad_workspace,
 };

@@ -141,6 +141,44 @@ static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, s
 	return 0;
 }
 
+/* Run the passes that make the device's instructions. spmds[q]: of every pipeline. */
+static int make_instructions(struct hspmd_program *p, struct hspmd_spmd *const *spmds, const struct hspmd_plan *plan,
+                             const struct hspmd_cluster *cluster, const struct hspmd_link_cost *across, struct hspmd_device *dev,
+                             struct hspmd_error *err)
+{
+	enum hspmd_device_kind kind = p->device >= 0 ? cluster->types[cluster->devices[p->device].type].kind : HSPMD_DEVICE_CPU;
+	p->overlaps = p->device >= 0 && kind == HSPMD_DEVICE_CPU;
+	p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
+	if (!p->layouts || hspmd_program_specialise(p, plan, err) || (p->device >= 0 && hspmd_program_fuse_ops(p, kind, err)) ||
+	    hspmd_program_sync_gradients(p, spmds, across, err) || hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
+		return -1;
+	hspmd_program_query_workspace(p, dev);
+	return 0;
+}
+
+struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
+                                         struct hspmd_error *err)
+{
+	struct hspmd_program *p = calloc(1, sizeof *p);
+	struct hspmd_link_cost across = hspmd_link_cost_of_cluster(cluster);
+	across.cache = hspmd_resolve_cache_create();
+	int status = p && across.cache ? 0 : hspmd_fail_memory(err, "specialising");
+	if (!status) {
+		p->device = like->device;
+		find_device(p, plan);
+		p->graph = like->graph;
+		p->spmd = like->spmd;
+		p->borrows = true;
+		p->how = like->how;
+		status = make_instructions(p, &p->spmd, plan, cluster, &across, NULL, err);
+	}
+	hspmd_resolve_cache_destroy(across.cache);
+	if (!status)
+		return p;
+	hspmd_program_destroy(p);
+	return NULL;
+}
+
 struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                           const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev,
                                           struct hspmd_error *err)
@@ -162,16 +200,8 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		find_device(p, plan);
 		p->graph = graphs[p->pipeline];
 		p->spmd = spmds[p->pipeline];
-		enum hspmd_device_kind kind = device >= 0 ? cluster->types[cluster->devices[device].type].kind : HSPMD_DEVICE_CPU;
-		p->overlaps = device >= 0 && kind == HSPMD_DEVICE_CPU;
 		p->how = how_to_build(source, plan, cluster, p->pipeline, bf16);
-		p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
-		if (!p->layouts || hspmd_program_specialise(p, plan, err) || (device >= 0 && hspmd_program_fuse_ops(p, kind, err)) ||
-		    hspmd_program_sync_gradients(p, spmds, &across, err) || hspmd_program_plan_memory(p, err) ||
-		    measure_messages(p, dev, err))
-			status = -1;
-		else
-			hspmd_program_query_workspace(p, dev);
+		status = make_instructions(p, spmds, plan, cluster, &across, dev, err);
 	}
 	for (size_t q = 0; graphs && spmds && q < n; q++) {
 		if (p && p->graph == graphs[q])

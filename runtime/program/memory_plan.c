@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Assigns an offset to every slot. Fixed slots are adjacent. Transient slots are live from the instruction that writes them to the last
- * one that reads them; they are placed by best fit into the gaps between live slots. Small slots in a large slot's gap (that of the
- * logits) can prevent the next large slot from fitting; therefore the largest slots are also tried in a part of their own, and the
- * smaller arena is used. */
+ * one that reads them (hspmd_program_lifetimes); they are placed by best fit into the gaps between live slots. Small slots in a large slot's gap (that of the
+ * logits) can prevent the next large slot from fitting; therefore the largest slots are also tried in a part of their own, and all slots of
+ * a program of moderate size by place_blocks.c, and the smallest arena is used. */
 #include <stdint.h>
 #include <string.h>
 
 #include "common/alloc.h"
 #include "runtime/op/op.h"
+#include "runtime/program/place_blocks.h"
 #include "runtime/program/program.h"
-
-struct live_range {
-	size_t first, last;
-	bool used;
-};
 
 struct gap {
 	size_t offset, bytes;
@@ -29,7 +25,7 @@ struct heap {
 struct placer {
 	struct hspmd_program *p;
 	struct hspmd_error *err;
-	struct live_range *liveness; /* liveness per slot */
+	struct hspmd_slot_lifetime *lifetimes; /* per slot */
 	struct heap heaps[2];
 	size_t large; /* slots of at least this many bytes are in the second heap */
 };
@@ -44,12 +40,19 @@ static size_t slot_bytes(const struct hspmd_program *p, int slot)
 	return aligned(p->slot_types[p->slots[slot].slot_type].bytes);
 }
 
-static void touch(struct live_range *l, size_t at)
+/* The slot must still be there at instruction `at`. */
+static void hold(struct hspmd_slot_lifetime *l, size_t at)
+{
+	l->last = at > l->last ? at : l->last;
+}
+
+static void touch(struct hspmd_slot_lifetime *l, size_t at)
 {
 	if (!l->used)
 		l->first = at;
 	l->used = true;
-	l->last = at > l->last ? at : l->last;
+	l->last_use = at;
+	hold(l, at);
 }
 
 /* A message may still be in transit after its instruction, and whatever overwrites its source must wait for it. Within a stage all
@@ -123,34 +126,71 @@ static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t late
 	return latest;
 }
 
-static void find_liveness(struct placer *pl)
+static void find_uses(const struct hspmd_program *p, struct hspmd_slot_lifetime *lifetimes)
 {
-	const struct hspmd_program *p = pl->p;
 	size_t entry_end = 0;
 	int schedule_index = -1;
 	for (size_t i = 0; i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		for (int k = 0; k < in->input_count; k++)
 			if (in->in[k] >= 0)
-				touch(&pl->liveness[in->in[k]], i);
+				touch(&lifetimes[in->in[k]], i);
 		for (int k = 0; k < in->output_count; k++)
 			if (in->out[k] >= 0)
-				touch(&pl->liveness[in->out[k]], i);
+				touch(&lifetimes[in->out[k]], i);
 		if (in->kind != HSPMD_INSTRUCTION_COMM)
 			continue;
 		/* The passes do not wait for steps that overlap them, whose peers may be late: the slots stay until the vote. */
 		if (in->overlaps && in->out[0] >= 0)
-			touch(&pl->liveness[in->out[0]], p->vote - 1);
+			hold(&lifetimes[in->out[0]], p->vote - 1);
 		if (in->overlaps && in->in[0] >= 0)
-			touch(&pl->liveness[in->in[0]], p->vote - 1);
+			hold(&lifetimes[in->in[0]], p->vote - 1);
 		if (in->overlaps || in->in[0] < 0)
 			continue;
 		if (in->schedule_index != schedule_index) {
 			schedule_index = in->schedule_index;
 			entry_end = end_of_next_entry(p, i);
 		}
-		touch(&pl->liveness[in->in[0]],
-		      in->peer_pipeline_rank >= 0 && in->sends ? surely_received(p, i) : surely_taken(p, i, entry_end));
+		hold(&lifetimes[in->in[0]], in->peer_pipeline_rank >= 0 && in->sends ? surely_received(p, i) : surely_taken(p, i, entry_end));
+	}
+}
+
+/* If an output may overwrite an input that dies at this instruction, it takes the input's memory. Returns the input's index, -1: none. */
+static int overwrites(const struct hspmd_program *p, const struct hspmd_slot_lifetime *lifetimes, size_t at, int output)
+{
+	const struct hspmd_instruction *in = &p->instructions[at];
+	if (in->kind != HSPMD_INSTRUCTION_RUN)
+		return -1;
+	int k = hspmd_op_types[in->opcode]->in_place[output] - 1;
+	if (k < 0 || k >= in->input_count || in->in[k] < 0 || p->slots[in->in[k]].memory != HSPMD_ARENA_TRANSIENT ||
+	    lifetimes[in->in[k]].last != at)
+		return -1;
+	for (int other = 0; other < in->input_count; other++)
+		if (other != k && in->in[other] == in->in[k])
+			return -1;
+	return slot_bytes(p, in->in[k]) == slot_bytes(p, in->out[output]) ? k : -1;
+}
+
+static bool is_new(const struct hspmd_program *p, const struct hspmd_slot_lifetime *lifetimes, size_t at, int slot)
+{
+	return slot >= 0 && p->slots[slot].memory == HSPMD_ARENA_TRANSIENT && lifetimes[slot].first == at;
+}
+
+void hspmd_program_lifetimes(const struct hspmd_program *p, struct hspmd_slot_lifetime *lifetimes)
+{
+	for (size_t s = 0; s < p->slot_count; s++)
+		lifetimes[s] = (struct hspmd_slot_lifetime){ .takes_over = -1 };
+	find_uses(p, lifetimes);
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		bool taken[HSPMD_OP_MAX_IO] = { false };
+		for (int o = 0; o < in->output_count; o++) {
+			int k = is_new(p, lifetimes, i, in->out[o]) ? overwrites(p, lifetimes, i, o) : -1;
+			if (k < 0 || taken[k])
+				continue;
+			taken[k] = true;
+			lifetimes[in->out[o]].takes_over = in->in[k];
+		}
 	}
 }
 
@@ -206,40 +246,19 @@ static size_t allocate_range(struct placer *pl, size_t bytes)
 	return offset;
 }
 
-/* If an output may overwrite an input that dies at this instruction, it takes the input's memory. Returns the input's index, -1: none. */
-static int overwrites(const struct placer *pl, size_t at, int output)
-{
-	const struct hspmd_program *p = pl->p;
-	const struct hspmd_instruction *in = &p->instructions[at];
-	if (in->kind != HSPMD_INSTRUCTION_RUN)
-		return -1;
-	int k = hspmd_op_types[in->opcode]->in_place[output] - 1;
-	if (k < 0 || k >= in->input_count || in->in[k] < 0 || p->slots[in->in[k]].memory != HSPMD_ARENA_TRANSIENT ||
-	    pl->liveness[in->in[k]].last != at)
-		return -1;
-	for (int other = 0; other < in->input_count; other++)
-		if (other != k && in->in[other] == in->in[k])
-			return -1;
-	return slot_bytes(p, in->in[k]) == slot_bytes(p, in->out[output]) ? k : -1;
-}
-
-static int place_outputs(struct placer *pl, size_t at, bool *kept)
+static void place_outputs(struct placer *pl, size_t at, bool *kept)
 {
 	struct hspmd_program *p = pl->p;
 	const struct hspmd_instruction *in = &p->instructions[at];
 	for (int o = 0; o < in->output_count; o++) {
 		int slot = in->out[o];
-		if (slot < 0 || p->slots[slot].memory != HSPMD_ARENA_TRANSIENT || pl->liveness[slot].first != at)
+		if (!is_new(p, pl->lifetimes, at, slot))
 			continue;
-		int k = overwrites(pl, at, o);
-		if (k >= 0 && !kept[k]) {
-			kept[k] = true;
-			p->slots[slot].offset = p->slots[in->in[k]].offset;
-		} else {
-			p->slots[slot].offset = allocate_range(pl, slot_bytes(p, slot));
-		}
+		int from = pl->lifetimes[slot].takes_over;
+		for (int k = 0; from >= 0 && k < in->input_count; k++)
+			kept[k] |= in->in[k] == from;
+		p->slots[slot].offset = from >= 0 ? p->slots[from].offset : allocate_range(pl, slot_bytes(p, slot));
 	}
-	return 0;
 }
 
 /* Slots by the instruction of their last use, as linked lists: head per instruction, next per slot. */
@@ -251,16 +270,16 @@ static int place_arena(struct placer *pl)
 	if (!status) {
 		memset(head, -1, (p->instruction_count + 1) * sizeof *head);
 		for (size_t s = 0; s < p->slot_count; s++) {
-			if (!pl->liveness[s].used || p->slots[s].memory != HSPMD_ARENA_TRANSIENT)
+			if (!pl->lifetimes[s].used || p->slots[s].memory != HSPMD_ARENA_TRANSIENT)
 				continue;
-			next[s] = head[pl->liveness[s].last];
-			head[pl->liveness[s].last] = (int)s;
+			next[s] = head[pl->lifetimes[s].last];
+			head[pl->lifetimes[s].last] = (int)s;
 		}
 	}
 	for (size_t i = 0; !status && i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		bool kept[HSPMD_OP_MAX_IO] = { false };
-		status = place_outputs(pl, i, kept);
+		place_outputs(pl, i, kept);
 		for (int s = head[i]; !status && s >= 0; s = next[s]) {
 			bool taken_over = false;
 			for (int k = 0; k < in->input_count; k++)
@@ -284,10 +303,65 @@ static int place_with(struct placer *pl, size_t large)
 	if (place_arena(pl))
 		return -1;
 	for (size_t s = 0; s < p->slot_count; s++)
-		if (pl->liveness[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) >= large)
+		if (pl->lifetimes[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) >= large)
 			p->slots[s].offset += pl->heaps[0].bytes;
 	p->arena_bytes = pl->heaps[0].bytes + pl->heaps[1].bytes;
 	return 0;
+}
+
+/* Slots that take over each other's memory are one block. Returns their number; the caller frees *blocks and *block_of, which gives a slot's
+ * block. -1: memory. */
+static long find_blocks(const struct placer *pl, struct hspmd_memory_block **blocks, int **block_of)
+{
+	const struct hspmd_program *p = pl->p;
+	long count = 0;
+	*blocks = hspmd_calloc(p->slot_count, sizeof **blocks);
+	*block_of = hspmd_calloc(p->slot_count, sizeof **block_of);
+	for (size_t i = 0; *blocks && *block_of && i < p->instruction_count; i++)
+		for (int o = 0; o < p->instructions[i].output_count; o++) {
+			int slot = p->instructions[i].out[o];
+			if (!is_new(p, pl->lifetimes, i, slot))
+				continue;
+			const struct hspmd_slot_lifetime *l = &pl->lifetimes[slot];
+			if (l->takes_over >= 0) {
+				(*block_of)[slot] = (*block_of)[l->takes_over];
+				(*blocks)[(*block_of)[slot]].last = l->last;
+				continue;
+			}
+			(*blocks)[count] = (struct hspmd_memory_block){ .id = (int)count, .first = l->first, .last = l->last, .bytes = slot_bytes(p, slot) };
+			(*block_of)[slot] = (int)count++;
+		}
+	return *blocks && *block_of ? count : -1;
+}
+
+/* Place the slots of a program that is not too large by all lifetimes at once, if that takes less memory than they take now. */
+static int place_by_lifetimes(struct placer *pl)
+{
+	struct hspmd_program *p = pl->p;
+	struct hspmd_memory_block *blocks;
+	int *block_of;
+	size_t bytes = 0, transient = 0, *offsets = NULL;
+	for (size_t s = 0; s < p->slot_count; s++)
+		transient += pl->lifetimes[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT;
+	if (transient > HSPMD_PLACE_BLOCKS_MAX)
+		return 0;
+	long count = find_blocks(pl, &blocks, &block_of);
+	int status = count < 0 || !(offsets = hspmd_calloc((size_t)count + 1, sizeof *offsets)) ? hspmd_fail_memory(pl->err, "planning memory") : 0;
+	for (int order = 0; !status && order < HSPMD_PLACE_ORDERS; order++) {
+		status = hspmd_place_blocks(blocks, (size_t)count, order, &bytes, pl->err);
+		if (status || bytes >= p->arena_bytes)
+			continue;
+		p->arena_bytes = bytes;
+		for (long b = 0; b < count; b++)
+			offsets[blocks[b].id] = blocks[b].offset;
+		for (size_t s = 0; s < p->slot_count; s++)
+			if (pl->lifetimes[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT)
+				p->slots[s].offset = offsets[block_of[s]];
+	}
+	free(offsets);
+	free(blocks);
+	free(block_of);
+	return status;
 }
 
 static int place_best(struct placer *pl)
@@ -298,7 +372,7 @@ static int place_best(struct placer *pl)
 		return -1;
 	size_t together = p->arena_bytes;
 	for (size_t s = 0; s < p->slot_count; s++)
-		if (pl->liveness[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) > largest)
+		if (pl->lifetimes[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) > largest)
 			largest = slot_bytes(p, (int)s);
 	if (!largest || largest == together)
 		return 0;
@@ -335,16 +409,16 @@ static int place_fixed(struct placer *pl)
 
 int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err)
 {
-	struct placer pl = { .p = p, .err = err, .liveness = hspmd_calloc(p->slot_count, sizeof(struct live_range)) };
-	if (!pl.liveness)
+	struct placer pl = { .p = p, .err = err, .lifetimes = hspmd_calloc(p->slot_count, sizeof(struct hspmd_slot_lifetime)) };
+	if (!pl.lifetimes)
 		return hspmd_fail_memory(err, "planning memory");
 	p->fixed_bytes = p->arena_bytes = 0;
 	int status = place_fixed(&pl);
 	if (!status) {
-		find_liveness(&pl);
-		status = place_best(&pl);
+		hspmd_program_lifetimes(p, pl.lifetimes);
+		status = place_best(&pl) || place_by_lifetimes(&pl) ? -1 : 0;
 	}
-	free(pl.liveness);
+	free(pl.lifetimes);
 	free(pl.heaps[0].gaps);
 	free(pl.heaps[1].gaps);
 	return status;

@@ -229,7 +229,9 @@ void hspmd_program_destroy(struct hspmd_program *p)
 	free(p->slots);
 	free(p->slot_types);
 	hspmd_parameter_layouts_destroy(p->layouts);
-	hspmd_spmd_destroy(p->spmd);
-	hspmd_graph_destroy(p->graph);
+	if (!p->borrows) {
+		hspmd_spmd_destroy(p->spmd);
+		hspmd_graph_destroy(p->graph);
+	}
 	free(p);
 }

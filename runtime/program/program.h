@@ -100,6 +100,7 @@ struct hspmd_program_state {
 struct hspmd_parameter_layouts;
 
 struct hspmd_program {
+	bool borrows;                            /* graph and spmd are another program's (hspmd_program_vary) */
 	struct hspmd_graph *graph;               /* of this device's pipeline; owned */
 	struct hspmd_spmd *spmd;                 /* owned */
 	struct hspmd_parameter_layouts *layouts; /* of parameters; owned */
@@ -146,6 +147,10 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
                                           const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev,
                                           struct hspmd_error *err);
 void hspmd_program_destroy(struct hspmd_program *p);
+/* The program of the same device for a plan of one pipeline that differs from that of `like` only in schedule and recomputation. It borrows
+ * `like`'s graph, so that it must be destroyed first. Without workspace. NULL and err. */
+struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
+                                         struct hspmd_error *err);
 
 /* The communication of the program in its order, followed by that of `more` programs (the same program at other lengths; NULL: none).
  * Lane 0: of the passes; lane 1: sums of gradients and parameters of the step. The caller frees the array. NULL: memory. */
@@ -158,6 +163,17 @@ size_t hspmd_program_memory(const struct hspmd_program *p);
 
 /* Returns true if the device computes this stage of its pipeline. */
 bool hspmd_program_in_stage(const struct hspmd_program *p, int stage);
+
+/* When a slot's bytes are in use: from instruction `first` to instruction `last`. */
+struct hspmd_slot_lifetime {
+	bool used;
+	size_t first, last;
+	size_t last_use; /* the last instruction that reads or writes it; a message that may still be in transit holds it until `last` */
+	int takes_over;  /* transient slots: the slot whose memory this one takes over at `first`, because an operator runs in place; -1:
+	                    none */
+};
+/* Fill lifetimes[slot_count]. This is what the memory plan is made from. */
+void hspmd_program_lifetimes(const struct hspmd_program *p, struct hspmd_slot_lifetime *lifetimes);
 
 /* A slot as kernels see it. bases[arena]: where the arenas begin; NULL: data stays NULL. */
 struct hspmd_view hspmd_program_slot_view(const struct hspmd_program *p, int slot, char *const *bases);

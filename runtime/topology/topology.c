@@ -450,8 +450,8 @@ static struct hspmd_cluster *make_cluster(struct discovery *d, struct hspmd_erro
 
 static int discover(struct discovery *d, struct hspmd_topology *t, struct hspmd_error *err)
 {
-	struct hspmd_cgroup_limits limits;
-	hspmd_cgroup_limits_read(&limits, "");
+	struct hspmd_granted limits;
+	hspmd_granted_read(&limits, "");
 	bool either = !d->o->cpu && !d->o->gpu;
 	if (d->o->gpu || either)
 		d->gpu_count = hspmd_gpus_find(&d->gpus, err);

@@ -10,13 +10,13 @@
 #include "common/error.h"
 #include "runtime/topology/topology.h"
 
-/* ---- cgroup.c: the resources of the machine that this process may use */
-struct hspmd_cgroup_limits {
+/* ---- granted.c: the resources of the machine that this process may use */
+struct hspmd_granted {
 	int cpus;             /* number of hardware threads granted (Slurm, cgroup quota); 0: only the affinity limits them */
 	int64_t memory_bytes; /* 0: all of the machine's */
 };
 /* root: prefix of /proc/self/cgroup and /sys/fs/cgroup; "" except in tests. */
-void hspmd_cgroup_limits_read(struct hspmd_cgroup_limits *l, const char *root);
+void hspmd_granted_read(struct hspmd_granted *g, const char *root);
 
 /* ---- microbench.c */
 struct hspmd_microbench_options {

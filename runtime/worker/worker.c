@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/worker/worker.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,52 +9,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/alloc.h"
 #include "common/base64.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "runtime/model/model.h"
 #include "runtime/worker/inbox.h"
 #include "runtime/worker/worker_internal.h"
-
-#define MEASURED_BATCHES 4 /* of the validation samples; with the step itself, validation must not take much longer than a step */
-
-/* ---- messages to the controller */
-
-/* JSON has no infinities: a loss that is not finite is sent as null. */
-static json_t *number_or_null(double x)
-{
-	return isfinite(x) ? json_real(x) : json_null();
-}
-
-static double number_or_nan(const json_t *x)
-{
-	return json_is_number(x) ? json_number_value(x) : NAN;
-}
-
-static json_t *recent_losses(const struct worker *w)
-{
-	json_t *list = json_array();
-	for (int64_t s = w->step > RECENT ? w->step - RECENT : 0; list && s < w->step; s++)
-		if (w->recent_step[s % RECENT] == s)
-			json_array_append_new(list, json_pack("[Io]", (json_int_t)s, number_or_null(w->recent_loss[s % RECENT])));
-	return list;
-}
-
-int worker_fault(struct worker *w, int generation, const struct hspmd_error *err)
-{
-	hspmd_warn("%s", err->text);
-	json_t *unreadable = w->unreadable;
-	w->unreadable = NULL;
-	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,so*}", "type", "fault", "generation", generation, "text", err->text,
-	                                            "unreadable", unreadable));
-}
-
-/* A message with the state's step and the latest losses. */
-static json_t *state_report(const struct worker *w, const char *type, int generation)
-{
-	return json_pack("{ss,si,sI,so}", "type", type, "generation", generation, "step", (json_int_t)w->step, "losses", recent_losses(w));
-}
 
 /* ---- setting up */
 
@@ -191,17 +150,6 @@ static int start_preparation(struct worker *w, json_t *m, struct hspmd_error *er
 
 /* ---- device-to-device connections that are built while the current generation trains */
 
-static int tell_met(struct worker *w)
-{
-	struct hspmd_error err = { "" };
-	int met = w->meeting ? hspmd_generation_preconnected(w->next, &err) : 0;
-	if (!met)
-		return 0;
-	w->meeting = false;
-	return met < 0 ? worker_fault(w, w->next->number, &err)
-	               : hspmd_inbox_send(w->inbox, json_pack("{ss,si}", "type", "preconnected", "generation", w->next->number));
-}
-
 static int meet(struct worker *w, json_t *m, struct hspmd_error *err)
 {
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
@@ -214,7 +162,7 @@ static int meet(struct worker *w, json_t *m, struct hspmd_error *err)
 	/* A worker that trains checks after every step. */
 	double until = hspmd_now() + w->setup.timeout_s;
 	while (!w->training && w->meeting && !atomic_load(&w->next->abort) && hspmd_now() < until) {
-		if (tell_met(w))
+		if (worker_report_preconnected(w))
 			return hspmd_fail(err, "the controller cannot be reached");
 		if (w->meeting)
 			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -294,177 +242,6 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	                                            (json_int_t)report.shared, "seconds", "connect", connect_s, "move", report.move_s));
 }
 
-/* ---- training */
-
-static void remember_step(struct worker *w, const struct hspmd_totals *all)
-{
-	w->totals = *all;
-	w->applied = w->step++;
-	w->ready = -1;
-	w->recent_step[w->applied % RECENT] = w->applied;
-	w->recent_loss[w->applied % RECENT] = all->loss;
-}
-
-/* valid: the validation loss; NaN if it was not measured. */
-static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s,
-                       const struct hspmd_step_times *times, double valid)
-{
-	const struct hspmd_generation *g = w->active;
-	int64_t done = w->step - 1;
-	if (g->rank == g->voters[0])
-		return hspmd_inbox_send(w->inbox,
-		                        json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step",
-		                                  (json_int_t)done, "loss", number_or_null(all->loss), "tokens",
-		                                  (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
-		                                  hspmd_job_lr(w->setup.job, done), "grad_norm", number_or_null(sqrt(all->square_sum)),
-		                                  "compute_s", times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL));
-	w->busy_s += times->compute_s;
-	w->busy_steps++;
-	if (hspmd_now() - w->last_heartbeat < 1)
-		return 0;
-	w->last_heartbeat = hspmd_now();
-	double mean = w->busy_s / w->busy_steps;
-	w->busy_s = 0;
-	w->busy_steps = 0;
-	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,sf}", "type", "heartbeat", "generation", g->number, "step", (json_int_t)done,
-	                                            "compute_s", mean));
-}
-
-/* Record whether all gradients are complete. */
-static void set_ready(struct worker *w, bool ready)
-{
-	w->ready = ready ? w->step : -1;
-	if (w->active && w->active->persistent)
-		hspmd_persistent_ready(w->active->persistent, ready);
-}
-
-/* The same on all workers; false if the generation is to stop. */
-static bool is_to_measure(const struct worker *w, const struct hspmd_totals *all)
-{
-	const struct hspmd_job *job = w->setup.job;
-	return w->setup.valid && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
-}
-
-/* The mean loss over validation samples. Runs passes and discards their gradients: the state does not change. */
-static int measure(struct worker *w, double *loss, struct hspmd_error *err)
-{
-	const struct hspmd_worker_setup *s = &w->setup;
-	struct hspmd_generation *g = w->active;
-	int64_t batches = hspmd_data_samples(s->valid) / s->job->global_batch;
-	batches = batches < 1 ? 1 : batches > MEASURED_BATCHES ? MEASURED_BATCHES : batches;
-	int status = g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[s->job->length_count - 1], err) : 0;
-	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->valid));
-	*loss = 0;
-	for (int64_t b = 0; !status && b < batches; b++) {
-		struct hspmd_totals own = { 0 }, all = { 0 };
-		struct hspmd_step_times times;
-		if (hspmd_executor_gradients(g->executor, b, &own, &times, err) ||
-		    hspmd_executor_vote(g->executor, w->step, &own, &all, err))
-			status = hspmd_error_prefix(err, "measuring the loss on data.valid");
-		*loss += all.loss / (double)batches;
-	}
-	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->data));
-	return status;
-}
-
-/* Run one step. 0; or -1 and err: nothing has changed except what `ready` and `step` say. */
-static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_error *err)
-{
-	struct hspmd_executor *ex = w->active->executor;
-	struct hspmd_totals own = { 0 };
-	struct hspmd_step_times times;
-	double then = hspmd_now(), valid = NAN;
-	int64_t length;
-	set_ready(w, false);
-	if (hspmd_generation_use_length(w->active, w->step, &length, err) || hspmd_executor_gradients(ex, w->step, &own, &times, err))
-		return -1;
-	own.stop = atomic_load(&w->stop) == w->active->number;
-	own.checkpoint = worker_checkpoint_possible(w);
-	set_ready(w, true);
-	if (hspmd_executor_vote(ex, w->step, &own, all, err) || worker_before_update(w, err) ||
-	    hspmd_executor_commit(ex, w->step, all, err))
-		return -1;
-	remember_step(w, all);
-	double step_s = hspmd_now() - then;
-	bool measured = is_to_measure(w, all);
-	if (measured && (hspmd_executor_gather_parameters(ex, w->step, err) || measure(w, &valid, err)))
-		return -1;
-	if (report_step(w, all, length, step_s, &times, valid))
-		return hspmd_fail(err, "the controller cannot be reached");
-	return measured ? 0 : hspmd_executor_gather_parameters(ex, w->step, err);
-}
-
-static int tell_stopped(struct worker *w, int generation)
-{
-	w->stopped = generation;
-	return hspmd_inbox_send(w->inbox, state_report(w, "stopped", generation));
-}
-
-static int handle(struct worker *w, json_t *m);
-
-/* For tests that observe what happens during steps: the minimum seconds from the start of one step to the start of the next, or the name
- * of a file that contains them (as long as the file exists). 0: no minimum. */
-static double test_pace(void)
-{
-	const char *s = getenv("HSPMD_TEST_STEP_S");
-	double pace = 0;
-	FILE *f = s && *s == '/' ? fopen(s, "re") : NULL;
-	if (f && fscanf(f, "%lf", &pace) != 1)
-		pace = 0;
-	if (f)
-		fclose(f);
-	else if (s)
-		pace = strtod(s, NULL);
-	return pace > 0 && pace < 3600 ? pace : 0;
-}
-
-/* Handle the messages that have arrived, and those that arrive before `until`, unless the steps are to stop. */
-static int hear_between_steps(struct worker *w, struct hspmd_generation *g, double until)
-{
-	for (json_t *m; (m = hspmd_inbox_next_before(w->inbox, until));) {
-		int status = handle(w, m);
-		json_decref(m);
-		if (status || atomic_load(&g->abort) || w->quit)
-			return status;
-		if (atomic_load(&w->stop) == g->number)
-			until = 0;
-	}
-	return 0;
-}
-
-/* Train until all steps are done, a stop is requested, or something fails. */
-static int run_steps(struct worker *w)
-{
-	struct hspmd_generation *g = w->active;
-	struct hspmd_error err = { "" };
-	if (g->program->stage < 0)
-		return 0; /* this worker only handed over state */
-	while (w->step < w->setup.job->steps) {
-		struct hspmd_totals all;
-		double began = hspmd_now(), pace = test_pace();
-		if (train_step(w, &all, &err))
-			return atomic_load(&g->abort) ? 0 : worker_fault(w, g->number, &err);
-		if ((all.checkpoint >= g->voter_count && worker_snapshot(w)) || tell_met(w))
-			return -1;
-		if (all.stop > 0 && w->step < w->setup.job->steps)
-			return tell_stopped(w, g->number);
-		int status = hear_between_steps(w, g, pace > 0 ? began + pace : 0);
-		if (status || atomic_load(&g->abort) || w->quit)
-			return status;
-	}
-	return hspmd_inbox_send(w->inbox, state_report(w, "finished", g->number));
-}
-
-static int train(struct worker *w)
-{
-	w->training = true;
-	int status = run_steps(w);
-	w->training = false;
-	return status || w->quit
-	               ? status
-	               : worker_serve_late(w, atomic_load(&w->active->abort) ? "its generation was called off before a step's end" : NULL);
-}
-
 /* ---- unplanned ends */
 
 /* Take over the state that the previous process of this device had when it was killed. */
@@ -501,7 +278,7 @@ static int abort_generation(struct worker *w, json_t *m)
 		worker_detach(w, w->active);
 		hspmd_generation_disconnect(w->active);
 	}
-	json_t *answer = state_report(w, "aborted", number);
+	json_t *answer = worker_state_report(w, "aborted", number);
 	if (!answer)
 		return -1;
 	/* The generation whose part of the state this worker has: the previous one, if the new one was aborted before all members had
@@ -510,8 +287,9 @@ static int abort_generation(struct worker *w, json_t *m)
 	json_object_set_new(answer, "ready", w->ready >= 0 ? json_integer(w->ready) : json_null());
 	json_object_set_new(answer, "applied", w->applied >= 0 ? json_integer(w->applied) : json_null());
 	json_object_set_new(answer, "sums",
-	                    w->applied >= 0 ? json_pack("[o,o]", number_or_null(w->totals.square_sum), number_or_null(w->totals.loss))
-	                                    : json_null());
+	                    w->applied >= 0
+	                            ? json_pack("[o,o]", worker_number_or_null(w->totals.square_sum), worker_number_or_null(w->totals.loss))
+	                            : json_null());
 	return hspmd_inbox_send(w->inbox, answer);
 }
 
@@ -519,13 +297,18 @@ static int abort_generation(struct worker *w, json_t *m)
  * on. */
 static int report_state(struct worker *w, int number)
 {
-	json_t *answer = state_report(w, "query_reply", number);
+	json_t *answer = worker_state_report(w, "query_reply", number);
 	if (!answer)
 		return -1;
 	json_object_set_new(answer, "holds", w->active ? json_integer(w->active->number) : json_null());
 	json_object_set_new(answer, "training",
 	                    json_boolean(w->training && w->active && w->active->number == number && atomic_load(&w->stop) != number));
 	return hspmd_inbox_send(w->inbox, answer);
+}
+
+static double number_or_nan(const json_t *x)
+{
+	return json_is_number(x) ? json_number_value(x) : NAN;
 }
 
 /* The controller has answers from all survivors: the step in doubt took place for all or for none of them. A worker that cannot follow
@@ -544,11 +327,11 @@ static int settle(struct worker *w, json_t *m)
 			if (worker_fault(w, number, &err))
 				return -1;
 		} else {
-			remember_step(w, &all);
+			worker_remember_step(w, &all);
 		}
 	}
-	set_ready(w, false);
-	return hspmd_inbox_send(w->inbox, state_report(w, "settled", number));
+	worker_set_ready(w, false);
+	return hspmd_inbox_send(w->inbox, worker_state_report(w, "settled", number));
 }
 
 /* ---- messages */
@@ -597,7 +380,7 @@ static int handle(struct worker *w, json_t *m)
 	if (!strcmp(type, "preconnect"))
 		return meet(w, m, &err) ? worker_fault(w, number, &err) : 0;
 	if (!strcmp(type, "start"))
-		return start(w, m, &err) ? worker_fault(w, number, &err) : train(w);
+		return start(w, m, &err) ? worker_fault(w, number, &err) : worker_train(w);
 	if (!strcmp(type, "query"))
 		return report_state(w, number);
 	if (!strcmp(type, "abort"))
@@ -605,13 +388,14 @@ static int handle(struct worker *w, json_t *m)
 	if (!strcmp(type, "settle"))
 		return settle(w, m);
 	if (!strcmp(type, "stop")) /* a running step has already received it; otherwise it arrived when none was running */
-		return !w->training && w->active && w->active->number == number && w->stopped != number ? tell_stopped(w, number) : 0;
+		return !w->training && w->active && w->active->number == number && w->stopped != number ? worker_report_stopped(w, number)
+		                                                                                        : 0;
 	return worker_handle_checkpoint(w, type, m);
 }
 
 int hspmd_worker_main(int control)
 {
-	struct worker w = { .lock = PTHREAD_MUTEX_INITIALIZER, .ready = -1, .applied = -1, .stopped = -1 };
+	struct worker w = { .handle = handle, .lock = PTHREAD_MUTEX_INITIALIZER, .ready = -1, .applied = -1, .stopped = -1 };
 	struct hspmd_error err;
 	int status = 0;
 	for (int i = 0; i < RECENT; i++)

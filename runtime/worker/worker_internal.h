@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The worker's state, shared by worker.c (generations) and worker_checkpoint.c. */
+/* The worker's state, shared by worker.c (messages and generations), worker_train.c (steps), worker_checkpoint.c and worker_report.c. */
 #ifndef HSPMD_WORKER_WORKER_INTERNAL_H
 #define HSPMD_WORKER_WORKER_INTERNAL_H
 
@@ -16,6 +16,7 @@
 struct worker_checkpoints;
 
 struct worker {
+	int (*handle)(struct worker *w, json_t *message); /* carries out a message. 0, or -1: the worker cannot continue */
 	struct hspmd_worker_setup setup;
 	struct hspmd_inbox *inbox;
 	pthread_mutex_t lock; /* protects active, next and checkpoint_request, which the reading thread uses too */
@@ -37,8 +38,24 @@ struct worker {
 	json_t *unreadable; /* the file that a failed load could not read, for the `fault` message; NULL: none */
 };
 
-/* Report to the controller that this worker cannot do something. -1: the report cannot be sent. */
+/* ---- worker_report.c: -1: the controller cannot be told */
+/* Report to the controller that this worker cannot do something. */
 int worker_fault(struct worker *w, int generation, const struct hspmd_error *err);
+/* Reports that the next generation's connections between devices have been made, once. */
+int worker_report_preconnected(struct worker *w);
+int worker_report_stopped(struct worker *w, int generation);
+/* A message with the state's step and the latest losses; NULL: out of memory. */
+json_t *worker_state_report(const struct worker *w, const char *type, int generation);
+/* JSON has no infinities: a number that is not finite is sent as null. */
+json_t *worker_number_or_null(double x);
+
+/* ---- worker_train.c */
+/* Trains until all steps are done, a stop is requested, or something fails. -1: the worker cannot continue. */
+int worker_train(struct worker *w);
+/* The step has been committed. */
+void worker_remember_step(struct worker *w, const struct hspmd_totals *all);
+/* Records whether all gradients of the next step are complete. */
+void worker_set_ready(struct worker *w, bool ready);
 
 /* ---- worker_checkpoint.c */
 /* Called in the reading thread: a request has arrived; the controller that made the request is gone. */

@@ -153,6 +153,9 @@ def routed(i):
 CASES = {
     "embed": lambda i: (F.embedding(i["tokens"], i["table"]), 0),
     "position": lambda i: (i["x"] + i["table"][: i["x"].shape[1]], 0),
+    "embed wide": lambda i: (F.embedding(i["tokens"], i["table"]), 0),
+    "attention wide": lambda i: (attention(i["q"], i["k"], i["v"], 38, 0.4), 0),
+    "rope wide": lambda i: (rope(i["x"], 38), 0),
     "layernorm": lambda i: (F.layer_norm(i["x"], i["gain"].shape, i["gain"], i["bias"], 1e-5), 0),
     "rmsnorm": lambda i: (i["gain"] * i["x"] * torch.rsqrt(i["x"].pow(2).mean(-1, keepdim=True) + 1e-5), 0),
     "rmsnorm heads": lambda i: (norm_heads(i["x"], i["gain"], 1e-5), 0),
@@ -199,6 +202,9 @@ VOCAB = 11
 SHAPES = {
     "embed": {"tokens": (3, 5), "table": (VOCAB, 7)},
     "position": {"x": (3, 5, 7), "table": (6, 7)},
+    "embed wide": {"tokens": (3, 5), "table": (VOCAB, 37)},
+    "attention wide": {"q": (2, 19, 76), "k": (2, 19, 38), "v": (2, 19, 38)},
+    "rope wide": {"x": (2, 9, 76)},
     "layernorm": {"x": (3, 5, 37), "gain": (37,), "bias": (37,)},
     "rmsnorm": {"x": (3, 5, 37), "gain": (37,)},
     "rmsnorm heads": {"x": (3, 5, 24), "gain": (6,)},

@@ -214,9 +214,39 @@ static void snapshot(void **state)
 	assert_int_equal(system(command), 0);
 }
 
+/* A part of a GPU is asked for by either name of the variable, the newer one first; 0 is no part. The emulated GPU cannot be divided. */
+static void parts_of_a_gpu(void **state)
+{
+	static const char *const names[] = { "HSPMD_CUDA_SM_PARTITION", "HSPMD_CUDA_SHARES" };
+	struct hspmd_error err = { "" };
+	const struct hspmd_device_ops *ops = hspmd_device_find("cuda", &err);
+	struct hspmd_device *dev;
+	(void)state;
+	if (!gpu_is_emulated())
+		skip();
+	assert_non_null(ops);
+	for (size_t i = 0; i < 2; i++) {
+		setenv(names[i], "0,44", 1);
+		assert_int_equal(ops->open(&dev, 1, 0, &err), -1);
+		assert_non_null(strstr(err.text, "HSPMD_CUDA_SM_PARTITION: built without green contexts"));
+		for (int whole = 0; whole < 3; whole += 2) { /* also beyond the list */
+			must(ops->open(&dev, whole, 0, &err), &err);
+			dev->ops->close(dev);
+		}
+		unsetenv(names[i]);
+	}
+	setenv(names[0], "0,0", 1);
+	setenv(names[1], "44,44", 1);
+	must(ops->open(&dev, 1, 0, &err), &err);
+	dev->ops->close(dev);
+	unsetenv(names[0]);
+	unsetenv(names[1]);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(a_step), cmocka_unit_test(beside_kernels), cmocka_unit_test(snapshot) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(a_step), cmocka_unit_test(beside_kernels), cmocka_unit_test(snapshot),
+		                            cmocka_unit_test(parts_of_a_gpu) };
 	setenv("HSPMD_CUDA_TUNE", "0", 0);
 	gpu = gpu_open(); /* skips the tests if there is no GPU */
 	gpu->ops->close(gpu);

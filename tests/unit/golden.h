@@ -49,5 +49,7 @@ void golden_check_number(const char *what, int64_t at, double want, double got, 
 /* One file of kind "model" or "training" (golden_model.c). */
 void golden_model(const json_t *file);
 void golden_training(const json_t *file);
+/* Teardown of every test: a failed one leaves its temporary folder. */
+int golden_remove_folder(void **state);
 
 #endif

@@ -21,9 +21,10 @@
 
 #define TOLERANCE 1e-5
 
+static char folder[64]; /* of the test that runs; empty: none */
+
 struct golden_run {
 	const json_t *file;
-	char folder[64];
 	struct hspmd_model *model;
 	struct hspmd_job *job;
 	struct hspmd_cluster *cluster;
@@ -42,11 +43,19 @@ static void must(bool good, const struct hspmd_error *err)
 		fail_msg("%s", err->text);
 }
 
-static const char *in_folder(const struct golden_run *r, const char *name)
+static const char *in_folder(const char *name)
 {
 	static char path[128];
-	snprintf(path, sizeof path, "%s/%s", r->folder, name);
+	snprintf(path, sizeof path, "%s/%s", folder, name);
 	return path;
+}
+
+int golden_remove_folder(void **state)
+{
+	(void)state;
+	int status = *folder ? hspmd_remove_tree(folder, NULL) : 0;
+	*folder = '\0';
+	return status;
 }
 
 static int64_t integer_of(const json_t *object, const char *key)
@@ -59,7 +68,7 @@ static int64_t integer_of(const json_t *object, const char *key)
 
 static void write_tokens(const struct golden_run *r)
 {
-	FILE *f = fopen(in_folder(r, "tokens"), "w");
+	FILE *f = fopen(in_folder("tokens"), "w");
 	assert_non_null(f);
 	for (int64_t i = 0; i < integer_of(r->file, "stream"); i++) {
 		uint16_t token = (uint16_t)(golden_bits(golden_name("tokens"), i) % (uint32_t)r->model->vocab);
@@ -74,7 +83,7 @@ static void write_weights(const struct golden_run *r)
 	json_t *header = json_object(), *shape;
 	const char *name;
 	json_int_t end = 0;
-	FILE *f = fopen(in_folder(r, "weights"), "w");
+	FILE *f = fopen(in_folder("weights"), "w");
 	assert_non_null(f);
 	json_object_foreach(json_object_get(r->file, "tensors"), name, shape) {
 		json_int_t begin = end, count = 1;
@@ -129,7 +138,7 @@ static void make_job(struct golden_run *r)
 {
 	struct hspmd_error err = { "" };
 	json_t *job = json_deep_copy(json_object_get(r->file, "job"));
-	json_t *rest = json_pack("{ss,ss,s{s[s],ss}}", "format", "hspmd-job-1", "model", "/none", "data", "train", in_folder(r, "tokens"),
+	json_t *rest = json_pack("{ss,ss,s{s[s],ss}}", "format", "hspmd-job-1", "model", "/none", "data", "train", in_folder("tokens"),
 	                         "kind", "uint16");
 	json_object_update_missing(rest, job);
 	if (!json_object_get(rest, "optimizer"))
@@ -160,8 +169,9 @@ static void open_run(struct golden_run *r, const json_t *file)
 {
 	static const int only[1];
 	struct hspmd_error err = { "" };
-	*r = (struct golden_run){ .file = file, .folder = "/tmp/hspmd-golden-XXXXXX" };
-	assert_non_null(mkdtemp(r->folder));
+	*r = (struct golden_run){ .file = file };
+	strcpy(folder, "/tmp/hspmd-golden-XXXXXX");
+	assert_non_null(mkdtemp(folder));
 	r->model = hspmd_model_from_json(json_object_get(file, "config"), "config", &err);
 	must(r->model, &err);
 	r->map = hspmd_model_file_map(r->model);
@@ -171,7 +181,7 @@ static void open_run(struct golden_run *r, const json_t *file)
 	make_plan(r);
 	r->data = hspmd_data_open(r->job, r->model->vocab, &err);
 	must(r->data, &err);
-	r->weights = hspmd_weights_open(in_folder(r, "weights"), &err);
+	r->weights = hspmd_weights_open(in_folder("weights"), &err);
 	must(r->weights, &err);
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &err);
 	must(ops && !ops->open(&r->device, 0, 2, &err), &err);
@@ -205,7 +215,6 @@ static void close_run(struct golden_run *r)
 	hspmd_cluster_destroy(r->cluster);
 	hspmd_job_destroy(r->job);
 	hspmd_model_destroy(r->model);
-	assert_int_equal(hspmd_remove_tree(r->folder, NULL), 0);
 }
 
 /* ---- comparing */

@@ -36,6 +36,12 @@ static int build_embed(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_EMBED, NULL, in, 2, NULL);
 }
 
+static int build_embed_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { hspmd_graph_input(g, "tokens", HSPMD_I32, SHAPE(3, 5), 0), op_case_parameter(g, type, "table", SHAPE(VOCAB, 37)) };
+	return op_case_append(g, HSPMD_OP_EMBED, NULL, in, 2, NULL);
+}
+
 static int build_position(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 7)), op_case_parameter(g, type, "table", SHAPE(6, 7)) };
@@ -109,6 +115,11 @@ static int build_attention(struct hspmd_graph *g, enum hspmd_dtype type)
 	return separate_attention(g, type, 13, 4, 2, 6, 0, false);
 }
 
+static int build_attention_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return separate_attention(g, type, 19, 2, 1, 38, 0, false);
+}
+
 static int build_attention_window(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	return separate_attention(g, type, 135, 2, 1, 5, 40, false);
@@ -142,6 +153,13 @@ static int build_attention_unpacked(struct hspmd_graph *g, enum hspmd_dtype type
 	int qkv = op_case_parameter(g, type, "qkv", SHAPE(2, 17, 3, 20)), in[HSPMD_OP_MAX_IO];
 	op_case_append(g, HSPMD_OP_SPLIT_QKV, NULL, &qkv, 1, in);
 	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 3, NULL);
+}
+
+static int build_rope_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 38, .theta = 10000 };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 9, 76)) };
+	return op_case_append(g, HSPMD_OP_ROPE, &attr, in, 1, NULL);
 }
 
 static int build_rope(struct hspmd_graph *g, enum hspmd_dtype type)
@@ -368,6 +386,10 @@ static int build_loss_parts(struct hspmd_graph *g, enum hspmd_dtype type)
 const struct op_case op_cases[] = {
 	{ "embed", build_embed, false },
 	{ "position", build_position, false },
+	/* rows of whole vectors and a part of one */
+	{ "embed wide", build_embed_wide, false },
+	{ "attention wide", build_attention_wide, false },
+	{ "rope wide", build_rope_wide, false },
 	{ "layernorm", build_layernorm, false },
 	{ "rmsnorm", build_rmsnorm, false },
 	{ "rmsnorm heads", build_rmsnorm_heads, false },

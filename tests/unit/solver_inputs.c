@@ -65,15 +65,26 @@ struct hspmd_model *model_from(const char *text)
 	return m;
 }
 
-struct hspmd_model *small_gpt2(int blocks)
+struct hspmd_model_facts *facts_of(const struct hspmd_model *m, int seq_len)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_model_facts *f = hspmd_model_facts_of(m, seq_len, &err);
+	if (!f)
+		fail_msg("%s", err.text);
+	return f;
+}
+
+struct hspmd_model_facts *small_gpt2(int blocks, int seq_len)
 {
 	char *text = hspmd_asprintf("{\"model_type\": \"gpt2\", \"n_embd\": 128, \"n_head\": 4, \"n_layer\": %d, \"n_positions\": 256,"
 	                            " \"vocab_size\": 256, \"activation_function\": \"gelu_new\"}",
 	                            blocks);
 	assert_non_null(text);
 	struct hspmd_model *m = model_from(text);
+	struct hspmd_model_facts *f = facts_of(m, seq_len);
+	hspmd_model_destroy(m);
 	free(text);
-	return m;
+	return f;
 }
 
 void check_plan(const struct hspmd_plan *p, const struct hspmd_cluster *c, int layers)

@@ -105,7 +105,7 @@ static void test_cookie(void **state)
 struct server {
 	int fd;
 	const char *cookie;
-	int mode; /* 0 right, 1 refuses, 2 wrong cookie, 3 silent, 4 closes, 5 right, but another identity than the client expects */
+	int mode; /* 0 right, 1 refuses, 2 wrong cookie, 3 silent, 4 closes, 5 right, but another identity than the client expects, 6 crowded */
 };
 
 static void *serve(void *arg)
@@ -125,6 +125,8 @@ static void *serve(void *arg)
 		json_t *body = json_pack("{s:s}", "text", "in");
 		if (v->mode == 1)
 			answer = json_pack("{s:s, s:s}", "type", "refused", "text", "not today");
+		else if (v->mode == 6)
+			answer = json_pack("{s:s, s:s, s:b}", "type", "refused", "text", "crowded", "again", 1);
 		else if (v->mode == 0 || v->mode == 2 || v->mode == 5)
 			answer = hspmd_auth_seal(v->mode == 2 ? thief : a, "welcome", client ? client : "", body, &err);
 		if (answer)
@@ -146,8 +148,9 @@ static void *serve(void *arg)
 static void test_greet(void **state)
 {
 	(void)state;
-	static const char *const says[] = { "", "refused: not today", "cookie", "waited", "closed", "is held by user" };
-	for (int mode = 0; mode < 6; mode++) {
+	static const char *const says[] = { "", "refused: not today", "cookie", "waited", "closed", "is held by user", "refused: crowded" };
+	static const int expected[] = { 0, -1, -1, HSPMD_AUTH_AGAIN, HSPMD_AUTH_AGAIN, -1, HSPMD_AUTH_AGAIN };
+	for (int mode = 0; mode < 7; mode++) {
 		int fd[2];
 		struct hspmd_error err = { "" };
 		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
@@ -158,7 +161,7 @@ static void test_greet(void **state)
 		struct hspmd_stream *s = hspmd_stream_create(fd[0], 1 << 20, 1 << 20, &err);
 		json_t *hello = json_pack("{s:s}", "role", "command"), *welcome = NULL;
 		int rc = hspmd_auth_handshake(a, s, hello, getuid() + (mode == 5), mode == 3 ? 0.05 : 10, &welcome, &err);
-		assert_int_equal(rc, mode ? -1 : 0);
+		assert_int_equal(rc, expected[mode]);
 		if (!strstr(err.text, says[mode]))
 			fail_msg("expected \"%s\" in \"%s\"", says[mode], err.text);
 		if (!mode)

@@ -11,30 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/draw.h"
-#include "tests/unit/world.h"
-
-#define MOVES 400000 /* more means an endless loop */
-
-static void run_until(struct world *w, int step)
-{
-	int status;
-	for (int i = 0; i < MOVES && !world_ended(w, &status) && world_steps_told(w) < step; i++)
-		if (!world_move(w))
-			world_wait(w);
-}
-
-static void run_out(struct world *w, uint64_t seed)
-{
-	int status;
-	for (int i = 0; i < MOVES && !world_ended(w, &status); i++)
-		if (!world_move(w))
-			world_wait(w);
-	if (!world_ended(w, &status)) {
-		json_t *s = world_status(w);
-		char *text = json_dumps(s, JSON_COMPACT);
-		fail_msg("seed %llu: no end: %s", (unsigned long long)seed, text);
-	}
-}
+#include "tests/unit/world_runs.h"
 
 static void test_undisturbed(void **state)
 {
@@ -43,7 +20,7 @@ static void test_undisturbed(void **state)
 		struct world *w =
 		        world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 2, .held = 4, .steps = 20 });
 		int status;
-		run_out(w, seed);
+		world_run_out(w, seed);
 		assert_true(world_ended(w, &status));
 		if (status)
 			fail_msg("%s", world_exit_text(w));
@@ -62,15 +39,15 @@ static void test_causes(void **state)
 		struct world *w =
 		        world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 400 });
 		int status;
-		run_until(w, 10);
+		world_run_until(w, 10);
 		world_ask(w, "shrink", 1);
-		for (int i = 0; i < MOVES && !world_replies(w, true); i++)
+		for (int i = 0; i < WORLD_MOVES && !world_replies(w, true); i++)
 			if (!world_move(w))
 				world_wait(w);
 		bool early = !world_resizes(w);
 		between += early;
 		world_ask(w, "grow", 1);
-		run_out(w, seed);
+		world_run_out(w, seed);
 		assert_true(world_ended(w, &status) && !status);
 		if (early) {
 			assert_int_equal(world_resizes(w), 2);
@@ -89,9 +66,9 @@ static void test_leave(void **state)
 		struct world *w = world_create(&(struct world_options){
 		        .seed = 77 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000, .checkpoints = true });
 		int status;
-		run_until(w, when);
+		world_run_until(w, when);
 		world_shutdown(w);
-		run_out(w, 77);
+		world_run_out(w, 77);
 		assert_true(world_ended(w, &status));
 		assert_int_equal(status, 1);
 		assert_non_null(strstr(world_exit_text(w), "SIGTERM"));
@@ -116,7 +93,7 @@ static struct world *short_job(uint64_t seed, int steps, int every_steps)
 static void ends_well(struct world *w, uint64_t seed, int steps)
 {
 	int status;
-	run_out(w, seed);
+	world_run_out(w, seed);
 	if (!world_ended(w, &status) || status)
 		fail_msg("seed %llu, %d steps: %s", (unsigned long long)seed, steps, world_exit_text(w));
 	assert_int_equal(world_steps_told(w), steps);
@@ -160,7 +137,7 @@ static void test_to_the_end(void **state)
 				world_kill(w, when % 2, 0, (enum world_how)(what - 1));
 			else
 				world_restart(w);
-			run_out(w, seed);
+			world_run_out(w, seed);
 			world_ended(w, &status);
 			if (status)
 				fail_msg("what %d before move %d: %s", what, when, world_exit_text(w));
@@ -192,7 +169,7 @@ static void test_leave_from_a_save(void **state)
 					world_wait(w);
 			double began = world_now(w);
 			world_shutdown(w);
-			run_out(w, 2 + (uint64_t)when);
+			world_run_out(w, 2 + (uint64_t)when);
 			world_ended(w, &status);
 			assert_int_equal(status, 1);
 			if (world_now(w) - began > 20 + 10 + 1)
@@ -215,7 +192,7 @@ static void test_asked_again(void **state)
 		                                                        .steps = 1000000,
 		                                                        .checkpoints = true,
 		                                                        .stuck = true });
-		run_until(w, 10);
+		world_run_until(w, 10);
 		world_kill(w, 0, 0, WORLD_AGENT);
 		world_kill(w, 1, 0, WORLD_AGENT);
 		for (int i = 0; i < when / 2; i++)
@@ -226,7 +203,7 @@ static void test_asked_again(void **state)
 		else
 			world_kill(w, 1, 0, WORLD_AGENT);
 		double began = world_now(w);
-		for (int i = 0; i < MOVES && world_now(w) < began + 50 && (!world_resizes(w) || world_nodes(w) < 2); i++)
+		for (int i = 0; i < WORLD_MOVES && world_now(w) < began + 50 && (!world_resizes(w) || world_nodes(w) < 2); i++)
 			if (!world_move(w))
 				world_wait(w);
 		if (!world_resizes(w) || world_nodes(w) < 2)
@@ -248,7 +225,7 @@ static void revived(uint64_t first, uint64_t last, bool restarts)
 		for (int i = 0; i < 12 && !world_ended(w, &status); i++) {
 			x = x * 6364136223846793005u + 1442695040888963407u;
 			int moves = (int)(x >> 33) % ((x >> 20) % 3 ? 150 : 15);
-			run_until(w, 1); /* before the first step there is no state to lose */
+			world_run_until(w, 1); /* before the first step there is no state to lose */
 			for (int k = 0; k < moves && !world_ended(w, &status); k++)
 				if (!world_move(w))
 					world_wait(w);
@@ -257,7 +234,7 @@ static void revived(uint64_t first, uint64_t last, bool restarts)
 			world_kill(w, (int)(x >> 40) % 3, (int)(x >> 50) % 2, seed % 3 == 0 ? (enum world_how)((x >> 55) % 3) : WORLD_KILL);
 		}
 		world_heal(w);
-		run_out(w, seed);
+		world_run_out(w, seed);
 		world_ended(w, &status);
 		if (status)
 			fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
@@ -287,7 +264,7 @@ static void test_hung(void **state)
 		        .seed = 5 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 300, .checkpoints = true });
 		int status;
 		if (when >= 60) {
-			run_until(w, 30);
+			world_run_until(w, 30);
 			world_ask(w, "shrink", 1);
 		}
 		double began = world_now(w);
@@ -295,7 +272,7 @@ static void test_hung(void **state)
 			if (!world_move(w))
 				world_wait(w);
 		world_kill(w, 0, 0, WORLD_HANG);
-		run_until(w, 60);
+		world_run_until(w, 60);
 		if (world_ended(w, &status))
 			fail_msg("after %d moves: ended with %d: %s", when, status, world_exit_text(w));
 		if (world_now(w) - began > 100)
@@ -308,7 +285,7 @@ static void test_hung(void **state)
 static void run_until_slowdown(struct world *w, double least, double most)
 {
 	int status;
-	for (int i = 0; i < MOVES && !world_ended(w, &status) && (world_slowdown(w, 1) < least || world_slowdown(w, 1) > most); i++)
+	for (int i = 0; i < WORLD_MOVES && !world_ended(w, &status) && (world_slowdown(w, 1) < least || world_slowdown(w, 1) > most); i++)
 		if (!world_move(w))
 			world_wait(w);
 	if (world_ended(w, &status))
@@ -323,19 +300,19 @@ static void test_stragglers(void **state)
 	for (uint64_t seed = 1; seed <= 2; seed++) {
 		struct world *w = world_create(&(struct world_options){
 		        .seed = seed, .nodes = 3, .devices_per_node = 1 + (int)(seed % 2), .held = 3, .steps = 20000, .stragglers = true });
-		run_until(w, 50);
+		world_run_until(w, 50);
 		world_slow(w, 1, 1.4);
-		run_until(w, 300);
+		world_run_until(w, 300);
 		assert_int_equal(world_resizes(w), 0);
 		world_slow(w, 1, 3);
 		run_until_slowdown(w, 2.9, 3.1);
-		run_until(w, world_steps_told(w) + 200);
+		world_run_until(w, world_steps_told(w) + 200);
 		assert_true(world_slowdown(w, 1) > 2.9);
 		world_slow(w, 1, 6);
 		run_until_slowdown(w, 5.8, 6.2);
 		world_slow(w, 1, 1);
 		run_until_slowdown(w, 1, 1);
-		run_until(w, world_steps_told(w) + 200);
+		world_run_until(w, world_steps_told(w) + 200);
 		assert_true(world_slowdown(w, 1) == 1);
 		assert_int_equal(world_steps_lost(w), 0);
 		world_destroy(w);
@@ -354,10 +331,10 @@ static void test_left_out(void **state)
 		                                                        .steps = 1000000,
 		                                                        .stragglers = true,
 		                                                        .avoids = true });
-		run_until(w, 50);
+		world_run_until(w, 50);
 		world_slow(w, 1, 6);
 		run_until_slowdown(w, 5.8, 6.2);
-		run_until(w, world_steps_told(w) + 100);
+		world_run_until(w, world_steps_told(w) + 100);
 		world_slow(w, 1, 1);
 		run_until_slowdown(w, 1, 1);
 		/* If it is still slow then, it is left out for longer. */
@@ -372,341 +349,6 @@ static void test_left_out(void **state)
 	}
 }
 
-/* One move of the world; else time passes. */
-static void go_on(struct world *w)
-{
-	int status;
-	if (world_ended(w, &status))
-		fail_msg("it ended: %s", world_exit_text(w));
-	if (!world_move(w))
-		world_wait(w);
-}
-
-static void run_until_nodes(struct world *w, int nodes)
-{
-	for (int i = 0; i < MOVES && world_nodes(w) != nodes; i++)
-		go_on(w);
-	assert_int_equal(world_nodes(w), nodes);
-}
-
-/* Runs until the agent of node 2 was started `starts` times; the number of polls of Slurm makes no difference. */
-static void run_until_starts(struct world *w, int starts)
-{
-	for (int i = 0; i < MOVES && world_starts(w, 2) < starts; i++) {
-		world_poll(w);
-		go_on(w);
-	}
-	assert_int_equal(world_starts(w, 2), starts);
-}
-
-static void run_for(struct world *w, double seconds)
-{
-	double until = world_now(w) + seconds;
-	while (world_now(w) < until)
-		go_on(w);
-}
-
-static struct world *two_of_three(uint64_t seed)
-{
-	struct world *w = world_create(
-	        &(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 2, .steps = 1000000, .gather = 5 });
-	run_until(w, 20);
-	return w;
-}
-
-/* A node that has come back may refuse its agent for a while: the agent is started again at growing intervals, and finally no more, until
- * the node leaves and joins again. */
-static void test_refused(void **state)
-{
-	(void)state;
-	struct world *w = two_of_three(1);
-	world_refuse(w, 2, 1);
-	world_hold(w, 2, true);
-	run_until_starts(w, 1);
-	double first = world_started_at(w, 2);
-	run_until_starts(w, 2);
-	assert_true(world_started_at(w, 2) >= first + 1);
-	run_until_nodes(w, 3);
-	world_hold(w, 2, false);
-	run_until_nodes(w, 2);
-	world_refuse(w, 2, 1000);
-	world_hold(w, 2, true);
-	double pause = 0.5;
-	for (int starts = 3; starts <= 7; starts++, pause *= 2) {
-		double last = world_started_at(w, 2);
-		run_until_starts(w, starts);
-		assert_true(starts == 3 || world_started_at(w, 2) >= last + pause);
-	}
-	run_for(w, 60);
-	assert_int_equal(world_starts(w, 2), 7);
-	assert_int_equal(world_nodes(w), 2);
-	world_refuse(w, 2, 0);
-	world_hold(w, 2, false);
-	run_for(w, 1);
-	world_hold(w, 2, true);
-	run_until_nodes(w, 3);
-	assert_int_equal(world_steps_lost(w), 0);
-	world_destroy(w);
-}
-
-/* The same before the first generation, which waits while the agent is started again: a node that is ready a moment later takes part, and
- * the job starts without one that never is. */
-static void test_refused_at_first(void **state)
-{
-	(void)state;
-	for (int refusals = 3; refusals <= 1000; refusals += 997) {
-		bool comes = refusals < 5;
-		struct world *w = world_create(
-		        &(struct world_options){ .seed = 1, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .gather = 60 });
-		double began = world_now(w), pause = 1;
-		world_refuse(w, 2, refusals);
-		run_until_starts(w, 1);
-		for (int starts = 2; starts <= (comes ? 4 : 5); starts++, pause *= 2) {
-			double last = world_started_at(w, 2);
-			world_poll(w); /* a poll that the controller did not request makes no difference */
-			for (int i = 0; i < MOVES && world_starts(w, 2) < starts; i++)
-				go_on(w);
-			assert_int_equal(world_starts(w, 2), starts);
-			assert_true(world_started_at(w, 2) >= last + pause && world_started_at(w, 2) < last + pause + 1);
-			assert_int_equal(world_generations(w), 0);
-		}
-		run_until(w, 20);
-		assert_int_equal(world_nodes(w), comes ? 3 : 2);
-		assert_int_equal(world_generations(w), 1);
-		assert_int_equal(world_starts(w, 2), comes ? 4 : 5);
-		assert_true(world_started_at(w, 2) < began + 20);
-		world_destroy(w);
-	}
-}
-
-static bool left_out(struct world *w, const char *node)
-{
-	json_t *s = world_status(w);
-	bool is = json_object_get(json_object_get(s, "left_out"), node) != NULL;
-	json_decref(s);
-	return is;
-}
-
-/* Kills the worker of node 2 so often that no step is made, until `until` returns true. */
-static void fail_again_and_again(struct world *w, bool (*until)(struct world *w, int so_far), int so_far)
-{
-	for (int i = 0; i < MOVES && !until(w, so_far); i++) {
-		if (i % 5 == 0)
-			world_kill(w, 2, 0, WORLD_KILL);
-		go_on(w);
-	}
-	assert_true(until(w, so_far));
-}
-
-static bool n2_is_left_out(struct world *w, int so_far)
-{
-	(void)so_far;
-	return left_out(w, "n2");
-}
-
-static bool has_more_plans(struct world *w, int so_far)
-{
-	return world_generations(w) > so_far + 3;
-}
-
-/* A node whose worker fails repeatedly is quarantined, which does not delay the reply to a growth; it is tried again, each time later. */
-static void test_left_out_for_failing(void **state)
-{
-	(void)state;
-	struct world *w =
-	        world_create(&(struct world_options){ .seed = 1, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 1000000 });
-	run_until(w, 20);
-	fail_again_and_again(w, n2_is_left_out, 0);
-	double since = world_now(w);
-	run_until_nodes(w, 2);
-	world_ask(w, "grow", 1);
-	for (int i = 0; i < MOVES && !world_replies(w, true); i++)
-		go_on(w);
-	assert_int_equal(world_replies(w, true), 1);
-	assert_int_equal(world_nodes(w), 3);
-	assert_true(left_out(w, "n2") && world_now(w) < since + 60);
-	run_until_nodes(w, 4);
-	assert_true(!left_out(w, "n2") && world_now(w) >= since + 60);
-	fail_again_and_again(w, n2_is_left_out, 0);
-	since = world_now(w);
-	run_until_nodes(w, 3);
-	run_until_nodes(w, 4);
-	assert_true(world_now(w) >= since + 120);
-	assert_int_equal(world_steps_lost(w), 0);
-	world_destroy(w);
-}
-
-/* A node without which there is no plan is not left out for long. */
-static void test_needed_though_it_fails(void **state)
-{
-	(void)state;
-	struct world *w = world_create(
-	        &(struct world_options){ .seed = 1, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .needs = 3 });
-	run_until(w, 20);
-	fail_again_and_again(w, has_more_plans, world_generations(w));
-	double since = world_now(w);
-	run_until(w, world_steps_told(w) + 10);
-	assert_int_equal(world_nodes(w), 3);
-	assert_true(world_now(w) < since + 30);
-	world_destroy(w);
-}
-
-/* An agent that does not connect is started again at its deadline, not before. */
-static void test_silent(void **state)
-{
-	(void)state;
-	struct world *w = two_of_three(2);
-	world_silence(w, 2, true);
-	world_hold(w, 2, true);
-	run_until_starts(w, 1);
-	for (int starts = 2; starts <= 5; starts++) {
-		double last = world_started_at(w, 2);
-		run_until_starts(w, starts);
-		assert_true(world_started_at(w, 2) >= last + 5);
-	}
-	run_for(w, 60);
-	assert_int_equal(world_starts(w, 2), 5);
-	assert_int_equal(world_nodes(w), 2);
-	assert_int_equal(world_resizes(w), 0);
-	world_destroy(w);
-}
-
-/* A restarted controller finds the workers training, and lets them train on. */
-static void test_adopted(void **state)
-{
-	(void)state;
-	for (uint64_t seed = 1; seed <= 20; seed++) {
-		struct world *w = world_create(&(struct world_options){ .seed = seed,
-		                                                        .nodes = 3,
-		                                                        .devices_per_node = 2,
-		                                                        .held = 3,
-		                                                        .steps = 400,
-		                                                        .sole = seed % 2,
-		                                                        .checkpoints = seed % 3 == 0 });
-		int status;
-		for (int incarnation = 1; incarnation <= 4; incarnation++) {
-			run_until(w, 60 * incarnation);
-			world_restart(w);
-		}
-		run_out(w, seed);
-		if (world_ended(w, &status) && status)
-			fail_msg("seed %llu: %s", (unsigned long long)seed, world_exit_text(w));
-		assert_int_equal(world_steps_told(w), 400);
-		assert_int_equal(world_resizes(w), 0);
-		assert_int_equal(world_generations(w), 1);
-		for (int n = 0; n < 3; n++)
-			assert_int_equal(world_starts(w, n), 1);
-		world_destroy(w);
-	}
-}
-
-/* The controller waits for an agent that does not reconnect, and then continues without it. The workers of one that reconnects too late are
- * killed, and its node takes part again. */
-static void test_not_adopted(void **state)
-{
-	(void)state;
-	for (uint64_t seed = 1; seed <= 20; seed++) {
-		struct world *w = world_create(&(struct world_options){
-		        .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 1000000, .sole = seed % 2 });
-		run_until(w, 60);
-		world_restart(w);
-		double since = world_now(w);
-		world_silence(w, 1, true);
-		if (seed % 4 < 2)
-			world_kill(w, 1, 0, WORLD_AGENT);
-		for (int i = 0; i < MOVES && world_now(w) < since + 14; i++)
-			go_on(w);
-		assert_int_equal(world_generations(w), 1);
-		assert_int_equal(world_resizes(w), 0);
-		for (int i = 0; i < MOVES && world_starts(w, 1) < 2; i++)
-			go_on(w);
-		for (int i = 0; i < 200 && world_move(w); i++) /* the others have answered before it connects */
-			;
-		world_silence(w, 1, false);
-		for (int i = 0; i < MOVES && (!world_resizes(w) || world_nodes(w) < 3); i++)
-			go_on(w);
-		int told = world_steps_told(w);
-		run_until(w, told + 100);
-		assert_int_equal(world_nodes(w), 3);
-		assert_true(world_generations(w) >= 2);
-		assert_int_equal(world_steps_lost(w), 0);
-		assert_int_equal(world_starts(w, 1), 2);
-		world_destroy(w);
-	}
-}
-
-/* The controller is killed when the journal has a new generation that no worker has received yet: all workers hold the older generation's
- * state. */
-static void test_adopted_in_a_switch(void **state)
-{
-	(void)state;
-	for (uint64_t seed = 1; seed <= 20; seed++) {
-		struct world *w = world_create(&(struct world_options){
-		        .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 300, .sole = seed % 2 });
-		int status;
-		run_until(w, 30);
-		world_dies_in_switch(w);
-		world_ask(w, "shrink", 1);
-		run_out(w, seed);
-		if (world_ended(w, &status) && status)
-			fail_msg("seed %llu: %s", (unsigned long long)seed, world_exit_text(w));
-		assert_int_equal(world_steps_told(w), 300);
-		assert_int_equal(world_steps_lost(w), 0);
-		assert_true(world_resizes(w) >= 1);
-		world_destroy(w);
-	}
-}
-
-/* The controller is killed when some workers have received stop, or a request for a checkpoint, and others have not: no wait is in vain. */
-static void test_adopted_in_two_minds(void **state)
-{
-	(void)state;
-	static const char *const at[] = { "stop", "checkpoint" };
-	for (int what = 0; what < 2; what++)
-		for (uint64_t seed = 1; seed <= 60; seed++) {
-			struct world *w = world_create(&(struct world_options){ .seed = seed,
-			                                                        .nodes = 3,
-			                                                        .devices_per_node = 1,
-			                                                        .held = 3,
-			                                                        .steps = 60,
-			                                                        .checkpoints = true,
-			                                                        .every_steps = 2,
-			                                                        .long_steps = seed % 4 > 0 });
-			int status;
-			run_until(w, 30);
-			double began = world_now(w);
-			world_ask(w, "shrink", 1);
-			world_dies_at(w, at[what]);
-			run_out(w, seed);
-			if (world_ended(w, &status) && status)
-				fail_msg("%s, seed %llu: %s", at[what], (unsigned long long)seed, world_exit_text(w));
-			if (world_now(w) - began > 100)
-				fail_msg("%s, seed %llu: it took %.0f s", at[what], (unsigned long long)seed, world_now(w) - began);
-			assert_int_equal(world_steps_told(w), 60);
-			world_destroy(w);
-		}
-}
-
-/* Whichever agent connects first after a controller's death, the node with the batch script stays. */
-static void test_adopted_and_shrunk(void **state)
-{
-	(void)state;
-	for (uint64_t seed = 1; seed <= 100; seed++) {
-		struct world *w =
-		        world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 60 });
-		int status;
-		run_until(w, 5);
-		world_restart(w);
-		run_until(w, 10);
-		world_ask(w, "shrink", 2);
-		run_out(w, seed);
-		if (world_ended(w, &status) && status)
-			fail_msg("seed %llu: %s", (unsigned long long)seed, world_exit_text(w));
-		assert_int_equal(world_nodes(w), 1);
-		world_destroy(w);
-	}
-}
-
 /* Slurm takes any number of the last nodes without notice, wherever the plan has its stages, and does so again: once copies are made, the
  * job never starts from step 0. */
 static void test_shrunk_by_count(void **state)
@@ -716,11 +358,11 @@ static void test_shrunk_by_count(void **state)
 		struct world *w = world_create(&(struct world_options){
 		        .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 100000, .halves = true });
 		for (int nodes = 4, left; nodes > 1; nodes = left) {
-			run_until(w, world_steps_told(w) + 200);
+			world_run_until(w, world_steps_told(w) + 200);
 			left = 1 + (int)((seed + (uint64_t)nodes) % (uint64_t)(nodes - 1));
 			for (int n = left; n < nodes; n++)
 				world_hold(w, n, false);
-			run_until_nodes(w, left);
+			world_run_until_nodes(w, left);
 			if (world_began_anew(w))
 				fail_msg("seed %llu: a shrink from %d nodes to %d begins anew", (unsigned long long)seed, nodes, left);
 		}
@@ -755,7 +397,7 @@ static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restar
 			world_dies(w, (int)(x >> 50) % 20);
 	}
 	world_heal(w);
-	run_out(w, seed);
+	world_run_out(w, seed);
 	world_ended(w, &status);
 	if (status && !strstr(world_exit_text(w), "checkpoint"))
 		fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
@@ -808,7 +450,7 @@ static void test_given(void **state)
 		struct world *w = world_create(&(struct world_options){
 		        .seed = 3, .nodes = 2, .devices_per_node = 1, .held = 2, .steps = 5, .given = plan, .unfit = !fits });
 		int status;
-		run_out(w, 3);
+		world_run_out(w, 3);
 		assert_true(world_ended(w, &status));
 		assert_int_equal(status, fits ? 0 : 1);
 		assert_int_equal(world_generations(w), fits);
@@ -835,16 +477,6 @@ int main(void)
 		cmocka_unit_test(test_hung),
 		cmocka_unit_test(test_stragglers),
 		cmocka_unit_test(test_left_out),
-		cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_refused_at_first),
-		cmocka_unit_test(test_left_out_for_failing),
-		cmocka_unit_test(test_needed_though_it_fails),
-		cmocka_unit_test(test_silent),
-		cmocka_unit_test(test_adopted),
-		cmocka_unit_test(test_not_adopted),
-		cmocka_unit_test(test_adopted_in_a_switch),
-		cmocka_unit_test(test_adopted_in_two_minds),
-		cmocka_unit_test(test_adopted_and_shrunk),
 		cmocka_unit_test(test_shrunk_by_count),
 		cmocka_unit_test(test_chaos),
 		cmocka_unit_test(test_chaos_restarts),

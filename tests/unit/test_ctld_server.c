@@ -231,7 +231,9 @@ static void test_oversized_and_gibberish_are_cut(void **state)
 	json_decref(next(b));
 	assert_int_equal(write(hspmd_stream_fd(a), large, 8), 8);
 	assert_int_equal(write(hspmd_stream_fd(b), noise, sizeof noise - 1), (ssize_t)sizeof noise - 1);
+	expect(a, "refused");
 	expect(a, NULL);
+	expect(b, "refused");
 	expect(b, NULL);
 	assert_int_equal(ctld_server_counts(server).unauthenticated, 0);
 	hspmd_stream_destroy(a);
@@ -248,7 +250,9 @@ static void test_the_slow_are_cut(void **state)
 	expect(slow, "challenge");
 	assert_int_equal(send(hspmd_stream_fd(slow), half, sizeof half, 0), sizeof half);
 	assert_int_equal(ctld_server_counts(server).unauthenticated, 2);
+	expect(silent, "refused");
 	expect(silent, NULL);
+	expect(slow, "refused");
 	expect(slow, NULL);
 	assert_int_equal(ctld_server_counts(server).unauthenticated, 0);
 	assert_int_equal(ctld_server_counts(server).refused, 2);

@@ -257,8 +257,10 @@ int main(void)
 	struct CMUnitTest tests[FILES_MAX + 1] = { cmocka_unit_test(test_all_there) };
 	for (int i = 0; i < count && i < FILES_MAX; i++) {
 		names[name_count] = entries[i]->d_name;
-		tests[++name_count] =
-		        (struct CMUnitTest){ .name = entries[i]->d_name, .test_func = test_file, .initial_state = entries[i]->d_name };
+		tests[++name_count] = (struct CMUnitTest){ .name = entries[i]->d_name,
+			                                   .test_func = test_file,
+			                                   .teardown_func = golden_remove_folder,
+			                                   .initial_state = entries[i]->d_name };
 	}
 	int status = _cmocka_run_group_tests("golden", tests, name_count + 1, NULL, NULL);
 	for (int i = 0; i < count; i++)

@@ -14,6 +14,7 @@
 
 #include "common/error.h"
 #include "common/log.h"
+#include "common/log_limit.h"
 
 static int written; /* a file without a name, into which the log is copied */
 static int before;  /* standard error as it was */
@@ -118,11 +119,35 @@ static void errors(void **state)
 	}
 }
 
+/* A flood gives a few lines, then one per interval; no line is forgotten. */
+static void limited(void **state)
+{
+	(void)state;
+	struct hspmd_log_limit l = { 0 };
+	uint64_t dropped = 0, lines_logged = 0, counted = 0;
+	double start = 1e6;
+	for (int i = 0; i < 1000; i++)
+		lines_logged += hspmd_log_limit_allows(&l, start + 1e-3 * i, &dropped);
+	assert_int_equal(lines_logged, HSPMD_LOG_LIMIT_BURST);
+	assert_int_equal(dropped, 0);
+	for (int i = 0; i < 100; i++)
+		if (hspmd_log_limit_allows(&l, start + 2 + i, &dropped)) {
+			lines_logged++;
+			counted += dropped;
+		}
+	assert_int_equal(lines_logged, HSPMD_LOG_LIMIT_BURST + 10);
+	assert_int_equal(lines_logged + counted + l.dropped, 1100);
+	/* After a long silence, a few lines at once again. */
+	for (int i = 0; i <= HSPMD_LOG_LIMIT_BURST; i++)
+		assert_int_equal(hspmd_log_limit_allows(&l, start + 1e4, &dropped), i < HSPMD_LOG_LIMIT_BURST);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lines),
 		cmocka_unit_test(errors),
+		cmocka_unit_test(limited),
 	};
 	return cmocka_run_group_tests_name("log", tests, divert, restore);
 }

@@ -57,6 +57,7 @@ static struct hspmd_model *model(void)
 struct party {
 	struct hspmd_cluster *cluster;
 	struct hspmd_model *model;
+	struct hspmd_model_facts *facts;
 	const struct hspmd_measure_options *options;
 	struct hspmd_address addresses[DEVICES];
 	pthread_barrier_t opened;
@@ -75,7 +76,7 @@ static void *run_member(void *argument)
 	struct member *m = argument;
 	struct party *p = m->party;
 	struct hspmd_measure_context context = {
-		.model = p->model, .cluster = p->cluster, .device = m->device, .seq_len = SEQ_LEN, .began = hspmd_now()
+		.model = p->model, .facts = p->facts, .cluster = p->cluster, .device = m->device, .seq_len = SEQ_LEN, .began = hspmd_now()
 	};
 	struct hspmd_transport_options o = { .rank = m->device, .size = DEVICES, .timeout_s = 60 };
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &m->err);
@@ -144,6 +145,8 @@ static void measured(void **state)
 	struct party party = { .cluster = cluster_of("\"c\":" TYPE, "{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":2}]}"),
 		               .model = model(),
 		               .options = &w };
+	party.facts = hspmd_model_facts_of(party.model, SEQ_LEN, &err);
+	assert_non_null(party.facts);
 	json_t *rows = measure(&party);
 	struct hspmd_profile *p = hspmd_measure_profile(party.model, rows, SEQ_LEN, party.cluster, &err);
 	if (!p)
@@ -170,6 +173,7 @@ static void measured(void **state)
 	assert_int_equal(party.cluster->link_count, 2); /* and the assumed link between nodes */
 	hspmd_profile_destroy(p);
 	json_decref(rows);
+	hspmd_model_facts_destroy(party.facts);
 	hspmd_model_destroy(party.model);
 	hspmd_cluster_destroy(party.cluster);
 }

@@ -17,12 +17,12 @@
 static int copies_saved(int asked, int nodes, double losses, double correlated, struct run_intervals every)
 {
 	struct hspmd_job job = { .checkpoint = { .replicas = asked } };
-	struct hspmd_model *model = small_gpt2(8);
+	struct hspmd_model_facts *model = small_gpt2(8, 256);
 	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses, "together", correlated);
 	struct hspmd_risk risk = run_risk_read(v);
 	int n = run_risk_copies(&job, model, nodes, &every, &risk);
 	json_decref(v);
-	hspmd_model_destroy(model);
+	hspmd_model_facts_destroy(model);
 	return n;
 }
 
@@ -95,7 +95,7 @@ static void test_plans_are_weighed_by_what_they_commit(void **state)
 {
 	(void)state;
 	struct hspmd_job job = { .global_batch = 64, .seq_len = 128 };
-	struct hspmd_model *model = small_gpt2(8);
+	struct hspmd_model_facts *model = small_gpt2(8, 256);
 	struct hspmd_plan whole = { .pipeline_count = 4, .predicted = { .step_s = 1 } },
 	                  sharded = { .pipeline_count = 4, .zero_stage = 1, .predicted = { .step_s = 0.99 } };
 	struct hspmd_risk seldom = { 1e-7, 0 }, often = { 1e-4, 0 };
@@ -106,7 +106,7 @@ static void test_plans_are_weighed_by_what_they_commit(void **state)
 	assert_false(run_risk_prefers(&job, model, 4, 0, &every, &seldom, &sharded, &whole));
 	/* With copies in other nodes' memory little work is lost. */
 	assert_true(run_risk_prefers(&job, model, 4, 2, &every, &often, &whole, &sharded));
-	hspmd_model_destroy(model);
+	hspmd_model_facts_destroy(model);
 }
 
 static void run(struct world *w, int generations)
@@ -123,14 +123,14 @@ static void run(struct world *w, int generations)
 static void test_a_running_job_follows_the_risk(void **state)
 {
 	(void)state;
-	struct hspmd_model *model = small_gpt2(8);
+	struct hspmd_model_facts *model = small_gpt2(8, 256);
 	struct world *w = world_create(&(struct world_options){ .seed = 5,
 	                                                        .nodes = 4,
 	                                                        .devices_per_node = 1,
 	                                                        .held = 4,
 	                                                        .steps = 100000,
 	                                                        .checkpoints = true,
-	                                                        .model = model,
+	                                                        .facts = model,
 	                                                        .shared_every_s = 5 });
 	run(w, 1);
 	for (int i = 0; i < 2000; i++)
@@ -153,7 +153,7 @@ static void test_a_running_job_follows_the_risk(void **state)
 	assert_int_equal(world_generations(w), now);
 	assert_int_equal(world_steps_lost(w), 0);
 	world_destroy(w);
-	hspmd_model_destroy(model);
+	hspmd_model_facts_destroy(model);
 }
 
 int main(void)

@@ -29,7 +29,7 @@ static void test_curve_and_kinds(void **state)
 	double curve[8];
 	(void)state;
 	json_t *cluster = json_loads(text, 0, NULL);
-	struct hspmd_model *model = small_gpt2(8);
+	struct hspmd_model_facts *model = small_gpt2(8, 256);
 	assert_non_null(cluster);
 	if (run_scaling_curve(cluster, model, &job, 2, curve, 8, &err) != 8)
 		fail_msg("%s", err.text);
@@ -43,7 +43,7 @@ static void test_curve_and_kinds(void **state)
 	assert_string_equal(kinds[1].node, "s0");
 	assert_float_equal(kinds[1].relative_speed, 0.5, 0.1);
 	assert_int_equal(run_relative_speeds(cluster, model, &job, 2, kinds, 1, &err), 1);
-	hspmd_model_destroy(model);
+	hspmd_model_facts_destroy(model);
 	json_decref(cluster);
 }
 
@@ -55,10 +55,10 @@ static void test_what_cannot_be_reckoned(void **state)
 	double curve[4];
 	(void)state;
 	json_t *none = json_pack("{s:[]}", "nodes");
-	struct hspmd_model *model = small_gpt2(2);
+	struct hspmd_model_facts *model = small_gpt2(2, 256);
 	assert_int_equal(run_scaling_curve(none, model, &job, 1, curve, 4, &err), -1);
 	assert_int_equal(run_relative_speeds(none, model, &job, 1, kinds, 4, &err), -1);
-	hspmd_model_destroy(model);
+	hspmd_model_facts_destroy(model);
 	json_decref(none);
 }
 

@@ -2,6 +2,7 @@
 /* State in nodes' memory that agents left when they died: who may remove it, and when. */
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -103,16 +105,16 @@ static void test_the_end_of_a_job(void **state)
 	part("n2", another, false);
 	part("n3", NULL, false);
 	/* Not this node's, not this job's, or in use. */
-	hspmd_shm_dir_sweep_job("n0", job, 5);
-	hspmd_shm_dir_sweep_job("n2", shorter, 5);
-	hspmd_shm_dir_sweep_job("n2", longer, 5);
-	hspmd_shm_dir_sweep_job("n", job, 5);
+	hspmd_shm_dir_sweep_job(geteuid(), "n0", job, 5);
+	hspmd_shm_dir_sweep_job(geteuid(), "n2", shorter, 5);
+	hspmd_shm_dir_sweep_job(geteuid(), "n2", longer, 5);
+	hspmd_shm_dir_sweep_job(geteuid(), "n", job, 5);
 	assert_true(there("n0") && there("n1") && there("n2") && there("n3"));
-	hspmd_shm_dir_sweep_job("n1", job, 5);
+	hspmd_shm_dir_sweep_job(geteuid(), "n1", job, 5);
 	assert_true(there("n0") && !there("n1") && !there("n1.lock") && there("n2") && there("n3"));
 	close(alive);
-	hspmd_shm_dir_sweep_job("n0", job, 5);
-	hspmd_shm_dir_sweep_job("n2", another, 5);
+	hspmd_shm_dir_sweep_job(geteuid(), "n0", job, 5);
+	hspmd_shm_dir_sweep_job(geteuid(), "n2", another, 5);
 	assert_true(!there("n0") && !there("n2") && there("n3"));
 }
 
@@ -130,7 +132,7 @@ static void test_what_is_old(void **state)
 	hspmd_shm_dir_sweep();
 	assert_true(there("n5") && !there("n6") && there("n7"));
 	age(in("n7"), 86400);
-	hspmd_shm_dir_sweep_job("elsewhere", shorter, 5);
+	hspmd_shm_dir_sweep_job(geteuid(), "elsewhere", shorter, 5);
 	assert_true(there("n5") && !there("n7"));
 	close(alive);
 }
@@ -159,8 +161,12 @@ static void test_as_root(void **state)
 		assert_int_equal(chown(in(theirs[i]), NOBODY, NOBODY), 0);
 	hspmd_shm_dir_sweep();
 	assert_true(there("n1/n1-0.g1.live"));
-	hspmd_shm_dir_sweep_job("n1", job, 5);
-	hspmd_shm_dir_sweep_job("n2", job, 5);
+	/* The end of another user's job. */
+	hspmd_shm_dir_sweep_job(0, "n1", job, 5);
+	hspmd_shm_dir_sweep_job(NOBODY - 1, "n1", job, 5);
+	assert_true(there("n1/n1-0.g1.live"));
+	hspmd_shm_dir_sweep_job(NOBODY, "n1", job, 5);
+	hspmd_shm_dir_sweep_job(NOBODY, "n2", job, 5);
 	assert_false(there("n1") || there("n1.lock"));
 	assert_true(there("n2/roots/file"));
 	assert_int_equal(access(link, F_OK), 0);
@@ -170,11 +176,69 @@ static void test_as_root(void **state)
 	assert_int_equal(hspmd_remove_tree(folder, &err), 0);
 	snprintf(folder, sizeof folder, "%s", lie);
 	part("n1", job, false);
-	hspmd_shm_dir_sweep_job("n1", job, 5);
+	hspmd_shm_dir_sweep_job(NOBODY - 1, "n1", job, 5);
 	assert_true(there("n1"));
 	assert_int_equal(hspmd_remove_tree(folder, &err), 0);
 	assert_int_equal(hspmd_remove_tree(outside, &err), 0);
 	snprintf(folder, sizeof folder, "%s", own);
+}
+
+/* A process of user NOBODY that stops the first child of `parent` that it may stop. */
+static pid_t stopper(pid_t parent)
+{
+	pid_t pid = fork();
+	if (pid)
+		return pid;
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
+	if (setgid(NOBODY) || setuid(NOBODY))
+		_exit(1);
+	for (;;) {
+		FILE *f = fopen(path, "re");
+		for (int child; f && fscanf(f, "%d", &child) == 1;)
+			if (child != getpid() && !kill(child, SIGSTOP))
+				_exit(0);
+		if (f)
+			fclose(f);
+	}
+}
+
+/* The user stops the process that removes his files: root does not wait for it. */
+static void test_a_stopped_child_is_killed(void **state)
+{
+	char own[128];
+	bool stopped = false;
+	(void)state;
+	if (!*folder || geteuid() || access("/proc/self/task", R_OK))
+		skip();
+	snprintf(own, sizeof own, "%s", folder);
+	snprintf(folder, sizeof folder, "/dev/shm/hspmd-%d-test%d", NOBODY, (int)getpid());
+	for (int attempt = 0; attempt < 20 && !stopped; attempt++) { /* the child may be done first */
+		struct hspmd_error err;
+		int status;
+		char name[48];
+		part("n1", job, false);
+		for (int i = 0; i < 3000; i++) {
+			snprintf(name, sizeof name, "n1/%d", i);
+			put(in(name));
+			assert_int_equal(chown(in(name), NOBODY, NOBODY), 0);
+		}
+		const char *const theirs[] = { "", "n1", "n1.lock", "n1/n1-0.g1.live" };
+		for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
+			assert_int_equal(chown(in(theirs[i]), NOBODY, NOBODY), 0);
+		pid_t pid = stopper(getpid());
+		hspmd_shm_dir_sweep_job(NOBODY, "n1", job, 0.5);
+		kill(pid, SIGKILL);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		stopped = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+		assert_int_equal(waitpid(-1, &status, WNOHANG), -1); /* no child is left */
+		if (stopped)
+			assert_true(there("n1"));
+		assert_int_equal(hspmd_remove_tree(folder, &err), 0);
+	}
+	snprintf(folder, sizeof folder, "%s", own);
+	if (!stopped)
+		skip();
 }
 
 int main(void)
@@ -183,6 +247,7 @@ int main(void)
 		cmocka_unit_test(test_the_end_of_a_job),
 		cmocka_unit_test(test_what_is_old),
 		cmocka_unit_test(test_as_root),
+		cmocka_unit_test(test_a_stopped_child_is_killed),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

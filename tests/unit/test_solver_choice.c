@@ -487,7 +487,7 @@ static void holders_stay(void **state)
 {
 	(void)state;
 	static const char *const racks[] = { "abcd", "abab", "abba" };
-	struct hspmd_model *m = small_gpt2(12);
+	struct hspmd_model_facts *m = small_gpt2(12, 64);
 	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
 	int halves = 0;
 	caps.max_tp = 1;
@@ -518,7 +518,7 @@ static void holders_stay(void **state)
 		hspmd_cluster_destroy(c);
 	}
 	assert_true(halves >= 20);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 }
 
 int main(void)

@@ -192,7 +192,7 @@ static void interleaving_pays(void **state)
 
 /* Seconds that summing gradients adds to the step, for two copies of a model on two nodes of `tflops` each with a network of
  * `gbytes_per_s`. *whole: seconds of all transfers; *before: seconds of the last backward pass after that of the last layer. */
-static double summing(const char *kind, double tflops, double gbytes_per_s, const struct hspmd_model *m, double *whole, double *before)
+static double summing(const char *kind, double tflops, double gbytes_per_s, const struct hspmd_model_facts *m, double *whole, double *before)
 {
 	struct hspmd_error err = { "" };
 	char *text = hspmd_asprintf(
@@ -202,7 +202,7 @@ static double summing(const char *kind, double tflops, double gbytes_per_s, cons
 	        "\"links\":[{\"scope\":\"cluster\",\"alpha_s\":0,\"gbytes_per_s\":%g}]}",
 	        kind, tflops, gbytes_per_s);
 	struct hspmd_cluster *c = cluster_from(text);
-	int layers = hspmd_model_layers(m);
+	int layers = m->layer_count;
 	json_t *value = json_loads(HEAD "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n0:0\"]}]},"
 	                                "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n1:0\"]}]}]}",
 	                           0, NULL);
@@ -213,7 +213,7 @@ static double summing(const char *kind, double tflops, double gbytes_per_s, cons
 	const struct hspmd_layer_times *t = hspmd_costs_times(costs, 0, 1, 1, &err);
 	assert_non_null(t);
 	*before = (t->backward[layers - 1] - t->backward[0]) * hspmd_variation(costs, 2, 1);
-	*whole = 4 * (double)hspmd_model_params(m) / (gbytes_per_s * 1e9);
+	*whole = 4 * m->params / (gbytes_per_s * 1e9);
 	double sync = p->predicted.sync_s;
 	hspmd_costs_destroy(costs);
 	hspmd_plan_destroy(p);
@@ -228,11 +228,12 @@ static double summing(const char *kind, double tflops, double gbytes_per_s, cons
 static void gradients_hide_behind_the_passes_before(void **state)
 {
 	(void)state;
-	struct hspmd_model *m = model_from(
+	struct hspmd_model *model = model_from(
 	        "{\"model_type\":\"llama\",\"hidden_size\":128,\"intermediate_size\":384,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
 	        "\"num_key_value_heads\":4,\"max_position_embeddings\":64,\"vocab_size\":1000,\"tie_word_embeddings\":false,\"rms_norm_"
 	        "eps\":1e-5}");
-	double whole, before, layers = 6, copies = (double)hspmd_model_params(m) * 4 * HSPMD_SUM_TRAFFIC / (100e9 * HSPMD_SUSTAINED_MEMORY);
+	struct hspmd_model_facts *m = facts_of(model, 0);
+	double whole, before, layers = 6, copies = m->params * 4 * HSPMD_SUM_TRAFFIC / (100e9 * HSPMD_SUSTAINED_MEMORY);
 	/* Slow network: it is busy from the first gradients on. */
 	double sync = summing("cpu", 1, 0.01, m, &whole, &before);
 	assert_true(whole > 2 * before);
@@ -244,7 +245,8 @@ static void gradients_hide_behind_the_passes_before(void **state)
 	/* GPUs' programs sum gradients after all passes. */
 	sync = summing("cuda", 1e-3, 1, m, &whole, &before);
 	assert_float_equal(sync, whole, 1e-9);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
+	hspmd_model_destroy(model);
 }
 
 int main(void)

@@ -120,10 +120,10 @@ static void bad_profiles_are_refused(void **state)
 
 static struct hspmd_plan *solve(const struct hspmd_cluster *c, struct hspmd_solve_request r, struct hspmd_error *err)
 {
-	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_model_facts *m = small_gpt2(4, 128);
 	r.seq_len = 128;
 	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, err);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 	return p;
 }
 
@@ -160,7 +160,7 @@ static void devices_without_a_link_are_named(void **state)
 	hspmd_cluster_destroy(c);
 	/* Nodes without a link between them: each could train alone, and a warning says why it has to. */
 	c = cluster_from(CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":10}"));
-	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_model_facts *m = small_gpt2(4, 128);
 	struct hspmd_solve_request r = { .global_batch = 8, .seq_len = 128 };
 	struct hspmd_solve_report report = { 0 };
 	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, &report, &err);
@@ -170,7 +170,7 @@ static void devices_without_a_link_are_named(void **state)
 	expect_words(report.warnings[0], "no link|n0:0|n1:0");
 	hspmd_solve_report_clear(&report);
 	hspmd_plan_destroy(p);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 	hspmd_cluster_destroy(c);
 }
 
@@ -264,7 +264,7 @@ static void the_search_alone_explains_nothing(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
-	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_model_facts *m = small_gpt2(4, 128);
 	struct hspmd_solve_request r = { .global_batch = 8, .seq_len = 128 };
 	struct hspmd_cluster *c = row_of_nodes(2, "3000000", "", LINKS);
 	bool too_large = false;
@@ -275,7 +275,7 @@ static void the_search_alone_explains_nothing(void **state)
 	assert_null(hspmd_search_plan(c, m, NULL, &r, NULL, &too_large, &err));
 	assert_false(too_large);
 	hspmd_cluster_destroy(c);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 }
 
 /* A profile that was measured with one degree alone: a warning says what was derived from it. */
@@ -329,7 +329,7 @@ static void the_best_so_far_is_returned(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *c = cluster_from(CLUSTER(GOOD, "n[0-63]", "4", LINKS));
-	struct hspmd_model *m = small_gpt2(24);
+	struct hspmd_model_facts *m = small_gpt2(24, 128);
 	struct hspmd_solve_request r = { .global_batch = 256, .seq_len = 128, .time_limit_s = 1e-9 };
 	struct hspmd_solve_report report = { 0 };
 	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, &report, &err);
@@ -339,7 +339,7 @@ static void the_best_so_far_is_returned(void **state)
 	assert_true(report.timed_out);
 	hspmd_solve_report_clear(&report);
 	hspmd_plan_destroy(p);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 	hspmd_cluster_destroy(c);
 }
 

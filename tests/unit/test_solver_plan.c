@@ -12,7 +12,7 @@
 
 #include "tests/unit/solver_inputs.h"
 
-static struct hspmd_plan *solve(const struct hspmd_cluster *c, const struct hspmd_model *m, int batch, struct hspmd_error *err)
+static struct hspmd_plan *solve(const struct hspmd_cluster *c, const struct hspmd_model_facts *m, int batch, struct hspmd_error *err)
 {
 	struct hspmd_solve_request r = { .global_batch = batch, .seq_len = 128, .precision = HSPMD_PRECISION_FP32 };
 	return hspmd_solve(c, m, NULL, &r, NULL, err);
@@ -23,7 +23,7 @@ static void equal_devices_share_equally(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *c = cpu_cluster((double[]){ 50, 50, 50, 50 }, 1.2);
-	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_model_facts *m = small_gpt2(4, 128);
 	struct hspmd_plan *p = solve(c, m, 16, &err);
 	assert_non_null(p);
 	check_plan(p, c, 6);
@@ -34,7 +34,7 @@ static void equal_devices_share_equally(void **state)
 	assert_true(fabs(parts - p->predicted.step_s) < 1e-6 * p->predicted.step_s);
 	assert_int_equal(p->predicted.device_count, 4);
 	hspmd_plan_destroy(p);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 	hspmd_cluster_destroy(c);
 }
 
@@ -43,7 +43,7 @@ static void faster_devices_get_more(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *c = cpu_cluster((double[]){ 100, 100, 50, 50 }, 1.2);
-	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_model_facts *m = small_gpt2(4, 128);
 	struct hspmd_plan *p = solve(c, m, 24, &err);
 	assert_non_null(p);
 	check_plan(p, c, 6);
@@ -53,7 +53,7 @@ static void faster_devices_get_more(void **state)
 	assert_true(p->predicted.step_s < 0.8 * q->predicted.step_s);
 	hspmd_plan_destroy(p);
 	hspmd_plan_destroy(q);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 	hspmd_cluster_destroy(c);
 	hspmd_cluster_destroy(slow);
 }
@@ -64,7 +64,7 @@ static void limits_are_kept_and_explained(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *c = cpu_cluster((double[]){ 50, 100, 50, 100 }, 1.2);
-	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_model_facts *m = small_gpt2(4, 128);
 	struct hspmd_solve_request r = { .global_batch = 16, .seq_len = 128, .precision = HSPMD_PRECISION_FP32, .limits.max_devices = 2 };
 	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, &err);
 	assert_non_null(p);
@@ -84,7 +84,7 @@ static void limits_are_kept_and_explained(void **state)
 	assert_non_null(strstr(text, "within the limits."));
 	free(text);
 	hspmd_plan_destroy(p);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 	hspmd_cluster_destroy(c);
 }
 
@@ -97,7 +97,7 @@ static void spare_devices_are_reported(void **state)
 	        cluster_from("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"cpu\",\"memory_bytes\":4000000000,"
 	                     "\"gbytes_per_s\":400,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n[0-4]\",\"devices\":[{\"type\":"
 	                     "\"x\",\"count\":1}]}],\"links\":[{\"scope\":\"cluster\",\"alpha_s\":1e-2,\"gbytes_per_s\":0.1}]}");
-	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_model_facts *m = small_gpt2(4, 128);
 	struct hspmd_solve_request r = { .global_batch = 2, .seq_len = 128, .precision = HSPMD_PRECISION_FP32 };
 	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, &err);
 	assert_non_null(p);
@@ -120,7 +120,7 @@ static void spare_devices_are_reported(void **state)
 	assert_null(strstr(text, "spare"));
 	free(text);
 	hspmd_plan_destroy(p);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 	hspmd_cluster_destroy(c);
 }
 
@@ -130,7 +130,7 @@ static void the_limiting_stage_is_named(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *c = cpu_cluster((double[]){ 100, 50, 100, 50 }, 0.05);
-	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_model_facts *m = small_gpt2(4, 128);
 	static const char text[] =
 	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":128,\"pipelines\":["
 	        "{\"micro_batches\":5,\"stages\":[{\"layers\":[0,2],\"devices\":[\"%1$s\"]},{\"layers\":[2,6],\"devices\":[\"%2$s\"]}]},"
@@ -154,7 +154,7 @@ static void the_limiting_stage_is_named(void **state)
 	assert_non_null(strstr(said, "Gradients are synchronised "));
 	free(said);
 	hspmd_plan_destroy(p);
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 	hspmd_cluster_destroy(c);
 }
 
@@ -163,11 +163,11 @@ static void a_batch_that_cannot_be_divided_is_told(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *c = cpu_cluster((double[]){ 50, 50, 50, 50 }, 1.2);
-	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_model_facts *m = small_gpt2(4, 128);
 	struct hspmd_solve_request r = { .global_batch = 10, .seq_len = 128, .micro_batch = 3 };
 	assert_null(hspmd_solve(c, m, NULL, &r, NULL, &err));
 	assert_non_null(strstr(err.text, "10"));
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 	hspmd_cluster_destroy(c);
 }
 

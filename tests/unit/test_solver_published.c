@@ -16,6 +16,7 @@
 #include "controller/solver/solver.h"
 #include "runtime/model/model.h"
 #include "tests/bench/solver/figures.h"
+#include "runtime/facts/facts.h"
 
 static struct validation_case *cases;
 static int count;
@@ -94,7 +95,7 @@ static void mixed_gpus_are_ranked(void **state)
 struct problem {
 	struct hspmd_cluster *cluster;
 	struct hspmd_profile *profile;
-	struct hspmd_model *model;
+	struct hspmd_model_facts *facts;
 };
 
 static char *in_folder(const char *part, const char *file)
@@ -108,19 +109,19 @@ static void free_problem(struct problem *p)
 {
 	hspmd_cluster_destroy(p->cluster);
 	hspmd_profile_destroy(p->profile);
-	hspmd_model_destroy(p->model);
+	hspmd_model_facts_destroy(p->facts);
 }
 
 /* Our plan must not be slower than the one in the file, both timed by the same model. */
 static void expect_no_slower(const struct problem *p, const char *file, int batch, int seq_len)
 {
 	struct hspmd_error err = { "" };
-	int layers = p->profile ? p->profile->layer_count : hspmd_model_layers(p->model);
+	int layers = p->profile ? p->profile->layer_count : p->facts->layer_count;
 	struct hspmd_plan *theirs = hspmd_plan_read(file, p->cluster, layers, &err);
 	assert_non_null(theirs);
-	assert_int_equal(hspmd_evaluate(p->cluster, p->model, p->profile, HSPMD_PRECISION_BF16, theirs, NULL, &err), 0);
+	assert_int_equal(hspmd_evaluate(p->cluster, p->facts, p->profile, HSPMD_PRECISION_BF16, theirs, NULL, &err), 0);
 	struct hspmd_solve_request r = { .global_batch = batch, .seq_len = seq_len, .precision = HSPMD_PRECISION_BF16 };
-	struct hspmd_plan *ours = hspmd_solve(p->cluster, p->model, p->profile, &r, NULL, &err);
+	struct hspmd_plan *ours = hspmd_solve(p->cluster, p->facts, p->profile, &r, NULL, &err);
 	if (!ours)
 		fail_msg("%s: %s", file, err.text);
 	if (ours->predicted.step_s > theirs->predicted.step_s * (1 + 1e-9))
@@ -183,9 +184,12 @@ static void published_hspmd_plans_are_not_faster_than_ours(void **state)
 		char *model = in_folder("", json_string_value(json_object_get(value, "model")));
 		char *plan = in_folder("", json_string_value(json_object_get(value, "plan")));
 		p.cluster = hspmd_cluster_read(cluster, &err);
-		p.model = hspmd_model_read(model, &err);
+		struct hspmd_model *m = hspmd_model_read(model, &err);
 		assert_non_null(p.cluster);
-		assert_non_null(p.model);
+		assert_non_null(m);
+		p.facts = hspmd_model_facts_of(m, 4096, &err);
+		assert_non_null(p.facts);
+		hspmd_model_destroy(m);
 		expect_no_slower(&p, plan, 64, 4096);
 		free_problem(&p);
 		free(cluster);

@@ -207,7 +207,7 @@ static void traces_are_well_formed(void **state)
 	        cluster_from("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"cpu\":{\"kind\":\"cpu\",\"memory_bytes\":68719476736,"
 	                     "\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":"
 	                     "\"cpu\",\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":1}]}");
-	struct hspmd_model *m = small_gpt2(LAYERS - 2);
+	struct hspmd_model_facts *m = small_gpt2(LAYERS - 2, 128);
 	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
 		char stages[2][512], text[2048];
 		for (int k = 0; k < 2; k++)
@@ -229,7 +229,7 @@ static void traces_are_well_formed(void **state)
 		json_decref(trace);
 		hspmd_plan_destroy(p);
 	}
-	hspmd_model_destroy(m);
+	hspmd_model_facts_destroy(m);
 	hspmd_cluster_destroy(c);
 }
 

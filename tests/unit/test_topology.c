@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/cgroup.h"
 #include "runtime/topology/topology_internal.h"
 
 static void check_cpu(const char *model, const char *name)
@@ -406,14 +407,58 @@ static void test_cgroups(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof cgroup_cases / sizeof *cgroup_cases; i++) {
 		char root[] = "/tmp/hspmd-test-XXXXXX";
-		struct hspmd_cgroup_limits limits;
+		struct hspmd_granted limits;
 		assert_non_null(mkdtemp(root));
 		for (size_t k = 0; k < 5 && cgroup_cases[i].files[k].path; k++)
 			play_file(root, &cgroup_cases[i].files[k]);
-		hspmd_cgroup_limits_read(&limits, root);
+		hspmd_granted_read(&limits, root);
 		nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 		if (limits.cpus != cgroup_cases[i].cpus || limits.memory_bytes != cgroup_cases[i].memory_bytes)
 			fail_msg("%s: %d cores and %lld bytes", cgroup_cases[i].what, limits.cpus, (long long)limits.memory_bytes);
+	}
+}
+
+/* What a group's memory still takes: of all levels, without what the kernel would free. */
+static void test_unused_memory(void **state)
+{
+	static const struct {
+		struct cgroup_file files[7];
+		int64_t unused;
+	} cases[] = {
+		{ { { NULL, NULL } }, INT64_MAX },
+		{ { { "proc/self/cgroup", "0::/a\n" },
+		    { "sys/fs/cgroup/a/memory.max", "max\n" },
+		    { "sys/fs/cgroup/a/memory.current", "7\n" } },
+		  INT64_MAX },
+		{ { { "proc/self/cgroup", "0::/a\n" }, { "sys/fs/cgroup/a/memory.max", "900\n" } }, INT64_MAX },
+		{ { { "proc/self/cgroup", "0::/job/step\n" },
+		    { "sys/fs/cgroup/job/step/memory.max", "max\n" },
+		    { "sys/fs/cgroup/job/step/memory.current", "100\n" },
+		    { "sys/fs/cgroup/job/memory.max", "900\n" },
+		    { "sys/fs/cgroup/job/memory.current", "850\n" },
+		    { "sys/fs/cgroup/job/memory.stat", "anon 650\ninactive_anon 50\ninactive_file 200\n" } },
+		  250 },
+		{ { { "proc/self/cgroup", "0::/a\n" },
+		    { "sys/fs/cgroup/a/memory.max", "900\n" },
+		    { "sys/fs/cgroup/a/memory.current", "901\n" } },
+		  0 },
+		{ { { "proc/self/cgroup", "5:memory:/y\n" },
+		    { "sys/fs/cgroup/memory/y/memory.limit_in_bytes", "900\n" },
+		    { "sys/fs/cgroup/memory/y/memory.usage_in_bytes", "500\n" },
+		    { "sys/fs/cgroup/memory/y/memory.stat", "inactive_file 1\ntotal_inactive_file 30\n" } },
+		  430 },
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char root[] = "/tmp/hspmd-test-XXXXXX";
+		struct hspmd_cgroup c;
+		assert_non_null(mkdtemp(root));
+		for (size_t k = 0; cases[i].files[k].path; k++)
+			play_file(root, &cases[i].files[k]);
+		hspmd_cgroup_read(&c, root);
+		nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+		if (c.memory_unused_bytes != cases[i].unused)
+			fail_msg("case %zu: %lld bytes", i, (long long)c.memory_unused_bytes);
 	}
 }
 
@@ -421,19 +466,19 @@ static void test_cgroups(void **state)
 static void test_slurm_limits(void **state)
 {
 	(void)state;
-	struct hspmd_cgroup_limits limits;
+	struct hspmd_granted limits;
 	char root[] = "/tmp/hspmd-test-XXXXXX";
 	assert_non_null(mkdtemp(root));
 	play_file(root, &(struct cgroup_file){ "proc/self/cgroup", "0::/a\n" });
 	play_file(root, &(struct cgroup_file){ "sys/fs/cgroup/a/cpu.max", "350000 100000\n" });
 	setenv("SLURM_CPUS_ON_NODE", "6", 1);
 	setenv("SLURM_MEM_PER_CPU", "100", 1);
-	hspmd_cgroup_limits_read(&limits, root);
+	hspmd_granted_read(&limits, root);
 	assert_int_equal(limits.cpus, 4);
 	assert_int_equal(limits.memory_bytes, INT64_C(600) << 20);
 	setenv("SLURM_CPUS_ON_NODE", "3", 1);
 	setenv("SLURM_MEM_PER_NODE", "500", 1);
-	hspmd_cgroup_limits_read(&limits, root);
+	hspmd_granted_read(&limits, root);
 	assert_int_equal(limits.cpus, 3);
 	assert_int_equal(limits.memory_bytes, INT64_C(500) << 20);
 	unsetenv("SLURM_CPUS_ON_NODE");
@@ -447,9 +492,10 @@ int main(void)
 	/* hwloc unloads this part of itself with memory that it did not free, which a leak checker then reports. */
 	setenv("HWLOC_COMPONENTS", "-pci", 1);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_names), cmocka_unit_test(test_cores),   cmocka_unit_test(test_granted_by_number),
-		cmocka_unit_test(test_rack),  cmocka_unit_test(test_gpus),    cmocka_unit_test(test_distances),
-		cmocka_unit_test(test_near),  cmocka_unit_test(test_cgroups), cmocka_unit_test(test_slurm_limits),
+		cmocka_unit_test(test_names),         cmocka_unit_test(test_cores),   cmocka_unit_test(test_granted_by_number),
+		cmocka_unit_test(test_rack),          cmocka_unit_test(test_gpus),    cmocka_unit_test(test_distances),
+		cmocka_unit_test(test_near),          cmocka_unit_test(test_cgroups), cmocka_unit_test(test_slurm_limits),
+		cmocka_unit_test(test_unused_memory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ struct world_options {
 	bool halves; /* plans are two pipelines of two stages, or one pipeline of one stage per node, on any of the nodes; copies in memory
 	              * are on certain nodes, and lost with them. Needs one device per node, and at most 4 nodes */
 	bool avoids; /* plans do not use slow nodes; needs one device per node, and 2 or 3 nodes */
-	const struct hspmd_model *model; /* borrowed; NULL: unknown */
+	const struct hspmd_model_facts *facts; /* borrowed; NULL: unknown */
 	json_t *given;                   /* borrowed; the first plan; NULL: none */
 	bool unfit;                      /* the given plan cannot run */
 	int needs;                       /* number of devices below which there is no plan */

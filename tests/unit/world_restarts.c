@@ -110,7 +110,7 @@ struct world *world_create(const struct world_options *o)
 	w->job.checkpoint.replicas = 1;
 	w->config = (struct run_config){
 		.job = &w->job,
-		.model = o->model,
+		.facts = o->facts,
 		.job_json = json_object(),
 		.model_json = json_object(),
 		.layers = LAYERS,

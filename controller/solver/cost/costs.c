@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts of each layer, from the profile, and from the model's shapes if the profile does not have them.
+/* Facts of each layer: from the model's, which the runtime makes from its graph (runtime/facts), or from the profile.
  *
- * Activations that a transformer block saves for its backward pass, per sample of s tokens with e bytes per element, as in hspmd's
- * programs (after Korthikanti et al., "Reducing Activation Recomputation", arXiv 2205.05198, section 4, with fused attention, 2205.14135,
- * and without dropout):
- * - its input, the second residual, the results of both norms: 4 s h e (replicated on every device of a group, unless sequences are
- *   sharded too)
- * - q, k, v and the result of attention: s (2 q + 2 kv) e
- * - the MLP's inner activations: s f e twice, three times if gated; experts save none and are recomputed
- * - statistics of norms and softmax: 4 s (2 or 4 + a)
- *
- * Full recomputation saves only the block's input, s h e; selective recomputation does not save the results of the norms and of the
- * activation function. The head saves its input, the norm's result and the logits, whose gradient overwrites them; three numbers per
- * token stand for the softmax. While a layer runs backward it needs the gradients of its input and its result. A framework whose loss is
- * not fused needs the last layer's result once more, for the softmax, whose gradient overwrites it (Megatron-LM's vocabulary-parallel
- * cross entropy). */
+ * Of a layer that only a profile describes, little is known. A transformer block saves its input, the second residual and the results of both
+ * norms on every device of a tensor-parallel group (Korthikanti et al., "Reducing Activation Recomputation", arXiv 2205.05198, section 4).
+ * Full recomputation saves only the block's input. While a layer runs backward it needs the gradients of its input and its result. A
+ * framework whose loss is not fused needs the last layer's result once more, for the softmax, whose gradient overwrites it (Megatron-LM's
+ * vocabulary-parallel cross entropy). */
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
@@ -25,9 +16,9 @@
 #include "common/format/plan_model.h"
 #include "controller/solver/cost/cost_constants.h"
 
-static bool layers_are_alike(const struct hspmd_model *m, const struct hspmd_profile *p)
+static bool layers_are_alike(const struct hspmd_model_facts *f, const struct hspmd_profile *p)
 {
-	return !m || !p || hspmd_model_layers(m) == p->layer_count;
+	return !f || !p || f->layer_count == p->layer_count;
 }
 
 static double element_bytes(enum hspmd_precision precision)
@@ -36,60 +27,51 @@ static double element_bytes(enum hspmd_precision precision)
 	return bytes[precision];
 }
 
-static void block_from_model(struct hspmd_layer_info *f, const struct hspmd_model *m, double s, double e)
+static void scale_work(struct hspmd_facts_work *w, double factor)
 {
-	double h = m->hidden, q = (double)m->heads * m->head_dim, kv = (double)m->kv_heads * m->head_dim;
-	double inner = m->experts ? 0 : s * m->ffn * e;
-	double act = inner * (m->gated ? 2 : 1), statistics = 4 * s * (m->gated ? 2 : 4) + s * m->experts * e;
-	struct hspmd_layer_bytes none = { 4 * s * h * e + statistics, s * (2 * q + 2 * kv) * e + act + inner + 4 * s * m->heads };
-	f->saved[HSPMD_RECOMPUTE_NONE] = none;
-	f->saved[HSPMD_RECOMPUTE_SELECTIVE] = (struct hspmd_layer_bytes){ none.replicated / 2, none.sharded - inner };
-	f->saved[HSPMD_RECOMPUTE_FULL] = (struct hspmd_layer_bytes){ s * h * e, 0 };
-	f->transient = (struct hspmd_layer_bytes){ 2 * s * h * e, 0 };
-	if (m->experts) /* all tokens may choose one expert: gathered rows, inner activations, results */
-		f->transient = (struct hspmd_layer_bytes){ 4 * s * h * e, s * (3.0 * m->ffn + fmax(m->ffn, h)) * e };
-	f->gathered_bytes = s * (m->gated ? 2 * kv : q + 2 * kv) * e;
-	/* Bytes read and written with one kernel per operation: norms 2 each, residual sums 3 each, inputs of products as often as they
-	 * are read; rotation in place. */
-	double routed = m->experts ? m->experts_per_token : 1, wide = routed * m->ffn;
-	f->traffic.replicated = s * e * h * (m->gated ? 4 + 6 + 3 + 1 : 4 + 6 + 1 + 1) + s * e * h * routed * (m->gated ? 3 : 2);
-	f->traffic.sharded = s * e * (2 * (q + 2 * kv) + 2 * q + (m->gated ? 2 * (q + kv) + 6 * wide : 4 * wide));
-	f->reduced_bytes = 2 * s * h * e;
+	w->replicated *= factor;
+	w->sharded *= factor;
 }
 
-static void end_from_model(struct hspmd_layer_info *f, const struct hspmd_model *m, bool head, double s, double e)
+/* `narrow`: ratio of the precision's bytes per element to those of the width that the facts are for. */
+static struct hspmd_layer_pass pass_in_precision(const struct hspmd_layer_pass *pass, double narrow)
 {
-	double h = m->hidden;
-	struct hspmd_layer_bytes saved = { head ? 2 * s * h * e + 24 * s : 8 * s, head ? s * m->vocab * e : 0 };
-	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
-		f->saved[k] = saved;
-	f->transient = (struct hspmd_layer_bytes){ head ? 0 : s * h * e, 0 };
-	f->traffic =
-	        head ? (struct hspmd_layer_bytes){ 3 * s * h * e, 2 * s * m->vocab * e } : (struct hspmd_layer_bytes){ 2 * s * h * e, 0 };
-	f->reduced_bytes = s * h * e;
+	struct hspmd_layer_pass p = *pass;
+	scale_work(&p.bytes, narrow);
+	scale_work(&p.weights, narrow);
+	p.reduced_bytes *= narrow;
+	p.gathered_bytes *= narrow;
+	return p;
 }
 
 static void facts_from_model(struct hspmd_costs *c)
 {
-	const struct hspmd_model *m = c->model;
-	double s = c->seq_len, e = element_bytes(c->precision), h = m->hidden;
+	double e = element_bytes(c->precision);
+	enum hspmd_facts_width width = e > 2 ? HSPMD_FACTS_FP32 : HSPMD_FACTS_BF16;
+	enum hspmd_facts_form gathered = e > 2 ? HSPMD_FACTS_GATHERED_FP32 : HSPMD_FACTS_GATHERED_BF16;
+	double narrow = e / (e > 2 ? 4 : 2);
 	for (int l = 0; l < c->layer_count; l++) {
 		struct hspmd_layer_info *f = &c->layers[l];
-		bool block = l > 0 && l <= m->block_count;
-		f->params = hspmd_model_layer_params(m, l);
-		f->output_bytes = hspmd_model_layer_output(m, l, c->seq_len) * e;
-		/* Neither the first nor the last layer is recomputed: the embedding saves nothing, and the head runs backward at once. */
-		f->recomputable = block;
-		f->flops = hspmd_model_layer_flops(m, l, c->seq_len);
-		if (block)
-			block_from_model(f, m, s, e);
-		else
-			end_from_model(f, m, l > 0, s, e);
-	}
-	if (m->tied) {
-		c->layers[0].tied_to = c->layer_count - 1;
-		c->layers[c->layer_count - 1].tied_to = 0;
-		c->layers[c->layer_count - 1].tied_params = (double)m->vocab * h;
+		const struct hspmd_layer_facts *facts = hspmd_model_layer_facts(c->facts, l);
+		f->replicated_params = facts->params.replicated;
+		f->params = facts->params.replicated + facts->params.sharded;
+		f->output_bytes = facts->output_elements * e;
+		f->recomputable = facts->recomputable;
+		f->forward = pass_in_precision(&facts->forward[width], narrow);
+		f->backward = pass_in_precision(&facts->backward[width], narrow);
+		for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
+			f->again[k] = pass_in_precision(&facts->again[k][width], narrow);
+		f->memory[0] = facts->memory[gathered];
+		f->memory[1] = facts->memory[e > 2 ? HSPMD_FACTS_PARTS_FP32 : gathered];
+		f->workspace[0] = &facts->workspace[gathered];
+		f->workspace[1] = &facts->workspace[HSPMD_FACTS_PARTS_FP32];
+		f->saved_scale = f->memory_scale = narrow;
+		const struct hspmd_layer_tie *tie = &c->facts->ties[l];
+		if (tie->owner < 0)
+			continue;
+		f->tied_to = tie->owner;
+		f->tied_params = tie->params;
+		c->layers[tie->owner].tied_to = l;
 	}
 }
 
@@ -124,19 +106,58 @@ static void find_tied(struct hspmd_costs *c)
 	}
 }
 
-/* Bytes that a layer saves, if the profile has them: in the model's proportions if there is a model. */
-static void set_saved(struct hspmd_layer_info *f, double saved, double input, bool inner, bool modelled)
+static struct hspmd_facts_amount shared(double replicated, double sharded)
 {
-	const struct hspmd_layer_bytes *none = &f->saved[HSPMD_RECOMPUTE_NONE];
-	double all = none->replicated + none->sharded;
-	if (modelled && all > 0) {
-		for (int k = HSPMD_RECOMPUTE_KINDS - 1; k >= 0; k--)
-			f->saved[k] = (struct hspmd_layer_bytes){ f->saved[k].replicated * saved / all, f->saved[k].sharded * saved / all };
-		return;
-	}
-	double replicated = inner ? fmin(4 * input, saved) : 0, least = inner ? fmin(input, saved) : saved;
-	f->saved[HSPMD_RECOMPUTE_NONE] = f->saved[HSPMD_RECOMPUTE_SELECTIVE] = (struct hspmd_layer_bytes){ replicated, saved - replicated };
-	f->saved[HSPMD_RECOMPUTE_FULL] = inner ? (struct hspmd_layer_bytes){ least, 0 } : f->saved[HSPMD_RECOMPUTE_NONE];
+	return (struct hspmd_facts_amount){ .by_context = replicated, .by_both = sharded };
+}
+
+/* What a layer needs whose shapes are unknown. `inner`: it is neither the first layer nor the last. With sequence parallelism the inputs of
+ * the sharded parts are gathered whole; the other half, which lies between these parts, is not. */
+static void guess_memory(struct hspmd_layer_memory (*memory)[HSPMD_RECOMPUTE_KINDS], double saved, double input, double output, bool inner,
+                         bool first)
+{
+	double replicated = inner ? fmin(4 * input, saved) : 0, sharded = saved - replicated, least = inner ? fmin(input, saved) : saved;
+	struct hspmd_facts_amount transient = inner ? shared(2 * input, 0) : shared(0, first ? 0 : output);
+	for (int sequence = 0; sequence < 2; sequence++)
+		for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++) {
+			struct hspmd_layer_memory *m = &memory[sequence][k];
+			double split = sequence ? replicated / 2 : 0;
+			struct hspmd_facts_amount all = shared(replicated - split, sharded + split);
+			m->deferred = all;
+			m->saved = all;
+			m->backward = transient;
+			if (k != HSPMD_RECOMPUTE_FULL || !inner)
+				continue;
+			m->saved = sequence ? shared(0, least) : shared(least, 0);
+			m->backward.by_context += all.by_context - m->saved.by_context; /* computed again */
+			m->backward.by_both += all.by_both - m->saved.by_both;
+		}
+	for (int sequence = 0; sequence < 2; sequence++)
+		for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
+			memory[sequence][k].split_backward = memory[sequence][k].backward;
+}
+
+/* Work and memory of a layer that only the profile describes. */
+static void facts_without_model(struct hspmd_costs *c, int l, double saved)
+{
+	const struct hspmd_profile *p = c->profile;
+	struct hspmd_layer_info *f = &c->layers[l];
+	double input = l ? p->layers[l - 1].output_elems * p->activation_bytes : 0;
+	bool inner = l > 0 && l < c->layer_count - 1;
+	double replicated = inner ? fmin(4 * input, saved) : 0;
+	f->recomputable = inner;
+	f->forward = (struct hspmd_layer_pass){ .flops = { 0, profile_flops(p, l, c->seq_len) },
+		                                .bytes = { HSPMD_TRAFFIC * replicated, HSPMD_TRAFFIC * (saved - replicated) },
+		                                .kernels = HSPMD_BLOCK_KERNELS,
+		                                .reduced_bytes = 2 * input,
+		                                .reductions = 2 };
+	f->backward = f->forward;
+	scale_work(&f->backward.flops, 2);
+	scale_work(&f->backward.bytes, 2);
+	f->again[HSPMD_RECOMPUTE_FULL] = f->forward;
+	guess_memory(c->own_memory[l], saved, input, f->output_bytes, inner, l == 0);
+	f->memory[0] = f->memory[1] = c->own_memory[l];
+	f->saved_scale = f->memory_scale = 1;
 }
 
 static void facts_from_profile(struct hspmd_costs *c)
@@ -148,27 +169,21 @@ static void facts_from_profile(struct hspmd_costs *c)
 		const struct hspmd_profile_layer *pl = &p->layers[l];
 		f->params = pl->params;
 		f->output_bytes = pl->output_elems * p->activation_bytes;
-		double input = l ? p->layers[l - 1].output_elems * p->activation_bytes : 0, saved = pl->activation_bytes;
-		bool inner = l > 0 && l < c->layer_count - 1;
+		double saved = pl->activation_bytes;
+		const struct hspmd_device_share whole = { 1, 1, false, false };
+		double modelled = c->facts ? hspmd_layer_saved_bytes(c, l, HSPMD_RECOMPUTE_NONE, &whole) : 0;
 		if (isnan(saved)) {
 			/* The paper's 34 s h bytes at 2 bytes per element, 17 elements per token: no more is known about a layer without
 			 * shapes. */
-			saved = c->model ? f->saved[HSPMD_RECOMPUTE_NONE].replicated + f->saved[HSPMD_RECOMPUTE_NONE].sharded
-			                 : 17 * f->output_bytes;
+			saved = c->facts ? modelled : 17 * f->output_bytes;
 			guessed = true;
 		}
-		set_saved(f, saved, input, inner, c->model);
-		if (!c->model) {
-			f->transient = inner ? (struct hspmd_layer_bytes){ 2 * input, 0 }
-			                     : (struct hspmd_layer_bytes){ 0, l ? f->output_bytes : 0 };
-			f->flops = profile_flops(p, l, c->seq_len);
-			const struct hspmd_layer_bytes *all = &f->saved[HSPMD_RECOMPUTE_NONE];
-			f->traffic = (struct hspmd_layer_bytes){ HSPMD_TRAFFIC * all->replicated, HSPMD_TRAFFIC * all->sharded };
-			f->reduced_bytes = 2 * input;
-			f->recomputable = inner;
-		}
+		if (!c->facts)
+			facts_without_model(c, l, saved);
+		else if (modelled > 0)
+			f->saved_scale *= saved / modelled;
 	}
-	if (!p->tied_count && !c->model)
+	if (!p->tied_count && !c->facts)
 		find_tied(c);
 	for (int i = 0; i < p->tied_count; i++) {
 		/* Weights that are listed with both layers are the same weights; if they are listed with one layer, the other has to hold
@@ -187,20 +202,20 @@ static void facts_from_profile(struct hspmd_costs *c)
 
 static int check_input(struct hspmd_costs *c, struct hspmd_error *err)
 {
-	if (!c->model && !c->profile)
+	if (!c->facts && !c->profile)
 		return hspmd_fail(err, "neither a model nor a profile is given: nothing is known about the layers");
-	if (!layers_are_alike(c->model, c->profile))
-		return hspmd_fail(err, "the profile has %d layers, the model %d", c->profile->layer_count, hspmd_model_layers(c->model));
+	if (!layers_are_alike(c->facts, c->profile))
+		return hspmd_fail(err, "the profile has %d layers, the model %d", c->profile->layer_count, c->facts->layer_count);
 	if (c->profile && c->seq_len != c->profile->seq_len)
 		return hspmd_fail(err, "the profile was measured at sequence length %ld, not at %d", (long)c->profile->seq_len, c->seq_len);
 	if (c->seq_len < 1)
 		return hspmd_fail(err, "the sequence length is %d", c->seq_len);
-	if (c->model && c->model->learnt_positions && c->seq_len > c->model->max_positions)
-		return hspmd_fail(err, "sequence length %d is beyond the model's %ld positions", c->seq_len, (long)c->model->max_positions);
+	if (c->facts && c->seq_len != c->facts->seq_len)
+		return hspmd_fail(err, "what is known of the model is for sequence length %d, not %d", c->facts->seq_len, c->seq_len);
 	return 0;
 }
 
-struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                     const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
                                     struct hspmd_error *err)
 {
@@ -210,17 +225,19 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 		return NULL;
 	}
 	c->cluster = cluster;
-	c->model = model;
+	c->facts = facts;
 	c->profile = profile;
 	c->precision = precision;
-	c->seq_len = seq_len ? seq_len : profile ? (int)profile->seq_len : model ? (int)model->max_positions : 0;
+	c->seq_len = seq_len ? seq_len : profile ? (int)profile->seq_len : facts ? facts->seq_len : 0;
 	if (check_input(c, err))
 		goto fail;
-	c->layer_count = profile ? profile->layer_count : hspmd_model_layers(model);
+	c->layer_count = profile ? profile->layer_count : facts->layer_count;
 	c->layers = hspmd_calloc((size_t)c->layer_count, sizeof *c->layers);
 	c->params_sum = hspmd_calloc((size_t)c->layer_count + 1, sizeof *c->params_sum);
+	c->replicated_sum = hspmd_calloc((size_t)c->layer_count + 1, sizeof *c->replicated_sum);
 	c->tied_layers = hspmd_calloc((size_t)c->layer_count, sizeof *c->tied_layers);
-	if (!c->layers || !c->params_sum || !c->tied_layers) {
+	c->own_memory = hspmd_calloc(facts ? 1 : (size_t)c->layer_count, sizeof *c->own_memory);
+	if (!c->layers || !c->params_sum || !c->replicated_sum || !c->tied_layers || !c->own_memory) {
 		hspmd_fail_memory(err, "preparing the cost model");
 		goto fail;
 	}
@@ -232,12 +249,13 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 	c->grad_bytes = profile ? profile->grads_bytes : fmax(element_bytes(precision), 4);
 	c->master_bytes = c->param_bytes < 4 ? 4 : 0;
 	c->moment_bytes = 8;
-	if (model)
+	if (facts)
 		facts_from_model(c);
 	if (profile)
 		facts_from_profile(c);
 	for (int l = 0; l < c->layer_count; l++) {
 		c->params_sum[l + 1] = c->params_sum[l] + c->layers[l].params;
+		c->replicated_sum[l + 1] = c->replicated_sum[l] + fmin(c->layers[l].replicated_params, c->layers[l].params);
 		if (c->layers[l].tied_params > 0)
 			c->tied_layers[c->tied_layer_count++] = l;
 		c->layers[l].same_memory = l && hspmd_layer_same_memory(&c->layers[l - 1], &c->layers[l]);
@@ -248,12 +266,12 @@ fail:
 	return NULL;
 }
 
-struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                         const struct hspmd_profile *profile, enum hspmd_precision asked, const struct hspmd_plan *plan,
                                         struct hspmd_error *err)
 {
-	enum hspmd_precision precision = model ? hspmd_plan_precision(plan, cluster, asked) : asked;
-	return hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, err);
+	enum hspmd_precision precision = facts ? hspmd_plan_precision(plan, cluster, asked) : asked;
+	return hspmd_costs_new(cluster, facts, profile, precision, plan->seq_len, err);
 }
 
 void hspmd_costs_destroy(struct hspmd_costs *c)
@@ -267,6 +285,8 @@ void hspmd_costs_destroy(struct hspmd_costs *c)
 	free(c->warnings);
 	free(c->times);
 	free(c->params_sum);
+	free(c->replicated_sum);
+	free(c->own_memory);
 	free(c->tied_layers);
 	free(c->layers);
 	free(c);

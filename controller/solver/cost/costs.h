@@ -18,33 +18,28 @@
 
 #include "common/error.h"
 #include "common/format/cluster.h"
-#include "common/format/model.h"
+#include "common/format/model_facts.h"
 #include "common/format/plan.h"
 #include "common/format/profile.h"
 
-#define HSPMD_RECOMPUTE_KINDS (HSPMD_RECOMPUTE_FULL + 1)
 #define HSPMD_MAX_TP 64               /* most devices of one stage */
 #define HSPMD_MEASURED_BATCHES_MAX 64 /* most micro-batches that a profile may have measured for one type and tp */
 
-/* Bytes of a layer: `sharded` is divided across the tensor-parallel group, `replicated` is on each of its devices. */
-struct hspmd_layer_bytes {
-	double replicated, sharded;
-};
-
-/* One whole layer (tp 1); bytes and operations are for one sample. */
+/* One whole layer (tp 1). */
 struct hspmd_layer_info {
-	double params;
-	double output_bytes;                                   /* its activation, sent to the next layer */
-	struct hspmd_layer_bytes saved[HSPMD_RECOMPUTE_KINDS]; /* activations saved for the backward pass */
-	struct hspmd_layer_bytes transient;                    /* allocated only while the layer runs backward */
-	struct hspmd_layer_bytes traffic;                      /* bytes that the forward pass reads and writes */
-	double gathered_bytes; /* gathered by a context group: keys and values as stored (ungated: together with queries) */
-	double flops;          /* of the forward pass's matrix products */
-	double reduced_bytes;  /* all-reduced by a tensor-parallel group in the forward pass */
-	bool recomputable;     /* false: full recomputation does not apply to this layer */
-	bool same_memory;      /* its memory equals that of the layer before (hspmd_layer_same_memory) */
-	int tied_to;           /* layer that shares weights with this one; -1: none */
-	double tied_params;    /* shared weights that a stage with this layer but without tied_to must hold in addition */
+	double params;            /* of it, on each device of a tensor-parallel group: */
+	double replicated_params; /* the rest is divided among the group */
+	double output_bytes;      /* its activation for one sample, sent to the next layer */
+	/* Work in the precision of the computation. again: the part of the forward pass that recomputation repeats. */
+	struct hspmd_layer_pass forward, backward, again[HSPMD_RECOMPUTE_KINDS];
+	bool recomputable; /* false: full recomputation does not apply to this layer */
+	/* Memory: [in parts][sequence parallel][recompute]; the first index as in struct hspmd_device_share. */
+	const struct hspmd_layer_memory (*memory[2])[HSPMD_RECOMPUTE_KINDS];
+	const struct hspmd_facts_amount *workspace[2]; /* [in parts]; NULL: none */
+	double saved_scale, memory_scale; /* factors of what is saved for the backward pass, and of other memory */
+	bool same_memory;                 /* its memory equals that of the layer before (hspmd_layer_same_memory) */
+	int tied_to;                      /* layer that shares weights with this one; -1: none */
+	double tied_params;               /* shared weights that a stage with this layer but without tied_to must hold in addition */
 };
 
 /* How layer times were obtained, if they were not measured exactly as they are used: what warnings must say. */
@@ -71,12 +66,14 @@ struct hspmd_layer_times {
 
 struct hspmd_costs {
 	const struct hspmd_cluster *cluster;
-	const struct hspmd_model *model;     /* may be NULL */
-	const struct hspmd_profile *profile; /* may be NULL */
+	const struct hspmd_model_facts *facts; /* of the model; may be NULL: hspmd does not train it */
+	const struct hspmd_profile *profile;   /* may be NULL */
 	enum hspmd_precision precision;
 	int seq_len, layer_count;
 	struct hspmd_layer_info *layers;
-	double *params_sum; /* prefix sums of params, layer_count + 1 */
+	struct hspmd_layer_memory (*own_memory)[2][HSPMD_RECOMPUTE_KINDS]; /* per layer, if there are no facts */
+	double *params_sum;     /* prefix sums of params, layer_count + 1 */
+	double *replicated_sum; /* and of replicated_params */
 	int tied_layer_count;
 	int *tied_layers;                                           /* layers with tied_params > 0 */
 	double param_bytes, grad_bytes, master_bytes, moment_bytes; /* bytes per element */
@@ -91,13 +88,13 @@ struct hspmd_costs {
 };
 
 /* Make the tables for one input. The arguments must outlive the result, which hspmd_costs_destroy frees. seq_len 0: the profile's,
- * otherwise the model's positions. Returns NULL with err on failure. */
-struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+ * otherwise that of the facts, which must be for it. Returns NULL with err on failure. */
+struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                     const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
                                     struct hspmd_error *err);
 /* The same, in the precision that a plan computes in if `asked` is requested. hspmd chooses that precision if there is a model; a
  * workload known only by its profile is trained by another framework, in the requested precision. */
-struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                         const struct hspmd_profile *profile, enum hspmd_precision asked, const struct hspmd_plan *plan,
                                         struct hspmd_error *err);
 void hspmd_costs_destroy(struct hspmd_costs *c);
@@ -156,20 +153,27 @@ struct hspmd_device_share {
 	double share;           /* of weights and of activations that a tensor-parallel group divides */
 	double context_share;   /* of the sequence; 1: no context parallelism */
 	bool sequence_parallel; /* activations between the sharded parts are sharded along the sequence */
+	bool in_parts;          /* a context group's attention takes keys and values part by part (hspmd_type_takes_parts) */
 };
-/* Bytes of one sample on such a device. Saved: what the layer saves for the backward pass, for each micro-batch in flight. Resident: what
- * stays allocated for some time after it was sent, once, for any number of micro-batches in flight. Transient: what the layer needs while
- * it runs; layers run one after the other. */
+/* Returns true if attention on these devices does that, in a precision in which they can. */
+bool hspmd_type_takes_parts(const struct hspmd_device_type *type);
+/* Bytes of one sample on such a device. Saved: what the layer saves for the backward pass, for each micro-batch in flight. Deferred: what
+ * is left of that, for each micro-batch whose gradients of weights are deferred. Resident: what stays allocated for some time after it was
+ * sent, once, for any number of micro-batches in flight. Transient: what the layer needs while it runs; layers run one after the other. */
 double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                const struct hspmd_device_share *device);
+double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+                                  const struct hspmd_device_share *device);
 double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device);
-double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
-                                   const struct hspmd_device_share *device);
+double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring,
+                                   const struct hspmd_device_share *device); /* deferring: gradients of weights are deferred */
 /* Returns true if all of these are equal for both layers. */
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b);
 /* Number of weights of layers [first, end), including shared weights of tied layers outside of the range. */
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end);
+/* The number that a device holds that has a share of them. */
+double hspmd_device_params(const struct hspmd_costs *c, int first, int end, double share);
 /* Bytes of weight, gradient and optimizer state per weight. */
 double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies);
 /* Additional bytes per weight at the step's end. */
@@ -180,13 +184,16 @@ double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_
 double hspmd_usable_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type);
 /* Memory of device `which` of one stage. With interleaving the caller adds up the stages of all chunks. */
 struct hspmd_memory {
-	double state;      /* weights, gradients, optimizer state, checkpoint image */
-	double in_flight;  /* per micro-batch in flight: saved activations, and the activation sent to the next stage */
-	double recomputed; /* per micro-batch whose weight gradients are deferred: recomputed activations */
-	double fixed;      /* for any number of micro-batches in flight */
-	double end;        /* at the step's end, when no micro-batch is in flight */
+	double state;     /* weights, gradients, optimizer state, checkpoint image */
+	double in_flight; /* per micro-batch in flight: saved activations, and the activation sent to the next stage */
+	double deferred;  /* per micro-batch whose weight gradients are deferred, instead of in_flight */
+	double running;   /* of the micro-batch whose pass runs, at most: instead of in_flight, with all that the pass needs */
+	double end;       /* at the step's end, when no micro-batch is in flight */
+	double ending;    /* of the last micro-batch, if sums of gradients arrive while its backward pass still runs: with those sums */
+	double workspace; /* of operators */
 };
-struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch,
+/* deferring: the schedule defers gradients of weights. */
+struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, bool deferring,
                                        const struct hspmd_layer_copies *copies);
 /* Bytes of a device that `used` bytes occupy, including the context and the loss to fragmentation. */
 double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, double used);

@@ -3,9 +3,10 @@
  *
  * Work is a lower bound given by the hardware, a roofline (Williams et al., 2009) over one sample:
  *     work = flops share / rate + bytes moved / memory rate
- * with the rate of a large matrix product as measured on the device, or the part of a data sheet's peak that is sustained. The backward
- * pass has two products for each one of the forward pass (Megatron-LM, arXiv 2104.04473, appendix). The rest of a layer's time is
- * launching kernels that the device finishes before the host can start the next, and does not grow with the micro-batch.
+ * with the rate of a large matrix product as measured on the device, or the part of a data sheet's peak that is sustained. Products read
+ * their weights while they compute, so that only matters if it takes longer. The rest of a layer's time is launching kernels that the device
+ * finishes before the host can start the next, and does not grow with the micro-batch. Of a layer known only by its profile, the backward pass has two products for each one of the forward pass (Megatron-LM,
+ * arXiv 2104.04473, appendix).
  *
  * From a profile, if it has the device type:
  * - micro-batch between measured ones: on the straight line between them; outside, on the line through the last two
@@ -125,48 +126,67 @@ static double fastest_units(const struct hspmd_device_type *t)
 
 /* ---- work */
 
-/* Seconds of forward work of one sample of layer l, at `rate` operations per second. */
+static double memory_rate_of(const struct hspmd_costs *c, int type)
+{
+	return c->cluster->types[type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+}
+
+static double on_share(const struct hspmd_facts_work *w, double share)
+{
+	return w->replicated + w->sharded * share;
+}
+
+/* Seconds of one sample's work of a pass, at `rate` operations per second. */
+static double pass_work(const struct hspmd_costs *c, int type, double share, double rate, const struct hspmd_layer_pass *pass)
+{
+	double memory_rate = memory_rate_of(c, type);
+	return (rate > 0 ? on_share(&pass->flops, share) / rate : 0) + (memory_rate > 0 ? on_share(&pass->bytes, share) / memory_rate : 0);
+}
+
+/* Seconds of forward work of one sample of layer l. */
 static double forward_work(const struct hspmd_costs *c, int type, double share, double rate, int l)
 {
-	const struct hspmd_layer_info *f = &c->layers[l];
-	const struct hspmd_device_type *t = &c->cluster->types[type];
-	double memory_rate = t->gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
-	double traffic = f->traffic.replicated + f->traffic.sharded * share;
-	return (rate > 0 ? f->flops * share / rate : 0) + (memory_rate > 0 ? traffic / memory_rate : 0);
+	return pass_work(c, type, share, rate, &c->layers[l].forward);
+}
+
+/* Seconds of a pass over a micro-batch: its samples' work, but at least the time in which its weights are read, and launching kernels. */
+static double pass_time(const struct hspmd_costs *c, const struct hspmd_layer_times *t, double rate, const struct hspmd_layer_pass *pass)
+{
+	double launch = c->cluster->types[t->type].kind == HSPMD_DEVICE_CUDA ? HSPMD_LAUNCH_S : 0, memory_rate = memory_rate_of(c, t->type);
+	double weights = memory_rate > 0 ? on_share(&pass->weights, t->share) / memory_rate : 0;
+	return fmax(t->micro_batch * pass_work(c, t->type, t->share, rate, pass), weights) + launch * pass->kernels;
 }
 
 /* Seconds of the update at the step's end: clipping and Adam over the share of the layer. */
 static double update_time(const struct hspmd_costs *c, int type, double share, int l)
 {
-	double memory_rate = c->cluster->types[type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
-	double bytes = c->layers[l].params * share * (c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES);
+	double memory_rate = memory_rate_of(c, type);
+	double bytes = (c->layers[l].replicated_params + (c->layers[l].params - c->layers[l].replicated_params) * share) * (c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES);
 	return memory_rate > 0 ? bytes / memory_rate : 0;
 }
 
-/* Seconds of forward work that the backward pass repeats. Selective: norms and activation functions read as much as they write. */
+/* Seconds of forward work that the backward pass repeats: full recomputation, the same part of the layer's time as of its work. What
+ * selective recomputation repeats is limited by the memory's rate, and is too small a part to be inferred from the layer's time. */
 static double recompute_time(const struct hspmd_costs *c, const struct hspmd_layer_times *t, enum hspmd_recompute recompute, int l)
 {
 	const struct hspmd_layer_info *f = &c->layers[l];
-	double rate = c->cluster->types[t->type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	double rate = hspmd_device_flops(&c->cluster->types[t->type], c->precision);
+	double all = forward_work(c, t->type, t->share, rate, l), again = pass_work(c, t->type, t->share, rate, &f->again[recompute]);
 	if (recompute == HSPMD_RECOMPUTE_FULL)
-		return f->recomputable ? t->forward[l + 1] : 0;
-	const struct hspmd_layer_bytes *all = &f->saved[HSPMD_RECOMPUTE_NONE], *left = &f->saved[recompute];
-	double dropped = all->replicated - left->replicated + (all->sharded - left->sharded) * t->share;
-	return rate > 0 ? fmin(t->micro_batch * 2 * dropped / rate, t->forward[l + 1]) : 0;
+		return f->recomputable ? t->forward[l + 1] * (all > 0 && again < all ? again / all : 1) : 0;
+	return fmin(t->micro_batch * again, t->forward[l + 1]);
 }
 
 static int fill_roofline(struct hspmd_costs *c, struct hspmd_layer_times *t, struct hspmd_error *err)
 {
 	const struct hspmd_device_type *type = &c->cluster->types[t->type];
-	double launch = type->kind == HSPMD_DEVICE_CUDA ? HSPMD_LAUNCH_S : 0;
 	double rate = hspmd_device_flops(type, c->precision);
 	if (rate <= 0)
 		return hspmd_fail(err, "device type %s: neither tflops nor peak_tflops for %s", type->name,
 		                  hspmd_precision_names[c->precision]);
 	for (int l = 0; l < c->layer_count; l++) {
-		double work = t->micro_batch * forward_work(c, t->type, t->share, rate, l), launches = launch * HSPMD_BLOCK_KERNELS;
-		t->forward[l + 1] = work + launches;
-		t->backward[l + 1] = 2 * work + launches;
+		t->forward[l + 1] = pass_time(c, t, rate, &c->layers[l].forward);
+		t->backward[l + 1] = pass_time(c, t, rate, &c->layers[l].backward);
 		t->optimizer[l + 1] = update_time(c, t->type, t->share, l);
 	}
 	return 0;
@@ -369,7 +389,7 @@ static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
 	bool made_up = false;
 	double reduce = reduce_rate(c, t->type, t->share), rate = fastest_units(&c->cluster->types[t->type]);
 	for (int l = 0; l < c->layer_count; l++) {
-		struct sample whole = { forward_work(c, t->type, 1, rate, l), reduce * c->layers[l].reduced_bytes };
+		struct sample whole = { forward_work(c, t->type, 1, rate, l), reduce * c->layers[l].forward.reduced_bytes };
 		double left = part_left(c, t, &below, rate, l);
 		t->forward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, FORWARD, l, &whole, left);
 		t->backward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, BACKWARD, l, &whole, left);
@@ -430,7 +450,7 @@ const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int typ
 		hspmd_layer_times_destroy(t);
 		return NULL;
 	}
-	if (!c->profile || t->measured || c->model)
+	if (!c->profile || t->measured || c->facts)
 		goto sum;
 	hspmd_fail(err, "the profile has no times for device type %s and no model is given to compute them from",
 	           c->cluster->types[type].name);

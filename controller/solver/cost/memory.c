@@ -6,9 +6,9 @@
  *   updated weights are then divided as finely, in addition to the weights in use
  * - in flight: per micro-batch, what its layers save for the backward pass, and the activation sent to the next stage, which stays
  *   allocated until that stage is known to have it
- * - recomputed: under zb-h1, per micro-batch whose weight gradients are deferred, what its backward pass recomputed
- * - fixed: gradients of the current layer and, if it is recomputed, its activations; and the keys and values that context groups have
- *   sent in the current pass and the one before it: their readers may be that far behind
+ * - deferred: the same of micro-batches whose weight gradients are still to be computed (zb-h1)
+ * - running: of the micro-batch whose pass runs, what it has saved and what the current layer needs; and sources of messages that the pass
+ *   before has left behind
  * - end: at the step's end, when all of this but the state is free again: under ZeRO the sums that each copy received of its part of the
  *   gradients
  *
@@ -23,55 +23,64 @@
 
 #include "controller/solver/cost/cost_constants.h"
 
-static double of(const struct hspmd_layer_bytes *p, double share)
+static const struct hspmd_layer_memory *memory_of(const struct hspmd_layer_info *f, enum hspmd_recompute recompute,
+                                                  const struct hspmd_device_share *device)
 {
-	return p->replicated + p->sharded * share;
+	return &f->memory[device->in_parts][device->sequence_parallel && device->share < 1][recompute];
 }
 
-/* With sequence parallelism the inputs of the sharded parts are gathered whole; the other half, which lies between these parts, is
- * not. */
-static double kept_of(const struct hspmd_layer_info *f, const struct hspmd_layer_bytes *p, const struct hspmd_device_share *device)
+static double at(const struct hspmd_facts_amount *amount, double scale, const struct hspmd_device_share *device)
 {
-	const struct hspmd_layer_bytes *all = &f->saved[HSPMD_RECOMPUTE_NONE];
-	double replicated = p->replicated;
-	if (device->sequence_parallel && device->share < 1)
-		replicated = fmin(p->replicated, all->replicated / 2) * device->share +
-		             (p == &f->saved[HSPMD_RECOMPUTE_FULL] ? 0 : all->replicated / 2);
-	double gathered = p == &f->saved[HSPMD_RECOMPUTE_FULL] ? 0 : f->gathered_bytes * device->share * (1 - device->context_share);
-	return (replicated + p->sharded * device->share) * device->context_share + gathered;
+	return scale * hspmd_facts_amount_at(amount, device->share, device->context_share);
+}
+
+static double workspace_of(const struct hspmd_layer_info *f, const struct hspmd_device_share *device)
+{
+	return f->workspace[device->in_parts] ? at(f->workspace[device->in_parts], 1, device) : 0;
 }
 
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b)
 {
-	return !memcmp(a->saved, b->saved, sizeof a->saved) && !memcmp(&a->transient, &b->transient, sizeof a->transient) &&
-	       a->gathered_bytes == b->gathered_bytes;
+	for (int parts = 0; parts < 2; parts++)
+		if (a->memory[parts] != b->memory[parts] && memcmp(a->memory[parts], b->memory[parts], 2 * sizeof *a->memory[parts]) != 0)
+			return false;
+	return a->workspace[0] == b->workspace[0] && a->saved_scale == b->saved_scale && a->memory_scale == b->memory_scale;
+}
+
+bool hspmd_type_takes_parts(const struct hspmd_device_type *type)
+{
+	return type->kind == HSPMD_DEVICE_CPU;
 }
 
 double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	return kept_of(f, &f->saved[recompute], device);
+	return at(&memory_of(f, recompute, device)->saved, f->saved_scale, device);
+}
+
+double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+                                  const struct hspmd_device_share *device)
+{
+	const struct hspmd_layer_info *f = &c->layers[layer];
+	return at(&memory_of(f, recompute, device)->deferred, f->saved_scale, device);
 }
 
 double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	double passes = recompute == HSPMD_RECOMPUTE_FULL ? 1.5 : 1; /* forward, recomputation, backward */
-	return device->context_share < 1 ? passes * f->gathered_bytes * device->share * (1 + device->context_share) : 0;
+	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
+	return fmax(at(&m->left_forward, f->memory_scale, device), at(&m->left_backward, f->memory_scale, device));
 }
 
-static double computed_anew(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_device_share *device)
-{
-	return fmax(hspmd_layer_saved_bytes(c, layer, HSPMD_RECOMPUTE_NONE, device) - hspmd_layer_saved_bytes(c, layer, recompute, device),
-	            0);
-}
-
-double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring,
                                    const struct hspmd_device_share *device)
 {
-	return of(&c->layers[layer].transient, device->share) * device->context_share + computed_anew(c, layer, recompute, device);
+	const struct hspmd_layer_info *f = &c->layers[layer];
+	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
+	return fmax(at(&m->forward, f->memory_scale, device), at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device)) +
+	       workspace_of(f, device);
 }
 
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end)
@@ -85,14 +94,20 @@ double hspmd_stage_params(const struct hspmd_costs *c, int first, int end)
 	return params;
 }
 
+double hspmd_device_params(const struct hspmd_costs *c, int first, int end, double share)
+{
+	double replicated = c->replicated_sum[end] - c->replicated_sum[first];
+	return replicated + (hspmd_stage_params(c, first, end) - replicated) * share;
+}
+
 double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies)
 {
 	double own = c->param_bytes + c->grad_bytes;
-	if (!c->model && copies->pipelines > 1)
+	if (!c->facts && copies->pipelines > 1)
 		own += c->grad_bytes;
 	/* The result of an update is there in addition to the weights in use: in hspmd's programs the master copy and, if weights are
 	 * rounded, the rounded weights too. */
-	double updated = c->model ? c->master_bytes + c->param_bytes : fmax(c->master_bytes, c->param_bytes);
+	double updated = c->facts ? c->master_bytes + c->param_bytes : fmax(c->master_bytes, c->param_bytes);
 	if (copies->zero && copies->pipelines > 1)
 		return own + (updated + c->moment_bytes) / copies->pipelines;
 	return own + c->master_bytes + c->moment_bytes;
@@ -105,14 +120,14 @@ double hspmd_step_end_bytes(const struct hspmd_costs *c, const struct hspmd_laye
 
 double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, const struct hspmd_layer_copies *copies)
 {
-	return c->model && type->kind == HSPMD_DEVICE_CPU ? (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) / copies->pipelines
+	return c->facts && type->kind == HSPMD_DEVICE_CPU ? (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) / copies->pipelines
 	                                                  : 0;
 }
 
 /* Fraction of a device's memory that can be filled. */
 static double usable_fraction(const struct hspmd_costs *c)
 {
-	return c->model ? 1 : HSPMD_USABLE_MEMORY;
+	return c->facts ? 1 : HSPMD_USABLE_MEMORY;
 }
 
 double hspmd_usable_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type)
@@ -126,29 +141,72 @@ double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device
 	return type->kind == HSPMD_DEVICE_CUDA ? used / usable_fraction(c) + HSPMD_CONTEXT_BYTES : used;
 }
 
-struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch,
+/* Bytes of a run of layers, all or before the next layer that differs. */
+struct stage_memory {
+	double saved, deferred;              /* of the layers so far */
+	double most_forward, most_backward;  /* while one of them runs, with what the layers before it save */
+	double left_forward, left_backward;  /* by messages */
+	double ended;                        /* sums of gradients of the layers so far */
+	double most_ending;                  /* while one of them runs backward, without the sums of the layers before it */
+	double workspace;                    /* most of one of them */
+	double transient;                    /* most that one of them needs while it runs */
+};
+
+/* Add `count` equal layers, of which `layer` is the first. */
+static void add_layers(const struct hspmd_costs *c, int layer, int count, enum hspmd_recompute recompute, bool deferring, double end_bytes,
+                       const struct hspmd_device_share *device, struct stage_memory *sum)
+{
+	const struct hspmd_layer_info *f = &c->layers[layer];
+	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
+	double saved = at(&m->saved, f->saved_scale, device), deferred = deferring ? at(&m->deferred, f->saved_scale, device) : 0;
+	double backward = at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device);
+	double forward = at(&m->forward, f->memory_scale, device);
+	/* While layer l runs backward, there is what the layers up to it have saved and what those after it have deferred: relative to all
+	 * deferred, the difference of the sums up to l. It is largest at the first of equal layers, or at the last. */
+	double first = sum->saved - sum->deferred + saved - deferred, last = first + (count - 1) * (saved - deferred);
+	sum->most_backward = fmax(sum->most_backward, fmax(first, last) + backward);
+	double replicated = c->replicated_sum[layer + count] - c->replicated_sum[layer]; /* weights shared with another layer come at the end */
+	double ends = (replicated + (c->params_sum[layer + count] - c->params_sum[layer] - replicated) * device->share) * end_bytes;
+	double before = sum->saved - sum->ended + saved;
+	sum->most_ending = fmax(sum->most_ending, fmax(before, before + (count - 1) * (saved - ends / count)) + backward);
+	sum->ended += ends;
+	sum->most_forward = fmax(sum->most_forward, sum->saved + count * saved + forward);
+	sum->saved += count * saved;
+	sum->deferred += count * deferred;
+	sum->left_forward += count * at(&m->left_forward, f->memory_scale, device);
+	sum->left_backward += count * at(&m->left_backward, f->memory_scale, device);
+	sum->workspace = fmax(sum->workspace, workspace_of(f, device));
+	sum->transient = fmax(sum->transient, fmax(forward, backward));
+}
+
+struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, bool deferring,
                                        const struct hspmd_layer_copies *copies)
 {
+	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
 	struct hspmd_device_share device = { hspmd_stage_share(s, which), hspmd_stage_context_share(s, which),
-		                             s->sequence_parallel || c->sequence_parallel };
-	double saved = 0, recomputed = 0, resident = 0, transient = 0;
+		                             s->sequence_parallel || c->sequence_parallel, hspmd_type_takes_parts(type) };
+	/* A CPU's program sums gradients while the passes still run. Bytes are per sample here. */
+	double end_bytes = type->kind == HSPMD_DEVICE_CPU && c->facts ? hspmd_step_end_bytes(c, copies) / micro_batch : 0;
+	struct stage_memory sum = { 0 };
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
 		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)
 			end++;
-		saved += (end - l) * hspmd_layer_saved_bytes(c, l, s->recompute, &device);
-		recomputed += (end - l) * computed_anew(c, l, s->recompute, &device);
-		resident += (end - l) * hspmd_layer_resident_bytes(c, l, s->recompute, &device);
-		transient = fmax(transient, hspmd_layer_transient_bytes(c, l, s->recompute, &device));
+		add_layers(c, l, end - l, s->recompute, deferring, end_bytes, &device, &sum);
 	}
 	bool last = s->layers[1] == c->layer_count;
 	double sent =
 	        last ? 0 : c->layers[s->layers[1] - 1].output_bytes * device.context_share * (device.sequence_parallel ? device.share : 1);
-	double params = hspmd_stage_params(c, s->layers[0], s->layers[1]) * device.share;
-	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
-	double state = params * (hspmd_state_bytes(c, copies) + hspmd_image_bytes(c, type, copies));
-	return (struct hspmd_memory){ .state = state,
-		                      .in_flight = micro_batch * (saved + sent),
-		                      .recomputed = micro_batch * recomputed,
-		                      .fixed = micro_batch * (resident + transient),
+	double params = hspmd_device_params(c, s->layers[0], s->layers[1], device.share);
+	double in_flight = sum.saved + sent, deferred = deferring ? sum.deferred + sent : 0;
+	double running = fmax(fmax(sum.most_forward + sum.left_backward, sum.most_backward + sum.deferred + sum.left_forward),
+	                      fmax(in_flight, deferred));
+	if (!c->facts) /* little is known: all of it at the same time */
+		running = fmax(in_flight, deferred) + sum.transient;
+	return (struct hspmd_memory){ .state = params * (hspmd_state_bytes(c, copies) + hspmd_image_bytes(c, type, copies)),
+		                      .in_flight = micro_batch * in_flight,
+		                      .deferred = micro_batch * deferred,
+		                      .running = micro_batch * running,
+		                      .ending = end_bytes > 0 ? micro_batch * (sum.most_ending + sum.ended + sum.left_forward) : 0,
+		                      .workspace = micro_batch * sum.workspace,
 		                      .end = params * hspmd_step_end_bytes(c, copies) };
 }

@@ -2,8 +2,8 @@
 /* Cost of one micro-batch on one stage.
  *
  * A group runs at the pace of its slowest device: devices differ in type, share and slowdown. Layer times that were measured in a group
- * contain its all-reduces within a node. Otherwise two all-reduces in the forward pass and two in the backward pass of each block are
- * added (Megatron-LM, arXiv 1909.08053); for groups that span nodes, only what these take longer there. Context groups gather keys and
+ * contain its all-reduces within a node. Otherwise the sums of each pass are added, two for each transformer block (Megatron-LM, arXiv
+ * 1909.08053); for groups that span nodes, only what these take longer there. Context groups gather keys and
  * values before attention, and sum their gradients after it. */
 #include "controller/solver/cost/costs.h"
 
@@ -67,23 +67,37 @@ static bool in_one_node(const struct hspmd_cluster *c, const struct hspmd_stage 
 	return true;
 }
 
-/* Seconds of one pass's all-reduces for a micro-batch, in the slowest of the stage's tensor-parallel groups: two per layer, each of half
- * the bytes. Only the time beyond `per_byte` counts. Returns -1 with err if there is no link. */
-static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, double per_byte, struct hspmd_error *err)
+/* Which part of a layer's work a stage does: a pass, or what its recomputation repeats. */
+enum stage_pass { FORWARD, BACKWARD, AGAIN };
+
+static const struct hspmd_layer_pass *pass_of(const struct hspmd_costs *c, const struct hspmd_stage *s, int l, enum stage_pass pass)
+{
+	const struct hspmd_layer_info *f = &c->layers[l];
+	return pass == FORWARD ? &f->forward : pass == BACKWARD ? &f->backward : &f->again[s->recompute];
+}
+
+/* Seconds of one pass's all-reduces for a micro-batch, in the slowest of the stage's tensor-parallel groups: of equal parts of a layer's
+ * bytes. Only the time beyond `per_byte` counts. Returns -1 with err if there is no link. */
+static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, enum stage_pass pass, double per_byte,
+                            struct hspmd_error *err)
 {
 	int tp = s->device_count / s->context;
 	double slowest = 0;
 	for (int group = 0; group < s->context; group++) {
-		double seconds = 0, known_bytes = -1, known = 0;
+		double seconds = 0, known_bytes = -1, known_count = 0, known = 0;
 		for (int l = s->layers[0]; l < s->layers[1]; l++) {
-			double bytes = c->layers[l].reduced_bytes * micro_batch * hspmd_stage_context_share(s, group * tp);
-			if (bytes != known_bytes) {
-				known = hspmd_costs_all_reduce(c, s->devices + group * tp, tp, bytes / 2, err);
+			const struct hspmd_layer_pass *p = pass_of(c, s, l, pass);
+			double bytes = p->reduced_bytes * micro_batch * hspmd_stage_context_share(s, group * tp);
+			if (p->reductions <= 0)
+				continue;
+			if (bytes != known_bytes || p->reductions != known_count) {
+				known = hspmd_costs_all_reduce(c, s->devices + group * tp, tp, bytes / p->reductions, err);
 				known_bytes = bytes;
+				known_count = p->reductions;
 			}
 			if (known < 0)
 				return -1;
-			seconds += fmax(2 * known - per_byte * bytes, 0);
+			seconds += fmax(p->reductions * known - per_byte * bytes, 0);
 		}
 		slowest = fmax(slowest, seconds);
 	}
@@ -93,12 +107,12 @@ static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, 
 /* Seconds of one pass in which a context group gathers keys and values or, backward, sums their gradients: each device of the
  * tensor-parallel group communicates with the devices of the other groups that hold the same share. Returns -1 with err if there is no
  * link. */
-static double gathering(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_error *err)
+static double gathering(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, enum stage_pass pass, struct hspmd_error *err)
 {
 	double seconds = 0;
 	int tp = s->device_count / s->context;
 	for (int l = s->layers[0]; l < s->layers[1]; l++) {
-		double slowest = 0, bytes = c->layers[l].gathered_bytes * micro_batch;
+		double slowest = 0, bytes = pass_of(c, s, l, pass)->gathered_bytes * micro_batch;
 		for (int i = 0; i < tp && bytes > 0; i++) {
 			double one = hspmd_costs_ring(c, s->devices + i, tp, s->context, 1, bytes * hspmd_stage_share(s, i), err);
 			if (one < 0)
@@ -108,6 +122,15 @@ static double gathering(struct hspmd_costs *c, const struct hspmd_stage *s, int 
 		seconds += slowest;
 	}
 	return seconds;
+}
+
+/* Seconds of all messages within the stage in one pass; -1 with err. */
+static double messages(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, enum stage_pass pass, bool sums, double per_byte,
+                       struct hspmd_error *err)
+{
+	double summed = sums ? communication(c, s, micro_batch, pass, per_byte, err) : 0;
+	double gathered = s->context > 1 ? gathering(c, s, micro_batch, pass, err) : 0;
+	return summed < 0 || gathered < 0 ? -1 : summed + gathered;
 }
 
 int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out,
@@ -130,14 +153,13 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 		reduced = reduced && t->reduced;
 		per_byte = fmax(per_byte, t->per_byte);
 	}
-	double seconds = 0, gathered = s->context > 1 ? gathering(c, s, micro_batch, err) : 0;
-	if (s->device_count > s->context && !(reduced && in_one_node(c->cluster, s)))
-		seconds = communication(c, s, micro_batch, reduced ? per_byte : 0, err);
-	if (seconds < 0 || gathered < 0)
-		return -1;
-	seconds += gathered;
-	out->forward += seconds;
-	out->backward += seconds * (s->recompute == HSPMD_RECOMPUTE_FULL ? 2 : 1);
-	out->group_comm = seconds * (s->recompute == HSPMD_RECOMPUTE_FULL ? 3 : 2);
+	bool sums = s->device_count > s->context && !(reduced && in_one_node(c->cluster, s));
+	double seconds[3];
+	for (int pass = FORWARD; pass <= AGAIN; pass++)
+		if ((seconds[pass] = messages(c, s, micro_batch, (enum stage_pass)pass, sums, reduced ? per_byte : 0, err)) < 0)
+			return -1;
+	out->forward += seconds[FORWARD];
+	out->backward += seconds[BACKWARD] + seconds[AGAIN];
+	out->group_comm = seconds[FORWARD] + seconds[BACKWARD] + seconds[AGAIN];
 	return 0;
 }

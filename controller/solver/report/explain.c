@@ -145,7 +145,7 @@ static void write_memory(FILE *f, const struct hspmd_costs *costs, const struct 
 	if (!(at.share > 0))
 		return;
 	for (int s = at.stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages)
-		state += hspmd_costs_memory(costs, &pipe->stages[s], at.which, pipe->micro_batch, &copies).state;
+		state += hspmd_costs_memory(costs, &pipe->stages[s], at.which, pipe->micro_batch, false, &copies).state;
 	fprintf(f,
 	        "The fullest device, %s (pipeline %d, stage %d), needs %.1f%% of its memory: %.3g GB for weights, gradients and moments, "
 	        "%.3g GB for the rest.\n",
@@ -153,11 +153,11 @@ static void write_memory(FILE *f, const struct hspmd_costs *costs, const struct 
 	        100 * at.share, state / 1e9, (at.bytes - state) / 1e9);
 }
 
-static void write_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+static void write_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                           const struct hspmd_profile *profile, enum hspmd_precision precision, const struct hspmd_plan *plan)
 {
 	struct hspmd_timing t;
-	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, NULL);
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, facts, profile, precision, plan, NULL);
 	if (c && !hspmd_timing_compute(c, plan, &t, NULL)) {
 		write_stage(f, cluster, plan, &t);
 		write_sync(f, plan, &t);
@@ -216,7 +216,7 @@ static void write_one_more(FILE *f, const struct hspmd_cluster *c, const struct 
 	fprintf(f, "%s.\n", limits ? " within the limits" : "");
 }
 
-char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
                          enum hspmd_precision precision, const struct hspmd_solve_request *request, const struct hspmd_plan *plan)
 {
 	char *text = NULL;
@@ -225,11 +225,11 @@ char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd
 	if (!f)
 		return NULL;
 	write_time(f, &plan->predicted);
-	write_details(f, cluster, model, profile, precision, plan);
+	write_details(f, cluster, facts, profile, precision, plan);
 	for (int t = 0; request && t < cluster->type_count; t++) {
 		struct hspmd_error err = { "" };
 		struct hspmd_cluster *more = with_one_more(cluster, t);
-		struct hspmd_plan *better = more ? hspmd_search_plan(more, model, profile, request, NULL, NULL, &err) : NULL;
+		struct hspmd_plan *better = more ? hspmd_search_plan(more, facts, profile, request, NULL, NULL, &err) : NULL;
 		if (better)
 			write_one_more(f, cluster, request, plan, t, better);
 		else

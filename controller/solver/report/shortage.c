@@ -22,7 +22,7 @@
 
 struct inquiry {
 	const struct hspmd_cluster *c;
-	const struct hspmd_model *model;
+	const struct hspmd_model_facts *facts;
 	const struct hspmd_profile *profile;
 	struct hspmd_solve_request request;
 	double until;
@@ -58,7 +58,7 @@ static struct hspmd_plan *solve(const struct inquiry *q, const struct hspmd_clus
 {
 	struct hspmd_solve_request first = *r;
 	first.time_limit_s = 1e-9;
-	return hspmd_search_plan(c, q->model, q->profile, &first, NULL, NULL, NULL);
+	return hspmd_search_plan(c, q->facts, q->profile, &first, NULL, NULL, NULL);
 }
 
 /* The plan for devices with `factor` times their memory; NULL if there is none. */
@@ -100,7 +100,7 @@ static void append_what_is_short(struct inquiry *q)
 	struct hspmd_solve_report report = { 0 };
 	struct hspmd_plan *p = nearest_plan(q);
 	const struct hspmd_shortage *worst = NULL;
-	if (p && !hspmd_evaluate(q->c, q->model, q->profile, q->request.precision, p, &report, NULL))
+	if (p && !hspmd_evaluate(q->c, q->facts, q->profile, q->request.precision, p, &report, NULL))
 		for (int i = 0; i < report.shortage_count && i < HSPMD_SHORTAGE_MAX; i++)
 			if (!worst ||
 			    report.shortages[i].need_bytes - report.shortages[i].have_bytes > worst->need_bytes - worst->have_bytes)
@@ -261,13 +261,13 @@ static void append_what_would_do(struct inquiry *q)
 		append_text(q, "; %sdevices with %.3g times the memory would do", fine ? "or " : "", ceil(q->factor * 100) / 100);
 }
 
-int hspmd_explain_shortage(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+int hspmd_explain_shortage(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
                            const struct hspmd_solve_request *request, double seconds, struct hspmd_error *err)
 {
 	char text[HSPMD_ERROR_MAX] = "";
 	double start = now_s();
 	struct inquiry q = { .c = cluster,
-		             .model = model,
+		             .facts = facts,
 		             .profile = profile,
 		             .request = *request,
 		             .until = start + seconds / 2,

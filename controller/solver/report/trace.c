@@ -153,10 +153,10 @@ out:
 	return rc;
 }
 
-json_t *hspmd_plan_trace(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+json_t *hspmd_plan_trace(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
                          enum hspmd_precision precision, const struct hspmd_plan *plan, struct hspmd_error *err)
 {
-	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, err);
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, facts, profile, precision, plan, err);
 	struct writer w = { .events = json_array(), .p = plan };
 	struct hspmd_timing t = { 0 };
 	json_t *root = NULL;

@@ -57,17 +57,16 @@ static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, i
 {
 	int j = 31 - __builtin_clz((unsigned)(b - a));
 	double transient = fmax(u->transient[j][a], u->transient[j][b - (1 << j)]);
-	double params = p->t->costs->tied_layer_count ? hspmd_stage_params(p->t->costs, a, b) * u->share : u->params[b] - u->params[a];
+	double params = p->t->costs->tied_layer_count ? hspmd_device_params(p->t->costs, a, b, u->share) : u->params[b] - u->params[a];
 	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes],
 	       left = available - transient - (u->resident[b] - u->resident[a]);
 	if (params * p->end_bytes > available)
 		return -1;
 	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0;
 	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
-		double saved = u->saved[r][b] - u->saved[r][a],
-		       anew = u->saved[HSPMD_RECOMPUTE_NONE][b] - u->saved[HSPMD_RECOMPUTE_NONE][a] - saved;
+		double saved = u->saved[r][b] - u->saved[r][a], more = u->deferred[r][b] - u->deferred[r][a] - saved;
 		if ((p->t->caps->recompute & 1u << r) &&
-		    p->in_flight[s] * (saved + sent) + u->recomputed[r] + p->deferred[s] * anew <= left)
+		    p->in_flight[s] * (saved + sent) + u->recomputed[r] + p->deferred[s] * fmax(more, 0) <= left)
 			return r;
 	}
 	return -1;

@@ -284,8 +284,8 @@ static int place_spares(struct reshape *r, const int *devices, int count)
 
 static bool width_is_allowed(const struct reshape *r, int width)
 {
-	const struct hspmd_model *m = r->s->costs->model;
-	return width <= r->s->caps.max_tp && (width & (width - 1)) == 0 && (!m || (m->heads % width == 0 && m->kv_heads % width == 0));
+	const struct hspmd_model_facts *f = r->s->costs->facts;
+	return width <= r->s->caps.max_tp && (width & (width - 1)) == 0 && (!f || hspmd_model_divides(f, width));
 }
 
 static int use_spares(struct reshape *r)

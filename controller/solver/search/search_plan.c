@@ -394,7 +394,7 @@ static void name_schedule(const struct hspmd_search *s, struct hspmd_plan *p)
 		p->schedule = HSPMD_SCHEDULE_1F1B;
 }
 
-static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                      const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                      struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
@@ -404,7 +404,7 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 	double moved = NAN;
 	s.caps = request->caps ? *request->caps : hspmd_runtime_caps_default();
 	s.deadline = request->time_limit_s > 0 ? start + request->time_limit_s : 0;
-	s.costs = hspmd_costs_new(cluster, model, profile, request->precision, request->seq_len, err);
+	s.costs = hspmd_costs_new(cluster, facts, profile, request->precision, request->seq_len, err);
 	if (!s.costs)
 		return NULL;
 	s.costs->sequence_parallel = s.caps.sequence_parallel;
@@ -442,7 +442,7 @@ static double objective_of(const struct hspmd_solve_request *r, const struct hsp
 
 /* Search one part of the cluster after another. Returns the best plan, over the whole cluster. *report is that plan's report, with the
  * number of plans evaluated and the time of all parts. */
-static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                             const struct hspmd_profile *profile, struct hspmd_solve_request *r,
                                             struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
@@ -463,7 +463,7 @@ static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster,
 		more = hspmd_subclusters_next(subclusters, &part, err);
 		if (more <= 0)
 			break;
-		struct hspmd_plan *plan = solve_part(part, model, profile, r, &own, too_large, err);
+		struct hspmd_plan *plan = solve_part(part, facts, profile, r, &own, too_large, err);
 		double objective = plan ? objective_of(r, part, plan) : INFINITY;
 		hspmd_subclusters_report(subclusters, objective);
 		evaluated += own.evaluated;
@@ -486,13 +486,13 @@ static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster,
 }
 
 /* Search in the request's precision. */
-static struct hspmd_plan *solve_whole(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+static struct hspmd_plan *solve_whole(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                       const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                       struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	struct hspmd_solve_request r = *request;
-	return hspmd_limits_are_set(&r.limits) ? solve_subclusters(cluster, model, profile, &r, report, too_large, err)
-	                                       : solve_part(cluster, model, profile, &r, report, too_large, err);
+	return hspmd_limits_are_set(&r.limits) ? solve_subclusters(cluster, facts, profile, &r, report, too_large, err)
+	                                       : solve_part(cluster, facts, profile, &r, report, too_large, err);
 }
 
 static bool is_allowed(const struct hspmd_solve_limits *limits, const char *type)
@@ -519,7 +519,7 @@ static int types_that_compute(const struct hspmd_cluster *c, const struct hspmd_
 	return n;
 }
 
-static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                      const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                      const char *const *types, int type_count, int left, struct hspmd_solve_report *report, bool *too_large,
                                      struct hspmd_error *err)
@@ -531,7 +531,7 @@ static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const 
 	if (type_count) {
 		r.limits.types = types;
 		r.limits.type_count = type_count;
-		plan = solve_whole(cluster, model, profile, &r, report, too_large, err);
+		plan = solve_whole(cluster, facts, profile, &r, report, too_large, err);
 		r.limits = request->limits;
 	}
 	if (plan) {
@@ -544,7 +544,7 @@ static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const 
 	r.precision = HSPMD_PRECISION_FP32;
 	if (r.time_limit_s > 0)
 		r.time_limit_s = fmax(r.time_limit_s - (now_s() - start), 1e-3);
-	plan = solve_whole(cluster, model, profile, &r, report, too_large, err);
+	plan = solve_whole(cluster, facts, profile, &r, report, too_large, err);
 	if (plan)
 		hspmd_report_precision(report, cluster, plan, request->precision);
 	return plan;
@@ -553,23 +553,23 @@ static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const 
 /* A plan computes in bf16 if all its devices can (hspmd_plan_precision). So the search uses these devices first; if there are none or too
  * few, it uses all devices, in fp32. Cost and memory are thus always predicted for the precision that will run. This is known only of
  * hspmd's own runtime: with a profile alone, the precision stays as requested. */
-static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                              const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                              struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
-	if (!model || request->precision != HSPMD_PRECISION_BF16)
-		return solve_whole(cluster, model, profile, request, report, too_large, err);
+	if (!facts || request->precision != HSPMD_PRECISION_BF16)
+		return solve_whole(cluster, facts, profile, request, report, too_large, err);
 	const char **names = hspmd_calloc((size_t)cluster->type_count, sizeof *names);
 	struct hspmd_plan *plan = NULL;
 	int left = 0, count = names ? types_that_compute(cluster, request, names, &left) : hspmd_fail_memory(err, "choosing a precision");
 	if (count >= 0)
-		plan = left ? solve_left(cluster, model, profile, request, names, count, left, report, too_large, err)
-		            : solve_whole(cluster, model, profile, request, report, too_large, err);
+		plan = left ? solve_left(cluster, facts, profile, request, names, count, left, report, too_large, err)
+		            : solve_whole(cluster, facts, profile, request, report, too_large, err);
 	free(names);
 	return plan;
 }
 
-struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                      const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                      struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
@@ -580,7 +580,7 @@ struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const 
 	if (r.current && !r.current_cluster)
 		r.current_cluster = cluster;
 	if (!check_request(cluster, request, err))
-		plan = solve_in_precision(cluster, model, profile, &r, report ? report : &unread, &no_memory, err);
+		plan = solve_in_precision(cluster, facts, profile, &r, report ? report : &unread, &no_memory, err);
 	hspmd_solve_report_clear(&unread);
 	if (too_large)
 		*too_large = !plan && no_memory;

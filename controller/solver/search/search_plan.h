@@ -7,7 +7,7 @@
 
 #include "common/error.h"
 #include "common/format/cluster.h"
-#include "common/format/model.h"
+#include "common/format/model_facts.h"
 #include "common/format/plan.h"
 #include "common/format/profile.h"
 #include "controller/solver/search/request.h"
@@ -16,7 +16,7 @@
 /* Find the fastest plan; its `predicted` is filled, and the caller destroys it. At least one of model and profile must be given. report may
  * be NULL. If the input is wrong or no plan is possible, returns NULL with err; then *too_large (may be NULL) is true if there are plans,
  * but none of them fits in memory. */
-struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                      const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                      struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err);
 

@@ -111,23 +111,15 @@ static int divide(const struct sharding *x, int *parts, int *extra, struct hspmd
 }
 
 /* Number of parts that every layer can be divided into: heads that share keys and values, and experts, stay whole. */
-static int granules(const struct hspmd_model *m)
+static int granules(const struct hspmd_model_facts *f)
 {
-	if (!m)
-		return HSPMD_GRANULES;
-	int64_t a = m->kv_heads, b = m->experts;
-	while (b) {
-		int64_t rest = a % b;
-		a = b;
-		b = rest;
-	}
-	return (int)a;
+	return f && f->parts > 0 ? f->parts : HSPMD_GRANULES;
 }
 
 int hspmd_choose_shard_ratio(struct hspmd_costs *c, struct hspmd_plan *p, int pipeline, int stage)
 {
 	struct hspmd_stage *s = &p->pipelines[pipeline].stages[stage];
-	struct sharding x = { c, p, pipeline, stage, granules(c->model), s };
+	struct sharding x = { c, p, pipeline, stage, granules(c->facts), s };
 	size_t n = (size_t)s->device_count;
 	double *was = s->shard_ratio;
 	if (s->context != 1 || x.granules < s->device_count)

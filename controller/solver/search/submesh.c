@@ -15,18 +15,28 @@
 
 static bool tp_is_allowed(const struct hspmd_submesh_tables *t, int tp)
 {
-	const struct hspmd_model *m = t->costs->model;
+	const struct hspmd_model_facts *f = t->costs->facts;
 	if (tp > t->caps->max_tp || tp > HSPMD_MAX_TP)
 		return false;
-	if (m && (m->heads % tp || m->kv_heads % tp))
+	if (f && !hspmd_model_divides(f, tp))
 		return false;
-	if (m || !t->costs->profile)
+	if (f || !t->costs->profile)
 		return true;
 	/* Without a model the profile gives the tensor-parallel degrees; others could only be guessed. */
 	for (int i = 0; i < t->costs->profile->times_count; i++)
 		if (t->costs->profile->times[i].tp == tp)
 			return true;
 	return false;
+}
+
+/* Most that a layer needs while it runs, in any schedule that is allowed. */
+static double most_transient(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_runtime_caps *caps,
+                             const struct hspmd_device_share *device)
+{
+	double most = hspmd_layer_transient_bytes(c, layer, recompute, false, device);
+	if (caps->schedules & 1u << HSPMD_SCHEDULE_ZB_H1)
+		most = fmax(most, hspmd_layer_transient_bytes(c, layer, recompute, true, device));
+	return most;
 }
 
 static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, struct hspmd_error *err)
@@ -38,9 +48,9 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 		devices[i] = hspmd_device_class_device(c->cluster, device_class, 0, i);
 	double slow = device_class->slowdown / c->cluster->nodes[device_class->nodes[0]].slowdown *
 	              hspmd_variation(c, c->cluster->device_count, u->tp);
-	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel };
+	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel, hspmd_type_takes_parts(&c->cluster->types[device_class->type]) };
 	for (int l = 0; l < t->layers; l++) {
-		double transient = hspmd_layer_transient_bytes(c, l, HSPMD_RECOMPUTE_NONE, &device);
+		double transient = most_transient(c, l, HSPMD_RECOMPUTE_NONE, t->caps, &device);
 		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
 			struct hspmd_stage s = {
 				.layers = { l, l + 1 }, .device_count = u->tp, .devices = devices, .context = 1, .recompute = r
@@ -51,12 +61,12 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 			u->work[r][l + 1] = u->work[r][l] + slow * (cost.forward + cost.backward);
 			u->forward[l + 1] = u->forward[l] + slow * cost.forward;
 			u->saved[r][l + 1] = u->saved[r][l] + t->micro_batch * hspmd_layer_saved_bytes(c, l, r, &device);
-			u->recomputed[r] =
-			        fmax(u->recomputed[r], t->micro_batch * (hspmd_layer_transient_bytes(c, l, r, &device) - transient));
+			u->deferred[r][l + 1] = u->deferred[r][l] + t->micro_batch * hspmd_layer_deferred_bytes(c, l, r, &device);
+			u->recomputed[r] = fmax(u->recomputed[r], t->micro_batch * (most_transient(c, l, r, t->caps, &device) - transient));
 		}
 		u->transient[0][l] = t->micro_batch * transient;
 		u->resident[l + 1] = u->resident[l] + t->micro_batch * hspmd_layer_resident_bytes(c, l, HSPMD_RECOMPUTE_FULL, &device);
-		u->params[l + 1] = c->params_sum[l + 1] * u->share;
+		u->params[l + 1] = c->replicated_sum[l + 1] + (c->params_sum[l + 1] - c->replicated_sum[l + 1]) * u->share;
 	}
 	for (int j = 1; j < HSPMD_RANGE_LEVELS; j++)
 		for (int l = 0; l + (1 << j) <= t->layers; l++)
@@ -83,7 +93,7 @@ static void bound_rates(struct hspmd_submesh_tables *t)
 static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = t->costs->cluster;
-	size_t n = (size_t)t->layers + 1, arrays = 2 * HSPMD_RECOMPUTE_KINDS + 3 + HSPMD_RANGE_LEVELS;
+	size_t n = (size_t)t->layers + 1, arrays = 3 * HSPMD_RECOMPUTE_KINDS + 3 + HSPMD_RANGE_LEVELS;
 	for (int k = 0; k < t->device_classes->count; k++)
 		for (int tp = 1; tp <= t->device_classes->list[k].per_node; tp++)
 			if (tp_is_allowed(t, tp) && t->submesh_count < HSPMD_SUBMESHES_MAX)
@@ -96,9 +106,10 @@ static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err
 		struct hspmd_submesh *u = &t->submeshes[i];
 		const struct hspmd_device_type *type = &c->types[t->device_classes->list[u->device_class].type];
 		u->usable_bytes = hspmd_usable_bytes(t->costs, type);
-		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++, at += 2 * n) {
+		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++, at += 3 * n) {
 			u->work[r] = at;
 			u->saved[r] = at + n;
+			u->deferred[r] = at + 2 * n;
 		}
 		u->forward = at;
 		u->params = at + n;

@@ -22,6 +22,7 @@ struct hspmd_submesh {
 	double *work[HSPMD_RECOMPUTE_KINDS]; /* seconds per micro-batch, forward, backward and recomputation */
 	double *forward;
 	double *saved[HSPMD_RECOMPUTE_KINDS];  /* bytes per micro-batch */
+	double *deferred[HSPMD_RECOMPUTE_KINDS]; /* bytes per micro-batch whose gradients of weights are deferred, instead of saved */
 	double *resident;                      /* bytes, for any number of micro-batches in flight */
 	double *transient[HSPMD_RANGE_LEVELS]; /* not sums: transient[j][a] is the most that one of the layers [a, a + 2^j) needs while it
 	                                          runs */

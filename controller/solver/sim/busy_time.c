@@ -3,10 +3,10 @@
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/sim/predict.h"
 
-int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
                          enum hspmd_precision precision, const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err)
 {
-	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, err);
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, facts, profile, precision, plan, err);
 	int rc = c ? 0 : -1, at = 0;
 	for (int i = 0; !rc && i < plan->pipeline_count; i++) {
 		const struct hspmd_pipeline *p = &plan->pipelines[i];

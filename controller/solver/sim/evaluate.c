@@ -12,6 +12,7 @@
 
 #include "common/alloc.h"
 #include "common/schedule.h"
+#include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/sim/predict.h"
 
 void hspmd_timing_clear(struct hspmd_timing *t)
@@ -241,7 +242,7 @@ fail:
 	return -1;
 }
 
-/* Most bytes in flight at one time on stage `stage` of every chunk, in the order of its schedule. Returns INFINITY if memory runs out. */
+/* Most bytes at one time on stage `stage` of every chunk, in the order of its schedule. Returns INFINITY if memory runs out. */
 static double fullest(const struct hspmd_plan *p, int pipeline, int stage, const struct hspmd_memory *chunks)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
@@ -253,11 +254,23 @@ static double fullest(const struct hspmd_plan *p, int pipeline, int stage, const
 		return INFINITY;
 	hspmd_schedule(p->schedule, &rank, entry);
 	for (int i = 0; i < entries; i++) {
-		now += (entry[i].backward ? -1 : 1) * chunks[entry[i].chunk].in_flight;
-		most = fmax(most, now);
+		const struct hspmd_memory *m = &chunks[entry[i].chunk];
+		now -= entry[i].backward ? m->in_flight : 0;
+		most = fmax(most, now + m->running);
+		now += entry[i].backward ? 0 : m->in_flight;
 	}
 	free(entry);
 	return most;
+}
+
+/* The same for a schedule without chunks. */
+static double fullest_plain(const struct hspmd_plan *p, int pipeline, int stage, const struct hspmd_memory *m)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	int in_flight = hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule) - 1; /* without the one that runs */
+	int deferred = hspmd_deferred_weight_grads(stage, pipe->micro_batches, p->schedule);
+	deferred -= deferred > 0;
+	return (in_flight - deferred) * m->in_flight + deferred * m->deferred + m->running;
 }
 
 double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
@@ -267,22 +280,22 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 	struct hspmd_memory one, *chunks = p->virtual_stages > 1 ? hspmd_calloc((size_t)p->virtual_stages, sizeof *chunks) : &one;
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[pipe->stages[stage].devices[which]].type];
 	int step = pipe->stage_count / p->virtual_stages;
-	double state = 0, fixed = 0, end = 0;
+	bool deferring = p->schedule == HSPMD_SCHEDULE_ZB_H1;
+	double state = 0, end = 0, workspace = 0;
 	if (!chunks)
 		return INFINITY;
 	for (int r = 0; r < p->virtual_stages; r++) {
-		chunks[r] = hspmd_costs_memory(c, &pipe->stages[stage + r * step], which, pipe->micro_batch, &copies);
+		chunks[r] = hspmd_costs_memory(c, &pipe->stages[stage + r * step], which, pipe->micro_batch, deferring, &copies);
 		state += chunks[r].state;
-		fixed = fmax(fixed, chunks[r].fixed);
-		end += chunks[r].end;
+		end = fmax(end + chunks[r].end, chunks[r].ending);
+		workspace = fmax(workspace, chunks[r].workspace);
 	}
-	double alive = p->virtual_stages > 1
-	                       ? fullest(p, pipeline, stage, chunks)
-	                       : chunks[0].in_flight * hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
-	alive += chunks[0].recomputed * hspmd_deferred_weight_grads(stage, pipe->micro_batches, p->schedule);
+	double passes = chunks == &one ? fullest_plain(p, pipeline, stage, &one) : fullest(p, pipeline, stage, chunks);
+	if (c->facts && (deferring || chunks != &one))
+		passes *= HSPMD_PLAN_GAPS;
 	if (chunks != &one)
 		free(chunks);
-	return hspmd_device_bytes(c, type, state + fmax(fixed + alive, end));
+	return hspmd_device_bytes(c, type, state + workspace + fmax(passes, end));
 }
 
 /* ---- predicted */
@@ -357,16 +370,16 @@ int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solv
 	return fill_memory(c, p, report, err);
 }
 
-int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
                    enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
-	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, err);
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, facts, profile, precision, plan, err);
 	if (!c)
 		return -1;
 	int rc = hspmd_predict(c, plan, report, err);
 	if (!rc && report) {
 		hspmd_report_take_warnings(report, c);
-		if (model)
+		if (facts)
 			hspmd_report_precision(report, cluster, plan, precision);
 	}
 	hspmd_costs_destroy(c);

@@ -155,7 +155,7 @@ static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_
 
 static bool sync_overlaps(const struct hspmd_costs *c, const struct hspmd_stage *s)
 {
-	return c->model && c->cluster->types[c->cluster->devices[s->devices[0]].type].kind == HSPMD_DEVICE_CPU;
+	return c->facts && c->cluster->types[c->cluster->devices[s->devices[0]].type].kind == HSPMD_DEVICE_CPU;
 }
 
 /* Seconds of a stage's last backward pass that are left when that of `layer` is finished. */

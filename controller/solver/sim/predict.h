@@ -5,7 +5,7 @@
 
 #include "common/error.h"
 #include "common/format/cluster.h"
-#include "common/format/model.h"
+#include "common/format/model_facts.h"
 #include "common/format/plan.h"
 #include "common/format/profile.h"
 #include "controller/solver/sim/solve_report.h"
@@ -13,12 +13,12 @@
 /* Fill plan->predicted. At least one of model and profile must be given; report may be NULL. A plan that does not fit in memory is
  * evaluated nevertheless, and its shortages are in the report. Returns 0, or -1 with err if the plan cannot be evaluated: two devices that
  * must communicate have no link, or the profile has no times for a device type and there is no model to compute them from. */
-int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
                    enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err);
 
 /* Fill busy_s, one element per device of the plan, with the seconds that each device is busy in a step. Devices are in the order of the
  * plan: by pipeline, then by stage, then by place in the stage. Returns 0, or -1 with err. */
-int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
                          enum hspmd_precision precision, const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err);
 
 #endif

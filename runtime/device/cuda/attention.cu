@@ -308,15 +308,6 @@ static void set_up(struct attention *a, const struct hspmd_kernel_args *args, in
 	a->o.row = width;
 }
 
-/* Allows a kernel to use as much dynamic shared memory as it needs. */
-static int allow(const void *kernel, size_t shared, struct hspmd_error *err)
-{
-	if (shared <= 48 * 1024)
-		return 0;
-	cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-	return status ? hspmd_cuda_failed(status, "heads too large for attention", err) : 0;
-}
-
 static size_t shared_bytes(int head_dim, int rows, int squares, int rests)
 {
 	return (size_t)(rows * TILE * (head_dim + 1) + squares * TILE * (TILE + 1) + rests * TILE) * sizeof(float);
@@ -324,28 +315,15 @@ static size_t shared_bytes(int head_dim, int rows, int squares, int rests)
 
 template <typename T, int most> static int forward_of(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
-	auto *kernel = forward_kernel<T, most>;
-	int tiles = (int)ceil_div(a->queries, TILE);
-	size_t shared = shared_bytes(a->head_dim, 2, 1, 0);
-	if (allow((const void *)kernel, shared, err))
-		return -1;
-	LAUNCH(kernel, (unsigned)(tiles * a->batches * a->heads), THREADS, shared, cuda->stream, *a, tiles);
-	return 0;
+	const struct attention_kernel forward = { forward_kernel<T, most>, TILE, THREADS, shared_bytes(a->head_dim, 2, 1, 0) };
+	return hspmd_cuda_attention_launch(cuda, a, &forward, err);
 }
 
 template <typename T, int most> static int backward_of(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
-	auto *keys = keys_grad_kernel<T, most>;
-	auto *queries = queries_grad_kernel<T, most>;
-	int key_tiles = (int)ceil_div(a->keys, TILE), query_tiles = (int)ceil_div(a->queries, TILE);
-	size_t keys_shared = shared_bytes(a->head_dim, 4, 2, 2), queries_shared = shared_bytes(a->head_dim, 4, 1, 0);
-	if (allow((const void *)keys, keys_shared, err) || allow((const void *)queries, queries_shared, err))
-		return -1;
-	if (a->dk.data || a->dv.data)
-		LAUNCH(keys, (unsigned)(key_tiles * a->batches * a->kv_heads), THREADS, keys_shared, cuda->stream, *a, key_tiles);
-	if (a->dq.data)
-		LAUNCH(queries, (unsigned)(query_tiles * a->batches * a->heads), THREADS, queries_shared, cuda->stream, *a, query_tiles);
-	return 0;
+	const struct attention_kernel keys = { keys_grad_kernel<T, most>, TILE, THREADS, shared_bytes(a->head_dim, 4, 2, 2) };
+	const struct attention_kernel queries = { queries_grad_kernel<T, most>, TILE, THREADS, shared_bytes(a->head_dim, 4, 1, 0) };
+	return hspmd_cuda_attention_grad_launch(cuda, a, &keys, &queries, err);
 }
 
 static int check_size(const struct attention *a, struct hspmd_error *err)

@@ -42,6 +42,20 @@ static __device__ __forceinline__ int64_t stats_at(const struct attention &a, in
 	return ((int64_t)batch * a.heads + head) * a.queries + q;
 }
 
+/* A kernel of attention: a block takes `rows` queries, or keys, of one head. */
+struct attention_kernel {
+	void (*run)(struct attention a, int tiles); /* tiles: blocks per head */
+	int rows, threads;
+	size_t shared; /* bytes of dynamic shared memory per block */
+};
+
+/* attention_launch.cu: enqueue the forward pass, and the backward pass without the computation of delta. 0, or -1 and err if a block cannot
+ * have so much shared memory; then nothing is enqueued. */
+int hspmd_cuda_attention_launch(struct hspmd_cuda *cuda, const struct attention *a, const struct attention_kernel *forward,
+                                struct hspmd_error *err);
+int hspmd_cuda_attention_grad_launch(struct hspmd_cuda *cuda, const struct attention *a, const struct attention_kernel *keys,
+                                     const struct attention_kernel *queries, struct hspmd_error *err);
+
 /* Kernels on tensor cores for BF16 (attention_mma.cu). Return false, and enqueue nothing, if they do not support such heads. The gradient
  * expects a->delta to be computed already. */
 bool hspmd_cuda_attention_mma(struct hspmd_cuda *cuda, const struct attention *a);

@@ -270,35 +270,18 @@ template <int D> static size_t shared_bytes(int rows)
 	return (size_t)(rows * (D + PAD)) * sizeof(bf16);
 }
 
-static bool allow(const void *kernel, size_t shared)
-{
-	return shared <= 48 * 1024 || cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared) == cudaSuccess;
-}
-
+/* Return false if a block cannot have so much shared memory. */
 template <int D> static bool forward_of(struct hspmd_cuda *cuda, const struct attention *a)
 {
-	auto *kernel = forward_kernel<D>;
-	int tiles = (int)ceil_div(a->queries, ROWS);
-	size_t shared = shared_bytes<D>(ROWS + 4 * STEP);
-	if (!allow((const void *)kernel, shared))
-		return false;
-	LAUNCH(kernel, (unsigned)(tiles * a->batches * a->heads), THREADS, shared, cuda->stream, *a, tiles);
-	return true;
+	const struct attention_kernel forward = { forward_kernel<D>, ROWS, THREADS, shared_bytes<D>(ROWS + 4 * STEP) };
+	return !hspmd_cuda_attention_launch(cuda, a, &forward, NULL);
 }
 
 template <int D> static bool backward_of(struct hspmd_cuda *cuda, const struct attention *a)
 {
-	auto *keys = keys_grad_kernel<D>;
-	auto *queries = queries_grad_kernel<D>;
-	int key_tiles = (int)ceil_div(a->keys, ROWS), query_tiles = (int)ceil_div(a->queries, ROWS);
-	size_t keys_shared = shared_bytes<D>(2 * ROWS + 2 * STEP), queries_shared = shared_bytes<D>(2 * ROWS + 4 * STEP);
-	if (!allow((const void *)keys, keys_shared) || !allow((const void *)queries, queries_shared))
-		return false;
-	if (a->dk.data || a->dv.data)
-		LAUNCH(keys, (unsigned)(key_tiles * a->batches * a->kv_heads), THREADS, keys_shared, cuda->stream, *a, key_tiles);
-	if (a->dq.data)
-		LAUNCH(queries, (unsigned)(query_tiles * a->batches * a->heads), THREADS, queries_shared, cuda->stream, *a, query_tiles);
-	return true;
+	const struct attention_kernel keys = { keys_grad_kernel<D>, ROWS, THREADS, shared_bytes<D>(2 * ROWS + 2 * STEP) };
+	const struct attention_kernel queries = { queries_grad_kernel<D>, ROWS, THREADS, shared_bytes<D>(2 * ROWS + 4 * STEP) };
+	return !hspmd_cuda_attention_grad_launch(cuda, a, &keys, &queries, NULL);
 }
 
 bool hspmd_cuda_attention_mma(struct hspmd_cuda *cuda, const struct attention *a)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of the columns of a matrix (gradients of biases): first within bands of rows, then over the bands in order. */
+/* Sums of the columns of a matrix (gradients of biases): first within bands of rows, then over the bands in order. Sums that other kernels
+ * leave in parts are added up here as well. */
 #include "runtime/device/cuda/kernel.h"
 
 #define THREADS 128
@@ -26,15 +27,21 @@ static __global__ void __launch_bounds__(THREADS) band_kernel(const T *x, int64_
 			bands[(int64_t)blockIdx.y * n + j + i] = sum[i];
 }
 
-static __global__ void __launch_bounds__(THREADS) bands_kernel(const float *bands, int64_t count, int64_t n, float *sums, bool accumulate)
+static __global__ void __launch_bounds__(THREADS) parts_kernel(const float *parts, int64_t count, int64_t n, float *sums, bool accumulate)
 {
 	int64_t j = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 	if (j >= n)
 		return;
 	float total = 0;
-	for (int64_t b = 0; b < count; b++)
-		total += bands[b * n + j];
+	for (int64_t p = 0; p < count; p++)
+		total += parts[p * n + j];
 	sums[j] = accumulate ? sums[j] + total : total;
+}
+
+void hspmd_cuda_add_parts(struct hspmd_cuda *cuda, const float *parts, int64_t count, int64_t n, float *sums, bool accumulate)
+{
+	if (n)
+		LAUNCH(parts_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, parts, count, n, sums, accumulate);
 }
 
 template <typename T> static void sum_of(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *bands)
@@ -47,18 +54,9 @@ template <typename T> static void sum_of(struct hspmd_cuda *cuda, const struct h
 void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate,
                            void *workspace)
 {
-	if (!n)
-		return;
-	if (rows)
+	if (rows && n)
 		BY_TYPE(x->dtype, sum_of, cuda, x, rows, n, (float *)workspace);
-	LAUNCH(bands_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, (const float *)workspace, ceil_div(rows, BAND), n,
-	       sums, accumulate);
-}
-
-void hspmd_cuda_add_sums(struct hspmd_cuda *cuda, float *sums, const float *more, int64_t n)
-{
-	if (n)
-		LAUNCH(bands_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, more, 1, n, sums, true);
+	hspmd_cuda_add_parts(cuda, (const float *)workspace, ceil_div(rows, BAND), n, sums, accumulate);
 }
 
 size_t hspmd_cuda_column_sum_workspace(const struct hspmd_cuda *, int64_t rows, int64_t n)

@@ -165,6 +165,12 @@ static inline int row_threads(int64_t width, int each, int most)
 	return (int)(threads < WARP ? WARP : threads > most ? most : threads);
 }
 
+/* Allows a kernel `bytes` of dynamic shared memory per block: more than 48 KiB must be asked for. */
+static inline cudaError_t allow_shared(const void *kernel, size_t bytes)
+{
+	return bytes <= 48 * 1024 ? cudaSuccess : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
 /* Calls f<T> with the floating-point type of a view. */
 #define BY_TYPE(view_dtype, f, ...) ((view_dtype) == HSPMD_F32 ? f<float>(__VA_ARGS__) : f<bf16>(__VA_ARGS__))
 

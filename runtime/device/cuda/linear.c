@@ -190,7 +190,7 @@ static int run_grad_w_sums(struct hspmd_cuda *cuda, struct hspmd_cuda_gemm *p, c
 	if (run(cuda, p, args, err))
 		return -1;
 	if (args->out[1].accumulate)
-		hspmd_cuda_add_sums(cuda, args->out[1].data, own, bias_length(args));
+		hspmd_cuda_add_parts(cuda, own, 1, bias_length(args), args->out[1].data, true);
 	return 0;
 }
 

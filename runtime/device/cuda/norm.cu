@@ -211,18 +211,6 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 	}
 }
 
-/* to[j] (+)= the sum over parts of from[part][j], in order. */
-static __global__ void add_parts(float *to, const float *from, int64_t parts, int64_t width, bool accumulate)
-{
-	int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-	if (j >= width)
-		return;
-	float total = 0;
-	for (int64_t p = 0; p < parts; p++)
-		total += from[p * width + j];
-	to[j] = accumulate ? to[j] + total : total;
-}
-
 /* Rows as long as the gain: a row of x, or each head of one. */
 static int64_t norm_rows(const struct hspmd_view *x, const struct hspmd_view *gain)
 {
@@ -279,17 +267,15 @@ static int backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *arg
 	a.biases = a.gains + blocks * a.width;
 	size_t shared = (size_t)((centred ? 2 : 1) * a.width) * sizeof(float);
 	auto *kernel = norm_grad_kernel<T, centred>;
-	if (shared > 48 * 1024) {
-		cudaError_t status = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-		if (status != cudaSuccess)
-			return hspmd_cuda_failed(status, "rows too long for a norm's gradient", err);
-	}
+	cudaError_t status = allow_shared((const void *)kernel, shared);
+	if (status)
+		return hspmd_cuda_failed(status, "rows too long for a norm's gradient", err);
 	if (blocks)
 		LAUNCH(kernel, (unsigned)blocks, row_threads(a.width, pack<T>::count, MOST_THREADS), shared, cuda->stream, a);
 	for (int o = 1; o < args->output_count && o < 3; o++)
 		if (args->out[o].data)
-			LAUNCH(add_parts, (unsigned)ceil_div(a.width, 128), 128, 0, cuda->stream, (float *)args->out[o].data,
-			       o == 1 ? a.gains : a.biases, blocks, a.width, args->out[o].accumulate);
+			hspmd_cuda_add_parts(cuda, o == 1 ? a.gains : a.biases, blocks, a.width, (float *)args->out[o].data,
+			                     args->out[o].accumulate);
 	return 0;
 }
 

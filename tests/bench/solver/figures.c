@@ -9,6 +9,7 @@
 #include "common/alloc.h"
 #include "common/json.h"
 #include "controller/solver/solver.h"
+#include "runtime/facts/facts.h"
 
 const char *validation_folder(void)
 {
@@ -38,7 +39,8 @@ static int predict(struct validation_case *out, const char *cluster, const char 
 	struct hspmd_profile *p = c && profile ? hspmd_profile_read(profile, err) : NULL;
 	struct hspmd_model *m = c && model ? hspmd_model_read(model, err) : NULL;
 	struct hspmd_plan *x = p || m ? hspmd_plan_read(plan, c, p ? p->layer_count : hspmd_model_layers(m), err) : NULL;
-	if (x && !hspmd_evaluate(c, m, p, m ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32, x, NULL, err)) {
+	struct hspmd_model_facts *f = x && m ? hspmd_model_facts_of(m, x->seq_len, err) : NULL;
+	if (x && (f || !m) && !hspmd_evaluate(c, f, p, m ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32, x, NULL, err)) {
 		out->predicted_s = x->predicted.step_s;
 		out->fullness = fullest(x, c);
 		out->micro_batch = x->micro_batch;
@@ -47,6 +49,7 @@ static int predict(struct validation_case *out, const char *cluster, const char 
 		rc = 0;
 	}
 	hspmd_plan_destroy(x);
+	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
 	hspmd_profile_destroy(p);
 	hspmd_cluster_destroy(c);

@@ -10,6 +10,7 @@
 
 #include "common/alloc.h"
 #include "controller/solver/solver.h"
+#include "runtime/facts/facts.h"
 #include "runtime/model/model.h"
 
 struct problem {
@@ -75,7 +76,8 @@ static int solve(const struct problem *p)
 	struct hspmd_solve_report report = { 0 };
 	struct rusage before, after;
 	getrusage(RUSAGE_SELF, &before);
-	struct hspmd_plan *plan = m ? hspmd_solve(c, m, NULL, &r, &report, &err) : NULL;
+	struct hspmd_model_facts *f = m ? hspmd_model_facts_of(m, r.seq_len, &err) : NULL;
+	struct hspmd_plan *plan = f ? hspmd_solve(c, f, NULL, &r, &report, &err) : NULL;
 	getrusage(RUSAGE_SELF, &after);
 	double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) +
 	                 1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec) +
@@ -89,6 +91,7 @@ static int solve(const struct problem *p)
 		printf("%7d devices: %s\n", p->nodes * 8, err.text);
 	hspmd_solve_report_clear(&report);
 	hspmd_plan_destroy(plan);
+	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
 	hspmd_cluster_destroy(c);
 	fflush(stdout);

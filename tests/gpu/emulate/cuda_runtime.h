@@ -95,7 +95,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
 
 struct dim3 {
 	unsigned x, y, z;
-	dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+	constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
 	{
 	}
 };
@@ -111,7 +111,8 @@ static inline float2 make_float2(float x, float y)
 struct emulate_place {
 	dim3 thread, block, threads, blocks;
 };
-extern thread_local emulate_place emulate_here;
+/* __thread needs no call that initialises it first. */
+extern __thread emulate_place emulate_here;
 #define threadIdx emulate_here.thread
 #define blockIdx emulate_here.block
 #define blockDim emulate_here.threads

@@ -48,8 +48,8 @@ struct runner {
 	}
 };
 
-thread_local emulate_place emulate_here;
-static thread_local runner *current;
+__thread emulate_place emulate_here;
+static __thread runner *current;
 
 [[noreturn]] void emulate_end(const char *why)
 {
@@ -198,20 +198,24 @@ static size_t count_waiting(size_t first, size_t end, enum wait wait)
 /* Runs one warp as far as it gets without the others, so that data it should have waited for is not there yet or already overwritten. */
 static bool run_warp(const size_t *lanes)
 {
-	size_t first = lanes[0] / LANES * LANES, end = first + LANES;
+	fiber *fibers = current->fibers.data();
+	size_t first = lanes[0] / LANES * LANES, at_warp = count_waiting(first, first + LANES, AT_WARP);
 	bool ran = false;
 	do {
-		release(first, count_waiting(first, end, AT_WARP) == LANES ? end : first);
+		if (at_warp == LANES)
+			release(first, first + LANES);
+		at_warp = 0;
 		for (size_t i = 0; i < LANES; i++) {
-			fiber &f = current->fibers[lanes[i]];
-			if (f.wait != READY)
-				continue;
-			current->now = lanes[i];
-			emulate_here.thread = f.index;
-			emulate_switch(&current->scheduler, f.at);
-			ran = true;
+			fiber &f = fibers[lanes[i]];
+			if (f.wait == READY) {
+				current->now = lanes[i];
+				emulate_here.thread = f.index;
+				emulate_switch(&current->scheduler, f.at);
+				ran = true;
+			}
+			at_warp += f.wait == AT_WARP;
 		}
-	} while (count_waiting(first, end, AT_WARP) == LANES);
+	} while (at_warp == LANES);
 	return ran;
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "common/address.h"
+
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "controller/ctld_client/address.h"
-
-struct addrinfo *ctld_resolve_address(const char *text, int default_port, int passive, struct hspmd_error *err)
+struct addrinfo *hspmd_address_resolve(const char *text, int default_port, bool passive, struct hspmd_error *err)
 {
 	char host[256], port[16];
 	const char *colon = strrchr(text, ':'), *bracket = strchr(text, ']');
@@ -20,6 +20,10 @@ struct addrinfo *ctld_resolve_address(const char *text, int default_port, int pa
 	}
 	if (n >= sizeof host || (colon && strlen(colon + 1) >= sizeof port)) {
 		hspmd_fail(err, "%.60s...: too long for an address", text);
+		return NULL;
+	}
+	if (colon ? !colon[1] : default_port < 0) {
+		hspmd_fail(err, "%s: expected HOST:PORT", text);
 		return NULL;
 	}
 	snprintf(host, sizeof host, "%.*s", (int)n, from);

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/format/model_facts.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void hspmd_model_facts_destroy(struct hspmd_model_facts *f)
+{
+	if (!f)
+		return;
+	free(f->name);
+	free(f->kind_of_layer);
+	free(f->kinds);
+	free(f->ties);
+	free(f);
+}
+
+const struct hspmd_layer_facts *hspmd_model_layer_facts(const struct hspmd_model_facts *f, int layer)
+{
+	return &f->kinds[f->kind_of_layer[layer]];
+}
+
+bool hspmd_model_divides(const struct hspmd_model_facts *f, int tp)
+{
+	return tp == 1 || f->even_parts == 0 || f->even_parts % tp == 0;
+}
+
+double hspmd_facts_amount_at(const struct hspmd_facts_amount *a, double share, double context)
+{
+	return fmax(0, a->whole + a->by_share * share + context * (a->by_context + a->by_both * share));
+}

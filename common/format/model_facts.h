@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What training takes of every layer of a model: work, memory and communication, for one length of samples. Plain data; the runtime makes
+ * it from a model's graph (runtime/facts/facts.h), and the solver's cost model reads it.
+ *
+ * Layers with the same operators on the same shapes are of one kind and share its facts. Layer 0 and the last layer are kinds of their own.
+ *
+ * A device of a stage has a share of each layer: the part `share` of what a tensor-parallel group divides (1 / tp if evenly), and the part
+ * `context` of the sequence. Quantities of such a device are given as functions of both. */
+#ifndef HSPMD_FORMAT_MODEL_FACTS_H
+#define HSPMD_FORMAT_MODEL_FACTS_H
+
+#include <stdbool.h>
+
+#include "common/format/plan.h"
+
+#define HSPMD_RECOMPUTE_KINDS (HSPMD_RECOMPUTE_FULL + 1)
+
+/* Elements are computed and kept in this many bytes. */
+enum hspmd_facts_width { HSPMD_FACTS_FP32, HSPMD_FACTS_BF16, HSPMD_FACTS_WIDTHS };
+
+/* How a stage's devices run attention if a context group divides the sequence: on keys and values that arrive in parts, or on gathered ones.
+ * Only FP32 is computed in parts. */
+enum hspmd_facts_form { HSPMD_FACTS_GATHERED_FP32, HSPMD_FACTS_GATHERED_BF16, HSPMD_FACTS_PARTS_FP32, HSPMD_FACTS_FORMS };
+
+/* whole + by_share * share + by_context * context + by_both * share * context */
+struct hspmd_facts_amount {
+	double whole, by_share, by_context, by_both;
+};
+
+/* Bytes for each sample of a micro-batch. */
+struct hspmd_layer_memory {
+	struct hspmd_facts_amount saved;    /* kept from the forward pass for the backward pass */
+	struct hspmd_facts_amount deferred; /* kept for gradients of weights that are computed after the backward pass (zb-h1) */
+	/* Needed while the layer runs, in addition to what it and the layers before it save. split_backward: the backward pass without
+	 * gradients of weights, in addition to what the layers after it have deferred. */
+	struct hspmd_facts_amount forward, backward, split_backward;
+	/* Sources of messages within the stage, which a pass leaves behind until the next pass is over. */
+	struct hspmd_facts_amount left_forward, left_backward;
+};
+
+/* Work of one pass over a layer: `sharded` is divided among a tensor-parallel group, `replicated` is done by each of its devices. All of it
+ * is divided among context groups. */
+struct hspmd_facts_work {
+	double replicated, sharded;
+};
+
+struct hspmd_layer_pass {
+	struct hspmd_facts_work flops;   /* floating-point operations for each sample */
+	struct hspmd_facts_work bytes;   /* read and written for each sample */
+	struct hspmd_facts_work weights; /* bytes read and written for each micro-batch, of any number of samples */
+	double kernels;                  /* operators */
+	double reduced_bytes;            /* for each sample, summed over a tensor-parallel group (before a sum is divided: all of it) */
+	double reductions;               /* number of these sums */
+	double gathered_bytes;           /* for each sample, gathered by a context group or, backward, summed over it */
+};
+
+struct hspmd_layer_facts {
+	struct hspmd_facts_work params; /* number of parameters */
+	double output_elements;         /* sent to the next layer for each sample; the last layer: of the loss */
+	bool recomputable;              /* full recomputation applies to it */
+	struct hspmd_layer_pass forward[HSPMD_FACTS_WIDTHS], backward[HSPMD_FACTS_WIDTHS];
+	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS]; /* the part of `forward` that the backward pass repeats */
+	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS]; /* bytes within an operator for each sample, on GPUs (gathered) and CPUs */
+	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][HSPMD_RECOMPUTE_KINDS]; /* [..][1][..]: with sequence parallelism */
+};
+
+/* Weights of one layer that another layer uses too. */
+struct hspmd_layer_tie {
+	int owner;     /* the other layer, whose weights they are; -1: none */
+	double params; /* number of them */
+};
+
+struct hspmd_model_facts {
+	char *name;
+	int seq_len; /* of the samples that these facts are about */
+	int layer_count, kind_count;
+	int *kind_of_layer;              /* [layer_count] */
+	struct hspmd_layer_facts *kinds; /* [kind_count] */
+	struct hspmd_layer_tie *ties;    /* [layer_count] */
+	double params;                   /* of the whole model; shared ones count once */
+	/* Into how many parts the weights can be divided that consist of few large ones: heads that share keys and values, experts. Greatest
+	 * common divisors; 0: there are no such weights, 1: nothing can be divided. */
+	int even_parts; /* of weights whose parts are several rows (heads): a tensor-parallel degree should divide it */
+	int parts;      /* of all such weights: unequal shares are multiples of 1 / parts */
+};
+
+void hspmd_model_facts_destroy(struct hspmd_model_facts *f);
+const struct hspmd_layer_facts *hspmd_model_layer_facts(const struct hspmd_model_facts *f, int layer);
+/* Returns true if a tensor-parallel group of this degree gets equal parts. */
+bool hspmd_model_divides(const struct hspmd_model_facts *f, int tp);
+double hspmd_facts_amount_at(const struct hspmd_facts_amount *a, double share, double context);
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/cli/run_options.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+
+#include "controller/cli/commands.h"
+
+static const char help_text[] =
+        "Usage: hspmd run --job FILE [options]\n"
+        "\n"
+        "Trains what the job file says: inside a Slurm job over its allocation, elsewhere over workers on this machine.\n"
+        "\n"
+        "  --job FILE             the job file (default: $HSPMD_JOB)\n"
+        "  --plan FILE            start with this plan instead of solving for one\n"
+        "  --output DIR           folder for metrics, plans and log (default: hspmd-JOBID here)\n"
+        "  --resume               continue the run whose metrics are in the output folder\n"
+        "  --local N              N workers on this machine, each a node of its own (default outside of Slurm: 1)\n"
+        "  --cluster FILE         emulate the nodes of this cluster file on this machine\n"
+        "  --nodes N              start with the first N nodes of the cluster file\n"
+        "  --devices-per-node K   make K CPU devices of each node's cores (default: GPUs, else one per NUMA node)\n"
+        "  --port N               listen on this port (default: any)\n"
+        "  --transport NAME       transport between workers (default: the best)\n"
+        "  --step-timeout S       a step that takes longer is aborted (default: from the times of earlier steps)\n"
+        "  --reconnect-timeout S  how long agents keep the state if the controller is lost (default: 600)\n"
+        "  --policies PATH        outside of Slurm: apply these policies as a site would (a file or a folder)\n"
+        "  --no-pmix              start agents without PMIx\n"
+        "      --help             print this\n"
+        "\n"
+        "Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage.\n";
+
+enum {
+	OPT_JOB = 256,
+	OPT_PLAN,
+	OPT_OUTPUT,
+	OPT_RESUME,
+	OPT_LOCAL,
+	OPT_CLUSTER,
+	OPT_NODES,
+	OPT_DEVICES,
+	OPT_PORT,
+	OPT_TRANSPORT,
+	OPT_STEP_TIMEOUT,
+	OPT_RECONNECT_TIMEOUT,
+	OPT_POLICIES,
+	OPT_NO_PMIX,
+	OPT_HELP
+};
+
+static const struct option long_options[] = {
+	{ "job", required_argument, NULL, OPT_JOB },
+	{ "plan", required_argument, NULL, OPT_PLAN },
+	{ "output", required_argument, NULL, OPT_OUTPUT },
+	{ "resume", no_argument, NULL, OPT_RESUME },
+	{ "local", required_argument, NULL, OPT_LOCAL },
+	{ "cluster", required_argument, NULL, OPT_CLUSTER },
+	{ "nodes", required_argument, NULL, OPT_NODES },
+	{ "devices-per-node", required_argument, NULL, OPT_DEVICES },
+	{ "port", required_argument, NULL, OPT_PORT },
+	{ "transport", required_argument, NULL, OPT_TRANSPORT },
+	{ "step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT },
+	{ "step-deadline", required_argument, NULL, OPT_STEP_TIMEOUT }, /* the names of earlier versions; not in --help */
+	{ "reconnect-timeout", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
+	{ "patience", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
+	{ "policies", required_argument, NULL, OPT_POLICIES },
+	{ "no-pmix", no_argument, NULL, OPT_NO_PMIX },
+	{ "help", no_argument, NULL, OPT_HELP },
+	{ NULL, 0, NULL, 0 },
+};
+
+int run_options_parse(struct run_options *o, int argc, char **argv)
+{
+	int opt, bad = 0;
+	o->reconnect_timeout = 600;
+	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+		switch (opt) {
+		case OPT_JOB:
+			o->job = optarg;
+			break;
+		case OPT_PLAN:
+			o->plan = optarg;
+			break;
+		case OPT_OUTPUT:
+			o->output = optarg;
+			break;
+		case OPT_RESUME:
+			o->resume = true;
+			break;
+		case OPT_LOCAL:
+			bad |= hspmd_option_int("local", optarg, 1, 1024, &o->local);
+			break;
+		case OPT_CLUSTER:
+			o->cluster = optarg;
+			break;
+		case OPT_NODES:
+			bad |= hspmd_option_int("nodes", optarg, 1, 1 << 16, &o->nodes);
+			break;
+		case OPT_DEVICES:
+			bad |= hspmd_option_int("devices-per-node", optarg, 1, 1024, &o->devices);
+			break;
+		case OPT_PORT:
+			bad |= hspmd_option_int("port", optarg, 1, 65535, &o->port);
+			break;
+		case OPT_TRANSPORT:
+			o->transport = optarg;
+			break;
+		case OPT_STEP_TIMEOUT:
+			bad |= hspmd_option_number("step-timeout", optarg, 0.1, 1e7, &o->step_timeout);
+			break;
+		case OPT_RECONNECT_TIMEOUT:
+			bad |= hspmd_option_number("reconnect-timeout", optarg, 1, 1e7, &o->reconnect_timeout);
+			break;
+		case OPT_POLICIES:
+			o->policies = optarg;
+			break;
+		case OPT_NO_PMIX:
+			o->no_pmix = true;
+			break;
+		case 'h':
+		case OPT_HELP:
+			o->help = true;
+			fputs(help_text, stdout);
+			return 0;
+		default:
+			return hspmd_usage_hint("run");
+		}
+	}
+	if (bad)
+		return hspmd_usage_hint("run");
+	if (optind < argc)
+		return hspmd_usage_error("run", "unexpected argument '%s'", argv[optind]);
+	if (o->local && o->cluster)
+		return hspmd_usage_error("run", "--local and --cluster exclude one another");
+	if (o->policies && !o->local && !o->cluster && getenv("SLURM_JOB_ID"))
+		return hspmd_usage_error("run", "--policies is for runs outside of Slurm; in a job the site's own hold");
+	int wrong = hspmd_usage_transport("run", o->transport);
+	if (wrong)
+		return wrong;
+	if (o->nodes && !o->cluster)
+		return hspmd_usage_error("run", "--nodes needs --cluster");
+	if (!o->job && !(o->job = getenv("HSPMD_JOB")))
+		return hspmd_usage_error("run", "--job is missing (and HSPMD_JOB is not set)");
+	return 0;
+}

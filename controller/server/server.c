@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/server/server.h"
+
+#include <errno.h>
+#include <math.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/log_limit.h"
+#include "common/stream.h"
+#include "common/tcp.h"
+#include "controller/server/listen_internal.h"
+#include "controller/server/strangers_internal.h"
+
+#define DRAIN_S 5.0  /* for the last messages to be sent */
+#define SPAN_S 10.0  /* over which the rate of messages is averaged */
+#define SWEEP_MS 500 /* between two looks at deadlines */
+#define ACCEPTS 64   /* connections taken at a time, so that others are served in between */
+
+/* Kinds of refusals, each with a limit on log lines of its own: a flood of one kind does not hide another. */
+enum refusal { REFUSAL_CROWDED, REFUSAL_SILENT, REFUSAL_GARBLED, REFUSAL_UNPROVEN, REFUSAL_UNWANTED, REFUSAL_CUT, REFUSALS };
+
+struct hspmd_peer {
+	struct hspmd_server *server;
+	struct hspmd_peer *next, **link;
+	struct hspmd_stream *stream;
+	uv_poll_t poll;
+	struct stranger stranger;
+	bool accepted, closing, draining;
+	uid_t uid; /* proved, if accepted */
+	char nonce[HSPMD_NONCE_HEX];
+	char from[64];
+	double deadline;  /* for the hello, of silence, or for the last messages; INFINITY: none */
+	double silence_s; /* INFINITY: any */
+	double span;      /* start of the time in which `messages` came */
+	int messages;
+	void *data;
+};
+
+struct hspmd_server {
+	uv_loop_t *loop;
+	struct hspmd_server_options o;
+	char *job;
+	int fd;
+	uv_poll_t poll;
+	uv_timer_t sweep;
+	struct hspmd_peer *peers; /* also those that are being closed */
+	struct strangers strangers;
+	struct hspmd_server_counts counts;
+	struct hspmd_log_limit log_limits[REFUSALS];
+	int handles; /* not closed yet */
+	bool closing, paused;
+};
+
+/* ---- how connections end */
+
+static void free_if_done(struct hspmd_server *s)
+{
+	if (!s->closing || s->handles || s->peers)
+		return;
+	json_decref(s->o.welcome);
+	free(s->job);
+	free(s);
+}
+
+static void on_peer_closed(uv_handle_t *handle)
+{
+	struct hspmd_peer *peer = handle->data;
+	struct hspmd_server *s = peer->server;
+	*peer->link = peer->next;
+	if (peer->next)
+		peer->next->link = peer->link;
+	hspmd_stream_destroy(peer->stream);
+	free(peer);
+	free_if_done(s);
+}
+
+void hspmd_peer_close(struct hspmd_peer *peer)
+{
+	if (peer->closing)
+		return;
+	peer->closing = true;
+	peer->server->counts.peers--;
+	strangers_remove(&peer->server->strangers, &peer->stranger);
+	uv_close((uv_handle_t *)&peer->poll, on_peer_closed);
+}
+
+/* Ends a connection that its owner has not ended. */
+static void lose(struct hspmd_peer *peer, const char *why)
+{
+	struct hspmd_server *s = peer->server;
+	bool notify = peer->accepted && !peer->closing && !peer->draining;
+	hspmd_peer_close(peer);
+	if (notify)
+		s->o.events.closed(s->o.context, peer, why);
+}
+
+static void count_refusal(struct hspmd_server *s, enum refusal kind, const char *from, const char *why)
+{
+	uint64_t dropped;
+	s->counts.refused++;
+	if (!hspmd_log_limit_allows(&s->log_limits[kind], hspmd_now(), &dropped))
+		return;
+	const char *what = kind == REFUSAL_CUT ? "closed the connection from" : "refused a connection from";
+	if (dropped)
+		hspmd_warn("%s %s: %s (and %llu more like it since the last such line)", what, from, why, (unsigned long long)dropped);
+	else
+		hspmd_warn("%s %s: %s", what, from, why);
+}
+
+/* Whether the peer receives the reason does not matter. */
+static void refuse(struct hspmd_peer *peer, enum refusal kind, const char *why)
+{
+	json_t *again = kind == REFUSAL_CROWDED ? json_true() : NULL;
+	json_t *m = peer->closing ? NULL : json_pack("{s:s, s:s, s:o*}", "type", "refused", "text", why, "again", again);
+	if (!m)
+		return;
+	count_refusal(peer->server, kind, peer->from, why);
+	hspmd_stream_send(peer->stream, m, NULL);
+	json_decref(m);
+	hspmd_peer_close(peer);
+}
+
+void hspmd_peer_refuse(struct hspmd_peer *peer, const char *why)
+{
+	refuse(peer, REFUSAL_UNWANTED, why);
+}
+
+/* Ends the connection of a peer that has misbehaved after it was accepted. */
+static void cut(struct hspmd_peer *peer, const char *why)
+{
+	if (peer->closing)
+		return;
+	count_refusal(peer->server, REFUSAL_CUT, peer->from, why);
+	lose(peer, why);
+}
+
+/* ---- handshake and messages */
+
+static int count_of(const struct hspmd_server *s, uid_t uid)
+{
+	int n = 0;
+	for (const struct hspmd_peer *p = s->peers; p; p = p->next)
+		n += p->accepted && !p->closing && p->uid == uid;
+	return n;
+}
+
+static int admit(struct hspmd_peer *peer, json_t *content, uid_t who, json_t **welcome, struct hspmd_error *err)
+{
+	struct hspmd_server *s = peer->server;
+	const char *nonce = json_string_value(json_object_get(content, "nonce"));
+	if (s->o.owner_only && who != getuid() && who != 0)
+		return hspmd_fail(err, "user %u is not the owner of this job", (unsigned)who);
+	if (!nonce)
+		return hspmd_fail(err, "the hello has no nonce");
+	if (count_of(s, who) >= s->o.limits.user_peers)
+		return hspmd_fail(err, "user %u has %d connections already", (unsigned)who, s->o.limits.user_peers);
+	/* First, because what the owner notes of the peer would have to be undone. */
+	if (!(*welcome = hspmd_auth_seal(s->o.auth, "welcome", nonce, s->o.welcome, err)))
+		return -1;
+	return s->o.events.hello(s->o.context, peer, content, who, err);
+}
+
+static void accept_peer(struct hspmd_peer *peer, json_t *content, uid_t who, const json_t *welcome)
+{
+	struct hspmd_server *s = peer->server;
+	struct hspmd_error err;
+	peer->accepted = true;
+	peer->uid = who;
+	peer->deadline = hspmd_now() + peer->silence_s;
+	strangers_remove(&s->strangers, &peer->stranger);
+	hspmd_stream_set_max_frame(peer->stream, s->o.limits.message_bytes);
+	if (hspmd_stream_send(peer->stream, welcome, &err))
+		lose(peer, err.text);
+	else if (s->o.events.accepted)
+		s->o.events.accepted(s->o.context, peer, content);
+}
+
+static void handshake(struct hspmd_peer *peer, const json_t *hello)
+{
+	struct hspmd_error err = { "" };
+	uid_t who = (uid_t)-1;
+	json_t *welcome = NULL, *content = hspmd_auth_open(peer->server->o.auth, "hello", peer->nonce, hello, &who, &err);
+	if (!content)
+		refuse(peer, REFUSAL_UNPROVEN, err.text);
+	else if (admit(peer, content, who, &welcome, &err))
+		refuse(peer, REFUSAL_UNWANTED, err.text);
+	else if (!peer->closing)
+		accept_peer(peer, content, who, welcome);
+	json_decref(welcome);
+	json_decref(content);
+}
+
+static bool too_many_messages(struct hspmd_peer *peer, double now)
+{
+	if (now - peer->span > SPAN_S) {
+		peer->span = now;
+		peer->messages = 0;
+	}
+	int most = peer->server->o.limits.messages_s;
+	return most && ++peer->messages > SPAN_S * most;
+}
+
+static void receive(struct hspmd_peer *peer, json_t *message)
+{
+	struct hspmd_server *s = peer->server;
+	struct hspmd_error err = { "" };
+	double now = hspmd_now();
+	if (!peer->accepted) {
+		handshake(peer, message);
+		return;
+	}
+	peer->deadline = now + peer->silence_s;
+	if (too_many_messages(peer, now))
+		cut(peer, "too many messages");
+	else if (s->o.events.message(s->o.context, peer, message, &err))
+		cut(peer, err.text);
+}
+
+static void on_ready(uv_poll_t *h, int status, int events);
+
+static void watch(struct hspmd_peer *peer)
+{
+	if (!peer->closing)
+		uv_poll_start(&peer->poll, UV_READABLE | (hspmd_stream_has_unsent(peer->stream) ? UV_WRITABLE : 0), on_ready);
+}
+
+/* Handles what has arrived. `rc`: as hspmd_stream_read() returns, and its err; 0 also for a connection that broke. */
+static void take_messages(struct hspmd_peer *peer, int rc, const struct hspmd_error *err)
+{
+	json_t *m;
+	while (!peer->closing && (m = hspmd_stream_next(peer->stream))) {
+		if (!peer->draining)
+			receive(peer, m);
+		json_decref(m);
+	}
+	if (peer->closing)
+		return;
+	if (rc < 0 && !peer->accepted)
+		refuse(peer, REFUSAL_GARBLED, err->text);
+	else if (rc < 1)
+		lose(peer, *err->text ? err->text : "the connection was closed");
+	else if (peer->draining && !hspmd_stream_has_unsent(peer->stream))
+		hspmd_peer_close(peer);
+	else
+		watch(peer);
+}
+
+static void on_ready(uv_poll_t *h, int status, int events)
+{
+	struct hspmd_peer *peer = h->data;
+	struct hspmd_error err = { "" };
+	int rc = 1;
+	if (status < 0) {
+		hspmd_fail(&err, "the connection broke");
+		rc = 0;
+	}
+	if (rc == 1 && (events & UV_WRITABLE) && hspmd_stream_flush(peer->stream, &err))
+		rc = 0;
+	if (rc == 1 && (events & UV_READABLE))
+		rc = hspmd_stream_read(peer->stream, &err);
+	take_messages(peer, rc, &err);
+}
+
+/* ---- what the owner does with a peer */
+
+int hspmd_peer_send(struct hspmd_peer *peer, const json_t *message, struct hspmd_error *err)
+{
+	if (peer->closing)
+		return hspmd_fail(err, "the connection is closed");
+	if (hspmd_stream_send(peer->stream, message, err))
+		return -1;
+	watch(peer);
+	return 0;
+}
+
+void hspmd_peer_drain(struct hspmd_peer *peer)
+{
+	peer->draining = true;
+	peer->deadline = hspmd_now() + DRAIN_S;
+	if (!peer->closing && !hspmd_stream_has_unsent(peer->stream))
+		hspmd_peer_close(peer);
+}
+
+void hspmd_peer_limit_silence(struct hspmd_peer *peer, double seconds)
+{
+	peer->silence_s = seconds;
+	peer->deadline = hspmd_now() + seconds;
+}
+
+void hspmd_peer_set_data(struct hspmd_peer *peer, void *data)
+{
+	peer->data = data;
+}
+
+void *hspmd_peer_data(const struct hspmd_peer *peer)
+{
+	return peer->data;
+}
+
+/* ---- new connections */
+
+static void challenge(struct hspmd_peer *peer)
+{
+	struct hspmd_error err;
+	json_t *m = hspmd_auth_nonce(peer->nonce, &err)
+	                    ? NULL
+	                    : json_pack("{s:s, s:s, s:s*}", "type", "challenge", "nonce", peer->nonce, "job", peer->server->job);
+	if (!m || hspmd_stream_send(peer->stream, m, &err))
+		hspmd_peer_close(peer);
+	else
+		watch(peer);
+	json_decref(m);
+}
+
+/* Makes a stranger give up its place, unless its hello has arrived meanwhile. In each case there is one stranger less. */
+static void evict(struct hspmd_peer *peer)
+{
+	struct hspmd_error err = { "" };
+	take_messages(peer, hspmd_stream_read(peer->stream, &err), &err);
+	if (!peer->accepted)
+		refuse(peer, REFUSAL_CROWDED, "there are too many unauthenticated connections");
+}
+
+/* IPv4 addresses that a socket of IPv6 has accepted are shown as what they are. */
+static void address_text(const struct sockaddr *from, socklen_t size, char *text, socklen_t text_size)
+{
+	if (getnameinfo(from, size, text, text_size, NULL, 0, NI_NUMERICHOST))
+		snprintf(text, text_size, "an unknown address");
+	else if (!strncmp(text, "::ffff:", 7) && strchr(text, '.'))
+		memmove(text, text + 7, strlen(text + 7) + 1);
+}
+
+static struct hspmd_peer *peer_create(struct hspmd_server *s, int fd, const struct sockaddr *from, socklen_t size)
+{
+	struct hspmd_error err;
+	struct hspmd_stream *stream = hspmd_stream_create(fd, s->o.limits.hello_bytes, s->o.limits.unsent_bytes, &err);
+	struct hspmd_peer *peer = stream ? calloc(1, sizeof *peer) : NULL;
+	if (!peer) {
+		hspmd_stream_destroy(stream);
+		return NULL;
+	}
+	*peer = (struct hspmd_peer){ .server = s, .stream = stream, .silence_s = INFINITY, .span = hspmd_now(), .stranger.peer = peer };
+	peer->poll.data = peer;
+	peer->deadline = peer->span + s->o.limits.hello_s;
+	address_text(from, size, peer->from, sizeof peer->from);
+	if (!strangers_add(&s->strangers, &peer->stranger, from)) {
+		if (!uv_poll_init(s->loop, &peer->poll, fd))
+			return peer;
+		strangers_remove(&s->strangers, &peer->stranger);
+	}
+	hspmd_stream_destroy(stream);
+	free(peer);
+	return NULL;
+}
+
+static void take_connection(struct hspmd_server *s, int fd, const struct sockaddr *from, socklen_t size)
+{
+	struct hspmd_peer *in_the_way;
+	while ((in_the_way = strangers_in_the_way(&s->strangers, from, &s->o.limits)))
+		evict(in_the_way);
+	while (s->counts.peers >= s->o.limits.peers && (in_the_way = strangers_of_largest_source(&s->strangers)))
+		evict(in_the_way);
+	if (s->counts.peers >= s->o.limits.peers) {
+		char text[sizeof((struct hspmd_peer *)NULL)->from];
+		address_text(from, size, text, sizeof text);
+		count_refusal(s, REFUSAL_CROWDED, text, "there are too many connections");
+		close(fd);
+		return;
+	}
+	hspmd_tcp_keep_alive(fd, s->o.limits.network_s);
+	struct hspmd_peer *peer = peer_create(s, fd, from, size);
+	if (!peer)
+		return;
+	peer->next = s->peers;
+	peer->link = &s->peers;
+	if (s->peers)
+		s->peers->link = &peer->next;
+	s->peers = peer;
+	s->counts.peers++;
+	s->counts.accepted++;
+	challenge(peer);
+}
+
+/* Descriptors or the kernel's memory are used up. A stranger gives back what it has; without one, connections wait. Linux reports missing
+ * descriptors even if nobody calls. */
+static void make_room(struct hspmd_server *s, int error)
+{
+	struct pollfd p = { .fd = s->fd, .events = POLLIN };
+	struct hspmd_peer *in_the_way = strangers_of_largest_source(&s->strangers);
+	if (poll(&p, 1, 0) <= 0)
+		return;
+	if (in_the_way) {
+		evict(in_the_way);
+		return;
+	}
+	count_refusal(s, REFUSAL_CROWDED, "somebody", strerror(error));
+	uv_poll_stop(&s->poll);
+	s->paused = true;
+}
+
+static void on_connection(uv_poll_t *poll, int status, int events)
+{
+	struct hspmd_server *s = poll->data;
+	(void)status, (void)events;
+	for (int i = 0; i < ACCEPTS; i++) {
+		struct sockaddr_storage from;
+		socklen_t size = sizeof from;
+		int fd = accept4(s->fd, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd >= 0)
+			take_connection(s, fd, (struct sockaddr *)&from, size);
+		else if (errno == EAGAIN || errno == EWOULDBLOCK)
+			return;
+		else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+			make_room(s, errno);
+			return;
+		}
+	}
+}
+
+static void on_deadline(struct hspmd_peer *peer)
+{
+	if (!peer->accepted)
+		refuse(peer, REFUSAL_SILENT, "it did not prove itself in time");
+	else if (peer->draining)
+		hspmd_peer_close(peer);
+	else
+		cut(peer, "it has been silent for too long");
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+	struct hspmd_server *s = timer->data;
+	double now = hspmd_now();
+	for (struct hspmd_peer *peer = s->peers; peer; peer = peer->next)
+		if (!peer->closing && now > peer->deadline)
+			on_deadline(peer);
+	if (s->paused)
+		uv_poll_start(&s->poll, UV_READABLE, on_connection);
+	s->paused = false;
+}
+
+/* ---- open and close */
+
+struct hspmd_server *hspmd_server_open(uv_loop_t *loop, const struct hspmd_server_options *options, struct hspmd_error *err)
+{
+	struct hspmd_server *s = calloc(1, sizeof *s);
+	if (!s || (options->job && !(s->job = strdup(options->job)))) {
+		free(s);
+		hspmd_fail_memory(err, "opening a port");
+		return NULL;
+	}
+	s->fd = server_listen(options->listen, options->default_port, err);
+	int rc = s->fd < 0 ? -1 : uv_poll_init(loop, &s->poll, s->fd) ? hspmd_fail(err, "cannot watch the listening socket") : 0;
+	if (rc) {
+		if (s->fd >= 0)
+			close(s->fd);
+		free(s->job);
+		free(s);
+		return NULL;
+	}
+	s->loop = loop;
+	s->o = *options;
+	json_incref(s->o.welcome);
+	uv_timer_init(loop, &s->sweep);
+	s->poll.data = s->sweep.data = s;
+	s->handles = 2;
+	uv_poll_start(&s->poll, UV_READABLE, on_connection);
+	uv_timer_start(&s->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+	return s;
+}
+
+int hspmd_server_port(const struct hspmd_server *s)
+{
+	return server_listening_port(s->fd);
+}
+
+json_t *hspmd_server_addresses(const struct hspmd_server *s)
+{
+	return server_listening_addresses(s->fd);
+}
+
+struct hspmd_server_counts hspmd_server_counts(const struct hspmd_server *s)
+{
+	struct hspmd_server_counts c = s->counts;
+	c.strangers = s->strangers.count;
+	return c;
+}
+
+static void on_server_closed(uv_handle_t *handle)
+{
+	struct hspmd_server *s = handle->data;
+	s->handles--;
+	free_if_done(s);
+}
+
+void hspmd_server_close(struct hspmd_server *s)
+{
+	if (!s)
+		return;
+	s->closing = true;
+	for (struct hspmd_peer *peer = s->peers; peer; peer = peer->next)
+		hspmd_peer_close(peer);
+	uv_poll_stop(&s->poll);
+	uv_close((uv_handle_t *)&s->poll, on_server_closed);
+	uv_close((uv_handle_t *)&s->sweep, on_server_closed);
+	close(s->fd);
+}

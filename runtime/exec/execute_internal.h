@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The executor, shared by execute.c (its life and its memory) and execute_step.c (its steps). */
+#ifndef HSPMD_EXEC_EXECUTE_INTERNAL_H
+#define HSPMD_EXEC_EXECUTE_INTERNAL_H
+
+#include "runtime/exec/execute.h"
+#include "runtime/exec/replay.h"
+#include "runtime/state/spill.h"
+
+struct hspmd_executor {
+	struct hspmd_executor_options o;
+	const struct hspmd_program *p;
+	struct hspmd_engine *flow;    /* communication that passes wait for; NULL: there is one device */
+	struct hspmd_engine *overlap; /* sums of gradients, and gathering of parameters */
+	bool threaded;                /* engines have threads */
+	char *bases[2];               /* by arena, on the device */
+	bool borrowed[2];             /* belongs to o.persistent */
+	struct hspmd_spill spilled;   /* the fixed arena while another plan uses the device memory; the device may be unable to access it */
+	void *workspace;
+	size_t workspace_bytes;
+	double *scalar;                /* on the device: sum of squares */
+	bool copied;                   /* copies of parameters in the operators' type are up to date */
+	char *samples;                 /* in host memory, for one READ */
+	struct hspmd_op_attr *updates; /* one entry per parameter */
+	struct hspmd_kernel_args
+	        *all; /* the arguments of every parameter's update, if the device can run a batch of updates; otherwise NULL */
+	struct hspmd_replay *replay; /* NULL: every instruction is run on its own */
+};
+
+#endif

@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Puts a model's facts together. The model is reduced to one layer of each kind, and programs of the reduced model are probed in layouts of
+ * one and two tensor-parallel shares by one and two context groups: four points, through which each quantity is a function of both. */
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/facts/facts_internal.h"
+
+/* A graph of the reduced model per set of options that change it. */
+#define REDUCED_MAX 8
+
+struct reduced_model {
+	const struct hspmd_graph_source *full;
+	struct hspmd_layer_kinds kinds;
+	int count;
+	struct {
+		struct hspmd_model_build_options how;
+		struct hspmd_graph *graph;
+	} made[REDUCED_MAX];
+};
+
+static bool same_graph(const struct hspmd_model_build_options *a, const struct hspmd_model_build_options *b)
+{
+	return a->batch == b->batch && a->seq_len == b->seq_len && a->vocab_parts == b->vocab_parts && a->parts == b->parts;
+}
+
+/* The reduced graph, forward operators only; it stays with the model. */
+static const struct hspmd_graph *reduced_graph(struct reduced_model *m, const struct hspmd_model_build_options *how, struct hspmd_error *err)
+{
+	for (int i = 0; i < m->count; i++)
+		if (same_graph(&m->made[i].how, how))
+			return m->made[i].graph;
+	struct hspmd_model_build_options forward = *how;
+	forward.forward_only = true;
+	struct hspmd_graph *full = m->full->build(m->full->context, &forward, err), *g = NULL;
+	struct hspmd_layer_kinds kinds = { 0 }; /* other options may give a layer other operators, but not make equal layers unlike */
+	if (full && !hspmd_layer_kinds_find(full, m->full->layers, &kinds, err) && kinds.kind_count == m->kinds.kind_count)
+		g = hspmd_layer_kinds_graph(full, &kinds, err);
+	else if (full && kinds.layer_count)
+		hspmd_fail(err, "the model has %d kinds of layers, %d if built otherwise", m->kinds.kind_count, kinds.kind_count);
+	hspmd_layer_kinds_clear(&kinds);
+	hspmd_graph_destroy(full);
+	if (!g)
+		return NULL;
+	if (m->count == REDUCED_MAX) {
+		hspmd_graph_destroy(m->made[0].graph);
+		memmove(m->made, m->made + 1, (size_t)--m->count * sizeof *m->made);
+	}
+	m->made[m->count].how = *how;
+	m->made[m->count++].graph = g;
+	return g;
+}
+
+static struct hspmd_graph *build_reduced(void *context, const struct hspmd_model_build_options *how, struct hspmd_error *err)
+{
+	const struct hspmd_graph *forward = reduced_graph(context, how, err);
+	struct hspmd_graph *g = forward ? hspmd_graph_copy_forward(forward, how->bf16, err) : NULL;
+	if (!g || how->forward_only || !hspmd_graph_differentiate(g))
+		return g;
+	hspmd_fail(err, "%s", g->error.text);
+	hspmd_graph_destroy(g);
+	return NULL;
+}
+
+static void clear_reduced(struct reduced_model *m)
+{
+	for (int i = 0; i < m->count; i++)
+		hspmd_graph_destroy(m->made[i].graph);
+	hspmd_layer_kinds_clear(&m->kinds);
+}
+
+/* ---- layouts */
+
+enum { ONE, TENSOR, CONTEXT, BOTH, SEQUENCE, SEQUENCE_BOTH, LAYOUTS };
+
+static const struct hspmd_probe_layout layouts[LAYOUTS] = {
+	[ONE] = { 1, 1, false, 1 },  [TENSOR] = { 2, 1, false, 1 },  [CONTEXT] = { 1, 2, false, 1 },
+	[BOTH] = { 2, 2, false, 1 }, [SEQUENCE] = { 2, 1, true, 1 }, [SEQUENCE_BOTH] = { 2, 2, true, 1 },
+};
+
+struct build {
+	struct hspmd_model_facts *facts;
+	struct hspmd_graph_source reduced;
+	bool possible[LAYOUTS];
+	struct hspmd_probe in_parts[LAYOUTS], gathered[LAYOUTS]; /* programs of forms PARTS_FP32 and GATHERED_BF16 */
+	struct hspmd_probe_memory *memory[HSPMD_FACTS_FORMS][LAYOUTS]; /* [kind] */
+	struct hspmd_error *err;
+};
+
+/* The function with these values at shares 1 and 1/2 of both kinds. */
+static struct hspmd_facts_amount amount(double one, double tensor, double context, double both)
+{
+	double p = one - tensor, q = context - both;
+	struct hspmd_facts_amount a = { .by_both = 4 * (p - q) };
+	a.by_share = 2 * p - a.by_both;
+	a.by_context = 2 * (one - context) - a.by_both;
+	a.whole = one - a.by_share - a.by_context - a.by_both;
+	return a;
+}
+
+static struct hspmd_facts_work work(double one, double half)
+{
+	return (struct hspmd_facts_work){ .replicated = 2 * half - one, .sharded = 2 * (one - half) };
+}
+
+#define AMOUNT(field) amount(one->field, tensor->field, context->field, both->field)
+
+static void set_memory(struct build *b, enum hspmd_facts_form form, enum hspmd_recompute recompute, int kind)
+{
+	for (int sequence = 0; sequence < 2; sequence++) {
+		struct hspmd_probe_memory *const *m = b->memory[form];
+		const struct hspmd_probe_memory *one = &m[ONE][kind], *context = &m[CONTEXT][kind];
+		const struct hspmd_probe_memory *tensor = &m[sequence ? SEQUENCE : TENSOR][kind],
+		                                *both = &m[sequence ? SEQUENCE_BOTH : BOTH][kind];
+		b->facts->kinds[kind].memory[form][sequence][recompute] = (struct hspmd_layer_memory){
+			.saved = AMOUNT(saved),
+			.deferred = AMOUNT(deferred),
+			.forward = AMOUNT(forward),
+			.backward = AMOUNT(backward),
+			.split_backward = AMOUNT(split_backward),
+			.left_forward = AMOUNT(left_forward),
+			.left_backward = AMOUNT(left_backward),
+		};
+	}
+}
+
+/* The layout whose values stand for those of a layout that is not possible. */
+static int instead_of(const struct build *b, int layout)
+{
+	static const int next[LAYOUTS] = { ONE, ONE, ONE, CONTEXT, TENSOR, BOTH };
+	while (!b->possible[layout])
+		layout = layout == BOTH && !b->possible[CONTEXT] ? TENSOR : next[layout];
+	return layout;
+}
+
+/* Read the memory of all layers off a probe's programs: of `form`, and of a second form that has the same programs (or the same again). */
+static int probe_layout(struct build *b, const struct hspmd_probe *probe, int layout, enum hspmd_recompute recompute,
+                        enum hspmd_facts_form form, enum hspmd_facts_form second)
+{
+	int status = 0;
+	for (int deferred = 0; !status && deferred < 2; deferred++) {
+		struct hspmd_program *p =
+		        hspmd_probe_program(probe, recompute, deferred ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B, b->err);
+		status = !p || hspmd_probe_memory(p, form, deferred, b->memory[form][layout], b->err) ||
+		                         hspmd_probe_memory(p, second, deferred, b->memory[second][layout], b->err)
+		                 ? -1
+		                 : 0;
+		hspmd_program_destroy(p);
+	}
+	return status;
+}
+
+static int probe_memory(struct build *b)
+{
+	size_t n = (size_t)b->facts->kind_count;
+	for (int recompute = 0; recompute < HSPMD_RECOMPUTE_KINDS; recompute++) {
+		enum hspmd_recompute r = (enum hspmd_recompute)recompute;
+		for (int layout = 0; layout < LAYOUTS; layout++) {
+			int from = instead_of(b, layout);
+			if (from == layout &&
+			    (probe_layout(b, &b->gathered[layout], layout, r, HSPMD_FACTS_GATHERED_BF16, HSPMD_FACTS_GATHERED_FP32) ||
+			     probe_layout(b, &b->in_parts[layout], layout, r, HSPMD_FACTS_PARTS_FP32, HSPMD_FACTS_PARTS_FP32)))
+				return -1;
+			for (int form = 0; form < HSPMD_FACTS_FORMS && from != layout; form++)
+				memcpy(b->memory[form][layout], b->memory[form][from], n * sizeof **b->memory[form]);
+		}
+		for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
+			for (int k = 0; k < b->facts->kind_count; k++)
+				set_memory(b, (enum hspmd_facts_form)form, r, k);
+	}
+	return 0;
+}
+
+/* ---- work */
+
+/* The points that work is computed from: one device and two of a tensor-parallel group, each with one sample and with two; and two of a
+ * context group. */
+enum { WORK_ONE, WORK_ONE_TWICE, WORK_TENSOR, WORK_TENSOR_TWICE, WORK_CONTEXT, WORK_POINTS };
+
+static const struct {
+	int layout, samples;
+} points[WORK_POINTS] = { { ONE, 1 }, { ONE, 2 }, { TENSOR, 1 }, { TENSOR, 2 }, { CONTEXT, 1 } };
+
+/* Passes per kind: forward, backward, and what each recomputation repeats. */
+struct point {
+	struct hspmd_probe_pass (*plain)[2];
+	struct hspmd_probe_pass *again[HSPMD_RECOMPUTE_KINDS];
+};
+
+/* A context group sums gradients of what it gathered. `gathered`: factor of these bytes, whose program is of the narrow width. */
+static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[WORK_POINTS], double gathered)
+{
+	const struct hspmd_probe_pass *one = at[WORK_ONE], *tensor = at[WORK_TENSOR];
+	double more = at[WORK_ONE_TWICE]->bytes - one->bytes, more_of_half = at[WORK_TENSOR_TWICE]->bytes - tensor->bytes;
+	return (struct hspmd_layer_pass){
+		.flops = work(one->flops, tensor->flops),
+		.bytes = work(more, more_of_half),
+		.weights = work(one->bytes - more, tensor->bytes - more_of_half),
+		.kernels = one->kernels,
+		.reduced_bytes = tensor->reduced_bytes,
+		.reductions = tensor->reductions,
+		.gathered_bytes = gathered * (at[WORK_CONTEXT]->gathered_bytes + at[WORK_CONTEXT]->reduced_bytes),
+	};
+}
+
+static int probe_again(struct build *b, int layout, const struct hspmd_program *p, struct point *out)
+{
+	for (int r = HSPMD_RECOMPUTE_NONE + 1; r < HSPMD_RECOMPUTE_KINDS; r++) {
+		struct hspmd_program *recomputed =
+		        hspmd_probe_program(&b->in_parts[layout], (enum hspmd_recompute)r, HSPMD_SCHEDULE_1F1B, b->err);
+		int status = recomputed ? hspmd_probe_again(p, recomputed, out->again[r], b->err) : -1;
+		hspmd_program_destroy(recomputed);
+		if (status)
+			return -1;
+	}
+	return 0;
+}
+
+/* A context group gathers the same bytes at once and in parts; only the former is a plain gathering. */
+static int probe_point(struct build *b, enum hspmd_facts_width width, int which, struct point *out)
+{
+	int layout = points[which].layout;
+	bool wide = width == HSPMD_FACTS_FP32 && layout != CONTEXT;
+	const struct hspmd_probe *probe = wide ? &b->in_parts[layout] : &b->gathered[layout];
+	struct hspmd_probe twice = { 0 };
+	if (points[which].samples > 1) {
+		struct hspmd_probe_layout more = layouts[layout];
+		more.samples = points[which].samples;
+		if (hspmd_probe_open(&twice, &b->reduced, &more, wide ? HSPMD_FACTS_PARTS_FP32 : HSPMD_FACTS_GATHERED_BF16,
+		                     b->facts->seq_len, b->err))
+			return -1;
+		probe = &twice;
+	}
+	hspmd_probe_work(probe->program, out->plain);
+	int status = layout == CONTEXT ? 0 : probe_again(b, layout, probe->program, out);
+	hspmd_probe_close(&twice);
+	return status;
+}
+
+static struct hspmd_facts_amount workspace_of(const struct point *at, int kind, bool at_once)
+{
+	double most[WORK_POINTS];
+	for (int i = 0; i < WORK_POINTS; i++)
+		most[i] = fmax(at[i].plain[kind][0].workspace[at_once], at[i].plain[kind][1].workspace[at_once]);
+	double one = most[WORK_ONE], both = one > 0 ? most[WORK_TENSOR] * most[WORK_CONTEXT] / one : 0;
+	return amount(one, most[WORK_TENSOR], most[WORK_CONTEXT], both);
+}
+
+static void set_work(struct build *b, enum hspmd_facts_width width, int kind, const struct point *at)
+{
+	struct hspmd_layer_facts *f = &b->facts->kinds[kind];
+	const struct hspmd_probe_pass *of[WORK_POINTS];
+	double gathered = width == HSPMD_FACTS_FP32 ? 2 : 1;
+	for (int direction = 0; direction < 2; direction++) {
+		for (int i = 0; i < WORK_POINTS; i++)
+			of[i] = &at[i].plain[kind][direction];
+		*(direction ? &f->backward[width] : &f->forward[width]) = pass_of(of, gathered);
+	}
+	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
+		for (int i = 0; i < WORK_POINTS; i++)
+			of[i] = &at[i].again[r][kind];
+		f->again[r][width] = pass_of(of, gathered);
+	}
+	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
+		f->workspace[form] = workspace_of(at, kind, form != HSPMD_FACTS_PARTS_FP32);
+	f->recomputable = f->again[HSPMD_RECOMPUTE_FULL][width].kernels > 0;
+	if (f->recomputable)
+		f->again[HSPMD_RECOMPUTE_FULL][width].gathered_bytes = f->forward[width].gathered_bytes;
+}
+
+static int probe_work(struct build *b, enum hspmd_facts_width width)
+{
+	size_t n = (size_t)b->facts->kind_count;
+	struct point at[WORK_POINTS] = { 0 };
+	int status = 0;
+	for (int i = 0; !status && i < WORK_POINTS; i++) {
+		at[i].plain = hspmd_calloc(n, sizeof *at[i].plain);
+		status = at[i].plain ? 0 : hspmd_fail_memory(b->err, "probing a model's work");
+		for (int r = 0; !status && r < HSPMD_RECOMPUTE_KINDS; r++)
+			if (!(at[i].again[r] = hspmd_calloc(n, sizeof *at[i].again[r])))
+				status = hspmd_fail_memory(b->err, "probing a model's work");
+	}
+	for (int i = 0; !status && i < WORK_POINTS; i++)
+		if (b->possible[points[i].layout])
+			status = probe_point(b, width, i, &at[i]);
+	for (int k = 0; !status && k < b->facts->kind_count; k++) {
+		struct point own[WORK_POINTS];
+		memcpy(own, at, sizeof own);
+		if (!b->possible[TENSOR]) {
+			own[WORK_TENSOR] = own[WORK_ONE];
+			own[WORK_TENSOR_TWICE] = own[WORK_ONE_TWICE];
+		}
+		if (!b->possible[CONTEXT])
+			own[WORK_CONTEXT] = own[WORK_ONE];
+		set_work(b, width, k, own);
+	}
+	for (int i = 0; i < WORK_POINTS; i++) {
+		free(at[i].plain);
+		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++)
+			free(at[i].again[r]);
+	}
+	return status;
+}
+
+/* ---- parameters */
+
+static int divisor(int a, int64_t b)
+{
+	while (b) {
+		int64_t rest = a % b;
+		a = (int)b;
+		b = rest;
+	}
+	return a;
+}
+
+/* A part of a weight is several rows, if rows belong together (heads), or a matrix (experts). Finer parts can be divided almost as one
+ * likes. */
+static void count_parts(struct hspmd_model_facts *f, const struct hspmd_tensor *t)
+{
+	if (t->split_dim < 0 || (t->split_unit <= 1 && (t->shape.rank < 3 || t->split_dim > 0)))
+		return;
+	int64_t parts = t->shape.dim[t->split_dim] / (t->split_unit > 1 ? t->split_unit : 1);
+	f->parts = divisor(f->parts, parts);
+	if (t->split_unit > 1)
+		f->even_parts = divisor(f->even_parts, parts);
+}
+
+/* The number of elements of every weight, from the whole model's graph: weights that a layer reads and another layer owns tie them. */
+static void count_parameters(struct hspmd_model_facts *f, const struct hspmd_graph *g)
+{
+	for (size_t i = 0; i < g->tensor_count; i++) {
+		const struct hspmd_tensor *t = &g->tensors[i];
+		if (t->role != HSPMD_TENSOR_PARAMETER)
+			continue;
+		double elements = (double)hspmd_shape_elements(&t->shape);
+		f->params += elements;
+		count_parts(f, t);
+	}
+	for (int l = 0; l < f->layer_count; l++)
+		f->ties[l].owner = -1;
+	for (size_t i = 0; i < g->op_count; i++)
+		for (int k = 0; !g->ops[i].backward && k < g->ops[i].input_count; k++) {
+			const struct hspmd_tensor *t = g->ops[i].in[k] < 0 ? NULL : &g->tensors[g->ops[i].in[k]];
+			int layer = g->ops[i].layer;
+			if (!t || t->role != HSPMD_TENSOR_PARAMETER || t->layer == layer)
+				continue;
+			f->ties[layer].owner = t->layer;
+			f->ties[layer].params += (double)hspmd_shape_elements(&t->shape);
+		}
+}
+
+/* Weights of one layer of each kind, from a program's share of the reduced model. */
+static void add_params(const struct hspmd_program *p, double *params)
+{
+	for (int i = 0; i < p->state_count; i++)
+		if (p->states[i].used >= 0)
+			params[p->graph->tensors[p->states[i].tensor].layer] +=
+			        (double)hspmd_box_elements(&p->slot_types[p->slots[p->states[i].used].slot_type].box);
+}
+
+static int set_params(struct build *b)
+{
+	size_t n = (size_t)b->facts->kind_count;
+	double *one = hspmd_calloc(2 * n, sizeof *one), *half = one + n;
+	if (!one)
+		return hspmd_fail_memory(b->err, "probing a model's weights");
+	add_params(b->in_parts[ONE].program, one);
+	add_params(b->in_parts[instead_of(b, TENSOR)].program, half);
+	for (size_t k = 0; k < n; k++)
+		b->facts->kinds[k].params = work(one[k], half[k]);
+	free(one);
+	return 0;
+}
+
+static bool is_read_after(const struct hspmd_graph *g, int tensor, int layer)
+{
+	for (size_t i = 0; i < g->op_count; i++)
+		for (int k = 0; !g->ops[i].backward && g->ops[i].layer > layer && k < g->ops[i].input_count; k++)
+			if (g->ops[i].in[k] == tensor)
+				return true;
+	return false;
+}
+
+/* Elements of a layer's results that later layers read; of the last layer, the loss. */
+static double output_elements(const struct hspmd_graph *g, int layer, int layer_count)
+{
+	double elements = layer + 1 < layer_count ? 0 : 1;
+	for (size_t t = 0; t < g->tensor_count; t++)
+		if (g->tensors[t].layer == layer && g->tensors[t].role == HSPMD_TENSOR_ACTIVATION && is_read_after(g, (int)t, layer))
+			elements += (double)hspmd_shape_elements(&g->tensors[t].shape);
+	return elements;
+}
+
+/* ---- all of it */
+
+/* What is read off the whole model: its kinds of layers, weights and results. */
+static int read_model(struct build *b, struct reduced_model *m, const char *name)
+{
+	struct hspmd_model_facts *f = b->facts;
+	struct hspmd_model_build_options how = { .batch = 1, .seq_len = f->seq_len, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
+	struct hspmd_graph *g = m->full->build(m->full->context, &how, b->err);
+	int status = g ? hspmd_layer_kinds_find(g, m->full->layers, &m->kinds, b->err) : -1;
+	if (!status && (m->made[0].graph = hspmd_layer_kinds_graph(g, &m->kinds, b->err))) {
+		m->made[0].how = how;
+		m->count = 1;
+	} else {
+		status = -1;
+	}
+	if (!status) {
+		size_t layers = (size_t)m->kinds.layer_count;
+		f->layer_count = m->kinds.layer_count;
+		f->kind_count = m->kinds.kind_count;
+		f->name = strdup(name);
+		f->kind_of_layer = hspmd_calloc(layers, sizeof *f->kind_of_layer);
+		f->kinds = hspmd_calloc((size_t)f->kind_count, sizeof *f->kinds);
+		f->ties = hspmd_calloc(layers, sizeof *f->ties);
+		if (!f->name || !f->kind_of_layer || !f->kinds || !f->ties)
+			status = hspmd_fail_memory(b->err, "reading a model's layers");
+	}
+	if (!status) {
+		memcpy(f->kind_of_layer, m->kinds.kind_of_layer, (size_t)f->layer_count * sizeof *f->kind_of_layer);
+		for (int k = 0; k < f->kind_count; k++)
+			f->kinds[k].output_elements = output_elements(g, m->kinds.first_layer[k], f->layer_count);
+		count_parameters(f, g);
+	}
+	hspmd_graph_destroy(g);
+	return status;
+}
+
+/* Find out how the model can be divided. */
+static int open_probes(struct build *b)
+{
+	for (int layout = 0; layout < LAYOUTS; layout++) {
+		struct hspmd_error why, *err = layout == ONE ? b->err : &why;
+		b->possible[layout] = !hspmd_probe_open(&b->gathered[layout], &b->reduced, &layouts[layout], HSPMD_FACTS_GATHERED_BF16,
+		                                        b->facts->seq_len, err) &&
+		                      !hspmd_probe_open(&b->in_parts[layout], &b->reduced, &layouts[layout], HSPMD_FACTS_PARTS_FP32,
+		                                        b->facts->seq_len, err);
+		if (!b->possible[ONE])
+			return -1;
+	}
+	if (!b->possible[TENSOR])
+		b->facts->parts = b->facts->even_parts = 1;
+	return 0;
+}
+
+static void close_probes(struct build *b)
+{
+	for (int layout = 0; layout < LAYOUTS; layout++) {
+		hspmd_probe_close(&b->gathered[layout]);
+		hspmd_probe_close(&b->in_parts[layout]);
+	}
+}
+
+static int allocate_memory(struct build *b)
+{
+	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
+		for (int layout = 0; layout < LAYOUTS; layout++)
+			if (!(b->memory[form][layout] = hspmd_calloc((size_t)b->facts->kind_count, sizeof *b->memory[form][layout])))
+				return hspmd_fail_memory(b->err, "probing a model's memory");
+	return 0;
+}
+
+struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_source *source, const char *name, int seq_len,
+                                                  struct hspmd_error *err)
+{
+	struct reduced_model m = { .full = source };
+	struct build b = { .facts = hspmd_calloc(1, sizeof *b.facts), .err = err };
+	int status = b.facts ? 0 : hspmd_fail_memory(err, "reading a model's layers");
+	if (!status) {
+		b.facts->seq_len = seq_len;
+		status = read_model(&b, &m, name);
+	}
+	if (!status) {
+		b.reduced = (struct hspmd_graph_source){
+			.build = build_reduced, .context = &m, .layers = b.facts->kind_count, .documents = source->documents
+		};
+		status = open_probes(&b) || allocate_memory(&b) || set_params(&b) || probe_work(&b, HSPMD_FACTS_FP32) ||
+		                         probe_work(&b, HSPMD_FACTS_BF16) || probe_memory(&b)
+		                 ? -1
+		                 : 0;
+	}
+	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
+		for (int layout = 0; layout < LAYOUTS; layout++)
+			free(b.memory[form][layout]);
+	close_probes(&b);
+	clear_reduced(&m);
+	if (!status)
+		return b.facts;
+	hspmd_model_facts_destroy(b.facts);
+	return NULL;
+}
+
+struct hspmd_model_facts *hspmd_model_facts_of(const struct hspmd_model *m, int seq_len, struct hspmd_error *err)
+{
+	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	if (seq_len == 0)
+		seq_len = m->max_positions < INT_MAX ? (int)m->max_positions : INT_MAX;
+	return hspmd_model_facts_build(&source, m->name, seq_len, err);
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What training takes of every layer, from the model's graph, for the solver. Nothing here knows a model: operators say what they cost
+ * (op_type.h), the sharding pass says what a group divides, sums and gathers, and memory is read off the programs that the runtime makes
+ * for a few layouts of one device, two, and four. */
+#ifndef HSPMD_FACTS_FACTS_H
+#define HSPMD_FACTS_FACTS_H
+
+#include "common/format/model_facts.h"
+#include "runtime/program/program.h"
+
+/* The facts of a model for samples of seq_len tokens. `name` is copied. The source's precision does not matter: the facts are for all. If
+ * the graph cannot be divided among two devices, parts and even_parts are 1. The caller destroys the result. NULL and err: the graph cannot
+ * be built, or memory. */
+struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_source *source, const char *name, int seq_len,
+                                                  struct hspmd_error *err);
+
+/* The facts of a built-in model. seq_len 0: of its longest samples. */
+struct hspmd_model_facts *hspmd_model_facts_of(const struct hspmd_model *m, int seq_len, struct hspmd_error *err);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HSPMD_FACTS_FACTS_INTERNAL_H
+#define HSPMD_FACTS_FACTS_INTERNAL_H
+
+#include "runtime/facts/facts.h"
+
+/* ---- layer_kinds.c: which layers are equal, and the model with one layer of each kind */
+
+struct hspmd_layer_kinds {
+	int layer_count, kind_count;
+	int *kind_of_layer; /* [layer_count] */
+	int *first_layer;   /* [kind_count] the first layer of each kind; ascending */
+	size_t *ops;        /* forward operators, layer by layer */
+	size_t *start;      /* [layer_count + 1] where a layer's operators begin in `ops` */
+};
+
+/* 0 or -1. Fills *out, which hspmd_layer_kinds_clear frees. */
+int hspmd_layer_kinds_find(const struct hspmd_graph *g, int layer_count, struct hspmd_layer_kinds *out, struct hspmd_error *err);
+void hspmd_layer_kinds_clear(struct hspmd_layer_kinds *kinds);
+
+/* The forward operators of one layer of each kind, as a graph whose layers are the kinds; an operator that reads a tensor of another layer
+ * reads that of the layer of the same kind. NULL and err. */
+struct hspmd_graph *hspmd_layer_kinds_graph(const struct hspmd_graph *g, const struct hspmd_layer_kinds *kinds, struct hspmd_error *err);
+/* A copy of a graph's forward operators, computed in another type. NULL and err. */
+struct hspmd_graph *hspmd_graph_copy_forward(const struct hspmd_graph *g, bool bf16, struct hspmd_error *err);
+
+/* ---- probe.c: the programs that memory and work are read from */
+
+/* A stage of all layers of the reduced model, on tp * context devices, and samples per micro-batch. */
+struct hspmd_probe_layout {
+	int tp, context;
+	bool sequence_parallel;
+	int samples;
+};
+
+/* Quantities of one layer in one program, for one sample. */
+struct hspmd_probe_memory {
+	double saved, deferred, forward, backward, split_backward, left_forward, left_backward;
+};
+
+/* One layout, and the program of its last device, whose part is as large as any, without recomputation. */
+struct hspmd_probe {
+	struct hspmd_cluster *cluster;
+	struct hspmd_plan *plan;
+	struct hspmd_program *program;
+};
+
+/* `source` gives the reduced model. 0, or -1 and err; then *out is empty. hspmd_probe_close frees it. */
+int hspmd_probe_open(struct hspmd_probe *out, const struct hspmd_graph_source *source, const struct hspmd_probe_layout *layout,
+                     enum hspmd_facts_form form, int seq_len, struct hspmd_error *err);
+void hspmd_probe_close(struct hspmd_probe *p);
+/* The program with another recomputation and schedule; to be destroyed before the probe is closed. NULL and err. */
+struct hspmd_program *hspmd_probe_program(const struct hspmd_probe *p, enum hspmd_recompute recompute, enum hspmd_schedule schedule,
+                                          struct hspmd_error *err);
+/* Fill what a program of this schedule shows of each layer (1f1b: all but deferred and split_backward, zb-h1: these two). 0 or -1. */
+int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form, bool deferred, struct hspmd_probe_memory *layers,
+                       struct hspmd_error *err);
+
+/* Work of each layer on the program's device: passes[layer][backward]. */
+struct hspmd_probe_pass {
+	double flops, bytes, kernels;
+	double reduced_bytes, reductions, gathered_bytes;
+	double workspace[2]; /* of the operator that needs most; [1]: at once (op_type.h) */
+};
+void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2]);
+/* Add the part of the forward pass that `recomputed` repeats, at the costs of `p`, a program of the same layout without recomputation: to
+ * passes[layer]. `recomputed` must be of CPU devices, whose programs have no fused pairs of operators. */
+int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, struct hspmd_probe_pass *passes,
+                      struct hspmd_error *err);
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work and communication of each layer, from the result of the sharding pass: every operator's cost on the local shapes, and every reshard's
+ * bytes. */
+#include <math.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/facts/facts_internal.h"
+#include "runtime/op/op.h"
+
+/* The operator as the program's device runs it. Returns false if the device holds no part of one of its tensors. */
+static bool local_view(const struct hspmd_program *p, const struct hspmd_spmd_node *n, struct hspmd_op_view *v)
+{
+	const struct hspmd_op *op = &p->graph->ops[n->op];
+	*v = (struct hspmd_op_view){ .attr = &op->attr, .input_count = n->input_count, .output_count = n->output_count };
+	for (int k = 0; k < n->input_count + n->output_count; k++) {
+		bool out = k >= n->input_count;
+		int i = out ? k - n->input_count : k, value = out ? n->out[i] : n->in[i];
+		struct hspmd_shape *shape = out ? &v->out[i] : &v->in[i];
+		shape->rank = -1;
+		if (value < 0)
+			continue;
+		const struct hspmd_tensor *t = &p->graph->tensors[p->spmd->values[value].tensor];
+		struct hspmd_local_shard shard;
+		if (!hspmd_annotation_local_shard(p->spmd->values[value].annotation, &t->shape, p->device, &shard))
+			return false;
+		shape->rank = shard.box.rank;
+		for (int d = 0; d < shape->rank; d++)
+			shape->dim[d] = shard.box.hi[d] - shard.box.lo[d];
+		*(out ? &v->out_dtype[i] : &v->in_dtype[i]) = t->dtype;
+	}
+	return true;
+}
+
+static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_node *n, struct hspmd_probe_pass *pass)
+{
+	const struct hspmd_op_type *type = hspmd_op_types[p->graph->ops[n->op].opcode];
+	struct hspmd_op_view v;
+	double flops = 0, bytes = 0;
+	if (!type->cost || !local_view(p, n, &v))
+		return;
+	type->cost(&v, &flops, &bytes);
+	pass->flops += flops;
+	pass->bytes += bytes;
+	pass->kernels++;
+	for (int at_once = 0; at_once < 2 && type->workspace; at_once++)
+		pass->workspace[at_once] = fmax(pass->workspace[at_once], type->workspace(&v, at_once));
+}
+
+/* Parts of a sum are reduced, parts of a sequence are gathered. It counts for the layer that the tensor is of: the layer that computes the
+ * parts, even if they are put together only for the next one. */
+static void add_reshard(const struct hspmd_program *p, const struct hspmd_spmd_node *n, struct hspmd_probe_pass (*passes)[2])
+{
+	const struct hspmd_value *from = &p->spmd->values[n->in[0]];
+	const struct hspmd_tensor *t = &p->graph->tensors[from->tensor];
+	struct hspmd_probe_pass *pass = &passes[t->layer][n->backward];
+	double bytes = (double)hspmd_shape_elements(&t->shape) * (double)hspmd_dtype_bytes(t->dtype);
+	if (hspmd_annotation_is_partial(from->annotation)) {
+		pass->reduced_bytes += bytes;
+		pass->reductions++;
+	} else {
+		pass->gathered_bytes += bytes;
+	}
+}
+
+void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2])
+{
+	for (size_t i = 0; i < p->spmd->node_count; i++) {
+		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];
+		if (n->op >= 0)
+			add_operator(p, n, &passes[n->layer][n->backward]);
+		else
+			add_reshard(p, n, passes);
+	}
+}
+
+/* The graph's operator that an instruction runs, -1: none. */
+static int operator_of(const struct hspmd_program *p, const struct hspmd_instruction *in)
+{
+	if (in->kind != HSPMD_INSTRUCTION_RUN || !in->attr)
+		return -1;
+	for (size_t i = 0; i < p->graph->op_count; i++)
+		if (&p->graph->ops[i].attr == in->attr)
+			return (int)i;
+	return -1;
+}
+
+static void add_message(const struct hspmd_instruction *in, size_t element_bytes, struct hspmd_probe_pass *pass)
+{
+	const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
+	if (step->kind != HSPMD_COMM_ALL_REDUCE && step->kind != HSPMD_COMM_REDUCE_SCATTER)
+		return;
+	pass->reduced_bytes += (double)hspmd_shape_elements(&in->transfer->shape) * (double)element_bytes;
+	pass->reductions++;
+}
+
+int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, struct hspmd_probe_pass *passes,
+                      struct hspmd_error *err)
+{
+	bool *repeated = hspmd_calloc(p->graph->op_count + 1, sizeof *repeated);
+	if (!repeated)
+		return hspmd_fail_memory(err, "probing a model's work");
+	for (size_t i = 0; i < recomputed->instruction_count; i++) {
+		const struct hspmd_instruction *in = &recomputed->instructions[i];
+		if (in->micro_batch != 0 || in->backward || in->schedule_index != 1) /* of the first forward pass: entry 0 */
+			continue;
+		int op = operator_of(recomputed, in);
+		if (op >= 0)
+			repeated[op] = true;
+		else if (in->kind == HSPMD_INSTRUCTION_COMM)
+			add_message(in, hspmd_dtype_bytes(p->graph->compute_dtype), &passes[in->layer]);
+	}
+	for (size_t i = 0; i < p->spmd->node_count; i++) {
+		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];
+		if (n->op >= 0 && !n->backward && repeated[n->op])
+			add_operator(p, n, &passes[n->layer]);
+	}
+	free(repeated);
+	return 0;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The worker while a generation runs: its steps, and what it reports of them. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "runtime/worker/inbox.h"
+#include "runtime/worker/worker_internal.h"
+
+#define MEASURED_BATCHES 4 /* of the validation samples; with the step itself, validation must not take much longer than a step */
+
+void worker_remember_step(struct worker *w, const struct hspmd_totals *all)
+{
+	w->totals = *all;
+	w->applied = w->step++;
+	w->ready = -1;
+	w->recent_step[w->applied % RECENT] = w->applied;
+	w->recent_loss[w->applied % RECENT] = all->loss;
+}
+
+/* valid: the validation loss; NaN if it was not measured. */
+static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s,
+                       const struct hspmd_step_times *times, double valid)
+{
+	const struct hspmd_generation *g = w->active;
+	int64_t done = w->step - 1;
+	if (g->rank == g->voters[0])
+		return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number,
+		                                            "step", (json_int_t)done, "loss", worker_number_or_null(all->loss), "tokens",
+		                                            (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
+		                                            hspmd_job_lr(w->setup.job, done), "grad_norm",
+		                                            worker_number_or_null(sqrt(all->square_sum)), "compute_s", times->compute_s,
+		                                            "valid_loss", isfinite(valid) ? json_real(valid) : NULL));
+	w->busy_s += times->compute_s;
+	w->busy_steps++;
+	if (hspmd_now() - w->last_heartbeat < 1)
+		return 0;
+	w->last_heartbeat = hspmd_now();
+	double mean = w->busy_s / w->busy_steps;
+	w->busy_s = 0;
+	w->busy_steps = 0;
+	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,sf}", "type", "heartbeat", "generation", g->number, "step", (json_int_t)done,
+	                                            "compute_s", mean));
+}
+
+/* Record whether all gradients are complete. */
+void worker_set_ready(struct worker *w, bool ready)
+{
+	w->ready = ready ? w->step : -1;
+	if (w->active && w->active->persistent)
+		hspmd_persistent_ready(w->active->persistent, ready);
+}
+
+/* The same on all workers; false if the generation is to stop. */
+static bool is_to_measure(const struct worker *w, const struct hspmd_totals *all)
+{
+	const struct hspmd_job *job = w->setup.job;
+	return w->setup.valid && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
+}
+
+/* The mean loss over validation samples. Runs passes and discards their gradients: the state does not change. */
+static int measure(struct worker *w, double *loss, struct hspmd_error *err)
+{
+	const struct hspmd_worker_setup *s = &w->setup;
+	struct hspmd_generation *g = w->active;
+	int64_t batches = hspmd_data_samples(s->valid) / s->job->global_batch;
+	batches = batches < 1 ? 1 : batches > MEASURED_BATCHES ? MEASURED_BATCHES : batches;
+	int status = g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[s->job->length_count - 1], err) : 0;
+	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->valid));
+	*loss = 0;
+	for (int64_t b = 0; !status && b < batches; b++) {
+		struct hspmd_totals own = { 0 }, all = { 0 };
+		struct hspmd_step_times times;
+		if (hspmd_executor_gradients(g->executor, b, &own, &times, err) ||
+		    hspmd_executor_vote(g->executor, w->step, &own, &all, err))
+			status = hspmd_error_prefix(err, "measuring the loss on data.valid");
+		*loss += all.loss / (double)batches;
+	}
+	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->data));
+	return status;
+}
+
+/* Run one step. 0; or -1 and err: nothing has changed except what `ready` and `step` say. */
+static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_error *err)
+{
+	struct hspmd_executor *ex = w->active->executor;
+	struct hspmd_totals own = { 0 };
+	struct hspmd_step_times times;
+	double then = hspmd_now(), valid = NAN;
+	int64_t length;
+	worker_set_ready(w, false);
+	if (hspmd_generation_use_length(w->active, w->step, &length, err) || hspmd_executor_gradients(ex, w->step, &own, &times, err))
+		return -1;
+	own.stop = atomic_load(&w->stop) == w->active->number;
+	own.checkpoint = worker_checkpoint_possible(w);
+	worker_set_ready(w, true);
+	if (hspmd_executor_vote(ex, w->step, &own, all, err) || worker_before_update(w, err) ||
+	    hspmd_executor_commit(ex, w->step, all, err))
+		return -1;
+	worker_remember_step(w, all);
+	double step_s = hspmd_now() - then;
+	bool measured = is_to_measure(w, all);
+	if (measured && (hspmd_executor_gather_parameters(ex, w->step, err) || measure(w, &valid, err)))
+		return -1;
+	if (report_step(w, all, length, step_s, &times, valid))
+		return hspmd_fail(err, "the controller cannot be reached");
+	return measured ? 0 : hspmd_executor_gather_parameters(ex, w->step, err);
+}
+
+/* For tests that observe what happens during steps: the minimum seconds from the start of one step to the start of the next, or the name
+ * of a file that contains them (as long as the file exists). 0: no minimum. */
+static double test_pace(void)
+{
+	const char *s = getenv("HSPMD_TEST_STEP_S");
+	double pace = 0;
+	FILE *f = s && *s == '/' ? fopen(s, "re") : NULL;
+	if (f && fscanf(f, "%lf", &pace) != 1)
+		pace = 0;
+	if (f)
+		fclose(f);
+	else if (s)
+		pace = strtod(s, NULL);
+	return pace > 0 && pace < 3600 ? pace : 0;
+}
+
+/* Handle the messages that have arrived, and those that arrive before `until`, unless the steps are to stop. */
+static int hear_between_steps(struct worker *w, struct hspmd_generation *g, double until)
+{
+	for (json_t *m; (m = hspmd_inbox_next_before(w->inbox, until));) {
+		int status = w->handle(w, m);
+		json_decref(m);
+		if (status || atomic_load(&g->abort) || w->quit)
+			return status;
+		if (atomic_load(&w->stop) == g->number)
+			until = 0;
+	}
+	return 0;
+}
+
+/* Train until all steps are done, a stop is requested, or something fails. */
+static int run_steps(struct worker *w)
+{
+	struct hspmd_generation *g = w->active;
+	struct hspmd_error err = { "" };
+	if (g->program->stage < 0)
+		return 0; /* this worker only handed over state */
+	while (w->step < w->setup.job->steps) {
+		struct hspmd_totals all;
+		double began = hspmd_now(), pace = test_pace();
+		if (train_step(w, &all, &err))
+			return atomic_load(&g->abort) ? 0 : worker_fault(w, g->number, &err);
+		if ((all.checkpoint >= g->voter_count && worker_snapshot(w)) || worker_report_preconnected(w))
+			return -1;
+		if (all.stop > 0 && w->step < w->setup.job->steps)
+			return worker_report_stopped(w, g->number);
+		int status = hear_between_steps(w, g, pace > 0 ? began + pace : 0);
+		if (status || atomic_load(&g->abort) || w->quit)
+			return status;
+	}
+	return hspmd_inbox_send(w->inbox, worker_state_report(w, "finished", g->number));
+}
+
+int worker_train(struct worker *w)
+{
+	w->training = true;
+	int status = run_steps(w);
+	w->training = false;
+	return status || w->quit
+	               ? status
+	               : worker_serve_late(w, atomic_load(&w->active->abort) ? "its generation was called off before a step's end" : NULL);
+}

@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmd status, events, grow, shrink and checkpoint against a controller of this test's own: what they ask, what they print, and their exit
+ * status, also where the controller refuses, is silent, hangs up, or comes back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/contact.h"
+#include "controller/cli/commands.h"
+#include "controller/cli/control.h"
+#include "tests/unit/fake_controller.h"
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+static struct fake_controller controller;
+static struct hspmd_error err;
+static char folder[] = "/tmp/hspmd-control.XXXXXX";
+static char out[65536], said[65536]; /* of the last command: standard output and standard error */
+static pid_t running;
+
+static const char *path_of(const char *name)
+{
+	static char path[256];
+	snprintf(path, sizeof path, "%s/%s", folder, name);
+	return path;
+}
+
+/* Writes the contact file of the job 7. */
+static void job_runs(void)
+{
+	json_t *contact = json_pack("{ss,ss,si,s[s],ss,ss,ss,si,so}", "job", "7", "cluster", "c", "user", (int)getuid(), "addresses", "?",
+	                            "auth", "cookie", "cookie", FAKE_CONTROLLER_COOKIE, "host", "here", "pid", (int)getpid(), "output",
+	                            json_sprintf("%s/output", folder));
+	json_object_set_new(contact, "addresses", json_pack("[o]", json_sprintf("127.0.0.1:%d", controller.port)));
+	assert_int_equal(hspmd_contact_write(path_of("c-7.json"), contact, &err), 0);
+	json_decref(contact);
+}
+
+static int fresh(void **state)
+{
+	(void)state;
+	fake_controller_open(&controller);
+	mkdir(path_of("output"), 0700);
+	job_runs();
+	unsetenv("SLURM_JOB_ID");
+	return 0;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	if (running > 0) {
+		kill(running, SIGKILL);
+		waitpid(running, NULL, 0);
+	}
+	running = 0;
+	fake_controller_close(&controller);
+	unlink(path_of("c-7.json"));
+	unlink(path_of("output/events.jsonl"));
+	return 0;
+}
+
+static hspmd_command *command_of(const char *name)
+{
+	static const struct {
+		const char *name;
+		hspmd_command *run;
+	} commands[] = {
+		{ "status", hspmd_command_status }, { "events", hspmd_command_events },         { "grow", hspmd_command_grow },
+		{ "shrink", hspmd_command_shrink }, { "checkpoint", hspmd_control_checkpoint },
+	};
+	for (size_t i = 0; i < COUNT(commands); i++)
+		if (!strcmp(commands[i].name, name))
+			return commands[i].run;
+	return NULL;
+}
+
+/* Starts `hspmd` with these words, separated by spaces. */
+static void start(const char *words)
+{
+	running = fork();
+	assert_true(running >= 0);
+	if (running)
+		return;
+	char *copy = strdup(words), *argv[16] = { NULL }, *save = NULL;
+	int argc = 0, to_out = open(path_of("out"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	int to_err = open(path_of("said"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	fake_controller_close(&controller); /* its descriptors are the test's */
+	dup2(to_out, 1);
+	dup2(to_err, 2);
+	for (char *word = strtok_r(copy, " ", &save); word && argc < 15; word = strtok_r(NULL, " ", &save))
+		argv[argc++] = word;
+	optind = 0;
+	int status = command_of(argv[0])(argc, argv);
+	fflush(stdout);
+	_exit(status);
+}
+
+static void read_file(const char *name, char *to, size_t size)
+{
+	FILE *f = fopen(path_of(name), "r");
+	size_t n = f ? fread(to, 1, size - 1, f) : 0;
+	to[n] = '\0';
+	if (f)
+		fclose(f);
+}
+
+/* Waits for the command's end; the test fails unless it has this exit status. */
+static void ends_with(int expected)
+{
+	int status;
+	assert_int_equal(waitpid(running, &status, 0), running);
+	running = 0;
+	read_file("out", out, sizeof out);
+	read_file("said", said, sizeof said);
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != expected)
+		fail_msg("expected exit status %d, got %#x; %s", expected, status, said);
+}
+
+static void says(const char *where, const char *text)
+{
+	if (!strstr(where, text))
+		fail_msg("expected \"%s\" in \"%s\"", text, where);
+}
+
+/* Accepts the request; the test fails unless it has these fields. */
+static void asked(const char *fields)
+{
+	json_t *hello = fake_controller_accept(&controller), *expected = json_loads(fields, 0, NULL), *v;
+	const char *key;
+	assert_non_null(expected);
+	json_object_foreach(expected, key, v)
+		if (!json_equal(v, json_object_get(hello, key)))
+			fail_msg("%s of the request %s", key, json_dumps(hello, 0));
+	assert_string_equal(json_string_value(json_object_get(hello, "role")), "command");
+	json_decref(expected);
+	json_decref(hello);
+}
+
+static void answer(const char *text)
+{
+	json_error_t why;
+	json_t *v = json_loads(text, 0, &why);
+	if (!v)
+		fail_msg("%s: %s", text, why.text);
+	fake_controller_send(&controller, v);
+}
+
+/* ---- status */
+
+static const char status_answer[] =
+        "{\"status\": {\"job\": \"7\", \"phase\": \"training\", \"waiting_for\": \"nodes\", \"node_count\": 3, \"nodes\": \"n[0-2]\", "
+        "\"members\": {\"n2\": 99}, \"members_waiting\": [5, 6], \"stragglers\": {\"n1\": 1.5}, \"left_out\": {\"n3\": 12}, "
+        "\"generation\": 4, \"plan\": \"2 pipelines\", \"step\": 10, \"steps\": 100, \"loss\": 2.5, \"tokens_per_s\": 1234, \"step_s\": "
+        "0.25, "
+        "\"state\": [{\"where\": \"memory\", \"step\": 9, \"age_s\": 3, \"count\": 2}, {\"where\": \"shared\", \"step\": 5, \"age_s\": 60, "
+        "\"count\": 1}], \"last_error\": \"n4 was lost\", \"output\": \"/home/x/out\"}}";
+
+static void a_status(void **state)
+{
+	(void)state;
+	start("status 7");
+	asked("{\"command\": \"status\"}");
+	answer(status_answer);
+	ends_with(0);
+	assert_string_equal(out, "job         7: training\nwaiting for nodes\nnodes       3: n[0-2]\nmembers     n2 (job 99)\n"
+	                         "            2 more wait for nodes\nslow        n1 (1.50 times)\nleft out    n3 (12 s more)\n"
+	                         "generation  4\nplan        2 pipelines\nstep        10 of 100, loss 2.5\n"
+	                         "speed       1234 tokens/s, 0.25 s a step\n"
+	                         "state       memory: step 9, 3 s old, 2 copies\n            shared: step 5, 60 s old\n"
+	                         "last error  n4 was lost\noutput      /home/x/out\n");
+	/* What there is nothing of has no line; an earlier version's name of the last error is understood. */
+	start("status 7");
+	asked("{}");
+	answer("{\"status\": {\"job\": \"7\", \"phase\": \"starting\", \"members\": {}, \"state\": [], \"trouble\": \"no memory\"}}");
+	ends_with(0);
+	says(out, "plan        -\n");
+	says(out, "state       no copy yet\n");
+	says(out, "last error  no memory\n");
+	assert_null(strstr(out, "members"));
+	assert_null(strstr(out, "waiting for"));
+	start("status --json 7");
+	asked("{}");
+	answer(status_answer);
+	ends_with(0);
+	json_t *printed = json_loads(out, 0, NULL), *given = json_loads(status_answer, 0, NULL);
+	assert_true(json_equal(printed, json_object_get(given, "status")));
+	json_decref(printed);
+	json_decref(given);
+	start("status 7");
+	asked("{}");
+	answer("{\"text\": \"no status\"}");
+	ends_with(1);
+}
+
+/* The job may be left out inside a job, and named by its output folder. */
+static void which_job(void **state)
+{
+	char words[300];
+	(void)state;
+	setenv("SLURM_JOB_ID", "7", 1);
+	start("status");
+	asked("{}");
+	answer(status_answer);
+	ends_with(0);
+	start("grow 4");
+	asked("{\"command\": \"grow\", \"nodes\": 4}");
+	answer("{\"ok\": true, \"text\": \"done\"}");
+	ends_with(0);
+	unsetenv("SLURM_JOB_ID");
+	start("status");
+	ends_with(2);
+	says(said, "expected a job");
+	char from[256];
+	snprintf(from, sizeof from, "%s", path_of("c-7.json"));
+	assert_int_equal(rename(from, path_of("output/contact.json")), 0);
+	snprintf(words, sizeof words, "status %s", path_of("output"));
+	start(words);
+	asked("{}");
+	answer(status_answer);
+	ends_with(0);
+	unlink(path_of("output/contact.json"));
+	start(words);
+	ends_with(1);
+	says(said, "no job is running whose output folder this is");
+	start("status 7");
+	ends_with(1);
+	says(said, "job 7: no elastic job of this user with this id is running");
+}
+
+/* A controller that accepts and never answers: the command ends in time, and names what it waited for. */
+static void a_silent_controller(void **state)
+{
+	static const char *const commands[] = { "status --timeout 1 7", "events --timeout 1 7" };
+	(void)state;
+	for (size_t i = 0; i < COUNT(commands); i++) {
+		start(commands[i]);
+		asked("{}");
+		ends_with(1);
+		says(said, "job 7: ");
+		assert_string_equal(out, "");
+	}
+	start("status --timeout 1 7"); /* not even a welcome */
+	json_decref(fake_controller_challenge(&controller));
+	ends_with(1);
+	says(said, "waiting for the controller's welcome");
+	start("status --timeout 1 7"); /* not even a challenge */
+	ends_with(1);
+	says(said, "waiting for the controller's challenge");
+	fake_controller_deafen(&controller);
+	start("status 7");
+	ends_with(1);
+	says(said, "connecting to 127.0.0.1:");
+}
+
+static void a_controller_that_hangs_up(void **state)
+{
+	static const char *const commands[] = { "status 7", "events 7", "grow 2 7", "shrink 1 7", "checkpoint 7" };
+	(void)state;
+	for (size_t i = 0; i < COUNT(commands); i++) {
+		start(commands[i]);
+		asked("{}");
+		fake_controller_hang_up(&controller);
+		ends_with(1);
+		says(said, "job 7: the controller closed the connection without an answer");
+	}
+	start("status 7");
+	json_decref(fake_controller_challenge(&controller));
+	answer("{\"type\": \"refused\", \"text\": \"not your job\"}");
+	ends_with(1);
+	says(said, "the controller refused: not your job");
+}
+
+/* Somebody else holds the controller's port. */
+static void a_wrong_cookie(void **state)
+{
+	char cookie[] = FAKE_CONTROLLER_COOKIE;
+	(void)state;
+	cookie[0] = 'f';
+	start("status 7");
+	json_t *hello = fake_controller_challenge(&controller);
+	const char *nonce = json_string_value(json_object_get(hello, "nonce"));
+	struct hspmd_auth *other = hspmd_auth_cookie(cookie, &err);
+	json_t *content = json_object();
+	fake_controller_send(&controller, hspmd_auth_seal(other, "welcome", nonce, content, &err));
+	json_decref(content);
+	json_decref(hello);
+	hspmd_auth_destroy(other);
+	ends_with(1);
+	says(said, "does not know the job's cookie");
+}
+
+/* A watched job's controller dies and comes back; then the job ends. */
+static void watches(void **state)
+{
+	(void)state;
+	start("status --watch=0.1 7");
+	asked("{}");
+	answer(status_answer);
+	asked("{}");
+	fake_controller_hang_up(&controller); /* it has died */
+	asked("{}");
+	answer(status_answer);
+	unlink(path_of("c-7.json"));
+	fake_controller_hang_up(&controller);
+	/* It may have found the contact file before. */
+	fake_controller_deafen(&controller);
+	ends_with(0);
+	says(said, "its controller does not answer");
+	says(said, "job 7 is no longer running");
+	const char *second = strstr(out + 1, "job         7: training");
+	assert_non_null(second);
+	says(out, "\n\njob         7");
+	/* One that does not come back in time. */
+	fake_controller_listen(&controller);
+	job_runs();
+	start("status --watch=0.1 --timeout 1 7");
+	asked("{}");
+	answer(status_answer);
+	fake_controller_deafen(&controller);
+	fake_controller_hang_up(&controller);
+	ends_with(1);
+	says(said, "for its controller to answer again");
+}
+
+/* ---- events */
+
+static void events(void **state)
+{
+	static const char first[] =
+	        "{\"events\": [{\"number\": 3, \"time\": 1000, \"text\": \"a plan\", \"x\": 0.1}, {\"number\": 4, \"time\": "
+	        "1001, \"text\": \"n1 was lost\"}]}";
+	(void)state;
+	setenv("TZ", "UTC0", 1);
+	start("events 7");
+	asked("{\"command\": \"events\"}");
+	answer(first);
+	ends_with(0);
+	assert_string_equal(out, "1970-01-01 00:16:40  a plan\n1970-01-01 00:16:41  n1 was lost\n");
+	start("events --json 7");
+	asked("{}");
+	answer(first);
+	ends_with(0);
+	says(out, "{\"number\":3,\"time\":1000,\"text\":\"a plan\",\"x\":0.1");
+	assert_int_equal(strchr(out, '\n')[1], '{');
+	/* Each event once, with those that the job wrote at its end. */
+	FILE *f = fopen(path_of("output/events.jsonl"), "w");
+	assert_non_null(f);
+	fputs("{\"number\": 5, \"time\": 1002, \"text\": \"later\"}\n{\"number\": 6, \"time\": 1003, \"text\": \"the end\"}\n{\"numb", f);
+	fclose(f);
+	start("events --follow --timeout 5 7");
+	asked("{}");
+	answer(first);
+	asked("{}");
+	answer("{\"events\": [{\"number\": 4, \"time\": 1001, \"text\": \"n1 was lost\"}, {\"number\": 5, \"time\": 1002, \"text\": "
+	       "\"later\"}]}");
+	unlink(path_of("c-7.json"));
+	fake_controller_deafen(&controller);
+	ends_with(0);
+	assert_string_equal(out, "1970-01-01 00:16:40  a plan\n1970-01-01 00:16:41  n1 was lost\n1970-01-01 00:16:42  later\n"
+	                         "1970-01-01 00:16:43  the end\n");
+}
+
+/* ---- requests */
+
+static void requests(void **state)
+{
+	static const struct {
+		const char *words, *asks;
+	} cases[] = {
+		{ "grow 4 7", "{\"command\": \"grow\", \"nodes\": 4, \"timeout_s\": 600.0}" },
+		{ "grow +2 7", "{\"command\": \"grow\", \"by\": 2}" },
+		{ "grow --timeout 5 4 7", "{\"command\": \"grow\", \"nodes\": 4, \"timeout_s\": 5.0}" },
+		{ "shrink 0 7", "{\"command\": \"shrink\", \"nodes\": 0}" },
+		{ "shrink -2 7", "{\"command\": \"shrink\", \"by\": 2}" },
+		{ "shrink --timeout 5 -2 7", "{\"command\": \"shrink\", \"by\": 2, \"timeout_s\": 5.0}" },
+		{ "shrink --nodes n[1-2],x 7", "{\"command\": \"shrink\", \"names\": [\"n1\", \"n2\", \"x\"]}" },
+		{ "checkpoint --timeout 9 7", "{\"command\": \"checkpoint\", \"timeout_s\": 9.0}" },
+	};
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		start(cases[i].words);
+		asked(cases[i].asks);
+		answer(i % 2 ? "{\"ok\": false, \"text\": \"the site allows 2\"}" : "{\"ok\": true, \"text\": \"it trains on 4 nodes\"}");
+		ends_with(i % 2 ? 1 : 0);
+		assert_string_equal(out, i % 2 ? "" : "it trains on 4 nodes\n");
+		if (i % 2)
+			says(said, "job 7: the site allows 2");
+	}
+	start("shrink --json 1 7");
+	asked("{}");
+	answer("{\"ok\": false, \"text\": \"no\", \"nodes\": 3}");
+	ends_with(1);
+	json_t *printed = json_loads(out, 0, NULL);
+	assert_int_equal(json_integer_value(json_object_get(printed, "nodes")), 3);
+	json_decref(printed);
+	/* An answer without a verdict is none. */
+	start("checkpoint 7");
+	asked("{}");
+	answer("{\"text\": \"well\"}");
+	ends_with(1);
+}
+
+static void wrong_usage(void **state)
+{
+	static const struct {
+		const char *words, *why;
+	} cases[] = {
+		{ "grow -2 7", "the sign is the wrong one" },
+		{ "shrink +2 7", "the sign is the wrong one" },
+		{ "grow many 7", "--nodes: expected a whole number" },
+		{ "grow +0 7", "--nodes: " },
+		{ "grow 1 2 7", "expected a number of nodes and a job" },
+		{ "grow", "expected a number of nodes and a job" },
+		{ "shrink --nodes n[ 7", "--nodes: " },
+		{ "status 7 8", "expected a job" },
+		{ "status --timeout 0 7", "--timeout: expected a number" },
+		{ "status --watch=0 7", "--watch: expected a number" },
+		{ "status --nonsense 7", "nonsense" },
+		{ "events --timeout x 7", "--timeout: expected a number" },
+	};
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		start(cases[i].words);
+		ends_with(2);
+		says(said, cases[i].why);
+		says(said, "--help");
+		assert_string_equal(out, "");
+	}
+	static const char *const helps[] = { "status --help", "events -h", "grow --help", "shrink --help", "checkpoint --help" };
+	for (size_t i = 0; i < COUNT(helps); i++) {
+		start(helps[i]);
+		ends_with(0);
+		says(out, "Usage: hspmd ");
+		assert_string_equal(said, "");
+	}
+}
+
+/* `hspmd checkpoint JOB` beside `hspmd checkpoint list PATH`. */
+static void words_after_checkpoint(void **state)
+{
+	static const char *const verbs[] = { "list", "export", NULL };
+	static const struct {
+		const char *words[5];
+		bool job;
+	} cases[] = {
+		{ { "checkpoint", "7" }, true },
+		{ { "checkpoint", "--json", "7" }, true },
+		{ { "checkpoint", "--timeout", "5", "7" }, true },
+		{ { "checkpoint", "list", "7" }, false },
+		{ { "checkpoint", "list" }, false },
+		{ { "checkpoint", "7", "8" }, false },
+		{ { "checkpoint", "7", "-o", "x" }, false },
+		{ { "checkpoint", "--help" }, false },
+		{ { "checkpoint" }, false },
+	};
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		int n = 0;
+		while (n < 5 && cases[i].words[n])
+			n++;
+		if (hspmd_control_names_job(n, (char **)cases[i].words, verbs) != cases[i].job)
+			fail_msg("case %zu", i);
+	}
+	char *alone[] = { "checkpoint", NULL };
+	setenv("SLURM_JOB_ID", "7", 1);
+	assert_true(hspmd_control_names_job(1, alone, verbs));
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	return mkdtemp(folder) ? setenv("HSPMD_CONTACTS", folder, 1) : -1;
+}
+
+static int end(void **state)
+{
+	char command[64];
+	(void)state;
+	snprintf(command, sizeof command, "rm -rf %s", folder);
+	return system(command);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_status, fresh, stop),
+		cmocka_unit_test_setup_teardown(which_job, fresh, stop),
+		cmocka_unit_test_setup_teardown(a_silent_controller, fresh, stop),
+		cmocka_unit_test_setup_teardown(a_controller_that_hangs_up, fresh, stop),
+		cmocka_unit_test_setup_teardown(a_wrong_cookie, fresh, stop),
+		cmocka_unit_test_setup_teardown(watches, fresh, stop),
+		cmocka_unit_test_setup_teardown(events, fresh, stop),
+		cmocka_unit_test_setup_teardown(requests, fresh, stop),
+		cmocka_unit_test_setup_teardown(wrong_usage, fresh, stop),
+		cmocka_unit_test_setup_teardown(words_after_checkpoint, fresh, stop),
+	};
+	return cmocka_run_group_tests(tests, begin, end);
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The facts that the solver gets about a model's layers: counted by hand from the published sizes and formulas, and compared with the
+ * memory plans of whole programs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/facts/facts.h"
+#include "runtime/model/model_internal.h"
+#include "runtime/op/op.h"
+
+#define DATA HSPMD_SRCDIR "/tests/data/model/"
+
+static struct hspmd_model *read_model(const char *name)
+{
+	struct hspmd_error err = { "" };
+	char path[512];
+	snprintf(path, sizeof path, DATA "%s.json", name);
+	struct hspmd_model *m = hspmd_model_read(path, &err);
+	if (!m)
+		fail_msg("%s", err.text);
+	return m;
+}
+
+static struct hspmd_model *from_text(const char *text)
+{
+	struct hspmd_error err = { "" };
+	json_t *value = json_loads(text, 0, NULL);
+	struct hspmd_model *m = value ? hspmd_model_from_json(value, "model", &err) : NULL;
+	if (!m)
+		fail_msg("%s", err.text);
+	json_decref(value);
+	return m;
+}
+
+static struct hspmd_model_facts *facts_of(const struct hspmd_model *m, int seq_len)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_model_facts *f = hspmd_model_facts_of(m, seq_len, &err);
+	if (!f)
+		fail_msg("%s", err.text);
+	return f;
+}
+
+static double all(const struct hspmd_facts_work *w)
+{
+	return w->replicated + w->sharded;
+}
+
+/* Published numbers of parameters of the models with these configs. */
+static void counts_parameters(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *name;
+		double params;
+		int parts; /* heads of keys and values, and experts */
+	} known[] = {
+		{ "gpt2", 124439808, 12 },  { "llama", 6738415616, 32 },     { "mistral", 7241732096, 8 },
+		{ "qwen2", 494032768, 2 }, { "mixtral", 46702792704, 8 },
+	};
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+		struct hspmd_model *m = read_model(known[i].name);
+		struct hspmd_model_facts *f = facts_of(m, 64);
+		double sum = 0;
+		assert_int_equal(f->layer_count, hspmd_model_layers(m));
+		for (int l = 0; l < f->layer_count; l++)
+			sum += all(&hspmd_model_layer_facts(f, l)->params);
+		assert_true(sum == known[i].params);
+		assert_true(f->params == known[i].params);
+		assert_int_equal(f->parts, known[i].parts);
+		assert_int_equal(f->even_parts, known[i].parts);
+		assert_int_equal(f->ties[f->layer_count - 1].owner, m->tied ? 0 : -1);
+		assert_true(f->ties[f->layer_count - 1].params == (m->tied ? (double)(m->vocab * m->hidden) : 0));
+		hspmd_model_facts_destroy(f);
+		hspmd_model_destroy(m);
+	}
+	hspmd_model_facts_destroy(NULL);
+}
+
+#define SIZES                                                                                                                              \
+	"\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"max_position_embeddings\":32,"     \
+	"\"vocab_size\":40,\"rms_norm_eps\":1e-5"
+
+/* Operations of matrix products by the usual formula, two for each multiplication with addition; causal attention has half of the pairs.
+ * The operators on single elements are given as operations per token. */
+static void expect_flops(const struct hspmd_layer_facts *f, double products, double elementwise)
+{
+	for (int width = 0; width < HSPMD_FACTS_WIDTHS; width++)
+		assert_float_equal(all(&f->forward[width].flops), products + elementwise, 1e-6 * products);
+}
+
+static void counts_operations(void **state)
+{
+	(void)state;
+	const double t = 32;
+	struct hspmd_model *m = from_text("{\"model_type\":\"gpt2\",\"vocab_size\":40,\"n_embd\":64,\"n_head\":8,\"n_layer\":3,\"n_positions\":32}");
+	struct hspmd_model_facts *f = facts_of(m, 32);
+	const struct hspmd_layer_facts *block = hspmd_model_layer_facts(f, 1), *head = hspmd_model_layer_facts(f, 4);
+	/* 24 t h^2 + 2 t^2 h for a block of GPT-2; two norms of 8, two additions of 1 and GELU of 4 h elements of 12 */
+	expect_flops(block, 24 * t * 64 * 64 + 2 * t * t * 64, t * 64 * (16 + 2 + 4 * 12));
+	expect_flops(head, 2 * t * 64 * 40, t * (8 * 64 + 12 * 40 + 20 * 3));
+	/* two products for each product, and in attention five for two */
+	double backward = all(&block->backward[HSPMD_FACTS_FP32].flops), products = 48 * t * 64 * 64 + 5 * t * t * 64;
+	assert_true(backward > products && backward < 1.1 * products);
+	assert_true(block->params.replicated == 2 * 2 * 64 + 64 + 64); /* norms, and the biases of the outputs */
+	assert_true(block->params.sharded == 12 * 64 * 64 + 3 * 64 + 4 * 64);
+	assert_true(block->output_elements == t * 64 && head->output_elements == 1);
+	/* Megatron's two all-reduces of the hidden state each way, and one each way for the embedding and the head */
+	assert_true(block->forward[HSPMD_FACTS_FP32].reductions == 2 && block->forward[HSPMD_FACTS_FP32].reduced_bytes == 2 * t * 64 * 4);
+	assert_true(block->backward[HSPMD_FACTS_BF16].reductions == 2 && block->backward[HSPMD_FACTS_BF16].reduced_bytes == 2 * t * 64 * 2);
+	assert_true(hspmd_model_layer_facts(f, 0)->forward[HSPMD_FACTS_FP32].reductions == 1);
+	assert_true(head->forward[HSPMD_FACTS_FP32].reduced_bytes == 0 && head->backward[HSPMD_FACTS_FP32].reduced_bytes == t * 64 * 4);
+	assert_true(block->recomputable && !head->recomputable && !hspmd_model_layer_facts(f, 0)->recomputable);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+
+	m = from_text("{\"model_type\":\"llama\",\"num_key_value_heads\":2," SIZES "}");
+	f = facts_of(m, 32);
+	block = hspmd_model_layer_facts(f, 1);
+	double projections = 2 * t * 64 * (2 * 64 + 2 * 16), mlp = 2 * t * 64 * 96 * 3, attention = 2 * t * t * 64;
+	double swiglu = all(&block->forward[HSPMD_FACTS_FP32].flops) - projections - mlp - attention - t * 64 * (16 + 2);
+	assert_true(swiglu > 0 && swiglu < 0.05 * mlp); /* and the rotation */
+	assert_true(all(&block->params) == 2 * 64 + 2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 96);
+	/* keys and values, both ways */
+	assert_true(block->forward[HSPMD_FACTS_FP32].gathered_bytes == 2 * t * 16 * 4);
+	assert_true(block->backward[HSPMD_FACTS_BF16].gathered_bytes == 2 * t * 16 * 2);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+
+	/* Two of eight experts for each token; a window of 8 of 32 positions. */
+	m = from_text("{\"model_type\":\"mixtral\",\"num_key_value_heads\":8,\"num_local_experts\":8,\"num_experts_per_tok\":2,"
+	              "\"sliding_window\":8," SIZES "}");
+	f = facts_of(m, 32);
+	block = hspmd_model_layer_facts(f, 1);
+	double dense = 2 * t * 64 * 4 * 64 + 2 * t * 64 * 8 + 2 * mlp, flops = all(&block->forward[HSPMD_FACTS_FP32].flops);
+	assert_true(flops > dense && flops < 1.15 * dense);
+	assert_true(all(&block->params) == 2 * 64 + 4 * 64 * 64 + 64 * 8 + 8 * 3 * 64 * 96);
+	assert_true(block->params.replicated == 2 * 64 + 64 * 8);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+}
+
+/* Equal layers are of one kind, however many; the first and the last are kinds of their own. */
+static void equal_layers_count_once(void **state)
+{
+	(void)state;
+	struct hspmd_model *m = from_text("{\"model_type\":\"llama\"," SIZES "}"), *deep = read_model("llama");
+	struct hspmd_model_facts *f = facts_of(m, 32), *many = facts_of(deep, 32);
+	assert_int_equal(f->kind_count, 3);
+	assert_int_equal(many->kind_count, 3);
+	for (int l = 0; l < many->layer_count; l++)
+		assert_int_equal(many->kind_of_layer[l], l == 0 ? 0 : l + 1 < many->layer_count ? 1 : 2);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_facts_destroy(many);
+	hspmd_model_destroy(m);
+	hspmd_model_destroy(deep);
+}
+
+/* A net whose inner layers are of two kinds by turns: widths 24 and 40 between layers of width 16. */
+static struct hspmd_graph *build_net(void *context, const struct hspmd_model_build_options *how, struct hspmd_error *err)
+{
+	(void)context;
+	(void)err;
+	struct hspmd_graph *g = hspmd_graph_create(hspmd_op_types);
+	g->compute_dtype = how->bf16 ? HSPMD_BF16 : HSPMD_F32;
+	int tokens = hspmd_graph_input(g, HSPMD_TENSOR_TOKENS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0);
+	int targets = hspmd_graph_input(g, HSPMD_TENSOR_TARGETS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 6);
+	int table = hspmd_graph_parameter(g, "table", HSPMD_SHAPE(32, 16), 0, 0, 1, true, 0, 1);
+	int x = hspmd_graph_append(g, HSPMD_OP_EMBED, NULL, 0, (int[]){ tokens, table }, 2, NULL);
+	for (int l = 1; l < 6; l++) {
+		char name[16];
+		int64_t wide = l % 2 ? 24 : 40;
+		snprintf(name, sizeof name, "up%d", l);
+		int up = hspmd_graph_parameter(g, name, HSPMD_SHAPE(wide, 16), l, 0, 1, true, 0, 1);
+		snprintf(name, sizeof name, "down%d", l);
+		int down = hspmd_graph_parameter(g, name, HSPMD_SHAPE(16, wide), l, 0, 1, true, 1, 1);
+		int y = hspmd_graph_append(g, HSPMD_OP_LINEAR, NULL, l, (int[]){ x, up }, 2, NULL);
+		y = hspmd_graph_append(g, HSPMD_OP_GELU, NULL, l, &y, 1, NULL);
+		x = hspmd_graph_append(g, HSPMD_OP_LINEAR, NULL, l, (int[]){ y, down }, 2, NULL);
+	}
+	struct hspmd_op_attr attr = { .parts = how->vocab_parts, .scale = how->loss_scale };
+	int logits = hspmd_graph_append(g, HSPMD_OP_LINEAR, NULL, 6, (int[]){ x, table }, 2, NULL);
+	int stats = hspmd_graph_append(g, HSPMD_OP_VOCAB_STATS, &attr, 6, (int[]){ logits, targets }, 2, NULL);
+	hspmd_graph_append(g, HSPMD_OP_LOSS, &attr, 6, (int[]){ stats, targets }, 2, NULL);
+	return g;
+}
+
+static void a_net_of_ones_own(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_graph_source source = { .build = build_net, .layers = 7 };
+	struct hspmd_model_facts *f = hspmd_model_facts_build(&source, "net", 8, &err);
+	if (!f)
+		fail_msg("%s", err.text);
+	static const int kinds[] = { 0, 1, 2, 1, 2, 1, 3 };
+	assert_int_equal(f->kind_count, 4);
+	assert_memory_equal(f->kind_of_layer, kinds, sizeof kinds);
+	assert_true(f->params == 32 * 16 + 3 * 2 * 24 * 16 + 2 * 2 * 40 * 16);
+	assert_int_equal(f->ties[6].owner, 0);
+	assert_true(f->ties[6].params == 32 * 16 && f->parts == 0 && f->even_parts == 0);
+	/* saved: the input, and what GELU gets and gives */
+	const struct hspmd_layer_memory *m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_FP32][0][HSPMD_RECOMPUTE_NONE];
+	assert_float_equal(hspmd_facts_amount_at(&m->saved, 1, 1), 4 * 8 * (16 + 40 + 40), 0);
+	assert_float_equal(hspmd_facts_amount_at(&m->saved, 0.25, 1), 4 * 8 * (16 + 10 + 10), 0);
+	assert_float_equal(hspmd_facts_amount_at(&m->saved, 0.25, 0.5), 4 * 4 * (16 + 10 + 10), 0);
+	m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_BF16][0][HSPMD_RECOMPUTE_FULL];
+	assert_float_equal(hspmd_facts_amount_at(&m->saved, 0.5, 1), 2 * 8 * 16, 0);
+	hspmd_model_facts_destroy(f);
+	source.layers = 7;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(counts_parameters),
+		cmocka_unit_test(counts_operations),
+		cmocka_unit_test(equal_layers_count_once),
+		cmocka_unit_test(a_net_of_ones_own),
+	};
+	return cmocka_run_group_tests_name("facts", tests, NULL, NULL);
+}
