@@ -28,6 +28,9 @@ struct hspmd_rope {
 /* Reads the keys of `root`; `layers` names an object inside rope_parameters ("full_attention"), NULL: none. r->theta is the default of the
  * model type, and r->dims is set. max_positions: the model's positions. Failures are kept in the document. */
 void hspmd_rope_read(struct hspmd_json *root, const char *layers, int64_t max_positions, struct hspmd_rope *r);
+/* Sets yarn: pairs that make more than `fast` rotations over the original positions are not scaled, those that make fewer than `slow` are
+ * divided by the factor. whole: the blend begins and ends at whole numbers of pairs. r->theta and r->dims are set. */
+void hspmd_rope_set_yarn(struct hspmd_rope *r, double factor, double original, double fast, double slow, bool whole);
 /* Writes the dims / 2 frequencies for sequences of seq_len tokens. Not for HSPMD_ROPE_PLAIN. */
 void hspmd_rope_frequencies(const struct hspmd_rope *r, int64_t seq_len, double *frequencies);
 
