@@ -13,6 +13,8 @@
 /* A type of model (runtime/model/model_type.h), which has read the config.json and builds the graph. */
 struct hspmd_model_type;
 
+#define HSPMD_MODEL_PARTS 2
+
 struct hspmd_model {
 	const struct hspmd_model_type *type;
 	char *name; /* _name_or_path if given, else the model_type */
@@ -21,18 +23,16 @@ struct hspmd_model {
 	int64_t max_positions;
 	bool learnt_positions; /* the model has weights for max_positions positions, and no sample can be longer */
 	bool tied;             /* head shares the embedding */
-	bool dropout;          /* the config asks for dropout; hspmd trains without it, and warns once */
+	bool dropout;          /* training drops elements at random */
 	json_t *config;        /* the file as read, for export; owned */
 	void *own;             /* what only the type's own files read; one allocation, owned */
 
-	/* Sizes of a transformer block, from which costs are computed. */
-	int64_t heads, kv_heads, head_dim; /* q width = heads * head_dim */
-	int64_t ffn;                       /* inner width of the MLP (of one expert) */
-	int64_t sliding_window;            /* of all layers; 0: none */
-	bool rms_norm;                     /* else layer norm with bias */
-	bool gated;                        /* else one activation without a gate */
-	bool qkv_bias, out_bias, mlp_bias;
-	int experts, experts_per_token; /* 0: dense */
+	/* What tensor parallelism divides only as wholes: at most `count` devices share a block. */
+	int part_count;
+	struct {
+		int64_t count;
+		const char *what; /* "attention heads"; static */
+	} parts[HSPMD_MODEL_PARTS];
 };
 
 void hspmd_model_destroy(struct hspmd_model *m);

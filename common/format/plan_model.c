@@ -54,24 +54,17 @@ bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd
  * keys and values than devices, every device has all of those.) */
 static int check_stage(const struct hspmd_stage *s, const struct hspmd_model *m, struct hspmd_error *err)
 {
-	const struct {
-		int64_t parts;
-		const char *what;
-	} wholes[] = {
-		{ m->heads, "attention heads" },
-		{ m->experts ? m->experts : INT64_MAX, "experts (num_local_experts)" },
-	};
 	int tp = s->device_count / s->context;
 	if (s->layers[0] > m->block_count || s->layers[1] < 2)
 		return 0; /* the embedding or the head alone */
-	for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++)
-		if (tp > wholes[i].parts)
+	for (int i = 0; i < m->part_count; i++)
+		if (tp > m->parts[i].count)
 			return hspmd_fail(
 			        err,
 			        "devices: tensor parallelism %d, but the model has %" PRId64
 			        " %s, none of which is divided: expected at most %" PRId64
 			        " devices in a tensor-parallel group; give the others stages or pipelines of their own, or \"context\"",
-			        tp, wholes[i].parts, wholes[i].what, wholes[i].parts);
+			        tp, m->parts[i].count, m->parts[i].what, m->parts[i].count);
 	return 0;
 }
 

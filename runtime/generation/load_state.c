@@ -311,8 +311,8 @@ static int load_weights(struct hspmd_generation *g, struct hspmd_load_report *re
 		if (s->param < 0)
 			continue;
 		status = !host ? hspmd_fail_memory(err, "reading weights")
-		               : hspmd_weights_read(weights, &map, s->name, &g->program->graph->tensors[s->tensor].shape, &s->shard.box, host,
-		                                    err);
+		               : hspmd_weights_read(weights, &map, s->name, &g->program->graph->tensors[s->tensor].shape, &s->shard.box,
+		                                    host, err);
 		if (!status)
 			status = hspmd_generation_put(g, i * HSPMD_STATE_KIND_COUNT + HSPMD_STATE_PARAM, &s->shard.box, host, err);
 		free(host);

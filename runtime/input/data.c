@@ -15,6 +15,8 @@
 #include "runtime/input/shuffle.h"
 #include "runtime/tensor/input_names.h"
 
+#define NOISE UINT64_C(0x6e6f697365) /* keeps the numbers apart from those that order samples */
+
 /* How one token is stored in a file. */
 enum width { WIDTH_U8, WIDTH_U16, WIDTH_U32, WIDTH_I16, WIDTH_I64 };
 static const int width_bytes[] = { 1, 2, 4, 2, 8 };
@@ -33,6 +35,7 @@ struct hspmd_data {
 	int64_t samples, seq_len, vocab;
 	uint64_t seed;
 	int64_t document_end;                 /* -1: no documents */
+	bool drops;                           /* training: models with dropout apply it */
 	struct hspmd_length_buckets *buckets; /* NULL: the samples of all steps have seq_len tokens */
 };
 
@@ -152,6 +155,7 @@ static struct hspmd_data *open_files(const struct hspmd_job *job, char *const *p
 	d->seq_len = job->seq_len;
 	d->vocab = vocab;
 	d->seed = job->seed;
+	d->drops = true;
 	d->document_end = job->documents ? job->document_end : -1;
 	int64_t tokens = 0;
 	for (int i = 0; i < count; i++) {
@@ -184,7 +188,10 @@ struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, s
 
 struct hspmd_data *hspmd_data_open_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
 {
-	return open_files(job, job->valid, job->valid_count, vocab, err);
+	struct hspmd_data *d = open_files(job, job->valid, job->valid_count, vocab, err);
+	if (d)
+		d->drops = false;
+	return d;
 }
 
 void hspmd_data_close(struct hspmd_data *d)
@@ -260,8 +267,19 @@ int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t star
 	return 0;
 }
 
+void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *noise)
+{
+	uint64_t key = hspmd_mix(d->seed ^ hspmd_mix((uint64_t)number ^ NOISE));
+	for (int64_t i = 0; i < count; i++)
+		noise[i] = d->drops ? (int32_t)(hspmd_mix(key + (uint64_t)(start + i)) >> 33) : -1;
+}
+
 static int read_input(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
+	if (!strcmp(name, HSPMD_TENSOR_NOISE)) {
+		hspmd_data_noise(context, number, start, count, to);
+		return 0;
+	}
 	if (!strcmp(name, HSPMD_TENSOR_SEGMENTS))
 		return hspmd_data_segments(context, number, start, count, to, err);
 	return hspmd_data_read(context, number, start + !strcmp(name, HSPMD_TENSOR_TARGETS), count, to, err);

@@ -30,6 +30,10 @@ int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, i
 int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *segments,
                         struct hspmd_error *err);
 
+/* Random numbers of `count` positions from `start` on of sample `number`, from which dropout follows (input_names.h): a function of the
+ * job's seed, the sample and the position. Negative for validation data. */
+void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *noise);
+
 /* Source of the inputs of a language model (runtime/tensor/input_names.h): tokens, targets one position later, and segments. Borrows d. */
 struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d);
 

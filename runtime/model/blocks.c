@@ -77,7 +77,7 @@ int hspmd_builder_self_attention(struct hspmd_builder *b, int x, const char *nam
 	q = hspmd_builder_rotate(b, norm_heads(b, q, name, "q_norm", width), d->head_dim);
 	k = hspmd_builder_rotate(b, norm_heads(b, k, name, "k_norm", kv_width), d->head_dim);
 	int o = hspmd_builder_attention(b, &attr, (int[]){ q, k, v }, 3, sinks_of(b, name, group));
-	return named(b, o, name, out, h, width, d->out_bias, from_group);
+	return hspmd_builder_dropout(b, named(b, o, name, out, h, width, d->out_bias, from_group), d->dropout.residual);
 }
 
 /* ---- MLP and experts */
@@ -90,7 +90,8 @@ int hspmd_builder_gated_mlp(struct hspmd_builder *b, int x, const char *name, in
 	int gate = named(b, x, name, "gate_proj", ffn, h, d->mlp_bias, (struct hspmd_cut){ 0, 1 });
 	int up = named(b, x, name, "up_proj", ffn, h, d->mlp_bias, (struct hspmd_cut){ 0, 1 });
 	int act = hspmd_builder_op(b, HSPMD_OP_SWIGLU, &attr, (int[]){ gate, up }, 2, NULL);
-	return named(b, act, name, "down_proj", h, ffn, d->mlp_bias, (struct hspmd_cut){ 1, 1 });
+	return hspmd_builder_dropout(b, named(b, act, name, "down_proj", h, ffn, d->mlp_bias, (struct hspmd_cut){ 1, 1 }),
+	                             d->dropout.residual);
 }
 
 /* A parameter of all experts, which are split as wholes. */
@@ -121,7 +122,9 @@ int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_exp
 	int routed[HSPMD_OP_MAX_IO];
 	bool biases = d->experts.biases;
 	int logits = hspmd_builder_projection(b, x, names->router, n, h, biases, (struct hspmd_cut){ -1, 1 });
-	int chosen_by[] = { logits, d->experts.choice_bias ? hspmd_builder_vector(b, "mlp.gate.e_score_correction_bias", HSPMD_SHAPE(n), 0, -1, 1) : -1 };
+	int chosen_by[] = { logits, d->experts.choice_bias
+		                            ? hspmd_builder_vector(b, "mlp.gate.e_score_correction_bias", HSPMD_SHAPE(n), 0, -1, 1)
+		                            : -1 };
 	int in[9] = { x, -1, hspmd_builder_op(b, HSPMD_OP_TOPK_ROUTER, &attr, chosen_by, d->experts.choice_bias ? 2 : 1, routed) };
 	in[1] = routed[1];
 	in[3] = stack(b, names->gate, "weight", HSPMD_SHAPE(n, f, h));

@@ -7,6 +7,8 @@
 #include "common/alloc.h"
 #include "runtime/model/fields.h"
 
+#define PARAMS_MAX 1e16 /* sums and products of sizes stay exact in int64_t */
+
 struct hspmd_decoder *hspmd_decoder_create(struct hspmd_json *root, struct hspmd_model *m, size_t bytes, int64_t block_count)
 {
 	if (hspmd_json_failed(root))
@@ -36,10 +38,8 @@ static enum hspmd_activation activation_of(struct hspmd_json *root, const char *
 struct hspmd_decoder *hspmd_decoder_read(struct hspmd_json *root, struct hspmd_model *m, size_t bytes,
                                          const struct hspmd_decoder_defaults *absent)
 {
-	static const char *const dropouts[] = { "attention_dropout", "resid_pdrop", "embd_pdrop", NULL };
 	m->hidden = hspmd_json_int(root, "hidden_size", 1, HSPMD_HIDDEN_MAX);
-	struct hspmd_decoder *d =
-	        hspmd_decoder_create(root, m, bytes, hspmd_json_int(root, "num_hidden_layers", 1, HSPMD_BLOCKS_MAX));
+	struct hspmd_decoder *d = hspmd_decoder_create(root, m, bytes, hspmd_json_int(root, "num_hidden_layers", 1, HSPMD_BLOCKS_MAX));
 	if (!d)
 		return NULL;
 	d->heads = hspmd_json_int(root, "num_attention_heads", 1, HSPMD_HEADS_MAX);
@@ -50,7 +50,7 @@ struct hspmd_decoder *hspmd_decoder_read(struct hspmd_json *root, struct hspmd_m
 	m->max_positions = hspmd_json_int_or(root, "max_position_embeddings", 1, HSPMD_POSITIONS_MAX, absent->max_positions);
 	d->norm_eps = hspmd_json_number_or(root, "rms_norm_eps", HSPMD_JSON_POSITIVE, 1, absent->norm_eps);
 	m->tied = hspmd_json_bool_or(root, "tie_word_embeddings", absent->tied);
-	m->dropout = hspmd_any_dropout(root, dropouts, 0);
+	d->dropout.attention = hspmd_rate_of(root, "attention_dropout", 0);
 	if (absent->softcaps) {
 		d->attention_softcap = hspmd_json_number_or(root, "attn_logit_softcapping", HSPMD_JSON_POSITIVE, 1e9, 0);
 		d->logit_softcap = hspmd_json_number_or(root, "final_logit_softcapping", HSPMD_JSON_POSITIVE, 1e9, 0);
@@ -126,6 +126,20 @@ void hspmd_decoder_read_experts(struct hspmd_json *root, struct hspmd_decoder *d
 
 /* ---- the whole */
 
+static void add_part(struct hspmd_model *m, int64_t count, const char *what)
+{
+	m->parts[m->part_count].count = count;
+	m->parts[m->part_count++].what = what;
+}
+
+/* An upper bound in floating point, computed before any integer product of sizes. */
+static double params_bound(const struct hspmd_model *m, const struct hspmd_decoder *d)
+{
+	double h = (double)m->hidden, wide = (double)d->heads * (double)d->head_dim, experts = d->experts.count;
+	double attention = 4 * (h + 1) * wide, mlp = 3 * (h + 1) * ((double)d->ffn + (double)d->experts.ffn * experts);
+	return m->block_count * (attention + mlp + h * (experts + 4)) + h * (2 * (double)m->vocab + (double)m->max_positions);
+}
+
 void hspmd_decoder_check(struct hspmd_json *root, struct hspmd_model *m)
 {
 	struct hspmd_decoder *d = m->own;
@@ -137,19 +151,10 @@ void hspmd_decoder_check(struct hspmd_json *root, struct hspmd_model *m)
 			hspmd_json_fail(root, "heads of %lld elements cannot be rotated in pairs", (long long)d->rope[r].dims);
 	if (d->attention_scale == 0)
 		d->attention_scale = 1 / sqrt((double)d->head_dim);
-	m->heads = d->heads;
-	m->kv_heads = d->kv_heads;
-	m->head_dim = d->head_dim;
-	m->ffn = d->experts.count ? d->experts.ffn : d->ffn;
-	m->rms_norm = !d->layer_norm;
-	m->gated = !d->layer_norm;
-	m->qkv_bias = d->qkv_bias;
-	m->out_bias = d->out_bias;
-	m->mlp_bias = d->mlp_bias;
-	m->experts = d->experts.count;
-	m->experts_per_token = d->experts.per_token;
-	m->sliding_window = d->window;
-	for (int i = 0; i < m->block_count; i++)
-		if (!d->layers[i].slides)
-			m->sliding_window = 0;
+	m->dropout = d->dropout.embedding > 0 || d->dropout.residual > 0 || d->dropout.attention > 0;
+	add_part(m, d->heads, "attention heads");
+	if (d->experts.count)
+		add_part(m, d->experts.count, "experts");
+	if (params_bound(m, d) > PARAMS_MAX)
+		hspmd_json_fail(root, "these sizes make about %.0e parameters; at most %.0e can be handled", params_bound(m, d), PARAMS_MAX);
 }

@@ -12,7 +12,7 @@
 enum hspmd_rotation { HSPMD_ROTATION, HSPMD_ROTATION_LOCAL, HSPMD_ROTATION_NONE, HSPMD_ROTATION_COUNT = HSPMD_ROTATION_NONE };
 
 struct hspmd_decoder_layer {
-	bool slides; /* attention has the window */
+	bool slides;   /* attention has the window */
 	bool is_dense; /* no experts in this layer, although others have them */
 	enum hspmd_rotation rotation;
 };
@@ -31,20 +31,24 @@ struct hspmd_decoder {
 	enum hspmd_activation activation;
 	bool qkv_bias, out_bias, mlp_bias;
 	enum { HSPMD_QK_NORM_NONE, HSPMD_QK_NORM_HEADS, HSPMD_QK_NORM_WHOLE } qk_norm; /* of each head, or over all heads together */
-	bool sinks;               /* attention has a logit per head that takes a part of the probability */
-	int64_t window;           /* of the layers that slide; 0: none */
+	bool sinks;     /* attention has a logit per head that takes a part of the probability */
+	int64_t window; /* of the layers that slide; 0: none */
+	struct {
+		double embedding, residual,
+		        attention; /* rates: of the embedding's result, of what attention and MLP add, of probabilities */
+	} dropout;
 	struct hspmd_rope rope[HSPMD_ROTATION_COUNT];
 	struct hspmd_decoder_layer *layers; /* [block_count], in the same allocation */
 	struct {
 		int count, per_token; /* 0: dense */
 		int64_t ffn;          /* inner width of one expert */
 		enum hspmd_router router;
-		double aux_coef; /* factor of the loss that balances the experts' tokens */
-		double limit;    /* of the clamped activation */
-		double weight_scale;                 /* factor of the router's weights; 0: 1 */
+		double aux_coef;                    /* factor of the loss that balances the experts' tokens */
+		double limit;                       /* of the clamped activation */
+		double weight_scale;                /* factor of the router's weights; 0: 1 */
 		int groups, top_groups, group_best; /* of which experts are chosen (TOPK_ROUTER); groups 0: none */
-		bool choice_bias;                    /* the choice of experts adds a bias that has no gradient */
-		bool biases;     /* of the router and the experts' matrices */
+		bool choice_bias;                   /* the choice of experts adds a bias that has no gradient */
+		bool biases;                        /* of the router and the experts' matrices */
 	} experts;
 };
 
@@ -56,7 +60,7 @@ struct hspmd_decoder_defaults {
 	double norm_eps, rope_theta;
 	double partial_rotary; /* share of a head's elements that are rotated; 0: all */
 	bool tied;
-	bool softcaps; /* attn_logit_softcapping and final_logit_softcapping are read, else they must be null */
+	bool softcaps;              /* attn_logit_softcapping and final_logit_softcapping are read, else they must be null */
 	const char *activation_key; /* NULL: "hidden_act" */
 	enum hspmd_activation activation;
 };
@@ -75,7 +79,7 @@ void hspmd_decoder_read_window(struct hspmd_json *root, struct hspmd_model *m, i
 void hspmd_decoder_refuse_biases(struct hspmd_json *root, struct hspmd_decoder *d, bool qkv);
 /* num_experts_per_tok and the experts' number under `key`. `aux`: default of router_aux_loss_coef. */
 void hspmd_decoder_read_experts(struct hspmd_json *root, struct hspmd_decoder *d, const char *key, int count, int per_token, double aux);
-/* Checks values against one another, and fills the sizes of *m. */
+/* Checks values against one another, and fills what *m has of them. */
 void hspmd_decoder_check(struct hspmd_json *root, struct hspmd_model *m);
 
 /* The model's decoder. */

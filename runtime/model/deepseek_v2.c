@@ -5,10 +5,15 @@
 static void read(struct hspmd_json *root, struct hspmd_model *m)
 {
 	static const char *const methods[] = { "greedy", "group_limited_greedy", NULL };
-	static const struct hspmd_latent_defaults absent = {
-		.q_rank = 1536, .kv_rank = 512, .nope = 128, .rotated = 64, .values = 128, .positions = 2048, .experts = 64, .per_token = 6,
-		.weight_scale = 1
-	};
+	static const struct hspmd_latent_defaults absent = { .q_rank = 1536,
+		                                             .kv_rank = 512,
+		                                             .nope = 128,
+		                                             .rotated = 64,
+		                                             .values = 128,
+		                                             .positions = 2048,
+		                                             .experts = 64,
+		                                             .per_token = 6,
+		                                             .weight_scale = 1 };
 	struct hspmd_latent *l = hspmd_latent_read(root, m, &absent);
 	if (!l)
 		return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DeepSeek-V3 and R1 (arXiv 2412.19437): latent attention; experts are chosen by sigmoid and a bias within the best groups of experts. The bias
- * has no gradient and stays as it is. The layers that predict further tokens (num_nextn_predict_layers) are not trained. */
+/* DeepSeek-V3 and R1 (arXiv 2412.19437): latent attention; experts are chosen by sigmoid and a bias within the best groups of experts.
+ * The bias has no gradient and stays as it is. The layers that predict further tokens (num_nextn_predict_layers) are not trained. */
 #include "runtime/model/latent.h"
 
 static void read(struct hspmd_json *root, struct hspmd_model *m)

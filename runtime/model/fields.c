@@ -42,10 +42,7 @@ int64_t hspmd_window_of(struct hspmd_json *root, int64_t absent)
 	return hspmd_json_int_or(root, "sliding_window", 1, HSPMD_POSITIONS_MAX, absent);
 }
 
-bool hspmd_any_dropout(struct hspmd_json *root, const char *const *keys, double absent)
+double hspmd_rate_of(struct hspmd_json *root, const char *key, double absent)
 {
-	bool any = false;
-	for (int i = 0; keys[i]; i++)
-		any |= hspmd_json_number_or(root, keys[i], 0, 1, absent) > 0;
-	return any;
+	return hspmd_json_number_or(root, key, 0, 0.999, absent);
 }

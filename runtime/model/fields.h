@@ -25,7 +25,7 @@ void hspmd_check_divides(struct hspmd_json *root, const char *key, int64_t by, c
 int64_t hspmd_size_of(struct hspmd_json *root, const char *key, const char *shared, int64_t max);
 /* The window of attention. Key absent: the default; null: none, which is 0. */
 int64_t hspmd_window_of(struct hspmd_json *root, int64_t absent);
-/* Returns true if a key of the list (ends with NULL) asks for dropout. */
-bool hspmd_any_dropout(struct hspmd_json *root, const char *const *keys, double absent);
+/* A rate of dropout: 0 .. 0.999. */
+double hspmd_rate_of(struct hspmd_json *root, const char *key, double absent);
 
 #endif

@@ -5,13 +5,11 @@
 
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
-#include "runtime/model/weight_places.h"
+#include "runtime/model/weight_pieces.h"
 
 static void read_sizes(struct hspmd_json *root, struct hspmd_model *m, struct hspmd_decoder *d)
 {
 	static const char *const gelu_names[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", NULL };
-	static const char *const dropouts[] = { "resid_pdrop", "embd_pdrop", "attn_pdrop", NULL };
-	static const char *const other[] = { "attention_dropout", NULL };
 	d->heads = d->kv_heads = hspmd_size_of(root, "n_head", "num_attention_heads", HSPMD_HEADS_MAX);
 	d->ffn = hspmd_json_int_or(root, "n_inner", 1, HSPMD_FFN_MAX, 4 * m->hidden);
 	const char *other_name = hspmd_json_has(root, "n_ctx") ? "n_ctx" : "max_position_embeddings";
@@ -21,7 +19,9 @@ static void read_sizes(struct hspmd_json *root, struct hspmd_model *m, struct hs
 	d->norm_eps = hspmd_json_number_or(root, "layer_norm_epsilon", HSPMD_JSON_POSITIVE, 1, 1e-5);
 	m->tied = hspmd_json_bool_or(root, "tie_word_embeddings", true);
 	d->qkv_bias = d->out_bias = d->mlp_bias = d->layer_norm = true;
-	m->dropout = hspmd_any_dropout(root, dropouts, 0.1) || hspmd_any_dropout(root, other, 0);
+	d->dropout.embedding = hspmd_rate_of(root, "embd_pdrop", 0.1);
+	d->dropout.residual = hspmd_rate_of(root, "resid_pdrop", 0.1);
+	d->dropout.attention = hspmd_rate_of(root, "attn_pdrop", 0.1);
 	hspmd_refuse_unless(root, "scale_attn_by_inverse_layer_idx", false);
 	hspmd_refuse_unless(root, "scale_attn_weights", true);
 }
@@ -59,8 +59,9 @@ static int attention(struct hspmd_builder *b, int x)
 	if (b->how->parts)
 		hspmd_builder_op(b, HSPMD_OP_SPLIT_QKV, NULL, &qkv, 1, inputs);
 	int o = hspmd_builder_attention(b, &attr, inputs, b->how->parts ? 3 : 1, -1);
-	return hspmd_builder_linear(b, o, hspmd_builder_matrix(b, "attn.c_proj.weight", HSPMD_SHAPE(h, h), narrow, 0, d->head_dim),
-	                            hspmd_builder_vector(b, "attn.c_proj.bias", HSPMD_SHAPE(h), 0, -1, 1), true);
+	o = hspmd_builder_linear(b, o, hspmd_builder_matrix(b, "attn.c_proj.weight", HSPMD_SHAPE(h, h), narrow, 0, d->head_dim),
+	                         hspmd_builder_vector(b, "attn.c_proj.bias", HSPMD_SHAPE(h), 0, -1, 1), true);
+	return hspmd_builder_dropout(b, o, d->dropout.residual);
 }
 
 static int mlp(struct hspmd_builder *b, int x)
@@ -72,8 +73,9 @@ static int mlp(struct hspmd_builder *b, int x)
 	                              hspmd_builder_vector(b, "mlp.c_fc.bias", HSPMD_SHAPE(f), 0, 0, 1), true);
 	struct hspmd_op_attr gelu = { .exact = d->activation == HSPMD_GELU_ERF };
 	int act = hspmd_builder_op(b, HSPMD_OP_GELU, &gelu, &up, 1, NULL);
-	return hspmd_builder_linear(b, act, hspmd_builder_matrix(b, "mlp.c_proj.weight", HSPMD_SHAPE(f, h), narrow, 0, 1),
-	                            hspmd_builder_vector(b, "mlp.c_proj.bias", HSPMD_SHAPE(h), 0, -1, 1), true);
+	int down = hspmd_builder_linear(b, act, hspmd_builder_matrix(b, "mlp.c_proj.weight", HSPMD_SHAPE(f, h), narrow, 0, 1),
+	                                hspmd_builder_vector(b, "mlp.c_proj.bias", HSPMD_SHAPE(h), 0, -1, 1), true);
+	return hspmd_builder_dropout(b, down, d->dropout.residual);
 }
 
 static void build(struct hspmd_builder *b)
@@ -82,6 +84,7 @@ static void build(struct hspmd_builder *b)
 	int table, x = hspmd_builder_embedding(b, "transformer.", "wte.weight", &table);
 	int positions = hspmd_builder_matrix(b, "wpe.weight", HSPMD_SHAPE(m->max_positions, m->hidden), b->d->init_range, -1, 1);
 	x = hspmd_builder_op(b, HSPMD_OP_POSITION_EMBED, NULL, (int[]){ x, positions }, 2, NULL);
+	x = hspmd_builder_dropout(b, x, b->d->dropout.embedding);
 	for (int l = 0; l < m->block_count; l++) {
 		hspmd_builder_block(b, "transformer.h.", l);
 		x = hspmd_builder_add(b, x, attention(b, hspmd_builder_norm(b, x, "ln_1", m->hidden)));
@@ -96,7 +99,7 @@ static void place_joined(const struct hspmd_model *m, const struct hspmd_shape *
 {
 	(void)m;
 	(void)ours;
-	hspmd_weight_place_joined(piece);
+	hspmd_piece_joined(piece);
 }
 
 static const struct hspmd_weight_name weights[] = { { ".c_attn.", ".c_attn.", place_joined }, { 0 } };

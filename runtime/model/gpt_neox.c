@@ -5,7 +5,7 @@
 
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
-#include "runtime/model/weight_places.h"
+#include "runtime/model/weight_pieces.h"
 
 struct neox {
 	struct hspmd_decoder d;
@@ -15,14 +15,14 @@ struct neox {
 static void read_sizes(struct hspmd_json *root, struct hspmd_model *m, struct neox *n)
 {
 	static const char *const gelu_names[] = { "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", NULL };
-	static const char *const dropouts[] = { "attention_dropout", "hidden_dropout", NULL };
 	struct hspmd_decoder *d = &n->d;
 	d->heads = d->kv_heads = hspmd_json_int_or(root, "num_attention_heads", 1, HSPMD_HEADS_MAX, 64);
 	d->ffn = hspmd_json_int_or(root, "intermediate_size", 1, HSPMD_FFN_MAX, 24576);
 	m->max_positions = hspmd_json_int_or(root, "max_position_embeddings", 1, HSPMD_POSITIONS_MAX, 2048);
 	d->norm_eps = hspmd_json_number_or(root, "layer_norm_eps", HSPMD_JSON_POSITIVE, 1, 1e-5);
 	m->tied = hspmd_json_bool_or(root, "tie_word_embeddings", false);
-	m->dropout = hspmd_any_dropout(root, dropouts, 0);
+	d->dropout.embedding = d->dropout.residual = hspmd_rate_of(root, "hidden_dropout", 0);
+	d->dropout.attention = hspmd_rate_of(root, "attention_dropout", 0);
 	n->parallel = hspmd_json_bool_or(root, "use_parallel_residual", true);
 	d->activation = hspmd_json_enum_or(root, "hidden_act", gelu_names, 0) ? HSPMD_GELU_TANH : HSPMD_GELU_ERF;
 	d->qkv_bias = d->out_bias = hspmd_json_bool_or(root, "attention_bias", true);
@@ -48,7 +48,6 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	n->d.rope[0].theta = hspmd_json_number_or(root, "rotary_emb_base", HSPMD_JSON_POSITIVE, 1e18, 1e4);
 	hspmd_rope_read(root, NULL, m->max_positions, &n->d.rope[0]);
 	hspmd_decoder_check(root, m);
-	m->gated = false;
 }
 
 static int mlp(struct hspmd_builder *b, int x)
@@ -57,14 +56,14 @@ static int mlp(struct hspmd_builder *b, int x)
 	struct hspmd_op_attr gelu = { .exact = d->activation == HSPMD_GELU_ERF };
 	int up = hspmd_builder_projection(b, x, "mlp.dense_h_to_4h", d->ffn, b->m->hidden, true, (struct hspmd_cut){ 0, 1 });
 	int act = hspmd_builder_op(b, HSPMD_OP_GELU, &gelu, &up, 1, NULL);
-	return hspmd_builder_projection(b, act, "mlp.dense_4h_to_h", b->m->hidden, d->ffn, true, (struct hspmd_cut){ 1, 1 });
+	int down = hspmd_builder_projection(b, act, "mlp.dense_4h_to_h", b->m->hidden, d->ffn, true, (struct hspmd_cut){ 1, 1 });
+	return hspmd_builder_dropout(b, down, d->dropout.residual);
 }
 
 static int block(struct hspmd_builder *b, int x)
 {
 	int64_t h = b->m->hidden;
-	int attention =
-	        hspmd_builder_self_attention(b, hspmd_builder_norm(b, x, "input_layernorm", h), "attention", "dense");
+	int attention = hspmd_builder_self_attention(b, hspmd_builder_norm(b, x, "input_layernorm", h), "attention", "dense");
 	int middle = hspmd_builder_add(b, x, attention);
 	int parallel = ((const struct neox *)b->d)->parallel;
 	int n = hspmd_builder_norm(b, parallel ? x : middle, "post_attention_layernorm", h);
@@ -74,6 +73,7 @@ static int block(struct hspmd_builder *b, int x)
 static void build(struct hspmd_builder *b)
 {
 	int table, x = hspmd_builder_embedding(b, "gpt_neox.", "embed_in.weight", &table);
+	x = hspmd_builder_dropout(b, x, b->d->dropout.embedding);
 	for (int l = 0; l < b->m->block_count; l++) {
 		hspmd_builder_block(b, "gpt_neox.layers.", l);
 		x = block(b, x);
@@ -86,19 +86,19 @@ static void build(struct hspmd_builder *b)
 static void place_q(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)ours;
-	hspmd_weight_place_interleaved(piece, 0, 3, hspmd_decoder_of(m)->head_dim);
+	hspmd_piece_interleaved(piece, 0, 3, hspmd_decoder_of(m)->head_dim);
 }
 
 static void place_k(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)ours;
-	hspmd_weight_place_interleaved(piece, 1, 3, hspmd_decoder_of(m)->head_dim);
+	hspmd_piece_interleaved(piece, 1, 3, hspmd_decoder_of(m)->head_dim);
 }
 
 static void place_v(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)ours;
-	hspmd_weight_place_interleaved(piece, 2, 3, hspmd_decoder_of(m)->head_dim);
+	hspmd_piece_interleaved(piece, 2, 3, hspmd_decoder_of(m)->head_dim);
 }
 
 static const struct hspmd_weight_name weights[] = {

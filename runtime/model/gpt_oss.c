@@ -21,6 +21,8 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 		return;
 	d->qkv_bias = d->out_bias = hspmd_json_bool_or(root, "attention_bias", true);
 	d->sinks = true;
+	if (!hspmd_json_has(root, "rope_scaling") && !hspmd_json_has(root, "rope_parameters"))
+		hspmd_rope_set_yarn(&d->rope[0], 32, 4096, 32, 1, false);
 	hspmd_decoder_read_window(root, m, hspmd_window_of(root, 128), slides, 2);
 	hspmd_decoder_read_experts(root, d, "num_local_experts", 128, 4, 0.9);
 	if (!hspmd_json_bool_or(root, "output_router_logits", false))

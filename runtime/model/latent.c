@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "runtime/model/fields.h"
-#include "runtime/model/weight_places.h"
+#include "runtime/model/weight_pieces.h"
 
 #define LATENT_EPS 1e-6 /* of the norms of latent vectors, whatever rms_norm_eps is */
 
@@ -114,7 +114,8 @@ static int queries(struct hspmd_builder *b, int x)
 	const struct hspmd_latent *l = latent_of(b->m);
 	int64_t in = l->q_rank ? l->q_rank : b->m->hidden;
 	if (l->q_rank)
-		x = hspmd_builder_rms_norm(b, common(b, x, "self_attn.q_a_proj", l->q_rank), "self_attn.q_a_layernorm", l->q_rank, LATENT_EPS);
+		x = hspmd_builder_rms_norm(b, common(b, x, "self_attn.q_a_proj", l->q_rank), "self_attn.q_a_layernorm", l->q_rank,
+		                           LATENT_EPS);
 	int plain = heads(b, x, l->q_rank ? "self_attn.q_b_nope_proj" : "self_attn.q_nope_proj", in, l->nope);
 	int turned = heads(b, x, l->q_rank ? "self_attn.q_b_rope_proj" : "self_attn.q_rope_proj", in, l->rotated);
 	return join(b, plain, hspmd_builder_rotate(b, turned, l->rotated), l->nope, false);
@@ -129,8 +130,8 @@ static int attention(struct hspmd_builder *b, int x)
 	};
 	int q = queries(b, x);
 	int turned = hspmd_builder_rotate(b, common(b, x, "self_attn.kv_a_rope_proj", l->rotated), l->rotated);
-	int latent = hspmd_builder_rms_norm(b, common(b, x, "self_attn.kv_a_latent_proj", l->kv_rank), "self_attn.kv_a_layernorm", l->kv_rank,
-	                                    LATENT_EPS);
+	int latent = hspmd_builder_rms_norm(b, common(b, x, "self_attn.kv_a_latent_proj", l->kv_rank), "self_attn.kv_a_layernorm",
+	                                    l->kv_rank, LATENT_EPS);
 	int k = join(b, heads(b, latent, "self_attn.k_b_proj", l->kv_rank, l->nope), turned, l->nope, true);
 	int v = heads(b, latent, "self_attn.v_b_proj", l->kv_rank, l->values);
 	bool filled = l->values < d->head_dim;
@@ -170,42 +171,42 @@ static void place_q_nope(const struct hspmd_model *m, const struct hspmd_shape *
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_weight_place_blocks(piece, 0, l->nope, l->nope + l->rotated);
+	hspmd_piece_blocks(piece, 0, l->nope, l->nope + l->rotated);
 }
 
 static void place_q_rope(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_weight_place_blocks(piece, l->nope, l->rotated, l->nope + l->rotated);
+	hspmd_piece_blocks(piece, l->nope, l->rotated, l->nope + l->rotated);
 }
 
 static void place_k(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_weight_place_blocks(piece, 0, l->nope, l->nope + l->values);
+	hspmd_piece_blocks(piece, 0, l->nope, l->nope + l->values);
 }
 
 static void place_v(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_weight_place_blocks(piece, l->nope, l->values, l->nope + l->values);
+	hspmd_piece_blocks(piece, l->nope, l->values, l->nope + l->values);
 }
 
 static void place_latent(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_weight_place_rows(piece, 0, l->kv_rank + l->rotated);
+	hspmd_piece_rows(piece, 0, l->kv_rank + l->rotated);
 }
 
 static void place_k_rope(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_latent *l = latent_of(m);
 	(void)ours;
-	hspmd_weight_place_rows(piece, l->kv_rank, l->kv_rank + l->rotated);
+	hspmd_piece_rows(piece, l->kv_rank, l->kv_rank + l->rotated);
 }
 
 const struct hspmd_weight_name hspmd_latent_weights[] = {

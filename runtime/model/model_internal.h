@@ -16,6 +16,8 @@ struct hspmd_builder {
 	char prefix[64]; /* prefix of the layer's parameter names */
 	int tokens, targets;
 	int segments; /* -1: each sample is one document */
+	int noise;    /* -1: no dropout */
+	int drops;    /* operators with dropout so far, which number their streams */
 	const double *frequencies[HSPMD_ROTATION_COUNT]; /* of scaled rotations, the graph's; NULL: not needed yet */
 };
 
@@ -46,6 +48,8 @@ int hspmd_builder_projection(struct hspmd_builder *b, int x, const char *name, i
 int hspmd_builder_norm(struct hspmd_builder *b, int x, const char *name, int64_t width);
 /* Causal attention within documents, over q, k, v or one input that has all three. sinks: -1: none. */
 int hspmd_builder_attention(struct hspmd_builder *b, const struct hspmd_op_attr *attr, const int *inputs, int count, int sinks);
+/* Dropout; x if there is none. */
+int hspmd_builder_dropout(struct hspmd_builder *b, int x, double rate);
 int hspmd_builder_add(struct hspmd_builder *b, int x, int y);
 /* Sets layer and prefix: "<blocks><number>." */
 void hspmd_builder_block(struct hspmd_builder *b, const char *blocks, int number);
@@ -65,8 +69,8 @@ int hspmd_builder_self_attention(struct hspmd_builder *b, int x, const char *nam
 /* "mlp.gate_proj", "up_proj", "down_proj" with the decoder's activation. */
 int hspmd_builder_gated_mlp(struct hspmd_builder *b, int x, const char *name, int64_t ffn);
 
-/* Router "<router>" and experts: stacks of matrices "<gate>.weight", "<up>.weight" [E, F, H] and "<down>.weight" [E, H, F]; and "<..>.bias" if
- * the decoder has them. */
+/* Router "<router>" and experts: stacks of matrices "<gate>.weight", "<up>.weight" [E, F, H] and "<down>.weight" [E, H, F]; and
+ * "<..>.bias" if the decoder has them. */
 struct hspmd_expert_names {
 	const char *router, *gate, *up, *down;
 };

@@ -64,18 +64,35 @@ int hspmd_builder_rms_norm(struct hspmd_builder *b, int x, const char *name, int
 	int outputs[HSPMD_OP_MAX_IO];
 	struct hspmd_op_attr attr = { .eps = eps };
 	snprintf(full, sizeof full, "%s.weight", name);
-	return hspmd_builder_op(b, HSPMD_OP_RMSNORM, &attr, (int[]){ x, hspmd_builder_vector(b, full, HSPMD_SHAPE(width), 1, -1, 1) }, 2, outputs);
+	return hspmd_builder_op(b, HSPMD_OP_RMSNORM, &attr, (int[]){ x, hspmd_builder_vector(b, full, HSPMD_SHAPE(width), 1, -1, 1) }, 2,
+	                        outputs);
 }
 
 int hspmd_builder_attention(struct hspmd_builder *b, const struct hspmd_op_attr *attr, const int *inputs, int count, int sinks)
 {
 	int in[HSPMD_OP_MAX_IO], outputs[HSPMD_OP_MAX_IO];
+	struct hspmd_op_attr own = *attr;
 	memcpy(in, inputs, (size_t)count * sizeof *in);
-	if (b->segments >= 0 || sinks >= 0)
+	bool drops = b->noise >= 0 && b->d->dropout.attention > 0;
+	if (b->segments >= 0 || sinks >= 0 || drops)
 		in[count++] = b->segments;
-	if (sinks >= 0)
+	if (sinks >= 0 || drops)
 		in[count++] = sinks;
-	return hspmd_builder_op(b, HSPMD_OP_ATTENTION, attr, in, count, outputs);
+	if (drops) {
+		in[count++] = b->noise;
+		own.rate = b->d->dropout.attention;
+		own.random.stream = (uint64_t)b->drops++;
+	}
+	return hspmd_builder_op(b, HSPMD_OP_ATTENTION, &own, in, count, outputs);
+}
+
+int hspmd_builder_dropout(struct hspmd_builder *b, int x, double rate)
+{
+	struct hspmd_op_attr attr = { .rate = rate };
+	if (b->noise < 0 || rate <= 0)
+		return x;
+	attr.random.stream = (uint64_t)b->drops++;
+	return hspmd_builder_op(b, HSPMD_OP_DROPOUT, &attr, (int[]){ x, b->noise }, 2, NULL);
 }
 
 int hspmd_builder_add(struct hspmd_builder *b, int x, int y)

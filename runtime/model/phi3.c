@@ -5,16 +5,15 @@
 
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
-#include "runtime/model/weight_places.h"
+#include "runtime/model/weight_pieces.h"
 
 static void read(struct hspmd_json *root, struct hspmd_model *m)
 {
-	static const char *const dropouts[] = { "resid_pdrop", "embd_pdrop", "attention_dropout", NULL };
 	static const struct hspmd_decoder_defaults absent = { .max_positions = 4096, .norm_eps = 1e-5, .rope_theta = 1e4 };
 	struct hspmd_decoder *d = hspmd_decoder_read(root, m, sizeof *d, &absent);
 	if (!d)
 		return;
-	m->dropout = hspmd_any_dropout(root, dropouts, 0);
+	d->dropout.residual = hspmd_rate_of(root, "resid_pdrop", 0);
 	hspmd_decoder_refuse_biases(root, d, false);
 	hspmd_decoder_read_window(root, m, hspmd_window_of(root, 0), NULL, 0);
 	hspmd_decoder_check(root, m);
@@ -40,42 +39,38 @@ static int64_t qkv_rows(const struct hspmd_decoder *d)
 static void place_q(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)ours;
-	hspmd_weight_place_rows(piece, 0, qkv_rows(hspmd_decoder_of(m)));
+	hspmd_piece_rows(piece, 0, qkv_rows(hspmd_decoder_of(m)));
 }
 
 static void place_k(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_decoder *d = hspmd_decoder_of(m);
 	(void)ours;
-	hspmd_weight_place_rows(piece, d->heads * d->head_dim, qkv_rows(d));
+	hspmd_piece_rows(piece, d->heads * d->head_dim, qkv_rows(d));
 }
 
 static void place_v(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	const struct hspmd_decoder *d = hspmd_decoder_of(m);
 	(void)ours;
-	hspmd_weight_place_rows(piece, (d->heads + d->kv_heads) * d->head_dim, qkv_rows(d));
+	hspmd_piece_rows(piece, (d->heads + d->kv_heads) * d->head_dim, qkv_rows(d));
 }
 
 static void place_gate(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)m;
-	hspmd_weight_place_rows(piece, 0, 2 * ours->dim[0]);
+	hspmd_piece_rows(piece, 0, 2 * ours->dim[0]);
 }
 
 static void place_up(const struct hspmd_model *m, const struct hspmd_shape *ours, struct hspmd_file_piece *piece)
 {
 	(void)m;
-	hspmd_weight_place_rows(piece, ours->dim[0], 2 * ours->dim[0]);
+	hspmd_piece_rows(piece, ours->dim[0], 2 * ours->dim[0]);
 }
 
 static const struct hspmd_weight_name weights[] = {
-	{ ".q_proj.", ".qkv_proj.", place_q },
-	{ ".k_proj.", ".qkv_proj.", place_k },
-	{ ".v_proj.", ".qkv_proj.", place_v },
-	{ ".gate_proj.", ".gate_up_proj.", place_gate },
-	{ ".up_proj.", ".gate_up_proj.", place_up },
-	{ 0 },
+	{ ".q_proj.", ".qkv_proj.", place_q },           { ".k_proj.", ".qkv_proj.", place_k },       { ".v_proj.", ".qkv_proj.", place_v },
+	{ ".gate_proj.", ".gate_up_proj.", place_gate }, { ".up_proj.", ".gate_up_proj.", place_up }, { 0 },
 };
 
 extern const struct hspmd_model_type hspmd_model_phi3;

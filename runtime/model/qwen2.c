@@ -10,16 +10,13 @@ static bool slides(int64_t layer, int64_t first)
 
 static void read(struct hspmd_json *root, struct hspmd_model *m)
 {
-	static const struct hspmd_decoder_defaults absent = {
-		.kv_heads = 32, .max_positions = 32768, .norm_eps = 1e-6, .rope_theta = 1e4
-	};
+	static const struct hspmd_decoder_defaults absent = { .kv_heads = 32, .max_positions = 32768, .norm_eps = 1e-6, .rope_theta = 1e4 };
 	struct hspmd_decoder *d = hspmd_decoder_read(root, m, sizeof *d, &absent);
 	if (!d)
 		return;
 	hspmd_decoder_refuse_biases(root, d, true);
 	int64_t window = hspmd_json_bool_or(root, "use_sliding_window", false) ? hspmd_window_of(root, 4096) : 0;
-	hspmd_decoder_read_window(root, m, window, slides,
-	                          hspmd_json_int_or(root, "max_window_layers", 0, HSPMD_BLOCKS_MAX, 28));
+	hspmd_decoder_read_window(root, m, window, slides, hspmd_json_int_or(root, "max_window_layers", 0, HSPMD_BLOCKS_MAX, 28));
 	hspmd_decoder_check(root, m);
 }
 

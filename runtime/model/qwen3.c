@@ -19,8 +19,7 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	d->qk_norm = HSPMD_QK_NORM_HEADS;
 	d->qkv_bias = d->out_bias = hspmd_json_bool_or(root, "attention_bias", false);
 	int64_t window = hspmd_json_bool_or(root, "use_sliding_window", false) ? hspmd_window_of(root, 4096) : 0;
-	hspmd_decoder_read_window(root, m, window, slides,
-	                          hspmd_json_int_or(root, "max_window_layers", 0, HSPMD_BLOCKS_MAX, 28));
+	hspmd_decoder_read_window(root, m, window, slides, hspmd_json_int_or(root, "max_window_layers", 0, HSPMD_BLOCKS_MAX, 28));
 	hspmd_decoder_check(root, m);
 }
 

@@ -19,9 +19,7 @@ static void read_dense_layers(struct hspmd_json *root, struct hspmd_model *m, st
 
 static void read(struct hspmd_json *root, struct hspmd_model *m)
 {
-	static const struct hspmd_decoder_defaults absent = {
-		.kv_heads = 4, .max_positions = 32768, .norm_eps = 1e-6, .rope_theta = 1e4
-	};
+	static const struct hspmd_decoder_defaults absent = { .kv_heads = 4, .max_positions = 32768, .norm_eps = 1e-6, .rope_theta = 1e4 };
 	struct hspmd_decoder *d = hspmd_decoder_read(root, m, sizeof *d, &absent);
 	if (!d)
 		return;

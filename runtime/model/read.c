@@ -8,8 +8,6 @@
 #include "runtime/model/model_list.h"
 #include "runtime/model/model_type.h"
 
-#define PARAMS_MAX 1e16 /* sums and products of sizes stay exact in int64_t */
-
 #define DECLARE(name) extern const struct hspmd_model_type hspmd_model_##name;
 HSPMD_MODELS(DECLARE)
 
@@ -58,14 +56,6 @@ static void refuse_common(struct hspmd_json *root)
 		hspmd_json_fail(&pruned, "not supported; expected no pruned heads");
 }
 
-/* An upper bound in floating point, computed before any integer product of sizes. */
-static double params_bound(const struct hspmd_model *m)
-{
-	double h = (double)m->hidden, wide = (double)m->heads * (double)m->head_dim;
-	double attention = 4 * (h + 1) * wide, mlp = 3 * (h + 1) * (double)m->ffn * (m->experts ? m->experts : 1);
-	return m->block_count * (attention + mlp + h * (m->experts + 4)) + h * (2 * (double)m->vocab + (double)m->max_positions);
-}
-
 /* The fields of the language model alone, if the config describes more: an object with the type's own name as its model_type. */
 static int enter(struct hspmd_json *root, struct hspmd_model *m, struct hspmd_json *fields)
 {
@@ -99,8 +89,6 @@ static int read_all(struct hspmd_json *root, struct hspmd_model *m)
 		return -1;
 	m->vocab = hspmd_json_int(&fields, "vocab_size", 1, HSPMD_VOCAB_MAX);
 	m->type->read(&fields, m);
-	if (!hspmd_json_failed(root) && params_bound(m) > PARAMS_MAX)
-		hspmd_json_fail(root, "these sizes make about %.0e parameters; at most %.0e can be handled", params_bound(m), PARAMS_MAX);
 	return hspmd_json_failed(root) ? -1 : 0;
 }
 

@@ -19,18 +19,27 @@ static double frequency_of_turns(const struct hspmd_rope *r, double turns)
 	return (double)r->dims * log(r->original / (turns * 2 * M_PI)) / (2 * log(r->theta));
 }
 
+void hspmd_rope_set_yarn(struct hspmd_rope *r, double factor, double original, double fast, double slow, bool whole)
+{
+	r->kind = HSPMD_ROPE_YARN;
+	r->factor = factor;
+	r->original = original;
+	r->scale = mscale(factor, 1);
+	r->low = frequency_of_turns(r, fast);
+	r->high = frequency_of_turns(r, slow);
+	r->low = fmax(whole ? floor(r->low) : r->low, 0);
+	r->high = fmin(whole ? ceil(r->high) : r->high, (double)r->dims - 1);
+}
+
 static void read_yarn(struct hspmd_json *at, struct hspmd_rope *r)
 {
 	double fast = hspmd_json_number_or(at, "beta_fast", HSPMD_JSON_POSITIVE, 1e9, 32),
 	       slow = hspmd_json_number_or(at, "beta_slow", HSPMD_JSON_POSITIVE, 1e9, 1);
 	double m = hspmd_json_number_or(at, "mscale", 0, 1e3, 0), all = hspmd_json_number_or(at, "mscale_all_dim", 0, 1e3, 0);
-	bool whole = hspmd_json_bool_or(at, "truncate", true);
-	r->scale = m > 0 && all > 0 ? mscale(r->factor, m) / mscale(r->factor, all) : mscale(r->factor, 1);
+	hspmd_rope_set_yarn(r, r->factor, r->original, fast, slow, hspmd_json_bool_or(at, "truncate", true));
+	if (m > 0 && all > 0)
+		r->scale = mscale(r->factor, m) / mscale(r->factor, all);
 	r->scale = hspmd_json_number_or(at, "attention_factor", HSPMD_JSON_POSITIVE, 1e3, r->scale);
-	r->low = frequency_of_turns(r, fast);
-	r->high = frequency_of_turns(r, slow);
-	r->low = fmax(whole ? floor(r->low) : r->low, 0);
-	r->high = fmin(whole ? ceil(r->high) : r->high, (double)r->dims - 1);
 }
 
 static void read_llama3(struct hspmd_json *at, struct hspmd_rope *r)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/model/model_type.h"
-#include "runtime/model/weight_places.h"
+#include "runtime/model/weight_pieces.h"
 
 /* The elements of `part` one after another, from element `first` of the file's tensor on. */
 static void place_in_order(struct hspmd_file_piece *piece, int first_dim)
@@ -67,7 +67,7 @@ struct hspmd_file_map hspmd_model_file_map(const struct hspmd_model *m)
 
 /* ---- places */
 
-void hspmd_weight_place_joined(struct hspmd_file_piece *piece)
+void hspmd_piece_joined(struct hspmd_file_piece *piece)
 {
 	struct hspmd_shape *s = &piece->shape;
 	s->rank--;
@@ -75,13 +75,13 @@ void hspmd_weight_place_joined(struct hspmd_file_piece *piece)
 	s->dim[s->rank] = 0;
 }
 
-void hspmd_weight_place_rows(struct hspmd_file_piece *piece, int64_t first, int64_t rows)
+void hspmd_piece_rows(struct hspmd_file_piece *piece, int64_t first, int64_t rows)
 {
 	piece->first = first * piece->stride[0];
 	piece->shape.dim[0] = rows;
 }
 
-void hspmd_weight_place_blocks(struct hspmd_file_piece *piece, int64_t first, int64_t block, int64_t period)
+void hspmd_piece_blocks(struct hspmd_file_piece *piece, int64_t first, int64_t block, int64_t period)
 {
 	piece->first = first * piece->stride[0];
 	piece->block = block;
@@ -89,7 +89,7 @@ void hspmd_weight_place_blocks(struct hspmd_file_piece *piece, int64_t first, in
 	piece->shape.dim[0] = piece->shape.dim[0] / block * period;
 }
 
-void hspmd_weight_place_interleaved(struct hspmd_file_piece *piece, int64_t number, int64_t count, int64_t block)
+void hspmd_piece_interleaved(struct hspmd_file_piece *piece, int64_t number, int64_t count, int64_t block)
 {
-	hspmd_weight_place_blocks(piece, number * block, block, count * block);
+	hspmd_piece_blocks(piece, number * block, block, count * block);
 }

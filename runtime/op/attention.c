@@ -47,7 +47,7 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	           : check_separate(v, err))
 		return -1;
 	const struct hspmd_shape *q = &v->in[0], *keys = packed ? q : &v->in[1];
-	if (v->input_count > segments + 2)
+	if (v->input_count > segments + 3)
 		return hspmd_fail(err, "%d inputs are too many", v->input_count);
 	if (hspmd_op_has_input(v, segments + 1) &&
 	    (hspmd_op_expect(v, segments + 1, 1, false, err) ||
@@ -56,6 +56,10 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	if (hspmd_op_has_input(v, segments) &&
 	    (hspmd_op_expect(v, segments, 2, true, err) || hspmd_op_expect_dim(v, segments, 0, q->dim[0], "the samples of q", err) ||
 	     hspmd_op_expect_dim(v, segments, 1, keys->dim[1], "the positions of k", err)))
+		return -1;
+	if (hspmd_op_has_input(v, segments + 2) && (hspmd_op_expect(v, segments + 2, 2, true, err) ||
+	                                            hspmd_op_expect_dim(v, segments + 2, 0, q->dim[0], "the samples of q", err) ||
+	                                            hspmd_op_expect_dim(v, segments + 2, 1, keys->dim[1], "the positions of k", err)))
 		return -1;
 	int64_t width = hspmd_op_last_dim(q);
 	v->out[0] = (struct hspmd_shape){ 3, { q->dim[0], q->dim[1], width } };
@@ -100,23 +104,27 @@ static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 		strcpy(r->in[segments + 1], "h");
 		r->in_step[segments + 1] = query_step(v, 0) / v->attr->head_dim;
 	}
+	if (hspmd_op_has_input(v, segments + 2))
+		strcpy(r->in[segments + 2], "b!");
 	r->out_step[0] = query_step(v, 0);
 	r->out_step[1] = query_step(v, 0) / v->attr->head_dim;
 }
 
-/* Inputs: do, (q, k, v | qkv), o, lse, (segments). The annotations of the forward outputs o and lse show how the forward operator was
- * split. */
+/* Inputs: do, (q, k, v | qkv), o, lse, (segments), (noise). The annotations of the forward outputs o and lse show how the forward
+ * operator was split. */
 static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	bool packed = is_packed(&v->in[1]);
 	int o = packed ? 2 : 4;
 	*r = (struct hspmd_op_rule){ .in = { "bth" } };
 	rule_inputs(v, r, 1, o + 2);
+	if (hspmd_op_has_input(v, o + 3))
+		strcpy(r->in[o + 3], "b!");
 	strcpy(r->in[o], "bth");
 	strcpy(r->in[o + 1], "bht");
 	r->in_step[0] = r->in_step[o] = query_step(v, 1);
 	r->in_step[o + 1] = query_step(v, 1) / v->attr->head_dim;
-	snprintf(r->priority, sizeof r->priority, "%d0123456", o);
+	snprintf(r->priority, sizeof r->priority, "%d01234567", o);
 	r->priority[v->input_count + 1] = '\0';
 	strcpy(r->out[0], packed ? "b!!h/t" : "bth");
 	for (int i = 1; i < 3; i++)
@@ -149,7 +157,9 @@ static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
 	in[n++] = op->out[1];
 	if (op->input_count > tensors)
 		in[n++] = op->in[tensors];
-	if (op->input_count > tensors + 1 && sinks_backward(g, op, tensors + 1) < 0)
+	if (op->input_count > tensors + 2)
+		in[n++] = op->in[tensors + 2];
+	if (op->input_count > tensors + 1 && op->in[tensors + 1] >= 0 && sinks_backward(g, op, tensors + 1) < 0)
 		return -1;
 	return hspmd_graph_append_grad(g, HSPMD_OP_ATTENTION_GRAD, &op->attr, op->layer, in, n, op->in, tensors);
 }
@@ -190,7 +200,7 @@ const struct hspmd_op_type hspmd_op_attention_sinks_grad = {
 };
 const struct hspmd_op_type hspmd_op_attention = {
 	.min_inputs = 1,
-	.max_inputs = 5,
+	.max_inputs = 6,
 	.output_count = 2,
 	.shape = shape,
 	.rule = rule,
@@ -199,7 +209,7 @@ const struct hspmd_op_type hspmd_op_attention = {
 };
 const struct hspmd_op_type hspmd_op_attention_grad = {
 	.min_inputs = 4,
-	.max_inputs = 7,
+	.max_inputs = 8,
 	.output_count = 3,
 	.rule = rule_grad,
 	.cost = cost_grad,

@@ -15,13 +15,13 @@ static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	int64_t b = v->in[0].dim[0], t = v->in[0].dim[1], k = v->attr->experts_per_token;
 	if (k < 1 || k > v->attr->experts)
 		return hspmd_fail(err, "%" PRId64 " experts per token, expected 1..%d", k, v->attr->experts);
-	if (v->attr->groups && (v->attr->experts % v->attr->groups || v->attr->groups > 64 || v->attr->top_groups < 1 ||
-	                        v->attr->top_groups > v->attr->groups ||
-	                        k > (int64_t)v->attr->experts / v->attr->groups * v->attr->top_groups))
+	if (v->attr->groups &&
+	    (v->attr->experts % v->attr->groups || v->attr->groups > 64 || v->attr->top_groups < 1 ||
+	     v->attr->top_groups > v->attr->groups || k > (int64_t)v->attr->experts / v->attr->groups * v->attr->top_groups))
 		return hspmd_fail(err, "%d experts in %d groups, of which %d are chosen", v->attr->experts, v->attr->groups,
 		                  v->attr->top_groups);
-	if (hspmd_op_has_input(v, 1) && (hspmd_op_expect(v, 1, 1, false, err) ||
-	                                 hspmd_op_expect_dim(v, 1, 0, v->attr->experts, "the number of experts", err)))
+	if (hspmd_op_has_input(v, 1) &&
+	    (hspmd_op_expect(v, 1, 1, false, err) || hspmd_op_expect_dim(v, 1, 0, v->attr->experts, "the number of experts", err)))
 		return -1;
 	v->out[0] = v->out[1] = (struct hspmd_shape){ 3, { b, t, k } };
 	v->out[2] = (struct hspmd_shape){ 1, { 1 } };
@@ -98,8 +98,16 @@ static void experts_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rul
 
 static int experts_backward(struct hspmd_graph *g, const struct hspmd_op *op)
 {
-	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->in[0], op->in[1], op->in[2], op->in[3], op->in[4], op->in[5],
-		     op->in[6],                             op->in[7], op->in[8] };
+	int in[] = { hspmd_graph_grad_of(g, op->out[0]),
+		     op->in[0],
+		     op->in[1],
+		     op->in[2],
+		     op->in[3],
+		     op->in[4],
+		     op->in[5],
+		     op->in[6],
+		     op->in[7],
+		     op->in[8] };
 	int wrt[] = { op->in[0], op->in[2], op->in[3], op->in[4], op->in[5], op->in[6], op->in[7], op->in[8] };
 	int biases = op->input_count - 6;
 	return hspmd_graph_append_grad(g, HSPMD_OP_EXPERTS_GRAD, &op->attr, op->layer, in, 7 + biases, wrt, 5 + biases);

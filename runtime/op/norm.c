@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer norm (Ba et al., arXiv 1607.06450): x[..,H], gain[H], bias[H] (optional) -> y, stats[..,2] = mean, 1/deviation.
- * RMS norm (Zhang and Sennrich, arXiv 1910.07467): x[..,n*H], gain[H] -> y, stats[..,n] = 1/rms. With n > 1, heads are normed each for itself
- * and may be split.
- * With sequence parallelism, each device norms its part of the positions, and the gradients of gain and bias are partial. */
+/* Layer norm (Ba et al., arXiv 1607.06450): x[..,H], gain[H], bias[H] (optional) -> y, stats[..,2] = mean, 1/deviation. RMS norm (Zhang
+ * and Sennrich, arXiv 1910.07467): x[..,n*H], gain[H] -> y, stats[..,n] = 1/rms. With n > 1, heads are normed each for itself and may be
+ * split. With sequence parallelism, each device norms its part of the positions, and the gradients of gain and bias are partial. */
 #include <string.h>
 
 #include "runtime/op/op_internal.h"

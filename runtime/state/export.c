@@ -297,8 +297,8 @@ int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m,
 /* ---- import */
 
 /* Write tensors [first, end) with their moments as one shard. */
-static int import_shard(struct hspmd_weights *w, const struct hspmd_file_map *map, const struct hspmd_import_tensor *tensors, size_t first, size_t end, const char *location,
-                        size_t number, json_t **shard, struct hspmd_error *err)
+static int import_shard(struct hspmd_weights *w, const struct hspmd_file_map *map, const struct hspmd_import_tensor *tensors, size_t first,
+                        size_t end, const char *location, size_t number, json_t **shard, struct hspmd_error *err)
 {
 	struct hspmd_image im = { 0 };
 	struct hspmd_state_slice *slices = hspmd_calloc(HSPMD_STATE_KIND_COUNT * (end - first), sizeof *slices);
@@ -328,8 +328,8 @@ static int import_shard(struct hspmd_weights *w, const struct hspmd_file_map *ma
 	return rv;
 }
 
-int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_file_map *map, const struct hspmd_import_tensor *tensors, size_t count, json_t *job,
-                         const char *location, struct hspmd_error *err)
+int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_file_map *map, const struct hspmd_import_tensor *tensors, size_t count,
+                         json_t *job, const char *location, struct hspmd_error *err)
 {
 	json_t **shards = hspmd_calloc(count, sizeof *shards);
 	size_t n = 0;

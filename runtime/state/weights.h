@@ -35,12 +35,13 @@ struct hspmd_export_options {
 int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how,
                          struct hspmd_error *err);
 
-/* Write a checkpoint of step 0 from weights into a location: the named tensors (F32), with moments of zero. map: as above. job: goes into the manifest. */
+/* Write a checkpoint of step 0 from weights into a location: the named tensors (F32), with moments of zero. map: as above. job: goes
+ * into the manifest. */
 struct hspmd_import_tensor {
 	const char *name;
 	struct hspmd_shape shape;
 };
-int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_file_map *map, const struct hspmd_import_tensor *tensors, size_t count, json_t *job,
-                         const char *location, struct hspmd_error *err);
+int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_file_map *map, const struct hspmd_import_tensor *tensors, size_t count,
+                         json_t *job, const char *location, struct hspmd_error *err);
 
 #endif

@@ -19,8 +19,8 @@ enum hspmd_activation {
 
 /* How a router makes weights of its logits for the experts that a token goes to. */
 enum hspmd_router {
-	HSPMD_ROUTER_CHOSEN, /* softmax over the chosen experts */
-	HSPMD_ROUTER_ALL,    /* softmax over all experts; the weights of the chosen ones do not add up to 1 */
+	HSPMD_ROUTER_CHOSEN,      /* softmax over the chosen experts */
+	HSPMD_ROUTER_ALL,         /* softmax over all experts; the weights of the chosen ones do not add up to 1 */
 	HSPMD_ROUTER_SIGMOID,     /* sigmoid, divided by the sum over the chosen experts */
 	HSPMD_ROUTER_SIGMOID_ALL, /* sigmoid */
 };
@@ -35,8 +35,8 @@ enum hspmd_opcode {
 	/* x[..,H], gain[H], bias[H] (optional) -> y, stats[..,2] = mean, 1/std. attr.eps */
 	HSPMD_OP_LAYERNORM,
 	HSPMD_OP_LAYERNORM_GRAD, /* dy, x, gain, stats -> dx, dgain (acc), dbias (acc) */
-	/* x[..,n*H], gain[H] -> y, stats[..,n] = 1/rms, of each of the n parts of a row (a norm of every head). attr.eps; attr.plus_one: y is
-	 * multiplied by 1 + gain */
+	/* x[..,n*H], gain[H] -> y, stats[..,n] = 1/rms, of each of the n parts of a row (a norm of every head). attr.eps; attr.plus_one:
+	 * y is multiplied by 1 + gain */
 	HSPMD_OP_RMSNORM,
 	HSPMD_OP_RMSNORM_GRAD, /* dy, x, gain, stats -> dx, dgain (acc) */
 	/* x[..,K], w, bias[N..] (optional) -> y[..,N..]. If attr.transposed, w is [K,N..] (GPT-2's Conv1D), else [N..,K]. N.. may be
@@ -48,18 +48,20 @@ enum hspmd_opcode {
 	 * qkv[B,T,3,heads*head_dim]. Causal by global positions (start[1]); attr.head_dim, attr.scale, attr.window (0: none). Grouped
 	 * queries: head h reads kv head h / (heads / kv), in global head numbers. Optional input segments[B,T] I32: positions of
 	 * different segments do not attend to one another. Optional last input sinks[heads]: a logit per head that takes a part of the
-	 * probability and has no value. attr.softcap c > 0: scores become c tanh(score / c). attr.whole_kv: k and v are not split by heads,
-	 * and query heads may be split finer than kv heads. On the CPU device (acc): if k and v are of other positions than in earlier
-	 * calls, o and lse become the results over the earlier positions and these together. */
+	 * probability and has no value. attr.softcap c > 0: scores become c tanh(score / c). attr.whole_kv: k and v are not split by
+	 * heads, and query heads may be split finer than kv heads. Optional input noise[B,T] after that: attr.rate of the probabilities
+	 * are dropped, as by DROPOUT. On the CPU device (acc): if k and v are of other positions than in earlier calls, o and lse become
+	 * the results over the earlier positions and these together. */
 	HSPMD_OP_ATTENTION,
-	HSPMD_OP_ATTENTION_GRAD, /* do, (q, k, v | qkv), o, lse, (segments) -> (dq, dk, dv: acc on the CPU device | dqkv) */
+	HSPMD_OP_ATTENTION_GRAD,       /* do, (q, k, v | qkv), o, lse, (segments), (noise) -> (dq, dk, dv: acc on the CPU device | dqkv) */
 	HSPMD_OP_ATTENTION_SINKS_GRAD, /* do, o, lse, sinks -> dsinks (acc). attr.head_dim */
 	/* qkv[B,T,3,H] -> q, k, v [B,T,H] */
 	HSPMD_OP_SPLIT_QKV,
 	HSPMD_OP_SPLIT_QKV_GRAD, /* dq, dk, dv -> dqkv */
-	/* x[B,T,n*head_dim] -> y; rotary position embedding, position = start[1] + t, of the first attr.rotary elements of each head (0: of
-	 * all; attr.head_dim). Pairs are elements i and i + rotary / 2, or if attr.interleaved 2 i and 2 i + 1. Pair i turns by position *
-	 * attr.frequencies[i], or NULL: attr.theta^(-2 i / rotary). attr.rotation_scale multiplies rotated elements (0: 1). If the device has ROPE_TABLE, an optional last input is the table from position start[1] on. */
+	/* x[B,T,n*head_dim] -> y; rotary position embedding, position = start[1] + t, of the first attr.rotary elements of each head (0:
+	 * of all; attr.head_dim). Pairs are elements i and i + rotary / 2, or if attr.interleaved 2 i and 2 i + 1. Pair i turns by
+	 * position * attr.frequencies[i], or NULL: attr.theta^(-2 i / rotary). attr.rotation_scale multiplies rotated elements (0: 1).
+	 * If the device has ROPE_TABLE, an optional last input is the table from position start[1] on. */
 	HSPMD_OP_ROPE,
 	HSPMD_OP_ROPE_GRAD, /* dy -> dx */
 	/* x -> y; attr.exact: erf form, else tanh form */
@@ -70,12 +72,16 @@ enum hspmd_opcode {
 	HSPMD_OP_SWIGLU_GRAD, /* dy, gate, up -> dgate, dup */
 	/* a, b -> a + b; may be done in place on a */
 	HSPMD_OP_ADD,
-	/* a[B,T,n*p], b[B,T,n*q], or b[B,T,q] for all heads (attr.whole_kv), or absent (zeros) -> y[B,T,n*(p+q)]: the elements of a and then
-	 * those of b, head by head. attr.part = p, attr.head_dim = p + q */
+	/* a[B,T,n*p], b[B,T,n*q], or b[B,T,q] for all heads (attr.whole_kv), or absent (zeros) -> y[B,T,n*(p+q)]: the elements of a and
+	 * then those of b, head by head. attr.part = p, attr.head_dim = p + q */
 	HSPMD_OP_JOIN_HEADS,
 	HSPMD_OP_JOIN_HEADS_GRAD, /* dy -> da, db */
 	/* x[B,T,n*head_dim] -> y[B,T,n*part]: the first attr.part elements of each head */
 	HSPMD_OP_TAKE_HEADS,
+	/* x[B,T,H], noise[B,T] I32 -> y: each element is 0 with probability attr.rate, else x / (1 - rate); where noise is negative, x.
+	 * Which ones is a function of the noise, attr.random.stream and the element's number in the row (runtime/device/dropout.h). The
+	 * gradient is the same operator. */
+	HSPMD_OP_DROPOUT,
 	/* x -> attr.scale * x */
 	HSPMD_OP_SCALE,
 	/* x -> attr.softcap * tanh(x / attr.softcap) */
@@ -89,10 +95,11 @@ enum hspmd_opcode {
 	HSPMD_OP_LOSS,
 	/* logits, targets, stats[P,B,T,3] -> dlogits = attr.scale * (softmax - onehot); may overwrite logits in place */
 	HSPMD_OP_LOSS_GRAD,
-	/* Mixture of experts. Router logits r[B,T,E], bias[E] (optional: added to the sigmoid, for the choice alone) -> weights[B,T,k] of the k largest (attr.router, times attr.weight_scale; 0: 1; attr.groups: only
-	 * experts of the attr.top_groups groups with the largest sum of attr.group_best members, 1 or 2, are chosen), choice[B,T,k] I32, aux[1] F64
-	 * (acc), and load[B,E]. aux: attr.scale * sum over samples of E * sum over experts of (tokens of the sample sent to the expert) *
-	 * (mean over the sample of its probability among all experts). load: the tokens of each sample sent to each expert. */
+	/* Mixture of experts. Router logits r[B,T,E], bias[E] (optional: added to the sigmoid, for the choice alone) -> weights[B,T,k]
+	 * of the k largest (attr.router, times attr.weight_scale; 0: 1; attr.groups: only experts of the attr.top_groups groups with the
+	 * largest sum of attr.group_best members, 1 or 2, are chosen), choice[B,T,k] I32, aux[1] F64 (acc), and load[B,E]. aux:
+	 * attr.scale * sum over samples of E * sum over experts of (tokens of the sample sent to the expert) * (mean over the sample of
+	 * its probability among all experts). load: the tokens of each sample sent to each expert. */
 	HSPMD_OP_TOPK_ROUTER,
 	HSPMD_OP_TOPK_ROUTER_GRAD, /* dweights, r, weights, choice, load -> dr, dbias (acc): 0, for the choice has no gradient */
 	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F], biases of gate[E,F], up[E,F] and down[E,H] (all three or none) ->
@@ -139,7 +146,7 @@ struct hspmd_op_attr {
 	bool transposed, exact, stochastic, interleaved, plus_one, whole_kv;
 	enum hspmd_activation activation;
 	enum hspmd_router router;
-	double eps, theta, scale, softcap, limit, weight_scale;
+	double eps, theta, scale, softcap, limit, weight_scale, rate;
 	int64_t rotary;
 	const double *frequencies; /* borrowed: hspmd_graph_constant */
 	double rotation_scale;

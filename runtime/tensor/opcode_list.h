@@ -30,6 +30,7 @@
 	X(JOIN_HEADS, join_heads)                                                                                                          \
 	X(JOIN_HEADS_GRAD, join_heads_grad)                                                                                                \
 	X(TAKE_HEADS, take_heads)                                                                                                          \
+	X(DROPOUT, dropout)                                                                                                                \
 	X(SCALE, scale)                                                                                                                    \
 	X(SOFTCAP, softcap)                                                                                                                \
 	X(SOFTCAP_GRAD, softcap_grad)                                                                                                      \

@@ -40,7 +40,7 @@ def clamped(gate, up, limit):
     return (up.clamp(-limit, limit) + 1) * gate * torch.sigmoid(1.702 * gate)
 
 
-def attention(q, k, v, head_dim, scale, window=0, segments=None, softcap=0, sinks=None):
+def attention(q, k, v, head_dim, scale, window=0, segments=None, softcap=0, sinks=None, noise=None, rate=0.0, stream=0):
     b, t, width = q.shape
     heads, kv = width // head_dim, k.shape[2] // head_dim
     q = q.view(b, t, heads, head_dim).transpose(1, 2)
@@ -54,7 +54,10 @@ def attention(q, k, v, head_dim, scale, window=0, segments=None, softcap=0, sink
     scores = (softcap * torch.tanh(scores / softcap) if softcap else scores).masked_fill(hidden[:, None], float("-inf"))
     if sinks is not None:
         scores = torch.cat((scores, sinks[None, :, None, None].expand(b, heads, t, 1)), -1)
-    return (scores.softmax(-1)[..., :t] @ v).transpose(1, 2).reshape(b, t, width)
+    shares = scores.softmax(-1)[..., :t]
+    if noise is not None:
+        shares = shares * torch.tensor([[[[factor(rate, stream, int(noise[n, i]), (h << 32) + j) for j in range(t)] for i in range(t)] for h in range(heads)] for n in range(b)], dtype=q.dtype)
+    return (shares @ v).transpose(1, 2).reshape(b, t, width)
 
 
 def route(logits, k, scale):
@@ -119,6 +122,24 @@ def join_shared(i):
     return torch.cat((y, torch.zeros(2, 7, 4, 1, dtype=y.dtype)), -1).flatten(-2)
 
 
+def philox(stream, noise, block):
+    """Four 32-bit words of Philox4x32-10, keyed by the operator's stream and counted by block and noise."""
+    x, key = [block & 0xFFFFFFFF, block >> 32, noise, 0], [stream, 0]
+    for _ in range(10):
+        a, b = 0xD2511F53 * x[0], 0xCD9E8D57 * x[2]
+        x = [b >> 32 ^ x[1] ^ key[0], b & 0xFFFFFFFF, a >> 32 ^ x[3] ^ key[1], a & 0xFFFFFFFF]
+        key = [key[0] + 0x9E3779B9 & 0xFFFFFFFF, key[1] + 0xBB67AE85 & 0xFFFFFFFF]
+    return x
+
+
+def factor(rate, stream, noise, number):
+    return 0.0 if philox(stream, noise, number // 4)[number % 4] * 2.0**-32 < rate else 1 / (1 - rate)
+
+
+def dropped(x, noise, rate, stream):
+    return x * torch.tensor([[[factor(rate, stream, int(n), j) for j in range(x.shape[2])] for n in row] for row in noise], dtype=x.dtype)
+
+
 def loss(i):
     return None, 0.3 * F.cross_entropy(i["logits"].flatten(0, 1), i["targets"].flatten(), ignore_index=-1, reduction="sum")
 
@@ -157,6 +178,8 @@ CASES = {
     "geglu": lambda i: (F.gelu(i["gate"], approximate="tanh") * i["up"], 0),
     "geglu exact": lambda i: (F.gelu(i["gate"]) * i["up"], 0),
     "clamped": lambda i: (clamped(i["gate"], i["up"], 0.8), 0),
+    "dropout": lambda i: (dropped(i["x"], i["noise"], 0.3, 5), 0),
+    "attention dropout": lambda i: (attention(i["q"], i["k"], i["v"], 6, 0.4, noise=i["noise"], rate=0.3, stream=6), 0),
     "add": lambda i: (i["a"] + i["b"], 0),
     "scale": lambda i: (1.5 * i["x"], 0),
     "softcap": lambda i: (0.9 * torch.tanh(i["x"] / 0.9), 0),
@@ -204,6 +227,8 @@ SHAPES = {
     "geglu": {"gate": (3, 5, 7), "up": (3, 5, 7)},
     "geglu exact": {"gate": (3, 5, 7), "up": (3, 5, 7)},
     "clamped": {"gate": (3, 5, 7), "up": (3, 5, 7)},
+    "dropout": {"x": (3, 5, 7), "noise": (3, 5)},
+    "attention dropout": {"q": (2, 13, 24), "k": (2, 13, 12), "v": (2, 13, 12), "noise": (2, 13)},
     "add": {"a": (3, 5, 7), "b": (3, 5, 7)},
     "scale": {"x": (3, 5, 7)},
     "softcap": {"x": (3, 5, 7)},
@@ -221,7 +246,7 @@ SHAPES = {
     "loss": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
     "loss in 2 parts": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
 }
-WHOLE = ("tokens", "targets", "segments")
+WHOLE = ("tokens", "targets", "segments", "noise")
 
 
 def whole(case, name, shape):

@@ -37,12 +37,14 @@ static bool keeps_f32(const struct hspmd_op *op, int o)
 	case HSPMD_OP_EMBED_GRAD:
 	case HSPMD_OP_POSITION_EMBED_GRAD:
 	case HSPMD_OP_LINEAR_GRAD_W:
+	case HSPMD_OP_ATTENTION_SINKS_GRAD:
 		return true;
 	case HSPMD_OP_ATTENTION:
 	case HSPMD_OP_LAYERNORM:
 	case HSPMD_OP_RMSNORM:
 	case HSPMD_OP_LAYERNORM_GRAD:
 	case HSPMD_OP_RMSNORM_GRAD:
+	case HSPMD_OP_TOPK_ROUTER_GRAD:
 		return o > 0;
 	case HSPMD_OP_TOPK_ROUTER:
 		return o == 3;

@@ -320,7 +320,8 @@ static void check_logits(const struct golden_run *r)
 	for (size_t t = 0; t < g->tensor_count; t++) {
 		struct hspmd_box all = hspmd_box_full(&g->tensors[t].shape);
 		if (g->tensors[t].role == HSPMD_TENSOR_PARAMETER)
-			must(!hspmd_weights_read(r->weights, &r->map, g->tensors[t].name, &g->tensors[t].shape, &all, v.data[t], &err), &err);
+			must(!hspmd_weights_read(r->weights, &r->map, g->tensors[t].name, &g->tensors[t].shape, &all, v.data[t], &err),
+			     &err);
 	}
 	read_batch(r, &v, HSPMD_TENSOR_TOKENS, 0);
 	read_batch(r, &v, HSPMD_TENSOR_TARGETS, 1);

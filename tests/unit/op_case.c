@@ -240,6 +240,25 @@ static int build_softcap(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_SOFTCAP, &attr, in, 1, NULL);
 }
 
+static int build_dropout(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .rate = 0.3, .random = { .stream = 5 } };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 7)), hspmd_graph_input(g, "noise", HSPMD_I32, SHAPE(3, 5), 0) };
+	return op_case_append(g, HSPMD_OP_DROPOUT, &attr, in, 2, NULL);
+}
+
+static int build_attention_dropout(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 6, .heads = 4, .kv_heads = 2, .scale = 0.4, .rate = 0.3, .random = { .stream = 6 } };
+	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, 13, 24)),
+		     op_case_parameter(g, type, "k", SHAPE(2, 13, 12)),
+		     op_case_parameter(g, type, "v", SHAPE(2, 13, 12)),
+		     -1,
+		     -1,
+		     hspmd_graph_input(g, "noise", HSPMD_I32, SHAPE(2, 13), 0) };
+	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 6, NULL);
+}
+
 static int build_add(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	int in[] = { op_case_parameter(g, type, "a", SHAPE(3, 5, 7)), op_case_parameter(g, type, "b", SHAPE(3, 5, 7)) };
@@ -393,6 +412,8 @@ const struct op_case op_cases[] = {
 	{ "geglu", build_geglu, false },
 	{ "geglu exact", build_geglu_exact, false },
 	{ "clamped", build_clamped, false },
+	{ "dropout", build_dropout, false },
+	{ "attention dropout", build_attention_dropout, false },
 	{ "add", build_add, false },
 	{ "scale", build_scale, false },
 	{ "softcap", build_softcap, false },

@@ -33,9 +33,11 @@ GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size"
 
 
 def model(kind, architecture, **more):
-    return dict(SIZES, model_type=kind, architectures=[architecture], **more)
+    return dict(SIZES, model_type=kind, architectures=[architecture]) | more
 
 
+LATENT = {"num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1, "first_k_dense_replace": 1,
+          "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16, "head_dim": 8}
 # Name -> (config.json, options of export).
 CASES = {
     "gpt2": (dict(GPT2, tie_word_embeddings=True), []),
@@ -45,6 +47,22 @@ CASES = {
     "mistral": (model("mistral", "MistralForCausalLM", tie_word_embeddings=False, sliding_window=16), []),
     "qwen2": (model("qwen2", "Qwen2ForCausalLM", tie_word_embeddings=True), ["--max-file-bytes", "50000"]),
     "mixtral": (model("mixtral", "MixtralForCausalLM", tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2), ["--max-file-bytes", "100000"]),
+    "llama scaled": (model("llama", "LlamaForCausalLM", tie_word_embeddings=False, rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}), []),
+    "qwen3": (model("qwen3", "Qwen3ForCausalLM", tie_word_embeddings=False, head_dim=16), []),
+    "qwen3_moe": (model("qwen3_moe", "Qwen3MoeForCausalLM", tie_word_embeddings=False, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+                        norm_topk_prob=True), []),
+    "smollm3": (model("smollm3", "SmolLM3ForCausalLM", tie_word_embeddings=True, pad_token_id=None), []),
+    "olmo2": (model("olmo2", "Olmo2ForCausalLM", tie_word_embeddings=False, pad_token_id=None), []),
+    "phi3": (model("phi3", "Phi3ForCausalLM", tie_word_embeddings=False, pad_token_id=None), ["--max-file-bytes", "100000"]),
+    "gemma2": (model("gemma2", "Gemma2ForCausalLM", tie_word_embeddings=True, head_dim=16, sliding_window=16, hidden_activation="gelu_pytorch_tanh", pad_token_id=None), []),
+    "gemma3": (model("gemma3_text", "Gemma3ForCausalLM", tie_word_embeddings=True, head_dim=16, sliding_window=16, hidden_activation="gelu_pytorch_tanh", pad_token_id=None), []),
+    "gpt_neox": ({"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+                  "num_attention_heads": 4, "max_position_embeddings": 64, "attention_dropout": 0.0, "hidden_dropout": 0.0}, []),
+    "gpt_oss": (model("gpt_oss", "GptOssForCausalLM", tie_word_embeddings=False, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16, pad_token_id=None,
+                      rope_scaling=None), []),
+    "deepseek_v2": (model("deepseek_v2", "DeepseekV2ForCausalLM", tie_word_embeddings=False, **LATENT), []),
+    "deepseek_v3": (model("deepseek_v3", "DeepseekV3ForCausalLM", tie_word_embeddings=False, n_group=2, topk_group=1, **LATENT), []),
 }
 
 

@@ -311,7 +311,7 @@ static void checks_named_files(void **state)
 	static const char zeros[1000];
 	assert_string_equal(checked("\"seq_len\"", "\"seq_len\""), ": model: /config.json: No such file or directory");
 	write_file("config.json", "{\"model_type\": \"bert\"}", 22);
-	assert_non_null(strstr(checked("\"seq_len\"", "\"seq_len\""), ": model: /config.json: model_type: expected \"deepseek_v2\", "));
+	assert_non_null(strstr(checked("\"seq_len\"", "\"seq_len\""), ": model: /config.json: model_type: expected \"deepseek_v2\""));
 	size_t size;
 	char *config = hspmd_read_file(DATA "model/gpt2.json", 1 << 20, &size, &err);
 	write_file("config.json", config, size);

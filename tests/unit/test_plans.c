@@ -34,20 +34,20 @@ static const char mistral[] =
         "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":259,\"sliding_window\":6}";
 /* Three layers of four heads, after the model_type. */
 #define SIZES                                                                                                                              \
-	"\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"intermediate_size\":40,\"max_position_embeddings\":64,"        \
+	"\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"intermediate_size\":40,\"max_position_embeddings\":64,"    \
 	"\"vocab_size\":259,\"tie_word_embeddings\":true"
 #define TWO_KV SIZES ",\"num_key_value_heads\":2"
-static const char scaled[] =
-        "{\"model_type\":\"llama\"," TWO_KV ",\"rope_theta\":500,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
-        "\"high_freq_factor\":4,\"original_max_position_embeddings\":16}}";
+static const char scaled[] = "{\"model_type\":\"llama\"," TWO_KV
+                             ",\"rope_theta\":500,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+                             "\"high_freq_factor\":4,\"original_max_position_embeddings\":16}}";
 static const char shared_kv[] = "{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":1}";
 static const char shared_kv_norms[] = "{\"model_type\":\"qwen3\"," SIZES ",\"num_key_value_heads\":1,\"head_dim\":8}";
 static const char qwen2_window[] =
         "{\"model_type\":\"qwen2\"," TWO_KV ",\"use_sliding_window\":true,\"sliding_window\":5,\"max_window_layers\":1}";
 static const char qwen3[] = "{\"model_type\":\"qwen3\"," TWO_KV ",\"head_dim\":8}";
-static const char qwen3_moe[] = "{\"model_type\":\"qwen3_moe\"," TWO_KV
-                                ",\"head_dim\":6,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,"
-                                "\"decoder_sparse_step\":2,\"output_router_logits\":true}";
+static const char qwen3_moe[] =
+        "{\"model_type\":\"qwen3_moe\"," TWO_KV ",\"head_dim\":6,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,"
+        "\"decoder_sparse_step\":2,\"output_router_logits\":true}";
 static const char smollm3[] = "{\"model_type\":\"smollm3\"," TWO_KV ",\"no_rope_layer_interval\":2}";
 static const char olmo2[] = "{\"model_type\":\"olmo2\"," TWO_KV "}";
 static const char phi3[] = "{\"model_type\":\"phi3\"," TWO_KV ",\"sliding_window\":6,\"partial_rotary_factor\":0.67}";
@@ -55,10 +55,15 @@ static const char gemma2[] = "{\"model_type\":\"gemma2\"," TWO_KV
                              ",\"head_dim\":8,\"sliding_window\":5,\"attn_logit_softcapping\":2,\"final_logit_softcapping\":3}";
 static const char gemma3[] = "{\"model_type\":\"gemma3_text\"," TWO_KV ",\"head_dim\":8,\"sliding_window\":5,\"sliding_window_pattern\":2}";
 static const char deepseek_v3[] =
-        "{\"model_type\":\"deepseek_v3\"," SIZES ",\"n_routed_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,\"n_group\":2,"
+        "{\"model_type\":\"deepseek_v3\"," SIZES
+        ",\"n_routed_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,\"n_group\":2,"
         "\"topk_group\":1,\"first_k_dense_replace\":1,\"q_lora_rank\":9,\"kv_lora_rank\":7,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":4,"
         "\"v_head_dim\":8,\"n_shared_experts\":1}";
-static const char gpt_oss[] = "{\"model_type\":\"gpt_oss\"," TWO_KV ",\"head_dim\":8,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"sliding_window\":5}";
+static const char gpt_oss[] =
+        "{\"model_type\":\"gpt_oss\"," TWO_KV ",\"head_dim\":8,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"sliding_window\":5}";
+static const char gpt2_dropout[] =
+        "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257}"; /* 0.1 each */
+static const char llama_dropout[] = "{\"model_type\":\"llama\"," TWO_KV ",\"attention_dropout\":0.2}";
 static const char gpt_neox[] = "{\"model_type\":\"gpt_neox\"," SIZES ",\"rotary_pct\":0.67}";
 static const struct model models[] = {
 	{ "llama", trainer_llama, 5, 2, trainer_run },
@@ -83,6 +88,8 @@ static const struct model models[] = {
 	{ "gemma3", gemma3, 5, 2, trainer_run },
 	{ "deepseek_v3", deepseek_v3, 5, 4, trainer_run },
 	{ "gpt_oss", gpt_oss, 5, 4, trainer_run }, /* 4 experts and 4 heads, which share 2 of keys and values */
+	{ "gpt2 with dropout", gpt2_dropout, 5, 4, trainer_run },
+	{ "llama with dropout, on documents", llama_dropout, 5, 2, trainer_documents },
 	{ "gpt_neox", gpt_neox, 5, 4, trainer_run },
 };
 

@@ -190,7 +190,8 @@ static const struct hspmd_import_tensor model[] = {
 enum { MODEL = 7, FILE_TENSORS = 8 };
 
 /* Rows 2 n and 2 n + 1 of q and of k take turns in the file; `up` is transposed there, in every second column. */
-static bool piece_of(const void *context, const char *tensor, const struct hspmd_shape *shape, int64_t index, struct hspmd_file_piece *piece)
+static bool piece_of(const void *context, const char *tensor, const struct hspmd_shape *shape, int64_t index,
+                     struct hspmd_file_piece *piece)
 {
 	const char *stack = strstr(tensor, ".experts.w1");
 	(void)context;

@@ -34,6 +34,12 @@ void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args 
 		a->segment_length = args->in[segments].shape[1];
 		a->segment_start = args->in[segments].start[1];
 	}
+	int noise = segments + (first ? 1 : 2); /* the gradient has no sinks */
+	if (args->input_count > noise && args->in[noise].rank >= 0) {
+		a->noise = args->in[noise].data;
+		a->noise_length = args->in[noise].shape[1];
+		a->noise_start = args->in[noise].start[1];
+	}
 	int64_t fold = packed ? 3 : 1;
 	a->q = (struct head_rows){ q->data, q->shape[1] * fold * width, fold * width };
 	a->k = (struct head_rows){ k->data, a->keys * fold * kv_width, fold * kv_width };
@@ -144,6 +150,8 @@ static void attend_block(const struct attention *a, int64_t batch, int64_t head,
 			cap_scores(a, k1 - k0, s->scores);
 		mask_scores(a, batch, q0, k0, k1, s->scores);
 		soften(k1 - k0, d, s, most, sum);
+		if (a->noise)
+			drop_scores(a, batch, head, q0, k0, k1, s->scores);
 		multiply_panels(d, k1 - k0, s->values + k0 * MR, a->keys * MR, s->scores, s->output, QUERIES, true);
 	}
 	write_output(a, batch, head, q0, s, most, sum);

@@ -10,6 +10,7 @@
 
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/microkernel.h"
+#include "runtime/device/dropout.h"
 
 #define QUERIES NR
 #define KEYS 96 /* keys per block of scores: a multiple of MR */
@@ -35,6 +36,8 @@ struct attention {
 	const real *sinks;              /* of the first local head on; NULL: none */
 	const int32_t *segments; /* NULL: none */
 	int64_t segment_length, segment_start;
+	const int32_t *noise; /* of dropout; NULL: none */
+	int64_t noise_length, noise_start;
 	struct head_rows q, k, v;
 	int64_t parts;   /* items that share the queries of one kv head */
 	int64_t scratch; /* elements of workspace per thread */
@@ -89,6 +92,19 @@ static inline void cap_scores(const struct attention *a, int64_t keys, real *sco
 {
 	for (int64_t i = 0; i < keys * QUERIES; i += LANES)
 		store(scores + i, vsoftcap(load(scores + i), a->softcap));
+}
+
+/* Multiplies probabilities or their gradients, [key][query], by dropout's factors. */
+static inline void drop_scores(const struct attention *a, int64_t batch, int64_t head, int64_t q0, int64_t k0, int64_t k1, real *scores)
+{
+	const struct hspmd_op_attr *attr = a->args->attr;
+	int64_t count = a->queries - q0 < QUERIES ? a->queries - q0 : QUERIES;
+	const int32_t *noise = a->noise + batch * a->noise_length - a->noise_start + a->query_start + q0;
+	for (int64_t k = k0; k < k1; k++)
+		for (int64_t j = 0; j < count; j++)
+			scores[(k - k0) * QUERIES + j] *=
+			        (real)hspmd_dropout_factor(attr->rate, attr->random.stream, noise[j],
+			                                   hspmd_dropout_probability(a->first_head + head, a->key_start + k));
 }
 
 /* Panels of A from `count` rows, `depth` deep: panel i at to + i * depth * MR. */

@@ -139,7 +139,11 @@ static void block_grad(const struct grads *g, int64_t batch, int64_t head, int64
 		if (a->softcap > 0)
 			cap_scores(a, keys, s->p);
 		mask_scores(a, batch, q0, k0, k1, s->p);
+		if (a->noise)
+			drop_scores(a, batch, head, q0, k0, k1, s->ds);
 		differentiate_scores(a, keys, s, lse, delta);
+		if (a->noise)
+			drop_scores(a, batch, head, q0, k0, k1, s->p);
 		multiply_panels(d, keys, s->keys_across + k0 * MR, a->keys * MR, s->ds, s->dq, QUERIES, true);
 		pack_rows(s->p_across, s->p, QUERIES, 1, QUERIES, padded(keys));
 		pack_rows(s->ds_across, s->ds, QUERIES, 1, QUERIES, padded(keys));

@@ -113,7 +113,8 @@ static void differentiate_gate(const struct experts *e, real w, const real *dact
 	for (int64_t j = 0; j < e->inner; j += LANES) {
 		int64_t n = e->inner - j < LANES ? e->inner - j : LANES;
 		vec dgate, dup;
-		gate_gradients(e->args->attr, splat(w) * load_part(dact + j, n), load_part(gate + j, n), load_part(up + j, n), &dgate, &dup);
+		gate_gradients(e->args->attr, splat(w) * load_part(dact + j, n), load_part(gate + j, n), load_part(up + j, n), &dgate,
+		               &dup);
 		store_part(gate + j, dgate, n);
 		store_part(up + j, dup, n);
 	}
@@ -158,7 +159,8 @@ static void multiply(const struct experts *e, int64_t m, int64_t n, int64_t k, s
 	LOCAL(gemm)(e->pool, &p, e->workspace);
 }
 
-/* The bias of a local expert's gate (0), up (1) or down (2). NULL: none, or added by the device that has the first part of the inner width. */
+/* The bias of a local expert's gate (0), up (1) or down (2). NULL: none, or added by the device that has the first part of the inner
+ * width. */
 static const real *bias_of(const struct experts *e, int which, int64_t expert)
 {
 	const struct hspmd_view *bias = e->biases ? &e->biases[which] : NULL;
@@ -268,8 +270,8 @@ static void expert_grad(struct experts *e, int64_t k)
 	           *down = (const real *)args->in[6].data + at;
 	first_layer(e, k, gate, up);
 	e->down_bias = bias_of(e, 2, k);
-	multiply(e, e->count, e->inner, e->width, (struct matrix){ e->rows_dy, e->width, 1 }, (struct matrix){ down, e->inner, 1 },
-	         NULL, e->result, false);
+	multiply(e, e->count, e->inner, e->width, (struct matrix){ e->rows_dy, e->width, 1 }, (struct matrix){ down, e->inner, 1 }, NULL,
+	         e->result, false);
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, LIBM_NS), differentiate, e);
 	matrix_grad(e, &args->out[2], at, e->inner, e->width, e->gate, e->rows);
 	matrix_grad(e, &args->out[3], at, e->inner, e->width, e->up, e->rows);
@@ -281,8 +283,8 @@ static void expert_grad(struct experts *e, int64_t k)
 		return;
 	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->gate, e->inner, 1 }, (struct matrix){ gate, e->width, 1 }, NULL,
 	         e->result, false);
-	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 }, (struct matrix){ up, e->width, 1 }, NULL, e->result,
-	         true);
+	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 }, (struct matrix){ up, e->width, 1 }, NULL,
+	         e->result, true);
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), scatter, e);
 }
 

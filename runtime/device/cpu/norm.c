@@ -89,8 +89,8 @@ static void rmsnorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 4 * MOVE_NS, rmsnorm_rows, (void *)args);
 }
 
-/* One row backward, with a gain of gain + `one`: dx, and the row's contributions to dgain and dbias, added to the item's sums. Layer norm subtracts the mean, RMS norm
- * does not. */
+/* One row backward, with a gain of gain + `one`: dx, and the row's contributions to dgain and dbias, added to the item's sums. Layer
+ * norm subtracts the mean, RMS norm does not. */
 static void grad_row(const real *dy, const real *x, const real *gain, real one, real mean, real scale, real *dx, real *dgain, real *dbias,
                      int64_t width)
 {
@@ -127,8 +127,8 @@ static void norm_grad_rows(const struct hspmd_kernel_args *args, int64_t item, b
 		memset(dbias, 0, (size_t)width * sizeof *dbias);
 	split_range(width ? element_count(view) / width : 0, ITEMS, item, &first, &end);
 	for (int64_t r = first; r < end; r++)
-		grad_row(dy + r * width, x + r * width, gain, args->attr->plus_one, centred ? stats[2 * r] : 0, centred ? stats[2 * r + 1] : stats[r],
-		         dx ? dx + r * width : NULL, dgain, dbias, width);
+		grad_row(dy + r * width, x + r * width, gain, args->attr->plus_one, centred ? stats[2 * r] : 0,
+		         centred ? stats[2 * r + 1] : stats[r], dx ? dx + r * width : NULL, dgain, dbias, width);
 }
 
 static void layernorm_grad_rows(void *context, int64_t item, int thread)

@@ -98,7 +98,8 @@ static void route_sample(void *context, int64_t sample, int thread)
 	const real *logits = (const real *)r->data + sample * length * experts;
 	real *weights = (real *)args->out[0].data + sample * length * k, *load = (real *)args->out[3].data + sample * experts;
 	int32_t *choice = (int32_t *)args->out[1].data + sample * length * k;
-	double *balance = (double *)args->workspace + sample * (2 * experts + 1), *probability = balance + 1, *score = probability + experts;
+	double *balance = (double *)args->workspace + sample * (2 * experts + 1), *probability = balance + 1,
+	       *score = probability + experts;
 	const real *bias = args->input_count > 1 && args->in[1].rank >= 0 ? args->in[1].data : NULL;
 	memset(load, 0, (size_t)experts * sizeof *load);
 	memset(balance, 0, (size_t)(experts + 1) * sizeof *balance);

@@ -2,6 +2,7 @@
 /* Attention for heads of any size up to 256 and either type, in F32 on CUDA cores. A block takes TILE queries or keys; PARTS threads share
  * each of them. If the tensor-core kernels (attention_mma.cu) support the heads, these are used instead. */
 #include "runtime/device/cuda/attention.h"
+#include "runtime/device/dropout.h"
 
 #define TILE 32
 #define PARTS 4
@@ -33,6 +34,15 @@ static __device__ __forceinline__ float score_of(const struct attention &a, floa
 {
 	float score = a.scale * product;
 	return a.softcap > 0.0f ? a.softcap * tanhf(score / a.softcap) : score;
+}
+
+/* Dropout's factor of the probability of a key for a query. */
+static __device__ __forceinline__ float kept(const struct attention &a, int batch, int head, int q, int k)
+{
+	if (!a.noise || q >= a.queries)
+		return 1.0f;
+	return (float)hspmd_dropout_factor(a.rate, a.stream, a.noise[batch * a.noise_length + q + a.shift],
+	                                   hspmd_dropout_probability(a.first_head + head, a.first_key + k));
 }
 
 /* Reduces over the threads that share a row. */
@@ -72,7 +82,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 		for (int i = 0; i < EACH; i++) {
 			float p = s[i] > HIDDEN ? expf(s[i] - now) : 0.0f;
 			more += p;
-			scores[own * (TILE + 1) + part + i * PARTS] = p;
+			scores[own * (TILE + 1) + part + i * PARTS] = p * kept(a, batch, head, q0 + own, k0 + part + i * PARTS);
 		}
 		sum = sum * factor + parts_reduce<Sum>(more);
 		__syncthreads(); /* all threads have read the keys */
@@ -119,7 +129,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) delta_ke
 }
 
 /* Computes the probability and the gradient of the score of a query and a key from their rows and statistics. */
-static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int q, int k, const float *query,
+static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int head, int q, int k, const float *query,
                                                      const float *dout, const float *key, const float *value, float lse, float delta,
                                                      float *p, float *ds)
 {
@@ -129,8 +139,9 @@ static __device__ __forceinline__ void differentiate(const struct attention &a, 
 	float score = score_of(a, dot(query, key, a.head_dim)), slope = a.scale;
 	if (a.softcap > 0.0f)
 		slope *= 1.0f - score / a.softcap * (score / a.softcap);
-	*p = expf(score - lse);
-	*ds = *p * (dot(dout, value, a.head_dim) - delta) * slope;
+	float keep = kept(a, batch, head, q, k), probability = expf(score - lse);
+	*ds = probability * (keep * dot(dout, value, a.head_dim) - delta) * slope;
+	*p = keep * probability;
 }
 
 template <typename T, int most> static __global__ void __launch_bounds__(THREADS) keys_grad_kernel(struct attention a, int tiles)
@@ -161,7 +172,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 			__syncthreads();
 			for (int i = 0; i < EACH; i++) {
 				int q = part + i * PARTS;
-				differentiate(a, batch, q0 + q, k0 + own, query + q * pitch, dout + q * pitch, key + own * pitch,
+				differentiate(a, batch, head, q0 + q, k0 + own, query + q * pitch, dout + q * pitch, key + own * pitch,
 				              value + own * pitch, lse[q], delta[q], &p[row + q], &ds[row + q]);
 			}
 			__syncwarp();
@@ -214,7 +225,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 		for (int i = 0; i < EACH; i++) {
 			int k = part + i * PARTS;
 			float p;
-			differentiate(a, batch, q0 + own, k0 + k, query + own * pitch, dout + own * pitch, key + k * pitch,
+			differentiate(a, batch, head, q0 + own, k0 + k, query + own * pitch, dout + own * pitch, key + k * pitch,
 			              value + k * pitch, lse, delta, &p, &ds[row + k]);
 		}
 		__syncwarp();
@@ -277,6 +288,15 @@ static void set_up(struct attention *a, const struct hspmd_kernel_args *args, in
 		a->segments = (const int32_t *)s->data + (k->start[1] - s->start[1]);
 		a->segment_length = s->shape[1];
 	}
+	int noise = segments + (first ? 1 : 2); /* the gradient has no sinks */
+	if (args->input_count > noise && args->in[noise].rank >= 0) {
+		const struct hspmd_view *n = &args->in[noise];
+		a->noise = (const int32_t *)n->data + (k->start[1] - n->start[1]);
+		a->noise_length = n->shape[1];
+		a->first_key = k->start[1];
+		a->rate = args->attr->rate;
+		a->stream = args->attr->random.stream;
+	}
 	a->q.batch = q->shape[1] * fold * width;
 	a->q.row = fold * width;
 	a->q.data = moved<T>(q->data, (rows->start[1] - q->start[1]) * a->q.row);
@@ -314,7 +334,7 @@ static int check_size(const struct attention *a, struct hspmd_error *err)
 /* Runs our kernels: the tensor-core ones if they support the heads, else those of this file. */
 template <typename T> static int own_forward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
-	if (sizeof(T) == 2 && !a->sinks && !(a->softcap > 0) && hspmd_cuda_attention_mma(cuda, a))
+	if (sizeof(T) == 2 && !a->sinks && !a->noise && !(a->softcap > 0) && hspmd_cuda_attention_mma(cuda, a))
 		return 0;
 	return a->head_dim <= 128 ? forward_of<T, 128>(cuda, a, err) : forward_of<T, 256>(cuda, a, err);
 }
@@ -323,7 +343,7 @@ template <typename T> static int own_backward(struct hspmd_cuda *cuda, const str
 {
 	auto *kernel = delta_kernel<T>;
 	LAUNCH(kernel, (unsigned)ceil_div((int64_t)a->batches * a->heads * a->queries, THREADS / WARP), THREADS, 0, cuda->stream, *a);
-	if (sizeof(T) == 2 && !(a->softcap > 0) && hspmd_cuda_attention_mma_grad(cuda, a))
+	if (sizeof(T) == 2 && !a->noise && !(a->softcap > 0) && hspmd_cuda_attention_mma_grad(cuda, a))
 		return 0;
 	return a->head_dim <= 128 ? backward_of<T, 128>(cuda, a, err) : backward_of<T, 256>(cuda, a, err);
 }
@@ -420,10 +440,10 @@ const struct hspmd_cuda_kernel hspmd_cuda_attention_grad = { attention_backward,
 
 /* ---- sinks */
 
-/* A sink's score has the probability p = exp(sink - lse) and the gradient -p * delta. One block per head sums over all queries, in order. */
+/* A sink's score has the probability p = exp(sink - lse) and the gradient -p * delta. One block per head sums over all queries, in
+ * order. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-        sinks_grad_kernel(struct attention a, const T *sinks, float *to, bool accumulate)
+static __global__ void __launch_bounds__(THREADS) sinks_grad_kernel(struct attention a, const T *sinks, float *to, bool accumulate)
 {
 	__shared__ float room[WARP];
 	int head = blockIdx.x;

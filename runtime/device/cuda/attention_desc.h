@@ -32,8 +32,12 @@ struct attention {
 	int first_head, first_kv, group; /* global numbers of the first local heads; query heads per kv head */
 	int shift;                       /* global position of the first query minus that of the first key */
 	int window;                      /* 0: none */
-	float scale, softcap; /* softcap 0: none */
-	const void *sinks;    /* of the first local head on; NULL: none */
+	float scale, softcap;            /* softcap 0: none */
+	const void *sinks;               /* of the first local head on; NULL: none */
+	const int32_t *noise;            /* of dropout; NULL: none; points at the first key of sample 0 */
+	int64_t noise_length, first_key; /* first_key: global position */
+	double rate;
+	uint64_t stream;
 };
 
 /* Enqueues our kernels on cuda->stream: the forward pass, or the backward pass, which needs a->delta to have room for the sums of rows. */

@@ -274,8 +274,8 @@ static void matrix_grad(struct hspmd_cuda *cuda, const struct experts *e, const 
 }
 
 template <typename T>
-static void bias_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct experts *e, int output,
-                      const float *rows, bool weighted)
+static void bias_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct experts *e, int output, const float *rows,
+                      bool weighted)
 {
 	if (args->output_count <= output || !args->out[output].data)
 		return;

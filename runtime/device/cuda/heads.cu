@@ -60,7 +60,7 @@ template <typename T> static int join_of(struct hspmd_cuda *cuda, const struct h
 	struct heads n = heads_of(args, args->attr->part);
 	const void *b = args->input_count > 1 && args->in[1].rank >= 0 ? args->in[1].data : NULL;
 	auto *kernel = join_kernel<T>;
-	if (n.rows > 0 && n.count > 0)
+	if (n.rows * n.count > 0)
 		LAUNCH(kernel, grid_of(n.rows * n.count * n.size), THREADS, 0, cuda->stream, n, (const T *)args->in[0].data, (const T *)b,
 		       (T *)args->out[0].data);
 	return 0;
@@ -72,7 +72,7 @@ template <typename T> static int cut_of(struct hspmd_cuda *cuda, const struct hs
 	int64_t rest = (n.shared ? n.rows : n.rows * n.count) * (n.size - n.part);
 	auto *first = first_kernel<T>;
 	auto *other = rest_kernel<T>;
-	if (args->out[0].data && n.rows > 0 && n.count > 0)
+	if (args->out[0].data && n.rows * n.count > 0)
 		LAUNCH(first, grid_of(n.rows * n.count * n.part), THREADS, 0, cuda->stream, n, (const T *)args->in[0].data,
 		       (T *)args->out[0].data);
 	if (args->output_count > 1 && args->out[1].data && rest)

@@ -96,7 +96,8 @@ struct buffers {
 	void *out[2]; /* NULL: not wanted */
 };
 
-template <typename T, typename F> static __global__ void __launch_bounds__(THREADS) apply_kernel(struct buffers b, struct how how, int64_t count)
+template <typename T, typename F>
+static __global__ void __launch_bounds__(THREADS) apply_kernel(struct buffers b, struct how how, int64_t count)
 {
 	const int n = pack<T>::count;
 	int64_t j = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * n;

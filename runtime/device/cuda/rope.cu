@@ -67,9 +67,9 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* One thread per element of a head, for the shapes that rotate_kernel does not have: pairs of neighbours, or a part of each head. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) rotate_some_kernel(const T *x, T *y, const float2 *table, int64_t rows, int64_t length,
-                                                                     int64_t width, int64_t size, int64_t half, bool interleaved,
-                                                                     float direction)
+static __global__ void __launch_bounds__(THREADS)
+        rotate_some_kernel(const T *x, T *y, const float2 *table, int64_t rows, int64_t length, int64_t width, int64_t size, int64_t half,
+                           bool interleaved, float direction)
 {
 	int64_t pairs = size - half, heads = width / size, at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 	if (at >= rows * heads * pairs)

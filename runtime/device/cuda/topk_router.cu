@@ -168,7 +168,8 @@ static __global__ void __launch_bounds__(THREADS)
 			d -= probability * slope;
 		for (int j = 0; j < r.k; j++)
 			if (choice[t * r.k + j] == e)
-				d += weight_slope(r, to_float(x[e]), to_float(weights[t * r.k + j]), to_float(dweights[t * r.k + j]), share);
+				d += weight_slope(r, to_float(x[e]), to_float(weights[t * r.k + j]), to_float(dweights[t * r.k + j]),
+				                  share);
 		dlogits[t * r.experts + e] = from_float<T>(d);
 	}
 }
@@ -196,8 +197,8 @@ template <typename T> static int route_of(struct hspmd_cuda *cuda, const struct 
 	float *probability = (float *)(balance + pairs);
 	auto *kernel = choose_kernel<T>;
 	if (tokens) {
-		LAUNCH(kernel, (unsigned)ceil_div(tokens, THREADS), THREADS, 0, cuda->stream, routing_of(args->attr),
-		       (const T *)r->data, (const T *)bias, (T *)args->out[0].data, (int32_t *)args->out[1].data, probability, tokens);
+		LAUNCH(kernel, (unsigned)ceil_div(tokens, THREADS), THREADS, 0, cuda->stream, routing_of(args->attr), (const T *)r->data,
+		       (const T *)bias, (T *)args->out[0].data, (int32_t *)args->out[1].data, probability, tokens);
 		LAUNCH(balance_kernel, (unsigned)pairs, THREADS, 0, cuda->stream, (const int32_t *)args->out[1].data, probability,
 		       (float *)args->out[3].data, balance, r->shape[1], experts, k);
 	}
