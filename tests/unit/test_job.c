@@ -148,8 +148,9 @@ static void refuses_commands(void **state)
 	json_t *v = json_pack("{ss,s[ss]}", "format", "hspmd-job-1", "command", "ls", "{1/wrld}");
 	struct hspmd_job *j = hspmd_job_from_json(v, "/jobs/j.json", &err);
 	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read, NULL, &err), -1);
-	assert_string_equal(err.text, "/jobs/j.json: command[1]: {1/wrld}: unknown name \"wrld\"; expected world, nodes, rank, local_rank or latest "
-	                              "({{ is a plain {)");
+	assert_string_equal(err.text,
+	                    "/jobs/j.json: command[1]: {1/wrld}: unknown name \"wrld\"; expected world, nodes, rank, local_rank or latest "
+	                    "({{ is a plain {)");
 	hspmd_job_destroy(j);
 	json_decref(v);
 }
@@ -409,11 +410,10 @@ static void learning_rate(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_everything),      cmocka_unit_test(defaults),
-		cmocka_unit_test(reads_a_command),       cmocka_unit_test(refuses_commands),
-		cmocka_unit_test(round_trips),           cmocka_unit_test(refuses),
-		cmocka_unit_test(fills_in_variables),    cmocka_unit_test(checks_named_files),
-		cmocka_unit_test(checks_megatron_pairs), cmocka_unit_test(learning_rate),
+		cmocka_unit_test(reads_everything),   cmocka_unit_test(defaults),           cmocka_unit_test(reads_a_command),
+		cmocka_unit_test(refuses_commands),   cmocka_unit_test(round_trips),        cmocka_unit_test(refuses),
+		cmocka_unit_test(fills_in_variables), cmocka_unit_test(checks_named_files), cmocka_unit_test(checks_megatron_pairs),
+		cmocka_unit_test(learning_rate),
 	};
 	return cmocka_run_group_tests_name("job", tests, make_folder, drop_folder);
 }
