@@ -163,7 +163,7 @@ bool advance_adopt(struct hspmd_controller *m)
 	note_event(m, "controller", "the job controller is back: %d of %d workers of generation %lld are there", g->members,
 	           (int)json_array_size(json_object_get(m->adopt, "members")), (long long)g->bound_plan->generation);
 	m->step = m->steps_reported;
-	m->told = m->steps_reported > 0;
+	m->steps_told = m->steps_reported > 0;
 	m->told_generation = g->bound_plan->generation; /* its first step is not looked for among those that agents send again */
 	if (!all) {
 		adopt_end(m);

@@ -216,7 +216,7 @@ struct hspmd_controller {
 	int failures;        /* aborted generations */
 
 	/* of a job with a command */
-	bool told;               /* its ranks have told steps */
+	bool steps_told;               /* its ranks have told steps */
 	int64_t furthest;        /* steps that were told at most: those that are made again are no progress */
 	int64_t told_generation; /* newest generation of which a step was told */
 	int64_t newest_save;     /* when the newest file of its checkpoints was written, in nanoseconds since 1970; -1: unknown */

@@ -205,7 +205,7 @@ void stop_current(struct hspmd_controller *m)
 	                       notice_s >= 0 ? json_real(notice_s) : NULL));
 	enter_phase(g, PHASE_STOPPING, m->now, m->config->timeouts.stop);
 	if (runs_command(m)) {
-		m->last_step_at = m->told ? m->last_step_at : m->now;
+		m->last_step_at = m->steps_told ? m->last_step_at : m->now;
 		m->step_deadline = INFINITY;
 		return;
 	}
@@ -243,7 +243,7 @@ void abort_current(struct hspmd_controller *m, const char *cause)
 	ask_holders(m);
 	m->step_deadline = INFINITY;
 	m->aborted_at = m->now;
-	if (runs_command(m) && !m->told)
+	if (runs_command(m) && !m->steps_told)
 		m->last_step_at = m->now;
 }
 
@@ -321,7 +321,7 @@ static void enter_training(struct hspmd_controller *m)
 	journal(m);
 	extend_step_deadline(m);
 	straggler_begin(m);
-	if (runs_command(m) && !m->told)
+	if (runs_command(m) && !m->steps_told)
 		report_change(m);
 	replay_deferred(m);
 }

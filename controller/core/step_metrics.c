@@ -128,7 +128,7 @@ static void rewind_command(struct hspmd_controller *m, const struct worker *w, c
 	if (!l || message_integer(message, "generation", -1) != l->generation || l->device[0] != w || step < 0 ||
 	    m->told_generation == l->generation)
 		return;
-	m->told = true;
+	m->steps_told = true;
 	m->told_generation = l->generation;
 	if (step >= m->steps_reported)
 		return;

@@ -125,7 +125,7 @@ static void drop_next(struct worker *w)
 	pthread_mutex_lock(&w->lock);
 	struct hspmd_generation *g = w->next;
 	w->next = NULL;
-	w->meeting = false;
+	w->preconnecting = false;
 	pthread_mutex_unlock(&w->lock);
 	hspmd_generation_destroy(g);
 }
@@ -150,21 +150,21 @@ static int start_preparation(struct worker *w, json_t *m, struct hspmd_error *er
 
 /* ---- device-to-device connections that are built while the current generation trains */
 
-static int meet(struct worker *w, json_t *m, struct hspmd_error *err)
+static int preconnect(struct worker *w, json_t *m, struct hspmd_error *err)
 {
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
 	end_preparation(w);
 	if (!w->next || w->next->number != number)
 		return hspmd_fail(err, "preconnect of generation %d, which is not prepared", number);
-	w->meeting = !hspmd_generation_preconnect(w->next, json_object_get(m, "addresses"), err);
-	if (!w->meeting)
+	w->preconnecting = !hspmd_generation_preconnect(w->next, json_object_get(m, "addresses"), err);
+	if (!w->preconnecting)
 		return -1;
 	/* A worker that trains checks after every step. */
 	double until = hspmd_now() + w->setup.timeout_s;
-	while (!w->training && w->meeting && !atomic_load(&w->next->abort) && hspmd_now() < until) {
+	while (!w->training && w->preconnecting && !atomic_load(&w->next->abort) && hspmd_now() < until) {
 		if (worker_report_preconnected(w))
 			return hspmd_fail(err, "the controller cannot be reached");
-		if (w->meeting)
+		if (w->preconnecting)
 			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 	}
 	return 0;
@@ -204,7 +204,7 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 {
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
 	end_preparation(w);
-	w->meeting = false;
+	w->preconnecting = false;
 	struct hspmd_generation *g = w->next, *old = w->active;
 	if (w->training)
 		return hspmd_fail(err, "start of generation %d while generation %d trains", number, old->number);
@@ -337,7 +337,7 @@ static int settle(struct worker *w, json_t *m)
 /* ---- messages */
 
 /* In the reading thread: handles messages that must reach a running step at once. */
-static void hear(void *context, json_t *m)
+static void receive_at_once(void *context, json_t *m)
 {
 	struct worker *w = context;
 	const char *type = json_string_value(json_object_get(m, "type"));
@@ -378,7 +378,7 @@ static int handle(struct worker *w, json_t *m)
 	if (!strcmp(type, "prepare"))
 		return start_preparation(w, m, &err) ? worker_fault(w, number, &err) : 0;
 	if (!strcmp(type, "preconnect"))
-		return meet(w, m, &err) ? worker_fault(w, number, &err) : 0;
+		return preconnect(w, m, &err) ? worker_fault(w, number, &err) : 0;
 	if (!strcmp(type, "start"))
 		return start(w, m, &err) ? worker_fault(w, number, &err) : worker_train(w);
 	if (!strcmp(type, "query"))
@@ -400,7 +400,7 @@ int hspmd_worker_main(int control)
 	int status = 0;
 	for (int i = 0; i < RECENT; i++)
 		w.recent_step[i] = -1;
-	w.inbox = hspmd_inbox_open(control, hear, &w, &err);
+	w.inbox = hspmd_inbox_open(control, receive_at_once, &w, &err);
 	if (!w.inbox) {
 		hspmd_error_log("%s", err.text);
 		return 1;

@@ -19,7 +19,7 @@ struct worker_checkpoints {
 	struct hspmd_copy_routes copies; /* the writer may still use it */
 	char *copies_location;
 	bool *declined; /* by the placement's `from`: not kept */
-	int64_t told;   /* the generation in which this was last logged */
+	int64_t logged; /* the generation in which this was last logged */
 };
 
 /* Argument of the waiter thread. */
@@ -202,9 +202,9 @@ static int check_room(struct worker *w, const char *memory, const struct hspmd_s
 		uint64_t more = placement->from_elements[i] * hspmd_dtype_bytes(HSPMD_F32);
 		c->declined[i] = hspmd_shm_dir_check_space(memory, bytes + more, &why) != 0;
 		bytes += c->declined[i] ? 0 : more;
-		if (c->declined[i] && c->told != w->active->number)
+		if (c->declined[i] && c->logged != w->active->number)
 			hspmd_warn("a copy of another worker's state is not kept: %s", why.text);
-		c->told = c->declined[i] ? w->active->number : c->told;
+		c->logged = c->declined[i] ? w->active->number : c->logged;
 	}
 	return 0;
 }

@@ -22,7 +22,7 @@ struct worker {
 	pthread_mutex_t lock; /* protects active, next and checkpoint_request, which the reading thread uses too */
 	struct hspmd_generation *active, *next;
 	pthread_t preparer;
-	bool preparing, meeting, training, quit;
+	bool preparing, preconnecting, training, quit;
 	int stopped;                /* generation for which `stopped` was last sent */
 	atomic_int stop;            /* generation that must stop after its current step */
 	int64_t step;               /* next to be run */

@@ -38,12 +38,12 @@ json_t *worker_state_report(const struct worker *w, const char *type, int genera
 int worker_report_preconnected(struct worker *w)
 {
 	struct hspmd_error err = { "" };
-	int met = w->meeting ? hspmd_generation_preconnected(w->next, &err) : 0;
-	if (!met)
+	int done = w->preconnecting ? hspmd_generation_preconnected(w->next, &err) : 0;
+	if (!done)
 		return 0;
-	w->meeting = false;
-	return met < 0 ? worker_fault(w, w->next->number, &err)
-	               : hspmd_inbox_send(w->inbox, json_pack("{ss,si}", "type", "preconnected", "generation", w->next->number));
+	w->preconnecting = false;
+	return done < 0 ? worker_fault(w, w->next->number, &err)
+	                : hspmd_inbox_send(w->inbox, json_pack("{ss,si}", "type", "preconnected", "generation", w->next->number));
 }
 
 int worker_report_stopped(struct worker *w, int generation)
