@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "common/cores.h"
 #include "controller/cli/commands.h"
@@ -93,6 +94,8 @@ int hspmd_command_worker(int argc, char **argv)
 	};
 	bool stand_in = false;
 	int opt;
+	/* The agent executes /proc/self/exe, whose name the kernel would show. */
+	prctl(PR_SET_NAME, "hspmd");
 	while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		if (opt == 'c')
 			hspmd_bind_to_cores(optarg);
