@@ -91,9 +91,9 @@ static int check_command(struct run_options *o)
 		return hspmd_usage_error("run", "%s needs a command", o->command.notice ? "--notice" : "--per-node");
 	if (o->command.argc || !o->node_range)
 		return 0;
-	if (!o->cluster)
-		return hspmd_usage_error("run", "--nodes needs --cluster or a command");
-	return hspmd_option_int("nodes", o->node_range, 1, 1 << 16, &o->nodes) ? hspmd_usage_hint("run") : 0;
+	if (hspmd_option_int("nodes", o->node_range, 1, 1 << 16, &o->nodes))
+		return hspmd_usage_hint("run");
+	return o->cluster ? 0 : hspmd_usage_error("run", "--nodes needs --cluster or a command");
 }
 
 int run_options_parse(struct run_options *o, int argc, char **argv)
