@@ -190,6 +190,9 @@ static void every_pair_of_nodes(void **state)
 	struct party party = { .cluster = cluster_of("\"c\":" TYPE, "{\"name\":\"n[0-3]\",\"devices\":[{\"type\":\"c\",\"count\":1}]}"),
 		               .model = model(),
 		               .options = &w };
+	struct hspmd_error err = { "" };
+	party.facts = hspmd_model_facts_of(party.model, SEQ_LEN, &err);
+	assert_non_null(party.facts);
 	json_t *rows = measure(&party);
 	int found[4][4] = { { 0 } }, pairs = 0;
 	for (int d = 0; d < 4; d++) {
@@ -203,6 +206,7 @@ static void every_pair_of_nodes(void **state)
 	}
 	assert_int_equal(pairs, 6);
 	json_decref(rows);
+	hspmd_model_facts_destroy(party.facts);
 	hspmd_model_destroy(party.model);
 	hspmd_cluster_destroy(party.cluster);
 }
