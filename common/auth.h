@@ -45,7 +45,8 @@ json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const c
                         struct hspmd_error *err);
 
 /* The client's whole side: receive the challenge, send hello (this adds "nonce" to it), receive the welcome. Blocks for up to timeout_s.
- * Returns 0; -1 and err; or HSPMD_AUTH_AGAIN and err if the other side had no room, or did not answer, and may take a later call. `owner`: the user that the other side must be. *welcome gets the welcome's content (new reference) unless NULL. */
+ * Returns 0; -1 and err; or HSPMD_AUTH_AGAIN and err if the other side had no room, or did not answer, and may take a later call.
+ * `owner`: the user that the other side must be. *welcome gets the welcome's content (new reference) unless NULL. */
 int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
                          struct hspmd_error *err);
 

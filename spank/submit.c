@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sbatch, salloc, srun: reads all files that the job names (with --hspmd-nodes alone there is none: the script names a command) and the site's policies, refuses a job that cannot work, and puts the options
- * into the environment: HSPMD_JOB (absolute path), HSPMD_NODES, HSPMD_POLICY, HSPMD_CHECKPOINT; HSPMD_CTLD, hspmdctld's user and address
- * ("UID@HOST:PORT"); and HSPMD_POLICIES, the trusted owner and folder of the site's policies ("UID@FOLDER"). */
+/* sbatch, salloc, srun: reads all files that the job names (with --hspmd-nodes alone there is none: the script names a command) and the
+ * site's policies, refuses a job that cannot work, and puts the options into the environment: HSPMD_JOB (absolute path), HSPMD_NODES,
+ * HSPMD_POLICY, HSPMD_CHECKPOINT; HSPMD_CTLD, hspmdctld's user and address ("UID@HOST:PORT"); and HSPMD_POLICIES, the trusted owner and
+ * folder of the site's policies ("UID@FOLDER"). */
 #include <errno.h>
 #include <limits.h>
 #include <pwd.h>

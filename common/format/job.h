@@ -81,8 +81,8 @@ int hspmd_job_megatron_base_length(const char *path);
 
 /* Check the files that the job names: `read` (hspmd_model_read) can read the model's config (returned in *model unless NULL; the caller
  * destroys it), data files exist, are complete and hold at least one sample of seq_len + 1 tokens each, seq_len is within the model's
- * positions, initial weights can be read, the shared checkpoint folder can be written. Of a job with a command: its {...} can be read, and *model is NULL.
- * For submission and for the start of a run; therefore the node-local checkpoint folder is not checked. */
+ * positions, initial weights can be read, the shared checkpoint folder can be written. Of a job with a command: its {...} can be read,
+ * and *model is NULL. For submission and for the start of a run; therefore the node-local checkpoint folder is not checked. */
 typedef struct hspmd_model *hspmd_job_read_model(const char *path, struct hspmd_error *err);
 int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, struct hspmd_model **model, struct hspmd_error *err);
 

@@ -32,7 +32,8 @@ static double due(const struct hspmd_controller *m, const struct generation *g, 
 	const struct worker *w = g->member[i];
 	if (w->process != PROC_UP)
 		return INFINITY;
-	return w->asked_at > 0 ? w->asked_at + m->config->timeouts.ping : fmax(g->since, w->heard_at) + SILENT_S;
+	/* It may have been asked for an earlier generation, which ended before the answer came. */
+	return w->asked_at > 0 ? fmax(g->since, w->asked_at) + m->config->timeouts.ping : fmax(g->since, w->heard_at) + SILENT_S;
 }
 
 double liveness_deadline(const struct hspmd_controller *m)

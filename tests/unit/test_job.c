@@ -108,7 +108,7 @@ static void reads_a_command(void **state)
 	assert_string_equal(j->command.argv[7], "");
 	assert_null(j->command.argv[8]);
 	assert_true(j->command.per_node && j->command.notice_signal == SIGUSR1 && j->command.notice_s == 90.5);
-	assert_string_equal(j->command.folder, "/work/me");
+	assert_string_equal(j->command.folder, "/home/me/work");
 	assert_true(j->elastic.min_nodes == 2 && !j->checkpoint.memory && !j->model_path && !j->train_count);
 	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read, NULL, &err), 0);
 	hspmd_job_destroy(j);

@@ -51,8 +51,9 @@ static void reads_gpt2(void **state)
 	assert_int_equal(hspmd_decoder_of(m)->ffn, 3072);
 	assert_int_equal(m->max_positions, 1024);
 	assert_true(hspmd_decoder_of(m)->norm_eps == 1e-5 && m->learnt_positions && hspmd_decoder_of(m)->init_range == 0.02);
-	assert_true(hspmd_decoder_of(m)->layer_norm && hspmd_decoder_of(m)->activation == HSPMD_GELU_TANH && hspmd_decoder_of(m)->qkv_bias && hspmd_decoder_of(m)->out_bias &&
-	            hspmd_decoder_of(m)->mlp_bias && m->tied && m->dropout);
+	assert_true(hspmd_decoder_of(m)->layer_norm && hspmd_decoder_of(m)->activation == HSPMD_GELU_TANH &&
+	            hspmd_decoder_of(m)->qkv_bias && hspmd_decoder_of(m)->out_bias && hspmd_decoder_of(m)->mlp_bias && m->tied &&
+	            m->dropout);
 	assert_int_equal(json_integer_value(json_object_get(m->config, "bos_token_id")), 50256);
 	hspmd_model_destroy(m);
 }
@@ -62,7 +63,8 @@ static void reads_the_others(void **state)
 	(void)state;
 	struct hspmd_model *m = read_model("llama");
 	assert_string_equal(m->name, "llama-7b");
-	assert_true(!hspmd_decoder_of(m)->layer_norm && !hspmd_decoder_of(m)->qkv_bias && !m->tied && !m->dropout && hspmd_decoder_of(m)->rope[0].theta == 1e4);
+	assert_true(!hspmd_decoder_of(m)->layer_norm && !hspmd_decoder_of(m)->qkv_bias && !m->tied && !m->dropout &&
+	            hspmd_decoder_of(m)->rope[0].theta == 1e4);
 	assert_int_equal(hspmd_decoder_of(m)->window, 0);
 	hspmd_model_destroy(m);
 	m = read_model("mistral");
@@ -70,7 +72,8 @@ static void reads_the_others(void **state)
 	assert_int_equal(hspmd_decoder_of(m)->kv_heads, 8);
 	hspmd_model_destroy(m);
 	m = read_model("qwen2");
-	assert_true(hspmd_decoder_of(m)->qkv_bias && !hspmd_decoder_of(m)->out_bias && m->tied && hspmd_decoder_of(m)->rope[0].theta == 1e6);
+	assert_true(hspmd_decoder_of(m)->qkv_bias && !hspmd_decoder_of(m)->out_bias && m->tied &&
+	            hspmd_decoder_of(m)->rope[0].theta == 1e6);
 	assert_int_equal(hspmd_decoder_of(m)->window, 0);
 	hspmd_model_destroy(m);
 	m = read_model("mixtral");
@@ -87,34 +90,39 @@ static void defaults_of_absent_keys(void **state)
 {
 	(void)state;
 	struct hspmd_model *m = from_text("{\"model_type\": \"llama\", " SIZES "}");
-	assert_true(hspmd_decoder_of(m)->kv_heads == 32 && m->max_positions == 2048 && hspmd_decoder_of(m)->head_dim == 2 && hspmd_decoder_of(m)->rope[0].theta == 1e4 &&
-	            hspmd_decoder_of(m)->norm_eps == 1e-6);
-	assert_true(!m->tied && !hspmd_decoder_of(m)->qkv_bias && !hspmd_decoder_of(m)->mlp_bias && hspmd_decoder_of(m)->init_range == 0.02);
+	assert_true(hspmd_decoder_of(m)->kv_heads == 32 && m->max_positions == 2048 && hspmd_decoder_of(m)->head_dim == 2 &&
+	            hspmd_decoder_of(m)->rope[0].theta == 1e4 && hspmd_decoder_of(m)->norm_eps == 1e-6);
+	assert_true(!m->tied && !hspmd_decoder_of(m)->qkv_bias && !hspmd_decoder_of(m)->mlp_bias &&
+	            hspmd_decoder_of(m)->init_range == 0.02);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"mistral\", " SIZES "}");
-	assert_true(hspmd_decoder_of(m)->kv_heads == 8 && m->max_positions == 131072 && hspmd_decoder_of(m)->window == 4096 && hspmd_decoder_of(m)->norm_eps == 1e-6);
+	assert_true(hspmd_decoder_of(m)->kv_heads == 8 && m->max_positions == 131072 && hspmd_decoder_of(m)->window == 4096 &&
+	            hspmd_decoder_of(m)->norm_eps == 1e-6);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"mistral\", \"sliding_window\": null, \"num_key_value_heads\": null, \"head_dim\": 6, " SIZES "}");
 	assert_true(hspmd_decoder_of(m)->kv_heads == 32 && hspmd_decoder_of(m)->window == 0 && hspmd_decoder_of(m)->head_dim == 6);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"qwen2\", " SIZES "}");
-	assert_true(hspmd_decoder_of(m)->kv_heads == 32 && m->max_positions == 32768 && hspmd_decoder_of(m)->qkv_bias && hspmd_decoder_of(m)->rope[0].theta == 1e4);
+	assert_true(hspmd_decoder_of(m)->kv_heads == 32 && m->max_positions == 32768 && hspmd_decoder_of(m)->qkv_bias &&
+	            hspmd_decoder_of(m)->rope[0].theta == 1e4);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"mixtral\", " SIZES "}");
-	assert_true(hspmd_decoder_of(m)->kv_heads == 8 && hspmd_decoder_of(m)->norm_eps == 1e-5 && hspmd_decoder_of(m)->rope[0].theta == 1e6 &&
-	            hspmd_decoder_of(m)->experts.count == 8 && hspmd_decoder_of(m)->experts.per_token == 2);
+	assert_true(hspmd_decoder_of(m)->kv_heads == 8 && hspmd_decoder_of(m)->norm_eps == 1e-5 &&
+	            hspmd_decoder_of(m)->rope[0].theta == 1e6 && hspmd_decoder_of(m)->experts.count == 8 &&
+	            hspmd_decoder_of(m)->experts.per_token == 2);
 	assert_true(hspmd_decoder_of(m)->experts.aux_coef == 0.001);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, \"rope_parameters\": {\"rope_type\": "
 	              "\"default\","
 	              " \"rope_theta\": 5e5}, \"attention_dropout\": 0.1, \"tie_word_embeddings\": true, " SIZES "}");
-	assert_true(hspmd_decoder_of(m)->qkv_bias && hspmd_decoder_of(m)->out_bias && hspmd_decoder_of(m)->mlp_bias && hspmd_decoder_of(m)->rope[0].theta == 5e5 && m->dropout && m->tied);
+	assert_true(hspmd_decoder_of(m)->qkv_bias && hspmd_decoder_of(m)->out_bias && hspmd_decoder_of(m)->mlp_bias &&
+	            hspmd_decoder_of(m)->rope[0].theta == 5e5 && m->dropout && m->tied);
 	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 2, \"n_layer\": 1, \"n_ctx\": 32, "
 	              "\"n_inner\": null,"
 	              " \"activation_function\": \"gelu\", \"tie_word_embeddings\": false}");
-	assert_true(hspmd_decoder_of(m)->ffn == 32 && m->max_positions == 32 && hspmd_decoder_of(m)->activation == HSPMD_GELU_ERF && !m->tied &&
-	            hspmd_decoder_of(m)->norm_eps == 1e-5 && m->dropout);
+	assert_true(hspmd_decoder_of(m)->ffn == 32 && m->max_positions == 32 && hspmd_decoder_of(m)->activation == HSPMD_GELU_ERF &&
+	            !m->tied && hspmd_decoder_of(m)->norm_eps == 1e-5 && m->dropout);
 	hspmd_model_destroy(m);
 }
 
@@ -214,8 +222,8 @@ static void reads_layers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others),
-		cmocka_unit_test(defaults_of_absent_keys), cmocka_unit_test(refuses),    cmocka_unit_test(reads_layers),
+		cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others), cmocka_unit_test(defaults_of_absent_keys),
+		cmocka_unit_test(refuses),    cmocka_unit_test(reads_layers),
 	};
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }

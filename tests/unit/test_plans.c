@@ -244,7 +244,13 @@ static void random_plans(void **unused)
 			int devices = 1 + (int)draw(8);
 			char *plan = draw_plan(&models[k], devices);
 			struct hspmd_error err = { "" };
-			if (models[k].train(models[k].config, plan, devices, STEPS, got, &err))
+			bool refused = models[k].train(models[k].config, plan, devices, STEPS, got, &err);
+			/* A ratio that leaves a device without a head is refused, rightly. */
+			if (refused && strstr(err.text, "would hold no element")) {
+				free(plan);
+				continue;
+			}
+			if (refused)
 				fail_msg("%s, HSPMD_SEED=%llu: %s\n%s", models[k].name, (unsigned long long)start, err.text, plan);
 			for (int s = 0; s < STEPS; s++) {
 				double off = fabs(got[s] - want[s]) / fabs(want[s]);
