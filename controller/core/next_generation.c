@@ -87,8 +87,10 @@ static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
 static bool begin(struct hspmd_controller *m)
 {
 	struct hspmd_error err = { "" };
-	if (!m->change.wanted || m->now < m->change.not_before || m->now < m->slurm_confirm_until || m->current.phase == PHASE_STARTING ||
-	    !enough_nodes(m))
+	if (!m->change.wanted || m->now < m->change.not_before || m->now < m->slurm_confirm_until || m->current.phase == PHASE_STARTING)
+		return false;
+	/* Workers of an earlier incarnation hold state that is not known before they are taken over. */
+	if ((m->adopt && !m->current.bound_plan) || !enough_nodes(m))
 		return false;
 	json_t *cluster = usable_cluster(m, &err);
 	if (!cluster) {
