@@ -2,8 +2,8 @@
 /* hspmd's interface to Slurm: libslurm, and the commands srun, salloc and sbatch, behind plain data. No other component includes Slurm's
  * headers (except the plugin) or starts its commands.
  *
- * Calls are blocking RPCs to slurmctld: call them from a worker thread, seldom, from one thread at a time. In a build without Slurm every
- * call fails with an error that says so. */
+ * Calls are blocking RPCs to slurmctld: call them from a worker thread, seldom, from one thread at a time. On a machine without Slurm, or
+ * without hspmd's module for its version (module.h), every call fails with an error that says so. */
 #ifndef HSPMD_CONTROLLER_SLURM_JOB_H
 #define HSPMD_CONTROLLER_SLURM_JOB_H
 
@@ -84,7 +84,9 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
  * default one. Returns 0, or -1 and err. */
 int hspmd_slurm_munge_socket(char **socket, bool *munge, struct hspmd_error *err);
 
-/* Returns the seconds between two polls of the queue by one job: 5, or 15 if slurmctld limits the rate of RPCs (rl_enable). */
+/* Returns the seconds between two polls of the queue by one job: HSPMD_SLURM_POLL_S, or three times as many if slurmctld limits the rate of
+ * RPCs (rl_enable). */
+#define HSPMD_SLURM_POLL_S 5
 double hspmd_slurm_poll_interval(void);
 
 #endif

@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Member jobs, by which an elastic job grows if its own allocation cannot. Links libslurm (GPL-2.0-or-later with OpenSSL exception). */
-#include <errno.h>
-#include <signal.h>
+/* Member jobs, by which an elastic job grows if its own allocation cannot. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <slurm/slurm.h>
-#include <slurm/slurm_errno.h>
 
 #include "common/alloc.h"
 #include "common/hostlist.h"
 #include "controller/slurm/job.h"
 #include "controller/slurm/command.h"
-#include "controller/slurm/libslurm_internal.h"
 
 #define SUBMIT_S 30.0 /* timeout of sbatch */
 
@@ -99,13 +93,4 @@ uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char
 	free(wrap);
 	free(nodes);
 	return id;
-}
-
-int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err)
-{
-	if (hspmd_slurm_init(err))
-		return -1;
-	if (slurm_kill_job(id, SIGKILL, 0) && errno != ESLURM_ALREADY_DONE && errno != ESLURM_INVALID_JOB_ID)
-		return hspmd_fail(err, "job %u cannot be cancelled: slurmctld says: %s", id, slurm_strerror(errno));
-	return 0;
 }
