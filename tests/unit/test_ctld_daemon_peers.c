@@ -107,6 +107,8 @@ static struct hspmd_slurm_view *whole_view(bool waits)
 	return v;
 }
 
+static bool dry_run; /* of the next daemon */
+
 static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err)
 {
 	struct world *w = context;
@@ -140,6 +142,7 @@ static void run(struct daemon *d, int out)
 		                  .poll_max_s = 75,
 		                  .poll = fake_poll,
 		                  .poll_context = d->world,
+		                  .dry_run = dry_run,
 		                  .state_folder = d->folder };
 	struct hspmd_error err = { "" };
 	dup2(out, 2);
@@ -322,6 +325,36 @@ static void test_one_that_thinks_and_one_that_declines(void **state)
 	assert_null(asked(d, 0, 3));
 	assert_null(asked(d, 1, 1));
 	assert_int_equal(count_said(d, ": shrink: "), asks);
+}
+
+static int start_dry(void **state)
+{
+	dry_run = true;
+	int rc = start(state);
+	dry_run = false;
+	return rc;
+}
+
+/* A dry run says once whom it would ask, and why, and asks nobody; and says something again only when it changes its mind. */
+static void test_a_dry_run_asks_nobody(void **state)
+{
+	struct daemon *d = *state;
+	call(d, 0, 100);
+	call(d, 1, 1000);
+	d->world->waits = true;
+	put(d, "job_state", "");
+	wait_said(d, "job 7: would_shrink: shrink by 2: ");
+	for (int i = 0; i < 3; i++) {
+		int decided = d->world->polls;
+		state_of(d, 1, 1000 + 100 * i);
+		put(d, "job_state", "more");
+		for (double until = hspmd_now() + PATIENCE_S; d->world->polls == decided && hspmd_now() < until;)
+			turn(d, 20);
+		assert_null(asked(d, 0, 0.3));
+		assert_null(asked(d, 1, 0.3));
+	}
+	assert_int_equal(count_said(d, "would_"), 1);
+	assert_int_equal(count_said(d, ": shrink: "), 0);
 }
 
 /* Polls that take long, as when libslurm waits because slurmctld limits its rate (rl_enable): however much changes meanwhile, no poll
@@ -612,6 +645,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_the_names_on_the_wire_stay, start, stop),
 		cmocka_unit_test_setup_teardown(test_a_job_that_slurm_does_not_know_is_disconnected, start, stop),
 		cmocka_unit_test_setup_teardown(test_one_that_thinks_and_one_that_declines, start, stop),
+		cmocka_unit_test_setup_teardown(test_a_dry_run_asks_nobody, start_dry, stop),
 		cmocka_unit_test_setup_teardown(test_a_slow_slurmctld_is_left_in_peace, start, stop),
 		cmocka_unit_test_setup_teardown(test_no_request_on_an_old_view, start, stop),
 		cmocka_unit_test_setup_teardown(test_the_ill_meaning_change_nothing_and_fill_no_log, start, stop),
