@@ -57,11 +57,19 @@ int hspmd_slurm_job_shrink(uint32_t id, char *const *keep, int count, struct hsp
  * allow it (SchedulerParameters=permit_job_expansion), the job holds GRES, or no nodes are idle. */
 int hspmd_slurm_job_grow(const struct hspmd_slurm_job *job, int count, double wait_s, struct hspmd_error *err);
 
+/* How the site wants member jobs to differ from their job; strings are borrowed. */
+struct hspmd_slurm_member_terms {
+	const char *qos, *partition; /* NULL or "": the job's */
+	double time_min_s;           /* Slurm may shorten the time limit to this, to fit a member between other jobs; 0: no */
+};
+
 /* Submits a member job of `job`: one node like those that the job has, for as long as the job has left, with `command` (NULL-terminated) as
  * its only step. It is named hspmd_slurm_member_name(), is not requeued, writes to the file `log` (sbatch's patterns), and excludes the
- * nodes `without`. Returns its id, or 0 and err. */
-uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without,
-                                   int without_count, struct hspmd_error *err);
+ * nodes `without`. In another partition nodes may have other devices: there a member requests as many, of any type, and neither the
+ * job's features nor its reservation. `terms` may be NULL. Returns its id, or 0 and err. */
+uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const struct hspmd_slurm_member_terms *terms,
+                                   const char *const *command, const char *log, char *const *without, int without_count,
+                                   struct hspmd_error *err);
 void hspmd_slurm_member_name(uint32_t job, char name[static 32]);
 /* Requeues a running batch job, which ends at once. Returns 0, or -1 and err. */
 int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err);

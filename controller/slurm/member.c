@@ -67,8 +67,9 @@ static uint32_t submitted(const char *text)
 	return 0;
 }
 
-uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without,
-                                   int without_count, struct hspmd_error *err)
+uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const struct hspmd_slurm_member_terms *terms,
+                                   const char *const *command, const char *log, char *const *without, int without_count,
+                                   struct hspmd_error *err)
 {
 	char name[32], said[4096] = "";
 	struct hspmd_slurm_argv w = { 0 };
@@ -83,7 +84,7 @@ uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char
 	hspmd_slurm_argv_add(&w, "--open-mode=append");
 	hspmd_slurm_argv_add(&w, "--no-requeue"); /* a preempted member is lost; only the controller decides whether the job grows again */
 	hspmd_slurm_argv_add(&w, "--wrap=%s", wrap ? wrap : "");
-	hspmd_slurm_same_resources(&w, job, 1);
+	hspmd_slurm_same_resources(&w, job, 1, terms);
 	if (nodes)
 		hspmd_slurm_argv_add(&w, "--exclude=%s", nodes);
 	int status = hspmd_slurm_run_command(&w, SUBMIT_S, said, sizeof said, err);
