@@ -250,6 +250,9 @@ static void test_revived(void **state)
 	const char *one = getenv("HSPMD_SEED");
 	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 12;
 	uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000), last = first + count - 1;
+	/* A worker that only sends state is lost after the start for which it sends has failed. */
+	if (!one)
+		revived(805, 805, false);
 	revived(first, last, false);
 	revived(first, last, true);
 }
