@@ -510,6 +510,8 @@ int main(void)
 		cmocka_unit_test(test_stopped_itself),
 		cmocka_unit_test(test_stragglers),
 		cmocka_unit_test(test_left_out),
+	/* Workers that have held the state in silence are asked for a checkpoint. */
+	under_chaos(901, 25, true, false);
 		cmocka_unit_test(test_shrunk_by_count),
 		cmocka_unit_test(test_chaos),
 		cmocka_unit_test(test_chaos_restarts),
