@@ -52,6 +52,7 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e)
 	json_t *names = json_object_get(e->value, "nodes"), *v, *end = json_object_get(e->value, "end_in_s");
 	size_t i;
 	m->slurm_confirm_until = 0;
+	m->allocated = true;
 	members_update(m, e->value);
 	for (i = 0; i < m->nodes; i++)
 		if (m->node[i]->held && !name_listed(names, m->node[i]->name))

@@ -126,6 +126,7 @@ void world_tell_allocation(struct world *w)
 	json_t *value =
 	        json_pack("{s:o, s:s, s:n, s:o, s:O}", "nodes", nodes, "state", "running", "end_in_s", "members", members, "over", w->over);
 	w->poll = false;
+	w->polled = true;
 	world_feed(w, (struct run_event){ .kind = EVENT_ALLOCATION, .value = value });
 	json_decref(value);
 }
