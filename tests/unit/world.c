@@ -6,8 +6,8 @@
  *   - steps are reported in order, with the loss of the undisturbed job, each after the previous one or after a resize line that has the
  *     number of lost steps;
  *   - after each event the next deadline is in the future;
- *   - replies are sent once, a change of the allocation is reported once, and events are numbered consecutively, also across the
- *     controller's incarnations;
+ *   - replies are sent once, a change of the allocation is reported once, before the first step after it, and events are numbered
+ *     consecutively, also across the controller's incarnations;
  *   - no checkpoint is requested of a worker that does not answer, unless it hangs, which is found sooner than the wait for the checkpoint
  *     ends;
  *   - no two processes have one serial number, and no two incarnations of the controller request a checkpoint of one name. */
@@ -121,6 +121,11 @@ static void check_line(struct world *w, const json_t *line)
 		fail_msg("line of step %lld where %lld was expected", (long long)world_integer(line, "step"), (long long)w->next_line);
 	if (json_number_value(json_object_get(line, "loss")) != world_loss(w->next_line))
 		fail_msg("wrong loss at step %lld", (long long)w->next_line);
+	int64_t generation = world_integer(line, "generation");
+	if (generation < w->told_generation || (generation > w->told_generation && w->told_generation && generation != w->resize_reported))
+		fail_msg("step %lld is generation %lld's, after generation %lld and the resize line of %lld", (long long)w->next_line,
+		         (long long)generation, (long long)w->told_generation, (long long)w->resize_reported);
+	w->told_generation = generation;
 	w->next_line++;
 	w->nodes = (int)world_integer(line, "nodes");
 }
