@@ -483,6 +483,11 @@ void world_poll(struct world *w)
 	w->poll = true;
 }
 
+void world_set_version(struct world *w, int node, const char *version)
+{
+	w->version[node] = version;
+}
+
 void world_refuse(struct world *w, int node, int times)
 {
 	w->refusals[node] = times;
