@@ -226,10 +226,29 @@ int hspmd_graph_grad_of(const struct hspmd_graph *g, int tensor)
 	return tensor >= 0 ? g->tensors[tensor].grad : -1;
 }
 
+/* Number of forward operators that read a tensor. */
+static int uses_of(const struct hspmd_graph *g, int tensor)
+{
+	int uses = 0;
+	for (size_t i = 0; i < g->op_count && !g->ops[i].backward; i++)
+		for (int k = 0; k < g->ops[i].input_count; k++)
+			uses += g->ops[i].in[k] == tensor;
+	return uses;
+}
+
+/* Adds a gradient to a parameter's accumulator. Contributions of several operators must be laid out alike: as the parameter. */
+static int add_to_parameter(struct hspmd_graph *g, int grad, int wrt, int layer)
+{
+	struct hspmd_op_attr attr = { .kind = uses_of(g, wrt) > 1 };
+	return hspmd_graph_append_grad(g, HSPMD_OP_ACCUMULATE, &attr, layer, (int[]){ grad, wrt }, 2, &wrt, 1);
+}
+
 int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer)
 {
 	if (g->failed || wrt < 0 || g->tensors[wrt].role == HSPMD_TENSOR_INPUT)
 		return g->failed ? -1 : 0;
+	if (g->tensors[wrt].role == HSPMD_TENSOR_PARAMETER)
+		return add_to_parameter(g, grad, wrt, layer);
 	if (g->tensors[wrt].grad < 0) {
 		g->tensors[wrt].grad = grad;
 		return 0;
@@ -241,13 +260,15 @@ int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer)
 	return 0;
 }
 
-/* The tensor that output o of a gradient operator writes: the parameter's accumulator, or a new one. -1: not wanted; -2: failed. */
-static int grad_target(struct hspmd_graph *g, int wrt, int o, const char *op_name)
+/* The tensor that output o of a gradient operator writes: the parameter's accumulator if the operator can add to it, or a new one. -1: not
+ * wanted; -2: failed. */
+static int grad_target(struct hspmd_graph *g, enum hspmd_opcode opcode, int wrt, int o)
 {
+	const char *op_name = hspmd_opcode_names[opcode];
 	if (wrt < 0 || g->tensors[wrt].role == HSPMD_TENSOR_INPUT)
 		return -1;
 	const struct hspmd_tensor *of = &g->tensors[wrt];
-	if (of->role == HSPMD_TENSOR_PARAMETER) {
+	if (of->role == HSPMD_TENSOR_PARAMETER && g->types[opcode]->accumulates >> o & 1) {
 		if (of->grad >= 0)
 			return of->grad;
 		int t = add_tensor(g, hspmd_asprintf("%s.grad", of->name), HSPMD_TENSOR_PARAMETER_GRADIENT, hspmd_dtype_master(of->dtype),
@@ -267,11 +288,10 @@ int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, con
 	struct hspmd_op *op = new_op(g, opcode, attr, layer, inputs, input_count, &view);
 	if (!op)
 		return -1;
-	const char *name = hspmd_opcode_names[opcode];
 	int wanted = 0;
 	op->output_count = wrt_count;
 	for (int o = 0; o < wrt_count; o++) {
-		op->out[o] = grad_target(g, wrt[o], o, name);
+		op->out[o] = grad_target(g, opcode, wrt[o], o);
 		if (op->out[o] < -1)
 			return -1;
 		wanted += op->out[o] >= 0;
@@ -285,7 +305,7 @@ int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, con
 			continue;
 		if (g->tensors[t].producer < 0)
 			g->tensors[t].producer = (int)number;
-		if (g->tensors[wrt[o]].role != HSPMD_TENSOR_PARAMETER && hspmd_graph_pass_grad(g, t, wrt[o], layer))
+		if (g->tensors[t].role != HSPMD_TENSOR_PARAMETER_GRADIENT && hspmd_graph_pass_grad(g, t, wrt[o], layer))
 			return -1;
 	}
 	return 0;

@@ -85,8 +85,8 @@ int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const st
 /* For the backward rules of operators. */
 int hspmd_graph_grad_of(const struct hspmd_graph *g, int tensor); /* gradient so far, -1: none yet */
 /* Like hspmd_graph_append, but output i becomes (a contribution to) the gradient of tensor wrt[i]; wrt[i] -1: that output is not wanted.
- * Gradients of parameters accumulate in place; an ADD sums further contributions to an activation's gradient. Outputs have the shapes of
- * wrt[i]. */
+ * Gradients of parameters accumulate in place, by the operator itself or by an ACCUMULATE; an ADD sums further contributions to an
+ * activation's gradient. Outputs have the shapes of wrt[i]. */
 int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
                             int input_count, const int *wrt, int wrt_count);
 /* `grad` (a tensor of wrt's shape) is, unchanged, (a contribution to) the gradient of wrt: for operators that pass a gradient through. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Causal attention (opcode.h). Split by heads, it needs no data of other devices; split along the sequence (context parallel), every device
+/* Causal attention. Split by heads, it needs no data of other devices; split along the sequence (context parallel), every device
  * needs all keys and values, and its gradients of them are partial. Heads are counted in kv heads, so that queries stay with the keys they
  * read. */
 #include <inttypes.h>
@@ -190,13 +190,13 @@ static void cost_sinks_grad(const struct hspmd_op_view *v, double *flops, double
 	hspmd_op_cost_per_element(v, 2, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_attention, hspmd_op_attention_grad, hspmd_op_attention_sinks_grad;
 const struct hspmd_op_type hspmd_op_attention_sinks_grad = {
 	.min_inputs = 4,
 	.max_inputs = 4,
 	.output_count = 1,
 	.rule = rule_sinks_grad,
 	.cost = cost_sinks_grad,
+	.accumulates = 1,
 };
 const struct hspmd_op_type hspmd_op_attention = {
 	.min_inputs = 1,

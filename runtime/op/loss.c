@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax cross-entropy over a vocabulary that may be split (opcode.h): statistics per shard, which are small and therefore gathered, then
+/* Softmax cross-entropy over a vocabulary that may be split: statistics per shard, which are small and therefore gathered, then
  * the loss; the gradient again per shard. */
 #include <inttypes.h>
 
@@ -76,7 +76,6 @@ static void loss_cost(const struct hspmd_op_view *v, double *flops, double *byte
 	hspmd_op_cost_per_element(v, 20, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_vocab_stats, hspmd_op_loss, hspmd_op_loss_grad;
 const struct hspmd_op_type hspmd_op_vocab_stats = {
 	.min_inputs = 2,
 	.max_inputs = 2,
@@ -94,6 +93,7 @@ const struct hspmd_op_type hspmd_op_loss = {
 	.backward = loss_backward,
 	.loss_output = 1,
 	.cost = loss_cost,
+	.accumulates = 1,
 };
 const struct hspmd_op_type hspmd_op_loss_grad = {
 	.min_inputs = 3,

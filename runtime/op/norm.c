@@ -105,7 +105,6 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 	hspmd_op_cost_per_element(v, 14, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_layernorm, hspmd_op_layernorm_grad, hspmd_op_rmsnorm, hspmd_op_rmsnorm_grad;
 const struct hspmd_op_type hspmd_op_layernorm = {
 	.min_inputs = 2,
 	.max_inputs = 3,
@@ -122,6 +121,7 @@ const struct hspmd_op_type hspmd_op_layernorm_grad = {
 	.output_count = 3,
 	.rule = rule_grad,
 	.cost = cost_grad,
+	.accumulates = 1 << 1 | 1 << 2,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm = {
 	.min_inputs = 2,
@@ -139,4 +139,5 @@ const struct hspmd_op_type hspmd_op_rmsnorm_grad = {
 	.output_count = 2,
 	.rule = rule_grad,
 	.cost = cost_grad,
+	.accumulates = 1 << 1,
 };

@@ -7,6 +7,9 @@
 
 #include "runtime/op/op.h"
 
+#define OP(opcode, name) extern const struct hspmd_op_type hspmd_op_##name;
+#include "runtime/tensor/opcode_list.h"
+
 /* Size of the last dimension. */
 static inline int64_t hspmd_op_last_dim(const struct hspmd_shape *s)
 {

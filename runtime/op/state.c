@@ -33,7 +33,6 @@ static void fill_cost(const struct hspmd_op_view *v, double *flops, double *byte
 	*bytes = hspmd_op_bytes(v);
 }
 
-extern const struct hspmd_op_type hspmd_op_sum_squares, hspmd_op_adamw, hspmd_op_normal, hspmd_op_fill, hspmd_op_cast;
 const struct hspmd_op_type hspmd_op_sum_squares = {
 	.min_inputs = 1,
 	.max_inputs = 1,

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of tests/unit/op_case.c in PyTorch, differentiated by its autograd."""
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -246,7 +248,8 @@ SHAPES = {
     "loss": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
     "loss in 2 parts": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
 }
-WHOLE = ("tokens", "targets", "segments", "noise")
+WHOLE = ("tokens", "targets", "segments", "noise", "index")
+NO_GRADIENT = WHOLE + ("mask", "weights")
 
 
 def whole(case, name, shape):
@@ -254,17 +257,23 @@ def whole(case, name, shape):
     if name == "segments":
         at = torch.arange(shape[1])
         return ((at > shape[1] // 3).long() + (at > shape[1] // 2).long()).expand(shape)
-    numbers = formula.bits(f"{case}/{name}", shape[0] * shape[1])
+    numbers = formula.bits(f"{case}/{name}", math.prod(shape))
     if name == "targets":
         numbers = [-1 if n // 256 % 7 == 0 else n % VOCAB for n in numbers]
     return torch.tensor([n % VOCAB if n >= 0 else -1 for n in numbers]).view(shape)
+
+
+def real(case, name, shape):
+    """Tensors "positive..." are far from 0, as in op_case_value."""
+    value = formula.values(f"{case}/{name}", shape)
+    return value.abs() + 0.5 if name.startswith("positive") else value
 
 
 def operator(case):
     """One case in F64: the result, the loss beside it, and the gradient of everything that has one."""
     inputs = {}
     for name, shape in SHAPES[case].items():
-        inputs[name] = whole(case, name, shape) if name in WHOLE else formula.values(f"{case}/{name}", shape).requires_grad_()
+        inputs[name] = whole(case, name, shape) if name in WHOLE else real(case, name, shape).requires_grad_(name not in NO_GRADIENT)
     result, loss = CASES[case](inputs)
     found = {"inputs": {name: list(shape) for name, shape in SHAPES[case].items()}}
     total = loss
@@ -274,7 +283,7 @@ def operator(case):
     if torch.is_tensor(loss):
         found["loss"] = loss.item()
     total.backward()
-    found["gradients"] = {name: formula.digest(name, x.grad) for name, x in inputs.items() if name not in WHOLE}
+    found["gradients"] = {name: formula.digest(name, x.grad) for name, x in inputs.items() if name not in NO_GRADIENT}
     return found
 
 

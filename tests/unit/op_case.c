@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include "runtime/device/cpu/cpu.h"
 #include "runtime/device/random.h"
@@ -383,7 +384,7 @@ static int build_loss_parts(struct hspmd_graph *g, enum hspmd_dtype type)
 	return loss_in_parts(g, type, 2);
 }
 
-const struct op_case op_cases[] = {
+static const struct op_case op_cases[] = {
 	{ "embed", build_embed, false },
 	{ "position", build_position, false },
 	/* rows of whole vectors and a part of one */
@@ -430,13 +431,60 @@ const struct op_case op_cases[] = {
 	{ "loss", build_loss, false },
 	{ "loss in 2 parts", build_loss_parts, false },
 };
-const size_t op_case_count = sizeof op_cases / sizeof *op_cases;
+
+/* Example `number`, counted over all operators. NULL: there are fewer. */
+static const struct hspmd_op_example *example_at(size_t number)
+{
+	for (int o = 0; o < HSPMD_OP_COUNT; o++)
+		for (const struct hspmd_op_example *e = hspmd_op_types[o]->examples; e && e->name; e++)
+			if (number-- == 0)
+				return e;
+	return NULL;
+}
+
+size_t op_case_count(void)
+{
+	size_t examples = 0;
+	while (example_at(examples))
+		examples++;
+	return sizeof op_cases / sizeof *op_cases + examples;
+}
+
+const struct op_case *op_case_at(size_t number)
+{
+	static struct op_case of_example;
+	if (number < sizeof op_cases / sizeof *op_cases)
+		return &op_cases[number];
+	const struct hspmd_op_example *e = example_at(number - sizeof op_cases / sizeof *op_cases);
+	assert_non_null(e);
+	of_example = (struct op_case){ .name = e->name, .example = e };
+	return &of_example;
+}
+
+static int build_example(struct hspmd_graph *g, enum hspmd_dtype type, const struct hspmd_op_example *e)
+{
+	enum hspmd_opcode opcode = 0;
+	int in[HSPMD_OP_MAX_IO], count = 0;
+	for (int o = 0; o < HSPMD_OP_COUNT; o++)
+		for (const struct hspmd_op_example *x = hspmd_op_types[o]->examples; x && x->name; x++)
+			if (x == e)
+				opcode = (enum hspmd_opcode)o;
+	for (int i = 0; i < HSPMD_OP_MAX_IO; i++) {
+		const char *name = e->in[i].name;
+		in[i] = !name                                    ? -1
+		        : e->in[i].kind == HSPMD_EXAMPLE_INTEGER ? hspmd_graph_input(g, name, HSPMD_I32, e->in[i].shape, 0)
+		        : e->in[i].kind == HSPMD_EXAMPLE_GIVEN   ? hspmd_graph_input(g, name, type, e->in[i].shape, 0)
+		                                                 : op_case_parameter(g, type, name, e->in[i].shape);
+		count = name ? i + 1 : count;
+	}
+	return op_case_append(g, opcode, &e->attr, in, count, NULL);
+}
 
 struct hspmd_graph *op_case_graph(const struct op_case *c, enum hspmd_dtype type)
 {
 	struct hspmd_graph *g = hspmd_graph_create(hspmd_op_types);
 	assert_non_null(g);
-	int result = c->build(g, type);
+	int result = c->example ? build_example(g, type, c->example) : c->build(g, type);
 	if (g->tensors[result].role != HSPMD_TENSOR_LOSS) {
 		int seed = hspmd_graph_input(g, "seed", type, g->tensors[result].shape, 0);
 		assert_true(seed >= 0);
@@ -508,6 +556,11 @@ static int32_t integer_of(const struct hspmd_tensor *t, unsigned seed, int64_t i
 	return !strcmp(t->name, "targets") && w[1] % 7 == 0 ? -1 : token;
 }
 
+double op_case_value(const char *tensor, double value)
+{
+	return strncmp(tensor, "positive", 8) ? value : fabs(value) + 0.5;
+}
+
 void op_values_fill(struct op_values *v, unsigned seed)
 {
 	for (size_t t = 0; t < v->g->tensor_count; t++) {
@@ -516,8 +569,9 @@ void op_values_fill(struct op_values *v, unsigned seed)
 			continue;
 		for (int64_t i = 0; i < elements(v->g, (int)t); i++)
 			op_value_set(v->data[t], tensor->dtype, i,
-			             tensor->dtype == HSPMD_I32 ? integer_of(tensor, seed, i)
-			                                        : (double)(float)hspmd_random_normal(seed, 2 + t, (uint64_t)i));
+			             tensor->dtype == HSPMD_I32
+			                     ? integer_of(tensor, seed, i)
+			                     : op_case_value(tensor->name, (double)(float)hspmd_random_normal(seed, 2 + t, (uint64_t)i)));
 	}
 }
 
