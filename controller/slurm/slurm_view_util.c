@@ -45,6 +45,7 @@ void hspmd_slurm_view_destroy(struct hspmd_slurm_view *v)
 	}
 	free(v->nodes);
 	free(v->partitions);
+	hspmd_slurm_qos_clear(&v->qos);
 	free(v);
 }
 
