@@ -231,6 +231,13 @@ void on_resized(struct hspmd_controller *m, const struct run_event *e)
 		}
 		return;
 	}
+	/* Nobody waits for it any more, but the nodes that were to leave have no agent now. */
+	emit(m, ACTION_POLL_SLURM, NULL, NULL, 0);
+	if (!e->text)
+		return;
+	note_event(m, "resize_failed", "a resize that nobody waits for any more has failed: %s", e->text);
+	if (!resize_under_way(m))
+		unmark_leaving(m);
 }
 
 void requests_tick(struct hspmd_controller *m)
@@ -246,8 +253,10 @@ void requests_tick(struct hspmd_controller *m)
 		request_answer(m, r, false,
 		               r->kind == REQUEST_CHECKPOINT ? "the checkpoint was not complete in time"
 		                                             : "the resize was not done in time");
-		if (r->kind == REQUEST_SHRINK && !r->ticket)
+		if (r->kind == REQUEST_SHRINK && !r->ticket) {
 			unmark_leaving(m);
+			request_replan(m, "grow"); /* the plan that was being made lacks these nodes */
+		}
 		request_drop(m, r);
 	}
 }
