@@ -301,6 +301,26 @@ static void test_resized_too_early(void **state)
 	}
 }
 
+/* A shrink is done when its nodes have left, also if others have joined meanwhile. */
+static void test_shrink_while_others_join(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 10; seed++) {
+		struct world *w = world_create(
+		        &(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 2, .steps = 100000 });
+		world_run_until(w, 10);
+		world_ask(w, "shrink", 1);
+		world_hold(w, 2, true);
+		world_hold(w, 3, true);
+		double began = world_now(w);
+		while (!world_replies(w, true) && !world_replies(w, false))
+			world_go_on(w);
+		assert_int_equal(world_replies(w, true), 1);
+		assert_true(world_now(w) - began < 100);
+		world_destroy(w);
+	}
+}
+
 /* Slurm refuses to take nodes back, before or after the user has given up: the job uses them again. */
 static void test_shrink_refused(void **state)
 {
@@ -557,6 +577,8 @@ static void test_chaos(void **state)
 	under_chaos(901, 25, true, false);
 	/* A shrink is given up while the plan for fewer nodes is made ready. */
 	under_chaos(329, 25, true, false);
+	/* A node that was given back comes again at once, and others join, while the shrink waits for Slurm's report. */
+	under_chaos(2597, 25, true, false);
 	/* A further plan is being made before the first step of the last one is reported. */
 	under_chaos(2225, 25, true, false);
 	const int first = 1 + (int)draw_first((unsigned)runs, 3000);
@@ -606,6 +628,7 @@ int main(void)
 		cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_lost_without_controller),
 		cmocka_unit_test(test_resized_too_early),
+		cmocka_unit_test(test_shrink_while_others_join),
 		cmocka_unit_test(test_shrink_refused),
 		cmocka_unit_test(test_hung),
 		cmocka_unit_test(test_stopped_itself),

@@ -559,13 +559,9 @@ void world_heal(struct world *w)
 
 bool world_prolong(struct world *w, int more)
 {
-	int64_t furthest = w->next_line;
-	for (int n = 0; n < NODES; n++)
-		for (int d = 0; d < DEVICES; d++)
-			furthest = w->sim[n][d].step > furthest ? w->sim[n][d].step : furthest;
-	if (w->ended || furthest + 10 > w->o.steps)
+	if (w->ended || w->furthest + 10 > w->o.steps)
 		return false;
-	w->job.steps = w->o.steps = (int)furthest + more;
+	w->job.steps = w->o.steps = (int)w->furthest + more;
 	return true;
 }
 

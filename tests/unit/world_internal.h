@@ -65,6 +65,7 @@ struct world {
 	double slow[NODES], told_slow[NODES];
 	json_t *over;      /* member jobs that have ended: id -> how */
 	int works;         /* parts of steps */
+	int64_t furthest;  /* steps that were made at most */
 	bool poll, polled; /* polled: since the controller was last started */
 	/* The controller's incarnation: what it leaves to the next one, and when it is killed. */
 	json_t *journal, *events;

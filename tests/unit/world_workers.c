@@ -480,6 +480,7 @@ bool world_work(struct world *w)
 				save &= member[i]->votes_save;
 			}
 			one->applied = one->step++;
+			w->furthest = one->step > w->furthest ? one->step : w->furthest;
 			one->ready = -1;
 			double busy = 0.01 * w->slow[one->node];
 			if (one == member[0])
