@@ -34,12 +34,12 @@ void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s)
 	free(s->state_folder);
 	free(s->user);
 	free(s->munge_socket);
-	*s = (struct hspmd_slurm_view_settings){ NULL, NULL, NULL };
+	*s = (struct hspmd_slurm_view_settings){ NULL };
 }
 
 int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_error *err)
 {
-	*s = (struct hspmd_slurm_view_settings){ NULL, NULL, NULL };
+	*s = (struct hspmd_slurm_view_settings){ NULL };
 	slurm_conf_t *conf = hspmd_slurm_load_conf(err);
 	if (!conf)
 		return -1;
@@ -47,6 +47,7 @@ int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_
 	s->state_folder = copy(conf->state_save_location);
 	s->user = copy(conf->slurm_user_name);
 	s->munge_socket = hspmd_slurm_socket_of(conf->authinfo);
+	s->private_jobs = conf->private_data & PRIVATE_DATA_JOBS;
 	slurm_free_ctl_conf(conf);
 	if (s->state_folder && s->user)
 		return 0;
