@@ -34,7 +34,7 @@ static struct hspmd_slurm_qos_table qos;
 
 int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_error *err)
 {
-	*s = (struct hspmd_slurm_view_settings){ NULL, NULL, NULL };
+	*s = (struct hspmd_slurm_view_settings){ NULL };
 	slurm_conf_t *conf = hspmd_slurm_load_conf(err);
 	if (!conf)
 		return -1;
@@ -43,6 +43,7 @@ int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_
 	s->state_folder = copy(conf->state_save_location);
 	s->user = copy(conf->slurm_user_name);
 	s->munge_socket = hspmd_slurm_socket_of(conf->authinfo);
+	s->private_jobs = conf->private_data & PRIVATE_DATA_JOBS;
 	slurm_free_ctl_conf(conf);
 	if (s->state_folder && s->user)
 		return 0;

@@ -72,6 +72,7 @@ struct hspmd_slurm_view_settings {
 	char *state_folder; /* slurmctld's StateSaveLocation: files in it change when the queue does */
 	char *user;         /* SlurmUser */
 	char *munge_socket; /* of AuthInfo; NULL: the default one */
+	bool private_jobs;  /* PrivateData has "jobs" */
 };
 
 /* Reads the settings by one RPC. Returns 0, or -1 and err; the settings are then empty. */

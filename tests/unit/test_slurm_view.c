@@ -104,11 +104,13 @@ static void partitions_and_preemption(void **state)
 	fake_slurm.conf = (slurm_conf_t){ .preempt_mode = PREEMPT_MODE_CANCEL,
 		                          .state_save_location = "/state",
 		                          .slurm_user_name = "slurm",
+		                          .private_data = PRIVATE_DATA_JOBS | PRIVATE_DATA_USAGE,
 		                          .authinfo = "ttl=60,socket=/run/m.socket,x=y" };
 	assert_int_equal(hspmd_slurm_view_settings(&s, &err), 0);
 	assert_string_equal(s.state_folder, "/state");
 	assert_string_equal(s.user, "slurm");
 	assert_string_equal(s.munge_socket, "/run/m.socket");
+	assert_true(s.private_jobs);
 	hspmd_slurm_view_settings_clear(&s);
 	struct hspmd_slurm_view *v = view_of(NULL, 0);
 	assert_int_equal(v->partition_count, 3);
@@ -126,6 +128,7 @@ static void partitions_and_preemption(void **state)
 	fake_slurm.conf = (slurm_conf_t){ .preempt_mode = PREEMPT_MODE_OFF, .state_save_location = "/state", .slurm_user_name = "slurm" };
 	assert_int_equal(hspmd_slurm_view_settings(&s, &err), 0);
 	assert_null(s.munge_socket);
+	assert_false(s.private_jobs);
 	hspmd_slurm_view_settings_clear(&s);
 	slurm_conf_t conf = fake_slurm.conf;
 	v = view_of(NULL, 0);
