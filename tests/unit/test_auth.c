@@ -105,7 +105,8 @@ static void test_cookie(void **state)
 struct server {
 	int fd;
 	const char *cookie;
-	int mode; /* 0 right, 1 refuses, 2 wrong cookie, 3 silent, 4 closes, 5 right, but another identity than the client expects, 6 crowded */
+	/* 0 right, 1 refuses, 2 wrong cookie, 3 silent, 4 closes, 5 right, but another identity than the client expects, 6 crowded */
+	int mode;
 };
 
 static void *serve(void *arg)
