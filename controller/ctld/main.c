@@ -56,7 +56,7 @@ enum {
 	OPT_POLL,
 	OPT_MUNGE,
 	OPT_HELP,
-	OPT_VERSION
+	OPT_VERSION,
 };
 
 static const struct option long_options[] = {

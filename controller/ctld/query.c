@@ -90,10 +90,11 @@ static json_t *cluster(const struct ctld *d, uid_t viewer)
 	/* Safe during a poll: the polling thread only reads the view, and only the loop replaces it. */
 	for (int i = 0; d->view && i < d->view->job_count; i++)
 		waiting += d->view->jobs[i].state == HSPMD_SLURM_VIEW_PENDING;
-	return json_pack("{s:s, s:f, s:b, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_unix_time(), "dry_run", d->options->dry_run,
-	                 "up_s", hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->poll_interval.polled_s : -1.0, "nodes",
-	                 nodes_json(d), "waiting_jobs", waiting, "jobs", query_jobs(d, viewer), "totals", totals_json(d), "risk", risk_json(d),
-	                 "rules", d->policy->rule_count, "policy_error", d->policy_error, "trouble", d->last_error);
+	double seen_s_ago = d->view ? hspmd_now() - d->poll_interval.polled_s : -1;
+	return json_pack("{s:s, s:f, s:b, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_unix_time(),
+	                 "dry_run", d->options->dry_run, "up_s", hspmd_now() - d->began_s, "seen_s_ago", seen_s_ago, "nodes", nodes_json(d),
+	                 "waiting_jobs", waiting, "jobs", query_jobs(d, viewer), "totals", totals_json(d), "risk", risk_json(d), "rules",
+	                 d->policy->rule_count, "policy_error", d->policy_error, "trouble", d->last_error);
 }
 
 json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *err)

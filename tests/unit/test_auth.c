@@ -106,8 +106,9 @@ static void test_cookie(void **state)
 struct server {
 	int fd;
 	const char *cookie;
-	int mode; /* 0 right, 1 refuses, 2 wrong cookie, 3 silent, 4 closes, 5 right, but another identity than the client expects, 6 crowded,
-	             7 of an older version, 8 a welcome without a key */
+	/* 0 right, 1 refuses, 2 wrong cookie, 3 silent, 4 closes, 5 right, but another identity than the client expects, 6 crowded, 7 of an
+	 * older version, 8 a welcome without a key */
+	int mode;
 };
 
 enum { SIGNED_MESSAGES = 3 }; /* that a right server sends after its welcome: { number: 1 }, ... */
