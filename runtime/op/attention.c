@@ -272,6 +272,7 @@ const struct hspmd_op_type hspmd_op_attention = {
 	.backward = backward,
 	.cost = cost,
 	.examples = examples,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_attention_grad = {
 	.min_inputs = 4,

@@ -145,6 +145,7 @@ const struct hspmd_op_type hspmd_op_conv = {
 	.backward = backward,
 	.cost = cost,
 	.examples = examples,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_conv_grad_x = {
 	.min_inputs = 2,

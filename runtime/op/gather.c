@@ -97,6 +97,7 @@ const struct hspmd_op_type hspmd_op_gather = {
 	.backward = backward,
 	.cost = cost,
 	.examples = examples,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_gather_grad = {
 	.min_inputs = 3,

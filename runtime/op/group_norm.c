@@ -84,6 +84,7 @@ const struct hspmd_op_type hspmd_op_group_norm = {
 	.cheap = true,
 	.cost = cost,
 	.examples = examples,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_group_norm_grad = {
 	.min_inputs = 4,

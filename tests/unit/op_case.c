@@ -644,6 +644,8 @@ static void run_stats(struct op_values *v, const struct hspmd_op *op)
 
 void op_values_run(struct op_values *v, bool backward)
 {
+	bool *written = calloc(v->g->tensor_count, sizeof *written);
+	assert_non_null(written);
 	for (size_t i = 0; i < v->g->op_count; i++) {
 		const struct hspmd_op *op = &v->g->ops[i];
 		struct hspmd_kernel_args args = { .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
@@ -655,10 +657,16 @@ void op_values_run(struct op_values *v, bool backward)
 		}
 		for (int k = 0; k < op->input_count; k++)
 			args.in[k] = op_values_view(v, op->in[k]);
-		for (int k = 0; k < op->output_count; k++)
+		for (int k = 0; k < op->output_count; k++) {
 			args.out[k] = op_values_view(v, op->out[k]);
+			if (op->out[k] < 0)
+				continue;
+			args.out[k].accumulate = written[op->out[k]];
+			written[op->out[k]] = true;
+		}
 		op_values_kernel(v, op->opcode, &args);
 	}
+	free(written);
 }
 
 double op_case_loss(const struct op_values *v)
