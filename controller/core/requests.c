@@ -42,6 +42,8 @@ static const char *resize_obstacle(const struct hspmd_controller *m)
 		return "this job's nodes cannot be changed";
 	if (m->shutting_down || m->end != END_NONE || m->current.finished)
 		return "the job is ending";
+	if (!m->allocated)
+		return "the job controller has just started and does not know the job's nodes yet; try again";
 	if (resize_under_way(m))
 		return "another resize is under way";
 	return NULL;

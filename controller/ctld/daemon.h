@@ -14,6 +14,7 @@ struct ctld_options {
 	struct hspmd_policy_trust trust;
 	double poll_min_s, poll_max_s; /* interval between two polls of Slurm while everything changes, and while nothing does */
 	bool syslog;
+	bool dry_run; /* decide and log, but request nothing of the controllers */
 	/* Polls Slurm; as hspmd_slurm_view_refresh(). Called on another thread than the loop's, one call at a time. */
 	int (*poll)(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err);
 	void *poll_context;

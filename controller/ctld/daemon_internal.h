@@ -91,6 +91,8 @@ void peer_log_claim(struct ctld *d, int at);
 
 /* requests.c: resizes that controllers are requested to carry out. `at` is a peer's index. */
 void request_send(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_resize_action *a);
+/* In a dry run, instead: logs what would be requested of whom, and again only if that changes. */
+void requests_log_dry(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_decision *e);
 /* The controller's `answer` has arrived. -1: no such request is pending. */
 int request_answered(struct ctld *d, int at, json_t *message, struct hspmd_error *err);
 /* The controller's connection is gone, and its pending request with it. */

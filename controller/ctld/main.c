@@ -28,8 +28,9 @@ static const char help_text[] =
                            "  --metrics ADDRESS:PORT  OpenMetrics page (default 127.0.0.1:6898), or off\n"
                            "  --event-log FILE        a line of JSON an event; opened again on SIGHUP\n"
                            "  --syslog                events to syslog too\n"
+                           "  --dry-run               decide and log, but ask no job to grow or shrink\n"
                            "  --poll LEAST,MOST       seconds between two polls of Slurm: when all changes, when nothing does (default "
-                           "1,75)\n"
+                           "10,75)\n"
                            "  --munge-socket PATH     munged's socket (default: AuthInfo of slurm.conf)\n"
                            "      --help, --version\n";
 
@@ -39,7 +40,7 @@ struct given {
 	bool help, version;
 };
 
-enum { OPT_LISTEN = 256, OPT_POLICIES, OPT_OWNER, OPT_METRICS, OPT_LOG, OPT_SYSLOG, OPT_POLL, OPT_MUNGE, OPT_HELP, OPT_VERSION };
+enum { OPT_LISTEN = 256, OPT_POLICIES, OPT_OWNER, OPT_METRICS, OPT_LOG, OPT_SYSLOG, OPT_DRY_RUN, OPT_POLL, OPT_MUNGE, OPT_HELP, OPT_VERSION };
 
 static const struct option long_options[] = {
 	{ "listen", required_argument, NULL, OPT_LISTEN },
@@ -48,6 +49,7 @@ static const struct option long_options[] = {
 	{ "metrics", required_argument, NULL, OPT_METRICS },
 	{ "event-log", required_argument, NULL, OPT_LOG },
 	{ "syslog", no_argument, NULL, OPT_SYSLOG },
+	{ "dry-run", no_argument, NULL, OPT_DRY_RUN },
 	{ "poll", required_argument, NULL, OPT_POLL },
 	{ "munge-socket", required_argument, NULL, OPT_MUNGE },
 	{ "help", no_argument, NULL, OPT_HELP },
@@ -90,6 +92,9 @@ static int parse(int argc, char **argv, struct given *g)
 			break;
 		case OPT_SYSLOG:
 			g->o.syslog = true;
+			break;
+		case OPT_DRY_RUN:
+			g->o.dry_run = true;
 			break;
 		case OPT_MUNGE:
 			g->o.munge_socket = optarg;
@@ -148,7 +153,7 @@ int main(int argc, char **argv)
 {
 	struct given g = {
 		.metrics = "127.0.0.1:6898",
-		.o = { .listen = ":" TEXT(CTLD_PORT), .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d", .poll_min_s = 1, .poll_max_s = 75 }
+		.o = { .listen = ":" TEXT(CTLD_PORT), .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d", .poll_min_s = 10, .poll_max_s = 75 }
 	};
 	struct hspmd_error err = { "" };
 	hspmd_log_name("hspmdctld");

@@ -27,7 +27,7 @@ static json_t *job_json(const struct ctld *d, int at)
 	                      j ? j->user : "?", "partition", j ? j->partition : "?", "nodes", ctld_nodes_held(d->view, p), "min_nodes",
 	                      p->min_nodes, "max_nodes", p->max_nodes == INT_MAX ? json_null() : json_integer(p->max_nodes), "reachable",
 	                      p->reachable, "tokens_per_s", p->tokens_per_s, "pause_s", p->pause_s, "step", (json_int_t)p->step, "asked",
-	                      r->request_id ? r->request_text : "", "last", r->last_reply, "why", r->why);
+	                      r->request_id ? r->request_text : r->dry_request, "last", r->last_reply, "why", r->why);
 	if (o && !isnan(r->last_s))
 		json_object_set_new(o, "last_time", hspmd_json_real(r->last_s));
 	return o;
@@ -78,7 +78,7 @@ static json_t *cluster(const struct ctld *d)
 	/* Safe during a poll: the polling thread only reads the view, and only the loop replaces it. */
 	for (int i = 0; d->view && i < d->view->job_count; i++)
 		waiting += d->view->jobs[i].state == HSPMD_SLURM_VIEW_PENDING;
-	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_unix_time(),
+	return json_pack("{s:s, s:f, s:b, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_unix_time(), "dry_run", d->options->dry_run,
 	                 "up_s", hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->poll_interval.polled_s : -1.0, "nodes",
 	                 nodes_json(d), "waiting_jobs", waiting, "jobs", jobs_json(d), "totals", totals_json(d), "risk", risk_json(d),
 	                 "rules", d->policy->rule_count, "policy_error", d->policy_error, "trouble", d->last_error);

@@ -152,10 +152,13 @@ static int count_of(const struct hspmd_server *s, uid_t uid)
 	return n;
 }
 
-static int admit(struct hspmd_peer *peer, json_t *content, uid_t who, json_t **welcome, struct hspmd_error *err)
+/* Checks the hello's content; *sealed gets the welcome for it, and *welcome its content. */
+static int admit(struct hspmd_peer *peer, json_t *content, uid_t who, json_t **welcome, json_t **sealed, struct hspmd_error *err)
 {
 	struct hspmd_server *s = peer->server;
 	const char *nonce = json_string_value(json_object_get(content, "nonce"));
+	if (hspmd_auth_check_protocol(content, "the caller", err))
+		return -1;
 	if (s->o.owner_only && who != getuid() && who != 0)
 		return hspmd_fail(err, "user %u is not the owner of this job", (unsigned)who);
 	if (!nonce)
@@ -163,12 +166,14 @@ static int admit(struct hspmd_peer *peer, json_t *content, uid_t who, json_t **w
 	if (count_of(s, who) >= s->o.limits.user_peers)
 		return hspmd_fail(err, "user %u has %d connections already", (unsigned)who, s->o.limits.user_peers);
 	/* First, because what the owner notes of the peer would have to be undone. */
-	if (!(*welcome = hspmd_auth_seal(s->o.auth, "welcome", nonce, s->o.welcome, err)))
+	if (!(*welcome = json_copy(s->o.welcome)))
+		return hspmd_fail_memory(err, "welcoming a caller");
+	if (hspmd_auth_add_key(*welcome, err) || !(*sealed = hspmd_auth_seal(s->o.auth, "welcome", nonce, *welcome, who, err)))
 		return -1;
 	return s->o.events.hello(s->o.context, peer, content, who, err);
 }
 
-static void accept_peer(struct hspmd_peer *peer, json_t *content, uid_t who, const json_t *welcome)
+static void accept_peer(struct hspmd_peer *peer, json_t *content, uid_t who, const json_t *welcome, const json_t *sealed)
 {
 	struct hspmd_server *s = peer->server;
 	struct hspmd_error err;
@@ -177,9 +182,11 @@ static void accept_peer(struct hspmd_peer *peer, json_t *content, uid_t who, con
 	peer->deadline = hspmd_now() + peer->silence_s;
 	strangers_remove(&s->strangers, &peer->stranger);
 	hspmd_stream_set_max_frame(peer->stream, s->o.limits.message_bytes);
-	if (hspmd_stream_send(peer->stream, welcome, &err))
+	if (hspmd_stream_send(peer->stream, sealed, &err) ||
+	    hspmd_auth_sign_stream(s->o.auth, peer->stream, true, peer->nonce, content, welcome, &err))
 		lose(peer, err.text);
-	else if (s->o.events.accepted)
+	json_object_del(content, "key"); /* nobody else needs to know it */
+	if (!peer->closing && s->o.events.accepted)
 		s->o.events.accepted(s->o.context, peer, content);
 }
 
@@ -187,14 +194,16 @@ static void handshake(struct hspmd_peer *peer, const json_t *hello)
 {
 	struct hspmd_error err = { "" };
 	uid_t who = (uid_t)-1;
-	json_t *welcome = NULL, *content = hspmd_auth_open(peer->server->o.auth, "hello", peer->nonce, hello, &who, &err);
+	json_t *welcome = NULL, *sealed = NULL;
+	json_t *content = hspmd_auth_open(peer->server->o.auth, "hello", peer->nonce, hello, &who, &err);
 	if (!content)
 		refuse(peer, REFUSAL_UNPROVEN, err.text);
-	else if (admit(peer, content, who, &welcome, &err))
+	else if (admit(peer, content, who, &welcome, &sealed, &err))
 		refuse(peer, REFUSAL_UNWANTED, err.text);
 	else if (!peer->closing)
-		accept_peer(peer, content, who, welcome);
+		accept_peer(peer, content, who, welcome, sealed);
 	json_decref(welcome);
+	json_decref(sealed);
 	json_decref(content);
 }
 
@@ -313,7 +322,7 @@ static void challenge(struct hspmd_peer *peer)
 	json_t *m = hspmd_auth_nonce(peer->nonce, &err)
 	                    ? NULL
 	                    : json_pack("{s:s, s:s, s:s*}", "type", "challenge", "nonce", peer->nonce, "job", peer->server->job);
-	if (!m || hspmd_stream_send(peer->stream, m, &err))
+	if (!m || hspmd_auth_add_version(m, &err) || hspmd_stream_send(peer->stream, m, &err))
 		hspmd_peer_close(peer);
 	else
 		watch(peer);

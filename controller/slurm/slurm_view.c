@@ -29,14 +29,6 @@ static char *copy(const char *text)
 /* PreemptMode of the cluster, for partitions without their own. */
 static uint16_t preempt_mode;
 
-void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s)
-{
-	free(s->state_folder);
-	free(s->user);
-	free(s->munge_socket);
-	*s = (struct hspmd_slurm_view_settings){ NULL, NULL, NULL };
-}
-
 int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_error *err)
 {
 	*s = (struct hspmd_slurm_view_settings){ NULL, NULL, NULL };

@@ -5,6 +5,14 @@
 
 #include "controller/slurm/slurm_view.h"
 
+void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s)
+{
+	free(s->state_folder);
+	free(s->user);
+	free(s->munge_socket);
+	*s = (struct hspmd_slurm_view_settings){ NULL, NULL, NULL };
+}
+
 static void free_jobs(struct hspmd_slurm_view *v)
 {
 	for (int i = 0; i < v->job_count; i++) {

@@ -250,8 +250,55 @@ static void test_revived(void **state)
 	const char *one = getenv("HSPMD_SEED");
 	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 12;
 	uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000), last = first + count - 1;
+	/* A worker that only sends state is lost after the start for which it sends has failed. */
+	if (!one)
+		revived(805, 805, false);
 	revived(first, last, false);
 	revived(first, last, true);
+}
+
+/* A worker is lost, and the controller dies before or after the others have been told: those wait for the lost one in the middle of a step
+ * and do not answer the new controller, which does not need their answers. */
+static void test_lost_without_controller(void **state)
+{
+	(void)state;
+	for (int when = 0; when < 60; when++) {
+		struct world *w = world_create(&(struct world_options){
+		        .seed = 1 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000, .sole = true });
+		world_run_until(w, 10);
+		world_kill(w, when % 3, 0, WORLD_KILL);
+		for (int i = 0; i < when / 2; i++)
+			if (!world_move(w))
+				world_wait(w);
+		world_restart(w);
+		double began = world_now(w);
+		world_run_until(w, world_steps_told(w) + 5);
+		if (world_now(w) - began > 50)
+			fail_msg("after %d moves: it took %.0f s", when / 2, world_now(w) - began);
+		assert_int_equal(world_steps_lost(w), 0);
+		world_destroy(w);
+	}
+}
+
+/* Before Slurm has told a new controller which nodes the job holds, neither their number nor the first is known: resizes are refused. */
+static void test_resized_too_early(void **state)
+{
+	(void)state;
+	for (int when = 0; when < 40; when++) {
+		struct world *w = world_create(
+		        &(struct world_options){ .seed = 1 + (uint64_t)when, .nodes = 5, .devices_per_node = 1, .held = 4, .steps = 1000 });
+		world_run_until(w, 10);
+		world_restart(w);
+		for (int i = 0; i < when / 2; i++)
+			if (!world_move(w))
+				world_wait(w);
+		bool known = world_polled(w);
+		world_ask(w, when % 2 ? "shrink" : "grow", 1);
+		assert_int_equal(world_replies(w, false), !known);
+		if (known)
+			world_run_until_nodes(w, when % 2 ? 3 : 5);
+		world_destroy(w);
+	}
 }
 
 /* A worker that hangs at any moment from its start to its first steps, or in a switch, costs a minute, not the deadlines of preparing and
@@ -436,9 +483,14 @@ static void test_chaos_restarts(void **state)
 	const char *one = getenv("HSPMD_SEED");
 	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 20;
 	const uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000);
-	/* A shrink is asked for before the workers of an earlier controller are taken over. */
-	if (!one)
+	if (!one) {
+		/* A shrink is asked for before the workers of an earlier controller are taken over. */
 		under_chaos(2713, 25, true, true);
+		/* A shrink is asked for before Slurm has told a new controller which node is the first. */
+		under_chaos(1469, 25, true, true);
+		/* A process without state, of an earlier controller, is ended while the next generation waits for its device. */
+		under_chaos(2111, 25, true, true);
+	}
 	for (uint64_t seed = first; seed < first + count; seed++) {
 		if (getenv("HSPMD_WORLD"))
 			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
@@ -458,6 +510,8 @@ static void test_chaos(void **state)
 	}
 	/* A ping is left over from a generation that needs no answer any more. */
 	under_chaos(2177, 25, true, false);
+	/* Workers that have held the state in silence are asked for a checkpoint. */
+	under_chaos(901, 25, true, false);
 	const int first = 1 + (int)draw_first((unsigned)runs, 3000);
 	for (int seed = first; seed < first + runs; seed++) {
 		if (getenv("HSPMD_WORLD"))
@@ -503,6 +557,8 @@ int main(void)
 		cmocka_unit_test(test_leave_from_a_save),
 		cmocka_unit_test(test_asked_again),
 		cmocka_unit_test(test_revived),
+		cmocka_unit_test(test_lost_without_controller),
+		cmocka_unit_test(test_resized_too_early),
 		cmocka_unit_test(test_hung),
 		cmocka_unit_test(test_stopped_itself),
 		cmocka_unit_test(test_stragglers),

@@ -425,6 +425,20 @@ static void test_snapshot(void **state)
 	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
 	assert_float_equal(s.elastic[0].terms.weight, 0.02, 1e-12);
 	ctld_snapshot_clear(&s);
+	/* By members in another partition, whose nodes have other devices. */
+	char wanted[] = "gres:gpu:A100:8", features[] = "ib";
+	jobs[0].partition = high;
+	jobs[0].tres_per_node = wanted;
+	jobs[0].features = features;
+	for (int grown = 0; grown < 2; grown++) {
+		policy->rules[0].terms.grow_partition = grown ? normal : NULL;
+		policy->rules[0].terms.given |= UINT64_C(1) << hspmd_policy_field("grow", "partition");
+		assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
+		assert_int_equal(s.elastic[0].usable[s.nodes[5].class], grown);
+		assert_int_equal(s.elastic[0].usable[s.nodes[4].class], 0);
+		ctld_snapshot_clear(&s);
+	}
+	policy->rules[0].terms.grow_partition = NULL;
 	policy->rules[0].terms.by = HSPMD_SHARE_PROPORTIONAL; /* the scale has no effect there */
 	policy->rules[0].terms.given |= UINT64_C(1) << hspmd_policy_field("share", "by");
 	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);

@@ -28,6 +28,7 @@
 #include "controller/ctld/peer_limits.h"
 #include "controller/run/peer_limits.h"
 #include "controller/server/strangers_internal.h"
+#include "tests/unit/greeting.h"
 
 #define PATIENCE_S 30
 #define MANY 20
@@ -46,6 +47,7 @@ static uv_loop_t loop;
 static struct hspmd_auth *auth, *stranger;
 static struct hspmd_server *server;
 static int port;
+static struct greeting greeting; /* of the client that greeted last */
 
 static int on_hello(void *context, struct hspmd_peer *peer, json_t *hello, uid_t who, struct hspmd_error *err)
 {
@@ -133,6 +135,8 @@ static int close_server(void **state)
 	stop();
 	json_decref(seen.hello);
 	json_decref(seen.message);
+	json_decref(greeting.hello);
+	greeting.hello = NULL;
 	hspmd_auth_destroy(auth);
 	hspmd_auth_destroy(stranger);
 	return uv_loop_close(&loop);
@@ -237,9 +241,7 @@ static void say(struct hspmd_stream *s, json_t *m)
 
 static json_t *sealed_hello(const struct hspmd_auth *who, const char *nonce, json_t *content)
 {
-	json_t *sealed = hspmd_auth_seal(who, "hello", nonce, content, NULL);
-	json_decref(content);
-	return sealed;
+	return greeting_hello(&greeting, who, nonce, content);
 }
 
 static json_t *honest(void)
@@ -262,10 +264,19 @@ static struct hspmd_stream *greet(const struct hspmd_auth *who, json_t *content)
 	return answer(call(), who, content);
 }
 
+/* Expects the welcome for the last hello. */
+static void expect_welcome(struct hspmd_stream *s)
+{
+	json_t *m = next(s);
+	assert_string_equal(json_string_value(json_object_get(m, "type")), "welcome");
+	assert_int_equal(greeting_welcomed(&greeting, auth, s, m), 0);
+	json_decref(m);
+}
+
 static struct hspmd_stream *known(void)
 {
 	struct hspmd_stream *s = greet(auth, honest());
-	expect(s, "welcome", NULL);
+	expect_welcome(s);
 	wait_for(&seen.accepted, seen.hellos);
 	return s;
 }
@@ -279,6 +290,8 @@ static void test_who_proves_himself_is_heard(void **state)
 	struct hspmd_stream *s = known();
 	json_t *expected = honest(), *ask = json_pack("{s:s}", "type", "ask"),
 	       *report = json_pack("{s:s, s:i}", "type", "state", "step", 3);
+	assert_null(json_object_get(seen.hello, "key"));
+	hspmd_auth_add_version(expected, NULL);
 	assert_true(json_equal(seen.hello, expected));
 	hspmd_peer_set_data(seen.last, &seen);
 	assert_ptr_equal(hspmd_peer_data(seen.last), &seen);
@@ -312,6 +325,42 @@ static void test_who_does_not_is_told_why_not(void **state)
 	json_decref(challenge);
 	assert_int_equal(seen.hellos, 1);
 	assert_int_equal(seen.accepted + seen.messages + seen.closed, 0);
+}
+
+/* What follows the welcome is signed: others on the way cannot add to it. */
+static void test_what_is_not_signed_is_not_heard(void **state)
+{
+	static const char words[] = "HSP1\0\0\0\x0d{\"type\":\"ask\"}";
+	(void)state;
+	struct hspmd_stream *s = known();
+	say(s, json_pack("{s:s}", "type", "state"));
+	wait_for(&seen.messages, 1);
+	assert_int_equal(send(hspmd_stream_fd(s), words, sizeof words - 1, 0), (ssize_t)sizeof words - 1);
+	expect(s, NULL, NULL);
+	assert_int_equal(seen.messages, 1);
+	assert_int_equal(seen.closed, 1);
+	assert_string_equal(seen.why, "a message is not signed");
+	hspmd_stream_destroy(s);
+	/* Signed messages before the hello. */
+	s = call();
+	json_decref(next(s));
+	assert_int_equal(send(hspmd_stream_fd(s), "HSP2\0\0\0\2{}", 10, 0), 10);
+	hspmd_stream_destroy(s);
+}
+
+/* A caller of an older version, whose hello has no protocol number, is told both versions. */
+static void test_other_versions_are_told(void **state)
+{
+	(void)state;
+	struct hspmd_stream *s = call();
+	json_t *challenge = next(s), *content = honest();
+	assert_int_equal(json_integer_value(json_object_get(challenge, "protocol")), HSPMD_PROTOCOL);
+	assert_string_equal(json_string_value(json_object_get(challenge, "version")), PACKAGE_VERSION);
+	say(s, hspmd_auth_seal(auth, "hello", json_string_value(json_object_get(challenge, "nonce")), content, getuid(), NULL));
+	expect_refused(s, "the caller is an older hspmd (protocol 1), this is hspmd " PACKAGE_VERSION " (protocol 2)");
+	assert_int_equal(seen.hellos, 0);
+	json_decref(challenge);
+	json_decref(content);
 }
 
 static void test_what_is_no_message_ends_the_connection(void **state)
@@ -471,7 +520,7 @@ static void test_who_has_answered_is_not_crowded_out(void **state)
 	flood(strangers + full, 200);
 	say(s, sealed_hello(auth, json_string_value(json_object_get(challenge, "nonce")), honest()));
 	json_decref(challenge);
-	expect(s, "welcome", NULL);
+	expect_welcome(s);
 	end_flood(strangers, full + 200);
 	hspmd_stream_destroy(s);
 }
@@ -509,7 +558,7 @@ static void test_a_flood_from_one_address_crowds_out_itself_only(void **state)
 		expect(strangers[i], "challenge", NULL);
 	}
 	assert_int_equal(hspmd_server_counts(server).strangers, v->limits->source_strangers + 1);
-	expect(answer(s, auth, honest()), "welcome", NULL);
+	expect_welcome(answer(s, auth, honest()));
 	end_flood(strangers, FLOOD);
 	hspmd_stream_destroy(s);
 }
@@ -553,7 +602,7 @@ static void test_no_descriptor_is_left(void **state)
 	assert_in_range(n, 1, 63);
 	close(held[--n]); /* for the client's end */
 	struct hspmd_stream *s = greet(auth, honest());
-	expect(s, "welcome", NULL);
+	expect_welcome(s);
 	while (n)
 		close(held[--n]);
 	setrlimit(RLIMIT_NOFILE, &old);
@@ -681,7 +730,7 @@ static void test_addresses(void **state)
 	json_array_foreach(addresses, i, v) {
 		struct hspmd_error err;
 		json_t *one = json_pack("[O]", v);
-		int fd = hspmd_connect_any(one, PATIENCE_S, &err);
+		int fd = hspmd_connect_any(one, -1, PATIENCE_S, &err);
 		/* The host's name may be unknown where the test runs. */
 		if (fd >= 0)
 			close(fd);
@@ -709,6 +758,8 @@ int main(void)
 		RUN(test_who_proves_himself_is_heard),
 		RUN(test_who_does_not_is_told_why_not),
 		RUN(test_what_is_no_message_ends_the_connection),
+		RUN(test_what_is_not_signed_is_not_heard),
+		RUN(test_other_versions_are_told),
 		RUN(test_the_silent_are_cut),
 		RUN(test_longer_messages_after_the_proof),
 		RUN(test_who_talks_is_not_silent),
