@@ -13,6 +13,7 @@ write_list() {
 	list=build-aux/$variable.am
 	{
 		printf '# Made by autogen.sh: files of %s.\n%s =' "$folder" "$variable"
+		# shellcheck disable=SC2086 # a pattern of files
 		for pattern; do printf '%s\n' "$folder"/$pattern; done | LC_ALL=C sort | while read -r file; do
 			grep -qw -e "$file" "$am" || printf ' \\\n\t%s' "$file"
 		done

@@ -70,6 +70,7 @@ struct hspmd_op_type {
 	/* Per output: 1 + the input whose buffer it may take if that input is not read later (every device's kernel allows it), 0: none. */
 	signed char in_place[HSPMD_OP_MAX_IO];
 	unsigned accumulates;    /* bit o: output o honours view.accumulate (every device's kernel does) */
+	bool adds_gradients;     /* its backward operators add to gradients of weights, and lay them out as those of other such types do */
 	signed char loss_output; /* 1 + the scalar F64 output that is a part of the loss: the backward pass starts from it. 0: none */
 	bool begins_sequence;    /* with sequence parallelism, output 0 is split along the sequence for all operators that follow */
 	bool cheap;              /* few operations for the size of its results: "selective" recomputation runs it again */

@@ -52,6 +52,7 @@ const struct hspmd_op_type hspmd_op_embed = {
 	.backward = backward,
 	.begins_sequence = true,
 	.cost = cost,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_embed_grad = {
 	.min_inputs = 3,

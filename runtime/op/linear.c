@@ -124,6 +124,7 @@ const struct hspmd_op_type hspmd_op_linear = {
 	.rule = rule,
 	.backward = backward,
 	.cost = cost,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_x = {
 	.min_inputs = 2,

@@ -166,6 +166,7 @@ const struct hspmd_op_type hspmd_op_topk_router = {
 	.loss_output = 3,
 	.cost = route_cost,
 	.accumulates = 1 << 2,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_topk_router_grad = {
 	.min_inputs = 5,
@@ -184,6 +185,7 @@ const struct hspmd_op_type hspmd_op_experts = {
 	.backward = experts_backward,
 	.cost = experts_cost,
 	.workspace = experts_workspace,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_experts_grad = {
 	.min_inputs = 7,

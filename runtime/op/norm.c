@@ -114,6 +114,7 @@ const struct hspmd_op_type hspmd_op_layernorm = {
 	.backward = layernorm_backward,
 	.cheap = true,
 	.cost = cost,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_layernorm_grad = {
 	.min_inputs = 4,
@@ -132,6 +133,7 @@ const struct hspmd_op_type hspmd_op_rmsnorm = {
 	.backward = rmsnorm_backward,
 	.cheap = true,
 	.cost = cost,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm_grad = {
 	.min_inputs = 4,

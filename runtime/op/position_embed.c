@@ -49,6 +49,7 @@ const struct hspmd_op_type hspmd_op_position_embed = {
 	.backward = backward,
 	.cost = cost,
 	.in_place = { 1 },
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_position_embed_grad = {
 	.min_inputs = 1,

@@ -14,6 +14,33 @@ enum hspmd_activation {
 	HSPMD_CLAMPED, /* gpt-oss: g sigmoid(1.702 g) (u + 1), where g is at most attr.limit and u within +-attr.limit */
 };
 
+/* attr.kind of UNARY. */
+enum hspmd_unary {
+	HSPMD_UNARY_RELU,
+	HSPMD_UNARY_SIGMOID,
+	HSPMD_UNARY_SILU,
+	HSPMD_UNARY_TANH,
+	HSPMD_UNARY_EXP,
+	HSPMD_UNARY_LOG,
+	HSPMD_UNARY_SQRT,
+	HSPMD_UNARY_POWER, /* x^attr.exponent */
+	HSPMD_UNARY_COUNT
+};
+
+/* attr.kind of BINARY. */
+enum hspmd_binary { HSPMD_BINARY_ADD, HSPMD_BINARY_SUB, HSPMD_BINARY_MUL, HSPMD_BINARY_DIV };
+
+/* attr.kind of REDUCE. */
+enum hspmd_reduction { HSPMD_REDUCE_SUM, HSPMD_REDUCE_MAX };
+
+/* attr.kind of ELEMENT_LOSS. */
+enum hspmd_loss {
+	HSPMD_LOSS_SUM,      /* x */
+	HSPMD_LOSS_SQUARED,  /* (x - y)^2 */
+	HSPMD_LOSS_LOGISTIC, /* the cross-entropy of sigmoid(x) against the probability y */
+	HSPMD_LOSS_COUNT
+};
+
 /* How a router makes weights of its logits for the experts that a token goes to. */
 enum hspmd_router {
 	HSPMD_ROUTER_CHOSEN,      /* softmax over the chosen experts */
@@ -42,10 +69,10 @@ struct hspmd_op_attr {
 	int64_t part;
 	int parts;
 	int experts, experts_per_token, groups, top_groups, group_best;
-	bool transposed, exact, stochastic, interleaved, plus_one, whole_kv;
+	bool transposed, exact, stochastic, interleaved, plus_one, whole_kv, bidirectional, ignores;
 	enum hspmd_activation activation;
 	enum hspmd_router router;
-	double eps, theta, scale, softcap, limit, weight_scale, rate;
+	double eps, theta, scale, softcap, limit, weight_scale, rate, exponent, smoothing;
 	int64_t rotary;
 	const double *frequencies; /* borrowed: hspmd_graph_constant */
 	double rotation_scale;

@@ -55,10 +55,12 @@ OP_GRAPH(LINEAR_GRAD_W, linear_grad_w)
  * (heads / kv), in global head numbers. Optional input segments[B,T] I32: positions of different segments do not attend to one another.
  * Optional last input sinks[heads]: a logit per head that takes a part of the probability and has no value. attr.softcap c > 0: scores
  * become c tanh(score / c). attr.whole_kv: k and v are not split by heads, and query heads may be split finer than kv heads. Optional
- * input noise[B,T] after that: attr.rate of the probabilities are dropped, as by DROPOUT. On the CPU device (acc): if k and v are of other
+ * input noise[B,T] after that: attr.rate of the probabilities are dropped, as by DROPOUT. Optional input mask[B,heads,Tq,Tk] after that, each
+ * dimension of which may be 1: is added to the scores; has no gradient. attr.bidirectional: not causal; k and v may have any length, and
+ * attr.window counts to both sides. On the CPU device (acc): if k and v are of other
  * positions than in earlier calls, o and lse become the results over the earlier positions and these together. */
 OP_GRAPH(ATTENTION, attention)
-/* do, (q, k, v | qkv), o, lse, (segments), (noise) -> (dq, dk, dv: acc on the CPU device | dqkv) */
+/* do, (q, k, v | qkv), o, lse, (segments), (noise), (mask) -> (dq, dk, dv: acc on the CPU device | dqkv) */
 OP_GRAPH(ATTENTION_GRAD, attention_grad)
 /* do, o, lse, sinks -> dsinks (acc). attr.head_dim */
 OP_GRAPH(ATTENTION_SINKS_GRAD, attention_sinks_grad)
@@ -104,12 +106,14 @@ OP_GRAPH(SOFTCAP, softcap)
 /* dy, y -> dx */
 OP_GRAPH(SOFTCAP_GRAD, softcap_grad)
 /* logits[B,T,V], targets[B,T] -> stats[1,B,T,3] of a tensor [P,B,T,3]: largest logit, sum of exp(logit - largest), target's logit or 0,
- * over the local part of V. P = attr.parts is the number of vocabulary shards; stats.start[0] is the shard. Loss and gradient ignore
- * targets < 0. */
+ * over the local part of V; with attr.smoothing > 0 also the sum of logits divided by V. P = attr.parts is the number of vocabulary shards;
+ * stats.start[0] is the shard. Loss and gradient ignore targets < 0, and if attr.ignores the target numbers[0]. */
 OP_GRAPH(VOCAB_STATS, vocab_stats)
-/* stats[P,B,T,3], targets[B,T] -> loss[1] F64 (acc) = attr.scale * sum over tokens of (log sum exp - target's logit) */
+/* stats[P,B,T,3], targets[B,T], weights[B,T] (optional) -> loss[1] F64 (acc) = attr.scale * sum over tokens of weight * (log sum exp -
+ * target's logit), where with s = attr.smoothing the target's logit counts as (1 - s) times itself plus s times the mean of all logits */
 OP_GRAPH(LOSS, loss)
-/* logits, targets, stats[P,B,T,3] -> dlogits = attr.scale * (softmax - onehot); may overwrite logits in place */
+/* logits, targets, stats[P,B,T,3], weights (optional) -> dlogits = attr.scale * weight * (softmax - (1 - s) onehot - s / V); may overwrite
+ * logits in place */
 OP_GRAPH(LOSS_GRAD, loss_grad)
 /* Mixture of experts. Router logits r[B,T,E], bias[E] (optional: added to the sigmoid, for the choice alone) -> weights[B,T,k] of the k
  * largest (attr.router, times attr.weight_scale; 0: 1; attr.groups: only experts of the attr.top_groups groups with the largest sum of
@@ -124,6 +128,66 @@ OP_GRAPH(TOPK_ROUTER_GRAD, topk_router_grad)
 OP_GRAPH(EXPERTS, experts)
 /* dy, x, choice, weights, gate, up, down, (biases) -> dx, dweights, dgate (acc), dup (acc), ddown (acc), (dbiases (acc)) */
 OP_GRAPH(EXPERTS_GRAD, experts_grad)
+/* ---- general operators: any number of dimensions; attr.numbers holds what is said of numbers[] */
+/* x -> f(x); attr.kind is an hspmd_unary. May be done in place */
+OP_GRAPH(UNARY, unary)
+/* dy, x (SILU, LOG, POWER) or y (the others) -> dx */
+OP_GRAPH(UNARY_GRAD, unary_grad)
+/* a, b -> a + b, a - b, a b or a / b; attr.kind is an hspmd_binary. Dimensions are aligned at the last; where one tensor has no dimension or
+ * one element, it is repeated */
+OP_GRAPH(BINARY, binary)
+/* x -> y: attr.scale times the sum (attr.kind HSPMD_REDUCE_SUM), or the largest, over the dimensions whose bits are set in numbers[0]. y
+ * lacks them, or if numbers[1] is 1 has one element there, or no dimension (aligned at the last) */
+OP_GRAPH(REDUCE, reduce)
+/* dy, y, x -> dx of the largest: equal shares for equal elements */
+OP_GRAPH(MAX_GRAD, max_grad)
+/* x -> y: attr.scale x, repeated along the dimensions of y whose bits are set in numbers[0]; x has them or not as y of REDUCE. numbers[2] is
+ * the rank of y, then its dimensions (not for gradients) */
+OP_GRAPH(BROADCAST, broadcast)
+/* x -> y: the same elements in numbers[0] dimensions, which follow; one may be -1. May be done in place */
+OP_GRAPH(RESHAPE, reshape)
+/* x -> y: dimension d of y is dimension numbers[d] of x */
+OP_GRAPH(TRANSPOSE, transpose)
+/* x -> y: the box of x that begins at numbers[0..5] and has sizes numbers[6..11] */
+OP_GRAPH(SLICE, slice)
+/* x -> y: zeros of sizes numbers[6..11], with x from numbers[0..5] on */
+OP_GRAPH(PAD, pad)
+/* x, x, .. -> y: one after another along dimension numbers[0] */
+OP_GRAPH(CONCAT, concat)
+/* x[B..,N,R..], index[B..,K..] I32 -> y[B..,K..,R..]; numbers[0]: dimensions in B.. . Rows outside the local part of N give zeros */
+OP_GRAPH(GATHER, gather)
+/* dy, index, x (unread: dx takes its annotation) -> dx (acc) */
+OP_GRAPH(GATHER_GRAD, gather_grad)
+/* a, b -> y: the product of the matrices in the last two dimensions, for each combination of the others (acc). attr.kind: 1 if those of a are
+ * transposed, plus 2 if those of b are */
+OP_GRAPH(MATMUL, matmul)
+/* x -> y: softmax over the last dimension; may be done in place */
+OP_GRAPH(SOFTMAX, softmax)
+/* dy, y -> dx; may be done in place */
+OP_GRAPH(SOFTMAX_GRAD, softmax_grad)
+/* x[B,C,..], gain[C], bias[C] -> y, stats[B,attr.groups,2] = mean, 1/std over the channels and positions of each group. attr.eps */
+OP_GRAPH(GROUP_NORM, group_norm)
+/* dy, x, gain, stats -> dx, dgain (acc), dbias (acc) */
+OP_GRAPH(GROUP_NORM_GRAD, group_norm_grad)
+/* x[B,C,H,W], w[O,C/groups,h,w], bias[O] (optional) -> y[B,O,..]. attr.groups (0: 1); numbers: stride, padding, dilation, each for rows and
+ * columns. If C is split, the part that starts at 0 adds the bias */
+OP_GRAPH(CONV, conv)
+/* dy, w -> dx */
+OP_GRAPH(CONV_GRAD_X, conv_grad_x)
+/* dy, x -> dw (acc), dbias (acc, optional) */
+OP_GRAPH(CONV_GRAD_W, conv_grad_w)
+/* x[B,C,H,W] -> y: the largest (attr.kind HSPMD_REDUCE_MAX) or the mean (HSPMD_REDUCE_SUM) of a window. numbers: window, stride, padding, each
+ * for rows and columns. Padding counts as 0 for the mean */
+OP_GRAPH(POOL, pool)
+/* dy, x -> dx */
+OP_GRAPH(POOL_GRAD, pool_grad)
+/* x, y (not for HSPMD_LOSS_SUM), weights (optional; the first dimensions of x) -> loss[1] F64 (acc) = attr.scale * sum over the elements of
+ * weight * f(x, y); attr.kind is an hspmd_loss */
+OP_GRAPH(ELEMENT_LOSS, element_loss)
+/* x, y, weights -> dx */
+OP_GRAPH(ELEMENT_LOSS_GRAD, element_loss_grad)
+/* x -> y: the same; placed by the user, whose annotation of y asks for communication. May be done in place */
+OP_GRAPH(RESHARD, reshard)
 
 /* ---- operators outside a model's graph */
 /* x -> sum[1] F64 (acc); the same bits for any number of threads */
@@ -136,7 +200,7 @@ OP_STATE(NORMAL, normal)
 /* -> x = attr.scale */
 OP_STATE(FILL, fill)
 /* x -> y of another floating type, rounded to nearest; if attr.stochastic, F32 to BF16 at random (runtime/device/rounding.h) by
- * attr.random */
+ * attr.random. In a graph attr.kind is the type of y */
 OP_CAST(CAST, cast)
 
 /* ---- two operators of a program in one kernel (runtime/program/fuse_ops.c), for devices that have the kernel
