@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/optimizer/optimizer.h"
+
 /* The gated activations: f(gate) * up. */
 enum hspmd_activation {
 	HSPMD_SILU,
@@ -110,8 +112,8 @@ enum hspmd_opcode {
 	HSPMD_OP_EXPERTS_GRAD,
 	/* ---- operators outside a model's graph */
 	HSPMD_OP_SUM_SQUARES, /* x -> sum[1] F64 (acc); the same bits for any number of threads */
-	HSPMD_OP_ADAMW,  /* gradient -> parameter, m, v, updated in place; on CUDA an optional output: the parameter in BF16, rounded as by
-	                    CAST. attr.adam; the gradient is multiplied by attr.scale */
+	HSPMD_OP_UPDATE, /* gradient -> parameter, moments (of attr.update.optimizer), updated in place; on CUDA an optional output: the
+	                    parameter in BF16, rounded as by CAST. attr.update; the gradient is multiplied by attr.scale */
 	HSPMD_OP_NORMAL, /* -> x: normal random numbers from attr.random, a pure function of (seed, stream, index of the element in the full
 	                    tensor) */
 	HSPMD_OP_FILL,   /* -> x = attr.scale */
@@ -150,10 +152,7 @@ struct hspmd_op_attr {
 	int64_t rotary;
 	const double *frequencies; /* borrowed: hspmd_graph_constant */
 	double rotation_scale;
-	struct {
-		double lr, beta1, beta2, eps, weight_decay;
-		int64_t step; /* 1-based, for the bias correction */
-	} adam;
+	struct hspmd_optimizer_update update;
 	struct {
 		uint64_t seed, stream; /* stream: hash of the tensor's name; for a rounding also of the number of updates of the state */
 		double mean, deviation;

@@ -42,7 +42,7 @@
 	X(EXPERTS, experts)                                                                                                                \
 	X(EXPERTS_GRAD, experts_grad)                                                                                                      \
 	X(SUM_SQUARES, sum_squares)                                                                                                        \
-	X(ADAMW, adamw)                                                                                                                    \
+	X(UPDATE, update)                                                                                                                  \
 	X(NORMAL, normal)                                                                                                                  \
 	X(FILL, fill)
 
