@@ -16,6 +16,7 @@ struct hspmd_builder {
 	char prefix[64]; /* prefix of the layer's parameter names */
 	int tokens, targets;
 	int segments; /* -1: each sample is one document */
+	int positions; /* -1: counted through the sample */
 	int noise;    /* -1: no dropout */
 	int drops;    /* operators with dropout so far, which number their streams */
 	const double *frequencies[HSPMD_ROTATION_COUNT]; /* of scaled rotations, the graph's; NULL: not needed yet */

@@ -54,6 +54,7 @@ static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_so
 		.widest = widest_group(plan),
 		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
 		.documents = source->documents,
+		.reset_positions = source->reset_positions,
 		.parts = !bf16 && any_ring(plan, cluster),
 		.bf16 = bf16,
 	};
@@ -170,6 +171,7 @@ struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const
 		p->spmd = like->spmd;
 		p->borrows = true;
 		p->how = like->how;
+		p->optimizer = like->optimizer;
 		status = make_instructions(p, &p->spmd, plan, cluster, &across, NULL, err);
 	}
 	hspmd_resolve_cache_destroy(across.cache);
@@ -197,6 +199,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		status = build_pipeline(source, plan, cluster, (int)q, bf16, &cost, &graphs[q], &spmds[q], err);
 	if (!status) {
 		p->device = device;
+		p->optimizer = source->optimizer;
 		find_device(p, plan);
 		p->graph = graphs[p->pipeline];
 		p->spmd = spmds[p->pipeline];

@@ -91,6 +91,10 @@ static const struct model models[] = {
 	{ "gpt2 with dropout", gpt2_dropout, 5, 4, trainer_run },
 	{ "llama with dropout, on documents", llama_dropout, 5, 2, trainer_documents },
 	{ "gpt_neox", gpt_neox, 5, 4, trainer_run },
+	{ "gpt2, masked", trainer_gpt2, 5, 4, trainer_masked },
+	{ "mixtral, masked", trainer_mixtral, 4, 4, trainer_masked },
+	{ "llama by Lion", trainer_llama, 5, 2, trainer_lion },
+	{ "gpt2 by Lion", trainer_gpt2, 5, 4, trainer_lion },
 };
 
 static uint64_t state;

@@ -243,12 +243,12 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 	}
 	for (int l = 0; l < c->layer_count; l++)
 		c->layers[l].tied_to = -1;
-	/* Mixed precision keeps a master copy in fp32 in addition to Adam's two moments (arXiv 1710.03740). */
+	/* Mixed precision keeps a master copy in fp32 in addition to the optimizer's moments (arXiv 1710.03740). */
 	c->param_bytes = profile ? profile->params_bytes : element_bytes(precision);
 	/* hspmd sums gradients in fp32 in any precision of the computation (hspmd_dtype_master), and sends the sums. */
 	c->grad_bytes = profile ? profile->grads_bytes : fmax(element_bytes(precision), 4);
 	c->master_bytes = c->param_bytes < 4 ? 4 : 0;
-	c->moment_bytes = 8;
+	c->moment_bytes = 4 * (facts ? facts->moments : 2);
 	if (facts)
 		facts_from_model(c);
 	if (profile)
