@@ -28,6 +28,9 @@
 #include "controller/ctld/daemon_internal.h"
 #include "controller/ctld_client/client.h"
 #include "controller/ctld_client/protocol.h"
+#include "tests/unit/greeting.h"
+
+static struct greeting greeting; /* of the client that greeted last */
 
 #define PATIENCE_S 60
 #define POLLS_MAX 4096
@@ -228,6 +231,8 @@ static int stop(void **state)
 		ctld_client_destroy(d->line[i]);
 	hspmd_auth_destroy(d->auth);
 	hspmd_auth_destroy(d->stranger);
+	json_decref(greeting.hello);
+	greeting.hello = NULL;
 	munmap(d->world, sizeof *d->world);
 	close(d->out);
 	int rc = hspmd_remove_tree(d->folder, NULL);
@@ -425,9 +430,7 @@ static struct hspmd_stream *stranger_calls(const struct daemon *d, char *nonce)
 static json_t *hello_as(const char *role, const struct hspmd_auth *who, const char *nonce, int job)
 {
 	json_t *content = json_pack("{s:s, s:i, s:s}", "role", role, "job", job, "nonce", "n");
-	json_t *sealed = hspmd_auth_seal(who, "hello", nonce, content, NULL);
-	json_decref(content);
-	return sealed;
+	return greeting_hello(&greeting, who, nonce, content);
 }
 
 static json_t *hello(const struct hspmd_auth *who, const char *nonce, int job)
@@ -562,6 +565,13 @@ static json_t *receive_type(const struct daemon *d, struct hspmd_stream *s, cons
 	return NULL;
 }
 
+static void expect_welcome(const struct daemon *d, struct hspmd_stream *s)
+{
+	json_t *m = receive_type(d, s, "welcome");
+	assert_int_equal(greeting_welcomed(&greeting, d->auth, s, m), 0);
+	json_decref(m);
+}
+
 /* A daemon understands controllers and viewers of other versions, as running jobs outlive its upgrade: the names of messages and members
  * are written out here, because they must never change. */
 static void test_the_names_on_the_wire_stay(void **state)
@@ -571,7 +581,7 @@ static void test_the_names_on_the_wire_stay(void **state)
 	d->world->waits = true;
 	struct hspmd_stream *controller = stranger_calls(d, nonce);
 	say(controller, hello(d->auth, nonce, 7));
-	json_decref(receive_type(d, controller, "welcome"));
+	expect_welcome(d, controller);
 	say(controller, json_pack("{s:s, s:i, s:i, s:s, s:i, s:f, s:[f, f, f], s:{s:f}, s:f, s:f, s:I, s:[i]}", "type", "state",
 	                          "min_nodes", 1, "max_nodes", 3, "policy", "any", "nodes", 3, "tokens_per_s", 280.0, "curve", 100.0, 190.0,
 	                          280.0, "worth", "n0", 1.0, "pause_s", 1.0, "lost_s", 1.0, "step", (json_int_t)5, "members", 10));
@@ -583,7 +593,7 @@ static void test_the_names_on_the_wire_stay(void **state)
 	say(controller, json_pack("{s:s, s:O, s:b, s:s}", "type", "answer", "id", json_object_get(ask, "id"), "ok", 0, "text", "busy"));
 	struct hspmd_stream *viewer = stranger_calls(d, nonce);
 	say(viewer, hello_as("viewer", d->auth, nonce, 0));
-	json_decref(receive_type(d, viewer, "welcome"));
+	expect_welcome(d, viewer);
 	say(viewer, json_pack("{s:s}", "type", "show"));
 	json_t *cluster = receive_type(d, viewer, "cluster");
 	assert_true(json_is_number(json_object_get(json_object_get(cluster, "risk"), "together")));
@@ -605,13 +615,45 @@ static void test_a_job_that_slurm_does_not_know_is_disconnected(void **state)
 	char nonce[HSPMD_NONCE_HEX];
 	struct hspmd_stream *s = stranger_calls(d, nonce);
 	say(s, hello(d->auth, nonce, 1000));
-	json_decref(receive_type(d, s, "welcome"));
+	expect_welcome(d, s);
 	d->world->waits = true;
 	put(d, "job_state", "");
 	json_t *refused = receive_type(d, s, "refused");
 	assert_string_equal(json_string_value(json_object_get(refused, "text")), "Slurm knows no such job");
 	json_decref(refused);
 	hspmd_stream_destroy(s);
+}
+
+/* With PrivateData=jobs users see their own jobs, and some users see all. */
+static void test_private_jobs_are_shown_to_few(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	const uid_t owner = getuid() + 5, operator = getuid() + 6, stranger = getuid() + 7;
+	struct ctld_options options = { .policies = "", .operators = &operator, .operator_count = 1 };
+	struct ctld d = { .options = &options };
+	assert_int_equal(uv_loop_init(&d.loop), 0);
+	assert_int_equal(uv_timer_init(&d.loop, &d.tick), 0);
+	assert_int_equal(on_hello(&d, 7, owner, &err), 0);
+	d.view = whole_view(false);
+	for (int i = 0; i < d.view->job_count; i++)
+		if (d.view->jobs[i].id == 7)
+			d.view->jobs[i].uid = owner;
+	const struct {
+		uid_t viewer;
+		size_t if_private;
+	} viewers[] = { { 0, 1 }, { getuid(), 1 }, { owner, 1 }, { operator, 1 }, { stranger, 0 } };
+	for (int i = 0; i < 10; i++) {
+		options.private_jobs = i % 2;
+		json_t *jobs = query_jobs(&d, viewers[i / 2].viewer);
+		assert_int_equal(json_array_size(jobs), i % 2 ? viewers[i / 2].if_private : 1);
+		json_decref(jobs);
+	}
+	hspmd_slurm_view_destroy(d.view);
+	ctld_peers_clear(&d.peers);
+	uv_close((uv_handle_t *)&d.tick, NULL);
+	uv_run(&d.loop, UV_RUN_DEFAULT);
+	assert_int_equal(uv_loop_close(&d.loop), 0);
 }
 
 /* Before Slurm knows a job, only the user of its first hello may send another; afterwards only the job's user. */
@@ -641,6 +683,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_job_is_one_users),
+		cmocka_unit_test(test_private_jobs_are_shown_to_few),
 		cmocka_unit_test_setup_teardown(test_a_port_that_another_holds_is_not_trusted, start, stop),
 		cmocka_unit_test_setup_teardown(test_the_names_on_the_wire_stay, start, stop),
 		cmocka_unit_test_setup_teardown(test_a_job_that_slurm_does_not_know_is_disconnected, start, stop),

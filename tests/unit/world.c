@@ -6,8 +6,8 @@
  *   - steps are reported in order, with the loss of the undisturbed job, each after the previous one or after a resize line that has the
  *     number of lost steps;
  *   - after each event the next deadline is in the future;
- *   - replies are sent once, a change of the allocation is reported once, and events are numbered consecutively, also across the
- *     controller's incarnations;
+ *   - replies are sent once, a change of the allocation is reported once, before the first step after it, and events are numbered
+ *     consecutively, also across the controller's incarnations;
  *   - no checkpoint is requested of a worker that does not answer, unless it hangs, which is found sooner than the wait for the checkpoint
  *     ends;
  *   - no two processes have one serial number, and no two incarnations of the controller request a checkpoint of one name. */
@@ -121,6 +121,11 @@ static void check_line(struct world *w, const json_t *line)
 		fail_msg("line of step %lld where %lld was expected", (long long)world_integer(line, "step"), (long long)w->next_line);
 	if (json_number_value(json_object_get(line, "loss")) != world_loss(w->next_line))
 		fail_msg("wrong loss at step %lld", (long long)w->next_line);
+	int64_t generation = world_integer(line, "generation");
+	if (generation < w->told_generation || (generation > w->told_generation && w->told_generation && generation != w->resize_reported))
+		fail_msg("step %lld is generation %lld's, after generation %lld and the resize line of %lld", (long long)w->next_line,
+		         (long long)generation, (long long)w->told_generation, (long long)w->resize_reported);
+	w->told_generation = generation;
 	w->next_line++;
 	w->nodes = (int)world_integer(line, "nodes");
 }
@@ -264,7 +269,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 			w->grow_id = x->id;
 			break;
 		case ACTION_SHRINK:
-			json_array_append_new(w->shrinks, json_pack("[I, O]", (json_int_t)x->id, x->value));
+			json_array_append_new(w->shrinks, json_pack("[I, O, f]", (json_int_t)x->id, x->value, w->now));
 			break;
 		case ACTION_CANCEL_GROW:
 			w->waiting = 0;
@@ -372,7 +377,7 @@ bool world_move(struct world *w)
 			world_tell_allocation(w);
 			return true;
 		}
-		if (what == 2 * NODES + 2 && (w->grow || json_array_size(w->shrinks))) {
+		if (what == 2 * NODES + 2 && (w->grow || world_shrink_is_due(w))) {
 			world_resize(w);
 			return true;
 		}
@@ -511,6 +516,11 @@ bool world_polled(const struct world *w)
 	return w->polled;
 }
 
+void world_set_version(struct world *w, int node, const char *version)
+{
+	w->version[node] = version;
+}
+
 void world_refuse(struct world *w, int node, int times)
 {
 	w->refusals[node] = times;
@@ -550,6 +560,19 @@ void world_heal(struct world *w)
 		for (int d = 0; d < DEVICES; d++)
 			if (w->sim[n][d].hung)
 				killed(w, &w->sim[n][d]);
+}
+
+bool world_prolong(struct world *w, int more)
+{
+	if (w->ended || w->furthest + 10 > w->o.steps)
+		return false;
+	w->job.steps = w->o.steps = (int)w->furthest + more;
+	return true;
+}
+
+int world_steps(const struct world *w)
+{
+	return w->o.steps;
 }
 
 void world_shutdown(struct world *w)
