@@ -238,8 +238,8 @@ static void one_device(const struct model *m, double *losses)
 static void random_plans(void **unused)
 {
 	(void)unused;
-	const char *seed = getenv("HSPMD_SEED"), *is_long = getenv("HSPMD_LONG");
-	int count = is_long && *is_long == '1' ? 200 : 4, first = seed ? 0 : (int)draw_first((unsigned)count, 200);
+	const char *seed = getenv("HSPMD_SEED");
+	int count = (int)draw_count(4, 200), first = seed ? 0 : (int)draw_first((unsigned)count, 200);
 	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
 		double want[STEPS], got[STEPS], worst = 0;
 		one_device(&models[k], want);
