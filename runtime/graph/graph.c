@@ -265,8 +265,8 @@ int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer)
 	return 0;
 }
 
-/* The tensor that output o of a gradient operator writes: the parameter's accumulator if the operator can add to it and no other needs another
- * layout, or a new one. -1: not wanted; -2: failed. */
+/* The tensor that output o of a gradient operator writes: the parameter's accumulator if the operator can add to it and no other needs
+ * another layout, or a new one. -1: not wanted; -2: failed. */
 static int grad_target(struct hspmd_graph *g, enum hspmd_opcode opcode, int wrt, int o)
 {
 	const char *op_name = hspmd_opcode_names[opcode];

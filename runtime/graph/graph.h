@@ -72,8 +72,9 @@ void hspmd_graph_destroy(struct hspmd_graph *g);
 int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer);
 int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
                           bool decay, int split_dim, int64_t split_unit);
-/* Sets the layout of a parameter or input on the devices of every stage that uses it, or of an activation on the devices of the stage that
- * computes it, numbered from 0. The annotation must not be partial. Takes ownership of the annotation, also on failure. 0 or -1 as above. */
+/* Sets the layout of a parameter or input on the devices of every stage that uses it, or of an activation on the devices of the stage
+ * that computes it, numbered from 0. The annotation must not be partial. Takes ownership of the annotation, also on failure. 0 or -1 as
+ * above. */
 int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotation *annotation);
 /* A copy of an array, for attributes of operators: lives as long as the graph. NULL: failed as above. */
 const double *hspmd_graph_constant(struct hspmd_graph *g, const double *values, size_t count);

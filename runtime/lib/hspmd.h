@@ -111,8 +111,8 @@ int hspmd_net_concat(struct hspmd_net *net, const int *tensors, int count, int d
 /* x repeated to these dimensions, aligned at the last. */
 int hspmd_net_repeat(struct hspmd_net *net, int x, int rank, const int64_t *dims);
 /* Rows by number. The first `batch_dims` dimensions of x and integers are the same; x's next dimension is replaced by the others of
- * `integers`: 0: x [rows, ..], a table; 1: x [samples, positions, ..], integers [samples, n] -> [samples, n, ..]. Numbers without a row give
- * zeros. */
+ * `integers`: 0: x [rows, ..], a table; 1: x [samples, positions, ..], integers [samples, n] -> [samples, n, ..]. Numbers without a row
+ * give zeros. */
 int hspmd_net_gather(struct hspmd_net *net, int x, int integers, int batch_dims);
 /* The same tensor with another annotation: a communication where the caller wants it. */
 int hspmd_net_reshard(struct hspmd_net *net, int x, const char *annotation);
@@ -151,9 +151,9 @@ struct hspmd_attention {
 #define HSPMD_ATTENTION { 0, 0, 0, 0, -1, -1 }
 int hspmd_net_attend(struct hspmd_net *net, int q, int k, int v, int64_t head_width, const struct hspmd_attention *how);
 
-/* A mixture of experts (gate(x Wgate) * x Wup) Wdown: every position of x [samples, positions, width] goes to `per_token` of them, by the
- * softmax of x times router [experts, width] among those. gate_up_down: [experts, inner, width] twice, and [experts, width, inner]. `balance`
- * times an auxiliary loss keeps the experts evenly used. */
+/* A mixture of experts (gate(x Wgate) * x Wup) Wdown: every position of x [samples, positions, width] goes to `per_token` of them, by
+ * the softmax of x times router [experts, width] among those. gate_up_down: [experts, inner, width] twice, and [experts, width, inner].
+ * `balance` times an auxiliary loss keeps the experts evenly used. */
 enum hspmd_gate { HSPMD_GATE_SILU, HSPMD_GATE_GELU, HSPMD_GATE_GELU_EXACT };
 int hspmd_net_experts(struct hspmd_net *net, int x, int router, const int *gate_up_down, int per_token, double balance,
                       enum hspmd_gate gate);
@@ -174,8 +174,8 @@ struct hspmd_cross_entropy {
 };
 #define HSPMD_CROSS_ENTROPY { 0, 0, 0, -1 }
 int hspmd_net_cross_entropy(struct hspmd_net *net, int logits, int targets, const struct hspmd_cross_entropy *how);
-/* (x - y)^2, and the cross-entropy of sigmoid(x) against probabilities y. y and weights have no gradient. weights: have the first dimensions
- * of x; -1: none. */
+/* (x - y)^2, and the cross-entropy of sigmoid(x) against probabilities y. y and weights have no gradient. weights: have the first
+ * dimensions of x; -1: none. */
 int hspmd_net_squared_loss(struct hspmd_net *net, int x, int y, int weights);
 int hspmd_net_logistic_loss(struct hspmd_net *net, int x, int y, int weights);
 int hspmd_net_mean_loss(struct hspmd_net *net, int x, double factor); /* factor times the mean of x itself */

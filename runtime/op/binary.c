@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic of two tensors. Dimensions are aligned at the last; a dimension that one tensor lacks, or where it has one element, is repeated
- * as the other has it. Where a tensor was repeated, its gradient is the sum over the copies. */
+/* Arithmetic of two tensors. Dimensions are aligned at the last; a dimension that one tensor lacks, or where it has one element, is
+ * repeated as the other has it. Where a tensor was repeated, its gradient is the sum over the copies. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two-dimensional convolution. Samples and output channels can be split, input channels too (the result is then partial, as a linear layer's
- * is), and with several groups only whole groups; positions cannot. numbers: stride, padding and dilation, each for rows and columns. */
+/* Two-dimensional convolution. Samples and output channels can be split, input channels too (the result is then partial, as a linear
+ * layer's is), and with several groups only whole groups; positions cannot. numbers: stride, padding and dilation, each for rows and
+ * columns. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -116,7 +117,32 @@ static void cost_grad_x(const struct hspmd_op_view *v, double *flops, double *by
 
 static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
-	cost_of(v, &v->in[0], &v->out[0], flops, bytes);
+	*flops = 0;
+	*bytes = hspmd_op_bytes(v);
+	if (v->out[0].rank >= 0) /* else only the bias has a gradient */
+		cost_of(v, &v->in[0], &v->out[0], flops, bytes);
+}
+
+/* The windows of a sample's positions as columns; part by part (runtime/device/cpu/conv.c), of 2048 positions. */
+static double columns_of(const struct hspmd_op_view *v, const struct hspmd_shape *y, const struct hspmd_shape *w, bool at_once)
+{
+	double positions = (double)(y->dim[2] * y->dim[3]), window = (double)(w->dim[1] * w->dim[2] * w->dim[3]);
+	return window * (at_once || positions < 2048 ? positions : 2048) * (double)hspmd_dtype_bytes(v->in_dtype[0]);
+}
+
+static double workspace(const struct hspmd_op_view *v, bool at_once)
+{
+	return columns_of(v, &v->out[0], &v->in[1], at_once);
+}
+
+static double workspace_grad_x(const struct hspmd_op_view *v, bool at_once)
+{
+	return columns_of(v, &v->in[0], &v->in[1], at_once);
+}
+
+static double workspace_grad_w(const struct hspmd_op_view *v, bool at_once)
+{
+	return v->out[0].rank < 0 ? 0 : columns_of(v, &v->in[0], &v->out[0], at_once);
 }
 
 static const struct hspmd_op_example examples[] = {
@@ -144,6 +170,7 @@ const struct hspmd_op_type hspmd_op_conv = {
 	.rule = rule,
 	.backward = backward,
 	.cost = cost,
+	.workspace = workspace,
 	.examples = examples,
 	.adds_gradients = true,
 };
@@ -153,6 +180,7 @@ const struct hspmd_op_type hspmd_op_conv_grad_x = {
 	.output_count = 1,
 	.rule = rule_grad_x,
 	.cost = cost_grad_x,
+	.workspace = workspace_grad_x,
 };
 const struct hspmd_op_type hspmd_op_conv_grad_w = {
 	.min_inputs = 2,
@@ -161,4 +189,5 @@ const struct hspmd_op_type hspmd_op_conv_grad_w = {
 	.rule = rule_grad_w,
 	.accumulates = 1 << 0 | 1 << 1,
 	.cost = cost_grad_w,
+	.workspace = workspace_grad_w,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Group norm (Wu and He, arXiv 1803.08494): the channels of a sample are normed in groups, each over its channels and all positions. Channels
- * can be split between groups. */
+/* Group norm (Wu and He, arXiv 1803.08494): the channels of a sample are normed in groups, each over its channels and all positions.
+ * Channels can be split between groups. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two-dimensional pooling: the largest or the mean of a window of each channel. Positions cannot be split. numbers: window, stride and padding,
- * each for rows and columns. Padding counts as elements of value 0 for the mean, and not at all for the largest. */
+/* Two-dimensional pooling: the largest or the mean of a window of each channel. Positions cannot be split. numbers: window, stride and
+ * padding, each for rows and columns. Padding counts as elements of value 0 for the mean, and not at all for the largest. */
 #include <inttypes.h>
 #include <string.h>
 

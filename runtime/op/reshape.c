@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The same elements in other dimensions. Dimensions of x and y are matched in groups of equal size, from the first on; the leading dimension
- * of a group can be split, in steps that are whole rows on both sides. */
+/* The same elements in other dimensions. Dimensions of x and y are matched in groups of equal size, from the first on; the leading
+ * dimension of a group can be split, in steps that are whole rows on both sides. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"

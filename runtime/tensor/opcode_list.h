@@ -50,15 +50,15 @@ OP_GRAPH(LINEAR, linear)
 OP_GRAPH(LINEAR_GRAD_X, linear_grad_x)
 /* dy, x -> dw (acc), dbias (acc, optional) */
 OP_GRAPH(LINEAR_GRAD_W, linear_grad_w)
-/* q[B,Tq,heads*head_dim], k[B,Tk,kv*head_dim], v[same] -> o[B,Tq,heads*head_dim], lse[B,heads,Tq]; or one input qkv[B,T,3,heads*head_dim].
- * Causal by global positions (start[1]); attr.head_dim, attr.scale, attr.window (0: none). Grouped queries: head h reads kv head h /
- * (heads / kv), in global head numbers. Optional input segments[B,T] I32: positions of different segments do not attend to one another.
- * Optional last input sinks[heads]: a logit per head that takes a part of the probability and has no value. attr.softcap c > 0: scores
- * become c tanh(score / c). attr.whole_kv: k and v are not split by heads, and query heads may be split finer than kv heads. Optional
- * input noise[B,T] after that: attr.rate of the probabilities are dropped, as by DROPOUT. Optional input mask[B,heads,Tq,Tk] after that, each
- * dimension of which may be 1: is added to the scores; has no gradient. attr.bidirectional: not causal; k and v may have any length, and
- * attr.window counts to both sides. On the CPU device (acc): if k and v are of other
- * positions than in earlier calls, o and lse become the results over the earlier positions and these together. */
+/* q[B,Tq,heads*head_dim], k[B,Tk,kv*head_dim], v[same] -> o[B,Tq,heads*head_dim], lse[B,heads,Tq]; or one input
+ * qkv[B,T,3,heads*head_dim]. Causal by global positions (start[1]); attr.head_dim, attr.scale, attr.window (0: none). Grouped queries:
+ * head h reads kv head h / (heads / kv), in global head numbers. Optional input segments[B,T] I32: positions of different segments do
+ * not attend to one another. Optional last input sinks[heads]: a logit per head that takes a part of the probability and has no value.
+ * attr.softcap c > 0: scores become c tanh(score / c). attr.whole_kv: k and v are not split by heads, and query heads may be split finer
+ * than kv heads. Optional input noise[B,T] after that: attr.rate of the probabilities are dropped, as by DROPOUT. Optional input
+ * mask[B,heads,Tq,Tk] after that, each dimension of which may be 1: is added to the scores; has no gradient. attr.bidirectional: not
+ * causal; k and v may have any length, and attr.window counts to both sides. On the CPU device (acc): if k and v are of other positions
+ * than in earlier calls, o and lse become the results over the earlier positions and these together. */
 OP_GRAPH(ATTENTION, attention)
 /* do, (q, k, v | qkv), o, lse, (segments), (noise), (mask) -> (dq, dk, dv: acc on the CPU device | dqkv) */
 OP_GRAPH(ATTENTION_GRAD, attention_grad)
@@ -133,16 +133,16 @@ OP_GRAPH(EXPERTS_GRAD, experts_grad)
 OP_GRAPH(UNARY, unary)
 /* dy, x (SILU, LOG, POWER) or y (the others) -> dx */
 OP_GRAPH(UNARY_GRAD, unary_grad)
-/* a, b -> a + b, a - b, a b or a / b; attr.kind is an hspmd_binary. Dimensions are aligned at the last; where one tensor has no dimension or
- * one element, it is repeated */
+/* a, b -> a + b, a - b, a b or a / b; attr.kind is an hspmd_binary. Dimensions are aligned at the last; where one tensor has no
+ * dimension or one element, it is repeated */
 OP_GRAPH(BINARY, binary)
 /* x -> y: attr.scale times the sum (attr.kind HSPMD_REDUCE_SUM), or the largest, over the dimensions whose bits are set in numbers[0]. y
  * lacks them, or if numbers[1] is 1 has one element there, or no dimension (aligned at the last) */
 OP_GRAPH(REDUCE, reduce)
 /* dy, y, x -> dx of the largest: equal shares for equal elements */
 OP_GRAPH(MAX_GRAD, max_grad)
-/* x -> y: attr.scale x, repeated along the dimensions of y whose bits are set in numbers[0]; x has them or not as y of REDUCE. numbers[2] is
- * the rank of y, then its dimensions (not for gradients) */
+/* x -> y: attr.scale x, repeated along the dimensions of y whose bits are set in numbers[0]; x has them or not as y of REDUCE.
+ * numbers[2] is the rank of y, then its dimensions (not for gradients) */
 OP_GRAPH(BROADCAST, broadcast)
 /* x -> y: the same elements in numbers[0] dimensions, which follow; one may be -1. May be done in place */
 OP_GRAPH(RESHAPE, reshape)
@@ -158,8 +158,8 @@ OP_GRAPH(CONCAT, concat)
 OP_GRAPH(GATHER, gather)
 /* dy, index, x (unread: dx takes its annotation) -> dx (acc) */
 OP_GRAPH(GATHER_GRAD, gather_grad)
-/* a, b -> y: the product of the matrices in the last two dimensions, for each combination of the others (acc). attr.kind: 1 if those of a are
- * transposed, plus 2 if those of b are */
+/* a, b -> y: the product of the matrices in the last two dimensions, for each combination of the others (acc). attr.kind: 1 if those of
+ * a are transposed, plus 2 if those of b are */
 OP_GRAPH(MATMUL, matmul)
 /* x -> y: softmax over the last dimension; may be done in place */
 OP_GRAPH(SOFTMAX, softmax)
@@ -176,8 +176,8 @@ OP_GRAPH(CONV, conv)
 OP_GRAPH(CONV_GRAD_X, conv_grad_x)
 /* dy, x -> dw (acc), dbias (acc, optional) */
 OP_GRAPH(CONV_GRAD_W, conv_grad_w)
-/* x[B,C,H,W] -> y: the largest (attr.kind HSPMD_REDUCE_MAX) or the mean (HSPMD_REDUCE_SUM) of a window. numbers: window, stride, padding, each
- * for rows and columns. Padding counts as 0 for the mean */
+/* x[B,C,H,W] -> y: the largest (attr.kind HSPMD_REDUCE_MAX) or the mean (HSPMD_REDUCE_SUM) of a window. numbers: window, stride,
+ * padding, each for rows and columns. Padding counts as 0 for the mean */
 OP_GRAPH(POOL, pool)
 /* dy, x -> dx */
 OP_GRAPH(POOL_GRAD, pool_grad)

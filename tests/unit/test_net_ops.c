@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The general operators of libhspmd in one net: what each function builds, by its value; the same losses however the tensors lie, with dropout
- * and communication placed by hand; and what is refused. */
+/* The general operators of libhspmd in one net: what each function builds, by its value; the same losses however the tensors lie, with
+ * dropout and communication placed by hand; and what is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* BERT (Devlin et al., arXiv 1810.04805) with both of its losses: masked words, and whether the second sentence follows the first; and BERT
- * with experts, where every second block has a mixture of experts (Shazeer et al., arXiv 1701.06538) instead of its two linear layers.
- * Inputs, per sample: "tokens", "types", "targets" [length] integers; "mask" [length] floats, -1e9 for padding, else 0; "weights" [length] floats, not 0
- * for positions whose word is to be found; "follows" [1] integers. Plan layers: 0: embeddings, 1..blocks, and the head. */
+/* BERT (Devlin et al., arXiv 1810.04805) with both of its losses: masked words, and whether the second sentence follows the first; and
+ * BERT with experts, where every second block has a mixture of experts (Shazeer et al., arXiv 1701.06538) instead of its two linear
+ * layers. Inputs, per sample: "tokens", "types", "targets" [length] integers; "mask" [length] floats, -1e9 for padding, else 0;
+ * "weights" [length] floats, not 0 for positions whose word is to be found; "follows" [1] integers. Plan layers: 0: embeddings,
+ * 1..blocks, and the head. */
 #include "parts.h"
 
 struct bert {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the nets of this folder are built of. Each net's file is complete with this header: it defines its sizes and a function that builds the
- * net, of which a program or a shared object makes use. */
+/* What the nets of this folder are built of. Each net's file is complete with this header: it defines its sizes and a function that
+ * builds the net, of which a program or a shared object makes use. */
 #ifndef HSPMD_EXAMPLES_PARTS_H
 #define HSPMD_EXAMPLES_PARTS_H
 

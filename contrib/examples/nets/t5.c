@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* T5 (Raffel et al., arXiv 1910.10683): an encoder, and a decoder that attends to it; positions are known by a learned bias of the scores for each
- * distance. Inputs, per sample: "source" [source] and "tokens", "targets" [target] integers; "mask" [source] floats, -1e9 for padding, else 0;
- * "encoder_distance" [source, source] and "decoder_distance" [target, target] integers, the number of each distance (t5_distance), and "causal"
- * [target, target] floats, -1e9 for later positions, else 0. Plan layers: 0: embedding, 1..blocks: encoder, from blocks + 1 on: embedding of the
- * target, decoder, and the head. */
+/* T5 (Raffel et al., arXiv 1910.10683): an encoder, and a decoder that attends to it; positions are known by a learned bias of the
+ * scores for each distance. Inputs, per sample: "source" [source] and "tokens", "targets" [target] integers; "mask" [source] floats,
+ * -1e9 for padding, else 0; "encoder_distance" [source, source] and "decoder_distance" [target, target] integers, the number of each
+ * distance (t5_distance), and "causal" [target, target] floats, -1e9 for later positions, else 0. Plan layers: 0: embedding, 1..blocks:
+ * encoder, from blocks + 1 on: embedding of the target, decoder, and the head. */
 #include "parts.h"
 
 #include <math.h>
@@ -21,7 +21,8 @@ static int t5_layers(const struct t5 *how)
 	return 2 * how->blocks + 3;
 }
 
-/* The number of the distance between a query and a key: near ones each have their own, farther ones share numbers on a logarithmic scale. */
+/* The number of the distance between a query and a key: near ones each have their own, farther ones share numbers on a logarithmic
+ * scale. */
 static inline int64_t t5_distance(const struct t5 *how, int64_t query, int64_t key, int both_sides)
 {
 	int64_t count = both_sides ? how->distances / 2 : how->distances, first = both_sides && key > query ? count : 0;

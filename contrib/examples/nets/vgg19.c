@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* VGG19 (Simonyan and Zisserman, arXiv 1409.1556): 16 convolutions in five groups, each of which ends with pooling, and three linear layers.
- * Inputs: "image" [samples, 3, size, size] floats and "label" [samples, 1] integers. Plan layers: 0..4: the groups, 5: the classifier. */
+/* VGG19 (Simonyan and Zisserman, arXiv 1409.1556): 16 convolutions in five groups, each of which ends with pooling, and three linear
+ * layers. Inputs: "image" [samples, 3, size, size] floats and "label" [samples, 1] integers. Plan layers: 0..4: the groups, 5: the
+ * classifier. */
 #include "parts.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reductions over dimensions. One item has some results and sums each of them in the order of the elements, so that the bits do not depend on
- * the threads. Sums are made in double. */
+/* Reductions over dimensions. One item has some results and sums each of them in the order of the elements, so that the bits do not
+ * depend on the threads. Sums are made in double. */
 #include "runtime/device/cpu/loop.h"
 
 #define COLUMNS 128 /* results that are summed at once, if rows of x are rows of results */
