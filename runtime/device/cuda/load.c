@@ -45,7 +45,7 @@ static bool beside_program(char *path, size_t size)
 	return false;
 }
 
-const struct hspmd_device_ops *hspmd_cuda_load(struct hspmd_error *err)
+const struct hspmd_device_ops *hspmd_device_cuda(struct hspmd_error *err)
 {
 	char path[4200];
 	const char *named = getenv("HSPMD_CUDA_MODULE");
