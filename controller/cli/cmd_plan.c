@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/device_traits.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "controller/cli/commands.h"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/device_traits.h"
 #include "common/alloc.h"
 #include "common/format/plan_model.h"
 #include "runtime/comm/comm.h"
@@ -15,7 +16,7 @@
 static bool takes_parts(const struct hspmd_cluster *cluster, const struct hspmd_stage *stage)
 {
 	for (int d = 0; d < stage->device_count; d++)
-		if (cluster->types[cluster->devices[stage->devices[d]].type].kind != HSPMD_DEVICE_CPU)
+		if (!hspmd_device_traits(cluster->types[cluster->devices[stage->devices[d]].type].kind)->takes_parts)
 			return false;
 	return true;
 }
@@ -148,7 +149,7 @@ static int make_instructions(struct hspmd_program *p, struct hspmd_spmd *const *
                              struct hspmd_error *err)
 {
 	enum hspmd_device_kind kind = p->device >= 0 ? cluster->types[cluster->devices[p->device].type].kind : HSPMD_DEVICE_CPU;
-	p->overlaps = p->device >= 0 && kind == HSPMD_DEVICE_CPU;
+	p->overlaps = p->device >= 0 && hspmd_device_traits(kind)->overlaps;
 	p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
 	if (!p->layouts || hspmd_program_specialise(p, plan, err) || (p->device >= 0 && hspmd_program_fuse_ops(p, kind, err)) ||
 	    hspmd_program_sync_gradients(p, spmds, across, err) || hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/device_traits.h"
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/solver.h"
 #include "runtime/program/program.h"
@@ -166,7 +167,7 @@ static void account(enum run run, const struct hspmd_model *m, const struct hspm
 	*here = p->predicted.memory_bytes[d];
 	*there = run == BF16 ? planned_on_gpu(m, p, c, device) : planned(m, p, c, device);
 	if (run == BF16)
-		*here -= HSPMD_CONTEXT_BYTES;
+		*here -= hspmd_device_traits(HSPMD_DEVICE_CUDA)->context_bytes;
 	if (run != PAIRED)
 		return;
 	setenv("HSPMD_UNFUSED", "all", 1);

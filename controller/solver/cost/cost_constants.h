@@ -20,10 +20,7 @@
  * much. */
 #define HSPMD_TRAFFIC 6.0
 
-/* Seconds between two kernels that a host program launches one after the other: a kernel of 2.9 us takes 3.8 us (NVIDIA, "Getting Started
- * with CUDA Graphs", at second hand). Kernels in one block's forward pass: 2 norms, 4 products, attention, rotation, activation, 2
- * residuals, biases, layout. */
-#define HSPMD_LAUNCH_S 0.9e-6
+/* Kernels in one block's forward pass: 2 norms, 4 products, attention, rotation, activation, 2 residuals, biases, layout. */
 #define HSPMD_BLOCK_KERNELS 14
 
 /* Bytes moved per parameter at a step's end, 4-byte elements, without the moments, which are read and written: an optimizer reads weight and
@@ -36,10 +33,6 @@
 /* How many times CPU cores move each byte of a gradient sum over a network: 2 to copy it into a message, 2 to copy it out of one, and 3
  * to add it (two reads and one write). */
 #define HSPMD_SUM_TRAFFIC 7.0
-
-/* Memory of a CUDA device that is in use before the program allocates any: context and kernels (Hugging Face Transformers' documentation,
- * "Model training anatomy": 1343 MB after PyTorch has put one element there). */
-#define HSPMD_CONTEXT_BYTES (1343.0 * 1024 * 1024)
 
 /* Fraction of a CUDA device's memory that a caching allocator can fill: an allocator without fragmentation gains 15 % on average over
  * eight language models (GMLake, ASPLOS'24, arXiv 2401.08156, abstract). hspmd's own programs have no fragmentation:
