@@ -43,7 +43,19 @@ struct given {
 	bool help, version;
 };
 
-enum { OPT_LISTEN = 256, OPT_POLICIES, OPT_OWNER, OPT_OPERATORS, OPT_METRICS, OPT_LOG, OPT_SYSLOG, OPT_POLL, OPT_MUNGE, OPT_HELP, OPT_VERSION };
+enum {
+	OPT_LISTEN = 256,
+	OPT_POLICIES,
+	OPT_OWNER,
+	OPT_OPERATORS,
+	OPT_METRICS,
+	OPT_LOG,
+	OPT_SYSLOG,
+	OPT_POLL,
+	OPT_MUNGE,
+	OPT_HELP,
+	OPT_VERSION
+};
 
 static const struct option long_options[] = {
 	{ "listen", required_argument, NULL, OPT_LISTEN },

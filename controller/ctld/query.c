@@ -92,8 +92,8 @@ static json_t *cluster(const struct ctld *d, uid_t viewer)
 		waiting += d->view->jobs[i].state == HSPMD_SLURM_VIEW_PENDING;
 	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_unix_time(),
 	                 "up_s", hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->poll_interval.polled_s : -1.0, "nodes",
-	                 nodes_json(d), "waiting_jobs", waiting, "jobs", query_jobs(d, viewer), "totals", totals_json(d), "risk", risk_json(d),
-	                 "rules", d->policy->rule_count, "policy_error", d->policy_error, "trouble", d->last_error);
+	                 nodes_json(d), "waiting_jobs", waiting, "jobs", query_jobs(d, viewer), "totals", totals_json(d), "risk",
+	                 risk_json(d), "rules", d->policy->rule_count, "policy_error", d->policy_error, "trouble", d->last_error);
 }
 
 json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *err)
