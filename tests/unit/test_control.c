@@ -312,7 +312,7 @@ static void a_job_of_another_user(void **state)
 		assert_int_equal(hspmd_contact_write(path_of("c-7.json"), contact, &err), 0);
 		assert_int_equal(chown(path_of("c-7.json"), user, user), 0);
 		json_decref(contact);
-		start("status 7");
+		start("shrink 1 7");
 		if (of == user) {
 			json_decref(fake_controller_accept(&controller));
 			answer("{\"ok\": false, \"text\": \"it was reached\"}");
