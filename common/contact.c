@@ -114,7 +114,7 @@ static json_t *read_contact(const char *path, struct hspmd_error *err)
 		hspmd_fail_errno(err, "%s", path);
 		return NULL;
 	}
-	if (st.st_uid != getuid() || (st.st_mode & 077)) {
+	if ((st.st_uid != getuid() && getuid() != 0) || !S_ISREG(st.st_mode) || (st.st_mode & 077)) {
 		hspmd_fail(err, "%s: must belong to this user and be closed to others (mode 0600)", path);
 		return NULL;
 	}
@@ -124,6 +124,14 @@ static json_t *read_contact(const char *path, struct hspmd_error *err)
 	free(text);
 	if (text && (!json_is_object(v) || !json_is_array(json_object_get(v, "addresses")))) {
 		hspmd_fail(err, "%s: not a contact file", path);
+		json_decref(v);
+		return NULL;
+	}
+	/* Root may look at any user's job, but not be led to another user's. */
+	const json_t *user = json_object_get(v, "user");
+	if (v && json_is_integer(user) && (uid_t)json_integer_value(user) != st.st_uid) {
+		hspmd_fail(err, "%s: belongs to user %u, and is of a job of user %lld", path, (unsigned)st.st_uid,
+		           (long long)json_integer_value(user));
 		json_decref(v);
 		return NULL;
 	}
@@ -186,7 +194,8 @@ json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_er
 	if (path)
 		v = read_contact(path, err);
 	else
-		hspmd_fail(err, "no elastic job of this user with this id is running (nothing in %s)", folder);
+		hspmd_fail(err, "no elastic job of this user with this id is running (nothing in %s)%s", folder,
+		           getuid() ? "" : "; root may name the output folder of another user's job");
 	free(path);
 	free(folder);
 	return v;
@@ -216,7 +225,8 @@ struct hspmd_stream *hspmd_contact_connect(const json_t *contact, json_t *hello,
 		return NULL;
 	struct hspmd_auth *auth = hspmd_contact_auth(contact, err);
 	json_t *user = json_object_get(contact, "user");
-	uid_t owner = json_is_integer(user) ? (uid_t)json_integer_value(user) : getuid();
+	bool by_cookie = auth && hspmd_auth_secret(auth); /* which names no user */
+	uid_t owner = json_is_integer(user) && !by_cookie ? (uid_t)json_integer_value(user) : getuid();
 	int fd = auth ? hspmd_connect_any(json_object_get(contact, "addresses"), -1, timeout_s, err) : -1;
 	struct hspmd_stream *s = fd >= 0 ? hspmd_stream_create(fd, FRAME_MAX, FRAME_MAX, err) : NULL;
 	if (s && hspmd_auth_handshake(auth, s, hello, owner, timeout_s, welcome, err)) {

@@ -26,7 +26,8 @@ char *hspmd_contact_folder(struct hspmd_error *err);
 /* Writes the file durably, mode 0600, in a folder of mode 0700. */
 int hspmd_contact_write(const char *path, const json_t *contact, struct hspmd_error *err);
 /* The contact of a job id or of an output folder. New reference. If several clusters have the job id: the contact of `cluster`, else the
- * newest. NULL and err unless the file belongs to this user and nobody else may read it. */
+ * newest. NULL and err unless the file belongs to this user, or this user is root, and
+ * nobody else may read it. */
 json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_error *err);
 /* Removes this run's contact file; does nothing if another run has written its own in that place. */
 void hspmd_contact_remove(const char *path, int64_t pid);

@@ -18,7 +18,7 @@ struct proof {
 	char nonce[HSPMD_NONCE_HEX]; /* the challenge's */
 	json_t *sealed;              /* the hello as it came */
 	/* the result */
-	int status; /* 0: proved; -1: not proved; -2: proved, but unwanted */
+	int status;                       /* 0: proved; -1: not proved; -2: proved, but unwanted */
 	json_t *hello, *welcome, *answer; /* contents of both, and the welcome as it is sent */
 	uid_t who;
 	struct hspmd_error err;

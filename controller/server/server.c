@@ -27,7 +27,16 @@
 #define ACCEPTS 64   /* connections taken at a time, so that others are served in between */
 
 /* Kinds of refusals, each with a limit on log lines of its own: a flood of one kind does not hide another. */
-enum refusal { REFUSAL_CROWDED, REFUSAL_UNCHECKED, REFUSAL_SILENT, REFUSAL_GARBLED, REFUSAL_UNPROVEN, REFUSAL_UNWANTED, REFUSAL_CUT, REFUSALS };
+enum refusal {
+	REFUSAL_CROWDED,
+	REFUSAL_UNCHECKED,
+	REFUSAL_SILENT,
+	REFUSAL_GARBLED,
+	REFUSAL_UNPROVEN,
+	REFUSAL_UNWANTED,
+	REFUSAL_CUT,
+	REFUSALS
+};
 
 struct hspmd_peer {
 	struct hspmd_server *server;
@@ -54,7 +63,7 @@ struct hspmd_server {
 	int fd;
 	uv_poll_t poll;
 	uv_timer_t sweep;
-	struct hspmd_peer *peers; /* also those that are being closed */
+	struct hspmd_peer *peers;            /* also those that are being closed */
 	struct strangers strangers, proving; /* before their hello; while it is being checked */
 	struct proofs proofs;
 	struct hspmd_auth *auth; /* a copy, which the threads that check hellos use */

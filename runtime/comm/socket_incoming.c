@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The receiving half of the socket transport: connections that peers have opened to this member, and the frames that arrive on them. */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "runtime/comm/transport_socket_internal.h"
+
+/* Anybody may connect. A peer says HELLO at once. */
+#define ACCEPTS 64      /* at a time, so that they can be limited */
+#define STRANGERS 64    /* connections without a HELLO frame at a time, beside one per peer */
+#define STRANGER_S 10.0 /* for the HELLO frame to come; or a quarter of the transport's own limit, if that is less */
+#define SWEEP_S 0.5
 
 void socket_close_incoming(struct socket_transport *t, struct socket_incoming *in)
 {
@@ -38,7 +46,7 @@ void socket_accept_all(struct socket_transport *t, int listener)
 {
 	if (listener < 0)
 		return;
-	for (;;) {
+	for (int i = 0; i < ACCEPTS; i++) {
 		int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd < 0)
 			return;
@@ -53,8 +61,28 @@ void socket_accept_all(struct socket_transport *t, int listener)
 		in->source = SOCKET_INCOMING;
 		in->fd = fd;
 		in->peer = -1;
+		in->deadline = hspmd_now() + fmin(STRANGER_S, t->base.options.timeout_s / 4);
 		t->strangers++;
 		TAILQ_INSERT_TAIL(&t->incoming, in, entry);
+	}
+}
+
+void socket_limit_strangers(struct socket_transport *t)
+{
+	int most = STRANGERS + t->base.options.size;
+	if (!t->strangers || (t->strangers <= most && hspmd_now() < t->sweep_at))
+		return;
+	double now = hspmd_now();
+	t->sweep_at = now + SWEEP_S;
+	struct socket_incoming *next;
+	for (struct socket_incoming *in = TAILQ_FIRST(&t->incoming); in; in = next) {
+		next = TAILQ_NEXT(in, entry);
+		int before = t->strangers;
+		if (in->peer >= 0 || (before <= most && now < in->deadline))
+			continue;
+		socket_read_incoming(t, in); /* its HELLO may have arrived */
+		if (t->strangers == before)
+			socket_close_incoming(t, in);
 	}
 }
 
@@ -182,8 +210,10 @@ static int begin_frame(struct socket_transport *t, struct socket_incoming *in)
 static int read_hello(struct socket_transport *t, struct socket_incoming *in)
 {
 	uint64_t rank = in->frame.tag;
-	if (memcmp(in->token, t->listener.token, sizeof in->token) || !t->peers || rank >= (uint64_t)t->base.options.size ||
-	    t->peers[rank].in || t->peers[rank].in_closed)
+	unsigned differ = 0; /* in constant time */
+	for (size_t i = 0; i < sizeof in->token; i++)
+		differ |= in->token[i] ^ t->listener.token[i];
+	if (differ || !t->peers || rank >= (uint64_t)t->base.options.size || t->peers[rank].in || t->peers[rank].in_closed)
 		return -1;
 	t->strangers--;
 	in->peer = (int)rank;

@@ -36,6 +36,7 @@ static void socket_progress(struct hspmd_transport *base)
 			socket_read_incoming(t, events[i].data.ptr);
 		}
 	}
+	socket_limit_strangers(t);
 	bool connecting = false;
 	for (int r = 0; t->connecting && r < base->options.size; r++) {
 		if (t->peers[r].out.state == HSPMD_CONNECTION_CONNECTING)

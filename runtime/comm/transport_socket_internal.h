@@ -40,7 +40,8 @@ struct socket_arrival {
 
 struct socket_incoming {
 	enum socket_source source;
-	int fd, peer; /* peer -1: no HELLO frame yet */
+	int fd, peer;    /* peer -1: no HELLO frame yet */
+	double deadline; /* for the HELLO frame */
 	TAILQ_ENTRY(socket_incoming) entry;
 	struct hspmd_frame frame;
 	size_t got; /* bytes of the frame received */
@@ -68,16 +69,20 @@ struct socket_transport {
 	struct socket_peer *peers;
 	TAILQ_HEAD(, socket_incoming) incoming;
 	int strangers;   /* connections without a HELLO frame */
+	double sweep_at; /* when to look for strangers that have been silent for too long */
 	bool connecting; /* some connections must be checked even without an event */
 	uint64_t last_id;
 	char waste[64 << 10];
 };
 
 /* ---- socket_incoming.c */
-/* Accepts all connections that wait. */
+/* Accepts connections that wait, some at a time. */
 void socket_accept_all(struct socket_transport *t, int listener);
 /* Reads what has arrived, up to a limit so that one peer does not delay the others. */
 void socket_read_incoming(struct socket_transport *t, struct socket_incoming *in);
+/* Closes the connections of strangers who have been silent for too long, and of the oldest ones if there are too many. Not to be called
+ * while events that were received are still to be handled. */
+void socket_limit_strangers(struct socket_transport *t);
 /* Closes the connection and frees `in`. */
 void socket_close_incoming(struct socket_transport *t, struct socket_incoming *in);
 /* Starts to connect to the peer unless that has been done. */

@@ -20,12 +20,14 @@
 
 #include "common/format/device_traits.h"
 #include "common/clock.h"
+#include "common/shm_dir.h"
 #include "runtime/device/device.h"
 #include "runtime/topology/topology_internal.h"
 
 #define WINDOWS 3
 #define WINDOW_S 0.08
 #define LIMIT_S 30.0
+#define LOCK_NAMES 8
 
 /* Number of floats in each of a thread's three streams: all together exceed the caches. */
 static size_t stream_size(int threads)
@@ -169,16 +171,31 @@ static double measure_stream(int threads)
 	return rate;
 }
 
-/* Lock measurements of this user on this machine; -1 if that takes too long, which makes the result less precise, not wrong. */
-static int lock_machine(void)
+/* Anybody may make a folder of this name first; then the next name is tried. */
+static int open_lock(const char *folder)
 {
-	char path[64];
-	snprintf(path, sizeof path, "/tmp/hspmd-measure-%u.lock", (unsigned)geteuid());
-	int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-	double until = hspmd_now() + LIMIT_S;
-	while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && hspmd_now() < until) {
-		struct timespec nap = { .tv_nsec = 5000000 };
-		nanosleep(&nap, NULL);
+	for (int i = 0; i < LOCK_NAMES; i++) {
+		char path[300];
+		struct hspmd_error err;
+		size_t n = (size_t)snprintf(path, sizeof path, "%s/.hspmd-measure-%u.%d", folder, (unsigned)geteuid(), i);
+		if (n + sizeof "/lock" > sizeof path || hspmd_shm_dir_create(path, &err))
+			continue;
+		strcpy(path + n, "/lock");
+		return open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	}
+	return -1;
+}
+
+int topology_lock_machine(const char *folder, double limit_s)
+{
+	int fd = open_lock(folder);
+	double until = hspmd_now() + limit_s;
+	while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB)) {
+		if (hspmd_now() >= until) {
+			close(fd);
+			return -1;
+		}
+		nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
 	}
 	return fd;
 }
@@ -202,7 +219,7 @@ int hspmd_microbench(const struct hspmd_microbench_options *of, struct hspmd_mic
 	int ends[2];
 	if (pipe2(ends, O_CLOEXEC))
 		return hspmd_fail_errno(err, "measuring");
-	int lock = lock_machine();
+	int lock = topology_lock_machine("/dev/shm", LIMIT_S);
 	pid_t pid = fork();
 	if (!pid)
 		child(of, ends[1]);

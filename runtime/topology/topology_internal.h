@@ -58,6 +58,12 @@ void hspmd_gpu_rates(const struct hspmd_gpu *g, double *peak_tflops, double *gby
 int hspmd_gpu_distance(hwloc_topology_t hwloc, const struct hspmd_gpu *gpus, int count, int a, int b, double *alpha_s,
                        double *gbytes_per_s);
 
+/* ---- microbench.c */
+/* Locks measurements of this user on this machine, by a file in a folder of the user's own in `folder`, where others may make folders, too.
+ * Returns a descriptor; closing it unlocks. -1: it takes longer than limit_s, or cannot be done, which makes a measurement less precise,
+ * not wrong. */
+int topology_lock_machine(const char *folder, double limit_s);
+
 /* ---- device_name.c */
 /* "AMD EPYC 9B45 128-Core Processor" -> "amd-epyc-9b45"; "NVIDIA H100 80GB HBM3" -> "H100-80GB-HBM3". Returns buf. */
 const char *hspmd_cpu_name(const char *model, char *buf, size_t size);

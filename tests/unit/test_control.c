@@ -299,6 +299,29 @@ static void another_version(void **state)
 	says(said, "the job is hspmd 9.0 (protocol 3), this is hspmd " PACKAGE_VERSION " (protocol 2)");
 }
 
+/* Root may look at a user's job, but is not led by one user's file to the job of another; other users may look at their own only. */
+static void a_job_of_another_user(void **state)
+{
+	const uid_t user = 12345;
+	(void)state;
+	if (getuid())
+		skip();
+	for (uid_t of = user; of < user + 2; of++) {
+		json_t *contact = json_load_file(path_of("c-7.json"), 0, NULL);
+		json_object_set_new(contact, "user", json_integer(of));
+		assert_int_equal(hspmd_contact_write(path_of("c-7.json"), contact, &err), 0);
+		assert_int_equal(chown(path_of("c-7.json"), user, user), 0);
+		json_decref(contact);
+		start("shrink 1 7");
+		if (of == user) {
+			json_decref(fake_controller_accept(&controller));
+			answer("{\"ok\": false, \"text\": \"it was reached\"}");
+		}
+		ends_with(1);
+		says(said, of == user ? "it was reached" : "belongs to user 12345, and is of a job of user 12346");
+	}
+}
+
 /* Somebody else holds the controller's port. */
 static void a_wrong_cookie(void **state)
 {
@@ -518,6 +541,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_controller_that_hangs_up, fresh, stop),
 		cmocka_unit_test_setup_teardown(a_wrong_cookie, fresh, stop),
 		cmocka_unit_test_setup_teardown(another_version, fresh, stop),
+		cmocka_unit_test_setup_teardown(a_job_of_another_user, fresh, stop),
 		cmocka_unit_test_setup_teardown(watches, fresh, stop),
 		cmocka_unit_test_setup_teardown(events, fresh, stop),
 		cmocka_unit_test_setup_teardown(requests, fresh, stop),

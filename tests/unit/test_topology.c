@@ -487,6 +487,25 @@ static void test_slurm_limits(void **state)
 	nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
+/* One measurement at a time, also if others have made folders of these names, or let others into them. */
+static void test_measurements_exclude_each_other(void **state)
+{
+	char folder[] = "/tmp/hspmd-test-XXXXXX", path[120];
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	for (int squatted = 0; squatted < 3; squatted++) {
+		int fd = topology_lock_machine(folder, 5);
+		assert_true(fd >= 0);
+		assert_int_equal(topology_lock_machine(folder, 0), -1);
+		close(fd);
+		assert_true((fd = topology_lock_machine(folder, 5)) >= 0);
+		close(fd);
+		snprintf(path, sizeof path, "%s/.hspmd-measure-%u.%d", folder, (unsigned)geteuid(), squatted);
+		assert_int_equal(chmod(path, 0777), 0);
+	}
+	nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 int main(void)
 {
 	/* hwloc unloads this part of itself with memory that it did not free, which a leak checker then reports. */
@@ -495,7 +514,7 @@ int main(void)
 		cmocka_unit_test(test_names),         cmocka_unit_test(test_cores),   cmocka_unit_test(test_granted_by_number),
 		cmocka_unit_test(test_rack),          cmocka_unit_test(test_gpus),    cmocka_unit_test(test_distances),
 		cmocka_unit_test(test_near),          cmocka_unit_test(test_cgroups), cmocka_unit_test(test_slurm_limits),
-		cmocka_unit_test(test_unused_memory),
+		cmocka_unit_test(test_unused_memory), cmocka_unit_test(test_measurements_exclude_each_other),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -574,6 +574,59 @@ static void test_dead_connection(void **state)
 	close(epoll);
 }
 
+/* Connections that say nothing are closed, the oldest first as they are too many, and all of them in the end. */
+static int silent_strangers(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
+{
+	enum { SILENT = 300, LEFT = 70 };
+	struct hspmd_error *err = &s->err[rank];
+	struct hspmd_transport *t = join(s, ops, rank, 2, 16);
+	int fd[SILENT], left = SILENT;
+	if (!t)
+		return -1;
+	struct hspmd_socket_target target;
+	struct hspmd_address blob = { s->blob[1 - rank].data, s->blob[1 - rank].size };
+	if (hspmd_socket_target(&blob, &target, err))
+		return -1;
+	for (int i = 0; i < SILENT; i++) {
+		fd[i] = socket(target.endpoints[0].name.ss_family, SOCK_STREAM, 0);
+		if (connect(fd[i], (const struct sockaddr *)&target.endpoints[0].name, target.endpoints[0].length))
+			return hspmd_fail_errno(err, "connecting as a stranger");
+		double v = 1; /* the members talk meanwhile */
+		if (i % 50 == 0 && hspmd_transport_all_reduce_f64(t, SUM_TAG, &v, 1, err))
+			return -1;
+	}
+	free(target.endpoints);
+	double until = hspmd_now() + LIMIT_S, ready = 0;
+	for (int round = 0; ready < 2; round++) {
+		for (int i = 0; i < SILENT; i++) {
+			char byte;
+			if (fd[i] < 0 || recv(fd[i], &byte, 1, MSG_DONTWAIT) != 0)
+				continue;
+			if (!round && left == SILENT && i > LEFT)
+				return hspmd_fail(err, "a young stranger was closed first");
+			close(fd[i]);
+			fd[i] = -1;
+			left--;
+		}
+		ready = !left;
+		if (hspmd_now() > until)
+			return hspmd_fail(err, "%d silent connections are left", left);
+		if (hspmd_transport_all_reduce_f64(t, SUM_TAG, &ready, 1, err))
+			return -1;
+		usleep(2000);
+	}
+	ops->close(t);
+	return 0;
+}
+
+static void test_silent_strangers(void **state)
+{
+	(void)state;
+	struct shared *s = share();
+	run_members(s, hspmd_transport_find("socket", NULL), 2, silent_strangers);
+	munmap(s, sizeof *s);
+}
+
 static void test_find(void **state)
 {
 	(void)state;
@@ -591,6 +644,7 @@ int main(void)
 		cmocka_unit_test(test_deadline),    cmocka_unit_test(test_abort),    cmocka_unit_test(test_wrong_size),
 		cmocka_unit_test(test_kill_socket), cmocka_unit_test(test_kill_ucx), cmocka_unit_test(test_strangers),
 		cmocka_unit_test(test_dead_connection),
+		cmocka_unit_test(test_silent_strangers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
