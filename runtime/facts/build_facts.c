@@ -36,6 +36,7 @@ static const struct hspmd_graph *reduced_graph(struct reduced_model *m, const st
 			return m->made[i].graph;
 	struct hspmd_model_build_options forward = *how;
 	forward.forward_only = true;
+	forward.bf16 = false; /* copies of it compute in either type */
 	struct hspmd_graph *full = m->full->build(m->full->context, &forward, err), *g = NULL;
 	struct hspmd_layer_kinds kinds = { 0 }; /* other options may give a layer other operators, but not make equal layers unlike */
 	if (full && !hspmd_layer_kinds_find(full, m->full->layers, &kinds, err) && kinds.kind_count == m->kinds.kind_count)

@@ -56,7 +56,7 @@ void worker_set_ready(struct worker *w, bool ready)
 static bool is_to_measure(const struct worker *w, const struct hspmd_totals *all)
 {
 	const struct hspmd_job *job = w->setup.job;
-	return w->setup.valid && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
+	return w->setup.valid_count && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
 }
 
 /* The mean loss over validation samples. Runs passes and discards their gradients: the state does not change. */
@@ -64,10 +64,10 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 {
 	const struct hspmd_worker_setup *s = &w->setup;
 	struct hspmd_generation *g = w->active;
-	int64_t batches = hspmd_data_samples(s->valid) / s->job->global_batch;
+	int64_t batches = s->valid_count / s->job->global_batch;
 	batches = batches < 1 ? 1 : batches > MEASURED_BATCHES ? MEASURED_BATCHES : batches;
 	int status = g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[s->job->length_count - 1], err) : 0;
-	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->valid));
+	hspmd_executor_set_samples(g->executor, s->valid_samples);
 	*loss = 0;
 	for (int64_t b = 0; !status && b < batches; b++) {
 		struct hspmd_totals own = { 0 }, all = { 0 };
@@ -77,7 +77,7 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 			status = hspmd_error_prefix(err, "measuring the loss on data.valid");
 		*loss += all.loss / (double)batches;
 	}
-	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->data));
+	hspmd_executor_set_samples(g->executor, s->samples);
 	return status;
 }
 
