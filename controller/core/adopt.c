@@ -22,11 +22,16 @@ static double number(const json_t *o, const char *key)
 static void inherit_change(struct hspmd_controller *m, const json_t *j)
 {
 	static const char *const sources[] = { "live", "copies", "checkpoint", "init", "command" };
-	struct change *c = &m->change;
+	struct change *c = &m->change, asked = *c;
 	const char *cause = json_string_value(json_object_get(j, "cause")), *source = json_string_value(json_object_get(j, "state"));
-	if (!cause || !strcmp(cause, "start") || c->open || m->current.bound_plan->generation <= m->config->resize_reported)
+	if (!cause || !strcmp(cause, "start") || m->current.bound_plan->generation <= m->config->resize_reported)
 		return;
 	memset(c, 0, sizeof *c);
+	if (asked.wanted) { /* of this incarnation: it begins when the inherited one has its line */
+		c->wanted = true;
+		snprintf(c->next, sizeof c->next, "%s", asked.next);
+		c->not_before = asked.not_before;
+	}
 	snprintf(c->cause, sizeof c->cause, "%s", cause);
 	for (size_t i = 0; source && i < sizeof sources / sizeof *sources; i++)
 		if (!strcmp(source, sources[i]))
@@ -110,9 +115,11 @@ static struct bound_plan *restore_bound_plan(struct hspmd_controller *m, json_t 
 		return NULL;
 	restore_workers(m, json_object_get(from, "cluster"));
 	struct bound_plan *l = bound_plan_create(m, json_object_get(from, "cluster"), json_object_get(from, "plan"), "journal", &err);
-	if (l)
+	if (l) {
 		l->generation = json_integer_value(json_object_get(from, "generation"));
-	else
+		l->nodes = (int)message_integer(from, "nodes", l->nodes); /* some may leave, or not be back yet */
+		l->copies = (int)message_integer(from, "copies", l->copies);
+	} else
 		log_msg(m, HSPMD_LOG_WARNING, "the journal's plan is not used: %s", err.text);
 	return l;
 }
@@ -158,6 +165,8 @@ bool advance_adopt(struct hspmd_controller *m)
 		request_replan(m, "controller");
 		return true;
 	}
+	if (m->change.open) /* requested before the plan was known */
+		m->change.from_nodes = g->bound_plan->nodes;
 	inherit_change(m, json_object_get(m->adopt, "change"));
 	bool all = list_members(m, g);
 	note_event(m, "controller", "the job controller is back: %d of %d workers of generation %lld are there", g->members,
@@ -176,24 +185,42 @@ bool advance_adopt(struct hspmd_controller *m)
 	return true;
 }
 
+/* Returns true if a node has come of which the controller that made the plan did not know. */
+static bool has_new_node(const struct hspmd_controller *m)
+{
+	for (size_t i = 0; i < m->nodes; i++)
+		if (node_usable(m->node[i]) && hspmd_cluster_find_node(m->current.bound_plan->cluster, m->node[i]->name) < 0)
+			return true;
+	return false;
+}
+
 bool advance_adopted(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
 	bool on = true;
-	if (!m->adopt || g->phase != PHASE_STARTING || !all_answered(g))
+	if (!m->adopt || g->phase != PHASE_STARTING)
 		return false;
 	for (int i = 0; i < g->members; i++) {
+		if (!g->answer[i])
+			continue;
 		json_t *holds = json_object_get(g->answer[i], "holds");
 		g->member[i]->holds = json_integer_value(holds);
 		g->member[i]->step = m->steps_reported;
 		bool trains = json_is_true(json_object_get(g->answer[i], "training")) && g->member[i]->holds == g->bound_plan->generation;
 		on &= trains || !bound_plan_uses(g->bound_plan, g->member[i]);
 	}
+	/* If one of them does not train, the others may wait for it in the middle of a step, and cannot answer. */
+	if (on && !all_answered(g))
+		return false;
 	/* Steps that ended while there was no controller: the workers remember the losses of the last ones. */
 	for (int i = 0; i < g->members; i++)
 		report_losses(m, json_object_get(g->answer[i], "losses"));
-	adopt_end(m);
-	if (!on)
+	if (!on) {
 		abort_and_replan(m, "the controller was gone in the middle of a change");
+		return true;
+	}
+	adopt_end(m);
+	if (has_new_node(m))
+		request_replan(m, "grow");
 	return true;
 }

@@ -170,6 +170,7 @@ struct hspmd_controller {
 	bool failed; /* out of memory: the controller can do no more */
 	struct node **node;
 	size_t nodes, node_capacity;
+	bool allocated;             /* Slurm has reported the allocation: before that not all nodes are known, and not in Slurm's order */
 	double startup_until;       /* the first generation waits for agents until then */
 	double slurm_confirm_until; /* after the loss of an agent no plan is made until Slurm reports, or until then; 0: not waiting */
 	double slurm_poll_at, slurm_poll_interval; /* next poll of Slurm for nodes without an agent; INFINITY: there are none */
@@ -216,7 +217,7 @@ struct hspmd_controller {
 	int failures;        /* aborted generations */
 
 	/* of a job with a command */
-	bool steps_told;               /* its ranks have told steps */
+	bool steps_told;         /* its ranks have told steps */
 	int64_t furthest;        /* steps that were told at most: those that are made again are no progress */
 	int64_t told_generation; /* newest generation of which a step was told */
 	int64_t newest_save;     /* when the newest file of its checkpoints was written, in nanoseconds since 1970; -1: unknown */

@@ -31,8 +31,11 @@ static void count_failure(struct hspmd_controller *m, struct worker *w)
 static void lose(struct hspmd_controller *m, struct worker *w, const char *cause, const char *why)
 {
 	struct generation *g = &m->current;
-	bool donor = member_index(g, w) >= 0 && !bound_plan_uses(g->bound_plan, w);
-	bool needed = member_index(g, w) >= 0 && !(donor && (g->phase != PHASE_STARTING || g->answer[member_index(g, w)]));
+	int at = member_index(g, w);
+	/* A member that is not in the plan only sends state, and has sent it once it has started. If the start failed, its state is needed
+	 * again. */
+	bool sent = at >= 0 && g->phase == PHASE_STARTING && g->answer[at] && !bound_plan_uses(g->bound_plan, w);
+	bool needed = at >= 0 && !sent;
 	bool in_next = member_index(&m->next, w) >= 0 || bound_plan_uses(m->next.bound_plan, w);
 	w->process = PROC_NONE;
 	w->holds = 0;

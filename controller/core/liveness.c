@@ -33,7 +33,8 @@ static double due(const struct hspmd_controller *m, const struct generation *g, 
 	if (w->process != PROC_UP)
 		return INFINITY;
 	/* It may have been asked for an earlier generation, which ended before the answer came. */
-	return w->asked_at > 0 ? fmax(g->since, w->asked_at) + m->config->timeouts.ping : fmax(g->since, w->heard_at) + SILENT_S;
+	double since = g->phase == PHASE_HELD ? m->checkpoint.since : g->since;
+	return w->asked_at > 0 ? fmax(since, w->asked_at) + m->config->timeouts.ping : fmax(since, w->heard_at) + SILENT_S;
 }
 
 double liveness_deadline(const struct hspmd_controller *m)

@@ -186,6 +186,7 @@ void on_plan(struct hspmd_controller *m, const struct run_event *e)
 	    same_work(plan, m->current.bound_plan->plan_json)) {
 		log_msg(m, HSPMD_LOG_INFO, "the plan stays as it is");
 		m->current.bound_plan->nodes = nodes_usable(m);
+		journal(m);
 		change_close(m);
 		return;
 	}

@@ -39,6 +39,10 @@ void settle_collect(struct hspmd_controller *m)
 			w->process = PROC_NONE;
 			w->holds = 0;
 			generation_remove_member(g, w);
+			if (bound_plan_uses(m->next.bound_plan, w)) { /* it would wait for this process */
+				next_drop(m);
+				m->change.wanted = true;
+			}
 			continue;
 		}
 		if (holds)

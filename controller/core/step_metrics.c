@@ -47,9 +47,10 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 	}
 	struct change previous = *c;
 	memset(c, 0, sizeof *c);
-	if (previous.wanted) { /* another change has begun meanwhile */
+	if (previous.wanted || m->next.phase != PHASE_NONE) { /* another change has begun meanwhile, or its plan is under way */
 		request_replan(m, previous.next);
 		c->not_before = previous.not_before;
+		c->wanted = previous.wanted;
 	}
 }
 

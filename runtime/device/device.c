@@ -5,10 +5,15 @@
 
 #include "runtime/device/cpu/cpu.h"
 #include "runtime/device/cuda/module.h"
-#include "runtime/tensor/opcode_list.h"
 
-#define HAS(opcode, name) [HSPMD_OP_##opcode] = true,
-static const bool extra[][HSPMD_OP_COUNT] = { [HSPMD_DEVICE_CPU] = { false }, [HSPMD_DEVICE_CUDA] = { HSPMD_OPS_EXTRA(HAS) } };
+static const bool extra[][HSPMD_OP_COUNT] = {
+	[HSPMD_DEVICE_CPU] = { false },
+	[HSPMD_DEVICE_CUDA] = {
+#define OP_FUSED(opcode, name) [HSPMD_OP_##opcode] = true,
+#define OP_TABLE(opcode, name) [HSPMD_OP_##opcode] = true,
+#include "runtime/tensor/opcode_list.h"
+	},
+};
 
 bool hspmd_device_has_kernel(enum hspmd_device_kind kind, enum hspmd_opcode opcode)
 {

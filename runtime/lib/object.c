@@ -2,11 +2,9 @@
 #include "runtime/lib/object.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "runtime/model/own.h"
@@ -23,18 +21,9 @@ static void report(void (*at)(const char *doing), const char *doing)
 static void *load(const void *bytes, size_t size, const char *name, struct hspmd_error *err)
 {
 	char path[64];
-	int fd = memfd_create(name, MFD_CLOEXEC);
-	size_t done = 0;
-	while (fd >= 0 && done < size) {
-		ssize_t n = write(fd, (const char *)bytes + done, size - done);
-		if (n < 0 && errno != EINTR)
-			break;
-		done += n > 0 ? (size_t)n : 0;
-	}
-	if (fd < 0 || done < size) {
+	int fd = hspmd_own_memory_file(name, bytes, size);
+	if (fd < 0) {
 		hspmd_fail_errno(err, "a file in memory for the object");
-		if (fd >= 0)
-			close(fd);
 		return NULL;
 	}
 	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);

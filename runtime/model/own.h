@@ -35,6 +35,9 @@ const void *hspmd_own_object(const struct hspmd_model *m, size_t *size);
 const char *hspmd_own_config(const struct hspmd_model *m);
 const char *hspmd_own_name_of_file(const struct hspmd_model *m);
 
+/* A file in memory with these bytes, closed at exec, read from its start. The descriptor, or -1 with errno. */
+int hspmd_own_memory_file(const char *name, const void *bytes, size_t size);
+
 /* Options as text, and back: 0 or -1. */
 char *hspmd_own_options_text(const struct hspmd_model_build_options *how);
 int hspmd_own_options_parse(const char *text, struct hspmd_model_build_options *how);

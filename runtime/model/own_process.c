@@ -26,8 +26,7 @@ static const char *program_of(const char *program)
 	return program ? program : "/proc/self/exe";
 }
 
-/* A file in memory with these bytes, at its start. -1: none. */
-static int file_of(const char *name, const void *bytes, size_t size)
+int hspmd_own_memory_file(const char *name, const void *bytes, size_t size)
 {
 	int low = memfd_create(name, MFD_CLOEXEC), fd = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, FD_FREE);
 	if (low >= 0)
@@ -80,7 +79,9 @@ static pid_t start(const char *program, char *const *argv, const int files[3])
 		bad |= posix_spawn_file_actions_adddup2(&actions, files[1], HSPMD_OWN_ANSWER_FD);
 	if (files[2] >= 0)
 		bad |= posix_spawn_file_actions_adddup2(&actions, files[2], HSPMD_OWN_OBJECT_FD);
-	if (bad || posix_spawn(&pid, program, &actions, &attr, argv, environ))
+	/* hspmd may be elsewhere than the plugin was told: then the user's PATH has it. */
+	const char *there = access(program, X_OK) ? argv[0] : program;
+	if (bad || posix_spawnp(&pid, there, &actions, &attr, argv, environ))
 		pid = -1;
 	posix_spawn_file_actions_destroy(&actions);
 	posix_spawnattr_destroy(&attr);
@@ -212,15 +213,15 @@ json_t *hspmd_own_ask(const struct hspmd_own *o, const json_t *request, struct h
 	double until = hspmd_now() + patience();
 	if (text && !grow(&a) && !pipe2(ends, O_CLOEXEC)) {
 		a.text[0] = '\0';
-		files[0] = file_of("request", text, strlen(text));
+		files[0] = hspmd_own_memory_file("request", text, strlen(text));
 		files[1] = fcntl(ends[1], F_DUPFD_CLOEXEC, FD_FREE);
-		files[2] = file_of("object", o->object, o->size);
+		files[2] = hspmd_own_memory_file("object", o->object, o->size);
 	}
 	bool prepared = files[0] >= 0 && files[1] >= 0 && files[2] >= 0;
 	if (!prepared)
 		hspmd_fail_errno(err, "%s: preparing a process to load it", o->path);
 	else if ((pid = start(program, argv, files)) < 0)
-		hspmd_fail(err, "%s: cannot start %s, which would load it", o->path, program);
+		hspmd_fail(err, "%s: cannot start %s, which would load it, and there is no hspmd in PATH", o->path, program);
 	for (int i = 0; i < 3; i++)
 		if (files[i] >= 0)
 			close(files[i]);

@@ -250,8 +250,92 @@ static void test_revived(void **state)
 	const char *one = getenv("HSPMD_SEED");
 	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 12;
 	uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000), last = first + count - 1;
+	/* A worker that only sends state is lost after the start for which it sends has failed. */
+	if (!one)
+		revived(805, 805, false);
 	revived(first, last, false);
 	revived(first, last, true);
+}
+
+/* A worker is lost, and the controller dies before or after the others have been told: those wait for the lost one in the middle of a step
+ * and do not answer the new controller, which does not need their answers. */
+static void test_lost_without_controller(void **state)
+{
+	(void)state;
+	for (int when = 0; when < 60; when++) {
+		struct world *w = world_create(&(struct world_options){
+		        .seed = 1 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000, .sole = true });
+		world_run_until(w, 10);
+		world_kill(w, when % 3, 0, WORLD_KILL);
+		for (int i = 0; i < when / 2; i++)
+			if (!world_move(w))
+				world_wait(w);
+		world_restart(w);
+		double began = world_now(w);
+		world_run_until(w, world_steps_told(w) + 5);
+		if (world_now(w) - began > 50)
+			fail_msg("after %d moves: it took %.0f s", when / 2, world_now(w) - began);
+		assert_int_equal(world_steps_lost(w), 0);
+		world_destroy(w);
+	}
+}
+
+/* Before Slurm has told a new controller which nodes the job holds, neither their number nor the first is known: resizes are refused. */
+static void test_resized_too_early(void **state)
+{
+	(void)state;
+	for (int when = 0; when < 40; when++) {
+		struct world *w = world_create(
+		        &(struct world_options){ .seed = 1 + (uint64_t)when, .nodes = 5, .devices_per_node = 1, .held = 4, .steps = 1000 });
+		world_run_until(w, 10);
+		world_restart(w);
+		for (int i = 0; i < when / 2; i++)
+			if (!world_move(w))
+				world_wait(w);
+		bool known = world_polled(w);
+		world_ask(w, when % 2 ? "shrink" : "grow", 1);
+		assert_int_equal(world_replies(w, false), !known);
+		if (known)
+			world_run_until_nodes(w, when % 2 ? 3 : 5);
+		world_destroy(w);
+	}
+}
+
+/* A shrink is done when its nodes have left, also if others have joined meanwhile. */
+static void test_shrink_while_others_join(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 10; seed++) {
+		struct world *w = world_create(
+		        &(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 2, .steps = 100000 });
+		world_run_until(w, 10);
+		world_ask(w, "shrink", 1);
+		world_hold(w, 2, true);
+		world_hold(w, 3, true);
+		double began = world_now(w);
+		while (!world_replies(w, true) && !world_replies(w, false))
+			world_go_on(w);
+		assert_int_equal(world_replies(w, true), 1);
+		assert_true(world_now(w) - began < 100);
+		world_destroy(w);
+	}
+}
+
+/* Slurm refuses to take nodes back, before or after the user has given up: the job uses them again. */
+static void test_shrink_refused(void **state)
+{
+	(void)state;
+	for (int late = 0; late < 2; late++) {
+		struct world *w = world_create(&(struct world_options){
+		        .seed = 6, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 100000, .keeps_for_s = late ? 1100 : 1 });
+		world_run_until(w, 10);
+		world_ask(w, "shrink", 2);
+		world_run_until_nodes(w, 2);
+		world_run_until_nodes(w, 4);
+		assert_int_equal(world_replies(w, false), 1);
+		assert_int_equal(world_events_with(w, "Slurm keeps them"), 1);
+		world_destroy(w);
+	}
 }
 
 /* A worker that hangs at any moment from its start to its first steps, or in a switch, costs a minute, not the deadlines of preparing and
@@ -394,6 +478,30 @@ static void test_shrunk_by_count(void **state)
 	}
 }
 
+/* Once the faults are over, the job trains on all nodes that it holds, but for those that are left out for a while. Returns false if it ends
+ * before. */
+static bool uses_all_nodes(struct world *w, uint64_t seed)
+{
+	int status;
+	bool all = false;
+	double began = world_now(w);
+	for (int i = 0; !all && !world_ended(w, &status); i++) {
+		if (!world_move(w))
+			world_wait(w);
+		if (i % 50)
+			continue;
+		json_t *s = world_status(w);
+		size_t held = (size_t)json_integer_value(json_object_get(s, "node_count")),
+		       left_out = json_object_size(json_object_get(s, "left_out"));
+		all = !strcmp(json_string_value(json_object_get(s, "phase")), "training") && world_nodes(w) == (int)(held - left_out);
+		if (!all && world_now(w) - began > 3600) /* some workers never answer `preconnect`: each change may wait for 600 s */
+			fail_msg("seed %llu: after %.0f s it trains on %d of %d nodes, %d left out", (unsigned long long)seed,
+			         world_now(w) - began, world_nodes(w), (int)held, (int)left_out);
+		json_decref(s);
+	}
+	return all;
+}
+
 static int meetings[2]; /* preconnects in worlds without and with devices that connect slowly */
 
 /* restarts: the controller is killed at random actions, too. */
@@ -421,11 +529,13 @@ static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restar
 			world_dies(w, (int)(x >> 50) % 20);
 	}
 	world_heal(w);
+	if (world_prolong(w, 1000000) && uses_all_nodes(w, seed))
+		world_prolong(w, 20);
 	world_run_out(w, seed);
 	world_ended(w, &status);
 	if (status && !strstr(world_exit_text(w), "checkpoint"))
 		fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
-	assert_int_equal(world_steps_told(w), o.steps);
+	assert_int_equal(world_steps_told(w), world_steps(w));
 	meetings[seed % 2] += world_preconnects(w);
 	world_destroy(w);
 }
@@ -436,9 +546,14 @@ static void test_chaos_restarts(void **state)
 	const char *one = getenv("HSPMD_SEED");
 	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 20;
 	const uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000);
-	/* A shrink is asked for before the workers of an earlier controller are taken over. */
-	if (!one)
+	if (!one) {
+		/* A shrink is asked for before the workers of an earlier controller are taken over. */
 		under_chaos(2713, 25, true, true);
+		/* A shrink is asked for before Slurm has told a new controller which node is the first. */
+		under_chaos(1469, 25, true, true);
+		/* A process without state, of an earlier controller, is ended while the next generation waits for its device. */
+		under_chaos(2111, 25, true, true);
+	}
 	for (uint64_t seed = first; seed < first + count; seed++) {
 		if (getenv("HSPMD_WORLD"))
 			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
@@ -458,6 +573,14 @@ static void test_chaos(void **state)
 	}
 	/* A ping is left over from a generation that needs no answer any more. */
 	under_chaos(2177, 25, true, false);
+	/* Workers that have held the state in silence are asked for a checkpoint. */
+	under_chaos(901, 25, true, false);
+	/* A shrink is given up while the plan for fewer nodes is made ready. */
+	under_chaos(329, 25, true, false);
+	/* A node that was given back comes again at once, and others join, while the shrink waits for Slurm's report. */
+	under_chaos(2597, 25, true, false);
+	/* A further plan is being made before the first step of the last one is reported. */
+	under_chaos(2225, 25, true, false);
 	const int first = 1 + (int)draw_first((unsigned)runs, 3000);
 	for (int seed = first; seed < first + runs; seed++) {
 		if (getenv("HSPMD_WORLD"))
@@ -503,6 +626,10 @@ int main(void)
 		cmocka_unit_test(test_leave_from_a_save),
 		cmocka_unit_test(test_asked_again),
 		cmocka_unit_test(test_revived),
+		cmocka_unit_test(test_lost_without_controller),
+		cmocka_unit_test(test_resized_too_early),
+		cmocka_unit_test(test_shrink_while_others_join),
+		cmocka_unit_test(test_shrink_refused),
 		cmocka_unit_test(test_hung),
 		cmocka_unit_test(test_stopped_itself),
 		cmocka_unit_test(test_stragglers),

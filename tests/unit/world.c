@@ -6,8 +6,8 @@
  *   - steps are reported in order, with the loss of the undisturbed job, each after the previous one or after a resize line that has the
  *     number of lost steps;
  *   - after each event the next deadline is in the future;
- *   - replies are sent once, a change of the allocation is reported once, and events are numbered consecutively, also across the
- *     controller's incarnations;
+ *   - replies are sent once, a change of the allocation is reported once, before the first step after it, and events are numbered
+ *     consecutively, also across the controller's incarnations;
  *   - no checkpoint is requested of a worker that does not answer, unless it hangs, which is found sooner than the wait for the checkpoint
  *     ends;
  *   - no two processes have one serial number, and no two incarnations of the controller request a checkpoint of one name. */
@@ -93,12 +93,10 @@ void world_say_up(struct world *w, struct sim *s, json_t *m)
 
 struct sim *world_find(struct world *w, const char *address)
 {
-	for (int n = 0; n < NODES; n++)
-		for (int d = 0; d < DEVICES; d++)
-			if (!strcmp(w->sim[n][d].address, address))
-				return &w->sim[n][d];
-	fail_msg("no device %s", address);
-	return NULL;
+	int n = address[0] == 'n' ? address[1] - '0' : -1, d = n >= 0 && address[2] == ':' ? address[3] - '0' : -1;
+	if (n < 0 || n >= NODES || d < 0 || d >= DEVICES || address[4])
+		fail_msg("no device %s", address);
+	return &w->sim[n][d];
 }
 
 static void check_line(struct world *w, const json_t *line)
@@ -109,6 +107,8 @@ static void check_line(struct world *w, const json_t *line)
 		assert_true(world_integer(line, "generation") > w->resize_reported);
 		w->resize_reported = world_integer(line, "generation");
 		snprintf(w->cause, sizeof w->cause, "%s", world_word(line, "cause"));
+		bool asked = !strcmp(w->cause, "grow") || !strcmp(w->cause, "shrink");
+		assert_true(!asked || world_integer(line, "from_nodes") > 0);
 		int64_t lost = world_integer(line, "steps_lost");
 		assert_true(lost >= 0 && lost <= w->next_line);
 		w->next_line -= lost;
@@ -121,6 +121,11 @@ static void check_line(struct world *w, const json_t *line)
 		fail_msg("line of step %lld where %lld was expected", (long long)world_integer(line, "step"), (long long)w->next_line);
 	if (json_number_value(json_object_get(line, "loss")) != world_loss(w->next_line))
 		fail_msg("wrong loss at step %lld", (long long)w->next_line);
+	int64_t generation = world_integer(line, "generation");
+	if (generation < w->told_generation || (generation > w->told_generation && w->told_generation && generation != w->resize_reported))
+		fail_msg("step %lld is generation %lld's, after generation %lld and the resize line of %lld", (long long)w->next_line,
+		         (long long)generation, (long long)w->told_generation, (long long)w->resize_reported);
+	w->told_generation = generation;
 	w->next_line++;
 	w->nodes = (int)world_integer(line, "nodes");
 }
@@ -172,6 +177,24 @@ static void check_start(struct world *w, const json_t *m)
 	}
 }
 
+/* HSPMD_WORLD=2 prints the messages that the controller sends and receives. */
+static void trace_message(const struct world *w, const char *arrow, const char *node, json_t *m)
+{
+	const char *wanted = getenv("HSPMD_WORLD");
+	if (!wanted || strcmp(wanted, "2") != 0 || !m)
+		return;
+	static const char *const keys[] = { "type",  "from",    "to",       "device", "serial", "generation", "step",    "holds",
+		                            "ready", "applied", "training", "revive", "apply",  "id",         "workers", "members" };
+	json_t *some = json_object();
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+		if (json_object_get(m, keys[i]))
+			json_object_set(some, keys[i], json_object_get(m, keys[i]));
+	char *text = json_dumps(some, JSON_COMPACT);
+	fprintf(stderr, "%9.3f %s %s %s\n", w->now, arrow, node ? node : "", text);
+	free(text);
+	json_decref(some);
+}
+
 static void carry_out(struct world *w, struct run_actions *a)
 {
 	for (size_t i = 0; i < a->count && !w->dead; i++) {
@@ -179,6 +202,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 		int n = x->node ? x->node[1] - '0' : 0;
 		switch (x->kind) {
 		case ACTION_SEND: {
+			trace_message(w, "->", x->node, x->value);
 			int64_t g = world_integer(x->value, "generation");
 			if (!strcmp(world_word(x->value, "type"), "prepare") && g != w->generation) {
 				assert_true(g > w->generation);
@@ -245,7 +269,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 			w->grow_id = x->id;
 			break;
 		case ACTION_SHRINK:
-			json_array_append_new(w->shrinks, json_pack("[I, O]", (json_int_t)x->id, x->value));
+			json_array_append_new(w->shrinks, json_pack("[I, O, f]", (json_int_t)x->id, x->value, w->now));
 			break;
 		case ACTION_CANCEL_GROW:
 			w->waiting = 0;
@@ -296,6 +320,10 @@ static void carry_out(struct world *w, struct run_actions *a)
 void world_feed(struct world *w, struct run_event e)
 {
 	struct run_actions actions = { 0 };
+	if (e.kind == EVENT_MESSAGE || e.kind == EVENT_AGENT_UP)
+		trace_message(w, "<-", e.node, e.value);
+	else if (e.kind == EVENT_AGENT_LOST && getenv("HSPMD_WORLD"))
+		fprintf(stderr, "%9.3f agent lost %s\n", w->now, e.node);
 	e.now = w->now;
 	e.wall = 1.7e9 + w->now;
 	assert_int_equal(hspmd_controller_handle(w->m, &e, &actions), 0);
@@ -349,7 +377,7 @@ bool world_move(struct world *w)
 			world_tell_allocation(w);
 			return true;
 		}
-		if (what == 2 * NODES + 2 && (w->grow || json_array_size(w->shrinks))) {
+		if (what == 2 * NODES + 2 && (w->grow || world_shrink_is_due(w))) {
 			world_resize(w);
 			return true;
 		}
@@ -483,6 +511,16 @@ void world_poll(struct world *w)
 	w->poll = true;
 }
 
+bool world_polled(const struct world *w)
+{
+	return w->polled;
+}
+
+void world_set_version(struct world *w, int node, const char *version)
+{
+	w->version[node] = version;
+}
+
 void world_refuse(struct world *w, int node, int times)
 {
 	w->refusals[node] = times;
@@ -522,6 +560,19 @@ void world_heal(struct world *w)
 		for (int d = 0; d < DEVICES; d++)
 			if (w->sim[n][d].hung)
 				killed(w, &w->sim[n][d]);
+}
+
+bool world_prolong(struct world *w, int more)
+{
+	if (w->ended || w->furthest + 10 > w->o.steps)
+		return false;
+	w->job.steps = w->o.steps = (int)w->furthest + more;
+	return true;
+}
+
+int world_steps(const struct world *w)
+{
+	return w->o.steps;
 }
 
 void world_shutdown(struct world *w)

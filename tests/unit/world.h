@@ -22,15 +22,16 @@ struct world_options {
 	              * are on certain nodes, and lost with them. Needs one device per node, and at most 4 nodes */
 	bool avoids; /* plans do not use slow nodes; needs one device per node, and 2 or 3 nodes */
 	const struct hspmd_model_facts *facts; /* borrowed; NULL: unknown */
-	json_t *given;                   /* borrowed; the first plan; NULL: none */
-	bool unfit;                      /* the given plan cannot run */
-	int needs;                       /* number of devices below which there is no plan */
-	double shared_every_s;           /* between two checkpoints on shared storage; 0: 0.7 */
-	int every_steps;                 /* between two checkpoints; 0: by time */
-	bool long_steps;                 /* longer than all else takes */
-	bool stuck;                      /* the disks take no checkpoint, and do not fail either */
-	double gather;                   /* seconds that agents may take to come up; 0: the usual */
-	bool noise;                      /* sometimes a worker does not start, cannot prepare, or cannot write */
+	json_t *given;                         /* borrowed; the first plan; NULL: none */
+	bool unfit;                            /* the given plan cannot run */
+	double keeps_for_s;                    /* after so many seconds Slurm refuses to take nodes back; 0: it takes them */
+	int needs;                             /* number of devices below which there is no plan */
+	double shared_every_s;                 /* between two checkpoints on shared storage; 0: 0.7 */
+	int every_steps;                       /* between two checkpoints; 0: by time */
+	bool long_steps;                       /* longer than all else takes */
+	bool stuck;                            /* the disks take no checkpoint, and do not fail either */
+	double gather;                         /* seconds that agents may take to come up; 0: the usual */
+	bool noise;                            /* sometimes a worker does not start, cannot prepare, or cannot write */
 };
 
 struct world *world_create(const struct world_options *o);
@@ -58,8 +59,12 @@ void world_dies_in_switch(struct world *w);
 void world_hold(struct world *w, int node, bool held);
 /* Slurm reports the allocation. */
 void world_poll(struct world *w);
+/* Returns true if it has done so since the controller was last started. */
+bool world_polled(const struct world *w);
 /* The next `times` starts of this node's agent fail at once. */
 void world_refuse(struct world *w, int node, int times);
+/* From now on agents of the node are of this version of hspmd (NULL: of the controller's). */
+void world_set_version(struct world *w, int node, const char *version);
 /* The node's agent does not connect or reconnect. */
 void world_silence(struct world *w, int node, bool silent);
 /* How often the node's agent was started, and when last; the current time. */
@@ -74,6 +79,9 @@ void world_ask(struct world *w, const char *what, int by);
 void world_checkpoint(struct world *w); /* a user asks for one */
 /* Wakes hung workers and gives the job all nodes back, so that it can end. */
 void world_heal(struct world *w);
+/* The job gets `more` steps after the furthest that a worker has made, unless a worker is near its end. Returns false if one is. */
+bool world_prolong(struct world *w, int more);
+int world_steps(const struct world *w); /* of the job */
 void world_shutdown(struct world *w);
 /* hspmdctld reports the rate of node losses. */
 void world_risk(struct world *w, double losses_per_node_s, double correlated);

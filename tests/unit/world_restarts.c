@@ -227,7 +227,7 @@ void world_restart(struct world *w)
 	w->now += 0.01;
 	w->m = hspmd_controller_create(&w->config, w->now, &err);
 	assert_non_null(w->m);
-	w->dies = w->dead = false;
+	w->dies = w->dead = w->polled = false;
 	w->poll = true;
 }
 

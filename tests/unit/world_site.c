@@ -91,7 +91,8 @@ void world_deliver(struct world *w, int n)
 			char job[24] = "7";
 			if (w->member[n])
 				snprintf(job, sizeof job, "%lld", (long long)w->member[n]);
-			json_t *hello = json_pack("{s:s, s:s, s:o}", "node", name, "job", job, "cluster", world_part(w, n));
+			json_t *hello = json_pack("{s:s, s:s, s:o, s:s}", "node", name, "job", job, "cluster", world_part(w, n), "version",
+			                          w->version[n] ? w->version[n] : PACKAGE_VERSION);
 			w->agent[n] = true;
 			world_feed(w, (struct run_event){ .kind = EVENT_AGENT_UP, .node = name, .value = hello });
 			json_decref(hello);
@@ -126,6 +127,7 @@ void world_tell_allocation(struct world *w)
 	json_t *value =
 	        json_pack("{s:o, s:s, s:n, s:o, s:O}", "nodes", nodes, "state", "running", "end_in_s", "members", members, "over", w->over);
 	w->poll = false;
+	w->polled = true;
 	world_feed(w, (struct run_event){ .kind = EVENT_ALLOCATION, .value = value });
 	json_decref(value);
 }
@@ -259,8 +261,18 @@ static void grow(struct world *w)
 	           (struct run_event){ .kind = EVENT_RESIZED, .id = w->grow_id, .text = left && !by_members ? "no nodes are free" : NULL });
 }
 
+bool world_shrink_is_due(const struct world *w)
+{
+	json_t *first = json_array_get(w->shrinks, 0);
+	return first && w->now >= json_number_value(json_array_get(first, 2)) + w->o.keeps_for_s;
+}
+
 static void shrink(struct world *w, int64_t id, const json_t *nodes)
 {
+	if (w->o.keeps_for_s > 0) {
+		world_feed(w, (struct run_event){ .kind = EVENT_RESIZED, .id = id, .text = "Slurm keeps them" });
+		return;
+	}
 	for (int n = 0; n < NODES; n++) {
 		char name[16];
 		snprintf(name, sizeof name, "n%d", n);

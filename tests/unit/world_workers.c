@@ -356,29 +356,43 @@ static void loaded(struct world *w, int64_t g)
 		}
 }
 
-/* Fills in the workers of the plan of g, and returns their number. *complete: false if one of them is dead, hung or aborted. */
-static int team(struct world *w, int64_t g, bool loading, struct sim **member, bool *complete)
+/* The addresses of the workers of a plan, kept with it: a plan is read at every part of every step. Borrowed. */
+static json_t *team_addresses(json_t *of)
 {
-	char key[32];
-	int count = 0;
-	snprintf(key, sizeof key, "%lld", (long long)g);
-	json_t *of = json_object_get(w->plans, key);
-	*complete = true;
 	struct hspmd_error err;
+	json_t *list = json_object_get(of, "team");
+	if (list)
+		return list;
 	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(of, "cluster"), "cluster", &err);
 	struct hspmd_plan *p = hspmd_plan_from_json(json_object_get(of, "plan"), "plan", c, LAYERS, &err);
+	list = json_array();
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int k = 0; k < p->pipelines[i].stage_count; k++)
 			for (int j = 0; j < p->pipelines[i].stages[k].device_count; j++) {
 				char address[64];
-				struct sim *s = world_find(
-				        w, hspmd_cluster_device_address(c, p->pipelines[i].stages[k].devices[j], address, sizeof address));
-				*complete &= s->alive && !s->hung && (loading ? s->loading == g : s->runs == g || s->done == g);
-				member[count++] = s;
+				int device = p->pipelines[i].stages[k].devices[j];
+				json_array_append_new(list, json_string(hspmd_cluster_device_address(c, device, address, sizeof address)));
 			}
+	json_object_set_new(of, "team", list);
 	hspmd_plan_destroy(p);
 	hspmd_cluster_destroy(c);
-	return count;
+	return list;
+}
+
+/* Fills in the workers of the plan of g, and returns their number. *complete: false if one of them is dead, hung or aborted. */
+static int team(struct world *w, int64_t g, bool loading, struct sim **member, bool *complete)
+{
+	char key[32];
+	snprintf(key, sizeof key, "%lld", (long long)g);
+	json_t *addresses = team_addresses(json_object_get(w->plans, key)), *one;
+	size_t i;
+	*complete = true;
+	json_array_foreach(addresses, i, one) {
+		struct sim *s = world_find(w, json_string_value(one));
+		*complete &= s->alive && !s->hung && (loading ? s->loading == g : s->runs == g || s->done == g);
+		member[i] = s;
+	}
+	return (int)json_array_size(addresses);
 }
 
 /* As run_steps (runtime/worker/worker.c). */
@@ -397,31 +411,43 @@ static void end_of_step(struct world *w, struct sim *s, bool stop, bool save)
 		finish(w, s);
 }
 
+/* A worker that loads state ends if all can. */
+static bool load(struct world *w, struct sim *s)
+{
+	struct sim *member[NODES * DEVICES];
+	bool complete, all = true, have = true;
+	if (!s->alive || s->hung || !s->loading)
+		return false;
+	int count = team(w, s->loading, true, member, &complete);
+	for (int a = 0; a < NODES; a++)
+		for (int b = 0; b < DEVICES; b++)
+			if (w->sim[a][b].loading == s->loading && w->sim[a][b].hung)
+				all = false;
+	/* A worker that only sends state, and starts when the others have all state, is done at once. */
+	for (int i = 0; i < count; i++)
+		have &= member[i]->holds == s->loading;
+	if (!all || (!complete && !(have && !s->prepared_in_plan)))
+		return false;
+	loaded(w, s->loading);
+	return true;
+}
+
 bool world_work(struct world *w)
 {
 	struct sim *member[NODES * DEVICES];
 	bool complete;
+	/* The first that can work does. Sometimes loads go first: else a worker that only sends state could wait for ever. */
+	bool loads_first = ++w->works % 256 == 0;
+	for (int i = 0; loads_first && i < NODES * DEVICES; i++)
+		if (load(w, &w->sim[i / DEVICES][i % DEVICES]))
+			return true;
 	for (int n = 0; n < NODES; n++)
 		for (int d = 0; d < DEVICES; d++) {
 			struct sim *s = &w->sim[n][d];
-			if (!s->alive || s->hung)
+			if (load(w, s))
+				return true;
+			if (!s->alive || s->hung || s->loading)
 				continue;
-			if (s->loading) {
-				bool all = true, have = true;
-				int count = team(w, s->loading, true, member, &complete);
-				for (int a = 0; a < NODES; a++)
-					for (int b = 0; b < DEVICES; b++)
-						if (w->sim[a][b].loading == s->loading && w->sim[a][b].hung)
-							all = false;
-				/* A worker that only sends state, and starts when the others have all state, is done at once. */
-				for (int i = 0; i < count; i++)
-					have &= member[i]->holds == s->loading;
-				if ((complete || (have && !s->prepared_in_plan)) && all) {
-					loaded(w, s->loading);
-					return true;
-				}
-				continue;
-			}
 			if (!s->runs)
 				continue;
 			int count = team(w, s->runs, false, member, &complete);
@@ -454,6 +480,7 @@ bool world_work(struct world *w)
 				save &= member[i]->votes_save;
 			}
 			one->applied = one->step++;
+			w->furthest = one->step > w->furthest ? one->step : w->furthest;
 			one->ready = -1;
 			double busy = 0.01 * w->slow[one->node];
 			if (one == member[0])
