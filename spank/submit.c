@@ -280,7 +280,7 @@ static int put_all_env(spank_t spank, const struct hspmd_spank_args *args, const
 static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, struct hspmd_job *job,
                       struct hspmd_error *err)
 {
-	if (hspmd_job_check_files(job, hspmd_model_read, NULL, err) < 0 || check_nodes(job, options, err) < 0)
+	if (hspmd_job_check_files(job, hspmd_model_read_job, (void *)args->hspmd, NULL, err) < 0 || check_nodes(job, options, err) < 0)
 		return -1;
 	if (options->policy) {
 		char *name = strdup(options->policy);

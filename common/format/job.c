@@ -21,7 +21,7 @@
 #define WEIGHT_MAX 1e9
 #define NODES_MAX 65536
 
-const char *const hspmd_data_kind_names[] = { "bytes", "uint16", "uint32", "megatron", NULL };
+const char *const hspmd_data_kind_names[] = { "bytes", "uint16", "uint32", "megatron", "own", NULL };
 const char *const hspmd_rounding_names[] = { "nearest", "stochastic", NULL };
 
 static const char *const all_batches[] = { "all", NULL };
@@ -162,9 +162,10 @@ static void read_documents(struct hspmd_job *j, struct hspmd_json *data)
 static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json data = hspmd_json_object(root, "data");
-	struct hspmd_json train = hspmd_json_array(&data, "train", 1, FILES_MAX);
-	struct hspmd_json valid = hspmd_json_array_or_none(&data, "valid", 0, FILES_MAX);
+	static const char *const not_own[] = { "document_end", "documents", "reset_positions", "mask", "lengths" };
 	j->data_kind = (enum hspmd_data_kind)hspmd_json_enum(&data, "kind", hspmd_data_kind_names);
+	struct hspmd_json train = hspmd_json_array(&data, "train", j->data_kind != HSPMD_DATA_OWN, FILES_MAX);
+	struct hspmd_json valid = hspmd_json_array_or_none(&data, "valid", 0, FILES_MAX), kind = hspmd_json_any(&data, "kind");
 	struct hspmd_json every = hspmd_json_any(&data, "valid_every_steps");
 	j->valid_every = hspmd_json_int_or(&data, "valid_every_steps", 1, HSPMD_JOB_STEPS_MAX, 100);
 	if (every.value && !hspmd_json_length(&valid))
@@ -178,6 +179,10 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 	else
 		hspmd_json_enum(&data, "valid_batches", all_batches);
 	j->mask = hspmd_json_bool_or(&data, "mask", false);
+	if (j->data_kind == HSPMD_DATA_OWN)
+		for (size_t i = 0; i < sizeof not_own / sizeof *not_own; i++)
+			if (json_object_get(data.value, not_own[i]))
+				return hspmd_json_fail(&kind, "expected no %s beside \"own\": the model finds its samples itself", not_own[i]);
 	if (read_weighted(j, &train) || read_paths(j, &valid, &j->valid, &j->valid_count))
 		return -1;
 	read_documents(j, &data);
@@ -234,6 +239,8 @@ static void read_sources(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json model = hspmd_json_any(root, "model"), init = hspmd_json_any(root, "init");
 	set_path(j, &model, hspmd_json_string(root, "model"), &j->model_path);
+	if (hspmd_json_has(root, "model_config"))
+		j->model_config = json_incref(hspmd_json_object(root, "model_config").value);
 	const char *from = hspmd_json_string_or(root, "init", "random");
 	if (from && strcmp(from, "random"))
 		set_path(j, &init, from, &j->init);
@@ -332,6 +339,7 @@ void hspmd_job_destroy(struct hspmd_job *j)
 	destroy_paths(j->valid, j->valid_count);
 	free(j->file);
 	free(j->model_path);
+	json_decref(j->model_config);
 	free(j->init);
 	free(j->lengths);
 	free(j->train_weights);
@@ -461,6 +469,8 @@ json_t *hspmd_job_to_json(const struct hspmd_job *j)
 		return hspmd_json_unless_failed(bad, o);
 	}
 	bad |= json_object_set_new(o, "model", json_string(j->model_path));
+	if (j->model_config)
+		bad |= json_object_set(o, "model_config", j->model_config);
 	bad |= json_object_set_new(o, "init", json_string(j->init ? j->init : "random"));
 	bad |= json_object_set_new(o, "data", data_json(j));
 	bad |= json_object_set_new(o, "seq_len", json_integer(j->seq_len));

@@ -19,7 +19,8 @@
 /* Comment of the Slurm jobs that train such a file, unless the user gave one. It identifies jobs that wait in the queue. */
 #define HSPMD_JOB_COMMENT "hspmd"
 
-enum hspmd_data_kind { HSPMD_DATA_BYTES, HSPMD_DATA_UINT16, HSPMD_DATA_UINT32, HSPMD_DATA_MEGATRON };
+/* OWN: the model reads its files itself (struct hspmd_model_definition in runtime/lib/hspmd.h). */
+enum hspmd_data_kind { HSPMD_DATA_BYTES, HSPMD_DATA_UINT16, HSPMD_DATA_UINT32, HSPMD_DATA_MEGATRON, HSPMD_DATA_OWN };
 extern const char *const hspmd_data_kind_names[];
 enum hspmd_lr_schedule { HSPMD_LR_CONSTANT, HSPMD_LR_COSINE, HSPMD_LR_LINEAR, HSPMD_LR_WSD };
 extern const char *const hspmd_lr_schedule_names[];
@@ -31,6 +32,7 @@ extern const char *const hspmd_rounding_names[];
 struct hspmd_job {
 	char *file;       /* absolute path of the job file */
 	char *model_path; /* absolute */
+	json_t *model_config; /* an object, for a model of the user's own; NULL: none */
 	char *init;       /* NULL: random; else absolute path of safetensors (file or folder). Default random */
 	enum hspmd_data_kind data_kind;
 	int train_count, valid_count;
@@ -101,12 +103,13 @@ int hspmd_job_megatron_width(int code);
 /* The loss mask of a data file: one byte per token. malloc'd; NULL: out of memory. */
 char *hspmd_job_mask_path(const struct hspmd_job *j, const char *path);
 
-/* Check the files that the job names: `read` (hspmd_model_read) can read the model's config (returned in *model unless NULL; the caller
+/* Check the files that the job names: `read` (hspmd_model_read_job) can read the model (returned in *model unless NULL; the caller
  * destroys it), data files exist, are complete and hold at least one sample of seq_len + 1 tokens each, seq_len is within the model's
  * positions, initial weights can be read, the shared checkpoint folder can be written. Of a job with a command: its {...} can be read,
  * and *model is NULL. For submission and for the start of a run; therefore the node-local checkpoint folder is not checked. */
-typedef struct hspmd_model *hspmd_job_read_model(const char *path, struct hspmd_error *err);
-int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, struct hspmd_model **model, struct hspmd_error *err);
+typedef struct hspmd_model *hspmd_job_read_model(const struct hspmd_job *j, void *context, struct hspmd_error *err);
+int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, void *context, struct hspmd_model **model,
+                          struct hspmd_error *err);
 
 /* Expand $USER, $JOB (the Slurm job id; "local" if job_id is NULL), $HOME, and their ${NAME} forms. malloc'd; NULL and err for other
  * variables. */

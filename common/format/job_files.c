@@ -247,6 +247,10 @@ static int check_data(const struct check *k, const char *what, char *const *path
 			continue;
 		}
 		int fd = open_data(k, what, i, paths[i], &st);
+		if (fd >= 0 && k->j->data_kind == HSPMD_DATA_OWN) {
+			close(fd);
+			continue;
+		}
 		if (fd < 0 || check_file(k, what, i, paths[i], fd, &st, widths[k->j->data_kind]))
 			return -1;
 	}
@@ -292,6 +296,12 @@ static int check_model(const struct check *k)
 	if (j->documents && j->document_end >= k->m->vocab)
 		return hspmd_fail(k->err, "%s: data.document_end: token %lld is not below the model's vocabulary of %lld (%s)", j->file,
 		                  (long long)j->document_end, (long long)k->m->vocab, j->model_path);
+	if (j->data_kind == HSPMD_DATA_OWN && !k->m->reads_samples)
+		return hspmd_fail(k->err, "%s: data.kind: expected another kind than \"own\": the model %s does not read data itself", j->file,
+		                  j->model_path);
+	if (j->data_kind != HSPMD_DATA_OWN && k->m->only_own_samples)
+		return hspmd_fail(k->err, "%s: data.kind: expected \"own\": the model %s has inputs that it fills itself", j->file,
+		                  j->model_path);
 	if (j->data_kind == HSPMD_DATA_BYTES && k->m->vocab < BYTE_VOCABULARY)
 		return hspmd_fail(k->err, "%s: data.kind: bytes need a vocabulary of %d, but the model's is %lld (%s)", j->file,
 		                  BYTE_VOCABULARY, (long long)k->m->vocab, j->model_path);
@@ -336,7 +346,8 @@ static int check_shared(const struct check *k)
 	return rc;
 }
 
-int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, struct hspmd_model **model, struct hspmd_error *err)
+int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, void *context, struct hspmd_model **model,
+                          struct hspmd_error *err)
 {
 	if (j->command.argc) {
 		struct check of_command = { j, NULL, err };
@@ -344,7 +355,7 @@ int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read,
 			*model = NULL;
 		return hspmd_job_command_check(j, err) || check_shared(&of_command) ? -1 : 0;
 	}
-	struct hspmd_model *m = read(j->model_path, err);
+	struct hspmd_model *m = read(j, context, err);
 	if (!m)
 		return hspmd_error_prefix(err, "%s: model", j->file);
 	struct check k = { j, m, err };

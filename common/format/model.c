@@ -8,7 +8,10 @@ void hspmd_model_destroy(struct hspmd_model *m)
 	if (!m)
 		return;
 	json_decref(m->config);
-	free(m->own);
+	if (m->release)
+		m->release(m->own);
+	else
+		free(m->own);
 	free(m->name);
 	free(m);
 }

@@ -134,7 +134,7 @@ static int load_job(const struct plan_options *o, struct plan_inputs *in, struct
 		return -1;
 	if (in->job->command.argc)
 		return hspmd_fail(err, "%s: a job with a command has no model to plan for", o->job);
-	if (!(in->model = hspmd_model_read(in->job->model_path, err)))
+	if (!(in->model = hspmd_model_read_job(in->job, NULL, err)))
 		return -1;
 	in->precision = in->job->precision;
 	return 0;

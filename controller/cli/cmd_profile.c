@@ -8,6 +8,7 @@
 #include "controller/cli/commands.h"
 #include "runtime/measure/measure.h"
 #include "runtime/model/model.h"
+#include "runtime/model/own.h"
 
 static const char head[] = "Usage: hspmd profile --model CONFIG [options]\n"
                            "       srun --mpi=pmix --ntasks-per-node=1 hspmd profile --model CONFIG [options]\n"
@@ -92,6 +93,8 @@ static int parse(int argc, char **argv, struct profile_options *o)
 
 static int choose_seq_len(const struct hspmd_model *m, struct profile_options *o, struct hspmd_error *err)
 {
+	if (hspmd_model_is_own(m))
+		return hspmd_fail(err, "%s: only config.json models are measured; 'hspmd plan' estimates this one", o->model);
 	if (!o->wishes.seq_len)
 		o->wishes.seq_len = m->max_positions && m->max_positions < LONGEST_SEQ_LEN ? (int)m->max_positions : LONGEST_SEQ_LEN;
 	if (m->learnt_positions && o->wishes.seq_len > m->max_positions)

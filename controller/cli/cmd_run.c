@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/base64.h"
 #include "common/durable.h"
 #include "common/gres.h"
 #include "common/json.h"
@@ -31,6 +32,7 @@
 #include "controller/ctld_client/protocol.h"
 #include "controller/slurm/job.h"
 #include "runtime/model/model.h"
+#include "runtime/model/own.h"
 #include "runtime/state/checkpoint.h"
 #include "runtime/facts/facts.h"
 
@@ -65,7 +67,7 @@ struct run {
 static int read_job(struct run *r, struct hspmd_error *err)
 {
 	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : hspmd_job_read(r->opt.job, err);
-	if (!r->job || hspmd_job_check_files(r->job, hspmd_model_read, &r->model, err))
+	if (!r->job || hspmd_job_check_files(r->job, hspmd_model_read_job, NULL, &r->model, err))
 		return -1;
 	if (r->job->command.argc && r->opt.plan)
 		return hspmd_fail(err, "%s: command: --plan has no meaning for a command", r->job->file);
@@ -308,13 +310,25 @@ static int open_output(struct run *r, struct hspmd_error *err)
 	return 0;
 }
 
+/* Workers get the object's bytes: a file that changes while the job runs would not be the same on every node. NULL: not a model of the
+ * user's own. */
+static int object_of(const struct hspmd_model *m, json_t **out)
+{
+	size_t size;
+	const void *bytes = hspmd_own_object(m, &size);
+	char *text = bytes ? hspmd_base64_encode(bytes, size) : NULL;
+	*out = text ? json_string(text) : NULL;
+	free(text);
+	return bytes && !*out ? -1 : 0;
+}
+
 static int make_config(struct run *r, struct hspmd_error *err)
 {
 	struct run_config *c = &r->config;
 	c->job = r->job;
 	c->job_json = hspmd_job_to_json(r->job);
 	c->model_json = r->model ? json_incref(r->model->config) : json_null();
-	if (!c->job_json)
+	if (!c->job_json || object_of(r->model, &c->object_json))
 		return hspmd_fail_memory(err, "reading the job");
 	c->layers = r->model ? hspmd_model_layers(r->model) : RUN_COMMAND_LAYERS;
 	c->save_folder = r->save_folder;
@@ -424,6 +438,7 @@ static void tear_down(struct run *r)
 		run_output_close(&r->output);
 	json_decref(r->config.job_json);
 	json_decref(r->config.model_json);
+	json_decref(r->config.object_json);
 	json_decref(r->config.first_plan);
 	hspmd_cluster_destroy(r->cluster);
 	hspmd_model_facts_destroy(r->facts);

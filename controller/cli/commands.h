@@ -15,10 +15,12 @@ enum hspmd_exit { HSPMD_EXIT_DONE = 0, HSPMD_EXIT_FAILED = 1, HSPMD_EXIT_USAGE =
 typedef int hspmd_command(int argc, char **argv);
 
 hspmd_command hspmd_command_agent;
+hspmd_command hspmd_command_build;
 hspmd_command hspmd_command_checkpoint;
 hspmd_command hspmd_command_discover;
 hspmd_command hspmd_command_events;
 hspmd_command hspmd_command_grow;
+hspmd_command hspmd_command_model_answer;
 hspmd_command hspmd_command_plan;
 hspmd_command hspmd_command_profile;
 hspmd_command hspmd_command_policy;

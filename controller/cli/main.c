@@ -15,10 +15,12 @@ static const struct {
 	const char *does; /* NULL: internal, not listed */
 } commands[] = {
 	{ "agent", hspmd_command_agent, NULL },
+	{ "build", hspmd_command_build, "compile a model of your own" },
 	{ "checkpoint", hspmd_command_checkpoint, "list, verify, export and import checkpoints" },
 	{ "discover", hspmd_command_discover, "print the devices of this node or allocation" },
 	{ "events", hspmd_command_events, "print the events of a running job" },
 	{ "grow", hspmd_command_grow, "give a running job more nodes" },
+	{ "model-answer", hspmd_command_model_answer, NULL },
 	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },
 	{ "cluster", hspmd_command_cluster, "show what hspmdctld sees and last decided" },
 	{ "policy", hspmd_command_policy, "check, explain and simulate the site's policies" },

@@ -117,7 +117,7 @@ struct run_config {
 	const struct hspmd_job *job;
 	const struct hspmd_model_facts *facts; /* NULL: unknown; then expected_busy must not need it */
 	const struct hspmd_model *model;       /* for runnable; NULL: unknown */
-	json_t *job_json, *model_json;
+	json_t *job_json, *model_json, *object_json;
 	int layers; /* of the model; -1: unknown */
 	const char *job_id, *output;
 	const char *transport;              /* name; NULL: the workers choose */

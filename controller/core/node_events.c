@@ -162,11 +162,12 @@ void on_worker_hello(struct hspmd_controller *m, struct worker *w)
 		return;
 	w->process = PROC_UP;
 	const struct hspmd_cluster *part = w->node->part;
-	json_t *job = json_pack("{s:s, s:O, s:O, s:s, s:s, s:s, s:s, s:s*, s:s, s:s*, s:s*, s:s*}", "type", "job", "job",
+	json_t *job = json_pack("{s:s, s:O, s:O, s:s, s:s, s:s, s:s, s:s*, s:s, s:s*, s:s*, s:s*, s:O*}", "type", "job", "job",
 	                        m->config->job_json, "model", m->config->model_json, "file", m->config->job->file, "output",
 	                        m->config->output, "node", w->node->name, "device", w->address, "transport", m->config->transport, "kind",
 	                        hspmd_device_kind_names[part->types[part->devices[w->index].type].kind], "memory", m->config->memory, "id",
-	                        runs_command(m) ? m->config->job_id : NULL, "checkpoint", m->config->save_folder);
+	                        runs_command(m) ? m->config->job_id : NULL, "checkpoint", m->config->save_folder, "object",
+	                        m->config->object_json);
 	json_t *binding = json_array_get(w->node->bindings, (size_t)w->index); /* threads, index */
 	if (job && json_is_object(binding) && json_object_update_missing(job, binding))
 		m->failed = true;

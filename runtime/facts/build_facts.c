@@ -8,6 +8,7 @@
 
 #include "common/alloc.h"
 #include "runtime/facts/facts_internal.h"
+#include "runtime/model/own.h"
 
 /* A graph of the reduced model per set of options that change it. */
 #define REDUCED_MAX 8
@@ -36,6 +37,7 @@ static const struct hspmd_graph *reduced_graph(struct reduced_model *m, const st
 			return m->made[i].graph;
 	struct hspmd_model_build_options forward = *how;
 	forward.forward_only = true;
+	forward.bf16 = false; /* copies of it compute in either type */
 	struct hspmd_graph *full = m->full->build(m->full->context, &forward, err), *g = NULL;
 	struct hspmd_layer_kinds kinds = { 0 }; /* other options may give a layer other operators, but not make equal layers unlike */
 	if (full && !hspmd_layer_kinds_find(full, m->full->layers, &kinds, err) && kinds.kind_count == m->kinds.kind_count)
@@ -504,6 +506,10 @@ struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_sourc
 struct hspmd_model_facts *hspmd_model_facts_of(const struct hspmd_model *m, int seq_len, struct hspmd_error *err)
 {
 	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	if (seq_len == 0 && hspmd_model_is_own(m) && !m->learnt_positions) {
+		hspmd_fail(err, "%s: the length of samples is missing: the model takes any", m->name);
+		return NULL;
+	}
 	if (seq_len == 0)
 		seq_len = m->max_positions < INT_MAX ? (int)m->max_positions : INT_MAX;
 	return hspmd_model_facts_build(&source, m->name, seq_len, err);

@@ -144,7 +144,8 @@ static bool is_kept(const struct copy *c, int layer)
 static int copied_leaf(struct copy *c, int tensor)
 {
 	const struct hspmd_tensor *t = &c->from->tensors[tensor];
-	int made = t->role == HSPMD_TENSOR_INPUT ? hspmd_graph_input(c->to, t->name, t->dtype, t->shape, layer_of(c, t->layer))
+	enum hspmd_dtype dtype = t->dtype == HSPMD_F32 ? c->to->compute_dtype : t->dtype;
+	int made = t->role == HSPMD_TENSOR_INPUT ? hspmd_graph_input(c->to, t->name, dtype, t->shape, layer_of(c, t->layer))
 	                                         : hspmd_graph_parameter(c->to, t->name, t->shape, layer_of(c, t->layer), t->init_mean,
 	                                                                 t->init_std, t->decay, t->split_dim, t->split_unit);
 	if (made >= 0 && t->annotation) {

@@ -206,7 +206,7 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 
 int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_t *length, struct hspmd_error *err)
 {
-	int which = hspmd_data_length_of_step(g->setup->data, step);
+	int which = g->setup->data ? hspmd_data_length_of_step(g->setup->data, step) : 0;
 	*length = g->at_length ? g->setup->job->lengths[which] : g->setup->job->seq_len;
 	return g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[which], err) : 0;
 }
@@ -252,7 +252,7 @@ static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
 		.device_count = g->cluster->device_count,
 		.voters = g->voters,
 		.voter_count = g->voter_count,
-		.samples = hspmd_data_source(g->setup->data),
+		.samples = g->setup->samples,
 		.job = g->setup->job,
 		.persistent = g->persistent,
 		.timeline = g->timeline,

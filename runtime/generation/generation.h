@@ -18,7 +18,9 @@ struct hspmd_worker_setup {
 	struct hspmd_job *job;
 	struct hspmd_model *model;
 	struct hspmd_graph_source source;
-	struct hspmd_data *data, *valid; /* valid NULL: no validation loss is measured */
+	struct hspmd_data *data, *valid; /* NULL: the model reads its data itself, or no validation loss is measured */
+	struct hspmd_sample_source samples, valid_samples;
+	int64_t valid_count; /* of validation samples; 0: no validation loss is measured */
 	struct hspmd_device *device;
 	char *address; /* "n0:1" */
 	char *node;

@@ -333,11 +333,16 @@ int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t star
 	return read_documents(d, number, start, count, segments, NULL, err);
 }
 
+void hspmd_sample_noise(uint64_t seed, bool drops, int64_t number, int64_t start, int64_t count, int32_t *noise)
+{
+	uint64_t key = hspmd_mix(seed ^ hspmd_mix((uint64_t)number ^ NOISE));
+	for (int64_t i = 0; i < count; i++)
+		noise[i] = drops ? (int32_t)(hspmd_mix(key + (uint64_t)(start + i)) >> 33) : -1;
+}
+
 void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *noise)
 {
-	uint64_t key = hspmd_mix(d->seed ^ hspmd_mix((uint64_t)number ^ NOISE));
-	for (int64_t i = 0; i < count; i++)
-		noise[i] = d->drops ? (int32_t)(hspmd_mix(key + (uint64_t)(start + i)) >> 33) : -1;
+	hspmd_sample_noise(d->seed, d->drops, number, start, count, noise);
 }
 
 double hspmd_data_loss_factor(const struct hspmd_data *d, int64_t step)

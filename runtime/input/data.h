@@ -39,7 +39,11 @@ int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t star
  * job's seed, the sample and the position. Negative for validation data. */
 void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *noise);
 
-/* Source of the inputs of a language model (runtime/tensor/input_names.h): tokens, targets one position later, segments and positions. Borrows d. */
+/* The same of a seed alone. drops: these are training data. */
+void hspmd_sample_noise(uint64_t seed, bool drops, int64_t number, int64_t start, int64_t count, int32_t *noise);
+
+/* Source of the inputs of a language model (runtime/tensor/input_names.h): tokens, targets one position later, segments and
+ * positions. Borrows d. */
 struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d);
 
 #endif

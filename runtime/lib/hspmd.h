@@ -223,6 +223,59 @@ int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_err
 /* A full parameter as the last run left it: count floats, row-major. */
 int hspmd_training_parameter(struct hspmd_training *t, const char *name, float *to, int64_t count, struct hspmd_error *err);
 
+/* ---- a model of one's own, as a shared object
+ *
+ * "model": "model.so" in a job file (hspmd-job(5)) names a shared object that defines
+ *
+ *     const struct hspmd_model_definition hspmd_model = { .version = HSPMD_MODEL_VERSION, .name = "mine", ... };
+ *
+ * hspmd-build(1) makes it of a C file, without linking it with libhspmd: it uses the functions of the process that loads it. Every
+ * function that fails returns -1 or NULL, and writes the reason into err->text. Strings and the definition itself stay as they are while
+ * the object is loaded. */
+#define HSPMD_MODEL_VERSION 1
+
+struct hspmd_model_sizes {
+	int layers;         /* the last layer passed to hspmd_net_layer, plus one */
+	int64_t vocabulary; /* number of different tokens; 0: the net does not read hspmd's data */
+	int64_t max_length; /* positions per sample, at most; 0: any number */
+};
+
+/* What `open_samples` reads. */
+struct hspmd_model_data {
+	const char *const *files; /* of the job's data.train or data.valid: absolute paths */
+	int file_count;
+	int validation; /* 1: data.valid */
+	uint64_t seed;
+	int64_t length; /* positions per sample */
+};
+
+struct hspmd_model_definition {
+	int version;      /* HSPMD_MODEL_VERSION */
+	const char *name; /* in messages and profiles */
+	struct hspmd_model_sizes sizes;
+
+	/* Reads the job's "model_config", JSON text ("{}": there is none), may change the sizes, and sets *context, which the other functions
+	 * get. NULL: the sizes are fixed, and context is NULL. `destroy` frees the context; NULL: there is nothing to free. */
+	int (*configure)(const char *config, struct hspmd_model_sizes *sizes, void **context, struct hspmd_error *err);
+	void (*destroy)(void *context);
+
+	/* Builds the net ("building a net" above). The inputs "tokens" and "targets" are filled with the job's data, "targets" being one
+	 * position later; "segments" with the number of each position's document within its sample. The net has no other inputs, unless
+	 * the object has the functions below and the job's data are of kind "own": then these fill all inputs. Parameters are exported
+	 * and imported under their own names. */
+	void (*build)(void *context, struct hspmd_net *net);
+
+	/* Optional: a reader of samples. `open_samples` sets *count to the number of samples; every epoch has each sample once, in an order
+	 * that follows from the job's seed. 0: there is no end, and sample numbers count all samples of the training. `read_sample` fills
+	 * `to` with positions [start, start + length) of input `input` of sample `sample`. Its result must depend on nothing but these
+	 * arguments and the files, so that every plan trains on the same. It is called from several processes, and from one thread of
+	 * each. */
+	void *(*open_samples)(void *context, const struct hspmd_model_data *data, int64_t *count, struct hspmd_error *err);
+	int (*read_sample)(void *samples, const char *input, int64_t sample, int64_t start, int64_t length, void *to,
+	                   struct hspmd_error *err);
+	void (*close_samples)(void *samples); /* NULL: nothing to free */
+};
+
 #ifdef __cplusplus
 }
 #endif

@@ -35,6 +35,10 @@ int hspmd_net_integers(struct hspmd_net *net, const char *name)
 
 int hspmd_net_floats(struct hspmd_net *net, const char *name, int64_t width)
 {
+	if (!net->g->failed && net->how->bf16) {
+		hspmd_fail(&net->g->error, "input %s: inputs of floats are fp32, so that the net cannot compute in bf16", name);
+		return refuse(net);
+	}
 	return hspmd_graph_input(net->g, name, HSPMD_F32, (struct hspmd_shape){ 3, { net->how->batch, net->how->seq_len, width } },
 	                         net->layer);
 }
@@ -193,9 +197,15 @@ static struct hspmd_graph *build(void *context, const struct hspmd_model_build_o
 		hspmd_fail_memory(err, "building the net");
 		return NULL;
 	}
+	net.g->compute_dtype = how->bf16 ? HSPMD_BF16 : HSPMD_F32;
 	source->build(source->context, &net);
 	if (!net.g->failed && net.loss < 0) {
 		hspmd_fail(&net.g->error, "it has no loss");
+		refuse(&net);
+	}
+	if (!net.g->failed && how->documents && hspmd_graph_find(net.g, HSPMD_TENSOR_SEGMENTS) < 0) {
+		hspmd_fail(&net.g->error, "it has no input \"" HSPMD_TENSOR_SEGMENTS
+		                          "\", which attention needs because the data are documents (document_end)");
 		refuse(&net);
 	}
 	if (!net.g->failed && (how->forward_only || !hspmd_graph_differentiate(net.g)))

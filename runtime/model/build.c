@@ -13,6 +13,8 @@ struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct 
 		           m->max_positions);
 		return NULL;
 	}
+	if (m->type->graph)
+		return m->type->graph(m, how, err);
 	struct hspmd_graph *g = hspmd_graph_create(hspmd_op_types);
 	if (!g) {
 		hspmd_fail_memory(err, "building the model's graph");

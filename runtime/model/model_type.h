@@ -7,6 +7,7 @@
 #include "runtime/model/model.h"
 
 struct hspmd_builder;
+struct hspmd_model_build_options;
 
 /* Our tensors whose names contain `ours` are in the files under the name with `file` in its place. "%d" in `file`: every row of our tensor
  * (its first dimension) is a tensor of the file, with the row's number in its name. `place` changes where the elements are; the piece is
@@ -17,6 +18,8 @@ struct hspmd_weight_name {
 };
 
 struct hspmd_model_type {
+	/* Of a model of the user's own: builds the graph; then no other field is used. NULL: all others. */
+	struct hspmd_graph *(*graph)(const struct hspmd_model *m, const struct hspmd_model_build_options *how, struct hspmd_error *err);
 	const char *names[3]; /* values of model_type; the first also names the type in messages */
 	/* Reads the config's fields into *m and m->own. type, name, vocab and config are set. Failures are kept in the document. */
 	void (*read)(struct hspmd_json *root, struct hspmd_model *m);

@@ -7,6 +7,7 @@
 #include "runtime/model/fields.h"
 #include "runtime/model/model_list.h"
 #include "runtime/model/model_type.h"
+#include "runtime/model/own_internal.h"
 
 #define DECLARE(name) extern const struct hspmd_model_type hspmd_model_##name;
 HSPMD_MODELS(DECLARE)
@@ -78,7 +79,11 @@ static int enter(struct hspmd_json *root, struct hspmd_model *m, struct hspmd_js
 static int read_all(struct hspmd_json *root, struct hspmd_model *m)
 {
 	struct hspmd_json fields;
-	if (!hspmd_json_expect_object(root) || !(m->type = type_of(root)))
+	if (!hspmd_json_expect_object(root))
+		return -1;
+	if (hspmd_own_is_description(root))
+		return hspmd_own_read(root, m);
+	if (!(m->type = type_of(root)))
 		return -1;
 	const char *name = json_string_value(json_object_get(root->value, "_name_or_path"));
 	m->name = strdup(name && *name ? name : m->type->names[0]);
@@ -113,6 +118,8 @@ static struct hspmd_model *from_doc(struct hspmd_json_doc *doc)
 struct hspmd_model *hspmd_model_read(const char *path, struct hspmd_error *err)
 {
 	struct stat st;
+	if (hspmd_own_is_named(path))
+		return hspmd_own_load(path, NULL, NULL, err);
 	bool folder = !stat(path, &st) && S_ISDIR(st.st_mode);
 	char *file = folder ? hspmd_asprintf("%s/config.json", path) : strdup(path);
 	struct hspmd_json_doc doc;
@@ -125,6 +132,16 @@ struct hspmd_model *hspmd_model_read(const char *path, struct hspmd_error *err)
 	}
 	free(file);
 	return m;
+}
+
+struct hspmd_model *hspmd_model_read_job(const struct hspmd_job *j, void *program, struct hspmd_error *err)
+{
+	if (hspmd_own_is_named(j->model_path))
+		return hspmd_own_load(j->model_path, j, program, err);
+	if (!j->model_config)
+		return hspmd_model_read(j->model_path, err);
+	hspmd_fail(err, "%s: model_config is for models of one's own (model.so, model.c)", j->model_path);
+	return NULL;
 }
 
 struct hspmd_model *hspmd_model_from_json(json_t *value, const char *name, struct hspmd_error *err)

@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "runtime/model/model.h"
+#include "runtime/model/own.h"
 #include "runtime/worker/inbox.h"
 #include "runtime/worker/worker_internal.h"
 
@@ -37,6 +38,8 @@ static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 	if (!s->model)
 		return -1;
 	s->source = hspmd_graph_source_job(s->model, s->job);
+	if (hspmd_model_is_own(s->model) && worker_load_model(w, json_string_value(json_object_get(m, "object")), err))
+		return hspmd_error_prefix(err, "%s", s->job->model_path);
 	s->address = strdup(address);
 	s->node = strdup(node);
 	s->output = strdup(output);
@@ -53,17 +56,13 @@ static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 		return -1;
 	if (ops->communicators && !(s->communicators = hspmd_communicator_cache_create()))
 		return hspmd_fail_memory(err, "starting the worker");
-	s->data = hspmd_data_open(s->job, s->model->vocab, err);
-	if (s->data && s->job->valid_count && !(s->valid = hspmd_data_open_valid(s->job, s->model->vocab, err)))
-		return -1;
-	return s->data ? 0 : -1;
+	return worker_open_data(w, err);
 }
 
 static void tear_down(struct worker *w)
 {
 	struct hspmd_worker_setup *s = &w->setup;
-	hspmd_data_close(s->data);
-	hspmd_data_close(s->valid);
+	worker_close_data(w);
 	hspmd_communicator_cache_destroy(s->communicators);
 	if (s->device)
 		s->device->ops->close(s->device);

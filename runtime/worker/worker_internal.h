@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "runtime/generation/generation.h"
+#include "runtime/input/own_samples.h"
 #include "runtime/worker/inbox.h"
 
 #define RECENT 64 /* number of latest losses kept, to be reported after a fault */
@@ -18,6 +19,8 @@ struct worker_checkpoints;
 struct worker {
 	int (*handle)(struct worker *w, json_t *message); /* carries out a message. 0, or -1: the worker cannot continue */
 	struct hspmd_worker_setup setup;
+	struct hspmd_own_object *object; /* a model of the user's own; NULL: a built-in one */
+	struct hspmd_own_samples own_samples[2]; /* that such a model reads: training and validation data */
 	struct hspmd_inbox *inbox;
 	pthread_mutex_t lock; /* protects active, next and checkpoint_request, which the reading thread uses too */
 	struct hspmd_generation *active, *next;
@@ -48,6 +51,12 @@ int worker_report_stopped(struct worker *w, int generation);
 json_t *worker_state_report(const struct worker *w, const char *type, int generation);
 /* JSON has no infinities: a number that is not finite is sent as null. */
 json_t *worker_number_or_null(double x);
+
+/* ---- worker_data.c: 0, or -1 and err */
+/* Load the object of a model of the user's own, in base64; NULL: the message had none. */
+int worker_load_model(struct worker *w, const char *object, struct hspmd_error *err);
+int worker_open_data(struct worker *w, struct hspmd_error *err);
+void worker_close_data(struct worker *w);
 
 /* ---- worker_train.c */
 /* Trains until all steps are done, a stop is requested, or something fails. -1: the worker cannot continue. */

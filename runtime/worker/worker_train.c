@@ -54,22 +54,25 @@ void worker_set_ready(struct worker *w, bool ready)
 static bool is_to_measure(const struct worker *w, const struct hspmd_totals *all)
 {
 	const struct hspmd_job *job = w->setup.job;
-	return w->setup.valid && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
+	return w->setup.valid_count && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
 }
 
 /* Batches of the validation samples. By default few, since with the step itself validation must not take much longer than a step. */
 static int64_t batches_to_measure(const struct hspmd_worker_setup *s)
 {
-	int64_t batch = s->job->global_batch, whole = hspmd_data_samples(s->valid) / batch;
+	int64_t batch = s->job->global_batch, whole = s->valid_count / batch;
+	/* Targets beyond the last sample do not count where the samples are ours. A model's own reader has none to give. */
+	if (s->job->valid_batches < 0 && s->valid)
+		return (s->valid_count + batch - 1) / batch;
 	if (s->job->valid_batches < 0)
-		return (hspmd_data_samples(s->valid) + batch - 1) / batch;
+		return whole < 1 ? 1 : whole;
 	return whole < 1 ? 1 : whole > s->job->valid_batches ? s->job->valid_batches : whole;
 }
 
 /* The number of a batch's targets that count, in batches. */
-static double weight_of(const struct hspmd_data *valid, int64_t batch)
+static double weight_of(const struct hspmd_sample_source *valid, int64_t batch)
 {
-	double factor = hspmd_data_loss_factor(valid, batch);
+	double factor = valid->loss_factor ? valid->loss_factor(valid->context, batch) : 1;
 	return factor > 0 ? 1 / factor : 0;
 }
 
@@ -81,9 +84,9 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 	int64_t batches = batches_to_measure(s);
 	double sum = 0;
 	for (int64_t b = 0; b < batches; b++)
-		sum += weight_of(s->valid, b);
+		sum += weight_of(&s->valid_samples, b);
 	int status = g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[s->job->length_count - 1], err) : 0;
-	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->valid));
+	hspmd_executor_set_samples(g->executor, s->valid_samples);
 	*loss = 0;
 	for (int64_t b = 0; !status && b < batches; b++) {
 		struct hspmd_totals own = { 0 }, all = { 0 };
@@ -91,10 +94,10 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 		if (hspmd_executor_gradients(g->executor, b, &own, &times, err) ||
 		    hspmd_executor_vote(g->executor, w->step, &own, &all, err))
 			status = hspmd_error_prefix(err, "measuring the loss on data.valid");
-		double weight = weight_of(s->valid, b);
+		double weight = weight_of(&s->valid_samples, b);
 		*loss += weight > 0 ? all.loss / (sum / weight) : 0;
 	}
-	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->data));
+	hspmd_executor_set_samples(g->executor, s->samples);
 	return status;
 }
 

@@ -99,6 +99,7 @@ layers_of() {
 	local model
 	model=$(jq -r .model "$1")
 	[[ $model == /* || $1 != */* ]] || model=${1%/*}/$model
+	[[ $model != *.so && $model != *.c ]] || { jq '.model_config.depth + 2' "$1"; return; } # the example's
 	jq '(.n_layer // .num_hidden_layers) + 2' "$model"
 }
 

@@ -110,7 +110,7 @@ static void reads_a_command(void **state)
 	assert_true(j->command.per_node && j->command.notice_signal == SIGUSR1 && j->command.notice_s == 90.5);
 	assert_string_equal(j->command.folder, "/home/me/work");
 	assert_true(j->elastic.min_nodes == 2 && !j->checkpoint.memory && !j->model_path && !j->train_count);
-	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read, NULL, &err), 0);
+	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read_job, NULL, NULL, &err), 0);
 	hspmd_job_destroy(j);
 	j = hspmd_job_from_command((char *[]){ "sh", "-c" }, 2, "here", &err);
 	assert_true(j->command.argc == 2 && j->command.notice_signal == SIGTERM && j->command.notice_s == 60 && !j->command.per_node);
@@ -147,7 +147,7 @@ static void refuses_commands(void **state)
 	}
 	json_t *v = json_pack("{ss,s[ss]}", "format", "hspmd-job-1", "command", "ls", "{1/wrld}");
 	struct hspmd_job *j = hspmd_job_from_json(v, "/jobs/j.json", &err);
-	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read, NULL, &err), -1);
+	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read_job, NULL, NULL, &err), -1);
 	assert_string_equal(err.text,
 	                    "/jobs/j.json: command[1]: {1/wrld}: unknown name \"wrld\"; expected world, nodes, rank, local_rank or latest "
 	                    "({{ is a plain {)");
@@ -184,8 +184,9 @@ static const struct edit edits[] = {
 	{ "\"seq_len\": 128", "\"seq_len\": 1.5", "j.json: seq_len: expected an integer in 1..67108864, got 1.5" },
 	{ "\"global_batch\": 8", "\"global_batch\": 99999999999", "j.json: global_batch: expected 1..1073741824, got 99999999999" },
 	{ "\"kind\": \"bytes\"", "\"kind\": \"chars\"",
-	  "j.json: data.kind: expected \"bytes\", \"uint16\", \"uint32\" or \"megatron\", got \"chars\"" },
+	  "j.json: data.kind: expected \"bytes\", \"uint16\", \"uint32\", \"megatron\" or \"own\", got \"chars\"" },
 	{ ", \"kind\": \"bytes\"", "", "j.json: data.kind: expected" },
+	{ "\"kind\": \"bytes\"", "\"kind\": \"own\", \"document_end\": 1", "j.json: data.kind: expected no document_end beside \"own\"" },
 	{ "[\"corpus.txt\"]", "[]", "j.json: data.train: expected an array of 1..65536, got 0 elements" },
 	{ "[\"corpus.txt\"]", "\"corpus.txt\"", "j.json: data.train: expected an array of 1..65536, got \"corpus.txt\"" },
 	{ "[\"corpus.txt\"]", "[\"a\", 3]", "j.json: data.train[1]: expected a string that is not empty, got 3" },
@@ -296,7 +297,7 @@ static const char *checked(const char *find, const char *replace)
 	said[0] = '\0';
 	if (!j)
 		fail_msg("%s", err.text);
-	if (hspmd_job_check_files(j, hspmd_model_read, &m, &err)) {
+	if (hspmd_job_check_files(j, hspmd_model_read_job, NULL, &m, &err)) {
 		assert_null(m);
 		assert_int_equal(strncmp(err.text, path, strlen(path)), 0);
 		for (const char *p = err.text + strlen(path); *p; p++) {
