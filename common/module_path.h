@@ -6,9 +6,9 @@
 #include "common/error.h"
 
 /* The files whose names match `pattern` (as of a shell) in the nearest folder above the running program that has any, else in the folder
- * of the installation. Folders that others than root, the user and the program's owner may change are passed over: what is found is executed. Returns the
- * number of files, and their paths in *paths, sorted as version numbers (freed by hspmd_module_paths_free()). 0: there are none. -1 and
- * err: out of memory. */
+ * of the installation. Folders that others than root, the user and the program's owner may change are passed over: what is found is
+ * executed. Returns the number of files, and their paths in *paths, sorted as version numbers (freed by hspmd_module_paths_free()).
+ * 0: there are none. -1 and err: out of memory. */
 int hspmd_module_paths(const char *pattern, char ***paths, struct hspmd_error *err);
 void hspmd_module_paths_free(char **paths, int count);
 

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/format/device_traits.h"
 #include "common/alloc.h"
 #include "common/format/job.h"
 #include "common/format/job_command.h"

@@ -3,7 +3,7 @@
 #ifndef HSPMD_FORMAT_ENUMS_H
 #define HSPMD_FORMAT_ENUMS_H
 
-#include <stdbool.h>
+#include "common/format/device_list.h"
 
 /* Numeric precisions of rates, in the order of the cluster file's "peak_tflops". */
 enum hspmd_precision {
@@ -17,10 +17,10 @@ enum hspmd_precision {
 };
 extern const char *const hspmd_precision_names[]; /* NULL-terminated */
 
-/* Kinds of device. */
-enum hspmd_device_kind { HSPMD_DEVICE_CPU, HSPMD_DEVICE_CUDA, HSPMD_DEVICE_KIND_COUNT };
-extern const char *const hspmd_device_kind_names[];
-/* Returns true if hspmd's runtime can compute in this precision on such devices: fp32 on all, bf16 on GPUs, nothing else. */
-bool hspmd_device_kind_computes(enum hspmd_device_kind kind, enum hspmd_precision precision);
+/* Kinds of device. Programs decide by what a kind can (common/format/device_traits.h), not by its number; further kinds may be added. */
+#define HSPMD_DEVICE_KIND_ENUM(kind, name, ...) HSPMD_DEVICE_##kind,
+enum hspmd_device_kind { HSPMD_DEVICE_KINDS(HSPMD_DEVICE_KIND_ENUM) HSPMD_DEVICE_KIND_COUNT };
+#define HSPMD_DEVICE_KINDS_MAX 8
+extern const char *hspmd_device_kind_names[]; /* NULL-terminated */
 
 #endif

@@ -3,28 +3,28 @@
 #include "common/format/job.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
 #include "common/format/job_command.h"
+#include "common/format/job_optimizer.h"
 #include "common/json.h"
 
 #define SEQ_LEN_MAX (1 << 26)
 #define GLOBAL_BATCH_MAX (1 << 30)
-#define STEPS_MAX ((int64_t)1 << 40)
 #define LENGTHS_MAX 64
 #define FILES_MAX 65536
+#define WEIGHTED_MAX 4096
+#define WEIGHT_MIN 1e-9
+#define WEIGHT_MAX 1e9
 #define NODES_MAX 65536
-#define LR_MAX 1000
 
 const char *const hspmd_data_kind_names[] = { "bytes", "uint16", "uint32", "megatron", NULL };
-const char *const hspmd_lr_schedule_names[] = { "constant", "cosine", "linear", NULL };
 const char *const hspmd_rounding_names[] = { "nearest", "stochastic", NULL };
 
-static const char *const optimizer_names[] = { "adamw", NULL };
+static const char *const all_batches[] = { "all", NULL };
 static const char *const precision_names[] = { "fp32", "bf16", NULL };
 static const enum hspmd_precision precisions[] = { HSPMD_PRECISION_FP32, HSPMD_PRECISION_BF16 };
 
@@ -80,6 +80,39 @@ static int read_paths(struct hspmd_job *j, struct hspmd_json *all, char ***out, 
 	return hspmd_json_failed(all) ? -1 : 0;
 }
 
+/* A file of data.train is a name, or an object with its name and weight. */
+static int read_weighted(struct hspmd_job *j, struct hspmd_json *all)
+{
+	size_t n = hspmd_json_length(all);
+	bool weighted = false;
+	j->train = hspmd_calloc(n, sizeof *j->train);
+	j->train_weights = hspmd_calloc(n, sizeof *j->train_weights);
+	if (!j->train || !j->train_weights)
+		return hspmd_json_fail_memory(all);
+	for (size_t i = 0; i < n; i++) {
+		struct hspmd_json one = hspmd_json_at(all, i);
+		j->train_count++;
+		j->train_weights[i] = 1;
+		if (!json_is_object(one.value)) {
+			set_path(j, &one, hspmd_json_string_value(&one), &j->train[i]);
+			continue;
+		}
+		struct hspmd_json path = hspmd_json_any(&one, "path");
+		set_path(j, &path, hspmd_json_string(&one, "path"), &j->train[i]);
+		weighted |= hspmd_json_has(&one, "weight");
+		j->train_weights[i] = hspmd_json_number_or(&one, "weight", WEIGHT_MIN, WEIGHT_MAX, 1);
+		if (hspmd_json_check_keys(&one))
+			return -1;
+	}
+	if (weighted && n > WEIGHTED_MAX)
+		hspmd_json_fail(all, "expected at most %d files if one has a weight, got %zu", WEIGHTED_MAX, n);
+	if (!weighted) {
+		free(j->train_weights);
+		j->train_weights = NULL;
+	}
+	return hspmd_json_failed(all) ? -1 : 0;
+}
+
 /* Adds seq_len unless it is listed. */
 static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
 {
@@ -89,6 +122,8 @@ static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
 		return hspmd_json_failed(data) ? -1 : 0;
 	if (!j->documents)
 		return hspmd_json_fail(&ends, "expected document_end beside it: documents are grouped by length");
+	if (j->train_weights)
+		return hspmd_json_fail(&ends, "expected no weights beside it: documents of all files are grouped together");
 	j->lengths = hspmd_calloc(n + 1, sizeof *j->lengths);
 	if (!j->lengths)
 		return hspmd_json_fail_memory(data);
@@ -106,6 +141,24 @@ static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
 	return 0;
 }
 
+static void read_documents(struct hspmd_job *j, struct hspmd_json *data)
+{
+	struct hspmd_json documents = hspmd_json_any(data, "documents"), end = hspmd_json_any(data, "document_end"),
+	                  reset = hspmd_json_any(data, "reset_positions");
+	bool indexed = hspmd_json_bool_or(data, "documents", false);
+	j->documents = indexed || end.value;
+	j->document_end = -1;
+	if (end.value)
+		j->document_end = hspmd_json_int(data, "document_end", 0, INT32_MAX);
+	if (indexed && end.value)
+		hspmd_json_fail(&documents, "expected no document_end beside it: documents are those of the index");
+	if (indexed && j->data_kind != HSPMD_DATA_MEGATRON)
+		hspmd_json_fail(&documents, "expected kind \"megatron\", whose files have an index, or document_end instead");
+	j->reset_positions = hspmd_json_bool_or(data, "reset_positions", false);
+	if (j->reset_positions && !j->documents)
+		hspmd_json_fail(&reset, "expected documents or document_end beside it: where documents begin");
+}
+
 static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json data = hspmd_json_object(root, "data");
@@ -113,32 +166,22 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 	struct hspmd_json valid = hspmd_json_array_or_none(&data, "valid", 0, FILES_MAX);
 	j->data_kind = (enum hspmd_data_kind)hspmd_json_enum(&data, "kind", hspmd_data_kind_names);
 	struct hspmd_json every = hspmd_json_any(&data, "valid_every_steps");
-	j->valid_every = hspmd_json_int_or(&data, "valid_every_steps", 1, STEPS_MAX, 100);
+	j->valid_every = hspmd_json_int_or(&data, "valid_every_steps", 1, HSPMD_JOB_STEPS_MAX, 100);
 	if (every.value && !hspmd_json_length(&valid))
 		hspmd_json_fail(&every, "expected valid beside it: which files are measured");
-	j->documents = json_object_get(data.value, "document_end") != NULL;
-	if (j->documents)
-		j->document_end = hspmd_json_int(&data, "document_end", 0, INT32_MAX);
-	if (read_lengths(j, &data) || read_paths(j, &train, &j->train, &j->train_count) ||
-	    read_paths(j, &valid, &j->valid, &j->valid_count))
+	struct hspmd_json batches = hspmd_json_any(&data, "valid_batches");
+	if (batches.value && !hspmd_json_length(&valid))
+		hspmd_json_fail(&batches, "expected valid beside it: which files are measured");
+	j->valid_batches = -1;
+	if (!json_is_string(batches.value))
+		j->valid_batches = hspmd_json_int_or(&data, "valid_batches", 1, HSPMD_JOB_STEPS_MAX, 4);
+	else
+		hspmd_json_enum(&data, "valid_batches", all_batches);
+	j->mask = hspmd_json_bool_or(&data, "mask", false);
+	if (read_weighted(j, &train) || read_paths(j, &valid, &j->valid, &j->valid_count))
 		return -1;
-	return hspmd_json_check_keys(&data);
-}
-
-static void read_optimizer(struct hspmd_job *j, struct hspmd_json *root)
-{
-	struct hspmd_json o = hspmd_json_object(root, "optimizer");
-	hspmd_json_enum_or(&o, "type", optimizer_names, 0);
-	j->optimizer.lr = hspmd_json_number(&o, "lr", HSPMD_JSON_POSITIVE, LR_MAX);
-	j->optimizer.min_lr = hspmd_json_number_or(&o, "min_lr", 0, j->optimizer.lr, j->optimizer.lr / 10);
-	j->optimizer.warmup_steps = hspmd_json_int_or(&o, "warmup_steps", 0, STEPS_MAX, 0);
-	j->optimizer.schedule = (enum hspmd_lr_schedule)hspmd_json_enum_or(&o, "schedule", hspmd_lr_schedule_names, HSPMD_LR_CONSTANT);
-	j->optimizer.weight_decay = hspmd_json_number_or(&o, "weight_decay", 0, 1000, 0.1);
-	j->optimizer.beta1 = hspmd_json_number_or(&o, "beta1", 0, 1 - 1e-9, 0.9);
-	j->optimizer.beta2 = hspmd_json_number_or(&o, "beta2", 0, 1 - 1e-9, 0.95);
-	j->optimizer.eps = hspmd_json_number_or(&o, "eps", HSPMD_JSON_POSITIVE, 1, 1e-8);
-	j->optimizer.clip = hspmd_json_number_or(&o, "clip", 0, 1e9, 1.0);
-	hspmd_json_check_keys(&o);
+	read_documents(j, &data);
+	return read_lengths(j, &data) ? -1 : hspmd_json_check_keys(&data);
 }
 
 static int read_elastic(struct hspmd_job *j, struct hspmd_json *root)
@@ -180,7 +223,7 @@ static void read_checkpoint(struct hspmd_job *j, struct hspmd_json *root)
 	read_folder(j, &o, "shared", &j->checkpoint.shared);
 	j->checkpoint.every_s = hspmd_json_number_or(&o, "every_s", 0, 1e9, 0);
 	j->checkpoint.shared_every_s = hspmd_json_number_or(&o, "shared_every_s", 0, 1e9, 0);
-	j->checkpoint.every_steps = hspmd_json_int_or(&o, "every_steps", 0, STEPS_MAX, 0);
+	j->checkpoint.every_steps = hspmd_json_int_or(&o, "every_steps", 0, HSPMD_JOB_STEPS_MAX, 0);
 	j->checkpoint.replicas = (int)hspmd_json_int_or(&o, "replicas", 0, 16, 1);
 	j->checkpoint.keep = (int)hspmd_json_int_or(&o, "keep", 1, 1000, 2);
 	j->checkpoint.memory = hspmd_json_bool_or(&o, "memory", true);
@@ -230,11 +273,10 @@ static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 	if (read_data(j, root))
 		return -1;
 	j->global_batch = hspmd_json_int(root, "global_batch", 1, GLOBAL_BATCH_MAX);
-	j->steps = hspmd_json_int(root, "steps", 1, STEPS_MAX);
+	j->steps = hspmd_json_int(root, "steps", 1, HSPMD_JOB_STEPS_MAX);
 	j->seed = (uint64_t)hspmd_json_int_or(root, "seed", 0, INT64_MAX, 1);
 	read_precision(j, root);
-	read_optimizer(j, root);
-	if (read_elastic(j, root))
+	if (hspmd_job_optimizer_read(j, root) || read_elastic(j, root))
 		return -1;
 	read_checkpoint(j, root);
 	return hspmd_json_check_keys(root);
@@ -292,9 +334,11 @@ void hspmd_job_destroy(struct hspmd_job *j)
 	free(j->model_path);
 	free(j->init);
 	free(j->lengths);
+	free(j->train_weights);
 	free(j->elastic.policy);
 	free(j->checkpoint.local);
 	free(j->checkpoint.shared);
+	hspmd_job_optimizer_clear(j);
 	hspmd_job_command_clear(j);
 	free(j);
 }
@@ -339,14 +383,30 @@ static json_t *paths_json(char *const *paths, int count)
 	return hspmd_json_unless_failed(bad, a);
 }
 
+static json_t *train_json(const struct hspmd_job *j)
+{
+	if (!j->train_weights)
+		return paths_json(j->train, j->train_count);
+	json_t *a = json_array();
+	int bad = !a;
+	for (int i = 0; i < j->train_count; i++)
+		bad |= json_array_append_new(a, json_pack("{ss,so}", "path", j->train[i], "weight", hspmd_json_real(j->train_weights[i])));
+	return hspmd_json_unless_failed(bad, a);
+}
+
 static json_t *data_json(const struct hspmd_job *j)
 {
 	json_t *o = json_object();
 	int bad = !o;
-	bad |= json_object_set_new(o, "train", paths_json(j->train, j->train_count));
+	bad |= json_object_set_new(o, "train", train_json(j));
 	bad |= json_object_set_new(o, "kind", json_string(hspmd_data_kind_names[j->data_kind]));
 	if (j->documents)
-		bad |= json_object_set_new(o, "document_end", json_integer(j->document_end));
+		bad |= j->document_end < 0 ? json_object_set_new(o, "documents", json_true())
+		                           : json_object_set_new(o, "document_end", json_integer(j->document_end));
+	if (j->reset_positions)
+		bad |= json_object_set_new(o, "reset_positions", json_true());
+	if (j->mask)
+		bad |= json_object_set_new(o, "mask", json_true());
 	if (j->length_count) {
 		json_t *lengths = json_array();
 		for (int i = 0; i < j->length_count; i++)
@@ -356,24 +416,8 @@ static json_t *data_json(const struct hspmd_job *j)
 	if (j->valid_count) {
 		bad |= json_object_set_new(o, "valid", paths_json(j->valid, j->valid_count));
 		bad |= json_object_set_new(o, "valid_every_steps", json_integer(j->valid_every));
+		bad |= json_object_set_new(o, "valid_batches", j->valid_batches < 0 ? json_string("all") : json_integer(j->valid_batches));
 	}
-	return hspmd_json_unless_failed(bad, o);
-}
-
-static json_t *optimizer_json(const struct hspmd_job *j)
-{
-	json_t *o = json_object();
-	int bad = !o;
-	bad |= json_object_set_new(o, "type", json_string(optimizer_names[0]));
-	bad |= json_object_set_new(o, "lr", hspmd_json_real(j->optimizer.lr));
-	bad |= json_object_set_new(o, "min_lr", hspmd_json_real(j->optimizer.min_lr));
-	bad |= json_object_set_new(o, "warmup_steps", json_integer(j->optimizer.warmup_steps));
-	bad |= json_object_set_new(o, "schedule", json_string(hspmd_lr_schedule_names[j->optimizer.schedule]));
-	bad |= json_object_set_new(o, "weight_decay", hspmd_json_real(j->optimizer.weight_decay));
-	bad |= json_object_set_new(o, "beta1", hspmd_json_real(j->optimizer.beta1));
-	bad |= json_object_set_new(o, "beta2", hspmd_json_real(j->optimizer.beta2));
-	bad |= json_object_set_new(o, "eps", hspmd_json_real(j->optimizer.eps));
-	bad |= json_object_set_new(o, "clip", hspmd_json_real(j->optimizer.clip));
 	return hspmd_json_unless_failed(bad, o);
 }
 
@@ -423,27 +467,10 @@ json_t *hspmd_job_to_json(const struct hspmd_job *j)
 	bad |= json_object_set_new(o, "global_batch", json_integer(j->global_batch));
 	bad |= json_object_set_new(o, "steps", json_integer(j->steps));
 	bad |= json_object_set_new(o, "seed", json_integer((json_int_t)j->seed));
-	bad |= json_object_set_new(o, "optimizer", optimizer_json(j));
+	bad |= json_object_set_new(o, "optimizer", hspmd_job_optimizer_json(j));
 	bad |= json_object_set_new(o, "precision", json_string(hspmd_precision_names[j->precision]));
 	bad |= json_object_set_new(o, "rounding", json_string(hspmd_rounding_names[j->rounding]));
 	bad |= json_object_set_new(o, "elastic", elastic_json(j));
 	bad |= json_object_set_new(o, "checkpoint", checkpoint_json(j));
 	return hspmd_json_unless_failed(bad, o);
-}
-
-/* ---- learning rate */
-
-double hspmd_job_lr(const struct hspmd_job *j, int64_t step)
-{
-	double lr = j->optimizer.lr, low = j->optimizer.min_lr;
-	int64_t warmup = j->optimizer.warmup_steps;
-	if (step < warmup)
-		return lr * (double)(step + 1) / (double)warmup;
-	if (j->optimizer.schedule == HSPMD_LR_CONSTANT)
-		return lr;
-	if (step >= j->steps)
-		return low;
-	double done = (double)(step - warmup) / (double)(j->steps - warmup);
-	double left = j->optimizer.schedule == HSPMD_LR_COSINE ? 0.5 * (1 + cos(M_PI * done)) : 1 - done;
-	return fmin(lr, low + (lr - low) * left); /* rounding may exceed lr */
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-job-1: what to train. Plain data. A job has either a model with data and an optimizer, or the command of another trainer. Paths are absolute after reading (relative ones are relative to the job file);
- * $USER, $JOB and $HOME in checkpoint paths are kept as written and expanded by hspmd_job_expand_path(). */
+/* hspmd-job-1: what to train. Plain data. A job has either a model with data and an optimizer, or the command of another trainer.
+ * Paths are absolute after reading (relative ones are relative to the job file); $USER, $JOB and $HOME in checkpoint paths are kept as
+ * written and expanded by hspmd_job_expand_path(). */
 #ifndef HSPMD_FORMAT_JOB_H
 #define HSPMD_FORMAT_JOB_H
 
@@ -11,15 +12,19 @@
 #include "common/error.h"
 #include "common/format/model.h"
 #include "common/format/enums.h"
+#include "common/optimizer/optimizer.h"
 
 #define HSPMD_JOB_FORMAT "hspmd-job-1"
+#define HSPMD_JOB_STEPS_MAX ((int64_t)1 << 40)
 /* Comment of the Slurm jobs that train such a file, unless the user gave one. It identifies jobs that wait in the queue. */
 #define HSPMD_JOB_COMMENT "hspmd"
 
 enum hspmd_data_kind { HSPMD_DATA_BYTES, HSPMD_DATA_UINT16, HSPMD_DATA_UINT32, HSPMD_DATA_MEGATRON };
 extern const char *const hspmd_data_kind_names[];
-enum hspmd_lr_schedule { HSPMD_LR_CONSTANT, HSPMD_LR_COSINE, HSPMD_LR_LINEAR };
+enum hspmd_lr_schedule { HSPMD_LR_CONSTANT, HSPMD_LR_COSINE, HSPMD_LR_LINEAR, HSPMD_LR_WSD };
 extern const char *const hspmd_lr_schedule_names[];
+enum hspmd_lr_decay { HSPMD_DECAY_LINEAR, HSPMD_DECAY_COSINE, HSPMD_DECAY_SQRT };
+extern const char *const hspmd_lr_decay_names[];
 enum hspmd_rounding { HSPMD_ROUNDING_NEAREST, HSPMD_ROUNDING_STOCHASTIC };
 extern const char *const hspmd_rounding_names[];
 
@@ -30,20 +35,30 @@ struct hspmd_job {
 	enum hspmd_data_kind data_kind;
 	int train_count, valid_count;
 	char **train, **valid;
-	int64_t valid_every; /* steps; after the last, too. Default 100 */
-	bool documents; /* the data are documents, each ended by the token document_end, and attention stays within one. Default false */
-	int64_t document_end;
+	double *train_weights; /* by file of train; NULL: none has a weight */
+	int64_t valid_every;   /* steps; after the last, too. Default 100 */
+	int64_t valid_batches; /* -1: all. Default 4 */
+	bool documents;        /* the data are documents, and attention stays within one. Default false */
+	int64_t document_end;  /* the token that ends one; -1: documents are those of the files' index */
+	bool reset_positions;  /* positions are counted from the beginning of each document. Default false */
+	bool mask;             /* beside each file is one that says which tokens are to be predicted. Default false */
 	/* With documents: the lengths by which they are grouped, ascending, the last is seq_len. Default none: every step is of seq_len. */
 	int64_t *lengths;
 	int length_count;
 	int64_t seq_len, global_batch, steps; /* with a command: 1, 1 and INT64_MAX */
 	uint64_t seed; /* default 1 */
 	struct {
-		double lr, min_lr;                      /* min_lr: final rate of cosine and linear; default lr / 10 */
-		int64_t warmup_steps;                   /* default 0 */
-		enum hspmd_lr_schedule schedule;        /* default constant */
-		double weight_decay, beta1, beta2, eps; /* defaults 0.1, 0.9, 0.95, 1e-8 */
-		double clip;                            /* global norm; 0: none. Default 1.0 */
+		enum hspmd_optimizer type;           /* default AdamW */
+		double values[HSPMD_OPTIMIZER_KEYS]; /* by the keys of the type */
+		double lr, min_lr;                   /* min_lr: final rate of all schedules but constant; default lr / 10 */
+		int64_t warmup_steps;                /* default 0 */
+		enum hspmd_lr_schedule schedule;     /* default constant */
+		int64_t decay_steps;                 /* of WSD, the last ones of the job; default a tenth of all steps */
+		enum hspmd_lr_decay decay;           /* of WSD; default linear */
+		double weight_decay;                 /* default 0.1 */
+		double clip;                         /* global norm; 0: none. Default 1.0 */
+		char **no_decay;                     /* patterns (fnmatch) of the names of parameters without weight decay */
+		int no_decay_count;
 	} optimizer;
 	enum hspmd_precision precision; /* FP32 (default) or BF16 */
 	enum hspmd_rounding rounding;   /* of parameters to BF16, as operators read them. Default nearest; stochastic with BF16 alone */
@@ -78,6 +93,13 @@ void hspmd_job_destroy(struct hspmd_job *j);
 
 /* Length of a Megatron data path without its .bin or .idx suffix, if any. */
 int hspmd_job_megatron_base_length(const char *path);
+/* The code of the token type in the head of an index; -1: not an index of version 1. */
+#define HSPMD_MEGATRON_HEAD_BYTES 34 /* magic, version, type of a token, number of sequences, number of documents */
+int hspmd_job_megatron_code(const unsigned char *head, size_t size);
+/* Bytes of a token by that code; 0: not an integer type. */
+int hspmd_job_megatron_width(int code);
+/* The loss mask of a data file: one byte per token. malloc'd; NULL: out of memory. */
+char *hspmd_job_mask_path(const struct hspmd_job *j, const char *path);
 
 /* Check the files that the job names: `read` (hspmd_model_read) can read the model's config (returned in *model unless NULL; the caller
  * destroys it), data files exist, are complete and hold at least one sample of seq_len + 1 tokens each, seq_len is within the model's
@@ -91,7 +113,11 @@ int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read,
 char *hspmd_job_expand_path(const char *path, const char *job_id, struct hspmd_error *err);
 
 /* Learning rate of step `step` (0-based): rises linearly to lr over warmup_steps (step warmup_steps - 1 has lr); then constant, or falls to
- * min_lr at step `steps` along a half cosine or a line. */
+ * min_lr at step `steps` along a half cosine or a line. WSD (warm-up, stable, decay; Hu et al., arXiv 2404.06395, section 4): constant, and
+ * over the last decay_steps down to min_lr along a line, a half cosine, or 1 - sqrt (Haegele et al., arXiv 2405.18392, section 3). */
 double hspmd_job_lr(const struct hspmd_job *j, int64_t step);
+/* Returns false if a pattern of no_decay matches the parameter's name. Vectors have no weight decay whatever this returns. */
+bool hspmd_job_decays(const struct hspmd_job *j, const char *parameter);
+bool hspmd_job_no_decay_matches(const struct hspmd_job *j, int pattern, const char *parameter);
 
 #endif

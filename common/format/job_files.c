@@ -18,7 +18,6 @@
 
 #define BYTE_VOCABULARY 256
 #define LOOKED_AT_BYTES 65536 /* bytes checked per file of tokens */
-#define INDEX_HEAD_BYTES 34   /* magic, version, type of a token, number of sequences, number of documents */
 
 /* ---- variables in paths */
 
@@ -134,26 +133,38 @@ static int check_length(const struct check *k, const char *what, int i, const ch
 	return 0;
 }
 
-/* Bytes of a token by the index file's type code (Megatron-LM's indexed dataset, version 1); 0: not a token type. */
-static int token_width(unsigned char code)
+/* Megatron-LM's indexed dataset, version 1; its type codes are fairseq's, which has 9 as well. */
+int hspmd_job_megatron_code(const unsigned char *head, size_t size)
 {
-	static const int widths[] = { [1] = 1, [2] = 1, [3] = 2, [4] = 4, [5] = 8, [8] = 2 };
-	return code < sizeof widths / sizeof *widths ? widths[code] : 0;
+	return size >= HSPMD_MEGATRON_HEAD_BYTES && !memcmp(head, "MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17) ? head[17] : -1;
+}
+
+int hspmd_job_megatron_width(int code)
+{
+	static const int widths[] = { [1] = 1, [2] = 1, [3] = 2, [4] = 4, [5] = 8, [8] = 2, [9] = 4 };
+	return code > 0 && code < (int)(sizeof widths / sizeof *widths) ? widths[code] : 0;
+}
+
+char *hspmd_job_mask_path(const struct hspmd_job *j, const char *path)
+{
+	int length = j->data_kind == HSPMD_DATA_MEGATRON ? hspmd_job_megatron_base_length(path) : (int)strlen(path);
+	return hspmd_asprintf("%.*s.mask", length, path);
 }
 
 /* Read the head of a Megatron index and return the width of its tokens, or -1. */
 static int index_width(const struct check *k, const char *what, int i, const char *path)
 {
-	unsigned char head[INDEX_HEAD_BYTES];
+	unsigned char head[HSPMD_MEGATRON_HEAD_BYTES];
 	struct stat st;
 	int fd = open_data(k, what, i, path, &st);
 	if (fd < 0)
 		return -1;
 	ssize_t n = pread(fd, head, sizeof head, 0);
 	close(fd);
-	if (n != sizeof head || memcmp(head, "MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17) || !token_width(head[17]))
+	int width = hspmd_job_megatron_width(hspmd_job_megatron_code(head, n < 0 ? 0 : (size_t)n));
+	if (!width)
 		return hspmd_fail(k->err, "%s: data.%s[%d]: %s: not an index of version 1 with integer tokens", k->j->file, what, i, path);
-	return token_width(head[17]);
+	return width;
 }
 
 int hspmd_job_megatron_base_length(const char *path)
@@ -181,12 +192,28 @@ static int check_tokens(const struct check *k, const char *what, int i, const ch
 	return 0;
 }
 
-/* Length and tokens of an open file; takes the descriptor. */
+static int check_mask(const struct check *k, const char *what, int i, const char *path, int64_t tokens)
+{
+	struct stat st;
+	char *mask = hspmd_job_mask_path(k->j, path);
+	int fd = mask ? open_data(k, what, i, mask, &st) : hspmd_fail_memory(k->err, path), rc = fd < 0 ? -1 : 0;
+	if (fd >= 0)
+		close(fd);
+	if (!rc && st.st_size != tokens)
+		rc = hspmd_fail(k->err, "%s: data.%s[%d]: %s: %lld bytes, expected one for each of the %lld tokens", k->j->file, what, i,
+		                mask, (long long)st.st_size, (long long)tokens);
+	free(mask);
+	return rc;
+}
+
+/* Length and tokens of an open file, and its mask; takes the descriptor. */
 static int check_file(const struct check *k, const char *what, int i, const char *path, int fd, const struct stat *st, int width)
 {
 	int rc = check_length(k, what, i, path, st->st_size, width);
 	if (!rc)
 		rc = check_tokens(k, what, i, path, fd, width);
+	if (!rc && k->j->mask)
+		rc = check_mask(k, what, i, path, st->st_size / width);
 	close(fd);
 	return rc;
 }

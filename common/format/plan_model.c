@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan together with its model: the precision of the computation, and the parts of the model that cannot be divided. */
+#include "common/format/device_traits.h"
 #include "common/format/plan_model.h"
 
 #include <inttypes.h>

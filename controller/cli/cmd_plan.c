@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/device_traits.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "controller/cli/commands.h"
@@ -147,7 +148,12 @@ static int find_facts(const struct plan_options *o, struct plan_inputs *in, stru
 	                  : o->seq_len  ? o->seq_len
 	                  : in->profile ? in->profile->seq_len
 	                                : 0;
-	in->facts = hspmd_model_facts_of(in->model, (int)seq_len, err);
+	if (in->job) {
+		struct hspmd_graph_source source = hspmd_graph_source_job(in->model, in->job);
+		in->facts = hspmd_model_facts_build(&source, in->model->name, (int)seq_len, err);
+	} else {
+		in->facts = hspmd_model_facts_of(in->model, (int)seq_len, err);
+	}
 	return in->facts ? 0 : -1;
 }
 

@@ -231,6 +231,13 @@ void on_resized(struct hspmd_controller *m, const struct run_event *e)
 		}
 		return;
 	}
+	/* Nobody waits for it any more, but the nodes that were to leave have no agent now. */
+	emit(m, ACTION_POLL_SLURM, NULL, NULL, 0);
+	if (!e->text)
+		return;
+	note_event(m, "resize_failed", "a resize that nobody waits for any more has failed: %s", e->text);
+	if (!resize_under_way(m))
+		unmark_leaving(m);
 }
 
 void requests_tick(struct hspmd_controller *m)
@@ -246,8 +253,11 @@ void requests_tick(struct hspmd_controller *m)
 		request_answer(m, r, false,
 		               r->kind == REQUEST_CHECKPOINT ? "the checkpoint was not complete in time"
 		                                             : "the resize was not done in time");
-		if (r->kind == REQUEST_SHRINK && !r->ticket)
+		if (r->kind == REQUEST_SHRINK && (!r->ticket || r->resized)) {
 			unmark_leaving(m);
+			request_replan(m, "grow"); /* the plan that was being made lacks these nodes */
+			emit(m, ACTION_POLL_SLURM, NULL, NULL, 0);
+		}
 		request_drop(m, r);
 	}
 }
@@ -265,11 +275,19 @@ static bool is_leaving(const struct node *n)
 	return n->leaving;
 }
 
+static bool any_leaving(const struct hspmd_controller *m)
+{
+	for (size_t i = 0; i < m->nodes; i++)
+		if (m->node[i]->leaving)
+			return true;
+	return false;
+}
+
 /* Gives nodes back once nothing of the job runs on them. */
 static bool advance_shrink(struct hspmd_controller *m, struct request *r)
 {
 	if (r->resized) {
-		if (nodes_held(m) > r->target)
+		if (any_leaving(m)) /* their number says nothing: others may have joined meanwhile */
 			return false;
 		char text[100];
 		snprintf(text, sizeof text, "the job has %d node%s, generation %lld", nodes_held(m), nodes_held(m) == 1 ? "" : "s",

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/format/device_traits.h"
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
@@ -31,7 +32,8 @@ static bool may_revive(const struct hspmd_controller *m, const struct bound_plan
 	const struct node *n = w->node;
 	bool agent = n->agent == PROC_UP || n->agent == PROC_STARTING || m->now < m->slurm_confirm_until;
 	return w->process == PROC_NONE && !w->reviving && w->revivals < REVIVALS && n->held && !n->terminating && agent &&
-	       w->index < n->workers && device >= 0 && l->cluster->types[l->cluster->devices[device].type].kind == HSPMD_DEVICE_CPU;
+	       w->index < n->workers && device >= 0 &&
+	       hspmd_device_traits(l->cluster->types[l->cluster->devices[device].type].kind)->host_memory;
 }
 
 static void begin(struct hspmd_controller *m, struct worker *w)

@@ -106,6 +106,8 @@ void requests_forget_returned(struct ctld *d);
 void decide(struct ctld *d);
 
 /* query.c: answers viewers (ctld_handlers.query). */
+/* The elastic jobs that this user may see; a new reference, or NULL: out of memory. */
+json_t *query_jobs(const struct ctld *d, uid_t viewer);
 json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *err);
 
 /* event_log.c: append one line of JSON per event to the event log; the same text goes to standard error, and to syslog if enabled. Takes

@@ -140,7 +140,8 @@ void requests_log_dry(struct ctld *d, const struct ctld_snapshot *s, const struc
 			snprintf(request, sizeof request, "%s by %d: %s", grow ? "grow" : "shrink", a->node_count, a->reason);
 		if (a && strcmp(request, r->dry_request) != 0)
 			log_event(d, grow ? "would_grow" : "would_shrink", d->peers.peers[p].job, request,
-			          json_pack("{s:o, s:f, s:s}", "nodes", names_of(s, a), "gain", a->gain, "cause", cause_names[cause_of(a)]));
+			          json_pack("{s:o, s:f, s:s}", "nodes", names_of(s, a), "gain", a->gain, "cause",
+			                    cause_names[cause_of(a)]));
 		strcpy(r->dry_request, request);
 	}
 }

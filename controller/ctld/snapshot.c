@@ -120,11 +120,12 @@ static int tier_of(const struct hspmd_slurm_view *v, const struct hspmd_slurm_vi
 	return tier;
 }
 
-/* Returns one number for Slurm's order: by the partition's tier, then by priority. */
+/* Returns one number for Slurm's order: by the partition's tier, then by who preempts whom, then by priority. */
 static double rank(const struct hspmd_slurm_view *v, const struct hspmd_slurm_view_job *j)
 {
 	bool preemptable;
-	return tier_of(v, j, &preemptable) * 4294967296.0 + j->priority;
+	const struct hspmd_slurm_qos *q = hspmd_slurm_qos_find(&v->qos, j->qos);
+	return (tier_of(v, j, &preemptable) * 64.0 + (q ? q->level : 0)) * 4294967296.0 + j->priority;
 }
 
 /* Returns true if Slurm would preempt an elastic job for this one. */
@@ -134,7 +135,9 @@ static bool would_preempt(const struct building *b, const struct hspmd_slurm_vie
 	int tier = tier_of(b->v, j, &preemptable);
 	for (int e = 0; e < b->out->snapshot.elastic_count; e++) {
 		const struct hspmd_slurm_view_job *x = hspmd_slurm_view_find_job(b->v, b->out->elastic[e].id);
-		if (x && tier_of(b->v, x, &preemptable) < tier && preemptable)
+		bool preempts = x && (b->v->qos.count ? hspmd_slurm_qos_preempts(&b->v->qos, j->qos, x->qos)
+		                                      : tier_of(b->v, x, &preemptable) < tier && preemptable);
+		if (preempts)
 			return true;
 	}
 	return false;

@@ -42,7 +42,7 @@ struct run_ctld_session {
 	json_t *members; /* ids of the member jobs; NULL: unknown */
 	json_t *types;   /* device types and classes of nodes of the curve */
 	/* the computation of a curve that is under way */
-	json_t *cluster;
+	json_t *cluster, *latest; /* latest: a newer cluster, whose curve is computed next; NULL: none */
 	double new_curve[RUN_SCALING_MAX];
 	int new_count;
 	struct run_node_class new_classes[CLASSES_MAX];
@@ -63,6 +63,7 @@ static void maybe_free(struct run_ctld_session *s)
 	json_decref(s->members);
 	json_decref(s->types);
 	json_decref(s->cluster);
+	json_decref(s->latest);
 	free(s);
 }
 
@@ -260,8 +261,14 @@ static void scaling_done(uv_work_t *w, int status)
 		memcpy(s->classes, s->new_classes, sizeof *s->classes * (size_t)s->new_class_count);
 		s->class_count = s->new_class_count;
 	}
-	if (!s->closing)
+	json_t *latest = s->latest;
+	s->latest = NULL;
+	if (!s->closing) {
 		advance(s);
+		if (latest)
+			run_ctld_session_set_cluster(s, latest);
+	}
+	json_decref(latest);
 	maybe_free(s);
 }
 
@@ -284,8 +291,13 @@ static json_t *classes_of(const json_t *cluster)
 
 void run_ctld_session_set_cluster(struct run_ctld_session *s, const json_t *cluster)
 {
-	if (!s || s->computing || !s->facts) /* a command's speed is known only for sizes that it has run on */
+	if (!s || !s->facts) /* a command's speed is known only for sizes that it has run on */
 		return;
+	if (s->computing) {
+		json_decref(s->latest);
+		s->latest = json_deep_copy(cluster);
+		return;
+	}
 	json_t *types = classes_of(cluster);
 	if (s->types && json_equal(s->types, types)) {
 		json_decref(types);

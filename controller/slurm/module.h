@@ -25,8 +25,8 @@ struct hspmd_slurm_module {
 };
 
 /* Returns the module in use, loaded at the first call and kept: the file that environment HSPMD_SLURM_MODULE names, else the one for the
- * newest Slurm whose libslurm is on this machine, of those in the build folder that contains the program, or of the installed ones. NULL and
- * err: there is none, or none can be loaded; err says why for each. Thread-safe. */
+ * newest Slurm whose libslurm is on this machine, of those in the build folder that contains the program, or of the installed ones.
+ * NULL and err: there is none, or none can be loaded; err says why for each. Thread-safe. */
 const struct hspmd_slurm_module *hspmd_slurm_module_load(struct hspmd_error *err);
 
 #endif

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/format/device_traits.h"
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -38,14 +39,14 @@ static struct hspmd_cluster *part_of_file(const char *path, const char *node, st
 static json_t *list_bindings(const struct hspmd_topology *t, const struct hspmd_cluster *part, int threads)
 {
 	json_t *list = json_array();
-	int gpus = 0;
+	int opened[HSPMD_DEVICE_KINDS_MAX] = { 0 }; /* of each kind: devices have numbers, but shares of the host's cores have none */
 	for (int d = 0; list && d < part->device_count; d++) {
-		bool gpu = part->types[part->devices[d].type].kind == HSPMD_DEVICE_CUDA;
+		enum hspmd_device_kind kind = part->types[part->devices[d].type].kind;
+		bool numbered = !hspmd_device_traits(kind)->host_memory;
 		const struct hspmd_binding *p = t ? &t->bindings[d] : NULL;
-		json_array_append_new(list,
-		                      p ? json_pack("{si,si,ss*}", "threads", p->cores, "index", p->gpu < 0 ? 0 : p->gpu, "cpus", p->cpus)
-		                        : json_pack("{si,si}", "threads", threads > 0 ? threads : 1, "index", gpu ? gpus : 0));
-		gpus += gpu;
+		json_array_append_new(
+		        list, p ? json_pack("{si,si,ss*}", "threads", p->cores, "index", p->gpu < 0 ? 0 : p->gpu, "cpus", p->cpus)
+		                : json_pack("{si,si}", "threads", threads > 0 ? threads : 1, "index", numbered ? opened[kind]++ : 0));
 	}
 	return list;
 }
@@ -209,8 +210,8 @@ static const struct agent_callbacks callbacks = {
 	.worker_exited = on_worker_exited,
 };
 
-/* All agents of a large job call at the same moment, and the controller has room for some of the calls. The others call again after a random
- * time, so that the calls spread out. */
+/* All agents of a large job connect at the same moment, and the controller has room for some of them. The others connect again after a
+ * random time, so that the attempts spread out. */
 static int connect_first(struct agent *a, struct hspmd_error *err)
 {
 	double until = hspmd_now() + FIRST_CONNECT_S, mean = RECONNECT_S / 2;

@@ -1,23 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/device/device.h"
 
+#include <stdio.h>
 #include <string.h>
 
-#include "runtime/device/cpu/cpu.h"
-#include "runtime/device/cuda/module.h"
-
-static const bool extra[][HSPMD_OP_COUNT] = {
-	[HSPMD_DEVICE_CPU] = { false },
-	[HSPMD_DEVICE_CUDA] = {
+static const bool extra[HSPMD_OP_COUNT] = {
 #define OP_FUSED(opcode, name) [HSPMD_OP_##opcode] = true,
 #define OP_TABLE(opcode, name) [HSPMD_OP_##opcode] = true,
 #include "runtime/tensor/opcode_list.h"
-	},
 };
 
 bool hspmd_device_has_kernel(enum hspmd_device_kind kind, enum hspmd_opcode opcode)
 {
-	return extra[kind][opcode];
+	return extra[opcode] && hspmd_device_traits(kind)->fused;
 }
 
 int hspmd_device_read_batch(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err)
@@ -30,12 +25,28 @@ int hspmd_device_read_batch(struct hspmd_device *dev, void *host, const void *co
 	return status;
 }
 
+#define OPEN(kind, name, ...) hspmd_device_##name,
+static const struct hspmd_device_ops *(*const listed[])(struct hspmd_error *err) = { HSPMD_DEVICE_KINDS(OPEN) };
+static const struct hspmd_device_ops *added[HSPMD_DEVICE_KINDS_MAX];
+
+int hspmd_device_add(const struct hspmd_device_ops *ops, const struct hspmd_device_traits *traits)
+{
+	bool agree = ops->host_memory == traits->host_memory && !strcmp(ops->name, traits->name);
+	int kind = agree ? hspmd_device_kind_add(traits) : -1;
+	if (kind >= 0)
+		added[kind] = ops;
+	return kind;
+}
+
 const struct hspmd_device_ops *hspmd_device_find(const char *name, struct hspmd_error *err)
 {
-	if (!strcmp(name, hspmd_device_kind_names[HSPMD_DEVICE_CPU]))
-		return &hspmd_cpu_ops;
-	if (!strcmp(name, hspmd_device_kind_names[HSPMD_DEVICE_CUDA]))
-		return hspmd_cuda_load(err);
-	hspmd_fail(err, "no device kind '%s'; there are: cpu, cuda", name);
+	char all[200] = "";
+	for (int kind = 0; hspmd_device_kind_names[kind]; kind++) {
+		if (!strcmp(name, hspmd_device_kind_names[kind]))
+			return kind < HSPMD_DEVICE_KIND_COUNT ? listed[kind](err) : added[kind];
+		size_t n = strlen(all);
+		snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", hspmd_device_kind_names[kind]);
+	}
+	hspmd_fail(err, "no device kind '%s'; there are: %s", name, all);
 	return NULL;
 }

@@ -5,7 +5,7 @@
 #define HSPMD_DEVICE_DEVICE_H
 
 #include "common/error.h"
-#include "common/format/enums.h"
+#include "common/format/device_traits.h"
 #include "runtime/tensor/box.h"
 #include "runtime/tensor/dtype.h"
 #include "runtime/tensor/opcode.h"
@@ -25,8 +25,7 @@ struct hspmd_communicator_ops;
 struct hspmd_device_graph;
 
 struct hspmd_device_ops {
-	const char *name; /* "cpu", "cuda" */
-	enum hspmd_device_kind kind;
+	const char *name; /* of its kind: "cpu", "cuda" */
 	bool host_memory; /* the CPU can read and write buffers directly */
 	/* `index`: number of the GPU; `threads`: cores of a CPU device (0: all that the process may use). */
 	int (*open)(struct hspmd_device **dev, int index, int threads, struct hspmd_error *err);
@@ -78,7 +77,15 @@ bool hspmd_device_has_kernel(enum hspmd_device_kind kind, enum hspmd_opcode opco
 /* to_host of `bytes` bytes (at most 64) from each of `count` addresses, one after another in `host`, as many at once as the device can. */
 int hspmd_device_read_batch(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err);
 
-/* By name: "cpu", or "cuda", a module that is loaded at the first call. NULL and err otherwise. */
+/* By name of the kind; some are modules that are loaded at the first call. NULL and err otherwise. */
 const struct hspmd_device_ops *hspmd_device_find(const char *name, struct hspmd_error *err);
+
+/* Adds a kind of device that is not in common/format/device_list.h (hspmd_device_kind_add). Returns the kind, or -1: the tables contradict
+ * each other, or there are too many kinds. */
+int hspmd_device_add(const struct hspmd_device_ops *ops, const struct hspmd_device_traits *traits);
+
+/* Of each kind in the list, in its folder. */
+#define HSPMD_DEVICE_DECLARE(kind, name, ...) const struct hspmd_device_ops *hspmd_device_##name(struct hspmd_error *err);
+HSPMD_DEVICE_KINDS(HSPMD_DEVICE_DECLARE)
 
 #endif

@@ -92,7 +92,7 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 		hspmd_fail_memory(err, "starting a generation");
 		goto fail;
 	}
-	if (allocate_memory(ex, err))
+	if (hspmd_parameters_check_patterns(p, o->job, err) || allocate_memory(ex, err))
 		goto fail;
 	ex->workspace_bytes = p->workspace_bytes;
 	if (!(ex->workspace = dev->ops->allocate(dev, p->workspace_bytes + 64, err)) || !(ex->scalar = dev->ops->allocate(dev, 64, err)))
@@ -100,7 +100,7 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 	if (o->transport && start_engines(ex, err))
 		goto fail;
 	if (!o->seconds)
-		ex->replay = hspmd_replay_create(p, dev);
+		ex->replay = hspmd_replay_create(p, dev, o->job->mask || o->job->valid_batches < 0);
 	return ex;
 fail:
 	hspmd_executor_destroy(ex);

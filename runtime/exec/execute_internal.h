@@ -19,6 +19,7 @@ struct hspmd_executor {
 	void *workspace;
 	size_t workspace_bytes;
 	double *scalar;                /* on the device: sum of squares */
+	double loss_factor;            /* of this step (sample_source.h) */
 	bool copied;                   /* copies of parameters in the operators' type are up to date */
 	char *samples;                 /* in host memory, for one READ */
 	struct hspmd_op_attr *updates; /* one entry per parameter */

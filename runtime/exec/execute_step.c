@@ -56,6 +56,12 @@ static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction 
                       struct hspmd_error *err)
 {
 	struct hspmd_kernel_args args;
+	struct hspmd_op_attr scaled;
+	if (ex->loss_factor != 1 && hspmd_replay_is_loss(in)) {
+		scaled = *in->attr;
+		scaled.scale *= ex->loss_factor;
+		attr = &scaled;
+	}
 	set_args(ex, in, attr, &args);
 	if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
 		return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_opcode_names[in->opcode], in->layer);
@@ -232,6 +238,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	*times = (struct hspmd_step_times){ 0 };
 	double then = hspmd_now(), measured = then;
 	struct ahead ahead = { 0 };
+	ex->loss_factor = ex->o.samples.loss_factor ? ex->o.samples.loss_factor(ex->o.samples.context, step) : 1;
 	if (ex->o.timeline)
 		hspmd_timeline_begin(ex->o.timeline, step);
 	hspmd_replay_begin_step(ex->replay);
@@ -311,6 +318,7 @@ static int update_persistent(struct hspmd_executor *ex, const struct hspmd_instr
                              uint64_t *block, struct hspmd_error *err)
 {
 	const struct hspmd_slot_type *slot_type = &ex->p->slot_types[ex->p->slots[in->out[0]].slot_type];
+	int moments = hspmd_optimizer_types[ex->p->optimizer]->moments;
 	int64_t size = (int64_t)hspmd_dtype_bytes(slot_type->dtype), elements = (int64_t)slot_type->bytes / size,
 	        most = (int64_t)HSPMD_PERSISTENT_BLOCK / size;
 	for (int64_t first = 0; first < elements; first += most, ++*block) {
@@ -323,7 +331,7 @@ static int update_persistent(struct hspmd_executor *ex, const struct hspmd_instr
 			args.out[k] = part_of(&args.out[k], first, count);
 		args.attr = attr;
 		if (!hspmd_persistent_block(ex->o.persistent, *block,
-		                            (void *const[]){ args.out[0].data, args.out[1].data, args.out[2].data },
+		                            (void *const[]){ args.out[0].data, args.out[1].data, moments > 1 ? args.out[2].data : NULL },
 		                            (size_t)(count * size)))
 			continue;
 		if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
@@ -338,11 +346,7 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 	const struct hspmd_job *job = ex->o.job;
 	double norm = sqrt(all->square_sum);
 	struct hspmd_op_attr attr = { .scale = job->optimizer.clip > 0 && norm > job->optimizer.clip ? job->optimizer.clip / norm : 1 };
-	attr.adam.lr = hspmd_job_lr(job, step);
-	attr.adam.beta1 = job->optimizer.beta1;
-	attr.adam.beta2 = job->optimizer.beta2;
-	attr.adam.eps = job->optimizer.eps;
-	attr.adam.step = step + 1;
+	double lr = hspmd_job_lr(job, step);
 	double measured = hspmd_now();
 	uint64_t block = 0;
 	int count = 0;
@@ -350,12 +354,14 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 		hspmd_persistent_update(ex->o.persistent, (const double *)all);
 	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &ex->p->instructions[i];
-		if (in->kind != HSPMD_INSTRUCTION_ADAM)
+		if (in->kind != HSPMD_INSTRUCTION_UPDATE)
 			continue;
 		const struct hspmd_program_state *s = &ex->p->states[in->step];
 		struct hspmd_op_attr *own = &ex->updates[in->step];
 		*own = attr;
-		own->adam.weight_decay = s->decay ? job->optimizer.weight_decay : 0;
+		own->update =
+		        hspmd_optimizer_update(ex->p->optimizer, job->optimizer.values, lr,
+		                               s->decay && hspmd_job_decays(job, s->name) ? job->optimizer.weight_decay : 0, step + 1);
 		hspmd_parameters_rounding(s, job, step + 1, own);
 		if (ex->all && !ex->o.persistent) {
 			set_args(ex, in, own, &ex->all[count++]);
@@ -365,8 +371,8 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 		if (status || record_time(ex, i, &measured, err))
 			return -1;
 	}
-	if (count && ex->o.device->ops->run_batch(ex->o.device, HSPMD_OP_ADAMW, ex->all, count, err))
-		return hspmd_error_prefix(err, "operator %s", hspmd_opcode_names[HSPMD_OP_ADAMW]);
+	if (count && ex->o.device->ops->run_batch(ex->o.device, HSPMD_OP_UPDATE, ex->all, count, err))
+		return hspmd_error_prefix(err, "operator %s", hspmd_opcode_names[HSPMD_OP_UPDATE]);
 	if (ex->o.persistent)
 		hspmd_persistent_updated(ex->o.persistent);
 	ex->copied = true;

@@ -32,9 +32,24 @@ int hspmd_parameters_initialise(const struct hspmd_program *p, struct hspmd_devi
 		attr.random.stream = stream_of(s, 0);
 		attr.random.mean = t->init_mean;
 		attr.random.deviation = t->init_std;
-		if (fill(p, dev, bases, t->init_std > 0 ? HSPMD_OP_NORMAL : HSPMD_OP_FILL, s->param, &attr, err) ||
-		    fill(p, dev, bases, HSPMD_OP_FILL, s->m, &zero, err) || fill(p, dev, bases, HSPMD_OP_FILL, s->v, &zero, err))
+		int status = fill(p, dev, bases, t->init_std > 0 ? HSPMD_OP_NORMAL : HSPMD_OP_FILL, s->param, &attr, err);
+		for (int k = 0; !status && k < hspmd_optimizer_types[p->optimizer]->moments; k++)
+			status = fill(p, dev, bases, HSPMD_OP_FILL, s->moments[k], &zero, err);
+		if (status)
 			return -1;
+	}
+	return 0;
+}
+
+int hspmd_parameters_check_patterns(const struct hspmd_program *p, const struct hspmd_job *job, struct hspmd_error *err)
+{
+	for (int i = 0; i < job->optimizer.no_decay_count; i++) {
+		int s = 0;
+		while (s < p->state_count && !hspmd_job_no_decay_matches(job, i, p->states[s].name))
+			s++;
+		if (s == p->state_count)
+			return hspmd_fail(err, "%s: optimizer.no_decay[%d]: no parameter of the model matches \"%s\"; one is named %s",
+			                  job->file, i, job->optimizer.no_decay[i], p->state_count ? p->states[0].name : "nothing");
 	}
 	return 0;
 }

@@ -33,7 +33,7 @@ uint64_t hspmd_executor_persistent_layout(const struct hspmd_program *p)
 	uint64_t hash = hspmd_executor_persistent_bytes(p);
 	for (int i = 0; i < p->state_count; i++) {
 		const struct hspmd_program_state *s = &p->states[i];
-		const int slot[] = { s->param, s->m, s->v, s->grad };
+		const int slot[] = { s->param, s->moments[0], s->moments[1], s->grad };
 		for (size_t k = 0; s->param >= 0 && k < sizeof slot / sizeof *slot; k++) {
 			const struct hspmd_slot *at = slot[k] < 0 ? NULL : &p->slots[slot[k]];
 			const uint64_t words[] = { hash,

@@ -17,11 +17,17 @@ struct hspmd_replay {
 	struct hspmd_device *dev;
 	struct hspmd_device_graph **of; /* [p->vote], by a segment's first instruction */
 	bool always, off, replaying;    /* replaying: in this step */
+	bool loss_varies;
 	int64_t step;
 	double began, best[2]; /* seconds of a step: without and with replay */
 };
 
-struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev)
+bool hspmd_replay_is_loss(const struct hspmd_instruction *in)
+{
+	return in->kind == HSPMD_INSTRUCTION_RUN && (in->opcode == HSPMD_OP_LOSS || in->opcode == HSPMD_OP_LOSS_GRAD);
+}
+
+struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev, bool loss_varies)
 {
 	const char *wanted = getenv("HSPMD_CUDA_GRAPHS");
 	if (!dev->ops->capture_begin || (wanted && !strcmp(wanted, "0")))
@@ -35,6 +41,7 @@ struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct h
 	}
 	r->p = p;
 	r->dev = dev;
+	r->loss_varies = loss_varies;
 	r->always = wanted && !strcmp(wanted, "1");
 	return r;
 }
@@ -86,7 +93,8 @@ size_t hspmd_replay_segment_end(const struct hspmd_replay *r, size_t first)
 	if (!r || !r->replaying)
 		return first;
 	while (end < r->p->vote &&
-	       (r->p->instructions[end].kind == HSPMD_INSTRUCTION_RUN || r->p->instructions[end].kind == HSPMD_INSTRUCTION_NORM))
+	       (r->p->instructions[end].kind == HSPMD_INSTRUCTION_RUN || r->p->instructions[end].kind == HSPMD_INSTRUCTION_NORM) &&
+	       !(r->loss_varies && hspmd_replay_is_loss(&r->p->instructions[end])))
 		end++;
 	return end - first < LEAST ? first : end;
 }

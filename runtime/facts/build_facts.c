@@ -476,12 +476,15 @@ struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_sourc
 	int status = b.facts ? 0 : hspmd_fail_memory(err, "reading a model's layers");
 	if (!status) {
 		b.facts->seq_len = seq_len;
+		b.facts->moments = hspmd_optimizer_types[source->optimizer]->moments;
 		status = read_model(&b, &m, name);
 	}
 	if (!status) {
-		b.reduced = (struct hspmd_graph_source){
-			.build = build_reduced, .context = &m, .layers = b.facts->kind_count, .documents = source->documents
-		};
+		b.reduced = (struct hspmd_graph_source){ .build = build_reduced,
+			                                 .context = &m,
+			                                 .layers = b.facts->kind_count,
+			                                 .documents = source->documents,
+			                                 .reset_positions = source->reset_positions };
 		status = open_probes(&b) || allocate_memory(&b) || set_params(&b) || probe_work(&b, HSPMD_FACTS_FP32) ||
 		                         probe_work(&b, HSPMD_FACTS_BF16) || probe_memory(&b)
 		                 ? -1

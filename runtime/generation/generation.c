@@ -224,9 +224,8 @@ int64_t hspmd_generation_peak_bytes(const struct hspmd_generation *g)
 	if (g->executor && hspmd_executor_spilled(g->executor))
 		return 0;
 	for (int i = 0; g->setup->device->ops->host_memory && i < p->state_count; i++) {
-		const int slot[HSPMD_STATE_KIND_COUNT] = { p->states[i].param, p->states[i].m, p->states[i].v };
-		for (int k = 0; p->states[i].param >= 0 && g->placement.writes[i] && k < HSPMD_STATE_KIND_COUNT; k++)
-			bytes += (int64_t)p->slot_types[p->slots[slot[k]].slot_type].bytes;
+		for (int k = 0; p->states[i].param >= 0 && g->placement.writes[i] && k < hspmd_generation_state_kinds(g); k++)
+			bytes += (int64_t)p->slot_types[p->slots[hspmd_generation_state_slot(&p->states[i], k)].slot_type].bytes;
 	}
 	return bytes;
 }
@@ -384,11 +383,21 @@ void hspmd_generation_detach(struct hspmd_generation *g)
 
 /* ---- slices of state */
 
+int hspmd_generation_state_kinds(const struct hspmd_generation *g)
+{
+	return 1 + hspmd_optimizer_types[g->program->optimizer]->moments;
+}
+
+int hspmd_generation_state_slot(const struct hspmd_program_state *s, int kind)
+{
+	return kind == HSPMD_STATE_PARAM ? s->param : s->moments[kind - HSPMD_STATE_ADAM_M];
+}
+
 static int state_slot(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box, int *slot, struct hspmd_error *err)
 {
 	const struct hspmd_program_state *s = &g->program->states[tensor / HSPMD_STATE_KIND_COUNT];
 	int kind = tensor % HSPMD_STATE_KIND_COUNT;
-	*slot = kind == HSPMD_STATE_PARAM ? s->param : kind == HSPMD_STATE_ADAM_M ? s->m : s->v;
+	*slot = hspmd_generation_state_slot(s, kind);
 	char text[160];
 	if (*slot < 0 || !hspmd_box_contains(&s->shard.box, box))
 		return hspmd_fail(err, "%s of %s, part %s, is not held by %s", hspmd_state_kind_names[kind], s->name,

@@ -110,6 +110,10 @@ struct hspmd_load_report {
 int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, int64_t step,
                           struct hspmd_load_report *report, struct hspmd_error *err);
 
+/* The kinds of state that the optimizer has: the first of enum hspmd_state_kind. */
+int hspmd_generation_state_kinds(const struct hspmd_generation *g);
+int hspmd_generation_state_slot(const struct hspmd_program_state *s, int kind); /* -1: none */
+
 /* Read or write one box of a state tensor, between this worker's memory and a packed host buffer. */
 int hspmd_generation_get(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err);
 int hspmd_generation_put(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err);

@@ -61,7 +61,7 @@ static int add_needs(const struct hspmd_generation *g, struct inventory *inv, st
 			struct hspmd_local_shard shard;
 			if (g->rank_of[d] < 0 || !hspmd_annotation_local_shard(l->state, &l->shape, d, &shard))
 				continue;
-			for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++) {
+			for (int k = 0; k < hspmd_generation_state_kinds(g); k++) {
 				if (hspmd_array_grow(&inv->need, &inv->need_capacity, inv->need_count, sizeof *inv->need))
 					return hspmd_fail_memory(err, "planning state moves");
 				inv->need[inv->need_count++] =
@@ -100,7 +100,7 @@ static int add_live(const struct hspmd_generation *g, json_t *live, struct inven
 		for (int i = 0; !status && i < old->parameter_count; i++) {
 			struct hspmd_local_shard shard;
 			if (hspmd_annotation_local_shard(old->parameters[i].state, &old->parameters[i].shape, device, &shard))
-				for (int k = 0; !status && k < HSPMD_STATE_KIND_COUNT; k++)
+				for (int k = 0; !status && k < hspmd_generation_state_kinds(g); k++)
 					status = add_have(inv, i * HSPMD_STATE_KIND_COUNT + k, rank, &shard.box, err);
 		}
 	}
@@ -114,8 +114,10 @@ static int add_live(const struct hspmd_generation *g, json_t *live, struct inven
 static int add_stored(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *files, struct inventory *inv,
                       struct hspmd_error *err)
 {
+	bool has[HSPMD_STATE_KIND_COUNT] = { false };
 	for (int x = 0; x < m->extent_count; x++) {
 		const struct hspmd_extent *e = &m->extents[x];
+		has[e->kind] = true;
 		json_t *readers = json_object_get(files, m->shards[e->shard].file);
 		int p = 0;
 		while (p < g->layouts->parameter_count && strcmp(g->layouts->parameters[p].name, e->tensor))
@@ -131,6 +133,10 @@ static int add_stored(const struct hspmd_generation *g, const struct hspmd_manif
 				return -1;
 		}
 	}
+	for (int k = 0; k < hspmd_generation_state_kinds(g); k++)
+		if (!has[k])
+			return hspmd_fail(err, "the checkpoint has no %s, which optimizer %s needs", hspmd_state_kind_names[k],
+			                  hspmd_optimizer_names[g->program->optimizer]);
 	return 0;
 }
 

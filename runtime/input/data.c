@@ -1,185 +1,127 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/input/data.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/alloc.h"
+#include "runtime/input/blend.h"
 #include "runtime/input/length_buckets.h"
 #include "runtime/input/shuffle.h"
+#include "runtime/input/token_file.h"
 #include "runtime/tensor/input_names.h"
 
 #define NOISE UINT64_C(0x6e6f697365) /* keeps the numbers apart from those that order samples */
 
-/* How one token is stored in a file. */
-enum width { WIDTH_U8, WIDTH_U16, WIDTH_U32, WIDTH_I16, WIDTH_I64 };
-static const int width_bytes[] = { 1, 2, 4, 2, 8 };
-
-struct file {
-	char *path;
-	const unsigned char *bytes;
-	size_t size;
-	int64_t first, tokens; /* of the stream */
-	enum width width;
+/* Files whose tokens are one stream. Without weights all files are one; with weights each is one. */
+struct stream {
+	int first_file, file_count;
+	int64_t tokens, samples;
 };
 
 struct hspmd_data {
-	struct file *files;
-	int file_count;
-	int64_t samples, seq_len, vocab;
+	struct hspmd_token_file *files;
+	int64_t *first; /* by file: position of its first token in the stream */
+	int file_count, stream_count;
+	struct stream *streams;
+	struct hspmd_blend *blend; /* NULL: there is one stream */
+	int64_t samples, seq_len, vocab, batch;
 	uint64_t seed;
-	int64_t document_end;                 /* -1: no documents */
+	const struct hspmd_job *job;
 	bool drops;                           /* training: models with dropout apply it */
+	bool once;                            /* every token is measured once: samples after the last do not count */
 	struct hspmd_length_buckets *buckets; /* NULL: the samples of all steps have seq_len tokens */
 };
 
-/* Megatron-LM's indexed data: PREFIX.bin holds the tokens; PREFIX.idx begins with "MMIDIDX\\0\\0", a version (1) and the code of the token
- * type. */
-static int megatron_width(const char *name, enum width *width, struct hspmd_error *err)
+/* ---- opening */
+
+/* Adds a document that begins at token `start` of the stream and ends before `end`. */
+static int add_document(struct hspmd_data *d, int64_t start, int64_t end, struct hspmd_error *err)
 {
-	static const enum width of_code[] = { 0, WIDTH_U8, WIDTH_U8, WIDTH_I16, WIDTH_U32, WIDTH_I64, 0, 0, WIDTH_U16 };
-	unsigned char head[18];
-	char *path = hspmd_asprintf("%.*s.idx", hspmd_job_megatron_base_length(name), name);
-	if (!path)
-		return hspmd_fail_memory(err, "opening data");
-	int fd = open(path, O_RDONLY | O_CLOEXEC), status = 0;
-	if (fd < 0)
-		status = hspmd_fail_errno(err, "%s", path);
-	else if (read(fd, head, sizeof head) != (ssize_t)sizeof head || memcmp(head, "MMIDIDX\0\0", 9) || head[9] != 1)
-		status = hspmd_fail(err, "%s: not an index of Megatron data (version 1)", path);
-	else if (head[17] < 1 || head[17] > 8 || head[17] == 6 || head[17] == 7)
-		status = hspmd_fail(err, "%s: tokens of type code %d, expected an integer type", path, head[17]);
-	else
-		*width = of_code[head[17]];
-	if (fd >= 0)
-		close(fd);
-	free(path);
-	return status;
+	return end > start ? hspmd_length_buckets_add(d->buckets, start, end - start, err) : 0;
 }
 
-static int open_file(struct file *f, enum hspmd_data_kind kind, const char *path, struct hspmd_error *err)
-{
-	static const enum width of_kind[] = {
-		[HSPMD_DATA_BYTES] = WIDTH_U8, [HSPMD_DATA_UINT16] = WIDTH_U16, [HSPMD_DATA_UINT32] = WIDTH_U32
-	};
-	if (kind == HSPMD_DATA_MEGATRON) {
-		if (megatron_width(path, &f->width, err))
-			return -1;
-		f->path = hspmd_asprintf("%.*s.bin", hspmd_job_megatron_base_length(path), path);
-	} else {
-		f->width = of_kind[kind];
-		f->path = strdup(path);
-	}
-	if (!f->path)
-		return hspmd_fail_memory(err, "opening data");
-	struct stat st;
-	int fd = open(f->path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st)) {
-		hspmd_fail_errno(err, "%s", f->path);
-		if (fd >= 0)
-			close(fd);
-		return -1;
-	}
-	f->size = (size_t)st.st_size;
-	f->tokens = (int64_t)(f->size / (size_t)width_bytes[f->width]);
-	void *map = f->size ? mmap(NULL, f->size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
-	int saved = errno;
-	close(fd);
-	if (map == MAP_FAILED) {
-		errno = saved;
-		return hspmd_fail_errno(err, "%s: cannot be mapped", f->path);
-	}
-	f->bytes = map;
-	if (map)
-		madvise(map, f->size, MADV_RANDOM);
-	return 0;
-}
-
-static int64_t token_at(const struct file *f, int64_t i)
-{
-	const unsigned char *at = f->bytes + i * width_bytes[f->width];
-	switch (f->width) {
-	case WIDTH_U8:
-		return *at;
-	case WIDTH_U16:
-		return at[0] | at[1] << 8;
-	case WIDTH_I16:
-		return (int16_t)(at[0] | at[1] << 8);
-	case WIDTH_U32: {
-		uint32_t v;
-		memcpy(&v, at, sizeof v);
-		return v;
-	}
-	case WIDTH_I64: {
-		int64_t v;
-		memcpy(&v, at, sizeof v);
-		return v;
-	}
-	}
-	return -1;
-}
-
-/* Records the position and length of every document; reads all files once. */
+/* Records the position and length of every document; reads all files, or all indexes, once. */
 static int bucket_documents(struct hspmd_data *d, const struct hspmd_job *job, struct hspmd_error *err)
 {
-	int64_t start = 0, at = 0;
+	int64_t start = 0;
 	d->buckets = hspmd_length_buckets_create(job->lengths, job->length_count, job->global_batch, job->seed);
 	if (!d->buckets)
 		return hspmd_fail_memory(err, "opening data");
 	for (int i = 0; i < d->file_count; i++) {
-		const struct file *f = &d->files[i];
-		for (int64_t k = 0; k < f->tokens; k++, at++)
-			if (token_at(f, k) == d->document_end || (k + 1 == f->tokens && i + 1 == d->file_count)) {
-				if (hspmd_length_buckets_add(d->buckets, start, at + 1 - start, err))
-					return -1;
-				start = at + 1;
-			}
+		const struct hspmd_token_file *f = &d->files[i];
+		for (int64_t k = 0; k < f->documents; k++)
+			if (add_document(d, d->first[i] + hspmd_token_file_document_start(f, k),
+			                 d->first[i] + hspmd_token_file_document_start(f, k + 1), err))
+				return -1;
+		for (int64_t k = 0; k < f->tokens && !f->documents; k++) {
+			int64_t end = d->first[i] + k + 1;
+			if (hspmd_token_file_get(f, k) != job->document_end && end < d->streams[0].tokens)
+				continue;
+			if (add_document(d, start, end, err))
+				return -1;
+			start = end;
+		}
 	}
 	return hspmd_length_buckets_close(d->buckets, err) ? hspmd_error_prefix(err, "%s: data.lengths", job->file) : 0;
 }
 
-static struct hspmd_data *open_files(const struct hspmd_job *job, char *const *paths, int count, int64_t vocab, struct hspmd_error *err)
+/* Each file is a stream if there are weights. */
+static int make_streams(struct hspmd_data *d, const double *weights, struct hspmd_error *err)
+{
+	d->stream_count = weights ? d->file_count : 1;
+	d->streams = hspmd_calloc((size_t)d->stream_count, sizeof *d->streams);
+	if (!d->streams || (weights && !(d->blend = hspmd_blend_create(weights, d->file_count))))
+		return hspmd_fail_memory(err, "opening data");
+	for (int i = 0; i < d->file_count; i++) {
+		struct stream *s = &d->streams[weights ? i : 0];
+		if (!s->file_count++)
+			s->first_file = i;
+		d->first[i] = s->tokens;
+		s->tokens += d->files[i].tokens;
+	}
+	for (int k = 0; k < d->stream_count; k++) {
+		struct stream *s = &d->streams[k];
+		s->samples = (s->tokens - 1 + (d->once ? d->seq_len - 1 : 0)) / d->seq_len;
+		d->samples += s->samples;
+		if (s->tokens - 1 < d->seq_len && !(d->once && s->samples))
+			return hspmd_fail(err, "%s: %" PRId64 " tokens in %s, one sample takes seq_len + 1 = %" PRId64,
+			                  s->file_count ? d->files[s->first_file].data.path : d->job->file, s->tokens,
+			                  weights ? "a file with a weight" : "all files", d->seq_len + 1);
+	}
+	return 0;
+}
+
+static struct hspmd_data *open_files(const struct hspmd_job *job, char *const *paths, int count, const double *weights, bool once,
+                                     int64_t vocab, struct hspmd_error *err)
 {
 	struct hspmd_data *d = calloc(1, sizeof *d);
-	if (!d || !(d->files = hspmd_calloc((size_t)count, sizeof *d->files))) {
-		free(d);
+	int status = 0;
+	if (!d || !(d->files = hspmd_calloc((size_t)count, sizeof *d->files)) ||
+	    !(d->first = hspmd_calloc((size_t)count, sizeof *d->first))) {
+		hspmd_data_close(d);
 		hspmd_fail_memory(err, "opening data");
 		return NULL;
 	}
+	d->job = job;
 	d->seq_len = job->seq_len;
+	d->batch = job->global_batch;
 	d->vocab = vocab;
 	d->seed = job->seed;
 	d->drops = true;
-	d->document_end = job->documents ? job->document_end : -1;
-	int64_t tokens = 0;
-	for (int i = 0; i < count; i++) {
-		struct file *f = &d->files[d->file_count++];
-		if (open_file(f, job->data_kind, paths[i], err)) {
-			hspmd_data_close(d);
-			return NULL;
-		}
-		f->first = tokens;
-		tokens += f->tokens;
-	}
-	d->samples = (tokens - 1) / d->seq_len;
-	if (d->samples < 1) {
-		hspmd_fail(err, "%s: %" PRId64 " tokens in all files, one sample takes seq_len + 1 = %" PRId64,
-		           count ? paths[0] : job->file, tokens, d->seq_len + 1);
-		hspmd_data_close(d);
-		return NULL;
-	}
-	return d;
+	d->once = once;
+	for (int i = 0; !status && i < count; i++)
+		status = hspmd_token_file_open(&d->files[d->file_count++], job, paths[i], err);
+	if (!status && !make_streams(d, weights, err))
+		return d;
+	hspmd_data_close(d);
+	return NULL;
 }
 
 struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
 {
-	struct hspmd_data *d = open_files(job, job->train, job->train_count, vocab, err);
+	struct hspmd_data *d = open_files(job, job->train, job->train_count, job->train_weights, false, vocab, err);
 	if (!d || !job->length_count || !bucket_documents(d, job, err))
 		return d;
 	hspmd_data_close(d);
@@ -188,7 +130,7 @@ struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, s
 
 struct hspmd_data *hspmd_data_open_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
 {
-	struct hspmd_data *d = open_files(job, job->valid, job->valid_count, vocab, err);
+	struct hspmd_data *d = open_files(job, job->valid, job->valid_count, NULL, job->valid_batches < 0, vocab, err);
 	if (d)
 		d->drops = false;
 	return d;
@@ -198,11 +140,11 @@ void hspmd_data_close(struct hspmd_data *d)
 {
 	if (!d)
 		return;
-	for (int i = 0; i < d->file_count; i++) {
-		if (d->files[i].bytes)
-			munmap((void *)d->files[i].bytes, d->files[i].size);
-		free(d->files[i].path);
-	}
+	for (int i = 0; i < d->file_count; i++)
+		hspmd_token_file_close(&d->files[i]);
+	hspmd_blend_destroy(d->blend);
+	free(d->streams);
+	free(d->first);
 	hspmd_length_buckets_destroy(d->buckets);
 	free(d->files);
 	free(d);
@@ -218,34 +160,169 @@ int64_t hspmd_data_samples(const struct hspmd_data *d)
 	return d->samples;
 }
 
-/* Position of token `offset` of a sample in the stream, and the number of tokens that follow contiguously. */
-static int64_t find(const struct hspmd_data *d, int64_t number, int64_t offset, int64_t *run)
+/* ---- reading */
+
+/* A walk over the tokens of a sample. */
+struct walk {
+	const struct hspmd_data *d;
+	int64_t number, offset; /* of the sample, of the token in it */
+	int file;               /* of the token */
+	int64_t at;             /* in the file */
+	int64_t run;            /* tokens from here on that follow each other in the stream */
+	int64_t document, next; /* with an index: the document of the token, and where the next one begins */
+	int last_file;          /* of the stream */
+	bool ended;             /* after the last token of all (`once`) */
+	bool begins;            /* this token begins a document, as far as an index knows */
+};
+
+/* Position of token `offset` of a sample in its stream, and the number of tokens that follow contiguously. */
+static int64_t find(const struct hspmd_data *d, int64_t number, int64_t offset, int *stream, int64_t *run)
 {
+	*stream = 0;
+	*run = INT64_MAX;
 	if (d->buckets)
 		return hspmd_length_buckets_find(d->buckets, number, offset, run);
-	uint64_t epoch = (uint64_t)(number / d->samples), key = hspmd_mix(d->seed ^ hspmd_mix(epoch));
-	*run = INT64_MAX;
-	return (int64_t)hspmd_shuffle((uint64_t)(number % d->samples), (uint64_t)d->samples, key) * d->seq_len + offset;
+	if (d->blend)
+		*stream = hspmd_blend_find(d->blend, number, &number);
+	int64_t samples = d->streams[*stream].samples;
+	uint64_t epoch = (uint64_t)(number / samples),
+	         key = hspmd_mix(d->seed ^ hspmd_mix(epoch ^ (*stream ? hspmd_mix((uint64_t)*stream) : 0)));
+	return (int64_t)hspmd_shuffle((uint64_t)(number % samples), (uint64_t)samples, key) * d->seq_len + offset;
+}
+
+/* Goes on to the next file that has a token at or after w->at, which is counted from the beginning of w->file. */
+static void find_file(struct walk *w)
+{
+	while (w->file <= w->last_file && w->at >= w->d->files[w->file].tokens)
+		w->at -= w->d->files[w->file++].tokens;
+	w->ended = w->file > w->last_file;
+	w->next = 0;
+	if (w->ended || !w->d->files[w->file].documents)
+		return;
+	const struct hspmd_token_file *f = &w->d->files[w->file];
+	w->document = hspmd_token_file_document(f, w->at);
+	w->begins = hspmd_token_file_document_start(f, w->document) == w->at;
+	w->next = hspmd_token_file_document_start(f, w->document + 1);
+}
+
+static void locate(struct walk *w)
+{
+	const struct hspmd_data *d = w->d;
+	int stream;
+	int64_t at = find(d, w->number, w->offset, &stream, &w->run);
+	int low = d->streams[stream].first_file, high = low + d->streams[stream].file_count;
+	w->last_file = high - 1;
+	while (high - low > 1) { /* the last file that begins at or before `at` */
+		int middle = low + (high - low) / 2;
+		if (d->first[middle] <= at)
+			low = middle;
+		else
+			high = middle;
+	}
+	w->file = low;
+	w->at = at - d->first[low];
+	find_file(w);
+}
+
+static struct walk walk_from(const struct hspmd_data *d, int64_t number, int64_t offset)
+{
+	struct walk w = { .d = d, .number = number, .offset = offset };
+	locate(&w);
+	return w;
+}
+
+static void walk_on(struct walk *w)
+{
+	w->offset++;
+	w->at++;
+	w->begins = false;
+	if (--w->run == 0) {
+		locate(w);
+		return;
+	}
+	const struct hspmd_token_file *f = w->ended ? NULL : &w->d->files[w->file];
+	if (f && w->at >= f->tokens) {
+		find_file(w);
+	} else if (f && f->documents && w->at == w->next) {
+		w->begins = true;
+		while (w->next <= w->at && w->document < f->documents) /* documents may be empty */
+			w->next = hspmd_token_file_document_start(f, ++w->document + 1);
+	}
+}
+
+/* -1 and err if the token is not below the vocabulary. */
+static int token_of(const struct walk *w, int32_t *token, struct hspmd_error *err)
+{
+	if (w->ended) {
+		*token = 0;
+		return 0;
+	}
+	const struct hspmd_token_file *f = &w->d->files[w->file];
+	int64_t t = hspmd_token_file_get(f, w->at);
+	*token = (int32_t)t;
+	if (t >= 0 && t < w->d->vocab)
+		return 0;
+	return hspmd_fail(err, "%s: token %" PRId64 " at position %" PRId64 " is not below the model's vocabulary of %" PRId64,
+	                  f->data.path, t, w->at, w->d->vocab);
+}
+
+/* Returns true if the token is to be predicted. */
+static bool counts(const struct walk *w)
+{
+	const struct hspmd_data *d = w->d;
+	if (w->ended || (d->once && w->number >= d->samples))
+		return false;
+	return !d->job->mask || d->files[w->file].mask.bytes[w->at];
 }
 
 int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err)
 {
-	int64_t at = 0, run = 0;
-	int file = 0;
-	for (int64_t i = 0; i < count; i++, at++, run--) {
-		if (run == 0) {
-			at = find(d, number, start + i, &run);
-			file = 0;
+	struct walk w = walk_from(d, number, start);
+	for (int64_t i = 0; i < count; i++) {
+		if (i)
+			walk_on(&w);
+		if (token_of(&w, &tokens[i], err))
+			return -1;
+	}
+	return 0;
+}
+
+static int read_targets(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *targets, struct hspmd_error *err)
+{
+	struct walk w = walk_from(d, number, start + 1);
+	for (int64_t i = 0; i < count; i++) {
+		if (i)
+			walk_on(&w);
+		if (token_of(&w, &targets[i], err))
+			return -1;
+		if (!counts(&w))
+			targets[i] = -1;
+	}
+	return 0;
+}
+
+/* Fills in the numbers of the documents, or (numbers NULL) positions in their documents. */
+static int read_documents(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *numbers, int32_t *positions,
+                          struct hspmd_error *err)
+{
+	int32_t document = 0, token;
+	int64_t began = 0;
+	struct walk w = walk_from(d, number, 0);
+	bool ends = false; /* the token before ends a document */
+	for (int64_t at = 0; at < start + count; at++) {
+		if (at)
+			walk_on(&w);
+		if (at && (ends || w.begins)) {
+			document++;
+			began = at;
 		}
-		while (at >= d->files[file].first + d->files[file].tokens)
-			file++;
-		const struct file *f = &d->files[file];
-		int64_t t = token_at(f, at - f->first);
-		if (t < 0 || t >= d->vocab)
-			return hspmd_fail(err,
-			                  "%s: token %" PRId64 " at position %" PRId64 " is not below the model's vocabulary of %" PRId64,
-			                  f->path, t, at - f->first, d->vocab);
-		tokens[i] = (int32_t)t;
+		if (token_of(&w, &token, err))
+			return -1;
+		ends = d->job->document_end >= 0 && token == d->job->document_end; /* it belongs to the document that it ends */
+		if (at >= start && numbers)
+			numbers[at - start] = document;
+		else if (at >= start)
+			positions[at - start] = (int32_t)(at - began);
 	}
 	return 0;
 }
@@ -253,18 +330,7 @@ int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, i
 int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *segments,
                         struct hspmd_error *err)
 {
-	int32_t segment = 0, tokens[256];
-	for (int64_t at = 0; at < start + count; at += 256) {
-		int64_t n = start + count - at < 256 ? start + count - at : 256;
-		if (hspmd_data_read(d, number, at, n, tokens, err))
-			return -1;
-		for (int64_t i = 0; i < n; i++) {
-			if (at + i >= start)
-				segments[at + i - start] = segment;
-			segment += tokens[i] == d->document_end; /* the end token belongs to the document that it ends */
-		}
-	}
-	return 0;
+	return read_documents(d, number, start, count, segments, NULL, err);
 }
 
 void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *noise)
@@ -272,6 +338,22 @@ void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start,
 	uint64_t key = hspmd_mix(d->seed ^ hspmd_mix((uint64_t)number ^ NOISE));
 	for (int64_t i = 0; i < count; i++)
 		noise[i] = d->drops ? (int32_t)(hspmd_mix(key + (uint64_t)(start + i)) >> 33) : -1;
+}
+
+double hspmd_data_loss_factor(const struct hspmd_data *d, int64_t step)
+{
+	if (!d->job->mask && !d->once)
+		return 1;
+	int64_t length = d->buckets ? d->job->lengths[hspmd_data_length_of_step(d, step)] : d->seq_len, counted = 0;
+	for (int64_t b = 0; b < d->batch; b++) {
+		struct walk w = walk_from(d, step * d->batch + b, 1);
+		for (int64_t i = 0; i < length; i++) {
+			if (i)
+				walk_on(&w);
+			counted += counts(&w);
+		}
+	}
+	return counted ? (double)(d->batch * length) / (double)counted : 0;
 }
 
 static int read_input(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
@@ -282,10 +364,19 @@ static int read_input(void *context, const char *name, int64_t number, int64_t s
 	}
 	if (!strcmp(name, HSPMD_TENSOR_SEGMENTS))
 		return hspmd_data_segments(context, number, start, count, to, err);
-	return hspmd_data_read(context, number, start + !strcmp(name, HSPMD_TENSOR_TARGETS), count, to, err);
+	if (!strcmp(name, HSPMD_TENSOR_POSITIONS))
+		return read_documents(context, number, start, count, NULL, to, err);
+	if (!strcmp(name, HSPMD_TENSOR_TARGETS))
+		return read_targets(context, number, start, count, to, err);
+	return hspmd_data_read(context, number, start, count, to, err);
+}
+
+static double loss_factor(void *context, int64_t step)
+{
+	return hspmd_data_loss_factor(context, step);
 }
 
 struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d)
 {
-	return (struct hspmd_sample_source){ read_input, (void *)d };
+	return (struct hspmd_sample_source){ .read = read_input, .context = (void *)d, .loss_factor = loss_factor };
 }

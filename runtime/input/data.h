@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training samples. The files' tokens are one stream; sample i is tokens [i T, i T + T], of which the last T are the targets. The order of
  * samples depends only on the seed and the position (doc/design.md, law 1): every epoch is a permutation of the samples, computed, not
- * stored. Documents may be grouped by length (length_buckets.h). */
+ * stored. Documents may be grouped by length (length_buckets.h). Files with weights are a stream each, and are mixed (blend.h). */
 #ifndef HSPMD_INPUT_DATA_H
 #define HSPMD_INPUT_DATA_H
 
@@ -13,9 +13,10 @@
 
 struct hspmd_data;
 
-/* Opens (maps) the job's training files. NULL and an err that names the file and the fault. */
+/* Opens (maps) the job's training files. Borrows the job. NULL and an err that names the file and the fault. */
 struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
-/* The same for the files on which the validation loss is measured; all samples have seq_len tokens. */
+/* The same for the files on which the validation loss is measured; all samples have seq_len tokens. If the job measures all of them, the
+ * last sample may be a part of one, and neither its rest nor samples after it count. */
 struct hspmd_data *hspmd_data_open_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
 void hspmd_data_close(struct hspmd_data *d);
 int64_t hspmd_data_samples(const struct hspmd_data *d);
@@ -26,6 +27,10 @@ int hspmd_data_length_of_step(const struct hspmd_data *d, int64_t step);
  * For inputs start is the position, for targets one more. -1 and err if a token is not below the vocabulary (names file and offset). */
 int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err);
 
+/* (Tokens of the global batch of a step) / (those of its targets that count): the factor of the step's loss that makes it the mean over
+ * those that count. 1 if all do, 0 if none does. */
+double hspmd_data_loss_factor(const struct hspmd_data *d, int64_t step);
+
 /* The number of the document, within sample `number`, of each of `count` positions from `start` on; only for data with documents. */
 int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *segments,
                         struct hspmd_error *err);
@@ -34,7 +39,7 @@ int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t star
  * job's seed, the sample and the position. Negative for validation data. */
 void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *noise);
 
-/* Source of the inputs of a language model (runtime/tensor/input_names.h): tokens, targets one position later, and segments. Borrows d. */
+/* Source of the inputs of a language model (runtime/tensor/input_names.h): tokens, targets one position later, segments and positions. Borrows d. */
 struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d);
 
 #endif

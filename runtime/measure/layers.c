@@ -137,9 +137,8 @@ static void make_job(struct hspmd_trial *t)
 {
 	t->job = (struct hspmd_job){ .seq_len = t->plan->seq_len, .global_batch = t->plan->global_batch, .steps = INT32_MAX, .seed = 1 };
 	t->job.optimizer.lr = 1e-6;
-	t->job.optimizer.beta1 = 0.9;
-	t->job.optimizer.beta2 = 0.95;
-	t->job.optimizer.eps = 1e-8;
+	for (int k = 0; k < HSPMD_OPTIMIZER_KEYS; k++)
+		t->job.optimizer.values[k] = hspmd_optimizer_types[0]->keys[k].standard;
 	t->job.optimizer.clip = 1;
 }
 

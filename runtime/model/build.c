@@ -23,9 +23,14 @@ struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct 
 	b.tokens = hspmd_graph_input(g, HSPMD_TENSOR_TOKENS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0);
 	b.targets = hspmd_graph_input(g, HSPMD_TENSOR_TARGETS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), hspmd_model_layers(m) - 1);
 	b.segments = how->documents ? hspmd_graph_input(g, HSPMD_TENSOR_SEGMENTS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0) : -1;
+	bool resets = how->reset_positions && m->learnt_positions;
+	b.positions = resets ? hspmd_graph_input(g, HSPMD_TENSOR_POSITIONS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0) : -1;
 	bool drops = m->dropout && !how->forward_only;
 	b.noise = drops ? hspmd_graph_input(g, HSPMD_TENSOR_NOISE, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0) : -1;
-	m->type->build(&b);
+	if (m->type->build)
+		m->type->build(&b);
+	else
+		hspmd_build_decoder(&b, m->type->block);
 	if (g->failed || (!how->forward_only && hspmd_graph_differentiate(g)) || g->failed) {
 		hspmd_fail(err, "model %s: %s", m->type->names[0], g->error.text);
 		hspmd_graph_destroy(g);

@@ -83,7 +83,12 @@ static void build(struct hspmd_builder *b)
 	const struct hspmd_model *m = b->m;
 	int table, x = hspmd_builder_embedding(b, "transformer.", "wte.weight", &table);
 	int positions = hspmd_builder_matrix(b, "wpe.weight", HSPMD_SHAPE(m->max_positions, m->hidden), b->d->init_range, -1, 1);
-	x = hspmd_builder_op(b, HSPMD_OP_POSITION_EMBED, NULL, (int[]){ x, positions }, 2, NULL);
+	if (b->positions >= 0) {
+		int own = hspmd_builder_op(b, HSPMD_OP_EMBED, NULL, (int[]){ b->positions, positions }, 2, NULL);
+		x = hspmd_builder_op(b, HSPMD_OP_ADD, NULL, (int[]){ x, own }, 2, NULL);
+	} else {
+		x = hspmd_builder_op(b, HSPMD_OP_POSITION_EMBED, NULL, (int[]){ x, positions }, 2, NULL);
+	}
 	x = hspmd_builder_dropout(b, x, b->d->dropout.embedding);
 	for (int l = 0; l < m->block_count; l++) {
 		hspmd_builder_block(b, "transformer.h.", l);

@@ -31,7 +31,7 @@ static void sum_cost(const struct hspmd_op_view *v, double *flops, double *bytes
 	hspmd_op_cost_per_element(v, 2, flops, bytes);
 }
 
-static void adamw_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+static void update_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	hspmd_op_cost_per_element(v, 15, flops, bytes);
 	*bytes += 3 * hspmd_op_elements(&v->in[0]) * (double)hspmd_dtype_bytes(v->in_dtype[0]); /* the outputs are read too */
@@ -50,11 +50,11 @@ const struct hspmd_op_type hspmd_op_sum_squares = {
 	.rule = sum_squares_rule,
 	.cost = sum_cost,
 };
-const struct hspmd_op_type hspmd_op_adamw = {
+const struct hspmd_op_type hspmd_op_update = {
 	.min_inputs = 1,
 	.max_inputs = 1,
-	.output_count = 3,
-	.cost = adamw_cost,
+	.output_count = 1 + HSPMD_OPTIMIZER_MOMENTS,
+	.cost = update_cost,
 };
 const struct hspmd_op_type hspmd_op_normal = {
 	.min_inputs = 0,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/device_traits.h"
 #include "common/alloc.h"
 #include "common/format/plan_model.h"
 #include "runtime/comm/comm.h"
@@ -15,7 +16,7 @@
 static bool takes_parts(const struct hspmd_cluster *cluster, const struct hspmd_stage *stage)
 {
 	for (int d = 0; d < stage->device_count; d++)
-		if (cluster->types[cluster->devices[stage->devices[d]].type].kind != HSPMD_DEVICE_CPU)
+		if (!hspmd_device_traits(cluster->types[cluster->devices[stage->devices[d]].type].kind)->takes_parts)
 			return false;
 	return true;
 }
@@ -54,6 +55,7 @@ static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_so
 		.widest = widest_group(plan),
 		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
 		.documents = source->documents,
+		.reset_positions = source->reset_positions,
 		.parts = !bf16 && any_ring(plan, cluster),
 		.bf16 = bf16,
 	};
@@ -147,7 +149,7 @@ static int make_instructions(struct hspmd_program *p, struct hspmd_spmd *const *
                              struct hspmd_error *err)
 {
 	enum hspmd_device_kind kind = p->device >= 0 ? cluster->types[cluster->devices[p->device].type].kind : HSPMD_DEVICE_CPU;
-	p->overlaps = p->device >= 0 && kind == HSPMD_DEVICE_CPU;
+	p->overlaps = p->device >= 0 && hspmd_device_traits(kind)->overlaps;
 	p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
 	if (!p->layouts || hspmd_program_specialise(p, plan, err) || (p->device >= 0 && hspmd_program_fuse_ops(p, kind, err)) ||
 	    hspmd_program_sync_gradients(p, spmds, across, err) || hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
@@ -170,6 +172,7 @@ struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const
 		p->spmd = like->spmd;
 		p->borrows = true;
 		p->how = like->how;
+		p->optimizer = like->optimizer;
 		status = make_instructions(p, &p->spmd, plan, cluster, &across, NULL, err);
 	}
 	hspmd_resolve_cache_destroy(across.cache);
@@ -197,6 +200,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		status = build_pipeline(source, plan, cluster, (int)q, bf16, &cost, &graphs[q], &spmds[q], err);
 	if (!status) {
 		p->device = device;
+		p->optimizer = source->optimizer;
 		find_device(p, plan);
 		p->graph = graphs[p->pipeline];
 		p->spmd = spmds[p->pipeline];

@@ -98,9 +98,14 @@ static int state_slot(const struct sync *s, const struct hspmd_parameter_layout 
 static int add_state(const struct sync *s, const struct hspmd_parameter_layout *l, struct hspmd_program_state *state)
 {
 	struct hspmd_program *p = s->p;
-	*state = (struct hspmd_program_state){
-		.tensor = l->tensor, .name = l->name, .decay = l->decay, .param = -1, .m = -1, .v = -1, .copy = -1, .used = -1, .grad = -1
-	};
+	*state = (struct hspmd_program_state){ .tensor = l->tensor,
+		                               .name = l->name,
+		                               .decay = l->decay,
+		                               .param = -1,
+		                               .moments = { -1, -1 },
+		                               .copy = -1,
+		                               .used = -1,
+		                               .grad = -1 };
 	state->used = p->fixed_of_tensor[l->tensor];
 	if (!hspmd_annotation_local_shard(l->state, &l->shape, p->device, &state->shard))
 		return 0;
@@ -110,9 +115,10 @@ static int add_state(const struct sync *s, const struct hspmd_parameter_layout *
 	if (copied && (state->copy = shared ? state->used : state_slot(s, l, &state->shard, used_type(s, l), HSPMD_ARENA_FIXED)) < 0)
 		return -1;
 	state->param = shared && !copied ? state->used : state_slot(s, l, &state->shard, kept, HSPMD_ARENA_FIXED);
-	state->m = state_slot(s, l, &state->shard, kept, HSPMD_ARENA_FIXED);
-	state->v = state_slot(s, l, &state->shard, kept, HSPMD_ARENA_FIXED);
-	return state->param < 0 || state->m < 0 || state->v < 0 ? -1 : 0;
+	for (int k = 0; state->param >= 0 && k < hspmd_optimizer_types[p->optimizer]->moments; k++)
+		if ((state->moments[k] = state_slot(s, l, &state->shard, kept, HSPMD_ARENA_FIXED)) < 0)
+			return -1;
+	return state->param < 0 ? -1 : 0;
 }
 
 /* Returns true if every device takes part in one all-reduce of all of its values. The sum can then replace the addends in place, and
@@ -372,19 +378,19 @@ static int update(const struct sync *s, int number)
 	const struct hspmd_program_state *state = &p->states[number];
 	if (state->param < 0)
 		return 0;
-	struct hspmd_instruction *i = hspmd_program_add_instruction(p, HSPMD_INSTRUCTION_ADAM, s->err);
+	struct hspmd_instruction *i = hspmd_program_add_instruction(p, HSPMD_INSTRUCTION_UPDATE, s->err);
 	if (!i)
 		return -1;
-	i->opcode = HSPMD_OP_ADAMW;
+	i->opcode = HSPMD_OP_UPDATE;
 	i->layer = p->graph->tensors[state->tensor].layer;
 	i->step = number;
 	i->input_count = 1;
 	i->in[0] = state->grad;
-	i->output_count = state->copy >= 0 ? 4 : 3;
-	i->out[0] = state->param;
-	i->out[1] = state->m;
-	i->out[2] = state->v;
-	i->out[3] = state->copy;
+	i->out[i->output_count++] = state->param;
+	for (int k = 0; k < hspmd_optimizer_types[p->optimizer]->moments; k++)
+		i->out[i->output_count++] = state->moments[k];
+	if (state->copy >= 0)
+		i->out[i->output_count++] = state->copy;
 	return 0;
 }
 

@@ -134,6 +134,8 @@ struct hspmd_graph_source hspmd_graph_source_job(const struct hspmd_model *m, co
 	struct hspmd_graph_source source = hspmd_graph_source_model(m);
 	source.precision = job->precision;
 	source.documents = job->documents;
+	source.reset_positions = job->reset_positions;
+	source.optimizer = job->optimizer.type;
 	return source;
 }
 

@@ -56,11 +56,11 @@ struct hspmd_slot {
 };
 
 enum hspmd_instruction_kind {
-	HSPMD_INSTRUCTION_READ, /* fill out[0] (tokens or targets) with samples of the micro-batch */
-	HSPMD_INSTRUCTION_RUN,  /* an operator */
-	HSPMD_INSTRUCTION_COMM, /* this device's part of one step of a transfer */
-	HSPMD_INSTRUCTION_NORM, /* in[0]: gradient; add its sum of squares to the step's total */
-	HSPMD_INSTRUCTION_ADAM, /* in[0]: gradient; out: parameter, m, v */
+	HSPMD_INSTRUCTION_READ,   /* fill out[0] (tokens or targets) with samples of the micro-batch */
+	HSPMD_INSTRUCTION_RUN,    /* an operator */
+	HSPMD_INSTRUCTION_COMM,   /* this device's part of one step of a transfer */
+	HSPMD_INSTRUCTION_NORM,   /* in[0]: gradient; add its sum of squares to the step's total */
+	HSPMD_INSTRUCTION_UPDATE, /* in[0]: gradient; out: parameter, its moments, its copy if it has one */
 };
 
 struct hspmd_instruction {
@@ -89,7 +89,7 @@ struct hspmd_program_state {
 	const char *name; /* borrowed from the graph */
 	bool decay;
 	struct hspmd_local_shard shard; /* of the state annotation */
-	int param, m, v;                /* slots with the values of shard.box, packed */
+	int param, moments[HSPMD_OPTIMIZER_MOMENTS]; /* slots with the values of shard.box, packed; the optimizer may have fewer moments */
 	int copy; /* slot of the parameter in the type that operators use, if that differs from the master's type; may equal `used`; -1:
 	             none */
 	int used; /* slot of the parameter as operators use it: `param`, or another slot if the state is split further (ZeRO) or kept in a
@@ -116,6 +116,7 @@ struct hspmd_program {
 	struct hspmd_slot *slots;
 	struct hspmd_instruction *instructions;
 	size_t vote; /* index of the first instruction after the vote */
+	enum hspmd_optimizer optimizer;
 	int state_count;
 	struct hspmd_program_state *states; /* all parameters of the model in graph order, also those that are not on this device */
 	int *fixed_of_tensor; /* slot of a parameter, its gradient or a loss in this stage; -1: none. Used while the program is built */
@@ -134,9 +135,10 @@ struct hspmd_graph_source {
 	void *context;
 	int layers;
 	enum hspmd_precision precision; /* requested: FP32 (0) or BF16; hspmd_plan_precision gives the precision that a plan computes in */
-	bool documents;                 /* passed on in struct hspmd_model_build_options */
+	bool documents, reset_positions; /* passed on in struct hspmd_model_build_options */
+	enum hspmd_optimizer optimizer;
 };
-/* FP32, without documents. Borrows the model. */
+/* FP32, without documents, AdamW. Borrows the model. */
 struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m);
 /* As the job trains the model: for workers, and for printing and checking a plan beforehand. Borrows the model. */
 struct hspmd_graph_source hspmd_graph_source_job(const struct hspmd_model *m, const struct hspmd_job *job);

@@ -41,7 +41,7 @@ static void print_peers(const struct printer *pr, const struct hspmd_comm_step *
 static void print_instruction(const struct printer *pr, size_t i)
 {
 	const struct hspmd_instruction *in = &pr->p->instructions[i];
-	static const char *const kinds[] = { "read", NULL, NULL, "norm", "adamw" };
+	const char *const kinds[] = { "read", NULL, NULL, "norm", hspmd_optimizer_names[pr->p->optimizer] };
 	const char *name = in->kind == HSPMD_INSTRUCTION_RUN    ? hspmd_opcode_names[in->opcode]
 	                   : in->kind == HSPMD_INSTRUCTION_COMM ? hspmd_comm_kind_names[in->transfer->steps[in->step].kind]
 	                                                        : kinds[in->kind];

@@ -357,7 +357,8 @@ bool hspmd_persistent_block(struct hspmd_persistent *l, uint64_t block, void *co
 	bool torn = progress == 2 * block + 1;
 	for (int k = 0; k < HSPMD_PERSISTENT_PARTS; k++) {
 		void *undo = l->undo + (size_t)k * HSPMD_PERSISTENT_BLOCK;
-		memcpy(torn ? parts[k] : undo, torn ? undo : parts[k], bytes);
+		if (parts[k])
+			memcpy(torn ? parts[k] : undo, torn ? undo : parts[k], bytes);
 	}
 	atomic_store(&l->record->progress, 2 * block + 1);
 	return true;

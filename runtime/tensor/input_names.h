@@ -6,6 +6,7 @@
 #define HSPMD_TENSOR_TOKENS "tokens"     /* [B,T] I32 */
 #define HSPMD_TENSOR_TARGETS "targets"   /* [B,T] I32, -1: not counted */
 #define HSPMD_TENSOR_SEGMENTS "segments" /* [B,T] I32, number of the position's document within the sample; only for documents */
+#define HSPMD_TENSOR_POSITIONS "positions" /* [B,T] I32, position in the document; only for learnt positions that documents reset */
 /* [B,T] I32, a random number for each position of each sample of the training, from which dropout follows; negative: no dropout. Only for
  * models with dropout. */
 #define HSPMD_TENSOR_NOISE "noise"

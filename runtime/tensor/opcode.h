@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/optimizer/optimizer.h"
+
 /* The gated activations: f(gate) * up. */
 enum hspmd_activation {
 	HSPMD_SILU,
@@ -76,10 +78,7 @@ struct hspmd_op_attr {
 	int64_t rotary;
 	const double *frequencies; /* borrowed: hspmd_graph_constant */
 	double rotation_scale;
-	struct {
-		double lr, beta1, beta2, eps, weight_decay;
-		int64_t step; /* 1-based, for the bias correction */
-	} adam;
+	struct hspmd_optimizer_update update;
 	struct {
 		uint64_t seed, stream; /* stream: hash of the tensor's name; for a rounding also of the number of updates of the state */
 		double mean, deviation;

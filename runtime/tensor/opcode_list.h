@@ -192,9 +192,9 @@ OP_GRAPH(RESHARD, reshard)
 /* ---- operators outside a model's graph */
 /* x -> sum[1] F64 (acc); the same bits for any number of threads */
 OP_STATE(SUM_SQUARES, sum_squares)
-/* gradient -> parameter, m, v, updated in place; on CUDA an optional output: the parameter in BF16, rounded as by CAST. attr.adam; the
- * gradient is multiplied by attr.scale */
-OP_STATE(ADAMW, adamw)
+/* gradient -> parameter, moments (of attr.update.optimizer), updated in place; on CUDA an optional output: the parameter in BF16, rounded
+ * as by CAST. attr.update; the gradient is multiplied by attr.scale */
+OP_STATE(UPDATE, update)
 /* -> x: normal random numbers from attr.random, a pure function of (seed, stream, index of the element in the full tensor) */
 OP_STATE(NORMAL, normal)
 /* -> x = attr.scale */

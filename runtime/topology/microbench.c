@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/format/device_traits.h"
 #include "common/clock.h"
 #include "runtime/device/device.h"
 #include "runtime/topology/topology_internal.h"
@@ -89,7 +90,7 @@ static double repeat_product(struct hspmd_device *dev, enum hspmd_dtype dtype, i
 /* Number of rows and columns: large enough to keep all threads busy, small enough that some run is undisturbed. */
 static int product_size(const struct hspmd_microbench_options *of)
 {
-	if (of->kind == HSPMD_DEVICE_CUDA)
+	if (!of->threads)
 		return 4096;
 	return of->threads <= 4 ? 512 : of->threads <= 16 ? 1024 : 2048;
 }
@@ -105,9 +106,9 @@ static void measure_products(const struct hspmd_microbench_options *of, struct h
 	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_names[of->kind], &err);
 	if (!ops || ops->open(&dev, 0, of->threads, &err))
 		return;
-	for (size_t i = 0; i < (of->kind == HSPMD_DEVICE_CUDA ? 2 : 1); i++)
-		m->tflops[types[i].precision] =
-		        repeat_product(dev, types[i].dtype, product_size(of), of->kind == HSPMD_DEVICE_CPU ? of->threads : 0);
+	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+		if (hspmd_device_kind_computes(of->kind, types[i].precision))
+			m->tflops[types[i].precision] = repeat_product(dev, types[i].dtype, product_size(of), of->threads);
 	ops->close(dev);
 }
 
@@ -191,7 +192,7 @@ static void child(const struct hspmd_microbench_options *of, int to)
 	if (of->uuid)
 		setenv("CUDA_VISIBLE_DEVICES", of->uuid, 1);
 	measure_products(of, &m);
-	if (of->kind == HSPMD_DEVICE_CPU)
+	if (hspmd_device_traits(of->kind)->host_memory)
 		m.gbytes_per_s = measure_stream(of->threads);
 	_exit(write(to, &m, sizeof m) == (ssize_t)sizeof m ? 0 : 1);
 }

@@ -116,15 +116,14 @@ static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, s
 	*count = 0;
 	for (int i = 0; slices && i < p->state_count; i++) {
 		const struct hspmd_program_state *s = &p->states[i];
-		const int slot[HSPMD_STATE_KIND_COUNT] = { s->param, s->m, s->v };
-		for (int k = 0; s->param >= 0 && g->placement.writes[i] && k < HSPMD_STATE_KIND_COUNT; k++)
+		for (int k = 0; s->param >= 0 && g->placement.writes[i] && k < hspmd_generation_state_kinds(g); k++)
 			slices[(*count)++] = (struct hspmd_state_slice){
 				.tensor = s->name,
 				.kind = (enum hspmd_state_kind)k,
 				.dtype = hspmd_dtype_master(p->graph->tensors[s->tensor].dtype),
 				.shape = p->graph->tensors[s->tensor].shape,
 				.box = s->shard.box,
-				.data = hspmd_executor_slot_data(g->executor, slot[k]),
+				.data = hspmd_executor_slot_data(g->executor, hspmd_generation_state_slot(s, k)),
 			};
 	}
 	return slices;

@@ -8,8 +8,6 @@
 #include "runtime/worker/inbox.h"
 #include "runtime/worker/worker_internal.h"
 
-#define MEASURED_BATCHES 4 /* of the validation samples; with the step itself, validation must not take much longer than a step */
-
 void worker_remember_step(struct worker *w, const struct hspmd_totals *all)
 {
 	w->totals = *all;
@@ -59,13 +57,31 @@ static bool is_to_measure(const struct worker *w, const struct hspmd_totals *all
 	return w->setup.valid && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
 }
 
+/* Batches of the validation samples. By default few, since with the step itself validation must not take much longer than a step. */
+static int64_t batches_to_measure(const struct hspmd_worker_setup *s)
+{
+	int64_t batch = s->job->global_batch, whole = hspmd_data_samples(s->valid) / batch;
+	if (s->job->valid_batches < 0)
+		return (hspmd_data_samples(s->valid) + batch - 1) / batch;
+	return whole < 1 ? 1 : whole > s->job->valid_batches ? s->job->valid_batches : whole;
+}
+
+/* The number of a batch's targets that count, in batches. */
+static double weight_of(const struct hspmd_data *valid, int64_t batch)
+{
+	double factor = hspmd_data_loss_factor(valid, batch);
+	return factor > 0 ? 1 / factor : 0;
+}
+
 /* The mean loss over validation samples. Runs passes and discards their gradients: the state does not change. */
 static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 {
 	const struct hspmd_worker_setup *s = &w->setup;
 	struct hspmd_generation *g = w->active;
-	int64_t batches = hspmd_data_samples(s->valid) / s->job->global_batch;
-	batches = batches < 1 ? 1 : batches > MEASURED_BATCHES ? MEASURED_BATCHES : batches;
+	int64_t batches = batches_to_measure(s);
+	double sum = 0;
+	for (int64_t b = 0; b < batches; b++)
+		sum += weight_of(s->valid, b);
 	int status = g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[s->job->length_count - 1], err) : 0;
 	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->valid));
 	*loss = 0;
@@ -75,7 +91,8 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 		if (hspmd_executor_gradients(g->executor, b, &own, &times, err) ||
 		    hspmd_executor_vote(g->executor, w->step, &own, &all, err))
 			status = hspmd_error_prefix(err, "measuring the loss on data.valid");
-		*loss += all.loss / (double)batches;
+		double weight = weight_of(s->valid, b);
+		*loss += weight > 0 ? all.loss / (sum / weight) : 0;
 	}
 	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->data));
 	return status;

@@ -2,6 +2,7 @@
 """Models of `transformers` in F64, with weights by formula under the names of published files: logits, gradients, and short trainings.
 
 A new model type is an entry of MODELS, which becomes tests/data/golden/model-NAME.json."""
+import fnmatch
 import math
 import os
 import tempfile
@@ -63,6 +64,8 @@ MODELS = {
                       num_hidden_layers=3, decoder_sparse_step=2, head_dim=6),
     "qwen3_moe-all": dict(SIZES, model_type="qwen3_moe", tie_word_embeddings=False, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=10, norm_topk_prob=False),
 }
+# Models that are computed on documents, too, and the token that ends one.
+DOCUMENTS = {"gpt2": 10, "llama": 10}
 JOB = {"seq_len": 19, "global_batch": 3, "seed": 7}
 PLAIN = {"attn_implementation": "eager", "experts_implementation": "eager"}  # without kernels that lack F64
 TOKENS = 700  # of the stream; so few that a training reads several epochs
@@ -70,6 +73,8 @@ TOKENS = 700  # of the stream; so few that a training reads several epochs
 TRAININGS = {
     "gpt2": ("gpt2", {"lr": 3e-3, "min_lr": 1e-4, "warmup_steps": 3, "schedule": "cosine", "weight_decay": 0.2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-4, "clip": 0.5}, 14),
     "llama": ("llama", {"lr": 2e-3, "min_lr": 5e-4, "warmup_steps": 4, "schedule": "linear", "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.99, "eps": 1e-3, "clip": 2.5}, 12),
+    "wsd": ("llama", {"lr": 2e-3, "min_lr": 2e-4, "warmup_steps": 2, "schedule": "wsd", "decay_steps": 5, "decay": "cosine", "weight_decay": 0.3, "beta1": 0.9, "beta2": 0.95,
+                      "eps": 1e-3, "clip": 1.0, "no_decay": ["*embed*", "*.1.*proj.weight"]}, 11),
     "free": ("llama", {"lr": 1e-3, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.95, "eps": 1e-2, "clip": 0.0}, 4),
 }
 
@@ -124,12 +129,28 @@ def loss_of(model, tokens, targets):
     return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def one_step(name):
+def documents_loss(model, name, end):
+    """Documents that do not see each other and count their own positions, and a mask of the targets."""
+    stream, mask = stream_of(name), formula.bits("mask", TOKENS) % 3 != 0
+    tokens, _ = batch(stream, 0)
+    _, places = batch(torch.arange(TOKENS), 0)
+    targets = torch.where(torch.tensor(mask)[places], stream[places], -100)
+    ends = (tokens == end).long()
+    document = ends.cumsum(1) - ends
+    assert document.max() > 1 and (targets == -100).any()
+    together = (document[:, :, None] == document[:, None, :]) & torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
+    positions = torch.stack([torch.tensor([t - int((row[:t] < row[t]).sum()) for t in range(len(row))]) for row in document])
+    logits = model(tokens, attention_mask=torch.where(together, 0.0, -math.inf)[:, None].double(), position_ids=positions).logits
+    return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def one_step(name, end=None):
     model, shapes = build(name)
     tokens, targets = batch(stream_of(name), 0)
-    logits, loss = loss_of(model, tokens, targets)
+    logits, loss = documents_loss(model, name, end) if end is not None else loss_of(model, tokens, targets)
     loss.backward()
-    return {"kind": "model", "config": MODELS[name], "job": JOB, "stream": TOKENS, "tensors": shapes, "loss": loss.item(),
+    job = dict(JOB, data={"document_end": end, "reset_positions": True, "mask": True}) if end is not None else JOB
+    return {"kind": "model", "config": MODELS[name], "job": job, "stream": TOKENS, "tensors": shapes, "loss": loss.item(),
             "logits": formula.digest("logits", logits), "gradients": published_form(model, lambda p: p.grad)}
 
 
@@ -139,6 +160,10 @@ def schedule(optimizer, how, steps):
     if how["schedule"] == "constant":
         return lrs.ConstantLR(optimizer, factor=1.0)
     rise = lrs.LinearLR(optimizer, 1 / warmup, 1.0, warmup - 1)
+    if how["schedule"] == "wsd":
+        decay = how["decay_steps"]
+        parts = [rise, lrs.ConstantLR(optimizer, factor=1.0), lrs.CosineAnnealingLR(optimizer, decay, how["min_lr"])]
+        return lrs.SequentialLR(optimizer, parts, [warmup, steps - decay])
     if how["schedule"] == "cosine":
         fall = lrs.CosineAnnealingLR(optimizer, steps - warmup, how["min_lr"])
     else:
@@ -149,7 +174,8 @@ def schedule(optimizer, how, steps):
 def training(name):
     kind, how, steps = TRAININGS[name]
     model, shapes = build(kind)
-    parts = [{"params": [p for p in model.parameters() if (p.dim() > 1) == decays], "weight_decay": how["weight_decay"] if decays else 0.0} for decays in (True, False)]
+    of_decay = lambda name, p: p.dim() > 1 and not any(fnmatch.fnmatchcase(name, pattern) for pattern in how.get("no_decay", []))
+    parts = [{"params": [p for name, p in model.named_parameters() if of_decay(name, p) == decays], "weight_decay": how["weight_decay"] if decays else 0.0} for decays in (True, False)]
     optimizer = torch.optim.AdamW(parts, lr=how["lr"], betas=(how["beta1"], how["beta2"]), eps=how["eps"], foreach=False)
     rate = schedule(optimizer, how, steps)
     stream, losses, norms, rates = stream_of(kind), [], [], []
@@ -173,6 +199,9 @@ def write(folder, only):
     for name in MODELS:
         if not only or name in only:
             formula.write(f"{folder}/model-{name}.json", one_step(name), 10)
+    for name, end in DOCUMENTS.items():
+        if not only or name in only:
+            formula.write(f"{folder}/model-{name}-documents.json", one_step(name, end), 10)
     for name in TRAININGS:
         if not only:
             formula.write(f"{folder}/training-{name}.json", training(name), 10)

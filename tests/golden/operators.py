@@ -444,9 +444,25 @@ def adamw(elements, steps, lr, betas, eps, decay, scale):
     return {"how": how, "squares": squares, "results": {name: formula.digest(name, t) for name, t in results.items()}}
 
 
+def lion(elements, steps, lr, betas, decay, scale):
+    """Algorithm 2 of the paper (Chen et al., arXiv 2302.06675) on one tensor; PyTorch has no Lion."""
+    x, m, squares = formula.values("lion/parameter", (elements,)), torch.zeros(elements), []
+    for step in range(steps):
+        gradient = formula.values(f"lion/gradient {step}", (elements,))
+        squares.append(gradient.square().sum().item())
+        c = betas[0] * m + (1 - betas[0]) * gradient * scale
+        x = x - lr * (c.sign() + decay * x)
+        m = betas[1] * m + (1 - betas[1]) * gradient * scale
+    how = {"elements": elements, "steps": steps, "lr": lr, "beta1": betas[0], "beta2": betas[1], "weight_decay": decay, "scale": scale}
+    return {"how": how, "squares": squares, "results": {name: formula.digest(name, t) for name, t in {"parameter": x, "m": m}.items()}}
+
+
 def write(folder):
     torch.set_default_dtype(torch.float64)
     formula.write(f"{folder}/operators.json", {"kind": "operators", "cases": {case: operator(case) for case in CASES}}, 15)
     updates = {"tail": adamw(37, 3, 3e-3, (0.9, 0.95), 1e-8, 0.1, 1.0), "clipped": adamw(37, 4, 1e-2, (0.8, 0.99), 0.25, 0.3, 0.125),
                "several blocks": adamw(20001, 2, 1e-3, (0.9, 0.999), 1e-3, 0.0, 0.5)}
     formula.write(f"{folder}/adamw.json", {"kind": "adamw", "cases": updates}, 15)
+    updates = {"tail": lion(37, 3, 3e-3, (0.9, 0.99), 0.1, 1.0), "clipped": lion(37, 5, 1e-2, (0.6, 0.8), 0.3, 0.125),
+               "several blocks": lion(20001, 2, 1e-3, (0.95, 0.98), 0.0, 0.5)}
+    formula.write(f"{folder}/lion.json", {"kind": "lion", "cases": updates}, 15)

@@ -301,7 +301,8 @@ static void check_updates(struct hspmd_device *gpu, struct hspmd_device *cpu, bo
 		assert_non_null(x);
 		attr[i] = (struct hspmd_op_attr){ .scale = 0.5,
 			                          .stochastic = true,
-			                          .adam = { .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3 },
+			                          .update = hspmd_optimizer_update(HSPMD_OPTIMIZER_ADAMW, (double[]){ 0.9, 0.95, 1e-8 },
+			                                                           0.01, 0, 3),
 			                          .random = { .seed = 6, .stream = 1000 + (uint64_t)i } };
 		all[i] = (struct hspmd_kernel_args){ .attr = &attr[i], .input_count = 1, .output_count = i % 5 == 4 ? 3 : 4 };
 		draw(x, (int64_t)n, (uint64_t)i);
@@ -315,9 +316,9 @@ static void check_updates(struct hspmd_device *gpu, struct hspmd_device *cpu, bo
 	}
 	if (one_by_one)
 		for (int i = 0; i < COUNT; i++)
-			must(gpu->ops->run(gpu, HSPMD_OP_ADAMW, &all[i], &err), &err);
+			must(gpu->ops->run(gpu, HSPMD_OP_UPDATE, &all[i], &err), &err);
 	else
-		must(gpu->ops->run_batch(gpu, HSPMD_OP_ADAMW, all, COUNT, &err), &err);
+		must(gpu->ops->run_batch(gpu, HSPMD_OP_UPDATE, all, COUNT, &err), &err);
 	for (int i = 0; i < COUNT; i++) {
 		size_t view = (size_t)i % VIEWS, n = (size_t)elements_of(&views[view]);
 		float *master = malloc(n * sizeof *master);

@@ -127,13 +127,8 @@ static void optimizer(void **state)
 {
 	(void)state;
 	struct hspmd_op_attr attr = { .scale = 0.5 };
-	attr.adam.lr = 0.01;
-	attr.adam.beta1 = 0.9;
-	attr.adam.beta2 = 0.95;
-	attr.adam.eps = 1e-8;
-	attr.adam.weight_decay = 0.1;
-	attr.adam.step = 3;
-	check_vectors(HSPMD_OP_ADAMW, &attr, 1, 3, 1031, 1e-6);
+	attr.update = hspmd_optimizer_update(HSPMD_OPTIMIZER_ADAMW, (double[]){ 0.9, 0.95, 1e-8 }, 0.01, 0.1, 3);
+	check_vectors(HSPMD_OP_UPDATE, &attr, 1, 3, 1031, 1e-6);
 }
 
 static void random_numbers(void **state)
@@ -178,12 +173,13 @@ static void many_at_once(void **state)
 	(void)state;
 	enum { COUNT = 131 };
 	static struct hspmd_kernel_args all[2][COUNT], squares[COUNT];
-	struct hspmd_op_attr attr = { .scale = 0.5, .adam = { .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3 } },
+	struct hspmd_op_attr attr = { .scale = 0.5,
+		                      .update = hspmd_optimizer_update(HSPMD_OPTIMIZER_ADAMW, (double[]){ 0.9, 0.95, 1e-8 }, 0.01, 0, 3) },
 	                     decays = attr;
 	struct hspmd_error err = { "" };
 	double start = 0, sums[2];
 	void *total = mirror_allocate(sizeof start), *workspace = mirror_allocate(4096);
-	decays.adam.weight_decay = 0.1;
+	decays.update = hspmd_optimizer_update(HSPMD_OPTIMIZER_ADAMW, (double[]){ 0.9, 0.95, 1e-8 }, 0.01, 0.1, 3);
 	for (int way = 0; way < 2; way++)
 		for (int i = 0; i < COUNT; i++) {
 			int n = i % 7 == 0 ? 4096 * (i % 3) + i : i + 1;
@@ -208,8 +204,8 @@ static void many_at_once(void **state)
 			squares[i].out[0].accumulate = true;
 		}
 	for (int i = 0; i < COUNT; i++)
-		run_on(gpu, HSPMD_OP_ADAMW, &all[0][i]);
-	mirror_must(gpu->ops->run_batch(gpu, HSPMD_OP_ADAMW, all[1], COUNT, &err), &err);
+		run_on(gpu, HSPMD_OP_UPDATE, &all[0][i]);
+	mirror_must(gpu->ops->run_batch(gpu, HSPMD_OP_UPDATE, all[1], COUNT, &err), &err);
 	for (int way = 0; way < 2; way++) {
 		mirror_must(gpu->ops->to_device(gpu, total, &start, sizeof start, &err), &err);
 		for (int i = 0; way == 0 && i < COUNT; i++)

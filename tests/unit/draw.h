@@ -8,6 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Returns how many cases to try: `all` of them with HSPMD_LONG, else `few`, of which make check-changed tries a quarter. */
+static inline unsigned draw_count(unsigned few, unsigned all)
+{
+	const char *is_long = getenv("HSPMD_LONG");
+	if (is_long && *is_long == '1')
+		return all;
+	return getenv("HSPMD_CHANGED") ? (few + 3) / 4 : few;
+}
+
 /* Returns the first of `few` consecutive cases out of 0 ... all - 1, and prints how to draw them again. */
 static inline unsigned draw_first(unsigned few, unsigned all)
 {

@@ -75,6 +75,11 @@ static void write_tokens(const struct golden_run *r)
 		assert_int_equal(fwrite(&token, sizeof token, 1, f), 1);
 	}
 	assert_int_equal(fclose(f), 0);
+	f = fopen(in_folder("tokens.mask"), "w");
+	assert_non_null(f);
+	for (int64_t i = 0; i < integer_of(r->file, "stream"); i++)
+		fputc(golden_bits(golden_name("mask"), i) % 3 != 0, f);
+	assert_int_equal(fclose(f), 0);
 }
 
 /* As in a published file: near 1 if the tensor multiplies an element each, otherwise around 0. */
@@ -140,6 +145,7 @@ static void make_job(struct golden_run *r)
 	json_t *job = json_deep_copy(json_object_get(r->file, "job"));
 	json_t *rest = json_pack("{ss,ss,s{s[s],ss}}", "format", "hspmd-job-1", "model", "/none", "data", "train", in_folder("tokens"),
 	                         "kind", "uint16");
+	json_object_update(json_object_get(rest, "data"), json_object_get(job, "data"));
 	json_object_update_missing(rest, job);
 	if (!json_object_get(rest, "optimizer"))
 		json_object_set_new(rest, "optimizer", json_pack("{ss,sf}", "type", "adamw", "lr", 1.0));
@@ -297,12 +303,13 @@ static void run_gradients(struct golden_run *r, int64_t step, struct hspmd_total
 	must(!hspmd_executor_vote(r->executor, step, &own, all, &err), &err);
 }
 
-static void read_batch(const struct golden_run *r, const struct op_values *v, const char *name, int64_t shift)
+static void read_batch(const struct golden_run *r, const struct op_values *v, size_t tensor)
 {
 	struct hspmd_error err = { "" };
-	int32_t *to = v->data[hspmd_graph_find(v->g, name)];
+	struct hspmd_sample_source source = hspmd_data_source(r->data);
+	int32_t *to = v->data[tensor];
 	for (int64_t b = 0; b < r->job->global_batch; b++)
-		must(!hspmd_data_read(r->data, b, shift, r->job->seq_len, to + b * r->job->seq_len, &err), &err);
+		must(!source.read(source.context, v->g->tensors[tensor].name, b, 0, r->job->seq_len, to + b * r->job->seq_len, &err), &err);
 }
 
 /* A forward pass of the whole batch, operator by operator. */
@@ -310,7 +317,13 @@ static void check_logits(const struct golden_run *r)
 {
 	struct hspmd_error err = { "" };
 	struct hspmd_model_build_options how = {
-		.batch = r->job->global_batch, .seq_len = r->job->seq_len, .vocab_parts = 1, .loss_scale = 1, .forward_only = true
+		.batch = r->job->global_batch,
+		.seq_len = r->job->seq_len,
+		.vocab_parts = 1,
+		.loss_scale = 1,
+		.forward_only = true,
+		.documents = r->job->documents,
+		.reset_positions = r->job->reset_positions,
 	};
 	struct hspmd_graph *g = hspmd_model_graph(r->model, &how, &err);
 	must(g, &err);
@@ -322,9 +335,9 @@ static void check_logits(const struct golden_run *r)
 		if (g->tensors[t].role == HSPMD_TENSOR_PARAMETER)
 			must(!hspmd_weights_read(r->weights, &r->map, g->tensors[t].name, &g->tensors[t].shape, &all, v.data[t], &err),
 			     &err);
+		if (g->tensors[t].role == HSPMD_TENSOR_INPUT)
+			read_batch(r, &v, t);
 	}
-	read_batch(r, &v, HSPMD_TENSOR_TOKENS, 0);
-	read_batch(r, &v, HSPMD_TENSOR_TARGETS, 1);
 	op_values_run(&v, false);
 	for (size_t i = 0; i < g->op_count; i++)
 		if (g->ops[i].opcode == HSPMD_OP_VOCAB_STATS)
@@ -369,7 +382,7 @@ void golden_training(const json_t *file)
 		must(!hspmd_executor_gather_parameters(r.executor, step + 1, &err), &err);
 	}
 	check_states(&r, "parameter", json_object_get(state, "param"), offsetof(struct hspmd_program_state, param), TOLERANCE);
-	check_states(&r, "first moment", json_object_get(state, "m"), offsetof(struct hspmd_program_state, m), TOLERANCE);
-	check_states(&r, "second moment", json_object_get(state, "v"), offsetof(struct hspmd_program_state, v), TOLERANCE);
+	check_states(&r, "first moment", json_object_get(state, "m"), offsetof(struct hspmd_program_state, moments[0]), TOLERANCE);
+	check_states(&r, "second moment", json_object_get(state, "v"), offsetof(struct hspmd_program_state, moments[1]), TOLERANCE);
 	close_run(&r);
 }

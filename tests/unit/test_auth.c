@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -19,6 +18,7 @@
 #include <cmocka.h>
 
 #include "common/auth.h"
+#include "tests/unit/own_munged.h"
 
 #define COOKIE "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
@@ -106,8 +106,9 @@ static void test_cookie(void **state)
 struct server {
 	int fd;
 	const char *cookie;
-	int mode; /* 0 right, 1 refuses, 2 wrong cookie, 3 silent, 4 closes, 5 right, but another identity than the client expects, 6 crowded,
-	             7 of an older version, 8 a welcome without a key */
+	/* 0 right, 1 refuses, 2 wrong cookie, 3 silent, 4 closes, 5 right, but another identity than the client expects, 6 crowded, 7 of an
+	 * older version, 8 a welcome without a key */
+	int mode;
 };
 
 enum { SIGNED_MESSAGES = 3 }; /* that a right server sends after its welcome: { number: 1 }, ... */
@@ -299,67 +300,34 @@ static void test_a_relay_cannot_speak(void **state)
 }
 
 #ifdef HAVE_MUNGE
-/* A munged of the test's own in its own folder; skipped if munged is not installed. */
+/* Skipped if munged is not installed. */
 static void test_munge(void **state)
 {
 	(void)state;
-	const char *daemon = access("/usr/sbin/munged", X_OK) ? NULL : "/usr/sbin/munged";
-	if (!daemon)
-		skip();
-	char folder[] = "/tmp/hspmd-test-XXXXXX", key[128], socket[128], pid[128], log[128], seed[128];
-	assert_non_null(mkdtemp(folder));
-	snprintf(key, sizeof key, "--key-file=%s/key", folder);
-	snprintf(socket, sizeof socket, "--socket=%s/socket", folder);
-	snprintf(pid, sizeof pid, "--pid-file=%s/pid", folder);
-	snprintf(log, sizeof log, "--log-file=%s/log", folder);
-	snprintf(seed, sizeof seed, "--seed-file=%s/seed", folder);
-	FILE *f = fopen(key + strlen("--key-file="), "w");
-	assert_non_null(f);
-	fputs(COOKIE COOKIE, f);
-	fclose(f);
-	chmod(key + strlen("--key-file="), 0600);
-	pid_t child = fork();
-	if (!child) {
-		prctl(PR_SET_PDEATHSIG, SIGTERM); /* also if an assertion fails */
-		execl(daemon, daemon, "--foreground", "--force", key, socket, pid, log, seed, (char *)NULL);
-		_exit(127);
-	}
+	struct own_munged munged;
 	struct hspmd_error err = { "" };
-	struct hspmd_auth *a = hspmd_auth_munge(socket + strlen("--socket="), &err);
+	if (!own_munged_start(&munged))
+		skip();
+	struct hspmd_auth *a = hspmd_auth_munge(munged.socket, &err);
 	assert_non_null(a);
 	assert_null(hspmd_auth_secret(a));
-	json_t *content = json_object(), *sealed = NULL;
-	for (int i = 0; i < 500 && !sealed && !waitpid(child, NULL, WNOHANG); i++) {
-		sealed = hspmd_auth_seal(a, "hello", "n", content, getuid(),
-		                         &err); /* until munged listens; each attempt waits a while by itself */
-		if (!sealed)
-			usleep(10000);
-	}
-	if (sealed) {
-		proofs(a, a);
-		uid_t who;
-		json_t *once = hspmd_auth_open(a, "hello", "n", sealed, &who, &err);
-		assert_non_null(once);
-		json_decref(once);
-		opens_not(a, "hello", "n", sealed, "MUNGE: "); /* munged itself has seen it */
-		json_object_set_new(sealed, "credential", json_string("MUNGE:AwQFAAAA:"));
-		opens_not(a, "hello", "n", sealed, "MUNGE: ");
-		json_decref(sealed);
-		/* Another user who sees a credential cannot open it, and thereby spend it. */
-		sealed = hspmd_auth_seal(a, "hello", "n", content, getuid() + 1, &err);
-		opens_not(a, "hello", "n", sealed, "Unauthorized");
-		json_decref(sealed);
-	}
-	bool ran = sealed;
+	proofs(a, a);
+	uid_t who;
+	json_t *content = json_object(), *sealed = hspmd_auth_seal(a, "hello", "n", content, getuid(), &err);
+	json_t *once = hspmd_auth_open(a, "hello", "n", sealed, &who, &err);
+	assert_non_null(once);
+	json_decref(once);
+	opens_not(a, "hello", "n", sealed, "MUNGE: "); /* munged itself has seen it */
+	json_object_set_new(sealed, "credential", json_string("MUNGE:AwQFAAAA:"));
+	opens_not(a, "hello", "n", sealed, "MUNGE: ");
+	json_decref(sealed);
+	/* Another user who sees a credential cannot open it, and thereby spend it. */
+	sealed = hspmd_auth_seal(a, "hello", "n", content, getuid() + 1, &err);
+	opens_not(a, "hello", "n", sealed, "Unauthorized");
+	json_decref(sealed);
 	json_decref(content);
 	hspmd_auth_destroy(a);
-	kill(child, SIGTERM);
-	waitpid(child, NULL, 0);
-	char clean[128];
-	snprintf(clean, sizeof clean, "rm -rf %s", folder);
-	assert_int_equal(system(clean), 0);
-	if (!ran)
-		fail_msg("%s", err.text);
+	own_munged_stop(&munged);
 }
 #endif
 

@@ -301,6 +301,43 @@ static void test_resized_too_early(void **state)
 	}
 }
 
+/* A shrink is done when its nodes have left, also if others have joined meanwhile. */
+static void test_shrink_while_others_join(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 10; seed++) {
+		struct world *w = world_create(
+		        &(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 2, .steps = 100000 });
+		world_run_until(w, 10);
+		world_ask(w, "shrink", 1);
+		world_hold(w, 2, true);
+		world_hold(w, 3, true);
+		double began = world_now(w);
+		while (!world_replies(w, true) && !world_replies(w, false))
+			world_go_on(w);
+		assert_int_equal(world_replies(w, true), 1);
+		assert_true(world_now(w) - began < 100);
+		world_destroy(w);
+	}
+}
+
+/* Slurm refuses to take nodes back, before or after the user has given up: the job uses them again. */
+static void test_shrink_refused(void **state)
+{
+	(void)state;
+	for (int late = 0; late < 2; late++) {
+		struct world *w = world_create(&(struct world_options){
+		        .seed = 6, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 100000, .keeps_for_s = late ? 1100 : 1 });
+		world_run_until(w, 10);
+		world_ask(w, "shrink", 2);
+		world_run_until_nodes(w, 2);
+		world_run_until_nodes(w, 4);
+		assert_int_equal(world_replies(w, false), 1);
+		assert_int_equal(world_events_with(w, "Slurm keeps them"), 1);
+		world_destroy(w);
+	}
+}
+
 /* A worker that hangs at any moment from its start to its first steps, or in a switch, costs a minute, not the deadlines of preparing and
  * connecting. */
 static void test_hung(void **state)
@@ -441,6 +478,30 @@ static void test_shrunk_by_count(void **state)
 	}
 }
 
+/* Once the faults are over, the job trains on all nodes that it holds, but for those that are left out for a while. Returns false if it ends
+ * before. */
+static bool uses_all_nodes(struct world *w, uint64_t seed)
+{
+	int status;
+	bool all = false;
+	double began = world_now(w);
+	for (int i = 0; !all && !world_ended(w, &status); i++) {
+		if (!world_move(w))
+			world_wait(w);
+		if (i % 50)
+			continue;
+		json_t *s = world_status(w);
+		size_t held = (size_t)json_integer_value(json_object_get(s, "node_count")),
+		       left_out = json_object_size(json_object_get(s, "left_out"));
+		all = !strcmp(json_string_value(json_object_get(s, "phase")), "training") && world_nodes(w) == (int)(held - left_out);
+		if (!all && world_now(w) - began > 3600) /* some workers never answer `preconnect`: each change may wait for 600 s */
+			fail_msg("seed %llu: after %.0f s it trains on %d of %d nodes, %d left out", (unsigned long long)seed,
+			         world_now(w) - began, world_nodes(w), (int)held, (int)left_out);
+		json_decref(s);
+	}
+	return all;
+}
+
 static int meetings[2]; /* preconnects in worlds without and with devices that connect slowly */
 
 /* restarts: the controller is killed at random actions, too. */
@@ -468,11 +529,13 @@ static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restar
 			world_dies(w, (int)(x >> 50) % 20);
 	}
 	world_heal(w);
+	if (world_prolong(w, 1000000) && uses_all_nodes(w, seed))
+		world_prolong(w, 20);
 	world_run_out(w, seed);
 	world_ended(w, &status);
 	if (status && !strstr(world_exit_text(w), "checkpoint"))
 		fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
-	assert_int_equal(world_steps_told(w), o.steps);
+	assert_int_equal(world_steps_told(w), world_steps(w));
 	meetings[seed % 2] += world_preconnects(w);
 	world_destroy(w);
 }
@@ -512,6 +575,12 @@ static void test_chaos(void **state)
 	under_chaos(2177, 25, true, false);
 	/* Workers that have held the state in silence are asked for a checkpoint. */
 	under_chaos(901, 25, true, false);
+	/* A shrink is given up while the plan for fewer nodes is made ready. */
+	under_chaos(329, 25, true, false);
+	/* A node that was given back comes again at once, and others join, while the shrink waits for Slurm's report. */
+	under_chaos(2597, 25, true, false);
+	/* A further plan is being made before the first step of the last one is reported. */
+	under_chaos(2225, 25, true, false);
 	const int first = 1 + (int)draw_first((unsigned)runs, 3000);
 	for (int seed = first; seed < first + runs; seed++) {
 		if (getenv("HSPMD_WORLD"))
@@ -559,6 +628,8 @@ int main(void)
 		cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_lost_without_controller),
 		cmocka_unit_test(test_resized_too_early),
+		cmocka_unit_test(test_shrink_while_others_join),
+		cmocka_unit_test(test_shrink_refused),
 		cmocka_unit_test(test_hung),
 		cmocka_unit_test(test_stopped_itself),
 		cmocka_unit_test(test_stragglers),

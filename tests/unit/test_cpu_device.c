@@ -214,12 +214,7 @@ static void test_adamw(void **state)
 	struct hspmd_device *dev = open_device(3);
 	struct hspmd_op_attr attr = { .scale = 0.5 };
 	static float g[N], p[N], m[N], v[N], was[3][N];
-	attr.adam.lr = 0.01;
-	attr.adam.beta1 = 0.9;
-	attr.adam.beta2 = 0.95;
-	attr.adam.eps = 1e-8;
-	attr.adam.weight_decay = 0.1;
-	attr.adam.step = 3;
+	attr.update = hspmd_optimizer_update(HSPMD_OPTIMIZER_ADAMW, (double[]){ 0.9, 0.95, 1e-8 }, 0.01, 0.1, 3);
 	for (int i = 0; i < N; i++) {
 		g[i] = (float)hspmd_random_normal(1, 1, (uint64_t)i);
 		was[0][i] = p[i] = (float)hspmd_random_normal(1, 2, (uint64_t)i);
@@ -231,7 +226,7 @@ static void test_adamw(void **state)
 		                          .output_count = 3,
 		                          .in = { vector(g, HSPMD_F32, N) },
 		                          .out = { vector(p, HSPMD_F32, N), vector(m, HSPMD_F32, N), vector(v, HSPMD_F32, N) } };
-	run(dev, HSPMD_OP_ADAMW, &args);
+	run(dev, HSPMD_OP_UPDATE, &args);
 	for (int i = 0; i < N; i++) {
 		double gradient = g[i] * 0.5, first = 0.9 * was[1][i] + 0.1 * gradient,
 		       second = 0.95 * was[2][i] + 0.05 * gradient * gradient;

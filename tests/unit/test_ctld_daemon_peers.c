@@ -624,6 +624,38 @@ static void test_a_job_that_slurm_does_not_know_is_disconnected(void **state)
 	hspmd_stream_destroy(s);
 }
 
+/* With PrivateData=jobs users see their own jobs, and some users see all. */
+static void test_private_jobs_are_shown_to_few(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	const uid_t owner = getuid() + 5, operator = getuid() + 6, stranger = getuid() + 7;
+	struct ctld_options options = { .policies = "", .operators = &operator, .operator_count = 1 };
+	struct ctld d = { .options = &options };
+	assert_int_equal(uv_loop_init(&d.loop), 0);
+	assert_int_equal(uv_timer_init(&d.loop, &d.tick), 0);
+	assert_int_equal(on_hello(&d, 7, owner, &err), 0);
+	d.view = whole_view(false);
+	for (int i = 0; i < d.view->job_count; i++)
+		if (d.view->jobs[i].id == 7)
+			d.view->jobs[i].uid = owner;
+	const struct {
+		uid_t viewer;
+		size_t if_private;
+	} viewers[] = { { 0, 1 }, { getuid(), 1 }, { owner, 1 }, { operator, 1 }, { stranger, 0 } };
+	for (int i = 0; i < 10; i++) {
+		options.private_jobs = i % 2;
+		json_t *jobs = query_jobs(&d, viewers[i / 2].viewer);
+		assert_int_equal(json_array_size(jobs), i % 2 ? viewers[i / 2].if_private : 1);
+		json_decref(jobs);
+	}
+	hspmd_slurm_view_destroy(d.view);
+	ctld_peers_clear(&d.peers);
+	uv_close((uv_handle_t *)&d.tick, NULL);
+	uv_run(&d.loop, UV_RUN_DEFAULT);
+	assert_int_equal(uv_loop_close(&d.loop), 0);
+}
+
 /* Before Slurm knows a job, only the user of its first hello may send another; afterwards only the job's user. */
 static void test_a_job_is_one_users(void **state)
 {
@@ -651,6 +683,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_job_is_one_users),
+		cmocka_unit_test(test_private_jobs_are_shown_to_few),
 		cmocka_unit_test_setup_teardown(test_a_port_that_another_holds_is_not_trusted, start, stop),
 		cmocka_unit_test_setup_teardown(test_the_names_on_the_wire_stay, start, stop),
 		cmocka_unit_test_setup_teardown(test_a_job_that_slurm_does_not_know_is_disconnected, start, stop),

@@ -242,7 +242,7 @@ static void megatron_names(void **state)
 		hspmd_data_close(d);
 	}
 	/* Floating-point types, and codes that there are not. */
-	static const unsigned char codes[] = { 0, 6, 7, 9, 255 };
+	static const unsigned char codes[] = { 0, 6, 7, 10, 255 };
 	for (size_t i = 0; i < sizeof codes; i++) {
 		unsigned char wrong[sizeof index];
 		memcpy(wrong, index, sizeof wrong);
@@ -276,6 +276,218 @@ static void widths(void **state)
 	hspmd_data_close(d);
 }
 
+/* Writes a pair of Megatron's with tokens 0, 1, ... of type uint32 (code 9), one sequence per document. */
+static void write_indexed(const char *base, const int32_t *length, int count, const int64_t *documents, int64_t entries)
+{
+	char path[80];
+	snprintf(path, sizeof path, "%s.bin", base);
+	FILE *bin = fopen(path, "wb");
+	snprintf(path, sizeof path, "%s.idx", base);
+	FILE *idx = fopen(path, "wb");
+	int64_t sequences = count, pointer = 0;
+	assert_true(bin && idx);
+	fwrite("MMIDIDX\0\0\1\0\0\0\0\0\0\0\x09", 1, 18, idx);
+	fwrite(&sequences, sizeof sequences, 1, idx);
+	fwrite(&entries, sizeof entries, 1, idx);
+	fwrite(length, sizeof *length, (size_t)count, idx);
+	for (int i = 0; i < count; i++) {
+		fwrite(&pointer, sizeof pointer, 1, idx);
+		pointer += 4 * length[i];
+	}
+	fwrite(documents, sizeof *documents, (size_t)entries, idx);
+	for (uint32_t t = 0; t < pointer / 4; t++)
+		fwrite(&t, sizeof t, 1, bin);
+	assert_false(fclose(bin) || fclose(idx));
+}
+
+static void remove_indexed(const char *base)
+{
+	static const char *const ends[] = { "bin", "idx", "mask" };
+	char path[160];
+	for (int i = 0; i < 3; i++) {
+		snprintf(path, sizeof path, "%s.%s", base, ends[i]);
+		unlink(path);
+	}
+}
+
+/* Documents of several sequences, of one, and of none, in two files: their beginnings come from the index. */
+static void documents_of_an_index(void **state)
+{
+	(void)state;
+	static const int32_t lengths[] = { 3, 4, 5, 2, 6 };
+	static const int64_t documents[] = { 0, 2, 3, 3, 5 }; /* 7 tokens, 5, none, 8 */
+	static const int begins[] = { 0, 7, 12, 20, 27, 32 };
+	char base[2][64], *files[] = { base[0], base[1] };
+	struct hspmd_error err;
+	for (int i = 0; i < 2; i++) {
+		snprintf(base[i], sizeof base[i], "%s/indexed%d", folder, i);
+		write_indexed(base[i], lengths, 5, documents, 5);
+	}
+	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_MEGATRON, 39);
+	job.documents = true;
+	job.document_end = -1;
+	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	if (!d)
+		fail_msg("%s", err.text);
+	struct hspmd_sample_source source = hspmd_data_source(d);
+	int32_t all[2][39], part[11], tokens[40];
+	static const char *const names[] = { "segments", "positions" };
+	for (int k = 0; k < 2; k++) {
+		assert_int_equal(source.read(source.context, names[k], 0, 0, 39, all[k], &err), 0);
+		assert_int_equal(source.read(source.context, names[k], 0, 17, 11, part, &err), 0);
+		assert_memory_equal(part, all[k] + 17, sizeof part);
+	}
+	for (int i = 0, n = 0; i < 39; i++) {
+		n += n < 5 && i == begins[n + 1];
+		assert_int_equal(all[0][i], n);
+		assert_int_equal(all[1][i], i - begins[n]);
+	}
+	assert_int_equal(hspmd_data_read(d, 0, 0, 40, tokens, &err), 0);
+	assert_true(tokens[19] == 19 && tokens[20] == 0);
+	hspmd_data_close(d);
+	/* Grouped by length: those of 5 tokens, and those of 7 and 8. */
+	job.seq_len = 8;
+	job.lengths = (int64_t[]){ 5, 8 };
+	job.length_count = 2;
+	job.global_batch = 1;
+	assert_non_null(d = hspmd_data_open(&job, 256, &err));
+	for (int step = 0; step < 4; step++) {
+		int which = hspmd_data_length_of_step(d, step);
+		assert_int_equal(hspmd_data_read(d, step, 0, 6, tokens, &err), 0);
+		if (which == 0)
+			assert_true(tokens[0] >= 7 && tokens[0] < 12);
+	}
+	hspmd_data_close(d);
+	/* An index of other data. */
+	char bin[90];
+	snprintf(bin, sizeof bin, "%s.bin", base[1]);
+	assert_int_equal(truncate(bin, 76), 0);
+	job.length_count = 0;
+	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_non_null(strstr(err.text, "its sequences end at byte 80, but"));
+	write_indexed(base[1], lengths, 5, (int64_t[]){ 0, 2, 3, 3, 4 }, 5);
+	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_non_null(strstr(err.text, "its documents are not those of its 5 sequences"));
+	for (int i = 0; i < 2; i++)
+		remove_indexed(base[i]);
+}
+
+/* Shares of every block are those of the weights, spread evenly; each file's samples come in epochs of its own. */
+static void weights(void **state)
+{
+	(void)state;
+	enum { STEPS = 65536 + 1000 };
+	char *files[] = { first, second, first };
+	struct hspmd_job job = job_of(files, 3, HSPMD_DATA_BYTES, 10);
+	struct hspmd_error err;
+	job.train_weights = (double[]){ 7, 3, 1e-6 }; /* the last gets one sample per block */
+	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	assert_non_null(d);
+	int of_second = 0, seen[6] = { 0 }; /* 61 tokens: 6 samples, which begin at 100 */
+	for (int i = 0; i < STEPS; i++) {
+		int32_t tokens[11];
+		assert_int_equal(hspmd_data_read(d, i, 0, 11, tokens, &err), 0);
+		assert_int_equal(tokens[10], tokens[0] + 10);
+		if (tokens[0] >= 100) {
+			int sample = (tokens[0] - 100) / 10;
+			assert_int_equal(seen[sample]++, of_second++ / 6); /* no sample twice before all were there once */
+		}
+		assert_true(of_second >= 0.3 * i - 2 && of_second <= 0.3 * i + 3);
+	}
+	hspmd_data_close(d);
+	job.seq_len = 61;
+	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_non_null(strstr(err.text, "61 tokens in a file with a weight, one sample takes seq_len + 1 = 62"));
+}
+
+static void write_mask(const char *of, int count)
+{
+	char path[80];
+	unsigned char mask[256];
+	for (int i = 0; i < count; i++)
+		mask[i] = i % 3 != 0;
+	snprintf(path, sizeof path, "%s.mask", of);
+	write_file(path, mask, (size_t)count);
+}
+
+/* Targets that the mask excludes are -1, and the loss is the mean over the others; inputs stay. */
+static void masks(void **state)
+{
+	(void)state;
+	char *files[] = { first, second };
+	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 16);
+	struct hspmd_error err;
+	job.mask = true;
+	job.global_batch = 4;
+	write_mask(first, 100);
+	write_mask(second, 61);
+	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	if (!d)
+		fail_msg("%s", err.text);
+	struct hspmd_sample_source source = hspmd_data_source(d);
+	for (int step = 0; step < 5; step++) {
+		int counted = 0;
+		for (int b = 0; b < 4; b++) {
+			int32_t tokens[17], targets[16];
+			assert_int_equal(hspmd_data_read(d, 4 * step + b, 0, 17, tokens, &err), 0);
+			assert_int_equal(source.read(source.context, "targets", 4 * step + b, 0, 16, targets, &err), 0);
+			for (int i = 0; i < 16; i++) {
+				int at = tokens[i + 1], in_file = at < 100 ? at : at - 100;
+				assert_int_equal(targets[i], in_file % 3 ? at : -1);
+				counted += in_file % 3 != 0;
+			}
+		}
+		assert_true(source.loss_factor(source.context, step) == 64.0 / counted);
+	}
+	hspmd_data_close(d);
+	write_mask(second, 60);
+	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_non_null(strstr(err.text, ".mask: 60 bytes, expected one for each of the 61 tokens of"));
+	remove_indexed(first);
+	remove_indexed(second);
+}
+
+/* Every token of the validation files but the first is predicted once, however they fill samples and batches. */
+static void all_for_validation(void **state)
+{
+	(void)state;
+	char *files[] = { first, second };
+	struct hspmd_job job = job_of(NULL, 0, HSPMD_DATA_BYTES, 12); /* 160 = 13 * 12 + 4 */
+	struct hspmd_error err;
+	job.valid = files;
+	job.valid_count = 2;
+	job.valid_batches = -1;
+	job.global_batch = 4;
+	struct hspmd_data *d = hspmd_data_open_valid(&job, 256, &err);
+	if (!d)
+		fail_msg("%s", err.text);
+	struct hspmd_sample_source source = hspmd_data_source(d);
+	assert_int_equal(hspmd_data_samples(d), 14);
+	int seen[161] = { 0 };
+	for (int step = 0; step < 5; step++) {
+		int counted = 0;
+		for (int b = 0; b < 4; b++) {
+			int32_t targets[12];
+			assert_int_equal(source.read(source.context, "targets", 4 * step + b, 0, 12, targets, &err), 0);
+			for (int i = 0; i < 12; i++)
+				if (targets[i] >= 0) {
+					seen[targets[i]]++;
+					counted++;
+				}
+		}
+		assert_true(source.loss_factor(source.context, step) == (counted ? 48.0 / counted : 0));
+	}
+	assert_int_equal(seen[0], 0);
+	for (int t = 1; t < 161; t++)
+		assert_int_equal(seen[t], 1);
+	hspmd_data_close(d);
+	job.valid_batches = 4;
+	assert_non_null(d = hspmd_data_open_valid(&job, 256, &err));
+	assert_int_equal(hspmd_data_samples(d), 13);
+	assert_true(hspmd_data_loss_factor(d, 9) == 1);
+	hspmd_data_close(d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -286,6 +498,10 @@ int main(void)
 		cmocka_unit_test(what_is_wrong_is_told),
 		cmocka_unit_test(megatron_names),
 		cmocka_unit_test(widths),
+		cmocka_unit_test(documents_of_an_index),
+		cmocka_unit_test(weights),
+		cmocka_unit_test(masks),
+		cmocka_unit_test(all_for_validation),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -198,6 +198,7 @@ static void a_net_of_ones_own(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_graph_source source = { .build = build_net, .layers = 7 };
+	source.optimizer = HSPMD_OPTIMIZER_LION;
 	struct hspmd_model_facts *f = hspmd_model_facts_build(&source, "net", 8, &err);
 	if (!f)
 		fail_msg("%s", err.text);
@@ -206,6 +207,7 @@ static void a_net_of_ones_own(void **state)
 	assert_memory_equal(f->kind_of_layer, kinds, sizeof kinds);
 	assert_true(f->params == 32 * 16 + 3 * 2 * 24 * 16 + 2 * 2 * 40 * 16);
 	assert_int_equal(f->ties[6].owner, 0);
+	assert_int_equal(f->moments, 1);
 	assert_true(f->ties[6].params == 32 * 16 && f->parts == 0 && f->even_parts == 0);
 	/* saved: the input, and what GELU gets and gives */
 	const struct hspmd_layer_memory *m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_FP32][0][HSPMD_RECOMPUTE_NONE];

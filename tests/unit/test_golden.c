@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What PyTorch and transformers compute, from tests/data/golden: operators and their gradients, AdamW, every model type, and whole
+/* What PyTorch and transformers compute, from tests/data/golden: operators and their gradients, optimizers, every model type, and whole
  * trainings with their schedule and clipping. One test per file; a file's "kind" says how it is read. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -130,7 +130,7 @@ static struct hspmd_view row(void *data, enum hspmd_dtype type, int64_t count)
 	return (struct hspmd_view){ .data = data, .dtype = type, .rank = 1, .shape = { count }, .full = { count } };
 }
 
-static void check_adamw(const char *name, const json_t *want, enum hspmd_dtype type, double tolerance)
+static void check_updates(enum hspmd_optimizer optimizer, const char *name, const json_t *want, enum hspmd_dtype type, double tolerance)
 {
 	enum { GRADIENT, PARAMETER, M, V, TENSORS };
 	static const char *const results[] = { NULL, "parameter", "m", "v" };
@@ -141,23 +141,26 @@ static void check_adamw(const char *name, const json_t *want, enum hspmd_dtype t
 	struct hspmd_error err = { "" };
 	void *data[TENSORS];
 	double sum;
-	struct hspmd_op_attr attr = { .scale = number(how, "scale"),
-		                      .adam = { number(how, "lr"), number(how, "beta1"), number(how, "beta2"), number(how, "eps"),
-		                                number(how, "weight_decay"), 0 } };
+	struct hspmd_op_attr attr = { .scale = number(how, "scale") };
+	const struct hspmd_optimizer_type *type_of = hspmd_optimizer_types[optimizer];
+	double values[HSPMD_OPTIMIZER_KEYS] = { 0 };
+	int tensors = M + type_of->moments;
+	for (int k = 0; k < HSPMD_OPTIMIZER_KEYS && type_of->keys[k].name; k++)
+		values[k] = number(how, type_of->keys[k].name);
 	assert_non_null(empty);
 	op_values_open(&v, empty, 2);
-	for (int t = 0; t < TENSORS; t++) {
+	for (int t = 0; t < tensors; t++) {
 		size_t bytes = (size_t)count * hspmd_dtype_bytes(type);
 		data[t] = v.dev->ops->allocate(v.dev, bytes, &err);
 		assert_non_null(data[t]);
 		memset(data[t], 0, bytes);
 	}
-	golden_fill(data[PARAMETER], type, count, "adamw", "parameter");
-	for (attr.adam.step = 1; attr.adam.step <= steps; attr.adam.step++) {
+	golden_fill(data[PARAMETER], type, count, type_of->name, "parameter");
+	for (size_t step = 0; step < (size_t)steps; step++) {
 		char gradient[32];
-		size_t step = (size_t)attr.adam.step - 1;
+		attr.update = hspmd_optimizer_update(optimizer, values, number(how, "lr"), number(how, "weight_decay"), (int64_t)step + 1);
 		snprintf(gradient, sizeof gradient, "gradient %zu", step);
-		golden_fill(data[GRADIENT], type, count, "adamw", gradient);
+		golden_fill(data[GRADIENT], type, count, type_of->name, gradient);
 		struct hspmd_kernel_args norm = {
 			.attr = &attr, .input_count = 1, .output_count = 1, .in = { row(data[GRADIENT], type, count) }
 		};
@@ -165,28 +168,34 @@ static void check_adamw(const char *name, const json_t *want, enum hspmd_dtype t
 		op_values_kernel(&v, HSPMD_OP_SUM_SQUARES, &norm);
 		golden_check_number("sum of squares", (int64_t)step,
 		                    json_number_value(json_array_get(json_object_get(want, "squares"), step)), sum, 1e-12);
-		struct hspmd_kernel_args update = { .attr = &attr, .input_count = 1, .output_count = 3, .in = { norm.in[0] } };
-		for (int t = PARAMETER; t < TENSORS; t++)
+		struct hspmd_kernel_args update = {
+			.attr = &attr, .input_count = 1, .output_count = tensors - PARAMETER, .in = { norm.in[0] }
+		};
+		for (int t = PARAMETER; t < tensors; t++)
 			update.out[t - PARAMETER] = row(data[t], type, count);
-		op_values_kernel(&v, HSPMD_OP_ADAMW, &update);
+		op_values_kernel(&v, HSPMD_OP_UPDATE, &update);
 	}
-	for (int t = PARAMETER; t < TENSORS; t++)
+	for (int t = PARAMETER; t < tensors; t++)
 		golden_check(name, results[t], json_object_get(json_object_get(want, "results"), results[t]), data[t], type, count,
 		             tolerance);
-	for (int t = 0; t < TENSORS; t++)
+	for (int t = 0; t < tensors; t++)
 		v.dev->ops->release(v.dev, data[t]);
 	op_values_close(&v);
 	hspmd_graph_destroy(empty);
 }
 
-static void golden_adamw(const json_t *file)
+static void golden_optimizer(const json_t *file)
 {
+	const char *kind = json_string_value(json_object_get(file, "kind"));
+	int optimizer = 0;
+	while (strcmp(kind, hspmd_optimizer_names[optimizer]) != 0)
+		optimizer++;
 	const char *name;
 	json_t *want;
 	assert_true(json_object_size(json_object_get(file, "cases")) > 0);
 	json_object_foreach(json_object_get(file, "cases"), name, want)
 		for (size_t k = 0; k < TYPES; k++)
-			check_adamw(name, want, types[k].type, types[k].tolerance);
+			check_updates((enum hspmd_optimizer)optimizer, name, want, types[k].type, types[k].tolerance);
 }
 
 /* ---- files */
@@ -194,7 +203,12 @@ static void golden_adamw(const json_t *file)
 static const struct {
 	const char *kind;
 	void (*check)(const json_t *file);
-} kinds[] = { { "operators", golden_operators }, { "adamw", golden_adamw }, { "model", golden_model }, { "training", golden_training } };
+} kinds[] = {
+#define KIND(NAME, name) { #name, golden_optimizer },
+	HSPMD_OPTIMIZERS(KIND){ "operators", golden_operators },
+	{ "model", golden_model },
+	{ "training", golden_training },
+};
 #define KINDS (sizeof kinds / sizeof *kinds)
 
 static json_t *read_file(const char *name)

@@ -67,8 +67,8 @@ static void reads_everything(void **state)
 	assert_int_equal(j->valid_count, 1);
 	assert_true(j->seq_len == 1024 && j->global_batch == 64 && j->steps == 2000 && j->seed == 7);
 	assert_true(j->optimizer.lr == 6e-4 && j->optimizer.min_lr == 1e-5 && j->optimizer.warmup_steps == 100);
-	assert_true(j->optimizer.schedule == HSPMD_LR_COSINE && j->optimizer.weight_decay == 0.05 && j->optimizer.beta1 == 0.8);
-	assert_true(j->optimizer.beta2 == 0.99 && j->optimizer.eps == 1e-6 && j->optimizer.clip == 0.5);
+	assert_true(j->optimizer.schedule == HSPMD_LR_COSINE && j->optimizer.weight_decay == 0.05 && j->optimizer.values[0] == 0.8);
+	assert_true(j->optimizer.values[1] == 0.99 && j->optimizer.values[2] == 1e-6 && j->optimizer.clip == 0.5);
 	assert_true(j->precision == HSPMD_PRECISION_BF16 && j->rounding == HSPMD_ROUNDING_STOCHASTIC);
 	assert_true(j->elastic.min_nodes == 2 && j->elastic.max_nodes == 8);
 	assert_string_equal(j->elastic.policy, "spot");
@@ -89,8 +89,8 @@ static void defaults(void **state)
 	assert_int_equal(j->valid_count, 0);
 	assert_true(j->seed == 1 && j->precision == HSPMD_PRECISION_FP32 && j->rounding == HSPMD_ROUNDING_NEAREST);
 	assert_true(j->optimizer.min_lr == 0.0001 && j->optimizer.warmup_steps == 0 && j->optimizer.schedule == HSPMD_LR_CONSTANT);
-	assert_true(j->optimizer.weight_decay == 0.1 && j->optimizer.beta1 == 0.9 && j->optimizer.beta2 == 0.95);
-	assert_true(j->optimizer.eps == 1e-8 && j->optimizer.clip == 1);
+	assert_true(j->optimizer.weight_decay == 0.1 && j->optimizer.values[0] == 0.9 && j->optimizer.values[1] == 0.95);
+	assert_true(j->optimizer.values[2] == 1e-8 && j->optimizer.clip == 1);
 	assert_true(j->elastic.min_nodes == 1 && j->elastic.max_nodes == INT_MAX);
 	assert_string_equal(j->elastic.policy, "default");
 	assert_true(!j->checkpoint.local && !j->checkpoint.shared && j->checkpoint.every_s == 0 && j->checkpoint.every_steps == 0);
@@ -192,10 +192,19 @@ static const struct edit edits[] = {
 	{ "\"model\": \"config.json\",", "", "j.json: model: expected a string that is not empty, but it is missing" },
 	{ "\"lr\": 0.001", "\"lr\": 0", "j.json: optimizer.lr: expected a number above 0 and at most 1000, got 0" },
 	{ "\"lr\": 0.001", "\"rl\": 1", "j.json: optimizer.lr: expected a number above 0 and at most 1000, but it is missing" },
-	{ "\"lr\": 0.001", "\"lr\": 1, \"type\": \"sgd\"", "j.json: optimizer.type: expected \"adamw\", got \"sgd\"" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"type\": \"sgd\"", "j.json: optimizer.type: expected \"adamw\" or \"lion\", got \"sgd\"" },
 	{ "\"lr\": 0.001", "\"lr\": 1, \"min_lr\": 2", "j.json: optimizer.min_lr: expected a number of at least 0 and at most 1, got 2" },
 	{ "\"lr\": 0.001", "\"lr\": 1, \"beta2\": 1",
 	  "j.json: optimizer.beta2: expected a number of at least 0 and at most 0.999999999, got 1" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"type\": \"lion\", \"eps\": 1",
+	  "j.json: optimizer.eps: unknown key; known here: type, lr, min_lr, warmup_steps" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"decay_steps\": 1", "j.json: optimizer.decay_steps: expected schedule \"wsd\" beside it" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"schedule\": \"cosine\", \"decay\": \"sqrt\"",
+	  "j.json: optimizer.decay: expected schedule \"wsd\" beside it" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"schedule\": \"wsd\", \"warmup_steps\": 2, \"decay_steps\": 1000000",
+	  "j.json: optimizer.decay_steps: expected at most the steps after the warm-up, " },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"no_decay\": [\"*.bias\", 3]",
+	  "j.json: optimizer.no_decay[1]: expected a string that is not empty" },
 	{ "\"lr\": 0.001", "\"lr\": 1, \"clip\": -1", "j.json: optimizer.clip: expected a number of at least 0" },
 	{ "\"lr\": 0.001", "\"lr\": 1, \"warmup\": 5",
 	  "j.json: optimizer.warmup: unknown key; known here: type, lr, min_lr, warmup_steps" },
@@ -404,6 +413,37 @@ static void learning_rate(void **state)
 	assert_true(fabs(hspmd_job_lr(j, 100 + 475) - (lr - (lr - low) / 4)) < 1e-15);
 	j->optimizer.schedule = HSPMD_LR_CONSTANT;
 	assert_true(hspmd_job_lr(j, 1999) == lr);
+	j->optimizer.schedule = HSPMD_LR_WSD;
+	j->optimizer.decay_steps = 400;
+	assert_true(fabs(hspmd_job_lr(j, 49) - lr / 2) < 1e-18 && hspmd_job_lr(j, 100) == lr && hspmd_job_lr(j, 1600) == lr);
+	assert_true(fabs(hspmd_job_lr(j, 1700) - (lr - (lr - low) / 4)) < 1e-15);
+	j->optimizer.decay = HSPMD_DECAY_SQRT;
+	assert_true(fabs(hspmd_job_lr(j, 1700) - (lr - (lr - low) / 2)) < 1e-15);
+	j->optimizer.decay = HSPMD_DECAY_COSINE;
+	assert_true(fabs(hspmd_job_lr(j, 1800) - (low + (lr - low) / 2)) < 1e-15 && hspmd_job_lr(j, 2000) == low);
+	j->optimizer.decay_steps = 0;
+	assert_true(hspmd_job_lr(j, 1999) == lr && hspmd_job_lr(j, 2000) == low);
+	hspmd_job_destroy(j);
+}
+
+static void optimizer_keys(void **state)
+{
+	(void)state;
+	struct hspmd_job *j =
+	        from_text("{\"format\":\"hspmd-job-1\",\"model\":\"m\",\"data\":{\"train\":[\"t\"],\"kind\":\"bytes\"},"
+	                  "\"seq_len\":8,\"global_batch\":1,\"steps\":70,\"optimizer\":{\"type\":\"lion\",\"lr\":1,\"schedule\":"
+	                  "\"wsd\",\"no_decay\":[\"*.bias\",\"embed*\"]}}");
+	assert_non_null(j);
+	assert_true(j->optimizer.type == HSPMD_OPTIMIZER_LION && j->optimizer.values[0] == 0.9 && j->optimizer.values[1] == 0.99);
+	assert_true(j->optimizer.decay_steps == 7 && j->optimizer.decay == HSPMD_DECAY_LINEAR);
+	json_t *written = hspmd_job_to_json(j);
+	struct hspmd_job *again = hspmd_job_from_json(written, "/jobs/j.json", &err);
+	assert_non_null(again);
+	assert_true(again->optimizer.type == HSPMD_OPTIMIZER_LION && again->optimizer.decay_steps == 7);
+	assert_false(hspmd_job_decays(again, "h.0.attn.bias") || hspmd_job_decays(again, "embed_tokens.weight"));
+	assert_true(hspmd_job_decays(again, "model.embed_tokens.weight"));
+	json_decref(written);
+	hspmd_job_destroy(again);
 	hspmd_job_destroy(j);
 }
 
@@ -413,7 +453,7 @@ int main(void)
 		cmocka_unit_test(reads_everything),   cmocka_unit_test(defaults),           cmocka_unit_test(reads_a_command),
 		cmocka_unit_test(refuses_commands),   cmocka_unit_test(round_trips),        cmocka_unit_test(refuses),
 		cmocka_unit_test(fills_in_variables), cmocka_unit_test(checks_named_files), cmocka_unit_test(checks_megatron_pairs),
-		cmocka_unit_test(learning_rate),
+		cmocka_unit_test(learning_rate),      cmocka_unit_test(optimizer_keys),
 	};
 	return cmocka_run_group_tests_name("job", tests, make_folder, drop_folder);
 }

@@ -55,10 +55,9 @@ static int train(const char *model, const char *pipelines, int length, const int
 	        "\"pipelines\":%s}",
 	        length, pipelines);
 	json_t *c = json_loads(cluster, 0, NULL), *p = json_loads(plan_text, 0, NULL), *m = json_loads(model, 0, NULL);
-	struct hspmd_job job = { .seed = 5,
-		                 .global_batch = 4,
-		                 .optimizer = { .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1 },
-		                 .steps = STEPS };
+	struct hspmd_job job = {
+		.seed = 5, .global_batch = 4, .optimizer = { .lr = 2e-3, .values = { 0.9, 0.95, 1e-8 }, .clip = 1 }, .steps = STEPS
+	};
 	struct hspmd_cluster *cl = hspmd_cluster_from_json(c, "cluster", err);
 	struct hspmd_model *mo = hspmd_model_from_json(m, "model", err);
 	struct hspmd_plan *pl = hspmd_plan_from_json(p, "plan", cl, hspmd_model_layers(mo), err);

@@ -120,7 +120,7 @@ static int set_up(struct scene *s, const char *model, const char *plan, struct h
 	json_t *c = json_loads(cluster_text, 0, NULL), *m = json_loads(model, 0, NULL), *p = json_loads(plan, 0, NULL);
 	s->job = (struct hspmd_job){ .global_batch = 8, .seq_len = 128, .steps = 2, .seed = 1 };
 	s->job.optimizer.lr = s->job.optimizer.min_lr = 1e-3;
-	s->job.optimizer.eps = 1e-8;
+	s->job.optimizer.values[2] = 1e-8; /* eps */
 	s->cluster = hspmd_cluster_from_json(c, "cluster", err);
 	s->model = s->cluster ? hspmd_model_from_json(m, "model", err) : NULL;
 	s->plan = s->model ? hspmd_plan_from_json(p, "plan", s->cluster, hspmd_model_layers(s->model), err) : NULL;

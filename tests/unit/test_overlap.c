@@ -288,10 +288,9 @@ static void set_up(struct scene *s, const char *model, const char *plan, const s
 	struct hspmd_error err = { "" };
 	json_t *c = json_loads(cluster, 0, NULL), *p = json_loads(plan, 0, NULL), *m = json_loads(model, 0, NULL);
 	*s = (struct scene){ .plot = plot, .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER };
-	s->job = (struct hspmd_job){ .seed = 5,
-		                     .global_batch = 4,
-		                     .optimizer = { .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1 },
-		                     .steps = STEPS };
+	s->job = (struct hspmd_job){
+		.seed = 5, .global_batch = 4, .optimizer = { .lr = 2e-3, .values = { 0.9, 0.95, 1e-8 }, .clip = 1 }, .steps = STEPS
+	};
 	s->cluster = hspmd_cluster_from_json(c, "cluster", &err);
 	s->model = s->cluster ? hspmd_model_from_json(m, "model", &err) : NULL;
 	s->plan = s->model ? hspmd_plan_from_json(p, "plan", s->cluster, hspmd_model_layers(s->model), &err) : NULL;

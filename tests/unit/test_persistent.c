@@ -69,13 +69,13 @@ static struct {
 static int dying_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	struct hspmd_kernel_args half = *args;
-	if (op != HSPMD_OP_ADAMW)
+	if (op != HSPMD_OP_UPDATE)
 		return death.run(dev, op, args, err);
-	death.first += args->attr->adam.step == 1;
-	bool dies = death.armed && args->attr->adam.step == death.step + 1 && death.calls++ == death.call;
+	death.first += args->attr->update.number == 1;
+	bool dies = death.armed && args->attr->update.number == death.step + 1 && death.calls++ == death.call;
 	if (dies && death.way == BEFORE)
 		raise(SIGKILL);
-	for (int k = 0; k < 3; k++)
+	for (int k = 0; k < args->output_count; k++)
 		half.out[k].shape[0] = half.out[k].full[0] = (args->out[k].shape[0] + 1) / 2;
 	half.in[0].shape[0] = half.in[0].full[0] = half.out[0].shape[0];
 	int status = death.run(dev, op, dies && death.way == WITHIN ? &half : args, err);
@@ -182,8 +182,8 @@ static uint64_t state_of(const struct hspmd_generation *g)
 	uint64_t hash = 0;
 	for (int i = 0; i < g->program->state_count; i++) {
 		const struct hspmd_program_state *s = &g->program->states[i];
-		const int slot[] = { s->param, s->m, s->v };
-		for (int k = 0; k < 3; k++)
+		const int slot[] = { s->param, s->moments[0], s->moments[1] };
+		for (int k = 0; k < 3 && slot[k] >= 0; k++)
 			hash = XXH3_64bits_withSeed(hspmd_executor_slot_data(g->executor, slot[k]),
 			                            g->program->slot_types[g->program->slots[slot[k]].slot_type].bytes, hash);
 	}

@@ -59,6 +59,11 @@ static const char deepseek_v3[] =
         ",\"n_routed_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,\"n_group\":2,"
         "\"topk_group\":1,\"first_k_dense_replace\":1,\"q_lora_rank\":9,\"kv_lora_rank\":7,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":4,"
         "\"v_head_dim\":8,\"n_shared_experts\":1}";
+static const char deepseek_v2[] =
+        "{\"model_type\":\"deepseek_v2\"," SIZES
+        ",\"n_routed_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,\"topk_method\":\"group_limited_greedy\","
+        "\"n_group\":2,\"topk_group\":1,\"first_k_dense_replace\":1,\"q_lora_rank\":null,\"kv_lora_rank\":7,\"qk_nope_head_dim\":6,"
+        "\"qk_rope_head_dim\":4,\"v_head_dim\":8,\"n_shared_experts\":1,\"routed_scaling_factor\":1.5}";
 static const char gpt_oss[] =
         "{\"model_type\":\"gpt_oss\"," TWO_KV ",\"head_dim\":8,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"sliding_window\":5}";
 static const char gpt2_dropout[] =
@@ -86,11 +91,16 @@ static const struct model models[] = {
 	{ "gemma2", gemma2, 5, 2, trainer_run },
 	{ "gemma2 on documents", gemma2, 5, 2, trainer_documents },
 	{ "gemma3", gemma3, 5, 2, trainer_run },
+	{ "deepseek_v2", deepseek_v2, 5, 4, trainer_run },
 	{ "deepseek_v3", deepseek_v3, 5, 4, trainer_run },
 	{ "gpt_oss", gpt_oss, 5, 4, trainer_run }, /* 4 experts and 4 heads, which share 2 of keys and values */
 	{ "gpt2 with dropout", gpt2_dropout, 5, 4, trainer_run },
 	{ "llama with dropout, on documents", llama_dropout, 5, 2, trainer_documents },
 	{ "gpt_neox", gpt_neox, 5, 4, trainer_run },
+	{ "gpt2, masked", trainer_gpt2, 5, 4, trainer_masked },
+	{ "mixtral, masked", trainer_mixtral, 4, 4, trainer_masked },
+	{ "llama by Lion", trainer_llama, 5, 2, trainer_lion },
+	{ "gpt2 by Lion", trainer_gpt2, 5, 4, trainer_lion },
 };
 
 static uint64_t state;
@@ -234,8 +244,8 @@ static void one_device(const struct model *m, double *losses)
 static void random_plans(void **unused)
 {
 	(void)unused;
-	const char *seed = getenv("HSPMD_SEED"), *is_long = getenv("HSPMD_LONG");
-	int count = is_long && *is_long == '1' ? 200 : 4, first = seed ? 0 : (int)draw_first((unsigned)count, 200);
+	const char *seed = getenv("HSPMD_SEED");
+	int count = (int)draw_count(4, 200), first = seed ? 0 : (int)draw_first((unsigned)count, 200);
 	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
 		double want[STEPS], got[STEPS], worst = 0;
 		one_device(&models[k], want);

@@ -27,8 +27,10 @@
 #include "common/log_limit.h"
 #include "controller/ctld/peer_limits.h"
 #include "controller/run/peer_limits.h"
+#include "controller/server/listen_internal.h"
 #include "controller/server/strangers_internal.h"
 #include "tests/unit/greeting.h"
+#include "tests/unit/own_munged.h"
 
 #define PATIENCE_S 30
 #define MANY 20
@@ -622,7 +624,7 @@ static void test_who_must_make_room(void **state)
 {
 	static char peers[8];
 	static const char *const from[8] = {
-		"::ffff:10.0.0.1", "::ffff:127.0.0.1", "::1", "::ffff:127.9.9.9", "2001:db8::1", "2001:db8::2"
+		"::ffff:10.0.0.1", "::ffff:127.0.0.1", "::1", "::ffff:127.9.9.9", "2001:db8::1", "2001:db8:0:1::2"
 	};
 	const struct hspmd_server_limits limits = { .strangers = 6, .source_strangers = 3 };
 	struct strangers all = { 0 };
@@ -639,8 +641,12 @@ static void test_who_must_make_room(void **state)
 	}
 	/* One more from this machine: for the oldest from there. One more from anywhere else: for the same, because most are from there. */
 	assert_ptr_equal(strangers_in_the_way(&all, (struct sockaddr *)&v4, &limits), &peers[1]);
-	a = address_of("2001:db8::3");
+	a = address_of("2001:db8:0:2::3");
 	assert_ptr_equal(strangers_in_the_way(&all, (struct sockaddr *)&a, &limits), &peers[1]);
+	/* A machine may have all addresses of a network of IPv6: they are one source. */
+	const struct hspmd_server_limits one = { .strangers = 7, .source_strangers = 1 };
+	a = address_of("2001:db8::3");
+	assert_ptr_equal(strangers_in_the_way(&all, (struct sockaddr *)&a, &one), &peers[4]);
 	strangers_remove(&all, &s[1]);
 	strangers_remove(&all, &s[1]);
 	assert_null(strangers_in_the_way(&all, (struct sockaddr *)&v4, &limits));
@@ -714,6 +720,74 @@ static void test_a_peer_that_takes_nothing_is_cut_in_the_end(void **state)
 }
 
 /* What others are given as the server's addresses reaches it. */
+static void test_bridges_of_this_machine_are_no_address(void **state)
+{
+	static const char *const bridge[] = { "docker0", "virbr0", "br-0123456789ab", "cni0" }, *const other_name[] = { "br-ex", "br0", "eth0", "ib0" };
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		assert_true(server_is_host_bridge(bridge[i]));
+		assert_false(server_is_host_bridge(other_name[i]));
+	}
+}
+
+#ifdef HAVE_MUNGE
+/* While munged hangs, those who have proved themselves are heard; who has not is heard when munged answers again. */
+static void test_a_munged_that_hangs_delays_nobody_else(void **state)
+{
+	struct own_munged munged;
+	struct hspmd_error err;
+	enum { CALLERS = 6 };
+	struct hspmd_stream *s[CALLERS];
+	if (!own_munged_start(&munged))
+		skip();
+	stop();
+	hspmd_auth_destroy(auth);
+	auth = hspmd_auth_munge(munged.socket, &err);
+	start(*state, "127.0.0.1:0", 0, 2 * PATIENCE_S);
+	struct hspmd_stream *first = known();
+	struct hspmd_server_counts before = hspmd_server_counts(server);
+	for (int i = 0; i < CALLERS; i++)
+		s[i] = greet(auth, honest());
+	kill(munged.pid, SIGSTOP);
+	for (int i = 0; i < 50; i++) /* the hellos arrive */
+		uv_run(&loop, UV_RUN_NOWAIT);
+	say(first, json_pack("{s:s}", "type", "state"));
+	wait_for(&seen.messages, 1);
+	assert_int_equal(hspmd_server_counts(server).refused, before.refused);
+	int heard = seen.hellos;
+	assert_true(heard < 1 + CALLERS);
+	kill(munged.pid, SIGCONT);
+	wait_for(&seen.hellos, 1 + CALLERS);
+	for (int i = 0; i < CALLERS; i++)
+		hspmd_stream_destroy(s[i]);
+	hspmd_stream_destroy(first);
+	own_munged_stop(&munged);
+}
+
+/* A munged that never answers: callers are told so in time, and may call again. */
+static void test_callers_do_not_wait_for_munged_for_ever(void **state)
+{
+	struct own_munged munged;
+	struct hspmd_error err;
+	if (!own_munged_start(&munged))
+		skip();
+	stop();
+	hspmd_auth_destroy(auth);
+	auth = hspmd_auth_munge(munged.socket, &err);
+	start(*state, "127.0.0.1:0", 0, 0.5);
+	struct hspmd_stream *s = greet(auth, honest());
+	kill(munged.pid, SIGSTOP);
+	json_t *m = next(s);
+	assert_string_equal(json_string_value(json_object_get(m, "type")), "refused");
+	assert_non_null(strstr(json_string_value(json_object_get(m, "text")), "munged hangs"));
+	assert_true(json_is_true(json_object_get(m, "again")));
+	json_decref(m);
+	hspmd_stream_destroy(s);
+	kill(munged.pid, SIGKILL); /* the thread that waits for it ends */
+	own_munged_stop(&munged);
+}
+#endif
+
 static void test_addresses(void **state)
 {
 	char expected[64];
@@ -773,6 +847,11 @@ int main(void)
 		RUN(test_the_last_messages_arrive),
 		RUN(test_a_peer_that_takes_nothing_is_cut_in_the_end),
 		RUN(test_addresses),
+#ifdef HAVE_MUNGE
+		RUN(test_a_munged_that_hangs_delays_nobody_else),
+		RUN(test_callers_do_not_wait_for_munged_for_ever),
+#endif
+		cmocka_unit_test(test_bridges_of_this_machine_are_no_address),
 		cmocka_unit_test(test_who_must_make_room),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

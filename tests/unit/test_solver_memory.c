@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/device_traits.h"
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/solver.h"
 #include "runtime/program/program.h"
@@ -98,6 +99,8 @@ enum run {
 	BF16,    /* prediction compared with bf16 programs of GPUs without fused pairs of operators */
 };
 
+static enum hspmd_optimizer optimizer; /* of the case */
+
 /* What the kernels of experts allocate on a GPU (experts.cu): rows of all tokens, sorted by expert, as FP32. */
 static double experts_workspace(const struct hspmd_program *p, const struct hspmd_instruction *in)
 {
@@ -117,6 +120,7 @@ static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_pla
 	struct hspmd_error err = { "" };
 	struct hspmd_graph_source source = hspmd_graph_source_model(m);
 	source.precision = HSPMD_PRECISION_BF16;
+	source.optimizer = optimizer;
 	setenv("HSPMD_UNFUSED", "all", 1);
 	struct hspmd_program *program = hspmd_program_build(&source, p, c, device, NULL, &err);
 	unsetenv("HSPMD_UNFUSED");
@@ -136,6 +140,7 @@ static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, c
 {
 	struct hspmd_error err = { "" };
 	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	source.optimizer = optimizer;
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &err);
 	struct hspmd_device *dev = NULL;
 	assert_non_null(ops);
@@ -146,7 +151,8 @@ static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, c
 	double bytes = (double)(program->fixed_bytes + program->arena_bytes + program->workspace_bytes);
 	for (int i = 0; i < program->state_count; i++)
 		if (program->states[i].param >= 0)
-			bytes += 3.0 * (double)program->slot_types[program->slots[program->states[i].param].slot_type].bytes /
+			bytes += (1.0 + hspmd_optimizer_types[optimizer]->moments) *
+			         (double)program->slot_types[program->slots[program->states[i].param].slot_type].bytes /
 			         (p->zero_stage ? 1 : p->pipeline_count);
 	hspmd_program_destroy(program);
 	dev->ops->close(dev);
@@ -161,7 +167,7 @@ static void account(enum run run, const struct hspmd_model *m, const struct hspm
 	*here = p->predicted.memory_bytes[d];
 	*there = run == BF16 ? planned_on_gpu(m, p, c, device) : planned(m, p, c, device);
 	if (run == BF16)
-		*here -= HSPMD_CONTEXT_BYTES;
+		*here -= hspmd_device_traits(HSPMD_DEVICE_CUDA)->context_bytes;
 	if (run != PAIRED)
 		return;
 	setenv("HSPMD_UNFUSED", "all", 1);
@@ -195,6 +201,10 @@ static void compare_on(const char *kind, enum run run)
 			json_decref(value);
 			if (!p)
 				fail_msg("%s: %s", plans[i].name, err.text);
+			/* What is less close weighs more beside a smaller state. */
+			bool less_close = p->schedule == HSPMD_SCHEDULE_INTERLEAVED || p->pipelines[0].stages[0].context_ratio;
+			optimizer = (enum hspmd_optimizer)(less_close ? 0 : (k + i) % HSPMD_OPTIMIZER_COUNT);
+			f->moments = hspmd_optimizer_types[optimizer]->moments;
 			assert_int_equal(
 			        hspmd_evaluate(c, f, NULL, run == BF16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32, p, NULL, &err), 0);
 			for (int d = 0; d < p->predicted.device_count; d++) {

@@ -71,10 +71,12 @@ static void messages_hide_behind_gradients_of_weights(void **state)
 static void small_problems_are_solved_to_optimality(void **state)
 {
 	(void)state;
-	if (getenv("HSPMD_LONG"))
+	if (getenv("HSPMD_LONG")) {
 		compare(1, 300, 2000000, 0.25);
-	else
-		compare(1 + draw_first(12, 400), 12, 50000, 0.75);
+	} else {
+		unsigned count = draw_count(12, 300);
+		compare(1 + draw_first(count, 400), count, 50000, 0.75);
+	}
 }
 
 /* Fail if a plan that fits after one change is faster by more than rounding. */
@@ -130,7 +132,7 @@ static void no_single_change_is_faster(void **state)
 {
 	(void)state;
 	int tried = 0;
-	const unsigned count = getenv("HSPMD_LONG") ? 40 : 12, first = 1 + draw_first(count, 40);
+	const unsigned count = draw_count(12, 40), first = 1 + draw_first(count, 40);
 	for (unsigned seed = first; seed < first + count; seed++) {
 		struct hspmd_error err = { "" };
 		struct instance in;

@@ -199,8 +199,8 @@ static int moment_norm(void *context, const struct hspmd_program *p, const struc
 	(void)device;
 	(void)err;
 	for (int i = 0; i < p->state_count; i++) {
-		const float *m = hspmd_executor_slot_data(executor, p->states[i].m);
-		for (size_t k = 0; k < p->slot_types[p->slots[p->states[i].m].slot_type].bytes / sizeof *m; k++)
+		const float *m = hspmd_executor_slot_data(executor, p->states[i].moments[0]);
+		for (size_t k = 0; k < p->slot_types[p->slots[p->states[i].moments[0]].slot_type].bytes / sizeof *m; k++)
 			sum += (double)m[k] * (double)m[k];
 	}
 	*(double *)context = sqrt(sum);
@@ -221,6 +221,28 @@ static double norm_after_clipping(double clip)
 	return norm / 0.1;
 }
 
+/* A pattern that matches no parameter is a mistake; one that does changes what is trained. */
+static void no_decay(void **state)
+{
+	(void)state;
+	struct trainer_options o = { .model = trainer_llama, .plan = one, .devices = 1, .steps = 4 };
+	struct hspmd_error err = { "" };
+	double losses[3][4];
+	static const char *const jobs[] = { "{\"optimizer\":{\"weight_decay\":20}}",
+		                            "{\"optimizer\":{\"weight_decay\":20,\"no_decay\":[\"*norm*\"]}}",
+		                            "{\"optimizer\":{\"weight_decay\":20,\"no_decay\":[\"*norm*\",\"*proj*\"]}}" };
+	for (int i = 0; i < 3; i++) {
+		o.job = jobs[i];
+		if (trainer_train(&o, losses[i], &err))
+			fail_msg("%s", err.text);
+	}
+	assert_memory_equal(losses[0], losses[1], sizeof losses[0]); /* gains never decay */
+	assert_true(losses[2][3] != losses[0][3]);
+	o.job = "{\"optimizer\":{\"no_decay\":[\"*norm*\",\"emb*\"]}}";
+	assert_int_equal(trainer_train(&o, losses[0], &err), -1);
+	assert_non_null(strstr(err.text, "optimizer.no_decay[1]: no parameter of the model matches \"emb*\""));
+}
+
 static void clipping(void **state)
 {
 	(void)state;
@@ -234,7 +256,9 @@ static void clipping(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(gpt2), cmocka_unit_test(llama), cmocka_unit_test(heads_in_any_ratio),
-		                            cmocka_unit_test(large_shapes), cmocka_unit_test(clipping) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(gpt2),         cmocka_unit_test(llama),    cmocka_unit_test(heads_in_any_ratio),
+		cmocka_unit_test(large_shapes), cmocka_unit_test(clipping), cmocka_unit_test(no_decay)
+	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,6 +55,16 @@ static int write_corpus(char *path)
 	return f ? fclose(f) : -1;
 }
 
+/* Runs of tokens that do not count, of 1 to 40: some samples have no token that counts, others have all. */
+static int write_mask(const char *path)
+{
+	FILE *f = fopen(path, "w");
+	for (int i = 0, run = 0; f && i < 20000; run++)
+		for (int k = 0; k < 1 + run * run % 40 && i < 20000; k++, i++)
+			fputc(run % 2, f);
+	return f ? fclose(f) : -1;
+}
+
 /* Devices in order, each an entry of its own, of type "c" (a CPU) or "g" (a GPU). */
 static char *write_cluster(const struct trainer_options *o)
 {
@@ -77,6 +87,16 @@ static char *write_cluster(const struct trainer_options *o)
 	return fclose(f) ? NULL : text;
 }
 
+static void replace_keys(json_t *job, const char *by)
+{
+	json_t *sections = json_loads(by, 0, NULL), *section;
+	const char *name;
+	json_object_foreach(sections, name, section)
+		if (json_object_update(json_object_get(job, name), section))
+			abort();
+	json_decref(sections);
+}
+
 static int set_up(struct job *s, const struct trainer_options *o, const char *corpus, struct hspmd_error *err)
 {
 	char *cluster = write_cluster(o);
@@ -93,12 +113,18 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 		              "warmup_steps", 2, "schedule", "constant");
 	if (j && o->documents)
 		json_object_set_new(json_object_get(j, "data"), "document_end", json_integer('a'));
+	if (j && o->masked)
+		json_object_set_new(json_object_get(j, "data"), "mask", json_true());
+	if (j && o->masked)
+		json_object_set_new(json_object_get(j, "data"), "train", json_pack("[s,{ss,sf}]", corpus, "path", corpus, "weight", 0.3));
 	if (j && o->clip != 0)
 		json_object_set_new(json_object_get(j, "optimizer"), "clip", json_real(o->clip > 0 ? o->clip : 0));
 	if (j && o->bf16)
 		json_object_set_new(j, "precision", json_string("bf16"));
 	if (j && o->stochastic)
 		json_object_set_new(j, "rounding", json_string("stochastic"));
+	if (j && o->job)
+		replace_keys(j, o->job);
 	s->job = j ? hspmd_job_from_json(j, "/job.json", err) : NULL;
 	s->data = s->job ? hspmd_data_open(s->job, s->model->vocab, err) : NULL;
 	if (s->data)
@@ -116,12 +142,18 @@ int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_
 	char corpus[] = "/tmp/hspmd-test-XXXXXX";
 	struct job s = { .losses = losses, .o = o };
 	int status = write_corpus(corpus);
+	char mask[sizeof corpus + 5];
+	snprintf(mask, sizeof mask, "%s.mask", corpus);
+	if (!status && o->masked)
+		status = write_mask(mask);
 	if (!status)
 		status = set_up(&s, o, corpus, err);
 	unlink(corpus);
+	if (o->masked)
+		unlink(mask);
 	if (!status) {
 		struct hspmd_train_local_options local = {
-			.source = hspmd_graph_source_model(s.model),
+			.source = hspmd_graph_source_job(s.model, s.job),
 			.cluster = s.cluster,
 			.plan = s.plan,
 			.job = s.job,
@@ -131,8 +163,6 @@ int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_
 			.on_end = look,
 			.context = &s,
 		};
-		local.source.documents = o->documents;
-		local.source.precision = o->bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
 		local.timeout_s = o->gpus ? 600 : 0; /* an emulated GPU on a loaded machine is very slow */
 		status = hspmd_train_local(&local, err);
 	}
@@ -154,4 +184,20 @@ int trainer_documents(const char *model, const char *plan, int devices, int step
 	return trainer_train(
 	        &(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps, .documents = true }, losses,
 	        err);
+}
+
+int trainer_lion(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
+{
+	static const char job[] = "{\"optimizer\":{\"type\":\"lion\",\"lr\":3e-4,\"schedule\":\"wsd\",\"decay_steps\":990}}";
+	return trainer_train(&(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps, .job = job },
+	                     losses, err);
+}
+
+int trainer_masked(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
+{
+	static const char job[] = "{\"data\":{\"reset_positions\":true}}";
+	return trainer_train(
+	        &(struct trainer_options){
+	                .model = model, .plan = plan, .devices = devices, .steps = steps, .documents = true, .masked = true, .job = job },
+	        losses, err);
 }

@@ -269,7 +269,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 			w->grow_id = x->id;
 			break;
 		case ACTION_SHRINK:
-			json_array_append_new(w->shrinks, json_pack("[I, O]", (json_int_t)x->id, x->value));
+			json_array_append_new(w->shrinks, json_pack("[I, O, f]", (json_int_t)x->id, x->value, w->now));
 			break;
 		case ACTION_CANCEL_GROW:
 			w->waiting = 0;
@@ -377,7 +377,7 @@ bool world_move(struct world *w)
 			world_tell_allocation(w);
 			return true;
 		}
-		if (what == 2 * NODES + 2 && (w->grow || json_array_size(w->shrinks))) {
+		if (what == 2 * NODES + 2 && (w->grow || world_shrink_is_due(w))) {
 			world_resize(w);
 			return true;
 		}
@@ -560,6 +560,19 @@ void world_heal(struct world *w)
 		for (int d = 0; d < DEVICES; d++)
 			if (w->sim[n][d].hung)
 				killed(w, &w->sim[n][d]);
+}
+
+bool world_prolong(struct world *w, int more)
+{
+	if (w->ended || w->furthest + 10 > w->o.steps)
+		return false;
+	w->job.steps = w->o.steps = (int)w->furthest + more;
+	return true;
+}
+
+int world_steps(const struct world *w)
+{
+	return w->o.steps;
 }
 
 void world_shutdown(struct world *w)

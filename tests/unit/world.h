@@ -24,6 +24,7 @@ struct world_options {
 	const struct hspmd_model_facts *facts; /* borrowed; NULL: unknown */
 	json_t *given;                         /* borrowed; the first plan; NULL: none */
 	bool unfit;                            /* the given plan cannot run */
+	double keeps_for_s;                    /* after so many seconds Slurm refuses to take nodes back; 0: it takes them */
 	int needs;                             /* number of devices below which there is no plan */
 	double shared_every_s;                 /* between two checkpoints on shared storage; 0: 0.7 */
 	int every_steps;                       /* between two checkpoints; 0: by time */
@@ -78,6 +79,9 @@ void world_ask(struct world *w, const char *what, int by);
 void world_checkpoint(struct world *w); /* a user asks for one */
 /* Wakes hung workers and gives the job all nodes back, so that it can end. */
 void world_heal(struct world *w);
+/* The job gets `more` steps after the furthest that a worker has made, unless a worker is near its end. Returns false if one is. */
+bool world_prolong(struct world *w, int more);
+int world_steps(const struct world *w); /* of the job */
 void world_shutdown(struct world *w);
 /* hspmdctld reports the rate of node losses. */
 void world_risk(struct world *w, double losses_per_node_s, double correlated);

@@ -59,12 +59,14 @@ struct world {
 	struct queue up[NODES], down[NODES];
 	struct queue steps[NODES]; /* the last steps that the agent has reported */
 	struct sim sim[NODES][DEVICES];
-	json_t *solve, *grow, *shrinks; /* requests that are not answered yet; shrinks: a list of [id, nodes] */
+	json_t *solve, *grow, *shrinks; /* requests that are not answered yet; shrinks: a list of [id, nodes, time] */
 	int64_t solve_id, grow_id;
 	int64_t member[NODES], members; /* job that brought the node (0: the anchor); last member job */
 	int waiting;                    /* member jobs without a node */
 	double slow[NODES], told_slow[NODES];
 	json_t *over;      /* member jobs that have ended: id -> how */
+	int works;         /* parts of steps */
+	int64_t furthest;  /* steps that were made at most */
 	bool poll, polled; /* polled: since the controller was last started */
 	/* The controller's incarnation: what it leaves to the next one, and when it is killed. */
 	json_t *journal, *events;
@@ -126,6 +128,7 @@ void world_agent_dies(struct world *w, int n);
 void world_deliver(struct world *w, int n);
 void world_tell_allocation(struct world *w);
 void world_solve(struct world *w);
+bool world_shrink_is_due(const struct world *w);
 void world_resize(struct world *w);
 /* A member job starts on a free node, if there is one. */
 bool world_member_starts(struct world *w);

@@ -261,8 +261,18 @@ static void grow(struct world *w)
 	           (struct run_event){ .kind = EVENT_RESIZED, .id = w->grow_id, .text = left && !by_members ? "no nodes are free" : NULL });
 }
 
+bool world_shrink_is_due(const struct world *w)
+{
+	json_t *first = json_array_get(w->shrinks, 0);
+	return first && w->now >= json_number_value(json_array_get(first, 2)) + w->o.keeps_for_s;
+}
+
 static void shrink(struct world *w, int64_t id, const json_t *nodes)
 {
+	if (w->o.keeps_for_s > 0) {
+		world_feed(w, (struct run_event){ .kind = EVENT_RESIZED, .id = id, .text = "Slurm keeps them" });
+		return;
+	}
 	for (int n = 0; n < NODES; n++) {
 		char name[16];
 		snprintf(name, sizeof name, "n%d", n);

@@ -411,31 +411,43 @@ static void end_of_step(struct world *w, struct sim *s, bool stop, bool save)
 		finish(w, s);
 }
 
+/* A worker that loads state ends if all can. */
+static bool load(struct world *w, struct sim *s)
+{
+	struct sim *member[NODES * DEVICES];
+	bool complete, all = true, have = true;
+	if (!s->alive || s->hung || !s->loading)
+		return false;
+	int count = team(w, s->loading, true, member, &complete);
+	for (int a = 0; a < NODES; a++)
+		for (int b = 0; b < DEVICES; b++)
+			if (w->sim[a][b].loading == s->loading && w->sim[a][b].hung)
+				all = false;
+	/* A worker that only sends state, and starts when the others have all state, is done at once. */
+	for (int i = 0; i < count; i++)
+		have &= member[i]->holds == s->loading;
+	if (!all || (!complete && !(have && !s->prepared_in_plan)))
+		return false;
+	loaded(w, s->loading);
+	return true;
+}
+
 bool world_work(struct world *w)
 {
 	struct sim *member[NODES * DEVICES];
 	bool complete;
+	/* The first that can work does. Sometimes loads go first: else a worker that only sends state could wait for ever. */
+	bool loads_first = ++w->works % 256 == 0;
+	for (int i = 0; loads_first && i < NODES * DEVICES; i++)
+		if (load(w, &w->sim[i / DEVICES][i % DEVICES]))
+			return true;
 	for (int n = 0; n < NODES; n++)
 		for (int d = 0; d < DEVICES; d++) {
 			struct sim *s = &w->sim[n][d];
-			if (!s->alive || s->hung)
+			if (load(w, s))
+				return true;
+			if (!s->alive || s->hung || s->loading)
 				continue;
-			if (s->loading) {
-				bool all = true, have = true;
-				int count = team(w, s->loading, true, member, &complete);
-				for (int a = 0; a < NODES; a++)
-					for (int b = 0; b < DEVICES; b++)
-						if (w->sim[a][b].loading == s->loading && w->sim[a][b].hung)
-							all = false;
-				/* A worker that only sends state, and starts when the others have all state, is done at once. */
-				for (int i = 0; i < count; i++)
-					have &= member[i]->holds == s->loading;
-				if ((complete || (have && !s->prepared_in_plan)) && all) {
-					loaded(w, s->loading);
-					return true;
-				}
-				continue;
-			}
 			if (!s->runs)
 				continue;
 			int count = team(w, s->runs, false, member, &complete);
@@ -468,6 +480,7 @@ bool world_work(struct world *w)
 				save &= member[i]->votes_save;
 			}
 			one->applied = one->step++;
+			w->furthest = one->step > w->furthest ? one->step : w->furthest;
 			one->ready = -1;
 			double busy = 0.01 * w->slow[one->node];
 			if (one == member[0])

@@ -20,26 +20,19 @@
  * much. */
 #define HSPMD_TRAFFIC 6.0
 
-/* Seconds between two kernels that a host program launches one after the other: a kernel of 2.9 us takes 3.8 us (NVIDIA, "Getting Started
- * with CUDA Graphs", at second hand). Kernels in one block's forward pass: 2 norms, 4 products, attention, rotation, activation, 2
- * residuals, biases, layout. */
-#define HSPMD_LAUNCH_S 0.9e-6
+/* Kernels in one block's forward pass: 2 norms, 4 products, attention, rotation, activation, 2 residuals, biases, layout. */
 #define HSPMD_BLOCK_KERNELS 14
 
-/* Bytes moved per parameter at a step's end, 4-byte elements: Adam reads weight, gradient and two moments, and writes weight and moments
- * (28); clipping reads the gradients for their norm, then reads and writes them (12); they are zeroed (4). With 16-bit weights and
+/* Bytes moved per parameter at a step's end, 4-byte elements, without the moments, which are read and written: an optimizer reads weight and
+ * gradient, and writes the weight (12); clipping reads the gradients for their norm, then reads and writes them (12); they are zeroed (4). With 16-bit weights and
  * gradients and a master copy, add casts to and from fp32 for the reduction (12), unscaling (8), the overflow check (2) and copying back
  * the weights (6), and subtract the half that 16-bit gradients save in zeroing (2). */
-#define HSPMD_UPDATE_BYTES 44.0
-#define HSPMD_UPDATE_BYTES_MIXED 70.0
+#define HSPMD_UPDATE_BYTES 28.0
+#define HSPMD_UPDATE_BYTES_MIXED 54.0
 
 /* How many times CPU cores move each byte of a gradient sum over a network: 2 to copy it into a message, 2 to copy it out of one, and 3
  * to add it (two reads and one write). */
 #define HSPMD_SUM_TRAFFIC 7.0
-
-/* Memory of a CUDA device that is in use before the program allocates any: context and kernels (Hugging Face Transformers' documentation,
- * "Model training anatomy": 1343 MB after PyTorch has put one element there). */
-#define HSPMD_CONTEXT_BYTES (1343.0 * 1024 * 1024)
 
 /* Fraction of a CUDA device's memory that a caching allocator can fill: an allocator without fragmentation gains 15 % on average over
  * eight language models (GMLake, ASPLOS'24, arXiv 2401.08156, abstract). hspmd's own programs have no fragmentation:

@@ -2,10 +2,10 @@
 /* Facts of each layer: from the model's, which the runtime makes from its graph (runtime/facts), or from the profile.
  *
  * Of a layer that only a profile describes, little is known. A transformer block saves its input, the second residual and the results of
- * both norms on every device of a tensor-parallel group (Korthikanti et al., "Reducing Activation Recomputation", arXiv 2205.05198, section 4).
- * Full recomputation saves only the block's input. While a layer runs backward it needs the gradients of its input and its result. A
- * framework whose loss is not fused needs the last layer's result once more, for the softmax, whose gradient overwrites it (Megatron-LM's
- * vocabulary-parallel cross entropy). */
+ * both norms on every device of a tensor-parallel group (Korthikanti et al., "Reducing Activation Recomputation", arXiv 2205.05198,
+ * section 4). Full recomputation saves only the block's input. While a layer runs backward it needs the gradients of its input and its
+ * result. A framework whose loss is not fused needs the last layer's result once more, for the softmax, whose gradient overwrites it
+ * (Megatron-LM's vocabulary-parallel cross entropy). */
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
@@ -243,12 +243,12 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 	}
 	for (int l = 0; l < c->layer_count; l++)
 		c->layers[l].tied_to = -1;
-	/* Mixed precision keeps a master copy in fp32 in addition to Adam's two moments (arXiv 1710.03740). */
+	/* Mixed precision keeps a master copy in fp32 in addition to the optimizer's moments (arXiv 1710.03740). */
 	c->param_bytes = profile ? profile->params_bytes : element_bytes(precision);
 	/* hspmd sums gradients in fp32 in any precision of the computation (hspmd_dtype_master), and sends the sums. */
 	c->grad_bytes = profile ? profile->grads_bytes : fmax(element_bytes(precision), 4);
 	c->master_bytes = c->param_bytes < 4 ? 4 : 0;
-	c->moment_bytes = 8;
+	c->moment_bytes = 4 * (facts ? facts->moments : 2);
 	if (facts)
 		facts_from_model(c);
 	if (profile)

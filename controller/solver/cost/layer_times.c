@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/device_traits.h"
 #include "common/alloc.h"
 #include "controller/solver/cost/cost_constants.h"
 
@@ -152,17 +153,17 @@ static double forward_work(const struct hspmd_costs *c, int type, double share, 
 /* Seconds of a pass over a micro-batch: its samples' work, but at least the time in which its weights are read, and launching kernels. */
 static double pass_time(const struct hspmd_costs *c, const struct hspmd_layer_times *t, double rate, const struct hspmd_layer_pass *pass)
 {
-	double launch = c->cluster->types[t->type].kind == HSPMD_DEVICE_CUDA ? HSPMD_LAUNCH_S : 0, memory_rate = memory_rate_of(c, t->type);
+	double launch = hspmd_device_traits(c->cluster->types[t->type].kind)->launch_s, memory_rate = memory_rate_of(c, t->type);
 	double weights = memory_rate > 0 ? on_share(&pass->weights, t->share) / memory_rate : 0;
 	return fmax(t->micro_batch * pass_work(c, t->type, t->share, rate, pass), weights) + launch * pass->kernels;
 }
 
-/* Seconds of the update at the step's end: clipping and Adam over the share of the layer. */
+/* Seconds of the update at the step's end: clipping and the optimizer over the share of the layer. */
 static double update_time(const struct hspmd_costs *c, int type, double share, int l)
 {
 	double memory_rate = memory_rate_of(c, type);
 	double bytes = (c->layers[l].replicated_params + (c->layers[l].params - c->layers[l].replicated_params) * share) *
-	               (c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES);
+	               ((c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES) + 2 * c->moment_bytes);
 	return memory_rate > 0 ? bytes / memory_rate : 0;
 }
 
@@ -217,7 +218,7 @@ static double part_left(const struct hspmd_costs *c, const struct hspmd_layer_ti
                         int l)
 {
 	double before = below->count ? forward_work(c, t->type, 1.0 / below->tp, rate, l) : 0;
-	bool follows = c->cluster->types[t->type].kind == HSPMD_DEVICE_CPU && before > 0;
+	bool follows = hspmd_device_traits(c->cluster->types[t->type].kind)->launch_s == 0 && before > 0;
 	return follows ? forward_work(c, t->type, t->share, rate, l) / before : NAN;
 }
 

@@ -16,6 +16,7 @@
  * weights and optimizer state from which a checkpoint is written in the background; each copy holds its part of it. hspmd trains what
  * there is a model of. If there is only a profile, another framework will run the plan: it holds gradients once more, in the buckets in
  * which they are summed (PyTorch's, arXiv 2006.15704, section 4.2), and its allocator leaves gaps. */
+#include "common/format/device_traits.h"
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
@@ -49,7 +50,7 @@ bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspm
 
 bool hspmd_type_takes_parts(const struct hspmd_device_type *type)
 {
-	return type->kind == HSPMD_DEVICE_CPU;
+	return hspmd_device_traits(type->kind)->takes_parts;
 }
 
 double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
@@ -120,25 +121,27 @@ double hspmd_step_end_bytes(const struct hspmd_costs *c, const struct hspmd_laye
 
 double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, const struct hspmd_layer_copies *copies)
 {
-	return c->facts && type->kind == HSPMD_DEVICE_CPU ? (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) / copies->pipelines
-	                                                  : 0;
+	return c->facts && hspmd_device_traits(type->kind)->host_memory
+	               ? (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) / copies->pipelines
+	               : 0;
 }
 
 /* Fraction of a device's memory that can be filled. */
-static double usable_fraction(const struct hspmd_costs *c)
+static double usable_fraction(const struct hspmd_costs *c, const struct hspmd_device_traits *traits)
 {
-	return c->facts ? 1 : HSPMD_USABLE_MEMORY;
+	return c->facts || traits->host_memory ? 1 : HSPMD_USABLE_MEMORY;
 }
 
 double hspmd_usable_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type)
 {
-	double all = (double)type->memory_bytes;
-	return type->kind == HSPMD_DEVICE_CUDA ? (all - HSPMD_CONTEXT_BYTES) * usable_fraction(c) : all;
+	const struct hspmd_device_traits *traits = hspmd_device_traits(type->kind);
+	return ((double)type->memory_bytes - traits->context_bytes) * usable_fraction(c, traits);
 }
 
 double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, double used)
 {
-	return type->kind == HSPMD_DEVICE_CUDA ? used / usable_fraction(c) + HSPMD_CONTEXT_BYTES : used;
+	const struct hspmd_device_traits *traits = hspmd_device_traits(type->kind);
+	return used / usable_fraction(c, traits) + traits->context_bytes;
 }
 
 /* Bytes of a run of layers, all or before the next layer that differs. */
@@ -186,8 +189,8 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
 	struct hspmd_device_share device = { hspmd_stage_share(s, which), hspmd_stage_context_share(s, which),
 		                             s->sequence_parallel || c->sequence_parallel, hspmd_type_takes_parts(type) };
-	/* A CPU's program sums gradients while the passes still run. Bytes are per sample here. */
-	double end_bytes = type->kind == HSPMD_DEVICE_CPU && c->facts ? hspmd_step_end_bytes(c, copies) / micro_batch : 0;
+	/* Bytes are per sample here. */
+	double end_bytes = hspmd_device_traits(type->kind)->overlaps && c->facts ? hspmd_step_end_bytes(c, copies) / micro_batch : 0;
 	struct stage_memory sum = { 0 };
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
 		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/format/device_traits.h"
 #include "common/alloc.h"
 #include "controller/solver/search/holders.h"
 #include "controller/solver/search/search_internal.h"

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/device_traits.h"
 #include "common/alloc.h"
 #include "controller/solver/cost/cost_constants.h"
 
@@ -155,7 +156,7 @@ static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_
 
 static bool sync_overlaps(const struct hspmd_costs *c, const struct hspmd_stage *s)
 {
-	return c->facts && c->cluster->types[c->cluster->devices[s->devices[0]].type].kind == HSPMD_DEVICE_CPU;
+	return c->facts && hspmd_device_traits(c->cluster->types[c->cluster->devices[s->devices[0]].type].kind)->overlaps;
 }
 
 /* Seconds of a stage's last backward pass that are left when that of `layer` is finished. */

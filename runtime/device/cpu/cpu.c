@@ -134,7 +134,6 @@ static int cpu_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct 
 
 const struct hspmd_device_ops hspmd_cpu_ops = {
 	.name = "cpu",
-	.kind = HSPMD_DEVICE_CPU,
 	.host_memory = true,
 	.open = cpu_open,
 	.close = cpu_close,
@@ -148,3 +147,9 @@ const struct hspmd_device_ops hspmd_cpu_ops = {
 	.run = cpu_run,
 	.synchronise = cpu_synchronise,
 };
+
+const struct hspmd_device_ops *hspmd_device_cpu(struct hspmd_error *err)
+{
+	(void)err;
+	return &hspmd_cpu_ops;
+}

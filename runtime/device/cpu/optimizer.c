@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operators that update parameters: norm of the gradients and AdamW. */
+/* Operators that update parameters: norm of the gradients, and the optimizers. */
 #include "runtime/device/cpu/kernel.h"
+
+#define HSPMD_UPDATE_FUNCTION static inline
+#define HSPMD_UPDATE_REAL real
+#define HSPMD_UPDATE_SQRT(x) ((real)(REAL_BITS == 32 ? sqrtf((float)(x)) : sqrt(x)))
+#include "common/optimizer/rules.h"
 
 #define ELEMENTS_PER_ITEM 16384
 
@@ -45,34 +50,38 @@ static size_t sum_squares_workspace(const struct hspmd_cpu *cpu, const struct hs
 	return (size_t)items_of(&args->in[0]) * sizeof(double);
 }
 
-/* Loshchilov and Hutter, "Decoupled Weight Decay Regularization", arXiv 1711.05101, algorithm 2. */
-static void adamw_item(void *context, int64_t item, int thread)
-{
-	const struct hspmd_kernel_args *args = context;
-	(void)thread;
-	const struct hspmd_op_attr *attr = args->attr;
-	int64_t count = element_count(&args->in[0]), i = item * ELEMENTS_PER_ITEM, end = i + ELEMENTS_PER_ITEM;
-	end = end < count ? end : count;
-	const real *restrict gradient = args->in[0].data;
-	real *restrict parameter = args->out[0].data, *restrict m = args->out[1].data, *restrict v = args->out[2].data;
-	real scale = (real)attr->scale, beta1 = (real)attr->adam.beta1, beta2 = (real)attr->adam.beta2;
-	real rest1 = (real)(1 - attr->adam.beta1), rest2 = (real)(1 - attr->adam.beta2), eps = (real)attr->adam.eps;
-	real keep = (real)(1 - attr->adam.lr * attr->adam.weight_decay);
-	real rate = (real)(attr->adam.lr / (1 - pow(attr->adam.beta1, (double)attr->adam.step)));
-	real correction = (real)(1 / sqrt(1 - pow(attr->adam.beta2, (double)attr->adam.step)));
-	for (; i < end; i++) {
-		real g = gradient[i] * scale;
-		m[i] = beta1 * m[i] + rest1 * g;
-		v[i] = beta2 * v[i] + rest2 * g * g;
-		real size = (real)(REAL_BITS == 32 ? sqrtf((float)v[i]) : sqrt(v[i]));
-		parameter[i] = keep * parameter[i] - rate * m[i] / (size * correction + eps);
+/* The update of one item's elements by optimizer NAME; the compiler unrolls the loops over moments. */
+#define UPDATE_ITEM(NAME, name)                                                                                                            \
+	static void name##_item(void *context, int64_t item, int thread)                                                                   \
+	{                                                                                                                                  \
+		const struct hspmd_kernel_args *args = context;                                                                            \
+		(void)thread;                                                                                                              \
+		const struct hspmd_op_attr *attr = args->attr;                                                                             \
+		int64_t count = element_count(&args->in[0]), i = item * ELEMENTS_PER_ITEM, end = i + ELEMENTS_PER_ITEM;                    \
+		end = end < count ? end : count;                                                                                           \
+		const real *restrict gradient = args->in[0].data;                                                                          \
+		real *restrict parameter = args->out[0].data, *restrict first = args->out[1].data, *restrict second = args->out[2].data;   \
+		real scale = (real)attr->scale, keep = (real)attr->update.keep, rates[HSPMD_OPTIMIZER_RATES];                              \
+		for (int k = 0; k < HSPMD_OPTIMIZER_RATES; k++)                                                                            \
+			rates[k] = (real)attr->update.rates[k];                                                                            \
+		for (; i < end; i++) {                                                                                                     \
+			real moments[HSPMD_OPTIMIZER_MOMENTS] = { first[i], name##_MOMENTS > 1 ? second[i] : 0 };                          \
+			parameter[i] = name##_update(rates, keep, gradient[i] * scale, parameter[i], moments);                             \
+			first[i] = moments[0];                                                                                             \
+			if (name##_MOMENTS > 1)                                                                                            \
+				second[i] = moments[1];                                                                                    \
+		}                                                                                                                          \
 	}
-}
+HSPMD_OPTIMIZERS(UPDATE_ITEM)
 
-static void adamw(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+#define ITEM_OF(NAME, name) [HSPMD_OPTIMIZER_##NAME] = name##_item,
+static void (*const items[HSPMD_OPTIMIZER_COUNT])(void *context, int64_t item, int thread) = { HSPMD_OPTIMIZERS(ITEM_OF) };
+
+static void update(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), ELEMENTS_PER_ITEM * 10 * MOVE_NS, adamw_item, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), ELEMENTS_PER_ITEM * 10 * MOVE_NS, items[args->attr->update.optimizer],
+	                      (void *)args);
 }
 
 const struct hspmd_cpu_kernel LOCAL(sum_squares) = { sum_squares, sum_squares_workspace };
-const struct hspmd_cpu_kernel LOCAL(adamw) = { adamw, NULL };
+const struct hspmd_cpu_kernel LOCAL(update) = { update, NULL };

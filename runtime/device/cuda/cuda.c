@@ -241,7 +241,6 @@ static void cuda_graph_free(struct hspmd_device *dev, struct hspmd_device_graph 
 
 static const struct hspmd_device_ops cuda_ops = {
 	.name = "cuda",
-	.kind = HSPMD_DEVICE_CUDA,
 	.host_memory = false,
 	.open = cuda_open,
 	.close = cuda_close,

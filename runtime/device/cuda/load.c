@@ -41,7 +41,7 @@ static const struct hspmd_device_ops *load(struct hspmd_error *err)
 	return ops;
 }
 
-const struct hspmd_device_ops *hspmd_cuda_load(struct hspmd_error *err)
+const struct hspmd_device_ops *hspmd_device_cuda(struct hspmd_error *err)
 {
 	pthread_mutex_lock(&lock);
 	if (!loaded) {

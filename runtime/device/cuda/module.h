@@ -7,17 +7,14 @@
 
 /* A module exports this as "hspmd_cuda_module"; version comes first, so that a module of another release is refused. */
 #define HSPMD_CUDA_FILE "hspmd-cuda.so"
-#define HSPMD_CUDA_MODULE_VERSION 6
+#define HSPMD_CUDA_MODULE_VERSION 7
 struct hspmd_cuda_module {
 	int version;
 	const struct hspmd_device_ops *ops;
 };
 
-#ifndef __cplusplus
-/* Loads the module: the file that environment HSPMD_CUDA_MODULE names, else the one in the build folder that contains the program, else the
- * installed one. It is loaded once per process and stays loaded. Returns NULL and err if none was built, or if the system's loader cannot
- * load it (err contains the loader's message). */
-const struct hspmd_device_ops *hspmd_cuda_load(struct hspmd_error *err);
-#endif
+/* hspmd_device_cuda loads the module: the file that environment HSPMD_CUDA_MODULE names, else the one in the build folder that contains the
+ * program, else the installed one. It is loaded once per process and stays loaded. Returns NULL and err if none was built, or if the
+ * system's loader cannot load it (err contains the loader's message). */
 
 #endif

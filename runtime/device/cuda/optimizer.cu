@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Updates of parameters: the norm of the gradients, and AdamW. One launch handles many parameters, because most are so small that starting
+/* Updates of parameters: the norm of the gradients, and the optimizers. One launch handles many parameters, because most are so small that starting
  * a kernel takes longer than running it. */
 #include <math.h>
 
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/rounding.h"
+
+#define HSPMD_UPDATE_FUNCTION static __device__ __forceinline__
+#define HSPMD_UPDATE_REAL float
+#define HSPMD_UPDATE_SQRT(x) sqrtf(x)
+#include "common/optimizer/rules.h"
 
 #define THREADS 256
 #define FINAL_THREADS 256
@@ -23,13 +28,13 @@ struct squares {
 };
 
 struct rates {
-	float scale, beta1, beta2, rest1, rest2, eps, rate, correction;
+	float scale, of[HSPMD_OPTIMIZER_RATES];
 };
 
 /* The update of one parameter. */
 struct update {
 	const float *gradient;
-	float *parameter, *m, *v;
+	float *parameter, *moments[HSPMD_OPTIMIZER_MOMENTS];
 	bf16 *copy; /* NULL, or the copy of the parameter that the operators read */
 	int64_t count;
 	unsigned first;
@@ -117,28 +122,43 @@ static __device__ __forceinline__ void round_four(const struct stochastic_update
 	hspmd_round_elements(a.seed, a.by[k].stream, &a.by[k].map, j, 4, p, halves);
 }
 
-/* Loshchilov and Hutter, "Decoupled Weight Decay Regularization", arXiv 1711.05101, algorithm 2. */
-template <typename Updates> static __global__ void __launch_bounds__(THREADS) adamw_kernel(Updates a)
+#define RULE(NAME, name)                                                                                                                   \
+	struct name##_rule {                                                                                                               \
+		static const int moments = name##_MOMENTS;                                                                                 \
+		static __device__ __forceinline__ float update(const float *rates, float keep, float g, float p, float *m)                 \
+		{                                                                                                                          \
+			return name##_update(rates, keep, g, p, m);                                                                        \
+		}                                                                                                                          \
+	};
+HSPMD_OPTIMIZERS(RULE)
+
+template <typename Updates, typename Rule> static __global__ void __launch_bounds__(THREADS) update_kernel(Updates a)
 {
 	int k = vector_of(a);
 	int64_t count = a.of[k].count, begin = (int64_t)(blockIdx.x - a.of[k].first) * UPDATE_ELEMENTS;
 	int64_t end = begin + UPDATE_ELEMENTS < count ? begin + UPDATE_ELEMENTS : count;
 	for (int64_t j = begin + threadIdx.x * 4; j < end; j += THREADS * 4) {
-		float g[4], p[4], first[4], second[4];
+		float g[4], p[4], m[Rule::moments][4];
 		load_pack(g, a.of[k].gradient, j, count, true);
 		load_pack(p, (const float *)a.of[k].parameter, j, count, true);
-		load_pack(first, (const float *)a.of[k].m, j, count, true);
-		load_pack(second, (const float *)a.of[k].v, j, count, true);
+#pragma unroll
+		for (int s = 0; s < Rule::moments; s++)
+			load_pack(m[s], (const float *)a.of[k].moments[s], j, count, true);
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			float x = g[i] * a.rates.scale;
-			first[i] = a.rates.beta1 * first[i] + a.rates.rest1 * x;
-			second[i] = a.rates.beta2 * second[i] + a.rates.rest2 * x * x;
-			p[i] = a.of[k].keep * p[i] - a.rates.rate * first[i] / (sqrtf(second[i]) * a.rates.correction + a.rates.eps);
+			float own[Rule::moments];
+#pragma unroll
+			for (int s = 0; s < Rule::moments; s++)
+				own[s] = m[s][i];
+			p[i] = Rule::update(a.rates.of, a.of[k].keep, g[i] * a.rates.scale, p[i], own);
+#pragma unroll
+			for (int s = 0; s < Rule::moments; s++)
+				m[s][i] = own[s];
 		}
 		store_pack(a.of[k].parameter, p, j, count, true);
-		store_pack(a.of[k].m, first, j, count, true);
-		store_pack(a.of[k].v, second, j, count, true);
+#pragma unroll
+		for (int s = 0; s < Rule::moments; s++)
+			store_pack(a.of[k].moments[s], m[s], j, count, true);
 		if (a.of[k].copy) {
 			uint16_t halves[4];
 			round_four(a, k, j, p, halves);
@@ -197,10 +217,10 @@ static void describe_rounding(struct stochastic_updates *a, const struct hspmd_k
 	a->by[a->vectors].map = hspmd_index_map_of(&args->out[0]);
 }
 
-template <typename Updates>
+template <typename Updates, typename Rule>
 static int update_as(struct hspmd_cuda *cuda, const struct rates *rates, const struct hspmd_kernel_args *args, int count)
 {
-	auto *kernel = adamw_kernel<Updates>;
+	auto *kernel = update_kernel<Updates, Rule>;
 	Updates a = {};
 	a.rates = *rates;
 	for (int at = 0; at < count;) {
@@ -209,12 +229,12 @@ static int update_as(struct hspmd_cuda *cuda, const struct rates *rates, const s
 			struct update *u = &a.of[a.vectors];
 			u->gradient = (const float *)args[at].in[0].data;
 			u->parameter = (float *)args[at].out[0].data;
-			u->m = (float *)args[at].out[1].data;
-			u->v = (float *)args[at].out[2].data;
-			u->copy = args[at].output_count > 3 ? (bf16 *)args[at].out[3].data : NULL;
+			for (int s = 0; s < Rule::moments; s++)
+				u->moments[s] = (float *)args[at].out[1 + s].data;
+			u->copy = args[at].output_count > 1 + Rule::moments ? (bf16 *)args[at].out[1 + Rule::moments].data : NULL;
 			u->count = hspmd_cuda_elements(&args[at].in[0]);
 			u->first = (unsigned)blocks;
-			u->keep = (float)(1 - args->attr->adam.lr * args[at].attr->adam.weight_decay);
+			u->keep = (float)args[at].attr->update.keep;
 			describe_rounding(&a, &args[at]);
 			blocks += ceil_div(u->count, UPDATE_ELEMENTS);
 			a.vectors += u->count > 0;
@@ -225,26 +245,35 @@ static int update_as(struct hspmd_cuda *cuda, const struct rates *rates, const s
 	return 0;
 }
 
+template <typename Rule>
+static int update_by(struct hspmd_cuda *cuda, const struct rates *rates, const struct hspmd_kernel_args *args, int count)
+{
+	return args->attr->stochastic ? update_as<stochastic_updates, Rule>(cuda, rates, args, count)
+	                              : update_as<nearest_updates, Rule>(cuda, rates, args, count);
+}
+
 /* One step of one optimizer: parameters differ only in weight decay and in how their copies are rounded. */
 static int update_all(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int count, struct hspmd_error *)
 {
 	const struct hspmd_op_attr *attr = args->attr;
 	struct rates r;
 	r.scale = (float)attr->scale;
-	r.beta1 = (float)attr->adam.beta1;
-	r.beta2 = (float)attr->adam.beta2;
-	r.rest1 = (float)(1 - attr->adam.beta1);
-	r.rest2 = (float)(1 - attr->adam.beta2);
-	r.eps = (float)attr->adam.eps;
-	r.rate = (float)(attr->adam.lr / (1 - pow(attr->adam.beta1, (double)attr->adam.step)));
-	r.correction = (float)(1 / sqrt(1 - pow(attr->adam.beta2, (double)attr->adam.step)));
-	return attr->stochastic ? update_as<stochastic_updates>(cuda, &r, args, count) : update_as<nearest_updates>(cuda, &r, args, count);
+	for (int k = 0; k < HSPMD_OPTIMIZER_RATES; k++)
+		r.of[k] = (float)attr->update.rates[k];
+	switch (attr->update.optimizer) {
+#define CASE(NAME, name)                                                                                                                   \
+	case HSPMD_OPTIMIZER_##NAME:                                                                                                       \
+		return update_by<name##_rule>(cuda, &r, args, count);
+		HSPMD_OPTIMIZERS(CASE)
+	default:
+		return -1;
+	}
 }
 
-static int adamw(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+static int update(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	return update_all(cuda, args, 1, err);
 }
 
 const struct hspmd_cuda_kernel hspmd_cuda_sum_squares = { sum_squares, sum_squares_workspace, sum_all_squares };
-const struct hspmd_cuda_kernel hspmd_cuda_adamw = { adamw, NULL, update_all };
+const struct hspmd_cuda_kernel hspmd_cuda_update = { update, NULL, update_all };

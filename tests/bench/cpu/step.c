@@ -199,9 +199,7 @@ static int train(struct measurement *m, const char *layout, int threads, int ste
 	struct hspmd_job job = { .global_batch = plan ? plan->global_batch : 0, .seq_len = m->c->length, .steps = steps, .seed = 1 };
 	job.optimizer.lr = job.optimizer.min_lr = 3e-4;
 	job.optimizer.weight_decay = 0.01;
-	job.optimizer.beta1 = 0.9;
-	job.optimizer.beta2 = 0.999;
-	job.optimizer.eps = 1e-8;
+	memcpy(job.optimizer.values, (double[]){ 0.9, 0.999, 1e-8 }, 3 * sizeof(double));
 	job.optimizer.clip = 1;
 	int rc = -1;
 	if (plan) {
@@ -332,7 +330,7 @@ static int time_rounding(struct hspmd_device *dev, enum hspmd_opcode opcode, str
 {
 	struct hspmd_op_attr attr = { .scale = 1,
 		                      .random = { .seed = 1, .deviation = 1 },
-		                      .adam = { .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 1 } };
+		                      .update = hspmd_optimizer_update(HSPMD_OPTIMIZER_ADAMW, (double[]){ 0.9, 0.95, 1e-8 }, 1e-3, 0, 1) };
 	struct hspmd_kernel_args args = { .attr = &attr, .input_count = 1, .output_count = opcode == HSPMD_OP_CAST ? 1 : 4 };
 	struct hspmd_view *copy = &args.out[args.output_count - 1],
 	                  *all[5] = { &args.in[0], &args.out[0], &args.out[1], &args.out[2], copy };
@@ -395,7 +393,7 @@ int main(int argc, char **argv)
 	if (steps > 0 && threads > 0 && !strcmp(argv[1], "rounding") && atoi(argv[2]) > 1)
 		return measure_rounding("cpu", HSPMD_OP_CAST, atoi(argv[2]), threads, steps);
 	if (steps > 0 && !strcmp(argv[1], "rounding-gpu") && atoi(argv[2]) > 1)
-		return measure_rounding("cuda", HSPMD_OP_ADAMW, atoi(argv[2]), 0, steps);
+		return measure_rounding("cuda", HSPMD_OP_UPDATE, atoi(argv[2]), 0, steps);
 	for (size_t c = 0; threads > 0 && threads <= 64 && steps > 0 && c < sizeof cases / sizeof *cases; c++)
 		for (size_t l = 0; !strcmp(argv[1], cases[c].name) && l < sizeof layouts / sizeof *layouts; l++)
 			if ((!strcmp(argv[2], layouts[l]) && cases[c].gpu == (l > 3)) || (cases[c].gpu && !strncmp(argv[2], "split-", 6)))

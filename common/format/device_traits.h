@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What hspmd knows of a kind of device where there is none: for plans, for programs of other devices, and for the controller. */
+#ifndef HSPMD_FORMAT_DEVICE_TRAITS_H
+#define HSPMD_FORMAT_DEVICE_TRAITS_H
+
+#include <stdbool.h>
+
+#include "common/format/enums.h"
+
+struct hspmd_device_traits {
+	const char *name;     /* in cluster files */
+	bool host_memory;     /* the CPU can read and write its memory, so that state can outlive the worker's process */
+	bool bf16;            /* computes in bf16; all compute in fp32 */
+	bool takes_parts;     /* attention takes keys and values part by part, as they come from other devices (not in bf16) */
+	bool overlaps;        /* its program sums gradients over devices while passes still run */
+	bool fused;           /* has kernels for all operators of HSPMD_OPS_EXTRA */
+	double launch_s;      /* seconds to launch a kernel; 0: it launches nothing, and its times are in proportion to work */
+	double context_bytes; /* of its memory, in use before a program allocates any */
+};
+
+/* Lives as long as the process. */
+const struct hspmd_device_traits *hspmd_device_traits(enum hspmd_device_kind kind);
+/* Returns true if hspmd's runtime can compute in this precision on such devices. */
+bool hspmd_device_kind_computes(enum hspmd_device_kind kind, enum hspmd_precision precision);
+
+/* Adds a kind that is not in the list, before clusters are read and threads started; `traits` is borrowed for ever. Returns the kind, or -1:
+ * there are HSPMD_DEVICE_KINDS_MAX already. */
+int hspmd_device_kind_add(const struct hspmd_device_traits *traits);
+
+#endif

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/pretend/pretend.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "common/half.h"
+
+#define MEMORY ((size_t)256 << 20)
+
+struct pretend {
+	struct hspmd_device base;
+	struct hspmd_device *cpu;
+	char *memory;
+	size_t used;
+	int live; /* allocations; if there are none, the memory begins anew */
+};
+
+const struct hspmd_device_traits pretend_traits = { .name = "pretend", .bf16 = true, .launch_s = 1e-5, .context_bytes = 1 << 20 };
+
+static atomic_int copies;
+
+int pretend_copies(void)
+{
+	return copies;
+}
+
+/* The memory can be used only between these two: whoever else touches it ends the program. */
+static struct pretend *unlock_memory(struct hspmd_device *dev)
+{
+	struct pretend *p = (struct pretend *)dev;
+	if (mprotect(p->memory, MEMORY, PROT_READ | PROT_WRITE))
+		abort();
+	return p;
+}
+
+static void lock_memory(struct pretend *p)
+{
+	if (mprotect(p->memory, MEMORY, PROT_NONE))
+		abort();
+}
+
+static void pretend_close(struct hspmd_device *dev)
+{
+	struct pretend *p = (struct pretend *)dev;
+	if (!p)
+		return;
+	if (p->memory)
+		munmap(p->memory, MEMORY);
+	if (p->cpu)
+		p->cpu->ops->close(p->cpu);
+	free(p);
+}
+
+static int pretend_open(struct hspmd_device **dev, int index, int threads, struct hspmd_error *err)
+{
+	const struct hspmd_device_ops *cpu = hspmd_device_cpu(err);
+	struct pretend *p = calloc(1, sizeof *p);
+	(void)threads;
+	if (!p)
+		return hspmd_fail_memory(err, "opening a device");
+	p->base.ops = &pretend_ops;
+	void *memory = mmap(NULL, MEMORY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	p->memory = memory == MAP_FAILED ? NULL : memory;
+	if (!p->memory || cpu->open(&p->cpu, index, 1, err)) {
+		pretend_close(&p->base);
+		return hspmd_fail(err, "the make-believe device cannot be opened");
+	}
+	*dev = &p->base;
+	return 0;
+}
+
+static void *pretend_allocate(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
+{
+	struct pretend *p = (struct pretend *)dev;
+	size_t size = (bytes + 64) / 64 * 64;
+	if (size > MEMORY - p->used) {
+		hspmd_fail(err, "out of memory: %zu bytes for a tensor", bytes);
+		return NULL;
+	}
+	p->used += size;
+	p->live++;
+	return p->memory + p->used - size;
+}
+
+static void pretend_release(struct hspmd_device *dev, void *data)
+{
+	struct pretend *p = (struct pretend *)dev;
+	if (data && --p->live == 0)
+		p->used = 0;
+}
+
+static int copy(struct hspmd_device *dev, void *to, const void *from, size_t bytes, struct hspmd_error *err)
+{
+	struct pretend *p = unlock_memory(dev);
+	(void)err;
+	memcpy(to, from, bytes);
+	copies++;
+	lock_memory(p);
+	return 0;
+}
+
+static int pretend_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err)
+{
+	struct pretend *p = unlock_memory(dev);
+	(void)err;
+	memset(dst, 0, bytes);
+	lock_memory(p);
+	return 0;
+}
+
+static int pretend_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
+                            const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
+                            struct hspmd_error *err)
+{
+	struct pretend *p = unlock_memory(dev);
+	int status = p->cpu->ops->copy_box(p->cpu, dst, dst_box, src, src_box, part, dtype, add, err);
+	lock_memory(p);
+	return status;
+}
+
+static int64_t elements(const struct hspmd_view *v)
+{
+	int64_t n = 1;
+	for (int d = 0; d < v->rank; d++)
+		n *= v->shape[d];
+	return n;
+}
+
+/* A view in fp32 of a view in bf16; other views stay. Returns -1 if memory is short. */
+static int widen(struct hspmd_view *v)
+{
+	if (v->rank < 0 || v->dtype != HSPMD_BF16)
+		return 0;
+	const uint16_t *narrow = v->data;
+	int64_t n = elements(v);
+	float *wide = narrow ? malloc((size_t)(n ? n : 1) * sizeof *wide) : NULL;
+	v->dtype = HSPMD_F32;
+	v->data = wide;
+	for (int64_t i = 0; wide && i < n; i++)
+		wide[i] = hspmd_bf16_to_float(narrow[i]);
+	return narrow && !wide ? -1 : 0;
+}
+
+static size_t pretend_workspace(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args)
+{
+	struct pretend *p = (struct pretend *)dev;
+	struct hspmd_kernel_args wide = *args;
+	for (int i = 0; op != HSPMD_OP_CAST && i < HSPMD_OP_MAX_IO; i++) {
+		wide.in[i].dtype = i < args->input_count ? hspmd_dtype_master(args->in[i].dtype) : wide.in[i].dtype;
+		wide.out[i].dtype = i < args->output_count ? hspmd_dtype_master(args->out[i].dtype) : wide.out[i].dtype;
+	}
+	return p->cpu->ops->workspace(p->cpu, op, &wide);
+}
+
+static int run_wide(struct pretend *p, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct hspmd_kernel_args wide = *args;
+	int bad = 0;
+	for (int i = 0; i < args->input_count; i++)
+		bad |= widen(&wide.in[i]);
+	for (int i = 0; i < args->output_count; i++)
+		bad |= widen(&wide.out[i]);
+	int status = bad ? hspmd_fail_memory(err, "computing in bf16") : p->cpu->ops->run(p->cpu, op, &wide, err);
+	/* The CPU never has weights in bf16 that are a copy of those that the optimizer updates. */
+	if (op == HSPMD_OP_ADAMW && args->output_count > 3 && !status)
+		memcpy(wide.out[3].data, wide.out[0].data, (size_t)elements(&wide.out[3]) * sizeof(float));
+	for (int i = 0; i < args->output_count; i++) {
+		const struct hspmd_view *v = &args->out[i];
+		if (wide.out[i].data == v->data)
+			continue;
+		for (int64_t k = 0; !status && k < elements(v); k++)
+			((uint16_t *)v->data)[k] = hspmd_bf16_from_float(((float *)wide.out[i].data)[k]);
+		free(wide.out[i].data);
+	}
+	for (int i = 0; i < args->input_count; i++)
+		if (wide.in[i].data != args->in[i].data)
+			free(wide.in[i].data);
+	return status;
+}
+
+static int pretend_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct pretend *p = unlock_memory(dev);
+	/* A cast reads and writes any two types. */
+	int status = op == HSPMD_OP_CAST ? p->cpu->ops->run(p->cpu, op, args, err) : run_wide(p, op, args, err);
+	lock_memory(p);
+	return status;
+}
+
+static int pretend_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
+{
+	(void)dev, (void)err;
+	return 0;
+}
+
+const struct hspmd_device_ops pretend_ops = {
+	.name = "pretend",
+	.open = pretend_open,
+	.close = pretend_close,
+	.allocate = pretend_allocate,
+	.release = pretend_release,
+	.to_device = copy,
+	.to_host = copy,
+	.zero = pretend_zero,
+	.copy_box = pretend_copy_box,
+	.workspace = pretend_workspace,
+	.run = pretend_run,
+	.synchronise = pretend_synchronise,
+};

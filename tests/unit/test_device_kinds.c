@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A kind of device that hspmd does not know, added by a folder (tests/pretend) and one line: it trains, also with CPU devices. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/format/plan_model.h"
+#include "tests/pretend/pretend.h"
+#include "tests/unit/trainer.h"
+
+#define STEPS 12
+
+/* Device 0 is a share of the CPU, the others are make-believe accelerators, with a slow link. */
+static const char cluster[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{"
+                              "\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}},"
+                              "\"p\":{\"kind\":\"pretend\",\"memory_bytes\":200000000,\"gbytes_per_s\":100,"
+                              "\"peak_tflops\":{\"fp32\":0.1,\"bf16\":0.2}}},"
+                              "\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":1},{\"type\":\"p\",\"count\":2}]}],"
+                              "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-3,\"gbytes_per_s\":0.1}]}";
+#define PLAN(pipelines)                                                                                                                    \
+	"{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,"         \
+	"\"pipelines\":[" pipelines "]}"
+static const char on_cpu[] = PLAN("{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}");
+static const char on_pretend[] = PLAN("{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:1\"]}]}");
+static const char in_a_row[] =
+        PLAN("{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},{\"layers\":[2,5],\"devices\":[\"n:1\"]}]}");
+static const char side_by_side[] = PLAN("{\"micro_batches\":3,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]},"
+                                        "{\"micro_batches\":5,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:1-2\"]}]}");
+
+static void train(const char *plan, bool bf16, double *losses)
+{
+	struct hspmd_error err = { "" };
+	struct trainer_options o = { .model = trainer_llama, .plan = plan, .devices = 3, .steps = STEPS, .cluster = cluster, .bf16 = bf16 };
+	if (trainer_train(&o, losses, &err))
+		fail_msg("%s", err.text);
+}
+
+static void assert_near(const double *a, const double *b, double relative)
+{
+	for (int s = 0; s < STEPS; s++)
+		if (!(fabs(a[s] - b[s]) <= relative * fabs(b[s])))
+			fail_msg("step %d: %.9g where %.9g was expected", s, a[s], b[s]);
+}
+
+static void test_mixed(void **state)
+{
+	(void)state;
+	double cpu[STEPS], other[STEPS];
+	train(on_cpu, false, cpu);
+	assert_int_equal(pretend_copies(), 0);
+	assert_true(cpu[STEPS - 1] < cpu[0]);
+	const char *const plans[] = { on_pretend, in_a_row, side_by_side };
+	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+		train(plans[i], false, other);
+		assert_near(other, cpu, 1e-6);
+	}
+	assert_true(pretend_copies() > 0);
+}
+
+/* All devices of a plan compute in one precision, and the plan says which, and why. */
+static void test_precision(void **state)
+{
+	(void)state;
+	double fp32[STEPS], bf16[STEPS], mixed[STEPS];
+	train(on_pretend, false, fp32);
+	train(on_pretend, true, bf16);
+	assert_near(bf16, fp32, 2e-3);
+	assert_true(memcmp(bf16, fp32, sizeof bf16) != 0);
+	train(in_a_row, false, fp32);
+	train(in_a_row, true, mixed);
+	assert_memory_equal(mixed, fp32, sizeof mixed);
+
+	struct hspmd_error err;
+	json_t *c_json = json_loads(cluster, 0, NULL), *p_json = json_loads(in_a_row, 0, NULL);
+	struct hspmd_cluster *c = hspmd_cluster_from_json(c_json, "cluster", &err);
+	struct hspmd_plan *p = hspmd_plan_from_json(p_json, "plan", c, 5, &err);
+	char why[400];
+	assert_true(hspmd_plan_precision_differs(p, c, HSPMD_PRECISION_BF16, why, sizeof why));
+	assert_non_null(strstr(why, "fp32 instead of bf16"));
+	assert_non_null(strstr(why, "(n:0)"));
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(c);
+	json_decref(p_json);
+	json_decref(c_json);
+}
+
+/* What its table says must be what is known of it. */
+static void test_tables(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	for (int kind = 0; kind < HSPMD_DEVICE_KIND_COUNT; kind++) {
+		const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_names[kind], &err);
+		if (!ops)
+			continue; /* a module that was not built */
+		assert_string_equal(ops->name, hspmd_device_traits((enum hspmd_device_kind)kind)->name);
+		assert_int_equal(ops->host_memory, hspmd_device_traits((enum hspmd_device_kind)kind)->host_memory);
+	}
+	assert_null(hspmd_device_find("abacus", &err));
+	assert_string_equal(err.text, "no device kind 'abacus'; there are: cpu, cuda, pretend");
+	struct hspmd_device_traits lie = pretend_traits;
+	lie.host_memory = true;
+	assert_int_equal(hspmd_device_add(&pretend_ops, &lie), -1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_mixed), cmocka_unit_test(test_precision), cmocka_unit_test(test_tables) };
+	if (hspmd_device_add(&pretend_ops, &pretend_traits) < 0)
+		return 1;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
