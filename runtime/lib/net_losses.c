@@ -2,29 +2,22 @@
 /* Losses. Each is a mean over the global batch; several add up. */
 #include "runtime/lib/net_internal.h"
 
-static double samples_of_global_batch(const struct hspmd_net *net)
-{
-	return 1 / (net->how->loss_scale * (double)net->how->seq_len);
-}
-
-/* Elements of a tensor in one sample; 0: there is no such tensor. */
-static double per_sample(const struct hspmd_net *net, int tensor)
+/* The factor that makes a sum over a tensor's elements a mean over the global batch: this micro-batch's part of the samples, divided by the
+ * number of elements, so that tensors without a dimension of samples count as often as others. 0: there is no such tensor. */
+static double mean_factor(const struct hspmd_net *net, int tensor)
 {
 	const struct hspmd_shape *s = shape_of(net, tensor);
-	double count = s ? 1 : 0;
-	for (int d = 1; s && d < s->rank; d++)
-		count *= (double)s->dim[d];
-	return count;
+	double global_batch = 1 / (net->how->loss_scale * (double)net->how->seq_len);
+	return s ? (double)net->how->batch / global_batch / (double)hspmd_shape_elements(s) : 0;
 }
 
 int hspmd_net_cross_entropy(struct hspmd_net *net, int logits, int targets, const struct hspmd_cross_entropy *how)
 {
-	double positions = per_sample(net, targets);
-	if (net->g->failed || positions == 0)
+	if (!shape_of(net, targets))
 		return -1;
 	struct hspmd_op_attr attr = {
 		.parts = hspmd_net_vocabulary_parts(net, logits),
-		.scale = 1 / (samples_of_global_batch(net) * positions),
+		.scale = mean_factor(net, targets),
 		.smoothing = how->smoothing,
 		.ignores = how->ignores != 0,
 		.numbers = { how->ignored },
@@ -40,10 +33,9 @@ int hspmd_net_loss(struct hspmd_net *net, int logits, int targets)
 
 static int element_loss(struct hspmd_net *net, enum hspmd_loss kind, double factor, int x, int y, int weights)
 {
-	double elements = per_sample(net, x);
-	if (net->g->failed || elements == 0)
+	if (!shape_of(net, x))
 		return -1;
-	struct hspmd_op_attr attr = { .kind = kind, .scale = factor / (samples_of_global_batch(net) * elements) };
+	struct hspmd_op_attr attr = { .kind = kind, .scale = factor * mean_factor(net, x) };
 	return net->loss = append(net, HSPMD_OP_ELEMENT_LOSS, &attr, (int[]){ x, y, weights }, weights >= 0 ? 3 : y >= 0 ? 2 : 1);
 }
 

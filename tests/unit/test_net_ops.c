@@ -55,6 +55,7 @@ struct run {
 	void (*build)(void *context, struct hspmd_net *net);
 	void *context;
 	const char *devices; /* of the only stage */
+	int micro_batches;   /* of the 4 samples */
 	double losses[STEPS];
 	char *program; /* of its first device */
 };
@@ -63,9 +64,9 @@ static int train(struct run *r, int steps, struct hspmd_error *err)
 {
 	char plan[512];
 	snprintf(plan, sizeof plan,
-	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":4,\"seq_len\":4,\"pipelines\":[{\"micro_batches\":1,"
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":%d,\"seq_len\":4,\"pipelines\":[{\"micro_batches\":%d,"
 	         "\"stages\":[{\"layers\":[0,1],\"devices\":[\"%s\"]}]}]}",
-	         r->devices);
+	         4 / r->micro_batches, r->micro_batches, r->devices);
 	struct hspmd_training *t = hspmd_training_create(r->build, r->context, 1);
 	assert_non_null(t);
 	hspmd_training_samples(t, read_sample, NULL);
@@ -235,7 +236,7 @@ static void test_values(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
 		struct hspmd_error err = { "" };
-		struct run r = { .build = build_function, .context = (void *)&functions[i], .devices = "n:0" };
+		struct run r = { .build = build_function, .context = (void *)&functions[i], .devices = "n:0", .micro_batches = 1 };
 		double want[4], x[24];
 		if (train(&r, 1, &err))
 			fail_msg("%s: %s", functions[i].name, err.text);
@@ -250,10 +251,49 @@ static void test_values(void **state)
 	}
 }
 
+/* ---- cross-entropy with its options: x are the logits of 6 values */
+
+static void build_cross_entropy(void *context, struct hspmd_net *net)
+{
+	int x = hspmd_net_multiply(net, x_of(net), hspmd_net_parameter(net, "one", 1, DIMS(1), 1, 0));
+	hspmd_net_cross_entropy(net, x, hspmd_net_integers(net, "n"), context);
+}
+
+static double want_cross_entropy(const struct hspmd_cross_entropy *how, int64_t number, int64_t position)
+{
+	double sum = 0, all = 0;
+	int64_t target = (number + position) % 4;
+	for (int i = 0; i < 6; i++) {
+		sum += exp(x_at(number, 6 * position + i));
+		all += x_at(number, 6 * position + i);
+	}
+	double logit = (1 - how->smoothing) * x_at(number, 6 * position + target) + how->smoothing * all / 6;
+	return how->ignores && target == how->ignored ? 0 : log(sum) - logit;
+}
+
+static void test_cross_entropy(void **state)
+{
+	static const struct hspmd_cross_entropy options[] = { HSPMD_CROSS_ENTROPY, { 0.2, 0, 0, -1 }, { 0, 1, 3, -1 }, { 0.1, 1, 0, -1 } };
+	(void)state;
+	for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
+		struct hspmd_error err = { "" };
+		struct run r = { .build = build_cross_entropy, .context = (void *)&options[k], .devices = "n:0", .micro_batches = 1 };
+		double want = 0;
+		if (train(&r, 1, &err))
+			fail_msg("%s", err.text);
+		for (int i = 0; i < 16; i++)
+			want += want_cross_entropy(&options[k], i / 4, i % 4) / 16;
+		if (!(fabs(r.losses[0] - want) <= 1e-5 * want))
+			fail_msg("options %zu: %.8g, expected %.8g", k, r.losses[0], want);
+		free(r.program);
+	}
+}
+
 /* ---- all of them together, however the tensors lie */
 
 struct place {
 	const char *devices, *image, *x, *w, *conv, *middle, *late; /* annotations; NULL: none. middle: of a result; late: of a reshard */
+	int micro_batches;
 };
 
 static int annotated(struct hspmd_net *net, int tensor, const char *how)
@@ -300,12 +340,13 @@ static void build_all(void *context, struct hspmd_net *net)
 }
 
 static const struct place places[] = {
-	{ "n:0", NULL, NULL, NULL, NULL, NULL, NULL },
-	{ "n:0-2", "{[0-2]: 0:3(2:1:1)}", "{[0-2]: 0:3(2:1:1)}", NULL, NULL, NULL, NULL }, /* samples */
-	{ "n:0-1", NULL, NULL, "{[0,1]: 0:2(2:1)}", "{[0,1]: 0:2/2(2:1)}", NULL, NULL },   /* outputs and channels */
-	{ "n:0-1", NULL, NULL, "{[0,1]: 1:2}", "{[0,1]: 1:2}", NULL, NULL },               /* inputs: sums of parts */
-	{ "n:0-1", NULL, NULL, NULL, NULL, "{[0,1]: 1:2(3:1)}", "{[0,1]: 0:2}" },
-	{ "n:0-2", NULL, "{[0,1]: -1:2 | [2]} h0(3:1)", NULL, NULL, "{[0,1]: 0:2 | [2]} h0(2:2)", "{[0,1]: 2:2/3 | [2]} h0(1:3)" },
+	{ "n:0", NULL, NULL, NULL, NULL, NULL, NULL, 1 },
+	{ "n:0", NULL, NULL, NULL, NULL, NULL, NULL, 4 },
+	{ "n:0-2", "{[0-2]: 0:3(2:1:1)}", "{[0-2]: 0:3(2:1:1)}", NULL, NULL, NULL, NULL, 1 }, /* samples */
+	{ "n:0-1", NULL, NULL, "{[0,1]: 0:2(2:1)}", "{[0,1]: 0:2/2(2:1)}", NULL, NULL, 2 },   /* outputs and channels */
+	{ "n:0-1", NULL, NULL, "{[0,1]: 1:2}", "{[0,1]: 1:2}", NULL, NULL, 1 },               /* inputs: sums of parts */
+	{ "n:0-1", NULL, NULL, NULL, NULL, "{[0,1]: 1:2(3:1)}", "{[0,1]: 0:2}", 1 },
+	{ "n:0-2", NULL, "{[0,1]: -1:2 | [2]} h0(3:1)", NULL, NULL, "{[0,1]: 0:2 | [2]} h0(2:2)", "{[0,1]: 2:2/3 | [2]} h0(1:3)", 1 },
 };
 
 static void test_places(void **state)
@@ -315,6 +356,7 @@ static void test_places(void **state)
 	for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
 		struct hspmd_error err = { "" };
 		struct run r = { .build = build_all, .context = (void *)&places[i], .devices = places[i].devices };
+		r.micro_batches = places[i].micro_batches;
 		if (train(&r, STEPS, &err))
 			fail_msg("place %zu: %s", i, err.text);
 		if (i == 0)
@@ -410,7 +452,7 @@ static void test_mistakes(void **state)
 	(void)state;
 	for (int i = 0; i < (int)(sizeof reasons / sizeof *reasons); i++) {
 		struct hspmd_error err = { "" };
-		struct run r = { .build = build_wrong, .context = &i, .devices = i == 13 ? "n:0-1" : "n:0" };
+		struct run r = { .build = build_wrong, .context = &i, .devices = i == 13 ? "n:0-1" : "n:0", .micro_batches = 1 };
 		assert_int_equal(train(&r, 1, &err), -1);
 		if (!strstr(err.text, reasons[i]))
 			fail_msg("%d: \"%s\", expected \"%s\"", i, err.text, reasons[i]);
@@ -422,6 +464,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_values),
+		cmocka_unit_test(test_cross_entropy),
 		cmocka_unit_test(test_places),
 		cmocka_unit_test(test_mistakes),
 	};
