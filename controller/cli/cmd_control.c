@@ -186,12 +186,13 @@ static double number(const json_t *o, const char *key)
 	return json_number_value(json_object_get(o, key));
 }
 
-static void print_copies(const json_t *copies)
+/* command: the job runs another trainer, whose state this one does not know. */
+static void print_copies(const json_t *copies, bool command)
 {
 	size_t i;
 	json_t *c;
 	if (!json_array_size(copies))
-		puts("state       no copy yet");
+		puts(command ? "state       what the command has saved" : "state       no copy yet");
 	json_array_foreach(copies, i, c) {
 		double count = number(c, "count");
 		printf("%-12s%s: step %.0f, %.0f s old", i ? "" : "state", text(c, "where"), number(c, "step"), number(c, "age_s"));
@@ -234,7 +235,7 @@ static void print_status(const json_t *s)
 	else if (number(s, "step") > 0) /* a command has told it */
 		printf("step        %.0f, loss %.5g\n", number(s, "step"), number(s, "loss"));
 	printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
-	print_copies(json_object_get(s, "state"));
+	print_copies(json_object_get(s, "state"), json_is_integer(json_object_get(s, "steps")) && !number(s, "steps"));
 	const char *last_error =
 	        text(s, json_object_get(s, "last_error") ? "last_error" : "trouble"); /* a controller of an earlier version */
 	if (*last_error)

@@ -10,6 +10,7 @@
 
 void command_progress(struct hspmd_controller *m, const json_t *message)
 {
+	m->elastic |= json_is_true(json_object_get(message, "elastic"));
 	int64_t newest = message_integer(message, "newest", -1);
 	if (newest <= m->newest_save)
 		return;

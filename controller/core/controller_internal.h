@@ -43,7 +43,8 @@ struct node {
 	char *name;
 	bool held;        /* in the allocation */
 	bool leaving;     /* a shrink gives it back */
-	bool quarantined; /* its devices failed too often: no plan uses it until quarantined_until */
+	bool quarantined; /* its devices failed too often, or it rejoins: no plan uses it until quarantined_until */
+	bool rejoins;     /* used again as soon as the others train: a rank of an elastic command was lost here */
 	double quarantined_until;
 	int quarantines;          /* how often it was quarantined */
 	bool terminating;         /* its agent is ending, because of a shrink or a signal from outside */
@@ -217,6 +218,7 @@ struct hspmd_controller {
 	int failures;        /* aborted generations */
 
 	/* of a job with a command */
+	bool elastic;            /* its ranks take changes in their own processes (runtime/command/standin.h) */
 	bool steps_told;         /* its ranks have told steps */
 	int64_t furthest;        /* steps that were told at most: those that are made again are no progress */
 	int64_t told_generation; /* newest generation of which a step was told */
@@ -311,6 +313,7 @@ int nodes_usable(const struct hspmd_controller *m);
 int nodes_held(const struct hspmd_controller *m);     /* in the allocation */
 bool nodes_pending(const struct hspmd_controller *m); /* the agent of some node is starting */
 int nodes_quarantined(const struct hspmd_controller *m);
+void nodes_rejoin(struct hspmd_controller *m); /* the others train: plans may use those again that were left out until then */
 bool nodes_to_retry(const struct hspmd_controller *m); /* the agent of some node did not start, and will be started again */
 bool name_listed(const json_t *names, const char *name);
 /* The usable nodes as one cluster. New reference; NULL and err: there are none, or they cannot be merged. */

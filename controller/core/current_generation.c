@@ -165,8 +165,8 @@ void start_generation(struct hspmd_controller *m)
 	}
 	json_t *source;
 	if (runs_command(m)) {
-		step = m->steps_reported;
-		m->change.source = "command";
+		step = m->elastic && from ? step : m->steps_reported;
+		m->change.source = m->elastic && from ? "live" : "command";
 		source = check_alloc(m, json_object());
 	} else if (from) {
 		m->change.source = "live";
@@ -201,8 +201,9 @@ void stop_current(struct hspmd_controller *m)
 	struct generation *g = &m->current;
 	double notice_s = runs_command(m) ? command_notice_s(m) : -1;
 	send_workers(m, g->member, g->members,
-	             json_pack("{s:s, s:I, s:o*}", "type", "stop", "generation", (json_int_t)g->bound_plan->generation, "notice_s",
-	                       notice_s >= 0 ? json_real(notice_s) : NULL));
+	             json_pack("{s:s, s:I, s:o*, s:o*}", "type", "stop", "generation", (json_int_t)g->bound_plan->generation, "notice_s",
+	                       notice_s >= 0 ? json_real(notice_s) : NULL, "end",
+	                       runs_command(m) && m->shutting_down ? json_true() : NULL));
 	enter_phase(g, PHASE_STOPPING, m->now, m->config->timeouts.stop);
 	if (runs_command(m)) {
 		m->last_step_at = m->steps_told ? m->last_step_at : m->now;

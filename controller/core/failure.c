@@ -27,6 +27,18 @@ static void count_failure(struct hspmd_controller *m, struct worker *w)
 	           seconds, w->address, w->faults);
 }
 
+/* The other ranks of an elastic command go on at once. The lost one's node joins them again when they train, and its new process is made
+ * ready beside that. */
+static void let_rejoin(struct hspmd_controller *m, struct worker *w)
+{
+	struct node *n = w->node;
+	if (!m->elastic || n->quarantined || !node_usable(n) || nodes_usable(m) <= m->config->job->elastic.min_nodes || nodes_usable(m) < 2)
+		return;
+	n->quarantined = n->rejoins = true;
+	n->quarantined_until = m->now + QUARANTINE_S;
+	note_event(m, "rejoins", "node %s joins again when the others train: rank %s was lost", n->name, w->address);
+}
+
 /* A worker is gone. What it was needed for decides what happens. */
 static void lose(struct hspmd_controller *m, struct worker *w, const char *cause, const char *why)
 {
@@ -67,6 +79,7 @@ static void lose(struct hspmd_controller *m, struct worker *w, const char *cause
 	if (strcmp(cause, "node-lost") != 0) {
 		snprintf(m->last_error, sizeof m->last_error, "worker %s: %s", w->address, why);
 		count_failure(m, w);
+		let_rejoin(m, w);
 		check_attempts(m);
 	}
 }
@@ -158,6 +171,8 @@ void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message)
 	else
 		count_failure(m, w);
 	if (now) {
+		if (!json_is_true(json_object_get(message, "lives")))
+			let_rejoin(m, w);
 		abort_current(m, cause);
 	} else {
 		snprintf(m->last_error, sizeof m->last_error, "%s", cause);

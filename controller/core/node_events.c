@@ -11,7 +11,7 @@ static void node_left(struct hspmd_controller *m, struct node *n)
 	bool asked = n->leaving || n->released;
 	char why[200];
 	bool member = member_exit_reason(m, n, why, sizeof why);
-	n->held = n->leaving = n->quarantined = n->released = false;
+	n->held = n->leaving = n->quarantined = n->rejoins = n->released = false;
 	n->attempts = n->quarantines = 0;
 	n->retry_at = 0;
 	if (n->agent == PROC_UP)

@@ -39,6 +39,15 @@ int nodes_usable(const struct hspmd_controller *m)
 	return count;
 }
 
+void nodes_rejoin(struct hspmd_controller *m)
+{
+	for (size_t i = 0; i < m->nodes; i++) {
+		if (m->node[i]->rejoins)
+			m->node[i]->quarantined_until = m->now;
+		m->node[i]->rejoins = false;
+	}
+}
+
 int nodes_quarantined(const struct hspmd_controller *m)
 {
 	int count = 0;

@@ -83,7 +83,7 @@ static int in_memory(const struct bound_plan *l)
 static json_t *state_copies(const struct hspmd_controller *m, double now)
 {
 	json_t *list = json_array();
-	int live = runs_command(m) ? 0 : in_memory(m->current.bound_plan);
+	int live = runs_command(m) && !m->elastic ? 0 : in_memory(m->current.bound_plan);
 	if (live && m->steps_reported > 0 && !isnan(m->last_step_at))
 		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "memory", "count", live, "step",
 		                                      (json_int_t)m->steps_reported, "age_s", now - m->last_step_at));

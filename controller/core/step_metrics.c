@@ -164,6 +164,8 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 		m->recent_count = RECENT_STEPS;
 	if (progress)
 		forgive_failures(m);
-	if (m->current.phase == PHASE_TRAINING)
+	if (m->current.phase == PHASE_TRAINING) {
 		extend_step_deadline(m);
+		nodes_rejoin(m); /* not before the change without them has its line */
+	}
 }

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,12 +21,12 @@ int hspmd_rank_process_open(struct hspmd_rank_process *p, struct hspmd_error *er
 {
 	int ends[2];
 	*p = (struct hspmd_rank_process){ .output = -1, .steps = -1, .steps_peer = -1 };
-	if (pipe2(ends, O_CLOEXEC))
-		return hspmd_fail_errno(err, "pipe");
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
+		return hspmd_fail_errno(err, "socketpair");
 	p->steps = ends[0];
 	p->steps_peer = ends[1];
 	if (fcntl(p->steps, F_SETFL, O_NONBLOCK))
-		return hspmd_fail_errno(err, "pipe");
+		return hspmd_fail_errno(err, "socketpair");
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts the command of a rank: in a session of its own, with nothing on standard input, and with pipes for its output and for the steps
- * that it tells. If this process dies, the command is killed. */
+/* Starts the command of a rank: in a session of its own, with nothing on standard input, a pipe for its output, and a socket for the
+ * steps that it tells and for what is said to it. If this process dies, the command is killed. */
 #ifndef HSPMD_COMMAND_RANK_PROCESS_H
 #define HSPMD_COMMAND_RANK_PROCESS_H
 
@@ -11,16 +11,16 @@
 struct hspmd_rank_process {
 	pid_t pid;      /* 0: none */
 	int output;     /* descriptor of its standard output and standard error, not blocking; -1: closed */
-	int steps;      /* the same of what it tells */
-	int steps_peer; /* its own end of that pipe, which has the same number there, and is open here until it is started; else -1 */
+	int steps;      /* the same of what it tells; a socket */
+	int steps_peer; /* its own end of that socket, which has the same number there, and is open here until it is started; else -1 */
 };
 
-/* Makes the pipes; the environment must name steps_peer. 0; -1 and err. */
+/* Makes the socket; the environment must name steps_peer. 0; -1 and err. */
 int hspmd_rank_process_open(struct hspmd_rank_process *p, struct hspmd_error *err);
 /* Starts it. folder NULL: the present one. Blocks until the program is loaded. 0; -1 and err: all is closed. */
 int hspmd_rank_process_start(struct hspmd_rank_process *p, char *const *argv, char *const *environment, const char *folder,
                              struct hspmd_error *err);
-/* Closes the pipes. The process is the caller's to end. */
+/* Closes both. The process is the caller's to end. */
 void hspmd_rank_process_close(struct hspmd_rank_process *p);
 
 #endif

@@ -77,6 +77,7 @@ static void tear_down(struct standin *s)
 		if (hspmd_stream_flush(s->stream, &err))
 			break;
 	hspmd_stream_destroy(s->stream);
+	json_decref(s->start_line);
 	hspmd_placement_clear(&s->next);
 	hspmd_placement_clear(&s->place);
 	hspmd_job_destroy(s->job);

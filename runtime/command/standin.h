@@ -14,7 +14,20 @@
  * HOST:PORT. `fault` has tail: its last lines. All answers have newest: when its newest checkpoint file was written, in nanoseconds.
  *
  * The command reports steps by lines of JSON on descriptor $HSPMD_FD: { "step": n, "loss": x, "tokens": t }, of which only `step` is
- * needed; those of rank 0 count. */
+ * needed; those of rank 0 count.
+ *
+ * A command that takes changes of the generation in its own process says so on the same descriptor, a socket, with { "type": "elastic" }
+ * (contrib/python/hspmd). From then on it is not ended by a change, but told of it by lines of JSON, and answers as a worker does:
+ *
+ *   start   generation, rank (-1: it only hands over what it holds), world, local_rank, local_world, node_rank; member, members: its number
+ *           among all that take part, ranks first; host, port: free on rank 0's node. Answer: `started` (step, bytes, seconds)
+ *   stop    end after the current step, agreed in its vote. Answer: `stopped` (step, losses), and it waits for the next start. end: true:
+ *           save, and exit with 85
+ *   abort   stop waiting. Answer: `aborted` (step, holds: generation of whose state it has a whole copy, or null, ready, applied, sums, losses)
+ *   settle  apply: step whose gradients are complete, or null. Answer: `settled` (step, losses)
+ *
+ * It may say `fault` (text) if it cannot go on. If one rank of the job has declared itself, `prepare` has elastic: true; a stand-in without a
+ * command then starts it at once, and answers when it has declared itself, while the others still train. */
 #ifndef HSPMD_COMMAND_STANDIN_H
 #define HSPMD_COMMAND_STANDIN_H
 

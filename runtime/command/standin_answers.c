@@ -37,6 +37,12 @@ void standin_started(struct standin *s)
 	                          "connect", 0, "move", 0, "newest", standin_newest(s)));
 }
 
+void standin_prepared(struct standin *s)
+{
+	standin_send(s, json_pack("{ss,sI,ss,si,si}", "type", "prepared", "generation", (json_int_t)s->prepared, "address", s->address,
+	                          "memory_bytes", 0, "seconds", 0));
+}
+
 /* With the command's exit status, if it has one that says that it has saved. A Python that is about to exit with it may still be ended by
  * the notice's signal: its ranks agree to end, and the last of them get the signal after that. */
 static json_t *with_status(const struct standin *s, json_t *message)
@@ -46,6 +52,12 @@ static json_t *with_status(const struct standin *s, json_t *message)
 	if (message && s->ended && (s->status == 0 || s->status == STATUS_MORE))
 		json_object_set_new(message, "status", json_integer(s->status));
 	return message;
+}
+
+void standin_settled(struct standin *s, int64_t generation)
+{
+	standin_send(s, json_pack("{ss,sI,sI,s[]}", "type", "settled", "generation", (json_int_t)generation, "step", (json_int_t)s->step,
+	                          "losses"));
 }
 
 void standin_answer(struct standin *s)
@@ -67,10 +79,15 @@ void standin_answer(struct standin *s)
 		                                         "step", (json_int_t)s->step, "losses", "finished", (int)s->finished, "newest",
 		                                         standin_newest(s))));
 		break;
-	case ANSWER_ABORTED:
+	case ANSWER_ABORTED: /* what an elastic command held is gone with it */
 		standin_send(s, json_pack("{ss,sI,sI,so,sn,sn,s[],s[],so}", "type", "aborted", "generation", (json_int_t)s->aborted, "step",
-		                          (json_int_t)s->step, "holds", s->generation ? json_integer(s->generation) : json_null(), "ready",
-		                          "applied", "sums", "losses", "newest", standin_newest(s)));
+		                          (json_int_t)s->step, "holds",
+		                          s->generation && !s->elastic_job ? json_integer(s->generation) : json_null(), "ready", "applied",
+		                          "sums", "losses", "newest", standin_newest(s)));
+		break;
+	case ANSWER_SETTLED: /* it is behind all that are still there */
+		s->step = -1;
+		standin_settled(s, s->aborted);
 		break;
 	}
 }
@@ -83,8 +100,7 @@ static json_t *number(const json_t *line, const char *key)
 	return json_is_number(v) && isfinite(json_number_value(v)) ? json_incref(v) : NULL;
 }
 
-/* Python writes infinities and NaN, which JSON does not have: such a number counts as none. */
-static json_t *parse_step(const char *line)
+json_t *standin_parse(const char *line)
 {
 	static const char *const names[] = { "-Infinity", "Infinity", "NaN" };
 	char *copy = strdup(line);
@@ -98,20 +114,11 @@ static json_t *parse_step(const char *line)
 	return v;
 }
 
-void standin_step(struct standin *s, const char *line)
+void standin_step(struct standin *s, json_t *told)
 {
-	json_t *told = parse_step(line), *step = json_object_get(told, "step");
-	if (s->place.rank != 0 || s->state == STANDIN_IDLE) {
-		json_decref(told);
+	json_t *step = json_object_get(told, "step");
+	if (s->place.rank != 0 || s->state == STANDIN_IDLE)
 		return;
-	}
-	if (!json_is_integer(step) || json_integer_value(step) < 0) {
-		if (!s->line_wrong)
-			hspmd_warn("HSPMD_FD: expected {\"step\": number, ...}, got %.200s", line);
-		s->line_wrong = true;
-		json_decref(told);
-		return;
-	}
 	int64_t n = json_integer_value(step), steps = n > s->told_step && s->told_step >= 0 ? n - s->told_step : 1;
 	double now = hspmd_now(), step_s = (now - s->told_at) / (double)steps;
 	json_t *loss = number(told, "loss"), *tokens = number(told, "tokens");
@@ -122,6 +129,5 @@ void standin_step(struct standin *s, const char *line)
 	s->told_step = n;
 	s->told_at = now;
 	json_decref(tokens);
-	json_decref(told);
 	standin_send(s, message);
 }

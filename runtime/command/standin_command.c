@@ -30,7 +30,7 @@ static void tell_steps(struct standin *s, const char *data, size_t size)
 		}
 		s->line[s->line_used] = '\0';
 		s->line_used = 0;
-		standin_step(s, s->line);
+		standin_line(s, s->line);
 	}
 }
 
@@ -87,13 +87,13 @@ static void destroy_list(char **list)
 }
 
 /* The command's arguments for this rank. */
-static char **make_arguments(const struct standin *s, struct hspmd_error *err)
+static char **make_arguments(const struct standin *s, const struct hspmd_placement *place, struct hspmd_error *err)
 {
 	char *latest = NULL, **argv = hspmd_calloc((size_t)s->job->command.argc + 1, sizeof *argv);
 	if (s->checkpoint)
 		hspmd_newest_save(s->checkpoint, &latest);
 	const struct hspmd_template_values v = {
-		.world = s->place.world, .nodes = s->place.nodes, .rank = s->place.rank, .local_rank = s->place.local_rank, .latest = latest
+		.world = place->world, .nodes = place->nodes, .rank = place->rank, .local_rank = place->local_rank, .latest = latest
 	};
 	bool failed = !argv;
 	for (int i = 0; !failed && i < s->job->command.argc; i++)
@@ -107,14 +107,14 @@ static char **make_arguments(const struct standin *s, struct hspmd_error *err)
 	return NULL;
 }
 
-static char **make_environment(const struct standin *s, const char *host, int port)
+static char **make_environment(const struct standin *s, const struct hspmd_placement *place, int64_t generation, const char *host, int port)
 {
 	extern char **environ;
-	const struct hspmd_environment_input in = { .place = &s->place,
+	const struct hspmd_environment_input in = { .place = place,
 		                                    .master_host = host,
 		                                    .master_port = port,
-		                                    .generation = s->generation,
-		                                    .restarts = s->generation - 1,
+		                                    .generation = generation,
+		                                    .restarts = generation - 1,
 		                                    .id = s->id,
 		                                    .checkpoint = s->checkpoint,
 		                                    .steps_fd = s->process.steps_peer,
@@ -123,17 +123,18 @@ static char **make_environment(const struct standin *s, const char *host, int po
 	return hspmd_environment_make(environ, &in);
 }
 
-static int launch(struct standin *s, const char *host, int port, struct hspmd_error *err)
+static int launch(struct standin *s, const struct hspmd_placement *place, int64_t generation, const char *host, int port,
+                  struct hspmd_error *err)
 {
 	char title[200];
-	char **argv = make_arguments(s, err), **environment = NULL;
-	snprintf(title, sizeof title, "hspmd: generation %lld: rank %d of %d on %s", (long long)s->generation, s->place.rank,
-	         s->place.world, s->device);
+	char **argv = make_arguments(s, place, err), **environment = NULL;
+	snprintf(title, sizeof title, "hspmd: generation %lld: rank %d of %d on %s", (long long)generation, place->rank, place->world,
+	         s->device);
 	int rc = argv ? hspmd_rank_process_open(&s->process, err) : -1;
-	if (!rc && !(environment = make_environment(s, host, port)))
+	if (!rc && !(environment = make_environment(s, place, generation, host, port)))
 		rc = hspmd_fail_memory(err, "starting the command");
 	if (!rc) {
-		hspmd_rank_output_open(&s->output, s->output_folder, s->place.rank, s->place.rank ? -1 : STDOUT_FILENO, title);
+		hspmd_rank_output_open(&s->output, s->output_folder, place->rank, place->rank ? -1 : STDOUT_FILENO, title);
 		rc = hspmd_rank_process_start(&s->process, argv, environment, s->job->command.folder, err);
 	}
 	destroy_list(argv);
@@ -141,20 +142,25 @@ static int launch(struct standin *s, const char *host, int port, struct hspmd_er
 	return rc;
 }
 
-void standin_launch(struct standin *s, const char *host, int port)
+void standin_launch(struct standin *s, const struct hspmd_placement *place, int64_t generation, const char *host, int port)
 {
 	struct hspmd_error err = { "" };
+	bool begins = generation == s->generation;
 	s->line_used = 0;
 	s->told_step = -1;
 	s->told_at = hspmd_now();
-	if (launch(s, host, port, &err)) {
+	s->elastic = s->ended = s->finished = false;
+	s->status = STATUS_SIGNALLED;
+	s->holds = 0;
+	if (launch(s, place, generation, host, port, &err)) {
 		hspmd_rank_process_close(&s->process);
 		hspmd_rank_output_close(&s->output);
-		standin_fault(s, s->generation, err.text, NULL);
+		standin_fault(s, generation, err.text, NULL);
 		return;
 	}
-	s->state = STANDIN_RUNNING;
-	standin_started(s);
+	s->state = begins ? STANDIN_RUNNING : STANDIN_PAUSED;
+	if (begins)
+		standin_started(s);
 }
 
 /* ---- end */
@@ -166,6 +172,9 @@ static void all_gone(struct standin *s)
 	hspmd_rank_output_close(&s->output);
 	s->process.pid = 0;
 	s->state = STANDIN_IDLE;
+	s->elastic = false;
+	s->holds = s->prepare_waits = 0;
+	s->debt = DEBT_NONE;
 	standin_answer(s);
 }
 
@@ -190,13 +199,15 @@ void standin_end(struct standin *s, enum standin_answer answer)
 void standin_notice(struct standin *s, double notice_s)
 {
 	s->answer = ANSWER_STOPPED;
+	s->debt = DEBT_NONE;
 	if (notice_s <= 0) {
 		standin_end(s, ANSWER_STOPPED);
 		return;
 	}
 	s->state = STANDIN_NOTICED;
 	s->notice_by = hspmd_now() + notice_s;
-	hspmd_process_signal_command(s->process.pid, s->job->command.notice_signal);
+	if (!s->elastic)
+		hspmd_process_signal_command(s->process.pid, s->job->command.notice_signal);
 }
 
 /* The command has ended although nobody has told it to, and not well. */
@@ -209,8 +220,9 @@ static void report_failure(struct standin *s, int how)
 		snprintf(reason, sizeof reason, "ended by signal %d (%s)", WTERMSIG(how), strsignal(WTERMSIG(how)));
 	else
 		snprintf(reason, sizeof reason, "exit status %d", WEXITSTATUS(how));
-	snprintf(text, sizeof text, "rank %d: %s%s%.300s", s->place.rank, reason, last ? ": " : "", last ? last : "");
-	standin_fault(s, s->generation, text, tail);
+	const struct hspmd_placement *place = s->state == STANDIN_PAUSED && s->prepared ? &s->next : &s->place;
+	snprintf(text, sizeof text, "rank %d: %s%s%.300s", place->rank, reason, last ? ": " : "", last ? last : "");
+	standin_fault(s, s->state == STANDIN_PAUSED && s->prepared ? s->prepared : s->generation, text, tail);
 }
 
 static void on_command_end(struct standin *s, int how)
@@ -223,10 +235,12 @@ static void on_command_end(struct standin *s, int how)
 	read_rest(s);
 	if (s->state == STANDIN_NOTICED) {
 		standin_end(s, ANSWER_STOPPED);
+	} else if (s->debt == DEBT_ABORTED || s->debt == DEBT_SETTLED) {
+		standin_end(s, s->debt == DEBT_ABORTED ? ANSWER_ABORTED : ANSWER_SETTLED);
 	} else if (s->state == STANDIN_RUNNING && (s->status == 0 || s->status == STATUS_MORE)) {
 		s->finished = true;
 		standin_end(s, ANSWER_FINISHED);
-	} else if (s->state == STANDIN_RUNNING) {
+	} else if (s->state == STANDIN_RUNNING || s->state == STANDIN_PAUSED) {
 		report_failure(s, how);
 		standin_end(s, ANSWER_NONE);
 	}

@@ -19,12 +19,16 @@
 enum standin_state {
 	STANDIN_IDLE,    /* there is no command */
 	STANDIN_RUNNING, /* the command runs */
+	STANDIN_PAUSED,  /* an elastic command is there, and waits for its next generation, or is being made ready for its first */
 	STANDIN_NOTICED, /* it was told to end */
 	STANDIN_ENDING,  /* what is left of it is being killed */
 };
 
 /* What is answered when nothing of the command is left. */
-enum standin_answer { ANSWER_NONE, ANSWER_FINISHED, ANSWER_STOPPED, ANSWER_ABORTED, ANSWER_EXIT };
+enum standin_answer { ANSWER_NONE, ANSWER_FINISHED, ANSWER_STOPPED, ANSWER_ABORTED, ANSWER_SETTLED, ANSWER_EXIT };
+
+/* What an elastic command was asked for, and has not answered yet. */
+enum standin_debt { DEBT_NONE, DEBT_STARTED, DEBT_STOPPED, DEBT_ABORTED, DEBT_SETTLED };
 
 struct standin {
 	struct hspmd_stream *stream;
@@ -39,7 +43,9 @@ struct standin {
 	/* prepared */
 	int64_t prepared; /* generation; 0: none */
 	struct hspmd_placement next;
-	int port_socket; /* keeps the port; -1: none */
+	int next_member;   /* this device among all members; -1: none */
+	char address[512]; /* base64 of HOST:PORT of this rank, in `prepared` */
+	int port_socket;   /* keeps the port; -1: none */
 	/* started */
 	int64_t generation, step; /* of the last `start`; 0: none yet */
 	struct hspmd_placement place;
@@ -52,6 +58,13 @@ struct standin {
 	bool ended;       /* its status is known */
 	bool finished;    /* it ended with 0 or 85 without being told */
 	double notice_by; /* STANDIN_NOTICED: when it is killed */
+	/* an elastic command (standin_elastic.c) */
+	bool elastic_job;      /* some rank of the job has declared itself */
+	bool elastic;          /* the command that is there now has */
+	int64_t prepare_waits; /* generation that is prepared as soon as the command declares itself; 0: none */
+	int64_t holds;         /* generation whose state it holds; 0: none */
+	json_t *start_line;    /* the last start, for a command that declares itself after it; NULL: none */
+	enum standin_debt debt;
 	/* told steps */
 	char line[STEP_LINE_MAX];
 	size_t line_used;
@@ -63,15 +76,27 @@ struct standin {
 /* A file calls only files that stand above its own lines. */
 
 /* ---- standin_answers.c */
+/* A line of the command; numbers that JSON does not have, such as NaN, are texts in it. NULL: not JSON. */
+json_t *standin_parse(const char *line);
 void standin_send(struct standin *s, json_t *message); /* takes the message over; NULL: out of memory */
 json_t *standin_newest(const struct standin *s);
 void standin_fault(struct standin *s, int64_t generation, const char *text, json_t *tail);
 void standin_answer(struct standin *s); /* s->answer */
 void standin_started(struct standin *s);
-void standin_step(struct standin *s, const char *line);
+void standin_prepared(struct standin *s);
+void standin_settled(struct standin *s, int64_t generation);
+void standin_step(struct standin *s, json_t *told); /* reports it, if this is rank 0 */
+
+/* ---- standin_elastic.c */
+/* A line of the command: a told step, or what an elastic command says. */
+void standin_line(struct standin *s, const char *line);
+void standin_say(struct standin *s, json_t *message); /* to the elastic command; takes it over */
+void standin_say_start(struct standin *s, const char *host, int port, int members);
 
 /* ---- standin_command.c */
-void standin_launch(struct standin *s, const char *host, int port); /* answers `started` or `fault` */
+/* Starts the command for this place: for the generation that begins now (answers `started`), or makes it ready beside training for the one
+ * that is prepared (it declares itself later). Answers `fault` if it cannot. */
+void standin_launch(struct standin *s, const struct hspmd_placement *place, int64_t generation, const char *host, int port);
 void standin_notice(struct standin *s, double notice_s);
 /* Kills what is there, and answers when it is gone. */
 void standin_end(struct standin *s, enum standin_answer answer);

@@ -80,25 +80,57 @@ static void own_host(char *host, size_t size)
 		freeaddrinfo(list);
 }
 
+/* Its place in a list of devices; -1: none. */
+static int index_in(const json_t *list, const char *device)
+{
+	size_t i;
+	json_t *v;
+	json_array_foreach(list, i, v)
+		if (json_string_value(v) && !strcmp(json_string_value(v), device))
+			return (int)i;
+	return -1;
+}
+
+static int set_address(struct standin *s, const char *host, int port, struct hspmd_error *err)
+{
+	char text[300];
+	snprintf(text, sizeof text, "%s:%d", host, port);
+	char *address = hspmd_base64_encode(text, strlen(text));
+	if (address)
+		snprintf(s->address, sizeof s->address, "%s", address);
+	free(address);
+	return address ? 0 : hspmd_fail_memory(err, "preparing a generation");
+}
+
+/* A rank that joins an elastic job is made ready while the others train on: it is prepared when it has declared itself. */
+static bool joins(struct standin *s, const json_t *m)
+{
+	s->elastic_job |= json_is_true(json_object_get(m, "elastic"));
+	return s->elastic_job && s->next.rank >= 0 && (s->state == STANDIN_IDLE || (s->state == STANDIN_PAUSED && !s->elastic));
+}
+
 static void on_prepare(struct standin *s, json_t *m)
 {
 	struct hspmd_error err = { "" };
 	int64_t generation = json_integer_value(json_object_get(m, "generation"));
-	char host[256] = "", text[300];
+	char host[256] = "";
 	hspmd_placement_clear(&s->next);
-	s->prepared = 0;
+	s->prepared = s->prepare_waits = 0;
 	int port = !s->job ? hspmd_fail(&err, "prepare before job") : reserve_port(s, &err);
-	if (port < 0 || hspmd_placement_read(json_object_get(m, "plan"), s->device, &s->next, &err)) {
+	own_host(host, sizeof host);
+	if (port < 0 || hspmd_placement_read(json_object_get(m, "plan"), s->device, &s->next, &err) || set_address(s, host, port, &err)) {
 		standin_fault(s, generation, err.text, NULL);
 		return;
 	}
 	s->prepared = generation;
-	own_host(host, sizeof host);
-	snprintf(text, sizeof text, "%s:%d", host, port);
-	char *address = hspmd_base64_encode(text, strlen(text));
-	standin_send(s, json_pack("{ss,sI,ss*,si,si}", "type", "prepared", "generation", (json_int_t)generation, "address", address,
-	                          "memory_bytes", 0, "seconds", 0));
-	free(address);
+	s->next_member = index_in(json_object_get(m, "members"), s->device);
+	if (!joins(s, m)) {
+		standin_prepared(s);
+		return;
+	}
+	s->prepare_waits = generation;
+	if (s->state == STANDIN_IDLE)
+		standin_launch(s, &s->next, generation, host, port);
 }
 
 /* Reads "HOST:PORT" of rank 0. */
@@ -126,7 +158,7 @@ static void on_start(struct standin *s, json_t *m)
 	int port = 0;
 	if (!s->prepared || s->prepared != generation)
 		hspmd_fail(&err, "start of generation %lld, which is not prepared", (long long)generation);
-	else if (s->state != STANDIN_IDLE)
+	else if (s->state != STANDIN_IDLE && !(s->state == STANDIN_PAUSED && s->elastic))
 		hspmd_fail(&err, "start of generation %lld while the command runs", (long long)generation);
 	if (err.text[0] || read_master(json_object_get(m, "addresses"), host, sizeof host, &port, &err)) {
 		standin_fault(s, generation, err.text, NULL);
@@ -138,14 +170,20 @@ static void on_start(struct standin *s, json_t *m)
 	s->prepared = 0;
 	s->generation = generation;
 	s->step = json_integer_value(json_object_get(m, "step"));
-	s->ended = s->finished = false;
-	s->status = STATUS_SIGNALLED;
 	close(s->port_socket);
 	s->port_socket = -1;
-	if (s->place.rank < 0) /* the new plan has no rank here */
+	standin_say_start(s, host, port, (int)json_array_size(json_object_get(m, "addresses")));
+	if (s->state == STANDIN_PAUSED) {
+		s->state = STANDIN_RUNNING;
+		s->debt = DEBT_STARTED;
+		s->told_step = -1;
+	} else if (s->place.rank < 0) { /* the new plan has no rank here */
+		s->ended = s->finished = false;
+		s->status = STATUS_SIGNALLED;
 		standin_started(s);
-	else
-		standin_launch(s, host, port);
+	} else {
+		standin_launch(s, &s->place, generation, host, port);
+	}
 }
 
 /* ---- stop, abort, and the rest */
@@ -153,8 +191,15 @@ static void on_start(struct standin *s, json_t *m)
 static void on_stop(struct standin *s, json_t *m)
 {
 	json_t *notice = json_object_get(m, "notice_s");
+	bool last = json_is_true(json_object_get(m, "end"));
 	if (!s->job || json_integer_value(json_object_get(m, "generation")) != s->generation)
 		return;
+	if (s->state == STANDIN_RUNNING && s->elastic) {
+		standin_say(s, json_pack("{ss,sI,sb}", "type", "stop", "generation", (json_int_t)s->generation, "end", (int)last));
+		s->debt = DEBT_STOPPED;
+		if (!last)
+			return;
+	}
 	if (s->state == STANDIN_RUNNING) {
 		standin_notice(s, json_is_number(notice) ? json_number_value(notice) : s->job->command.notice_s);
 		return;
@@ -167,15 +212,31 @@ static void on_stop(struct standin *s, json_t *m)
 static void on_abort(struct standin *s, json_t *m)
 {
 	s->aborted = json_integer_value(json_object_get(m, "generation"));
-	standin_end(s, ANSWER_ABORTED);
+	if (!s->elastic || (s->state != STANDIN_RUNNING && s->state != STANDIN_PAUSED)) {
+		standin_end(s, ANSWER_ABORTED);
+		return;
+	}
+	standin_say(s, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)s->aborted));
+	s->debt = DEBT_ABORTED;
+}
+
+static void on_settle(struct standin *s, json_t *m)
+{
+	if (s->state != STANDIN_PAUSED || !s->elastic) {
+		standin_settled(s, json_integer_value(json_object_get(m, "generation")));
+		return;
+	}
+	standin_say(s,
+	            json_pack("{ss,sO?,sO?}", "type", "settle", "apply", json_object_get(m, "apply"), "sums", json_object_get(m, "sums")));
+	s->debt = DEBT_SETTLED;
 }
 
 static void on_query(struct standin *s, json_t *m)
 {
 	bool runs = s->state == STANDIN_RUNNING || s->finished;
-	standin_send(s, json_pack("{ss,sO,sI,so,sb,s[],so}", "type", "query_reply", "generation", json_object_get(m, "generation"), "step",
-	                          (json_int_t)s->step, "holds", s->generation ? json_integer(s->generation) : json_null(), "training",
-	                          (int)runs, "losses", "newest", standin_newest(s)));
+	standin_send(s, json_pack("{ss,sO,sI,so,sb,s[],so,sb}", "type", "query_reply", "generation", json_object_get(m, "generation"),
+	                          "step", (json_int_t)s->step, "holds", s->generation ? json_integer(s->generation) : json_null(),
+	                          "training", (int)runs, "losses", "newest", standin_newest(s), "elastic", (int)s->elastic_job));
 	if (s->finished && s->state == STANDIN_IDLE) { /* the controller that was told may be the one that died */
 		s->answer = ANSWER_FINISHED;
 		standin_answer(s);
@@ -208,8 +269,7 @@ void standin_receive(struct standin *s, json_t *m)
 	else if (!strcmp(type, "abort"))
 		on_abort(s, m);
 	else if (!strcmp(type, "settle"))
-		standin_send(s, json_pack("{ss,sO?,sI,s[]}", "type", "settled", "generation", json_object_get(m, "generation"), "step",
-		                          (json_int_t)s->step, "losses"));
+		on_settle(s, m);
 	else if (!strcmp(type, "query"))
 		on_query(s, m);
 	else if (!strcmp(type, "checkpoint"))

@@ -191,6 +191,11 @@ static void a_status(void **state)
 	says(out, "plan        -\n");
 	says(out, "state       no copy yet\n");
 	says(out, "last error  no memory\n");
+	start("status 7"); /* of a job with a command */
+	asked("{}");
+	answer("{\"status\": {\"job\": \"7\", \"phase\": \"training\", \"steps\": 0, \"state\": []}}");
+	ends_with(0);
+	says(out, "state       what the command has saved\n");
 	assert_null(strstr(out, "members"));
 	assert_null(strstr(out, "waiting for"));
 	start("status --json 7");

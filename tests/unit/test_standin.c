@@ -415,6 +415,97 @@ static void test_steps(void **state)
 	quit(&a);
 }
 
+/* A command that takes changes in its own process: it answers all orders, and notes them. */
+static const char elastic[] =
+        "exec 8>>\"$HSPMD_CHECKPOINT/orders\"; tell() (echo \"$1\" >&$HSPMD_FD)\n"
+        "tell '{\"type\": \"elastic\"}'\n"
+        "while read -r line <&$HSPMD_FD; do\n"
+        "    echo \"$$ $line\" >&8\n"
+        "    case $line in\n"
+        "    *'\"type\":\"start\"'*) tell '{\"type\": \"started\", \"step\": 7, \"bytes\": {\"peers\": 9}, \"seconds\": {}}' ;;\n"
+        "    *'\"end\":true'*) exit 85 ;;\n"
+        "    *'\"type\":\"stop\"'*) tell '{\"type\": \"stopped\", \"step\": 8, \"losses\": [[7, 0.5]]}' ;;\n"
+        "    *'\"type\":\"abort\"'*) tell '{\"type\": \"aborted\", \"step\": 8, \"holds\": 2, \"ready\": 8, \"sums\": [1], \"losses\": "
+        "[]}' ;;\n"
+        "    *'\"type\":\"settle\"'*) tell '{\"type\": \"settled\", \"step\": 9, \"losses\": []}' ;;\n"
+        "    esac\n"
+        "done";
+
+/* The number of the process that was told `part` last, in the last line. */
+static pid_t told(const char *part)
+{
+	char *all = contents("checkpoint/orders"), *line = all, *end = all + strlen(all) - 1;
+	*end = '\0';
+	if (strrchr(all, '\n'))
+		line = strrchr(all, '\n') + 1;
+	if (!strstr(line, part))
+		fail_msg("expected %s, told %s", part, line);
+	pid_t pid = atoi(line);
+	free(all);
+	return pid;
+}
+
+static void assert_number(json_t *m, const char *key, int value)
+{
+	json_t *v = json_object_get(m, key);
+	if (!json_is_integer(v) || json_integer_value(v) != value)
+		fail_msg("%s: %s is not %d", json_string_value(json_object_get(m, "type")), key, value);
+}
+
+/* One process through a stop, a change, an abort and the next change. */
+static void test_elastic(void **state)
+{
+	(void)state;
+	struct agent a;
+	char *path = hspmd_asprintf("%s/checkpoint/orders", folder);
+	unlink(path);
+	free(path);
+	open_with(&a, shell(elastic), "TERM:60");
+	start_alone(&a);
+	expect(&a, "elastic");
+	json_t *m = stop(&a);
+	assert_number(m, "step", 8);
+	assert_int_equal(json_array_size(json_object_get(m, "losses")), 1);
+	assert_null(json_object_get(m, "status"));
+	json_decref(m);
+	pid_t pid = told("\"stop\"");
+	m = start_on(&a, json_pack("[ss]", "n0:0", "n1:0"), "started");
+	assert_number(m, "step", 7);
+	assert_number(json_object_get(m, "bytes"), "peers", 9);
+	json_decref(m);
+	assert_int_equal(told("\"rank\":1,\"world\":2,"), pid);
+	told("\"member\":1,\"members\":2,\"host\":\"10.0.0.7\",\"port\":4711,");
+	tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)2));
+	m = next(&a, "aborted");
+	assert_number(m, "holds", 2);
+	assert_number(m, "ready", 8);
+	json_decref(m);
+	tell(&a, json_pack("{ss,sI,si,s[i]}", "type", "settle", "generation", (json_int_t)2, "apply", 8, "sums", 1));
+	m = next(&a, "settled");
+	assert_number(m, "step", 9);
+	json_decref(m);
+	assert_int_equal(told("\"apply\":8"), pid);
+	/* It dies: another is made ready beside training, and holds nothing before it has started. */
+	json_decref(start_on(&a, json_pack("[s]", "n1:0"), "started"));
+	kill(pid, SIGKILL);
+	json_decref(next(&a, "fault"));
+	tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)3));
+	m = next(&a, "aborted");
+	assert_true(json_is_null(json_object_get(m, "holds")));
+	json_decref(m);
+	tell(&a, json_pack("{ss,sI,s{s[{s[{s[s]}]}]},s[s]}", "type", "prepare", "generation", (json_int_t)4, "plan", "pipelines", "stages",
+	                   "devices", "n1:0", "members", "n1:0"));
+	expect(&a, "elastic");
+	expect(&a, "prepared");
+	/* At the end of the job's time it saves, and ends. */
+	a.generation = 4;
+	json_decref(start_on(&a, json_pack("[s]", "n1:0"), "started"));
+	assert_int_not_equal(told("\"start\""), pid);
+	tell(&a, json_pack("{ss,sI,sb}", "type", "stop", "generation", (json_int_t)5, "end", 1));
+	assert_status(next(&a, "stopped"), 85, false);
+	quit(&a);
+}
+
 static void write_file(const char *name, int age_s)
 {
 	char *path = hspmd_asprintf("%s/%s", folder, name);
@@ -464,7 +555,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_environment), cmocka_unit_test(test_newest),     cmocka_unit_test(test_told_and_finished),
 		cmocka_unit_test(test_notice),      cmocka_unit_test(test_whole_tree), cmocka_unit_test(test_failures),
-		cmocka_unit_test(test_steps),
+		cmocka_unit_test(test_steps),       cmocka_unit_test(test_elastic),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of one generation, connected: made anew for each, and given up at once if a peer is gone."""
+import datetime
+import os
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+
+from hspmd.control import Interrupted
+
+CONNECT_S = 120
+COLLECTIVE_S = 1800  # an abort ends a wait; this is for a rank that is told of none
+BUCKET_BYTES = 25 << 20
+
+
+def _sockets():
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            at = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            continue
+        if at.startswith("socket:"):
+            found[int(name)] = at
+    return found
+
+
+def _shut(fd):
+    try:
+        with socket.socket(fileno=os.dup(fd)) as s:
+            if s.family in (socket.AF_INET, socket.AF_INET6) and s.type == socket.SOCK_STREAM:
+                s.getpeername()  # not one that listens: gloo ends the process if that is shut
+                s.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
+class Group:
+    """check: raises if what is under way is to be given up."""
+
+    def __init__(self, device, check):
+        self.device = device
+        self._check = check
+        self._before = _sockets()
+        self._own = None  # sockets of this group, once it is complete; until then all that are new
+        self._cut = False
+        self.store = self._group = None
+        self.rank = self.size = 0
+
+    def _reach(self, host, port):
+        """Waits until the store listens."""
+        until = time.monotonic() + CONNECT_S
+        while True:
+            self._check()
+            try:
+                socket.create_connection((host, port), 5).close()
+                return
+            except OSError as error:
+                if time.monotonic() > until:
+                    raise Interrupted(f"{host}:{port}: {error}") from error
+            time.sleep(0.02)
+
+    def open(self, host, port, serves):
+        """Connects to the store, which the process that `serves` makes."""
+        limit = datetime.timedelta(seconds=CONNECT_S)
+        try:
+            if not serves:
+                self._reach(host, port)
+            self.store = dist.TCPStore(host, port, None, serves, limit, wait_for_workers=False)
+        except RuntimeError as error:
+            raise Interrupted(str(error)) from error
+
+    def publish(self, key, value):
+        self._try(lambda: self.store.set(key, value))
+
+    def read(self, key):
+        return self._try(lambda: self.store.get(key))
+
+    def join(self, name, rank, size):
+        """Makes the group of this name in the store, of `size` ranks."""
+        self.rank, self.size = rank, size
+        self._check()
+        if size > 1:
+            self._group = self._try(lambda: self._make(dist.PrefixStore(name, self.store)))
+        self._own = {fd: at for fd, at in _sockets().items() if self._before.get(fd) != at}
+        if self._cut:
+            raise Interrupted("given up while it was made")
+
+    def _make(self, store):
+        limit = datetime.timedelta(seconds=COLLECTIVE_S)
+        if self.device.type == "cuda":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = limit
+            return dist.ProcessGroupNCCL(store, self.rank, self.size, options)
+        return dist.ProcessGroupGloo(store, self.rank, self.size, limit)
+
+    def sever(self):
+        """Ends all waits in this group, of this process and of its peers. May be called by another thread."""
+        self._cut = True
+        own = self._own
+        now = _sockets()
+        for fd, at in now.items():
+            if (own.get(fd) if own is not None else None if self._before.get(fd) == at else at) == at:
+                _shut(fd)
+        if self.device.type == "cuda" and self._group is not None:
+            self._group.abort()
+
+    def _try(self, call):
+        try:
+            return call()
+        except (RuntimeError, ValueError, OSError) as error:
+            raise Interrupted(str(error)) from error
+
+    def sum(self, tensor):
+        if self.size > 1:
+            self._check()
+            self._try(lambda: self._group.allreduce([tensor]).wait())
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # the host decides: nothing may be enqueued behind a sum that fails
+
+    def send(self, tensor, to):
+        return self._try(lambda: self._group.send([tensor], to, 0))
+
+    def receive(self, tensor, of):
+        return self._try(lambda: self._group.recv([tensor], of, 0))
+
+    def wait(self, work):
+        for one in work:
+            self._try(one.wait)
