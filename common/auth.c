@@ -11,6 +11,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
+#include "common/alloc.h"
 #include "common/clock.h"
 
 #ifdef HAVE_MUNGE
@@ -57,6 +58,11 @@ struct hspmd_auth *hspmd_auth_cookie(const char *cookie, struct hspmd_error *err
 		return NULL;
 	}
 	return a;
+}
+
+struct hspmd_auth *hspmd_auth_copy(const struct hspmd_auth *a, struct hspmd_error *err)
+{
+	return a->cookie ? hspmd_auth_cookie(a->cookie, err) : hspmd_auth_munge(a->socket, err);
 }
 
 void hspmd_auth_destroy(struct hspmd_auth *a)
@@ -116,14 +122,16 @@ static munge_ctx_t munge_context(const struct hspmd_auth *a, struct hspmd_error 
 	return ctx;
 }
 
-static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const char *text, struct hspmd_error *err)
+static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const char *text, uid_t reader, struct hspmd_error *err)
 {
 	munge_ctx_t ctx = munge_context(a, err);
 	if (!ctx)
 		return NULL;
 	char *credential = NULL;
 	json_t *sealed = NULL;
-	munge_err_t rc = munge_encode(&credential, ctx, text, (int)strlen(text));
+	munge_err_t rc = munge_ctx_set(ctx, MUNGE_OPT_UID_RESTRICTION, reader);
+	if (rc == EMUNGE_SUCCESS)
+		rc = munge_encode(&credential, ctx, text, (int)strlen(text));
 	if (rc != EMUNGE_SUCCESS)
 		hspmd_fail(err, "MUNGE: %s", munge_ctx_strerror(ctx) ? munge_ctx_strerror(ctx) : munge_strerror(rc));
 	else if (!(sealed = json_pack("{s:s, s:s}", "type", purpose, "credential", credential)))
@@ -160,9 +168,9 @@ static char *munge_text(const struct hspmd_auth *a, const json_t *sealed, uid_t 
 	return text;
 }
 #else
-static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const char *text, struct hspmd_error *err)
+static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const char *text, uid_t reader, struct hspmd_error *err)
 {
-	(void)a, (void)purpose, (void)text;
+	(void)a, (void)purpose, (void)text, (void)reader;
 	hspmd_fail(err, "hspmd was built without MUNGE");
 	return NULL;
 }
@@ -217,7 +225,8 @@ static char *cookie_text(const struct hspmd_auth *a, const json_t *sealed, uid_t
 	return copy;
 }
 
-json_t *hspmd_auth_seal(const struct hspmd_auth *a, const char *purpose, const char *nonce, json_t *content, struct hspmd_error *err)
+json_t *hspmd_auth_seal(const struct hspmd_auth *a, const char *purpose, const char *nonce, json_t *content, uid_t reader,
+                        struct hspmd_error *err)
 {
 	json_t *said = json_pack("{s:s, s:s, s:O}", "purpose", purpose, "nonce", nonce, "content", content);
 	char *text = said ? json_dumps(said, JSON_COMPACT) : NULL;
@@ -226,7 +235,7 @@ json_t *hspmd_auth_seal(const struct hspmd_auth *a, const char *purpose, const c
 		hspmd_fail_memory(err, "making a proof");
 		return NULL;
 	}
-	json_t *sealed = a->cookie ? cookie_seal(a, purpose, text, err) : munge_seal(a, purpose, text, err);
+	json_t *sealed = a->cookie ? cookie_seal(a, purpose, text, err) : munge_seal(a, purpose, text, reader, err);
 	free(text);
 	return sealed;
 }
@@ -260,6 +269,83 @@ json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const c
 	return content;
 }
 
+/* ---- versions */
+
+int hspmd_auth_add_version(json_t *content, struct hspmd_error *err)
+{
+	if (json_object_set_new(content, "protocol", json_integer(HSPMD_PROTOCOL)) ||
+	    json_object_set_new(content, "version", json_string(PACKAGE_VERSION)))
+		return hspmd_fail_memory(err, "preparing a handshake");
+	return 0;
+}
+
+int hspmd_auth_check_protocol(const json_t *content, const char *who, struct hspmd_error *err)
+{
+	const json_t *protocol = json_object_get(content, "protocol");
+	const char *version = json_string_value(json_object_get(content, "version"));
+	long long number = json_is_integer(protocol) ? json_integer_value(protocol) : 1;
+	if (number == HSPMD_PROTOCOL)
+		return 0;
+	return hspmd_fail(
+	        err,
+	        "%s is %s%.32s (protocol %lld), this is hspmd %s (protocol %d), and they do not understand each other: use the same "
+	        "version on both sides; a running job changes its version when it is requeued, hspmdctld when it is restarted",
+	        who, version ? "hspmd " : "an older hspmd", version ? version : "", number, PACKAGE_VERSION, HSPMD_PROTOCOL);
+}
+
+/* ---- signed streams */
+
+int hspmd_auth_add_key(json_t *content, struct hspmd_error *err)
+{
+	char key[HSPMD_NONCE_HEX];
+	if (hspmd_auth_nonce(key, err))
+		return -1;
+	int rc = json_object_set_new(content, "key", json_string(key)) ? hspmd_fail_memory(err, "preparing a handshake") : 0;
+	explicit_bzero(key, sizeof key);
+	return rc ? rc : hspmd_auth_add_version(content, err);
+}
+
+/* The key of one direction: HMAC-SHA256, under the cookie or, with MUNGE, under the secret keys, of all that the handshake has. */
+static struct hspmd_signer *make_signer(const struct hspmd_auth *a, const char *direction, const char *nonce, const json_t *hello,
+                                        const json_t *welcome, struct hspmd_error *err)
+{
+	const char *part[] = { json_string_value(json_object_get(hello, "key")), json_string_value(json_object_get(welcome, "key")),
+		               json_string_value(json_object_get(hello, "nonce")) };
+	unsigned char key[EVP_MAX_MD_SIZE];
+	unsigned int size = 0;
+	if (!part[0] || strlen(part[0]) < HSPMD_NONCE_HEX - 1 || !part[1] || strlen(part[1]) < HSPMD_NONCE_HEX - 1 || !part[2]) {
+		hspmd_fail(err, "the handshake has no keys");
+		return NULL;
+	}
+	char *text = hspmd_asprintf("hspmd %d %s|%s|%s|%s|%s", HSPMD_PROTOCOL, direction, nonce, part[2], part[0], part[1]);
+	const char *under = a->cookie ? a->cookie : part[0];
+	struct hspmd_signer *s = NULL;
+	if (!text)
+		hspmd_fail_memory(err, "preparing a signed connection");
+	else if (!HMAC(EVP_sha256(), under, (int)strlen(under), (unsigned char *)text, strlen(text), key, &size) || size != HSPMD_KEY_BYTES)
+		hspmd_fail(err, "libcrypto gives no HMAC-SHA256");
+	else
+		s = hspmd_signer_create(key, err);
+	explicit_bzero(key, sizeof key);
+	if (text)
+		explicit_bzero(text, strlen(text));
+	free(text);
+	return s;
+}
+
+int hspmd_auth_sign_stream(const struct hspmd_auth *a, struct hspmd_stream *s, bool server, const char *nonce, const json_t *hello,
+                           const json_t *welcome, struct hspmd_error *err)
+{
+	struct hspmd_signer *to_client = make_signer(a, "to client", nonce, hello, welcome, err);
+	struct hspmd_signer *to_server = to_client ? make_signer(a, "to server", nonce, hello, welcome, err) : NULL;
+	if (to_server)
+		return hspmd_stream_sign(s, server ? to_client : to_server, server ? to_server : to_client, err);
+	hspmd_signer_destroy(to_client);
+	return -1;
+}
+
+/* ---- the client's side */
+
 /* The next message, which must be of this type unless it is "refused". *again: whether a later call may succeed. */
 static json_t *next(struct hspmd_stream *s, const char *type, double deadline, bool *again, struct hspmd_error *err)
 {
@@ -287,33 +373,47 @@ static json_t *next(struct hspmd_stream *s, const char *type, double deadline, b
 	return NULL;
 }
 
+/* Answers the challenge, and returns the content of the welcome: a new reference, or NULL and err. */
+static json_t *greet(const struct hspmd_auth *a, struct hspmd_stream *s, const char *nonce, json_t *hello, uid_t owner, double deadline,
+                     bool *again, struct hspmd_error *err)
+{
+	char own[HSPMD_NONCE_HEX];
+	uid_t who = (uid_t)-1;
+	*again = false;
+	if (hspmd_auth_nonce(own, err) || hspmd_auth_add_key(hello, err))
+		return NULL;
+	json_t *sealed = NULL, *answer = NULL, *content = NULL;
+	if (json_object_set_new(hello, "nonce", json_string(own)))
+		hspmd_fail_memory(err, "saying hello");
+	else if ((sealed = hspmd_auth_seal(a, "hello", nonce, hello, owner, err)) && !hspmd_stream_send(s, sealed, err) &&
+	         (answer = next(s, "welcome", deadline, again, err)))
+		content = hspmd_auth_open(a, "welcome", own, answer, &who, err);
+	if (content && who != owner) {
+		hspmd_fail(err, "the controller's port is held by user %u, not by user %u", (unsigned)who, (unsigned)owner);
+		json_decref(content);
+		content = NULL;
+	}
+	json_decref(sealed);
+	json_decref(answer);
+	return content;
+}
+
 int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
                          struct hspmd_error *err)
 {
 	double deadline = hspmd_now() + timeout_s;
-	char own[HSPMD_NONCE_HEX];
-	uid_t who = (uid_t)-1;
-	json_t *sealed = NULL, *answer = NULL, *content = NULL;
 	bool again = false;
-	json_t *challenge = next(s, "challenge", deadline, &again, err);
-	int rc = challenge ? hspmd_auth_nonce(own, err) : -1;
+	json_t *challenge = next(s, "challenge", deadline, &again, err), *content = NULL;
 	const char *nonce = json_string_value(json_object_get(challenge, "nonce"));
-	if (!rc && !nonce)
-		rc = hspmd_fail(err, "the controller's challenge has no nonce");
-	if (!rc && json_object_set_new(hello, "nonce", json_string(own)))
-		rc = hspmd_fail_memory(err, "saying hello");
-	if (!rc && (!(sealed = hspmd_auth_seal(a, "hello", nonce, hello, err)) || hspmd_stream_send(s, sealed, err)))
-		rc = -1;
-	if (!rc &&
-	    (!(answer = next(s, "welcome", deadline, &again, err)) || !(content = hspmd_auth_open(a, "welcome", own, answer, &who, err))))
-		rc = -1;
-	if (!rc && who != owner)
-		rc = hspmd_fail(err, "the controller's port is held by user %u, not by user %u", (unsigned)who, (unsigned)owner);
+	int rc = -1;
+	if (challenge && !nonce)
+		hspmd_fail(err, "the controller's challenge has no nonce");
+	else if (challenge && !hspmd_auth_check_protocol(challenge, "the other side", err) &&
+	         (content = greet(a, s, nonce, hello, owner, deadline, &again, err)))
+		rc = hspmd_auth_sign_stream(a, s, false, nonce, hello, content, err);
 	if (!rc && welcome)
 		*welcome = json_incref(content);
 	json_decref(challenge);
-	json_decref(sealed);
-	json_decref(answer);
 	json_decref(content);
 	return rc && again ? HSPMD_AUTH_AGAIN : rc;
 }

@@ -9,8 +9,8 @@
 struct hspmd_cgroup {
 	int cpus;                    /* hardware threads of the least quota, rounded up; 0: no quota */
 	int64_t memory_bytes;        /* the least limit; 0: none */
-	int64_t memory_unused_bytes; /* what the fullest group may still take; caches of files, which the kernel would free, count as unused.
-	                                INT64_MAX: no limit, or the use of the groups that have one is unknown */
+	int64_t memory_unused_bytes; /* what the fullest group may still take; caches of files, which the kernel would free, count as
+	                                unused. INT64_MAX: no limit, or the use of the groups that have one is unknown */
 };
 
 /* root: prefix of /proc/self/cgroup and /sys/fs/cgroup; "" except in tests. What cannot be read or understood is no limit. */

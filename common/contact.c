@@ -43,9 +43,9 @@ static int connect_addrinfo(const struct addrinfo *a, double timeout_s)
 	return -1;
 }
 
-static int connect_address(const char *address, double timeout_s, struct hspmd_error *err)
+static int connect_address(const char *address, int default_port, double timeout_s, struct hspmd_error *err)
 {
-	struct addrinfo *list = hspmd_address_resolve(address, -1, false, err);
+	struct addrinfo *list = hspmd_address_resolve(address, default_port, false, err);
 	int fd = -1;
 	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next)
 		if ((fd = connect_addrinfo(a, timeout_s)) < 0)
@@ -55,13 +55,13 @@ static int connect_address(const char *address, double timeout_s, struct hspmd_e
 	return fd;
 }
 
-int hspmd_connect_any(const json_t *addresses, double timeout_s, struct hspmd_error *err)
+int hspmd_connect_any(const json_t *addresses, int default_port, double timeout_s, struct hspmd_error *err)
 {
 	size_t i;
 	json_t *v;
 	hspmd_fail(err, "no address to connect to");
 	json_array_foreach(addresses, i, v) {
-		int fd = json_is_string(v) ? connect_address(json_string_value(v), timeout_s, err) : -1;
+		int fd = json_is_string(v) ? connect_address(json_string_value(v), default_port, timeout_s, err) : -1;
 		if (fd >= 0)
 			return fd;
 	}
@@ -212,10 +212,12 @@ struct hspmd_auth *hspmd_contact_auth(const json_t *contact, struct hspmd_error 
 struct hspmd_stream *hspmd_contact_connect(const json_t *contact, json_t *hello, double timeout_s, json_t **welcome,
                                            struct hspmd_error *err)
 {
+	if (hspmd_auth_check_protocol(contact, "the job", err))
+		return NULL;
 	struct hspmd_auth *auth = hspmd_contact_auth(contact, err);
 	json_t *user = json_object_get(contact, "user");
 	uid_t owner = json_is_integer(user) ? (uid_t)json_integer_value(user) : getuid();
-	int fd = auth ? hspmd_connect_any(json_object_get(contact, "addresses"), timeout_s, err) : -1;
+	int fd = auth ? hspmd_connect_any(json_object_get(contact, "addresses"), -1, timeout_s, err) : -1;
 	struct hspmd_stream *s = fd >= 0 ? hspmd_stream_create(fd, FRAME_MAX, FRAME_MAX, err) : NULL;
 	if (s && hspmd_auth_handshake(auth, s, hello, owner, timeout_s, welcome, err)) {
 		hspmd_stream_destroy(s);

@@ -5,7 +5,8 @@
  * that HSPMD_CONTACTS names ("CLUSTER-JOBID.json"):
  *
  *   { "job": "123", "cluster": "c", "user": 1000, "addresses": ["n0:41000", "10.0.0.1:41000"], "auth": "munge" | "cookie",
- *     "cookie": "...", "munge_socket": "...", "host": "n0", "pid": 4242, "output": "/home/x/hspmd-123" }
+ *     "cookie": "...", "munge_socket": "...", "host": "n0", "pid": 4242, "output": "/home/x/hspmd-123",
+ *     "protocol": 2, "version": "0.1.0" }
  */
 #ifndef HSPMD_COMMON_CONTACT_H
 #define HSPMD_COMMON_CONTACT_H
@@ -16,9 +17,9 @@
 #include "common/error.h"
 #include "common/stream.h"
 
-/* Connects to the first address ("host:port", "[v6]:port") that answers; waits up to timeout_s per address. Returns a descriptor, or -1
- * with the last address's error. */
-int hspmd_connect_any(const json_t *addresses, double timeout_s, struct hspmd_error *err);
+/* Connects to the first address ("host:port", "[v6]:port", and without a port unless default_port is -1) that answers; waits up to timeout_s
+ * per address, and as long as the name service takes. Returns a descriptor, or -1 with the last address's error. */
+int hspmd_connect_any(const json_t *addresses, int default_port, double timeout_s, struct hspmd_error *err);
 
 /* $HSPMD_CONTACTS or ~/.hspmd/jobs, malloc'd. */
 char *hspmd_contact_folder(struct hspmd_error *err);

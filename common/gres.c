@@ -81,6 +81,19 @@ bool hspmd_gres_fit(const char *wanted, const char *has)
 	return !bad;
 }
 
+int hspmd_gres_request(const char *list, bool typed, char *text, size_t size)
+{
+	struct gres g;
+	bool bad = false;
+	size_t n = 0;
+	*text = '\0';
+	for (const char *at = list; n < size && (at = next_gres(at, &g, &bad));) {
+		bool type = typed && *g.type;
+		n += (size_t)snprintf(text + n, size - n, "%s%s%s%s:%ld", n ? "," : "", g.name, type ? ":" : "", type ? g.type : "", g.count);
+	}
+	return bad || n >= size ? -1 : 0;
+}
+
 int hspmd_gres_devices(const char *gres, char *type, size_t size)
 {
 	struct gres g;

@@ -16,7 +16,8 @@
 struct hspmd_stream {
 	int fd;
 	struct hspmd_wire_reader *reader;
-	char *unsent; /* [sent, used) is not written yet */
+	struct hspmd_signer *signer; /* of what is sent; NULL: nothing is signed */
+	char *unsent;                /* [sent, used) is not written yet */
 	size_t sent, used, capacity, max_unsent;
 };
 
@@ -47,6 +48,7 @@ void hspmd_stream_destroy(struct hspmd_stream *s)
 		return;
 	close(s->fd);
 	hspmd_wire_reader_destroy(s->reader);
+	hspmd_signer_destroy(s->signer);
 	free(s->unsent);
 	free(s);
 }
@@ -59,6 +61,13 @@ int hspmd_stream_fd(const struct hspmd_stream *s)
 void hspmd_stream_set_max_frame(struct hspmd_stream *s, size_t max_frame)
 {
 	hspmd_wire_reader_set_max_frame(s->reader, max_frame);
+}
+
+int hspmd_stream_sign(struct hspmd_stream *s, struct hspmd_signer *sent, struct hspmd_signer *received, struct hspmd_error *err)
+{
+	hspmd_signer_destroy(s->signer);
+	s->signer = sent;
+	return hspmd_wire_reader_expect_signed(s->reader, received, err);
 }
 
 int hspmd_stream_flush(struct hspmd_stream *s, struct hspmd_error *err)
@@ -100,12 +109,15 @@ static int reserve(struct hspmd_stream *s, size_t size)
 
 int hspmd_stream_send_frame(struct hspmd_stream *s, const char *frame, size_t size, struct hspmd_error *err)
 {
-	if (s->used - s->sent + size > s->max_unsent)
+	size_t all = size + (s->signer ? HSPMD_SIGNATURE_BYTES : 0);
+	if (s->used - s->sent + all > s->max_unsent)
 		return hspmd_fail(err, "the other side has left %zu bytes unread", s->used - s->sent);
-	if (reserve(s, size))
+	if (reserve(s, all))
 		return hspmd_fail_memory(err, "sending a control message");
 	memcpy(s->unsent + s->used, frame, size);
-	s->used += size;
+	if (s->signer && hspmd_wire_sign(s->signer, s->unsent + s->used, size, err))
+		return -1;
+	s->used += all;
 	return hspmd_stream_flush(s, err);
 }
 

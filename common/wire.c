@@ -12,7 +12,7 @@
 #include "common/clock.h"
 
 #define HEAD 8
-static const char magic[4] = { 'H', 'S', 'P', '1' };
+static const char magic[4] = { 'H', 'S', 'P', '1' }, signed_magic[4] = { 'H', 'S', 'P', '2' };
 
 struct hspmd_wire_reader {
 	size_t max;           /* longest text that is accepted */
@@ -20,6 +20,7 @@ struct hspmd_wire_reader {
 	size_t used, capacity;
 	json_t **messages; /* complete messages, [taken, count) */
 	size_t taken, count, message_capacity;
+	struct hspmd_signer *signer; /* NULL: frames are not signed */
 };
 
 static void put_length(unsigned char *at, uint32_t n)
@@ -60,6 +61,12 @@ int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct 
 	return 0;
 }
 
+int hspmd_wire_sign(struct hspmd_signer *signer, char *copy, size_t size, struct hspmd_error *err)
+{
+	memcpy(copy, signed_magic, sizeof signed_magic);
+	return hspmd_signer_sign(signer, copy, size, (unsigned char *)copy + size, err);
+}
+
 struct hspmd_wire_reader *hspmd_wire_reader_create(size_t max_frame)
 {
 	struct hspmd_wire_reader *r = calloc(1, sizeof *r);
@@ -81,6 +88,7 @@ void hspmd_wire_reader_destroy(struct hspmd_wire_reader *r)
 		json_decref(r->messages[i]);
 	free(r->messages);
 	free(r->bytes);
+	hspmd_signer_destroy(r->signer);
 	free(r);
 }
 
@@ -94,20 +102,15 @@ static int keep(struct hspmd_wire_reader *r, json_t *message)
 	return 0;
 }
 
-/* Take one complete frame off the front of [at, at + have). Returns the bytes used, 0 if the frame is incomplete, -1 on error. */
-static ssize_t one_frame(struct hspmd_wire_reader *r, const unsigned char *at, size_t have, struct hspmd_error *err)
+static bool begins_with(const unsigned char *at, size_t have, const char *wanted)
 {
-	if (have && memcmp(at, magic, have < sizeof magic ? have : sizeof magic))
-		return hspmd_fail(err, "the other side does not speak the hspmd protocol");
-	if (have < HEAD)
-		return 0;
-	size_t n = get_length(at + 4);
-	if (n > r->max)
-		return hspmd_fail(err, "message of %zu bytes where at most %zu are accepted", n, r->max);
-	if (have < HEAD + n)
-		return 0;
+	return !memcmp(at, wanted, have < sizeof magic ? have : sizeof magic);
+}
+
+static int take_text(struct hspmd_wire_reader *r, const char *text, size_t size, struct hspmd_error *err)
+{
 	json_error_t why;
-	json_t *message = json_loadb((const char *)at + HEAD, n, JSON_REJECT_DUPLICATES, &why);
+	json_t *message = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
 	if (!message)
 		return hspmd_fail(err, "message is not JSON: %s", why.text);
 	if (!json_is_object(message) || keep(r, message)) {
@@ -115,7 +118,31 @@ static ssize_t one_frame(struct hspmd_wire_reader *r, const unsigned char *at, s
 		json_decref(message);
 		return object ? hspmd_fail_memory(err, "reading a control message") : hspmd_fail(err, "message is not a JSON object");
 	}
-	return (ssize_t)(HEAD + n);
+	return 0;
+}
+
+/* Take one complete frame off the front of [at, at + have). Returns the bytes used, 0 if the frame is incomplete or must wait for the
+ * signer, -1 on error. */
+static ssize_t one_frame(struct hspmd_wire_reader *r, const unsigned char *at, size_t have, struct hspmd_error *err)
+{
+	if (r->signer && have >= sizeof magic && begins_with(at, have, magic))
+		return hspmd_fail(err, "a message is not signed");
+	if (have && !begins_with(at, have, signed_magic) && (r->signer || !begins_with(at, have, magic)))
+		return hspmd_fail(err, "the other side does not speak the hspmd protocol");
+	if (have < HEAD)
+		return 0;
+	bool waits = !r->signer && begins_with(at, have, signed_magic);
+	size_t n = get_length(at + 4), all = HEAD + n + (r->signer || waits ? HSPMD_SIGNATURE_BYTES : 0);
+	if (n > r->max)
+		return hspmd_fail(err, "message of %zu bytes where at most %zu are accepted", n, r->max);
+	if (waits && have > HEAD + r->max + HSPMD_SIGNATURE_BYTES)
+		return hspmd_fail(err, "messages beyond the handshake's before it has ended");
+	if (waits || have < all)
+		return 0;
+	/* Before anything else is made of it. */
+	if (r->signer && hspmd_signer_verify(r->signer, at, HEAD + n, at + HEAD + n, err))
+		return -1;
+	return take_text(r, (const char *)at + HEAD, n, err) ? -1 : (ssize_t)all;
 }
 
 static int append(struct hspmd_wire_reader *r, const void *data, size_t size)
@@ -136,10 +163,8 @@ static int append(struct hspmd_wire_reader *r, const void *data, size_t size)
 	return 0;
 }
 
-int hspmd_wire_feed(struct hspmd_wire_reader *r, const void *data, size_t size, struct hspmd_error *err)
+static int take_frames(struct hspmd_wire_reader *r, struct hspmd_error *err)
 {
-	if (size && append(r, data, size))
-		return hspmd_fail_memory(err, "reading a control message");
 	size_t at = 0;
 	ssize_t n;
 	while ((n = one_frame(r, r->bytes + at, r->used - at, err)) > 0)
@@ -151,6 +176,20 @@ int hspmd_wire_feed(struct hspmd_wire_reader *r, const void *data, size_t size, 
 		memmove(r->bytes, r->bytes + at, r->used);
 	}
 	return 0;
+}
+
+int hspmd_wire_feed(struct hspmd_wire_reader *r, const void *data, size_t size, struct hspmd_error *err)
+{
+	if (size && append(r, data, size))
+		return hspmd_fail_memory(err, "reading a control message");
+	return take_frames(r, err);
+}
+
+int hspmd_wire_reader_expect_signed(struct hspmd_wire_reader *r, struct hspmd_signer *signer, struct hspmd_error *err)
+{
+	hspmd_signer_destroy(r->signer);
+	r->signer = signer;
+	return take_frames(r, err);
 }
 
 json_t *hspmd_wire_next(struct hspmd_wire_reader *r)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control messages: JSON objects. A frame is the 4 bytes "HSP1", the length of the text as 4 bytes big-endian, and the text.
+/* Control messages: JSON objects. A frame is the 4 bytes "HSP1", the length of the text as 4 bytes big-endian, and the text. On a TCP
+ * connection, once both sides are authenticated, it is a signed frame: "HSP2" in place of "HSP1", and the signature of all this
+ * (common/signer.h) behind the text.
  * Bulk state never goes this way. For a job with a command runtime/command/standin.h says what differs.
  *
  * Connections: controller <-> agent over TCP (the first message authenticates it, see auth.h), agent <-> each of its workers over a
@@ -112,18 +114,24 @@
 #include <stdint.h>
 
 #include "common/error.h"
+#include "common/signer.h"
 
 #define HSPMD_WIRE_MAX (64u << 20) /* a longer frame is an error */
 
 /* One message as a frame; the caller frees it. 0 or -1. */
 int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct hspmd_error *err);
+/* Makes a signed frame of a copy of a frame: `copy` has room for HSPMD_SIGNATURE_BYTES behind the frame's `size` bytes. */
+int hspmd_wire_sign(struct hspmd_signer *signer, char *copy, size_t size, struct hspmd_error *err);
 
 /* Incremental decoder: feed bytes as they arrive, take complete messages out. */
 struct hspmd_wire_reader;
 struct hspmd_wire_reader *hspmd_wire_reader_create(size_t max_frame);
 void hspmd_wire_reader_destroy(struct hspmd_wire_reader *r);
 void hspmd_wire_reader_set_max_frame(struct hspmd_wire_reader *r, size_t max_frame); /* for the following frames */
-/* 0 or -1: not this protocol, frame too long, not JSON, no memory. After -1 the caller must close the connection. */
+/* From now on all frames must be signed. Takes over the signer, also on failure. Signed frames that came before wait for this call, as the
+ * other side may send them right behind the last frame of the handshake. Returns as hspmd_wire_feed() for these. */
+int hspmd_wire_reader_expect_signed(struct hspmd_wire_reader *r, struct hspmd_signer *signer, struct hspmd_error *err);
+/* 0 or -1: not this protocol, frame too long, not JSON, wrong signature, no memory. After -1 the caller must close the connection. */
 int hspmd_wire_feed(struct hspmd_wire_reader *r, const void *data, size_t size, struct hspmd_error *err);
 json_t *hspmd_wire_next(struct hspmd_wire_reader *r); /* new reference; NULL: no complete message yet */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-job-1: what to train. Plain data. A job has either a model with data and an optimizer, or the command of another trainer. Paths are absolute after reading (relative ones are relative to the job file);
- * $USER, $JOB and $HOME in checkpoint paths are kept as written and expanded by hspmd_job_expand_path(). */
+/* hspmd-job-1: what to train. Plain data. A job has either a model with data and an optimizer, or the command of another trainer.
+ * Paths are absolute after reading (relative ones are relative to the job file); $USER, $JOB and $HOME in checkpoint paths are kept as
+ * written and expanded by hspmd_job_expand_path(). */
 #ifndef HSPMD_FORMAT_JOB_H
 #define HSPMD_FORMAT_JOB_H
 

@@ -79,8 +79,8 @@ struct hspmd_model_facts {
 	struct hspmd_layer_facts *kinds; /* [kind_count] */
 	struct hspmd_layer_tie *ties;    /* [layer_count] */
 	double params;                   /* of the whole model; shared ones count once */
-	/* Into how many parts the weights can be divided that consist of few large ones: heads that share keys and values, experts. Greatest
-	 * common divisors; 0: there are no such weights, 1: nothing can be divided. */
+	/* Into how many parts the weights can be divided that consist of few large ones: heads that share keys and values, experts.
+	 * Greatest common divisors; 0: there are no such weights, 1: nothing can be divided. */
 	int even_parts; /* of weights whose parts are several rows (heads): a tensor-parallel degree should divide it */
 	int parts;      /* of all such weights: unequal shares are multiples of 1 / parts */
 };

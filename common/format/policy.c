@@ -29,6 +29,9 @@ const struct hspmd_policy_field hspmd_policy_fields[] = {
 	{ "grow", "after_idle_s", HSPMD_POLICY_NUMBER, AT(after_idle_s), 0, MAX_SECONDS, NULL },
 	{ "grow", "cooldown_s", HSPMD_POLICY_NUMBER, AT(grow_cooldown_s), 0, MAX_SECONDS, NULL },
 	{ "grow", "min_gain", HSPMD_POLICY_NUMBER, AT(min_gain), 0, 100, NULL },
+	{ "grow", "qos", HSPMD_POLICY_NAME, AT(grow_qos), 0, 0, NULL },
+	{ "grow", "partition", HSPMD_POLICY_NAME, AT(grow_partition), 0, 0, NULL },
+	{ "grow", "time_min_s", HSPMD_POLICY_NUMBER, AT(time_min_s), 0, MAX_SECONDS, NULL },
 	{ "shrink", "for_pending", HSPMD_POLICY_ENUM, AT(for_pending), 0, 0, hspmd_for_pending_names },
 	{ "shrink", "yield_before_preemption", HSPMD_POLICY_BOOL, AT(yield_before_preemption), 0, 0, NULL },
 	{ "shrink", "cooldown_s", HSPMD_POLICY_NUMBER, AT(shrink_cooldown_s), 0, MAX_SECONDS, NULL },
@@ -66,7 +69,8 @@ size_t hspmd_policy_field_size(int field)
 {
 	static const size_t sizes[] = { [HSPMD_POLICY_INT] = sizeof(int),     [HSPMD_POLICY_NUMBER] = sizeof(double),
 		                        [HSPMD_POLICY_BOOL] = sizeof(bool),   [HSPMD_POLICY_ENUM] = sizeof(int),
-		                        [HSPMD_POLICY_PATH] = sizeof(char *), [HSPMD_POLICY_NAMES] = sizeof(struct hspmd_policy_list) };
+		                        [HSPMD_POLICY_PATH] = sizeof(char *), [HSPMD_POLICY_NAME] = sizeof(char *),
+		                        [HSPMD_POLICY_NAMES] = sizeof(struct hspmd_policy_list) };
 	return sizes[hspmd_policy_fields[field].kind];
 }
 
@@ -88,6 +92,8 @@ static void list_clear(struct hspmd_policy_list *l)
 static void terms_clear(struct hspmd_policy_terms *t)
 {
 	list_clear(&t->device_types);
+	free(t->grow_qos);
+	free(t->grow_partition);
 	free(t->local);
 	free(t->shared);
 	memset(t, 0, sizeof *t);
@@ -199,6 +205,15 @@ static void read_field(struct hspmd_json *section, int field, struct hspmd_polic
 			hspmd_json_fail(&at, "expected an absolute path, got \"%s\"", path);
 		else
 			*(char **)to = text_copy(&at, path);
+		break;
+	}
+	case HSPMD_POLICY_NAME: {
+		struct hspmd_json at = hspmd_json_any(section, f->key);
+		const char *name = hspmd_json_string_value(&at);
+		if (name && (!*name || strpbrk(name, ", \t\n'\"")))
+			hspmd_json_fail(&at, "expected one name, got \"%s\"", name);
+		else
+			*(char **)to = text_copy(&at, name);
 		break;
 	}
 	case HSPMD_POLICY_NAMES:
@@ -439,6 +454,7 @@ json_t *hspmd_policy_value(const struct hspmd_policy_terms *t, int field)
 	case HSPMD_POLICY_ENUM:
 		return json_string(f->names[*(const int *)at]);
 	case HSPMD_POLICY_PATH:
+	case HSPMD_POLICY_NAME:
 		return *(char *const *)at ? json_string(*(char *const *)at) : json_null();
 	case HSPMD_POLICY_NAMES:
 		return ((const struct hspmd_policy_list *)at)->count ? list_json(at) : json_null();

@@ -43,6 +43,8 @@ struct hspmd_policy_terms {
 	bool into_idle;
 	int reserve_nodes;
 	double after_idle_s, grow_cooldown_s, min_gain;
+	char *grow_qos, *grow_partition; /* of member jobs; NULL: the job's own */
+	double time_min_s;               /* least time limit of member jobs; 0: as long as the job has left */
 	/* shrink */
 	enum hspmd_for_pending for_pending;
 	bool yield_before_preemption;
@@ -66,6 +68,7 @@ enum hspmd_policy_kind {
 	HSPMD_POLICY_BOOL,
 	HSPMD_POLICY_ENUM,
 	HSPMD_POLICY_PATH,
+	HSPMD_POLICY_NAME,
 	HSPMD_POLICY_NAMES
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* torchrun's command line (PyTorch 2.15: torchrun, python -m torch.distributed.run, python -m torch.distributed.launch), read as the command
- * of one rank: `torchrun [options] x.py ARGUMENTS` is `python -u x.py ARGUMENTS`. */
+/* torchrun's command line (PyTorch 2.15: torchrun, python -m torch.distributed.run, python -m torch.distributed.launch), read as the
+ * command of one rank: `torchrun [options] x.py ARGUMENTS` is `python -u x.py ARGUMENTS`. */
 #ifndef HSPMD_FORMAT_TORCHRUN_H
 #define HSPMD_FORMAT_TORCHRUN_H
 

@@ -114,6 +114,8 @@ static void print_cluster(const json_t *c)
 	       json_number_value(json_object_get(c, "seen_s_ago")));
 	printf("asked: %lld grows, %lld shrinks; %lld declined, %lld not answered; %lld calls to slurmctld\n", number_of(t, "grows"),
 	       number_of(t, "shrinks"), number_of(t, "declined"), number_of(t, "unanswered"), number_of(t, "rpcs"));
+	if (json_is_true(json_object_get(c, "dry_run")))
+		puts("dry run: hspmdctld decides and logs, and asks nobody");
 	if (*text_of(c, "policy_error"))
 		printf("policies were not taken: %s\n", text_of(c, "policy_error"));
 	if (*text_of(c, "trouble"))
@@ -127,11 +129,12 @@ static void print_cluster(const json_t *c)
 			snprintf(nodes, sizeof nodes, "%lld (%lld-%lld)", number_of(job, "nodes"), number_of(job, "min_nodes"), most);
 		else
 			snprintf(nodes, sizeof nodes, "%lld (%lld-)", number_of(job, "nodes"), number_of(job, "min_nodes"));
+		const char *would = json_is_true(json_object_get(c, "dry_run")) && *text_of(job, "asked") ? "would " : "";
 		const char *what = *text_of(job, "asked") ? text_of(job, "asked")
 		                   : *text_of(job, "why") ? text_of(job, "why")
 		                                          : text_of(job, "last");
-		printf("%-10lld %-10s %-12s %-14s %-12lld %s\n", number_of(job, "job"), text_of(job, "user"), text_of(job, "partition"),
-		       nodes, number_of(job, "tokens_per_s"), what);
+		printf("%-10lld %-10s %-12s %-14s %-12lld %s%s\n", number_of(job, "job"), text_of(job, "user"), text_of(job, "partition"),
+		       nodes, number_of(job, "tokens_per_s"), would, what);
 	}
 }
 

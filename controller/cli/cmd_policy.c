@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd policy check | explain | simulate: checks policies; says what a job would get and why; replays a trace. */
+/* hspmd policy check | explain | simulate | record: checks policies; says what a job would get and why; replays a trace, or makes one. */
 #include <getopt.h>
 #include <limits.h>
 #include <math.h>
@@ -12,21 +12,27 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "controller/cli/commands.h"
+#include "controller/cli/policy_names.h"
+#include "controller/cli/policy_record.h"
 #include "policies/limits.h"
 #include "policies/match.h"
+#include "policies/shadow.h"
 #include "policies/simulate.h"
 
 static const char help_text[] =
-        "Usage: hspmd policy check FILE|FOLDER...\n"
+        "Usage: hspmd policy check [--slurm] FILE|FOLDER...\n"
         "       hspmd policy explain [--job J] [--user U] [--account A] [--partition P] [--qos Q] [--policy NAME] [--nodes N] [--json]\n"
         "       hspmd policy simulate FILE|FOLDER --trace T [--mode MODE] [--json]\n"
+        "       hspmd policy record [--elastic KEY=PATTERN] [--elastic-nodes MIN-MAX] [--node-list LIST] [-o FILE] <SACCT-OUTPUT\n"
         "\n"
-        "Checks, explains and simulates the site's policies.\n"
+        "Checks, explains and simulates the site's policies; records what to simulate.\n"
         "\n"
-        "check      reads and checks policy files, as one site's set; also owner and modes, and links\n"
+        "check      reads and checks policy files, as one site's set; also owner and modes, and links; warns of rules that no job reaches\n"
         "explain    says which rule a job gets, why earlier rules do not match, and which values hold\n"
         "simulate   replays a trace of nodes and jobs and prints what would have happened under the policy\n"
+        "record     makes a trace of the jobs that sacct --allusers --parsable2 prints, to be replayed by simulate\n"
         "\n"
+        "  --slurm              check also that Slurm knows the partitions, QOS, accounts and users of the rules\n"
         "  --policies PATH      folder or file of policies (explain; default " HSPMD_SYSCONFDIR "/hspmd/policies.d)\n"
         "  --owner USER         user whose files in a folder are trusted besides root's (default: you)\n"
         "  --job FILE           job file: gives the policy's name and the number of nodes\n"
@@ -37,14 +43,22 @@ static const char help_text[] =
         "  --nodes N            greatest number of nodes that the job requests\n"
         "  --trace FILE         the trace\n"
         "  --mode MODE          policy (default), without (no resizes), preempt (whole jobs are preempted), or all\n"
+        "  --elastic KEY=PATTERN\n"
+        "                       record these jobs as elastic: KEY is partition, account, user, qos or name (default: jobs\n"
+        "                       that were elastic)\n"
+        "  --elastic-nodes MIN-MAX\n"
+        "                       how far they may shrink and grow (default: half and four times what each had)\n"
+        "  --node-list LIST     all nodes of the cluster (default: those on which jobs ran)\n"
+        "  -o, --output FILE    where the trace goes (default: standard output)\n"
         "      --json           print the result as JSON\n"
         "      --help           print this\n";
 
 struct policy_options {
-	const char *policies, *owner, *job, *trace, *mode;
+	const char *policies, *owner, *job, *trace, *mode, *output;
+	struct policy_record_options record;
 	struct hspmd_policy_subject subject;
 	int64_t nodes;
-	bool json, help;
+	bool slurm, json, help;
 };
 
 enum {
@@ -59,6 +73,10 @@ enum {
 	OPT_NODES,
 	OPT_TRACE,
 	OPT_MODE,
+	OPT_ELASTIC,
+	OPT_SLURM,
+	OPT_ELASTIC_NODES,
+	OPT_NODE_LIST,
 	OPT_JSON,
 	OPT_HELP
 };
@@ -75,15 +93,29 @@ static const struct option long_options[] = {
 	{ "nodes", required_argument, NULL, OPT_NODES },
 	{ "trace", required_argument, NULL, OPT_TRACE },
 	{ "mode", required_argument, NULL, OPT_MODE },
+	{ "elastic", required_argument, NULL, OPT_ELASTIC },
+	{ "elastic-nodes", required_argument, NULL, OPT_ELASTIC_NODES },
+	{ "node-list", required_argument, NULL, OPT_NODE_LIST },
+	{ "output", required_argument, NULL, 'o' },
+	{ "slurm", no_argument, NULL, OPT_SLURM },
 	{ "json", no_argument, NULL, OPT_JSON },
 	{ "help", no_argument, NULL, OPT_HELP },
 	{ NULL, 0, NULL, 0 },
 };
 
+static int parse_elastic_nodes(const char *text, struct policy_record_options *o)
+{
+	char rest;
+	if (sscanf(text, "%d-%d%c", &o->min_nodes, &o->max_nodes, &rest) == 2 && o->min_nodes > 0 && o->max_nodes >= o->min_nodes)
+		return 0;
+	hspmd_error_log("--elastic-nodes: expected MIN-MAX, got '%s'", text);
+	return -1;
+}
+
 static int parse(int argc, char **argv, struct policy_options *o)
 {
 	int opt, bad = 0;
-	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, "ho:", long_options, NULL)) != -1) {
 		switch (opt) {
 		case OPT_POLICIES:
 			o->policies = optarg;
@@ -117,6 +149,21 @@ static int parse(int argc, char **argv, struct policy_options *o)
 			break;
 		case OPT_MODE:
 			o->mode = optarg;
+			break;
+		case OPT_SLURM:
+			o->slurm = true;
+			break;
+		case OPT_ELASTIC:
+			o->record.elastic = optarg;
+			break;
+		case OPT_ELASTIC_NODES:
+			bad |= parse_elastic_nodes(optarg, &o->record);
+			break;
+		case OPT_NODE_LIST:
+			o->record.nodes = optarg;
+			break;
+		case 'o':
+			o->output = optarg;
 			break;
 		case OPT_JSON:
 			o->json = true;
@@ -168,6 +215,23 @@ static int add_all(struct hspmd_policy *p, int count, char **paths, const struct
 	return hspmd_policy_check(p, err);
 }
 
+static void warn_of_shadows(const struct hspmd_policy *p)
+{
+	for (int i = 0; i < p->rule_count; i++) {
+		const struct hspmd_policy_rule *r = &p->rules[i], *by;
+		int at = 0;
+		enum hspmd_policy_shadow shadow = hspmd_policy_find_shadow(p, i, &at);
+		by = &p->rules[at];
+		if (shadow == HSPMD_POLICY_UNREACHED)
+			hspmd_warn("%s: rule %s never decides: rule %s (%s) comes first and matches all of its jobs", p->files[r->file], r->name,
+			           by->name, p->files[by->file]);
+		else if (shadow == HSPMD_POLICY_BY_NAME_ONLY)
+			hspmd_warn("%s: rule %s decides only for jobs that ask for it (--hspmd-policy): rule %s (%s) comes first and matches its "
+			           "other jobs",
+			           p->files[r->file], r->name, by->name, p->files[by->file]);
+	}
+}
+
 static int check(const struct policy_options *o, int count, char **paths)
 {
 	struct hspmd_error err = { "" };
@@ -185,6 +249,9 @@ static int check(const struct policy_options *o, int count, char **paths)
 	else
 		printf("%d file%s, %d rule%s: all right\n", p->file_count, p->file_count == 1 ? "" : "s", p->rule_count,
 		       p->rule_count == 1 ? "" : "s");
+	warn_of_shadows(p);
+	if (o->slurm)
+		policy_names_check(p);
 	hspmd_policy_destroy(p);
 	return rc < 0 ? failed(&err) : HSPMD_EXIT_DONE;
 }
@@ -415,6 +482,30 @@ static int simulate(const struct policy_options *o, int count, char **paths)
 	return rc < 0 ? failed(&err) : HSPMD_EXIT_DONE;
 }
 
+/* ---- record */
+
+static int record(const struct policy_options *o)
+{
+	struct hspmd_error err = { "" };
+	struct policy_record_counts n;
+	const char *equals = o->record.elastic ? strchr(o->record.elastic, '=') : NULL;
+	static const char *const keys[] = { "partition=", "account=", "user=", "qos=", "name=", NULL };
+	int key = 0;
+	while (o->record.elastic && keys[key] && strncmp(o->record.elastic, keys[key], strlen(keys[key])) != 0)
+		key++;
+	if (o->record.elastic && (!equals || !keys[key]))
+		return hspmd_usage_error("policy", "--elastic: expected partition=, account=, user=, qos= or name= and a pattern, got '%s'",
+		                         o->record.elastic);
+	json_t *trace = policy_record_read(stdin, &o->record, &n, &err);
+	int rc = trace ? hspmd_json_save(trace, o->output ? o->output : "-", &err) : -1;
+	json_decref(trace);
+	if (rc < 0)
+		return failed(&err);
+	hspmd_info("%d jobs, %d of them elastic; %d had not ended; left out: %d that never started, %d lines that make no sense%s%s", n.jobs,
+	           n.elastic, n.unfinished, n.never_started, n.bad_lines, *n.first_bad ? ", first " : "", n.first_bad);
+	return HSPMD_EXIT_DONE;
+}
+
 int hspmd_command_policy(int argc, char **argv)
 {
 	struct policy_options o = { 0 };
@@ -426,15 +517,16 @@ int hspmd_command_policy(int argc, char **argv)
 		return HSPMD_EXIT_DONE;
 	}
 	if (optind == argc)
-		return hspmd_usage_error("policy", "expected check, explain or simulate");
+		return hspmd_usage_error("policy", "expected check, explain, simulate or record");
 	const char *verb = argv[optind++];
 	if (!strcmp(verb, "check"))
 		return check(&o, argc - optind, argv + optind);
 	if (!strcmp(verb, "simulate"))
 		return simulate(&o, argc - optind, argv + optind);
-	if (strcmp(verb, "explain") != 0)
-		return hspmd_usage_error("policy", "unknown '%s': expected check, explain or simulate", verb);
+	bool records = !strcmp(verb, "record");
+	if (!records && strcmp(verb, "explain") != 0)
+		return hspmd_usage_error("policy", "unknown '%s': expected check, explain, simulate or record", verb);
 	if (optind < argc)
 		return hspmd_usage_error("policy", "unexpected argument '%s'", argv[optind]);
-	return explain(&o);
+	return records ? record(&o) : explain(&o);
 }

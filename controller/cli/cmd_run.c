@@ -274,7 +274,7 @@ static int set_up_slurm(struct run *r, struct hspmd_error *err)
 	if (!hspmd_auth_secret(r->auth) && !(r->member_log = hspmd_asprintf("%s/member-%%j.log", r->output.folder)))
 		return hspmd_fail_memory(err, "preparing for members");
 	if (!enough_nodes(r, r->slurm_job->node_count, err) && !within_limits(r, r->slurm_job, err))
-		r->allocation = run_allocation_slurm(r->slurm, !r->opt.no_pmix, r->member_log, err);
+		r->allocation = run_allocation_slurm(r->slurm, !r->opt.no_pmix, r->member_log, &r->terms.member_terms, err);
 	return r->allocation ? 0 : -1;
 }
 

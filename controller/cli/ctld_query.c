@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/alloc.h"
 #include "common/auth.h"
 #include "common/clock.h"
 #include "common/contact.h"
@@ -28,16 +27,11 @@ static uid_t owner_of(const char **where)
 	return pw ? pw->pw_uid : 0;
 }
 
-/* A host without port, also "[v6]", gets the usual port. */
 static int call(const char *where, double timeout_s, struct hspmd_error *err)
 {
-	const char *colon = strrchr(where, ':');
-	bool port = colon && !strchr(colon, ']');
-	char *address = port ? strdup(where) : hspmd_asprintf("%s:%d", where, CTLD_PORT);
-	json_t *list = address ? json_pack("[s]", address) : NULL;
-	int fd = list ? hspmd_connect_any(list, timeout_s, err) : hspmd_fail_memory(err, "calling hspmdctld");
+	json_t *list = json_pack("[s]", where);
+	int fd = list ? hspmd_connect_any(list, CTLD_PORT, timeout_s, err) : hspmd_fail_memory(err, "calling hspmdctld");
 	json_decref(list);
-	free(address);
 	return fd < 0 ? hspmd_error_prefix(err, "calling hspmdctld") : fd;
 }
 

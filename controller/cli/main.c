@@ -7,6 +7,7 @@
 
 #include "common/log.h"
 #include "controller/cli/commands.h"
+#include "controller/slurm/module.h"
 
 static const struct {
 	const char *name;
@@ -42,6 +43,17 @@ static void help(FILE *to)
 	      to);
 }
 
+static void print_version(void)
+{
+	struct hspmd_error err;
+	const struct hspmd_slurm_module *slurm = hspmd_slurm_module_load(&err);
+	puts("hspmd " PACKAGE_VERSION);
+	if (slurm)
+		printf("for Slurm %s\n", slurm->slurm);
+	else
+		printf("without Slurm: %s\n", err.text);
+}
+
 /* A failure to write results is a failure of the command. */
 static int finish(int status)
 {
@@ -63,7 +75,7 @@ int main(int argc, char **argv)
 		return finish(HSPMD_EXIT_DONE);
 	}
 	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
-		puts("hspmd " PACKAGE_VERSION);
+		print_version();
 		return finish(HSPMD_EXIT_DONE);
 	}
 	for (size_t i = 0; i < COMMAND_COUNT; i++) {

@@ -20,8 +20,8 @@ struct hspmd_job *run_command_job(const struct run_command_options *o, struct hs
 /* Applies --nodes to a job that may have limits already (--hspmd-nodes); reads torchrun's command line, and logs what it does not use. No
  * effect on a job without a command. 0; -1 and err. */
 int run_command_prepare(struct hspmd_job *job, const char *nodes, struct hspmd_error *err);
-/* The folder of the command's checkpoints, which is made unless it is local to the nodes: the job's, else one in the output folder. malloc'd;
- * NULL and err. */
+/* The folder of the command's checkpoints: the job's, else one in the output folder. It is made unless it is local to the nodes.
+ * malloc'd; NULL and err. */
 char *run_command_save_folder(const struct hspmd_job *job, const char *job_id, const char *output, struct hspmd_error *err);
 /* Deadlines of a job with a command. step_timeout_s: 0: not given. */
 void run_command_timeouts(const struct hspmd_job *job, double step_timeout_s, struct run_timeouts *t);

@@ -6,6 +6,7 @@
 #include "common/error.h"
 #include "common/format/job.h"
 #include "controller/core/controller.h"
+#include "controller/slurm/job.h"
 #include "policies/limits.h"
 #include "policies/match.h"
 
@@ -14,6 +15,7 @@ struct run_policy {
 	char max_nodes_by[160], max_devices_by[160];
 	struct hspmd_policy *policy; /* NULL: nothing was read; `rule` is the rule that applies */
 	int rule;
+	struct hspmd_slurm_member_terms member_terms; /* points into `policy` */
 };
 
 /* Reads the terms that apply to a job. `job`: receives the policy's values for its checkpoints (checkpoint_policy.h); NULL: not wanted.

@@ -86,6 +86,27 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e)
 	}
 }
 
+/* Every node makes its own part of a plan, so all of them must run the same hspmd. A node that was upgraded under a running job is left out
+ * until the job is requeued. */
+static bool leave_out_other_version(struct hspmd_controller *m, struct node *n, const json_t *hello)
+{
+	const char *version = json_string_value(json_object_get(hello, "version"));
+	char why[300];
+	if (!version || !strcmp(version, PACKAGE_VERSION))
+		return false;
+	snprintf(why, sizeof why,
+	         "it runs hspmd %.32s, and this job was started by hspmd %s: install that version on it, or requeue the job, which then "
+	         "runs "
+	         "the new one on all nodes",
+	         version, PACKAGE_VERSION);
+	note_event(m, "other_version", "node %s is not used: %s", n->name, why);
+	send_node(m, n, json_pack("{s:s}", "type", "quit"));
+	n->agent = PROC_NONE;
+	n->attempts = AGENT_ATTEMPTS;
+	member_release(m, n, why);
+	return true;
+}
+
 void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 {
 	struct node *n = node_find(m, e->node);
@@ -94,6 +115,8 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 		return;
 	if (n->agent == PROC_UP)
 		node_lost(m, n, "its agent was replaced by another");
+	if (leave_out_other_version(m, n, e->value))
+		return;
 	struct hspmd_cluster *part = hspmd_cluster_from_json(json_object_get(e->value, "cluster"), e->node, &err);
 	if (part && (part->node_count != 1 || strcmp(part->nodes[0].name, e->node)))
 		hspmd_fail(&err, "agent of %s speaks for %d nodes, the first %s", e->node, part->node_count,

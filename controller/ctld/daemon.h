@@ -12,8 +12,12 @@ struct ctld_options {
 	const char *listen, *policies, *munge_socket, *event_log, *metrics; /* event_log, metrics, munge_socket may be NULL */
 	const char *cookie; /* a secret by which both sides prove themselves instead of MUNGE, for tests; NULL: MUNGE */
 	struct hspmd_policy_trust trust;
+	bool private_jobs;      /* viewers see their own jobs only, except root, the daemon's user and the operators */
+	const uid_t *operators; /* [operator_count] */
+	int operator_count;
 	double poll_min_s, poll_max_s; /* interval between two polls of Slurm while everything changes, and while nothing does */
 	bool syslog;
+	bool dry_run; /* decide and log, but request nothing of the controllers */
 	/* Polls Slurm; as hspmd_slurm_view_refresh(). Called on another thread than the loop's, one call at a time. */
 	int (*poll)(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err);
 	void *poll_context;

@@ -91,6 +91,8 @@ void peer_log_claim(struct ctld *d, int at);
 
 /* requests.c: resizes that controllers are requested to carry out. `at` is a peer's index. */
 void request_send(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_resize_action *a);
+/* In a dry run, instead: logs what would be requested of whom, and again only if that changes. */
+void requests_log_dry(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_decision *e);
 /* The controller's `answer` has arrived. -1: no such request is pending. */
 int request_answered(struct ctld *d, int at, json_t *message, struct hspmd_error *err);
 /* The controller's connection is gone, and its pending request with it. */
@@ -104,6 +106,8 @@ void requests_forget_returned(struct ctld *d);
 void decide(struct ctld *d);
 
 /* query.c: answers viewers (ctld_handlers.query). */
+/* The elastic jobs that this user may see; a new reference, or NULL: out of memory. */
+json_t *query_jobs(const struct ctld *d, uid_t viewer);
 json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *err);
 
 /* event_log.c: append one line of JSON per event to the event log; the same text goes to standard error, and to syslog if enabled. Takes

@@ -51,12 +51,16 @@ static void remember_why(struct ctld *d, const struct ctld_snapshot *s, const st
 static void send_requests(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_decision *e)
 {
 	/* The view may be old, or may not show yet what a job has just carried out: poll again before any request is sent. */
-	if (e->count && (hspmd_now() - d->poll_interval.polled_s > FRESH_S || d->seen_s < d->answered_s)) {
+	if (e->count && !d->options->dry_run && (hspmd_now() - d->poll_interval.polled_s > FRESH_S || d->seen_s < d->answered_s)) {
 		poll_soon(d);
 		d->dirty = true;
 		return;
 	}
 	remember_why(d, s, e);
+	if (d->options->dry_run) {
+		requests_log_dry(d, s, e);
+		return;
+	}
 	for (int i = 0; i < e->count; i++)
 		request_send(d, s, &e->actions[i]);
 	if (e->count)

@@ -25,29 +25,49 @@ static const char help_text[] =
                 CTLD_PORT) ")\n"
                            "  --policies FOLDER       the site's policies (default " HSPMD_SYSCONFDIR "/hspmd/policies.d)\n"
                            "  --owner USER            whose policy files are believed, beside root's (default: SlurmUser)\n"
+                           "  --operators USER,...    who sees all jobs although PrivateData has jobs, beside root and SlurmUser\n"
                            "  --metrics ADDRESS:PORT  OpenMetrics page (default 127.0.0.1:6898), or off\n"
                            "  --event-log FILE        a line of JSON an event; opened again on SIGHUP\n"
                            "  --syslog                events to syslog too\n"
+                           "  --dry-run               decide and log, but ask no job to grow or shrink\n"
                            "  --poll LEAST,MOST       seconds between two polls of Slurm: when all changes, when nothing does (default "
-                           "1,75)\n"
+                           "10,75)\n"
                            "  --munge-socket PATH     munged's socket (default: AuthInfo of slurm.conf)\n"
                            "      --help, --version\n";
 
+#define OPERATORS_MAX 64
+
 struct given {
 	const char *owner, *metrics;
+	uid_t operators[OPERATORS_MAX];
 	struct ctld_options o;
 	bool help, version;
 };
 
-enum { OPT_LISTEN = 256, OPT_POLICIES, OPT_OWNER, OPT_METRICS, OPT_LOG, OPT_SYSLOG, OPT_POLL, OPT_MUNGE, OPT_HELP, OPT_VERSION };
+enum {
+	OPT_LISTEN = 256,
+	OPT_POLICIES,
+	OPT_OWNER,
+	OPT_OPERATORS,
+	OPT_METRICS,
+	OPT_LOG,
+	OPT_SYSLOG,
+	OPT_DRY_RUN,
+	OPT_POLL,
+	OPT_MUNGE,
+	OPT_HELP,
+	OPT_VERSION,
+};
 
 static const struct option long_options[] = {
 	{ "listen", required_argument, NULL, OPT_LISTEN },
 	{ "policies", required_argument, NULL, OPT_POLICIES },
 	{ "owner", required_argument, NULL, OPT_OWNER },
+	{ "operators", required_argument, NULL, OPT_OPERATORS },
 	{ "metrics", required_argument, NULL, OPT_METRICS },
 	{ "event-log", required_argument, NULL, OPT_LOG },
 	{ "syslog", no_argument, NULL, OPT_SYSLOG },
+	{ "dry-run", no_argument, NULL, OPT_DRY_RUN },
 	{ "poll", required_argument, NULL, OPT_POLL },
 	{ "munge-socket", required_argument, NULL, OPT_MUNGE },
 	{ "help", no_argument, NULL, OPT_HELP },
@@ -68,6 +88,24 @@ static int parse_poll(const char *text, struct ctld_options *o)
 	return 0;
 }
 
+static int parse_operators(char *text, struct given *g)
+{
+	char *save = NULL;
+	for (const char *name = strtok_r(text, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
+		const struct passwd *pw = getpwnam(name);
+		if (!pw || g->o.operator_count == OPERATORS_MAX) {
+			if (pw)
+				hspmd_error_log("--operators: more than %d users", OPERATORS_MAX);
+			else
+				hspmd_error_log("--operators: no user '%s'", name);
+			return -1;
+		}
+		g->operators[g->o.operator_count++] = pw->pw_uid;
+	}
+	g->o.operators = g->operators;
+	return 0;
+}
+
 static int parse(int argc, char **argv, struct given *g)
 {
 	int opt;
@@ -82,6 +120,10 @@ static int parse(int argc, char **argv, struct given *g)
 		case OPT_OWNER:
 			g->owner = optarg;
 			break;
+		case OPT_OPERATORS:
+			if (parse_operators(optarg, g) < 0)
+				return -1;
+			break;
 		case OPT_METRICS:
 			g->metrics = optarg;
 			break;
@@ -90,6 +132,9 @@ static int parse(int argc, char **argv, struct given *g)
 			break;
 		case OPT_SYSLOG:
 			g->o.syslog = true;
+			break;
+		case OPT_DRY_RUN:
+			g->o.dry_run = true;
 			break;
 		case OPT_MUNGE:
 			g->o.munge_socket = optarg;
@@ -123,10 +168,13 @@ static int refresh(void *context, const struct hspmd_slurm_view *old, struct hsp
 
 static int run(struct given *g, struct hspmd_error *err)
 {
-	struct hspmd_slurm_view_settings slurm = { NULL, NULL, NULL };
-	/* slurmctld may start later than hspmdctld: until a restart only root, or the user of --owner, is trusted then. */
-	if (hspmd_slurm_view_settings(&slurm, err) < 0)
+	struct hspmd_slurm_view_settings slurm = { NULL };
+	/* slurmctld may start later than hspmdctld: until a restart only root, or the user of --owner, is trusted then, and jobs are private. */
+	if (hspmd_slurm_view_settings(&slurm, err) < 0) {
 		hspmd_warn("%s; going on", err->text);
+		slurm.private_jobs = true;
+	}
+	g->o.private_jobs = slurm.private_jobs;
 	const char *owner = g->owner ? g->owner : slurm.user;
 	const struct passwd *pw = owner ? getpwnam(owner) : NULL;
 	int rc = 0;
@@ -148,7 +196,7 @@ int main(int argc, char **argv)
 {
 	struct given g = {
 		.metrics = "127.0.0.1:6898",
-		.o = { .listen = ":" TEXT(CTLD_PORT), .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d", .poll_min_s = 1, .poll_max_s = 75 }
+		.o = { .listen = ":" TEXT(CTLD_PORT), .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d", .poll_min_s = 10, .poll_max_s = 75 }
 	};
 	struct hspmd_error err = { "" };
 	hspmd_log_name("hspmdctld");

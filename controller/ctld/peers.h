@@ -32,6 +32,7 @@ struct ctld_peer_history {
 	bool request_is_grow;
 	char last_reply[200];           /* the last answer, for people */
 	char why[256];                  /* why no request is sent to it now */
+	char dry_request[300];          /* dry run: the request that was logged instead of being sent; "": none */
 	double last_s;                  /* wall clock of the last answer; NAN: none */
 	int declined, declined_shrinks; /* requests to grow, and to shrink, declined in a row */
 };

@@ -2,6 +2,7 @@
 /* Answers to viewers: `hspmd cluster`, the Slurm plugin, and controllers at their start. */
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/json.h"
@@ -27,17 +28,28 @@ static json_t *job_json(const struct ctld *d, int at)
 	                      j ? j->user : "?", "partition", j ? j->partition : "?", "nodes", ctld_nodes_held(d->view, p), "min_nodes",
 	                      p->min_nodes, "max_nodes", p->max_nodes == INT_MAX ? json_null() : json_integer(p->max_nodes), "reachable",
 	                      p->reachable, "tokens_per_s", p->tokens_per_s, "pause_s", p->pause_s, "step", (json_int_t)p->step, "asked",
-	                      r->request_id ? r->request_text : "", "last", r->last_reply, "why", r->why);
+	                      r->request_id ? r->request_text : r->dry_request, "last", r->last_reply, "why", r->why);
 	if (o && !isnan(r->last_s))
 		json_object_set_new(o, "last_time", hspmd_json_real(r->last_s));
 	return o;
 }
 
-static json_t *jobs_json(const struct ctld *d)
+/* As Slurm's PrivateData: a job that Slurm does not know (yet) is nobody's. */
+static bool may_see(const struct ctld *d, uid_t viewer, uint32_t job)
+{
+	const struct ctld_options *o = d->options;
+	bool may = !o->private_jobs || viewer == 0 || viewer == getuid();
+	for (int i = 0; i < o->operator_count; i++)
+		may |= viewer == o->operators[i];
+	const struct hspmd_slurm_view_job *j = may ? NULL : hspmd_slurm_view_find_job(d->view, job);
+	return may || (j && j->uid == viewer);
+}
+
+json_t *query_jobs(const struct ctld *d, uid_t viewer)
 {
 	json_t *jobs = json_array();
 	for (int i = 0; jobs && i < d->peers.count; i++)
-		if (json_array_append_new(jobs, job_json(d, i)) < 0) {
+		if (may_see(d, viewer, d->peers.peers[i].job) && json_array_append_new(jobs, job_json(d, i)) < 0) {
 			json_decref(jobs);
 			return NULL;
 		}
@@ -72,23 +84,24 @@ static json_t *quote(struct ctld *d, uid_t uid, json_t *message, struct hspmd_er
 	                 d->view ? hspmd_now() - d->poll_interval.polled_s : -1.0);
 }
 
-static json_t *cluster(const struct ctld *d)
+static json_t *cluster(const struct ctld *d, uid_t viewer)
 {
 	int waiting = 0;
 	/* Safe during a poll: the polling thread only reads the view, and only the loop replaces it. */
 	for (int i = 0; d->view && i < d->view->job_count; i++)
 		waiting += d->view->jobs[i].state == HSPMD_SLURM_VIEW_PENDING;
-	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_unix_time(),
-	                 "up_s", hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->poll_interval.polled_s : -1.0, "nodes",
-	                 nodes_json(d), "waiting_jobs", waiting, "jobs", jobs_json(d), "totals", totals_json(d), "risk", risk_json(d),
-	                 "rules", d->policy->rule_count, "policy_error", d->policy_error, "trouble", d->last_error);
+	double seen_s_ago = d->view ? hspmd_now() - d->poll_interval.polled_s : -1;
+	return json_pack("{s:s, s:f, s:b, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_unix_time(),
+	                 "dry_run", d->options->dry_run, "up_s", hspmd_now() - d->began_s, "seen_s_ago", seen_s_ago, "nodes", nodes_json(d),
+	                 "waiting_jobs", waiting, "jobs", query_jobs(d, viewer), "totals", totals_json(d), "risk", risk_json(d), "rules",
+	                 d->policy->rule_count, "policy_error", d->policy_error, "trouble", d->last_error);
 }
 
 json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *err)
 {
 	const char *type = json_string_value(json_object_get(message, "type"));
 	if (type && !strcmp(type, CTLD_MESSAGE_QUERY))
-		return cluster(context);
+		return cluster(context, uid);
 	if (type && !strcmp(type, "quote"))
 		return quote(context, uid, message, err);
 	hspmd_fail(err, "a viewer sent a message of an unknown type");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests to job controllers, from sending to answer, and the marks that they leave on nodes meanwhile. */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -124,6 +125,25 @@ static enum cause cause_of(const struct hspmd_resize_action *a)
 	if (a->kind == HSPMD_RESIZE_GROW)
 		return CAUSE_IDLE;
 	return a->for_pending >= 0 ? CAUSE_WAITING : a->for_job >= 0 ? CAUSE_REBALANCE : CAUSE_LIMITS;
+}
+
+void requests_log_dry(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_decision *e)
+{
+	for (int p = 0; p < d->peers.count; p++) {
+		struct ctld_peer_history *r = &d->peers.histories[p];
+		const struct hspmd_resize_action *a = NULL;
+		char request[sizeof r->dry_request] = "";
+		for (int i = 0; i < e->count && !a; i++)
+			a = s->elastic_peer[e->actions[i].job] == p ? &e->actions[i] : NULL;
+		bool grow = a && a->kind == HSPMD_RESIZE_GROW;
+		if (a)
+			snprintf(request, sizeof request, "%s by %d: %s", grow ? "grow" : "shrink", a->node_count, a->reason);
+		if (a && strcmp(request, r->dry_request) != 0)
+			log_event(d, grow ? "would_grow" : "would_shrink", d->peers.peers[p].job, request,
+			          json_pack("{s:o, s:f, s:s}", "nodes", names_of(s, a), "gain", a->gain, "cause",
+			                    cause_names[cause_of(a)]));
+		strcpy(r->dry_request, request);
+	}
 }
 
 void request_send(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_resize_action *a)

@@ -85,6 +85,20 @@ static void fill_usable(const struct building *b, const struct hspmd_slurm_view_
 		usable[c] = ctld_fits(b->v, j, b->first[c]);
 }
 
+/* Which nodes an elastic job can get: by members if the policy has a partition for them, which ask for devices of any type. */
+static void fill_growable(struct building *b, const struct hspmd_slurm_view_job *j, const char *partition, unsigned char *usable)
+{
+	struct hspmd_slurm_view_job member = *j;
+	char gres[512], no_features[] = "";
+	if (partition && strcmp(partition, j->partition) != 0 && !hspmd_gres_request(j->tres_per_node, false, gres, sizeof gres)) {
+		member.partition = (char *)partition;
+		member.features = no_features;
+		member.tres_per_node = gres;
+	}
+	for (int c = 0; c < b->out->snapshot.class_count; c++)
+		usable[c] = ctld_fits(b->v, j, b->first[c]) || ctld_fits(b->v, &member, b->first[c]);
+}
+
 /* ---- jobs */
 
 /* Returns the highest tier of the partitions that a job names; *preemptable: whether one of them allows preemption. */
@@ -106,11 +120,12 @@ static int tier_of(const struct hspmd_slurm_view *v, const struct hspmd_slurm_vi
 	return tier;
 }
 
-/* Returns one number for Slurm's order: by the partition's tier, then by priority. */
+/* Returns one number for Slurm's order: by the partition's tier, then by who preempts whom, then by priority. */
 static double rank(const struct hspmd_slurm_view *v, const struct hspmd_slurm_view_job *j)
 {
 	bool preemptable;
-	return tier_of(v, j, &preemptable) * 4294967296.0 + j->priority;
+	const struct hspmd_slurm_qos *q = hspmd_slurm_qos_find(&v->qos, j->qos);
+	return (tier_of(v, j, &preemptable) * 64.0 + (q ? q->level : 0)) * 4294967296.0 + j->priority;
 }
 
 /* Returns true if Slurm would preempt an elastic job for this one. */
@@ -120,7 +135,9 @@ static bool would_preempt(const struct building *b, const struct hspmd_slurm_vie
 	int tier = tier_of(b->v, j, &preemptable);
 	for (int e = 0; e < b->out->snapshot.elastic_count; e++) {
 		const struct hspmd_slurm_view_job *x = hspmd_slurm_view_find_job(b->v, b->out->elastic[e].id);
-		if (x && tier_of(b->v, x, &preemptable) < tier && preemptable)
+		bool preempts = x && (b->v->qos.count ? hspmd_slurm_qos_preempts(&b->v->qos, j->qos, x->qos)
+		                                      : tier_of(b->v, x, &preemptable) < tier && preemptable);
+		if (preempts)
 			return true;
 	}
 	return false;
@@ -179,7 +196,7 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 	if (s->elastic[at].terms.by == HSPMD_SHARE_TOKENS && p->overclaim_factor > 1)
 		s->elastic[at].terms.weight /= p->overclaim_factor;
 	set_relative_speed(b, at, p);
-	fill_usable(b, j, s->usable + (size_t)at * (size_t)s->snapshot.class_count);
+	fill_growable(b, j, s->elastic[at].terms.grow_partition, s->usable + (size_t)at * (size_t)s->snapshot.class_count);
 	hold(b, j, at);
 	for (int m = 0; m < p->member_count; m++) {
 		const struct hspmd_slurm_view_job *member = hspmd_slurm_view_find_job(b->v, p->members[m]);

@@ -3,24 +3,20 @@
 
 #include <errno.h>
 #include <math.h>
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "common/address.h"
 #include "common/clock.h"
+#include "controller/ctld_client/call_internal.h"
 #include "controller/ctld_client/protocol.h"
 
 #define FIRST_WAIT_S 1.0
 #define MOST_WAIT_S 30.0
-#define CALL_S 10.0 /* from connect until both sides have proved their users */
+#define CALL_S 30.0 /* after so long in a call, what it waits for is worth a line in the log */
 #define STATE_EVERY_S 30.0
 #define STATE_LEAST_S 1.0 /* least time between two states */
-#define UNSENT_MAX (1u << 20)
 
-enum step { DOWN, CALLING, CHALLENGED, GREETING, UP };
+enum step { DOWN, CALLING, UP };
 
 struct ctld_client {
 	char *where;
@@ -28,10 +24,10 @@ struct ctld_client {
 	uint32_t job;
 	const struct hspmd_auth *auth;
 	enum step step;
+	struct ctld_call *call; /* CALLING */
 	struct hspmd_stream *stream;
 	double deadline; /* of this step; DOWN: time of the next connect */
 	double wait;
-	char nonce[HSPMD_NONCE_HEX];
 	json_t *state, *requests, *risk;
 	int64_t oldest; /* id of the first request on this connection; earlier ones are not answered */
 	bool unsent;    /* the state has changed since it was sent */
@@ -69,6 +65,7 @@ void ctld_client_destroy(struct ctld_client *l)
 {
 	if (!l)
 		return;
+	ctld_call_release(l->call);
 	hspmd_stream_destroy(l->stream);
 	json_decref(l->state);
 	json_decref(l->requests);
@@ -79,7 +76,9 @@ void ctld_client_destroy(struct ctld_client *l)
 
 static void disconnect(struct ctld_client *l, const struct hspmd_error *why)
 {
+	ctld_call_release(l->call);
 	hspmd_stream_destroy(l->stream);
+	l->call = NULL;
 	l->stream = NULL;
 	json_array_clear(l->requests);
 	l->oldest = INT64_MAX;
@@ -91,55 +90,18 @@ static void disconnect(struct ctld_client *l, const struct hspmd_error *why)
 
 /* ---- connecting */
 
-static int start_connect(const struct ctld_client *l, struct hspmd_error *err)
-{
-	struct addrinfo *list = hspmd_address_resolve(l->where, CTLD_PORT, false, err);
-	int fd = -1;
-	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
-		fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-		if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) < 0 && errno != EINPROGRESS) {
-			hspmd_fail_errno(err, "calling hspmdctld at %s", l->where);
-			close(fd);
-			fd = -1;
-		}
-	}
-	if (list)
-		freeaddrinfo(list);
-	return fd;
-}
-
 static void begin(struct ctld_client *l)
 {
 	struct hspmd_error err = { "" };
-	int fd = start_connect(l, &err);
-	if (fd >= 0)
-		l->stream = hspmd_stream_create(fd, CTLD_FRAME, UNSENT_MAX, &err);
-	if (!l->stream) {
+	json_t *hello = json_pack("{s:s, s:I}", "role", "controller", "job", (json_int_t)l->job);
+	l->call = ctld_call_start(l->where, l->owner, l->auth, hello, &err);
+	json_decref(hello);
+	if (!l->call) {
 		disconnect(l, &err);
 		return;
 	}
 	l->step = CALLING;
 	l->deadline = hspmd_now() + CALL_S;
-}
-
-/* ---- handshake */
-
-static int greet(struct ctld_client *l, const json_t *challenge, struct hspmd_error *err)
-{
-	const char *nonce = json_string_value(json_object_get(challenge, "nonce"));
-	if (!nonce ||
-	    strcmp(json_string_value(json_object_get(challenge, "type")) ? json_string_value(json_object_get(challenge, "type")) : "",
-	           "challenge") != 0)
-		return hspmd_fail(err, "hspmdctld at %s does not begin with a challenge", l->where);
-	if (hspmd_auth_nonce(l->nonce, err) < 0)
-		return -1;
-	json_t *hello = json_pack("{s:s, s:I, s:s}", "role", "controller", "job", (json_int_t)l->job, "nonce", l->nonce);
-	json_t *sealed = hello ? hspmd_auth_seal(l->auth, "hello", nonce, hello, err) : NULL;
-	int rc = sealed ? hspmd_stream_send(l->stream, sealed, err) : -1;
-	json_decref(hello);
-	json_decref(sealed);
-	l->step = GREETING;
-	return rc;
 }
 
 static void send_state(struct ctld_client *l)
@@ -153,31 +115,33 @@ static void send_state(struct ctld_client *l)
 		disconnect(l, &err);
 }
 
-static int welcomed(struct ctld_client *l, const json_t *message, struct hspmd_error *err)
+/* The thread that calls has a deadline for each thing that it does. If it waits for very long, this says so, and waits on. */
+static void look_after_call(struct ctld_client *l)
 {
-	uid_t who = (uid_t)-1;
-	const char *type = json_string_value(json_object_get(message, "type")), *text = json_string_value(json_object_get(message, "text"));
-	if (type && !strcmp(type, "refused"))
-		return hspmd_fail(err, "hspmdctld at %s refuses: %s", l->where, text ? text : "?");
-	json_t *content = hspmd_auth_open(l->auth, "welcome", l->nonce, message, &who, err);
-	if (!content)
-		return -1;
-	json_decref(content);
-	if (who != l->owner)
-		return hspmd_fail(err, "%s is held by user %u, not by user %u", l->where, (unsigned)who, (unsigned)l->owner);
+	struct hspmd_error err = { "" };
+	if (!ctld_call_is_done(l->call)) {
+		if (hspmd_now() < l->deadline)
+			return;
+		hspmd_fail(&err, "hspmdctld at %s does not answer, or the name service or munged does not", l->where);
+		memcpy(l->last_error, err.text, sizeof l->last_error);
+		l->deadline = INFINITY;
+		return;
+	}
+	l->stream = ctld_call_take(l->call, &err);
+	if (!l->stream) {
+		disconnect(l, &err);
+		return;
+	}
+	ctld_call_release(l->call);
+	l->call = NULL;
 	l->step = UP;
 	l->wait = FIRST_WAIT_S;
 	*l->last_error = '\0';
 	send_state(l);
-	return 0;
 }
 
 static int on_message(struct ctld_client *l, json_t *message, struct hspmd_error *err)
 {
-	if (l->step == CALLING || l->step == CHALLENGED)
-		return greet(l, message, err);
-	if (l->step == GREETING)
-		return welcomed(l, message, err);
 	const char *type = json_string_value(json_object_get(message, "type"));
 	if (type && !strcmp(type, "refused"))
 		return hspmd_fail(err, "hspmdctld refuses: %s", json_string_value(json_object_get(message, "text")));
@@ -220,23 +184,21 @@ void ctld_client_process(struct ctld_client *l)
 			begin(l);
 		return;
 	}
-	if (talk(l, &err) < 0) {
-		disconnect(l, &err);
+	if (l->step == CALLING)
+		look_after_call(l);
+	if (l->step != UP)
 		return;
-	}
-	if (l->step != UP && now >= l->deadline) {
-		hspmd_fail(&err, "hspmdctld at %s does not answer", l->where);
+	if (talk(l, &err) < 0)
 		disconnect(l, &err);
-	} else if (l->step == UP && now - l->sent_s >= (l->unsent ? STATE_LEAST_S : STATE_EVERY_S)) {
+	else if (now - l->sent_s >= (l->unsent ? STATE_LEAST_S : STATE_EVERY_S))
 		send_state(l);
-	}
 }
 
 /* ---- for the loop */
 
 int ctld_client_fd(const struct ctld_client *l)
 {
-	return l->stream ? hspmd_stream_fd(l->stream) : -1;
+	return l->stream ? hspmd_stream_fd(l->stream) : l->call ? ctld_call_fd(l->call) : -1;
 }
 
 bool ctld_client_wants_write(const struct ctld_client *l)

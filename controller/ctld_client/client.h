@@ -23,7 +23,7 @@ void ctld_client_destroy(struct ctld_client *l);
 int ctld_client_fd(const struct ctld_client *l);
 bool ctld_client_wants_write(const struct ctld_client *l);
 double ctld_client_next_deadline(const struct ctld_client *l);
-/* Reads, writes or connects, whichever is due. Does not block, except while the host's name is resolved. */
+/* Reads, writes or connects, whichever is due. Does not block: a thread looks up the host's name, connects, and waits for munged. */
 void ctld_client_process(struct ctld_client *l);
 /* Returns true if both sides have proved their users. */
 bool ctld_client_is_connected(const struct ctld_client *l);

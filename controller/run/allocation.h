@@ -8,6 +8,7 @@
 
 #include "common/error.h"
 #include "common/format/cluster.h"
+#include "controller/slurm/job.h"
 
 struct run_allocation;
 
@@ -38,8 +39,10 @@ struct run_allocation {
 };
 
 /* The allocation of Slurm job `job`, and the nodes of its members: jobs of one node each, by which it grows if Slurm does not let it grow
- * in place (see controller/slurm/job.h). `member_log`: output file of members, with sbatch's patterns, borrowed; NULL: no members. */
-struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char *member_log, struct hspmd_error *err);
+ * in place (see controller/slurm/job.h). `member_log`: output file of members, with sbatch's patterns, borrowed; NULL: no members.
+ * `member_terms`: how members differ from the job, borrowed; a job with a QOS or partition for members grows by members alone. */
+struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char *member_log,
+                                            const struct hspmd_slurm_member_terms *member_terms, struct hspmd_error *err);
 /* The nodes of a cluster file, at first `held` of them (0: all); agents are processes of this machine. The cluster is borrowed. */
 struct run_allocation *run_allocation_local(const struct hspmd_cluster *c, int held, struct hspmd_error *err);
 /* Sets the held nodes by name, as an earlier incarnation of the controller held them. */

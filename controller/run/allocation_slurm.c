@@ -19,6 +19,7 @@ struct slurm {
 	struct run_allocation base;
 	uint32_t job;
 	bool pmix, first;
+	struct hspmd_slurm_member_terms terms;
 	const char *log;                  /* members' output file, with sbatch's patterns; NULL: no members */
 	char **command;                   /* command of the last member, for members that replace others */
 	pthread_mutex_t lock;             /* of `command` */
@@ -80,7 +81,7 @@ static void replace(struct slurm *s, const struct hspmd_slurm_job *anchor, const
 		without[i] = (char *)json_string_value(json_array_get(held, i));
 	pthread_mutex_lock(&s->lock);
 	bool again = without && s->command &&
-	             hspmd_slurm_member_submit(anchor, (const char *const *)s->command, s->log, without, (int)count, &err);
+	             hspmd_slurm_member_submit(anchor, &s->terms, (const char *const *)s->command, s->log, without, (int)count, &err);
 	pthread_mutex_unlock(&s->lock);
 	if (!again)
 		hspmd_warn("%s", without && s->command ? err.text : "no other member is asked for");
@@ -196,7 +197,8 @@ static int submit_members(struct slurm *s, const struct hspmd_slurm_job *anchor,
 		return hspmd_fail_memory(err, "growing the job");
 	atomic_store(&s->has_members, true);
 	while (done < count &&
-	       (id[done] = hspmd_slurm_member_submit(anchor, (const char *const *)s->command, s->log, without, without_count, err))) {
+	       (id[done] = hspmd_slurm_member_submit(anchor, &s->terms, (const char *const *)s->command, s->log, without, without_count,
+	                                             err))) {
 		hspmd_info("member job %u is submitted", id[done]);
 		done++;
 	}
@@ -233,9 +235,11 @@ static int grow(struct run_allocation *a, int count, const char *const *command,
 {
 	struct slurm *s = (struct slurm *)a;
 	struct hspmd_slurm_job *j = hspmd_slurm_job_load(s->job, err);
-	int rc = j ? hspmd_slurm_job_grow(j, count, s->log ? IN_PLACE_FIRST_S : IN_PLACE_S, err) : -1;
+	bool by_members = s->log && (s->terms.qos || s->terms.partition);
+	int rc = j && !by_members ? hspmd_slurm_job_grow(j, count, s->log ? IN_PLACE_FIRST_S : IN_PLACE_S, err) : -1;
 	if (j && rc && s->log) {
-		hspmd_info("%s; growing by member jobs", err->text);
+		if (!by_members)
+			hspmd_info("%s; growing by member jobs", err->text);
 		rc = grow_by_members(s, j, count, command, err);
 	}
 	hspmd_slurm_job_destroy(j);
@@ -350,7 +354,8 @@ static void destroy(struct run_allocation *a)
 	free(s);
 }
 
-struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char *member_log, struct hspmd_error *err)
+struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char *member_log,
+                                            const struct hspmd_slurm_member_terms *member_terms, struct hspmd_error *err)
 {
 	static const struct run_allocation_ops ops = { poll_allocation, start, grow, shrink, cancel_grow, poll_interval, end, destroy };
 	struct slurm *s = calloc(1, sizeof *s);
@@ -362,6 +367,7 @@ struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char 
 	s->job = job;
 	s->pmix = pmix;
 	s->log = member_log;
+	s->terms = *member_terms;
 	s->first = true;
 	s->poll_interval = hspmd_slurm_poll_interval();
 	pthread_mutex_init(&s->lock, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan of a job with a command: which devices have a rank. In the terms of hspmd-plan-1 it is a pipeline of one stage with one layer per
- * rank, in the order of ranks. */
+/* The plan of a job with a command: which devices have a rank. In the terms of hspmd-plan-1 it is a pipeline of one stage with one layer
+ * per rank, in the order of ranks. */
 #ifndef HSPMD_CONTROLLER_RUN_COMMAND_PLAN_H
 #define HSPMD_CONTROLLER_RUN_COMMAND_PLAN_H
 
@@ -10,8 +10,8 @@
 
 #define RUN_COMMAND_LAYERS 1
 
-/* Chooses the largest world size on min_nodes to max_nodes nodes with which every {...} of the command can be worked out: all devices of the
- * first nodes, or as many on each of them. New reference; NULL and err: there is none, or memory is short. */
+/* Chooses the largest world size on min_nodes to max_nodes nodes with which every {...} of the command can be evaluated: all devices of
+ * the first nodes, or as many on each of them. New reference; NULL and err: there is none, or memory is short. */
 json_t *run_command_plan(const struct hspmd_job *job, const struct hspmd_cluster *c, struct hspmd_error *err);
 
 /* For run_config.covered: the state is the command's own. */

@@ -18,8 +18,10 @@ static int write_contacts(struct loop *l, json_t *addresses, struct hspmd_error 
 	                      "user", (json_int_t)getuid(), "addresses", addresses, "auth", secret ? "cookie" : "munge", "cookie", secret,
 	                      "munge_socket", secret ? NULL : l->o->munge_socket, "host", host, "pid", (int)getpid(), "output",
 	                      l->o->output->folder);
-	if (!c)
+	if (!c || hspmd_auth_add_version(c, err)) {
+		json_decref(c);
 		return hspmd_fail_memory(err, "writing the contact file");
+	}
 	char *home = hspmd_contact_folder(NULL);
 	l->contact[0] = hspmd_asprintf("%s/contact.json", l->o->output->folder);
 	l->contact[1] = home ? hspmd_asprintf("%s/%s-%s.json", home, l->o->cluster, l->o->config->job_id) : NULL;

@@ -85,6 +85,15 @@ static void add_address(json_t *list, const struct sockaddr *a, int port)
 		add_host(list, host, port);
 }
 
+bool server_is_host_bridge(const char *name)
+{
+	static const char *const bridges[] = { "docker", "virbr", "lxcbr", "lxdbr", "podman", "cni" };
+	for (size_t i = 0; i < sizeof bridges / sizeof *bridges; i++)
+		if (!strncmp(name, bridges[i], strlen(bridges[i])))
+			return true;
+	return !strncmp(name, "br-", 3) && strlen(name) == 15 && strspn(name + 3, "0123456789abcdef") == 12;
+}
+
 static void add_interfaces(json_t *list, int port)
 {
 	struct ifaddrs *all = NULL;
@@ -92,7 +101,7 @@ static void add_interfaces(json_t *list, int port)
 	if (getifaddrs(&all))
 		return;
 	for (struct ifaddrs *i = all; i; i = i->ifa_next) {
-		if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK))
+		if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK) || server_is_host_bridge(i->ifa_name))
 			continue;
 		if (i->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr))
 			continue;

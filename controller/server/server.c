@@ -5,6 +5,7 @@
 #include <math.h>
 #include <netdb.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include "common/stream.h"
 #include "common/tcp.h"
 #include "controller/server/listen_internal.h"
+#include "controller/server/proof_internal.h"
 #include "controller/server/strangers_internal.h"
 
 #define DRAIN_S 5.0  /* for the last messages to be sent */
@@ -25,7 +27,7 @@
 #define ACCEPTS 64   /* connections taken at a time, so that others are served in between */
 
 /* Kinds of refusals, each with a limit on log lines of its own: a flood of one kind does not hide another. */
-enum refusal { REFUSAL_CROWDED, REFUSAL_SILENT, REFUSAL_GARBLED, REFUSAL_UNPROVEN, REFUSAL_UNWANTED, REFUSAL_CUT, REFUSALS };
+enum refusal { REFUSAL_CROWDED, REFUSAL_UNCHECKED, REFUSAL_SILENT, REFUSAL_GARBLED, REFUSAL_UNPROVEN, REFUSAL_UNWANTED, REFUSAL_CUT, REFUSALS };
 
 struct hspmd_peer {
 	struct hspmd_server *server;
@@ -33,6 +35,7 @@ struct hspmd_peer {
 	struct hspmd_stream *stream;
 	uv_poll_t poll;
 	struct stranger stranger;
+	struct proof *proof; /* its hello is being checked */
 	bool accepted, closing, draining;
 	uid_t uid; /* proved, if accepted */
 	char nonce[HSPMD_NONCE_HEX];
@@ -52,7 +55,9 @@ struct hspmd_server {
 	uv_poll_t poll;
 	uv_timer_t sweep;
 	struct hspmd_peer *peers; /* also those that are being closed */
-	struct strangers strangers;
+	struct strangers strangers, proving; /* before their hello; while it is being checked */
+	struct proofs proofs;
+	struct hspmd_auth *auth; /* a copy, which the threads that check hellos use */
 	struct hspmd_server_counts counts;
 	struct hspmd_log_limit log_limits[REFUSALS];
 	int handles; /* not closed yet */
@@ -63,9 +68,10 @@ struct hspmd_server {
 
 static void free_if_done(struct hspmd_server *s)
 {
-	if (!s->closing || s->handles || s->peers)
+	if (!s->closing || s->handles || s->peers || s->proofs.working)
 		return;
 	json_decref(s->o.welcome);
+	hspmd_auth_destroy(s->auth);
 	free(s->job);
 	free(s);
 }
@@ -82,13 +88,23 @@ static void on_peer_closed(uv_handle_t *handle)
 	free_if_done(s);
 }
 
+/* Whatever it was waiting for, it is no stranger any more. */
+static void forget_stranger(struct hspmd_peer *peer)
+{
+	struct hspmd_server *s = peer->server;
+	strangers_remove(peer->proof ? &s->proving : &s->strangers, &peer->stranger);
+	if (peer->proof)
+		proof_abandon(peer->proof);
+	peer->proof = NULL;
+}
+
 void hspmd_peer_close(struct hspmd_peer *peer)
 {
 	if (peer->closing)
 		return;
 	peer->closing = true;
 	peer->server->counts.peers--;
-	strangers_remove(&peer->server->strangers, &peer->stranger);
+	forget_stranger(peer);
 	uv_close((uv_handle_t *)&peer->poll, on_peer_closed);
 }
 
@@ -118,7 +134,7 @@ static void count_refusal(struct hspmd_server *s, enum refusal kind, const char 
 /* Whether the peer receives the reason does not matter. */
 static void refuse(struct hspmd_peer *peer, enum refusal kind, const char *why)
 {
-	json_t *again = kind == REFUSAL_CROWDED ? json_true() : NULL;
+	json_t *again = kind == REFUSAL_CROWDED || kind == REFUSAL_UNCHECKED ? json_true() : NULL;
 	json_t *m = peer->closing ? NULL : json_pack("{s:s, s:s, s:o*}", "type", "refused", "text", why, "again", again);
 	if (!m)
 		return;
@@ -152,50 +168,64 @@ static int count_of(const struct hspmd_server *s, uid_t uid)
 	return n;
 }
 
-static int admit(struct hspmd_peer *peer, json_t *content, uid_t who, json_t **welcome, struct hspmd_error *err)
-{
-	struct hspmd_server *s = peer->server;
-	const char *nonce = json_string_value(json_object_get(content, "nonce"));
-	if (s->o.owner_only && who != getuid() && who != 0)
-		return hspmd_fail(err, "user %u is not the owner of this job", (unsigned)who);
-	if (!nonce)
-		return hspmd_fail(err, "the hello has no nonce");
-	if (count_of(s, who) >= s->o.limits.user_peers)
-		return hspmd_fail(err, "user %u has %d connections already", (unsigned)who, s->o.limits.user_peers);
-	/* First, because what the owner notes of the peer would have to be undone. */
-	if (!(*welcome = hspmd_auth_seal(s->o.auth, "welcome", nonce, s->o.welcome, err)))
-		return -1;
-	return s->o.events.hello(s->o.context, peer, content, who, err);
-}
-
-static void accept_peer(struct hspmd_peer *peer, json_t *content, uid_t who, const json_t *welcome)
+static void accept_peer(struct hspmd_peer *peer, const struct proof *p)
 {
 	struct hspmd_server *s = peer->server;
 	struct hspmd_error err;
 	peer->accepted = true;
-	peer->uid = who;
+	peer->uid = p->who;
 	peer->deadline = hspmd_now() + peer->silence_s;
-	strangers_remove(&s->strangers, &peer->stranger);
 	hspmd_stream_set_max_frame(peer->stream, s->o.limits.message_bytes);
-	if (hspmd_stream_send(peer->stream, welcome, &err))
+	if (hspmd_stream_send(peer->stream, p->answer, &err) ||
+	    hspmd_auth_sign_stream(s->auth, peer->stream, true, peer->nonce, p->hello, p->welcome, &err))
 		lose(peer, err.text);
-	else if (s->o.events.accepted)
-		s->o.events.accepted(s->o.context, peer, content);
+	json_object_del(p->hello, "key"); /* nobody else needs to know it */
+	if (!peer->closing && s->o.events.accepted)
+		s->o.events.accepted(s->o.context, peer, p->hello);
 }
 
-static void handshake(struct hspmd_peer *peer, const json_t *hello)
+static void watch(struct hspmd_peer *peer);
+
+static void on_proof(void *context, struct proof *p)
 {
-	struct hspmd_error err = { "" };
-	uid_t who = (uid_t)-1;
-	json_t *welcome = NULL, *content = hspmd_auth_open(peer->server->o.auth, "hello", peer->nonce, hello, &who, &err);
-	if (!content)
-		refuse(peer, REFUSAL_UNPROVEN, err.text);
-	else if (admit(peer, content, who, &welcome, &err))
-		refuse(peer, REFUSAL_UNWANTED, err.text);
+	struct hspmd_peer *peer = context;
+	struct hspmd_server *s = peer->server;
+	struct hspmd_error err = p->err;
+	forget_stranger(peer);
+	int status = p->status;
+	if (!status && count_of(s, p->who) >= s->o.limits.user_peers)
+		status = hspmd_fail(&err, "user %u has %d connections already", (unsigned)p->who, s->o.limits.user_peers);
+	else if (!status)
+		status = s->o.events.hello(s->o.context, peer, p->hello, p->who, &err);
+	if (status)
+		refuse(peer, p->status == -1 ? REFUSAL_UNPROVEN : REFUSAL_UNWANTED, err.text);
 	else if (!peer->closing)
-		accept_peer(peer, content, who, welcome);
-	json_decref(welcome);
-	json_decref(content);
+		accept_peer(peer, p);
+	watch(peer);
+}
+
+static void on_no_proofs(struct proofs *all)
+{
+	free_if_done((struct hspmd_server *)((char *)all - offsetof(struct hspmd_server, proofs)));
+}
+
+/* Has the hello checked, unless as many others are being checked already as may be. */
+static void handshake(struct hspmd_peer *peer, json_t *hello)
+{
+	struct hspmd_server *s = peer->server;
+	if (peer->proof) {
+		refuse(peer, REFUSAL_GARBLED, "a second message before the welcome");
+		return;
+	}
+	if (strangers_move(&s->strangers, &s->proving, &peer->stranger, &s->o.limits)) {
+		refuse(peer, REFUSAL_CROWDED, "too many others are being authenticated");
+		return;
+	}
+	peer->proof = proof_start(&s->proofs, peer->nonce, hello, peer);
+	if (!peer->proof) {
+		strangers_remove(&s->proving, &peer->stranger);
+		refuse(peer, REFUSAL_CROWDED, "out of memory");
+	}
 }
 
 static bool too_many_messages(struct hspmd_peer *peer, double now)
@@ -313,7 +343,7 @@ static void challenge(struct hspmd_peer *peer)
 	json_t *m = hspmd_auth_nonce(peer->nonce, &err)
 	                    ? NULL
 	                    : json_pack("{s:s, s:s, s:s*}", "type", "challenge", "nonce", peer->nonce, "job", peer->server->job);
-	if (!m || hspmd_stream_send(peer->stream, m, &err))
+	if (!m || hspmd_auth_add_version(m, &err) || hspmd_stream_send(peer->stream, m, &err))
 		hspmd_peer_close(peer);
 	else
 		watch(peer);
@@ -325,7 +355,7 @@ static void evict(struct hspmd_peer *peer)
 {
 	struct hspmd_error err = { "" };
 	take_messages(peer, hspmd_stream_read(peer->stream, &err), &err);
-	if (!peer->accepted)
+	if (!peer->accepted && !peer->proof)
 		refuse(peer, REFUSAL_CROWDED, "there are too many unauthenticated connections");
 }
 
@@ -427,7 +457,9 @@ static void on_connection(uv_poll_t *poll, int status, int events)
 
 static void on_deadline(struct hspmd_peer *peer)
 {
-	if (!peer->accepted)
+	if (peer->proof)
+		refuse(peer, REFUSAL_UNCHECKED, "it could not be authenticated in time: munged hangs, or is busy");
+	else if (!peer->accepted)
 		refuse(peer, REFUSAL_SILENT, "it did not prove itself in time");
 	else if (peer->draining)
 		hspmd_peer_close(peer);
@@ -452,7 +484,9 @@ static void on_sweep(uv_timer_t *timer)
 struct hspmd_server *hspmd_server_open(uv_loop_t *loop, const struct hspmd_server_options *options, struct hspmd_error *err)
 {
 	struct hspmd_server *s = calloc(1, sizeof *s);
-	if (!s || (options->job && !(s->job = strdup(options->job)))) {
+	if (!s || (options->job && !(s->job = strdup(options->job))) || !(s->auth = hspmd_auth_copy(options->auth, err))) {
+		if (s)
+			free(s->job);
 		free(s);
 		hspmd_fail_memory(err, "opening a port");
 		return NULL;
@@ -462,6 +496,7 @@ struct hspmd_server *hspmd_server_open(uv_loop_t *loop, const struct hspmd_serve
 	if (rc) {
 		if (s->fd >= 0)
 			close(s->fd);
+		hspmd_auth_destroy(s->auth);
 		free(s->job);
 		free(s);
 		return NULL;
@@ -469,6 +504,13 @@ struct hspmd_server *hspmd_server_open(uv_loop_t *loop, const struct hspmd_serve
 	s->loop = loop;
 	s->o = *options;
 	json_incref(s->o.welcome);
+	s->proofs = (struct proofs){ .loop = loop,
+		                     .auth = s->auth,
+		                     .welcome = s->o.welcome,
+		                     .owner_only = s->o.owner_only,
+		                     .done = on_proof,
+		                     .idle = on_no_proofs };
+	proofs_init(&s->proofs);
 	uv_timer_init(loop, &s->sweep);
 	s->poll.data = s->sweep.data = s;
 	s->handles = 2;
@@ -490,7 +532,7 @@ json_t *hspmd_server_addresses(const struct hspmd_server *s)
 struct hspmd_server_counts hspmd_server_counts(const struct hspmd_server *s)
 {
 	struct hspmd_server_counts c = s->counts;
-	c.strangers = s->strangers.count;
+	c.strangers = s->strangers.count + s->proving.count;
 	return c;
 }
 

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Any user of this machine may call from any of its loopback addresses; they are therefore one source. */
+/* Any user of this machine may call from any of its loopback addresses; they are therefore one source. So are the 2^64 addresses of an IPv6
+ * network, all of which one machine may take. */
 static struct in6_addr source_address(const struct sockaddr *from)
 {
 	struct in6_addr a = in6addr_any;
@@ -14,7 +15,11 @@ static struct in6_addr source_address(const struct sockaddr *from)
 		a.s6_addr[10] = a.s6_addr[11] = 0xff;
 		memcpy(a.s6_addr + 12, &((const struct sockaddr_in *)from)->sin_addr, 4);
 	}
-	return IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127 ? in6addr_loopback : a;
+	if (IN6_IS_ADDR_V4MAPPED(&a))
+		return a.s6_addr[12] == 127 ? in6addr_loopback : a;
+	if (!IN6_IS_ADDR_LOOPBACK(&a))
+		memset(a.s6_addr + 8, 0, 8);
+	return a;
 }
 
 static struct stranger_source *find(const struct strangers *all, const struct in6_addr *address)
@@ -25,14 +30,13 @@ static struct stranger_source *find(const struct strangers *all, const struct in
 	return source;
 }
 
-int strangers_add(struct strangers *all, struct stranger *s, const struct sockaddr *from)
+static int add(struct strangers *all, struct stranger *s, const struct in6_addr *address)
 {
-	struct in6_addr address = source_address(from);
-	struct stranger_source *source = find(all, &address);
+	struct stranger_source *source = find(all, address);
 	if (!source) {
 		if (!(source = calloc(1, sizeof *source)))
 			return -1;
-		source->address = address;
+		source->address = *address;
 		TAILQ_INIT(&source->strangers);
 		source->next = all->sources;
 		all->sources = source;
@@ -43,6 +47,21 @@ int strangers_add(struct strangers *all, struct stranger *s, const struct sockad
 	source->count++;
 	all->count++;
 	return 0;
+}
+
+int strangers_add(struct strangers *all, struct stranger *s, const struct sockaddr *from)
+{
+	struct in6_addr address = source_address(from);
+	return add(all, s, &address);
+}
+
+int strangers_move(struct strangers *from, struct strangers *to, struct stranger *s, const struct hspmd_server_limits *limits)
+{
+	struct in6_addr address = s->source->address;
+	strangers_remove(from, s);
+	const struct stranger_source *own = find(to, &address);
+	bool full = to->count >= limits->strangers || (own && own->count >= limits->source_strangers);
+	return full ? -1 : add(to, s, &address);
 }
 
 void strangers_remove(struct strangers *all, struct stranger *s)

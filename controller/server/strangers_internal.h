@@ -35,6 +35,8 @@ struct strangers {
 
 /* Adds a connection from this address, whose `peer` is set. -1: out of memory. */
 int strangers_add(struct strangers *all, struct stranger *s, const struct sockaddr *from);
+/* Moves it to another list of its own source. -1: that has as many as it may have, or out of memory; it is then in none. */
+int strangers_move(struct strangers *from, struct strangers *to, struct stranger *s, const struct hspmd_server_limits *limits);
 /* Removes it; nothing if it is no stranger. */
 void strangers_remove(struct strangers *all, struct stranger *s);
 /* Returns who must make room before another stranger from this address is added; NULL: there is room. */

@@ -16,6 +16,7 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "common/gres.h"
 
 extern char **environ;
 
@@ -38,47 +39,54 @@ void hspmd_slurm_argv_clear(struct hspmd_slurm_argv *w)
 	memset(w, 0, sizeof *w);
 }
 
-/* Converts "gres:gpu:2,gres:nic:1" or "gres/gpu:2" (the syntax depends on Slurm's version) for --gres. */
-static void add_gres(struct hspmd_slurm_argv *w, const char *list_of_slurm)
+static void add_gres(struct hspmd_slurm_argv *w, const char *list_of_slurm, bool typed)
 {
 	char list[512];
-	size_t n = 0;
-	for (const char *at = list_of_slurm; *at && n + 1 < sizeof list;) {
-		size_t length = strcspn(at, ",");
-		const char *from = !strncmp(at, "gres:", 5) || !strncmp(at, "gres/", 5) ? at + 5 : at;
-		n += (size_t)snprintf(list + n, sizeof list - n, "%s%.*s", n ? "," : "", (int)(at + length - from), from);
-		at += length + (at[length] == ',');
-	}
-	if (n && n < sizeof list)
-		hspmd_slurm_argv_add(w, "--gres=%s", list);
-	else if (n)
+	if (!*list_of_slurm)
+		return;
+	if (hspmd_gres_request(list_of_slurm, typed, list, sizeof list))
 		w->failed = true;
+	else if (*list)
+		hspmd_slurm_argv_add(w, "--gres=%s", list);
 }
 
-void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_slurm_job *job, int count)
+static bool given(const char *text)
 {
+	return text && *text;
+}
+
+void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_slurm_job *job, int count,
+                                const struct hspmd_slurm_member_terms *terms)
+{
+	static const struct hspmd_slurm_member_terms none = { NULL, NULL, 0 };
+	if (!terms)
+		terms = &none;
 	time_t left = job->end > time(NULL) ? job->end - time(NULL) : 60;
+	const char *partition = given(terms->partition) ? terms->partition : job->partition, *qos = given(terms->qos) ? terms->qos : job->qos;
+	bool elsewhere = strcmp(partition, job->partition) != 0;
 	hspmd_slurm_argv_add(w, "--nodes=%d", count);
 	hspmd_slurm_argv_add(w, "--ntasks-per-node=1");
-	hspmd_slurm_argv_add(w, "--partition=%s", job->partition);
+	hspmd_slurm_argv_add(w, "--partition=%s", partition);
 	hspmd_slurm_argv_add(w, "--time=%ld", left < 120 ? 1 : (long)left / 60); /* not beyond the end of the job; 0 would mean no limit */
+	if (terms->time_min_s > 0 && terms->time_min_s < (double)left - 60)
+		hspmd_slurm_argv_add(w, "--time-min=%ld", (long)((terms->time_min_s + 59) / 60));
 	if (job->exclusive)
 		hspmd_slurm_argv_add(w, "--exclusive");
 	else if (job->node_count > 0 && job->cpus >= job->node_count)
 		hspmd_slurm_argv_add(w, "--cpus-per-task=%d", job->cpus / job->node_count);
 	if (*job->account)
 		hspmd_slurm_argv_add(w, "--account=%s", job->account);
-	if (*job->qos)
-		hspmd_slurm_argv_add(w, "--qos=%s", job->qos);
-	if (*job->constraints)
+	if (*qos)
+		hspmd_slurm_argv_add(w, "--qos=%s", qos);
+	if (*job->constraints && !elsewhere)
 		hspmd_slurm_argv_add(w, "--constraint=%s", job->constraints);
-	if (*job->reservation)
+	if (*job->reservation && !elsewhere)
 		hspmd_slurm_argv_add(w, "--reservation=%s", job->reservation);
 	if (job->cpu_memory_mb)
 		hspmd_slurm_argv_add(w, "--mem-per-cpu=%lluM", (unsigned long long)job->cpu_memory_mb);
 	else if (job->node_memory_mb)
 		hspmd_slurm_argv_add(w, "--mem=%lluM", (unsigned long long)job->node_memory_mb);
-	add_gres(w, job->gres);
+	add_gres(w, job->gres, !elsewhere);
 }
 
 /* Returns the environment without the variables by which Slurm's commands would refer to the job in which this process runs. */

@@ -20,8 +20,9 @@ void hspmd_slurm_argv_add(struct hspmd_slurm_argv *w, const char *format, ...) _
 void hspmd_slurm_argv_clear(struct hspmd_slurm_argv *w);
 
 /* Appends options of sbatch or salloc that request `count` nodes like those of a job: same account, partition, QOS and resources, for as
- * long as the job has left. */
-void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_slurm_job *job, int count);
+ * long as the job has left; except for what `terms` (may be NULL) say. */
+void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_slurm_job *job, int count,
+                                const struct hspmd_slurm_member_terms *terms);
 
 /* Runs the command and puts its output into text. Blocks for at most about wait_s. Returns its exit status, or -1 and err if it could not
  * be run, or was killed because it did not end in time. */

@@ -35,7 +35,7 @@ static uint32_t allocate_helper(const struct hspmd_slurm_job *job, int count, in
 	hspmd_slurm_argv_add(&w, "--dependency=expand:%u", job->id);
 	hspmd_slurm_argv_add(&w, "--immediate=%d", patience_s);
 	hspmd_slurm_argv_add(&w, "--job-name=grow-%u", job->id);
-	hspmd_slurm_same_resources(&w, job, count);
+	hspmd_slurm_same_resources(&w, job, count, NULL);
 	/* salloc itself ends in time; the rest is for a slurmctld that does not answer. */
 	int status = hspmd_slurm_run_command(&w, patience_s + 10, said, sizeof said, err);
 	if (status >= 0 && !(helper = granted(said)))

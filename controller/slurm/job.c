@@ -3,6 +3,7 @@
 #include "controller/slurm/job.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,25 +171,6 @@ struct hspmd_slurm_job *hspmd_slurm_job_load(uint32_t id, struct hspmd_error *er
 	return j;
 }
 
-void hspmd_slurm_job_destroy(struct hspmd_slurm_job *j)
-{
-	if (!j)
-		return;
-	char *const texts[] = { j->user,    j->partition, j->account,     j->qos,         j->batch_host, j->comment,
-		                j->cluster, j->name,      j->constraints, j->reservation, j->gres };
-	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-		free(texts[i]);
-	hspmd_hostlist_free(j->nodes, j->node_count);
-	free(j);
-}
-
-void hspmd_slurm_jobs_free(struct hspmd_slurm_job **jobs, int count)
-{
-	for (int i = 0; i < count; i++)
-		hspmd_slurm_job_destroy(jobs[i]);
-	free(jobs);
-}
-
 static int by_id(const void *a, const void *b)
 {
 	uint32_t x = (*(struct hspmd_slurm_job *const *)a)->id, y = (*(struct hspmd_slurm_job *const *)b)->id;
@@ -258,5 +240,14 @@ int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err)
 		return -1;
 	if (slurm_requeue(id, 0))
 		return hspmd_fail(err, "job %u cannot be requeued: slurmctld says: %s", id, slurm_strerror(errno));
+	return 0;
+}
+
+int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err)
+{
+	if (hspmd_slurm_init(err))
+		return -1;
+	if (slurm_kill_job(id, SIGKILL, 0) && errno != ESLURM_ALREADY_DONE && errno != ESLURM_INVALID_JOB_ID)
+		return hspmd_fail(err, "job %u cannot be cancelled: slurmctld says: %s", id, slurm_strerror(errno));
 	return 0;
 }

@@ -2,8 +2,8 @@
 /* hspmd's interface to Slurm: libslurm, and the commands srun, salloc and sbatch, behind plain data. No other component includes Slurm's
  * headers (except the plugin) or starts its commands.
  *
- * Calls are blocking RPCs to slurmctld: call them from a worker thread, seldom, from one thread at a time. In a build without Slurm every
- * call fails with an error that says so. */
+ * Calls are blocking RPCs to slurmctld: call them from a worker thread, seldom, from one thread at a time. On a machine without Slurm, or
+ * without hspmd's module for its version (module.h), every call fails with an error that says so. */
 #ifndef HSPMD_CONTROLLER_SLURM_JOB_H
 #define HSPMD_CONTROLLER_SLURM_JOB_H
 
@@ -57,11 +57,19 @@ int hspmd_slurm_job_shrink(uint32_t id, char *const *keep, int count, struct hsp
  * allow it (SchedulerParameters=permit_job_expansion), the job holds GRES, or no nodes are idle. */
 int hspmd_slurm_job_grow(const struct hspmd_slurm_job *job, int count, double wait_s, struct hspmd_error *err);
 
+/* How the site wants member jobs to differ from their job; strings are borrowed. */
+struct hspmd_slurm_member_terms {
+	const char *qos, *partition; /* NULL or "": the job's */
+	double time_min_s;           /* Slurm may shorten the time limit to this, to fit a member between other jobs; 0: no */
+};
+
 /* Submits a member job of `job`: one node like those that the job has, for as long as the job has left, with `command` (NULL-terminated) as
  * its only step. It is named hspmd_slurm_member_name(), is not requeued, writes to the file `log` (sbatch's patterns), and excludes the
- * nodes `without`. Returns its id, or 0 and err. */
-uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without,
-                                   int without_count, struct hspmd_error *err);
+ * nodes `without`. In another partition nodes may have other devices: there a member requests as many, of any type, and neither the
+ * job's features nor its reservation. `terms` may be NULL. Returns its id, or 0 and err. */
+uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const struct hspmd_slurm_member_terms *terms,
+                                   const char *const *command, const char *log, char *const *without, int without_count,
+                                   struct hspmd_error *err);
 void hspmd_slurm_member_name(uint32_t job, char name[static 32]);
 /* Requeues a running batch job, which ends at once. Returns 0, or -1 and err. */
 int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err);
@@ -84,7 +92,9 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
  * default one. Returns 0, or -1 and err. */
 int hspmd_slurm_munge_socket(char **socket, bool *munge, struct hspmd_error *err);
 
-/* Returns the seconds between two polls of the queue by one job: 5, or 15 if slurmctld limits the rate of RPCs (rl_enable). */
+/* Returns the seconds between two polls of the queue by one job: HSPMD_SLURM_POLL_S, or three times as many if slurmctld limits the rate of
+ * RPCs (rl_enable). */
+#define HSPMD_SLURM_POLL_S 5
 double hspmd_slurm_poll_interval(void);
 
 #endif

@@ -62,9 +62,8 @@ double hspmd_slurm_poll_interval(void)
 {
 	struct hspmd_error ignored;
 	slurm_conf_t *conf = hspmd_slurm_load_conf(&ignored);
-	double seconds = conf && listed(conf->slurmctld_params, "rl_enable")
-	                         ? 15
-	                         : 5; /* a limited user has a budget of about 30 calls, refilled at 2 per second */
+	/* A limited user has a budget of about 30 calls, refilled at 2 per second. */
+	double seconds = conf && listed(conf->slurmctld_params, "rl_enable") ? 3 * HSPMD_SLURM_POLL_S : HSPMD_SLURM_POLL_S;
 	if (conf)
 		slurm_free_ctl_conf(conf);
 	return seconds;

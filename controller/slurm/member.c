@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Member jobs, by which an elastic job grows if its own allocation cannot. Links libslurm (GPL-2.0-or-later with OpenSSL exception). */
-#include <errno.h>
-#include <signal.h>
+/* Member jobs, by which an elastic job grows if its own allocation cannot. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <slurm/slurm.h>
-#include <slurm/slurm_errno.h>
 
 #include "common/alloc.h"
 #include "common/hostlist.h"
 #include "controller/slurm/job.h"
 #include "controller/slurm/command.h"
-#include "controller/slurm/libslurm_internal.h"
 
 #define SUBMIT_S 30.0 /* timeout of sbatch */
 
@@ -73,8 +67,9 @@ static uint32_t submitted(const char *text)
 	return 0;
 }
 
-uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without,
-                                   int without_count, struct hspmd_error *err)
+uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const struct hspmd_slurm_member_terms *terms,
+                                   const char *const *command, const char *log, char *const *without, int without_count,
+                                   struct hspmd_error *err)
 {
 	char name[32], said[4096] = "";
 	struct hspmd_slurm_argv w = { 0 };
@@ -89,7 +84,7 @@ uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char
 	hspmd_slurm_argv_add(&w, "--open-mode=append");
 	hspmd_slurm_argv_add(&w, "--no-requeue"); /* a preempted member is lost; only the controller decides whether the job grows again */
 	hspmd_slurm_argv_add(&w, "--wrap=%s", wrap ? wrap : "");
-	hspmd_slurm_same_resources(&w, job, 1);
+	hspmd_slurm_same_resources(&w, job, 1, terms);
 	if (nodes)
 		hspmd_slurm_argv_add(&w, "--exclude=%s", nodes);
 	int status = hspmd_slurm_run_command(&w, SUBMIT_S, said, sizeof said, err);
@@ -99,13 +94,4 @@ uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char
 	free(wrap);
 	free(nodes);
 	return id;
-}
-
-int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err)
-{
-	if (hspmd_slurm_init(err))
-		return -1;
-	if (slurm_kill_job(id, SIGKILL, 0) && errno != ESLURM_ALREADY_DONE && errno != ESLURM_INVALID_JOB_ID)
-		return hspmd_fail(err, "job %u cannot be cancelled: slurmctld says: %s", id, slurm_strerror(errno));
-	return 0;
 }

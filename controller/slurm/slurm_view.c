@@ -10,6 +10,7 @@
 #include <slurm/slurm_errno.h>
 
 #include "common/alloc.h"
+#include "common/log.h"
 #include "common/format/job.h"
 #include "controller/slurm/libslurm_internal.h"
 
@@ -28,25 +29,21 @@ static char *copy(const char *text)
 
 /* PreemptMode of the cluster, for partitions without their own. */
 static uint16_t preempt_mode;
-
-void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s)
-{
-	free(s->state_folder);
-	free(s->user);
-	free(s->munge_socket);
-	*s = (struct hspmd_slurm_view_settings){ NULL, NULL, NULL };
-}
+static bool by_qos; /* PreemptType=preempt/qos */
+static struct hspmd_slurm_qos_table qos;
 
 int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_error *err)
 {
-	*s = (struct hspmd_slurm_view_settings){ NULL, NULL, NULL };
+	*s = (struct hspmd_slurm_view_settings){ NULL };
 	slurm_conf_t *conf = hspmd_slurm_load_conf(err);
 	if (!conf)
 		return -1;
 	preempt_mode = conf->preempt_mode;
+	by_qos = conf->preempt_type && !strcmp(conf->preempt_type, "preempt/qos");
 	s->state_folder = copy(conf->state_save_location);
 	s->user = copy(conf->slurm_user_name);
 	s->munge_socket = hspmd_slurm_socket_of(conf->authinfo);
+	s->private_jobs = conf->private_data & PRIVATE_DATA_JOBS;
 	slurm_free_ctl_conf(conf);
 	if (s->state_folder && s->user)
 		return 0;
@@ -98,6 +95,18 @@ static int load_partitions(struct hspmd_error *err)
 		partitions_msg = msg;
 	}
 	return rc;
+}
+
+static void load_qos(void)
+{
+	struct hspmd_slurm_qos_table now;
+	struct hspmd_error err;
+	if (hspmd_slurm_qos_read(&now, &err)) {
+		hspmd_warn("which QOS preempts which is not known%s: %s", qos.count ? " anew" : "", err.text);
+		return;
+	}
+	hspmd_slurm_qos_clear(&qos);
+	qos = now;
 }
 
 /* ---- nodes */
@@ -283,6 +292,8 @@ static int load_all(const struct hspmd_slurm_view *old, int *rpcs, struct hspmd_
 		if ((partitions = load_partitions(err)) < 0)
 			return -1;
 		partitions_at = time(NULL);
+		if (by_qos)
+			load_qos();
 	}
 	++*rpcs;
 	if ((nodes = load_nodes(old, err)) < 0)
@@ -302,7 +313,7 @@ int hspmd_slurm_view_refresh(const struct hspmd_slurm_view *old, struct hspmd_sl
 	if (rc <= 0)
 		return rc;
 	struct hspmd_slurm_view *v = hspmd_calloc(1, sizeof *v);
-	if (!v || take_nodes(v) < 0 || take_partitions(v) < 0 || take_jobs(v) < 0) {
+	if (!v || take_nodes(v) < 0 || take_partitions(v) < 0 || take_jobs(v) < 0 || (by_qos && hspmd_slurm_qos_copy(&v->qos, &qos))) {
 		hspmd_slurm_view_destroy(v);
 		return hspmd_fail_memory(err, "reading slurmctld's replies");
 	}

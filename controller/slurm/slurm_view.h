@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "common/error.h"
+#include "controller/slurm/qos.h"
 
 enum hspmd_slurm_view_node_state {
 	HSPMD_SLURM_VIEW_IDLE,    /* no job has a part of it, and Slurm would start one on it */
@@ -62,6 +63,7 @@ struct hspmd_slurm_view {
 	struct hspmd_slurm_view_node *nodes;
 	struct hspmd_slurm_view_partition *partitions;
 	struct hspmd_slurm_view_job *jobs; /* pending, running and completing ones */
+	struct hspmd_slurm_qos_table qos;  /* empty unless the site preempts by QOS: then partitions do not matter for that */
 	time_t jobs_at, nodes_at;          /* slurmctld's time stamps of the replies, for the next poll */
 };
 
@@ -70,6 +72,7 @@ struct hspmd_slurm_view_settings {
 	char *state_folder; /* slurmctld's StateSaveLocation: files in it change when the queue does */
 	char *user;         /* SlurmUser */
 	char *munge_socket; /* of AuthInfo; NULL: the default one */
+	bool private_jobs;  /* PrivateData has "jobs" */
 };
 
 /* Reads the settings by one RPC. Returns 0, or -1 and err; the settings are then empty. */
@@ -78,7 +81,8 @@ void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s);
 
 /* Polls slurmctld. Returns 1 and the new view in *new (the caller destroys it), 0 if nothing has changed since `old` (NULL: read
  * everything), or -1 and err. Adds the number of RPCs to *rpcs. Partitions are read only every five minutes. Blocks as long as slurmctld
- * does: to be called off the event loop, one call at a time. */
+ * does: to be called off the event loop, one call at a time. At a site that preempts by QOS, sacctmgr is asked for them with the partitions; if
+ * that fails, those of the last answer stay. */
 int hspmd_slurm_view_refresh(const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err);
 void hspmd_slurm_view_destroy(struct hspmd_slurm_view *v);
 

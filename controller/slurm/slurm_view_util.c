@@ -5,6 +5,14 @@
 
 #include "controller/slurm/slurm_view.h"
 
+void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s)
+{
+	free(s->state_folder);
+	free(s->user);
+	free(s->munge_socket);
+	*s = (struct hspmd_slurm_view_settings){ NULL };
+}
+
 static void free_jobs(struct hspmd_slurm_view *v)
 {
 	for (int i = 0; i < v->job_count; i++) {
@@ -37,6 +45,7 @@ void hspmd_slurm_view_destroy(struct hspmd_slurm_view *v)
 	}
 	free(v->nodes);
 	free(v->partitions);
+	hspmd_slurm_qos_clear(&v->qos);
 	free(v);
 }
 

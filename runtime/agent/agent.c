@@ -210,8 +210,8 @@ static const struct agent_callbacks callbacks = {
 	.worker_exited = on_worker_exited,
 };
 
-/* All agents of a large job call at the same moment, and the controller has room for some of the calls. The others call again after a random
- * time, so that the calls spread out. */
+/* All agents of a large job connect at the same moment, and the controller has room for some of them. The others connect again after a
+ * random time, so that the attempts spread out. */
 static int connect_first(struct agent *a, struct hspmd_error *err)
 {
 	double until = hspmd_now() + FIRST_CONNECT_S, mean = RECONNECT_S / 2;

@@ -126,7 +126,7 @@ static void send_list(struct agent *a, json_t *list)
 static struct hspmd_stream *connect_one(struct agent *a, const char *address, struct hspmd_error *err)
 {
 	json_t *only = json_pack("[s]", address);
-	int fd = only ? hspmd_connect_any(only, GREETING_S, err) : hspmd_fail_memory(err, "calling the controller");
+	int fd = only ? hspmd_connect_any(only, -1, GREETING_S, err) : hspmd_fail_memory(err, "calling the controller");
 	struct hspmd_stream *s = fd < 0 ? NULL : hspmd_stream_create(fd, HSPMD_WIRE_MAX, UNSENT_MAX, err);
 	json_decref(only);
 	int status = s ? authenticate(a, s, err) : 0;

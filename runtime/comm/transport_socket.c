@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plain sockets: Unix sockets within a machine, TCP between machines. Needs no library, and detects a peer's death at once.
  *
- * A message of up to SOCKET_EAGER_MAX bytes is written at once, and the receiver buffers it until its receive is posted. For a larger message
- * the sender first requests permission; it is written when the receive is posted, directly into the receive's buffer, so that receivers
- * buffer little. */
+ * A message of up to SOCKET_EAGER_MAX bytes is written at once, and the receiver buffers it until its receive is posted. For a larger
+ * message the sender first requests permission; it is written when the receive is posted, directly into the receive's buffer, so that
+ * receivers buffer little. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

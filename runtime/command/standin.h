@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stand-in: the worker process of a job with a command. It speaks the worker's side of common/wire.h, one per rank, and has the command
- * as its child. The state is the command's own, so the stand-in answers for it: it is prepared when it has a port for the rank's rendezvous,
- * has started when the command runs, and says that it holds the state, so that nobody looks for it elsewhere.
+/* The stand-in: the worker process of a job with a command. It speaks the worker's side of common/wire.h, one per rank, and has the
+ * command as its child. The state is the command's own, so the stand-in answers for it: it is prepared when it has a port for the rank's
+ * rendezvous, has started when the command runs, and says that it holds the state, so that nobody looks for it elsewhere.
  *
  *   stop    the notice's signal to the command (notice_s: seconds until SIGKILL, unless absent: those of the job). `stopped` when all of it
  *           has ended
@@ -13,8 +13,8 @@
  * by_notice: true if the notice's signal ended it. `prepared.address` is
  * HOST:PORT. `fault` has tail: its last lines. All answers have newest: when its newest checkpoint file was written, in nanoseconds.
  *
- * The command tells steps by lines of JSON on descriptor $HSPMD_FD: { "step": n, "loss": x, "tokens": t }, of which only `step` is needed; those
- * of rank 0 count. */
+ * The command reports steps by lines of JSON on descriptor $HSPMD_FD: { "step": n, "loss": x, "tokens": t }, of which only `step` is
+ * needed; those of rank 0 count. */
 #ifndef HSPMD_COMMAND_STANDIN_H
 #define HSPMD_COMMAND_STANDIN_H
 

@@ -4,10 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+static const bool extra[HSPMD_OP_COUNT] = {
+#define OP_FUSED(opcode, name) [HSPMD_OP_##opcode] = true,
+#define OP_TABLE(opcode, name) [HSPMD_OP_##opcode] = true,
 #include "runtime/tensor/opcode_list.h"
-
-#define IS_EXTRA(opcode, name) [HSPMD_OP_##opcode] = true,
-static const bool extra[HSPMD_OP_COUNT] = { HSPMD_OPS_EXTRA(IS_EXTRA) };
+};
 
 bool hspmd_device_has_kernel(enum hspmd_device_kind kind, enum hspmd_opcode opcode)
 {

@@ -70,7 +70,7 @@ struct hspmd_device {
 	const struct hspmd_device_ops *ops;
 };
 
-/* Returns true if devices of a kind have a kernel for an operator that not all devices have (HSPMD_OPS_EXTRA). Needs no such device, so
+/* Returns true if devices of a kind have a kernel for an operator that not all devices have (OP_FUSED, OP_TABLE). Needs no such device, so
  * that a program is the same on every machine that shows it. */
 bool hspmd_device_has_kernel(enum hspmd_device_kind kind, enum hspmd_opcode opcode);
 

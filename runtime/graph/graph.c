@@ -114,8 +114,8 @@ int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotat
 	if (!g->failed && tensor >= 0 && annotation) {
 		struct hspmd_tensor *t = &g->tensors[tensor];
 		char *text = hspmd_annotation_text(annotation);
-		if (t->role != HSPMD_TENSOR_PARAMETER && t->role != HSPMD_TENSOR_INPUT)
-			hspmd_fail(&g->error, "tensor %s is annotated as %s, but only parameters and inputs can be annotated", t->name,
+		if (t->role != HSPMD_TENSOR_PARAMETER && t->role != HSPMD_TENSOR_INPUT && t->role != HSPMD_TENSOR_ACTIVATION)
+			hspmd_fail(&g->error, "tensor %s is annotated as %s, but losses and gradients cannot be annotated", t->name,
 			           text ? text : "?");
 		else if (hspmd_annotation_is_partial(annotation))
 			hspmd_fail(&g->error, "tensor %s is annotated as %s, expected nothing partial", t->name, text ? text : "?");
@@ -226,10 +226,34 @@ int hspmd_graph_grad_of(const struct hspmd_graph *g, int tensor)
 	return tensor >= 0 ? g->tensors[tensor].grad : -1;
 }
 
+/* Number of forward operators that read a tensor. *alike: their backward operators lay out its gradient alike. */
+static int uses_of(const struct hspmd_graph *g, int tensor, bool *alike)
+{
+	int uses = 0;
+	*alike = true;
+	for (size_t i = 0; i < g->op_count && !g->ops[i].backward; i++)
+		for (int k = 0; k < g->ops[i].input_count; k++)
+			if (g->ops[i].in[k] == tensor) {
+				uses++;
+				*alike &= g->types[g->ops[i].opcode]->adds_gradients;
+			}
+	return uses;
+}
+
+/* Adds a gradient to a parameter's accumulator. Contributions of several operators must be laid out alike: as the parameter. */
+static int add_to_parameter(struct hspmd_graph *g, int grad, int wrt, int layer)
+{
+	bool alike;
+	struct hspmd_op_attr attr = { .kind = uses_of(g, wrt, &alike) > 1 };
+	return hspmd_graph_append_grad(g, HSPMD_OP_ACCUMULATE, &attr, layer, (int[]){ grad, wrt }, 2, &wrt, 1);
+}
+
 int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer)
 {
 	if (g->failed || wrt < 0 || g->tensors[wrt].role == HSPMD_TENSOR_INPUT)
 		return g->failed ? -1 : 0;
+	if (g->tensors[wrt].role == HSPMD_TENSOR_PARAMETER)
+		return add_to_parameter(g, grad, wrt, layer);
 	if (g->tensors[wrt].grad < 0) {
 		g->tensors[wrt].grad = grad;
 		return 0;
@@ -241,13 +265,18 @@ int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer)
 	return 0;
 }
 
-/* The tensor that output o of a gradient operator writes: the parameter's accumulator, or a new one. -1: not wanted; -2: failed. */
-static int grad_target(struct hspmd_graph *g, int wrt, int o, const char *op_name)
+/* The tensor that output o of a gradient operator writes: the parameter's accumulator if the operator can add to it and no other needs another
+ * layout, or a new one. -1: not wanted; -2: failed. */
+static int grad_target(struct hspmd_graph *g, enum hspmd_opcode opcode, int wrt, int o)
 {
+	const char *op_name = hspmd_opcode_names[opcode];
 	if (wrt < 0 || g->tensors[wrt].role == HSPMD_TENSOR_INPUT)
 		return -1;
 	const struct hspmd_tensor *of = &g->tensors[wrt];
-	if (of->role == HSPMD_TENSOR_PARAMETER) {
+	bool alike = true, adds = opcode == HSPMD_OP_ACCUMULATE;
+	if (of->role == HSPMD_TENSOR_PARAMETER && !adds && g->types[opcode]->accumulates >> o & 1)
+		adds = uses_of(g, wrt, &alike) == 1 || alike;
+	if (of->role == HSPMD_TENSOR_PARAMETER && adds) {
 		if (of->grad >= 0)
 			return of->grad;
 		int t = add_tensor(g, hspmd_asprintf("%s.grad", of->name), HSPMD_TENSOR_PARAMETER_GRADIENT, hspmd_dtype_master(of->dtype),
@@ -267,11 +296,10 @@ int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, con
 	struct hspmd_op *op = new_op(g, opcode, attr, layer, inputs, input_count, &view);
 	if (!op)
 		return -1;
-	const char *name = hspmd_opcode_names[opcode];
 	int wanted = 0;
 	op->output_count = wrt_count;
 	for (int o = 0; o < wrt_count; o++) {
-		op->out[o] = grad_target(g, wrt[o], o, name);
+		op->out[o] = grad_target(g, opcode, wrt[o], o);
 		if (op->out[o] < -1)
 			return -1;
 		wanted += op->out[o] >= 0;
@@ -285,7 +313,7 @@ int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, con
 			continue;
 		if (g->tensors[t].producer < 0)
 			g->tensors[t].producer = (int)number;
-		if (g->tensors[wrt[o]].role != HSPMD_TENSOR_PARAMETER && hspmd_graph_pass_grad(g, t, wrt[o], layer))
+		if (g->tensors[t].role != HSPMD_TENSOR_PARAMETER_GRADIENT && hspmd_graph_pass_grad(g, t, wrt[o], layer))
 			return -1;
 	}
 	return 0;

@@ -36,8 +36,8 @@ struct hspmd_tensor {
 	bool decay;                 /* parameters: weight decay applies */
 	int split_dim;      /* parameters: the dimension that tensor parallelism splits, -1: none (every device holds the full tensor) */
 	int64_t split_unit; /* granularity of that split: heads for attention, else 1 */
-	struct hspmd_annotation *annotation; /* parameters and inputs: layout on a stage whose devices are numbered from 0; NULL: as the
-	                                        stage splits its tensors */
+	struct hspmd_annotation *annotation; /* layout on a stage whose devices are numbered from 0; NULL: as the stage splits its
+	                                        tensors (parameters and inputs), or as deduced */
 };
 
 struct hspmd_op {
@@ -72,8 +72,8 @@ void hspmd_graph_destroy(struct hspmd_graph *g);
 int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer);
 int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
                           bool decay, int split_dim, int64_t split_unit);
-/* Sets the layout of a parameter or input on the devices of every stage that uses it, numbered from 0. The annotation must not be partial.
- * Takes ownership of the annotation, also on failure. 0 or -1 as above. */
+/* Sets the layout of a parameter or input on the devices of every stage that uses it, or of an activation on the devices of the stage that
+ * computes it, numbered from 0. The annotation must not be partial. Takes ownership of the annotation, also on failure. 0 or -1 as above. */
 int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotation *annotation);
 /* A copy of an array, for attributes of operators: lives as long as the graph. NULL: failed as above. */
 const double *hspmd_graph_constant(struct hspmd_graph *g, const double *values, size_t count);
@@ -85,8 +85,8 @@ int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const st
 /* For the backward rules of operators. */
 int hspmd_graph_grad_of(const struct hspmd_graph *g, int tensor); /* gradient so far, -1: none yet */
 /* Like hspmd_graph_append, but output i becomes (a contribution to) the gradient of tensor wrt[i]; wrt[i] -1: that output is not wanted.
- * Gradients of parameters accumulate in place; an ADD sums further contributions to an activation's gradient. Outputs have the shapes of
- * wrt[i]. */
+ * Gradients of parameters accumulate in place, by the operator itself or by an ACCUMULATE; an ADD sums further contributions to an
+ * activation's gradient. Outputs have the shapes of wrt[i]. */
 int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
                             int input_count, const int *wrt, int wrt_count);
 /* `grad` (a tensor of wrt's shape) is, unchanged, (a contribution to) the gradient of wrt: for operators that pass a gradient through. */

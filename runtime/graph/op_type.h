@@ -37,6 +37,21 @@ struct hspmd_op_pair {
 	} intermediate;
 };
 
+/* A small case of the operator, from which the tests of all operators make graphs: odd sizes, and every branch of the kernels once. */
+struct hspmd_op_example {
+	const char *name; /* unique; tests/golden/operators.py has its formula. NULL: the end of the list */
+	struct hspmd_op_attr attr;
+	struct {
+		const char *name; /* NULL: absent. "positive...": no values near or below 0 */
+		struct hspmd_shape shape;
+		enum {
+			HSPMD_EXAMPLE_REAL,    /* differentiated */
+			HSPMD_EXAMPLE_GIVEN,   /* real, has no gradient */
+			HSPMD_EXAMPLE_INTEGER, /* I32, below 11; targets: or -1 */
+		} kind;
+	} in[HSPMD_OP_MAX_IO];
+};
+
 struct hspmd_op_type {
 	int min_inputs, max_inputs, output_count;
 	/* Fills out[], out_dtype[] and output_count from the inputs, or fails with the mismatch. NULL: the graph gives the outputs' shapes
@@ -54,10 +69,13 @@ struct hspmd_op_type {
 	double (*workspace)(const struct hspmd_op_view *v, bool at_once);
 	/* Per output: 1 + the input whose buffer it may take if that input is not read later (every device's kernel allows it), 0: none. */
 	signed char in_place[HSPMD_OP_MAX_IO];
+	unsigned accumulates;    /* bit o: output o honours view.accumulate (every device's kernel does) */
+	bool adds_gradients;     /* its backward operators add to gradients of weights, and lay them out as those of other such types do */
 	signed char loss_output; /* 1 + the scalar F64 output that is a part of the loss: the backward pass starts from it. 0: none */
 	bool begins_sequence;    /* with sequence parallelism, output 0 is split along the sequence for all operators that follow */
 	bool cheap;              /* few operations for the size of its results: "selective" recomputation runs it again */
 	struct hspmd_op_pair pair;
+	const struct hspmd_op_example *examples; /* NULL: cases of this operator are in tests/unit/op_case.c */
 };
 
 #endif

@@ -40,18 +40,25 @@ void hspmd_net_layer(struct hspmd_net *net, int layer);
 /* Inputs are filled by the training's sample reader: [samples, length] of 32-bit integers, or [samples, length, width] of floats. */
 int hspmd_net_integers(struct hspmd_net *net, const char *name);
 int hspmd_net_floats(struct hspmd_net *net, const char *name, int64_t width);
+/* Inputs of any shape: [samples, dims[0], dims[1], ..]. The reader is asked for positions of dims[0]. */
+int hspmd_net_integer_input(struct hspmd_net *net, const char *name, int rank, const int64_t *dims);
+int hspmd_net_float_input(struct hspmd_net *net, const char *name, int rank, const int64_t *dims);
+/* Number of a tensor's dimensions, and size of one (-1: of the last). -1: there is no such tensor or dimension. */
+int hspmd_net_rank(const struct hspmd_net *net, int tensor);
+int64_t hspmd_net_dim(const struct hspmd_net *net, int tensor, int dim);
 /* A parameter is initialised with normally distributed random numbers of this mean and deviation (deviation 0: all are `mean`), the same
  * numbers under every plan. */
 int hspmd_net_parameter(struct hspmd_net *net, const char *name, int rank, const int64_t *dims, double mean, double deviation);
 /* No weight decay for this parameter (biases, gains). */
 void hspmd_net_no_decay(struct hspmd_net *net, int parameter);
 
-/* How a parameter or an input is distributed over the devices of its stage.
+/* How a tensor is distributed over the devices of its stage.
  * split: along `dim`, in multiples of `unit` elements (the width of a head, or 1), in the ratios of the plan's shard_ratio. A parameter
  * that is not split is replicated on every device.
  * annotate: by an annotation over the stage's devices, numbered from 0: "{[0-2]: 0:3(2:1:1)}" is three unequal parts of dimension 0;
- * "{[0,1]: -1:2 | [2]} h0(3:1)" on an input gives three of four samples to devices 0 and 1 together, the fourth to device 2. The
- * annotation must not contain partial tensors.
+ * "{[0,1]: -1:2 | [2]} h0(3:1)" on an input gives three of four samples to devices 0 and 1 together, the fourth to device 2. An
+ * operator's result is brought to its annotation as soon as it is computed, in the layer's stage. The annotation must not contain partial
+ * tensors.
  * The annotations of all other tensors are deduced, and the communication between them is resolved. */
 void hspmd_net_split(struct hspmd_net *net, int parameter, int dim, int64_t unit);
 void hspmd_net_annotate(struct hspmd_net *net, int tensor, const char *annotation);
@@ -69,9 +76,109 @@ int hspmd_net_rope(struct hspmd_net *net, int x, int64_t head_width, double thet
 /* Causal attention with heads of width head_width. k and v may have fewer heads than q, by an integer factor. segments: an integer
  * input; positions of different segments do not attend to each other; -1: none. */
 int hspmd_net_attention(struct hspmd_net *net, int q, int k, int v, int segments, int64_t head_width);
-/* The net's loss; to be called once. Cross-entropy of softmax(logits) against integers (negative targets are ignored), averaged over all
- * positions of the global batch. */
+/* ---- general operators
+ *
+ * Tensors have up to 6 dimensions; the first is that of samples (parameters need not have it). */
+
+/* Element by element. gelu_exact: by erf. */
+int hspmd_net_relu(struct hspmd_net *net, int x);
+int hspmd_net_gelu_exact(struct hspmd_net *net, int x);
+int hspmd_net_silu(struct hspmd_net *net, int x);
+int hspmd_net_sigmoid(struct hspmd_net *net, int x);
+int hspmd_net_tanh(struct hspmd_net *net, int x);
+int hspmd_net_exp(struct hspmd_net *net, int x);
+int hspmd_net_log(struct hspmd_net *net, int x);
+int hspmd_net_sqrt(struct hspmd_net *net, int x);
+int hspmd_net_power(struct hspmd_net *net, int x, double exponent);
+int hspmd_net_scale(struct hspmd_net *net, int x, double factor);
+/* Of two tensors (also hspmd_net_add). Dimensions are aligned at the last; where one tensor has no dimension, or one element, it is
+ * repeated: [width] and [channels, 1, 1] are biases. */
+int hspmd_net_subtract(struct hspmd_net *net, int a, int b);
+int hspmd_net_multiply(struct hspmd_net *net, int a, int b);
+int hspmd_net_divide(struct hspmd_net *net, int a, int b);
+/* Elements of x [samples, positions, width] are 0 with probability `rate`, others are divided by 1 - rate: the same under every plan. The
+ * library fills its inputs "noise.."; a reader of samples is not asked for them. */
+int hspmd_net_dropout(struct hspmd_net *net, int x, double rate);
+
+/* The same elements in other dimensions; one may be -1: what is left. */
+int hspmd_net_reshape(struct hspmd_net *net, int x, int rank, const int64_t *dims);
+/* Dimension d of the result is dimension order[d] of x. */
+int hspmd_net_transpose(struct hspmd_net *net, int x, const int *order);
+/* Elements [first, first + count) of a dimension; x with zeros before and after it; several tensors (at most 10) one after another. */
+int hspmd_net_slice(struct hspmd_net *net, int x, int dim, int64_t first, int64_t count);
+int hspmd_net_pad(struct hspmd_net *net, int x, int dim, int64_t before, int64_t after);
+int hspmd_net_concat(struct hspmd_net *net, const int *tensors, int count, int dim);
+/* x repeated to these dimensions, aligned at the last. */
+int hspmd_net_repeat(struct hspmd_net *net, int x, int rank, const int64_t *dims);
+/* Rows by number. The first `batch_dims` dimensions of x and integers are the same; x's next dimension is replaced by the others of
+ * `integers`: 0: x [rows, ..], a table; 1: x [samples, positions, ..], integers [samples, n] -> [samples, n, ..]. Numbers without a row give
+ * zeros. */
+int hspmd_net_gather(struct hspmd_net *net, int x, int integers, int batch_dims);
+/* The same tensor with another annotation: a communication where the caller wants it. */
+int hspmd_net_reshard(struct hspmd_net *net, int x, const char *annotation);
+
+/* Over `count` dimensions, which are left out, or have one element if `keep` is not 0. */
+int hspmd_net_sum(struct hspmd_net *net, int x, const int *dims, int count, int keep);
+int hspmd_net_mean(struct hspmd_net *net, int x, const int *dims, int count, int keep);
+int hspmd_net_max(struct hspmd_net *net, int x, const int *dims, int count, int keep);
+
+/* Products of the matrices in the last two dimensions, which are first transposed if so asked; other dimensions must be the same. */
+int hspmd_net_matmul(struct hspmd_net *net, int a, int b, int transpose_a, int transpose_b);
+int hspmd_net_softmax(struct hspmd_net *net, int x); /* over the last dimension */
+/* x [samples, channels, ..] */
+int hspmd_net_group_norm(struct hspmd_net *net, int x, int groups, int gain, int bias, double eps);
+
+/* Rows and columns of x [samples, channels, rows, columns]. size: of pooling. 0: stride 1 (pooling: the size), no padding, dilation 1
+ * (pooling has none). */
+struct hspmd_window {
+	int64_t size[2], stride[2], padding[2], dilation[2];
+};
+/* weight [out, in / groups, rows, columns]; bias [out], -1: none */
+int hspmd_net_conv2d(struct hspmd_net *net, int x, int weight, int bias, const struct hspmd_window *window, int groups);
+int hspmd_net_max_pool2d(struct hspmd_net *net, int x, const struct hspmd_window *window);
+int hspmd_net_avg_pool2d(struct hspmd_net *net, int x, const struct hspmd_window *window); /* padding counts as 0 */
+
+/* Attention of q [samples, queries, width] to k and v [samples, keys, width], which may have fewer heads. Initialise with
+ * HSPMD_ATTENTION. */
+struct hspmd_attention {
+	int causal;     /* else every query sees all keys, of which there may be another number */
+	int64_t window; /* only keys less than so many positions away; 0: all */
+	double scale;   /* of scores; 0: 1 / sqrt(head_width) */
+	double dropout; /* of probabilities */
+	int segments;   /* as in hspmd_net_attention; -1: none */
+	int mask;       /* added to scores: [samples, heads, queries, keys], where each may be 1; has no gradient. -1: none */
+};
+#define HSPMD_ATTENTION { 0, 0, 0, 0, -1, -1 }
+int hspmd_net_attend(struct hspmd_net *net, int q, int k, int v, int64_t head_width, const struct hspmd_attention *how);
+
+/* A mixture of experts (gate(x Wgate) * x Wup) Wdown: every position of x [samples, positions, width] goes to `per_token` of them, by the
+ * softmax of x times router [experts, width] among those. gate_up_down: [experts, inner, width] twice, and [experts, width, inner]. `balance`
+ * times an auxiliary loss keeps the experts evenly used. */
+enum hspmd_gate { HSPMD_GATE_SILU, HSPMD_GATE_GELU, HSPMD_GATE_GELU_EXACT };
+int hspmd_net_experts(struct hspmd_net *net, int x, int router, const int *gate_up_down, int per_token, double balance,
+                      enum hspmd_gate gate);
+
+/* ---- losses
+ *
+ * Each is a mean over all positions or elements of the global batch, also those that do not count; several add up. A net has at least
+ * one. */
+
+/* Cross-entropy of softmax(logits [samples, positions, values]) against integers [samples, positions]; negative targets are ignored. */
 int hspmd_net_loss(struct hspmd_net *net, int logits, int targets);
+/* The same with options. Initialise with HSPMD_CROSS_ENTROPY. */
+struct hspmd_cross_entropy {
+	double smoothing; /* of labels */
+	int ignores;      /* the target `ignored` is ignored too */
+	int ignored;
+	int weights;      /* a factor for each position, [samples, positions] floats; -1: none */
+};
+#define HSPMD_CROSS_ENTROPY { 0, 0, 0, -1 }
+int hspmd_net_cross_entropy(struct hspmd_net *net, int logits, int targets, const struct hspmd_cross_entropy *how);
+/* (x - y)^2, and the cross-entropy of sigmoid(x) against probabilities y. y and weights have no gradient. weights: have the first dimensions
+ * of x; -1: none. */
+int hspmd_net_squared_loss(struct hspmd_net *net, int x, int y, int weights);
+int hspmd_net_logistic_loss(struct hspmd_net *net, int x, int y, int weights);
+int hspmd_net_mean_loss(struct hspmd_net *net, int x, double factor); /* factor times the mean of x itself */
 
 /* ---- training
  *

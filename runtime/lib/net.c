@@ -1,23 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/error.h"
-#include "runtime/lib/net.h"
-#include "runtime/op/op.h"
+#include "runtime/lib/net_internal.h"
 
 #include <math.h>
 #include <string.h>
-
-struct hspmd_net {
-	struct hspmd_graph *g;
-	const struct hspmd_model_build_options *how;
-	int layers, layer;
-	int loss; /* -1: none yet */
-};
-
-static int refuse(struct hspmd_net *net)
-{
-	net->g->failed = true;
-	return -1;
-}
 
 int64_t hspmd_net_samples(const struct hspmd_net *net)
 {
@@ -122,12 +107,6 @@ void hspmd_net_annotate(struct hspmd_net *net, int tensor, const char *annotatio
 
 /* ---- operators */
 
-static int append(struct hspmd_net *net, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *in, int count)
-{
-	int outputs[HSPMD_OP_MAX_IO];
-	return hspmd_graph_append(net->g, opcode, attr, net->layer, in, count, outputs);
-}
-
 int hspmd_net_embed(struct hspmd_net *net, int integers, int table)
 {
 	return append(net, HSPMD_OP_EMBED, NULL, (int[]){ integers, table }, 2);
@@ -158,11 +137,6 @@ int hspmd_net_swiglu(struct hspmd_net *net, int gate, int up)
 	return append(net, HSPMD_OP_SWIGLU, NULL, (int[]){ gate, up }, 2);
 }
 
-int hspmd_net_add(struct hspmd_net *net, int a, int b)
-{
-	return append(net, HSPMD_OP_ADD, NULL, (int[]){ a, b }, 2);
-}
-
 int hspmd_net_positions(struct hspmd_net *net, int x, int table)
 {
 	return append(net, HSPMD_OP_POSITION_EMBED, NULL, (int[]){ x, table }, 2);
@@ -173,21 +147,12 @@ int hspmd_net_rope(struct hspmd_net *net, int x, int64_t head_width, double thet
 	return append(net, HSPMD_OP_ROPE, &(struct hspmd_op_attr){ .head_dim = head_width, .theta = theta }, &x, 1);
 }
 
-/* Number of heads of `width` in a tensor [.., n * width]; 0: the operator's shape rule will report the error. */
-static int64_t heads(const struct hspmd_net *net, int tensor, int64_t width)
-{
-	if (net->g->failed || tensor < 0 || tensor >= (int)net->g->tensor_count || width < 1)
-		return 0;
-	const struct hspmd_shape *s = &net->g->tensors[tensor].shape;
-	return s->rank ? s->dim[s->rank - 1] / width : 0;
-}
-
 int hspmd_net_attention(struct hspmd_net *net, int q, int k, int v, int segments, int64_t head_width)
 {
 	struct hspmd_op_attr attr = {
 		.head_dim = head_width,
-		.heads = heads(net, q, head_width),
-		.kv_heads = heads(net, k, head_width),
+		.heads = heads_of(net, q, head_width),
+		.kv_heads = heads_of(net, k, head_width),
 		.scale = head_width > 0 ? 1 / sqrt((double)head_width) : 0,
 	};
 	return append(net, HSPMD_OP_ATTENTION, &attr, (int[]){ q, k, v, segments }, segments >= 0 ? 4 : 3);
@@ -203,7 +168,7 @@ static int parts_of(const struct hspmd_subgroup *g, int dim)
 
 /* Number of parts in which logits are split along their last dimension: as the outputs of the weight that computes them, if all
  * subgroups agree. */
-static int vocabulary_parts(const struct hspmd_net *net, int logits)
+int hspmd_net_vocabulary_parts(const struct hspmd_net *net, int logits)
 {
 	int producer = logits >= 0 && logits < (int)net->g->tensor_count ? net->g->tensors[logits].producer : -1;
 	if (producer < 0 || net->g->ops[producer].opcode != HSPMD_OP_LINEAR)
@@ -216,19 +181,6 @@ static int vocabulary_parts(const struct hspmd_net *net, int logits)
 		if (w->annotation->hdim == 0 || parts_of(&w->annotation->groups[g], 0) != parts)
 			return 1;
 	return parts;
-}
-
-int hspmd_net_loss(struct hspmd_net *net, int logits, int targets)
-{
-	if (net->g->failed)
-		return -1;
-	if (net->loss >= 0) {
-		hspmd_fail(&net->g->error, "there is a loss already");
-		return refuse(net);
-	}
-	struct hspmd_op_attr attr = { .parts = vocabulary_parts(net, logits), .scale = net->how->loss_scale };
-	int stats = append(net, HSPMD_OP_VOCAB_STATS, &attr, (int[]){ logits, targets }, 2);
-	return net->loss = append(net, HSPMD_OP_LOSS, &attr, (int[]){ stats, targets }, 2);
 }
 
 /* ---- a graph source */

@@ -8,6 +8,7 @@
 
 #include "common/alloc.h"
 #include "runtime/exec/train_local.h"
+#include "runtime/input/shuffle.h"
 
 /* A full parameter as the last run left it. */
 struct result {
@@ -210,9 +211,22 @@ void hspmd_training_told(struct hspmd_training *t, void (*on_loss)(void *context
 
 /* ---- training */
 
+/* What dropout follows from: a random number for each position of each sample. */
+static void fill_noise(const struct hspmd_training *t, int64_t number, int64_t start, int64_t count, int32_t *noise)
+{
+	uint64_t key = hspmd_mix(t->seed ^ hspmd_mix((uint64_t)number));
+	for (int64_t i = 0; i < count; i++)
+		noise[i] = (int32_t)(hspmd_mix(key + (uint64_t)(start + i)) >> 33);
+}
+
 static int read_sample(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
 	const struct hspmd_training *t = context;
+	size_t noise = strlen(HSPMD_TENSOR_NOISE);
+	if (!strncmp(name, HSPMD_TENSOR_NOISE, noise) && (!name[noise] || name[noise] == '.')) {
+		fill_noise(t, number, start, count, to);
+		return 0;
+	}
 	if (t->read(t->read_context, name, number, start, count, to))
 		return hspmd_fail(err, "input %s, sample %lld: the caller's reader failed", name, (long long)number);
 	return 0;

@@ -138,7 +138,7 @@ int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_exp
 
 /* ---- blocks */
 
-int hspmd_builder_llama_block(struct hspmd_builder *b, int x, const struct hspmd_expert_names *experts)
+int hspmd_builder_experts_block(struct hspmd_builder *b, int x, const struct hspmd_expert_names *experts)
 {
 	int64_t h = b->m->hidden;
 	int n = hspmd_builder_norm(b, x, "input_layernorm", h);
@@ -146,6 +146,20 @@ int hspmd_builder_llama_block(struct hspmd_builder *b, int x, const struct hspmd
 	n = hspmd_builder_norm(b, x, "post_attention_layernorm", h);
 	bool dense = !experts || hspmd_builder_layer(b)->is_dense;
 	return hspmd_builder_add(b, x, dense ? hspmd_builder_gated_mlp(b, n, "mlp", b->d->ffn) : hspmd_builder_experts(b, n, experts));
+}
+
+int hspmd_builder_dense_block(struct hspmd_builder *b, int x)
+{
+	return hspmd_builder_experts_block(b, x, NULL);
+}
+
+int hspmd_builder_sandwich_block(struct hspmd_builder *b, int x)
+{
+	int64_t h = b->m->hidden;
+	int y = hspmd_builder_self_attention(b, hspmd_builder_norm(b, x, "input_layernorm", h), "self_attn", "o_proj");
+	x = hspmd_builder_add(b, x, hspmd_builder_norm(b, y, "post_attention_layernorm", h));
+	y = hspmd_builder_gated_mlp(b, hspmd_builder_norm(b, x, "pre_feedforward_layernorm", h), "mlp", b->d->ffn);
+	return hspmd_builder_add(b, x, hspmd_builder_norm(b, y, "post_feedforward_layernorm", h));
 }
 
 void hspmd_build_decoder(struct hspmd_builder *b, int (*block)(struct hspmd_builder *b, int x))

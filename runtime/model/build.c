@@ -25,7 +25,10 @@ struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct 
 	b.segments = how->documents ? hspmd_graph_input(g, HSPMD_TENSOR_SEGMENTS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0) : -1;
 	bool drops = m->dropout && !how->forward_only;
 	b.noise = drops ? hspmd_graph_input(g, HSPMD_TENSOR_NOISE, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0) : -1;
-	m->type->build(&b);
+	if (m->type->build)
+		m->type->build(&b);
+	else
+		hspmd_build_decoder(&b, m->type->block);
 	if (g->failed || (!how->forward_only && hspmd_graph_differentiate(g)) || g->failed) {
 		hspmd_fail(err, "model %s: %s", m->type->names[0], g->error.text);
 		hspmd_graph_destroy(g);

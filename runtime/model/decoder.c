@@ -93,6 +93,16 @@ static void read_layer_types(struct hspmd_json *types, struct hspmd_decoder *d, 
 	}
 }
 
+bool hspmd_slides_from(int64_t layer, int64_t n)
+{
+	return layer >= n;
+}
+
+bool hspmd_slides_but_each(int64_t layer, int64_t n)
+{
+	return (layer + 1) % n != 0;
+}
+
 void hspmd_decoder_read_window(struct hspmd_json *root, struct hspmd_model *m, int64_t window, bool (*slides)(int64_t layer, int64_t n),
                                int64_t n)
 {
@@ -155,6 +165,7 @@ void hspmd_decoder_check(struct hspmd_json *root, struct hspmd_model *m)
 	add_part(m, d->heads, "attention heads");
 	if (d->experts.count)
 		add_part(m, d->experts.count, "experts");
-	if (params_bound(m, d) > PARAMS_MAX)
-		hspmd_json_fail(root, "these sizes make about %.0e parameters; at most %.0e can be handled", params_bound(m, d), PARAMS_MAX);
+	double params = params_bound(m, d);
+	if (params > PARAMS_MAX)
+		hspmd_json_fail(root, "these sizes make about %.0e parameters; at most %.0e can be handled", params, PARAMS_MAX);
 }

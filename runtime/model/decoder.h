@@ -75,6 +75,9 @@ struct hspmd_decoder *hspmd_decoder_create(struct hspmd_json *root, struct hspmd
  * layer_types must agree. */
 void hspmd_decoder_read_window(struct hspmd_json *root, struct hspmd_model *m, int64_t window, bool (*slides)(int64_t layer, int64_t n),
                                int64_t n);
+/* Rules for slides: all layers from n on; all but each n-th. */
+bool hspmd_slides_from(int64_t layer, int64_t n);
+bool hspmd_slides_but_each(int64_t layer, int64_t n);
 /* attention_bias and mlp_bias must be absent or `qkv` and false. */
 void hspmd_decoder_refuse_biases(struct hspmd_json *root, struct hspmd_decoder *d, bool qkv);
 /* num_experts_per_tok and the experts' number under `key`. `aux`: default of router_aux_loss_coef. */

@@ -25,5 +25,5 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 
 extern const struct hspmd_model_type hspmd_model_deepseek_v2;
 const struct hspmd_model_type hspmd_model_deepseek_v2 = {
-	.names = { "deepseek_v2" }, .read = read, .build = hspmd_latent_build, .weights = hspmd_latent_weights
+	.names = { "deepseek_v2" }, .read = read, .block = hspmd_latent_block, .weights = hspmd_latent_weights
 };

@@ -29,5 +29,5 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 
 extern const struct hspmd_model_type hspmd_model_deepseek_v3;
 const struct hspmd_model_type hspmd_model_deepseek_v3 = {
-	.names = { "deepseek_v3" }, .read = read, .build = hspmd_latent_build, .weights = hspmd_latent_weights
+	.names = { "deepseek_v3" }, .read = read, .block = hspmd_latent_block, .weights = hspmd_latent_weights
 };

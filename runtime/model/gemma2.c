@@ -6,11 +6,6 @@
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
 
-static bool slides(int64_t layer, int64_t period)
-{
-	return (layer + 1) % period != 0;
-}
-
 static void read(struct hspmd_json *root, struct hspmd_model *m)
 {
 	static const struct hspmd_decoder_defaults absent = {
@@ -35,23 +30,9 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	d->embedding_scale = sqrt((double)m->hidden);
 	d->attention_scale = 1 / sqrt(hspmd_json_number_or(root, "query_pre_attn_scalar", HSPMD_JSON_POSITIVE, 1e9, 256));
 	d->qkv_bias = d->out_bias = hspmd_json_bool_or(root, "attention_bias", false);
-	hspmd_decoder_read_window(root, m, hspmd_window_of(root, 4096), slides, 2);
+	hspmd_decoder_read_window(root, m, hspmd_window_of(root, 4096), hspmd_slides_but_each, 2);
 	hspmd_decoder_check(root, m);
 }
 
-static int block(struct hspmd_builder *b, int x)
-{
-	int64_t h = b->m->hidden;
-	int y = hspmd_builder_self_attention(b, hspmd_builder_norm(b, x, "input_layernorm", h), "self_attn", "o_proj");
-	x = hspmd_builder_add(b, x, hspmd_builder_norm(b, y, "post_attention_layernorm", h));
-	y = hspmd_builder_gated_mlp(b, hspmd_builder_norm(b, x, "pre_feedforward_layernorm", h), "mlp", b->d->ffn);
-	return hspmd_builder_add(b, x, hspmd_builder_norm(b, y, "post_feedforward_layernorm", h));
-}
-
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
-}
-
 extern const struct hspmd_model_type hspmd_model_gemma2;
-const struct hspmd_model_type hspmd_model_gemma2 = { .names = { "gemma2" }, .read = read, .build = build };
+const struct hspmd_model_type hspmd_model_gemma2 = { .names = { "gemma2" }, .read = read, .block = hspmd_builder_sandwich_block };

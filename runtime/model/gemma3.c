@@ -6,11 +6,6 @@
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
 
-static bool slides(int64_t layer, int64_t period)
-{
-	return (layer + 1) % period != 0;
-}
-
 /* The key rope_local_base_freq, or an object of rope_parameters. */
 static void read_local_rope(struct hspmd_json *root, struct hspmd_model *m, struct hspmd_decoder *d)
 {
@@ -52,23 +47,9 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	int64_t period = hspmd_json_int_or(root, "sliding_window_pattern", 1, HSPMD_BLOCKS_MAX, 6);
 	if (hspmd_json_failed(root))
 		return;
-	hspmd_decoder_read_window(root, m, hspmd_window_of(root, 4096), slides, period);
+	hspmd_decoder_read_window(root, m, hspmd_window_of(root, 4096), hspmd_slides_but_each, period);
 	read_local_rope(root, m, d);
 	hspmd_decoder_check(root, m);
-}
-
-static int block(struct hspmd_builder *b, int x)
-{
-	int64_t h = b->m->hidden;
-	int y = hspmd_builder_self_attention(b, hspmd_builder_norm(b, x, "input_layernorm", h), "self_attn", "o_proj");
-	x = hspmd_builder_add(b, x, hspmd_builder_norm(b, y, "post_attention_layernorm", h));
-	y = hspmd_builder_gated_mlp(b, hspmd_builder_norm(b, x, "pre_feedforward_layernorm", h), "mlp", b->d->ffn);
-	return hspmd_builder_add(b, x, hspmd_builder_norm(b, y, "post_feedforward_layernorm", h));
-}
-
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
 }
 
 /* The files of models that also see images. */
@@ -78,7 +59,7 @@ extern const struct hspmd_model_type hspmd_model_gemma3;
 const struct hspmd_model_type hspmd_model_gemma3 = {
 	.names = { "gemma3_text", "gemma3" },
 	.read = read,
-	.build = build,
+	.block = hspmd_builder_sandwich_block,
 	.prefixes = prefixes,
 	.inner = "text_config",
 };

@@ -6,11 +6,6 @@
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
 
-static bool slides(int64_t layer, int64_t period)
-{
-	return (layer + 1) % period != 0;
-}
-
 static void read(struct hspmd_json *root, struct hspmd_model *m)
 {
 	static const struct hspmd_decoder_defaults absent = {
@@ -23,7 +18,7 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	d->sinks = true;
 	if (!hspmd_json_has(root, "rope_scaling") && !hspmd_json_has(root, "rope_parameters"))
 		hspmd_rope_set_yarn(&d->rope[0], 32, 4096, 32, 1, false);
-	hspmd_decoder_read_window(root, m, hspmd_window_of(root, 128), slides, 2);
+	hspmd_decoder_read_window(root, m, hspmd_window_of(root, 128), hspmd_slides_but_each, 2);
 	hspmd_decoder_read_experts(root, d, "num_local_experts", 128, 4, 0.9);
 	if (!hspmd_json_bool_or(root, "output_router_logits", false))
 		d->experts.aux_coef = 0; /* the balance loss is part of the loss only then */
@@ -41,12 +36,7 @@ static int block(struct hspmd_builder *b, int x)
 		.up = "mlp.experts.up_proj",
 		.down = "mlp.experts.down_proj",
 	};
-	return hspmd_builder_llama_block(b, x, &names);
-}
-
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
+	return hspmd_builder_experts_block(b, x, &names);
 }
 
 /* ---- weights */
@@ -95,4 +85,4 @@ static const struct hspmd_weight_name weights[] = {
 };
 
 extern const struct hspmd_model_type hspmd_model_gpt_oss;
-const struct hspmd_model_type hspmd_model_gpt_oss = { .names = { "gpt_oss" }, .read = read, .build = build, .weights = weights };
+const struct hspmd_model_type hspmd_model_gpt_oss = { .names = { "gpt_oss" }, .read = read, .block = block, .weights = weights };

@@ -142,7 +142,7 @@ static int attention(struct hspmd_builder *b, int x)
 	                                (struct hspmd_cut){ 1, l->values });
 }
 
-static int block(struct hspmd_builder *b, int x)
+int hspmd_latent_block(struct hspmd_builder *b, int x)
 {
 	static const struct hspmd_expert_names names = {
 		.router = "mlp.gate",
@@ -158,11 +158,6 @@ static int block(struct hspmd_builder *b, int x)
 		return hspmd_builder_add(b, x, hspmd_builder_gated_mlp(b, n, "mlp", b->d->ffn));
 	x = hspmd_builder_add(b, x, hspmd_builder_experts(b, n, &names));
 	return l->shared_ffn ? hspmd_builder_add(b, x, hspmd_builder_gated_mlp(b, n, "mlp.shared_experts", l->shared_ffn)) : x;
-}
-
-void hspmd_latent_build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
 }
 
 /* ---- weights: a file's rows of a head are those without rotation, then the rotated ones; or those of the key, then those of the value */

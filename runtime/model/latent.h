@@ -24,7 +24,7 @@ struct hspmd_latent_defaults {
 
 /* Reads everything but the router's kind, and checks it. NULL: the document has failed. */
 struct hspmd_latent *hspmd_latent_read(struct hspmd_json *root, struct hspmd_model *m, const struct hspmd_latent_defaults *absent);
-void hspmd_latent_build(struct hspmd_builder *b);
+int hspmd_latent_block(struct hspmd_builder *b, int x);
 extern const struct hspmd_weight_name hspmd_latent_weights[];
 
 #endif

@@ -14,15 +14,5 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	hspmd_decoder_check(root, m);
 }
 
-static int block(struct hspmd_builder *b, int x)
-{
-	return hspmd_builder_llama_block(b, x, NULL);
-}
-
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
-}
-
 extern const struct hspmd_model_type hspmd_model_mistral;
-const struct hspmd_model_type hspmd_model_mistral = { .names = { "mistral" }, .read = read, .build = build };
+const struct hspmd_model_type hspmd_model_mistral = { .names = { "mistral" }, .read = read, .block = hspmd_builder_dense_block };

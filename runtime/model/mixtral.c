@@ -24,15 +24,10 @@ static int block(struct hspmd_builder *b, int x)
 		.up = "block_sparse_moe.experts.w3",
 		.down = "block_sparse_moe.experts.w2",
 	};
-	return hspmd_builder_llama_block(b, x, &names);
-}
-
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
+	return hspmd_builder_experts_block(b, x, &names);
 }
 
 static const struct hspmd_weight_name weights[] = { { ".experts.w", ".experts.%d.w", NULL }, { 0 } };
 
 extern const struct hspmd_model_type hspmd_model_mixtral;
-const struct hspmd_model_type hspmd_model_mixtral = { .names = { "mixtral" }, .read = read, .build = build, .weights = weights };
+const struct hspmd_model_type hspmd_model_mixtral = { .names = { "mixtral" }, .read = read, .block = block, .weights = weights };

@@ -78,8 +78,12 @@ int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_exp
 
 /* The graph of most types: "model.embed_tokens", blocks "model.layers.N.", "model.norm", "lm_head". `block` appends one block. */
 void hspmd_build_decoder(struct hspmd_builder *b, int (*block)(struct hspmd_builder *b, int x));
-/* The block of Llama: norm, attention, sum, norm, MLP (or experts with these names; NULL: none), sum. */
-int hspmd_builder_llama_block(struct hspmd_builder *b, int x, const struct hspmd_expert_names *experts);
+/* The block of Llama: norm, attention, sum, norm, MLP, sum. */
+int hspmd_builder_dense_block(struct hspmd_builder *b, int x);
+/* The block of Gemma 2 and 3: the results of attention and MLP have a norm too, before they are added. */
+int hspmd_builder_sandwich_block(struct hspmd_builder *b, int x);
+/* The block of Llama with experts of these names instead of the MLP, except in layers that are dense. */
+int hspmd_builder_experts_block(struct hspmd_builder *b, int x, const struct hspmd_expert_names *experts);
 
 static inline const struct hspmd_decoder_layer *hspmd_builder_layer(const struct hspmd_builder *b)
 {

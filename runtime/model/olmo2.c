@@ -24,10 +24,5 @@ static int block(struct hspmd_builder *b, int x)
 	return hspmd_builder_add(b, x, hspmd_builder_norm(b, y, "post_feedforward_layernorm", h));
 }
 
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
-}
-
 extern const struct hspmd_model_type hspmd_model_olmo2;
-const struct hspmd_model_type hspmd_model_olmo2 = { .names = { "olmo2" }, .read = read, .build = build };
+const struct hspmd_model_type hspmd_model_olmo2 = { .names = { "olmo2" }, .read = read, .block = block };

@@ -19,16 +19,6 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	hspmd_decoder_check(root, m);
 }
 
-static int block(struct hspmd_builder *b, int x)
-{
-	return hspmd_builder_llama_block(b, x, NULL);
-}
-
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
-}
-
 /* ---- weights */
 
 static int64_t qkv_rows(const struct hspmd_decoder *d)
@@ -74,4 +64,4 @@ static const struct hspmd_weight_name weights[] = {
 };
 
 extern const struct hspmd_model_type hspmd_model_phi3;
-const struct hspmd_model_type hspmd_model_phi3 = { .names = { "phi3" }, .read = read, .build = build, .weights = weights };
+const struct hspmd_model_type hspmd_model_phi3 = { .names = { "phi3" }, .read = read, .block = hspmd_builder_dense_block, .weights = weights };

@@ -3,11 +3,6 @@
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
 
-static bool slides(int64_t layer, int64_t first)
-{
-	return layer >= first;
-}
-
 static void read(struct hspmd_json *root, struct hspmd_model *m)
 {
 	static const struct hspmd_decoder_defaults absent = { .kv_heads = 32, .max_positions = 32768, .norm_eps = 1e-6, .rope_theta = 1e4 };
@@ -16,19 +11,10 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 		return;
 	hspmd_decoder_refuse_biases(root, d, true);
 	int64_t window = hspmd_json_bool_or(root, "use_sliding_window", false) ? hspmd_window_of(root, 4096) : 0;
-	hspmd_decoder_read_window(root, m, window, slides, hspmd_json_int_or(root, "max_window_layers", 0, HSPMD_BLOCKS_MAX, 28));
+	int64_t first = hspmd_json_int_or(root, "max_window_layers", 0, HSPMD_BLOCKS_MAX, 28);
+	hspmd_decoder_read_window(root, m, window, hspmd_slides_from, first);
 	hspmd_decoder_check(root, m);
 }
 
-static int block(struct hspmd_builder *b, int x)
-{
-	return hspmd_builder_llama_block(b, x, NULL);
-}
-
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
-}
-
 extern const struct hspmd_model_type hspmd_model_qwen2;
-const struct hspmd_model_type hspmd_model_qwen2 = { .names = { "qwen2" }, .read = read, .build = build };
+const struct hspmd_model_type hspmd_model_qwen2 = { .names = { "qwen2" }, .read = read, .block = hspmd_builder_dense_block };

@@ -3,11 +3,6 @@
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
 
-static bool slides(int64_t layer, int64_t first)
-{
-	return layer >= first;
-}
-
 static void read(struct hspmd_json *root, struct hspmd_model *m)
 {
 	static const struct hspmd_decoder_defaults absent = {
@@ -19,19 +14,10 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	d->qk_norm = HSPMD_QK_NORM_HEADS;
 	d->qkv_bias = d->out_bias = hspmd_json_bool_or(root, "attention_bias", false);
 	int64_t window = hspmd_json_bool_or(root, "use_sliding_window", false) ? hspmd_window_of(root, 4096) : 0;
-	hspmd_decoder_read_window(root, m, window, slides, hspmd_json_int_or(root, "max_window_layers", 0, HSPMD_BLOCKS_MAX, 28));
+	int64_t first = hspmd_json_int_or(root, "max_window_layers", 0, HSPMD_BLOCKS_MAX, 28);
+	hspmd_decoder_read_window(root, m, window, hspmd_slides_from, first);
 	hspmd_decoder_check(root, m);
 }
 
-static int block(struct hspmd_builder *b, int x)
-{
-	return hspmd_builder_llama_block(b, x, NULL);
-}
-
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
-}
-
 extern const struct hspmd_model_type hspmd_model_qwen3;
-const struct hspmd_model_type hspmd_model_qwen3 = { .names = { "qwen3" }, .read = read, .build = build };
+const struct hspmd_model_type hspmd_model_qwen3 = { .names = { "qwen3" }, .read = read, .block = hspmd_builder_dense_block };

@@ -44,12 +44,7 @@ static int block(struct hspmd_builder *b, int x)
 		.up = "mlp.experts.up_proj",
 		.down = "mlp.experts.down_proj",
 	};
-	return hspmd_builder_llama_block(b, x, &names);
-}
-
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
+	return hspmd_builder_experts_block(b, x, &names);
 }
 
 static const struct hspmd_weight_name weights[] = {
@@ -60,4 +55,4 @@ static const struct hspmd_weight_name weights[] = {
 };
 
 extern const struct hspmd_model_type hspmd_model_qwen3_moe;
-const struct hspmd_model_type hspmd_model_qwen3_moe = { .names = { "qwen3_moe" }, .read = read, .build = build, .weights = weights };
+const struct hspmd_model_type hspmd_model_qwen3_moe = { .names = { "qwen3_moe" }, .read = read, .block = block, .weights = weights };

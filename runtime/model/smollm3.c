@@ -3,11 +3,6 @@
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
 
-static bool slides(int64_t layer, int64_t interval)
-{
-	return (layer + 1) % interval != 0;
-}
-
 /* no_rope_layers has 1 for a layer that rotates. */
 static void read_rotations(struct hspmd_json *root, struct hspmd_model *m, struct hspmd_decoder *d, int64_t interval)
 {
@@ -35,20 +30,10 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	int64_t window = hspmd_json_bool_or(root, "use_sliding_window", false) ? hspmd_window_of(root, 0) : 0;
 	if (hspmd_json_failed(root))
 		return;
-	hspmd_decoder_read_window(root, m, window, slides, interval);
+	hspmd_decoder_read_window(root, m, window, hspmd_slides_but_each, interval);
 	read_rotations(root, m, d, interval);
 	hspmd_decoder_check(root, m);
 }
 
-static int block(struct hspmd_builder *b, int x)
-{
-	return hspmd_builder_llama_block(b, x, NULL);
-}
-
-static void build(struct hspmd_builder *b)
-{
-	hspmd_build_decoder(b, block);
-}
-
 extern const struct hspmd_model_type hspmd_model_smollm3;
-const struct hspmd_model_type hspmd_model_smollm3 = { .names = { "smollm3" }, .read = read, .build = build };
+const struct hspmd_model_type hspmd_model_smollm3 = { .names = { "smollm3" }, .read = read, .block = hspmd_builder_dense_block };

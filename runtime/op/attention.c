@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Causal attention (opcode.h). Split by heads, it needs no data of other devices; split along the sequence (context parallel), every device
+/* Attention. Split by heads, it needs no data of other devices; split along the sequence (context parallel), every device
  * needs all keys and values, and its gradients of them are partial. Heads are counted in kv heads, so that queries stay with the keys they
  * read. */
 #include <inttypes.h>
@@ -33,9 +33,21 @@ static int check_separate(const struct hspmd_op_view *v, struct hspmd_error *err
 	if (v->in[0].dim[2] % v->in[1].dim[2])
 		return hspmd_fail(err, "%" PRId64 " query heads are no multiple of %" PRId64 " kv heads",
 		                  v->in[0].dim[2] / v->attr->head_dim, v->in[1].dim[2] / v->attr->head_dim);
-	if (v->in[0].dim[1] > v->in[1].dim[1])
+	if (v->in[0].dim[1] > v->in[1].dim[1] && !v->attr->bidirectional)
 		return hspmd_fail(err, "%" PRId64 " positions of q, but %" PRId64 " of k", v->in[0].dim[1], v->in[1].dim[1]);
 	return 0;
+}
+
+static int check_mask(const struct hspmd_op_view *v, int i, const struct hspmd_shape *q, const struct hspmd_shape *keys,
+                      struct hspmd_error *err)
+{
+	int64_t full[] = { q->dim[0], hspmd_op_last_dim(q) / v->attr->head_dim, q->dim[1], keys->dim[1] };
+	if (hspmd_op_expect(v, i, 4, false, err))
+		return -1;
+	for (int d = 0; d < 4; d++)
+		if (v->in[i].dim[d] != 1 && hspmd_op_expect_dim(v, i, d, full[d], "samples, heads, queries and keys, or 1", err))
+			return -1;
+	return v->attr->softcap > 0 ? hspmd_fail(err, "scores with a mask are not capped") : 0;
 }
 
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
@@ -47,7 +59,7 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	           : check_separate(v, err))
 		return -1;
 	const struct hspmd_shape *q = &v->in[0], *keys = packed ? q : &v->in[1];
-	if (v->input_count > segments + 3)
+	if (v->input_count > segments + 4)
 		return hspmd_fail(err, "%d inputs are too many", v->input_count);
 	if (hspmd_op_has_input(v, segments + 1) &&
 	    (hspmd_op_expect(v, segments + 1, 1, false, err) ||
@@ -60,6 +72,10 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	if (hspmd_op_has_input(v, segments + 2) && (hspmd_op_expect(v, segments + 2, 2, true, err) ||
 	                                            hspmd_op_expect_dim(v, segments + 2, 0, q->dim[0], "the samples of q", err) ||
 	                                            hspmd_op_expect_dim(v, segments + 2, 1, keys->dim[1], "the positions of k", err)))
+		return -1;
+	if (hspmd_op_has_input(v, segments) && q->dim[1] != keys->dim[1] && v->attr->bidirectional)
+		return hspmd_fail(err, "segments of %" PRId64 " queries and %" PRId64 " keys", q->dim[1], keys->dim[1]);
+	if (hspmd_op_has_input(v, segments + 3) && check_mask(v, segments + 3, q, keys, err))
 		return -1;
 	int64_t width = hspmd_op_last_dim(q);
 	v->out[0] = (struct hspmd_shape){ 3, { q->dim[0], q->dim[1], width } };
@@ -95,6 +111,14 @@ static void rule_inputs(const struct hspmd_op_view *v, struct hspmd_op_rule *r, 
 		strcpy(r->in[segments], "b!");
 }
 
+/* Input i is a mask, `first` the first of q, k, v. */
+static void rule_mask(const struct hspmd_op_view *v, struct hspmd_op_rule *r, int i, int first)
+{
+	for (int d = 0; d < 4; d++)
+		r->in[i][d] = v->in[i].dim[d] == 1 ? '!' : "bht!"[d];
+	r->in_step[i] = query_step(v, first) / v->attr->head_dim;
+}
+
 static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	*r = (struct hspmd_op_rule){ .out = { "bth", "bht" } };
@@ -106,11 +130,13 @@ static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	}
 	if (hspmd_op_has_input(v, segments + 2))
 		strcpy(r->in[segments + 2], "b!");
+	if (hspmd_op_has_input(v, segments + 3))
+		rule_mask(v, r, segments + 3, 0);
 	r->out_step[0] = query_step(v, 0);
 	r->out_step[1] = query_step(v, 0) / v->attr->head_dim;
 }
 
-/* Inputs: do, (q, k, v | qkv), o, lse, (segments), (noise). The annotations of the forward outputs o and lse show how the forward
+/* Inputs: do, (q, k, v | qkv), o, lse, (segments), (noise), (mask). The annotations of the forward outputs o and lse show how the forward
  * operator was split. */
 static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
@@ -120,11 +146,13 @@ static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	rule_inputs(v, r, 1, o + 2);
 	if (hspmd_op_has_input(v, o + 3))
 		strcpy(r->in[o + 3], "b!");
+	if (hspmd_op_has_input(v, o + 4))
+		rule_mask(v, r, o + 4, 1);
 	strcpy(r->in[o], "bth");
 	strcpy(r->in[o + 1], "bht");
 	r->in_step[0] = r->in_step[o] = query_step(v, 1);
 	r->in_step[o + 1] = query_step(v, 1) / v->attr->head_dim;
-	snprintf(r->priority, sizeof r->priority, "%d01234567", o);
+	snprintf(r->priority, sizeof r->priority, "%d012345678", o);
 	r->priority[v->input_count + 1] = '\0';
 	strcpy(r->out[0], packed ? "b!!h/t" : "bth");
 	for (int i = 1; i < 3; i++)
@@ -159,18 +187,23 @@ static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
 		in[n++] = op->in[tensors];
 	if (op->input_count > tensors + 2)
 		in[n++] = op->in[tensors + 2];
+	if (op->input_count > tensors + 3) {
+		if (hspmd_op_depends_on_parameters(g, op->in[tensors + 3]))
+			return hspmd_fail(&g->error, "the mask of an attention has no gradient: compute the scores by matrix products");
+		in[n++] = op->in[tensors + 3];
+	}
 	if (op->input_count > tensors + 1 && op->in[tensors + 1] >= 0 && sinks_backward(g, op, tensors + 1) < 0)
 		return -1;
 	return hspmd_graph_append_grad(g, HSPMD_OP_ATTENTION_GRAD, &op->attr, op->layer, in, n, op->in, tensors);
 }
 
-/* Causal: half of the scores. `products`: matrix products over the scores. */
+/* `products`: matrix products over the scores, of which causal attention computes half. */
 static void cost_of(const struct hspmd_op_view *v, const struct hspmd_shape *o, const struct hspmd_shape *k, double products, double *flops,
                     double *bytes)
 {
-	double keys = (double)k->dim[1];
-	if (v->attr->window && (double)v->attr->window < keys / 2)
-		keys = 2 * (double)v->attr->window;
+	double keys = (double)k->dim[1] * (v->attr->bidirectional ? 2 : 1), window = (double)v->attr->window;
+	if (window > 0 && window < keys / 2)
+		keys = 2 * window;
 	*flops = products * hspmd_op_elements(o) * keys;
 	*bytes = hspmd_op_bytes(v);
 }
@@ -190,26 +223,60 @@ static void cost_sinks_grad(const struct hspmd_op_view *v, double *flops, double
 	hspmd_op_cost_per_element(v, 2, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_attention, hspmd_op_attention_grad, hspmd_op_attention_sinks_grad;
+#define REAL(name, ...)                                                                                                                    \
+	{                                                                                                                                  \
+		name, __VA_ARGS__, HSPMD_EXAMPLE_REAL                                                                                      \
+	}
+static const struct hspmd_op_example examples[] = {
+	{ "attention to both sides",
+	  { .head_dim = 6, .heads = 4, .kv_heads = 2, .scale = 0.4, .bidirectional = true },
+	  { REAL("q", { 3, { 2, 13, 24 } }), REAL("k", { 3, { 2, 13, 12 } }), REAL("v", { 3, { 2, 13, 12 } }) } },
+	{ "attention to both sides, window",
+	  { .head_dim = 5, .heads = 2, .kv_heads = 2, .scale = 0.4, .bidirectional = true, .window = 9 },
+	  { REAL("q", { 3, { 2, 37, 10 } }), REAL("k", { 3, { 2, 37, 10 } }), REAL("v", { 3, { 2, 37, 10 } }) } },
+	{ "attention across",
+	  { .head_dim = 5, .heads = 2, .kv_heads = 2, .scale = 0.4, .bidirectional = true },
+	  { REAL("q", { 3, { 2, 19, 10 } }),
+	    REAL("k", { 3, { 2, 7, 10 } }),
+	    REAL("v", { 3, { 2, 7, 10 } }),
+	    { 0 },
+	    { 0 },
+	    { 0 },
+	    { "mask", { 4, { 2, 1, 1, 7 } }, HSPMD_EXAMPLE_GIVEN } } },
+	{ "attention with a mask",
+	  { .head_dim = 4, .heads = 4, .kv_heads = 2, .scale = 0.4 },
+	  { REAL("q", { 3, { 2, 11, 16 } }),
+	    REAL("k", { 3, { 2, 11, 8 } }),
+	    REAL("v", { 3, { 2, 11, 8 } }),
+	    { 0 },
+	    { 0 },
+	    { 0 },
+	    { "mask", { 4, { 1, 4, 11, 11 } }, HSPMD_EXAMPLE_GIVEN } } },
+	{ NULL, { 0 }, { { 0 } } },
+};
+
 const struct hspmd_op_type hspmd_op_attention_sinks_grad = {
 	.min_inputs = 4,
 	.max_inputs = 4,
 	.output_count = 1,
 	.rule = rule_sinks_grad,
 	.cost = cost_sinks_grad,
+	.accumulates = 1,
 };
 const struct hspmd_op_type hspmd_op_attention = {
 	.min_inputs = 1,
-	.max_inputs = 6,
+	.max_inputs = 7,
 	.output_count = 2,
 	.shape = shape,
 	.rule = rule,
 	.backward = backward,
 	.cost = cost,
+	.examples = examples,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_attention_grad = {
 	.min_inputs = 4,
-	.max_inputs = 8,
+	.max_inputs = 9,
 	.output_count = 3,
 	.rule = rule_grad,
 	.cost = cost_grad,

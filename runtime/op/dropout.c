@@ -33,7 +33,6 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 	hspmd_op_cost_per_element(v, 10, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_dropout;
 const struct hspmd_op_type hspmd_op_dropout = {
 	.min_inputs = 2,
 	.max_inputs = 2,

@@ -43,7 +43,6 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 	*bytes = 3 * *flops * (double)hspmd_dtype_bytes(v->in_dtype[1]);
 }
 
-extern const struct hspmd_op_type hspmd_op_embed, hspmd_op_embed_grad;
 const struct hspmd_op_type hspmd_op_embed = {
 	.min_inputs = 2,
 	.max_inputs = 2,
@@ -53,6 +52,7 @@ const struct hspmd_op_type hspmd_op_embed = {
 	.backward = backward,
 	.begins_sequence = true,
 	.cost = cost,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_embed_grad = {
 	.min_inputs = 3,
@@ -60,4 +60,5 @@ const struct hspmd_op_type hspmd_op_embed_grad = {
 	.output_count = 1,
 	.rule = rule_grad,
 	.cost = cost_grad,
+	.accumulates = 1,
 };

@@ -2,15 +2,11 @@
 /* Pairs of operators that a device may run as one kernel, so that the value between them is not written and read again. Pairs are formed
  * after specialisation, so annotations and deduction need not know them. */
 #include "runtime/op/op_internal.h"
-#include "runtime/tensor/opcode_list.h"
 
 #define PAIR(opcode_1, opcode_2, what)                                                                                                     \
 	.pair = {                                                                                                                          \
 		.is_pair = true, .first = HSPMD_OP_##opcode_1, .second = HSPMD_OP_##opcode_2, .intermediate = HSPMD_OP_INTERMEDIATE_##what \
 	}
-
-#define DECLARE(opcode, name) extern const struct hspmd_op_type hspmd_op_##name;
-HSPMD_OPS_FUSED(DECLARE)
 
 const struct hspmd_op_type hspmd_op_add_layernorm = {
 	.min_inputs = 3,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joins and cuts the elements of heads (opcode.h): queries and keys of latent attention have a rotated part, which all heads of keys share
+/* Joins and cuts the elements of heads: queries and keys of latent attention have a rotated part, which all heads of keys share
  * (DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.1). */
 #include <inttypes.h>
 #include <string.h>
@@ -84,7 +84,6 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 	hspmd_op_cost_per_element(v, 0, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_join_heads, hspmd_op_join_heads_grad, hspmd_op_take_heads;
 const struct hspmd_op_type hspmd_op_join_heads = {
 	.min_inputs = 1,
 	.max_inputs = 2,

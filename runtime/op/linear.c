@@ -116,7 +116,6 @@ static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *by
 	*bytes = hspmd_op_bytes(v);
 }
 
-extern const struct hspmd_op_type hspmd_op_linear, hspmd_op_linear_grad_x, hspmd_op_linear_grad_w;
 const struct hspmd_op_type hspmd_op_linear = {
 	.min_inputs = 2,
 	.max_inputs = 3,
@@ -125,6 +124,7 @@ const struct hspmd_op_type hspmd_op_linear = {
 	.rule = rule,
 	.backward = backward,
 	.cost = cost,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_x = {
 	.min_inputs = 2,
@@ -132,6 +132,7 @@ const struct hspmd_op_type hspmd_op_linear_grad_x = {
 	.output_count = 1,
 	.rule = rule_grad_x,
 	.cost = cost_grad_x,
+	.accumulates = 1,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_w = {
 	.min_inputs = 2,
@@ -139,4 +140,5 @@ const struct hspmd_op_type hspmd_op_linear_grad_w = {
 	.output_count = 2,
 	.rule = rule_grad_w,
 	.cost = cost_grad_w,
+	.accumulates = 1 << 0 | 1 << 1,
 };

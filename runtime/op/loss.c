@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax cross-entropy over a vocabulary that may be split (opcode.h): statistics per shard, which are small and therefore gathered, then
+/* Softmax cross-entropy over a vocabulary that may be split: statistics per shard, which are small and therefore gathered, then
  * the loss; the gradient again per shard. */
 #include <inttypes.h>
 
@@ -20,7 +20,9 @@ static int stats_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 		return -1;
 	if (v->attr->parts < 1 || v->attr->parts > logits->dim[2])
 		return hspmd_fail(err, "a vocabulary of %" PRId64 " cannot be split into %d parts", logits->dim[2], v->attr->parts);
-	v->out[0] = (struct hspmd_shape){ 4, { v->attr->parts, logits->dim[0], logits->dim[1], 3 } };
+	if (!(v->attr->smoothing >= 0 && v->attr->smoothing < 1))
+		return hspmd_fail(err, "labels are smoothed by %g, expected 0 .. 1", v->attr->smoothing);
+	v->out[0] = (struct hspmd_shape){ 4, { v->attr->parts, logits->dim[0], logits->dim[1], v->attr->smoothing > 0 ? 4 : 3 } };
 	v->out_dtype[0] = hspmd_dtype_master(v->in_dtype[0]);
 	return 0;
 }
@@ -28,8 +30,13 @@ static int stats_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 static int loss_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
 	const struct hspmd_shape *stats = &v->in[0];
-	if (hspmd_op_expect(v, 0, 4, false, err) || hspmd_op_expect_dim(v, 0, 3, 3, "the statistics of a token", err) ||
+	if (hspmd_op_expect(v, 0, 4, false, err) ||
+	    hspmd_op_expect_dim(v, 0, 3, v->attr->smoothing > 0 ? 4 : 3, "the statistics of a token", err) ||
 	    expect_targets(v, stats->dim[1], stats->dim[2], err))
+		return -1;
+	if (hspmd_op_has_input(v, 2) &&
+	    (hspmd_op_expect(v, 2, 2, false, err) || hspmd_op_expect_dim(v, 2, 0, stats->dim[1], "the samples of the targets", err) ||
+	     hspmd_op_expect_dim(v, 2, 1, stats->dim[2], "the positions of the targets", err)))
 		return -1;
 	v->out[0] = (struct hspmd_shape){ 1, { 1 } };
 	v->out_dtype[0] = HSPMD_F64;
@@ -45,13 +52,13 @@ static void stats_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 static void loss_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "!bt!", "bt" }, .out = { "!/bt" } };
+	*r = (struct hspmd_op_rule){ .in = { "!bt!", "bt", "bt" }, .out = { "!/bt" } };
 }
 
 static void loss_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "btv", "bt", "!bt!" }, .out = { "btv" } };
+	*r = (struct hspmd_op_rule){ .in = { "btv", "bt", "!bt!", "bt" }, .out = { "btv" } };
 }
 
 /* The gradient needs the logits from which the statistics were made. The loss is the value that is differentiated; its own gradient is
@@ -62,8 +69,10 @@ static int loss_backward(struct hspmd_graph *g, const struct hspmd_op *op)
 	if (producer < 0 || g->ops[producer].opcode != HSPMD_OP_VOCAB_STATS)
 		return hspmd_fail(&g->error, "the loss must be made from statistics of logits (vocab_stats) to be differentiated");
 	int logits = g->ops[producer].in[0];
-	int in[] = { logits, op->in[1], op->in[0] };
-	return hspmd_graph_append_grad(g, HSPMD_OP_LOSS_GRAD, &op->attr, op->layer, in, 3, &logits, 1);
+	int in[] = { logits, op->in[1], op->in[0], op->input_count > 2 ? op->in[2] : -1 };
+	if (op->input_count > 2 && hspmd_op_depends_on_parameters(g, op->in[2]))
+		return hspmd_fail(&g->error, "the weights of a loss have no gradient");
+	return hspmd_graph_append_grad(g, HSPMD_OP_LOSS_GRAD, &op->attr, op->layer, in, op->input_count > 2 ? 4 : 3, &logits, 1);
 }
 
 static void stats_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
@@ -76,7 +85,6 @@ static void loss_cost(const struct hspmd_op_view *v, double *flops, double *byte
 	hspmd_op_cost_per_element(v, 20, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_vocab_stats, hspmd_op_loss, hspmd_op_loss_grad;
 const struct hspmd_op_type hspmd_op_vocab_stats = {
 	.min_inputs = 2,
 	.max_inputs = 2,
@@ -87,17 +95,18 @@ const struct hspmd_op_type hspmd_op_vocab_stats = {
 };
 const struct hspmd_op_type hspmd_op_loss = {
 	.min_inputs = 2,
-	.max_inputs = 2,
+	.max_inputs = 3,
 	.output_count = 1,
 	.shape = loss_shape,
 	.rule = loss_rule,
 	.backward = loss_backward,
 	.loss_output = 1,
 	.cost = loss_cost,
+	.accumulates = 1,
 };
 const struct hspmd_op_type hspmd_op_loss_grad = {
 	.min_inputs = 3,
-	.max_inputs = 3,
+	.max_inputs = 4,
 	.output_count = 1,
 	.rule = loss_grad_rule,
 	.cost = stats_cost,

@@ -156,7 +156,6 @@ static void experts_grad_cost(const struct hspmd_op_view *v, double *flops, doub
 	cost_of(v, &v->in[1], &v->in[4], 8, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_topk_router, hspmd_op_topk_router_grad, hspmd_op_experts, hspmd_op_experts_grad;
 const struct hspmd_op_type hspmd_op_topk_router = {
 	.min_inputs = 1,
 	.max_inputs = 2,
@@ -166,6 +165,8 @@ const struct hspmd_op_type hspmd_op_topk_router = {
 	.backward = route_backward,
 	.loss_output = 3,
 	.cost = route_cost,
+	.accumulates = 1 << 2,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_topk_router_grad = {
 	.min_inputs = 5,
@@ -173,6 +174,7 @@ const struct hspmd_op_type hspmd_op_topk_router_grad = {
 	.output_count = 1,
 	.rule = route_grad_rule,
 	.cost = route_cost,
+	.accumulates = 1 << 1,
 };
 const struct hspmd_op_type hspmd_op_experts = {
 	.min_inputs = 6,
@@ -183,6 +185,7 @@ const struct hspmd_op_type hspmd_op_experts = {
 	.backward = experts_backward,
 	.cost = experts_cost,
 	.workspace = experts_workspace,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_experts_grad = {
 	.min_inputs = 7,
@@ -191,4 +194,5 @@ const struct hspmd_op_type hspmd_op_experts_grad = {
 	.rule = experts_grad_rule,
 	.cost = experts_grad_cost,
 	.workspace = experts_grad_workspace,
+	.accumulates = 0xfc,
 };

@@ -105,7 +105,6 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 	hspmd_op_cost_per_element(v, 14, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_layernorm, hspmd_op_layernorm_grad, hspmd_op_rmsnorm, hspmd_op_rmsnorm_grad;
 const struct hspmd_op_type hspmd_op_layernorm = {
 	.min_inputs = 2,
 	.max_inputs = 3,
@@ -115,6 +114,7 @@ const struct hspmd_op_type hspmd_op_layernorm = {
 	.backward = layernorm_backward,
 	.cheap = true,
 	.cost = cost,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_layernorm_grad = {
 	.min_inputs = 4,
@@ -122,6 +122,7 @@ const struct hspmd_op_type hspmd_op_layernorm_grad = {
 	.output_count = 3,
 	.rule = rule_grad,
 	.cost = cost_grad,
+	.accumulates = 1 << 1 | 1 << 2,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm = {
 	.min_inputs = 2,
@@ -132,6 +133,7 @@ const struct hspmd_op_type hspmd_op_rmsnorm = {
 	.backward = rmsnorm_backward,
 	.cheap = true,
 	.cost = cost,
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm_grad = {
 	.min_inputs = 4,
@@ -139,4 +141,5 @@ const struct hspmd_op_type hspmd_op_rmsnorm_grad = {
 	.output_count = 2,
 	.rule = rule_grad,
 	.cost = cost_grad,
+	.accumulates = 1 << 1,
 };

@@ -7,6 +7,9 @@
 
 #include "runtime/op/op.h"
 
+#define OP(opcode, name) extern const struct hspmd_op_type hspmd_op_##name;
+#include "runtime/tensor/opcode_list.h"
+
 /* Size of the last dimension. */
 static inline int64_t hspmd_op_last_dim(const struct hspmd_shape *s)
 {
@@ -31,6 +34,14 @@ int hspmd_op_expect(const struct hspmd_op_view *v, int i, int rank, bool integer
 int hspmd_op_expect_dim(const struct hspmd_op_view *v, int i, int d, int64_t size, const char *what, struct hspmd_error *err);
 /* Inputs i and j must have the same shape. */
 int hspmd_op_expect_same(const struct hspmd_op_view *v, int i, int j, struct hspmd_error *err);
+
+/* The indices of `shape`'s dimensions if it is repeated to `as` (aligned at the last): those of `as`, '!' where it has one element. */
+void hspmd_rule_repeated(char *pattern, const struct hspmd_shape *shape, const struct hspmd_shape *as);
+/* For backward(): passes a gradient on to a tensor that was repeated, as its sum over the copies. */
+int hspmd_op_sum_to(struct hspmd_graph *g, int grad, int wrt, int layer);
+
+/* For backward(): returns true if a tensor is computed from a parameter, and so would need a gradient. */
+bool hspmd_op_depends_on_parameters(const struct hspmd_graph *g, int tensor);
 
 double hspmd_op_bytes(const struct hspmd_op_view *v);  /* of all inputs and outputs */
 double hspmd_op_elements(const struct hspmd_shape *s); /* 0 if absent */

@@ -34,6 +34,25 @@ int hspmd_op_expect_same(const struct hspmd_op_view *v, int i, int j, struct hsp
 	return 0;
 }
 
+void hspmd_rule_repeated(char *pattern, const struct hspmd_shape *shape, const struct hspmd_shape *as)
+{
+	const char *letters = hspmd_rule_leading(as->rank) + as->rank - shape->rank;
+	for (int d = 0; d < shape->rank; d++)
+		*pattern++ = shape->dim[d] == as->dim[d + as->rank - shape->rank] ? letters[d] : '!';
+	*pattern = '\0';
+}
+
+bool hspmd_op_depends_on_parameters(const struct hspmd_graph *g, int tensor)
+{
+	int producer = tensor < 0 ? -1 : g->tensors[tensor].producer;
+	if (tensor >= 0 && g->tensors[tensor].role == HSPMD_TENSOR_PARAMETER)
+		return true;
+	for (int i = 0; producer >= 0 && i < g->ops[producer].input_count; i++)
+		if (hspmd_op_depends_on_parameters(g, g->ops[producer].in[i]))
+			return true;
+	return false;
+}
+
 double hspmd_op_elements(const struct hspmd_shape *s)
 {
 	return s->rank < 0 ? 0 : (double)hspmd_shape_elements(s);

@@ -88,8 +88,6 @@ static void add_cost(const struct hspmd_op_view *v, double *flops, double *bytes
 	hspmd_op_cost_per_element(v, 1, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_gelu, hspmd_op_gelu_grad, hspmd_op_swiglu, hspmd_op_swiglu_grad, hspmd_op_add, hspmd_op_scale,
-        hspmd_op_softcap, hspmd_op_softcap_grad;
 const struct hspmd_op_type hspmd_op_scale = {
 	.min_inputs = 1,
 	.max_inputs = 1,

@@ -40,7 +40,6 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 	hspmd_op_cost_per_element(v, 1, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_position_embed, hspmd_op_position_embed_grad;
 const struct hspmd_op_type hspmd_op_position_embed = {
 	.min_inputs = 2,
 	.max_inputs = 2,
@@ -50,6 +49,7 @@ const struct hspmd_op_type hspmd_op_position_embed = {
 	.backward = backward,
 	.cost = cost,
 	.in_place = { 1 },
+	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_position_embed_grad = {
 	.min_inputs = 1,
@@ -57,4 +57,5 @@ const struct hspmd_op_type hspmd_op_position_embed_grad = {
 	.output_count = 1,
 	.rule = rule_grad,
 	.cost = cost,
+	.accumulates = 1,
 };

@@ -36,7 +36,6 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 	hspmd_op_cost_per_element(v, 3, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_rope, hspmd_op_rope_grad, hspmd_op_rope_table;
 const struct hspmd_op_type hspmd_op_rope_table = { .output_count = 1 };
 const struct hspmd_op_type hspmd_op_rope = {
 	.min_inputs = 1,

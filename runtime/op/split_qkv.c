@@ -39,7 +39,6 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 	hspmd_op_cost_per_element(v, 0, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_split_qkv, hspmd_op_split_qkv_grad;
 const struct hspmd_op_type hspmd_op_split_qkv = {
 	.min_inputs = 1,
 	.max_inputs = 1,

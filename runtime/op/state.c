@@ -9,6 +9,16 @@ static void cast_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	snprintf(r->out[0], sizeof r->out[0], "%s", hspmd_rule_leading(v->in[0].rank));
 }
 
+/* In a graph, attr.kind is the type of the result. */
+static int cast_shape(struct hspmd_op_view *v, struct hspmd_error *err)
+{
+	if (hspmd_op_expect(v, 0, -1, false, err))
+		return -1;
+	hspmd_op_output_like(v, 0, 0);
+	v->out_dtype[0] = (enum hspmd_dtype)v->attr->kind;
+	return 0;
+}
+
 static void sum_squares_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	*r = (struct hspmd_op_rule){ 0 };
@@ -33,7 +43,6 @@ static void fill_cost(const struct hspmd_op_view *v, double *flops, double *byte
 	*bytes = hspmd_op_bytes(v);
 }
 
-extern const struct hspmd_op_type hspmd_op_sum_squares, hspmd_op_adamw, hspmd_op_normal, hspmd_op_fill, hspmd_op_cast;
 const struct hspmd_op_type hspmd_op_sum_squares = {
 	.min_inputs = 1,
 	.max_inputs = 1,
@@ -63,6 +72,7 @@ const struct hspmd_op_type hspmd_op_cast = {
 	.min_inputs = 1,
 	.max_inputs = 1,
 	.output_count = 1,
+	.shape = cast_shape,
 	.rule = cast_rule,
 	.cost = fill_cost,
 };

@@ -9,11 +9,10 @@
 #include "common/alloc.h"
 #include "runtime/op/op.h"
 #include "runtime/program/program.h"
-#include "runtime/tensor/opcode_list.h"
 
 static const enum hspmd_opcode pairs[] = {
-#define OPCODE(opcode, name) HSPMD_OP_##opcode,
-	HSPMD_OPS_FUSED(OPCODE)
+#define OP_FUSED(opcode, name) HSPMD_OP_##opcode,
+#include "runtime/tensor/opcode_list.h"
 };
 
 /* Returns true if `name` is in the comma-separated list. */

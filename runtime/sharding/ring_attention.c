@@ -58,7 +58,8 @@ bool hspmd_ring_attention_fits(const struct hspmd_spmd_builder *p, const struct 
                                struct hspmd_annotation **want)
 {
 	int k = first_key(p, op), q = k - 1;
-	if (!p->stages[stage].ring || p->stages[stage].context < 2 || k < 0 || op->attr.whole_kv || want[q] ||
+	if (!p->stages[stage].ring || p->stages[stage].context < 2 || k < 0 || op->attr.whole_kv || op->attr.bidirectional ||
+	    op->input_count > (op->opcode == HSPMD_OP_ATTENTION ? 6 : 8) || want[q] ||
 	    !is_split_by_group(p->s->values[in[q]].annotation, &p->stages[stage]))
 		return false;
 	for (int o = 0; o < op->output_count; o++)

@@ -118,6 +118,21 @@ int hspmd_spmd_value(const struct hspmd_spmd *s, int tensor, int stage)
 	return v;
 }
 
+/* Returns true if the data reader can fill an input in this layout: every device has some samples and positions, and all of the others. */
+static bool is_readable(const struct hspmd_annotation *a, const struct hspmd_shape *shape)
+{
+	for (int g = 0; g < a->hsize; g++)
+		for (int i = 0; i < a->groups[g].device_count; i++) {
+			struct hspmd_local_shard shard;
+			if (!hspmd_annotation_local_shard(a, shape, a->groups[g].devices[i], &shard))
+				continue;
+			for (int d = 2; d < shape->rank; d++)
+				if (shard.box.lo[d] > 0 || shard.box.hi[d] < shape->dim[d])
+					return false;
+		}
+	return true;
+}
+
 /* Reshards `from` to `want` in a stage, or returns a value that is already laid out so. Takes ownership of want, also on failure. */
 static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotation *want, int stage, int layer, bool backward)
 {
@@ -129,7 +144,7 @@ static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotati
 			hspmd_annotation_destroy(want);
 			return v;
 		}
-	if (t->role == HSPMD_TENSOR_INPUT)
+	if (t->role == HSPMD_TENSOR_INPUT && is_readable(want, &t->shape))
 		return hspmd_spmd_add_value(p, tensor, stage, want); /* the data reader fills it in this layout */
 	struct hspmd_transfer *transfer =
 	        hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
@@ -175,10 +190,15 @@ static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int 
 	if (v >= 0)
 		return v;
 	struct hspmd_annotation *a = t->role == HSPMD_TENSOR_PARAMETER ? hspmd_spmd_parameter(t, &p->stages[stage], p->err)
-	                             : t->annotation                   ? annotated(t, &p->stages[stage], p->err)
-	                                             : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
+	                             : t->annotation && t->role == HSPMD_TENSOR_INPUT
+	                                     ? annotated(t, &p->stages[stage], p->err)
+	                                     : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
 	if (!a)
 		return t->role == HSPMD_TENSOR_PARAMETER ? -1 : hspmd_error_prefix(p->err, "tensor %s", t->name);
+	if (t->role == HSPMD_TENSOR_INPUT && !is_readable(a, &t->shape)) {
+		hspmd_annotation_destroy(a);
+		return hspmd_fail(p->err, "tensor %s: an input can be split along samples and positions only", t->name);
+	}
 	if (t->role == HSPMD_TENSOR_PARAMETER || t->role == HSPMD_TENSOR_INPUT)
 		return hspmd_spmd_add_value(p, tensor, stage, a);
 	if (p->s->first_value[tensor] >= 0)
@@ -187,13 +207,11 @@ static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int 
 	return hspmd_fail(p->err, "tensor %s is used before an operator outputs it", t->name);
 }
 
-/* Sequence parallelism begins where a stage's first activation is made as a sum: later operators find it split along the sequence. */
-static int enter_sequence(struct hspmd_spmd_builder *p, int value, int layer)
+/* Later operators find the tensor of `value` with another annotation. Takes ownership of the annotation (NULL: err is set). */
+static int replace(struct hspmd_spmd_builder *p, int value, struct hspmd_annotation *a, int layer)
 {
 	struct hspmd_spmd *s = p->s;
-	int tensor = s->values[value].tensor, stage = s->values[value].stage;
-	struct hspmd_annotation *a = activation(&p->stages[stage], &p->g->tensors[tensor].shape, false, p->err);
-	int split = a ? reshard(p, value, a, stage, layer, false) : -1;
+	int tensor = s->values[value].tensor, split = a ? reshard(p, value, a, s->values[value].stage, layer, false) : -1;
 	if (split < 0 || split == value)
 		return split < 0 ? -1 : 0;
 	int *link = &s->first_value[tensor]; /* lookups take the first value of a stage */
@@ -202,6 +220,26 @@ static int enter_sequence(struct hspmd_spmd_builder *p, int value, int layer)
 	*link = s->values[split].next;
 	s->values[split].next = s->first_value[tensor];
 	s->first_value[tensor] = split;
+	return 0;
+}
+
+/* Sequence parallelism begins where a stage's first activation is made as a sum: later operators find it split along the sequence. */
+static int enter_sequence(struct hspmd_spmd_builder *p, int value, int layer)
+{
+	const struct hspmd_value *v = &p->s->values[value];
+	return replace(p, value, activation(&p->stages[v->stage], &p->g->tensors[v->tensor].shape, false, p->err), layer);
+}
+
+/* Brings the results that the graph's builder annotated to their annotations. */
+static int annotate_results(struct hspmd_spmd_builder *p, const struct hspmd_op *op, const int *made)
+{
+	for (int o = 0; o < op->output_count; o++) {
+		const struct hspmd_tensor *t = op->out[o] < 0 ? NULL : &p->g->tensors[op->out[o]];
+		if (!t || !t->annotation || t->role != HSPMD_TENSOR_ACTIVATION)
+			continue;
+		if (replace(p, made[o], annotated(t, &p->stages[p->s->values[made[o]].stage], p->err), op->layer))
+			return hspmd_error_prefix(p->err, "tensor %s", t->name);
+	}
 	return 0;
 }
 
@@ -323,6 +361,8 @@ static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
 		goto fail;
 	destroy_all(want);
 	destroy_all(out);
+	if (annotate_results(p, op, made))
+		return -1;
 	return type->begins_sequence && p->stages[stage].sequence_parallel ? enter_sequence(p, made[0], op->layer) : 0;
 fail:
 	destroy_all(want);

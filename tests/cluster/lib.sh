@@ -29,7 +29,7 @@ skip() {
 # needs COMMAND NAME: without COMMAND, the whole file NAME is skipped.
 needs() {
 	command -v "$1" >/dev/null || {
-		echo "skip $2: there is no $1 here (contrib/packages/debian lists its package)"
+		echo "skip $2: there is no $1 here (contrib/packages/requirements lists its package)"
 		exit 77
 	}
 }

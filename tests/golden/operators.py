@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of tests/unit/op_case.c in PyTorch, differentiated by its autograd."""
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -140,6 +142,41 @@ def dropped(x, noise, rate, stream):
     return x * torch.tensor([[[factor(rate, stream, int(n), j) for j in range(x.shape[2])] for n in row] for row in noise], dtype=x.dtype)
 
 
+def attend(q, k, v, head_dim, scale, causal=False, window=0, mask=None):
+    """Heads of q, which may be several times those of k and v; any number of keys; an additive mask."""
+    (b, t, _), keys = q.shape, k.shape[1]
+    q, k, v = (x.view(b, x.shape[1], -1, head_dim).transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    distance = torch.arange(t)[:, None] - torch.arange(keys)[None]
+    hidden = torch.zeros(t, keys, dtype=torch.bool)
+    if causal:
+        hidden = hidden | (distance < 0)
+    if window:
+        hidden = hidden | (distance.abs() >= window)
+    scores = q @ k.transpose(-1, -2) * scale + (0 if mask is None else mask)
+    return (scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v).transpose(1, 2).reshape(b, t, -1)
+
+
+def smoothed(i):
+    targets = torch.where(i["targets"] == 3, -1, i["targets"]).flatten()
+    each = F.cross_entropy(i["logits"].flatten(0, 1), targets, ignore_index=-1, reduction="none", label_smoothing=0.1)
+    return None, 0.3 * (each * i["weights"].flatten()).sum()
+
+
+def each_position(i):
+    """Rows of a sample by number."""
+    return torch.stack([x[n] for x, n in zip(i["x"], i["index"])])
+
+
+def squares(i):
+    return None, 0.3 * ((i["x"] - i["mask"]) ** 2).sum()
+
+
+def logits(i):
+    each = F.binary_cross_entropy_with_logits(i["x"], i["mask"], reduction="none")
+    return None, 0.3 * (each * i["weights"][..., None]).sum()
+
+
 def loss(i):
     return None, 0.3 * F.cross_entropy(i["logits"].flatten(0, 1), i["targets"].flatten(), ignore_index=-1, reduction="sum")
 
@@ -195,6 +232,66 @@ CASES = {
     "experts with biases": mixture_biased,
     "loss": loss,
     "loss in 2 parts": loss,
+    "loss smoothed": smoothed,
+    "attention to both sides": lambda i: (attend(i["q"], i["k"], i["v"], 6, 0.4), 0),
+    "attention to both sides, window": lambda i: (attend(i["q"], i["k"], i["v"], 5, 0.4, window=9), 0),
+    "attention across": lambda i: (attend(i["q"], i["k"], i["v"], 5, 0.4, mask=i["mask"]), 0),
+    "attention with a mask": lambda i: (attend(i["q"], i["k"], i["v"], 4, 0.4, causal=True, mask=i["mask"]), 0),
+    "relu": lambda i: (F.relu(i["x"]), 0),
+    "sigmoid": lambda i: (torch.sigmoid(i["x"]), 0),
+    "silu": lambda i: (F.silu(i["x"]), 0),
+    "tanh": lambda i: (torch.tanh(i["x"]), 0),
+    "exp": lambda i: (i["x"].exp(), 0),
+    "log": lambda i: (i["positive"].log(), 0),
+    "sqrt": lambda i: (i["positive"].sqrt(), 0),
+    "power": lambda i: (i["positive"] ** 1.7, 0),
+    "sum of equals": lambda i: (i["a"] + i["b"], 0),
+    "sum with a row": lambda i: (i["a"] + i["b"], 0),
+    "difference of channels": lambda i: (i["a"] - i["b"], 0),
+    "product of equals": lambda i: (i["a"] * i["b"], 0),
+    "product with columns": lambda i: (i["a"] * i["b"], 0),
+    "quotient of equals": lambda i: (i["a"] / i["positive"], 0),
+    "quotient by one": lambda i: (i["a"] / i["positive"], 0),
+    "column less row": lambda i: (i["a"] - i["b"], 0),
+    "sum over the last": lambda i: (0.25 * i["x"].sum(3), 0),
+    "sum over the first": lambda i: (0.25 * i["x"].sum((0, 1)), 0),
+    "sum over all": lambda i: (0.25 * i["x"].sum(), 0),
+    "sum over planes": lambda i: (0.25 * i["x"].sum((2, 3), keepdim=True), 0),
+    "max over the last": lambda i: (i["x"].amax(3, keepdim=True), 0),
+    "max over the middle": lambda i: (i["x"].amax((1, 2)), 0),
+    "repeat": lambda i: (0.5 * i["x"].expand(4, 5, 6), 0),
+    "reshape to heads": lambda i: (i["x"].reshape(4, 6, 5, 2), 0),
+    "reshape, first two in one": lambda i: (i["x"].reshape(24, 10), 0),
+    "reshape, last two in one": lambda i: (i["x"].reshape(4, 60), 0),
+    "reshape, unequal": lambda i: (i["x"].reshape(6, 2, 2, 10), 0),
+    "reshape with ones": lambda i: (i["x"].reshape(1, 4, 6, 10, 1), 0),
+    "reshape, all in one": lambda i: (i["x"].reshape(240), 0),
+    "transpose the last two": lambda i: (i["x"].permute(0, 2, 1), 0),
+    "transpose heads and positions": lambda i: (i["x"].permute(0, 2, 1, 3), 0),
+    "transpose all": lambda i: (i["x"].permute(3, 1, 0, 2), 0),
+    "slice of the middle": lambda i: (i["x"][:, 1:3], 0),
+    "slice of two": lambda i: (i["x"][:, :, 2:3, 3:7], 0),
+    "pad": lambda i: (F.pad(i["x"], (2, 0, 1, 1)), 0),
+    "concatenate along the middle": lambda i: (torch.cat((i["x"], i["y"], i["z"]), 1), 0),
+    "concatenate along the last": lambda i: (torch.cat((i["x"], i["y"]), 1), 0),
+    "gather rows": lambda i: (i["x"][i["index"]], 0),
+    "gather positions of samples": lambda i: (each_position(i), 0),
+    "matrix products": lambda i: (i["a"] @ i["b"], 0),
+    "matrix products, first transposed": lambda i: (i["a"].mT @ i["b"], 0),
+    "matrix products, second transposed": lambda i: (i["a"] @ i["b"].mT, 0),
+    "matrix products, both transposed": lambda i: (i["a"].mT @ i["b"].mT, 0),
+    "softmax": lambda i: (i["x"].softmax(-1), 0),
+    "group norm": lambda i: (F.group_norm(i["x"], 3, i["gain"], i["bias"], 1e-5), 0),
+    "convolution": lambda i: (F.conv2d(i["x"], i["w"], i["bias"], padding=1), 0),
+    "convolution of patches": lambda i: (F.conv2d(i["x"], i["w"], stride=(2, 3)), 0),
+    "convolution in groups": lambda i: (F.conv2d(i["x"], i["w"], i["bias"], stride=(2, 1), padding=(2, 0), dilation=(2, 1), groups=3), 0),
+    "largest of windows": lambda i: (F.max_pool2d(i["x"], 2), 0),
+    "largest of windows that overlap": lambda i: (F.max_pool2d(i["x"], 3, (2, 1), (1, 0)), 0),
+    "mean of windows": lambda i: (F.avg_pool2d(i["x"], (3, 2), 2, 1), 0),
+    "loss of squares": squares,
+    "loss of logits": logits,
+    "loss of a sum": lambda i: (None, 0.3 * i["x"].sum()),
+    "reshard": lambda i: (i["x"] * 1, 0),
 }
 
 VOCAB = 11
@@ -245,8 +342,55 @@ SHAPES = {
                             "down_bias": (5, 7)},
     "loss": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
     "loss in 2 parts": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
+    "loss smoothed": {"logits": (3, 5, VOCAB), "targets": (3, 5), "weights": (3, 5)},
+    "attention to both sides": {"q": (2, 13, 24), "k": (2, 13, 12), "v": (2, 13, 12)},
+    "attention to both sides, window": {"q": (2, 37, 10), "k": (2, 37, 10), "v": (2, 37, 10)},
+    "attention across": {"q": (2, 19, 10), "k": (2, 7, 10), "v": (2, 7, 10), "mask": (2, 1, 1, 7)},
+    "attention with a mask": {"q": (2, 11, 16), "k": (2, 11, 8), "v": (2, 11, 8), "mask": (1, 4, 11, 11)},
+    **{name: {"x": (3, 5, 2, 7)} for name in ("relu", "sigmoid", "silu", "tanh", "exp")},
+    **{name: {"positive": (3, 5, 2, 7)} for name in ("log", "sqrt", "power")},
+    "sum of equals": {"a": (3, 2, 5, 9), "b": (3, 2, 5, 9)},
+    "sum with a row": {"a": (3, 2, 5, 9), "b": (9,)},
+    "difference of channels": {"a": (3, 2, 5, 9), "b": (2, 1, 1)},
+    "product of equals": {"a": (3, 2, 5, 9), "b": (3, 2, 5, 9)},
+    "product with columns": {"a": (3, 2, 5, 9), "b": (3, 1, 5, 1)},
+    "quotient of equals": {"a": (3, 2, 5, 9), "positive": (3, 2, 5, 9)},
+    "quotient by one": {"a": (3, 2, 5, 9), "positive": (1,)},
+    "column less row": {"a": (3, 5, 1), "b": (1, 18)},
+    **{f"sum over {which}": {"x": (3, 2, 7, 21)} for which in ("the last", "the first", "all", "planes")},
+    **{f"max over the {which}": {"x": (3, 2, 7, 21)} for which in ("last", "middle")},
+    "repeat": {"x": (5, 1)},
+    **{f"reshape{how}": {"x": (4, 6, 10)}
+       for how in (" to heads", ", first two in one", ", last two in one", ", unequal", " with ones", ", all in one")},
+    "transpose the last two": {"x": (3, 5, 7)},
+    "transpose heads and positions": {"x": (2, 5, 3, 6)},
+    "transpose all": {"x": (2, 3, 5, 4)},
+    "slice of the middle": {"x": (3, 5, 7)},
+    "slice of two": {"x": (2, 4, 3, 9)},
+    "pad": {"x": (3, 3, 7)},
+    "concatenate along the middle": {"x": (3, 5, 7), "y": (3, 1, 7), "z": (3, 2, 7)},
+    "concatenate along the last": {"x": (6, 5), "y": (6, 18)},
+    "gather rows": {"x": (11, 6), "index": (3, 5)},
+    "gather positions of samples": {"x": (3, 12, 2, 5), "index": (3, 4)},
+    "matrix products": {"a": (2, 3, 5, 9), "b": (2, 3, 9, 7)},
+    "matrix products, first transposed": {"a": (2, 3, 9, 5), "b": (2, 3, 9, 7)},
+    "matrix products, second transposed": {"a": (2, 3, 5, 9), "b": (2, 3, 7, 9)},
+    "matrix products, both transposed": {"a": (2, 3, 9, 5), "b": (2, 3, 7, 9)},
+    "softmax": {"x": (3, 5, 37)},
+    "group norm": {"x": (3, 6, 5, 7), "gain": (6,), "bias": (6,)},
+    "convolution": {"x": (3, 4, 5, 6), "w": (6, 4, 3, 3), "bias": (6,)},
+    "convolution of patches": {"x": (3, 2, 6, 9), "w": (5, 2, 2, 3)},
+    "convolution in groups": {"x": (2, 6, 7, 5), "w": (3, 2, 3, 2), "bias": (3,)},
+    "largest of windows": {"x": (3, 4, 6, 7)},
+    "largest of windows that overlap": {"x": (3, 4, 6, 7)},
+    "mean of windows": {"x": (3, 4, 6, 7)},
+    "loss of squares": {"x": (3, 5, 7), "mask": (3, 5, 7)},
+    "loss of logits": {"x": (3, 5, 7), "mask": (3, 5, 7), "weights": (3, 5)},
+    "loss of a sum": {"x": (3, 5, 7)},
+    "reshard": {"x": (3, 5, 7)},
 }
-WHOLE = ("tokens", "targets", "segments", "noise")
+WHOLE = ("tokens", "targets", "segments", "noise", "index")
+NO_GRADIENT = WHOLE + ("mask", "weights")
 
 
 def whole(case, name, shape):
@@ -254,17 +398,23 @@ def whole(case, name, shape):
     if name == "segments":
         at = torch.arange(shape[1])
         return ((at > shape[1] // 3).long() + (at > shape[1] // 2).long()).expand(shape)
-    numbers = formula.bits(f"{case}/{name}", shape[0] * shape[1])
+    numbers = formula.bits(f"{case}/{name}", math.prod(shape))
     if name == "targets":
         numbers = [-1 if n // 256 % 7 == 0 else n % VOCAB for n in numbers]
     return torch.tensor([n % VOCAB if n >= 0 else -1 for n in numbers]).view(shape)
+
+
+def real(case, name, shape):
+    """Tensors "positive..." are far from 0, as in op_case_value."""
+    value = formula.values(f"{case}/{name}", shape)
+    return value.abs() + 0.5 if name.startswith("positive") else value
 
 
 def operator(case):
     """One case in F64: the result, the loss beside it, and the gradient of everything that has one."""
     inputs = {}
     for name, shape in SHAPES[case].items():
-        inputs[name] = whole(case, name, shape) if name in WHOLE else formula.values(f"{case}/{name}", shape).requires_grad_()
+        inputs[name] = whole(case, name, shape) if name in WHOLE else real(case, name, shape).requires_grad_(name not in NO_GRADIENT)
     result, loss = CASES[case](inputs)
     found = {"inputs": {name: list(shape) for name, shape in SHAPES[case].items()}}
     total = loss
@@ -274,7 +424,7 @@ def operator(case):
     if torch.is_tensor(loss):
         found["loss"] = loss.item()
     total.backward()
-    found["gradients"] = {name: formula.digest(name, x.grad) for name, x in inputs.items() if name not in WHOLE}
+    found["gradients"] = {name: formula.digest(name, x.grad) for name, x in inputs.items() if name not in NO_GRADIENT}
     return found
 
 

@@ -28,31 +28,28 @@ static size_t count_of(const struct mirror *m, int t)
 	return (size_t)hspmd_shape_elements(&m->want->g->tensors[t].shape);
 }
 
-/* Returns true if output o of an operator is kept in F32 also in BF16: statistics, and gradients of real parameters (here activations are
- * "parameters" too). */
-static bool keeps_f32(const struct hspmd_op *op, int o)
+/* Returns true if a tensor is kept in F32 also in BF16: gradients of parameters, and what the operator's shapes say of statistics. */
+static bool keeps_f32(const struct hspmd_graph *g, int t)
 {
-	switch (op->opcode) {
-	case HSPMD_OP_VOCAB_STATS:
-	case HSPMD_OP_EMBED_GRAD:
-	case HSPMD_OP_POSITION_EMBED_GRAD:
-	case HSPMD_OP_LINEAR_GRAD_W:
-	case HSPMD_OP_ATTENTION_SINKS_GRAD:
+	const struct hspmd_tensor *tensor = &g->tensors[t];
+	const struct hspmd_op *op = tensor->producer < 0 ? NULL : &g->ops[tensor->producer];
+	struct hspmd_op_view v = { .attr = op ? &op->attr : NULL, .input_count = op ? op->input_count : 0 };
+	if (tensor->role == HSPMD_TENSOR_PARAMETER_GRADIENT)
 		return true;
-	case HSPMD_OP_ATTENTION:
-	case HSPMD_OP_LAYERNORM:
-	case HSPMD_OP_RMSNORM:
-	case HSPMD_OP_LAYERNORM_GRAD:
-	case HSPMD_OP_RMSNORM_GRAD:
-	case HSPMD_OP_TOPK_ROUTER_GRAD:
-		return o > 0;
-	case HSPMD_OP_TOPK_ROUTER:
-		return o == 3;
-	case HSPMD_OP_EXPERTS_GRAD:
-		return o > 1;
-	default:
+	if (!op || op->backward || !hspmd_op_types[op->opcode]->shape)
 		return false;
+	for (int i = 0; i < op->input_count; i++) {
+		v.in[i].rank = -1;
+		if (op->in[i] < 0)
+			continue;
+		v.in[i] = g->tensors[op->in[i]].shape;
+		v.in_dtype[i] = g->tensors[op->in[i]].dtype == HSPMD_I32 ? HSPMD_I32 : HSPMD_BF16;
 	}
+	assert_int_equal(hspmd_op_types[op->opcode]->shape(&v, NULL), 0);
+	for (int o = 0; o < op->output_count; o++)
+		if (op->out[o] == t)
+			return v.out_dtype[o] == HSPMD_F32;
+	return false;
 }
 
 static enum hspmd_dtype type_of(const struct mirror *m, int t)
@@ -61,10 +58,7 @@ static enum hspmd_dtype type_of(const struct mirror *m, int t)
 	const struct hspmd_tensor *tensor = &g->tensors[t];
 	if (tensor->dtype != HSPMD_F64 || tensor->role == HSPMD_TENSOR_LOSS)
 		return tensor->dtype;
-	for (int o = 0; tensor->producer >= 0 && o < g->ops[tensor->producer].output_count; o++)
-		if (g->ops[tensor->producer].out[o] == t && keeps_f32(&g->ops[tensor->producer], o))
-			return HSPMD_F32;
-	return m->type;
+	return keeps_f32(g, t) ? HSPMD_F32 : m->type;
 }
 
 static double read_value(const void *data, enum hspmd_dtype type, size_t i)
@@ -181,7 +175,7 @@ static void run_stats(struct mirror *m, const struct hspmd_op *op)
 		args.in[0].shape[2] = hi - lo;
 		args.in[1] = view_of(m, op->in[1]);
 		args.out[0] = stats;
-		args.out[0].data = (char *)stats.data + p * rows * 3 * (int64_t)sizeof(float);
+		args.out[0].data = (char *)stats.data + p * rows * stats.shape[3] * (int64_t)sizeof(float);
 		args.out[0].start[0] = p;
 		args.out[0].shape[0] = 1;
 		run_kernel(m, op->opcode, &args);

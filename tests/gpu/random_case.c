@@ -207,5 +207,5 @@ struct op_case random_case(unsigned seed, char *name, size_t size)
 	         ", window %" PRId64 ", %" PRId64 " words, %" PRId64 " of %" PRId64 " experts, %" PRId64 " parts)",
 	         kinds[kind].name, seed, drawn.batch, drawn.length, drawn.width, drawn.out, drawn.kv, drawn.kv * drawn.group,
 	         drawn.head_dim, drawn.window, drawn.vocab, drawn.each, drawn.experts, drawn.parts);
-	return (struct op_case){ name, kinds[kind].build == swiglu && drawn.exact ? add : kinds[kind].build, false };
+	return (struct op_case){ name, kinds[kind].build == swiglu && drawn.exact ? add : kinds[kind].build, false, NULL };
 }

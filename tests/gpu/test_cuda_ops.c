@@ -33,8 +33,8 @@ static void check_cases(enum hspmd_dtype type, double bound)
 	const unsigned count = gpu_is_emulated() && getenv("HSPMD_LONG") ? 3 : 1, first = gpu_is_emulated() ? draw_first(count, 3) : 0;
 	for (unsigned o = first; o < first + count; o++) {
 		setenv("HSPMD_EMULATE_ORDER", orders[o], 1);
-		for (size_t i = 0; i < op_case_count; i++)
-			mirror_check_case(&op_cases[i], type, bound);
+		for (size_t i = 0; i < op_case_count(); i++)
+			mirror_check_case(op_case_at(i), type, bound);
 		for (size_t i = 0; i < wide_case_count; i++)
 			if (!wide_cases[i].large || !gpu_is_emulated() || o == first || getenv("HSPMD_LONG"))
 				mirror_check_case(&wide_cases[i], type, bound);
@@ -383,9 +383,9 @@ static void check_attention(long runs[2])
 	assert_true(count || !gpu_is_emulated());
 	for (int i = 0; count && i < 2; i++)
 		before[i] = count[i];
-	for (size_t i = 0; i < op_case_count; i++)
-		if (strstr(op_cases[i].name, "attention"))
-			mirror_check_case(&op_cases[i], HSPMD_BF16, BF16_BOUND);
+	for (size_t i = 0; i < op_case_count(); i++)
+		if (strstr(op_case_at(i)->name, "attention"))
+			mirror_check_case(op_case_at(i), HSPMD_BF16, BF16_BOUND);
 	for (size_t i = 0; i < wide_case_count; i++)
 		if (strstr(wide_cases[i].name, "attention"))
 			mirror_check_case(&wide_cases[i], HSPMD_BF16, BF16_BOUND);

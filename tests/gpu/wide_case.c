@@ -126,26 +126,26 @@ static int loss_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 }
 
 const struct op_case wide_cases[] = {
-	{ "layernorm of 768", layernorm_wide, false },
-	{ "rmsnorm of 768", rmsnorm_wide, false },
-	{ "layernorm of 8448", layernorm_very_wide, false },
-	{ "rmsnorm of 9003", rmsnorm_very_wide, false },
-	{ "embed of 600 tokens", embed_wide, false },
-	{ "gelu of whole packs", gelu_wide, false },
-	{ "rope of whole packs", rope_wide, false },
-	{ "attention, heads of 64", attention_64, false },
-	{ "attention, heads of 64, two a kv head", attention_64_grouped, true },
-	{ "attention, heads of 128", attention_128, true },
-	{ "attention, heads of 64, window and segments", attention_64_window_segments, true },
-	{ "attention, heads of 200", attention_200, true },
-	{ "attention packed, heads of 64", attention_packed_64, true },
-	{ "experts of 45 tokens", experts_wide, false },
-	{ "loss over 1000", loss_wide, false },
+	{ "layernorm of 768", layernorm_wide, false, NULL },
+	{ "rmsnorm of 768", rmsnorm_wide, false, NULL },
+	{ "layernorm of 8448", layernorm_very_wide, false, NULL },
+	{ "rmsnorm of 9003", rmsnorm_very_wide, false, NULL },
+	{ "embed of 600 tokens", embed_wide, false, NULL },
+	{ "gelu of whole packs", gelu_wide, false, NULL },
+	{ "rope of whole packs", rope_wide, false, NULL },
+	{ "attention, heads of 64", attention_64, false, NULL },
+	{ "attention, heads of 64, two a kv head", attention_64_grouped, true, NULL },
+	{ "attention, heads of 128", attention_128, true, NULL },
+	{ "attention, heads of 64, window and segments", attention_64_window_segments, true, NULL },
+	{ "attention, heads of 200", attention_200, true, NULL },
+	{ "attention packed, heads of 64", attention_packed_64, true, NULL },
+	{ "experts of 45 tokens", experts_wide, false, NULL },
+	{ "loss over 1000", loss_wide, false, NULL },
 };
 const size_t wide_case_count = sizeof wide_cases / sizeof *wide_cases;
 
 const struct op_case long_cases[] = {
-	{ "attention of 1000 positions, four a kv head", attention_1000_grouped, true },
-	{ "attention of 777 positions, heads of 128, window", attention_777_window, true },
+	{ "attention of 1000 positions, four a kv head", attention_1000_grouped, true, NULL },
+	{ "attention of 777 positions, heads of 128, window", attention_777_window, true, NULL },
 };
 const size_t long_case_count = sizeof long_cases / sizeof *long_cases;

@@ -70,15 +70,16 @@ static void add_variant(struct filling *f, const struct hspmd_annotation *a)
 struct state {
 	int count, dim[8], parts[8];
 };
+enum { STATES_MAX = 80 };
 struct states {
 	int count;
-	struct state item[64];
+	struct state item[STATES_MAX];
 };
 
 static void extend(struct states *all, struct state *s, int left, int rank)
 {
 	if (left == 1) {
-		assert_true(all->count < 64);
+		assert_true(all->count < STATES_MAX);
 		all->item[all->count++] = *s;
 		return;
 	}

@@ -58,28 +58,26 @@ void fake_controller_hang_up(struct fake_controller *c)
 	c->peer = NULL;
 }
 
-/* nonce: receives the peer's. */
+/* nonce: receives the challenge's. */
 static json_t *greet(struct fake_controller *c, char nonce[static HSPMD_NONCE_HEX])
 {
 	struct hspmd_error err = { "" };
 	struct pollfd p = { .fd = c->listener, .events = POLLIN };
 	uid_t who;
-	char own[HSPMD_NONCE_HEX];
 	fake_controller_hang_up(c);
 	assert_int_equal(poll(&p, 1, FAKE_CONTROLLER_WAIT_S * 1000), 1);
 	int fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC);
 	assert_true(fd >= 0);
 	c->peer = hspmd_stream_create(fd, FRAME_MAX, FRAME_MAX, &err);
 	assert_non_null(c->peer);
-	assert_int_equal(hspmd_auth_nonce(own, &err), 0);
-	fake_controller_send(c, json_pack("{ss,ss,ss}", "type", "challenge", "nonce", own, "job", "1"));
-	json_t *sealed = fake_controller_receive(c), *hello = hspmd_auth_open(c->auth, "hello", own, sealed, &who, &err);
+	assert_int_equal(hspmd_auth_nonce(nonce, &err), 0);
+	json_t *challenge = json_pack("{ss,ss,ss}", "type", "challenge", "nonce", nonce, "job", "1");
+	assert_int_equal(hspmd_auth_add_version(challenge, &err), 0);
+	fake_controller_send(c, challenge);
+	json_t *sealed = fake_controller_receive(c), *hello = hspmd_auth_open(c->auth, "hello", nonce, sealed, &who, &err);
 	json_decref(sealed);
 	if (!hello)
 		fail_msg("%s", err.text);
-	const char *text = json_string_value(json_object_get(hello, "nonce"));
-	assert_true(text && strlen(text) < HSPMD_NONCE_HEX);
-	strcpy(nonce, text);
 	return hello;
 }
 
@@ -93,10 +91,13 @@ json_t *fake_controller_accept(struct fake_controller *c)
 {
 	struct hspmd_error err = { "" };
 	char nonce[HSPMD_NONCE_HEX];
-	json_t *hello = greet(c, nonce), *content = json_object(), *welcome = hspmd_auth_seal(c->auth, "welcome", nonce, content, &err);
-	assert_non_null(welcome);
+	json_t *hello = greet(c, nonce), *content = json_object();
+	const char *own = json_string_value(json_object_get(hello, "nonce"));
+	assert_non_null(own);
+	assert_int_equal(hspmd_auth_add_key(content, &err), 0);
+	fake_controller_send(c, hspmd_auth_seal(c->auth, "welcome", own, content, getuid(), &err));
+	assert_int_equal(hspmd_auth_sign_stream(c->auth, c->peer, true, nonce, hello, content, &err), 0);
 	json_decref(content);
-	fake_controller_send(c, welcome);
 	return hello;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job controller's side of the wire, for tests of what talks to it: agents and commands. It listens on this machine and proves by a cookie
- * who it is. Every wait has a deadline, after which the test fails. */
+/* A job controller's side of the wire, for tests of what talks to it: agents and commands. It listens on this machine and proves by a
+ * cookie who it is. Every wait has a deadline, after which the test fails. */
 #ifndef HSPMD_TESTS_FAKE_CONTROLLER_H
 #define HSPMD_TESTS_FAKE_CONTROLLER_H
 

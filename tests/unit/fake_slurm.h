@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A libslurm for tests of controller/slurm: it answers with the tables below, or fails with the given error, and keeps what it was asked. */
+/* A libslurm for tests of controller/slurm: it answers with the tables below, or fails with the given error, and records the calls. */
 #ifndef HSPMD_TESTS_FAKE_SLURM_H
 #define HSPMD_TESTS_FAKE_SLURM_H
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include "runtime/device/cpu/cpu.h"
 #include "runtime/device/random.h"
@@ -383,60 +384,118 @@ static int build_loss_parts(struct hspmd_graph *g, enum hspmd_dtype type)
 	return loss_in_parts(g, type, 2);
 }
 
-const struct op_case op_cases[] = {
-	{ "embed", build_embed, false },
-	{ "position", build_position, false },
+static int build_loss_smoothed(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .parts = 2, .scale = 0.3, .smoothing = 0.1, .ignores = true, .numbers = { 3 } };
+	int targets = hspmd_graph_input(g, "targets", HSPMD_I32, SHAPE(3, 5), 0);
+	int in[] = { op_case_parameter(g, type, "logits", SHAPE(3, 5, VOCAB)), targets,
+		     hspmd_graph_input(g, "weights", type, SHAPE(3, 5), 0) };
+	in[0] = op_case_append(g, HSPMD_OP_VOCAB_STATS, &attr, in, 2, NULL);
+	return op_case_append(g, HSPMD_OP_LOSS, &attr, in, 3, NULL);
+}
+
+static const struct op_case op_cases[] = {
+	{ "embed", build_embed, false, NULL },
+	{ "position", build_position, false, NULL },
 	/* rows of whole vectors and a part of one */
-	{ "embed wide", build_embed_wide, false },
-	{ "attention wide", build_attention_wide, false },
-	{ "rope wide", build_rope_wide, false },
-	{ "layernorm", build_layernorm, false },
-	{ "rmsnorm", build_rmsnorm, false },
-	{ "rmsnorm heads", build_rmsnorm_heads, false },
-	{ "linear", build_linear, false },
-	{ "linear with bias", build_linear_bias, false },
-	{ "linear transposed", build_linear_transposed, false },
-	{ "linear large", build_linear_large, true },
-	{ "attention", build_attention, false },
-	{ "attention window", build_attention_window, true },
-	{ "attention segments", build_attention_segments, true },
-	{ "attention sinks", build_attention_sinks, false },
-	{ "attention packed", build_attention_packed, false },
-	{ "attention unpacked", build_attention_unpacked, false },
-	{ "rope", build_rope, false },
-	{ "rope scaled", build_rope_scaled, false },
-	{ "rope partial", build_rope_partial, false },
-	{ "gelu", build_gelu, false },
-	{ "gelu exact", build_gelu_exact, false },
-	{ "swiglu", build_swiglu, false },
-	{ "geglu", build_geglu, false },
-	{ "geglu exact", build_geglu_exact, false },
-	{ "clamped", build_clamped, false },
-	{ "dropout", build_dropout, false },
-	{ "attention dropout", build_attention_dropout, false },
-	{ "add", build_add, false },
-	{ "scale", build_scale, false },
-	{ "softcap", build_softcap, false },
-	{ "route", build_route, false },
-	{ "route over all", build_route_all, false },
-	{ "route in groups", build_route_groups, false },
-	{ "route by sigmoid", build_route_sigmoid, false },
-	{ "route by sigmoid over all", build_route_sigmoid_all, false },
-	{ "join heads", build_join_heads, false },
-	{ "join heads, shared", build_join_shared, false },
-	{ "experts", build_experts, false },
-	{ "experts gelu", build_experts_gelu, false },
-	{ "experts with biases", build_experts_biases, false },
-	{ "loss", build_loss, false },
-	{ "loss in 2 parts", build_loss_parts, false },
+	{ "embed wide", build_embed_wide, false, NULL },
+	{ "attention wide", build_attention_wide, false, NULL },
+	{ "rope wide", build_rope_wide, false, NULL },
+	{ "layernorm", build_layernorm, false, NULL },
+	{ "rmsnorm", build_rmsnorm, false, NULL },
+	{ "rmsnorm heads", build_rmsnorm_heads, false, NULL },
+	{ "linear", build_linear, false, NULL },
+	{ "linear with bias", build_linear_bias, false, NULL },
+	{ "linear transposed", build_linear_transposed, false, NULL },
+	{ "linear large", build_linear_large, true, NULL },
+	{ "attention", build_attention, false, NULL },
+	{ "attention window", build_attention_window, true, NULL },
+	{ "attention segments", build_attention_segments, true, NULL },
+	{ "attention sinks", build_attention_sinks, false, NULL },
+	{ "attention packed", build_attention_packed, false, NULL },
+	{ "attention unpacked", build_attention_unpacked, false, NULL },
+	{ "rope", build_rope, false, NULL },
+	{ "rope scaled", build_rope_scaled, false, NULL },
+	{ "rope partial", build_rope_partial, false, NULL },
+	{ "gelu", build_gelu, false, NULL },
+	{ "gelu exact", build_gelu_exact, false, NULL },
+	{ "swiglu", build_swiglu, false, NULL },
+	{ "geglu", build_geglu, false, NULL },
+	{ "geglu exact", build_geglu_exact, false, NULL },
+	{ "clamped", build_clamped, false, NULL },
+	{ "dropout", build_dropout, false, NULL },
+	{ "attention dropout", build_attention_dropout, false, NULL },
+	{ "add", build_add, false, NULL },
+	{ "scale", build_scale, false, NULL },
+	{ "softcap", build_softcap, false, NULL },
+	{ "route", build_route, false, NULL },
+	{ "route over all", build_route_all, false, NULL },
+	{ "route in groups", build_route_groups, false, NULL },
+	{ "route by sigmoid", build_route_sigmoid, false, NULL },
+	{ "route by sigmoid over all", build_route_sigmoid_all, false, NULL },
+	{ "join heads", build_join_heads, false, NULL },
+	{ "join heads, shared", build_join_shared, false, NULL },
+	{ "experts", build_experts, false, NULL },
+	{ "experts gelu", build_experts_gelu, false, NULL },
+	{ "experts with biases", build_experts_biases, false, NULL },
+	{ "loss", build_loss, false, NULL },
+	{ "loss in 2 parts", build_loss_parts, false, NULL },
+	{ "loss smoothed", build_loss_smoothed, false, NULL },
 };
-const size_t op_case_count = sizeof op_cases / sizeof *op_cases;
+
+/* Example `number`, counted over all operators. NULL: there are fewer. */
+static const struct hspmd_op_example *example_at(size_t number)
+{
+	for (int o = 0; o < HSPMD_OP_COUNT; o++)
+		for (const struct hspmd_op_example *e = hspmd_op_types[o]->examples; e && e->name; e++)
+			if (number-- == 0)
+				return e;
+	return NULL;
+}
+
+size_t op_case_count(void)
+{
+	size_t examples = 0;
+	while (example_at(examples))
+		examples++;
+	return sizeof op_cases / sizeof *op_cases + examples;
+}
+
+const struct op_case *op_case_at(size_t number)
+{
+	static struct op_case of_example;
+	if (number < sizeof op_cases / sizeof *op_cases)
+		return &op_cases[number];
+	const struct hspmd_op_example *e = example_at(number - sizeof op_cases / sizeof *op_cases);
+	assert_non_null(e);
+	of_example = (struct op_case){ .name = e->name, .example = e };
+	return &of_example;
+}
+
+static int build_example(struct hspmd_graph *g, enum hspmd_dtype type, const struct hspmd_op_example *e)
+{
+	enum hspmd_opcode opcode = 0;
+	int in[HSPMD_OP_MAX_IO], count = 0;
+	for (int o = 0; o < HSPMD_OP_COUNT; o++)
+		for (const struct hspmd_op_example *x = hspmd_op_types[o]->examples; x && x->name; x++)
+			if (x == e)
+				opcode = (enum hspmd_opcode)o;
+	for (int i = 0; i < HSPMD_OP_MAX_IO; i++) {
+		const char *name = e->in[i].name;
+		in[i] = !name                                    ? -1
+		        : e->in[i].kind == HSPMD_EXAMPLE_INTEGER ? hspmd_graph_input(g, name, HSPMD_I32, e->in[i].shape, 0)
+		        : e->in[i].kind == HSPMD_EXAMPLE_GIVEN   ? hspmd_graph_input(g, name, type, e->in[i].shape, 0)
+		                                                 : op_case_parameter(g, type, name, e->in[i].shape);
+		count = name ? i + 1 : count;
+	}
+	return op_case_append(g, opcode, &e->attr, in, count, NULL);
+}
 
 struct hspmd_graph *op_case_graph(const struct op_case *c, enum hspmd_dtype type)
 {
 	struct hspmd_graph *g = hspmd_graph_create(hspmd_op_types);
 	assert_non_null(g);
-	int result = c->build(g, type);
+	int result = c->example ? build_example(g, type, c->example) : c->build(g, type);
 	if (g->tensors[result].role != HSPMD_TENSOR_LOSS) {
 		int seed = hspmd_graph_input(g, "seed", type, g->tensors[result].shape, 0);
 		assert_true(seed >= 0);
@@ -508,6 +567,11 @@ static int32_t integer_of(const struct hspmd_tensor *t, unsigned seed, int64_t i
 	return !strcmp(t->name, "targets") && w[1] % 7 == 0 ? -1 : token;
 }
 
+double op_case_value(const char *tensor, double value)
+{
+	return strncmp(tensor, "positive", 8) ? value : fabs(value) + 0.5;
+}
+
 void op_values_fill(struct op_values *v, unsigned seed)
 {
 	for (size_t t = 0; t < v->g->tensor_count; t++) {
@@ -516,8 +580,9 @@ void op_values_fill(struct op_values *v, unsigned seed)
 			continue;
 		for (int64_t i = 0; i < elements(v->g, (int)t); i++)
 			op_value_set(v->data[t], tensor->dtype, i,
-			             tensor->dtype == HSPMD_I32 ? integer_of(tensor, seed, i)
-			                                        : (double)(float)hspmd_random_normal(seed, 2 + t, (uint64_t)i));
+			             tensor->dtype == HSPMD_I32
+			                     ? integer_of(tensor, seed, i)
+			                     : op_case_value(tensor->name, (double)(float)hspmd_random_normal(seed, 2 + t, (uint64_t)i)));
 	}
 }
 
@@ -569,7 +634,7 @@ static void run_stats(struct op_values *v, const struct hspmd_op *op)
 		args.in[0].shape[2] = hi - lo;
 		args.in[1] = op_values_view(v, op->in[1]);
 		args.out[0] = stats;
-		args.out[0].data = (char *)stats.data + p * rows * 3 * bytes;
+		args.out[0].data = (char *)stats.data + p * rows * stats.shape[3] * bytes;
 		args.out[0].start[0] = p;
 		args.out[0].shape[0] = 1;
 		op_values_kernel(v, op->opcode, &args);
@@ -579,6 +644,8 @@ static void run_stats(struct op_values *v, const struct hspmd_op *op)
 
 void op_values_run(struct op_values *v, bool backward)
 {
+	bool *written = calloc(v->g->tensor_count, sizeof *written);
+	assert_non_null(written);
 	for (size_t i = 0; i < v->g->op_count; i++) {
 		const struct hspmd_op *op = &v->g->ops[i];
 		struct hspmd_kernel_args args = { .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
@@ -590,10 +657,16 @@ void op_values_run(struct op_values *v, bool backward)
 		}
 		for (int k = 0; k < op->input_count; k++)
 			args.in[k] = op_values_view(v, op->in[k]);
-		for (int k = 0; k < op->output_count; k++)
+		for (int k = 0; k < op->output_count; k++) {
 			args.out[k] = op_values_view(v, op->out[k]);
+			if (op->out[k] < 0)
+				continue;
+			args.out[k].accumulate = written[op->out[k]];
+			written[op->out[k]] = true;
+		}
 		op_values_kernel(v, op->opcode, &args);
 	}
+	free(written);
 }
 
 double op_case_loss(const struct op_values *v)

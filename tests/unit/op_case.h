@@ -6,6 +6,7 @@
 
 #include "runtime/device/device.h"
 #include "runtime/graph/graph.h"
+#include "runtime/graph/op_type.h"
 
 struct op_case {
 	const char *name;
@@ -13,9 +14,11 @@ struct op_case {
 	 * output. */
 	int (*build)(struct hspmd_graph *g, enum hspmd_dtype type);
 	bool large; /* slow: not for tests that run a case many times */
+	const struct hspmd_op_example *example; /* instead of `build` */
 };
-extern const struct op_case op_cases[];
-extern const size_t op_case_count;
+/* The cases of op_case.c, and the examples of all operators. */
+size_t op_case_count(void);
+const struct op_case *op_case_at(size_t number);
 
 /* For building cases: a parameter, which is differentiated; an operator, whose first output is returned (out: all outputs, or NULL). On an
  * error they fail the test. */
@@ -36,6 +39,8 @@ struct op_values {
 	size_t workspace_bytes;
 };
 void op_values_open(struct op_values *v, const struct hspmd_graph *g, int threads);
+/* A tensor's value, made of a random one: of tensors "positive..." far from 0. */
+double op_case_value(const char *tensor, double value);
 /* Fills inputs and parameters: a pure function of `seed` and the tensor's number. */
 void op_values_fill(struct op_values *v, unsigned seed);
 void op_values_run(struct op_values *v, bool backward); /* runs all operators in order; accumulated outputs start from 0 */

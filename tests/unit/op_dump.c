@@ -52,9 +52,9 @@ static void dump(const struct op_case *c, enum hspmd_dtype type)
 static void test_dump(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < op_case_count; i++) {
-		dump(&op_cases[i], HSPMD_F32);
-		dump(&op_cases[i], HSPMD_F64);
+	for (size_t i = 0; i < op_case_count(); i++) {
+		dump(op_case_at(i), HSPMD_F32);
+		dump(op_case_at(i), HSPMD_F64);
 	}
 }
 

@@ -44,6 +44,7 @@ static void job_runs(void)
 	                            "auth", "cookie", "cookie", FAKE_CONTROLLER_COOKIE, "host", "here", "pid", (int)getpid(), "output",
 	                            json_sprintf("%s/output", folder));
 	json_object_set_new(contact, "addresses", json_pack("[o]", json_sprintf("127.0.0.1:%d", controller.port)));
+	assert_int_equal(hspmd_auth_add_version(contact, &err), 0);
 	assert_int_equal(hspmd_contact_write(path_of("c-7.json"), contact, &err), 0);
 	json_decref(contact);
 }
@@ -284,6 +285,20 @@ static void a_controller_that_hangs_up(void **state)
 	says(said, "the controller refused: not your job");
 }
 
+/* The job was started by an hspmd of another protocol: nobody is called. */
+static void another_version(void **state)
+{
+	(void)state;
+	json_t *contact = json_load_file(path_of("c-7.json"), 0, NULL);
+	json_object_set_new(contact, "protocol", json_integer(HSPMD_PROTOCOL + 1));
+	json_object_set_new(contact, "version", json_string("9.0"));
+	assert_int_equal(hspmd_contact_write(path_of("c-7.json"), contact, &err), 0);
+	json_decref(contact);
+	start("status 7");
+	ends_with(1);
+	says(said, "the job is hspmd 9.0 (protocol 3), this is hspmd " PACKAGE_VERSION " (protocol 2)");
+}
+
 /* Somebody else holds the controller's port. */
 static void a_wrong_cookie(void **state)
 {
@@ -295,7 +310,7 @@ static void a_wrong_cookie(void **state)
 	const char *nonce = json_string_value(json_object_get(hello, "nonce"));
 	struct hspmd_auth *other = hspmd_auth_cookie(cookie, &err);
 	json_t *content = json_object();
-	fake_controller_send(&controller, hspmd_auth_seal(other, "welcome", nonce, content, &err));
+	fake_controller_send(&controller, hspmd_auth_seal(other, "welcome", nonce, content, getuid(), &err));
 	json_decref(content);
 	json_decref(hello);
 	hspmd_auth_destroy(other);
@@ -502,6 +517,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_silent_controller, fresh, stop),
 		cmocka_unit_test_setup_teardown(a_controller_that_hangs_up, fresh, stop),
 		cmocka_unit_test_setup_teardown(a_wrong_cookie, fresh, stop),
+		cmocka_unit_test_setup_teardown(another_version, fresh, stop),
 		cmocka_unit_test_setup_teardown(watches, fresh, stop),
 		cmocka_unit_test_setup_teardown(events, fresh, stop),
 		cmocka_unit_test_setup_teardown(requests, fresh, stop),

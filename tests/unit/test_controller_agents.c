@@ -101,6 +101,28 @@ static void test_refused_at_first(void **state)
 	}
 }
 
+/* A node that was upgraded while the job runs is left out, once and in words; with the job's version it takes part again. */
+static void test_other_version(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		struct world *w = two_of_three(seed);
+		world_set_version(w, 2, "99.0");
+		world_hold(w, 2, true);
+		run_until_starts(w, 1);
+		run_for(w, 300);
+		assert_int_equal(world_nodes(w), 2);
+		assert_int_equal(world_starts(w, 2), 1);
+		assert_int_equal(world_events_with(w, "node n2 is not used: it runs hspmd 99.0, and this job was started by hspmd " PACKAGE_VERSION), 1);
+		world_hold(w, 2, false);
+		run_for(w, 5);
+		world_set_version(w, 2, NULL);
+		world_hold(w, 2, true);
+		world_run_until_nodes(w, 3);
+		world_destroy(w);
+	}
+}
+
 static bool left_out(struct world *w, const char *node)
 {
 	json_t *s = world_status(w);
@@ -334,6 +356,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_refused_at_first),
+		cmocka_unit_test(test_other_version),
 		cmocka_unit_test(test_left_out_for_failing),
 		cmocka_unit_test(test_needed_though_it_fails),
 		cmocka_unit_test(test_silent),

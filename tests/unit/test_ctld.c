@@ -425,6 +425,38 @@ static void test_snapshot(void **state)
 	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
 	assert_float_equal(s.elastic[0].terms.weight, 0.02, 1e-12);
 	ctld_snapshot_clear(&s);
+	/* At a site that preempts by QOS, partitions do not decide. */
+	char low_qos[] = "low", high_qos[] = "urgent", above[] = "low", nothing[] = "";
+	struct hspmd_slurm_qos qos[2] = { { low_qos, nothing, true, 0 }, { high_qos, above, true, 1 } };
+	v.qos = (struct hspmd_slurm_qos_table){ 2, qos };
+	for (int urgent = 0; urgent < 2; urgent++) {
+		jobs[0].qos = low_qos;
+		jobs[3].qos = urgent ? high_qos : low_qos;
+		assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
+		assert_int_equal(s.pending[0].preempts, urgent);
+		ctld_snapshot_clear(&s);
+	}
+	jobs[3].partition = normal; /* the same tier: the QOS makes it the more important one */
+	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
+	assert_true(s.pending[0].priority > s.elastic[0].priority);
+	ctld_snapshot_clear(&s);
+	v.qos = (struct hspmd_slurm_qos_table){ 0, NULL };
+	jobs[3].partition = high;
+	jobs[0].qos = jobs[3].qos = none;
+	/* By members in another partition, whose nodes have other devices. */
+	char wanted[] = "gres:gpu:A100:8", features[] = "ib";
+	jobs[0].partition = high;
+	jobs[0].tres_per_node = wanted;
+	jobs[0].features = features;
+	for (int grown = 0; grown < 2; grown++) {
+		policy->rules[0].terms.grow_partition = grown ? normal : NULL;
+		policy->rules[0].terms.given |= UINT64_C(1) << hspmd_policy_field("grow", "partition");
+		assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
+		assert_int_equal(s.elastic[0].usable[s.nodes[5].class], grown);
+		assert_int_equal(s.elastic[0].usable[s.nodes[4].class], 0);
+		ctld_snapshot_clear(&s);
+	}
+	policy->rules[0].terms.grow_partition = NULL;
 	policy->rules[0].terms.by = HSPMD_SHARE_PROPORTIONAL; /* the scale has no effect there */
 	policy->rules[0].terms.given |= UINT64_C(1) << hspmd_policy_field("share", "by");
 	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);

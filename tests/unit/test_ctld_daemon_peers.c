@@ -28,6 +28,9 @@
 #include "controller/ctld/daemon_internal.h"
 #include "controller/ctld_client/client.h"
 #include "controller/ctld_client/protocol.h"
+#include "tests/unit/greeting.h"
+
+static struct greeting greeting; /* of the client that greeted last */
 
 #define PATIENCE_S 60
 #define POLLS_MAX 4096
@@ -107,6 +110,8 @@ static struct hspmd_slurm_view *whole_view(bool waits)
 	return v;
 }
 
+static bool dry_run; /* of the next daemon */
+
 static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err)
 {
 	struct world *w = context;
@@ -140,6 +145,7 @@ static void run(struct daemon *d, int out)
 		                  .poll_max_s = 75,
 		                  .poll = fake_poll,
 		                  .poll_context = d->world,
+		                  .dry_run = dry_run,
 		                  .state_folder = d->folder };
 	struct hspmd_error err = { "" };
 	dup2(out, 2);
@@ -225,6 +231,8 @@ static int stop(void **state)
 		ctld_client_destroy(d->line[i]);
 	hspmd_auth_destroy(d->auth);
 	hspmd_auth_destroy(d->stranger);
+	json_decref(greeting.hello);
+	greeting.hello = NULL;
 	munmap(d->world, sizeof *d->world);
 	close(d->out);
 	int rc = hspmd_remove_tree(d->folder, NULL);
@@ -324,6 +332,36 @@ static void test_one_that_thinks_and_one_that_declines(void **state)
 	assert_int_equal(count_said(d, ": shrink: "), asks);
 }
 
+static int start_dry(void **state)
+{
+	dry_run = true;
+	int rc = start(state);
+	dry_run = false;
+	return rc;
+}
+
+/* A dry run says once whom it would ask, and why, and asks nobody; and says something again only when it changes its mind. */
+static void test_a_dry_run_asks_nobody(void **state)
+{
+	struct daemon *d = *state;
+	call(d, 0, 100);
+	call(d, 1, 1000);
+	d->world->waits = true;
+	put(d, "job_state", "");
+	wait_said(d, "job 7: would_shrink: shrink by 2: ");
+	for (int i = 0; i < 3; i++) {
+		int decided = d->world->polls;
+		state_of(d, 1, 1000 + 100 * i);
+		put(d, "job_state", "more");
+		for (double until = hspmd_now() + PATIENCE_S; d->world->polls == decided && hspmd_now() < until;)
+			turn(d, 20);
+		assert_null(asked(d, 0, 0.3));
+		assert_null(asked(d, 1, 0.3));
+	}
+	assert_int_equal(count_said(d, "would_"), 1);
+	assert_int_equal(count_said(d, ": shrink: "), 0);
+}
+
 /* Polls that take long, as when libslurm waits because slurmctld limits its rate (rl_enable): however much changes meanwhile, no poll
  * follows for five times as long. */
 static void test_a_slow_slurmctld_is_left_in_peace(void **state)
@@ -392,9 +430,7 @@ static struct hspmd_stream *stranger_calls(const struct daemon *d, char *nonce)
 static json_t *hello_as(const char *role, const struct hspmd_auth *who, const char *nonce, int job)
 {
 	json_t *content = json_pack("{s:s, s:i, s:s}", "role", role, "job", job, "nonce", "n");
-	json_t *sealed = hspmd_auth_seal(who, "hello", nonce, content, NULL);
-	json_decref(content);
-	return sealed;
+	return greeting_hello(&greeting, who, nonce, content);
 }
 
 static json_t *hello(const struct hspmd_auth *who, const char *nonce, int job)
@@ -529,6 +565,13 @@ static json_t *receive_type(const struct daemon *d, struct hspmd_stream *s, cons
 	return NULL;
 }
 
+static void expect_welcome(const struct daemon *d, struct hspmd_stream *s)
+{
+	json_t *m = receive_type(d, s, "welcome");
+	assert_int_equal(greeting_welcomed(&greeting, d->auth, s, m), 0);
+	json_decref(m);
+}
+
 /* A daemon understands controllers and viewers of other versions, as running jobs outlive its upgrade: the names of messages and members
  * are written out here, because they must never change. */
 static void test_the_names_on_the_wire_stay(void **state)
@@ -538,7 +581,7 @@ static void test_the_names_on_the_wire_stay(void **state)
 	d->world->waits = true;
 	struct hspmd_stream *controller = stranger_calls(d, nonce);
 	say(controller, hello(d->auth, nonce, 7));
-	json_decref(receive_type(d, controller, "welcome"));
+	expect_welcome(d, controller);
 	say(controller, json_pack("{s:s, s:i, s:i, s:s, s:i, s:f, s:[f, f, f], s:{s:f}, s:f, s:f, s:I, s:[i]}", "type", "state",
 	                          "min_nodes", 1, "max_nodes", 3, "policy", "any", "nodes", 3, "tokens_per_s", 280.0, "curve", 100.0, 190.0,
 	                          280.0, "worth", "n0", 1.0, "pause_s", 1.0, "lost_s", 1.0, "step", (json_int_t)5, "members", 10));
@@ -550,7 +593,7 @@ static void test_the_names_on_the_wire_stay(void **state)
 	say(controller, json_pack("{s:s, s:O, s:b, s:s}", "type", "answer", "id", json_object_get(ask, "id"), "ok", 0, "text", "busy"));
 	struct hspmd_stream *viewer = stranger_calls(d, nonce);
 	say(viewer, hello_as("viewer", d->auth, nonce, 0));
-	json_decref(receive_type(d, viewer, "welcome"));
+	expect_welcome(d, viewer);
 	say(viewer, json_pack("{s:s}", "type", "show"));
 	json_t *cluster = receive_type(d, viewer, "cluster");
 	assert_true(json_is_number(json_object_get(json_object_get(cluster, "risk"), "together")));
@@ -572,13 +615,45 @@ static void test_a_job_that_slurm_does_not_know_is_disconnected(void **state)
 	char nonce[HSPMD_NONCE_HEX];
 	struct hspmd_stream *s = stranger_calls(d, nonce);
 	say(s, hello(d->auth, nonce, 1000));
-	json_decref(receive_type(d, s, "welcome"));
+	expect_welcome(d, s);
 	d->world->waits = true;
 	put(d, "job_state", "");
 	json_t *refused = receive_type(d, s, "refused");
 	assert_string_equal(json_string_value(json_object_get(refused, "text")), "Slurm knows no such job");
 	json_decref(refused);
 	hspmd_stream_destroy(s);
+}
+
+/* With PrivateData=jobs users see their own jobs, and some users see all. */
+static void test_private_jobs_are_shown_to_few(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	const uid_t owner = getuid() + 5, operator = getuid() + 6, stranger = getuid() + 7;
+	struct ctld_options options = { .policies = "", .operators = &operator, .operator_count = 1 };
+	struct ctld d = { .options = &options };
+	assert_int_equal(uv_loop_init(&d.loop), 0);
+	assert_int_equal(uv_timer_init(&d.loop, &d.tick), 0);
+	assert_int_equal(on_hello(&d, 7, owner, &err), 0);
+	d.view = whole_view(false);
+	for (int i = 0; i < d.view->job_count; i++)
+		if (d.view->jobs[i].id == 7)
+			d.view->jobs[i].uid = owner;
+	const struct {
+		uid_t viewer;
+		size_t if_private;
+	} viewers[] = { { 0, 1 }, { getuid(), 1 }, { owner, 1 }, { operator, 1 }, { stranger, 0 } };
+	for (int i = 0; i < 10; i++) {
+		options.private_jobs = i % 2;
+		json_t *jobs = query_jobs(&d, viewers[i / 2].viewer);
+		assert_int_equal(json_array_size(jobs), i % 2 ? viewers[i / 2].if_private : 1);
+		json_decref(jobs);
+	}
+	hspmd_slurm_view_destroy(d.view);
+	ctld_peers_clear(&d.peers);
+	uv_close((uv_handle_t *)&d.tick, NULL);
+	uv_run(&d.loop, UV_RUN_DEFAULT);
+	assert_int_equal(uv_loop_close(&d.loop), 0);
 }
 
 /* Before Slurm knows a job, only the user of its first hello may send another; afterwards only the job's user. */
@@ -608,10 +683,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_job_is_one_users),
+		cmocka_unit_test(test_private_jobs_are_shown_to_few),
 		cmocka_unit_test_setup_teardown(test_a_port_that_another_holds_is_not_trusted, start, stop),
 		cmocka_unit_test_setup_teardown(test_the_names_on_the_wire_stay, start, stop),
 		cmocka_unit_test_setup_teardown(test_a_job_that_slurm_does_not_know_is_disconnected, start, stop),
 		cmocka_unit_test_setup_teardown(test_one_that_thinks_and_one_that_declines, start, stop),
+		cmocka_unit_test_setup_teardown(test_a_dry_run_asks_nobody, start_dry, stop),
 		cmocka_unit_test_setup_teardown(test_a_slow_slurmctld_is_left_in_peace, start, stop),
 		cmocka_unit_test_setup_teardown(test_no_request_on_an_old_view, start, stop),
 		cmocka_unit_test_setup_teardown(test_the_ill_meaning_change_nothing_and_fill_no_log, start, stop),

@@ -75,8 +75,8 @@ static void check_differences(const struct op_case *c)
 static void test_finite_differences(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < op_case_count; i++)
-		check_differences(&op_cases[i]);
+	for (size_t i = 0; i < op_case_count(); i++)
+		check_differences(op_case_at(i));
 }
 
 static double largest(const void *data, enum hspmd_dtype type, int64_t n)
@@ -124,16 +124,16 @@ static void test_single_precision(void **state)
 			print_message("this machine has no %s: not tested\n", isas[k]);
 			continue;
 		}
-		for (size_t i = 0; i < op_case_count; i++)
-			compare_single(&op_cases[i], isas[k]);
+		for (size_t i = 0; i < op_case_count(); i++)
+			compare_single(op_case_at(i), isas[k]);
 	}
 }
 
 static void test_threads(void **state)
 {
 	(void)state;
-	for (size_t k = 0; k < op_case_count; k++) {
-		struct hspmd_graph *g = op_case_graph(&op_cases[k], HSPMD_F32);
+	for (size_t k = 0; k < op_case_count(); k++) {
+		struct hspmd_graph *g = op_case_graph(op_case_at(k), HSPMD_F32);
 		struct op_values one, more;
 		op_values_open(&one, g, 1);
 		op_values_fill(&one, 9);
@@ -145,36 +145,11 @@ static void test_threads(void **state)
 			for (size_t t = 0; t < g->tensor_count; t++)
 				if (memcmp(one.data[t], more.data[t],
 				           (size_t)elements(g, (int)t) * hspmd_dtype_bytes(g->tensors[t].dtype)) != 0)
-					fail_msg("%s: %s differs with %d threads", op_cases[k].name, g->tensors[t].name, threads);
+					fail_msg("%s: %s differs with %d threads", op_case_at(k)->name, g->tensors[t].name, threads);
 			op_values_close(&more);
 		}
 		op_values_close(&one);
 		hspmd_graph_destroy(g);
-	}
-}
-
-/* The outputs that opcode.h marks (acc). */
-static bool accumulates(enum hspmd_opcode opcode, int output)
-{
-	switch (opcode) {
-	case HSPMD_OP_EMBED_GRAD:
-	case HSPMD_OP_POSITION_EMBED_GRAD:
-	case HSPMD_OP_LINEAR_GRAD_X:
-	case HSPMD_OP_LINEAR_GRAD_W:
-	case HSPMD_OP_LOSS:
-	case HSPMD_OP_ATTENTION_SINKS_GRAD:
-		return true;
-	case HSPMD_OP_LAYERNORM_GRAD:
-	case HSPMD_OP_RMSNORM_GRAD:
-		return output > 0;
-	case HSPMD_OP_TOPK_ROUTER:
-		return output == 2;
-	case HSPMD_OP_TOPK_ROUTER_GRAD:
-		return output == 1;
-	case HSPMD_OP_EXPERTS_GRAD:
-		return output > 1;
-	default:
-		return false;
 	}
 }
 
@@ -188,7 +163,7 @@ static void check_accumulation(struct op_values *v, size_t number)
 		args.in[i] = op_values_view(v, op->in[i]);
 	for (int o = 0; o < op->output_count; o++) {
 		args.out[o] = op_values_view(v, op->out[o]);
-		if (!accumulates(op->opcode, o) || op->out[o] < 0)
+		if (!(hspmd_op_types[op->opcode]->accumulates >> o & 1) || op->out[o] < 0)
 			continue;
 		int64_t n = elements(v->g, op->out[o]);
 		sums[o] = calloc((size_t)n, sizeof(double));
@@ -211,8 +186,8 @@ static void check_accumulation(struct op_values *v, size_t number)
 static void test_accumulate(void **state)
 {
 	(void)state;
-	for (size_t k = 0; k < op_case_count; k++) {
-		struct hspmd_graph *g = op_case_graph(&op_cases[k], HSPMD_F64);
+	for (size_t k = 0; k < op_case_count(); k++) {
+		struct hspmd_graph *g = op_case_graph(op_case_at(k), HSPMD_F64);
 		struct op_values v;
 		op_values_open(&v, g, 1);
 		op_values_fill(&v, 11);

@@ -203,6 +203,74 @@ static void what_is_cut_can_be_told_apart(void **state)
 	hspmd_cluster_destroy(c);
 }
 
+/* Returns true if the table of the plan shows its two pipelines in one row per stage. */
+static bool are_joined(const struct hspmd_plan *p, const struct hspmd_cluster *c)
+{
+	struct hspmd_solve_report report = { 0 };
+	char *text = table_of(p, c, &report);
+	bool joined = strstr(text, "\n0-1: ") != NULL, apart = strstr(text, "\n0: ") && strstr(text, "\n1: ");
+	assert_true(joined != apart);
+	free(text);
+	return joined;
+}
+
+/* Only equal pipelines share rows. */
+static void pipelines_that_differ_have_their_own_rows(void **state)
+{
+	(void)state;
+	static const struct shape two = { "n", { "a", "b" }, 4, 4, 2, 4, 2, 10, 8, 4096, 1.5, 0.8, false };
+	struct hspmd_cluster *c = make_cluster(&two);
+	struct hspmd_plan *p = make_plan(&two, c);
+	struct hspmd_pipeline *a = &p->pipelines[0], *b = &p->pipelines[1];
+	assert_true(are_joined(p, c)); /* each has a stage on type a and one on type b */
+	b->micro_batches++;
+	assert_false(are_joined(p, c));
+	b->micro_batches = a->micro_batches;
+	b->micro_batch++;
+	assert_false(are_joined(p, c));
+	b->micro_batch = a->micro_batch;
+	b->stage_count--;
+	assert_false(are_joined(p, c));
+	b->stage_count = a->stage_count;
+	for (int s = 0; s < 2; s++) {
+		struct hspmd_stage *x = &b->stages[s], was = *x;
+		x->layers[0]++;
+		assert_false(are_joined(p, c));
+		*x = was;
+		x->layers[1]--;
+		assert_false(are_joined(p, c));
+		*x = was;
+		x->device_count--;
+		assert_false(are_joined(p, c));
+		*x = was;
+		x->recompute = HSPMD_RECOMPUTE_FULL;
+		assert_false(are_joined(p, c));
+		*x = was;
+		x->devices = b->stages[!s].devices; /* of the other type */
+		assert_false(are_joined(p, c));
+		*x = was;
+	}
+	assert_true(are_joined(p, c));
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(c);
+}
+
+/* A stage with devices of two types names each of them once. */
+static void a_type_is_named_once(void **state)
+{
+	(void)state;
+	static const struct shape mixed = { "n", { "H20", "H800" }, 2, 4, 2, 4, 1, 10, 8, 4096, 1.5, 0.8, true };
+	struct hspmd_cluster *c = make_cluster(&mixed);
+	struct hspmd_plan *p = make_plan(&mixed, c);
+	struct hspmd_solve_report report = { 0 };
+	char *text = table_of(p, c, &report);
+	assert_non_null(strstr(text, " H20+H800 "));
+	assert_null(strstr(text, "H800+"));
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(c);
+	free(text);
+}
+
 static void sentences_are_broken_between_words(void **state)
 {
 	(void)state;
@@ -234,6 +302,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tables_fit),
 		cmocka_unit_test(what_is_cut_can_be_told_apart),
+		cmocka_unit_test(pipelines_that_differ_have_their_own_rows),
+		cmocka_unit_test(a_type_is_named_once),
 		cmocka_unit_test(sentences_are_broken_between_words),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

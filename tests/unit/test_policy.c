@@ -22,7 +22,8 @@ static const char spot[] =
         "{\"format\": \"hspmd-policy-1\", \"about\": \"cheap nodes\", \"rules\": [{\"name\": \"spot\","
         "\"match\": {\"partition\": [\"spot*\"], \"account\": [\"*\"], \"policy\": [\"default\", \"spot\"]},"
         "\"limits\": {\"max_nodes\": 8, \"max_devices\": 64, \"device_types\": [\"H20\", \"H800\"], \"max_price_per_hour\": 200},"
-        "\"grow\": {\"into_idle\": true, \"reserve_nodes\": 2, \"after_idle_s\": 60, \"cooldown_s\": 120, \"min_gain\": 0.05},"
+        "\"grow\": {\"into_idle\": true, \"reserve_nodes\": 2, \"after_idle_s\": 60, \"cooldown_s\": 120, \"min_gain\": 0.05,"
+        "\"qos\": \"scavenger\", \"partition\": \"spot\", \"time_min_s\": 600},"
         "\"shrink\": {\"for_pending\": \"higher_priority\", \"yield_before_preemption\": true, \"cooldown_s\": 60},"
         "\"straggler\": {\"slower_than\": 1.2, \"for_s\": 30, \"back_below\": 1.1},"
         "\"checkpoint\": {\"local\": \"/scratch/hspmd\", \"shared\": \"/gpfs/$USER\", \"max_interval_s\": 600, \"min_replicas\": 1},"
@@ -55,6 +56,9 @@ static void test_read(void **state)
 	assert_true(t->into_idle);
 	assert_int_equal(t->reserve_nodes, 2);
 	assert_float_equal(t->min_gain, 0.05, 0);
+	assert_string_equal(t->grow_qos, "scavenger");
+	assert_string_equal(t->grow_partition, "spot");
+	assert_float_equal(t->time_min_s, 600, 0);
 	assert_int_equal(t->for_pending, HSPMD_PENDING_HIGHER);
 	assert_string_equal(t->shared, "/gpfs/$USER");
 	assert_false(t->given >> hspmd_policy_field("limits", "max_jobs_per_user") & 1);
@@ -321,9 +325,11 @@ static void test_what_ships(void **state)
 		assert_non_null(p->rules[0].about);
 		struct hspmd_policy_terms t = hspmd_policy_effective(p, 0);
 		assert_true(t.into_idle && t.yield_before_preemption);
-		/* Each rule sets every field of these sections, so that no default of a site changes what its description promises. */
+		/* Each rule sets every field of these sections, so that no default of a site changes what its description promises; but
+		 * not how members are submitted. */
 		for (int f = hspmd_policy_field("grow", "into_idle"); f < hspmd_policy_field("checkpoint", "local"); f++)
-			assert_true(p->rules[0].terms.given >> f & 1);
+			assert_true((f >= hspmd_policy_field("grow", "qos") && f <= hspmd_policy_field("grow", "time_min_s")) ||
+			            p->rules[0].terms.given >> f & 1);
 		hspmd_policy_destroy(p);
 	}
 	char path[512];

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "common/format/cluster.h"
+#include "runtime/resharding/resolve_internal.h"
 #include "tests/unit/transfer_run.h"
 
 #define MAX_DEVICES 16
@@ -223,6 +224,35 @@ static void across_nodes(void **state)
 	check_steps(LARGE, "{[0,1,4,5]: 0:4}", "{[0,1,4,5]: -1:4}", "all-to-all 0,1,4,5; all-gather 0,1; all-gather 4,5");
 }
 
+/* A placement whose addends are summed has whole values: one piece per device, in the order of devices, with nothing left of the addends. */
+static void sums_are_whole(void **state)
+{
+	(void)state;
+	struct hspmd_arena *arena = hspmd_arena_create();
+	struct resolver r = { .arena = arena, .device_count = 4 };
+	struct placement *p = hspmd_placement_create(&r, 4);
+	assert_non_null(p);
+	for (int d = 0; d < 4; d++) /* devices 0 and 2 have addend 1, 1 and 3 addend 0 */
+		hspmd_placement_add(p, &(struct piece){ .device = d,
+		                                        .box = { .rank = 1, .hi = { 8 } },
+		                                        .addend = (d + 1) % 2,
+		                                        .addends = 2,
+		                                        .copy = d / 2,
+		                                        .copies = 2 });
+	hspmd_placement_finish(&r, p);
+	struct placement *sum = hspmd_placement_reduced(&r, p);
+	assert_non_null(sum);
+	assert_int_equal(sum->count, 4);
+	assert_false(hspmd_placement_is_partial(sum));
+	for (int d = 0; d < 4; d++) {
+		assert_int_equal(sum->piece[d].device, d);
+		assert_int_equal(sum->piece_of[d], d);
+		assert_int_equal(sum->piece[d].addend, 0);
+		assert_int_equal(sum->piece[d].copy, 0);
+	}
+	hspmd_arena_destroy(arena);
+}
+
 static void refusals(void **state)
 {
 	(void)state;
@@ -305,7 +335,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_pairs),      cmocka_unit_test(one_collective), cmocka_unit_test(between_groups),
 		cmocka_unit_test(between_subgroups), cmocka_unit_test(across_nodes),   cmocka_unit_test(refusals),
-		cmocka_unit_test(cluster_costs),     cmocka_unit_test(cached_answers),
+		cmocka_unit_test(sums_are_whole),    cmocka_unit_test(cluster_costs),     cmocka_unit_test(cached_answers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

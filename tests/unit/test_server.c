@@ -27,7 +27,10 @@
 #include "common/log_limit.h"
 #include "controller/ctld/peer_limits.h"
 #include "controller/run/peer_limits.h"
+#include "controller/server/listen_internal.h"
 #include "controller/server/strangers_internal.h"
+#include "tests/unit/greeting.h"
+#include "tests/unit/own_munged.h"
 
 #define PATIENCE_S 30
 #define MANY 20
@@ -46,6 +49,7 @@ static uv_loop_t loop;
 static struct hspmd_auth *auth, *stranger;
 static struct hspmd_server *server;
 static int port;
+static struct greeting greeting; /* of the client that greeted last */
 
 static int on_hello(void *context, struct hspmd_peer *peer, json_t *hello, uid_t who, struct hspmd_error *err)
 {
@@ -133,6 +137,8 @@ static int close_server(void **state)
 	stop();
 	json_decref(seen.hello);
 	json_decref(seen.message);
+	json_decref(greeting.hello);
+	greeting.hello = NULL;
 	hspmd_auth_destroy(auth);
 	hspmd_auth_destroy(stranger);
 	return uv_loop_close(&loop);
@@ -237,9 +243,7 @@ static void say(struct hspmd_stream *s, json_t *m)
 
 static json_t *sealed_hello(const struct hspmd_auth *who, const char *nonce, json_t *content)
 {
-	json_t *sealed = hspmd_auth_seal(who, "hello", nonce, content, NULL);
-	json_decref(content);
-	return sealed;
+	return greeting_hello(&greeting, who, nonce, content);
 }
 
 static json_t *honest(void)
@@ -262,10 +266,19 @@ static struct hspmd_stream *greet(const struct hspmd_auth *who, json_t *content)
 	return answer(call(), who, content);
 }
 
+/* Expects the welcome for the last hello. */
+static void expect_welcome(struct hspmd_stream *s)
+{
+	json_t *m = next(s);
+	assert_string_equal(json_string_value(json_object_get(m, "type")), "welcome");
+	assert_int_equal(greeting_welcomed(&greeting, auth, s, m), 0);
+	json_decref(m);
+}
+
 static struct hspmd_stream *known(void)
 {
 	struct hspmd_stream *s = greet(auth, honest());
-	expect(s, "welcome", NULL);
+	expect_welcome(s);
 	wait_for(&seen.accepted, seen.hellos);
 	return s;
 }
@@ -279,6 +292,8 @@ static void test_who_proves_himself_is_heard(void **state)
 	struct hspmd_stream *s = known();
 	json_t *expected = honest(), *ask = json_pack("{s:s}", "type", "ask"),
 	       *report = json_pack("{s:s, s:i}", "type", "state", "step", 3);
+	assert_null(json_object_get(seen.hello, "key"));
+	hspmd_auth_add_version(expected, NULL);
 	assert_true(json_equal(seen.hello, expected));
 	hspmd_peer_set_data(seen.last, &seen);
 	assert_ptr_equal(hspmd_peer_data(seen.last), &seen);
@@ -312,6 +327,42 @@ static void test_who_does_not_is_told_why_not(void **state)
 	json_decref(challenge);
 	assert_int_equal(seen.hellos, 1);
 	assert_int_equal(seen.accepted + seen.messages + seen.closed, 0);
+}
+
+/* What follows the welcome is signed: others on the way cannot add to it. */
+static void test_what_is_not_signed_is_not_heard(void **state)
+{
+	static const char words[] = "HSP1\0\0\0\x0d{\"type\":\"ask\"}";
+	(void)state;
+	struct hspmd_stream *s = known();
+	say(s, json_pack("{s:s}", "type", "state"));
+	wait_for(&seen.messages, 1);
+	assert_int_equal(send(hspmd_stream_fd(s), words, sizeof words - 1, 0), (ssize_t)sizeof words - 1);
+	expect(s, NULL, NULL);
+	assert_int_equal(seen.messages, 1);
+	assert_int_equal(seen.closed, 1);
+	assert_string_equal(seen.why, "a message is not signed");
+	hspmd_stream_destroy(s);
+	/* Signed messages before the hello. */
+	s = call();
+	json_decref(next(s));
+	assert_int_equal(send(hspmd_stream_fd(s), "HSP2\0\0\0\2{}", 10, 0), 10);
+	hspmd_stream_destroy(s);
+}
+
+/* A caller of an older version, whose hello has no protocol number, is told both versions. */
+static void test_other_versions_are_told(void **state)
+{
+	(void)state;
+	struct hspmd_stream *s = call();
+	json_t *challenge = next(s), *content = honest();
+	assert_int_equal(json_integer_value(json_object_get(challenge, "protocol")), HSPMD_PROTOCOL);
+	assert_string_equal(json_string_value(json_object_get(challenge, "version")), PACKAGE_VERSION);
+	say(s, hspmd_auth_seal(auth, "hello", json_string_value(json_object_get(challenge, "nonce")), content, getuid(), NULL));
+	expect_refused(s, "the caller is an older hspmd (protocol 1), this is hspmd " PACKAGE_VERSION " (protocol 2)");
+	assert_int_equal(seen.hellos, 0);
+	json_decref(challenge);
+	json_decref(content);
 }
 
 static void test_what_is_no_message_ends_the_connection(void **state)
@@ -471,7 +522,7 @@ static void test_who_has_answered_is_not_crowded_out(void **state)
 	flood(strangers + full, 200);
 	say(s, sealed_hello(auth, json_string_value(json_object_get(challenge, "nonce")), honest()));
 	json_decref(challenge);
-	expect(s, "welcome", NULL);
+	expect_welcome(s);
 	end_flood(strangers, full + 200);
 	hspmd_stream_destroy(s);
 }
@@ -509,7 +560,7 @@ static void test_a_flood_from_one_address_crowds_out_itself_only(void **state)
 		expect(strangers[i], "challenge", NULL);
 	}
 	assert_int_equal(hspmd_server_counts(server).strangers, v->limits->source_strangers + 1);
-	expect(answer(s, auth, honest()), "welcome", NULL);
+	expect_welcome(answer(s, auth, honest()));
 	end_flood(strangers, FLOOD);
 	hspmd_stream_destroy(s);
 }
@@ -553,7 +604,7 @@ static void test_no_descriptor_is_left(void **state)
 	assert_in_range(n, 1, 63);
 	close(held[--n]); /* for the client's end */
 	struct hspmd_stream *s = greet(auth, honest());
-	expect(s, "welcome", NULL);
+	expect_welcome(s);
 	while (n)
 		close(held[--n]);
 	setrlimit(RLIMIT_NOFILE, &old);
@@ -573,7 +624,7 @@ static void test_who_must_make_room(void **state)
 {
 	static char peers[8];
 	static const char *const from[8] = {
-		"::ffff:10.0.0.1", "::ffff:127.0.0.1", "::1", "::ffff:127.9.9.9", "2001:db8::1", "2001:db8::2"
+		"::ffff:10.0.0.1", "::ffff:127.0.0.1", "::1", "::ffff:127.9.9.9", "2001:db8::1", "2001:db8:0:1::2"
 	};
 	const struct hspmd_server_limits limits = { .strangers = 6, .source_strangers = 3 };
 	struct strangers all = { 0 };
@@ -590,8 +641,12 @@ static void test_who_must_make_room(void **state)
 	}
 	/* One more from this machine: for the oldest from there. One more from anywhere else: for the same, because most are from there. */
 	assert_ptr_equal(strangers_in_the_way(&all, (struct sockaddr *)&v4, &limits), &peers[1]);
-	a = address_of("2001:db8::3");
+	a = address_of("2001:db8:0:2::3");
 	assert_ptr_equal(strangers_in_the_way(&all, (struct sockaddr *)&a, &limits), &peers[1]);
+	/* A machine may have all addresses of a network of IPv6: they are one source. */
+	const struct hspmd_server_limits one = { .strangers = 7, .source_strangers = 1 };
+	a = address_of("2001:db8::3");
+	assert_ptr_equal(strangers_in_the_way(&all, (struct sockaddr *)&a, &one), &peers[4]);
 	strangers_remove(&all, &s[1]);
 	strangers_remove(&all, &s[1]);
 	assert_null(strangers_in_the_way(&all, (struct sockaddr *)&v4, &limits));
@@ -665,6 +720,74 @@ static void test_a_peer_that_takes_nothing_is_cut_in_the_end(void **state)
 }
 
 /* What others are given as the server's addresses reaches it. */
+static void test_bridges_of_this_machine_are_no_address(void **state)
+{
+	static const char *const bridge[] = { "docker0", "virbr0", "br-0123456789ab", "cni0" }, *const other_name[] = { "br-ex", "br0", "eth0", "ib0" };
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		assert_true(server_is_host_bridge(bridge[i]));
+		assert_false(server_is_host_bridge(other_name[i]));
+	}
+}
+
+#ifdef HAVE_MUNGE
+/* While munged hangs, those who have proved themselves are heard; who has not is heard when munged answers again. */
+static void test_a_munged_that_hangs_delays_nobody_else(void **state)
+{
+	struct own_munged munged;
+	struct hspmd_error err;
+	enum { CALLERS = 6 };
+	struct hspmd_stream *s[CALLERS];
+	if (!own_munged_start(&munged))
+		skip();
+	stop();
+	hspmd_auth_destroy(auth);
+	auth = hspmd_auth_munge(munged.socket, &err);
+	start(*state, "127.0.0.1:0", 0, 2 * PATIENCE_S);
+	struct hspmd_stream *first = known();
+	struct hspmd_server_counts before = hspmd_server_counts(server);
+	for (int i = 0; i < CALLERS; i++)
+		s[i] = greet(auth, honest());
+	kill(munged.pid, SIGSTOP);
+	for (int i = 0; i < 50; i++) /* the hellos arrive */
+		uv_run(&loop, UV_RUN_NOWAIT);
+	say(first, json_pack("{s:s}", "type", "state"));
+	wait_for(&seen.messages, 1);
+	assert_int_equal(hspmd_server_counts(server).refused, before.refused);
+	int heard = seen.hellos;
+	assert_true(heard < 1 + CALLERS);
+	kill(munged.pid, SIGCONT);
+	wait_for(&seen.hellos, 1 + CALLERS);
+	for (int i = 0; i < CALLERS; i++)
+		hspmd_stream_destroy(s[i]);
+	hspmd_stream_destroy(first);
+	own_munged_stop(&munged);
+}
+
+/* A munged that never answers: callers are told so in time, and may call again. */
+static void test_callers_do_not_wait_for_munged_for_ever(void **state)
+{
+	struct own_munged munged;
+	struct hspmd_error err;
+	if (!own_munged_start(&munged))
+		skip();
+	stop();
+	hspmd_auth_destroy(auth);
+	auth = hspmd_auth_munge(munged.socket, &err);
+	start(*state, "127.0.0.1:0", 0, 0.5);
+	struct hspmd_stream *s = greet(auth, honest());
+	kill(munged.pid, SIGSTOP);
+	json_t *m = next(s);
+	assert_string_equal(json_string_value(json_object_get(m, "type")), "refused");
+	assert_non_null(strstr(json_string_value(json_object_get(m, "text")), "munged hangs"));
+	assert_true(json_is_true(json_object_get(m, "again")));
+	json_decref(m);
+	hspmd_stream_destroy(s);
+	kill(munged.pid, SIGKILL); /* the thread that waits for it ends */
+	own_munged_stop(&munged);
+}
+#endif
+
 static void test_addresses(void **state)
 {
 	char expected[64];
@@ -681,7 +804,7 @@ static void test_addresses(void **state)
 	json_array_foreach(addresses, i, v) {
 		struct hspmd_error err;
 		json_t *one = json_pack("[O]", v);
-		int fd = hspmd_connect_any(one, PATIENCE_S, &err);
+		int fd = hspmd_connect_any(one, -1, PATIENCE_S, &err);
 		/* The host's name may be unknown where the test runs. */
 		if (fd >= 0)
 			close(fd);
@@ -709,6 +832,8 @@ int main(void)
 		RUN(test_who_proves_himself_is_heard),
 		RUN(test_who_does_not_is_told_why_not),
 		RUN(test_what_is_no_message_ends_the_connection),
+		RUN(test_what_is_not_signed_is_not_heard),
+		RUN(test_other_versions_are_told),
 		RUN(test_the_silent_are_cut),
 		RUN(test_longer_messages_after_the_proof),
 		RUN(test_who_talks_is_not_silent),
@@ -722,6 +847,11 @@ int main(void)
 		RUN(test_the_last_messages_arrive),
 		RUN(test_a_peer_that_takes_nothing_is_cut_in_the_end),
 		RUN(test_addresses),
+#ifdef HAVE_MUNGE
+		RUN(test_a_munged_that_hangs_delays_nobody_else),
+		RUN(test_callers_do_not_wait_for_munged_for_ever),
+#endif
+		cmocka_unit_test(test_bridges_of_this_machine_are_no_address),
 		cmocka_unit_test(test_who_must_make_room),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -314,7 +314,7 @@ static void a_member(void **state)
 	setenv("SBATCH_PARTITION", "night", 1);
 	setenv("HSPMD_COOKIE", "secret", 1);
 	setenv("UNTOUCHED", "yes", 1);
-	assert_int_equal(hspmd_slurm_member_submit(&job, command, "/out/member-%j.log", without, 2, &err), 4242);
+	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "/out/member-%j.log", without, 2, &err), 4242);
 	const char *env = told("sbatch.env");
 	assert_true(has_line(env, "SLURM_CONF=/etc/s.conf") && has_line(env, "UNTOUCHED=yes"));
 	assert_null(strstr(env, "SLURM_JOB_ID"));
@@ -351,11 +351,27 @@ static void a_member(void **state)
 	assert_non_null(words);
 	assert_string_equal(words + 13, "/opt/h spmd\nagent\nit's\n$HOME `x` \"y\" \\\n\n");
 	command_is("sbatch", "echo 'sbatch: warning: 12'; echo 'sbatch: error: no such partition'; echo 5; exit 1");
-	assert_int_equal(hspmd_slurm_member_submit(&job, command, "x", NULL, 0, &err), 0);
+	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", NULL, 0, &err), 0);
 	assert_string_equal(err.text, "a member of job 7 cannot be submitted: sbatch: sbatch: error: no such partition");
 	assert_null(strstr(told("sbatch.args"), "--exclude"));
 	command_is("sbatch", "echo hello");
-	assert_int_equal(hspmd_slurm_member_submit(&job, command, "x", NULL, 0, &err), 0);
+	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", NULL, 0, &err), 0);
+	/* As the site wants: elsewhere, where nodes have other devices, and for a gap between other jobs. */
+	struct hspmd_slurm_member_terms terms = { "scavenger", "spot", 601 };
+	job.gres = "gres:gpu:a100:2,gres/nic:1,gpu:h100";
+	command_is("sbatch", "echo 5");
+	assert_int_equal(hspmd_slurm_member_submit(&job, &terms, command, "x", NULL, 0, &err), 5);
+	args = told("sbatch.args");
+	assert_true(has_line(args, "--qos=scavenger") && has_line(args, "--partition=spot") && has_line(args, "--time=60") &&
+	            has_line(args, "--time-min=11") && has_line(args, "--gres=gpu:2,nic:1,gpu:1") && has_line(args, "--account=physics"));
+	assert_null(strstr(args, "--constraint"));
+	terms = (struct hspmd_slurm_member_terms){ "", "day", 3600 };
+	assert_int_equal(hspmd_slurm_member_submit(&job, &terms, command, "x", NULL, 0, &err), 5);
+	args = told("sbatch.args");
+	assert_true(has_line(args, "--partition=day") && has_line(args, "--gres=gpu:a100:2,nic:1,gpu:h100:1") &&
+	            has_line(args, "--constraint=ib&fast"));
+	assert_null(strstr(args, "--time-min"));
+	assert_null(strstr(args, "--qos"));
 	/* A whole node, for the minute that is left. */
 	job.exclusive = true;
 	job.node_memory_mb = 0;
@@ -365,7 +381,7 @@ static void a_member(void **state)
 	job.gres = "";
 	job.end = time(NULL) + 70;
 	command_is("sbatch", "echo 5");
-	assert_int_equal(hspmd_slurm_member_submit(&job, command, "x", NULL, 0, &err), 5);
+	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", NULL, 0, &err), 5);
 	args = told("sbatch.args");
 	assert_true(has_line(args, "--exclusive") && has_line(args, "--time=1") && has_line(args, "--mem-per-cpu=50M") &&
 	            has_line(args, "--qos=high") && has_line(args, "--reservation=r"));

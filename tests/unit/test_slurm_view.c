@@ -104,11 +104,13 @@ static void partitions_and_preemption(void **state)
 	fake_slurm.conf = (slurm_conf_t){ .preempt_mode = PREEMPT_MODE_CANCEL,
 		                          .state_save_location = "/state",
 		                          .slurm_user_name = "slurm",
+		                          .private_data = PRIVATE_DATA_JOBS | PRIVATE_DATA_USAGE,
 		                          .authinfo = "ttl=60,socket=/run/m.socket,x=y" };
 	assert_int_equal(hspmd_slurm_view_settings(&s, &err), 0);
 	assert_string_equal(s.state_folder, "/state");
 	assert_string_equal(s.user, "slurm");
 	assert_string_equal(s.munge_socket, "/run/m.socket");
+	assert_true(s.private_jobs);
 	hspmd_slurm_view_settings_clear(&s);
 	struct hspmd_slurm_view *v = view_of(NULL, 0);
 	assert_int_equal(v->partition_count, 3);
@@ -126,6 +128,7 @@ static void partitions_and_preemption(void **state)
 	fake_slurm.conf = (slurm_conf_t){ .preempt_mode = PREEMPT_MODE_OFF, .state_save_location = "/state", .slurm_user_name = "slurm" };
 	assert_int_equal(hspmd_slurm_view_settings(&s, &err), 0);
 	assert_null(s.munge_socket);
+	assert_false(s.private_jobs);
 	hspmd_slurm_view_settings_clear(&s);
 	slurm_conf_t conf = fake_slurm.conf;
 	v = view_of(NULL, 0);
@@ -290,6 +293,29 @@ static void asks_seldom(void **state)
 	hspmd_slurm_view_destroy(next);
 }
 
+/* What sacctmgr prints at a site that preempts by QOS. */
+static void preemption_by_qos(void **state)
+{
+	char text[] = "sacctmgr: warning: slow\nnormal||cluster\nscavenger||REQUEUE\nhigh|normal,scavenger|cluster\n"
+	              "urgent|high|cluster\nfixed||OFF\nring|ring,fixed|cluster\n";
+	struct hspmd_slurm_qos_table t, copy;
+	(void)state;
+	assert_int_equal(hspmd_slurm_qos_parse(&t, text, &err), 0);
+	assert_int_equal(t.count, 6);
+	assert_int_equal(hspmd_slurm_qos_copy(&copy, &t), 0);
+	hspmd_slurm_qos_clear(&t);
+	assert_int_equal(hspmd_slurm_qos_find(&copy, "normal")->level, 0);
+	assert_int_equal(hspmd_slurm_qos_find(&copy, "high")->level, 1);
+	assert_int_equal(hspmd_slurm_qos_find(&copy, "urgent")->level, 2);
+	assert_true(hspmd_slurm_qos_preempts(&copy, "high", "scavenger"));
+	assert_false(hspmd_slurm_qos_preempts(&copy, "high", "scaveng"));
+	assert_false(hspmd_slurm_qos_preempts(&copy, "normal", "high"));
+	assert_false(hspmd_slurm_qos_preempts(&copy, "urgent", "normal")); /* Slurm does not follow the chain */
+	assert_false(hspmd_slurm_qos_preempts(&copy, "ring", "fixed"));    /* PreemptMode=OFF */
+	assert_null(hspmd_slurm_qos_find(&copy, "slow"));
+	hspmd_slurm_qos_clear(&copy);
+}
+
 /* Times and priorities, which change all the time, are no difference; what a decision depends on is one. */
 static void what_is_a_difference(void **state)
 {
@@ -359,6 +385,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(states_of_nodes), cmocka_unit_test(partitions_and_preemption),
 		cmocka_unit_test(running_jobs),    cmocka_unit_test(pending_jobs),
+		cmocka_unit_test(preemption_by_qos),
 		cmocka_unit_test(asks_seldom),     cmocka_unit_test(what_is_a_difference),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The Slurm plugin without Slurm: its arguments and options, what it refuses at submission and with which words, what it puts into the job's
- * environment, and what it asks hspmdctld. */
+/* The Slurm plugin without Slurm: its arguments and options, what it refuses at submission and with which words, what it puts into the
+ * job's environment, and what it asks hspmdctld. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

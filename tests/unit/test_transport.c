@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -533,6 +534,46 @@ static void test_strangers(void **state)
 	munmap(s, sizeof *s);
 }
 
+/* A connection whose peer has closed its end is dead, with the reason, which stays; it takes no more messages. */
+static void test_dead_connection(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_socket_listener listener;
+	struct hspmd_address own = { 0 };
+	struct hspmd_socket_connection l;
+	char body[8] = "body", why[sizeof l.why];
+	struct hspmd_socket_item item = { .frame = { .magic = HSPMD_FRAME_MAGIC }, .body = body, .body_bytes = sizeof body };
+	int epoll = epoll_create1(EPOLL_CLOEXEC);
+	assert_int_equal(hspmd_socket_listen(&listener, &err), 0);
+	assert_int_equal(hspmd_socket_address(&listener, &own, &err), 0);
+	hspmd_socket_connection_init(&l, epoll, NULL, LIMIT_S);
+	assert_int_equal(hspmd_socket_target(&own, &l.target, &err), 0);
+	hspmd_socket_connection_connect(&l, 1);
+	int peer = accept(listener.unix_fd, NULL, NULL);
+	assert_true(peer >= 0);
+	double until = hspmd_now() + LIMIT_S;
+	while (l.state == HSPMD_CONNECTION_CONNECTING && within(until))
+		hspmd_socket_connection_step(&l);
+	assert_int_equal(l.state, HSPMD_CONNECTION_OPEN);
+	char hello[sizeof(struct hspmd_frame) + HSPMD_SOCKET_TOKEN];
+	assert_int_equal(recv(peer, hello, sizeof hello, MSG_WAITALL), sizeof hello);
+	close(peer);
+	while (l.state == HSPMD_CONNECTION_OPEN && l.fd >= 0 && within(until))
+		hspmd_socket_connection_step(&l);
+	assert_int_equal(l.state, HSPMD_CONNECTION_DEAD);
+	assert_non_null(strstr(l.why, "closed its connections"));
+	snprintf(why, sizeof why, "%s", l.why);
+	hspmd_socket_connection_queue(&l, &item);
+	hspmd_socket_connection_step(&l);
+	assert_false(item.waiting);
+	assert_string_equal(l.why, why);
+	hspmd_socket_connection_close(&l);
+	hspmd_socket_unlisten(&listener);
+	free(own.data);
+	close(epoll);
+}
+
 static void test_find(void **state)
 {
 	(void)state;
@@ -549,6 +590,7 @@ int main(void)
 		cmocka_unit_test(test_find),        cmocka_unit_test(test_traffic),  cmocka_unit_test(test_sum),
 		cmocka_unit_test(test_deadline),    cmocka_unit_test(test_abort),    cmocka_unit_test(test_wrong_size),
 		cmocka_unit_test(test_kill_socket), cmocka_unit_test(test_kill_ucx), cmocka_unit_test(test_strangers),
+		cmocka_unit_test(test_dead_connection),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

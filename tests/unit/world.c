@@ -516,6 +516,11 @@ bool world_polled(const struct world *w)
 	return w->polled;
 }
 
+void world_set_version(struct world *w, int node, const char *version)
+{
+	w->version[node] = version;
+}
+
 void world_refuse(struct world *w, int node, int times)
 {
 	w->refusals[node] = times;

@@ -63,6 +63,8 @@ void world_poll(struct world *w);
 bool world_polled(const struct world *w);
 /* The next `times` starts of this node's agent fail at once. */
 void world_refuse(struct world *w, int node, int times);
+/* From now on agents of the node are of this version of hspmd (NULL: of the controller's). */
+void world_set_version(struct world *w, int node, const char *version);
 /* The node's agent does not connect or reconnect. */
 void world_silence(struct world *w, int node, bool silent);
 /* How often the node's agent was started, and when last; the current time. */

@@ -53,6 +53,7 @@ struct world {
 	bool held[NODES], agent[NODES];
 	bool away[NODES];                   /* the agent has lost the controller, and will reconnect */
 	bool silent[NODES];                 /* the agent does not start, connect or reconnect */
+	const char *version[NODES];         /* of its agents; NULL: the controller's */
 	int refusals[NODES], starts[NODES]; /* of the agent: starts that will fail; all starts so far */
 	double started_at[NODES];
 	struct queue up[NODES], down[NODES];

@@ -91,7 +91,8 @@ void world_deliver(struct world *w, int n)
 			char job[24] = "7";
 			if (w->member[n])
 				snprintf(job, sizeof job, "%lld", (long long)w->member[n]);
-			json_t *hello = json_pack("{s:s, s:s, s:o}", "node", name, "job", job, "cluster", world_part(w, n));
+			json_t *hello = json_pack("{s:s, s:s, s:o, s:s}", "node", name, "job", job, "cluster", world_part(w, n), "version",
+			                          w->version[n] ? w->version[n] : PACKAGE_VERSION);
 			w->agent[n] = true;
 			world_feed(w, (struct run_event){ .kind = EVENT_AGENT_UP, .node = name, .value = hello });
 			json_decref(hello);

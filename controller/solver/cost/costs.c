@@ -2,10 +2,10 @@
 /* Facts of each layer: from the model's, which the runtime makes from its graph (runtime/facts), or from the profile.
  *
  * Of a layer that only a profile describes, little is known. A transformer block saves its input, the second residual and the results of
- * both norms on every device of a tensor-parallel group (Korthikanti et al., "Reducing Activation Recomputation", arXiv 2205.05198, section 4).
- * Full recomputation saves only the block's input. While a layer runs backward it needs the gradients of its input and its result. A
- * framework whose loss is not fused needs the last layer's result once more, for the softmax, whose gradient overwrites it (Megatron-LM's
- * vocabulary-parallel cross entropy). */
+ * both norms on every device of a tensor-parallel group (Korthikanti et al., "Reducing Activation Recomputation", arXiv 2205.05198,
+ * section 4). Full recomputation saves only the block's input. While a layer runs backward it needs the gradients of its input and its
+ * result. A framework whose loss is not fused needs the last layer's result once more, for the softmax, whose gradient overwrites it
+ * (Megatron-LM's vocabulary-parallel cross entropy). */
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>

@@ -26,6 +26,7 @@ void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args 
 		                 .first_head = q->start[last] / d,
 		                 .first_kv = k->start[last] / d,
 		                 .window = args->attr->window,
+		                 .bidirectional = args->attr->bidirectional,
 		                 .scale = (real)args->attr->scale,
 		                 .softcap = (real)args->attr->softcap };
 	a->group = q->full[last] / k->full[last];
@@ -39,6 +40,13 @@ void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args 
 		a->noise = args->in[noise].data;
 		a->noise_length = args->in[noise].shape[1];
 		a->noise_start = args->in[noise].start[1];
+	}
+	const struct hspmd_view *mask = &args->in[noise + 1];
+	if (args->input_count > noise + 1 && mask->rank >= 0) {
+		int64_t step = 1;
+		a->mask = mask->data;
+		for (int i = 3; i >= 0; step *= mask->shape[i--])
+			a->mask_step[i] = mask->full[i] == 1 ? 0 : step;
 	}
 	int64_t fold = packed ? 3 : 1;
 	a->q = (struct head_rows){ q->data, q->shape[1] * fold * width, fold * width };
@@ -148,6 +156,8 @@ static void attend_block(const struct attention *a, int64_t batch, int64_t head,
 		multiply_panels(k1 - k0, d, s->keys + k0 * d, d * MR, s->query, s->scores, QUERIES, false);
 		if (a->softcap > 0)
 			cap_scores(a, k1 - k0, s->scores);
+		if (a->mask)
+			add_mask(a, batch, head, q0, k0, k1, s->scores);
 		mask_scores(a, batch, q0, k0, k1, s->scores);
 		soften(k1 - k0, d, s, most, sum);
 		if (a->noise)

@@ -32,12 +32,15 @@ struct attention {
 	int64_t first_head, first_kv;   /* global numbers of the first local heads */
 	int64_t group;                  /* query heads that share a kv head */
 	int64_t window;                 /* 0: none */
+	bool bidirectional;             /* else causal */
 	real scale, softcap;            /* softcap 0: none */
 	const real *sinks;              /* of the first local head on; NULL: none */
-	const int32_t *segments; /* NULL: none */
+	const int32_t *segments;        /* NULL: none */
 	int64_t segment_length, segment_start;
 	const int32_t *noise; /* of dropout; NULL: none */
 	int64_t noise_length, noise_start;
+	const real *mask;     /* added to scores; NULL: none */
+	int64_t mask_step[4]; /* elements between samples, heads, queries and keys; 0: the same for all */
 	struct head_rows q, k, v;
 	int64_t parts;   /* items that share the queries of one kv head */
 	int64_t scratch; /* elements of workspace per thread */
@@ -61,10 +64,27 @@ static inline void heads_of(const struct attention *a, int64_t kv, int64_t *firs
 /* Keys [*first, *end) that some query of [q0, q1) may see, by causality and window. */
 static inline void keys_seen(const struct attention *a, int64_t q0, int64_t q1, int64_t *first, int64_t *end)
 {
-	int64_t shift = a->query_start - a->key_start;
+	int64_t shift = a->query_start - a->key_start, ahead = !a->bidirectional ? 0 : a->window ? a->window - 1 : a->keys;
 	*first = a->window && q0 + shift - a->window + 1 > 0 ? q0 + shift - a->window + 1 : 0;
-	*end = q1 + shift < a->keys ? q1 + shift : a->keys;
+	*end = q1 + shift + ahead < a->keys ? q1 + shift + ahead : a->keys;
 	*end = *end > *first ? *end : *first;
+}
+
+/* Returns true if the query that is `distance` positions after a key may see it, by causality and window. */
+static inline bool is_near(const struct attention *a, int64_t distance)
+{
+	return (distance >= 0 || a->bidirectional) && (!a->window || (distance < a->window && -distance < a->window));
+}
+
+/* Adds the mask to scores[key][query]. */
+static inline void add_mask(const struct attention *a, int64_t batch, int64_t head, int64_t q0, int64_t k0, int64_t k1, real *scores)
+{
+	const int64_t *step = a->mask_step;
+	const real *from = a->mask + batch * step[0] + head * step[1] + q0 * step[2];
+	int64_t count = a->queries - q0 < QUERIES ? a->queries - q0 : QUERIES;
+	for (int64_t k = k0; k < k1; k++)
+		for (int64_t j = 0; j < count; j++)
+			scores[(k - k0) * QUERIES + j] += from[j * step[2] + k * step[3]];
 }
 
 /* Sets scores[key][query] to MASKED if the query may not see the key, for keys [k0, k1) and QUERIES queries from q0. */
@@ -72,14 +92,14 @@ static inline void mask_scores(const struct attention *a, int64_t batch, int64_t
 {
 	int64_t shift = a->query_start - a->key_start;
 	const int32_t *segments = a->segments ? a->segments + batch * a->segment_length - a->segment_start : NULL;
-	bool inside = k1 - 1 <= q0 + shift && (!a->window || q0 + QUERIES - 1 + shift - k0 < a->window);
+	bool inside = is_near(a, q0 + shift - (k1 - 1)) && is_near(a, q0 + QUERIES - 1 + shift - k0);
 	if (inside && !segments)
 		return;
 	for (int64_t k = k0; k < k1; k++) {
 		real *row = scores + (k - k0) * QUERIES;
 		for (int64_t j = 0; j < QUERIES; j++) {
 			int64_t distance = q0 + j + shift - k;
-			if (distance < 0 || (a->window && distance >= a->window))
+			if (!is_near(a, distance))
 				row[j] = MASKED;
 			else if (segments && q0 + j < a->queries && segments[a->query_start + q0 + j] != segments[a->key_start + k])
 				row[j] = MASKED;

@@ -138,6 +138,8 @@ static void block_grad(const struct grads *g, int64_t batch, int64_t head, int64
 		multiply_panels(keys, d, s->values + k0 * d, d * MR, s->dout, s->ds, QUERIES, false);
 		if (a->softcap > 0)
 			cap_scores(a, keys, s->p);
+		if (a->mask)
+			add_mask(a, batch, head, q0, k0, k1, s->p);
 		mask_scores(a, batch, q0, k0, k1, s->p);
 		if (a->noise)
 			drop_scores(a, batch, head, q0, k0, k1, s->ds);

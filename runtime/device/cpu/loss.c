@@ -42,20 +42,31 @@ static real sum_of_exp(const real *x, int64_t n, real most)
 	return reduce_add(sum);
 }
 
+static double sum_of(const real *x, int64_t n)
+{
+	double sum = 0;
+	for (int64_t j = 0; j < n; j++)
+		sum += (double)x[j];
+	return sum;
+}
+
 static void stats_rows(void *context, int64_t item, int thread)
 {
 	const struct hspmd_kernel_args *args = context;
 	(void)thread;
 	const struct hspmd_view *logits = &args->in[0];
 	const int32_t *targets = args->in[1].data;
-	int64_t n = row_length(logits), first = logits->start[logits->rank - 1], end = (item + 1) * ROWS_PER_ITEM;
+	int64_t n = row_length(logits), first = logits->start[logits->rank - 1], end = (item + 1) * ROWS_PER_ITEM,
+	        width = row_length(&args->out[0]);
 	end = end < row_count(logits) ? end : row_count(logits);
 	for (int64_t r = item * ROWS_PER_ITEM; r < end; r++) {
 		const real *x = (const real *)logits->data + r * n;
-		real *stats = (real *)args->out[0].data + 3 * r;
+		real *stats = (real *)args->out[0].data + width * r;
 		stats[0] = largest_of(x, n);
 		stats[1] = sum_of_exp(x, n, stats[0]);
 		stats[2] = targets[r] >= first && targets[r] < first + n ? x[targets[r] - first] : 0;
+		if (width > 3)
+			stats[3] = (real)(sum_of(x, n) / (double)logits->full[logits->rank - 1]);
 	}
 }
 
@@ -64,33 +75,46 @@ static void vocab_stats(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *a
 	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), row_ns(&args->in[0]) * ROWS_PER_ITEM, stats_rows, (void *)args);
 }
 
-/* Log of the sum of exponentials over all shards, and the target's logit, of row r. stats is [parts][rows][3]. */
-static double log_sum(const real *stats, int64_t parts, int64_t rows, int64_t r, double *target)
+/* Log of the sum of exponentials over all shards, and the target's logit, with smoothing, of row r. stats is [parts][rows][width]. */
+static double log_sum(const struct hspmd_op_attr *attr, const struct hspmd_view *view, int64_t rows, int64_t r, double *target)
 {
-	double most = stats[3 * r], sum = 0;
+	const real *stats = view->data;
+	int64_t parts = view->shape[0], width = row_length(view);
+	double most = stats[width * r], sum = 0;
 	*target = 0;
 	for (int64_t p = 0; p < parts; p++) {
-		const real *s = stats + 3 * (p * rows + r);
+		const real *s = stats + width * (p * rows + r);
 		most = s[0] > most ? s[0] : most;
-		*target += s[2];
+		*target += width > 3 ? (1 - attr->smoothing) * (double)s[2] + attr->smoothing * (double)s[3] : (double)s[2];
 	}
 	for (int64_t p = 0; p < parts; p++) {
-		const real *s = stats + 3 * (p * rows + r);
+		const real *s = stats + width * (p * rows + r);
 		sum += s[1] * exp(s[0] - most);
 	}
 	return most + log(sum);
+}
+
+/* What a token counts: 0 if its target is ignored. weights: input number. */
+static double weight_of(const struct hspmd_kernel_args *args, int weights, int64_t r)
+{
+	int32_t target = ((const int32_t *)args->in[1].data)[r];
+	if (target < 0 || (args->attr->ignores && target == args->attr->numbers[0]))
+		return 0;
+	bool weighted = args->input_count > weights && args->in[weights].rank >= 0;
+	return weighted ? (double)((const real *)args->in[weights].data)[r] : 1;
 }
 
 static void loss(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	(void)cpu;
 	const struct hspmd_view *stats = &args->in[0];
-	const int32_t *targets = args->in[1].data;
 	int64_t rows = element_count(&args->in[1]);
 	double total = 0, target;
-	for (int64_t r = 0; r < rows; r++)
-		if (targets[r] >= 0)
-			total += log_sum(stats->data, stats->shape[0], rows, r, &target) - target;
+	for (int64_t r = 0; r < rows; r++) {
+		double weight = weight_of(args, 2, r);
+		if (weight != 0)
+			total += weight * (log_sum(args->attr, stats, rows, r, &target) - target);
+	}
 	double *out = args->out[0].data;
 	*out = (args->out[0].accumulate ? *out : 0) + args->attr->scale * total;
 }
@@ -102,23 +126,25 @@ static void grad_rows(void *context, int64_t item, int thread)
 	const struct hspmd_view *logits = &args->in[0], *stats = &args->in[2];
 	const int32_t *targets = args->in[1].data;
 	int64_t n = row_length(logits), rows = row_count(logits), first = logits->start[logits->rank - 1], end = (item + 1) * ROWS_PER_ITEM;
-	real scale = (real)args->attr->scale;
+	double smoothing = args->attr->smoothing;
+	real uniform = (real)(smoothing / (double)logits->full[logits->rank - 1]);
 	for (int64_t r = item * ROWS_PER_ITEM; r < (end < rows ? end : rows); r++) {
 		const real *x = (const real *)logits->data + r * n;
 		real *dx = (real *)args->out[0].data + r * n;
-		if (targets[r] < 0) {
+		real scale = (real)(args->attr->scale * weight_of(args, 3, r));
+		if (scale == 0) {
 			memset(dx, 0, (size_t)n * sizeof *dx);
 			continue;
 		}
 		double target;
-		vec shift = splat((real)log_sum(stats->data, stats->shape[0], rows, r, &target));
+		vec shift = splat((real)log_sum(args->attr, stats, rows, r, &target));
 		int64_t j = 0;
 		for (; j + LANES <= n; j += LANES)
-			store(dx + j, vexp(load(x + j) - shift) * splat(scale));
+			store(dx + j, (vexp(load(x + j) - shift) - splat(uniform)) * splat(scale));
 		if (j < n)
-			store_part(dx + j, vexp(load_part(x + j, n - j) - shift) * splat(scale), n - j);
+			store_part(dx + j, (vexp(load_part(x + j, n - j) - shift) - splat(uniform)) * splat(scale), n - j);
 		if (targets[r] >= first && targets[r] < first + n)
-			dx[targets[r] - first] -= scale;
+			dx[targets[r] - first] -= scale * (real)(1 - smoothing);
 	}
 }
 

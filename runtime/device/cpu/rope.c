@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2): pairs of elements of a head are rotated by the angle
- * position * frequency (opcode.h). Angles are computed in double from a multiple of BLOCK and a remainder,
+ * position * frequency (opcode_list.h). Angles are computed in double from a multiple of BLOCK and a remainder,
  * so that a position's sine and cosine do not depend on where a device's part of the sequence begins. */
 #include "runtime/device/cpu/kernel.h"
 

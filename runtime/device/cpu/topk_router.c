@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Router of a mixture of experts: the experts that a token goes to, their weights, and how evenly the tokens of a sample are spread
- * (opcode.h). */
+ * (opcode_list.h). */
 #include "runtime/device/cpu/kernel.h"
 
 static double sigmoid(double x)

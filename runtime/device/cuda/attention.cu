@@ -36,6 +36,14 @@ static __device__ __forceinline__ float score_of(const struct attention &a, floa
 	return a.softcap > 0.0f ? a.softcap * tanhf(score / a.softcap) : score;
 }
 
+/* What the mask adds to the score of a query and a key. */
+template <typename T> static __device__ __forceinline__ float masked(const struct attention &a, int batch, int head, int q, int k)
+{
+	return a.mask ? to_float(((const T *)
+	                                  a.mask)[batch * a.mask_step[0] + head * a.mask_step[1] + q * a.mask_step[2] + k * a.mask_step[3]])
+	              : 0.0f;
+}
+
 /* Dropout's factor of the probability of a key for a query. */
 static __device__ __forceinline__ float kept(const struct attention &a, int batch, int head, int q, int k)
 {
@@ -73,7 +81,9 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 		float s[EACH], now = high;
 		for (int i = 0; i < EACH; i++) {
 			int k = part + i * PARTS;
-			s[i] = sees(a, batch, q0 + own, k0 + k) ? score_of(a, dot(query + own * pitch, key + k * pitch, d)) : HIDDEN;
+			s[i] = sees(a, batch, q0 + own, k0 + k) ? score_of(a, dot(query + own * pitch, key + k * pitch, d)) +
+			                                                  masked<T>(a, batch, head, q0 + own, k0 + k)
+			                                        : HIDDEN;
 			now = fmaxf(now, s[i]);
 		}
 		now = parts_reduce<Max>(now);
@@ -106,9 +116,9 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 #pragma unroll
 	for (int i = 0; i < most / PARTS; i++)
 		if (part + i * PARTS < d)
-			o[part + i * PARTS] = from_float<T>(out[i] / sum);
+			o[part + i * PARTS] = from_float<T>(sum > 0.0f ? out[i] / sum : 0.0f);
 	if (part == 0)
-		a.lse[stats_at(a, batch, head, q0 + own)] = high + logf(sum);
+		a.lse[stats_at(a, batch, head, q0 + own)] = sum > 0.0f ? high + logf(sum) : HIDDEN;
 }
 
 /* delta = sum of dout * o; one warp per query and head. */
@@ -129,6 +139,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) delta_ke
 }
 
 /* Computes the probability and the gradient of the score of a query and a key from their rows and statistics. */
+template <typename T>
 static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int head, int q, int k, const float *query,
                                                      const float *dout, const float *key, const float *value, float lse, float delta,
                                                      float *p, float *ds)
@@ -139,7 +150,7 @@ static __device__ __forceinline__ void differentiate(const struct attention &a, 
 	float score = score_of(a, dot(query, key, a.head_dim)), slope = a.scale;
 	if (a.softcap > 0.0f)
 		slope *= 1.0f - score / a.softcap * (score / a.softcap);
-	float keep = kept(a, batch, head, q, k), probability = expf(score - lse);
+	float keep = kept(a, batch, head, q, k), probability = expf(score + masked<T>(a, batch, head, q, k) - lse);
 	*ds = probability * (keep * dot(dout, value, a.head_dim) - delta) * slope;
 	*p = keep * probability;
 }
@@ -172,8 +183,8 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 			__syncthreads();
 			for (int i = 0; i < EACH; i++) {
 				int q = part + i * PARTS;
-				differentiate(a, batch, head, q0 + q, k0 + own, query + q * pitch, dout + q * pitch, key + own * pitch,
-				              value + own * pitch, lse[q], delta[q], &p[row + q], &ds[row + q]);
+				differentiate<T>(a, batch, head, q0 + q, k0 + own, query + q * pitch, dout + q * pitch, key + own * pitch,
+				                 value + own * pitch, lse[q], delta[q], &p[row + q], &ds[row + q]);
 			}
 			__syncwarp();
 #pragma unroll 1
@@ -225,8 +236,8 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 		for (int i = 0; i < EACH; i++) {
 			int k = part + i * PARTS;
 			float p;
-			differentiate(a, batch, head, q0 + own, k0 + k, query + own * pitch, dout + own * pitch, key + k * pitch,
-			              value + k * pitch, lse, delta, &p, &ds[row + k]);
+			differentiate<T>(a, batch, head, q0 + own, k0 + k, query + own * pitch, dout + own * pitch, key + k * pitch,
+			                 value + k * pitch, lse, delta, &p, &ds[row + k]);
 		}
 		__syncwarp();
 #pragma unroll 1
@@ -281,6 +292,7 @@ static void set_up(struct attention *a, const struct hspmd_kernel_args *args, in
 	a->first_kv = (int)(k->start[last] / d);
 	a->group = (int)(q->full[last] / k->full[last]);
 	a->window = (int)args->attr->window;
+	a->bidirectional = args->attr->bidirectional;
 	a->scale = (float)args->attr->scale;
 	a->softcap = (float)args->attr->softcap;
 	if (args->input_count > segments && args->in[segments].rank >= 0) {
@@ -296,6 +308,13 @@ static void set_up(struct attention *a, const struct hspmd_kernel_args *args, in
 		a->first_key = k->start[1];
 		a->rate = args->attr->rate;
 		a->stream = args->attr->random.stream;
+	}
+	const struct hspmd_view *mask = &args->in[noise + 1];
+	if (args->input_count > noise + 1 && mask->rank >= 0) {
+		int64_t step = 1;
+		a->mask = mask->data;
+		for (int i = 3; i >= 0; step *= mask->shape[i--])
+			a->mask_step[i] = mask->full[i] == 1 ? 0 : step;
 	}
 	a->q.batch = q->shape[1] * fold * width;
 	a->q.row = fold * width;
@@ -334,7 +353,7 @@ static int check_size(const struct attention *a, struct hspmd_error *err)
 /* Runs our kernels: the tensor-core ones if they support the heads, else those of this file. */
 template <typename T> static int own_forward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
-	if (sizeof(T) == 2 && !a->sinks && !a->noise && !(a->softcap > 0) && hspmd_cuda_attention_mma(cuda, a))
+	if (sizeof(T) == 2 && !a->sinks && !a->noise && !a->mask && !(a->softcap > 0) && hspmd_cuda_attention_mma(cuda, a))
 		return 0;
 	return a->head_dim <= 128 ? forward_of<T, 128>(cuda, a, err) : forward_of<T, 256>(cuda, a, err);
 }
@@ -343,7 +362,7 @@ template <typename T> static int own_backward(struct hspmd_cuda *cuda, const str
 {
 	auto *kernel = delta_kernel<T>;
 	LAUNCH(kernel, (unsigned)ceil_div((int64_t)a->batches * a->heads * a->queries, THREADS / WARP), THREADS, 0, cuda->stream, *a);
-	if (sizeof(T) == 2 && !a->noise && !(a->softcap > 0) && hspmd_cuda_attention_mma_grad(cuda, a))
+	if (sizeof(T) == 2 && !a->noise && !a->mask && !(a->softcap > 0) && hspmd_cuda_attention_mma_grad(cuda, a))
 		return 0;
 	return a->head_dim <= 128 ? backward_of<T, 128>(cuda, a, err) : backward_of<T, 256>(cuda, a, err);
 }

@@ -14,10 +14,16 @@ static __device__ __forceinline__ int kv_of(const struct attention &a, int h)
 	return (a.first_head + h) / a.group - a.first_kv;
 }
 
+/* Returns true if the query that is `distance` positions after a key may see it, by causality and window. */
+static __device__ __forceinline__ bool is_near(const struct attention &a, int distance)
+{
+	return (distance >= 0 || a.bidirectional) && (!a.window || (distance < a.window && -distance < a.window));
+}
+
 static __device__ __forceinline__ bool sees(const struct attention &a, int batch, int q, int k)
 {
 	int distance = q + a.shift - k;
-	if (q >= a.queries || k >= a.keys || distance < 0 || (a.window && distance >= a.window))
+	if (q >= a.queries || k >= a.keys || !is_near(a, distance))
 		return false;
 	const int32_t *s = a.segments ? a.segments + batch * a.segment_length : NULL;
 	return !s || s[q + a.shift] == s[k];
@@ -27,13 +33,15 @@ static __device__ __forceinline__ bool sees(const struct attention &a, int batch
 static __device__ __forceinline__ void keys_seen(const struct attention &a, int q0, int count, int *first, int *end)
 {
 	*first = a.window && q0 + a.shift - a.window + 1 > 0 ? q0 + a.shift - a.window + 1 : 0;
-	*end = q0 + count + a.shift < a.keys ? q0 + count + a.shift : a.keys;
+	int ahead = !a.bidirectional ? 0 : a.window ? a.window - 1 : a.keys;
+	*end = q0 + count + a.shift + ahead < a.keys ? q0 + count + a.shift + ahead : a.keys;
 }
 
 /* Sets [*first, *end) to the queries that may see some key of [k0, k0 + count). */
 static __device__ __forceinline__ void queries_seen(const struct attention &a, int k0, int count, int *first, int *end)
 {
-	*first = k0 - a.shift > 0 ? k0 - a.shift : 0;
+	int behind = !a.bidirectional ? 0 : a.window ? a.window - 1 : a.queries;
+	*first = k0 - a.shift - behind > 0 ? k0 - a.shift - behind : 0;
 	*end = a.window && k0 + count - 1 - a.shift + a.window < a.queries ? k0 + count - 1 - a.shift + a.window : a.queries;
 }
 

@@ -32,10 +32,13 @@ struct attention {
 	int first_head, first_kv, group; /* global numbers of the first local heads; query heads per kv head */
 	int shift;                       /* global position of the first query minus that of the first key */
 	int window;                      /* 0: none */
+	bool bidirectional;              /* else causal */
 	float scale, softcap;            /* softcap 0: none */
 	const void *sinks;               /* of the first local head on; NULL: none */
 	const int32_t *noise;            /* of dropout; NULL: none; points at the first key of sample 0 */
 	int64_t noise_length, first_key; /* first_key: global position */
+	const void *mask;                /* added to scores; NULL: none */
+	int64_t mask_step[4];            /* elements between samples, heads, queries and keys; 0: the same for all */
 	double rate;
 	uint64_t stream;
 };

@@ -100,7 +100,7 @@ static bool is_even(const struct head_rows *r)
 /* Returns true if cuDNN's graph can express this attention. Pointers that are not set yet count as aligned. */
 static bool can_describe(const struct attention *a)
 {
-	return !a->segments && !a->sinks && !a->noise && !(a->softcap > 0) && a->head_dim % 8 == 0 && a->batches && a->queries && a->keys &&
+	return !a->segments && !a->sinks && !a->noise && !a->mask && !a->bidirectional && !(a->softcap > 0) && a->head_dim % 8 == 0 && a->batches && a->queries && a->keys &&
 	       a->kv_heads && a->heads == a->kv_heads * a->group && a->first_head == a->first_kv * a->group && a->shift >= 0 &&
 	       a->shift + a->queries <= a->keys && is_even(&a->q) && is_even(&a->k) && is_even(&a->v) && is_even(&a->o) &&
 	       is_even(&a->dq) && is_even(&a->dk) && is_even(&a->dv) && is_even(&a->dout);

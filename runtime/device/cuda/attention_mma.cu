@@ -81,8 +81,8 @@ static __device__ __forceinline__ int column_of(int i)
 /* Returns true if all queries [q, q + queries) see all keys [k, k + keys). */
 static __device__ __forceinline__ bool all_see(const struct attention &a, int q, int queries, int k, int keys)
 {
-	return !a.segments && q + queries <= a.queries && k + keys <= a.keys && k + keys - 1 <= q + a.shift &&
-	       (!a.window || q + queries - 1 + a.shift - k < a.window);
+	return !a.segments && q + queries <= a.queries && k + keys <= a.keys && is_near(a, q + a.shift - (k + keys - 1)) &&
+	       is_near(a, q + queries - 1 + a.shift - k);
 }
 
 /* Stores 16 x D sums as rows of a head in BF16. */

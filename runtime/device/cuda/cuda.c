@@ -12,8 +12,10 @@
 #include "runtime/device/cuda/profile.h"
 #include "runtime/device/cuda/sm_partition.h"
 
-#define ENTRY(opcode, name) [HSPMD_OP_##opcode] = &hspmd_cuda_##name,
-static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = { HSPMD_OPS(ENTRY) };
+static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = {
+#define OP(opcode, name) [HSPMD_OP_##opcode] = &hspmd_cuda_##name,
+#include "runtime/tensor/opcode_list.h"
+};
 
 static const struct hspmd_device_ops cuda_ops;
 

@@ -18,7 +18,6 @@ extern "C" {
 #endif
 
 #include "runtime/device/cuda/module.h"
-#include "runtime/tensor/opcode_list.h"
 
 struct hspmd_cuda_blas;
 struct hspmd_cuda_dnn;
@@ -51,8 +50,8 @@ struct hspmd_cuda_kernel {
 	int (*run_batch)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err);
 };
 
-#define HSPMD_CUDA_DECLARE(opcode, name) extern const struct hspmd_cuda_kernel hspmd_cuda_##name;
-HSPMD_OPS(HSPMD_CUDA_DECLARE)
+#define OP(opcode, name) extern const struct hspmd_cuda_kernel hspmd_cuda_##name;
+#include "runtime/tensor/opcode_list.h"
 
 /* fill.cu: like copy_box of device.h, but without the special cases that are plain memory copies. */
 int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src,

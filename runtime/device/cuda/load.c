@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
+#include "common/module_path.h"
 #include "runtime/device/cuda/module.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -26,43 +25,31 @@ static const struct hspmd_device_ops *load_file(const char *path, struct hspmd_e
 	return module->ops;
 }
 
-/* Looks for the module in the folder of the running program and those above it, as in the build folder. Returns false if it is not there or
- * the folder is unknown. */
-static bool beside_program(char *path, size_t size)
+static const struct hspmd_device_ops *load(struct hspmd_error *err)
 {
-	char program[4096];
-	ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
-	if (n <= 0)
-		return false;
-	program[n] = '\0';
-	for (char *end = program + n; end > program; end--) {
-		if (*end != '/')
-			continue;
-		*end = '\0';
-		if ((size_t)snprintf(path, size, "%s/" HSPMD_CUDA_FILE, program) < size && !access(path, R_OK))
-			return true;
-	}
-	return false;
+	const char *named = getenv("HSPMD_CUDA_MODULE");
+	const struct hspmd_device_ops *ops = NULL;
+	char **path;
+	if (named && *named)
+		return load_file(named, err);
+	int count = hspmd_module_paths(HSPMD_CUDA_FILE, &path, err);
+	if (!count)
+		hspmd_fail(err, "the CUDA device (%s) is not in %s", HSPMD_CUDA_FILE, HSPMD_PKGLIBDIR);
+	else if (count > 0)
+		ops = load_file(path[0], err);
+	hspmd_module_paths_free(path, count);
+	return ops;
 }
 
 const struct hspmd_device_ops *hspmd_device_cuda(struct hspmd_error *err)
 {
-	char path[4200];
-	const char *named = getenv("HSPMD_CUDA_MODULE");
 	pthread_mutex_lock(&lock);
 	if (!loaded) {
 		/* Number the GPUs like the management library, which discovered them: CUDA's own order puts the fastest first. */
 		setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);
 		/* Streams that share one of the device's queues wait for one another, and each communicator has a stream. */
 		setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-		if (named && *named)
-			loaded = load_file(named, err);
-		else if (beside_program(path, sizeof path))
-			loaded = load_file(path, err);
-		else if (!access(HSPMD_PKGLIBDIR "/" HSPMD_CUDA_FILE, R_OK))
-			loaded = load_file(HSPMD_PKGLIBDIR "/" HSPMD_CUDA_FILE, err);
-		else
-			hspmd_fail(err, "the CUDA device (%s) is not in %s", HSPMD_CUDA_FILE, HSPMD_PKGLIBDIR);
+		loaded = load(err);
 	}
 	const struct hspmd_device_ops *ops = loaded;
 	pthread_mutex_unlock(&lock);

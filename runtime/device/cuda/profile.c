@@ -15,8 +15,10 @@ struct hspmd_cuda_profile {
 	long calls[HSPMD_OP_COUNT];
 };
 
-#define NAME(opcode, name) [HSPMD_OP_##opcode] = #name,
-static const char *const names[HSPMD_OP_COUNT] = { HSPMD_OPS(NAME) };
+static const char *const names[HSPMD_OP_COUNT] = {
+#define OP(opcode, name) [HSPMD_OP_##opcode] = #name,
+#include "runtime/tensor/opcode_list.h"
+};
 
 struct hspmd_cuda_profile *hspmd_cuda_profile_open(void)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2): pairs of elements of a head are rotated by the angle
- * position * frequency (opcode.h). Angles are computed in double, once per position, into a table that all samples and heads read: one
+ * position * frequency (opcode_list.h). Angles are computed in double, once per position, into a table that all samples and heads read: one
  * table for the whole program, or the call's own. */
 #include <math.h>
 

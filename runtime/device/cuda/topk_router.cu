@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Router of a mixture of experts (opcode.h): which experts a token goes to, with what weights, and how evenly the tokens of a sample are
+/* Router of a mixture of experts: which experts a token goes to, with what weights, and how evenly the tokens of a sample are
  * distributed. */
 #include "runtime/device/cuda/kernel.h"
 

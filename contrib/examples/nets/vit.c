@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Vision transformer (Dosovitskiy et al., arXiv 2010.11929). Inputs: "image" [samples, 3, size, size] floats and "label" [samples, 1]
+ * integers. Plan layers: 0: patches, 1..blocks, and the head. */
+#include "parts.h"
+
+struct vit {
+	int64_t size, patch, width, heads, inner, classes;
+	int blocks;
+	double dropout;
+};
+static const struct vit vit_base = { 224, 16, 768, 12, 3072, 1000, 12, 0 };
+
+static int vit_layers(const struct vit *how)
+{
+	return how->blocks + 2;
+}
+
+/* Each patch is a position; the first position is a parameter, from which the class is read at the end. */
+static int vit_patches(const struct vit *how, struct hspmd_net *net)
+{
+	int64_t samples = hspmd_net_samples(net), width = how->width, count = how->size / how->patch * (how->size / how->patch);
+	struct hspmd_window window = { .stride = { how->patch, how->patch } };
+	int image = hspmd_net_float_input(net, "image", 3, DIMS(3, how->size, how->size));
+	int weight = parameter(net, "patches", "weight", 4, DIMS(width, 3, how->patch, how->patch), 0, 0.02);
+	int x = hspmd_net_conv2d(net, image, weight, parameter(net, "patches", "bias", 1, &width, 0, 0), &window, 1);
+	x = hspmd_net_transpose(net, hspmd_net_reshape(net, x, 3, DIMS(samples, width, count)), (int[]){ 0, 2, 1 });
+	int class = hspmd_net_repeat(net, parameter(net, "", "class", 2, DIMS(1, width), 0, 0.02), 3, DIMS(samples, 1, width));
+	x = hspmd_net_concat(net, (int[]){ class, x }, 2, 1);
+	return hspmd_net_add(net, x, parameter(net, "", "positions", 2, DIMS(count + 1, width), 0, 0.02));
+}
+
+static void vit_build(void *context, struct hspmd_net *net)
+{
+	const struct vit *how = context;
+	char name[96];
+	int x = hspmd_net_dropout(net, vit_patches(how, net), how->dropout);
+	for (int i = 0; i < how->blocks; i++) {
+		hspmd_net_layer(net, i + 1);
+		int y = layer_norm(net, named(&name, "blocks", i, "norm1"), x, 1e-6);
+		x = hspmd_net_add(net, x, self_attention(net, "blocks", i, y, how->heads, -1, how->dropout));
+		y = layer_norm(net, named(&name, "blocks", i, "norm2"), x, 1e-6);
+		x = hspmd_net_add(net, x, hspmd_net_dropout(net, mlp(net, "blocks", i, y, how->inner), how->dropout));
+	}
+	hspmd_net_layer(net, how->blocks + 1);
+	x = hspmd_net_slice(net, layer_norm(net, "norm", x, 1e-6), 1, 0, 1);
+	hspmd_net_loss(net, linear(net, "head", x, how->classes, WHOLE, 1, 1), hspmd_net_integer_input(net, "label", 1, DIMS(1)));
+}

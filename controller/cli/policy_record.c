@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/cli/policy_record.h"
+
+#include <fnmatch.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/alloc.h"
+#include "common/format/job.h"
+#include "common/format/trace.h"
+#include "common/hostlist.h"
+#include "common/json.h"
+
+#define COLUMNS_MAX 128
+#define EFFICIENCY 0.95 /* tokens per second grow as nodes to this power */
+
+enum column {
+	COL_ID,
+	COL_SUBMIT,
+	COL_START,
+	COL_END,
+	COL_NODES,
+	COL_USER,
+	COL_ACCOUNT,
+	COL_PARTITION,
+	COL_QOS,
+	COL_PRIORITY,
+	COL_NODE_LIST,
+	COL_COMMENT,
+	COL_NAME,
+	COL_STATE,
+	COLUMNS
+};
+/* Names of each column, the preferred one first. */
+static const char *const column_names[COLUMNS][2] = {
+	[COL_ID] = { "JobIDRaw", "JobID" },
+	[COL_SUBMIT] = { "Submit" },
+	[COL_START] = { "Start" },
+	[COL_END] = { "End" },
+	[COL_NODES] = { "NNodes", "AllocNodes" },
+	[COL_USER] = { "User" },
+	[COL_ACCOUNT] = { "Account" },
+	[COL_PARTITION] = { "Partition" },
+	[COL_QOS] = { "QOS" },
+	[COL_PRIORITY] = { "Priority" },
+	[COL_NODE_LIST] = { "NodeList" },
+	[COL_COMMENT] = { "Comment" },
+	[COL_NAME] = { "JobName" },
+	[COL_STATE] = { "State" },
+};
+#define COLUMNS_NEEDED (COL_NODES + 1)
+
+struct job {
+	uint32_t id;
+	double submit, start, end; /* wall clock; NAN: not yet */
+	int nodes;                 /* at its start */
+	bool elastic;
+	double tokens, priority;
+	char *user, *account, *partition, *qos;
+};
+
+struct recording {
+	const struct policy_record_options *o;
+	struct policy_record_counts *counts;
+	int column[COLUMNS]; /* position in a line; -1: absent */
+	struct job *jobs;
+	size_t count, capacity;
+	json_t *nodes; /* object: names */
+	double first, last;
+};
+
+static void job_clear(struct job *j)
+{
+	free(j->user);
+	free(j->account);
+	free(j->partition);
+	free(j->qos);
+}
+
+/* Cuts a line at '|'. Returns the number of fields. */
+static int cut(char *line, char *field[COLUMNS_MAX])
+{
+	int n = 0;
+	line[strcspn(line, "\r\n")] = '\0';
+	for (char *at = line; at && n < COLUMNS_MAX; n++) {
+		field[n] = at;
+		if ((at = strchr(at, '|')))
+			*at++ = '\0';
+	}
+	return n;
+}
+
+static int read_header(struct recording *r, char *line, struct hspmd_error *err)
+{
+	char *field[COLUMNS_MAX];
+	int n = cut(line, field);
+	for (int c = 0; c < COLUMNS; c++) {
+		r->column[c] = -1;
+		for (int k = 0; k < 2 && r->column[c] < 0 && column_names[c][k]; k++)
+			for (int i = 0; i < n; i++)
+				if (!strcmp(field[i], column_names[c][k]))
+					r->column[c] = i;
+		if (c < COLUMNS_NEEDED && r->column[c] < 0)
+			return hspmd_fail(err, "the first line is no header of sacct --parsable2 with a column %s", column_names[c][0]);
+	}
+	return 0;
+}
+
+/* Local time as sacct prints it, or seconds (SLURM_TIME_FORMAT=%s). NAN: "Unknown", "None". */
+static double time_of(const char *text, bool *bad)
+{
+	struct tm tm = { .tm_isdst = -1 };
+	char *end;
+	if (!*text || !strcmp(text, "Unknown") || !strcmp(text, "None") || !strcmp(text, "None assigned"))
+		return NAN;
+	double seconds = strtod(text, &end);
+	if (!*end)
+		return seconds;
+	end = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
+	*bad |= !end || *end;
+	return *bad ? NAN : (double)mktime(&tm);
+}
+
+static bool listed_elastic(const struct recording *r, const char *(*get)(const struct recording *r, char *const *field, enum column c),
+                           char *const *field)
+{
+	static const struct {
+		const char *key;
+		enum column column;
+	} keys[] = {
+		{ "partition", COL_PARTITION }, { "account", COL_ACCOUNT }, { "user", COL_USER }, { "qos", COL_QOS }, { "name", COL_NAME }
+	};
+	const char *equals = r->o->elastic ? strchr(r->o->elastic, '=') : NULL;
+	if (!equals)
+		return !strcmp(get(r, field, COL_COMMENT), HSPMD_JOB_COMMENT);
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+		if (strlen(keys[i].key) == (size_t)(equals - r->o->elastic) && !strncmp(keys[i].key, r->o->elastic, strlen(keys[i].key)))
+			return !fnmatch(equals + 1, get(r, field, keys[i].column), 0);
+	return false;
+}
+
+static const char *get(const struct recording *r, char *const *field, enum column c)
+{
+	return r->column[c] < 0 ? "" : field[r->column[c]];
+}
+
+/* Adds the names of a node list: "n[0-3]"; "None assigned" while a job waits. */
+static int add_nodes(struct recording *r, const char *list, struct hspmd_error *err)
+{
+	char **names;
+	if (!*list || strchr(list, ' '))
+		return 0;
+	int n = hspmd_hostlist_expand(list, HSPMD_TRACE_MAX_NODES, &names, err), rc = n < 0 ? -1 : 0;
+	for (int i = 0; i < n && !rc; i++)
+		if (json_object_set_new(r->nodes, names[i], json_true()))
+			rc = hspmd_fail_memory(err, "recording");
+	if (n >= 0)
+		hspmd_hostlist_free(names, n);
+	return rc;
+}
+
+static double rate(int nodes)
+{
+	return 1000 * pow(nodes, EFFICIENCY);
+}
+
+static void leave_out(struct recording *r, int line, const char *why)
+{
+	if (!r->counts->bad_lines++)
+		snprintf(r->counts->first_bad, sizeof r->counts->first_bad, "line %d: %s", line, why);
+}
+
+static double later(double a, double b)
+{
+	return isnan(a) || b > a ? b : a;
+}
+
+/* A further line of a job that was resized. */
+static void extend(struct job *j, double start, double end, int nodes)
+{
+	if (!isnan(start) && (isnan(j->start) || start < j->start)) {
+		j->start = start;
+		j->nodes = nodes;
+	}
+	j->end = isnan(end) || isnan(j->end) ? NAN : fmax(j->end, end);
+}
+
+/* A member brought nodes to an elastic job: its work is the job's. Returns false if it is no member. */
+static bool add_to_anchor(struct recording *r, const char *name, double work)
+{
+	unsigned anchor;
+	if (sscanf(name, "hspmd-member-%u", &anchor) != 1)
+		return false;
+	for (size_t i = r->count; i > 0; i--)
+		if (r->jobs[i - 1].id == anchor) {
+			r->jobs[i - 1].tokens += work;
+			break;
+		}
+	return true;
+}
+
+static int add_job(struct recording *r, char *const *field, uint32_t id, const double *at, int nodes, struct hspmd_error *err)
+{
+	char *end;
+	if (hspmd_array_grow(&r->jobs, &r->capacity, r->count, sizeof *r->jobs))
+		return hspmd_fail_memory(err, "recording");
+	struct job *j = &r->jobs[r->count++];
+	double priority = strtod(get(r, field, COL_PRIORITY), &end);
+	*j = (struct job){ .id = id, .submit = at[0], .start = at[1], .end = at[2], .nodes = nodes };
+	j->priority = priority > 0 && priority < 4294967296.0 ? floor(priority) : 0;
+	j->elastic = listed_elastic(r, get, field);
+	j->user = strdup(get(r, field, COL_USER));
+	j->account = strdup(get(r, field, COL_ACCOUNT));
+	j->partition = strdup(get(r, field, COL_PARTITION));
+	j->qos = strdup(get(r, field, COL_QOS));
+	return j->user && j->account && j->partition && j->qos ? 0 : hspmd_fail_memory(err, "recording");
+}
+
+static int read_line(struct recording *r, int number, char *line, struct hspmd_error *err)
+{
+	char *field[COLUMNS_MAX], *end;
+	int n = cut(line, field), widest = 0;
+	bool bad = false;
+	for (int c = 0; c < COLUMNS; c++)
+		widest = r->column[c] > widest ? r->column[c] : widest;
+	if (n <= widest)
+		return leave_out(r, number, "fewer fields than the header has"), 0;
+	const char *name = get(r, field, COL_ID);
+	unsigned long id = strtoul(name, &end, 10);
+	if (*end == '.')
+		return 0; /* a step */
+	if (end == name || *end || !id || id > UINT32_MAX)
+		return leave_out(r, number, "the id is no number; ask sacct for JobIDRaw"), 0;
+	const double at[3] = { time_of(get(r, field, COL_SUBMIT), &bad), time_of(get(r, field, COL_START), &bad),
+		               time_of(get(r, field, COL_END), &bad) };
+	long nodes = strtol(get(r, field, COL_NODES), &end, 10);
+	if (bad || isnan(at[0]) || *end || nodes < 0 || nodes > HSPMD_TRACE_MAX_NODES)
+		return leave_out(r, number, "a time or the number of nodes cannot be read"), 0;
+	if (isnan(at[1]) || !nodes) {
+		r->counts->never_started++;
+		return 0;
+	}
+	if (at[1] < at[0] || at[2] < at[1])
+		return leave_out(r, number, "it ends before it starts, or starts before it was submitted"), 0;
+	double work = isnan(at[2]) ? 0 : rate((int)nodes) * (at[2] - at[1]);
+	if (add_to_anchor(r, get(r, field, COL_NAME), work))
+		return r->o->nodes ? 0 : add_nodes(r, get(r, field, COL_NODE_LIST), err);
+	struct job *j = r->count && r->jobs[r->count - 1].id == id ? &r->jobs[r->count - 1] : NULL;
+	if (j)
+		extend(j, at[1], at[2], (int)nodes);
+	else if (add_job(r, field, (uint32_t)id, at, (int)nodes, err))
+		return -1;
+	j = &r->jobs[r->count - 1];
+	j->tokens += work;
+	r->first = isnan(r->first) || at[0] < r->first ? at[0] : r->first;
+	for (int i = 0; i < 3; i++)
+		r->last = later(r->last, at[i]);
+	return r->o->nodes ? 0 : add_nodes(r, get(r, field, COL_NODE_LIST), err);
+}
+
+/* ---- writing */
+
+static int by_submit(const void *a, const void *b)
+{
+	const struct job *x = a, *y = b;
+	if (x->submit != y->submit)
+		return x->submit < y->submit ? -1 : 1;
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Most nodes that jobs had at once: how many a cluster has at least whose nodes are not named. */
+static int compare_times(const void *a, const void *b)
+{
+	const double *x = a, *y = b;
+	return x[0] != y[0] ? (x[0] < y[0] ? -1 : 1) : x[1] < y[1] ? -1 : x[1] > y[1];
+}
+
+static int most_at_once(const struct recording *r)
+{
+	double(*change)[2] = hspmd_calloc(2 * r->count, sizeof *change);
+	double now = 0, most = 0;
+	for (size_t i = 0; change && i < r->count; i++) {
+		change[2 * i][0] = r->jobs[i].start;
+		change[2 * i][1] = r->jobs[i].nodes;
+		change[2 * i + 1][0] = isnan(r->jobs[i].end) ? INFINITY : r->jobs[i].end;
+		change[2 * i + 1][1] = -r->jobs[i].nodes;
+	}
+	if (!change)
+		return -1;
+	qsort(change, 2 * r->count, sizeof *change, compare_times);
+	for (size_t i = 0; i < 2 * r->count; i++) {
+		now += change[i][1];
+		most = fmax(most, now);
+	}
+	free(change);
+	return (int)most;
+}
+
+static json_t *nodes_json(struct recording *r, struct hspmd_error *err)
+{
+	json_t *names = json_array(), *value;
+	const char *name;
+	char made[32];
+	if (!json_object_size(r->nodes)) {
+		int n = most_at_once(r);
+		if (n > 0)
+			snprintf(made, sizeof made, n > 1 ? "node-[1-%d]" : "node-1", n);
+		json_array_append_new(names, n > 0 ? json_string(made) : NULL);
+	}
+	json_object_foreach(r->nodes, name, value)
+		if (json_array_append_new(names, json_string(name))) {
+			json_decref(names);
+			names = NULL;
+			break;
+		}
+	if (json_array_size(names))
+		return names;
+	json_decref(names);
+	hspmd_fail_memory(err, "recording");
+	return NULL;
+}
+
+static bool put(json_t *o, const char *key, const char *text)
+{
+	return !*text || !json_object_set_new(o, key, json_string(text));
+}
+
+static int clamp(double x, int least, int most)
+{
+	return x < least ? least : x > most ? most : (int)x;
+}
+
+static json_t *job_json(const struct recording *r, const struct job *j, int cluster)
+{
+	double end = isnan(j->end) ? r->last : j->end;
+	json_t *o = json_pack("{s:I, s:f}", "id", (json_int_t)j->id, "priority", j->priority);
+	bool fine = o && put(o, "user", j->user) && put(o, "account", j->account) && put(o, "partition", j->partition) &&
+	            put(o, "qos", j->qos) && !json_object_set_new(o, "nodes", json_integer(j->nodes));
+	if (fine && !j->elastic)
+		fine = !json_object_set_new(o, "run_s", hspmd_json_real(end - j->start));
+	if (fine && j->elastic) {
+		int min = clamp(r->o->min_nodes ? r->o->min_nodes : ceil(j->nodes / 2.0), 1, j->nodes);
+		int max = clamp(r->o->max_nodes ? r->o->max_nodes : 4.0 * j->nodes, j->nodes, cluster > j->nodes ? cluster : j->nodes);
+		json_t *curve = json_array();
+		for (int n = 1; curve && n <= max; n++)
+			fine = fine && !json_array_append_new(curve, hspmd_json_real(rate(n)));
+		fine = fine && !json_object_set_new(o, "elastic", json_true()) && !json_object_set_new(o, "min_nodes", json_integer(min)) &&
+		       !json_object_set_new(o, "max_nodes", json_integer(max)) && !json_object_set(o, "tokens_per_s", curve) &&
+		       (isnan(j->end) || !json_object_set_new(o, "tokens", hspmd_json_real(j->tokens)));
+		json_decref(curve);
+	}
+	if (fine)
+		return o;
+	json_decref(o);
+	return NULL;
+}
+
+static json_t *events_json(struct recording *r, struct hspmd_error *err)
+{
+	json_t *nodes = nodes_json(r, err),
+	       *events = nodes ? json_pack("[{s:f, s:s, s:o}]", "time_s", 0.0, "event", "add", "nodes", nodes) : NULL;
+	int cluster = json_object_size(r->nodes) ? (int)json_object_size(r->nodes) : most_at_once(r);
+	for (size_t i = 0; events && i < r->count; i++) {
+		json_t *job = job_json(r, &r->jobs[i], cluster);
+		json_t *event =
+		        job ? json_pack("{s:f, s:s, s:o}", "time_s", r->jobs[i].submit - r->first, "event", "submit", "job", job) : NULL;
+		r->counts->elastic += r->jobs[i].elastic;
+		r->counts->unfinished += isnan(r->jobs[i].end);
+		if (!event || json_array_append_new(events, event)) {
+			json_decref(events);
+			hspmd_fail_memory(err, "recording");
+			return NULL;
+		}
+	}
+	return events;
+}
+
+static json_t *trace_json(struct recording *r, struct hspmd_error *err)
+{
+	char name[64], day[16];
+	time_t first = (time_t)r->first;
+	struct tm tm;
+	qsort(r->jobs, r->count, sizeof *r->jobs, by_submit);
+	for (size_t i = 1; i < r->count; i++)
+		if (r->jobs[i].id == r->jobs[i - 1].id) {
+			hspmd_fail(err, "job %u is there twice: sacct was run with --duplicates, or the lines of a job are apart",
+			           r->jobs[i].id);
+			return NULL;
+		}
+	json_t *events = events_json(r, err);
+	strftime(day, sizeof day, "%Y-%m-%d", localtime_r(&first, &tm));
+	snprintf(name, sizeof name, "sacct from %s", day);
+	return events ? json_pack("{s:s, s:s, s:f, s:o}", "format", HSPMD_TRACE_FORMAT, "name", name, "end_s", r->last - r->first, "events",
+	                          events)
+	              : NULL;
+}
+
+json_t *policy_record_read(FILE *in, const struct policy_record_options *o, struct policy_record_counts *counts, struct hspmd_error *err)
+{
+	struct recording r = { .o = o, .counts = counts, .nodes = json_object(), .first = NAN, .last = NAN };
+	char *line = NULL;
+	size_t size = 0;
+	json_t *trace = NULL;
+	*counts = (struct policy_record_counts){ 0 };
+	int rc = !r.nodes ? hspmd_fail_memory(err, "recording") : o->nodes ? add_nodes(&r, o->nodes, err) : 0;
+	if (!rc && getline(&line, &size, in) < 0)
+		rc = hspmd_fail(err, "standard input is empty: expected the output of sacct --parsable2");
+	if (!rc)
+		rc = read_header(&r, line, err);
+	for (int number = 2; !rc && getline(&line, &size, in) >= 0; number++)
+		rc = read_line(&r, number, line, err);
+	counts->jobs = (int)r.count;
+	if (!rc && !r.count)
+		rc = hspmd_fail(err, "no job that ran%s%s", *counts->first_bad ? "; " : "", counts->first_bad);
+	if (!rc)
+		trace = trace_json(&r, err);
+	for (size_t i = 0; i < r.count; i++)
+		job_clear(&r.jobs[i]);
+	free(r.jobs);
+	free(line);
+	json_decref(r.nodes);
+	return trace;
+}
