@@ -98,6 +98,7 @@
  *   exited              device; serial; status; signal (0: none); text
  *   checkpoint_list     id; checkpoints: [{ place: "memory", "local" or "shared";
  *                         manifest, or step and generation if the manifest is not here; shards: [files of it that are here] }]
+ *   checkpoint_wanted   the agent got SIGUSR1 (sbatch --signal=USR1@120): the controller makes a checkpoint
  *   terminating         text: somebody other than the controller told the agent to end (SIGTERM: preemption, cancellation, time limit);
  *                       the agent continues until it is killed
  *

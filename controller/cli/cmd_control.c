@@ -417,15 +417,22 @@ static int add_names(json_t *hello, const struct control *c)
 	return json_object_set_new(hello, "names", list);
 }
 
+/* Returns true if the next word is the value of this option, which may be abbreviated. */
+static bool takes_value(const char *option)
+{
+	size_t n = strlen(option);
+	return n > 2 && (!strncmp(option, "--timeout", n) || !strncmp(option, "--nodes", n));
+}
+
 static int resize(int argc, char **argv, const char *command, const char *help)
 {
 	struct control c = { .command = command };
-	/* "-2" is a count, not an option. */
+	/* "-2" is a count, not an option, unless it is an option's value. */
 	char **arguments = calloc((size_t)argc + 2, sizeof *arguments);
 	int n = 0, status = arguments ? 0 : HSPMD_EXIT_FAILED;
 	bool cut = false;
 	for (int i = 0; arguments && i < argc; i++) {
-		if (!cut && i > 0 && argv[i][0] == '-' && argv[i][1] >= '0' && argv[i][1] <= '9') {
+		if (!cut && i > 0 && argv[i][0] == '-' && argv[i][1] >= '0' && argv[i][1] <= '9' && !takes_value(argv[i - 1])) {
 			arguments[n++] = "--";
 			cut = true;
 		}

@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "controller/cli/commands.h"
 #include "controller/slurm/module.h"
+#include "controller/cli/supervise.h"
 
 static const struct {
 	const char *name;
@@ -86,7 +87,9 @@ int main(int argc, char **argv)
 		char name[64];
 		snprintf(name, sizeof name, "hspmd %s", commands[i].name);
 		hspmd_log_name(name);
-		argv[1] = name; /* name that getopt prints before its messages */
+		if (!strcmp(commands[i].name, "agent") || !strcmp(commands[i].name, "worker") || !strcmp(commands[i].name, "run"))
+			hspmd_survive_usr1(); /* `sbatch --signal=USR1@120` sends it to all of them */
+		argv[1] = name;               /* name that getopt prints before its messages */
 		optind = 0;
 		return finish(commands[i].run(argc - 1, argv + 1));
 	}

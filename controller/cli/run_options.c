@@ -33,8 +33,8 @@ static const char help_text[] =
         "  --no-pmix              start agents without PMIx\n"
         "      --help             print this\n"
         "\n"
-        "Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage, 85 the command has saved and wants\n"
-        "to go on.\n";
+        "Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage, 85 they are not, but there is a\n"
+        "checkpoint, or the command has saved: it can go on in another job (--resume).\n";
 
 enum {
 	OPT_JOB = 256,

@@ -17,6 +17,11 @@
 
 static volatile sig_atomic_t child;
 
+static void no_operation(int number)
+{
+	(void)number;
+}
+
 /* Signals of a terminal reach the child anyway. */
 static void pass_on(int number, siginfo_t *info, void *unused)
 {
@@ -27,6 +32,13 @@ static void pass_on(int number, siginfo_t *info, void *unused)
 	errno = saved;
 }
 
+/* SIGUSR1 asks for a checkpoint. Where nobody can make one (yet), it must not end the process. */
+void hspmd_survive_usr1(void)
+{
+	struct sigaction a = { .sa_handler = no_operation, .sa_flags = SA_RESTART };
+	sigaction(SIGUSR1, &a, NULL);
+}
+
 static void watch_signals(bool on)
 {
 	static const int numbers[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 };
@@ -35,6 +47,8 @@ static void watch_signals(bool on)
 		a = (struct sigaction){ .sa_handler = SIG_DFL };
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
 		sigaction(numbers[i], &a, NULL);
+	if (!on)
+		hspmd_survive_usr1();
 }
 
 /* Returns the child's status. Agents that it leaves behind become this process's children; their ends are collected, too. */

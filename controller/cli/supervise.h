@@ -10,4 +10,7 @@
  * to the child. Returns life's exit status, or 1 if the child was ended too often. */
 int hspmd_supervise(int (*life)(void *context, bool again), void *context);
 
+/* From now on SIGUSR1 does nothing here, but is not ignored by programs that this process starts. */
+void hspmd_survive_usr1(void);
+
 #endif

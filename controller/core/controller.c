@@ -182,6 +182,10 @@ static void on_message(struct hspmd_controller *m, const struct run_event *e)
 		on_exited(m, n, e->value);
 	} else if (equals(type, "checkpoint_list")) {
 		on_checkpoint_list(m, n, e->value);
+	} else if (equals(type, "checkpoint_wanted")) {
+		json_t *request = check_alloc(m, json_pack("{s:s}", "command", "checkpoint"));
+		on_command(m, &(struct run_event){ .kind = EVENT_COMMAND, .value = request });
+		json_decref(request);
 	} else if (equals(type, "terminating")) {
 		on_agent_terminating(m, n, e);
 	}

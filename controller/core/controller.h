@@ -27,7 +27,7 @@
 #include "common/format/plan.h"
 #include "policies/liveput.h"
 
-#define RUN_EXIT_MORE 85   /* exit status of a command, and of its job: it has saved, and wants to go on */
+#define RUN_EXIT_MORE 85   /* exit status of a job, and of a command: it has saved, and wants to go on */
 #define RUN_EVENTS_MAX 256 /* events that are kept for `hspmd events` */
 
 enum run_event_kind {

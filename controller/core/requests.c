@@ -163,6 +163,16 @@ static void shrink(struct hspmd_controller *m, const struct run_event *e)
 	}
 }
 
+/* Returns true if a checkpoint was asked for by a signal (its request has no id), and is not complete: all processes of a job get the signal
+ * at the same time. */
+static bool signalled(const struct hspmd_controller *m)
+{
+	for (size_t i = 0; i < m->requests; i++)
+		if (m->request[i].kind == REQUEST_CHECKPOINT && !m->request[i].id)
+			return true;
+	return false;
+}
+
 static void checkpoint(struct hspmd_controller *m, const struct run_event *e)
 {
 	if (runs_command(m))
@@ -171,7 +181,7 @@ static void checkpoint(struct hspmd_controller *m, const struct run_event *e)
 		reply(m, e->id, false, "the job file names no checkpoint folder");
 	else if (m->shutting_down || m->end != END_NONE)
 		reply(m, e->id, false, "the job is ending");
-	else
+	else if (e->id || !signalled(m))
 		request_add(m, e, REQUEST_CHECKPOINT);
 }
 

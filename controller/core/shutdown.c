@@ -51,13 +51,14 @@ static bool advance_end_of_command(struct hspmd_controller *m)
 	return true;
 }
 
+/* With a checkpoint the job can go on from there: in another job, or when it is requeued. */
 static void end_after_shutdown(struct hspmd_controller *m)
 {
 	if (m->checkpoint_step >= m->steps_reported && m->steps_reported > 0)
-		end_run(m, 1, "stopped by %s at step %lld; checkpoint of step %lld is complete", m->shutdown_reason,
+		end_run(m, RUN_EXIT_MORE, "stopped by %s at step %lld; checkpoint of step %lld is complete", m->shutdown_reason,
 		        (long long)m->steps_reported, (long long)m->checkpoint_step);
 	else if (m->checkpoint_step >= 0)
-		end_run(m, 1, "stopped by %s at step %lld; the newest checkpoint is of step %lld", m->shutdown_reason,
+		end_run(m, RUN_EXIT_MORE, "stopped by %s at step %lld; the newest checkpoint is of step %lld", m->shutdown_reason,
 		        (long long)m->steps_reported, (long long)m->checkpoint_step);
 	else
 		end_run(m, 1, "stopped by %s at step %lld without a checkpoint", m->shutdown_reason, (long long)m->steps_reported);

@@ -18,7 +18,7 @@
 #define PROGRESS_EVERY_S 10
 #define KILL_AFTER_MS 3000
 
-static const int ending_signals[3] = { SIGTERM, SIGINT, SIGHUP };
+static const int signals_taken[4] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 }; /* the first three end the job */
 
 /* ---- actions */
 
@@ -290,9 +290,23 @@ static void on_clock(uv_timer_t *t)
 	loop_event(t->data, &e);
 }
 
+/* As `hspmd checkpoint`; nobody waits for an answer. */
+static void request_checkpoint(struct loop *l)
+{
+	json_t *request = json_pack("{s:s}", "command", "checkpoint");
+	struct run_event e = { .kind = EVENT_COMMAND, .value = request };
+	if (request)
+		loop_event(l, &e);
+	json_decref(request);
+}
+
 static void on_signal(uv_signal_t *s, int number)
 {
 	struct loop *l = s->data;
+	if (number == SIGUSR1) {
+		request_checkpoint(l);
+		return;
+	}
 	struct run_event e = { .kind = EVENT_SHUTDOWN, .text = number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : "SIGHUP" };
 	if (l->signals_seen++ && number == SIGINT)
 		stop(l, 1, "interrupted twice: ended at once");
@@ -496,9 +510,11 @@ static int open_all(struct loop *l, struct hspmd_error *err)
 	for (int i = 0; i < 3; i++) {
 		uv_timer_init(&l->uv, timers[i]);
 		timers[i]->data = l;
+	}
+	for (int i = 0; i < 4; i++) {
 		uv_signal_init(&l->uv, &l->signals[i]);
 		l->signals[i].data = l;
-		uv_signal_start(&l->signals[i], on_signal, ending_signals[i]);
+		uv_signal_start(&l->signals[i], on_signal, signals_taken[i]);
 	}
 	l->controller = hspmd_controller_create(l->o->config, hspmd_now(), err);
 	if (!l->controller || open_server(l, err))
@@ -525,7 +541,7 @@ static void close_all(struct loop *l)
 	}
 	uv_close((uv_handle_t *)&l->clock, NULL);
 	uv_close((uv_handle_t *)&l->poll_timer, NULL);
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 4; i++)
 		uv_close((uv_handle_t *)&l->signals[i], NULL);
 	uv_run(&l->uv, UV_RUN_DEFAULT); /* until children have exited and work in other threads is done */
 	uv_close((uv_handle_t *)&l->kill_timer, NULL);

@@ -46,7 +46,7 @@ struct loop {
 	void (*on_event)(struct loop *l, const struct run_event *e); /* feeds the controller; may be called while it handles another */
 	uv_loop_t uv;
 	uv_timer_t clock, poll_timer, kill_timer;
-	uv_signal_t signals[3];
+	uv_signal_t signals[4];
 	struct hspmd_server *server;
 	struct run_ctld_session *ctld_session; /* NULL: no hspmdctld */
 	struct hspmd_controller *controller;

@@ -169,6 +169,12 @@ static void on_term(uv_signal_t *handle, int number)
 		start_quitting(a, 1);
 }
 
+static void on_usr1(uv_signal_t *handle, int number)
+{
+	(void)number;
+	agent_send(handle->data, json_pack("{ss}", "type", "checkpoint_wanted"));
+}
+
 static void ignore(uv_signal_t *handle, int number)
 {
 	(void)handle, (void)number; /* Ctrl-C is sent to all processes of the terminal; the controller decides what happens */
@@ -239,7 +245,8 @@ static int run(struct agent *a)
 	uv_timer_init(&a->loop, &a->timer);
 	uv_signal_init(&a->loop, &a->term);
 	uv_signal_init(&a->loop, &a->interrupt);
-	a->timer.data = a->term.data = a->interrupt.data = a;
+	uv_signal_init(&a->loop, &a->usr1);
+	a->timer.data = a->term.data = a->interrupt.data = a->usr1.data = a;
 	if (connect_first(a, &err)) {
 		hspmd_error_log("the controller cannot be reached: %s", err.text);
 		a->status = 1;
@@ -247,6 +254,7 @@ static int run(struct agent *a)
 		lock_memory(a);
 		uv_signal_start(&a->term, on_term, SIGTERM);
 		uv_signal_start(&a->interrupt, ignore, SIGINT);
+		uv_signal_start(&a->usr1, on_usr1, SIGUSR1);
 		uv_timer_start(&a->timer, on_time, TICK_MS, TICK_MS);
 		uv_run(&a->loop, UV_RUN_DEFAULT);
 	}

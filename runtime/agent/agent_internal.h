@@ -24,7 +24,7 @@ struct agent_worker {
 	bool exited, polling;
 	bool stand_in;   /* of a job with a command (runtime/command/standin.h) */
 	bool whole_node; /* it has all cores of the node */
-	bool killed; /* another worker of the device may start at once */
+	bool killed;     /* another worker of the device may start at once */
 };
 
 /* What controller_link.c and workers.c call; agent.c decides what happens. */
@@ -42,7 +42,7 @@ struct agent {
 	json_t *part, *gathered, *bindings; /* fields of the `hello` message */
 	uv_loop_t loop;
 	uv_timer_t timer; /* reconnects; kills workers that do not end in time */
-	uv_signal_t term, interrupt;
+	uv_signal_t term, interrupt, usr1;
 	uv_poll_t poll;
 	struct hspmd_stream *stream; /* to the controller; NULL: no connection */
 	double lost_at, reconnect_at;

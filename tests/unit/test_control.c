@@ -327,6 +327,21 @@ static void a_job_of_another_user(void **state)
 	}
 }
 
+/* "-1" is the value of --timeout, and not a number of nodes. */
+static void a_negative_timeout(void **state)
+{
+	(void)state;
+	start("grow --timeout -1 4 7");
+	ends_with(2);
+	says(said, "timeout");
+	start("shrink --timeout 5 -1 7");
+	json_t *hello = fake_controller_accept(&controller);
+	assert_int_equal(json_integer_value(json_object_get(hello, "by")), 1);
+	json_decref(hello);
+	answer("{\"ok\": true, \"text\": \"done\"}");
+	ends_with(0);
+}
+
 /* Somebody else holds the controller's port. */
 static void a_wrong_cookie(void **state)
 {
@@ -547,6 +562,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_wrong_cookie, fresh, stop),
 		cmocka_unit_test_setup_teardown(another_version, fresh, stop),
 		cmocka_unit_test_setup_teardown(a_job_of_another_user, fresh, stop),
+		cmocka_unit_test_setup_teardown(a_negative_timeout, fresh, stop),
 		cmocka_unit_test_setup_teardown(watches, fresh, stop),
 		cmocka_unit_test_setup_teardown(events, fresh, stop),
 		cmocka_unit_test_setup_teardown(requests, fresh, stop),
