@@ -17,6 +17,7 @@ typedef int hspmd_command(int argc, char **argv);
 hspmd_command hspmd_command_agent;
 hspmd_command hspmd_command_build;
 hspmd_command hspmd_command_checkpoint;
+hspmd_command hspmd_command_data;
 hspmd_command hspmd_command_discover;
 hspmd_command hspmd_command_events;
 hspmd_command hspmd_command_grow;
@@ -60,6 +61,8 @@ struct hspmd_option {
  * HSPMD_OPTIONS_HELP if help was requested and printed, with `head` first; otherwise an exit status, after a message. */
 #define HSPMD_OPTIONS_HELP (-1)
 int hspmd_options_parse(const char *command, const char *head, const struct hspmd_option *options, int argc, char **argv);
+/* The same for commands with arguments that are no options: they are moved to the end of argv, from optind on. */
+int hspmd_options_parse_files(const char *command, const char *head, const struct hspmd_option *options, int argc, char **argv);
 
 /* ---- helpers for commands (options.c) */
 

@@ -18,6 +18,7 @@ static const struct {
 	{ "agent", hspmd_command_agent, NULL },
 	{ "build", hspmd_command_build, "compile a model of your own" },
 	{ "checkpoint", hspmd_command_checkpoint, "list, verify, export and import checkpoints" },
+	{ "data", hspmd_command_data, "make tokens from texts" },
 	{ "discover", hspmd_command_discover, "print the devices of this node or allocation" },
 	{ "events", hspmd_command_events, "print the events of a running job" },
 	{ "grow", hspmd_command_grow, "give a running job more nodes" },

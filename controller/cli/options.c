@@ -159,7 +159,7 @@ static int for_getopt(const struct hspmd_option *options, struct option **longs,
 	return 0;
 }
 
-int hspmd_options_parse(const char *command, const char *head, const struct hspmd_option *options, int argc, char **argv)
+int hspmd_options_parse_files(const char *command, const char *head, const struct hspmd_option *options, int argc, char **argv)
 {
 	struct option *longs;
 	char *letters;
@@ -183,6 +183,12 @@ int hspmd_options_parse(const char *command, const char *head, const struct hspm
 	free(letters);
 	if (!status && bad)
 		status = hspmd_usage_hint(command);
+	return status;
+}
+
+int hspmd_options_parse(const char *command, const char *head, const struct hspmd_option *options, int argc, char **argv)
+{
+	int status = hspmd_options_parse_files(command, head, options, argc, argv);
 	if (!status && optind < argc)
 		status = hspmd_usage_error(command, "unexpected argument '%s'", argv[optind]);
 	return status;

@@ -129,6 +129,8 @@ static void optimizer(void **state)
 	struct hspmd_op_attr attr = { .scale = 0.5 };
 	attr.update = hspmd_optimizer_update(HSPMD_OPTIMIZER_ADAMW, (double[]){ 0.9, 0.95, 1e-8 }, 0.01, 0.1, 3);
 	check_vectors(HSPMD_OP_UPDATE, &attr, 1, 3, 1031, 1e-6);
+	attr.update = hspmd_optimizer_update(HSPMD_OPTIMIZER_LION, (double[]){ 0.9, 0.99 }, 0.01, 0.1, 3);
+	check_vectors(HSPMD_OP_UPDATE, &attr, 1, 2, 1031, 1e-6);
 }
 
 static void random_numbers(void **state)
