@@ -363,7 +363,7 @@ double hspmd_data_loss_factor(const struct hspmd_data *d, int64_t step)
 
 static int read_input(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
-	if (!strcmp(name, HSPMD_TENSOR_NOISE)) {
+	if (hspmd_input_is_noise(name)) {
 		hspmd_data_noise(context, number, start, count, to);
 		return 0;
 	}

@@ -18,7 +18,7 @@ static int64_t sample_of(const struct hspmd_own_samples *s, int64_t number)
 static int read_input(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
 	const struct hspmd_own_samples *s = context;
-	if (strcmp(name, HSPMD_TENSOR_NOISE) != 0)
+	if (!hspmd_input_is_noise(name))
 		return s->read(s->context, name, sample_of(s, number), start, count, to, err);
 	hspmd_sample_noise(s->seed, !s->validation, number, start, count, to);
 	return 0;
@@ -26,5 +26,5 @@ static int read_input(void *context, const char *name, int64_t number, int64_t s
 
 struct hspmd_sample_source hspmd_own_samples_source(const struct hspmd_own_samples *s)
 {
-	return (struct hspmd_sample_source){ read_input, (void *)s };
+	return (struct hspmd_sample_source){ .read = read_input, .context = (void *)s };
 }

@@ -59,7 +59,7 @@ static void send_error(const struct hspmd_error *err)
 static bool is_of_tokens(const char *input)
 {
 	return !strcmp(input, HSPMD_TENSOR_TOKENS) || !strcmp(input, HSPMD_TENSOR_TARGETS) || !strcmp(input, HSPMD_TENSOR_SEGMENTS) ||
-	       !strcmp(input, HSPMD_TENSOR_NOISE);
+	       hspmd_input_is_noise(input);
 }
 
 /* The net for one sample of the job, or of a usual length. */
@@ -109,7 +109,7 @@ static int try_samples(const struct hspmd_own_object *o, const struct hspmd_grap
 	int status = hspmd_own_object_open_samples(o, job, validation, &samples, err);
 	for (size_t i = 0; !status && i < g->tensor_count; i++) {
 		const struct hspmd_tensor *t = &g->tensors[i];
-		if (t->role != HSPMD_TENSOR_INPUT || !strcmp(t->name, HSPMD_TENSOR_NOISE))
+		if (t->role != HSPMD_TENSOR_INPUT || hspmd_input_is_noise(t->name))
 			continue;
 		void *to = calloc((size_t)hspmd_shape_elements(&t->shape), hspmd_dtype_bytes(t->dtype));
 		at("its function read_sample");

@@ -222,8 +222,7 @@ static void fill_noise(const struct hspmd_training *t, int64_t number, int64_t s
 static int read_sample(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
 	const struct hspmd_training *t = context;
-	size_t noise = strlen(HSPMD_TENSOR_NOISE);
-	if (!strncmp(name, HSPMD_TENSOR_NOISE, noise) && (!name[noise] || name[noise] == '.')) {
+	if (hspmd_input_is_noise(name)) {
 		fill_noise(t, number, start, count, to);
 		return 0;
 	}
