@@ -166,8 +166,9 @@ static int run_wide(struct pretend *p, enum hspmd_opcode op, const struct hspmd_
 		bad |= widen(&wide.out[i]);
 	int status = bad ? hspmd_fail_memory(err, "computing in bf16") : p->cpu->ops->run(p->cpu, op, &wide, err);
 	/* The CPU never has weights in bf16 that are a copy of those that the optimizer updates. */
-	if (op == HSPMD_OP_ADAMW && args->output_count > 3 && !status)
-		memcpy(wide.out[3].data, wide.out[0].data, (size_t)elements(&wide.out[3]) * sizeof(float));
+	int copy = 1 + (op == HSPMD_OP_UPDATE ? hspmd_optimizer_types[args->attr->update.optimizer]->moments : 0);
+	if (op == HSPMD_OP_UPDATE && args->output_count > copy && !status)
+		memcpy(wide.out[copy].data, wide.out[0].data, (size_t)elements(&wide.out[copy]) * sizeof(float));
 	for (int i = 0; i < args->output_count; i++) {
 		const struct hspmd_view *v = &args->out[i];
 		if (wide.out[i].data == v->data)
