@@ -202,7 +202,7 @@ static void compare_on(const char *kind, enum run run)
 			if (!p)
 				fail_msg("%s: %s", plans[i].name, err.text);
 			/* What is less close weighs more beside a smaller state. */
-			bool less_close = p->schedule == HSPMD_SCHEDULE_INTERLEAVED || p->pipelines[0].stages[0].context_ratio;
+			bool less_close = p->schedule == HSPMD_SCHEDULE_INTERLEAVED || p->pipelines[0].stages[0].context > 1;
 			optimizer = (enum hspmd_optimizer)(less_close ? 0 : (k + i) % HSPMD_OPTIMIZER_COUNT);
 			f->moments = hspmd_optimizer_types[optimizer]->moments;
 			assert_int_equal(
