@@ -17,8 +17,8 @@
  * `key`, from both nonces and from the cookie. Only these two processes know them: MUNGE encrypts its payload, and the cookie is secret.
  * Whoever relays the handshake can therefore neither speak in it nor after it. Nothing is encrypted.
  *
- * protocol is HSPMD_PROTOCOL, and version hspmd's; without them the protocol is 1. Both are in the challenge only so that a side that is too
- * old or too new for the other can say so. */
+ * protocol is HSPMD_PROTOCOL, and version hspmd's; without them the protocol is 1. Both are in the challenge only so that a side that is
+ * too old or too new for the other can say so. */
 #ifndef HSPMD_COMMON_AUTH_H
 #define HSPMD_COMMON_AUTH_H
 
@@ -71,8 +71,9 @@ int hspmd_auth_sign_stream(const struct hspmd_auth *a, struct hspmd_stream *s, b
                            const json_t *welcome, struct hspmd_error *err);
 
 /* The client's whole side: receive the challenge, send hello (this adds "nonce", "key" and the version to it), receive the welcome, sign
- * what follows. Blocks for up to timeout_s, and as long as munged takes to answer (libmunge gives up after some 10 s). Returns 0; -1 and err; or HSPMD_AUTH_AGAIN and err if the other side had no room, or did not answer, and may take a later call.
- * `owner`: the user that the other side must be. *welcome gets the welcome's content (new reference) unless NULL. */
+ * what follows. Blocks for up to timeout_s, and as long as munged takes to answer (libmunge gives up after some 10 s). Returns 0; -1 and
+ * err; or HSPMD_AUTH_AGAIN and err if the other side had no room, or did not answer, and may take a later call. `owner`: the user that the
+ * other side must be. *welcome gets the welcome's content (new reference) unless NULL. */
 int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
                          struct hspmd_error *err);
 

@@ -17,8 +17,8 @@
 #include "common/error.h"
 #include "common/stream.h"
 
-/* Connects to the first address ("host:port", "[v6]:port", and without a port unless default_port is -1) that answers; waits up to timeout_s
- * per address, and as long as the name service takes. Returns a descriptor, or -1 with the last address's error. */
+/* Connects to the first address ("host:port", "[v6]:port", and without a port unless default_port is -1) that answers; waits up to
+ * timeout_s per address, and as long as the name service takes. Returns a descriptor, or -1 with the last address's error. */
 int hspmd_connect_any(const json_t *addresses, int default_port, double timeout_s, struct hspmd_error *err);
 
 /* $HSPMD_CONTACTS or ~/.hspmd/jobs, malloc'd. */

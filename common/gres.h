@@ -8,8 +8,8 @@
 
 /* Returns true if a node that has `has` satisfies `wanted`. A text that cannot be parsed does not. */
 bool hspmd_gres_fit(const char *wanted, const char *has);
-/* Writes a list as --gres of Slurm's commands takes it, "gpu:a100:2,nic:1": without prefixes, and without types if !typed. -1: the list cannot
- * be parsed, or the text is too long. */
+/* Writes a list as --gres of Slurm's commands takes it, "gpu:a100:2,nic:1": without prefixes, and without types if !typed. -1: the list
+ * cannot be parsed, or the text is too long. */
 int hspmd_gres_request(const char *list, bool typed, char *text, size_t size);
 /* Returns the number of devices and writes their type: 8 and "H20"; for several types the name of the first; "gpu" if no type is given;
  * without GPUs 1 and "cpu". */

@@ -23,8 +23,8 @@ const struct hspmd_device_traits *hspmd_device_traits(enum hspmd_device_kind kin
 /* Returns true if hspmd's runtime can compute in this precision on such devices. */
 bool hspmd_device_kind_computes(enum hspmd_device_kind kind, enum hspmd_precision precision);
 
-/* Adds a kind that is not in the list, before clusters are read and threads started; `traits` is borrowed for ever. Returns the kind, or -1:
- * there are HSPMD_DEVICE_KINDS_MAX already. */
+/* Adds a kind that is not in the list, before clusters are read and threads started; `traits` is borrowed for ever. Returns the kind, or
+ * -1: there are HSPMD_DEVICE_KINDS_MAX already. */
 int hspmd_device_kind_add(const struct hspmd_device_traits *traits);
 
 #endif

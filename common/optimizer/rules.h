@@ -4,7 +4,8 @@
  *
  *     real NAME_update(const real *rates, real keep, real gradient, real parameter, real *moments)
  *
- * and returns the new parameter. NAME_MOMENTS is the number of moments. It computes the same for every element, so that a compiler can make vectors of it. */
+ * and returns the new parameter. NAME_MOMENTS is the number of moments. It computes the same for every element, so that a compiler can make
+ * vectors of it. */
 #ifndef HSPMD_OPTIMIZER_RULES_H
 #define HSPMD_OPTIMIZER_RULES_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd data prepare: tokens from texts. The work is done by a Python program (data_prepare.py), since tokenizers and the readers of parquet
- * files are Python packages. It is a part of this one and runs in its place. */
+/* hspmd data prepare: tokens from texts. The work is done by a Python program (data_prepare.py), since tokenizers and the readers of
+ * parquet files are Python packages. It is a part of this one and runs in its place. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

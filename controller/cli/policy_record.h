@@ -23,9 +23,10 @@ struct policy_record_counts {
 
 /* Reads the output of `sacct --parsable2` with a header; columns may be in any order. Needed: JobIDRaw (or JobID), Submit, Start, End,
  * NNodes (or AllocNodes). Used if present: User, Account, Partition, QOS, Priority, NodeList, Comment, JobName, State. Times are local.
- * Steps are ignored; members of an elastic job count as its work; several lines of a job (it was resized) become one job. The trace begins at the first submission; a job that has
- * not ended runs to the trace's end. An elastic job has 1000 n^0.95 tokens per second on n nodes and ends after the work that it did.
- * Returns hspmd-trace-1 as JSON, a new reference; NULL and err: a needed column is missing, nothing was read, or memory. */
+ * Steps are ignored; members of an elastic job count as its work; several lines of a job (it was resized) become one job. The trace begins
+ * at the first submission; a job that has not ended runs to the trace's end. An elastic job has 1000 n^0.95 tokens per second on n nodes
+ * and ends after the work that it did. Returns hspmd-trace-1 as JSON, a new reference; NULL and err: a needed column is missing, nothing
+ * was read, or memory. */
 json_t *policy_record_read(FILE *in, const struct policy_record_options *o, struct policy_record_counts *counts, struct hspmd_error *err);
 
 #endif

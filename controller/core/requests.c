@@ -163,8 +163,8 @@ static void shrink(struct hspmd_controller *m, const struct run_event *e)
 	}
 }
 
-/* Returns true if a checkpoint was asked for by a signal (its request has no id), and is not complete: all processes of a job get the signal
- * at the same time. */
+/* Returns true if a checkpoint was asked for by a signal (its request has no id), and is not complete: all processes of a job get the
+ * signal at the same time. */
 static bool signalled(const struct hspmd_controller *m)
 {
 	for (size_t i = 0; i < m->requests; i++)

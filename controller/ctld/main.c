@@ -169,7 +169,8 @@ static int refresh(void *context, const struct hspmd_slurm_view *old, struct hsp
 static int run(struct given *g, struct hspmd_error *err)
 {
 	struct hspmd_slurm_view_settings slurm = { NULL };
-	/* slurmctld may start later than hspmdctld: until a restart only root, or the user of --owner, is trusted then, and jobs are private. */
+	/* slurmctld may start later than hspmdctld: until a restart only root, or the user of --owner, is trusted then, and jobs are
+	 * private. */
 	if (hspmd_slurm_view_settings(&slurm, err) < 0) {
 		hspmd_warn("%s; going on", err->text);
 		slurm.private_jobs = true;

@@ -13,8 +13,8 @@ int server_listen(const char *text, int default_port, struct hspmd_error *err);
 int server_listening_port(int fd);
 json_t *server_listening_addresses(int fd);
 
-/* Returns true for the bridge of containers or virtual machines: its address may be the same on every node, and a caller elsewhere would then
- * reach its own node. Its address is therefore not listed. */
+/* Returns true for the bridge of containers or virtual machines: its address may be the same on every node, and a caller elsewhere would
+ * then reach its own node. Its address is therefore not listed. */
 bool server_is_host_bridge(const char *interface);
 
 #endif

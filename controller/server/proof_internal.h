@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checking hellos, and making the welcomes for them, in other threads: munged may be slow or hang, and must not hold up the server's loop. */
+/* Checking hellos, and making the welcomes for them, in other threads: munged may be slow or hang, and must not hold up the server's
+ * loop. */
 #ifndef HSPMD_CONTROLLER_SERVER_PROOF_INTERNAL_H
 #define HSPMD_CONTROLLER_SERVER_PROOF_INTERNAL_H
 

@@ -3,10 +3,11 @@
  * prove who they are, and bounds what any client can cost: time, memory, connections, lines in the log.
  *
  * Anybody may connect, as often as he likes. A client that has not proved who it is, a stranger, therefore has a deadline, and there are
- * limits on strangers in all and from one source (an IPv4 address or an IPv6 network of 64 bits; all loopback addresses are one source). A stranger over a limit is not
- * refused: it takes the place of the oldest one from its own source, or, if there are too many in all, from the source that has most. So a
- * source that floods the server crowds out itself only. A stranger whose hello has arrived is heard before it would lose its place; a
- * client that answers the challenge at once thus gets in even while others at its own address flood the server. */
+ * limits on strangers in all and from one source (an IPv4 address or an IPv6 network of 64 bits; all loopback addresses are one source). A
+ * stranger over a limit is not refused: it takes the place of the oldest one from its own source, or, if there are too many in all, from
+ * the source that has most. So a source that floods the server crowds out itself only. A stranger whose hello has arrived is heard before
+ * it would lose its place; a client that answers the challenge at once thus gets in even while others at its own address flood the
+ * server. */
 #ifndef HSPMD_CONTROLLER_SERVER_SERVER_H
 #define HSPMD_CONTROLLER_SERVER_SERVER_H
 

@@ -81,8 +81,8 @@ void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s);
 
 /* Polls slurmctld. Returns 1 and the new view in *new (the caller destroys it), 0 if nothing has changed since `old` (NULL: read
  * everything), or -1 and err. Adds the number of RPCs to *rpcs. Partitions are read only every five minutes. Blocks as long as slurmctld
- * does: to be called off the event loop, one call at a time. At a site that preempts by QOS, sacctmgr is asked for them with the partitions; if
- * that fails, those of the last answer stay. */
+ * does: to be called off the event loop, one call at a time. At a site that preempts by QOS, sacctmgr is asked for them with the
+ * partitions; if that fails, those of the last answer stay. */
 int hspmd_slurm_view_refresh(const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err);
 void hspmd_slurm_view_destroy(struct hspmd_slurm_view *v);
 

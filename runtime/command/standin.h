@@ -23,11 +23,12 @@
  *           among all that take part, ranks first; host, port: free on rank 0's node. Answer: `started` (step, bytes, seconds)
  *   stop    end after the current step, agreed in its vote. Answer: `stopped` (step, losses), and it waits for the next start. end: true:
  *           save, and exit with 85
- *   abort   stop waiting. Answer: `aborted` (step, holds: generation of whose state it has a whole copy, or null, ready, applied, sums, losses)
+ * abort   stop waiting. Answer: `aborted` (step, holds: generation of whose state it has a whole copy, or null, ready, applied, sums,
+ * losses)
  *   settle  apply: step whose gradients are complete, or null. Answer: `settled` (step, losses)
  *
- * It may say `fault` (text) if it cannot go on. If one rank of the job has declared itself, `prepare` has elastic: true; a stand-in without a
- * command then starts it at once, and answers when it has declared itself, while the others still train. */
+ * It may say `fault` (text) if it cannot go on. If one rank of the job has declared itself, `prepare` has elastic: true; a stand-in without
+ * a command then starts it at once, and answers when it has declared itself, while the others still train. */
 #ifndef HSPMD_COMMAND_STANDIN_H
 #define HSPMD_COMMAND_STANDIN_H
 

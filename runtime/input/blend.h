@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets of samples mixed by weight, in an order that is computed from the weights alone: every HSPMD_BLEND_BLOCK consecutive samples have each
- * set's share (rounded to one sample, and at least one), and within the block a set's samples are spread evenly. The samples of each set
- * come in its own order, one epoch after the other. */
+/* Sets of samples mixed by weight, in an order that is computed from the weights alone: every HSPMD_BLEND_BLOCK consecutive samples have
+ * each set's share (rounded to one sample, and at least one), and within the block a set's samples are spread evenly. The samples of each
+ * set come in its own order, one epoch after the other. */
 #ifndef HSPMD_INPUT_BLEND_H
 #define HSPMD_INPUT_BLEND_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One file of tokens, mapped: plain numbers, or the pair of Megatron-LM's indexed data. Optionally with its loss mask (hspmd-job(5)): a file
- * beside it with one byte per token, 0 for a token that is not to be predicted. */
+/* One file of tokens, mapped: plain numbers, or the pair of Megatron-LM's indexed data. Optionally with its loss mask (hspmd-job(5)): a
+ * file beside it with one byte per token, 0 for a token that is not to be predicted. */
 #ifndef HSPMD_INPUT_TOKEN_FILE_H
 #define HSPMD_INPUT_TOKEN_FILE_H
 

@@ -254,8 +254,8 @@ struct hspmd_model_definition {
 	const char *name; /* in messages and profiles */
 	struct hspmd_model_sizes sizes;
 
-	/* Reads the job's "model_config", JSON text ("{}": there is none), may change the sizes, and sets *context, which the other functions
-	 * get. NULL: the sizes are fixed, and context is NULL. `destroy` frees the context; NULL: there is nothing to free. */
+	/* Reads the job's "model_config", JSON text ("{}": there is none), may change the sizes, and sets *context, which the other
+	 * functions get. NULL: the sizes are fixed, and context is NULL. `destroy` frees the context; NULL: there is nothing to free. */
 	int (*configure)(const char *config, struct hspmd_model_sizes *sizes, void **context, struct hspmd_error *err);
 	void (*destroy)(void *context);
 

@@ -14,9 +14,9 @@ struct hspmd_own_object {
 	struct hspmd_net_source net;
 };
 
-/* Load these bytes and configure the model. name: of the file, for debuggers. config: text of model_config. at: is called before each part of
- * this with its description; NULL: nobody wants to know. The code stays loaded until the process ends. NULL and err: not a shared object,
- * without the symbol `hspmd_model`, of another version, or its own error. */
+/* Load these bytes and configure the model. name: of the file, for debuggers. config: text of model_config. at: is called before each part
+ * of this with its description; NULL: nobody wants to know. The code stays loaded until the process ends. NULL and err: not a shared
+ * object, without the symbol `hspmd_model`, of another version, or its own error. */
 struct hspmd_own_object *hspmd_own_object_open(const void *bytes, size_t size, const char *name, const char *config,
                                                void (*at)(const char *doing), struct hspmd_error *err);
 void hspmd_own_object_close(struct hspmd_own_object *o);

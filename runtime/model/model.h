@@ -7,8 +7,9 @@
 #include "common/format/job.h"
 #include "runtime/tensor/file_tensor.h"
 
-/* Read and check; "model.so" and "model.c" are models of one's own (own.h); errors name file and JSON path; an unknown model_type is answered with a list of the known ones. A folder stands for the
- * config.json in it. hspmd_model_destroy frees the model. NULL and err: cannot be read, or asks for what hspmd does not do. */
+/* Read and check; "model.so" and "model.c" are models of one's own (own.h); errors name file and JSON path; an unknown model_type is
+ * answered with a list of the known ones. A folder stands for the config.json in it. hspmd_model_destroy frees the model. NULL and err:
+ * cannot be read, or asks for what hspmd does not do. */
 struct hspmd_model *hspmd_model_read(const char *path, struct hspmd_error *err);
 /* The model of a job, with its model_config. program: of `hspmd` (char *), which loads a model of one's own; NULL: this process's own. For
  * hspmd_job_check_files. */

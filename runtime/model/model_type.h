@@ -23,8 +23,8 @@ struct hspmd_model_type {
 	const char *names[3]; /* values of model_type; the first also names the type in messages */
 	/* Reads the config's fields into *m and m->own. type, name, vocab and config are set. Failures are kept in the document. */
 	void (*read)(struct hspmd_json *root, struct hspmd_model *m);
-	/* Appends the operators of one block, and returns its result. All types have it that hspmd_build_decoder() builds. Failures are kept in
-	 * the graph. */
+	/* Appends the operators of one block, and returns its result. All types have it that hspmd_build_decoder() builds. Failures are
+	 * kept in the graph. */
 	int (*block)(struct hspmd_builder *b, int x);
 	/* Appends the operators up to the loss. NULL: hspmd_build_decoder() does, with `block`. */
 	void (*build)(struct hspmd_builder *b);

@@ -66,8 +66,8 @@ bool hspmd_persistent_totals(const struct hspmd_persistent *l, int64_t step, dou
 /* The update of a step: update, every block in order, updated. If an update was torn, the same calls complete it: blocks that are done
  * are skipped. */
 void hspmd_persistent_update(struct hspmd_persistent *l, const double totals[HSPMD_PERSISTENT_TOTALS]);
-/* True: the parts (up to HSPMD_PERSISTENT_BLOCK bytes each; NULL: none) have their values from before the step, and must be changed now. False:
- * block number `block` is done. */
+/* True: the parts (up to HSPMD_PERSISTENT_BLOCK bytes each; NULL: none) have their values from before the step, and must be changed now.
+ * False: block number `block` is done. */
 bool hspmd_persistent_block(struct hspmd_persistent *l, uint64_t block, void *const parts[HSPMD_PERSISTENT_PARTS], size_t bytes);
 void hspmd_persistent_block_done(struct hspmd_persistent *l, uint64_t block);
 void hspmd_persistent_updated(struct hspmd_persistent *l);

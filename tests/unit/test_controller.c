@@ -479,8 +479,8 @@ static void test_shrunk_by_count(void **state)
 	}
 }
 
-/* Once the faults are over, the job trains on all nodes that it holds, but for those that are left out for a while. Returns false if it ends
- * before. */
+/* Once the faults are over, the job trains on all nodes that it holds, but for those that are left out for a while. Returns false if it
+ * ends before. */
 static bool uses_all_nodes(struct world *w, uint64_t seed)
 {
 	int status;

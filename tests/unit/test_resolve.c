@@ -224,7 +224,8 @@ static void across_nodes(void **state)
 	check_steps(LARGE, "{[0,1,4,5]: 0:4}", "{[0,1,4,5]: -1:4}", "all-to-all 0,1,4,5; all-gather 0,1; all-gather 4,5");
 }
 
-/* A placement whose addends are summed has whole values: one piece per device, in the order of devices, with nothing left of the addends. */
+/* A placement whose addends are summed has whole values: one piece per device, in the order of devices, with nothing left of the
+ * addends. */
 static void sums_are_whole(void **state)
 {
 	(void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Real workers between this test, which speaks for controller and agent, and each other: messages that come too early, twice or to nobody;
- * a checkpoint that is asked for when no step is left; a stop and an abort between and within steps; the loss of a peer. Whatever happens, the losses
- * are those of an undisturbed run. */
+ * a checkpoint that is asked for when no step is left; a stop and an abort between and within steps; the loss of a peer. Whatever happens,
+ * the losses are those of an undisturbed run. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

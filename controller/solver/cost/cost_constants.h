@@ -23,10 +23,10 @@
 /* Kernels in one block's forward pass: 2 norms, 4 products, attention, rotation, activation, 2 residuals, biases, layout. */
 #define HSPMD_BLOCK_KERNELS 14
 
-/* Bytes moved per parameter at a step's end, 4-byte elements, without the moments, which are read and written: an optimizer reads weight and
- * gradient, and writes the weight (12); clipping reads the gradients for their norm, then reads and writes them (12); they are zeroed (4). With 16-bit weights and
- * gradients and a master copy, add casts to and from fp32 for the reduction (12), unscaling (8), the overflow check (2) and copying back
- * the weights (6), and subtract the half that 16-bit gradients save in zeroing (2). */
+/* Bytes moved per parameter at a step's end, 4-byte elements, without the moments, which are read and written: an optimizer reads weight
+ * and gradient, and writes the weight (12); clipping reads the gradients for their norm, then reads and writes them (12); they are zeroed
+ * (4). With 16-bit weights and gradients and a master copy, add casts to and from fp32 for the reduction (12), unscaling (8), the overflow
+ * check (2) and copying back the weights (6), and subtract the half that 16-bit gradients save in zeroing (2). */
 #define HSPMD_UPDATE_BYTES 28.0
 #define HSPMD_UPDATE_BYTES_MIXED 54.0
 
