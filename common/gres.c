@@ -89,7 +89,8 @@ int hspmd_gres_request(const char *list, bool typed, char *text, size_t size)
 	*text = '\0';
 	for (const char *at = list; n < size && (at = next_gres(at, &g, &bad));) {
 		bool type = typed && *g.type;
-		n += (size_t)snprintf(text + n, size - n, "%s%s%s%s:%ld", n ? "," : "", g.name, type ? ":" : "", type ? g.type : "", g.count);
+		n += (size_t)snprintf(text + n, size - n, "%s%s%s%s:%ld", n ? "," : "", g.name, type ? ":" : "", type ? g.type : "",
+		                      g.count);
 	}
 	return bad || n >= size ? -1 : 0;
 }

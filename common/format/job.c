@@ -182,7 +182,8 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 	if (j->data_kind == HSPMD_DATA_OWN)
 		for (size_t i = 0; i < sizeof not_own / sizeof *not_own; i++)
 			if (json_object_get(data.value, not_own[i]))
-				return hspmd_json_fail(&kind, "expected no %s beside \"own\": the model finds its samples itself", not_own[i]);
+				return hspmd_json_fail(&kind, "expected no %s beside \"own\": the model finds its samples itself",
+				                       not_own[i]);
 	if (read_weighted(j, &train) || read_paths(j, &valid, &j->valid, &j->valid_count))
 		return -1;
 	read_documents(j, &data);

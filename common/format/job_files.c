@@ -297,8 +297,8 @@ static int check_model(const struct check *k)
 		return hspmd_fail(k->err, "%s: data.document_end: token %lld is not below the model's vocabulary of %lld (%s)", j->file,
 		                  (long long)j->document_end, (long long)k->m->vocab, j->model_path);
 	if (j->data_kind == HSPMD_DATA_OWN && !k->m->reads_samples)
-		return hspmd_fail(k->err, "%s: data.kind: expected another kind than \"own\": the model %s does not read data itself", j->file,
-		                  j->model_path);
+		return hspmd_fail(k->err, "%s: data.kind: expected another kind than \"own\": the model %s does not read data itself",
+		                  j->file, j->model_path);
 	if (j->data_kind != HSPMD_DATA_OWN && k->m->only_own_samples)
 		return hspmd_fail(k->err, "%s: data.kind: expected \"own\": the model %s has inputs that it fills itself", j->file,
 		                  j->model_path);

@@ -223,11 +223,11 @@ static void warn_of_shadows(const struct hspmd_policy *p)
 		enum hspmd_policy_shadow shadow = hspmd_policy_find_shadow(p, i, &at);
 		by = &p->rules[at];
 		if (shadow == HSPMD_POLICY_UNREACHED)
-			hspmd_warn("%s: rule %s never decides: rule %s (%s) comes first and matches all of its jobs", p->files[r->file], r->name,
-			           by->name, p->files[by->file]);
+			hspmd_warn("%s: rule %s never decides: rule %s (%s) comes first and matches all of its jobs", p->files[r->file],
+			           r->name, by->name, p->files[by->file]);
 		else if (shadow == HSPMD_POLICY_BY_NAME_ONLY)
-			hspmd_warn("%s: rule %s decides only for jobs that ask for it (--hspmd-policy): rule %s (%s) comes first and matches its "
-			           "other jobs",
+			hspmd_warn("%s: rule %s decides only for jobs that ask for it (--hspmd-policy): rule %s (%s) comes first and "
+			           "matches its other jobs",
 			           p->files[r->file], r->name, by->name, p->files[by->file]);
 	}
 }
@@ -501,8 +501,8 @@ static int record(const struct policy_options *o)
 	json_decref(trace);
 	if (rc < 0)
 		return failed(&err);
-	hspmd_info("%d jobs, %d of them elastic; %d had not ended; left out: %d that never started, %d lines that make no sense%s%s", n.jobs,
-	           n.elastic, n.unfinished, n.never_started, n.bad_lines, *n.first_bad ? ", first " : "", n.first_bad);
+	hspmd_info("%d jobs, %d of them elastic; %d had not ended; left out: %d that never started, %d lines that make no sense%s%s",
+	           n.jobs, n.elastic, n.unfinished, n.never_started, n.bad_lines, *n.first_bad ? ", first " : "", n.first_bad);
 	return HSPMD_EXIT_DONE;
 }
 

@@ -124,8 +124,12 @@ static double time_of(const char *text, bool *bad)
 	return *bad ? NAN : (double)mktime(&tm);
 }
 
-static bool listed_elastic(const struct recording *r, const char *(*get)(const struct recording *r, char *const *field, enum column c),
-                           char *const *field)
+static const char *get(const struct recording *r, char *const *field, enum column c)
+{
+	return r->column[c] < 0 ? "" : field[r->column[c]];
+}
+
+static bool is_elastic(const struct recording *r, char *const *field)
 {
 	static const struct {
 		const char *key;
@@ -140,11 +144,6 @@ static bool listed_elastic(const struct recording *r, const char *(*get)(const s
 		if (strlen(keys[i].key) == (size_t)(equals - r->o->elastic) && !strncmp(keys[i].key, r->o->elastic, strlen(keys[i].key)))
 			return !fnmatch(equals + 1, get(r, field, keys[i].column), 0);
 	return false;
-}
-
-static const char *get(const struct recording *r, char *const *field, enum column c)
-{
-	return r->column[c] < 0 ? "" : field[r->column[c]];
 }
 
 /* Adds the names of a node list: "n[0-3]"; "None assigned" while a job waits. */
@@ -211,7 +210,7 @@ static int add_job(struct recording *r, char *const *field, uint32_t id, const d
 	double priority = strtod(get(r, field, COL_PRIORITY), &end);
 	*j = (struct job){ .id = id, .submit = at[0], .start = at[1], .end = at[2], .nodes = nodes };
 	j->priority = priority > 0 && priority < 4294967296.0 ? floor(priority) : 0;
-	j->elastic = listed_elastic(r, get, field);
+	j->elastic = is_elastic(r, field);
 	j->user = strdup(get(r, field, COL_USER));
 	j->account = strdup(get(r, field, COL_ACCOUNT));
 	j->partition = strdup(get(r, field, COL_PARTITION));
@@ -271,13 +270,15 @@ static int by_submit(const void *a, const void *b)
 	return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Most nodes that jobs had at once: how many a cluster has at least whose nodes are not named. */
-static int compare_times(const void *a, const void *b)
+/* By time; at the same time, nodes are given back before others are taken. */
+static int by_change(const void *a, const void *b)
 {
 	const double *x = a, *y = b;
-	return x[0] != y[0] ? (x[0] < y[0] ? -1 : 1) : x[1] < y[1] ? -1 : x[1] > y[1];
+	int first = x[0] == y[0];
+	return x[first] < y[first] ? -1 : x[first] > y[first];
 }
 
+/* Most nodes that jobs had at once: a cluster whose nodes are not named has at least so many. -1: memory. */
 static int most_at_once(const struct recording *r)
 {
 	double(*change)[2] = hspmd_calloc(2 * r->count, sizeof *change);
@@ -290,7 +291,7 @@ static int most_at_once(const struct recording *r)
 	}
 	if (!change)
 		return -1;
-	qsort(change, 2 * r->count, sizeof *change, compare_times);
+	qsort(change, 2 * r->count, sizeof *change, by_change);
 	for (size_t i = 0; i < 2 * r->count; i++) {
 		now += change[i][1];
 		most = fmax(most, now);

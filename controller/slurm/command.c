@@ -62,7 +62,8 @@ void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_s
 	if (!terms)
 		terms = &none;
 	time_t left = job->end > time(NULL) ? job->end - time(NULL) : 60;
-	const char *partition = given(terms->partition) ? terms->partition : job->partition, *qos = given(terms->qos) ? terms->qos : job->qos;
+	const char *partition = given(terms->partition) ? terms->partition : job->partition;
+	const char *qos = given(terms->qos) ? terms->qos : job->qos;
 	bool elsewhere = strcmp(partition, job->partition) != 0;
 	hspmd_slurm_argv_add(w, "--nodes=%d", count);
 	hspmd_slurm_argv_add(w, "--ntasks-per-node=1");

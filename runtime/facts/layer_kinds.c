@@ -57,7 +57,8 @@ static bool same_input(const struct hspmd_layer_kinds *kinds, const struct hspmd
 
 static bool same_attr(const struct hspmd_op_attr *a, const struct hspmd_op_attr *b)
 {
-	return a->kind == b->kind && !memcmp(a->numbers, b->numbers, sizeof a->numbers) && a->head_dim == b->head_dim && a->heads == b->heads && a->kv_heads == b->kv_heads && a->window == b->window &&
+	return a->kind == b->kind && !memcmp(a->numbers, b->numbers, sizeof a->numbers) && a->head_dim == b->head_dim &&
+	       a->heads == b->heads && a->kv_heads == b->kv_heads && a->window == b->window &&
 	       a->parts == b->parts && a->experts == b->experts && a->experts_per_token == b->experts_per_token &&
 	       a->transposed == b->transposed && a->exact == b->exact;
 }

@@ -64,4 +64,9 @@ static const struct hspmd_weight_name weights[] = {
 };
 
 extern const struct hspmd_model_type hspmd_model_phi3;
-const struct hspmd_model_type hspmd_model_phi3 = { .names = { "phi3" }, .read = read, .block = hspmd_builder_dense_block, .weights = weights };
+const struct hspmd_model_type hspmd_model_phi3 = {
+	.names = { "phi3" },
+	.read = read,
+	.block = hspmd_builder_dense_block,
+	.weights = weights,
+};

@@ -113,7 +113,9 @@ static void test_other_version(void **state)
 		run_for(w, 300);
 		assert_int_equal(world_nodes(w), 2);
 		assert_int_equal(world_starts(w, 2), 1);
-		assert_int_equal(world_events_with(w, "node n2 is not used: it runs hspmd 99.0, and this job was started by hspmd " PACKAGE_VERSION), 1);
+		static const char left_out[] =
+		        "node n2 is not used: it runs hspmd 99.0, and this job was started by hspmd " PACKAGE_VERSION;
+		assert_int_equal(world_events_with(w, left_out), 1);
 		world_hold(w, 2, false);
 		run_for(w, 5);
 		world_set_version(w, 2, NULL);

@@ -722,7 +722,8 @@ static void test_a_peer_that_takes_nothing_is_cut_in_the_end(void **state)
 /* What others are given as the server's addresses reaches it. */
 static void test_bridges_of_this_machine_are_no_address(void **state)
 {
-	static const char *const bridge[] = { "docker0", "virbr0", "br-0123456789ab", "cni0" }, *const other_name[] = { "br-ex", "br0", "eth0", "ib0" };
+	static const char *const bridge[] = { "docker0", "virbr0", "br-0123456789ab", "cni0" };
+	static const char *const other_name[] = { "br-ex", "br0", "eth0", "ib0" };
 	(void)state;
 	for (int i = 0; i < 4; i++) {
 		assert_true(server_is_host_bridge(bridge[i]));

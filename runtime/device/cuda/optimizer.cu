@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Updates of parameters: the norm of the gradients, and the optimizers. One launch handles many parameters, because most are so small that starting
- * a kernel takes longer than running it. */
+/* Updates of parameters: the norm of the gradients, and the optimizers. One launch handles many parameters, because most are so small that
+ * starting a kernel takes longer than running it. */
 #include <math.h>
 
 #include "runtime/device/cuda/kernel.h"
