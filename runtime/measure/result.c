@@ -205,12 +205,14 @@ static int fill_layers(struct result *r, struct hspmd_error *err)
 		if (!at->name)
 			return hspmd_fail_memory(err, "writing the profile");
 	}
-	if (m->tied && !(p->tied = hspmd_calloc(1, sizeof *p->tied)))
+	p->tied = hspmd_calloc((size_t)layers, sizeof *p->tied);
+	if (!p->tied)
 		return hspmd_fail_memory(err, "writing the profile");
-	if (m->tied) {
-		p->tied[0][1] = layers - 1;
-		p->tied_count = 1;
-	}
+	for (int l = 0; l < layers; l++)
+		if (r->facts->ties[l].owner >= 0) {
+			p->tied[p->tied_count][0] = r->facts->ties[l].owner;
+			p->tied[p->tied_count++][1] = l;
+		}
 	p->params_bytes = p->grads_bytes = p->activation_bytes = ELEMENT_BYTES;
 	p->seq_len = r->seq_len;
 	return 0;
