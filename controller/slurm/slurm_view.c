@@ -34,7 +34,7 @@ static struct hspmd_slurm_qos_table qos;
 
 int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_error *err)
 {
-	*s = (struct hspmd_slurm_view_settings){ NULL };
+	*s = (struct hspmd_slurm_view_settings){ 0 };
 	slurm_conf_t *conf = hspmd_slurm_load_conf(err);
 	if (!conf)
 		return -1;

@@ -10,7 +10,7 @@ void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s)
 	free(s->state_folder);
 	free(s->user);
 	free(s->munge_socket);
-	*s = (struct hspmd_slurm_view_settings){ NULL };
+	*s = (struct hspmd_slurm_view_settings){ 0 };
 }
 
 static void free_jobs(struct hspmd_slurm_view *v)
