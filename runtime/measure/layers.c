@@ -167,7 +167,7 @@ static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct
 		.device_count = (int)devices,
 		.voters = group,
 		.voter_count = tp,
-		.samples = { draw_tokens, t },
+		.samples = { .read = draw_tokens, .context = t },
 		.job = &t->job,
 		.seconds = t->seconds,
 	};
