@@ -19,6 +19,12 @@ def local_rank():
     return _local_rank
 
 
+def set_local_rank(number):
+    """For one that has been left fewer GPUs to see."""
+    global _local_rank
+    _local_rank = number
+
+
 class Gone(Exception):
     """The stand-in has ended."""
 

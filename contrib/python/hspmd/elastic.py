@@ -19,6 +19,11 @@ EXIT_MORE = 85
 _connection = control.connect()
 
 
+def connected():
+    """True: hspmd has started this process."""
+    return _connection is not None
+
+
 def device():
     """Where the model belongs: this rank's GPU, or the processor."""
     return torch.device("cuda", local_rank()) if torch.cuda.is_available() else torch.device("cpu")
@@ -56,14 +61,14 @@ class Elastic:
     clip: largest norm of the gradients. seed: of the samples' order, and of random numbers, which are drawn anew in each micro-batch.
     folder: of checkpoints (default: $HSPMD_CHECKPOINT; none without either), written every save_s seconds, and at the end.
 
-    step: number of the next step; loss: of the last one; rank, size, shares (micro-batches of each rank), generation."""
+    step: number of the next step; loss, grad_norm (before it was clipped; None: it is not): of the last one; rank, size, shares (micro-batches of each rank), generation."""
 
     def __init__(self, model, optimizer, *, batch, micro, scheduler=None, extra=None, clip=None, seed=0, folder=None, save_s=600.0):
         if batch % micro:
             raise ValueError(f"hspmd: batch {batch} is no multiple of micro {micro}")
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.batch, self.micro, self.clip, self.seed = batch, micro, clip, seed
-        self.step, self.loss, self.generation = 0, None, 0
+        self.step, self.loss, self.grad_norm, self.generation = 0, None, None, 0
         self.rank, self.size, self.shares = 0, 1, [batch // micro]
         self.device = next(model.parameters()).device
         others = dict(extra or {})
@@ -95,34 +100,69 @@ class Elastic:
     def batches(self, dataset, *, epochs=1, steps=None, shuffle=True, collate=_collate):
         """Yields this rank's micro-batches, step by step, until `steps` are done, or `epochs` of the dataset. After each, call backward() and
         optimizer.step(). A step that was given up begins again."""
-        order = data.Order(len(dataset), self.seed, _permutation if shuffle else None)
+        self.samples_from(dataset, shuffle=shuffle, collate=collate)
         total = steps if steps is not None else epochs * len(dataset) // self.batch
-        self._enter()
+        self.begin()
         while self.step < total:
             self._begin_step()
-            first, mine = sum(self.shares[: self.rank]), self.shares[self.rank]
-            for number in range(first, first + mine):
-                self._last = number == first + mine - 1
-                self._seed_all(number)
-                start = self.step * self.batch + number * self.micro
-                samples = collate([dataset[order.sample(p)] for p in range(start, start + self.micro)])
-                self._busy_since = time.monotonic()
+            numbers = self._numbers_of_rank()
+            for number in numbers:
+                self._last = number == numbers[-1]
+                samples = self.samples(number)
                 self._in_micro = True
                 yield _to(samples, self.device)
                 if self._in_micro:
                     raise RuntimeError("hspmd: backward() was not called for a micro-batch")
                 if self._interrupted:
                     break
-            if not mine and not self._interrupted:
-                self._last = True
+            if not numbers and not self._interrupted:
                 self._reduce()
-                self._optimizer_step()
+                self._commit()
             elif self._in_step and not self._interrupted:
                 raise RuntimeError("hspmd: optimizer.step() was not called after the last micro-batch of a step")
             if self._interrupted or self._stopping:
                 self._change()
             self._save_now_and_then(total)
-        self._finish()
+        self.finish()
+
+    def samples_from(self, dataset, *, shuffle=True, collate=_collate):
+        """Names the data of samples()."""
+        self._data = dataset, data.Order(len(dataset), self.seed, _permutation if shuffle else None), collate
+
+    def samples(self, number):
+        """Micro-batch `number` of the step. Random numbers begin anew with it."""
+        dataset, order, collate = self._data
+        start = self.step * self.batch + number * self.micro
+        self._seed_all(number)
+        samples = collate([dataset[order.sample(p)] for p in range(start, start + self.micro)])
+        self._busy_since = time.monotonic()
+        return samples
+
+    def make_step(self, micro_batch, total):
+        """For a loop that is not that of batches(), which calls begin() first and finish() last: makes a step, of `total`. Calls
+        micro_batch(number) for each micro-batch of this rank: it takes samples(number), adds to the gradients those of the sum of the losses of n
+        things, and returns (that sum, n). If the step is given up, all begins again, maybe with other micro-batches. Returns when all is
+        committed."""
+        wanted = self.step + 1
+        while self.step < wanted:
+            self._begin_step()
+            for number in self._numbers_of_rank():
+                self._count(*micro_batch(number))
+            self._reduce()
+            if not self._interrupted:
+                self._commit()
+            if self._interrupted or self._stopping:
+                self._change()
+        self._save_now_and_then(total)
+
+    def _numbers_of_rank(self):
+        first = sum(self.shares[: self.rank])
+        return range(first, first + self.shares[self.rank])
+
+    def _count(self, loss, n):
+        self._weight += n
+        self._loss_sum += loss
+        self._busy += time.monotonic() - self._busy_since
 
     def backward(self, loss, n=None):
         """Adds the gradients of this micro-batch, whose loss is a mean over n things (default: its samples; for texts of unequal lengths: its
@@ -132,9 +172,7 @@ class Elastic:
         if self._interrupted:
             return
         (loss * n).backward()
-        self._weight += float(n)
-        self._loss_sum += float(loss.detach()) * float(n)
-        self._busy += time.monotonic() - self._busy_since
+        self._count(float(loss.detach()) * float(n), float(n))
         if self._last:
             self._reduce()
 
@@ -149,6 +187,7 @@ class Elastic:
         self._in_step, self._reduced, self._last = True, False, False
         self._stopping = False
         self._weight = self._loss_sum = self._busy = 0.0
+        self.grad_norm = None
         self._real_zero(set_to_none=True)
 
     # ---- sums
@@ -186,7 +225,7 @@ class Elastic:
         if bucket:
             self._sum_bucket(bucket, counts[0])
         if self.clip is not None:
-            torch.nn.utils.clip_grad_norm_([p for p in params if p.grad is not None], self.clip)
+            self.grad_norm = torch.nn.utils.clip_grad_norm_([p for p in params if p.grad is not None], self.clip)
         self._reduced = True
 
     def _sum_bucket(self, grads, count):
@@ -212,6 +251,9 @@ class Elastic:
             return
         if not self._in_step or not self._reduced:
             raise RuntimeError("hspmd: optimizer.step() before backward()")
+        self._commit()
+
+    def _commit(self):
         self._ready = self.step
         try:
             votes = self._vote()
@@ -269,8 +311,8 @@ class Elastic:
             if group:
                 group.sever()
 
-    def _enter(self):
-        """The first generation of this process."""
+    def begin(self):
+        """The first generation of this process: it has the state afterwards."""
         if self._begun:
             return
         self._begun = True
@@ -419,7 +461,10 @@ class Elastic:
         if self.step >= total or (time.monotonic() - self._saved_at >= self._save_s and not self._checkpoints.busy()):
             self._save()
 
-    def _finish(self):
+    def finish(self):
+        """After the last step."""
+        if self.rank == 0 and self._checkpoints.folder:
+            self._save()
         self._checkpoints.wait()
         if self._checkpoints.failure:
             print(f"hspmd: the last checkpoint was not written: {self._checkpoints.failure}", file=sys.stderr)
