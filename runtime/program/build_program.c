@@ -148,10 +148,10 @@ static int make_instructions(struct hspmd_program *p, struct hspmd_spmd *const *
                              const struct hspmd_cluster *cluster, const struct hspmd_link_cost *across, struct hspmd_device *dev,
                              struct hspmd_error *err)
 {
-	enum hspmd_device_kind kind = p->device >= 0 ? cluster->types[cluster->devices[p->device].type].kind : HSPMD_DEVICE_CPU;
-	p->overlaps = p->device >= 0 && hspmd_device_traits(kind)->overlaps;
+	const struct hspmd_device_type *type = p->device >= 0 ? &cluster->types[cluster->devices[p->device].type] : NULL;
+	p->overlaps = type && hspmd_device_traits(type->kind)->overlaps;
 	p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
-	if (!p->layouts || hspmd_program_specialise(p, plan, err) || (p->device >= 0 && hspmd_program_fuse_ops(p, kind, err)) ||
+	if (!p->layouts || hspmd_program_specialise(p, plan, err) || (type && hspmd_program_fuse_ops(p, type->kind, err)) ||
 	    hspmd_program_sync_gradients(p, spmds, across, err) || hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
 		return -1;
 	hspmd_program_query_workspace(p, dev);
