@@ -6,7 +6,7 @@
 
 struct hspmd_spank_options hspmd_spank_options;
 const char *const hspmd_spank_env_names[] = { "HSPMD_JOB",      "HSPMD_NODES", "HSPMD_POLICY", "HSPMD_CHECKPOINT", "HSPMD_CTLD",
-	                                      "HSPMD_POLICIES", NULL };
+	                                      "HSPMD_POLICIES", "HSPMD_JOB_DIGEST", "HSPMD_JOB_COPY", NULL };
 
 enum { FILE_OPTION, NODES_OPTION, POLICY_OPTION, CHECKPOINT_OPTION };
 

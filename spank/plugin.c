@@ -30,6 +30,8 @@ int slurm_spank_init(spank_t spank, int argc, char *argv[])
 		slurm_error("hspmd: Slurm does not take the plugin's options; it does nothing");
 		broken = true;
 	}
+	if (!broken && c == S_CTX_ALLOCATOR)
+		hspmd_spank_give_script(&args);
 	return ESPANK_SUCCESS;
 }
 

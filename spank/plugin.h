@@ -2,6 +2,7 @@
 /* The Slurm plugin: functions that its files share. One file per context; plugin.c calls it from Slurm's entry points.
  *
  *   sbatch, salloc, srun   submit.c  checks everything, refuses with an error message, puts HSPMD_* into the job's environment
+ *                          script.c  what the batch script will run; fit.c  whether the model fits; quote.c  what hspmdctld says
  *   slurmstepd             remote.c  sets HSPMD_* if the user's environment was not exported; cannot fail
  *   slurmd, after a job    epilog.c  removes what the job's agents left in the node's memory; cannot fail
  */
@@ -13,6 +14,8 @@
 #include <sys/types.h>
 
 #include "common/error.h"
+#include "common/format/job.h"
+#include "common/format/model.h"
 
 /* The key=value arguments in plugstack.conf. Strings are borrowed from argv or static. */
 struct hspmd_spank_args {
@@ -49,6 +52,28 @@ struct hspmd_spank_quote {
 };
 bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nodes, const char *partition, const char *features,
                        const char *gres, struct hspmd_spank_quote *quote);
+
+/* Runs a program, found by PATH if it is only a name, without input and without its errors, and reads what it prints, for a few seconds at
+ * most. Returns the bytes read, and `text` ends with a 0; 0 also if it cannot be started. */
+size_t hspmd_spank_output_of(const char *program, const char *const *argv, char *text, size_t size);
+
+/* Refuses a job whose script would train nothing (--wrap of something else, a heterogeneous job) or the same thing several times (an
+ * array). Returns 0, or -1 and err. */
+int hspmd_spank_check_script(struct hspmd_error *err);
+/* sbatch --hspmd=FILE without a script reads one from its standard input: if that is a terminal or /dev/null, it gets one that runs
+ * `hspmd run`. To be called before sbatch reads its script; sbatch does not read its input if it has a script. default_script: the same
+ * for a command of these words, and another descriptor; returns 0, or -1: there is no pipe. */
+void hspmd_spank_give_script(const struct hspmd_spank_args *args);
+int hspmd_spank_default_script(const struct hspmd_spank_args *args, const char *command, char *const *words, int count, int fd);
+
+/* Refuses a model whose state no plan can fit into the memory of elastic.max_nodes nodes: those of the partition (NULL: of the cluster), or
+ * as much of them as --mem asks for. m may be NULL. Returns 0, or -1 and err. Its parts: bytes that training needs at least; bytes of
+ * Slurm's "4000", "4G" or "4000M" (0: not a size, or all of a node's memory); bytes of the `most` largest nodes among lines "COUNT MIB",
+ * of each at most `limit` (0: all that it has), and how many nodes these are. */
+int hspmd_spank_check_fit(const struct hspmd_job *j, const struct hspmd_model *m, const char *partition, struct hspmd_error *err);
+double hspmd_spank_bytes_needed(const struct hspmd_model *m, const struct hspmd_job *j);
+double hspmd_spank_memory(const char *text);
+double hspmd_spank_bytes_had(const char *sinfo, int most, double limit, int *nodes);
 
 /* On the node, at the start of the job: sets HSPMD_* in the job's environment. Cannot fail: a failure here would drain the node. */
 void hspmd_spank_export_env(spank_t spank);

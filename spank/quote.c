@@ -33,7 +33,7 @@ static pid_t spawn(const char *program, char *const *argv, int *from)
 		int rc = posix_spawn_file_actions_adddup2(&files, ends[1], 1) ||
 		         posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0) ||
 		         posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0) ||
-		         posix_spawn(&pid, program, &files, NULL, argv, environ);
+		         posix_spawnp(&pid, program, &files, NULL, argv, environ);
 		if (rc)
 			pid = -1;
 		posix_spawn_file_actions_destroy(&files);
@@ -62,6 +62,22 @@ static size_t read_output(int fd, char *text, size_t size)
 	return n;
 }
 
+size_t hspmd_spank_output_of(const char *program, const char *const *argv, char *text, size_t size)
+{
+	int from, status;
+	pid_t pid = spawn(program, (char *const *)argv, &from);
+	*text = '\0';
+	if (pid < 0)
+		return 0;
+	size_t n = read_output(from, text, size - 1);
+	text[n] = '\0';
+	close(from);
+	kill(pid, SIGKILL); /* its output is complete, or it is too slow */
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return n;
+}
+
 static bool parse_quote(const char *text, size_t n, struct hspmd_spank_quote *quote)
 {
 	json_t *v = json_loadb(text, n, 0, NULL), *jobs = json_object_get(v, "jobs"), *price = json_object_get(v, "price_per_hour");
@@ -78,7 +94,7 @@ bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nod
 	char where[300], count[16], text[ANSWER_MAX];
 	const char *argv[16] = { "hspmd", "cluster", "--json", "--timeout", ASK_S, "--ctld", where, "--quote", count };
 	const char *const more[] = { "--partition", partition, "--constraint", features, "--gres", gres };
-	int from, status, n = 9;
+	int n = 9;
 	if (!args->ctld || (size_t)snprintf(where, sizeof where, "%u@%s", owner, args->ctld) >= sizeof where)
 		return false;
 	snprintf(count, sizeof count, "%d", nodes);
@@ -87,13 +103,5 @@ bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nod
 			argv[n++] = more[i];
 			argv[n++] = more[i + 1];
 		}
-	pid_t pid = spawn(args->hspmd, (char *const *)argv, &from);
-	if (pid < 0)
-		return false;
-	size_t size = read_output(from, text, sizeof text);
-	close(from);
-	kill(pid, SIGKILL); /* its output is complete, or it is too slow */
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
-	return parse_quote(text, size, quote);
+	return parse_quote(text, hspmd_spank_output_of(args->hspmd, argv, text, sizeof text), quote);
 }

@@ -2,7 +2,7 @@
 /* sbatch, salloc, srun: reads all files that the job names (with --hspmd-nodes alone there is none: the script names a command) and the
  * site's policies, refuses a job that cannot work, and puts the options into the environment: HSPMD_JOB (absolute path), HSPMD_NODES,
  * HSPMD_POLICY, HSPMD_CHECKPOINT; HSPMD_CTLD, hspmdctld's user and address ("UID@HOST:PORT"); and HSPMD_POLICIES, the trusted owner and
- * folder of the site's policies ("UID@FOLDER"). */
+ * folder of the site's policies ("UID@FOLDER"); HSPMD_JOB_DIGEST and HSPMD_JOB_COPY, the job file as it is now (kept_job.h). */
 #include <errno.h>
 #include <limits.h>
 #include <pwd.h>
@@ -16,6 +16,7 @@
 #include "common/alloc.h"
 #include "common/format/job.h"
 #include "common/format/job_command.h"
+#include "common/format/kept_job.h"
 #include "common/format/policy.h"
 #include "common/gres.h"
 #include "common/range.h"
@@ -255,7 +256,7 @@ static void unset_env(spank_t spank, const char *name)
 }
 
 static int put_all_env(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, const char *file,
-                       struct hspmd_error *err)
+                       const struct hspmd_kept_job *kept, struct hspmd_error *err)
 {
 	char ctld[512], policies[PATH_MAX + 16];
 	uid_t owner = 0;
@@ -266,9 +267,14 @@ static int put_all_env(spank_t spank, const struct hspmd_spank_args *args, const
 	snprintf(policies, sizeof policies, "%u@%s", owner, args->policies);
 	if (args->ctld && (size_t)snprintf(ctld, sizeof ctld, "%u@%s", owner, args->ctld) >= sizeof ctld)
 		return hspmd_fail(err, "plugstack.conf: ctld=%.60s...: too long", args->ctld);
-	const char *values[] = {
-		file, options->nodes, options->policy, options->checkpoint, args->ctld ? ctld : NULL, any ? policies : NULL
-	};
+	const char *values[] = { file,
+		                 options->nodes,
+		                 options->policy,
+		                 options->checkpoint,
+		                 args->ctld ? ctld : NULL,
+		                 any ? policies : NULL,
+		                 file ? kept->digest : NULL,
+		                 file ? kept->copy : NULL };
 	for (int i = 0; hspmd_spank_env_names[i]; i++)
 		unset_env(spank, hspmd_spank_env_names[i]);
 	for (int i = 0; hspmd_spank_env_names[i]; i++)
@@ -277,21 +283,59 @@ static int put_all_env(spank_t spank, const struct hspmd_spank_args *args, const
 	return 0;
 }
 
+static int keep_and_put_env(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options,
+                            const struct hspmd_job *job, struct hspmd_error *err)
+{
+	struct hspmd_kept_job kept = { 0 };
+	if (options->file && hspmd_job_keep(job->file, &kept, err) < 0)
+		return hspmd_error_prefix(err, "--hspmd");
+	int rc = put_all_env(spank, args, options, options->file ? job->file : NULL, &kept, err);
+	hspmd_kept_job_clear(&kept);
+	return rc;
+}
+
+static int replace_text(char **slot, const char *value, struct hspmd_error *err)
+{
+	char *copy = strdup(value);
+	if (!copy)
+		return hspmd_fail_memory(err, "checking the job");
+	free(*slot);
+	*slot = copy;
+	return 0;
+}
+
+static int check_memory(const struct hspmd_job *job, const struct hspmd_model *model, const struct hspmd_spank_args *args,
+                        struct hspmd_error *err)
+{
+	char *partition = hspmd_spank_slurm_option("partition");
+	int rc = asks_for_gpus() ? 0 : hspmd_spank_check_fit(job, model, partition ? partition : args->default_partition, err);
+	free(partition);
+	return rc;
+}
+
+static int check_job(const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, struct hspmd_job *job,
+                     struct hspmd_error *err)
+{
+	struct hspmd_model *model = NULL;
+	if (hspmd_spank_check_script(err) < 0 || hspmd_job_check_files(job, hspmd_model_read_job, (void *)args->hspmd, &model, err) < 0)
+		return -1;
+	int rc = check_nodes(job, options, err);
+	if (!rc && options->policy)
+		rc = replace_text(&job->elastic.policy, options->policy, err);
+	if (!rc && options->checkpoint)
+		rc = check_checkpoint(options->checkpoint, err);
+	if (!rc)
+		rc = check_policy(job, args, err);
+	if (!rc)
+		rc = check_memory(job, model, args, err);
+	hspmd_model_destroy(model);
+	return rc;
+}
+
 static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, struct hspmd_job *job,
                       struct hspmd_error *err)
 {
-	if (hspmd_job_check_files(job, hspmd_model_read_job, (void *)args->hspmd, NULL, err) < 0 || check_nodes(job, options, err) < 0)
-		return -1;
-	if (options->policy) {
-		char *name = strdup(options->policy);
-		if (!name)
-			return hspmd_fail_memory(err, "checking the job");
-		free(job->elastic.policy);
-		job->elastic.policy = name;
-	}
-	if (options->checkpoint && check_checkpoint(options->checkpoint, err) < 0)
-		return -1;
-	if (check_policy(job, args, err) < 0)
+	if (check_job(args, options, job, err) < 0)
 		return -1;
 	log_precision(job);
 	/* A lost node must not end the job. If Slurm does not let the plugin set this, the user's own --no-kill does. */
@@ -300,7 +344,7 @@ static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const 
 	if (!comment)
 		(void)hspmd_spank_slurm_set("comment", HSPMD_JOB_COMMENT);
 	free(comment);
-	return put_all_env(spank, args, options, options->file ? job->file : NULL, err);
+	return keep_and_put_env(spank, args, options, job, err);
 }
 
 int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options,

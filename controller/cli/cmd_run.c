@@ -10,6 +10,7 @@
 #include "common/alloc.h"
 #include "common/base64.h"
 #include "common/durable.h"
+#include "common/format/kept_job.h"
 #include "common/gres.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -64,9 +65,33 @@ struct run {
 
 /* ---- files that the job names */
 
+/* In a job of `sbatch --hspmd=FILE` the job is the file as it was then. */
+static struct hspmd_job *read_job_file(const struct run *r, struct hspmd_error *err)
+{
+	const char *submitted = getenv("HSPMD_JOB"), *digest = getenv("HSPMD_JOB_DIGEST"), *copy = getenv("HSPMD_JOB_COPY");
+	bool changed;
+	if (!r->slurm || !submitted || strcmp(submitted, r->opt.job) != 0 || !digest || !*digest)
+		return hspmd_job_read(r->opt.job, err);
+	struct hspmd_job *j = hspmd_job_read_kept(submitted, digest, copy, &changed, err);
+	if (j && changed)
+		hspmd_warn("%s has changed since the job was submitted: the job is trained as it was then (%s)", submitted, copy);
+	return j;
+}
+
+/* The other components of a heterogeneous job may have work of their own. */
+static void warn_of_het(void)
+{
+	const char *size = getenv("SLURM_HET_SIZE"), *group = getenv("SLURM_HET_GROUP_ID");
+	if (size && atoi(size) > 1)
+		hspmd_warn("this is a heterogeneous job of %d components: hspmd trains on the nodes of component %s only", atoi(size),
+		           group ? group : "0");
+}
+
 static int read_job(struct run *r, struct hspmd_error *err)
 {
-	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : hspmd_job_read(r->opt.job, err);
+	if (r->slurm)
+		warn_of_het();
+	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : read_job_file(r, err);
 	if (!r->job || hspmd_job_check_files(r->job, hspmd_model_read_job, NULL, &r->model, err))
 		return -1;
 	if (r->job->command.argc && r->opt.plan)

@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +19,7 @@
 
 #include "common/durable.h"
 #include "common/format/job.h"
+#include "common/format/kept_job.h"
 #include "spank/plugin.h"
 #include "tests/unit/fake_spank.h"
 
@@ -417,6 +421,109 @@ static void precision(void **state)
 	assert_non_null(strstr(fake_spank.info, "bf16"));
 }
 
+/* ---- the script, the model's size, the kept file */
+
+static void scripts(void **state)
+{
+	(void)state;
+	fake_spank_put(fake_spank.asked, "wrap", "hostname");
+	refuses(NULL, NULL, NULL, "--wrap: \"hostname\" does not run hspmd");
+	fake_spank_put(fake_spank.asked, "wrap", "exec hspmd run --resume");
+	accepts(NULL, NULL, NULL);
+	unsetenv("HSPMD_JOB");
+	fake_spank_put(fake_spank.asked, "array", "0-3");
+	refuses(NULL, NULL, NULL, "--array=0-3: every task of the array would train the same job");
+}
+
+/* A submission that names no script gets one, unless somebody gives sbatch one through its input. */
+static void default_script(void **state)
+{
+	struct hspmd_spank_args args = { .policies = policies, .hspmd = "/no/such/program" };
+	char *with[] = { "sbatch", "-N2", "--hspmd=job.json" }, *without[] = { "sbatch", "--hspmd-nodes=2", "x" }, text[256] = "";
+	int given[2], empty = open("/dev/null", O_RDONLY);
+	(void)state;
+	assert_int_equal(pipe(given), 0);
+	assert_int_equal(hspmd_spank_default_script(&args, "sbatch", without, 3, empty), 0);
+	assert_int_equal(hspmd_spank_default_script(&args, "salloc", with, 3, empty), 0);
+	assert_int_equal(read(empty, text, sizeof text), 0);
+	assert_int_equal(hspmd_spank_default_script(&args, "sbatch", with, 3, given[0]), 0);
+	close(given[1]);
+	assert_int_equal(read(given[0], text, sizeof text), 0);
+	assert_int_equal(hspmd_spank_default_script(&args, "sbatch", with, 3, empty), 0);
+	assert_true(read(empty, text, sizeof text - 1) > 0);
+	assert_string_equal(text, "#!/bin/sh\nexec hspmd run\n"); /* found by PATH if it is not where it was installed */
+	close(given[0]);
+	close(empty);
+}
+
+static void memory(void **state)
+{
+	static const struct {
+		const char *text;
+		double bytes;
+	} sizes[] = { { "4000", 4000 * 1048576.0 },
+		      { "4000M", 4000 * 1048576.0 },
+		      { "4g", 4294967296.0 },
+		      { "2K", 2048 },
+		      { "1T", 1099511627776.0 },
+		      { "0", 0 },
+		      { "all", 0 },
+		      { NULL, 0 } };
+	int nodes;
+	(void)state;
+	for (size_t i = 0; i < COUNT(sizes); i++)
+		assert_true(fabs(hspmd_spank_memory(sizes[i].text) - sizes[i].bytes) < 1);
+	assert_true(fabs(hspmd_spank_bytes_had("2 100\n1 1000+\n", 2, 0, &nodes) / 1048576 - 1100) < 1 && nodes == 2);
+	assert_true(fabs(hspmd_spank_bytes_had("2 100\n1 1000\n", INT_MAX, 0, &nodes) / 1048576 - 1200) < 1 && nodes == 3);
+	assert_true(fabs(hspmd_spank_bytes_had("2 100\n1 1000\n", 9, 150 * 1048576.0, &nodes) / 1048576 - 350) < 1 && nodes == 3);
+	assert_true(hspmd_spank_bytes_had("", 9, 0, &nodes) <= 0 && nodes == 0);
+	/* 1 layer of width 8: 3192 parameters of 16 bytes. */
+	fake_spank_put(fake_spank.asked, "mem", "13K");
+	refuses("1-3", NULL, NULL, "need 5.107e-05 GB, and 3 nodes have 3.994e-05 GB by --mem: it cannot be trained there");
+	accepts("1-4", NULL, NULL);
+	unsetenv("HSPMD_JOB");
+	fake_spank_put(fake_spank.asked, "gres", "gpu:2");
+	accepts("1-3", NULL, NULL);
+}
+
+/* A job is trained as its file was at submission. */
+static void kept_file(void **state)
+{
+	char copy[PATH_MAX], digest[32];
+	bool changed;
+	(void)state;
+	accepts(NULL, NULL, NULL);
+	snprintf(copy, sizeof copy, "%s", getenv("HSPMD_JOB_COPY"));
+	snprintf(digest, sizeof digest, "%s", getenv("HSPMD_JOB_DIGEST"));
+	struct hspmd_job *j = hspmd_job_read_kept(job_path, digest, copy, &changed, &err);
+	assert_true(j && !changed);
+	hspmd_job_destroy(j);
+	job_is("\"min_nodes\": 3, \"max_nodes\": 4", "fp32");
+	j = hspmd_job_read_kept(job_path, digest, copy, &changed, &err);
+	assert_true(j && changed && j->elastic.min_nodes == 1);
+	assert_string_equal(j->file, job_path); /* to which its paths are relative */
+	hspmd_job_destroy(j);
+	assert_int_equal(unlink(job_path), 0);
+	j = hspmd_job_read_kept(job_path, digest, copy, &changed, &err);
+	assert_true(j && changed);
+	hspmd_job_destroy(j);
+	job_is("\"min_nodes\": 3, \"max_nodes\": 4", "fp32");
+	write_file("other.json", "{}", 0600);
+	snprintf(copy, sizeof copy, "%s/other.json", folder);
+	assert_null(hspmd_job_read_kept(job_path, digest, copy, &changed, &err));
+	assert_non_null(strstr(err.text, "is not that file either: submit the job again"));
+	assert_null(hspmd_job_read_kept(job_path, digest, NULL, &changed, &err));
+	assert_non_null(strstr(err.text, "could not be kept: submit the job again"));
+	unlink(copy);
+	/* A folder that cannot be written: the digest alone. */
+	setenv("HSPMD_CONTACTS", "/dev/null", 1);
+	fake_spank_reset();
+	accepts(NULL, NULL, NULL);
+	assert_null(getenv("HSPMD_JOB_COPY"));
+	assert_non_null(getenv("HSPMD_JOB_DIGEST"));
+	setenv("HSPMD_CONTACTS", folder, 1);
+}
+
 /* ---- Slurm's entry points */
 
 /* Exit status of sbatch, whose user gave these options. */
@@ -477,6 +584,7 @@ static int begin(void **state)
 	snprintf(policies, sizeof policies, "%s/policies.d", folder);
 	snprintf(program, sizeof program, "%s/hspmd", folder);
 	memset(zeros, 'a', sizeof zeros - 1);
+	setenv("HSPMD_CONTACTS", folder, 1);
 	write_file("c.bin", zeros, 0600);
 	write_file("config.json",
 	           "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 1, \"n_embd\": 8, \"n_positions\": 32, \"vocab_size\": 256}",
@@ -506,6 +614,10 @@ int main(void)
 		cmocka_unit_test_setup(limits, fresh),
 		cmocka_unit_test_setup(quotes, fresh),
 		cmocka_unit_test_setup(precision, fresh),
+		cmocka_unit_test_setup(scripts, fresh),
+		cmocka_unit_test_setup(default_script, fresh),
+		cmocka_unit_test_setup(memory, fresh),
+		cmocka_unit_test_setup(kept_file, fresh),
 		cmocka_unit_test_setup(entry_points, fresh),
 	};
 	return cmocka_run_group_tests(tests, begin, end);

@@ -14,6 +14,8 @@ Models that are divided among ranks, and loops that use torch.distributed, are m
     def main(run): ...
 
 Without `hspmd run` the same loop trains in one process.
+
+hspmd.graph is something else, without PyTorch: nets of one's own by libhspmd.
 """
 from hspmd.control import local_rank
 

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/format/kept_job.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/durable.h"
+#include "common/json.h"
+
+static void digest_of(const char *text, size_t size, char digest[static 17])
+{
+	uint64_t h = 0xcbf29ce484222325;
+	for (size_t i = 0; i < size; i++)
+		h = (h ^ (unsigned char)text[i]) * 0x100000001b3;
+	snprintf(digest, 17, "%016" PRIx64, h);
+}
+
+/* Returns the folder of copies, malloc'd; NULL: none. */
+static char *folder_of_copies(void)
+{
+	struct hspmd_error ignored;
+	const char *contacts = getenv("HSPMD_CONTACTS");
+	if (contacts && *contacts)
+		return hspmd_asprintf("%s/submitted", contacts);
+	char *home = hspmd_job_expand_path("$HOME", NULL, &ignored);
+	char *folder = home ? hspmd_asprintf("%s/.hspmd/submitted", home) : NULL;
+	free(home);
+	return folder;
+}
+
+int hspmd_job_keep(const char *path, struct hspmd_kept_job *kept, struct hspmd_error *err)
+{
+	struct hspmd_error ignored;
+	size_t size = 0;
+	char *text = hspmd_read_file(path, HSPMD_JSON_MAX_BYTES, &size, err);
+	*kept = (struct hspmd_kept_job){ 0 };
+	if (!text)
+		return -1;
+	digest_of(text, size, kept->digest);
+	char *folder = folder_of_copies();
+	kept->copy = folder ? hspmd_asprintf("%s/%s.json", folder, kept->digest) : NULL;
+	if (kept->copy && (hspmd_durable_mkdir(folder, 0700, &ignored) || hspmd_durable_write(kept->copy, text, size, &ignored))) {
+		free(kept->copy);
+		kept->copy = NULL;
+	}
+	free(folder);
+	free(text);
+	return 0;
+}
+
+void hspmd_kept_job_clear(struct hspmd_kept_job *kept)
+{
+	free(kept->copy);
+	*kept = (struct hspmd_kept_job){ 0 };
+}
+
+/* Reads the text of `file` as the job file `path` if it has the digest. */
+static struct hspmd_job *read_same(const char *file, const char *path, const char *digest, bool *same, struct hspmd_error *err)
+{
+	char now[17];
+	size_t size = 0;
+	char *text = hspmd_read_file(file, HSPMD_JSON_MAX_BYTES, &size, err);
+	struct hspmd_json_doc doc;
+	struct hspmd_job *j = NULL;
+	*same = false;
+	if (!text)
+		return NULL;
+	digest_of(text, size, now);
+	*same = !strcmp(now, digest);
+	if (*same && !hspmd_json_parse(&doc, path, text, size, err)) {
+		j = hspmd_job_from_json(doc.root, path, err);
+		hspmd_json_close(&doc);
+	}
+	free(text);
+	return j;
+}
+
+struct hspmd_job *hspmd_job_read_kept(const char *path, const char *digest, const char *copy, bool *changed, struct hspmd_error *err)
+{
+	struct hspmd_error why = { "" };
+	bool same;
+	struct hspmd_job *j = read_same(path, path, digest, &same, err);
+	*changed = !same;
+	if (same)
+		return j;
+	j = copy && *copy ? read_same(copy, path, digest, &same, &why) : NULL;
+	if (!j)
+		hspmd_fail(err, "%s: it is no longer the file that was submitted, and its copy of then %s%s: submit the job again", path,
+		           copy && *copy ? copy : "could not be kept",
+		           copy && *copy ? (same ? " cannot be read" : " is not that file either") : "");
+	return j;
+}
