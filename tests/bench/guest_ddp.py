@@ -13,7 +13,7 @@ import torch.nn.functional as F
 parser = argparse.ArgumentParser()
 for name, value in (("steps", 0), ("width", 0), ("layers", 0), ("batch", 12), ("length", 16)):
     parser.add_argument("--" + name, type=int, default=value)
-parser.add_argument("--log")
+parser.add_argument("--told")
 parser.add_argument("--snapshot")
 options = parser.parse_args()
 torch.set_num_threads(1)
@@ -40,7 +40,7 @@ while step < options.steps:
     loss.backward()
     optimizer.step()
     if rank == 0:
-        with open(options.log, "a") as log:
+        with open(options.told, "a") as log:
             log.write(json.dumps({"generation": generation, "step": step, "loss": loss.item(), "time": time.time()}) + "\n")
     step += 1
     if rank == 0 and step % 5 == 0:
