@@ -48,8 +48,16 @@ class Rest(TrainerCallback):
 
 torch.manual_seed(1)
 width = options.width
-config = LlamaConfig(vocab_size=WORDS, hidden_size=width, intermediate_size=4 * width, num_hidden_layers=options.layers, num_attention_heads=4,
-                     num_key_value_heads=2, max_position_embeddings=options.length, attention_dropout=0 if options.in_order else 0.1)  # fmt: skip
+config = LlamaConfig(
+    vocab_size=WORDS,
+    hidden_size=width,
+    intermediate_size=4 * width,
+    num_hidden_layers=options.layers,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=options.length,
+    attention_dropout=0 if options.in_order else 0.1,
+)
 trainer = Trainer(
     model=LlamaForCausalLM(config),
     args=TrainingArguments(

@@ -105,6 +105,11 @@ class Control:
             order, self.stop = self.stop, None
             return order
 
+    def wait_for_abort(self, timeout):
+        """False: none has come in this time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.aborted or self._gone, timeout)
+
     def check(self):
         """Raises Interrupted if an abort has come."""
         if self.aborted:

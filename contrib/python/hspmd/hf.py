@@ -9,7 +9,8 @@ import os
 import torch
 import transformers
 
-from hspmd import control, elastic
+from hspmd import control, member
+from hspmd.replicated import Elastic
 
 _KEPT = ("log_history", "best_metric", "best_global_step", "best_model_checkpoint", "total_flos", "num_input_tokens_seen")
 _HOOKS = ("_run_epoch", "_prepare_for_training", "_finalize_training", "_get_num_items_in_batch", "_clip_grad_norm", "_get_grad_norm")
@@ -18,7 +19,7 @@ _HOOKS = ("_run_epoch", "_prepare_for_training", "_finalize_training", "_get_num
 def _see_one_gpu():
     """The Trainer would take all GPUs that this process sees."""
     names = [n for n in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if n]
-    if elastic.connected() and len(names) > control.local_rank() and not torch.cuda.is_initialized():
+    if member.connected() and len(names) > control.local_rank() and not torch.cuda.is_initialized():
         os.environ["CUDA_VISIBLE_DEVICES"] = names[control.local_rank()]
         control.set_local_rank(0)
 
@@ -94,7 +95,7 @@ class Trainer(transformers.Trainer):
     def __init__(self, *args, **kwargs):
         lacks = [name for name in _HOOKS if not hasattr(transformers.Trainer, name)]
         if lacks:
-            raise RuntimeError(f"hspmd: transformers {transformers.__version__} is another Trainer than that of transformers 5 (no {lacks[0]})")
+            raise RuntimeError(f"hspmd: the Trainer of transformers {transformers.__version__} has no {lacks[0]}, as that of 5 has")
         super().__init__(*args, **kwargs)
         self.callback_handler.callbacks.insert(0, _Position(self))
 
@@ -104,7 +105,8 @@ class Trainer(transformers.Trainer):
         a = self.args
         for name, wrong in (
             ("fp16", a.fp16), ("fsdp", a.fsdp), ("deepspeed", a.deepspeed), ("auto_find_batch_size", a.auto_find_batch_size),
-            ("world_size > 1", a.world_size > 1), ("n_gpu > 1", a.n_gpu > 1), ("a train_dataset without a length", not hasattr(self.train_dataset, "__len__")),
+            ("world_size > 1", a.world_size > 1), ("n_gpu > 1", a.n_gpu > 1),
+            ("a train_dataset without a length", not hasattr(self.train_dataset, "__len__")),
             (f"train_sampling_strategy {a.train_sampling_strategy}", a.train_sampling_strategy not in ("random", "sequential")),
         ):  # fmt: skip
             if wrong:
@@ -123,7 +125,7 @@ class Trainer(transformers.Trainer):
         if isinstance(self.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise ValueError("hspmd: Trainer with ReduceLROnPlateau is not supported")
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
-        self.elastic = elastic.Elastic(
+        self.elastic = Elastic(
             model, optimizer, batch=self._samples_of_step(), micro=self._train_batch_size, scheduler=self.lr_scheduler,
             extra={"trainer": _Log(self)}, clip=self.args.max_grad_norm or None, seed=self.args.seed,
         )  # fmt: skip
