@@ -9,6 +9,8 @@
         optimizer.zero_grad()
 
 Without `hspmd run` the same loop trains in one process.
+
+hspmd.graph is something else, without PyTorch: nets of one's own by libhspmd.
 """
 from hspmd.control import local_rank
 
