@@ -172,7 +172,7 @@ double hspmd_synthesis_bound(struct hspmd_synthesis *s, int number, const struct
 			reads[live[j]] = next[j] == next[i];
 		double least = HUGE_VAL;
 		for (int k = 0; k < g->choice_count; k++) {
-			if (g->choices[k].seconds >= least)
+			if (g->choices[k].excluded || g->choices[k].seconds >= least)
 				continue;
 			for (int j = i; j < count; j++)
 				scratch[live[j]] = state[j];

@@ -211,20 +211,13 @@ static bool fits(struct search *a, const struct partial *p, const struct choice 
 	return true;
 }
 
-/* Returns true if the search may divide only one segment, and the choice divides another. */
-static bool is_excluded(const struct hspmd_synthesis *s, const struct choice *choice)
-{
-	return s->only >= 0 &&
-	       ((choice->segment >= 0 && choice->segment != s->only) || (choice->backward >= 0 && choice->backward != s->only));
-}
-
 static int expand(struct search *a, int item)
 {
 	int number = a->partials[item].group;
 	const struct group *g = &a->s->groups[number];
 	for (int k = 0; k < g->choice_count; k++) {
 		const struct partial *p = &a->partials[item]; /* may have moved */
-		if (is_excluded(a->s, &g->choices[k]) || !fits(a, p, &g->choices[k]))
+		if (g->choices[k].excluded || !fits(a, p, &g->choices[k]))
 			continue;
 		double seconds = hspmd_synthesis_advance(a->s, number, &g->choices[k], a->states + p->state, a->after, a->scratch);
 		if (isfinite(seconds) && add(a, number + 1, item, k, p->seconds + seconds))

@@ -504,10 +504,22 @@ static int segments_of(const struct hspmd_synthesis *s, const struct hspmd_op *o
 	return count;
 }
 
-int hspmd_synthesis_choices(struct hspmd_synthesis *s, struct hspmd_error *err)
+void hspmd_synthesis_set_least(struct hspmd_synthesis *s)
 {
 	s->rest[s->group_count] = 0;
 	for (int n = s->group_count - 1; n >= 0; n--) {
+		struct group *g = &s->groups[n];
+		g->least = HUGE_VAL;
+		for (int k = 0; k < g->choice_count; k++)
+			if (!g->choices[k].excluded)
+				g->least = fmin(g->least, g->choices[k].seconds);
+		s->rest[n] = s->rest[n + 1] + g->least;
+	}
+}
+
+int hspmd_synthesis_choices(struct hspmd_synthesis *s, struct hspmd_error *err)
+{
+	for (int n = 0; n < s->group_count; n++) {
 		struct group *g = &s->groups[n];
 		const struct hspmd_op *op = &s->g->ops[g->op];
 		int segments[HSPMD_OP_MAX_IO * HSPMD_MAX_RANK];
@@ -523,10 +535,7 @@ int hspmd_synthesis_choices(struct hspmd_synthesis *s, struct hspmd_error *err)
 		if (g->choice_count == 0)
 			return hspmd_fail(err, "operator %s (layer %d) cannot be divided, nor repeated by all devices",
 			                  hspmd_opcode_names[op->opcode], op->layer);
-		g->least = g->choices[0].seconds;
-		for (int k = 1; k < g->choice_count; k++)
-			g->least = fmin(g->least, g->choices[k].seconds);
-		s->rest[n] = s->rest[n + 1] + g->least;
 	}
+	hspmd_synthesis_set_least(s);
 	return 0;
 }

@@ -8,6 +8,9 @@
 #include "common/alloc.h"
 #include "runtime/synthesis/synthesis_internal.h"
 
+#define WINDOW 12    /* groups that are searched together if all are too many */
+#define MAX_ROUNDS 3 /* over all windows */
+
 static int check(const struct hspmd_graph *g, struct hspmd_error *err)
 {
 	for (size_t t = 0; t < g->tensor_count; t++)
@@ -67,7 +70,6 @@ struct hspmd_synthesis *hspmd_synthesis_create(const struct hspmd_graph *g, cons
 	}
 	s->g = g;
 	s->stage = *stage;
-	s->only = -1;
 	int status = check(g, err);
 	if (!status && allocate(s))
 		status = hspmd_fail_memory(err, "searching a program");
@@ -101,25 +103,58 @@ static int samples_segment(const struct hspmd_synthesis *s)
 	return -1;
 }
 
-/* A search that had to leave something out is repeated with fewer choices: dividing samples alone, as data parallelism does. The better of
- * the two programs is kept. */
-static int search_samples(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+/* Searches among the choices that are not excluded. Keeps the program only if it is faster than the known one. Returns true if it is. */
+static bool search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_result *known, int *chosen)
 {
-	size_t bytes = (size_t)s->group_count * sizeof *s->chosen;
-	int *chosen = malloc(bytes);
-	struct hspmd_synthesis_result samples = { 0 };
-	struct hspmd_error why;
-	if (!chosen)
-		return hspmd_fail_memory(err, "searching a program");
+	size_t bytes = (size_t)s->group_count * sizeof *chosen;
+	struct hspmd_synthesis_result again = { 0 };
 	memcpy(chosen, s->chosen, bytes);
-	s->only = samples_segment(s);
-	bool better = s->only >= 0 && !hspmd_synthesis_astar(s, &samples, &why) && samples.seconds < result->seconds;
-	s->only = -1;
-	result->expanded += samples.expanded;
+	hspmd_synthesis_set_least(s);
+	bool better = !hspmd_synthesis_astar(s, &again, NULL) && again.seconds < known->seconds * (1 - 1e-9);
+	known->expanded += again.expanded;
 	if (better)
-		result->seconds = samples.seconds;
+		known->seconds = again.seconds;
 	else
 		memcpy(s->chosen, chosen, bytes);
+	return better;
+}
+
+/* Excludes all that divides anything but samples, as data parallelism does. */
+static void allow_samples(struct hspmd_synthesis *s)
+{
+	int samples = samples_segment(s);
+	for (int n = 0; n < s->group_count; n++)
+		for (int k = 0; k < s->groups[n].choice_count; k++) {
+			struct choice *c = &s->groups[n].choices[k];
+			c->excluded = (c->segment >= 0 && c->segment != samples) || (c->backward >= 0 && c->backward != samples);
+		}
+}
+
+/* Excludes all but the present program outside of WINDOW groups. */
+static void allow_window(struct hspmd_synthesis *s, int first)
+{
+	for (int n = 0; n < s->group_count; n++)
+		for (int k = 0; k < s->groups[n].choice_count; k++)
+			s->groups[n].choices[k].excluded = (n < first || n >= first + WINDOW) && k != s->chosen[n];
+}
+
+/* A search that had to leave something out is repeated with fewer choices: dividing samples alone; then any way to divide a few groups in
+ * turn, with the others as they are, until that helps no more. */
+static int search_parts(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+{
+	int *chosen = hspmd_calloc((size_t)s->group_count, sizeof *chosen);
+	if (!chosen)
+		return hspmd_fail_memory(err, "searching a program");
+	allow_samples(s);
+	search_again(s, result, chosen);
+	bool better = true;
+	for (int round = 0; better && round < MAX_ROUNDS; round++) {
+		better = false;
+		for (int first = 0; first < s->group_count; first += WINDOW / 2) {
+			allow_window(s, first);
+			better |= search_again(s, result, chosen);
+		}
+	}
 	free(chosen);
 	return 0;
 }
@@ -132,5 +167,5 @@ int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_res
 	result->first_bound = s->rest[0];
 	if (hspmd_synthesis_astar(s, result, err))
 		return -1;
-	return result->bound < result->seconds ? search_samples(s, result, err) : 0;
+	return result->bound < result->seconds ? search_parts(s, result, err) : 0;
 }

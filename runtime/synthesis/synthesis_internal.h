@@ -36,7 +36,7 @@ struct group {
 	int *touched; /* activations, and parameters that several groups read, that this group reads, makes or contributes to */
 	int choice_count;
 	struct choice *choices;
-	double least; /* of the choices' own costs */
+	double least; /* of the choices' own costs, without those that are excluded */
 };
 
 struct layout_use {
@@ -49,6 +49,7 @@ struct choice {
 	int segment;  /* that is divided; -1: none */
 	int backward; /* that is divided in the backward pass if none is in the forward pass; -1: none */
 	bool factors;
+	bool excluded;  /* from this run of the search */
 	double seconds; /* its own cost */
 	double once;    /* the part of it that is paid once per step, divided by the number of micro-batches */
 	double *bytes;  /* per device, if memory is limited: parameters' state, and what is kept for the backward pass */
@@ -106,7 +107,6 @@ struct hspmd_synthesis {
 	int *live_count, **live; /* per group, and the end: tensors of the state before it */
 	int **live_next;         /* the group that touches each of them next */
 	bool limited;            /* memory could run out */
-	int only;                /* the only segment that may be divided; -1: any */
 	int *chosen;             /* per group: the program that was found; -1: none yet */
 };
 
@@ -142,6 +142,9 @@ int hspmd_synthesis_rates(const struct hspmd_synthesis_stage *stage, double *rat
 
 /* ---- choices.c */
 int hspmd_synthesis_choices(struct hspmd_synthesis *s, struct hspmd_error *err);
+
+/* Sets the groups' least costs and their sums, after choices have been excluded. */
+void hspmd_synthesis_set_least(struct hspmd_synthesis *s);
 
 /* ---- advance.c */
 /* The state after group `number`, made by `choice`, from the one before it: `before` as live[number] lists the tensors, `after` as

@@ -11,10 +11,18 @@
 #include "common/error.h"
 #include "runtime/lib/hspmd.h"
 
+#define hspmd_model hspmd_model_of_bert
 #include "contrib/examples/nets/bert.c"
+#undef hspmd_model
+#define hspmd_model hspmd_model_of_t5
 #include "contrib/examples/nets/t5.c"
+#undef hspmd_model
+#define hspmd_model hspmd_model_of_vgg19
 #include "contrib/examples/nets/vgg19.c"
+#undef hspmd_model
+#define hspmd_model hspmd_model_of_vit
 #include "contrib/examples/nets/vit.c"
+#undef hspmd_model
 #include "runtime/lib/net.h"
 #include "runtime/synthesis/synthesis.h"
 

@@ -202,7 +202,7 @@ static bool check_case(unsigned number)
 	uint64_t seed = number * 7919 + 1;
 	for (int i = 0; i < 5; i++)
 		next(&seed);
-	struct drawn d = { .seed = next(&seed), .operators = 1 + below(&seed, 4), .width = 8 * (1 + below(&seed, 3)) };
+	struct drawn d = { .seed = next(&seed), .operators = 1 + below(&seed, 3), .width = 8 * (1 + below(&seed, 3)) };
 	d.inner = d.width * (1 + below(&seed, 3));
 	d.table = below(&seed, 6) == 0;
 	struct hspmd_cluster *c = random_cluster(&seed, 2 + below(&seed, 3));
