@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times of a week, as policies write them: "mon-fri 18:00-08:00", "sat-sun", "22:00-06:00". Days are mon, tue, wed, thu, fri, sat and sun; a range
- * of days or hours whose end comes before its beginning runs over the end of the week or of the day. */
+/* Times of a week, as policies write them: "mon-fri 18:00-08:00", "sat-sun", "22:00-06:00". Days are mon, tue, wed, thu, fri, sat and
+ * sun; a range of days or hours whose end comes before its beginning runs over the end of the week or of the day. */
 #ifndef HSPMD_FORMAT_WEEK_TIMES_H
 #define HSPMD_FORMAT_WEEK_TIMES_H
 

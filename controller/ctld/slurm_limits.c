@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far the limits of Slurm's accounting let elastic jobs grow: for the engine, what is left of each limit, and what a node of each job takes
- * of it. As Slurm does, a limit that a QOS sets stands in place of the same limit of the associations; the Grp limits of an account hold for all
- * accounts below it. QOS of partitions are not looked at. */
+/* How far the limits of Slurm's accounting let elastic jobs grow: for the engine, what is left of each limit, and what a node of each job
+ * takes of it. As Slurm does, a limit that a QOS sets stands in place of the same limit of the associations; the Grp limits of an account
+ * hold for all accounts below it. QOS of partitions are not looked at. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,8 +54,8 @@ static bool is_below(const struct hspmd_slurm_accounts *a, const char *account, 
 	return false;
 }
 
-/* Returns true if a job in this place counts against a record's limits; those of a QOS are for all its jobs, or for those of one user or one
- * account. */
+/* Returns true if a job in this place counts against a record's limits; those of a QOS are for all its jobs, or for those of one user or
+ * one account. */
 static bool counts(const struct limiting *g, const struct hspmd_slurm_limits *l, int kind, const struct further_node *f,
                    const struct hspmd_slurm_view_job *j)
 {

@@ -188,8 +188,8 @@ static int keep_command(struct slurm *s, const char *const *command, struct hspm
 	return 0;
 }
 
-/* Submits all members or none: if one is refused, the earlier ones are cancelled. Several are one job array, or jobs of their own if the site does
- * not take the array. */
+/* Submits all members or none: if one is refused, the earlier ones are cancelled. Several are one job array, or jobs of their own if the
+ * site does not take the array. */
 static int submit_members(struct slurm *s, const struct hspmd_slurm_job *anchor, int count, char *const *without, int without_count,
                           struct hspmd_error *err)
 {

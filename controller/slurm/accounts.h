@@ -40,13 +40,14 @@ struct hspmd_slurm_accounts_wanted {
 	bool shares;         /* by sshare (it asks slurmctld, once) */
 };
 
-/* Reads the parts that are wanted. Blocks for at most 15 s per command. Adds the number of RPCs to slurmctld to *rpcs. Returns 0, or -1 and err; what
- * was read before the error is in *a. The caller clears *a in both cases. */
+/* Reads the parts that are wanted. Blocks for at most 15 s per command. Adds the number of RPCs to slurmctld to *rpcs. Returns 0, or -1
+ * and err; what was read before the error is in *a. The caller clears *a in both cases. */
 int hspmd_slurm_accounts_read(struct hspmd_slurm_accounts *a, const struct hspmd_slurm_accounts_wanted *wanted, int *rpcs,
                               struct hspmd_error *err);
 void hspmd_slurm_accounts_clear(struct hspmd_slurm_accounts *a);
 
-/* Read what the commands print; they cut text into lines. Lines with another number of columns are left out: warnings. 0, or -1: out of memory.
+/* Read what the commands print; they cut text into lines. Lines with another number of columns are left out: warnings. Return 0, or -1: out
+ * of memory.
  *   sacctmgr --noheader --parsable2 show assoc format=Cluster,Account,User,Partition,ParentName,GrpTRES,GrpJobs,MaxJobs
  *   sacctmgr --noheader --parsable2 show qos format=Name,GrpTRES,MaxTRESPU,MaxTRESPA,GrpJobs,MaxJobsPU,MaxJobsPA
  *   sshare --noheader --parsable2 --all --format=Account,User,FairShare */

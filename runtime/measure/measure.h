@@ -54,7 +54,7 @@ struct hspmd_trial_result {
 	double seconds[HSPMD_LAYER_TIME_COUNT];
 	double kept_bytes; /* bytes per sample that this device keeps from the forward to the backward pass */
 };
-/* Fills out[kind] for each of the facts' kinds. To be called after at least one step. The first step is only a warm-up if there are more. */
+/* Fills out[kind] for each of the facts' kinds. Call it after at least one step. The first step is only a warm-up if there are more. */
 int hspmd_trial_result(const struct hspmd_trial *t, struct hspmd_trial_result *out, struct hspmd_error *err);
 void hspmd_trial_destroy(struct hspmd_trial *t);
 
