@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 
 #include "common/alloc.h"

@@ -55,7 +55,7 @@ double hspmd_slurm_poll_interval(void)
 int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_error *err)
 {
 	const struct hspmd_slurm_module *m = hspmd_slurm_module_load(err);
-	*s = (struct hspmd_slurm_view_settings){ NULL };
+	*s = (struct hspmd_slurm_view_settings){ 0 };
 	return m ? m->view_settings(s, err) : -1;
 }
 

@@ -334,7 +334,7 @@ int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_err
 		.cluster = t->cluster,
 		.plan = t->plan,
 		.job = job,
-		.samples = { read_sample, t },
+		.samples = { .read = read_sample, .context = t },
 		.steps = steps,
 		.threads_of = t->threads,
 		.lengths = t->lengths,

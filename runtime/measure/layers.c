@@ -190,7 +190,7 @@ static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct
 		.device_count = (int)devices,
 		.voters = group,
 		.voter_count = tp,
-		.samples = { hspmd_random_samples_read, t->samples },
+		.samples = { .read = hspmd_random_samples_read, .context = t->samples },
 		.job = &t->job,
 		.seconds = t->seconds,
 	};

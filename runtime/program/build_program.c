@@ -6,7 +6,7 @@
 
 #include "common/format/device_traits.h"
 #include "common/alloc.h"
-#include "common/format/plan_model.h"
+#include "common/format/plan_precision.h"
 #include "runtime/comm/comm.h"
 #include "runtime/program/parameter_layout.h"
 #include "runtime/program/program.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/sharding/spmd_internal.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -53,10 +54,26 @@ static struct hspmd_annotation *annotated(const struct hspmd_tensor *t, const st
 	return a;
 }
 
+/* -1 and err if tensor parallelism asks for more parts of a parameter than it has: heads and experts are not divided. */
+static int check_width(const struct hspmd_tensor *parameter, int width, struct hspmd_error *err)
+{
+	if (parameter->split_dim < 0)
+		return 0;
+	int64_t parts = parameter->shape.dim[parameter->split_dim] / parameter->split_unit;
+	if (width <= parts)
+		return 0;
+	return hspmd_fail(err,
+	                  "tensor parallelism %d, but parameter %s has %" PRId64 " parts, which are not divided: expected at most %" PRId64
+	                  " devices in a tensor-parallel group; give the others stages or pipelines of their own, or \"context\"",
+	                  width, parameter->name, parts, parts);
+}
+
 struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *parameter, const struct hspmd_spmd_stage *stage,
                                               struct hspmd_error *err)
 {
 	int width = stage->device_count / stage->context;
+	if (!parameter->annotation && check_width(parameter, width, err))
+		return NULL;
 	struct hspmd_annotation *a =
 	        parameter->annotation ? annotated(parameter, stage, err) : hspmd_annotation_single(stage->devices, stage->device_count);
 	if (parameter->annotation && !a)

@@ -239,15 +239,25 @@ run_tests() {
 	exit $((failures > 0))
 }
 
+# Sets $spent to the processor time in seconds of the processes that this shell has waited for: fields 16 and 17 of proc_pid_stat(5), in
+# hundredths of a second.
+look_at_clock() {
+	local -a stat
+	read -r -a stat <"/proc/$BASHPID/stat"
+	spent=$(((stat[15] + stat[16]) / 100))
+}
+
 # run_tests_in FOLDER: as run_tests, for tests that need no Slurm, each in its own folder below FOLDER. If a function after_each is defined,
 # it runs after each test, whether that passed or failed.
 run_tests_in() {
-	local name began status failures=0
+	local name began before spent took status failures=0
 	local -a names
 	mapfile -t names < <(sed -n 's/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$0")
 	for name in "${names[@]}"; do
 		[[ $name == *"${HSPMD_ONLY-}"* ]] || continue
 		began=$SECONDS
+		look_at_clock
+		before=$spent
 		WORK=$1/$name
 		mkdir "$WORK"
 		(
@@ -258,10 +268,12 @@ run_tests_in() {
 			"$name"
 		) # not in a condition: set -e would have no effect
 		status=$?
+		look_at_clock
+		took="$((SECONDS - began)) s, $((spent - before)) s of processor time"
 		if ((status == 0)); then
-			echo "ok ${name#test_} ($((SECONDS - began)) s)"
+			echo "ok ${name#test_} ($took)"
 		else
-			echo "not ok ${name#test_} ($((SECONDS - began)) s)"
+			echo "not ok ${name#test_} ($took)"
 			failures=$((failures + 1))
 		fi
 	done

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "runtime/device/cuda/dnn.h"
+#include "tests/unit/draw.h"
 
 #define MOST 4
 #define WORKSPACE_MOST ((size_t)256 << 20)
@@ -91,29 +92,34 @@ static struct hspmd_dnn_attention describe(const struct shape *s, bool backward)
 	return a;
 }
 
+/* One graph costs a second of processor time: without HSPMD_LONG a part of them is drawn. */
 static void plans_are_made(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
-		struct hspmd_dnn *dnn = must_open(&gpus[i]);
-		for (size_t k = 0; k < 2 * sizeof shapes / sizeof *shapes; k++) {
-			const struct shape *s = &shapes[k / 2];
-			struct hspmd_dnn_attention a = describe(s, k % 2);
-			struct hspmd_dnn_plan *plans[MOST];
-			struct hspmd_error err = { "" };
-			int count = hspmd_dnn_find_plans(dnn, &a, WORKSPACE_MOST, plans, k < 10 ? MOST : 1, &err);
-			if (count < 1)
-				fail_msg("%s, %s of %s: %s", gpus[i].name, k % 2 ? "gradient" : "attention", s->name, err.text);
-			for (int n = 0; n < count; n++) {
-				assert_true(hspmd_dnn_plan_workspace(plans[n]) <= WORKSPACE_MOST);
-				/* The workspace contains at least the sums of rows. */
-				assert_true(!a.backward ||
-				            hspmd_dnn_plan_workspace(plans[n]) >= (size_t)(a.batches * a.heads * a.queries * 4));
-				hspmd_dnn_plan_destroy(plans[n]);
-			}
+	struct hspmd_dnn *dnn[sizeof gpus / sizeof *gpus] = { NULL };
+	const unsigned kinds = sizeof gpus / sizeof *gpus, all = 2 * kinds * sizeof shapes / sizeof *shapes, count = draw_count(12, all),
+	               first = draw_first(count, all);
+	for (unsigned i = first; i < first + count; i++) {
+		const struct gpu *gpu = &gpus[i % kinds];
+		const struct shape *s = &shapes[i / kinds / 2];
+		bool backward = i / kinds % 2;
+		struct hspmd_dnn_attention a = describe(s, backward);
+		struct hspmd_dnn_plan *plans[MOST];
+		struct hspmd_error err = { "" };
+		if (!dnn[i % kinds])
+			dnn[i % kinds] = must_open(gpu);
+		int found = hspmd_dnn_find_plans(dnn[i % kinds], &a, WORKSPACE_MOST, plans, i / kinds < 10 ? MOST : 1, &err);
+		if (found < 1)
+			fail_msg("%s, %s of %s: %s", gpu->name, backward ? "gradient" : "attention", s->name, err.text);
+		for (int n = 0; n < found; n++) {
+			assert_true(hspmd_dnn_plan_workspace(plans[n]) <= WORKSPACE_MOST);
+			/* The workspace contains at least the sums of rows. */
+			assert_true(!a.backward || hspmd_dnn_plan_workspace(plans[n]) >= (size_t)(a.batches * a.heads * a.queries * 4));
+			hspmd_dnn_plan_destroy(plans[n]);
 		}
-		hspmd_dnn_close(dnn);
 	}
+	for (unsigned g = 0; g < kinds; g++)
+		hspmd_dnn_close(dnn[g]);
 }
 
 /* The whole gradient of a large model's attention would need more workspace than is allowed. */

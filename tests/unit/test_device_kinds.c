@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/format/plan_model.h"
+#include "common/format/plan_precision.h"
 #include "tests/pretend/pretend.h"
 #include "tests/unit/trainer.h"
 

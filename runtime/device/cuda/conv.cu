@@ -276,12 +276,16 @@ static size_t conv_grad_x_workspace(struct hspmd_cuda *cuda, const struct hspmd_
 	return workspace_of(cuda, &c, &p);
 }
 
+/* The first sample's product may overwrite what the others add to: cuBLAS may choose a different algorithm for each. */
 static size_t conv_grad_w_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
 	struct hspmd_view w = weight_view(args);
 	struct conv c = conv_of(args->attr, &args->in[1], &w, &args->in[0]);
 	struct hspmd_cuda_gemm p = grad_w_gemm(&c, args->in[0].dtype);
-	return workspace_of(cuda, &c, &p);
+	size_t first = workspace_of(cuda, &c, &p);
+	p.accumulate = true;
+	size_t next = workspace_of(cuda, &c, &p);
+	return next > first ? next : first;
 }
 
 const struct hspmd_cuda_kernel hspmd_cuda_conv = { conv, conv_workspace };
