@@ -88,8 +88,7 @@ static struct selection select_layers(const struct hspmd_measure_context *contex
 	const struct hspmd_model_facts *f = context->facts;
 	if (hspmd_model_is_own(context->model)) {
 		bool reduced = f->params * STATE_OF_PARAMETER / tp > (double)STATE_BYTES;
-		reduced = false;
-return (struct selection){ reduced ? f->kind_count : f->layer_count, reduced };
+		return (struct selection){ reduced ? f->kind_count : f->layer_count, reduced };
 	}
 	double state = params_of(f, 1) * STATE_OF_PARAMETER / tp;
 	double layers = fmax(floor((double)STATE_BYTES / fmax(state, 1)) + 1, BLOCKS_MIN) + 2;
