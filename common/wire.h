@@ -15,7 +15,7 @@
  *
  *   job                 first message, sent once.
  *                       job: hspmd-job-1 object; file: its path; model: config.json object; output: folder; node; device ("n0:1");
- *                       kind ("cpu" or "cuda"); index: of the GPU among the visible GPUs; threads; transport: name or null;
+ *                       kind (its name in cluster files); index: of the GPU among the visible GPUs; threads; transport: name or null;
  *                       memory: folder in the node's memory in which the worker of a CPU device keeps its state, so that the state
  *                       outlives the process, or null; id, checkpoint: of a job with a command, its id and
  *                       its folder

@@ -169,9 +169,10 @@ int decision_state_open(struct decision_state *k, const struct hspmd_snapshot *s
 	k->jobs = hspmd_calloc((size_t)s->elastic_count, sizeof *k->jobs);
 	k->taken = hspmd_calloc((size_t)s->node_count, sizeof *k->taken);
 	k->wanted = hspmd_calloc((size_t)s->class_count, sizeof *k->wanted);
+	k->limit_used = hspmd_calloc((size_t)s->limit_count, sizeof *k->limit_used);
 	d->eligible_since_s = hspmd_calloc((size_t)s->pending_count, sizeof *d->eligible_since_s);
 	d->why = hspmd_calloc((size_t)s->elastic_count, sizeof *d->why);
-	if (!k->jobs || !k->taken || !k->wanted || !d->eligible_since_s || !d->why || list_held(k) < 0)
+	if (!k->jobs || !k->taken || !k->wanted || !k->limit_used || !d->eligible_since_s || !d->why || list_held(k) < 0)
 		return hspmd_fail_memory(err, "deciding");
 	for (int i = 0; i < s->elastic_count; i++) {
 		struct decision_job *j = &k->jobs[i];
@@ -204,6 +205,7 @@ void decision_state_close(struct decision_state *k)
 	free(k->held);
 	free(k->taken);
 	free(k->wanted);
+	free(k->limit_used);
 }
 
 /* ---- actions */
@@ -253,7 +255,35 @@ void hspmd_decision_clear(struct hspmd_decision *d)
 	memset(d, 0, sizeof *d);
 }
 
-int decision_choose_nodes(const struct decision_state *k, int job, const unsigned char *usable, int n, int *out)
+bool decision_budget_is_spent(const struct decision_job *j)
+{
+	return j->e->spent_node_hours >= j->e->terms.budget_node_hours;
+}
+
+void decision_use_limits(struct decision_state *k, const struct decision_job *j, int count)
+{
+	for (int l = 0; l < k->s->limit_count && j->e->limit_cost; l++)
+		k->limit_used[l] += count * j->e->limit_cost[l];
+}
+
+const struct hspmd_snapshot_limit *decision_limit_in_way(const struct decision_state *k, const struct decision_job *j,
+                                                         const struct decision_job *from, int count)
+{
+	for (int l = 0; l < k->s->limit_count && j->e->limit_cost; l++) {
+		double given = from && from->e->limit_cost ? from->e->limit_cost[l] : 0;
+		double more = count * (j->e->limit_cost[l] - given);
+		if (more > 0 && k->limit_used[l] + more > k->s->limits[l].left + 1e-9)
+			return &k->s->limits[l];
+	}
+	return NULL;
+}
+
+static bool is_young(const struct decision_state *k, const struct decision_job *j, const struct hspmd_snapshot_node *node)
+{
+	return node->held_since_s > 0 && k->s->now_s - node->held_since_s < j->e->terms.min_life_s;
+}
+
+int decision_choose_nodes(const struct decision_state *k, int job, const unsigned char *usable, bool young, int n, int *out)
 {
 	const struct decision_job *j = &k->jobs[job];
 	struct holding hold = j->now;
@@ -264,7 +294,8 @@ int decision_choose_nodes(const struct decision_state *k, int job, const unsigne
 		for (int h = 0; h < j->held_count; h++) {
 			int i = j->held[h];
 			const struct hspmd_snapshot_node *node = &k->s->nodes[i];
-			bool chosen = node->fixed || node->leaving || k->taken[i] || (usable && !usable[node->class]);
+			bool chosen = node->fixed || node->leaving || k->taken[i] || (usable && !usable[node->class]) ||
+			              (!young && is_young(k, j, node));
 			for (int c = 0; c < found && !chosen; c++)
 				chosen = out[c] == i;
 			if (chosen)

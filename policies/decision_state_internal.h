@@ -30,11 +30,12 @@ struct decision_state {
 	struct hspmd_decision *d;
 	struct decision_job *jobs;
 	int *held;
-	bool *taken;    /* per node: kept for a pending job, or part of an action of this round */
-	bool *wanted;   /* per class: a pending job that cannot start yet could use it */
-	int blocked;    /* the first pending job that cannot start even if all jobs returned what they may; -1: none */
-	double start_s; /* when the blocked job can start */
-	int extra;      /* nodes left over then */
+	bool *taken;        /* per node: kept for a pending job, or part of an action of this round */
+	bool *wanted;       /* per class: a pending job that cannot start yet could use it */
+	int blocked;        /* the first pending job that cannot start even if all jobs returned what they may; -1: none */
+	double start_s;     /* when the blocked job can start */
+	int extra;          /* nodes left over then */
+	double *limit_used; /* per limit of Slurm: what the actions chosen so far take of it */
 };
 
 int decision_state_open(struct decision_state *k, const struct hspmd_snapshot *s, struct hspmd_decision *d, struct hspmd_error *err);
@@ -63,8 +64,16 @@ void decision_add_node(struct decision_state *k, struct hspmd_resize_action *a, 
 void decision_set_why(struct decision_state *k, int job, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Chooses up to `n` of the job's nodes to return, those whose loss costs least first: of classes that `usable` has (NULL: all), not fixed,
- * not leaving, not taken. Returns how many were found. */
-int decision_choose_nodes(const struct decision_state *k, int job, const unsigned char *usable, int n, int *out);
+ * not leaving, not taken, and unless `young` is true none that was added less than min_life_s ago. Returns how many were found. */
+int decision_choose_nodes(const struct decision_state *k, int job, const unsigned char *usable, bool young, int n, int *out);
+
+/* Returns true if the jobs of the rule have used up its budget of node hours. */
+bool decision_budget_is_spent(const struct decision_job *j);
+/* Adds what `count` more nodes of the job take of Slurm's limits (less if negative). */
+void decision_use_limits(struct decision_state *k, const struct decision_job *j, int count);
+/* Returns a limit of Slurm that `count` more nodes of the job would exceed; `from`: a job that gives them, or NULL. NULL: none. */
+const struct hspmd_snapshot_limit *decision_limit_in_way(const struct decision_state *k, const struct decision_job *j,
+                                                         const struct decision_job *from, int count);
 
 /* The four steps of decide.h. Return 0, or -1 and err: out of memory. */
 int reclaim_over_limit(struct decision_state *k, struct hspmd_error *err);

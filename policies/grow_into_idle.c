@@ -48,7 +48,10 @@ static int emit(struct growth *f, int job)
 	struct decision_job *j = growth_job(f, job);
 	int n = j->now.nodes - j->was.nodes;
 	if (n <= 0) {
-		if (!j->barred)
+		const struct hspmd_snapshot_limit *limit = decision_limit_in_way(f->k, j, NULL, 1);
+		if (limit)
+			decision_set_why(f->k, f->jobs[job], "Slurm's limit leaves no room for another node: %s", limit->name);
+		else if (!j->barred)
 			decision_set_why(f->k, f->jobs[job], "no idle node that it may use brings it more than it brings others");
 		return 0;
 	}

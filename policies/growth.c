@@ -23,11 +23,13 @@ void growth_move(struct growth *f, int job, int pool, int n)
 	j->now = holding_with_nodes(f->k, j, &j->now, f->pools[pool].class, n);
 	*growth_take(f, job, pool) += n;
 	f->pools[pool].left -= n;
+	decision_use_limits(f->k, j, n);
 	f->best[job] = NAN;
 }
 
 void growth_reset(struct growth *f)
 {
+	memset(f->k->limit_used, 0, sizeof *f->k->limit_used * (size_t)f->k->s->limit_count);
 	for (int j = 0; j < f->job_count; j++) {
 		growth_job(f, j)->now = growth_job(f, j)->was;
 		f->best[j] = NAN;
@@ -67,7 +69,7 @@ bool growth_fits(const struct growth *f, int job, int pool, int instead)
 	struct holding h = holding_with_nodes(f->k, j, &j->now, p->class, 1);
 	if (instead >= 0)
 		h = holding_with_nodes(f->k, j, &h, f->pools[instead].class, -1);
-	if (!decision_allowed(f->k, j, &h, p->class))
+	if (!decision_allowed(f->k, j, &h, p->class) || (instead < 0 && decision_limit_in_way(f->k, j, NULL, 1)))
 		return false;
 	/* If the pool is empty, a path will bring a node into it, one that this job could not use itself. */
 	return instead >= 0 || p->reserved_for || left_for(f, j) - (p->left > 0) >= j->e->terms.reserve_nodes;
@@ -93,6 +95,10 @@ static const char *why_not_grow(const struct decision_state *k, const struct dec
 		return "it has declined to grow not long ago";
 	if (k->s->now_s - e->resized_s < e->terms.grow_cooldown_s)
 		return "it was resized not long ago (cooldown_s)";
+	if (e->remaining_s < e->terms.min_life_s)
+		return "it ends sooner than a node may be taken back (min_life_s)";
+	if (decision_budget_is_spent(j))
+		return "the budget of node hours of its policy is spent (budget_node_hours)";
 	if (j->was.nodes >= e->max_nodes || j->was.nodes >= e->terms.max_nodes)
 		return "it has as many nodes as it may have";
 	return "";

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/format/week_times.h"
+
 static void join(const struct hspmd_policy_list *l, char *buf, size_t size)
 {
 	size_t n = 0;
@@ -30,6 +32,24 @@ static enum hspmd_match_result fit_one(const struct hspmd_policy_list *l, const 
 	return HSPMD_MATCH_NO;
 }
 
+int hspmd_policy_when(double unix_s)
+{
+	return 1 + hspmd_week_minute((time_t)unix_s);
+}
+
+static enum hspmd_match_result fit_times(const struct hspmd_policy_list *l, int week_minute, char *why, size_t size)
+{
+	char list[256];
+	for (int i = 0; i < l->count && week_minute; i++)
+		if (hspmd_week_times_include(l->items[i], week_minute - 1))
+			return HSPMD_MATCH_YES;
+	if (!l->count)
+		return HSPMD_MATCH_YES;
+	join(l, list, sizeof list);
+	snprintf(why, size, "%s (the rule is for %s)", week_minute ? "it is not the time" : "the time is not known", list);
+	return week_minute ? HSPMD_MATCH_NO : HSPMD_MATCH_MAYBE;
+}
+
 enum hspmd_match_result hspmd_policy_match_rule(const struct hspmd_policy_rule *r, const struct hspmd_policy_subject *subject, char *why,
                                                 size_t size)
 {
@@ -52,9 +72,11 @@ enum hspmd_match_result hspmd_policy_match_rule(const struct hspmd_policy_rule *
 		snprintf(why, size, "policy \"%s\" was asked for", asked);
 		return HSPMD_MATCH_NO;
 	}
-	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+	for (size_t i = 0; i <= sizeof parts / sizeof *parts; i++) {
 		char text[600];
-		enum hspmd_match_result f = fit_one(parts[i].list, parts[i].what, parts[i].value, text, sizeof text);
+		enum hspmd_match_result f = i < sizeof parts / sizeof *parts
+		                                    ? fit_one(parts[i].list, parts[i].what, parts[i].value, text, sizeof text)
+		                                    : fit_times(&m->times, subject->week_minute, text, sizeof text);
 		if (f < worst) {
 			worst = f;
 			snprintf(why, size, "%s", text);

@@ -21,7 +21,11 @@
 struct hspmd_policy_subject {
 	const char *user, *account, *partition, *qos;
 	const char *policy; /* named by --hspmd-policy or the job file */
+	int week_minute;    /* when: 1 + minutes since Monday 00:00, local time (hspmd_policy_when()); 0: not known */
 };
+
+/* Returns the value of week_minute for a Unix time. */
+int hspmd_policy_when(double unix_s);
 
 enum hspmd_match_result { HSPMD_MATCH_NO, HSPMD_MATCH_MAYBE, HSPMD_MATCH_YES };
 

@@ -19,7 +19,8 @@ static bool may_grow(const struct decision_state *k, const struct decision_job *
 {
 	const struct hspmd_snapshot_elastic *e = j->e;
 	return e->terms.rebalance && e->terms.into_idle && e->reachable && !e->request_pending && !j->shrunk && e->curve_count &&
-	       j->now.nodes == j->was.nodes && j->now.nodes < e->max_nodes && k->s->now_s >= e->declined_grow_until_s &&
+	       !decision_budget_is_spent(j) && e->remaining_s >= e->terms.min_life_s && j->now.nodes == j->was.nodes &&
+	       j->now.nodes < e->max_nodes && k->s->now_s >= e->declined_grow_until_s &&
 	       k->s->now_s - e->resized_s >= e->terms.grow_cooldown_s;
 }
 
@@ -29,14 +30,14 @@ static int best_move(const struct decision_state *k, int a, int b, int *out, dou
 	const struct decision_job *x = &k->jobs[a], *y = &k->jobs[b];
 	struct holding give = x->now, get = y->now;
 	int most = x->now.nodes - x->e->min_nodes, best = 0;
-	int n = decision_choose_nodes(k, a, y->e->usable, most, out);
+	int n = decision_choose_nodes(k, a, y->e->usable, false, most, out);
 	double before_x = holding_true_value(x, &x->now), before_y = holding_true_value(y, &y->now);
 	*gain = 0;
 	for (int i = 0; i < n; i++) {
 		int class = k->s->nodes[out[i]].class;
 		give = holding_with_nodes(k, x, &give, class, -1);
 		get = holding_with_nodes(k, y, &get, class, 1);
-		if (!decision_allowed(k, y, &get, class))
+		if (!decision_allowed(k, y, &get, class) || decision_limit_in_way(k, y, x, i + 1))
 			break;
 		double change = holding_true_value(x, &give) - before_x + holding_true_value(y, &get) - before_y;
 		double held_s = fmin(fmax(fmax(x->e->terms.grow_cooldown_s, y->e->terms.grow_cooldown_s), 60),
@@ -60,6 +61,8 @@ static int move(struct decision_state *k, int a, int b, int n, const int *nodes,
 	for (int i = 0; i < n; i++)
 		decision_add_node(k, act, nodes[i]);
 	act->for_job = b;
+	decision_use_limits(k, &k->jobs[b], n);
+	decision_use_limits(k, &k->jobs[a], -n);
 	act->gain = gain;
 	snprintf(act->reason, sizeof act->reason, "%d node%s bring%s job %u more than this one", n, n == 1 ? "" : "s", n == 1 ? "s" : "",
 	         k->jobs[b].e->id);

@@ -9,10 +9,16 @@
 
 /* ---- limits */
 
+/* Of a rule whose budget is spent, jobs return what was added to them. */
+static bool over_budget(const struct decision_job *j)
+{
+	return decision_budget_is_spent(j) && j->now.nodes > j->e->fewest_nodes;
+}
+
 static bool over_limits(const struct decision_job *j)
 {
 	const struct hspmd_policy_terms *t = &j->e->terms;
-	return j->now.nodes > t->max_nodes || j->now.devices > t->max_devices || j->now.price > t->max_price_per_hour;
+	return over_budget(j) || j->now.nodes > t->max_nodes || j->now.devices > t->max_devices || j->now.price > t->max_price_per_hour;
 }
 
 /* Returns the node that a job over its limits returns next: first those of types that it may not use, then those whose loss costs least.
@@ -25,9 +31,9 @@ static int next_to_go(const struct decision_state *k, int job, unsigned char *fo
 		return -1;
 	for (int c = 0; c < k->s->class_count; c++)
 		foreign[c] = !decision_type_allowed(k, j, c);
-	if (j->e->terms.device_types.count && decision_choose_nodes(k, job, foreign, 1, &node) == 1)
+	if (j->e->terms.device_types.count && decision_choose_nodes(k, job, foreign, true, 1, &node) == 1)
 		return node;
-	return over_limits(j) && decision_choose_nodes(k, job, NULL, 1, &node) == 1 ? node : -1;
+	return over_limits(j) && decision_choose_nodes(k, job, NULL, true, 1, &node) == 1 ? node : -1;
 }
 
 static int shrink_to_limits(struct decision_state *k, int job, unsigned char *foreign)
@@ -35,7 +41,7 @@ static int shrink_to_limits(struct decision_state *k, int job, unsigned char *fo
 	struct decision_job *j = &k->jobs[job];
 	double before = holding_value(j, &j->was);
 	struct hspmd_resize_action *a = NULL;
-	bool over = over_limits(j);
+	bool over = over_limits(j), spent = over_budget(j);
 	for (int node; (node = next_to_go(k, job, foreign)) >= 0;) {
 		if (!a && !(a = decision_new_action(k, HSPMD_RESIZE_SHRINK, job, j->now.nodes)))
 			return -1;
@@ -43,8 +49,13 @@ static int shrink_to_limits(struct decision_state *k, int job, unsigned char *fo
 	}
 	if (a) {
 		a->gain = holding_value(j, &j->now) - before;
-		snprintf(a->reason, sizeof a->reason, "holds %d nodes, %d devices: %s its policy allows", j->was.nodes, j->was.devices,
-		         over ? "more than" : "not of the types that");
+		if (spent)
+			snprintf(a->reason, sizeof a->reason,
+			         "the budget of node hours of its policy is spent, and %d of its %d nodes were added", a->node_count,
+			         j->was.nodes);
+		else
+			snprintf(a->reason, sizeof a->reason, "holds %d nodes, %d devices: %s its policy allows", j->was.nodes,
+			         j->was.devices, over ? "more than" : "not of the types that");
 	}
 	return 0;
 }
@@ -102,6 +113,11 @@ static void keep_for(struct decision_state *k, const struct hspmd_snapshot_pendi
 		}
 }
 
+static bool is_pressing(const struct decision_job *j, const struct hspmd_snapshot_pending *p)
+{
+	return j->e->terms.yield_before_preemption && p->preempts;
+}
+
 static bool may_shrink_for(const struct decision_state *k, const struct decision_job *j, const struct hspmd_snapshot_pending *p)
 {
 	const struct hspmd_policy_terms *t = &j->e->terms;
@@ -111,8 +127,7 @@ static bool may_shrink_for(const struct decision_state *k, const struct decision
 	if (t->for_pending == HSPMD_PENDING_NONE || (t->for_pending == HSPMD_PENDING_HIGHER && !higher))
 		return false;
 	/* The cooldown protects the job from frequent pauses; being preempted would cost it more. */
-	bool pressing = t->yield_before_preemption && p->preempts;
-	return pressing || k->s->now_s - j->e->resized_s >= t->shrink_cooldown_s;
+	return is_pressing(j, p) || k->s->now_s - j->e->resized_s >= t->shrink_cooldown_s;
 }
 
 /* A job that may return nodes, the nodes in order (cheapest loss first), and how many of them are chosen. */
@@ -130,7 +145,7 @@ static int find_donors(const struct decision_state *k, const struct hspmd_snapsh
 		int most = j->now.nodes - j->e->min_nodes;
 		if (most <= 0 || !may_shrink_for(k, j, p))
 			continue;
-		int found = decision_choose_nodes(k, i, p->usable, most, nodes + used);
+		int found = decision_choose_nodes(k, i, p->usable, is_pressing(j, p), most, nodes + used);
 		if (!found)
 			continue;
 		donors[n++] = (struct donor){ .job = i, .count = found, .nodes = nodes + used, .hold = j->now };

@@ -34,13 +34,22 @@ static bool list_covers(const struct hspmd_policy_list *l, const struct hspmd_po
 	return other->count > 0;
 }
 
+/* Two rules whose times differ are not compared further. */
+static bool times_cover(const struct hspmd_policy_list *l, const struct hspmd_policy_list *other)
+{
+	bool same = l->count == other->count;
+	for (int i = 0; i < l->count && same; i++)
+		same = !strcmp(l->items[i], other->items[i]);
+	return !l->count || same;
+}
+
 /* Whether an earlier rule takes the jobs of another that ask for the policy `word`. */
 static bool takes(const struct hspmd_policy_rule *r, const struct hspmd_policy_rule *other, const char *word)
 {
 	const struct hspmd_policy_match *m = &r->match, *o = &other->match;
 	bool named = m->policy.count ? list_covers_word(&m->policy, word) : !strcmp(word, "default") || !strcmp(word, r->name);
 	return named && list_covers(&m->partition, &o->partition) && list_covers(&m->account, &o->account) &&
-	       list_covers(&m->user, &o->user) && list_covers(&m->qos, &o->qos);
+	       list_covers(&m->user, &o->user) && list_covers(&m->qos, &o->qos) && times_cover(&m->times, &o->times);
 }
 
 static bool taken_earlier(const struct hspmd_policy *p, int rule, const char *word, int *by)

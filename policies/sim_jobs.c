@@ -90,6 +90,7 @@ void sim_add_node(struct sim *s, int job, int node)
 {
 	s->nodes[node].job = job;
 	s->nodes[node].reserved_for = -1;
+	s->nodes[node].held_since_s = 0;
 	s->jobs[job].held++;
 	s->used++;
 }
@@ -98,6 +99,7 @@ void sim_release_node(struct sim *s, int job, int node)
 {
 	s->nodes[node].leaves_s = s->now_s + s->options.leave_s;
 	s->jobs[job].held--;
+	s->jobs[job].fewest = s->jobs[job].held < s->jobs[job].fewest ? s->jobs[job].held : s->jobs[job].fewest;
 }
 
 static void free_all(struct sim *s, int job)
@@ -126,6 +128,7 @@ void sim_start(struct sim *s, int job, int nodes)
 	j->state = SIM_RUNNING;
 	j->start_s = j->last_s = j->resized_s = s->now_s;
 	j->paused_until_s = s->now_s;
+	j->fewest = j->held;
 	set_end(s, j);
 }
 
@@ -187,6 +190,7 @@ void sim_lose_node(struct sim *s, int node)
 		} else {
 			sim_progress(s, j);
 			j->held--;
+			j->fewest = j->held < j->fewest ? j->held : j->fewest;
 			sim_pause(s, job);
 		}
 	}

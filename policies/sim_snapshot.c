@@ -42,6 +42,7 @@ static void snapshot_nodes(struct sim *s)
 			.free_s = n->job >= 0 ? s->jobs[n->job].ends_s : INFINITY,
 			.reserved_for = reserved_for(s, n),
 			.leaving = isfinite(n->leaves_s),
+			.held_since_s = n->held_since_s,
 		};
 	}
 }
@@ -70,7 +71,11 @@ static int snapshot_jobs(struct sim *s)
 			.reachable = true,
 			.declined_grow_until_s = -INFINITY,
 			.usable = j->usable,
+			.fewest_nodes = j->fewest,
+			.spent_node_hours =
+			        hspmd_budget_spent_hours(&s->budget, sim_rule_name(s, j), sim_unix_time(s), j->terms.budget_days),
 		};
+		s->snapshot_elastic[elastic - 1].terms.weight = sim_weight(s, j);
 	}
 	for (int i = 0; i < s->waiting; i++) {
 		const struct sim_job *j = &s->jobs[s->queue[i]];
@@ -92,6 +97,7 @@ static void apply(struct sim *s, const struct hspmd_resize_action *a)
 	for (int i = 0; i < a->node_count; i++) {
 		if (a->kind == HSPMD_RESIZE_GROW) {
 			sim_add_node(s, job, a->nodes[i]);
+			s->nodes[a->nodes[i]].held_since_s = s->now_s;
 		} else {
 			sim_release_node(s, job, a->nodes[i]);
 			s->nodes[a->nodes[i]].reserved_for = a->for_job < 0 ? -1 : s->snapshot_job[a->for_job];
@@ -106,6 +112,7 @@ static void apply(struct sim *s, const struct hspmd_resize_action *a)
 int sim_decide(struct sim *s, struct hspmd_error *err)
 {
 	struct hspmd_decision d;
+	sim_refresh_terms(s);
 	int elastic = snapshot_jobs(s);
 	if (!elastic)
 		return 0;
@@ -139,7 +146,7 @@ static void sooner(const struct sim *s, double at, double *wake)
 
 double sim_next_wakeup(const struct sim *s)
 {
-	double wake = INFINITY;
+	double wake = sim_terms_wakeup(s);
 	for (int i = 0; i < s->waiting; i++) {
 		sooner(s, s->jobs[s->queue[i]].eligible_since_s + HSPMD_STALE_PENDING_S, &wake);
 		sooner(s, s->jobs[s->queue[i]].queued_s + s->options.preempt_s, &wake);
@@ -150,6 +157,9 @@ double sim_next_wakeup(const struct sim *s)
 			continue;
 		sooner(s, j->resized_s + j->terms.grow_cooldown_s, &wake);
 		sooner(s, j->resized_s + j->terms.shrink_cooldown_s, &wake);
+		for (int n = 0; n < s->node_count && j->terms.min_life_s > 0; n++)
+			if (s->nodes[n].job == i && s->nodes[n].held_since_s > 0)
+				sooner(s, s->nodes[n].held_since_s + j->terms.min_life_s, &wake);
 		double youngest = s->now_s - j->terms.after_idle_s;
 		for (int n = 0; n < s->node_count && j->terms.into_idle; n++)
 			if (s->nodes[n].up && s->nodes[n].job == SIM_IDLE && s->nodes[n].since_s > youngest)

@@ -52,6 +52,7 @@ static int make_job(struct sim *s, int job, struct hspmd_error *err)
 	struct sim_job *j = &s->jobs[job];
 	j->t = &s->trace->jobs[job];
 	j->partition = partition_number(s->trace, j->t->partition);
+	sim_set_owner(s, job);
 	j->ends_s = INFINITY;
 	j->eligible_since_s = NAN;
 	j->usable = hspmd_calloc((size_t)s->class_count, 1);
@@ -61,8 +62,7 @@ static int make_job(struct sim *s, int job, struct hspmd_error *err)
 		j->usable[c] = sim_fits(s, j, c);
 	if (!j->t->elastic)
 		return 0;
-	struct hspmd_policy_subject subject = { j->t->user ? j->t->user : "", j->t->account ? j->t->account : "", j->t->partition,
-		                                j->t->qos ? j->t->qos : "", j->t->policy };
+	struct hspmd_policy_subject subject = sim_subject(s, j);
 	if (hspmd_policy_decide_rule(s->policy, &subject, &j->rule, err) < 0)
 		return hspmd_error_prefix(err, "job %u", j->t->id);
 	j->terms = hspmd_policy_effective(s->policy, j->rule);
@@ -85,8 +85,10 @@ static int allocate(struct sim *s, struct hspmd_error *err)
 	s->snapshot_job = hspmd_calloc(jobs, sizeof *s->snapshot_job);
 	s->job_snapshot = hspmd_calloc(jobs, sizeof *s->job_snapshot);
 	s->ends = hspmd_calloc(nodes, sizeof *s->ends);
+	s->owners = hspmd_calloc(jobs, sizeof *s->owners);
 	if (!s->nodes || !s->jobs || !s->classes || !s->event_class || !s->types || !s->queue || !s->snapshot_classes ||
-	    !s->snapshot_nodes || !s->snapshot_pending || !s->snapshot_elastic || !s->snapshot_job || !s->job_snapshot || !s->ends)
+	    !s->snapshot_nodes || !s->snapshot_pending || !s->snapshot_elastic || !s->snapshot_job || !s->job_snapshot || !s->ends ||
+	    !s->owners)
 		return hspmd_fail_memory(err, "simulating");
 	return 0;
 }
@@ -122,6 +124,8 @@ static void tear_down(struct sim *s)
 	free(s->snapshot_job);
 	free(s->job_snapshot);
 	free(s->ends);
+	free(s->owners);
+	hspmd_budget_clear(&s->budget);
 }
 
 /* ---- events */
@@ -151,14 +155,16 @@ static void happen(struct sim *s, int event)
 	}
 }
 
-static void advance(struct sim *s, double to)
+static int advance(struct sim *s, double to)
 {
 	double dt = to - s->now_s;
+	int rc = sim_use(s, dt);
 	s->result->node_s += dt * s->up;
 	s->result->used_node_s += dt * s->used;
 	for (int c = 0; c < s->class_count; c++)
 		s->classes[c].up_node_s += dt * s->classes[c].up;
 	s->now_s = to;
+	return rc;
 }
 
 static double next_time(const struct sim *s, int event, double wake)
@@ -180,7 +186,8 @@ static int run(struct sim *s, struct hspmd_error *err)
 	double wake = INFINITY;
 	bool policy = s->options.mode == HSPMD_POLICY_SIM_POLICY;
 	while (s->now_s < s->trace->end_s || event < s->trace->event_count) {
-		advance(s, next_time(s, event, wake));
+		if (advance(s, next_time(s, event, wake)) < 0)
+			return hspmd_fail_memory(err, "simulating");
 		for (int i = 0; i < s->job_count; i++)
 			if (s->jobs[i].state == SIM_RUNNING && s->jobs[i].ends_s <= s->now_s)
 				sim_finish(s, i);

@@ -32,6 +32,13 @@ struct hspmd_snapshot_node {
 	uint32_t reserved_for; /* IDLE: id of the elastic job for which this node was reclaimed; 0: none */
 	bool fixed;            /* HELD: never returned (the job's first node) */
 	bool leaving;          /* HELD: soon idle, because its holder was requested to return it or has ended */
+	double held_since_s;   /* HELD: when it was added to its holder; 0: the holder began with it, or it is not known */
+};
+
+/* A limit of Slurm's accounting, on what the jobs of a QOS, account or user take together. */
+struct hspmd_snapshot_limit {
+	const char *name; /* for reasons: "GrpTRES node of account lab" */
+	double left;      /* of its own unit */
 };
 
 /* A pending job. In the order in which Slurm would start them. */
@@ -63,16 +70,20 @@ struct hspmd_snapshot_elastic {
 	double declined_grow_until_s;   /* it declined to grow: no such request before; -INFINITY: it has not */
 	double declined_shrink_until_s; /* it declined to shrink: other jobs are requested until then */
 	const unsigned char *usable;    /* per class */
+	int fewest_nodes;               /* that it has held; more were added, and count against the budget */
+	double spent_node_hours;        /* of its rule's budget, by all jobs of the rule in the last budget_days */
+	const double *limit_cost;       /* [limit]: what one more node takes of it, 0: the limit is not for this job; NULL: none is */
 };
 
 struct hspmd_snapshot {
 	double now_s;
-	int type_count, class_count, node_count, pending_count, elastic_count;
+	int type_count, class_count, node_count, pending_count, elastic_count, limit_count;
 	const char *const *types;
 	const struct hspmd_snapshot_class *classes;
 	const struct hspmd_snapshot_node *nodes;
 	const struct hspmd_snapshot_pending *pending;
 	const struct hspmd_snapshot_elastic *elastic;
+	const struct hspmd_snapshot_limit *limits;
 };
 
 #endif

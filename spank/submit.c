@@ -224,7 +224,8 @@ static bool asks_for_gpus(void)
  * logs the precision. */
 static void log_precision(const struct hspmd_job *job)
 {
-	if (!hspmd_device_kind_computes(HSPMD_DEVICE_CPU, job->precision) && !asks_for_gpus())
+	int cores = hspmd_device_kind_of(HSPMD_ORIGIN_CORES);
+	if (cores >= 0 && !hspmd_device_kind_computes((enum hspmd_device_kind)cores, job->precision) && !asks_for_gpus())
 		slurm_info("hspmd: %s: precision: CPUs cannot compute in %s, and the job asks for no GPUs: unless its nodes have some all "
 		           "the same, it computes in fp32",
 		           job->file, hspmd_precision_names[job->precision]);

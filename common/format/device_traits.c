@@ -2,6 +2,7 @@
 #include "common/format/device_traits.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #define NAME(kind, name, ...) #name,
 const char *hspmd_device_kind_names[HSPMD_DEVICE_KINDS_MAX + 1] = { HSPMD_DEVICE_KINDS(NAME) NULL };
@@ -13,6 +14,28 @@ static const struct hspmd_device_traits *added[HSPMD_DEVICE_KINDS_MAX];
 const struct hspmd_device_traits *hspmd_device_traits(enum hspmd_device_kind kind)
 {
 	return kind < HSPMD_DEVICE_KIND_COUNT ? &listed[kind] : added[kind];
+}
+
+int hspmd_device_kind_of(enum hspmd_device_origin origin)
+{
+	for (int kind = 0; origin && hspmd_device_kind_names[kind]; kind++)
+		if (hspmd_device_traits((enum hspmd_device_kind)kind)->origin == origin)
+			return kind;
+	return -1;
+}
+
+const char *hspmd_device_name_of_cores(void)
+{
+	int kind = hspmd_device_kind_of(HSPMD_ORIGIN_CORES);
+	return kind < 0 ? "" : hspmd_device_kind_names[kind];
+}
+
+int hspmd_device_kind_named(const char *name)
+{
+	for (int kind = 0; hspmd_device_kind_names[kind]; kind++)
+		if (!strcmp(hspmd_device_kind_names[kind], name))
+			return kind;
+	return -1;
 }
 
 bool hspmd_device_kind_computes(enum hspmd_device_kind kind, enum hspmd_precision precision)

@@ -7,8 +7,16 @@
 
 #include "common/format/enums.h"
 
+/* What the devices of a kind are made of on a node, by which they are found there. */
+enum hspmd_device_origin {
+	HSPMD_ORIGIN_NONE,  /* only cluster files name them */
+	HSPMD_ORIGIN_CORES, /* shares of the node's own cores */
+	HSPMD_ORIGIN_NVIDIA /* GPUs of NVIDIA's driver */
+};
+
 struct hspmd_device_traits {
-	const char *name;     /* in cluster files */
+	const char *name; /* in cluster files */
+	enum hspmd_device_origin origin;
 	bool host_memory;     /* the CPU can read and write its memory, so that state can outlive the worker's process */
 	bool bf16;            /* computes in bf16; all compute in fp32 */
 	bool takes_parts;     /* attention takes keys and values part by part, as they come from other devices (not in bf16) */
@@ -20,6 +28,12 @@ struct hspmd_device_traits {
 
 /* Lives as long as the process. */
 const struct hspmd_device_traits *hspmd_device_traits(enum hspmd_device_kind kind);
+/* The kind of this origin that is first in the list; -1: there is none. */
+int hspmd_device_kind_of(enum hspmd_device_origin origin);
+/* The name of the kind that a node's own cores are. */
+const char *hspmd_device_name_of_cores(void);
+/* The kind of this name; -1: there is none. */
+int hspmd_device_kind_named(const char *name);
 /* Returns true if hspmd's runtime can compute in this precision on such devices. */
 bool hspmd_device_kind_computes(enum hspmd_device_kind kind, enum hspmd_precision precision);
 

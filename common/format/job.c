@@ -122,8 +122,6 @@ static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
 		return hspmd_json_failed(data) ? -1 : 0;
 	if (!j->documents)
 		return hspmd_json_fail(&ends, "expected document_end beside it: documents are grouped by length");
-	if (j->train_weights)
-		return hspmd_json_fail(&ends, "expected no weights beside it: documents of all files are grouped together");
 	j->lengths = hspmd_calloc(n + 1, sizeof *j->lengths);
 	if (!j->lengths)
 		return hspmd_json_fail_memory(data);

@@ -14,8 +14,6 @@
 /* A type of model (runtime/model/model_type.h), which has read the config.json and builds the graph. */
 struct hspmd_model_type;
 
-#define HSPMD_MODEL_PARTS 2
-
 struct hspmd_model {
 	const struct hspmd_model_type *type;
 	char *name; /* _name_or_path if given, else the model_type */
@@ -30,13 +28,6 @@ struct hspmd_model {
 	json_t *config;        /* the file as read, for export; owned */
 	void *own;             /* what only the type's own files read; owned */
 	void (*release)(void *own); /* NULL: `own` is one allocation */
-
-	/* What tensor parallelism divides only as wholes: at most `count` devices share a block. */
-	int part_count;
-	struct {
-		int64_t count;
-		const char *what; /* "attention heads"; static */
-	} parts[HSPMD_MODEL_PARTS];
 };
 
 void hspmd_model_destroy(struct hspmd_model *m);

@@ -267,12 +267,29 @@ static int read_head(struct reader *r, struct hspmd_json *root)
 	p->seq_len = (int)hspmd_json_int(root, "seq_len", 1, SEQ_LEN_MAX);
 	p->schedule = (enum hspmd_schedule)hspmd_json_enum_or(root, "schedule", hspmd_schedule_names, HSPMD_SCHEDULE_1F1B);
 	p->zero_stage = (int)hspmd_json_int_or(root, "zero_stage", 0, 1, 0);
+	p->synthesis = hspmd_json_bool_or(root, "synthesis", false);
 	p->virtual_stages = 1;
 	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
 		p->virtual_stages = (int)hspmd_json_int(root, "virtual_stages", 2, VIRTUAL_STAGES_MAX);
 	else
 		hspmd_json_int_or(root, "virtual_stages", 1, 1, 1);
 	return hspmd_json_failed(root) ? -1 : 0;
+}
+
+/* The search divides the work of all devices together. */
+static int check_synthesis(const struct reader *r, struct hspmd_json *root)
+{
+	const struct hspmd_plan *p = r->p;
+	if (!p->synthesis)
+		return 0;
+	struct hspmd_json at = hspmd_json_any(root, "synthesis");
+	if (p->pipeline_count != 1 || p->pipelines[0].stage_count != 1)
+		return hspmd_json_fail(&at, "needs one pipeline of one stage");
+	const struct hspmd_stage *stage = &p->pipelines[0].stages[0];
+	if (stage->context > 1 || stage->sequence_parallel || stage->shard_ratio || p->zero_stage)
+		return hspmd_json_fail(&at,
+		                       "chooses splits and ratios itself: without context, shard_ratio, sequence_parallel and zero_stage");
+	return 0;
 }
 
 static struct hspmd_plan *from_doc(struct hspmd_json_doc *doc, const struct hspmd_cluster *c, int layers)
@@ -284,7 +301,8 @@ static struct hspmd_plan *from_doc(struct hspmd_json_doc *doc, const struct hspm
 	int rc = r.p && r.owners && r.found ? 0 : hspmd_json_fail_memory(&root);
 	for (int i = 0; !rc && i < c->device_count; i++)
 		r.owners[i].pipeline = -1;
-	if (rc || read_head(&r, &root) || read_pipelines(&r, &root) || read_predicted(&r, &root) || hspmd_json_check_keys(&root)) {
+	if (rc || read_head(&r, &root) || read_pipelines(&r, &root) || check_synthesis(&r, &root) || read_predicted(&r, &root) ||
+	    hspmd_json_check_keys(&root)) {
 		hspmd_plan_destroy(r.p);
 		r.p = NULL;
 	}

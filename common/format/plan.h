@@ -50,6 +50,8 @@ struct hspmd_plan {
 	enum hspmd_schedule schedule;
 	int virtual_stages; /* interleaved: chunks a device, see above; else 1 */
 	int zero_stage;     /* 0 or 1 */
+	bool synthesis;     /* how the devices divide each operator is searched (runtime/synthesis): one pipeline of one stage, whose ratios
+	                       and split operators are then chosen by the search. Optional key, default false */
 	int pipeline_count;
 	struct hspmd_pipeline *pipelines;
 	struct hspmd_predicted predicted;

@@ -113,6 +113,8 @@ json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluste
 	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
 		bad |= json_object_set_new(o, "virtual_stages", json_integer(p->virtual_stages));
 	bad |= json_object_set_new(o, "zero_stage", json_integer(p->zero_stage));
+	if (p->synthesis)
+		bad |= json_object_set_new(o, "synthesis", json_true());
 	bad |= json_object_set_new(o, "pipelines", pipelines);
 	if (p->predicted.step_s > 0)
 		bad |= json_object_set_new(o, "predicted", predicted_json(c, &p->predicted));

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/week_times.h"
 #include "common/json.h"
 
 const char *const hspmd_for_pending_names[] = { "none", "higher_priority", "any", NULL };
@@ -32,6 +33,9 @@ const struct hspmd_policy_field hspmd_policy_fields[] = {
 	{ "grow", "qos", HSPMD_POLICY_NAME, AT(grow_qos), 0, 0, NULL },
 	{ "grow", "partition", HSPMD_POLICY_NAME, AT(grow_partition), 0, 0, NULL },
 	{ "grow", "time_min_s", HSPMD_POLICY_NUMBER, AT(time_min_s), 0, MAX_SECONDS, NULL },
+	{ "grow", "min_life_s", HSPMD_POLICY_NUMBER, AT(min_life_s), 0, MAX_SECONDS, NULL },
+	{ "grow", "budget_node_hours", HSPMD_POLICY_NUMBER, AT(budget_node_hours), 0, 1e9, NULL },
+	{ "grow", "budget_days", HSPMD_POLICY_INT, AT(budget_days), 1, 366, NULL },
 	{ "shrink", "for_pending", HSPMD_POLICY_ENUM, AT(for_pending), 0, 0, hspmd_for_pending_names },
 	{ "shrink", "yield_before_preemption", HSPMD_POLICY_BOOL, AT(yield_before_preemption), 0, 0, NULL },
 	{ "shrink", "cooldown_s", HSPMD_POLICY_NUMBER, AT(shrink_cooldown_s), 0, MAX_SECONDS, NULL },
@@ -42,7 +46,7 @@ const struct hspmd_policy_field hspmd_policy_fields[] = {
 	{ "checkpoint", "shared", HSPMD_POLICY_PATH, AT(shared), 0, 0, NULL },
 	{ "checkpoint", "max_interval_s", HSPMD_POLICY_NUMBER, AT(max_interval_s), 1, MAX_SECONDS, NULL },
 	{ "checkpoint", "min_replicas", HSPMD_POLICY_INT, AT(min_replicas), 0, 1024, NULL },
-	{ "share", "weight", HSPMD_POLICY_NUMBER, AT(weight), 1e-6, 1e6, NULL },
+	{ "share", "weight", HSPMD_POLICY_WEIGHT, AT(weight), 1e-6, 1e6, NULL },
 	{ "share", "by", HSPMD_POLICY_ENUM, AT(by), 0, 0, hspmd_share_by_names },
 	{ "share", "rebalance", HSPMD_POLICY_BOOL, AT(rebalance), 0, 0, NULL },
 };
@@ -57,6 +61,8 @@ const struct hspmd_policy_terms hspmd_policy_builtin = {
 	.after_idle_s = 60,
 	.grow_cooldown_s = 120,
 	.min_gain = 0.05,
+	.budget_node_hours = INFINITY,
+	.budget_days = 30,
 	.shrink_cooldown_s = 60,
 	.slower_than = 1.2,
 	.slower_for_s = 30,
@@ -67,10 +73,10 @@ const struct hspmd_policy_terms hspmd_policy_builtin = {
 
 size_t hspmd_policy_field_size(int field)
 {
-	static const size_t sizes[] = { [HSPMD_POLICY_INT] = sizeof(int),     [HSPMD_POLICY_NUMBER] = sizeof(double),
-		                        [HSPMD_POLICY_BOOL] = sizeof(bool),   [HSPMD_POLICY_ENUM] = sizeof(int),
-		                        [HSPMD_POLICY_PATH] = sizeof(char *), [HSPMD_POLICY_NAME] = sizeof(char *),
-		                        [HSPMD_POLICY_NAMES] = sizeof(struct hspmd_policy_list) };
+	static const size_t sizes[] = { [HSPMD_POLICY_INT] = sizeof(int),       [HSPMD_POLICY_NUMBER] = sizeof(double),
+		                        [HSPMD_POLICY_WEIGHT] = sizeof(double), [HSPMD_POLICY_BOOL] = sizeof(bool),
+		                        [HSPMD_POLICY_ENUM] = sizeof(int),      [HSPMD_POLICY_PATH] = sizeof(char *),
+		                        [HSPMD_POLICY_NAME] = sizeof(char *),   [HSPMD_POLICY_NAMES] = sizeof(struct hspmd_policy_list) };
 	return sizes[hspmd_policy_fields[field].kind];
 }
 
@@ -108,6 +114,7 @@ static void rule_clear(struct hspmd_policy_rule *r)
 	list_clear(&r->match.user);
 	list_clear(&r->match.qos);
 	list_clear(&r->match.policy);
+	list_clear(&r->match.times);
 	terms_clear(&r->terms);
 }
 
@@ -178,6 +185,17 @@ static void read_list(struct hspmd_json *obj, const char *key, struct hspmd_poli
 	}
 }
 
+static double read_weight(struct hspmd_json *section, const struct hspmd_policy_field *f)
+{
+	struct hspmd_json at = hspmd_json_any(section, f->key);
+	if (!json_is_string(at.value))
+		return hspmd_json_number(section, f->key, f->min, f->max);
+	const char *word = hspmd_json_string_value(&at);
+	if (word && strcmp(word, "fairshare") != 0)
+		hspmd_json_fail(&at, "expected a number or \"fairshare\", got \"%s\"", word);
+	return HSPMD_POLICY_FAIRSHARE;
+}
+
 static void read_field(struct hspmd_json *section, int field, struct hspmd_policy_terms *t)
 {
 	const struct hspmd_policy_field *f = &hspmd_policy_fields[field];
@@ -191,6 +209,9 @@ static void read_field(struct hspmd_json *section, int field, struct hspmd_polic
 		break;
 	case HSPMD_POLICY_NUMBER:
 		*(double *)to = hspmd_json_number(section, f->key, f->min, f->max);
+		break;
+	case HSPMD_POLICY_WEIGHT:
+		*(double *)to = read_weight(section, f);
 		break;
 	case HSPMD_POLICY_BOOL:
 		*(bool *)to = hspmd_json_bool_or(section, f->key, false);
@@ -280,6 +301,18 @@ static void read_terms(struct hspmd_json *obj, struct hspmd_policy_terms *t)
 		check_terms(obj, t);
 }
 
+static void read_times(struct hspmd_json *obj, struct hspmd_policy_list *times)
+{
+	read_list(obj, "times", times);
+	for (int i = 0; i < times->count; i++) {
+		const char *wrong = hspmd_week_times_check(times->items[i]);
+		if (!wrong)
+			continue;
+		struct hspmd_json array = hspmd_json_any(obj, "times"), at = hspmd_json_at(&array, (size_t)i);
+		hspmd_json_fail(&at, "%s, got \"%s\"", wrong, times->items[i]);
+	}
+}
+
 static void read_match(struct hspmd_json *rule, struct hspmd_policy_match *m)
 {
 	struct hspmd_json obj = hspmd_json_object_or_none(rule, "match");
@@ -290,6 +323,7 @@ static void read_match(struct hspmd_json *rule, struct hspmd_policy_match *m)
 	read_list(&obj, "user", &m->user);
 	read_list(&obj, "qos", &m->qos);
 	read_list(&obj, "policy", &m->policy);
+	read_times(&obj, &m->times);
 	hspmd_json_check_keys(&obj);
 }
 
@@ -447,6 +481,8 @@ json_t *hspmd_policy_value(const struct hspmd_policy_terms *t, int field)
 	switch (f->kind) {
 	case HSPMD_POLICY_INT:
 		return *(const int *)at == INT_MAX ? json_null() : json_integer(*(const int *)at);
+	case HSPMD_POLICY_WEIGHT:
+		return *(const double *)at == HSPMD_POLICY_FAIRSHARE ? json_string("fairshare") : json_real(*(const double *)at);
 	case HSPMD_POLICY_NUMBER:
 		return isinf(*(const double *)at) ? json_null() : json_real(*(const double *)at);
 	case HSPMD_POLICY_BOOL:
@@ -492,11 +528,8 @@ static json_t *match_json(const struct hspmd_policy_match *m)
 	const struct {
 		const char *key;
 		const struct hspmd_policy_list *list;
-	} parts[] = { { "partition", &m->partition },
-		      { "account", &m->account },
-		      { "user", &m->user },
-		      { "qos", &m->qos },
-		      { "policy", &m->policy } };
+	} parts[] = { { "partition", &m->partition }, { "account", &m->account }, { "user", &m->user }, { "qos", &m->qos },
+		      { "policy", &m->policy },       { "times", &m->times } };
 	json_t *out = json_object();
 	for (size_t i = 0; out && i < sizeof parts / sizeof *parts; i++)
 		if (parts[i].list->count && json_object_set_new(out, parts[i].key, list_json(parts[i].list)) < 0) {

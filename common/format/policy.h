@@ -18,6 +18,7 @@
 #define HSPMD_POLICY_FORMAT "hspmd-policy-1"
 #define HSPMD_POLICY_MAX_FILE (1 << 20) /* bytes; a larger file is refused */
 #define HSPMD_POLICY_NAME_MAX 64        /* of a rule */
+#define HSPMD_POLICY_FAIRSHARE 0.0      /* value of a weight: "fairshare" */
 
 enum hspmd_for_pending { HSPMD_PENDING_NONE, HSPMD_PENDING_HIGHER, HSPMD_PENDING_ANY };
 extern const char *const hspmd_for_pending_names[]; /* "none", "higher_priority", "any" */
@@ -45,6 +46,9 @@ struct hspmd_policy_terms {
 	double after_idle_s, grow_cooldown_s, min_gain;
 	char *grow_qos, *grow_partition; /* of member jobs; NULL: the job's own */
 	double time_min_s;               /* least time limit of member jobs; 0: as long as the job has left */
+	double min_life_s;               /* for so long a node that was added is not taken for others; 0: it may be at once */
+	double budget_node_hours;        /* of the rule's jobs together, on nodes that were added, in budget_days; INFINITY: no budget */
+	int budget_days;
 	/* shrink */
 	enum hspmd_for_pending for_pending;
 	bool yield_before_preemption;
@@ -56,7 +60,7 @@ struct hspmd_policy_terms {
 	double max_interval_s;
 	int min_replicas;
 	/* share */
-	double weight;
+	double weight; /* HSPMD_POLICY_FAIRSHARE: the fairshare factor that Slurm gives the job's user and account */
 	enum hspmd_share_by by;
 	bool rebalance; /* take nodes from one elastic job for another that gains more by them */
 };
@@ -65,6 +69,7 @@ struct hspmd_policy_terms {
 enum hspmd_policy_kind {
 	HSPMD_POLICY_INT,
 	HSPMD_POLICY_NUMBER,
+	HSPMD_POLICY_WEIGHT, /* a number, or "fairshare" */
 	HSPMD_POLICY_BOOL,
 	HSPMD_POLICY_ENUM,
 	HSPMD_POLICY_PATH,
@@ -87,6 +92,7 @@ extern const struct hspmd_policy_terms hspmd_policy_builtin; /* the terms if no 
 /* Patterns as in fnmatch(3). An empty list matches anything; an empty `policy` stands for "default" and the rule's own name. */
 struct hspmd_policy_match {
 	struct hspmd_policy_list partition, account, user, qos, policy;
+	struct hspmd_policy_list times; /* no patterns: times of the week (week_times.h) */
 };
 
 struct hspmd_policy_rule {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The terms of a rule: its own, then the defaults, then the built-in values; and checks that they fit together. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -91,6 +92,9 @@ static int check_rule(const struct hspmd_policy *p, int rule, struct hspmd_error
 		return contradicts(p, rule, "shrink.yield_before_preemption", "contradicts shrink.for_pending \"none\"", pending, err);
 	if (gives(p, rule, pending) && !gives(p, rule, yield) && t.yield_before_preemption && t.for_pending == HSPMD_PENDING_NONE)
 		return contradicts(p, rule, "shrink.for_pending", "\"none\" contradicts shrink.yield_before_preemption", yield, err);
+	if (gives(p, rule, hspmd_policy_field("grow", "budget_days")) && isinf(t.budget_node_hours))
+		return hspmd_fail(err, "%s: rules[%d].grow.budget_days: rule %s: there is no grow.budget_node_hours that it would be for",
+		                  p->files[p->rules[rule].file], place(p, rule), p->rules[rule].name);
 	return 0;
 }
 

@@ -247,6 +247,7 @@ static int read_document(struct reading *r, struct hspmd_json_doc *doc)
 		return -1;
 	copy_string(&root, "name", &t->name);
 	t->end_s = hspmd_json_number(&root, "end_s", 0, MAX_SECONDS);
+	t->began_s = hspmd_json_number_or(&root, "began_s", 0, 1e11, 0);
 	struct hspmd_json events = hspmd_json_array(&root, "events", 0, HSPMD_TRACE_MAX_EVENTS);
 	size_t n = hspmd_json_length(&events);
 	for (size_t i = 0; i < n && !hspmd_json_failed(&root); i++) {

@@ -48,6 +48,7 @@ struct hspmd_trace_event {
 struct hspmd_trace {
 	char *name;
 	double end_s;
+	double began_s; /* Unix time of second 0; 0: not known (simulated as a Monday, 00:00) */
 	int node_count, partition_count, job_count, event_count;
 	char **nodes;      /* every name that occurs */
 	char **partitions; /* every partition that a job or node names */

@@ -77,7 +77,8 @@ json_t *hspmd_trace_to_json(const struct hspmd_trace *t)
 {
 	json_t *events = json_array();
 	json_t *out = json_pack("{s:s, s:o, s:o}", "format", HSPMD_TRACE_FORMAT, "end_s", hspmd_json_real(t->end_s), "events", events);
-	bool fine = out && put_string(out, "name", t->name);
+	bool fine = out && put_string(out, "name", t->name) &&
+	            (!(t->began_s > 0) || json_object_set_new(out, "began_s", hspmd_json_real(t->began_s)) == 0);
 	for (int i = 0; fine && i < t->event_count; i++)
 		fine = json_array_append_new(events, event_json(t, &t->events[i])) == 0;
 	if (fine)

@@ -12,7 +12,7 @@
 #include "common/format/model.h"
 #include "common/json.h"
 #include "common/log.h"
-#include "controller/cli/checkpoint_index.h"
+#include "runtime/state/checkpoint_index.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/control.h"
 #include "runtime/model/build.h"
@@ -113,14 +113,14 @@ static uint64_t state_bytes(const struct hspmd_manifest *m)
 }
 
 /* "whole", or the fault. */
-static const char *state_of(const struct checkpoint_group *g)
+static const char *state_of(const struct hspmd_checkpoint_group *g)
 {
 	if (!g->manifest)
 		return g->error ? g->error : "never committed";
 	return g->lacks.text[0] ? g->lacks.text : "whole";
 }
 
-static json_t *group_json(const struct checkpoint_group *g)
+static json_t *group_json(const struct hspmd_checkpoint_group *g)
 {
 	json_t *folders = json_array(), *o = json_object();
 	int bad = !folders || !o;
@@ -140,7 +140,7 @@ static json_t *group_json(const struct checkpoint_group *g)
 	return hspmd_json_unless_failed(bad, o);
 }
 
-static void print_group(const struct checkpoint_group *g)
+static void print_group(const struct hspmd_checkpoint_group *g)
 {
 	char when[32] = "-";
 	if (g->manifest && g->manifest->time > 0) {
@@ -160,7 +160,7 @@ static int print_json(json_t *value, struct hspmd_error *err)
 	return rv;
 }
 
-static int list(const struct checkpoint_options *o, struct checkpoint_index *g, struct hspmd_error *err)
+static int list(const struct checkpoint_options *o, struct hspmd_checkpoint_index *g, struct hspmd_error *err)
 {
 	if (o->json) {
 		json_t *all = json_array();
@@ -178,12 +178,12 @@ static int list(const struct checkpoint_options *o, struct checkpoint_index *g, 
 	return 0;
 }
 
-static int verify(const struct checkpoint_options *o, struct checkpoint_index *g, struct hspmd_error *err)
+static int verify(const struct checkpoint_options *o, struct hspmd_checkpoint_index *g, struct hspmd_error *err)
 {
 	json_t *all = json_array();
 	int looked = 0, rv = 0, bad_json = !all;
 	for (int i = 0; i < g->count; i++) {
-		struct checkpoint_group *c = &g->groups[i];
+		struct hspmd_checkpoint_group *c = &g->groups[i];
 		struct hspmd_error why = { "" };
 		int bad = 0;
 		/* A checkpoint that was never committed was never promised. */
@@ -214,9 +214,9 @@ static int verify(const struct checkpoint_options *o, struct checkpoint_index *g
 
 /* ---- export and import */
 
-static int export_model(const struct checkpoint_options *o, struct checkpoint_index *g, struct hspmd_error *err)
+static int export_model(const struct checkpoint_options *o, struct hspmd_checkpoint_index *g, struct hspmd_error *err)
 {
-	struct checkpoint_group *c = checkpoint_index_choose(g, o->step, o->path, err);
+	struct hspmd_checkpoint_group *c = hspmd_checkpoint_index_choose(g, o->step, o->path, err);
 	if (!c)
 		return -1;
 	json_t *config = json_object_get(c->manifest->job, "model");
@@ -285,19 +285,19 @@ static int import_model(const struct checkpoint_options *o, struct hspmd_error *
 }
 
 static int with_groups(const struct checkpoint_options *o,
-                       int (*f)(const struct checkpoint_options *, struct checkpoint_index *, struct hspmd_error *),
+                       int (*f)(const struct checkpoint_options *, struct hspmd_checkpoint_index *, struct hspmd_error *),
                        struct hspmd_error *err)
 {
-	struct checkpoint_index g;
+	struct hspmd_checkpoint_index g;
 	struct stat st;
 	if (access(o->path, R_OK) || stat(o->path, &st))
 		return hspmd_fail_errno(err, "%s", o->path);
 	if (!S_ISDIR(st.st_mode))
 		return hspmd_fail(err, "%s: expected a folder", o->path);
-	if (checkpoint_index_open(&g, o->path, err))
+	if (hspmd_checkpoint_index_open(&g, o->path, err))
 		return -1;
 	int rv = f(o, &g, err);
-	checkpoint_index_close(&g);
+	hspmd_checkpoint_index_close(&g);
 	return rv;
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/format/job.h"
+#include "common/format/week_times.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "controller/cli/commands.h"
@@ -21,7 +22,8 @@
 
 static const char help_text[] =
         "Usage: hspmd policy check [--slurm] FILE|FOLDER...\n"
-        "       hspmd policy explain [--job J] [--user U] [--account A] [--partition P] [--qos Q] [--policy NAME] [--nodes N] [--json]\n"
+        "       hspmd policy explain [--job J] [--user U] [--account A] [--partition P] [--qos Q] [--policy NAME] [--nodes N] [--time T] "
+        "[--json]\n"
         "       hspmd policy simulate FILE|FOLDER --trace T [--mode MODE] [--json]\n"
         "       hspmd policy record [--elastic KEY=PATTERN] [--elastic-nodes MIN-MAX] [--node-list LIST] [-o FILE] <SACCT-OUTPUT\n"
         "\n"
@@ -41,6 +43,7 @@ static const char help_text[] =
         "                       default: not known\n"
         "  --policy NAME        as --hspmd-policy of sbatch\n"
         "  --nodes N            greatest number of nodes that the job requests\n"
+        "  --time T             when, such as \"sat 03:00\" (default: not known)\n"
         "  --trace FILE         the trace\n"
         "  --mode MODE          policy (default), without (no resizes), preempt (whole jobs are preempted), or all\n"
         "  --elastic KEY=PATTERN\n"
@@ -71,6 +74,7 @@ enum {
 	OPT_QOS,
 	OPT_POLICY,
 	OPT_NODES,
+	OPT_TIME,
 	OPT_TRACE,
 	OPT_MODE,
 	OPT_ELASTIC,
@@ -91,6 +95,7 @@ static const struct option long_options[] = {
 	{ "qos", required_argument, NULL, OPT_QOS },
 	{ "policy", required_argument, NULL, OPT_POLICY },
 	{ "nodes", required_argument, NULL, OPT_NODES },
+	{ "time", required_argument, NULL, OPT_TIME },
 	{ "trace", required_argument, NULL, OPT_TRACE },
 	{ "mode", required_argument, NULL, OPT_MODE },
 	{ "elastic", required_argument, NULL, OPT_ELASTIC },
@@ -109,6 +114,16 @@ static int parse_elastic_nodes(const char *text, struct policy_record_options *o
 	if (sscanf(text, "%d-%d%c", &o->min_nodes, &o->max_nodes, &rest) == 2 && o->min_nodes > 0 && o->max_nodes >= o->min_nodes)
 		return 0;
 	hspmd_error_log("--elastic-nodes: expected MIN-MAX, got '%s'", text);
+	return -1;
+}
+
+static int parse_time(const char *text, int *week_minute)
+{
+	int minute = hspmd_week_minute_read(text);
+	*week_minute = 1 + minute;
+	if (minute >= 0)
+		return 0;
+	hspmd_error_log("--time: expected a day and an hour, such as \"sat 03:00\", got '%s'", text);
 	return -1;
 }
 
@@ -143,6 +158,9 @@ static int parse(int argc, char **argv, struct policy_options *o)
 			break;
 		case OPT_NODES:
 			bad |= hspmd_option_int("nodes", optarg, 1, INT_MAX, &o->nodes);
+			break;
+		case OPT_TIME:
+			bad |= parse_time(optarg, &o->subject.week_minute);
 			break;
 		case OPT_TRACE:
 			o->trace = optarg;

@@ -10,8 +10,8 @@
 #include "runtime/model/model.h"
 #include "runtime/model/own.h"
 
-static const char head[] = "Usage: hspmd profile --model CONFIG [options]\n"
-                           "       srun --mpi=pmix --ntasks-per-node=1 hspmd profile --model CONFIG [options]\n"
+static const char head[] = "Usage: hspmd profile (--model CONFIG | --job FILE) [options]\n"
+                           "       srun --mpi=pmix --ntasks-per-node=1 hspmd profile (--model CONFIG | --job FILE) [options]\n"
                            "\n"
                            "Measures the times of a model's layers on the available devices, and of messages between devices, by\n"
                            "running both as training does. Under srun with PMIx all nodes of the allocation measure and the first task\n"
@@ -22,7 +22,7 @@ static const char head[] = "Usage: hspmd profile --model CONFIG [options]\n"
 struct profile_options {
 	struct hspmd_topology_options look;
 	struct hspmd_measure_options wishes;
-	const char *model, *output, *cluster_out;
+	const char *model, *job, *output, *cluster_out;
 	bool json;
 };
 
@@ -50,8 +50,10 @@ static int parse(int argc, char **argv, struct profile_options *o)
 	int64_t seq_len = 0, devices = 0, cores = 0;
 	struct hspmd_option_list micro_batches = { 0 }, tps = { 0 };
 	const struct hspmd_option options[] = {
-		{ "model", 0, "CONFIG", HSPMD_OPTION_TEXT, &o->model, 0, 0, "the model's config.json" },
-		{ "seq-len", 0, "T", HSPMD_OPTION_INT, &seq_len, 1, 1 << 24, "sequence length (default: the model's, at most 1024)" },
+		{ "model", 0, "CONFIG", HSPMD_OPTION_TEXT, &o->model, 0, 0, "the model's config.json, or a model of one's own" },
+		{ "job", 0, "FILE", HSPMD_OPTION_TEXT, &o->job, 0, 0, "a job file: gives model, model_config and sequence length" },
+		{ "seq-len", 0, "T", HSPMD_OPTION_INT, &seq_len, 1, 1 << 24,
+		  "sequence length (default: the job's, or the model's, at most 1024)" },
 		{ "micro-batch", 0, "LIST", HSPMD_OPTION_LIST, &micro_batches, 0, 0,
 		  "micro-batches to measure (default: 1,2,4,8,16; as many as the budget allows)" },
 		{ "tp", 0, "LIST", HSPMD_OPTION_LIST, &tps, 0, 0,
@@ -78,8 +80,9 @@ static int parse(int argc, char **argv, struct profile_options *o)
 	if (read_list("micro-batch", &micro_batches, o->wishes.micro_batches, &o->wishes.micro_batch_count) ||
 	    read_list("tp", &tps, o->wishes.tps, &o->wishes.tp_count))
 		return hspmd_usage_hint("profile");
-	if (!o->model)
-		return hspmd_usage_error("profile", "which model? --model CONFIG is missing");
+	if (!o->model == !o->job)
+		return hspmd_usage_error("profile", o->job ? "--job and --model exclude one another"
+		                                           : "which model? --model CONFIG or --job FILE is missing");
 	int wrong = hspmd_usage_transport("profile", o->wishes.transport);
 	if (wrong)
 		return wrong;
@@ -91,10 +94,22 @@ static int parse(int argc, char **argv, struct profile_options *o)
 	return 0;
 }
 
+static struct hspmd_model *read_model(struct profile_options *o, struct hspmd_error *err)
+{
+	struct hspmd_job *job = o->job ? hspmd_job_read(o->job, err) : NULL;
+	struct hspmd_model *m = NULL;
+	if (!o->job)
+		m = hspmd_model_read(o->model, err);
+	else if (job && job->command.argc)
+		hspmd_fail(err, "%s: a job with a command has no model to measure", o->job);
+	else if (job && (m = hspmd_model_read_job(job, NULL, err)) && !o->wishes.seq_len)
+		o->wishes.seq_len = (int)job->seq_len;
+	hspmd_job_destroy(job);
+	return m;
+}
+
 static int choose_seq_len(const struct hspmd_model *m, struct profile_options *o, struct hspmd_error *err)
 {
-	if (hspmd_model_is_own(m))
-		return hspmd_fail(err, "%s: only config.json models are measured; 'hspmd plan' estimates this one", o->model);
 	if (!o->wishes.seq_len)
 		o->wishes.seq_len = m->max_positions && m->max_positions < LONGEST_SEQ_LEN ? (int)m->max_positions : LONGEST_SEQ_LEN;
 	if (m->learnt_positions && o->wishes.seq_len > m->max_positions)
@@ -104,20 +119,31 @@ static int choose_seq_len(const struct hspmd_model *m, struct profile_options *o
 
 /* ---- results */
 
-static void print_times(const struct hspmd_profile *p)
+/* Milliseconds of layer 0, of the mean of those between the first and the last, and of the last. */
+static double shown_ms(const struct hspmd_profile *p, const double *seconds, int column)
+{
+	double sum = 0;
+	if (column == 0 || column == 2 || p->layer_count < 3)
+		return 1e3 * seconds[column ? p->layer_count - 1 : 0];
+	for (int l = 1; l + 1 < p->layer_count; l++)
+		sum += 1e3 * seconds[l];
+	return sum / (p->layer_count - 2);
+}
+
+static void print_times(const struct hspmd_profile *p, bool own)
 {
 	printf("%s, sequences of %ld: milliseconds of one micro-batch (forward, backward) and of one step (optimizer)\n\n", p->model,
 	       (long)p->seq_len);
-	printf("%-28s %3s %6s  %-24s %-24s %-24s\n", "", "", "micro-", "embedding", "block", "head");
+	printf("%-28s %3s %6s  %-24s %-24s %-24s\n", "", "", "micro-", own ? "first layer" : "embedding", own ? "a layer between" : "block",
+	       own ? "last layer" : "head");
 	printf("%-28s %3s %6s  %8s%8s%8s %8s%8s%8s %8s%8s%8s\n", "device type", "tp", "batch", "fwd", "bwd", "opt", "fwd", "bwd", "opt",
 	       "fwd", "bwd", "opt");
 	for (int i = 0; i < p->times_count; i++) {
 		const struct hspmd_profile_times *t = &p->times[i];
-		int shown[] = { 0, p->layer_count > 2 ? 1 : 0, p->layer_count - 1 };
 		printf("%-28s %3d %6d ", t->device_type, t->tp, t->micro_batch);
 		for (int k = 0; k < 3; k++)
-			printf(" %8.3f%8.3f%8.3f", 1e3 * t->forward_s[shown[k]], 1e3 * t->backward_s[shown[k]],
-			       1e3 * t->optimizer_s[shown[k]]);
+			printf(" %8.3f%8.3f%8.3f", shown_ms(p, t->forward_s, k), shown_ms(p, t->backward_s, k),
+			       shown_ms(p, t->optimizer_s, k));
 		putchar('\n');
 	}
 }
@@ -141,7 +167,8 @@ static void print_cluster(const struct hspmd_cluster *c)
 			printf("%s takes %.2f times as long as the fastest of its type\n", c->nodes[n].name, c->nodes[n].slowdown);
 }
 
-static int give(const struct hspmd_profile *p, const struct hspmd_cluster *c, const struct profile_options *o, struct hspmd_error *err)
+static int give(const struct hspmd_profile *p, const struct hspmd_cluster *c, const struct profile_options *o, bool own,
+                struct hspmd_error *err)
 {
 	json_t *profile = hspmd_profile_to_json(p), *cluster = hspmd_cluster_to_json(c);
 	int rv = profile && cluster ? 0 : hspmd_fail_memory(err, "writing the profile");
@@ -152,7 +179,7 @@ static int give(const struct hspmd_profile *p, const struct hspmd_cluster *c, co
 	if (!rv && o->json) {
 		rv = hspmd_json_save(profile, "-", err);
 	} else if (!rv) {
-		print_times(p);
+		print_times(p, own);
 		print_cluster(c);
 	}
 	json_decref(profile);
@@ -175,11 +202,11 @@ int hspmd_command_profile(int argc, char **argv)
 	if (status)
 		return status == HSPMD_OPTIONS_HELP ? HSPMD_EXIT_DONE : status;
 	/* Every task of a step reads the same file; a task that cannot read it ends the step and this command. */
-	struct hspmd_model *model = hspmd_model_read(o.model, &err);
+	struct hspmd_model *model = read_model(&o, &err);
 	int rv = !model || choose_seq_len(model, &o, &err) ? -1 : hspmd_measure_cluster(&o.look, model, &o.wishes, &cluster, &rows, &err);
 	if (!rv && cluster) {
 		profile = hspmd_measure_profile(model, rows, o.wishes.seq_len, cluster, &err);
-		rv = profile ? give(profile, cluster, &o, &err) : -1;
+		rv = profile ? give(profile, cluster, &o, hspmd_model_is_own(model), &err) : -1;
 	}
 	if (rv)
 		hspmd_error_log("%s", err.text);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/device_traits.h"
 #include "common/json.h"
 #include "common/log.h"
 
@@ -45,8 +46,9 @@ static struct hspmd_cluster *cluster_of(const json_t *plan, struct hspmd_error *
 	json_object_foreach(named, name, count)
 		bad |= json_array_append_new(list,
 		                             json_pack("{s:s, s:[{s:s, s:O}]}", "name", name, "devices", "type", "any", "count", count));
-	json_t *value = json_pack("{s:s, s:{s:{s:s, s:i, s:i, s:{s:i}}}, s:O}", "format", HSPMD_CLUSTER_FORMAT, "device_types", "any",
-	                          "kind", "cpu", "memory_bytes", 1, "gbytes_per_s", 1, "peak_tflops", "fp32", 1, "nodes", list);
+	json_t *value =
+	        json_pack("{s:s, s:{s:{s:s, s:i, s:i, s:{s:i}}}, s:O}", "format", HSPMD_CLUSTER_FORMAT, "device_types", "any", "kind",
+	                  hspmd_device_name_of_cores(), "memory_bytes", 1, "gbytes_per_s", 1, "peak_tflops", "fp32", 1, "nodes", list);
 	struct hspmd_cluster *c = bad || !value ? NULL : hspmd_cluster_from_json(value, "current", err);
 	json_decref(named);
 	json_decref(list);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/format/plan_model.h"
+#include "common/format/plan_precision.h"
 #include "common/log.h"
 #include "runtime/program/seq_len.h"
 #include "runtime/program/program.h"
@@ -152,8 +152,6 @@ int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct 
 	struct hspmd_graph_source source = source_of(task);
 	double until = hspmd_now() + limit_s;
 	bool more = true;
-	if (hspmd_plan_check_model(plan, task->model, err))
-		return -1;
 	if (devices_of(plan) > CHECKED_MOST) {
 		hspmd_warn("the plan's programs are not checked: it has more than %d devices", CHECKED_MOST);
 		return 0;

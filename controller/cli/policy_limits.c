@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "policies/match.h"
 
@@ -45,7 +46,9 @@ static int apply_policy(const char *path, const char *rule, const struct hspmd_s
                         struct hspmd_solve_limits *out, struct hspmd_error *err)
 {
 	const struct passwd *me = getpwuid(getuid());
-	struct hspmd_policy_subject subject = { .user = me ? me->pw_name : NULL, .policy = rule };
+	struct hspmd_policy_subject subject = { .user = me ? me->pw_name : NULL,
+		                                .policy = rule,
+		                                .week_minute = hspmd_policy_when(hspmd_unix_time()) };
 	int first;
 	*set = hspmd_policy_read(path, NULL, err);
 	if (!*set || hspmd_policy_candidates(*set, &subject, &first, 1, err) < 0)

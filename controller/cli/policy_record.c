@@ -394,8 +394,8 @@ static json_t *trace_json(struct recording *r, struct hspmd_error *err)
 	json_t *events = events_json(r, err);
 	strftime(day, sizeof day, "%Y-%m-%d", localtime_r(&first, &tm));
 	snprintf(name, sizeof name, "sacct from %s", day);
-	return events ? json_pack("{s:s, s:s, s:f, s:o}", "format", HSPMD_TRACE_FORMAT, "name", name, "end_s", r->last - r->first, "events",
-	                          events)
+	return events ? json_pack("{s:s, s:s, s:f, s:f, s:o}", "format", HSPMD_TRACE_FORMAT, "name", name, "began_s", r->first, "end_s",
+	                          r->last - r->first, "events", events)
 	              : NULL;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/cli/run_policy.h"
 
+#include "common/clock.h"
 #include "common/format/policy.h"
 #include "controller/cli/checkpoint_policy.h"
 
@@ -12,7 +13,9 @@ int run_policy_read(struct run_policy *t, struct hspmd_job *job, const char *whe
 	struct hspmd_policy *p = where ? hspmd_policy_read_named(where, err) : hspmd_policy_create(err);
 	if (!p)
 		return -1;
-	int rc = where ? hspmd_policy_decide_rule(p, subject, &rule, err) : 0;
+	struct hspmd_policy_subject now = *subject;
+	now.week_minute = hspmd_policy_when(hspmd_unix_time());
+	int rc = where ? hspmd_policy_decide_rule(p, &now, &rule, err) : 0;
 	if (!rc) {
 		struct hspmd_policy_terms e = hspmd_policy_effective(p, rule);
 		hspmd_policy_source(p, rule, hspmd_policy_field("limits", "max_nodes"), t->max_nodes_by, sizeof t->max_nodes_by);

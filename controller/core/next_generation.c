@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/format/plan_model.h"
+#include "common/format/plan_precision.h"
 #include "controller/core/controller_internal.h"
 
 /* Takes all quarantined nodes back, if there are too few without them. Returns true if there were any. */

@@ -73,6 +73,7 @@ static void on_tick(uv_timer_t *timer)
 	double now = hspmd_now();
 	still_alive(d, now);
 	requests_expire(d);
+	budgets_save(d, false);
 	if (d->polling)
 		return;
 	if (now >= d->poll_interval.next_s) {
@@ -105,7 +106,7 @@ static void on_folder(uv_fs_event_t *handle, const char *file, int events, int s
 static int start(struct ctld *d, struct hspmd_error *err)
 {
 	static const int numbers[3] = { SIGTERM, SIGINT, SIGHUP };
-	if (!(d->policy = read_policies(d, err)) || event_log_open(d, err) < 0)
+	if (!(d->policy = read_policies(d, err)) || event_log_open(d, err) < 0 || budgets_load(d, err) < 0)
 		return -1;
 	d->auth = d->options->cookie ? hspmd_auth_cookie(d->options->cookie, err) : hspmd_auth_munge(d->options->munge_socket, err);
 	if (!d->auth)
@@ -137,6 +138,7 @@ static void close_handle(uv_handle_t *handle, void *context)
 static void stop(struct ctld *d)
 {
 	d->stopping = true;
+	budgets_save(d, true);
 	metrics_close(d->metrics);
 	ctld_server_close(d->server);
 	uv_run(&d->loop, UV_RUN_NOWAIT);
@@ -147,6 +149,10 @@ static void stop(struct ctld *d)
 	hspmd_policy_destroy(d->policy);
 	hspmd_slurm_view_destroy(d->view);
 	ctld_peers_clear(&d->peers);
+	hspmd_slurm_accounts_clear(&d->accounts);
+	hspmd_slurm_accounts_clear(&d->new_accounts);
+	hspmd_budget_clear(&d->budget);
+	json_decref(d->saved_jobs);
 	free(d->node_histories);
 	free(d->eligible);
 	if (d->log)

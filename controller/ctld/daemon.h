@@ -20,7 +20,10 @@ struct ctld_options {
 	bool dry_run; /* decide and log, but request nothing of the controllers */
 	/* Polls Slurm; as hspmd_slurm_view_refresh(). Called on another thread than the loop's, one call at a time. */
 	int (*poll)(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err);
+	/* Reads what accounting lets users take, on the same thread; as hspmd_slurm_accounts_read(). NULL: it is not read. */
+	int (*accounts)(void *context, bool shares, struct hspmd_slurm_accounts *a, int *rpcs, struct hspmd_error *err);
 	void *poll_context;
+	const char *budget_file;  /* keeps used budgets (budget.h) across restarts; NULL: they count from the start of the daemon */
 	const char *state_folder; /* folder in which files change when the queue does; NULL: none */
 };
 

@@ -10,6 +10,7 @@
 #include "controller/ctld/peers.h"
 #include "controller/ctld/poll_interval.h"
 #include "controller/ctld/server.h"
+#include "policies/budget.h"
 
 #define CTLD_TICK_MS 250 /* regular ticks */
 
@@ -59,6 +60,11 @@ struct ctld {
 	bool polling;                                    /* a poll is under way on another thread */
 	void (*on_polled)(struct ctld *d, bool changed); /* a poll has ended; changed: the view is a new one */
 	struct hspmd_slurm_view *new_view;
+	struct hspmd_slurm_accounts accounts, new_accounts;
+	bool ask_accounts, ask_shares; /* the poll under way reads the accounts too; fairshare among them */
+	int accounts_rc;               /* of that */
+	double accounts_s;             /* when they were last read; monotonic; 0: never */
+	struct hspmd_error accounts_error;
 	int poll_rc, poll_rpcs;
 	struct hspmd_error poll_error;
 	struct ctld_poll_interval poll_interval;
@@ -71,6 +77,10 @@ struct ctld {
 	double watchdog_s, watchdog_at; /* interval and next time of WATCHDOG=1; interval 0: the service manager expects none */
 	struct totals totals;
 	char last_error[HSPMD_ERROR_MAX]; /* why the last poll failed; "" if it succeeded */
+	struct hspmd_budget budget;
+	json_t *saved_jobs; /* budget file: { job: the fewest nodes that it has held }, until its controller connects; NULL: none */
+	double charged_s;   /* wall clock until which budgets are charged; 0: not yet */
+	double budget_saved_s;
 };
 
 /* slurm_poll.c: polls of Slurm on a thread of libuv's pool. on_polled() is called on the loop after each, unless the daemon is stopping. */
@@ -104,6 +114,16 @@ void requests_forget_returned(struct ctld *d);
 
 /* decide_round.c: run the policy engine on the current view and peers, and send the requests that follow. */
 void decide(struct ctld *d);
+
+/* budgets.c: budgets of node hours. */
+/* Reads the budget file, if there is one. */
+int budgets_load(struct ctld *d, struct hspmd_error *err);
+/* Charges what the elastic jobs have used since the last call, and fills in what of their budgets is spent. */
+void budgets_charge(struct ctld *d, struct ctld_snapshot *s);
+/* Notes how many nodes the jobs hold, before a snapshot is built. */
+void budgets_note_nodes(struct ctld *d);
+/* Writes the budget file; `now`: although it was written less than a minute ago. */
+void budgets_save(struct ctld *d, bool now);
 
 /* query.c: answers viewers (ctld_handlers.query). */
 /* The elastic jobs that this user may see; a new reference, or NULL: out of memory. */

@@ -105,8 +105,12 @@ void decide(struct ctld *d)
 	for (int i = 0; i < d->peers.count; i++)
 		peer_log_claim(d, i);
 	memset(&e, 0, sizeof e);
+	budgets_note_nodes(d);
+	d->view->accounts = d->accounts_s > 0 ? &d->accounts : NULL;
 	int rc = ctld_snapshot_build(&s, d->view, d->policy, d->peers.peers, d->peers.count, d->node_histories, hspmd_unix_time(),
 	                             eligible_since, d, &err);
+	if (rc == 0)
+		budgets_charge(d, &s);
 	if (rc == 0)
 		rc = hspmd_policy_decide(&s.snapshot, &e, &err);
 	d->totals.decisions++;

@@ -30,6 +30,7 @@ static const char help_text[] =
                            "  --event-log FILE        a line of JSON an event; opened again on SIGHUP\n"
                            "  --syslog                events to syslog too\n"
                            "  --dry-run               decide and log, but ask no job to grow or shrink\n"
+                           "  --budget-file FILE      keeps what is used of budgets of node hours across restarts\n"
                            "  --poll LEAST,MOST       seconds between two polls of Slurm: when all changes, when nothing does (default "
                            "10,75)\n"
                            "  --munge-socket PATH     munged's socket (default: AuthInfo of slurm.conf)\n"
@@ -55,6 +56,7 @@ enum {
 	OPT_DRY_RUN,
 	OPT_POLL,
 	OPT_MUNGE,
+	OPT_BUDGET,
 	OPT_HELP,
 	OPT_VERSION,
 };
@@ -70,6 +72,7 @@ static const struct option long_options[] = {
 	{ "dry-run", no_argument, NULL, OPT_DRY_RUN },
 	{ "poll", required_argument, NULL, OPT_POLL },
 	{ "munge-socket", required_argument, NULL, OPT_MUNGE },
+	{ "budget-file", required_argument, NULL, OPT_BUDGET },
 	{ "help", no_argument, NULL, OPT_HELP },
 	{ "version", no_argument, NULL, OPT_VERSION },
 	{ NULL, 0, NULL, 0 },
@@ -139,6 +142,9 @@ static int parse(int argc, char **argv, struct given *g)
 		case OPT_MUNGE:
 			g->o.munge_socket = optarg;
 			break;
+		case OPT_BUDGET:
+			g->o.budget_file = optarg;
+			break;
 		case OPT_POLL:
 			if (parse_poll(optarg, &g->o) < 0)
 				return -1;
@@ -166,9 +172,16 @@ static int refresh(void *context, const struct hspmd_slurm_view *old, struct hsp
 	return hspmd_slurm_view_refresh(old, new, rpcs, err);
 }
 
+static int read_accounts(void *context, bool shares, struct hspmd_slurm_accounts *a, int *rpcs, struct hspmd_error *err)
+{
+	const struct hspmd_slurm_view_settings *slurm = context;
+	const struct hspmd_slurm_accounts_wanted wanted = { .cluster = slurm->limited, .shares = shares };
+	return hspmd_slurm_accounts_read(a, &wanted, rpcs, err);
+}
+
 static int run(struct given *g, struct hspmd_error *err)
 {
-	struct hspmd_slurm_view_settings slurm = { NULL };
+	struct hspmd_slurm_view_settings slurm = { 0 };
 	/* slurmctld may start later than hspmdctld: until a restart only root, or the user of --owner, is trusted then, and jobs are
 	 * private. */
 	if (hspmd_slurm_view_settings(&slurm, err) < 0) {
@@ -184,6 +197,8 @@ static int run(struct given *g, struct hspmd_error *err)
 	g->o.trust.owner = pw ? pw->pw_uid : 0;
 	g->o.metrics = strcmp(g->metrics, "off") != 0 ? g->metrics : NULL;
 	g->o.poll = refresh;
+	g->o.accounts = read_accounts;
+	g->o.poll_context = &slurm;
 	if (!g->o.munge_socket)
 		g->o.munge_socket = slurm.munge_socket;
 	g->o.state_folder = slurm.state_folder;

@@ -8,6 +8,9 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "controller/ctld/daemon_internal.h"
+#include "policies/match.h"
+
+#define ACCOUNTS_EVERY_S 300.0
 
 /* What is due before the next regular tick is done when it is due. Monotonic seconds. */
 static void schedule_tick(struct ctld *d, double when_s)
@@ -37,6 +40,9 @@ static void run_poll(uv_work_t *work)
 	d->new_view = NULL;
 	d->poll_rpcs = 0;
 	d->poll_rc = d->options->poll(d->options->poll_context, d->view, &d->new_view, &d->poll_rpcs, &d->poll_error);
+	if (d->ask_accounts && d->poll_rc >= 0)
+		d->accounts_rc =
+		        d->options->accounts(d->options->poll_context, d->ask_shares, &d->new_accounts, &d->poll_rpcs, &d->accounts_error);
 }
 
 static bool same_nodes(const struct hspmd_slurm_view *a, const struct hspmd_slurm_view *b)
@@ -50,6 +56,24 @@ static bool same_nodes(const struct hspmd_slurm_view *a, const struct hspmd_slur
 }
 
 /* Carries the nodes' histories from the old view to the new one, and counts losses: a busy node that is unusable now was lost. */
+/* Notes since when each node has been with its job, if the job did not begin with it. */
+static void note_holders(struct ctld *d, const struct hspmd_slurm_view *v)
+{
+	for (int i = 0; i < v->node_count; i++)
+		if (v->nodes[i].state == HSPMD_SLURM_VIEW_IDLE)
+			d->node_histories[i].held_by = 0;
+	for (int k = 0; k < v->job_count; k++) {
+		const struct hspmd_slurm_view_job *j = &v->jobs[k], *was = hspmd_slurm_view_find_job(d->view, j->id);
+		bool ran = was && was->state == HSPMD_SLURM_VIEW_RUNNING;
+		for (int h = 0; h < j->held_count; h++) {
+			struct ctld_node_history *n = &d->node_histories[j->held[h]];
+			if (n->held_by != j->id)
+				n->held_since_s = ran ? hspmd_unix_time() : 0;
+			n->held_by = j->id;
+		}
+	}
+}
+
 static int carry_histories(struct ctld *d, double dt)
 {
 	struct hspmd_slurm_view *v = d->new_view;
@@ -59,9 +83,11 @@ static int carry_histories(struct ctld *d, double dt)
 			return -1;
 		free(d->node_histories);
 		d->node_histories = node_histories;
+		note_holders(d, v);
 		return 0;
 	}
 	int up = 0, lost = 0;
+	note_holders(d, v);
 	for (int i = 0; i < v->node_count; i++) {
 		bool was_up = d->view->nodes[i].state != HSPMD_SLURM_VIEW_UNUSABLE;
 		bool goes = d->view->nodes[i].state == HSPMD_SLURM_VIEW_BUSY && v->nodes[i].state == HSPMD_SLURM_VIEW_UNUSABLE;
@@ -92,6 +118,33 @@ static bool take_view(struct ctld *d, double now)
 	return true;
 }
 
+/* Whether the policy gives a job its fairshare factor as weight. */
+static bool uses_fairshare(const struct hspmd_policy *p)
+{
+	for (int r = HSPMD_POLICY_NO_RULE; r < p->rule_count; r++)
+		if (hspmd_policy_effective(p, r).weight == HSPMD_POLICY_FAIRSHARE)
+			return true;
+	return false;
+}
+
+/* If they cannot be read, the old ones stay. */
+static void take_accounts(struct ctld *d, double now)
+{
+	if (!d->ask_accounts || d->poll_rc < 0)
+		return;
+	bool first = !(d->accounts_s > 0);
+	if (d->accounts_rc < 0) {
+		hspmd_warn("Slurm's accounting is not known%s: %s", first ? "" : " anew", d->accounts_error.text);
+		hspmd_slurm_accounts_clear(&d->new_accounts);
+	} else {
+		hspmd_slurm_accounts_clear(&d->accounts);
+		d->accounts = d->new_accounts;
+		d->new_accounts = (struct hspmd_slurm_accounts){ 0 };
+		d->dirty = true;
+	}
+	d->accounts_s = now;
+}
+
 static void poll_failed(struct ctld *d)
 {
 	d->totals.failed_polls++;
@@ -112,6 +165,7 @@ static void poll_done(uv_work_t *work, int status)
 	}
 	d->totals.rounds++;
 	d->totals.rpcs += (uint64_t)d->poll_rpcs;
+	take_accounts(d, now);
 	enum ctld_poll_result what = CTLD_POLL_FAILED;
 	if (d->poll_rc < 0) {
 		poll_failed(d);
@@ -133,6 +187,8 @@ void poll_begin(struct ctld *d)
 {
 	d->work.data = d;
 	d->poll_began_s = hspmd_now();
+	d->ask_accounts = d->options->accounts && (!(d->accounts_s > 0) || d->poll_began_s - d->accounts_s >= ACCOUNTS_EVERY_S);
+	d->ask_shares = uses_fairshare(d->policy);
 	d->polling = uv_queue_work(&d->loop, &d->work, run_poll, poll_done) == 0;
 	d->poll_interval.next_s = d->poll_began_s + d->poll_interval.interval_s;
 }

@@ -18,9 +18,10 @@ struct building {
 	int peer_count;
 	const struct ctld_node_history *node_histories;
 	double now_s;
-	int *first;  /* per class: its first node */
-	int *holder; /* per node: elastic job */
-	int *users;  /* per node: jobs on it */
+	int *first;      /* per class: its first node */
+	int *holder;     /* per node: elastic job */
+	int *users;      /* per node: jobs on it */
+	double *added_s; /* per node: when the member job that has it began; 0: no member has it */
 };
 
 /* ---- classes: nodes that no job can tell apart */
@@ -163,11 +164,20 @@ static void set_relative_speed(struct building *b, int elastic, const struct ctl
 	s->elastic[elastic].relative_speed = relative_speed;
 }
 
+/* A job whose factor is not known counts as one that has used nothing; one that has used too much still counts. */
+static double fairshare_weight(const struct hspmd_slurm_view *v, const struct hspmd_slurm_view_job *j)
+{
+	double factor = hspmd_slurm_share_of(v->accounts, j->account, j->user);
+	return factor < 0 ? 1 : fmax(factor, 1e-3);
+}
+
 static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_view_job *j)
 {
 	struct ctld_snapshot *s = b->out;
 	const struct ctld_peer *p = &b->peers[peer];
-	struct hspmd_policy_subject who = { j->user, j->account, j->partition, j->qos, *p->policy ? p->policy : NULL };
+	struct hspmd_policy_subject who = {
+		j->user, j->account, j->partition, j->qos, *p->policy ? p->policy : NULL, hspmd_policy_when(b->now_s)
+	};
 	int rule = HSPMD_POLICY_NO_RULE, at = s->snapshot.elastic_count++;
 	if (hspmd_policy_decide_rule(b->policy, &who, &rule, NULL) < 0)
 		rule = HSPMD_POLICY_NO_RULE; /* the policy under which it was admitted no longer exists */
@@ -192,6 +202,9 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 		.declined_shrink_until_s = p->declined_shrink_until_s,
 		.usable = s->usable + (size_t)at * (size_t)s->snapshot.class_count,
 	};
+	s->elastic[at].fewest_nodes = p->fewest_nodes;
+	if (s->elastic[at].terms.weight == HSPMD_POLICY_FAIRSHARE)
+		s->elastic[at].terms.weight = fairshare_weight(b->v, j);
 	/* The scale of a rate matters only if rates are compared absolutely, and then weight and rate are one factor. */
 	if (s->elastic[at].terms.by == HSPMD_SHARE_TOKENS && p->overclaim_factor > 1)
 		s->elastic[at].terms.weight /= p->overclaim_factor;
@@ -200,8 +213,11 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 	hold(b, j, at);
 	for (int m = 0; m < p->member_count; m++) {
 		const struct hspmd_slurm_view_job *member = hspmd_slurm_view_find_job(b->v, p->members[m]);
-		if (member && member->uid == p->uid)
+		if (member && member->uid == p->uid) {
 			hold(b, member, at);
+			for (int h = 0; h < member->held_count; h++)
+				b->added_s[member->held[h]] = (double)member->started;
+		}
 	}
 }
 
@@ -300,6 +316,7 @@ static void fill_node(struct building *b, int i)
 		n->state = HSPMD_SNAPSHOT_HELD;
 		n->holder = b->holder[i];
 		n->fixed = b->users[i] > 1; /* other jobs use it too: returning it frees no whole node */
+		n->held_since_s = b->added_s[i] > 0 ? b->added_s[i] : b->node_histories[i].held_since_s;
 		n->leaving = b->node_histories[i].requested_from == b->out->elastic[n->holder].id &&
 		             b->node_histories[i].requested_until_s > b->now_s;
 		return;
@@ -353,8 +370,9 @@ static int allocate(struct ctld_snapshot *s, struct building *b)
 	b->first = hspmd_calloc(nodes, sizeof *b->first);
 	b->holder = hspmd_calloc(nodes, sizeof *b->holder);
 	b->users = hspmd_calloc(nodes, sizeof *b->users);
+	b->added_s = hspmd_calloc(nodes, sizeof *b->added_s);
 	if (!s->classes || !s->nodes || !s->pending || !s->pending_job || !s->elastic || !s->elastic_peer || !s->types || !s->type_names ||
-	    !b->first || !b->holder || !b->users)
+	    !b->first || !b->holder || !b->users || !b->added_s)
 		return -1;
 	for (size_t i = 0; i < nodes; i++)
 		b->holder[i] = -1;
@@ -431,11 +449,14 @@ int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view
 		add_all_elastic(&b);
 		rc = add_pending(&b, eligible_since, context);
 	}
+	if (rc == 0 && view->accounts)
+		rc = ctld_snapshot_add_limits(out, view, peers);
 	if (rc == 0)
 		fill_nodes(&b);
 	free(b.first);
 	free(b.holder);
 	free(b.users);
+	free(b.added_s);
 	out->snapshot.now_s = now_s;
 	out->snapshot.node_count = view->node_count;
 	out->snapshot.types = out->types;
@@ -458,5 +479,8 @@ void ctld_snapshot_clear(struct ctld_snapshot *s)
 	free(s->type_names);
 	free(s->usable);
 	free(s->relative_speed);
+	free(s->limits);
+	free(s->limit_names);
+	free(s->limit_cost);
 	memset(s, 0, sizeof *s);
 }

@@ -18,6 +18,7 @@ struct ctld_peer {
 	int member_count;
 	uint32_t members[CTLD_MEMBERS_MAX]; /* ids of its member jobs */
 	int min_nodes, max_nodes;
+	int fewest_nodes; /* that it has held; 0: not known */
 	char policy[HSPMD_POLICY_NAME_MAX + 1];
 	int curve_count;
 	double *curve; /* [n - 1]: tokens per second on n reference nodes, bounded by measurements; owned */
@@ -39,8 +40,10 @@ struct ctld_node_history {
 	double reserved_until_s;
 	uint32_t requested_from; /* elastic job that was requested to return it and has not declined; 0: none */
 	double requested_until_s;
-	double up_s; /* seconds during which it was watched and usable */
-	int losses;  /* times it became unusable while busy */
+	double up_s;         /* seconds during which it was watched and usable */
+	uint32_t held_by;    /* job that has it; 0: none, or not known */
+	double held_since_s; /* when it was added to that job; 0: the job began with it, or it is not known */
+	int losses;          /* times it became unusable while busy */
 };
 
 struct ctld_snapshot {
@@ -56,6 +59,9 @@ struct ctld_snapshot {
 	char (*type_names)[32];
 	unsigned char *usable;  /* [(pending + elastic) * classes] */
 	double *relative_speed; /* [elastic * types] */
+	struct hspmd_snapshot_limit *limits;
+	char (*limit_names)[96];
+	double *limit_cost; /* [elastic * limits] */
 };
 
 /* Returns since when a pending job could have started; NAN: not known. */
@@ -67,6 +73,8 @@ int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view
                         const struct ctld_peer *peers, int peer_count, const struct ctld_node_history *node_histories, double now_s,
                         ctld_eligible_since *eligible_since, void *context, struct hspmd_error *err);
 void ctld_snapshot_clear(struct ctld_snapshot *s);
+/* Called by ctld_snapshot_build(): adds the limits of Slurm's accounting that bound elastic jobs (view->accounts). -1: out of memory. */
+int ctld_snapshot_add_limits(struct ctld_snapshot *s, const struct hspmd_slurm_view *view, const struct ctld_peer *peers);
 
 /* Returns how many nodes a peer's job and its member jobs (of the same user) hold; 0 if the view is NULL. */
 int ctld_nodes_held(const struct hspmd_slurm_view *view, const struct ctld_peer *peer);

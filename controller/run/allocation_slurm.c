@@ -81,11 +81,11 @@ static void replace(struct slurm *s, const struct hspmd_slurm_job *anchor, const
 		without[i] = (char *)json_string_value(json_array_get(held, i));
 	pthread_mutex_lock(&s->lock);
 	bool again = without && s->command &&
-	             hspmd_slurm_member_submit(anchor, &s->terms, (const char *const *)s->command, s->log, without, (int)count, &err);
+	             hspmd_slurm_member_submit(anchor, &s->terms, (const char *const *)s->command, s->log, 1, without, (int)count, &err);
 	pthread_mutex_unlock(&s->lock);
 	if (!again)
 		hspmd_warn("%s", without && s->command ? err.text : "no other member is asked for");
-	if (hspmd_slurm_job_cancel(member->id, &err))
+	if (hspmd_slurm_member_cancel(member, &err))
 		hspmd_warn("%s", err.text);
 	free(without);
 }
@@ -102,7 +102,9 @@ static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job
 		if (!active(j))
 			whole = !json_object_set_new(over, id, json_string(j->over));
 		else if (!running(j))
-			whole = !json_array_append_new(waiting, json_integer(j->id));
+			for (int k = 0; whole && k < (j->array ? j->array_task_count : 1);
+			     k++) /* Slurm knows as one what waits of an array */
+				whole = !json_array_append_new(waiting, json_integer(j->id));
 		else if (j->node_count > 0 && listed(nodes, j->nodes[0]))
 			replace(s, anchor, j, nodes);
 		else
@@ -186,26 +188,36 @@ static int keep_command(struct slurm *s, const char *const *command, struct hspm
 	return 0;
 }
 
-/* Submits all members or none: if one is refused, the earlier ones are cancelled. */
+/* Submits all members or none: if one is refused, the earlier ones are cancelled. Several are one job array, or jobs of their own if the
+ * site does not take the array. */
 static int submit_members(struct slurm *s, const struct hspmd_slurm_job *anchor, int count, char *const *without, int without_count,
                           struct hspmd_error *err)
 {
 	uint32_t *id = hspmd_calloc((size_t)count, sizeof *id);
 	struct hspmd_error ignored;
-	int done = 0;
+	int done = 0, submitted = 0, most = HSPMD_SLURM_MEMBERS_MAX;
 	if (!id)
 		return hspmd_fail_memory(err, "growing the job");
 	atomic_store(&s->has_members, true);
-	while (done < count &&
-	       (id[done] = hspmd_slurm_member_submit(anchor, &s->terms, (const char *const *)s->command, s->log, without, without_count,
-	                                             err))) {
-		hspmd_info("member job %u is submitted", id[done]);
-		done++;
+	while (submitted < count) {
+		int n = count - submitted < most ? count - submitted : most;
+		id[done] = hspmd_slurm_member_submit(anchor, &s->terms, (const char *const *)s->command, s->log, n, without, without_count,
+		                                     err);
+		if (id[done]) {
+			hspmd_info("member job %u is submitted%s", id[done], n > 1 ? ", an array" : "");
+			done++;
+			submitted += n;
+		} else if (n > 1) {
+			hspmd_info("%s; submitting members one by one", err->text);
+			most = 1;
+		} else {
+			break;
+		}
 	}
-	for (int i = 0; done < count && i < done; i++)
+	for (int i = 0; submitted < count && i < done; i++)
 		hspmd_slurm_job_cancel(id[i], &ignored);
 	free(id);
-	return done < count ? -1 : 0;
+	return submitted < count ? -1 : 0;
 }
 
 static int grow_by_members(struct slurm *s, const struct hspmd_slurm_job *anchor, int count, const char *const *command,
@@ -261,7 +273,7 @@ static int cancel_members(struct slurm *s, bool (*matches)(const struct hspmd_sl
 	struct hspmd_slurm_job **members = NULL;
 	int n = load_members(s, &members, err), rc = n < 0 ? -1 : 0;
 	for (int i = 0; i < n; i++)
-		if (active(members[i]) && matches(members[i], nodes, count) && hspmd_slurm_job_cancel(members[i]->id, err))
+		if (active(members[i]) && matches(members[i], nodes, count) && hspmd_slurm_member_cancel(members[i], err))
 			rc = -1;
 	if (n >= 0)
 		hspmd_slurm_jobs_free(members, n);

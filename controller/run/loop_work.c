@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
-#include "common/format/plan_model.h"
+#include "common/format/plan_precision.h"
 #include "common/log.h"
 #include "controller/run/command_plan.h"
 #include "controller/run/loop_internal.h"

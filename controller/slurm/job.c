@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 
 #include "common/alloc.h"
@@ -104,6 +103,27 @@ static time_t end_of(const job_info_t *from)
 	return difftime(from->end_time, from->start_time) > END_MOST_S ? 0 : from->end_time;
 }
 
+static char *tasks_of(const job_info_t *from, bool *failed)
+{
+	char *tasks = from->array_task_str ? strdup(from->array_task_str) : hspmd_asprintf("%u", from->array_task_id);
+	*failed |= !tasks;
+	if (tasks)
+		tasks[strcspn(tasks, "%")] = '\0'; /* how many of them may run at once */
+	return tasks;
+}
+
+/* Returns the number of tasks in a list such as "2,5-9". */
+static int count_tasks(const char *list)
+{
+	int count = 0;
+	for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',') {
+		char *end;
+		long first = strtol(at, &end, 10), last = *end == '-' ? strtol(end + 1, &end, 10) : first;
+		count += last >= first && last - first < NODES_MAX ? (int)(last - first) + 1 : 0;
+	}
+	return count;
+}
+
 static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_error *err)
 {
 	struct hspmd_slurm_job *j = calloc(1, sizeof *j);
@@ -123,7 +143,10 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 			.holds_gres = holds_gres(from),
 			.exclusive = from->shared == 0,
 			.over = over(from->job_state),
+			.array = from->array_job_id,
 		};
+		j->array_tasks = from->array_job_id ? tasks_of(from, &failed) : text(NULL, &failed);
+		j->array_task_count = count_tasks(j->array_tasks);
 		if (from->pn_min_memory & MEM_PER_CPU)
 			j->cpu_memory_mb = from->pn_min_memory & ~MEM_PER_CPU;
 		else
@@ -243,11 +266,26 @@ int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err)
 	return 0;
 }
 
-int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err)
+static int cancelled(int rc, uint32_t id, struct hspmd_error *err)
 {
-	if (hspmd_slurm_init(err))
-		return -1;
-	if (slurm_kill_job(id, SIGKILL, 0) && errno != ESLURM_ALREADY_DONE && errno != ESLURM_INVALID_JOB_ID)
+	if (rc && errno != ESLURM_ALREADY_DONE && errno != ESLURM_INVALID_JOB_ID)
 		return hspmd_fail(err, "job %u cannot be cancelled: slurmctld says: %s", id, slurm_strerror(errno));
 	return 0;
+}
+
+int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err)
+{
+	return hspmd_slurm_init(err) ? -1 : cancelled(slurm_kill_job(id, SIGKILL, 0), id, err);
+}
+
+int hspmd_slurm_member_cancel(const struct hspmd_slurm_job *member, struct hspmd_error *err)
+{
+	if (!member->array)
+		return hspmd_slurm_job_cancel(member->id, err);
+	if (hspmd_slurm_init(err))
+		return -1;
+	char *tasks = hspmd_asprintf("%u_[%s]", member->array, member->array_tasks);
+	int rc = tasks ? cancelled(slurm_kill_job2(tasks, SIGKILL, 0, NULL), member->id, err) : hspmd_fail_memory(err, "cancelling a job");
+	free(tasks);
+	return rc;
 }

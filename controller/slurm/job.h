@@ -37,6 +37,9 @@ struct hspmd_slurm_job {
 	time_t start, end, resized; /* 0: not known or never */
 	time_t preempted;           /* when its preemption was decided; 0: it is not being preempted */
 	const char *over;           /* "was preempted", "has timed out", ...; "" while it has not ended */
+	uint32_t array;             /* the job array of which it is a task; 0: none */
+	char *array_tasks;          /* its task, or of those that still wait, which are one job to Slurm, all: "3-7" */
+	int array_task_count;       /* of array_tasks */
 };
 
 /* Returns the job as slurmctld reports it now; the caller destroys it. NULL and err. */
@@ -63,18 +66,23 @@ struct hspmd_slurm_member_terms {
 	double time_min_s;           /* Slurm may shorten the time limit to this, to fit a member between other jobs; 0: no */
 };
 
-/* Submits a member job of `job`: one node like those that the job has, for as long as the job has left, with `command` (NULL-terminated) as
- * its only step. It is named hspmd_slurm_member_name(), is not requeued, writes to the file `log` (sbatch's patterns), and excludes the
- * nodes `without`. In another partition nodes may have other devices: there a member requests as many, of any type, and neither the
- * job's features nor its reservation. `terms` may be NULL. Returns its id, or 0 and err. */
+#define HSPMD_SLURM_MEMBERS_MAX 1000 /* in one array: less than Slurm's default MaxArraySize */
+/* Submits `count` member jobs of `job`, several as one job array: each has one node like those that the job has, for as long as the job
+ * has left, with `command` (NULL-terminated) as its only step. It is named hspmd_slurm_member_name(), is not requeued, writes to the file
+ * `log` (sbatch's patterns), and excludes the nodes `without`. In another partition nodes may have other devices: there a member requests
+ * as many, of any type, and neither the job's features nor its reservation. `terms` may be NULL. Returns its id (the array's), or 0 and
+ * err. */
 uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const struct hspmd_slurm_member_terms *terms,
-                                   const char *const *command, const char *log, char *const *without, int without_count,
+                                   const char *const *command, const char *log, int count, char *const *without, int without_count,
                                    struct hspmd_error *err);
 void hspmd_slurm_member_name(uint32_t job, char name[static 32]);
 /* Requeues a running batch job, which ends at once. Returns 0, or -1 and err. */
 int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err);
 /* Cancels a job. It is no error if the job has ended already. Returns 0, or -1 and err. */
 int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err);
+/* The same for a job that may be a task of an array, or those of its tasks that wait: the number of an array stands for all its tasks,
+ * and the last one to start has this number too. */
+int hspmd_slurm_member_cancel(const struct hspmd_slurm_job *member, struct hspmd_error *err);
 
 /* A step of a job with one task per node, which continues when some of its nodes or tasks die. */
 struct hspmd_slurm_step {

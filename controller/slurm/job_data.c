@@ -10,7 +10,7 @@ void hspmd_slurm_job_destroy(struct hspmd_slurm_job *j)
 	if (!j)
 		return;
 	char *const texts[] = { j->user,    j->partition, j->account,     j->qos,         j->batch_host, j->comment,
-		                j->cluster, j->name,      j->constraints, j->reservation, j->gres };
+		                j->cluster, j->name,      j->constraints, j->reservation, j->gres,       j->array_tasks };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
 	hspmd_hostlist_free(j->nodes, j->node_count);

@@ -3,9 +3,14 @@
 #ifndef HSPMD_SLURM_LIBSLURM_INTERNAL_H
 #define HSPMD_SLURM_LIBSLURM_INTERNAL_H
 
+#define SLURM_BACKWARD_COMPAT /* from 26.05: calls take a job's number as they did before */
 #include <slurm/slurm.h>
 
 #include "common/error.h"
+
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
+#define slurm_free_ctl_conf slurm_free_conf
+#endif
 
 /* Initialises libslurm, once per process. To be called before any other function of libslurm. */
 int hspmd_slurm_init(struct hspmd_error *err);

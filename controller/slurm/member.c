@@ -68,7 +68,7 @@ static uint32_t submitted(const char *text)
 }
 
 uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const struct hspmd_slurm_member_terms *terms,
-                                   const char *const *command, const char *log, char *const *without, int without_count,
+                                   const char *const *command, const char *log, int count, char *const *without, int without_count,
                                    struct hspmd_error *err)
 {
 	char name[32], said[4096] = "";
@@ -84,6 +84,8 @@ uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const stru
 	hspmd_slurm_argv_add(&w, "--open-mode=append");
 	hspmd_slurm_argv_add(&w, "--no-requeue"); /* a preempted member is lost; only the controller decides whether the job grows again */
 	hspmd_slurm_argv_add(&w, "--wrap=%s", wrap ? wrap : "");
+	if (count > 1)
+		hspmd_slurm_argv_add(&w, "--array=1-%d", count);
 	hspmd_slurm_same_resources(&w, job, 1, terms);
 	if (nodes)
 		hspmd_slurm_argv_add(&w, "--exclude=%s", nodes);

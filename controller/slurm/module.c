@@ -14,6 +14,7 @@ const struct hspmd_slurm_module hspmd_slurm_module = {
 	.job_grow = hspmd_slurm_job_grow,
 	.job_requeue = hspmd_slurm_job_requeue,
 	.job_cancel = hspmd_slurm_job_cancel,
+	.member_cancel = hspmd_slurm_member_cancel,
 	.munge_socket = hspmd_slurm_munge_socket,
 	.poll_interval = hspmd_slurm_poll_interval,
 	.view_settings = hspmd_slurm_view_settings,

@@ -18,6 +18,7 @@ struct hspmd_slurm_module {
 	int (*job_grow)(const struct hspmd_slurm_job *job, int count, double wait_s, struct hspmd_error *err);
 	int (*job_requeue)(uint32_t id, struct hspmd_error *err);
 	int (*job_cancel)(uint32_t id, struct hspmd_error *err);
+	int (*member_cancel)(const struct hspmd_slurm_job *member, struct hspmd_error *err);
 	int (*munge_socket)(char **socket, bool *munge, struct hspmd_error *err);
 	double (*poll_interval)(void);
 	int (*view_settings)(struct hspmd_slurm_view_settings *s, struct hspmd_error *err);

@@ -15,6 +15,7 @@
 #include "controller/slurm/libslurm_internal.h"
 
 #define PARTITIONS_EVERY_S 300
+#define ENFORCE_LIMITS 2 /* in AccountingStorageEnforce; Slurm's headers do not name it */
 
 /* slurmctld's last replies. They stay valid as long as it answers "no change". */
 static job_info_msg_t *jobs_msg;
@@ -34,7 +35,7 @@ static struct hspmd_slurm_qos_table qos;
 
 int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_error *err)
 {
-	*s = (struct hspmd_slurm_view_settings){ NULL };
+	*s = (struct hspmd_slurm_view_settings){ 0 };
 	slurm_conf_t *conf = hspmd_slurm_load_conf(err);
 	if (!conf)
 		return -1;
@@ -44,8 +45,10 @@ int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_
 	s->user = copy(conf->slurm_user_name);
 	s->munge_socket = hspmd_slurm_socket_of(conf->authinfo);
 	s->private_jobs = conf->private_data & PRIVATE_DATA_JOBS;
+	bool limits = (conf->accounting_storage_enforce & ENFORCE_LIMITS) && conf->cluster_name;
+	s->limited = limits ? strdup(conf->cluster_name) : NULL;
 	slurm_free_ctl_conf(conf);
-	if (s->state_folder && s->user)
+	if (s->state_folder && s->user && (s->limited || !limits))
 		return 0;
 	hspmd_slurm_view_settings_clear(s);
 	return hspmd_fail_memory(err, "reading Slurm's settings");
@@ -248,6 +251,7 @@ static int take_job(struct hspmd_slurm_view *v, const slurm_job_info_t *from)
 		.qos = copy(from->qos),
 		.features = copy(from->features),
 		.tres_per_node = copy(from->tres_per_node),
+		.tres = copy(base == JOB_PENDING ? NULL : from->tres_alloc_str),
 		.batch_host = copy(from->batch_host),
 		.elastic = from->comment && !strcmp(from->comment, HSPMD_JOB_COMMENT),
 		.nodes = (int)from->num_nodes,
@@ -263,7 +267,8 @@ static int take_job(struct hspmd_slurm_view *v, const slurm_job_info_t *from)
 	struct list held = { 0, NULL };
 	int n = base == JOB_PENDING ? 0 : take_list(v, from->node_inx, NULL, NULL);
 	held.items = j->held = hspmd_calloc((size_t)n, sizeof *j->held);
-	if (!j->user || !j->account || !j->partition || !j->qos || !j->features || !j->tres_per_node || !j->batch_host || !j->held)
+	if (!j->user || !j->account || !j->partition || !j->qos || !j->features || !j->tres_per_node || !j->tres || !j->batch_host ||
+	    !j->held)
 		return -1;
 	if (n)
 		take_list(v, from->node_inx, append, &held);

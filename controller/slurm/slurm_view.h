@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "common/error.h"
+#include "controller/slurm/accounts.h"
 #include "controller/slurm/qos.h"
 
 enum hspmd_slurm_view_node_state {
@@ -46,6 +47,7 @@ struct hspmd_slurm_view_job {
 	bool wants_named_nodes; /* it requests or excludes nodes by name, or requests a reservation */
 	char *user, *account, *partition, *qos;
 	char *features, *tres_per_node; /* "" if not requested */
+	char *tres;                     /* that it has, as accounting counts: "cpu=8,mem=64G,node=2,gres/gpu=4"; "" if none */
 	bool elastic;                   /* its comment is HSPMD_JOB_COMMENT */
 	char *batch_host;
 	int nodes; /* PENDING: the fewest on which it can start; otherwise the number it has */
@@ -62,9 +64,10 @@ struct hspmd_slurm_view {
 	int node_count, partition_count, job_count;
 	struct hspmd_slurm_view_node *nodes;
 	struct hspmd_slurm_view_partition *partitions;
-	struct hspmd_slurm_view_job *jobs; /* pending, running and completing ones */
-	struct hspmd_slurm_qos_table qos;  /* empty unless the site preempts by QOS: then partitions do not matter for that */
-	time_t jobs_at, nodes_at;          /* slurmctld's time stamps of the replies, for the next poll */
+	struct hspmd_slurm_view_job *jobs;           /* pending, running and completing ones */
+	struct hspmd_slurm_qos_table qos;            /* empty unless the site preempts by QOS: then partitions do not matter for that */
+	const struct hspmd_slurm_accounts *accounts; /* fairshare, and limits of associations; borrowed; NULL: not known */
+	time_t jobs_at, nodes_at;                    /* slurmctld's time stamps of the replies, for the next poll */
 };
 
 /* Settings of the site that do not change while slurmctld runs. Strings are malloc'd; hspmd_slurm_view_settings_clear() frees them. */
@@ -73,6 +76,7 @@ struct hspmd_slurm_view_settings {
 	char *user;         /* SlurmUser */
 	char *munge_socket; /* of AuthInfo; NULL: the default one */
 	bool private_jobs;  /* PrivateData has "jobs" */
+	char *limited;      /* the cluster's name, if AccountingStorageEnforce has "limits"; NULL: it has not */
 };
 
 /* Reads the settings by one RPC. Returns 0, or -1 and err; the settings are then empty. */

@@ -10,7 +10,8 @@ void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s)
 	free(s->state_folder);
 	free(s->user);
 	free(s->munge_socket);
-	*s = (struct hspmd_slurm_view_settings){ NULL };
+	free(s->limited);
+	*s = (struct hspmd_slurm_view_settings){ 0 };
 }
 
 static void free_jobs(struct hspmd_slurm_view *v)
@@ -23,6 +24,7 @@ static void free_jobs(struct hspmd_slurm_view *v)
 		free(j->qos);
 		free(j->features);
 		free(j->tres_per_node);
+		free(j->tres);
 		free(j->batch_host);
 		free(j->held);
 	}

@@ -39,6 +39,12 @@ int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err)
 	return m ? m->job_cancel(id, err) : -1;
 }
 
+int hspmd_slurm_member_cancel(const struct hspmd_slurm_job *member, struct hspmd_error *err)
+{
+	const struct hspmd_slurm_module *m = hspmd_slurm_module_load(err);
+	return m ? m->member_cancel(member, err) : -1;
+}
+
 int hspmd_slurm_munge_socket(char **socket, bool *munge, struct hspmd_error *err)
 {
 	const struct hspmd_slurm_module *m = hspmd_slurm_module_load(err);
@@ -55,7 +61,7 @@ double hspmd_slurm_poll_interval(void)
 int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_error *err)
 {
 	const struct hspmd_slurm_module *m = hspmd_slurm_module_load(err);
-	*s = (struct hspmd_slurm_view_settings){ NULL };
+	*s = (struct hspmd_slurm_view_settings){ 0 };
 	return m ? m->view_settings(s, err) : -1;
 }
 

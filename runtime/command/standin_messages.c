@@ -9,6 +9,7 @@
 
 #include "common/base64.h"
 #include "common/durable.h"
+#include "common/format/device_traits.h"
 #include "common/log.h"
 #include "runtime/command/standin_internal.h"
 
@@ -17,7 +18,7 @@
 static int set_up(struct standin *s, json_t *m, struct hspmd_error *err)
 {
 	const char *file = json_string_value(json_object_get(m, "file")), *output = NULL, *device = NULL, *id = "", *checkpoint = NULL,
-	           *kind = "cpu";
+	           *kind = "";
 	json_t *job;
 	if (s->job)
 		return hspmd_fail(err, "a second job message");
@@ -28,7 +29,9 @@ static int set_up(struct standin *s, json_t *m, struct hspmd_error *err)
 		return -1;
 	if (!s->job->command.argc)
 		return hspmd_fail(err, "the job has no command");
-	s->gpu = !strcmp(kind, "cuda") && !s->job->command.per_node;
+	int number = hspmd_device_kind_named(kind);
+	bool gpu = number >= 0 && hspmd_device_traits((enum hspmd_device_kind)number)->origin == HSPMD_ORIGIN_NVIDIA;
+	s->gpu = gpu && !s->job->command.per_node;
 	s->threads = s->job->command.per_node ? 0 : s->threads;
 	s->output_folder = strdup(output);
 	s->device = strdup(device);

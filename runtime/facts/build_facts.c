@@ -10,71 +10,6 @@
 #include "runtime/facts/facts_internal.h"
 #include "runtime/model/own.h"
 
-/* A graph of the reduced model per set of options that change it. */
-#define REDUCED_MAX 8
-
-struct reduced_model {
-	const struct hspmd_graph_source *full;
-	struct hspmd_layer_kinds kinds;
-	int count;
-	struct {
-		struct hspmd_model_build_options how;
-		struct hspmd_graph *graph;
-	} made[REDUCED_MAX];
-};
-
-static bool same_graph(const struct hspmd_model_build_options *a, const struct hspmd_model_build_options *b)
-{
-	return a->batch == b->batch && a->seq_len == b->seq_len && a->vocab_parts == b->vocab_parts && a->parts == b->parts;
-}
-
-/* The reduced graph, forward operators only; it stays with the model. */
-static const struct hspmd_graph *reduced_graph(struct reduced_model *m, const struct hspmd_model_build_options *how,
-                                               struct hspmd_error *err)
-{
-	for (int i = 0; i < m->count; i++)
-		if (same_graph(&m->made[i].how, how))
-			return m->made[i].graph;
-	struct hspmd_model_build_options forward = *how;
-	forward.forward_only = true;
-	forward.bf16 = false; /* copies of it compute in either type */
-	struct hspmd_graph *full = m->full->build(m->full->context, &forward, err), *g = NULL;
-	struct hspmd_layer_kinds kinds = { 0 }; /* other options may give a layer other operators, but not make equal layers unlike */
-	if (full && !hspmd_layer_kinds_find(full, m->full->layers, &kinds, err) && kinds.kind_count == m->kinds.kind_count)
-		g = hspmd_layer_kinds_graph(full, &kinds, err);
-	else if (full && kinds.layer_count)
-		hspmd_fail(err, "the model has %d kinds of layers, %d if built otherwise", m->kinds.kind_count, kinds.kind_count);
-	hspmd_layer_kinds_clear(&kinds);
-	hspmd_graph_destroy(full);
-	if (!g)
-		return NULL;
-	if (m->count == REDUCED_MAX) {
-		hspmd_graph_destroy(m->made[0].graph);
-		memmove(m->made, m->made + 1, (size_t)--m->count * sizeof *m->made);
-	}
-	m->made[m->count].how = *how;
-	m->made[m->count++].graph = g;
-	return g;
-}
-
-static struct hspmd_graph *build_reduced(void *context, const struct hspmd_model_build_options *how, struct hspmd_error *err)
-{
-	const struct hspmd_graph *forward = reduced_graph(context, how, err);
-	struct hspmd_graph *g = forward ? hspmd_graph_copy_forward(forward, how->bf16, err) : NULL;
-	if (!g || how->forward_only || !hspmd_graph_differentiate(g))
-		return g;
-	hspmd_fail(err, "%s", g->error.text);
-	hspmd_graph_destroy(g);
-	return NULL;
-}
-
-static void clear_reduced(struct reduced_model *m)
-{
-	for (int i = 0; i < m->count; i++)
-		hspmd_graph_destroy(m->made[i].graph);
-	hspmd_layer_kinds_clear(&m->kinds);
-}
-
 /* ---- layouts */
 
 enum { ONE, TENSOR, CONTEXT, BOTH, SEQUENCE, SEQUENCE_BOTH, LAYOUTS };
@@ -401,39 +336,23 @@ static double output_elements(const struct hspmd_graph *g, int layer, int layer_
 /* ---- all of it */
 
 /* What is read off the whole model: its kinds of layers, weights and results. */
-static int read_model(struct build *b, struct reduced_model *m, const char *name)
+static int read_model(struct build *b, const struct hspmd_reduced_model *m, const char *name)
 {
 	struct hspmd_model_facts *f = b->facts;
-	struct hspmd_model_build_options how = {
-		.batch = 1, .seq_len = f->seq_len, .vocab_parts = 1, .loss_scale = 1, .forward_only = true
-	};
-	struct hspmd_graph *g = m->full->build(m->full->context, &how, b->err);
-	int status = g ? hspmd_layer_kinds_find(g, m->full->layers, &m->kinds, b->err) : -1;
-	if (!status && (m->made[0].graph = hspmd_layer_kinds_graph(g, &m->kinds, b->err))) {
-		m->made[0].how = how;
-		m->count = 1;
-	} else {
-		status = -1;
-	}
-	if (!status) {
-		size_t layers = (size_t)m->kinds.layer_count;
-		f->layer_count = m->kinds.layer_count;
-		f->kind_count = m->kinds.kind_count;
-		f->name = strdup(name);
-		f->kind_of_layer = hspmd_calloc(layers, sizeof *f->kind_of_layer);
-		f->kinds = hspmd_calloc((size_t)f->kind_count, sizeof *f->kinds);
-		f->ties = hspmd_calloc(layers, sizeof *f->ties);
-		if (!f->name || !f->kind_of_layer || !f->kinds || !f->ties)
-			status = hspmd_fail_memory(b->err, "reading a model's layers");
-	}
-	if (!status) {
-		memcpy(f->kind_of_layer, m->kinds.kind_of_layer, (size_t)f->layer_count * sizeof *f->kind_of_layer);
-		for (int k = 0; k < f->kind_count; k++)
-			f->kinds[k].output_elements = output_elements(g, m->kinds.first_layer[k], f->layer_count);
-		count_parameters(f, g);
-	}
-	hspmd_graph_destroy(g);
-	return status;
+	size_t layers = (size_t)m->kinds.layer_count;
+	f->layer_count = m->kinds.layer_count;
+	f->kind_count = m->kinds.kind_count;
+	f->name = strdup(name);
+	f->kind_of_layer = hspmd_calloc(layers, sizeof *f->kind_of_layer);
+	f->kinds = hspmd_calloc((size_t)f->kind_count, sizeof *f->kinds);
+	f->ties = hspmd_calloc(layers, sizeof *f->ties);
+	if (!f->name || !f->kind_of_layer || !f->kinds || !f->ties)
+		return hspmd_fail_memory(b->err, "reading a model's layers");
+	memcpy(f->kind_of_layer, m->kinds.kind_of_layer, layers * sizeof *f->kind_of_layer);
+	for (int k = 0; k < f->kind_count; k++)
+		f->kinds[k].output_elements = output_elements(m->whole, m->kinds.first_layer[k], f->layer_count);
+	count_parameters(f, m->whole);
+	return 0;
 }
 
 /* Find out how the model can be divided. */
@@ -473,20 +392,16 @@ static int allocate_memory(struct build *b)
 struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_source *source, const char *name, int seq_len,
                                                   struct hspmd_error *err)
 {
-	struct reduced_model m = { .full = source };
-	struct build b = { .facts = hspmd_calloc(1, sizeof *b.facts), .err = err };
-	int status = b.facts ? 0 : hspmd_fail_memory(err, "reading a model's layers");
+	struct hspmd_reduced_model *m = hspmd_reduced_model_create(source, seq_len, err);
+	struct build b = { .facts = m ? hspmd_calloc(1, sizeof *b.facts) : NULL, .err = err };
+	int status = b.facts ? 0 : m ? hspmd_fail_memory(err, "reading a model's layers") : -1;
 	if (!status) {
 		b.facts->seq_len = seq_len;
 		b.facts->moments = hspmd_optimizer_types[source->optimizer]->moments;
-		status = read_model(&b, &m, name);
+		status = read_model(&b, m, name);
 	}
 	if (!status) {
-		b.reduced = (struct hspmd_graph_source){ .build = build_reduced,
-			                                 .context = &m,
-			                                 .layers = b.facts->kind_count,
-			                                 .documents = source->documents,
-			                                 .reset_positions = source->reset_positions };
+		b.reduced = hspmd_reduced_model_source(m);
 		status = open_probes(&b) || allocate_memory(&b) || set_params(&b) || probe_work(&b, HSPMD_FACTS_FP32) ||
 		                         probe_work(&b, HSPMD_FACTS_BF16) || probe_memory(&b)
 		                 ? -1
@@ -496,7 +411,7 @@ struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_sourc
 		for (int layout = 0; layout < LAYOUTS; layout++)
 			free(b.memory[form][layout]);
 	close_probes(&b);
-	clear_reduced(&m);
+	hspmd_reduced_model_destroy(m);
 	if (!status)
 		return b.facts;
 	hspmd_model_facts_destroy(b.facts);

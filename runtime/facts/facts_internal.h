@@ -24,6 +24,22 @@ struct hspmd_graph *hspmd_layer_kinds_graph(const struct hspmd_graph *g, const s
 /* A copy of a graph's forward operators, computed in another type. NULL and err. */
 struct hspmd_graph *hspmd_graph_copy_forward(const struct hspmd_graph *g, bool bf16, struct hspmd_error *err);
 
+/* ---- reduced_model.c */
+
+/* A graph of the reduced model per set of options that change it. */
+#define HSPMD_REDUCED_MAX 8
+
+struct hspmd_reduced_model {
+	struct hspmd_graph_source full;
+	struct hspmd_graph *whole; /* the full model's forward operators, for one sample */
+	struct hspmd_layer_kinds kinds;
+	int count;
+	struct {
+		struct hspmd_model_build_options how;
+		struct hspmd_graph *graph;
+	} made[HSPMD_REDUCED_MAX];
+};
+
 /* ---- probe.c: the programs that memory and work are read from */
 
 /* A stage of all layers of the reduced model, on tp * context devices, and samples per micro-batch. */

@@ -9,18 +9,30 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "common/format/enums.h"
+#include "common/format/device_traits.h"
 #include "runtime/facts/facts_internal.h"
 
 #define MICRO_BATCHES 2
 
-static struct hspmd_cluster *make_cluster(bool cpu, int devices, struct hspmd_error *err)
+/* The first kind of device whose programs have this form: parts and single operators, or wider types. */
+static const char *kind_of_form(enum hspmd_facts_form form)
 {
-	json_t *value = json_pack("{s:s, s:{s:{s:s, s:I, s:f, s:{s:f, s:f}}}, s:[{s:s, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}]}", "format",
-	                          HSPMD_CLUSTER_FORMAT, "device_types", "device", "kind",
-	                          hspmd_device_kind_names[cpu ? HSPMD_DEVICE_CPU : HSPMD_DEVICE_CUDA], "memory_bytes", (json_int_t)1 << 36,
-	                          "gbytes_per_s", 1000.0, "peak_tflops", "fp32", 10.0, "bf16", 100.0, "nodes", "name", "node", "devices",
-	                          "type", "device", "count", devices, "links", "scope", "node", "alpha_s", 1e-6, "gbytes_per_s", 100.0);
+	bool parts = form == HSPMD_FACTS_PARTS_FP32;
+	for (int kind = 0; hspmd_device_kind_names[kind]; kind++) {
+		const struct hspmd_device_traits *can = hspmd_device_traits((enum hspmd_device_kind)kind);
+		if (parts ? can->takes_parts && !can->fused : can->bf16)
+			return can->name;
+	}
+	return hspmd_device_kind_names[0];
+}
+
+static struct hspmd_cluster *make_cluster(enum hspmd_facts_form form, int devices, struct hspmd_error *err)
+{
+	json_t *value =
+	        json_pack("{s:s, s:{s:{s:s, s:I, s:f, s:{s:f, s:f}}}, s:[{s:s, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}]}", "format",
+	                  HSPMD_CLUSTER_FORMAT, "device_types", "device", "kind", kind_of_form(form), "memory_bytes", (json_int_t)1 << 36,
+	                  "gbytes_per_s", 1000.0, "peak_tflops", "fp32", 10.0, "bf16", 100.0, "nodes", "name", "node", "devices", "type",
+	                  "device", "count", devices, "links", "scope", "node", "alpha_s", 1e-6, "gbytes_per_s", 100.0);
 	struct hspmd_cluster *c = value ? hspmd_cluster_from_json(value, "cluster", err) : NULL;
 	if (!value)
 		hspmd_fail_memory(err, "probing a model's memory");
@@ -53,7 +65,7 @@ int hspmd_probe_open(struct hspmd_probe *out, const struct hspmd_graph_source *s
 	int devices = layout->tp * layout->context;
 	struct hspmd_graph_source precise = *source;
 	precise.precision = form == HSPMD_FACTS_PARTS_FP32 ? HSPMD_PRECISION_FP32 : HSPMD_PRECISION_BF16;
-	*out = (struct hspmd_probe){ .cluster = make_cluster(form == HSPMD_FACTS_PARTS_FP32, devices, err) };
+	*out = (struct hspmd_probe){ .cluster = make_cluster(form, devices, err) };
 	if (out->cluster)
 		out->plan = make_plan(out->cluster, source->layers, layout, seq_len, err);
 	if (out->plan)

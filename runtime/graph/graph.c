@@ -24,6 +24,11 @@ void hspmd_graph_destroy(struct hspmd_graph *g)
 		free(g->tensors[i].name);
 		hspmd_annotation_destroy(g->tensors[i].annotation);
 	}
+	for (size_t i = 0; i < g->op_count; i++) {
+		for (int k = 0; g->ops[i].take && k < g->ops[i].input_count; k++)
+			hspmd_annotation_destroy(g->ops[i].take[k]);
+		free(g->ops[i].take);
+	}
 	for (size_t i = 0; i < g->constant_count; i++)
 		free(g->constants[i]);
 	free(g->constants);
@@ -169,6 +174,7 @@ static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, 
 	}
 	struct hspmd_op *op = &g->ops[g->op_count];
 	*op = (struct hspmd_op){ .opcode = opcode, .input_count = input_count, .layer = layer, .backward = g->in_backward };
+	op->of = g->in_backward ? g->backward_of : -1;
 	if (attr)
 		op->attr = *attr;
 	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = input_count, .output_count = type->output_count };
@@ -330,6 +336,7 @@ int hspmd_graph_differentiate(struct hspmd_graph *g)
 		bool reached = type->loss_output > 0;
 		for (int o = 0; o < op.output_count; o++)
 			reached |= g->tensors[op.out[o]].grad >= 0;
+		g->backward_of = (int)i;
 		if (reached && type->backward && type->backward(g, &op))
 			return refuse(g);
 	}

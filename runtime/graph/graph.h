@@ -47,6 +47,9 @@ struct hspmd_op {
 	struct hspmd_op_attr attr;
 	int layer;
 	bool backward;
+	int of;                         /* backward operators: the forward operator whose gradients they compute; else -1 */
+	struct hspmd_annotation **take; /* per input: the layout in which it is read, on a stage whose devices are numbered from 0; NULL (an
+	                                   element, or the array): as deduced. Set by runtime/synthesis; owned */
 };
 
 struct hspmd_graph {
@@ -58,7 +61,8 @@ struct hspmd_graph {
 	                                   parameters are created. Summed gradients of parameters have hspmd_dtype_master of it */
 	size_t constant_count, constant_capacity;
 	double **constants;             /* arrays that attributes of operators point to */
-	bool in_backward;               /* operators appended now are backward ones */
+	bool in_backward;               /* operators appended now are backward ones, ... */
+	int backward_of;                /* ... of this forward operator */
 	bool failed;                    /* a building call failed: later ones do nothing and return -1 */
 	struct hspmd_error error;
 };

@@ -36,35 +36,50 @@ struct hspmd_data {
 
 /* ---- opening */
 
-/* Adds a document that begins at token `start` of the stream and ends before `end`. */
-static int add_document(struct hspmd_data *d, int64_t start, int64_t end, struct hspmd_error *err)
+/* Adds a document of a stream that begins at token `start` of it and ends before `end`. */
+static int add_document(struct hspmd_data *d, int stream, int64_t start, int64_t end, struct hspmd_error *err)
 {
-	return end > start ? hspmd_length_buckets_add(d->buckets, start, end - start, err) : 0;
+	return end > start ? hspmd_length_buckets_add(d->buckets, stream, start, end - start, err) : 0;
 }
 
-/* Records the position and length of every document; reads all files, or all indexes, once. */
+/* Records the position and length of every document of a file; reads the file, or its index. *start: where a document begins that the
+ * stream's files before it have not ended. */
+static int bucket_file(struct hspmd_data *d, int file, int stream, int64_t *start, struct hspmd_error *err)
+{
+	const struct hspmd_token_file *f = &d->files[file];
+	for (int64_t k = 0; k < f->documents; k++)
+		if (add_document(d, stream, d->first[file] + hspmd_token_file_document_start(f, k),
+		                 d->first[file] + hspmd_token_file_document_start(f, k + 1), err))
+			return -1;
+	for (int64_t k = 0; k < f->tokens && !f->documents; k++) {
+		int64_t end = d->first[file] + k + 1;
+		if (hspmd_token_file_get(f, k) != d->job->document_end && end < d->streams[stream].tokens)
+			continue;
+		if (add_document(d, stream, *start, end, err))
+			return -1;
+		*start = end;
+	}
+	return 0;
+}
+
 static int bucket_documents(struct hspmd_data *d, const struct hspmd_job *job, struct hspmd_error *err)
 {
 	int64_t start = 0;
-	d->buckets = hspmd_length_buckets_create(job->lengths, job->length_count, job->global_batch, job->seed);
+	int set;
+	d->buckets = hspmd_length_buckets_create(job->lengths, job->length_count, job->train_weights, d->stream_count, job->global_batch,
+	                                         job->seed);
 	if (!d->buckets)
 		return hspmd_fail_memory(err, "opening data");
 	for (int i = 0; i < d->file_count; i++) {
-		const struct hspmd_token_file *f = &d->files[i];
-		for (int64_t k = 0; k < f->documents; k++)
-			if (add_document(d, d->first[i] + hspmd_token_file_document_start(f, k),
-			                 d->first[i] + hspmd_token_file_document_start(f, k + 1), err))
-				return -1;
-		for (int64_t k = 0; k < f->tokens && !f->documents; k++) {
-			int64_t end = d->first[i] + k + 1;
-			if (hspmd_token_file_get(f, k) != job->document_end && end < d->streams[0].tokens)
-				continue;
-			if (add_document(d, start, end, err))
-				return -1;
-			start = end;
-		}
+		int stream = d->stream_count > 1 ? i : 0;
+		start = stream ? 0 : start;
+		if (bucket_file(d, i, stream, &start, err))
+			return -1;
 	}
-	return hspmd_length_buckets_close(d->buckets, err) ? hspmd_error_prefix(err, "%s: data.lengths", job->file) : 0;
+	if (!hspmd_length_buckets_close(d->buckets, &set, err))
+		return 0;
+	return set < 0 ? hspmd_error_prefix(err, "%s: data.lengths", job->file)
+	               : hspmd_error_prefix(err, "%s: data.train[%d], %s", job->file, set, d->files[set].data.path);
 }
 
 /* Each file is a stream if there are weights. */
@@ -181,7 +196,7 @@ static int64_t find(const struct hspmd_data *d, int64_t number, int64_t offset, 
 	*stream = 0;
 	*run = INT64_MAX;
 	if (d->buckets)
-		return hspmd_length_buckets_find(d->buckets, number, offset, run);
+		return hspmd_length_buckets_find(d->buckets, number, offset, stream, run);
 	if (d->blend)
 		*stream = hspmd_blend_find(d->blend, number, &number);
 	int64_t samples = d->streams[*stream].samples;

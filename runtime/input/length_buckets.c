@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "runtime/input/blend.h"
 #include "runtime/input/shuffle.h"
 
 /* A contiguous run of one bucket's documents in the stream. */
@@ -14,43 +15,78 @@ struct token_run {
 };
 
 struct bucket {
-	int64_t length, tokens, samples, batches;
+	int64_t tokens, samples, batches;
 	size_t count, capacity;
 	struct token_run *runs;
 };
 
-struct hspmd_length_buckets {
-	int count;
-	int64_t batch, batches; /* per epoch, over all buckets */
-	uint64_t seed;
-	struct bucket buckets[];
+/* The sets' buckets of one length. */
+struct length {
+	int64_t tokens;
+	struct bucket *buckets;    /* [sets] */
+	struct hspmd_blend *blend; /* of the sets that have samples here; NULL: no weights, or no samples */
+	int *blended;              /* by number in the blend: the set */
 };
 
-struct hspmd_length_buckets *hspmd_length_buckets_create(const int64_t *lengths, int count, int64_t batch, uint64_t seed)
+struct hspmd_length_buckets {
+	int count, sets;
+	double *weights;        /* [sets]; NULL: there is one set, without a weight */
+	int64_t batch, batches; /* per epoch, over all buckets */
+	uint64_t seed;
+	struct hspmd_blend *blend; /* of the lengths that have samples; NULL: no weights */
+	int *blended;              /* by number in the blend: the length */
+	struct length lengths[];
+};
+
+struct hspmd_length_buckets *hspmd_length_buckets_create(const int64_t *lengths, int count, const double *weights, int sets, int64_t batch,
+                                                         uint64_t seed)
 {
-	struct hspmd_length_buckets *g = calloc(1, sizeof *g + (size_t)count * sizeof *g->buckets);
+	struct hspmd_length_buckets *g = calloc(1, sizeof *g + (size_t)count * sizeof *g->lengths);
 	if (!g)
 		return NULL;
 	g->count = count;
+	g->sets = sets;
 	g->batch = batch;
 	g->seed = seed;
-	for (int i = 0; i < count; i++)
-		g->buckets[i].length = lengths[i];
-	return g;
+	bool made = !weights || ((g->weights = hspmd_calloc((size_t)sets, sizeof *weights)) &&
+	                         (g->blended = hspmd_calloc((size_t)count, sizeof *g->blended)));
+	if (weights && made)
+		memcpy(g->weights, weights, (size_t)sets * sizeof *weights);
+	for (int i = 0; i < count; i++) {
+		g->lengths[i].tokens = lengths[i];
+		g->lengths[i].buckets = hspmd_calloc((size_t)sets, sizeof *g->lengths[i].buckets);
+		g->lengths[i].blended = hspmd_calloc((size_t)sets, sizeof *g->lengths[i].blended);
+		made = made && g->lengths[i].buckets && g->lengths[i].blended;
+	}
+	if (made)
+		return g;
+	hspmd_length_buckets_destroy(g);
+	return NULL;
 }
 
 void hspmd_length_buckets_destroy(struct hspmd_length_buckets *g)
 {
-	for (int i = 0; g && i < g->count; i++)
-		free(g->buckets[i].runs);
+	if (!g)
+		return;
+	for (int i = 0; i < g->count; i++) {
+		for (int k = 0; g->lengths[i].buckets && k < g->sets; k++)
+			free(g->lengths[i].buckets[k].runs);
+		free(g->lengths[i].buckets);
+		free(g->lengths[i].blended);
+		hspmd_blend_destroy(g->lengths[i].blend);
+	}
+	hspmd_blend_destroy(g->blend);
+	free(g->blended);
+	free(g->weights);
 	free(g);
 }
 
-int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int64_t start, int64_t tokens, struct hspmd_error *err)
+int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int set, int64_t start, int64_t tokens, struct hspmd_error *err)
 {
-	struct bucket *to = g->buckets;
-	while (to < &g->buckets[g->count - 1] && to->length < tokens)
-		to++;
+	const struct length *length = g->lengths;
+	while (length < &g->lengths[g->count - 1] && length->tokens < tokens)
+		length++;
+	struct bucket *to = &length->buckets[set];
 	const struct token_run *last = to->count ? &to->runs[to->count - 1] : NULL;
 	bool follows = last && last->start + to->tokens - last->before == start;
 	if (!follows) {
@@ -62,43 +98,102 @@ int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int64_t start, int6
 	return 0;
 }
 
-int hspmd_length_buckets_close(struct hspmd_length_buckets *g, struct hspmd_error *err)
+/* Mixes lengths, and sets within each length. tokens[sets]: of a set's samples, of all lengths. */
+static int mix(struct hspmd_length_buckets *g, const double *tokens, struct hspmd_error *err)
 {
-	for (int i = 0; i < g->count; i++) {
-		struct bucket *of = &g->buckets[i];
-		of->samples = of->tokens > 0 ? (of->tokens - 1) / of->length : 0;
-		of->batches = of->samples / g->batch;
-		g->batches += of->batches;
+	double *of_length = hspmd_calloc((size_t)g->count, sizeof *of_length), *of_set = hspmd_calloc((size_t)g->sets, sizeof *of_set);
+	bool failed = !of_length || !of_set;
+	int lengths = 0;
+	for (int i = 0; !failed && i < g->count; i++) {
+		struct length *l = &g->lengths[i];
+		double sum = 0;
+		int sets = 0;
+		for (int k = 0; k < g->sets; k++) {
+			if (!l->buckets[k].samples)
+				continue;
+			of_set[sets] = g->weights[k] / tokens[k] * (double)l->buckets[k].samples;
+			sum += of_set[sets];
+			l->blended[sets++] = k;
+		}
+		if (!sets)
+			continue;
+		failed = !(l->blend = hspmd_blend_create(of_set, sets));
+		of_length[lengths] = sum;
+		g->blended[lengths++] = i;
 	}
-	return g->batches ? 0 : hspmd_fail(err, "documents of no length fill a global batch of %lld samples", (long long)g->batch);
+	failed = failed || !(g->blend = hspmd_blend_create(of_length, lengths));
+	free(of_length);
+	free(of_set);
+	return failed ? hspmd_fail_memory(err, "grouping documents") : 0;
 }
 
-/* The bucket of a step, and the index of the step's batch in it. */
-static const struct bucket *bucket_of(const struct hspmd_length_buckets *g, int64_t step, int64_t *batch)
+int hspmd_length_buckets_close(struct hspmd_length_buckets *g, int *set, struct hspmd_error *err)
 {
+	double *tokens = hspmd_calloc((size_t)g->sets, sizeof *tokens);
+	*set = -1;
+	if (!tokens)
+		return hspmd_fail_memory(err, "grouping documents");
+	for (int i = 0; i < g->count; i++)
+		for (int k = 0; k < g->sets; k++) {
+			struct bucket *of = &g->lengths[i].buckets[k];
+			of->samples = of->tokens > 0 ? (of->tokens - 1) / g->lengths[i].tokens : 0;
+			of->batches = of->samples / g->batch;
+			g->batches += of->batches;
+			tokens[k] += (double)(of->samples * g->lengths[i].tokens);
+		}
+	int status = 0;
+	for (int k = 0; g->weights && !status && k < g->sets; k++)
+		if (tokens[k] == 0) {
+			*set = k;
+			status = hspmd_fail(err, "its documents of no length fill a sample");
+		}
+	if (!status && g->weights)
+		status = mix(g, tokens, err);
+	else if (!status && !g->batches)
+		status = hspmd_fail(err, "documents of no length fill a global batch of %lld samples", (long long)g->batch);
+	free(tokens);
+	return status;
+}
+
+/* The length of a step (its index), and the index of the step's batch among those of this length: in an epoch, or with weights in all
+ * steps. */
+static int length_of(const struct hspmd_length_buckets *g, int64_t step, int64_t *batch)
+{
+	if (g->weights)
+		return g->blended[hspmd_blend_find(g->blend, step, batch)];
 	uint64_t epoch = (uint64_t)(step / g->batches);
 	int64_t at = (int64_t)hspmd_shuffle((uint64_t)(step % g->batches), (uint64_t)g->batches, hspmd_mix(g->seed ^ hspmd_mix(epoch)));
-	const struct bucket *of = g->buckets;
-	for (; at >= of->batches; of++)
-		at -= of->batches;
+	int length = 0;
+	for (; at >= g->lengths[length].buckets[0].batches; length++)
+		at -= g->lengths[length].buckets[0].batches;
 	*batch = at;
-	return of;
+	return length;
 }
 
 int hspmd_length_buckets_of_step(const struct hspmd_length_buckets *g, int64_t step)
 {
 	int64_t batch;
-	return (int)(bucket_of(g, step, &batch) - g->buckets);
+	return length_of(g, step, &batch);
 }
 
-int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t number, int64_t offset, int64_t *run)
+int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t number, int64_t offset, int *set, int64_t *run)
 {
 	int64_t batch, step = number / g->batch;
-	const struct bucket *of = bucket_of(g, step, &batch);
-	uint64_t epoch = (uint64_t)(step / g->batches), which = (uint64_t)(of - g->buckets);
-	uint64_t key = hspmd_mix(g->seed ^ hspmd_mix(epoch ^ hspmd_mix(which + 1)));
-	int64_t sample = (int64_t)hspmd_shuffle((uint64_t)(batch * g->batch + number % g->batch), (uint64_t)of->samples, key);
-	int64_t at = sample * of->length + offset;
+	int which = length_of(g, step, &batch);
+	const struct length *length = &g->lengths[which];
+	const struct bucket *of = length->buckets;
+	int64_t index = batch * g->batch + number % g->batch, epoch;
+	*set = 0;
+	if (g->weights) {
+		*set = length->blended[hspmd_blend_find(length->blend, index, &index)];
+		of = &length->buckets[*set];
+		epoch = index / of->samples;
+		index %= of->samples;
+	} else {
+		epoch = step / g->batches;
+	}
+	uint64_t key = hspmd_mix(g->seed ^ hspmd_mix((uint64_t)epoch ^ hspmd_mix((uint64_t)(*set * g->count + which) + 1)));
+	int64_t at = (int64_t)hspmd_shuffle((uint64_t)index, (uint64_t)of->samples, key) * length->tokens + offset;
 	size_t low = 0, high = of->count; /* the last run that begins at or before `at` */
 	while (high - low > 1) {
 		size_t middle = (low + high) / 2;

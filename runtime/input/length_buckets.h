@@ -3,7 +3,10 @@
  * (dataset decomposition: Pouransari et al., arXiv 2405.13226; like group_by_length of Hugging Face's trainer, but packed, not padded). A
  * document belongs to the bucket of the shortest length that holds it, or of the longest length if none does. The documents of a bucket
  * follow one another, and its sample i is tokens [i L, i L + L] of them. A step takes its samples from one bucket; each bucket serves as
- * many steps per epoch as it has batches, in an order that depends on the seed and the epoch. */
+ * many steps per epoch as it has batches, in an order that depends on the seed and the epoch.
+ *
+ * Sets with weights (blend.h) have buckets of their own. Lengths, and the sets within a length, are then blends: each set's part of the
+ * tokens of all steps is its weight's, and is divided among the lengths as the tokens of its samples are. */
 #ifndef HSPMD_INPUT_LENGTH_BUCKETS_H
 #define HSPMD_INPUT_LENGTH_BUCKETS_H
 
@@ -13,18 +16,19 @@
 
 struct hspmd_length_buckets;
 
-/* lengths: `count` of them, ascending; copied. batch: samples per step. NULL: memory. */
-struct hspmd_length_buckets *hspmd_length_buckets_create(const int64_t *lengths, int count, int64_t batch, uint64_t seed);
+/* lengths: `count` of them, ascending; copied. weights: of `sets` sets; NULL: there is one. batch: samples per step. NULL: memory. */
+struct hspmd_length_buckets *hspmd_length_buckets_create(const int64_t *lengths, int count, const double *weights, int sets, int64_t batch,
+                                                         uint64_t seed);
 void hspmd_length_buckets_destroy(struct hspmd_length_buckets *g);
-/* Adds the next document: `tokens` tokens from position `start` of the stream. 0 or -1 (memory). */
-int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int64_t start, int64_t tokens, struct hspmd_error *err);
-/* Ends the adding of documents. -1 and err: no bucket fills a batch. */
-int hspmd_length_buckets_close(struct hspmd_length_buckets *g, struct hspmd_error *err);
+/* Adds the next document of a set: `tokens` tokens from position `start` of the set's stream. 0 or -1 (memory). */
+int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int set, int64_t start, int64_t tokens, struct hspmd_error *err);
+/* Ends the adding of documents. -1 and err: no bucket fills a batch; a set with a weight has no sample (*set: which; else -1); memory. */
+int hspmd_length_buckets_close(struct hspmd_length_buckets *g, int *set, struct hspmd_error *err);
 
 /* Index of the length of step `step`. */
 int hspmd_length_buckets_of_step(const struct hspmd_length_buckets *g, int64_t step);
-/* Position of token `offset` of sample `number` (step * batch + index in the batch) in the stream; *run: the number of tokens that follow
- * contiguously, including that one. */
-int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t number, int64_t offset, int64_t *run);
+/* Position of token `offset` of sample `number` (step * batch + index in the batch) in the stream of its set; *run: the number of tokens
+ * that follow contiguously, including that one. */
+int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t number, int64_t offset, int *set, int64_t *run);
 
 #endif

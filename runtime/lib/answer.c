@@ -111,9 +111,10 @@ static int try_samples(const struct hspmd_own_object *o, const struct hspmd_grap
 		const struct hspmd_tensor *t = &g->tensors[i];
 		if (t->role != HSPMD_TENSOR_INPUT || hspmd_input_is_noise(t->name))
 			continue;
+		int64_t positions = t->shape.rank > 1 ? t->shape.dim[1] : 1;
 		void *to = calloc((size_t)hspmd_shape_elements(&t->shape), hspmd_dtype_bytes(t->dtype));
 		at("its function read_sample");
-		status = to ? samples.read(samples.context, t->name, 0, 0, job->seq_len, to, err) : hspmd_fail_memory(err, "a sample");
+		status = to ? samples.read(samples.context, t->name, 0, 0, positions, to, err) : hspmd_fail_memory(err, "a sample");
 		free(to);
 	}
 	if (!status)

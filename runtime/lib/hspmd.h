@@ -215,6 +215,10 @@ void hspmd_training_on_loss(struct hspmd_training *t, void (*on_loss)(void *cont
 void hspmd_training_told(struct hspmd_training *t, void (*on_loss)(void *context, int64_t step, double loss), void *context)
         HSPMD_DEPRECATED("use hspmd_training_on_loss");
 
+/* Instead of hspmd_training_plan: the fastest plan that the solver finds for the cluster (hspmd-plan(1)). Blocks while it searches. Returns
+ * the plan as JSON, which the caller frees; NULL and err: there is none, for example for lack of memory. */
+char *hspmd_training_solve(struct hspmd_training *t, int64_t global_batch, int64_t seq_len, struct hspmd_error *err);
+
 /* The instructions that device "node:index" executes in a step, one per line, and its memory. The caller frees the text. */
 char *hspmd_training_program(struct hspmd_training *t, const char *device, struct hspmd_error *err);
 /* Train from random parameters. Blocks until all steps are done. A plan that does not fit the net is an error here, before the first
@@ -222,6 +226,19 @@ char *hspmd_training_program(struct hspmd_training *t, const char *device, struc
 int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_error *err);
 /* A full parameter as the last run left it: count floats, row-major. */
 int hspmd_training_parameter(struct hspmd_training *t, const char *name, float *to, int64_t count, struct hspmd_error *err);
+
+/* ---- checkpoints of jobs */
+
+/* The newest complete checkpoint in a folder: one that a job names, or one inside it. What several folders hold of it is read as one.
+ * NULL and err: there is none. */
+struct hspmd_checkpoint;
+struct hspmd_checkpoint *hspmd_checkpoint_open(const char *folder, struct hspmd_error *err);
+void hspmd_checkpoint_close(struct hspmd_checkpoint *c);
+int64_t hspmd_checkpoint_step(const struct hspmd_checkpoint *c); /* steps that were done */
+/* The name of parameter `index`, counted from 0; NULL: there are no more. It is the checkpoint's. Sets *rank and up to 6 dims. */
+const char *hspmd_checkpoint_parameter(const struct hspmd_checkpoint *c, int index, int *rank, int64_t *dims);
+/* A full parameter: count floats, row-major. Damaged files are an error, unless there is another copy. */
+int hspmd_checkpoint_read(struct hspmd_checkpoint *c, const char *name, float *to, int64_t count, struct hspmd_error *err);
 
 /* ---- a model of one's own, as a shared object
  *

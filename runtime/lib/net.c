@@ -35,12 +35,15 @@ int hspmd_net_integers(struct hspmd_net *net, const char *name)
 
 int hspmd_net_floats(struct hspmd_net *net, const char *name, int64_t width)
 {
-	if (!net->g->failed && net->how->bf16) {
-		hspmd_fail(&net->g->error, "input %s: inputs of floats are fp32, so that the net cannot compute in bf16", name);
-		return refuse(net);
-	}
-	return hspmd_graph_input(net->g, name, HSPMD_F32, (struct hspmd_shape){ 3, { net->how->batch, net->how->seq_len, width } },
-	                         net->layer);
+	struct hspmd_shape shape = { 3, { net->how->batch, net->how->seq_len, width } };
+	return hspmd_net_computed(net, hspmd_graph_input(net->g, name, HSPMD_F32, shape, net->layer));
+}
+
+int hspmd_net_computed(struct hspmd_net *net, int x)
+{
+	if (net->g->compute_dtype == HSPMD_F32)
+		return x;
+	return append(net, HSPMD_OP_CAST, &(struct hspmd_op_attr){ .kind = (int)net->g->compute_dtype }, &x, 1);
 }
 
 int hspmd_net_parameter(struct hspmd_net *net, const char *name, int rank, const int64_t *dims, double mean, double deviation)

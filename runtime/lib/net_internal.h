@@ -41,6 +41,9 @@ static inline int64_t heads_of(const struct hspmd_net *net, int tensor, int64_t 
 	return s && s->rank && width >= 1 ? s->dim[s->rank - 1] / width : 0;
 }
 
+/* An input of floats, in the type that the net computes in. */
+int hspmd_net_computed(struct hspmd_net *net, int x);
+
 /* Number of parts in which logits are split along their last dimension. */
 int hspmd_net_vocabulary_parts(const struct hspmd_net *net, int logits);
 

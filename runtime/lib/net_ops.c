@@ -40,10 +40,7 @@ int hspmd_net_integer_input(struct hspmd_net *net, const char *name, int rank, c
 
 int hspmd_net_float_input(struct hspmd_net *net, const char *name, int rank, const int64_t *dims)
 {
-	int x = input(net, name, HSPMD_F32, rank, dims);
-	if (net->g->compute_dtype == HSPMD_F32)
-		return x;
-	return append(net, HSPMD_OP_CAST, &(struct hspmd_op_attr){ .kind = (int)net->g->compute_dtype }, &x, 1);
+	return hspmd_net_computed(net, input(net, name, HSPMD_F32, rank, dims));
 }
 
 /* ---- element by element */

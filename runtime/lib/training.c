@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
-#include "runtime/lib/net.h"
+#include "runtime/lib/training.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -117,9 +117,19 @@ int hspmd_training_plan(struct hspmd_training *t, const char *json, struct hspmd
 	json_decref(value);
 	if (!plan)
 		return -1;
+	hspmd_training_take_plan(t, plan);
+	return 0;
+}
+
+void hspmd_training_take_plan(struct hspmd_training *t, struct hspmd_plan *plan)
+{
 	hspmd_plan_destroy(t->plan);
 	t->plan = plan;
-	return 0;
+}
+
+const struct hspmd_cluster *hspmd_training_get_cluster(const struct hspmd_training *t)
+{
+	return t->cluster;
 }
 
 /* A job with the fields that training in one process uses. */
@@ -149,6 +159,17 @@ int hspmd_training_optimizer(struct hspmd_training *t, const char *json, struct 
 	hspmd_job_destroy(job);
 	json_decref(t->optimizer);
 	t->optimizer = value;
+	return 0;
+}
+
+int hspmd_training_get_source(const struct hspmd_training *t, struct hspmd_graph_source *out, struct hspmd_error *err)
+{
+	struct hspmd_job *job = make_job(t, t->optimizer, 1, err);
+	if (!job)
+		return -1;
+	*out = hspmd_net_graph_source(&t->source);
+	out->optimizer = job->optimizer.type;
+	hspmd_job_destroy(job);
 	return 0;
 }
 
@@ -313,7 +334,7 @@ int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_err
 		.cluster = t->cluster,
 		.plan = t->plan,
 		.job = job,
-		.samples = { read_sample, t },
+		.samples = { .read = read_sample, .context = t },
 		.steps = steps,
 		.threads_of = t->threads,
 		.lengths = t->lengths,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The measurements of one device. The result:
  *   device     its number
- *   layers     [{ tp, micro_batch, seconds: [[forward, backward, optimizer] of embedding, block, head] }]
- *   kept       bytes per sample kept from forward to backward, full layers: [embedding, block, head], or null
+ *   layers     [{ tp, micro_batch, seconds: [[forward, backward, optimizer] of a layer of each kind] }]
+ *   kept       bytes per sample kept from forward to backward by a full layer of each kind: [bytes], or null
  *   links      [{ to: device, points: [[bytes, seconds], ...] }], from the first device of the pair
  *   notes      what could not be measured and why
  *
@@ -112,21 +112,26 @@ static int step(void *context, double *took, struct hspmd_error *err)
 
 static int store_result(struct session *s, int tp, int micro_batch, struct hspmd_error *err)
 {
-	struct hspmd_trial_result r;
-	json_t *seconds = json_array();
-	if (hspmd_trial_result(s->trial, &r, err)) {
-		json_decref(seconds);
+	int kinds = s->context->facts->kind_count;
+	struct hspmd_trial_result *r = hspmd_calloc((size_t)kinds, sizeof *r);
+	if (!r)
+		return hspmd_fail_memory(err, "measuring layers");
+	if (hspmd_trial_result(s->trial, r, err)) {
+		free(r);
 		return -1;
 	}
-	int bad = !seconds;
-	for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
-		bad |= json_array_append_new(seconds, json_pack("[f,f,f]", r.seconds[k][0], r.seconds[k][1], r.seconds[k][2]));
+	json_t *seconds = json_array(), *kept = json_array();
+	int bad = !seconds || !kept;
+	for (int k = 0; k < kinds; k++) {
+		bad |= json_array_append_new(seconds, json_pack("[f,f,f]", r[k].seconds[0], r[k].seconds[1], r[k].seconds[2]));
+		bad |= json_array_append_new(kept, json_real(r[k].kept_bytes));
+	}
 	json_t *row = json_pack("{si,si,so}", "tp", tp, "micro_batch", micro_batch, "seconds", seconds);
 	bad |= !row || json_array_append_new(s->layers, row);
-	if (tp == 1 && !s->kept) {
-		s->kept = json_pack("[f,f,f]", r.kept_bytes[0], r.kept_bytes[1], r.kept_bytes[2]);
-		bad |= !s->kept;
-	}
+	if (tp == 1 && !s->kept)
+		s->kept = json_incref(kept);
+	json_decref(kept);
+	free(r);
 	return bad ? hspmd_fail_memory(err, "measuring layers") : 0;
 }
 

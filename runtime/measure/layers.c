@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures layer times with a made-up job: the model with fewer blocks, a plan of one stage, random tokens. Of a step's two
+/* Measures layer times with a made-up job: the model with fewer layers, a plan of one stage, random samples. Of a step's two
  * micro-batches the second is measured, because it adds to gradients as all but the first do. */
 #include <math.h>
 #include <string.h>
@@ -8,8 +8,11 @@
 #include "common/clock.h"
 #include "runtime/exec/execute.h"
 #include "runtime/measure/measure.h"
+#include "runtime/model/own.h"
 
-/* The number of blocks is at least BLOCKS_MIN and so large that their state exceeds a processor's caches, as a full model's state does. */
+/* A config.json's model gets at least BLOCKS_MIN blocks, all kinds among them, and so many that their state exceeds a processor's caches, as
+ * a full model's state does. A model of the user's own cannot be built with fewer: it is measured as a whole, or if its state is larger
+ * than STATE_BYTES, reduced to one layer of each kind. */
 #define STATE_BYTES ((int64_t)256 << 20)
 #define BLOCKS_MIN 3
 #define STATE_OF_PARAMETER 16 /* parameter, gradient and two moments */
@@ -26,13 +29,18 @@
 #define FIRST_TOUCH 1e9
 #define MARGIN 2
 
-struct trial_step {
-	double seconds[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
+/* Which layers of the model a trial has. */
+struct selection {
+	int layers;
+	bool reduced; /* one of each kind; else the first ones and the last */
 };
 
 struct hspmd_trial {
 	const struct hspmd_measure_context *context;
-	struct hspmd_model model; /* a shorter copy; its pointers belong to the caller */
+	struct hspmd_model model;            /* a shorter copy; its pointers belong to the caller */
+	struct hspmd_reduced_model *reduced; /* NULL: `model` is measured */
+	struct selection selection;
+	struct hspmd_random_samples *samples;
 	struct hspmd_plan *plan;
 	struct hspmd_job job;
 	struct hspmd_program *program;
@@ -41,7 +49,7 @@ struct hspmd_trial {
 	double *seconds; /* per instruction */
 	int64_t step;
 	size_t count, capacity;
-	struct trial_step *steps; /* the measured ones */
+	double *steps; /* seconds of the measured ones: [count][kind][time] */
 };
 
 static int by_value(const void *a, const void *b)
@@ -75,18 +83,43 @@ static double flops_of(const struct hspmd_model_facts *f, int layer)
 	return forward->flops.replicated + forward->flops.sharded + backward->flops.replicated + backward->flops.sharded;
 }
 
-static int blocks_to_measure(const struct hspmd_model *m, const struct hspmd_model_facts *f, int tp)
+static struct selection select_layers(const struct hspmd_measure_context *context, int tp)
 {
-	double state = params_of(f, 1) * STATE_OF_PARAMETER / tp, blocks = floor((double)STATE_BYTES / fmax(state, 1)) + 1;
-	blocks = fmax(blocks, BLOCKS_MIN);
-	return blocks < m->block_count ? (int)blocks : m->block_count;
+	const struct hspmd_model_facts *f = context->facts;
+	if (hspmd_model_is_own(context->model)) {
+		bool reduced = f->params * STATE_OF_PARAMETER / tp > (double)STATE_BYTES;
+		return (struct selection){ reduced ? f->kind_count : f->layer_count, reduced };
+	}
+	double state = params_of(f, 1) * STATE_OF_PARAMETER / tp;
+	double layers = fmax(floor((double)STATE_BYTES / fmax(state, 1)) + 1, BLOCKS_MIN) + 2;
+	for (int l = 1, kinds = 1; l + 1 < f->layer_count; l++)
+		if (f->kind_of_layer[l] == kinds) { /* the first of its kind */
+			layers = fmax(layers, l + 2);
+			kinds++;
+		}
+	return (struct selection){ layers < f->layer_count ? (int)layers : f->layer_count, false };
+}
+
+/* The kind of a trial's layer. */
+static int selected_kind(const struct hspmd_model_facts *f, const struct selection *s, int layer)
+{
+	return s->reduced ? layer : f->kind_of_layer[layer + 1 < s->layers ? layer : f->layer_count - 1];
+}
+
+/* The layer of the model that a trial's layer stands for. */
+static int selected_layer(const struct hspmd_model_facts *f, const struct selection *s, int layer)
+{
+	int l = layer + 1 < s->layers ? 0 : f->layer_count - 1;
+	while (f->kind_of_layer[l] != selected_kind(f, s, layer))
+		l++;
+	return l;
 }
 
 static int make_plan(struct hspmd_trial *t, const int *group, int tp, int micro_batch, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = t->context->cluster;
 	json_t *devices = json_array();
-	int bad = !devices, layers = hspmd_model_layers(&t->model);
+	int bad = !devices, layers = t->selection.layers;
 	char address[256];
 	for (int i = 0; i < tp; i++)
 		bad |= json_array_append_new(devices, json_string(hspmd_cluster_device_address(c, group[i], address, sizeof address)));
@@ -106,10 +139,13 @@ struct hspmd_trial_estimate hspmd_trial_estimate(const struct hspmd_measure_cont
 {
 	const struct hspmd_model_facts *f = context->facts;
 	const struct hspmd_device_type *type = &context->cluster->types[context->cluster->devices[context->device].type];
-	int blocks = blocks_to_measure(context->model, f, tp), head = f->layer_count - 1;
+	struct selection s = select_layers(context, tp);
+	double flops = 0, state = 0;
+	for (int l = 0; l < s.layers; l++) {
+		flops += flops_of(f, selected_layer(f, &s, l));
+		state += params_of(f, selected_layer(f, &s, l)) * STATE_OF_PARAMETER;
+	}
 	double rate = type->tflops[HSPMD_PRECISION_FP32] > 0 ? type->tflops[HSPMD_PRECISION_FP32] : type->peak_tflops[HSPMD_PRECISION_FP32];
-	double flops = flops_of(f, head) + blocks * flops_of(f, 1);
-	double state = (params_of(f, 0) + params_of(f, head) + blocks * params_of(f, 1)) * STATE_OF_PARAMETER;
 	struct hspmd_trial_estimate g = { .start_s = state / tp / FIRST_TOUCH,
 		                          .step_s = STATE_PASSES * state / tp / (type->gbytes_per_s * 1e9) };
 	if (rate > 0)
@@ -117,20 +153,6 @@ struct hspmd_trial_estimate hspmd_trial_estimate(const struct hspmd_measure_cont
 	g.start_s *= MARGIN;
 	g.step_s *= MARGIN;
 	return g;
-}
-
-/* Random tokens and targets, different for each sample. */
-static int draw_tokens(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
-{
-	const struct hspmd_trial *t = context;
-	int32_t *tokens = to;
-	uint64_t x = 0x9e3779b97f4a7c15u * (uint64_t)(number * t->plan->seq_len + start + 1);
-	(void)name, (void)err;
-	for (int64_t i = 0; i < count; i++) {
-		x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-		tokens[i] = (int32_t)(x % (uint64_t)t->model.vocab);
-	}
-	return 0;
 }
 
 static void make_job(struct hspmd_trial *t)
@@ -167,7 +189,7 @@ static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct
 		.device_count = (int)devices,
 		.voters = group,
 		.voter_count = tp,
-		.samples = { draw_tokens, t },
+		.samples = { .read = hspmd_random_samples_read, .context = t->samples },
 		.job = &t->job,
 		.seconds = t->seconds,
 	};
@@ -185,13 +207,21 @@ struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_context *conte
 	}
 	t->context = context;
 	t->model = *context->model;
-	t->model.block_count = blocks_to_measure(context->model, context->facts, tp);
+	t->selection = select_layers(context, tp);
+	if (!t->selection.reduced)
+		t->model.block_count = t->selection.layers - 2;
 	struct hspmd_graph_source source = hspmd_graph_source_model(&t->model);
+	if (t->selection.reduced) {
+		if (!(t->reduced = hspmd_reduced_model_create(&source, context->seq_len, err)))
+			goto fail;
+		source = hspmd_reduced_model_source(t->reduced);
+	}
 	if (make_plan(t, group, tp, micro_batch, err))
 		goto fail;
 	make_job(t);
 	t->program = hspmd_program_build(&source, t->plan, context->cluster, context->device, context->dev, err);
-	if (!t->program || check_memory(t, err) || make_executor(t, group, tp, err))
+	if (!t->program || check_memory(t, err) || !(t->samples = hspmd_random_samples_create(t->program->graph, err)) ||
+	    make_executor(t, group, tp, err))
 		goto fail;
 	return t;
 fail:
@@ -205,6 +235,8 @@ void hspmd_trial_destroy(struct hspmd_trial *t)
 		return;
 	hspmd_executor_destroy(t->executor);
 	hspmd_program_destroy(t->program);
+	hspmd_random_samples_destroy(t->samples);
+	hspmd_reduced_model_destroy(t->reduced);
 	hspmd_plan_destroy(t->plan);
 	free(t->rank_of);
 	free(t->seconds);
@@ -214,29 +246,43 @@ void hspmd_trial_destroy(struct hspmd_trial *t)
 
 /* ---- running */
 
-static enum hspmd_layer_kind kind_of(const struct hspmd_trial *t, int layer)
+static int kinds_of(const struct hspmd_trial *t)
 {
-	return layer < 1 ? HSPMD_LAYER_EMBEDDING : layer <= t->model.block_count ? HSPMD_LAYER_BLOCK : HSPMD_LAYER_HEAD;
+	return t->context->facts->kind_count;
+}
+
+static int kind_of(const struct hspmd_trial *t, int layer)
+{
+	return selected_kind(t->context->facts, &t->selection, layer < 0 ? 0 : layer);
 }
 
 static int layers_of_kind(const struct hspmd_trial *t, int kind)
 {
-	return kind == HSPMD_LAYER_BLOCK ? t->model.block_count : 1;
+	int count = 0;
+	for (int l = 0; l < t->selection.layers; l++)
+		count += kind_of(t, l) == kind;
+	return count;
+}
+
+static double *seconds_of(const struct hspmd_trial *t, size_t step, int kind)
+{
+	return t->steps + (step * (size_t)kinds_of(t) + (size_t)kind) * HSPMD_LAYER_TIME_COUNT;
 }
 
 static int store_step(struct hspmd_trial *t, struct hspmd_error *err)
 {
-	if (hspmd_array_grow(&t->steps, &t->capacity, t->count, sizeof *t->steps))
+	size_t size = (size_t)kinds_of(t) * HSPMD_LAYER_TIME_COUNT * sizeof *t->steps;
+	if (hspmd_array_grow(&t->steps, &t->capacity, t->count, size))
 		return hspmd_fail_memory(err, "measuring layers");
-	struct trial_step *s = &t->steps[t->count++];
+	memset(seconds_of(t, t->count, 0), 0, size);
 	for (size_t i = 0; i < t->program->instruction_count; i++) {
 		const struct hspmd_instruction *in = &t->program->instructions[i];
-		enum hspmd_layer_kind k = kind_of(t, in->layer);
 		if (in->micro_batch == 0 || (in->kind == HSPMD_INSTRUCTION_COMM && i >= t->program->vote))
 			continue;
 		int time = in->micro_batch < 0 ? HSPMD_TIME_OPTIMIZER : in->backward ? HSPMD_TIME_BACKWARD : HSPMD_TIME_FORWARD;
-		s->seconds[k][time] += t->seconds[i] / layers_of_kind(t, k);
+		seconds_of(t, t->count, kind_of(t, in->layer))[time] += t->seconds[i];
 	}
+	t->count++;
 	return 0;
 }
 
@@ -262,7 +308,7 @@ static int layer_of(const struct hspmd_program *p, const struct hspmd_instructio
 }
 
 /* Count the slots of a micro-batch that the forward pass writes and the backward pass reads. */
-static void count_kept(const struct hspmd_trial *t, double kept[HSPMD_LAYER_KIND_COUNT], int *writer)
+static void count_kept(const struct hspmd_trial *t, struct hspmd_trial_result *out, int *writer)
 {
 	const struct hspmd_program *p = t->program;
 	for (size_t s = 0; s < p->slot_count; s++)
@@ -275,8 +321,9 @@ static void count_kept(const struct hspmd_trial *t, double kept[HSPMD_LAYER_KIND
 			int s = in->in[k];
 			if (s < 0 || writer[s] < 0 || p->slots[s].memory != HSPMD_ARENA_TRANSIENT)
 				continue;
-			enum hspmd_layer_kind kind = kind_of(t, writer[s]);
-			kept[kind] += (double)p->slot_types[p->slots[s].slot_type].bytes / layers_of_kind(t, kind) / t->plan->micro_batch;
+			int kind = kind_of(t, writer[s]);
+			out[kind].kept_bytes +=
+			        (double)p->slot_types[p->slots[s].slot_type].bytes / layers_of_kind(t, kind) / t->plan->micro_batch;
 			writer[s] = -1;
 		}
 		for (int k = 0; !in->backward && k < in->output_count; k++)
@@ -285,50 +332,45 @@ static void count_kept(const struct hspmd_trial *t, double kept[HSPMD_LAYER_KIND
 	}
 }
 
+/* The seconds of all measured steps, of one kind or of all (-1), in times [first, end). */
 static double middle(const struct hspmd_trial *t, int kind, int first, int end, double *values)
 {
-	for (size_t i = 0; i < t->count; i++) {
+	size_t warm_up = t->count > 1;
+	for (size_t i = warm_up; i < t->count; i++) {
 		values[i] = 0;
-		for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
+		for (int k = kind < 0 ? 0 : kind; k < (kind < 0 ? kinds_of(t) : kind + 1); k++)
 			for (int time = first; time < end; time++)
-				if (kind < 0 || k == kind)
-					values[i] += t->steps[i].seconds[k][time] * (kind < 0 ? layers_of_kind(t, k) : 1);
+				values[i] += seconds_of(t, i, k)[time];
 	}
-	return hspmd_middle_mean(values, (int)t->count);
+	return hspmd_middle_mean(values + warm_up, (int)(t->count - warm_up));
 }
 
 /* Rare delays (a device that has only a share of its cores' time is stopped once in a while) do not appear in the middle half of one
- * layer's times, but in the whole step's. So the parts are scaled until their sum is the whole step's time. */
+ * kind's times, but in the whole step's. So the parts are scaled until their sum is the whole step's time. */
 static void stretch(const struct hspmd_trial *t, struct hspmd_trial_result *out, int first, int end, double *values)
 {
 	double whole = middle(t, -1, first, end, values), parts = 0;
-	for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
-		for (int time = first; time < end; time++) {
-			out->seconds[k][time] = middle(t, k, time, time + 1, values);
-			parts += out->seconds[k][time] * layers_of_kind(t, k);
-		}
-	for (int k = 0; parts > 0 && k < HSPMD_LAYER_KIND_COUNT; k++)
+	for (int k = 0; k < kinds_of(t); k++)
 		for (int time = first; time < end; time++)
-			out->seconds[k][time] *= whole / parts;
+			parts += middle(t, k, time, time + 1, values);
+	for (int k = 0; k < kinds_of(t); k++)
+		for (int time = first; time < end; time++)
+			out[k].seconds[time] =
+			        middle(t, k, time, time + 1, values) * (parts > 0 ? whole / parts : 1) / layers_of_kind(t, k);
 }
 
 int hspmd_trial_result(const struct hspmd_trial *t, struct hspmd_trial_result *out, struct hspmd_error *err)
 {
 	if (!t->count)
 		return hspmd_fail(err, "nothing was measured yet");
-	struct hspmd_trial warm = *t;
-	if (t->count > 1) {
-		warm.steps++;
-		warm.count--;
-	}
 	double *values = hspmd_calloc(t->count, sizeof *values);
 	int *writer = hspmd_calloc(t->program->slot_count, sizeof *writer),
 	    rv = values && writer ? 0 : hspmd_fail_memory(err, "measuring layers");
-	*out = (struct hspmd_trial_result){ 0 };
+	memset(out, 0, (size_t)kinds_of(t) * sizeof *out);
 	if (!rv) {
-		stretch(&warm, out, HSPMD_TIME_FORWARD, HSPMD_TIME_OPTIMIZER, values);
-		stretch(&warm, out, HSPMD_TIME_OPTIMIZER, HSPMD_LAYER_TIME_COUNT, values);
-		count_kept(t, out->kept_bytes, writer);
+		stretch(t, out, HSPMD_TIME_FORWARD, HSPMD_TIME_OPTIMIZER, values);
+		stretch(t, out, HSPMD_TIME_OPTIMIZER, HSPMD_LAYER_TIME_COUNT, values);
+		count_kept(t, out, writer);
 	}
 	free(values);
 	free(writer);

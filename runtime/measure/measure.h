@@ -3,7 +3,8 @@
  * the executor that trains, with their tensor-parallel communication; messages by the steps that resolution makes, over the transport
  * that trains.
  *
- * Blocks of one model are alike: a few are measured and represent all, so that models larger than the device can be measured. */
+ * Layers of one kind (common/format/model_facts.h) are alike: a few are measured and represent all, so that models larger than the device
+ * can be measured. */
 #ifndef HSPMD_MEASURE_MEASURE_H
 #define HSPMD_MEASURE_MEASURE_H
 
@@ -16,8 +17,6 @@
 #include "runtime/device/device.h"
 #include "runtime/topology/topology.h"
 #include "runtime/facts/facts.h"
-
-enum hspmd_layer_kind { HSPMD_LAYER_EMBEDDING, HSPMD_LAYER_BLOCK, HSPMD_LAYER_HEAD, HSPMD_LAYER_KIND_COUNT };
 
 /* Seconds of one layer on one device: per micro-batch (passes), per step (optimizer). */
 enum hspmd_layer_time { HSPMD_TIME_FORWARD, HSPMD_TIME_BACKWARD, HSPMD_TIME_OPTIMIZER, HSPMD_LAYER_TIME_COUNT };
@@ -50,13 +49,26 @@ struct hspmd_trial_estimate hspmd_trial_estimate(const struct hspmd_measure_cont
 /* Run a step. *took: its seconds. */
 int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *err);
 
+/* One layer of a kind. */
 struct hspmd_trial_result {
-	double seconds[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
-	double kept_bytes[HSPMD_LAYER_KIND_COUNT]; /* bytes per sample that this device keeps from the forward to the backward pass */
+	double seconds[HSPMD_LAYER_TIME_COUNT];
+	double kept_bytes; /* bytes per sample that this device keeps from the forward to the backward pass */
 };
-/* To be called after at least one step. The first step is only a warm-up if there are more. */
+/* Fills out[kind] for each of the facts' kinds. Call it after at least one step. The first step is only a warm-up if there are more. */
 int hspmd_trial_result(const struct hspmd_trial *t, struct hspmd_trial_result *out, struct hspmd_error *err);
 void hspmd_trial_destroy(struct hspmd_trial *t);
+
+/* ---- samples (samples.c) */
+
+/* Random samples for the inputs of a graph, different for each sample: integers that its operators take, and floats from 0 to 1. A device's
+ * times do not depend on more. */
+struct hspmd_random_samples;
+/* NULL: memory. hspmd_random_samples_destroy frees it; it needs the graph no more. */
+struct hspmd_random_samples *hspmd_random_samples_create(const struct hspmd_graph *g, struct hspmd_error *err);
+void hspmd_random_samples_destroy(struct hspmd_random_samples *s);
+/* As `read` of struct hspmd_sample_source. */
+int hspmd_random_samples_read(void *samples, const char *name, int64_t number, int64_t start, int64_t count, void *to,
+                              struct hspmd_error *err);
 
 /* ---- which trials run, and how often (trials.c) */
 

@@ -10,6 +10,7 @@
 #include "common/alloc.h"
 #include "common/log.h"
 #include "runtime/measure/measure.h"
+#include "runtime/model/own.h"
 
 /* Nodes of a type that differ by less count as equal. */
 #define TOLERANCE 0.1
@@ -19,18 +20,19 @@
 /* The measurements of one tp and micro-batch of a type on a node: the mean over its devices. */
 struct cell {
 	int type, node, tp, micro_batch, devices;
-	double seconds[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
+	double *seconds; /* [kind][time]; owned */
 };
 
 struct result {
 	const struct hspmd_model *model;
 	struct hspmd_model_facts *facts; /* owned */
+	int times;                       /* of a cell: kinds of layers times HSPMD_LAYER_TIME_COUNT */
 	const json_t *rows;
 	int seq_len;
 	struct hspmd_cluster *cluster;
 	struct cell *cells;
 	size_t cell_count, cell_capacity;
-	double kept[HSPMD_LAYER_KIND_COUNT]; /* NaN: not measured */
+	double *kept; /* [kind]; NaN: not measured. Owned */
 	struct hspmd_profile *profile;
 };
 
@@ -51,7 +53,8 @@ static struct cell *find_cell(struct result *r, int device, int tp, int micro_ba
 		if (c->type == want.type && c->node == want.node && c->tp == tp && c->micro_batch == micro_batch)
 			return c;
 	}
-	if (hspmd_array_grow(&r->cells, &r->cell_capacity, r->cell_count, sizeof *r->cells))
+	if (hspmd_array_grow(&r->cells, &r->cell_capacity, r->cell_count, sizeof *r->cells) ||
+	    !(want.seconds = hspmd_calloc((size_t)r->times, sizeof *want.seconds)))
 		return NULL;
 	r->cells[r->cell_count] = want;
 	return &r->cells[r->cell_count++];
@@ -59,18 +62,30 @@ static struct cell *find_cell(struct result *r, int device, int tp, int micro_ba
 
 static int add_layers(struct result *r, int device, const json_t *at, struct hspmd_error *err)
 {
-	double s[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
+	json_t *kinds;
 	int tp, micro_batch;
-	if (json_unpack((json_t *)at, "{si,si,s[[FFF][FFF][FFF]]}", "tp", &tp, "micro_batch", &micro_batch, "seconds", &s[0][0], &s[0][1],
-	                &s[0][2], &s[1][0], &s[1][1], &s[1][2], &s[2][0], &s[2][1], &s[2][2]))
+	if (json_unpack((json_t *)at, "{si,si,so}", "tp", &tp, "micro_batch", &micro_batch, "seconds", &kinds) ||
+	    json_array_size(kinds) != (size_t)r->facts->kind_count)
 		return fail_row(err);
 	struct cell *c = find_cell(r, device, tp, micro_batch);
 	if (!c)
 		return hspmd_fail_memory(err, "writing the profile");
 	c->devices++;
-	for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
-		for (int t = 0; t < HSPMD_LAYER_TIME_COUNT; t++)
-			c->seconds[k][t] += (s[k][t] - c->seconds[k][t]) / c->devices;
+	for (int i = 0; i < r->times; i++) {
+		json_t *s = json_array_get(json_array_get(kinds, (size_t)i / HSPMD_LAYER_TIME_COUNT), (size_t)i % HSPMD_LAYER_TIME_COUNT);
+		if (!json_is_number(s))
+			return fail_row(err);
+		c->seconds[i] += (json_number_value(s) - c->seconds[i]) / c->devices;
+	}
+	return 0;
+}
+
+static int read_kept(struct result *r, const json_t *kept, struct hspmd_error *err)
+{
+	if (json_array_size(kept) != (size_t)r->facts->kind_count)
+		return fail_row(err);
+	for (int k = 0; k < r->facts->kind_count; k++)
+		r->kept[k] = json_number_value(json_array_get(kept, (size_t)k));
 	return 0;
 }
 
@@ -101,7 +116,7 @@ static int read_rows(struct result *r, struct hspmd_error *err)
 {
 	size_t i, k;
 	json_t *row, *at, *layers, *notes, *kept;
-	for (int x = 0; x < HSPMD_LAYER_KIND_COUNT; x++)
+	for (int x = 0; x < r->facts->kind_count; x++)
 		r->kept[x] = NAN;
 	json_array_foreach((json_t *)r->rows, i, row) {
 		int device;
@@ -112,8 +127,8 @@ static int read_rows(struct result *r, struct hspmd_error *err)
 			if (add_layers(r, device, at, err))
 				return -1;
 		log_notes(r, i, device, notes);
-		if (!json_is_null(kept) && json_unpack(kept, "[FFF]", &r->kept[0], &r->kept[1], &r->kept[2]))
-			return fail_row(err);
+		if (!json_is_null(kept) && read_kept(r, kept, err))
+			return -1;
 	}
 	return r->cell_count ? 0 : hspmd_fail(err, "no device could measure a layer");
 }
@@ -123,9 +138,9 @@ static int read_rows(struct result *r, struct hspmd_error *err)
 static double cell_seconds(const struct result *r, const struct cell *c)
 {
 	double sum = 0;
-	for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
+	for (int l = 0; l < r->facts->layer_count; l++)
 		for (int t = 0; t < HSPMD_LAYER_TIME_COUNT; t++)
-			sum += c->seconds[k][t] * (k == HSPMD_LAYER_BLOCK ? r->model->block_count : 1);
+			sum += c->seconds[r->facts->kind_of_layer[l] * HSPMD_LAYER_TIME_COUNT + t];
 	return sum;
 }
 
@@ -177,9 +192,25 @@ static void set_slowdowns(struct result *r)
 
 /* ---- the profile */
 
-static enum hspmd_layer_kind kind_of(const struct result *r, int layer)
+static char *name_layer(const struct hspmd_model *m, int layer)
 {
-	return layer < 1 ? HSPMD_LAYER_EMBEDDING : layer <= r->model->block_count ? HSPMD_LAYER_BLOCK : HSPMD_LAYER_HEAD;
+	if (hspmd_model_is_own(m))
+		return hspmd_asprintf("layer%d", layer);
+	return !layer ? strdup("embedding") : layer > m->block_count ? strdup("head") : hspmd_asprintf("block%d", layer - 1);
+}
+
+/* Pairs of layers that share weights. */
+static int fill_ties(struct result *r, struct hspmd_error *err)
+{
+	struct hspmd_profile *p = r->profile;
+	if (!(p->tied = hspmd_calloc((size_t)p->layer_count, sizeof *p->tied)))
+		return hspmd_fail_memory(err, "writing the profile");
+	for (int l = 0; l < p->layer_count; l++)
+		if (r->facts->ties[l].owner >= 0) {
+			p->tied[p->tied_count][0] = r->facts->ties[l].owner;
+			p->tied[p->tied_count++][1] = l;
+		}
+	return 0;
 }
 
 static int fill_layers(struct result *r, struct hspmd_error *err)
@@ -192,47 +223,33 @@ static int fill_layers(struct result *r, struct hspmd_error *err)
 	if (!p->model)
 		return hspmd_fail_memory(err, "writing the profile");
 	for (int l = 0; l < layers; l++, p->layer_count++) {
-		enum hspmd_layer_kind k = kind_of(r, l);
 		struct hspmd_profile_layer *at = &p->layers[l];
 		const struct hspmd_layer_facts *f = hspmd_model_layer_facts(r->facts, l);
 		/* Listed with both layers; "tied" says that it is the same parameter. */
 		at->params = f->params.replicated + f->params.sharded + r->facts->ties[l].params;
 		at->output_elems = f->output_elements;
-		at->activation_bytes = r->kept[k];
-		at->name = k == HSPMD_LAYER_EMBEDDING ? strdup("embedding")
-		           : k == HSPMD_LAYER_HEAD    ? strdup("head")
-		                                      : hspmd_asprintf("block%d", l - 1);
-		if (!at->name)
+		at->activation_bytes = r->kept[r->facts->kind_of_layer[l]];
+		if (!(at->name = name_layer(m, l)))
 			return hspmd_fail_memory(err, "writing the profile");
-	}
-	if (m->tied && !(p->tied = hspmd_calloc(1, sizeof *p->tied)))
-		return hspmd_fail_memory(err, "writing the profile");
-	if (m->tied) {
-		p->tied[0][1] = layers - 1;
-		p->tied_count = 1;
 	}
 	p->params_bytes = p->grads_bytes = p->activation_bytes = ELEMENT_BYTES;
 	p->seq_len = r->seq_len;
-	return 0;
+	return fill_ties(r, err);
 }
 
-/* The mean over the healthy nodes of the cell's type. */
-static void mean_cell(const struct result *r, const struct cell *like, struct cell *out)
+/* The mean over the healthy nodes of the cell's type: seconds of a time of a kind. */
+static double mean_seconds(const struct result *r, const struct cell *like, int i)
 {
-	*out = *like;
-	memset(out->seconds, 0, sizeof out->seconds);
-	out->devices = 0;
-	for (int healthy = 1; healthy >= 0 && !out->devices; healthy--)
+	double mean = 0;
+	int count = 0;
+	for (int healthy = 1; healthy >= 0 && !count; healthy--)
 		for (int n = 0; n < r->cluster->node_count; n++) {
 			const struct cell *c = cell_of(r, n, like);
 			double slow = r->cluster->nodes[n].slowdown;
-			if (!c || (healthy && slow > 1))
-				continue;
-			out->devices++;
-			for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
-				for (int t = 0; t < HSPMD_LAYER_TIME_COUNT; t++)
-					out->seconds[k][t] += (c->seconds[k][t] / slow - out->seconds[k][t]) / out->devices;
+			if (c && (!healthy || slow <= 1))
+				mean += (c->seconds[i] / slow - mean) / ++count;
 		}
+	return mean;
 }
 
 static int add_times(struct result *r, const struct cell *c, struct hspmd_error *err)
@@ -247,7 +264,7 @@ static int add_times(struct result *r, const struct cell *c, struct hspmd_error 
 	for (int time = 0; time < HSPMD_LAYER_TIME_COUNT; time++) {
 		double *column = *columns[time] = hspmd_calloc(layers, sizeof *column);
 		for (size_t l = 0; column && l < layers; l++)
-			column[l] = c->seconds[kind_of(r, (int)l)][time];
+			column[l] = mean_seconds(r, c, r->facts->kind_of_layer[l] * HSPMD_LAYER_TIME_COUNT + time);
 	}
 	return t->device_type && t->forward_s && t->backward_s && t->optimizer_s ? 0 : hspmd_fail_memory(err, "writing the profile");
 }
@@ -265,11 +282,9 @@ static int fill_times(struct result *r, struct hspmd_error *err)
 		return hspmd_fail_memory(err, "writing the profile");
 	qsort(r->cells, r->cell_count, sizeof *r->cells, by_cell);
 	for (size_t i = 0; i < r->cell_count; i++) {
-		struct cell mean;
 		if (i && !by_cell(&r->cells[i - 1], &r->cells[i]))
 			continue;
-		mean_cell(r, &r->cells[i], &mean);
-		if (add_times(r, &mean, err))
+		if (add_times(r, &r->cells[i], err))
 			return -1;
 	}
 	return 0;
@@ -279,14 +294,22 @@ struct hspmd_profile *hspmd_measure_profile(const struct hspmd_model *model, con
                                             struct hspmd_error *err)
 {
 	struct result r = { .model = model, .rows = rows, .seq_len = seq_len, .cluster = cluster, .profile = calloc(1, sizeof *r.profile) };
-	int rv = r.profile ? read_rows(&r, err) : hspmd_fail_memory(err, "writing the profile");
-	if (!rv && !(r.facts = hspmd_model_facts_of(model, seq_len, err)))
-		rv = -1;
+	r.facts = hspmd_model_facts_of(model, seq_len, err);
+	r.kept = r.facts ? hspmd_calloc((size_t)r.facts->kind_count, sizeof *r.kept) : NULL;
+	r.times = r.facts ? r.facts->kind_count * HSPMD_LAYER_TIME_COUNT : 0;
+	int rv = r.facts ? 0 : -1;
+	if (!rv && (!r.profile || !r.kept))
+		rv = hspmd_fail_memory(err, "writing the profile");
+	if (!rv)
+		rv = read_rows(&r, err);
 	if (!rv)
 		set_slowdowns(&r);
 	if (!rv && (fill_layers(&r, err) || fill_times(&r, err) || hspmd_measure_fill_links(rows, cluster, err)))
 		rv = -1;
+	for (size_t i = 0; i < r.cell_count; i++)
+		free(r.cells[i].seconds);
 	free(r.cells);
+	free(r.kept);
 	hspmd_model_facts_destroy(r.facts);
 	if (rv) {
 		hspmd_profile_destroy(r.profile);

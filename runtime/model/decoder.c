@@ -136,12 +136,6 @@ void hspmd_decoder_read_experts(struct hspmd_json *root, struct hspmd_decoder *d
 
 /* ---- the whole */
 
-static void add_part(struct hspmd_model *m, int64_t count, const char *what)
-{
-	m->parts[m->part_count].count = count;
-	m->parts[m->part_count++].what = what;
-}
-
 /* An upper bound in floating point, computed before any integer product of sizes. */
 static double params_bound(const struct hspmd_model *m, const struct hspmd_decoder *d)
 {
@@ -162,9 +156,6 @@ void hspmd_decoder_check(struct hspmd_json *root, struct hspmd_model *m)
 	if (d->attention_scale == 0)
 		d->attention_scale = 1 / sqrt((double)d->head_dim);
 	m->dropout = d->dropout.embedding > 0 || d->dropout.residual > 0 || d->dropout.attention > 0;
-	add_part(m, d->heads, "attention heads");
-	if (d->experts.count)
-		add_part(m, d->experts.count, "experts");
 	double params = params_bound(m, d);
 	if (params > PARAMS_MAX)
 		hspmd_json_fail(root, "these sizes make about %.0e parameters; at most %.0e can be handled", params, PARAMS_MAX);

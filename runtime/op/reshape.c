@@ -31,16 +31,6 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	return 0;
 }
 
-static int64_t divisor(int64_t a, int64_t b)
-{
-	while (b) {
-		int64_t rest = a % b;
-		a = b;
-		b = rest;
-	}
-	return a;
-}
-
 /* Only index 'h' has steps: one group of unequal leading dimensions gets it, others are not split. */
 static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
@@ -50,7 +40,7 @@ static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	bool stepped = false;
 	*r = (struct hspmd_op_rule){ 0 };
 	for (int i = 0, o = 0, group = 0; i < x->rank || o < y->rank; group++) {
-		int64_t a = i < x->rank ? x->dim[i] : 1, b = o < y->rank ? y->dim[o] : 1, common = divisor(a, b);
+		int64_t a = i < x->rank ? x->dim[i] : 1, b = o < y->rank ? y->dim[o] : 1, common = hspmd_common_divisor(a, b);
 		bool equal = a == b;
 		char index = equal ? letters[group] : stepped || common < 2 ? '!' : 'h';
 		if (index == 'h') {

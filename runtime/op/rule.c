@@ -408,7 +408,8 @@ static int choose_base(struct deduction *d)
 {
 	char only[sizeof d->rule.priority];
 	int input;
-	for (int i = 0; !d->rule.priority[0] && i < d->v->input_count; i++)
+	bool given = d->rule.priority[0] != '\0';
+	for (int i = 0; !given && i < d->v->input_count; i++)
 		memcpy(d->rule.priority + i, (char[]){ (char)('0' + i), '\0' }, 2);
 	for (const char *at = next_by_priority(d->rule.priority, &input, only); at; at = next_by_priority(at, &input, only))
 		if (usable(d, input) && (!d->base || d->v->annotation[input]->hsize > d->base->hsize))

@@ -6,10 +6,11 @@
 
 #include "common/format/device_traits.h"
 #include "common/alloc.h"
-#include "common/format/plan_model.h"
+#include "common/format/plan_precision.h"
 #include "runtime/comm/comm.h"
 #include "runtime/program/parameter_layout.h"
 #include "runtime/program/program.h"
+#include "runtime/program/stage_program.h"
 
 /* Returns true if attention on these devices processes keys and values part by part, so that the ring is possible. (In bf16 every merge
  * would round.) */
@@ -52,7 +53,7 @@ static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_so
 		.batch = p->micro_batch,
 		.seq_len = plan->seq_len,
 		.vocab_parts = last->device_count / last->context,
-		.widest = widest_group(plan),
+		.widest = plan->synthesis ? 1 : widest_group(plan),
 		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
 		.documents = source->documents,
 		.reset_positions = source->reset_positions,
@@ -70,13 +71,12 @@ static int in_pipeline(int number, struct hspmd_error *err)
 	return hspmd_fail(err, "pipelines[%d].%s", number, said.text);
 }
 
-/* Build the graph of one pipeline and run the passes on it. */
+/* Build the graph of one pipeline and run the passes on it. *how: of the graph. */
 static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
-                          int number, bool bf16, const struct hspmd_link_cost *cost, struct hspmd_graph **graph, struct hspmd_spmd **spmd,
-                          struct hspmd_error *err)
+                          int number, struct hspmd_model_build_options *how, const struct hspmd_link_cost *cost, struct hspmd_graph **graph,
+                          struct hspmd_spmd **spmd, struct hspmd_error *err)
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[number];
-	struct hspmd_model_build_options how = how_to_build(source, plan, cluster, number, bf16);
 	struct hspmd_spmd_stage *stages = hspmd_calloc((size_t)p->stage_count, sizeof *stages);
 	int64_t **weights = hspmd_calloc((size_t)p->stage_count, sizeof *weights);
 	int *stage_of_layer = hspmd_spmd_stage_of_layer(p, err);
@@ -89,9 +89,11 @@ static int build_pipeline(const struct hspmd_graph_source *source, const struct 
 			hspmd_spmd_stage_of_plan(&p->stages[s], &stages[s], weights[s]);
 		else
 			status = hspmd_fail_memory(err, "reading the plan");
-		stages[s].ring = !bf16 && takes_parts(cluster, &p->stages[s]);
+		stages[s].ring = !how->bf16 && takes_parts(cluster, &p->stages[s]);
 	}
-	*graph = status ? NULL : source->build(source->context, &how, err);
+	*graph = status            ? NULL
+	         : plan->synthesis ? hspmd_program_synthesise(source, plan, cluster, how, NULL, err)
+	                           : source->build(source->context, how, err);
 	*spmd = *graph ? hspmd_spmd_build(*graph, stages, stage_of_layer, cost, err) : NULL;
 	if (!status && !*spmd)
 		status = in_pipeline(number, err);
@@ -148,10 +150,10 @@ static int make_instructions(struct hspmd_program *p, struct hspmd_spmd *const *
                              const struct hspmd_cluster *cluster, const struct hspmd_link_cost *across, struct hspmd_device *dev,
                              struct hspmd_error *err)
 {
-	enum hspmd_device_kind kind = p->device >= 0 ? cluster->types[cluster->devices[p->device].type].kind : HSPMD_DEVICE_CPU;
-	p->overlaps = p->device >= 0 && hspmd_device_traits(kind)->overlaps;
+	const struct hspmd_device_type *type = p->device >= 0 ? &cluster->types[cluster->devices[p->device].type] : NULL;
+	p->overlaps = type && hspmd_device_traits(type->kind)->overlaps;
 	p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
-	if (!p->layouts || hspmd_program_specialise(p, plan, err) || (p->device >= 0 && hspmd_program_fuse_ops(p, kind, err)) ||
+	if (!p->layouts || hspmd_program_specialise(p, plan, err) || (type && hspmd_program_fuse_ops(p, type->kind, err)) ||
 	    hspmd_program_sync_gradients(p, spmds, across, err) || hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
 		return -1;
 	hspmd_program_query_workspace(p, dev);
@@ -190,21 +192,25 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 	size_t n = (size_t)plan->pipeline_count;
 	struct hspmd_graph **graphs = hspmd_calloc(n, sizeof *graphs);
 	struct hspmd_spmd **spmds = hspmd_calloc(n, sizeof *spmds);
+	struct hspmd_model_build_options *hows = hspmd_calloc(n, sizeof *hows);
 	struct hspmd_link_cost across = hspmd_link_cost_of_cluster(cluster), cost = across;
-	cost.node = NULL; /* between stages there are few devices; the bulk of the data between nodes is gradients and parameters */
+	if (!plan->synthesis)
+		cost.node = NULL; /* between stages there are few devices; the bulk of the data between nodes is gradients and parameters */
 	bool bf16 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_BF16;
 	cost.cache = hspmd_resolve_cache_create();
 	across.cache = hspmd_resolve_cache_create();
-	int status = p && graphs && spmds && cost.cache && across.cache ? 0 : hspmd_fail_memory(err, "specialising");
-	for (size_t q = 0; !status && q < n; q++)
-		status = build_pipeline(source, plan, cluster, (int)q, bf16, &cost, &graphs[q], &spmds[q], err);
+	int status = p && graphs && spmds && hows && cost.cache && across.cache ? 0 : hspmd_fail_memory(err, "specialising");
+	for (size_t q = 0; !status && q < n; q++) {
+		hows[q] = how_to_build(source, plan, cluster, (int)q, bf16);
+		status = build_pipeline(source, plan, cluster, (int)q, &hows[q], &cost, &graphs[q], &spmds[q], err);
+	}
 	if (!status) {
 		p->device = device;
 		p->optimizer = source->optimizer;
 		find_device(p, plan);
 		p->graph = graphs[p->pipeline];
 		p->spmd = spmds[p->pipeline];
-		p->how = how_to_build(source, plan, cluster, p->pipeline, bf16);
+		p->how = hows[p->pipeline];
 		status = make_instructions(p, spmds, plan, cluster, &across, dev, err);
 	}
 	for (size_t q = 0; graphs && spmds && q < n; q++) {
@@ -217,6 +223,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 	hspmd_resolve_cache_destroy(across.cache);
 	free(graphs);
 	free(spmds);
+	free(hows);
 	if (status) {
 		hspmd_program_destroy(p);
 		return NULL;

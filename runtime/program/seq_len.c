@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "runtime/op/op.h"
 
 struct scaling {
 	const struct hspmd_program *from;
@@ -22,16 +23,6 @@ struct made {
 	unsigned char grows;
 	struct hspmd_transfer *transfer;
 };
-
-static int64_t divisor(int64_t a, int64_t b)
-{
-	while (b) {
-		int64_t rest = a % b;
-		a = b;
-		b = rest;
-	}
-	return a;
-}
 
 /* ---- which dimensions grow */
 
@@ -74,7 +65,7 @@ static void check_box(struct scaling *s, const struct hspmd_box *box, unsigned c
 {
 	for (int d = 0; d < box->rank; d++)
 		if (grows >> d & 1)
-			s->step = divisor(divisor(s->step, box->lo[d]), box->hi[d]);
+			s->step = hspmd_common_divisor(hspmd_common_divisor(s->step, box->lo[d]), box->hi[d]);
 }
 
 static void scale_box(const struct scaling *s, struct hspmd_box *box, unsigned char grows)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/sharding/spmd_internal.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,17 +35,18 @@ static bool is_over(const struct hspmd_annotation *a, const struct hspmd_spmd_st
 	return count == stage->device_count;
 }
 
-/* The annotation that the graph's builder set, on the stage's devices. */
-static struct hspmd_annotation *annotated(const struct hspmd_tensor *t, const struct hspmd_spmd_stage *stage, struct hspmd_error *err)
+/* An annotation that is set in the graph, on the stage's devices. */
+static struct hspmd_annotation *on_stage(const struct hspmd_annotation *given, const struct hspmd_spmd_stage *stage,
+                                         struct hspmd_error *err)
 {
-	if (!is_over(t->annotation, stage)) {
-		char *text = hspmd_annotation_text(t->annotation);
+	if (!is_over(given, stage)) {
+		char *text = hspmd_annotation_text(given);
 		hspmd_fail(err, "annotation %s is not over the %d devices of its stage, numbered from 0", text ? text : "?",
 		           stage->device_count);
 		free(text);
 		return NULL;
 	}
-	struct hspmd_annotation *a = hspmd_annotation_copy(t->annotation);
+	struct hspmd_annotation *a = hspmd_annotation_copy(given);
 	for (int g = 0; a && g < a->hsize; g++)
 		for (int d = 0; d < a->groups[g].device_count; d++)
 			a->groups[g].devices[d] = stage->devices[a->groups[g].devices[d]];
@@ -53,12 +55,28 @@ static struct hspmd_annotation *annotated(const struct hspmd_tensor *t, const st
 	return a;
 }
 
+/* -1 and err if tensor parallelism asks for more parts of a parameter than it has: heads and experts are not divided. */
+static int check_width(const struct hspmd_tensor *parameter, int width, struct hspmd_error *err)
+{
+	if (parameter->split_dim < 0)
+		return 0;
+	int64_t parts = parameter->shape.dim[parameter->split_dim] / parameter->split_unit;
+	if (width <= parts)
+		return 0;
+	return hspmd_fail(err,
+	                  "tensor parallelism %d, but parameter %s has %" PRId64 " parts, which are not divided: expected at most %" PRId64
+	                  " devices in a tensor-parallel group; give the others stages or pipelines of their own, or \"context\"",
+	                  width, parameter->name, parts, parts);
+}
+
 struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *parameter, const struct hspmd_spmd_stage *stage,
                                               struct hspmd_error *err)
 {
 	int width = stage->device_count / stage->context;
-	struct hspmd_annotation *a =
-	        parameter->annotation ? annotated(parameter, stage, err) : hspmd_annotation_single(stage->devices, stage->device_count);
+	if (!parameter->annotation && check_width(parameter, width, err))
+		return NULL;
+	struct hspmd_annotation *a = parameter->annotation ? on_stage(parameter->annotation, stage, err)
+	                                                   : hspmd_annotation_single(stage->devices, stage->device_count);
 	if (parameter->annotation && !a)
 		hspmd_error_prefix(err, "parameter %s", parameter->name);
 	if (parameter->annotation)
@@ -191,7 +209,7 @@ static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int 
 		return v;
 	struct hspmd_annotation *a = t->role == HSPMD_TENSOR_PARAMETER ? hspmd_spmd_parameter(t, &p->stages[stage], p->err)
 	                             : t->annotation && t->role == HSPMD_TENSOR_INPUT
-	                                     ? annotated(t, &p->stages[stage], p->err)
+	                                     ? on_stage(t->annotation, &p->stages[stage], p->err)
 	                                     : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
 	if (!a)
 		return t->role == HSPMD_TENSOR_PARAMETER ? -1 : hspmd_error_prefix(p->err, "tensor %s", t->name);
@@ -208,10 +226,10 @@ static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int 
 }
 
 /* Later operators find the tensor of `value` with another annotation. Takes ownership of the annotation (NULL: err is set). */
-static int replace(struct hspmd_spmd_builder *p, int value, struct hspmd_annotation *a, int layer)
+static int replace(struct hspmd_spmd_builder *p, int value, struct hspmd_annotation *a, int layer, bool backward)
 {
 	struct hspmd_spmd *s = p->s;
-	int tensor = s->values[value].tensor, split = a ? reshard(p, value, a, s->values[value].stage, layer, false) : -1;
+	int tensor = s->values[value].tensor, split = a ? reshard(p, value, a, s->values[value].stage, layer, backward) : -1;
 	if (split < 0 || split == value)
 		return split < 0 ? -1 : 0;
 	int *link = &s->first_value[tensor]; /* lookups take the first value of a stage */
@@ -227,17 +245,17 @@ static int replace(struct hspmd_spmd_builder *p, int value, struct hspmd_annotat
 static int enter_sequence(struct hspmd_spmd_builder *p, int value, int layer)
 {
 	const struct hspmd_value *v = &p->s->values[value];
-	return replace(p, value, activation(&p->stages[v->stage], &p->g->tensors[v->tensor].shape, false, p->err), layer);
+	return replace(p, value, activation(&p->stages[v->stage], &p->g->tensors[v->tensor].shape, false, p->err), layer, false);
 }
 
-/* Brings the results that the graph's builder annotated to their annotations. */
+/* Brings the results that are annotated in the graph to their annotations. */
 static int annotate_results(struct hspmd_spmd_builder *p, const struct hspmd_op *op, const int *made)
 {
 	for (int o = 0; o < op->output_count; o++) {
 		const struct hspmd_tensor *t = op->out[o] < 0 ? NULL : &p->g->tensors[op->out[o]];
-		if (!t || !t->annotation || t->role != HSPMD_TENSOR_ACTIVATION)
+		if (!t || !t->annotation || (t->role != HSPMD_TENSOR_ACTIVATION && t->role != HSPMD_TENSOR_GRADIENT))
 			continue;
-		if (replace(p, made[o], annotated(t, &p->stages[p->s->values[made[o]].stage], p->err), op->layer))
+		if (replace(p, made[o], on_stage(t->annotation, &p->stages[p->s->values[made[o]].stage], p->err), op->layer, op->backward))
 			return hspmd_error_prefix(p->err, "tensor %s", t->name);
 	}
 	return 0;
@@ -322,6 +340,12 @@ static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
 	for (int i = 0; i < op->input_count; i++) {
 		in[i] = op->in[i] < 0 ? -1 : input_value(p, op->in[i], stage, op->layer, op->backward);
 		if (op->in[i] >= 0 && in[i] < 0)
+			return -1;
+		if (op->in[i] < 0 || !op->take || !op->take[i])
+			continue;
+		struct hspmd_annotation *taken = on_stage(op->take[i], &p->stages[stage], p->err);
+		in[i] = taken ? reshard(p, in[i], taken, stage, op->layer, op->backward) : -1;
+		if (in[i] < 0)
 			return -1;
 	}
 	struct hspmd_op_view view;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/format/device_traits.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "runtime/device/device.h"
@@ -48,6 +49,7 @@ struct discovery {
 	int64_t memory_bytes;
 	struct hspmd_gpu *gpus;
 	int gpu_count;
+	enum hspmd_device_kind core_kind, gpu_kind;
 	char cpu[64];
 	json_t *types, *runs, *numa, *pci; /* under construction */
 	struct hspmd_binding *bindings;
@@ -183,13 +185,13 @@ static int add_cpu_type(struct discovery *d, const char *name, int cores, hwloc_
 	if (json_object_get(d->types, name))
 		return 0;
 	hwloc_cpuset_to_glibc_sched_affinity(d->hwloc, cpus, &set, sizeof set);
-	struct hspmd_microbench_options of = { .kind = HSPMD_DEVICE_CPU, .threads = cores, .cpus = d->bound ? &set : NULL };
+	struct hspmd_microbench_options of = { .kind = d->core_kind, .threads = cores, .cpus = d->bound ? &set : NULL };
 	if (!d->o->skip_measure && hspmd_microbench(&of, &m, err))
 		return -1;
 	/* A core that the constant does not describe is at least as fast as measured. */
 	if (m.tflops[HSPMD_PRECISION_FP32] > peak[HSPMD_PRECISION_FP32])
 		peak[HSPMD_PRECISION_FP32] = m.tflops[HSPMD_PRECISION_FP32];
-	return add_type(d, name, HSPMD_DEVICE_CPU, d->memory_bytes / d->core_count * cores, m.gbytes_per_s, peak, m.tflops, err);
+	return add_type(d, name, d->core_kind, d->memory_bytes / d->core_count * cores, m.gbytes_per_s, peak, m.tflops, err);
 }
 
 /* Make cores [first, first + count) a device. */
@@ -205,7 +207,7 @@ static int add_cpu(struct discovery *d, int first, int count, struct hspmd_error
 	snprintf(name, sizeof name, "cpu-%s-%dc", d->cpu, count);
 	struct hspmd_binding *p = new_binding(d, cpus, err);
 	if (p) {
-		p->kind = HSPMD_DEVICE_CPU;
+		p->kind = d->core_kind;
 		p->cores = count;
 		rv = add_cpu_type(d, name, count, cpus, err);
 	}
@@ -262,21 +264,30 @@ static hwloc_const_bitmap_t near_gpu(struct discovery *d, const struct hspmd_gpu
 	return host && host->cpuset && !hwloc_bitmap_iszero(near) ? near : d->allowed;
 }
 
+/* NVIDIA's GPUs, unless this hspmd has no device of them. */
+static int find_gpus(struct discovery *d, struct hspmd_error *err)
+{
+	int kind = hspmd_device_kind_of(HSPMD_ORIGIN_NVIDIA);
+	d->gpu_kind = kind < 0 ? 0 : (enum hspmd_device_kind)kind;
+	d->gpu_count = kind < 0 ? 0 : hspmd_gpus_find(&d->gpus, err);
+	return d->gpu_count < 0 ? -1 : 0;
+}
+
 static int add_gpu(struct discovery *d, const struct hspmd_gpu *g, int index, int count, struct hspmd_error *err)
 {
 	char name[96];
 	double peak[HSPMD_PRECISION_COUNT], rate;
 	struct hspmd_microbench_result m = { .gbytes_per_s = 0 };
-	struct hspmd_microbench_options of = { .kind = HSPMD_DEVICE_CUDA, .uuid = g->uuid };
+	struct hspmd_microbench_options of = { .kind = d->gpu_kind, .uuid = g->uuid };
 	struct hspmd_error why;
 	hspmd_gpu_name(g->model, name, sizeof name);
 	hspmd_gpu_rates(g, peak, &rate);
 	/* The first GPU of each model is measured if this program can use GPUs; otherwise the data sheet's rates are used. */
 	if (!json_object_get(d->types, name)) {
-		bool can = !d->o->skip_measure && hspmd_device_find(hspmd_device_kind_names[HSPMD_DEVICE_CUDA], NULL);
+		bool can = !d->o->skip_measure && hspmd_device_find(hspmd_device_kind_names[d->gpu_kind], NULL);
 		if (can && hspmd_microbench(&of, &m, &why))
 			hspmd_warn("%s", why.text);
-		if (add_type(d, name, HSPMD_DEVICE_CUDA, g->memory_bytes, rate, peak, m.tflops, err))
+		if (add_type(d, name, d->gpu_kind, g->memory_bytes, rate, peak, m.tflops, err))
 			return -1;
 	}
 	hwloc_bitmap_t near = hwloc_bitmap_alloc();
@@ -286,7 +297,7 @@ static int add_gpu(struct discovery *d, const struct hspmd_gpu *g, int index, in
 	hwloc_bitmap_free(near);
 	if (!p)
 		return -1;
-	p->kind = HSPMD_DEVICE_CUDA;
+	p->kind = d->gpu_kind;
 	p->cores = d->core_count / count > 0 ? d->core_count / count : 1;
 	p->gpu = index;
 	p->uuid = strdup(g->uuid);
@@ -453,11 +464,9 @@ static int discover(struct discovery *d, struct hspmd_topology *t, struct hspmd_
 	struct hspmd_granted limits;
 	hspmd_granted_read(&limits, "");
 	bool either = !d->o->cpu && !d->o->gpu;
-	if (d->o->gpu || either)
-		d->gpu_count = hspmd_gpus_find(&d->gpus, err);
-	if (d->gpu_count < 0)
-		return -1;
-	if (load_hwloc(d, err) || find_cores(d, limits.cpus, err))
+	int cores = hspmd_device_kind_of(HSPMD_ORIGIN_CORES);
+	d->core_kind = cores < 0 ? 0 : (enum hspmd_device_kind)cores;
+	if (((d->o->gpu || either) && find_gpus(d, err)) || load_hwloc(d, err) || find_cores(d, limits.cpus, err))
 		return -1;
 	d->memory_bytes = usable_memory(d, limits.memory_bytes);
 	const char *model = hwloc_obj_get_info_by_name(hwloc_get_root_obj(d->hwloc), "CPUModel");
@@ -473,7 +482,7 @@ static int discover(struct discovery *d, struct hspmd_topology *t, struct hspmd_
 		return hspmd_fail_memory(err, "describing devices");
 	if (add_gpus(d, err))
 		return -1;
-	if ((d->o->cpu || (either && !d->gpu_count)) && add_cpus(d, err))
+	if (cores >= 0 && (d->o->cpu || (either && !d->gpu_count)) && add_cpus(d, err))
 		return -1;
 	if (!d->binding_count)
 		return hspmd_fail(err, "this node has no GPU that can be used%s",

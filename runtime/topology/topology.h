@@ -21,10 +21,10 @@ struct hspmd_topology_options {
 /* The resources that the worker of one device is bound to. */
 struct hspmd_binding {
 	enum hspmd_device_kind kind;
-	int cores;  /* CPU: threads of the device; CUDA: cores for its host side */
+	int cores;  /* threads of a device of cores; of a GPU: cores for its host side */
 	char *cpus; /* these cores in the format of taskset and cpuset ("0-3,8"); never NULL */
-	int gpu;    /* CUDA: index among the visible GPUs, as for cudaSetDevice; -1 for CPU */
-	char *uuid; /* CUDA: "GPU-..." or "MIG-..."; NULL if unknown */
+	int gpu;    /* index among the visible GPUs, as for cudaSetDevice; -1: none of them */
+	char *uuid; /* of a GPU: "GPU-..." or "MIG-..."; NULL if unknown */
 };
 
 struct hspmd_topology {

@@ -11,6 +11,7 @@
 
 #include "common/base64.h"
 #include "common/clock.h"
+#include "common/format/device_traits.h"
 #include "common/log.h"
 #include "runtime/model/model.h"
 #include "runtime/model/own.h"
@@ -22,7 +23,7 @@
 static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 {
 	struct hspmd_worker_setup *s = &w->setup;
-	const char *device = "cpu", *node = NULL, *address = NULL, *output = NULL, *transport = NULL, *memory = NULL;
+	const char *device = hspmd_device_name_of_cores(), *node = NULL, *address = NULL, *output = NULL, *transport = NULL, *memory = NULL;
 	int threads = 1, index = 0;
 	double timeout = 60;
 	json_t *job, *model;

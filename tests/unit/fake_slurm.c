@@ -138,6 +138,13 @@ int slurm_kill_job(uint32_t id, uint16_t number, uint16_t flags)
 	return fails(fake_slurm.kill_error);
 }
 
+int slurm_kill_job2(const char *id, uint16_t number, uint16_t flags, const char *sibling)
+{
+	(void)number, (void)flags, (void)sibling;
+	snprintf(fake_slurm.killed_tasks, sizeof fake_slurm.killed_tasks, "%s", id);
+	return fails(fake_slurm.kill_error);
+}
+
 int slurm_requeue(uint32_t id, uint32_t flags)
 {
 	(void)id, (void)flags;

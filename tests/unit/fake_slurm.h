@@ -22,6 +22,7 @@ struct fake_slurm {
 	int update_count;
 	uint32_t killed[4];
 	int killed_count;
+	char killed_tasks[64]; /* by the last call that names tasks of an array */
 };
 extern struct fake_slurm fake_slurm;
 

@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include <math.h>
+
 #include "runtime/input/data.h"
 
 static char folder[] = "/tmp/hspmd-data-XXXXXX";
@@ -131,6 +133,14 @@ static void write_documents(const int *length, int count)
 	assert_int_equal(fclose(f), 0);
 }
 
+static void restore_second(void)
+{
+	unsigned char bytes[61];
+	for (int i = 0; i < 61; i++)
+		bytes[i] = (unsigned char)(i + 100);
+	write_file(second, bytes, sizeof bytes);
+}
+
 /* Steps have samples of one length; a document is in the bucket of the shortest length that holds it, complete and in order; an epoch has
  * every batch of every bucket once. */
 static void grouped_by_length(void **state)
@@ -188,10 +198,63 @@ static void grouped_by_length(void **state)
 	job.global_batch = 1000;
 	assert_null(hspmd_data_open(&job, 256, &err));
 	assert_string_equal(err.text, "job.json: data.lengths: documents of no length fill a global batch of 1000 samples");
-	unsigned char bytes[61];
-	for (int i = 0; i < 61; i++)
-		bytes[i] = (unsigned char)(i + 100);
-	write_file(second, bytes, sizeof bytes);
+	restore_second();
+}
+
+/* Each file has its part of all tokens, at the lengths of its own documents, which come in epochs of their own. */
+static void weights_by_length(void **state)
+{
+	(void)state;
+	enum { STEPS = 5000, COUNT = 9 };
+	static const int length[COUNT] = { 4, 4, 8, 4, 8, 8, 4, 8, 4 };
+	int64_t lengths[] = { 4, 8, 16 };
+	char *files[] = { first, second, second };
+	struct hspmd_job job = job_of(files, 3, HSPMD_DATA_BYTES, 16);
+	struct hspmd_error err;
+	write_documents(length, COUNT);
+	job.documents = true;
+	job.document_end = 255;
+	job.lengths = lengths;
+	job.length_count = 3;
+	job.global_batch = 3;
+	job.train_weights = (double[]){ 1, 1, 3 };
+	struct hspmd_data *d = hspmd_data_open(&job, 256, &err); /* the first file is one long document: samples of 16 */
+	if (!d)
+		fail_msg("%s", err.text);
+	double tokens[2] = { 0 }, of_length[3] = { 0 };
+	int seen[2][4] = { 0 };
+	for (int s = 0; s < STEPS; s++) {
+		int which = hspmd_data_length_of_step(d, s);
+		int64_t n = lengths[which];
+		for (int b = 0; b < 3; b++) {
+			int32_t t[17];
+			assert_int_equal(hspmd_data_read(d, 3 * s + b, 0, n + 1, t, &err), 0);
+			tokens[which < 2] += (double)n;
+			of_length[which] += (double)n;
+			if (which == 2)
+				continue;
+			assert_true(t[0] < COUNT && length[t[0]] == n); /* documents fill samples exactly */
+			int at = 0;
+			for (int k = 0; k < t[0]; k++)
+				at += length[k] == n;
+			seen[which][at]++;
+		}
+	}
+	assert_true(fabs(tokens[1] / (tokens[0] + tokens[1]) - 0.8) < 1e-3);
+	assert_true(fabs(of_length[1] / of_length[0] - 24.0 / 16) < 5e-3); /* samples: 4 of 4 tokens, 3 of 8 */
+	for (int i = 0; i < 4; i++) /* each of the two sets has been through its samples equally often, to one epoch */
+		assert_true(abs(seen[0][i] - seen[0][0]) <= 2 && (i > 2 ? !seen[1][i] : abs(seen[1][i] - seen[1][0]) <= 2));
+	hspmd_data_close(d);
+	job.length_count = 2;
+	job.seq_len = 8;
+	write_documents((const int[]){ 4, 4, 4, 4, 4, 3 }, 6); /* enough for a sample of 8, but in documents of 4 */
+	assert_non_null(d = hspmd_data_open(&job, 256, &err));
+	hspmd_data_close(d);
+	write_documents((const int[]){ 4, 5 }, 2);
+	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_non_null(strstr(err.text, "job.json: data.train[1], "));
+	assert_non_null(strstr(err.text, "its documents of no length fill a sample"));
+	restore_second();
 }
 
 static void what_is_wrong_is_told(void **state)
@@ -495,6 +558,7 @@ int main(void)
 		cmocka_unit_test(parts_of_a_sample),
 		cmocka_unit_test(documents),
 		cmocka_unit_test(grouped_by_length),
+		cmocka_unit_test(weights_by_length),
 		cmocka_unit_test(what_is_wrong_is_told),
 		cmocka_unit_test(megatron_names),
 		cmocka_unit_test(widths),

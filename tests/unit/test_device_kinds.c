@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/format/plan_model.h"
+#include "common/format/plan_precision.h"
 #include "tests/pretend/pretend.h"
 #include "tests/unit/trainer.h"
 
@@ -101,6 +101,12 @@ static void test_tables(void **state)
 		assert_string_equal(ops->name, hspmd_device_traits((enum hspmd_device_kind)kind)->name);
 		assert_int_equal(ops->host_memory, hspmd_device_traits((enum hspmd_device_kind)kind)->host_memory);
 	}
+	/* Nodes report cores and NVIDIA's GPUs; the make-believe kind is in cluster files only. */
+	assert_string_equal(hspmd_device_name_of_cores(), "cpu");
+	assert_int_equal(hspmd_device_kind_of(HSPMD_ORIGIN_NVIDIA), hspmd_device_kind_named("cuda"));
+	assert_int_equal(hspmd_device_kind_of(HSPMD_ORIGIN_NONE), -1);
+	assert_int_equal(hspmd_device_kind_named("pretend"), HSPMD_DEVICE_KIND_COUNT);
+	assert_int_equal(hspmd_device_kind_named("abacus"), -1);
 	assert_null(hspmd_device_find("abacus", &err));
 	assert_string_equal(err.text, "no device kind 'abacus'; there are: cpu, cuda, pretend");
 	struct hspmd_device_traits lie = pretend_traits;

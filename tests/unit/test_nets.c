@@ -16,10 +16,18 @@
 #include "common/error.h"
 #include "runtime/lib/hspmd.h"
 
+#define hspmd_model hspmd_model_of_bert
 #include "contrib/examples/nets/bert.c"
+#undef hspmd_model
+#define hspmd_model hspmd_model_of_t5
 #include "contrib/examples/nets/t5.c"
+#undef hspmd_model
+#define hspmd_model hspmd_model_of_vgg19
 #include "contrib/examples/nets/vgg19.c"
+#undef hspmd_model
+#define hspmd_model hspmd_model_of_vit
 #include "contrib/examples/nets/vit.c"
+#undef hspmd_model
 #include "runtime/lib/net.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/op_case.h"
@@ -238,17 +246,19 @@ static void take_loss(void *context, int64_t step, double loss)
 	((double *)context)[step] = loss;
 }
 
-static void train(const struct net *n, const char *pipelines, double *losses)
+/* `more`: further members of the plan, each with a comma after it. */
+static void train(const struct net *n, const char *devices, const char *more, const char *pipelines, double *losses)
 {
 	struct hspmd_error err = { "" };
 	char plan[1024];
-	snprintf(plan, sizeof plan, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":%lld,\"pipelines\":%s}",
-	         SAMPLES, (long long)n->length, pipelines);
+	snprintf(plan, sizeof plan,
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":%lld,%s\"pipelines\":%s}", SAMPLES,
+	         (long long)n->length, more, pipelines);
 	struct hspmd_training *t = hspmd_training_create(n->build, (void *)n->how, n->layers);
 	assert_non_null(t);
 	hspmd_training_samples(t, read_sample, (void *)&n->sizes);
 	hspmd_training_on_loss(t, take_loss, losses);
-	if (hspmd_training_cluster(t, cluster, &err) || hspmd_training_plan(t, plan, &err) ||
+	if (hspmd_training_cluster(t, devices, &err) || hspmd_training_plan(t, plan, &err) ||
 	    hspmd_training_optimizer(t, "{\"lr\":0.003,\"schedule\":\"constant\"}", &err) || hspmd_training_run(t, STEPS, &err))
 		fail_msg("%s, %s: %s", n->name, pipelines, err.text);
 	hspmd_training_destroy(t);
@@ -266,17 +276,47 @@ static void test_plans(void **state)
 		int cut = n->layers / 2;
 		snprintf(pipelines, sizeof pipelines, "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0\"]}]}]",
 		         n->layers);
-		train(n, pipelines, alone);
+		train(n, cluster, "", pipelines, alone);
 		snprintf(pipelines, sizeof pipelines,
 		         "[{\"micro_batches\":3,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0-1\"],\"shard_ratio\":[3,1]},"
 		         "{\"layers\":[%d,%d],\"devices\":[\"n:2-3\"]}]},{\"micro_batches\":1,\"stages\":[{\"layers\":[0,%d],"
 		         "\"devices\":[\"n:4\"],\"recompute\":\"full\"}]}]",
 		         cut, cut, n->layers, n->layers);
-		train(n, pipelines, together);
+		train(n, cluster, "", pipelines, together);
 		assert_true(fabs(alone[STEPS - 1] - alone[0]) > 1e-4 * alone[0]);
 		for (int s = 0; s < STEPS; s++)
 			if (!(fabs(together[s] - alone[s]) <= 1e-6 * alone[s]))
 				fail_msg("%s, step %d: %.9g and %.9g", n->name, s, alone[s], together[s]);
+	}
+}
+
+/* Three unequal devices whose work is divided by search: links on which one would divide samples, or widths. */
+static void test_synthesis(void **state)
+{
+	(void)state;
+	static const struct {
+		double alpha, rate;
+	} links[] = { { 1e-7, 0.5 }, { 1e-9, 50 }, { 2e-5, 2 } };
+	for (size_t i = 0; i < NETS + 2; i++) {
+		const struct net *n = &nets[i < NETS ? i : 2]; /* BERT with all links */
+		double alone[STEPS], together[STEPS];
+		char pipelines[512], devices[1024];
+		snprintf(pipelines, sizeof pipelines, "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0\"]}]}]",
+		         n->layers);
+		train(n, cluster, "", pipelines, alone);
+		snprintf(devices, sizeof devices,
+		         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
+		         "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}},\"d\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
+		         "\"gbytes_per_s\":5,\"peak_tflops\":{\"fp32\":0.006}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\","
+		         "\"count\":1},{\"type\":\"d\",\"count\":2}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":%g,"
+		         "\"gbytes_per_s\":%g}]}",
+		         links[i % 3].alpha, links[i % 3].rate);
+		snprintf(pipelines, sizeof pipelines,
+		         "[{\"micro_batches\":1,\"micro_batch\":4,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0-2\"]}]}]", n->layers);
+		train(n, devices, "\"synthesis\":true,", pipelines, together);
+		for (int s = 0; s < STEPS; s++)
+			if (!(fabs(together[s] - alone[s]) <= 1e-5 * alone[s]))
+				fail_msg("%s, links %zu, step %d: %.9g and %.9g", n->name, i % 3, s, alone[s], together[s]);
 	}
 }
 
@@ -286,6 +326,7 @@ int main(void)
 		cmocka_unit_test(test_published_sizes),
 		cmocka_unit_test(test_step),
 		cmocka_unit_test(test_plans),
+		cmocka_unit_test(test_synthesis),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

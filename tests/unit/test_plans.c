@@ -16,10 +16,12 @@
 #include <math.h>
 
 #include "tests/unit/draw.h"
+#include "tests/unit/model_types.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 20
 #define BATCH 8
+#define CLOSE 1e-6 /* largest relative difference of losses */
 
 struct model {
 	const char *name, *config;
@@ -264,7 +266,7 @@ static void random_plans(void **unused)
 				fail_msg("%s, HSPMD_SEED=%llu: %s\n%s", models[k].name, (unsigned long long)start, err.text, plan);
 			for (int s = 0; s < STEPS; s++) {
 				double off = fabs(got[s] - want[s]) / fabs(want[s]);
-				if (!(off < 1e-5))
+				if (!(off < CLOSE))
 					fail_msg("%s, HSPMD_SEED=%llu: loss of step %d is %.17g, not %.17g\n%s", models[k].name,
 					         (unsigned long long)start, s, got[s], want[s], plan);
 				worst = fmax(worst, off);
@@ -275,8 +277,19 @@ static void random_plans(void **unused)
 	}
 }
 
+static const char *config_of(size_t i)
+{
+	return models[i].config;
+}
+
+static void all_types_are_tried(void **unused)
+{
+	(void)unused;
+	check_all_types(config_of, sizeof models / sizeof *models);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(random_plans) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(all_types_are_tried), cmocka_unit_test(random_plans) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -328,7 +328,7 @@ static void test_what_ships(void **state)
 		/* Each rule sets every field of these sections, so that no default of a site changes what its description promises; but
 		 * not how members are submitted. */
 		for (int f = hspmd_policy_field("grow", "into_idle"); f < hspmd_policy_field("checkpoint", "local"); f++)
-			assert_true((f >= hspmd_policy_field("grow", "qos") && f <= hspmd_policy_field("grow", "time_min_s")) ||
+			assert_true((f >= hspmd_policy_field("grow", "qos") && f <= hspmd_policy_field("grow", "budget_days")) ||
 			            p->rules[0].terms.given >> f & 1);
 		hspmd_policy_destroy(p);
 	}

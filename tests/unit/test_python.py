@@ -12,7 +12,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "contrib", "python"))
 
-from hspmd import control, data  # noqa: E402
+from hspmd import control, data, layout  # noqa: E402
 
 PATIENCE_S = 60
 
@@ -45,6 +45,11 @@ class Orders(unittest.TestCase):
         self.assertEqual(self.control.next(PATIENCE_S)["type"], "abort")
         self.control.check()
         self.assertIsNone(self.control.stop)
+
+    def test_wait_for_abort(self):
+        self.assertFalse(self.control.wait_for_abort(0))
+        self.order(type="abort", generation=1)
+        self.assertTrue(self.control.wait_for_abort(PATIENCE_S))
 
     def test_agreed_stop_that_comes_later(self):
         got = []
@@ -118,6 +123,53 @@ class Data(unittest.TestCase):
         seeds = {data.mix(a, b, c) for a in range(4) for b in range(20) for c in range(20)}
         self.assertEqual(len(seeds), 1600)
         self.assertTrue(all(0 <= s < 1 << 63 for s in seeds))
+
+
+def rows(low, high, width=3):
+    return (low, 0), (high - low, width)
+
+
+class Layout(unittest.TestCase):
+    def grid(self, draw, shape):
+        """A tensor of this shape, cut along each dimension at random; every box has one to three holders."""
+        boxes = [((), ())]
+        for n in shape:
+            cuts = [0, *sorted(draw.sample(range(1, n), draw.randint(0, n - 1))), n]
+            boxes = [((*o, a), (*ns, b - a)) for o, ns in boxes for a, b in zip(cuts, cuts[1:])]
+        return boxes
+
+    def test_moves_fill_all_and_send_least(self):
+        draw = random.Random(2)
+        for _ in range(200):
+            shape = [draw.randint(1, 6) for _ in range(draw.randint(0, 3))]
+            old, new = self.grid(draw, shape), self.grid(draw, shape)
+            sources = [(draw.randrange(4), {"t": box}) for box in old for _ in range(draw.randint(1, 3))]
+            targets = {i: {"t": box} for i, box in enumerate(new)}
+            moves = layout.plan(sources, targets)
+            for to, wanted in targets.items():
+                covered = []
+                for of, _, _, part in (m for m in moves if m[1] == to):
+                    self.assertEqual(layout.intersect(part, sources[of][1]["t"]), part)
+                    self.assertTrue(all(layout.intersect(part, other) is None for other in covered))
+                    covered.append(part)
+                    local = [s for s in sources if s[0] == to and s[1] == sources[of][1]]
+                    self.assertTrue(not local or sources[of][0] == to, "sent, although it was there")
+                self.assertEqual(sum(map(layout.volume, covered)), layout.volume(wanted["t"]))
+
+    def test_senders_take_turns(self):
+        sources = [(0, {"t": rows(0, 2), "u": rows(0, 2)}), (1, {"t": rows(0, 2), "u": rows(0, 2)})]
+        self.assertEqual({sources[m[0]][0] for m in layout.plan(sources, {5: {"t": rows(0, 2), "u": rows(0, 2)}})}, {0, 1})
+
+    def test_the_latest_step_of_which_nothing_is_missing(self):
+        shapes = {"t": (4, 3)}
+        offers = [
+            (0, (1, 5), shapes, {"t": rows(0, 2)}), (1, (1, 5), shapes, {"t": rows(2, 4)}),  # copies
+            (0, (1, 6), shapes, {"t": rows(0, 2)}), (2, (1, 6), shapes, {"t": rows(0, 2)}),  # the other half is lost
+        ]  # fmt: skip
+        self.assertEqual(layout.choose(offers), [0, 1])
+        self.assertEqual(layout.choose([*offers, (2, (1, 6), shapes, {"t": rows(2, 4)})]), [2, 3, 4])
+        self.assertEqual(layout.choose(offers[2:]), [])
+        self.assertEqual(layout.choose([]), [])
 
 
 if __name__ == "__main__":

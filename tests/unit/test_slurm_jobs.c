@@ -178,6 +178,44 @@ static void jobs_of_a_name(void **state)
 	assert_non_null(strstr(err.text, "error 5"));
 }
 
+/* An array of 300 members: tasks 1 and 2 run, 3 to 300 wait as one job, which has the array's number. In the end the last task has it. */
+static void an_array_of_members(void **state)
+{
+	job_info_t info[] = {
+		{ .job_id = 40,
+		  .name = "m",
+		  .array_job_id = 40,
+		  .array_task_id = NO_VAL,
+		  .array_task_str = "3-298,300%20",
+		  .job_state = JOB_PENDING },
+		{ .job_id = 41, .name = "m", .array_job_id = 40, .array_task_id = 1, .job_state = JOB_RUNNING },
+		{ .job_id = 50, .name = "m", .job_state = JOB_RUNNING },
+	};
+	struct hspmd_slurm_job **jobs;
+	(void)state;
+	fake_slurm_reset();
+	fake_slurm.jobs = (job_info_msg_t){ .job_array = info, .record_count = COUNT(info) };
+	assert_int_equal(hspmd_slurm_jobs_named(1, "m", &jobs, &err), 3);
+	assert_int_equal(jobs[0]->array_task_count, 297);
+	assert_int_equal(jobs[1]->array_task_count, 1);
+	assert_true(!jobs[2]->array && !jobs[2]->array_task_count);
+	/* Never all of the array. */
+	assert_int_equal(hspmd_slurm_member_cancel(jobs[0], &err), 0);
+	assert_string_equal(fake_slurm.killed_tasks, "40_[3-298,300]");
+	assert_int_equal(hspmd_slurm_member_cancel(jobs[1], &err), 0);
+	assert_string_equal(fake_slurm.killed_tasks, "40_[1]");
+	assert_int_equal(fake_slurm.killed_count, 0);
+	assert_int_equal(hspmd_slurm_member_cancel(jobs[2], &err), 0);
+	assert_true(fake_slurm.killed_count == 1 && fake_slurm.killed[0] == 50);
+	hspmd_slurm_jobs_free(jobs, 3);
+	info[0] = (job_info_t){ .job_id = 40, .name = "m", .array_job_id = 40, .array_task_id = 300, .job_state = JOB_RUNNING };
+	assert_int_equal(hspmd_slurm_jobs_named(1, "m", &jobs, &err), 3);
+	fake_slurm.kill_error = ESLURM_ACCESS_DENIED;
+	assert_int_equal(hspmd_slurm_member_cancel(jobs[0], &err), -1);
+	assert_string_equal(fake_slurm.killed_tasks, "40_[300]");
+	hspmd_slurm_jobs_free(jobs, 3);
+}
+
 static void changes(void **state)
 {
 	char *const keep[] = { "n1", "n2", "n3", "login" };
@@ -314,7 +352,7 @@ static void a_member(void **state)
 	setenv("SBATCH_PARTITION", "night", 1);
 	setenv("HSPMD_COOKIE", "secret", 1);
 	setenv("UNTOUCHED", "yes", 1);
-	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "/out/member-%j.log", without, 2, &err), 4242);
+	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "/out/member-%j.log", 1, without, 2, &err), 4242);
 	const char *env = told("sbatch.env");
 	assert_true(has_line(env, "SLURM_CONF=/etc/s.conf") && has_line(env, "UNTOUCHED=yes"));
 	assert_null(strstr(env, "SLURM_JOB_ID"));
@@ -351,22 +389,27 @@ static void a_member(void **state)
 	assert_non_null(words);
 	assert_string_equal(words + 13, "/opt/h spmd\nagent\nit's\n$HOME `x` \"y\" \\\n\n");
 	command_is("sbatch", "echo 'sbatch: warning: 12'; echo 'sbatch: error: no such partition'; echo 5; exit 1");
-	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", NULL, 0, &err), 0);
+	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", 1, NULL, 0, &err), 0);
 	assert_string_equal(err.text, "a member of job 7 cannot be submitted: sbatch: sbatch: error: no such partition");
 	assert_null(strstr(told("sbatch.args"), "--exclude"));
+	/* Many are one array. */
+	assert_null(strstr(told("sbatch.args"), "--array"));
+	command_is("sbatch", "echo 77");
+	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", 300, NULL, 0, &err), 77);
+	assert_true(has_line(told("sbatch.args"), "--array=1-300") && has_line(told("sbatch.args"), "--nodes=1"));
 	command_is("sbatch", "echo hello");
-	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", NULL, 0, &err), 0);
+	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", 1, NULL, 0, &err), 0);
 	/* As the site wants: elsewhere, where nodes have other devices, and for a gap between other jobs. */
 	struct hspmd_slurm_member_terms terms = { "scavenger", "spot", 601 };
 	job.gres = "gres:gpu:a100:2,gres/nic:1,gpu:h100";
 	command_is("sbatch", "echo 5");
-	assert_int_equal(hspmd_slurm_member_submit(&job, &terms, command, "x", NULL, 0, &err), 5);
+	assert_int_equal(hspmd_slurm_member_submit(&job, &terms, command, "x", 1, NULL, 0, &err), 5);
 	args = told("sbatch.args");
 	assert_true(has_line(args, "--qos=scavenger") && has_line(args, "--partition=spot") && has_line(args, "--time=60") &&
 	            has_line(args, "--time-min=11") && has_line(args, "--gres=gpu:2,nic:1,gpu:1") && has_line(args, "--account=physics"));
 	assert_null(strstr(args, "--constraint"));
 	terms = (struct hspmd_slurm_member_terms){ "", "day", 3600 };
-	assert_int_equal(hspmd_slurm_member_submit(&job, &terms, command, "x", NULL, 0, &err), 5);
+	assert_int_equal(hspmd_slurm_member_submit(&job, &terms, command, "x", 1, NULL, 0, &err), 5);
 	args = told("sbatch.args");
 	assert_true(has_line(args, "--partition=day") && has_line(args, "--gres=gpu:a100:2,nic:1,gpu:h100:1") &&
 	            has_line(args, "--constraint=ib&fast"));
@@ -381,7 +424,7 @@ static void a_member(void **state)
 	job.gres = "";
 	job.end = time(NULL) + 70;
 	command_is("sbatch", "echo 5");
-	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", NULL, 0, &err), 5);
+	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", 1, NULL, 0, &err), 5);
 	args = told("sbatch.args");
 	assert_true(has_line(args, "--exclusive") && has_line(args, "--time=1") && has_line(args, "--mem-per-cpu=50M") &&
 	            has_line(args, "--qos=high") && has_line(args, "--reservation=r"));
@@ -447,9 +490,16 @@ static int end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_job),          cmocka_unit_test(states),   cmocka_unit_test(gres),
-		cmocka_unit_test(jobs_of_a_name), cmocka_unit_test(changes),  cmocka_unit_test(settings),
-		cmocka_unit_test(a_step),         cmocka_unit_test(a_member), cmocka_unit_test(grows_in_place),
+		cmocka_unit_test(a_job),
+		cmocka_unit_test(states),
+		cmocka_unit_test(gres),
+		cmocka_unit_test(jobs_of_a_name),
+		cmocka_unit_test(an_array_of_members),
+		cmocka_unit_test(changes),
+		cmocka_unit_test(settings),
+		cmocka_unit_test(a_step),
+		cmocka_unit_test(a_member),
+		cmocka_unit_test(grows_in_place),
 	};
 	return cmocka_run_group_tests(tests, begin, end);
 }

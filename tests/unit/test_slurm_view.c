@@ -14,6 +14,7 @@
 #include <slurm/slurm_errno.h>
 
 #include "common/format/job.h"
+#include "controller/ctld/poll_interval.h"
 #include "controller/slurm/slurm_view.h"
 #include "tests/unit/fake_slurm.h"
 
@@ -316,6 +317,69 @@ static void preemption_by_qos(void **state)
 	hspmd_slurm_qos_clear(&copy);
 }
 
+/* A clock of the test's own, for slurm_view.c too; 0: the machine's. */
+static time_t invented_now;
+
+time_t time(time_t *to)
+{
+	struct timespec t = { .tv_sec = invented_now };
+	if (!invented_now)
+		clock_gettime(CLOCK_REALTIME, &t);
+	if (to)
+		*to = t.tv_sec;
+	return t.tv_sec;
+}
+
+/* Polls as hspmdctld does by default (--poll 10,75) in an hour of an invented clock, and counts what reaches slurmctld. Every `change_s` seconds a job
+ * changes (0: never), and slurmctld saves its state five seconds later at most, which brings the next poll forward. */
+static int calls_in_an_hour(double change_s)
+{
+	job_info_t jobs[] = { { .job_id = 5, .job_state = JOB_RUNNING, .user_name = "u", .partition = "day", .num_nodes = 1 } };
+	struct ctld_poll_interval p;
+	struct hspmd_slurm_view *view = NULL, *new;
+	double saved_s = 0, changed_s = 0;
+	bool unsaved = false;
+	int counted = 0;
+	tables(jobs, 1);
+	ctld_poll_interval_start(&p, 10, 75);
+	for (double now = 0; now < 3600; now = fmin(p.next_s, change_s > 0 ? saved_s : p.next_s)) {
+		for (; change_s > 0 && changed_s <= now; changed_s += change_s, unsaved = true)
+			jobs[0].job_id++;
+		if (change_s > 0 && saved_s <= now) {
+			if (unsaved)
+				ctld_poll_interval_soon(&p, now);
+			unsaved = false;
+			saved_s = now + 5;
+		}
+		if (now < p.next_s)
+			continue;
+		invented_now = 1000000 + (time_t)now;
+		fake_slurm.jobs.last_update = fake_slurm.nodes.last_update = invented_now;
+		int rc = hspmd_slurm_view_refresh(view, &new, &counted, &err);
+		assert_int_equal(rc, 1);
+		bool same = view && hspmd_slurm_view_equal(view, new);
+		hspmd_slurm_view_destroy(view);
+		view = new;
+		ctld_poll_interval_done(&p, now, now + 0.1, same ? CTLD_POLL_UNCHANGED : CTLD_POLL_CHANGED);
+	}
+	hspmd_slurm_view_destroy(view);
+	invented_now = 0;
+	assert_int_equal(counted, fake_slurm.asked); /* what it says is what it does */
+	return counted;
+}
+
+static void spares_slurmctld(void **state)
+{
+	(void)state;
+	/* At rest, with a change a minute, and while all changes. */
+	int rest = calls_in_an_hour(0), minute = calls_in_an_hour(60), churn = calls_in_an_hour(0.7);
+	print_message("calls to slurmctld in an hour: %d at rest, %d with a change a minute, %d with one every 0.7 s\n", rest, minute,
+	              churn);
+	assert_in_range(rest, 60, 6 * 60);
+	assert_in_range(churn, rest, 20 * 60);
+	assert_in_range(minute, rest, churn);
+}
+
 /* Times and priorities, which change all the time, are no difference; what a decision depends on is one. */
 static void what_is_a_difference(void **state)
 {
@@ -383,10 +447,9 @@ static void what_is_a_difference(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(states_of_nodes), cmocka_unit_test(partitions_and_preemption),
-		cmocka_unit_test(running_jobs),    cmocka_unit_test(pending_jobs),
-		cmocka_unit_test(preemption_by_qos),
-		cmocka_unit_test(asks_seldom),     cmocka_unit_test(what_is_a_difference),
+		cmocka_unit_test(states_of_nodes),      cmocka_unit_test(partitions_and_preemption), cmocka_unit_test(running_jobs),
+		cmocka_unit_test(pending_jobs),         cmocka_unit_test(preemption_by_qos),         cmocka_unit_test(asks_seldom),
+		cmocka_unit_test(what_is_a_difference), cmocka_unit_test(spares_slurmctld),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

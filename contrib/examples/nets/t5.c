@@ -4,13 +4,12 @@
  * -1e9 for padding, else 0; "encoder_distance" [source, source] and "decoder_distance" [target, target] integers, the number of each
  * distance (t5_distance), and "causal" [target, target] floats, -1e9 for later positions, else 0. Plan layers: 0: embedding, 1..blocks:
  * encoder, from blocks + 1 on: embedding of the target, decoder, and the head. */
-#include "parts.h"
+#include "job.h"
 
 #include <math.h>
 
 struct t5 {
-	int64_t words, width, heads, head, inner, source, target; /* head: width of one; source, target: positions */
-	int blocks;
+	int64_t words, width, heads, head, inner, source, target, blocks; /* head: width of one; source, target: positions */
 	int64_t distances, farthest;
 	double dropout;
 };
@@ -18,7 +17,7 @@ static const struct t5 t5_small = { 32128, 512, 8, 64, 2048, 512, 128, 6, 32, 12
 
 static int t5_layers(const struct t5 *how)
 {
-	return 2 * how->blocks + 3;
+	return 2 * (int)how->blocks + 3;
 }
 
 /* The number of the distance between a query and a key: near ones each have their own, farther ones share numbers on a logarithmic
@@ -119,7 +118,7 @@ static int t5_decoder(const struct t5 *how, struct hspmd_net *net, int x, int en
 	char name[96];
 	int bias = -1;
 	for (int i = 0; i < how->blocks; i++) {
-		hspmd_net_layer(net, how->blocks + 2 + i);
+		hspmd_net_layer(net, (int)how->blocks + 2 + i);
 		if (i == 0) {
 			int causal = hspmd_net_float_input(net, "causal", 2, DIMS(how->target, how->target));
 			causal = hspmd_net_reshape(net, causal, 4, DIMS(hspmd_net_samples(net), 1, how->target, how->target));
@@ -142,10 +141,131 @@ static void t5_build(void *context, struct hspmd_net *net)
 	mask = hspmd_net_reshape(net, mask, 4, DIMS(hspmd_net_samples(net), 1, 1, how->source));
 	int x = hspmd_net_embed(net, hspmd_net_integer_input(net, "source", 1, &how->source), table);
 	int encoded = t5_encoder(how, net, hspmd_net_dropout(net, x, how->dropout), mask);
-	hspmd_net_layer(net, how->blocks + 1);
+	hspmd_net_layer(net, (int)how->blocks + 1);
 	x = hspmd_net_embed(net, hspmd_net_integer_input(net, "tokens", 1, &how->target), table);
 	x = t5_decoder(how, net, hspmd_net_dropout(net, x, how->dropout), encoded, mask);
-	hspmd_net_layer(net, 2 * how->blocks + 2);
+	hspmd_net_layer(net, t5_layers(how) - 1);
 	x = hspmd_net_scale(net, x, 1 / sqrt((double)how->width));
 	hspmd_net_loss(net, hspmd_net_linear(net, x, table, -1), hspmd_net_integer_input(net, "targets", 1, &how->target));
 }
+
+/* ---- the model of a job: tokens of job.h. Spans of three tokens are missing in the source, and the target has them (section 3.1.4) */
+
+#define SPAN 3
+
+struct t5_job {
+	struct t5 net;
+	int64_t token_bytes;
+};
+
+/* Each span has a word of its own in the source, and the target has that word before it; one more word ends the target. */
+static int64_t t5_spans(const struct t5 *how)
+{
+	return (how->target - 1) / (SPAN + 1);
+}
+
+/* Tokens of the text that a sample needs. */
+static int64_t t5_text(const struct t5 *how)
+{
+	return how->source + t5_spans(how) * (SPAN - 1);
+}
+
+static int t5_configure(const char *config, struct hspmd_model_sizes *sizes, void **context, struct hspmd_error *err)
+{
+	struct t5_job *how = malloc(sizeof *how);
+	if (!how)
+		return failed(err, "out of memory");
+	*how = (struct t5_job){ t5_small, 2 };
+	const struct setting settings[] = {
+		{ "words", &how->net.words, 1, NULL },         { "width", &how->net.width, 1, NULL },
+		{ "heads", &how->net.heads, 1, NULL },         { "head", &how->net.head, 1, NULL },
+		{ "inner", &how->net.inner, 1, NULL },         { "source", &how->net.source, 1, NULL },
+		{ "target", &how->net.target, 5, NULL },       { "blocks", &how->net.blocks, 1, NULL },
+		{ "distances", &how->net.distances, 4, NULL }, { "farthest", &how->net.farthest, 1, NULL },
+		{ "token_bytes", &how->token_bytes, 1, NULL }, { "dropout", NULL, 0, &how->net.dropout },
+	};
+	int status = read_settings(config, settings, COUNT(settings), err) || check_token_bytes(how->token_bytes, err) ? -1 : 0;
+	if (!status && (how->net.source < t5_spans(&how->net) || how->net.words <= t5_spans(&how->net)))
+		status = failed(err, "source, words: expected more than %ld, a word for each missing span", (long)t5_spans(&how->net));
+	if (status) {
+		free(how);
+		return -1;
+	}
+	sizes->layers = t5_layers(&how->net);
+	*context = how;
+	return 0;
+}
+
+static void *t5_open(void *context, const struct hspmd_model_data *data, int64_t *count, struct hspmd_error *err)
+{
+	const struct t5_job *how = context;
+	if (data->length == how->net.target)
+		return open_records(data, context, t5_text(&how->net) * how->token_bytes, count, err);
+	failed(err, "seq_len: expected %ld, the model's target, got %ld", (long)how->net.target, (long)data->length);
+	return NULL;
+}
+
+/* The words of "source" and "targets" are put together from the text. Spans lie in equal parts of it, one in each. */
+static void t5_words(const struct records *r, int64_t sample, const int64_t *text, int64_t *source, int64_t *target)
+{
+	const struct t5 *how = r->how;
+	int64_t spans = t5_spans(how), length = t5_text(how), from = 0, s = 0, t = 0;
+	for (int64_t n = 0; n < spans; n++) {
+		int64_t part = length * n / spans, room = length * (n + 1) / spans - part - SPAN;
+		int64_t span = part + (int64_t)(random_number(r->seed, sample, n) % (uint64_t)(room + 1));
+		while (from < span)
+			source[s++] = text[from++];
+		source[s++] = target[t++] = how->words - 1 - n;
+		for (int i = 0; i < SPAN; i++)
+			target[t++] = text[from++];
+	}
+	while (s < how->source)
+		source[s++] = text[from++];
+	target[t++] = how->words - 1 - spans;
+	while (t < how->target)
+		target[t++] = -1; /* is no target */
+}
+
+static int t5_read(void *samples, const char *input, int64_t sample, int64_t start, int64_t length, void *to, struct hspmd_error *err)
+{
+	const struct records *r = samples;
+	const struct t5_job *how = r->how;
+	const struct t5 *net = &how->net;
+	int64_t each = !strcmp(input, "encoder_distance") ? net->source : !strcmp(input, "decoder_distance") ? net->target : 0;
+	int64_t *text = read_tokens(r, sample, how->token_bytes, net->words, err);
+	int64_t *source = malloc((size_t)(net->source + net->target) * sizeof *source), *target = source ? source + net->source : NULL;
+	if (!text || !source) {
+		free(text);
+		free(source);
+		return text ? failed(err, "out of memory") : -1;
+	}
+	t5_words(r, sample, text, source, target);
+	for (int64_t i = start; i < start + length; i++) {
+		if (!strcmp(input, "mask"))
+			((float *)to)[i - start] = 0;
+		else if (!strcmp(input, "source"))
+			((int32_t *)to)[i - start] = (int32_t)source[i];
+		else if (!strcmp(input, "targets"))
+			((int32_t *)to)[i - start] = (int32_t)target[i];
+		else if (!strcmp(input, "tokens")) /* the target one position later, after the word 0 */
+			((int32_t *)to)[i - start] = i && target[i - 1] >= 0 ? (int32_t)target[i - 1] : 0;
+		for (int64_t k = 0; !strcmp(input, "causal") && k < net->target; k++)
+			((float *)to)[(i - start) * net->target + k] = k > i ? -1e9f : 0;
+		for (int64_t k = 0; k < each; k++)
+			((int32_t *)to)[(i - start) * each + k] = (int32_t)t5_distance(net, i, k, *input == 'e');
+	}
+	free(source);
+	free(text);
+	return 0;
+}
+
+const struct hspmd_model_definition hspmd_model = {
+	.version = HSPMD_MODEL_VERSION,
+	.name = "t5",
+	.configure = t5_configure,
+	.destroy = free,
+	.build = t5_build,
+	.open_samples = t5_open,
+	.read_sample = t5_read,
+	.close_samples = close_records,
+};

@@ -2,7 +2,7 @@
 /* VGG19 (Simonyan and Zisserman, arXiv 1409.1556): 16 convolutions in five groups, each of which ends with pooling, and three linear
  * layers. Inputs: "image" [samples, 3, size, size] floats and "label" [samples, 1] integers. Plan layers: 0..4: the groups, 5: the
  * classifier. */
-#include "parts.h"
+#include "job.h"
 
 #include <math.h>
 
@@ -42,3 +42,48 @@ static void vgg19_build(void *context, struct hspmd_net *net)
 	x = linear(net, "classifier.2", x, how->classes, WHOLE, 1, 1);
 	hspmd_net_loss(net, x, hspmd_net_integer_input(net, "label", 1, DIMS(1)));
 }
+
+/* ---- the model of a job: images of job.h */
+
+static int vgg19_configure(const char *config, struct hspmd_model_sizes *sizes, void **context, struct hspmd_error *err)
+{
+	struct vgg19 *how = malloc(sizeof *how);
+	if (!how)
+		return failed(err, "out of memory");
+	*how = vgg19_imagenet;
+	const struct setting settings[] = {
+		{ "size", &how->size, 1, NULL },
+		{ "channels", &how->channels, 1, NULL },
+		{ "inner", &how->inner, 1, NULL },
+		{ "classes", &how->classes, 1, NULL },
+	};
+	if (read_settings(config, settings, COUNT(settings), err)) {
+		free(how);
+		return -1;
+	}
+	sizes->layers = VGG19_LAYERS;
+	*context = how;
+	return 0;
+}
+
+static void *vgg19_open(void *context, const struct hspmd_model_data *data, int64_t *count, struct hspmd_error *err)
+{
+	return open_images(data, context, ((const struct vgg19 *)context)->size, count, err);
+}
+
+static int vgg19_read(void *samples, const char *input, int64_t sample, int64_t start, int64_t length, void *to, struct hspmd_error *err)
+{
+	const struct vgg19 *how = ((const struct records *)samples)->how;
+	return read_image(samples, how->size, how->classes, input, sample, start, length, to, err);
+}
+
+const struct hspmd_model_definition hspmd_model = {
+	.version = HSPMD_MODEL_VERSION,
+	.name = "vgg19",
+	.configure = vgg19_configure,
+	.destroy = free,
+	.build = vgg19_build,
+	.open_samples = vgg19_open,
+	.read_sample = vgg19_read,
+	.close_samples = close_records,
+};

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Vision transformer (Dosovitskiy et al., arXiv 2010.11929). Inputs: "image" [samples, 3, size, size] floats and "label" [samples, 1]
  * integers. Plan layers: 0: patches, 1..blocks, and the head. */
-#include "parts.h"
+#include "job.h"
 
 struct vit {
-	int64_t size, patch, width, heads, inner, classes;
-	int blocks;
+	int64_t size, patch, width, heads, inner, classes, blocks;
 	double dropout;
 };
 static const struct vit vit_base = { 224, 16, 768, 12, 3072, 1000, 12, 0 };
 
 static int vit_layers(const struct vit *how)
 {
-	return how->blocks + 2;
+	return (int)how->blocks + 2;
 }
 
 /* Each patch is a position; the first position is a parameter, from which the class is read at the end. */
@@ -41,7 +40,51 @@ static void vit_build(void *context, struct hspmd_net *net)
 		y = layer_norm(net, named(&name, "blocks", i, "norm2"), x, 1e-6);
 		x = hspmd_net_add(net, x, hspmd_net_dropout(net, mlp(net, "blocks", i, y, how->inner), how->dropout));
 	}
-	hspmd_net_layer(net, how->blocks + 1);
+	hspmd_net_layer(net, vit_layers(how) - 1);
 	x = hspmd_net_slice(net, layer_norm(net, "norm", x, 1e-6), 1, 0, 1);
 	hspmd_net_loss(net, linear(net, "head", x, how->classes, WHOLE, 1, 1), hspmd_net_integer_input(net, "label", 1, DIMS(1)));
 }
+
+/* ---- the model of a job: images of job.h */
+
+static int vit_configure(const char *config, struct hspmd_model_sizes *sizes, void **context, struct hspmd_error *err)
+{
+	struct vit *how = malloc(sizeof *how);
+	if (!how)
+		return failed(err, "out of memory");
+	*how = vit_base;
+	const struct setting settings[] = {
+		{ "size", &how->size, 1, NULL },     { "patch", &how->patch, 1, NULL },     { "width", &how->width, 1, NULL },
+		{ "heads", &how->heads, 1, NULL },   { "inner", &how->inner, 1, NULL },     { "classes", &how->classes, 1, NULL },
+		{ "blocks", &how->blocks, 1, NULL }, { "dropout", NULL, 0, &how->dropout },
+	};
+	if (read_settings(config, settings, COUNT(settings), err)) {
+		free(how);
+		return -1;
+	}
+	sizes->layers = vit_layers(how);
+	*context = how;
+	return 0;
+}
+
+static void *vit_open(void *context, const struct hspmd_model_data *data, int64_t *count, struct hspmd_error *err)
+{
+	return open_images(data, context, ((const struct vit *)context)->size, count, err);
+}
+
+static int vit_read(void *samples, const char *input, int64_t sample, int64_t start, int64_t length, void *to, struct hspmd_error *err)
+{
+	const struct vit *how = ((const struct records *)samples)->how;
+	return read_image(samples, how->size, how->classes, input, sample, start, length, to, err);
+}
+
+const struct hspmd_model_definition hspmd_model = {
+	.version = HSPMD_MODEL_VERSION,
+	.name = "vit",
+	.configure = vit_configure,
+	.destroy = free,
+	.build = vit_build,
+	.open_samples = vit_open,
+	.read_sample = vit_read,
+	.close_samples = close_records,
+};

@@ -8,17 +8,25 @@
         optimizer.step()
         optimizer.zero_grad()
 
+Models that are divided among ranks, and loops that use torch.distributed, are made anew whenever the ranks change:
+
+    @hspmd.elastic
+    def main(run): ...
+
 Without `hspmd run` the same loop trains in one process.
+
+hspmd.graph is something else, without PyTorch: nets of one's own by libhspmd.
 """
 from hspmd.control import local_rank
 
-__all__ = ["Elastic", "device", "local_rank"]
+__all__ = ["Elastic", "ddp", "device", "elastic", "local_rank"]
+_HOMES = {"Elastic": "replicated", "ddp": "sharded", "device": "member", "elastic": "sharded"}
 
 
 def __getattr__(name):
     # Not before it is used: the modules below need torch.
-    if name in ("Elastic", "device"):
-        from hspmd import elastic
+    if name in _HOMES:
+        import importlib
 
-        return getattr(elastic, name)
+        return getattr(importlib.import_module("hspmd." + _HOMES[name]), name)
     raise AttributeError(name)

@@ -19,6 +19,12 @@ def local_rank():
     return _local_rank
 
 
+def set_local_rank(number):
+    """For one that has been left fewer GPUs to see."""
+    global _local_rank
+    _local_rank = number
+
+
 class Gone(Exception):
     """The stand-in has ended."""
 
@@ -98,6 +104,11 @@ class Control:
                 raise Gone
             order, self.stop = self.stop, None
             return order
+
+    def wait_for_abort(self, timeout):
+        """False: none has come in this time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.aborted or self._gone, timeout)
 
     def check(self):
         """Raises Interrupted if an abort has come."""

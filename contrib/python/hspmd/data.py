@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples a micro-batch has, and who takes it. A sample's place depends on the step alone, and not on the ranks, so that each is trained
-once however the ranks change."""
+"""Which samples a micro-batch has, and who takes it. A sample's place depends on the step alone, and not on the ranks, so that each is
+trained once however the ranks change."""
 
 
 def even_shares(count, ranks):

@@ -96,6 +96,20 @@ class Group:
             return dist.ProcessGroupNCCL(store, self.rank, self.size, options)
         return dist.ProcessGroupGloo(store, self.rank, self.size, limit)
 
+    def join_world(self, name, rank, size):
+        """Makes torch.distributed's default group. All sockets that are opened from now on count as the group's: further groups may be
+        made."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self._own = None
+        self._check()
+        kind = "nccl" if self.device.type == "cuda" else "gloo"
+        limit = datetime.timedelta(seconds=COLLECTIVE_S)
+        store = dist.PrefixStore(name, self.store)
+        self._try(lambda: dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=limit))
+        if self._cut:
+            raise Interrupted("given up while it was made")
+
     def sever(self):
         """Ends all waits in this group, of this process and of its peers. May be called by another thread."""
         self._cut = True

@@ -170,6 +170,9 @@ class Checkpoints:
     def _path(self, step):
         return os.path.join(self.folder, f"{PREFIX}{step}.pt")
 
+    def _remove(self, step):
+        os.unlink(self._path(step))
+
     def busy(self):
         return self._thread is not None and self._thread.is_alive()
 
@@ -194,7 +197,7 @@ class Checkpoints:
                 os.fsync(file.fileno())
             os.replace(path + ".tmp", path)
             for old in sorted(self._steps())[:-KEPT]:
-                os.unlink(self._path(old))
+                self._remove(old)
             self.failure = None
         except OSError as error:
             self.failure = error

@@ -4,14 +4,7 @@
 #ifndef HSPMD_COST_COST_CONSTANTS_H
 #define HSPMD_COST_COST_CONSTANTS_H
 
-/* Fraction of a data sheet's peak that large matrix products sustain; used if `tflops` was not measured. It lies between what whole
- * training steps reach, 44-52 % (137 to 163 of an A100's 312 TFLOP/s; Megatron-LM, arXiv 2104.04473, table 1), and 100 %: the geometric
- * mean of 48 % and 100 %. */
-#define HSPMD_SUSTAINED_FLOPS 0.7
-
-/* Fraction of a data sheet's memory rate that streaming kernels reach: 83 % on V100, 69 % on T4 (Jia et al., arXiv 1804.06826 and
- * 1903.07486, memory throughput; at second hand); their mean. */
-#define HSPMD_SUSTAINED_MEMORY 0.76
+#include "common/format/device_speed.h"
 
 /* How many times the forward pass of a framework without fused kernels moves each byte that it saves for the backward pass, reads and
  * writes together. Used for layers of which only the saved bytes are known (a model's operations are counted one by one). Counted over

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "common/format/plan_model.h"
+#include "common/format/plan_precision.h"
 #include "controller/solver/cost/cost_constants.h"
 
 static bool layers_are_alike(const struct hspmd_model_facts *f, const struct hspmd_profile *p)

@@ -101,8 +101,6 @@ void hspmd_costs_destroy(struct hspmd_costs *c);
 /* Add a warning, unless it is there already; dropped if memory runs out. */
 void hspmd_costs_warn(struct hspmd_costs *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-double hspmd_device_flops(const struct hspmd_device_type *t,
-                          enum hspmd_precision precision); /* sustained operations per second; 0: unknown */
 /* layer_times.c. The tables own the result. Returns NULL with err if there is nothing to compute the times from. */
 const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, int micro_batch, struct hspmd_error *err);
 /* Add the warnings for t's origins. */

@@ -94,27 +94,6 @@ static struct hspmd_layer_times *times_new(int layers)
 	return t;
 }
 
-double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision)
-{
-	/* A device without units for the precision computes in the next wider precision that it has. */
-	static const enum hspmd_precision instead[HSPMD_PRECISION_COUNT][4] = {
-		{ HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32 },
-		{ HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32 },
-		{ HSPMD_PRECISION_BF16, HSPMD_PRECISION_FP16, HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP32 },
-		{ HSPMD_PRECISION_FP16, HSPMD_PRECISION_BF16, HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP32 },
-		{ HSPMD_PRECISION_FP8, HSPMD_PRECISION_BF16, HSPMD_PRECISION_FP16, HSPMD_PRECISION_FP32 },
-		{ HSPMD_PRECISION_FP64, HSPMD_PRECISION_FP64, HSPMD_PRECISION_FP64, HSPMD_PRECISION_FP64 },
-	};
-	for (int i = 0; i < 4; i++) {
-		enum hspmd_precision p = instead[precision][i];
-		if (t->tflops[p] > 0)
-			return t->tflops[p] * 1e12;
-		if (t->peak_tflops[p] > 0)
-			return t->peak_tflops[p] * 1e12 * HSPMD_SUSTAINED_FLOPS;
-	}
-	return 0;
-}
-
 /* A profile does not say in which precision it was measured: the fastest precision that the device could have used gives a lower bound on
  * its work. */
 static double fastest_units(const struct hspmd_device_type *t)
@@ -129,7 +108,7 @@ static double fastest_units(const struct hspmd_device_type *t)
 
 static double memory_rate_of(const struct hspmd_costs *c, int type)
 {
-	return c->cluster->types[type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	return hspmd_device_memory_rate(&c->cluster->types[type]);
 }
 
 static double on_share(const struct hspmd_facts_work *w, double share)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/device_speed.h"
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/search/device_classes.h"
 

@@ -123,7 +123,7 @@ static double flow_seconds(const struct sync *y, const struct flow *f, double by
 /* Seconds for which the cores of a sender are busy in one ring step of a flow. */
 static double own_work(const struct hspmd_costs *c, const struct flow *f, double element_bytes)
 {
-	double rate = c->cluster->types[c->cluster->devices[f->from].type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	double rate = hspmd_device_memory_rate(&c->cluster->types[c->cluster->devices[f->from].type]);
 	return HSPMD_SUM_TRAFFIC * f->bytes * element_bytes / f->senders / rate;
 }
 

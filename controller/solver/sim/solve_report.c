@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/format/plan_model.h"
+#include "common/format/plan_precision.h"
 
 void hspmd_solve_report_clear(struct hspmd_solve_report *r)
 {

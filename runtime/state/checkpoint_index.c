@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "controller/cli/checkpoint_index.h"
+#include "runtime/state/checkpoint_index.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,12 +12,12 @@
 
 static bool on_hand(void *context, int number, const struct hspmd_shard *s)
 {
-	const struct checkpoint_group *g = context;
+	const struct hspmd_checkpoint_group *g = context;
 	(void)number;
 	return hspmd_reader_has(g->reader, (int)(s - g->manifest->shards));
 }
 
-static int open_group(struct checkpoint_group *g, struct hspmd_error *err)
+static int open_group(struct hspmd_checkpoint_group *g, struct hspmd_error *err)
 {
 	if (!g->manifest)
 		return 0;
@@ -30,7 +30,7 @@ static int open_group(struct checkpoint_group *g, struct hspmd_error *err)
 }
 
 /* The list is ordered by step, generation and path, so the folders of a group are contiguous. */
-static int fill(struct checkpoint_index *g, struct hspmd_error *err)
+static int fill(struct hspmd_checkpoint_index *g, struct hspmd_error *err)
 {
 	g->groups = hspmd_calloc((size_t)g->found_count, sizeof *g->groups);
 	if (!g->groups)
@@ -44,7 +44,7 @@ static int fill(struct checkpoint_index *g, struct hspmd_error *err)
 			step = f->manifest->step;
 			generation = f->manifest->generation;
 		}
-		struct checkpoint_group *at = g->count ? &g->groups[g->count - 1] : NULL;
+		struct hspmd_checkpoint_group *at = g->count ? &g->groups[g->count - 1] : NULL;
 		if (!at || at->step != step || at->generation != generation || !hspmd_checkpoint_same_run(at->folders[0], f->folder)) {
 			at = &g->groups[g->count++];
 			at->step = step;
@@ -63,22 +63,22 @@ static int fill(struct checkpoint_index *g, struct hspmd_error *err)
 	return 0;
 }
 
-int checkpoint_index_open(struct checkpoint_index *g, const char *path, struct hspmd_error *err)
+int hspmd_checkpoint_index_open(struct hspmd_checkpoint_index *g, const char *path, struct hspmd_error *err)
 {
-	*g = (struct checkpoint_index){ 0 };
+	*g = (struct hspmd_checkpoint_index){ 0 };
 	g->found_count = hspmd_checkpoint_list(path, LOOKED_DEEP, &g->found, err);
 	if (g->found_count < 0) {
 		g->found_count = 0;
 		return -1;
 	}
 	if (fill(g, err)) {
-		checkpoint_index_close(g);
+		hspmd_checkpoint_index_close(g);
 		return -1;
 	}
 	return 0;
 }
 
-void checkpoint_index_close(struct checkpoint_index *g)
+void hspmd_checkpoint_index_close(struct hspmd_checkpoint_index *g)
 {
 	for (int i = 0; i < g->count; i++) {
 		hspmd_reader_destroy(g->groups[i].reader);
@@ -86,14 +86,15 @@ void checkpoint_index_close(struct checkpoint_index *g)
 	}
 	free(g->groups);
 	hspmd_checkpoint_list_free(g->found, g->found_count);
-	*g = (struct checkpoint_index){ 0 };
+	*g = (struct hspmd_checkpoint_index){ 0 };
 }
 
-struct checkpoint_group *checkpoint_index_choose(struct checkpoint_index *g, int64_t step, const char *path, struct hspmd_error *err)
+struct hspmd_checkpoint_group *hspmd_checkpoint_index_choose(struct hspmd_checkpoint_index *g, int64_t step, const char *path,
+                                                             struct hspmd_error *err)
 {
 	bool told = false;
 	for (int i = g->count - 1; i >= 0; i--) {
-		struct checkpoint_group *c = &g->groups[i];
+		struct hspmd_checkpoint_group *c = &g->groups[i];
 		if (step >= 0 && c->step != step)
 			continue;
 		if (c->manifest && !c->lacks.text[0])

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan together with its model: the precision of the computation, and the parts of the model that cannot be divided. */
-#include "common/format/device_traits.h"
-#include "common/format/plan_model.h"
+#include "common/format/plan_precision.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
-/* ---- precision */
+#include "common/format/device_traits.h"
 
 /* Number of the plan's devices that cannot compute in the precision, and the first of them (-1: none). */
 static int without(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision precision, int *first)
@@ -47,35 +44,4 @@ bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd
 	         hspmd_precision_names[precision], hspmd_precision_names[asked], count, hspmd_plan_device_count(p), at,
 	         count > 1 ? " and others" : "", hspmd_precision_names[asked]);
 	return true;
-}
-
-/* ---- parts of the model */
-
-/* In a stage with blocks each device of a tensor-parallel group has whole attention heads and whole experts. (If there are fewer heads of
- * keys and values than devices, every device has all of those.) */
-static int check_stage(const struct hspmd_stage *s, const struct hspmd_model *m, struct hspmd_error *err)
-{
-	int tp = s->device_count / s->context;
-	if (s->layers[0] > m->block_count || s->layers[1] < 2)
-		return 0; /* the embedding or the head alone */
-	for (int i = 0; i < m->part_count; i++)
-		if (tp > m->parts[i].count)
-			return hspmd_fail(
-			        err,
-			        "devices: tensor parallelism %d, but the model has %" PRId64
-			        " %s, none of which is divided: expected at most %" PRId64
-			        " devices in a tensor-parallel group; give the others stages or pipelines of their own, or \"context\"",
-			        tp, m->parts[i].count, m->parts[i].what, m->parts[i].count);
-	return 0;
-}
-
-int hspmd_plan_check_model(const struct hspmd_plan *p, const struct hspmd_model *m, struct hspmd_error *err)
-{
-	for (int q = 0; q < p->pipeline_count; q++)
-		for (int s = 0; s < p->pipelines[q].stage_count; s++)
-			if (check_stage(&p->pipelines[q].stages[s], m, err)) {
-				struct hspmd_error why = *err;
-				return hspmd_fail(err, "pipelines[%d].stages[%d].%s", q, s, why.text);
-			}
-	return 0;
 }

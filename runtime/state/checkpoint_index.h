@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checkpoints under a path, each listed once: the folders of one checkpoint on several nodes or in several locations are combined. */
-#ifndef HSPMD_CLI_CHECKPOINT_INDEX_H
-#define HSPMD_CLI_CHECKPOINT_INDEX_H
+#ifndef HSPMD_STATE_CHECKPOINT_INDEX_H
+#define HSPMD_STATE_CHECKPOINT_INDEX_H
 
 #include "runtime/state/checkpoint.h"
 
-struct checkpoint_group {
+struct hspmd_checkpoint_group {
 	const struct hspmd_manifest *manifest; /* NULL: no folder has a readable manifest */
 	int64_t step, generation;
 	int folder_count;
@@ -15,15 +15,16 @@ struct checkpoint_group {
 	struct hspmd_error lacks;    /* "" if every part of every tensor is available */
 };
 
-struct checkpoint_index {
+struct hspmd_checkpoint_index {
 	struct hspmd_listed_checkpoint *found;
 	int found_count, count;
-	struct checkpoint_group *groups; /* oldest first */
+	struct hspmd_checkpoint_group *groups; /* oldest first */
 };
 
-int checkpoint_index_open(struct checkpoint_index *g, const char *path, struct hspmd_error *err);
-void checkpoint_index_close(struct checkpoint_index *g);
+int hspmd_checkpoint_index_open(struct hspmd_checkpoint_index *g, const char *path, struct hspmd_error *err);
+void hspmd_checkpoint_index_close(struct hspmd_checkpoint_index *g);
 /* The newest complete checkpoint; if step >= 0, the one of that step. NULL and err. */
-struct checkpoint_group *checkpoint_index_choose(struct checkpoint_index *g, int64_t step, const char *path, struct hspmd_error *err);
+struct hspmd_checkpoint_group *hspmd_checkpoint_index_choose(struct hspmd_checkpoint_index *g, int64_t step, const char *path,
+                                                             struct hspmd_error *err);
 
 #endif

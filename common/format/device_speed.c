@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/format/device_speed.h"
+
+double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision)
+{
+	/* A device without units for the precision computes in the next wider precision that it has. */
+	static const enum hspmd_precision instead[HSPMD_PRECISION_COUNT][4] = {
+		{ HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32 },
+		{ HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32 },
+		{ HSPMD_PRECISION_BF16, HSPMD_PRECISION_FP16, HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP32 },
+		{ HSPMD_PRECISION_FP16, HSPMD_PRECISION_BF16, HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP32 },
+		{ HSPMD_PRECISION_FP8, HSPMD_PRECISION_BF16, HSPMD_PRECISION_FP16, HSPMD_PRECISION_FP32 },
+		{ HSPMD_PRECISION_FP64, HSPMD_PRECISION_FP64, HSPMD_PRECISION_FP64, HSPMD_PRECISION_FP64 },
+	};
+	for (int i = 0; i < 4; i++) {
+		enum hspmd_precision p = instead[precision][i];
+		if (t->tflops[p] > 0)
+			return t->tflops[p] * 1e12;
+		if (t->peak_tflops[p] > 0)
+			return t->peak_tflops[p] * 1e12 * HSPMD_SUSTAINED_FLOPS;
+	}
+	return 0;
+}
+
+double hspmd_device_memory_rate(const struct hspmd_device_type *t)
+{
+	return t->gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+}

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic: the loop of one process, run by as many ranks as there are at the moment."""
+import functools
+import os
+import sys
+import time
+
+import torch
+
+from hspmd import data, state
+from hspmd.control import Interrupted
+from hspmd.group import BUCKET_BYTES
+from hspmd.member import Member, default_collate, to_device
+
+
+class Elastic(Member):
+    """model, optimizer: of this process; after the first step of batches() all ranks have equal ones.
+    batch: samples of a step; micro: of a micro-batch, which is what a rank computes at a time. micro divides batch.
+    scheduler: stepped here, once per step. extra: { name: object with state_dict and load_state_dict }, kept with the state.
+    clip: largest norm of the gradients. seed: of the samples' order, and of random numbers, which are drawn anew in each micro-batch.
+    folder: of checkpoints (default: $HSPMD_CHECKPOINT; none without either), written every save_s seconds, and at the end.
+
+    step: number of the next step; loss, grad_norm (before it was clipped; None: it is not): of the last
+    one; rank, size, shares (micro-batches of each rank), generation."""
+
+    def __init__(self, model, optimizer, *, batch, micro, scheduler=None, extra=None, clip=None, seed=0, folder=None, save_s=600.0):
+        if batch % micro:
+            raise ValueError(f"hspmd: batch {batch} is no multiple of micro {micro}")
+        super().__init__(next(model.parameters()).device, state.Checkpoints(folder or os.environ.get("HSPMD_CHECKPOINT")), save_s)
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.batch, self.micro, self.clip, self.seed = batch, micro, clip, seed
+        self.shares = [batch // micro]
+        others = dict(extra or {})
+        if scheduler is not None:
+            others["scheduler"] = scheduler
+        self._state = state.State(model, optimizer, others, self.device)
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._real_step, self._real_zero = optimizer.step, optimizer.zero_grad
+        optimizer.step = functools.wraps(self._real_step)(lambda *a, **k: self._optimizer_step(*a, **k))
+        optimizer.zero_grad = self._optimizer_zero
+        self._begun = self._reduced = False
+        self._seconds = [0.0]
+
+    # ---- the loop
+
+    def batches(self, dataset, *, epochs=1, steps=None, shuffle=True, collate=default_collate):
+        """Yields this rank's micro-batches, step by step, until `steps` are done, or `epochs` of the dataset. After each, call backward()
+        and optimizer.step(). A step that was given up begins again."""
+        self.samples_from(dataset, shuffle=shuffle, collate=collate)
+        total = steps if steps is not None else epochs * len(dataset) // self.batch
+        self.begin()
+        while self.step < total:
+            self._begin_step()
+            self._reduced = False
+            numbers = self._numbers_of_rank()
+            for number in numbers:
+                self._last = number == numbers[-1]
+                samples = self.samples(number)
+                self._in_micro = True
+                yield to_device(samples, self.device)
+                if self._in_micro:
+                    raise RuntimeError("hspmd: backward() was not called for a micro-batch")
+                if self._interrupted:
+                    break
+            if not numbers and not self._interrupted:
+                self._reduce()
+                self._commit()
+            elif self._in_step and not self._interrupted:
+                raise RuntimeError("hspmd: optimizer.step() was not called after the last micro-batch of a step")
+            if self._interrupted or self._stopping:
+                self._change()
+            self._save_now_and_then(total)
+        self.finish()
+
+    def make_step(self, micro_batch, total):
+        """For a loop that is not that of batches(), which calls begin() first and finish() last: makes a step, of `total`. Calls
+        micro_batch(number) for each micro-batch of this rank: it takes samples(number), adds to the gradients those of the sum of the
+        losses of n things, and returns (that sum, n). If the step is given up, all begins again, maybe with other micro-batches. Returns
+        when all is committed."""
+        wanted = self.step + 1
+        while self.step < wanted:
+            self._begin_step()
+            self._reduced = False
+            for number in self._numbers_of_rank():
+                self._count(*micro_batch(number))
+            self._reduce()
+            if not self._interrupted:
+                self._commit()
+            if self._interrupted or self._stopping:
+                self._change()
+        self._save_now_and_then(total)
+
+    def _numbers_of_rank(self):
+        first = sum(self.shares[: self.rank])
+        return range(first, first + self.shares[self.rank])
+
+    def backward(self, loss, n=None):
+        """Adds the gradients of this micro-batch, whose loss is a mean over n things (default: its samples; for texts of unequal lengths:
+        its tokens), so that each thing of a step weighs the same. After the last micro-batch the sum of all ranks is there."""
+        self._in_micro = False
+        n = self.micro if n is None else n
+        if self._interrupted:
+            return
+        (loss * n).backward()
+        self._count(float(loss.detach()) * float(n), float(n))
+        if self._last:
+            self._reduce()
+
+    # ---- sums
+
+    def _reduce(self):
+        """Gradients of the step: the sum over all ranks, by the number of things."""
+        try:
+            self._sum_gradients()
+        except Interrupted as error:
+            self._interrupted = error
+
+    def _sum_gradients(self):
+        params = self._parameters
+        counts = torch.tensor([self._weight] + [float(p.grad is not None) for p in params], dtype=torch.float64)
+        if self._group and self.size > 1:
+            counts = counts.to(self._group.device)
+            self._group.sum(counts)
+        counts = counts.tolist()
+        if not counts[0]:
+            raise RuntimeError("hspmd: a step that counts nothing")
+        bucket, size = [], 0
+        for p, used in zip(params, counts[1:]):
+            if not used:
+                continue
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            if bucket and (size + p.grad.numel() * p.grad.element_size() > BUCKET_BYTES or p.grad.dtype != bucket[0].dtype):
+                self._sum_bucket(bucket, counts[0])
+                bucket, size = [], 0
+            bucket.append(p.grad)
+            size += p.grad.numel() * p.grad.element_size()
+        if bucket:
+            self._sum_bucket(bucket, counts[0])
+        if self.clip is not None:
+            self.grad_norm = torch.nn.utils.clip_grad_norm_([p for p in params if p.grad is not None], self.clip)
+        self._reduced = True
+
+    def _sum_bucket(self, grads, count):
+        if self.size == 1:
+            for g in grads:
+                g.div_(count)
+            return
+        flat = torch.cat([g.reshape(-1) for g in grads])
+        self._group.sum(flat)
+        flat.div_(count)
+        for g, part in zip(grads, flat.split([g.numel() for g in grads])):
+            g.copy_(part.view_as(g))
+
+    # ---- commit
+
+    def _optimizer_zero(self, *_, **__):
+        """Gradients are cleared where a step begins."""
+
+    def _optimizer_step(self, closure=None):
+        if closure is not None:
+            raise TypeError("hspmd: optimizer.step() with a closure")
+        if not self._last or self._interrupted:
+            return
+        if not self._in_step or not self._reduced:
+            raise RuntimeError("hspmd: optimizer.step() before backward()")
+        self._commit()
+
+    def _vote(self):
+        """All ranks have their gradients, or none goes on. Returns the sums: ranks that were told to stop, losses, things, and the seconds
+        of a micro-batch of each rank."""
+        votes = torch.zeros(3 + self.size, dtype=torch.float64)
+        mine = self.shares[self.rank]
+        votes[0], votes[1], votes[2] = self._told_to_stop(), self._loss_sum, self._weight
+        votes[3 + self.rank] = self._busy / mine if mine else 0.0
+        if self._group and self.size > 1:
+            votes = votes.to(self._group.device)
+            self._group.sum(votes)
+        return votes.tolist()
+
+    def _after(self, seconds):
+        if len(seconds) != self.size:
+            return
+        if len(self._seconds) != self.size:
+            self._seconds = seconds
+        self._seconds = [0.7 * a + 0.3 * b if a and b else a or b for a, b in zip(self._seconds, seconds)]
+        self.shares = data.shares(self.batch // self.micro, self._seconds, self.shares)
+
+    def begin(self):
+        """The first generation of this process: it has the state afterwards."""
+        if self._begun:
+            return
+        self._begun = True
+        if self._control:
+            self._change()
+        else:
+            self._resume_alone()
+
+    def _resume_alone(self):
+        newest = self._checkpoints.newest() if self._checkpoints.folder else -1
+        if newest >= 0:
+            self._take(self._checkpoints.load(self._state, newest))
+
+    def _join(self, group, order):
+        newest = self._checkpoints.newest() if self._checkpoints.folder else -1
+        group.publish(f"has/{order['member']}", f"{self._holds and self.step + 1} {newest + 1}")
+        has = [tuple(map(int, group.read(f"has/{i}").split())) for i in range(order["members"])]
+        joined = self._fill(group, order, has)
+        if order["rank"] >= 0:
+            self.shares = data.even_shares(self.batch // self.micro, order["world"])
+            self._seconds = [0.0] * order["world"]
+        return joined
+
+    def _fill(self, group, order, has):
+        """Gives the state to ranks that have none. has: (step + 1 of the state held, step + 1 of the newest checkpoint) of each member, 0:
+        none."""
+        world, members, rank, me = order["world"], order["members"], order["rank"], order["member"]
+        last = max(h for h, _ in has)
+        holders = [i for i, (h, _) in enumerate(has) if h == last] if last else []
+        if not last:
+            saved = max(c for _, c in has[:world])
+            holders = [i for i, (_, c) in enumerate(has[:world]) if c == saved] if saved else [0]
+            if saved and me in holders:
+                self._take(self._checkpoints.load(self._state, saved - 1))
+        in_world = [i for i in holders if i < world]
+        joiners = [i for i in range(world) if i not in holders]
+        moved = 0
+        if not in_world:  # all that hold the state leave
+            group.join("move", me, members)
+            moved = self._exchange(group, me, holders, joiners)
+        if rank < 0:
+            return time.monotonic(), 0
+        group.join("train", rank, world)
+        connected = time.monotonic()
+        if in_world:
+            moved = self._exchange(group, rank, in_world, joiners)
+        return connected, moved
+
+    def _exchange(self, group, me, holders, joiners):
+        if not joiners or (me not in holders and me not in joiners):
+            return 0
+        if me in holders:
+            text, tensors = self._state.describe(self._numbers())
+            if me == holders[0]:
+                group.publish("state", text)
+        else:
+            self._holds = 0
+            numbers, tensors = self._state.adopt(group.read("state"))
+            self._take(numbers)
+        return state.move(group, tensors, holders, joiners)
+
+    # ---- checkpoints, end
+
+    def _save(self):
+        if self._saved_step != self.step:
+            self._checkpoints.save(self.step, *self._state.describe(self._numbers()))
+        self._saved_step, self._saved_at = self.step, time.monotonic()
+
+    def _save_now_and_then(self, total):
+        if not self._checkpoints.folder or self.rank or self._in_step:
+            return
+        if self.step >= total or (time.monotonic() - self._saved_at >= self._save_s and not self._checkpoints.busy()):
+            self._save()
+
+    def _save_and_wait(self):
+        if self.rank == 0 and self._checkpoints.folder:
+            self._save()
+        self._checkpoints.wait()
+
+    def finish(self):
+        """After the last step."""
+        self._save_and_wait()
+        if self._checkpoints.failure:
+            print(f"hspmd: the last checkpoint was not written: {self._checkpoints.failure}", file=sys.stderr)
+        if self._group and self.size > 1:
+            try:  # nobody closes its end while another still reads the last vote
+                self._group.sum(torch.zeros(1, device=self._group.device))
+            except Interrupted:
+                pass

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""elastic: main(run) is called again for each generation, in the same process. Models may be divided among the ranks (FSDP2, or any
+DTensor), and main may use torch.distributed."""
+import functools
+import os
+import sys
+import time
+
+import torch
+import torch._dynamo  # noqa: F401 -- an optimizer or FSDP would import these, for seconds in which all others wait for this rank
+import torch.distributed as dist
+import torch.distributed.fsdp  # noqa: F401
+from torch.distributed.device_mesh import init_device_mesh
+
+from hspmd import layout, shards
+from hspmd.control import Interrupted
+from hspmd.member import ORDER_S, Member, default_collate, device, to_device
+
+_OF_PEERS = ("gloo", "Gloo", "NCCL", "TCPStore", "Connection")
+
+
+class Again(BaseException):
+    """The generation is over."""
+
+
+def elastic(main=None, **options):
+    """A decorator: main(run, ...) is called for each generation (run: Run). Options: those of Run."""
+    if main is None:
+        return lambda main: elastic(main, **options)
+
+    @functools.wraps(main)
+    def call(*args, **kwargs):
+        return Run(**options).call(main, args, kwargs)
+
+    return call
+
+
+def ddp(model, **options):
+    """DistributedDataParallel of this generation. Its parameters are equal already: hold() has seen to it, or does."""
+    ids = [torch.cuda.current_device()] if next(model.parameters()).is_cuda else None
+    return torch.nn.parallel.DistributedDataParallel(model, device_ids=ids, init_sync=False, **options)
+
+
+class Run(Member):
+    """replicas: copies of each rank's part in other ranks' memory, made anew every copy_steps steps, so that ranks may die. A model that is
+    not divided needs none. folder, save_s: of checkpoints, as in Elastic.
+
+    For main: mesh (all ranks, one dimension), device, rank, size, generation, step, loss, grad_norm; hold(), batches(), backward()."""
+
+    def __init__(self, *, replicas=1, copy_steps=1, seed=0, folder=None, save_s=600.0):
+        super().__init__(device(), shards.Files(folder or os.environ.get("HSPMD_CHECKPOINT")), save_s)
+        self.seed, self._replicas, self._copy_steps = seed, replicas, copy_steps
+        self.mesh = None
+        self._held = None  # of this generation, once it is whole
+        self._copies, self._fresh = [], None  # parts that were copied; those of which it is not yet known that all ranks have them
+        self._source = self._order = None  # of the state that this generation begins with
+
+    def call(self, main, args, kwargs):
+        if self._control:
+            self._change()
+        elif not dist.is_initialized():
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+        while True:
+            try:
+                # DTensor keeps what it has worked out for equal meshes. The name makes them differ: the groups, and this process's rank,
+                # do.
+                self.mesh = init_device_mesh(self.device.type, (self.size,), mesh_dim_names=(f"ranks{self.generation}",))
+                result = main(self, *args, **kwargs)
+                self._finish()
+                return result
+            except Again:
+                pass
+            except (RuntimeError, Interrupted) as error:
+                if not self._control or not self._is_of_peers(error):
+                    raise
+                self._interrupted = Interrupted(str(error))
+            self._change()
+
+    def _is_of_peers(self, error):
+        """False: an error of main's own."""
+        told = isinstance(error, (Interrupted, dist.DistError)) or any(word in str(error) for word in _OF_PEERS)
+        return told or self._control.wait_for_abort(ORDER_S)
+
+    # ---- from one generation to the next
+
+    def _parts(self):
+        live = [self._held.part((self._holds, self.step), self.rank, self._numbers())] if self._held else []
+        return live + (self._fresh or []) + self._copies
+
+    def _join(self, group, order):
+        me, members = order["member"], order["members"]
+        self._order, self._began = order, time.monotonic()
+        group.join("move", me, members)
+        mine = self._parts()
+        group.publish(f"parts/{me}", shards.pack([p.header() for p in mine]))
+        offers = [(i, *header, k) for i in range(members) for k, header in enumerate(shards.unpack(group.read(f"parts/{i}")))]
+        chosen = [offers[i] for i in layout.choose([o[:4] for o in offers])]
+        self._source = shards.Source(group, me, order["world"], chosen, mine) if chosen else None
+        if order["rank"] < 0:
+            if self._source:
+                self._source.give()
+            self._held, self._copies, self._fresh = None, [], None
+            return time.monotonic(), 0
+        group.join_world("train", order["rank"], order["world"])
+        self._connected = time.monotonic()
+        return None
+
+    def hold(self, model, optimizer, *, scheduler=None, extra=None, clip=None, init=None):
+        """What makes up the state, of this generation: it is filled from the ranks of the one before, or from the newest checkpoint.
+        Without either, init() is called, if there is one; it must make the same on all ranks. scheduler, extra, clip: as in Elastic."""
+        self.scheduler, self._clip, self._optimizer = scheduler, clip, optimizer
+        others = dict(extra or {})
+        if scheduler is not None:
+            others["scheduler"] = scheduler
+        held = shards.Held(model, optimizer, others, self.device)
+        moved = 0
+        if self._source:
+            numbers, moved = self._source.fill(held)
+            self._take(numbers)
+        elif self._checkpoints.newest() >= 0:
+            self._take(self._checkpoints.fill(held))
+        elif init is not None:
+            init()
+        self._held, self._source = held, None
+        self._real_step, self._real_zero = optimizer.step, optimizer.zero_grad
+        optimizer.step = functools.wraps(self._real_step)(lambda *a, **k: self._optimizer_step(*a, **k))
+        optimizer.zero_grad = lambda *_, **__: None  # cleared where a step begins
+        self._checkpoints.rank, self._checkpoints.size = self.rank, self.size
+        if self._control:
+            self._started(self._began, self._connected, moved)
+        self._copy()
+
+    def _copy(self):
+        if self.size == 1 or not self._replicas or self._held.replicated():
+            return
+        own = self._held.part((self.generation, self.step), self.rank, self._numbers()).copy()
+        got = [shards.swap(self._group, own, (self.rank + k) % self.size, (self.rank - k) % self.size)
+               for k in range(1, min(self._replicas, self.size - 1) + 1)]  # fmt: skip
+        self._fresh = [own, *got]
+
+    # ---- the loop
+
+    def batches(self, dataset, *, batch, micro, epochs=1, steps=None, shuffle=True, collate=default_collate):
+        """Yields this rank's micro-batches, as many on each rank. After each, call backward() and optimizer.step()."""
+        if batch % micro:
+            raise ValueError(f"hspmd: batch {batch} is no multiple of micro {micro}")
+        self.batch, self.micro = batch, micro
+        self.samples_from(dataset, shuffle=shuffle, collate=collate)
+        total = steps if steps is not None else epochs * len(dataset) // batch
+        turns, count = -(-batch // micro // self.size), batch // micro
+        while self.step < total:
+            self._begin_step()
+            for turn in range(turns):
+                number = turn * self.size + self.rank
+                self._last, self._counts = turn == turns - 1, number < count
+                # All must take part in each pass. One without a micro-batch of its own passes the last, which counts nothing there.
+                samples = self.samples(min(number, count - 1))
+                self._in_micro = True
+                yield to_device(samples, self.device)
+                if self._in_micro:
+                    raise ValueError("hspmd: backward() was not called for a micro-batch")
+            if self._in_step and not self._interrupted:
+                raise ValueError("hspmd: optimizer.step() was not called after the last micro-batch of a step")
+            if self._interrupted or self._stopping:
+                raise Again
+            if self.step % self._copy_steps == 0 and self.step < total:
+                self._copy()
+
+    def backward(self, loss, n=None):
+        """As that of Elastic."""
+        self._in_micro = False
+        n = float((self.micro if n is None else n) if self._counts else 0)
+        (loss * n).backward()
+        self._count(float(loss.detach()) * n, n)
+
+    def _optimizer_step(self, closure=None):
+        if closure is not None:
+            raise TypeError("hspmd: optimizer.step() with a closure")
+        if self._last and self._in_step:
+            self._scale()
+            self._commit()
+
+    def _sum(self, *numbers):
+        sums = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        try:
+            dist.all_reduce(sums)
+        except RuntimeError as error:
+            raise Interrupted(str(error)) from error
+        return sums.tolist()
+
+    def _scale(self):
+        """Gradients are means over the ranks of sums over things: they become means over things."""
+        factor = self.size / self._sum(self._weight)[0]
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
+        for p in parameters:
+            shards.local(p.grad).mul_(factor)
+        if self._clip is not None:
+            self.grad_norm = torch.nn.utils.clip_grad_norm_(parameters, self._clip)
+
+    def _vote(self):
+        due = self.rank == 0 and time.monotonic() - self._saved_at >= self._save_s and not self._checkpoints.busy()
+        return self._sum(self._told_to_stop(), self._loss_sum, self._weight, float(due))
+
+    def _after(self, sums):
+        if self._fresh:
+            self._copies, self._fresh = self._fresh, None
+        if sums[0]:
+            self._save()
+
+    # ---- checkpoints, end
+
+    def _save(self):
+        if self._checkpoints.folder and self._held and self._saved_step != self.step:
+            part = self._held.part((self.generation, self.step), self.rank, self._numbers())
+            self._checkpoints.save(self.step, shards.pack(part.header()), part.in_order())
+        self._saved_step, self._saved_at = self.step, time.monotonic()
+
+    def _save_and_wait(self):
+        self._save()
+        self._checkpoints.wait()
+        if self._checkpoints.failure:
+            print(f"hspmd: the last checkpoint was not written: {self._checkpoints.failure}", file=sys.stderr)
+
+    def _finish(self):
+        self._save_and_wait()
+        try:  # nobody closes its end while another still reads the last vote
+            self._sum(0)
+        except Interrupted:
+            pass

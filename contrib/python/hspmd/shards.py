@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a divided model: what a rank has of it, how it gets to other ranks, and its files."""
+import io
+import os
+import pickle
+import re
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from hspmd import layout
+from hspmd.state import PREFIX, Checkpoints
+
+pack, unpack = pickle.dumps, pickle.loads
+
+
+def local(tensor):
+    """What this rank has of it, as plain memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _box(tensor):
+    if not isinstance(tensor, DTensor):
+        return layout.whole(tensor.shape)
+    for placement in tensor.placements:
+        if not placement.is_replicate() and type(placement).__name__ != "Shard":
+            raise ValueError(f"hspmd: placement {placement} is not supported")
+    lengths, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(offsets), tuple(lengths)
+
+
+def _place(value):
+    """What stands for a value in a description: (shape, type, whether it is the host's) of a tensor, a list with anything else."""
+    return (tuple(value.shape), value.dtype, value.device.type == "cpu") if isinstance(value, torch.Tensor) else [value]
+
+
+class Part:
+    """What one rank has, or had, of the state. key: (generation, step). text: all but the tensors' contents, the same on all ranks."""
+
+    def __init__(self, key, rank, shapes, boxes, text, tensors):
+        self.key, self.rank, self.shapes, self.boxes, self.text, self.tensors = key, rank, shapes, boxes, text, tensors
+
+    def header(self):
+        return self.key, self.shapes, self.boxes, self.text
+
+    def in_order(self):
+        return [self.tensors[name] for name in sorted(self.tensors)]
+
+    def copy(self):
+        return Part(self.key, self.rank, self.shapes, self.boxes, self.text, {n: t.to("cpu", copy=True) for n, t in self.tensors.items()})
+
+
+class Held:
+    """The state of this generation's own objects."""
+
+    def __init__(self, model, optimizer, others, device):
+        self._optimizer, self._others, self._device = optimizer, others, device
+        self._model = {}
+        seen = set()
+        for name, t in model.state_dict(keep_vars=True).items():
+            if isinstance(t, torch.Tensor) and id(t) not in seen:
+                seen.add(id(t))
+                self._model["model/" + name] = t
+        names = {id(t): name for name, t in self._model.items()}
+        self._parameters = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+
+    def _tensors(self):
+        found = dict(self._model)
+        for name, p in self._parameters.items():
+            for key, value in self._optimizer.state.get(p, {}).items():
+                if isinstance(value, torch.Tensor):
+                    found[f"{name}/{key}"] = value
+        return found
+
+    def boxes(self):
+        return {name: _box(t) for name, t in self._tensors().items() if local(t).numel()}
+
+    def replicated(self):
+        return not any(isinstance(t, DTensor) and any(not p.is_replicate() for p in t.placements) for t in self._model.values())
+
+    @torch.no_grad()
+    def locals(self):
+        return {name: local(t.detach()) for name, t in self._tensors().items() if local(t).numel()}
+
+    def part(self, key, rank, numbers):
+        state = {}
+        for name, p in self._parameters.items():
+            values = self._optimizer.state.get(p, {})
+            state[name] = {key: _place(value) for key, value in values.items()}
+        groups = [{k: v for k, v in g.items() if k != "params"} for g in self._optimizer.param_groups]
+        others = {}
+        for name, other in self._others.items():
+            text = io.BytesIO()
+            torch.save(other.state_dict(), text)
+            others[name] = text.getvalue()
+        shapes = {name: tuple(t.shape) for name, t in self._tensors().items()}
+        return Part(key, rank, shapes, self.boxes(), pack((state, groups, others, numbers)), self.locals())
+
+    def adopt(self, text):
+        """Makes room for what another rank has described. Returns the numbers that came with it."""
+        state, groups, others, numbers = unpack(text)
+        if set(state) != set(self._parameters):
+            raise ValueError("hspmd: the model of this generation has other parameters than that of the last")
+        self._optimizer.state.clear()
+        for name, values in state.items():
+            p = self._parameters[name]
+            for key, value in values.items():
+                self._optimizer.state[p][key] = value[0] if isinstance(value, list) else self._room(p, *value)
+        for group, values in zip(self._optimizer.param_groups, groups):
+            group.update(values)
+        for name, other in self._others.items():
+            if name in others:
+                other.load_state_dict(torch.load(io.BytesIO(others[name]), map_location=self._device, weights_only=False))
+        return numbers
+
+    def _room(self, p, shape, dtype, host):
+        if isinstance(p, DTensor) and shape == tuple(p.shape):
+            return torch.zeros_like(p.detach(), dtype=dtype)
+        return torch.zeros(shape, dtype=dtype, device="cpu" if host else self._device)
+
+
+def _cut(tensor, box, part):
+    """The view of this part of a tensor that is this box of the whole."""
+    return tensor[tuple(slice(o - b, o - b + n) for o, n, b in zip(part[0], part[1], box[0]))]
+
+
+def _bytes(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+class Source:
+    """The state that a generation begins with. chosen: offers (member, key, shapes, boxes, text, number) that make it up; mine: the parts
+    that this member has offered, by number. Members below `world` train."""
+
+    def __init__(self, group, me, world, chosen, mine):
+        self._group, self._me, self._world, self._chosen, self._mine = group, me, world, chosen, mine
+
+    def _part(self, i):
+        return self._mine[self._chosen[i][5]]
+
+    def fill(self, held):
+        """Returns (numbers, bytes received)."""
+        numbers = held.adopt(self._chosen[0][4])
+        self._group.publish(f"want/{self._me}", pack(held.boxes()))
+        return numbers, self._move(held.locals(), held.boxes())
+
+    def give(self):
+        self._move({}, {})
+
+    @torch.no_grad()
+    def _move(self, tensors, boxes):
+        targets = {i: unpack(self._group.read(f"want/{i}")) for i in range(self._world)}
+        sources = [(offer[0], offer[3]) for offer in self._chosen]
+        moves = layout.plan(sources, targets)
+        sends, receives = {}, {}
+        for source, to, name, part in moves:
+            of = sources[source][0]
+            if of == self._me and to == self._me:
+                mine = self._part(source)
+                _cut(tensors[name], boxes[name], part).copy_(_cut(mine.tensors[name], mine.boxes[name], part))
+            elif of == self._me:
+                mine = self._part(source)
+                sends.setdefault(to, []).append(_bytes(_cut(mine.tensors[name], mine.boxes[name], part)))
+            elif to == self._me:
+                receives.setdefault(of, []).append(_cut(tensors[name], boxes[name], part))
+        return _transfer(self._group, sends, receives)
+
+
+def _transfer(group, sends, receives):
+    """sends, receives: { peer: list of bytes, of tensors to be filled }. Returns the bytes received."""
+    work, buffers = [], []
+    for of, wanted in receives.items():
+        buffers.append((torch.empty(sum(t.numel() * t.element_size() for t in wanted), dtype=torch.uint8, device=group.device), wanted))
+        work.append(group.receive(buffers[-1][0], of))
+    outgoing = [(torch.cat(pieces).to(group.device), to) for to, pieces in sends.items()]
+    work += [group.send(buffer, to) for buffer, to in outgoing]
+    group.wait(work)
+    for buffer, wanted in buffers:
+        at = 0
+        for t in wanted:
+            n = t.numel() * t.element_size()
+            t.copy_(buffer[at : at + n].clone().view(t.dtype).view(t.shape))
+            at += n
+    return sum(buffer.numel() for buffer, _ in buffers)
+
+
+def swap(group, part, to, of):
+    """Gives a copied part to a peer, and takes another's. Returns it."""
+    dtypes = {name: tensor.dtype for name, tensor in part.tensors.items()}
+    header = torch.frombuffer(bytearray(pack((*part.header(), part.rank, dtypes))), dtype=torch.uint8)
+    sizes = [torch.zeros(2, dtype=torch.int64)]
+    pieces = [_bytes(t) for t in part.in_order()]
+    length = torch.tensor([header.numel(), sum(p.numel() for p in pieces)])
+    _transfer(group, {to: [_bytes(length)]}, {of: sizes})
+    theirs = [torch.empty(n, dtype=torch.uint8) for n in sizes[0].tolist()]
+    _transfer(group, {to: [header, *pieces]}, {of: theirs})
+    key, shapes, boxes, text, rank, dtypes = unpack(theirs[0].numpy().tobytes())
+    tensors, at = {}, 0
+    for name in sorted(boxes):
+        n = layout.volume(boxes[name]) * dtypes[name].itemsize
+        tensors[name] = theirs[1][at : at + n].clone().view(dtypes[name]).view(boxes[name][1])
+        at += n
+    return Part(key, rank, shapes, boxes, text, tensors)
+
+
+class Files(Checkpoints):
+    """A file per rank; those of a step are a checkpoint if all are there."""
+
+    rank, size = 0, 1
+    _NAME = re.compile(re.escape(PREFIX) + r"(\d+)\.(\d+)-of-(\d+)\.pt$")
+
+    def _found(self):
+        """{ (step, size): { rank: path } }"""
+        found = {}
+        for name in os.listdir(self.folder) if self.folder and os.path.isdir(self.folder) else []:
+            match = self._NAME.match(name)
+            if match:
+                step, rank, size = map(int, match.groups())
+                found.setdefault((step, size), {})[rank] = os.path.join(self.folder, name)
+        return found
+
+    def _steps(self):
+        return [step for (step, size), files in self._found().items() if len(files) == size]
+
+    def _path(self, step):
+        return os.path.join(self.folder, f"{PREFIX}{step}.{self.rank}-of-{self.size}.pt")
+
+    def _remove(self, step):
+        for (at, _), files in self._found().items():
+            if at == step and self.rank == 0:
+                for path in files.values():
+                    os.unlink(path)
+
+    @torch.no_grad()
+    def fill(self, held):
+        """From the newest. Returns the numbers that were saved with it."""
+        step = self.newest()
+        files = next(f for (at, size), f in sorted(self._found().items()) if at == step and len(f) == size)
+        saved = [torch.load(path, map_location="cpu", weights_only=True, mmap=True) for _, path in sorted(files.items())]
+        headers = [unpack(one["text"]) for one in saved]
+        numbers = held.adopt(headers[0][3])
+        tensors, boxes = held.locals(), held.boxes()
+        sources = [(i, header[2]) for i, header in enumerate(headers)]
+        for source, _, name, part in layout.plan(sources, {-1: boxes}):
+            held_there = dict(zip(sorted(headers[source][2]), saved[source]["tensors"]))
+            _cut(tensors[name], boxes[name], part).copy_(_cut(held_there[name], headers[source][2][name], part))
+        return numbers

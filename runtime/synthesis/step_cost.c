@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "common/alloc.h"
+#include "common/format/device_speed.h"
+#include "runtime/synthesis/synthesis_internal.h"
+
+void hspmd_synthesis_view(const struct hspmd_graph *g, const struct hspmd_op *op, struct hspmd_op_view *view)
+{
+	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
+	for (int i = 0; i < op->input_count; i++) {
+		view->in[i].rank = -1;
+		if (op->in[i] < 0)
+			continue;
+		view->in[i] = g->tensors[op->in[i]].shape;
+		view->in_dtype[i] = g->tensors[op->in[i]].dtype;
+	}
+	for (int o = 0; o < op->output_count; o++) {
+		view->out[o].rank = -1;
+		if (op->out[o] < 0)
+			continue;
+		view->out[o] = g->tensors[op->out[o]].shape;
+		view->out_dtype[o] = g->tensors[op->out[o]].dtype;
+	}
+}
+
+int hspmd_synthesis_rates(const struct hspmd_synthesis_stage *stage, double *rate, double *memory_rate, struct hspmd_error *err)
+{
+	for (int d = 0; d < stage->device_count; d++) {
+		const struct hspmd_cluster_device *device = &stage->cluster->devices[stage->devices[d]];
+		const struct hspmd_device_type *type = &stage->cluster->types[device->type];
+		double slowdown = stage->cluster->nodes[device->node].slowdown;
+		rate[d] = hspmd_device_flops(type, stage->precision) / slowdown;
+		memory_rate[d] = hspmd_device_memory_rate(type) / slowdown;
+		if (!(rate[d] > 0))
+			return hspmd_fail(err, "device type %s: its speed is not known", type->name);
+	}
+	return 0;
+}
+
+/* Sets a shape to the part that a device holds of it. Returns false if it holds none. */
+static bool cut(struct hspmd_shape *shape, const struct hspmd_annotation *a, int device)
+{
+	struct hspmd_local_shard shard;
+	if (!a || !hspmd_annotation_local_shard(a, shape, device, &shard))
+		return false;
+	for (int d = 0; d < shape->rank; d++)
+		shape->dim[d] = shard.box.hi[d] - shard.box.lo[d];
+	return true;
+}
+
+double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
+                                  const struct hspmd_op_view *view, const struct hspmd_op_type *type,
+                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each)
+{
+	double slowest = 0;
+	for (int d = 0; type->cost && d < stage->device_count; d++) {
+		struct hspmd_op_view local = *view;
+		bool all = true;
+		for (int i = 0; i < view->input_count; i++)
+			all &= view->in[i].rank < 0 || cut(&local.in[i], in[i], stage->devices[d]);
+		for (int o = 0; o < view->output_count; o++)
+			all &= view->out[o].rank < 0 || cut(&local.out[o], out[o], stage->devices[d]);
+		double flops = 0, bytes = 0;
+		if (all)
+			type->cost(&local, &flops, &bytes);
+		double seconds = flops / rate[d] + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
+		if (each)
+			each[d] = seconds;
+		slowest = fmax(slowest, seconds);
+	}
+	return slowest;
+}
+
+static double node_seconds(const struct hspmd_spmd *spmd, const struct hspmd_spmd_node *n, const struct hspmd_synthesis_stage *stage,
+                           const double *rate, const double *memory_rate)
+{
+	const struct hspmd_op *op = &spmd->graph->ops[n->op];
+	const struct hspmd_annotation *in[HSPMD_OP_MAX_IO], *out[HSPMD_OP_MAX_IO];
+	struct hspmd_op_view view;
+	hspmd_synthesis_view(spmd->graph, op, &view);
+	for (int i = 0; i < n->input_count; i++)
+		in[i] = n->in[i] < 0 ? NULL : spmd->values[n->in[i]].annotation;
+	for (int o = 0; o < n->output_count; o++)
+		out[o] = n->out[o] < 0 ? NULL : spmd->values[n->out[o]].annotation;
+	return hspmd_synthesis_op_seconds(stage, rate, memory_rate, &view, hspmd_op_types[op->opcode], in, out, NULL);
+}
+
+/* Seconds per step to bring the sums of gradients to where the parameters are kept. */
+static double sync_seconds(const struct hspmd_spmd *spmd, const struct hspmd_link_cost *cost, struct hspmd_error *err)
+{
+	double total = 0;
+	for (size_t t = 0; t < spmd->graph->tensor_count; t++) {
+		const struct hspmd_tensor *what = &spmd->graph->tensors[t];
+		int kept = what->role == HSPMD_TENSOR_PARAMETER ? spmd->first_value[t] : -1;
+		int sum = kept >= 0 && what->grad >= 0 ? spmd->first_value[what->grad] : -1;
+		if (sum < 0)
+			continue;
+		struct hspmd_transfer *transfer = hspmd_resolve(&what->shape, hspmd_dtype_bytes(spmd->graph->tensors[what->grad].dtype),
+		                                                spmd->values[sum].annotation, spmd->values[kept].annotation, cost, err);
+		if (!transfer)
+			return -1;
+		total += transfer->seconds;
+		hspmd_transfer_destroy(transfer);
+	}
+	return total;
+}
+
+double hspmd_synthesis_cost(const struct hspmd_spmd *spmd, const struct hspmd_synthesis_stage *stage, const struct hspmd_link_cost *cost,
+                            struct hspmd_error *err)
+{
+	double *rates = hspmd_calloc(2 * (size_t)stage->device_count, sizeof *rates), *memory = rates + stage->device_count, total = 0;
+	if (!rates)
+		return hspmd_fail_memory(err, "predicting a program");
+	if (hspmd_synthesis_rates(stage, rates, memory, err)) {
+		free(rates);
+		return -1;
+	}
+	for (size_t i = 0; i < spmd->node_count; i++) {
+		const struct hspmd_spmd_node *n = &spmd->nodes[i];
+		total += n->op < 0 ? n->transfer->seconds : node_seconds(spmd, n, stage, rates, memory);
+	}
+	free(rates);
+	double sync = sync_seconds(spmd, cost, err);
+	return sync < 0 ? -1 : total + sync / stage->micro_batches;
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/synthesis/synthesis.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/synthesis/synthesis_internal.h"
+
+#define WINDOW 12    /* groups that are searched together if all are too many */
+#define MAX_ROUNDS 3 /* over all windows */
+
+static int check(const struct hspmd_graph *g, struct hspmd_error *err)
+{
+	for (size_t t = 0; t < g->tensor_count; t++)
+		if (g->tensors[t].annotation)
+			return hspmd_fail(err, "tensor %s is annotated by hand: there is nothing to search", g->tensors[t].name);
+	for (size_t i = 0; i < g->op_count; i++)
+		if (!hspmd_op_types[g->ops[i].opcode]->rule)
+			return hspmd_fail(err, "operator %s is never part of a graph", hspmd_opcode_names[g->ops[i].opcode]);
+	return 0;
+}
+
+static int allocate(struct hspmd_synthesis *s)
+{
+	size_t n = (size_t)s->stage.device_count;
+	s->arena = hspmd_arena_create();
+	s->cost = hspmd_link_cost_of_cluster(s->stage.cluster);
+	s->cost.cache = hspmd_resolve_cache_create();
+	if (!s->arena || !s->cost.cache)
+		return -1;
+	s->rate = hspmd_arena_alloc(s->arena, n, sizeof *s->rate);
+	s->memory_rate = hspmd_arena_alloc(s->arena, n, sizeof *s->memory_rate);
+	s->order = hspmd_arena_alloc(s->arena, n, sizeof *s->order);
+	s->tensors = hspmd_arena_alloc(s->arena, s->g->tensor_count, sizeof *s->tensors);
+	s->rest = hspmd_arena_alloc(s->arena, s->g->op_count + 1, sizeof *s->rest);
+	s->chosen = hspmd_arena_alloc(s->arena, s->g->op_count, sizeof *s->chosen);
+	for (size_t d = 0; s->order && d < n; d++)
+		s->order[d] = (int)d;
+	return s->rate && s->memory_rate && s->order && s->tensors && s->rest && s->chosen ? 0 : -1;
+}
+
+/* Memory is watched only if the parameters' state and all activations, whole, would not fit on some device. */
+static bool is_limited(const struct hspmd_synthesis *s)
+{
+	const struct hspmd_cluster *c = s->stage.cluster;
+	double bytes = 0;
+	for (size_t t = 0; t < s->g->tensor_count; t++) {
+		const struct hspmd_tensor *what = &s->g->tensors[t];
+		double elements = (double)hspmd_shape_elements(&what->shape);
+		if (what->role == HSPMD_TENSOR_PARAMETER)
+			bytes += elements * s->stage.state_bytes;
+		else if (what->role == HSPMD_TENSOR_ACTIVATION)
+			bytes += elements * (double)hspmd_dtype_bytes(what->dtype);
+	}
+	for (int d = 0; s->stage.state_bytes > 0 && d < s->stage.device_count; d++)
+		if (bytes > (double)c->types[c->devices[s->stage.devices[d]].type].memory_bytes)
+			return true;
+	return false;
+}
+
+struct hspmd_synthesis *hspmd_synthesis_create(const struct hspmd_graph *g, const struct hspmd_synthesis_stage *stage,
+                                               struct hspmd_error *err)
+{
+	struct hspmd_synthesis *s = calloc(1, sizeof *s);
+	if (!s) {
+		hspmd_fail_memory(err, "searching a program");
+		return NULL;
+	}
+	s->g = g;
+	s->stage = *stage;
+	int status = check(g, err);
+	if (!status && allocate(s))
+		status = hspmd_fail_memory(err, "searching a program");
+	if (status || hspmd_synthesis_rates(stage, s->rate, s->memory_rate, err) || hspmd_synthesis_segments(s, err) ||
+	    hspmd_synthesis_groups(s, err)) {
+		hspmd_synthesis_destroy(s);
+		return NULL;
+	}
+	hspmd_synthesis_forget(s);
+	s->limited = is_limited(s);
+	return s;
+}
+
+void hspmd_synthesis_destroy(struct hspmd_synthesis *s)
+{
+	if (!s)
+		return;
+	if (s->tensors)
+		hspmd_synthesis_forget(s);
+	hspmd_resolve_cache_destroy(s->cost.cache);
+	hspmd_arena_destroy(s->arena);
+	free(s);
+}
+
+/* The segment of the samples: what the first dimension of inputs belongs to. -1: none. */
+static int samples_segment(const struct hspmd_synthesis *s)
+{
+	for (size_t t = 0; t < s->g->tensor_count; t++)
+		if (s->g->tensors[t].role == HSPMD_TENSOR_INPUT && s->g->tensors[t].shape.rank > 0)
+			return s->tensors[t].segment[0];
+	return -1;
+}
+
+/* Searches among the choices that are not excluded. Keeps the program only if it is faster than the known one. Returns true if it is. */
+static bool search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_result *known, int *chosen)
+{
+	size_t bytes = (size_t)s->group_count * sizeof *chosen;
+	struct hspmd_synthesis_result again = { 0 };
+	memcpy(chosen, s->chosen, bytes);
+	hspmd_synthesis_set_least(s);
+	bool better = !hspmd_synthesis_astar(s, &again, NULL) && again.seconds < known->seconds * (1 - 1e-9);
+	known->expanded += again.expanded;
+	if (better)
+		known->seconds = again.seconds;
+	else
+		memcpy(s->chosen, chosen, bytes);
+	return better;
+}
+
+/* Excludes all that divides anything but samples, as data parallelism does. */
+static void allow_samples(struct hspmd_synthesis *s)
+{
+	int samples = samples_segment(s);
+	for (int n = 0; n < s->group_count; n++)
+		for (int k = 0; k < s->groups[n].choice_count; k++) {
+			struct choice *c = &s->groups[n].choices[k];
+			c->excluded = (c->segment >= 0 && c->segment != samples) || (c->backward >= 0 && c->backward != samples);
+		}
+}
+
+/* Excludes all but the present program outside of WINDOW groups. */
+static void allow_window(struct hspmd_synthesis *s, int first)
+{
+	for (int n = 0; n < s->group_count; n++)
+		for (int k = 0; k < s->groups[n].choice_count; k++)
+			s->groups[n].choices[k].excluded = (n < first || n >= first + WINDOW) && k != s->chosen[n];
+}
+
+/* A search that had to leave something out is repeated with fewer choices: dividing samples alone; then any way to divide a few groups in
+ * turn, with the others as they are, until that helps no more. */
+static int search_parts(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+{
+	int *chosen = hspmd_calloc((size_t)s->group_count, sizeof *chosen);
+	if (!chosen)
+		return hspmd_fail_memory(err, "searching a program");
+	allow_samples(s);
+	search_again(s, result, chosen);
+	bool better = true;
+	for (int round = 0; better && round < MAX_ROUNDS; round++) {
+		better = false;
+		for (int first = 0; first < s->group_count; first += WINDOW / 2) {
+			allow_window(s, first);
+			better |= search_again(s, result, chosen);
+		}
+	}
+	free(chosen);
+	return 0;
+}
+
+int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+{
+	*result = (struct hspmd_synthesis_result){ 0 };
+	if (hspmd_synthesis_choices(s, err))
+		return -1;
+	result->first_bound = s->rest[0];
+	if (hspmd_synthesis_astar(s, result, err))
+		return -1;
+	return result->bound < result->seconds ? search_parts(s, result, err) : 0;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Synthesis of the distributed program of one stage (HAP, arXiv 2401.05965, sections 4 and 5): for every operator of a graph, which of the
+ * loops of its rule (runtime/op/rule.h) the stage's devices divide; so for every tensor, how it is split where it is made and where it is
+ * read; and the communication that leads from the one to the other.
+ *
+ * A program. The devices of a stage form one line. Each operator divides one loop among them, or all do all of it. A tensor is then whole
+ * on every device, split along one dimension, or a sum of what the devices hold. Dimensions that operators divide together form a segment,
+ * which has one vector of shares for all of its tensors. An operator's backward operators are divided by what it read and made; the
+ * gradient of an activation is brought to the activation's own layout. A weight is kept as its operator reads it, or in parts, and gathered
+ * where it is read; its gradient is summed at the step's end, or the factors whose product it is are gathered in every micro-batch
+ * (sufficient factors; Xie et al., arXiv 1512.06216).
+ *
+ * Cost. Every operator takes as long as its slowest device: operations / rate + bytes / memory rate (common/format/device_speed.h) of its
+ * local shapes by the operator's own cost function. Communication takes what the resolver predicts (runtime/resharding). Nothing overlaps.
+ * hspmd_synthesis_cost gives the same for any program of the runtime, so that a program that was found, one written by hand and one deduced
+ * from a plan can be compared.
+ *
+ * Search. A* over partial programs: prefixes of the forward operators. The state of a prefix is how the tensors lie that later operators or
+ * their gradients touch; of two prefixes with equal states the cheaper one dominates, if it also needs no more memory on any device where
+ * memory could run out.
+ *
+ * The bound of the rest is the sum over all operators that are left of what each must at least cost by itself: the least, over its choices,
+ * of its work and that of its backward operators, the sums of its weights' gradients, and of bringing those tensors to it (and their
+ * gradients back) that exist already and that no other operator reads before. It never overestimates: a complete program makes exactly one
+ * choice per operator; the work is that choice's own; a tensor changes only where an operator reads it, so its next reader finds it as it
+ * is now and is the one to pay; no communication is counted for two operators; and all that is left out costs at least nothing. For the
+ * same reason the bound of a longer prefix is never lower than that of a shorter one by more than what was paid between, so no state is
+ * taken from the queue twice.
+ *
+ * Of two prefixes of which one has copies or cheaper gradients that the other lacks, the other dominates if it is cheaper by what those are
+ * worth. After 300 prefixes of one length the search leaves further ones out, and says what they could at best have led to; it then also
+ * searches among programs that divide nothing but samples, as data parallelism does, and improves the better one, a few operators at a
+ * time. */
+#ifndef HSPMD_SYNTHESIS_SYNTHESIS_H
+#define HSPMD_SYNTHESIS_SYNTHESIS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "common/format/cluster.h"
+#include "runtime/sharding/spmd.h"
+
+struct hspmd_synthesis_stage {
+	const struct hspmd_cluster *cluster;
+	int device_count;
+	const int *devices; /* indexes into the cluster's devices */
+	int micro_batches;  /* per step */
+	enum hspmd_precision precision;
+	double state_bytes; /* of one element of a parameter: value, gradient, master and moments; 0: memory is not limited */
+};
+
+struct hspmd_synthesis;
+
+struct hspmd_synthesis_result {
+	double seconds; /* predicted for one micro-batch, with its part of what a step does once */
+	double bound; /* no program with these shares takes less; equal to `seconds` unless the search had to leave partial programs out */
+	double first_bound; /* what it knew of that before its first step */
+	long expanded;      /* partial programs that were taken from the queue */
+};
+
+/* Reads the graph (forward and backward operators; none annotated by hand). It must outlive the result, and so must `stage`'s pointers.
+ * NULL and err: memory, or an operator whose gradients the search does not understand (names it). */
+struct hspmd_synthesis *hspmd_synthesis_create(const struct hspmd_graph *g, const struct hspmd_synthesis_stage *stage,
+                                               struct hspmd_error *err);
+void hspmd_synthesis_destroy(struct hspmd_synthesis *s);
+
+/* Finds the fastest program under the segments' present shares (at first in proportion to the devices' speed). 0, or -1 and err: no program
+ * fits into memory, or none divides the graph legally. */
+int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err);
+
+/* Writes the program that was found into a graph equal to the one searched: annotations of parameters, inputs and gradients, and how every
+ * operator reads its inputs. The sharding pass over the stage's devices then makes exactly this program. 0, or -1: memory. */
+int hspmd_synthesis_apply(const struct hspmd_synthesis *s, struct hspmd_graph *g, struct hspmd_error *err);
+
+/* Predicted seconds of a micro-batch of any program over the stage's devices, under the cost model above; -1 and err: memory. */
+double hspmd_synthesis_cost(const struct hspmd_spmd *spmd, const struct hspmd_synthesis_stage *stage, const struct hspmd_link_cost *cost,
+                            struct hspmd_error *err);
+
+#endif

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the files of the search for a stage's program. */
+#ifndef HSPMD_SYNTHESIS_SYNTHESIS_INTERNAL_H
+#define HSPMD_SYNTHESIS_SYNTHESIS_INTERNAL_H
+
+#include "common/arena.h"
+#include "runtime/op/op.h"
+#include "runtime/synthesis/synthesis.h"
+
+/* How a tensor lies: a number below HSPMD_MAX_RANK is the dimension that is split. */
+enum { LAYOUT_WHOLE = HSPMD_MAX_RANK, LAYOUT_SUM, LAYOUT_COUNT, LAYOUT_NONE = 255 };
+
+#define MAX_LIVE 256 /* tensors of a state */
+
+/* Dimensions that operators divide together, in equal steps. */
+struct segment {
+	int64_t steps;    /* that may go to different devices: elements, heads or experts */
+	int64_t *weights; /* shares of the devices */
+};
+
+/* The gradient of an activation: a sum of contributions, one or more per operator that reads it. */
+struct contribution {
+	int of;   /* the forward tensor */
+	int leaf; /* the gradient tensor that is its part; -1: the gradient of `from`, unchanged */
+	int from;
+};
+
+/* A forward operator and its backward operators, which are divided together. */
+struct group {
+	int op;
+	int backward_count;
+	int *backward;
+	int contribution_count;
+	struct contribution *contributions; /* that this group makes */
+	int touched_count;
+	int *touched; /* activations, and parameters that several groups read, that this group reads, makes or contributes to */
+	int choice_count;
+	struct choice *choices;
+	double least; /* of the choices' own costs, without those that are excluded */
+};
+
+struct layout_use {
+	int tensor;
+	unsigned char layout;
+};
+
+/* One way to divide a group. */
+struct choice {
+	int segment;  /* that is divided; -1: none */
+	int backward; /* that is divided in the backward pass if none is in the forward pass; -1: none */
+	bool factors;
+	bool excluded;  /* from this run of the search */
+	double seconds; /* its own cost */
+	double once;    /* the part of it that is paid once per step, divided by the number of micro-batches */
+	double *bytes;  /* per device, if memory is limited: parameters' state, and what is kept for the backward pass */
+	unsigned char take[HSPMD_OP_MAX_IO], out[HSPMD_OP_MAX_IO];
+	unsigned char gradient[HSPMD_OP_MAX_IO]; /* of outputs: the layout in which the backward operators get their gradients */
+	unsigned char kept[HSPMD_OP_MAX_IO];     /* of inputs that are parameters */
+	unsigned char (*backward_take)[HSPMD_OP_MAX_IO];
+	int need_count; /* activations and shared parameters in layouts in which they are read, in the order of reading */
+	struct layout_use need[3 * HSPMD_OP_MAX_IO];
+	int gives_count; /* layouts of the group's contributions, in their order; and gradients of shared parameters */
+	unsigned char gives[2 * HSPMD_OP_MAX_IO];
+	int sums_count;
+	struct layout_use sums[HSPMD_OP_MAX_IO];
+};
+
+/* What is known of a tensor that later groups touch. */
+struct live {
+	unsigned char home;     /* as it is made; of a parameter: as it is kept */
+	unsigned char first;    /* the first layout that is not a sum, from which others are made; LAYOUT_NONE: none yet */
+	unsigned char partial;  /* some contribution to its gradient is a sum; of a parameter: 1 + the layout of its gradient */
+	unsigned char gradient; /* in which its gradient is brought to its producer */
+	uint32_t made;          /* bits: other layouts that exist and were not free */
+	double plain;           /* seconds to bring the contributions so far to the tensor's own layout, ... */
+	double sum;             /* ... and to sums */
+};
+
+struct tensor_facts {
+	int first_group, last_group; /* that touch it; last -1: none */
+	int contributions;           /* to its gradient */
+	int add_count;
+	int *adds;          /* operators that add them up */
+	bool shared;        /* a parameter that several groups read */
+	bool read_gradient; /* its producer's backward operators read its gradient */
+	int segment[HSPMD_MAX_RANK];
+	struct hspmd_annotation *layout[LAYOUT_COUNT]; /* NULL: not made yet */
+	bool illegal[LAYOUT_COUNT];
+	double *seconds; /* [LAYOUT_COUNT][LAYOUT_COUNT]; below 0: not known yet */
+	double add_seconds[LAYOUT_COUNT];
+};
+
+struct hspmd_synthesis {
+	const struct hspmd_graph *g;
+	struct hspmd_synthesis_stage stage;
+	struct hspmd_arena *arena;
+	struct hspmd_link_cost cost;
+	double *rate, *memory_rate; /* per device */
+	int *order;                 /* 0 .. device_count - 1 */
+	int segment_count;
+	struct segment *segments;
+	struct tensor_facts *tensors;
+	int group_count;
+	struct group *groups;
+	int *group_of_op;
+	double *rest;            /* per group, and the end: the bound of what is left from it on */
+	int *live_count, **live; /* per group, and the end: tensors of the state before it */
+	int **live_next;         /* the group that touches each of them next */
+	bool limited;            /* memory could run out */
+	int *chosen;             /* per group: the program that was found; -1: none yet */
+};
+
+/* ---- segments.c */
+int hspmd_synthesis_segments(struct hspmd_synthesis *s, struct hspmd_error *err);
+/* Forgets all layouts, after the segments' weights have changed. */
+void hspmd_synthesis_forget(struct hspmd_synthesis *s);
+/* The annotation of a layout, on the stage's devices; NULL: illegal, or memory is short. Borrowed. */
+const struct hspmd_annotation *hspmd_synthesis_layout(struct hspmd_synthesis *s, int tensor, int layout);
+/* The same on devices from 0, owned by the caller. NULL: memory. */
+struct hspmd_annotation *hspmd_synthesis_numbered(const struct hspmd_synthesis *s, int tensor, int layout);
+/* The layout that an annotation is, LAYOUT_NONE: none. */
+int hspmd_synthesis_layout_of(struct hspmd_synthesis *s, int tensor, const struct hspmd_annotation *a);
+/* The layout of a tensor whose dimension of `segment` is split: whole if it has none. */
+int hspmd_synthesis_split_by(const struct hspmd_synthesis *s, int tensor, int segment);
+/* Seconds from one layout to another; HUGE_VAL: impossible. */
+double hspmd_synthesis_reshard(struct hspmd_synthesis *s, int tensor, int from, int to);
+/* The same between any annotations; element_bytes: 0: of the tensor. */
+double hspmd_synthesis_transfer(struct hspmd_synthesis *s, const struct hspmd_shape *shape, size_t element_bytes,
+                                const struct hspmd_annotation *from, const struct hspmd_annotation *to);
+
+/* ---- groups.c */
+int hspmd_synthesis_groups(struct hspmd_synthesis *s, struct hspmd_error *err);
+
+/* ---- step_cost.c */
+/* Fills view's shapes and types. */
+void hspmd_synthesis_view(const struct hspmd_graph *g, const struct hspmd_op *op, struct hspmd_op_view *view);
+/* Seconds of an operator on the slowest device. in and out: annotations, NULL: absent. */
+double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
+                                  const struct hspmd_op_view *view, const struct hspmd_op_type *type,
+                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each);
+int hspmd_synthesis_rates(const struct hspmd_synthesis_stage *stage, double *rate, double *memory_rate, struct hspmd_error *err);
+
+/* ---- choices.c */
+int hspmd_synthesis_choices(struct hspmd_synthesis *s, struct hspmd_error *err);
+
+/* Sets the groups' least costs and their sums, after choices have been excluded. */
+void hspmd_synthesis_set_least(struct hspmd_synthesis *s);
+
+/* ---- advance.c */
+/* The state after group `number`, made by `choice`, from the one before it: `before` as live[number] lists the tensors, `after` as
+ * live[number + 1] does. `scratch`: one per tensor. Returns the seconds that this adds; HUGE_VAL: not possible. */
+double hspmd_synthesis_advance(struct hspmd_synthesis *s, int number, const struct choice *choice, const struct live *before,
+                               struct live *after, struct live *scratch);
+/* The least that groups from `number` on can cost after this state. `reads`: one per tensor, all false. */
+double hspmd_synthesis_bound(struct hspmd_synthesis *s, int number, const struct live *state, struct live *scratch, bool *reads);
+
+/* ---- astar.c */
+int hspmd_synthesis_astar(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err);
+
+#endif

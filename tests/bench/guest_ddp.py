@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests/bench/guests gives to torchrun: the net of contrib/examples/torch/elastic.py in DistributedDataParallel, with a snapshot every
+5 steps."""
+import argparse
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+parser = argparse.ArgumentParser()
+for name, value in (("steps", 0), ("width", 0), ("layers", 0), ("batch", 12), ("length", 16)):
+    parser.add_argument("--" + name, type=int, default=value)
+parser.add_argument("--told")
+parser.add_argument("--snapshot")
+options = parser.parse_args()
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+generation = int(os.environ.get("HSPMD_GENERATION", os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)))
+
+torch.manual_seed(1)
+layer = torch.nn.TransformerEncoderLayer(options.width, 4, 4 * options.width, 0.1, "gelu", batch_first=True, norm_first=True)
+body = torch.nn.TransformerEncoder(layer, options.layers, enable_nested_tensor=False)
+net = torch.nn.Sequential(torch.nn.Embedding(64, options.width), body, torch.nn.Linear(options.width, 64))
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+step = 0
+if os.path.exists(options.snapshot):
+    saved = torch.load(options.snapshot)
+    net.load_state_dict(saved["net"])
+    optimizer.load_state_dict(saved["optimizer"])
+    step = saved["step"]
+model = torch.nn.parallel.DistributedDataParallel(net)
+while step < options.steps:
+    x = (torch.arange(options.batch // world * options.length).view(-1, options.length) + step) % 64
+    loss = F.cross_entropy(model(x).flatten(0, 1), ((x + 1) % 64).flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if rank == 0:
+        with open(options.told, "a") as log:
+            log.write(json.dumps({"generation": generation, "step": step, "loss": loss.item(), "time": time.time()}) + "\n")
+    step += 1
+    if rank == 0 and step % 5 == 0:
+        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, options.snapshot + ".tmp")
+        os.replace(options.snapshot + ".tmp", options.snapshot)

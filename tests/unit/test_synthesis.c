@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The search for a stage's program: as good as the best of all programs of small graphs on unequal devices; what it predicts is what the
+ * sharding pass makes of the graph that it writes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <math.h>
+
+#include "common/error.h"
+#include "runtime/lib/hspmd.h"
+#include "runtime/lib/net.h"
+#include "runtime/synthesis/synthesis_internal.h"
+#include "tests/unit/draw.h"
+
+#define MOST_PROGRAMS 1500 /* of a graph that is searched exhaustively: others are left out */
+
+static uint64_t next(uint64_t *seed)
+{
+	*seed = *seed * 6364136223846793005ULL + 1442695040888963407ULL;
+	return *seed >> 33;
+}
+
+static int below(uint64_t *seed, int n)
+{
+	return (int)(next(seed) % (uint64_t)n);
+}
+
+/* ---- random nets */
+
+struct drawn {
+	uint64_t seed;
+	int operators;
+	int64_t width, inner;
+	bool table; /* the first and the last operator share a weight */
+};
+
+static int weight(struct hspmd_net *net, int number, int64_t out, int64_t in)
+{
+	char name[32];
+	snprintf(name, sizeof name, "w%d", number);
+	return hspmd_net_parameter(net, name, 2, (int64_t[]){ out, in }, 0, 0.1);
+}
+
+static int vector(struct hspmd_net *net, int number, char letter, int64_t size)
+{
+	char name[32];
+	snprintf(name, sizeof name, "%c%d", letter, number);
+	return hspmd_net_parameter(net, name, 1, &size, 0, 0.1);
+}
+
+static int random_operator(const struct drawn *d, uint64_t *seed, struct hspmd_net *net, int number, const int *made, int count)
+{
+	int x = made[count - 1], y = made[below(seed, count)], kind = below(seed, 7);
+	switch (kind) {
+	case 0:
+	case 1:
+		return hspmd_net_linear(net, x, weight(net, number, d->width, d->width), kind ? vector(net, number, 'b', d->width) : -1);
+	case 2:
+		x = hspmd_net_linear(net, x, weight(net, number, d->inner, d->width), -1);
+		return hspmd_net_linear(net, x, weight(net, number + 100, d->width, d->inner), -1);
+	case 3:
+		return hspmd_net_gelu(net, x);
+	case 4:
+		return hspmd_net_add(net, x, y);
+	case 5:
+		return hspmd_net_layer_norm(net, x, vector(net, number, 'g', d->width), vector(net, number, 'b', d->width), 1e-5);
+	default:
+		return hspmd_net_attention(net, x, x, y, -1, d->width / 4);
+	}
+}
+
+static void build_random(void *context, struct hspmd_net *net)
+{
+	const struct drawn *d = context;
+	uint64_t seed = d->seed;
+	int made[16], count = 0, shared = d->table ? weight(net, 99, d->width, d->width) : -1;
+	made[count++] = hspmd_net_floats(net, "x", d->width);
+	if (d->table)
+		made[count++] = hspmd_net_linear(net, made[0], shared, -1);
+	else
+		made[count++] = hspmd_net_linear(net, made[0], weight(net, 98, d->width, d->width), -1);
+	for (int i = 0; i < d->operators; i++, count++)
+		made[count] = random_operator(d, &seed, net, i, made, count);
+	if (d->table) {
+		made[count] = hspmd_net_linear(net, made[count - 1], shared, -1);
+		count++;
+	}
+	hspmd_net_mean_loss(net, made[count - 1], 1);
+}
+
+static struct hspmd_graph *graph_of(void (*build)(void *, struct hspmd_net *), void *context, int layers, int samples, int64_t length)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_net_source source = { build, context, layers };
+	struct hspmd_graph_source graphs = hspmd_net_graph_source(&source);
+	struct hspmd_model_build_options how = { .batch = samples, .seq_len = length, .vocab_parts = 1, .widest = 1, .loss_scale = 0.1 };
+	struct hspmd_graph *g = graphs.build(graphs.context, &how, &err);
+	if (!g)
+		fail_msg("%s", err.text);
+	return g;
+}
+
+/* ---- random devices: of two types, on one or more nodes */
+
+static struct hspmd_cluster *random_cluster(uint64_t *seed, int devices)
+{
+	char text[2048];
+	int slow = 1 + below(seed, devices > 1 ? devices - 1 : 1);
+	static const double rates[] = { 0.05, 1, 20 };
+	snprintf(text, sizeof text,
+	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"a\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
+	         "\"gbytes_per_s\":100,\"peak_tflops\":{\"fp32\":%g}},\"b\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
+	         "\"gbytes_per_s\":%d,\"peak_tflops\":{\"fp32\":%g}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"a\",\"count\":%d}"
+	         "]},{\"name\":\"m\",\"devices\":[{\"type\":\"b\",\"count\":%d}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-7,"
+	         "\"gbytes_per_s\":%g},{\"scope\":\"cluster\",\"alpha_s\":%g,\"gbytes_per_s\":%g}]}",
+	         0.001 * (1 + below(seed, 8)), 10 + below(seed, 90), 0.001 * (1 + below(seed, 8)), devices - slow ? devices - slow : 1,
+	         slow, rates[below(seed, 3)], 1e-7 * below(seed, 50), rates[below(seed, 3)]);
+	struct hspmd_error err = { "" };
+	json_t *value = json_loads(text, 0, NULL);
+	assert_non_null(value);
+	struct hspmd_cluster *c = hspmd_cluster_from_json(value, "drawn", &err);
+	json_decref(value);
+	if (!c)
+		fail_msg("%s", err.text);
+	return c;
+}
+
+/* ---- all programs */
+
+struct exhaustive {
+	struct hspmd_synthesis *s;
+	struct live *scratch, (*states)[64];
+	double best;
+};
+
+static void try_all(struct exhaustive *e, int number, double seconds)
+{
+	const struct group *g = &e->s->groups[number];
+	if (number == e->s->group_count) {
+		e->best = fmin(e->best, seconds);
+		return;
+	}
+	for (int k = 0; k < g->choice_count; k++) {
+		double more = hspmd_synthesis_advance(e->s, number, &g->choices[k], e->states[number], e->states[number + 1], e->scratch);
+		if (isfinite(more))
+			try_all(e, number + 1, seconds + more);
+	}
+}
+
+static double best_of_all(struct hspmd_synthesis *s)
+{
+	struct exhaustive e = { .s = s, .best = HUGE_VAL };
+	e.scratch = calloc(s->g->tensor_count, sizeof *e.scratch);
+	e.states = calloc((size_t)s->group_count + 1, sizeof *e.states);
+	try_all(&e, 0, 0);
+	free(e.scratch);
+	free(e.states);
+	return e.best;
+}
+
+static double count_programs(const struct hspmd_synthesis *s)
+{
+	double all = 1;
+	for (int n = 0; n < s->group_count; n++)
+		all *= s->groups[n].choice_count;
+	return all;
+}
+
+/* What the sharding pass makes of the program, under the same cost model. */
+static double cost_of_applied(struct hspmd_graph *g, const struct hspmd_synthesis *s, const char *what)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_spmd_stage stage = { .device_count = s->stage.device_count, .devices = s->stage.devices, .context = 1 };
+	int stage_of_layer[64] = { 0 };
+	if (s->chosen && hspmd_synthesis_apply(s, g, &err))
+		fail_msg("%s: %s", what, err.text);
+	struct hspmd_spmd *spmd = hspmd_spmd_build(g, &stage, stage_of_layer, &s->cost, &err);
+	if (!spmd)
+		fail_msg("%s: %s", what, err.text);
+	double seconds = hspmd_synthesis_cost(spmd, &s->stage, &s->cost, &err);
+	if (getenv("HSPMD_SHOW")) {
+		char *text = hspmd_spmd_text(spmd);
+		fputs(text, stderr);
+		free(text);
+	}
+	hspmd_spmd_destroy(spmd);
+	return seconds;
+}
+
+static const int devices[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+
+/* Returns false if the graph has too many programs to try all. */
+static bool check_case(unsigned number)
+{
+	uint64_t seed = number * 7919 + 1;
+	for (int i = 0; i < 5; i++)
+		next(&seed);
+	struct drawn d = { .seed = next(&seed), .operators = 1 + below(&seed, 3), .width = 8 * (1 + below(&seed, 3)) };
+	d.inner = d.width * (1 + below(&seed, 3));
+	d.table = below(&seed, 6) == 0;
+	struct hspmd_cluster *c = random_cluster(&seed, 2 + below(&seed, 3));
+	struct hspmd_graph *g = graph_of(build_random, &d, 1, 4 + below(&seed, 5), 4 + below(&seed, 3));
+	struct hspmd_synthesis_stage stage = {
+		.cluster = c, .device_count = c->device_count, .devices = devices, .micro_batches = 1 + below(&seed, 4)
+	};
+	struct hspmd_error err = { "" };
+	char what[64];
+	struct hspmd_synthesis_result result;
+	snprintf(what, sizeof what, "case %u", number);
+	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
+	if (!s || hspmd_synthesis_search(s, &result, &err))
+		fail_msg("%s: %s", what, err.text);
+	bool tried = count_programs(s) <= MOST_PROGRAMS;
+	if (tried) {
+		double best = best_of_all(s), applied = cost_of_applied(g, s, what);
+		if (!(fabs(result.seconds - best) <= 1e-9 * best))
+			fail_msg("%s: found %.12g, the best of %g programs takes %.12g", what, result.seconds, count_programs(s), best);
+		if (!(result.first_bound <= best * (1 + 1e-9)) || result.first_bound <= 0 || result.bound != result.seconds)
+			fail_msg("%s: bounds %g and %g, the best program takes %g", what, result.first_bound, result.bound, best);
+		if (!(fabs(applied - best) <= 1e-9 * best))
+			fail_msg("%s: predicted %.12g, the sharding pass makes %.12g of it", what, best, applied);
+	}
+	hspmd_synthesis_destroy(s);
+	hspmd_graph_destroy(g);
+	hspmd_cluster_destroy(c);
+	return tried;
+}
+
+static void test_optimal(void **state)
+{
+	(void)state;
+	unsigned want = draw_count(320, 5000), first = draw_first(want, 1000000), tried = 0;
+	for (unsigned n = first; tried < want; n++)
+		tried += check_case(n);
+}
+
+/* ---- an operator whose rule names no priority: each of its inputs can say how it is divided */
+
+static void build_gather(void *context, struct hspmd_net *net)
+{
+	(void)context;
+	hspmd_net_mean_loss(net, hspmd_net_gather(net, weight(net, 0, 2, 8), hspmd_net_integers(net, "types"), 0), 1);
+}
+
+static void test_second_input(void **state)
+{
+	(void)state;
+	uint64_t seed = 1;
+	struct hspmd_cluster *c = random_cluster(&seed, 2);
+	struct hspmd_graph *g = graph_of(build_gather, NULL, 1, 4, 4);
+	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 2, .devices = devices, .micro_batches = 1 };
+	struct hspmd_synthesis_result result;
+	struct hspmd_error err = { "" };
+	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
+	if (!s || hspmd_synthesis_search(s, &result, &err))
+		fail_msg("%s", err.text);
+	bool divided[2] = { false, false };
+	for (int k = 0; k < s->groups[0].choice_count; k++)
+		for (int d = 0; d < 2; d++)
+			divided[d] |= s->groups[0].choices[k].take[1] == d && s->groups[0].choices[k].out[0] == d;
+	assert_true(divided[0] && divided[1]);
+	hspmd_synthesis_destroy(s);
+	hspmd_graph_destroy(g);
+	hspmd_cluster_destroy(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_optimal),
+		cmocka_unit_test(test_second_input),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
