@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "common/clock_stops.h"
 #include "common/cores.h"
 #include "controller/cli/commands.h"
 #include "runtime/agent/agent.h"
@@ -80,6 +81,7 @@ int hspmd_command_agent(int argc, char **argv)
 	char *own = cookie ? strdup(cookie) : NULL;
 	unsetenv("HSPMD_COOKIE"); /* not for the workers */
 	o.cookie = own;
+	hspmd_clock_leave_out_stops();
 	int status = hspmd_agent_main(&o);
 	free(own);
 	return status;
@@ -110,5 +112,6 @@ int hspmd_command_worker(int argc, char **argv)
 	signal(SIGHUP, SIG_IGN);
 	if (fcntl(CONTROL_FD, F_SETFD, FD_CLOEXEC))
 		return hspmd_usage_error("worker", "an agent starts this");
+	hspmd_clock_leave_out_stops();
 	return stand_in ? hspmd_standin_main(CONTROL_FD) : hspmd_worker_main(CONTROL_FD);
 }

@@ -17,6 +17,7 @@
 
 #define ANSWER_S 30.0  /* wait for an answer that needs no work, unless --timeout gives less */
 #define RESIZE_S 600.0 /* wait for a resize or a checkpoint, unless --timeout is given */
+#define GREET_S 3.0    /* wait for a controller before Slurm is asked whether its job is suspended */
 #define RETURN_S 60.0  /* wait for a controller that has died to be restarted, unless --timeout is given */
 
 struct control {
@@ -85,6 +86,8 @@ static int parse(int argc, char **argv, struct control *c, int positional)
 		c->job = getenv("SLURM_JOB_ID");
 	else if (positional == 2 && have == 1)
 		c->count = argv[optind], c->job = getenv("SLURM_JOB_ID");
+	if (!c->job && !have && !strcmp(c->command, "status"))
+		return 0; /* all jobs */
 	if (!c->job || have > positional)
 		return hspmd_usage_error(c->command, positional == 2 ? "expected a number of nodes and a job" : "expected a job");
 	return 0;
@@ -128,18 +131,32 @@ static void pause_for(double seconds)
 	nanosleep(&(struct timespec){ .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9) }, NULL);
 }
 
+/* A controller that is silent may be suspended with its job, and one that is not there may not have started: Slurm knows, if `explain`. Its
+ * answer has the form of the controller's. NULL and err. */
+static json_t *call_or_explain(const struct control *c, const json_t *contact, json_t *hello, bool explain, struct hspmd_error *err)
+{
+	double answer_s = c->timeout < ANSWER_S ? c->timeout : ANSWER_S, greet_s = explain && GREET_S < answer_s ? GREET_S : answer_s;
+	double began = hspmd_now();
+	json_t *reply = contact && hello ? call(contact, hello, greet_s, greet_s, err) : NULL;
+	json_t *state = explain && !reply ? hspmd_control_ask_slurm(c->job, contact != NULL) : NULL;
+	if (state)
+		return json_pack("{s:o}", "status", state);
+	bool silent = contact && !reply && greet_s < answer_s && hspmd_now() - began >= greet_s;
+	return silent ? call(contact, hello, answer_s, answer_s, err) : reply;
+}
+
 /* For commands that watch a job. If the controller has answered before (c->output is known) and no longer does, this waits for up to
  * c->timeout: a controller that has died is restarted by the process that supervises it. A job that ends removes its contact file: then
  * c->ended. NULL: the error has been logged. */
 static json_t *ask_again(struct control *c)
 {
-	double since = 0, answer_s = c->timeout < ANSWER_S ? c->timeout : ANSWER_S;
+	double since = 0;
 	for (;;) {
 		struct hspmd_error err = { "" };
 		json_t *contact = find(c, &err), *hello = request(c);
 		const char *output = json_string_value(json_object_get(contact, "output"));
-		json_t *reply = contact && hello ? call(contact, hello, answer_s, answer_s, &err) : NULL;
-		bool heard = c->output[0] != 0;
+		bool heard = c->output[0] != 0, explain = !(since > 0) && !strcmp(c->command, "status");
+		json_t *reply = call_or_explain(c, contact, hello, explain, &err);
 		if (reply)
 			snprintf(c->output, sizeof c->output, "%s", output ? output : "?");
 		c->ended = !contact && heard;
@@ -220,6 +237,10 @@ static void print_nodes(const char *what, const json_t *nodes, const char *value
 static void print_status(const json_t *s)
 {
 	printf("job         %s: %s\n", text(s, "job"), text(s, "phase"));
+	if (*text(s, "reason"))
+		printf("why         %s\n", text(s, "reason"));
+	if (json_object_get(s, "reason")) /* Slurm has said it, not the controller */
+		return;
 	if (*text(s, "waiting_for"))
 		printf("waiting for %s\n", text(s, "waiting_for"));
 	printf("nodes       %.0f: %s\n", number(s, "node_count"), text(s, "nodes"));
@@ -236,6 +257,9 @@ static void print_status(const json_t *s)
 		printf("step        %.0f, loss %.5g\n", number(s, "step"), number(s, "loss"));
 	printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
 	print_copies(json_object_get(s, "state"), json_is_integer(json_object_get(s, "steps")) && !number(s, "steps"));
+	const json_t *fails = json_object_get(s, "checkpoints_fail");
+	if (fails)
+		printf("checkpoints FAIL for %.0f s: %s\n", number(fails, "for_s"), text(fails, "why"));
 	const char *last_error =
 	        text(s, json_object_get(s, "last_error") ? "last_error" : "trouble"); /* a controller of an earlier version */
 	if (*last_error)
@@ -260,12 +284,15 @@ int hspmd_command_status(int argc, char **argv)
 	struct control c = { .command = "status", .timeout = RETURN_S };
 	int status = parse(argc, argv, &c, 1);
 	if (c.help)
-		fputs("Usage: hspmd status [--json] [--watch[=SECONDS]] [--timeout S] JOB\n\nPrints what a running job does: nodes, "
+		fputs("Usage: hspmd status [--json] [--watch[=SECONDS]] [--timeout S] [JOB]\n\nPrints what a running job does: nodes, "
 		      "generation, plan, step, loss, speed, newest "
-		      "checkpoint.\nJOB is a job's id, its output folder, or \"local\" for the newest run outside of Slurm.\n",
+		      "checkpoint. Without JOB, outside of a job: a line for each of the user's jobs.\nJOB is a job's id, its output "
+		      "folder, or \"local\" for the newest run outside of Slurm.\n",
 		      stdout);
 	if (status || c.help)
 		return status;
+	if (!c.job)
+		return hspmd_control_list(c.json);
 	do {
 		status = status_once(&c);
 		if (!c.watch || status || c.ended)

@@ -2,6 +2,7 @@
 #ifndef HSPMD_CONTROLLER_CLI_CONTROL_H
 #define HSPMD_CONTROLLER_CLI_CONTROL_H
 
+#include <jansson.h>
 #include <stdbool.h>
 
 /* Returns true if the arguments, apart from options, are one word that is none of `verbs` (NULL-terminated). The word then names a running
@@ -9,5 +10,11 @@
 bool hspmd_control_names_job(int argc, char **argv, const char *const *verbs);
 /* `hspmd checkpoint JOB`: make a running job write a checkpoint now. (`hspmd checkpoint list` and the like read folders.) */
 int hspmd_control_checkpoint(int argc, char **argv);
+
+/* What Slurm says of a job whose controller has not answered: { job, phase: "pending", "suspended" or, unless has_controller, "starting",
+ * reason: in words, "" if there is none }. New reference; NULL: nothing that explains it, or no Slurm. */
+json_t *hspmd_control_ask_slurm(const char *job, bool has_controller);
+/* `hspmd status` without a job: a line per elastic job of this user, also of those that wait. Returns the exit status. */
+int hspmd_control_list(bool json);
 
 #endif

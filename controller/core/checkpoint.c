@@ -111,6 +111,11 @@ static void failed(struct hspmd_controller *m, const char *why)
 	bool memory = m->checkpoint.memory;
 	snprintf(text, sizeof text, "%s %s failed: %s", memory ? "copy in memory" : "checkpoint", m->checkpoint.id, why);
 	int64_t number = m->checkpoint.number;
+	if (!memory) {
+		if (!(m->checkpoint_fails_since > 0))
+			m->checkpoint_fails_since = m->now;
+		snprintf(m->checkpoint_failure, sizeof m->checkpoint_failure, "%s", why);
+	}
 	checkpoint_clear(m);
 	if (!memory || m->copy_failures++ == 0) /* copies are tried at growing intervals, and only the first failure is noted */
 		note_event(m, memory ? "copies_failed" : "checkpoint_failed", "%s", text);
@@ -254,6 +259,7 @@ static void done(struct hspmd_controller *m)
 	m->checkpoint_step = s->step;
 	m->checkpoint_at = m->now;
 	m->checkpoint_seconds = seconds;
+	m->checkpoint_fails_since = 0;
 	m->checkpoint_cost_s = s->slowed;
 	note_event(m, "checkpoint", "checkpoint %s of step %lld is complete after %.2f s", s->id, (long long)s->step, seconds);
 }

@@ -240,6 +240,9 @@ static void dispatch(struct hspmd_controller *m, const struct run_event *e)
 		m->risk = run_risk_read(e->value);
 		m->risk_changed = true;
 		break;
+	case EVENT_WAS_SUSPENDED:
+		note_event(m, "suspended", "the job was suspended for about %.0f s, which count for no deadline", e->seconds);
+		break;
 	case EVENT_SHUTDOWN:
 		on_shutdown(m, e);
 		break;

@@ -41,10 +41,11 @@ enum run_event_kind {
 	EVENT_PLAN,    /* id: of ACTION_SOLVE; value: { plan, cluster, current_step_s: step time of the current plan on that cluster }, or
 	                * NULL and text: why there is no plan */
 	EVENT_COMMAND, /* id: of the connection; value: the request { command, ... } */
-	EVENT_DISCONNECTED, /* id: of the connection that is gone */
-	EVENT_RESIZED,      /* id: of ACTION_GROW or ACTION_SHRINK; text: why it failed; NULL: it was carried out */
-	EVENT_RISK,         /* value { losses_per_node_s, correlated }: node losses on this cluster, as hspmdctld has observed them */
-	EVENT_SHUTDOWN,     /* write a checkpoint and end within `seconds` (0: unknown); text: why ("SIGTERM") */
+	EVENT_DISCONNECTED,  /* id: of the connection that is gone */
+	EVENT_RESIZED,       /* id: of ACTION_GROW or ACTION_SHRINK; text: why it failed; NULL: it was carried out */
+	EVENT_RISK,          /* value { losses_per_node_s, correlated }: node losses on this cluster, as hspmdctld has observed them */
+	EVENT_WAS_SUSPENDED, /* seconds: for how long; they are not part of `now` */
+	EVENT_SHUTDOWN,      /* write a checkpoint and end within `seconds` (0: unknown); text: why ("SIGTERM") */
 };
 
 /* All pointers are borrowed for the call. */

@@ -213,9 +213,11 @@ struct hspmd_controller {
 	double shared_checkpoint_at;
 	int64_t copied_step, copy_tried_step; /* of copies in memory; -1: none */
 	double copied_at, copy_tried_at, copy_seconds, copy_cost_s;
-	int copy_failures;   /* consecutive */
-	double quiet_step_s; /* mean step time while no checkpoint is written; 0: unknown */
-	int failures;        /* aborted generations */
+	int copy_failures;                        /* consecutive */
+	double checkpoint_fails_since;            /* since when each has failed; 0: the last did not fail */
+	char checkpoint_failure[HSPMD_ERROR_MAX]; /* why the last has failed */
+	double quiet_step_s;                      /* mean step time while no checkpoint is written; 0: unknown */
+	int failures;                             /* aborted generations */
 
 	/* of a job with a command */
 	bool elastic;            /* its ranks take changes in their own processes (runtime/command/standin.h) */
@@ -313,7 +315,7 @@ int nodes_usable(const struct hspmd_controller *m);
 int nodes_held(const struct hspmd_controller *m);     /* in the allocation */
 bool nodes_pending(const struct hspmd_controller *m); /* the agent of some node is starting */
 int nodes_quarantined(const struct hspmd_controller *m);
-void nodes_rejoin(struct hspmd_controller *m); /* the others train: plans may use those again that were left out until then */
+void nodes_rejoin(struct hspmd_controller *m);         /* the others train: plans may use those again that were left out until then */
 bool nodes_to_retry(const struct hspmd_controller *m); /* the agent of some node did not start, and will be started again */
 bool name_listed(const json_t *names, const char *name);
 /* The usable nodes as one cluster. New reference; NULL and err: there are none, or they cannot be merged. */

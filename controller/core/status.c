@@ -167,6 +167,9 @@ json_t *hspmd_controller_status(const struct hspmd_controller *m, double now, do
 		if (json_array_size(m->waiting))
 			json_object_set(s, "members_waiting", m->waiting);
 	}
+	if (s && m->checkpoint_fails_since > 0)
+		json_object_set_new(s, "checkpoints_fail",
+		                    json_pack("{s:f, s:s}", "for_s", now - m->checkpoint_fails_since, "why", m->checkpoint_failure));
 	if (s && m->last_error[0] && m->attempts)
 		json_object_set_new(s, "last_error", json_string(m->last_error));
 	return s;

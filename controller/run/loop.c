@@ -10,6 +10,7 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "common/clock_stops.h"
 #include "common/log.h"
 #include "controller/run/loop_internal.h"
 #include "controller/run/peer_limits.h"
@@ -262,11 +263,22 @@ static void pending_free(struct pending *p)
 	free(p);
 }
 
+/* The processes of a job are suspended together, so the controller finds out by its own clock. */
+static void enqueue_suspension(struct loop *l)
+{
+	double total = hspmd_clock_left_out();
+	struct run_event e = { .kind = EVENT_WAS_SUSPENDED, .seconds = total - l->suspended_s };
+	if (e.seconds >= 1)
+		enqueue_event(l, &e);
+	l->suspended_s = total;
+}
+
 /* Events that occur while actions are carried out are queued. */
 static void loop_event(struct loop *l, const struct run_event *e)
 {
 	if (l->stopping)
 		return;
+	enqueue_suspension(l);
 	enqueue_event(l, e);
 	if (l->handling)
 		return;
@@ -573,9 +585,10 @@ static void close_all(struct loop *l)
 
 int run_loop(const struct run_loop_options *o)
 {
-	struct loop l = { .o = o, .on_event = loop_event };
+	struct loop l = { .o = o, .on_event = loop_event, .suspended_s = hspmd_clock_left_out() };
 	struct hspmd_error err = { "" };
 	signal(SIGPIPE, SIG_IGN);
+	hspmd_clock_leave_out_stops();
 	if (open_all(&l, &err)) {
 		hspmd_error_log("%s", err.text);
 		l.status = 1;

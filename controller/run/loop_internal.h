@@ -66,6 +66,7 @@ struct loop {
 	int status;
 	int signals_seen;
 	double status_at, progress_at;
+	double suspended_s; /* of which the controller has been told */
 	char *contact[2];
 };
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "common/contact.h"
+#include "common/durable.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/control.h"
 #include "tests/unit/fake_controller.h"
@@ -227,9 +228,6 @@ static void which_job(void **state)
 	answer("{\"ok\": true, \"text\": \"done\"}");
 	ends_with(0);
 	unsetenv("SLURM_JOB_ID");
-	start("status");
-	ends_with(2);
-	says(said, "expected a job");
 	char from[256];
 	snprintf(from, sizeof from, "%s", path_of("c-7.json"));
 	assert_int_equal(rename(from, path_of("output/contact.json")), 0);
@@ -538,10 +536,63 @@ static void words_after_checkpoint(void **state)
 	assert_true(hspmd_control_names_job(1, alone, verbs));
 }
 
-static int begin(void **state)
+/* Puts lines in place of what squeue knows: ID|STATE|REASON|NODES|COMMENT. */
+static void queue_is(const char *lines)
+{
+	assert_int_equal(hspmd_durable_write(path_of("queue"), lines, strlen(lines), &err), 0);
+}
+
+/* Jobs without a controller, or whose controller does not answer; and all jobs of the user. */
+static void by_slurm(void **state)
 {
 	(void)state;
-	return mkdtemp(folder) ? setenv("HSPMD_CONTACTS", folder, 1) : -1;
+	queue_is("8|PENDING|JobHeldUser|2|hspmd\n");
+	start("status 8");
+	ends_with(0);
+	says(out, "job         8: pending\nwhy         held by its user");
+	start("status --json 8");
+	ends_with(0);
+	says(out, "\"phase\": \"pending\"");
+	start("events 8");
+	ends_with(1);
+	queue_is("8|RUNNING|None|2|mine\n"); /* not an elastic job */
+	start("status 8");
+	ends_with(1);
+	says(said, "no elastic job of this user with this id is running");
+	queue_is("7|RUNNING|None|2|hspmd\n8|PENDING|Priority|3|hspmd\n9|RUNNING|None|1|other\n10|RUNNING|None|1|hspmd\n");
+	start("status");
+	asked("{\"command\": \"status\"}");
+	answer("{\"status\": {\"job\": \"7\", \"phase\": \"training\", \"node_count\": 4, \"step\": 5, \"steps\": 9, \"loss\": 2.5, "
+	       "\"checkpoints_fail\": {\"for_s\": 3, \"why\": \"full\"}}}");
+	ends_with(0);
+	says(out, "7         training       4  step 5 of 9, loss 2.5, checkpoints FAIL\n");
+	says(out, "8         pending        3  Priority\n");
+	says(out, "10        starting       1  its script runs");
+	assert_null(strstr(out, "\n9 "));
+	queue_is("7|SUSPENDED|None|2|hspmd\n");
+	start("status 7"); /* the controller is silent */
+	ends_with(0);
+	says(out, "job         7: suspended\nwhy         it loses nothing");
+	queue_is("");
+	assert_int_equal(unlink(path_of("c-7.json")), 0);
+	start("status");
+	ends_with(0);
+	says(out, "no elastic job of this user runs or waits");
+}
+
+static int begin(void **state)
+{
+	static const char script[] = "#!/bin/sh\nexec /bin/cat %s/queue\n";
+	char text[200];
+	(void)state;
+	if (!mkdtemp(folder))
+		return -1;
+	snprintf(text, sizeof text, script, folder);
+	queue_is("");
+	if (hspmd_durable_write(path_of("squeue"), text, strlen(text), &err) || chmod(path_of("squeue"), 0700))
+		return -1;
+	snprintf(text, sizeof text, "%s:/usr/bin:/bin", folder);
+	return setenv("PATH", text, 1) || setenv("HSPMD_CONTACTS", folder, 1);
 }
 
 static int end(void **state)
@@ -566,6 +617,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(watches, fresh, stop),
 		cmocka_unit_test_setup_teardown(events, fresh, stop),
 		cmocka_unit_test_setup_teardown(requests, fresh, stop),
+		cmocka_unit_test_setup_teardown(by_slurm, fresh, stop),
 		cmocka_unit_test_setup_teardown(wrong_usage, fresh, stop),
 		cmocka_unit_test_setup_teardown(words_after_checkpoint, fresh, stop),
 	};
