@@ -11,7 +11,7 @@
 #include "common/clock_stops.h"
 
 #define LOOK_NS 500000000
-#define STOP_NS 2000000000 /* between two looks: the process was stopped, or so busy that it makes no difference */
+#define STOP_NS 2000000000 /* more between two looks: the process was stopped, or so busy that it makes no difference */
 
 /* The watcher changes both, and `version` is odd meanwhile. seen: the clock at its last look. */
 static _Atomic unsigned version;
@@ -25,14 +25,16 @@ static int64_t nanoseconds(clockid_t clock)
 	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-/* After a stop the watcher may be the last thread to run again: until then the clock stands where it would have found it. */
-static int64_t without_stops(int64_t now)
+/* After a stop the watcher may be the last thread to run again: until then the clock stands where it would have found it. The clock is read
+ * between the two looks at `version`: a thread that was stopped here must not take a stop from a time that was before it. */
+static int64_t without_stops(void)
 {
-	int64_t last, out;
+	int64_t now, last, out;
 	unsigned before;
 	do {
 		while ((before = atomic_load(&version)) & 1)
 			;
+		now = nanoseconds(CLOCK_MONOTONIC);
 		last = atomic_load(&seen);
 		out = atomic_load(&left_out);
 	} while (atomic_load(&version) != before);
@@ -41,8 +43,8 @@ static int64_t without_stops(int64_t now)
 
 double hspmd_now(void)
 {
-	int64_t now = nanoseconds(CLOCK_MONOTONIC);
-	return (double)(atomic_load_explicit(&watched, memory_order_acquire) ? without_stops(now) : now) * 1e-9;
+	bool leaves_out = atomic_load_explicit(&watched, memory_order_acquire);
+	return (double)(leaves_out ? without_stops() : nanoseconds(CLOCK_MONOTONIC)) * 1e-9;
 }
 
 double hspmd_unix_time(void)
