@@ -18,7 +18,9 @@ char *hspmd_spank_slurm_option(const char *name)
 	/* The text comes from Slurm's allocator, which puts a header before it, so free() is wrong: it is copied, and leaked in this
 	 * short-lived command. */
 	const char *text = get(table, name);
-	return text && *text && strcmp(text, "unset") != 0 ? strdup(text) : NULL;
+	/* The second: of an option that this command does not have, such as salloc's --array. */
+	bool given = text && *text && strcmp(text, "unset") != 0 && strcmp(text, "invalid-context") != 0;
+	return given ? strdup(text) : NULL;
 }
 
 bool hspmd_spank_slurm_set(const char *name, const char *value)

@@ -426,6 +426,12 @@ static void precision(void **state)
 static void scripts(void **state)
 {
 	(void)state;
+	/* As Slurm says it to salloc and srun. */
+	fake_spank_put(fake_spank.asked, "wrap", "invalid-context");
+	fake_spank_put(fake_spank.asked, "array", "invalid-context");
+	accepts(NULL, NULL, NULL);
+	unsetenv("HSPMD_JOB");
+	fake_spank_put(fake_spank.asked, "array", "unset");
 	fake_spank_put(fake_spank.asked, "wrap", "hostname");
 	refuses(NULL, NULL, NULL, "--wrap: \"hostname\" does not run hspmd");
 	fake_spank_put(fake_spank.asked, "wrap", "exec hspmd run --resume");
