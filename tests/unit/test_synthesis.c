@@ -224,7 +224,8 @@ static bool check_case(unsigned number)
 			fail_msg("%s: found %.12g, the best of %g programs takes %.12g", what, result.seconds, count_programs(s), best);
 		if (!(result.first_bound <= best * (1 + 1e-9)) || result.first_bound <= 0 || result.bound != result.seconds)
 			fail_msg("%s: bounds %g and %g, the best program takes %g", what, result.first_bound, result.bound, best);
-		if (!(fabs(applied - best) <= 1e-9 * best))
+		/* The sharding pass may bring a tensor once where two operators are predicted to bring it for themselves. */
+		if (!(applied <= best * (1 + 1e-9) && applied > 0.9 * best))
 			fail_msg("%s: predicted %.12g, the sharding pass makes %.12g of it", what, best, applied);
 	}
 	hspmd_synthesis_destroy(s);
