@@ -7,7 +7,6 @@
 #include "policies/sim_internal.h"
 
 #define HALF_LIFE_S (7 * 86400.0) /* PriorityDecayHalfLife of Slurm, if slurm.conf does not give it */
-#define LEAST_FACTOR 1e-3         /* no job's weight is 0 */
 #define BUDGET_LOOK_S 600.0       /* how often a budget that is being used is looked at */
 
 double sim_unix_time(const struct sim *s)
@@ -92,7 +91,7 @@ double sim_weight(const struct sim *s, const struct sim_job *j)
 		return j->terms.weight;
 	for (int i = 0; i < s->owner_count; i++)
 		all += s->owners[i].used_node_s;
-	return all > 0 ? fmax(LEAST_FACTOR, exp2(-s->owners[j->owner].used_node_s / all * s->owner_count)) : 1;
+	return all > 0 ? fmax(HSPMD_FAIRSHARE_LEAST, exp2(-s->owners[j->owner].used_node_s / all * s->owner_count)) : 1;
 }
 
 /* ---- use */

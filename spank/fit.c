@@ -22,7 +22,7 @@ double hspmd_spank_bytes_needed(const struct hspmd_model *m, const struct hspmd_
 		.batch = 1, .seq_len = j->seq_len, .vocab_parts = 1, .loss_scale = 1, .forward_only = true
 	};
 	struct hspmd_error ignored;
-	double elements = 0, each = 4.0 * (2 + hspmd_optimizer_types[j->optimizer.type]->moments);
+	double elements = 0, each = hspmd_optimizer_state_bytes(hspmd_optimizer_types[j->optimizer.type]->moments);
 	struct hspmd_graph *g = m && !hspmd_model_is_own(m) ? hspmd_model_graph(m, &how, &ignored) : NULL;
 	for (size_t i = 0; g && i < g->tensor_count; i++)
 		if (g->tensors[i].role == HSPMD_TENSOR_PARAMETER)
@@ -103,10 +103,13 @@ int hspmd_spank_check_fit(const struct hspmd_job *j, const struct hspmd_model *m
 		had = hspmd_spank_bytes_had(sinfo, nodes, limit, &nodes);
 	if (had <= 0 || need <= had)
 		return 0;
+	char where[600] = "";
+	if (partition && limit <= 0)
+		snprintf(where, sizeof where, " of partition %s", partition);
 	return hspmd_fail(
 	        err,
-	        "%s: model: its parameters, their gradients and the optimizer's moments need %.4g GB, and %d node%s%s%s %s %.4g GB"
-	        "%s: it cannot be trained there",
-	        j->file, need / 1e9, nodes, nodes == 1 ? "" : "s", partition && limit <= 0 ? " of partition " : "",
-	        partition && limit <= 0 ? partition : "", nodes == 1 ? "has" : "have", had / 1e9, limit > 0 ? " by --mem" : "");
+	        "%s: model: its parameters, their gradients and the optimizer's moments need %.4g GB, and %d node%s%s %s %.4g GB%s: "
+	        "it cannot be trained there",
+	        j->file, need / 1e9, nodes, nodes == 1 ? "" : "s", where, nodes == 1 ? "has" : "have", had / 1e9,
+	        limit > 0 ? " by --mem" : "");
 }

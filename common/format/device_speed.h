@@ -14,8 +14,9 @@
  * 1903.07486, memory throughput; at second hand); their mean. */
 #define HSPMD_SUSTAINED_MEMORY 0.76
 
-double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision); /* sustained operations per second; 0:
-                                                                                                 unknown */
-double hspmd_device_memory_rate(const struct hspmd_device_type *t);                           /* sustained bytes per second; 0: unknown */
+/* Sustained operations per second in this precision, or if the device has no units for it in the next wider one that it has; 0: unknown. */
+double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision);
+/* Sustained bytes per second; 0: unknown. */
+double hspmd_device_memory_rate(const struct hspmd_device_type *t);
 
 #endif

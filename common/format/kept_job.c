@@ -9,14 +9,12 @@
 
 #include "common/alloc.h"
 #include "common/durable.h"
+#include "common/fnv.h"
 #include "common/json.h"
 
 static void digest_of(const char *text, size_t size, char digest[static 17])
 {
-	uint64_t h = 0xcbf29ce484222325;
-	for (size_t i = 0; i < size; i++)
-		h = (h ^ (unsigned char)text[i]) * 0x100000001b3;
-	snprintf(digest, 17, "%016" PRIx64, h);
+	snprintf(digest, 17, "%016" PRIx64, hspmd_fnv1a(text, size));
 }
 
 /* Returns the folder of copies, malloc'd; NULL: none. */
@@ -58,7 +56,7 @@ void hspmd_kept_job_clear(struct hspmd_kept_job *kept)
 	*kept = (struct hspmd_kept_job){ 0 };
 }
 
-/* Reads the text of `file` as the job file `path` if it has the digest. */
+/* Reads the text of `file` as the job file `path` if it has the digest; otherwise returns NULL without an error. */
 static struct hspmd_job *read_same(const char *file, const char *path, const char *digest, bool *same, struct hspmd_error *err)
 {
 	char now[17];
@@ -87,10 +85,14 @@ struct hspmd_job *hspmd_job_read_kept(const char *path, const char *digest, cons
 	*changed = !same;
 	if (same)
 		return j;
-	j = copy && *copy ? read_same(copy, path, digest, &same, &why) : NULL;
-	if (!j)
-		hspmd_fail(err, "%s: it is no longer the file that was submitted, and its copy of then %s%s: submit the job again", path,
-		           copy && *copy ? copy : "could not be kept",
-		           copy && *copy ? (same ? " cannot be read" : " is not that file either") : "");
-	return j;
+	if (copy && *copy && (j = read_same(copy, path, digest, &same, &why)))
+		return j;
+	if (!copy || !*copy)
+		hspmd_fail(&why, "could not be kept");
+	else if (*why.text)
+		hspmd_error_prefix(&why, "cannot be read");
+	else
+		hspmd_fail(&why, "%s is not that file either", copy);
+	hspmd_fail(err, "%s: it is no longer the file that was submitted, and its copy of then %s: submit the job again", path, why.text);
+	return NULL;
 }

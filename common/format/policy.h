@@ -19,6 +19,7 @@
 #define HSPMD_POLICY_MAX_FILE (1 << 20) /* bytes; a larger file is refused */
 #define HSPMD_POLICY_NAME_MAX 64        /* of a rule */
 #define HSPMD_POLICY_FAIRSHARE 0.0      /* value of a weight: "fairshare" */
+#define HSPMD_FAIRSHARE_LEAST 1e-3      /* weight of a job whose owner has used far too much: none weighs nothing */
 
 enum hspmd_for_pending { HSPMD_PENDING_NONE, HSPMD_PENDING_HIGHER, HSPMD_PENDING_ANY };
 extern const char *const hspmd_for_pending_names[]; /* "none", "higher_priority", "any" */

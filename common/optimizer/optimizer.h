@@ -29,6 +29,12 @@ struct hspmd_optimizer_type {
 	void (*rates)(const double *values, double lr, int64_t update, double *rates);
 };
 
+/* Bytes of the state of one element of a parameter in fp32: value, gradient and moments. */
+static inline double hspmd_optimizer_state_bytes(int moments)
+{
+	return 4.0 * (2 + moments);
+}
+
 extern const struct hspmd_optimizer_type *const hspmd_optimizer_types[HSPMD_OPTIMIZER_COUNT];
 extern const char *const hspmd_optimizer_names[HSPMD_OPTIMIZER_COUNT + 1]; /* ends with NULL */
 

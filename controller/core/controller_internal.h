@@ -315,7 +315,7 @@ int nodes_usable(const struct hspmd_controller *m);
 int nodes_held(const struct hspmd_controller *m);     /* in the allocation */
 bool nodes_pending(const struct hspmd_controller *m); /* the agent of some node is starting */
 int nodes_quarantined(const struct hspmd_controller *m);
-void nodes_rejoin(struct hspmd_controller *m);         /* the others train: plans may use those again that were left out until then */
+void nodes_rejoin(struct hspmd_controller *m); /* the others train: plans may use those again that were left out until then */
 bool nodes_to_retry(const struct hspmd_controller *m); /* the agent of some node did not start, and will be started again */
 bool name_listed(const json_t *names, const char *name);
 /* The usable nodes as one cluster. New reference; NULL and err: there are none, or they cannot be merged. */

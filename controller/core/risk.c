@@ -5,11 +5,10 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
+#include "common/optimizer/optimizer.h"
 #include "policies/copies.h"
 
 #define COPIES_MAX 4
-#define STATE_BYTES 8.0 /* per parameter without moments: fp32 master, and what belongs to it */
-#define MOMENT_BYTES 4.0
 #define NODE_BYTES_PER_S 1.25e9 /* assumed before anything was measured: 10 Gbit/s */
 #define COPY_EVERY_S 5.0        /* greatest age of copies in other nodes' memory, which cost little */
 #define PAUSE_S 5.0
@@ -24,7 +23,7 @@ struct hspmd_risk run_risk_read(const json_t *v)
 
 static double state_bytes(const struct hspmd_model_facts *facts)
 {
-	return (STATE_BYTES + MOMENT_BYTES * facts->moments) * facts->params;
+	return hspmd_optimizer_state_bytes(facts->moments) * facts->params;
 }
 
 /* Seconds lost if the state comes from shared storage, which is written less often, and read by all nodes at once. */

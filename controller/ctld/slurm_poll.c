@@ -55,7 +55,6 @@ static bool same_nodes(const struct hspmd_slurm_view *a, const struct hspmd_slur
 	return true;
 }
 
-/* Carries the nodes' histories from the old view to the new one, and counts losses: a busy node that is unusable now was lost. */
 /* Notes since when each node has been with its job, if the job did not begin with it. */
 static void note_holders(struct ctld *d, const struct hspmd_slurm_view *v)
 {
@@ -74,6 +73,7 @@ static void note_holders(struct ctld *d, const struct hspmd_slurm_view *v)
 	}
 }
 
+/* Carries the nodes' histories from the old view to the new one, and counts losses: a busy node that is unusable now was lost. */
 static int carry_histories(struct ctld *d, double dt)
 {
 	struct hspmd_slurm_view *v = d->new_view;

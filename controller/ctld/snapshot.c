@@ -168,7 +168,7 @@ static void set_relative_speed(struct building *b, int elastic, const struct ctl
 static double fairshare_weight(const struct hspmd_slurm_view *v, const struct hspmd_slurm_view_job *j)
 {
 	double factor = hspmd_slurm_share_of(v->accounts, j->account, j->user);
-	return factor < 0 ? 1 : fmax(factor, 1e-3);
+	return factor < 0 ? 1 : fmax(factor, HSPMD_FAIRSHARE_LEAST);
 }
 
 static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_view_job *j)

@@ -25,13 +25,13 @@ char *hspmd_training_solve(struct hspmd_training *t, int64_t global_batch, int64
 {
 	const struct hspmd_cluster *cluster = hspmd_training_get_cluster(t);
 	struct hspmd_graph_source source;
+	int bad = 0;
 	if (!cluster)
-		hspmd_fail(err, "no cluster: call hspmd_training_cluster before hspmd_training_solve");
+		bad = hspmd_fail(err, "no cluster: call hspmd_training_cluster before hspmd_training_solve");
 	else if (global_batch < 1 || global_batch > INT_MAX || seq_len < 1 || seq_len > INT_MAX)
-		hspmd_fail(err, "global batch %lld of %lld positions: expected 1..%d of both", (long long)global_batch, (long long)seq_len,
-		           INT_MAX);
-	if (!cluster || global_batch < 1 || global_batch > INT_MAX || seq_len < 1 || seq_len > INT_MAX ||
-	    hspmd_training_get_source(t, &source, err))
+		bad = hspmd_fail(err, "global batch %lld of %lld positions: expected 1..%d of both", (long long)global_batch,
+		                 (long long)seq_len, INT_MAX);
+	if (bad || hspmd_training_get_source(t, &source, err))
 		return NULL;
 	struct hspmd_plan *plan = solve(cluster, &source, (int)global_batch, (int)seq_len, err);
 	json_t *json = plan ? hspmd_plan_to_json(plan, cluster) : NULL;

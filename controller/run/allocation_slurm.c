@@ -90,6 +90,16 @@ static void replace(struct slurm *s, const struct hspmd_slurm_job *anchor, const
 	free(without);
 }
 
+/* Slurm knows as one job all tasks of an array that wait. */
+static bool add_waiting(json_t *waiting, const struct hspmd_slurm_job *j)
+{
+	int count = j->array ? j->array_task_count : 1;
+	for (int i = 0; i < count; i++)
+		if (json_array_append_new(waiting, json_integer(j->id)))
+			return false;
+	return true;
+}
+
 /* Adds the members to `v`: { nodes: [more], members: { node: job }, waiting: [jobs], over: { job: how it ended } }. */
 static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job *anchor, struct hspmd_slurm_job *const *member, int count)
 {
@@ -102,9 +112,7 @@ static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job
 		if (!active(j))
 			whole = !json_object_set_new(over, id, json_string(j->over));
 		else if (!running(j))
-			for (int k = 0; whole && k < (j->array ? j->array_task_count : 1);
-			     k++) /* Slurm knows as one what waits of an array */
-				whole = !json_array_append_new(waiting, json_integer(j->id));
+			whole = add_waiting(waiting, j);
 		else if (j->node_count > 0 && listed(nodes, j->nodes[0]))
 			replace(s, anchor, j, nodes);
 		else

@@ -245,16 +245,6 @@ static int probe_work(struct build *b, enum hspmd_facts_width width)
 
 /* ---- parameters */
 
-static int divisor(int a, int64_t b)
-{
-	while (b) {
-		int64_t rest = a % b;
-		a = (int)b;
-		b = rest;
-	}
-	return a;
-}
-
 /* A part of a weight is several rows, if rows belong together (heads), or a matrix (experts). Finer parts can be divided almost as one
  * likes. */
 static void count_parts(struct hspmd_model_facts *f, const struct hspmd_tensor *t)
@@ -262,9 +252,9 @@ static void count_parts(struct hspmd_model_facts *f, const struct hspmd_tensor *
 	if (t->split_dim < 0 || (t->split_unit <= 1 && (t->shape.rank < 3 || t->split_dim > 0)))
 		return;
 	int64_t parts = t->shape.dim[t->split_dim] / (t->split_unit > 1 ? t->split_unit : 1);
-	f->parts = divisor(f->parts, parts);
+	f->parts = (int)hspmd_common_divisor(f->parts, parts);
 	if (t->split_unit > 1)
-		f->even_parts = divisor(f->even_parts, parts);
+		f->even_parts = (int)hspmd_common_divisor(f->even_parts, parts);
 }
 
 /* The number of elements of every weight, from the whole model's graph: weights that a layer reads and another layer owns tie them. */

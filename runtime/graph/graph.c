@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/fnv.h"
 #include "runtime/graph/op_type.h"
 
 struct hspmd_graph *hspmd_graph_create(const struct hspmd_op_type *const *types)
@@ -43,13 +44,9 @@ static int refuse(struct hspmd_graph *g)
 	return -1;
 }
 
-/* FNV-1a (Fowler, Noll and Vo). */
 static uint64_t hash_of(const char *name)
 {
-	uint64_t hash = 0xcbf29ce484222325u;
-	for (; *name; name++)
-		hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
-	return hash;
+	return hspmd_fnv1a(name, strlen(name));
 }
 
 /* Takes ownership of name (NULL: memory was short when it was made). */

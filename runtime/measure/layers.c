@@ -10,9 +10,9 @@
 #include "runtime/measure/measure.h"
 #include "runtime/model/own.h"
 
-/* A config.json's model gets at least BLOCKS_MIN blocks, all kinds among them, and so many that their state exceeds a processor's caches, as
- * a full model's state does. A model of the user's own cannot be built with fewer: it is measured as a whole, or if its state is larger
- * than STATE_BYTES, reduced to one layer of each kind. */
+/* A config.json's model gets at least BLOCKS_MIN blocks, all kinds among them, and so many that their state exceeds a processor's caches,
+ * as a full model's state does. A model of the user's own cannot be built with fewer: it is measured as a whole, or if its state is
+ * larger than STATE_BYTES, reduced to one layer of each kind. */
 #define STATE_BYTES ((int64_t)256 << 20)
 #define BLOCKS_MIN 3
 #define STATE_OF_PARAMETER 16 /* parameter, gradient and two moments */

@@ -73,13 +73,3 @@ void hspmd_op_cost_per_element(const struct hspmd_op_view *v, double per_element
 	*flops = per_element * hspmd_op_elements(&v->in[0]);
 	*bytes = hspmd_op_bytes(v);
 }
-
-int64_t hspmd_common_divisor(int64_t a, int64_t b)
-{
-	while (b) {
-		int64_t rest = a % b;
-		a = b;
-		b = rest;
-	}
-	return a;
-}

@@ -39,7 +39,4 @@ struct hspmd_op_rule {
 /* The first `rank` characters of "bthcde": the indices of an activation's leading dimensions. */
 const char *hspmd_rule_leading(int rank);
 
-/* The greatest common divisor of two sizes; of 0 and a: a. */
-int64_t hspmd_common_divisor(int64_t a, int64_t b);
-
 #endif

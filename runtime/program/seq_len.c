@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/op/op.h"
 
 struct scaling {
 	const struct hspmd_program *from;

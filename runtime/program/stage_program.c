@@ -6,7 +6,7 @@
 /* Bytes of the state of one element of a parameter: value, gradient and moments, and its copy in the precision of the operators. */
 static double state_bytes(const struct hspmd_graph_source *source, bool bf16)
 {
-	return 4.0 * (2 + hspmd_optimizer_types[source->optimizer]->moments) + (bf16 ? 2 : 0);
+	return hspmd_optimizer_state_bytes(hspmd_optimizer_types[source->optimizer]->moments) + (bf16 ? 2 : 0);
 }
 
 /* The best program of the graph with this number of parts of the vocabulary. NULL: there is none. */

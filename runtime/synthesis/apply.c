@@ -3,6 +3,9 @@
 #include "common/alloc.h"
 #include "runtime/synthesis/synthesis_internal.h"
 
+/* Dimensions of an input of which a device can read a part. */
+enum { SAMPLES, POSITIONS };
+
 static int annotate(const struct hspmd_synthesis *s, struct hspmd_graph *g, int tensor, int like, int layout)
 {
 	hspmd_annotation_destroy(g->tensors[tensor].annotation);
@@ -30,8 +33,9 @@ static int apply_forward(const struct hspmd_synthesis *s, struct hspmd_graph *g,
 			continue;
 		if (g->tensors[t].role == HSPMD_TENSOR_PARAMETER && !g->tensors[t].annotation)
 			status = annotate(s, g, t, t, choice->kept[i]);
-		if (g->tensors[t].role == HSPMD_TENSOR_INPUT && choice->take[i] < 2 && !g->tensors[t].annotation)
-			status = annotate(s, g, t, t, choice->take[i]); /* the data reader fills it so */
+		bool read_in_parts = choice->take[i] == SAMPLES || choice->take[i] == POSITIONS;
+		if (g->tensors[t].role == HSPMD_TENSOR_INPUT && read_in_parts && !g->tensors[t].annotation)
+			status = annotate(s, g, t, t, choice->take[i]);
 		if (status || take(s, op, i, t, choice->take[i]))
 			return -1;
 	}

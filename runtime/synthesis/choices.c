@@ -93,7 +93,7 @@ static double seconds_of(const struct chooser *c, const struct trial *t)
 {
 	const struct hspmd_synthesis *s = c->s;
 	return hspmd_synthesis_op_seconds(&s->stage, s->rate, s->memory_rate, &t->view, hspmd_op_types[t->op->opcode], t->in,
-	                                  (const struct hspmd_annotation *const *)t->out, NULL);
+	                                  (const struct hspmd_annotation *const *)t->out);
 }
 
 static bool is_parameter(const struct chooser *c, int tensor)
@@ -349,6 +349,7 @@ static int give(struct chooser *c)
 static int sum_gradients(struct chooser *c)
 {
 	struct hspmd_synthesis *s = c->s;
+	double once = 0; /* per step, divided by the number of micro-batches */
 	for (int i = 0; i < c->op->input_count; i++) {
 		int w = c->op->in[i];
 		if (!is_parameter(c, w) || c->sum[i] == LAYOUT_NONE || input_of(c->op, w) != i)
@@ -363,9 +364,9 @@ static int sum_gradients(struct chooser *c)
 		double seconds =
 		        hspmd_synthesis_transfer(s, &t->shape, hspmd_dtype_bytes(hspmd_dtype_master(t->dtype)),
 		                                 hspmd_synthesis_layout(s, w, c->sum[i]), hspmd_synthesis_layout(s, w, c->choice->kept[i]));
-		c->choice->once += seconds / s->stage.micro_batches;
+		once += seconds / s->stage.micro_batches;
 	}
-	c->choice->seconds += c->choice->once;
+	c->choice->seconds += once;
 	return isfinite(c->choice->seconds) ? 0 : 1;
 }
 

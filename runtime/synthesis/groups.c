@@ -35,8 +35,9 @@ static int passed_from(const struct hspmd_graph *g, int tensor, int gradient)
 static int add_contribution(struct hspmd_synthesis *s, int group, struct contribution what, size_t *capacity, struct hspmd_error *err)
 {
 	struct group *g = &s->groups[group];
-	if (g->contribution_count >= 2 * HSPMD_OP_MAX_IO ||
-	    hspmd_arena_array_grow(s->arena, &g->contributions, &capacity[group], (size_t)g->contribution_count, sizeof what))
+	if (g->contribution_count >= 2 * HSPMD_OP_MAX_IO)
+		return hspmd_fail(err, "operator %s adds to too many gradients", hspmd_opcode_names[s->g->ops[g->op].opcode]);
+	if (hspmd_arena_array_grow(s->arena, &g->contributions, &capacity[group], (size_t)g->contribution_count, sizeof what))
 		return hspmd_fail_memory(err, "searching a program");
 	g->contributions[g->contribution_count++] = what;
 	s->tensors[what.of].contributions++;
@@ -175,19 +176,19 @@ static bool touches(const struct group *g, int tensor)
 }
 
 /* Tensors are part of the state from the group that makes (or, parameters, first reads) them to the one that touches them last. */
-static int list_live(struct hspmd_synthesis *s)
+static int list_live(struct hspmd_synthesis *s, struct hspmd_error *err)
 {
 	size_t points = (size_t)s->group_count + 1;
 	s->live_count = hspmd_arena_alloc(s->arena, points, sizeof *s->live_count);
 	s->live = hspmd_arena_alloc(s->arena, points, sizeof *s->live);
 	s->live_next = hspmd_arena_alloc(s->arena, points, sizeof *s->live_next);
 	if (!s->live_count || !s->live || !s->live_next)
-		return -1;
+		return hspmd_fail_memory(err, "searching a program");
 	for (size_t p = 0; p < points; p++) {
 		s->live[p] = hspmd_arena_alloc(s->arena, MAX_LIVE, sizeof **s->live);
 		s->live_next[p] = hspmd_arena_alloc(s->arena, MAX_LIVE, sizeof **s->live_next);
 		if (!s->live[p] || !s->live_next[p])
-			return -1;
+			return hspmd_fail_memory(err, "searching a program");
 		for (size_t t = 0; t < s->g->tensor_count; t++) {
 			const struct tensor_facts *f = &s->tensors[t];
 			if (f->last_group < (int)p || f->first_group >= (int)p || s->live_count[p] == MAX_LIVE)
@@ -199,7 +200,8 @@ static int list_live(struct hspmd_synthesis *s)
 			s->live[p][s->live_count[p]++] = (int)t;
 		}
 		if (s->live_count[p] == MAX_LIVE)
-			return -1;
+			return hspmd_fail(err, "more than %d tensors are in use between two operators: too many for the search",
+			                  MAX_LIVE - 1);
 	}
 	return 0;
 }
@@ -220,5 +222,5 @@ int hspmd_synthesis_groups(struct hspmd_synthesis *s, struct hspmd_error *err)
 	for (int n = 0; n < s->group_count; n++)
 		if (touch_all(s, n, err))
 			return -1;
-	return list_live(s) ? hspmd_fail_memory(err, "searching a program") : 0;
+	return list_live(s, err);
 }

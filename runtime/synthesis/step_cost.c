@@ -51,7 +51,7 @@ static bool cut(struct hspmd_shape *shape, const struct hspmd_annotation *a, int
 
 double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
                                   const struct hspmd_op_view *view, const struct hspmd_op_type *type,
-                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each)
+                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out)
 {
 	double slowest = 0;
 	for (int d = 0; type->cost && d < stage->device_count; d++) {
@@ -64,10 +64,7 @@ double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, con
 		double flops = 0, bytes = 0;
 		if (all)
 			type->cost(&local, &flops, &bytes);
-		double seconds = flops / rate[d] + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
-		if (each)
-			each[d] = seconds;
-		slowest = fmax(slowest, seconds);
+		slowest = fmax(slowest, flops / rate[d] + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0));
 	}
 	return slowest;
 }
@@ -83,7 +80,7 @@ static double node_seconds(const struct hspmd_spmd *spmd, const struct hspmd_spm
 		in[i] = n->in[i] < 0 ? NULL : spmd->values[n->in[i]].annotation;
 	for (int o = 0; o < n->output_count; o++)
 		out[o] = n->out[o] < 0 ? NULL : spmd->values[n->out[o]].annotation;
-	return hspmd_synthesis_op_seconds(stage, rate, memory_rate, &view, hspmd_op_types[op->opcode], in, out, NULL);
+	return hspmd_synthesis_op_seconds(stage, rate, memory_rate, &view, hspmd_op_types[op->opcode], in, out);
 }
 
 /* Seconds per step to bring the sums of gradients to where the parameters are kept. */

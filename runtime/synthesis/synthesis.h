@@ -12,8 +12,9 @@
  *
  * Cost. Every operator takes as long as its slowest device: operations / rate + bytes / memory rate (common/format/device_speed.h) of its
  * local shapes by the operator's own cost function. Communication takes what the resolver predicts (runtime/resharding). Nothing overlaps.
- * hspmd_synthesis_cost gives the same for any program of the runtime, so that a program that was found, one written by hand and one deduced
- * from a plan can be compared.
+ * hspmd_synthesis_cost gives the cost of any program of the runtime, so that a program that was found, one written by hand and one deduced
+ * from a plan can be compared. It is at most what the search predicted: the sharding pass may bring a tensor once where the search counts a
+ * message for each of two operators.
  *
  * Search. A* over partial programs: prefixes of the forward operators. The state of a prefix is how the tensors lie that later operators or
  * their gradients touch; of two prefixes with equal states the cheaper one dominates, if it also needs no more memory on any device where

@@ -51,7 +51,6 @@ struct choice {
 	bool factors;
 	bool excluded;  /* from this run of the search */
 	double seconds; /* its own cost */
-	double once;    /* the part of it that is paid once per step, divided by the number of micro-batches */
 	double *bytes;  /* per device, if memory is limited: parameters' state, and what is kept for the backward pass */
 	unsigned char take[HSPMD_OP_MAX_IO], out[HSPMD_OP_MAX_IO];
 	unsigned char gradient[HSPMD_OP_MAX_IO]; /* of outputs: the layout in which the backward operators get their gradients */
@@ -137,7 +136,7 @@ void hspmd_synthesis_view(const struct hspmd_graph *g, const struct hspmd_op *op
 /* Seconds of an operator on the slowest device. in and out: annotations, NULL: absent. */
 double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
                                   const struct hspmd_op_view *view, const struct hspmd_op_type *type,
-                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each);
+                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out);
 int hspmd_synthesis_rates(const struct hspmd_synthesis_stage *stage, double *rate, double *memory_rate, struct hspmd_error *err);
 
 /* ---- choices.c */

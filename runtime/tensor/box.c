@@ -158,3 +158,13 @@ const char *hspmd_box_text(const struct hspmd_box *box, char *buf, size_t size)
 		snprintf(buf + n, size - n, box->rank ? "]" : "[]");
 	return buf;
 }
+
+int64_t hspmd_common_divisor(int64_t a, int64_t b)
+{
+	while (b) {
+		int64_t rest = a % b;
+		a = b;
+		b = rest;
+	}
+	return a;
+}

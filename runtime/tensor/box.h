@@ -22,6 +22,8 @@ struct hspmd_box {
 
 struct hspmd_box hspmd_box_full(const struct hspmd_shape *shape);
 int64_t hspmd_shape_elements(const struct hspmd_shape *shape);
+/* The greatest common divisor of two sizes; of 0 and a: a. */
+int64_t hspmd_common_divisor(int64_t a, int64_t b);
 int64_t hspmd_box_elements(const struct hspmd_box *box); /* 0 if empty */
 bool hspmd_box_empty(const struct hspmd_box *box);
 bool hspmd_box_equal(const struct hspmd_box *a, const struct hspmd_box *b);

@@ -97,8 +97,8 @@ static void compare(const struct model *m, const struct plan *p, const double *g
 			fail_msg("%s, %s: loss of step %d is %.9g, not %.9g", m->name, p->name, s, got[s], want[s]);
 }
 
-/* Returns true if the model is tried with the plan. On an emulated device every step is expensive: unless HSPMD_LONG is set, GPT-2 takes the
- * first plan and half of the others, drawn, and the other models the first and last. */
+/* Returns true if the model is tried with the plan. On an emulated device every step is expensive: unless HSPMD_LONG is set, GPT-2 takes
+ * the first plan and half of the others, drawn, and the other models the first and last. */
 static bool is_chosen(size_t model, size_t plan)
 {
 	const unsigned all = sizeof plans / sizeof *plans;

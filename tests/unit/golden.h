@@ -9,17 +9,16 @@
 
 #include <jansson.h>
 #include <stdint.h>
+#include <string.h>
 
+#include "common/fnv.h"
 #include "runtime/tensor/box.h"
 #include "runtime/tensor/dtype.h"
 
-/* The beginning of a name's numbers: FNV-1a. */
+/* The beginning of a name's numbers. */
 static inline uint64_t golden_name(const char *name)
 {
-	uint64_t h = UINT64_C(0xcbf29ce484222325);
-	for (; *name; name++)
-		h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-	return h;
+	return hspmd_fnv1a(name, strlen(name));
 }
 
 /* 16 bits of element i: splitmix64 (Steele, Lea, Flood 2014). */

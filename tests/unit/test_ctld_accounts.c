@@ -145,6 +145,14 @@ static struct hspmd_policy *policy_of(const char *terms)
 	return p;
 }
 
+/* The snapshot of that cluster with its only elastic job; the caller clears it. */
+static struct ctld_snapshot build(const struct hspmd_slurm_view *v, const struct hspmd_policy *policy, const struct ctld_peer *peer)
+{
+	struct ctld_snapshot s;
+	assert_int_equal(ctld_snapshot_build(&s, v, policy, peer, 1, histories, 1000, NULL, NULL, NULL), 0);
+	return s;
+}
+
 /* The limit's room and cost for the only elastic job; fails if there is no such limit. */
 static void expect_limit(const struct ctld_snapshot *s, const char *name, double left, double cost)
 {
@@ -166,7 +174,7 @@ static void test_limits_on_growth_in_place(void **state)
 	struct ctld_peer peer = make_peer(0);
 	struct ctld_snapshot s;
 	jobs[1].state = HSPMD_SLURM_VIEW_COMPLETING; /* no longer counted */
-	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, histories, 1000, NULL, NULL, NULL), 0);
+	s = build(&v, policy, &peer);
 	assert_int_equal(s.snapshot.limit_count, 4);
 	expect_limit(&s, "GrpTRES node of account site", 20 - 3, 1);
 	expect_limit(&s, "GrpTRES cpu of account lab", 40 - 12, 4);
@@ -175,7 +183,7 @@ static void test_limits_on_growth_in_place(void **state)
 	ctld_snapshot_clear(&s);
 	/* Without what sacctmgr says there are none. */
 	v.accounts = NULL;
-	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, histories, 1000, NULL, NULL, NULL), 0);
+	s = build(&v, policy, &peer);
 	assert_int_equal(s.snapshot.limit_count, 0);
 	ctld_snapshot_clear(&s);
 	hspmd_policy_destroy(policy);
@@ -190,7 +198,7 @@ static void test_limits_on_members(void **state)
 	struct hspmd_policy *policy = policy_of("\"grow\": {\"into_idle\": true, \"qos\": \"scavenger\"}");
 	struct ctld_peer peer = make_peer(1);
 	struct ctld_snapshot s;
-	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, histories, 1000, NULL, NULL, NULL), 0);
+	s = build(&v, policy, &peer);
 	/* The QOS in which members run: its limit of nodes stands in place of the associations', and so does its limit of jobs per user. */
 	expect_limit(&s, "GrpTRES node of QOS scavenger", 12 - 1, 1);
 	expect_limit(&s, "MaxTRESPerUser cpu of QOS scavenger for ann", 30 - 4, 4);
@@ -206,13 +214,13 @@ static void test_limits_on_members(void **state)
 	policy = policy_of("\"grow\": {\"into_idle\": true}");
 	jobs[0].tres_per_node = gpus;
 	peer.member_count = 0;
-	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, histories, 1000, NULL, NULL, NULL), 0);
+	s = build(&v, policy, &peer);
 	expect_limit(&s, "MaxJobsPerUser of user ann in account lab", 2 - 2, 1);
 	ctld_snapshot_clear(&s);
 	/* The association for a partition is for members in that partition. */
 	hspmd_policy_destroy(policy);
 	policy = policy_of("\"grow\": {\"into_idle\": true, \"partition\": \"gold\"}");
-	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, histories, 1000, NULL, NULL, NULL), 0);
+	s = build(&v, policy, &peer);
 	expect_limit(&s, "GrpTRES node of user ann in account lab", 1, 1);
 	ctld_snapshot_clear(&s);
 	hspmd_policy_destroy(policy);
@@ -228,18 +236,18 @@ static void test_weight_and_age(void **state)
 	struct ctld_peer peer = make_peer(1);
 	struct ctld_snapshot s;
 	histories[1].held_since_s = 700;
-	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, histories, 1000, NULL, NULL, NULL), 0);
+	s = build(&v, policy, &peer);
 	assert_float_equal(s.elastic[0].terms.weight, 0.25, 0);
 	assert_float_equal(s.nodes[0].held_since_s, 0, 0);
 	assert_float_equal(s.nodes[1].held_since_s, 700, 0);
 	assert_float_equal(s.nodes[2].held_since_s, 501, 0); /* a member's node, since the member began */
 	ctld_snapshot_clear(&s);
 	jobs[0].user = bob; /* has used too much; his job is still worth something */
-	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, histories, 1000, NULL, NULL, NULL), 0);
+	s = build(&v, policy, &peer);
 	assert_float_equal(s.elastic[0].terms.weight, 1e-3, 0);
 	ctld_snapshot_clear(&s);
 	v.accounts = NULL;
-	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, histories, 1000, NULL, NULL, NULL), 0);
+	s = build(&v, policy, &peer);
 	assert_float_equal(s.elastic[0].terms.weight, 1, 0);
 	ctld_snapshot_clear(&s);
 	hspmd_policy_destroy(policy);
@@ -248,9 +256,8 @@ static void test_weight_and_age(void **state)
 
 static void charge(struct ctld *d, double seconds, double *spent)
 {
-	struct ctld_snapshot s;
 	budgets_note_nodes(d);
-	assert_int_equal(ctld_snapshot_build(&s, d->view, d->policy, d->peers.peers, 1, histories, 1000, NULL, NULL, NULL), 0);
+	struct ctld_snapshot s = build(d->view, d->policy, d->peers.peers);
 	if (d->charged_s > 0)
 		d->charged_s = hspmd_unix_time() - seconds;
 	budgets_charge(d, &s);

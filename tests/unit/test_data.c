@@ -141,6 +141,16 @@ static void restore_second(void)
 	write_file(second, bytes, sizeof bytes);
 }
 
+/* Documents end with 255, and are grouped by these three lengths. */
+static void group(struct hspmd_job *job, int64_t *lengths, int global_batch)
+{
+	job->documents = true;
+	job->document_end = 255;
+	job->lengths = lengths;
+	job->length_count = 3;
+	job->global_batch = global_batch;
+}
+
 /* Steps have samples of one length; a document is in the bucket of the shortest length that holds it, complete and in order; an epoch has
  * every batch of every bucket once. */
 static void grouped_by_length(void **state)
@@ -153,11 +163,7 @@ static void grouped_by_length(void **state)
 	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_BYTES, 16);
 	struct hspmd_error err;
 	write_documents(length, COUNT);
-	job.documents = true;
-	job.document_end = 255;
-	job.lengths = lengths;
-	job.length_count = 3;
-	job.global_batch = 2;
+	group(&job, lengths, 2);
 	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
 	assert_non_null(d);
 	for (int i = 0; i < COUNT; i++)
@@ -212,11 +218,7 @@ static void weights_by_length(void **state)
 	struct hspmd_job job = job_of(files, 3, HSPMD_DATA_BYTES, 16);
 	struct hspmd_error err;
 	write_documents(length, COUNT);
-	job.documents = true;
-	job.document_end = 255;
-	job.lengths = lengths;
-	job.length_count = 3;
-	job.global_batch = 3;
+	group(&job, lengths, 3);
 	job.train_weights = (double[]){ 1, 1, 3 };
 	struct hspmd_data *d = hspmd_data_open(&job, 256, &err); /* the first file is one long document: samples of 16 */
 	if (!d)

@@ -264,6 +264,13 @@ static void train(const struct net *n, const char *devices, const char *more, co
 	hspmd_training_destroy(t);
 }
 
+static void train_alone(const struct net *n, double *losses)
+{
+	char pipelines[512];
+	snprintf(pipelines, sizeof pipelines, "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0\"]}]}]", n->layers);
+	train(n, cluster, "", pipelines, losses);
+}
+
 /* One device; two pipelines: one of two stages, of which the first splits weights unevenly, and a device alone that computes everything
  * again for the backward pass. */
 static void test_plans(void **state)
@@ -274,9 +281,7 @@ static void test_plans(void **state)
 		double alone[STEPS], together[STEPS];
 		char pipelines[512];
 		int cut = n->layers / 2;
-		snprintf(pipelines, sizeof pipelines, "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0\"]}]}]",
-		         n->layers);
-		train(n, cluster, "", pipelines, alone);
+		train_alone(n, alone);
 		snprintf(pipelines, sizeof pipelines,
 		         "[{\"micro_batches\":3,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0-1\"],\"shard_ratio\":[3,1]},"
 		         "{\"layers\":[%d,%d],\"devices\":[\"n:2-3\"]}]},{\"micro_batches\":1,\"stages\":[{\"layers\":[0,%d],"
@@ -301,9 +306,7 @@ static void test_synthesis(void **state)
 		const struct net *n = &nets[i < NETS ? i : 2]; /* BERT with all links */
 		double alone[STEPS], together[STEPS];
 		char pipelines[512], devices[1024];
-		snprintf(pipelines, sizeof pipelines, "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0\"]}]}]",
-		         n->layers);
-		train(n, cluster, "", pipelines, alone);
+		train_alone(n, alone);
 		snprintf(devices, sizeof devices,
 		         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
 		         "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}},\"d\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"

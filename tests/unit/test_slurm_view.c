@@ -330,8 +330,8 @@ time_t time(time_t *to)
 	return t.tv_sec;
 }
 
-/* Polls as hspmdctld does by default (--poll 10,75) in an hour of an invented clock, and counts what reaches slurmctld. Every `change_s` seconds a job
- * changes (0: never), and slurmctld saves its state five seconds later at most, which brings the next poll forward. */
+/* Polls as hspmdctld does by default (--poll 10,75) in an hour of an invented clock, and counts what reaches slurmctld. Every `change_s`
+ * seconds a job changes (0: never), and slurmctld saves its state five seconds later at most, which brings the next poll forward. */
 static int calls_in_an_hour(double change_s)
 {
 	job_info_t jobs[] = { { .job_id = 5, .job_state = JOB_RUNNING, .user_name = "u", .partition = "day", .num_nodes = 1 } };

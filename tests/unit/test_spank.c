@@ -521,6 +521,8 @@ static void kept_file(void **state)
 	assert_null(hspmd_job_read_kept(job_path, digest, NULL, &changed, &err));
 	assert_non_null(strstr(err.text, "could not be kept: submit the job again"));
 	unlink(copy);
+	assert_null(hspmd_job_read_kept(job_path, digest, copy, &changed, &err));
+	assert_non_null(strstr(err.text, "cannot be read: "));
 	/* A folder that cannot be written: the digest alone. */
 	setenv("HSPMD_CONTACTS", "/dev/null", 1);
 	fake_spank_reset();
