@@ -196,6 +196,17 @@ static double cost_of_applied(struct hspmd_graph *g, const struct hspmd_synthesi
 
 static const int devices[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 
+/* Returns true if an operator passes a gradient on unchanged, to be added to others. The sharding pass may find it in the layout that is
+ * needed, because it came so or was brought for another; the search does not know of that. */
+static bool passes_on_gradients(const struct hspmd_synthesis *s)
+{
+	for (int n = 0; n < s->group_count; n++)
+		for (int k = 0; k < s->groups[n].contribution_count; k++)
+			if (s->groups[n].contributions[k].leaf < 0 && s->tensors[s->groups[n].contributions[k].of].contributions > 1)
+				return true;
+	return false;
+}
+
 /* Returns false if the graph has too many programs to try all. */
 static bool check_case(unsigned number)
 {
@@ -224,8 +235,8 @@ static bool check_case(unsigned number)
 			fail_msg("%s: found %.12g, the best of %g programs takes %.12g", what, result.seconds, count_programs(s), best);
 		if (!(result.first_bound <= best * (1 + 1e-9)) || result.first_bound <= 0 || result.bound != result.seconds)
 			fail_msg("%s: bounds %g and %g, the best program takes %g", what, result.first_bound, result.bound, best);
-		/* The sharding pass may bring a tensor once where two operators are predicted to bring it for themselves. */
-		if (!(applied <= best * (1 + 1e-9) && applied > 0.9 * best))
+		bool less = applied < best * (1 - 1e-9) && applied > 0.9 * best && passes_on_gradients(s);
+		if (!(fabs(applied - best) <= 1e-9 * best || less))
 			fail_msg("%s: predicted %.12g, the sharding pass makes %.12g of it", what, best, applied);
 	}
 	hspmd_synthesis_destroy(s);
