@@ -13,8 +13,8 @@
  * Cost. Every operator takes as long as its slowest device: operations / rate + bytes / memory rate (common/format/device_speed.h) of its
  * local shapes by the operator's own cost function. Communication takes what the resolver predicts (runtime/resharding). Nothing overlaps.
  * hspmd_synthesis_cost gives the cost of any program of the runtime, so that a program that was found, one written by hand and one deduced
- * from a plan can be compared. It is what the search predicted, or less: a gradient that an operator passes on unchanged may be there already
- * in the layout in which it is added to others, and the search counts that it is brought to it.
+ * from a plan can be compared. It is what the search predicted, or less: a gradient that an operator passes on unchanged may be there
+ * already in the layout in which it is added to others, and the search counts that it is brought to it.
  *
  * Search. A* over partial programs: prefixes of the forward operators. The state of a prefix is how the tensors lie that later operators or
  * their gradients touch; of two prefixes with equal states the cheaper one dominates, if it also needs no more memory on any device where
