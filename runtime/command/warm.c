@@ -160,13 +160,14 @@ static void on_packet(struct hspmd_warm *w, const json_t *m)
 	if (unfit) {
 		refuse(w, unfit);
 	} else if (json_object_get(m, "ready")) {
+		bool first = !w->modules;
 		w->ready = true;
 		w->modules = (int)json_integer_value(json_object_get(m, "ready"));
 		w->bytes = json_integer_value(json_object_get(m, "bytes"));
 		hspmd_cgroup_read(&limits, "");
 		if (limits.memory_unused_bytes < w->bytes)
 			refuse(w, "the memory that this job may use is short");
-		else if (w->modules)
+		else if (first && w->modules)
 			hspmd_info("a warm interpreter has %d modules, and %.0f MB of memory", w->modules, (double)w->bytes / 1e6);
 	}
 }

@@ -6,13 +6,18 @@ rank has of the state goes to those that have it then:
     python fsdp2.py --steps 100
     hspmd run --local 3 -- python fsdp2.py --steps 100
 
+With --copies 2 the model is divided among half of the ranks, twice (HSDP), with --tensor 2 each layer's MLP among pairs of ranks (tensor
+parallelism), if the number of ranks is even.
+
 Data are drawn from a seed. Dropout is on: losses are those of one process nevertheless."""
 import argparse
 import time
 
 import torch
 import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import hspmd
 
@@ -25,6 +30,9 @@ parser.add_argument("--batch", type=int, default=24)
 parser.add_argument("--micro", type=int, default=2)
 parser.add_argument("--step-s", type=float, default=0, help="rest this long after each step")
 parser.add_argument("--ddp", action="store_true", help="DistributedDataParallel instead: every rank has the whole model")
+parser.add_argument("--copies", type=int, default=1)
+parser.add_argument("--tensor", type=int, default=1)
+parser.add_argument("--dropout", type=float, default=0.1)
 options = parser.parse_args()
 torch.set_num_threads(1)
 
@@ -35,8 +43,9 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding = torch.nn.Embedding(WORDS, options.width)
+        width, drop = options.width, options.dropout
         self.layers = torch.nn.ModuleList(
-            torch.nn.TransformerEncoderLayer(options.width, 4, 4 * options.width, 0.1, "gelu", batch_first=True, norm_first=True)
+            torch.nn.TransformerEncoderLayer(width, 4, 4 * width, drop, "gelu", batch_first=True, norm_first=True)
             for _ in range(options.layers)
         )
         self.head = torch.nn.Linear(options.width, WORDS)
@@ -60,8 +69,24 @@ class Text(torch.utils.data.Dataset):
         return t[:-1], t[1:]
 
 
-def divided(model, mesh):
+def meshes(run):
+    """The mesh of FSDP2, and those of the samples and of tensor parallelism; None: all ranks, none. Names are new for each generation."""
+    inner = max(options.copies, options.tensor)
+    if inner == 1 or run.size % inner:
+        return run.mesh, None, None
+    outer = run.size // inner
+    if options.copies > 1:
+        names = f"copies{run.generation}", f"parts{run.generation}"
+        return init_device_mesh(run.device.type, (inner, outer), mesh_dim_names=names), None, None
+    samples, tensor = f"samples{run.generation}", f"tensor{run.generation}"
+    both = init_device_mesh(run.device.type, (outer, inner), mesh_dim_names=(samples, tensor))
+    return both[samples], both[samples], both[tensor]
+
+
+def divided(model, mesh, tensor):
     for layer in model.layers:
+        if tensor is not None:
+            parallelize_module(layer, tensor, {"linear1": ColwiseParallel(), "linear2": RowwiseParallel()})
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
@@ -70,12 +95,13 @@ def divided(model, mesh):
 def main(run):
     torch.manual_seed(1)
     model = Net().to(run.device)
-    model = hspmd.ddp(model) if options.ddp else divided(model, run.mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    mesh, samples, tensor = meshes(run)
+    model = hspmd.ddp(model) if options.ddp else divided(model, mesh, tensor)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=None if tensor is None else False)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
-    run.hold(model, optimizer, scheduler=scheduler, clip=1.0)
+    run.hold(model, optimizer, scheduler=scheduler, clip=1.0 if tensor is None else None)
     shown = -1
-    for x, y in run.batches(Text(), batch=options.batch, micro=options.micro, steps=options.steps):
+    for x, y in run.batches(Text(), batch=options.batch, micro=options.micro, steps=options.steps, mesh=samples):
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         run.backward(loss)
         optimizer.step()

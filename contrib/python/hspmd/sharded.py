@@ -53,6 +53,7 @@ class Run(Member):
         self.mesh = None
         self._held = None  # of this generation, once it is whole
         self._copies, self._fresh = [], None  # parts that were copied; those of which it is not yet known that all ranks have them
+        self._part = 1.0  # of a thing that this rank counts
         self._source = self._order = None  # of the state that this generation begins with
 
     def call(self, main, args, kwargs):
@@ -140,18 +141,20 @@ class Run(Member):
 
     # ---- the loop
 
-    def batches(self, dataset, *, batch, micro, epochs=1, steps=None, shuffle=True, collate=default_collate):
-        """Yields this rank's micro-batches, as many on each rank. After each, call backward() and optimizer.step()."""
+    def batches(self, dataset, *, batch, micro, epochs=1, steps=None, shuffle=True, collate=default_collate, mesh=None):
+        """Yields this rank's micro-batches, as many on each rank. After each, call backward() and optimizer.step(). mesh: that along which
+        ranks take different samples (default: all do); ranks along other dimensions, as those of tensor parallelism, take the same."""
         if batch % micro:
             raise ValueError(f"hspmd: batch {batch} is no multiple of micro {micro}")
         self.batch, self.micro = batch, micro
         self.samples_from(dataset, shuffle=shuffle, collate=collate)
         total = steps if steps is not None else epochs * len(dataset) // batch
-        turns, count = -(-batch // micro // self.size), batch // micro
+        place, places = (mesh.get_local_rank(), mesh.size()) if mesh is not None else (self.rank, self.size)
+        turns, count, self._part = -(-batch // micro // places), batch // micro, places / self.size
         while self.step < total:
             self._begin_step()
             for turn in range(turns):
-                number = turn * self.size + self.rank
+                number = turn * places + place
                 self._last, self._counts = turn == turns - 1, number < count
                 # All must take part in each pass. One without a micro-batch of its own passes the last, which counts nothing there.
                 samples = self.samples(min(number, count - 1))
@@ -189,7 +192,8 @@ class Run(Member):
         return sums.tolist()
 
     def _scale(self):
-        """Gradients are means over the ranks of sums over things: they become means over things."""
+        """Gradients are means over the places of sums over things: they become means over things. As many ranks count a thing as there are
+        in a place."""
         factor = self.size / self._sum(self._weight)[0]
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
         for p in parameters:
@@ -199,7 +203,7 @@ class Run(Member):
 
     def _vote(self):
         due = self.rank == 0 and time.monotonic() - self._saved_at >= self._save_s and not self._checkpoints.busy()
-        return self._sum(self._told_to_stop(), self._loss_sum, self._weight, float(due))
+        return self._sum(self._told_to_stop(), self._loss_sum * self._part, self._weight * self._part, float(due))
 
     def _after(self, sums):
         if self._fresh:

@@ -24,9 +24,11 @@ def _box(tensor):
     if not isinstance(tensor, DTensor):
         return layout.whole(tensor.shape)
     for placement in tensor.placements:
-        if not placement.is_replicate() and type(placement).__name__ != "Shard":
-            raise ValueError(f"hspmd: placement {placement} is not supported")
+        if not placement.is_replicate() and type(placement).__name__ not in ("Shard", "_StridedShard"):
+            raise ValueError(f"hspmd: the placement {placement} is no part of a tensor that could be kept: Shard and Replicate are")
     lengths, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    if tuple(lengths) != tuple(tensor.to_local().shape):
+        raise ValueError(f"hspmd: the placements {tensor.placements} cut a tensor of shape {tuple(tensor.shape)} into parts that are no boxes")
     return tuple(offsets), tuple(lengths)
 
 
