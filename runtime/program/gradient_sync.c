@@ -7,12 +7,13 @@
 
 #include "common/alloc.h"
 #include "runtime/program/parameter_layout.h"
+#include "runtime/program/pipelines.h"
 #include "runtime/program/program.h"
 
 struct sync {
 	struct hspmd_program *p;
 	const struct hspmd_parameter_layouts *layouts;
-	struct hspmd_spmd *const *spmds;
+	const struct hspmd_pipelines *pipelines;
 	const struct hspmd_link_cost *cost;
 	struct hspmd_link_cost
 	        alike;    /* as if all links were equal: a sum that all devices need is then one all-reduce, and can share a message */
@@ -29,21 +30,15 @@ struct sync {
 /* The annotation of the gradient before it is summed: partial over the holders. */
 static struct hspmd_annotation *gradient_annotation(const struct sync *s, const struct hspmd_parameter_layout *l)
 {
-	const struct hspmd_annotation **parts = hspmd_calloc((size_t)l->holder_count, sizeof *parts);
-	struct hspmd_annotation *all = NULL;
-	int gradient = s->p->graph->tensors[l->tensor].grad, value = 0;
-	for (int h = 0; parts && value >= 0 && h < l->holder_count; h++) {
-		const struct hspmd_spmd *spmd = s->spmds[l->holders[h].pipeline];
-		value = gradient < 0 ? -1 : hspmd_spmd_value(spmd, gradient, l->holders[h].stage);
-		if (value >= 0)
-			parts[h] = spmd->values[value].annotation;
-	}
-	if (!parts)
-		hspmd_fail_memory(s->err, "specialising");
-	else if (value < 0)
-		hspmd_fail(s->err, "parameter %s: nothing computes its gradient", l->name);
-	else
-		all = hspmd_parameter_layout_join(l, parts, HSPMD_PARTIAL, s->err);
+	struct hspmd_annotation **parts = hspmd_calloc((size_t)l->holder_count, sizeof *parts), *all = NULL;
+	int gradient = s->p->graph->tensors[l->tensor].grad, status = parts ? 0 : hspmd_fail_memory(s->err, "specialising");
+	for (int h = 0; !status && h < l->holder_count; h++)
+		if (!(parts[h] = hspmd_pipelines_annotation(s->pipelines, gradient, l->holders[h], s->err)))
+			status = hspmd_error_prefix(s->err, "gradient of parameter %s", l->name);
+	if (!status)
+		all = hspmd_parameter_layout_join(l, (const struct hspmd_annotation *const *)parts, HSPMD_PARTIAL, s->err);
+	for (int h = 0; parts && h < l->holder_count; h++)
+		hspmd_annotation_destroy(parts[h]);
 	free(parts);
 	return all;
 }
@@ -415,13 +410,16 @@ static int hand_back(const struct sync *s, int number)
 	return hspmd_program_add_transfer(p, t, &route, s->err);
 }
 
-int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost,
+int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_link_cost *cost,
                                  struct hspmd_error *err)
 {
 	const struct hspmd_parameter_layouts *layouts = p->layouts;
-	struct sync s = {
-		.p = p, .layouts = layouts, .spmds = spmds, .cost = cost, .alike = { .cache = hspmd_resolve_cache_create() }, .err = err
-	};
+	struct sync s = { .p = p,
+		          .layouts = layouts,
+		          .pipelines = pipelines,
+		          .cost = cost,
+		          .alike = { .cache = hspmd_resolve_cache_create() },
+		          .err = err };
 	p->state_count = layouts->parameter_count;
 	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
 	int status = p->states && s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");
