@@ -321,8 +321,9 @@ static int sum_gradient(struct sync *s, int number)
 	struct hspmd_program_state *state = &p->states[number];
 	int own = p->graph->tensors[l->tensor].grad < 0 ? -1 : p->fixed_of_tensor[p->graph->tensors[l->tensor].grad];
 	struct hspmd_annotation *from = gradient_annotation(s, l);
-	const struct hspmd_transfer *t = from ? resolve(s, l, from, l->state, kept_type(s, l), &s->alike) : NULL;
-	if (t && t->step_count && !is_plain_sum(t))
+	/* A state that is cut further than the parameter never gets a plain sum. */
+	const struct hspmd_transfer *t = from && !l->cut ? resolve(s, l, from, l->state, kept_type(s, l), &s->alike) : NULL;
+	if (from && (l->cut || (t && t->step_count && !is_plain_sum(t))))
 		t = resolve(s, l, from, l->state, kept_type(s, l), s->cost);
 	hspmd_annotation_destroy(from);
 	if (!t)

@@ -194,6 +194,7 @@ static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph 
 		bool failed = false;
 		if (plan->zero_stage > 0 && out->holder_count > 1)
 			out->state = cut_state(&g->tensors[out->tensor], out->used, &failed, err);
+		out->cut = out->state != NULL;
 		if (!failed && !out->state)
 			failed = !(out->state = hspmd_annotation_copy(out->used));
 		if (failed)

@@ -81,7 +81,8 @@ static int build(struct resolver *r, const struct hop_view *v, const struct vari
 	if (hspmd_hop_exchange(r, v, done, how->balanced, hop, &moves) != 0 || add_batch(r, hop, &moves) != 0)
 		return -1;
 	for (size_t s = 0; s < hop->count; s++)
-		hspmd_step_cost(r, &hop->step[s], hop->network_busy);
+		if (hspmd_step_cost(r, &hop->step[s], hop->network_busy) != 0)
+			return -1;
 	if (hspmd_steps_reorder(r, hop->step, hop->count) != 0)
 		return -1;
 	hop->seconds = hspmd_steps_seconds(r, hop->step, hop->count, hop->network_busy);
