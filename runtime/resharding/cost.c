@@ -11,13 +11,6 @@
 #include "common/order.h"
 #include "runtime/resharding/resolve_internal.h"
 
-double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes)
-{
-	if (from == to)
-		return 0;
-	return cost && cost->seconds ? cost->seconds(cost->context, from, to, bytes) : 1e-5 + bytes / 1e9;
-}
-
 int hspmd_cost_prepare(struct resolver *r)
 {
 	size_t devices = (size_t)r->device_count;
@@ -40,11 +33,6 @@ int hspmd_cost_prepare(struct resolver *r)
 		r->network[n] = r->cost->network(r->cost->context, name[n]);
 	r->node_count = count;
 	return 0;
-}
-
-double hspmd_cost_message(const struct resolver *r, int from, int to, int64_t elements)
-{
-	return hspmd_message_seconds(r->cost, r->real[from], r->real[to], (double)elements * (double)r->element_bytes);
 }
 
 /* Seconds for which a message keeps the network of node `node` busy. */

@@ -1,9 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Books the messages of large collectives by class: hundreds of members send each other as many messages as pairs, but few that differ. */
+/* What messages cost: one, and those of a large collective, in which hundreds of members send as many messages as there are pairs, but few
+ * that differ. */
 #include "runtime/resharding/resolve_internal.h"
 
 #define FEWEST_MEMBERS 32 /* below, pairs are counted one by one */
 #define CLASSES_MAX 16
+
+double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes)
+{
+	if (from == to)
+		return 0;
+	return cost && cost->seconds ? cost->seconds(cost->context, from, to, bytes) : 1e-5 + bytes / 1e9;
+}
+
+double hspmd_cost_message(const struct resolver *r, int from, int to, int64_t elements)
+{
+	return hspmd_message_seconds(r->cost, r->real[from], r->real[to], (double)elements * (double)r->element_bytes);
+}
 
 /* Members that send (or receive) messages of one size over equal links. */
 struct message_class {
