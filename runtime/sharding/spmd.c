@@ -165,6 +165,8 @@ static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotati
 		}
 	if (t->role == HSPMD_TENSOR_INPUT && is_readable(want, &t->shape))
 		return hspmd_spmd_add_value(p, tensor, stage, want); /* the data reader fills it in this layout */
+	if (p->deduce_only)
+		return hspmd_spmd_add_value(p, tensor, stage, want);
 	struct hspmd_transfer *transfer =
 	        hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
 	if (!transfer) {
@@ -452,8 +454,8 @@ static int *find_gradients(const struct hspmd_graph *g)
 	return of;
 }
 
-struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
-                                    const struct hspmd_link_cost *cost, struct hspmd_error *err)
+static struct hspmd_spmd *run_passes(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
+                                     const struct hspmd_link_cost *cost, bool deduce_only, struct hspmd_error *err)
 {
 	struct hspmd_spmd *s = calloc(1, sizeof *s);
 	if (!s) {
@@ -469,7 +471,7 @@ struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hs
 	}
 	for (size_t t = 0; t < g->tensor_count; t++)
 		s->first_value[t] = -1;
-	struct hspmd_spmd_builder p = { s, g, stages, cost, err, find_gradients(g) };
+	struct hspmd_spmd_builder p = { s, g, stages, cost, deduce_only, err, find_gradients(g) };
 	int status = p.of_gradient ? 0 : hspmd_fail_memory(err, "annotating");
 	for (size_t i = 0; !status && i < g->op_count; i++)
 		if ((status = emit_op(&p, i, stage_of_layer[g->ops[i].layer])))
@@ -479,6 +481,18 @@ struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hs
 		return s;
 	hspmd_spmd_destroy(s);
 	return NULL;
+}
+
+struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
+                                    const struct hspmd_link_cost *cost, struct hspmd_error *err)
+{
+	return run_passes(g, stages, stage_of_layer, cost, false, err);
+}
+
+struct hspmd_spmd *hspmd_spmd_deduce(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
+                                     struct hspmd_error *err)
+{
+	return run_passes(g, stages, stage_of_layer, NULL, true, err);
 }
 
 void hspmd_spmd_destroy(struct hspmd_spmd *s)
