@@ -296,6 +296,16 @@ static double fullest(const struct hspmd_plan *p, int pipeline, int stage, const
 	return most;
 }
 
+/* Bytes of messages between stages beyond `in_flight` sent activations, by hspmd's programs under 1F1B. As the pipeline fills, every sent
+ * activation stays allocated. From then on a stage is told with each gradient that an activation has arrived, so that one stays, and with
+ * each activation that a gradient has. */
+static double more_messages(const struct hspmd_plan *p, int pipeline, int in_flight, const struct hspmd_memory *m)
+{
+	if (p->schedule != HSPMD_SCHEDULE_1F1B || p->pipelines[pipeline].micro_batches <= in_flight + 1)
+		return 0;
+	return fmax(0, m->returned + (in_flight ? m->sent : 0) - in_flight * m->sent);
+}
+
 /* The same for a schedule without chunks. */
 static double fullest_plain(const struct hspmd_plan *p, int pipeline, int stage, const struct hspmd_memory *m)
 {
@@ -303,7 +313,7 @@ static double fullest_plain(const struct hspmd_plan *p, int pipeline, int stage,
 	int in_flight = hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule) - 1; /* without the one that runs */
 	int deferred = hspmd_deferred_weight_grads(stage, pipe->micro_batches, p->schedule);
 	deferred -= deferred > 0;
-	return (in_flight - deferred) * m->in_flight + deferred * m->deferred + m->running;
+	return (in_flight - deferred) * m->in_flight + deferred * m->deferred + m->running + more_messages(p, pipeline, in_flight, m);
 }
 
 double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
