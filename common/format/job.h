@@ -81,6 +81,7 @@ struct hspmd_job {
 		int argc;    /* 0: none, hspmd trains itself */
 		char **argv; /* NULL-terminated; may have {...} (common/template.h) */
 		bool per_node;
+		bool warm;         /* a warm interpreter beside each rank (runtime/command/warm.h) */
 		int notice_signal; /* sent before a change, ... */
 		double notice_s;   /* ... this long before SIGKILL. Default SIGTERM, 60 */
 		char *folder;      /* absolute: in which it is run; NULL: that of `hspmd run` */

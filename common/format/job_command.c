@@ -84,6 +84,7 @@ int hspmd_job_command_read(struct hspmd_job *j, struct hspmd_json *root)
 	if (refuse_others(root) || read_arguments(j, root))
 		return -1;
 	j->command.per_node = hspmd_json_bool_or(root, "per_node", false);
+	j->command.warm = hspmd_json_bool_or(root, "warm", false);
 	const char *notice = hspmd_json_string_or(root, "notice", HSPMD_NOTICE_DEFAULT),
 	           *folder = hspmd_json_string_or(root, "folder", NULL);
 	struct hspmd_json at = hspmd_json_any(root, "notice");
@@ -112,6 +113,7 @@ int hspmd_job_command_write(const struct hspmd_job *j, json_t *job)
 		bad |= json_array_append_new(all, json_string(j->command.argv[i]));
 	bad |= json_object_set_new(job, "command", all);
 	bad |= json_object_set_new(job, "per_node", json_boolean(j->command.per_node));
+	bad |= json_object_set_new(job, "warm", json_boolean(j->command.warm));
 	bad |= json_object_set_new(job, "notice", json_string(notice));
 	if (j->command.folder)
 		bad |= json_object_set_new(job, "folder", json_string(j->command.folder));

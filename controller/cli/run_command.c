@@ -38,6 +38,7 @@ struct hspmd_job *run_command_job(const struct run_command_options *o, struct hs
 	if (!job)
 		return NULL;
 	job->command.per_node = o->per_node;
+	job->command.warm = o->warm;
 	if (o->notice) {
 		job->command.notice_signal = number;
 		job->command.notice_s = seconds;

@@ -11,7 +11,7 @@
 struct run_command_options {
 	char *const *argv; /* not NULL-terminated */
 	int argc;          /* 0: none was given */
-	bool per_node;
+	bool per_node, warm;
 	const char *notice, *nodes; /* NULL: not given */
 };
 

@@ -24,6 +24,7 @@ static const char help_text[] =
         "  --nodes MIN-MAX        fewest and most nodes of the command\n"
         "  --per-node             a process of the command per node\n"
         "  --notice SIGNAL:S      the signal that tells the command to save and end, and the seconds for it (default: TERM:60)\n"
+        "  --warm on|off          beside each process of a Python command an idle one that has imported what it had: faster restarts\n"
         "  --devices-per-node K   make K CPU devices of each node's cores (default: GPUs, else one per NUMA node)\n"
         "  --port N               listen on this port (default: any)\n"
         "  --transport NAME       transport between workers (default: the best)\n"
@@ -46,6 +47,7 @@ enum {
 	OPT_NODES,
 	OPT_PER_NODE,
 	OPT_NOTICE,
+	OPT_WARM,
 	OPT_DEVICES,
 	OPT_PORT,
 	OPT_TRANSPORT,
@@ -66,6 +68,7 @@ static const struct option long_options[] = {
 	{ "nodes", required_argument, NULL, OPT_NODES },
 	{ "per-node", no_argument, NULL, OPT_PER_NODE },
 	{ "notice", required_argument, NULL, OPT_NOTICE },
+	{ "warm", required_argument, NULL, OPT_WARM },
 	{ "devices-per-node", required_argument, NULL, OPT_DEVICES },
 	{ "port", required_argument, NULL, OPT_PORT },
 	{ "transport", required_argument, NULL, OPT_TRANSPORT },
@@ -87,8 +90,11 @@ static int check_command(struct run_options *o)
 		return hspmd_usage_error("run", "a command and %s exclude one another: the job file can name the command", job);
 	if (o->command.argc && (o->plan || o->transport))
 		return hspmd_usage_error("run", "%s has no meaning for a command", o->plan ? "--plan" : "--transport");
-	if (!o->command.argc && (o->command.per_node || o->command.notice))
-		return hspmd_usage_error("run", "%s needs a command", o->command.notice ? "--notice" : "--per-node");
+	if (!o->command.argc && (o->command.per_node || o->command.notice || o->command.warm))
+		return hspmd_usage_error("run", "%s needs a command",
+		                         o->command.notice ? "--notice"
+		                         : o->command.warm ? "--warm"
+		                                           : "--per-node");
 	if (o->command.argc || !o->node_range)
 		return 0;
 	if (hspmd_option_int("nodes", o->node_range, 1, 1 << 16, &o->nodes))
@@ -128,6 +134,11 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 			break;
 		case OPT_NOTICE:
 			o->command.notice = optarg;
+			break;
+		case OPT_WARM:
+			o->command.warm = !strcmp(optarg, "on");
+			if (!o->command.warm && strcmp(optarg, "off"))
+				return hspmd_usage_error("run", "--warm: expected on or off, got '%s'", optarg);
 			break;
 		case OPT_DEVICES:
 			bad |= hspmd_option_int("devices-per-node", optarg, 1, 1024, &o->devices);

@@ -17,11 +17,11 @@ static void close_one(int *fd)
 	*fd = -1;
 }
 
-int hspmd_rank_process_open(struct hspmd_rank_process *p, struct hspmd_error *err)
+int hspmd_rank_process_open(struct hspmd_rank_process *p, int type, struct hspmd_error *err)
 {
 	int ends[2];
 	*p = (struct hspmd_rank_process){ .output = -1, .steps = -1, .steps_peer = -1 };
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
+	if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends))
 		return hspmd_fail_errno(err, "socketpair");
 	p->steps = ends[0];
 	p->steps_peer = ends[1];
@@ -32,7 +32,7 @@ int hspmd_rank_process_open(struct hspmd_rank_process *p, struct hspmd_error *er
 
 /* In the child. Returns what failed. */
 static const char *become(const struct hspmd_rank_process *p, int output, pid_t parent, char *const *argv, char *const *environment,
-                          const char *folder)
+                          const char *folder, int input)
 {
 	sigset_t none;
 	sigemptyset(&none);
@@ -43,11 +43,11 @@ static const char *become(const struct hspmd_rank_process *p, int output, pid_t 
 	if (getppid() != parent)
 		_exit(1);
 	setsid();
-	int null = open("/dev/null", O_RDONLY);
-	if (null < 0 || dup2(null, 0) < 0 || dup2(output, 1) < 0 || dup2(output, 2) < 0 || fcntl(p->steps_peer, F_SETFD, 0) < 0)
+	int from = input >= 0 ? input : open("/dev/null", O_RDONLY);
+	if (from < 0 || dup2(from, 0) < 0 || dup2(output, 1) < 0 || dup2(output, 2) < 0 || fcntl(p->steps_peer, F_SETFD, 0) < 0)
 		return "its standard input and output";
-	if (null > 2)
-		close(null);
+	if (from > 2)
+		close(from);
 	if (folder && chdir(folder))
 		return folder;
 	execvpe(argv[0], argv, environment);
@@ -59,7 +59,16 @@ struct failure {
 	char what[256];
 };
 
-int hspmd_rank_process_start(struct hspmd_rank_process *p, char *const *argv, char *const *environment, const char *folder,
+void hspmd_rank_process_started(struct hspmd_rank_process *p, pid_t pid, const int output[2])
+{
+	p->pid = pid;
+	p->output = output[0];
+	fcntl(p->output, F_SETFL, O_NONBLOCK);
+	close(output[1]);
+	close_one(&p->steps_peer);
+}
+
+int hspmd_rank_process_start(struct hspmd_rank_process *p, char *const *argv, char *const *environment, const char *folder, int input,
                              struct hspmd_error *err)
 {
 	int output[2] = { -1, -1 }, failure[2] = { -1, -1 }, status;
@@ -76,17 +85,14 @@ int hspmd_rank_process_start(struct hspmd_rank_process *p, char *const *argv, ch
 		return -1;
 	}
 	if (!p->pid) {
-		const char *what = become(p, output[1], parent, argv, environment, folder);
+		const char *what = become(p, output[1], parent, argv, environment, folder, input);
 		f.number = errno;
 		strncpy(f.what, what, sizeof f.what - 1);
 		(void)!write(failure[1], &f, sizeof f);
 		_exit(127);
 	}
-	close_one(&output[1]);
+	hspmd_rank_process_started(p, p->pid, output);
 	close_one(&failure[1]);
-	close_one(&p->steps_peer);
-	p->output = output[0];
-	fcntl(p->output, F_SETFL, O_NONBLOCK);
 	ssize_t n;
 	while ((n = read(failure[0], &f, sizeof f)) < 0 && errno == EINTR)
 		;

@@ -15,11 +15,14 @@ struct hspmd_rank_process {
 	int steps_peer; /* its own end of that socket, which has the same number there, and is open here until it is started; else -1 */
 };
 
-/* Makes the socket; the environment must name steps_peer. 0; -1 and err. */
-int hspmd_rank_process_open(struct hspmd_rank_process *p, struct hspmd_error *err);
-/* Starts it. folder NULL: the present one. Blocks until the program is loaded. 0; -1 and err: all is closed. */
-int hspmd_rank_process_start(struct hspmd_rank_process *p, char *const *argv, char *const *environment, const char *folder,
+/* Makes the socket, of type SOCK_STREAM or SOCK_SEQPACKET; the environment must name steps_peer. 0; -1 and err. */
+int hspmd_rank_process_open(struct hspmd_rank_process *p, int type, struct hspmd_error *err);
+/* Starts it. folder NULL: the present one. input: descriptor of its standard input; -1: nothing. Blocks until the program is loaded. 0; -1
+ * and err: all is closed. */
+int hspmd_rank_process_start(struct hspmd_rank_process *p, char *const *argv, char *const *environment, const char *folder, int input,
                              struct hspmd_error *err);
+/* Another has started it as a child of this process, with steps_peer, and with output[1] of this pipe. Closes both here. */
+void hspmd_rank_process_started(struct hspmd_rank_process *p, pid_t pid, const int output[2]);
 /* Closes both. The process is the caller's to end. */
 void hspmd_rank_process_close(struct hspmd_rank_process *p);
 

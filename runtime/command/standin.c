@@ -34,26 +34,36 @@ static int timeout_ms(const struct standin *s)
 {
 	if (s->state == STANDIN_ENDING)
 		return KILL_EVERY_MS;
-	if (s->state != STANDIN_NOTICED)
+	if (s->state != STANDIN_NOTICED && !s->warms)
 		return -1;
-	double left = ceil((s->notice_by - hspmd_now()) * 1e3);
+	double left = ceil(((s->state == STANDIN_NOTICED ? s->notice_by : s->warms_by) - hspmd_now()) * 1e3);
 	return left < 0 ? 0 : left > 60e3 ? 60000 : (int)left;
+}
+
+static void read_warm(struct standin *s)
+{
+	hspmd_warm_read(&s->warm);
+	if (s->warm.ready || !s->warm.process.pid)
+		standin_warmed(s);
 }
 
 static void run_once(struct standin *s)
 {
 	struct hspmd_error err;
 	short out = hspmd_stream_has_unsent(s->stream) ? POLLOUT : 0;
-	struct pollfd p[4] = { { .fd = hspmd_stream_fd(s->stream), .events = (short)(POLLIN | out) },
+	struct pollfd p[5] = { { .fd = hspmd_stream_fd(s->stream), .events = (short)(POLLIN | out) },
 		               { .fd = s->signals, .events = POLLIN },
 		               { .fd = s->state == STANDIN_IDLE ? -1 : s->process.output, .events = POLLIN },
-		               { .fd = s->state == STANDIN_IDLE ? -1 : s->process.steps, .events = POLLIN } };
-	if (poll(p, 4, timeout_ms(s)) < 0 && errno != EINTR)
+		               { .fd = s->state == STANDIN_IDLE ? -1 : s->process.steps, .events = POLLIN },
+		               { .fd = s->warm.process.pid ? s->warm.process.steps : -1, .events = POLLIN } };
+	if (poll(p, 5, timeout_ms(s)) < 0 && errno != EINTR)
 		s->over = true;
 	if (p[2].revents)
 		standin_read_output(s);
 	if (p[3].revents)
 		standin_read_steps(s);
+	if (p[4].revents)
+		read_warm(s);
 	if (p[1].revents)
 		standin_reap(s);
 	if ((p[0].revents & POLLOUT) && hspmd_stream_flush(s->stream, &err))
@@ -66,10 +76,13 @@ static void run_once(struct standin *s)
 		standin_end(s, ANSWER_STOPPED);
 	else if (s->state == STANDIN_ENDING)
 		standin_kill_again(s);
+	if (s->warms && hspmd_now() >= s->warms_by)
+		standin_warmed(s);
 }
 
 static void tear_down(struct standin *s)
 {
+	hspmd_warm_close(&s->warm);
 	struct hspmd_error err;
 	struct pollfd p = { .fd = s->stream ? hspmd_stream_fd(s->stream) : -1, .events = POLLOUT };
 	double until = hspmd_now() + LAST_WORDS_S;
@@ -85,6 +98,7 @@ static void tear_down(struct standin *s)
 	free(s->output_folder);
 	free(s->id);
 	free(s->checkpoint);
+	free(s->warm_list);
 	if (s->port_socket >= 0)
 		close(s->port_socket);
 	if (s->signals >= 0)
@@ -97,6 +111,7 @@ int hspmd_standin_main(int fd)
 	struct hspmd_error err = { "" };
 	sigset_t child;
 	s.process = (struct hspmd_rank_process){ .output = -1, .steps = -1, .steps_peer = -1 };
+	s.warm.process = s.process;
 	s.output.log = s.output.echo = -1;
 	sigemptyset(&child);
 	sigaddset(&child, SIGCHLD);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,8 @@
 #include "runtime/command/environment.h"
 #include "runtime/command/newest.h"
 #include "runtime/command/standin_internal.h"
+
+#define WARM_UP_S 60 /* for the imports of a rank that joins; the others train meanwhile */
 
 /* ---- what the command writes */
 
@@ -130,16 +133,39 @@ static int launch(struct standin *s, const struct hspmd_placement *place, int64_
 	char **argv = make_arguments(s, place, err), **environment = NULL;
 	snprintf(title, sizeof title, "hspmd: generation %lld: rank %d of %d on %s", (long long)generation, place->rank, place->world,
 	         s->device);
-	int rc = argv ? hspmd_rank_process_open(&s->process, err) : -1;
+	int rc = argv ? hspmd_rank_process_open(&s->process, SOCK_STREAM, err) : -1;
 	if (!rc && !(environment = make_environment(s, place, generation, host, port)))
 		rc = hspmd_fail_memory(err, "starting the command");
 	if (!rc) {
 		hspmd_rank_output_open(&s->output, s->output_folder, place->rank, place->rank ? -1 : STDOUT_FILENO, title);
-		rc = hspmd_rank_process_start(&s->process, argv, environment, s->job->command.folder, err);
+		if (!s->job->command.warm ||
+		    !hspmd_warm_start(&s->warm, &s->process, argv, environment, s->job->command.folder, s->warm_list))
+			rc = hspmd_rank_process_start(&s->process, argv, environment, s->job->command.folder, -1, err);
 	}
 	destroy_list(argv);
 	hspmd_environment_destroy(environment);
 	return rc;
+}
+
+bool standin_warm_up(struct standin *s, const char *host, int port)
+{
+	struct hspmd_error unused;
+	char **argv = s->job->command.warm ? make_arguments(s, &s->next, &unused) : NULL;
+	char **environment = argv ? make_environment(s, &s->next, s->prepared, host, port) : NULL;
+	bool opened =
+	        !s->warm.process.pid && environment && hspmd_warm_open(&s->warm, argv, environment, s->job->command.folder, s->warm_list);
+	destroy_list(argv);
+	hspmd_environment_destroy(environment);
+	s->warms = opened ? s->prepared : 0;
+	s->warms_by = hspmd_now() + WARM_UP_S;
+	return opened;
+}
+
+void standin_warmed(struct standin *s)
+{
+	if (s->warms && s->warms == s->prepared)
+		standin_prepared(s);
+	s->warms = 0;
 }
 
 void standin_launch(struct standin *s, const struct hspmd_placement *place, int64_t generation, const char *host, int port)
@@ -178,9 +204,17 @@ static void all_gone(struct standin *s)
 	standin_answer(s);
 }
 
+static bool is_warm(void *context, pid_t pid)
+{
+	const struct standin *s = context;
+	return pid == s->warm.process.pid;
+}
+
 void standin_kill_again(struct standin *s)
 {
-	if (hspmd_process_tree_kill(NULL, NULL) == 0)
+	if (s->answer == ANSWER_EXIT)
+		hspmd_warm_close(&s->warm);
+	if (hspmd_process_tree_kill(is_warm, s) == 0)
 		all_gone(s);
 }
 
@@ -254,6 +288,8 @@ void standin_reap(struct standin *s)
 	while (read(s->signals, &unused, sizeof unused) > 0)
 		;
 	for (pid_t pid; (pid = waitpid(-1, &how, WNOHANG)) > 0;)
-		if (pid == s->process.pid)
+		if (!hspmd_warm_ended(&s->warm, pid) && pid == s->process.pid)
 			on_command_end(s, how);
+	if (s->warms && !s->warm.process.pid)
+		standin_warmed(s);
 }

@@ -10,6 +10,7 @@
 #include "runtime/command/placement.h"
 #include "runtime/command/rank_output.h"
 #include "runtime/command/rank_process.h"
+#include "runtime/command/warm.h"
 
 #define STATUS_MORE 85        /* exit status of a command that has saved, and wants to go on */
 #define STATUS_SIGNALLED (-1) /* it was ended by a signal, or is not known */
@@ -54,6 +55,10 @@ struct standin {
 	int64_t aborted; /* generation that `aborted` is about */
 	struct hspmd_rank_process process;
 	struct hspmd_rank_output output;
+	struct hspmd_warm warm;
+	char *warm_list; /* file with the names of modules */
+	int64_t warms;   /* generation that is prepared when the warm interpreter is ready, or by warms_by; 0: none */
+	double warms_by;
 	int status;       /* of the command, once it has ended */
 	bool ended;       /* its status is known */
 	bool finished;    /* it ended with 0 or 85 without being told */
@@ -97,6 +102,10 @@ void standin_say_start(struct standin *s, const char *host, int port, int member
 /* Starts the command for this place: for the generation that begins now (answers `started`), or makes it ready beside training for the one
  * that is prepared (it declares itself later). Answers `fault` if it cannot. */
 void standin_launch(struct standin *s, const struct hspmd_placement *place, int64_t generation, const char *host, int port);
+/* Opens a warm interpreter for the place that is prepared, if there is none yet. Returns true if `prepared` waits for it: standin_warmed()
+ * answers. */
+bool standin_warm_up(struct standin *s, const char *host, int port);
+void standin_warmed(struct standin *s);
 void standin_notice(struct standin *s, double notice_s);
 /* Kills what is there, and answers when it is gone. */
 void standin_end(struct standin *s, enum standin_answer answer);

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/alloc.h"
 #include "common/base64.h"
 #include "common/durable.h"
 #include "common/format/device_traits.h"
@@ -37,7 +38,8 @@ static int set_up(struct standin *s, json_t *m, struct hspmd_error *err)
 	s->device = strdup(device);
 	s->id = strdup(id);
 	s->checkpoint = checkpoint ? strdup(checkpoint) : NULL;
-	if (!s->output_folder || !s->device || !s->id || (checkpoint && !s->checkpoint))
+	s->warm_list = hspmd_asprintf("%s/warm-modules", output);
+	if (!s->output_folder || !s->warm_list || !s->device || !s->id || (checkpoint && !s->checkpoint))
 		return hspmd_fail_memory(err, "starting a stand-in");
 	char name[160];
 	snprintf(name, sizeof name, "hspmd stand-in %s", device);
@@ -118,7 +120,7 @@ static void on_prepare(struct standin *s, json_t *m)
 	int64_t generation = json_integer_value(json_object_get(m, "generation"));
 	char host[256] = "";
 	hspmd_placement_clear(&s->next);
-	s->prepared = s->prepare_waits = 0;
+	s->prepared = s->prepare_waits = s->warms = 0;
 	int port = !s->job ? hspmd_fail(&err, "prepare before job") : reserve_port(s, &err);
 	own_host(host, sizeof host);
 	if (port < 0 || hspmd_placement_read(json_object_get(m, "plan"), s->device, &s->next, &err) || set_address(s, host, port, &err)) {
@@ -128,7 +130,8 @@ static void on_prepare(struct standin *s, json_t *m)
 	s->prepared = generation;
 	s->next_member = index_in(json_object_get(m, "members"), s->device);
 	if (!joins(s, m)) {
-		standin_prepared(s);
+		if (s->state != STANDIN_IDLE || s->next.rank < 0 || !standin_warm_up(s, host, port))
+			standin_prepared(s);
 		return;
 	}
 	s->prepare_waits = generation;

@@ -64,6 +64,8 @@ static void expect(struct agent *a, const char *type)
 	json_decref(next(a, type));
 }
 
+static bool is_warm; /* of the next stand-in */
+
 static json_t *shell(const char *script)
 {
 	return json_pack("[sss]", "bash", "-c", script);
@@ -85,9 +87,9 @@ static void open_with(struct agent *a, json_t *command, const char *notice)
 	a->generation = 0;
 	expect(a, "hello");
 	char *checkpoint = hspmd_asprintf("%s/checkpoint", folder);
-	tell(a, json_pack("{ss,s{ss,so,ss},sn,ss,ss,ss,ss,ss,si,ss}", "type", "job", "job", "format", "hspmd-job-1", "command", command,
-	                  "notice", notice, "model", "output", folder, "node", "n1", "device", "n1:0", "kind", "cpu", "id", "77", "threads",
-	                  3, "checkpoint", checkpoint));
+	tell(a, json_pack("{ss,s{ss,so,ss,ss,sb},sn,ss,ss,ss,ss,ss,si,ss}", "type", "job", "job", "format", "hspmd-job-1", "command",
+	                  command, "notice", notice, "folder", folder, "warm", (int)is_warm, "model", "output", folder, "node", "n1",
+	                  "device", "n1:0", "kind", "cpu", "id", "77", "threads", 3, "checkpoint", checkpoint));
 	free(checkpoint);
 }
 
@@ -415,6 +417,131 @@ static void test_steps(void **state)
 	quit(&a);
 }
 
+/* ---- warm interpreters */
+
+static const char script[] =
+        "import os, signal, sys\n"
+        "warm = 'unittest' in sys.modules\n"
+        "import unittest, reads_rank, own\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(85))\n"
+        "text = f\"{'warm' if warm else 'cold'} {own.value} {__name__} {os.path.basename(__file__)} {sys.argv[1:]} {os.environ['RANK']}\"\n"
+        "text += f\" {os.getppid()} {os.environ['HSPMD_GENERATION']} {'own' in unittest.__dict__}\"\n"
+        "open(os.environ['HSPMD_CHECKPOINT'] + '/told.tmp', 'w').write(text + '\\n')\n"
+        "os.rename(os.environ['HSPMD_CHECKPOINT'] + '/told.tmp', os.environ['HSPMD_CHECKPOINT'] + '/told')\n"
+        "if os.path.exists('fails'):\n"
+        "    raise ValueError('no')\n"
+        "while True:\n"
+        "    signal.pause()\n";
+
+static void put(const char *name, const char *text)
+{
+	char *path = hspmd_asprintf("%s/%s", folder, name);
+	FILE *f = fopen(path, "w");
+	assert_non_null(f);
+	fputs(text, f);
+	fclose(f);
+	free(path);
+}
+
+/* What the script told at its start. */
+static void assert_told(struct agent *a, const char *how, int own, int rank)
+{
+	char *told = contents("checkpoint/told");
+	char *wanted = hspmd_asprintf("%s %d __main__ train.py ['8'] %d %d %d False\n", how, own, rank, (int)a->pid, (int)a->generation);
+	assert_string_equal(told, wanted);
+	free(told), free(wanted);
+	char *path = hspmd_asprintf("%s/checkpoint/told", folder);
+	unlink(path);
+	free(path);
+}
+
+static void assert_warm_once(struct agent *a, int own)
+{
+	start_alone(a);
+	assert_told(a, "warm", own, 0);
+	assert_status(stop(a), 85, false);
+}
+
+/* All processes of this test that are warm interpreters, or forks of one: 0: there are some. */
+static int find_interpreters(const char *command)
+{
+	char *line = hspmd_asprintf("%s -f '[h]spmd_warm.*%s' >/dev/null", command, folder);
+	int status = system(line);
+	free(line);
+	return status;
+}
+
+/* Begins cold, and returns when there is an interpreter with all that the script has imported. */
+static void start_until_warm(struct agent *a)
+{
+	char *list = hspmd_asprintf("%s/warm-modules", folder);
+	unlink(list);
+	free(list);
+	start_alone(a);
+	assert_told(a, "cold", 1, 0);
+	free(contents("warm-modules"));
+	assert_status(stop(a), 85, false);
+}
+
+static void test_warm(void **state)
+{
+	(void)state;
+	struct agent a;
+	char *path = hspmd_asprintf("%s/site-packages", folder), *train = hspmd_asprintf("%s/train.py", folder);
+	char *fails = hspmd_asprintf("%s/fails", folder), *told = hspmd_asprintf("%s/checkpoint/told", folder);
+	unlink(told);
+	mkdir(path, 0700);
+	setenv("PYTHONPATH", path, 1);
+	setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
+	put("site-packages/reads_rank.py", "");
+	put("own.py", "value = 1\n");
+	put("train.py", script);
+	is_warm = true;
+	open_with(&a, json_pack("[ssss]", "python3", "-u", train, "{world*8}"), "TERM:60");
+	start_until_warm(&a);
+	assert_warm_once(&a, 1);
+	/* An abort kills the command alone. A module of the user's own, and the place, are those of this start. */
+	put("own.py", "value = 22\n");
+	start_alone(&a);
+	assert_told(&a, "warm", 22, 0);
+	tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)a.generation));
+	expect(&a, "aborted");
+	assert_warm_once(&a, 22);
+	/* A failure is shown without frames of the interpreter. */
+	put("fails", "");
+	start_alone(&a);
+	json_t *m = next(&a, "fault"), *tail = json_object_get(m, "tail");
+	assert_string_equal(json_string_value(json_object_get(m, "text")), "rank 0: exit status 1: ValueError: no");
+	for (size_t i = 0; i < json_array_size(tail); i++)
+		assert_null(strstr(json_string_value(json_array_get(tail, i)), "<string>"));
+	json_decref(m);
+	unlink(fails), unlink(told);
+	/* The script, and then a file of a library, have changed. */
+	char *other = hspmd_asprintf("%s# another\n", script);
+	put("own.py", "value = 1\n");
+	put("train.py", other);
+	start_until_warm(&a);
+	assert_warm_once(&a, 1);
+	put("site-packages/reads_rank.py", "import os\nos.environ.get('RANK')\n");
+	start_until_warm(&a);
+	assert_warm_once(&a, 1);
+	/* This library reads the rank, which is another one now. */
+	json_decref(start_on(&a, json_pack("[ss]", "n0:0", "n1:0"), "started"));
+	char *line = contents("checkpoint/told");
+	assert_memory_equal(line, "cold", 4);
+	unlink(told);
+	assert_status(stop(&a), 85, false);
+	/* An interpreter that is gone. */
+	assert_int_equal(find_interpreters("pkill -KILL"), 0);
+	start_alone(&a);
+	assert_told(&a, "cold", 1, 0);
+	assert_int_equal(find_interpreters("pgrep"), 0);
+	quit(&a);
+	assert_int_not_equal(find_interpreters("pgrep"), 0);
+	is_warm = false;
+	free(path), free(train), free(fails), free(told), free(other), free(line);
+}
+
 /* A command that takes changes in its own process: it answers all orders, and notes them. */
 static const char elastic[] =
         "exec 8>>\"$HSPMD_CHECKPOINT/orders\"; tell() (echo \"$1\" >&$HSPMD_FD)\n"
@@ -555,7 +682,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_environment), cmocka_unit_test(test_newest),     cmocka_unit_test(test_told_and_finished),
 		cmocka_unit_test(test_notice),      cmocka_unit_test(test_whole_tree), cmocka_unit_test(test_failures),
-		cmocka_unit_test(test_steps),       cmocka_unit_test(test_elastic),
+		cmocka_unit_test(test_steps),       cmocka_unit_test(test_elastic),    cmocka_unit_test(test_warm),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }
