@@ -476,7 +476,7 @@ static void await_interpreters(bool there)
 {
 	for (int tries = 0; (find_interpreters("pgrep") == 0) != there; tries++) {
 		if (tries == 400)
-			fail_msg(there ? "there is no interpreter" : "an interpreter is left");
+			fail_msg("%s", there ? "there is no interpreter" : "an interpreter is left");
 		nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
 	}
 }
