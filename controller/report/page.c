@@ -9,7 +9,9 @@
 #include "common/json.h"
 #include "controller/report/chart.h"
 #include "controller/report/curve.h"
+#include "controller/report/generations.h"
 #include "controller/report/markup.h"
+#include "controller/report/plan_picture.h"
 #include "controller/report/summary.h"
 
 static const char style[] =
@@ -214,6 +216,24 @@ static int write_loss(struct report_page *p)
 	               : 0;
 }
 
+/* ---- plans */
+
+static int write_plans(struct report_page *p)
+{
+	int rc = 0;
+	for (int i = 0; i < p->count && !rc; i++) {
+		int count;
+		struct report_generation *list = report_generations_make(p->runs[i], &count);
+		if (!list || json_object_set_new(p->data[i], "generations", report_generations_json(list, count)) ||
+		    json_object_set_new(p->data[i], "plans", report_plans_json(list, count)))
+			rc = -1;
+		else
+			report_plans_write(p->out, p->runs[i], list, count);
+		free(list);
+	}
+	return rc;
+}
+
 /* ---- the page */
 
 static int make_data(struct report_page *p)
@@ -240,6 +260,8 @@ static int write_all(struct report_page *p)
 		return -1;
 	for (int i = 0; i < p->count; i++)
 		write_changes(p->out, p->runs[i], p->count > 1);
+	if (write_plans(p))
+		return -1;
 	for (int i = 0; i < p->count; i++) {
 		char id[24];
 		snprintf(id, sizeof id, "run-%d", i);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/report/report_run.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -158,6 +159,80 @@ static int read_lines(struct report_run *r, const char *name, int (*take)(struct
 	return rc;
 }
 
+static int by_generation(const void *a, const void *b)
+{
+	const struct report_plan *x = *(const struct report_plan *const *)a, *y = *(const struct report_plan *const *)b;
+	return (x->generation > y->generation) - (x->generation < y->generation);
+}
+
+static int read_plan(struct report_run *r, int64_t generation)
+{
+	struct hspmd_error why = { "" };
+	struct report_plan *p = report_plan_read(r->folder, generation, &why);
+	if (!p)
+		return warn(r, strdup(why.text));
+	if (hspmd_array_grow(&r->plans, &r->plan_capacity, r->plan_count, sizeof(struct report_plan *))) {
+		report_plan_destroy(p);
+		return -1;
+	}
+	r->plans[r->plan_count++] = p;
+	return 0;
+}
+
+static int read_plans(struct report_run *r, struct hspmd_error *err)
+{
+	DIR *d = opendir(r->folder);
+	int rc = 0;
+	if (!d)
+		return hspmd_fail_errno(err, "%s", r->folder);
+	for (struct dirent *e; !rc && (e = readdir(d));) {
+		long long generation;
+		int end = 0;
+		if (sscanf(e->d_name, "plan-%18lld.json%n", &generation, &end) == 1 && end && !e->d_name[end] && generation >= 0)
+			rc = read_plan(r, generation);
+	}
+	closedir(d);
+	if (r->plan_count)
+		qsort(r->plans, r->plan_count, sizeof(struct report_plan *), by_generation);
+	return rc ? hspmd_fail_memory(err, "reading plans") : 0;
+}
+
+/* The clusters of the journal's last two generations, and a run's own without Slurm. Without them only the types of devices are unknown. */
+static void read_clusters(struct report_run *r)
+{
+	static const char *const parts[] = { "current", "older" };
+	char *path = hspmd_asprintf("%s/journal.json", r->folder);
+	json_t *journal = path ? json_load_file(path, 0, NULL) : NULL;
+	free(path);
+	for (int i = 0; i < 2; i++) {
+		const json_t *c = json_object_get(json_object_get(journal, parts[i]), "cluster");
+		r->clusters[i] = c ? hspmd_cluster_from_json(c, "journal.json", NULL) : NULL;
+	}
+	json_decref(journal);
+	path = hspmd_asprintf("%s/cluster.json", r->folder);
+	r->clusters[2] = path ? hspmd_cluster_read(path, NULL) : NULL;
+	free(path);
+}
+
+struct report_device report_run_device(const struct report_run *r, const char *devices)
+{
+	struct report_device found = { "", 0 };
+	size_t length;
+	int first, device;
+	char address[300];
+	if (!report_devices_split(devices, &length, &first))
+		return found;
+	snprintf(address, sizeof address, "%.*s:%d", (int)length, devices, first);
+	for (int i = 0; i < REPORT_CLUSTERS; i++) {
+		const struct hspmd_cluster *c = r->clusters[i];
+		if (!c || (device = hspmd_cluster_find_device(c, address, NULL)) < 0)
+			continue;
+		const struct hspmd_device_type *type = &c->types[c->devices[device].type];
+		return (struct report_device){ type->name, (double)type->memory_bytes };
+	}
+	return found;
+}
+
 /* The name of the job and of the run, from run.json, if it is there. */
 static int read_names(struct report_run *r, struct hspmd_error *err)
 {
@@ -206,10 +281,11 @@ struct report_run *report_run_read(const char *folder, struct hspmd_error *err)
 		return NULL;
 	}
 	if (read_lines(r, "metrics.jsonl", take_metrics, true, err) || read_lines(r, "events.jsonl", take_event, false, err) ||
-	    read_names(r, err)) {
+	    read_plans(r, err) || read_names(r, err)) {
 		report_run_destroy(r);
 		return NULL;
 	}
+	read_clusters(r);
 	mark_repeated(r);
 	return r;
 }
@@ -224,6 +300,11 @@ void report_run_destroy(struct report_run *r)
 		json_decref(r->events[i].line);
 	for (size_t i = 0; i < r->warning_count; i++)
 		free(r->warnings[i]);
+	for (size_t i = 0; i < r->plan_count; i++)
+		report_plan_destroy(r->plans[i]);
+	for (int i = 0; i < REPORT_CLUSTERS; i++)
+		hspmd_cluster_destroy(r->clusters[i]);
+	free(r->plans);
 	free(r->steps);
 	free(r->changes);
 	free(r->events);

@@ -10,6 +10,10 @@
 #include <stdint.h>
 
 #include "common/error.h"
+#include "common/format/cluster.h"
+#include "controller/report/report_plan.h"
+
+#define REPORT_CLUSTERS 3
 
 /* The numbers of a step; report_value_names has their keys in metrics.jsonl. */
 enum report_value {
@@ -56,14 +60,23 @@ struct report_run {
 	struct report_step *steps;
 	struct report_change *changes;
 	struct report_event *events;
-	size_t step_count, change_count, event_count;
-	size_t step_capacity, change_capacity, event_capacity; /* private */
-	char **warnings;                                       /* what could not be read, a sentence each */
+	struct report_plan **plans; /* by generation */
+	size_t step_count, change_count, event_count, plan_count;
+	size_t step_capacity, change_capacity, event_capacity, plan_capacity; /* private */
+	struct hspmd_cluster *clusters[REPORT_CLUSTERS];                      /* that the folder keeps; NULL: none */
+	char **warnings;                                                      /* what could not be read, a sentence each */
 	size_t warning_count, warning_capacity;
 };
 
 /* NULL and err: the folder has no metrics.jsonl, or it cannot be read at all. */
 struct report_run *report_run_read(const char *folder, struct hspmd_error *err);
 void report_run_destroy(struct report_run *r);
+
+/* The type of the first device of a run "node:first-last", and what memory such a device has. */
+struct report_device {
+	const char *type;    /* "" if no cluster in the folder has the device */
+	double memory_bytes; /* 0: unknown */
+};
+struct report_device report_run_device(const struct report_run *r, const char *devices);
 
 #endif
