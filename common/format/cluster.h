@@ -4,6 +4,7 @@
 #ifndef HSPMD_FORMAT_CLUSTER_H
 #define HSPMD_FORMAT_CLUSTER_H
 
+#include <stdbool.h>
 #include <jansson.h>
 #include <stdint.h>
 
@@ -94,6 +95,8 @@ int hspmd_cluster_find_node(const struct hspmd_cluster *c, const char *name); /*
  * a == b. Order: an entry for these two nodes, for these two types, for all; within each, an entry with `gpus` of exactly n and m, then one
  * without `gpus`. An entry whose `gpus` differ is not used. Thread-safe; takes some ten nanoseconds. */
 const struct hspmd_link *hspmd_cluster_find_link(const struct hspmd_cluster *c, int a, int b, int n, int m);
+/* Returns true if some links are between named nodes, so that a link may depend on more than the devices' types. */
+bool hspmd_cluster_names_nodes(const struct hspmd_cluster *c);
 /* Seconds per message of `bytes` (of all senders of a side together): straight lines between points, end slopes outside, never below 0. */
 double hspmd_link_seconds(const struct hspmd_link *link, double bytes);
 

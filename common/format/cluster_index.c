@@ -347,6 +347,11 @@ const struct hspmd_link *hspmd_cluster_find_link(const struct hspmd_cluster *c, 
 	return hit ? hit : in_cell(c, x->all[scope], n, m);
 }
 
+bool hspmd_cluster_names_nodes(const struct hspmd_cluster *c)
+{
+	return !c->index || c->index->node_entries[1] > 0;
+}
+
 double hspmd_link_seconds(const struct hspmd_link *link, double bytes)
 {
 	if (!link->point_count)

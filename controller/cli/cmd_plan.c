@@ -17,7 +17,7 @@
 #include "runtime/facts/facts.h"
 #include "runtime/model/model.h"
 
-#define CHECK_LIMIT_S 5 /* for checking whether a given plan can run */
+#define CHECK_LIMIT_S 0.5 /* for checking whether a given plan can run; `hspmd run` takes longer, before it starts a process */
 
 static const char head[] = "Usage: hspmd plan --cluster C --job J [options]\n"
                            "       hspmd plan --cluster C (--model M | --profile P | both) --global-batch N [options]\n"

@@ -26,6 +26,7 @@ hspmd_command hspmd_command_plan;
 hspmd_command hspmd_command_profile;
 hspmd_command hspmd_command_policy;
 hspmd_command hspmd_command_cluster;
+hspmd_command hspmd_command_report;
 hspmd_command hspmd_command_run;
 hspmd_command hspmd_command_shrink;
 hspmd_command hspmd_command_status;

@@ -27,6 +27,7 @@ static const struct {
 	{ "cluster", hspmd_command_cluster, "show what hspmdctld sees and last decided" },
 	{ "policy", hspmd_command_policy, "check, explain and simulate the site's policies" },
 	{ "profile", hspmd_command_profile, "measure layer times and links on the available devices" },
+	{ "report", hspmd_command_report, "draw what happened in a run, as one HTML page" },
 	{ "run", hspmd_command_run, "train a job" },
 	{ "shrink", hspmd_command_shrink, "give nodes of a running job back" },
 	{ "status", hspmd_command_status, "print the state of a running job" },

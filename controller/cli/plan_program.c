@@ -75,9 +75,8 @@ static int check_program(const struct hspmd_graph_source *source, const struct h
 	return status;
 }
 
-/* The program of one device knows its messages to and from all others: 0.7 GB for 2,048 unequal devices, and more than proportionally for
- * more. */
-#define CHECKED_MOST 2048
+/* A program of a job of 10,240 devices takes 3 s and 0.14 GB. */
+#define CHECKED_MOST 16384
 
 static bool same_ratio(const double *a, const double *b, int count)
 {

@@ -24,7 +24,7 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 /* Checks that the plan can run, also at the job's lengths if it has some. -1 and err if not; err names plan path, tensor, annotation, or
  * the length. Makes the program of every position in a pipeline, but for identical pipelines only once, starting with the first device of
  * each stage; makes no further program after `limit_s` seconds. A fault of another device is reported by its worker, also before the first
- * step. Plans of more than 2,048 devices are not checked, with a warning. */
+ * step. Plans of more than 16,384 devices are not checked, with a warning. */
 int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan,
                               double limit_s, struct hspmd_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by loop.c (events and actions), loop_contact.c (how others find the controller) and loop_work.c (work outside the loop's thread:
+/* Shared by loop.c (events and actions), loop_peers.c (the server for agents and commands), loop_contact.c (how others find the controller) and loop_work.c (work outside the loop's thread:
  * solver, Slurm, processes). */
 #ifndef HSPMD_RUN_LOOP_INTERNAL_H
 #define HSPMD_RUN_LOOP_INTERNAL_H
@@ -69,6 +69,11 @@ struct loop {
 	double suspended_s; /* of which the controller has been told */
 	char *contact[2];
 };
+
+/* loop_peers.c */
+/* Returns the agent of a node, made if it is not known yet; NULL: no memory. */
+struct agent *loop_agent_of(struct loop *l, const char *node);
+int loop_open_server(struct loop *l, struct hspmd_error *err);
 
 /* loop_contact.c */
 /* Once the server listens: writes the contact files, and prepares the command that starts an agent. */

@@ -90,7 +90,8 @@ void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_s
 	add_gres(w, job->gres, !elsewhere);
 }
 
-/* Returns the environment without the variables by which Slurm's commands would refer to the job in which this process runs. */
+/* Returns the environment without the variables by which Slurm's commands would refer to the job in which this process runs,
+ * or take options that were meant for a user's own jobs and tasks. */
 static char **slurm_environment(void)
 {
 	size_t n = 0, kept = 0;
@@ -100,8 +101,8 @@ static char **slurm_environment(void)
 	for (size_t i = 0; env && i < n; i++) {
 		bool ours = !strncmp(environ[i], "_SLURM_", 7) || !strncmp(environ[i], "SPANK_", 6) ||
 		            (!strncmp(environ[i], "SLURM_", 6) && strncmp(environ[i], "SLURM_CONF=", 11));
-		bool options =
-		        !strncmp(environ[i], "SALLOC_", 7) || !strncmp(environ[i], "SBATCH_", 7) || !strncmp(environ[i], "HSPMD_", 6);
+		bool options = !strncmp(environ[i], "SALLOC_", 7) || !strncmp(environ[i], "SBATCH_", 7) ||
+		               !strncmp(environ[i], "SRUN_", 5) || !strncmp(environ[i], "HSPMD_", 6);
 		if (!ours && !options)
 			env[kept++] = environ[i];
 	}

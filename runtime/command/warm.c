@@ -220,7 +220,7 @@ static int send_request(int to, int request, int output, int steps)
 	return sendmsg(to, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : -1;
 }
 
-/* Waits for its answer. Returns the new process; 0: it is stale; -1: it does not answer. */
+/* Waits for its answer. Returns the new process; 0: it is stale, or gone; -1: it does not answer. */
 static pid_t wait_for_process(struct hspmd_warm *w)
 {
 	double until = hspmd_now() + ANSWER_S;
@@ -235,7 +235,7 @@ static pid_t wait_for_process(struct hspmd_warm *w)
 			on_packet(w, m);
 		pid = stale ? 0 : pid;
 	}
-	return pid;
+	return pid < 0 && hspmd_now() < until ? 0 : pid;
 }
 
 bool hspmd_warm_start(struct hspmd_warm *w, struct hspmd_rank_process *p, char *const *argv, char *const *environment, const char *folder,
@@ -251,7 +251,7 @@ bool hspmd_warm_start(struct hspmd_warm *w, struct hspmd_rank_process *p, char *
 	}
 	for (int i = 0; i < STARTS && pid <= 0 && hspmd_warm_open(w, argv, environment, folder, list); i++) {
 		request = memory_file(bytes, size);
-		pid = request < 0 || send_request(w->process.steps, request, output[1], p->steps_peer) ? -1 : wait_for_process(w);
+		pid = request < 0 ? -1 : send_request(w->process.steps, request, output[1], p->steps_peer) ? 0 : wait_for_process(w);
 		if (request >= 0)
 			close(request);
 		if (pid <= 0)

@@ -172,8 +172,8 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 	if (!g->program || build_lengths(g, err))
 		goto fail;
 	write_program(g);
-	g->layouts = hspmd_parameter_layouts_build(g->program->graph, g->plan, err);
-	if (!g->layouts || place_checkpoints(g, err))
+	g->layouts = g->program->layouts;
+	if (place_checkpoints(g, err))
 		goto fail;
 	return g;
 fail:
@@ -355,7 +355,6 @@ static void release(struct hspmd_generation *g, bool leave)
 	hspmd_timeline_destroy(g->timeline);
 	hspmd_persistent_close(g->persistent, leave);
 	json_decref(g->message);
-	hspmd_parameter_layouts_destroy(g->layouts);
 	for (int i = 0; g->at_length && i < g->setup->job->length_count; i++)
 		hspmd_program_destroy(g->at_length[i]);
 	free(g->at_length);

@@ -45,7 +45,7 @@ struct hspmd_generation {
 	int *voters, voter_count;
 	struct hspmd_program *program;
 	struct hspmd_program **at_length;            /* the program at each of the job's lengths; NULL: the job has no lengths */
-	struct hspmd_parameter_layouts *layouts;     /* of `plan`, for program->graph */
+	const struct hspmd_parameter_layouts *layouts; /* the program's */
 	struct hspmd_transport *transport;           /* NULL if there is one member */
 	struct hspmd_transport *overlap_transport;   /* a second transport, for communication that overlaps computation */
 	struct hspmd_devcomm *devcomm[2];            /* device-to-device communication that replaces each of these transports; NULL: none */

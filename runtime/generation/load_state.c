@@ -6,70 +6,15 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "runtime/generation/generation.h"
+#include "runtime/generation/state_moves.h"
 #include "runtime/model/model.h"
 #include "runtime/state/checkpoint.h"
 #include "runtime/state/weights.h"
 
-/* Collects holdings and needs. */
-struct inventory {
-	struct hspmd_holding *have;
-	size_t have_count, have_capacity;
-	struct hspmd_need *need;
-	size_t need_count, need_capacity;
-	size_t *element_bytes; /* per state tensor */
-};
-
-/* Bytes per element of a state tensor. */
-static size_t element_bytes(const struct hspmd_generation *g, int tensor)
+/* Bytes per element of a parameter's state. */
+static size_t parameter_bytes(const struct hspmd_generation *g, int parameter)
 {
-	return hspmd_dtype_bytes(
-	        hspmd_dtype_master(g->program->graph->tensors[g->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT].tensor].dtype));
-}
-
-static int start_inventory(const struct hspmd_generation *g, struct inventory *inv, struct hspmd_error *err)
-{
-	int tensors = g->layouts->parameter_count * HSPMD_STATE_KIND_COUNT;
-	*inv = (struct inventory){ .element_bytes = hspmd_calloc((size_t)tensors, sizeof *inv->element_bytes) };
-	if (!inv->element_bytes)
-		return hspmd_fail_memory(err, "planning state moves");
-	for (int t = 0; t < tensors; t++)
-		inv->element_bytes[t] = element_bytes(g, t);
-	return 0;
-}
-
-static void end_inventory(struct inventory *inv)
-{
-	free(inv->have);
-	free(inv->need);
-	free(inv->element_bytes);
-}
-
-static int add_have(struct inventory *inv, int tensor, int holder, const struct hspmd_box *box, struct hspmd_error *err)
-{
-	if (hspmd_array_grow(&inv->have, &inv->have_capacity, inv->have_count, sizeof *inv->have))
-		return hspmd_fail_memory(err, "planning state moves");
-	inv->have[inv->have_count++] = (struct hspmd_holding){ tensor, holder, *box };
-	return 0;
-}
-
-/* The state that every device of the new plan must have in the end, by transport rank. */
-static int add_needs(const struct hspmd_generation *g, struct inventory *inv, struct hspmd_error *err)
-{
-	for (int i = 0; i < g->layouts->parameter_count; i++) {
-		const struct hspmd_parameter_layout *l = &g->layouts->parameters[i];
-		for (int d = 0; d < g->cluster->device_count; d++) {
-			struct hspmd_local_shard shard;
-			if (g->rank_of[d] < 0 || !hspmd_annotation_local_shard(l->state, &l->shape, d, &shard))
-				continue;
-			for (int k = 0; k < hspmd_generation_state_kinds(g); k++) {
-				if (hspmd_array_grow(&inv->need, &inv->need_capacity, inv->need_count, sizeof *inv->need))
-					return hspmd_fail_memory(err, "planning state moves");
-				inv->need[inv->need_count++] =
-				        (struct hspmd_need){ i * HSPMD_STATE_KIND_COUNT + k, g->rank_of[d], shard.box };
-			}
-		}
-	}
-	return 0;
+	return hspmd_dtype_bytes(hspmd_dtype_master(g->program->graph->tensors[g->layouts->parameters[parameter].tensor].dtype));
 }
 
 static int rank_named(const struct hspmd_generation *g, const char *address)
@@ -80,39 +25,67 @@ static int rank_named(const struct hspmd_generation *g, const char *address)
 	return -1;
 }
 
-/* The state that survivors of the old plan hold. */
-static int add_live(const struct hspmd_generation *g, json_t *live, struct inventory *inv, struct hspmd_error *err)
+/* ---- who holds what */
+
+/* State that survivors of an old plan hold. */
+struct live {
+	struct hspmd_cluster *cluster;
+	struct hspmd_plan *plan;
+	struct hspmd_parameter_layouts *layouts;
+	int *rank_of; /* per device of the cluster; -1: it is no holder */
+};
+
+static void live_clear(struct live *l)
 {
-	json_t *holders = json_object_get(live, "holders");
-	struct hspmd_cluster *cluster = hspmd_cluster_from_json(json_object_get(live, "cluster"), "live.cluster", err);
-	struct hspmd_plan *plan =
-	        cluster ? hspmd_plan_from_json(json_object_get(live, "plan"), "live.plan", cluster, g->setup->source.layers, err) : NULL;
-	struct hspmd_parameter_layouts *old = plan ? hspmd_parameter_layouts_build(g->program->graph, plan, err) : NULL;
-	int status = old ? 0 : -1;
-	for (size_t h = 0; !status && h < json_array_size(holders); h++) {
-		const char *address = json_string_value(json_array_get(holders, h));
-		int rank = rank_named(g, address), device = address ? hspmd_cluster_find_device(cluster, address, err) : -1;
-		if (rank < 0 || device < 0) {
-			status = hspmd_fail(err, "start: holder %s is not a member of the generation and a device of the old plan",
-			                    address ? address : "?");
-			break;
-		}
-		for (int i = 0; !status && i < old->parameter_count; i++) {
-			struct hspmd_local_shard shard;
-			if (hspmd_annotation_local_shard(old->parameters[i].state, &old->parameters[i].shape, device, &shard))
-				for (int k = 0; !status && k < hspmd_generation_state_kinds(g); k++)
-					status = add_have(inv, i * HSPMD_STATE_KIND_COUNT + k, rank, &shard.box, err);
-		}
-	}
-	hspmd_parameter_layouts_destroy(old);
-	hspmd_plan_destroy(plan);
-	hspmd_cluster_destroy(cluster);
-	return status;
+	hspmd_parameter_layouts_destroy(l->layouts);
+	hspmd_plan_destroy(l->plan);
+	hspmd_cluster_destroy(l->cluster);
+	free(l->rank_of);
 }
 
-/* The parts of a checkpoint that each member can read. */
-static int add_stored(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *files, struct inventory *inv,
-                      struct hspmd_error *err)
+/* On failure what is there must still be cleared. */
+static int live_read(const struct hspmd_generation *g, json_t *value, struct live *l, struct hspmd_error *err)
+{
+	json_t *holders = json_object_get(value, "holders");
+	l->cluster = hspmd_cluster_from_json(json_object_get(value, "cluster"), "live.cluster", err);
+	if (l->cluster)
+		l->plan = hspmd_plan_from_json(json_object_get(value, "plan"), "live.plan", l->cluster, g->setup->source.layers, err);
+	if (l->plan)
+		l->layouts = hspmd_parameter_layouts_build(g->program->graph, l->plan, err);
+	if (!l->layouts)
+		return -1;
+	l->rank_of = malloc(((size_t)l->cluster->device_count + 1) * sizeof *l->rank_of);
+	if (!l->rank_of)
+		return hspmd_fail_memory(err, "planning state moves");
+	for (int d = 0; d < l->cluster->device_count; d++)
+		l->rank_of[d] = -1;
+	for (size_t h = 0; h < json_array_size(holders); h++) {
+		const char *address = json_string_value(json_array_get(holders, h));
+		int rank = rank_named(g, address), device = address ? hspmd_cluster_find_device(l->cluster, address, err) : -1;
+		if (rank < 0 || device < 0)
+			return hspmd_fail(err, "start: holder %s is not a member of the generation and a device of the old plan",
+			                  address ? address : "?");
+		l->rank_of[device] = rank;
+	}
+	return 0;
+}
+
+/* The parts of a checkpoint that members can read. */
+struct stored {
+	struct hspmd_holding *part;
+	size_t count, capacity;
+};
+
+static int stored_add(struct stored *s, int tensor, int rank, const struct hspmd_box *box, struct hspmd_error *err)
+{
+	if (hspmd_array_grow(&s->part, &s->capacity, s->count, sizeof *s->part))
+		return hspmd_fail_memory(err, "planning state moves");
+	s->part[s->count++] = (struct hspmd_holding){ tensor, rank, *box };
+	return 0;
+}
+
+static int stored_read(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *files, struct stored *s,
+                       struct hspmd_error *err)
 {
 	bool has[HSPMD_STATE_KIND_COUNT] = { false };
 	for (int x = 0; x < m->extent_count; x++) {
@@ -129,7 +102,7 @@ static int add_stored(const struct hspmd_generation *g, const struct hspmd_manif
 			return hspmd_fail(err, "the checkpoint's tensor %s has another shape than the model's", e->tensor);
 		for (size_t r = 0; r < json_array_size(readers); r++) {
 			int rank = rank_named(g, json_string_value(json_array_get(readers, r)));
-			if (rank >= 0 && add_have(inv, p * HSPMD_STATE_KIND_COUNT + (int)e->kind, rank, &e->box, err))
+			if (rank >= 0 && stored_add(s, p * HSPMD_STATE_KIND_COUNT + (int)e->kind, rank, &e->box, err))
 				return -1;
 		}
 	}
@@ -153,7 +126,7 @@ struct ends {
 
 static size_t box_bytes(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box)
 {
-	return (size_t)hspmd_box_elements(box) * element_bytes(g, tensor);
+	return (size_t)hspmd_box_elements(box) * parameter_bytes(g, tensor / HSPMD_STATE_KIND_COUNT);
 }
 
 /* Note the first shard that has a file here but from which this box could not be read. */
@@ -227,26 +200,62 @@ static void *buffer_of(void *context, int tensor, const struct hspmd_box *box, b
 	return g ? hspmd_generation_box_data(g, tensor, box) : NULL;
 }
 
+/* Links between ranks. */
+struct rank_links {
+	const struct hspmd_cluster *cluster;
+	int *device; /* per rank; -1: not in the cluster */
+};
+
 static double link_seconds(const void *context, int from, int to, double bytes)
 {
-	const struct hspmd_generation *g = context;
-	struct hspmd_error err;
-	int a = hspmd_cluster_find_device(g->cluster, g->members[from], &err),
-	    b = hspmd_cluster_find_device(g->cluster, g->members[to], &err);
-	const struct hspmd_link *link = a >= 0 && b >= 0 && a != b ? hspmd_cluster_find_link(g->cluster, a, b, 1, 1) : NULL;
+	const struct rank_links *links = context;
+	int a = links->device[from], b = links->device[to];
+	const struct hspmd_link *link = a >= 0 && b >= 0 && a != b ? hspmd_cluster_find_link(links->cluster, a, b, 1, 1) : NULL;
 	return link ? hspmd_link_seconds(link, bytes) : 1e-5 + bytes / 1e9;
 }
 
-static int run_moves(struct hspmd_generation *g, const struct inventory *inv, const struct hspmd_state_endpoint *end,
-                     struct hspmd_state_transfer_report *report, struct hspmd_error *err)
+/* Plan this member's moves from what `live` and `stored` say, and execute them. */
+static int run_moves(struct hspmd_generation *g, const struct live *live, size_t live_count, const struct stored *stored,
+                     const struct hspmd_state_endpoint *end, struct hspmd_state_transfer_report *report, struct hspmd_error *err)
 {
+	int parameters = g->layouts->parameter_count, status = 0;
+	struct rank_links links = { g->cluster, hspmd_calloc((size_t)g->member_count, sizeof *links.device) };
+	struct hspmd_link_cost cost = { .seconds = link_seconds, .context = &links };
+	struct hspmd_state_side now = { g->layouts, g->rank_of, g->cluster->device_count };
+	struct hspmd_state_side *sides = hspmd_calloc(live_count, sizeof *sides);
+	size_t *bytes = hspmd_calloc((size_t)parameters, sizeof *bytes),
+	       *element_bytes = hspmd_calloc((size_t)parameters * HSPMD_STATE_KIND_COUNT, sizeof *element_bytes);
 	struct hspmd_planned_move *moves = NULL;
 	size_t count = 0;
-	struct hspmd_link_cost cost = { .seconds = link_seconds, .context = g };
-	if (hspmd_plan_moves(inv->have, inv->have_count, inv->need, inv->need_count, inv->element_bytes, &cost, &moves, &count, err))
-		return -1;
-	int status = hspmd_state_transfer_run(g->transport, g->rank, moves, count, inv->element_bytes, end, report, err);
+	if (!links.device || !sides || !bytes || !element_bytes)
+		status = hspmd_fail_memory(err, "planning state moves");
+	for (int r = 0; !status && r < g->member_count; r++)
+		links.device[r] = hspmd_cluster_find_device(g->cluster, g->members[r], &(struct hspmd_error){ "" });
+	for (size_t s = 0; !status && s < live_count; s++)
+		sides[s] = (struct hspmd_state_side){ live[s].layouts, live[s].rank_of, live[s].cluster->device_count };
+	for (int i = 0; !status && i < parameters * HSPMD_STATE_KIND_COUNT; i++)
+		bytes[i / HSPMD_STATE_KIND_COUNT] = element_bytes[i] = parameter_bytes(g, i / HSPMD_STATE_KIND_COUNT);
+	if (!status) {
+		struct hspmd_state_moves m = {
+			.self = g->rank,
+			.kinds = hspmd_generation_state_kinds(g),
+			.element_bytes = bytes,
+			.now = &now,
+			.live = sides,
+			.live_count = (int)live_count,
+			.stored = stored->part,
+			.stored_count = stored->count,
+			.cost = &cost,
+		};
+		status = hspmd_state_moves_plan(&m, &moves, &count, err);
+	}
+	if (!status)
+		status = hspmd_state_transfer_run(g->transport, g->rank, moves, count, element_bytes, end, report, err);
 	free(moves);
+	free(links.device);
+	free(sides);
+	free(bytes);
+	free(element_bytes);
 	return status;
 }
 
@@ -281,23 +290,26 @@ static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
 static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
                      struct hspmd_error *err)
 {
-	struct inventory inv;
 	json_t *live = json_object_get(state, "live"), *manifest = json_object_get(state, "manifest");
 	struct hspmd_manifest *m = manifest ? hspmd_manifest_from_json(manifest, "manifest", err) : NULL;
 	struct ends ends = { .now = g, .old = live ? old : NULL, .manifest = m, .report = report };
 	struct hspmd_state_endpoint end = { &ends, get, put_now, copy_now, buffer_of };
 	struct hspmd_state_transfer_report moved = { 0 };
-	int status = (manifest && (!m || open_reader(&ends, state, err))) || start_inventory(g, &inv, err) ? -1 : 0;
-	if (!status) {
-		status = add_needs(g, &inv, err);
-		for (size_t i = 0; !status && i < json_array_size(live); i++)
-			status = add_live(g, json_array_get(live, i), &inv, err);
-		if (!status && m)
-			status = add_stored(g, m, json_object_get(state, "files"), &inv, err);
-		if (!status)
-			status = run_moves(g, &inv, &end, &moved, err);
-		end_inventory(&inv);
-	}
+	size_t live_count = json_array_size(live);
+	struct live *lives = hspmd_calloc(live_count, sizeof *lives);
+	struct stored stored = { 0 };
+	int status = lives ? 0 : hspmd_fail_memory(err, "planning state moves");
+	if (!status && manifest &&
+	    (!m || open_reader(&ends, state, err) || stored_read(g, m, json_object_get(state, "files"), &stored, err)))
+		status = -1;
+	for (size_t i = 0; !status && i < live_count; i++)
+		status = live_read(g, json_array_get(live, i), &lives[i], err);
+	if (!status)
+		status = run_moves(g, lives, live_count, &stored, &end, &moved, err);
+	for (size_t i = 0; lives && i < live_count; i++)
+		live_clear(&lives[i]);
+	free(lives);
+	free(stored.part);
 	hspmd_reader_destroy(ends.reader);
 	hspmd_manifest_destroy(m);
 	report->peers += moved.bytes_received;

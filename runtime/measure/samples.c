@@ -6,6 +6,7 @@
 #include "common/alloc.h"
 #include "runtime/input/data.h"
 #include "runtime/measure/measure.h"
+#include "runtime/op/op.h"
 
 struct random_input {
 	char *name;
@@ -22,17 +23,8 @@ struct hspmd_random_samples {
 /* The number of rows or classes among which an operator's integers choose; of other operators, 2: any net takes zeros and ones. */
 static int64_t values_of(const struct hspmd_graph *g, const struct hspmd_op *op)
 {
-	const struct hspmd_shape *first = &g->tensors[op->in[0]].shape;
-	switch (op->opcode) {
-	case HSPMD_OP_EMBED:
-		return g->tensors[op->in[1]].shape.dim[0];
-	case HSPMD_OP_GATHER:
-		return first->dim[op->attr.numbers[0]];
-	case HSPMD_OP_VOCAB_STATS:
-		return first->dim[first->rank - 1];
-	default:
-		return 2;
-	}
+	const struct hspmd_op_type *type = hspmd_op_types[op->opcode];
+	return type->choices ? type->choices(g, op) : 2;
 }
 
 /* The least of what its forward operators take. */

@@ -43,6 +43,11 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 	*bytes = 3 * *flops * (double)hspmd_dtype_bytes(v->in_dtype[1]);
 }
 
+static int64_t choices(const struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	return g->tensors[op->in[1]].shape.dim[0];
+}
+
 const struct hspmd_op_type hspmd_op_embed = {
 	.min_inputs = 2,
 	.max_inputs = 2,
@@ -52,6 +57,7 @@ const struct hspmd_op_type hspmd_op_embed = {
 	.backward = backward,
 	.begins_sequence = true,
 	.cost = cost,
+	.choices = choices,
 	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_embed_grad = {

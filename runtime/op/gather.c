@@ -88,6 +88,11 @@ static const struct hspmd_op_example examples[] = {
 	{ NULL, { 0 }, { { 0 } } },
 };
 
+static int64_t choices(const struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	return g->tensors[op->in[0]].shape.dim[op->attr.numbers[0]];
+}
+
 const struct hspmd_op_type hspmd_op_gather = {
 	.min_inputs = 2,
 	.max_inputs = 2,
@@ -96,6 +101,7 @@ const struct hspmd_op_type hspmd_op_gather = {
 	.rule = rule,
 	.backward = backward,
 	.cost = cost,
+	.choices = choices,
 	.examples = examples,
 	.adds_gradients = true,
 };

@@ -85,6 +85,12 @@ static void loss_cost(const struct hspmd_op_view *v, double *flops, double *byte
 	hspmd_op_cost_per_element(v, 20, flops, bytes);
 }
 
+static int64_t stats_choices(const struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	const struct hspmd_shape *logits = &g->tensors[op->in[0]].shape;
+	return logits->dim[logits->rank - 1];
+}
+
 const struct hspmd_op_type hspmd_op_vocab_stats = {
 	.min_inputs = 2,
 	.max_inputs = 2,
@@ -92,6 +98,7 @@ const struct hspmd_op_type hspmd_op_vocab_stats = {
 	.shape = stats_shape,
 	.rule = stats_rule,
 	.cost = stats_cost,
+	.choices = stats_choices,
 };
 const struct hspmd_op_type hspmd_op_loss = {
 	.min_inputs = 2,

@@ -7,12 +7,13 @@
 
 #include "common/alloc.h"
 #include "runtime/program/parameter_layout.h"
+#include "runtime/program/pipelines.h"
 #include "runtime/program/program.h"
 
 struct sync {
 	struct hspmd_program *p;
 	const struct hspmd_parameter_layouts *layouts;
-	struct hspmd_spmd *const *spmds;
+	const struct hspmd_pipelines *pipelines;
 	const struct hspmd_link_cost *cost;
 	struct hspmd_link_cost
 	        alike;    /* as if all links were equal: a sum that all devices need is then one all-reduce, and can share a message */
@@ -20,6 +21,8 @@ struct sync {
 	size_t *complete; /* per slot: index of the instruction after the last one that adds to it; 0: none does */
 	size_t *when;     /* per instruction of a sum: the number of micro-batch instructions that must precede it */
 	size_t when_count, when_capacity;
+	struct bucket *buckets; /* being filled, in the order of their first gradients */
+	size_t bucket_count, bucket_capacity;
 	struct hspmd_error *err;
 };
 
@@ -29,21 +32,15 @@ struct sync {
 /* The annotation of the gradient before it is summed: partial over the holders. */
 static struct hspmd_annotation *gradient_annotation(const struct sync *s, const struct hspmd_parameter_layout *l)
 {
-	const struct hspmd_annotation **parts = hspmd_calloc((size_t)l->holder_count, sizeof *parts);
-	struct hspmd_annotation *all = NULL;
-	int gradient = s->p->graph->tensors[l->tensor].grad, value = 0;
-	for (int h = 0; parts && value >= 0 && h < l->holder_count; h++) {
-		const struct hspmd_spmd *spmd = s->spmds[l->holders[h].pipeline];
-		value = gradient < 0 ? -1 : hspmd_spmd_value(spmd, gradient, l->holders[h].stage);
-		if (value >= 0)
-			parts[h] = spmd->values[value].annotation;
-	}
-	if (!parts)
-		hspmd_fail_memory(s->err, "specialising");
-	else if (value < 0)
-		hspmd_fail(s->err, "parameter %s: nothing computes its gradient", l->name);
-	else
-		all = hspmd_parameter_layout_join(l, parts, HSPMD_PARTIAL, s->err);
+	struct hspmd_annotation **parts = hspmd_calloc((size_t)l->holder_count, sizeof *parts), *all = NULL;
+	int gradient = s->p->graph->tensors[l->tensor].grad, status = parts ? 0 : hspmd_fail_memory(s->err, "specialising");
+	for (int h = 0; !status && h < l->holder_count; h++)
+		if (!(parts[h] = hspmd_pipelines_annotation(s->pipelines, gradient, l->holders[h], s->err)))
+			status = hspmd_error_prefix(s->err, "gradient of parameter %s", l->name);
+	if (!status)
+		all = hspmd_parameter_layout_join(l, (const struct hspmd_annotation *const *)parts, HSPMD_PARTIAL, s->err);
+	for (int h = 0; parts && h < l->holder_count; h++)
+		hspmd_annotation_destroy(parts[h]);
 	free(parts);
 	return all;
 }
@@ -177,9 +174,11 @@ static int64_t pitch(const struct hspmd_box *box, size_t element_bytes)
 	return (int64_t)((bytes + HSPMD_PROGRAM_ALIGN - 1) / HSPMD_PROGRAM_ALIGN * HSPMD_PROGRAM_ALIGN / element_bytes);
 }
 
-/* Gradients that are sent in one message. */
+/* Gradients that are sent in one message. Every device must fill and send its buckets in the same order as the others that take part, and
+ * knows only of gradients that it has a part of. So buckets of different groups fill side by side, and what ends a bucket is known to all
+ * of its members: its own gradients, and the layers that the walk over all parameters comes to. */
 struct bucket {
-	const struct hspmd_transfer *first; /* the first gradient's transfer, whose groups all others share; NULL: empty */
+	const struct hspmd_transfer *first; /* the first gradient's transfer, whose groups all others share */
 	int number;                         /* of its first parameter; numbers the transfer */
 	int layer;                          /* of its last parameter */
 	size_t ready;                       /* the number of instructions after which all of them are complete on this device */
@@ -205,17 +204,14 @@ static int add_sum(struct sync *s, const struct hspmd_transfer *t, const struct 
 	return 0;
 }
 
-/* Add the instructions for a bucket's gradients and empty the bucket. */
-static int flush(struct sync *s, struct bucket *b)
+/* Add the instructions for a bucket's gradients. */
+static int flush(struct sync *s, const struct bucket *b)
 {
 	struct hspmd_program *p = s->p;
 	int tensor = s->layouts->parameters[b->number].tensor, slot = b->first_slot;
 	const struct hspmd_transfer *t = b->first;
 	bool hops;
-	if (!t)
-		return 0;
 	struct hspmd_transfer *fused = hspmd_program_bucket(b->first, b->elements, s->cost, &hops, s->err);
-	b->first = NULL;
 	if (!fused || own_transfer(s, fused))
 		return -1;
 	if (b->count > 1 || hops)
@@ -246,43 +242,88 @@ static int flush(struct sync *s, struct bucket *b)
 	return add_sum(s, t, &route, b->ready);
 }
 
-/* Put a gradient into the bucket; flush the bucket before if it is full or has other groups. */
-static int collect(struct sync *s, struct bucket *b, const struct hspmd_transfer *t, int number, int slot)
+static int flush_at(struct sync *s, size_t at)
 {
-	int layer = s->p->graph->tensors[s->layouts->parameters[number].tensor].layer;
-	int64_t bytes = b->first ? b->elements[0] * (int64_t)t->element_bytes : 0;
-	bool full = b->first &&
-	            (!same_groups(b->first, t) || bytes > HSPMD_PROGRAM_BUCKET || (layer != b->layer && bytes > HSPMD_PROGRAM_BUCKET_MIN));
-	if (full && flush(s, b))
-		return -1;
-	if (!b->first) {
-		int64_t *elements = realloc(b->elements, (size_t)t->step_count * sizeof *elements);
-		if (!elements)
-			return hspmd_fail_memory(s->err, "specialising");
-		*b = (struct bucket){ .first = t, .number = number, .elements = elements, .first_slot = slot };
-		memset(elements, 0, (size_t)t->step_count * sizeof *elements);
-	} else if (slot >= 0) {
-		s->p->slots[slot].adjacent_to = b->last_slot;
+	struct bucket b = s->buckets[at];
+	memmove(&s->buckets[at], &s->buckets[at + 1], (--s->bucket_count - at) * sizeof *s->buckets);
+	int status = flush(s, &b);
+	free(b.elements);
+	return status;
+}
+
+static int64_t bucket_bytes(const struct bucket *b)
+{
+	return b->elements[0] * (int64_t)b->first->element_bytes;
+}
+
+/* Send what is large enough before the gradients of another layer are collected. */
+static int enter_layer(struct sync *s, int layer)
+{
+	for (size_t at = 0; at < s->bucket_count;) {
+		const struct bucket *b = &s->buckets[at];
+		if (layer == b->layer || bucket_bytes(b) <= HSPMD_PROGRAM_BUCKET_MIN)
+			at++;
+		else if (flush_at(s, at))
+			return -1;
 	}
+	return 0;
+}
+
+/* The bucket for gradients that are summed in this transfer's groups. NULL: memory. */
+static struct bucket *find_bucket(struct sync *s, const struct hspmd_transfer *t, int number, int slot)
+{
+	for (size_t at = 0; at < s->bucket_count; at++)
+		if (same_groups(s->buckets[at].first, t))
+			return &s->buckets[at];
+	int64_t *elements = hspmd_calloc((size_t)t->step_count, sizeof *elements);
+	if (!elements || hspmd_array_grow(&s->buckets, &s->bucket_capacity, s->bucket_count, sizeof *s->buckets)) {
+		free(elements);
+		hspmd_fail_memory(s->err, "specialising");
+		return NULL;
+	}
+	struct bucket *b = &s->buckets[s->bucket_count++];
+	*b = (struct bucket){ .first = t, .number = number, .elements = elements, .first_slot = slot };
+	return b;
+}
+
+/* Put a gradient into the bucket of its groups, and send the bucket if it is full. */
+static int collect(struct sync *s, const struct hspmd_transfer *t, int number, int slot)
+{
+	struct bucket *b = find_bucket(s, t, number, slot);
+	if (!b)
+		return -1;
+	if (b->count && slot >= 0)
+		s->p->slots[slot].adjacent_to = b->last_slot;
 	b->last_slot = slot;
-	b->layer = layer;
+	b->layer = s->p->graph->tensors[s->layouts->parameters[number].tensor].layer;
 	b->ready = slot >= 0 && s->complete[slot] > b->ready ? s->complete[slot] : b->ready;
 	b->count++;
 	for (int k = 0; k < t->step_count; k++)
 		b->elements[k] += pitch(&t->steps[k].in[0], t->element_bytes);
-	return 0;
+	return bucket_bytes(b) > HSPMD_PROGRAM_BUCKET ? flush_at(s, (size_t)(b - s->buckets)) : 0;
 }
 
-/* Sum one gradient to the devices that hold its state, or put it into the bucket. */
-static int sum_gradient(struct sync *s, struct bucket *b, int number)
+/* Returns true if this device has a part of the parameter: its stage uses it. */
+static bool takes_part(const struct sync *s, int number)
+{
+	const struct hspmd_parameter_layout *l = &s->layouts->parameters[number];
+	for (int h = 0; h < l->holder_count; h++)
+		if (l->holders[h].pipeline == s->p->pipeline && l->holders[h].stage == s->p->stage)
+			return true;
+	return false;
+}
+
+/* Sum one gradient to the devices that hold its state, or put it into a bucket. */
+static int sum_gradient(struct sync *s, int number)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_parameter_layout *l = &s->layouts->parameters[number];
 	struct hspmd_program_state *state = &p->states[number];
 	int own = p->graph->tensors[l->tensor].grad < 0 ? -1 : p->fixed_of_tensor[p->graph->tensors[l->tensor].grad];
 	struct hspmd_annotation *from = gradient_annotation(s, l);
-	const struct hspmd_transfer *t = from ? resolve(s, l, from, l->state, kept_type(s, l), &s->alike) : NULL;
-	if (t && t->step_count && !is_plain_sum(t))
+	/* A state that is cut further than the parameter never gets a plain sum. */
+	const struct hspmd_transfer *t = from && !l->cut ? resolve(s, l, from, l->state, kept_type(s, l), &s->alike) : NULL;
+	if (from && (l->cut || (t && t->step_count && !is_plain_sum(t))))
 		t = resolve(s, l, from, l->state, kept_type(s, l), s->cost);
 	hspmd_annotation_destroy(from);
 	if (!t)
@@ -291,9 +332,7 @@ static int sum_gradient(struct sync *s, struct bucket *b, int number)
 	if (t->step_count == 0)
 		return 0;
 	if (is_plain_sum(t))
-		return collect(s, b, t, number, own);
-	if (flush(s, b))
-		return -1;
+		return collect(s, t, number, own);
 	state->grad = own >= 0 && stays_here(t, p->device) ? own : -1;
 	if (state->grad < 0 && state->param >= 0 &&
 	    (state->grad = state_slot(s, l, &state->shard, kept_type(s, l), HSPMD_ARENA_TRANSIENT)) < 0)
@@ -415,13 +454,16 @@ static int hand_back(const struct sync *s, int number)
 	return hspmd_program_add_transfer(p, t, &route, s->err);
 }
 
-int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost,
+int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_link_cost *cost,
                                  struct hspmd_error *err)
 {
 	const struct hspmd_parameter_layouts *layouts = p->layouts;
-	struct sync s = {
-		.p = p, .layouts = layouts, .spmds = spmds, .cost = cost, .alike = { .cache = hspmd_resolve_cache_create() }, .err = err
-	};
+	struct sync s = { .p = p,
+		          .layouts = layouts,
+		          .pipelines = pipelines,
+		          .cost = cost,
+		          .alike = { .cache = hspmd_resolve_cache_create() },
+		          .err = err };
 	p->state_count = layouts->parameter_count;
 	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
 	int status = p->states && s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");
@@ -430,14 +472,18 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *con
 	if (!status)
 		status = find_complete(&s);
 	/* The order in which backward passes complete gradients; it is the same on all devices. */
-	struct bucket bucket = { 0 };
-	for (int i = p->state_count - 1; !status && i >= 0; i--)
-		status = sum_gradient(&s, &bucket, i);
-	if (!status)
-		status = flush(&s, &bucket);
+	for (int i = p->state_count - 1; !status && i >= 0; i--) {
+		status = enter_layer(&s, p->graph->tensors[layouts->parameters[i].tensor].layer);
+		if (!status && takes_part(&s, i))
+			status = sum_gradient(&s, i);
+	}
+	while (!status && s.bucket_count)
+		status = flush_at(&s, 0);
 	if (!status && p->overlaps)
 		status = interleave(&s);
-	free(bucket.elements);
+	for (size_t k = 0; k < s.bucket_count; k++)
+		free(s.buckets[k].elements);
+	free(s.buckets);
 	free(s.complete);
 	free(s.when);
 	hspmd_resolve_cache_destroy(s.alike.cache);
@@ -450,7 +496,7 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *con
 		if (update(&s, i))
 			return -1;
 	for (int i = 0; i < p->state_count; i++)
-		if (hand_back(&s, i))
+		if (takes_part(&s, i) && hand_back(&s, i))
 			return -1;
 	return 0;
 }

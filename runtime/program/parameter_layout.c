@@ -49,23 +49,45 @@ int *hspmd_spmd_stage_of_layer(const struct hspmd_pipeline *pipeline, struct hsp
 	return of;
 }
 
+/* Per tensor, the layers of the forward operators that use it: of tensor t, layer[first[t]..first[t + 1]). */
+struct users {
+	size_t *first;
+	int *layer;
+};
+
+static int find_users(const struct hspmd_graph *g, struct users *u, struct hspmd_error *err)
+{
+	size_t count = 0;
+	u->first = hspmd_calloc(g->tensor_count + 2, sizeof *u->first);
+	for (size_t i = 0; u->first && i < g->op_count; i++)
+		for (int k = 0; !g->ops[i].backward && k < g->ops[i].input_count; k++)
+			if (g->ops[i].in[k] >= 0) {
+				u->first[g->ops[i].in[k] + 2]++;
+				count++;
+			}
+	u->layer = hspmd_calloc(count, sizeof *u->layer);
+	if (!u->first || !u->layer)
+		return hspmd_fail_memory(err, "laying out parameters");
+	for (size_t t = 2; t < g->tensor_count + 2; t++)
+		u->first[t] += u->first[t - 1];
+	for (size_t i = 0; i < g->op_count; i++) /* leaves first[t + 1] where the layers of t end */
+		for (int k = 0; !g->ops[i].backward && k < g->ops[i].input_count; k++)
+			if (g->ops[i].in[k] >= 0)
+				u->layer[u->first[g->ops[i].in[k] + 1]++] = g->ops[i].layer;
+	return 0;
+}
+
 /* Finds the stages of the pipeline that use the tensor, without duplicates, into stages[0..length). Returns how many. Among stages that
  * run on the same devices (chunks of `length` stages) the first counts. */
-static int using_stages(const struct hspmd_graph *g, int tensor, const int *stage_of_layer, int length, int *stages)
+static int using_stages(const struct users *u, int tensor, const int *stage_of_layer, int length, int *stages)
 {
 	int n = 0;
-	for (size_t i = 0; i < g->op_count; i++) {
-		if (g->ops[i].backward)
-			continue;
-		for (int k = 0; k < g->ops[i].input_count; k++) {
-			int s = stage_of_layer[g->ops[i].layer] % length, at = 0;
-			if (g->ops[i].in[k] != tensor)
-				continue;
-			while (at < n && stages[at] != s)
-				at++;
-			if (at == n)
-				stages[n++] = s;
-		}
+	for (size_t i = u->first[tensor]; i < u->first[tensor + 1]; i++) {
+		int s = stage_of_layer[u->layer[i]] % length, at = 0;
+		while (at < n && stages[at] != s)
+			at++;
+		if (at == n)
+			stages[n++] = s;
 	}
 	return n;
 }
@@ -119,12 +141,13 @@ static int add_holder(struct hspmd_parameter_layout *out, const struct hspmd_gra
 }
 
 /* Append one pipeline's holders of a parameter and their annotations. */
-static int add_holders(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, int pipeline,
-                       const int *stage_of_layer, struct hspmd_annotation **parts, struct hspmd_error *err)
+static int add_holders(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct users *u,
+                       const struct hspmd_plan *plan, int pipeline, const int *stage_of_layer, struct hspmd_annotation **parts,
+                       struct hspmd_error *err)
 {
 	int length = plan->pipelines[pipeline].stage_count / plan->virtual_stages;
 	int *stages = hspmd_calloc((size_t)length, sizeof *stages);
-	int n = stages ? using_stages(g, out->tensor, stage_of_layer, length, stages) : 0;
+	int n = stages ? using_stages(u, out->tensor, stage_of_layer, length, stages) : 0;
 	int status = stages ? 0 : hspmd_fail_memory(err, "laying out parameters");
 	for (int i = 0; !status && i < n; i++)
 		status = add_holder(out, g, plan, (struct hspmd_holder){ pipeline, stages[i] }, parts, err);
@@ -154,7 +177,7 @@ struct hspmd_annotation *hspmd_parameter_layout_join(const struct hspmd_paramete
 	return all;
 }
 
-static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan,
+static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct users *u, const struct hspmd_plan *plan,
                    int *const *stage_of_layer, struct hspmd_error *err)
 {
 	size_t most = 0;
@@ -164,13 +187,14 @@ static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph 
 	out->holders = hspmd_calloc(most, sizeof *out->holders);
 	int status = parts && out->holders ? 0 : hspmd_fail_memory(err, "laying out parameters");
 	for (int p = 0; !status && p < plan->pipeline_count; p++)
-		status = add_holders(out, g, plan, p, stage_of_layer[p], parts, err);
+		status = add_holders(out, g, u, plan, p, stage_of_layer[p], parts, err);
 	if (!status && !(out->used = hspmd_parameter_layout_join(out, (const struct hspmd_annotation *const *)parts, HSPMD_DUPLICATE, err)))
 		status = -1;
 	if (!status) {
 		bool failed = false;
 		if (plan->zero_stage > 0 && out->holder_count > 1)
 			out->state = cut_state(&g->tensors[out->tensor], out->used, &failed, err);
+		out->cut = out->state != NULL;
 		if (!failed && !out->state)
 			failed = !(out->state = hspmd_annotation_copy(out->used));
 		if (failed)
@@ -187,11 +211,14 @@ struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd
 {
 	struct hspmd_parameter_layouts *l = calloc(1, sizeof *l);
 	int **stage_of_layer = hspmd_calloc((size_t)plan->pipeline_count, sizeof *stage_of_layer);
+	struct users users = { 0 };
 	int status = 0, count = 0;
 	for (size_t t = 0; t < graph->tensor_count; t++)
 		count += graph->tensors[t].role == HSPMD_TENSOR_PARAMETER;
 	if (!l || !stage_of_layer || !(l->parameters = hspmd_calloc((size_t)count, sizeof *l->parameters)))
 		status = hspmd_fail_memory(err, "laying out parameters");
+	if (!status)
+		status = find_users(graph, &users, err);
 	for (int p = 0; !status && p < plan->pipeline_count; p++)
 		if (!(stage_of_layer[p] = hspmd_spmd_stage_of_layer(&plan->pipelines[p], err)))
 			status = -1;
@@ -203,11 +230,13 @@ struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd
 		*out = (struct hspmd_parameter_layout){
 			.tensor = (int)t, .name = tensor->name, .shape = tensor->shape, .decay = tensor->decay
 		};
-		status = lay_out(out, graph, plan, stage_of_layer, err);
+		status = lay_out(out, graph, &users, plan, stage_of_layer, err);
 	}
 	for (int p = 0; stage_of_layer && p < plan->pipeline_count; p++)
 		free(stage_of_layer[p]);
 	free(stage_of_layer);
+	free(users.first);
+	free(users.layer);
 	if (status) {
 		hspmd_parameter_layouts_destroy(l);
 		return NULL;

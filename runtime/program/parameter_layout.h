@@ -19,6 +19,7 @@ struct hspmd_parameter_layout {
 	int holder_count;
 	struct hspmd_holder *holders;   /* in the order of the union's subgroups */
 	struct hspmd_annotation *used;  /* as operators use the parameter */
+	bool cut;                       /* the state is split further than `used` */
 	struct hspmd_annotation *state; /* of the master parameter and its moments: `used`, or split further (zero_stage 1, after ZeRO,
 	                                   arXiv 1910.02054, section 5.1) */
 };

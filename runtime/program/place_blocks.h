@@ -6,7 +6,7 @@
 #include "common/error.h"
 
 /* More blocks take too long: the time grows with the square of their number. */
-#define HSPMD_PLACE_BLOCKS_MAX 2048
+#define HSPMD_PLACE_BLOCKS_MAX 8192
 
 #define HSPMD_PLACE_ORDERS 2
 

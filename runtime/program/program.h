@@ -218,9 +218,10 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
  * environment variable HSPMD_UNFUSED names fused operators not to use (separated by commas; or "all"), for measurements and comparisons.
  * 0 or -1 (memory). */
 int hspmd_program_fuse_ops(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err);
-/* Add the instructions of the step: sum gradients to where the optimizer state is, norm, update, gather parameters. `spmds[q]`: result
- * of the sharding pass for pipeline q. */
-int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost,
+/* Add the instructions of the step: sum gradients to where the optimizer state is, norm, update, gather parameters. Only of parameters
+ * that this device has a part of. */
+struct hspmd_pipelines;
+int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_link_cost *cost,
                                  struct hspmd_error *err);
 /* Set the offsets of all slots. */
 int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err);

@@ -20,7 +20,13 @@ static double network(const void *context, int number)
 	return c->nodes[number].network_gbytes_per_s * 1e9;
 }
 
+static int device_class(const void *context, int device)
+{
+	const struct hspmd_cluster *c = context;
+	return hspmd_cluster_names_nodes(c) ? -1 : c->devices[device].type;
+}
+
 struct hspmd_link_cost hspmd_link_cost_of_cluster(const struct hspmd_cluster *c)
 {
-	return (struct hspmd_link_cost){ .seconds = seconds, .context = c, .node = node, .network = network };
+	return (struct hspmd_link_cost){ .seconds = seconds, .context = c, .node = node, .network = network, .device_class = device_class };
 }

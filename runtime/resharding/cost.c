@@ -11,13 +11,6 @@
 #include "common/order.h"
 #include "runtime/resharding/resolve_internal.h"
 
-double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes)
-{
-	if (from == to)
-		return 0;
-	return cost && cost->seconds ? cost->seconds(cost->context, from, to, bytes) : 1e-5 + bytes / 1e9;
-}
-
 int hspmd_cost_prepare(struct resolver *r)
 {
 	size_t devices = (size_t)r->device_count;
@@ -42,23 +35,18 @@ int hspmd_cost_prepare(struct resolver *r)
 	return 0;
 }
 
-static double message(const struct resolver *r, int from, int to, int64_t elements)
-{
-	return hspmd_message_seconds(r->cost, r->real[from], r->real[to], (double)elements * (double)r->element_bytes);
-}
-
 /* Seconds for which a message keeps the network of node `node` busy. */
 static double occupation(const struct resolver *r, int node, int from, int to, int64_t elements, double seconds)
 {
 	if (r->network[node] > 0)
 		return (double)elements * (double)r->element_bytes / r->network[node];
-	return seconds - message(r, from, to, 0);
+	return seconds - hspmd_cost_message(r, from, to, 0);
 }
 
 /* Books `messages` messages, one after another, on the two devices and their nodes. */
 static void book(struct resolver *r, int from, int to, int64_t elements, int messages, double *network_busy)
 {
-	double t = message(r, from, to, elements), *out = r->busy, *in = r->busy + r->device_count;
+	double t = hspmd_cost_message(r, from, to, elements), *out = r->busy, *in = r->busy + r->device_count;
 	out[from] += messages * t;
 	in[to] += messages * t;
 	if (r->node[from] == r->node[to])
@@ -80,24 +68,42 @@ static double book_end(const struct resolver *r)
 	return busiest;
 }
 
-/* Every member sends elements[j] to member j. */
-static void book_parts(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+/* The boxes' elements. NULL: memory. */
+static int64_t *count_elements(struct resolver *r, const struct hspmd_box *box, int count)
 {
-	for (int j = 0; j < step->member_count; j++) {
-		int64_t elements = hspmd_box_elements(&step->out[j]);
-		for (int i = 0; i < step->member_count && elements > 0; i++)
-			if (i != j)
-				book(r, step->members[i], step->members[j], elements, 1, network_busy);
-	}
+	int64_t *elements = hspmd_arena_alloc(r->arena, (size_t)count, sizeof *elements);
+	for (int m = 0; elements && m < count; m++)
+		elements[m] = hspmd_box_elements(&box[m]);
+	return elements;
 }
 
-static void book_common(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+/* Every member sends as many elements as member j gets, to member j. */
+static int book_parts(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
 {
+	const int64_t *elements = count_elements(r, step->out, step->member_count);
+	int status = elements ? hspmd_book_classes(r, step, elements, false, 1, network_busy) : -1;
+	for (int j = 0; status > 0 && j < step->member_count; j++)
+		for (int i = 0; i < step->member_count && elements[j] > 0; i++)
+			if (i != j)
+				book(r, step->members[i], step->members[j], elements[j], 1, network_busy);
+	return status < 0 ? -1 : 0;
+}
+
+/* Every member sends member j what its input has of j's output. */
+static int book_common(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+{
+	bool all = true; /* every member gets all inputs whole */
+	for (int i = 0; all && i < step->member_count; i++)
+		all = hspmd_box_equal(&step->out[i], &step->out[0]) &&
+		      (hspmd_box_elements(&step->in[i]) == 0 || hspmd_box_contains(&step->out[0], &step->in[i]));
+	const int64_t *elements = all ? count_elements(r, step->in, step->member_count) : NULL;
+	int status = !all ? 1 : elements ? hspmd_book_classes(r, step, elements, true, 1, network_busy) : -1;
 	struct hspmd_box common;
-	for (int i = 0; i < step->member_count; i++)
+	for (int i = 0; status > 0 && i < step->member_count; i++)
 		for (int j = 0; j < step->member_count; j++)
 			if (i != j && hspmd_box_intersect(&step->in[i], &step->out[j], &common))
 				book(r, step->members[i], step->members[j], hspmd_box_elements(&common), 1, network_busy);
+	return status < 0 ? -1 : 0;
 }
 
 /* Moves are ordered by pair; those of a pair are one message. */
@@ -122,7 +128,8 @@ static double gather_seconds(const struct resolver *r, const struct hspmd_comm_s
 		int parts = done < step->member_count - done ? done : step->member_count - done;
 		double slowest = 0;
 		for (int i = 0; i < step->member_count; i++) {
-			double t = message(r, step->members[(i + done) % step->member_count], step->members[i], parts * elements);
+			double t =
+			        hspmd_cost_message(r, step->members[(i + done) % step->member_count], step->members[i], parts * elements);
 			slowest = t > slowest ? t : slowest;
 		}
 		total += slowest;
@@ -130,20 +137,27 @@ static double gather_seconds(const struct resolver *r, const struct hspmd_comm_s
 	return total;
 }
 
-static double all_reduce_seconds(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+static int cost_all_reduce(struct resolver *r, struct hspmd_comm_step *step, double *network_busy)
 {
 	int n = step->member_count;
-	int64_t part = (hspmd_box_elements(&step->in[0]) + n - 1) / n;
+	int64_t part = (hspmd_box_elements(&step->in[0]) + n - 1) / n, *parts = hspmd_arena_alloc(r->arena, (size_t)n, sizeof *parts);
+	if (!parts)
+		return -1;
 	for (int i = 0; i < n; i++)
+		parts[i] = part;
+	int status = hspmd_book_classes(r, step, parts, true, 2, network_busy);
+	for (int i = 0; status > 0 && i < n; i++)
 		for (int j = 0; j < n; j++)
 			if (i != j)
 				book(r, step->members[i], step->members[j], part, 2, network_busy);
 	double direct = book_end(r), gathered = gather_seconds(r, step);
-	return gathered < direct ? gathered : direct;
+	step->seconds = gathered < direct ? gathered : direct;
+	return status < 0 ? -1 : 0;
 }
 
-void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *network_busy)
+int hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *network_busy)
 {
+	int status = 0;
 	step->seconds = 0;
 	book_begin(r);
 	switch (step->kind) {
@@ -151,14 +165,13 @@ void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *n
 		book(r, step->members[0], step->members[1], hspmd_box_elements(&step->in[0]), 1, network_busy);
 		break;
 	case HSPMD_COMM_ALL_REDUCE:
-		step->seconds = all_reduce_seconds(r, step, network_busy);
-		return;
+		return cost_all_reduce(r, step, network_busy);
 	case HSPMD_COMM_REDUCE_SCATTER:
-		book_parts(r, step, network_busy);
+		status = book_parts(r, step, network_busy);
 		break;
 	case HSPMD_COMM_ALL_GATHER:
 	case HSPMD_COMM_ALL_TO_ALL:
-		book_common(r, step, network_busy);
+		status = book_common(r, step, network_busy);
 		break;
 	case HSPMD_COMM_BATCHED:
 		book_moves(r, step, network_busy);
@@ -166,9 +179,10 @@ void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *n
 	case HSPMD_COMM_COPY:
 	case HSPMD_COMM_ZERO:
 	case HSPMD_COMM_KIND_COUNT:
-		return;
+		return 0;
 	}
 	step->seconds = book_end(r);
+	return status;
 }
 
 double hspmd_steps_seconds(struct resolver *r, const struct hspmd_comm_step *steps, size_t count, const double *network_busy)

@@ -47,28 +47,42 @@ static int add_batch(struct resolver *r, struct hop *hop, struct move_list *move
 /* Limits of what a bounded search lists and visits. */
 #define ADD_LIMIT 4096
 #define CELL_LIMIT 65536
-/* Above this number of deliveries, they are not listed if all-gathers serve them all. */
+/* Above this number of deliveries, they are not listed if all-gathers serve them all, nor by a bounded search. */
 #define DELIVERY_LIMIT 16384
 
 struct variant {
 	bool collectives, gather, balanced;
 };
 
-static int build(struct resolver *r, const struct hop_view *v, const struct variant *how, size_t add_limit, struct hop *hop)
+/* Deliveries of regions that are no sums and not done. */
+static size_t deliveries_left(const struct hop_view *v, const bool *done)
+{
+	size_t count = 0;
+	for (size_t i = 0; i < v->region_count; i++)
+		count += done[i] || v->x->piece[v->region[i].x[0]].addends > 1 ? 0 : (size_t)v->region[i].y_count;
+	return count;
+}
+
+/* 0 built, 1 too laborious for a bounded search, -1 memory. */
+static int build(struct resolver *r, const struct hop_view *v, const struct variant *how, bool bounded, struct hop *hop)
 {
 	struct move_list moves = { 0 };
 	bool *done = hspmd_arena_alloc(r->arena, v->region_count, sizeof *done);
 	*hop = (struct hop){ .network_busy = hspmd_arena_alloc(r->arena, 2 * (size_t)r->node_count, sizeof *hop->network_busy) };
 	if (!done || !hop->network_busy)
 		return -1;
-	int rc = hspmd_hop_reduce(r, v, how->collectives, add_limit, hop, &moves);
+	int rc = hspmd_hop_reduce(r, v, how->collectives, bounded ? ADD_LIMIT : SIZE_MAX, hop, &moves);
 	if (rc != 0)
 		return rc;
-	if ((how->gather && hspmd_hop_gather(r, v, done, hop) != 0) || hspmd_hop_exchange(r, v, done, how->balanced, hop, &moves) != 0 ||
-	    add_batch(r, hop, &moves) != 0)
+	if (how->gather && hspmd_hop_gather(r, v, done, hop) != 0)
+		return -1;
+	if (bounded && deliveries_left(v, done) > DELIVERY_LIMIT)
+		return 1;
+	if (hspmd_hop_exchange(r, v, done, how->balanced, hop, &moves) != 0 || add_batch(r, hop, &moves) != 0)
 		return -1;
 	for (size_t s = 0; s < hop->count; s++)
-		hspmd_step_cost(r, &hop->step[s], hop->network_busy);
+		if (hspmd_step_cost(r, &hop->step[s], hop->network_busy) != 0)
+			return -1;
 	if (hspmd_steps_reorder(r, hop->step, hop->count) != 0)
 		return -1;
 	hop->seconds = hspmd_steps_seconds(r, hop->step, hop->count, hop->network_busy);
@@ -148,7 +162,7 @@ int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct p
 			continue;
 		if (found && kinds.deliveries > DELIVERY_LIMIT && is_collective(hop))
 			break;
-		rc = build(r, &v, &variants[i], bounded ? ADD_LIMIT : SIZE_MAX, &candidate);
+		rc = build(r, &v, &variants[i], bounded, &candidate);
 		if (rc < 0)
 			return hspmd_fail_memory(r->err, "resolving");
 		if (rc == 0 && (!found || hspmd_cheaper(candidate.seconds, hop->seconds)))

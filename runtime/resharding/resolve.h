@@ -74,6 +74,9 @@ struct hspmd_link_cost {
 	const void *context;
 	int (*node)(const void *context, int device);
 	double (*network)(const void *context, int node);
+	/* Devices of one class have equal links to devices of one class on other nodes, so that the messages of large collectives can be
+	 * counted by class. NULL, or -1 for any device: not known, every pair counts alone. */
+	int (*device_class)(const void *context, int device);
 	struct hspmd_resolve_cache *cache; /* earlier answers under this cost; NULL: none */
 };
 

@@ -103,16 +103,24 @@ void hspmd_hull_add(struct hspmd_box *hull, int64_t *volume, const struct hspmd_
 bool hspmd_hull_is_box(const struct hspmd_box *hull, int64_t volume);
 
 /* ---- cost.c */
-double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes); /* the caller's device numbers */
 int hspmd_cost_prepare(struct resolver *r); /* call once devices are numbered; -1: memory */
-/* Fills step->seconds, adds to network_busy. */
-void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *network_busy);
+/* Fills step->seconds, adds to network_busy. -1: memory. */
+int hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *network_busy);
 /* Time until the last device is done if every device runs its steps in order; at least the time of the busiest network. */
 double hspmd_steps_seconds(struct resolver *r, const struct hspmd_comm_step *steps, size_t count, const double *network_busy);
 /* Returns true if a is less than b by more than rounding. */
 bool hspmd_cheaper(double a, double b);
 /* Reorders independent steps so that disjoint ones run at the same time. -1: memory. */
 int hspmd_steps_reorder(struct resolver *r, struct hspmd_comm_step *steps, size_t count);
+
+/* ---- message_cost.c */
+double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes); /* the caller's device numbers */
+/* Seconds of a message between two dense device numbers. */
+double hspmd_cost_message(const struct resolver *r, int from, int to, int64_t elements);
+/* Books the messages of a collective in which every member sends `messages` messages to every other: of elements[] of the sender, or
+ * (by_sender false) of the receiver. Fills r->busy, adds to network_busy. 0; 1: too small, or too various, book the pairs; -1: memory. */
+int hspmd_book_classes(struct resolver *r, const struct hspmd_comm_step *step, const int64_t *elements, bool by_sender, int messages,
+                       double *network_busy);
 
 /* ---- route.c */
 #define ROUTE_HOPS 4

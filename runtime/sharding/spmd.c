@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
@@ -164,6 +165,8 @@ static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotati
 		}
 	if (t->role == HSPMD_TENSOR_INPUT && is_readable(want, &t->shape))
 		return hspmd_spmd_add_value(p, tensor, stage, want); /* the data reader fills it in this layout */
+	if (p->deduce_only)
+		return hspmd_spmd_add_value(p, tensor, stage, want);
 	struct hspmd_transfer *transfer =
 	        hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
 	if (!transfer) {
@@ -257,6 +260,51 @@ static int annotate_results(struct hspmd_spmd_builder *p, const struct hspmd_op 
 			continue;
 		if (replace(p, made[o], on_stage(t->annotation, &p->stages[p->s->values[made[o]].stage], p->err), op->layer, op->backward))
 			return hspmd_error_prefix(p->err, "tensor %s", t->name);
+	}
+	return 0;
+}
+
+static bool same_split(const struct hspmd_split *a, const struct hspmd_split *b)
+{
+	return a->dim == b->dim && a->unit == b->unit && !a->weights == !b->weights &&
+	       (!a->weights || !memcmp(a->weights, b->weights, (size_t)a->parts * sizeof *a->weights));
+}
+
+/* Returns true if devices that hold different parts by `finer` have copies by `a`, and both are alike otherwise: the parts can be cut from
+ * the copies without a message. */
+static bool copies_parts_of(const struct hspmd_annotation *a, const struct hspmd_annotation *finer)
+{
+	const struct hspmd_subgroup *x = a->groups, *y = finer->groups;
+	bool differs = false;
+	if (a->hsize != 1 || finer->hsize != 1 || x->split_count != y->split_count || x->device_count != y->device_count ||
+	    hspmd_annotation_is_partial(finer))
+		return false;
+	for (int i = 0; i < x->split_count; i++) {
+		if (x->splits[i].parts != y->splits[i].parts)
+			return false;
+		if (x->splits[i].dim == HSPMD_DUPLICATE)
+			differs |= y->splits[i].dim != HSPMD_DUPLICATE;
+		else if (!same_split(&x->splits[i], &y->splits[i]))
+			return false;
+	}
+	return differs && !memcmp(x->devices, y->devices, (size_t)x->device_count * sizeof *x->devices);
+}
+
+/* A gradient of which every device has a copy (that of a norm over heads that are divided) is cut as what it is the gradient of, which
+ * takes no message: operators before it then work on parts. One that is annotated in the graph has been brought to its annotation. */
+static int cut_gradients(struct hspmd_spmd_builder *p, const struct hspmd_op *op, const int *made)
+{
+	for (int o = 0; o < op->output_count; o++) {
+		int of = op->out[o] < 0 ? -1 : p->of_gradient[op->out[o]];
+		int forward = of < 0 ? -1 : hspmd_spmd_value(p->s, of, p->s->values[made[o]].stage);
+		const struct hspmd_annotation *like = forward < 0 ? NULL : p->s->values[forward].annotation;
+		if (!like || p->g->tensors[op->out[o]].annotation || !copies_parts_of(p->s->values[made[o]].annotation, like))
+			continue;
+		struct hspmd_annotation *a = hspmd_annotation_copy(like);
+		if (!a)
+			return hspmd_fail_memory(p->err, "annotating");
+		if (replace(p, made[o], a, op->layer, true))
+			return hspmd_error_prefix(p->err, "tensor %s", p->g->tensors[op->out[o]].name);
 	}
 	return 0;
 }
@@ -385,7 +433,7 @@ static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
 		goto fail;
 	destroy_all(want);
 	destroy_all(out);
-	if (annotate_results(p, op, made))
+	if (annotate_results(p, op, made) || (op->backward && cut_gradients(p, op, made)))
 		return -1;
 	return type->begins_sequence && p->stages[stage].sequence_parallel ? enter_sequence(p, made[0], op->layer) : 0;
 fail:
@@ -394,8 +442,20 @@ fail:
 	return -1;
 }
 
-struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
-                                    const struct hspmd_link_cost *cost, struct hspmd_error *err)
+/* By tensor: the activation whose gradient it is. NULL: memory. */
+static int *find_gradients(const struct hspmd_graph *g)
+{
+	int *of = hspmd_calloc(g->tensor_count + 1, sizeof *of);
+	for (size_t t = 0; of && t < g->tensor_count; t++)
+		of[t] = -1;
+	for (size_t t = 0; of && t < g->tensor_count; t++)
+		if (g->tensors[t].role == HSPMD_TENSOR_ACTIVATION && g->tensors[t].grad >= 0)
+			of[g->tensors[t].grad] = (int)t;
+	return of;
+}
+
+static struct hspmd_spmd *run_passes(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
+                                     const struct hspmd_link_cost *cost, bool deduce_only, struct hspmd_error *err)
 {
 	struct hspmd_spmd *s = calloc(1, sizeof *s);
 	if (!s) {
@@ -411,14 +471,28 @@ struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hs
 	}
 	for (size_t t = 0; t < g->tensor_count; t++)
 		s->first_value[t] = -1;
-	struct hspmd_spmd_builder p = { s, g, stages, cost, err };
-	for (size_t i = 0; i < g->op_count; i++)
-		if (emit_op(&p, i, stage_of_layer[g->ops[i].layer])) {
+	struct hspmd_spmd_builder p = { s, g, stages, cost, deduce_only, err, find_gradients(g) };
+	int status = p.of_gradient ? 0 : hspmd_fail_memory(err, "annotating");
+	for (size_t i = 0; !status && i < g->op_count; i++)
+		if ((status = emit_op(&p, i, stage_of_layer[g->ops[i].layer])))
 			hspmd_error_prefix(err, "stages[%d]", stage_of_layer[g->ops[i].layer]);
-			hspmd_spmd_destroy(s);
-			return NULL;
-		}
-	return s;
+	free(p.of_gradient);
+	if (!status)
+		return s;
+	hspmd_spmd_destroy(s);
+	return NULL;
+}
+
+struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
+                                    const struct hspmd_link_cost *cost, struct hspmd_error *err)
+{
+	return run_passes(g, stages, stage_of_layer, cost, false, err);
+}
+
+struct hspmd_spmd *hspmd_spmd_deduce(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
+                                     struct hspmd_error *err)
+{
+	return run_passes(g, stages, stage_of_layer, NULL, true, err);
 }
 
 void hspmd_spmd_destroy(struct hspmd_spmd *s)

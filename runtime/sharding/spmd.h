@@ -55,6 +55,9 @@ struct hspmd_spmd {
  * resolve.h. NULL and err on failure. */
 struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
                                     const struct hspmd_link_cost *cost, struct hspmd_error *err);
+/* The same values with the same annotations, but no Reshards between them: it costs a small part of the time. Cannot be run. */
+struct hspmd_spmd *hspmd_spmd_deduce(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
+                                     struct hspmd_error *err);
 void hspmd_spmd_destroy(struct hspmd_spmd *s);
 
 /* The first value of a tensor in a stage; -1: none. Parameters and their gradients are in the first stage that their devices run. */

@@ -10,7 +10,9 @@ struct hspmd_spmd_builder {
 	const struct hspmd_graph *g;
 	const struct hspmd_spmd_stage *stages;
 	const struct hspmd_link_cost *cost;
+	bool deduce_only; /* add no Reshards, whose transfers would have to be resolved */
 	struct hspmd_error *err;
+	int *of_gradient; /* by tensor: whose gradient it is, -1: none's */
 };
 
 /* Takes ownership of the annotation, also on failure. -1: memory. */

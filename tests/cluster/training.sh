@@ -77,7 +77,7 @@ lines() {
 }
 
 last_step() {
-	lines 'select(has("loss")) | .step' | tail -n 1
+	steps_of "$output/metrics.jsonl" | sed -n '$s/ .*//p'
 }
 
 at_step() { # STEP
@@ -94,7 +94,7 @@ still_running() {
 
 steps_on() { # NODES FROM-STEP: the job has made a step on that many nodes, at FROM-STEP or later
 	still_running
-	[[ -n $(lines "select(has(\"loss\") and .nodes == $1 and .step >= $2) | .step") ]]
+	[[ -n $(steps_of "$output/metrics.jsonl" | awk -v nodes="$1" -v from="$2" '$2 == nodes && $1 >= from') ]]
 }
 
 # trains_on NODES: waits until the job makes steps on that many nodes, and a few more steps.
@@ -113,7 +113,7 @@ trains_again() {
 
 has_resumed() {
 	still_running
-	[[ -n $(lines 'select(.event == "resize" and .cause == "requeue") | .step') ]]
+	[[ $(resizes_of "$output/metrics.jsonl" requeue) -gt 0 ]]
 }
 
 # the_job_is_done: lifts the limit on speed; then the job succeeds, every step is there, and the losses are those of the undisturbed run.

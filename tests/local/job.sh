@@ -25,7 +25,7 @@ change() {
 
 small() {
 	"$top/contrib/examples/make-corpus" -o "$folder/corpus.bin" 200000
-	jq '.n_embd = 64' "$top/contrib/examples/gpt2-tiny.json" >"$folder/gpt2-tiny.json"
+	jq '.n_embd = 32' "$top/contrib/examples/gpt2-tiny.json" >"$folder/gpt2-tiny.json"
 	jq --arg f "$folder" '.data.train = [$f + "/corpus.bin"] | .model = $f + "/gpt2-tiny.json" | .steps = 24 | .optimizer.lr = 3e-4 | .seq_len = 64 | .global_batch = 8
 		| .checkpoint = { local: ($f + "/ckpt"), every_s: 3600, replicas: 0, keep: 2 }' "$top/contrib/examples/job.json" >"$folder/job.json"
 }
@@ -70,7 +70,7 @@ start() {
 
 has_steps() {
 	kill -0 "$pid" 2>/dev/null || { note "the run has ended"; tail -n 5 run.log; exit 1; }
-	[[ $(jq -rR 'fromjson? | select(has("loss")) | .step' o/metrics.jsonl 2>/dev/null | tail -n 1) -gt 2 ]]
+	[[ $(steps_of o/metrics.jsonl | sed -n '$s/ .*//p') -gt 2 ]]
 }
 
 # The controller process: a child of the process that was started, which supervises it.

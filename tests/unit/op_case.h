@@ -8,6 +8,8 @@
 #include "runtime/graph/graph.h"
 #include "runtime/graph/op_type.h"
 
+enum { OP_CASE_VOCAB = 11 }; /* tokens are less */
+
 struct op_case {
 	const char *name;
 	/* Appends inputs and the operator(s); returns the tensor whose random projection is the test's loss, or an HSPMD_OP_LOSS's

@@ -105,3 +105,25 @@ double maker_random(uint64_t *state)
 	*state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 	return (double)(*state >> 11) / 9007199254740992.0;
 }
+
+int maker_grown(const struct maker *m, const char *why)
+{
+	struct hspmd_decision d;
+	maker_decide(m, &d);
+	int n = maker_moved(&d, HSPMD_RESIZE_GROW, 0);
+	if (!n && why && !strstr(d.why[0], why))
+		fail_msg("why: \"%s\", expected \"%s\"", d.why[0], why);
+	hspmd_decision_clear(&d);
+	return n;
+}
+
+int maker_given(const struct maker *m)
+{
+	struct hspmd_decision d;
+	maker_decide(m, &d);
+	int n = 0;
+	for (int i = 0; i < d.count; i++)
+		n += d.actions[i].kind == HSPMD_RESIZE_SHRINK ? d.actions[i].node_count : 0;
+	hspmd_decision_clear(&d);
+	return n;
+}

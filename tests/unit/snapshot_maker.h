@@ -34,6 +34,10 @@ int maker_pending(struct maker *m, int nodes, double priority);
 void maker_decide(const struct maker *m, struct hspmd_decision *d);
 /* Returns the number of nodes of the job's action of this kind; 0: no such action. */
 int maker_moved(const struct hspmd_decision *d, enum hspmd_resize_kind kind, int job);
+/* Decides; returns how many nodes job 0 gets. Fails the test if it gets none and the reason does not contain `why` (NULL: any). */
+int maker_grown(const struct maker *m, const char *why);
+/* Decides; returns how many nodes all jobs give back. */
+int maker_given(const struct maker *m);
 
 /* The same sequence on every machine. */
 double maker_random(uint64_t *state); /* [0, 1) */

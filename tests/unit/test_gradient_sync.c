@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@
 
 #define STEPS 8
 #define NODES 2
+#define DEVICES 6
 
 /* Two nodes with three devices each. */
 static const char cluster[] =
@@ -42,20 +44,29 @@ struct scene {
 	struct hspmd_program *program;
 };
 
-static void build(struct scene *s, const char *plan)
+/* Gradients of more than a megabyte a layer, so that buckets are sent while others fill. */
+static const char wide[] = "{\"model_type\":\"gpt2\",\"n_embd\":192,\"n_layer\":6,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257,"
+                           "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
+
+static void build_for(struct scene *s, const char *model, const char *plan, int device)
 {
 	struct hspmd_error err = { "" };
-	json_t *c = json_loads(cluster, 0, NULL), *m = json_loads(trainer_gpt2, 0, NULL), *p = json_loads(plan, 0, NULL);
+	json_t *c = json_loads(cluster, 0, NULL), *m = json_loads(model, 0, NULL), *p = json_loads(plan, 0, NULL);
 	s->cluster = hspmd_cluster_from_json(c, "cluster", &err);
 	s->model = s->cluster ? hspmd_model_from_json(m, "model", &err) : NULL;
 	s->plan = s->model ? hspmd_plan_from_json(p, "plan", s->cluster, hspmd_model_layers(s->model), &err) : NULL;
 	struct hspmd_graph_source source = s->plan ? hspmd_graph_source_model(s->model) : (struct hspmd_graph_source){ 0 };
-	s->program = s->plan ? hspmd_program_build(&source, s->plan, s->cluster, 0, NULL, &err) : NULL;
+	s->program = s->plan ? hspmd_program_build(&source, s->plan, s->cluster, device, NULL, &err) : NULL;
 	json_decref(c);
 	json_decref(m);
 	json_decref(p);
 	if (!s->program)
 		fail_msg("%s", err.text);
+}
+
+static void build(struct scene *s, const char *plan)
+{
+	build_for(s, trainer_gpt2, plan, 0);
 }
 
 static void clear(struct scene *s)
@@ -133,8 +144,66 @@ static void same_losses(void **state)
 	}
 }
 
+/* The tags of this device's sums in which `other` takes part too, in their order, as text. */
+static char *sums_with(const struct hspmd_program *p, int other)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	for (size_t i = 0; i < p->vote; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind != HSPMD_INSTRUCTION_COMM || in->micro_batch >= 0)
+			continue;
+		const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
+		int64_t elements = 0;
+		bool there = false;
+		for (int m = 0; m < step->member_count; m++) {
+			elements += step->in ? hspmd_box_elements(&step->in[m]) : 0;
+			there = there || step->members[m] == other;
+		}
+		if (there)
+			fprintf(f, "%llx:%lld ", (unsigned long long)in->tag, (long long)elements);
+	}
+	fclose(f);
+	return text;
+}
+
+/* A device knows only of gradients that it has a part of. Any two must still agree on what they send each other, and in which order. */
+static void same_order(void **state)
+{
+	(void)state;
+	/* Stages end at different layers, so that neighbouring layers are summed in different groups; of all widths. */
+	static const char *const plans[] = {
+		HEAD
+		"[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n0:0\"]},{\"layers\":[3,8],\"devices\":[\"n0:1\"]}]},"
+		"{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:2\"]},{\"layers\":[5,8],\"devices\":[\"n1:0\"]}]},"
+		"{\"micro_batches\":2,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n1:1\"]},{\"layers\":[2,8],\"devices\":[\"n1:2\"]}]}]}",
+		HEAD
+		"[{\"micro_batches\":3,\"stages\":[{\"layers\":[0,8],\"devices\":[\"n0:0-1\"]}]},{\"micro_batches\":3,\"stages\":["
+		"{\"layers\":[0,3],\"devices\":[\"n1:0-1\"]},{\"layers\":[3,6],\"devices\":[\"n0:2\"]},{\"layers\":[6,8],\"devices\":[\"n1:"
+		"2\"]}]}]}",
+	};
+	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+		struct scene s[DEVICES];
+		size_t shared = 0;
+		for (int d = 0; d < DEVICES; d++)
+			build_for(&s[d], wide, plans[i], d);
+		for (int a = 0; a < DEVICES; a++)
+			for (int b = 0; b < a; b++) {
+				char *x = sums_with(s[a].program, b), *y = sums_with(s[b].program, a);
+				assert_string_equal(x, y);
+				shared += strlen(x);
+				free(x);
+				free(y);
+			}
+		assert_true(shared > 0);
+		for (int d = 0; d < DEVICES; d++)
+			clear(&s[d]);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(once_a_node), cmocka_unit_test(same_losses) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(once_a_node), cmocka_unit_test(same_losses), cmocka_unit_test(same_order) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

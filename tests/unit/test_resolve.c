@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Resolution: random pairs of annotations are resolved, executed on simulated devices and compared with slices of the full tensor; and
  * known cases get the expected communication. HSPMD_LONG=1 runs the full number of cases; HSPMD_SEED=n one case. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -254,6 +255,68 @@ static void sums_are_whole(void **state)
 	hspmd_arena_destroy(arena);
 }
 
+/* ---- large groups */
+
+/* Three classes of nodes of 4, whose links differ. */
+static int third(const void *context, int device)
+{
+	(void)context;
+	return device / 4 % 3;
+}
+
+static double class_seconds(const void *context, int from, int to, double bytes)
+{
+	return node_seconds(context, from, to, bytes) * (from / 4 == to / 4 ? 1 : 1 + third(context, from) + 2 * third(context, to));
+}
+
+static double some_networks(const void *context, int node)
+{
+	(void)context;
+	return node % 2 ? 5e9 : 0;
+}
+
+/* Messages counted by class and one by one give the same steps and the same times. */
+static void counted_by_class(void **state)
+{
+	(void)state;
+	static const char *const pairs[][2] = {
+		{ "{[0-95]: -2:96}", "{[0-95]: -1:96}" },
+		{ "{[0-95]: -2:96}", "{[0-95]: 0:96}" },
+		{ "{[0-95]: 0:96}", "{[0-95]: -1:96}" },
+		{ "{[0-95]: "
+		  "0:96(1:3:2:2:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:"
+		  "1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1)}",
+		  "{[0-95]: -1:96}" },
+		{ "{[0-63]: 0:8 -2:8 | [64-95]: 0:4 -2:8} h-2", "{[0-63]: 0:8 -1:8 | [64-95]: 0:4 -1:8}" },
+	};
+	struct hspmd_error err = { "" };
+	for (size_t i = 0; i < 2 * sizeof pairs / sizeof *pairs; i++) {
+		struct hspmd_link_cost cost = { .seconds = class_seconds, .node = node_number, .network = i % 2 ? some_networks : NULL };
+		struct hspmd_annotation *a = hspmd_annotation_parse(pairs[i / 2][0], &err),
+		                        *b = a ? hspmd_annotation_parse(pairs[i / 2][1], &err) : NULL;
+		struct hspmd_transfer *singly = b ? hspmd_resolve(&LARGE, 4, a, b, &cost, &err) : NULL;
+		cost.device_class = third;
+		struct hspmd_transfer *by_class = singly ? hspmd_resolve(&LARGE, 4, a, b, &cost, &err) : NULL;
+		if (!by_class)
+			fail_msg("pair %zu: %s", i, err.text);
+		char *want = steps_text(singly), *got = steps_text(by_class);
+		assert_string_equal(got, want);
+		assert_string_equal(by_class->why, singly->why); /* the alternatives, with their times */
+		for (int k = 0; k < singly->step_count; k++)
+			if (fabs(by_class->steps[k].seconds - singly->steps[k].seconds) > 1e-9 * singly->steps[k].seconds)
+				fail_msg("pair %zu, step %d: %.12g s, not %.12g s", i, k, by_class->steps[k].seconds,
+				         singly->steps[k].seconds);
+		if (fabs(by_class->seconds - singly->seconds) > 1e-9 * singly->seconds)
+			fail_msg("pair %zu: %.12g s, not %.12g s", i, by_class->seconds, singly->seconds);
+		free(want);
+		free(got);
+		hspmd_transfer_destroy(singly);
+		hspmd_transfer_destroy(by_class);
+		hspmd_annotation_destroy(a);
+		hspmd_annotation_destroy(b);
+	}
+}
+
 static void refusals(void **state)
 {
 	(void)state;
@@ -336,7 +399,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_pairs),      cmocka_unit_test(one_collective), cmocka_unit_test(between_groups),
 		cmocka_unit_test(between_subgroups), cmocka_unit_test(across_nodes),   cmocka_unit_test(refusals),
-		cmocka_unit_test(sums_are_whole),    cmocka_unit_test(cluster_costs),     cmocka_unit_test(cached_answers),
+		cmocka_unit_test(sums_are_whole),    cmocka_unit_test(cluster_costs),  cmocka_unit_test(cached_answers),
+		cmocka_unit_test(counted_by_class),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

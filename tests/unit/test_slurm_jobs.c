@@ -350,6 +350,7 @@ static void a_member(void **state)
 	setenv("SLURM_JOB_ID", "7", 1);
 	setenv("SLURM_CONF", "/etc/s.conf", 1);
 	setenv("SBATCH_PARTITION", "night", 1);
+	setenv("SRUN_CPUS_PER_TASK", "1", 1); /* an agent's step in the member would take it */
 	setenv("HSPMD_COOKIE", "secret", 1);
 	setenv("UNTOUCHED", "yes", 1);
 	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "/out/member-%j.log", 1, without, 2, &err), 4242);
@@ -357,6 +358,7 @@ static void a_member(void **state)
 	assert_true(has_line(env, "SLURM_CONF=/etc/s.conf") && has_line(env, "UNTOUCHED=yes"));
 	assert_null(strstr(env, "SLURM_JOB_ID"));
 	assert_null(strstr(env, "SBATCH_PARTITION"));
+	assert_null(strstr(env, "SRUN_CPUS_PER_TASK"));
 	assert_null(strstr(env, "HSPMD_COOKIE"));
 	const char *args = told("sbatch.args");
 	static const char *const lines[] = { "--parsable",

@@ -17,6 +17,7 @@
 #include "tests/unit/solver_inputs.h"
 
 #define NEAR 1e-9
+#define SUMS 2e-3 /* seconds of gradient sums over a free link, and of waiting for the slowest of several devices */
 #define HEAD                                                                                                                               \
 	"{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":64,\"schedule\":\"1f1b\",\"zero_stage\":0,"         \
 	"\"pipelines\":["
@@ -101,6 +102,29 @@ static void a_pipeline_has_its_own_micro_batch(void **state)
 	                           "\"micro_batch\":2,\"stages\":[{\"layers\":[0,4],\"devices\":[\"b:0\"]}]}]}")
 	                     .step_s;
 	assert_float_equal(own, alike, NEAR);
+	hspmd_profile_destroy(p);
+}
+
+#define ONE(device, parts) "{\"micro_batches\":" #parts ",\"stages\":[{\"layers\":[0,4],\"devices\":[\"" device "\"]}]}"
+#define TWO(first, second)                                                                                                                 \
+	"{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"" first "\"]},"                                                 \
+	"{\"layers\":[2,4],\"devices\":[\"" second "\"]}]}"
+
+/* Pipelines that are alike are simulated once; those that differ only in one thing are not alike: in the number of micro-batches, in the
+ * speed of a node, in what their messages cross. */
+static void the_pipeline_that_differs_decides(void **state)
+{
+	(void)state;
+	static const char slow[] = CLUSTER(",\"slowdown\":1.4", FREE), latent[] = CLUSTER("", LATENT);
+	struct hspmd_profile *p = profile(false);
+	assert_float_equal(evaluate(slow, p, HEAD ONE("b:0", 2) "," ONE("b:1", 2) "," ONE("b:2", 4) "]}").step_s, 4 * 12.5e-3, SUMS);
+	assert_float_equal(evaluate(slow, p, HEAD ONE("b:0", 4) "," ONE("b:1", 2) "," ONE("b:2", 2) "]}").step_s, 4 * 12.5e-3, SUMS);
+	assert_float_equal(evaluate(slow, p, HEAD ONE("b:0", 4) "," ONE("a:1", 4) "]}").step_s, 4 * 1.4 * 12.5e-3, SUMS);
+	double near = evaluate(latent, p, HEAD TWO("a:0", "a:1") "," TWO("a:2", "a:3") "]}").bubble_s,
+	       first = evaluate(latent, p, HEAD TWO("a:0", "b:1") "," TWO("a:2", "a:3") "]}").bubble_s,
+	       last = evaluate(latent, p, HEAD TWO("a:2", "a:3") "," TWO("a:0", "b:1") "]}").bubble_s;
+	assert_true(first > near + 1e-3);
+	assert_float_equal(first, last, NEAR);
 	hspmd_profile_destroy(p);
 }
 
@@ -301,6 +325,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_straggler_takes_as_much_longer_as_it_is_slower),
 		cmocka_unit_test(a_pipeline_has_its_own_micro_batch),
+		cmocka_unit_test(the_pipeline_that_differs_decides),
 		cmocka_unit_test(groups_across_nodes_pay_what_is_longer_there),
 		cmocka_unit_test(groups_that_were_not_measured_communicate),
 		cmocka_unit_test(what_is_not_work_shrinks_on_cpus_alone),

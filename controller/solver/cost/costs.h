@@ -189,6 +189,8 @@ struct hspmd_memory {
 	double end;       /* at the step's end, when no micro-batch is in flight */
 	double ending;    /* of the last micro-batch, if sums of gradients arrive while its backward pass still runs: with those sums */
 	double workspace; /* of operators */
+	double sent;      /* per micro-batch, part of in_flight: the activation sent to the next stage; 0: there is none */
+	double returned;  /* per micro-batch: the gradient sent to the stage before */
 };
 /* deferring: the schedule defers gradients of weights. */
 struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, bool deferring,

@@ -198,8 +198,8 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		add_layers(c, l, end - l, s->recompute, deferring, end_bytes, &device, &sum);
 	}
 	bool last = s->layers[1] == c->layer_count;
-	double sent =
-	        last ? 0 : c->layers[s->layers[1] - 1].output_bytes * device.context_share * (device.sequence_parallel ? device.share : 1);
+	double part = device.context_share * (device.sequence_parallel ? device.share : 1);
+	double sent = last ? 0 : c->layers[s->layers[1] - 1].output_bytes * part;
 	double params = hspmd_device_params(c, s->layers[0], s->layers[1], device.share);
 	double in_flight = sum.saved + sent, deferred = deferring ? sum.deferred + sent : 0;
 	double running = fmax(fmax(sum.most_forward + sum.left_backward, sum.most_backward + sum.deferred + sum.left_forward),
@@ -212,5 +212,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		                      .running = micro_batch * running,
 		                      .ending = end_bytes > 0 ? micro_batch * (sum.most_ending + sum.ended + sum.left_forward) : 0,
 		                      .workspace = micro_batch * sum.workspace,
-		                      .end = params * hspmd_step_end_bytes(c, copies) };
+		                      .end = params * hspmd_step_end_bytes(c, copies),
+		                      .sent = micro_batch * sent,
+		                      .returned = s->layers[0] ? micro_batch * c->layers[s->layers[0] - 1].output_bytes * part : 0 };
 }

@@ -38,6 +38,12 @@ struct combination {
 	double pipelines_s, seconds; /* without and with summing the gradients */
 };
 
+/* Candidates that combinations are filled with, the most efficient first, apart from all else about them: every base looks through them. */
+struct fillers {
+	int count, *candidate;
+	unsigned *classes; /* bit k: uses devices of device class k */
+};
+
 struct assembly {
 	struct hspmd_search *s;
 	struct hspmd_submesh_tables *t;
@@ -49,7 +55,8 @@ struct assembly {
 	int seen_count, sets, sets_max;
 	/* the dynamic program: states of the inventory in mixed radix */
 	size_t states, stride[HSPMD_DEVICE_CLASSES_MAX];
-	int *value, *last; /* per state: micro-batches that can be run; the candidate added last, -1: none */
+	int *value, *last;      /* per state: micro-batches that can be run; the candidate added last, -1: none */
+	struct fillers fillers; /* if there is no such program */
 };
 
 static int capacity(const struct hspmd_pipeline_partition *x, double seconds)
@@ -332,18 +339,49 @@ static void fill_by_programme(const struct assembly *a, const int *inventory, st
 			state -= (size_t)a->l->candidates[candidate].use[i] * a->stride[i];
 }
 
-static void fill_greedily(const struct assembly *a, const int *order, int count, double seconds, int *inventory, struct combination *k)
+/* Returns how many of a candidate the inventory allows, at most `most`. */
+static int copies_in(const struct assembly *a, const struct hspmd_pipeline_candidate *c, const int *inventory, int most)
 {
-	for (int i = 0; i < count && k->count < HSPMD_PIPELINE_GROUPS_MAX; i++) {
+	for (int k = 0; k < a->t->device_classes->count; k++)
+		if (c->use[k] && inventory[k] / c->use[k] < most)
+			most = inventory[k] / c->use[k];
+	return most;
+}
+
+static unsigned classes_left(const struct assembly *a, const int *inventory)
+{
+	unsigned left = 0;
+	for (int k = 0; k < a->t->device_classes->count; k++)
+		left |= inventory[k] > 0 ? 1u << k : 0;
+	return left;
+}
+
+static void fill_greedily(const struct assembly *a, const struct fillers *f, int *inventory, struct combination *k)
+{
+	unsigned left = classes_left(a, inventory);
+	for (int i = 0; i < f->count && left && k->count < HSPMD_PIPELINE_GROUPS_MAX; i++) {
+		if (f->classes[i] & ~left)
+			continue;
+		const struct hspmd_pipeline_candidate *c = &a->l->candidates[f->candidate[i]];
+		int copies = copies_in(a, c, inventory, INT_MAX);
+		if (copies > 0 && add_group(k, f->candidate[i], copies)) {
+			take(c, inventory, copies);
+			left = classes_left(a, inventory);
+		}
+	}
+}
+
+/* Write the candidates that can run a micro-batch in `seconds`, in `order`: those that the rest of an inventory is filled with. */
+static void find_fillers(struct assembly *a, const int *order, int count, double seconds)
+{
+	struct fillers *f = &a->fillers;
+	f->count = 0;
+	for (int i = 0; i < count; i++) {
 		const struct hspmd_pipeline_candidate *c = &a->l->candidates[order[i]];
-		int copies = INT_MAX;
 		if (capacity(&c->partition, seconds) < 1)
 			continue;
-		for (int device_class = 0; device_class < a->t->device_classes->count; device_class++)
-			if (c->use[device_class] && inventory[device_class] / c->use[device_class] < copies)
-				copies = inventory[device_class] / c->use[device_class];
-		if (copies > 0 && add_group(k, order[i], copies))
-			take(c, inventory, copies);
+		f->candidate[f->count] = order[i];
+		f->classes[f->count++] = classes_left(a, c->use);
 	}
 }
 
@@ -351,12 +389,11 @@ static void fill_greedily(const struct assembly *a, const int *order, int count,
  * and fill the rest; and use it once alone, for nodes that have no link between them. */
 static void from_bases(struct assembly *a, const int *order, int count, double seconds)
 {
+	if (!a->value)
+		find_fillers(a, order, count, seconds);
 	for (int i = 0; i < a->l->count; i++) {
 		const struct hspmd_pipeline_candidate *c = &a->l->candidates[i];
-		int most = a->pipelines;
-		for (int k = 0; k < a->t->device_classes->count; k++)
-			if (c->use[k] && a->s->available[k] / c->use[k] < most)
-				most = a->s->available[k] / c->use[k];
+		int most = copies_in(a, c, a->s->available, a->pipelines);
 		struct combination alone = { .count = 1, .candidate = { i }, .copies = { 1 } };
 		consider(a, &alone);
 		for (int copies = most; copies > 0 && (copies == most || a->l->exhaustive); copies--) {
@@ -368,7 +405,7 @@ static void from_bases(struct assembly *a, const int *order, int count, double s
 			if (a->value)
 				fill_by_programme(a, inventory, &k);
 			else
-				fill_greedily(a, order, count, seconds, inventory, &k);
+				fill_greedily(a, &a->fillers, inventory, &k);
 			if (k.count > 1 || k.copies[0] > copies)
 				consider(a, &k);
 		}
@@ -486,7 +523,9 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_submesh_tables *t, const
 	a->combinations_max = DRAFTS_MAX * (l->exhaustive ? THOROUGH : 1);
 	a->combinations = hspmd_calloc((size_t)a->combinations_max, sizeof *a->combinations);
 	a->seen = hspmd_calloc(SEEN_MAX, sizeof *a->seen);
-	if (!a->combinations || !a->seen)
+	a->fillers.candidate = hspmd_calloc((size_t)count, sizeof *a->fillers.candidate);
+	a->fillers.classes = hspmd_calloc((size_t)count, sizeof *a->fillers.classes);
+	if (!a->combinations || !a->seen || !a->fillers.candidate || !a->fillers.classes)
 		goto out;
 	a->s = s;
 	a->t = t;
@@ -512,6 +551,8 @@ out:
 		free(a->last);
 		free(a->combinations);
 		free(a->seen);
+		free(a->fillers.candidate);
+		free(a->fillers.classes);
 	}
 	free(a);
 	free(order);

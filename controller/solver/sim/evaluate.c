@@ -15,6 +15,8 @@
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/sim/predict.h"
 
+#define DIFFERENT_MAX 16 /* pipelines that others are compared with */
+
 void hspmd_timing_clear(struct hspmd_timing *t)
 {
 	free(t->first_stage);
@@ -157,6 +159,44 @@ memory:
 	return hspmd_fail_memory(err, "simulating a pipeline");
 }
 
+/* Returns true if two pipelines run alike, so that one need not be simulated. */
+static bool run_alike(const struct hspmd_plan *p, const struct hspmd_timing *t, int a, int b)
+{
+	const struct hspmd_stage_timing *x = &t->stages[t->first_stage[a]], *y = &t->stages[t->first_stage[b]];
+	if (p->pipelines[a].stage_count != p->pipelines[b].stage_count || p->pipelines[a].micro_batches != p->pipelines[b].micro_batches)
+		return false;
+	for (int s = 0; s < p->pipelines[a].stage_count; s++)
+		if (x[s].cost.forward != y[s].cost.forward || x[s].cost.backward != y[s].cost.backward ||
+		    x[s].send_forward != y[s].send_forward || x[s].send_backward != y[s].send_backward)
+			return false;
+	return true;
+}
+
+/* Simulates the pipelines, those that are alike once: large clusters have many. */
+static int simulate_pipelines(const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+{
+	int different[DIFFERENT_MAX], count = 0; /* the last pipelines that were simulated, and when they end */
+	double end[DIFFERENT_MAX];
+	for (int i = 0; i < p->pipeline_count; i++) {
+		int k = count - 1;
+		while (k >= 0 && k >= count - DIFFERENT_MAX && !run_alike(p, t, different[k % DIFFERENT_MAX], i))
+			k--;
+		if (k < 0 || k < count - DIFFERENT_MAX) {
+			k = count++;
+			different[k % DIFFERENT_MAX] = i;
+			if (simulate_pipeline(p, i, t, &end[k % DIFFERENT_MAX], err))
+				return -1;
+		}
+		for (int s = 0, like = different[k % DIFFERENT_MAX]; s < p->pipelines[i].stage_count; s++)
+			t->stages[t->first_stage[i] + s].end = t->stages[t->first_stage[like] + s].end;
+		if (end[k % DIFFERENT_MAX] > t->compute_end) {
+			t->compute_end = end[k % DIFFERENT_MAX];
+			t->worst_pipeline = i;
+		}
+	}
+	return 0;
+}
+
 struct hspmd_stage_timing hspmd_timing_all_chunks(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s)
 {
 	const struct hspmd_stage_timing *stages = &t->stages[t->first_stage[pipeline]];
@@ -220,15 +260,8 @@ int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, stru
 		}
 	if (transfers(c, p, t, err))
 		goto fail;
-	for (int i = 0; i < p->pipeline_count; i++) {
-		double end = 0;
-		if (simulate_pipeline(p, i, t, &end, err))
-			goto fail;
-		if (end > t->compute_end) {
-			t->compute_end = end;
-			t->worst_pipeline = i;
-		}
-	}
+	if (simulate_pipelines(p, t, err))
+		goto fail;
 	find_slowest(p, t);
 	if (hspmd_time_gradient_sync(c, p, t, err))
 		goto fail;
@@ -263,6 +296,16 @@ static double fullest(const struct hspmd_plan *p, int pipeline, int stage, const
 	return most;
 }
 
+/* Bytes of messages between stages beyond `in_flight` sent activations, by hspmd's programs under 1F1B. As the pipeline fills, every sent
+ * activation stays allocated. From then on a stage is told with each gradient that an activation has arrived, so that one stays, and with
+ * each activation that a gradient has. */
+static double more_messages(const struct hspmd_plan *p, int pipeline, int in_flight, const struct hspmd_memory *m)
+{
+	if (p->schedule != HSPMD_SCHEDULE_1F1B || p->pipelines[pipeline].micro_batches <= in_flight + 1)
+		return 0;
+	return fmax(0, m->returned + (in_flight ? m->sent : 0) - in_flight * m->sent);
+}
+
 /* The same for a schedule without chunks. */
 static double fullest_plain(const struct hspmd_plan *p, int pipeline, int stage, const struct hspmd_memory *m)
 {
@@ -270,7 +313,7 @@ static double fullest_plain(const struct hspmd_plan *p, int pipeline, int stage,
 	int in_flight = hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule) - 1; /* without the one that runs */
 	int deferred = hspmd_deferred_weight_grads(stage, pipe->micro_batches, p->schedule);
 	deferred -= deferred > 0;
-	return (in_flight - deferred) * m->in_flight + deferred * m->deferred + m->running;
+	return (in_flight - deferred) * m->in_flight + deferred * m->deferred + m->running + more_messages(p, pipeline, in_flight, m);
 }
 
 double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)

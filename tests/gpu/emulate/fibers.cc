@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a block of a kernel as fibers: see cuda_runtime.h. */
+/* Runs a block of a kernel as fibers: see cuda_runtime.h. A thread gets a stack when it begins and returns it when it ends, so that the
+ * threads of a kernel without barriers run one after the other on one stack. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -8,7 +9,9 @@
 
 #include "tests/gpu/emulate/cuda_runtime.h"
 
-#define STACK_BYTES ((size_t)64 << 10)
+/* All stacks lie side by side, at distances that are no power of two: otherwise their tops would share a few lines of the caches. */
+#define STACK_BYTES ((size_t)(64 << 10) + 13 * 64)
+#define MOST_THREADS ((size_t)1024)
 #define SLOT 64
 #define LANES 32
 
@@ -20,8 +23,13 @@ struct copy {
 	unsigned group;
 };
 
+/* A stack, on which one thread after the other runs: its first bytes. */
+struct stack {
+	void *at; /* its stack pointer while it is not running */
+};
+
 struct fiber {
-	void *stack, *at; /* `at`: its stack pointer while it is not running */
+	struct stack *stack; /* NULL: has not begun, or is done */
 	enum wait wait;
 	dim3 index;
 	unsigned rounds; /* warp-wide operations so far */
@@ -31,20 +39,25 @@ struct fiber {
 
 struct warp {
 	char slot[2][LANES * SLOT]; /* used alternately: a lane that is a round ahead writes into the other */
+	size_t ready, at_warp;      /* fibers of it that can run; that wait for the warp */
 };
 
 struct runner {
 	std::vector<fiber> fibers;
 	std::vector<warp> warps;
 	std::vector<char> shared;
-	void *scheduler; /* its stack pointer while a fiber is running */
-	size_t now, count;
+	char *stacks; /* of MOST_THREADS stacks, the first `prepared` can run */
+	size_t prepared;
+	std::vector<stack *> unused;
+	void *scheduler;   /* its stack pointer while a fiber is running */
+	size_t now, count; /* the running fiber; fibers of the block */
+	size_t at_barrier, done;
 	const std::function<void()> *thread;
 	const char *name;
 	~runner()
 	{
-		for (fiber &f : fibers)
-			munmap(f.stack, STACK_BYTES);
+		if (stacks)
+			munmap(stacks, MOST_THREADS * STACK_BYTES);
 	}
 };
 
@@ -59,21 +72,26 @@ static __thread runner *current;
 }
 
 #if defined __x86_64__
-/* Saves the callee-saved registers on this stack, stores the stack pointer in *from, and continues with the other stack. */
-extern "C" void emulate_switch(void **from, void *to);
-__asm__(".text\n.globl emulate_switch\n.hidden emulate_switch\n.type emulate_switch, @function\nemulate_switch:\n"
-        "\tpushq %rbp\n\tpushq %rbx\n\tpushq %r12\n\tpushq %r13\n\tpushq %r14\n\tpushq %r15\n"
-        "\tmovq %rsp, (%rdi)\n\tmovq %rsi, %rsp\n"
-        "\tpopq %r15\n\tpopq %r14\n\tpopq %r13\n\tpopq %r12\n\tpopq %rbx\n\tpopq %rbp\n\tret\n"
-        ".size emulate_switch, .-emulate_switch\n");
-
-static void prepare(fiber &f, void (*entry)())
+/* Saves what a function must keep on this stack, stores the stack pointer in *from, and continues with the other stack. Inline and without
+ * a return, because the processor predicts returns by the calls that it has seen, and these were on the other stack. */
+static inline __attribute__((always_inline)) void emulate_switch(void **from, void *to)
 {
-	void **top = (void **)((char *)f.stack + STACK_BYTES);
+	__asm__ volatile("leaq -128(%%rsp), %%rsp\n\tpushq %%rbp\n\tpushq %%rbx\n\tleaq 1f(%%rip), %%rax\n\tpushq %%rax\n"
+	                 "\tmovq %%rsp, (%%rdi)\n\tmovq %%rsi, %%rsp\n\tpopq %%rax\n\tjmp *%%rax\n"
+	                 "1:\tpopq %%rbx\n\tpopq %%rbp\n\tleaq 128(%%rsp), %%rsp\n"
+	                 : "+D"(from), "+S"(to)
+	                 :
+	                 : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3",
+	                   "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory",
+	                   "cc");
+}
+
+static void prepare(stack *s, void (*entry)())
+{
+	void **top = (void **)((char *)s + STACK_BYTES);
 	*--top = NULL; /* a return address that is never used; aligns the stack as after a call */
 	*--top = (void *)entry;
-	top -= 6;
-	f.at = top;
+	s->at = top;
 }
 #else
 /* Slower, but for any processor: contexts, stored at the ends of the stacks. */
@@ -84,47 +102,66 @@ static void emulate_switch(void **from, void *to)
 	swapcontext(&own, (ucontext_t *)to);
 }
 
-static void prepare(fiber &f, void (*entry)())
+static void prepare(stack *s, void (*entry)())
 {
-	ucontext_t *context = (ucontext_t *)f.stack;
+	ucontext_t *context = (ucontext_t *)(s + 1);
 	getcontext(context);
-	context->uc_stack.ss_sp = (char *)f.stack + sizeof *context;
-	context->uc_stack.ss_size = STACK_BYTES - sizeof *context;
+	context->uc_stack.ss_sp = context + 1;
+	context->uc_stack.ss_size = STACK_BYTES - sizeof *s - sizeof *context;
 	context->uc_link = NULL;
 	makecontext(context, entry, 0);
-	f.at = context;
+	s->at = context;
 }
 #endif
 
-static void run_thread()
+/* What runs on a stack: one thread, and when the scheduler switches to the stack again, the next. */
+static void run_threads()
 {
-	(*current->thread)();
-	fiber &f = current->fibers[current->now];
-	f.wait = DONE;
-	emulate_switch(&f.at, current->scheduler);
+	for (runner *r = current;;) {
+		(*r->thread)();
+		fiber &f = r->fibers[r->now];
+		f.wait = DONE;
+		r->done++;
+		emulate_switch(&f.stack->at, r->scheduler);
+	}
 }
 
-static void pause(enum wait wait)
+static inline void pause(runner *r, enum wait wait)
 {
-	fiber &f = current->fibers[current->now];
+	fiber &f = r->fibers[r->now];
 	f.wait = wait;
-	emulate_switch(&f.at, current->scheduler);
+	emulate_switch(&f.stack->at, r->scheduler);
+}
+
+static stack *take_stack(runner *r)
+{
+	if (r->unused.empty()) {
+		stack *s = (stack *)(r->stacks + r->prepared++ * STACK_BYTES);
+		prepare(s, run_threads);
+		return s;
+	}
+	stack *s = r->unused.back();
+	r->unused.pop_back();
+	return s;
 }
 
 void __syncthreads()
 {
-	pause(AT_BARRIER);
+	runner *r = current;
+	r->at_barrier++;
+	pause(r, AT_BARRIER);
 }
 
 const char *emulate_exchange(const void *own, size_t bytes)
 {
-	fiber &f = current->fibers[current->now];
-	warp &w = current->warps[current->now / LANES];
-	char *slots = w.slot[f.rounds++ % 2];
+	runner *r = current;
+	warp &w = r->warps[r->now / LANES];
+	char *slots = w.slot[r->fibers[r->now].rounds++ % 2];
 	if (bytes > SLOT)
 		emulate_end("more than a warp can exchange");
-	memcpy(slots + current->now % LANES * SLOT, own, bytes);
-	pause(AT_WARP);
+	memcpy(slots + r->now % LANES * SLOT, own, bytes);
+	w.at_warp++;
+	pause(r, AT_WARP);
 	return slots;
 }
 
@@ -181,59 +218,67 @@ static std::vector<size_t> make_order(size_t count)
 	return order;
 }
 
-static void release(size_t first, size_t end)
+/* The fibers of a warp can run on. */
+static void release(runner *r, size_t first)
 {
-	for (size_t i = first; i < end; i++)
-		current->fibers[i].wait = READY;
+	for (size_t i = first; i < first + LANES; i++)
+		r->fibers[i].wait = READY;
+	warp &w = r->warps[first / LANES];
+	w.ready = LANES;
+	w.at_warp = 0;
 }
 
-static size_t count_waiting(size_t first, size_t end, enum wait wait)
+static void run_fiber(runner *r, size_t i)
 {
-	size_t n = 0;
-	for (size_t i = first; i < end; i++)
-		n += current->fibers[i].wait == wait;
-	return n;
+	fiber &f = r->fibers[i];
+	if (!f.stack)
+		f.stack = take_stack(r);
+	r->now = i;
+	emulate_here.thread = f.index;
+	emulate_switch(&r->scheduler, f.stack->at);
+	if (f.wait == DONE) {
+		r->unused.push_back(f.stack);
+		f.stack = NULL;
+	}
 }
 
 /* Runs one warp as far as it gets without the others, so that data it should have waited for is not there yet or already overwritten. */
-static bool run_warp(const size_t *lanes)
+static bool run_warp(runner *r, const size_t *lanes)
 {
-	fiber *fibers = current->fibers.data();
-	size_t first = lanes[0] / LANES * LANES, at_warp = count_waiting(first, first + LANES, AT_WARP);
+	size_t first = lanes[0] / LANES * LANES;
+	warp &w = r->warps[first / LANES];
 	bool ran = false;
-	do {
-		if (at_warp == LANES)
-			release(first, first + LANES);
-		at_warp = 0;
-		for (size_t i = 0; i < LANES; i++) {
-			fiber &f = fibers[lanes[i]];
-			if (f.wait == READY) {
-				current->now = lanes[i];
-				emulate_here.thread = f.index;
-				emulate_switch(&current->scheduler, f.at);
-				ran = true;
-			}
-			at_warp += f.wait == AT_WARP;
-		}
-	} while (at_warp == LANES);
-	return ran;
+	for (;;) {
+		if (w.at_warp == LANES)
+			release(r, first);
+		if (!w.ready)
+			return ran;
+		for (size_t i = 0; i < LANES; i++)
+			if (r->fibers[lanes[i]].wait == READY)
+				run_fiber(r, lanes[i]);
+		w.ready = 0;
+		ran = true;
+	}
 }
 
-static void run_block(const std::vector<size_t> &order)
+static void run_block(runner *r, const std::vector<size_t> &order)
 {
-	size_t count = current->count;
+	size_t count = r->count;
 	for (size_t i = 0; i < count; i++) {
-		current->fibers[i].wait = READY;
-		current->fibers[i].rounds = current->fibers[i].group = 0;
-		current->fibers[i].copies.clear();
-		prepare(current->fibers[i], run_thread);
+		r->fibers[i].rounds = r->fibers[i].group = 0;
+		r->fibers[i].copies.clear();
 	}
-	while (count_waiting(0, count, DONE) < count) {
+	for (size_t i = 0; i < count; i += LANES)
+		release(r, i);
+	r->at_barrier = r->done = 0;
+	while (r->done < count) {
 		bool ran = false;
 		for (size_t i = 0; i < count; i += LANES)
-			ran |= run_warp(&order[i]);
-		if (count_waiting(0, count, AT_BARRIER) == count) {
-			release(0, count);
+			ran |= run_warp(r, &order[i]);
+		if (r->at_barrier == count) {
+			for (size_t i = 0; i < count; i += LANES)
+				release(r, i);
+			r->at_barrier = 0;
 			ran = true;
 		}
 		if (!ran)
@@ -243,18 +288,21 @@ static void run_block(const std::vector<size_t> &order)
 
 void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread)
 {
-	static thread_local runner kept;
+	static thread_local runner kept{};
 	current = &kept;
 	current->name = name;
 	current->count = (size_t)threads.x * threads.y * threads.z;
-	if (!current->count || current->count > 1024 || current->count % LANES || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
+	if (!current->count || current->count > MOST_THREADS || current->count % LANES || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
 	    grid.z > 65535)
 		emulate_end("a grid that no GPU takes");
-	while (current->fibers.size() < current->count) {
-		void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (stack == MAP_FAILED)
+	if (current->fibers.size() < current->count)
+		current->fibers.resize(current->count);
+	if (!kept.stacks) {
+		void *stacks =
+		        mmap(NULL, MOST_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (stacks == MAP_FAILED)
 			emulate_end("no memory for its stacks");
-		current->fibers.push_back(fiber{ stack, NULL, READY, dim3(), 0, 0, {} });
+		kept.stacks = (char *)stacks;
 	}
 	current->warps.resize((current->count + LANES - 1) / LANES);
 	std::vector<size_t> order = make_order(current->count);
@@ -269,6 +317,6 @@ void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared
 			for (unsigned x = 0; x < grid.x; x++) {
 				current->shared.assign(shared + 16, (char)0xff); /* NaN: nobody may rely on the initial contents */
 				emulate_here.block = dim3(x, y, z);
-				run_block(order);
+				run_block(&kept, order);
 			}
 }

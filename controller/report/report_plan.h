@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A generation's plan as a picture needs it. Unlike hspmd_plan_read() this does not need the cluster, which a run's folder does not keep of every
+ * generation, and does not check what the run has checked. */
+#ifndef HSPMD_CONTROLLER_REPORT_REPORT_PLAN_H
+#define HSPMD_CONTROLLER_REPORT_REPORT_PLAN_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/error.h"
+
+struct report_stage {
+	int first, end; /* layers */
+	int device_count;
+	const json_t *devices; /* runs: "node:first-last"; belongs to the plan's source */
+	const char *recompute; /* "" where not given; belongs to the source */
+};
+
+struct report_pipeline {
+	int micro_batches, micro_batch, stage_count;
+	struct report_stage *stages;
+};
+
+struct report_plan {
+	json_t *source;
+	int64_t generation;
+	int pipeline_count, layers, device_count; /* layers: the end of the last; device_count: in all stages, each device once */
+	struct report_pipeline *pipelines;
+	double step_s, compute_s, bubble_s, communication_s, sync_s; /* predicted; 0: nothing predicted */
+};
+
+/* Reads plan-GENERATION.json of the folder. NULL and err: it cannot be read. */
+struct report_plan *report_plan_read(const char *folder, int64_t generation, struct hspmd_error *err);
+void report_plan_destroy(struct report_plan *p);
+/* Splits "node:first-last" or "node:index"; length: of the node's name. Returns the number of devices, or 0: no such address. */
+int report_devices_split(const char *run, size_t *length, int *first);
+
+#endif

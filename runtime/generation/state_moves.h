@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which slices of the state one member sends and receives when a plan changes: a pure function of both layouts and of who is there.
+ *
+ * Every member plans for itself, and only for parameters that it holds or needs. Members agree nevertheless, because the senders of a
+ * parameter depend on nothing but the parameters that have the same holders and the same receivers: all of these know all of them. */
+#ifndef HSPMD_GENERATION_STATE_MOVES_H
+#define HSPMD_GENERATION_STATE_MOVES_H
+
+#include "runtime/program/parameter_layout.h"
+#include "runtime/resharding/resolve.h"
+
+/* The state under one plan. */
+struct hspmd_state_side {
+	const struct hspmd_parameter_layouts *layouts; /* the same parameters on all sides */
+	const int *rank_of;                            /* per device of the plan's cluster; -1: not a member */
+	int device_count;
+};
+
+struct hspmd_state_moves {
+	int self;                            /* own rank */
+	int kinds;                           /* the first ones of enum hspmd_state_kind: what the optimizer has */
+	const size_t *element_bytes;         /* per parameter */
+	const struct hspmd_state_side *now;  /* what every member needs */
+	const struct hspmd_state_side *live; /* what members hold in memory, perhaps under several plans */
+	int live_count;
+	const struct hspmd_holding *stored; /* what members can read from files, of state tensors (state_transfer.h) */
+	size_t stored_count;
+	const struct hspmd_link_cost *cost; /* between ranks */
+};
+
+/* *moves: those that self sends or receives, of state tensors, ordered by (from, to, tensor); malloc'd. Each slice that a member lacks
+ * moves once, from a holder with one of the fastest links to it; among parameters with the same holders and receivers the busiest sender
+ * is within 2 % of the least possible. -1 and err: memory, or a slice that nobody holds (names it). */
+int hspmd_state_moves_plan(const struct hspmd_state_moves *m, struct hspmd_planned_move **moves, size_t *count, struct hspmd_error *err);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job controller in a simulated cluster (world.c) under random faults, at random times and in any order. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/draw.h"
+#include "tests/unit/world_runs.h"
+
+/* Once the faults are over, the job trains on all nodes that it holds, but for those that are left out for a while. Returns false if it
+ * ends before. */
+static bool uses_all_nodes(struct world *w, uint64_t seed)
+{
+	int status;
+	bool all = false;
+	double began = world_now(w);
+	for (int i = 0; !all && !world_ended(w, &status); i++) {
+		if (!world_move(w))
+			world_wait(w);
+		if (i % 50)
+			continue;
+		json_t *s = world_status(w);
+		size_t held = (size_t)json_integer_value(json_object_get(s, "node_count")),
+		       left_out = json_object_size(json_object_get(s, "left_out"));
+		all = !strcmp(json_string_value(json_object_get(s, "phase")), "training") && world_nodes(w) == (int)(held - left_out);
+		if (!all && world_now(w) - began > 3600) /* some workers never answer `preconnect`: each change may wait for 600 s */
+			fail_msg("seed %llu: after %.0f s it trains on %d of %d nodes, %d left out", (unsigned long long)seed,
+			         world_now(w) - began, world_nodes(w), (int)held, (int)left_out);
+		json_decref(s);
+	}
+	return all;
+}
+
+static int meetings[2]; /* preconnects in worlds without and with devices that connect slowly */
+
+/* restarts: the controller is killed at random actions, too. */
+static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restarts)
+{
+	struct world_options o = { .seed = seed,
+		                   .nodes = 2 + (int)(seed % 5),
+		                   .devices_per_node = 1 + (int)(seed % 3),
+		                   .checkpoints = checkpoints,
+		                   .noise = true,
+		                   .stragglers = seed % 4 == 0 };
+	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
+	o.steps = 400;
+	struct world *w = world_create(&o);
+	int status;
+	uint64_t x = seed;
+	for (int i = 0; i < faults && !world_ended(w, &status); i++) {
+		x = x * 6364136223846793005u + 1442695040888963407u;
+		int moves = (int)(x >> 33) % ((x >> 20) % 3 ? 200 : 10);
+		for (int k = 0; k < moves && !world_ended(w, &status); k++)
+			if (!world_move(w))
+				world_wait(w);
+		world_fault(w);
+		if (restarts && (x >> 45) % 3 == 0)
+			world_dies(w, (int)(x >> 50) % 20);
+	}
+	world_heal(w);
+	if (world_prolong(w, 1000000) && uses_all_nodes(w, seed))
+		world_prolong(w, 20);
+	world_run_out(w, seed);
+	world_ended(w, &status);
+	if (status && !strstr(world_exit_text(w), "checkpoint"))
+		fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
+	assert_int_equal(world_steps_told(w), world_steps(w));
+	meetings[seed % 2] += world_preconnects(w);
+	world_destroy(w);
+}
+
+static void test_chaos_restarts(void **state)
+{
+	(void)state;
+	const char *one = getenv("HSPMD_SEED");
+	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 20;
+	const uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000);
+	if (!one) {
+		/* A shrink is asked for before the workers of an earlier controller are taken over. */
+		under_chaos(2713, 25, true, true);
+		/* A shrink is asked for before Slurm has told a new controller which node is the first. */
+		under_chaos(1469, 25, true, true);
+		/* A process without state, of an earlier controller, is ended while the next generation waits for its device. */
+		under_chaos(2111, 25, true, true);
+	}
+	for (uint64_t seed = first; seed < first + count; seed++) {
+		if (getenv("HSPMD_WORLD"))
+			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+		under_chaos(seed, 25, seed % 2, true);
+	}
+}
+
+static void test_chaos(void **state)
+{
+	(void)state;
+	meetings[0] = meetings[1] = 0;
+	const int runs = getenv("HSPMD_LONG") ? 3000 : 30;
+	const char *one = getenv("HSPMD_SEED");
+	if (one) {
+		under_chaos(strtoull(one, NULL, 10), 25, strtoull(one, NULL, 10) % 2, false);
+		return;
+	}
+	/* A ping is left over from a generation that needs no answer any more. */
+	under_chaos(2177, 25, true, false);
+	/* Workers that have held the state in silence are asked for a checkpoint. */
+	under_chaos(901, 25, true, false);
+	/* A shrink is given up while the plan for fewer nodes is made ready. */
+	under_chaos(329, 25, true, false);
+	/* A node that was given back comes again at once, and others join, while the shrink waits for Slurm's report. */
+	under_chaos(2597, 25, true, false);
+	/* A further plan is being made before the first step of the last one is reported. */
+	under_chaos(2225, 25, true, false);
+	const int first = 1 + (int)draw_first((unsigned)runs, 3000);
+	for (int seed = first; seed < first + runs; seed++) {
+		if (getenv("HSPMD_WORLD"))
+			fprintf(stderr, "seed %d\n", seed);
+		under_chaos((uint64_t)seed, 25, seed % 2, false);
+	}
+	assert_int_equal(meetings[0], 0);
+	assert_true(meetings[1] > runs / 10);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_chaos),
+		cmocka_unit_test(test_chaos_restarts),
+	};
+	if (getenv("HSPMD_ONLY"))
+		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
