@@ -121,7 +121,7 @@ static void write_legend(FILE *out, const struct types *types)
 {
 	fputs("<p class=\"small\">", out);
 	for (int i = 0; i < types->count; i++) {
-		fprintf(out, "<span class=\"swatch t%d\"></span>", i % TYPES);
+		fprintf(out, "<span class=\"swatch type t%d\"></span>", i % TYPES);
 		report_textf(out, "%s ", *types->names[i] ? types->names[i] : "type not known");
 	}
 	fputs("</p>\n", out);
