@@ -8,6 +8,7 @@
 #include "common/json.h"
 #include "controller/report/change_table.h"
 #include "controller/report/chart.h"
+#include "controller/report/comparison.h"
 #include "controller/report/curve.h"
 #include "controller/report/device_time.h"
 #include "controller/report/event_table.h"
@@ -99,26 +100,37 @@ static void write_head(struct report_page *p)
 
 enum over { OVER_STEPS, OVER_TIME };
 
-static int write_chart(struct report_page *p, const char *name, const char *title, int height, enum over over,
-                       int (*make)(const struct report_run *r, int what, struct report_curve *c), int what)
+/* Draws the curves, one per run, and frees them. */
+static int draw(struct report_page *p, const char *name, const char *title, int height, enum over over, struct report_curve *curves)
 {
-	struct report_curve *curves = hspmd_calloc((size_t)p->count, sizeof *curves);
 	const struct report_marks *marks = &p->marks[over];
-	int bad = !curves;
+	int bad = 0;
 	for (int i = 0; i < p->count && !bad; i++) {
-		bad |= make(p->runs[i], what, &curves[i]);
-		if (bad || !curves[i].count)
-			continue;
 		report_curve_thin(&curves[i]);
-		bad |= json_object_set_new(json_object_get(p->data[i], "curves"), name, report_curve_json(&curves[i]));
+		if (curves[i].count)
+			bad |= json_object_set_new(json_object_get(p->data[i], "curves"), name, report_curve_json(&curves[i]));
 	}
 	if (!bad)
 		report_chart_write(p->out, &(struct report_chart){ name, title, over == OVER_TIME ? "seconds" : "step", height,
 		                                                   over == OVER_TIME, p->count, marks->count, curves, marks->list });
-	for (int i = 0; curves && i < p->count; i++)
+	for (int i = 0; i < p->count; i++)
 		report_curve_free(&curves[i]);
 	free(curves);
 	return bad ? -1 : 0;
+}
+
+static int write_chart(struct report_page *p, const char *name, const char *title, int height, enum over over,
+                       int (*make)(const struct report_run *r, int what, struct report_curve *c), int what)
+{
+	struct report_curve *curves = hspmd_calloc((size_t)p->count, sizeof *curves);
+	int bad = !curves;
+	for (int i = 0; i < p->count && !bad; i++)
+		bad |= make(p->runs[i], what, &curves[i]);
+	for (int i = 0; bad && curves && i < p->count; i++)
+		report_curve_free(&curves[i]);
+	if (bad)
+		free(curves);
+	return bad ? -1 : draw(p, name, title, height, over, curves);
 }
 
 static int make_value(const struct report_run *r, int value, struct report_curve *c)
@@ -157,6 +169,32 @@ static int write_over_steps(struct report_page *p)
 		                (int)charts[i].value))
 			return -1;
 	return 0;
+}
+
+/* ---- comparison */
+
+/* The first run beside each of the others, whose curve shows the difference. */
+static int write_comparison(struct report_page *p)
+{
+	struct report_curve *curves = p->count > 1 ? hspmd_calloc((size_t)p->count, sizeof *curves) : NULL;
+	int bad = !curves;
+	if (p->count < 2)
+		return 0;
+	fputs("<h3>Comparison</h3>\n", p->out);
+	for (int i = 1; i < p->count && !bad; i++) {
+		struct report_comparison c;
+		bad |= report_comparison_make(p->runs[0], p->runs[i], &c);
+		if (bad)
+			break;
+		report_comparison_write(p->out, &c, p->runs[0]->name, p->runs[i]->name);
+		bad |= json_object_set_new(p->data[i], "comparison", report_comparison_json(&c));
+		curves[i] = c.curve;
+	}
+	for (int i = 0; bad && curves && i < p->count; i++)
+		report_curve_free(&curves[i]);
+	if (bad)
+		free(curves);
+	return bad ? -1 : draw(p, "loss_difference", "Relative difference of the losses", 110, OVER_STEPS, curves);
 }
 
 /* ---- devices */
@@ -255,7 +293,7 @@ static int write_all(struct report_page *p)
 {
 	write_head(p);
 	if (report_marks_make(p->runs, p->count, false, &p->marks[OVER_STEPS]) ||
-	    report_marks_make(p->runs, p->count, true, &p->marks[OVER_TIME]) || write_over_steps(p))
+	    report_marks_make(p->runs, p->count, true, &p->marks[OVER_TIME]) || write_over_steps(p) || write_comparison(p))
 		return -1;
 	for (int i = 0; i < p->count; i++)
 		report_changes_write(p->out, p->runs[i]);
