@@ -2,7 +2,6 @@
 #include "controller/report/chart.h"
 
 #include <math.h>
-#include <stdbool.h>
 
 #include "controller/report/markup.h"
 
@@ -46,6 +45,12 @@ static bool measure(const struct report_chart *c, struct area *a)
 			include(&a->y, c->curves[k].points[i][1]);
 			any = true;
 		}
+	if (any && c->from_zero) {
+		include(&a->y, 0);
+		include(&a->x, 0);
+		for (int i = 0; i < c->mark_count; i++)
+			include(&a->x, c->marks[i].x);
+	}
 	a->x = widened(a->x);
 	a->y = widened(a->y);
 	return any;
@@ -73,9 +78,9 @@ static void write_ticks(FILE *out, const struct area *a)
 	int bottom = TOP + a->height;
 	fputs("<g class=\"ticks\">", out);
 	for (double k = ceil(a->x.low / dx); k * dx <= a->x.high; k++)
-		fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>", at_x(a, k * dx), bottom + 15, k * dx);
+		fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.10g</text>", at_x(a, k * dx), bottom + 15, k * dx);
 	for (double k = ceil(a->y.low / dy); k * dy <= a->y.high; k++)
-		fprintf(out, "<path d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>", LEFT, at_y(a, k * dy),
+		fprintf(out, "<path d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.10g</text>", LEFT, at_y(a, k * dy),
 		        WIDTH - RIGHT, LEFT - 6, at_y(a, k * dy) + 4, k * dy);
 	fputs("</g>\n", out);
 }
@@ -91,14 +96,20 @@ static void write_curve(FILE *out, const struct area *a, const struct report_cur
 /* Marks outside the curves' range stay away; labels that would cover one another are left out. */
 static void write_marks(FILE *out, const struct area *a, const struct report_chart *c)
 {
+	static const char *const classes[] = { "change", "checkpoint", "fault" };
 	double labelled = -LABEL_ROOM;
+	int bottom = TOP + a->height;
 	for (int i = 0; i < c->mark_count; i++) {
 		const struct report_mark *m = &c->marks[i];
 		if (m->x < a->x.low || m->x > a->x.high)
 			continue;
 		double x = at_x(a, m->x);
-		fprintf(out, "<g class=\"mark c%d\" data-x=\"%.17g\" transform=\"translate(%.1f)\"><path d=\"M0 %dV%d\"/>",
-		        m->run % REPORT_COLOURS, m->x, x, TOP - 4, TOP + a->height);
+		fprintf(out, "<g class=\"mark %s c%d\" data-x=\"%.17g\" transform=\"translate(%.1f)\"><path d=\"", classes[m->kind],
+		        m->run % REPORT_COLOURS, m->x, x);
+		if (m->kind == REPORT_MARK_CHANGE)
+			fprintf(out, "M0 %dV%d\"/>", TOP - 4, bottom);
+		else
+			fprintf(out, "M0 %dl-4 8h8z\"/>", bottom - 9);
 		if (*m->label && fabs(x - labelled) >= LABEL_ROOM) {
 			fprintf(out, "<text y=\"%d\" text-anchor=\"middle\">", TOP - 8);
 			report_text(out, m->label);
@@ -122,16 +133,19 @@ void report_chart_write(FILE *out, const struct report_chart *c)
 	fprintf(out, "<figure id=\"%s\"><figcaption>", c->name);
 	report_text(out, c->title);
 	fprintf(out,
-	        "</figcaption>\n<svg class=\"chart\" role=\"img\" data-curve=\"%s\" data-height=\"%d\" viewBox=\"0 0 %d %d\"><rect "
+	        "</figcaption>\n<svg class=\"chart\" role=\"img\" data-curve=\"%s\" data-axis=\"%s\" data-zero=\"%d\" data-low=\"%.17g\" "
+	        "data-high=\"%.17g\" data-height=\"%d\" "
+	        "viewBox=\"0 0 %d %d\"><rect "
 	        "class=\"area\" "
 	        "x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n",
-	        c->name, c->height, WIDTH, c->height + TOP + BOTTOM, LEFT, TOP, WIDTH - LEFT - RIGHT, c->height);
+	        c->name, c->axis, c->from_zero, a.x.low, a.x.high, c->height, WIDTH, c->height + TOP + BOTTOM, LEFT, TOP,
+	        WIDTH - LEFT - RIGHT, c->height);
 	write_ticks(out, &a);
 	write_marks(out, &a, c);
 	for (int k = 0; k < c->curve_count; k++)
 		if (c->curves[k].count)
 			write_curve(out, &a, &c->curves[k], k);
 	fprintf(out, "<text class=\"axis\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", WIDTH - RIGHT, c->height + TOP + BOTTOM - 5);
-	report_text(out, c->x_label);
+	report_text(out, c->axis);
 	fputs("</text></svg></figure>\n", out);
 }

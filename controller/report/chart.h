@@ -3,16 +3,20 @@
 #ifndef HSPMD_CONTROLLER_REPORT_CHART_H
 #define HSPMD_CONTROLLER_REPORT_CHART_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "controller/report/curve.h"
 
 #define REPORT_COLOURS 6 /* of runs, in report.css: .c0 to .c5; further runs repeat them */
 
-/* An upright line, where the allocation changed. */
+/* A change of the allocation is an upright line; a checkpoint and a fault are small signs at the bottom. */
+enum report_mark_kind { REPORT_MARK_CHANGE, REPORT_MARK_CHECKPOINT, REPORT_MARK_FAULT };
+
 struct report_mark {
 	double x;
-	int run;           /* its colour */
+	int run; /* its colour */
+	enum report_mark_kind kind;
 	const char *label; /* short, at the top; "": none */
 	const char *title; /* shown if a reader points there */
 };
@@ -20,8 +24,9 @@ struct report_mark {
 struct report_chart {
 	const char *name; /* key of the curves in the page's data */
 	const char *title;
-	const char *x_label;
-	int height; /* of the drawing area; the width is the page's */
+	const char *axis; /* what x counts; charts of one axis are zoomed together */
+	int height;       /* of the drawing area; the width is the page's */
+	bool from_zero;   /* both axes begin at 0, and x goes on to the last mark */
 	int curve_count, mark_count;
 	const struct report_curve *curves; /* one per run, may be empty */
 	const struct report_mark *marks;

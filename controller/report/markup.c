@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "common/json.h"
@@ -33,6 +34,19 @@ void report_text(FILE *out, const char *text)
 	}
 }
 
+void report_cut(char *text)
+{
+	size_t n = strlen(text), tail = 0;
+	while (tail < n && ((unsigned char)text[n - 1 - tail] & 0xc0) == 0x80)
+		tail++;
+	if (tail == n)
+		return;
+	unsigned char lead = (unsigned char)text[n - 1 - tail];
+	size_t whole = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+	if (tail + 1 < whole)
+		text[n - 1 - tail] = 0;
+}
+
 void report_textf(FILE *out, const char *fmt, ...)
 {
 	char text[600];
@@ -40,6 +54,7 @@ void report_textf(FILE *out, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
+	report_cut(text);
 	report_text(out, text);
 }
 

@@ -10,6 +10,8 @@
 void report_text(FILE *out, const char *text);
 /* printf whose result is written as report_text() does; for lines of at most a few hundred characters, cut beyond. */
 void report_textf(FILE *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Removes the beginning of a UTF-8 character at the end of a text that was cut. */
+void report_cut(char *text);
 /* <script type="application/json" id=...>; drops the reference. -1: out of memory, also if value is NULL. */
 int report_data(FILE *out, const char *id, json_t *value);
 

@@ -3,13 +3,17 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/alloc.h"
 #include "common/json.h"
+#include "controller/report/change_table.h"
 #include "controller/report/chart.h"
+#include "controller/report/comparison.h"
 #include "controller/report/curve.h"
+#include "controller/report/device_time.h"
+#include "controller/report/event_table.h"
 #include "controller/report/generations.h"
+#include "controller/report/marks.h"
 #include "controller/report/markup.h"
 #include "controller/report/plan_picture.h"
 #include "controller/report/summary.h"
@@ -27,24 +31,10 @@ struct report_page {
 	int count;
 	struct report_summary *summaries; /* per run */
 	json_t **data;                    /* per run: what its <script> will hold */
-	struct report_mark *marks;        /* of all runs, ascending */
-	char (*words)[200];               /* per mark: what its label and title point to */
-	int mark_count;
+	struct report_marks marks[2];     /* over steps, and over time */
 };
 
 /* ---- what happened, in words */
-
-static const char *state_words(const char *state)
-{
-	static const char *const words[][2] = { { "live", "the memory of nodes that stayed" },
-		                                { "checkpoint", "a checkpoint" },
-		                                { "init", "the beginning: no state was left" },
-		                                { "command", "the trainer itself" } };
-	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-		if (!strcmp(state, words[i][0]))
-			return words[i][1];
-	return state;
-}
 
 static void write_story(FILE *out, const struct report_run *r, const struct report_summary *s)
 {
@@ -106,114 +96,159 @@ static void write_head(struct report_page *p)
 	}
 }
 
-/* ---- changes */
-
-static int by_x(const void *a, const void *b)
-{
-	double x = ((const struct report_mark *)a)->x, y = ((const struct report_mark *)b)->x;
-	return (x > y) - (x < y);
-}
-
-static int make_marks(struct report_page *p)
-{
-	size_t all = 0;
-	struct report_words w;
-	for (int i = 0; i < p->count; i++)
-		all += p->runs[i]->change_count;
-	p->marks = hspmd_calloc(all, sizeof *p->marks);
-	p->words = hspmd_calloc(all, sizeof *p->words);
-	if (!p->marks || !p->words)
-		return -1;
-	for (int i = 0; i < p->count; i++)
-		for (size_t k = 0; k < p->runs[i]->change_count; k++) {
-			const struct report_change *c = &p->runs[i]->changes[k];
-			char *label = p->words[p->mark_count], *title = label + 24;
-			snprintf(label, 24, "%d\342\206\222%d", c->from_nodes, c->nodes);
-			snprintf(title, sizeof *p->words - 24,
-			         "step %lld: %d to %d nodes (%.40s), paused %s, %lld steps lost, state from %.40s", (long long)c->step,
-			         c->from_nodes, c->nodes, c->cause, report_seconds(&w, c->pause_s), (long long)c->steps_lost,
-			         state_words(c->state));
-			p->marks[p->mark_count++] = (struct report_mark){ (double)c->step, i, label, title };
-		}
-	qsort(p->marks, (size_t)p->mark_count, sizeof *p->marks, by_x);
-	return 0;
-}
-
-static void write_bytes(FILE *out, const struct report_change *c)
-{
-	const double bytes[] = { c->bytes_from_local, c->bytes_from_peers, c->bytes_from_disk, c->bytes_from_shared };
-	static const char *const from[] = { "own memory", "other nodes", "disk", "shared storage" };
-	struct report_words w;
-	bool any = false;
-	for (int i = 0; i < 4; i++)
-		if (bytes[i] > 0) {
-			report_textf(out, "%s%s from %s", any ? ", " : "", report_bytes(&w, bytes[i]), from[i]);
-			any = true;
-		}
-}
-
-static void write_changes(FILE *out, const struct report_run *r, bool named)
-{
-	struct report_words w;
-	if (!r->change_count)
-		return;
-	fputs("<h3>Changes of the allocation", out);
-	if (named) {
-		fputs(": ", out);
-		report_text(out, r->name);
-	}
-	fputs("</h3>\n<table class=\"changes\"><thead><tr><th>at step<th>when<th>why<th>nodes<th>generation<th>pause<th>steps "
-	      "lost<th>state "
-	      "from<th>bytes moved</tr></thead><tbody>\n",
-	      out);
-	for (size_t i = 0; i < r->change_count; i++) {
-		const struct report_change *c = &r->changes[i];
-		fprintf(out, "<tr><td class=\"n\">%lld<td>%s<td>", (long long)c->step, report_date(&w, c->time));
-		report_text(out, c->cause);
-		fprintf(out, "<td class=\"n\">%d \342\206\222 %d<td class=\"n\">%lld<td class=\"n\">%s<td class=\"n\">%lld<td>",
-		        c->from_nodes, c->nodes, (long long)c->generation, report_seconds(&w, c->pause_s), (long long)c->steps_lost);
-		report_text(out, state_words(c->state));
-		fputs("<td>", out);
-		write_bytes(out, c);
-		fputs("</tr>\n", out);
-	}
-	fputs("</tbody></table>\n", out);
-}
-
 /* ---- curves */
 
-static int write_curves(struct report_page *p, enum report_value value, const char *title, int height)
+enum over { OVER_STEPS, OVER_TIME };
+
+/* Draws the curves, one per run, and frees them. */
+static int draw(struct report_page *p, const char *name, const char *title, int height, enum over over, struct report_curve *curves)
 {
-	struct report_curve *curves = hspmd_calloc((size_t)p->count, sizeof *curves);
-	int bad = !curves;
+	const struct report_marks *marks = &p->marks[over];
+	int bad = 0;
 	for (int i = 0; i < p->count && !bad; i++) {
-		bad |= report_curve_of(p->runs[i], value, &curves[i]);
-		if (bad || !curves[i].count)
-			continue;
 		report_curve_thin(&curves[i]);
-		bad |= json_object_set_new(json_object_get(p->data[i], "curves"), report_value_names[value], report_curve_json(&curves[i]));
+		if (curves[i].count)
+			bad |= json_object_set_new(json_object_get(p->data[i], "curves"), name, report_curve_json(&curves[i]));
 	}
 	if (!bad)
-		report_chart_write(p->out, &(struct report_chart){ report_value_names[value], title, "step", height, p->count,
-		                                                   p->mark_count, curves, p->marks });
-	for (int i = 0; curves && i < p->count; i++)
+		report_chart_write(p->out, &(struct report_chart){ name, title, over == OVER_TIME ? "seconds" : "step", height,
+		                                                   over == OVER_TIME, p->count, marks->count, curves, marks->list });
+	for (int i = 0; i < p->count; i++)
 		report_curve_free(&curves[i]);
 	free(curves);
 	return bad ? -1 : 0;
 }
 
-static int write_loss(struct report_page *p)
+static int write_chart(struct report_page *p, const char *name, const char *title, int height, enum over over,
+                       int (*make)(const struct report_run *r, int what, struct report_curve *c), int what)
 {
+	struct report_curve *curves = hspmd_calloc((size_t)p->count, sizeof *curves);
+	int bad = !curves;
+	for (int i = 0; i < p->count && !bad; i++)
+		bad |= make(p->runs[i], what, &curves[i]);
+	for (int i = 0; bad && curves && i < p->count; i++)
+		report_curve_free(&curves[i]);
+	if (bad)
+		free(curves);
+	return bad ? -1 : draw(p, name, title, height, over, curves);
+}
+
+static int make_value(const struct report_run *r, int value, struct report_curve *c)
+{
+	return report_curve_of(r, (enum report_value)value, c);
+}
+
+static int make_nodes(const struct report_run *r, int devices, struct report_curve *c)
+{
+	return report_nodes_curve(r, devices, c);
+}
+
+static int make_tokens(const struct report_run *r, int what, struct report_curve *c)
+{
+	(void)what;
+	return report_tokens_curve(r, c);
+}
+
+static int write_over_steps(struct report_page *p)
+{
+	static const struct {
+		enum report_value value;
+		const char *title;
+		int height;
+	} charts[] = { { REPORT_LOSS, "Loss", 280 },
+		       { REPORT_VALID_LOSS, "Validation loss", 160 },
+		       { REPORT_LR, "Learning rate", 110 },
+		       { REPORT_GRAD_NORM, "Gradient norm", 110 },
+		       { REPORT_STEP_S, "Seconds per step", 110 } };
 	fputs("<h3>Training</h3>\n<p class=\"small\">Broken lines are changes of the allocation: nodes before and after. Drag over a "
 	      "picture to "
 	      "look closer, double click to see all; <label><input type=\"checkbox\" id=\"log\"> logarithmic</label></p>\n",
 	      p->out);
-	return write_curves(p, REPORT_LOSS, "Loss", 280) || write_curves(p, REPORT_VALID_LOSS, "Validation loss", 160) ||
-	                       write_curves(p, REPORT_LR, "Learning rate", 110) ||
-	                       write_curves(p, REPORT_GRAD_NORM, "Gradient norm", 110) ||
-	                       write_curves(p, REPORT_STEP_S, "Seconds per step", 110)
-	               ? -1
-	               : 0;
+	for (size_t i = 0; i < sizeof charts / sizeof *charts; i++)
+		if (write_chart(p, report_value_names[charts[i].value], charts[i].title, charts[i].height, OVER_STEPS, make_value,
+		                (int)charts[i].value))
+			return -1;
+	return 0;
+}
+
+/* ---- comparison */
+
+/* The first run beside each of the others, whose curve shows the difference. */
+static int write_comparison(struct report_page *p)
+{
+	struct report_curve *curves = p->count > 1 ? hspmd_calloc((size_t)p->count, sizeof *curves) : NULL;
+	int bad = !curves;
+	if (p->count < 2)
+		return 0;
+	fputs("<h3>Comparison</h3>\n", p->out);
+	for (int i = 1; i < p->count && !bad; i++) {
+		struct report_comparison c;
+		bad |= report_comparison_make(p->runs[0], p->runs[i], &c);
+		if (bad)
+			break;
+		report_comparison_write(p->out, &c, p->runs[0]->name, p->runs[i]->name);
+		bad |= json_object_set_new(p->data[i], "comparison", report_comparison_json(&c));
+		curves[i] = c.curve;
+	}
+	for (int i = 0; bad && curves && i < p->count; i++)
+		report_curve_free(&curves[i]);
+	if (bad)
+		free(curves);
+	return bad ? -1 : draw(p, "loss_difference", "Relative difference of the losses", 110, OVER_STEPS, curves);
+}
+
+/* ---- devices */
+
+static void write_device_time(FILE *out, const struct report_run *r, const struct report_device_time *t)
+{
+	const double parts[] = { t->useful_s, t->paused_s, t->lost_s, t->other_s };
+	static const char *const names[] = { "useful", "paused by changes", "lost in steps that were made again", "between steps" };
+	struct report_words w;
+	double at = 0;
+	if (t->total_s <= 0)
+		return;
+	fputs("<figure class=\"time\"><figcaption>", out);
+	report_textf(out, "Time of the %s, %s in all: %s", t->nodes ? "nodes" : "devices", report_seconds(&w, t->total_s), r->name);
+	fputs("</figcaption>\n<svg role=\"img\" viewBox=\"0 0 1000 18\">", out);
+	for (int i = 0; i < 4; i++) {
+		double width = fmin(1, parts[i] / t->total_s) * 1000;
+		fprintf(out, "<rect class=\"time%d\" x=\"%.1f\" width=\"%.1f\" height=\"18\"><title>%s: %s</title></rect>", i, at, width,
+		        names[i], report_seconds(&w, parts[i]));
+		at += width;
+	}
+	fputs("</svg>\n<p class=\"small\">", out);
+	for (int i = 0; i < 4; i++)
+		fprintf(out, "<span class=\"swatch time%d\"></span>%s %s (%.1f %%) ", i, names[i], report_seconds(&w, parts[i]),
+		        parts[i] / t->total_s * 100);
+	fputs("</p></figure>\n", out);
+}
+
+static int write_devices(struct report_page *p)
+{
+	bool devices = true, any = false;
+	for (int i = 0; i < p->count; i++) {
+		struct report_device_time t;
+		report_device_time_make(p->runs[i], &t);
+		devices = devices && !t.nodes;
+		any = any || t.total_s > 0;
+	}
+	if (!any)
+		return 0;
+	fprintf(p->out,
+	        "<h3>Devices over time</h3>\n<p class=\"small\">Seconds count from the first step. <span class=\"checkpoint\">\342\226\262"
+	        "</span> is a checkpoint, <span class=\"fault\">\342\226\262</span> a fault.</p>\n");
+	if (write_chart(p, devices ? "devices" : "nodes", devices ? "Devices in use" : "Nodes in use", 110, OVER_TIME, make_nodes,
+	                devices) ||
+	    write_chart(p, "tokens_per_s", "Tokens per second", 160, OVER_TIME, make_tokens, 0))
+		return -1;
+	for (int i = 0; i < p->count; i++) {
+		struct report_device_time t;
+		report_device_time_make(p->runs[i], &t);
+		if (json_object_set_new(p->data[i], "device_time", report_device_time_json(&t)))
+			return -1;
+		write_device_time(p->out, p->runs[i], &t);
+	}
+	return 0;
 }
 
 /* ---- plans */
@@ -245,8 +280,9 @@ static int make_data(struct report_page *p)
 		int bad = !changes;
 		for (size_t k = 0; k < r->change_count; k++)
 			bad |= json_array_append(changes, r->changes[k].line);
-		p->data[i] = json_pack("{s:s, s:s, s:s, s:o, s:{}, s:o}", "name", r->name, "job", r->job, "run", r->id, "summary",
-		                       report_summary_json(&p->summaries[i]), "curves", "changes", changes);
+		p->data[i] =
+		        json_pack("{s:s, s:s, s:s, s:o, s:{}, s:o, s:o}", "name", r->name, "job", r->job, "run", r->id, "summary",
+		                  report_summary_json(&p->summaries[i]), "curves", "changes", changes, "events", report_events_json(r));
 		if (bad || !p->data[i])
 			return -1;
 	}
@@ -256,12 +292,15 @@ static int make_data(struct report_page *p)
 static int write_all(struct report_page *p)
 {
 	write_head(p);
-	if (make_marks(p) || write_loss(p))
+	if (report_marks_make(p->runs, p->count, false, &p->marks[OVER_STEPS]) ||
+	    report_marks_make(p->runs, p->count, true, &p->marks[OVER_TIME]) || write_over_steps(p) || write_comparison(p))
 		return -1;
 	for (int i = 0; i < p->count; i++)
-		write_changes(p->out, p->runs[i], p->count > 1);
-	if (write_plans(p))
+		report_changes_write(p->out, p->runs[i]);
+	if (write_devices(p) || write_plans(p))
 		return -1;
+	for (int i = 0; i < p->count; i++)
+		report_events_write(p->out, p->runs[i]);
 	for (int i = 0; i < p->count; i++) {
 		char id[24];
 		snprintf(id, sizeof id, "run-%d", i);
@@ -284,7 +323,7 @@ int report_page_write(FILE *out, const struct report_run *const *runs, int count
 		json_decref(p.data[i]);
 	free(p.data);
 	free(p.summaries);
-	free(p.marks);
-	free(p.words);
+	report_marks_free(&p.marks[OVER_STEPS]);
+	report_marks_free(&p.marks[OVER_TIME]);
 	return rc;
 }

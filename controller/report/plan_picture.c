@@ -107,8 +107,8 @@ static void write_picture(FILE *out, const struct report_run *r, const struct re
 	fprintf(out, "<svg class=\"plan\" role=\"img\" viewBox=\"0 0 %d %d\">\n", WIDTH, rows * ROW);
 	for (int i = 0; i < rows; i++) {
 		const struct report_pipeline *pl = &p->pipelines[i];
-		fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%d mb<title>%d micro-batches of %d</title></text>\n", LEFT - 6,
-		        i * ROW + 20, pl->micro_batches, pl->micro_batches, pl->micro_batch);
+		fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%d mb<title>%d micro-batch%s of %d</title></text>\n", LEFT - 6,
+		        i * ROW + 20, pl->micro_batches, pl->micro_batches, pl->micro_batches == 1 ? "" : "es", pl->micro_batch);
 		for (int k = 0; k < pl->stage_count; k++)
 			write_block(out, r, p, &pl->stages[k], i * ROW + 4, types);
 	}
@@ -121,7 +121,7 @@ static void write_legend(FILE *out, const struct types *types)
 {
 	fputs("<p class=\"small\">", out);
 	for (int i = 0; i < types->count; i++) {
-		fprintf(out, "<span class=\"swatch t%d\"></span>", i % TYPES);
+		fprintf(out, "<span class=\"swatch type t%d\"></span>", i % TYPES);
 		report_textf(out, "%s ", *types->names[i] ? types->names[i] : "type not known");
 	}
 	fputs("</p>\n", out);

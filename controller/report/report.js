@@ -8,8 +8,8 @@ for (let s; (s = document.getElementById("run-" + runs.length)); )
 	runs.push(JSON.parse(s.textContent));
 const tip = document.getElementById("tip"), log = document.getElementById("log");
 const charts = [...document.querySelectorAll("svg.chart")].map((svg) => {
-	const curves = runs.map((r) => r.curves[svg.dataset.curve] || []), xs = curves.flatMap((c) => (c.length ? [c[0][0], c[c.length - 1][0]] : []));
-	const chart = { svg, curves, height: +svg.dataset.height, all: widened([Math.min(...xs), Math.max(...xs)]) };
+	const curves = runs.map((r) => r.curves[svg.dataset.curve] || []);
+	const chart = { svg, curves, height: +svg.dataset.height, all: [+svg.dataset.low, +svg.dataset.high] };
 	chart.x = chart.all;
 	return chart;
 });
@@ -44,6 +44,8 @@ function draw(c) {
 		}
 	if (low > high)
 		return;
+	if (+c.svg.dataset.zero && !log.checked)
+		low = Math.min(low, 0);
 	const y = widened([low, high]), atX = (v) => LEFT + ((v - c.x[0]) / (c.x[1] - c.x[0])) * (WIDTH - LEFT - RIGHT);
 	const atY = (v) => TOP + ((y[1] - v) / (y[1] - y[0])) * c.height;
 	for (const path of c.svg.querySelectorAll(".curve")) {
@@ -81,7 +83,7 @@ function tell(c, event) {
 	const x = valueAt(c, event), lines = [];
 	c.curves.forEach((points, i) => {
 		const p = points.length && nearest(points, x);
-		if (p) lines.push((runs.length > 1 ? runs[i].name + ", " : "") + c.svg.querySelector(".axis").textContent + " " + short(p[0], 9) + ": " + p[1]);
+		if (p) lines.push((runs.length > 1 ? runs[i].name + ", " : "") + c.svg.dataset.axis + " " + short(p[0], 9) + ": " + p[1]);
 	});
 	for (const mark of c.svg.querySelectorAll(".mark"))
 		if (Math.abs(mark.dataset.x - x) < (c.x[1] - c.x[0]) / 150 && mark.querySelector("title"))

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/report/change_table.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "controller/report/markup.h"
+
+const char *report_state_words(const char *state)
+{
+	static const char *const words[][2] = { { "live", "the memory of nodes that stayed" },
+		                                { "checkpoint", "a checkpoint" },
+		                                { "init", "the beginning: no state was left" },
+		                                { "command", "the trainer itself" } };
+	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+		if (!strcmp(state, words[i][0]))
+			return words[i][1];
+	return state;
+}
+
+void report_change_label(const struct report_change *c, char *text, size_t size)
+{
+	snprintf(text, size, "%d\342\206\222%d", c->from_nodes, c->nodes);
+}
+
+void report_change_title(const struct report_change *c, char *text, size_t size)
+{
+	struct report_words w;
+	snprintf(text, size, "step %lld: %d to %d nodes (%s), paused %s, %lld steps lost, state from %s", (long long)c->step, c->from_nodes,
+	         c->nodes, c->cause, report_seconds(&w, c->pause_s), (long long)c->steps_lost, report_state_words(c->state));
+}
+
+static void write_bytes(FILE *out, const struct report_change *c)
+{
+	const double bytes[] = { c->bytes_from_local, c->bytes_from_peers, c->bytes_from_disk, c->bytes_from_shared };
+	static const char *const from[] = { "own memory", "other nodes", "disk", "shared storage" };
+	struct report_words w;
+	bool any = false;
+	for (int i = 0; i < 4; i++)
+		if (bytes[i] > 0) {
+			report_textf(out, "%s%s from %s", any ? ", " : "", report_bytes(&w, bytes[i]), from[i]);
+			any = true;
+		}
+}
+
+void report_changes_write(FILE *out, const struct report_run *r)
+{
+	struct report_words w;
+	if (!r->change_count)
+		return;
+	fputs("<h3>Changes of the allocation: ", out);
+	report_text(out, r->name);
+	fputs("</h3>\n<table class=\"changes\"><thead><tr><th>at step<th>when<th>why<th>nodes<th>generation<th>pause<th>steps "
+	      "lost<th>state "
+	      "from<th>bytes moved</tr></thead><tbody>\n",
+	      out);
+	for (size_t i = 0; i < r->change_count; i++) {
+		const struct report_change *c = &r->changes[i];
+		fprintf(out, "<tr><td class=\"n\">%lld<td>%s<td>", (long long)c->step, report_date(&w, c->time));
+		report_text(out, c->cause);
+		fprintf(out, "<td class=\"n\">%d \342\206\222 %d<td class=\"n\">%lld<td class=\"n\">%s<td class=\"n\">%lld<td>",
+		        c->from_nodes, c->nodes, (long long)c->generation, report_seconds(&w, c->pause_s), (long long)c->steps_lost);
+		report_text(out, report_state_words(c->state));
+		fputs("<td>", out);
+		write_bytes(out, c);
+		fputs("</tr>\n", out);
+	}
+	fputs("</tbody></table>\n", out);
+}
