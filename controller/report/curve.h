@@ -17,8 +17,8 @@ struct report_curve {
 /* One value over the steps that count: lost steps are left out, because they were made again. 0, or -1: out of memory. Free with
  * report_curve_free. */
 int report_curve_of(const struct report_run *r, enum report_value value, struct report_curve *c);
-/* Divides x into REPORT_COLUMNS equal columns and keeps of each the least and the greatest y, in their order, and the curve's ends. A curve of at most
- * two points a column stays as it is. */
+/* Divides x into REPORT_COLUMNS equal columns and keeps of each the least and the greatest y, in their order, and the curve's ends. A
+ * curve of at most two points a column stays as it is. */
 void report_curve_thin(struct report_curve *c);
 /* [[x, y], ...]; NULL: out of memory. */
 json_t *report_curve_json(const struct report_curve *c);

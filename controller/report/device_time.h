@@ -21,8 +21,8 @@ json_t *report_device_time_json(const struct report_device_time *t); /* NULL: ou
 
 /* Seconds since the run's first step began; NaN for NaN, or if the run has no times. */
 double report_since_begin(const struct report_run *r, double time);
-/* Over those seconds: nodes, or the devices of the plans; tokens per second of the steps that count, as means of equal parts of the time. 0, or
- * -1: out of memory. A curve without points if the folder does not tell. Free with report_curve_free. */
+/* Over those seconds: nodes, or the devices of the plans; tokens per second of the steps that count, as means of equal parts of the
+ * time. 0, or -1: out of memory. A curve without points if the folder does not tell. Free with report_curve_free. */
 int report_nodes_curve(const struct report_run *r, bool devices, struct report_curve *c);
 int report_tokens_curve(const struct report_run *r, struct report_curve *c);
 

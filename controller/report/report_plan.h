@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A generation's plan as a picture needs it. Unlike hspmd_plan_read() this does not need the cluster, which a run's folder does not keep of every
- * generation, and does not check what the run has checked. */
+/* A generation's plan as a picture needs it. Unlike hspmd_plan_read() this does not need the cluster, which a run's folder does not keep
+ * of every generation, and does not check what the run has checked. */
 #ifndef HSPMD_CONTROLLER_REPORT_REPORT_PLAN_H
 #define HSPMD_CONTROLLER_REPORT_REPORT_PLAN_H
 
