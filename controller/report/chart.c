@@ -11,6 +11,7 @@
 #define RIGHT 15
 #define TOP 22
 #define BOTTOM 36
+#define TICKS_MAX 16
 #define LABEL_ROOM 46 /* pixels that the label of a mark takes */
 
 struct range {
@@ -66,22 +67,37 @@ static double at_y(const struct area *a, double y)
 	return TOP + (a->y.high - y) / (a->y.high - a->y.low) * a->height;
 }
 
-double report_tick(double span, int parts)
+/* A round step (1, 2 or 5 times a power of ten) that divides `span` into at most `parts` parts. */
+static double tick(double span, int parts)
 {
 	double rough = span / parts, power = pow(10, floor(log10(rough))), digit = rough / power;
 	return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
 }
 
+/* The ticks of a range, at most parts + 1; beyond 2^53 steps from 0 there is no next one. */
+static int find_ticks(struct range r, int parts, double *ticks)
+{
+	double step = tick(r.high - r.low, parts), first = ceil(r.low / step);
+	int n = 0;
+	while (n <= parts && n < TICKS_MAX && (first + n) * step <= r.high) {
+		ticks[n] = (first + n) * step;
+		n++;
+	}
+	return n;
+}
+
 static void write_ticks(FILE *out, const struct area *a)
 {
-	double dx = report_tick(a->x.high - a->x.low, 10), dy = report_tick(a->y.high - a->y.low, a->height / 36);
-	int bottom = TOP + a->height;
+	double ticks[TICKS_MAX];
+	int n = find_ticks(a->x, 10, ticks);
 	fputs("<g class=\"ticks\">", out);
-	for (double k = ceil(a->x.low / dx); k * dx <= a->x.high; k++)
-		fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.10g</text>", at_x(a, k * dx), bottom + 15, k * dx);
-	for (double k = ceil(a->y.low / dy); k * dy <= a->y.high; k++)
-		fprintf(out, "<path d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.10g</text>", LEFT, at_y(a, k * dy),
-		        WIDTH - RIGHT, LEFT - 6, at_y(a, k * dy) + 4, k * dy);
+	for (int i = 0; i < n; i++)
+		fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.10g</text>", at_x(a, ticks[i]), TOP + a->height + 15,
+		        ticks[i]);
+	n = find_ticks(a->y, a->height / 36, ticks);
+	for (int i = 0; i < n; i++)
+		fprintf(out, "<path d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.10g</text>", LEFT, at_y(a, ticks[i]),
+		        WIDTH - RIGHT, LEFT - 6, at_y(a, ticks[i]) + 4, ticks[i]);
 	fputs("</g>\n", out);
 }
 

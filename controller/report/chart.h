@@ -34,7 +34,5 @@ struct report_chart {
 
 /* Writes nothing if no curve has a point. */
 void report_chart_write(FILE *out, const struct report_chart *c);
-/* A round step (1, 2 or 5 times a power of ten) that divides `span` into at most `parts` parts. */
-double report_tick(double span, int parts);
 
 #endif

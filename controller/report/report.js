@@ -25,9 +25,9 @@ function tick(span, parts) {
 }
 
 function ticks([low, high], parts) {
-	const d = tick(high - low, parts), list = [];
-	for (let k = Math.ceil(low / d); k * d <= high; k++)
-		list.push(k * d);
+	const d = tick(high - low, parts), first = Math.ceil(low / d), list = [];
+	for (let k = 0; k <= parts && (first + k) * d <= high; k++)
+		list.push((first + k) * d);
 	return list;
 }
 

@@ -11,13 +11,15 @@
 #include "common/alloc.h"
 
 #define NODES_MAX (1 << 20)
+#define NUMBER_MAX 1e100
 
 const char *const report_value_names[] = { "loss", "valid_loss", "lr", "grad_norm", "step_s", "compute_s", "tokens", "time", NULL };
 
+/* A number that sums and differences with others leave finite. */
 static double number(const json_t *object, const char *key, double absent)
 {
 	const json_t *v = json_object_get(object, key);
-	return json_is_number(v) && isfinite(json_number_value(v)) ? json_number_value(v) : absent;
+	return json_is_number(v) && fabs(json_number_value(v)) < NUMBER_MAX ? json_number_value(v) : absent;
 }
 
 /* A whole number in [0, max]; -1: there is none. */

@@ -33,7 +33,7 @@ struct report_step {
 	int64_t step, generation;
 	int nodes;
 	bool repeated;                /* a later line tells the same or an earlier step: this one was lost and made again */
-	double values[REPORT_VALUES]; /* NaN: not told, or not finite */
+	double values[REPORT_VALUES]; /* NaN: not told, not finite or absurd */
 };
 
 /* A line "event": "resize". Texts belong to `line`; "" where the line has none. */
