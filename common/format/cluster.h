@@ -4,8 +4,8 @@
 #ifndef HSPMD_FORMAT_CLUSTER_H
 #define HSPMD_FORMAT_CLUSTER_H
 
-#include <stdbool.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/error.h"

@@ -144,6 +144,13 @@ static bool same_ratio(const double *a, const double *b, int count)
 	return !a == !b && (!a || !memcmp(a, b, (size_t)count * sizeof *a));
 }
 
+bool hspmd_stage_same_splits(const struct hspmd_stage *a, const struct hspmd_stage *b)
+{
+	return a->device_count == b->device_count && a->context == b->context && a->sequence_parallel == b->sequence_parallel &&
+	       same_ratio(a->shard_ratio, b->shard_ratio, a->device_count / a->context) &&
+	       same_ratio(a->context_ratio, b->context_ratio, a->context);
+}
+
 /* A device holds a parameter that both chunks use once, so both chunks must split it alike. */
 static int check_round(const struct hspmd_json *stages, const struct hspmd_pipeline *pl, int i, int length)
 {
@@ -151,9 +158,7 @@ static int check_round(const struct hspmd_json *stages, const struct hspmd_pipel
 	struct hspmd_json at = hspmd_json_at(stages, (size_t)i);
 	if (s->device_count != first->device_count || memcmp(s->devices, first->devices, (size_t)s->device_count * sizeof *s->devices))
 		return hspmd_json_fail(&at, "expected the devices of stages[%d], whose next chunk this is", i % length);
-	if (s->context != first->context || s->sequence_parallel != first->sequence_parallel ||
-	    !same_ratio(s->shard_ratio, first->shard_ratio, s->device_count / s->context) ||
-	    !same_ratio(s->context_ratio, first->context_ratio, s->context))
+	if (!hspmd_stage_same_splits(s, first))
 		return hspmd_json_fail(
 		        &at, "expected shard_ratio, sequence_parallel, context and context_ratio of stages[%d], whose next chunk this is",
 		        i % length);

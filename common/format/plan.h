@@ -67,6 +67,10 @@ json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluste
 struct hspmd_plan *hspmd_plan_copy(const struct hspmd_plan *p);
 void hspmd_plan_destroy(struct hspmd_plan *p);
 
+/* Returns true if both stages have as many devices and divide tensors and the sequence among them alike. Layers, the devices themselves and
+ * recomputation may differ. */
+bool hspmd_stage_same_splits(const struct hspmd_stage *a, const struct hspmd_stage *b);
+
 /* One line for people: "2 pipelines: [n0:0-1 x2 L0-6 | n1:0 L6-14] 5 mb, [n2:0 L0-14] 3 mb". malloc'd. */
 char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster *c);
 /* How many devices the plan uses. */

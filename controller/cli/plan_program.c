@@ -78,11 +78,6 @@ static int check_program(const struct hspmd_graph_source *source, const struct h
 /* A program of a job of 10,240 devices takes 3 s and 0.14 GB. */
 #define CHECKED_MOST 16384
 
-static bool same_ratio(const double *a, const double *b, int count)
-{
-	return !a == !b && (!a || !memcmp(a, b, (size_t)count * sizeof *a));
-}
-
 static bool same_kind(const struct hspmd_cluster *c, int a, int b)
 {
 	return c->types[c->devices[a].type].kind == c->types[c->devices[b].type].kind;
@@ -90,10 +85,7 @@ static bool same_kind(const struct hspmd_cluster *c, int a, int b)
 
 static bool like_stage(const struct hspmd_cluster *c, const struct hspmd_stage *a, const struct hspmd_stage *b)
 {
-	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->device_count != b->device_count ||
-	    a->context != b->context || a->recompute != b->recompute || a->sequence_parallel != b->sequence_parallel ||
-	    !same_ratio(a->shard_ratio, b->shard_ratio, a->device_count / a->context) ||
-	    !same_ratio(a->context_ratio, b->context_ratio, a->context))
+	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->recompute != b->recompute || !hspmd_stage_same_splits(a, b))
 		return false;
 	for (int d = 0; d < a->device_count; d++)
 		if (!same_kind(c, a->devices[d], b->devices[d]))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by loop.c (events and actions), loop_peers.c (the server for agents and commands), loop_contact.c (how others find the controller) and loop_work.c (work outside the loop's thread:
- * solver, Slurm, processes). */
+/* Shared by loop.c (events and actions), loop_peers.c (the server for agents and commands), loop_contact.c (how
+ * others find the controller) and loop_work.c (work outside the loop's thread: solver, Slurm, processes). */
 #ifndef HSPMD_RUN_LOOP_INTERNAL_H
 #define HSPMD_RUN_LOOP_INTERNAL_H
 

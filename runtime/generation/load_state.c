@@ -223,23 +223,22 @@ static int run_moves(struct hspmd_generation *g, const struct live *live, size_t
 	struct hspmd_link_cost cost = { .seconds = link_seconds, .context = &links };
 	struct hspmd_state_side now = { g->layouts, g->rank_of, g->cluster->device_count };
 	struct hspmd_state_side *sides = hspmd_calloc(live_count, sizeof *sides);
-	size_t *bytes = hspmd_calloc((size_t)parameters, sizeof *bytes),
-	       *element_bytes = hspmd_calloc((size_t)parameters * HSPMD_STATE_KIND_COUNT, sizeof *element_bytes);
+	size_t *element_bytes = hspmd_calloc((size_t)parameters * HSPMD_STATE_KIND_COUNT, sizeof *element_bytes);
 	struct hspmd_planned_move *moves = NULL;
 	size_t count = 0;
-	if (!links.device || !sides || !bytes || !element_bytes)
+	if (!links.device || !sides || !element_bytes)
 		status = hspmd_fail_memory(err, "planning state moves");
 	for (int r = 0; !status && r < g->member_count; r++)
 		links.device[r] = hspmd_cluster_find_device(g->cluster, g->members[r], &(struct hspmd_error){ "" });
 	for (size_t s = 0; !status && s < live_count; s++)
 		sides[s] = (struct hspmd_state_side){ live[s].layouts, live[s].rank_of, live[s].cluster->device_count };
 	for (int i = 0; !status && i < parameters * HSPMD_STATE_KIND_COUNT; i++)
-		bytes[i / HSPMD_STATE_KIND_COUNT] = element_bytes[i] = parameter_bytes(g, i / HSPMD_STATE_KIND_COUNT);
+		element_bytes[i] = parameter_bytes(g, i / HSPMD_STATE_KIND_COUNT);
 	if (!status) {
 		struct hspmd_state_moves m = {
 			.self = g->rank,
 			.kinds = hspmd_generation_state_kinds(g),
-			.element_bytes = bytes,
+			.element_bytes = element_bytes,
 			.now = &now,
 			.live = sides,
 			.live_count = (int)live_count,
@@ -254,7 +253,6 @@ static int run_moves(struct hspmd_generation *g, const struct live *live, size_t
 	free(moves);
 	free(links.device);
 	free(sides);
-	free(bytes);
 	free(element_bytes);
 	return status;
 }

@@ -26,7 +26,7 @@ struct planner {
 	struct hspmd_holding *have; /* of all own parameters, parameter after parameter */
 	struct hspmd_need *need;
 	size_t own_count, own_capacity, have_count, have_capacity, need_count, need_capacity;
-	size_t *element_bytes; /* per state tensor */
+	size_t *element_bytes; /* per state tensor; of all kinds together if they are joined */
 	struct hspmd_planned_move *moves;
 	size_t move_count, move_capacity;
 };
@@ -225,16 +225,6 @@ static int plan_together(struct planner *p, size_t first, size_t end)
 	return status;
 }
 
-static int move_order(const void *a, const void *b)
-{
-	const struct hspmd_planned_move *x = a, *y = b;
-	if (x->from != y->from)
-		return x->from < y->from ? -1 : 1;
-	if (x->to != y->to)
-		return x->to < y->to ? -1 : 1;
-	return x->tensor != y->tensor ? (x->tensor < y->tensor ? -1 : 1) : box_order(&x->box, &y->box);
-}
-
 static int most_devices(const struct hspmd_state_moves *m)
 {
 	int most = m->now->device_count;
@@ -254,9 +244,8 @@ static int prepare(struct planner *p)
 	p->element_bytes = hspmd_calloc((size_t)parameters * HSPMD_STATE_KIND_COUNT, sizeof *p->element_bytes);
 	if (!p->devices || !p->shards || !p->element_bytes)
 		return out_of_memory(p);
-	for (int i = 0; i < parameters; i++)
-		for (int k = 0; k < m->kinds; k++)
-			p->element_bytes[i * HSPMD_STATE_KIND_COUNT + k] = m->element_bytes[i] * (size_t)(p->joined ? m->kinds : 1);
+	for (int i = 0; i < parameters * HSPMD_STATE_KIND_COUNT; i++)
+		p->element_bytes[i] = m->element_bytes[i] * (size_t)(p->joined ? m->kinds : 1);
 	return 0;
 }
 
@@ -272,7 +261,7 @@ int hspmd_state_moves_plan(const struct hspmd_state_moves *m, struct hspmd_plann
 		status = plan_together(&p, i, end);
 	}
 	if (!status && p.move_count)
-		qsort(p.moves, p.move_count, sizeof *p.moves, move_order);
+		qsort(p.moves, p.move_count, sizeof *p.moves, hspmd_planned_move_order);
 	free(p.devices);
 	free(p.ranks);
 	free(p.shards);

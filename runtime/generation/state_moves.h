@@ -19,11 +19,11 @@ struct hspmd_state_side {
 struct hspmd_state_moves {
 	int self;                            /* own rank */
 	int kinds;                           /* the first ones of enum hspmd_state_kind: what the optimizer has */
-	const size_t *element_bytes;         /* per parameter */
+	const size_t *element_bytes;         /* per state tensor (state_transfer.h) */
 	const struct hspmd_state_side *now;  /* what every member needs */
 	const struct hspmd_state_side *live; /* what members hold in memory, perhaps under several plans */
 	int live_count;
-	const struct hspmd_holding *stored; /* what members can read from files, of state tensors (state_transfer.h) */
+	const struct hspmd_holding *stored; /* what members can read from files, of state tensors */
 	size_t stored_count;
 	const struct hspmd_link_cost *cost; /* between ranks */
 };

@@ -107,17 +107,10 @@ static int build_pipeline(const struct hspmd_graph_source *source, const struct 
 
 /* ---- shapes */
 
-static bool same_ratios(const double *a, const double *b, int count)
-{
-	return a && b ? !memcmp(a, b, (size_t)count * sizeof *a) : !a && !b;
-}
-
 static bool same_stage(const struct hspmd_cluster *cluster, const struct hspmd_stage *a, const struct hspmd_stage *b)
 {
-	return a->layers[0] == b->layers[0] && a->layers[1] == b->layers[1] && a->device_count == b->device_count &&
-	       a->context == b->context && a->sequence_parallel == b->sequence_parallel &&
-	       same_ratios(a->shard_ratio, b->shard_ratio, a->device_count / a->context) &&
-	       same_ratios(a->context_ratio, b->context_ratio, a->context) && takes_parts(cluster, a) == takes_parts(cluster, b);
+	return a->layers[0] == b->layers[0] && a->layers[1] == b->layers[1] && hspmd_stage_same_splits(a, b) &&
+	       takes_parts(cluster, a) == takes_parts(cluster, b);
 }
 
 /* Returns true if the annotations of the two pipelines differ in the devices only. */

@@ -98,6 +98,7 @@ struct hspmd_program_state {
 };
 
 struct hspmd_parameter_layouts;
+struct hspmd_pipelines;
 
 struct hspmd_program {
 	bool borrows;                            /* graph and spmd are another program's (hspmd_program_vary) */
@@ -220,7 +221,6 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 int hspmd_program_fuse_ops(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err);
 /* Add the instructions of the step: sum gradients to where the optimizer state is, norm, update, gather parameters. Only of parameters
  * that this device has a part of. */
-struct hspmd_pipelines;
 int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_link_cost *cost,
                                  struct hspmd_error *err);
 /* Set the offsets of all slots. */

@@ -198,7 +198,7 @@ static int plan_tensors(struct planner *p, size_t have_count, size_t need_count)
 	return 0;
 }
 
-static int move_order(const void *a, const void *b)
+int hspmd_planned_move_order(const void *a, const void *b)
 {
 	const struct hspmd_planned_move *x = a, *y = b;
 	if (x->from != y->from)
@@ -219,7 +219,7 @@ static void tidy(struct planner *p)
 	size_t out = 0;
 	if (p->move_count == 0)
 		return;
-	qsort(p->move, p->move_count, sizeof *p->move, move_order);
+	qsort(p->move, p->move_count, sizeof *p->move, hspmd_planned_move_order);
 	for (size_t i = 0, end; i < p->move_count; i = end) {
 		const struct hspmd_planned_move *first = &p->move[i];
 		struct hspmd_box hull = { 0 };

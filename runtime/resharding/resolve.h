@@ -118,6 +118,8 @@ struct hspmd_planned_move {
 	int tensor, from, to; /* from == to: already local, listed so that the caller can copy it into its new buffer */
 	struct hspmd_box box;
 };
+/* For qsort: by (from, to, tensor), then by the box's first corner. */
+int hspmd_planned_move_order(const void *a, const void *b);
 /* element_bytes[t]: element size of tensor t. The result is malloc'd, ordered by (from, to, tensor). -1 and err if some part of a need has
  * no holder (names tensor number and box). */
 int hspmd_plan_moves(const struct hspmd_holding *have, size_t have_count, const struct hspmd_need *need, size_t need_count,

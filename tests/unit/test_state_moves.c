@@ -74,8 +74,8 @@ static int setup(void **state)
 			fail_msg("plan %zu: %s", i, err.text);
 		json_decref(p);
 	}
-	s->element_bytes = calloc((size_t)s->layouts[0]->parameter_count, sizeof *s->element_bytes);
-	for (int i = 0; i < s->layouts[0]->parameter_count; i++)
+	s->element_bytes = calloc((size_t)s->layouts[0]->parameter_count * HSPMD_STATE_KIND_COUNT, sizeof *s->element_bytes);
+	for (int i = 0; i < s->layouts[0]->parameter_count * HSPMD_STATE_KIND_COUNT; i++)
 		s->element_bytes[i] = 4;
 	json_decref(c);
 	json_decref(m);

@@ -12,6 +12,7 @@
 #include "common/alloc.h"
 #include "runtime/generation/state_moves.h"
 #include "runtime/program/program.h"
+#include "runtime/state/manifest.h"
 #include "tests/bench/scale/problem.h"
 
 #define STAGE_DEVICES 64 /* of one pipeline of SCALE_ALIKE */
@@ -53,11 +54,11 @@ static int plan_moves(int devices, const struct change *c)
 	struct hspmd_parameter_layouts *old = graph ? hspmd_parameter_layouts_build(graph, before.plan, &err) : NULL,
 	                               *now = old ? hspmd_parameter_layouts_build(graph, after, &err) : NULL;
 	int *rank_of = hspmd_calloc((size_t)devices, sizeof *rank_of);
-	size_t *element_bytes = hspmd_calloc(now ? (size_t)now->parameter_count : 1, sizeof *element_bytes);
+	size_t *element_bytes = hspmd_calloc(now ? (size_t)now->parameter_count * HSPMD_STATE_KIND_COUNT : 1, sizeof *element_bytes);
 	int status = now && rank_of && element_bytes ? 0 : -1;
 	for (int d = 0; !status && d < devices; d++)
 		rank_of[d] = d;
-	for (int i = 0; !status && i < now->parameter_count; i++)
+	for (int i = 0; !status && i < now->parameter_count * HSPMD_STATE_KIND_COUNT; i++)
 		element_bytes[i] = 4;
 	if (!status) {
 		struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(before.cluster);

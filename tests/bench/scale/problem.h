@@ -7,7 +7,8 @@
 #include "common/format/plan.h"
 #include "runtime/model/model.h"
 
-/* The plan's pipelines: all of tensor-parallel degree 8 with 8 stages; or of four shapes, with degrees 8, 4, 8, 2 and 8, 16, 7, 28 stages. */
+/* The plan's pipelines: all of tensor-parallel degree 8 with 8 stages; or of four shapes, with degrees 8, 4, 8, 2 and 8, 16, 7, 28
+ * stages. */
 enum scale_shapes { SCALE_ALIKE, SCALE_FOUR };
 
 struct scale_problem {

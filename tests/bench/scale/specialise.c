@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CPU seconds and memory of specialising one worker's program (runtime/program) as jobs grow. Every program is made in a process of its own,
- * so that its memory is measured alone: the process without it is subtracted.
+/* CPU seconds and memory of specialising one worker's program (runtime/program) as jobs grow. Every program is made in a process of its
+ * own, so that its memory is measured alone: the process without it is subtracted.
  *
  *     specialise [DEVICES [alike | four [DEVICE]]] */
 #include <stdio.h>
