@@ -3,11 +3,22 @@
 #ifndef HSPMD_TESTS_GREETING_H
 #define HSPMD_TESTS_GREETING_H
 
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <cmocka.h>
+#include <uv.h>
+
 #include "common/auth.h"
+#include "common/clock.h"
+
+#define PATIENCE_S 30
 
 struct greeting {
 	char nonce[HSPMD_NONCE_HEX]; /* the challenge's */
@@ -33,6 +44,23 @@ static inline int greeting_welcomed(const struct greeting *g, const struct hspmd
 	int rc = welcome ? hspmd_auth_sign_stream(a, s, false, g->nonce, g->hello, welcome, &err) : -1;
 	json_decref(welcome);
 	return rc;
+}
+
+/* Lets the server run on `loop`, and the client read, until the client has a message; NULL: the connection is closed. */
+static inline json_t *client_next(uv_loop_t *loop, struct hspmd_stream *s)
+{
+	for (double deadline = hspmd_now() + PATIENCE_S; hspmd_now() < deadline;) {
+		json_t *m = hspmd_stream_next(s);
+		if (m)
+			return m;
+		uv_run(loop, UV_RUN_NOWAIT);
+		struct pollfd p = { .fd = hspmd_stream_fd(s), .events = POLLIN };
+		if (poll(&p, 1, 5) > 0 && hspmd_stream_read(s, NULL) <= 0)
+			return hspmd_stream_next(s);
+		hspmd_stream_flush(s, NULL);
+	}
+	fail_msg("no answer");
+	return NULL;
 }
 
 #endif

@@ -26,8 +26,6 @@
 #include "controller/server/server.h"
 #include "tests/unit/greeting.h"
 
-#define PATIENCE_S 30
-
 static const char secret[] = "0123456789abcdef0123456789abcdef", other[] = "fedcba9876543210fedcba9876543210";
 
 /* What the owner of the port has seen. */
@@ -183,18 +181,7 @@ static inline struct hspmd_stream *call(void)
 /* Lets the server run, and the client read, until the client has a message; NULL: the connection is closed. */
 static inline json_t *next(struct hspmd_stream *s)
 {
-	for (double deadline = hspmd_now() + PATIENCE_S; hspmd_now() < deadline;) {
-		json_t *m = hspmd_stream_next(s);
-		if (m)
-			return m;
-		uv_run(&loop, UV_RUN_NOWAIT);
-		struct pollfd p = { .fd = hspmd_stream_fd(s), .events = POLLIN };
-		if (poll(&p, 1, 5) > 0 && hspmd_stream_read(s, NULL) <= 0)
-			return hspmd_stream_next(s);
-		hspmd_stream_flush(s, NULL);
-	}
-	fail_msg("no answer");
-	return NULL;
+	return client_next(&loop, s);
 }
 
 /* Expects this type of message (NULL: the end of the connection), with these words in its text. */

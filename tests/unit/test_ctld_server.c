@@ -94,18 +94,7 @@ static struct hspmd_stream *call(void)
 /* Runs the server until the next message; NULL: it closed the connection. */
 static json_t *next(struct hspmd_stream *s)
 {
-	for (double deadline = hspmd_now() + 20; hspmd_now() < deadline;) {
-		json_t *m = hspmd_stream_next(s);
-		if (m)
-			return m;
-		uv_run(&loop, UV_RUN_NOWAIT);
-		struct pollfd p = { .fd = hspmd_stream_fd(s), .events = POLLIN };
-		if (poll(&p, 1, 5) > 0 && hspmd_stream_read(s, NULL) <= 0)
-			return hspmd_stream_next(s);
-		hspmd_stream_flush(s, NULL);
-	}
-	fail_msg("no answer");
-	return NULL;
+	return client_next(&loop, s);
 }
 
 static void expect(struct hspmd_stream *s, const char *type)
