@@ -66,12 +66,12 @@ struct run {
 /* ---- files that the job names */
 
 /* In a job of `sbatch --hspmd=FILE` the job is the file as it was then. */
-static struct hspmd_job *read_job_file(const struct run *r, struct hspmd_error *err)
+static struct hspmd_job *read_job_file(const struct run *r, struct hspmd_mistakes *all, struct hspmd_error *err)
 {
 	const char *submitted = getenv("HSPMD_JOB"), *digest = getenv("HSPMD_JOB_DIGEST"), *copy = getenv("HSPMD_JOB_COPY");
 	bool changed;
 	if (!r->slurm || !submitted || strcmp(submitted, r->opt.job) != 0 || !digest || !*digest)
-		return hspmd_job_read(r->opt.job, err);
+		return hspmd_job_read(r->opt.job, all, err);
 	struct hspmd_job *j = hspmd_job_read_kept(submitted, digest, copy, &changed, err);
 	if (j && changed)
 		hspmd_warn("%s has changed since the job was submitted: the job is trained as it was then (%s)", submitted, copy);
@@ -89,10 +89,11 @@ static void warn_of_het(void)
 
 static int read_job(struct run *r, struct hspmd_error *err)
 {
+	struct hspmd_mistakes all = hspmd_mistakes_logged();
 	if (r->slurm)
 		warn_of_het();
-	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : read_job_file(r, err);
-	if (!r->job || hspmd_job_check_files(r->job, hspmd_model_read_job, NULL, &r->model, err))
+	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : read_job_file(r, &all, err);
+	if (!r->job || hspmd_job_check_files(r->job, hspmd_model_read_job, NULL, &r->model, &all, err))
 		return -1;
 	if (r->job->command.argc && r->opt.plan)
 		return hspmd_fail(err, "%s: command: --plan has no meaning for a command", r->job->file);

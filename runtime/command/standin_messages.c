@@ -26,7 +26,7 @@ static int set_up(struct standin *s, json_t *m, struct hspmd_error *err)
 	if (json_unpack(m, "{so,ss,ss,s?s,s?s,s?s,s?i}", "job", &job, "output", &output, "device", &device, "id", &id, "checkpoint",
 	                &checkpoint, "kind", &kind, "threads", &s->threads))
 		return hspmd_fail(err, "job: job, output or device is missing");
-	if (!(s->job = hspmd_job_from_json(job, file ? file : "job.json", err)))
+	if (!(s->job = hspmd_job_from_json(job, file ? file : "job.json", NULL, err)))
 		return -1;
 	if (!s->job->command.argc)
 		return hspmd_fail(err, "the job has no command");
