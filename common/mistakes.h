@@ -16,8 +16,8 @@ struct hspmd_mistakes {
 	int count; /* found so far */
 };
 
-/* Adds one, of the file or option `whose`. `err` is not NULL if there is a function. Returns false if the caller should look for no more: nobody reads them, or there are
- * HSPMD_MISTAKES_MAX before this one, and the error says so. */
+/* Adds one, of the file or option `whose`. `err` is not NULL if there is a function. Returns false if the caller should look for no more:
+ * nobody reads them, or there are HSPMD_MISTAKES_MAX before this one, and the error says so. */
 bool hspmd_mistakes_add(struct hspmd_mistakes *all, struct hspmd_error *err, const char *whose, const char *text);
 
 /* Those whose mistakes are logged as errors. */

@@ -167,9 +167,12 @@ static char **start(struct run_allocation *a, char *const *nodes, int count, con
 {
 	struct slurm *s = (struct slurm *)a;
 	/* Only the first step is started for all nodes at once; the agents of later nodes report their hardware only to the controller. */
-	struct hspmd_slurm_step step = {
-		.job = s->job, .nodes = nodes, .node_count = count, .pmix = s->pmix && s->first, .command = command
-	};
+	struct hspmd_slurm_step step = { .job = s->job,
+		                         .nodes = nodes,
+		                         .node_count = count,
+		                         .pmix = s->pmix && s->first,
+		                         .srun_args = s->terms.srun_args,
+		                         .command = command };
 	s->first = false;
 	return hspmd_slurm_step_command(&step, err);
 }

@@ -64,6 +64,7 @@ int hspmd_slurm_job_grow(const struct hspmd_slurm_job *job, int count, double wa
 struct hspmd_slurm_member_terms {
 	const char *qos, *partition; /* NULL or "": the job's */
 	double time_min_s;           /* Slurm may shorten the time limit to this, to fit a member between other jobs; 0: no */
+	char *const *srun_args;      /* further options of srun (srun_args.h), NULL-terminated; NULL: none */
 };
 
 #define HSPMD_SLURM_MEMBERS_MAX 1000 /* in one array: less than Slurm's default MaxArraySize */
@@ -90,6 +91,7 @@ struct hspmd_slurm_step {
 	char *const *nodes;
 	int node_count;
 	bool pmix;                  /* with a PMIx server */
+	char *const *srun_args;     /* further options of srun (srun_args.h), NULL-terminated; NULL: none */
 	const char *const *command; /* NULL-terminated */
 };
 /* Returns the command that starts the step: one malloc'd block, NULL-terminated, freed by free(). It borrows the strings of the step's
