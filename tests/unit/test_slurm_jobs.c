@@ -80,6 +80,16 @@ static void a_job(void **state)
 	assert_true(j->state == HSPMD_SLURM_PENDING && j->node_count == 0 && !j->exclusive);
 	assert_true(j->cpu_memory_mb == 0 && j->node_memory_mb == 900);
 	hspmd_slurm_job_destroy(j);
+	/* What it holds, node by node. */
+	int cpus[] = { 4, 2 };
+	char *gres[] = { "gpu:a100:2(IDX:0-1),nic:1,gpu:h100:1(IDX:4)", "nic:1(IDX:7)" };
+	info = (job_info_t){ .job_id = 8, .job_state = JOB_RUNNING, .nodes = "n[1-2]", .gres_detail_cnt = 2, .gres_detail_str = gres };
+	info.job_resrcs = (job_resources_t *)cpus;
+	j = load(&info);
+	assert_true(j->node_cpus[0] == 4 && j->node_cpus[1] == 2);
+	assert_string_equal(j->node_gpus[0], "0-1,4");
+	assert_string_equal(j->node_gpus[1], "");
+	hspmd_slurm_job_destroy(j);
 	/* An end that Slurm has computed wrongly is no end. */
 	info = (job_info_t){ .job_id = 8, .job_state = JOB_RUNNING, .start_time = 1790000000, .end_time = 1790000000 + 4294967236 };
 	j = load(&info);
