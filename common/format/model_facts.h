@@ -84,12 +84,17 @@ struct hspmd_model_facts {
 	 * Greatest common divisors; 0: there are no such weights, 1: nothing can be divided. */
 	int even_parts; /* of weights whose parts are several rows (heads): a tensor-parallel degree should divide it */
 	int parts;      /* of all such weights: unequal shares are multiples of 1 / parts */
+	/* The facts of plans that have a tensor-parallel group of more than even_parts devices, in which each device has all heads of keys
+	 * and values; owned. NULL: there are no such plans. */
+	struct hspmd_model_facts *wide;
 };
 
 void hspmd_model_facts_destroy(struct hspmd_model_facts *f);
 const struct hspmd_layer_facts *hspmd_model_layer_facts(const struct hspmd_model_facts *f, int layer);
 /* Returns true if a tensor-parallel group of this degree gets equal parts. */
 bool hspmd_model_divides(const struct hspmd_model_facts *f, int tp);
+/* Returns the facts that a plan is to be predicted by: f, or f->wide, whose layers differ in all stages of the plan. */
+const struct hspmd_model_facts *hspmd_model_facts_of_plan(const struct hspmd_model_facts *f, const struct hspmd_plan *plan);
 double hspmd_facts_amount_at(const struct hspmd_facts_amount *a, double share, double context);
 
 #endif

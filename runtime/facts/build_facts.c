@@ -379,33 +379,61 @@ static int allocate_memory(struct build *b)
 	return 0;
 }
 
-struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_source *source, const char *name, int seq_len,
-                                                  struct hspmd_error *err)
+/* Fill the facts of plans whose largest tensor-parallel group has `widest` devices. 0 or -1. */
+static int fill_facts(struct hspmd_model_facts *f, const struct hspmd_graph_source *source, struct hspmd_reduced_model *m, const char *name,
+                      int seq_len, struct hspmd_error *err)
 {
-	struct hspmd_reduced_model *m = hspmd_reduced_model_create(source, seq_len, err);
-	struct build b = { .facts = m ? hspmd_calloc(1, sizeof *b.facts) : NULL, .err = err };
-	int status = b.facts ? 0 : m ? hspmd_fail_memory(err, "reading a model's layers") : -1;
-	if (!status) {
-		b.facts->seq_len = seq_len;
-		b.facts->moments = hspmd_optimizer_types[source->optimizer]->moments;
-		status = read_model(&b, m, name);
-	}
-	if (!status) {
-		b.reduced = hspmd_reduced_model_source(m);
-		status = open_probes(&b) || allocate_memory(&b) || set_params(&b) || probe_work(&b, HSPMD_FACTS_FP32) ||
-		                         probe_work(&b, HSPMD_FACTS_BF16) || probe_memory(&b)
-		                 ? -1
-		                 : 0;
-	}
+	struct build b = { .facts = f, .reduced = hspmd_reduced_model_source(m), .err = err };
+	f->seq_len = seq_len;
+	f->moments = hspmd_optimizer_types[source->optimizer]->moments;
+	int status = read_model(&b, m, name) || open_probes(&b) || allocate_memory(&b) || set_params(&b) ||
+	                             probe_work(&b, HSPMD_FACTS_FP32) || probe_work(&b, HSPMD_FACTS_BF16) || probe_memory(&b)
+	                     ? -1
+	                     : 0;
 	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
 		for (int layout = 0; layout < LAYOUTS; layout++)
 			free(b.memory[form][layout]);
 	close_probes(&b);
+	return status;
+}
+
+/* Returns true if the weights of a model's graph can be divided into more parts than `parts` (struct hspmd_model_facts). */
+static bool has_more_parts(const struct hspmd_graph *g, int parts)
+{
+	struct hspmd_model_facts f = { 0 };
+	for (size_t i = 0; i < g->tensor_count; i++)
+		if (g->tensors[i].role == HSPMD_TENSOR_PARAMETER)
+			count_parts(&f, &g->tensors[i]);
+	return f.even_parts > parts;
+}
+
+static struct hspmd_model_facts *build_for(const struct hspmd_graph_source *source, const char *name, int seq_len, int widest,
+                                           struct hspmd_error *err)
+{
+	struct hspmd_reduced_model *m = hspmd_reduced_model_create(source, seq_len, widest, err);
+	struct hspmd_model_facts *f = NULL;
+	if (m && (widest == 1 || has_more_parts(m->whole, widest - 1)) && !(f = hspmd_calloc(1, sizeof *f)))
+		hspmd_fail_memory(err, "reading a model's layers");
+	if (f && fill_facts(f, source, m, name, seq_len, err)) {
+		hspmd_model_facts_destroy(f);
+		f = NULL;
+	}
 	hspmd_reduced_model_destroy(m);
-	if (!status)
-		return b.facts;
-	hspmd_model_facts_destroy(b.facts);
-	return NULL;
+	return f;
+}
+
+struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_source *source, const char *name, int seq_len,
+                                                  struct hspmd_error *err)
+{
+	struct hspmd_model_facts *f = build_for(source, name, seq_len, 1, err);
+	struct hspmd_error why;
+	if (f && f->even_parts)
+		f->wide = build_for(source, name, seq_len, f->even_parts + 1, &why);
+	if (f && f->wide && f->wide->even_parts <= f->even_parts) { /* not even among two devices */
+		hspmd_model_facts_destroy(f->wide);
+		f->wide = NULL;
+	}
+	return f;
 }
 
 struct hspmd_model_facts *hspmd_model_facts_of(const struct hspmd_model *m, int seq_len, struct hspmd_error *err)

@@ -212,7 +212,7 @@ struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_context *conte
 		t->model.block_count = t->selection.layers - 2;
 	struct hspmd_graph_source source = hspmd_graph_source_model(&t->model);
 	if (t->selection.reduced) {
-		if (!(t->reduced = hspmd_reduced_model_create(&source, context->seq_len, err)))
+		if (!(t->reduced = hspmd_reduced_model_create(&source, context->seq_len, 1, err)))
 			goto fail;
 		source = hspmd_reduced_model_source(t->reduced);
 	}

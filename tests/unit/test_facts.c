@@ -61,9 +61,10 @@ static void counts_parameters(void **state)
 		const char *name;
 		double params;
 		int parts; /* heads of keys and values, and experts */
+		int heads; /* of queries */
 	} known[] = {
-		{ "gpt2", 124439808, 12 }, { "llama", 6738415616, 32 },   { "mistral", 7241732096, 8 },
-		{ "qwen2", 494032768, 2 }, { "mixtral", 46702792704, 8 },
+		{ "gpt2", 124439808, 12, 12 }, { "llama", 6738415616, 32, 32 },   { "mistral", 7241732096, 8, 32 },
+		{ "qwen2", 494032768, 2, 14 }, { "mixtral", 46702792704, 8, 32 },
 	};
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
 		struct hspmd_model *m = read_model(known[i].name);
@@ -76,6 +77,7 @@ static void counts_parameters(void **state)
 		assert_true(f->params == known[i].params);
 		assert_int_equal(f->parts, known[i].parts);
 		assert_int_equal(f->even_parts, known[i].parts);
+		assert_int_equal(f->wide ? f->wide->even_parts : f->even_parts, known[i].heads);
 		assert_int_equal(f->ties[f->layer_count - 1].owner, m->tied ? 0 : -1);
 		assert_true(f->ties[f->layer_count - 1].params == (m->tied ? (double)(m->vocab * m->hidden) : 0));
 		hspmd_model_facts_destroy(f);

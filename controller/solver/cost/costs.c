@@ -271,7 +271,7 @@ struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, con
                                         struct hspmd_error *err)
 {
 	enum hspmd_precision precision = facts ? hspmd_plan_precision(plan, cluster, asked) : asked;
-	return hspmd_costs_new(cluster, facts, profile, precision, plan->seq_len, err);
+	return hspmd_costs_new(cluster, hspmd_model_facts_of_plan(facts, plan), profile, precision, plan->seq_len, err);
 }
 
 void hspmd_costs_destroy(struct hspmd_costs *c)
