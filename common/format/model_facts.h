@@ -56,6 +56,7 @@ struct hspmd_layer_pass {
 
 struct hspmd_layer_facts {
 	struct hspmd_facts_work params; /* number of parameters */
+	double partial_params;          /* of these: whole weights whose gradients a tensor-parallel group has to sum */
 	double output_elements;         /* sent to the next layer for each sample; the last layer: of the loss */
 	bool recomputable;              /* full recomputation applies to it */
 	struct hspmd_layer_pass forward[HSPMD_FACTS_WIDTHS], backward[HSPMD_FACTS_WIDTHS];

@@ -304,6 +304,18 @@ static int set_params(struct build *b)
 	return 0;
 }
 
+/* Count the elements of weights whose gradients are parts of sums on the devices of a tensor-parallel group. */
+static void count_partial(struct build *b)
+{
+	const struct hspmd_program *p = b->possible[TENSOR] ? b->in_parts[TENSOR].program : NULL;
+	for (size_t i = 0; p && i < p->graph->tensor_count; i++) {
+		const struct hspmd_tensor *t = &p->graph->tensors[i];
+		int value = t->role == HSPMD_TENSOR_PARAMETER && t->grad >= 0 ? hspmd_spmd_value(p->spmd, t->grad, 0) : -1;
+		if (value >= 0 && hspmd_annotation_is_partial(p->spmd->values[value].annotation))
+			b->facts->kinds[t->layer].partial_params += (double)hspmd_shape_elements(&t->shape);
+	}
+}
+
 static bool is_read_after(const struct hspmd_graph *g, int tensor, int layer)
 {
 	for (size_t i = 0; i < g->op_count; i++)
@@ -393,6 +405,8 @@ static int fill_facts(struct hspmd_model_facts *f, const struct hspmd_graph_sour
 	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
 		for (int layout = 0; layout < LAYOUTS; layout++)
 			free(b.memory[form][layout]);
+	if (!status)
+		count_partial(&b);
 	close_probes(&b);
 	return status;
 }

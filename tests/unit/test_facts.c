@@ -134,6 +134,15 @@ static void counts_operations(void **state)
 	/* keys and values, both ways */
 	assert_true(block->forward[HSPMD_FACTS_FP32].gathered_bytes == 2 * t * 16 * 4);
 	assert_true(block->backward[HSPMD_FACTS_BF16].gathered_bytes == 2 * t * 16 * 2);
+	assert_true(block->params.replicated == 2 * 64 && block->backward[HSPMD_FACTS_FP32].reductions == 2);
+	/* In larger groups each device projects all keys and values, and the gradients of these projections are summed. */
+	const struct hspmd_layer_facts *wide = hspmd_model_layer_facts(f->wide, 1);
+	double both = all(&block->forward[HSPMD_FACTS_FP32].flops), kv = 2 * 2 * t * 64 * 16;
+	assert_true(all(&wide->params) == all(&block->params) && wide->params.replicated == 2 * 64 + 2 * 64 * 16);
+	assert_float_equal(all(&wide->forward[HSPMD_FACTS_FP32].flops), both, 1e-6 * both);
+	assert_true(wide->forward[HSPMD_FACTS_FP32].flops.replicated - block->forward[HSPMD_FACTS_FP32].flops.replicated >= kv);
+	assert_true(block->partial_params == 0 && wide->partial_params == 2 * 64 * 16);
+	assert_true(wide->backward[HSPMD_FACTS_FP32].reductions == 2);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
 

@@ -200,6 +200,7 @@ static void few_heads_are_replicated(void **state)
 		fail_msg("%s", err.text);
 	assert_true(report.moved_bytes == 0);
 	assert_int_equal(hspmd_plan_widest_group(again), 4);
+	assert_true(again->predicted.step_s == step && again->predicted.memory_bytes[0] == bytes);
 	hspmd_solve_report_clear(&report);
 	hspmd_plan_destroy(again);
 	hspmd_plan_destroy(p);

@@ -55,6 +55,7 @@ static void facts_from_model(struct hspmd_costs *c)
 		const struct hspmd_layer_facts *facts = hspmd_model_layer_facts(c->facts, l);
 		f->replicated_params = facts->params.replicated;
 		f->params = facts->params.replicated + facts->params.sharded;
+		f->partial_params = facts->partial_params;
 		f->output_bytes = facts->output_elements * e;
 		f->recomputable = facts->recomputable;
 		f->forward = pass_in_precision(&facts->forward[width], narrow);

@@ -29,6 +29,7 @@
 struct hspmd_layer_info {
 	double params;            /* of it, on each device of a tensor-parallel group: */
 	double replicated_params; /* the rest is divided among the group */
+	double partial_params;    /* of these: whole weights whose gradients the group has to sum */
 	double output_bytes;      /* its activation for one sample, sent to the next layer */
 	/* Work in the precision of the computation. again: the part of the forward pass that recomputation repeats. */
 	struct hspmd_layer_pass forward, backward, again[HSPMD_RECOMPUTE_KINDS];
