@@ -63,7 +63,9 @@ struct hspmd_layer_facts {
 	/* The part of `forward` that the backward pass repeats. */
 	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS];
 	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS]; /* bytes within an operator for each sample, on GPUs (gathered) and CPUs */
-	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][HSPMD_RECOMPUTE_KINDS]; /* [..][1][..]: with sequence parallelism */
+	/* [form][context parallelism][sequence parallelism][recompute]. They differ in more than in shares: a group has what it gathers, and
+	 * what it sends and receives. */
+	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][2][HSPMD_RECOMPUTE_KINDS];
 };
 
 /* Weights of one layer that another layer uses too. */

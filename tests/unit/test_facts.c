@@ -221,11 +221,12 @@ static void a_net_of_ones_own(void **state)
 	assert_int_equal(f->moments, 1);
 	assert_true(f->ties[6].params == 32 * 16 && f->parts == 0 && f->even_parts == 0);
 	/* saved: the input, and what GELU gets and gives */
-	const struct hspmd_layer_memory *m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_FP32][0][HSPMD_RECOMPUTE_NONE];
+	const struct hspmd_layer_memory *m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_FP32][0][0][HSPMD_RECOMPUTE_NONE];
 	assert_float_equal(hspmd_facts_amount_at(&m->saved, 1, 1), 4 * 8 * (16 + 40 + 40), 0);
 	assert_float_equal(hspmd_facts_amount_at(&m->saved, 0.25, 1), 4 * 8 * (16 + 10 + 10), 0);
+	m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_FP32][1][0][HSPMD_RECOMPUTE_NONE];
 	assert_float_equal(hspmd_facts_amount_at(&m->saved, 0.25, 0.5), 4 * 4 * (16 + 10 + 10), 0);
-	m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_BF16][0][HSPMD_RECOMPUTE_FULL];
+	m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_BF16][0][0][HSPMD_RECOMPUTE_FULL];
 	assert_float_equal(hspmd_facts_amount_at(&m->saved, 0.5, 1), 2 * 8 * 16, 0);
 	hspmd_model_facts_destroy(f);
 	source.layers = 7;

@@ -21,8 +21,9 @@
 #include "tests/unit/solver_inputs.h"
 
 #define CLOSE 0.02
-#define CLOSE_GAPS 0.03 /* programs whose memory plan leaves gaps: of interleaved passes, or of many sizes of values beside a small state */
-#define CLOSE_UNEVEN 0.033 /* context groups with unequal parts: more than linear in them */
+/* Programs whose memory plan has gaps: slots of many lifetimes do not fit closely, and what is placed is up to 13 % more than what lives at
+ * one time (interleaved passes beside large logits; latent attention in four stages). */
+#define CLOSE_GAPS 0.03
 
 #define SIZED(type, width, ffn, heads, kv_heads, more)                                                                                     \
 	"{\"model_type\":\"" type "\",\"hidden_size\":" #width ",\"intermediate_size\":" #ffn ",\"num_hidden_layers\":6,"                  \
@@ -100,6 +101,11 @@ static const struct {
 	{ "zb-h1, context 2, ZeRO", "\"schedule\":\"zb-h1\",\"zero_stage\":1",
 	  PIPE(4, STAGE(0, 8, "0-1", ",\"context\":2")) "," PIPE(4, STAGE(0, 8, "2-3", "")) },
 	{ "tp 2", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", "")) },
+	{ "context 4", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-3", ",\"context\":4")) },
+	{ "zb-h1, tp 4, sequence parallel", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 8, "0-3", ",\"sequence_parallel\":true")) },
+	{ "tp 4, sequence parallel", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-3", ",\"sequence_parallel\":true")) },
+	{ "context 2 by tp 2, sequence parallel", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0-3", ",\"context\":2,\"sequence_parallel\":true")) },
 	{ "tp 4", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-3", "")) },
 	{ "zb-h1, tp 4", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 8, "0-3", "")) },
 	{ "two pipelines of tp 2, ZeRO", "\"schedule\":\"1f1b\",\"zero_stage\":1",
@@ -211,11 +217,10 @@ static void account(enum run run, const struct hspmd_model *m, const struct hspm
 	unsetenv("HSPMD_UNFUSED");
 }
 
-static double close_of(const struct hspmd_plan *p)
+static double close_of(const struct hspmd_plan *p, const char *model)
 {
-	if (p->pipelines[0].stages[0].context_ratio)
-		return CLOSE_UNEVEN;
-	return p->schedule == HSPMD_SCHEDULE_INTERLEAVED || p->pipelines[0].stage_count == 4 ? CLOSE_GAPS : CLOSE;
+	bool gaps = p->schedule == HSPMD_SCHEDULE_INTERLEAVED || (p->pipelines[0].stage_count == 4 && strstr(model, "deepseek"));
+	return gaps ? CLOSE_GAPS : CLOSE;
 }
 
 static void compare_on(const char *kind, enum run run)
@@ -255,7 +260,7 @@ static void compare_on(const char *kind, enum run run)
 			for (int d = 0; d < p->predicted.device_count; d++) {
 				double here, there;
 				account(run, m, p, c, d, &here, &there);
-				const double close = close_of(p);
+				const double close = close_of(p, models[k]);
 				if (fabs(here - there) > close * there)
 					printf("%s, model %u, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n",
 					       kind, k, plans[i].name, p->predicted.devices[d], here / 1e6, there / 1e6,

@@ -156,7 +156,8 @@ static void facts_without_model(struct hspmd_costs *c, int l, double saved)
 	scale_work(&f->backward.flops, 2);
 	scale_work(&f->backward.bytes, 2);
 	f->again[HSPMD_RECOMPUTE_FULL] = f->forward;
-	guess_memory(c->own_memory[l], saved, input, f->output_bytes, inner, l == 0);
+	for (int context = 0; context < 2; context++)
+		guess_memory(c->own_memory[l][context], saved, input, f->output_bytes, inner, l == 0);
 	f->memory[0] = f->memory[1] = c->own_memory[l];
 	f->saved_scale = f->memory_scale = 1;
 }
