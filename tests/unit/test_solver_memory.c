@@ -233,7 +233,7 @@ static void compare_on(const char *kind, enum run run)
 	         "\"d\",\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":5}]}",
 	         kind);
 	struct hspmd_cluster *c = cluster_from(cluster);
-	const unsigned all = sizeof models / sizeof *models, count = draw_count(5, all), first = draw_first(count, all);
+	const unsigned all = sizeof models / sizeof *models, count = draw_count(4, all), first = draw_first(count, all);
 	int off = 0;
 	for (unsigned k = first; k < first + count; k++) {
 		struct hspmd_model *m = model_from(models[k]);
