@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens from texts, for `hspmd data prepare`, which checks the options and passes them as JSON. Writes PREFIX.bin and PREFIX.idx, as Megatron-LM's
-preprocessing does, and PREFIX.mask if the texts are conversations."""
+"""Tokens from texts, for `hspmd data prepare`, which checks the options and passes them as JSON. Writes PREFIX.bin and
+PREFIX.idx, as Megatron-LM's preprocessing does, and PREFIX.mask if the texts are conversations."""
 import array
 import json
 import os
@@ -129,7 +129,9 @@ def template_of(tokenizer):
 
 def parts_of(place, messages, render):
     """The conversation as (text, does it count) in turn: what the assistant says counts."""
-    good = isinstance(messages, list) and messages and all(isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages)
+    good = isinstance(messages, list) and messages and all(isinstance(m, dict) and isinstance(m.get("role"),
+                                                                                              str) and isinstance(m.get("content"), str)
+                                                                                              for m in messages)
     if not good:
         fail(f"{place}: expected a list of messages, each with role and content")
     done, parts = "", []
@@ -139,7 +141,8 @@ def parts_of(place, messages, render):
                 continue
             before, after = render(messages[:i], True), render(messages[: i + 1], False)
             if not before.startswith(done) or not after.startswith(before):
-                fail(f"{place}: the chat_template changes earlier messages as the conversation goes on, so that answers cannot be found in the text")
+                fail(f"{place}: the chat_template changes earlier messages as the conversation goes on, so that answers cannot be found "
+                     "in the text")
             parts += [(before[len(done) :], False), (after[len(before) :], True)]
             done = after
         whole = render(messages, False)

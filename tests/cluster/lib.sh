@@ -89,7 +89,8 @@ equal() { # WHAT EXPECTED ACTUAL
 # explained METRICS: every change of the allocation has its pause, the phases of the pause, and the bytes by source.
 explained() {
 	equal "changes without an explanation" "" "$(jq -rR 'fromjson? | objects | select(.event == "resize")
-		| select((((.phases_s // {}) | [.detect, .settle, .plan, .specialise, .connect, .move, .first_step] | all(type == "number" and . >= 0)) and (.pause_s >= 0)
+		| select((((.phases_s // {}) | [.detect, .settle, .plan, .specialise, .connect, .move, .first_step] | all(type == "number" and . >= 0))
+			and (.pause_s >= 0)
 			and .bytes_moved == .bytes_from_local + .bytes_from_peers + .bytes_from_shared and .bytes_from_disk <= .bytes_from_local
 			and (.cause | type) == "string" and (.state | type) == "string") | not) | .generation' "$1")"
 }
@@ -98,11 +99,14 @@ explained() {
 # step, to compare with. Its messages are in OUTPUT.log.
 run_alone() {
 	# One device has one thread.
-	jq -n '{ format: "hspmd-cluster-1", device_types: { core: { kind: "cpu", memory_bytes: 4000000000, gbytes_per_s: 10, peak_tflops: { fp32: 0.05 } } },
-		nodes: [ { name: "alone", devices: [ { type: "core", count: 256 } ] } ], links: [ { scope: "node", alpha_s: 1e-6, gbytes_per_s: 5 } ] }' >alone-cluster.json
+	jq -n '{ format: "hspmd-cluster-1", device_types: { core: { kind: "cpu", memory_bytes: 4000000000, gbytes_per_s: 10,
+		peak_tflops: { fp32: 0.05 } } },
+		nodes: [ { name: "alone", devices: [ { type: "core", count: 256 } ] } ], links: [ { scope: "node", alpha_s: 1e-6, gbytes_per_s: 5 } ] }' \
+			>alone-cluster.json
 	jq --argjson layers "$(layers_of "$1")" '{ format: "hspmd-plan-1", global_batch, micro_batch: 1, seq_len, schedule: "1f1b", zero_stage: 0,
 		pipelines: [ { micro_batches: .global_batch, stages: [ { layers: [0, $layers], devices: ["alone:0"] } ] } ] }' "$1" >alone-plan.json
-	env -u SLURM_CONF -u HSPMD_TEST_STEP_S hspmd run --cluster alone-cluster.json --plan alone-plan.json --job "$1" --output "$2" >"$2.log" 2>&1 || { tail "$2.log"; return 1; }
+	env -u SLURM_CONF -u HSPMD_TEST_STEP_S hspmd run --cluster alone-cluster.json --plan alone-plan.json --job "$1" --output "$2" \
+		>"$2.log" 2>&1 || { tail "$2.log"; return 1; }
 }
 
 # layers_of JOB-FILE: prints how many layers plans of its model have.

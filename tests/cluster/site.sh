@@ -73,7 +73,8 @@ use_sample() {
 		'' | '#'* | PlugStackConfig=*) continue ;;
 		SchedulerParameters=*)
 			for word in $(tr , ' ' <<<"${line#*=}"); do
-				grep -qE "^SchedulerParameters=(.*,)?$word(,|\$)" "$SLURM_CONF" || { note "the sample's SchedulerParameters has $word, which the tests have not"; exit 1; }
+				grep -qE "^SchedulerParameters=(.*,)?$word(,|\$)" "$SLURM_CONF" ||
+					{ note "the sample's SchedulerParameters has $word, which the tests have not"; exit 1; }
 			done
 			;;
 		*) echo "$line" >>"$SLURM_CONF" ;;

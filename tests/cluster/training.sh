@@ -151,7 +151,8 @@ all_agree() {
 }
 
 same_nodes() {
-	[[ $(scontrol show hostnames "$(status_of .nodes)" | sort | paste -sd ' ') == "$(job_nodes "$job" | tr ' ' '\n' | sed '/^$/d' | sort | paste -sd ' ')" ]]
+	[[ $(scontrol show hostnames "$(status_of .nodes)" | sort | paste -sd ' ') == \
+		"$(job_nodes "$job" | tr ' ' '\n' | sed '/^$/d' | sort | paste -sd ' ')" ]]
 }
 
 # Nodes that leave without notice may hold the only copy of some state: then the job continues from a checkpoint.
@@ -168,7 +169,8 @@ worker_pids() { # NODE: of this job's workers there
 	local pid
 	for pid in $(pgrep -x hspmd; pgrep -x lt-hspmd); do
 		# Other clusters may have a job with this number, too.
-		! { grep -qzxF "SLURM_CONF=$SLURM_CONF" "/proc/$pid/environ" && grep -qzxF "SLURM_JOB_ID=$job" "/proc/$pid/environ" && grep -qzxF "SLURMD_NODENAME=$1" "/proc/$pid/environ"; } 2>/dev/null ||
+		! { grep -qzxF "SLURM_CONF=$SLURM_CONF" "/proc/$pid/environ" && grep -qzxF "SLURM_JOB_ID=$job" "/proc/$pid/environ" &&
+			grep -qzxF "SLURMD_NODENAME=$1" "/proc/$pid/environ"; } 2>/dev/null ||
 			! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '[h]spmd worker' || echo "$pid"
 	done
 }

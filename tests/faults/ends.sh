@@ -16,7 +16,8 @@ draw_job() {
 	steps=$((drawn + 1))
 	draw 6
 	every=$((drawn ? drawn : 1000000))
-	jq --argjson steps "$steps" --argjson every "$every" '.steps = $steps | .checkpoint |= (del(.every_s) | .every_steps = $every)' any.json >job.json
+	jq --argjson steps "$steps" --argjson every "$every" '.steps = $steps | .checkpoint |= (del(.every_s) | .every_steps = $every)' any.json \
+		>job.json
 	rm -rf o ckpt "$order"
 	: >run.log
 	may_fail=''
@@ -55,7 +56,8 @@ terminate() {
 }
 
 at_the_end() {
-	local -a calls=(open write fsync close rename mkdir fallocate unlink unlinkat any) parts=(safetensors manifest step- /n) acts=(kill kill kill stop 28 5 30)
+	local -a calls=(open write fsync close rename mkdir fallocate unlink unlinkat any) parts=(safetensors manifest step- /n) \
+		acts=(kill kill kill stop 28 5 30)
 	local call part act
 	draw 10
 	case $drawn in

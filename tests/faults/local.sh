@@ -54,11 +54,13 @@ end_run() {
 	rm -f "$order"
 	kill -TERM "$run"
 	wait "$run" || status=$?
-	((status == 1 || status == 85)) && tail -n 1 run.log | grep -q 'stopped by SIGTERM' || { echo "the run ended with status $status"; return 1; }
+	((status == 1 || status == 85)) && tail -n 1 run.log | grep -q 'stopped by SIGTERM' ||
+		{ echo "the run ended with status $status"; return 1; }
 	wait_for 60 "all processes to end" none_left || { echo "processes are left: $(processes)"; return 1; }
 	# Nodes that left meanwhile have kept parts of older checkpoints. On a busy machine the time to leave may be over before the last
 	# one is written.
-	! tail -n 1 run.log | grep -q 'is complete' || hspmd checkpoint verify ckpt --step "$(($(told) + 1))" >verify.log 2>&1 || { cat verify.log; return 1; }
+	! tail -n 1 run.log | grep -q 'is complete' || hspmd checkpoint verify ckpt --step "$(($(told) + 1))" >verify.log 2>&1 ||
+		{ cat verify.log; return 1; }
 }
 
 # ---- faults
@@ -101,7 +103,8 @@ perhaps_another() {
 }
 
 in_a_checkpoint() {
-	local -a calls=(open write fsync close rename mkdir fallocate unlink unlinkat any) parts=(safetensors manifest step- /n) acts=(kill kill kill stop 28 5 30)
+	local -a calls=(open write fsync close rename mkdir fallocate unlink unlinkat any) parts=(safetensors manifest step- /n) \
+		acts=(kill kill kill stop 28 5 30)
 	local call part act deadline=$((SECONDS + 10))
 	draw "${#calls[@]}" && call=${calls[drawn]}
 	draw "${#parts[@]}" && part=${parts[drawn]}

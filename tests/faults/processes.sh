@@ -7,13 +7,18 @@
 prepare() {
 	"$top/contrib/examples/make-corpus" -o corpus.bin 200000
 	jq '.n_layer = 3 | .n_embd = 64' "$top/contrib/examples/gpt2-tiny.json" >model.json
-	jq --arg ckpt "$folder/ckpt" --argjson nodes "$nodes" '.data.train = ["corpus.bin"] | .model = "model.json" | .steps = 1000000 | .seq_len = 64 | .global_batch = 12 | .optimizer.lr = 3e-4
+	jq --arg ckpt "$folder/ckpt" --argjson nodes "$nodes" '.data.train = ["corpus.bin"] | .model = "model.json" | .steps = 1000000
+		| .seq_len = 64 | .global_batch = 12 | .optimizer.lr = 3e-4
 		| .optimizer.schedule = "constant" | .elastic = { min_nodes: 1, max_nodes: $nodes, policy: "default" }
 		| .checkpoint = { local: $ckpt, every_s: 2, replicas: 1, keep: 2 }' "$top/contrib/examples/job.json" >job.json
-	jq -n --argjson nodes "$nodes" '{ format: "hspmd-cluster-1", device_types: { core: { kind: "cpu", memory_bytes: 4000000, gbytes_per_s: 10, peak_tflops: { fp32: 0.05 } } },
-		nodes: [ { name: "n[0-\($nodes - 1)]", devices: [ { type: "core", count: 1 } ] } ], links: [ { scope: "cluster", alpha_s: 1e-5, gbytes_per_s: 1 } ] }' >cluster.json
-	jq -n --argjson nodes "$nodes" '{ format: "hspmd-plan-1", global_batch: 12, micro_batch: 1, seq_len: 64, schedule: "1f1b", zero_stage: 0, pipelines: [ { micro_batches: 12,
-		stages: [ range($nodes) as $i | { layers: [(5 * $i / $nodes | floor), (5 * ($i + 1) / $nodes | floor)], devices: ["n\($i):0"] } ] } ] }' >plan.json
+	jq -n --argjson nodes "$nodes" '{ format: "hspmd-cluster-1",
+		device_types: { core: { kind: "cpu", memory_bytes: 4000000, gbytes_per_s: 10, peak_tflops: { fp32: 0.05 } } },
+		nodes: [ { name: "n[0-\($nodes - 1)]", devices: [ { type: "core", count: 1 } ] } ],
+		links: [ { scope: "cluster", alpha_s: 1e-5, gbytes_per_s: 1 } ] }' >cluster.json
+	jq -n --argjson nodes "$nodes" '{ format: "hspmd-plan-1", global_batch: 12, micro_batch: 1, seq_len: 64, schedule: "1f1b", zero_stage: 0,
+		pipelines: [ { micro_batches: 12,
+		stages: [ range($nodes) as $i | { layers: [(5 * $i / $nodes | floor), (5 * ($i + 1) / $nodes | floor)],
+			devices: ["n\($i):0"] } ] } ] }' >plan.json
 	((nodes <= 5)) || { echo "--nodes: at most 5 here"; exit 2; }
 }
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers that the generator and the tests both compute (tests/unit/golden.h has the same in C), so that the files hold results only."""
+"""The numbers that the generator and the tests both compute (tests/unit/golden.h has the same in C), so that the files hold
+results only."""
 import json
 import math
 

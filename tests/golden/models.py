@@ -14,55 +14,80 @@ from safetensors.torch import load_file, save_file
 
 import formula
 
-SIZES = {"vocab_size": 61, "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+SIZES = {"vocab_size": 61, "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2,
          "max_position_embeddings": 32, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
-GPT2 = {"model_type": "gpt2", "vocab_size": 61, "n_positions": 32, "n_embd": 24, "n_layer": 2, "n_head": 4, "activation_function": "gelu_new",
+GPT2 = {"model_type": "gpt2", "vocab_size": 61, "n_positions": 32, "n_embd": 24, "n_layer": 2, "n_head": 4,
+        "activation_function": "gelu_new",
         "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-NEOX = {"model_type": "gpt_neox", "vocab_size": 61, "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "max_position_embeddings": 32,
+NEOX = {"model_type": "gpt_neox", "vocab_size": 61, "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "max_position_embeddings": 32,
         "rotary_pct": 0.5, "hidden_act": "gelu", "attention_dropout": 0.0, "hidden_dropout": 0.0}
-LATENT = dict(SIZES, tie_word_embeddings=False, num_key_value_heads=4, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=10, n_shared_experts=2,
+LATENT = dict(SIZES, tie_word_embeddings=False, num_key_value_heads=4, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=10,
+              n_shared_experts=2,
               first_k_dense_replace=1, kv_lora_rank=7, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8, pad_token_id=None)
-# Name -> config.json, without a padding token, whose embedding has no gradient in transformers. (The loss of Mixtral's router is another here than in transformers; tests of operators compare it.)
+# Name -> config.json, without a padding token, whose embedding has no gradient in transformers. (The loss of Mixtral's router is another
+# here than in transformers; tests of operators compare it.)
 MODELS = {
     "gpt2": dict(GPT2, tie_word_embeddings=True),
     "gpt2-exact": dict(GPT2, tie_word_embeddings=False, activation_function="gelu", n_inner=50, layer_norm_epsilon=1e-3),
     "llama": dict(SIZES, model_type="llama", tie_word_embeddings=False),
-    "llama-bias": dict(SIZES, model_type="llama", tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-3, rope_theta=500.0, head_dim=10),
+    "llama-bias": dict(SIZES, model_type="llama", tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-3,
+                       rope_theta=500.0, head_dim=10),
     "mistral": dict(SIZES, model_type="mistral", tie_word_embeddings=False, sliding_window=5),
     "qwen2": dict(SIZES, model_type="qwen2", tie_word_embeddings=True, num_key_value_heads=1),
-    "mixtral": dict(SIZES, model_type="mixtral", tie_word_embeddings=False, num_local_experts=5, num_experts_per_tok=2, router_aux_loss_coef=0.0, sliding_window=None),
+    "mixtral": dict(SIZES, model_type="mixtral", tie_word_embeddings=False, num_local_experts=5, num_experts_per_tok=2,
+                    router_aux_loss_coef=0.0, sliding_window=None),
     "llama-linear": dict(SIZES, model_type="llama", tie_word_embeddings=False, rope_scaling={"rope_type": "linear", "factor": 4.0}),
-    "llama-dynamic": dict(SIZES, model_type="llama", tie_word_embeddings=False, max_position_embeddings=12, rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
-    "llama-llama3": dict(SIZES, model_type="llama", tie_word_embeddings=True, head_dim=16, rope_theta=500.0, rope_scaling={"rope_type": "llama3", "factor": 8.0,
+    "llama-dynamic": dict(SIZES, model_type="llama", tie_word_embeddings=False, max_position_embeddings=12,
+                          rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
+    "llama-llama3": dict(SIZES, model_type="llama", tie_word_embeddings=True, head_dim=16, rope_theta=500.0,
+                         rope_scaling={"rope_type": "llama3", "factor": 8.0,
                          "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}),
-    "llama-yarn": dict(SIZES, model_type="llama", tie_word_embeddings=False, head_dim=16, rope_theta=100.0, rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0,
+    "llama-yarn": dict(SIZES, model_type="llama", tie_word_embeddings=False, head_dim=16, rope_theta=100.0,
+                       rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0,
                        "original_max_position_embeddings": 16}),
-    "qwen2-window": dict(SIZES, model_type="qwen2", tie_word_embeddings=False, use_sliding_window=True, sliding_window=4, max_window_layers=1),
+    "qwen2-window": dict(SIZES, model_type="qwen2", tie_word_embeddings=False, use_sliding_window=True, sliding_window=4,
+                         max_window_layers=1),
     "qwen3": dict(SIZES, model_type="qwen3", tie_word_embeddings=False, head_dim=8),
     "smollm3": dict(SIZES, model_type="smollm3", tie_word_embeddings=True, no_rope_layer_interval=2, pad_token_id=None),
     "olmo2": dict(SIZES, model_type="olmo2", tie_word_embeddings=False, pad_token_id=None),
     "phi3": dict(SIZES, model_type="phi3", tie_word_embeddings=False, sliding_window=7, pad_token_id=None),
-    "phi3-long": dict(SIZES, model_type="phi3", tie_word_embeddings=False, hidden_size=32, partial_rotary_factor=0.75, original_max_position_embeddings=16, max_position_embeddings=64,
-                      rope_scaling={"type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 1.5, 3.0]}, pad_token_id=None),
-    "gemma2": dict(SIZES, model_type="gemma2", tie_word_embeddings=True, head_dim=8, sliding_window=5, query_pre_attn_scalar=6, attn_logit_softcapping=0.5,
+    "phi3-long": dict(SIZES, model_type="phi3", tie_word_embeddings=False, hidden_size=32, partial_rotary_factor=0.75,
+                      original_max_position_embeddings=16, max_position_embeddings=64,
+                      rope_scaling={"type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 1.5, 3.0]},
+                      pad_token_id=None),
+    "gemma2": dict(SIZES, model_type="gemma2", tie_word_embeddings=True, head_dim=8, sliding_window=5, query_pre_attn_scalar=6,
+                   attn_logit_softcapping=0.5,
                    final_logit_softcapping=1.5, hidden_activation="gelu_pytorch_tanh", pad_token_id=None),
-    "gemma3": dict(SIZES, model_type="gemma3_text", tie_word_embeddings=True, head_dim=8, sliding_window=5, query_pre_attn_scalar=6, num_hidden_layers=3,
+    "gemma3": dict(SIZES, model_type="gemma3_text", tie_word_embeddings=True, head_dim=8, sliding_window=5, query_pre_attn_scalar=6,
+                   num_hidden_layers=3,
                    sliding_window_pattern=2, hidden_activation="gelu_pytorch_tanh", pad_token_id=None),
-    "gemma3-inside": {"model_type": "gemma3", "text_config": dict(SIZES, tie_word_embeddings=True, head_dim=8, sliding_window=4, query_pre_attn_scalar=8,
+    "gemma3-inside": {"model_type": "gemma3", "text_config": dict(SIZES, tie_word_embeddings=True, head_dim=8, sliding_window=4,
+                                                                  query_pre_attn_scalar=8,
                       hidden_activation="gelu_pytorch_tanh", layer_types=["full_attention", "sliding_attention"], pad_token_id=None,
-                      rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}})},
+                      rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000.0},
+                                       "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}})},
     "gpt_neox": dict(NEOX, use_parallel_residual=True),
     "gpt_neox-serial": dict(NEOX, use_parallel_residual=False, rotary_pct=1.0, tie_word_embeddings=True, hidden_act="gelu_new"),
     "deepseek_v2": dict(LATENT, model_type="deepseek_v2", topk_method="greedy", q_lora_rank=None, n_routed_experts=5),
-    "deepseek_v2-groups": dict(LATENT, model_type="deepseek_v2", topk_method="group_limited_greedy", n_group=3, topk_group=2, q_lora_rank=9, routed_scaling_factor=1.5),
-    "deepseek_v3": dict(LATENT, model_type="deepseek_v3", n_group=3, topk_group=2, q_lora_rank=9, routed_scaling_factor=2.5, norm_topk_prob=True, head_dim=4,
-                        rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "mscale": 0.7, "mscale_all_dim": 0.5, "original_max_position_embeddings": 16}),
-    "deepseek_v3-halves": dict(LATENT, model_type="deepseek_v3", n_group=1, topk_group=1, q_lora_rank=None, norm_topk_prob=False, rope_interleave=False, head_dim=4, v_head_dim=10),
-    "gpt_oss": dict(SIZES, model_type="gpt_oss", tie_word_embeddings=False, head_dim=8, num_local_experts=5, num_experts_per_tok=2, sliding_window=5, pad_token_id=None,
-                    rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 16}),
-    "qwen3_moe": dict(SIZES, model_type="qwen3_moe", tie_word_embeddings=False, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=10, norm_topk_prob=True,
+    "deepseek_v2-groups": dict(LATENT, model_type="deepseek_v2", topk_method="group_limited_greedy", n_group=3, topk_group=2, q_lora_rank=9,
+                               routed_scaling_factor=1.5),
+    "deepseek_v3": dict(LATENT, model_type="deepseek_v3", n_group=3, topk_group=2, q_lora_rank=9, routed_scaling_factor=2.5,
+                        norm_topk_prob=True, head_dim=4,
+                        rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "mscale": 0.7, "mscale_all_dim": 0.5,
+                                      "original_max_position_embeddings": 16}),
+    "deepseek_v3-halves": dict(LATENT, model_type="deepseek_v3", n_group=1, topk_group=1, q_lora_rank=None, norm_topk_prob=False,
+                               rope_interleave=False, head_dim=4, v_head_dim=10),
+    "gpt_oss": dict(SIZES, model_type="gpt_oss", tie_word_embeddings=False, head_dim=8, num_local_experts=5, num_experts_per_tok=2,
+                    sliding_window=5, pad_token_id=None,
+                    rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False,
+                                  "original_max_position_embeddings": 16}),
+    "qwen3_moe": dict(SIZES, model_type="qwen3_moe", tie_word_embeddings=False, num_experts=5, num_experts_per_tok=2,
+                      moe_intermediate_size=10, norm_topk_prob=True,
                       num_hidden_layers=3, decoder_sparse_step=2, head_dim=6),
-    "qwen3_moe-all": dict(SIZES, model_type="qwen3_moe", tie_word_embeddings=False, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=10, norm_topk_prob=False),
+    "qwen3_moe-all": dict(SIZES, model_type="qwen3_moe", tie_word_embeddings=False, num_experts=5, num_experts_per_tok=3,
+                          moe_intermediate_size=10, norm_topk_prob=False),
 }
 # Models that are computed on documents, too, and the token that ends one.
 DOCUMENTS = {"gpt2": 10, "llama": 10}
@@ -71,11 +96,15 @@ PLAIN = {"attn_implementation": "eager", "experts_implementation": "eager"}  # w
 TOKENS = 700  # of the stream; so few that a training reads several epochs
 # Name -> model, the job's optimizer, and its steps.
 TRAININGS = {
-    "gpt2": ("gpt2", {"lr": 3e-3, "min_lr": 1e-4, "warmup_steps": 3, "schedule": "cosine", "weight_decay": 0.2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-4, "clip": 0.5}, 14),
-    "llama": ("llama", {"lr": 2e-3, "min_lr": 5e-4, "warmup_steps": 4, "schedule": "linear", "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.99, "eps": 1e-3, "clip": 2.5}, 12),
-    "wsd": ("llama", {"lr": 2e-3, "min_lr": 2e-4, "warmup_steps": 2, "schedule": "wsd", "decay_steps": 5, "decay": "cosine", "weight_decay": 0.3, "beta1": 0.9, "beta2": 0.95,
+    "gpt2": ("gpt2", {"lr": 3e-3, "min_lr": 1e-4, "warmup_steps": 3, "schedule": "cosine", "weight_decay": 0.2, "beta1": 0.9, "beta2": 0.95,
+                      "eps": 1e-4, "clip": 0.5}, 14),
+    "llama": ("llama", {"lr": 2e-3, "min_lr": 5e-4, "warmup_steps": 4, "schedule": "linear", "weight_decay": 0.1, "beta1": 0.8,
+                        "beta2": 0.99, "eps": 1e-3, "clip": 2.5}, 12),
+    "wsd": ("llama", {"lr": 2e-3, "min_lr": 2e-4, "warmup_steps": 2, "schedule": "wsd", "decay_steps": 5, "decay": "cosine",
+                      "weight_decay": 0.3, "beta1": 0.9, "beta2": 0.95,
                       "eps": 1e-3, "clip": 1.0, "no_decay": ["*embed*", "*.1.*proj.weight"]}, 11),
-    "free": ("llama", {"lr": 1e-3, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.95, "eps": 1e-2, "clip": 0.0}, 4),
+    "free": ("llama", {"lr": 1e-3, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.95, "eps": 1e-2,
+                       "clip": 0.0}, 4),
 }
 
 
@@ -175,7 +204,8 @@ def training(name):
     kind, how, steps = TRAININGS[name]
     model, shapes = build(kind)
     of_decay = lambda name, p: p.dim() > 1 and not any(fnmatch.fnmatchcase(name, pattern) for pattern in how.get("no_decay", []))
-    parts = [{"params": [p for name, p in model.named_parameters() if of_decay(name, p) == decays], "weight_decay": how["weight_decay"] if decays else 0.0} for decays in (True, False)]
+    parts = [{"params": [p for name, p in model.named_parameters() if of_decay(name, p) == decays], "weight_decay": how["weight_decay"]
+              if decays else 0.0} for decays in (True, False)]
     optimizer = torch.optim.AdamW(parts, lr=how["lr"], betas=(how["beta1"], how["beta2"]), eps=how["eps"], foreach=False)
     rate = schedule(optimizer, how, steps)
     stream, losses, norms, rates = stream_of(kind), [], [], []
@@ -189,8 +219,10 @@ def training(name):
         optimizer.step()
         rate.step()
     of_state = lambda key: published_form(model, lambda p: optimizer.state[p][key])
-    return {"kind": "training", "config": MODELS[kind], "job": dict(JOB, steps=steps, optimizer=how), "stream": TOKENS, "tensors": shapes, "losses": losses,
-            "norms": norms, "rates": rates, "state": {"param": published_form(model, lambda p: p), "m": of_state("exp_avg"), "v": of_state("exp_avg_sq")}}
+    return {"kind": "training", "config": MODELS[kind], "job": dict(JOB, steps=steps, optimizer=how), "stream": TOKENS, "tensors": shapes,
+            "losses": losses,
+            "norms": norms, "rates": rates, "state": {"param": published_form(model, lambda p: p), "m": of_state("exp_avg"),
+                                                      "v": of_state("exp_avg_sq")}}
 
 
 def write(folder, only):

@@ -89,7 +89,8 @@ def experts(p, prefix, x):
     weights = weights.softmax(-1)
     load = F.one_hot(choice, 4).sum((1, 2)).double()
     balance = 0.01 / (SAMPLES * x.shape[1]) * 4 * (load * logits.softmax(-1).mean(1)).sum()
-    gate, up, down = (p.get(f"{prefix}.experts.{name}", 4, *shape) for name, shape in (("gate", (8, 16)), ("up", (8, 16)), ("down", (16, 8))))
+    gate, up, down = (p.get(f"{prefix}.experts.{name}", 4, *shape) for name, shape in (("gate", (8, 16)), ("up", (8, 16)), ("down", (16,
+                                                                                                                                     8))))
     y = torch.zeros_like(x)
     for e in range(4):
         share = (weights * (choice == e)).sum(-1, keepdim=True)
@@ -99,7 +100,8 @@ def experts(p, prefix, x):
 
 def bert(p, with_experts=False):
     table, length, balance = p.get("embeddings.words", 23, 16), 7, 0
-    x = table[whole("tokens", length, 23)] + p.get("embeddings.types", 2, 16)[whole("types", length, 2)] + p.get("embeddings.positions", length, 16)
+    x = table[whole("tokens", length, 23)] + p.get("embeddings.types", 2, 16)[whole("types", length, 2)] + p.get("embeddings.positions",
+                                                                                                                 length, 16)
     x, mask = p.norm("embeddings.norm", x, 1e-12), padding(length)
     for i in range(2):
         x = p.norm(f"blocks.{i}.norm1", x + p.attention(f"blocks.{i}", x, 4, mask), 1e-12)

@@ -58,7 +58,8 @@ def attention(q, k, v, head_dim, scale, window=0, segments=None, softcap=0, sink
         scores = torch.cat((scores, sinks[None, :, None, None].expand(b, heads, t, 1)), -1)
     shares = scores.softmax(-1)[..., :t]
     if noise is not None:
-        shares = shares * torch.tensor([[[[factor(rate, stream, int(noise[n, i]), (h << 32) + j) for j in range(t)] for i in range(t)] for h in range(heads)] for n in range(b)], dtype=q.dtype)
+        shares = shares * torch.tensor([[[[factor(rate, stream, int(noise[n, i]), (h << 32) + j) for j in range(t)] for i in range(t)]
+                                         for h in range(heads)] for n in range(b)], dtype=q.dtype)
     return (shares @ v).transpose(1, 2).reshape(b, t, width)
 
 
@@ -338,7 +339,8 @@ SHAPES = {
     "join heads, shared": {"a": (2, 7, 12), "b": (2, 7, 2)},
     "experts": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9)},
     "experts gelu": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9)},
-    "experts with biases": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9), "gate_bias": (5, 9), "up_bias": (5, 9),
+    "experts with biases": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9), "gate_bias": (5, 9),
+                            "up_bias": (5, 9),
                             "down_bias": (5, 7)},
     "loss": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
     "loss in 2 parts": {"logits": (3, 5, VOCAB), "targets": (3, 5)},
@@ -439,7 +441,8 @@ def adamw(elements, steps, lr, betas, eps, decay, scale):
         x.grad = gradient * scale
         optimizer.step()
     state = optimizer.state[x]
-    how = {"elements": elements, "steps": steps, "lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": decay, "scale": scale}
+    how = {"elements": elements, "steps": steps, "lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": decay,
+           "scale": scale}
     results = {"parameter": x, "m": state["exp_avg"], "v": state["exp_avg_sq"]}
     return {"how": how, "squares": squares, "results": {name: formula.digest(name, t) for name, t in results.items()}}
 

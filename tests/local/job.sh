@@ -26,7 +26,8 @@ change() {
 small() {
 	"$top/contrib/examples/make-corpus" -o "$folder/corpus.bin" 200000
 	jq '.n_embd = 32' "$top/contrib/examples/gpt2-tiny.json" >"$folder/gpt2-tiny.json"
-	jq --arg f "$folder" '.data.train = [$f + "/corpus.bin"] | .model = $f + "/gpt2-tiny.json" | .steps = 24 | .optimizer.lr = 3e-4 | .seq_len = 64 | .global_batch = 8
+	jq --arg f "$folder" '.data.train = [$f + "/corpus.bin"] | .model = $f + "/gpt2-tiny.json" | .steps = 24 | .optimizer.lr = 3e-4
+		| .seq_len = 64 | .global_batch = 8
 		| .checkpoint = { local: ($f + "/ckpt"), every_s: 3600, replicas: 0, keep: 2 }' "$top/contrib/examples/job.json" >"$folder/job.json"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`hspmd checkpoint export`, loaded by Hugging Face's transformers: every tensor has a place there, and the logits are ours; `import` and a job's `init` bring it back.
-Skipped (exit 77) where Python has no transformers."""
+"""`hspmd checkpoint export`, loaded by Hugging Face's transformers: every tensor has a place there, and the logits are ours; `import`
+and a job's `init` bring it back. Skipped (exit 77) where Python has no transformers."""
 import glob
 import json
 import os
@@ -26,9 +26,11 @@ BUILD = os.path.abspath(os.environ.get("builddir", "."))
 HSPMD = os.environ.get("HSPMD_BIN", os.path.join(BUILD, "hspmd"))
 TOLERANCE = 1e-4
 TOKENS = [(7 * i * i + 3 * i + 1) % 256 for i in range(48)]
-SIZES = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+SIZES = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2,
          "max_position_embeddings": 64, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
-GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 3, "n_head": 4,
+GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 3,
+        "n_head": 4,
         "activation_function": "gelu_new", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
@@ -36,7 +38,8 @@ def model(kind, architecture, **more):
     return dict(SIZES, model_type=kind, architectures=[architecture]) | more
 
 
-LATENT = {"num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1, "first_k_dense_replace": 1,
+LATENT = {"num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1,
+          "first_k_dense_replace": 1,
           "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16, "head_dim": 8}
 # Name -> (config.json, options of export).
 CASES = {
@@ -46,20 +49,27 @@ CASES = {
     "llama tied": (model("llama", "LlamaForCausalLM", tie_word_embeddings=True), []),
     "mistral": (model("mistral", "MistralForCausalLM", tie_word_embeddings=False, sliding_window=16), []),
     "qwen2": (model("qwen2", "Qwen2ForCausalLM", tie_word_embeddings=True), ["--max-file-bytes", "50000"]),
-    "mixtral": (model("mixtral", "MixtralForCausalLM", tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2), ["--max-file-bytes", "100000"]),
-    "llama scaled": (model("llama", "LlamaForCausalLM", tie_word_embeddings=False, rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+    "mixtral": (model("mixtral", "MixtralForCausalLM", tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2),
+                ["--max-file-bytes", "100000"]),
+    "llama scaled": (model("llama", "LlamaForCausalLM", tie_word_embeddings=False, rope_scaling={"rope_type": "llama3", "factor": 8.0,
+                                                                                                 "low_freq_factor": 1.0,
                            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}), []),
     "qwen3": (model("qwen3", "Qwen3ForCausalLM", tie_word_embeddings=False, head_dim=16), []),
-    "qwen3_moe": (model("qwen3_moe", "Qwen3MoeForCausalLM", tie_word_embeddings=False, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+    "qwen3_moe": (model("qwen3_moe", "Qwen3MoeForCausalLM", tie_word_embeddings=False, head_dim=16, num_experts=4, num_experts_per_tok=2,
+                        moe_intermediate_size=24,
                         norm_topk_prob=True), []),
     "smollm3": (model("smollm3", "SmolLM3ForCausalLM", tie_word_embeddings=True, pad_token_id=None), []),
     "olmo2": (model("olmo2", "Olmo2ForCausalLM", tie_word_embeddings=False, pad_token_id=None), []),
     "phi3": (model("phi3", "Phi3ForCausalLM", tie_word_embeddings=False, pad_token_id=None), ["--max-file-bytes", "100000"]),
-    "gemma2": (model("gemma2", "Gemma2ForCausalLM", tie_word_embeddings=True, head_dim=16, sliding_window=16, hidden_activation="gelu_pytorch_tanh", pad_token_id=None), []),
-    "gemma3": (model("gemma3_text", "Gemma3ForCausalLM", tie_word_embeddings=True, head_dim=16, sliding_window=16, hidden_activation="gelu_pytorch_tanh", pad_token_id=None), []),
-    "gpt_neox": ({"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+    "gemma2": (model("gemma2", "Gemma2ForCausalLM", tie_word_embeddings=True, head_dim=16, sliding_window=16,
+                     hidden_activation="gelu_pytorch_tanh", pad_token_id=None), []),
+    "gemma3": (model("gemma3_text", "Gemma3ForCausalLM", tie_word_embeddings=True, head_dim=16, sliding_window=16,
+                     hidden_activation="gelu_pytorch_tanh", pad_token_id=None), []),
+    "gpt_neox": ({"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "vocab_size": 256, "hidden_size": 64,
+                  "intermediate_size": 96, "num_hidden_layers": 3,
                   "num_attention_heads": 4, "max_position_embeddings": 64, "attention_dropout": 0.0, "hidden_dropout": 0.0}, []),
-    "gpt_oss": (model("gpt_oss", "GptOssForCausalLM", tie_word_embeddings=False, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16, pad_token_id=None,
+    "gpt_oss": (model("gpt_oss", "GptOssForCausalLM", tie_word_embeddings=False, head_dim=16, num_local_experts=4, num_experts_per_tok=2,
+                      sliding_window=16, pad_token_id=None,
                       rope_scaling=None), []),
     "deepseek_v2": (model("deepseek_v2", "DeepseekV2ForCausalLM", tie_word_embeddings=False, **LATENT), []),
     "deepseek_v3": (model("deepseek_v3", "DeepseekV3ForCausalLM", tie_word_embeddings=False, n_group=2, topk_group=1, **LATENT), []),
@@ -75,7 +85,8 @@ def run(*command):
 
 def train(name, steps, lr=3e-3, **more):
     """Losses of a short run; its checkpoint is in NAME-ckpt."""
-    job = {"format": "hspmd-job-1", "model": "config.json", "data": {"train": ["data.bin"], "kind": "bytes"}, "seq_len": 32, "global_batch": 4, "steps": steps, "seed": 3,
+    job = {"format": "hspmd-job-1", "model": "config.json", "data": {"train": ["data.bin"], "kind": "bytes"}, "seq_len": 32,
+           "global_batch": 4, "steps": steps, "seed": 3,
            "optimizer": {"type": "adamw", "lr": lr, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.0}, "precision": "fp32",
            "checkpoint": {"shared": os.path.abspath(name + "-ckpt"), "every_s": 3600, "replicas": 0}}
     job.update(more)
@@ -92,7 +103,8 @@ def ours(folder):
 
 
 def theirs(folder):
-    loaded, info = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, output_loading_info=True, attn_implementation="eager")
+    loaded, info = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, output_loading_info=True,
+                                                                     attn_implementation="eager")
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[what]:
             sys.exit(f"{folder}: {what}: {info[what]}")
@@ -119,7 +131,8 @@ def check(name, config, options):
     run(HSPMD, "checkpoint", "import", "exported", "-o", "imported")
     if not torch.equal(ours(newest("imported")), mine):
         sys.exit(f"{name}: imported weights are not those that were exported")
-    # A job that starts from what another ended with begins at the same loss: the other's next to nothing of a learning rate changed nothing.
+    # A job that starts from what another ended with begins at the same loss: the other's next to nothing of a learning rate changed
+    # nothing.
     ended = train("still", 1, lr=1e-12)[0]
     run(HSPMD, "checkpoint", "export", "still-ckpt", "-o", "still-exported")
     begun = train("second", 1, lr=1e-12, init=os.path.abspath("still-exported"))[0]
@@ -138,7 +151,8 @@ def main():
                 f.write(bytes((i * i + i // 7) % 256 for i in range(20000)))
             worst[name] = check(name, config, options)
             os.chdir("/")
-    print(f"transformers {transformers.__version__} computes our logits: largest differences " + ", ".join(f"{k} {v:.1e}" for k, v in worst.items()))
+    print(f"transformers {transformers.__version__} computes our logits: largest differences " + ", ".join(f"{k} {v:.1e}" for k,
+                                                                                                           v in worst.items()))
 
 
 main()

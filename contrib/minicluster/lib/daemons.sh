@@ -4,10 +4,12 @@
 
 require_programs() {
 	local program missing=()
-	for program in munged munge unmunge my_print_defaults mariadb-install-db mariadbd slurmdbd slurmctld slurmd sacctmgr scontrol sinfo setsid; do
+	for program in munged munge unmunge my_print_defaults mariadb-install-db mariadbd slurmdbd slurmctld slurmd sacctmgr scontrol sinfo setsid
+	do
 		command -v "$program" >/dev/null || missing+=("$program")
 	done
-	((${#missing[@]} == 0)) || die "not installed: ${missing[*]} (Debian and Ubuntu: munge mariadb-server-core mariadb-client-core slurm-wlm slurmdbd)"
+	((${#missing[@]} == 0)) || die \
+		"not installed: ${missing[*]} (Debian and Ubuntu: munge mariadb-server-core mariadb-client-core slurm-wlm slurmdbd)"
 }
 
 start_munged() {
@@ -23,8 +25,8 @@ munge_answers() {
 # moment.
 install_database() { # [--user=USER]
 	mkdir -p "$MINI_DIR/tmp/db" &&
-		TMPDIR=$MINI_DIR/tmp/db mariadb-install-db --no-defaults "$@" --datadir="$MINI_DIR/db" --auth-root-authentication-method=normal --skip-test-db \
-			--innodb-log-file-size=8M --tmpdir="$MINI_DIR/tmp/db" >"$MINI_DIR/log/mariadb-install.out" 2>&1
+		TMPDIR=$MINI_DIR/tmp/db mariadb-install-db --no-defaults "$@" --datadir="$MINI_DIR/db" --auth-root-authentication-method=normal \
+			--skip-test-db --innodb-log-file-size=8M --tmpdir="$MINI_DIR/tmp/db" >"$MINI_DIR/log/mariadb-install.out" 2>&1
 }
 
 # With these sizes the database is small and quick to create; nothing here has to survive a power failure.
@@ -39,7 +41,9 @@ start_mariadb() {
 		((attempt < 3)) || return 1
 		rm -rf -- "${MINI_DIR:?}/db"
 	done
+	# slurmdbd would make the database itself after its first connection has failed, but MariaDB's client 11.8.9 answers no query then.
 	cat >"$MINI_DIR/etc/mariadb-init.sql" <<-END
+		CREATE DATABASE IF NOT EXISTS slurm_acct;
 		CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED BY 'slurm';
 		GRANT ALL ON slurm_acct.* TO 'slurm'@'localhost';
 	END

@@ -26,7 +26,8 @@ isolate_nodes() {
 		local space end
 		space=$(network_name "$node") end=$(network_name "v$i")
 		ip netns add "$space" && ip link add "$end" type veth peer name eth0 netns "$space" && ip link set "$end" master "$bridge" up &&
-			ip -n "$space" addr add "$MINI_NETWORK.$((i + 10))/24" dev eth0 && ip -n "$space" link set eth0 up && ip -n "$space" link set lo up || return 1
+			ip -n "$space" addr add "$MINI_NETWORK.$((i + 10))/24" dev eth0 && ip -n "$space" link set eth0 up && ip -n "$space" link set lo up ||
+				return 1
 		i=$((i + 1))
 	done
 }

@@ -28,7 +28,8 @@ def _box(tensor):
             raise ValueError(f"hspmd: the placement {placement} is no part of a tensor that could be kept: Shard and Replicate are")
     lengths, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     if tuple(lengths) != tuple(tensor.to_local().shape):
-        raise ValueError(f"hspmd: the placements {tensor.placements} cut a tensor of shape {tuple(tensor.shape)} into parts that are no boxes")
+        shape = tuple(tensor.shape)
+        raise ValueError(f"hspmd: the placements {tensor.placements} cut a tensor of shape {shape} into parts that are no boxes")
     return tuple(offsets), tuple(lengths)
 
 
