@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request, as one or several searches: in the precision in which the devices compute, and for plans whose tensor-parallel groups have more
- * devices than there are heads of keys and values. */
+/* A request, as one or several searches: in the precision in which the devices compute, and for plans whose tensor-parallel groups have
+ * more devices than there are heads of keys and values. */
 #include "controller/solver/search/search_plan.h"
 
 #include <math.h>
