@@ -176,16 +176,16 @@ static bool probe(struct balance *b, int u, int class, const double *bytes)
 			continue;
 		write_steps(b, u, steps);
 		double seconds = seconds_now(b);
-		bool same = b->record.count == b->base.count; /* a program that does not fit is measured all the same */
+		bool same = b->record.count == b->base.count && isfinite(seconds);
 		if (same) {
 			note_slopes(b, u, 0, steps, bytes);
 			note_slopes(b, u, class, steps, bytes);
-		}
-		if (same && isfinite(seconds))
 			*gradient_of(b, b->cut_count, u, class) =
 			        (seconds - slowest_sum(&b->record, b->n) - b->rest) / (of_class(b, steps, class) - other);
+		}
 		write_steps(b, u, at);
-		return same && isfinite(seconds);
+		if (same)
+			return true;
 	}
 	return false;
 }
