@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/alloc.h"
 #include "runtime/synthesis/synthesis_internal.h"
 
 #define MAX_LOCAL 24   /* gradients that a group's backward operators make */
@@ -17,7 +18,6 @@ struct chooser {
 	const struct group *group;
 	const struct hspmd_op *op;
 	struct choice *choice;
-	int kept_how;
 	int local_count;
 	struct {
 		int tensor;
@@ -89,11 +89,16 @@ static int settle(struct chooser *c, struct trial *t)
 	return 1;
 }
 
+/* HUGE_VAL: memory is short. */
 static double seconds_of(const struct chooser *c, const struct trial *t)
 {
 	const struct hspmd_synthesis *s = c->s;
+	struct op_record *r = s->record;
+	size_t n = (size_t)s->stage.device_count;
+	if (r && hspmd_array_grow(&r->seconds, &r->capacity, r->count, n * sizeof *r->seconds))
+		return HUGE_VAL;
 	return hspmd_synthesis_op_seconds(&s->stage, s->rate, s->memory_rate, &t->view, hspmd_op_types[t->op->opcode], t->in,
-	                                  (const struct hspmd_annotation *const *)t->out);
+	                                  (const struct hspmd_annotation *const *)t->out, r ? r->seconds + n * r->count++ : NULL);
 }
 
 static bool is_parameter(const struct chooser *c, int tensor)
@@ -107,9 +112,9 @@ static int keep(struct chooser *c, int i)
 {
 	int tensor = c->op->in[i], layout = c->choice->take[i], longest = -1;
 	const struct hspmd_shape *shape = &c->s->g->tensors[tensor].shape;
-	if (c->kept_how >= KEPT_LAYOUT && c->s->tensors[tensor].shared)
-		layout = c->kept_how - KEPT_LAYOUT;
-	if (c->kept_how == KEPT_IN_PARTS && layout == LAYOUT_WHOLE)
+	if (c->choice->kept_how >= KEPT_LAYOUT && c->s->tensors[tensor].shared)
+		layout = c->choice->kept_how - KEPT_LAYOUT;
+	if (c->choice->kept_how == KEPT_IN_PARTS && layout == LAYOUT_WHOLE)
 		for (int d = 0; d < shape->rank; d++)
 			if (hspmd_synthesis_layout(c->s, tensor, d) && (longest < 0 || shape->dim[d] > shape->dim[longest]))
 				longest = layout = d;
@@ -387,7 +392,8 @@ static int count_bytes(struct chooser *c)
 	int group = (int)(c->group - s->groups);
 	if (!s->limited)
 		return 0;
-	c->choice->bytes = hspmd_arena_alloc(s->arena, (size_t)s->stage.device_count, sizeof *c->choice->bytes);
+	if (!c->choice->bytes)
+		c->choice->bytes = hspmd_arena_alloc(s->arena, (size_t)s->stage.device_count, sizeof *c->choice->bytes);
 	for (int i = 0; c->choice->bytes && i < c->op->input_count; i++)
 		if (is_parameter(c, c->op->in[i]) && s->tensors[c->op->in[i]].first_group == group && input_of(c->op, c->op->in[i]) == i)
 			add_bytes(c, c->op->in[i], c->choice->kept[i], s->stage.state_bytes);
@@ -404,7 +410,9 @@ static int evaluate(struct chooser *c)
 	c->local_count = 0;
 	memset(c->sum, LAYOUT_NONE, sizeof c->sum);
 	memset(c->gradient_made, 0, sizeof c->gradient_made);
-	c->choice->backward_take = hspmd_arena_alloc(c->s->arena, (size_t)c->group->backward_count, sizeof *c->choice->backward_take);
+	if (!c->choice->backward_take)
+		c->choice->backward_take =
+		        hspmd_arena_alloc(c->s->arena, (size_t)c->group->backward_count, sizeof *c->choice->backward_take);
 	if (!c->choice->backward_take)
 		return -1;
 	int status = try_forward(c, &t);
@@ -475,8 +483,8 @@ static int choices_by_segment(struct hspmd_synthesis *s, struct group *g, int se
 	int ways = kept_ways(s, g), factors = has_factors(s, g) ? 2 : 1;
 	for (int how = 0; how < ways; how++)
 		for (int f = 0; f < factors; f++) {
-			struct choice choice = { .segment = segment, .backward = backward, .factors = f == 1 };
-			struct chooser c = { .s = s, .group = g, .op = &s->g->ops[g->op], .choice = &choice, .kept_how = how };
+			struct choice choice = { .segment = segment, .backward = backward, .factors = f == 1, .kept_how = how };
+			struct chooser c = { .s = s, .group = g, .op = &s->g->ops[g->op], .choice = &choice };
 			int status = evaluate(&c);
 			if (status < 0 || (status == 0 && add_choice(s, g, &choice, capacity)))
 				return -1;
@@ -503,6 +511,35 @@ static int segments_of(const struct hspmd_synthesis *s, const struct hspmd_op *o
 		}
 	}
 	return count;
+}
+
+int hspmd_synthesis_revalue(struct hspmd_synthesis *s, int number, struct choice *choice)
+{
+	struct choice fresh = { .segment = choice->segment,
+		                .backward = choice->backward,
+		                .factors = choice->factors,
+		                .kept_how = choice->kept_how,
+		                .bytes = choice->bytes,
+		                .backward_take = choice->backward_take };
+	struct chooser c = { .s = s, .group = &s->groups[number], .op = &s->g->ops[s->groups[number].op], .choice = &fresh };
+	for (int d = 0; fresh.bytes && d < s->stage.device_count; d++)
+		fresh.bytes[d] = 0;
+	int status = evaluate(&c);
+	*choice = fresh;
+	return status;
+}
+
+int hspmd_synthesis_find_choice(const struct hspmd_synthesis *s, int number, const struct choice *choice)
+{
+	const struct group *g = &s->groups[number];
+	for (int k = 0; k < g->choice_count; k++) {
+		const struct choice *c = &g->choices[k];
+		if (s->limited ? c->segment == choice->segment && c->backward == choice->backward && c->factors == choice->factors &&
+		                         c->kept_how == choice->kept_how
+		               : same_outside(s, g, c, choice))
+			return k;
+	}
+	return -1;
 }
 
 void hspmd_synthesis_set_least(struct hspmd_synthesis *s)

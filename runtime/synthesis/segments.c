@@ -182,10 +182,20 @@ double hspmd_synthesis_reshard(struct hspmd_synthesis *s, int tensor, int from, 
 	return *known;
 }
 
-void hspmd_synthesis_forget(struct hspmd_synthesis *s)
+static bool has_segment(const struct tensor_facts *t, int rank, int segment)
+{
+	for (int d = 0; d < rank; d++)
+		if (t->segment[d] == segment)
+			return true;
+	return false;
+}
+
+void hspmd_synthesis_forget(struct hspmd_synthesis *s, int segment)
 {
 	for (size_t t = 0; t < s->g->tensor_count; t++) {
 		struct tensor_facts *f = &s->tensors[t];
+		if (segment >= 0 && !has_segment(f, s->g->tensors[t].shape.rank, segment))
+			continue;
 		for (int l = 0; l < LAYOUT_COUNT; l++) {
 			hspmd_annotation_destroy(f->layout[l]);
 			f->layout[l] = NULL;

@@ -51,10 +51,10 @@ static bool cut(struct hspmd_shape *shape, const struct hspmd_annotation *a, int
 
 double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
                                   const struct hspmd_op_view *view, const struct hspmd_op_type *type,
-                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out)
+                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each)
 {
 	double slowest = 0;
-	for (int d = 0; type->cost && d < stage->device_count; d++) {
+	for (int d = 0; d < stage->device_count; d++) {
 		struct hspmd_op_view local = *view;
 		bool all = true;
 		for (int i = 0; i < view->input_count; i++)
@@ -62,9 +62,12 @@ double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, con
 		for (int o = 0; o < view->output_count; o++)
 			all &= view->out[o].rank < 0 || cut(&local.out[o], out[o], stage->devices[d]);
 		double flops = 0, bytes = 0;
-		if (all)
+		if (all && type->cost)
 			type->cost(&local, &flops, &bytes);
-		slowest = fmax(slowest, flops / rate[d] + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0));
+		double seconds = flops / rate[d] + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
+		slowest = fmax(slowest, seconds);
+		if (each)
+			each[d] = seconds;
 	}
 	return slowest;
 }
@@ -80,7 +83,7 @@ static double node_seconds(const struct hspmd_spmd *spmd, const struct hspmd_spm
 		in[i] = n->in[i] < 0 ? NULL : spmd->values[n->in[i]].annotation;
 	for (int o = 0; o < n->output_count; o++)
 		out[o] = n->out[o] < 0 ? NULL : spmd->values[n->out[o]].annotation;
-	return hspmd_synthesis_op_seconds(stage, rate, memory_rate, &view, hspmd_op_types[op->opcode], in, out);
+	return hspmd_synthesis_op_seconds(stage, rate, memory_rate, &view, hspmd_op_types[op->opcode], in, out, NULL);
 }
 
 /* Seconds per step to bring the sums of gradients to where the parameters are kept. */

@@ -10,6 +10,8 @@
 
 #define WINDOW 12    /* groups that are searched together if all are too many */
 #define MAX_ROUNDS 3 /* over all windows */
+#define MAX_TURNS 4  /* of shares and programs; one if the search had to leave programs out, which takes seconds */
+#define ENOUGH 1e-4  /* relative gain that is worth another */
 
 static int check(const struct hspmd_graph *g, struct hspmd_error *err)
 {
@@ -78,7 +80,7 @@ struct hspmd_synthesis *hspmd_synthesis_create(const struct hspmd_graph *g, cons
 		hspmd_synthesis_destroy(s);
 		return NULL;
 	}
-	hspmd_synthesis_forget(s);
+	hspmd_synthesis_forget(s, -1);
 	s->limited = is_limited(s);
 	return s;
 }
@@ -88,7 +90,7 @@ void hspmd_synthesis_destroy(struct hspmd_synthesis *s)
 	if (!s)
 		return;
 	if (s->tensors)
-		hspmd_synthesis_forget(s);
+		hspmd_synthesis_forget(s, -1);
 	hspmd_resolve_cache_destroy(s->cost.cache);
 	hspmd_arena_destroy(s->arena);
 	free(s);
@@ -138,17 +140,19 @@ static void allow_window(struct hspmd_synthesis *s, int first)
 			s->groups[n].choices[k].excluded = (n < first || n >= first + WINDOW) && k != s->chosen[n];
 }
 
-/* A search that had to leave something out is repeated with fewer choices: dividing samples alone; then any way to divide a few groups in
- * turn, with the others as they are, until that helps no more. */
-static int search_parts(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+/* A search that had to leave something out is repeated with fewer choices: dividing samples alone (unless a program is known from other
+ * shares); then any way to divide a few groups in turn, with the others as they are, until that helps no more. */
+static int search_parts(struct hspmd_synthesis *s, bool known, struct hspmd_synthesis_result *result, struct hspmd_error *err)
 {
 	int *chosen = hspmd_calloc((size_t)s->group_count, sizeof *chosen);
 	if (!chosen)
 		return hspmd_fail_memory(err, "searching a program");
-	allow_samples(s);
-	search_again(s, result, chosen);
 	bool better = true;
-	for (int round = 0; better && round < MAX_ROUNDS; round++) {
+	if (!known) {
+		allow_samples(s);
+		search_again(s, result, chosen);
+	}
+	for (int round = 0; better && round < (known ? 1 : MAX_ROUNDS); round++) {
 		better = false;
 		for (int first = 0; first < s->group_count; first += WINDOW / 2) {
 			allow_window(s, first);
@@ -159,13 +163,82 @@ static int search_parts(struct hspmd_synthesis *s, struct hspmd_synthesis_result
 	return 0;
 }
 
-int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+/* Under the present shares. */
+static int search_programs(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
 {
-	*result = (struct hspmd_synthesis_result){ 0 };
 	if (hspmd_synthesis_choices(s, err))
 		return -1;
 	result->first_bound = s->rest[0];
 	if (hspmd_synthesis_astar(s, result, err))
 		return -1;
-	return result->bound < result->seconds ? search_parts(s, result, err) : 0;
+	return result->bound < result->seconds ? search_parts(s, false, result, err) : 0;
+}
+
+static void set_shares_by_memory(struct hspmd_synthesis *s)
+{
+	const struct hspmd_cluster *c = s->stage.cluster;
+	for (int g = 0; g < s->segment_count; g++)
+		for (int d = 0; d < s->stage.device_count; d++)
+			s->segments[g].weights[d] = 1 + c->types[c->devices[s->stage.devices[d]].type].memory_bytes / 1024;
+	hspmd_synthesis_forget(s, -1);
+}
+
+/* Makes the known program the chosen one again, after choices have been made anew for other shares. */
+static int choose_again(struct hspmd_synthesis *s, const struct program *p, struct hspmd_error *err)
+{
+	for (int n = 0; n < s->group_count; n++)
+		if ((s->chosen[n] = hspmd_synthesis_find_choice(s, n, &p->choices[n])) < 0)
+			return hspmd_fail(err, "the program that was found cannot be repeated under other shares");
+	return 0;
+}
+
+/* A search that had to leave something out under other shares only improves what it found then. */
+static int search_around(struct hspmd_synthesis *s, const struct program *p, double seconds, struct hspmd_synthesis_result *result,
+                         struct hspmd_error *err)
+{
+	if (hspmd_synthesis_choices(s, err))
+		return -1;
+	result->seconds = seconds;
+	result->first_bound = result->bound = s->rest[0];
+	return choose_again(s, p, err) || search_parts(s, true, result, err) ? -1 : 0;
+}
+
+/* One turn: shares for the program, then a program for these. *better: it may pay to take another. */
+static int turn(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, bool *better, struct hspmd_error *err)
+{
+	struct program p;
+	struct hspmd_synthesis_result next = { .expanded = result->expanded, .turns = result->turns + 1 };
+	double balanced;
+	if (hspmd_synthesis_program_open(s, &p))
+		return hspmd_fail_memory(err, "searching a program");
+	int status = hspmd_synthesis_balance(s, &p, &balanced, &next.shares_bound, err);
+	*better = !status && balanced < result->seconds * (1 - ENOUGH);
+	if (!status)
+		status = result->bound < result->seconds ? search_around(s, &p, balanced, &next, err) : search_programs(s, &next, err);
+	if (!status && next.seconds > balanced) {
+		next.seconds = balanced;
+		status = choose_again(s, &p, err);
+	}
+	if (!status)
+		*result = next;
+	hspmd_synthesis_program_close(&p);
+	return status;
+}
+
+int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+{
+	bool better = !s->stage.keep_shares && s->stage.device_count > 1;
+	*result = (struct hspmd_synthesis_result){ 0 };
+	if (search_programs(s, result, err)) {
+		if (!s->limited || s->stage.keep_shares)
+			return -1;
+		set_shares_by_memory(s);
+		if (search_programs(s, result, err))
+			return -1;
+	}
+	result->shares_bound = result->seconds;
+	while (better && result->turns < (result->bound < result->seconds ? 1 : MAX_TURNS))
+		if (turn(s, result, &better, err))
+			return -1;
+	return 0;
 }

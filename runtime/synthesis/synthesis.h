@@ -16,6 +16,12 @@
  * from a plan can be compared. It is what the search predicted, or less: a gradient that an operator passes on unchanged may be there
  * already in the layout in which it is added to others, and the search counts that it is brought to it.
  *
+ * Shares. Given the program, a linear program finds the shares of all segments together, per type of device: the sum of what the slowest
+ * device takes for every operator, as straight lines in the shares, and of the communication, as planes through the shares that were tried,
+ * with rows for the devices' memory. Its optimum is rounded to whole steps (heads, experts) and taken as far as the program really gets
+ * faster under the resolver's own cost; then steps move between types of devices. Search and shares take turns until nothing improves;
+ * only one turn if the search had to leave programs out.
+ *
  * Search. A* over partial programs: prefixes of the forward operators. The state of a prefix is how the tensors lie that later operators or
  * their gradients touch; of two prefixes with equal states the cheaper one dominates, if it also needs no more memory on any device where
  * memory could run out.
@@ -48,6 +54,7 @@ struct hspmd_synthesis_stage {
 	int micro_batches;  /* per step */
 	enum hspmd_precision precision;
 	double state_bytes; /* of one element of a parameter: value, gradient, master and moments; 0: memory is not limited */
+	bool keep_shares;   /* in proportion to the devices' speed: only programs are searched */
 };
 
 struct hspmd_synthesis;
@@ -55,7 +62,9 @@ struct hspmd_synthesis;
 struct hspmd_synthesis_result {
 	double seconds; /* predicted for one micro-batch, with its part of what a step does once */
 	double bound; /* no program with these shares takes less; equal to `seconds` unless the search had to leave partial programs out */
-	double first_bound; /* what it knew of that before its first step */
+	double first_bound;  /* what it knew of that before its first step */
+	double shares_bound; /* the optimum of the last linear program, in parts of steps: about what any shares of this program take */
+	int turns;           /* in which shares were found for a program, and a program for those */
 	long expanded;      /* partial programs that were taken from the queue */
 };
 
@@ -65,8 +74,8 @@ struct hspmd_synthesis *hspmd_synthesis_create(const struct hspmd_graph *g, cons
                                                struct hspmd_error *err);
 void hspmd_synthesis_destroy(struct hspmd_synthesis *s);
 
-/* Finds the fastest program under the segments' present shares (at first in proportion to the devices' speed). 0, or -1 and err: no program
- * fits into memory, or none divides the graph legally. */
+/* Finds the fastest program and shares, starting with shares in proportion to the devices' speed, or to their memory if nothing else fits.
+ * 0, or -1 and err: no program fits into memory, or none divides the graph legally. */
 int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err);
 
 /* Writes the program that was found into a graph equal to the one searched: annotations of parameters, inputs and gradients, and how every

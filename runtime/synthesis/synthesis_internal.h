@@ -49,7 +49,8 @@ struct choice {
 	int segment;  /* that is divided; -1: none */
 	int backward; /* that is divided in the backward pass if none is in the forward pass; -1: none */
 	bool factors;
-	bool excluded;  /* from this run of the search */
+	int kept_how;  /* of the ways to keep parameters */
+	bool excluded; /* from this run of the search */
 	double seconds; /* its own cost */
 	double *bytes;  /* per device, if memory is limited: parameters' state, and what is kept for the backward pass */
 	unsigned char take[HSPMD_OP_MAX_IO], out[HSPMD_OP_MAX_IO];
@@ -73,6 +74,12 @@ struct live {
 	uint32_t made;          /* bits: other layouts that exist and were not free */
 	double plain;           /* seconds to bring the contributions so far to the tensor's own layout, ... */
 	double sum;             /* ... and to sums */
+};
+
+/* Seconds of operators on every device, in the order in which an evaluation of a program meets them. */
+struct op_record {
+	size_t count, capacity;
+	double *seconds; /* [count][device_count]; owned */
 };
 
 struct tensor_facts {
@@ -107,12 +114,13 @@ struct hspmd_synthesis {
 	int **live_next;         /* the group that touches each of them next */
 	bool limited;            /* memory could run out */
 	int *chosen;             /* per group: the program that was found; -1: none yet */
+	struct op_record *record; /* what operators take is added to it; NULL: nowhere */
 };
 
 /* ---- segments.c */
 int hspmd_synthesis_segments(struct hspmd_synthesis *s, struct hspmd_error *err);
-/* Forgets all layouts, after the segments' weights have changed. */
-void hspmd_synthesis_forget(struct hspmd_synthesis *s);
+/* Forgets all layouts (segment -1), or those of tensors with this segment, after its weights have changed. */
+void hspmd_synthesis_forget(struct hspmd_synthesis *s, int segment);
 /* The annotation of a layout, on the stage's devices; NULL: illegal, or memory is short. Borrowed. */
 const struct hspmd_annotation *hspmd_synthesis_layout(struct hspmd_synthesis *s, int tensor, int layout);
 /* The same on devices from 0, owned by the caller. NULL: memory. */
@@ -133,14 +141,19 @@ int hspmd_synthesis_groups(struct hspmd_synthesis *s, struct hspmd_error *err);
 /* ---- step_cost.c */
 /* Fills view's shapes and types. */
 void hspmd_synthesis_view(const struct hspmd_graph *g, const struct hspmd_op *op, struct hspmd_op_view *view);
-/* Seconds of an operator on the slowest device. in and out: annotations, NULL: absent. */
+/* Seconds of an operator on the slowest device. in and out: annotations, NULL: absent. each: filled per device; may be NULL. */
 double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
                                   const struct hspmd_op_view *view, const struct hspmd_op_type *type,
-                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out);
+                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each);
 int hspmd_synthesis_rates(const struct hspmd_synthesis_stage *stage, double *rate, double *memory_rate, struct hspmd_error *err);
 
 /* ---- choices.c */
 int hspmd_synthesis_choices(struct hspmd_synthesis *s, struct hspmd_error *err);
+
+/* Values a choice of group `number` again, under the present shares. Returns 0; 1 if it is no longer possible; -1 if memory is short. */
+int hspmd_synthesis_revalue(struct hspmd_synthesis *s, int number, struct choice *choice);
+/* The choice of group `number` that is, or is for other groups, this one; -1: none. */
+int hspmd_synthesis_find_choice(const struct hspmd_synthesis *s, int number, const struct choice *choice);
 
 /* Sets the groups' least costs and their sums, after choices have been excluded. */
 void hspmd_synthesis_set_least(struct hspmd_synthesis *s);
@@ -152,6 +165,22 @@ double hspmd_synthesis_advance(struct hspmd_synthesis *s, int number, const stru
                                struct live *after, struct live *scratch);
 /* The least that groups from `number` on can cost after this state. `reads`: one per tensor, all false. */
 double hspmd_synthesis_bound(struct hspmd_synthesis *s, int number, const struct live *state, struct live *scratch, bool *reads);
+
+/* ---- shares.c */
+
+/* The program that was found, valued under the present shares, whatever they have become since it was found. */
+struct program {
+	struct choice *choices; /* per group */
+	struct live *before, *after, *scratch;
+};
+/* The program that was found. 0, or -1: memory. */
+int hspmd_synthesis_program_open(const struct hspmd_synthesis *s, struct program *p);
+void hspmd_synthesis_program_close(struct program *p);
+/* Its seconds under the present shares; HUGE_VAL: it is not possible, or does not fit. bytes: per device, if memory is limited. */
+double hspmd_synthesis_program_seconds(struct hspmd_synthesis *s, struct program *p, double *bytes);
+/* Changes the segments' weights to those with which the program takes least. *seconds: what it then takes. *bound: the optimum of the last
+ * linear program. 0, or -1: memory. */
+int hspmd_synthesis_balance(struct hspmd_synthesis *s, struct program *p, double *seconds, double *bound, struct hspmd_error *err);
 
 /* ---- astar.c */
 int hspmd_synthesis_astar(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err);

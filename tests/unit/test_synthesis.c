@@ -19,7 +19,8 @@
 #include "runtime/synthesis/synthesis_internal.h"
 #include "tests/unit/draw.h"
 
-#define MOST_PROGRAMS 1500 /* of a graph that is searched exhaustively: others are left out */
+#define WORST_ROUNDING 0.005 /* of shares: whole steps, and communication that is not convex */
+#define MOST_PROGRAMS 1500   /* of a graph that is searched exhaustively: others are left out */
 
 static uint64_t next(uint64_t *seed)
 {
@@ -219,7 +220,7 @@ static bool check_case(unsigned number)
 	struct hspmd_cluster *c = random_cluster(&seed, 2 + below(&seed, 3));
 	struct hspmd_graph *g = graph_of(build_random, &d, 1, 4 + below(&seed, 5), 4 + below(&seed, 3));
 	struct hspmd_synthesis_stage stage = {
-		.cluster = c, .device_count = c->device_count, .devices = devices, .micro_batches = 1 + below(&seed, 4)
+		.cluster = c, .device_count = c->device_count, .devices = devices, .micro_batches = 1 + below(&seed, 4), .keep_shares = true
 	};
 	struct hspmd_error err = { "" };
 	char what[64];
@@ -251,6 +252,147 @@ static void test_optimal(void **state)
 	unsigned want = draw_count(320, 5000), first = draw_first(want, 1000000), tried = 0;
 	for (unsigned n = first; tried < want; n++)
 		tried += check_case(n);
+}
+
+/* ---- shares */
+
+/* All steps of the samples' segment that two types of devices may have: `first` devices of the first, of `n`. */
+struct grid {
+	struct hspmd_synthesis *s;
+	struct program p;
+	int segment, n, first;
+	double best, bytes[8];
+};
+
+static void try_share(struct grid *g, int64_t each)
+{
+	struct segment *segment = &g->s->segments[g->segment];
+	int64_t left = segment->steps - each * g->first, second = g->n - g->first;
+	if (left < second)
+		return;
+	for (int d = 0; d < g->n; d++)
+		segment->weights[d] = d < g->first ? each : left / second + (d - g->first < left % second);
+	hspmd_synthesis_forget(g->s, g->segment);
+	g->best = fmin(g->best, hspmd_synthesis_program_seconds(g->s, &g->p, g->bytes));
+}
+
+/* The least that the program takes with any share of one segment, the others as they are. */
+static double best_on_grid(struct hspmd_synthesis *s, int segment, int first)
+{
+	struct grid g = { .s = s, .segment = segment, .n = s->stage.device_count, .first = first, .best = HUGE_VAL };
+	int64_t kept[8];
+	memcpy(kept, s->segments[segment].weights, (size_t)g.n * sizeof *kept);
+	assert_int_equal(hspmd_synthesis_program_open(s, &g.p), 0);
+	for (int64_t each = 1; each * first < s->segments[segment].steps; each++)
+		try_share(&g, each);
+	memcpy(s->segments[segment].weights, kept, (size_t)g.n * sizeof *kept);
+	hspmd_synthesis_forget(s, segment);
+	hspmd_synthesis_program_close(&g.p);
+	return g.best;
+}
+
+static double bounds; /* the sum of all cases' bounds of shares, each as a part of what was found */
+
+/* Returns true if some share is better than those by speed. */
+static bool check_shares(unsigned number)
+{
+	uint64_t seed = number * 104729 + 3;
+	for (int i = 0; i < 5; i++)
+		next(&seed);
+	struct drawn d = { .seed = next(&seed), .operators = 1 + below(&seed, 3), .width = 8 * (1 + below(&seed, 6)) };
+	d.inner = d.width * (1 + below(&seed, 3));
+	struct hspmd_cluster *c = random_cluster(&seed, 2 + below(&seed, 3));
+	struct hspmd_graph *g = graph_of(build_random, &d, 1, 4 + below(&seed, 60), 4 + below(&seed, 3));
+	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = c->device_count, .devices = devices, .micro_batches = 1 };
+	struct hspmd_error err = { "" };
+	struct hspmd_synthesis_result by_speed, found;
+	char what[64];
+	snprintf(what, sizeof what, "case %u", number);
+	stage.keep_shares = true;
+	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
+	if (!s || hspmd_synthesis_search(s, &by_speed, &err))
+		fail_msg("%s: %s", what, err.text);
+	hspmd_synthesis_destroy(s);
+	stage.keep_shares = false;
+	s = hspmd_synthesis_create(g, &stage, &err);
+	if (!s || hspmd_synthesis_search(s, &found, &err))
+		fail_msg("%s: %s", what, err.text);
+	if (!(found.seconds <= by_speed.seconds * (1 + 1e-9)))
+		fail_msg("%s: %.12g with shares of its own, %.12g with those by speed", what, found.seconds, by_speed.seconds);
+	int first = 0;
+	while (c->devices[first].type == 0)
+		first++;
+	for (int u = 0; u < s->segment_count; u++) {
+		double best = best_on_grid(s, u, first);
+		if (found.seconds > best * (1 + WORST_ROUNDING))
+			fail_msg("%s: %.9g with its shares, %.9g with others of segment %d", what, found.seconds, best, u);
+		if (found.shares_bound > best * (1 + WORST_ROUNDING))
+			fail_msg("%s: bound of the shares %.9g, but shares take %.9g", what, found.shares_bound, best);
+	}
+	bounds += found.shares_bound / found.seconds;
+	hspmd_synthesis_destroy(s);
+	hspmd_graph_destroy(g);
+	hspmd_cluster_destroy(c);
+	return found.seconds < by_speed.seconds * 0.99;
+}
+
+static void test_shares(void **state)
+{
+	(void)state;
+	unsigned want = draw_count(60, 1000), first = draw_first(want, 1000000), better = 0;
+	for (unsigned n = first; n < first + want; n++)
+		better += check_shares(n);
+	printf("%u of %u are more than 1 %% faster than with shares by speed; bounds are %.3f of what was found\n", better, want,
+	       bounds / want);
+	assert_true(better > want / 20);
+	assert_true(bounds > 0.9 * want);
+}
+
+/* How many of 64 samples the fast device gets: a net whose samples can be divided, on a fast device with little memory and a slow one. */
+static int64_t samples_of_fast(int64_t memory, double *seconds)
+{
+	char text[1024];
+	struct hspmd_error err = { "" };
+	snprintf(text, sizeof text,
+	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"a\":{\"kind\":\"cpu\",\"memory_bytes\":%lld,\"gbytes_per_s\":100,"
+	         "\"peak_tflops\":{\"fp32\":0.004}},\"b\":{\"kind\":\"cpu\",\"memory_bytes\":1000000,\"gbytes_per_s\":100,"
+	         "\"peak_tflops\":{\"fp32\":0.001}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"a\",\"count\":1},{\"type\":\"b\","
+	         "\"count\":1}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-7,\"gbytes_per_s\":20}]}",
+	         (long long)memory);
+	json_t *value = json_loads(text, 0, NULL);
+	struct hspmd_cluster *c = hspmd_cluster_from_json(value, "limited", &err);
+	json_decref(value);
+	assert_non_null(c);
+	struct drawn d = { .seed = 12, .operators = 2, .width = 32, .inner = 64 };
+	struct hspmd_graph *g = graph_of(build_random, &d, 1, 64, 16);
+	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 2, .devices = devices, .micro_batches = 1, .state_bytes = 16 };
+	struct hspmd_synthesis_result result;
+	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
+	if (!s || hspmd_synthesis_search(s, &result, &err))
+		fail_msg("%s", err.text);
+	struct program p;
+	double bytes[2];
+	assert_int_equal(hspmd_synthesis_program_open(s, &p), 0);
+	assert_true(fabs(hspmd_synthesis_program_seconds(s, &p, bytes) - result.seconds) <= 1e-9 * result.seconds);
+	assert_true(!s->limited || bytes[0] <= (double)memory);
+	int64_t lo, hi, *weights = s->segments[p.choices[0].segment].weights;
+	hspmd_split_range(64, 1, 2, weights, 0, &lo, &hi);
+	hspmd_synthesis_program_close(&p);
+	hspmd_synthesis_destroy(s);
+	hspmd_graph_destroy(g);
+	hspmd_cluster_destroy(c);
+	*seconds = result.seconds;
+	assert_true(result.shares_bound <= result.seconds && result.shares_bound > 0.9 * result.seconds);
+	return hi;
+}
+
+static void test_memory(void **state)
+{
+	(void)state;
+	double ample, tight;
+	int64_t most = samples_of_fast(1000000000, &ample), fewer = samples_of_fast(250000, &tight);
+	assert_true(fewer < most && fewer > 0);
+	assert_true(tight > ample);
 }
 
 /* ---- an operator whose rule names no priority: each of its inputs can say how it is divided */
@@ -287,6 +429,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_optimal),
+		cmocka_unit_test(test_shares),
+		cmocka_unit_test(test_memory),
 		cmocka_unit_test(test_second_input),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
