@@ -88,12 +88,13 @@ static bool ask_for_nodes(const char *partition, char *text, size_t size)
 	return hspmd_spank_output_of("sinfo", argv, text, size) > 0;
 }
 
-int hspmd_spank_check_fit(const struct hspmd_job *j, const struct hspmd_model *m, const char *partition, struct hspmd_error *err)
+int hspmd_spank_check_fit(const struct hspmd_job *j, const struct hspmd_model *m, int most, const char *partition, struct hspmd_error *err)
 {
 	double need = hspmd_spank_bytes_needed(m, j), had = 0;
 	char *mem = hspmd_spank_slurm_option("mem"), sinfo[8192];
 	double limit = hspmd_spank_memory(mem);
-	int nodes = j->elastic.max_nodes;
+	bool by_policy = most < j->elastic.max_nodes;
+	int nodes = by_policy ? most : j->elastic.max_nodes;
 	free(mem);
 	if (need <= 0)
 		return 0;
@@ -108,8 +109,8 @@ int hspmd_spank_check_fit(const struct hspmd_job *j, const struct hspmd_model *m
 		snprintf(where, sizeof where, " of partition %s", partition);
 	return hspmd_fail(
 	        err,
-	        "%s: model: its parameters, their gradients and the optimizer's moments need %.4g GB, and %d node%s%s %s %.4g GB%s: "
+	        "%s: model: its parameters, their gradients and the optimizer's moments need %.4g GB, and %d node%s%s %s %.4g GB%s%s: "
 	        "it cannot be trained there",
 	        j->file, need / 1e9, nodes, nodes == 1 ? "" : "s", where, nodes == 1 ? "has" : "have", had / 1e9,
-	        limit > 0 ? " by --mem" : "");
+	        limit > 0 ? " by --mem" : "", by_policy ? ", and the site's policy allows no more" : "");
 }

@@ -133,11 +133,12 @@ static void query_quote(const struct hspmd_spank_args *args, const char *partiti
 	free(gres);
 }
 
-/* Fails only if every rule that may apply refuses the job; err is that of the first one. */
+/* Fails only if every rule that may apply refuses the job; err is that of the first one. *most: nodes that the others allow. */
 static int check_candidates(const struct hspmd_policy *p, const struct hspmd_spank_args *args, const struct hspmd_policy_subject *subject,
-                            struct hspmd_policy_request *request, const char *partition, struct hspmd_error *err)
+                            struct hspmd_policy_request *request, const char *partition, int *most, struct hspmd_error *err)
 {
 	int rules[64];
+	*most = 0;
 	int n = hspmd_policy_candidates(p, subject, rules, 64, err);
 	if (n < 0)
 		return -1;
@@ -147,9 +148,11 @@ static int check_candidates(const struct hspmd_policy *p, const struct hspmd_spa
 	if (quote)
 		query_quote(args, partition, request);
 	for (int i = 0; i < n; i++)
-		if (hspmd_policy_check_limits(p, rules[i], request, i ? NULL : err) == 0)
-			return 0;
-	return -1;
+		if (hspmd_policy_check_limits(p, rules[i], request, i ? NULL : err) == 0) {
+			int nodes = hspmd_policy_effective(p, rules[i]).max_nodes;
+			*most = nodes > *most ? nodes : *most;
+		}
+	return *most ? 0 : -1;
 }
 
 /* Fills in the devices and their type, if --gres or --gpus-per-node gives them. */
@@ -170,7 +173,7 @@ static void requested_devices(struct hspmd_policy_request *request, char *type, 
 	free(gpus);
 }
 
-static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_args *args, struct hspmd_error *err)
+static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_args *args, int *most, struct hspmd_error *err)
 {
 	struct hspmd_policy *p = NULL;
 	if (read_policies(args, &p, err) < 0)
@@ -193,7 +196,7 @@ static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_ar
 	char type[64];
 	const char *const types[] = { type };
 	requested_devices(&request, type, sizeof type, types);
-	int rc = check_candidates(p, args, &subject, &request, partition ? partition : args->default_partition, err);
+	int rc = check_candidates(p, args, &subject, &request, partition ? partition : args->default_partition, most, err);
 	free(user);
 	free(partition);
 	free(account);
@@ -305,11 +308,11 @@ static int replace_text(char **slot, const char *value, struct hspmd_error *err)
 	return 0;
 }
 
-static int check_memory(const struct hspmd_job *job, const struct hspmd_model *model, const struct hspmd_spank_args *args,
+static int check_memory(const struct hspmd_job *job, const struct hspmd_model *model, const struct hspmd_spank_args *args, int most,
                         struct hspmd_error *err)
 {
 	char *partition = hspmd_spank_slurm_option("partition");
-	int rc = asks_for_gpus() ? 0 : hspmd_spank_check_fit(job, model, partition ? partition : args->default_partition, err);
+	int rc = asks_for_gpus() ? 0 : hspmd_spank_check_fit(job, model, most, partition ? partition : args->default_partition, err);
 	free(partition);
 	return rc;
 }
@@ -327,15 +330,15 @@ static int check_job(const struct hspmd_spank_args *args, const struct hspmd_spa
 	if (hspmd_spank_check_script(err) < 0 ||
 	    hspmd_job_check_files(job, hspmd_model_read_job, (void *)args->hspmd, &model, &all, err) < 0)
 		return -1;
-	int rc = check_nodes(job, options, err);
+	int most = INT_MAX, rc = check_nodes(job, options, err);
 	if (!rc && options->policy)
 		rc = replace_text(&job->elastic.policy, options->policy, err);
 	if (!rc && options->checkpoint)
 		rc = check_checkpoint(options->checkpoint, err);
 	if (!rc)
-		rc = check_policy(job, args, err);
+		rc = check_policy(job, args, &most, err);
 	if (!rc)
-		rc = check_memory(job, model, args, err);
+		rc = check_memory(job, model, args, most, err);
 	hspmd_model_destroy(model);
 	return rc;
 }

@@ -321,6 +321,10 @@ static int set_up_auth(struct run *r, struct hspmd_error *err)
 		return (r->auth = hspmd_auth_munge(r->munge_socket, err)) ? 0 : -1;
 	if (hspmd_auth_nonce(cookie, err) || !(r->auth = hspmd_auth_cookie(cookie, err)))
 		return -1;
+	if (r->slurm)
+		hspmd_info(
+		        "this cluster does not use MUNGE: the job can change its nodes in place, but has no hspmdctld and cannot grow by "
+		        "member jobs, which would have to prove whose they are");
 	/* The agents inherit the variable; their workers do not. */
 	return setenv("HSPMD_COOKIE", cookie, 1) ? hspmd_fail_errno(err, "setting HSPMD_COOKIE") : 0;
 }

@@ -188,6 +188,10 @@ static int run(struct given *g, struct hspmd_error *err)
 		hspmd_warn("%s; going on", err->text);
 		slurm.private_jobs = true;
 	}
+	if (slurm.without_munge && !g->o.munge_socket)
+		hspmd_warn(
+		        "Slurm does not use MUNGE here, by which jobs and hspmdctld prove themselves to each other: jobs do not call this "
+		        "hspmdctld, which gives no nodes to them (they still change in place: hspmd grow, shrink, scontrol)");
 	g->o.private_jobs = slurm.private_jobs;
 	const char *owner = g->owner ? g->owner : slurm.user;
 	const struct passwd *pw = owner ? getpwnam(owner) : NULL;

@@ -30,4 +30,9 @@ int hspmd_slurm_run_command(const struct hspmd_slurm_argv *w, double wait_s, cha
 /* Returns the last error message in the output of a command, or the first line if no line is one. Cuts text into lines. */
 const char *hspmd_slurm_error_line(char *text);
 
+/* The beginning of the command of a step of agents, in whose place the agent's program then is: on a node that lacks the program it says so
+ * at once. srun would only report its own failure, and the agents of the other nodes wait for this one. */
+#define HSPMD_SLURM_STEP_WORDS 3
+extern const char *const hspmd_slurm_step_words[HSPMD_SLURM_STEP_WORDS];
+
 #endif

@@ -45,6 +45,8 @@ static char *script(char *const *srun_args, const char *const *command)
 	size_t size = sizeof srun;
 	for (int i = 0; srun_args && srun_args[i]; i++)
 		size += quoted_length(srun_args[i]);
+	for (int i = 0; i < HSPMD_SLURM_STEP_WORDS; i++)
+		size += quoted_length(hspmd_slurm_step_words[i]);
 	for (int i = 0; command[i]; i++)
 		size += quoted_length(command[i]);
 	char *text = malloc(size), *at = text;
@@ -53,6 +55,8 @@ static char *script(char *const *srun_args, const char *const *command)
 	at = stpcpy(at, srun);
 	for (int i = 0; srun_args && srun_args[i]; i++)
 		at = quote(at, srun_args[i]);
+	for (int i = 0; i < HSPMD_SLURM_STEP_WORDS; i++)
+		at = quote(at, hspmd_slurm_step_words[i]);
 	for (int i = 0; command[i]; i++)
 		at = quote(at, command[i]);
 	*at = '\0';

@@ -43,7 +43,8 @@ int hspmd_slurm_view_settings(struct hspmd_slurm_view_settings *s, struct hspmd_
 	by_qos = conf->preempt_type && !strcmp(conf->preempt_type, "preempt/qos");
 	s->state_folder = copy(conf->state_save_location);
 	s->user = copy(conf->slurm_user_name);
-	s->munge_socket = hspmd_slurm_socket_of(conf->authinfo);
+	s->without_munge = conf->authtype && strcmp(conf->authtype, "auth/munge") != 0;
+	s->munge_socket = s->without_munge ? NULL : hspmd_slurm_socket_of(conf->authinfo);
 	s->private_jobs = conf->private_data & PRIVATE_DATA_JOBS;
 	bool limits = (conf->accounting_storage_enforce & ENFORCE_LIMITS) && conf->cluster_name;
 	s->limited = limits ? strdup(conf->cluster_name) : NULL;

@@ -75,6 +75,7 @@ struct hspmd_slurm_view_settings {
 	char *state_folder; /* slurmctld's StateSaveLocation: files in it change when the queue does */
 	char *user;         /* SlurmUser */
 	char *munge_socket; /* of AuthInfo; NULL: the default one */
+	bool without_munge; /* AuthType is another: munged may not run */
 	bool private_jobs;  /* PrivateData has "jobs" */
 	char *limited;      /* the cluster's name, if AccountingStorageEnforce has "limits"; NULL: it has not */
 };

@@ -5,9 +5,16 @@
 
 #include "common/alloc.h"
 #include "common/hostlist.h"
+#include "controller/slurm/command.h"
 #include "controller/slurm/job.h"
 
 #define FIXED_ARGUMENTS 17
+
+const char *const hspmd_slurm_step_words[] = {
+	"sh", "-c",
+	"[ -x \"$0\" ] || { echo \"hspmd run: error: node $SLURMD_NODENAME cannot be used: $0 is not installed there\" >&2; exit 2; }; "
+	"exec \"$0\" \"$@\""
+};
 
 /* Options of the batch job, and defaults of a user's or a site's, that srun reads from its environment and that would give the agents less
  * of a node than the job holds, or another layout of tasks: for tasks of the user's own, not for one agent per node. */
@@ -71,7 +78,9 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 	while (step->srun_args && step->srun_args[added])
 		added++;
 	char *nodes = hspmd_hostlist_fold(step->nodes, step->node_count), count[16], job[16], *end;
-	char **list = nodes ? lay_out(FIXED_ARGUMENTS + UNSET_COUNT + added + arguments + 1, strlen(nodes) + 128 + UNSET_TEXT, &end) : NULL;
+	char **list = nodes ? lay_out(FIXED_ARGUMENTS + UNSET_COUNT + added + HSPMD_SLURM_STEP_WORDS + arguments + 1,
+	                              strlen(nodes) + 128 + UNSET_TEXT, &end)
+	                    : NULL;
 	if (!list) {
 		free(nodes);
 		hspmd_fail_memory(err, "starting a step");
@@ -97,6 +106,8 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 	list[n++] = "--input=none";
 	for (size_t i = 0; i < added; i++)
 		list[n++] = step->srun_args[i];
+	for (size_t i = 0; i < HSPMD_SLURM_STEP_WORDS; i++)
+		list[n++] = (char *)hspmd_slurm_step_words[i];
 	for (size_t i = 0; i < arguments; i++)
 		list[n++] = (char *)step->command[i];
 	free(nodes);

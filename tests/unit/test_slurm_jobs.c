@@ -16,6 +16,7 @@
 
 #include "common/durable.h"
 #include "controller/slurm/job.h"
+#include "controller/slurm/command.h"
 #include "controller/slurm/srun_args.h"
 #include "tests/unit/fake_slurm.h"
 
@@ -309,6 +310,7 @@ static void a_step(void **state)
 	char *nodes[] = { "n1", "n2" };
 	static const char *const command[] = { "hspmd", "agent", "two words", NULL };
 	char *added[] = { "--container-image=a", "--label", NULL };
+	char run[2048];
 	struct hspmd_slurm_step step = { .job = 7, .nodes = nodes, .node_count = 2, .command = command };
 	(void)state;
 	for (int pmix = 0; pmix < 2; pmix++) {
@@ -332,9 +334,18 @@ static void a_step(void **state)
 		assert_non_null(strstr(all, "\n--no-kill\n"));
 		assert_non_null(strstr(all, "\n--kill-on-bad-exit=0\n"));
 		assert_non_null(strstr(all, pmix ? "\n--mpi=pmix\n" : "\n--mpi=none\n"));
-		assert_string_equal(strstr(all, "\n--input=none\n") + 14,
-		                    pmix ? "--container-image=a\n--label\nhspmd\nagent\ntwo words\n" : "hspmd\nagent\ntwo words\n");
+		char checked[1024], *words = strstr(all, "\n--input=none\n") + 14;
+		snprintf(checked, sizeof checked, "%ssh\n-c\n%s\nhspmd\nagent\ntwo words\n", pmix ? "--container-image=a\n--label\n" : "",
+		         hspmd_slurm_step_words[2]);
+		assert_string_equal(words, checked);
 	}
+	/* On a node without the program the step says so; elsewhere it becomes the program. */
+	snprintf(run, sizeof run,
+	         "SLURMD_NODENAME=n2 sh -c '%s' /nowhere/hspmd agent 2>%s/lacks; test $? = 2 && "
+	         "grep -q 'error: node n2 cannot be used: /nowhere/hspmd is not installed there' %s/lacks && "
+	         "test \"$(sh -c '%s' /bin/echo 'a  b' c)\" = 'a  b c'",
+	         hspmd_slurm_step_words[2], folder, folder, hspmd_slurm_step_words[2]);
+	assert_int_equal(system(run), 0);
 }
 
 /* ---- commands of Slurm */
@@ -435,9 +446,11 @@ static void a_member(void **state)
 	snprintf(script, sizeof script, "%.*s", (int)strcspn(wrap, "\n"), wrap);
 	command_is("srun", "");
 	assert_int_equal(system(script), 0);
+	char expected[1024];
 	const char *words = strstr(told("srun.args"), "--input=none\n");
 	assert_non_null(words);
-	assert_string_equal(words + 13, "/opt/h spmd\nagent\nit's\n$HOME `x` \"y\" \\\n\n");
+	snprintf(expected, sizeof expected, "sh\n-c\n%s\n/opt/h spmd\nagent\nit's\n$HOME `x` \"y\" \\\n\n", hspmd_slurm_step_words[2]);
+	assert_string_equal(words + 13, expected);
 	command_is("sbatch", "echo 'sbatch: warning: 12'; echo 'sbatch: error: no such partition'; echo 5; exit 1");
 	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", 1, NULL, 0, &err), 0);
 	assert_string_equal(err.text, "a member of job 7 cannot be submitted: sbatch: sbatch: error: no such partition");
@@ -459,7 +472,7 @@ static void a_member(void **state)
 	assert_true(has_line(args, "--qos=scavenger") && has_line(args, "--partition=spot") && has_line(args, "--time=60") &&
 	            has_line(args, "--time-min=11") && has_line(args, "--gres=gpu:2,nic:1,gpu:1") && has_line(args, "--account=physics"));
 	assert_null(strstr(args, "--constraint"));
-	assert_non_null(strstr(args, " --input=none '--label' '/opt/h spmd' 'agent'"));
+	assert_non_null(strstr(args, " --input=none '--label' 'sh' '-c' '"));
 	terms = (struct hspmd_slurm_member_terms){ "", "day", 3600, NULL };
 	assert_int_equal(hspmd_slurm_member_submit(&job, &terms, command, "x", 1, NULL, 0, &err), 5);
 	args = told("sbatch.args");

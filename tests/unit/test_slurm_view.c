@@ -111,6 +111,7 @@ static void partitions_and_preemption(void **state)
 	assert_string_equal(s.state_folder, "/state");
 	assert_string_equal(s.user, "slurm");
 	assert_string_equal(s.munge_socket, "/run/m.socket");
+	assert_false(s.without_munge);
 	assert_true(s.private_jobs);
 	hspmd_slurm_view_settings_clear(&s);
 	struct hspmd_slurm_view *v = view_of(NULL, 0);
@@ -129,7 +130,12 @@ static void partitions_and_preemption(void **state)
 	fake_slurm.conf = (slurm_conf_t){ .preempt_mode = PREEMPT_MODE_OFF, .state_save_location = "/state", .slurm_user_name = "slurm" };
 	assert_int_equal(hspmd_slurm_view_settings(&s, &err), 0);
 	assert_null(s.munge_socket);
-	assert_false(s.private_jobs);
+	assert_false(s.private_jobs || s.without_munge);
+	hspmd_slurm_view_settings_clear(&s);
+	fake_slurm.conf.authtype = "auth/slurm";
+	fake_slurm.conf.authinfo = "socket=/run/sack.socket";
+	assert_int_equal(hspmd_slurm_view_settings(&s, &err), 0);
+	assert_true(s.without_munge && !s.munge_socket);
 	hspmd_slurm_view_settings_clear(&s);
 	slurm_conf_t conf = fake_slurm.conf;
 	v = view_of(NULL, 0);

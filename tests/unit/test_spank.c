@@ -410,6 +410,16 @@ static void memory(void **state)
 	spank_refuses("1-3", NULL, NULL, "need 5.107e-05 GB, and 3 nodes have 3.994e-05 GB by --mem: it cannot be trained there");
 	spank_accepts("1-4", NULL, NULL);
 	unsetenv("HSPMD_JOB");
+	/* A job without max_nodes has what the policy allows, of those that may apply the one that allows most. */
+	job_is("\"min_nodes\": 1", "fp32");
+	accepts(NULL, NULL, NULL);
+	unsetenv("HSPMD_JOB");
+	site_is("{\"name\": \"rest\", \"limits\": {\"max_nodes\": 3}}");
+	refuses(NULL, NULL, NULL, "3 nodes have 3.994e-05 GB by --mem, and the site's policy allows no more: it cannot be trained there");
+	site_is("{\"name\": \"rest\", \"limits\": {\"max_nodes\": 4}}");
+	accepts(NULL, NULL, NULL);
+	unsetenv("HSPMD_JOB");
+	site_is("");
 	fake_spank_put(fake_spank.asked, "gres", "gpu:2");
 	spank_accepts("1-3", NULL, NULL);
 }
