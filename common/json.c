@@ -137,15 +137,15 @@ static int fail_at(const struct hspmd_json *at, const char *key, const char *mes
 	struct hspmd_json_doc *doc = at->doc;
 	if (doc->failed)
 		return -1;
-	doc->failed = true;
 	char path[HSPMD_ERROR_MAX] = "";
 	struct text t = { path, sizeof path };
 	put_path(&t, at);
 	if (key)
 		put_key(&t, key, !at->up);
-	if (*path)
-		return hspmd_fail(doc->err, "%s: %s: %s", doc->file, path, message);
-	return hspmd_fail(doc->err, "%s: %s", doc->file, message);
+	struct hspmd_error e;
+	hspmd_fail(&e, "%s: %s%s%s", doc->file, path, *path ? ": " : "", message);
+	doc->failed = !hspmd_mistakes_add(doc->all, doc->err, doc->file, e.text);
+	return -1;
 }
 
 int hspmd_json_fail(const struct hspmd_json *at, const char *fmt, ...)
@@ -160,12 +160,19 @@ int hspmd_json_fail(const struct hspmd_json *at, const char *fmt, ...)
 
 int hspmd_json_fail_memory(const struct hspmd_json *at)
 {
-	return fail_at(at, NULL, "out of memory");
+	fail_at(at, NULL, "out of memory");
+	at->doc->failed = true;
+	return -1;
 }
 
 bool hspmd_json_failed(const struct hspmd_json *at)
 {
 	return at->doc->failed;
+}
+
+int hspmd_json_mistakes(const struct hspmd_json *at)
+{
+	return at->doc->all ? at->doc->all->count : at->doc->failed;
 }
 
 /* "expected X, got Y" at a cursor, or at a member that is not there when value is NULL. */
@@ -529,7 +536,7 @@ static bool is_known(const struct hspmd_json *obj, const char *key)
 	return false;
 }
 
-static int unknown(const struct hspmd_json *obj, const char *key)
+static void unknown(const struct hspmd_json *obj, const char *key)
 {
 	char message[HSPMD_ERROR_MAX];
 	struct text t = { message, sizeof message };
@@ -542,7 +549,7 @@ static int unknown(const struct hspmd_json *obj, const char *key)
 		for (int i = 0; i < obj->known_count; i++)
 			put(&t, "%s %s", i ? "," : "", obj->known[i]);
 	}
-	return fail_at(obj, key, message);
+	fail_at(obj, key, message);
 }
 
 int hspmd_json_check_keys(struct hspmd_json *obj)
@@ -555,6 +562,6 @@ int hspmd_json_check_keys(struct hspmd_json *obj)
 	json_t *value;
 	json_object_foreach(obj->value, key, value)
 		if (!is_known(obj, key))
-			return unknown(obj, key);
-	return 0;
+			unknown(obj, key);
+	return obj->doc->failed ? -1 : 0;
 }

@@ -4,7 +4,9 @@
  *
  * A `struct hspmd_json` is a cursor: a borrowed json_t and the path to it. Cursors live on the stack, point to their parent, and are
  * valid as long as the parent. Reading a key marks it as known; hspmd_json_check_keys() reports keys that nobody has read. The document
- * keeps its first error, so a caller may read field after field and test once at the end. */
+ * keeps its first error, so a caller may read field after field and test once at the end. A document with a `struct hspmd_mistakes`
+ * continues after an error, and so reports all of them; its reader must expect 0 or NULL of each value, and make no complaint that only
+ * follows from an earlier one (hspmd_json_mistakes). */
 #ifndef HSPMD_COMMON_JSON_H
 #define HSPMD_COMMON_JSON_H
 
@@ -14,6 +16,7 @@
 #include <stdint.h>
 
 #include "common/error.h"
+#include "common/mistakes.h"
 
 #define HSPMD_JSON_KEYS_MAX 48 /* known keys of one object; objects whose keys are data are read with hspmd_json_member */
 #define HSPMD_JSON_MAX_BYTES ((size_t)256 << 20)
@@ -26,7 +29,8 @@ struct hspmd_json_doc {
 	const char *file; /* name in messages; borrowed */
 	json_t *root;     /* owned */
 	struct hspmd_error *err;
-	bool failed;
+	struct hspmd_mistakes *all; /* borrowed, set after opening; NULL: the first error ends reading */
+	bool failed;                /* nothing more is read */
 	bool rounded; /* an integer was too large: all numbers were read as reals */
 };
 
@@ -91,7 +95,7 @@ bool hspmd_json_expect_array(struct hspmd_json *at, size_t min, size_t max);
 bool hspmd_json_member(struct hspmd_json *obj, size_t index, const char **key, struct hspmd_json *member);
 
 /* Fails if the object has a key that was not read; the message names the nearest known key if the key looks like a misspelling.
- * -1 also if the document has failed before. */
+ * -1 if the document has failed, now or before. */
 int hspmd_json_check_keys(struct hspmd_json *obj);
 
 /* Report an error at this place. Always returns -1. The document keeps its first error. */
@@ -99,6 +103,8 @@ int hspmd_json_fail(const struct hspmd_json *at, const char *fmt, ...) __attribu
 /* The same for "out of memory". */
 int hspmd_json_fail_memory(const struct hspmd_json *at);
 bool hspmd_json_failed(const struct hspmd_json *at);
+/* How many errors there were so far in the document, and in others with the same struct hspmd_mistakes. */
+int hspmd_json_mistakes(const struct hspmd_json *at);
 
 /* ---- writing (json_write.c) */
 

@@ -314,11 +314,18 @@ static int check_memory(const struct hspmd_job *job, const struct hspmd_model *m
 	return rc;
 }
 
+static void report_mistake(void *context, const char *text)
+{
+	slurm_error("hspmd: %s%s", (const char *)context, text);
+}
+
 static int check_job(const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, struct hspmd_job *job,
                      struct hspmd_error *err)
 {
 	struct hspmd_model *model = NULL;
-	if (hspmd_spank_check_script(err) < 0 || hspmd_job_check_files(job, hspmd_model_read_job, (void *)args->hspmd, &model, err) < 0)
+	struct hspmd_mistakes all = { .report = report_mistake, .context = "" };
+	if (hspmd_spank_check_script(err) < 0 ||
+	    hspmd_job_check_files(job, hspmd_model_read_job, (void *)args->hspmd, &model, &all, err) < 0)
 		return -1;
 	int rc = check_nodes(job, options, err);
 	if (!rc && options->policy)
@@ -358,7 +365,9 @@ int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const
 	if (check_options(options, err) < 0)
 		return -1;
 	/* Without a file the job is the command that the script gives to `hspmd run --`. */
-	struct hspmd_job *job = options->file ? hspmd_job_read(options->file, err) : hspmd_job_from_command(NULL, 0, "--hspmd-nodes", err);
+	struct hspmd_mistakes all = { .report = report_mistake, .context = "--hspmd: " };
+	struct hspmd_job *job =
+	        options->file ? hspmd_job_read(options->file, &all, err) : hspmd_job_from_command(NULL, 0, "--hspmd-nodes", err);
 	if (!job)
 		return hspmd_error_prefix(err, "--hspmd");
 	int rc = submit_job(spank, args, options, job, err);

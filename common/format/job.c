@@ -113,12 +113,13 @@ static int read_weighted(struct hspmd_job *j, struct hspmd_json *all)
 	return hspmd_json_failed(all) ? -1 : 0;
 }
 
-/* Adds seq_len unless it is listed. */
+/* Adds seq_len unless it is listed. Reads nothing if seq_len is wrong. */
 static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
 {
 	struct hspmd_json all = hspmd_json_array_or_none(data, "lengths", 1, LENGTHS_MAX), ends = hspmd_json_any(data, "lengths");
 	size_t n = hspmd_json_length(&all);
-	if (!n || hspmd_json_failed(data))
+	int before = hspmd_json_mistakes(data);
+	if (!n || !j->seq_len || hspmd_json_failed(data))
 		return hspmd_json_failed(data) ? -1 : 0;
 	if (!j->documents)
 		return hspmd_json_fail(&ends, "expected document_end beside it: documents are grouped by length");
@@ -131,7 +132,7 @@ static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
 		if (least > j->seq_len)
 			return hspmd_json_fail(&one, "expected no length after seq_len");
 		j->lengths[j->length_count++] = hspmd_json_int_value(&one, least, j->seq_len);
-		if (hspmd_json_failed(data))
+		if (hspmd_json_mistakes(data) > before) /* those after it may only follow from it */
 			return -1;
 	}
 	if (j->lengths[j->length_count - 1] != j->seq_len)
@@ -139,8 +140,10 @@ static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
 	return 0;
 }
 
-static void read_documents(struct hspmd_job *j, struct hspmd_json *data)
+/* `kind` is false if data.kind is wrong. */
+static void read_documents(struct hspmd_job *j, struct hspmd_json *data, bool kind)
 {
+	int before = hspmd_json_mistakes(data);
 	struct hspmd_json documents = hspmd_json_any(data, "documents"), end = hspmd_json_any(data, "document_end"),
 	                  reset = hspmd_json_any(data, "reset_positions");
 	bool indexed = hspmd_json_bool_or(data, "documents", false);
@@ -150,9 +153,13 @@ static void read_documents(struct hspmd_job *j, struct hspmd_json *data)
 		j->document_end = hspmd_json_int(data, "document_end", 0, INT32_MAX);
 	if (indexed && end.value)
 		hspmd_json_fail(&documents, "expected no document_end beside it: documents are those of the index");
-	if (indexed && j->data_kind != HSPMD_DATA_MEGATRON)
+	if (indexed && kind && j->data_kind != HSPMD_DATA_MEGATRON)
 		hspmd_json_fail(&documents, "expected kind \"megatron\", whose files have an index, or document_end instead");
 	j->reset_positions = hspmd_json_bool_or(data, "reset_positions", false);
+	if (hspmd_json_mistakes(data) > before) {
+		j->documents = true; /* whatever is wrong with them, they were asked for */
+		return;
+	}
 	if (j->reset_positions && !j->documents)
 		hspmd_json_fail(&reset, "expected documents or document_end beside it: where documents begin");
 }
@@ -161,15 +168,18 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json data = hspmd_json_object(root, "data");
 	static const char *const not_own[] = { "document_end", "documents", "reset_positions", "mask", "lengths" };
+	int before = hspmd_json_mistakes(root);
 	j->data_kind = (enum hspmd_data_kind)hspmd_json_enum(&data, "kind", hspmd_data_kind_names);
-	struct hspmd_json train = hspmd_json_array(&data, "train", j->data_kind != HSPMD_DATA_OWN, FILES_MAX);
+	bool known = hspmd_json_mistakes(root) == before;
+	struct hspmd_json train = hspmd_json_array(&data, "train", known && j->data_kind != HSPMD_DATA_OWN, FILES_MAX);
 	struct hspmd_json valid = hspmd_json_array_or_none(&data, "valid", 0, FILES_MAX), kind = hspmd_json_any(&data, "kind");
 	struct hspmd_json every = hspmd_json_any(&data, "valid_every_steps");
 	j->valid_every = hspmd_json_int_or(&data, "valid_every_steps", 1, HSPMD_JOB_STEPS_MAX, 100);
-	if (every.value && !hspmd_json_length(&valid))
+	bool none = !hspmd_json_has(&data, "valid") || (valid.value && !hspmd_json_length(&valid));
+	if (every.value && none)
 		hspmd_json_fail(&every, "expected valid beside it: which files are measured");
 	struct hspmd_json batches = hspmd_json_any(&data, "valid_batches");
-	if (batches.value && !hspmd_json_length(&valid))
+	if (batches.value && none)
 		hspmd_json_fail(&batches, "expected valid beside it: which files are measured");
 	j->valid_batches = -1;
 	if (!json_is_string(batches.value))
@@ -177,30 +187,36 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 	else
 		hspmd_json_enum(&data, "valid_batches", all_batches);
 	j->mask = hspmd_json_bool_or(&data, "mask", false);
-	if (j->data_kind == HSPMD_DATA_OWN)
-		for (size_t i = 0; i < sizeof not_own / sizeof *not_own; i++)
-			if (json_object_get(data.value, not_own[i]))
-				return hspmd_json_fail(&kind, "expected no %s beside \"own\": the model finds its samples itself",
-				                       not_own[i]);
+	bool refused = false;
+	for (size_t i = 0; known && j->data_kind == HSPMD_DATA_OWN && i < sizeof not_own / sizeof *not_own; i++)
+		if (hspmd_json_has(&data, not_own[i])) {
+			refused = true;
+			hspmd_json_fail(&kind, "expected no %s beside \"own\": the model finds its samples itself", not_own[i]);
+		}
 	if (read_weighted(j, &train) || read_paths(j, &valid, &j->valid, &j->valid_count))
 		return -1;
-	read_documents(j, &data);
-	return read_lengths(j, &data) ? -1 : hspmd_json_check_keys(&data);
+	if (!refused) {
+		read_documents(j, &data, known);
+		read_lengths(j, &data);
+	}
+	return hspmd_json_check_keys(&data);
 }
 
 static int read_elastic(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json o = hspmd_json_object_or_none(root, "elastic");
+	int before = hspmd_json_mistakes(root);
 	j->elastic.min_nodes = (int)hspmd_json_int_or(&o, "min_nodes", 1, NODES_MAX, 1);
 	j->elastic.max_nodes = (int)hspmd_json_int_or(&o, "max_nodes", 1, NODES_MAX, INT_MAX);
 	const char *policy = hspmd_json_string_or(&o, "policy", "default");
 	struct hspmd_json max = hspmd_json_any(&o, "max_nodes");
-	if (!hspmd_json_failed(root) && j->elastic.max_nodes < j->elastic.min_nodes)
-		return hspmd_json_fail(&max, "expected at least min_nodes, %d, got %d", j->elastic.min_nodes, j->elastic.max_nodes);
+	if (hspmd_json_mistakes(root) == before && j->elastic.max_nodes < j->elastic.min_nodes)
+		hspmd_json_fail(&max, "expected at least min_nodes, %d, got %d", j->elastic.min_nodes, j->elastic.max_nodes);
 	if (hspmd_json_check_keys(&o))
 		return -1;
-	j->elastic.policy = strdup(policy);
-	return j->elastic.policy ? 0 : hspmd_json_fail_memory(&o);
+	if (policy && !(j->elastic.policy = strdup(policy)))
+		return hspmd_json_fail_memory(&o);
+	return 0;
 }
 
 /* A checkpoint folder may contain variables; they are checked now so that a mistake is reported at submission. */
@@ -248,9 +264,10 @@ static void read_sources(struct hspmd_job *j, struct hspmd_json *root)
 static void read_precision(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json at = hspmd_json_any(root, "rounding");
+	int before = hspmd_json_mistakes(root);
 	j->precision = precisions[hspmd_json_enum_or(root, "precision", precision_names, 0)];
 	j->rounding = (enum hspmd_rounding)hspmd_json_enum_or(root, "rounding", hspmd_rounding_names, HSPMD_ROUNDING_NEAREST);
-	if (j->rounding == HSPMD_ROUNDING_STOCHASTIC && j->precision != HSPMD_PRECISION_BF16)
+	if (hspmd_json_mistakes(root) == before && j->rounding == HSPMD_ROUNDING_STOCHASTIC && j->precision != HSPMD_PRECISION_BF16)
 		hspmd_json_fail(&at, "expected \"nearest\" with precision \"%s\", in which nothing is rounded to bf16, got \"stochastic\"",
 		                hspmd_precision_names[j->precision]);
 }
@@ -262,8 +279,8 @@ static int read_command_job(struct hspmd_job *j, struct hspmd_json *root)
 		return -1;
 	read_checkpoint(j, root);
 	struct hspmd_json o = hspmd_json_any(root, "checkpoint");
-	if (!hspmd_json_failed(root) && j->checkpoint.local && j->checkpoint.shared)
-		return hspmd_json_fail(&o, "expected one folder, local or shared: a command has one");
+	if (j->checkpoint.local && j->checkpoint.shared)
+		hspmd_json_fail(&o, "expected one folder, local or shared: a command has one");
 	j->checkpoint.memory = false;
 	return hspmd_json_check_keys(root);
 }
@@ -293,31 +310,34 @@ static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 static struct hspmd_job *from_doc(struct hspmd_json_doc *doc, const char *path)
 {
 	struct hspmd_json root = hspmd_json_root(doc);
+	int before = hspmd_json_mistakes(&root);
 	struct hspmd_job *j = calloc(1, sizeof *j);
 	if (j)
 		j->file = absolute(path);
 	if (!j || !j->file)
 		hspmd_json_fail_memory(&root);
-	else if (!read_all(j, &root))
+	else if (!read_all(j, &root) && hspmd_json_mistakes(&root) == before)
 		return j;
 	hspmd_job_destroy(j);
 	return NULL;
 }
 
-struct hspmd_job *hspmd_job_read(const char *path, struct hspmd_error *err)
+struct hspmd_job *hspmd_job_read(const char *path, struct hspmd_mistakes *all, struct hspmd_error *err)
 {
 	struct hspmd_json_doc doc;
 	if (hspmd_json_open(&doc, path, err))
 		return NULL;
+	doc.all = all;
 	struct hspmd_job *j = from_doc(&doc, path);
 	hspmd_json_close(&doc);
 	return j;
 }
 
-struct hspmd_job *hspmd_job_from_json(const json_t *value, const char *path, struct hspmd_error *err)
+struct hspmd_job *hspmd_job_from_json(const json_t *value, const char *path, struct hspmd_mistakes *all, struct hspmd_error *err)
 {
 	struct hspmd_json_doc doc;
 	hspmd_json_wrap(&doc, path, (json_t *)value, err);
+	doc.all = all;
 	struct hspmd_job *j = from_doc(&doc, path);
 	hspmd_json_close(&doc);
 	return j;
@@ -363,7 +383,7 @@ struct hspmd_job *hspmd_job_from_command(char *const *argv, int count, const cha
 	if (!count)
 		bad |= json_array_append_new(all, json_string("?"));
 	json_t *v = bad ? NULL : json_pack("{s:s, s:O}", "format", HSPMD_JOB_FORMAT, "command", all);
-	struct hspmd_job *j = v ? hspmd_job_from_json(v, name, err) : NULL;
+	struct hspmd_job *j = v ? hspmd_job_from_json(v, name, NULL, err) : NULL;
 	if (!v)
 		hspmd_fail_memory(err, "reading the command");
 	json_decref(v);

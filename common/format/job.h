@@ -12,6 +12,7 @@
 #include "common/error.h"
 #include "common/format/model.h"
 #include "common/format/enums.h"
+#include "common/mistakes.h"
 #include "common/optimizer/optimizer.h"
 
 #define HSPMD_JOB_FORMAT "hspmd-job-1"
@@ -88,9 +89,9 @@ struct hspmd_job {
 	} command;
 };
 
-/* Read and check the job file alone. */
-struct hspmd_job *hspmd_job_read(const char *path, struct hspmd_error *err);
-struct hspmd_job *hspmd_job_from_json(const json_t *value, const char *path, struct hspmd_error *err);
+/* Read and check the job file alone. With `all`, which may be NULL, all mistakes are reported. */
+struct hspmd_job *hspmd_job_read(const char *path, struct hspmd_mistakes *all, struct hspmd_error *err);
+struct hspmd_job *hspmd_job_from_json(const json_t *value, const char *path, struct hspmd_mistakes *all, struct hspmd_error *err);
 json_t *hspmd_job_to_json(const struct hspmd_job *j);
 void hspmd_job_destroy(struct hspmd_job *j);
 
@@ -107,10 +108,11 @@ char *hspmd_job_mask_path(const struct hspmd_job *j, const char *path);
 /* Check the files that the job names: `read` (hspmd_model_read_job) can read the model (returned in *model unless NULL; the caller
  * destroys it), data files exist, are complete and hold at least one sample of seq_len + 1 tokens each, seq_len is within the model's
  * positions, initial weights can be read, the shared checkpoint folder can be written. Of a job with a command: its {...} can be read,
- * and *model is NULL. For submission and for the start of a run; therefore the node-local checkpoint folder is not checked. */
+ * and *model is NULL. With `all`, which may be NULL, all mistakes are reported. For submission and for the start of a run; therefore the
+ * node-local checkpoint folder is not checked. */
 typedef struct hspmd_model *hspmd_job_read_model(const struct hspmd_job *j, void *context, struct hspmd_error *err);
 int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, void *context, struct hspmd_model **model,
-                          struct hspmd_error *err);
+                          struct hspmd_mistakes *all, struct hspmd_error *err);
 
 /* Expand $USER, $JOB (the Slurm job id; "local" if job_id is NULL), $HOME, and their ${NAME} forms. malloc'd; NULL and err for other
  * variables. */

@@ -53,9 +53,9 @@ static int refuse_others(struct hspmd_json *root)
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		struct hspmd_json at = hspmd_json_any(root, names[i]);
 		if (at.value)
-			return hspmd_json_fail(&at, "expected none beside \"command\", which reads files and options of its own");
+			hspmd_json_fail(&at, "expected none beside \"command\", which reads files and options of its own");
 	}
-	return 0;
+	return hspmd_json_failed(root) ? -1 : 0;
 }
 
 static int read_arguments(struct hspmd_job *j, struct hspmd_json *root)
@@ -69,9 +69,11 @@ static int read_arguments(struct hspmd_job *j, struct hspmd_json *root)
 	for (size_t i = 0; i < n; i++) {
 		struct hspmd_json one = hspmd_json_at(&all, i);
 		const char *text = json_string_value(one.value);
-		if (!text || (!i && !*text))
-			return hspmd_json_fail(&one, i ? "expected a text" : "expected the name of a program");
-		if (!(j->command.argv[i] = strdup(text)))
+		if (!text || (!i && !*text)) {
+			hspmd_json_fail(&one, i ? "expected a text" : "expected the name of a program");
+			continue;
+		}
+		if (!(j->command.argv[j->command.argc] = strdup(text)))
 			return hspmd_json_fail_memory(&one);
 		j->command.argc++;
 	}
@@ -90,11 +92,11 @@ int hspmd_job_command_read(struct hspmd_job *j, struct hspmd_json *root)
 	struct hspmd_json at = hspmd_json_any(root, "notice");
 	if (hspmd_json_failed(root))
 		return -1;
-	if (hspmd_job_notice_parse(notice, &j->command.notice_signal, &j->command.notice_s, &why))
-		return hspmd_json_fail(&at, "%s", why.text);
+	if (notice && hspmd_job_notice_parse(notice, &j->command.notice_signal, &j->command.notice_s, &why))
+		hspmd_json_fail(&at, "%s", why.text);
 	if (folder && *folder != '/') {
 		at = hspmd_json_any(root, "folder");
-		return hspmd_json_fail(&at, "expected an absolute path, got \"%s\"", folder);
+		hspmd_json_fail(&at, "expected an absolute path, got \"%s\"", folder);
 	}
 	if (folder && !(j->command.folder = strdup(folder)))
 		return hspmd_json_fail_memory(root);

@@ -98,9 +98,22 @@ char *hspmd_job_expand_path(const char *path, const char *job_id, struct hspmd_e
 
 struct check {
 	const struct hspmd_job *j;
-	const struct hspmd_model *m;
-	struct hspmd_error *err;
+	const struct hspmd_model *m; /* NULL: a command, or a model that cannot be read */
+	struct hspmd_error *err;     /* of the check that is done now: `one` */
+	struct hspmd_error one;
+	struct hspmd_mistakes *all;
+	struct hspmd_error *last; /* of all checks */
+	bool failed, enough;      /* a check failed; no more shall be done */
 };
+
+/* Takes the result of one check. */
+static void take(struct check *k, int rc)
+{
+	if (!rc || k->enough)
+		return;
+	k->failed = true;
+	k->enough = !hspmd_mistakes_add(k->all, k->last, k->j->file, k->one.text);
+}
 
 /* Open a file for reading and find its size. -1 with err, which names job file, path in it and the file. */
 static int open_data(const struct check *k, const char *what, int i, const char *path, struct stat *st)
@@ -178,7 +191,7 @@ int hspmd_job_megatron_base_length(const char *path)
 static int check_tokens(const struct check *k, const char *what, int i, const char *path, int fd, int width)
 {
 	unsigned char head[LOOKED_AT_BYTES];
-	ssize_t n = width > 1 ? pread(fd, head, sizeof head, 0) : 0;
+	ssize_t n = width > 1 && k->m ? pread(fd, head, sizeof head, 0) : 0;
 	for (ssize_t at = 0; at + width <= n; at += width) {
 		uint64_t token = 0;
 		for (int b = 0; b < width; b++)
@@ -236,25 +249,25 @@ static int check_megatron(const struct check *k, const char *what, int i, const 
 	return rc;
 }
 
-static int check_data(const struct check *k, const char *what, char *const *paths, int count)
+static int check_data_file(const struct check *k, const char *what, int i, const char *path)
 {
 	static const int widths[] = { [HSPMD_DATA_BYTES] = 1, [HSPMD_DATA_UINT16] = 2, [HSPMD_DATA_UINT32] = 4 };
-	for (int i = 0; i < count; i++) {
-		struct stat st;
-		if (k->j->data_kind == HSPMD_DATA_MEGATRON) {
-			if (check_megatron(k, what, i, paths[i]))
-				return -1;
-			continue;
-		}
-		int fd = open_data(k, what, i, paths[i], &st);
-		if (fd >= 0 && k->j->data_kind == HSPMD_DATA_OWN) {
-			close(fd);
-			continue;
-		}
-		if (fd < 0 || check_file(k, what, i, paths[i], fd, &st, widths[k->j->data_kind]))
-			return -1;
-	}
+	struct stat st;
+	if (k->j->data_kind == HSPMD_DATA_MEGATRON)
+		return check_megatron(k, what, i, path);
+	int fd = open_data(k, what, i, path, &st);
+	if (fd < 0)
+		return -1;
+	if (k->j->data_kind != HSPMD_DATA_OWN)
+		return check_file(k, what, i, path, fd, &st, widths[k->j->data_kind]);
+	close(fd);
 	return 0;
+}
+
+static void check_data(struct check *k, const char *what, char *const *paths, int count)
+{
+	for (int i = 0; i < count && !k->enough; i++)
+		take(k, check_data_file(k, what, i, paths[i]));
 }
 
 /* ---- the rest */
@@ -287,15 +300,27 @@ static int check_init(const struct check *k)
 	return 0;
 }
 
-static int check_model(const struct check *k)
+static int check_seq_len(const struct check *k)
 {
 	const struct hspmd_job *j = k->j;
 	if (j->seq_len > k->m->max_positions)
 		return hspmd_fail(k->err, "%s: seq_len: expected at most %lld, the model's positions (%s), got %lld", j->file,
 		                  (long long)k->m->max_positions, j->model_path, (long long)j->seq_len);
+	return 0;
+}
+
+static int check_document_end(const struct check *k)
+{
+	const struct hspmd_job *j = k->j;
 	if (j->documents && j->document_end >= k->m->vocab)
 		return hspmd_fail(k->err, "%s: data.document_end: token %lld is not below the model's vocabulary of %lld (%s)", j->file,
 		                  (long long)j->document_end, (long long)k->m->vocab, j->model_path);
+	return 0;
+}
+
+static int check_kind(const struct check *k)
+{
+	const struct hspmd_job *j = k->j;
 	if (j->data_kind == HSPMD_DATA_OWN && !k->m->reads_samples)
 		return hspmd_fail(k->err, "%s: data.kind: expected another kind than \"own\": the model %s does not read data itself",
 		                  j->file, j->model_path);
@@ -305,7 +330,15 @@ static int check_model(const struct check *k)
 	if (j->data_kind == HSPMD_DATA_BYTES && k->m->vocab < BYTE_VOCABULARY)
 		return hspmd_fail(k->err, "%s: data.kind: bytes need a vocabulary of %d, but the model's is %lld (%s)", j->file,
 		                  BYTE_VOCABULARY, (long long)k->m->vocab, j->model_path);
-	return j->init ? check_init(k) : 0;
+	return 0;
+}
+
+static void check_model(struct check *k)
+{
+	take(k, check_seq_len(k));
+	take(k, check_document_end(k));
+	take(k, check_kind(k));
+	take(k, k->j->init ? check_init(k) : 0);
 }
 
 /* Checks that a folder can be written, or can be made in its nearest existing parent. */
@@ -347,26 +380,25 @@ static int check_shared(const struct check *k)
 }
 
 int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, void *context, struct hspmd_model **model,
-                          struct hspmd_error *err)
+                          struct hspmd_mistakes *all, struct hspmd_error *err)
 {
-	if (j->command.argc) {
-		struct check of_command = { j, NULL, err };
-		if (model)
-			*model = NULL;
-		return hspmd_job_command_check(j, err) || check_shared(&of_command) ? -1 : 0;
-	}
-	struct hspmd_model *m = read(j, context, err);
-	if (!m)
-		return hspmd_error_prefix(err, "%s: model", j->file);
-	struct check k = { j, m, err };
-	if (check_model(&k) || check_data(&k, "train", j->train, j->train_count) || check_data(&k, "valid", j->valid, j->valid_count) ||
-	    check_shared(&k)) {
-		hspmd_model_destroy(m);
-		return -1;
-	}
-	if (model)
+	struct hspmd_mistakes first = { .report = NULL };
+	struct check k = { .j = j, .all = all ? all : &first, .last = err };
+	k.err = &k.one;
+	struct hspmd_model *m = j->command.argc ? NULL : read(j, context, k.err);
+	k.m = m;
+	if (j->command.argc)
+		take(&k, hspmd_job_command_check(j, k.err));
+	else if (!m)
+		take(&k, hspmd_error_prefix(k.err, "%s: model", j->file));
+	else
+		check_model(&k);
+	check_data(&k, "train", j->train, j->train_count);
+	check_data(&k, "valid", j->valid, j->valid_count);
+	take(&k, check_shared(&k));
+	if (!k.failed && model)
 		*model = m;
 	else
 		hspmd_model_destroy(m);
-	return 0;
+	return k.failed ? -1 : 0;
 }

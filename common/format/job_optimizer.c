@@ -19,9 +19,12 @@ const char *const hspmd_lr_decay_names[] = { "linear", "cosine", "sqrt", NULL };
 
 static void read_schedule(struct hspmd_job *j, struct hspmd_json *o)
 {
+	int before = hspmd_json_mistakes(o);
 	j->optimizer.warmup_steps = hspmd_json_int_or(o, "warmup_steps", 0, HSPMD_JOB_STEPS_MAX, 0);
 	j->optimizer.schedule = (enum hspmd_lr_schedule)hspmd_json_enum_or(o, "schedule", hspmd_lr_schedule_names, HSPMD_LR_CONSTANT);
 	struct hspmd_json steps = hspmd_json_any(o, "decay_steps"), shape = hspmd_json_any(o, "decay");
+	if (hspmd_json_mistakes(o) > before || !j->steps)
+		return;
 	if (j->optimizer.schedule != HSPMD_LR_WSD) {
 		if (steps.value || shape.value)
 			hspmd_json_fail(steps.value ? &steps : &shape, "expected schedule \"wsd\" beside it");
@@ -30,7 +33,7 @@ static void read_schedule(struct hspmd_job *j, struct hspmd_json *o)
 	int64_t rest = j->steps > j->optimizer.warmup_steps ? j->steps - j->optimizer.warmup_steps : 0, tenth = j->steps / 10;
 	j->optimizer.decay_steps = hspmd_json_int_or(o, "decay_steps", 0, HSPMD_JOB_STEPS_MAX, tenth < rest ? tenth : rest);
 	j->optimizer.decay = (enum hspmd_lr_decay)hspmd_json_enum_or(o, "decay", hspmd_lr_decay_names, HSPMD_DECAY_LINEAR);
-	if (!hspmd_json_failed(o) && j->optimizer.decay_steps > rest)
+	if (hspmd_json_mistakes(o) == before && j->optimizer.decay_steps > rest)
 		hspmd_json_fail(&steps, "expected at most the steps after the warm-up, %lld, got %lld", (long long)rest,
 		                (long long)j->optimizer.decay_steps);
 }
@@ -47,7 +50,7 @@ static int read_no_decay(struct hspmd_job *j, struct hspmd_json *o)
 		struct hspmd_json one = hspmd_json_at(&all, i);
 		const char *text = hspmd_json_string_value(&one);
 		if (!text)
-			return -1;
+			continue;
 		if (!(j->optimizer.no_decay[j->optimizer.no_decay_count] = strdup(text)))
 			return hspmd_json_fail_memory(o);
 		j->optimizer.no_decay_count++;
@@ -55,18 +58,29 @@ static int read_no_decay(struct hspmd_job *j, struct hspmd_json *o)
 	return 0;
 }
 
+static void know_all_keys(struct hspmd_json *o)
+{
+	for (int t = 0; hspmd_optimizer_names[t]; t++)
+		for (int k = 0; k < HSPMD_OPTIMIZER_KEYS && hspmd_optimizer_types[t]->keys[k].name; k++)
+			hspmd_json_any(o, hspmd_optimizer_types[t]->keys[k].name);
+}
+
 int hspmd_job_optimizer_read(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json o = hspmd_json_object(root, "optimizer");
+	int before = hspmd_json_mistakes(root);
 	j->optimizer.type = (enum hspmd_optimizer)hspmd_json_enum_or(&o, "type", hspmd_optimizer_names, 0);
 	const struct hspmd_optimizer_key *keys = hspmd_optimizer_types[j->optimizer.type]->keys;
+	bool known = hspmd_json_mistakes(root) == before;
 	j->optimizer.lr = hspmd_json_number(&o, "lr", HSPMD_JSON_POSITIVE, LR_MAX);
-	j->optimizer.min_lr = hspmd_json_number_or(&o, "min_lr", 0, j->optimizer.lr, j->optimizer.lr / 10);
+	j->optimizer.min_lr = hspmd_json_number_or(&o, "min_lr", 0, j->optimizer.lr > 0 ? j->optimizer.lr : LR_MAX, j->optimizer.lr / 10);
 	read_schedule(j, &o);
 	j->optimizer.weight_decay = hspmd_json_number_or(&o, "weight_decay", 0, WEIGHT_DECAY_MAX, 0.1);
-	for (int k = 0; k < HSPMD_OPTIMIZER_KEYS && keys[k].name; k++)
+	for (int k = 0; known && k < HSPMD_OPTIMIZER_KEYS && keys[k].name; k++)
 		j->optimizer.values[k] = hspmd_json_number_or(&o, keys[k].name, keys[k].least, keys[k].most, keys[k].standard);
 	j->optimizer.clip = hspmd_json_number_or(&o, "clip", 0, 1e9, 1.0);
+	if (!known) /* any type's keys may be meant */
+		know_all_keys(&o);
 	return read_no_decay(j, &o) ? -1 : hspmd_json_check_keys(&o);
 }
 

@@ -70,7 +70,7 @@ static struct hspmd_job *read_same(const char *file, const char *path, const cha
 	digest_of(text, size, now);
 	*same = !strcmp(now, digest);
 	if (*same && !hspmd_json_parse(&doc, path, text, size, err)) {
-		j = hspmd_job_from_json(doc.root, path, err);
+		j = hspmd_job_from_json(doc.root, path, NULL, err);
 		hspmd_json_close(&doc);
 	}
 	free(text);

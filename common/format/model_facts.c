@@ -8,6 +8,7 @@ void hspmd_model_facts_destroy(struct hspmd_model_facts *f)
 {
 	if (!f)
 		return;
+	hspmd_model_facts_destroy(f->wide);
 	free(f->name);
 	free(f->kind_of_layer);
 	free(f->kinds);
@@ -23,6 +24,11 @@ const struct hspmd_layer_facts *hspmd_model_layer_facts(const struct hspmd_model
 bool hspmd_model_divides(const struct hspmd_model_facts *f, int tp)
 {
 	return tp == 1 || f->even_parts == 0 || f->even_parts % tp == 0;
+}
+
+const struct hspmd_model_facts *hspmd_model_facts_of_plan(const struct hspmd_model_facts *f, const struct hspmd_plan *plan)
+{
+	return f && f->wide && !plan->synthesis && hspmd_plan_widest_group(plan) > f->even_parts ? f->wide : f;
 }
 
 double hspmd_facts_amount_at(const struct hspmd_facts_amount *a, double share, double context)

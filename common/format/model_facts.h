@@ -56,13 +56,16 @@ struct hspmd_layer_pass {
 
 struct hspmd_layer_facts {
 	struct hspmd_facts_work params; /* number of parameters */
+	double partial_params;          /* of these: whole weights whose gradients a tensor-parallel group has to sum */
 	double output_elements;         /* sent to the next layer for each sample; the last layer: of the loss */
 	bool recomputable;              /* full recomputation applies to it */
 	struct hspmd_layer_pass forward[HSPMD_FACTS_WIDTHS], backward[HSPMD_FACTS_WIDTHS];
 	/* The part of `forward` that the backward pass repeats. */
 	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS];
 	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS]; /* bytes within an operator for each sample, on GPUs (gathered) and CPUs */
-	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][HSPMD_RECOMPUTE_KINDS]; /* [..][1][..]: with sequence parallelism */
+	/* [form][context parallelism][sequence parallelism][recompute]. They differ in more than in shares: a group has what it gathers, and
+	 * what it sends and receives. */
+	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][2][HSPMD_RECOMPUTE_KINDS];
 };
 
 /* Weights of one layer that another layer uses too. */
@@ -84,12 +87,17 @@ struct hspmd_model_facts {
 	 * Greatest common divisors; 0: there are no such weights, 1: nothing can be divided. */
 	int even_parts; /* of weights whose parts are several rows (heads): a tensor-parallel degree should divide it */
 	int parts;      /* of all such weights: unequal shares are multiples of 1 / parts */
+	/* The facts of plans that have a tensor-parallel group of more than even_parts devices, in which each device has all heads of keys
+	 * and values; owned. NULL: there are no such plans. */
+	struct hspmd_model_facts *wide;
 };
 
 void hspmd_model_facts_destroy(struct hspmd_model_facts *f);
 const struct hspmd_layer_facts *hspmd_model_layer_facts(const struct hspmd_model_facts *f, int layer);
 /* Returns true if a tensor-parallel group of this degree gets equal parts. */
 bool hspmd_model_divides(const struct hspmd_model_facts *f, int tp);
+/* Returns the facts that a plan is to be predicted by: f, or f->wide, whose layers differ in all stages of the plan. */
+const struct hspmd_model_facts *hspmd_model_facts_of_plan(const struct hspmd_model_facts *f, const struct hspmd_plan *plan);
 double hspmd_facts_amount_at(const struct hspmd_facts_amount *a, double share, double context);
 
 #endif

@@ -75,5 +75,7 @@ bool hspmd_stage_same_splits(const struct hspmd_stage *a, const struct hspmd_sta
 char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster *c);
 /* How many devices the plan uses. */
 int hspmd_plan_device_count(const struct hspmd_plan *p);
+/* Devices of the plan's largest tensor-parallel group. */
+int hspmd_plan_widest_group(const struct hspmd_plan *p);
 
 #endif

@@ -221,6 +221,17 @@ char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster 
 	return text;
 }
 
+int hspmd_plan_widest_group(const struct hspmd_plan *p)
+{
+	int most = 1;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int k = 0; k < p->pipelines[i].stage_count; k++) {
+			const struct hspmd_stage *s = &p->pipelines[i].stages[k];
+			most = s->device_count / s->context > most ? s->device_count / s->context : most;
+		}
+	return most;
+}
+
 int hspmd_plan_device_count(const struct hspmd_plan *p)
 {
 	int count = 0;

@@ -10,6 +10,7 @@
 
 #include "common/clock_stops.h"
 #include "common/cores.h"
+#include "common/tcp.h"
 #include "controller/cli/commands.h"
 #include "runtime/agent/agent.h"
 #include "runtime/command/standin.h"
@@ -18,17 +19,12 @@
 #define CONTROL_FD 3 /* the worker's end of its connection to the agent */
 
 static const struct option agent_options[] = {
-	{ "controller", required_argument, NULL, 'c' },
-	{ "node", required_argument, NULL, 'n' },
-	{ "cluster", required_argument, NULL, 'C' },
-	{ "devices", required_argument, NULL, 'd' },
-	{ "cores", required_argument, NULL, 'k' },
-	{ "threads", required_argument, NULL, 't' },
-	{ "exchange", no_argument, NULL, 'x' },
-	{ "reconnect-timeout", required_argument, NULL, 'p' },
-	{ "munge-socket", required_argument, NULL, 'm' },
-	{ "memory", required_argument, NULL, 'M' },
-	{ NULL, 0, NULL, 0 },
+	{ "controller", required_argument, NULL, 'c' },   { "node", required_argument, NULL, 'n' },
+	{ "cluster", required_argument, NULL, 'C' },      { "devices", required_argument, NULL, 'd' },
+	{ "cores", required_argument, NULL, 'k' },        { "threads", required_argument, NULL, 't' },
+	{ "exchange", no_argument, NULL, 'x' },           { "reconnect-timeout", required_argument, NULL, 'p' },
+	{ "munge-socket", required_argument, NULL, 'm' }, { "memory", required_argument, NULL, 'M' },
+	{ "ports", required_argument, NULL, 'P' },        { NULL, 0, NULL, 0 },
 };
 
 int hspmd_command_agent(int argc, char **argv)
@@ -61,6 +57,10 @@ int hspmd_command_agent(int argc, char **argv)
 			break;
 		case 'M':
 			o.memory = optarg;
+			break;
+		case 'P': /* of this process's children: UCX has a variable of its own */
+			setenv(HSPMD_TCP_PORTS, optarg, 1);
+			setenv("UCX_TCP_PORT_RANGE", optarg, 0);
 			break;
 		case 'x':
 			o.exchange = true;

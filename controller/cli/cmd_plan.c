@@ -130,7 +130,8 @@ static enum hspmd_precision choose_precision(const struct plan_options *o, const
 /* The options that --job replaces. */
 static int load_job(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
 {
-	if (!(in->job = hspmd_job_read(o->job, err)))
+	struct hspmd_mistakes all = hspmd_mistakes_logged();
+	if (!(in->job = hspmd_job_read(o->job, &all, err)))
 		return -1;
 	if (in->job->command.argc)
 		return hspmd_fail(err, "%s: a job with a command has no model to plan for", o->job);

@@ -387,7 +387,8 @@ static int explain(const struct policy_options *o)
 		with.subject.user = me->pw_name;
 	if (trusted(o, &trust, &err) < 0)
 		return failed(&err);
-	struct hspmd_job *job = o->job ? hspmd_job_read(o->job, &err) : NULL;
+	struct hspmd_mistakes all = hspmd_mistakes_logged();
+	struct hspmd_job *job = o->job ? hspmd_job_read(o->job, &all, &err) : NULL;
 	if (o->job && !job)
 		return failed(&err);
 	struct hspmd_policy *p = hspmd_policy_read(o->policies ? o->policies : HSPMD_SYSCONFDIR "/hspmd/policies.d", &trust, &err);

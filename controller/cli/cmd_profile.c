@@ -96,7 +96,8 @@ static int parse(int argc, char **argv, struct profile_options *o)
 
 static struct hspmd_model *read_model(struct profile_options *o, struct hspmd_error *err)
 {
-	struct hspmd_job *job = o->job ? hspmd_job_read(o->job, err) : NULL;
+	struct hspmd_mistakes all = hspmd_mistakes_logged();
+	struct hspmd_job *job = o->job ? hspmd_job_read(o->job, &all, err) : NULL;
 	struct hspmd_model *m = NULL;
 	if (!o->job)
 		m = hspmd_model_read(o->model, err);

@@ -15,6 +15,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/shm_dir.h"
+#include "common/tcp.h"
 #include "controller/cli/ctld_query.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/plan_program.h"
@@ -32,6 +33,7 @@
 #include "controller/core/risk.h"
 #include "controller/ctld_client/protocol.h"
 #include "controller/slurm/job.h"
+#include "controller/slurm/srun_args.h"
 #include "runtime/model/model.h"
 #include "runtime/model/own.h"
 #include "runtime/state/checkpoint.h"
@@ -66,12 +68,12 @@ struct run {
 /* ---- files that the job names */
 
 /* In a job of `sbatch --hspmd=FILE` the job is the file as it was then. */
-static struct hspmd_job *read_job_file(const struct run *r, struct hspmd_error *err)
+static struct hspmd_job *read_job_file(const struct run *r, struct hspmd_mistakes *all, struct hspmd_error *err)
 {
 	const char *submitted = getenv("HSPMD_JOB"), *digest = getenv("HSPMD_JOB_DIGEST"), *copy = getenv("HSPMD_JOB_COPY");
 	bool changed;
 	if (!r->slurm || !submitted || strcmp(submitted, r->opt.job) != 0 || !digest || !*digest)
-		return hspmd_job_read(r->opt.job, err);
+		return hspmd_job_read(r->opt.job, all, err);
 	struct hspmd_job *j = hspmd_job_read_kept(submitted, digest, copy, &changed, err);
 	if (j && changed)
 		hspmd_warn("%s has changed since the job was submitted: the job is trained as it was then (%s)", submitted, copy);
@@ -89,10 +91,11 @@ static void warn_of_het(void)
 
 static int read_job(struct run *r, struct hspmd_error *err)
 {
+	struct hspmd_mistakes all = hspmd_mistakes_logged();
 	if (r->slurm)
 		warn_of_het();
-	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : read_job_file(r, err);
-	if (!r->job || hspmd_job_check_files(r->job, hspmd_model_read_job, NULL, &r->model, err))
+	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : read_job_file(r, &all, err);
+	if (!r->job || hspmd_job_check_files(r->job, hspmd_model_read_job, NULL, &r->model, &all, err))
 		return -1;
 	if (r->job->command.argc && r->opt.plan)
 		return hspmd_fail(err, "%s: command: --plan has no meaning for a command", r->job->file);
@@ -300,6 +303,7 @@ static int set_up_slurm(struct run *r, struct hspmd_error *err)
 	/* Members prove who they are by MUNGE, because a job's environment is not secret. */
 	if (!hspmd_auth_secret(r->auth) && !(r->member_log = hspmd_asprintf("%s/member-%%j.log", r->output.folder)))
 		return hspmd_fail_memory(err, "preparing for members");
+	r->terms.member_terms.srun_args = r->opt.srun_args;
 	if (!enough_nodes(r, r->slurm_job->node_count, err) && !within_limits(r, r->slurm_job, err))
 		r->allocation = run_allocation_slurm(r->slurm, !r->opt.no_pmix, r->member_log, &r->terms.member_terms, err);
 	return r->allocation ? 0 : -1;
@@ -445,6 +449,10 @@ static int set_up(struct run *r, struct hspmd_error *err)
 	agent_arguments(r, (const char *const[]){ r->exe, "agent", "--reconnect-timeout", r->numbers[1], NULL });
 	if (r->memory)
 		agent_arguments(r, (const char *const[]){ "--memory", r->memory, NULL });
+	if (r->opt.ports) {
+		setenv(HSPMD_TCP_PORTS, r->opt.ports, 1);
+		agent_arguments(r, (const char *const[]){ "--ports", r->opt.ports, NULL });
+	}
 	if (set_up_auth(r, err) || (local ? set_up_local(r, err) : set_up_slurm(r, err)))
 		return -1;
 	read_risk(r);
@@ -458,6 +466,7 @@ static void tear_down(struct run *r)
 	hspmd_slurm_job_destroy(r->slurm_job);
 	run_policy_clear(&r->terms);
 	hspmd_auth_destroy(r->auth);
+	hspmd_srun_args_free(r->opt.srun_args);
 	hspmd_log_tee(-1);
 	if (r->output.folder)
 		run_output_close(&r->output);

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/log.h"
+#include "common/tcp.h"
 #include "controller/cli/commands.h"
+#include "controller/slurm/srun_args.h"
 
 static const char help_text[] =
         "Usage: hspmd run --job FILE [options]\n"
@@ -27,6 +30,8 @@ static const char help_text[] =
         "  --warm on|off          beside each process of a Python command an idle one that has imported what it had: faster restarts\n"
         "  --devices-per-node K   make K CPU devices of each node's cores (default: GPUs, else one per NUMA node)\n"
         "  --port N               listen on this port (default: any)\n"
+        "  --ports LO-HI          listen on ports of this range only, on all nodes (default: any)\n"
+        "  --srun-args WORDS      options added to the srun that starts agents, for example of containers\n"
         "  --transport NAME       transport between workers (default: the best)\n"
         "  --step-timeout S       a step that takes longer is aborted (default: from the times of earlier steps)\n"
         "  --reconnect-timeout S  how long agents keep the state if the controller is lost (default: 600)\n"
@@ -50,6 +55,8 @@ enum {
 	OPT_WARM,
 	OPT_DEVICES,
 	OPT_PORT,
+	OPT_PORTS,
+	OPT_SRUN_ARGS,
 	OPT_TRANSPORT,
 	OPT_STEP_TIMEOUT,
 	OPT_RECONNECT_TIMEOUT,
@@ -71,6 +78,8 @@ static const struct option long_options[] = {
 	{ "warm", required_argument, NULL, OPT_WARM },
 	{ "devices-per-node", required_argument, NULL, OPT_DEVICES },
 	{ "port", required_argument, NULL, OPT_PORT },
+	{ "ports", required_argument, NULL, OPT_PORTS },
+	{ "srun-args", required_argument, NULL, OPT_SRUN_ARGS },
 	{ "transport", required_argument, NULL, OPT_TRANSPORT },
 	{ "step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT },
 	{ "step-deadline", required_argument, NULL, OPT_STEP_TIMEOUT }, /* the names of earlier versions; not in --help */
@@ -102,10 +111,30 @@ static int check_command(struct run_options *o)
 	return o->cluster ? 0 : hspmd_usage_error("run", "--nodes needs --cluster or a command");
 }
 
+static int check_ports(const char *text)
+{
+	struct hspmd_error err;
+	int low, high;
+	if (!hspmd_tcp_ports_parse(text, &low, &high, &err))
+		return 0;
+	hspmd_error_log("--ports (" HSPMD_TCP_PORTS "): %s", err.text);
+	return -1;
+}
+
+static int add_srun_args(struct run_options *o, const char *text)
+{
+	struct hspmd_error err;
+	if (!hspmd_srun_args_add(&o->srun_args, text, &err))
+		return 0;
+	hspmd_error_log("--srun-args: %s", err.text);
+	return -1;
+}
+
 int run_options_parse(struct run_options *o, int argc, char **argv)
 {
 	int opt, bad = 0;
 	o->reconnect_timeout = 600;
+	o->ports = getenv(HSPMD_TCP_PORTS);
 	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
 		switch (opt) {
 		case OPT_JOB:
@@ -146,6 +175,12 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 		case OPT_PORT:
 			bad |= hspmd_option_int("port", optarg, 1, 65535, &o->port);
 			break;
+		case OPT_PORTS:
+			o->ports = optarg;
+			break;
+		case OPT_SRUN_ARGS:
+			bad |= add_srun_args(o, optarg);
+			break;
 		case OPT_TRANSPORT:
 			o->transport = optarg;
 			break;
@@ -170,7 +205,7 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 			return hspmd_usage_hint("run");
 		}
 	}
-	if (bad)
+	if (bad || (o->ports && check_ports(o->ports)))
 		return hspmd_usage_hint("run");
 	bool separated = optind > 1 && !strcmp(argv[optind - 1], "--");
 	if (optind < argc && !separated)
@@ -184,6 +219,8 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 		return status;
 	if (o->local && o->cluster)
 		return hspmd_usage_error("run", "--local and --cluster exclude one another");
+	if (o->srun_args && (o->local || o->cluster || !getenv("SLURM_JOB_ID")))
+		return hspmd_usage_error("run", "--srun-args is for runs in a Slurm job: outside of one nothing starts srun");
 	if (o->policies && !o->local && !o->cluster && getenv("SLURM_JOB_ID"))
 		return hspmd_usage_error("run", "--policies is for runs outside of Slurm; in a job the site's own hold");
 	int wrong = hspmd_usage_transport("run", o->transport);

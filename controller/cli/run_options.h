@@ -10,7 +10,8 @@
 
 /* Texts point into argv or the environment; NULL and 0: not given. */
 struct run_options {
-	const char *job, *plan, *output, *cluster, *transport, *policies, *node_range;
+	const char *job, *plan, *output, *cluster, *transport, *policies, *node_range, *ports;
+	char **srun_args; /* NULL-terminated, freed by the caller; NULL: none */
 	struct run_command_options command;
 	int64_t local, nodes, devices, port;
 	double step_timeout, reconnect_timeout;

@@ -28,7 +28,7 @@ int run_policy_read(struct run_policy *t, struct hspmd_job *job, const char *whe
 			                                     .slower_for_s = e.slower_for_s,
 			                                     .back_below = e.back_below,
 			                                     .min_gain = e.min_gain };
-		t->member_terms = (struct hspmd_slurm_member_terms){ e.grow_qos, e.grow_partition, e.time_min_s };
+		t->member_terms = (struct hspmd_slurm_member_terms){ e.grow_qos, e.grow_partition, e.time_min_s, NULL };
 		rc = job ? checkpoint_policy_apply(job, &e, err) : 0;
 	}
 	if (rc) {

@@ -34,7 +34,7 @@ enum run_event_kind {
 	EVENT_TICK,       /* only time has passed */
 	EVENT_ALLOCATION, /* value { nodes: [names], state: "running" | "preempted" | "ending", end_in_s: seconds or null }: what the job
 	                   * holds now. If it has members also members: { node: its job }, waiting: [jobs without a node yet], over: { job:
-	                   * how it ended } */
+	                   * how it ended }. With Slurm also held: { node: { cpus: n, gpus: "0-1" } }, by Slurm's numbers of GPUs */
 	EVENT_AGENT_UP,   /* node; value: its agent's `hello` */
 	EVENT_AGENT_LOST, /* node; text: the reason */
 	EVENT_MESSAGE,    /* node; value: a message from its agent or, with "from", one of its workers */

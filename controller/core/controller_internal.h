@@ -62,6 +62,8 @@ struct node {
 	double evidence[SLOW_WINDOWS];    /* the slowdowns measured in the last of them */
 	double readmit_at, readmit_after; /* an unused slow node is tried again at this time, after so many seconds; 0: not set */
 	int64_t checkpoint_search;        /* the last search for checkpoints in which its present agent was asked; 0: none */
+	json_t *holds, *granted;          /* what the job holds here by Slurm, and its agent's step; NULL: unknown */
+	bool idle_checked;                /* idle_check() has compared them */
 	json_t *bindings;                 /* per device: { threads, index }, for its worker's `job` message */
 	struct worker **worker;
 	int workers, known; /* devices of `part`; entries of `worker`, which are never removed (workers <= known) */
@@ -276,6 +278,8 @@ void reply(struct hspmd_controller *m, int64_t id, bool ok, const char *fmt, ...
 json_t *check_alloc(struct hspmd_controller *m, json_t *value); /* returns `value`; notes that memory is short if it is NULL */
 /* An event of `hspmd events`, which is logged, too. */
 void note_event(struct hspmd_controller *m, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The same, and its line in the log is a warning. */
+void note_warning(struct hspmd_controller *m, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* request_list.c: requests that wait for a reply */
 struct request *request_add(struct hspmd_controller *m, const struct run_event *e, int kind); /* NULL: out of memory; noted */
@@ -513,5 +517,10 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e);
 void on_agent_up(struct hspmd_controller *m, const struct run_event *e);
 void on_worker_hello(struct hspmd_controller *m, struct worker *w);
 void nodes_tick(struct hspmd_controller *m);
+/* Warns, once per start of its agent, if the job cannot use all that it holds on a node. */
+void idle_check(struct hspmd_controller *m, struct node *n);
+/* Describes what of `held` { cpus, gpus } is idle, given the step's `granted` { cpus, gpus } (gpus absent: all) and how many GPUs were
+ * found. Returns false, with an empty text, if nothing is. */
+bool idle_describe(const json_t *held, const json_t *granted, int gpus_found, char *text, size_t size);
 
 #endif

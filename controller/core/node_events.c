@@ -65,6 +65,9 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e)
 		if (!n->held && m->startup_until < m->now)
 			note_event(m, "node_came", "node %s joined the job", name);
 		member_update(m, n, e->value);
+		json_decref(n->holds);
+		n->holds = json_incref(json_object_get(json_object_get(e->value, "held"), name));
+		idle_check(m, n);
 		if (n->agent == PROC_NONE && m->adopt && m->now < m->adopt_until) {
 			n->agent = PROC_STARTING; /* it reconnects */
 			n->deadline = m->adopt_until;
@@ -134,6 +137,9 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 	n->verdicts = 0;
 	json_decref(n->bindings);
 	n->bindings = json_incref(json_object_get(e->value, "bindings"));
+	json_decref(n->granted);
+	n->granted = json_incref(json_object_get(e->value, "granted"));
+	n->idle_checked = false;
 	if (workers_make(m, n, part->device_count))
 		m->failed = true;
 	n->agent = PROC_UP;
@@ -146,6 +152,7 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 	n->held |= adopt_holds(m, n); /* Slurm has not been polled yet */
 	if (member_admit(m, n, e->value))
 		return;
+	idle_check(m, n);
 	bool is_donor = n->leaving && m->adopt; /* its workers may hold state that nobody else has: it leaves later */
 	if (!n->held || (n->leaving && !is_donor) || n->released || m->end != END_NONE) {
 		send_node(m, n, json_pack("{s:s}", "type", "quit"));

@@ -93,6 +93,8 @@ void node_free(struct node *n)
 		free(n->worker[i]);
 	free(n->worker);
 	free(n->name);
+	json_decref(n->holds);
+	json_decref(n->granted);
 	json_decref(n->bindings);
 	hspmd_cluster_destroy(n->part);
 	free(n);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/gres.h"
+#include "common/name_list.h"
 #include "controller/ctld/snapshot.h"
 
 /* ---- features: names, "&" and "," for and, "|" for or, parentheses */
@@ -26,13 +27,7 @@ static bool name(struct parser *p)
 		p->bad = true;
 		return false;
 	}
-	for (const char *h = p->has; *h;) {
-		size_t len = strcspn(h, ",");
-		if (len == n && !strncmp(h, from, n))
-			return true;
-		h += len + (h[len] == ',');
-	}
-	return false;
+	return hspmd_name_list_has(p->has, from, n);
 }
 
 static bool term(struct parser *p)
@@ -99,14 +94,10 @@ double ctld_price(const char *features)
 /* A job may name several partitions, with commas. */
 static bool in_partition(const struct hspmd_slurm_view *v, const char *list, int node)
 {
-	for (const char *at = list; *at;) {
-		size_t n = strcspn(at, ",");
-		for (int p = 0; p < v->partition_count; p++) {
-			const struct hspmd_slurm_view_partition *part = &v->partitions[p];
-			if (part->up && part->nodes[node] && strlen(part->name) == n && !strncmp(part->name, at, n))
-				return true;
-		}
-		at += n + (at[n] == ',');
+	for (int p = 0; p < v->partition_count; p++) {
+		const struct hspmd_slurm_view_partition *part = &v->partitions[p];
+		if (part->up && part->nodes[node] && hspmd_name_list_has(list, part->name, strlen(part->name)))
+			return true;
 	}
 	return false;
 }

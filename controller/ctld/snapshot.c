@@ -8,6 +8,7 @@
 
 #include "common/alloc.h"
 #include "common/gres.h"
+#include "common/name_list.h"
 #include "policies/match.h"
 
 struct building {
@@ -107,16 +108,12 @@ static int tier_of(const struct hspmd_slurm_view *v, const struct hspmd_slurm_vi
 {
 	int tier = 0;
 	*preemptable = false;
-	for (const char *at = j->partition; *at;) {
-		size_t n = strcspn(at, ",");
-		for (int p = 0; p < v->partition_count; p++) {
-			const struct hspmd_slurm_view_partition *part = &v->partitions[p];
-			if (strlen(part->name) != n || strncmp(part->name, at, n) != 0)
-				continue;
-			tier = part->tier > tier ? part->tier : tier;
-			*preemptable |= part->preemptable;
-		}
-		at += n + (at[n] == ',');
+	for (int p = 0; p < v->partition_count; p++) {
+		const struct hspmd_slurm_view_partition *part = &v->partitions[p];
+		if (!hspmd_name_list_has(j->partition, part->name, strlen(part->name)))
+			continue;
+		tier = part->tier > tier ? part->tier : tier;
+		*preemptable |= part->preemptable;
 	}
 	return tier;
 }

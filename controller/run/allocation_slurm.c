@@ -100,6 +100,15 @@ static bool add_waiting(json_t *waiting, const struct hspmd_slurm_job *j)
 	return true;
 }
 
+/* Adds what the job holds on its nodes to `held`: { node: { cpus, gpus } }. */
+static bool add_held(json_t *held, const struct hspmd_slurm_job *j)
+{
+	bool whole = true;
+	for (int i = 0; whole && j->node_cpus && i < j->node_count; i++)
+		whole = !json_object_set_new(held, j->nodes[i], json_pack("{si,ss}", "cpus", j->node_cpus[i], "gpus", j->node_gpus[i]));
+	return whole;
+}
+
 /* Adds the members to `v`: { nodes: [more], members: { node: job }, waiting: [jobs], over: { job: how it ended } }. */
 static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job *anchor, struct hspmd_slurm_job *const *member, int count)
 {
@@ -117,7 +126,8 @@ static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job
 			replace(s, anchor, j, nodes);
 		else
 			for (int n = 0; whole && n < j->node_count; n++)
-				whole = append(nodes, j->nodes[n]) && !json_object_set_new(of, j->nodes[n], json_integer(j->id));
+				whole = (n || add_held(json_object_get(v, "held"), j)) && append(nodes, j->nodes[n]) &&
+				        !json_object_set_new(of, j->nodes[n], json_integer(j->id));
 	}
 	whole = whole && !json_object_set(v, "members", of) && !json_object_set(v, "waiting", waiting) && !json_object_set(v, "over", over);
 	json_decref(of);
@@ -128,8 +138,9 @@ static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job
 
 static json_t *describe(struct slurm *s, const struct hspmd_slurm_job *j, struct hspmd_slurm_job *const *member, int count)
 {
-	json_t *nodes = json_array(), *end = j->end ? json_real(difftime(j->end, time(NULL))) : json_null(), *v = NULL;
-	bool whole = nodes && end;
+	json_t *nodes = json_array(), *end = j->end ? json_real(difftime(j->end, time(NULL))) : json_null(), *v = NULL,
+	       *held = json_object();
+	bool whole = nodes && end && held && add_held(held, j);
 	/* The batch host first: it always stays. */
 	for (int round = 0; whole && round < 2; round++)
 		for (int i = 0; whole && i < j->node_count; i++)
@@ -137,8 +148,9 @@ static json_t *describe(struct slurm *s, const struct hspmd_slurm_job *j, struct
 				whole = append(nodes, j->nodes[i]);
 	const char *state = j->preempted ? "preempted" : j->state == HSPMD_SLURM_ENDING ? "ending" : "running";
 	if (whole)
-		v = json_pack("{s:O, s:s, s:O}", "nodes", nodes, "state", state, "end_in_s", end);
+		v = json_pack("{s:O, s:s, s:O, s:O}", "nodes", nodes, "state", state, "end_in_s", end, "held", held);
 	json_decref(nodes);
+	json_decref(held);
 	json_decref(end);
 	if (v && !add_members(s, v, j, member, count)) {
 		json_decref(v);
@@ -167,9 +179,12 @@ static char **start(struct run_allocation *a, char *const *nodes, int count, con
 {
 	struct slurm *s = (struct slurm *)a;
 	/* Only the first step is started for all nodes at once; the agents of later nodes report their hardware only to the controller. */
-	struct hspmd_slurm_step step = {
-		.job = s->job, .nodes = nodes, .node_count = count, .pmix = s->pmix && s->first, .command = command
-	};
+	struct hspmd_slurm_step step = { .job = s->job,
+		                         .nodes = nodes,
+		                         .node_count = count,
+		                         .pmix = s->pmix && s->first,
+		                         .srun_args = s->terms.srun_args,
+		                         .command = command };
 	s->first = false;
 	return hspmd_slurm_step_command(&step, err);
 }

@@ -6,6 +6,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,6 +14,7 @@
 
 #include "common/address.h"
 #include "common/alloc.h"
+#include "common/tcp.h"
 
 #define BACKLOG 1024
 
@@ -24,7 +26,7 @@ static int listen_on(const struct addrinfo *a)
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (a->ai_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
-	if (!bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, BACKLOG))
+	if (!hspmd_tcp_bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, BACKLOG))
 		return fd;
 	int saved = errno;
 	close(fd);
@@ -42,8 +44,11 @@ int server_listen(const char *text, int default_port, struct hspmd_error *err)
 		if (a->ai_family == AF_INET6)
 			fd = listen_on(a);
 	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next)
-		if ((fd = listen_on(a)) < 0)
-			hspmd_fail_errno(err, "listening on %s", text);
+		if ((fd = listen_on(a)) < 0) {
+			char what[300];
+			snprintf(what, sizeof what, "listening on %s", text);
+			hspmd_tcp_fail_bind(err, what);
+		}
 	if (list)
 		freeaddrinfo(list);
 	return fd;

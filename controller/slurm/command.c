@@ -58,7 +58,7 @@ static bool given(const char *text)
 void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_slurm_job *job, int count,
                                 const struct hspmd_slurm_member_terms *terms)
 {
-	static const struct hspmd_slurm_member_terms none = { NULL, NULL, 0 };
+	static const struct hspmd_slurm_member_terms none = { .qos = NULL };
 	if (!terms)
 		terms = &none;
 	time_t left = job->end > time(NULL) ? job->end - time(NULL) : 60;

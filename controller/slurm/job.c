@@ -97,6 +97,38 @@ static char *gres_of_a_node(const job_info_t *from, bool *failed)
 	return copy;
 }
 
+/* Returns the numbers of GPUs in "gpu:a100:2(IDX:0-1),nic:1,gpu:h100:1(IDX:4)": "0-1,4". */
+static char *gpu_numbers(const char *gres, bool *failed)
+{
+	char *list = calloc(1, strlen(gres) + 1), *to = list;
+	*failed |= !list;
+	for (const char *at = gres; list && *at; at += *at == ',') {
+		const char *open = strchr(at, '('), *close = open ? strchr(open, ')') : NULL, *comma = strchr(at, ',');
+		bool numbered = close && (!comma || open < comma);
+		if (numbered && !strncmp(at, "gpu", 3) && !strncmp(open, "(IDX:", 5) && open[5] >= '0' && open[5] <= '9')
+			to += sprintf(to, "%s%.*s", to > list ? "," : "", (int)(close - open - 5), open + 5);
+		at = numbered ? close : at;
+		at += strcspn(at, ",");
+	}
+	return list;
+}
+
+/* What the job holds on each of its nodes. */
+static void read_held(struct hspmd_slurm_job *j, const job_info_t *from, bool *failed)
+{
+	bool detailed = from->gres_detail_str && from->gres_detail_cnt == (uint32_t)j->node_count;
+	if (!j->node_count)
+		return;
+	j->node_cpus = hspmd_calloc((size_t)j->node_count, sizeof *j->node_cpus);
+	j->node_gpus = hspmd_calloc((size_t)j->node_count, sizeof *j->node_gpus);
+	*failed |= !j->node_cpus || !j->node_gpus;
+	for (int i = 0; !*failed && i < j->node_count; i++) {
+		int cpus = from->job_resrcs ? slurm_job_cpus_allocated_on_node_id(from->job_resrcs, i) : 0;
+		j->node_cpus[i] = cpus > 0 ? cpus : 0;
+		j->node_gpus[i] = gpu_numbers(detailed && from->gres_detail_str[i] ? from->gres_detail_str[i] : "", failed);
+	}
+}
+
 /* Slurm computes some ends with 32 bits, without a sign: an end that has passed a minute ago is then 136 years away. */
 static time_t end_of(const job_info_t *from)
 {
@@ -171,6 +203,12 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 	if (from->nodes && *from->nodes && (j->node_count = hspmd_hostlist_expand(from->nodes, NODES_MAX, &j->nodes, err)) < 0) {
 		j->node_count = 0;
 		hspmd_slurm_job_destroy(j);
+		return NULL;
+	}
+	read_held(j, from, &failed);
+	if (failed) {
+		hspmd_slurm_job_destroy(j);
+		hspmd_fail_memory(err, "reading a job");
 		return NULL;
 	}
 	return j;

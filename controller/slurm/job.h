@@ -29,6 +29,8 @@ struct hspmd_slurm_job {
 	int node_count;
 	char **nodes;                           /* in Slurm's order */
 	int cpus;                               /* of the whole allocation */
+	int *node_cpus;                         /* per node; 0: unknown. NULL: of no node known */
+	char **node_gpus;                       /* per node, Slurm's numbers of its GPUs that the job holds, "0-1,4"; "": none or unknown */
 	uint64_t node_memory_mb, cpu_memory_mb; /* requested per node, or per CPU; 0: not requested */
 	bool holds_gres;                        /* therefore it cannot grow in place */
 	bool exclusive;
@@ -64,6 +66,7 @@ int hspmd_slurm_job_grow(const struct hspmd_slurm_job *job, int count, double wa
 struct hspmd_slurm_member_terms {
 	const char *qos, *partition; /* NULL or "": the job's */
 	double time_min_s;           /* Slurm may shorten the time limit to this, to fit a member between other jobs; 0: no */
+	char *const *srun_args;      /* further options of srun (srun_args.h), NULL-terminated; NULL: none */
 };
 
 #define HSPMD_SLURM_MEMBERS_MAX 1000 /* in one array: less than Slurm's default MaxArraySize */
@@ -90,6 +93,7 @@ struct hspmd_slurm_step {
 	char *const *nodes;
 	int node_count;
 	bool pmix;                  /* with a PMIx server */
+	char *const *srun_args;     /* further options of srun (srun_args.h), NULL-terminated; NULL: none */
 	const char *const *command; /* NULL-terminated */
 };
 /* Returns the command that starts the step: one malloc'd block, NULL-terminated, freed by free(). It borrows the strings of the step's

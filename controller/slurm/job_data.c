@@ -13,6 +13,10 @@ void hspmd_slurm_job_destroy(struct hspmd_slurm_job *j)
 		                j->cluster, j->name,      j->constraints, j->reservation, j->gres,       j->array_tasks };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
+	for (int i = 0; j->node_gpus && i < j->node_count; i++)
+		free(j->node_gpus[i]);
+	free(j->node_gpus);
+	free(j->node_cpus);
 	hspmd_hostlist_free(j->nodes, j->node_count);
 	free(j);
 }

@@ -39,16 +39,20 @@ static char *quote(char *to, const char *word)
 
 /* The command runs as a step, because when Slurm decides to preempt the job it sends SIGTERM at once to steps, but not to the batch
  * script. */
-static char *script(const char *const *command)
+static char *script(char *const *srun_args, const char *const *command)
 {
 	static const char srun[] = "exec srun --nodes=1 --ntasks=1 --overlap --kill-on-bad-exit=0 --cpu-bind=none --mpi=none --input=none";
 	size_t size = sizeof srun;
+	for (int i = 0; srun_args && srun_args[i]; i++)
+		size += quoted_length(srun_args[i]);
 	for (int i = 0; command[i]; i++)
 		size += quoted_length(command[i]);
 	char *text = malloc(size), *at = text;
 	if (!text)
 		return NULL;
 	at = stpcpy(at, srun);
+	for (int i = 0; srun_args && srun_args[i]; i++)
+		at = quote(at, srun_args[i]);
 	for (int i = 0; command[i]; i++)
 		at = quote(at, command[i]);
 	*at = '\0';
@@ -73,7 +77,8 @@ uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const stru
 {
 	char name[32], said[4096] = "";
 	struct hspmd_slurm_argv w = { 0 };
-	char *wrap = script(command), *nodes = without_count ? hspmd_hostlist_fold(without, without_count) : NULL;
+	char *wrap = script(terms ? terms->srun_args : NULL, command),
+	     *nodes = without_count ? hspmd_hostlist_fold(without, without_count) : NULL;
 	uint32_t id = 0;
 	hspmd_slurm_member_name(job->id, name);
 	w.failed = !wrap || (without_count && !nodes);

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "common/alloc.h"
+#include "common/name_list.h"
 #include "controller/slurm/command.h"
 
 #define ASK_S 15.0
@@ -22,16 +23,9 @@ void hspmd_slurm_qos_clear(struct hspmd_slurm_qos_table *t)
 	*t = (struct hspmd_slurm_qos_table){ 0, NULL };
 }
 
-static bool in_list(const char *list, const char *name)
+static bool preempts(const struct hspmd_slurm_qos *q, const char *name)
 {
-	size_t length = strlen(name);
-	while (*list) {
-		size_t n = strcspn(list, ",");
-		if (n == length && !strncmp(list, name, n))
-			return true;
-		list += n + (list[n] == ',');
-	}
-	return false;
+	return hspmd_name_list_has(q->preempts, name, strlen(name));
 }
 
 const struct hspmd_slurm_qos *hspmd_slurm_qos_find(const struct hspmd_slurm_qos_table *t, const char *name)
@@ -45,14 +39,14 @@ const struct hspmd_slurm_qos *hspmd_slurm_qos_find(const struct hspmd_slurm_qos_
 bool hspmd_slurm_qos_preempts(const struct hspmd_slurm_qos_table *t, const char *name, const char *other)
 {
 	const struct hspmd_slurm_qos *q = hspmd_slurm_qos_find(t, name), *o = hspmd_slurm_qos_find(t, other);
-	return q && o && o->preemptable && in_list(q->preempts, other);
+	return q && o && o->preemptable && preempts(q, other);
 }
 
 static int level_of(const struct hspmd_slurm_qos_table *t, const struct hspmd_slurm_qos *q, int depth)
 {
 	int most = 0;
 	for (int i = 0; i < t->count && depth < CHAIN_MAX; i++)
-		if (&t->qos[i] != q && in_list(q->preempts, t->qos[i].name)) {
+		if (&t->qos[i] != q && preempts(q, t->qos[i].name)) {
 			int below = 1 + level_of(t, &t->qos[i], depth + 1);
 			most = below > most ? below : most;
 		}

@@ -65,11 +65,13 @@ static char *put(char **end, const char *prefix, const char *text)
 
 char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspmd_error *err)
 {
-	size_t arguments = 0, n = 0;
+	size_t arguments = 0, added = 0, n = 0;
 	while (step->command[arguments])
 		arguments++;
+	while (step->srun_args && step->srun_args[added])
+		added++;
 	char *nodes = hspmd_hostlist_fold(step->nodes, step->node_count), count[16], job[16], *end;
-	char **list = nodes ? lay_out(FIXED_ARGUMENTS + UNSET_COUNT + arguments + 1, strlen(nodes) + 128 + UNSET_TEXT, &end) : NULL;
+	char **list = nodes ? lay_out(FIXED_ARGUMENTS + UNSET_COUNT + added + arguments + 1, strlen(nodes) + 128 + UNSET_TEXT, &end) : NULL;
 	if (!list) {
 		free(nodes);
 		hspmd_fail_memory(err, "starting a step");
@@ -93,6 +95,8 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 	list[n++] = "--cpu-bind=none"; /* the agent binds its workers itself */
 	list[n++] = step->pmix ? "--mpi=pmix" : "--mpi=none";
 	list[n++] = "--input=none";
+	for (size_t i = 0; i < added; i++)
+		list[n++] = step->srun_args[i];
 	for (size_t i = 0; i < arguments; i++)
 		list[n++] = (char *)step->command[i];
 	free(nodes);

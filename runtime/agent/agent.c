@@ -79,11 +79,22 @@ static int describe_node(struct agent *a, struct hspmd_error *err)
 
 /* ---- the controller */
 
+/* What Slurm gave to this step; NULL outside of Slurm. */
+static json_t *granted_to_step(void)
+{
+	const char *cpus = getenv("SLURM_CPUS_ON_NODE"), *gpus = getenv("SLURM_STEP_GPUS");
+	if (!cpus)
+		return NULL;
+	if (!gpus && !getenv("SLURM_GPUS_ON_NODE"))
+		gpus = "";
+	return json_pack("{si,ss*}", "cpus", atoi(cpus), "gpus", gpus);
+}
+
 static json_t *make_hello(struct agent *a)
 {
-	return json_pack("{ss,ss,ss*,si,sO,sO,sO*,so}", "role", "agent", "node", a->node, "job", getenv("SLURM_JOB_ID"), "pid",
-	                 (int)getpid(), "cluster", a->part, "bindings", a->bindings, "gathered", a->gathered, "workers",
-	                 agent_list_workers(a));
+	return json_pack("{so*,ss,ss,ss*,si,sO,sO,sO*,so}", "granted", granted_to_step(), "role", "agent", "node", a->node, "job",
+	                 getenv("SLURM_JOB_ID"), "pid", (int)getpid(), "cluster", a->part, "bindings", a->bindings, "gathered", a->gathered,
+	                 "workers", agent_list_workers(a));
 }
 
 static void start_quitting(struct agent *a, int status)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/tcp.h"
 
 #define BACKLOG 4096
 #define MAX_ADDRESSES 32
@@ -93,8 +94,8 @@ static int listen_tcp(void)
 	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0;
 	if (fd >= 0) {
 		struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT };
-		if (!setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) && !bind(fd, (struct sockaddr *)&any, sizeof any) &&
-		    !listen(fd, BACKLOG))
+		if (!setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) &&
+		    !hspmd_tcp_bind(fd, (struct sockaddr *)&any, sizeof any) && !listen(fd, BACKLOG))
 			return fd;
 		close(fd);
 	}
@@ -102,9 +103,11 @@ static int listen_tcp(void)
 	if (fd < 0)
 		return -1;
 	struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY) };
-	if (!bind(fd, (struct sockaddr *)&any, sizeof any) && !listen(fd, BACKLOG))
+	if (!hspmd_tcp_bind(fd, (struct sockaddr *)&any, sizeof any) && !listen(fd, BACKLOG))
 		return fd;
+	int why = errno;
 	close(fd);
+	errno = why;
 	return -1;
 }
 
@@ -120,8 +123,11 @@ int hspmd_socket_listen(struct hspmd_socket_listener *l, struct hspmd_error *err
 		hspmd_socket_unlisten(l);
 		return -1;
 	}
-	l->tcp_fd = listen_tcp();
-	return 0;
+	if ((l->tcp_fd = listen_tcp()) >= 0 || errno != EADDRINUSE)
+		return 0;
+	hspmd_tcp_fail_bind(err, "listening for other workers");
+	hspmd_socket_unlisten(l);
+	return -1;
 }
 
 void hspmd_socket_unlisten(struct hspmd_socket_listener *l)

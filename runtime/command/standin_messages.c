@@ -12,6 +12,7 @@
 #include "common/durable.h"
 #include "common/format/device_traits.h"
 #include "common/log.h"
+#include "common/tcp.h"
 #include "runtime/command/standin_internal.h"
 
 /* ---- job */
@@ -26,7 +27,7 @@ static int set_up(struct standin *s, json_t *m, struct hspmd_error *err)
 	if (json_unpack(m, "{so,ss,ss,s?s,s?s,s?s,s?i}", "job", &job, "output", &output, "device", &device, "id", &id, "checkpoint",
 	                &checkpoint, "kind", &kind, "threads", &s->threads))
 		return hspmd_fail(err, "job: job, output or device is missing");
-	if (!(s->job = hspmd_job_from_json(job, file ? file : "job.json", err)))
+	if (!(s->job = hspmd_job_from_json(job, file ? file : "job.json", NULL, err)))
 		return -1;
 	if (!s->job->command.argc)
 		return hspmd_fail(err, "the job has no command");
@@ -67,9 +68,9 @@ static int reserve_port(struct standin *s, struct hspmd_error *err)
 	if (s->port_socket >= 0)
 		close(s->port_socket);
 	s->port_socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (s->port_socket < 0 || bind(s->port_socket, (struct sockaddr *)&a, sizeof a) ||
+	if (s->port_socket < 0 || hspmd_tcp_bind(s->port_socket, (struct sockaddr *)&a, sizeof a) ||
 	    getsockname(s->port_socket, (struct sockaddr *)&a, &size))
-		return hspmd_fail_errno(err, "finding a port for the ranks");
+		return hspmd_tcp_fail_bind(err, "finding a port for the ranks");
 	return ntohs(a.sin_port);
 }
 

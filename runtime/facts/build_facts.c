@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Puts a model's facts together. The model is reduced to one layer of each kind, and programs of the reduced model are probed in layouts of
- * one and two tensor-parallel shares by one and two context groups: four points, through which each quantity is a function of both. */
+ * one, two and four tensor-parallel shares by as many context groups: four points, through which each quantity is a function of both. */
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,11 +12,31 @@
 
 /* ---- layouts */
 
-enum { ONE, TENSOR, CONTEXT, BOTH, SEQUENCE, SEQUENCE_BOTH, LAYOUTS };
+/* T and C: degrees of tensor and context parallelism; S: with sequence parallelism. */
+enum { ONE, TENSOR, CONTEXT, BOTH, C4, T2_C4, S2, S2_C2, S4, LAYOUTS };
 
 static const struct hspmd_probe_layout layouts[LAYOUTS] = {
-	[ONE] = { 1, 1, false, 1 },  [TENSOR] = { 2, 1, false, 1 },  [CONTEXT] = { 1, 2, false, 1 },
-	[BOTH] = { 2, 2, false, 1 }, [SEQUENCE] = { 2, 1, true, 1 }, [SEQUENCE_BOTH] = { 2, 2, true, 1 },
+	[ONE] = { 1, 1, false, 1 },  [TENSOR] = { 2, 1, false, 1 }, [CONTEXT] = { 1, 2, false, 1 },
+	[BOTH] = { 2, 2, false, 1 }, [C4] = { 1, 4, false, 1 },     [T2_C4] = { 2, 4, false, 1 },
+	[S2] = { 2, 1, true, 1 },    [S2_C2] = { 2, 2, true, 1 },   [S4] = { 4, 1, true, 1 },
+};
+
+/* Four layouts that memory is a function through: at (share[0], context[0]), (share[1], context[0]), and both at context[1]. */
+struct corners {
+	int at[4];
+	double share[2], context[2];
+};
+
+/* [context parallelism][sequence parallelism]. A group gathers and sends what a single device does not, so the layout of one device is not
+ * on the line of those of several. (With both, whose layouts of eight devices and more take long to make, it is taken as if it were.) */
+static const struct corners corners[2][2] = {
+	{ { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } }, { { S2, S4, S2, S4 }, { 0.5, 0.25 }, { 1, 0.5 } } },
+	{ { { CONTEXT, BOTH, C4, T2_C4 }, { 1, 0.5 }, { 0.5, 0.25 } }, { { ONE, S2, CONTEXT, S2_C2 }, { 1, 0.5 }, { 1, 0.5 } } },
+};
+/* Instead of these for a model that four devices cannot divide. */
+static const struct corners near_corners[2][2] = {
+	{ { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } }, { { ONE, S2, ONE, S2 }, { 1, 0.5 }, { 1, 0.5 } } },
+	{ { { ONE, TENSOR, CONTEXT, BOTH }, { 1, 0.5 }, { 1, 0.5 } }, { { ONE, S2, CONTEXT, S2_C2 }, { 1, 0.5 }, { 1, 0.5 } } },
 };
 
 struct build {
@@ -44,16 +64,38 @@ static struct hspmd_facts_work work(double one, double half)
 	return (struct hspmd_facts_work){ .replicated = 2 * half - one, .sharded = 2 * (one - half) };
 }
 
-#define AMOUNT(field) amount(one->field, tensor->field, context->field, both->field)
+/* The function through the values at four corners. */
+static struct hspmd_facts_amount through(const struct corners *c, double a, double b, double far_a, double far_b)
+{
+	double share = c->share[0] - c->share[1], context = c->context[0] - c->context[1];
+	struct hspmd_facts_amount f = { .by_both = (a - b - far_a + far_b) / (share * context) };
+	f.by_share = (a - b) / share - f.by_both * c->context[0];
+	f.by_context = (a - far_a) / context - f.by_both * c->share[0];
+	f.whole = a - f.by_share * c->share[0] - f.by_context * c->context[0] - f.by_both * c->share[0] * c->context[0];
+	return f;
+}
+
+/* The corners that there are. */
+static const struct corners *corners_of(const struct build *b, int context, int sequence)
+{
+	const struct corners *c = &corners[context][sequence];
+	for (int i = 0; i < 4; i++)
+		if (!b->possible[c->at[i]])
+			return &near_corners[context][sequence];
+	return c;
+}
+
+#define AMOUNT(field) through(c, at[0]->field, at[1]->field, at[2]->field, at[3]->field)
 
 static void set_memory(struct build *b, enum hspmd_facts_form form, enum hspmd_recompute recompute, int kind)
 {
-	for (int sequence = 0; sequence < 2; sequence++) {
-		struct hspmd_probe_memory *const *m = b->memory[form];
-		const struct hspmd_probe_memory *one = &m[ONE][kind], *context = &m[CONTEXT][kind];
-		const struct hspmd_probe_memory *tensor = &m[sequence ? SEQUENCE : TENSOR][kind],
-		                                *both = &m[sequence ? SEQUENCE_BOTH : BOTH][kind];
-		b->facts->kinds[kind].memory[form][sequence][recompute] = (struct hspmd_layer_memory){
+	for (int i = 0; i < 4; i++) {
+		int context = i / 2, sequence = i % 2;
+		const struct corners *c = corners_of(b, context, sequence);
+		const struct hspmd_probe_memory *at[4];
+		for (int k = 0; k < 4; k++)
+			at[k] = &b->memory[form][c->at[k]][kind];
+		b->facts->kinds[kind].memory[form][context][sequence][recompute] = (struct hspmd_layer_memory){
 			.saved = AMOUNT(saved),
 			.deferred = AMOUNT(deferred),
 			.forward = AMOUNT(forward),
@@ -68,7 +110,7 @@ static void set_memory(struct build *b, enum hspmd_facts_form form, enum hspmd_r
 /* The layout whose values stand for those of a layout that is not possible. */
 static int instead_of(const struct build *b, int layout)
 {
-	static const int next[LAYOUTS] = { ONE, ONE, ONE, CONTEXT, TENSOR, BOTH };
+	static const int next[LAYOUTS] = { [BOTH] = CONTEXT, [S2] = TENSOR, [S2_C2] = BOTH };
 	while (!b->possible[layout])
 		layout = layout == BOTH && !b->possible[CONTEXT] ? TENSOR : next[layout];
 	return layout;
@@ -304,6 +346,18 @@ static int set_params(struct build *b)
 	return 0;
 }
 
+/* Count the elements of weights whose gradients are parts of sums on the devices of a tensor-parallel group. */
+static void count_partial(struct build *b)
+{
+	const struct hspmd_program *p = b->possible[TENSOR] ? b->in_parts[TENSOR].program : NULL;
+	for (size_t i = 0; p && i < p->graph->tensor_count; i++) {
+		const struct hspmd_tensor *t = &p->graph->tensors[i];
+		int value = t->role == HSPMD_TENSOR_PARAMETER && t->grad >= 0 ? hspmd_spmd_value(p->spmd, t->grad, 0) : -1;
+		if (value >= 0 && hspmd_annotation_is_partial(p->spmd->values[value].annotation))
+			b->facts->kinds[t->layer].partial_params += (double)hspmd_shape_elements(&t->shape);
+	}
+}
+
 static bool is_read_after(const struct hspmd_graph *g, int tensor, int layer)
 {
 	for (size_t i = 0; i < g->op_count; i++)
@@ -379,33 +433,63 @@ static int allocate_memory(struct build *b)
 	return 0;
 }
 
-struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_source *source, const char *name, int seq_len,
-                                                  struct hspmd_error *err)
+/* Fill the facts of plans whose largest tensor-parallel group has `widest` devices. 0 or -1. */
+static int fill_facts(struct hspmd_model_facts *f, const struct hspmd_graph_source *source, struct hspmd_reduced_model *m, const char *name,
+                      int seq_len, struct hspmd_error *err)
 {
-	struct hspmd_reduced_model *m = hspmd_reduced_model_create(source, seq_len, err);
-	struct build b = { .facts = m ? hspmd_calloc(1, sizeof *b.facts) : NULL, .err = err };
-	int status = b.facts ? 0 : m ? hspmd_fail_memory(err, "reading a model's layers") : -1;
-	if (!status) {
-		b.facts->seq_len = seq_len;
-		b.facts->moments = hspmd_optimizer_types[source->optimizer]->moments;
-		status = read_model(&b, m, name);
-	}
-	if (!status) {
-		b.reduced = hspmd_reduced_model_source(m);
-		status = open_probes(&b) || allocate_memory(&b) || set_params(&b) || probe_work(&b, HSPMD_FACTS_FP32) ||
-		                         probe_work(&b, HSPMD_FACTS_BF16) || probe_memory(&b)
-		                 ? -1
-		                 : 0;
-	}
+	struct build b = { .facts = f, .reduced = hspmd_reduced_model_source(m), .err = err };
+	f->seq_len = seq_len;
+	f->moments = hspmd_optimizer_types[source->optimizer]->moments;
+	int status = read_model(&b, m, name) || open_probes(&b) || allocate_memory(&b) || set_params(&b) ||
+	                             probe_work(&b, HSPMD_FACTS_FP32) || probe_work(&b, HSPMD_FACTS_BF16) || probe_memory(&b)
+	                     ? -1
+	                     : 0;
 	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
 		for (int layout = 0; layout < LAYOUTS; layout++)
 			free(b.memory[form][layout]);
-	close_probes(&b);
-	hspmd_reduced_model_destroy(m);
 	if (!status)
-		return b.facts;
-	hspmd_model_facts_destroy(b.facts);
-	return NULL;
+		count_partial(&b);
+	close_probes(&b);
+	return status;
+}
+
+/* Returns true if the weights of a model's graph can be divided into more parts than `parts` (struct hspmd_model_facts). */
+static bool has_more_parts(const struct hspmd_graph *g, int parts)
+{
+	struct hspmd_model_facts f = { 0 };
+	for (size_t i = 0; i < g->tensor_count; i++)
+		if (g->tensors[i].role == HSPMD_TENSOR_PARAMETER)
+			count_parts(&f, &g->tensors[i]);
+	return f.even_parts > parts;
+}
+
+static struct hspmd_model_facts *build_for(const struct hspmd_graph_source *source, const char *name, int seq_len, int widest,
+                                           struct hspmd_error *err)
+{
+	struct hspmd_reduced_model *m = hspmd_reduced_model_create(source, seq_len, widest, err);
+	struct hspmd_model_facts *f = NULL;
+	if (m && (widest == 1 || has_more_parts(m->whole, widest - 1)) && !(f = hspmd_calloc(1, sizeof *f)))
+		hspmd_fail_memory(err, "reading a model's layers");
+	if (f && fill_facts(f, source, m, name, seq_len, err)) {
+		hspmd_model_facts_destroy(f);
+		f = NULL;
+	}
+	hspmd_reduced_model_destroy(m);
+	return f;
+}
+
+struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_source *source, const char *name, int seq_len,
+                                                  struct hspmd_error *err)
+{
+	struct hspmd_model_facts *f = build_for(source, name, seq_len, 1, err);
+	struct hspmd_error why;
+	if (f && f->even_parts)
+		f->wide = build_for(source, name, seq_len, f->even_parts + 1, &why);
+	if (f && f->wide && f->wide->even_parts <= f->even_parts) { /* not even among two devices */
+		hspmd_model_facts_destroy(f->wide);
+		f->wide = NULL;
+	}
+	return f;
 }
 
 struct hspmd_model_facts *hspmd_model_facts_of(const struct hspmd_model *m, int seq_len, struct hspmd_error *err)

@@ -18,10 +18,11 @@ struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_sourc
 struct hspmd_model_facts *hspmd_model_facts_of(const struct hspmd_model *m, int seq_len, struct hspmd_error *err);
 
 /* A model with one layer of each kind (model_facts.h), whose layers are the kinds: small enough to be tried out where the model is not.
- * The source is copied; its context must outlive the result, which the caller destroys. NULL and err: the graph cannot be built, or
- * memory. */
+ * widest: devices of the largest tensor-parallel group of its plans, for which all its graphs are built. The source is copied;
+ * its context must outlive the result, which the caller destroys. NULL and err: the graph cannot be built, or memory. */
 struct hspmd_reduced_model;
-struct hspmd_reduced_model *hspmd_reduced_model_create(const struct hspmd_graph_source *full, int seq_len, struct hspmd_error *err);
+struct hspmd_reduced_model *hspmd_reduced_model_create(const struct hspmd_graph_source *full, int seq_len, int widest,
+                                                       struct hspmd_error *err);
 struct hspmd_graph_source hspmd_reduced_model_source(struct hspmd_reduced_model *m); /* borrows it */
 void hspmd_reduced_model_destroy(struct hspmd_reduced_model *m);
 

@@ -31,6 +31,7 @@ struct hspmd_graph *hspmd_graph_copy_forward(const struct hspmd_graph *g, bool b
 
 struct hspmd_reduced_model {
 	struct hspmd_graph_source full;
+	int widest;
 	struct hspmd_graph *whole; /* the full model's forward operators, for one sample */
 	struct hspmd_layer_kinds kinds;
 	int count;

@@ -19,6 +19,7 @@ static const struct hspmd_graph *reduced_graph(struct hspmd_reduced_model *m, co
 			return m->made[i].graph;
 	struct hspmd_model_build_options forward = *how;
 	forward.forward_only = true;
+	forward.widest = m->widest;
 	forward.bf16 = false; /* copies of it compute in either type */
 	struct hspmd_graph *full = m->full.build(m->full.context, &forward, err), *g = NULL;
 	struct hspmd_layer_kinds kinds = { 0 }; /* other options may give a layer other operators, but not make equal layers unlike */
@@ -50,7 +51,8 @@ static struct hspmd_graph *build_reduced(void *context, const struct hspmd_model
 	return NULL;
 }
 
-struct hspmd_reduced_model *hspmd_reduced_model_create(const struct hspmd_graph_source *full, int seq_len, struct hspmd_error *err)
+struct hspmd_reduced_model *hspmd_reduced_model_create(const struct hspmd_graph_source *full, int seq_len, int widest,
+                                                       struct hspmd_error *err)
 {
 	struct hspmd_reduced_model *m = hspmd_calloc(1, sizeof *m);
 	if (!m) {
@@ -58,8 +60,9 @@ struct hspmd_reduced_model *hspmd_reduced_model_create(const struct hspmd_graph_
 		return NULL;
 	}
 	m->full = *full;
+	m->widest = widest;
 	m->made[0].how = (struct hspmd_model_build_options){
-		.batch = 1, .seq_len = seq_len, .vocab_parts = 1, .loss_scale = 1, .forward_only = true
+		.batch = 1, .seq_len = seq_len, .vocab_parts = 1, .widest = widest, .loss_scale = 1, .forward_only = true
 	};
 	m->whole = full->build(full->context, &m->made[0].how, err);
 	if (m->whole && !hspmd_layer_kinds_find(m->whole, full->layers, &m->kinds, err) &&

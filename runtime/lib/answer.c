@@ -126,7 +126,7 @@ static int try_samples(const struct hspmd_own_object *o, const struct hspmd_grap
 
 static json_t *describe(const struct hspmd_own_object *o, const json_t *job_json, struct hspmd_error *err)
 {
-	struct hspmd_job *job = job_json ? hspmd_job_from_json(job_json, "job.json", err) : NULL;
+	struct hspmd_job *job = job_json ? hspmd_job_from_json(job_json, "job.json", NULL, err) : NULL;
 	struct hspmd_graph *g = job || !job_json ? try_build(o, job, err) : NULL;
 	bool only_own;
 	int status = g ? check_inputs(o, g, &only_own, err) : -1;

@@ -141,7 +141,7 @@ static struct hspmd_job *make_job(const struct hspmd_training *t, const json_t *
 	                          (json_int_t)(t->seed & INT64_MAX), "optimizer", (json_t *)optimizer);
 	if (value && !optimizer)
 		json_object_set_new(value, "optimizer", json_pack("{sf}", "lr", 1e-3));
-	struct hspmd_job *job = value ? hspmd_job_from_json(value, "training", err) : NULL;
+	struct hspmd_job *job = value ? hspmd_job_from_json(value, "training", NULL, err) : NULL;
 	if (!value)
 		hspmd_fail_memory(err, "training");
 	json_decref(value);

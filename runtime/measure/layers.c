@@ -11,8 +11,9 @@
 #include "runtime/model/own.h"
 
 /* A config.json's model gets at least BLOCKS_MIN blocks, all kinds among them, and so many that their state exceeds a processor's caches,
- * as a full model's state does. A model of the user's own cannot be built with fewer: it is measured as a whole, or if its state is
- * larger than STATE_BYTES, reduced to one layer of each kind. */
+ * as a full model's state does. If a kind comes so late that there would be more, and one layer of each kind exceeds the caches too, it is
+ * reduced to these. A model of the user's own cannot be built with fewer layers: it is measured as a whole, or if its state is larger than
+ * STATE_BYTES, reduced. */
 #define STATE_BYTES ((int64_t)256 << 20)
 #define BLOCKS_MIN 3
 #define STATE_OF_PARAMETER 16 /* parameter, gradient and two moments */
@@ -91,12 +92,15 @@ static struct selection select_layers(const struct hspmd_measure_context *contex
 		return (struct selection){ reduced ? f->kind_count : f->layer_count, reduced };
 	}
 	double state = params_of(f, 1) * STATE_OF_PARAMETER / tp;
-	double layers = fmax(floor((double)STATE_BYTES / fmax(state, 1)) + 1, BLOCKS_MIN) + 2;
+	double layers = fmax(floor((double)STATE_BYTES / fmax(state, 1)) + 1, BLOCKS_MIN) + 2, enough = layers, one_each = 0;
 	for (int l = 1, kinds = 1; l + 1 < f->layer_count; l++)
 		if (f->kind_of_layer[l] == kinds) { /* the first of its kind */
 			layers = fmax(layers, l + 2);
+			one_each += params_of(f, l) * STATE_OF_PARAMETER / tp;
 			kinds++;
 		}
+	if (layers > enough && one_each > (double)STATE_BYTES)
+		return (struct selection){ f->kind_count, true };
 	return (struct selection){ layers < f->layer_count ? (int)layers : f->layer_count, false };
 }
 
@@ -212,7 +216,7 @@ struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_context *conte
 		t->model.block_count = t->selection.layers - 2;
 	struct hspmd_graph_source source = hspmd_graph_source_model(&t->model);
 	if (t->selection.reduced) {
-		if (!(t->reduced = hspmd_reduced_model_create(&source, context->seq_len, err)))
+		if (!(t->reduced = hspmd_reduced_model_create(&source, context->seq_len, 1, err)))
 			goto fail;
 		source = hspmd_reduced_model_source(t->reduced);
 	}

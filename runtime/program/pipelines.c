@@ -30,18 +30,6 @@ static bool any_ring(const struct hspmd_plan *plan, const struct hspmd_cluster *
 	return false;
 }
 
-/* Devices of the plan's largest tensor-parallel group. All pipelines split their parameters in the same units. */
-static int widest_group(const struct hspmd_plan *plan)
-{
-	int most = 1;
-	for (int q = 0; q < plan->pipeline_count; q++)
-		for (int s = 0; s < plan->pipelines[q].stage_count; s++) {
-			const struct hspmd_stage *stage = &plan->pipelines[q].stages[s];
-			most = stage->device_count / stage->context > most ? stage->device_count / stage->context : most;
-		}
-	return most;
-}
-
 static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                                      const struct hspmd_cluster *cluster, int pipeline, bool bf16)
 {
@@ -51,7 +39,7 @@ static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_so
 		.batch = p->micro_batch,
 		.seq_len = plan->seq_len,
 		.vocab_parts = last->device_count / last->context,
-		.widest = plan->synthesis ? 1 : widest_group(plan),
+		.widest = plan->synthesis ? 1 : hspmd_plan_widest_group(plan), /* all pipelines split their parameters in the same units */
 		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
 		.documents = source->documents,
 		.reset_positions = source->reset_positions,

@@ -34,7 +34,7 @@ static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 	                &timeout, "memory", &memory))
 		return hspmd_fail(err, "job: job, model, output, node or device is missing");
 	const char *file = json_string_value(json_object_get(m, "file"));
-	s->job = hspmd_job_from_json(job, file ? file : "job.json", err);
+	s->job = hspmd_job_from_json(job, file ? file : "job.json", NULL, err);
 	s->model = s->job ? hspmd_model_from_json(model, s->job->model_path, err) : NULL;
 	if (!s->model)
 		return -1;

@@ -12,9 +12,26 @@ static void look_around(const struct hspmd_job *j)
 	}
 }
 
+static void ignore(void *context, const char *text)
+{
+	(void)context;
+	fuzz_check(*text != '\0', "a mistake has words");
+}
+
+/* A reader that continues after mistakes must refuse the same files. */
+static void look_for_all(const json_t *value, bool refused)
+{
+	struct hspmd_mistakes all = { .report = ignore };
+	struct hspmd_error last;
+	struct hspmd_job *x = hspmd_job_from_json(value, "/jobs/input", &all, &last);
+	fuzz_check(!x == refused && !all.count == !refused, "all mistakes are found where one is, and only there");
+	hspmd_job_destroy(x);
+}
+
 static json_t *written(const json_t *value, struct hspmd_error *err)
 {
-	struct hspmd_job *x = hspmd_job_from_json(value, "/jobs/input", err);
+	struct hspmd_job *x = hspmd_job_from_json(value, "/jobs/input", NULL, err);
+	look_for_all(value, !x);
 	if (!x)
 		return NULL;
 	look_around(x);

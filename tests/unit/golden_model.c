@@ -153,7 +153,7 @@ static void make_job(struct golden_run *r)
 		json_object_set_new(json_object_get(rest, "optimizer"), "type", json_string("adamw"));
 	if (!json_object_get(rest, "steps"))
 		json_object_set_new(rest, "steps", json_integer(1));
-	r->job = hspmd_job_from_json(rest, "/job.json", &err);
+	r->job = hspmd_job_from_json(rest, "/job.json", NULL, &err);
 	must(r->job, &err);
 	json_decref(rest);
 	json_decref(job);

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "controller/core/controller_internal.h"
 #include "tests/unit/world_runs.h"
 
 /* Runs until the agent of node 2 was started `starts` times; the number of polls of Slurm makes no difference. */
@@ -122,6 +123,39 @@ static void test_other_version(void **state)
 		world_hold(w, 2, true);
 		world_run_until_nodes(w, 3);
 		world_destroy(w);
+	}
+}
+
+/* What the job holds on a node and cannot use is named, with the reason. */
+static void test_idle(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *held, *granted;
+		int found;
+		const char *text;
+	} cases[] = {
+		{ "{\"cpus\": 4, \"gpus\": \"0-1\"}", "{\"cpus\": 4, \"gpus\": \"0,1\"}", 2, "" },
+		{ "{\"cpus\": 4, \"gpus\": \"\"}", "{\"cpus\": 4, \"gpus\": \"\"}", 0, "" },
+		{ "{\"cpus\": 0, \"gpus\": \"0-1\"}", "{\"cpus\": 4}", 4, "" },
+		{ "{\"cpus\": 4, \"gpus\": \"0-7\"}", "{\"cpus\": 4, \"gpus\": \"3\"}", 1,
+		  "GPUs 0-2, 4-7: Slurm gave only others to the agent's step (an option of srun, or a default of the site's, for tasks)" },
+		{ "{\"cpus\": 4, \"gpus\": \"5\"}", "{\"cpus\": 1, \"gpus\": \"\"}", 0,
+		  "GPU 5: Slurm gave none to the agent's step (an option of srun, or a default of the site's, for tasks); 3 of 4 CPUs: "
+		  "Slurm "
+		  "gave 1 to the agent's step" },
+		{ "{\"cpus\": 4, \"gpus\": \"0-1,6\"}", "{\"cpus\": 4}", 0,
+		  "GPUs 0-1, 6: hspmd finds none of them there (it needs the module hspmd-cuda, and NVIDIA's driver)" },
+		{ "{\"cpus\": 4, \"gpus\": \"0-1\"}", "{\"cpus\": 4, \"gpus\": \"0-1\"}", 1, "1 of GPUs 0-1: hspmd finds only 1 there" },
+		{ "{\"cpus\": 4, \"gpus\": \"x-,999999999999,-4,1-\"}", "{}", 0, "" },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char text[700];
+		json_t *held = json_loads(cases[i].held, 0, NULL), *granted = json_loads(cases[i].granted, 0, NULL);
+		assert_int_equal(idle_describe(held, granted, cases[i].found, text, sizeof text), *cases[i].text != '\0');
+		assert_string_equal(text, cases[i].text);
+		json_decref(held);
+		json_decref(granted);
 	}
 }
 
@@ -359,6 +393,7 @@ int main(void)
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_refused_at_first),
 		cmocka_unit_test(test_other_version),
+		cmocka_unit_test(test_idle),
 		cmocka_unit_test(test_left_out_for_failing),
 		cmocka_unit_test(test_needed_though_it_fails),
 		cmocka_unit_test(test_silent),

@@ -61,9 +61,10 @@ static void counts_parameters(void **state)
 		const char *name;
 		double params;
 		int parts; /* heads of keys and values, and experts */
+		int heads; /* of queries */
 	} known[] = {
-		{ "gpt2", 124439808, 12 }, { "llama", 6738415616, 32 },   { "mistral", 7241732096, 8 },
-		{ "qwen2", 494032768, 2 }, { "mixtral", 46702792704, 8 },
+		{ "gpt2", 124439808, 12, 12 }, { "llama", 6738415616, 32, 32 },   { "mistral", 7241732096, 8, 32 },
+		{ "qwen2", 494032768, 2, 14 }, { "mixtral", 46702792704, 8, 32 },
 	};
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
 		struct hspmd_model *m = read_model(known[i].name);
@@ -76,6 +77,7 @@ static void counts_parameters(void **state)
 		assert_true(f->params == known[i].params);
 		assert_int_equal(f->parts, known[i].parts);
 		assert_int_equal(f->even_parts, known[i].parts);
+		assert_int_equal(f->wide ? f->wide->even_parts : f->even_parts, known[i].heads);
 		assert_int_equal(f->ties[f->layer_count - 1].owner, m->tied ? 0 : -1);
 		assert_true(f->ties[f->layer_count - 1].params == (m->tied ? (double)(m->vocab * m->hidden) : 0));
 		hspmd_model_facts_destroy(f);
@@ -132,6 +134,15 @@ static void counts_operations(void **state)
 	/* keys and values, both ways */
 	assert_true(block->forward[HSPMD_FACTS_FP32].gathered_bytes == 2 * t * 16 * 4);
 	assert_true(block->backward[HSPMD_FACTS_BF16].gathered_bytes == 2 * t * 16 * 2);
+	assert_true(block->params.replicated == 2 * 64 && block->backward[HSPMD_FACTS_FP32].reductions == 2);
+	/* In larger groups each device projects all keys and values, and the gradients of these projections are summed. */
+	const struct hspmd_layer_facts *wide = hspmd_model_layer_facts(f->wide, 1);
+	double both = all(&block->forward[HSPMD_FACTS_FP32].flops), kv = 2 * 2 * t * 64 * 16;
+	assert_true(all(&wide->params) == all(&block->params) && wide->params.replicated == 2 * 64 + 2 * 64 * 16);
+	assert_float_equal(all(&wide->forward[HSPMD_FACTS_FP32].flops), both, 1e-6 * both);
+	assert_true(wide->forward[HSPMD_FACTS_FP32].flops.replicated - block->forward[HSPMD_FACTS_FP32].flops.replicated >= kv);
+	assert_true(block->partial_params == 0 && wide->partial_params == 2 * 64 * 16);
+	assert_true(wide->backward[HSPMD_FACTS_FP32].reductions == 2);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
 
@@ -210,11 +221,12 @@ static void a_net_of_ones_own(void **state)
 	assert_int_equal(f->moments, 1);
 	assert_true(f->ties[6].params == 32 * 16 && f->parts == 0 && f->even_parts == 0);
 	/* saved: the input, and what GELU gets and gives */
-	const struct hspmd_layer_memory *m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_FP32][0][HSPMD_RECOMPUTE_NONE];
+	const struct hspmd_layer_memory *m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_FP32][0][0][HSPMD_RECOMPUTE_NONE];
 	assert_float_equal(hspmd_facts_amount_at(&m->saved, 1, 1), 4 * 8 * (16 + 40 + 40), 0);
 	assert_float_equal(hspmd_facts_amount_at(&m->saved, 0.25, 1), 4 * 8 * (16 + 10 + 10), 0);
+	m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_FP32][1][0][HSPMD_RECOMPUTE_NONE];
 	assert_float_equal(hspmd_facts_amount_at(&m->saved, 0.25, 0.5), 4 * 4 * (16 + 10 + 10), 0);
-	m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_BF16][0][HSPMD_RECOMPUTE_FULL];
+	m = &f->kinds[2].memory[HSPMD_FACTS_GATHERED_BF16][0][0][HSPMD_RECOMPUTE_FULL];
 	assert_float_equal(hspmd_facts_amount_at(&m->saved, 0.5, 1), 2 * 8 * 16, 0);
 	hspmd_model_facts_destroy(f);
 	source.layers = 7;

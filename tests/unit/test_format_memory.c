@@ -60,7 +60,7 @@ static bool read_model(void)
 
 static bool read_job(void)
 {
-	struct hspmd_job *j = hspmd_job_read(DATA "job/full.json", &err);
+	struct hspmd_job *j = hspmd_job_read(DATA "job/full.json", NULL, &err);
 	hspmd_job_destroy(j);
 	return j != NULL;
 }
@@ -157,7 +157,7 @@ static int make_inputs(void **state)
 	cluster = hspmd_cluster_read(DATA "cluster/mixed.json", &err);
 	plan = cluster ? hspmd_plan_read(DATA "plan/mixed.json", cluster, 24, &err) : NULL;
 	profile = hspmd_profile_read(DATA "profile/opt.json", &err);
-	job = hspmd_job_read(DATA "job/full.json", &err);
+	job = hspmd_job_read(DATA "job/full.json", NULL, &err);
 	return cluster && plan && profile && job ? 0 : -1;
 }
 

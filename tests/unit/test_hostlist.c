@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/hostlist.h"
+#include "common/name_list.h"
 
 static struct hspmd_error err;
 
@@ -142,6 +143,22 @@ static void round_trips(void **state)
 	}
 }
 
+static void names_are_found_whole(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *list, *name;
+		bool there;
+	} cases[] = {
+		{ "gpu", "gpu", true },    { "a,gpu", "gpu", true }, { "gpu,a", "gpu", true },          { "a,gpu,b", "gpu", true },
+		{ "gpu2", "gpu", false },  { "gp", "gpu", false },   { "xgpu,a", "gpu", false },        { "", "gpu", false },
+		{ "a,,gpu", "gpu", true }, { ",", "gpu", false },    { "price:2,gpu", "price", false },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		assert_int_equal(hspmd_name_list_has(cases[i].list, cases[i].name, strlen(cases[i].name)), cases[i].there);
+	assert_true(hspmd_name_list_has("a,gpu", "gpu&fast", 3)); /* only so many characters are read */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -149,6 +166,7 @@ int main(void)
 		cmocka_unit_test(refuses),
 		cmocka_unit_test(folds),
 		cmocka_unit_test(round_trips),
+		cmocka_unit_test(names_are_found_whole),
 	};
 	return cmocka_run_group_tests_name("hostlist", tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static struct hspmd_job *from_text(const char *text)
 	err.text[0] = '\0';
 	if (hspmd_json_parse(&doc, "/jobs/j.json", text, strlen(text), &err))
 		return NULL;
-	struct hspmd_job *j = hspmd_job_from_json(doc.root, "/jobs/j.json", &err);
+	struct hspmd_job *j = hspmd_job_from_json(doc.root, "/jobs/j.json", NULL, &err);
 	hspmd_json_close(&doc);
 	return j;
 }
@@ -54,7 +54,7 @@ static struct hspmd_job *from_text(const char *text)
 static void reads_everything(void **state)
 {
 	(void)state;
-	struct hspmd_job *j = hspmd_job_read(DATA "job/full.json", &err);
+	struct hspmd_job *j = hspmd_job_read(DATA "job/full.json", NULL, &err);
 	assert_non_null(j);
 	assert_string_equal(j->file, DATA "job/full.json");
 	assert_string_equal(j->model_path, DATA "job/../model/gpt2.json");
@@ -83,7 +83,7 @@ static void reads_everything(void **state)
 static void defaults(void **state)
 {
 	(void)state;
-	struct hspmd_job *j = hspmd_job_read(DATA "job/least.json", &err);
+	struct hspmd_job *j = hspmd_job_read(DATA "job/least.json", NULL, &err);
 	assert_non_null(j);
 	assert_null(j->init);
 	assert_int_equal(j->valid_count, 0);
@@ -101,7 +101,7 @@ static void defaults(void **state)
 static void reads_a_command(void **state)
 {
 	(void)state;
-	struct hspmd_job *j = hspmd_job_read(DATA "job/command.json", &err);
+	struct hspmd_job *j = hspmd_job_read(DATA "job/command.json", NULL, &err);
 	assert_non_null(j);
 	assert_int_equal(j->command.argc, 8);
 	assert_string_equal(j->command.argv[4], "{512/world}");
@@ -110,7 +110,7 @@ static void reads_a_command(void **state)
 	assert_true(j->command.per_node && j->command.notice_signal == SIGUSR1 && j->command.notice_s == 90.5);
 	assert_string_equal(j->command.folder, "/home/me/work");
 	assert_true(j->elastic.min_nodes == 2 && !j->checkpoint.memory && !j->model_path && !j->train_count);
-	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read_job, NULL, NULL, &err), 0);
+	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read_job, NULL, NULL, NULL, &err), 0);
 	hspmd_job_destroy(j);
 	j = hspmd_job_from_command((char *[]){ "sh", "-c" }, 2, "here", &err);
 	assert_true(j->command.argc == 2 && j->command.notice_signal == SIGTERM && j->command.notice_s == 60 && !j->command.per_node);
@@ -139,15 +139,15 @@ static void refuses_commands(void **state)
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		char *text = hspmd_asprintf("{ \"format\": \"hspmd-job-1\", %s }", cases[i][0]);
 		json_t *v = json_loads(text, 0, NULL);
-		assert_null(hspmd_job_from_json(v, "/jobs/j.json", &err));
+		assert_null(hspmd_job_from_json(v, "/jobs/j.json", NULL, &err));
 		if (!strstr(err.text, cases[i][1]))
 			fail_msg("%s: expected \"%s\", got \"%s\"", text, cases[i][1], err.text);
 		json_decref(v);
 		free(text);
 	}
 	json_t *v = json_pack("{ss,s[ss]}", "format", "hspmd-job-1", "command", "ls", "{1/wrld}");
-	struct hspmd_job *j = hspmd_job_from_json(v, "/jobs/j.json", &err);
-	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read_job, NULL, NULL, &err), -1);
+	struct hspmd_job *j = hspmd_job_from_json(v, "/jobs/j.json", NULL, &err);
+	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read_job, NULL, NULL, NULL, &err), -1);
 	assert_string_equal(err.text,
 	                    "/jobs/j.json: command[1]: {1/wrld}: unknown name \"wrld\"; expected world, nodes, rank, local_rank or latest "
 	                    "({{ is a plain {)");
@@ -155,12 +155,117 @@ static void refuses_commands(void **state)
 	json_decref(v);
 }
 
+static char *found[HSPMD_MISTAKES_MAX + 2];
+static int found_count;
+
+static void note(void *context, const char *text)
+{
+	(void)context;
+	assert_true(found_count < HSPMD_MISTAKES_MAX + 2);
+	found[found_count++] = strdup(text);
+}
+
+static void forget(void)
+{
+	while (found_count)
+		free(found[--found_count]);
+}
+
+/* Each of them, in the order of reading, and nothing that only follows from another: of a wrong kind, type, precision or number the values
+ * beside it, which depend on it, are not refused. */
+static void tells_all_mistakes(void **state)
+{
+	(void)state;
+	static const char text[] =
+	        "{ \"format\": \"hspmd-job-1\", \"model\": 3, \"seq_len\": 0, \"data\": { \"kind\": \"words\","
+	        "\"train\": [\"a\", 7, { \"path\": \"b\", \"wieght\": 1 }], \"documents\": true, \"lengths\": [5, 3],"
+	        "\"valid\": \"c\", \"valid_every_steps\": 5 }, \"global_btach\": 8, \"steps\": \"many\","
+	        "\"optimizer\": { \"type\": \"adma\", \"lr\": -1, \"min_lr\": 1e-5, \"beta1\": 0.9, \"schedule\": \"wsf\","
+	        "\"decay_steps\": 5, \"no_decay\": [1] }, \"precision\": \"fp8\", \"rounding\": \"stochastic\","
+	        "\"elastic\": { \"min_nodes\": 0, \"max_nodes\": 4, \"policy\": 1 },"
+	        "\"checkpoint\": { \"local\": \"/x/$USRE\", \"shared\": 1 } }";
+	static const char *const places[] = { "model",
+		                              "seq_len",
+		                              "data.kind",
+		                              "data.valid",
+		                              "data.train[1]",
+		                              "data.train[2].wieght",
+		                              "global_batch",
+		                              "steps",
+		                              "precision",
+		                              "optimizer.type",
+		                              "optimizer.lr",
+		                              "optimizer.schedule",
+		                              "optimizer.no_decay[0]",
+		                              "elastic.min_nodes",
+		                              "elastic.policy",
+		                              "checkpoint.local",
+		                              "checkpoint.shared",
+		                              "global_btach" };
+	const int count = sizeof places / sizeof *places;
+	struct hspmd_mistakes all = { .report = note };
+	json_t *v = json_loads(text, 0, NULL);
+	assert_null(hspmd_job_from_json(v, "/jobs/j.json", &all, &err));
+	note(NULL, err.text);
+	for (int i = 0; i < found_count; i++) {
+		char *place = hspmd_asprintf("/jobs/j.json: %s: ", i < count ? places[i] : "?");
+		if (strncmp(found[i], place, strlen(place)) != 0)
+			fail_msg("mistake %d: expected %s, got %s", i, place, found[i]);
+		free(place);
+	}
+	assert_true(found_count == count && all.count == count);
+	forget();
+	json_decref(v);
+}
+
+static void tells_so_many_mistakes(void **state)
+{
+	(void)state;
+	struct hspmd_mistakes all = { .report = note };
+	json_t *v = json_pack("{ss,s[s],si}", "format", "hspmd-job-1", "command", "ls", "steps", 1);
+	for (int i = 0; i < 100; i++) {
+		char *key = hspmd_asprintf("k%d", i);
+		json_object_set_new(v, key, json_true());
+		free(key);
+	}
+	assert_null(hspmd_job_from_json(v, "/jobs/j.json", &all, &err));
+	assert_int_equal(found_count, HSPMD_MISTAKES_MAX);
+	assert_non_null(strstr(found[0], "j.json: steps: expected none beside"));
+	assert_string_equal(err.text, "/jobs/j.json: there are more mistakes than these 20");
+	forget();
+	json_decref(v);
+}
+
+/* A model that cannot be read leaves the files' lengths to be checked. */
+static void tells_all_wrong_files(void **state)
+{
+	(void)state;
+	static const char *const words[] = { "/jobs/j.json: model: /jobs/none.json: ", "/jobs/j.json: data.train[0]: /jobs/a: ",
+		                             "/jobs/j.json: data.train[1]: /dev/null: expected a plain file",
+		                             "/jobs/j.json: data.valid[0]: /jobs/c: ",
+		                             "/jobs/j.json: checkpoint.shared: cannot write to /dev/null" };
+	struct hspmd_job *j =
+	        from_text("{ \"format\": \"hspmd-job-1\", \"model\": \"none.json\", \"seq_len\": 8, \"global_batch\": 1,"
+	                  "\"steps\": 1, \"data\": { \"kind\": \"bytes\", \"train\": [\"a\", \"/dev/null\"], \"valid\": [\"c\"] },"
+	                  "\"optimizer\": { \"lr\": 1 }, \"checkpoint\": { \"shared\": \"/dev/null\" } }");
+	struct hspmd_mistakes all = { .report = note };
+	assert_non_null(j);
+	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read_job, NULL, NULL, &all, &err), -1);
+	note(NULL, err.text);
+	assert_int_equal(found_count, sizeof words / sizeof *words);
+	for (int i = 0; i < found_count; i++)
+		if (strncmp(found[i], words[i], strlen(words[i])) != 0)
+			fail_msg("mistake %d: expected %s, got %s", i, words[i], found[i]);
+	forget();
+	hspmd_job_destroy(j);
+}
+
 static void round_trips(void **state)
 {
 	(void)state;
 	static const char *const names[] = { DATA "job/full.json", DATA "job/least.json", DATA "job/command.json" };
 	for (int i = 0; i < 3; i++) {
-		struct hspmd_job *j = hspmd_job_read(names[i], &err);
+		struct hspmd_job *j = hspmd_job_read(names[i], NULL, &err);
 		json_t *once = hspmd_job_to_json(j);
 		hspmd_job_destroy(j);
 		char *text = hspmd_json_text(once);
@@ -292,12 +397,12 @@ static const char *checked(const char *find, const char *replace)
 	char *path = hspmd_asprintf("%s/job.json", folder);
 	assert_non_null(text);
 	assert_int_equal(hspmd_durable_write(path, text, strlen(text), &err), 0);
-	struct hspmd_job *j = hspmd_job_read(path, &err);
+	struct hspmd_job *j = hspmd_job_read(path, NULL, &err);
 	struct hspmd_model *m = NULL;
 	said[0] = '\0';
 	if (!j)
 		fail_msg("%s", err.text);
-	if (hspmd_job_check_files(j, hspmd_model_read_job, NULL, &m, &err)) {
+	if (hspmd_job_check_files(j, hspmd_model_read_job, NULL, &m, NULL, &err)) {
 		assert_null(m);
 		assert_int_equal(strncmp(err.text, path, strlen(path)), 0);
 		for (const char *p = err.text + strlen(path); *p; p++) {
@@ -401,7 +506,7 @@ static void checks_megatron_pairs(void **state)
 static void learning_rate(void **state)
 {
 	(void)state;
-	struct hspmd_job *j = hspmd_job_read(DATA "job/full.json", &err);
+	struct hspmd_job *j = hspmd_job_read(DATA "job/full.json", NULL, &err);
 	double lr = 6e-4, low = 1e-5;
 	assert_true(fabs(hspmd_job_lr(j, 0) - lr / 100) < 1e-18);
 	assert_true(fabs(hspmd_job_lr(j, 49) - lr / 2) < 1e-18);
@@ -438,7 +543,7 @@ static void optimizer_keys(void **state)
 	assert_true(j->optimizer.type == HSPMD_OPTIMIZER_LION && j->optimizer.values[0] == 0.9 && j->optimizer.values[1] == 0.99);
 	assert_true(j->optimizer.decay_steps == 7 && j->optimizer.decay == HSPMD_DECAY_LINEAR);
 	json_t *written = hspmd_job_to_json(j);
-	struct hspmd_job *again = hspmd_job_from_json(written, "/jobs/j.json", &err);
+	struct hspmd_job *again = hspmd_job_from_json(written, "/jobs/j.json", NULL, &err);
 	assert_non_null(again);
 	assert_true(again->optimizer.type == HSPMD_OPTIMIZER_LION && again->optimizer.decay_steps == 7);
 	assert_false(hspmd_job_decays(again, "h.0.attn.bias") || hspmd_job_decays(again, "embed_tokens.weight"));
@@ -451,10 +556,20 @@ static void optimizer_keys(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_everything),   cmocka_unit_test(defaults),           cmocka_unit_test(reads_a_command),
-		cmocka_unit_test(refuses_commands),   cmocka_unit_test(round_trips),        cmocka_unit_test(refuses),
-		cmocka_unit_test(fills_in_variables), cmocka_unit_test(checks_named_files), cmocka_unit_test(checks_megatron_pairs),
-		cmocka_unit_test(learning_rate),      cmocka_unit_test(optimizer_keys),
+		cmocka_unit_test(reads_everything),
+		cmocka_unit_test(defaults),
+		cmocka_unit_test(reads_a_command),
+		cmocka_unit_test(refuses_commands),
+		cmocka_unit_test(round_trips),
+		cmocka_unit_test(refuses),
+		cmocka_unit_test(fills_in_variables),
+		cmocka_unit_test(checks_named_files),
+		cmocka_unit_test(checks_megatron_pairs),
+		cmocka_unit_test(learning_rate),
+		cmocka_unit_test(optimizer_keys),
+		cmocka_unit_test(tells_all_mistakes),
+		cmocka_unit_test(tells_so_many_mistakes),
+		cmocka_unit_test(tells_all_wrong_files),
 	};
 	return cmocka_run_group_tests_name("job", tests, make_folder, drop_folder);
 }

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <pthread.h>
 
+#include "common/alloc.h"
 #include "common/clock.h"
 #include "common/json.h"
 #include "runtime/measure/measure.h"
@@ -41,15 +42,20 @@ static struct hspmd_cluster *cluster_of(const char *types, const char *nodes)
 	return c;
 }
 
-static struct hspmd_model *model(void)
+static struct hspmd_model *model_of(const char *text)
 {
 	struct hspmd_error err;
-	json_t *value = json_loads(config, 0, NULL);
+	json_t *value = json_loads(text, 0, NULL);
 	struct hspmd_model *m = hspmd_model_from_json(value, "config", &err);
 	json_decref(value);
 	if (!m)
 		fail_msg("%s", err.text);
 	return m;
+}
+
+static struct hspmd_model *model(void)
+{
+	return model_of(config);
 }
 
 /* ---- real measurements */
@@ -178,6 +184,78 @@ static void measured(void **state)
 	hspmd_model_facts_destroy(party.facts);
 	hspmd_model_destroy(party.model);
 	hspmd_cluster_destroy(party.cluster);
+}
+
+#define MIXED                                                                                                                              \
+	"\"num_attention_heads\":4,\"num_key_value_heads\":4,\"intermediate_size\":160,\"max_position_embeddings\":64,\"vocab_size\":300,"
+static const char windows[] =
+        "{\"model_type\":\"gemma3_text\",\"hidden_size\":24,\"num_hidden_layers\":7,\"head_dim\":8,\"sliding_window\":4," MIXED
+        "\"sliding_window_pattern\":3}";
+static const char experts[] =
+        "{\"model_type\":\"deepseek_v2\",\"hidden_size\":24,\"num_hidden_layers\":6," MIXED
+        "\"n_routed_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,\"topk_method\":\"greedy\","
+        "\"first_k_dense_replace\":4,\"q_lora_rank\":null,\"kv_lora_rank\":7,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":4,"
+        "\"v_head_dim\":8,\"n_shared_experts\":1}";
+
+/* Layers of different kinds have times of their own, however late they come. */
+static void kinds_of_layers_are_measured_apart(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *config, *kinds; /* of the blocks */
+	} mixed[] = { { windows, "wwfwwfw" }, { experts, "ddddee" } };
+	struct hspmd_measure_options w = {
+		.tp_count = 1, .tps = { 1 }, .micro_batch_count = 1, .micro_batches = { 1 }, .seq_len = SEQ_LEN, .budget_s = 600
+	};
+	for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++) {
+		struct hspmd_error err = { "" };
+		struct party party = { .cluster = cluster_of("\"c\":" TYPE, "{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":1}]}"),
+			               .model = model_of(mixed[i].config),
+			               .options = &w };
+		party.facts = hspmd_model_facts_of(party.model, SEQ_LEN, &err);
+		assert_non_null(party.facts);
+		json_t *rows = measure(&party);
+		struct hspmd_profile *p = hspmd_measure_profile(party.model, rows, SEQ_LEN, party.cluster, &err);
+		if (!p)
+			fail_msg("%s", err.text);
+		const double *forward = p->times[0].forward_s;
+		for (size_t a = 0; mixed[i].kinds[a]; a++)
+			for (size_t b = 0; b < a; b++)
+				assert_true((forward[a + 1] == forward[b + 1]) == (mixed[i].kinds[a] == mixed[i].kinds[b]));
+		hspmd_profile_destroy(p);
+		json_decref(rows);
+		hspmd_model_facts_destroy(party.facts);
+		hspmd_model_destroy(party.model);
+		hspmd_cluster_destroy(party.cluster);
+	}
+}
+
+/* Of a large model whose second kind comes last, one layer of each kind is measured, not all layers before. */
+static void late_kinds_are_measured_alone(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	double start[2];
+	for (int late = 0; late < 2; late++) {
+		char *text = hspmd_asprintf("{\"model_type\":\"qwen2\",\"hidden_size\":2048,\"num_hidden_layers\":24,"
+		                            "\"num_attention_heads\":16,\"num_key_value_heads\":16,\"intermediate_size\":8192,"
+		                            "\"max_position_embeddings\":64,\"vocab_size\":300,\"use_sliding_window\":true,"
+		                            "\"sliding_window\":8,\"max_window_layers\":%d}",
+		                            late ? 22 : 1);
+		struct hspmd_model *m = model_of(text);
+		struct hspmd_measure_context context = {
+			.model = m,
+			.facts = hspmd_model_facts_of(m, SEQ_LEN, &err),
+			.cluster = cluster_of("\"c\":" TYPE, "{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":1}]}"),
+		};
+		assert_non_null(context.facts);
+		start[late] = hspmd_trial_estimate(&context, 1, 1).start_s;
+		hspmd_model_facts_destroy((struct hspmd_model_facts *)context.facts);
+		hspmd_cluster_destroy((struct hspmd_cluster *)context.cluster);
+		hspmd_model_destroy(m);
+		free(text);
+	}
+	assert_true(start[1] > 0 && start[1] < start[0]);
 }
 
 /* Between four nodes each of the six pairs is measured once. */
@@ -327,7 +405,12 @@ static void middle(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(measured), cmocka_unit_test(every_pair_of_nodes), cmocka_unit_test(slow_nodes), cmocka_unit_test(pairs),
+		cmocka_unit_test(measured),
+		cmocka_unit_test(kinds_of_layers_are_measured_apart),
+		cmocka_unit_test(late_kinds_are_measured_alone),
+		cmocka_unit_test(every_pair_of_nodes),
+		cmocka_unit_test(slow_nodes),
+		cmocka_unit_test(pairs),
 		cmocka_unit_test(middle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

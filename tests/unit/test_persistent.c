@@ -105,7 +105,7 @@ static void set_up(struct scene *s, bool persistent)
 	                        "random", "data", "train", s->corpus, "kind", "bytes", "seq_len", 4, "global_batch", 2, "steps", STEPS,
 	                        "seed", 7, "optimizer", "type", "adamw", "lr", 3e-3, "schedule", "constant");
 	memset(w, 0, sizeof *w);
-	w->job = hspmd_job_from_json(job, "/job.json", &err);
+	w->job = hspmd_job_from_json(job, "/job.json", NULL, &err);
 	w->model = hspmd_model_from_json(model, "model", &err);
 	if (!w->job || !w->model)
 		fail_msg("%s", err.text);

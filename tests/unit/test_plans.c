@@ -83,6 +83,7 @@ static const struct model models[] = {
 	{ "llama, scaled rotation", scaled, 5, 2, trainer_run },
 	{ "llama, one kv head", shared_kv, 5, 4, trainer_run },
 	{ "llama, one kv head, on documents", shared_kv, 5, 4, trainer_documents },
+	{ "llama, two kv heads for four devices", scaled, 5, 4, trainer_run },
 	{ "qwen3, one kv head", shared_kv_norms, 5, 4, trainer_run },
 	{ "qwen2, some windows", qwen2_window, 5, 2, trainer_run },
 	{ "qwen3", qwen3, 5, 2, trainer_run },

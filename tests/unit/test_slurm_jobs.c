@@ -16,6 +16,7 @@
 
 #include "common/durable.h"
 #include "controller/slurm/job.h"
+#include "controller/slurm/srun_args.h"
 #include "tests/unit/fake_slurm.h"
 
 static struct hspmd_error err;
@@ -78,6 +79,16 @@ static void a_job(void **state)
 	j = load(&info);
 	assert_true(j->state == HSPMD_SLURM_PENDING && j->node_count == 0 && !j->exclusive);
 	assert_true(j->cpu_memory_mb == 0 && j->node_memory_mb == 900);
+	hspmd_slurm_job_destroy(j);
+	/* What it holds, node by node. */
+	int cpus[] = { 4, 2 };
+	char *gres[] = { "gpu:a100:2(IDX:0-1),nic:1,gpu:h100:1(IDX:4)", "nic:1(IDX:7)" };
+	info = (job_info_t){ .job_id = 8, .job_state = JOB_RUNNING, .nodes = "n[1-2]", .gres_detail_cnt = 2, .gres_detail_str = gres };
+	info.job_resrcs = (job_resources_t *)cpus;
+	j = load(&info);
+	assert_true(j->node_cpus[0] == 4 && j->node_cpus[1] == 2);
+	assert_string_equal(j->node_gpus[0], "0-1,4");
+	assert_string_equal(j->node_gpus[1], "");
 	hspmd_slurm_job_destroy(j);
 	/* An end that Slurm has computed wrongly is no end. */
 	info = (job_info_t){ .job_id = 8, .job_state = JOB_RUNNING, .start_time = 1790000000, .end_time = 1790000000 + 4294967236 };
@@ -259,15 +270,51 @@ static void settings(void **state)
 	assert_true(hspmd_slurm_poll_interval() < 10);
 }
 
+/* Options that are hspmd's own are refused in words, under any name that srun would take for them. */
+static void options_of_srun(void **state)
+{
+	(void)state;
+	static const char *const wrong[][2] = {
+		{ "--nodelist=n1", "--nodelist: hspmd starts one agent on each node" },
+		{ "--container-image=x --nodel=n1", "--nodel: hspmd starts one agent" },
+		{ "--gres=gpu:1", "--gres: an agent must see all that the job holds" },
+		{ "--cpus-per-task=2", "--cpus-per-task: an agent must see all" },
+		{ "--kill-on-bad-exit", "--kill-on-bad-exit: hspmd itself decides" },
+		{ "--export=NONE", "--export: hspmd itself decides" },
+		{ "-n 4", "'-n': expected --name" },
+		{ "hostname", "'hostname': expected --name" },
+		{ "--label --", "'--': expected --name" },
+	};
+	char **list = NULL;
+	for (size_t i = 0; i < COUNT(wrong); i++) {
+		assert_int_equal(hspmd_srun_args_add(&list, wrong[i][0], &err), -1);
+		if (strncmp(err.text, wrong[i][1], strlen(wrong[i][1])) != 0)
+			fail_msg("%s: expected %s, got %s", wrong[i][0], wrong[i][1], err.text);
+		assert_null(list[0]);
+	}
+	assert_int_equal(hspmd_srun_args_add(&list, " --container-image=a  --container-mounts=/x:/x ", &err), 0);
+	assert_int_equal(hspmd_srun_args_add(&list, "--label", &err), 0);
+	assert_int_equal(hspmd_srun_args_add(&list, "", &err), 0);
+	assert_int_equal(hspmd_srun_args_add(&list, "--label -x", &err), -1);
+	assert_string_equal(list[0], "--container-image=a");
+	assert_string_equal(list[1], "--container-mounts=/x:/x");
+	assert_string_equal(list[2], "--label");
+	assert_null(list[3]);
+	hspmd_srun_args_free(list);
+	hspmd_srun_args_free(NULL);
+}
+
 static void a_step(void **state)
 {
 	char *nodes[] = { "n1", "n2" };
 	static const char *const command[] = { "hspmd", "agent", "two words", NULL };
+	char *added[] = { "--container-image=a", "--label", NULL };
 	struct hspmd_slurm_step step = { .job = 7, .nodes = nodes, .node_count = 2, .command = command };
 	(void)state;
 	for (int pmix = 0; pmix < 2; pmix++) {
 		char all[4096] = "";
 		step.pmix = pmix;
+		step.srun_args = pmix ? added : NULL;
 		char **argv = hspmd_slurm_step_command(&step, &err);
 		assert_non_null(argv);
 		for (int i = 0; argv[i]; i++)
@@ -285,7 +332,8 @@ static void a_step(void **state)
 		assert_non_null(strstr(all, "\n--no-kill\n"));
 		assert_non_null(strstr(all, "\n--kill-on-bad-exit=0\n"));
 		assert_non_null(strstr(all, pmix ? "\n--mpi=pmix\n" : "\n--mpi=none\n"));
-		assert_string_equal(strstr(all, "\n--input=none\n") + 14, "hspmd\nagent\ntwo words\n");
+		assert_string_equal(strstr(all, "\n--input=none\n") + 14,
+		                    pmix ? "--container-image=a\n--label\nhspmd\nagent\ntwo words\n" : "hspmd\nagent\ntwo words\n");
 	}
 }
 
@@ -402,7 +450,8 @@ static void a_member(void **state)
 	command_is("sbatch", "echo hello");
 	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "x", 1, NULL, 0, &err), 0);
 	/* As the site wants: elsewhere, where nodes have other devices, and for a gap between other jobs. */
-	struct hspmd_slurm_member_terms terms = { "scavenger", "spot", 601 };
+	char *added[] = { "--label", NULL };
+	struct hspmd_slurm_member_terms terms = { "scavenger", "spot", 601, added };
 	job.gres = "gres:gpu:a100:2,gres/nic:1,gpu:h100";
 	command_is("sbatch", "echo 5");
 	assert_int_equal(hspmd_slurm_member_submit(&job, &terms, command, "x", 1, NULL, 0, &err), 5);
@@ -410,7 +459,8 @@ static void a_member(void **state)
 	assert_true(has_line(args, "--qos=scavenger") && has_line(args, "--partition=spot") && has_line(args, "--time=60") &&
 	            has_line(args, "--time-min=11") && has_line(args, "--gres=gpu:2,nic:1,gpu:1") && has_line(args, "--account=physics"));
 	assert_null(strstr(args, "--constraint"));
-	terms = (struct hspmd_slurm_member_terms){ "", "day", 3600 };
+	assert_non_null(strstr(args, " --input=none '--label' '/opt/h spmd' 'agent'"));
+	terms = (struct hspmd_slurm_member_terms){ "", "day", 3600, NULL };
 	assert_int_equal(hspmd_slurm_member_submit(&job, &terms, command, "x", 1, NULL, 0, &err), 5);
 	args = told("sbatch.args");
 	assert_true(has_line(args, "--partition=day") && has_line(args, "--gres=gpu:a100:2,nic:1,gpu:h100:1") &&
@@ -500,6 +550,7 @@ int main(void)
 		cmocka_unit_test(changes),
 		cmocka_unit_test(settings),
 		cmocka_unit_test(a_step),
+		cmocka_unit_test(options_of_srun),
 		cmocka_unit_test(a_member),
 		cmocka_unit_test(grows_in_place),
 	};

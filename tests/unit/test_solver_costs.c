@@ -320,6 +320,29 @@ static void sums_take_as_long_as_the_nodes_network(void **state)
 	hspmd_profile_destroy(p);
 }
 
+/* Four devices have all of one head of keys and values, each with some query heads: at the step's end they sum the gradients of its two
+ * projections, over a link that takes a second for a gigabyte. */
+static void gradients_of_replicated_heads_are_summed(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_model *model =
+	        model_from("{\"model_type\":\"llama\",\"hidden_size\":128,\"intermediate_size\":384,\"num_hidden_layers\":3,"
+	                   "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"max_position_embeddings\":64,\"vocab_size\":1000}");
+	struct hspmd_model_facts *m = facts_of(model, 0);
+	struct hspmd_cluster *c = cluster_from(CLUSTER("", "{\"scope\":\"node\",\"alpha_s\":0,\"gbytes_per_s\":1}"));
+	json_t *value = json_loads(HEAD "{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-3\"]}]}]}", 0, NULL);
+	struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, m->layer_count, &err);
+	if (!p || hspmd_evaluate(c, m, NULL, HSPMD_PRECISION_FP32, p, NULL, &err))
+		fail_msg("%s", err.text);
+	assert_float_equal(p->predicted.sync_s, 3 * 2 * 128 * 32 * 4 * (2 * 3 / 4.0) / 1e9, 1e-12);
+	hspmd_plan_destroy(p);
+	json_decref(value);
+	hspmd_cluster_destroy(c);
+	hspmd_model_facts_destroy(m);
+	hspmd_model_destroy(model);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -334,6 +357,7 @@ int main(void)
 		cmocka_unit_test(gradients_hide_behind_the_passes_before),
 		cmocka_unit_test(activations_in_flight_are_cut_as_the_sequence_is),
 		cmocka_unit_test(sums_take_as_long_as_the_nodes_network),
+		cmocka_unit_test(gradients_of_replicated_heads_are_summed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

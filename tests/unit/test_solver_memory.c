@@ -21,8 +21,9 @@
 #include "tests/unit/solver_inputs.h"
 
 #define CLOSE 0.02
-#define CLOSE_GAPS 0.03 /* programs whose memory plan leaves gaps: of interleaved passes, or of many sizes of values beside a small state */
-#define CLOSE_UNEVEN 0.028 /* context groups with unequal parts: more than linear in them */
+/* Programs whose memory plan has gaps: slots of many lifetimes do not fit closely, and what is placed is up to 13 % more than what lives at
+ * one time (interleaved passes beside large logits; latent attention in four stages). */
+#define CLOSE_GAPS 0.03
 
 #define SIZED(type, width, ffn, heads, kv_heads, more)                                                                                     \
 	"{\"model_type\":\"" type "\",\"hidden_size\":" #width ",\"intermediate_size\":" #ffn ",\"num_hidden_layers\":6,"                  \
@@ -47,6 +48,9 @@ static const char *const models[] = {
 	"6}",
 	/* The other types, at sizes at which their own parts (norms of heads, caps, sinks, experts, latent attention) weigh something. */
 	SIZED("qwen3", 1024, 2816, 16, 4, "\"head_dim\":96"),
+	/* Fewer heads of keys and values than devices of a tensor-parallel group: each device has all of them. */
+	SIZED("qwen3", 1024, 2816, 16, 1, "\"head_dim\":96"),
+	SIZED("llama", 1024, 2816, 16, 1, "\"tie_word_embeddings\":false"),
 	SIZED("qwen3_moe", 768, 2048, 12, 4,
 	      "\"head_dim\":64,\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":512,\"decoder_sparse_step\":1"),
 	SIZED("smollm3", 1024, 2816, 16, 4, "\"no_rope_layer_interval\":2,\"tie_word_embeddings\":true"),
@@ -97,6 +101,15 @@ static const struct {
 	{ "zb-h1, context 2, ZeRO", "\"schedule\":\"zb-h1\",\"zero_stage\":1",
 	  PIPE(4, STAGE(0, 8, "0-1", ",\"context\":2")) "," PIPE(4, STAGE(0, 8, "2-3", "")) },
 	{ "tp 2", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", "")) },
+	{ "context 4", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-3", ",\"context\":4")) },
+	{ "zb-h1, tp 4, sequence parallel", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 8, "0-3", ",\"sequence_parallel\":true")) },
+	{ "tp 4, sequence parallel", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-3", ",\"sequence_parallel\":true")) },
+	{ "context 2 by tp 2, sequence parallel", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0-3", ",\"context\":2,\"sequence_parallel\":true")) },
+	{ "tp 4", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-3", "")) },
+	{ "zb-h1, tp 4", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 8, "0-3", "")) },
+	{ "two pipelines of tp 2, ZeRO", "\"schedule\":\"1f1b\",\"zero_stage\":1",
+	  PIPE(4, STAGE(0, 8, "0-1", "")) "," PIPE(4, STAGE(0, 8, "2-3", "")) },
 	{ "tp 2, sequence parallel", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"sequence_parallel\":true")) },
 	{ "context 2", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"context\":2")) },
 	{ "tp 2 in two stages of two pipelines", "\"schedule\":\"1f1b\"",
@@ -204,11 +217,10 @@ static void account(enum run run, const struct hspmd_model *m, const struct hspm
 	unsetenv("HSPMD_UNFUSED");
 }
 
-static double close_of(const struct hspmd_plan *p)
+static double close_of(const struct hspmd_plan *p, const char *model)
 {
-	if (p->pipelines[0].stages[0].context_ratio)
-		return CLOSE_UNEVEN;
-	return p->schedule == HSPMD_SCHEDULE_INTERLEAVED || p->pipelines[0].stage_count == 4 ? CLOSE_GAPS : CLOSE;
+	bool gaps = p->schedule == HSPMD_SCHEDULE_INTERLEAVED || (p->pipelines[0].stage_count == 4 && strstr(model, "deepseek"));
+	return gaps ? CLOSE_GAPS : CLOSE;
 }
 
 static void compare_on(const char *kind, enum run run)
@@ -221,7 +233,7 @@ static void compare_on(const char *kind, enum run run)
 	         "\"d\",\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":5}]}",
 	         kind);
 	struct hspmd_cluster *c = cluster_from(cluster);
-	const unsigned all = sizeof models / sizeof *models, count = draw_count(5, all), first = draw_first(count, all);
+	const unsigned all = sizeof models / sizeof *models, count = draw_count(4, all), first = draw_first(count, all);
 	int off = 0;
 	for (unsigned k = first; k < first + count; k++) {
 		struct hspmd_model *m = model_from(models[k]);
@@ -241,13 +253,14 @@ static void compare_on(const char *kind, enum run run)
 			/* What is less close weighs more beside a smaller state. */
 			bool less_close = p->schedule == HSPMD_SCHEDULE_INTERLEAVED || p->pipelines[0].stages[0].context > 1;
 			optimizer = (enum hspmd_optimizer)(less_close ? 0 : (k + i) % HSPMD_OPTIMIZER_COUNT);
-			f->moments = hspmd_optimizer_types[optimizer]->moments;
+			for (struct hspmd_model_facts *of = f; of; of = of->wide)
+				of->moments = hspmd_optimizer_types[optimizer]->moments;
 			assert_int_equal(
 			        hspmd_evaluate(c, f, NULL, run == BF16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32, p, NULL, &err), 0);
 			for (int d = 0; d < p->predicted.device_count; d++) {
 				double here, there;
 				account(run, m, p, c, d, &here, &there);
-				const double close = close_of(p);
+				const double close = close_of(p, models[k]);
 				if (fabs(here - there) > close * there)
 					printf("%s, model %u, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n",
 					       kind, k, plans[i].name, p->predicted.devices[d], here / 1e6, there / 1e6,

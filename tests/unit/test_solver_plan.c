@@ -171,12 +171,55 @@ static void a_batch_that_cannot_be_divided_is_told(void **state)
 	hspmd_cluster_destroy(c);
 }
 
+/* A block that fits into the memory of four devices only, with two heads of keys and values: each device gets both. */
+static void few_heads_are_replicated(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c =
+	        cluster_from("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"cpu\",\"memory_bytes\":9600000,"
+	                     "\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"d\","
+	                     "\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":5}]}");
+	struct hspmd_model *m = model_from("{\"model_type\":\"llama\",\"hidden_size\":256,\"intermediate_size\":1024,"
+	                                   "\"num_hidden_layers\":1,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+	                                   "\"max_position_embeddings\":128,\"vocab_size\":256,\"tie_word_embeddings\":true}");
+	struct hspmd_model_facts *f = facts_of(m, 128);
+	struct hspmd_solve_report report = { 0 };
+	struct hspmd_plan *p = solve(c, f, 4, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	check_plan(p, c, 3);
+	assert_int_equal(hspmd_plan_widest_group(p), 4);
+	double step = p->predicted.step_s, bytes = p->predicted.memory_bytes[0];
+	assert_int_equal(hspmd_evaluate(c, f, NULL, HSPMD_PRECISION_FP32, p, NULL, &err), 0);
+	assert_true(p->predicted.step_s == step && p->predicted.memory_bytes[0] == bytes);
+	/* The search finds it again from itself, and nothing moves. */
+	struct hspmd_solve_request r = { .global_batch = 4, .seq_len = 128, .precision = HSPMD_PRECISION_FP32, .current = p };
+	struct hspmd_plan *again = hspmd_solve(c, f, NULL, &r, &report, &err);
+	if (!again)
+		fail_msg("%s", err.text);
+	assert_true(report.moved_bytes == 0);
+	assert_int_equal(hspmd_plan_widest_group(again), 4);
+	assert_true(again->predicted.step_s == step && again->predicted.memory_bytes[0] == bytes);
+	hspmd_solve_report_clear(&report);
+	hspmd_plan_destroy(again);
+	hspmd_plan_destroy(p);
+	/* Without facts about that there is no plan. */
+	hspmd_model_facts_destroy(f->wide);
+	f->wide = NULL;
+	assert_null(solve(c, f, 4, &err));
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(equal_devices_share_equally),   cmocka_unit_test(faster_devices_get_more),
 		cmocka_unit_test(limits_are_kept_and_explained), cmocka_unit_test(spare_devices_are_reported),
 		cmocka_unit_test(the_limiting_stage_is_named),   cmocka_unit_test(a_batch_that_cannot_be_divided_is_told),
+		cmocka_unit_test(few_heads_are_replicated),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -627,6 +627,39 @@ static void test_silent_strangers(void **state)
 	munmap(s, sizeof *s);
 }
 
+static int port_of(const struct hspmd_socket_listener *l)
+{
+	struct sockaddr_storage a;
+	socklen_t size = sizeof a;
+	assert_int_equal(getsockname(l->tcp_fd, (struct sockaddr *)&a, &size), 0);
+	return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port);
+}
+
+/* Each listens on a port of the site's range; if all are in use, the next one says so rather than listen elsewhere. */
+static void test_ports(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_socket_listener any, one, two;
+	char range[32], words[128];
+	assert_int_equal(hspmd_socket_listen(&any, &err), 0);
+	int low = port_of(&any) < 65535 ? port_of(&any) : 65534;
+	hspmd_socket_unlisten(&any);
+	snprintf(range, sizeof range, "%d-%d", low, low + 1);
+	snprintf(words, sizeof words, "listening for other workers: no port of %s (--ports, HSPMD_PORTS) is free", range);
+	setenv("HSPMD_PORTS", range, 1);
+	assert_int_equal(hspmd_socket_listen(&one, &err), 0);
+	assert_in_range(port_of(&one), low, low + 1);
+	if (!hspmd_socket_listen(&two, &err)) { /* another program may have the second */
+		assert_int_equal(port_of(&two), 2 * low + 1 - port_of(&one));
+		assert_int_equal(hspmd_socket_listen(&any, &err), -1);
+		hspmd_socket_unlisten(&two);
+	}
+	assert_string_equal(err.text, words);
+	hspmd_socket_unlisten(&one);
+	unsetenv("HSPMD_PORTS");
+}
+
 static void test_find(void **state)
 {
 	(void)state;
@@ -640,11 +673,12 @@ int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_find),        cmocka_unit_test(test_traffic),  cmocka_unit_test(test_sum),
-		cmocka_unit_test(test_deadline),    cmocka_unit_test(test_abort),    cmocka_unit_test(test_wrong_size),
-		cmocka_unit_test(test_kill_socket), cmocka_unit_test(test_kill_ucx), cmocka_unit_test(test_strangers),
-		cmocka_unit_test(test_dead_connection),
-		cmocka_unit_test(test_silent_strangers),
+		cmocka_unit_test(test_find),        cmocka_unit_test(test_traffic),
+		cmocka_unit_test(test_sum),         cmocka_unit_test(test_deadline),
+		cmocka_unit_test(test_abort),       cmocka_unit_test(test_wrong_size),
+		cmocka_unit_test(test_kill_socket), cmocka_unit_test(test_kill_ucx),
+		cmocka_unit_test(test_strangers),   cmocka_unit_test(test_dead_connection),
+		cmocka_unit_test(test_ports),       cmocka_unit_test(test_silent_strangers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,7 +125,7 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 		json_object_set_new(j, "rounding", json_string("stochastic"));
 	if (j && o->job)
 		replace_keys(j, o->job);
-	s->job = j ? hspmd_job_from_json(j, "/job.json", err) : NULL;
+	s->job = j ? hspmd_job_from_json(j, "/job.json", NULL, err) : NULL;
 	s->data = s->job ? hspmd_data_open(s->job, s->model->vocab, err) : NULL;
 	if (s->data)
 		status = 0;

@@ -55,6 +55,7 @@ static void facts_from_model(struct hspmd_costs *c)
 		const struct hspmd_layer_facts *facts = hspmd_model_layer_facts(c->facts, l);
 		f->replicated_params = facts->params.replicated;
 		f->params = facts->params.replicated + facts->params.sharded;
+		f->partial_params = facts->partial_params;
 		f->output_bytes = facts->output_elements * e;
 		f->recomputable = facts->recomputable;
 		f->forward = pass_in_precision(&facts->forward[width], narrow);
@@ -155,7 +156,8 @@ static void facts_without_model(struct hspmd_costs *c, int l, double saved)
 	scale_work(&f->backward.flops, 2);
 	scale_work(&f->backward.bytes, 2);
 	f->again[HSPMD_RECOMPUTE_FULL] = f->forward;
-	guess_memory(c->own_memory[l], saved, input, f->output_bytes, inner, l == 0);
+	for (int context = 0; context < 2; context++)
+		guess_memory(c->own_memory[l][context], saved, input, f->output_bytes, inner, l == 0);
 	f->memory[0] = f->memory[1] = c->own_memory[l];
 	f->saved_scale = f->memory_scale = 1;
 }
@@ -271,7 +273,7 @@ struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, con
                                         struct hspmd_error *err)
 {
 	enum hspmd_precision precision = facts ? hspmd_plan_precision(plan, cluster, asked) : asked;
-	return hspmd_costs_new(cluster, facts, profile, precision, plan->seq_len, err);
+	return hspmd_costs_new(cluster, hspmd_model_facts_of_plan(facts, plan), profile, precision, plan->seq_len, err);
 }
 
 void hspmd_costs_destroy(struct hspmd_costs *c)

@@ -29,12 +29,13 @@
 struct hspmd_layer_info {
 	double params;            /* of it, on each device of a tensor-parallel group: */
 	double replicated_params; /* the rest is divided among the group */
+	double partial_params;    /* of these: whole weights whose gradients the group has to sum */
 	double output_bytes;      /* its activation for one sample, sent to the next layer */
 	/* Work in the precision of the computation. again: the part of the forward pass that recomputation repeats. */
 	struct hspmd_layer_pass forward, backward, again[HSPMD_RECOMPUTE_KINDS];
 	bool recomputable; /* false: full recomputation does not apply to this layer */
-	/* Memory: [in parts][sequence parallel][recompute]; the first index as in struct hspmd_device_share. */
-	const struct hspmd_layer_memory (*memory[2])[HSPMD_RECOMPUTE_KINDS];
+	/* Memory: [in parts][context parallel][sequence parallel][recompute]; the first index as in struct hspmd_device_share. */
+	const struct hspmd_layer_memory (*memory[2])[2][HSPMD_RECOMPUTE_KINDS];
 	const struct hspmd_facts_amount *workspace[2]; /* [in parts]; NULL: none */
 	double saved_scale, memory_scale;              /* factors of what is saved for the backward pass, and of other memory */
 	bool same_memory;                              /* its memory equals that of the layer before (hspmd_layer_same_memory) */
@@ -71,7 +72,7 @@ struct hspmd_costs {
 	enum hspmd_precision precision;
 	int seq_len, layer_count;
 	struct hspmd_layer_info *layers;
-	struct hspmd_layer_memory (*own_memory)[2][HSPMD_RECOMPUTE_KINDS]; /* per layer, if there are no facts */
+	struct hspmd_layer_memory (*own_memory)[2][2][HSPMD_RECOMPUTE_KINDS]; /* per layer, if there are no facts */
 	double *params_sum;                                                /* prefix sums of params, layer_count + 1 */
 	double *replicated_sum;                                            /* and of replicated_params */
 	int tied_layer_count;

@@ -27,7 +27,7 @@
 static const struct hspmd_layer_memory *memory_of(const struct hspmd_layer_info *f, enum hspmd_recompute recompute,
                                                   const struct hspmd_device_share *device)
 {
-	return &f->memory[device->in_parts][device->sequence_parallel && device->share < 1][recompute];
+	return &f->memory[device->in_parts][device->context_share < 1][device->sequence_parallel && device->share < 1][recompute];
 }
 
 static double at(const struct hspmd_facts_amount *amount, double scale, const struct hspmd_device_share *device)

@@ -316,7 +316,10 @@ struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const 
 		samples += p->pipelines[i].micro_batches * p->pipelines[i].micro_batch;
 		alike = alike && p->pipelines[i].micro_batch == batch && (!request->micro_batch || request->micro_batch == batch);
 	}
-	bool fine = kept > 0 && (caps->schedules & 1u << p->schedule) && p->seq_len == n->c->seq_len && (alike || !request->micro_batch);
+	/* Groups wider than these costs are about. */
+	bool too_wide = hspmd_model_facts_of_plan(n->c->facts, p) != n->c->facts;
+	bool fine = kept > 0 && !too_wide && (caps->schedules & 1u << p->schedule) && p->seq_len == n->c->seq_len &&
+	            (alike || !request->micro_batch);
 	if (fine && samples != request->global_batch)
 		fine = alike && request->global_batch % batch == 0 && p->schedule != HSPMD_SCHEDULE_INTERLEAVED &&
 		       !distribute(p, request->global_batch / batch);

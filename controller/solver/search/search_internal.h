@@ -101,6 +101,17 @@ double hspmd_plan_price(const struct hspmd_cluster *c,
                         const struct hspmd_plan *p); /* price per hour of the nodes that the plan uses; 0: unknown */
 void hspmd_best_plans_clear(struct hspmd_best_plans *p);
 
+/* How much worse than the best a plan may be that is chosen because it moves less. */
+#define HSPMD_NEAR_ENOUGH 1.02
+
+/* search_plan.c: search on the whole cluster, or part by part if there are limits, in the request's precision and with one set of facts.
+ * Otherwise as hspmd_search_plan. */
+struct hspmd_plan *hspmd_search_whole(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                                      const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                      struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err);
+/* A plan's objective by its prediction, to compare it with plans of other searches. */
+double hspmd_objective_of(const struct hspmd_solve_request *r, const struct hspmd_cluster *c, const struct hspmd_plan *p);
+
 /* improve.c: refine the best plans and the plan that the search started from, then reshape and interleave. Returns 0, or -1 if memory
  * runs out. */
 int hspmd_improve_plans(struct hspmd_search *s);

@@ -13,10 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "common/format/device_traits.h"
 #include "common/alloc.h"
+#include "common/clock.h"
 #include "controller/solver/search/holders.h"
 #include "controller/solver/search/search_internal.h"
 #include "controller/solver/search/subclusters.h"
@@ -24,7 +23,6 @@
 #define MICRO_BATCH_MAX 128
 #define MICRO_BATCHES_MAX 64
 #define PARTS_MAX (1 << 15) /* micro-batches per step: each is simulated */
-#define NEAR_ENOUGH 1.02    /* a plan that is worse than the best by this factor may still be chosen because it moves less */
 #define BEHIND 1.4          /* a micro-batch whose bound exceeds the least bound by this factor is searched last */
 
 struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
@@ -39,13 +37,6 @@ struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
 		.schedules = 1u << HSPMD_SCHEDULE_1F1B | 1u << HSPMD_SCHEDULE_ZB_H1 | 1u << HSPMD_SCHEDULE_INTERLEAVED,
 		.max_zero_stage = 1,
 	};
-}
-
-static double now_s(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
 /* ---- one micro-batch */
@@ -173,7 +164,7 @@ static int search_trials(struct hspmd_search *s, struct trial *trials, int count
 		bool enough = hopeless || (no_gain >= 2 && !hspmd_candidates_are_exhaustive(s, t));
 		if (!rc && !enough && trials[i].bound < s->best_s && !hspmd_search_is_over(s))
 			rc = search_micro_batch(s, t);
-		hopeless = hopeless || (!s->best_plans.count && t->micro_batch == least);
+		hopeless = hopeless || (!s->best_plans.count && !s->request->known_s && t->micro_batch == least);
 		no_gain = isinf(s->best_s) || s->best_s < before ? 0 : no_gain + 1;
 		hspmd_submesh_tables_destroy(t);
 	}
@@ -209,19 +200,6 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 }
 
 /* ---- the request */
-
-static int check_request(const struct hspmd_cluster *c, const struct hspmd_solve_request *r, struct hspmd_error *err)
-{
-	if (c->device_count < 1)
-		return hspmd_fail(err, "the cluster has no devices");
-	if (r->global_batch < 1)
-		return hspmd_fail(err, "the global batch is %d: at least 1 is needed", r->global_batch);
-	if (!(r->limits.cost_weight >= 0 && r->limits.cost_weight <= 1))
-		return hspmd_fail(err, "the weight of cost is %g: expected 0 (speed alone) to 1 (cost alone)", r->limits.cost_weight);
-	if (r->micro_batch < 0 || (r->micro_batch && r->global_batch % r->micro_batch))
-		return hspmd_fail(err, "a global batch of %d cannot be divided into micro-batches of %d", r->global_batch, r->micro_batch);
-	return 0;
-}
 
 /* Fill allowed[]: the device types that the limits allow and that have layer times. Returns the number of devices of these types. */
 static int allow_types(struct hspmd_search *s, bool *allowed)
@@ -335,7 +313,7 @@ static int start_from_current(struct hspmd_search *s, struct hspmd_error *err)
 /* Spread the holders of each layer over nodes that are not lost together. Returns the plan; NULL if memory runs out. */
 static struct hspmd_plan *spread_holders(struct hspmd_search *s, struct hspmd_plan *plan, double *moved)
 {
-	if (plan && hspmd_holders_spread(s, plan, s->best_plans.list[0].objective * NEAR_ENOUGH, moved)) {
+	if (plan && hspmd_holders_spread(s, plan, s->best_plans.list[0].objective * HSPMD_NEAR_ENOUGH, moved)) {
 		hspmd_plan_destroy(plan);
 		return NULL;
 	}
@@ -346,7 +324,7 @@ static struct hspmd_plan *spread_holders(struct hspmd_search *s, struct hspmd_pl
  * Returns NULL if memory runs out. */
 static struct hspmd_plan *choose(struct hspmd_search *s, double *moved)
 {
-	double enough = s->best_plans.list[0].objective * (s->migration ? NEAR_ENOUGH : 1);
+	double enough = s->best_plans.list[0].objective * (s->migration ? HSPMD_NEAR_ENOUGH : 1);
 	struct hspmd_plan *chosen = NULL;
 	*moved = NAN;
 	if (!s->migration)
@@ -399,8 +377,10 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
                                      const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                      struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
-	double start = now_s();
-	struct hspmd_search s = { .request = request, .best_s = INFINITY, .best_plans.max_count = HSPMD_BEST_PLANS };
+	double start = hspmd_now();
+	struct hspmd_search s = { .request = request,
+		                  .best_s = request->known_s > 0 ? request->known_s : INFINITY,
+		                  .best_plans.max_count = HSPMD_BEST_PLANS };
 	struct hspmd_plan *plan = NULL;
 	double moved = NAN;
 	s.caps = request->caps ? *request->caps : hspmd_runtime_caps_default();
@@ -425,7 +405,7 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 		hspmd_report_take_warnings(report, s.costs);
 		report->evaluated = s.evaluated;
 		report->timed_out = s.timed_out;
-		report->elapsed_s = now_s() - start;
+		report->elapsed_s = hspmd_now() - start;
 		report->moved_bytes = moved;
 		report->price_per_hour = hspmd_plan_price(cluster, plan);
 	}
@@ -433,8 +413,7 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 	return plan;
 }
 
-/* A plan's objective, to compare it with plans for other parts of the cluster. */
-static double objective_of(const struct hspmd_solve_request *r, const struct hspmd_cluster *c, const struct hspmd_plan *p)
+double hspmd_objective_of(const struct hspmd_solve_request *r, const struct hspmd_cluster *c, const struct hspmd_plan *p)
 {
 	struct hspmd_costs costs = { .cluster = c };
 	struct hspmd_search s = { .costs = &costs, .request = r };
@@ -449,13 +428,13 @@ static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster,
 {
 	struct hspmd_subclusters *subclusters = hspmd_subclusters_new(cluster, r, err);
 	struct hspmd_plan *best = NULL;
-	double start = now_s(), limit = r->time_limit_s, best_objective = INFINITY;
+	double start = hspmd_now(), limit = r->time_limit_s, best_objective = INFINITY;
 	int64_t evaluated = 0;
 	int more = subclusters ? 1 : 0;
 	while (more > 0) {
 		struct hspmd_cluster *part;
 		struct hspmd_solve_report own = { 0 };
-		double left = limit > 0 ? limit - (now_s() - start) : 0;
+		double left = limit > 0 ? limit - (hspmd_now() - start) : 0;
 		if (best && limit > 0 && left <= 0) {
 			report->timed_out = true;
 			break;
@@ -465,7 +444,7 @@ static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster,
 		if (more <= 0)
 			break;
 		struct hspmd_plan *plan = solve_part(part, facts, profile, r, &own, too_large, err);
-		double objective = plan ? objective_of(r, part, plan) : INFINITY;
+		double objective = plan ? hspmd_objective_of(r, part, plan) : INFINITY;
 		hspmd_subclusters_report(subclusters, objective);
 		evaluated += own.evaluated;
 		if (plan && objective < best_objective && !hspmd_plan_rebind(plan, part, cluster, err)) {
@@ -481,109 +460,16 @@ static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster,
 		hspmd_cluster_destroy(part);
 	}
 	report->evaluated = evaluated;
-	report->elapsed_s = now_s() - start;
+	report->elapsed_s = hspmd_now() - start;
 	hspmd_subclusters_destroy(subclusters);
 	return best;
 }
 
-/* Search in the request's precision. */
-static struct hspmd_plan *solve_whole(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+struct hspmd_plan *hspmd_search_whole(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                       const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                       struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	struct hspmd_solve_request r = *request;
 	return hspmd_limits_are_set(&r.limits) ? solve_subclusters(cluster, facts, profile, &r, report, too_large, err)
 	                                       : solve_part(cluster, facts, profile, &r, report, too_large, err);
-}
-
-static bool is_allowed(const struct hspmd_solve_limits *limits, const char *type)
-{
-	for (int i = 0; i < limits->type_count; i++)
-		if (!strcmp(limits->types[i], type))
-			return true;
-	return limits->type_count == 0;
-}
-
-/* Fill names with the names of the types that are allowed and compute in the precision; returns their number. *left: number of devices of
- * the other allowed types. */
-static int types_that_compute(const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const char **names, int *left)
-{
-	int n = 0;
-	*left = 0;
-	for (int t = 0; t < c->type_count; t++)
-		if (is_allowed(&r->limits, c->types[t].name) && hspmd_device_kind_computes(c->types[t].kind, r->precision))
-			names[n++] = c->types[t].name;
-	for (int d = 0; d < c->device_count; d++) {
-		const struct hspmd_device_type *t = &c->types[c->devices[d].type];
-		*left += is_allowed(&r->limits, t->name) && !hspmd_device_kind_computes(t->kind, r->precision);
-	}
-	return n;
-}
-
-static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
-                                     const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
-                                     const char *const *types, int type_count, int left, struct hspmd_solve_report *report, bool *too_large,
-                                     struct hspmd_error *err)
-{
-	struct hspmd_solve_request r = *request;
-	struct hspmd_plan *plan = NULL;
-	double start = now_s();
-	char text[200];
-	if (type_count) {
-		r.limits.types = types;
-		r.limits.type_count = type_count;
-		plan = solve_whole(cluster, facts, profile, &r, report, too_large, err);
-		r.limits = request->limits;
-	}
-	if (plan) {
-		snprintf(text, sizeof text, "%d device%s left out, which cannot compute in %s", left, left == 1 ? " is" : "s are",
-		         hspmd_precision_names[r.precision]);
-		hspmd_report_warn(report, text);
-		return plan;
-	}
-	hspmd_solve_report_clear(report);
-	r.precision = HSPMD_PRECISION_FP32;
-	if (r.time_limit_s > 0)
-		r.time_limit_s = fmax(r.time_limit_s - (now_s() - start), 1e-3);
-	plan = solve_whole(cluster, facts, profile, &r, report, too_large, err);
-	if (plan)
-		hspmd_report_precision(report, cluster, plan, request->precision);
-	return plan;
-}
-
-/* A plan computes in bf16 if all its devices can (hspmd_plan_precision). So the search uses these devices first; if there are none or too
- * few, it uses all devices, in fp32. Cost and memory are thus always predicted for the precision that will run. This is known only of
- * hspmd's own runtime: with a profile alone, the precision stays as requested. */
-static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
-                                             const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
-                                             struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
-{
-	if (!facts || request->precision != HSPMD_PRECISION_BF16)
-		return solve_whole(cluster, facts, profile, request, report, too_large, err);
-	const char **names = hspmd_calloc((size_t)cluster->type_count, sizeof *names);
-	struct hspmd_plan *plan = NULL;
-	int left = 0, count = names ? types_that_compute(cluster, request, names, &left) : hspmd_fail_memory(err, "choosing a precision");
-	if (count >= 0)
-		plan = left ? solve_left(cluster, facts, profile, request, names, count, left, report, too_large, err)
-		            : solve_whole(cluster, facts, profile, request, report, too_large, err);
-	free(names);
-	return plan;
-}
-
-struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
-                                     const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
-                                     struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
-{
-	struct hspmd_solve_request r = *request;
-	struct hspmd_solve_report unread = { 0 };
-	bool no_memory = false;
-	struct hspmd_plan *plan = NULL;
-	if (r.current && !r.current_cluster)
-		r.current_cluster = cluster;
-	if (!check_request(cluster, request, err))
-		plan = solve_in_precision(cluster, facts, profile, &r, report ? report : &unread, &no_memory, err);
-	hspmd_solve_report_clear(&unread);
-	if (too_large)
-		*too_large = !plan && no_memory;
-	return plan;
 }

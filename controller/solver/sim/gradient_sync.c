@@ -34,7 +34,7 @@ struct holder {
 
 struct group {
 	double first, start; /* when the first of its gradients are complete everywhere; when all are */
-	double params;
+	double params, partial_params; /* weights; those of them whose gradients each holder sums among its own devices first */
 	int count, layers; /* number of holders; number of layers whose gradients are sent one after another, 1: all together */
 	struct holder *holders;
 };
@@ -127,9 +127,28 @@ static double own_work(const struct hspmd_costs *c, const struct flow *f, double
 	return HSPMD_SUM_TRAFFIC * f->bytes * element_bytes / f->senders / rate;
 }
 
+/* Let the group begin after the sums within its holders' tensor-parallel groups. */
+static int sum_within(const struct hspmd_costs *c, struct group *g, struct hspmd_error *err)
+{
+	double most = 0;
+	for (int i = 0; i < g->count && g->partial_params > 0; i++) {
+		const struct hspmd_stage *s = g->holders[i].s;
+		double seconds =
+		        hspmd_costs_all_reduce(c, s->devices, s->device_count / s->context, g->partial_params * c->grad_bytes, err);
+		if (seconds < 0)
+			return -1;
+		most = fmax(most, seconds);
+	}
+	g->first += most;
+	g->start += most;
+	return 0;
+}
+
 static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_error *err)
 {
 	const struct hspmd_costs *c = y->c;
+	if (sum_within(c, g, err))
+		return -1;
 	*end = g->start;
 	if (g->count < 2 || g->params <= 0)
 		return 0;
@@ -235,8 +254,10 @@ static void collect(struct sync *y)
 		for (int i = 0; i < y->p->pipeline_count; i++)
 			add_holder(y, g, i, y->stage_of[i], layer, end);
 		g->params = c->params_sum[end] - c->params_sum[layer];
-		for (int l = layer; l < end; l++)
+		for (int l = layer; l < end; l++) {
 			g->params -= tied_params_of(c, l);
+			g->partial_params += c->layers[l].partial_params;
+		}
 		layer = end;
 	}
 	for (int i = 0; i < c->tied_layer_count; i++)

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request, as one or several searches: in the precision in which the devices compute, and for plans whose tensor-parallel groups have
+ * more devices than there are heads of keys and values. */
+#include "controller/solver/search/search_plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/format/device_traits.h"
+#include "controller/solver/search/search_internal.h"
+
+static int check_request(const struct hspmd_cluster *c, const struct hspmd_solve_request *r, struct hspmd_error *err)
+{
+	if (c->device_count < 1)
+		return hspmd_fail(err, "the cluster has no devices");
+	if (r->global_batch < 1)
+		return hspmd_fail(err, "the global batch is %d: at least 1 is needed", r->global_batch);
+	if (!(r->limits.cost_weight >= 0 && r->limits.cost_weight <= 1))
+		return hspmd_fail(err, "the weight of cost is %g: expected 0 (speed alone) to 1 (cost alone)", r->limits.cost_weight);
+	if (r->micro_batch < 0 || (r->micro_batch && r->global_batch % r->micro_batch))
+		return hspmd_fail(err, "a global batch of %d cannot be divided into micro-batches of %d", r->global_batch, r->micro_batch);
+	return 0;
+}
+
+/* ---- precision */
+
+static bool is_allowed(const struct hspmd_solve_limits *limits, const char *type)
+{
+	for (int i = 0; i < limits->type_count; i++)
+		if (!strcmp(limits->types[i], type))
+			return true;
+	return limits->type_count == 0;
+}
+
+/* Fill names with the names of the types that are allowed and compute in the precision; returns their number. *left: number of devices of
+ * the other allowed types. */
+static int types_that_compute(const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const char **names, int *left)
+{
+	int n = 0;
+	*left = 0;
+	for (int t = 0; t < c->type_count; t++)
+		if (is_allowed(&r->limits, c->types[t].name) && hspmd_device_kind_computes(c->types[t].kind, r->precision))
+			names[n++] = c->types[t].name;
+	for (int d = 0; d < c->device_count; d++) {
+		const struct hspmd_device_type *t = &c->types[c->devices[d].type];
+		*left += is_allowed(&r->limits, t->name) && !hspmd_device_kind_computes(t->kind, r->precision);
+	}
+	return n;
+}
+
+static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                                     const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                     const char *const *types, int type_count, int left, struct hspmd_solve_report *report, bool *too_large,
+                                     struct hspmd_error *err)
+{
+	struct hspmd_solve_request r = *request;
+	struct hspmd_plan *plan = NULL;
+	double start = hspmd_now();
+	char text[200];
+	if (type_count) {
+		r.limits.types = types;
+		r.limits.type_count = type_count;
+		plan = hspmd_search_whole(cluster, facts, profile, &r, report, too_large, err);
+		r.limits = request->limits;
+	}
+	if (plan) {
+		snprintf(text, sizeof text, "%d device%s left out, which cannot compute in %s", left, left == 1 ? " is" : "s are",
+		         hspmd_precision_names[r.precision]);
+		hspmd_report_warn(report, text);
+		return plan;
+	}
+	hspmd_solve_report_clear(report);
+	r.precision = HSPMD_PRECISION_FP32;
+	if (r.time_limit_s > 0)
+		r.time_limit_s = fmax(r.time_limit_s - (hspmd_now() - start), 1e-3);
+	plan = hspmd_search_whole(cluster, facts, profile, &r, report, too_large, err);
+	if (plan)
+		hspmd_report_precision(report, cluster, plan, request->precision);
+	return plan;
+}
+
+/* A plan computes in bf16 if all its devices can (hspmd_plan_precision). So the search uses these devices first; if there are none or too
+ * few, it uses all devices, in fp32. Cost and memory are thus always predicted for the precision that will run. This is known only of
+ * hspmd's own runtime: with a profile alone, the precision stays as requested. */
+static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                                             const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                             struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+{
+	if (!facts || request->precision != HSPMD_PRECISION_BF16)
+		return hspmd_search_whole(cluster, facts, profile, request, report, too_large, err);
+	const char **names = hspmd_calloc((size_t)cluster->type_count, sizeof *names);
+	struct hspmd_plan *plan = NULL;
+	int left = 0, count = names ? types_that_compute(cluster, request, names, &left) : hspmd_fail_memory(err, "choosing a precision");
+	if (count >= 0)
+		plan = left ? solve_left(cluster, facts, profile, request, names, count, left, report, too_large, err)
+		            : hspmd_search_whole(cluster, facts, profile, request, report, too_large, err);
+	free(names);
+	return plan;
+}
+
+/* Returns true if a tensor-parallel group may have more devices than the facts divide evenly. */
+static bool may_be_wide(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                        const struct hspmd_solve_request *request)
+{
+	struct hspmd_runtime_caps caps = request->caps ? *request->caps : hspmd_runtime_caps_default();
+	int most = 0;
+	for (int n = 0; n < cluster->node_count; n++)
+		most = cluster->nodes[n].device_count > most ? cluster->nodes[n].device_count : most;
+	most = caps.tp_across_nodes ? cluster->device_count : most;
+	return facts && facts->wide && facts->even_parts < most && facts->even_parts < caps.max_tp;
+}
+
+/* Returns true if the second plan is to be taken instead of the first one, which may be NULL: of plans that are about as fast, the one that
+ * moves less. */
+static bool is_better(const struct hspmd_cluster *cluster, const struct hspmd_solve_request *r, const struct hspmd_plan *first,
+                      const struct hspmd_solve_report *report, const struct hspmd_plan *second,
+                      const struct hspmd_solve_report *second_report)
+{
+	double a = first ? hspmd_objective_of(r, cluster, first) : INFINITY, b = hspmd_objective_of(r, cluster, second);
+	bool about_equal = r->current && a <= b * HSPMD_NEAR_ENOUGH && b <= a * HSPMD_NEAR_ENOUGH;
+	return about_equal && second_report->moved_bytes != report->moved_bytes ? second_report->moved_bytes < report->moved_bytes : b < a;
+}
+
+/* If a plan has a group with more devices than there are heads of keys and values, these are replicated in all of its stages, so such plans
+ * are searched after the others, with facts of their own. */
+static struct hspmd_plan *solve_wide(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                                     const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                     struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+{
+	struct hspmd_solve_request r = *request;
+	struct hspmd_solve_report own = { 0 };
+	struct hspmd_error why;
+	double start = hspmd_now();
+	r.time_limit_s /= 2;
+	struct hspmd_plan *plan = solve_in_precision(cluster, facts, profile, &r, report, too_large, err);
+	if (request->time_limit_s > 0)
+		r.time_limit_s = fmax(request->time_limit_s - (hspmd_now() - start), 1e-3);
+	if (plan && !request->current && !request->limits.cost_weight)
+		r.known_s = plan->predicted.step_s;
+	struct hspmd_plan *wide = solve_in_precision(cluster, facts->wide, profile, &r, &own, too_large, &why);
+	int64_t evaluated = report->evaluated + own.evaluated;
+	if (wide && hspmd_model_facts_of_plan(facts, wide) == facts->wide && is_better(cluster, request, plan, report, wide, &own)) {
+		struct hspmd_plan *swap = plan;
+		struct hspmd_solve_report swap_report = *report;
+		plan = wide;
+		*report = own;
+		wide = swap;
+		own = swap_report;
+	}
+	report->timed_out = report->timed_out || own.timed_out;
+	report->evaluated = evaluated;
+	report->elapsed_s = hspmd_now() - start;
+	hspmd_plan_destroy(wide);
+	hspmd_solve_report_clear(&own);
+	return plan;
+}
+
+struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                                     const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                     struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+{
+	struct hspmd_solve_request r = *request;
+	struct hspmd_solve_report unread = { 0 };
+	bool no_memory = false;
+	struct hspmd_plan *plan = NULL;
+	if (r.current && !r.current_cluster)
+		r.current_cluster = cluster;
+	if (!check_request(cluster, request, err))
+		plan = (may_be_wide(cluster, facts, &r) ? solve_wide : solve_in_precision)(cluster, facts, profile, &r,
+		                                                                           report ? report : &unread, &no_memory, err);
+	hspmd_solve_report_clear(&unread);
+	if (too_large)
+		*too_large = !plan && no_memory;
+	return plan;
+}
