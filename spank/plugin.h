@@ -67,7 +67,8 @@ void hspmd_spank_give_script(const struct hspmd_spank_args *args);
 int hspmd_spank_default_script(const struct hspmd_spank_args *args, const char *command, char *const *words, int count, int fd);
 
 /* Refuses a model whose state no plan can fit into the memory of elastic.max_nodes nodes, or of `most`, which the policy allows, if these
- * are fewer: those of the partition (NULL: of the cluster), or as much of them as --mem asks for. m may be NULL. Returns 0, or -1 and err. */
+ * are fewer: those of the partition (NULL: of the cluster), or as much of them as --mem asks for. m may be NULL. Returns 0, or -1 and
+ * err. */
 int hspmd_spank_check_fit(const struct hspmd_job *j, const struct hspmd_model *m, int most, const char *partition, struct hspmd_error *err);
 /* Bytes that training needs at least. */
 double hspmd_spank_bytes_needed(const struct hspmd_model *m, const struct hspmd_job *j);
