@@ -329,7 +329,7 @@ double hspmd_controller_deadline(const struct hspmd_controller *m)
 		first = fmin(first, m->end_deadline);
 	else if (m->shutting_down)
 		first = fmin(first, m->shutdown_by);
-	first = fmin(first, command_stop_at(m));
+	first = fmin(first, shutdown_stop_at(m));
 	if (m->end == END_NONE && !m->shutting_down && !m->current.finished)
 		first = fmin(first, next_deadline(m));
 	return fmin(first, checkpoint_deadline(m));

@@ -511,6 +511,7 @@ bool advance_requests(struct hspmd_controller *m);
 bool advance_end(struct hspmd_controller *m);
 void on_shutdown(struct hspmd_controller *m, const struct run_event *e);
 void shutdown_tick(struct hspmd_controller *m);
+double shutdown_stop_at(const struct hspmd_controller *m); /* when the run ends because the job's time does; INFINITY: never */
 
 /* node_events.c: nodes and processes that come and go */
 void on_allocation(struct hspmd_controller *m, const struct run_event *e);

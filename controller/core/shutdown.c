@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end: all steps are done, or the job was told to end; in both cases a last checkpoint is written. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "controller/core/controller_internal.h"
 
+#define END_LEAD_S 10.0 /* least time before the end of the job's, for the last checkpoint; at most a quarter of the run */
 #define GRACE_S 25.0 /* if the time is unknown: less than Slurm's default KillWait of 30 s */
 
 void on_shutdown(struct hspmd_controller *m, const struct run_event *e)
@@ -18,9 +20,20 @@ void on_shutdown(struct hspmd_controller *m, const struct run_event *e)
 	next_drop(m);
 }
 
+/* At the end of the job's time Slurm kills the batch script before it could read an exit status, and starts the next job of a chain while
+ * this one still writes. A run that can go on in another job therefore ends by itself before. */
+double shutdown_stop_at(const struct hspmd_controller *m)
+{
+	if (runs_command(m))
+		return command_stop_at(m);
+	if (m->shutting_down || m->end != END_NONE || isinf(m->end_at) || !checkpoint_possible(m))
+		return INFINITY;
+	return m->end_at - fmin(fmax(END_LEAD_S, 3 * m->checkpoint_seconds), (m->end_at - m->began) / 4);
+}
+
 void shutdown_tick(struct hspmd_controller *m)
 {
-	if (m->now < command_stop_at(m))
+	if (m->now < shutdown_stop_at(m))
 		return;
 	struct run_event e = { .text = "the end of the job's time", .seconds = m->end_at - m->now };
 	on_shutdown(m, &e);

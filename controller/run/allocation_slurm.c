@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/hostlist.h"
 #include "common/log.h"
+#include "common/range.h"
 #include "controller/run/allocation.h"
 #include "controller/slurm/job.h"
 
@@ -100,12 +102,62 @@ static bool add_waiting(json_t *waiting, const struct hspmd_slurm_job *j)
 	return true;
 }
 
+/* CPUs of the nodes that the job held at its start, from sbatch's variables: "4(x2),2" for the nodes in order. */
+struct at_start {
+	char **nodes;
+	int *cpus, count, next; /* next: where the next node is looked for first */
+};
+
+static void at_start_read(struct at_start *a)
+{
+	const char *list = getenv("SLURM_JOB_NODELIST"), *at = getenv("SLURM_JOB_CPUS_PER_NODE");
+	struct hspmd_error ignored;
+	*a = (struct at_start){ .nodes = NULL };
+	a->count = list && at ? hspmd_hostlist_expand(list, HSPMD_RANGE_MAX, &a->nodes, &ignored) : 0;
+	a->cpus = a->count > 0 ? hspmd_calloc((size_t)a->count, sizeof *a->cpus) : NULL;
+	for (int i = 0; a->cpus && *at && i < a->count;) {
+		char *end;
+		int each = (int)strtol(at, &end, 10);
+		long times = strncmp(end, "(x", 2) ? 1 : strtol(end + 2, &end, 10);
+		for (; times > 0 && i < a->count; times--)
+			a->cpus[i++] = each;
+		at = end + strcspn(end, ",");
+		at += *at == ',';
+	}
+}
+
+static void at_start_clear(struct at_start *a)
+{
+	if (a->count > 0)
+		hspmd_hostlist_free(a->nodes, a->count);
+	free(a->cpus);
+}
+
+/* Returns 0 for a node that came later. */
+static int at_start_cpus(struct at_start *a, const char *node)
+{
+	for (int i = 0; a->cpus && i < a->count; i++) {
+		int k = (a->next + i) % a->count;
+		if (!strcmp(a->nodes[k], node)) {
+			a->next = k + 1;
+			return a->cpus[k];
+		}
+	}
+	return 0;
+}
+
 /* Adds what the job holds on its nodes to `held`: { node: { cpus, gpus } }. */
 static bool add_held(json_t *held, const struct hspmd_slurm_job *j)
 {
+	struct at_start start = { .nodes = NULL };
 	bool whole = true;
-	for (int i = 0; whole && j->node_cpus && i < j->node_count; i++)
-		whole = !json_object_set_new(held, j->nodes[i], json_pack("{si,ss}", "cpus", j->node_cpus[i], "gpus", j->node_gpus[i]));
+	if (j->node_count > 1)
+		at_start_read(&start);
+	for (int i = 0; whole && j->node_gpus && i < j->node_count; i++) {
+		int cpus = j->node_count == 1 ? j->cpus : at_start_cpus(&start, j->nodes[i]);
+		whole = !json_object_set_new(held, j->nodes[i], json_pack("{si,ss}", "cpus", cpus, "gpus", j->node_gpus[i]));
+	}
+	at_start_clear(&start);
 	return whole;
 }
 

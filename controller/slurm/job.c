@@ -113,20 +113,16 @@ static char *gpu_numbers(const char *gres, bool *failed)
 	return list;
 }
 
-/* What the job holds on each of its nodes. */
-static void read_held(struct hspmd_slurm_job *j, const job_info_t *from, bool *failed)
+/* GPUs on each of the job's nodes. From 24.11 on libslurm does not say how many CPUs of a node it holds. */
+static void read_node_gpus(struct hspmd_slurm_job *j, const job_info_t *from, bool *failed)
 {
 	bool detailed = from->gres_detail_str && from->gres_detail_cnt == (uint32_t)j->node_count;
 	if (!j->node_count)
 		return;
-	j->node_cpus = hspmd_calloc((size_t)j->node_count, sizeof *j->node_cpus);
 	j->node_gpus = hspmd_calloc((size_t)j->node_count, sizeof *j->node_gpus);
-	*failed |= !j->node_cpus || !j->node_gpus;
-	for (int i = 0; !*failed && i < j->node_count; i++) {
-		int cpus = from->job_resrcs ? slurm_job_cpus_allocated_on_node_id(from->job_resrcs, i) : 0;
-		j->node_cpus[i] = cpus > 0 ? cpus : 0;
+	*failed |= !j->node_gpus;
+	for (int i = 0; !*failed && i < j->node_count; i++)
 		j->node_gpus[i] = gpu_numbers(detailed && from->gres_detail_str[i] ? from->gres_detail_str[i] : "", failed);
-	}
 }
 
 /* Slurm computes some ends with 32 bits, without a sign: an end that has passed a minute ago is then 136 years away. */
@@ -205,7 +201,7 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 		hspmd_slurm_job_destroy(j);
 		return NULL;
 	}
-	read_held(j, from, &failed);
+	read_node_gpus(j, from, &failed);
 	if (failed) {
 		hspmd_slurm_job_destroy(j);
 		hspmd_fail_memory(err, "reading a job");

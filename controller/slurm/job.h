@@ -29,7 +29,6 @@ struct hspmd_slurm_job {
 	int node_count;
 	char **nodes;                           /* in Slurm's order */
 	int cpus;                               /* of the whole allocation */
-	int *node_cpus;                         /* per node; 0: unknown. NULL: of no node known */
 	char **node_gpus;                       /* per node, Slurm's numbers of its GPUs that the job holds, "0-1,4"; "": none or unknown */
 	uint64_t node_memory_mb, cpu_memory_mb; /* requested per node, or per CPU; 0: not requested */
 	bool holds_gres;                        /* therefore it cannot grow in place */

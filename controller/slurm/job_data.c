@@ -16,7 +16,6 @@ void hspmd_slurm_job_destroy(struct hspmd_slurm_job *j)
 	for (int i = 0; j->node_gpus && i < j->node_count; i++)
 		free(j->node_gpus[i]);
 	free(j->node_gpus);
-	free(j->node_cpus);
 	hspmd_hostlist_free(j->nodes, j->node_count);
 	free(j);
 }

@@ -12,8 +12,8 @@
 
 const char *const hspmd_slurm_step_words[] = {
 	"sh", "-c",
-	"[ -x \"$0\" ] || { echo \"hspmd run: error: node $SLURMD_NODENAME cannot be used: $0 is not installed there\" >&2; exit 2; }; "
-	"exec \"$0\" \"$@\""
+	("[ -x \"$0\" ] || { echo \"hspmd run: error: node $SLURMD_NODENAME cannot be used: $0 is not installed there\" >&2; exit 2; }; "
+	 "exec \"$0\" \"$@\"")
 };
 
 /* Options of the batch job, and defaults of a user's or a site's, that srun reads from its environment and that would give the agents less

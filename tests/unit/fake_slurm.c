@@ -35,11 +35,6 @@ char *slurm_strerror(int number)
 	return text;
 }
 
-int slurm_job_cpus_allocated_on_node_id(job_resources_t *job, int node)
-{
-	return ((const int *)job)[node];
-}
-
 int slurm_load_ctl_conf(time_t since, slurm_conf_t **to)
 {
 	(void)since;

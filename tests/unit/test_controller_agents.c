@@ -126,6 +126,26 @@ static void test_other_version(void **state)
 	}
 }
 
+/* A run that can go on in another job ends before Slurm ends the job, all steps saved, with a status that a script can read. */
+static void test_ends_in_time(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 3, .held = 3, .devices_per_node = 1, .steps = 1000000, .checkpoints = true, .ends = 200 });
+		int status = 0;
+		world_run_until(w, 5);
+		world_poll(w);
+		for (int i = 0; i < WORLD_MOVES && !world_ended(w, &status) && world_now(w) < 200; i++)
+			world_go_on(w);
+		assert_true(world_ended(w, &status));
+		assert_true(world_saved(w));
+		assert_int_equal(status, RUN_EXIT_MORE);
+		assert_true(world_now(w) < 200 && world_now(w) > 100);
+		world_destroy(w);
+	}
+}
+
 /* What the job holds on a node and cannot use is named, with the reason. */
 static void test_idle(void **state)
 {
@@ -394,6 +414,7 @@ int main(void)
 		cmocka_unit_test(test_refused_at_first),
 		cmocka_unit_test(test_other_version),
 		cmocka_unit_test(test_idle),
+		cmocka_unit_test(test_ends_in_time),
 		cmocka_unit_test(test_left_out_for_failing),
 		cmocka_unit_test(test_needed_though_it_fails),
 		cmocka_unit_test(test_silent),

@@ -29,6 +29,7 @@ struct world_options {
 	double shared_every_s;                 /* between two checkpoints on shared storage; 0: 0.7 */
 	int every_steps;                       /* between two checkpoints; 0: by time */
 	bool long_steps;                       /* longer than all else takes */
+	double ends;                           /* when the job's time is over; 0: never */
 	bool stuck;                            /* the disks take no checkpoint, and do not fail either */
 	double gather;                         /* seconds that agents may take to come up; 0: the usual */
 	bool noise;                            /* sometimes a worker does not start, cannot prepare, or cannot write */

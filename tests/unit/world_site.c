@@ -124,8 +124,8 @@ void world_tell_allocation(struct world *w)
 			if (w->member[n])
 				json_object_set_new(members, name, json_integer(w->member[n]));
 		}
-	json_t *value =
-	        json_pack("{s:o, s:s, s:n, s:o, s:O}", "nodes", nodes, "state", "running", "end_in_s", "members", members, "over", w->over);
+	json_t *value = json_pack("{s:o, s:s, s:o, s:o, s:O}", "nodes", nodes, "state", "running", "end_in_s",
+	                          w->o.ends > 0 ? json_real(w->o.ends - world_now(w)) : json_null(), "members", members, "over", w->over);
 	w->poll = false;
 	w->polled = true;
 	world_feed(w, (struct run_event){ .kind = EVENT_ALLOCATION, .value = value });
