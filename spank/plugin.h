@@ -67,12 +67,14 @@ void hspmd_spank_give_script(const struct hspmd_spank_args *args);
 int hspmd_spank_default_script(const struct hspmd_spank_args *args, const char *command, char *const *words, int count, int fd);
 
 /* Refuses a model whose state no plan can fit into the memory of elastic.max_nodes nodes, or of `most`, which the policy allows, if these
- * are fewer: those of the partition (NULL: of the cluster), or as much of them as --mem asks for. m may be NULL. Returns 0, or -1 and err. Its
- * parts: bytes that training needs at least; bytes of Slurm's "4000", "4G" or "4000M" (0: not a size, or all of a node's memory); bytes of
- * the `most` largest nodes among lines "COUNT MIB", of each at most `limit` (0: all that it has), and how many nodes these are. */
+ * are fewer: those of the partition (NULL: of the cluster), or as much of them as --mem asks for. m may be NULL. Returns 0, or -1 and
+ * err. */
 int hspmd_spank_check_fit(const struct hspmd_job *j, const struct hspmd_model *m, int most, const char *partition, struct hspmd_error *err);
+/* Bytes that training needs at least. */
 double hspmd_spank_bytes_needed(const struct hspmd_model *m, const struct hspmd_job *j);
+/* Bytes of Slurm's "4000", "4G" or "4000M"; 0: not a size, or all of a node's memory. */
 double hspmd_spank_memory(const char *text);
+/* Bytes of the `most` largest nodes among lines "COUNT MIB", of each at most `limit` (0: all that it has); *nodes: how many these are. */
 double hspmd_spank_bytes_had(const char *sinfo, int most, double limit, int *nodes);
 
 /* On the node, at the start of the job: sets HSPMD_* in the job's environment. Cannot fail: a failure here would drain the node. */

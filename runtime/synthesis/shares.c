@@ -397,17 +397,19 @@ static bool go_towards(struct balance *b, double *seconds)
 	return false;
 }
 
-/* Moves steps of a segment from class to class, many and then fewer, as long as that helps. Returns true if it has. */
+/* Moves steps of a segment from class to class, many and then fewer, as long as that helps: in small graphs every number of them, as
+ * communication is not convex. Returns true if it has helped. */
 static bool polish_pair(struct balance *b, int u, int from, int to, double *seconds)
 {
 	const int64_t *at = b->at + (size_t)u * (size_t)b->n;
-	bool better = false;
-	for (int64_t count = (int64_t)of_class(b, at, from) / 2; count > 0 && b->valued < MAX_VALUED;) {
+	int64_t all = (int64_t)of_class(b, at, from);
+	bool better = false, small = all * b->s->group_count < MAX_VALUED / 8;
+	for (int64_t count = small ? all - b->class_size[from] : all / 2; count > 0 && b->valued < MAX_VALUED;) {
 		memcpy(b->tried, b->at, (size_t)b->used_count * (size_t)b->n * sizeof *b->at);
 		if (move_steps(b, b->tried + (size_t)u * (size_t)b->n, from, to, count) && accept(b, seconds))
 			better = true;
 		else
-			count -= count < 3 ? 1 : count / 3;
+			count -= small || count < 3 ? 1 : count / 3;
 	}
 	return better;
 }
@@ -440,8 +442,8 @@ int hspmd_synthesis_balance(struct hspmd_synthesis *s, struct program *p, double
 			status = hspmd_synthesis_shares_lp(&b, bound);
 		if (status < 0)
 			break;
-		better = (status == 0 && go_towards(&b, seconds)) || polish(&b, seconds);
-		better = better && *seconds < before * (1 - ENOUGH);
+		better = (status == 0 && go_towards(&b, seconds) && *seconds < before * (1 - ENOUGH)) ||
+		         (polish(&b, seconds) && *seconds < before * (1 - ENOUGH));
 	}
 	close_balance(&b);
 	return status < 0 ? hspmd_fail_memory(err, "dividing the devices' shares") : 0;

@@ -212,13 +212,13 @@ static int turn(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result
 	if (hspmd_synthesis_program_open(s, &p))
 		return hspmd_fail_memory(err, "searching a program");
 	int status = hspmd_synthesis_balance(s, &p, &balanced, &next.shares_bound, err);
-	*better = !status && balanced < result->seconds * (1 - ENOUGH);
 	if (!status)
 		status = result->bound < result->seconds ? search_around(s, &p, balanced, &next, err) : search_programs(s, &next, err);
 	if (!status && next.seconds > balanced) {
 		next.seconds = balanced;
 		status = choose_again(s, &p, err);
 	}
+	*better = !status && next.seconds < result->seconds * (1 - ENOUGH);
 	if (!status)
 		*result = next;
 	hspmd_synthesis_program_close(&p);

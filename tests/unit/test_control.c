@@ -6,160 +6,19 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include <fcntl.h>
-#include <getopt.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/contact.h"
 #include "common/durable.h"
-#include "controller/cli/commands.h"
 #include "controller/cli/control.h"
 #include "tests/unit/fake_controller.h"
+#include "tests/unit/control_case.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
-
-static struct fake_controller controller;
-static struct hspmd_error err;
-static char folder[] = "/tmp/hspmd-control.XXXXXX";
-static char out[65536], said[65536]; /* of the last command: standard output and standard error */
-static pid_t running;
-
-static const char *path_of(const char *name)
-{
-	static char path[256];
-	snprintf(path, sizeof path, "%s/%s", folder, name);
-	return path;
-}
-
-/* Writes the contact file of the job 7. */
-static void job_runs(void)
-{
-	json_t *contact = json_pack("{ss,ss,si,s[s],ss,ss,ss,si,so}", "job", "7", "cluster", "c", "user", (int)getuid(), "addresses", "?",
-	                            "auth", "cookie", "cookie", FAKE_CONTROLLER_COOKIE, "host", "here", "pid", (int)getpid(), "output",
-	                            json_sprintf("%s/output", folder));
-	json_object_set_new(contact, "addresses", json_pack("[o]", json_sprintf("127.0.0.1:%d", controller.port)));
-	assert_int_equal(hspmd_auth_add_version(contact, &err), 0);
-	assert_int_equal(hspmd_contact_write(path_of("c-7.json"), contact, &err), 0);
-	json_decref(contact);
-}
-
-static int fresh(void **state)
-{
-	(void)state;
-	fake_controller_open(&controller);
-	mkdir(path_of("output"), 0700);
-	job_runs();
-	unsetenv("SLURM_JOB_ID");
-	return 0;
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	if (running > 0) {
-		kill(running, SIGKILL);
-		waitpid(running, NULL, 0);
-	}
-	running = 0;
-	fake_controller_close(&controller);
-	unlink(path_of("c-7.json"));
-	unlink(path_of("output/events.jsonl"));
-	return 0;
-}
-
-static hspmd_command *command_of(const char *name)
-{
-	static const struct {
-		const char *name;
-		hspmd_command *run;
-	} commands[] = {
-		{ "status", hspmd_command_status }, { "events", hspmd_command_events },         { "grow", hspmd_command_grow },
-		{ "shrink", hspmd_command_shrink }, { "checkpoint", hspmd_control_checkpoint },
-	};
-	for (size_t i = 0; i < COUNT(commands); i++)
-		if (!strcmp(commands[i].name, name))
-			return commands[i].run;
-	return NULL;
-}
-
-/* Starts `hspmd` with these words, separated by spaces. */
-static void start(const char *words)
-{
-	running = fork();
-	assert_true(running >= 0);
-	if (running)
-		return;
-	char *copy = strdup(words), *argv[16] = { NULL }, *save = NULL;
-	int argc = 0, to_out = open(path_of("out"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-	int to_err = open(path_of("said"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	fake_controller_close(&controller); /* its descriptors are the test's */
-	dup2(to_out, 1);
-	dup2(to_err, 2);
-	for (char *word = strtok_r(copy, " ", &save); word && argc < 15; word = strtok_r(NULL, " ", &save))
-		argv[argc++] = word;
-	optind = 0;
-	int status = command_of(argv[0])(argc, argv);
-	fflush(stdout);
-	_exit(status);
-}
-
-static void read_file(const char *name, char *to, size_t size)
-{
-	FILE *f = fopen(path_of(name), "r");
-	size_t n = f ? fread(to, 1, size - 1, f) : 0;
-	to[n] = '\0';
-	if (f)
-		fclose(f);
-}
-
-/* Waits for the command's end; the test fails unless it has this exit status. */
-static void ends_with(int expected)
-{
-	int status;
-	assert_int_equal(waitpid(running, &status, 0), running);
-	running = 0;
-	read_file("out", out, sizeof out);
-	read_file("said", said, sizeof said);
-	if (!WIFEXITED(status) || WEXITSTATUS(status) != expected)
-		fail_msg("expected exit status %d, got %#x; %s", expected, status, said);
-}
-
-static void says(const char *where, const char *text)
-{
-	if (!strstr(where, text))
-		fail_msg("expected \"%s\" in \"%s\"", text, where);
-}
-
-/* Accepts the request; the test fails unless it has these fields. */
-static void asked(const char *fields)
-{
-	json_t *hello = fake_controller_accept(&controller), *expected = json_loads(fields, 0, NULL), *v;
-	const char *key;
-	assert_non_null(expected);
-	json_object_foreach(expected, key, v)
-		if (!json_equal(v, json_object_get(hello, key)))
-			fail_msg("%s of the request %s", key, json_dumps(hello, 0));
-	assert_string_equal(json_string_value(json_object_get(hello, "role")), "command");
-	json_decref(expected);
-	json_decref(hello);
-}
-
-static void answer(const char *text)
-{
-	json_error_t why;
-	json_t *v = json_loads(text, 0, &why);
-	if (!v)
-		fail_msg("%s: %s", text, why.text);
-	fake_controller_send(&controller, v);
-}
 
 /* ---- status */
 
@@ -174,43 +33,44 @@ static const char status_answer[] =
 static void a_status(void **state)
 {
 	(void)state;
-	start("status 7");
-	asked("{\"command\": \"status\"}");
-	answer(status_answer);
-	ends_with(0);
-	assert_string_equal(out, "job         7: training\nwaiting for nodes\nnodes       3: n[0-2]\nmembers     n2 (job 99)\n"
-	                         "            2 more wait for nodes\nslow        n1 (1.50 times)\nleft out    n3 (12 s more)\n"
-	                         "generation  4\nplan        2 pipelines\nstep        10 of 100, loss 2.5\n"
-	                         "speed       1234 tokens/s, 0.25 s a step\n"
-	                         "state       memory: step 9, 3 s old, 2 copies\n            shared: step 5, 60 s old\n"
-	                         "last error  n4 was lost\noutput      /home/x/out\n");
+	control_start("status 7");
+	control_asked("{\"command\": \"status\"}");
+	control_answer(status_answer);
+	control_ends_with(0);
+	assert_string_equal(control_out, "job         7: training\nwaiting for nodes\nnodes       3: n[0-2]\nmembers     n2 (job 99)\n"
+	                                 "            2 more wait for nodes\nslow        n1 (1.50 times)\nleft out    n3 (12 s more)\n"
+	                                 "generation  4\nplan        2 pipelines\nstep        10 of 100, loss 2.5\n"
+	                                 "speed       1234 tokens/s, 0.25 s a step\n"
+	                                 "state       memory: step 9, 3 s old, 2 copies\n            shared: step 5, 60 s old\n"
+	                                 "last error  n4 was lost\noutput      /home/x/out\n");
 	/* What there is nothing of has no line; an earlier version's name of the last error is understood. */
-	start("status 7");
-	asked("{}");
-	answer("{\"status\": {\"job\": \"7\", \"phase\": \"starting\", \"members\": {}, \"state\": [], \"trouble\": \"no memory\"}}");
-	ends_with(0);
-	says(out, "plan        -\n");
-	says(out, "state       no copy yet\n");
-	says(out, "last error  no memory\n");
-	start("status 7"); /* of a job with a command */
-	asked("{}");
-	answer("{\"status\": {\"job\": \"7\", \"phase\": \"training\", \"steps\": 0, \"state\": []}}");
-	ends_with(0);
-	says(out, "state       what the command has saved\n");
-	assert_null(strstr(out, "members"));
-	assert_null(strstr(out, "waiting for"));
-	start("status --json 7");
-	asked("{}");
-	answer(status_answer);
-	ends_with(0);
-	json_t *printed = json_loads(out, 0, NULL), *given = json_loads(status_answer, 0, NULL);
+	control_start("status 7");
+	control_asked("{}");
+	control_answer(
+	        "{\"status\": {\"job\": \"7\", \"phase\": \"starting\", \"members\": {}, \"state\": [], \"trouble\": \"no memory\"}}");
+	control_ends_with(0);
+	control_says(control_out, "plan        -\n");
+	control_says(control_out, "state       no copy yet\n");
+	control_says(control_out, "last error  no memory\n");
+	control_start("status 7"); /* of a job with a command */
+	control_asked("{}");
+	control_answer("{\"status\": {\"job\": \"7\", \"phase\": \"training\", \"steps\": 0, \"state\": []}}");
+	control_ends_with(0);
+	control_says(control_out, "state       what the command has saved\n");
+	assert_null(strstr(control_out, "members"));
+	assert_null(strstr(control_out, "waiting for"));
+	control_start("status --json 7");
+	control_asked("{}");
+	control_answer(status_answer);
+	control_ends_with(0);
+	json_t *printed = json_loads(control_out, 0, NULL), *given = json_loads(status_answer, 0, NULL);
 	assert_true(json_equal(printed, json_object_get(given, "status")));
 	json_decref(printed);
 	json_decref(given);
-	start("status 7");
-	asked("{}");
-	answer("{\"text\": \"no status\"}");
-	ends_with(1);
+	control_start("status 7");
+	control_asked("{}");
+	control_answer("{\"text\": \"no status\"}");
+	control_ends_with(1);
 }
 
 /* The job may be left out inside a job, and named by its output folder. */
@@ -219,30 +79,30 @@ static void which_job(void **state)
 	char words[300];
 	(void)state;
 	setenv("SLURM_JOB_ID", "7", 1);
-	start("status");
-	asked("{}");
-	answer(status_answer);
-	ends_with(0);
-	start("grow 4");
-	asked("{\"command\": \"grow\", \"nodes\": 4}");
-	answer("{\"ok\": true, \"text\": \"done\"}");
-	ends_with(0);
+	control_start("status");
+	control_asked("{}");
+	control_answer(status_answer);
+	control_ends_with(0);
+	control_start("grow 4");
+	control_asked("{\"command\": \"grow\", \"nodes\": 4}");
+	control_answer("{\"ok\": true, \"text\": \"done\"}");
+	control_ends_with(0);
 	unsetenv("SLURM_JOB_ID");
 	char from[256];
-	snprintf(from, sizeof from, "%s", path_of("c-7.json"));
-	assert_int_equal(rename(from, path_of("output/contact.json")), 0);
-	snprintf(words, sizeof words, "status %s", path_of("output"));
-	start(words);
-	asked("{}");
-	answer(status_answer);
-	ends_with(0);
-	unlink(path_of("output/contact.json"));
-	start(words);
-	ends_with(1);
-	says(said, "no job is running whose output folder this is");
-	start("status 7");
-	ends_with(1);
-	says(said, "job 7: no elastic job of this user with this id is running");
+	snprintf(from, sizeof from, "%s", control_path_of("c-7.json"));
+	assert_int_equal(rename(from, control_path_of("output/contact.json")), 0);
+	snprintf(words, sizeof words, "status %s", control_path_of("output"));
+	control_start(words);
+	control_asked("{}");
+	control_answer(status_answer);
+	control_ends_with(0);
+	unlink(control_path_of("output/contact.json"));
+	control_start(words);
+	control_ends_with(1);
+	control_says(control_said, "no job is running whose output folder this is");
+	control_start("status 7");
+	control_ends_with(1);
+	control_says(control_said, "job 7: no elastic job of this user with this id is running");
 }
 
 /* A controller that accepts and never answers: the command ends in time, and names what it waited for. */
@@ -251,23 +111,23 @@ static void a_silent_controller(void **state)
 	static const char *const commands[] = { "status --timeout 1 7", "events --timeout 1 7" };
 	(void)state;
 	for (size_t i = 0; i < COUNT(commands); i++) {
-		start(commands[i]);
-		asked("{}");
-		ends_with(1);
-		says(said, "job 7: ");
-		assert_string_equal(out, "");
+		control_start(commands[i]);
+		control_asked("{}");
+		control_ends_with(1);
+		control_says(control_said, "job 7: ");
+		assert_string_equal(control_out, "");
 	}
-	start("status --timeout 1 7"); /* not even a welcome */
-	json_decref(fake_controller_challenge(&controller));
-	ends_with(1);
-	says(said, "waiting for the controller's welcome");
-	start("status --timeout 1 7"); /* not even a challenge */
-	ends_with(1);
-	says(said, "waiting for the controller's challenge");
-	fake_controller_deafen(&controller);
-	start("status 7");
-	ends_with(1);
-	says(said, "connecting to 127.0.0.1:");
+	control_start("status --timeout 1 7"); /* not even a welcome */
+	json_decref(fake_controller_challenge(&control_controller));
+	control_ends_with(1);
+	control_says(control_said, "waiting for the controller's welcome");
+	control_start("status --timeout 1 7"); /* not even a challenge */
+	control_ends_with(1);
+	control_says(control_said, "waiting for the controller's challenge");
+	fake_controller_deafen(&control_controller);
+	control_start("status 7");
+	control_ends_with(1);
+	control_says(control_said, "connecting to 127.0.0.1:");
 }
 
 static void a_controller_that_hangs_up(void **state)
@@ -275,31 +135,31 @@ static void a_controller_that_hangs_up(void **state)
 	static const char *const commands[] = { "status 7", "events 7", "grow 2 7", "shrink 1 7", "checkpoint 7" };
 	(void)state;
 	for (size_t i = 0; i < COUNT(commands); i++) {
-		start(commands[i]);
-		asked("{}");
-		fake_controller_hang_up(&controller);
-		ends_with(1);
-		says(said, "job 7: the controller closed the connection without an answer");
+		control_start(commands[i]);
+		control_asked("{}");
+		fake_controller_hang_up(&control_controller);
+		control_ends_with(1);
+		control_says(control_said, "job 7: the controller closed the connection without an answer");
 	}
-	start("status 7");
-	json_decref(fake_controller_challenge(&controller));
-	answer("{\"type\": \"refused\", \"text\": \"not your job\"}");
-	ends_with(1);
-	says(said, "the controller refused: not your job");
+	control_start("status 7");
+	json_decref(fake_controller_challenge(&control_controller));
+	control_answer("{\"type\": \"refused\", \"text\": \"not your job\"}");
+	control_ends_with(1);
+	control_says(control_said, "the controller refused: not your job");
 }
 
 /* The job was started by an hspmd of another protocol: nobody is called. */
 static void another_version(void **state)
 {
 	(void)state;
-	json_t *contact = json_load_file(path_of("c-7.json"), 0, NULL);
+	json_t *contact = json_load_file(control_path_of("c-7.json"), 0, NULL);
 	json_object_set_new(contact, "protocol", json_integer(HSPMD_PROTOCOL + 1));
 	json_object_set_new(contact, "version", json_string("9.0"));
-	assert_int_equal(hspmd_contact_write(path_of("c-7.json"), contact, &err), 0);
+	assert_int_equal(hspmd_contact_write(control_path_of("c-7.json"), contact, &control_err), 0);
 	json_decref(contact);
-	start("status 7");
-	ends_with(1);
-	says(said, "the job is hspmd 9.0 (protocol 3), this is hspmd " PACKAGE_VERSION " (protocol 2)");
+	control_start("status 7");
+	control_ends_with(1);
+	control_says(control_said, "the job is hspmd 9.0 (protocol 3), this is hspmd " PACKAGE_VERSION " (protocol 2)");
 }
 
 /* Root may look at a user's job, but is not led by one user's file to the job of another; other users may look at their own only. */
@@ -310,18 +170,18 @@ static void a_job_of_another_user(void **state)
 	if (getuid())
 		skip();
 	for (uid_t of = user; of < user + 2; of++) {
-		json_t *contact = json_load_file(path_of("c-7.json"), 0, NULL);
+		json_t *contact = json_load_file(control_path_of("c-7.json"), 0, NULL);
 		json_object_set_new(contact, "user", json_integer(of));
-		assert_int_equal(hspmd_contact_write(path_of("c-7.json"), contact, &err), 0);
-		assert_int_equal(chown(path_of("c-7.json"), user, user), 0);
+		assert_int_equal(hspmd_contact_write(control_path_of("c-7.json"), contact, &control_err), 0);
+		assert_int_equal(chown(control_path_of("c-7.json"), user, user), 0);
 		json_decref(contact);
-		start("shrink 1 7");
+		control_start("shrink 1 7");
 		if (of == user) {
-			json_decref(fake_controller_accept(&controller));
-			answer("{\"ok\": false, \"text\": \"it was reached\"}");
+			json_decref(fake_controller_accept(&control_controller));
+			control_answer("{\"ok\": false, \"text\": \"it was reached\"}");
 		}
-		ends_with(1);
-		says(said, of == user ? "it was reached" : "belongs to user 12345, and is of a job of user 12346");
+		control_ends_with(1);
+		control_says(control_said, of == user ? "it was reached" : "belongs to user 12345, and is of a job of user 12346");
 	}
 }
 
@@ -329,15 +189,15 @@ static void a_job_of_another_user(void **state)
 static void a_negative_timeout(void **state)
 {
 	(void)state;
-	start("grow --timeout -1 4 7");
-	ends_with(2);
-	says(said, "timeout");
-	start("shrink --timeout 5 -1 7");
-	json_t *hello = fake_controller_accept(&controller);
+	control_start("grow --timeout -1 4 7");
+	control_ends_with(2);
+	control_says(control_said, "timeout");
+	control_start("shrink --timeout 5 -1 7");
+	json_t *hello = fake_controller_accept(&control_controller);
 	assert_int_equal(json_integer_value(json_object_get(hello, "by")), 1);
 	json_decref(hello);
-	answer("{\"ok\": true, \"text\": \"done\"}");
-	ends_with(0);
+	control_answer("{\"ok\": true, \"text\": \"done\"}");
+	control_ends_with(0);
 }
 
 /* Somebody else holds the controller's port. */
@@ -346,50 +206,50 @@ static void a_wrong_cookie(void **state)
 	char cookie[] = FAKE_CONTROLLER_COOKIE;
 	(void)state;
 	cookie[0] = 'f';
-	start("status 7");
-	json_t *hello = fake_controller_challenge(&controller);
+	control_start("status 7");
+	json_t *hello = fake_controller_challenge(&control_controller);
 	const char *nonce = json_string_value(json_object_get(hello, "nonce"));
-	struct hspmd_auth *other = hspmd_auth_cookie(cookie, &err);
+	struct hspmd_auth *other = hspmd_auth_cookie(cookie, &control_err);
 	json_t *content = json_object();
-	fake_controller_send(&controller, hspmd_auth_seal(other, "welcome", nonce, content, getuid(), &err));
+	fake_controller_send(&control_controller, hspmd_auth_seal(other, "welcome", nonce, content, getuid(), &control_err));
 	json_decref(content);
 	json_decref(hello);
 	hspmd_auth_destroy(other);
-	ends_with(1);
-	says(said, "does not know the job's cookie");
+	control_ends_with(1);
+	control_says(control_said, "does not know the job's cookie");
 }
 
 /* A watched job's controller dies and comes back; then the job ends. */
 static void watches(void **state)
 {
 	(void)state;
-	start("status --watch=0.1 7");
-	asked("{}");
-	answer(status_answer);
-	asked("{}");
-	fake_controller_hang_up(&controller); /* it has died */
-	asked("{}");
-	answer(status_answer);
-	unlink(path_of("c-7.json"));
-	fake_controller_hang_up(&controller);
+	control_start("status --watch=0.1 7");
+	control_asked("{}");
+	control_answer(status_answer);
+	control_asked("{}");
+	fake_controller_hang_up(&control_controller); /* it has died */
+	control_asked("{}");
+	control_answer(status_answer);
+	unlink(control_path_of("c-7.json"));
+	fake_controller_hang_up(&control_controller);
 	/* It may have found the contact file before. */
-	fake_controller_deafen(&controller);
-	ends_with(0);
-	says(said, "its controller does not answer");
-	says(said, "job 7 is no longer running");
-	const char *second = strstr(out + 1, "job         7: training");
+	fake_controller_deafen(&control_controller);
+	control_ends_with(0);
+	control_says(control_said, "its controller does not answer");
+	control_says(control_said, "job 7 is no longer running");
+	const char *second = strstr(control_out + 1, "job         7: training");
 	assert_non_null(second);
-	says(out, "\n\njob         7");
+	control_says(control_out, "\n\njob         7");
 	/* One that does not come back in time. */
-	fake_controller_listen(&controller);
-	job_runs();
-	start("status --watch=0.1 --timeout 1 7");
-	asked("{}");
-	answer(status_answer);
-	fake_controller_deafen(&controller);
-	fake_controller_hang_up(&controller);
-	ends_with(1);
-	says(said, "for its controller to answer again");
+	fake_controller_listen(&control_controller);
+	control_job_runs();
+	control_start("status --watch=0.1 --timeout 1 7");
+	control_asked("{}");
+	control_answer(status_answer);
+	fake_controller_deafen(&control_controller);
+	fake_controller_hang_up(&control_controller);
+	control_ends_with(1);
+	control_says(control_said, "for its controller to answer again");
 }
 
 /* ---- events */
@@ -401,33 +261,34 @@ static void events(void **state)
 	        "1001, \"text\": \"n1 was lost\"}]}";
 	(void)state;
 	setenv("TZ", "UTC0", 1);
-	start("events 7");
-	asked("{\"command\": \"events\"}");
-	answer(first);
-	ends_with(0);
-	assert_string_equal(out, "1970-01-01 00:16:40  a plan\n1970-01-01 00:16:41  n1 was lost\n");
-	start("events --json 7");
-	asked("{}");
-	answer(first);
-	ends_with(0);
-	says(out, "{\"number\":3,\"time\":1000,\"text\":\"a plan\",\"x\":0.1");
-	assert_int_equal(strchr(out, '\n')[1], '{');
+	control_start("events 7");
+	control_asked("{\"command\": \"events\"}");
+	control_answer(first);
+	control_ends_with(0);
+	assert_string_equal(control_out, "1970-01-01 00:16:40  a plan\n1970-01-01 00:16:41  n1 was lost\n");
+	control_start("events --json 7");
+	control_asked("{}");
+	control_answer(first);
+	control_ends_with(0);
+	control_says(control_out, "{\"number\":3,\"time\":1000,\"text\":\"a plan\",\"x\":0.1");
+	assert_int_equal(strchr(control_out, '\n')[1], '{');
 	/* Each event once, with those that the job wrote at its end. */
-	FILE *f = fopen(path_of("output/events.jsonl"), "w");
+	FILE *f = fopen(control_path_of("output/events.jsonl"), "w");
 	assert_non_null(f);
 	fputs("{\"number\": 5, \"time\": 1002, \"text\": \"later\"}\n{\"number\": 6, \"time\": 1003, \"text\": \"the end\"}\n{\"numb", f);
 	fclose(f);
-	start("events --follow --timeout 5 7");
-	asked("{}");
-	answer(first);
-	asked("{}");
-	answer("{\"events\": [{\"number\": 4, \"time\": 1001, \"text\": \"n1 was lost\"}, {\"number\": 5, \"time\": 1002, \"text\": "
-	       "\"later\"}]}");
-	unlink(path_of("c-7.json"));
-	fake_controller_deafen(&controller);
-	ends_with(0);
-	assert_string_equal(out, "1970-01-01 00:16:40  a plan\n1970-01-01 00:16:41  n1 was lost\n1970-01-01 00:16:42  later\n"
-	                         "1970-01-01 00:16:43  the end\n");
+	control_start("events --follow --timeout 5 7");
+	control_asked("{}");
+	control_answer(first);
+	control_asked("{}");
+	control_answer(
+	        "{\"events\": [{\"number\": 4, \"time\": 1001, \"text\": \"n1 was lost\"}, {\"number\": 5, \"time\": 1002, \"text\": "
+	        "\"later\"}]}");
+	unlink(control_path_of("c-7.json"));
+	fake_controller_deafen(&control_controller);
+	control_ends_with(0);
+	assert_string_equal(control_out, "1970-01-01 00:16:40  a plan\n1970-01-01 00:16:41  n1 was lost\n1970-01-01 00:16:42  later\n"
+	                                 "1970-01-01 00:16:43  the end\n");
 }
 
 /* ---- requests */
@@ -448,26 +309,27 @@ static void requests(void **state)
 	};
 	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		start(cases[i].words);
-		asked(cases[i].asks);
-		answer(i % 2 ? "{\"ok\": false, \"text\": \"the site allows 2\"}" : "{\"ok\": true, \"text\": \"it trains on 4 nodes\"}");
-		ends_with(i % 2 ? 1 : 0);
-		assert_string_equal(out, i % 2 ? "" : "it trains on 4 nodes\n");
+		control_start(cases[i].words);
+		control_asked(cases[i].asks);
+		control_answer(i % 2 ? "{\"ok\": false, \"text\": \"the site allows 2\"}"
+		                     : "{\"ok\": true, \"text\": \"it trains on 4 nodes\"}");
+		control_ends_with(i % 2 ? 1 : 0);
+		assert_string_equal(control_out, i % 2 ? "" : "it trains on 4 nodes\n");
 		if (i % 2)
-			says(said, "job 7: the site allows 2");
+			control_says(control_said, "job 7: the site allows 2");
 	}
-	start("shrink --json 1 7");
-	asked("{}");
-	answer("{\"ok\": false, \"text\": \"no\", \"nodes\": 3}");
-	ends_with(1);
-	json_t *printed = json_loads(out, 0, NULL);
+	control_start("shrink --json 1 7");
+	control_asked("{}");
+	control_answer("{\"ok\": false, \"text\": \"no\", \"nodes\": 3}");
+	control_ends_with(1);
+	json_t *printed = json_loads(control_out, 0, NULL);
 	assert_int_equal(json_integer_value(json_object_get(printed, "nodes")), 3);
 	json_decref(printed);
 	/* An answer without a verdict is none. */
-	start("checkpoint 7");
-	asked("{}");
-	answer("{\"text\": \"well\"}");
-	ends_with(1);
+	control_start("checkpoint 7");
+	control_asked("{}");
+	control_answer("{\"text\": \"well\"}");
+	control_ends_with(1);
 }
 
 static void wrong_usage(void **state)
@@ -490,18 +352,18 @@ static void wrong_usage(void **state)
 	};
 	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		start(cases[i].words);
-		ends_with(2);
-		says(said, cases[i].why);
-		says(said, "--help");
-		assert_string_equal(out, "");
+		control_start(cases[i].words);
+		control_ends_with(2);
+		control_says(control_said, cases[i].why);
+		control_says(control_said, "--help");
+		assert_string_equal(control_out, "");
 	}
 	static const char *const helps[] = { "status --help", "events -h", "grow --help", "shrink --help", "checkpoint --help" };
 	for (size_t i = 0; i < COUNT(helps); i++) {
-		start(helps[i]);
-		ends_with(0);
-		says(out, "Usage: hspmd ");
-		assert_string_equal(said, "");
+		control_start(helps[i]);
+		control_ends_with(0);
+		control_says(control_out, "Usage: hspmd ");
+		assert_string_equal(control_said, "");
 	}
 }
 
@@ -539,7 +401,7 @@ static void words_after_checkpoint(void **state)
 /* Puts lines in place of what squeue knows: ID|STATE|REASON|NODES|COMMENT. */
 static void queue_is(const char *lines)
 {
-	assert_int_equal(hspmd_durable_write(path_of("queue"), lines, strlen(lines), &err), 0);
+	assert_int_equal(hspmd_durable_write(control_path_of("queue"), lines, strlen(lines), &control_err), 0);
 }
 
 /* Jobs without a controller, or whose controller does not answer; and all jobs of the user. */
@@ -547,37 +409,38 @@ static void by_slurm(void **state)
 {
 	(void)state;
 	queue_is("8|PENDING|JobHeldUser|2|hspmd\n");
-	start("status 8");
-	ends_with(0);
-	says(out, "job         8: pending\nwhy         held by its user");
-	start("status --json 8");
-	ends_with(0);
-	says(out, "\"phase\": \"pending\"");
-	start("events 8");
-	ends_with(1);
+	control_start("status 8");
+	control_ends_with(0);
+	control_says(control_out, "job         8: pending\nwhy         held by its user");
+	control_start("status --json 8");
+	control_ends_with(0);
+	control_says(control_out, "\"phase\": \"pending\"");
+	control_start("events 8");
+	control_ends_with(1);
 	queue_is("8|RUNNING|None|2|mine\n"); /* not an elastic job */
-	start("status 8");
-	ends_with(1);
-	says(said, "no elastic job of this user with this id is running");
+	control_start("status 8");
+	control_ends_with(1);
+	control_says(control_said, "no elastic job of this user with this id is running");
 	queue_is("7|RUNNING|None|2|hspmd\n8|PENDING|Priority|3|hspmd\n9|RUNNING|None|1|other\n10|RUNNING|None|1|hspmd\n");
-	start("status");
-	asked("{\"command\": \"status\"}");
-	answer("{\"status\": {\"job\": \"7\", \"phase\": \"training\", \"node_count\": 4, \"step\": 5, \"steps\": 9, \"loss\": 2.5, "
-	       "\"checkpoints_fail\": {\"for_s\": 3, \"why\": \"full\"}}}");
-	ends_with(0);
-	says(out, "7         training       4  step 5 of 9, loss 2.5, checkpoints FAIL\n");
-	says(out, "8         pending        3  Priority\n");
-	says(out, "10        starting       1  its script runs");
-	assert_null(strstr(out, "\n9 "));
+	control_start("status");
+	control_asked("{\"command\": \"status\"}");
+	control_answer(
+	        "{\"status\": {\"job\": \"7\", \"phase\": \"training\", \"node_count\": 4, \"step\": 5, \"steps\": 9, \"loss\": 2.5, "
+	        "\"checkpoints_fail\": {\"for_s\": 3, \"why\": \"full\"}}}");
+	control_ends_with(0);
+	control_says(control_out, "7         training       4  step 5 of 9, loss 2.5, checkpoints FAIL\n");
+	control_says(control_out, "8         pending        3  Priority\n");
+	control_says(control_out, "10        starting       1  its script runs");
+	assert_null(strstr(control_out, "\n9 "));
 	queue_is("7|SUSPENDED|None|2|hspmd\n");
-	start("status 7"); /* the controller is silent */
-	ends_with(0);
-	says(out, "job         7: suspended\nwhy         it loses nothing");
+	control_start("status 7"); /* the controller is silent */
+	control_ends_with(0);
+	control_says(control_out, "job         7: suspended\nwhy         it loses nothing");
 	queue_is("");
-	assert_int_equal(unlink(path_of("c-7.json")), 0);
-	start("status");
-	ends_with(0);
-	says(out, "no elastic job of this user runs or waits");
+	assert_int_equal(unlink(control_path_of("c-7.json")), 0);
+	control_start("status");
+	control_ends_with(0);
+	control_says(control_out, "no elastic job of this user runs or waits");
 }
 
 static int begin(void **state)
@@ -585,41 +448,41 @@ static int begin(void **state)
 	static const char script[] = "#!/bin/sh\nexec /bin/cat %s/queue\n";
 	char text[200];
 	(void)state;
-	if (!mkdtemp(folder))
+	if (!mkdtemp(control_folder))
 		return -1;
-	snprintf(text, sizeof text, script, folder);
+	snprintf(text, sizeof text, script, control_folder);
 	queue_is("");
-	if (hspmd_durable_write(path_of("squeue"), text, strlen(text), &err) || chmod(path_of("squeue"), 0700))
+	if (hspmd_durable_write(control_path_of("squeue"), text, strlen(text), &control_err) || chmod(control_path_of("squeue"), 0700))
 		return -1;
-	snprintf(text, sizeof text, "%s:/usr/bin:/bin", folder);
-	return setenv("PATH", text, 1) || setenv("HSPMD_CONTACTS", folder, 1);
+	snprintf(text, sizeof text, "%s:/usr/bin:/bin", control_folder);
+	return setenv("PATH", text, 1) || setenv("HSPMD_CONTACTS", control_folder, 1);
 }
 
 static int end(void **state)
 {
 	char command[64];
 	(void)state;
-	snprintf(command, sizeof command, "rm -rf %s", folder);
+	snprintf(command, sizeof command, "rm -rf %s", control_folder);
 	return system(command);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_status, fresh, stop),
-		cmocka_unit_test_setup_teardown(which_job, fresh, stop),
-		cmocka_unit_test_setup_teardown(a_silent_controller, fresh, stop),
-		cmocka_unit_test_setup_teardown(a_controller_that_hangs_up, fresh, stop),
-		cmocka_unit_test_setup_teardown(a_wrong_cookie, fresh, stop),
-		cmocka_unit_test_setup_teardown(another_version, fresh, stop),
-		cmocka_unit_test_setup_teardown(a_job_of_another_user, fresh, stop),
-		cmocka_unit_test_setup_teardown(a_negative_timeout, fresh, stop),
-		cmocka_unit_test_setup_teardown(watches, fresh, stop),
-		cmocka_unit_test_setup_teardown(events, fresh, stop),
-		cmocka_unit_test_setup_teardown(requests, fresh, stop),
-		cmocka_unit_test_setup_teardown(by_slurm, fresh, stop),
-		cmocka_unit_test_setup_teardown(wrong_usage, fresh, stop),
-		cmocka_unit_test_setup_teardown(words_after_checkpoint, fresh, stop),
+		cmocka_unit_test_setup_teardown(a_status, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(which_job, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(a_silent_controller, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(a_controller_that_hangs_up, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(a_wrong_cookie, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(another_version, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(a_job_of_another_user, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(a_negative_timeout, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(watches, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(events, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(requests, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(by_slurm, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(wrong_usage, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(words_after_checkpoint, control_fresh, control_stop),
 	};
 	return cmocka_run_group_tests(tests, begin, end);
 }

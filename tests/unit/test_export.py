@@ -9,16 +9,15 @@ import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from other_python import go_on_elsewhere  # noqa: E402
+
 try:
     import torch
     import transformers
 except ImportError:
-    system = "/usr/bin/python3"
-    if os.path.exists(system) and os.environ.get("HSPMD_TRANSFORMERS_TRIED") is None:
-        os.environ["HSPMD_TRANSFORMERS_TRIED"] = "1"
-        os.execv(system, [system] + sys.argv)
-    print("no transformers for", sys.executable, "- exported models are not loaded with it")
-    sys.exit(77)
+    go_on_elsewhere("exported models are not loaded with transformers: there is none")
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

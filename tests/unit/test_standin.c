@@ -11,193 +11,15 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/alloc.h"
-#include "common/base64.h"
-#include "common/clock.h"
-#include "common/wire.h"
 #include "runtime/command/environment.h"
 #include "runtime/command/newest.h"
-#include "runtime/command/standin.h"
-
-#define PATIENCE_S 60
-
-static char folder[] = "/tmp/hspmd-standin.XXXXXX";
-static struct hspmd_error err;
-
-struct agent {
-	int fd;
-	pid_t pid;
-	struct hspmd_wire_reader *reader;
-	int64_t generation;
-};
-
-static void tell(struct agent *a, json_t *m)
-{
-	assert_int_equal(hspmd_wire_send(a->fd, m, PATIENCE_S, &err), 0);
-	json_decref(m);
-}
-
-/* The next message that is no `step`, unless steps are asked for. */
-static json_t *next(struct agent *a, const char *type)
-{
-	for (;;) {
-		json_t *m;
-		if (hspmd_wire_receive(a->fd, a->reader, PATIENCE_S, &m, &err) != 1)
-			fail_msg("waiting for %s: %s", type, err.text);
-		const char *got = json_string_value(json_object_get(m, "type"));
-		if (!strcmp(got, type))
-			return m;
-		if (strcmp(got, "step"))
-			fail_msg("expected %s, got %s: %s", type, got, json_string_value(json_object_get(m, "text")));
-		json_decref(m);
-	}
-}
-
-static void expect(struct agent *a, const char *type)
-{
-	json_decref(next(a, type));
-}
-
-static bool is_warm; /* of the next stand-in */
-
-static json_t *shell(const char *script)
-{
-	return json_pack("[sss]", "bash", "-c", script);
-}
-
-/* Starts a stand-in for n1:0 with this command. */
-static void open_with(struct agent *a, json_t *command, const char *notice)
-{
-	int ends[2];
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-	a->pid = fork();
-	if (!a->pid) {
-		close(ends[0]);
-		exit(hspmd_standin_main(ends[1]));
-	}
-	close(ends[1]);
-	a->fd = ends[0];
-	a->reader = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
-	a->generation = 0;
-	expect(a, "hello");
-	char *checkpoint = hspmd_asprintf("%s/checkpoint", folder);
-	tell(a, json_pack("{ss,s{ss,so,ss,ss,sb},sn,ss,ss,ss,ss,ss,si,ss}", "type", "job", "job", "format", "hspmd-job-1", "command",
-	                  command, "notice", notice, "folder", folder, "warm", (int)is_warm, "model", "output", folder, "node", "n1",
-	                  "device", "n1:0", "kind", "cpu", "id", "77", "threads", 3, "checkpoint", checkpoint));
-	free(checkpoint);
-}
-
-/* The next generation, of these devices; returns when it runs, or cannot (`answer`). */
-static json_t *start_on(struct agent *a, json_t *devices, const char *answer)
-{
-	json_t *pipelines = json_array(), *device, *addresses = json_array();
-	size_t i;
-	a->generation++;
-	json_array_foreach(devices, i, device) {
-		json_array_append_new(pipelines, json_pack("{s[{s[O]}]}", "stages", "devices", device));
-		char *text = hspmd_base64_encode("10.0.0.7:4711", 13);
-		json_array_append_new(addresses, json_string(text));
-		free(text);
-	}
-	tell(a, json_pack("{ss,sI,s{so},sO}", "type", "prepare", "generation", (json_int_t)a->generation, "plan", "pipelines", pipelines,
-	                  "members", devices));
-	json_t *prepared = next(a, "prepared");
-	size_t n;
-	char *address = hspmd_base64_decode(json_string_value(json_object_get(prepared, "address")), &n);
-	address[n] = '\0';
-	assert_true(atoi(strrchr(address, ':') + 1) > 0);
-	free(address);
-	json_decref(prepared);
-	tell(a, json_pack("{ss,sI,so,sI,s{}}", "type", "start", "generation", (json_int_t)a->generation, "addresses", addresses, "step",
-	                  (json_int_t)5, "state"));
-	json_decref(devices);
-	return next(a, answer);
-}
-
-static void start(struct agent *a)
-{
-	json_t *started = start_on(a, json_pack("[ssss]", "n0:0", "n1:0", "n1:1", "n2:0"), "started");
-	assert_int_equal(json_integer_value(json_object_get(started, "step")), 5);
-	json_decref(started);
-}
-
-/* As the only rank. */
-static void start_alone(struct agent *a)
-{
-	json_decref(start_on(a, json_pack("[s]", "n1:0"), "started"));
-}
-
-static json_t *stop(struct agent *a)
-{
-	tell(a, json_pack("{ss,sI}", "type", "stop", "generation", (json_int_t)a->generation));
-	return next(a, "stopped");
-}
-
-static void wait_end(struct agent *a)
-{
-	int status;
-	assert_int_equal(waitpid(a->pid, &status, 0), a->pid);
-	assert_true(WIFEXITED(status) && !WEXITSTATUS(status));
-	hspmd_wire_reader_destroy(a->reader);
-	close(a->fd);
-}
-
-static void quit(struct agent *a)
-{
-	tell(a, json_pack("{ss}", "type", "quit"));
-	wait_end(a);
-}
-
-/* Contents of a file in the folder, once it is there and ends with a line. */
-static char *contents(const char *name)
-{
-	char *path = hspmd_asprintf("%s/%s", folder, name), *text = NULL;
-	double until = hspmd_now() + PATIENCE_S;
-	for (size_t n = 0; !n || text[n - 1] != '\n'; nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL)) {
-		FILE *f = fopen(path, "r");
-		free(text);
-		text = calloc(1, 65536);
-		n = f ? fread(text, 1, 65535, f) : 0;
-		if (f)
-			fclose(f);
-		if (hspmd_now() > until)
-			fail_msg("waited for %s", path);
-	}
-	free(path);
-	return text;
-}
-
-static pid_t pid_in(const char *name)
-{
-	char *text = contents(name);
-	pid_t pid = atoi(text);
-	free(text);
-	return pid;
-}
-
-static void assert_gone(const char *name)
-{
-	pid_t pid = pid_in(name);
-	if (!kill(pid, 0))
-		fail_msg("%s: process %d is still there", name, (int)pid);
-	char *path = hspmd_asprintf("%s/%s", folder, name);
-	unlink(path);
-	free(path);
-}
-
-static void assert_status(json_t *m, int status, bool finished)
-{
-	json_t *v = json_object_get(m, "status");
-	assert_int_equal(v ? json_integer_value(v) : -1, status);
-	assert_int_equal(json_is_true(json_object_get(m, "finished")), finished);
-	json_decref(m);
-}
+#include "tests/unit/standin_agent.h"
 
 /* ---- tests */
 
@@ -271,13 +93,13 @@ static void test_told_and_finished(void **state)
 {
 	(void)state;
 	struct agent a;
-	open_with(&a,
-	          shell("echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$NNODES $MASTER_ADDR:$MASTER_PORT "
-	                "$OMP_NUM_THREADS {world*2}"
-	                " >\"$HSPMD_CHECKPOINT/told\"; echo output; exit $((HSPMD_GENERATION == 1 ? 0 : 85))"),
-	          "TERM:5");
-	start(&a);
-	json_t *m = next(&a, "finished");
+	agent_open_with(&a,
+	                shell("echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$NNODES $MASTER_ADDR:$MASTER_PORT "
+	                      "$OMP_NUM_THREADS {world*2}"
+	                      " >\"$HSPMD_CHECKPOINT/told\"; echo output; exit $((HSPMD_GENERATION == 1 ? 0 : 85))"),
+	                "TERM:5");
+	agent_start(&a);
+	json_t *m = agent_next(&a, "finished");
 	json_t *newest = json_object_get(m, "newest");
 	assert_true(json_integer_value(newest) > 0);
 	assert_status(m, 0, true);
@@ -285,12 +107,12 @@ static void test_told_and_finished(void **state)
 	assert_string_equal(told, "1/4 0/2 1/3 10.0.0.7:4711 3 8\n");
 	assert_string_equal(log, "hspmd: generation 1: rank 1 of 4 on n1:0\noutput\n");
 	free(told), free(log);
-	assert_status(stop(&a), 0, true);
-	start(&a);
-	assert_status(next(&a, "finished"), 85, true);
-	tell(&a, json_pack("{ss}", "type", "ping"));
-	expect(&a, "pong");
-	quit(&a);
+	assert_status(agent_stop(&a), 0, true);
+	agent_start(&a);
+	assert_status(agent_next(&a, "finished"), 85, true);
+	agent_tell(&a, json_pack("{ss}", "type", "ping"));
+	agent_expect(&a, "pong");
+	agent_quit(&a);
 }
 
 static void test_notice(void **state)
@@ -298,21 +120,22 @@ static void test_notice(void **state)
 	(void)state;
 	struct agent a;
 	/* A shell hands no signal on: what it runs gets it, too. */
-	open_with(&a,
-	          shell("trap : USR1; bash -c 'trap \"exit 0\" USR1; echo $$ >\"$HSPMD_CHECKPOINT/in\"; while :; do sleep 0.01; done'; "
-	                "exit 85"),
-	          "USR1:10");
-	start(&a);
+	agent_open_with(
+	        &a,
+	        shell("trap : USR1; bash -c 'trap \"exit 0\" USR1; echo $$ >\"$HSPMD_CHECKPOINT/in\"; while :; do sleep 0.01; done'; "
+	              "exit 85"),
+	        "USR1:10");
+	agent_start(&a);
 	pid_in("checkpoint/in");
-	assert_status(stop(&a), 85, false);
+	assert_status(agent_stop(&a), 85, false);
 	assert_gone("checkpoint/in");
-	quit(&a);
-	open_with(&a, shell("trap 'exit 85' TERM; echo $$ >\"$HSPMD_CHECKPOINT/in\"; while :; do sleep 0.01; done"), "TERM:60");
-	start(&a);
+	agent_quit(&a);
+	agent_open_with(&a, shell("trap 'exit 85' TERM; echo $$ >\"$HSPMD_CHECKPOINT/in\"; while :; do sleep 0.01; done"), "TERM:60");
+	agent_start(&a);
 	pid_in("checkpoint/in");
-	assert_status(stop(&a), 85, false);
+	assert_status(agent_stop(&a), 85, false);
 	assert_gone("checkpoint/in");
-	quit(&a);
+	agent_quit(&a);
 }
 
 #define DEAF                                                                                                                               \
@@ -326,23 +149,23 @@ static void test_whole_tree(void **state)
 	(void)state;
 	for (int way = 0; way < 4; way++) {
 		struct agent a;
-		open_with(&a, shell(DEAF), "TERM:0.2");
-		start(&a);
+		agent_open_with(&a, shell(DEAF), "TERM:0.2");
+		agent_start(&a);
 		pid_in("checkpoint/hidden");
 		pid_in("checkpoint/in");
 		if (way == 0) {
-			assert_status(stop(&a), -1, false);
+			assert_status(agent_stop(&a), -1, false);
 		} else if (way == 1) {
-			tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)1));
-			json_t *m = next(&a, "aborted");
+			agent_tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)1));
+			json_t *m = agent_next(&a, "aborted");
 			assert_int_equal(json_integer_value(json_object_get(m, "holds")), 1);
 			json_decref(m);
 		}
 		if (way < 3) {
-			quit(&a);
+			agent_quit(&a);
 		} else {
 			shutdown(a.fd, SHUT_RDWR);
-			wait_end(&a);
+			agent_wait_end(&a);
 		}
 		assert_gone("checkpoint/hidden");
 		assert_gone("checkpoint/in");
@@ -361,60 +184,60 @@ static void test_failures(void **state)
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct agent a;
-		open_with(&a, shell(cases[i].script), "TERM:1");
-		start(&a);
-		json_t *m = next(&a, "fault"), *tail = json_object_get(m, "tail");
+		agent_open_with(&a, shell(cases[i].script), "TERM:1");
+		agent_start(&a);
+		json_t *m = agent_next(&a, "fault"), *tail = json_object_get(m, "tail");
 		assert_string_equal(json_string_value(json_object_get(m, "text")), cases[i].says);
 		const char *last = json_string_value(json_array_get(tail, json_array_size(tail) - 1));
 		assert_true(cases[i].last ? !strcmp(last, cases[i].last) : !last);
 		json_decref(m);
-		tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)1));
-		expect(&a, "aborted");
-		tell(&a, json_pack("{ss,sI,sn}", "type", "settle", "generation", (json_int_t)1, "apply"));
-		expect(&a, "settled");
-		start(&a); /* the next generation */
-		json_decref(next(&a, "fault"));
-		quit(&a);
+		agent_tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)1));
+		agent_expect(&a, "aborted");
+		agent_tell(&a, json_pack("{ss,sI,sn}", "type", "settle", "generation", (json_int_t)1, "apply"));
+		agent_expect(&a, "settled");
+		agent_start(&a); /* the next generation */
+		json_decref(agent_next(&a, "fault"));
+		agent_quit(&a);
 	}
 	struct agent a;
-	open_with(&a, json_pack("[s]", "/nothing/there"), "TERM:1");
-	json_t *m = start_on(&a, json_pack("[s]", "n1:0"), "fault");
+	agent_open_with(&a, json_pack("[s]", "/nothing/there"), "TERM:1");
+	json_t *m = agent_start_on(&a, json_pack("[s]", "n1:0"), "fault");
 	assert_non_null(strstr(json_string_value(json_object_get(m, "text")), "cannot start /nothing/there"));
 	json_decref(m);
-	quit(&a);
+	agent_quit(&a);
 }
 
 static void test_steps(void **state)
 {
 	(void)state;
 	struct agent a;
-	open_with(&a,
-	          shell("printf '{\"step\": 7, \"loss\": 0.5, \"tokens\": 12}\\nrubbish\\n{\"st' >&$HSPMD_FD; sleep 0.1;"
-	                "printf 'ep\": 9, \"loss\": NaN, \"lr\": 1e-3}\\n' >&$HSPMD_FD; sleep 1000"),
-	          "TERM:1");
-	start_alone(&a);
-	json_t *m = next(&a, "step");
+	agent_open_with(&a,
+	                shell("printf '{\"step\": 7, \"loss\": 0.5, \"tokens\": 12}\\nrubbish\\n{\"st' >&$HSPMD_FD; sleep 0.1;"
+	                      "printf 'ep\": 9, \"loss\": NaN, \"lr\": 1e-3}\\n' >&$HSPMD_FD; sleep 1000"),
+	                "TERM:1");
+	agent_start_alone(&a);
+	json_t *m = agent_next(&a, "step");
 	assert_int_equal(json_integer_value(json_object_get(m, "step")), 7);
 	assert_true(json_number_value(json_object_get(m, "loss")) == 0.5);
 	assert_int_equal(json_integer_value(json_object_get(m, "tokens")), 12);
 	json_decref(m);
-	m = next(&a, "step");
+	m = agent_next(&a, "step");
 	assert_int_equal(json_integer_value(json_object_get(m, "step")), 9);
 	assert_true(json_is_null(json_object_get(m, "loss")));
 	assert_true(json_number_value(json_object_get(m, "lr")) == 1e-3);
 	json_decref(m);
 	/* A controller that was restarted asks. */
-	tell(&a, json_pack("{ss,sI}", "type", "query", "generation", (json_int_t)1));
-	m = next(&a, "query_reply");
+	agent_tell(&a, json_pack("{ss,sI}", "type", "query", "generation", (json_int_t)1));
+	m = agent_next(&a, "query_reply");
 	assert_true(json_is_true(json_object_get(m, "training")));
 	assert_int_equal(json_integer_value(json_object_get(m, "holds")), 1);
 	json_decref(m);
-	quit(&a);
+	agent_quit(&a);
 	/* A plan without this device: it holds the state, and runs nothing. */
-	open_with(&a, shell("exit 7"), "TERM:1");
-	json_decref(start_on(&a, json_pack("[s]", "n0:0"), "started"));
-	assert_status(stop(&a), -1, false);
-	quit(&a);
+	agent_open_with(&a, shell("exit 7"), "TERM:1");
+	json_decref(agent_start_on(&a, json_pack("[s]", "n0:0"), "started"));
+	assert_status(agent_stop(&a), -1, false);
+	agent_quit(&a);
 }
 
 /* ---- warm interpreters */
@@ -435,7 +258,7 @@ static const char script[] =
 
 static void put(const char *name, const char *text)
 {
-	char *path = hspmd_asprintf("%s/%s", folder, name);
+	char *path = hspmd_asprintf("%s/%s", agent_folder, name);
 	FILE *f = fopen(path, "w");
 	assert_non_null(f);
 	fputs(text, f);
@@ -451,22 +274,22 @@ static void assert_told(struct agent *a, const char *how, int own, int rank)
 	                              (int)a->generation);
 	assert_string_equal(told, wanted);
 	free(told), free(wanted);
-	char *path = hspmd_asprintf("%s/checkpoint/told", folder);
+	char *path = hspmd_asprintf("%s/checkpoint/told", agent_folder);
 	unlink(path);
 	free(path);
 }
 
 static void assert_warm_once(struct agent *a, int own)
 {
-	start_alone(a);
+	agent_start_alone(a);
 	assert_told(a, "warm", own, 0);
-	assert_status(stop(a), 85, false);
+	assert_status(agent_stop(a), 85, false);
 }
 
 /* All processes of this test that are warm interpreters, or forks of one: 0: there are some. */
 static int find_interpreters(const char *command)
 {
-	char *line = hspmd_asprintf("%s -f '[h]spmd_warm.*%s' >/dev/null", command, folder);
+	char *line = hspmd_asprintf("%s -f '[h]spmd_warm.*%s' >/dev/null", command, agent_folder);
 	int status = system(line);
 	free(line);
 	return status;
@@ -485,21 +308,21 @@ static void await_interpreters(bool there)
 /* Begins cold, and returns when there is an interpreter with all that the script has imported. */
 static void start_until_warm(struct agent *a)
 {
-	char *list = hspmd_asprintf("%s/warm-modules", folder);
+	char *list = hspmd_asprintf("%s/warm-modules", agent_folder);
 	unlink(list);
 	free(list);
-	start_alone(a);
+	agent_start_alone(a);
 	assert_told(a, "cold", 1, 0);
 	free(contents("warm-modules"));
-	assert_status(stop(a), 85, false);
+	assert_status(agent_stop(a), 85, false);
 }
 
 static void test_warm(void **state)
 {
 	(void)state;
 	struct agent a;
-	char *path = hspmd_asprintf("%s/site-packages", folder), *train = hspmd_asprintf("%s/train.py", folder);
-	char *fails = hspmd_asprintf("%s/fails", folder), *told = hspmd_asprintf("%s/checkpoint/told", folder);
+	char *path = hspmd_asprintf("%s/site-packages", agent_folder), *train = hspmd_asprintf("%s/train.py", agent_folder);
+	char *fails = hspmd_asprintf("%s/fails", agent_folder), *told = hspmd_asprintf("%s/checkpoint/told", agent_folder);
 	unlink(told);
 	mkdir(path, 0700);
 	setenv("PYTHONPATH", path, 1);
@@ -507,21 +330,21 @@ static void test_warm(void **state)
 	put("site-packages/reads_rank.py", "");
 	put("own.py", "value = 1\n");
 	put("train.py", script);
-	is_warm = true;
-	open_with(&a, json_pack("[ssss]", "python3", "-u", train, "{world*8}"), "TERM:60");
+	agent_is_warm = true;
+	agent_open_with(&a, json_pack("[ssss]", "python3", "-u", train, "{world*8}"), "TERM:60");
 	start_until_warm(&a);
 	assert_warm_once(&a, 1);
 	/* An abort kills the command alone. A module of the user's own, and the place, are those of this start. */
 	put("own.py", "value = 22\n");
-	start_alone(&a);
+	agent_start_alone(&a);
 	assert_told(&a, "warm", 22, 0);
-	tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)a.generation));
-	expect(&a, "aborted");
+	agent_tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)a.generation));
+	agent_expect(&a, "aborted");
 	assert_warm_once(&a, 22);
 	/* A failure is shown without frames of the interpreter. */
 	put("fails", "");
-	start_alone(&a);
-	json_t *m = next(&a, "fault"), *tail = json_object_get(m, "tail");
+	agent_start_alone(&a);
+	json_t *m = agent_next(&a, "fault"), *tail = json_object_get(m, "tail");
 	assert_string_equal(json_string_value(json_object_get(m, "text")), "rank 0: exit status 1: ValueError: no");
 	for (size_t i = 0; i < json_array_size(tail); i++)
 		assert_null(strstr(json_string_value(json_array_get(tail, i)), "<string>"));
@@ -537,19 +360,19 @@ static void test_warm(void **state)
 	start_until_warm(&a);
 	assert_warm_once(&a, 1);
 	/* This library reads the rank, which is another one now. */
-	json_decref(start_on(&a, json_pack("[ss]", "n0:0", "n1:0"), "started"));
+	json_decref(agent_start_on(&a, json_pack("[ss]", "n0:0", "n1:0"), "started"));
 	char *line = contents("checkpoint/told");
 	assert_memory_equal(line, "cold", 4);
 	unlink(told);
-	assert_status(stop(&a), 85, false);
+	assert_status(agent_stop(&a), 85, false);
 	/* An interpreter that is gone. */
 	assert_int_equal(find_interpreters("pkill -KILL"), 0);
-	start_alone(&a);
+	agent_start_alone(&a);
 	assert_told(&a, NULL, 1, 0); /* another one may have imported what the file names already */
 	await_interpreters(true);
-	quit(&a);
+	agent_quit(&a);
 	await_interpreters(false);
-	is_warm = false;
+	agent_is_warm = false;
 	free(path), free(train), free(fails), free(told), free(other), free(line);
 }
 
@@ -595,58 +418,58 @@ static void test_elastic(void **state)
 {
 	(void)state;
 	struct agent a;
-	char *path = hspmd_asprintf("%s/checkpoint/orders", folder);
+	char *path = hspmd_asprintf("%s/checkpoint/orders", agent_folder);
 	unlink(path);
 	free(path);
-	open_with(&a, shell(elastic), "TERM:60");
-	start_alone(&a);
-	expect(&a, "elastic");
-	json_t *m = stop(&a);
+	agent_open_with(&a, shell(elastic), "TERM:60");
+	agent_start_alone(&a);
+	agent_expect(&a, "elastic");
+	json_t *m = agent_stop(&a);
 	assert_number(m, "step", 8);
 	assert_int_equal(json_array_size(json_object_get(m, "losses")), 1);
 	assert_null(json_object_get(m, "status"));
 	json_decref(m);
 	pid_t pid = told("\"stop\"");
-	m = start_on(&a, json_pack("[ss]", "n0:0", "n1:0"), "started");
+	m = agent_start_on(&a, json_pack("[ss]", "n0:0", "n1:0"), "started");
 	assert_number(m, "step", 7);
 	assert_number(json_object_get(m, "bytes"), "peers", 9);
 	json_decref(m);
 	assert_int_equal(told("\"rank\":1,\"world\":2,"), pid);
 	told("\"member\":1,\"members\":2,\"host\":\"10.0.0.7\",\"port\":4711,");
-	tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)2));
-	m = next(&a, "aborted");
+	agent_tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)2));
+	m = agent_next(&a, "aborted");
 	assert_number(m, "holds", 2);
 	assert_number(m, "ready", 8);
 	json_decref(m);
-	tell(&a, json_pack("{ss,sI,si,s[i]}", "type", "settle", "generation", (json_int_t)2, "apply", 8, "sums", 1));
-	m = next(&a, "settled");
+	agent_tell(&a, json_pack("{ss,sI,si,s[i]}", "type", "settle", "generation", (json_int_t)2, "apply", 8, "sums", 1));
+	m = agent_next(&a, "settled");
 	assert_number(m, "step", 9);
 	json_decref(m);
 	assert_int_equal(told("\"apply\":8"), pid);
 	/* It dies: another is made ready beside training, and holds nothing before it has started. */
-	json_decref(start_on(&a, json_pack("[s]", "n1:0"), "started"));
+	json_decref(agent_start_on(&a, json_pack("[s]", "n1:0"), "started"));
 	kill(pid, SIGKILL);
-	json_decref(next(&a, "fault"));
-	tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)3));
-	m = next(&a, "aborted");
+	json_decref(agent_next(&a, "fault"));
+	agent_tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)3));
+	m = agent_next(&a, "aborted");
 	assert_true(json_is_null(json_object_get(m, "holds")));
 	json_decref(m);
-	tell(&a, json_pack("{ss,sI,s{s[{s[{s[s]}]}]},s[s]}", "type", "prepare", "generation", (json_int_t)4, "plan", "pipelines", "stages",
-	                   "devices", "n1:0", "members", "n1:0"));
-	expect(&a, "elastic");
-	expect(&a, "prepared");
+	agent_tell(&a, json_pack("{ss,sI,s{s[{s[{s[s]}]}]},s[s]}", "type", "prepare", "generation", (json_int_t)4, "plan", "pipelines",
+	                         "stages", "devices", "n1:0", "members", "n1:0"));
+	agent_expect(&a, "elastic");
+	agent_expect(&a, "prepared");
 	/* At the end of the job's time it saves, and ends. */
 	a.generation = 4;
-	json_decref(start_on(&a, json_pack("[s]", "n1:0"), "started"));
+	json_decref(agent_start_on(&a, json_pack("[s]", "n1:0"), "started"));
 	assert_int_not_equal(told("\"start\""), pid);
-	tell(&a, json_pack("{ss,sI,sb}", "type", "stop", "generation", (json_int_t)5, "end", 1));
-	assert_status(next(&a, "stopped"), 85, false);
-	quit(&a);
+	agent_tell(&a, json_pack("{ss,sI,sb}", "type", "stop", "generation", (json_int_t)5, "end", 1));
+	assert_status(agent_next(&a, "stopped"), 85, false);
+	agent_quit(&a);
 }
 
 static void write_file(const char *name, int age_s)
 {
-	char *path = hspmd_asprintf("%s/%s", folder, name);
+	char *path = hspmd_asprintf("%s/%s", agent_folder, name);
 	FILE *f = fopen(path, "w");
 	assert_non_null(f);
 	fclose(f);
@@ -658,7 +481,7 @@ static void write_file(const char *name, int age_s)
 static void test_newest(void **state)
 {
 	(void)state;
-	char *at = hspmd_asprintf("%s/saves", folder), *deep = hspmd_asprintf("%s/step-2", at), *path;
+	char *at = hspmd_asprintf("%s/saves", agent_folder), *deep = hspmd_asprintf("%s/step-2", at), *path;
 	assert_int_equal(hspmd_newest_save(at, &path), -1);
 	assert_null(path);
 	mkdir(at, 0700);
@@ -676,13 +499,13 @@ static void test_newest(void **state)
 static int set_up(void **state)
 {
 	(void)state;
-	return mkdtemp(folder) ? 0 : -1;
+	return mkdtemp(agent_folder) ? 0 : -1;
 }
 
 static int tear_down(void **state)
 {
 	(void)state;
-	char *command = hspmd_asprintf("rm -rf %s", folder);
+	char *command = hspmd_asprintf("rm -rf %s", agent_folder);
 	int rc = system(command);
 	free(command);
 	return rc;

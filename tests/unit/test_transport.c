@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,162 +14,17 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
 #include "runtime/comm/socket_address.h"
 #include "runtime/comm/socket_connection.h"
 #include "runtime/comm/transport.h"
-
-#define MEMBERS 5
-#define MESSAGES 24 /* per pair and direction */
-#define LIMIT_S 60.0
-#define BLOB_MAX 4096
-
-/* The state that the members of a test share: threads of this process, or forked processes. */
-struct shared {
-	atomic_int ready, done;
-	atomic_int abort;
-	struct {
-		size_t size;
-		char data[BLOB_MAX];
-	} blob[MEMBERS];
-	double sums[MEMBERS][3];
-	atomic_int progress; /* for the test with a killed peer: messages that arrived */
-	struct hspmd_error err[MEMBERS];
-};
-
-typedef int member_function(struct shared *s, const struct hspmd_transport_ops *ops, int rank);
-
-static uint64_t mix(uint64_t x)
-{
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
-}
-
-static bool within(double until)
-{
-	struct timespec nap = { .tv_nsec = 200000 };
-	nanosleep(&nap, NULL);
-	return hspmd_now() < until;
-}
-
-static int wait_for(atomic_int *what, int value, struct hspmd_error *err)
-{
-	double until = hspmd_now() + LIMIT_S;
-	while (atomic_load(what) < value)
-		if (!within(until))
-			return hspmd_fail(err, "the other members of the test did not come");
-	return 0;
-}
-
-static struct hspmd_transport *join(struct shared *s, const struct hspmd_transport_ops *ops, int rank, int size, double timeout_s)
-{
-	static char names[MEMBERS][64] = { "a:0", "b:0", "c:0", "d:0", "e:0" };
-	struct hspmd_error *err = &s->err[rank];
-	struct hspmd_transport_options o = { .rank = rank, .size = size, .abort = &s->abort, .timeout_s = timeout_s, .names = names };
-	struct hspmd_transport *t;
-	struct hspmd_address own, all[MEMBERS];
-	if (ops->open(&o, &t, err))
-		return NULL;
-	if (ops->address(t, &own, err))
-		return NULL;
-	if (own.size > BLOB_MAX) {
-		hspmd_fail(err, "an address of %zu bytes", own.size);
-		return NULL;
-	}
-	memcpy(s->blob[rank].data, own.data, own.size);
-	s->blob[rank].size = own.size;
-	free(own.data);
-	atomic_fetch_add(&s->ready, 1);
-	if (wait_for(&s->ready, size, err))
-		return NULL;
-	for (int r = 0; r < size; r++)
-		all[r] = (struct hspmd_address){ s->blob[r].data, s->blob[r].size };
-	return ops->connect(t, all, err) ? NULL : t;
-}
-
-/* ---- running members */
-
-struct runner {
-	struct shared *s;
-	const struct hspmd_transport_ops *ops;
-	member_function *f;
-	int rank, rv;
-	pthread_t thread;
-};
-
-static void *run_thread(void *arg)
-{
-	struct runner *r = arg;
-	r->rv = r->f(r->s, r->ops, r->rank);
-	return NULL;
-}
-
-static struct shared *share(void)
-{
-	struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	assert_true(s != MAP_FAILED);
-	return s;
-}
-
-static pid_t run_process(struct shared *s, const struct hspmd_transport_ops *ops, member_function *f, int rank)
-{
-	pid_t pid = fork();
-	assert_true(pid >= 0);
-	if (!pid) {
-		alarm(120);
-		_exit(f(s, ops, rank) ? 1 : 0);
-	}
-	return pid;
-}
-
-static void run_members(struct shared *s, const struct hspmd_transport_ops *ops, int count, member_function *f)
-{
-	bool threads = !strcmp(ops->name, "memory");
-	struct runner runners[MEMBERS];
-	pid_t pids[MEMBERS];
-	for (int r = 0; r < count; r++) {
-		runners[r] = (struct runner){ .s = s, .ops = ops, .f = f, .rank = r };
-		if (threads)
-			assert_int_equal(pthread_create(&runners[r].thread, NULL, run_thread, &runners[r]), 0);
-		else
-			pids[r] = run_process(s, ops, f, r);
-	}
-	int failed = 0;
-	for (int r = 0; r < count; r++) {
-		int status = 0;
-		if (threads)
-			pthread_join(runners[r].thread, NULL);
-		else
-			assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);
-		if (threads ? runners[r].rv : status) {
-			print_error("%s: member %d: %s (status %#x)\n", ops->name, r, s->err[r].text, status);
-			failed++;
-		}
-	}
-	assert_int_equal(failed, 0);
-}
-
-static const char *const names[] = { "memory", "socket", "ucx" };
-
-static void each_transport(int members, member_function *f, void (*check)(struct shared *s))
-{
-	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-		const struct hspmd_transport_ops *ops = hspmd_transport_find(names[i], NULL);
-		if (!ops)
-			continue;
-		struct shared *s = share();
-		run_members(s, ops, members, f);
-		if (check)
-			check(s);
-		munmap(s, sizeof *s);
-	}
-}
+#include "tests/unit/transport_members.h"
 
 /* ---- random traffic */
+
+#define MESSAGES 24 /* per pair and direction */
 
 static size_t size_of(int from, int to, int number)
 {
@@ -197,7 +51,7 @@ static int check_message(const unsigned char *data, size_t bytes, int from, int 
 static int traffic(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
-	struct hspmd_transport *t = join(s, ops, rank, MEMBERS, LIMIT_S);
+	struct hspmd_transport *t = members_join(s, ops, rank, MEMBERS, LIMIT_S);
 	if (!t)
 		return -1;
 	enum { ALL = MEMBERS * MESSAGES };
@@ -252,7 +106,7 @@ static double addend(int rank, int i)
 static int summing(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
-	struct hspmd_transport *t = join(s, ops, rank, MEMBERS, LIMIT_S);
+	struct hspmd_transport *t = members_join(s, ops, rank, MEMBERS, LIMIT_S);
 	if (!t)
 		return -1;
 	for (int round = 0; round < 3; round++) {
@@ -296,7 +150,7 @@ static void test_sum(void **state)
 static int deadline(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
-	struct hspmd_transport *t = join(s, ops, rank, 2, 0.05);
+	struct hspmd_transport *t = members_join(s, ops, rank, 2, 0.05);
 	if (!t)
 		return -1;
 	char data[8];
@@ -309,7 +163,7 @@ static int deadline(struct shared *s, const struct hspmd_transport_ops *ops, int
 			return -1;
 	}
 	atomic_fetch_add(&s->done, 1);
-	if (wait_for(&s->done, 2, err))
+	if (members_wait_for(&s->done, 2, err))
 		return -1;
 	ops->close(t);
 	return 0;
@@ -325,11 +179,11 @@ static void test_deadline(void **state)
 static int aborting(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
-	struct hspmd_transport *t = join(s, ops, rank, 2, 60 * LIMIT_S);
+	struct hspmd_transport *t = members_join(s, ops, rank, 2, 60 * LIMIT_S);
 	if (!t)
 		return -1;
 	if (rank) {
-		if (wait_for(&s->progress, 1, err))
+		if (members_wait_for(&s->progress, 1, err))
 			return -1;
 		atomic_store(&s->abort, 1);
 	} else {
@@ -344,7 +198,7 @@ static int aborting(struct shared *s, const struct hspmd_transport_ops *ops, int
 			return -1;
 	}
 	atomic_fetch_add(&s->done, 1);
-	if (wait_for(&s->done, 2, err))
+	if (members_wait_for(&s->done, 2, err))
 		return -1;
 	ops->close(t);
 	return 0;
@@ -359,7 +213,7 @@ static void test_abort(void **state)
 static int wrong_size(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
-	struct hspmd_transport *t = join(s, ops, rank, 2, LIMIT_S);
+	struct hspmd_transport *t = members_join(s, ops, rank, 2, LIMIT_S);
 	if (!t)
 		return -1;
 	char data[16] = "";
@@ -371,7 +225,7 @@ static int wrong_size(struct shared *s, const struct hspmd_transport_ops *ops, i
 		return hspmd_fail(err, "half a message was taken for a whole one");
 	}
 	atomic_fetch_add(&s->done, 1);
-	if (wait_for(&s->done, 2, err))
+	if (members_wait_for(&s->done, 2, err))
 		return -1;
 	ops->close(t);
 	return rank || !strcmp(err->text, "16 B from b:0: received 8 bytes") ? 0 : -1;
@@ -391,7 +245,7 @@ enum { CHUNK = 8 << 20, DEPTH = 4 };
 static int endless(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
-	struct hspmd_transport *t = join(s, ops, rank, 2, LIMIT_S);
+	struct hspmd_transport *t = members_join(s, ops, rank, 2, LIMIT_S);
 	if (!t)
 		return -1;
 	char *in = malloc((size_t)CHUNK * DEPTH), *out = calloc(DEPTH, CHUNK);
@@ -416,10 +270,10 @@ static void kill_peer(const char *name, bool notices)
 	const struct hspmd_transport_ops *ops = hspmd_transport_find(name, NULL);
 	if (!ops)
 		skip();
-	struct shared *s = share();
-	pid_t survivor = run_process(s, ops, endless, 0), victim = run_process(s, ops, endless, 1);
+	struct shared *s = members_share();
+	pid_t survivor = members_run_process(s, ops, endless, 0), victim = members_run_process(s, ops, endless, 1);
 	struct hspmd_error err = { "" };
-	int early = wait_for(&s->progress, 6, &err), status;
+	int early = members_wait_for(&s->progress, 6, &err), status;
 	kill(victim, SIGKILL);
 	waitpid(victim, &status, 0);
 	/* A transport that cannot detect the death gets the abort flag, as from the controller. */
@@ -507,7 +361,7 @@ static int say_noise(unsigned seed, const struct hspmd_socket_target *target, st
 static int strangers(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
-	struct hspmd_transport *t = join(s, ops, rank, 2, LIMIT_S);
+	struct hspmd_transport *t = members_join(s, ops, rank, 2, LIMIT_S);
 	if (!t)
 		return -1;
 	struct hspmd_socket_target target;
@@ -520,7 +374,7 @@ static int strangers(struct shared *s, const struct hspmd_transport_ops *ops, in
 	free(target.endpoints);
 	atomic_fetch_add(&s->done, 1);
 	double v = rank + 1;
-	if (wait_for(&s->done, 2, err) || hspmd_transport_all_reduce_f64(t, SUM_TAG, &v, 1, err))
+	if (members_wait_for(&s->done, 2, err) || hspmd_transport_all_reduce_f64(t, SUM_TAG, &v, 1, err))
 		return -1;
 	ops->close(t);
 	return v == 3.0 ? 0 : hspmd_fail(err, "the sum is %g", v);
@@ -529,7 +383,7 @@ static int strangers(struct shared *s, const struct hspmd_transport_ops *ops, in
 static void test_strangers(void **state)
 {
 	(void)state;
-	struct shared *s = share();
+	struct shared *s = members_share();
 	run_members(s, hspmd_transport_find("socket", NULL), 2, strangers);
 	munmap(s, sizeof *s);
 }
@@ -579,7 +433,7 @@ static int silent_strangers(struct shared *s, const struct hspmd_transport_ops *
 {
 	enum { SILENT = 300, LEFT = 70 };
 	struct hspmd_error *err = &s->err[rank];
-	struct hspmd_transport *t = join(s, ops, rank, 2, 16);
+	struct hspmd_transport *t = members_join(s, ops, rank, 2, 16);
 	int fd[SILENT], left = SILENT;
 	if (!t)
 		return -1;
@@ -622,7 +476,7 @@ static int silent_strangers(struct shared *s, const struct hspmd_transport_ops *
 static void test_silent_strangers(void **state)
 {
 	(void)state;
-	struct shared *s = share();
+	struct shared *s = members_share();
 	run_members(s, hspmd_transport_find("socket", NULL), 2, silent_strangers);
 	munmap(s, sizeof *s);
 }
