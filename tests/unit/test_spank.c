@@ -411,15 +411,15 @@ static void memory(void **state)
 	spank_accepts("1-4", NULL, NULL);
 	unsetenv("HSPMD_JOB");
 	/* A job without max_nodes has what the policy allows, of those that may apply the one that allows most. */
-	job_is("\"min_nodes\": 1", "fp32");
-	accepts(NULL, NULL, NULL);
+	spank_job_is("\"min_nodes\": 1", "fp32");
+	spank_accepts(NULL, NULL, NULL);
 	unsetenv("HSPMD_JOB");
-	site_is("{\"name\": \"rest\", \"limits\": {\"max_nodes\": 3}}");
-	refuses(NULL, NULL, NULL, "3 nodes have 3.994e-05 GB by --mem, and the site's policy allows no more: it cannot be trained there");
-	site_is("{\"name\": \"rest\", \"limits\": {\"max_nodes\": 4}}");
-	accepts(NULL, NULL, NULL);
+	spank_site_is("{\"name\": \"rest\", \"limits\": {\"max_nodes\": 3}}");
+	spank_refuses(NULL, NULL, NULL, "3 nodes have 3.994e-05 GB by --mem, and the site's policy allows no more: it cannot be trained there");
+	spank_site_is("{\"name\": \"rest\", \"limits\": {\"max_nodes\": 4}}");
+	spank_accepts(NULL, NULL, NULL);
 	unsetenv("HSPMD_JOB");
-	site_is("");
+	spank_site_is("");
 	fake_spank_put(fake_spank.asked, "gres", "gpu:2");
 	spank_accepts("1-3", NULL, NULL);
 }
