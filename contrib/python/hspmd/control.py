@@ -11,7 +11,12 @@ _RANKS = (
     "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS",
 )  # fmt: skip
 
-_local_rank = 0
+_local_rank = _first_rank = 0
+
+
+def first_rank():
+    """This process's number when it was started, before it knows of any generation."""
+    return _first_rank
 
 
 def local_rank():
@@ -118,12 +123,12 @@ class Control:
 
 def connect(environment=None):
     """The socket to the stand-in; None: this process was not started by hspmd. Takes away what belongs to it in the environment."""
-    global _local_rank
+    global _local_rank, _first_rank
     e = os.environ if environment is None else environment
     if "HSPMD_FD" not in e or "HSPMD_GENERATION" not in e:
         return None
     connection = socket.socket(fileno=int(e.pop("HSPMD_FD")))
-    _local_rank = int(e.get("LOCAL_RANK", 0))
+    _local_rank, _first_rank = int(e.get("LOCAL_RANK", 0)), int(e.get("RANK", 0))
     for name in _RANKS:
         e.pop(name, None)
     return connection

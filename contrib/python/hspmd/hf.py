@@ -4,27 +4,17 @@
 It trains as if it were alone: per_device_train_batch_size samples are a micro-batch, and gradient_accumulation_steps of these are a step,
 whatever the number of ranks. All work of a step is done where the Trainer asks for its last micro-batch; what else it does then (clipping,
 optimizer, schedule) has been done already, so that a step is made by all ranks or by none."""
-import os
-
 import torch
 import transformers
 
-from hspmd import control, member
 from hspmd.replicated import Elastic
+from hspmd.trainers import Idle, see_one_gpu
 
 _KEPT = ("log_history", "best_metric", "best_global_step", "best_model_checkpoint", "total_flos", "num_input_tokens_seen")
 _HOOKS = ("_run_epoch", "_prepare_for_training", "_finalize_training", "_get_num_items_in_batch", "_clip_grad_norm", "_get_grad_norm")
 
 
-def _see_one_gpu():
-    """The Trainer would take all GPUs that this process sees."""
-    names = [n for n in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if n]
-    if member.connected() and len(names) > control.local_rank() and not torch.cuda.is_initialized():
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[control.local_rank()]
-        control.set_local_rank(0)
-
-
-_see_one_gpu()
+see_one_gpu()
 
 
 class _Turns:
@@ -47,19 +37,6 @@ class _Turns:
         while self.trainer.elastic.step < self.end:
             for _ in range(self.per_step):
                 yield {}
-
-
-class _Idle:
-    """A scheduler that the Trainer may step in vain."""
-
-    def __init__(self, scheduler):
-        self._scheduler = scheduler
-
-    def __getattr__(self, name):
-        return getattr(self._scheduler, name)
-
-    def step(self, *_):
-        pass
 
 
 class _Log:
@@ -131,7 +108,7 @@ class Trainer(transformers.Trainer):
         )  # fmt: skip
         self.elastic.step = self.state.global_step  # of a checkpoint of the Trainer's own
         self.optimizer._opt_called = True  # by the name of the inner one, which the schedule does not know: no warning
-        self.lr_scheduler = _Idle(self.lr_scheduler)
+        self.lr_scheduler = Idle(self.lr_scheduler)
         self.callback_handler.lr_scheduler = self.lr_scheduler
         dataset, collate = self.train_dataset, self.data_collator
         if hasattr(dataset, "column_names") and hasattr(dataset, "set_format"):

@@ -17,11 +17,12 @@ class Elastic(Member):
     """model, optimizer: of this process; after the first step of batches() all ranks have equal ones.
     batch: samples of a step; micro: of a micro-batch, which is what a rank computes at a time. micro divides batch.
     scheduler: stepped here, once per step. extra: { name: object with state_dict and load_state_dict }, kept with the state.
-    clip: largest norm of the gradients. seed: of the samples' order, and of random numbers, which are drawn anew in each micro-batch.
+    clip: largest norm of the gradients, or a function that is called when they are summed up. seed: of the samples' order, and of random numbers, which are drawn anew in each micro-batch.
     folder: of checkpoints (default: $HSPMD_CHECKPOINT; none without either), written every save_s seconds, and at the end.
 
     step: number of the next step; loss, grad_norm (before it was clipped; None: it is not): of the last
-    one; rank, size, shares (micro-batches of each rank), generation."""
+    one; rank, size, shares (micro-batches of each rank), generation. ask_to_end: set by any rank; asked_to_end: on all ranks, whether one
+    had done so when the last step was made."""
 
     def __init__(self, model, optimizer, *, batch, micro, scheduler=None, extra=None, clip=None, seed=0, folder=None, save_s=600.0):
         if batch % micro:
@@ -38,7 +39,7 @@ class Elastic(Member):
         self._real_step, self._real_zero = optimizer.step, optimizer.zero_grad
         optimizer.step = functools.wraps(self._real_step)(lambda *a, **k: self._optimizer_step(*a, **k))
         optimizer.zero_grad = self._optimizer_zero
-        self._begun = self._reduced = False
+        self._begun = self._reduced = self.ask_to_end = self.asked_to_end = False
         self._seconds = [0.0]
 
     # ---- the loop
@@ -137,7 +138,9 @@ class Elastic(Member):
             size += p.grad.numel() * p.grad.element_size()
         if bucket:
             self._sum_bucket(bucket, counts[0])
-        if self.clip is not None:
+        if callable(self.clip):
+            self.clip()
+        elif self.clip is not None:
             self.grad_norm = torch.nn.utils.clip_grad_norm_([p for p in params if p.grad is not None], self.clip)
         self._reduced = True
 
@@ -167,18 +170,20 @@ class Elastic(Member):
         self._commit()
 
     def _vote(self):
-        """All ranks have their gradients, or none goes on. Returns the sums: ranks that were told to stop, losses, things, and the seconds
-        of a micro-batch of each rank."""
-        votes = torch.zeros(3 + self.size, dtype=torch.float64)
+        """All ranks have their gradients, or none goes on. Returns the sums: ranks that were told to stop, losses, things, ranks
+        that ask to end, and the seconds of a micro-batch of each rank."""
+        votes = torch.zeros(4 + self.size, dtype=torch.float64)
         mine = self.shares[self.rank]
         votes[0], votes[1], votes[2] = self._told_to_stop(), self._loss_sum, self._weight
-        votes[3 + self.rank] = self._busy / mine if mine else 0.0
+        votes[3] = self.ask_to_end
+        votes[4 + self.rank] = self._busy / mine if mine else 0.0
         if self._group and self.size > 1:
             votes = votes.to(self._group.device)
             self._group.sum(votes)
         return votes.tolist()
 
-    def _after(self, seconds):
+    def _after(self, sums):
+        self.asked_to_end, seconds = sums[0] > 0, sums[1:]
         if len(seconds) != self.size:
             return
         if len(self._seconds) != self.size:
