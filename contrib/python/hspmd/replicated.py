@@ -17,7 +17,8 @@ class Elastic(Member):
     """model, optimizer: of this process; after the first step of batches() all ranks have equal ones.
     batch: samples of a step; micro: of a micro-batch, which is what a rank computes at a time. micro divides batch.
     scheduler: stepped here, once per step. extra: { name: object with state_dict and load_state_dict }, kept with the state.
-    clip: largest norm of the gradients, or a function that is called when they are summed up. seed: of the samples' order, and of random numbers, which are drawn anew in each micro-batch.
+    clip: largest norm of the gradients, or a function that is called when they are summed up.
+    seed: of the samples' order, and of random numbers, which are drawn anew in each micro-batch.
     folder: of checkpoints (default: $HSPMD_CHECKPOINT; none without either), written every save_s seconds, and at the end.
 
     step: number of the next step; loss, grad_norm (before it was clipped; None: it is not): of the last
