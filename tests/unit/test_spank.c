@@ -415,7 +415,8 @@ static void memory(void **state)
 	spank_accepts(NULL, NULL, NULL);
 	unsetenv("HSPMD_JOB");
 	spank_site_is("{\"name\": \"rest\", \"limits\": {\"max_nodes\": 3}}");
-	spank_refuses(NULL, NULL, NULL, "3 nodes have 3.994e-05 GB by --mem, and the site's policy allows no more: it cannot be trained there");
+	spank_refuses(NULL, NULL, NULL,
+	              "3 nodes have 3.994e-05 GB by --mem, and the site's policy allows no more: it cannot be trained there");
 	spank_site_is("{\"name\": \"rest\", \"limits\": {\"max_nodes\": 4}}");
 	spank_accepts(NULL, NULL, NULL);
 	unsetenv("HSPMD_JOB");
