@@ -127,12 +127,13 @@ def template_of(tokenizer):
     return lambda messages, answer: compiled.render(messages=messages, add_generation_prompt=answer, **special)
 
 
+def is_message(m):
+    return isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+
+
 def parts_of(place, messages, render):
     """The conversation as (text, does it count) in turn: what the assistant says counts."""
-    good = isinstance(messages, list) and messages and all(isinstance(m, dict) and isinstance(m.get("role"),
-                                                                                              str) and isinstance(m.get("content"), str)
-                                                                                              for m in messages)
-    if not good:
+    if not isinstance(messages, list) or not messages or not all(map(is_message, messages)):
         fail(f"{place}: expected a list of messages, each with role and content")
     done, parts = "", []
     try:

@@ -106,8 +106,10 @@ void reply(struct hspmd_controller *m, int64_t id, bool ok, const char *fmt, ...
 	a->last = true;
 }
 
-static void note(struct hspmd_controller *m, enum hspmd_log_level level, const char *what, const char *text)
+static void note(struct hspmd_controller *m, enum hspmd_log_level level, const char *what, const char *fmt, va_list ap)
 {
+	char text[1200];
+	vsnprintf(text, sizeof text, fmt, ap);
 	json_t *e = check_alloc(m, json_pack("{s:I, s:f, s:s, s:s, s:I}", "number", (json_int_t)++m->event_number, "time", m->wall, "event",
 	                                     what, "text", text, "generation", (json_int_t)m->generation));
 	if (e && json_array_append(m->events, e))
@@ -121,22 +123,18 @@ static void note(struct hspmd_controller *m, enum hspmd_log_level level, const c
 
 void note_event(struct hspmd_controller *m, const char *what, const char *fmt, ...)
 {
-	char text[1200];
 	va_list ap;
 	va_start(ap, fmt);
-	vsnprintf(text, sizeof text, fmt, ap);
+	note(m, HSPMD_LOG_INFO, what, fmt, ap);
 	va_end(ap);
-	note(m, HSPMD_LOG_INFO, what, text);
 }
 
 void note_warning(struct hspmd_controller *m, const char *what, const char *fmt, ...)
 {
-	char text[1200];
 	va_list ap;
 	va_start(ap, fmt);
-	vsnprintf(text, sizeof text, fmt, ap);
+	note(m, HSPMD_LOG_WARNING, what, fmt, ap);
 	va_end(ap);
-	note(m, HSPMD_LOG_WARNING, what, text);
 }
 
 void run_actions_clear(struct run_actions *a)

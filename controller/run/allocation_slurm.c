@@ -8,11 +8,10 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
-#include "common/hostlist.h"
 #include "common/log.h"
-#include "common/range.h"
 #include "controller/run/allocation.h"
 #include "controller/slurm/job.h"
+#include "controller/slurm/start_cpus.h"
 
 #define IN_PLACE_S 60.0       /* to wait for idle nodes, if there is no other way to grow */
 #define IN_PLACE_FIRST_S 20.0 /* the same if there is: a busy slurmctld is slow */
@@ -27,6 +26,7 @@ struct slurm {
 	pthread_mutex_t lock;             /* of `command` */
 	atomic_bool checked, has_members; /* an earlier incarnation of the job may have left some */
 	double poll_interval;
+	struct hspmd_slurm_start_cpus start_cpus; /* of the thread that polls */
 };
 
 static bool active(const struct hspmd_slurm_job *j)
@@ -102,62 +102,14 @@ static bool add_waiting(json_t *waiting, const struct hspmd_slurm_job *j)
 	return true;
 }
 
-/* CPUs of the nodes that the job held at its start, from sbatch's variables: "4(x2),2" for the nodes in order. */
-struct at_start {
-	char **nodes;
-	int *cpus, count, next; /* next: where the next node is looked for first */
-};
-
-static void at_start_read(struct at_start *a)
-{
-	const char *list = getenv("SLURM_JOB_NODELIST"), *at = getenv("SLURM_JOB_CPUS_PER_NODE");
-	struct hspmd_error ignored;
-	*a = (struct at_start){ .nodes = NULL };
-	a->count = list && at ? hspmd_hostlist_expand(list, HSPMD_RANGE_MAX, &a->nodes, &ignored) : 0;
-	a->cpus = a->count > 0 ? hspmd_calloc((size_t)a->count, sizeof *a->cpus) : NULL;
-	for (int i = 0; a->cpus && *at && i < a->count;) {
-		char *end;
-		int each = (int)strtol(at, &end, 10);
-		long times = strncmp(end, "(x", 2) ? 1 : strtol(end + 2, &end, 10);
-		for (; times > 0 && i < a->count; times--)
-			a->cpus[i++] = each;
-		at = end + strcspn(end, ",");
-		at += *at == ',';
-	}
-}
-
-static void at_start_clear(struct at_start *a)
-{
-	if (a->count > 0)
-		hspmd_hostlist_free(a->nodes, a->count);
-	free(a->cpus);
-}
-
-/* Returns 0 for a node that came later. */
-static int at_start_cpus(struct at_start *a, const char *node)
-{
-	for (int i = 0; a->cpus && i < a->count; i++) {
-		int k = (a->next + i) % a->count;
-		if (!strcmp(a->nodes[k], node)) {
-			a->next = k + 1;
-			return a->cpus[k];
-		}
-	}
-	return 0;
-}
-
 /* Adds what the job holds on its nodes to `held`: { node: { cpus, gpus } }. */
-static bool add_held(json_t *held, const struct hspmd_slurm_job *j)
+static bool add_held(struct slurm *s, json_t *held, const struct hspmd_slurm_job *j)
 {
-	struct at_start start = { .nodes = NULL };
 	bool whole = true;
-	if (j->node_count > 1)
-		at_start_read(&start);
 	for (int i = 0; whole && j->node_gpus && i < j->node_count; i++) {
-		int cpus = j->node_count == 1 ? j->cpus : at_start_cpus(&start, j->nodes[i]);
+		int cpus = j->node_count == 1 ? j->cpus : hspmd_slurm_start_cpus_of(&s->start_cpus, j->nodes[i]);
 		whole = !json_object_set_new(held, j->nodes[i], json_pack("{si,ss}", "cpus", cpus, "gpus", j->node_gpus[i]));
 	}
-	at_start_clear(&start);
 	return whole;
 }
 
@@ -178,7 +130,7 @@ static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job
 			replace(s, anchor, j, nodes);
 		else
 			for (int n = 0; whole && n < j->node_count; n++)
-				whole = (n || add_held(json_object_get(v, "held"), j)) && append(nodes, j->nodes[n]) &&
+				whole = (n || add_held(s, json_object_get(v, "held"), j)) && append(nodes, j->nodes[n]) &&
 				        !json_object_set_new(of, j->nodes[n], json_integer(j->id));
 	}
 	whole = whole && !json_object_set(v, "members", of) && !json_object_set(v, "waiting", waiting) && !json_object_set(v, "over", over);
@@ -192,7 +144,7 @@ static json_t *describe(struct slurm *s, const struct hspmd_slurm_job *j, struct
 {
 	json_t *nodes = json_array(), *end = j->end ? json_real(difftime(j->end, time(NULL))) : json_null(), *v = NULL,
 	       *held = json_object();
-	bool whole = nodes && end && held && add_held(held, j);
+	bool whole = nodes && end && held && add_held(s, held, j);
 	/* The batch host first: it always stays. */
 	for (int round = 0; whole && round < 2; round++)
 		for (int i = 0; whole && i < j->node_count; i++)
@@ -437,6 +389,7 @@ static void destroy(struct run_allocation *a)
 	if (!s)
 		return;
 	pthread_mutex_destroy(&s->lock);
+	hspmd_slurm_start_cpus_clear(&s->start_cpus);
 	free(s->command);
 	free(s);
 }
@@ -456,6 +409,7 @@ struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char 
 	s->log = member_log;
 	s->terms = *member_terms;
 	s->first = true;
+	hspmd_slurm_start_cpus_read(&s->start_cpus, getenv("SLURM_JOB_NODELIST"), getenv("SLURM_JOB_CPUS_PER_NODE"));
 	s->poll_interval = hspmd_slurm_poll_interval();
 	pthread_mutex_init(&s->lock, NULL);
 	return &s->base;

@@ -220,7 +220,7 @@ static int measure(struct balance *b, double seconds)
 
 /* ---- whole steps */
 
-/* Would segment u's steps fit, and the others' as they are? By the slopes. */
+/* Returns true if every device has memory for these steps of all segments, by the slopes. */
 static bool steps_fit(const struct balance *b, const int64_t *all)
 {
 	const struct hspmd_cluster *c = b->s->stage.cluster;

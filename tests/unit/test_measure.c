@@ -142,6 +142,28 @@ static void check_times(const struct hspmd_profile *p, int tp, int micro_batch)
 	fail_msg("nothing for tp %d, micro-batch %d", tp, micro_batch);
 }
 
+/* The profile that the party's devices measure; *rows: what they told. */
+static struct hspmd_profile *profile_of(struct party *p, json_t **rows)
+{
+	struct hspmd_error err = { "" };
+	p->facts = hspmd_model_facts_of(p->model, SEQ_LEN, &err);
+	assert_non_null(p->facts);
+	*rows = measure(p);
+	struct hspmd_profile *profile = hspmd_measure_profile(p->model, *rows, SEQ_LEN, p->cluster, &err);
+	if (!profile)
+		fail_msg("%s", err.text);
+	return profile;
+}
+
+static void end_party(struct party *p, struct hspmd_profile *profile, json_t *rows)
+{
+	hspmd_profile_destroy(profile);
+	json_decref(rows);
+	hspmd_model_facts_destroy(p->facts);
+	hspmd_model_destroy(p->model);
+	hspmd_cluster_destroy(p->cluster);
+}
+
 static void measured(void **state)
 {
 	(void)state;
@@ -153,12 +175,8 @@ static void measured(void **state)
 	struct party party = { .cluster = cluster_of("\"c\":" TYPE, "{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":2}]}"),
 		               .model = model(),
 		               .options = &w };
-	party.facts = hspmd_model_facts_of(party.model, SEQ_LEN, &err);
-	assert_non_null(party.facts);
-	json_t *rows = measure(&party);
-	struct hspmd_profile *p = hspmd_measure_profile(party.model, rows, SEQ_LEN, party.cluster, &err);
-	if (!p)
-		fail_msg("%s", err.text);
+	json_t *rows;
+	struct hspmd_profile *p = profile_of(&party, &rows);
 	assert_int_equal(p->layer_count, hspmd_model_layers(party.model));
 	assert_int_equal(p->times_count, 4);
 	for (int tp = 1; tp <= 2; tp++)
@@ -179,11 +197,7 @@ static void measured(void **state)
 	const struct hspmd_link *l = hspmd_cluster_find_link(party.cluster, 0, 1, 1, 1);
 	assert_true(l && l->point_count >= 2 && l->points[0][1] > 0);
 	assert_int_equal(party.cluster->link_count, 2); /* and the assumed link between nodes */
-	hspmd_profile_destroy(p);
-	json_decref(rows);
-	hspmd_model_facts_destroy(party.facts);
-	hspmd_model_destroy(party.model);
-	hspmd_cluster_destroy(party.cluster);
+	end_party(&party, p, rows);
 }
 
 #define MIXED                                                                                                                              \
@@ -208,25 +222,16 @@ static void kinds_of_layers_are_measured_apart(void **state)
 		.tp_count = 1, .tps = { 1 }, .micro_batch_count = 1, .micro_batches = { 1 }, .seq_len = SEQ_LEN, .budget_s = 600
 	};
 	for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++) {
-		struct hspmd_error err = { "" };
 		struct party party = { .cluster = cluster_of("\"c\":" TYPE, "{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":1}]}"),
 			               .model = model_of(mixed[i].config),
 			               .options = &w };
-		party.facts = hspmd_model_facts_of(party.model, SEQ_LEN, &err);
-		assert_non_null(party.facts);
-		json_t *rows = measure(&party);
-		struct hspmd_profile *p = hspmd_measure_profile(party.model, rows, SEQ_LEN, party.cluster, &err);
-		if (!p)
-			fail_msg("%s", err.text);
+		json_t *rows;
+		struct hspmd_profile *p = profile_of(&party, &rows);
 		const double *forward = p->times[0].forward_s;
 		for (size_t a = 0; mixed[i].kinds[a]; a++)
 			for (size_t b = 0; b < a; b++)
 				assert_true((forward[a + 1] == forward[b + 1]) == (mixed[i].kinds[a] == mixed[i].kinds[b]));
-		hspmd_profile_destroy(p);
-		json_decref(rows);
-		hspmd_model_facts_destroy(party.facts);
-		hspmd_model_destroy(party.model);
-		hspmd_cluster_destroy(party.cluster);
+		end_party(&party, p, rows);
 	}
 }
 

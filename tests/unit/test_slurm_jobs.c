@@ -18,6 +18,7 @@
 #include "controller/slurm/job.h"
 #include "controller/slurm/command.h"
 #include "controller/slurm/srun_args.h"
+#include "controller/slurm/start_cpus.h"
 #include "tests/unit/fake_slurm.h"
 
 static struct hspmd_error err;
@@ -269,6 +270,26 @@ static void settings(void **state)
 }
 
 /* Options that are hspmd's own are refused in words, under any name that srun would take for them. */
+/* In order, out of order, a node that came later; no variables, and too few numbers. */
+static void cpus_at_the_start(void **state)
+{
+	(void)state;
+	struct hspmd_slurm_start_cpus s;
+	hspmd_slurm_start_cpus_read(&s, "n[1-3],m7", "4(x2),2,8");
+	assert_int_equal(hspmd_slurm_start_cpus_of(&s, "n1"), 4);
+	assert_int_equal(hspmd_slurm_start_cpus_of(&s, "n2"), 4);
+	assert_int_equal(hspmd_slurm_start_cpus_of(&s, "m7"), 8);
+	assert_int_equal(hspmd_slurm_start_cpus_of(&s, "n3"), 2);
+	assert_int_equal(hspmd_slurm_start_cpus_of(&s, "n4"), 0);
+	hspmd_slurm_start_cpus_clear(&s);
+	hspmd_slurm_start_cpus_read(&s, "n1", NULL);
+	assert_int_equal(hspmd_slurm_start_cpus_of(&s, "n1"), 0);
+	hspmd_slurm_start_cpus_clear(&s);
+	hspmd_slurm_start_cpus_read(&s, "n[1-2]", "4");
+	assert_int_equal(hspmd_slurm_start_cpus_of(&s, "n2"), 0);
+	hspmd_slurm_start_cpus_clear(&s);
+}
+
 static void options_of_srun(void **state)
 {
 	(void)state;
@@ -560,6 +581,7 @@ int main(void)
 		cmocka_unit_test(changes),
 		cmocka_unit_test(settings),
 		cmocka_unit_test(a_step),
+		cmocka_unit_test(cpus_at_the_start),
 		cmocka_unit_test(options_of_srun),
 		cmocka_unit_test(a_member),
 		cmocka_unit_test(grows_in_place),
