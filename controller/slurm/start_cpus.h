@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CPUs of the nodes that the job held at its start: from 24.11 on libslurm does not say them of a running job of several nodes, but sbatch's
+/* CPUs of the nodes that the job held at its start. From 24.11 on libslurm does not say them of a running job of several nodes; sbatch's
  * variables do. */
 #ifndef HSPMD_CONTROLLER_SLURM_START_CPUS_H
 #define HSPMD_CONTROLLER_SLURM_START_CPUS_H
