@@ -157,6 +157,43 @@ double hspmd_migration_bytes(const struct hspmd_migration *n, const struct hspmd
 	return sum;
 }
 
+struct hspmd_migration_needs {
+	const struct hspmd_migration *n;
+	struct table wanted;
+};
+
+struct hspmd_migration_needs *hspmd_migration_needs_new(const struct hspmd_migration *n, const struct hspmd_plan *plan)
+{
+	struct hspmd_migration_needs *w = hspmd_calloc(1, sizeof *w);
+	if (w && table_fill(n->c, plan, &w->wanted)) {
+		free(w);
+		return NULL;
+	}
+	if (w)
+		w->n = n;
+	return w;
+}
+
+void hspmd_migration_needs_destroy(struct hspmd_migration_needs *w)
+{
+	if (!w)
+		return;
+	table_clear(&w->wanted);
+	free(w);
+}
+
+double hspmd_migration_node_bytes(const struct hspmd_migration_needs *w, int planned, int node)
+{
+	const struct hspmd_node *from = &w->n->c->cluster->nodes[planned], *to = &w->n->c->cluster->nodes[node];
+	double sum = 0;
+	for (int i = 0; i < from->device_count; i++)
+		for (int k = w->wanted.first[from->first_device + i]; k < w->wanted.first[from->first_device + i + 1]; k++) {
+			const struct holding *h = &w->wanted.holdings[k];
+			sum += fmax(0, bytes_needed(w->n->c, h) - bytes_there(w->n, h, to->first_device + i));
+		}
+	return sum;
+}
+
 /* ---- moving a plan to the devices that hold most of it */
 
 struct device_mapping {
