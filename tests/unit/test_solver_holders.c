@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placement of a plan's stages among equal nodes (controller/solver/search/holders.h), against a count of everything that any loss takes. */
+/* Placement of a plan's stages among equal nodes (controller/solver/search/holders.h), against a count of all that any loss takes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

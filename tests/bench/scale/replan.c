@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CPU seconds and memory of choosing a job's plan (controller/run/choose_plan.h) as the job grows, in a process per size: at its start, after
- * the loss of one node, and when the node is back; with the current plan, the site's limit on nodes and a known rate of losses, as the
- * controller asks. From one cluster's JSON to the plan's.
+/* CPU seconds and memory of choosing a job's plan (controller/run/choose_plan.h) as the job grows, in a process per size: at its start,
+ * after the loss of one node, and when the node is back; with the current plan, the limit on nodes and a known rate of losses, as the
+ * controller asks. From the cluster's JSON to the plan's.
  *
  *     replan [DEVICES [TYPES]] */
 #include <stdio.h>
