@@ -165,6 +165,9 @@ static void check_start(struct world *w, const json_t *m)
 	size_t i;
 	json_t *part;
 	bool whole = false;
+	char key[32];
+	snprintf(key, sizeof key, "%lld", (long long)w->generation);
+	w->unexpected += live && !json_equal(live, json_object_get(json_object_get(w->plans, key), "live"));
 	json_array_foreach(live, i, part)
 		whole |= covers(w, part, step);
 	if (live && !json_object_get(state, "manifest"))
@@ -210,11 +213,11 @@ static void carry_out(struct world *w, struct run_actions *a)
 				w->copies = (int)world_integer(x->value, "replicas");
 				char key[32];
 				snprintf(key, sizeof key, "%lld", (long long)g);
-				json_object_set_new(w->plans, key,
-				                    json_pack("{s:O, s:O, s:O, s:O}", "cluster", json_object_get(x->value, "cluster"),
-				                              "plan", json_object_get(x->value, "plan"), "replicas",
-				                              json_object_get(x->value, "replicas"), "keep",
-				                              json_object_get(x->value, "keep")));
+				json_object_set_new(
+				        w->plans, key,
+				        json_pack("{s:O, s:O, s:O, s:O, s:O*}", "cluster", json_object_get(x->value, "cluster"), "plan",
+				                  json_object_get(x->value, "plan"), "replicas", json_object_get(x->value, "replicas"),
+				                  "keep", json_object_get(x->value, "keep"), "live", json_object_get(x->value, "live")));
 			}
 			if (!strcmp(world_word(x->value, "type"), "start"))
 				check_start(w, x->value);
@@ -361,6 +364,11 @@ int world_steps_told(const struct world *w)
 int world_generations(const struct world *w)
 {
 	return (int)json_object_size(w->plans);
+}
+
+int world_unexpected(const struct world *w)
+{
+	return w->unexpected;
 }
 
 const char *world_cause(const struct world *w)
