@@ -124,6 +124,10 @@
 
 /* One message as a frame; the caller frees it. 0 or -1. */
 int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct hspmd_error *err);
+/* A message for many peers whose "to" differs: the text is made once, of a message without "to", and each peer's frame of the text. The
+ * caller frees both. 0 or -1. */
+int hspmd_wire_text(const json_t *message, char **text, size_t *size, struct hspmd_error *err);
+int hspmd_wire_encode_to(const char *text, size_t text_size, const json_t *to, char **frame, size_t *size, struct hspmd_error *err);
 /* Makes a signed frame of a copy of a frame: `copy` has room for HSPMD_SIGNATURE_BYTES behind the frame's `size` bytes. */
 int hspmd_wire_sign(struct hspmd_signer *signer, char *copy, size_t size, struct hspmd_error *err);
 

@@ -180,6 +180,19 @@ static void check_start(struct world *w, const json_t *m)
 	}
 }
 
+/* What is sent to workers of several nodes is one object but for the addressees, so that its text is made once. */
+static void check_body(const struct run_action *x, const struct run_action *last)
+{
+	json_t *rest = json_copy(x->value);
+	assert_int_equal(!x->body, json_object_del(rest, "to") != 0);
+	if (x->body)
+		assert_true(json_equal(rest, x->body));
+	const char *type = world_word(x->value, "type");
+	if (x->body && last && last->body && (!strcmp(type, "prepare") || !strcmp(type, "start")) && json_equal(rest, last->body))
+		assert_ptr_equal(x->body, last->body);
+	json_decref(rest);
+}
+
 /* HSPMD_WORLD=2 prints the messages that the controller sends and receives. */
 static void trace_message(const struct world *w, const char *arrow, const char *node, json_t *m)
 {
@@ -206,6 +219,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 		switch (x->kind) {
 		case ACTION_SEND: {
 			trace_message(w, "->", x->node, x->value);
+			check_body(x, i ? x - 1 : NULL);
 			int64_t g = world_integer(x->value, "generation");
 			if (!strcmp(world_word(x->value, "type"), "prepare") && g != w->generation) {
 				assert_true(g > w->generation);
