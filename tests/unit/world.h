@@ -64,6 +64,8 @@ void world_poll(struct world *w);
 bool world_polled(const struct world *w);
 /* The next `times` starts of this node's agent fail at once. */
 void world_refuse(struct world *w, int node, int times);
+/* The time of the node's member job is over: to Slurm it is, and its agent is told to end. Returns false if no member's agent is there. */
+bool world_member_times_out(struct world *w, int node);
 /* From now on agents of the node are of this version of hspmd (NULL: of the controller's). */
 void world_set_version(struct world *w, int node, const char *version);
 /* The node's agent does not connect or reconnect. */

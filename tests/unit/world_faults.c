@@ -122,13 +122,26 @@ void world_kill(struct world *w, int node, int device, enum world_how how)
 		killed(w, s);
 }
 
+bool world_member_times_out(struct world *w, int n)
+{
+	char id[24];
+	if (!w->member[n] || !w->agent[n] || w->away[n] || w->ending[n])
+		return false;
+	snprintf(id, sizeof id, "%lld", (long long)w->member[n]);
+	json_object_set_new(w->over, id, json_string("has timed out"));
+	w->ending[n] = true;
+	w->poll |= world_pick(w, 2);
+	world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "terminating", "text", "Terminated"));
+	return true;
+}
+
 void world_fault(struct world *w)
 {
 	int n = (int)world_pick(w, (uint64_t)w->o.nodes);
 	struct sim *s = &w->sim[n][world_pick(w, (uint64_t)w->o.devices_per_node)];
 	if (w->ended)
 		return;
-	switch (world_pick(w, 10)) {
+	switch (world_pick(w, 11)) {
 	case 0: /* kill -9 of a worker */
 		killed(w, s);
 		break;
@@ -170,6 +183,9 @@ void world_fault(struct world *w)
 	case 9: /* a member is preempted, with grace time */
 		if (w->member[n] && w->agent[n])
 			world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "terminating", "text", "Terminated"));
+		break;
+	case 10:
+		world_member_times_out(w, n);
 		break;
 	case 8:
 		world_checkpoint(w);

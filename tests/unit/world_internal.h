@@ -63,6 +63,7 @@ struct world {
 	json_t *solve, *grow, *shrinks; /* requests that are not answered yet; shrinks: a list of [id, nodes, time] */
 	int64_t solve_id, grow_id;
 	int64_t member[NODES], members; /* job that brought the node (0: the anchor); last member job */
+	bool ending[NODES];             /* its member job is over to Slurm, and its processes still run */
 	int waiting;                    /* member jobs without a node */
 	double slow[NODES], told_slow[NODES];
 	json_t *over;      /* member jobs that have ended: id -> how */
