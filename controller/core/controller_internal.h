@@ -450,6 +450,9 @@ void defer_message(struct hspmd_controller *m, const struct worker *w, json_t *m
 void replay_deferred(struct hspmd_controller *m);
 /* The newest state that living workers hold completely: its bound plan (borrowed) and step. NULL: no state is complete. */
 struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *step);
+/* For `prepare`: `live` of the `start` that will follow, if no member is lost until then and the state of `donor` (NULL: none) is moved.
+ * New reference; NULL: not known. */
+json_t *expected_holders(struct hspmd_controller *m, const struct generation *g, const struct bound_plan *donor);
 
 /* adopt.c: workers of an earlier incarnation of the controller */
 void adopt_begin(struct hspmd_controller *m);

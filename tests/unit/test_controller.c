@@ -31,7 +31,8 @@ static void test_undisturbed(void **state)
 	}
 }
 
-/* A growth that is requested between a shrink's reply and the first step after it is reported as a growth. */
+/* A growth that is requested between a shrink's reply and the first step after it is reported as a growth. What workers are told when they
+ * prepare, of who will hold the state, is what they are told when they start. */
 static void test_causes(void **state)
 {
 	(void)state;
@@ -50,6 +51,7 @@ static void test_causes(void **state)
 		world_ask(w, "grow", 1);
 		world_run_out(w, seed);
 		assert_true(world_ended(w, &status) && !status);
+		assert_int_equal(world_unexpected(w), 0);
 		if (early) {
 			assert_int_equal(world_resizes(w), 2);
 			assert_string_equal(world_cause(w), "grow");

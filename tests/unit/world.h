@@ -99,6 +99,7 @@ bool world_ended(const struct world *w, int *status);
 int world_steps_told(const struct world *w);
 int world_nodes(const struct world *w); /* of the last step */
 int world_generations(const struct world *w);
+int world_unexpected(const struct world *w);  /* `start` messages whose holders of the state differ from those of `prepare` */
 int world_preconnects(const struct world *w); /* workers that preconnected, in all generations */
 int world_resizes(const struct world *w);
 const char *world_cause(const struct world *w); /* of the last resize; "": none */
