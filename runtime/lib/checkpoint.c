@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters of a job's checkpoint, for users of the library. */
+/* What is in a checkpoint, for users of the library. */
 #include "common/error.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/lib/hspmd.h"
+#include "runtime/lib/stored_tensor.h"
 #include "runtime/state/checkpoint_index.h"
 
 struct hspmd_checkpoint {
@@ -96,4 +96,25 @@ int hspmd_checkpoint_read(struct hspmd_checkpoint *c, const char *name, float *t
 	if (e->dtype != HSPMD_F32)
 		return hspmd_fail(err, "%s is %s in the checkpoint, not F32", name, hspmd_dtype_names[e->dtype]);
 	return hspmd_reader_load(c->group->reader, &need, 1, NULL, NULL, NULL, err);
+}
+
+const char *hspmd_checkpoint_note(const struct hspmd_checkpoint *c)
+{
+	return json_string_value(json_object_get(c->group->manifest->job, "note"));
+}
+
+int hspmd_checkpoint_fill(struct hspmd_checkpoint *c, const struct hspmd_stored_tensor *tensors, int count, struct hspmd_error *err)
+{
+	struct hspmd_state_need *needs = hspmd_calloc((size_t)count, sizeof *needs);
+	int rv = needs ? 0 : hspmd_fail_memory(err, "reading a checkpoint");
+	for (int i = 0; i < count && !rv; i++) {
+		struct hspmd_state_slice s;
+		rv = hspmd_stored_slice(&tensors[i], &s, err);
+		if (!rv)
+			needs[i] = (struct hspmd_state_need){ s.tensor, s.kind, s.dtype, s.box, tensors[i].data };
+	}
+	if (!rv)
+		rv = hspmd_reader_load(c->group->reader, needs, (size_t)count, NULL, NULL, NULL, err);
+	free(needs);
+	return rv;
 }
