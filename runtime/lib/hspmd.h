@@ -269,8 +269,9 @@ int hspmd_saver_wait_copied(struct hspmd_saver *saver, struct hspmd_error *err);
 /* The end of a write, for which it waits so many seconds. 1: the file is there, and *written describes it, as a text that is the saver's
  * until the next call of this function. 0: not yet, or nothing new. -1 and err: it could not be written. */
 int hspmd_saver_result(struct hspmd_saver *saver, double seconds, const char **written, struct hspmd_error *err);
-/* Commits the checkpoint whose files these texts describe, durably, and removes all but the newest `keep` of this folder. note: a text that
- * is kept with it. -1 and err: a part of a tensor is in none of the files. */
+/* Commits the checkpoint whose files these texts describe, durably. note: a text in UTF-8 that is kept with it; NULL: none. -1 and err: a
+ * part of a tensor is in none of the files, or the folder cannot be written. Then removes all but the newest `keep` checkpoints of this
+ * folder; one that cannot be removed is only logged. */
 int hspmd_saver_commit(const char *folder, int64_t step, int64_t generation, const char *note, const char *const *written, int count,
                        int keep, struct hspmd_error *err);
 /* The note of a checkpoint; NULL: it has none. It is the checkpoint's. */

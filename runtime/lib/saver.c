@@ -7,6 +7,7 @@
 #include "common/alloc.h"
 #include "common/durable.h"
 #include "common/json.h"
+#include "common/log.h"
 #include "runtime/lib/stored_tensor.h"
 
 struct hspmd_saver {
@@ -96,8 +97,11 @@ int hspmd_saver_commit(const char *folder, int64_t step, int64_t generation, con
 	for (int i = 0; i < count && !rv; i++)
 		rv = (files[i] = parse_file(written[i], err)) ? 0 : -1;
 	struct hspmd_manifest *m = rv ? NULL : hspmd_manifest_assemble(step, generation, job, files, (size_t)count, err);
-	rv = !m || hspmd_checkpoint_commit(folder, m, err) || hspmd_checkpoint_prune(folder, keep, err) ? -1 : 0;
+	rv = !m || hspmd_checkpoint_commit(folder, m, err) ? -1 : 0;
 	hspmd_manifest_destroy(m);
+	struct hspmd_error pruning;
+	if (!rv && hspmd_checkpoint_prune(folder, keep, &pruning))
+		hspmd_warn("old checkpoints are not removed: %s", pruning.text);
 	for (int i = 0; files && i < count; i++)
 		json_decref(files[i]);
 	free(files);

@@ -14,6 +14,7 @@
 
 #include "common/error.h"
 #include "runtime/lib/hspmd.h"
+#include "runtime/state/weights.h"
 #include "tests/unit/state_folder.h"
 
 #define PATIENCE_S 60
@@ -59,11 +60,12 @@ static void save(int process, int64_t step, bool copied_first)
 		{ "layer.weight", 0, "F16", 1, halves_shape, NULL, NULL, halves },
 		{ "step", 0, "I64", 0, NULL, NULL, NULL, &count },
 		{ "flags", 0, "BOOL", 1, bytes_shape, NULL, NULL, bytes },
+		{ "bias", 1, "F16", 1, halves_shape, NULL, NULL, halves },
 	};
 	struct hspmd_saver *s = hspmd_saver_create(&err);
 	const char *text = NULL, *again = NULL;
 	assert_non_null(s);
-	must(hspmd_saver_begin(s, scene_path("all/mine"), step, 3, process ? "b.safetensors" : "a.safetensors", tensors, process ? 1 : 4,
+	must(hspmd_saver_begin(s, scene_path("all/mine"), step, 3, process ? "b.safetensors" : "a.safetensors", tensors, process ? 1 : 5,
 	                       &err),
 	     &err);
 	if (copied_first) {
@@ -176,6 +178,48 @@ static void test_damage(void **state)
 	hspmd_checkpoint_close(c);
 }
 
+/* The parameters alone, each in its type; F32 as BF16 if wanted. */
+static void exported(bool bf16, size_t expected, const char *type)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_listed_checkpoint *found = NULL;
+	int all = hspmd_checkpoint_list(scene_path("all"), HSPMD_LOCATION_DEPTH, &found, &err);
+	assert_int_equal(all, 1);
+	const char *folder = found[0].folder;
+	struct hspmd_reader *r = hspmd_reader_create(found[0].manifest, &folder, 1, &err);
+	assert_non_null(r);
+	struct hspmd_export_options how = { .folder = scene_path("out%d", bf16), .bf16 = bf16 };
+	must(hspmd_weights_export(r, found[0].manifest, &how, &err), &err);
+	hspmd_reader_destroy(r);
+	hspmd_checkpoint_list_free(found, all);
+	char text[2048] = { 0 };
+	FILE *f = fopen(scene_path("out%d/model.safetensors", bf16), "r");
+	assert_non_null(f);
+	size_t size = fread(text, 1, sizeof text - 1, f);
+	fclose(f);
+	uint64_t head;
+	memcpy(&head, text, sizeof head);
+	assert_int_equal(size, sizeof head + head + expected);
+	assert_non_null(strstr(text + sizeof head, type));
+	assert_non_null(strstr(text + sizeof head, "\"layer.weight\""));
+	assert_null(strstr(text + sizeof head, "\"step\""));
+	assert_memory_equal(text + sizeof head + head, halves, sizeof halves);
+	if (!bf16)
+		assert_memory_equal(text + sizeof head + head + sizeof halves, matrix, sizeof matrix);
+}
+
+static void test_export(void **state)
+{
+	struct hspmd_error err = { "" };
+	(void)state;
+	fill_matrix(3);
+	save(0, 5, true);
+	save(1, 5, true);
+	must(commit(5, "note", 2, &err), &err);
+	exported(false, sizeof matrix + sizeof halves, "\"F32\"");
+	exported(true, sizeof matrix / 2 + sizeof halves, "\"BF16\"");
+}
+
 static void refused(struct hspmd_stored_tensor t, const char *word)
 {
 	struct hspmd_error err = { "" };
@@ -203,10 +247,8 @@ static void test_wrong_descriptions(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		IN_FOLDER(test_other_parts),
-		IN_FOLDER(test_what_exists),
-		IN_FOLDER(test_damage),
-		IN_FOLDER(test_wrong_descriptions),
+		IN_FOLDER(test_other_parts), IN_FOLDER(test_what_exists),        IN_FOLDER(test_damage),
+		IN_FOLDER(test_export),      IN_FOLDER(test_wrong_descriptions),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	for (int i = 0; i < 2; i++)
