@@ -276,6 +276,9 @@ int hspmd_saver_commit(const char *folder, int64_t step, int64_t generation, con
                        int keep, struct hspmd_error *err);
 /* The note of a checkpoint; NULL: it has none. It is the checkpoint's. */
 const char *hspmd_checkpoint_note(const struct hspmd_checkpoint *c);
+/* Describes tensor number `index`, those of the model first; what it points to is the checkpoint's, and data is NULL. Returns 1, or 0:
+ * there are fewer. A job's parameters are listed, but not the moments of its optimizer. */
+int hspmd_checkpoint_tensor(const struct hspmd_checkpoint *c, int index, struct hspmd_stored_tensor *tensor);
 /* Fills the tensors' data, each byte checked. A part that is in no file, and another type, are errors. */
 int hspmd_checkpoint_fill(struct hspmd_checkpoint *c, const struct hspmd_stored_tensor *tensors, int count, struct hspmd_error *err);
 

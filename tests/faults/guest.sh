@@ -17,7 +17,7 @@ trap 'exit 143' TERM HUP INT
 cd "$folder" || exit 1
 
 if [[ $guest == torch ]]; then
-	export PYTHONPATH=$top/contrib/python
+	export PYTHONPATH=$top/contrib/python HSPMD_LIBRARY=$build/.libs/libhspmd.so.0
 	# All ranks save often, so that even a loss of all of them costs little.
 	train=("${HSPMD_TORCH_PYTHON:-python3}" "$top/contrib/examples/torch/elastic.py" --steps 1000000 --width 8 --length 4 --batch 12
 		--save-s 3)

@@ -121,6 +121,17 @@ static void test_other_parts(void **state)
 	assert_int_equal(half, 2);
 	assert_int_equal(step, 7);
 	assert_memory_equal(flags, bytes, 2);
+	static const char *const listed[] = { "bias F16 1", "layer.weight F32 1", "flags BOOL 0", "layer.weight F16 0", "step I64 0" };
+	struct hspmd_stored_tensor found;
+	for (int i = 0; i < 5; i++) {
+		char text[64];
+		assert_int_equal(hspmd_checkpoint_tensor(c, i, &found), 1);
+		snprintf(text, sizeof text, "%s %s %d", found.name, found.type, found.parameter);
+		assert_string_equal(text, listed[i]);
+		assert_null(found.data);
+	}
+	assert_int_equal(found.rank, 0);
+	assert_int_equal(hspmd_checkpoint_tensor(c, 5, &found), 0);
 	wanted[2].name = "steps";
 	assert_int_equal(hspmd_checkpoint_fill(c, wanted, 4, &err), -1);
 	assert_non_null(strstr(err.text, "steps"));

@@ -107,6 +107,10 @@ class Member:
         self.grad_norm = None
         self._real_zero(set_to_none=True)
 
+    def _is_saved(self):
+        """True: there is a checkpoint of this step, or it is being written."""
+        return self._saved_step == self.step and not self._checkpoints.failure
+
     def _told_to_stop(self):
         """1.0, or 0.0. Raises Interrupted if the step is to be given up."""
         if self._control is None:
@@ -125,6 +129,7 @@ class Member:
         self._apply(votes)
 
     def _apply(self, votes):
+        self._checkpoints.copied()
         self._real_step()
         if self.scheduler is not None:
             self.scheduler.step()
@@ -153,9 +158,10 @@ class Member:
     def _numbers(self):
         return {"step": self.step, "losses": self._losses, "loss": self.loss}
 
-    def _take(self, numbers):
+    def _take(self, numbers, saved=False):
+        """Of a state that this rank has got; saved: from a checkpoint."""
         self.step, self._losses, self.loss = numbers["step"], numbers["losses"], numbers["loss"]
-        self._saved_step = self.step
+        self._saved_step = self.step if saved else -1
 
     def _change(self):
         """From the end of a generation to the next: answers orders until this rank trains in a new one."""
@@ -210,6 +216,7 @@ class Member:
         began = time.monotonic()
         self._control.check()
         self._control.stop = None
+        self._checkpoints.copied()
         self._previous_group, self._group = self._group, Group(self.device, self._control.check)
         self._group.open(order["host"], order["port"], order["rank"] == 0)
         joined = self._join(self._group, order)

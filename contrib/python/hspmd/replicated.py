@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from hspmd import data, state
+from hspmd import checkpoints, data, state
 from hspmd.control import Interrupted
 from hspmd.group import BUCKET_BYTES
 from hspmd.member import Member, default_collate, to_device
@@ -28,7 +28,7 @@ class Elastic(Member):
     def __init__(self, model, optimizer, *, batch, micro, scheduler=None, extra=None, clip=None, seed=0, folder=None, save_s=600.0):
         if batch % micro:
             raise ValueError(f"hspmd: batch {batch} is no multiple of micro {micro}")
-        super().__init__(next(model.parameters()).device, state.Checkpoints(folder or os.environ.get("HSPMD_CHECKPOINT")), save_s)
+        super().__init__(next(model.parameters()).device, checkpoints.Checkpoints(folder or os.environ.get("HSPMD_CHECKPOINT")), save_s)
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.batch, self.micro, self.clip, self.seed = batch, micro, clip, seed
         self.shares = [batch // micro]
@@ -205,7 +205,7 @@ class Elastic(Member):
     def _resume_alone(self):
         newest = self._checkpoints.newest() if self._checkpoints.folder else -1
         if newest >= 0:
-            self._take(self._checkpoints.load(self._state, newest))
+            self._take(self._checkpoints.load(self._state.adopt), saved=True)
 
     def _join(self, group, order):
         newest = self._checkpoints.newest() if self._checkpoints.folder else -1
@@ -227,7 +227,7 @@ class Elastic(Member):
             saved = max(c for _, c in has[:world])
             holders = [i for i, (_, c) in enumerate(has[:world]) if c == saved] if saved else [0]
             if saved and me in holders:
-                self._take(self._checkpoints.load(self._state, saved - 1))
+                self._take(self._checkpoints.load(self._state.adopt), saved=True)
         in_world = [i for i in holders if i < world]
         joiners = [i for i in range(world) if i not in holders]
         moved = 0
@@ -246,20 +246,20 @@ class Elastic(Member):
         if not joiners or (me not in holders and me not in joiners):
             return 0
         if me in holders:
-            text, tensors = self._state.describe(self._numbers())
+            text, pieces = self._state.describe(self._numbers())
             if me == holders[0]:
                 group.publish("state", text)
         else:
             self._holds = 0
-            numbers, tensors = self._state.adopt(group.read("state"))
+            numbers, pieces = self._state.adopt(group.read("state"))
             self._take(numbers)
-        return state.move(group, tensors, holders, joiners)
+        return state.move(group, pieces, holders, joiners)
 
     # ---- checkpoints, end
 
     def _save(self):
-        if self._saved_step != self.step:
-            self._checkpoints.save(self.step, *self._state.describe(self._numbers()))
+        if not self._is_saved():
+            self._checkpoints.save(self.step, self.generation, *self._state.describe(self._numbers()))
         self._saved_step, self._saved_at = self.step, time.monotonic()
 
     def _save_now_and_then(self, total):

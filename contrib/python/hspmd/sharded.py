@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed.fsdp  # noqa: F401
 from torch.distributed.device_mesh import init_device_mesh
 
-from hspmd import layout, shards
+from hspmd import checkpoints, layout, shards
 from hspmd.control import Interrupted
 from hspmd.member import ORDER_S, Member, default_collate, device, to_device
 
@@ -48,7 +48,7 @@ class Run(Member):
     For main: mesh (all ranks, one dimension), device, rank, size, generation, step, loss, grad_norm; hold(), batches(), backward()."""
 
     def __init__(self, *, replicas=1, copy_steps=1, seed=0, folder=None, save_s=600.0):
-        super().__init__(device(), shards.Files(folder or os.environ.get("HSPMD_CHECKPOINT")), save_s)
+        super().__init__(device(), checkpoints.Checkpoints(folder or os.environ.get("HSPMD_CHECKPOINT")), save_s)
         self.seed, self._replicas, self._copy_steps = seed, replicas, copy_steps
         self.mesh = None
         self._held = None  # of this generation, once it is whole
@@ -119,7 +119,7 @@ class Run(Member):
             numbers, moved = self._source.fill(held)
             self._take(numbers)
         elif self._checkpoints.newest() >= 0:
-            self._take(self._checkpoints.fill(held))
+            self._take(self._checkpoints.load(lambda note: (held.adopt(note), held.pieces())), saved=True)
         elif init is not None:
             init()
         self._held, self._source = held, None
@@ -214,9 +214,10 @@ class Run(Member):
     # ---- checkpoints, end
 
     def _save(self):
-        if self._checkpoints.folder and self._held and self._saved_step != self.step:
-            part = self._held.part((self.generation, self.step), self.rank, self._numbers())
-            self._checkpoints.save(self.step, shards.pack(part.header()), part.in_order())
+        if self._checkpoints.folder and self._held and not self._is_saved():
+            text = self._held.part((self.generation, self.step), self.rank, self._numbers()).text
+            store = self._group.store if self.size > 1 else None
+            self._checkpoints.save(self.step, self.generation, text, self._held.pieces(self.rank), store)
         self._saved_step, self._saved_at = self.step, time.monotonic()
 
     def _save_and_wait(self):
