@@ -56,22 +56,22 @@ class Numbers(torch.utils.data.Dataset):
         return torch.sin(torch.arange(6.0) * i)
 
 
-def train(folder, steps, *, save_at=None, seed=1):
+def train(folder, steps, *, save_at=None, seed=1, **options):
     """Returns (losses after so many steps, the state before step save_at)."""
     torch.manual_seed(seed)
     model, losses, then = Net(), {}, None
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    el = hspmd.Elastic(model, optimizer, batch=4, micro=2, scheduler=scheduler, folder=folder)
+    el = hspmd.Elastic(model, optimizer, batch=4, micro=2, scheduler=scheduler, folder=folder, **options)
     for x in el.batches(Numbers(), steps=steps):
         if el.step == save_at and then is None:
             then = copied(model.state_dict()), copied(optimizer.state_dict())
-            el._save()
+            el._save([el._shared])
             waits(el, model, then)
         el.backward(model(x).square().mean())
         optimizer.step()
         losses[el.step] = el.loss
-    if "first" in repr(el._checkpoints.copied):
+    if "first" in repr(el._shared.copied):
         raise AssertionError("nobody has waited for the copies")
     return losses, then
 
@@ -79,17 +79,17 @@ def train(folder, steps, *, save_at=None, seed=1):
 def waits(el, model, then):
     """The loop waits for the copies before the first change of what is being saved; often they have been made by then anyway. Buffers,
     which forward() changes, are copied at once."""
-    wait, live = el._checkpoints.copied, {buffer.data_ptr() for buffer in model.buffers()}
-    if any(tensor.data_ptr() in live for tensor in el._checkpoints._kept):
+    wait, live = el._shared.copied, {buffer.data_ptr() for buffer in model.buffers()}
+    if any(tensor.data_ptr() in live for tensor in el._shared._kept):
         raise AssertionError("a buffer is read while forward() may change it")
 
     def first():
-        el._checkpoints.copied = wait
+        el._shared.copied = wait
         if not torch.equal(then[0]["first.weight"], model.first.weight):
             raise AssertionError("the step was made before the copies")
         wait()
 
-    el._checkpoints.copied = first
+    el._shared.copied = first
 
 
 def copied(value):
@@ -127,6 +127,15 @@ class Kept(unittest.TestCase):
         resumed = train(self.folder, 7, seed=2)[0]
         self.assertEqual([resumed[step] for step in (6, 7)], [undisturbed[step] for step in (6, 7)])
 
+    def test_on_the_nodes_disk(self):
+        local, undisturbed = self.folder + "-local", train(None, 7)[0]
+        train(self.folder, 3, local=local)
+        self.assertEqual([Checkpoints(folder, 1).newest() for folder in (self.folder, local)], [3, 3])
+        train(None, 5, local=local, seed=2)
+        resumed = train(self.folder, 7, local=local, seed=3)[0]
+        self.assertEqual(list(resumed), [5, 6, 7])
+        self.assertEqual([resumed[step] for step in (6, 7)], [undisturbed[step] for step in (6, 7)])
+
     def test_of_the_moment(self):
         _, (model, optimizer) = train(self.folder, 3, save_at=2)
         listed = json.loads(self.hspmd("list", "--json", self.folder))
@@ -153,7 +162,7 @@ class Kept(unittest.TestCase):
         """Ranks 0, 1 and 2 of this process. Returns their failures."""
         store, ranks = torch.distributed.HashStore(), []
         for rank, folder in enumerate(folders):
-            one, part = Checkpoints(folder), torch.full((1, 2), float(rank))
+            one, part = Checkpoints(folder, 1), torch.full((1, 2), float(rank))
             one.rank, one.size = rank, 3
             piece = Piece("w", part, parameter=True, shape=(3, 2), box=((rank, 0), (1, 2)))
             one.save(8, 2, b"note", [] if rank == lacks else [piece], store)
@@ -174,11 +183,11 @@ class Kept(unittest.TestCase):
         failures = self.save_by_three([self.folder, "/proc/none", self.folder])
         self.assertRegex(str(failures[0]), "/proc/none")
         self.assertRegex(str(failures[1]), "/proc/none")
-        self.assertEqual(Checkpoints(self.folder).newest(), -1)
+        self.assertEqual(Checkpoints(self.folder, 1).newest(), -1)
 
     def test_a_part_is_missing(self):
         self.assertRegex(str(self.save_by_three([self.folder] * 3, lacks=1)[0]), "w .* is in no shard")
-        self.assertEqual(Checkpoints(self.folder).newest(), -1)
+        self.assertEqual(Checkpoints(self.folder, 1).newest(), -1)
 
 
 if __name__ == "__main__":

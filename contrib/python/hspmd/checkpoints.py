@@ -118,14 +118,16 @@ class Saved:
 
 
 class Checkpoints:
-    """In a folder that all ranks see; None: there are none. rank, size: those who save together. failure: of the last one, once it has
-    ended."""
+    """In a folder; None: there are none. every_s: seconds from one to the next. rank, size: those who save together, which all see the
+    folder. failure: of the last one, once it has ended. kept_step: that of the last one, or of that which was read; -1: none."""
 
     rank, size = 0, 1
 
-    def __init__(self, folder):
+    def __init__(self, folder, every_s):
         self.folder = folder
         self.failure = None
+        self.kept_step = -1
+        self._every_s, self._at = every_s, time.monotonic()
         self._saver = self._thread = None
         self._kept = []  # tensors that the library reads
         if folder:
@@ -151,12 +153,18 @@ class Checkpoints:
         with Saved(self.folder) as found:
             result, pieces = adopt(found.note)
             found.fill(pieces)
+            self.kept_step = found.step
             return result
 
     # ---- writing
 
-    def busy(self):
-        return self._thread is not None and self._thread.is_alive()
+    def has(self, step):
+        """True: it is there, or being written; it has not failed."""
+        return self.kept_step == step and not self.failure
+
+    def due(self):
+        """True: it is time for the next, and the last one is written."""
+        return time.monotonic() - self._at >= self._every_s and not (self._thread and self._thread.is_alive())
 
     def wait(self):
         if self._thread:
@@ -173,6 +181,7 @@ class Checkpoints:
         which they tell rank 0 of their files; None: this rank saves alone."""
         self.wait()
         self.failure = None
+        self.kept_step, self._at = step, time.monotonic()
         where = os.fsencode(self.folder), step, generation
         pieces = [p for p in pieces if p.tensor.numel()]
         try:
