@@ -91,10 +91,11 @@ static int check_inputs(const struct hspmd_own_object *o, const struct hspmd_gra
 		bool tokens = is_of_tokens(t->name) && t->dtype == HSPMD_I32 && t->shape.rank == 2;
 		*only_own |= !tokens || !o->sizes.vocabulary;
 		if (!o->definition->read_sample && !tokens)
-			return hspmd_fail(err,
-			                  "input %s: hspmd fills integers named tokens, targets, segments and positions; for others the model needs "
-			                  "open_samples and read_sample",
-			                  t->name);
+			return hspmd_fail(
+			        err,
+			        "input %s: hspmd fills integers named tokens, targets, segments and positions; for others the model needs "
+			        "open_samples and read_sample",
+			        t->name);
 		if (!o->definition->read_sample && !o->sizes.vocabulary)
 			return hspmd_fail(err, "input %s: sizes.vocabulary is missing: tokens are below it", t->name);
 	}
