@@ -31,6 +31,8 @@ static int stored_read(const struct hspmd_generation *g, const struct hspmd_mani
 	bool has[HSPMD_STATE_KIND_COUNT] = { false };
 	for (int x = 0; x < m->extent_count; x++) {
 		const struct hspmd_extent *e = &m->extents[x];
+		if (e->kind == HSPMD_STATE_OTHER)
+			return hspmd_fail(err, "the checkpoint is another trainer's: it has %s", e->tensor);
 		has[e->kind] = true;
 		json_t *readers = json_object_get(files, m->shards[e->shard].file);
 		int p = 0;

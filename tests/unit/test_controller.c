@@ -305,15 +305,15 @@ static void test_resized_too_early(void **state)
 	}
 }
 
-/* One pipeline: a node that a member job brought holds state that nobody else has. When the job's time is over the node still hands it over,
+/* One pipeline: a node that a member job brought holds state that nobody else has. It still hands it over when the job's time is over,
  * whether Slurm or the agent tells first. */
 static void test_member_times_out(void **state)
 {
 	(void)state;
 	int done = 0;
 	for (uint64_t seed = 1; seed <= 40; seed++) {
-		struct world *w = world_create(
-		        &(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 2, .steps = 1000000, .sole = true });
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 2, .steps = 1000000, .sole = true });
 		world_run_until(w, 10);
 		world_ask(w, "grow", 1);
 		world_run_until_nodes(w, 3);

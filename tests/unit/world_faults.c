@@ -130,7 +130,7 @@ bool world_member_times_out(struct world *w, int n)
 	snprintf(id, sizeof id, "%lld", (long long)w->member[n]);
 	json_object_set_new(w->over, id, json_string("has timed out"));
 	w->ending[n] = true;
-	w->poll |= world_pick(w, 2);
+	w->poll |= w->member[n] % 4 == 1; /* or the agent tells first */
 	world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "terminating", "text", "Terminated"));
 	return true;
 }
@@ -141,7 +141,7 @@ void world_fault(struct world *w)
 	struct sim *s = &w->sim[n][world_pick(w, (uint64_t)w->o.devices_per_node)];
 	if (w->ended)
 		return;
-	switch (world_pick(w, 11)) {
+	switch (world_pick(w, 10)) {
 	case 0: /* kill -9 of a worker */
 		killed(w, s);
 		break;
@@ -180,12 +180,11 @@ void world_fault(struct world *w)
 	case 7:
 		world_ask(w, "shrink", 1 + (int)world_pick(w, 2));
 		break;
-	case 9: /* a member is preempted, with grace time */
-		if (w->member[n] && w->agent[n])
+	case 9: /* a member is preempted, with grace time, or every other one has run out of time */
+		if (w->member[n] % 2)
+			world_member_times_out(w, n);
+		else if (w->member[n] && w->agent[n])
 			world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "terminating", "text", "Terminated"));
-		break;
-	case 10:
-		world_member_times_out(w, n);
 		break;
 	case 8:
 		world_checkpoint(w);
