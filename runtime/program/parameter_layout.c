@@ -8,6 +8,7 @@
 
 /* Ratios are converted to integer weights that are precise enough for any split that fits in memory. */
 #define RATIO_STEPS 1048576.0
+#define SHARED_BACK 64 /* parameters looked back at for like ones: more than a block has */
 
 static void whole_weights(const double *ratio, int n, int64_t *weights)
 {
@@ -121,36 +122,35 @@ static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const st
 	return a;
 }
 
-/* Append a stage that holds a parameter, and its annotation. */
-static int add_holder(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan,
-                      struct hspmd_holder holder, struct hspmd_annotation **parts, struct hspmd_error *err)
+/* The annotation of a parameter on one stage that holds it. NULL and err. */
+static struct hspmd_annotation *annotate_holder(const struct hspmd_tensor *t, const struct hspmd_plan *plan, struct hspmd_holder holder,
+                                                struct hspmd_error *err)
 {
 	const struct hspmd_stage *stage = &plan->pipelines[holder.pipeline].stages[holder.stage];
 	int64_t *weights = malloc((size_t)(stage->device_count + stage->context) * sizeof *weights);
-	if (!weights)
-		return hspmd_fail_memory(err, "laying out parameters");
+	if (!weights) {
+		hspmd_fail_memory(err, "laying out parameters");
+		return NULL;
+	}
 	struct hspmd_spmd_stage view;
 	hspmd_spmd_stage_of_plan(stage, &view, weights);
-	struct hspmd_annotation *a = hspmd_spmd_parameter(&g->tensors[out->tensor], &view, err);
+	struct hspmd_annotation *a = hspmd_spmd_parameter(t, &view, err);
 	free(weights);
 	if (!a)
-		return hspmd_error_prefix(err, "pipelines[%d].stages[%d]", holder.pipeline, holder.stage);
-	parts[out->holder_count] = a;
-	out->holders[out->holder_count++] = holder;
-	return 0;
+		hspmd_error_prefix(err, "pipelines[%d].stages[%d]", holder.pipeline, holder.stage);
+	return a;
 }
 
-/* Append one pipeline's holders of a parameter and their annotations. */
-static int add_holders(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct users *u,
-                       const struct hspmd_plan *plan, int pipeline, const int *stage_of_layer, struct hspmd_annotation **parts,
-                       struct hspmd_error *err)
+/* Append one pipeline's holders of a parameter. */
+static int add_holders(struct hspmd_parameter_layout *out, const struct users *u, const struct hspmd_plan *plan, int pipeline,
+                       const int *stage_of_layer, struct hspmd_error *err)
 {
 	int length = plan->pipelines[pipeline].stage_count / plan->virtual_stages;
 	int *stages = hspmd_calloc((size_t)length, sizeof *stages);
 	int n = stages ? using_stages(u, out->tensor, stage_of_layer, length, stages) : 0;
+	for (int i = 0; i < n; i++)
+		out->holders[out->holder_count++] = (struct hspmd_holder){ pipeline, stages[i] };
 	int status = stages ? 0 : hspmd_fail_memory(err, "laying out parameters");
-	for (int i = 0; !status && i < n; i++)
-		status = add_holder(out, g, plan, (struct hspmd_holder){ pipeline, stages[i] }, parts, err);
 	free(stages);
 	return status;
 }
@@ -177,17 +177,54 @@ struct hspmd_annotation *hspmd_parameter_layout_join(const struct hspmd_paramete
 	return all;
 }
 
-static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct users *u, const struct hspmd_plan *plan,
-                   int *const *stage_of_layer, struct hspmd_error *err)
+static int find_holders(struct hspmd_parameter_layout *out, const struct users *u, const struct hspmd_plan *plan,
+                        int *const *stage_of_layer, struct hspmd_error *err)
 {
 	size_t most = 0;
+	int status = 0;
 	for (int p = 0; p < plan->pipeline_count; p++)
 		most += (size_t)plan->pipelines[p].stage_count;
-	struct hspmd_annotation **parts = hspmd_calloc(most, sizeof *parts);
-	out->holders = hspmd_calloc(most, sizeof *out->holders);
-	int status = parts && out->holders ? 0 : hspmd_fail_memory(err, "laying out parameters");
+	if (!(out->holders = hspmd_calloc(most, sizeof *out->holders)))
+		return hspmd_fail_memory(err, "laying out parameters");
 	for (int p = 0; !status && p < plan->pipeline_count; p++)
-		status = add_holders(out, g, u, plan, p, stage_of_layer[p], parts, err);
+		status = add_holders(out, u, plan, p, stage_of_layer[p], err);
+	struct hspmd_holder *fewer = status ? NULL : realloc(out->holders, ((size_t)out->holder_count + 1) * sizeof *fewer);
+	out->holders = fewer ? fewer : out->holders;
+	return status;
+}
+
+static bool annotated_alike(const struct hspmd_graph *g, const struct hspmd_parameter_layout *a, const struct hspmd_parameter_layout *b)
+{
+	const struct hspmd_tensor *x = &g->tensors[a->tensor], *y = &g->tensors[b->tensor];
+	return !x->annotation && !y->annotation && x->split_dim == y->split_dim && x->split_unit == y->split_unit &&
+	       a->shape.rank == b->shape.rank && !memcmp(a->shape.dim, b->shape.dim, (size_t)a->shape.rank * sizeof *a->shape.dim) &&
+	       a->holder_count == b->holder_count && !memcmp(a->holders, b->holders, (size_t)a->holder_count * sizeof *a->holders);
+}
+
+/* Share the annotations of an earlier parameter that has the same: the blocks of one stage are alike, and there are many devices. Returns
+ * false if there is none nearby. */
+static bool share(const struct hspmd_parameter_layouts *l, const struct hspmd_graph *g, struct hspmd_parameter_layout *out)
+{
+	for (int i = l->parameter_count - 2; i >= 0 && i >= l->parameter_count - 1 - SHARED_BACK; i--) {
+		const struct hspmd_parameter_layout *like = &l->parameters[i];
+		if (!annotated_alike(g, like, out))
+			continue;
+		out->shared = true;
+		out->used = like->used;
+		out->state = like->state;
+		out->cut = like->cut;
+		return true;
+	}
+	return false;
+}
+
+static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, struct hspmd_error *err)
+{
+	struct hspmd_annotation **parts = hspmd_calloc((size_t)out->holder_count, sizeof *parts);
+	int status = parts ? 0 : hspmd_fail_memory(err, "laying out parameters");
+	for (int h = 0; !status && h < out->holder_count; h++)
+		if (!(parts[h] = annotate_holder(&g->tensors[out->tensor], plan, out->holders[h], err)))
+			status = -1;
 	if (!status && !(out->used = hspmd_parameter_layout_join(out, (const struct hspmd_annotation *const *)parts, HSPMD_DUPLICATE, err)))
 		status = -1;
 	if (!status) {
@@ -230,7 +267,9 @@ struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd
 		*out = (struct hspmd_parameter_layout){
 			.tensor = (int)t, .name = tensor->name, .shape = tensor->shape, .decay = tensor->decay
 		};
-		status = lay_out(out, graph, &users, plan, stage_of_layer, err);
+		status = find_holders(out, &users, plan, stage_of_layer, err);
+		if (!status && !share(l, graph, out))
+			status = lay_out(out, graph, plan, err);
 	}
 	for (int p = 0; stage_of_layer && p < plan->pipeline_count; p++)
 		free(stage_of_layer[p]);
@@ -250,6 +289,8 @@ void hspmd_parameter_layouts_destroy(struct hspmd_parameter_layouts *l)
 		return;
 	for (int i = 0; i < l->parameter_count; i++) {
 		free(l->parameters[i].holders);
+		if (l->parameters[i].shared)
+			continue;
 		hspmd_annotation_destroy(l->parameters[i].used);
 		hspmd_annotation_destroy(l->parameters[i].state);
 	}

@@ -17,7 +17,8 @@ struct hspmd_parameter_layout {
 	struct hspmd_shape shape;
 	bool decay;
 	int holder_count;
-	struct hspmd_holder *holders;   /* in the order of the union's subgroups */
+	struct hspmd_holder *holders; /* in the order of the union's subgroups */
+	bool shared; /* the annotations are those of an earlier parameter, with like shape, splits and holders; they are not changed */
 	struct hspmd_annotation *used;  /* as operators use the parameter */
 	bool cut;                       /* the state is split further than `used` */
 	struct hspmd_annotation *state; /* of the master parameter and its moments: `used`, or split further (zero_stage 1, after ZeRO,

@@ -98,6 +98,40 @@ static int teardown(void **state)
 	return 0;
 }
 
+/* Parameters share annotations exactly if they have the same, and each has the one that it would have alone. */
+static void like_parameters_share(void **state)
+{
+	const struct scene *s = *state;
+	for (size_t k = 0; k < PLANS; k++) {
+		int shared = 0;
+		for (int i = 0; i < s->layouts[k]->parameter_count; i++) {
+			const struct hspmd_parameter_layout *a = &s->layouts[k]->parameters[i];
+			const struct hspmd_tensor *x = &s->graph->tensors[a->tensor];
+			for (int j = 0; j < i; j++) {
+				const struct hspmd_parameter_layout *b = &s->layouts[k]->parameters[j];
+				const struct hspmd_tensor *y = &s->graph->tensors[b->tensor];
+				bool like = x->split_dim == y->split_dim && x->split_unit == y->split_unit &&
+				            a->shape.rank == b->shape.rank && a->holder_count == b->holder_count;
+				for (int d = 0; like && d < a->shape.rank; d++)
+					like = a->shape.dim[d] == b->shape.dim[d];
+				for (int h = 0; like && h < a->holder_count; h++)
+					like = a->holders[h].pipeline == b->holders[h].pipeline &&
+					       a->holders[h].stage == b->holders[h].stage;
+				assert_int_equal(a->used == b->used, like);
+				assert_int_equal(a->state == b->state, like);
+				assert_true(!like || a->cut == b->cut);
+				shared += like;
+			}
+			for (int h = 0; h < a->holder_count; h++) { /* on the devices of its holders, one subgroup each */
+				const struct hspmd_stage *st = &s->plan[k]->pipelines[a->holders[h].pipeline].stages[a->holders[h].stage];
+				assert_int_equal(a->used->groups[h].device_count, st->device_count);
+				assert_memory_equal(a->used->groups[h].devices, st->devices, (size_t)st->device_count * sizeof(int));
+			}
+		}
+		assert_true(shared > 0);
+	}
+}
+
 struct own {
 	struct hspmd_planned_move *moves;
 	size_t count;
@@ -245,6 +279,7 @@ static void lost_slices(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(all_changes), cmocka_unit_test(lost_slices) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(like_parameters_share), cmocka_unit_test(all_changes),
+		                            cmocka_unit_test(lost_slices) };
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
