@@ -59,7 +59,7 @@ static void send_error(const struct hspmd_error *err)
 static bool is_of_tokens(const char *input)
 {
 	return !strcmp(input, HSPMD_TENSOR_TOKENS) || !strcmp(input, HSPMD_TENSOR_TARGETS) || !strcmp(input, HSPMD_TENSOR_SEGMENTS) ||
-	       hspmd_input_is_noise(input);
+	       !strcmp(input, HSPMD_TENSOR_POSITIONS) || hspmd_input_is_noise(input);
 }
 
 /* The net for one sample of the job, or of a usual length. */
@@ -75,6 +75,7 @@ static struct hspmd_graph *try_build(const struct hspmd_own_object *o, const str
 	struct hspmd_graph_source source = hspmd_net_graph_source(&o->net);
 	how.seq_len = job ? job->seq_len : longest < TRIED_LENGTH ? longest : TRIED_LENGTH;
 	how.documents = job && job->documents;
+	how.reset_positions = job && job->reset_positions;
 	at("its function build");
 	return source.build(source.context, &how, err);
 }
@@ -90,10 +91,11 @@ static int check_inputs(const struct hspmd_own_object *o, const struct hspmd_gra
 		bool tokens = is_of_tokens(t->name) && t->dtype == HSPMD_I32 && t->shape.rank == 2;
 		*only_own |= !tokens || !o->sizes.vocabulary;
 		if (!o->definition->read_sample && !tokens)
-			return hspmd_fail(err,
-			                  "input %s: hspmd fills integers named tokens, targets and segments; for others the model needs "
-			                  "open_samples and read_sample",
-			                  t->name);
+			return hspmd_fail(
+			        err,
+			        "input %s: hspmd fills integers named tokens, targets, segments and positions; for others the model needs "
+			        "open_samples and read_sample",
+			        t->name);
 		if (!o->definition->read_sample && !o->sizes.vocabulary)
 			return hspmd_fail(err, "input %s: sizes.vocabulary is missing: tokens are below it", t->name);
 	}

@@ -71,7 +71,9 @@ int hspmd_net_rms_norm(struct hspmd_net *net, int x, int gain, double eps);
 int hspmd_net_gelu(struct hspmd_net *net, int x);
 int hspmd_net_swiglu(struct hspmd_net *net, int gate, int up); /* silu(gate) * up */
 int hspmd_net_add(struct hspmd_net *net, int a, int b);
-int hspmd_net_positions(struct hspmd_net *net, int x, int table); /* x + table[position]; table [at least length, width] */
+/* x + table[position]; table [at least length, width]. Positions are counted from the beginning of each document if the job says so
+ * (reset_positions). */
+int hspmd_net_positions(struct hspmd_net *net, int x, int table);
 int hspmd_net_rope(struct hspmd_net *net, int x, int64_t head_width, double theta);
 /* Causal attention with heads of width head_width. k and v may have fewer heads than q, by an integer factor. segments: an integer
  * input; positions of different segments do not attend to each other; -1: none. */
@@ -319,9 +321,9 @@ struct hspmd_model_definition {
 	void (*destroy)(void *context);
 
 	/* Builds the net ("building a net" above). The inputs "tokens" and "targets" are filled with the job's data, "targets" being one
-	 * position later; "segments" with the number of each position's document within its sample. The net has no other inputs, unless
-	 * the object has the functions below and the job's data are of kind "own": then these fill all inputs. Parameters are exported
-	 * and imported under their own names. */
+	 * position later; "segments" with the number of each position's document within its sample, "positions" with its place in that
+	 * document. The net has no other inputs, unless the object has the functions below and the job's data are of kind "own": then
+	 * these fill all inputs. Parameters are exported and imported under their own names. */
 	void (*build)(void *context, struct hspmd_net *net);
 
 	/* Optional: a reader of samples. `open_samples` sets *count to the number of samples; every epoch has each sample once, in an order

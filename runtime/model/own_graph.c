@@ -43,6 +43,7 @@ static struct hspmd_model_build_options plain(const struct hspmd_model_build_opt
 	o.vocab_parts = how->vocab_parts;
 	o.widest = how->widest;
 	o.loss_scale = how->loss_scale;
+	o.reset_positions = how->reset_positions;
 	o.documents = how->documents;
 	o.parts = how->parts;
 	o.bf16 = how->bf16;
