@@ -158,6 +158,21 @@ class Kept(unittest.TestCase):
         self.assertEqual(head["turned"]["shape"], [4, 3])
 
 
+    def test_of_elastic_main(self):
+        from hspmd import shards
+
+        model = Net()
+        optimizer = torch.optim.AdamW([{"params": [model.first.weight, model.last.bias]}, {"params": [model.norm.weight], "lr": 1.0}])
+        model(torch.rand(4, 6)).sum().backward()
+        optimizer.step()
+        held, saved = shards.Held(model, optimizer, {}, torch.device("cpu")), Checkpoints(self.folder, 1)
+        saved.save(6, 1, held.part((1, 6), 0, {}).text, held.pieces(0))
+        saved.wait()
+        self.assertIsNone(saved.failure)
+        read = hspmd.load(self.folder)
+        self.same(read["model"], dict(model.state_dict()))
+        self.same(read["optimizer"], optimizer.state_dict())
+
     def save_by_three(self, folders, lacks=None):
         """Ranks 0, 1 and 2 of this process. Returns their failures."""
         store, ranks = torch.distributed.HashStore(), []

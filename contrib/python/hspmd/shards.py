@@ -40,6 +40,10 @@ def _has_it_alone(tensor, rank):
     return all(at == 0 for at, placement in zip(coordinate, tensor.placements) if placement.is_replicate())
 
 
+def _piece_name(name):
+    return name.removeprefix("model/")
+
+
 def _place(value):
     """What stands for a value in a description: (shape, type, whether it is the host's) of a tensor, a list with anything else."""
     return (tuple(value.shape), value.dtype, value.device.type == "cpu") if isinstance(value, torch.Tensor) else [value]
@@ -83,7 +87,7 @@ class Held:
         """What this rank has, in memory; of a rank: what that rank is to save."""
         own = {id(p) for p in self._parameters.values()}
         return [
-            Piece(name.removeprefix("model/"), local(t.detach()), parameter=name in self._model, shape=t.shape, box=_box(t),
+            Piece(_piece_name(name), local(t.detach()), parameter=name in self._model, shape=t.shape, box=_box(t),
                   changes=name in self._model and id(t) not in own)
             for name, t in self._tensors().items()
             if local(t).numel() and (rank is None or _has_it_alone(t, rank))
@@ -112,7 +116,7 @@ class Held:
             torch.save(other.state_dict(), text)
             others[name] = text.getvalue()
         shapes = {name: tuple(t.shape) for name, t in self._tensors().items()}
-        model = {name.removeprefix("model/"): _place(t)[:2] for name, t in self._model.items()}
+        model = {_piece_name(name): _place(t)[:2] for name, t in self._model.items()}
         note = {"model": model, "state": state, "groups": groups, "aliases": self._aliases, "others": others, "numbers": numbers}
         return Part(key, rank, shapes, self.boxes(), pack(note), self.locals())
 
@@ -146,7 +150,8 @@ def optimizer_of(note, tensors):
     for name, values in note["state"].items():
         own = {}
         for key, value in values.items():
-            own[key] = value[0] if isinstance(value, list) else as_described(tensors[f"{name}/{key}"], *value[:2])
+            place = f"{_piece_name(name)}/{key}"
+            own[key] = value[0] if isinstance(value, list) else as_described(tensors[place], *value[:2])
         if own:
             state[numbers[name]] = own
     return {"state": state, "param_groups": [g | {"params": [numbers[n] for n in g["params"]]} for g in note["groups"]]}
