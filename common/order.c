@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/order.h"
 
+#include <stdlib.h>
+
 int hspmd_int_order(const void *a, const void *b)
 {
 	int x = *(const int *)a, y = *(const int *)b;
 	return (x > y) - (x < y);
+}
+
+void hspmd_sort_nearly(void *list, size_t count, size_t size, int (*order)(const void *, const void *))
+{
+	const char *at = list;
+	for (size_t i = 1; i < count; i++, at += size)
+		if (order(at, at + size) > 0) {
+			qsort(list, count, size, order);
+			return;
+		}
 }

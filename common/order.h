@@ -3,7 +3,12 @@
 #ifndef HSPMD_COMMON_ORDER_H
 #define HSPMD_COMMON_ORDER_H
 
+#include <stddef.h>
+
 /* Ascending order of two ints: below 0, 0 or above 0. */
 int hspmd_int_order(const void *a, const void *b);
+
+/* qsort for lists that mostly are sorted already: then it only compares each element with the next. */
+void hspmd_sort_nearly(void *list, size_t count, size_t size, int (*order)(const void *, const void *));
 
 #endif

@@ -34,31 +34,64 @@ static uint32_t get_length(const unsigned char *at)
 	return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct hspmd_error *err)
+int hspmd_wire_text(const json_t *message, char **text, size_t *size, struct hspmd_error *err)
 {
-	*frame = NULL;
+	*text = NULL;
 	if (!json_is_object(message))
 		return hspmd_fail(err, "a control message must be a JSON object");
-	char *text = json_dumps(message, JSON_COMPACT);
-	if (!text)
+	*text = json_dumps(message, JSON_COMPACT);
+	if (!*text)
 		return hspmd_fail_memory(err, "writing a control message");
-	size_t n = strlen(text);
-	if (n > HSPMD_WIRE_MAX) {
-		free(text);
+	*size = strlen(*text);
+	return 0;
+}
+
+/* A frame of the first text followed by the second. */
+static int make_frame(const char *first, size_t first_size, const char *second, size_t second_size, char **frame, size_t *size,
+                      struct hspmd_error *err)
+{
+	size_t n = first_size + second_size;
+	if (n > HSPMD_WIRE_MAX)
 		return hspmd_fail(err, "control message of %zu bytes is longer than %u", n, HSPMD_WIRE_MAX);
-	}
 	char *out = malloc(HEAD + n);
-	if (!out) {
-		free(text);
+	if (!out)
 		return hspmd_fail_memory(err, "writing a control message");
-	}
 	memcpy(out, magic, sizeof magic);
 	put_length((unsigned char *)out + 4, (uint32_t)n);
-	memcpy(out + HEAD, text, n);
-	free(text);
+	memcpy(out + HEAD, first, first_size);
+	memcpy(out + HEAD + first_size, second, second_size);
 	*frame = out;
 	*size = HEAD + n;
 	return 0;
+}
+
+int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct hspmd_error *err)
+{
+	char *text;
+	size_t n;
+	*frame = NULL;
+	int rc = hspmd_wire_text(message, &text, &n, err);
+	rc = rc ? rc : make_frame(text, n, "", 0, frame, size, err);
+	free(text);
+	return rc;
+}
+
+int hspmd_wire_encode_to(const char *text, size_t text_size, const json_t *to, char **frame, size_t *size, struct hspmd_error *err)
+{
+	char *head = NULL;
+	size_t n;
+	json_t *only = json_pack("{s:O}", "to", to);
+	*frame = NULL;
+	int rc = only ? hspmd_wire_text(only, &head, &n, err) : hspmd_fail_memory(err, "writing a control message");
+	if (!rc && text_size > 2) {
+		head[n - 1] = ','; /* the object goes on with the members of the other */
+		rc = make_frame(head, n, text + 1, text_size - 1, frame, size, err);
+	} else if (!rc) {
+		rc = make_frame(head, n, "", 0, frame, size, err);
+	}
+	free(head);
+	json_decref(only);
+	return rc;
 }
 
 int hspmd_wire_sign(struct hspmd_signer *signer, char *copy, size_t size, struct hspmd_error *err)

@@ -24,7 +24,9 @@
  *                       generation; cluster: of all members' nodes; plan;
  *                       members: [device address of every worker that takes part, in rank order; a member in no stage of the plan only
  *                       sends state]; replicas: number of copies on other nodes of state that only one worker has (default: the job's);
- *                       keep: number of nodes that hold state that a shrink by count leaves at least (common/losses.h; default: all)
+ *                       keep: number of nodes that hold state that a shrink by count leaves at least (common/losses.h; default: all);
+ *                       live: as in `state` of `start`, who is expected to hold the state then; absent: not known. The worker plans its
+ *                       moves now, and anew only if `start` says something else
  *   preconnect          sent while the previous generation trains, if some answer to `prepare` has `needs_preconnect`. The worker
  *                       begins to make the connections between devices that take long. Answer, when they are made: `preconnected`.
  *                       generation; addresses: as in `start`
@@ -62,7 +64,8 @@
  *   prepared            generation; address: base64; copies: base64 or absent; memory_bytes: planned peak; seconds;
  *                       needs_preconnect: true if connections between devices take long to make, else absent
  *   preconnected        generation
- *   started             generation; step; bytes: { local, peers, disk, shared }; seconds: { connect, move }
+ *   started             generation; step; bytes: { local, peers, disk, shared }; seconds: { connect, move; of which plan: 0 if `prepare`
+ *                       had the same `live` }
  *   step                from the reporter (member 0 of the plan's devices):
  *                       generation; step; loss; tokens; step_s; lr; grad_norm; compute_s
  *   heartbeat           from the other workers, at most once per second:
@@ -121,6 +124,10 @@
 
 /* One message as a frame; the caller frees it. 0 or -1. */
 int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct hspmd_error *err);
+/* A message for many peers whose "to" differs: the text is made once, of a message without "to", and each peer's frame of the text. The
+ * caller frees both. 0 or -1. */
+int hspmd_wire_text(const json_t *message, char **text, size_t *size, struct hspmd_error *err);
+int hspmd_wire_encode_to(const char *text, size_t text_size, const json_t *to, char **frame, size_t *size, struct hspmd_error *err);
 /* Makes a signed frame of a copy of a frame: `copy` has room for HSPMD_SIGNATURE_BYTES behind the frame's `size` bytes. */
 int hspmd_wire_sign(struct hspmd_signer *signer, char *copy, size_t size, struct hspmd_error *err);
 

@@ -79,8 +79,9 @@ void hspmd_cluster_destroy(struct hspmd_cluster *c);
  * the fastest. Of links with the same scope and ends the slower is kept. NULL and err: a node occurs twice. */
 struct hspmd_cluster *hspmd_cluster_merge(const struct hspmd_cluster *const *parts, int count, double tolerance, struct hspmd_error *err);
 
-/* A cluster of one node of `c`, with all types and the links that name no nodes. NULL and err: out of memory. */
-struct hspmd_cluster *hspmd_cluster_single_node(const struct hspmd_cluster *c, int node, struct hspmd_error *err);
+/* A cluster of some nodes of `c` (indexes, at least one), in the order given, with all types and the links that name no nodes. NULL and
+ * err: out of memory. */
+struct hspmd_cluster *hspmd_cluster_part(const struct hspmd_cluster *c, const int *nodes, int count, struct hspmd_error *err);
 
 /* Index into devices of "node:index", or -1 and err (which lists the nodes if the node is unknown). */
 int hspmd_cluster_find_device(const struct hspmd_cluster *c, const char *address, struct hspmd_error *err);

@@ -213,21 +213,26 @@ json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c)
 	return hspmd_json_unless_failed(bad, o);
 }
 
-struct hspmd_cluster *hspmd_cluster_single_node(const struct hspmd_cluster *c, int node, struct hspmd_error *err)
+struct hspmd_cluster *hspmd_cluster_part(const struct hspmd_cluster *c, const int *nodes, int count, struct hspmd_error *err)
 {
-	json_t *whole = hspmd_cluster_to_json(c), *own = node_json(c, node, node + 1), *links = json_array(), *link;
+	json_t *o = json_object(), *list = json_array(), *links = links_json(c), *kept = json_array(), *link;
 	struct hspmd_cluster *part = NULL;
 	size_t i;
-	bool bad = !whole || !links;
-	json_array_foreach(json_object_get(whole, "links"), i, link)
+	bool bad = !o || !list || !links || !kept;
+	for (int n = 0; n < count && !bad; n++)
+		bad |= json_array_append_new(list, node_json(c, nodes[n], nodes[n] + 1)) != 0;
+	json_array_foreach(links, i, link)
 		if (!json_object_get(link, "nodes"))
-			bad |= json_array_append(links, link) != 0;
-	bad |= json_object_set_new(whole, "nodes", json_pack("[o]", own)) || json_object_set(whole, "links", links);
+			bad |= json_array_append(kept, link) != 0;
+	bad |= json_object_set_new(o, "format", json_string(HSPMD_CLUSTER_FORMAT)) || json_object_set_new(o, "device_types", types_json(c));
+	bad |= json_object_set(o, "nodes", list) || json_object_set(o, "links", kept);
 	if (bad)
-		hspmd_fail_memory(err, "taking a node out of a cluster");
+		hspmd_fail_memory(err, "taking nodes out of a cluster");
 	else
-		part = hspmd_cluster_from_json(whole, c->nodes[node].name, err);
-	json_decref(whole);
+		part = hspmd_cluster_from_json(o, c->nodes[nodes[0]].name, err);
+	json_decref(o);
+	json_decref(list);
 	json_decref(links);
+	json_decref(kept);
 	return part;
 }

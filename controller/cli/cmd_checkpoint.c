@@ -214,12 +214,24 @@ static int verify(const struct checkpoint_options *o, struct hspmd_checkpoint_in
 
 /* ---- export and import */
 
+static int tell_export(const struct hspmd_checkpoint_group *c, const struct hspmd_export_options *how, struct hspmd_error *err)
+{
+	int rv = hspmd_weights_export(c->reader, c->manifest, how, err);
+	if (!rv)
+		hspmd_info("step %" PRId64 " is in %s", c->step, how->folder);
+	return rv;
+}
+
+/* A checkpoint of another trainer, which has a note and no model, is exported as it is. */
 static int export_model(const struct checkpoint_options *o, struct hspmd_checkpoint_index *g, struct hspmd_error *err)
 {
 	struct hspmd_checkpoint_group *c = hspmd_checkpoint_index_choose(g, o->step, o->path, err);
 	if (!c)
 		return -1;
 	json_t *config = json_object_get(c->manifest->job, "model");
+	struct hspmd_export_options plain = { .folder = o->output, .bf16 = o->bf16, .max_bytes = (uint64_t)o->max_bytes };
+	if (json_object_get(c->manifest->job, "note") && !o->config)
+		return tell_export(c, &plain, err);
 	if (!o->config && !json_is_object(config))
 		return hspmd_fail(err, "the checkpoint does not hold the model's config.json: name it with --config");
 	struct hspmd_model *m =
@@ -227,13 +239,11 @@ static int export_model(const struct checkpoint_options *o, struct hspmd_checkpo
 	if (!m)
 		return -1;
 	struct hspmd_file_map map = hspmd_model_file_map(m);
-	struct hspmd_export_options how = {
-		.folder = o->output, .config = m->config, .map = &map, .bf16 = o->bf16, .max_bytes = (uint64_t)o->max_bytes
-	};
-	int rv = hspmd_weights_export(c->reader, c->manifest, &how, err);
+	struct hspmd_export_options how = plain;
+	how.config = m->config;
+	how.map = &map;
+	int rv = tell_export(c, &how, err);
 	hspmd_model_destroy(m);
-	if (!rv)
-		hspmd_info("step %" PRId64 " is in %s", c->step, o->output);
 	return rv;
 }
 

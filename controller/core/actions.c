@@ -82,8 +82,12 @@ void send_workers(struct hspmd_controller *m, struct worker *const *to, int coun
 		if (copy && json_object_set(copy, "to", list))
 			m->failed = true;
 		json_decref(list);
-		if (copy)
-			emit(m, ACTION_SEND, m->node[k]->name, copy, 0);
+		if (!copy)
+			continue;
+		size_t before = m->actions->count;
+		emit(m, ACTION_SEND, m->node[k]->name, copy, 0);
+		if (m->actions->count > before)
+			m->actions->list[before].body = json_incref(message);
 	}
 	json_decref(message);
 }
@@ -143,6 +147,7 @@ void run_actions_clear(struct run_actions *a)
 		free(a->list[i].node);
 		free(a->list[i].text);
 		json_decref(a->list[i].value);
+		json_decref(a->list[i].body);
 	}
 	free(a->list);
 	memset(a, 0, sizeof *a);

@@ -116,14 +116,12 @@ static void on_exited(struct hspmd_controller *m, struct node *n, json_t *messag
 /* Slurm ends the agent (preemption, cancellation, time limit), and knows whether only this node or the whole job ends. */
 static void on_agent_terminating(struct hspmd_controller *m, struct node *n, const struct run_event *e)
 {
-	n->terminating = true;
 	emit(m, ACTION_POLL_SLURM, NULL, NULL, 0);
 	if (n->member) {
-		/* Its grace time is used to change to a plan without it. */
-		note_event(m, "member_leaving", "node %s is leaving: its member job %lld was told to end", n->name, (long long)n->member);
-		request_replan(m, "member-left");
+		member_terminating(m, n);
 		return;
 	}
+	n->terminating = true;
 	for (size_t i = 0; i < m->nodes; i++)
 		if (m->node[i]->held && !m->node[i]->member && m->node[i]->agent == PROC_UP && !m->node[i]->terminating)
 			return;

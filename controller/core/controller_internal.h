@@ -450,6 +450,9 @@ void defer_message(struct hspmd_controller *m, const struct worker *w, json_t *m
 void replay_deferred(struct hspmd_controller *m);
 /* The newest state that living workers hold completely: its bound plan (borrowed) and step. NULL: no state is complete. */
 struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *step);
+/* For `prepare`: `live` of the `start` that will follow, if no member is lost until then and the state of `donor` (NULL: none) is moved.
+ * New reference; NULL: not known. */
+json_t *expected_holders(struct hspmd_controller *m, const struct generation *g, const struct bound_plan *donor);
 
 /* adopt.c: workers of an earlier incarnation of the controller */
 void adopt_begin(struct hspmd_controller *m);
@@ -490,6 +493,11 @@ void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *mess
 void members_update(struct hspmd_controller *m, const json_t *allocation);
 /* Notes which job holds the node, from EVENT_ALLOCATION's value. */
 void member_update(struct hspmd_controller *m, struct node *n, const json_t *allocation);
+/* If the node's member job is over to Slurm, but its agent still runs, treats it as told to end and returns true. Slurm takes a job that
+ * has run out of time for over at once, and ends its processes only after KillWait. */
+bool member_ending(struct hspmd_controller *m, struct node *n, const json_t *allocation);
+/* The member's job was told to end: the time that it is left is used to change to a plan without it. */
+void member_terminating(struct hspmd_controller *m, struct node *n);
 /* Writes how the member job that brought this node ended. false: the node is not a member's, or the end is unknown. */
 bool member_exit_reason(const struct hspmd_controller *m, const struct node *n, char *text, size_t size);
 /* An agent of a node outside the allocation has connected. Returns true if it may wait until Slurm has named the node. */

@@ -48,29 +48,48 @@ struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *st
 	return best;
 }
 
+/* Add { cluster, plan, holders } to parts: the members of g that hold `step` of this plan (-1: any step), if there are any. */
+static void add_holders(struct hspmd_controller *m, const struct generation *g, const struct bound_plan *of, int64_t step, json_t *parts)
+{
+	json_t *who = check_alloc(m, json_array());
+	for (int i = 0; of && i < of->devices; i++) {
+		const struct worker *w = of->device[i];
+		if (w->process == PROC_UP && w->holds == of->generation && (step < 0 || w->step == step) && member_index(g, w) >= 0 &&
+		    json_array_append_new(who, json_string(w->address)))
+			m->failed = true;
+	}
+	if (json_array_size(who) &&
+	    json_array_append_new(parts, json_pack("{s:O, s:O, s:O}", "cluster", of->cluster_json, "plan", of->plan_json, "holders", who)))
+		m->failed = true;
+	json_decref(who);
+}
+
+/* New reference; NULL: nobody holds anything. */
+static json_t *unless_empty(json_t *parts)
+{
+	if (json_array_size(parts))
+		return parts;
+	json_decref(parts);
+	return NULL;
+}
+
 /* The members of g that hold `step`, per plan under which they hold it: [{ cluster, plan, holders }]. Slices that none of them holds come
  * from a checkpoint. New reference; NULL: there are none. */
 static json_t *live_holders(struct hspmd_controller *m, const struct generation *g, int64_t step)
 {
 	json_t *parts = check_alloc(m, json_array());
-	const struct bound_plan *of[2] = { m->current.bound_plan, m->older };
-	for (int k = 0; k < 2; k++) {
-		json_t *who = check_alloc(m, json_array());
-		for (int i = 0; of[k] && (k == 0 || of[1] != of[0]) && i < of[k]->devices; i++) {
-			const struct worker *w = of[k]->device[i];
-			if (w->process == PROC_UP && w->holds == of[k]->generation && w->step == step && member_index(g, w) >= 0 &&
-			    json_array_append_new(who, json_string(w->address)))
-				m->failed = true;
-		}
-		if (json_array_size(who) && json_array_append_new(parts, json_pack("{s:O, s:O, s:O}", "cluster", of[k]->cluster_json,
-		                                                                   "plan", of[k]->plan_json, "holders", who)))
-			m->failed = true;
-		json_decref(who);
-	}
-	if (json_array_size(parts))
-		return parts;
-	json_decref(parts);
-	return NULL;
+	add_holders(m, g, m->current.bound_plan, step, parts);
+	if (m->older != m->current.bound_plan)
+		add_holders(m, g, m->older, step, parts);
+	return unless_empty(parts);
+}
+
+json_t *expected_holders(struct hspmd_controller *m, const struct generation *g, const struct bound_plan *donor)
+{
+	json_t *parts = donor && !runs_command(m) ? check_alloc(m, json_array()) : NULL;
+	if (parts)
+		add_holders(m, g, donor, -1, parts);
+	return unless_empty(parts);
 }
 
 /* { node: address of the device that reads the node's files }: the first member on each. */

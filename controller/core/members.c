@@ -29,6 +29,26 @@ void member_update(struct hspmd_controller *m, struct node *n, const json_t *all
 		request_replan(m, "grow");
 }
 
+bool member_ending(struct hspmd_controller *m, struct node *n, const json_t *allocation)
+{
+	json_t *job = json_object_get(json_object_get(allocation, "ending"), n->name);
+	bool its = n->member ? json_integer_value(job) == n->member : m->adopt != NULL; /* a new controller does not know yet */
+	if (!json_is_integer(job) || !its || n->agent != PROC_UP || n->leaving || n->released)
+		return false;
+	n->member = json_integer_value(job);
+	member_terminating(m, n);
+	return true;
+}
+
+void member_terminating(struct hspmd_controller *m, struct node *n)
+{
+	if (n->terminating)
+		return;
+	n->terminating = true;
+	note_event(m, "member_leaving", "node %s is leaving: its member job %lld was told to end", n->name, (long long)n->member);
+	request_replan(m, "member-left");
+}
+
 bool member_exit_reason(const struct hspmd_controller *m, const struct node *n, char *text, size_t size)
 {
 	char id[24];

@@ -301,10 +301,10 @@ static void prepare(struct hspmd_controller *m)
 	if (!donor)
 		search_begin(m);
 	send_workers(m, g->member, g->members,
-	             json_pack("{s:s, s:I, s:o, s:O, s:o, s:i, s:i, s:o*}", "type", "prepare", "generation",
+	             json_pack("{s:s, s:I, s:o, s:O, s:o, s:i, s:i, s:o*, s:o*}", "type", "prepare", "generation",
 	                       (json_int_t)g->bound_plan->generation, "cluster", cluster, "plan", g->bound_plan->plan_json, "members",
 	                       members, "replicas", g->bound_plan->copies, "keep", g->bound_plan->keep, "elastic",
-	                       m->elastic ? json_true() : NULL));
+	                       m->elastic ? json_true() : NULL, "live", expected_holders(m, g, donor)));
 	enter_phase(g, PHASE_PREPARING, m->now, m->config->timeouts.prepare);
 }
 

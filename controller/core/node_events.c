@@ -55,7 +55,7 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e)
 	m->allocated = true;
 	members_update(m, e->value);
 	for (i = 0; i < m->nodes; i++)
-		if (m->node[i]->held && !name_listed(names, m->node[i]->name))
+		if (m->node[i]->held && !name_listed(names, m->node[i]->name) && !member_ending(m, m->node[i], e->value))
 			node_left(m, m->node[i]);
 	json_array_foreach(names, i, v) {
 		const char *name = json_string_value(v);

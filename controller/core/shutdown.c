@@ -7,7 +7,7 @@
 #include "controller/core/controller_internal.h"
 
 #define END_LEAD_S 10.0 /* least time before the end of the job's, for the last checkpoint; at most a quarter of the run */
-#define GRACE_S 25.0 /* if the time is unknown: less than Slurm's default KillWait of 30 s */
+#define GRACE_S 25.0    /* if the time is unknown: less than Slurm's default KillWait of 30 s */
 
 void on_shutdown(struct hspmd_controller *m, const struct run_event *e)
 {

@@ -113,17 +113,28 @@ static bool add_held(struct slurm *s, json_t *held, const struct hspmd_slurm_job
 	return whole;
 }
 
-/* Adds the members to `v`: { nodes: [more], members: { node: job }, waiting: [jobs], over: { job: how it ended } }. */
+/* Adds a member that has ended. While Slurm waits for its processes, they can still hand over what they hold. */
+static bool add_over(json_t *over, json_t *ending, const struct hspmd_slurm_job *j, const char *id)
+{
+	bool whole = !json_object_set_new(over, id, json_string(j->over));
+	for (int n = 0; whole && j->completing && n < j->node_count; n++)
+		whole = !json_object_set_new(ending, j->nodes[n], json_integer(j->id));
+	return whole;
+}
+
+/* Adds the members to `v`: { nodes: [more], members: { node: job }, waiting: [jobs], over: { job: how it ended }, ending: { node: job } }.
+ * The last has those of the jobs that are over whose processes may still run. */
 static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job *anchor, struct hspmd_slurm_job *const *member, int count)
 {
-	json_t *nodes = json_object_get(v, "nodes"), *of = json_object(), *waiting = json_array(), *over = json_object();
-	bool whole = of && waiting && over;
+	json_t *nodes = json_object_get(v, "nodes"), *of = json_object(), *waiting = json_array(), *over = json_object(),
+	       *ending = json_object();
+	bool whole = of && waiting && over && ending;
 	for (int i = 0; whole && i < count; i++) {
 		const struct hspmd_slurm_job *j = member[i];
 		char id[16];
 		snprintf(id, sizeof id, "%u", j->id);
 		if (!active(j))
-			whole = !json_object_set_new(over, id, json_string(j->over));
+			whole = add_over(over, ending, j, id);
 		else if (!running(j))
 			whole = add_waiting(waiting, j);
 		else if (j->node_count > 0 && listed(nodes, j->nodes[0]))
@@ -133,10 +144,12 @@ static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job
 				whole = (n || add_held(s, json_object_get(v, "held"), j)) && append(nodes, j->nodes[n]) &&
 				        !json_object_set_new(of, j->nodes[n], json_integer(j->id));
 	}
-	whole = whole && !json_object_set(v, "members", of) && !json_object_set(v, "waiting", waiting) && !json_object_set(v, "over", over);
+	whole = whole && !json_object_set(v, "members", of) && !json_object_set(v, "waiting", waiting) &&
+	        !json_object_set(v, "over", over) && !json_object_set(v, "ending", ending);
 	json_decref(of);
 	json_decref(waiting);
 	json_decref(over);
+	json_decref(ending);
 	return whole;
 }
 

@@ -23,15 +23,40 @@ static const int signals_taken[4] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 }; /* the
 
 /* ---- actions */
 
-static void send_to_agent(struct loop *l, const char *node, const json_t *message)
+static void forget_text(struct loop *l)
 {
-	struct agent *a = loop_agent_of(l, node);
+	json_decref(l->sent.body);
+	free(l->sent.text);
+	memset(&l->sent, 0, sizeof l->sent);
+}
+
+/* The text of what many agents are sent is made for the first of them. */
+static int send_shared(struct loop *l, struct hspmd_peer *peer, const struct run_action *x, struct hspmd_error *err)
+{
+	char *frame;
+	size_t size;
+	if (l->sent.body != x->body) {
+		forget_text(l);
+		if (hspmd_wire_text(x->body, &l->sent.text, &l->sent.size, err))
+			return -1;
+		l->sent.body = json_incref(x->body);
+	}
+	if (hspmd_wire_encode_to(l->sent.text, l->sent.size, json_object_get(x->value, "to"), &frame, &size, err))
+		return -1;
+	int rc = hspmd_peer_send_frame(peer, frame, size, err);
+	free(frame);
+	return rc;
+}
+
+static void send_to_agent(struct loop *l, const struct run_action *x)
+{
+	struct agent *a = loop_agent_of(l, x->node);
 	struct hspmd_error err;
-	if (!a || !a->peer || !hspmd_peer_send(a->peer, message, &err))
+	if (!a || !a->peer || !(x->body ? send_shared(l, a->peer, x, &err) : hspmd_peer_send(a->peer, x->value, &err)))
 		return;
 	hspmd_peer_close(a->peer);
 	a->peer = NULL;
-	struct run_event e = { .kind = EVENT_AGENT_LOST, .node = node, .text = err.text };
+	struct run_event e = { .kind = EVENT_AGENT_LOST, .node = x->node, .text = err.text };
 	l->on_event(l, &e);
 }
 
@@ -141,7 +166,7 @@ static void perform(struct loop *l, const struct run_action *x)
 	struct hspmd_error err = { "" };
 	switch (x->kind) {
 	case ACTION_SEND:
-		send_to_agent(l, x->node, x->value);
+		send_to_agent(l, x);
 		break;
 	case ACTION_SOLVE:
 		loop_solve(l, x->id, x->value);
@@ -220,6 +245,7 @@ static void handle_event(struct loop *l, struct run_event *e)
 	for (size_t i = 0; i < actions.count; i++)
 		perform(l, &actions.list[i]);
 	run_actions_clear(&actions);
+	forget_text(l);
 	if (rc)
 		stop(l, 1, "the job controller is out of memory");
 	if (l->start_count && !l->stopping)

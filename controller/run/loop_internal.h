@@ -54,6 +54,11 @@ struct loop {
 	struct command *commands;
 	int64_t command_count;
 	struct pending *first, **last;
+	struct {
+		json_t *body; /* whose text it is; NULL: none */
+		char *text;
+		size_t size;
+	} sent; /* the last message that was sent to several agents, while actions are carried out */
 	bool handling;
 	char **to_start; /* nodes whose agents must be started */
 	size_t start_count, start_capacity;

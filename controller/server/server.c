@@ -312,9 +312,20 @@ static void on_ready(uv_poll_t *h, int status, int events)
 
 int hspmd_peer_send(struct hspmd_peer *peer, const json_t *message, struct hspmd_error *err)
 {
+	char *frame;
+	size_t size;
+	if (hspmd_wire_encode(message, &frame, &size, err))
+		return -1;
+	int rc = hspmd_peer_send_frame(peer, frame, size, err);
+	free(frame);
+	return rc;
+}
+
+int hspmd_peer_send_frame(struct hspmd_peer *peer, const char *frame, size_t size, struct hspmd_error *err)
+{
 	if (peer->closing)
 		return hspmd_fail(err, "the connection is closed");
-	if (hspmd_stream_send(peer->stream, message, err))
+	if (hspmd_stream_send_frame(peer->stream, frame, size, err))
 		return -1;
 	watch(peer);
 	return 0;

@@ -170,6 +170,7 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 			.preempted = from->preempt_time,
 			.holds_gres = holds_gres(from),
 			.exclusive = from->shared == 0,
+			.completing = from->job_state & JOB_COMPLETING,
 			.over = over(from->job_state),
 			.array = from->array_job_id,
 		};

@@ -37,6 +37,7 @@ struct hspmd_slurm_job {
 	int restarts;
 	time_t start, end, resized; /* 0: not known or never */
 	time_t preempted;           /* when its preemption was decided; 0: it is not being preempted */
+	bool completing;            /* it has ended or is being ended, and processes of it may still run */
 	const char *over;           /* "was preempted", "has timed out", ...; "" while it has not ended */
 	uint32_t array;             /* the job array of which it is a task; 0: none */
 	char *array_tasks;          /* its task, or of those that still wait, which are one job to Slurm, all: "3-7" */

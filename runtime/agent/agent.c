@@ -31,7 +31,7 @@ static struct hspmd_cluster *part_of_file(const char *path, const char *node, st
 	if (whole && at < 0)
 		hspmd_fail(err, "%s: there is no node %s", path, node);
 	else if (whole)
-		part = hspmd_cluster_single_node(whole, at, err);
+		part = hspmd_cluster_part(whole, &at, 1, err);
 	hspmd_cluster_destroy(whole);
 	return part;
 }

@@ -155,7 +155,12 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 		return NULL;
 	}
 	g->setup = setup;
-	g->message = json_incref(message);
+	g->message = json_copy(message);
+	if (!g->message) {
+		hspmd_fail_memory(err, "preparing a generation");
+		goto fail;
+	}
+	json_object_del(g->message, "live"); /* which says how to begin, not what the generation is */
 	g->number = (int)json_integer_value(json_object_get(message, "generation"));
 	json_t *replicas = json_object_get(message, "replicas");
 	g->replicas = json_is_integer(replicas) ? (int)json_integer_value(replicas) : setup->job->checkpoint.replicas;
@@ -355,6 +360,8 @@ static void release(struct hspmd_generation *g, bool leave)
 	hspmd_timeline_destroy(g->timeline);
 	hspmd_persistent_close(g->persistent, leave);
 	json_decref(g->message);
+	json_decref(g->expected_live);
+	free(g->expected_moves.list);
 	for (int i = 0; g->at_length && i < g->setup->job->length_count; i++)
 		hspmd_program_destroy(g->at_length[i]);
 	free(g->at_length);

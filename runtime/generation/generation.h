@@ -31,6 +31,11 @@ struct hspmd_worker_setup {
 	double timeout_s;                               /* of one wait for a peer */
 };
 
+struct hspmd_member_moves {
+	struct hspmd_planned_move *list; /* that this member sends or receives */
+	size_t count;
+};
+
 struct hspmd_generation {
 	const struct hspmd_worker_setup *setup;
 	int number;
@@ -54,6 +59,8 @@ struct hspmd_generation {
 	struct hspmd_transport *copy_transport;      /* carries copies of checkpoints to other nodes; NULL: none are sent */
 	struct hspmd_address copy_address;
 	atomic_int abort;
+	json_t *expected_live; /* whose state will probably be moved: `live` of `prepare`; NULL: nothing was planned for it */
+	struct hspmd_member_moves expected_moves; /* of that state */
 	json_t *message;                     /* the `prepare` message, from which another process can prepare the same generation */
 	struct hspmd_persistent *persistent; /* the part of its memory that outlives this process; NULL: none */
 	bool persistent_later;               /* its memory is allocated when the previous generation no longer needs its own */
@@ -105,7 +112,8 @@ int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_
  * previous generation (`old`; NULL: this worker has none) and from files. *report is filled on failure too. */
 struct hspmd_load_report {
 	int64_t local, peers, disk, shared; /* bytes by source; local: this node's memory */
-	double move_s;
+	double move_s;                      /* all of it */
+	double plan_s;                      /* of that, planning; 0: the moves were planned before */
 	json_t *unreadable; /* { step, generation, file }: a shard that this node was expected to have and of which no copy here is intact;
 	                       NULL: none. A new reference */
 };

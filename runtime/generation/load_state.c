@@ -6,69 +6,10 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "runtime/generation/generation.h"
-#include "runtime/generation/state_moves.h"
+#include "runtime/generation/member_moves.h"
 #include "runtime/model/model.h"
 #include "runtime/state/checkpoint.h"
 #include "runtime/state/weights.h"
-
-/* Bytes per element of a parameter's state. */
-static size_t parameter_bytes(const struct hspmd_generation *g, int parameter)
-{
-	return hspmd_dtype_bytes(hspmd_dtype_master(g->program->graph->tensors[g->layouts->parameters[parameter].tensor].dtype));
-}
-
-static int rank_named(const struct hspmd_generation *g, const char *address)
-{
-	for (int r = 0; address && r < g->member_count; r++)
-		if (!strcmp(g->members[r], address))
-			return r;
-	return -1;
-}
-
-/* ---- who holds what */
-
-/* State that survivors of an old plan hold. */
-struct live {
-	struct hspmd_cluster *cluster;
-	struct hspmd_plan *plan;
-	struct hspmd_parameter_layouts *layouts;
-	int *rank_of; /* per device of the cluster; -1: it is no holder */
-};
-
-static void live_clear(struct live *l)
-{
-	hspmd_parameter_layouts_destroy(l->layouts);
-	hspmd_plan_destroy(l->plan);
-	hspmd_cluster_destroy(l->cluster);
-	free(l->rank_of);
-}
-
-/* On failure what is there must still be cleared. */
-static int live_read(const struct hspmd_generation *g, json_t *value, struct live *l, struct hspmd_error *err)
-{
-	json_t *holders = json_object_get(value, "holders");
-	l->cluster = hspmd_cluster_from_json(json_object_get(value, "cluster"), "live.cluster", err);
-	if (l->cluster)
-		l->plan = hspmd_plan_from_json(json_object_get(value, "plan"), "live.plan", l->cluster, g->setup->source.layers, err);
-	if (l->plan)
-		l->layouts = hspmd_parameter_layouts_build(g->program->graph, l->plan, err);
-	if (!l->layouts)
-		return -1;
-	l->rank_of = malloc(((size_t)l->cluster->device_count + 1) * sizeof *l->rank_of);
-	if (!l->rank_of)
-		return hspmd_fail_memory(err, "planning state moves");
-	for (int d = 0; d < l->cluster->device_count; d++)
-		l->rank_of[d] = -1;
-	for (size_t h = 0; h < json_array_size(holders); h++) {
-		const char *address = json_string_value(json_array_get(holders, h));
-		int rank = rank_named(g, address), device = address ? hspmd_cluster_find_device(l->cluster, address, err) : -1;
-		if (rank < 0 || device < 0)
-			return hspmd_fail(err, "start: holder %s is not a member of the generation and a device of the old plan",
-			                  address ? address : "?");
-		l->rank_of[device] = rank;
-	}
-	return 0;
-}
 
 /* The parts of a checkpoint that members can read. */
 struct stored {
@@ -90,6 +31,8 @@ static int stored_read(const struct hspmd_generation *g, const struct hspmd_mani
 	bool has[HSPMD_STATE_KIND_COUNT] = { false };
 	for (int x = 0; x < m->extent_count; x++) {
 		const struct hspmd_extent *e = &m->extents[x];
+		if (e->kind == HSPMD_STATE_OTHER)
+			return hspmd_fail(err, "the checkpoint is another trainer's: it has %s", e->tensor);
 		has[e->kind] = true;
 		json_t *readers = json_object_get(files, m->shards[e->shard].file);
 		int p = 0;
@@ -101,7 +44,7 @@ static int stored_read(const struct hspmd_generation *g, const struct hspmd_mani
 		    memcmp(e->shape.dim, g->layouts->parameters[p].shape.dim, (size_t)e->shape.rank * sizeof *e->shape.dim))
 			return hspmd_fail(err, "the checkpoint's tensor %s has another shape than the model's", e->tensor);
 		for (size_t r = 0; r < json_array_size(readers); r++) {
-			int rank = rank_named(g, json_string_value(json_array_get(readers, r)));
+			int rank = hspmd_generation_rank(g, json_string_value(json_array_get(readers, r)));
 			if (rank >= 0 && stored_add(s, p * HSPMD_STATE_KIND_COUNT + (int)e->kind, rank, &e->box, err))
 				return -1;
 		}
@@ -126,7 +69,7 @@ struct ends {
 
 static size_t box_bytes(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box)
 {
-	return (size_t)hspmd_box_elements(box) * parameter_bytes(g, tensor / HSPMD_STATE_KIND_COUNT);
+	return (size_t)hspmd_box_elements(box) * hspmd_generation_parameter_bytes(g, tensor / HSPMD_STATE_KIND_COUNT);
 }
 
 /* Note the first shard that has a file here but from which this box could not be read. */
@@ -200,60 +143,24 @@ static void *buffer_of(void *context, int tensor, const struct hspmd_box *box, b
 	return g ? hspmd_generation_box_data(g, tensor, box) : NULL;
 }
 
-/* Links between ranks. */
-struct rank_links {
-	const struct hspmd_cluster *cluster;
-	int *device; /* per rank; -1: not in the cluster */
-};
-
-static double link_seconds(const void *context, int from, int to, double bytes)
+/* Plan this member's moves, unless they were planned when the generation was prepared, and execute them. */
+static int run_moves(struct hspmd_generation *g, json_t *live, const struct stored *stored, const struct hspmd_state_endpoint *end,
+                     struct hspmd_load_report *report, struct hspmd_error *err)
 {
-	const struct rank_links *links = context;
-	int a = links->device[from], b = links->device[to];
-	const struct hspmd_link *link = a >= 0 && b >= 0 && a != b ? hspmd_cluster_find_link(links->cluster, a, b, 1, 1) : NULL;
-	return link ? hspmd_link_seconds(link, bytes) : 1e-5 + bytes / 1e9;
-}
-
-/* Plan this member's moves from what `live` and `stored` say, and execute them. */
-static int run_moves(struct hspmd_generation *g, const struct live *live, size_t live_count, const struct stored *stored,
-                     const struct hspmd_state_endpoint *end, struct hspmd_state_transfer_report *report, struct hspmd_error *err)
-{
-	int parameters = g->layouts->parameter_count, status = 0;
-	struct rank_links links = { g->cluster, hspmd_calloc((size_t)g->member_count, sizeof *links.device) };
-	struct hspmd_link_cost cost = { .seconds = link_seconds, .context = &links };
-	struct hspmd_state_side now = { g->layouts, g->rank_of, g->cluster->device_count };
-	struct hspmd_state_side *sides = hspmd_calloc(live_count, sizeof *sides);
-	size_t *element_bytes = hspmd_calloc((size_t)parameters * HSPMD_STATE_KIND_COUNT, sizeof *element_bytes);
-	struct hspmd_planned_move *moves = NULL;
-	size_t count = 0;
-	if (!links.device || !sides || !element_bytes)
-		status = hspmd_fail_memory(err, "planning state moves");
-	for (int r = 0; !status && r < g->member_count; r++)
-		links.device[r] = hspmd_cluster_find_device(g->cluster, g->members[r], &(struct hspmd_error){ "" });
-	for (size_t s = 0; !status && s < live_count; s++)
-		sides[s] = (struct hspmd_state_side){ live[s].layouts, live[s].rank_of, live[s].cluster->device_count };
-	for (int i = 0; !status && i < parameters * HSPMD_STATE_KIND_COUNT; i++)
-		element_bytes[i] = parameter_bytes(g, i / HSPMD_STATE_KIND_COUNT);
-	if (!status) {
-		struct hspmd_state_moves m = {
-			.self = g->rank,
-			.kinds = hspmd_generation_state_kinds(g),
-			.element_bytes = element_bytes,
-			.now = &now,
-			.live = sides,
-			.live_count = (int)live_count,
-			.stored = stored->part,
-			.stored_count = stored->count,
-			.cost = &cost,
-		};
-		status = hspmd_state_moves_plan(&m, &moves, &count, err);
+	struct hspmd_state_transfer_report moved = { 0 };
+	struct hspmd_member_moves own = { 0 };
+	double then = hspmd_now();
+	size_t *element_bytes = hspmd_generation_element_bytes(g);
+	int status = element_bytes ? 0 : hspmd_fail_memory(err, "planning state moves");
+	if (!status && !hspmd_member_moves_take(g, live, stored->count, &own)) {
+		status = hspmd_member_moves_plan(g, live, stored->part, stored->count, &own, err);
+		report->plan_s = hspmd_now() - then;
 	}
 	if (!status)
-		status = hspmd_state_transfer_run(g->transport, g->rank, moves, count, element_bytes, end, report, err);
-	free(moves);
-	free(links.device);
-	free(sides);
+		status = hspmd_state_transfer_run(g->transport, g->rank, own.list, own.count, element_bytes, end, &moved, err);
+	free(own.list);
 	free(element_bytes);
+	report->peers += moved.bytes_received;
 	return status;
 }
 
@@ -292,25 +199,15 @@ static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, j
 	struct hspmd_manifest *m = manifest ? hspmd_manifest_from_json(manifest, "manifest", err) : NULL;
 	struct ends ends = { .now = g, .old = live ? old : NULL, .manifest = m, .report = report };
 	struct hspmd_state_endpoint end = { &ends, get, put_now, copy_now, buffer_of };
-	struct hspmd_state_transfer_report moved = { 0 };
-	size_t live_count = json_array_size(live);
-	struct live *lives = hspmd_calloc(live_count, sizeof *lives);
 	struct stored stored = { 0 };
-	int status = lives ? 0 : hspmd_fail_memory(err, "planning state moves");
-	if (!status && manifest &&
-	    (!m || open_reader(&ends, state, err) || stored_read(g, m, json_object_get(state, "files"), &stored, err)))
+	int status = 0;
+	if (manifest && (!m || open_reader(&ends, state, err) || stored_read(g, m, json_object_get(state, "files"), &stored, err)))
 		status = -1;
-	for (size_t i = 0; !status && i < live_count; i++)
-		status = live_read(g, json_array_get(live, i), &lives[i], err);
 	if (!status)
-		status = run_moves(g, lives, live_count, &stored, &end, &moved, err);
-	for (size_t i = 0; lives && i < live_count; i++)
-		live_clear(&lives[i]);
-	free(lives);
+		status = run_moves(g, live, &stored, &end, report, err);
 	free(stored.part);
 	hspmd_reader_destroy(ends.reader);
 	hspmd_manifest_destroy(m);
-	report->peers += moved.bytes_received;
 	return status;
 }
 

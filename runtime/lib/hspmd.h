@@ -242,6 +242,48 @@ const char *hspmd_checkpoint_parameter(const struct hspmd_checkpoint *c, int ind
 /* A full parameter: count floats, row-major. Damaged files are an error, unless there is another copy. */
 int hspmd_checkpoint_read(struct hspmd_checkpoint *c, const char *name, float *to, int64_t count, struct hspmd_error *err);
 
+/* ---- checkpoints of other trainers
+ *
+ * Files of the same form as those of jobs, for whatever tensors a trainer has: `hspmd checkpoint` lists and verifies them. Each process of
+ * the trainer writes one file, beside its training. When all files are written, one process commits the checkpoint; until then it does
+ * not exist. A crash at any point leaves the old or the new checkpoint complete. */
+struct hspmd_stored_tensor {
+	const char *name;
+	int parameter;             /* 1: of the model, to be exported; 0: else. A name may be used for one of each */
+	const char *type;          /* of an element: "F32", "BF16", "F16", "F64", "I64", "I32", "I16", "I8", "U8" or "BOOL" */
+	int rank;                  /* number of dimensions, at most 6 */
+	const int64_t *shape;      /* of the whole tensor */
+	const int64_t *low, *high; /* the part [low, high) of each dimension that data is; NULL: all. It must not be empty */
+	void *data;                /* packed, row-major, in memory of the host */
+};
+
+/* A saver has a thread of its own, and memory for one file. */
+struct hspmd_saver;
+struct hspmd_saver *hspmd_saver_create(struct hspmd_error *err);
+/* Waits until a file that is being written is there. */
+void hspmd_saver_destroy(struct hspmd_saver *saver);
+/* Begins to write the tensors to `file` (a name that ends in .safetensors) of the checkpoint of this step and generation in `folder`. Data
+ * must not change until hspmd_saver_wait_copied has returned; all else may be freed at once. -1: the last file is still being written. */
+int hspmd_saver_begin(struct hspmd_saver *saver, const char *folder, int64_t step, int64_t generation, const char *file,
+                      const struct hspmd_stored_tensor *tensors, int count, struct hspmd_error *err);
+/* Helps to copy the data. Returns at once if nothing is being copied. */
+int hspmd_saver_wait_copied(struct hspmd_saver *saver, struct hspmd_error *err);
+/* The end of a write, for which it waits so many seconds. 1: the file is there, and *written describes it, as a text that is the saver's
+ * until the next call of this function. 0: not yet, or nothing new. -1 and err: it could not be written. */
+int hspmd_saver_result(struct hspmd_saver *saver, double seconds, const char **written, struct hspmd_error *err);
+/* Commits the checkpoint whose files these texts describe, durably. note: a text in UTF-8 that is kept with it; NULL: none. -1 and err: a
+ * part of a tensor is in none of the files, or the folder cannot be written. Then removes all but the newest `keep` checkpoints of this
+ * folder; one that cannot be removed is only logged. */
+int hspmd_saver_commit(const char *folder, int64_t step, int64_t generation, const char *note, const char *const *written, int count,
+                       int keep, struct hspmd_error *err);
+/* The note of a checkpoint; NULL: it has none. It is the checkpoint's. */
+const char *hspmd_checkpoint_note(const struct hspmd_checkpoint *c);
+/* Describes tensor number `index`, those of the model first; what it points to is the checkpoint's, and data is NULL. Returns 1, or 0:
+ * there are fewer. A job's parameters are listed, but not the moments of its optimizer. */
+int hspmd_checkpoint_tensor(const struct hspmd_checkpoint *c, int index, struct hspmd_stored_tensor *tensor);
+/* Fills the tensors' data, each byte checked. A part that is in no file, and another type, are errors. */
+int hspmd_checkpoint_fill(struct hspmd_checkpoint *c, const struct hspmd_stored_tensor *tensors, int count, struct hspmd_error *err);
+
 /* ---- a model of one's own, as a shared object
  *
  * "model": "model.so" in a job file (hspmd-job(5)) names a shared object that defines

@@ -68,7 +68,8 @@ struct hspmd_writer_job {
 
 /* A writer has one background thread and one buffer for an image of the shard. */
 struct hspmd_writer;
-struct hspmd_writer *hspmd_writer_create(struct hspmd_device *dev, struct hspmd_error *err); /* borrows dev */
+/* Borrows dev. NULL: all jobs are of host memory. */
+struct hspmd_writer *hspmd_writer_create(struct hspmd_device *dev, struct hspmd_error *err);
 /* Waits until a running write has ended. */
 void hspmd_writer_destroy(struct hspmd_writer *w);
 

@@ -27,6 +27,7 @@ struct source {
 struct item {
 	char *name;
 	struct hspmd_shape shape;
+	enum hspmd_dtype dtype;
 	size_t source_count, source_capacity;
 	struct source *sources;
 	int file;
@@ -36,16 +37,21 @@ struct export
 {
 	struct hspmd_reader *r;
 	const struct hspmd_export_options *how;
-	size_t element; /* bytes per element */
 	struct item *items;
 	size_t count, capacity;
 	int files;
 	uint64_t total;
 };
 
+/* Only F32 is converted. */
+static enum hspmd_dtype written_dtype(const struct export *x, const struct item *i)
+{
+	return x->how->bf16 && i->dtype == HSPMD_F32 ? HSPMD_BF16 : i->dtype;
+}
+
 static uint64_t item_bytes(const struct export *x, const struct item *i)
 {
-	return (uint64_t)hspmd_shape_elements(&i->shape) * x->element;
+	return (uint64_t)hspmd_shape_elements(&i->shape) * hspmd_dtype_bytes(written_dtype(x, i));
 }
 
 static struct item *find_item(struct export *x, const char *name)
@@ -56,14 +62,14 @@ static struct item *find_item(struct export *x, const char *name)
 	return NULL;
 }
 
-static struct item *add_item(struct export *x, const struct hspmd_file_piece *piece)
+static struct item *add_item(struct export *x, const char *as, const struct hspmd_shape *shape, enum hspmd_dtype dtype)
 {
-	char *name = strdup(piece->name);
+	char *name = strdup(as);
 	if (!name || hspmd_array_grow(&x->items, &x->capacity, x->count, sizeof *x->items)) {
 		free(name);
 		return NULL;
 	}
-	x->items[x->count] = (struct item){ .name = name, .shape = piece->shape };
+	x->items[x->count] = (struct item){ .name = name, .shape = *shape, .dtype = dtype };
 	return &x->items[x->count++];
 }
 
@@ -72,7 +78,7 @@ static int add_piece(struct export *x, const char *tensor, const struct hspmd_fi
 	struct item *i = find_item(x, piece->name);
 	char *name = strdup(tensor);
 	if (!i)
-		i = add_item(x, piece);
+		i = add_item(x, piece->name, &piece->shape, HSPMD_F32);
 	if (!i || !name || hspmd_array_grow(&i->sources, &i->source_capacity, i->source_count, sizeof *i->sources)) {
 		free(name);
 		return hspmd_fail_memory(err, "exporting");
@@ -84,6 +90,8 @@ static int add_piece(struct export *x, const char *tensor, const struct hspmd_fi
 static int add_tensor(struct export *x, const struct hspmd_extent *e, struct hspmd_error *err)
 {
 	struct hspmd_file_piece piece;
+	if (!x->how->map)
+		return add_item(x, e->tensor, &e->shape, e->dtype) ? 0 : hspmd_fail_memory(err, "exporting");
 	for (int64_t i = 0; hspmd_file_map_piece(x->how->map, e->tensor, &e->shape, i, &piece); i++)
 		if (add_piece(x, e->tensor, &piece, err))
 			return -1;
@@ -117,7 +125,7 @@ static int list_items(struct export *x, const struct hspmd_manifest *m, struct h
 	if (n)
 		qsort(params, n, sizeof *params, by_tensor);
 	for (size_t i = 0; i < n && !rv; i++) {
-		if (params[i]->dtype != HSPMD_F32)
+		if (x->how->map && params[i]->dtype != HSPMD_F32)
 			rv = hspmd_fail(err, "%s is %s in the checkpoint, not F32", params[i]->tensor, hspmd_dtype_names[params[i]->dtype]);
 		else if (!i || by_tensor(&params[i - 1], &params[i]))
 			rv = add_tensor(x, params[i], err);
@@ -153,7 +161,7 @@ static int write_head(const struct export *x, int fd, int file, const char *path
 		if (x->items[i].file != file)
 			continue;
 		t[n].name = x->items[i].name;
-		snprintf(t[n].dtype, sizeof t[n].dtype, "%s", x->how->bf16 ? "BF16" : "F32");
+		snprintf(t[n].dtype, sizeof t[n].dtype, "%s", hspmd_dtype_names[written_dtype(x, &x->items[i])]);
 		t[n].shape = x->items[i].shape;
 		t[n].offset = at;
 		t[n].bytes = item_bytes(x, &x->items[i]);
@@ -207,16 +215,19 @@ static int load_source(const struct export *x, const struct source *s, float *da
 static int write_item(const struct export *x, const struct item *i, int fd, const char *path, struct hspmd_error *err)
 {
 	size_t n = (size_t)hspmd_shape_elements(&i->shape);
-	float *data = hspmd_calloc(n, sizeof *data);
+	float *data = hspmd_calloc(n, hspmd_dtype_bytes(i->dtype));
+	struct hspmd_state_need plain = { i->name, HSPMD_STATE_PARAM, i->dtype, hspmd_box_full(&i->shape), data };
 	int rv = data ? 0 : hspmd_fail_memory(err, "exporting");
+	if (!rv && !x->how->map)
+		rv = hspmd_reader_load(x->r, &plain, 1, NULL, NULL, NULL, err);
 	for (size_t s = 0; s < i->source_count && !rv; s++)
 		rv = load_source(x, &i->sources[s], data, err);
 	/* In place, from the front: element k of the result ends before element k of the source. */
-	for (size_t k = 0; !rv && x->how->bf16 && k < n; k++) {
+	for (size_t k = 0; !rv && written_dtype(x, i) != i->dtype && k < n; k++) {
 		uint16_t half = hspmd_bf16_from_float(data[k]);
 		memcpy((char *)data + k * sizeof half, &half, sizeof half);
 	}
-	if (!rv && hspmd_write_all(fd, data, n * x->element))
+	if (!rv && hspmd_write_all(fd, data, item_bytes(x, i)))
 		rv = hspmd_fail_errno(err, "%s", path);
 	free(data);
 	return rv;
@@ -278,7 +289,7 @@ static int write_index(const struct export *x, struct hspmd_error *err)
 int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how,
                          struct hspmd_error *err)
 {
-	struct export x = { .r = r, .how = how, .element = how->bf16 ? 2 : 4 };
+	struct export x = { .r = r, .how = how };
 	int rv = list_items(&x, m, err);
 	if (!rv)
 		rv = hspmd_durable_mkdir(how->folder, 0777, err);

@@ -10,7 +10,7 @@
 #include "common/json.h"
 #include "runtime/state/state_internal.h"
 
-const char *const hspmd_state_kind_names[] = { "param", "adam_m", "adam_v", NULL };
+const char *const hspmd_state_kind_names[] = { "param", "adam_m", "adam_v", "other", NULL };
 
 /* ---- names */
 

@@ -28,8 +28,14 @@
 #define HSPMD_MANIFEST_FILE "manifest.json"
 #define HSPMD_BLOCK_BYTES (1u << 20)
 
-enum hspmd_state_kind { HSPMD_STATE_PARAM, HSPMD_STATE_ADAM_M, HSPMD_STATE_ADAM_V, HSPMD_STATE_KIND_COUNT };
-extern const char *const hspmd_state_kind_names[]; /* "param", "adam_m", "adam_v", NULL */
+enum hspmd_state_kind {
+	HSPMD_STATE_PARAM,
+	HSPMD_STATE_ADAM_M,
+	HSPMD_STATE_ADAM_V,
+	HSPMD_STATE_KIND_COUNT,                    /* of what a parameter of a job's model has */
+	HSPMD_STATE_OTHER = HSPMD_STATE_KIND_COUNT /* a tensor of another trainer, of whatever use */
+};
+extern const char *const hspmd_state_kind_names[]; /* "param", "adam_m", "adam_v", "other", NULL */
 
 struct hspmd_extent {
 	char *tensor;

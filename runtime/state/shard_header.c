@@ -25,12 +25,12 @@ static int read_extent(struct hspmd_json *at, const struct hspmd_safetensor *t, 
 	int dtype = 0;
 	if (hspmd_extent_read_part(at, e))
 		return -1;
-	while (dtype < HSPMD_DTYPE_COUNT && strcmp(hspmd_dtype_names[dtype], t->dtype))
+	while (dtype < HSPMD_STORED_DTYPE_COUNT && strcmp(hspmd_dtype_names[dtype], t->dtype))
 		dtype++;
 	e->dtype = (enum hspmd_dtype)dtype;
 	e->offset = t->offset;
 	e->bytes = t->bytes;
-	if (dtype == HSPMD_DTYPE_COUNT || e->bytes != (uint64_t)hspmd_box_elements(&e->box) * hspmd_dtype_bytes(e->dtype))
+	if (dtype == HSPMD_STORED_DTYPE_COUNT || e->bytes != (uint64_t)hspmd_box_elements(&e->box) * hspmd_dtype_bytes(e->dtype))
 		return hspmd_json_fail(at, "does not fit tensor \"%s\"", t->name);
 	size_t count = hspmd_block_count(e->bytes);
 	uint64_t *grown = realloc(h->blocks, (h->first[i] + count + 1) * sizeof *grown);

@@ -27,10 +27,10 @@ int hspmd_weights_read(struct hspmd_weights *w, const struct hspmd_file_map *map
  * that would be larger than max_bytes, several files and an index. Creates the folder; replaces files of these names in it. */
 struct hspmd_export_options {
 	const char *folder;
-	const json_t *config; /* config.json */
+	const json_t *config;             /* config.json; NULL: none is written */
 	const struct hspmd_file_map *map; /* names and shapes in the files; NULL: as in the checkpoint */
-	bool bf16;            /* false: F32 */
-	uint64_t max_bytes;   /* of one file; 0: 5 GB */
+	bool bf16;                        /* F32 as BF16; other types stay as they are */
+	uint64_t max_bytes;               /* of one file; 0: 5 GB */
 };
 int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how,
                          struct hspmd_error *err);

@@ -58,10 +58,9 @@ struct hspmd_writer {
 /* A caller that delays training only copies; the checksums of these chunks are computed by the thread later. */
 static int copy_chunk(struct hspmd_writer *w, const struct chunk *c, bool holding, struct hspmd_error *err)
 {
-	const struct hspmd_device_ops *ops = w->dev->ops;
 	if (!w->host)
-		return holding ? ops->to_host(w->dev, c->to, c->from, c->bytes, err)
-		               : ops->to_host_concurrent(w->dev, c->to, c->from, c->bytes, err);
+		return holding ? w->dev->ops->to_host(w->dev, c->to, c->from, c->bytes, err)
+		               : w->dev->ops->to_host_concurrent(w->dev, c->to, c->from, c->bytes, err);
 	if (holding)
 		memcpy(c->to, c->from, c->bytes);
 	else
@@ -292,7 +291,7 @@ static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, c
 		return -1;
 	w->copied = 0;
 	w->unread = false;
-	w->host = w->dev->ops->host_memory || job->host;
+	w->host = !w->dev || w->dev->ops->host_memory || job->host;
 	if (w->host)
 		return 0;
 	if (w->dev->ops->to_host_concurrent) /* of the data that exists now */

@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/format/device_traits.h"
 #include "common/log.h"
+#include "runtime/generation/member_moves.h"
 #include "runtime/model/model.h"
 #include "runtime/model/own.h"
 #include "runtime/worker/inbox.h"
@@ -93,6 +94,7 @@ static void *prepare(void *argument)
 	int number = (int)json_integer_value(json_object_get(p->message, "generation"));
 	struct hspmd_generation *g = hspmd_generation_prepare(&w->setup, p->message, p->reserved_bytes, &err);
 	if (g) {
+		hspmd_member_moves_expect(g, json_object_get(p->message, "live"));
 		char *address = hspmd_base64_encode(g->own_address.data, g->own_address.size);
 		char *copies = g->copy_transport ? hspmd_base64_encode(g->copy_address.data, g->copy_address.size) : NULL;
 		pthread_mutex_lock(&w->lock);
@@ -236,10 +238,11 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	w->busy_s = 0;
 	w->busy_steps = 0;
 	atomic_store(&w->stop, 0);
-	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,s{sI,sI,sI,sI},s{sf,sf}}", "type", "started", "generation", number, "step",
-	                                            (json_int_t)w->step, "bytes", "local", (json_int_t)report.local, "peers",
-	                                            (json_int_t)report.peers, "disk", (json_int_t)report.disk, "shared",
-	                                            (json_int_t)report.shared, "seconds", "connect", connect_s, "move", report.move_s));
+	return hspmd_inbox_send(w->inbox,
+	                        json_pack("{ss,si,sI,s{sI,sI,sI,sI},s{sf,sf,sf}}", "type", "started", "generation", number, "step",
+	                                  (json_int_t)w->step, "bytes", "local", (json_int_t)report.local, "peers",
+	                                  (json_int_t)report.peers, "disk", (json_int_t)report.disk, "shared", (json_int_t)report.shared,
+	                                  "seconds", "connect", connect_s, "move", report.move_s, "plan", report.plan_s));
 }
 
 /* ---- unplanned ends */

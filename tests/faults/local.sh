@@ -8,6 +8,7 @@
 # Devices are so small that none could hold all of the state: what is lost with a worker exists only in copies.
 
 . "$top/tests/faults/processes.sh"
+. "$top/tests/faults/switches.sh"
 
 unset "${!SLURM@}"
 folder=$(mktemp -d "${TMPDIR:-/tmp}/hspmd-faults.XXXXXX")
@@ -26,22 +27,6 @@ start() { # [OPTION...]
 	LD_PRELOAD=$shim HSPMD_CRASH_UNDER=$folder/ckpt:/dev/shm/hspmd- HSPMD_CRASH_ORDER=$order \
 		hspmd run --job job.json --cluster cluster.json --output o --step-timeout "$deadline" "$@" >>run.log 2>&1 &
 	run=$!
-}
-
-alive() {
-	kill -0 "$run" 2>/dev/null
-}
-
-none_left() {
-	[[ -z $(processes) ]]
-}
-
-gone() { # PID
-	! kill -0 "$1" 2>/dev/null
-}
-
-show() {
-	tail -n 40 "$folder/run.log"
 }
 
 saved() {
@@ -64,12 +49,6 @@ end_run() {
 }
 
 # ---- faults
-
-signal() { # SIGNAL WHAT PID...
-	say "$1 $2 (${*:3})"
-	# Some may have ended by themselves meanwhile.
-	(($# < 3)) || { kill "-$1" "${@:3}"; } 2>/dev/null || true
-}
 
 hurt() {
 	draw 16
@@ -95,11 +74,6 @@ hurt() {
 		start --resume
 		;;
 	esac
-}
-
-perhaps_another() {
-	draw 4
-	((drawn)) || hurt
 }
 
 in_a_checkpoint() {
@@ -129,40 +103,6 @@ disk_fails() {
 	say "every write of a checkpoint failed with errno $error"
 	rm -f "$order"
 	perhaps_another
-}
-
-resize() {
-	{ hspmd shrink "$((nodes - 1))" o || hspmd grow "$nodes" o; } >>resize.log 2>&1 &
-	resizing=$!
-}
-
-in_a_switch() {
-	local -a phases=('asked to (grow|shrink)' 'generation [0-9]+: ' 'generation [0-9]+: ' 'generation [0-9]+ on ')
-	local phase
-	draw "${#phases[@]}" && phase=${phases[drawn]}
-	log_mark
-	resize
-	log_says "$phase" 20
-	instant 4
-	say "in a switch, after \"$phase\":"
-	hurt
-	perhaps_another
-	wait_for 120 "the resize to end" gone "$resizing" || { show; exit 1; }
-	# With all nodes back, so that there is always one to spare.
-	hspmd grow "$nodes" o >>resize.log 2>&1 || true
-}
-
-in_a_recovery() {
-	local -a phases=('is given up' 'generation [0-9]+: ')
-	local phase
-	draw "${#phases[@]}" && phase=${phases[drawn]}
-	draw "$nodes"
-	log_mark
-	signal KILL "worker of n$drawn" $(workers "$drawn")
-	log_says "$phase" 20
-	instant 3
-	say "while it recovers, after \"$phase\":"
-	hurt
 }
 
 one_fault() {

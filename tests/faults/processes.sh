@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# A small job on $nodes nodes n0, n1, ... of this machine, and the processes of its run, which have HSPMD_CONTACTS=$folder/contacts in their
-# environment and write to $folder/o.
+# A small job on $nodes nodes n0, n1, ... of this machine ($node_prefix, if it is set, stands for that "n"), and the processes of its run,
+# which have HSPMD_CONTACTS=$folder/contacts in their environment and write to $folder/o.
 
 # In the current folder. No device could hold all of the state: what is lost with a worker exists only in copies.
 prepare() {
@@ -33,7 +33,7 @@ processes() {
 agent() { # NODE-NUMBER
 	local pid
 	for pid in $(processes); do
-		! tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qE "agent .*--node n$1( |\$)" || echo "$pid"
+		! tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qE "agent .*--node ${node_prefix-n}$1( |\$)" || echo "$pid"
 	done
 }
 

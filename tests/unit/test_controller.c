@@ -31,7 +31,8 @@ static void test_undisturbed(void **state)
 	}
 }
 
-/* A growth that is requested between a shrink's reply and the first step after it is reported as a growth. */
+/* A growth that is requested between a shrink's reply and the first step after it is reported as a growth. What workers are told when they
+ * prepare, of who will hold the state, is what they are told when they start. */
 static void test_causes(void **state)
 {
 	(void)state;
@@ -50,6 +51,7 @@ static void test_causes(void **state)
 		world_ask(w, "grow", 1);
 		world_run_out(w, seed);
 		assert_true(world_ended(w, &status) && !status);
+		assert_int_equal(world_unexpected(w), 0);
 		if (early) {
 			assert_int_equal(world_resizes(w), 2);
 			assert_string_equal(world_cause(w), "grow");
@@ -303,6 +305,33 @@ static void test_resized_too_early(void **state)
 	}
 }
 
+/* One pipeline: a node that a member job brought holds state that nobody else has. It still hands it over when the job's time is over,
+ * whether Slurm or the agent tells first. */
+static void test_member_times_out(void **state)
+{
+	(void)state;
+	int done = 0;
+	for (uint64_t seed = 1; seed <= 40; seed++) {
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 2, .steps = 1000000, .sole = true });
+		world_run_until(w, 10);
+		world_ask(w, "grow", 1);
+		world_run_until_nodes(w, 3);
+		world_run_until(w, world_steps_told(w) + 5 + (int)seed);
+		if (world_member_times_out(w, 2)) { /* it has not grown in place */
+			world_run_until_nodes(w, 2);
+			for (int i = 0; i < WORLD_MOVES && !world_events_with(w, "has timed out"); i++)
+				world_go_on(w);
+			if (world_steps_lost(w))
+				fail_msg("seed %llu: %lld steps lost", (unsigned long long)seed, (long long)world_steps_lost(w));
+			assert_int_equal(world_events_with(w, "has timed out"), 1);
+			done++;
+		}
+		world_destroy(w);
+	}
+	assert_true(done > 10);
+}
+
 /* A shrink is done when its nodes have left, also if others have joined meanwhile. */
 static void test_shrink_while_others_join(void **state)
 {
@@ -517,6 +546,7 @@ int main(void)
 		cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_lost_without_controller),
 		cmocka_unit_test(test_resized_too_early),
+		cmocka_unit_test(test_member_times_out),
 		cmocka_unit_test(test_shrink_while_others_join),
 		cmocka_unit_test(test_shrink_refused),
 		cmocka_unit_test(test_hung),

@@ -19,7 +19,7 @@ HSPMD = os.environ.get("HSPMD_BIN", os.path.join(BUILD, "hspmd"))
 sys.path.insert(0, os.path.join(TOP, "contrib", "python"))
 os.environ.setdefault("HSPMD_LIBRARY", os.path.join(BUILD, ".libs", "libhspmd.so.0"))
 
-from hspmd import graph  # noqa: E402
+from hspmd import graph, library  # noqa: E402
 
 STEPS = 20
 
@@ -133,12 +133,12 @@ class Fails(unittest.TestCase):
         with self.assertRaisesRegex(graph.Error, "operator linear: .*expected 2"):
             self.training(lambda net: net.loss(net.linear(net.floats("x", 2), net.parameter("w", (1, 3))), None)).run(1, read)
         with self.assertRaisesRegex(graph.Error, "cannot be loaded.*HSPMD_LIBRARY"):
-            before, graph._library = graph._library, None
+            before, library._library = library._library, None
             os.environ["HSPMD_LIBRARY"], given = "/none.so", os.environ["HSPMD_LIBRARY"]
             try:
                 graph.version()
             finally:
-                graph._library = before
+                library._library = before
                 os.environ["HSPMD_LIBRARY"] = given
 
     def test_exceptions_of_the_user(self):

@@ -13,6 +13,7 @@
 #include "common/alloc.h"
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/cost/costs.h"
+#include "controller/solver/sim/evaluate.h"
 #include "controller/solver/solver.h"
 #include "tests/unit/solver_inputs.h"
 
@@ -343,6 +344,63 @@ static void gradients_of_replicated_heads_are_summed(void **state)
 	hspmd_model_destroy(model);
 }
 
+/* Stages that differ from the stage of the pipeline before them in one respect each, and some that do not, cost what each costs alone. */
+static void stages_cost_what_they_cost_alone(void **state)
+{
+	(void)state;
+	static const char *const text = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":" TYPE(
+	        "cpu") ",\"y\":{\"kind\":\"cpu\",\"memory_bytes\":8000000000,"
+	               "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.5}}},\"nodes\":["
+	               "{\"name\":\"n[0-1,3-6]\",\"devices\":[{\"type\":\"x\",\"count\":2}]},{\"name\":\"s\",\"slowdown\":1.5,\"devices\":["
+	               "{\"type\":\"x\",\"count\":2}]},{\"name\":\"y\",\"devices\":[{\"type\":\"y\",\"count\":2}]}],\"links\":[" LATENT
+	               "%s]}";
+	static const char *const named = ",{\"scope\":\"cluster\",\"nodes\":[\"n5\",\"n6\"],\"alpha_s\":9e-3,\"gbytes_per_s\":1e9}";
+	/* Each differs from the one before: slowness, type, type, nodes; others, which a link may name; the same; recomputation. */
+	static const char *const stages[] = { "\"s:0-1\"",         "\"n0:0-1\"",        "\"y:0-1\"",         "\"n1:0-1\"",
+		                              "\"n3:0\",\"n4:0\"", "\"n5:0\",\"n6:0\"", "\"n5:1\",\"n6:1\"", "\"n3:1\",\"n4:1\"" };
+	struct hspmd_model_facts *m = small_gpt2(4, 64);
+	for (int with = 0; with < 2; with++) {
+		struct hspmd_error err = { "" };
+		char *one = hspmd_asprintf(text, with ? named : ""), *plan = hspmd_asprintf(HEAD);
+		struct hspmd_cluster *c = cluster_from(one);
+		for (int i = 0; i < 8; i++) {
+			char *more = hspmd_asprintf("%s%s{\"micro_batches\":1,\"stages\":[{\"layers\":[0,6],\"devices\":[%s]%s}]}", plan,
+			                            i ? "," : "", stages[i], i == 7 ? ",\"recompute\":\"full\"" : "");
+			free(plan);
+			plan = more;
+		}
+		char *whole = hspmd_asprintf("%s]}", plan);
+		json_t *value = json_loads(whole, 0, NULL);
+		struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, 6, &err);
+		if (!p)
+			fail_msg("%s", err.text);
+		struct hspmd_costs *costs = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, 64, &err);
+		struct hspmd_timing t;
+		assert_int_equal(hspmd_timing_compute(costs, p, &t, &err), 0);
+		for (int i = 0; i < 8; i++) {
+			struct hspmd_stage_cost alone;
+			assert_int_equal(hspmd_costs_stage(costs, &p->pipelines[i].stages[0], 1, &alone, &err), 0);
+			double vary = hspmd_variation(costs, 16, 2);
+			assert_true(
+			        t.stages[i].cost.forward == alone.forward * vary && t.stages[i].cost.backward == alone.backward * vary &&
+			        t.stages[i].cost.group_comm == alone.group_comm * vary && t.stages[i].cost.optimizer == alone.optimizer);
+		}
+		assert_true(t.stages[1].cost.forward == t.stages[3].cost.forward && t.stages[0].cost.forward > t.stages[1].cost.forward &&
+		            t.stages[2].cost.forward > t.stages[1].cost.forward && t.stages[4].cost.forward > t.stages[1].cost.forward &&
+		            (t.stages[5].cost.forward > t.stages[4].cost.forward) == (with == 1) &&
+		            t.stages[7].cost.backward > t.stages[4].cost.backward);
+		hspmd_timing_clear(&t);
+		hspmd_costs_destroy(costs);
+		hspmd_plan_destroy(p);
+		hspmd_cluster_destroy(c);
+		json_decref(value);
+		free(whole);
+		free(plan);
+		free(one);
+	}
+	hspmd_model_facts_destroy(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -358,6 +416,7 @@ int main(void)
 		cmocka_unit_test(activations_in_flight_are_cut_as_the_sequence_is),
 		cmocka_unit_test(sums_take_as_long_as_the_nodes_network),
 		cmocka_unit_test(gradients_of_replicated_heads_are_summed),
+		cmocka_unit_test(stages_cost_what_they_cost_alone),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,6 +54,51 @@ static void test_pieces(void **state)
 	json_decref(m[0]), json_decref(m[1]);
 }
 
+static void decoded(char *frame, size_t size, const json_t *wanted)
+{
+	struct hspmd_error err;
+	struct hspmd_wire_reader *r = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
+	assert_int_equal(hspmd_wire_feed(r, frame, size, &err), 0);
+	json_t *got = hspmd_wire_next(r);
+	assert_true(json_equal(got, wanted));
+	json_decref(got);
+	hspmd_wire_reader_destroy(r);
+	free(frame);
+}
+
+/* Frames from one text say what frames of whole messages say. */
+static void test_shared_text(void **state)
+{
+	(void)state;
+	json_t *m[3] = { sample(1), sample(2), json_object() }, *tos[2] = { json_pack("[ss]", "n0:0", "n0:1\"]}"), json_string("*") };
+	struct hspmd_error err = { "" };
+	for (int i = 0; i < 3; i++) {
+		char *text, *frame;
+		size_t text_size, size;
+		json_object_del(m[i], "to");
+		assert_int_equal(hspmd_wire_text(m[i], &text, &text_size, &err), 0);
+		for (int k = 0; k < 2; k++) {
+			json_t *whole = json_copy(m[i]);
+			json_object_set(whole, "to", tos[k]);
+			assert_int_equal(hspmd_wire_encode_to(text, text_size, tos[k], &frame, &size, &err), 0);
+			decoded(frame, size, whole);
+			json_decref(whole);
+		}
+		free(text);
+		json_decref(m[i]);
+	}
+	char *text, *frame;
+	size_t size;
+	assert_int_equal(hspmd_wire_text(tos[0], &text, &size, &err), -1);
+	assert_non_null(text = calloc(1, HSPMD_WIRE_MAX)); /* fits alone, but not with an address */
+	memset(text, ' ', HSPMD_WIRE_MAX);
+	assert_int_equal(hspmd_wire_encode_to(text, HSPMD_WIRE_MAX, tos[0], &frame, &size, &err), -1);
+	assert_non_null(strstr(err.text, "longer than"));
+	free(text);
+	json_decref(tos[0]);
+	json_decref(tos[1]);
+}
+
 static void refused(const char *bytes, size_t size, size_t max, const char *says)
 {
 	struct hspmd_error err = { "" };
@@ -202,8 +247,9 @@ static void test_limit(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_pieces),   cmocka_unit_test(test_refused), cmocka_unit_test(test_damage),
-		cmocka_unit_test(test_blocking), cmocka_unit_test(test_unread),  cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_pieces), cmocka_unit_test(test_shared_text), cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_damage), cmocka_unit_test(test_blocking),    cmocka_unit_test(test_unread),
+		cmocka_unit_test(test_limit),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@
 #include "runtime/worker/worker.h"
 
 #define WAIT_S 60
-#define STEPS 6
+#define STEPS 8
 
 static char folder[] = "/tmp/hspmd-worker.XXXXXX";
 static char corpus[64], pace[64];
@@ -174,18 +174,26 @@ static json_t *plan_of(bool stages)
 	                 "1f1b", "zero_stage", 0, "pipelines", pipelines);
 }
 
-static void tell_prepare(struct scene *s, int d, int generation, bool stages)
+/* `live` of messages: both hold the state under that kind of plan. */
+static json_t *live_under(bool stages)
 {
-	tell(&s->peer[d], json_pack("{ss,si,so,so,s[ss]}", "type", "prepare", "generation", generation, "cluster",
-	                            json_loads(cluster_text, 0, NULL), "plan", plan_of(stages), "members", "n:0", "n:1"));
+	return json_pack("[{so,so,s[ss]}]", "cluster", json_loads(cluster_text, 0, NULL), "plan", plan_of(stages), "holders", "n:0", "n:1");
 }
 
-/* Both prepare. Returns their addresses. */
-static json_t *prepare(struct scene *s, int generation, bool stages)
+/* live: who is expected to hold the state; NULL: not known. */
+static void tell_prepare(struct scene *s, int d, int generation, bool stages, json_t *live)
+{
+	tell(&s->peer[d], json_pack("{ss,si,so,so,s[ss],sO*}", "type", "prepare", "generation", generation, "cluster",
+	                            json_loads(cluster_text, 0, NULL), "plan", plan_of(stages), "members", "n:0", "n:1", "live", live));
+}
+
+/* Both prepare. Takes `live` over. Returns their addresses. */
+static json_t *prepare_expecting(struct scene *s, int generation, bool stages, json_t *live)
 {
 	json_t *addresses = json_array();
 	for (int d = 0; d < 2; d++)
-		tell_prepare(s, d, generation, stages);
+		tell_prepare(s, d, generation, stages, live);
+	json_decref(live);
 	for (int d = 0; d < 2; d++) {
 		json_t *m = next(s, d, "prepared");
 		assert_int_equal(json_integer_value(json_object_get(m, "generation")), generation);
@@ -195,23 +203,34 @@ static json_t *prepare(struct scene *s, int generation, bool stages)
 	return addresses;
 }
 
+static json_t *prepare(struct scene *s, int generation, bool stages)
+{
+	return prepare_expecting(s, generation, stages, NULL);
+}
+
 /* from_stages: the kind of plan under which both hold the state; -1: it is initialised. */
 static void tell_start(struct scene *s, int d, int generation, json_t *addresses, int step, int from_stages)
 {
-	json_t *state = from_stages < 0 ? json_pack("{sb}", "init", 1)
-	                                : json_pack("{s[{so,so,s[ss]}]}", "live", "cluster", json_loads(cluster_text, 0, NULL), "plan",
-	                                            plan_of(from_stages), "holders", "n:0", "n:1");
+	json_t *state = from_stages < 0 ? json_pack("{sb}", "init", 1) : json_pack("{so}", "live", live_under(from_stages));
 	tell(&s->peer[d], json_pack("{ss,si,sO,s[nn],si,so}", "type", "start", "generation", generation, "addresses", addresses, "copies",
 	                            "step", step, "state", state));
 }
 
-static void start(struct scene *s, int generation, json_t *addresses, int step, int from_stages)
+/* Returns whether the workers planned moves when they started. */
+static bool start(struct scene *s, int generation, json_t *addresses, int step, int from_stages)
 {
+	bool planned[2];
 	for (int d = 0; d < 2; d++)
 		tell_start(s, d, generation, addresses, step, from_stages);
-	for (int d = 0; d < 2; d++)
-		expect_number(s, d, "started", "step", step);
+	for (int d = 0; d < 2; d++) {
+		json_t *m = next(s, d, "started");
+		assert_int_equal(json_integer_value(json_object_get(m, "step")), step);
+		planned[d] = json_number_value(json_object_get(json_object_get(m, "seconds"), "plan")) > 0;
+		json_decref(m);
+	}
+	assert_int_equal(planned[0], planned[1]);
 	json_decref(addresses);
+	return planned[0];
 }
 
 static void finish(struct scene *s)
@@ -266,7 +285,7 @@ static void test_odd_order(void **state)
 	struct peer *p = &s.peer[0];
 	tell(p, json_pack("{ss}", "no type", "at all"));
 	tell(p, json_pack("{ss}", "type", "unheard of"));
-	tell_prepare(&s, 0, 1, false);
+	tell_prepare(&s, 0, 1, false, NULL);
 	expect_fault(&s, 0, "prepare before job");
 	tell_start(&s, 0, 1, none, 0, -1);
 	expect_fault(&s, 0, "start of generation 1, which is not prepared");
@@ -388,6 +407,42 @@ static void test_checkpoint_at_a_vote(void **state)
 	hold_steps(false);
 	for (int d = 0; d < 2; d++)
 		quit(&s, d);
+}
+
+static void stop_all(struct scene *s, int generation, int step)
+{
+	for (int d = 0; d < 2; d++)
+		tell_number(s, d, "stop", generation);
+	for (int d = 0; d < 2; d++)
+		expect_number(s, d, "stopped", "step", step);
+}
+
+/* Moves that were planned while the generation was prepared are not planned again, unless the state comes from elsewhere. */
+static void test_expected_moves(void **state)
+{
+	(void)state;
+	struct scene s;
+	open_scene(&s);
+	hold_steps(true);
+	assert_false(start(&s, 1, prepare(&s, 1, false), 0, -1));
+	expect_number(&s, 0, "step", "step", 0);
+	json_t *addresses = prepare_expecting(&s, 2, true, live_under(false));
+	stop_all(&s, 1, 2);
+	assert_false(start(&s, 2, addresses, 2, false));
+	expect_number(&s, 0, "step", "step", 2);
+	json_t *live = live_under(true); /* too little, so that it is not even a plan of moves */
+	json_array_remove(json_object_get(json_array_get(live, 0), "holders"), 1);
+	addresses = prepare_expecting(&s, 3, false, live);
+	stop_all(&s, 2, 4);
+	assert_true(start(&s, 3, addresses, 4, true));
+	expect_number(&s, 0, "step", "step", 4);
+	live = live_under(false); /* enough, but not what happens */
+	json_array_remove(json_object_get(json_array_get(live, 0), "holders"), 1);
+	addresses = prepare_expecting(&s, 4, true, live);
+	stop_all(&s, 3, 6);
+	hold_steps(false);
+	assert_true(start(&s, 4, addresses, 6, false));
+	finish(&s);
 }
 
 /* Workers that are told to stop do so after one more step; a later generation of another shape goes on from there. */
@@ -522,6 +577,7 @@ int main(void)
 		cmocka_unit_test(test_checkpoint_in_the_last_step),
 		cmocka_unit_test(test_checkpoint_at_a_vote),
 		cmocka_unit_test(test_stop),
+		cmocka_unit_test(test_expected_moves),
 		cmocka_unit_test(test_abort),
 		cmocka_unit_test(test_lost_peer),
 	};

@@ -165,6 +165,9 @@ static void check_start(struct world *w, const json_t *m)
 	size_t i;
 	json_t *part;
 	bool whole = false;
+	char key[32];
+	snprintf(key, sizeof key, "%lld", (long long)w->generation);
+	w->unexpected += live && !json_equal(live, json_object_get(json_object_get(w->plans, key), "live"));
 	json_array_foreach(live, i, part)
 		whole |= covers(w, part, step);
 	if (live && !json_object_get(state, "manifest"))
@@ -175,6 +178,19 @@ static void check_start(struct world *w, const json_t *m)
 		assert_int_equal(step, 0);
 		w->anew += w->next_line > 0;
 	}
+}
+
+/* What is sent to workers of several nodes is one object but for the addressees, so that its text is made once. */
+static void check_body(const struct run_action *x, const struct run_action *last)
+{
+	json_t *rest = json_copy(x->value);
+	assert_int_equal(!x->body, json_object_del(rest, "to") != 0);
+	if (x->body)
+		assert_true(json_equal(rest, x->body));
+	const char *type = world_word(x->value, "type");
+	if (x->body && last && last->body && (!strcmp(type, "prepare") || !strcmp(type, "start")) && json_equal(rest, last->body))
+		assert_ptr_equal(x->body, last->body);
+	json_decref(rest);
 }
 
 /* HSPMD_WORLD=2 prints the messages that the controller sends and receives. */
@@ -203,6 +219,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 		switch (x->kind) {
 		case ACTION_SEND: {
 			trace_message(w, "->", x->node, x->value);
+			check_body(x, i ? x - 1 : NULL);
 			int64_t g = world_integer(x->value, "generation");
 			if (!strcmp(world_word(x->value, "type"), "prepare") && g != w->generation) {
 				assert_true(g > w->generation);
@@ -210,11 +227,11 @@ static void carry_out(struct world *w, struct run_actions *a)
 				w->copies = (int)world_integer(x->value, "replicas");
 				char key[32];
 				snprintf(key, sizeof key, "%lld", (long long)g);
-				json_object_set_new(w->plans, key,
-				                    json_pack("{s:O, s:O, s:O, s:O}", "cluster", json_object_get(x->value, "cluster"),
-				                              "plan", json_object_get(x->value, "plan"), "replicas",
-				                              json_object_get(x->value, "replicas"), "keep",
-				                              json_object_get(x->value, "keep")));
+				json_object_set_new(
+				        w->plans, key,
+				        json_pack("{s:O, s:O, s:O, s:O, s:O*}", "cluster", json_object_get(x->value, "cluster"), "plan",
+				                  json_object_get(x->value, "plan"), "replicas", json_object_get(x->value, "replicas"),
+				                  "keep", json_object_get(x->value, "keep"), "live", json_object_get(x->value, "live")));
 			}
 			if (!strcmp(world_word(x->value, "type"), "start"))
 				check_start(w, x->value);
@@ -361,6 +378,11 @@ int world_steps_told(const struct world *w)
 int world_generations(const struct world *w)
 {
 	return (int)json_object_size(w->plans);
+}
+
+int world_unexpected(const struct world *w)
+{
+	return w->unexpected;
 }
 
 const char *world_cause(const struct world *w)

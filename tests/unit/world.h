@@ -64,6 +64,8 @@ void world_poll(struct world *w);
 bool world_polled(const struct world *w);
 /* The next `times` starts of this node's agent fail at once. */
 void world_refuse(struct world *w, int node, int times);
+/* The time of the node's member job is over: to Slurm it is, and its agent is told to end. Returns false if no member's agent is there. */
+bool world_member_times_out(struct world *w, int node);
 /* From now on agents of the node are of this version of hspmd (NULL: of the controller's). */
 void world_set_version(struct world *w, int node, const char *version);
 /* The node's agent does not connect or reconnect. */
@@ -97,6 +99,7 @@ bool world_ended(const struct world *w, int *status);
 int world_steps_told(const struct world *w);
 int world_nodes(const struct world *w); /* of the last step */
 int world_generations(const struct world *w);
+int world_unexpected(const struct world *w);  /* `start` messages whose holders of the state differ from those of `prepare` */
 int world_preconnects(const struct world *w); /* workers that preconnected, in all generations */
 int world_resizes(const struct world *w);
 const char *world_cause(const struct world *w); /* of the last resize; "": none */

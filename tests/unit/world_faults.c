@@ -122,6 +122,19 @@ void world_kill(struct world *w, int node, int device, enum world_how how)
 		killed(w, s);
 }
 
+bool world_member_times_out(struct world *w, int n)
+{
+	char id[24];
+	if (!w->member[n] || !w->agent[n] || w->away[n] || w->ending[n])
+		return false;
+	snprintf(id, sizeof id, "%lld", (long long)w->member[n]);
+	json_object_set_new(w->over, id, json_string("has timed out"));
+	w->ending[n] = true;
+	w->poll |= w->member[n] % 4 == 1; /* or the agent tells first */
+	world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "terminating", "text", "Terminated"));
+	return true;
+}
+
 void world_fault(struct world *w)
 {
 	int n = (int)world_pick(w, (uint64_t)w->o.nodes);
@@ -167,8 +180,10 @@ void world_fault(struct world *w)
 	case 7:
 		world_ask(w, "shrink", 1 + (int)world_pick(w, 2));
 		break;
-	case 9: /* a member is preempted, with grace time */
-		if (w->member[n] && w->agent[n])
+	case 9: /* a member is preempted, with grace time, or every other one has run out of time */
+		if (w->member[n] % 2)
+			world_member_times_out(w, n);
+		else if (w->member[n] && w->agent[n])
 			world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "terminating", "text", "Terminated"));
 		break;
 	case 8:

@@ -63,6 +63,7 @@ struct world {
 	json_t *solve, *grow, *shrinks; /* requests that are not answered yet; shrinks: a list of [id, nodes, time] */
 	int64_t solve_id, grow_id;
 	int64_t member[NODES], members; /* job that brought the node (0: the anchor); last member job */
+	bool ending[NODES];             /* its member job is over to Slurm, and its processes still run */
 	int waiting;                    /* member jobs without a node */
 	double slow[NODES], told_slow[NODES];
 	json_t *over;      /* member jobs that have ended: id -> how */
@@ -81,7 +82,7 @@ struct world {
 	int64_t serial;     /* of the last `spawn` */
 	int64_t generation; /* newest prepared */
 	int copies;         /* with so many */
-	json_t *plans;      /* generation -> { cluster, plan } */
+	json_t *plans;      /* generation -> { cluster, plan, ... } of `prepare` */
 	int64_t next_line, lost;
 	int nodes; /* of the last step */
 	int resizes, ok, refused, commands;
@@ -89,7 +90,7 @@ struct world {
 	bool replied[4096];
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
 	json_t *saved;                   /* in place of its manifest */
-	int anew;
+	int anew, unexpected;
 	json_t *copied; /* the same of the copy in memory */
 	bool ended;
 	int status;

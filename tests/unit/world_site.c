@@ -74,6 +74,8 @@ void world_agent_dies(struct world *w, int n)
 	world_empty(&w->up[n]);
 	world_empty(&w->down[n]);
 	world_empty(&w->steps[n]);
+	if (w->ending[n])
+		world_member_ends(w, n, "");
 	if (was)
 		world_feed(w, (struct run_event){ .kind = EVENT_AGENT_LOST, .node = name, .text = "connection closed" });
 }
@@ -115,17 +117,19 @@ void world_deliver(struct world *w, int n)
 
 void world_tell_allocation(struct world *w)
 {
-	json_t *nodes = json_array(), *members = json_object();
+	json_t *nodes = json_array(), *members = json_object(), *ending = json_object();
 	for (int n = 0; n < NODES; n++)
 		if (w->held[n]) {
 			char name[16];
 			snprintf(name, sizeof name, "n%d", n);
-			json_array_append_new(nodes, json_string(name));
+			if (!w->ending[n])
+				json_array_append_new(nodes, json_string(name));
 			if (w->member[n])
-				json_object_set_new(members, name, json_integer(w->member[n]));
+				json_object_set_new(w->ending[n] ? ending : members, name, json_integer(w->member[n]));
 		}
-	json_t *value = json_pack("{s:o, s:s, s:o, s:o, s:O}", "nodes", nodes, "state", "running", "end_in_s",
-	                          w->o.ends > 0 ? json_real(w->o.ends - world_now(w)) : json_null(), "members", members, "over", w->over);
+	json_t *value = json_pack("{s:o, s:s, s:o, s:o, s:o, s:O}", "nodes", nodes, "state", "running", "end_in_s",
+	                          w->o.ends > 0 ? json_real(w->o.ends - world_now(w)) : json_null(), "members", members, "ending", ending,
+	                          "over", w->over);
 	w->poll = false;
 	w->polled = true;
 	world_feed(w, (struct run_event){ .kind = EVENT_ALLOCATION, .value = value });
@@ -238,9 +242,10 @@ void world_member_ends(struct world *w, int n, const char *how)
 	if (!w->member[n])
 		return;
 	snprintf(id, sizeof id, "%lld", (long long)w->member[n]);
-	json_object_set_new(w->over, id, json_string(how));
+	if (!w->ending[n])
+		json_object_set_new(w->over, id, json_string(how));
 	w->member[n] = 0;
-	w->held[n] = false;
+	w->held[n] = w->ending[n] = false;
 }
 
 /* Grows in place, or by members, which come later. */

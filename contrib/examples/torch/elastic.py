@@ -20,6 +20,7 @@ parser.add_argument("--layers", type=int, default=2)
 parser.add_argument("--length", type=int, default=32)
 parser.add_argument("--batch", type=int, default=24)
 parser.add_argument("--micro", type=int, default=2)
+parser.add_argument("--save-s", type=float, default=600, help="seconds between checkpoints")
 parser.add_argument("--step-s", type=float, default=0, help="rest this long after each step")
 options = parser.parse_args()
 torch.set_num_threads(1)
@@ -56,7 +57,7 @@ model = Net().to(hspmd.device())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
 
-el = hspmd.Elastic(model, optimizer, batch=options.batch, micro=options.micro, scheduler=scheduler, clip=1.0)
+el = hspmd.Elastic(model, optimizer, batch=options.batch, micro=options.micro, scheduler=scheduler, clip=1.0, save_s=options.save_s)
 shown = -1
 for x, y in el.batches(Text(), steps=options.steps):
     loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())

@@ -15,12 +15,14 @@ Models that are divided among ranks, and loops that use torch.distributed, are m
 
 Without `hspmd run` the same loop trains in one process.
 
+hspmd.load(folder) reads the newest checkpoint, for PyTorch without hspmd.
+
 hspmd.graph is something else, without PyTorch: nets of one's own by libhspmd.
 """
 from hspmd.control import local_rank
 
-__all__ = ["Elastic", "ddp", "device", "elastic", "local_rank"]
-_HOMES = {"Elastic": "replicated", "ddp": "sharded", "device": "member", "elastic": "sharded"}
+__all__ = ["Elastic", "ddp", "device", "elastic", "load", "local_rank"]
+_HOMES = {"Elastic": "replicated", "ddp": "sharded", "device": "member", "elastic": "sharded", "load": "export"}
 
 
 def __getattr__(name):

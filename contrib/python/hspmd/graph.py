@@ -25,20 +25,12 @@ import math
 import os
 import threading
 
+from hspmd import library
+from hspmd.library import Error
+
 __all__ = ["Checkpoint", "Error", "Net", "Tensor", "Training", "local", "losses", "metrics", "version"]
 
 _DIMS = 6
-
-
-class Error(Exception):
-    """What hspmd reports."""
-
-
-# ---- the library
-
-
-class _Text(ctypes.Structure):
-    _fields_ = [("text", ctypes.c_char * 1024)]  # struct hspmd_error
 
 
 class _Window(ctypes.Structure):
@@ -79,24 +71,9 @@ _KINDS = {
 
 _PLAIN = {name for name, letters in _NET.items() if set(letters) <= set("Tilds")}
 
-_library = None
-
-
-def _find():
-    """The library of the installation that this file is of, or that the system knows."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    prefix = os.path.normpath(os.path.join(here, "..", "..", "..", ".."))  # PREFIX/share/hspmd/python/hspmd
-    given = os.environ.get("HSPMD_LIBRARY")
-    near = [os.path.join(prefix, lib, "libhspmd.so.0") for lib in ("lib", "lib64")]
-    return given or next((path for path in near if os.path.exists(path)), "libhspmd.so.0")
-
-
 def _declare(lib):
-    def function(name, result, *arguments):
-        f = getattr(lib, "hspmd_" + name)
-        f.restype, f.argtypes = result, arguments
-
-    pointer, text, err = ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Text)
+    function = library.declarer(lib)
+    pointer, text, err = ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(library.Text)
     for name, letters in _NET.items():
         function("net_" + name, ctypes.c_int, pointer, *[_KINDS[letter] for letter in letters])
     function("version", text)
@@ -128,24 +105,11 @@ def _declare(lib):
 
 
 def _load():
-    global _library
-    if _library is None:
-        try:
-            lib = ctypes.CDLL(_find())
-        except OSError as error:
-            raise Error(f"libhspmd cannot be loaded: {error} (HSPMD_LIBRARY names it)") from error
-        _declare(lib)
-        _library = lib
-    return _library
+    return library.load(_declare)
 
 
 def _call(name, *arguments):
-    """Calls a function that takes an error, and raises it."""
-    err = _Text()
-    result = getattr(_load(), "hspmd_" + name)(*arguments, ctypes.byref(err))
-    if result is None or (isinstance(result, int) and result == -1):
-        raise Error(err.text.decode(errors="replace"))
-    return result
+    return library.call(_load(), name, *arguments)
 
 
 def _take_text(pointer):

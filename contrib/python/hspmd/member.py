@@ -53,13 +53,13 @@ class Member:
     _join(group, order): connects the ranks, and brings the state. Returns (when they were connected, bytes received); None: `started` is
     told later; _save_and_wait(): before the end."""
 
-    def __init__(self, device, checkpoints, save_s):
+    def __init__(self, device, *checkpoints):
         self.device = device
         self.batch = self.micro = 1
         self.seed, self.scheduler = 0, None
         self.step, self.loss, self.grad_norm, self.generation = 0, None, None, 0
         self.rank, self.size = 0, 1
-        self._checkpoints, self._save_s, self._saved_at, self._saved_step = checkpoints, save_s, time.monotonic(), -1
+        self._checkpoints = checkpoints
         self._group = self._previous_group = None
         self._holds = 0  # generation of whose state this process has a whole copy
         self._in_step = self._last = self._stopping = False
@@ -107,6 +107,11 @@ class Member:
         self.grad_norm = None
         self._real_zero(set_to_none=True)
 
+    def _wait_copied(self):
+        """Before the state changes."""
+        for one in self._checkpoints:
+            one.copied()
+
     def _told_to_stop(self):
         """1.0, or 0.0. Raises Interrupted if the step is to be given up."""
         if self._control is None:
@@ -125,6 +130,7 @@ class Member:
         self._apply(votes)
 
     def _apply(self, votes):
+        self._wait_copied()
         self._real_step()
         if self.scheduler is not None:
             self.scheduler.step()
@@ -153,9 +159,18 @@ class Member:
     def _numbers(self):
         return {"step": self.step, "losses": self._losses, "loss": self.loss}
 
-    def _take(self, numbers):
+    def _take(self, numbers, of=None):
+        """Of a state that this rank has got. of: the checkpoints that it is from; None: from other ranks."""
         self.step, self._losses, self.loss = numbers["step"], numbers["losses"], numbers["loss"]
-        self._saved_step = self.step
+        for one in self._checkpoints:
+            if one is not of:
+                one.kept_step = -1
+
+    def _wait_written(self):
+        for one in self._checkpoints:
+            one.wait()
+            if one.failure:
+                print(f"hspmd: the last checkpoint was not written: {one.failure}", file=sys.stderr)
 
     def _change(self):
         """From the end of a generation to the next: answers orders until this rank trains in a new one."""
@@ -210,6 +225,7 @@ class Member:
         began = time.monotonic()
         self._control.check()
         self._control.stop = None
+        self._wait_copied()
         self._previous_group, self._group = self._group, Group(self.device, self._control.check)
         self._group.open(order["host"], order["port"], order["rank"] == 0)
         joined = self._join(self._group, order)

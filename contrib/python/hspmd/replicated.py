@@ -2,13 +2,12 @@
 """Elastic: the loop of one process, run by as many ranks as there are at the moment."""
 import functools
 import os
-import sys
 import time
 
 import torch
 
-from hspmd import data, state
-from hspmd.control import Interrupted
+from hspmd import checkpoints, data, state
+from hspmd.control import Interrupted, local_rank
 from hspmd.group import BUCKET_BYTES
 from hspmd.member import Member, default_collate, to_device
 
@@ -19,16 +18,20 @@ class Elastic(Member):
     scheduler: stepped here, once per step. extra: { name: object with state_dict and load_state_dict }, kept with the state.
     clip: largest norm of the gradients, or a function that is called when they are summed up.
     seed: of the samples' order, and of random numbers, which are drawn anew in each micro-batch.
-    folder: of checkpoints (default: $HSPMD_CHECKPOINT; none without either), written every save_s seconds, and at the end.
+    folder: of checkpoints, which all ranks see (default: $HSPMD_CHECKPOINT; none without either), written every save_s seconds, and at the
+    end. local: a folder of each node's own, in which the node keeps such checkpoints, too, every local_s seconds, and at the end.
 
     step: number of the next step; loss, grad_norm (before it was clipped; None: it is not): of the last
     one; rank, size, shares (micro-batches of each rank), generation. ask_to_end: set by any rank; asked_to_end: on all ranks, whether one
     had done so when the last step was made."""
 
-    def __init__(self, model, optimizer, *, batch, micro, scheduler=None, extra=None, clip=None, seed=0, folder=None, save_s=600.0):
+    def __init__(self, model, optimizer, *, batch, micro, scheduler=None, extra=None, clip=None, seed=0, folder=None, save_s=600.0,
+                 local=None, local_s=60.0):  # fmt: skip
         if batch % micro:
             raise ValueError(f"hspmd: batch {batch} is no multiple of micro {micro}")
-        super().__init__(next(model.parameters()).device, state.Checkpoints(folder or os.environ.get("HSPMD_CHECKPOINT")), save_s)
+        self._shared = checkpoints.Checkpoints(folder or os.environ.get("HSPMD_CHECKPOINT"), save_s)
+        self._local = checkpoints.Checkpoints(local, local_s)
+        super().__init__(next(model.parameters()).device, self._shared, self._local)
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.batch, self.micro, self.clip, self.seed = batch, micro, clip, seed
         self.shares = [batch // micro]
@@ -203,23 +206,28 @@ class Elastic(Member):
             self._resume_alone()
 
     def _resume_alone(self):
-        newest = self._checkpoints.newest() if self._checkpoints.folder else -1
+        newest, source = self._newest()
         if newest >= 0:
-            self._take(self._checkpoints.load(self._state, newest))
+            self._take(source.load(self._state.adopt), source)
+
+    def _newest(self):
+        """Returns (the step of the newest checkpoint that this rank sees, or -1; where it is)."""
+        steps = [one.newest() for one in self._checkpoints]
+        return max(steps), self._checkpoints[steps.index(max(steps))]
 
     def _join(self, group, order):
-        newest = self._checkpoints.newest() if self._checkpoints.folder else -1
+        newest, source = self._newest()
         group.publish(f"has/{order['member']}", f"{self._holds and self.step + 1} {newest + 1}")
         has = [tuple(map(int, group.read(f"has/{i}").split())) for i in range(order["members"])]
-        joined = self._fill(group, order, has)
+        joined = self._fill(group, order, has, source)
         if order["rank"] >= 0:
             self.shares = data.even_shares(self.batch // self.micro, order["world"])
             self._seconds = [0.0] * order["world"]
         return joined
 
-    def _fill(self, group, order, has):
+    def _fill(self, group, order, has, source):
         """Gives the state to ranks that have none. has: (step + 1 of the state held, step + 1 of the newest checkpoint) of each member, 0:
-        none."""
+        none. source: where this one's newest is."""
         world, members, rank, me = order["world"], order["members"], order["rank"], order["member"]
         last = max(h for h, _ in has)
         holders = [i for i, (h, _) in enumerate(has) if h == last] if last else []
@@ -227,7 +235,7 @@ class Elastic(Member):
             saved = max(c for _, c in has[:world])
             holders = [i for i, (_, c) in enumerate(has[:world]) if c == saved] if saved else [0]
             if saved and me in holders:
-                self._take(self._checkpoints.load(self._state, saved - 1))
+                self._take(source.load(self._state.adopt), source)
         in_world = [i for i in holders if i < world]
         joiners = [i for i in range(world) if i not in holders]
         moved = 0
@@ -246,38 +254,37 @@ class Elastic(Member):
         if not joiners or (me not in holders and me not in joiners):
             return 0
         if me in holders:
-            text, tensors = self._state.describe(self._numbers())
+            text, pieces = self._state.describe(self._numbers())
             if me == holders[0]:
                 group.publish("state", text)
         else:
             self._holds = 0
-            numbers, tensors = self._state.adopt(group.read("state"))
+            numbers, pieces = self._state.adopt(group.read("state"))
             self._take(numbers)
-        return state.move(group, tensors, holders, joiners)
+        return state.move(group, pieces, holders, joiners)
 
     # ---- checkpoints, end
 
-    def _save(self):
-        if self._saved_step != self.step:
-            self._checkpoints.save(self.step, *self._state.describe(self._numbers()))
-        self._saved_step, self._saved_at = self.step, time.monotonic()
+    def _own(self):
+        """Where this rank saves: of each node, one rank on its disk; of all, rank 0 in the folder of all."""
+        return [one for one, writes in ((self._shared, self.rank == 0), (self._local, local_rank() == 0)) if one.folder and writes]
+
+    def _save(self, places):
+        for one in places:
+            if not one.has(self.step):
+                one.save(self.step, self.generation, *self._state.describe(self._numbers()))
 
     def _save_now_and_then(self, total):
-        if not self._checkpoints.folder or self.rank or self._in_step:
-            return
-        if self.step >= total or (time.monotonic() - self._saved_at >= self._save_s and not self._checkpoints.busy()):
-            self._save()
+        if not self._in_step:
+            self._save([one for one in self._own() if self.step >= total or one.due()])
 
     def _save_and_wait(self):
-        if self.rank == 0 and self._checkpoints.folder:
-            self._save()
-        self._checkpoints.wait()
+        self._save(self._own())
+        self._wait_written()
 
     def finish(self):
         """After the last step."""
         self._save_and_wait()
-        if self._checkpoints.failure:
-            print(f"hspmd: the last checkpoint was not written: {self._checkpoints.failure}", file=sys.stderr)
         if self._group and self.size > 1:
             try:  # nobody closes its end while another still reads the last vote
                 self._group.sum(torch.zeros(1, device=self._group.device))

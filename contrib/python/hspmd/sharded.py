@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed.fsdp  # noqa: F401
 from torch.distributed.device_mesh import init_device_mesh
 
-from hspmd import layout, shards
+from hspmd import checkpoints, layout, shards
 from hspmd.control import Interrupted
 from hspmd.member import ORDER_S, Member, default_collate, device, to_device
 
@@ -48,7 +48,8 @@ class Run(Member):
     For main: mesh (all ranks, one dimension), device, rank, size, generation, step, loss, grad_norm; hold(), batches(), backward()."""
 
     def __init__(self, *, replicas=1, copy_steps=1, seed=0, folder=None, save_s=600.0):
-        super().__init__(device(), shards.Files(folder or os.environ.get("HSPMD_CHECKPOINT")), save_s)
+        self._shared = checkpoints.Checkpoints(folder or os.environ.get("HSPMD_CHECKPOINT"), save_s)
+        super().__init__(device(), self._shared)
         self.seed, self._replicas, self._copy_steps = seed, replicas, copy_steps
         self.mesh = None
         self._held = None  # of this generation, once it is whole
@@ -118,15 +119,15 @@ class Run(Member):
         if self._source:
             numbers, moved = self._source.fill(held)
             self._take(numbers)
-        elif self._checkpoints.newest() >= 0:
-            self._take(self._checkpoints.fill(held))
+        elif self._shared.newest() >= 0:
+            self._take(self._shared.load(lambda note: (held.adopt(note), held.pieces())), self._shared)
         elif init is not None:
             init()
         self._held, self._source = held, None
         self._real_step, self._real_zero = optimizer.step, optimizer.zero_grad
         optimizer.step = functools.wraps(self._real_step)(lambda *a, **k: self._optimizer_step(*a, **k))
         optimizer.zero_grad = lambda *_, **__: None  # cleared where a step begins
-        self._checkpoints.rank, self._checkpoints.size = self.rank, self.size
+        self._shared.rank, self._shared.size = self.rank, self.size
         if self._control:
             self._started(self._began, self._connected, moved)
         self._copy()
@@ -202,7 +203,7 @@ class Run(Member):
             self.grad_norm = torch.nn.utils.clip_grad_norm_(parameters, self._clip)
 
     def _vote(self):
-        due = self.rank == 0 and time.monotonic() - self._saved_at >= self._save_s and not self._checkpoints.busy()
+        due = self.rank == 0 and self._shared.due()
         return self._sum(self._told_to_stop(), self._loss_sum * self._part, self._weight * self._part, float(due))
 
     def _after(self, sums):
@@ -214,16 +215,14 @@ class Run(Member):
     # ---- checkpoints, end
 
     def _save(self):
-        if self._checkpoints.folder and self._held and self._saved_step != self.step:
-            part = self._held.part((self.generation, self.step), self.rank, self._numbers())
-            self._checkpoints.save(self.step, shards.pack(part.header()), part.in_order())
-        self._saved_step, self._saved_at = self.step, time.monotonic()
+        if self._shared.folder and self._held and self._shared.kept_step != self.step:  # the same on all ranks
+            text = self._held.part((self.generation, self.step), self.rank, self._numbers()).text
+            store = self._group.store if self.size > 1 else None
+            self._shared.save(self.step, self.generation, text, self._held.pieces(self.rank), store)
 
     def _save_and_wait(self):
         self._save()
-        self._checkpoints.wait()
-        if self._checkpoints.failure:
-            print(f"hspmd: the last checkpoint was not written: {self._checkpoints.failure}", file=sys.stderr)
+        self._wait_written()
 
     def _finish(self):
         self._save_and_wait()

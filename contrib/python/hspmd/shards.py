@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a divided model: what a rank has of it, how it gets to other ranks, and its files."""
 import io
-import os
 import pickle
-import re
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from hspmd import layout
-from hspmd.state import PREFIX, Checkpoints
+from hspmd.checkpoints import Piece
+from hspmd.state import as_described, named_once
 
 pack, unpack = pickle.dumps, pickle.loads
 
@@ -31,6 +30,14 @@ def _box(tensor):
         shape = tuple(tensor.shape)
         raise ValueError(f"hspmd: the placements {tensor.placements} cut a tensor of shape {shape} into parts that are no boxes")
     return tuple(offsets), tuple(lengths)
+
+
+def _has_it_alone(tensor, rank):
+    """Of several ranks that have the same part, one saves it."""
+    if not isinstance(tensor, DTensor):
+        return rank == 0
+    coordinate = tensor.device_mesh.get_coordinate() or []
+    return all(at == 0 for at, placement in zip(coordinate, tensor.placements) if placement.is_replicate())
 
 
 def _place(value):
@@ -59,12 +66,8 @@ class Held:
 
     def __init__(self, model, optimizer, others, device):
         self._optimizer, self._others, self._device = optimizer, others, device
-        self._model = {}
-        seen = set()
-        for name, t in model.state_dict(keep_vars=True).items():
-            if isinstance(t, torch.Tensor) and id(t) not in seen:
-                seen.add(id(t))
-                self._model["model/" + name] = t
+        once, self._aliases = named_once(model)
+        self._model = {"model/" + name: t for name, t in once}
         names = {id(t): name for name, t in self._model.items()}
         self._parameters = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
 
@@ -75,6 +78,16 @@ class Held:
                 if isinstance(value, torch.Tensor):
                     found[f"{name}/{key}"] = value
         return found
+
+    def pieces(self, rank=None):
+        """What this rank has, in memory; of a rank: what that rank is to save."""
+        own = {id(p) for p in self._parameters.values()}
+        return [
+            Piece(name.removeprefix("model/"), local(t.detach()), parameter=name in self._model, shape=t.shape, box=_box(t),
+                  changes=name in self._model and id(t) not in own)
+            for name, t in self._tensors().items()
+            if local(t).numel() and (rank is None or _has_it_alone(t, rank))
+        ]  # fmt: skip
 
     def boxes(self):
         return {name: _box(t) for name, t in self._tensors().items() if local(t).numel()}
@@ -91,18 +104,22 @@ class Held:
         for name, p in self._parameters.items():
             values = self._optimizer.state.get(p, {})
             state[name] = {key: _place(value) for key, value in values.items()}
-        groups = [{k: v for k, v in g.items() if k != "params"} for g in self._optimizer.param_groups]
+        names = {id(p): name for name, p in self._parameters.items()}
+        groups = [g | {"params": [names[id(p)] for p in g["params"]]} for g in self._optimizer.param_groups]
         others = {}
         for name, other in self._others.items():
             text = io.BytesIO()
             torch.save(other.state_dict(), text)
             others[name] = text.getvalue()
         shapes = {name: tuple(t.shape) for name, t in self._tensors().items()}
-        return Part(key, rank, shapes, self.boxes(), pack((state, groups, others, numbers)), self.locals())
+        model = {name.removeprefix("model/"): _place(t)[:2] for name, t in self._model.items()}
+        note = {"model": model, "state": state, "groups": groups, "aliases": self._aliases, "others": others, "numbers": numbers}
+        return Part(key, rank, shapes, self.boxes(), pack(note), self.locals())
 
     def adopt(self, text):
         """Makes room for what another rank has described. Returns the numbers that came with it."""
-        state, groups, others, numbers = unpack(text)
+        note = unpack(text)
+        state, others = note["state"], note["others"]
         if set(state) != set(self._parameters):
             raise ValueError("hspmd: the model of this generation has other parameters than that of the last")
         self._optimizer.state.clear()
@@ -110,17 +127,29 @@ class Held:
             p = self._parameters[name]
             for key, value in values.items():
                 self._optimizer.state[p][key] = value[0] if isinstance(value, list) else self._room(p, *value)
-        for group, values in zip(self._optimizer.param_groups, groups):
-            group.update(values)
+        for group, values in zip(self._optimizer.param_groups, note["groups"]):
+            group.update({k: v for k, v in values.items() if k != "params"})
         for name, other in self._others.items():
             if name in others:
                 other.load_state_dict(torch.load(io.BytesIO(others[name]), map_location=self._device, weights_only=False))
-        return numbers
+        return note["numbers"]
 
     def _room(self, p, shape, dtype, host):
         if isinstance(p, DTensor) and shape == tuple(p.shape):
             return torch.zeros_like(p.detach(), dtype=dtype)
         return torch.zeros(shape, dtype=dtype, device="cpu" if host else self._device)
+
+
+def optimizer_of(note, tensors):
+    """The optimizer's state_dict() of such a description, as that of one process. tensors: by the names of the pieces."""
+    numbers, state = {name: i for i, name in enumerate(note["state"])}, {}
+    for name, values in note["state"].items():
+        own = {}
+        for key, value in values.items():
+            own[key] = value[0] if isinstance(value, list) else as_described(tensors[f"{name}/{key}"], *value[:2])
+        if own:
+            state[numbers[name]] = own
+    return {"state": state, "param_groups": [g | {"params": [numbers[n] for n in g["params"]]} for g in note["groups"]]}
 
 
 def _cut(tensor, box, part):
@@ -205,47 +234,3 @@ def swap(group, part, to, of):
         tensors[name] = theirs[1][at : at + n].clone().view(dtypes[name]).view(boxes[name][1])
         at += n
     return Part(key, rank, shapes, boxes, text, tensors)
-
-
-class Files(Checkpoints):
-    """A file per rank; those of a step are a checkpoint if all are there."""
-
-    rank, size = 0, 1
-    _NAME = re.compile(re.escape(PREFIX) + r"(\d+)\.(\d+)-of-(\d+)\.pt$")
-
-    def _found(self):
-        """{ (step, size): { rank: path } }"""
-        found = {}
-        for name in os.listdir(self.folder) if self.folder and os.path.isdir(self.folder) else []:
-            match = self._NAME.match(name)
-            if match:
-                step, rank, size = map(int, match.groups())
-                found.setdefault((step, size), {})[rank] = os.path.join(self.folder, name)
-        return found
-
-    def _steps(self):
-        return [step for (step, size), files in self._found().items() if len(files) == size]
-
-    def _path(self, step):
-        return os.path.join(self.folder, f"{PREFIX}{step}.{self.rank}-of-{self.size}.pt")
-
-    def _remove(self, step):
-        for (at, _), files in self._found().items():
-            if at == step and self.rank == 0:
-                for path in files.values():
-                    os.unlink(path)
-
-    @torch.no_grad()
-    def fill(self, held):
-        """From the newest. Returns the numbers that were saved with it."""
-        step = self.newest()
-        files = next(f for (at, size), f in sorted(self._found().items()) if at == step and len(f) == size)
-        saved = [torch.load(path, map_location="cpu", weights_only=True, mmap=True) for _, path in sorted(files.items())]
-        headers = [unpack(one["text"]) for one in saved]
-        numbers = held.adopt(headers[0][3])
-        tensors, boxes = held.locals(), held.boxes()
-        sources = [(i, header[2]) for i, header in enumerate(headers)]
-        for source, _, name, part in layout.plan(sources, {-1: boxes}):
-            held_there = dict(zip(sorted(headers[source][2]), saved[source]["tensors"]))
-            _cut(tensors[name], boxes[name], part).copy_(_cut(held_there[name], headers[source][2][name], part))
-        return numbers

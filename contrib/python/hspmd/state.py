@@ -2,15 +2,13 @@
 """What must survive: parameters, buffers, the state of any optimizer, the schedule, and what else the user names. Given to ranks that join,
 and saved."""
 import io
-import os
 import pickle
-import threading
 
 import torch
 
+from hspmd.checkpoints import Piece
+
 PIECE_BYTES = 16 << 20  # packed and sent at once
-KEPT = 2  # checkpoints
-PREFIX = "hspmd-step-"
 
 
 class _Place:
@@ -20,15 +18,33 @@ class _Place:
         self.shape, self.dtype, self.host = tuple(tensor.shape), tensor.dtype, tensor.device.type == "cpu"
 
 
-def _walk(value, visit):
-    """A copy of nested containers in which visit() has replaced the tensors and places."""
+def _walk(value, visit, path):
+    """A copy of nested containers in which visit(value, path) has replaced the tensors and places."""
     if isinstance(value, (torch.Tensor, _Place)):
-        return visit(value)
-    if isinstance(value, dict):
-        return type(value)((k, _walk(v, visit)) for k, v in value.items()) if type(value) is dict else value
+        return visit(value, path)
+    if type(value) is dict:
+        return {k: _walk(v, visit, f"{path}/{k}") for k, v in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_walk(v, visit) for v in value)
+        return type(value)(_walk(v, visit, f"{path}/{i}") for i, v in enumerate(value))
     return value
+
+
+def named_once(model):
+    """Returns the tensors of a model by name, each once, and { another name: its first } of those that have several."""
+    names, once, aliases = {}, [], {}
+    for name, t in sorted(model.state_dict(keep_vars=True).items()):
+        if not isinstance(t, torch.Tensor):
+            continue
+        first = names.setdefault(id(t), name)
+        if first == name:
+            once.append((name, t))
+        else:
+            aliases[name] = first
+    return once, aliases
+
+
+def _forms(pieces):
+    return {p.name: (p.shape, p.tensor.dtype) for p in pieces}
 
 
 class State:
@@ -36,44 +52,43 @@ class State:
         self.model, self.optimizer, self.others, self.device = model, optimizer, others, device
 
     def _model_tensors(self):
-        """In an order that is the same everywhere, each once."""
-        seen, tensors = set(), []
-        for _, t in sorted(self.model.state_dict(keep_vars=True).items()):
-            if isinstance(t, torch.Tensor) and id(t) not in seen:
-                seen.add(id(t))
-                tensors.append(t.detach())
-        return tensors
+        """In an order that is the same everywhere, each once. A buffer may change before the end of a step: it is copied."""
+        return [Piece(name, t.detach(), parameter=True, changes=not isinstance(t, torch.nn.Parameter))
+                for name, t in named_once(self.model)[0]]  # fmt: skip
 
     def describe(self, numbers):
-        """Returns (text, tensors): all but the tensors' contents, and the tensors. numbers: what else goes with it."""
-        tensors = self._model_tensors()
+        """Returns (text, pieces): all but the tensors' contents, and the tensors. numbers: what else goes with it."""
+        pieces = self._model_tensors()
 
-        def visit(tensor):
-            tensors.append(tensor.detach())
+        def visit(tensor, name):
+            pieces.append(Piece(name, tensor.detach(), parameter=False))
             return _Place(tensor)
 
-        model = [_Place(t) for t in tensors]
-        optimizer = _walk(self.optimizer.state_dict(), visit)
+        model = _forms(pieces)
+        optimizer = _walk(self.optimizer.state_dict(), visit, "optimizer")
         others = {}
         for name, other in self.others.items():
             text = io.BytesIO()
             torch.save(other.state_dict(), text)
             others[name] = text.getvalue()
-        return pickle.dumps((model, optimizer, others, numbers)), tensors
+        note = {"model": model, "aliases": named_once(self.model)[1], "optimizer": optimizer, "others": others, "numbers": numbers}
+        return pickle.dumps(note), pieces
 
     def adopt(self, text):
-        """Makes room for what another rank has described. Returns (numbers, tensors to be filled)."""
-        model, optimizer, others, numbers = pickle.loads(text)
-        tensors = self._model_tensors()
-        if [(p.shape, p.dtype) for p in model] != [(tuple(t.shape), t.dtype) for t in tensors]:
+        """Makes room for what another rank has described. Returns (numbers, pieces to be filled)."""
+        note = pickle.loads(text)
+        others = note["others"]
+        pieces = self._model_tensors()
+        if note["model"] != _forms(pieces):
             raise RuntimeError("hspmd: the model of this rank has other tensors than that of the ranks that train")
 
-        def visit(place):
-            tensors.append(torch.empty(place.shape, dtype=place.dtype, device="cpu" if place.host else self.device))
-            return tensors[-1]
+        def visit(place, name):
+            tensor = torch.empty(place.shape, dtype=place.dtype, device="cpu" if place.host else self.device)
+            pieces.append(Piece(name, tensor, parameter=False))
+            return tensor
 
         # Not load_state_dict(), which would copy the tensors.
-        saved = _walk(optimizer, visit)
+        saved = _walk(note["optimizer"], visit, "optimizer")
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.optimizer.state.clear()
         for number, state in saved["state"].items():
@@ -83,7 +98,17 @@ class State:
         for name, other in self.others.items():
             if name in others:
                 other.load_state_dict(torch.load(io.BytesIO(others[name]), map_location=self.device, weights_only=False))
-        return numbers, tensors
+        return note["numbers"], pieces
+
+
+def optimizer_of(note, tensors):
+    """The optimizer's state_dict() of such a description. tensors: by the names of the pieces."""
+    return _walk(note["optimizer"], lambda place, name: as_described(tensors[name], place.shape, place.dtype), "optimizer")
+
+
+def as_described(tensor, shape, dtype):
+    """One whose type the files do not know is in them as bytes."""
+    return tensor if tensor.dtype == dtype else tensor.view(dtype).reshape(shape)
 
 
 def _bytes_of(tensor):
@@ -128,10 +153,10 @@ def _pieces(size, part, parts):
 
 
 @torch.no_grad()
-def move(group, tensors, holders, joiners):
+def move(group, pieces, holders, joiners):
     """Gives the tensors of the holders to the joiners (ranks of the group): each joiner gets an equal part of each holder, and every byte
     once. Returns the bytes that this rank has received."""
-    flat = _Flat(tensors)
+    flat = _Flat([p.tensor for p in pieces])
     lists = [_pieces(flat.size, i, len(holders)) for i in range(len(holders))]
     if group.rank in holders:
         for low, high in lists[holders.index(group.rank)]:
@@ -149,64 +174,3 @@ def move(group, tensors, holders, joiners):
         for low, piece, _ in work:
             flat.unpack(low, piece)
     return flat.size
-
-
-class Checkpoints:
-    """Files in a folder: written by a thread under another name, flushed, and then renamed."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self._thread = None
-        self.failure = None
-
-    def newest(self):
-        """The step of the newest; -1: none."""
-        return max(self._steps(), default=-1)
-
-    def _steps(self):
-        names = os.listdir(self.folder) if self.folder and os.path.isdir(self.folder) else []
-        return [int(n[len(PREFIX) : -3]) for n in names if n.startswith(PREFIX) and n.endswith(".pt") and n[len(PREFIX) : -3].isdigit()]
-
-    def _path(self, step):
-        return os.path.join(self.folder, f"{PREFIX}{step}.pt")
-
-    def _remove(self, step):
-        os.unlink(self._path(step))
-
-    def busy(self):
-        return self._thread is not None and self._thread.is_alive()
-
-    def wait(self):
-        if self._thread:
-            self._thread.join()
-
-    def save(self, step, text, tensors):
-        """Copies the tensors, and returns; a thread writes them."""
-        self.wait()
-        copies = [t.to("cpu", copy=True) for t in tensors]
-        self._thread = threading.Thread(target=self._write, args=(step, text, copies), name="hspmd-save")
-        self._thread.start()
-
-    def _write(self, step, text, copies):
-        path = self._path(step)
-        try:
-            os.makedirs(self.folder, exist_ok=True)
-            with open(path + ".tmp", "wb") as file:
-                torch.save({"text": text, "tensors": copies}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(path + ".tmp", path)
-            for old in sorted(self._steps())[:-KEPT]:
-                self._remove(old)
-            self.failure = None
-        except OSError as error:
-            self.failure = error
-
-    @torch.no_grad()
-    def load(self, state, step):
-        """Fills the state; returns the numbers that were saved with it."""
-        saved = torch.load(self._path(step), map_location="cpu", weights_only=True, mmap=True)
-        numbers, tensors = state.adopt(saved["text"])
-        for tensor, value in zip(tensors, saved["tensors"]):
-            tensor.copy_(value)
-        return numbers

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "controller/solver/search/assignment.h"
 
 #define PAIRS_MAX 2000000 /* pairs of devices compared for one class of nodes; classes with more pairs keep their order */
@@ -93,7 +94,7 @@ static int table_fill(const struct hspmd_costs *c, const struct hspmd_plan *p, s
 			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++)
 				if (p->pipelines[i].stages[s].devices[d] >= 0)
 					t->holdings[t->count++] = holding_of(p, i, &p->pipelines[i].stages[s], d);
-	qsort(t->holdings, (size_t)t->count, sizeof *t->holdings, by_device);
+	hspmd_sort_nearly(t->holdings, (size_t)t->count, sizeof *t->holdings, by_device);
 	for (int d = 0; d <= c->cluster->device_count; d++) {
 		while (at < t->count && t->holdings[at].device < d)
 			at++;
@@ -154,6 +155,43 @@ double hspmd_migration_bytes(const struct hspmd_migration *n, const struct hspmd
 	for (int i = 0; i < t.count; i++)
 		sum += fmax(0, bytes_needed(n->c, &t.holdings[i]) - bytes_there(n, &t.holdings[i], t.holdings[i].device));
 	table_clear(&t);
+	return sum;
+}
+
+struct hspmd_migration_needs {
+	const struct hspmd_migration *n;
+	struct table wanted;
+};
+
+struct hspmd_migration_needs *hspmd_migration_needs_new(const struct hspmd_migration *n, const struct hspmd_plan *plan)
+{
+	struct hspmd_migration_needs *w = hspmd_calloc(1, sizeof *w);
+	if (w && table_fill(n->c, plan, &w->wanted)) {
+		free(w);
+		return NULL;
+	}
+	if (w)
+		w->n = n;
+	return w;
+}
+
+void hspmd_migration_needs_destroy(struct hspmd_migration_needs *w)
+{
+	if (!w)
+		return;
+	table_clear(&w->wanted);
+	free(w);
+}
+
+double hspmd_migration_node_bytes(const struct hspmd_migration_needs *w, int planned, int node)
+{
+	const struct hspmd_node *from = &w->n->c->cluster->nodes[planned], *to = &w->n->c->cluster->nodes[node];
+	double sum = 0;
+	for (int i = 0; i < from->device_count; i++)
+		for (int k = w->wanted.first[from->first_device + i]; k < w->wanted.first[from->first_device + i + 1]; k++) {
+			const struct holding *h = &w->wanted.holdings[k];
+			sum += fmax(0, bytes_needed(w->n->c, h) - bytes_there(w->n, h, to->first_device + i));
+		}
 	return sum;
 }
 

@@ -25,6 +25,13 @@ struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const 
  * out. */
 double hspmd_migration_bytes(const struct hspmd_migration *n, const struct hspmd_plan *plan);
 
+/* The same, node by node: what the devices of node `planned` have under a plan, if it were instead on the equal node `node`, where its
+ * device i is device i. Create with the plan; NULL if memory runs out. The migration must outlive it; the plan need not. */
+struct hspmd_migration_needs;
+struct hspmd_migration_needs *hspmd_migration_needs_new(const struct hspmd_migration *n, const struct hspmd_plan *plan);
+void hspmd_migration_needs_destroy(struct hspmd_migration_needs *w);
+double hspmd_migration_node_bytes(const struct hspmd_migration_needs *w, int planned, int node);
+
 /* Exchange devices within a device class, and equal nodes, so that the fewest bytes move: each stage goes where most of its state is. The
  * plan is otherwise unchanged. Returns 0, or -1 if memory runs out. */
 int hspmd_migration_assign(const struct hspmd_migration *n, struct hspmd_plan *plan);

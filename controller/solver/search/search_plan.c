@@ -470,6 +470,6 @@ struct hspmd_plan *hspmd_search_whole(const struct hspmd_cluster *cluster, const
                                       struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	struct hspmd_solve_request r = *request;
-	return hspmd_limits_are_set(&r.limits) ? solve_subclusters(cluster, facts, profile, &r, report, too_large, err)
+	return hspmd_limits_bind(&r.limits, cluster) ? solve_subclusters(cluster, facts, profile, &r, report, too_large, err)
 	                                       : solve_part(cluster, facts, profile, &r, report, too_large, err);
 }

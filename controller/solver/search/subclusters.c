@@ -48,6 +48,12 @@ bool hspmd_limits_are_set(const struct hspmd_solve_limits *l)
 	return l->max_devices > 0 || l->max_nodes > 0 || l->max_price_per_hour > 0 || l->cost_weight > 0;
 }
 
+bool hspmd_limits_bind(const struct hspmd_solve_limits *l, const struct hspmd_cluster *c)
+{
+	return (l->max_devices > 0 && l->max_devices < c->device_count) || (l->max_nodes > 0 && l->max_nodes < c->node_count) ||
+	       l->max_price_per_hour > 0 || l->cost_weight > 0;
+}
+
 /* ---- estimates */
 
 static int devices_of(const struct hspmd_subclusters *s, const struct subcluster *k)
@@ -380,30 +386,28 @@ void hspmd_subclusters_destroy(struct hspmd_subclusters *s)
 /* Make a cluster of the nodes that the subcluster uses. */
 static struct hspmd_cluster *make_subcluster(const struct hspmd_subclusters *s, const struct subcluster *k, struct hspmd_error *err)
 {
-	int count = 0, made = 0, excess = excess_of(s, k), trimmed = excess ? class_to_trim(s, k, excess) : -1;
-	bool bad = false;
-	for (int i = 0; i < s->class_count; i++)
-		count += k->nodes[i];
-	struct hspmd_cluster **parts = hspmd_calloc((size_t)count, sizeof *parts), *whole = NULL;
-	if (!parts) {
+	int count = 0, excess = excess_of(s, k), last = -1, trimmed = excess ? class_to_trim(s, k, excess) : -1;
+	int *nodes = hspmd_calloc((size_t)s->c->node_count, sizeof *nodes);
+	struct hspmd_cluster view = *s->c, *part = NULL; /* the same with less devices in the last node */
+	view.nodes = hspmd_calloc((size_t)s->c->node_count, sizeof *view.nodes);
+	if (!nodes || !view.nodes) {
+		free(nodes);
+		free(view.nodes);
 		hspmd_fail_memory(err, "keeping to the limits");
 		return NULL;
 	}
+	memcpy(view.nodes, s->c->nodes, (size_t)s->c->node_count * sizeof *view.nodes);
 	for (int i = 0; i < s->class_count; i++)
-		for (int n = 0; n < k->nodes[i] && !bad; n++) {
-			struct hspmd_cluster *part = hspmd_cluster_single_node(s->c, s->node_classes[i].nodes[n], err);
-			bad = !part;
-			if (part && i == trimmed && n == k->nodes[i] - 1)
-				part->device_count = part->nodes[0].device_count -= excess;
-			if (part)
-				parts[made++] = part;
+		for (int n = 0; n < k->nodes[i]; n++, count++) {
+			nodes[count] = s->node_classes[i].nodes[n];
+			last = i == trimmed ? nodes[count] : last;
 		}
-	if (!bad)
-		whole = hspmd_cluster_merge((const struct hspmd_cluster *const *)parts, made, 0, err);
-	for (int i = 0; i < made; i++)
-		hspmd_cluster_destroy(parts[i]);
-	free(parts);
-	return whole;
+	if (last >= 0)
+		view.nodes[last].device_count -= excess;
+	part = hspmd_cluster_part(&view, nodes, count, err);
+	free(nodes);
+	free(view.nodes);
+	return part;
 }
 
 static int best_of(const struct hspmd_subclusters *s)

@@ -13,8 +13,10 @@
 
 struct hspmd_subclusters;
 
-/* Returns true if the limits leave a choice of nodes. If not, the whole cluster is searched, once. */
+/* Returns true if there are limits on nodes, devices or price. */
 bool hspmd_limits_are_set(const struct hspmd_solve_limits *limits);
+/* Returns true if they leave a choice of the cluster's nodes. If not, the whole cluster is searched, once. */
+bool hspmd_limits_bind(const struct hspmd_solve_limits *limits, const struct hspmd_cluster *cluster);
 
 /* cluster and request must outlive the result. Returns NULL with err, which says why, if not even one node is allowed, or if memory runs
  * out. */

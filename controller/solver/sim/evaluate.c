@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "common/schedule.h"
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/sim/predict.h"
@@ -56,7 +57,7 @@ static int collect_messages(const struct hspmd_costs *c, const struct hspmd_plan
 				                              c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
 		}
 	}
-	qsort(messages, (size_t)count, sizeof *messages, by_nodes);
+	hspmd_sort_nearly(messages, (size_t)count, sizeof *messages, by_nodes);
 	return count;
 }
 
@@ -230,9 +231,50 @@ static void find_slowest(const struct hspmd_plan *p, struct hspmd_timing *t)
 			t->worst_stage = s;
 }
 
-int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+/* Returns true if a stage costs what the other does: the same work on like devices that are as near to each other. */
+static bool cost_alike(const struct hspmd_cluster *c, const struct hspmd_stage *a, const struct hspmd_stage *b)
+{
+	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->recompute != b->recompute || a->shard_ratio ||
+	    b->shard_ratio || a->context_ratio || b->context_ratio || !hspmd_stage_same_splits(a, b))
+		return false;
+	int away = c->devices[a->devices[0]].node - c->devices[b->devices[0]].node;
+	for (int d = 0; d < a->device_count; d++) {
+		const struct hspmd_cluster_device *x = &c->devices[a->devices[d]], *y = &c->devices[b->devices[d]];
+		if (x->type != y->type || x->node - y->node != away || c->nodes[x->node].slowdown != c->nodes[y->node].slowdown)
+			return false;
+	}
+	return true;
+}
+
+/* Fill in the costs of all stages; those of a stage like that of the pipeline before it are copied. Large plans have many. */
+static int cost_stages(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
 	int devices = hspmd_plan_device_count(p);
+	bool any_like = !hspmd_cluster_names_nodes(c->cluster);
+	for (int i = 0; i < p->pipeline_count; i++) {
+		const struct hspmd_pipeline *pipe = &p->pipelines[i], *last = i && any_like ? pipe - 1 : NULL;
+		for (int s = 0; s < pipe->stage_count; s++) {
+			struct hspmd_stage_timing *st = &t->stages[t->first_stage[i] + s];
+			const struct hspmd_stage *stage = &pipe->stages[s];
+			if (last && s < last->stage_count && last->micro_batch == pipe->micro_batch &&
+			    cost_alike(c->cluster, stage, &last->stages[s])) {
+				st->cost = t->stages[t->first_stage[i - 1] + s].cost;
+				continue;
+			}
+			if (hspmd_costs_stage(c, stage, pipe->micro_batch, &st->cost, err))
+				return -1;
+			double vary = hspmd_variation(c, devices, stage->device_count);
+			st->cost.forward *= vary;
+			st->cost.backward *= vary;
+			st->cost.group_comm *= vary;
+			st->cost.optimizer *= p->zero_stage ? 1.0 / p->pipeline_count : 1;
+		}
+	}
+	return 0;
+}
+
+int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+{
 	*t = (struct hspmd_timing){ 0 };
 	t->first_stage = hspmd_calloc((size_t)p->pipeline_count, sizeof *t->first_stage);
 	if (!t->first_stage)
@@ -246,18 +288,8 @@ int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, stru
 		hspmd_fail_memory(err, "evaluating a plan");
 		goto fail;
 	}
-	for (int i = 0; i < p->pipeline_count; i++)
-		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
-			struct hspmd_stage_timing *st = &t->stages[t->first_stage[i] + s];
-			const struct hspmd_stage *stage = &p->pipelines[i].stages[s];
-			if (hspmd_costs_stage(c, stage, p->pipelines[i].micro_batch, &st->cost, err))
-				goto fail;
-			double vary = hspmd_variation(c, devices, stage->device_count);
-			st->cost.forward *= vary;
-			st->cost.backward *= vary;
-			st->cost.group_comm *= vary;
-			st->cost.optimizer *= p->zero_stage ? 1.0 / p->pipeline_count : 1;
-		}
+	if (cost_stages(c, p, t, err))
+		goto fail;
 	if (transfers(c, p, t, err))
 		goto fail;
 	if (simulate_pipelines(p, t, err))

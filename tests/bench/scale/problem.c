@@ -48,21 +48,40 @@ struct hspmd_plan *scale_plan(const struct hspmd_cluster *cluster, int devices, 
 	return plan;
 }
 
+static const struct type {
+	const char *name;
+	double memory, gbytes_per_s, tflops;
+} types[SCALE_TYPES] = { { "H100", 80e9, 3350, 989 }, { "A100", 80e9, 2039, 312 }, { "H20", 96e9, 4000, 148 }, { "L40", 48e9, 864, 181 } };
+
+json_t *scale_cluster(int devices, int type_count, int lost)
+{
+	json_t *described = json_object(), *nodes = json_array();
+	for (int t = 0, count = devices / NODE_DEVICES / type_count; t < type_count; t++) {
+		char name[64];
+		if (t == 0 && lost >= 0)
+			snprintf(name, sizeof name, "n[0-%d,%d-%d]", lost - 1, lost + 1, count - 1);
+		else
+			snprintf(name, sizeof name, "n[%d-%d]", t * count, (t + 1) * count - 1);
+		json_object_set_new(described, types[t].name,
+		                    json_pack("{s:s, s:f, s:f, s:{s:f}}", "kind", "cuda", "memory_bytes", types[t].memory, "gbytes_per_s",
+		                              types[t].gbytes_per_s, "peak_tflops", "bf16", types[t].tflops));
+		json_array_append_new(
+		        nodes, json_pack("{s:s, s:[{s:s, s:i}]}", "name", name, "devices", "type", types[t].name, "count", NODE_DEVICES));
+	}
+	return json_pack("{s:s, s:o, s:o, s:[{s:s, s:f, s:f}, {s:s, s:f, s:f}]}", "format", HSPMD_CLUSTER_FORMAT, "device_types", described,
+	                 "nodes", nodes, "links", "scope", "node", "alpha_s", 5e-6, "gbytes_per_s", 200.0, "scope", "cluster", "alpha_s",
+	                 1e-5, "gbytes_per_s", 50.0);
+}
+
 static struct hspmd_cluster *make_cluster(int devices, struct hspmd_error *err)
 {
-	char nodes[64];
-	snprintf(nodes, sizeof nodes, "n[0-%d]", devices / NODE_DEVICES - 1);
-	json_t *value = json_pack("{s:s, s:{s:{s:s, s:f, s:f, s:{s:f}}}, s:[{s:s, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}, {s:s, s:f, s:f}]}",
-	                          "format", HSPMD_CLUSTER_FORMAT, "device_types", "H100", "kind", "cuda", "memory_bytes", 80e9,
-	                          "gbytes_per_s", 3350.0, "peak_tflops", "bf16", 989.0, "nodes", "name", nodes, "devices", "type", "H100",
-	                          "count", NODE_DEVICES, "links", "scope", "node", "alpha_s", 5e-6, "gbytes_per_s", 200.0, "scope",
-	                          "cluster", "alpha_s", 1e-5, "gbytes_per_s", 50.0);
+	json_t *value = scale_cluster(devices, 1, -1);
 	struct hspmd_cluster *c = hspmd_cluster_from_json(value, "cluster", err);
 	json_decref(value);
 	return c;
 }
 
-static struct hspmd_model *make_model(struct hspmd_error *err)
+struct hspmd_model *scale_model(struct hspmd_error *err)
 {
 	json_t *value = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "model_type", "llama", "hidden_size", 8192,
 	                          "intermediate_size", 28672, "num_hidden_layers", BLOCKS, "num_attention_heads", 64, "num_key_value_heads",
@@ -75,7 +94,7 @@ static struct hspmd_model *make_model(struct hspmd_error *err)
 int scale_problem_create(int devices, enum scale_shapes shapes, struct scale_problem *out, struct hspmd_error *err)
 {
 	*out = (struct scale_problem){ .cluster = make_cluster(devices, err) };
-	out->model = out->cluster ? make_model(err) : NULL;
+	out->model = out->cluster ? scale_model(err) : NULL;
 	out->plan = out->model ? scale_plan(out->cluster, devices, shapes, err) : NULL;
 	if (out->plan)
 		return 0;

@@ -20,6 +20,12 @@ struct scale_problem {
 /* devices: a multiple of 1024, or for SCALE_ALIKE of 64. 0, or -1 with err. */
 int scale_problem_create(int devices, enum scale_shapes shapes, struct scale_problem *out, struct hspmd_error *err);
 void scale_problem_clear(struct scale_problem *p);
+/* A cluster file's value: nodes of eight GPUs, equal parts of `types` (at most SCALE_TYPES) types. lost: a node of the first type that is
+ * missing (neither the first nor the last); -1: none. */
+#define SCALE_TYPES 4
+json_t *scale_cluster(int devices, int types, int lost);
+/* The caller destroys it. NULL and err. */
+struct hspmd_model *scale_model(struct hspmd_error *err);
 /* Another plan on the cluster's first `devices` devices. The caller destroys it. NULL and err. */
 struct hspmd_plan *scale_plan(const struct hspmd_cluster *cluster, int devices, enum scale_shapes shapes, struct hspmd_error *err);
 

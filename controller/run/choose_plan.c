@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/run/choose_plan.h"
+
+#include "common/format/plan_precision.h"
+#include "controller/core/risk.h"
+#include "controller/run/command_plan.h"
+#include "controller/solver/solver.h"
+
+struct chooser {
+	const struct hspmd_job *job;
+	const struct hspmd_model_facts *facts;
+	int layers;
+	double limit_s;
+};
+
+/* Predicted step time in seconds of the current plan on the changed cluster; 0: it cannot run there. */
+static double current_plan_step_s(const struct chooser *o, const json_t *now, const struct hspmd_cluster *c)
+{
+	struct hspmd_error err;
+	struct hspmd_plan *p = json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->layers, &err) : NULL;
+	double step_s = p && !hspmd_evaluate(c, o->facts, NULL, o->job->precision, p, NULL, &err) ? p->predicted.step_s : 0;
+	hspmd_plan_destroy(p);
+	return step_s;
+}
+
+/* If the rate of node losses is known, compares a plan that may shard the state with `whole`: it is faster, but loses more work with a
+ * node. Takes `whole` over; returns the better one. */
+static struct hspmd_plan *choose_by_risk(const struct chooser *o, const json_t *input, const struct hspmd_cluster *c,
+                                         struct hspmd_solve_request *request, struct hspmd_plan *whole)
+{
+	struct hspmd_risk risk = run_risk_read(json_object_get(input, "risk"));
+	struct run_intervals every = { json_number_value(json_object_get(input, "every_s")),
+		                       json_number_value(json_object_get(input, "shared_every_s")) };
+	int copies = (int)json_integer_value(json_object_get(input, "copies"));
+	struct hspmd_error err;
+	if (!(risk.losses_per_s > 0))
+		return whole;
+	struct hspmd_plan *other = hspmd_solve(c, o->facts, NULL, request, NULL, &err);
+	bool better = other && run_risk_prefers(o->job, o->facts, c->node_count, copies, &every, &risk, whole, other);
+	hspmd_plan_destroy(better ? whole : other);
+	return better ? other : whole;
+}
+
+/* If there is no plan with whole state in every pipeline, or only one in another precision than the job's, tries plans that shard the
+ * state. */
+static struct hspmd_plan *settle_for(const struct chooser *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
+                                     struct hspmd_plan *whole, struct hspmd_error *err)
+{
+	enum hspmd_precision asked = request->precision;
+	if (whole && hspmd_plan_precision(whole, c, asked) == asked)
+		return whole;
+	struct hspmd_plan *other = hspmd_solve(c, o->facts, NULL, request, NULL, err);
+	if (whole && (!other || hspmd_plan_precision(other, c, asked) != asked)) {
+		hspmd_plan_destroy(other);
+		return whole;
+	}
+	hspmd_plan_destroy(whole);
+	return other;
+}
+
+static json_t *plan_command(const struct chooser *o, json_t *input, struct hspmd_error *err)
+{
+	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(input, "cluster"), "cluster", err);
+	json_t *plan = c ? run_command_plan(o->job, c, err) : NULL;
+	json_t *result = plan ? json_pack("{s:O, s:O}", "plan", plan, "cluster", json_object_get(input, "cluster")) : NULL;
+	if (plan && !result)
+		hspmd_fail_memory(err, "planning");
+	json_decref(plan);
+	hspmd_cluster_destroy(c);
+	return result;
+}
+
+static json_t *solve_one(const struct chooser *o, json_t *input, struct hspmd_error *err)
+{
+	const struct hspmd_job *job = o->job;
+	json_t *now = json_object_get(input, "current"), *result = NULL;
+	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(input, "cluster"), "cluster", err), *old_c = NULL;
+	struct hspmd_plan *old = NULL, *plan = NULL;
+	if (json_is_object(now)) {
+		old_c = hspmd_cluster_from_json(json_object_get(now, "cluster"), "cluster", NULL);
+		old = old_c ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", old_c, o->layers, NULL) : NULL;
+	}
+	struct hspmd_solve_request request = {
+		.global_batch = (int)job->global_batch,
+		.seq_len = (int)job->seq_len,
+		.precision = job->precision,
+		.time_limit_s = o->limit_s,
+		.least_nodes = job->elastic.min_nodes,
+		.limits.max_nodes = job->elastic.max_nodes,
+		.current = old,
+		.current_cluster = old_c,
+	};
+	/* If memory suffices, every pipeline keeps the whole optimizer state: then other workers hold that of a lost one, and no step must
+	 * be repeated. */
+	struct hspmd_runtime_caps whole = hspmd_runtime_caps_default();
+	whole.max_zero_stage = 0;
+	request.caps = &whole;
+	if (c)
+		plan = hspmd_search_plan(c, o->facts, NULL, &request, NULL, NULL, err);
+	request.caps = NULL;
+	bool any = plan != NULL;
+	if (c)
+		plan = settle_for(o, c, &request, plan, err);
+	if (plan && any)
+		plan = choose_by_risk(o, input, c, &request, plan);
+	if (plan) {
+		json_t *p = hspmd_plan_to_json(plan, c);
+		result = p ? json_pack("{s:o, s:O, s:f}", "plan", p, "cluster", json_object_get(input, "cluster"), "current_step_s",
+		                       current_plan_step_s(o, now, c))
+		           : NULL;
+		if (!result)
+			hspmd_fail_memory(err, "planning");
+	}
+	hspmd_plan_destroy(plan);
+	hspmd_plan_destroy(old);
+	hspmd_cluster_destroy(old_c);
+	hspmd_cluster_destroy(c);
+	return result;
+}
+
+json_t *run_choose_plan(const struct hspmd_job *job, const struct hspmd_model_facts *facts, int layers, double limit_s, json_t *input,
+                        struct hspmd_error *err)
+{
+	struct chooser o = { job, facts, layers, limit_s };
+	return job->command.argc ? plan_command(&o, input, err) : solve_one(&o, input, err);
+}
