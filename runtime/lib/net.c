@@ -144,24 +144,6 @@ int hspmd_net_swiglu(struct hspmd_net *net, int gate, int up)
 	return append(net, HSPMD_OP_SWIGLU, NULL, (int[]){ gate, up }, 2);
 }
 
-/* Whether positions of the tensor, its second dimension, are those of the samples, and begin anew in each document. */
-static bool resets(const struct hspmd_net *net, int x)
-{
-	const struct hspmd_shape *shape = x >= 0 && (size_t)x < net->g->tensor_count ? &net->g->tensors[x].shape : NULL;
-	return net->how->reset_positions && shape && shape->rank > 1 && shape->dim[1] == net->how->seq_len;
-}
-
-int hspmd_net_positions(struct hspmd_net *net, int x, int table)
-{
-	if (resets(net, x)) {
-		int positions = hspmd_graph_find(net->g, HSPMD_TENSOR_POSITIONS);
-		if (positions < 0)
-			positions = hspmd_net_integers(net, HSPMD_TENSOR_POSITIONS);
-		return append(net, HSPMD_OP_ADD, NULL, (int[]){ x, hspmd_net_embed(net, positions, table) }, 2);
-	}
-	return append(net, HSPMD_OP_POSITION_EMBED, NULL, (int[]){ x, table }, 2);
-}
-
 int hspmd_net_rope(struct hspmd_net *net, int x, int64_t head_width, double theta)
 {
 	return append(net, HSPMD_OP_ROPE, &(struct hspmd_op_attr){ .head_dim = head_width, .theta = theta }, &x, 1);

@@ -132,6 +132,23 @@ int hspmd_net_divide(struct hspmd_net *net, int a, int b)
 	return binary(net, HSPMD_BINARY_DIV, a, b);
 }
 
+/* Whether positions of the tensor, its second dimension, are those of the samples, and begin anew in each document. */
+static bool resets(const struct hspmd_net *net, int x)
+{
+	return net->how->reset_positions && hspmd_net_dim(net, x, 1) == net->how->seq_len;
+}
+
+int hspmd_net_positions(struct hspmd_net *net, int x, int table)
+{
+	if (resets(net, x)) {
+		int positions = hspmd_graph_find(net->g, HSPMD_TENSOR_POSITIONS);
+		if (positions < 0)
+			positions = hspmd_net_integers(net, HSPMD_TENSOR_POSITIONS);
+		return hspmd_net_add(net, x, hspmd_net_embed(net, positions, table));
+	}
+	return append(net, HSPMD_OP_POSITION_EMBED, NULL, (int[]){ x, table }, 2);
+}
+
 /* Noise of the positions of tensor x, whose second dimension they are; one input for each number of positions. */
 static int noise_of(struct hspmd_net *net, int x)
 {
