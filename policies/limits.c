@@ -52,6 +52,21 @@ int hspmd_policy_check_limits(const struct hspmd_policy *p, int rule, const stru
 	return t.device_types.count ? check_types(p, rule, &t.device_types, request, err) : 0;
 }
 
+void hspmd_policy_widen_bound(const struct hspmd_policy *p, int rule, int asked, int each, struct hspmd_policy_bound *bound)
+{
+	struct hspmd_policy_terms t = hspmd_policy_effective(p, rule);
+	bool devices = each > 0 && t.max_devices / each < t.max_nodes;
+	int most = devices ? t.max_devices / each : t.max_nodes;
+	char who[160];
+	if (most <= bound->nodes)
+		return;
+	bound->nodes = most;
+	bound->fewer[0] = '\0';
+	if (asked > most)
+		snprintf(bound->fewer, sizeof bound->fewer, "%s allows at most %d of %d nodes",
+		         by(p, rule, devices ? "max_devices" : "max_nodes", who, sizeof who), most, asked);
+}
+
 bool hspmd_policy_wants_quote(const struct hspmd_policy *p, int rule)
 {
 	struct hspmd_policy_terms t = hspmd_policy_effective(p, rule);

@@ -133,12 +133,13 @@ static void query_quote(const struct hspmd_spank_args *args, const char *partiti
 	free(gres);
 }
 
-/* Fails only if every rule that may apply refuses the job; err is that of the first one. *most: nodes that the others allow. */
+/* Fails only if every rule that may apply refuses the job; err is that of the first one. The others set the bound. */
 static int check_candidates(const struct hspmd_policy *p, const struct hspmd_spank_args *args, const struct hspmd_policy_subject *subject,
-                            struct hspmd_policy_request *request, const char *partition, int *most, struct hspmd_error *err)
+                            struct hspmd_policy_request *request, const char *partition, int asked, struct hspmd_policy_bound *bound,
+                            struct hspmd_error *err)
 {
 	int rules[64];
-	*most = 0;
+	bound->nodes = 0;
 	int n = hspmd_policy_candidates(p, subject, rules, 64, err);
 	if (n < 0)
 		return -1;
@@ -148,11 +149,9 @@ static int check_candidates(const struct hspmd_policy *p, const struct hspmd_spa
 	if (quote)
 		query_quote(args, partition, request);
 	for (int i = 0; i < n; i++)
-		if (hspmd_policy_check_limits(p, rules[i], request, i ? NULL : err) == 0) {
-			int nodes = hspmd_policy_effective(p, rules[i]).max_nodes;
-			*most = nodes > *most ? nodes : *most;
-		}
-	return *most ? 0 : -1;
+		if (hspmd_policy_check_limits(p, rules[i], request, i ? NULL : err) == 0)
+			hspmd_policy_widen_bound(p, rules[i], asked, request->devices / request->nodes, bound);
+	return bound->nodes ? 0 : -1;
 }
 
 /* Fills in the devices and their type, if --gres or --gpus-per-node gives them. */
@@ -173,7 +172,9 @@ static void requested_devices(struct hspmd_policy_request *request, char *type, 
 	free(gpus);
 }
 
-static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_args *args, int *most, struct hspmd_error *err)
+/* The job's fewest nodes must be allowed. Its most are an upper bound. */
+static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_args *args, struct hspmd_policy_bound *bound,
+                        struct hspmd_error *err)
 {
 	struct hspmd_policy *p = NULL;
 	if (read_policies(args, &p, err) < 0)
@@ -188,15 +189,12 @@ static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_ar
 		subject.partition = NULL; /* Slurm chooses the one that starts the job first */
 	int min = 0, max = 0;
 	slurm_nodes(&min, &max);
-	struct hspmd_policy_request request = { .nodes = job->elastic.min_nodes };
-	if (job->elastic.max_nodes < INT_MAX)
-		request.nodes = job->elastic.max_nodes;
-	else if (min > request.nodes)
-		request.nodes = min;
+	struct hspmd_policy_request request = { .nodes = min > job->elastic.min_nodes ? min : job->elastic.min_nodes };
+	int asked = job->elastic.max_nodes < INT_MAX ? job->elastic.max_nodes : request.nodes;
 	char type[64];
 	const char *const types[] = { type };
 	requested_devices(&request, type, sizeof type, types);
-	int rc = check_candidates(p, args, &subject, &request, partition ? partition : args->default_partition, most, err);
+	int rc = check_candidates(p, args, &subject, &request, partition ? partition : args->default_partition, asked, bound, err);
 	free(user);
 	free(partition);
 	free(account);
@@ -330,15 +328,18 @@ static int check_job(const struct hspmd_spank_args *args, const struct hspmd_spa
 	if (hspmd_spank_check_script(err) < 0 ||
 	    hspmd_job_check_files(job, hspmd_model_read_job, (void *)args->hspmd, &model, &all, err) < 0)
 		return -1;
-	int most = INT_MAX, rc = check_nodes(job, options, err);
+	struct hspmd_policy_bound bound = { .nodes = INT_MAX };
+	int rc = check_nodes(job, options, err);
 	if (!rc && options->policy)
 		rc = replace_text(&job->elastic.policy, options->policy, err);
 	if (!rc && options->checkpoint)
 		rc = check_checkpoint(options->checkpoint, err);
 	if (!rc)
-		rc = check_policy(job, args, &most, err);
+		rc = check_policy(job, args, &bound, err);
 	if (!rc)
-		rc = check_memory(job, model, args, most, err);
+		rc = check_memory(job, model, args, bound.nodes, err);
+	if (!rc && *bound.fewer)
+		slurm_info("hspmd: %s: %s: the job does not grow beyond", options->nodes ? "--hspmd-nodes" : job->file, bound.fewer);
 	hspmd_model_destroy(model);
 	return rc;
 }

@@ -279,9 +279,10 @@ static int check(const struct policy_options *o, int count, char **paths)
 struct explanation {
 	const struct hspmd_policy *p;
 	struct hspmd_policy_subject subject;
-	int nodes;
+	int nodes, most; /* the fewest that the job takes, and the most; 0: not known */
 	int rules[16], rule_count;
 	struct hspmd_error refused; /* "" if it is not refused */
+	struct hspmd_policy_bound bound;
 };
 
 static json_t *fit_json(const struct explanation *x)
@@ -317,8 +318,8 @@ static json_t *terms_json(const struct explanation *x, int rule)
 static json_t *explain_json(const struct explanation *x)
 {
 	json_t *array = json_array();
-	json_t *out = json_pack("{s:o, s:o, s:s?}", "considered", fit_json(x), "candidates", array, "refused",
-	                        *x->refused.text ? x->refused.text : NULL);
+	json_t *out = json_pack("{s:o, s:o, s:s?, s:s?}", "considered", fit_json(x), "candidates", array, "refused",
+	                        *x->refused.text ? x->refused.text : NULL, "bounded", *x->bound.fewer ? x->bound.fewer : NULL);
 	for (int i = 0; out && i < x->rule_count; i++) {
 		int r = x->rules[i];
 		json_array_append_new(array,
@@ -345,9 +346,12 @@ static void explain_text(const json_t *out)
 			free(value);
 		}
 	}
-	const char *refused = json_string_value(json_object_get(out, "refused"));
+	const char *refused = json_string_value(json_object_get(out, "refused")),
+	           *fewer = json_string_value(json_object_get(out, "bounded"));
 	if (refused)
 		printf("refused: %s\n", refused);
+	if (fewer)
+		printf("%s: the job does not grow beyond\n", fewer);
 }
 
 static int explain_with(const struct policy_options *o, const struct hspmd_policy *p, const struct hspmd_job *job)
@@ -357,13 +361,15 @@ static int explain_with(const struct policy_options *o, const struct hspmd_polic
 	if (!x.subject.policy && job)
 		x.subject.policy = job->elastic.policy;
 	if (!x.nodes && job)
-		x.nodes = job->elastic.max_nodes < INT_MAX ? job->elastic.max_nodes : job->elastic.min_nodes;
+		x.nodes = job->elastic.min_nodes;
+	if (job && job->elastic.max_nodes < INT_MAX)
+		x.most = job->elastic.max_nodes;
 	x.rule_count = hspmd_policy_candidates(p, &x.subject, x.rules, 16, &x.refused);
 	struct hspmd_policy_request request = { .nodes = x.nodes };
-	bool fits = false;
-	for (int i = 0; i < x.rule_count && !fits; i++)
-		fits = hspmd_policy_check_limits(p, x.rules[i], &request, i ? NULL : &x.refused) == 0;
-	if (fits)
+	for (int i = 0; i < x.rule_count; i++)
+		if (hspmd_policy_check_limits(p, x.rules[i], &request, i ? NULL : &x.refused) == 0)
+			hspmd_policy_widen_bound(p, x.rules[i], x.most, 0, &x.bound);
+	if (x.bound.nodes)
 		x.refused.text[0] = '\0';
 	json_t *out = explain_json(&x);
 	if (!out)

@@ -87,18 +87,19 @@ static void fill_usable(const struct building *b, const struct hspmd_slurm_view_
 		usable[c] = ctld_fits(b->v, j, b->first[c]);
 }
 
-/* Which nodes an elastic job can get: by members if the policy has a partition for them, which ask for devices of any type. */
+/* Which nodes an elastic job can get. If the policy has another partition for members, only theirs; they ask for devices of any type. */
 static void fill_growable(struct building *b, const struct hspmd_slurm_view_job *j, const char *partition, unsigned char *usable)
 {
 	struct hspmd_slurm_view_job member = *j;
 	char gres[512], no_features[] = "";
-	if (partition && strcmp(partition, j->partition) != 0 && !hspmd_gres_request(j->tres_per_node, false, gres, sizeof gres)) {
+	bool elsewhere = partition && strcmp(partition, j->partition) != 0;
+	if (elsewhere && !hspmd_gres_request(j->tres_per_node, false, gres, sizeof gres)) {
 		member.partition = (char *)partition;
 		member.features = no_features;
 		member.tres_per_node = gres;
 	}
 	for (int c = 0; c < b->out->snapshot.class_count; c++)
-		usable[c] = ctld_fits(b->v, j, b->first[c]) || ctld_fits(b->v, &member, b->first[c]);
+		usable[c] = ctld_fits(b->v, &member, b->first[c]);
 }
 
 /* ---- jobs */
@@ -126,17 +127,33 @@ static double rank(const struct hspmd_slurm_view *v, const struct hspmd_slurm_vi
 	return (tier_of(v, j, &preemptable) * 64.0 + (q ? q->level : 0)) * 4294967296.0 + j->priority;
 }
 
-/* Returns true if Slurm would preempt an elastic job for this one. */
-static bool would_preempt(const struct building *b, const struct hspmd_slurm_view_job *j)
+/* A member of an elastic job, or NULL if there is none of its user with this id. */
+static const struct hspmd_slurm_view_job *member_of(const struct building *b, const struct ctld_peer *p, int member)
+{
+	const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(b->v, p->members[member]);
+	return j && j->uid == p->uid ? j : NULL;
+}
+
+static bool preempts(const struct building *b, const struct hspmd_slurm_view_job *j, const struct hspmd_slurm_view_job *x)
 {
 	bool preemptable;
 	int tier = tier_of(b->v, j, &preemptable);
+	if (!x)
+		return false;
+	return b->v->qos.count ? hspmd_slurm_qos_preempts(&b->v->qos, j->qos, x->qos)
+	                       : tier_of(b->v, x, &preemptable) < tier && preemptable;
+}
+
+/* Returns true if Slurm would preempt an elastic job, or a member of one, which may be in another QOS and partition, for this job. */
+static bool would_preempt(const struct building *b, const struct hspmd_slurm_view_job *j)
+{
 	for (int e = 0; e < b->out->snapshot.elastic_count; e++) {
-		const struct hspmd_slurm_view_job *x = hspmd_slurm_view_find_job(b->v, b->out->elastic[e].id);
-		bool preempts = x && (b->v->qos.count ? hspmd_slurm_qos_preempts(&b->v->qos, j->qos, x->qos)
-		                                      : tier_of(b->v, x, &preemptable) < tier && preemptable);
-		if (preempts)
+		const struct ctld_peer *p = &b->peers[b->out->elastic_peer[e]];
+		if (preempts(b, j, hspmd_slurm_view_find_job(b->v, p->job)))
 			return true;
+		for (int m = 0; m < p->member_count; m++)
+			if (preempts(b, j, member_of(b, p, m)))
+				return true;
 	}
 	return false;
 }
@@ -209,8 +226,8 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 	fill_growable(b, j, s->elastic[at].terms.grow_partition, s->usable + (size_t)at * (size_t)s->snapshot.class_count);
 	hold(b, j, at);
 	for (int m = 0; m < p->member_count; m++) {
-		const struct hspmd_slurm_view_job *member = hspmd_slurm_view_find_job(b->v, p->members[m]);
-		if (member && member->uid == p->uid) {
+		const struct hspmd_slurm_view_job *member = member_of(b, p, m);
+		if (member) {
 			hold(b, member, at);
 			for (int h = 0; h < member->held_count; h++)
 				b->added_s[member->held[h]] = (double)member->started;

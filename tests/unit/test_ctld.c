@@ -210,6 +210,19 @@ static void test_snapshot(void **state)
 		assert_int_equal(s.pending[0].preempts, urgent);
 		ctld_snapshot_clear(&s);
 	}
+	/* The job itself is safe, but its member is in a QOS that can be preempted. */
+	jobs[0].qos = high_qos;
+	jobs[1].qos = low_qos;
+	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
+	assert_true(s.pending[0].preempts);
+	ctld_snapshot_clear(&s);
+	jobs[1].uid = 1001; /* another user's job, which it names as its member */
+	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
+	assert_false(s.pending[0].preempts);
+	ctld_snapshot_clear(&s);
+	jobs[1].uid = 1000;
+	jobs[0].qos = low_qos;
+	jobs[1].qos = none;
 	jobs[3].partition = normal; /* the same tier: the QOS makes it the more important one */
 	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
 	assert_true(s.pending[0].priority > s.elastic[0].priority);
@@ -230,6 +243,14 @@ static void test_snapshot(void **state)
 		assert_int_equal(s.elastic[0].usable[s.nodes[4].class], 0);
 		ctld_snapshot_clear(&s);
 	}
+	/* Nodes of its own partition bring it nothing then. */
+	policy->rules[0].terms.grow_partition = high;
+	jobs[0].partition = normal;
+	jobs[0].tres_per_node = jobs[0].features = none;
+	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
+	assert_int_equal(s.elastic[0].usable[s.nodes[0].class], 1);
+	assert_int_equal(s.elastic[0].usable[s.nodes[4].class], 0);
+	ctld_snapshot_clear(&s);
 	policy->rules[0].terms.grow_partition = NULL;
 	policy->rules[0].terms.by = HSPMD_SHARE_PROPORTIONAL; /* the scale has no effect there */
 	policy->rules[0].terms.given |= UINT64_C(1) << hspmd_policy_field("share", "by");

@@ -239,8 +239,20 @@ static void limits(void **state)
 	              "[\"a100\"]}}, "
 	              "{\"name\": \"rest\"}");
 	fake_spank_put(fake_spank.asked, "partition", "day");
-	spank_refuses(NULL, NULL, NULL, "allows at most 2 nodes; 4 asked");
+	/* An upper bound beyond the limit is one that the job does not come to. */
+	spank_accepts(NULL, NULL, NULL);
+	assert_non_null(strstr(fake_spank.info, "job.json: policy day"));
+	assert_non_null(strstr(fake_spank.info, "allows at most 2 of 4 nodes: the job does not grow beyond"));
+	fake_spank.info[0] = '\0';
 	spank_accepts("1-2", NULL, NULL);
+	assert_string_equal(fake_spank.info, "");
+	spank_accepts("2-3", NULL, NULL);
+	assert_non_null(strstr(fake_spank.info, "--hspmd-nodes: policy day"));
+	unsetenv("HSPMD_JOB");
+	spank_refuses("3-4", NULL, NULL, "allows at most 2 nodes; 3 asked");
+	fake_spank_put(fake_spank.asked, "nodes", "4-4");
+	spank_refuses(NULL, NULL, NULL, "allows at most 2 nodes; 4 asked");
+	fake_spank_put(fake_spank.asked, "nodes", "1-0");
 	/* Slurm chooses among several partitions: only what every rule refuses is refused. */
 	fake_spank_put(fake_spank.asked, "partition", "day,night");
 	spank_accepts(NULL, NULL, NULL);
@@ -248,23 +260,25 @@ static void limits(void **state)
 	spank_accepts(NULL, NULL, NULL);
 	spank_site_is("{\"name\": \"day\", \"match\": {\"partition\": [\"day\"]}}, {\"name\": \"rest\", \"limits\": {\"max_nodes\": 2}}");
 	unsetenv("HSPMD_JOB");
-	spank_refuses(NULL, NULL, NULL, "2 nodes");
+	spank_refuses("3-4", NULL, NULL, "2 nodes");
 	fake_spank_put(fake_spank.asked, "partition", "day,night");
-	spank_accepts(NULL, NULL, NULL);
+	spank_accepts("3-4", NULL, NULL);
 	spank_site_is("{\"name\": \"day\", \"match\": {\"partition\": [\"day\"]}, \"limits\": {\"max_nodes\": 2}}, {\"name\": \"rest\"}");
 	fake_spank_put(fake_spank.asked, "partition", "unset");
 	args.default_partition = "day";
-	assert_int_equal(spank_submit(&args, spank_job_path, NULL, NULL, NULL), -1);
+	assert_int_equal(spank_submit(&args, spank_job_path, "3-4", NULL, NULL), -1);
 	assert_non_null(strstr(spank_err.text, "2 nodes"));
 	spank_fresh(NULL);
 	spank_site_is("{\"name\": \"named\", \"match\": {\"policy\": [\"named\"]}, \"limits\": {\"max_nodes\": 3}}, "
 	              "{\"name\": \"typed\", \"match\": {\"account\": [\"typed\"]}, \"limits\": {\"max_devices\": 8, \"device_types\": "
 	              "[\"a100\"]}}, "
 	              "{\"name\": \"rest\"}");
-	spank_refuses(NULL, "named", NULL, "at most 3 nodes");
+	spank_refuses("4-4", "named", NULL, "at most 3 nodes");
 	fake_spank_put(fake_spank.asked, "account", "typed");
 	fake_spank_put(fake_spank.asked, "gres", "gpu:a100:3");
-	spank_refuses(NULL, NULL, NULL, "12"); /* devices on 4 nodes */
+	spank_refuses("4-4", NULL, NULL, "allows at most 8 devices; 12 asked");
+	spank_accepts(NULL, NULL, NULL);
+	assert_non_null(strstr(fake_spank.info, "policy typed (site.json) allows at most 2 of 4 nodes"));
 	fake_spank_put(fake_spank.asked, "gres", "gpu:a100:2");
 	spank_accepts(NULL, NULL, NULL);
 	fake_spank_put(fake_spank.asked, "gres", "unset");

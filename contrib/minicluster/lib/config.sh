@@ -36,17 +36,13 @@ slurm_version() {
 }
 
 write_config() { # FIRST_PORT
-	local last=$((MINI_NODES - 1)) node gres= address=127.0.0.1
-	local range="n[0-$last]" ports="$(($1 + 2))-$(($1 + 2 + last))"
-	((last > 0)) || { range=n0; ports=$(($1 + 2)); }
-	[[ -z $MINI_NETWORK ]] || address="$MINI_NETWORK.[10-$((10 + last))]"
-	[[ -z $MINI_NETWORK ]] || ((last > 0)) || address=$MINI_NETWORK.10
-	((MINI_GRES == 0)) || gres="Gres=gpu:fake:$MINI_GRES"
+	local node others=$((MINI_OTHER_GPUS < MINI_NODES ? MINI_OTHER_GPUS : MINI_NODES))
+	local count=$((MINI_NODES - others))
 
 	{
 		slurm_conf_head "$1"
-		echo "NodeName=$range NodeHostname=localhost NodeAddr=$address Port=[$ports] CPUs=$MINI_CPUS Boards=1 SocketsPerBoard=1" \
-			"CoresPerSocket=$MINI_CPUS ThreadsPerCore=1 RealMemory=8192 State=UNKNOWN $gres"
+		node_line 0 "$count" "$1" fake
+		node_line "$count" "$others" "$1" other
 		# Whole nodes, as on most clusters for training: a job never grows by a node that it already has.
 		echo "PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE OverSubscribe=EXCLUSIVE"
 		echo "PartitionName=normal Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=$MINI_GRACE"
@@ -55,7 +51,7 @@ write_config() { # FIRST_PORT
 	} >"$MINI_DIR/etc/slurm.conf"
 
 	slurmdbd_conf "$1" >"$MINI_DIR/etc/slurmdbd.conf"
-	gres_conf "$range" >"$MINI_DIR/etc/gres.conf"
+	{ gres_conf 0 "$count" fake && gres_conf "$count" "$others" other; } >"$MINI_DIR/etc/gres.conf"
 	: >"$MINI_DIR/etc/plugstack.conf"
 	mkdir "$MINI_DIR/etc/policies.d"
 	[[ -z $MINI_PLUGIN ]] || echo "optional $MINI_PLUGIN policies=$MINI_DIR/etc/policies.d owner=$MINI_USER default_partition=normal" \
@@ -67,6 +63,19 @@ write_config() { # FIRST_PORT
 	done
 	# The daemons require it: the file holds the password of a database that only this folder's socket reaches.
 	chmod 600 "$MINI_DIR/etc/slurmdbd.conf"
+}
+
+numbers() { # FIRST COUNT: as hostlists and slurm.conf have them
+	if (($2 > 1)); then echo "[$1-$(($1 + $2 - 1))]"; else echo "$1"; fi
+}
+
+node_line() { # FIRST COUNT FIRST_PORT GPU-TYPE
+	local gres='' address=127.0.0.1
+	(($2 > 0)) || return 0
+	[[ -z $MINI_NETWORK ]] || address="$MINI_NETWORK.$(numbers $((10 + $1)) "$2")"
+	((MINI_GRES == 0)) || gres="Gres=gpu:$4:$MINI_GRES"
+	echo "NodeName=n$(numbers "$1" "$2") NodeHostname=localhost NodeAddr=$address Port=$(numbers $(($3 + 2 + $1)) "$2") CPUs=$MINI_CPUS" \
+		"Boards=1 SocketsPerBoard=1 CoresPerSocket=$MINI_CPUS ThreadsPerCore=1 RealMemory=8192 State=UNKNOWN $gres"
 }
 
 slurm_conf_head() { # FIRST_PORT
@@ -159,9 +168,9 @@ cgroup_conf() { # VERSION
 }
 
 # GPUs that exist on paper only: each is some device file, with another name for every node.
-gres_conf() { # NODES
-	((MINI_GRES > 0)) || return 0
+gres_conf() { # FIRST COUNT TYPE
+	((MINI_GRES > 0 && $2 > 0)) || return 0
 	local -a devices=(/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/console)
 	local IFS=,
-	echo "NodeName=$1 Name=gpu Type=fake File=${devices[*]:0:MINI_GRES}"
+	echo "NodeName=n$(numbers "$1" "$2") Name=gpu Type=$3 File=${devices[*]:0:MINI_GRES}"
 }
