@@ -100,7 +100,8 @@ static char **slurm_environment(void)
 	char **env = hspmd_calloc(n + 1, sizeof *env);
 	for (size_t i = 0; env && i < n; i++) {
 		bool ours = !strncmp(environ[i], "_SLURM_", 7) || !strncmp(environ[i], "SPANK_", 6) ||
-		            (!strncmp(environ[i], "SLURM_", 6) && strncmp(environ[i], "SLURM_CONF=", 11));
+		            (!strncmp(environ[i], "SLURM_", 6) && strncmp(environ[i], "SLURM_CONF=", 11) &&
+		             strncmp(environ[i], "SLURM_CONF_SERVER=", 18)); /* where a configless cluster has its configuration */
 		bool options = !strncmp(environ[i], "SALLOC_", 7) || !strncmp(environ[i], "SBATCH_", 7) ||
 		               !strncmp(environ[i], "SRUN_", 5) || !strncmp(environ[i], "HSPMD_", 6);
 		if (!ours && !options)

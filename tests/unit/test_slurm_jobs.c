@@ -426,6 +426,7 @@ static void a_member(void **state)
 	command_is("sbatch", "echo 'sbatch: warning: 12 is a number'\necho '4242;cluster'");
 	setenv("SLURM_JOB_ID", "7", 1);
 	setenv("SLURM_CONF", "/etc/s.conf", 1);
+	setenv("SLURM_CONF_SERVER", "head", 1);
 	setenv("SBATCH_PARTITION", "night", 1);
 	setenv("SRUN_CPUS_PER_TASK", "1", 1); /* an agent's step in the member would take it */
 	setenv("HSPMD_COOKIE", "secret", 1);
@@ -433,6 +434,7 @@ static void a_member(void **state)
 	assert_int_equal(hspmd_slurm_member_submit(&job, NULL, command, "/out/member-%j.log", 1, without, 2, &err), 4242);
 	const char *env = told("sbatch.env");
 	assert_true(has_line(env, "SLURM_CONF=/etc/s.conf") && has_line(env, "UNTOUCHED=yes"));
+	assert_true(has_line(env, "SLURM_CONF_SERVER=head"));
 	assert_null(strstr(env, "SLURM_JOB_ID"));
 	assert_null(strstr(env, "SBATCH_PARTITION"));
 	assert_null(strstr(env, "SRUN_CPUS_PER_TASK"));

@@ -96,7 +96,6 @@ slurm_conf_head() { # FIRST_PORT
 		SlurmdLogFile=$MINI_DIR/log/%n.log
 		SlurmctldDebug=info
 		SlurmdDebug=info
-		PlugStackConfig=$MINI_DIR/etc/plugstack.conf
 
 		# No privileges and no cgroups: everything runs as one ordinary user.
 		ProctrackType=proctrack/linuxproc
