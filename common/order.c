@@ -9,7 +9,7 @@ int hspmd_int_order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-void hspmd_sort_nearly(void *list, size_t count, size_t size, int (*order)(const void *, const void *))
+void hspmd_sort_if_needed(void *list, size_t count, size_t size, int (*order)(const void *, const void *))
 {
 	const char *at = list;
 	for (size_t i = 1; i < count; i++, at += size)

@@ -9,6 +9,6 @@
 int hspmd_int_order(const void *a, const void *b);
 
 /* qsort for lists that mostly are sorted already: then it only compares each element with the next. */
-void hspmd_sort_nearly(void *list, size_t count, size_t size, int (*order)(const void *, const void *));
+void hspmd_sort_if_needed(void *list, size_t count, size_t size, int (*order)(const void *, const void *));
 
 #endif

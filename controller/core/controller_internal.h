@@ -493,9 +493,9 @@ void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *mess
 void members_update(struct hspmd_controller *m, const json_t *allocation);
 /* Notes which job holds the node, from EVENT_ALLOCATION's value. */
 void member_update(struct hspmd_controller *m, struct node *n, const json_t *allocation);
-/* If the node's member job is over to Slurm, but its agent still runs, treats it as told to end and returns true. Slurm takes a job that
- * has run out of time for over at once, and ends its processes only after KillWait. */
-bool member_ending(struct hspmd_controller *m, struct node *n, const json_t *allocation);
+/* The member job that brought the node, if it is over to Slurm but its agent still runs; 0: it is not so. Slurm takes a job that has run
+ * out of time for over at once, and ends its processes only after KillWait. */
+int64_t member_ending_job(const struct hspmd_controller *m, const struct node *n, const json_t *allocation);
 /* The member's job was told to end: the time that it is left is used to change to a plan without it. */
 void member_terminating(struct hspmd_controller *m, struct node *n);
 /* Writes how the member job that brought this node ended. false: the node is not a member's, or the end is unknown. */

@@ -29,15 +29,11 @@ void member_update(struct hspmd_controller *m, struct node *n, const json_t *all
 		request_replan(m, "grow");
 }
 
-bool member_ending(struct hspmd_controller *m, struct node *n, const json_t *allocation)
+int64_t member_ending_job(const struct hspmd_controller *m, const struct node *n, const json_t *allocation)
 {
-	json_t *job = json_object_get(json_object_get(allocation, "ending"), n->name);
-	bool its = n->member ? json_integer_value(job) == n->member : m->adopt != NULL; /* a new controller does not know yet */
-	if (!json_is_integer(job) || !its || n->agent != PROC_UP || n->leaving || n->released)
-		return false;
-	n->member = json_integer_value(job);
-	member_terminating(m, n);
-	return true;
+	int64_t job = json_integer_value(json_object_get(json_object_get(allocation, "ending"), n->name));
+	bool its = n->member ? job == n->member : m->adopt != NULL; /* a new controller does not know yet */
+	return its && n->agent == PROC_UP && !n->leaving && !n->released ? job : 0;
 }
 
 void member_terminating(struct hspmd_controller *m, struct node *n)

@@ -29,6 +29,18 @@ static void node_left(struct hspmd_controller *m, struct node *n)
 	n->member = 0;
 }
 
+/* Slurm does not name the node any more. */
+static void node_missing(struct hspmd_controller *m, struct node *n, const json_t *allocation)
+{
+	int64_t ending = member_ending_job(m, n, allocation);
+	if (!ending) {
+		node_left(m, n);
+		return;
+	}
+	n->member = ending;
+	member_terminating(m, n);
+}
+
 /* Orders the nodes as Slurm does, which shrinks a job from the end of its list: the node with the batch script is named first, and is the
  * first here. After a restart of the controller agents connect in any order, and nodes that left may come back. Unnamed nodes come last. */
 static void put_in_order(struct hspmd_controller *m, const json_t *names)
@@ -55,8 +67,8 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e)
 	m->allocated = true;
 	members_update(m, e->value);
 	for (i = 0; i < m->nodes; i++)
-		if (m->node[i]->held && !name_listed(names, m->node[i]->name) && !member_ending(m, m->node[i], e->value))
-			node_left(m, m->node[i]);
+		if (m->node[i]->held && !name_listed(names, m->node[i]->name))
+			node_missing(m, m->node[i], e->value);
 	json_array_foreach(names, i, v) {
 		const char *name = json_string_value(v);
 		struct node *n = name ? node_find(m, name) : NULL;

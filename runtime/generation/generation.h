@@ -49,10 +49,10 @@ struct hspmd_generation {
 	int *rank_of;        /* by device number of the cluster; -1: not a member */
 	int *voters, voter_count;
 	struct hspmd_program *program;
-	struct hspmd_program **at_length;            /* the program at each of the job's lengths; NULL: the job has no lengths */
+	struct hspmd_program **at_length;              /* the program at each of the job's lengths; NULL: the job has no lengths */
 	const struct hspmd_parameter_layouts *layouts; /* the program's */
-	struct hspmd_transport *transport;           /* NULL if there is one member */
-	struct hspmd_transport *overlap_transport;   /* a second transport, for communication that overlaps computation */
+	struct hspmd_transport *transport;             /* NULL if there is one member */
+	struct hspmd_transport *overlap_transport;     /* a second transport, for communication that overlaps computation */
 	struct hspmd_devcomm *devcomm[2];            /* device-to-device communication that replaces each of these transports; NULL: none */
 	struct hspmd_address own_address;            /* of the two transports and of devcomm */
 	struct hspmd_checkpoint_placement placement; /* of this generation's checkpoints */
@@ -61,11 +61,11 @@ struct hspmd_generation {
 	atomic_int abort;
 	json_t *expected_live; /* whose state will probably be moved: `live` of `prepare`; NULL: nothing was planned for it */
 	struct hspmd_member_moves expected_moves; /* of that state */
-	json_t *message;                     /* the `prepare` message, from which another process can prepare the same generation */
-	struct hspmd_persistent *persistent; /* the part of its memory that outlives this process; NULL: none */
-	bool persistent_later;               /* its memory is allocated when the previous generation no longer needs its own */
-	struct hspmd_executor *executor;     /* NULL until start */
-	struct hspmd_timeline *timeline;     /* NULL: not requested */
+	json_t *message;                          /* the `prepare` message, from which another process can prepare the same generation */
+	struct hspmd_persistent *persistent;      /* the part of its memory that outlives this process; NULL: none */
+	bool persistent_later;                    /* its memory is allocated when the previous generation no longer needs its own */
+	struct hspmd_executor *executor;          /* NULL until start */
+	struct hspmd_timeline *timeline;          /* NULL: not requested */
 };
 
 /* Prepare from a `prepare` message (common/wire.h). reserved_bytes: device memory that another generation uses as long as it trains.

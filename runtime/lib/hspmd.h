@@ -263,7 +263,8 @@ struct hspmd_saver *hspmd_saver_create(struct hspmd_error *err);
 /* Waits until a file that is being written is there. */
 void hspmd_saver_destroy(struct hspmd_saver *saver);
 /* Begins to write the tensors to `file` (a name that ends in .safetensors) of the checkpoint of this step and generation in `folder`. Data
- * must not change until hspmd_saver_wait_copied has returned; all else may be freed at once. -1: the last file is still being written. */
+ * must not change until hspmd_saver_wait_copied has returned; all else may be freed at once. -1 and err: the
+ * last file is still being written, a tensor is not valid, the folder cannot be made, or memory runs out. */
 int hspmd_saver_begin(struct hspmd_saver *saver, const char *folder, int64_t step, int64_t generation, const char *file,
                       const struct hspmd_stored_tensor *tensors, int count, struct hspmd_error *err);
 /* Helps to copy the data. Returns at once if nothing is being copied. */

@@ -7,15 +7,7 @@
 
 enum hspmd_dtype { HSPMD_F32, HSPMD_BF16, HSPMD_F64, HSPMD_I32, HSPMD_DTYPE_COUNT };
 /* Types that are only stored: no device computes in them. They continue the numbers of enum hspmd_dtype, as which they are passed. */
-enum hspmd_stored_dtype {
-	HSPMD_F16 = HSPMD_DTYPE_COUNT,
-	HSPMD_I64,
-	HSPMD_I16,
-	HSPMD_I8,
-	HSPMD_U8,
-	HSPMD_BOOL,
-	HSPMD_STORED_DTYPE_COUNT
-};
+enum hspmd_stored_dtype { HSPMD_F16 = HSPMD_DTYPE_COUNT, HSPMD_I64, HSPMD_I16, HSPMD_I8, HSPMD_U8, HSPMD_BOOL, HSPMD_STORED_DTYPE_COUNT };
 extern const char *const hspmd_dtype_names[]; /* "F32", "BF16", ..., as safetensors names them, with the stored types; NULL at the end */
 
 /* Bytes of an element. */

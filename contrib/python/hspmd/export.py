@@ -14,7 +14,7 @@ from hspmd import checkpoints, state
 def load(folder):
     """The newest complete checkpoint of a folder, with all tensors whole and in memory, however many ranks have written it:
     { "step", "model" and "optimizer": what their load_state_dict() takes, "extra": the same of the schedule and what else was named }.
-    Run only checkpoints of your own: what is not a tensor is unpickled."""
+    Load only checkpoints that you trust: what is not a tensor is unpickled."""
     with checkpoints.Saved(folder) as saved:
         model, others = saved.read()
         if saved.note is None:  # of a job of hspmd's own trainer

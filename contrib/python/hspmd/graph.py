@@ -71,6 +71,7 @@ _KINDS = {
 
 _PLAIN = {name for name, letters in _NET.items() if set(letters) <= set("Tilds")}
 
+
 def _declare(lib):
     function = library.declarer(lib)
     pointer, text, err = ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(library.Text)

@@ -94,7 +94,7 @@ static int table_fill(const struct hspmd_costs *c, const struct hspmd_plan *p, s
 			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++)
 				if (p->pipelines[i].stages[s].devices[d] >= 0)
 					t->holdings[t->count++] = holding_of(p, i, &p->pipelines[i].stages[s], d);
-	hspmd_sort_nearly(t->holdings, (size_t)t->count, sizeof *t->holdings, by_device);
+	hspmd_sort_if_needed(t->holdings, (size_t)t->count, sizeof *t->holdings, by_device);
 	for (int d = 0; d <= c->cluster->device_count; d++) {
 		while (at < t->count && t->holdings[at].device < d)
 			at++;

@@ -471,5 +471,5 @@ struct hspmd_plan *hspmd_search_whole(const struct hspmd_cluster *cluster, const
 {
 	struct hspmd_solve_request r = *request;
 	return hspmd_limits_bind(&r.limits, cluster) ? solve_subclusters(cluster, facts, profile, &r, report, too_large, err)
-	                                       : solve_part(cluster, facts, profile, &r, report, too_large, err);
+	                                             : solve_part(cluster, facts, profile, &r, report, too_large, err);
 }

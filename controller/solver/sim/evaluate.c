@@ -57,7 +57,7 @@ static int collect_messages(const struct hspmd_costs *c, const struct hspmd_plan
 				                              c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
 		}
 	}
-	hspmd_sort_nearly(messages, (size_t)count, sizeof *messages, by_nodes);
+	hspmd_sort_if_needed(messages, (size_t)count, sizeof *messages, by_nodes);
 	return count;
 }
 

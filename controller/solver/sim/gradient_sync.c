@@ -97,7 +97,7 @@ static int ring_flows(const struct hspmd_costs *c, const struct group *g, struct
 			                  b->device_count,
 			                  g->params / n };
 	}
-	hspmd_sort_nearly(flows, (size_t)n, sizeof *flows, by_nodes);
+	hspmd_sort_if_needed(flows, (size_t)n, sizeof *flows, by_nodes);
 	int last = 0;
 	for (int i = 1; i < n; i++) {
 		if (by_nodes(&flows[last], &flows[i])) {
@@ -153,7 +153,7 @@ static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_
 	*end = g->start;
 	if (g->count < 2 || g->params <= 0)
 		return 0;
-	hspmd_sort_nearly(g->holders, (size_t)g->count, sizeof *g->holders, by_node);
+	hspmd_sort_if_needed(g->holders, (size_t)g->count, sizeof *g->holders, by_node);
 	int n = ring_flows(c, g, y->flows), steps = g->count - 1;
 	bool zero = y->p->zero_stage > 0;
 	for (int i = 0; i < n; i++) {
