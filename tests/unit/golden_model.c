@@ -357,7 +357,10 @@ void golden_model(const json_t *file)
 	check_logits(&r);
 	run_gradients(&r, 0, &all);
 	golden_check_number("loss", 0, json_number_value(json_object_get(file, "loss")), all.loss, TOLERANCE);
-	check_states(&r, "gradient", json_object_get(file, "gradients"), offsetof(struct hspmd_program_state, grad), TOLERANCE);
+	/* In some models rounding grows: PyTorch's own float32 is as far off. */
+	double off = 2 * json_number_value(json_object_get(file, "float32_off"));
+	check_states(&r, "gradient", json_object_get(file, "gradients"), offsetof(struct hspmd_program_state, grad),
+	             off > TOLERANCE ? off : TOLERANCE);
 	close_run(&r);
 }
 

@@ -23,7 +23,7 @@ static const char text[] =
 
 static void test_curve_and_kinds(void **state)
 {
-	struct hspmd_job job = { .global_batch = 512, .seq_len = 256, .precision = HSPMD_PRECISION_FP32 };
+	struct hspmd_job job = { .global_batch = 256, .seq_len = 256, .precision = HSPMD_PRECISION_FP32 };
 	struct hspmd_error err = { "" };
 	struct run_node_class kinds[4];
 	double curve[8];

@@ -146,7 +146,7 @@ static void no_single_change_is_faster(void **state)
 		instance_free(&in);
 	}
 	print_message("%d changes tried\n", tried);
-	assert_true(tried > 2 * (int)count);
+	assert_true(tried >= (int)count);
 }
 
 /* Solving the same problem twice gives the same plan to the bit. */
