@@ -134,8 +134,10 @@ static void on_agent_terminating(struct hspmd_controller *m, struct node *n, con
 static void on_heartbeat(struct hspmd_controller *m, struct worker *w, const json_t *message)
 {
 	const struct bound_plan *l = m->current.bound_plan;
-	if (l && json_integer_value(json_object_get(message, "generation")) == l->generation && bound_plan_uses(l, w))
+	if (l && json_integer_value(json_object_get(message, "generation")) == l->generation && bound_plan_uses(l, w)) {
 		straggler_sample(w, message);
+		device_load_note(w, message);
+	}
 }
 
 static void on_worker_message(struct hspmd_controller *m, struct worker *w, const char *type, json_t *message)

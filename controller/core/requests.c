@@ -194,15 +194,21 @@ static void reply_with(struct hspmd_controller *m, int64_t id, json_t *value)
 		m->actions->list[m->actions->count - 1].last = true;
 }
 
+static void status(struct hspmd_controller *m, const struct run_event *e)
+{
+	json_t *s = check_alloc(m, hspmd_controller_status(m, m->now, m->wall));
+	if (s && json_is_true(json_object_get(e->value, "detail")) && status_add_detail(m, s))
+		m->failed = true;
+	reply_with(m, e->id, json_pack("{s:s, s:b, s:o}", "type", "reply", "ok", 1, "status", s));
+}
+
 void on_command(struct hspmd_controller *m, const struct run_event *e)
 {
 	const char *command = json_string_value(json_object_get(e->value, "command"));
 	if (!command)
 		reply(m, e->id, false, "no command was given");
 	else if (!strcmp(command, "status"))
-		reply_with(m, e->id,
-		           json_pack("{s:s, s:b, s:o}", "type", "reply", "ok", 1, "status",
-		                     check_alloc(m, hspmd_controller_status(m, m->now, m->wall))));
+		status(m, e);
 	else if (!strcmp(command, "events"))
 		reply_with(m, e->id, json_pack("{s:s, s:b, s:O}", "type", "reply", "ok", 1, "events", m->events));
 	else if (!strcmp(command, "grow"))

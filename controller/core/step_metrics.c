@@ -74,6 +74,7 @@ static void line(struct hspmd_controller *m, int64_t step, double loss, double s
 			m->failed = true;
 	if (l)
 		emit(m, ACTION_METRICS_LINE, NULL, l, 0);
+	history_note(m, step, loss, step_s);
 	m->steps_reported = step + 1;
 	m->loss = isfinite(loss) ? loss : 0;
 	if (message)
@@ -155,6 +156,7 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 	if (m->change.open && m->change.started)
 		resize_line(m, step_s);
 	straggler_sample(w, message);
+	device_load_note(w, message);
 	line(m, json_integer_value(step), loss_value(json_object_get(message, "loss")), step_s, message);
 	m->step_s = step_s;
 	checkpoint_step_done(m, step_s);

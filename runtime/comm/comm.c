@@ -36,6 +36,12 @@ void hspmd_comm_use_devcomm(struct hspmd_comm *c, struct hspmd_devcomm *devcomm)
 	c->devcomm = devcomm;
 }
 
+uint64_t hspmd_comm_sent_bytes(const struct hspmd_comm *c)
+{
+	return atomic_load_explicit(&c->sent_bytes, memory_order_relaxed) +
+	       (c->devcomm ? atomic_load_explicit(&c->devcomm->sent_bytes, memory_order_relaxed) : 0);
+}
+
 void hspmd_comm_destroy(struct hspmd_comm *c)
 {
 	if (!c)

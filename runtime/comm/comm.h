@@ -18,6 +18,9 @@ struct hspmd_comm *hspmd_comm_create(struct hspmd_device *dev, struct hspmd_tran
  * that is enqueued after hspmd_comm_stream_wait of its memory. Sums are then made in the order and precision of the communicator's
  * library, still with the same bits on all members. Borrowed until `c` is destroyed; NULL: use the transport for everything. */
 void hspmd_comm_use_devcomm(struct hspmd_comm *c, struct hspmd_devcomm *devcomm);
+/* Bytes that this device has sent so far, to the host of other devices or to the devices themselves; of collectives of a communicator's
+ * library, what a ring would send. From any thread. */
+uint64_t hspmd_comm_sent_bytes(const struct hspmd_comm *c);
 /* To be called before the transport is closed: it takes over the buffers of abandoned messages. */
 void hspmd_comm_destroy(struct hspmd_comm *c);
 

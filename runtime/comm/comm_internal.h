@@ -8,6 +8,7 @@
 #ifndef HSPMD_COMM_COMM_INTERNAL_H
 #define HSPMD_COMM_COMM_INTERNAL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "runtime/comm/comm.h"
@@ -44,6 +45,7 @@ struct hspmd_comm {
 	size_t pending_count, pending_capacity;
 	struct exchange *early;        /* receives that were posted before their step ran */
 	struct hspmd_devcomm *devcomm; /* NULL: everything uses the transport */
+	atomic_uint_least64_t sent_bytes;
 	void *device_scratch;          /* packed boxes on their way to or from the host, for devices with their own memory */
 	size_t device_scratch_bytes;
 };

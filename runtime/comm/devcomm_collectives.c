@@ -319,6 +319,23 @@ bool hspmd_devcomm_has_step(const struct hspmd_devcomm *d, const struct hspmd_co
 	return known && d->groups[known->group].made;
 }
 
+/* The bytes that this member sends, in a ring. */
+static size_t sent_by(const struct call *c)
+{
+	const struct hspmd_box *parts = c->step->kind == HSPMD_COMM_REDUCE_SCATTER ? c->step->out : c->step->in;
+	size_t elements = 0, members = (size_t)c->g->count;
+	if (c->step->kind == HSPMD_COMM_ALL_REDUCE)
+		return 2 * elements_of(&c->step->in[c->self]) * (members - 1) / members * c->in->element_bytes;
+	for (int i = 0; i < c->g->count; i++) {
+		struct hspmd_box box;
+		if (c->step->kind != HSPMD_COMM_ALL_TO_ALL)
+			elements += elements_of(&parts[c->member[i]]);
+		else if (i != c->g->self && hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->member[i]], &box))
+			elements += elements_of(&box);
+	}
+	return (c->step->kind == HSPMD_COMM_ALL_TO_ALL ? elements : elements * (members - 1) / members) * c->in->element_bytes;
+}
+
 int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
                              const struct hspmd_local_buffer *out, struct hspmd_error *err)
 {
@@ -341,6 +358,8 @@ int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_st
 	         : step->kind == HSPMD_COMM_ALL_GATHER     ? (grouped ? gather_grouped(&c, err) : gather_padded(&c, err))
 	         : step->kind == HSPMD_COMM_REDUCE_SCATTER ? (grouped ? scatter_grouped(&c, err) : scatter_padded(&c, err))
 	                                                   : all_to_all(&c, err);
+	if (!rv)
+		atomic_fetch_add_explicit(&d->sent_bytes, sent_by(&c), memory_order_relaxed);
 	/* After a failure the buffers stay in use until the communicator is aborted. */
 	for (int b = 0; !rv && b < 2; b++)
 		hspmd_devcomm_buffer_release(c.buffer[b], g->made, c.ticket);

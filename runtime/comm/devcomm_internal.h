@@ -79,6 +79,7 @@ struct hspmd_devcomm {
 	struct devcomm_span *spans;
 	size_t span_count, span_capacity;
 	bool met, watched;
+	atomic_uint_least64_t sent_bytes;
 };
 
 /* ---- memory (devcomm_memory.c) */

@@ -76,6 +76,7 @@ int hspmd_devcomm_send(struct hspmd_devcomm *d, struct devcomm_group *g, const s
 	if (g->made->ops->begin(group, err) || g->made->ops->send(group, 1, data, m.elements, in->dtype, err) ||
 	    g->made->ops->end(group, &ticket, err))
 		return -1;
+	atomic_fetch_add_explicit(&d->sent_bytes, m.elements * in->element_bytes, memory_order_relaxed);
 	hspmd_devcomm_buffer_release(buffer, g->made, ticket);
 	return buffer ? 0 : hspmd_devcomm_note_use(d, g->made, data, m.elements * in->element_bytes, ticket, err);
 }

@@ -371,3 +371,8 @@ int hspmd_engine_drain(struct hspmd_engine *e, struct hspmd_error *err)
 	e->span_count = 0;
 	return 0;
 }
+
+uint64_t hspmd_engine_sent_bytes(const struct hspmd_engine *e)
+{
+	return e ? hspmd_comm_sent_bytes(e->comm) : 0;
+}

@@ -60,5 +60,7 @@ int hspmd_engine_post_receives(struct hspmd_engine *e, const struct hspmd_engine
 int hspmd_engine_wait_range(struct hspmd_engine *e, const void *data, size_t bytes, bool writing, struct hspmd_error *err);
 /* Wait until all issued steps, and all sends, are done. */
 int hspmd_engine_drain(struct hspmd_engine *e, struct hspmd_error *err);
+/* Bytes that this device has sent so far (hspmd_comm_sent_bytes). NULL: 0. */
+uint64_t hspmd_engine_sent_bytes(const struct hspmd_engine *e);
 
 #endif

@@ -82,6 +82,7 @@ int hspmd_comm_send(struct hspmd_comm *c, int device, uint64_t tag, const void *
 	*p = (struct pending_send){ .scratch = scratch, .data = scratch ? NULL : data, .bytes = bytes };
 	if (c->transport->ops->send(c->transport, c->rank_of[device], tag, data, bytes, &p->request, err))
 		return -1;
+	atomic_fetch_add_explicit(&c->sent_bytes, bytes, memory_order_relaxed);
 	if (scratch)
 		scratch->users++;
 	c->pending_count++;

@@ -192,6 +192,11 @@ void hspmd_executor_disconnect(struct hspmd_executor *ex)
 	ex->overlap = ex->flow = NULL;
 }
 
+uint64_t hspmd_executor_sent_bytes(const struct hspmd_executor *ex)
+{
+	return hspmd_engine_sent_bytes(ex->flow) + hspmd_engine_sent_bytes(ex->overlap);
+}
+
 void *hspmd_executor_slot_data(const struct hspmd_executor *ex, int slot)
 {
 	return slot < 0 ? NULL : ex->bases[ex->p->slots[slot].memory] + ex->p->slots[slot].offset;

@@ -78,6 +78,9 @@ struct hspmd_totals {
 };
 #define HSPMD_TOTALS_COUNT ((int)(sizeof(struct hspmd_totals) / sizeof(double)))
 
+/* Bytes that this device has sent to others so far, in all steps. */
+uint64_t hspmd_executor_sent_bytes(const struct hspmd_executor *ex);
+
 struct hspmd_step_times {
 	double compute_s, communication_s; /* communication_s: only the time in which the device did not compute */
 };

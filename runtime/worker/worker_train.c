@@ -17,6 +17,21 @@ void worker_remember_step(struct worker *w, const struct hspmd_totals *all)
 	w->recent_loss[w->applied % RECENT] = all->loss;
 }
 
+/* Adds the device's memory and traffic to a report; NULL stays NULL. */
+static json_t *with_load(struct worker *w, json_t *report)
+{
+	const struct hspmd_generation *g = w->active;
+	uint64_t sent = hspmd_executor_sent_bytes(g->executor), since = w->sent_generation == g->number ? w->sent_bytes : 0;
+	w->sent_generation = g->number;
+	w->sent_bytes = sent;
+	if (report && (json_object_set_new(report, "memory_bytes", json_integer(hspmd_generation_peak_bytes(g))) ||
+	               json_object_set_new(report, "sent_bytes", json_integer((json_int_t)(sent - since))))) {
+		json_decref(report);
+		return NULL;
+	}
+	return report;
+}
+
 /* valid: the validation loss; NaN if it was not measured. */
 static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s,
                        const struct hspmd_step_times *times, double valid)
@@ -24,22 +39,24 @@ static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t
 	const struct hspmd_generation *g = w->active;
 	int64_t done = w->step - 1;
 	if (g->rank == g->voters[0])
-		return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number,
-		                                            "step", (json_int_t)done, "loss", worker_number_or_null(all->loss), "tokens",
-		                                            (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
-		                                            hspmd_job_lr(w->setup.job, done), "grad_norm",
-		                                            worker_number_or_null(sqrt(all->square_sum)), "compute_s", times->compute_s,
-		                                            "valid_loss", isfinite(valid) ? json_real(valid) : NULL));
+		return hspmd_inbox_send(
+		        w->inbox,
+		        with_load(w, json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step",
+		                               (json_int_t)done, "loss", worker_number_or_null(all->loss), "tokens",
+		                               (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
+		                               hspmd_job_lr(w->setup.job, done), "grad_norm", worker_number_or_null(sqrt(all->square_sum)),
+		                               "compute_s", times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL)));
 	w->busy_s += times->compute_s;
 	w->busy_steps++;
 	if (hspmd_now() - w->last_heartbeat < 1)
 		return 0;
 	w->last_heartbeat = hspmd_now();
 	double mean = w->busy_s / w->busy_steps;
+	int steps = w->busy_steps;
 	w->busy_s = 0;
 	w->busy_steps = 0;
-	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,sf}", "type", "heartbeat", "generation", g->number, "step", (json_int_t)done,
-	                                            "compute_s", mean));
+	return hspmd_inbox_send(w->inbox, with_load(w, json_pack("{ss,si,sI,sf,si}", "type", "heartbeat", "generation", g->number, "step",
+	                                                         (json_int_t)done, "compute_s", mean, "steps", steps)));
 }
 
 /* Record whether all gradients are complete. */
