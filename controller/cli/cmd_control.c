@@ -93,12 +93,11 @@ static int parse(int argc, char **argv, struct control *c, int positional)
 	return 0;
 }
 
-/* Sends one request and returns the answer; NULL and err. greet_s: wait for the connection. */
-static json_t *call(const json_t *contact, json_t *hello, double greet_s, double timeout_s, struct hspmd_error *err)
+json_t *hspmd_control_call(const json_t *contact, json_t *hello, double greet_s, double answer_s, struct hspmd_error *err)
 {
 	json_t *reply = NULL;
 	struct hspmd_stream *s = hspmd_contact_connect(contact, hello, greet_s, NULL, err);
-	int rc = s ? hspmd_stream_receive(s, timeout_s, &reply, err) : -1;
+	int rc = s ? hspmd_stream_receive(s, answer_s, &reply, err) : -1;
 	if (rc == 0)
 		hspmd_fail(err, "the controller closed the connection without an answer: is the job ending?");
 	hspmd_stream_destroy(s);
@@ -114,7 +113,7 @@ static json_t *find(const struct control *c, struct hspmd_error *err)
 static json_t *ask(const struct control *c, json_t *hello, double timeout_s)
 {
 	struct hspmd_error err = { "" };
-	json_t *contact = find(c, &err), *reply = contact ? call(contact, hello, ANSWER_S, timeout_s, &err) : NULL;
+	json_t *contact = find(c, &err), *reply = contact ? hspmd_control_call(contact, hello, ANSWER_S, timeout_s, &err) : NULL;
 	if (!reply)
 		hspmd_error_log("job %s: %s", c->job, err.text);
 	json_decref(contact);
@@ -137,12 +136,12 @@ static json_t *call_or_explain(const struct control *c, const json_t *contact, j
 {
 	double answer_s = c->timeout < ANSWER_S ? c->timeout : ANSWER_S, greet_s = explain && GREET_S < answer_s ? GREET_S : answer_s;
 	double began = hspmd_now();
-	json_t *reply = contact && hello ? call(contact, hello, greet_s, greet_s, err) : NULL;
+	json_t *reply = contact && hello ? hspmd_control_call(contact, hello, greet_s, greet_s, err) : NULL;
 	json_t *state = explain && !reply ? hspmd_control_ask_slurm(c->job, contact != NULL) : NULL;
 	if (state)
 		return json_pack("{s:o}", "status", state);
 	bool silent = contact && !reply && greet_s < answer_s && hspmd_now() - began >= greet_s;
-	return silent ? call(contact, hello, answer_s, answer_s, err) : reply;
+	return silent ? hspmd_control_call(contact, hello, answer_s, answer_s, err) : reply;
 }
 
 /* For commands that watch a job. If the controller has answered before (c->output is known) and no longer does, this waits for up to

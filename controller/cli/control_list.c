@@ -88,13 +88,10 @@ json_t *hspmd_control_ask_slurm(const char *job, bool has_controller)
 static json_t *ask_controller(const char *job, bool *has_controller)
 {
 	struct hspmd_error ignored;
-	json_t *contact = hspmd_contact_find(job, getenv("SLURM_CLUSTER_NAME"), &ignored), *reply = NULL;
+	json_t *contact = hspmd_contact_find(job, getenv("SLURM_CLUSTER_NAME"), &ignored);
 	json_t *hello = json_pack("{s:s, s:s}", "role", "command", "command", "status");
-	struct hspmd_stream *s = contact && hello ? hspmd_contact_connect(contact, hello, GREET_S, NULL, &ignored) : NULL;
+	json_t *reply = contact && hello ? hspmd_control_call(contact, hello, GREET_S, GREET_S, &ignored) : NULL;
 	*has_controller = contact != NULL;
-	if (s)
-		(void)hspmd_stream_receive(s, GREET_S, &reply, &ignored);
-	hspmd_stream_destroy(s);
 	json_t *status = json_incref(json_object_get(reply, "status"));
 	json_decref(reply);
 	json_decref(hello);
@@ -159,17 +156,24 @@ static void print_line(const json_t *s)
 		printf("  step %.0f\n", number(s, "step"));
 }
 
-int hspmd_control_list(bool as_json)
+json_t *hspmd_control_jobs(void)
 {
-	json_t *jobs = find_jobs(), *list = json_array(), *known, *s;
+	json_t *jobs = find_jobs(), *list = json_array(), *known;
 	const char *id;
-	size_t i;
 	json_object_foreach(jobs, id, known) {
 		bool has_controller;
 		json_t *status = json_is_null(known) ? ask_controller(id, &has_controller) : json_incref(known);
 		if (status)
 			json_array_append_new(list, status);
 	}
+	json_decref(jobs);
+	return list;
+}
+
+int hspmd_control_list(bool as_json)
+{
+	json_t *list = hspmd_control_jobs(), *s;
+	size_t i;
 	if (as_json) {
 		json_dumpf(list, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
 		putchar('\n');
@@ -182,6 +186,5 @@ int hspmd_control_list(bool as_json)
 			print_line(s);
 	}
 	json_decref(list);
-	json_decref(jobs);
 	return HSPMD_EXIT_DONE;
 }

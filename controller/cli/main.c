@@ -31,6 +31,7 @@ static const struct {
 	{ "run", hspmd_command_run, "train a job" },
 	{ "shrink", hspmd_command_shrink, "give nodes of a running job back" },
 	{ "status", hspmd_command_status, "print the state of a running job" },
+	{ "top", hspmd_command_top, "show running jobs as they change" },
 	{ "worker", hspmd_command_worker, NULL },
 };
 

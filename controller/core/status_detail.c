@@ -52,10 +52,10 @@ static json_t *device(const struct hspmd_controller *m, const struct worker *w, 
 	const struct bound_plan *l = m->current.bound_plan;
 	if (!stage || w->load.generation != l->generation)
 		return d;
-	json_object_update_new(d, json_pack("{s:f, s:I, s:f}", "compute_s", w->load.compute_s, "memory_bytes",
-	                                    (json_int_t)w->load.memory_bytes, "sent_bytes_per_step", w->load.sent_per_step));
+	json_object_set_new(d, "memory_bytes", json_integer((json_int_t)w->load.memory_bytes));
 	if (m->step_s > 0)
-		json_object_set_new(d, "busy", json_real(fmin(1, w->load.compute_s / m->step_s)));
+		json_object_update_new(d, json_pack("{s:f, s:f}", "busy", fmin(1, w->load.compute_s / m->step_s), "sent_per_s",
+		                                    w->load.sent_per_step / m->step_s));
 	return d;
 }
 

@@ -41,7 +41,7 @@ void top_page_put(struct top_page *p, enum top_style style, const char *text)
 {
 	int columns;
 	size_t bytes = first_columns(text, p->width - p->column, &columns);
-	if (!columns || p->failed)
+	if (!columns || p->failed || (p->height && p->lines >= p->height))
 		return;
 	if (hspmd_array_grow(&p->spans, &p->span_capacity, p->span_count, sizeof *p->spans)) {
 		p->failed = true;
@@ -82,7 +82,7 @@ void top_page_to(struct top_page *p, int column)
 
 void top_page_end_line(struct top_page *p)
 {
-	p->lines++;
+	p->lines += !p->height || p->lines < p->height;
 	p->column = 0;
 }
 

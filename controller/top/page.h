@@ -17,6 +17,7 @@ struct top_span {
 
 struct top_page {
 	int width;     /* columns; text beyond it is cut */
+	int height;    /* lines, further ones are dropped; 0: no limit */
 	bool unicode;  /* sparklines in block characters, else in ASCII */
 	int lines;     /* finished lines */
 	bool failed;   /* memory was short: the page is incomplete */
