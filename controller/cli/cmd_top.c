@@ -294,6 +294,28 @@ static void on_line(struct top *t, char *line)
 	fflush(stdout);
 }
 
+/* Carries out the lines that have come; false: there will be no more. Reads past stdio, whose buffer poll does not see. */
+static bool hear(struct top *t)
+{
+	static char typed[256];
+	static size_t have;
+	ssize_t n = read(STDIN_FILENO, typed + have, sizeof typed - 1 - have);
+	if (n <= 0)
+		return n < 0 && (errno == EINTR || errno == EAGAIN);
+	have += (size_t)n;
+	typed[have] = 0;
+	char *line = typed;
+	for (char *end; (end = strchr(line, '\n')); line = end + 1) {
+		*end = 0;
+		on_line(t, line);
+	}
+	have -= (size_t)(line - typed);
+	memmove(typed, line, have);
+	if (have == sizeof typed - 1) /* no command is that long */
+		have = 0;
+	return true;
+}
+
 static int run_plain(struct top *t, bool once)
 {
 	bool listens = !once;
@@ -302,11 +324,8 @@ static int run_plain(struct top *t, bool once)
 			                  { .fd = listens ? STDIN_FILENO : -1, .events = POLLIN } };
 		if (poll(wait, 2, 1000) < 0 && errno != EINTR)
 			break;
-		char line[256];
-		if (wait[1].revents && !fgets(line, sizeof line, stdin))
-			listens = false;
-		else if (wait[1].revents)
-			on_line(t, line);
+		if (listens && wait[1].revents)
+			listens = hear(t);
 		bool answered = take(t, hspmd_now());
 		if (answered || t->view.notice[0])
 			describe(t);
