@@ -338,10 +338,11 @@ static int run_plain(struct top *t, bool once)
 /* ---- */
 
 static const char head[] =
-        "Usage: hspmd top [--plain] [--once] [--every S] [JOB]\n\nShows a running job as it changes: its steps and loss, its plan, what every "
-        "device does, and events. Without JOB,\noutside of a job: the user's jobs, of which one can be chosen. JOB is a job's id, its output "
-        "folder, or \"local\"\nfor the newest run outside of Slurm.\n\nKeys: g grow, s shrink, c checkpoint (each after a question), j jobs, q "
-        "quit.\n\nOptions:\n";
+        "Usage: hspmd top [--plain] [--once] [--every S] [JOB]\n\n"
+        "Shows a running job as it changes: its steps and loss, its plan, what every device does, and events. Without JOB,\n"
+        "outside of a job: the user's jobs, of which one can be chosen. JOB is a job's id, its output folder, or \"local\"\n"
+        "for the newest run outside of Slurm.\n\n"
+        "Keys: g grow, s shrink, c checkpoint (each after a question), j jobs, q quit.\n\nOptions:\n";
 
 int hspmd_command_top(int argc, char **argv)
 {

@@ -13,8 +13,8 @@ bool hspmd_control_names_job(int argc, char **argv, const char *const *verbs);
 /* `hspmd checkpoint JOB`: make a running job write a checkpoint now. (`hspmd checkpoint list` and the like read folders.) */
 int hspmd_control_checkpoint(int argc, char **argv);
 
-/* Sends one request to the controller that `contact` names, and returns its answer; waits up to greet_s for the connection and as long for the
- * handshake, then up to answer_s. New reference; NULL and err. */
+/* Sends one request to the controller that `contact` names, and returns its answer; waits up to greet_s for the connection and as long for
+ * the handshake, then up to answer_s. New reference; NULL and err. */
 json_t *hspmd_control_call(const json_t *contact, json_t *hello, double greet_s, double answer_s, struct hspmd_error *err);
 /* What Slurm says of a job whose controller has not answered: { job, phase: "pending", "suspended" or, unless has_controller, "starting",
  * reason: in words, "" if there is none }. New reference; NULL: nothing that explains it, or no Slurm. */

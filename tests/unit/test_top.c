@@ -13,13 +13,14 @@
 #include "controller/top/view.h"
 
 static const char answer[] =
-        "{\"job\": \"7\", \"phase\": \"training\", \"node_count\": 2, \"devices\": 3, \"generation\": 4, \"up_s\": 3700, \"step\": 250, \"steps\": "
-        "1000, \"step_s\": 2, \"tokens_per_s\": 12345, \"loss\": 2.5, \"plan\": \"1 pipeline\", \"waiting_for\": \"\", \"state\": [{\"where\": "
-        "\"memory\", \"step\": 250, \"age_s\": 1}, {\"where\": \"shared\", \"step\": 200, \"age_s\": 600}], \"history\": [[247, 4, 2], [248, "
-        "null, 2], [249, 2, 2]], \"device_list\": [{\"device\": \"n0:0\", \"type\": \"H100\", \"pipeline\": 0, \"stage\": 0, \"layers\": [0, 8], "
-        "\"busy\": 0.75, \"memory_bytes\": 4e10, \"memory_total_bytes\": 8e10, \"sent_per_s\": 1.5e9}, {\"device\": \"n1:0\", \"type\": \"A100\", "
-        "\"pipeline\": 0, \"stage\": 1, \"layers\": [8, 16], \"memory_total_bytes\": 8e10}, {\"device\": \"n1:1\", \"type\": \"A100\"}], "
-        "\"events\": [{\"number\": 3, \"time\": 1790000000, \"text\": \"generation 4 on 2 nodes\"}]}";
+        "{\"job\": \"7\", \"phase\": \"training\", \"node_count\": 2, \"devices\": 3, \"generation\": 4, \"up_s\": 3700, "
+        "\"step\": 250, \"steps\": 1000, \"step_s\": 2, \"tokens_per_s\": 12345, \"loss\": 2.5, \"plan\": \"1 pipeline\", "
+        "\"waiting_for\": \"\", \"state\": [{\"where\": \"memory\", \"step\": 250, \"age_s\": 1}, {\"where\": \"shared\", "
+        "\"step\": 200, \"age_s\": 600}], \"history\": [[247, 4, 2], [248, null, 2], [249, 2, 2]], \"device_list\": "
+        "[{\"device\": \"n0:0\", \"type\": \"H100\", \"pipeline\": 0, \"stage\": 0, \"layers\": [0, 8], \"busy\": 0.75, "
+        "\"memory_bytes\": 4e10, \"memory_total_bytes\": 8e10, \"sent_per_s\": 1.5e9}, {\"device\": \"n1:0\", \"type\": "
+        "\"A100\", \"pipeline\": 0, \"stage\": 1, \"layers\": [8, 16], \"memory_total_bytes\": 8e10}, {\"device\": \"n1:1\", "
+        "\"type\": \"A100\"}], \"events\": [{\"number\": 3, \"time\": 1790000000, \"text\": \"generation 4 on 2 nodes\"}]}";
 
 /* The page as text, a line per line; every line is at most `width` columns wide. */
 static char *text_of(struct top_page *p)
@@ -183,8 +184,8 @@ static void in_words(void **state)
 	top_view_describe(&v, &p, 0);
 	const char *text = text_of(&p);
 	has(text, "job 7: training\n2 nodes, 3 devices, generation 4\nstep 250 of 1000, loss 2.5, ");
-	has(text, "device n0:0, H100, pipeline 0 stage 0, layers 0 to 7, busy 75 percent, waits 25 percent, memory 40.0 GB of 80.0 GB, sends 1.5 "
-	          "GB per second\n");
+	has(text, "device n0:0, H100, pipeline 0 stage 0, layers 0 to 7, busy 75 percent, waits 25 percent, memory 40.0 GB of 80.0 GB, sends "
+	          "1.5 GB per second\n");
 	has(text, "device n1:1, A100, not in the plan\n");
 	has(text, "generation 4 on 2 nodes");
 	top_page_begin(&p, 1000, false);
@@ -197,7 +198,8 @@ static void jobs(void **state)
 {
 	struct top_page p;
 	json_t *list = json_loads("[{\"job\": \"12\", \"phase\": \"training\", \"node_count\": 4, \"step\": 3, \"steps\": 9, \"loss\": 1.5, "
-	                          "\"tokens_per_s\": 100}, {\"job\": \"13\", \"phase\": \"pending\", \"node_count\": 2, \"reason\": \"Priority\"}]",
+	                          "\"tokens_per_s\": 100}, {\"job\": \"13\", \"phase\": \"pending\", \"node_count\": 2, "
+	                          "\"reason\": \"Priority\"}]",
 	                          0, NULL);
 	(void)state;
 	top_page_begin(&p, 80, false);
