@@ -99,7 +99,7 @@ def main(run):
     model = hspmd.ddp(model) if options.ddp else divided(model, mesh, tensor)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=None if tensor is None else False)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
-    run.hold(model, optimizer, scheduler=scheduler, clip=1.0 if tensor is None else None)
+    run.hold(model, optimizer, scheduler=scheduler, clip=1.0)
     shown = -1
     for x, y in run.batches(Text(), batch=options.batch, micro=options.micro, steps=options.steps, mesh=samples):
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
