@@ -29,6 +29,7 @@ parser.add_argument("--length", type=int, default=32)
 parser.add_argument("--batch", type=int, default=24)
 parser.add_argument("--micro", type=int, default=2)
 parser.add_argument("--step-s", type=float, default=0, help="rest this long after each step")
+parser.add_argument("--save-s", type=float, default=600, help="save this often")
 parser.add_argument("--ddp", action="store_true", help="DistributedDataParallel instead: every rank has the whole model")
 parser.add_argument("--copies", type=int, default=1)
 parser.add_argument("--tensor", type=int, default=1)
@@ -91,7 +92,7 @@ def divided(model, mesh, tensor):
     return fully_shard(model, mesh=mesh)
 
 
-@hspmd.elastic
+@hspmd.elastic(save_s=options.save_s)
 def main(run):
     torch.manual_seed(1)
     model = Net().to(run.device)

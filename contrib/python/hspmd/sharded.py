@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed.fsdp  # noqa: F401
 from torch.distributed.device_mesh import init_device_mesh
 
-from hspmd import checkpoints, layout, shards
+from hspmd import checkpoints, disk, layout, shards
 from hspmd.control import Interrupted
 from hspmd.member import ORDER_S, Member, default_collate, device, to_device
 
@@ -43,13 +43,16 @@ def ddp(model, **options):
 
 class Run(Member):
     """replicas: copies of each rank's part in other ranks' memory, made anew every copy_steps steps, so that ranks may die. A model that is
-    not divided needs none. folder, save_s: of checkpoints, as in Elastic.
+    not divided needs none. folder, save_s: of checkpoints, as in Elastic. local, local_s: a folder of each node's own, in which its ranks
+    keep their parts, and the copies that they have of others', every local_s seconds, and at the end.
 
     For main: mesh (all ranks, one dimension), device, rank, size, generation, step, loss, grad_norm; hold(), batches(), backward()."""
 
-    def __init__(self, *, replicas=1, copy_steps=1, seed=0, folder=None, save_s=600.0):
+    def __init__(self, *, replicas=1, copy_steps=1, seed=0, folder=None, save_s=600.0, local=None, local_s=60.0):
         self._shared = checkpoints.Checkpoints(folder or os.environ.get("HSPMD_CHECKPOINT"), save_s)
-        super().__init__(device(), self._shared)
+        self._disk = local
+        self._local = checkpoints.Checkpoints(disk.folder_of_rank(local), local_s)
+        super().__init__(device(), self._shared, self._local)
         self.seed, self._replicas, self._copy_steps = seed, replicas, copy_steps
         self.mesh = None
         self._held = None  # of this generation, once it is whole
@@ -89,7 +92,7 @@ class Run(Member):
 
     def _parts(self):
         live = [self._held.part((self._holds, self.step), self.rank, self._numbers())] if self._held else []
-        return live + self._fresh + self._copies
+        return live + self._fresh + self._copies + disk.parts(self._disk)
 
     def _start(self, order):
         if self._copying:  # that of a step which was given up
@@ -102,9 +105,13 @@ class Run(Member):
         self._order, self._began = order, time.monotonic()
         group.join("move", me, members)
         mine = self._parts()
-        group.publish(f"parts/{me}", shards.pack([p.header() for p in mine]))
-        offers = [(i, *header, k) for i in range(members) for k, header in enumerate(shards.unpack(group.read(f"parts/{i}")))]
+        saved = self._shared.newest() if self._disk else -1
+        group.publish(f"parts/{me}", shards.pack((saved, [p.header() for p in mine])))
+        told = [shards.unpack(group.read(f"parts/{i}")) for i in range(members)]
+        offers = [(i, *header, k) for i, (_, headers) in enumerate(told) for k, header in enumerate(headers)]
         chosen = [offers[i] for i in layout.choose([o[:4] for o in offers])]
+        if chosen and chosen[0][1][1] < max(step for step, _ in told):
+            chosen = []  # what all nodes see is newer
         self._source = shards.Source(group, me, order["world"], chosen, mine) if chosen else None
         if order["rank"] < 0:
             if self._source:
@@ -140,11 +147,15 @@ class Run(Member):
             self._started(self._began, self._connected, moved)
         self._copy()
 
+    def _has_copies(self):
+        return self.size > 1 and self._replicas and not self._held.replicated()
+
+    def _own_part(self):
+        return self._held.part((self.generation, self.step), self.rank, self._numbers()).copy()
+
     def _copy(self):
-        if self.size == 1 or not self._replicas or self._held.replicated():
-            return
-        own = self._held.part((self.generation, self.step), self.rank, self._numbers()).copy()
-        self._copying = shards.Copying(self._group, own, self.rank, self.size, self._replicas)
+        if self._has_copies():
+            self._copying = shards.Copying(self._group, self._own_part(), self.rank, self.size, self._replicas)
 
     # ---- the loop
 
@@ -213,14 +224,17 @@ class Run(Member):
 
     def _vote(self):
         """Of the sums, the first of all the others is of ranks that want a checkpoint, then the weight of all ranks, the square of the
-        gradients' norm."""
+        gradients' norm, and the time if rank 0 wants checkpoints on the nodes' disks."""
         if self._copying:
             self._fresh, self._copying = self._copying.wait(), None
         gradients = self._gradients()
         square = self._square_of_norm(gradients) if self._clip is not None else 0.0
         due = self.rank == 0 and self._shared.due()
         counts = self._loss_sum * self._part, self._weight * self._part
-        return self._sum(self._told_to_stop(), *counts, float(due), self._weight, square)
+        return self._sum(self._told_to_stop(), *counts, float(due), self._weight, square, self._stamp(self._local.due()))
+
+    def _stamp(self, wanted):
+        return time.time() if wanted and self.rank == 0 and self._disk else 0.0
 
     @torch.no_grad()
     def _before_step(self, sums):
@@ -234,8 +248,11 @@ class Run(Member):
             shards.local(g).mul_(factor)
 
     def _after(self, sums):
-        if self._fresh:
-            self._copies, self._fresh = self._fresh, []
+        copied = self._fresh
+        if copied:
+            self._copies, self._fresh = copied, []
+        if sums[3] and self._held and (copied or not self._has_copies()):
+            disk.save(self._local, sums[3], copied or [self._own_part()])
         if self.step % self._copy_steps == 0 and self.step < self._total and not self._stopping and not self._interrupted:
             self._copy()
         if sums[0]:
@@ -251,7 +268,19 @@ class Run(Member):
 
     def _save_and_wait(self):
         self._save()
+        if self._disk and self._held:
+            self._save_on_disks()
         self._wait_written()
+
+    def _save_on_disks(self):
+        """At the end, when no step follows that would wait for copies."""
+        try:
+            stamp = self._sum(self._stamp(True))[0]
+            self._copy()
+            disk.save(self._local, stamp, self._copying.wait() if self._copying else [self._own_part()])
+            self._copying = None
+        except Interrupted as error:
+            print(f"hspmd: not saved on the nodes' disks: {error}", file=sys.stderr)
 
     def _finish(self):
         self._save_and_wait()

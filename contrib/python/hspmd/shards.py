@@ -77,9 +77,12 @@ class Part:
     def header(self):
         return self.key, self.shapes, self.boxes, self.text
 
+    def forms(self):
+        return {name: (t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
+
     @torch.no_grad()
     def copy(self):
-        forms = {name: (t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
+        forms = self.forms()
         words = torch.frombuffer(bytearray(pack((*self.header(), self.rank, forms))), dtype=torch.uint8)
         flat = torch.empty(_size(forms) + len(words), dtype=torch.uint8)
         flat[-len(words) :] = words
