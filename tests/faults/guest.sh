@@ -2,8 +2,8 @@
 # shellcheck shell=bash
 # Faults of another trainer's ranks on this machine: kill -9 or SIGSTOP of a rank, kill -9 of its stand-in, of a node's agent, of all of a
 # node's processes, or of the job controller; a resize. At any time, during switches and recoveries, and two at once. Trainers: `command`,
-# the example that starts again from its own checkpoint; `torch`, the loop of PyTorch that does not start again, and `divided`, the same with
-# a part of the state in each rank (a Python with torch: $HSPMD_TORCH_PYTHON, or python3).
+# the example that starts again from its own checkpoint; `torch`, the loop of PyTorch that does not start again, and `divided`, the same
+# with a part of the state in each rank (a Python with torch: $HSPMD_TORCH_PYTHON, or python3).
 . "$top/tests/faults/processes.sh"
 . "$top/tests/faults/switches.sh"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a divided model's state in a folder of the node's own: this rank's, and the copies that it has of its peers'. The ranks of a later
-job put the state together from all nodes that are left."""
+"""Parts of a divided model's state in a folder of the node's own: this rank's, and the copies that it has of its peers'. The ranks of a
+later job put the state together from all nodes that are left."""
 import os
 import sys
 
