@@ -236,6 +236,7 @@ struct hspmd_controller {
 	/* of a job with a command */
 	bool elastic;            /* its ranks take changes in their own processes (runtime/command/standin.h) */
 	bool steps_told;         /* its ranks have told steps */
+	double slowest_start_s;  /* longest time from a start of its ranks to the first step that they told; 0: unknown */
 	int64_t furthest;        /* steps that were told at most: those that are made again are no progress */
 	int64_t told_generation; /* newest generation of which a step was told */
 	int64_t newest_save;     /* when the newest file of its checkpoints was written, in nanoseconds since 1970; -1: unknown */

@@ -5,6 +5,9 @@
 
 #include "controller/core/controller_internal.h"
 
+#define START_FACTOR 10     /* what a start may take, as a multiple of the slowest one */
+#define UNKNOWN_START_S 600 /* if none has been seen */
+
 static double value(const json_t *message, const char *key, double absent)
 {
 	json_t *v = json_object_get(message, key);
@@ -112,12 +115,20 @@ double slowest_recent_step(const struct hspmd_controller *m)
 	return slowest;
 }
 
+/* Seconds for a command to tell the first step of a generation. A command that has told none may never tell one. */
+static double first_step_of_command(const struct hspmd_controller *m)
+{
+	if (!m->steps_told)
+		return INFINITY;
+	return fmax(m->config->timeouts.step_min, m->slowest_start_s > 0 ? START_FACTOR * m->slowest_start_s : UNKNOWN_START_S);
+}
+
 void extend_step_deadline(struct hspmd_controller *m)
 {
 	const struct run_timeouts *p = &m->config->timeouts;
 	double slowest = slowest_recent_step(m);
 	if (runs_command(m) && !m->recent_count)
-		m->step_deadline = INFINITY; /* it may never tell a step */
+		m->step_deadline = m->now + first_step_of_command(m);
 	else
 		m->step_deadline = m->now + (m->recent_count ? fmax(p->step_min, p->step_factor * slowest) : p->step_first);
 }
@@ -132,6 +143,7 @@ static void rewind_command(struct hspmd_controller *m, const struct worker *w, c
 		return;
 	m->steps_told = true;
 	m->told_generation = l->generation;
+	m->slowest_start_s = fmax(m->slowest_start_s, m->now - m->current.since);
 	if (step >= m->steps_reported)
 		return;
 	m->change.steps_lost += m->steps_reported - step;

@@ -2,8 +2,8 @@
 # shellcheck shell=bash
 # Faults of another trainer's ranks on this machine: kill -9 or SIGSTOP of a rank, kill -9 of its stand-in, of a node's agent, of all of a
 # node's processes, or of the job controller; a resize. At any time, during switches and recoveries, and two at once. Trainers: `command`,
-# the example that starts again from its own checkpoint, and `torch`, the loop of PyTorch that does not start again (a Python with torch:
-# $HSPMD_TORCH_PYTHON, or python3).
+# the example that starts again from its own checkpoint; `torch`, the loop of PyTorch that does not start again, and `divided`, the same
+# with a part of the state in each rank (a Python with torch: $HSPMD_TORCH_PYTHON, or python3).
 . "$top/tests/faults/processes.sh"
 . "$top/tests/faults/switches.sh"
 
@@ -16,10 +16,11 @@ trap 'end_processes; [[ -n ${HSPMD_KEEP-} ]] || rm -rf "$folder"' EXIT
 trap 'exit 143' TERM HUP INT
 cd "$folder" || exit 1
 
-if [[ $guest == torch ]]; then
+if [[ $guest != command ]]; then
+	declare -A script=([torch]=elastic.py [divided]=fsdp2.py)
 	export PYTHONPATH=$top/contrib/python HSPMD_LIBRARY=$build/.libs/libhspmd.so.0
 	# All ranks save often, so that even a loss of all of them costs little.
-	train=("${HSPMD_TORCH_PYTHON:-python3}" "$top/contrib/examples/torch/elastic.py" --steps 1000000 --width 8 --length 4 --batch 12
+	train=("${HSPMD_TORCH_PYTHON:-python3}" "$top/contrib/examples/torch/${script[$guest]}" --steps 1000000 --width 8 --length 4 --batch 12
 		--save-s 3)
 	pace=0.02 tolerance=1e-5
 else

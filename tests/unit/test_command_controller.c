@@ -377,7 +377,7 @@ static void wait_for_deadline(struct site *s)
 	handle(s, &e);
 }
 
-static void run(struct site *s, uint64_t seed, const char *argument, int faults, int shutdown_at)
+static void begin(struct site *s, uint64_t seed, const char *argument)
 {
 	struct hspmd_error err = { "" };
 	*s = (struct site){ .random = seed * 2654435761u + 1, .now = 1000, .status = -1, .ends_with = pick(s, 3) ? 0 : 85 };
@@ -398,6 +398,11 @@ static void run(struct site *s, uint64_t seed, const char *argument, int faults,
 	for (int i = 0; i < NODES; i++)
 		s->place[i] = (struct place){ .held = i < 3, .down = json_array(), .up = json_array() };
 	poll(s);
+}
+
+static void run(struct site *s, uint64_t seed, const char *argument, int faults, int shutdown_at)
+{
+	begin(s, seed, argument);
 	int moves = 0;
 	for (; s->status < 0 && moves < MOVES; moves++) {
 		if (moves == shutdown_at) {
@@ -463,11 +468,47 @@ static void test_shutdown(void **state)
 	assert_true(saved > 20);
 }
 
+/* Delivers all messages, and lets time pass until n0 has a rank of this generation or of a later one. */
+static bool starts(struct site *s, int64_t generation, double until)
+{
+	while (s->status < 0 && s->now < until) {
+		for (int idle = 0; idle < 100; idle++)
+			if (deliver(s, (int)pick(s, NODES)) || solve(s))
+				idle = 0;
+		if (s->place[0].runs && s->place[0].generation >= generation)
+			return true;
+		wait_for_deadline(s);
+	}
+	return false;
+}
+
+/* A command that has told steps hangs while it starts again: it is started once more. One that has told none is left alone. */
+static void test_hangs_in_a_start(void **state)
+{
+	(void)state;
+	for (int tells = 0; tells < 2; tells++) {
+		struct site s;
+		begin(&s, 1, "x");
+		assert_true(starts(&s, 1, s.now + 100));
+		if (tells)
+			say(&s.place[0], json_pack("{s:s, s:I, s:I, s:n, s:i, s:f}", "type", "step", "generation",
+			                           (json_int_t)s.place[0].generation, "step", (json_int_t)0, "loss", "tokens", 1, "step_s",
+			                           0.1));
+		s.place[1].runs = false;
+		say(&s.place[1], json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)s.place[1].generation, "text",
+		                           "rank: exit status 3"));
+		assert_true(starts(&s, 2, s.now + 100));
+		assert_int_equal(starts(&s, 3, s.now + 3000), tells);
+		clear(&s);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ends),
 		cmocka_unit_test(test_shutdown),
+		cmocka_unit_test(test_hangs_in_a_start),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

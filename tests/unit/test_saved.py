@@ -26,8 +26,10 @@ try:
 except ImportError:
     go_on_elsewhere("checkpoints of PyTorch are not tried: there is none")
 
+from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
+
 import hspmd  # noqa: E402
-from hspmd import export  # noqa: E402
+from hspmd import disk, export, layout, shards  # noqa: E402
 from hspmd.checkpoints import Checkpoints, Piece, Saved  # noqa: E402
 
 torch.set_num_threads(1)
@@ -203,6 +205,63 @@ class Kept(unittest.TestCase):
     def test_a_part_is_missing(self):
         self.assertRegex(str(self.save_by_three([self.folder] * 3, lacks=1)[0]), "w .* is in no shard")
         self.assertEqual(Checkpoints(self.folder, 1).newest(), -1)
+
+
+class Parts(unittest.TestCase):
+    """Of a divided model, as copies that are sent to peers and kept on disks."""
+
+    TENSORS = {"a": torch.arange(7.0).bfloat16(), "b": torch.tensor(3.5), "c": torch.arange(6.0).view(2, 3).t(),
+               "d": torch.ones(2, dtype=torch.int8)}  # fmt: skip
+
+    def part(self, step, rank=0, factor=1):
+        tensors = {name: t * factor for name, t in self.TENSORS.items()}
+        shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+        boxes = {name: layout.whole(shape) for name, shape in shapes.items()}
+        return shards.Part((1, step), rank, shapes, boxes, b"note", tensors)
+
+    def assert_equal_parts(self, ours, theirs):
+        self.assertEqual((ours.rank, ours.shapes, ours.boxes, ours.text), (theirs.rank, theirs.shapes, theirs.boxes, theirs.text))
+        for name, t in theirs.tensors.items():
+            self.assertTrue(torch.equal(ours.tensors[name], t) and ours.tensors[name].dtype == t.dtype, name)
+
+    def test_a_copy_is_of_the_moment_and_can_be_sent(self):
+        part = self.part(5, rank=2)
+        copy = part.copy()
+        sent = shards._described(copy.flat.clone(), copy.words)
+        for t in part.tensors.values():
+            t.zero_()
+        self.assertEqual(sent.key, (1, 5))
+        self.assert_equal_parts(copy, self.part(5, rank=2))
+        self.assert_equal_parts(sent, self.part(5, rank=2))
+
+    def test_on_a_disk(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(disk.parts(folder), [])
+            places = Checkpoints(disk.folder_of_rank(folder), 0)
+            for step in (3, 4):
+                disk.save(places, 100 + step, [self.part(step, factor=step).copy(), self.part(step, rank=1, factor=-step).copy()])
+                places.copied()
+                places.wait()
+            self.assertIsNone(places.failure)
+            found = disk.parts(folder)
+            self.assertEqual([p.key for p in found], [(-103, 3), (-103, 3), (-104, 4), (-104, 4)])
+            self.assert_equal_parts(found[3], self.part(4, rank=1, factor=-4))
+            # What a rank still has of the same step comes first; what was saved at another time is not mixed with it.
+            offers = [(i, *p.header()) for i, p in enumerate([*found, self.part(4)])]
+            self.assertEqual(layout.choose([o[:4] for o in offers]), [4])
+
+    def test_each_element_counts_once(self):
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=6)
+        try:
+            mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2, 3))
+            split, whole = Shard(0), Replicate()
+            for places, share in (((split, split), 1), ((split, whole), 1 / 3), ((whole, split), 1 / 2), ((whole, whole), 1 / 6)):
+                self.assertAlmostEqual(shards.share(DTensor.from_local(torch.ones(6), mesh, places, run_check=False), 6), share)
+            self.assertAlmostEqual(shards.share(torch.ones(6), 6), 1 / 6)
+        finally:
+            torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ parser.add_argument("--length", type=int, default=32)
 parser.add_argument("--batch", type=int, default=24)
 parser.add_argument("--micro", type=int, default=2)
 parser.add_argument("--step-s", type=float, default=0, help="rest this long after each step")
+parser.add_argument("--save-s", type=float, default=600, help="save this often")
 parser.add_argument("--ddp", action="store_true", help="DistributedDataParallel instead: every rank has the whole model")
 parser.add_argument("--copies", type=int, default=1)
 parser.add_argument("--tensor", type=int, default=1)
@@ -91,7 +92,7 @@ def divided(model, mesh, tensor):
     return fully_shard(model, mesh=mesh)
 
 
-@hspmd.elastic
+@hspmd.elastic(save_s=options.save_s)
 def main(run):
     torch.manual_seed(1)
     model = Net().to(run.device)
@@ -99,7 +100,7 @@ def main(run):
     model = hspmd.ddp(model) if options.ddp else divided(model, mesh, tensor)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=None if tensor is None else False)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
-    run.hold(model, optimizer, scheduler=scheduler, clip=1.0 if tensor is None else None)
+    run.hold(model, optimizer, scheduler=scheduler, clip=1.0)
     shown = -1
     for x, y in run.batches(Text(), batch=options.batch, micro=options.micro, steps=options.steps, mesh=samples):
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())

@@ -49,7 +49,7 @@ def to_device(value, where):
 class Member:
     """batch, micro, seed, scheduler: see Elastic. Those who inherit have
     _vote(): the sums over all ranks of the ranks that were told to stop, losses, things, and more; raises Interrupted;
-    _real_step(): of the optimizer;  _after(sums): what else follows from a vote;
+    _real_step(): of the optimizer; _before_step(more), _after(more): what else follows from a vote's sums;
     _join(group, order): connects the ranks, and brings the state. Returns (when they were connected, bytes received); None: `started` is
     told later; _save_and_wait(): before the end."""
 
@@ -131,6 +131,7 @@ class Member:
 
     def _apply(self, votes):
         self._wait_copied()
+        self._before_step(votes[3:])
         self._real_step()
         if self.scheduler is not None:
             self.scheduler.step()
@@ -142,6 +143,9 @@ class Member:
         self.step += 1
         self._in_step, self._stopping = False, votes[0] > 0
         self._after(votes[3:])
+
+    def _before_step(self, more):
+        pass
 
     # ---- changes
 

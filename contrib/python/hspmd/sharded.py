@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed.fsdp  # noqa: F401
 from torch.distributed.device_mesh import init_device_mesh
 
-from hspmd import checkpoints, layout, shards
+from hspmd import checkpoints, disk, layout, shards
 from hspmd.control import Interrupted
 from hspmd.member import ORDER_S, Member, default_collate, device, to_device
 
@@ -43,17 +43,22 @@ def ddp(model, **options):
 
 class Run(Member):
     """replicas: copies of each rank's part in other ranks' memory, made anew every copy_steps steps, so that ranks may die. A model that is
-    not divided needs none. folder, save_s: of checkpoints, as in Elastic.
+    not divided needs none. folder, save_s: of checkpoints, as in Elastic. local, local_s: a folder of each node's own, in which its ranks
+    keep their parts, and the copies that they have of others', every local_s seconds, and at the end.
 
     For main: mesh (all ranks, one dimension), device, rank, size, generation, step, loss, grad_norm; hold(), batches(), backward()."""
 
-    def __init__(self, *, replicas=1, copy_steps=1, seed=0, folder=None, save_s=600.0):
+    def __init__(self, *, replicas=1, copy_steps=1, seed=0, folder=None, save_s=600.0, local=None, local_s=60.0):
         self._shared = checkpoints.Checkpoints(folder or os.environ.get("HSPMD_CHECKPOINT"), save_s)
-        super().__init__(device(), self._shared)
+        self._disk = local
+        self._local = checkpoints.Checkpoints(disk.folder_of_rank(local), local_s)
+        super().__init__(device(), self._shared, self._local)
         self.seed, self._replicas, self._copy_steps = seed, replicas, copy_steps
         self.mesh = None
         self._held = None  # of this generation, once it is whole
-        self._copies, self._fresh = [], None  # parts that were copied; those of which it is not yet known that all ranks have them
+        self._copies, self._fresh = [], []  # parts that were copied; those of which it is not yet known that all ranks have them
+        self._copying = None  # what becomes the latter
+        self._total = 0  # steps
         self._part = 1.0  # of a thing that this rank counts
         self._source = self._order = None  # of the state that this generation begins with
 
@@ -87,21 +92,31 @@ class Run(Member):
 
     def _parts(self):
         live = [self._held.part((self._holds, self.step), self.rank, self._numbers())] if self._held else []
-        return live + (self._fresh or []) + self._copies
+        return live + self._fresh + self._copies + disk.parts(self._disk)
+
+    def _start(self, order):
+        if self._copying:  # that of a step which was given up
+            self._sever()
+            self._fresh, self._copying = self._copying.end(), None
+        return super()._start(order)
 
     def _join(self, group, order):
         me, members = order["member"], order["members"]
         self._order, self._began = order, time.monotonic()
         group.join("move", me, members)
         mine = self._parts()
-        group.publish(f"parts/{me}", shards.pack([p.header() for p in mine]))
-        offers = [(i, *header, k) for i in range(members) for k, header in enumerate(shards.unpack(group.read(f"parts/{i}")))]
+        saved = self._shared.newest() if self._disk else -1
+        group.publish(f"parts/{me}", shards.pack((saved, [p.header() for p in mine])))
+        told = [shards.unpack(group.read(f"parts/{i}")) for i in range(members)]
+        offers = [(i, *header, k) for i, (_, headers) in enumerate(told) for k, header in enumerate(headers)]
         chosen = [offers[i] for i in layout.choose([o[:4] for o in offers])]
+        if chosen and chosen[0][1][1] < max(step for step, _ in told):
+            chosen = []  # what all nodes see is newer
         self._source = shards.Source(group, me, order["world"], chosen, mine) if chosen else None
         if order["rank"] < 0:
             if self._source:
                 self._source.give()
-            self._held, self._copies, self._fresh = None, [], None
+            self._held, self._copies, self._fresh = None, [], []
             return time.monotonic(), 0
         group.join_world("train", order["rank"], order["world"])
         self._connected = time.monotonic()
@@ -132,13 +147,15 @@ class Run(Member):
             self._started(self._began, self._connected, moved)
         self._copy()
 
+    def _has_copies(self):
+        return self.size > 1 and self._replicas and not self._held.replicated()
+
+    def _own_part(self):
+        return self._held.part((self.generation, self.step), self.rank, self._numbers()).copy()
+
     def _copy(self):
-        if self.size == 1 or not self._replicas or self._held.replicated():
-            return
-        own = self._held.part((self.generation, self.step), self.rank, self._numbers()).copy()
-        got = [shards.swap(self._group, own, (self.rank + k) % self.size, (self.rank - k) % self.size)
-               for k in range(1, min(self._replicas, self.size - 1) + 1)]  # fmt: skip
-        self._fresh = [own, *got]
+        if self._has_copies():
+            self._copying = shards.Copying(self._group, self._own_part(), self.rank, self.size, self._replicas)
 
     # ---- the loop
 
@@ -151,6 +168,7 @@ class Run(Member):
         self.samples_from(dataset, shuffle=shuffle, collate=collate)
         total = steps if steps is not None else epochs * len(dataset) // batch
         place, places = (mesh.get_local_rank(), mesh.size()) if mesh is not None else (self.rank, self.size)
+        self._total = total
         turns, count, self._part = -(-batch // micro // places), batch // micro, places / self.size
         while self.step < total:
             self._begin_step()
@@ -167,8 +185,6 @@ class Run(Member):
                 raise ValueError("hspmd: optimizer.step() was not called after the last micro-batch of a step")
             if self._interrupted or self._stopping:
                 raise Again
-            if self.step % self._copy_steps == 0 and self.step < total:
-                self._copy()
 
     def backward(self, loss, n=None):
         """As that of Elastic."""
@@ -181,34 +197,64 @@ class Run(Member):
         if closure is not None:
             raise TypeError("hspmd: optimizer.step() with a closure")
         if self._last and self._in_step:
-            self._scale()
             self._commit()
 
     def _sum(self, *numbers):
         sums = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         try:
-            dist.all_reduce(sums)
+            dist.group.WORLD.allreduce([sums]).wait()
         except RuntimeError as error:
             raise Interrupted(str(error)) from error
         return sums.tolist()
 
-    def _scale(self):
-        """Gradients are means over the places of sums over things: they become means over things. As many ranks count a thing as there are
-        in a place."""
-        factor = self.size / self._sum(self._weight)[0]
+    def _gradients(self):
+        """What this rank has of them. Raises Interrupted."""
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
-        for p in parameters:
-            shards.local(p.grad).mul_(factor)
-        if self._clip is not None:
-            self.grad_norm = torch.nn.utils.clip_grad_norm_(parameters, self._clip)
+        try:
+            return [shards.as_parameter(p) for p in parameters]
+        except RuntimeError as error:
+            raise Interrupted(str(error)) from error
+
+    def _square_of_norm(self, gradients):
+        """This rank's share of it."""
+        found = [g for g in gradients if shards.local(g).numel()]
+        norms = torch._foreach_norm([shards.local(g) for g in found], dtype=torch.float32)
+        shares = torch.tensor([shards.share(g, self.size) for g in found], dtype=torch.float64)
+        return float((torch.stack(norms).cpu().double() ** 2 * shares).sum()) if found else 0.0
 
     def _vote(self):
+        """Of the sums, the first of all the others is of ranks that want a checkpoint, then the weight of all ranks, the square of the
+        gradients' norm, and the time if rank 0 wants checkpoints on the nodes' disks."""
+        if self._copying:
+            self._fresh, self._copying = self._copying.wait(), None
+        gradients = self._gradients()
+        square = self._square_of_norm(gradients) if self._clip is not None else 0.0
         due = self.rank == 0 and self._shared.due()
-        return self._sum(self._told_to_stop(), self._loss_sum * self._part, self._weight * self._part, float(due))
+        counts = self._loss_sum * self._part, self._weight * self._part
+        return self._sum(self._told_to_stop(), *counts, float(due), self._weight, square, self._stamp(self._local.due()))
+
+    def _stamp(self, wanted):
+        return time.time() if wanted and self.rank == 0 and self._disk else 0.0
+
+    @torch.no_grad()
+    def _before_step(self, sums):
+        """Gradients are means over the places of sums over things: they become means over things, no longer than `clip`. As many ranks
+        count a thing as there are in a place."""
+        factor = self.size / sums[1]
+        if self._clip is not None:
+            self.grad_norm = factor * sums[2] ** 0.5
+            factor *= min(self._clip / (self.grad_norm + 1e-6), 1.0)
+        for g in self._gradients():
+            shards.local(g).mul_(factor)
 
     def _after(self, sums):
-        if self._fresh:
-            self._copies, self._fresh = self._fresh, None
+        copied = self._fresh
+        if copied:
+            self._copies, self._fresh = copied, []
+        if sums[3] and self._held and (copied or not self._has_copies()):
+            disk.save(self._local, sums[3], copied or [self._own_part()])
+        if self.step % self._copy_steps == 0 and self.step < self._total and not self._stopping and not self._interrupted:
+            self._copy()
         if sums[0]:
             self._save()
 
@@ -222,7 +268,19 @@ class Run(Member):
 
     def _save_and_wait(self):
         self._save()
+        if self._disk and self._held:
+            self._save_on_disks()
         self._wait_written()
+
+    def _save_on_disks(self):
+        """At the end, when no step follows that would wait for copies."""
+        try:
+            stamp = self._sum(self._stamp(True))[0]
+            self._copy()
+            disk.save(self._local, stamp, self._copying.wait() if self._copying else [self._own_part()])
+            self._copying = None
+        except Interrupted as error:
+            print(f"hspmd: not saved on the nodes' disks: {error}", file=sys.stderr)
 
     def _finish(self):
         self._save_and_wait()

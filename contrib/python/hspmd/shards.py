@@ -2,6 +2,7 @@
 """The state of a divided model: what a rank has of it, how it gets to other ranks, and its files."""
 import io
 import pickle
+import threading
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -40,6 +41,22 @@ def _has_it_alone(tensor, rank):
     return all(at == 0 for at, placement in zip(coordinate, tensor.placements) if placement.is_replicate())
 
 
+def share(tensor, size):
+    """The sum over all `size` ranks of what each has of a tensor, times this, has each element once."""
+    parts = 1
+    if isinstance(tensor, DTensor):
+        for dim, placement in enumerate(tensor.placements):
+            parts *= 1 if placement.is_replicate() else tensor.device_mesh.size(dim)
+    return parts / size
+
+
+def as_parameter(p):
+    """Its gradient, placed as the parameter is."""
+    if isinstance(p, DTensor) and isinstance(p.grad, DTensor) and p.grad.placements != p.placements:
+        p.grad = p.grad.redistribute(placements=p.placements)
+    return p.grad
+
+
 def _piece_name(name):
     return name.removeprefix("model/")
 
@@ -50,19 +67,53 @@ def _place(value):
 
 
 class Part:
-    """What one rank has, or had, of the state. key: (generation, step). text: all but the tensors' contents, the same on all ranks."""
+    """What one rank has, or had, of the state. key: (generation, step). text: all but the tensors' contents, the same on all ranks.
+    A copy has all in one run of the host's bytes: flat, which ends with `words` bytes of description."""
 
-    def __init__(self, key, rank, shapes, boxes, text, tensors):
+    def __init__(self, key, rank, shapes, boxes, text, tensors, flat=None, words=0):
         self.key, self.rank, self.shapes, self.boxes, self.text, self.tensors = key, rank, shapes, boxes, text, tensors
+        self.flat, self.words = flat, words
 
     def header(self):
         return self.key, self.shapes, self.boxes, self.text
 
-    def in_order(self):
-        return [self.tensors[name] for name in sorted(self.tensors)]
+    def forms(self):
+        return {name: (t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
 
+    @torch.no_grad()
     def copy(self):
-        return Part(self.key, self.rank, self.shapes, self.boxes, self.text, {n: t.to("cpu", copy=True) for n, t in self.tensors.items()})
+        forms = self.forms()
+        words = torch.frombuffer(bytearray(pack((*self.header(), self.rank, forms))), dtype=torch.uint8)
+        flat = torch.empty(_size(forms) + len(words), dtype=torch.uint8)
+        flat[-len(words) :] = words
+        copies = _views(flat, forms)
+        for name, t in self.tensors.items():
+            copies[name].copy_(t)
+        return Part(self.key, self.rank, self.shapes, self.boxes, self.text, copies, flat, len(words))
+
+
+def _described(flat, words):
+    """The copy that has been sent as these bytes."""
+    key, shapes, boxes, text, rank, forms = unpack(flat[-words:].numpy().tobytes())
+    return Part(key, rank, shapes, boxes, text, _views(flat, forms), flat, words)
+
+
+def _bytes_of(dtype, shape):
+    """Of a tensor in a copy: the next one begins at a multiple of 64."""
+    return -(-layout.volume(((), shape)) * dtype.itemsize // 64) * 64
+
+
+def _size(forms):
+    return sum(_bytes_of(*form) for form in forms.values())
+
+
+def _views(flat, forms):
+    views, at = {}, 0
+    for name, (dtype, shape) in forms.items():
+        n = layout.volume(((), shape)) * dtype.itemsize
+        views[name] = flat[at : at + n].view(dtype).view(shape)
+        at += _bytes_of(dtype, shape)
+    return views
 
 
 class Held:
@@ -140,8 +191,8 @@ class Held:
 
     def _room(self, p, shape, dtype, host):
         if isinstance(p, DTensor) and shape == tuple(p.shape):
-            return torch.zeros_like(p.detach(), dtype=dtype)
-        return torch.zeros(shape, dtype=dtype, device="cpu" if host else self._device)
+            return torch.empty_like(p.detach(), dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu" if host else self._device)
 
 
 def optimizer_of(note, tensors):
@@ -217,25 +268,61 @@ def _transfer(group, sends, receives):
         at = 0
         for t in wanted:
             n = t.numel() * t.element_size()
-            t.copy_(buffer[at : at + n].clone().view(t.dtype).view(t.shape))
+            piece = buffer[at : at + n]
+            t.copy_((piece.clone() if at % t.element_size() else piece).view(t.dtype).view(t.shape))
             at += n
     return sum(buffer.numel() for buffer, _ in buffers)
 
 
 def swap(group, part, to, of):
     """Gives a copied part to a peer, and takes another's. Returns it."""
-    dtypes = {name: tensor.dtype for name, tensor in part.tensors.items()}
-    header = torch.frombuffer(bytearray(pack((*part.header(), part.rank, dtypes))), dtype=torch.uint8)
-    sizes = [torch.zeros(2, dtype=torch.int64)]
-    pieces = [_bytes(t) for t in part.in_order()]
-    length = torch.tensor([header.numel(), sum(p.numel() for p in pieces)])
-    _transfer(group, {to: [_bytes(length)]}, {of: sizes})
-    theirs = [torch.empty(n, dtype=torch.uint8) for n in sizes[0].tolist()]
-    _transfer(group, {to: [header, *pieces]}, {of: theirs})
-    key, shapes, boxes, text, rank, dtypes = unpack(theirs[0].numpy().tobytes())
-    tensors, at = {}, 0
-    for name in sorted(boxes):
-        n = layout.volume(boxes[name]) * dtypes[name].itemsize
-        tensors[name] = theirs[1][at : at + n].clone().view(dtypes[name]).view(boxes[name][1])
-        at += n
-    return Part(key, rank, shapes, boxes, text, tensors)
+    sizes, theirs = torch.tensor([part.flat.numel(), part.words]), torch.zeros(2, dtype=torch.int64)
+    _exchange(group, sizes, to, theirs, of)
+    size, words = theirs.tolist()
+    flat = torch.empty(size, dtype=torch.uint8)
+    _exchange(group, part.flat, to, flat, of)
+    return _described(flat, words)
+
+
+def _exchange(group, mine, to, theirs, of):
+    """Of the host's memory."""
+    room = theirs if group.device.type == "cpu" else theirs.to(group.device)
+    group.wait([group.receive(room, of), group.send(mine.to(group.device), to)])
+    if room is not theirs:
+        theirs.copy_(room)
+
+
+class Copying:
+    """A copy of this rank's part on its way to `replicas` peers, and theirs to this rank, beside training if the host's own memory is sent.
+    parts: what has come so far, and its own."""
+
+    def __init__(self, group, own, rank, size, replicas):
+        self.parts, self._error = [own], None
+        self._arguments = group, own, rank, size, min(replicas, size - 1)
+        self._thread = None
+        if group.device.type == "cpu":
+            self._thread = threading.Thread(target=self._run, name="hspmd-copies", daemon=True)
+            self._thread.start()
+        else:
+            self._run()
+
+    def _run(self):
+        group, own, rank, size, replicas = self._arguments
+        try:
+            for k in range(1, replicas + 1):
+                self.parts.append(swap(group, own, (rank + k) % size, (rank - k) % size))
+        except Exception as error:
+            self._error = error
+
+    def wait(self):
+        """Returns the parts. Raises what has stopped it."""
+        self.end()
+        if self._error:
+            raise self._error
+        return self.parts
+
+    def end(self):
+        """Waits until no more will come."""
+        if self._thread:
+            self._thread.join()
+        return self.parts
