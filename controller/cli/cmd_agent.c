@@ -9,7 +9,9 @@
 #include <sys/prctl.h>
 
 #include "common/clock_stops.h"
+#include "common/contact.h"
 #include "common/cores.h"
+#include "common/log.h"
 #include "common/tcp.h"
 #include "controller/cli/commands.h"
 #include "runtime/agent/agent.h"
@@ -24,13 +26,35 @@ static const struct option agent_options[] = {
 	{ "cores", required_argument, NULL, 'k' },        { "threads", required_argument, NULL, 't' },
 	{ "exchange", no_argument, NULL, 'x' },           { "reconnect-timeout", required_argument, NULL, 'p' },
 	{ "munge-socket", required_argument, NULL, 'm' }, { "memory", required_argument, NULL, 'M' },
-	{ "ports", required_argument, NULL, 'P' },        { NULL, 0, NULL, 0 },
+	{ "ports", required_argument, NULL, 'P' },        { "contact", required_argument, NULL, 'o' },
+	{ NULL, 0, NULL, 0 },
 };
+
+/* The cookie by which the agent proves itself, malloc'd, if it is in the environment, or in the contact file of this output folder. Returns
+ * -1 and err if it should be there and is not. */
+static int read_cookie(const char *folder, char **cookie, struct hspmd_error *err)
+{
+	const char *own = getenv("HSPMD_COOKIE");
+	json_t *contact = own || !folder ? NULL : hspmd_contact_find(folder, NULL, err);
+	if (!own && folder && !contact)
+		return -1;
+	if (contact && !(own = json_string_value(json_object_get(contact, "cookie")))) {
+		json_decref(contact);
+		return hspmd_fail(err, "%s/contact.json: no cookie", folder);
+	}
+	*cookie = own ? strdup(own) : NULL;
+	json_decref(contact);
+	unsetenv("HSPMD_COOKIE"); /* not for the workers */
+	return own && !*cookie ? hspmd_fail_memory(err, "keeping the cookie") : 0;
+}
 
 int hspmd_command_agent(int argc, char **argv)
 {
 	struct hspmd_agent_options o = { .reconnect_timeout_s = 600 };
 	int64_t devices = 0, cores = 0, threads = 0;
+	char *cookie = NULL;
+	const char *contact = NULL;
+	struct hspmd_error err = { "" };
 	int opt, bad = 0;
 	while ((opt = getopt_long(argc, argv, "", agent_options, NULL)) != -1) {
 		switch (opt) {
@@ -62,6 +86,9 @@ int hspmd_command_agent(int argc, char **argv)
 			setenv(HSPMD_TCP_PORTS, optarg, 1);
 			setenv("UCX_TCP_PORT_RANGE", optarg, 0);
 			break;
+		case 'o':
+			contact = optarg;
+			break;
 		case 'x':
 			o.exchange = true;
 			break;
@@ -77,13 +104,14 @@ int hspmd_command_agent(int argc, char **argv)
 	o.topology.devices = (int)devices;
 	o.topology.cores_per_device = (int)cores;
 	o.threads = (int)threads;
-	const char *cookie = getenv("HSPMD_COOKIE");
-	char *own = cookie ? strdup(cookie) : NULL;
-	unsetenv("HSPMD_COOKIE"); /* not for the workers */
-	o.cookie = own;
+	if (read_cookie(contact, &cookie, &err)) {
+		hspmd_error_log("the agent cannot prove itself: %s", err.text);
+		return HSPMD_EXIT_FAILED;
+	}
+	o.cookie = cookie;
 	hspmd_clock_leave_out_stops();
 	int status = hspmd_agent_main(&o);
-	free(own);
+	free(cookie);
 	return status;
 }
 

@@ -300,8 +300,10 @@ static int set_up_slurm(struct run *r, struct hspmd_error *err)
 		agent_arguments(r, (const char *const[]){ "--munge-socket", r->munge_socket, NULL });
 	if (!r->opt.no_pmix)
 		agent_arguments(r, (const char *const[]){ "--exchange", NULL });
-	/* Members prove who they are by MUNGE, because a job's environment is not secret. */
-	if (!hspmd_auth_secret(r->auth) && !(r->member_log = hspmd_asprintf("%s/member-%%j.log", r->output.folder)))
+	/* Where there is no MUNGE, members read the cookie from the contact file: Slurm may keep a batch job's environment in its database. */
+	if (hspmd_auth_secret(r->auth))
+		agent_arguments(r, (const char *const[]){ "--contact", r->output.folder, NULL });
+	if (!(r->member_log = hspmd_asprintf("%s/member-%%j.log", r->output.folder)))
 		return hspmd_fail_memory(err, "preparing for members");
 	r->terms.member_terms.srun_args = r->opt.srun_args;
 	if (!enough_nodes(r, r->slurm_job->node_count, err) && !within_limits(r, r->slurm_job, err))
@@ -323,8 +325,8 @@ static int set_up_auth(struct run *r, struct hspmd_error *err)
 		return -1;
 	if (r->slurm)
 		hspmd_info(
-		        "this cluster does not use MUNGE: the job can change its nodes in place, but has no hspmdctld and cannot grow by "
-		        "member jobs, which would have to prove whose they are");
+		        "this cluster does not use MUNGE, by which a job and hspmdctld prove themselves to each other: the job changes its "
+		        "nodes when it is asked to (hspmd grow, shrink, scontrol), but hspmdctld neither gives it nodes nor takes any");
 	/* The agents inherit the variable; their workers do not. */
 	return setenv("HSPMD_COOKIE", cookie, 1) ? hspmd_fail_errno(err, "setting HSPMD_COOKIE") : 0;
 }

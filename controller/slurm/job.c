@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <slurm/slurm_errno.h>
 
@@ -271,7 +272,7 @@ int hspmd_slurm_update(job_desc_msg_t *change, uint32_t id, const char *what, st
 #else
 	change->job_id = id;
 #endif
-	change->user_id = NO_VAL;
+	change->user_id = getuid(); /* as scontrol says it; auth/slurm refuses a message that names nobody */
 	if (slurm_update_job(change))
 		return hspmd_fail(err, "job %u: %s: slurmctld says: %s", id, what, slurm_strerror(errno));
 	return 0;

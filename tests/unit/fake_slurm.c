@@ -126,6 +126,7 @@ int slurm_update_job(job_desc_msg_t *m)
 	fake_slurm.updates[n].job = m->job_id;
 #endif
 	fake_slurm.updates[n].min_nodes = m->min_nodes;
+	fake_slurm.updates[n].user = m->user_id;
 	snprintf(fake_slurm.updates[n].nodes, sizeof fake_slurm.updates[n].nodes, "%s", m->req_nodes ? m->req_nodes : "");
 	return fails(n < 2 ? fake_slurm.update_error[n] : 0);
 }

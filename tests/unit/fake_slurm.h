@@ -16,7 +16,7 @@ struct fake_slurm {
 	int asked; /* number of loads of jobs, nodes and partitions */
 
 	struct {
-		uint32_t job, min_nodes;
+		uint32_t job, min_nodes, user;
 		char nodes[256];
 	} updates[4];
 	int update_count;

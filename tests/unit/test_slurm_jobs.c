@@ -234,6 +234,7 @@ static void changes(void **state)
 	assert_int_equal(hspmd_slurm_job_shrink(7, keep, 4, &err), 0);
 	assert_int_equal(fake_slurm.updates[0].job, 7);
 	assert_string_equal(fake_slurm.updates[0].nodes, "n[1-3],login");
+	assert_int_equal(fake_slurm.updates[0].user, getuid()); /* auth/slurm refuses other values */
 	fake_slurm.update_count = 0;
 	fake_slurm.update_error[0] = 13;
 	assert_int_equal(hspmd_slurm_job_shrink(7, keep, 4, &err), -1);

@@ -35,6 +35,22 @@ slurm_version() {
 	slurmctld -V | sed -n 's/^slurm[a-z-]* \([0-9]*\)\.\([0-9]*\).*/\1\2/p'
 }
 
+# has_auth NAME: whether Slurm's plugins, which lie beside the library of its daemons, have auth/NAME.
+has_auth() {
+	local library
+	library=$(ldd "$(command -v slurmctld)" | sed -n 's/.*libslurmfull\.so => \([^ ]*\).*/\1/p')
+	[[ -e ${library%/*}/auth_$1.so ]]
+}
+
+# How Slurm's daemons and commands prove who they are. With auth/slurm each of them has the key, or asks a daemon on its node that has it.
+auth_conf() { # munge|slurm|none
+	case $1 in
+	munge) printf '%s\n' AuthType=auth/munge "AuthInfo=socket=$MINI_DIR/run/munge,cred_expire=10" ;;
+	slurm) printf '%s\n' AuthType=auth/slurm CredType=cred/slurm ;;
+	none) printf '%s\n' AuthType=auth/none CredType=cred/none ;;
+	esac
+}
+
 write_config() { # FIRST_PORT
 	local node others=$((MINI_OTHER_GPUS < MINI_NODES ? MINI_OTHER_GPUS : MINI_NODES))
 	local count=$((MINI_NODES - others))
@@ -85,8 +101,7 @@ slurm_conf_head() { # FIRST_PORT
 		SlurmctldPort=$1
 		SlurmUser=$MINI_USER
 		SlurmdUser=$MINI_USER
-		AuthType=auth/munge
-		AuthInfo=socket=$MINI_DIR/run/munge,cred_expire=10
+		$(auth_conf "$MINI_AUTH")
 		StateSaveLocation=$MINI_DIR/state
 		SlurmdSpoolDir=$MINI_DIR/spool/%n
 		TmpFS=$MINI_DIR/tmp/%n
@@ -111,7 +126,7 @@ slurm_conf_head() { # FIRST_PORT
 		AccountingStorageType=accounting_storage/slurmdbd
 		AccountingStorageHost=localhost
 		AccountingStoragePort=$(($1 + 1))
-		AccountingStoragePass=$MINI_DIR/run/munge
+		$([[ $MINI_AUTH != munge ]] || echo "AccountingStoragePass=$MINI_DIR/run/munge")
 
 		# Decide at once; forgive nodes that come back.
 		SchedulerType=sched/backfill
@@ -135,8 +150,7 @@ slurm_conf_head() { # FIRST_PORT
 
 slurmdbd_conf() { # FIRST_PORT
 	cat <<-END
-		AuthType=auth/munge
-		AuthInfo=socket=$MINI_DIR/run/munge,cred_expire=10
+		$(auth_conf "$MINI_AUTH" | grep -v CredType)
 		DbdHost=localhost
 		DbdAddr=127.0.0.1
 		DbdPort=$(($1 + 1))

@@ -3,8 +3,9 @@
 # Starting and ending the daemons of one private cluster.
 
 require_programs() {
-	local program missing=()
-	for program in munged munge unmunge my_print_defaults mariadb-install-db mariadbd slurmdbd slurmctld slurmd sacctmgr scontrol sinfo setsid
+	local program missing=() munge=(munged munge unmunge)
+	[[ $MINI_AUTH == munge ]] || munge=()
+	for program in "${munge[@]}" my_print_defaults mariadb-install-db mariadbd slurmdbd slurmctld slurmd sacctmgr scontrol sinfo setsid
 	do
 		command -v "$program" >/dev/null || missing+=("$program")
 	done
@@ -99,16 +100,18 @@ return_node() {
 start_daemons() {
 	local node limit=$MINI_TIMEOUT
 	write_config "$1"
-	start_munged
+	[[ $MINI_AUTH != munge ]] || start_munged
 	start_mariadb || return 1
-	wait_until "$limit" "munged to answer" munged munge_answers || return 1
+	[[ $MINI_AUTH != munge ]] || wait_until "$limit" "munged to answer" munged munge_answers || return 1
 	wait_until "$limit" "MariaDB to be ready" mariadbd grep -q 'ready for connections' "$MINI_DIR/log/mariadbd.out" || return 1
+	# With auth/slurm a slurmd proves to the other daemons who runs sacctmgr, and may be there before slurmctld.
+	[[ $MINI_AUTH != slurm ]] || start_slurmd n0
 	start_slurmdbd
 	wait_until "$limit" "slurmdbd to answer" slurmdbd sacctmgr -n list cluster || return 1
 	add_accounts || { say "sacctmgr could not add cluster, account and users"; return 1; }
 	start_slurmctld
 	for node in $(node_names); do
-		start_slurmd "$node"
+		[[ $MINI_AUTH == slurm && $node == n0 ]] || start_slurmd "$node"
 	done
 	wait_until "$limit" "slurmctld to answer" slurmctld scontrol ping || return 1
 	# shellcheck disable=SC2046

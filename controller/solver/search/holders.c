@@ -412,7 +412,7 @@ static int climb(struct holders *h, struct hspmd_plan *p, double enough)
 {
 	const struct hspmd_cluster *c = h->c;
 	double moved = h->needs ? hspmd_migration_bytes(h->s->migration, p) : 0;
-	int a, b;
+	int a = 0, b = 0;
 	for (double exposes = exposed(h); exposes > 0; exposes = exposed(h)) {
 		if (isnan(moved))
 			return -1;
