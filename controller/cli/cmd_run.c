@@ -11,6 +11,7 @@
 #include "common/base64.h"
 #include "common/durable.h"
 #include "common/format/kept_job.h"
+#include "common/format/program_search.h"
 #include "common/gres.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -54,6 +55,8 @@ struct run {
 	struct hspmd_job *job;
 	struct hspmd_model *model;
 	struct hspmd_model_facts *facts;
+	struct hspmd_graph_source source;
+	struct hspmd_program_search programs;
 	struct hspmd_cluster *cluster; /* local */
 	char *cluster_path, *save_folder, *local, *shared, *memory, *munge_socket, *member_log;
 	struct run_output output;
@@ -100,8 +103,9 @@ static int read_job(struct run *r, struct hspmd_error *err)
 	if (r->job->command.argc && r->opt.plan)
 		return hspmd_fail(err, "%s: command: --plan has no meaning for a command", r->job->file);
 	if (r->model) {
-		struct hspmd_graph_source source = hspmd_graph_source_job(r->model, r->job);
-		if (!(r->facts = hspmd_model_facts_build(&source, r->model->name, (int)r->job->seq_len, err)))
+		r->source = hspmd_graph_source_job(r->model, r->job);
+		r->programs = (struct hspmd_program_search){ hspmd_program_find, &r->source };
+		if (!(r->facts = hspmd_model_facts_build(&r->source, r->model->name, (int)r->job->seq_len, err)))
 			return hspmd_error_prefix(err, "%s", r->job->file);
 	}
 	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
@@ -561,6 +565,7 @@ static int live(void *context, bool again)
 	struct run_loop_options o = {
 		.config = &r->config,
 		.facts = r->facts,
+		.programs = r->model ? &r->programs : NULL,
 		.allocation = r->allocation,
 		.output = &r->output,
 		.auth = r->auth,

@@ -15,6 +15,10 @@ struct hspmd_pipelines {
 	struct hspmd_model_build_options how; /* of the own pipeline's graph */
 };
 
+/* How the graph of a pipeline is built. bf16: the plan computes in it. */
+struct hspmd_model_build_options hspmd_pipeline_options(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                                        const struct hspmd_cluster *cluster, int pipeline, bool bf16);
+
 /* own: the device's pipeline. cost: of transfers within it. Plan and cluster must outlive the result. NULL and err. */
 struct hspmd_pipelines *hspmd_pipelines_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                               const struct hspmd_cluster *cluster, int own, const struct hspmd_link_cost *cost,

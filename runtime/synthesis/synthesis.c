@@ -6,12 +6,18 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/clock.h"
 #include "runtime/synthesis/synthesis_internal.h"
 
 #define WINDOW 12    /* groups that are searched together if all are too many */
 #define MAX_ROUNDS 3 /* over all windows */
 #define MAX_TURNS 4  /* of shares and programs; one if the search had to leave programs out, which takes seconds */
 #define ENOUGH 1e-4  /* relative gain that is worth another */
+
+bool hspmd_synthesis_timed_out(const struct hspmd_synthesis *s)
+{
+	return s->stage.until_s > 0 && hspmd_now() >= s->stage.until_s;
+}
 
 static int check(const struct hspmd_graph *g, struct hspmd_error *err)
 {
@@ -96,8 +102,7 @@ void hspmd_synthesis_destroy(struct hspmd_synthesis *s)
 	free(s);
 }
 
-/* The segment of the samples: what the first dimension of inputs belongs to. -1: none. */
-static int samples_segment(const struct hspmd_synthesis *s)
+int hspmd_synthesis_samples(const struct hspmd_synthesis *s)
 {
 	for (size_t t = 0; t < s->g->tensor_count; t++)
 		if (s->g->tensors[t].role == HSPMD_TENSOR_INPUT && s->g->tensors[t].shape.rank > 0)
@@ -124,7 +129,7 @@ static bool search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_resul
 /* Excludes all that divides anything but samples, as data parallelism does. */
 static void allow_samples(struct hspmd_synthesis *s)
 {
-	int samples = samples_segment(s);
+	int samples = hspmd_synthesis_samples(s);
 	for (int n = 0; n < s->group_count; n++)
 		for (int k = 0; k < s->groups[n].choice_count; k++) {
 			struct choice *c = &s->groups[n].choices[k];
@@ -154,7 +159,7 @@ static int search_parts(struct hspmd_synthesis *s, bool known, struct hspmd_synt
 	}
 	for (int round = 0; better && round < (known ? 1 : MAX_ROUNDS); round++) {
 		better = false;
-		for (int first = 0; first < s->group_count; first += WINDOW / 2) {
+		for (int first = 0; first < s->group_count && !hspmd_synthesis_timed_out(s); first += WINDOW / 2) {
 			allow_window(s, first);
 			better |= search_again(s, result, chosen);
 		}
@@ -183,8 +188,7 @@ static void set_shares_by_memory(struct hspmd_synthesis *s)
 	hspmd_synthesis_forget(s, -1);
 }
 
-/* Makes the known program the chosen one again, after choices have been made anew for other shares. */
-static int choose_again(struct hspmd_synthesis *s, const struct program *p, struct hspmd_error *err)
+int hspmd_synthesis_choose_again(struct hspmd_synthesis *s, const struct program *p, struct hspmd_error *err)
 {
 	for (int n = 0; n < s->group_count; n++)
 		if ((s->chosen[n] = hspmd_synthesis_find_choice(s, n, &p->choices[n])) < 0)
@@ -200,7 +204,7 @@ static int search_around(struct hspmd_synthesis *s, const struct program *p, dou
 		return -1;
 	result->seconds = seconds;
 	result->first_bound = result->bound = s->rest[0];
-	return choose_again(s, p, err) || search_parts(s, true, result, err) ? -1 : 0;
+	return hspmd_synthesis_choose_again(s, p, err) || search_parts(s, true, result, err) ? -1 : 0;
 }
 
 /* One turn: shares for the program, then a program for these. *better: it may pay to take another. */
@@ -214,9 +218,10 @@ static int turn(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result
 	int status = hspmd_synthesis_balance(s, &p, &balanced, &next.shares_bound, err);
 	if (!status)
 		status = result->bound < result->seconds ? search_around(s, &p, balanced, &next, err) : search_programs(s, &next, err);
-	if (!status && next.seconds > balanced) {
+	bool ended = status && hspmd_synthesis_timed_out(s); /* before there was another program; that of before still stands */
+	if ((!status && next.seconds > balanced) || ended) {
 		next.seconds = balanced;
-		status = choose_again(s, &p, err);
+		status = hspmd_synthesis_choose_again(s, &p, err);
 	}
 	*better = !status && next.seconds < result->seconds * (1 - ENOUGH);
 	if (!status)
@@ -236,8 +241,9 @@ int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_res
 		if (search_programs(s, result, err))
 			return -1;
 	}
+	s->found = true;
 	result->shares_bound = result->seconds;
-	while (better && result->turns < (result->bound < result->seconds ? 1 : MAX_TURNS))
+	while (better && !hspmd_synthesis_timed_out(s) && result->turns < (result->bound < result->seconds ? 1 : MAX_TURNS))
 		if (turn(s, result, &better, err))
 			return -1;
 	return 0;

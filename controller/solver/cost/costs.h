@@ -107,6 +107,8 @@ const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int typ
 /* Add the warnings for t's origins. */
 void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_times *t);
 void hspmd_layer_times_destroy(struct hspmd_layer_times *t);
+/* Seconds in which a device of the type updates so many parameters at the step's end: clipping and the optimizer. */
+double hspmd_costs_update(const struct hspmd_costs *c, int type, double params);
 
 /* links.c */
 /* The link between the nodes of devices a and b if n devices on a's side send to m on b's side at once. If no entry has these counts, an
