@@ -235,7 +235,8 @@ static int explain_program(const struct plan_inputs *in, const struct hspmd_solv
 	if (!in->plan->synthesis)
 		return 0;
 	if (report->whole_s > 0)
-		printf("Every operator is divided in a way of its own. The best plan whose stages divide all operators in one way takes %.4g s.\n",
+		printf("Every operator is divided in a way of its own. The best plan whose stages divide all operators in one way takes "
+		       "%.4g s.\n",
 		       report->whole_s);
 	char *text = in->model ? hspmd_program_explain_stage(&in->source, in->plan, in->cluster, err) : NULL;
 	if (!text)

@@ -35,6 +35,7 @@
 #include "controller/ctld_client/protocol.h"
 #include "controller/slurm/job.h"
 #include "controller/slurm/srun_args.h"
+#include "controller/solver/sim/predict.h"
 #include "runtime/model/model.h"
 #include "runtime/model/own.h"
 #include "runtime/state/checkpoint.h"
@@ -145,10 +146,22 @@ static int expand_folder(struct run *r, const char *path, const char *key, char 
 	return 0;
 }
 
-/* Checks the given plan's programs before any process is started. */
-static int is_runnable(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
-                       struct hspmd_error *err)
+/* Searches for what the plan leaves to a search, once for all workers. */
+static int complete_plan(const struct run_config *c, struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
 {
+	struct hspmd_graph_source source = hspmd_graph_source_job(c->model, c->job);
+	const struct hspmd_program_search programs = { hspmd_program_find, &source };
+	if (!plan->synthesis || plan->program)
+		return 0;
+	int status = hspmd_evaluate_program(cluster, c->facts, &programs, c->job->precision, plan, 0, NULL, err);
+	return status ? hspmd_error_prefix(err, "%s", c->first_plan_name) : 0;
+}
+
+/* Completes the given plan, and checks its programs before any process is started. */
+static int is_runnable(const struct run_config *c, struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
+{
+	if (complete_plan(c, plan, cluster, err))
+		return -1;
 	const struct hspmd_plan_task task = { .model = c->model, .job = c->job };
 	int status = hspmd_plan_check_programs(cluster, &task, plan, CHECK_LIMIT_S, err);
 	bool of_job = status && !strncmp(err->text, c->job->file, strlen(c->job->file));
@@ -178,6 +191,11 @@ static int read_plan(struct run *r, struct hspmd_error *err)
 	if (!p)
 		return -1;
 	int status = is_runnable(&r->config, p, c, err);
+	if (!status && p->synthesis) {
+		json_decref(r->config.first_plan);
+		r->config.first_plan = hspmd_plan_to_json(p, c);
+		status = r->config.first_plan ? 0 : hspmd_fail_memory(err, "reading the plan");
+	}
 	hspmd_plan_destroy(p);
 	return status;
 }

@@ -126,8 +126,8 @@ static json_t *solve_one(const struct chooser *o, json_t *input, struct hspmd_er
 	return result;
 }
 
-json_t *run_choose_plan(const struct hspmd_job *job, const struct hspmd_model_facts *facts, int layers, const struct hspmd_program_search *programs,
-                        double limit_s, json_t *input, struct hspmd_error *err)
+json_t *run_choose_plan(const struct hspmd_job *job, const struct hspmd_model_facts *facts, int layers,
+                        const struct hspmd_program_search *programs, double limit_s, json_t *input, struct hspmd_error *err)
 {
 	struct chooser o = { job, facts, layers, limit_s, programs };
 	return job->command.argc ? plan_command(&o, input, err) : solve_one(&o, input, err);

@@ -48,6 +48,14 @@ struct hspmd_model_build_options hspmd_pipeline_options(const struct hspmd_graph
 	};
 }
 
+struct hspmd_graph *hspmd_pipeline_graph(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                         const struct hspmd_cluster *cluster, struct hspmd_error *err)
+{
+	bool bf16 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_BF16;
+	struct hspmd_model_build_options how = hspmd_pipeline_options(source, plan, cluster, 0, bf16);
+	return plan->synthesis ? hspmd_program_synthesise(source, plan, cluster, &how, err) : source->build(source->context, &how, err);
+}
+
 /* Prefix an error of the passes, which may name the stage, with the plan's path. */
 static int in_pipeline(int number, struct hspmd_error *err)
 {

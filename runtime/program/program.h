@@ -194,8 +194,8 @@ char *hspmd_program_explain(const struct hspmd_program *p);
 
 /* Explains the program of a plan with `synthesis`: how each operator is divided, why, and what it sends. The caller frees the text. NULL
  * and err: memory, or there is no such program. */
-char *hspmd_program_explain_stage(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
-                                  struct hspmd_error *err);
+char *hspmd_program_explain_stage(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                  const struct hspmd_cluster *cluster, struct hspmd_error *err);
 
 /* The `find` of struct hspmd_program_search (common/format/program_search.h); its context is a struct hspmd_graph_source. */
 struct hspmd_program_cost;

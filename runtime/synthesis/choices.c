@@ -362,9 +362,9 @@ static int sum_gradients(struct chooser *c)
 		if (c->choice->sum[i] == c->choice->kept[i])
 			continue;
 		const struct hspmd_tensor *t = &s->g->tensors[w];
-		double seconds =
-		        hspmd_synthesis_transfer(s, &t->shape, hspmd_dtype_bytes(hspmd_dtype_master(t->dtype)),
-		                                 hspmd_synthesis_layout(s, w, c->choice->sum[i]), hspmd_synthesis_layout(s, w, c->choice->kept[i]));
+		double seconds = hspmd_synthesis_transfer(s, &t->shape, hspmd_dtype_bytes(hspmd_dtype_master(t->dtype)),
+		                                          hspmd_synthesis_layout(s, w, c->choice->sum[i]),
+		                                          hspmd_synthesis_layout(s, w, c->choice->kept[i]));
 		once += seconds / s->stage.micro_batches;
 	}
 	c->choice->seconds += once;

@@ -265,7 +265,7 @@ static void write_reads(const struct explainer *e, int number)
 		write_layout(e, op, t, made);
 		fputs(" and read ", e->f);
 		write_layout(e, op, t, c->take[i]);
-		fputs(made == LAYOUT_SUM          ? ": it is summed."
+		fputs(made == LAYOUT_SUM           ? ": it is summed."
 		      : c->take[i] == LAYOUT_WHOLE ? ": it is gathered."
 		      : made == LAYOUT_WHOLE       ? ", so nothing is sent."
 		                                   : ": every device sends parts to every other.",
@@ -342,7 +342,7 @@ int hspmd_synthesis_explain(struct hspmd_synthesis *s, FILE *f, struct hspmd_err
 	e.moves = hspmd_calloc((size_t)s->group_count + 1, sizeof *e.moves);
 	e.told = hspmd_calloc((size_t)s->group_count + 1, sizeof *e.told);
 	int status = e.before && e.after && e.scratch && e.moves && e.told ? all_choices(s, err)
-	                                                                  : hspmd_fail_memory(err, "explaining a program");
+	                                                                   : hspmd_fail_memory(err, "explaining a program");
 	double now = status ? 0 : total_with(&e, -1, 0, e.moves);
 	for (int n = 0; !status && n < s->group_count; n++)
 		if (!e.told[n] && write_group(&e, n, now))

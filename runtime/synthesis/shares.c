@@ -382,7 +382,8 @@ static bool polish_pair(struct balance *b, int u, int from, int to, double *seco
 	const int64_t *at = b->at + (size_t)u * (size_t)b->n;
 	int64_t all = (int64_t)of_class(b, at, from);
 	bool better = false, small = all * b->s->group_count < MAX_VALUED / 8;
-	for (int64_t count = small ? all - b->class_size[from] : all / 2; count > 0 && b->valued < MAX_VALUED && !hspmd_synthesis_timed_out(b->s);) {
+	for (int64_t count = small ? all - b->class_size[from] : all / 2;
+	     count > 0 && b->valued < MAX_VALUED && !hspmd_synthesis_timed_out(b->s);) {
 		memcpy(b->tried, b->at, (size_t)b->used_count * (size_t)b->n * sizeof *b->at);
 		if (move_steps(b, b->tried + (size_t)u * (size_t)b->n, from, to, count) && accept(b, seconds))
 			better = true;

@@ -6,18 +6,12 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "common/clock.h"
 #include "runtime/synthesis/synthesis_internal.h"
 
 #define WINDOW 12    /* groups that are searched together if all are too many */
 #define MAX_ROUNDS 3 /* over all windows */
 #define MAX_TURNS 4  /* of shares and programs; one if the search had to leave programs out, which takes seconds */
 #define ENOUGH 1e-4  /* relative gain that is worth another */
-
-bool hspmd_synthesis_timed_out(const struct hspmd_synthesis *s)
-{
-	return s->stage.until_s > 0 && hspmd_now() >= s->stage.until_s;
-}
 
 static int check(const struct hspmd_graph *g, struct hspmd_error *err)
 {

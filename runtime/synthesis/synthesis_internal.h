@@ -4,6 +4,7 @@
 #define HSPMD_SYNTHESIS_SYNTHESIS_INTERNAL_H
 
 #include "common/arena.h"
+#include "common/clock.h"
 #include "runtime/op/op.h"
 #include "runtime/synthesis/synthesis.h"
 
@@ -127,7 +128,10 @@ struct hspmd_synthesis {
 };
 
 /* Returns true if the stage's deadline has passed. */
-bool hspmd_synthesis_timed_out(const struct hspmd_synthesis *s);
+static inline bool hspmd_synthesis_timed_out(const struct hspmd_synthesis *s)
+{
+	return s->stage.until_s > 0 && hspmd_now() >= s->stage.until_s;
+}
 
 /* The segment of the samples: what the first dimension of inputs belongs to. -1: none. */
 int hspmd_synthesis_samples(const struct hspmd_synthesis *s);

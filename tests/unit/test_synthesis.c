@@ -494,7 +494,8 @@ static void test_saved(void **state)
 	expect_refused(s, "operators", NULL, 1, json_string("loss 0"), "operators[1]: expected");
 	expect_refused(s, "operators", NULL, 1, json_integer(3), "operators[1]");
 	const char *opcode = hspmd_opcode_names[g->ops[s->groups[0].op].opcode];
-	static const char *const wrong[] = { "", " ", " 99", " -1", " 0 backward", " 0 backward x", " 0 factor", " - kept", " - kept 999", " 0 0" };
+	static const char *const wrong[] = { "",          " ",       " 99",         " -1", " 0 backward", " 0 backward x",
+		                             " 0 factor", " - kept", " - kept 999", " 0 0" };
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
 		expect_refused(s, "operators", NULL, 0, json_sprintf("%s%s", opcode, wrong[i]), "operators[0]: expected");
 	expect_refused(s, "segments", "shares", 1, json_integer(0), "segments[0].shares[1]");
@@ -516,11 +517,8 @@ static void test_saved(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_optimal),
-		cmocka_unit_test(test_shares),
-		cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_second_input),
-		cmocka_unit_test(test_saved),
+		cmocka_unit_test(test_optimal),      cmocka_unit_test(test_shares), cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,8 +147,7 @@ double hspmd_costs_update(const struct hspmd_costs *c, int type, double params)
 /* Seconds of the update over the share of the layer. */
 static double update_time(const struct hspmd_costs *c, int type, double share, int l)
 {
-	return hspmd_costs_update(
-	        c, type, c->layers[l].replicated_params + (c->layers[l].params - c->layers[l].replicated_params) * share);
+	return hspmd_costs_update(c, type, c->layers[l].replicated_params + (c->layers[l].params - c->layers[l].replicated_params) * share);
 }
 
 /* Seconds of forward work that the backward pass repeats: full recomputation, the same part of the layer's time as of its work. What

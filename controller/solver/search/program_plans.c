@@ -17,6 +17,7 @@
 #define MAX_TRIALS 4    /* numbers of micro-batches */
 #define MOST_DEVICES 64 /* of a stage: with more a search takes longer than that */
 #define GAIN 0.97       /* a program must be faster by this than a plan whose gradients are summed while it still computes */
+#define COPIES_GAIN 0.9 /* the same, if that plan has several copies of the state, of which a lost node leaves some */
 
 static int by_number(const void *a, const void *b)
 {
@@ -116,12 +117,13 @@ static struct hspmd_plan *current_plan(const struct question *q)
 /* A plan with a new program that is faster than `best`; NULL: there is none. */
 static struct hspmd_plan *new_plan(const struct question *q, const struct hspmd_plan *best, double *found_s)
 {
+	double gain = best->pipeline_count > 1 && !best->zero_stage ? COPIES_GAIN : GAIN;
 	int batch = q->request->global_batch, micro_batch = q->request->micro_batch, n = micro_batch ? batch / micro_batch : 1;
 	for (int trial = 0; trial < MAX_TRIALS && n && hspmd_now() < q->until; trial++) {
 		struct hspmd_plan *p = one_stage(best, n);
 		bool fits = false, found = p && price(q, p, &fits);
 		*found_s = fits ? p->predicted.step_s : 0;
-		if (fits && p->predicted.step_s < GAIN * best->predicted.step_s)
+		if (fits && p->predicted.step_s < gain * best->predicted.step_s)
 			return p;
 		hspmd_plan_destroy(p);
 		n = found && !fits && !micro_batch ? next_divisor(batch, n) : 0;
@@ -130,8 +132,7 @@ static struct hspmd_plan *new_plan(const struct question *q, const struct hspmd_
 }
 
 struct hspmd_plan *hspmd_search_program_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
-                                             const struct hspmd_solve_request *request, const struct hspmd_plan *best,
-                                             double *found_s)
+                                             const struct hspmd_solve_request *request, const struct hspmd_plan *best, double *found_s)
 {
 	double limit = request->time_limit_s > 0 ? fmin(request->time_limit_s, LIMIT_S) : LIMIT_S;
 	const struct question q = { cluster, facts, request, hspmd_now() + limit };

@@ -10,7 +10,6 @@
  * what it costs: such a plan has one copy of the state. *found_s: the step
  * time of the fastest that fits; 0: there is none. */
 struct hspmd_plan *hspmd_search_program_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
-                                             const struct hspmd_solve_request *request, const struct hspmd_plan *best,
-                                             double *found_s);
+                                             const struct hspmd_solve_request *request, const struct hspmd_plan *best, double *found_s);
 
 #endif

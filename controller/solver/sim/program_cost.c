@@ -51,7 +51,7 @@ static int fill_memory(const struct hspmd_costs *costs, struct hspmd_plan *p, co
 
 /* Fills plan->predicted, with shortages in the report (may be NULL). */
 static int predict(struct hspmd_costs *costs, struct hspmd_plan *p, const struct hspmd_program_cost *cost,
-                          struct hspmd_solve_report *report, struct hspmd_error *err)
+                   struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	const struct hspmd_stage *stage = &p->pipelines[0].stages[0];
 	struct hspmd_predicted *out = &p->predicted;
