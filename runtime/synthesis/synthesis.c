@@ -120,15 +120,43 @@ static bool search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_resul
 	return better;
 }
 
-/* Excludes all that divides anything but samples, as data parallelism does. */
-static void allow_samples(struct hspmd_synthesis *s)
+/* Excludes all that divides anything but these segments. */
+static void allow_segments(struct hspmd_synthesis *s, const bool *allowed)
 {
-	int samples = hspmd_synthesis_samples(s);
 	for (int n = 0; n < s->group_count; n++)
 		for (int k = 0; k < s->groups[n].choice_count; k++) {
 			struct choice *c = &s->groups[n].choices[k];
-			c->excluded = (c->segment >= 0 && c->segment != samples) || (c->backward >= 0 && c->backward != samples);
+			c->excluded = (c->segment >= 0 && !allowed[c->segment]) || (c->backward >= 0 && !allowed[c->backward]);
 		}
+}
+
+/* Adds the segments of experts: what tensor parallelism divides of weights with a matrix for each. Returns true if there are some. */
+static bool add_experts(const struct hspmd_synthesis *s, bool *allowed)
+{
+	bool any = false;
+	for (size_t t = 0; t < s->g->tensor_count; t++) {
+		const struct hspmd_tensor *what = &s->g->tensors[t];
+		int segment = what->role == HSPMD_TENSOR_PARAMETER && what->shape.rank == 3 && what->split_dim == 0
+		                      ? s->tensors[t].segment[0]
+		                      : -1;
+		if (segment >= 0)
+			any = allowed[segment] = true;
+	}
+	return any;
+}
+
+/* Searches among the divisions that people write by hand: samples, as data parallelism does; and these with whole experts. */
+static void search_by_hand(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, bool *allowed, int *chosen)
+{
+	int samples = hspmd_synthesis_samples(s);
+	if (samples >= 0)
+		allowed[samples] = true;
+	allow_segments(s, allowed);
+	search_again(s, result, chosen);
+	if (!add_experts(s, allowed))
+		return;
+	allow_segments(s, allowed);
+	search_again(s, result, chosen);
 }
 
 /* Excludes all but the present program outside of WINDOW groups. */
@@ -139,18 +167,20 @@ static void allow_window(struct hspmd_synthesis *s, int first)
 			s->groups[n].choices[k].excluded = (n < first || n >= first + WINDOW) && k != s->chosen[n];
 }
 
-/* A search that had to leave something out is repeated with fewer choices: dividing samples alone (unless a program is known from other
+/* A search that had to leave something out is repeated with fewer choices: as people divide by hand (unless a program is known from other
  * shares); then any way to divide a few groups in turn, with the others as they are, until that helps no more. */
 static int search_parts(struct hspmd_synthesis *s, bool known, struct hspmd_synthesis_result *result, struct hspmd_error *err)
 {
 	int *chosen = hspmd_calloc((size_t)s->group_count, sizeof *chosen);
-	if (!chosen)
+	bool *allowed = hspmd_calloc((size_t)s->segment_count + 1, sizeof *allowed), better = true;
+	if (!chosen || !allowed) {
+		free(chosen);
+		free(allowed);
 		return hspmd_fail_memory(err, "searching a program");
-	bool better = true;
-	if (!known) {
-		allow_samples(s);
-		search_again(s, result, chosen);
 	}
+	if (!known)
+		search_by_hand(s, result, allowed, chosen);
+	free(allowed);
 	for (int round = 0; better && round < (known ? 1 : MAX_ROUNDS); round++) {
 		better = false;
 		for (int first = 0; first < s->group_count && !hspmd_synthesis_timed_out(s); first += WINDOW / 2) {
