@@ -120,14 +120,22 @@ static bool search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_resul
 	return better;
 }
 
-/* Excludes all that divides anything but these segments. */
+/* Excludes all but dividing these segments where an operator has them, with weights kept as they are read (those that several operators
+ * read: whole) and gradients summed: so few choices that nothing has to be left out. */
 static void allow_segments(struct hspmd_synthesis *s, const bool *allowed)
 {
-	for (int n = 0; n < s->group_count; n++)
-		for (int k = 0; k < s->groups[n].choice_count; k++) {
-			struct choice *c = &s->groups[n].choices[k];
-			c->excluded = (c->segment >= 0 && !allowed[c->segment]) || (c->backward >= 0 && !allowed[c->backward]);
+	for (int n = 0; n < s->group_count; n++) {
+		struct group *g = &s->groups[n];
+		bool divided = false;
+		for (int k = 0; k < g->choice_count; k++) {
+			struct choice *c = &g->choices[k];
+			c->excluded = (c->segment >= 0 && !allowed[c->segment]) || c->backward >= 0 || c->factors ||
+			              (c->kept_how != KEPT_AS_READ && c->kept_how != KEPT_LAYOUT + LAYOUT_WHOLE);
+			divided |= !c->excluded && c->segment >= 0;
 		}
+		for (int k = 0; k < g->choice_count; k++)
+			g->choices[k].excluded |= divided && g->choices[k].segment < 0;
+	}
 }
 
 /* Adds the segments of experts: what tensor parallelism divides of weights with a matrix for each. Returns true if there are some. */
@@ -254,7 +262,8 @@ static int turn(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result
 	return status;
 }
 
-int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+/* Programs and shares in turns, from the present shares on. */
+static int search_from_here(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
 {
 	bool better = !s->stage.keep_shares && s->stage.device_count > 1;
 	*result = (struct hspmd_synthesis_result){ 0 };
@@ -271,4 +280,54 @@ int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_res
 		if (turn(s, result, &better, err))
 			return -1;
 	return 0;
+}
+
+/* All segments' shares, one after another: copied to `all`, or from it. */
+static void copy_shares(struct hspmd_synthesis *s, int64_t *all, bool back)
+{
+	size_t n = (size_t)s->stage.device_count, bytes = n * sizeof *all;
+	for (int g = 0; g < s->segment_count; g++, all += n)
+		memcpy(back ? s->segments[g].weights : all, back ? all : s->segments[g].weights, bytes);
+	if (back)
+		hspmd_synthesis_forget(s, -1);
+}
+
+/* Whole experts are coarse: shares by speed may be rounded to worse ones than equal shares, from which the search then starts again. Keeps
+ * the better program and its shares. */
+static int search_from_equal(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+{
+	size_t count = (size_t)s->segment_count * (size_t)s->stage.device_count;
+	struct hspmd_synthesis_result other;
+	struct hspmd_error why;
+	struct program p = { 0 };
+	int64_t *shares = hspmd_calloc(count + 1, sizeof *shares);
+	int status = shares && !hspmd_synthesis_program_open(s, &p) ? 0 : hspmd_fail_memory(err, "searching a program");
+	if (!status) {
+		copy_shares(s, shares, false);
+		for (int g = 0; g < s->segment_count; g++)
+			for (int d = 0; d < s->stage.device_count; d++)
+				s->segments[g].weights[d] = 1;
+		hspmd_synthesis_forget(s, -1);
+		bool better = !search_from_here(s, &other, &why) && other.seconds < result->seconds;
+		other.expanded += result->expanded;
+		if (better) {
+			*result = other;
+		} else {
+			copy_shares(s, shares, true);
+			status = hspmd_synthesis_choices(s, err) || hspmd_synthesis_choose_again(s, &p, err) ? -1 : 0;
+		}
+	}
+	hspmd_synthesis_program_close(&p);
+	free(shares);
+	return status;
+}
+
+int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+{
+	bool *experts = hspmd_calloc((size_t)s->segment_count + 1, sizeof *experts);
+	if (!experts)
+		return hspmd_fail_memory(err, "searching a program");
+	bool any = add_experts(s, experts) && !s->stage.keep_shares && s->stage.device_count > 1;
+	free(experts);
+	return search_from_here(s, result, err) || (any && !hspmd_synthesis_timed_out(s) && search_from_equal(s, result, err)) ? -1 : 0;
 }

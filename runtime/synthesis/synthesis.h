@@ -37,7 +37,7 @@
  * Of two prefixes of which one has copies or cheaper gradients that the other lacks, the other dominates if it is cheaper by what those are
  * worth. After 300 prefixes of one length the search leaves further ones out, and says what they could at best have led to; it then also
  * searches among programs that divide nothing but samples, as data parallelism does, and among those that divide samples and whole experts,
- * and improves the best one, a few operators at a time. */
+ * and improves the best one, a few operators at a time. A graph with experts is searched from equal shares too. */
 #ifndef HSPMD_SYNTHESIS_SYNTHESIS_H
 #define HSPMD_SYNTHESIS_SYNTHESIS_H
 
