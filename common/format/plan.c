@@ -273,6 +273,11 @@ static int read_head(struct reader *r, struct hspmd_json *root)
 	p->schedule = (enum hspmd_schedule)hspmd_json_enum_or(root, "schedule", hspmd_schedule_names, HSPMD_SCHEDULE_1F1B);
 	p->zero_stage = (int)hspmd_json_int_or(root, "zero_stage", 0, 1, 0);
 	p->synthesis = hspmd_json_bool_or(root, "synthesis", false);
+	struct hspmd_json program = hspmd_json_object_or_none(root, "program");
+	if (program.value && !p->synthesis)
+		return hspmd_json_fail(&program, "is what `synthesis` finds, which this plan does not have");
+	if (program.value && !(p->program = json_deep_copy(program.value)))
+		return hspmd_json_fail_memory(&program);
 	p->virtual_stages = 1;
 	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
 		p->virtual_stages = (int)hspmd_json_int(root, "virtual_stages", 2, VIRTUAL_STAGES_MAX);
@@ -350,6 +355,7 @@ void hspmd_plan_destroy(struct hspmd_plan *p)
 		free(p->pipelines[i].stages);
 	}
 	free(p->pipelines);
+	json_decref(p->program);
 	free(p->predicted.devices);
 	free(p->predicted.memory_bytes);
 	free(p);

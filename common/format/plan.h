@@ -52,6 +52,8 @@ struct hspmd_plan {
 	int zero_stage;     /* 0 or 1 */
 	bool synthesis;     /* how the devices divide each operator is searched (runtime/synthesis): one pipeline of one stage, whose ratios
 	                       and split operators are then chosen by the search. Optional key, default false */
+	json_t *program; /* with `synthesis`: what the search found, as runtime/synthesis writes it (saved_program.c), so that workers need
+	                       not search; owned. NULL: nobody has searched yet */
 	int pipeline_count;
 	struct hspmd_pipeline *pipelines;
 	struct hspmd_predicted predicted;

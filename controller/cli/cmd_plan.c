@@ -38,6 +38,8 @@ struct plan_inputs {
 	struct hspmd_job *job;                           /* NULL: not given */
 	struct hspmd_model *model;
 	struct hspmd_model_facts *facts; /* of the model, for the plan's samples */
+	struct hspmd_graph_source source;
+	struct hspmd_program_search programs;
 	struct hspmd_profile *profile;
 	struct hspmd_plan *current, *plan;
 	struct hspmd_policy *policy; /* owns names in limits */
@@ -150,11 +152,14 @@ static int find_facts(const struct plan_options *o, struct plan_inputs *in, stru
 	                  : in->profile ? in->profile->seq_len
 	                                : 0;
 	if (in->job) {
-		struct hspmd_graph_source source = hspmd_graph_source_job(in->model, in->job);
-		in->facts = hspmd_model_facts_build(&source, in->model->name, (int)seq_len, err);
+		in->source = hspmd_graph_source_job(in->model, in->job);
+		in->facts = hspmd_model_facts_build(&in->source, in->model->name, (int)seq_len, err);
 	} else {
+		in->source = hspmd_graph_source_model(in->model);
+		in->source.precision = in->precision;
 		in->facts = hspmd_model_facts_of(in->model, (int)seq_len, err);
 	}
+	in->programs = (struct hspmd_program_search){ hspmd_program_find, &in->source };
 	return in->facts ? 0 : -1;
 }
 
@@ -202,6 +207,7 @@ static struct hspmd_solve_request request_of(const struct plan_options *o, const
 		.precision = in->precision,
 		.time_limit_s = o->time_limit,
 		.limits = in->limits,
+		.programs = in->model && !(in->job && in->job->length_count) ? &in->programs : NULL,
 		.current = in->current,
 		.current_cluster = in->current_cluster,
 	};
@@ -212,6 +218,8 @@ static int solve(const struct plan_options *o, struct plan_inputs *in, struct hs
 	const struct hspmd_plan_task task = task_of(in);
 	if (in->plan && in->model && hspmd_plan_check_programs(in->cluster, &task, in->plan, CHECK_LIMIT_S, err))
 		return hspmd_error_prefix(err, "%s", o->evaluate);
+	if (in->plan && in->plan->synthesis && in->model)
+		return hspmd_evaluate_program(in->cluster, in->facts, &in->programs, in->precision, in->plan, o->time_limit, report, err);
 	if (in->plan)
 		return hspmd_evaluate(in->cluster, in->facts, in->profile, in->precision, in->plan, report, err);
 	struct hspmd_solve_request request = request_of(o, in);
@@ -219,15 +227,36 @@ static int solve(const struct plan_options *o, struct plan_inputs *in, struct hs
 	return in->plan ? 0 : -1;
 }
 
-static int explain(const struct plan_options *o, const struct plan_inputs *in, struct hspmd_error *err)
+/* What the search for a program found, and why. */
+static int explain_program(const struct plan_inputs *in, const struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	if (!in->plan->synthesis && report->program_s > 0)
+		printf("Dividing every operator in a way of its own would take %.4g s a step, which is not worth it.\n", report->program_s);
+	if (!in->plan->synthesis)
+		return 0;
+	if (report->whole_s > 0)
+		printf("Every operator is divided in a way of its own. The best plan whose stages divide all operators in one way takes "
+		       "%.4g s.\n",
+		       report->whole_s);
+	char *text = in->model ? hspmd_program_explain_stage(&in->source, in->plan, in->cluster, err) : NULL;
+	if (!text)
+		return in->model ? -1 : 0;
+	hspmd_plan_wrap(stdout, text);
+	free(text);
+	return 0;
+}
+
+static int explain(const struct plan_options *o, const struct plan_inputs *in, const struct hspmd_solve_report *report,
+                   struct hspmd_error *err)
 {
 	struct hspmd_solve_request request = request_of(o, in);
+	request.programs = in->plan->synthesis ? request.programs : NULL; /* what one more device would bring: plans of the same kind */
 	char *text = hspmd_plan_explain(in->cluster, in->facts, in->profile, in->precision, o->evaluate ? NULL : &request, in->plan);
 	if (!text)
 		return hspmd_fail_memory(err, "explaining the plan");
 	hspmd_plan_wrap(stdout, text);
 	free(text);
-	return 0;
+	return explain_program(in, report, err);
 }
 
 static int save(json_t *value, const char *path, struct hspmd_error *err)
@@ -278,7 +307,7 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 	}
 	if (!printed)
 		hspmd_plan_table(stdout, in->plan, in->cluster, report, in->current && !o->evaluate);
-	return o->explain ? explain(o, in, err) : 0;
+	return o->explain ? explain(o, in, report, err) : 0;
 }
 
 int hspmd_command_plan(int argc, char **argv)

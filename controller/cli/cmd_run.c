@@ -11,6 +11,7 @@
 #include "common/base64.h"
 #include "common/durable.h"
 #include "common/format/kept_job.h"
+#include "common/format/program_search.h"
 #include "common/gres.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -34,6 +35,7 @@
 #include "controller/ctld_client/protocol.h"
 #include "controller/slurm/job.h"
 #include "controller/slurm/srun_args.h"
+#include "controller/solver/sim/predict.h"
 #include "runtime/model/model.h"
 #include "runtime/model/own.h"
 #include "runtime/state/checkpoint.h"
@@ -54,6 +56,8 @@ struct run {
 	struct hspmd_job *job;
 	struct hspmd_model *model;
 	struct hspmd_model_facts *facts;
+	struct hspmd_graph_source source;
+	struct hspmd_program_search programs;
 	struct hspmd_cluster *cluster; /* local */
 	char *cluster_path, *save_folder, *local, *shared, *memory, *munge_socket, *member_log;
 	struct run_output output;
@@ -100,8 +104,9 @@ static int read_job(struct run *r, struct hspmd_error *err)
 	if (r->job->command.argc && r->opt.plan)
 		return hspmd_fail(err, "%s: command: --plan has no meaning for a command", r->job->file);
 	if (r->model) {
-		struct hspmd_graph_source source = hspmd_graph_source_job(r->model, r->job);
-		if (!(r->facts = hspmd_model_facts_build(&source, r->model->name, (int)r->job->seq_len, err)))
+		r->source = hspmd_graph_source_job(r->model, r->job);
+		r->programs = (struct hspmd_program_search){ hspmd_program_find, &r->source };
+		if (!(r->facts = hspmd_model_facts_build(&r->source, r->model->name, (int)r->job->seq_len, err)))
 			return hspmd_error_prefix(err, "%s", r->job->file);
 	}
 	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
@@ -141,10 +146,22 @@ static int expand_folder(struct run *r, const char *path, const char *key, char 
 	return 0;
 }
 
-/* Checks the given plan's programs before any process is started. */
-static int is_runnable(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
-                       struct hspmd_error *err)
+/* Searches for what the plan leaves to a search, once for all workers. */
+static int complete_plan(const struct run_config *c, struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
 {
+	struct hspmd_graph_source source = hspmd_graph_source_job(c->model, c->job);
+	const struct hspmd_program_search programs = { hspmd_program_find, &source };
+	if (!plan->synthesis || plan->program)
+		return 0;
+	int status = hspmd_evaluate_program(cluster, c->facts, &programs, c->job->precision, plan, 0, NULL, err);
+	return status ? hspmd_error_prefix(err, "%s", c->first_plan_name) : 0;
+}
+
+/* Completes the given plan, and checks its programs before any process is started. */
+static int is_runnable(const struct run_config *c, struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
+{
+	if (complete_plan(c, plan, cluster, err))
+		return -1;
 	const struct hspmd_plan_task task = { .model = c->model, .job = c->job };
 	int status = hspmd_plan_check_programs(cluster, &task, plan, CHECK_LIMIT_S, err);
 	bool of_job = status && !strncmp(err->text, c->job->file, strlen(c->job->file));
@@ -174,6 +191,11 @@ static int read_plan(struct run *r, struct hspmd_error *err)
 	if (!p)
 		return -1;
 	int status = is_runnable(&r->config, p, c, err);
+	if (!status && p->synthesis) {
+		json_decref(r->config.first_plan);
+		r->config.first_plan = hspmd_plan_to_json(p, c);
+		status = r->config.first_plan ? 0 : hspmd_fail_memory(err, "reading the plan");
+	}
 	hspmd_plan_destroy(p);
 	return status;
 }
@@ -563,6 +585,7 @@ static int live(void *context, bool again)
 	struct run_loop_options o = {
 		.config = &r->config,
 		.facts = r->facts,
+		.programs = r->model ? &r->programs : NULL,
 		.allocation = r->allocation,
 		.output = &r->output,
 		.auth = r->auth,

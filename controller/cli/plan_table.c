@@ -3,6 +3,7 @@
  * the middle, because names of nodes and device types differ at their ends; sentences are broken between words. */
 #include "controller/cli/plan_table.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,7 +186,9 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	    p->seq_len, hspmd_schedule_names[p->schedule], p->zero_stage, hspmd_plan_device_count(p), c->device_count);
 	if (report->price_per_hour > 0)
 		say(to, "its nodes cost %.6g per hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
-	if (current)
+	if (p->synthesis)
+		say(to, "every operator is divided in a way of its own, which --explain describes\n");
+	if (current && !isnan(report->moved_bytes))
 		say(to, "%.4g GB of training state move from the current plan\n", report->moved_bytes / 1e9);
 	for (int i = 0; i < report->shortage_count && i < HSPMD_SHORTAGE_MAX; i++) {
 		char at[256];

@@ -150,9 +150,9 @@ struct run_config {
 	 * device counts as a straggler. */
 	int (*expected_busy)(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
 	                     double *busy_s);
-	/* Returns -1 and err (which names the plan) if first_plan cannot be run. NULL: it was checked already. */
-	int (*runnable)(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
-	                struct hspmd_error *err);
+	/* Returns -1 and err (which names the plan) if first_plan cannot be run. Adds the program if the plan leaves it to a search. NULL: it
+	 * was checked already. */
+	int (*runnable)(const struct run_config *c, struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err);
 	/* Returns true if these devices (indexes into the cluster) together hold all state of the plan. */
 	bool (*covered)(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const int *devices, int count);
 	/* Makes the manifest of a checkpoint from `written`: one `checkpoint_written` per worker, with "from"; some may report errors. NULL

@@ -61,6 +61,17 @@ static void begin_next_generation(struct hspmd_controller *m, struct bound_plan 
 			worker_spawn(m, l->device[i]);
 }
 
+/* A plan that was completed is the one that workers get. */
+static int take_completed(struct bound_plan *l, struct hspmd_error *err)
+{
+	json_t *whole = l->plan->program ? hspmd_plan_to_json(l->plan, l->cluster) : json_incref(l->plan_json);
+	if (!whole)
+		return hspmd_fail_memory(err, "reading the plan");
+	json_decref(l->plan_json);
+	l->plan_json = whole;
+	return 0;
+}
+
 /* The first generation uses the plan of --plan unchanged. A later incarnation of the job may hold other nodes: then it solves. */
 static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
 {
@@ -69,7 +80,7 @@ static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
 		return false;
 	m->first_plan_used = true;
 	struct bound_plan *l = bound_plan_create(m, cluster, m->config->first_plan, m->config->first_plan_name, &err);
-	if (l && m->config->runnable && m->config->runnable(m->config, l->plan, l->cluster, &err)) {
+	if (l && m->config->runnable && (m->config->runnable(m->config, l->plan, l->cluster, &err) || take_completed(l, &err))) {
 		bound_plan_unref(l);
 		l = NULL;
 	}

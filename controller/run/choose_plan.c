@@ -11,6 +11,7 @@ struct chooser {
 	const struct hspmd_model_facts *facts;
 	int layers;
 	double limit_s;
+	const struct hspmd_program_search *programs;
 };
 
 /* Predicted step time in seconds of the current plan on the changed cluster; 0: it cannot run there. */
@@ -18,7 +19,11 @@ static double current_plan_step_s(const struct chooser *o, const json_t *now, co
 {
 	struct hspmd_error err;
 	struct hspmd_plan *p = json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->layers, &err) : NULL;
-	double step_s = p && !hspmd_evaluate(c, o->facts, NULL, o->job->precision, p, NULL, &err) ? p->predicted.step_s : 0;
+	enum hspmd_precision precision = o->job->precision;
+	int status = !p             ? -1
+	             : p->synthesis ? hspmd_evaluate_program(c, o->facts, o->programs, precision, p, o->limit_s, NULL, &err)
+	                            : hspmd_evaluate(c, o->facts, NULL, precision, p, NULL, &err);
+	double step_s = status ? 0 : p->predicted.step_s;
 	hspmd_plan_destroy(p);
 	return step_s;
 }
@@ -95,9 +100,12 @@ static json_t *solve_one(const struct chooser *o, json_t *input, struct hspmd_er
 	struct hspmd_runtime_caps whole = hspmd_runtime_caps_default();
 	whole.max_zero_stage = 0;
 	request.caps = &whole;
+	/* A job that has trained without a program needs a new plan fast, and is unlikely to need one now. */
+	request.programs = job->length_count || (old && !old->synthesis) ? NULL : o->programs;
 	if (c)
 		plan = hspmd_search_plan(c, o->facts, NULL, &request, NULL, NULL, err);
 	request.caps = NULL;
+	request.programs = plan ? NULL : request.programs;
 	bool any = plan != NULL;
 	if (c)
 		plan = settle_for(o, c, &request, plan, err);
@@ -118,9 +126,9 @@ static json_t *solve_one(const struct chooser *o, json_t *input, struct hspmd_er
 	return result;
 }
 
-json_t *run_choose_plan(const struct hspmd_job *job, const struct hspmd_model_facts *facts, int layers, double limit_s, json_t *input,
-                        struct hspmd_error *err)
+json_t *run_choose_plan(const struct hspmd_job *job, const struct hspmd_model_facts *facts, int layers,
+                        const struct hspmd_program_search *programs, double limit_s, json_t *input, struct hspmd_error *err)
 {
-	struct chooser o = { job, facts, layers, limit_s };
+	struct chooser o = { job, facts, layers, limit_s, programs };
 	return job->command.argc ? plan_command(&o, input, err) : solve_one(&o, input, err);
 }

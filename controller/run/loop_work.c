@@ -24,7 +24,7 @@ static void solve_work(uv_work_t *w)
 {
 	struct solve *s = w->data;
 	const struct run_loop_options *o = s->loop->o;
-	s->answer = run_choose_plan(o->config->job, o->facts, o->config->layers, o->solve_limit_s, s->input, &s->err);
+	s->answer = run_choose_plan(o->config->job, o->facts, o->config->layers, o->programs, o->solve_limit_s, s->input, &s->err);
 }
 
 static void solve_done(uv_work_t *w, int status)

@@ -52,37 +52,37 @@ static struct devcomm_group *enter_call(struct hspmd_devcomm *d, bool pair, cons
 	return g;
 }
 
-/* Seconds of the slowest link between members. */
-static double link_seconds(const struct hspmd_link_cost *cost, const struct hspmd_comm_step *step, double bytes)
+struct ring {
+	const struct hspmd_link_cost *cost;
+	const struct hspmd_comm_step *step;
+};
+
+static double ring_link(const void *context, int i, double bytes)
 {
-	double most = 0;
-	if (!cost || !cost->seconds)
+	const struct ring *ring = context;
+	const struct hspmd_comm_step *step = ring->step;
+	if (!ring->cost || !ring->cost->seconds)
 		return 1e-5 + bytes / 1e9;
-	for (int i = 0; i < step->member_count; i++) {
-		int j = (i + 1) % step->member_count;
-		double s = i == j ? 0 : cost->seconds(cost->context, step->members[i], step->members[j], bytes);
-		most = s > most ? s : most;
-	}
-	return most;
+	return ring->cost->seconds(ring->cost->context, step->members[i], step->members[(i + 1) % step->member_count], bytes);
 }
 
-/* Around a ring: with padding, all parts but one pass every link, and each part has the length of the longest; with grouped single
- * calls, each part passes every link once in its own length, but every call has its latency (HAP, arXiv 2401.05965, section 4.3). */
-static enum devcomm_algorithm choose_algorithm(const struct hspmd_devcomm *d, const struct hspmd_comm_step *step, size_t element_bytes)
+/* The form that the resolver has reckoned with; for a step that it has not seen as one of these devices, what it would have chosen. *form.
+ * -1: memory. */
+static int choose_form(const struct hspmd_devcomm *d, const struct hspmd_comm_step *step, enum hspmd_collective_form *form)
 {
-	const struct hspmd_box *part = step->kind == HSPMD_COMM_ALL_GATHER ? step->in : step->out;
-	int64_t most = 0, least = INT64_MAX;
-	double grouped = 0;
-	for (int i = 0; i < step->member_count; i++) {
-		int64_t n = hspmd_box_elements(&part[i]);
-		most = n > most ? n : most;
-		least = n < least ? n : least;
-		grouped += n ? link_seconds(d->o.cost, step, (double)n * (double)element_bytes) : 0;
-	}
-	if (most == least)
-		return DEVCOMM_EVEN;
-	double padded = (step->member_count - 1) * link_seconds(d->o.cost, step, (double)most * (double)element_bytes);
-	return padded <= grouped ? DEVCOMM_PADDED : DEVCOMM_GROUPED;
+	const struct hspmd_box *boxes = step->kind == HSPMD_COMM_ALL_GATHER ? step->in : step->out;
+	struct ring ring = { d->o.cost, step };
+	*form = step->form;
+	if (*form != HSPMD_FORM_DIRECT)
+		return 0;
+	double *parts = hspmd_calloc((size_t)step->member_count, sizeof *parts);
+	for (int i = 0; parts && i < step->member_count; i++)
+		parts[i] = 4 *
+		           (double)hspmd_box_elements(&boxes[i]); /* with two bytes per element, both forms are faster by the same factor */
+	if (parts)
+		hspmd_ring_seconds(parts, step->member_count, ring_link, &ring, form);
+	free(parts);
+	return parts ? 0 : -1;
 }
 
 static int add_collective(struct hspmd_devcomm *d, const struct hspmd_devcomm_use *use, struct hspmd_error *err)
@@ -107,10 +107,10 @@ static int add_collective(struct hspmd_devcomm *d, const struct hspmd_devcomm_us
 	free(ranks);
 	if (!mine || step->member_count == 1 || (g && known))
 		return 0;
-	if (!g || hspmd_array_grow(&d->steps, &d->step_capacity, d->step_count, sizeof *d->steps))
+	enum hspmd_collective_form form;
+	if (!g || choose_form(d, step, &form) || hspmd_array_grow(&d->steps, &d->step_capacity, d->step_count, sizeof *d->steps))
 		return hspmd_fail_memory(err, "preparing communication");
-	/* Assumes four bytes per element; with two, both algorithms are faster by the same factor. */
-	d->steps[d->step_count++] = (struct devcomm_step){ step, (int)(g - d->groups), choose_algorithm(d, step, 4) };
+	d->steps[d->step_count++] = (struct devcomm_step){ step, (int)(g - d->groups), form };
 	return 0;
 }
 

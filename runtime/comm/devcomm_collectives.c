@@ -353,7 +353,7 @@ int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_st
 		for (int k = 0; k < g->count; k++)
 			if (d->o.rank_of[step->members[k]] == g->ranks[i])
 				c.member[i] = k;
-	bool grouped = known->algorithm == DEVCOMM_GROUPED;
+	bool grouped = known->form == HSPMD_FORM_GROUPED;
 	int rv = step->kind == HSPMD_COMM_ALL_REDUCE       ? all_reduce(&c, err)
 	         : step->kind == HSPMD_COMM_ALL_GATHER     ? (grouped ? gather_grouped(&c, err) : gather_padded(&c, err))
 	         : step->kind == HSPMD_COMM_REDUCE_SCATTER ? (grouped ? scatter_grouped(&c, err) : scatter_padded(&c, err))

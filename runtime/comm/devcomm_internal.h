@@ -39,14 +39,11 @@ struct devcomm_group {
 	struct cached_communicator *made;              /* NULL: the group uses the transport */
 };
 
-/* How a group with unequal parts gathers or scatters. */
-enum devcomm_algorithm { DEVCOMM_EVEN, DEVCOMM_PADDED, DEVCOMM_GROUPED };
-
 /* A collective step of the program. */
 struct devcomm_step {
 	const struct hspmd_comm_step *step;
 	int group; /* number of its group */
-	enum devcomm_algorithm algorithm;
+	enum hspmd_collective_form form; /* how a group with unequal parts gathers or scatters */
 };
 
 /* A piece of device memory. If a call reads or writes it outside the device's own order, that is call `ticket` of `group`. */

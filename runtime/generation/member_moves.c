@@ -7,6 +7,7 @@
 #include "common/alloc.h"
 #include "common/log.h"
 #include "runtime/generation/state_moves.h"
+#include "runtime/program/pipelines.h"
 
 size_t hspmd_generation_parameter_bytes(const struct hspmd_generation *g, int parameter)
 {
@@ -34,6 +35,7 @@ size_t *hspmd_generation_element_bytes(const struct hspmd_generation *g)
 struct live {
 	struct hspmd_cluster *cluster;
 	struct hspmd_plan *plan;
+	struct hspmd_graph *graph; /* of that plan, if its parameters may lie otherwise than in the graph of the new one; NULL: the same */
 	struct hspmd_parameter_layouts *layouts;
 	int *rank_of; /* per device of the cluster; -1: it is no holder */
 };
@@ -41,6 +43,7 @@ struct live {
 static void live_clear(struct live *l)
 {
 	hspmd_parameter_layouts_destroy(l->layouts);
+	hspmd_graph_destroy(l->graph);
 	hspmd_plan_destroy(l->plan);
 	hspmd_cluster_destroy(l->cluster);
 	free(l->rank_of);
@@ -53,8 +56,12 @@ static int live_read(const struct hspmd_generation *g, json_t *value, struct liv
 	l->cluster = hspmd_cluster_from_json(json_object_get(value, "cluster"), "live.cluster", err);
 	if (l->cluster)
 		l->plan = hspmd_plan_from_json(json_object_get(value, "plan"), "live.plan", l->cluster, g->setup->source.layers, err);
-	if (l->plan)
-		l->layouts = hspmd_parameter_layouts_build(g->program->graph, l->plan, err);
+	/* A search annotates the parameters of its own graph. */
+	bool own = l->plan && (l->plan->synthesis || g->plan->synthesis);
+	if (own)
+		l->graph = hspmd_pipeline_graph(&g->setup->source, l->plan, l->cluster, err);
+	if (l->plan && (!own || l->graph))
+		l->layouts = hspmd_parameter_layouts_build(own ? l->graph : g->program->graph, l->plan, err);
 	if (!l->layouts)
 		return -1;
 	l->rank_of = malloc(((size_t)l->cluster->device_count + 1) * sizeof *l->rank_of);

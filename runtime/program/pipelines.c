@@ -30,8 +30,8 @@ static bool any_ring(const struct hspmd_plan *plan, const struct hspmd_cluster *
 	return false;
 }
 
-static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
-                                                     const struct hspmd_cluster *cluster, int pipeline, bool bf16)
+struct hspmd_model_build_options hspmd_pipeline_options(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                                        const struct hspmd_cluster *cluster, int pipeline, bool bf16)
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[pipeline];
 	const struct hspmd_stage *last = &p->stages[p->stage_count - 1];
@@ -46,6 +46,14 @@ static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_so
 		.parts = !bf16 && any_ring(plan, cluster),
 		.bf16 = bf16,
 	};
+}
+
+struct hspmd_graph *hspmd_pipeline_graph(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                         const struct hspmd_cluster *cluster, struct hspmd_error *err)
+{
+	bool bf16 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_BF16;
+	struct hspmd_model_build_options how = hspmd_pipeline_options(source, plan, cluster, 0, bf16);
+	return plan->synthesis ? hspmd_program_synthesise(source, plan, cluster, &how, err) : source->build(source->context, &how, err);
 }
 
 /* Prefix an error of the passes, which may name the stage, with the plan's path. */
@@ -78,7 +86,7 @@ static int build_pipeline(const struct hspmd_graph_source *source, const struct 
 		stages[s].ring = !how->bf16 && takes_parts(cluster, &p->stages[s]);
 	}
 	*graph = status            ? NULL
-	         : plan->synthesis ? hspmd_program_synthesise(source, plan, cluster, how, NULL, err)
+	         : plan->synthesis ? hspmd_program_synthesise(source, plan, cluster, how, err)
 	                           : source->build(source->context, how, err);
 	if (*graph)
 		*spmd = cost ? hspmd_spmd_build(*graph, stages, stage_of_layer, cost, err)
@@ -142,7 +150,7 @@ struct hspmd_pipelines *hspmd_pipelines_build(const struct hspmd_graph_source *s
 	else
 		find_shapes(p, cluster, own);
 	for (int q = 0; !status && q < plan->pipeline_count; q++) {
-		struct hspmd_model_build_options how = how_to_build(source, plan, cluster, q, bf16);
+		struct hspmd_model_build_options how = hspmd_pipeline_options(source, plan, cluster, q, bf16);
 		if (p->like[q] != q)
 			continue;
 		status = build_pipeline(source, plan, cluster, q, &how, q == own ? cost : NULL, &p->graphs[q], &p->spmds[q], err);

@@ -15,6 +15,15 @@ struct hspmd_pipelines {
 	struct hspmd_model_build_options how; /* of the own pipeline's graph */
 };
 
+/* How the graph of a pipeline is built. bf16: the plan computes in it. */
+struct hspmd_model_build_options hspmd_pipeline_options(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                                        const struct hspmd_cluster *cluster, int pipeline, bool bf16);
+
+/* The graph of the first pipeline, annotated if the plan's operators are divided by search. Its parameters have the numbers that they have
+ * in every graph of the model. The caller destroys it. NULL and err. */
+struct hspmd_graph *hspmd_pipeline_graph(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                         const struct hspmd_cluster *cluster, struct hspmd_error *err);
+
 /* own: the device's pipeline. cost: of transfers within it. Plan and cluster must outlive the result. NULL and err. */
 struct hspmd_pipelines *hspmd_pipelines_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                               const struct hspmd_cluster *cluster, int own, const struct hspmd_link_cost *cost,

@@ -192,6 +192,16 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
  * steps chosen and the rejected alternatives, with the times that the cluster's links promise. The caller frees the text. */
 char *hspmd_program_explain(const struct hspmd_program *p);
 
+/* Explains the program of a plan with `synthesis`: how each operator is divided, why, and what it sends. The caller frees the text. NULL
+ * and err: memory, or there is no such program. */
+char *hspmd_program_explain_stage(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                  const struct hspmd_cluster *cluster, struct hspmd_error *err);
+
+/* The `find` of struct hspmd_program_search (common/format/program_search.h); its context is a struct hspmd_graph_source. */
+struct hspmd_program_cost;
+int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *cluster, struct hspmd_plan *plan, double limit_s,
+                       struct hspmd_program_cost *cost, struct hspmd_error *err);
+
 /* ---- for the passes that build a program (build_program.c calls them; program.c has the functions that they share) */
 int hspmd_program_add_slot_type(struct hspmd_program *p, const struct hspmd_slot_type *slot_type, struct hspmd_error *err);
 int hspmd_program_add_slot(struct hspmd_program *p, int slot_type, enum hspmd_arena_kind memory, int micro_batch, struct hspmd_error *err);

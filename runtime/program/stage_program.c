@@ -9,51 +9,107 @@ static double state_bytes(const struct hspmd_graph_source *source, bool bf16)
 	return hspmd_optimizer_state_bytes(hspmd_optimizer_types[source->optimizer]->moments) + (bf16 ? 2 : 0);
 }
 
-/* The best program of the graph with this number of parts of the vocabulary. NULL: there is none. */
-static struct hspmd_graph *attempt(const struct hspmd_graph_source *source, const struct hspmd_synthesis_stage *stage,
-                                   const struct hspmd_model_build_options *how, struct hspmd_synthesis_result *result,
-                                   struct hspmd_error *err)
+struct hspmd_synthesis_stage hspmd_stage_program_stage(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                                       const struct hspmd_cluster *cluster, bool bf16)
 {
-	struct hspmd_graph *g = source->build(source->context, how, err);
-	struct hspmd_synthesis *s = g ? hspmd_synthesis_create(g, stage, err) : NULL;
-	if (!s || hspmd_synthesis_search(s, result, err) || hspmd_synthesis_apply(s, g, err)) {
-		hspmd_graph_destroy(g);
-		g = NULL;
+	const struct hspmd_stage *only = &plan->pipelines[0].stages[0];
+	return (struct hspmd_synthesis_stage){ .cluster = cluster,
+		                               .device_count = only->device_count,
+		                               .devices = only->devices,
+		                               .micro_batches = plan->pipelines[0].micro_batches,
+		                               .precision = bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32,
+		                               .state_bytes = state_bytes(source, bf16) };
+}
+
+void hspmd_stage_program_clear(struct hspmd_stage_program *p)
+{
+	hspmd_synthesis_destroy(p->synthesis);
+	hspmd_graph_destroy(p->graph);
+	*p = (struct hspmd_stage_program){ 0 };
+}
+
+/* The best program of the graph with this number of parts of the vocabulary. */
+static int attempt(const struct hspmd_graph_source *source, const struct hspmd_synthesis_stage *stage, struct hspmd_model_build_options how,
+                   int vocab_parts, struct hspmd_stage_program *f, struct hspmd_error *err)
+{
+	how.vocab_parts = vocab_parts;
+	f->how = how;
+	f->graph = source->build(source->context, &how, err);
+	f->synthesis = f->graph ? hspmd_synthesis_create(f->graph, stage, err) : NULL;
+	if (f->synthesis && !hspmd_synthesis_search(f->synthesis, &f->result, err))
+		return 0;
+	hspmd_stage_program_clear(f);
+	return -1;
+}
+
+/* A vocabulary in parts can be divided, and then nothing else of the loss can; so both are tried. */
+static int search(const struct hspmd_graph_source *source, const struct hspmd_synthesis_stage *stage,
+                  const struct hspmd_model_build_options *how, struct hspmd_stage_program *best, struct hspmd_error *err)
+{
+	struct hspmd_stage_program divided = { 0 };
+	struct hspmd_error why;
+	int whole = attempt(source, stage, *how, 1, best, err);
+	if (stage->device_count == 1 || attempt(source, stage, *how, stage->device_count, &divided, whole ? err : &why))
+		return whole;
+	if (whole || divided.result.seconds < best->result.seconds * (1 - 1e-9)) {
+		hspmd_stage_program_clear(best);
+		*best = divided;
+	} else {
+		hspmd_stage_program_clear(&divided);
 	}
-	hspmd_synthesis_destroy(s);
-	return g;
+	return 0;
+}
+
+/* The program that travelled with the plan. */
+static int load(const struct hspmd_graph_source *source, const struct hspmd_synthesis_stage *stage,
+                const struct hspmd_model_build_options *how, const json_t *program, struct hspmd_stage_program *f, struct hspmd_error *err)
+{
+	const json_t *parts = json_object_get(program, "vocab_parts");
+	f->how = *how;
+	f->how.vocab_parts = (int)json_integer_value(parts);
+	if (f->how.vocab_parts < 1 || f->how.vocab_parts > stage->device_count)
+		return hspmd_fail(err, "program.vocab_parts: expected 1..%d", stage->device_count);
+	f->graph = source->build(source->context, &f->how, err);
+	f->synthesis = f->graph ? hspmd_synthesis_create(f->graph, stage, err) : NULL;
+	if (f->synthesis && !hspmd_synthesis_load(f->synthesis, program, err))
+		return 0;
+	hspmd_stage_program_clear(f);
+	return -1;
+}
+
+json_t *hspmd_stage_program_save(const struct hspmd_stage_program *f, struct hspmd_error *err)
+{
+	json_t *program = hspmd_synthesis_save(f->synthesis, err);
+	if (program && json_object_set_new(program, "vocab_parts", json_integer(f->how.vocab_parts))) {
+		json_decref(program);
+		hspmd_fail_memory(err, "writing a program");
+		return NULL;
+	}
+	return program;
+}
+
+int hspmd_stage_program_find(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
+                             const struct hspmd_model_build_options *how, double until_s, struct hspmd_stage_program *f,
+                             struct hspmd_error *err)
+{
+	struct hspmd_synthesis_stage stage = hspmd_stage_program_stage(source, plan, cluster, how->bf16);
+	stage.until_s = until_s;
+	return plan->program ? load(source, &stage, how, plan->program, f, err) : search(source, &stage, how, f, err);
 }
 
 struct hspmd_graph *hspmd_program_synthesise(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                              const struct hspmd_cluster *cluster, struct hspmd_model_build_options *how,
-                                             struct hspmd_synthesis_result *result, struct hspmd_error *err)
+                                             struct hspmd_error *err)
 {
-	const struct hspmd_stage *only = &plan->pipelines[0].stages[0];
-	struct hspmd_synthesis_stage stage = { .cluster = cluster,
-		                               .device_count = only->device_count,
-		                               .devices = only->devices,
-		                               .micro_batches = plan->pipelines[0].micro_batches,
-		                               .precision = how->bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32,
-		                               .state_bytes = state_bytes(source, how->bf16) };
-	struct hspmd_synthesis_result found = { 0 }, other = { 0 };
-	struct hspmd_error why;
-	how->vocab_parts = 1;
-	struct hspmd_graph *g = attempt(source, &stage, how, &found, err);
-	if (only->device_count > 1) {
-		/* A vocabulary in parts can be divided, and then nothing else of the loss can. */
-		struct hspmd_model_build_options parts = *how;
-		parts.vocab_parts = only->device_count;
-		struct hspmd_graph *divided = attempt(source, &stage, &parts, &other, g ? &why : err);
-		if (divided && (!g || other.seconds < found.seconds * (1 - 1e-9))) {
-			hspmd_graph_destroy(g);
-			g = divided;
-			*how = parts;
-			found = other;
-		} else {
-			hspmd_graph_destroy(divided);
-		}
+	struct hspmd_stage_program f = { 0 };
+	struct hspmd_graph *g = NULL;
+	if (hspmd_stage_program_find(source, plan, cluster, how, 0, &f, err))
+		return NULL;
+	if (!hspmd_synthesis_apply(f.synthesis, f.graph, err)) {
+		g = f.graph;
+		f.graph = NULL;
+		*how = f.how;
 	}
-	if (result)
-		*result = found;
+	hspmd_stage_program_clear(&f);
 	return g;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/format/cluster.h"
+#include "common/format/device_traits.h"
 #include "runtime/resharding/resolve.h"
 
 static double seconds(const void *context, int from, int to, double bytes)
@@ -26,7 +27,15 @@ static int device_class(const void *context, int device)
 	return hspmd_cluster_names_nodes(c) ? -1 : c->devices[device].type;
 }
 
+static bool rings(const void *context, int device)
+{
+	const struct hspmd_cluster *c = context;
+	return hspmd_device_traits(c->types[c->devices[device].type].kind)->rings;
+}
+
 struct hspmd_link_cost hspmd_link_cost_of_cluster(const struct hspmd_cluster *c)
 {
-	return (struct hspmd_link_cost){ .seconds = seconds, .context = c, .node = node, .network = network, .device_class = device_class };
+	return (struct hspmd_link_cost){
+		.seconds = seconds, .context = c, .node = node, .network = network, .device_class = device_class, .rings = rings
+	};
 }

@@ -3,7 +3,8 @@
  * (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009); an all-reduce is a reduce-scatter and
  * an all-gather or, if small, a gather of everything in a logarithmic number of rounds (Bruck et al. 1997). A device sends its messages one
  * after another and receives likewise, both at the same time (the one-port model); messages between the devices of a node and other nodes
- * share the node's network. Local copies are free. */
+ * share the node's network. Local copies are free. Devices with a library of their own gather and sum around a ring instead, unequal parts
+ * in the cheaper of two forms (common/format/collective_cost.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,18 +107,7 @@ static int book_common(struct resolver *r, const struct hspmd_comm_step *step, d
 	return status < 0 ? -1 : 0;
 }
 
-/* Moves are ordered by pair; those of a pair are one message. */
-static void book_moves(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
-{
-	for (int i = 0, end; i < step->move_count; i = end) {
-		const struct hspmd_move *first = &step->moves[i];
-		int64_t elements = 0;
-		for (end = i; end < step->move_count && step->moves[end].from == first->from && step->moves[end].to == first->to; end++)
-			elements += hspmd_box_elements(&step->moves[end].box);
-		if (first->from != first->to)
-			book(r, first->from, first->to, elements, 1, network_busy);
-	}
-}
+/* ---- around a ring, in the devices' order */
 
 /* In rounds of 1, 2, 4 .. a member receives that many parts from the member that far behind. */
 static double gather_seconds(const struct resolver *r, const struct hspmd_comm_step *step)
@@ -135,6 +125,74 @@ static double gather_seconds(const struct resolver *r, const struct hspmd_comm_s
 		total += slowest;
 	}
 	return total;
+}
+
+struct ring {
+	const struct resolver *r;
+	int n, *member;
+};
+
+static double ring_link(const void *context, int i, double bytes)
+{
+	const struct ring *ring = context;
+	const struct resolver *r = ring->r;
+	return hspmd_message_seconds(r->cost, r->real[ring->member[i]], r->real[ring->member[(i + 1) % ring->n]], bytes);
+}
+
+/* Returns true if all members of a collective step run it around a ring. */
+static bool is_ring(const struct resolver *r, const struct hspmd_comm_step *step)
+{
+	bool all = r->cost && r->cost->rings;
+	for (int m = 0; all && m < step->member_count; m++)
+		all = r->cost->rings(r->cost->context, r->real[step->members[m]]);
+	return all;
+}
+
+/* The parts of these boxes go around `rounds` times. */
+static int book_ring(struct resolver *r, struct hspmd_comm_step *step, const struct hspmd_box *boxes, int rounds, double *network_busy)
+{
+	int n = step->member_count;
+	struct ring ring = { r, n, hspmd_arena_alloc(r->arena, (size_t)n, sizeof *ring.member) };
+	double *parts = hspmd_arena_alloc(r->arena, (size_t)n, sizeof *parts), most = 0, total = 0;
+	if (!ring.member || !parts)
+		return -1;
+	memcpy(ring.member, step->members, (size_t)n * sizeof *ring.member);
+	qsort(ring.member, (size_t)n, sizeof *ring.member, hspmd_int_order);
+	for (int m = 0; m < n; m++) {
+		int64_t elements = hspmd_box_elements(&boxes[m]);
+		if (step->kind == HSPMD_COMM_ALL_REDUCE)
+			elements = (elements + n - 1) / n;
+		parts[m] = (double)elements * (double)r->element_bytes;
+		most = parts[m] > most ? parts[m] : most;
+		total += parts[m];
+	}
+	step->seconds = rounds * hspmd_ring_seconds(parts, n, ring_link, &ring, &step->form);
+	double gathered = step->kind == HSPMD_COMM_ALL_REDUCE ? gather_seconds(r, step) : step->seconds; /* small ones, along a tree */
+	step->seconds = gathered < step->seconds ? gathered : step->seconds;
+	double bytes = rounds * (step->form == HSPMD_FORM_GROUPED ? total : (n - 1) * most);
+	for (int i = 0; i < n; i++) {
+		int from = r->node[ring.member[i]], to = r->node[ring.member[(i + 1) % n]];
+		if (from == to)
+			continue;
+		network_busy[from] += r->network[from] > 0 ? bytes / r->network[from] : step->seconds;
+		network_busy[r->node_count + to] += r->network[to] > 0 ? bytes / r->network[to] : step->seconds;
+	}
+	return 0;
+}
+
+/* ---- directly */
+
+/* Moves are ordered by pair; those of a pair are one message. */
+static void book_moves(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+{
+	for (int i = 0, end; i < step->move_count; i = end) {
+		const struct hspmd_move *first = &step->moves[i];
+		int64_t elements = 0;
+		for (end = i; end < step->move_count && step->moves[end].from == first->from && step->moves[end].to == first->to; end++)
+			elements += hspmd_box_elements(&step->moves[end].box);
+		if (first->from != first->to)
+			book(r, first->from, first->to, elements, 1, network_busy);
+	}
 }
 
 static int cost_all_reduce(struct resolver *r, struct hspmd_comm_step *step, double *network_busy)
@@ -159,7 +217,14 @@ int hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *ne
 {
 	int status = 0;
 	step->seconds = 0;
+	step->form = HSPMD_FORM_DIRECT;
 	book_begin(r);
+	if (step->kind == HSPMD_COMM_ALL_REDUCE && is_ring(r, step))
+		return book_ring(r, step, step->in, 2, network_busy);
+	if (step->kind == HSPMD_COMM_REDUCE_SCATTER && is_ring(r, step))
+		return book_ring(r, step, step->out, 1, network_busy);
+	if (step->kind == HSPMD_COMM_ALL_GATHER && is_ring(r, step))
+		return book_ring(r, step, step->in, 1, network_busy);
 	switch (step->kind) {
 	case HSPMD_COMM_SEND_RECEIVE:
 		book(r, step->members[0], step->members[1], hspmd_box_elements(&step->in[0]), 1, network_busy);

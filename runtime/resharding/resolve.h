@@ -13,6 +13,7 @@
 #ifndef HSPMD_RESHARDING_RESOLVE_H
 #define HSPMD_RESHARDING_RESOLVE_H
 
+#include "common/format/collective_cost.h"
 #include "runtime/annotation/annotation.h"
 
 enum hspmd_comm_kind {
@@ -45,6 +46,7 @@ struct hspmd_comm_step {
 	struct hspmd_move *moves; /* BATCHED: ordered by (from, to); one message per pair of devices carries all its moves. The addends of
 	                             one element are in the same order on every device that sums them */
 	double seconds;           /* predicted; for --explain */
+	enum hspmd_collective_form form; /* of all-reduce, reduce-scatter and all-gather: the one that `seconds` is of */
 };
 
 struct hspmd_layout {
@@ -77,6 +79,8 @@ struct hspmd_link_cost {
 	/* Devices of one class have equal links to devices of one class on other nodes, so that the messages of large collectives can be
 	 * counted by class. NULL, or -1 for any device: not known, every pair counts alone. */
 	int (*device_class)(const void *context, int device);
+	/* Returns true if the device gathers and sums with others of this kind around a ring. NULL: none does. */
+	bool (*rings)(const void *context, int device);
 	struct hspmd_resolve_cache *cache; /* earlier answers under this cost; NULL: none */
 };
 

@@ -168,7 +168,7 @@ static int hop_within(struct resolver *r, const struct placement *from, const st
 
 /* ---- explaining */
 
-/* "reduce-scatter, 2 all-gather": the steps that communicate, by kind. */
+/* "reduce-scatter, 2 padded all-gather": the steps that communicate, by kind. */
 static char *name_route(struct resolver *r, const struct route *route)
 {
 	const size_t size = 256;
@@ -177,14 +177,19 @@ static char *name_route(struct resolver *r, const struct route *route)
 	for (int h = 0; h < route->hop_count && name; h++)
 		for (int kind = 0; kind < HSPMD_COMM_KIND_COUNT; kind++) {
 			int count = 0;
-			for (size_t s = 0; s < route->hop[h].count; s++)
-				count += (int)route->hop[h].step[s].kind == kind;
-			if (count == 0 || n + 40 > size)
+			const char *form = "";
+			for (size_t s = 0; s < route->hop[h].count; s++) {
+				const struct hspmd_comm_step *step = &route->hop[h].step[s];
+				count += (int)step->kind == kind;
+				if ((int)step->kind == kind && step->form > HSPMD_FORM_EVEN)
+					form = step->form == HSPMD_FORM_PADDED ? "padded " : "grouped ";
+			}
+			if (count == 0 || n + 50 > size)
 				continue;
 			n += (size_t)snprintf(name + n, size - n, "%s", n ? ", " : "");
 			if (count > 1)
 				n += (size_t)snprintf(name + n, size - n, "%d ", count);
-			n += (size_t)snprintf(name + n, size - n, "%s", hspmd_comm_kind_names[kind]);
+			n += (size_t)snprintf(name + n, size - n, "%s%s", form, hspmd_comm_kind_names[kind]);
 		}
 	return name;
 }

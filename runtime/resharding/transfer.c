@@ -177,7 +177,8 @@ static int copy_step(const struct resolver *r, const struct hspmd_comm_step *fro
 		                        .output = from->output == TRANSFER_LAST ? last : from->output,
 		                        .member_count = from->member_count,
 		                        .move_count = from->move_count,
-		                        .seconds = from->seconds };
+		                        .seconds = from->seconds,
+		                        .form = from->form };
 	to->members = hspmd_calloc(members, sizeof *to->members);
 	to->in = hspmd_calloc(members, sizeof *to->in);
 	to->out = hspmd_calloc(members, sizeof *to->out);

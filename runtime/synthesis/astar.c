@@ -226,7 +226,8 @@ static int expand(struct search *a, int item)
 	return 0;
 }
 
-/* Takes the best partial program from the queue until it is complete. Returns its number, -1: memory, -2: there is none. */
+/* Takes the best partial program from the queue until it is complete. Returns its number, -1: memory, -2: there is none, -3: none was
+ * complete in time. */
 static int run(struct search *a, long *expanded)
 {
 	while (a->heap_count) {
@@ -239,6 +240,8 @@ static int run(struct search *a, long *expanded)
 			a->left_out = fmin(a->left_out, a->partials[item].estimate);
 			continue;
 		}
+		if (hspmd_synthesis_timed_out(a->s))
+			return -3;
 		++*expanded;
 		if (expand(a, item))
 			return -1;
@@ -283,6 +286,7 @@ int hspmd_synthesis_astar(struct hspmd_synthesis *s, struct hspmd_synthesis_resu
 	end(&a);
 	if (found >= 0)
 		return 0;
-	return found == -1 ? hspmd_fail_memory(err, "searching a program")
-	                   : hspmd_fail(err, "no program of the stage fits into its memory");
+	return found == -1   ? hspmd_fail_memory(err, "searching a program")
+	       : found == -3 ? hspmd_fail(err, "no program of the stage was found in time")
+	                     : hspmd_fail(err, "no program of the stage fits into its memory");
 }

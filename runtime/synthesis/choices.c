@@ -9,9 +9,6 @@
 
 #define MAX_LOCAL 24   /* gradients that a group's backward operators make */
 #define MAX_ATTEMPTS 4 /* to find layouts that an operator takes as they are */
-#define KEPT_AS_READ 0
-#define KEPT_IN_PARTS 1 /* along the longest dimension, if it is read whole */
-#define KEPT_LAYOUT 2   /* + a layout: parameters that several groups read */
 
 struct chooser {
 	struct hspmd_synthesis *s;
@@ -25,7 +22,6 @@ struct chooser {
 	} local[MAX_LOCAL];
 	uint32_t gradient_made[HSPMD_OP_MAX_IO];  /* per output: bits of the layouts in which its gradient exists */
 	uint32_t parameter_made[HSPMD_OP_MAX_IO]; /* per input that is a parameter */
-	unsigned char sum[HSPMD_OP_MAX_IO];       /* per input that is a parameter: the layout of its gradient */
 };
 
 /* An operator with its inputs as layouts, while they are found. */
@@ -306,9 +302,9 @@ static int book_outputs(struct chooser *c, struct trial *t)
 			if (!is_parameter(c, c->op->in[i]) || g->tensors[c->op->in[i]].grad != tensor)
 				continue;
 			int layout = hspmd_synthesis_layout_of(c->s, c->op->in[i], t->out[o]);
-			if (layout == LAYOUT_NONE || (c->sum[i] != LAYOUT_NONE && c->sum[i] != layout))
+			if (layout == LAYOUT_NONE || (c->choice->sum[i] != LAYOUT_NONE && c->choice->sum[i] != layout))
 				return 1;
-			c->sum[i] = (unsigned char)layout;
+			c->choice->sum[i] = (unsigned char)layout;
 		}
 	}
 	return 0;
@@ -357,18 +353,18 @@ static int sum_gradients(struct chooser *c)
 	double once = 0; /* per step, divided by the number of micro-batches */
 	for (int i = 0; i < c->op->input_count; i++) {
 		int w = c->op->in[i];
-		if (!is_parameter(c, w) || c->sum[i] == LAYOUT_NONE || input_of(c->op, w) != i)
+		if (!is_parameter(c, w) || c->choice->sum[i] == LAYOUT_NONE || input_of(c->op, w) != i)
 			continue;
 		if (s->tensors[w].shared) {
-			c->choice->sums[c->choice->sums_count++] = (struct layout_use){ w, c->sum[i] };
+			c->choice->sums[c->choice->sums_count++] = (struct layout_use){ w, c->choice->sum[i] };
 			continue;
 		}
-		if (c->sum[i] == c->choice->kept[i])
+		if (c->choice->sum[i] == c->choice->kept[i])
 			continue;
 		const struct hspmd_tensor *t = &s->g->tensors[w];
-		double seconds =
-		        hspmd_synthesis_transfer(s, &t->shape, hspmd_dtype_bytes(hspmd_dtype_master(t->dtype)),
-		                                 hspmd_synthesis_layout(s, w, c->sum[i]), hspmd_synthesis_layout(s, w, c->choice->kept[i]));
+		double seconds = hspmd_synthesis_transfer(s, &t->shape, hspmd_dtype_bytes(hspmd_dtype_master(t->dtype)),
+		                                          hspmd_synthesis_layout(s, w, c->choice->sum[i]),
+		                                          hspmd_synthesis_layout(s, w, c->choice->kept[i]));
 		once += seconds / s->stage.micro_batches;
 	}
 	c->choice->seconds += once;
@@ -408,7 +404,7 @@ static int evaluate(struct chooser *c)
 {
 	struct trial t = { 0 };
 	c->local_count = 0;
-	memset(c->sum, LAYOUT_NONE, sizeof c->sum);
+	memset(c->choice->sum, LAYOUT_NONE, sizeof c->choice->sum);
 	memset(c->gradient_made, 0, sizeof c->gradient_made);
 	if (!c->choice->backward_take)
 		c->choice->backward_take =
@@ -570,6 +566,8 @@ int hspmd_synthesis_choices(struct hspmd_synthesis *s, struct hspmd_error *err)
 			         (g->backward_count && choices_by_segment(s, g, -1, segments[k], &capacity));
 		if (status)
 			return hspmd_fail_memory(err, "searching a program");
+		if (!s->found && hspmd_synthesis_timed_out(s))
+			return hspmd_fail(err, "no program of the stage was found in time");
 		if (g->choice_count == 0)
 			return hspmd_fail(err, "operator %s (layer %d) cannot be divided, nor repeated by all devices",
 			                  hspmd_opcode_names[op->opcode], op->layer);

@@ -206,3 +206,37 @@ void hspmd_synthesis_forget(struct hspmd_synthesis *s, int segment)
 			f->seconds[i] = -1;
 	}
 }
+
+struct visit {
+	const struct hspmd_synthesis *s;
+	void (*use)(void *context, int segment);
+	void *context;
+};
+
+static void visit_layout(const struct visit *v, int tensor, int layout)
+{
+	if (tensor >= 0 && layout < LAYOUT_WHOLE)
+		v->use(v->context, v->s->tensors[tensor].segment[layout]);
+}
+
+void hspmd_synthesis_each_segment(const struct hspmd_synthesis *s, int number, const struct choice *c,
+                                  void (*use)(void *context, int segment), void *context)
+{
+	const struct group *g = &s->groups[number];
+	const struct hspmd_op *op = &s->g->ops[g->op];
+	const struct visit v = { s, use, context };
+	use(context, c->segment);
+	use(context, c->backward);
+	for (int i = 0; i < op->input_count; i++) {
+		visit_layout(&v, op->in[i], c->take[i]);
+		visit_layout(&v, op->in[i], c->kept[i]);
+	}
+	for (int o = 0; o < op->output_count; o++) {
+		visit_layout(&v, op->out[o], c->out[o]);
+		visit_layout(&v, op->out[o], c->gradient[o]);
+	}
+	for (int i = 0; i < c->need_count; i++)
+		visit_layout(&v, c->need[i].tensor, c->need[i].layout);
+	for (int i = 0; i < c->gives_count; i++)
+		visit_layout(&v, g->contributions[i].of, c->gives[i]);
+}

@@ -287,8 +287,9 @@ static void find_classes(struct balance *b)
 	}
 }
 
-static void use_segment(struct balance *b, int segment)
+static void use_segment(void *context, int segment)
 {
+	struct balance *b = context;
 	int u = 0;
 	while (u < b->used_count && b->used[u] != segment)
 		u++;
@@ -296,34 +297,11 @@ static void use_segment(struct balance *b, int segment)
 		b->used[b->used_count++] = segment;
 }
 
-static void use_layout(struct balance *b, int tensor, int layout)
-{
-	if (tensor >= 0 && layout < LAYOUT_WHOLE)
-		use_segment(b, b->s->tensors[tensor].segment[layout]);
-}
-
 /* Segments that the program divides. */
 static void find_used(struct balance *b)
 {
-	for (int n = 0; n < b->s->group_count; n++) {
-		const struct group *g = &b->s->groups[n];
-		const struct choice *c = &b->p->choices[n];
-		const struct hspmd_op *op = &b->s->g->ops[g->op];
-		use_segment(b, c->segment);
-		use_segment(b, c->backward);
-		for (int i = 0; i < op->input_count; i++) {
-			use_layout(b, op->in[i], c->take[i]);
-			use_layout(b, op->in[i], c->kept[i]);
-		}
-		for (int o = 0; o < op->output_count; o++) {
-			use_layout(b, op->out[o], c->out[o]);
-			use_layout(b, op->out[o], c->gradient[o]);
-		}
-		for (int i = 0; i < c->need_count; i++)
-			use_layout(b, c->need[i].tensor, c->need[i].layout);
-		for (int i = 0; i < c->gives_count; i++)
-			use_layout(b, g->contributions[i].of, c->gives[i]);
-	}
+	for (int n = 0; n < b->s->group_count; n++)
+		hspmd_synthesis_each_segment(b->s, n, &b->p->choices[n], use_segment, b);
 }
 
 static int open_balance(struct balance *b)
@@ -404,7 +382,8 @@ static bool polish_pair(struct balance *b, int u, int from, int to, double *seco
 	const int64_t *at = b->at + (size_t)u * (size_t)b->n;
 	int64_t all = (int64_t)of_class(b, at, from);
 	bool better = false, small = all * b->s->group_count < MAX_VALUED / 8;
-	for (int64_t count = small ? all - b->class_size[from] : all / 2; count > 0 && b->valued < MAX_VALUED;) {
+	for (int64_t count = small ? all - b->class_size[from] : all / 2;
+	     count > 0 && b->valued < MAX_VALUED && !hspmd_synthesis_timed_out(b->s);) {
 		memcpy(b->tried, b->at, (size_t)b->used_count * (size_t)b->n * sizeof *b->at);
 		if (move_steps(b, b->tried + (size_t)u * (size_t)b->n, from, to, count) && accept(b, seconds))
 			better = true;
@@ -435,7 +414,7 @@ int hspmd_synthesis_balance(struct hspmd_synthesis *s, struct program *p, double
 		*bound = *seconds = seconds_now(&b);
 	}
 	bool better = !status && b.class_count > 1 && b.used_count > 0 && isfinite(*seconds);
-	for (int round = 0; better && round < MAX_ROUNDS && b.valued < MAX_VALUED; round++) {
+	for (int round = 0; better && round < MAX_ROUNDS && b.valued < MAX_VALUED && !hspmd_synthesis_timed_out(s); round++) {
 		double before = *seconds;
 		status = seconds_now(&b) < HUGE_VAL ? measure(&b, *seconds) : -1;
 		if (!status)

@@ -72,9 +72,16 @@ double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, con
 	return slowest;
 }
 
-static double node_seconds(const struct hspmd_spmd *spmd, const struct hspmd_spmd_node *n, const struct hspmd_synthesis_stage *stage,
-                           const double *rate, const double *memory_rate)
+/* What evaluates a program. */
+struct pricing {
+	const struct hspmd_spmd *spmd;
+	const struct hspmd_synthesis_stage *stage;
+	double *rate, *memory_rate, *each; /* per device */
+};
+
+static void add_operator(const struct pricing *p, const struct hspmd_spmd_node *n, struct hspmd_synthesis_seconds *parts)
 {
+	const struct hspmd_spmd *spmd = p->spmd;
 	const struct hspmd_op *op = &spmd->graph->ops[n->op];
 	const struct hspmd_annotation *in[HSPMD_OP_MAX_IO], *out[HSPMD_OP_MAX_IO];
 	struct hspmd_op_view view;
@@ -83,7 +90,11 @@ static double node_seconds(const struct hspmd_spmd *spmd, const struct hspmd_spm
 		in[i] = n->in[i] < 0 ? NULL : spmd->values[n->in[i]].annotation;
 	for (int o = 0; o < n->output_count; o++)
 		out[o] = n->out[o] < 0 ? NULL : spmd->values[n->out[o]].annotation;
-	return hspmd_synthesis_op_seconds(stage, rate, memory_rate, &view, hspmd_op_types[op->opcode], in, out, NULL);
+	parts->operators +=
+	        hspmd_synthesis_op_seconds(p->stage, p->rate, p->memory_rate, &view, hspmd_op_types[op->opcode], in, out, p->each);
+	parts->operator_count++;
+	for (int d = 0; parts->busy && d < p->stage->device_count; d++)
+		parts->busy[d] += p->each[d];
 }
 
 /* Seconds per step to bring the sums of gradients to where the parameters are kept. */
@@ -107,20 +118,27 @@ static double sync_seconds(const struct hspmd_spmd *spmd, const struct hspmd_lin
 }
 
 double hspmd_synthesis_cost(const struct hspmd_spmd *spmd, const struct hspmd_synthesis_stage *stage, const struct hspmd_link_cost *cost,
-                            struct hspmd_error *err)
+                            struct hspmd_synthesis_seconds *parts, struct hspmd_error *err)
 {
-	double *rates = hspmd_calloc(2 * (size_t)stage->device_count, sizeof *rates), *memory = rates + stage->device_count, total = 0;
+	size_t n = (size_t)stage->device_count;
+	double *rates = hspmd_calloc(3 * n, sizeof *rates);
+	const struct pricing p = { spmd, stage, rates, rates + n, rates + 2 * n };
+	struct hspmd_synthesis_seconds sum = { .busy = parts ? parts->busy : NULL };
 	if (!rates)
 		return hspmd_fail_memory(err, "predicting a program");
-	if (hspmd_synthesis_rates(stage, rates, memory, err)) {
+	if (hspmd_synthesis_rates(stage, p.rate, p.memory_rate, err)) {
 		free(rates);
 		return -1;
 	}
 	for (size_t i = 0; i < spmd->node_count; i++) {
-		const struct hspmd_spmd_node *n = &spmd->nodes[i];
-		total += n->op < 0 ? n->transfer->seconds : node_seconds(spmd, n, stage, rates, memory);
+		if (spmd->nodes[i].op < 0)
+			sum.messages += spmd->nodes[i].transfer->seconds;
+		else
+			add_operator(&p, &spmd->nodes[i], &sum);
 	}
 	free(rates);
-	double sync = sync_seconds(spmd, cost, err);
-	return sync < 0 ? -1 : total + sync / stage->micro_batches;
+	sum.sync = sync_seconds(spmd, cost, err);
+	if (parts)
+		*parts = sum;
+	return sum.sync < 0 ? -1 : sum.operators + sum.messages + sum.sync / stage->micro_batches;
 }

@@ -96,8 +96,7 @@ void hspmd_synthesis_destroy(struct hspmd_synthesis *s)
 	free(s);
 }
 
-/* The segment of the samples: what the first dimension of inputs belongs to. -1: none. */
-static int samples_segment(const struct hspmd_synthesis *s)
+int hspmd_synthesis_samples(const struct hspmd_synthesis *s)
 {
 	for (size_t t = 0; t < s->g->tensor_count; t++)
 		if (s->g->tensors[t].role == HSPMD_TENSOR_INPUT && s->g->tensors[t].shape.rank > 0)
@@ -121,15 +120,51 @@ static bool search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_resul
 	return better;
 }
 
-/* Excludes all that divides anything but samples, as data parallelism does. */
-static void allow_samples(struct hspmd_synthesis *s)
+/* Excludes all but dividing these segments where an operator has them, with weights kept as they are read (those that several operators
+ * read: whole) and gradients summed: so few choices that nothing has to be left out. */
+static void allow_segments(struct hspmd_synthesis *s, const bool *allowed)
 {
-	int samples = samples_segment(s);
-	for (int n = 0; n < s->group_count; n++)
-		for (int k = 0; k < s->groups[n].choice_count; k++) {
-			struct choice *c = &s->groups[n].choices[k];
-			c->excluded = (c->segment >= 0 && c->segment != samples) || (c->backward >= 0 && c->backward != samples);
+	for (int n = 0; n < s->group_count; n++) {
+		struct group *g = &s->groups[n];
+		bool divided = false;
+		for (int k = 0; k < g->choice_count; k++) {
+			struct choice *c = &g->choices[k];
+			c->excluded = (c->segment >= 0 && !allowed[c->segment]) || c->backward >= 0 || c->factors ||
+			              (c->kept_how != KEPT_AS_READ && c->kept_how != KEPT_LAYOUT + LAYOUT_WHOLE);
+			divided |= !c->excluded && c->segment >= 0;
 		}
+		for (int k = 0; k < g->choice_count; k++)
+			g->choices[k].excluded |= divided && g->choices[k].segment < 0;
+	}
+}
+
+/* Adds the segments of experts: what tensor parallelism divides of weights with a matrix for each. Returns true if there are some. */
+static bool add_experts(const struct hspmd_synthesis *s, bool *allowed)
+{
+	bool any = false;
+	for (size_t t = 0; t < s->g->tensor_count; t++) {
+		const struct hspmd_tensor *what = &s->g->tensors[t];
+		int segment = what->role == HSPMD_TENSOR_PARAMETER && what->shape.rank == 3 && what->split_dim == 0
+		                      ? s->tensors[t].segment[0]
+		                      : -1;
+		if (segment >= 0)
+			any = allowed[segment] = true;
+	}
+	return any;
+}
+
+/* Searches among the divisions that people write by hand: samples, as data parallelism does; and these with whole experts. */
+static void search_by_hand(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, bool *allowed, int *chosen)
+{
+	int samples = hspmd_synthesis_samples(s);
+	if (samples >= 0)
+		allowed[samples] = true;
+	allow_segments(s, allowed);
+	search_again(s, result, chosen);
+	if (!add_experts(s, allowed))
+		return;
+	allow_segments(s, allowed);
+	search_again(s, result, chosen);
 }
 
 /* Excludes all but the present program outside of WINDOW groups. */
@@ -140,21 +175,23 @@ static void allow_window(struct hspmd_synthesis *s, int first)
 			s->groups[n].choices[k].excluded = (n < first || n >= first + WINDOW) && k != s->chosen[n];
 }
 
-/* A search that had to leave something out is repeated with fewer choices: dividing samples alone (unless a program is known from other
+/* A search that had to leave something out is repeated with fewer choices: as people divide by hand (unless a program is known from other
  * shares); then any way to divide a few groups in turn, with the others as they are, until that helps no more. */
 static int search_parts(struct hspmd_synthesis *s, bool known, struct hspmd_synthesis_result *result, struct hspmd_error *err)
 {
 	int *chosen = hspmd_calloc((size_t)s->group_count, sizeof *chosen);
-	if (!chosen)
+	bool *allowed = hspmd_calloc((size_t)s->segment_count + 1, sizeof *allowed), better = true;
+	if (!chosen || !allowed) {
+		free(chosen);
+		free(allowed);
 		return hspmd_fail_memory(err, "searching a program");
-	bool better = true;
-	if (!known) {
-		allow_samples(s);
-		search_again(s, result, chosen);
 	}
+	if (!known)
+		search_by_hand(s, result, allowed, chosen);
+	free(allowed);
 	for (int round = 0; better && round < (known ? 1 : MAX_ROUNDS); round++) {
 		better = false;
-		for (int first = 0; first < s->group_count; first += WINDOW / 2) {
+		for (int first = 0; first < s->group_count && !hspmd_synthesis_timed_out(s); first += WINDOW / 2) {
 			allow_window(s, first);
 			better |= search_again(s, result, chosen);
 		}
@@ -183,8 +220,7 @@ static void set_shares_by_memory(struct hspmd_synthesis *s)
 	hspmd_synthesis_forget(s, -1);
 }
 
-/* Makes the known program the chosen one again, after choices have been made anew for other shares. */
-static int choose_again(struct hspmd_synthesis *s, const struct program *p, struct hspmd_error *err)
+int hspmd_synthesis_choose_again(struct hspmd_synthesis *s, const struct program *p, struct hspmd_error *err)
 {
 	for (int n = 0; n < s->group_count; n++)
 		if ((s->chosen[n] = hspmd_synthesis_find_choice(s, n, &p->choices[n])) < 0)
@@ -200,7 +236,7 @@ static int search_around(struct hspmd_synthesis *s, const struct program *p, dou
 		return -1;
 	result->seconds = seconds;
 	result->first_bound = result->bound = s->rest[0];
-	return choose_again(s, p, err) || search_parts(s, true, result, err) ? -1 : 0;
+	return hspmd_synthesis_choose_again(s, p, err) || search_parts(s, true, result, err) ? -1 : 0;
 }
 
 /* One turn: shares for the program, then a program for these. *better: it may pay to take another. */
@@ -214,9 +250,10 @@ static int turn(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result
 	int status = hspmd_synthesis_balance(s, &p, &balanced, &next.shares_bound, err);
 	if (!status)
 		status = result->bound < result->seconds ? search_around(s, &p, balanced, &next, err) : search_programs(s, &next, err);
-	if (!status && next.seconds > balanced) {
+	bool ended = status && hspmd_synthesis_timed_out(s); /* before there was another program; that of before still stands */
+	if ((!status && next.seconds > balanced) || ended) {
 		next.seconds = balanced;
-		status = choose_again(s, &p, err);
+		status = hspmd_synthesis_choose_again(s, &p, err);
 	}
 	*better = !status && next.seconds < result->seconds * (1 - ENOUGH);
 	if (!status)
@@ -225,7 +262,8 @@ static int turn(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result
 	return status;
 }
 
-int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+/* Programs and shares in turns, from the present shares on. */
+static int search_from_here(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
 {
 	bool better = !s->stage.keep_shares && s->stage.device_count > 1;
 	*result = (struct hspmd_synthesis_result){ 0 };
@@ -236,9 +274,60 @@ int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_res
 		if (search_programs(s, result, err))
 			return -1;
 	}
+	s->found = true;
 	result->shares_bound = result->seconds;
-	while (better && result->turns < (result->bound < result->seconds ? 1 : MAX_TURNS))
+	while (better && !hspmd_synthesis_timed_out(s) && result->turns < (result->bound < result->seconds ? 1 : MAX_TURNS))
 		if (turn(s, result, &better, err))
 			return -1;
 	return 0;
+}
+
+/* All segments' shares, one after another: copied to `all`, or from it. */
+static void copy_shares(struct hspmd_synthesis *s, int64_t *all, bool back)
+{
+	size_t n = (size_t)s->stage.device_count, bytes = n * sizeof *all;
+	for (int g = 0; g < s->segment_count; g++, all += n)
+		memcpy(back ? s->segments[g].weights : all, back ? all : s->segments[g].weights, bytes);
+	if (back)
+		hspmd_synthesis_forget(s, -1);
+}
+
+/* Whole experts are coarse: shares by speed may be rounded to worse ones than equal shares, from which the search then starts again. Keeps
+ * the better program and its shares. */
+static int search_from_equal(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+{
+	size_t count = (size_t)s->segment_count * (size_t)s->stage.device_count;
+	struct hspmd_synthesis_result other;
+	struct hspmd_error why;
+	struct program p = { 0 };
+	int64_t *shares = hspmd_calloc(count + 1, sizeof *shares);
+	int status = shares && !hspmd_synthesis_program_open(s, &p) ? 0 : hspmd_fail_memory(err, "searching a program");
+	if (!status) {
+		copy_shares(s, shares, false);
+		for (int g = 0; g < s->segment_count; g++)
+			for (int d = 0; d < s->stage.device_count; d++)
+				s->segments[g].weights[d] = 1;
+		hspmd_synthesis_forget(s, -1);
+		bool better = !search_from_here(s, &other, &why) && other.seconds < result->seconds;
+		other.expanded += result->expanded;
+		if (better) {
+			*result = other;
+		} else {
+			copy_shares(s, shares, true);
+			status = hspmd_synthesis_choices(s, err) || hspmd_synthesis_choose_again(s, &p, err) ? -1 : 0;
+		}
+	}
+	hspmd_synthesis_program_close(&p);
+	free(shares);
+	return status;
+}
+
+int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+{
+	bool *experts = hspmd_calloc((size_t)s->segment_count + 1, sizeof *experts);
+	if (!experts)
+		return hspmd_fail_memory(err, "searching a program");
+	bool any = add_experts(s, experts) && !s->stage.keep_shares && s->stage.device_count > 1;
+	free(experts);
+	return search_from_here(s, result, err) || (any && !hspmd_synthesis_timed_out(s) && search_from_equal(s, result, err)) ? -1 : 0;
 }

@@ -36,11 +36,12 @@
  *
  * Of two prefixes of which one has copies or cheaper gradients that the other lacks, the other dominates if it is cheaper by what those are
  * worth. After 300 prefixes of one length the search leaves further ones out, and says what they could at best have led to; it then also
- * searches among programs that divide nothing but samples, as data parallelism does, and improves the better one, a few operators at a
- * time. */
+ * searches among programs that divide nothing but samples, as data parallelism does, and among those that divide samples and whole experts,
+ * and improves the best one, a few operators at a time. A graph with experts is searched from equal shares too. */
 #ifndef HSPMD_SYNTHESIS_SYNTHESIS_H
 #define HSPMD_SYNTHESIS_SYNTHESIS_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -55,6 +56,7 @@ struct hspmd_synthesis_stage {
 	enum hspmd_precision precision;
 	double state_bytes; /* of one element of a parameter: value, gradient, master and moments; 0: memory is not limited */
 	bool keep_shares;   /* in proportion to the devices' speed: only programs are searched */
+	double until_s;     /* hspmd_now() from which on nothing more is tried; 0: never */
 };
 
 struct hspmd_synthesis;
@@ -75,15 +77,33 @@ struct hspmd_synthesis *hspmd_synthesis_create(const struct hspmd_graph *g, cons
 void hspmd_synthesis_destroy(struct hspmd_synthesis *s);
 
 /* Finds the fastest program and shares, starting with shares in proportion to the devices' speed, or to their memory if nothing else fits.
- * 0, or -1 and err: no program fits into memory, or none divides the graph legally. */
+ * 0, or -1 and err: no program fits into memory, none divides the graph legally, or none was found in time. */
 int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err);
 
 /* Writes the program that was found into a graph equal to the one searched: annotations of parameters, inputs and gradients, and how every
  * operator reads its inputs. The sharding pass over the stage's devices then makes exactly this program. 0, or -1: memory. */
 int hspmd_synthesis_apply(const struct hspmd_synthesis *s, struct hspmd_graph *g, struct hspmd_error *err);
 
-/* Predicted seconds of a micro-batch of any program over the stage's devices, under the cost model above; -1 and err: memory. */
+/* The program that was found, or loaded, as JSON (saved_program.c); a new reference. NULL and err: memory. */
+json_t *hspmd_synthesis_save(const struct hspmd_synthesis *s, struct hspmd_error *err);
+/* Instead of a search: takes the program that a search over an equal graph and as many devices has saved. Further keys are ignored. 0, or
+ * -1 and err: memory, or what is not a program of this graph, by its place in the value. */
+int hspmd_synthesis_load(struct hspmd_synthesis *s, const json_t *value, struct hspmd_error *err);
+
+/* Writes in words how the program that was found, or loaded, divides every operator, why, and what it sends. 0, or -1 and err: memory. */
+int hspmd_synthesis_explain(struct hspmd_synthesis *s, FILE *f, struct hspmd_error *err);
+
+/* Where the seconds of a program go. */
+struct hspmd_synthesis_seconds {
+	double operators, messages; /* of a micro-batch */
+	double sync;                /* of a step: sums of gradients */
+	long operator_count;        /* of a micro-batch */
+	double *busy;               /* [device_count]: the device's own operators are added; NULL: not wanted. The caller's */
+};
+
+/* Predicted seconds of a micro-batch of any program over the stage's devices, with its part of what a step does once, under the cost model
+ * above; -1 and err: memory. Fills *parts, which may be NULL. */
 double hspmd_synthesis_cost(const struct hspmd_spmd *spmd, const struct hspmd_synthesis_stage *stage, const struct hspmd_link_cost *cost,
-                            struct hspmd_error *err);
+                            struct hspmd_synthesis_seconds *parts, struct hspmd_error *err);
 
 #endif

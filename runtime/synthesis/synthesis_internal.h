@@ -4,6 +4,7 @@
 #define HSPMD_SYNTHESIS_SYNTHESIS_INTERNAL_H
 
 #include "common/arena.h"
+#include "common/clock.h"
 #include "runtime/op/op.h"
 #include "runtime/synthesis/synthesis.h"
 
@@ -44,18 +45,26 @@ struct layout_use {
 	unsigned char layout;
 };
 
+/* Ways to keep the parameters of a group. */
+enum {
+	KEPT_AS_READ,
+	KEPT_IN_PARTS, /* along the longest dimension, if it is read whole */
+	KEPT_LAYOUT,   /* + a layout: parameters that several groups read */
+};
+
 /* One way to divide a group. */
 struct choice {
 	int segment;  /* that is divided; -1: none */
 	int backward; /* that is divided in the backward pass if none is in the forward pass; -1: none */
 	bool factors;
-	int kept_how;  /* of the ways to keep parameters */
+	int kept_how;  /* KEPT_ */
 	bool excluded; /* from this run of the search */
 	double seconds; /* its own cost */
 	double *bytes;  /* per device, if memory is limited: parameters' state, and what is kept for the backward pass */
 	unsigned char take[HSPMD_OP_MAX_IO], out[HSPMD_OP_MAX_IO];
 	unsigned char gradient[HSPMD_OP_MAX_IO]; /* of outputs: the layout in which the backward operators get their gradients */
 	unsigned char kept[HSPMD_OP_MAX_IO];     /* of inputs that are parameters */
+	unsigned char sum[HSPMD_OP_MAX_IO];      /* of their gradients, before the step's end; LAYOUT_NONE: there is none */
 	unsigned char (*backward_take)[HSPMD_OP_MAX_IO];
 	int need_count; /* activations and shared parameters in layouts in which they are read, in the order of reading */
 	struct layout_use need[3 * HSPMD_OP_MAX_IO];
@@ -114,8 +123,21 @@ struct hspmd_synthesis {
 	int **live_next;         /* the group that touches each of them next */
 	bool limited;            /* memory could run out */
 	int *chosen;             /* per group: the program that was found; -1: none yet */
+	bool found;              /* there is one: what a search still tries may end at any time */
 	struct op_record *record; /* what operators take is added to it; NULL: nowhere */
 };
+
+/* Returns true if the stage's deadline has passed. */
+static inline bool hspmd_synthesis_timed_out(const struct hspmd_synthesis *s)
+{
+	return s->stage.until_s > 0 && hspmd_now() >= s->stage.until_s;
+}
+
+/* The segment of the samples: what the first dimension of inputs belongs to. -1: none. */
+int hspmd_synthesis_samples(const struct hspmd_synthesis *s);
+/* Makes the known program the chosen one again, after choices have been made anew. */
+struct program;
+int hspmd_synthesis_choose_again(struct hspmd_synthesis *s, const struct program *p, struct hspmd_error *err);
 
 /* ---- segments.c */
 int hspmd_synthesis_segments(struct hspmd_synthesis *s, struct hspmd_error *err);
@@ -134,6 +156,10 @@ double hspmd_synthesis_reshard(struct hspmd_synthesis *s, int tensor, int from, 
 /* The same between any annotations; element_bytes: 0: of the tensor. */
 double hspmd_synthesis_transfer(struct hspmd_synthesis *s, const struct hspmd_shape *shape, size_t element_bytes,
                                 const struct hspmd_annotation *from, const struct hspmd_annotation *to);
+
+/* Calls `use` for every segment that a choice of group `number` divides, or is divided by, perhaps several times; -1 stands for none. */
+void hspmd_synthesis_each_segment(const struct hspmd_synthesis *s, int number, const struct choice *choice,
+                                  void (*use)(void *context, int segment), void *context);
 
 /* ---- groups.c */
 int hspmd_synthesis_groups(struct hspmd_synthesis *s, struct hspmd_error *err);

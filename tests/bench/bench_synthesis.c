@@ -145,7 +145,7 @@ static double cost_of(const struct hspmd_graph *g, const struct hspmd_synthesis_
 	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(stage->cluster);
 	cost.cache = hspmd_resolve_cache_create();
 	struct hspmd_spmd *spmd = hspmd_spmd_build(g, &view, stage_of_layer, &cost, &err);
-	double seconds = spmd ? hspmd_synthesis_cost(spmd, stage, &cost, &err) : -1;
+	double seconds = spmd ? hspmd_synthesis_cost(spmd, stage, &cost, NULL, &err) : -1;
 	if (seconds < 0)
 		fprintf(stderr, "(%s)\n", err.text);
 	hspmd_spmd_destroy(spmd);

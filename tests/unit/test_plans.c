@@ -16,6 +16,7 @@
 #include <math.h>
 
 #include "tests/unit/draw.h"
+#include "tests/unit/random_program.h"
 #include "tests/unit/model_types.h"
 #include "tests/unit/trainer.h"
 
@@ -230,8 +231,14 @@ static char *draw_plan(const struct model *m, int devices)
 	return text;
 }
 
-static void one_device(const struct model *m, double *losses)
+/* Trained once per model. */
+static const double *one_device(size_t k)
 {
+	static double known[sizeof models / sizeof *models][STEPS];
+	const struct model *m = &models[k];
+	double *losses = known[k];
+	if (losses[0] != 0)
+		return losses;
 	struct hspmd_error err = { "" };
 	char *plan = NULL;
 	assert_true(asprintf(&plan,
@@ -242,6 +249,7 @@ static void one_device(const struct model *m, double *losses)
 	if (m->train(m->config, plan, 1, STEPS, losses, &err))
 		fail_msg("%s on one device: %s", m->name, err.text);
 	free(plan);
+	return losses;
 }
 
 static void random_plans(void **unused)
@@ -250,8 +258,8 @@ static void random_plans(void **unused)
 	const char *seed = getenv("HSPMD_SEED");
 	int count = (int)draw_count(1, 200), first = seed ? 0 : (int)draw_first((unsigned)count, 200);
 	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
-		double want[STEPS], got[STEPS], worst = 0;
-		one_device(&models[k], want);
+		double got[STEPS], worst = 0;
+		const double *want = one_device(k);
 		for (int i = 0; i < count; i++) {
 			uint64_t start = state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000003 + k;
 			int devices = 1 + (int)draw(8);
@@ -278,6 +286,52 @@ static void random_plans(void **unused)
 	}
 }
 
+/* ---- random programs of one stage */
+
+static int draw_program(struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const struct hspmd_graph_source *source,
+                        struct hspmd_error *err)
+{
+	return plan->synthesis ? random_program(plan, cluster, source, &state, err) : 0;
+}
+
+/* Of a plan of one stage with `synthesis`, whose every operator is divided at random. */
+static char *draw_stage(const struct model *m, int devices)
+{
+	char *plan = NULL;
+	int micro_batch = 1 + (int)draw(2) * (BATCH / 2 - 1); /* also of half the batch */
+	assert_true(asprintf(&plan,
+	                     "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":16,\"synthesis\":true,"
+	                     "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0-%d\"]}]}]}",
+	                     BATCH, micro_batch, BATCH / micro_batch, m->layers, devices - 1) > 0);
+	return plan;
+}
+
+static void random_programs(void **unused)
+{
+	(void)unused;
+	const char *seed = getenv("HSPMD_SEED");
+	int count = (int)draw_count(1, 50), first = seed ? 0 : (int)draw_first((unsigned)count, 50);
+	trainer_complete_plan = draw_program;
+	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+		double got[STEPS];
+		const double *want = one_device(k);
+		for (int i = 0; i < count; i++) {
+			uint64_t start = state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000033 + k;
+			int devices = 2 + (int)draw(3);
+			char *plan = draw_stage(&models[k], devices);
+			struct hspmd_error err = { "" };
+			if (models[k].train(models[k].config, plan, devices, STEPS, got, &err))
+				fail_msg("%s, HSPMD_SEED=%llu: %s\n%s", models[k].name, (unsigned long long)start, err.text, plan);
+			for (int s = 0; s < STEPS; s++)
+				if (!(fabs(got[s] - want[s]) < CLOSE * fabs(want[s])))
+					fail_msg("%s, HSPMD_SEED=%llu: loss of step %d is %.17g, not %.17g\n%s", models[k].name,
+					         (unsigned long long)start, s, got[s], want[s], plan);
+			free(plan);
+		}
+	}
+	trainer_complete_plan = NULL;
+}
+
 static const char *config_of(size_t i)
 {
 	return models[i].config;
@@ -291,6 +345,7 @@ static void all_types_are_tried(void **unused)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(all_types_are_tried), cmocka_unit_test(random_plans) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(all_types_are_tried), cmocka_unit_test(random_plans),
+		                            cmocka_unit_test(random_programs) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

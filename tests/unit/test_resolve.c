@@ -355,6 +355,57 @@ static void cluster_costs(void **state)
 	hspmd_cluster_destroy(c);
 }
 
+/* ---- unequal parts around a ring */
+
+static bool first_four_ring(const void *context, int device)
+{
+	(void)context;
+	return device < 4;
+}
+
+/* Resolves between texts: the answer has a step of this kind and form, of so many seconds. */
+static void expect_form(const char *from, const char *to, const struct hspmd_shape *shape, enum hspmd_comm_kind kind,
+                        enum hspmd_collective_form form, double seconds)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_link_cost cost = { .rings = first_four_ring };
+	struct hspmd_annotation *a = hspmd_annotation_parse(from, NULL), *b = hspmd_annotation_parse(to, NULL);
+	struct hspmd_transfer *t = hspmd_resolve(shape, 4, a, b, &cost, &err);
+	if (!t)
+		fail_msg("%s", err.text);
+	int at = -1;
+	for (int s = 0; s < t->step_count; s++)
+		at = t->steps[s].kind == kind ? s : at;
+	if (at < 0)
+		fail_msg("from %s to %s: %s", from, to, t->why);
+	if (t->steps[at].form != form)
+		fail_msg("from %s to %s: form %d: %s", from, to, t->steps[at].form, t->why);
+	if (fabs(t->steps[at].seconds - seconds) > 1e-9 * seconds)
+		fail_msg("from %s to %s: %.12g s, not %.12g s", from, to, t->steps[at].seconds, seconds);
+	if (form > HSPMD_FORM_EVEN)
+		assert_non_null(strstr(t->why, form == HSPMD_FORM_PADDED ? "padded" : "grouped"));
+	hspmd_transfer_destroy(t);
+	hspmd_annotation_destroy(a);
+	hspmd_annotation_destroy(b);
+}
+
+/* Each unequal collective takes the cheaper form; with equal links of 1e-5 s and 1e9 bytes a second. */
+static void unequal_rings(void **state)
+{
+	(void)state;
+	const struct hspmd_shape large = { 2, { 16, 1 << 20 } }, fine = { 2, { 256, 1 << 16 } }, small = { 1, { 16 } };
+	const double part = 4 * (1 << 20) / 1e9, row = part / 16, call = 1e-5;
+	expect_form("{[0-3]: 0:4}", "{[0-3]: -1:4}", &large, HSPMD_COMM_ALL_GATHER, HSPMD_FORM_EVEN, 3 * (call + 4 * part));
+	expect_form("{[0-3]: 0:4(65:64:64:63)}", "{[0-3]: -1:4}", &fine, HSPMD_COMM_ALL_GATHER, HSPMD_FORM_PADDED, 3 * (call + 65 * row));
+	expect_form("{[0-3]: 0:4(13:1:1:1)}", "{[0-3]: -1:4}", &large, HSPMD_COMM_ALL_GATHER, HSPMD_FORM_GROUPED, 4 * call + 16 * part);
+	expect_form("{[0-3]: 0:4(13:1:1:1)}", "{[0-3]: -1:4}", &small, HSPMD_COMM_ALL_GATHER, HSPMD_FORM_PADDED, 3 * (call + 13 * 4 / 1e9));
+	expect_form("{[0-3]: -2:4}", "{[0-3]: 0:4(65:64:64:63)}", &fine, HSPMD_COMM_REDUCE_SCATTER, HSPMD_FORM_PADDED,
+	            3 * (call + 65 * row));
+	expect_form("{[0-3]: -2:4}", "{[0-3]: 0:4(13:1:1:1)}", &large, HSPMD_COMM_REDUCE_SCATTER, HSPMD_FORM_GROUPED, 4 * call + 16 * part);
+	/* A member without a ring: everybody sends to everybody, parts as they are. */
+	expect_form("{[0,1,4]: 0:3(86:85:85)}", "{[0,1,4]: -1:3}", &fine, HSPMD_COMM_ALL_GATHER, HSPMD_FORM_DIRECT, 2 * (call + 86 * row));
+}
+
 /* The same arguments get the same transfer, any others their own; transfers outlive the cache. */
 static void cached_answers(void **state)
 {
@@ -397,10 +448,10 @@ static void cached_answers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_pairs),      cmocka_unit_test(one_collective), cmocka_unit_test(between_groups),
-		cmocka_unit_test(between_subgroups), cmocka_unit_test(across_nodes),   cmocka_unit_test(refusals),
-		cmocka_unit_test(sums_are_whole),    cmocka_unit_test(cluster_costs),  cmocka_unit_test(cached_answers),
-		cmocka_unit_test(counted_by_class),
+		cmocka_unit_test(random_pairs),      cmocka_unit_test(one_collective),   cmocka_unit_test(between_groups),
+		cmocka_unit_test(between_subgroups), cmocka_unit_test(across_nodes),     cmocka_unit_test(refusals),
+		cmocka_unit_test(sums_are_whole),    cmocka_unit_test(unequal_rings),    cmocka_unit_test(cluster_costs),
+		cmocka_unit_test(cached_answers),    cmocka_unit_test(counted_by_class),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

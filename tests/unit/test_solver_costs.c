@@ -401,6 +401,31 @@ static void stages_cost_what_they_cost_alone(void **state)
 	hspmd_model_facts_destroy(m);
 }
 
+/* A context group gathers unequal parts in the form that the runtime takes: around a ring of GPUs the cheaper one, among CPUs directly. */
+static void unequal_parts_are_gathered_as_in_the_runtime(void **state)
+{
+	(void)state;
+	static const int devices[] = { 0, 1, 2, 3 };
+	static const double equal[] = { 4e6, 4e6, 4e6, 4e6 }, near[] = { 5e6, 4e6, 4e6, 3e6 }, far[] = { 13e6, 1e6, 1e6, 1e6 };
+	const double call = 1e-5, rate = 1e9;
+	for (int rings = 0; rings < 2; rings++) {
+		char text[512];
+		snprintf(text, sizeof text,
+		         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"%s\",\"memory_bytes\":1000000000,"
+		         "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":1}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"x\","
+		         "\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":1}]}",
+		         rings ? "cuda" : "cpu");
+		struct hspmd_cluster *c = cluster_from(text);
+		struct hspmd_costs costs = { .cluster = c };
+		struct hspmd_error err = { "" };
+		assert_float_equal(hspmd_costs_gather(&costs, devices, 1, 4, equal, &err), 3 * (call + 4e6 / rate), 1e-9);
+		assert_float_equal(hspmd_costs_gather(&costs, devices, 1, 4, near, &err), 3 * (call + 5e6 / rate), 1e-9);
+		assert_float_equal(hspmd_costs_gather(&costs, devices, 1, 4, far, &err),
+		                   rings ? 4 * call + 16e6 / rate : 3 * (call + 13e6 / rate), 1e-9);
+		hspmd_cluster_destroy(c);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -417,6 +442,7 @@ int main(void)
 		cmocka_unit_test(sums_take_as_long_as_the_nodes_network),
 		cmocka_unit_test(gradients_of_replicated_heads_are_summed),
 		cmocka_unit_test(stages_cost_what_they_cost_alone),
+		cmocka_unit_test(unequal_parts_are_gathered_as_in_the_runtime),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

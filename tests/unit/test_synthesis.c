@@ -185,7 +185,7 @@ static double cost_of_applied(struct hspmd_graph *g, const struct hspmd_synthesi
 	struct hspmd_spmd *spmd = hspmd_spmd_build(g, &stage, stage_of_layer, &s->cost, &err);
 	if (!spmd)
 		fail_msg("%s: %s", what, err.text);
-	double seconds = hspmd_synthesis_cost(spmd, &s->stage, &s->cost, &err);
+	double seconds = hspmd_synthesis_cost(spmd, &s->stage, &s->cost, NULL, &err);
 	if (getenv("HSPMD_SHOW")) {
 		char *text = hspmd_spmd_text(spmd);
 		fputs(text, stderr);
@@ -206,6 +206,30 @@ static bool passes_on_gradients(const struct hspmd_synthesis *s)
 			if (s->groups[n].contributions[k].leaf < 0 && s->tensors[s->groups[n].contributions[k].of].contributions > 1)
 				return true;
 	return false;
+}
+
+/* Saves the program and loads it into another search over the same graph, which the caller destroys. Both are equal, and the new one has
+ * searched nothing. */
+static struct hspmd_synthesis *travelled(const struct hspmd_synthesis *s, double seconds, const char *what)
+{
+	struct hspmd_error err = { "" };
+	json_t *saved = hspmd_synthesis_save(s, &err);
+	struct hspmd_synthesis *t = saved ? hspmd_synthesis_create(s->g, &s->stage, &err) : NULL;
+	if (!t || hspmd_synthesis_load(t, saved, &err))
+		fail_msg("%s: %s", what, err.text);
+	json_t *again = hspmd_synthesis_save(t, &err);
+	if (!json_equal(saved, again))
+		fail_msg("%s: the program is another one after it was saved", what);
+	struct program p;
+	double bytes[8];
+	assert_int_equal(hspmd_synthesis_program_open(t, &p), 0);
+	double same = hspmd_synthesis_program_seconds(t, &p, bytes);
+	if (!(fabs(same - seconds) <= 1e-9 * seconds))
+		fail_msg("%s: found %.12g, %.12g after it was saved", what, seconds, same);
+	hspmd_synthesis_program_close(&p);
+	json_decref(again);
+	json_decref(saved);
+	return t;
 }
 
 /* Returns false if the graph has too many programs to try all. */
@@ -231,7 +255,9 @@ static bool check_case(unsigned number)
 		fail_msg("%s: %s", what, err.text);
 	bool tried = count_programs(s) <= MOST_PROGRAMS;
 	if (tried) {
-		double best = best_of_all(s), applied = cost_of_applied(g, s, what);
+		struct hspmd_synthesis *loaded = travelled(s, result.seconds, what);
+		double best = best_of_all(s), applied = cost_of_applied(g, loaded, what);
+		hspmd_synthesis_destroy(loaded);
 		if (!(fabs(result.seconds - best) <= 1e-9 * best))
 			fail_msg("%s: found %.12g, the best of %g programs takes %.12g", what, result.seconds, count_programs(s), best);
 		if (!(result.first_bound <= best * (1 + 1e-9)) || result.first_bound <= 0 || result.bound != result.seconds)
@@ -319,6 +345,7 @@ static bool check_shares(unsigned number)
 		fail_msg("%s: %s", what, err.text);
 	if (!(found.seconds <= by_speed.seconds * (1 + 1e-9)))
 		fail_msg("%s: %.12g with shares of its own, %.12g with those by speed", what, found.seconds, by_speed.seconds);
+	hspmd_synthesis_destroy(travelled(s, found.seconds, what));
 	int first = 0;
 	while (c->devices[first].type == 0)
 		first++;
@@ -425,13 +452,73 @@ static void test_second_input(void **state)
 	hspmd_cluster_destroy(c);
 }
 
+/* ---- programs as they travel, damaged; and a search that has no time */
+
+/* Loads the saved program with one value changed: that at `index` of the list `key`, or of the list `inner` in its first element. Expects
+ * words of the message. */
+static void expect_refused(const struct hspmd_synthesis *s, const char *key, const char *inner, int index, json_t *value, const char *words)
+{
+	struct hspmd_error err = { "" };
+	json_t *saved = hspmd_synthesis_save(s, &err), *list = json_object_get(saved, key);
+	if (inner && index >= 0)
+		json_array_set_new(json_object_get(json_array_get(list, 0), inner), (size_t)index, value);
+	else if (inner)
+		json_object_set_new(json_array_get(list, 0), inner, value);
+	else if (value)
+		json_array_set_new(list, (size_t)index, value);
+	else
+		json_array_remove(list, (size_t)index);
+	struct hspmd_synthesis *t = hspmd_synthesis_create(s->g, &s->stage, &err);
+	assert_non_null(t);
+	assert_int_equal(hspmd_synthesis_load(t, saved, &err), -1);
+	if (!strstr(err.text, words))
+		fail_msg("expected \"%s\", got: %s", words, err.text);
+	hspmd_synthesis_destroy(t);
+	json_decref(saved);
+}
+
+static void test_saved(void **state)
+{
+	(void)state;
+	uint64_t seed = 5;
+	struct drawn d = { .seed = next(&seed), .operators = 3, .width = 16, .inner = 32 };
+	struct hspmd_cluster *c = random_cluster(&seed, 3);
+	struct hspmd_graph *g = graph_of(build_random, &d, 1, 8, 4);
+	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 3, .devices = devices, .micro_batches = 1 };
+	struct hspmd_synthesis_result result;
+	struct hspmd_error err = { "" };
+	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
+	if (!s || hspmd_synthesis_search(s, &result, &err))
+		fail_msg("%s", err.text);
+	expect_refused(s, "operators", NULL, 0, NULL, "operators: is of another model");
+	expect_refused(s, "operators", NULL, 1, json_string("loss 0"), "operators[1]: expected");
+	expect_refused(s, "operators", NULL, 1, json_integer(3), "operators[1]");
+	const char *opcode = hspmd_opcode_names[g->ops[s->groups[0].op].opcode];
+	static const char *const wrong[] = { "",          " ",       " 99",         " -1", " 0 backward", " 0 backward x",
+		                             " 0 factor", " - kept", " - kept 999", " 0 0" };
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+		expect_refused(s, "operators", NULL, 0, json_sprintf("%s%s", opcode, wrong[i]), "operators[0]: expected");
+	expect_refused(s, "segments", "shares", 1, json_integer(0), "segments[0].shares[1]");
+	expect_refused(s, "segments", "shares", -1, json_pack("[i,i]", 1, 2), "segments[0].shares");
+	expect_refused(s, "segments", "tensor", -1, json_integer(100000), "segments[0].tensor");
+	expect_refused(s, "segments", "dim", -1, json_integer(HSPMD_MAX_RANK - 1), "segments[0]: is of another model");
+	expect_refused(s, "segments", "name", -1, json_string("another"), "segments[0]: is of another model");
+	hspmd_synthesis_destroy(s);
+	stage.until_s = 1e-9; /* long ago */
+	s = hspmd_synthesis_create(g, &stage, &err);
+	assert_non_null(s);
+	assert_int_equal(hspmd_synthesis_search(s, &result, &err), -1);
+	assert_non_null(strstr(err.text, "in time"));
+	hspmd_synthesis_destroy(s);
+	hspmd_graph_destroy(g);
+	hspmd_cluster_destroy(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_optimal),
-		cmocka_unit_test(test_shares),
-		cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_second_input),
+		cmocka_unit_test(test_optimal),      cmocka_unit_test(test_shares), cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,9 @@ const char trainer_mixtral[] =
         "{\"model_type\":\"mixtral\",\"hidden_size\":24,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
         "\"intermediate_size\":20,\"max_position_embeddings\":64,\"vocab_size\":256,\"num_local_experts\":4,\"num_experts_per_tok\":2}";
 
+int (*trainer_complete_plan)(struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const struct hspmd_graph_source *source,
+                             struct hspmd_error *err);
+
 struct job {
 	struct hspmd_job *job;
 	struct hspmd_model *model;
@@ -127,8 +130,12 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 		replace_keys(j, o->job);
 	s->job = j ? hspmd_job_from_json(j, "/job.json", NULL, err) : NULL;
 	s->data = s->job ? hspmd_data_open(s->job, s->model->vocab, err) : NULL;
-	if (s->data)
+	if (s->data && trainer_complete_plan) {
+		struct hspmd_graph_source source = hspmd_graph_source_job(s->model, s->job);
+		status = trainer_complete_plan(s->plan, s->cluster, &source, err);
+	} else if (s->data) {
 		status = 0;
+	}
 	json_decref(c);
 	json_decref(p);
 	json_decref(m);

@@ -79,7 +79,7 @@ static int expected_busy(const struct run_config *c, const struct hspmd_plan *pl
 	return 0;
 }
 
-static int unfit(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
+static int unfit(const struct run_config *c, struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
 {
 	(void)plan, (void)cluster;
 	return hspmd_fail(err, "%s: pipelines[0].stages[0]: it cannot be run", c->first_plan_name);

@@ -107,6 +107,8 @@ const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int typ
 /* Add the warnings for t's origins. */
 void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_times *t);
 void hspmd_layer_times_destroy(struct hspmd_layer_times *t);
+/* Seconds in which a device of the type updates so many parameters at the step's end: clipping and the optimizer. */
+double hspmd_costs_update(const struct hspmd_costs *c, int type, double params);
 
 /* links.c */
 /* The link between the nodes of devices a and b if n devices on a's side send to m on b's side at once. If no entry has these counts, an
@@ -118,6 +120,9 @@ double hspmd_costs_transfer(const struct hspmd_costs *c, int a, int b, int n, in
  * all-gather, or a reduce-scatter, of `bytes`. Returns -1 with err if there is no link. */
 double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int stride, int n, int rounds, double bytes,
                         struct hspmd_error *err);
+/* Seconds in which each of devices[0], devices[stride], ... gathers all n unequal parts (bytes), as the runtime does: the cheaper form of a
+ * ring if all devices have one, otherwise directly. Returns -1 with err if there is no link. */
+double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int stride, int n, const double *parts, struct hspmd_error *err);
 /* Seconds of a ring all-reduce of `bytes` on each of n devices (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. Returns -1
  * with err if there is no link. */
 double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err);

@@ -137,13 +137,17 @@ static double pass_time(const struct hspmd_costs *c, const struct hspmd_layer_ti
 	return fmax(t->micro_batch * pass_work(c, t->type, t->share, rate, pass), weights) + launch * pass->kernels;
 }
 
-/* Seconds of the update at the step's end: clipping and the optimizer over the share of the layer. */
-static double update_time(const struct hspmd_costs *c, int type, double share, int l)
+double hspmd_costs_update(const struct hspmd_costs *c, int type, double params)
 {
 	double memory_rate = memory_rate_of(c, type);
-	double bytes = (c->layers[l].replicated_params + (c->layers[l].params - c->layers[l].replicated_params) * share) *
-	               ((c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES) + 2 * c->moment_bytes);
+	double bytes = params * ((c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES) + 2 * c->moment_bytes);
 	return memory_rate > 0 ? bytes / memory_rate : 0;
+}
+
+/* Seconds of the update over the share of the layer. */
+static double update_time(const struct hspmd_costs *c, int type, double share, int l)
+{
+	return hspmd_costs_update(c, type, c->layers[l].replicated_params + (c->layers[l].params - c->layers[l].replicated_params) * share);
 }
 
 /* Seconds of forward work that the backward pass repeats: full recomputation, the same part of the layer's time as of its work. What

@@ -4,6 +4,9 @@
 
 #include <math.h>
 
+#include "common/format/collective_cost.h"
+#include "common/format/device_traits.h"
+
 const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, int b, int n, int m, struct hspmd_error *err)
 {
 	/* More senders never have less bandwidth in total, so counts without an entry use the next smaller ones. */
@@ -46,4 +49,52 @@ double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int str
 double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err)
 {
 	return hspmd_costs_ring(c, devices, 1, n, 2, bytes, err);
+}
+
+/* Members of a context group that gather parts. */
+struct members {
+	const struct hspmd_costs *c;
+	const int *devices;
+	int stride, n;
+	bool failed;
+	struct hspmd_error *err;
+};
+
+static double between(struct members *m, int i, int j, double bytes)
+{
+	double s = hspmd_costs_transfer(m->c, m->devices[i * m->stride], m->devices[j * m->stride], 1, 1, bytes, m->err);
+	m->failed = m->failed || s < 0;
+	return s;
+}
+
+static double ring_link(const void *context, int i, double bytes)
+{
+	const struct members *const *m = context;
+	return between((struct members *)*m, i, (i + 1) % (*m)->n, bytes);
+}
+
+/* Every member sends its part to every other, one after another. */
+static double direct(struct members *m, const double *parts)
+{
+	double slowest = 0;
+	for (int i = 0; i < m->n; i++) {
+		double out = 0, in = 0;
+		for (int j = 0; j < m->n; j++) {
+			out += i == j ? 0 : between(m, i, j, parts[i]);
+			in += i == j ? 0 : between(m, j, i, parts[j]);
+		}
+		slowest = fmax(slowest, fmax(out, in));
+	}
+	return slowest;
+}
+
+double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int stride, int n, const double *parts, struct hspmd_error *err)
+{
+	struct members m = { c, devices, stride, n, false, err }, *context = &m;
+	enum hspmd_collective_form form;
+	bool rings = true;
+	for (int i = 0; i < n; i++)
+		rings = rings && hspmd_device_traits(c->cluster->types[c->cluster->devices[devices[i * stride]].type].kind)->rings;
+	double seconds = n < 2 ? 0 : rings ? hspmd_ring_seconds(parts, n, ring_link, &context, &form) : direct(&m, parts);
+	return m.failed ? -1 : seconds;
 }

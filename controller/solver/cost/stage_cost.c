@@ -8,7 +8,9 @@
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
+#include <stdlib.h>
 
+#include "common/alloc.h"
 #include "controller/solver/cost/cost_constants.h"
 
 double hspmd_stage_share(const struct hspmd_stage *s, int which)
@@ -104,6 +106,21 @@ static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, 
 	return slowest;
 }
 
+/* Seconds in which the devices of all context groups that hold the same share gather `bytes`. */
+static double gather_share(struct hspmd_costs *c, const struct hspmd_stage *s, int which, double bytes, struct hspmd_error *err)
+{
+	int tp = s->device_count / s->context;
+	if (!s->context_ratio)
+		return hspmd_costs_ring(c, s->devices + which, tp, s->context, 1, bytes, err);
+	double *parts = hspmd_calloc((size_t)s->context, sizeof *parts);
+	for (int g = 0; parts && g < s->context; g++)
+		parts[g] = bytes * s->context_ratio[g];
+	double seconds = parts ? hspmd_costs_gather(c, s->devices + which, tp, s->context, parts, err)
+	                       : hspmd_fail_memory(err, "predicting a stage");
+	free(parts);
+	return seconds;
+}
+
 /* Seconds of one pass in which a context group gathers keys and values or, backward, sums their gradients: each device of the
  * tensor-parallel group communicates with the devices of the other groups that hold the same share. Returns -1 with err if there is no
  * link. */
@@ -114,7 +131,7 @@ static double gathering(struct hspmd_costs *c, const struct hspmd_stage *s, int 
 	for (int l = s->layers[0]; l < s->layers[1]; l++) {
 		double slowest = 0, bytes = pass_of(c, s, l, pass)->gathered_bytes * micro_batch;
 		for (int i = 0; i < tp && bytes > 0; i++) {
-			double one = hspmd_costs_ring(c, s->devices + i, tp, s->context, 1, bytes * hspmd_stage_share(s, i), err);
+			double one = gather_share(c, s, i, bytes * hspmd_stage_share(s, i), err);
 			if (one < 0)
 				return -1;
 			slowest = fmax(slowest, one);

@@ -225,7 +225,8 @@ char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd
 	if (!f)
 		return NULL;
 	write_time(f, &plan->predicted);
-	write_details(f, cluster, facts, profile, precision, plan);
+	if (!plan->synthesis) /* the runtime explains those */
+		write_details(f, cluster, facts, profile, precision, plan);
 	for (int t = 0; request && t < cluster->type_count; t++) {
 		struct hspmd_error err = { "" };
 		struct hspmd_cluster *more = with_one_more(cluster, t);

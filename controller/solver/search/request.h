@@ -7,6 +7,7 @@
 
 #include "common/format/cluster.h"
 #include "common/format/plan.h"
+#include "common/format/program_search.h"
 
 /* What the runtime that will run the plan supports. The search produces only such plans. */
 struct hspmd_runtime_caps {
@@ -45,6 +46,7 @@ struct hspmd_solve_request {
 	 * slower by more than 2 %. 0: place it anywhere. */
 	int least_nodes;
 	struct hspmd_solve_limits limits;
+	const struct hspmd_program_search *programs; /* also plans of one stage with a program; NULL: only others. Needs facts */
 	const struct hspmd_runtime_caps *caps; /* NULL: hspmd_runtime_caps_default() */
 	/* The plan that runs now; NULL: none. The search starts from it, and of the plans within 2 % of the best one the plan that moves
 	 * the least state is chosen. */

@@ -11,6 +11,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "common/format/device_traits.h"
+#include "controller/solver/search/program_plans.h"
 #include "controller/solver/search/search_internal.h"
 
 static int check_request(const struct hspmd_cluster *c, const struct hspmd_solve_request *r, struct hspmd_error *err)
@@ -169,9 +170,25 @@ struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const 
 	struct hspmd_plan *plan = NULL;
 	if (r.current && !r.current_cluster)
 		r.current_cluster = cluster;
+	if (r.current && r.current->synthesis)
+		r.current = NULL; /* how its state lies is not known here */
 	if (!check_request(cluster, request, err))
 		plan = (may_be_wide(cluster, facts, &r) ? solve_wide : solve_in_precision)(cluster, facts, profile, &r,
 		                                                                           report ? report : &unread, &no_memory, err);
+	double program_s = 0;
+	struct hspmd_plan *other = plan && request->programs && facts && !profile
+	                                   ? hspmd_search_program_plan(cluster, facts, request, plan, &program_s)
+	                                   : NULL;
+	if (report)
+		report->program_s = program_s;
+	if (other && report) {
+		report->whole_s = plan->predicted.step_s;
+		report->moved_bytes = NAN;
+	}
+	if (other) {
+		hspmd_plan_destroy(plan);
+		plan = other;
+	}
 	hspmd_solve_report_clear(&unread);
 	if (too_large)
 		*too_large = !plan && no_memory;

@@ -3,9 +3,23 @@
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/sim/predict.h"
 
+/* The search has said it. */
+static int of_program(const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err)
+{
+	const struct hspmd_pipeline *p = &plan->pipelines[0];
+	const json_t *busy = json_object_get(plan->program, "busy_s");
+	if (json_array_size(busy) != (size_t)p->stages[0].device_count)
+		return hspmd_fail(err, "the plan does not say how long its program takes on each device");
+	for (int d = 0; d < p->stages[0].device_count; d++)
+		busy_s[d] = p->micro_batches * json_number_value(json_array_get(busy, (size_t)d));
+	return 0;
+}
+
 int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
                          enum hspmd_precision precision, const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err)
 {
+	if (plan->synthesis)
+		return of_program(plan, busy_s, err);
 	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, facts, profile, precision, plan, err);
 	int rc = c ? 0 : -1, at = 0;
 	for (int i = 0; !rc && i < plan->pipeline_count; i++) {

@@ -375,9 +375,8 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 
 /* ---- predicted */
 
-static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err)
+int hspmd_predicted_resize(struct hspmd_predicted *p, int devices, struct hspmd_error *err)
 {
-	int devices = hspmd_plan_device_count(p), at = 0;
 	int *ids = hspmd_calloc((size_t)devices, sizeof *ids);
 	double *bytes = hspmd_calloc((size_t)devices, sizeof *bytes);
 	if (!ids || !bytes) {
@@ -385,23 +384,30 @@ static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct
 		free(bytes);
 		return hspmd_fail_memory(err, "predicting memory");
 	}
+	free(p->devices);
+	free(p->memory_bytes);
+	p->device_count = devices;
+	p->devices = ids;
+	p->memory_bytes = bytes;
+	return 0;
+}
+
+static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	int at = 0;
+	if (hspmd_predicted_resize(&p->predicted, hspmd_plan_device_count(p), err))
+		return -1;
+	int *ids = p->predicted.devices;
+	double *bytes = p->predicted.memory_bytes;
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
 			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++, at++) {
 				ids[at] = p->pipelines[i].stages[s].devices[d];
 				bytes[at] = hspmd_plan_memory(c, p, i, s, d);
 				double have = (double)c->cluster->types[c->cluster->devices[ids[at]].type].memory_bytes;
-				if (report && bytes[at] > have && hspmd_report_shortage(report, ids[at], i, s, bytes[at], have, err)) {
-					free(ids);
-					free(bytes);
+				if (report && bytes[at] > have && hspmd_report_shortage(report, ids[at], i, s, bytes[at], have, err))
 					return -1;
-				}
 			}
-	free(p->predicted.devices);
-	free(p->predicted.memory_bytes);
-	p->predicted.device_count = devices;
-	p->predicted.devices = ids;
-	p->predicted.memory_bytes = bytes;
 	return 0;
 }
 

@@ -47,4 +47,7 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 /* Fill p->predicted; shortages go into report (may be NULL). Returns 0, or -1 with err. */
 int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err);
 
+/* Gives the prediction room for this many devices, all zero. Returns 0, or -1 with err if memory runs out. */
+int hspmd_predicted_resize(struct hspmd_predicted *p, int devices, struct hspmd_error *err);
+
 #endif
