@@ -54,6 +54,7 @@ struct played_agents {
 	json_t *address; /* of the controller; NULL: it is not there */
 	struct agent *agent;
 	struct generation next, now;
+	bool *in_plan; /* of `next`: by device number */
 	double step_at, heartbeat_at;
 	char checkpoint[64]; /* the checkpoint under way */
 	int64_t checkpoint_step;
@@ -65,7 +66,8 @@ struct played_agents {
 struct played_agents *played_agents_create(struct played_site *site, const char *cookie, int extents, struct hspmd_error *err)
 {
 	struct played_agents *a = calloc(1, sizeof *a);
-	if (!a || !(a->agent = calloc((size_t)site->nodes, sizeof *a->agent))) {
+	if (!a || !(a->agent = calloc((size_t)site->nodes, sizeof *a->agent)) ||
+	    !(a->in_plan = calloc((size_t)site->nodes * PLAYED_NODE_DEVICES, sizeof *a->in_plan))) {
 		free(a);
 		hspmd_fail_memory(err, "playing agents");
 		return NULL;
@@ -105,6 +107,7 @@ void played_agents_destroy(struct played_agents *a)
 	close(a->epoll);
 	hspmd_auth_destroy(a->auth);
 	json_decref(a->address);
+	free(a->in_plan);
 	free(a->agent);
 	free(a);
 }
@@ -167,57 +170,50 @@ static void say_exited(struct played_agents *a, struct agent *g, int device, int
 
 /* ---- generations */
 
-static int members_of(const json_t *runs)
+/* The device numbers of these runs, in *device, which the caller frees. Returns how many there are. */
+static int devices_of(const struct played_agents *a, const json_t *runs, int **device)
 {
 	struct hspmd_error err;
 	char(*address)[HSPMD_DEVICE_RUNS_ADDRESS];
 	int count = hspmd_device_runs_expand(runs, &address, &err);
+	*device = calloc((size_t)(count > 0 ? count : 1), sizeof **device);
+	for (int i = 0; *device && i < count; i++) {
+		int n = atoi(address[i] + 1) * PLAYED_NODE_DEVICES + atoi(strrchr(address[i], ':') + 1);
+		(*device)[i] = n < a->site->nodes * PLAYED_NODE_DEVICES ? n : 0;
+	}
 	free(address);
-	return count;
+	return *device && count > 0 ? count : 0;
 }
 
 /* The first worker that is asked to prepare reads the message for all. */
 static void read_prepare(struct played_agents *a, const json_t *m, int64_t number)
 {
-	if (a->next.number == number || a->now.number == number)
+	if (a->next.number == number)
 		return;
 	json_t *pipeline, *stage;
 	size_t i, k;
-	struct generation g = { .number = number, .members = members_of(json_object_get(m, "members")) };
+	int *device;
+	struct generation g = { .number = number, .members = devices_of(a, json_object_get(m, "members"), &device) };
+	g.reporter = device ? device[0] : 0;
+	free(device);
+	memset(a->in_plan, 0, (size_t)a->site->nodes * PLAYED_NODE_DEVICES);
 	json_array_foreach(json_object_get(json_object_get(m, "plan"), "pipelines"), i, pipeline)
-		json_array_foreach(json_object_get(pipeline, "stages"), k, stage)
-			g.planned += members_of(json_object_get(stage, "devices"));
-	const char *first = json_string_value(json_array_get(json_object_get(m, "members"), 0)), *colon = first ? strrchr(first, ':') : NULL;
-	if (colon)
-		g.reporter = atoi(first + 1) * PLAYED_NODE_DEVICES + atoi(colon + 1);
+		json_array_foreach(json_object_get(pipeline, "stages"), k, stage) {
+			int count = devices_of(a, json_object_get(stage, "devices"), &device);
+			for (int d = 0; d < count; d++)
+				a->in_plan[device[d]] = true;
+			g.planned += count;
+			free(device);
+		}
 	a->next = g;
-}
-
-/* Rank in the plan does not matter to the controller, but who takes part does: read from the plan's own lists. */
-static bool in_plan(const json_t *m, const char *address)
-{
-	json_t *pipeline, *stage, *run;
-	size_t i, k, r;
-	json_array_foreach(json_object_get(json_object_get(m, "plan"), "pipelines"), i, pipeline)
-		json_array_foreach(json_object_get(pipeline, "stages"), k, stage)
-			json_array_foreach(json_object_get(stage, "devices"), r, run) {
-				const char *text = json_string_value(run), *colon = strrchr(text, ':');
-				size_t n = (size_t)(colon - text) + 1;
-				int first = atoi(colon + 1), last = strchr(colon, '-') ? atoi(strchr(colon, '-') + 1) : first;
-				int at = strncmp(text, address, n) ? -1 : atoi(address + n);
-				if (at >= first && at <= last)
-					return true;
-			}
-	return false;
 }
 
 static void answer_prepare(struct played_agents *a, struct agent *g, int device, const json_t *m, int64_t number)
 {
 	struct worker *w = &g->worker[device];
-	char name[32], address[ADDRESS_CHARS + 1];
-	snprintf(name, sizeof name, "n%d:%d", g->node, device);
+	char address[ADDRESS_CHARS + 1];
 	read_prepare(a, m, number);
-	w->prepared = in_plan(m, name) ? number : -number;
+	w->prepared = a->in_plan[g->node * PLAYED_NODE_DEVICES + device] ? number : -number;
 	memset(address, 'A' + (g->node + device) % 26, ADDRESS_CHARS);
 	address[ADDRESS_CHARS] = '\0';
 	say_as(a, g, device,
@@ -458,6 +454,12 @@ static int greet(struct played_agents *a, struct agent *g, struct hspmd_error *e
 	return epoll_ctl(a->epoll, EPOLL_CTL_ADD, fd, &e) ? hspmd_fail_errno(err, "watching a connection") : 0;
 }
 
+static void hear_all(struct played_agents *a, struct agent *g)
+{
+	for (json_t *m; g->stream && (m = hspmd_stream_next(g->stream)); json_decref(m))
+		hear(a, g, m);
+}
+
 /* Agents that the controller has started, and those that have lost it, connect. */
 static void connect_some(struct played_agents *a)
 {
@@ -472,6 +474,7 @@ static void connect_some(struct played_agents *a)
 		if (greet(a, g, &err))
 			return;
 		g->started = starts;
+		hear_all(a, g); /* messages that arrived together with the welcome cause no event */
 	}
 }
 
@@ -479,8 +482,7 @@ static void serve(struct played_agents *a, struct agent *g)
 {
 	struct hspmd_error err = { "" };
 	int open = hspmd_stream_read(g->stream, &err);
-	for (json_t *m; g->stream && (m = hspmd_stream_next(g->stream)); json_decref(m))
-		hear(a, g, m);
+	hear_all(a, g);
 	if (g->stream && open <= 0)
 		hang_up(g);
 }

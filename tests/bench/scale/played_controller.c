@@ -71,7 +71,7 @@ static int index_of(const struct played_site *s, const char *node)
 static char **start(struct run_allocation *a, char *const *nodes, int count, const char *const *command, struct hspmd_error *err)
 {
 	struct played_site *s = ((struct allocation *)a)->site;
-	static const char *const wait[] = { "sleep", "infinity", NULL };
+	static const char *const wait[] = { "/proc/self/exe", PLAYED_WAIT, NULL };
 	char **list = calloc(1, sizeof wait);
 	(void)command;
 	if (!list) {
@@ -211,6 +211,14 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 		                      .agent_command = agent,
 		                      .solve_limit_s = 10 };
 	return run_loop(&o);
+}
+
+int played_wait(void)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	while (getppid() != 1)
+		sleep(1);
+	return 0;
 }
 
 pid_t played_controller_start(const struct played_controller *c, bool again, struct hspmd_error *err)

@@ -31,6 +31,9 @@ struct played_controller {
 /* Make a site of `devices` / 8 nodes, of which the job holds the first `held`. NULL and err. */
 struct played_site *played_site_create(int devices, int held, struct hspmd_error *err);
 void played_site_destroy(struct played_site *s);
+/* What the controller runs in place of srun, as this program with the argument PLAYED_WAIT: it stays until the controller is gone. */
+#define PLAYED_WAIT "--wait"
+int played_wait(void);
 /* Fork a controller; again: it reads the journal that an earlier one has left. Returns its process, or -1 and err. */
 pid_t played_controller_start(const struct played_controller *c, bool again, struct hspmd_error *err);
 
