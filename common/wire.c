@@ -7,11 +7,14 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "common/alloc.h"
+#include "common/base64.h"
 #include "common/clock.h"
 
 #define HEAD 8
+#define PACK_LEAST 4096 /* bytes of a text that is worth compressing */
 static const char magic[4] = { 'H', 'S', 'P', '1' }, signed_magic[4] = { 'H', 'S', 'P', '2' };
 
 struct hspmd_wire_reader {
@@ -76,21 +79,51 @@ int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct 
 	return rc;
 }
 
-int hspmd_wire_encode_to(const char *text, size_t text_size, const json_t *to, char **frame, size_t *size, struct hspmd_error *err)
+int hspmd_wire_text_packed(const json_t *message, char **text, size_t *size, struct hspmd_error *err)
+{
+	char *plain;
+	size_t n;
+	*text = NULL;
+	if (hspmd_wire_text(message, &plain, &n, err))
+		return -1;
+	if (n > HSPMD_WIRE_MAX) { /* no reader would take it apart */
+		free(plain);
+		return hspmd_fail(err, "control message of %zu bytes is longer than %u", n, HSPMD_WIRE_MAX);
+	}
+	if (n < PACK_LEAST) {
+		*text = plain;
+		*size = n;
+		return 0;
+	}
+	uLongf packed_size = compressBound(n);
+	unsigned char *packed = malloc(packed_size);
+	char *encoded = packed && compress2(packed, &packed_size, (const unsigned char *)plain, n, Z_DEFAULT_COMPRESSION) == Z_OK
+	                        ? hspmd_base64_encode(packed, packed_size)
+	                        : NULL;
+	json_t *outer = encoded ? json_pack("{s:s, s:I}", "packed", encoded, "bytes", (json_int_t)n) : NULL;
+	int rc = outer ? hspmd_wire_text(outer, text, size, err) : hspmd_fail_memory(err, "compressing a control message");
+	json_decref(outer);
+	free(encoded);
+	free(packed);
+	free(plain);
+	return rc;
+}
+
+int hspmd_wire_encode_with(const char *text, size_t text_size, const json_t *own, char **frame, size_t *size, struct hspmd_error *err)
 {
 	char *head = NULL;
 	size_t n;
-	json_t *only = json_pack("{s:O}", "to", to);
 	*frame = NULL;
-	int rc = only ? hspmd_wire_text(only, &head, &n, err) : hspmd_fail_memory(err, "writing a control message");
-	if (!rc && text_size > 2) {
+	int rc = hspmd_wire_text(own, &head, &n, err);
+	if (!rc && n == 2) {
+		rc = make_frame(text, text_size, "", 0, frame, size, err);
+	} else if (!rc && text_size > 2) {
 		head[n - 1] = ','; /* the object goes on with the members of the other */
 		rc = make_frame(head, n, text + 1, text_size - 1, frame, size, err);
 	} else if (!rc) {
 		rc = make_frame(head, n, "", 0, frame, size, err);
 	}
 	free(head);
-	json_decref(only);
 	return rc;
 }
 
@@ -140,12 +173,46 @@ static bool begins_with(const unsigned char *at, size_t have, const char *wanted
 	return !memcmp(at, wanted, have < sizeof magic ? have : sizeof magic);
 }
 
+/* A message that hspmd_wire_text_packed() has compressed, with what stands beside the compressed text; or -1. */
+static int unpack(const struct hspmd_wire_reader *r, json_t **message, struct hspmd_error *err)
+{
+	json_t *outer = *message;
+	const char *encoded = json_string_value(json_object_get(outer, "packed"));
+	json_int_t bytes = json_integer_value(json_object_get(outer, "bytes"));
+	size_t packed_size = 0;
+	if (!encoded || bytes < 2 || (uint64_t)bytes > r->max)
+		return hspmd_fail(err, "a compressed message of %lld bytes where at most %zu are accepted", (long long)bytes, r->max);
+	unsigned char *packed = (unsigned char *)hspmd_base64_decode(encoded, &packed_size);
+	char *text = malloc((size_t)bytes);
+	uLongf size = (uLongf)bytes;
+	json_error_t why;
+	json_t *inner = packed && text && uncompress((unsigned char *)text, &size, packed, packed_size) == Z_OK && size == (uLongf)bytes
+	                        ? json_loadb(text, size, JSON_REJECT_DUPLICATES, &why)
+	                        : NULL;
+	free(text);
+	free(packed);
+	json_object_del(outer, "packed");
+	json_object_del(outer, "bytes");
+	if (!json_is_object(inner) || json_object_update(inner, outer)) {
+		json_decref(inner);
+		return hspmd_fail(err, "a compressed message is damaged");
+	}
+	json_decref(outer);
+	*message = inner;
+	return 0;
+}
+
 static int take_text(struct hspmd_wire_reader *r, const char *text, size_t size, struct hspmd_error *err)
 {
 	json_error_t why;
 	json_t *message = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
 	if (!message)
 		return hspmd_fail(err, "message is not JSON: %s", why.text);
+	/* Only from somebody who has proved who he is: a few bytes may become many. */
+	if (r->signer && json_object_get(message, "packed") && unpack(r, &message, err)) {
+		json_decref(message);
+		return -1;
+	}
 	if (!json_is_object(message) || keep(r, message)) {
 		bool object = json_is_object(message);
 		json_decref(message);

@@ -22,21 +22,24 @@
  *   prepare             the worker specialises and opens its transport. May arrive while the worker still trains.
  *                       Answer: `prepared` or `fault`.
  *                       generation; cluster: of all members' nodes; plan;
- *                       members: [device address of every worker that takes part, in rank order; a member in no stage of the plan only
- *                       sends state]; replicas: number of copies on other nodes of state that only one worker has (default: the job's);
+ *                       members: [runs of device addresses (common/format/device_runs.h) of all workers that take part, in rank order;
+ *                       a member in no stage of the plan only sends state]; replicas: number of copies on other nodes of state that
+ *                       only one worker has (default: the job's);
  *                       keep: number of nodes that hold state that a shrink by count leaves at least (common/losses.h; default: all);
  *                       live: as in `state` of `start`, who is expected to hold the state then; absent: not known. The worker plans its
  *                       moves now, and anew only if `start` says something else
- *   preconnect          sent while the previous generation trains, if some answer to `prepare` has `needs_preconnect`. The worker
- *                       begins to make the connections between devices that take long. Answer, when they are made: `preconnected`.
+ *   preconnect          sent while the previous generation trains, if some answer to `prepare` has `needs_preconnect`. The workers
+ *                       exchange their addresses, and begin to make the connections between devices that take long. Answer, when they are
+ *                       made: `preconnected`.
  *                       generation; addresses: as in `start`
  *   start               the worker connects, moves state, answers `started` and trains. If it holds state of the old plan, that state
  *                       stays valid until `started`.
- *                       generation; addresses: [base64 transport address per member];
- *                       copies: [the same for the transport that carries copies of checkpoints, or null];
+ *                       generation; addresses: { device: base64 }: of the members on this node, and of the leaders of its neighbours in
+ *                       the tree along which the members exchange the rest (common/address_tree.h), unless they have done so already;
  *                       step: the next step to run (= steps done); state: where the state comes from:
  *                         init: true (random, or job.init), or one or both of
- *                         live: [{ cluster, plan, holders: [device addresses that still hold the state of `step` under that plan] }]
+ *                         live: [{ cluster, plan, holders: [runs of devices that still hold the state of `step` under that plan] }];
+ *                           true: as in `prepare`
  *                         manifest: { hspmd-checkpoint-1 }, memory, local, shared: folders or null (as in `checkpoint`),
  *                           files: { "n0-1.safetensors": [device addresses of the members that can read this shard] }
  *   stop                end after the current step (agreed in the vote of the step). Answer of all: `stopped`.
@@ -61,8 +64,8 @@
  * worker -> controller
  *
  *   hello               device; pid
- *   prepared            generation; address: base64; copies: base64 or absent; memory_bytes: planned peak; seconds;
- *                       needs_preconnect: true if connections between devices take long to make, else absent
+ *   prepared            generation; address: base64, of all its transports; memory_bytes: planned peak; seconds;
+ *                       needs_preconnect: true if it takes long to connect, else absent
  *   preconnected        generation
  *   started             generation; step; bytes: { local, peers, disk, shared }; seconds: { connect, move; of which plan: 0 if `prepare`
  *                       had the same `live` }
@@ -125,10 +128,12 @@
 
 /* One message as a frame; the caller frees it. 0 or -1. */
 int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct hspmd_error *err);
-/* A message for many peers whose "to" differs: the text is made once, of a message without "to", and each peer's frame of the text. The
- * caller frees both. 0 or -1. */
+/* A message for many peers that differs in some keys: the text is made once, of the keys that all share, and each peer's frame of the text
+ * and of an object with this peer's own keys. The caller frees both. 0 or -1. hspmd_wire_text_packed() compresses a long text ("packed":
+ * base64 of a zlib stream; "bytes": length before). Readers take such a message apart, but only on a signed connection. */
 int hspmd_wire_text(const json_t *message, char **text, size_t *size, struct hspmd_error *err);
-int hspmd_wire_encode_to(const char *text, size_t text_size, const json_t *to, char **frame, size_t *size, struct hspmd_error *err);
+int hspmd_wire_text_packed(const json_t *message, char **text, size_t *size, struct hspmd_error *err);
+int hspmd_wire_encode_with(const char *text, size_t text_size, const json_t *own, char **frame, size_t *size, struct hspmd_error *err);
 /* Makes a signed frame of a copy of a frame: `copy` has room for HSPMD_SIGNATURE_BYTES behind the frame's `size` bytes. */
 int hspmd_wire_sign(struct hspmd_signer *signer, char *copy, size_t size, struct hspmd_error *err);
 

@@ -62,24 +62,25 @@ void send_node(struct hspmd_controller *m, const struct node *n, json_t *message
 		emit(m, ACTION_SEND, n->name, message, 0);
 }
 
-void send_workers(struct hspmd_controller *m, struct worker *const *to, int count, json_t *message)
+void send_workers_own(struct hspmd_controller *m, struct worker *const *to, int count, json_t *message, const char *key,
+                      const json_t *by_node)
 {
 	if (!check_alloc(m, message))
 		return;
+	for (int i = 0; i < count; i++) {
+		struct node *n = to[i]->node;
+		if (to[i]->process != PROC_UP || (!n->to && !check_alloc(m, n->to = json_array())))
+			continue;
+		if (json_array_append_new(n->to, json_string(to[i]->address)))
+			m->failed = true;
+	}
 	for (size_t k = 0; k < m->nodes; k++) {
-		json_t *list = NULL;
-		for (int i = 0; i < count; i++) {
-			if (to[i]->node != m->node[k] || to[i]->process != PROC_UP)
-				continue;
-			if (!list && !check_alloc(m, list = json_array()))
-				break;
-			if (json_array_append_new(list, json_string(to[i]->address)))
-				m->failed = true;
-		}
+		json_t *list = m->node[k]->to, *own = key ? json_object_get(by_node, m->node[k]->name) : NULL;
 		if (!list)
 			continue;
+		m->node[k]->to = NULL;
 		json_t *copy = check_alloc(m, json_copy(message));
-		if (copy && json_object_set(copy, "to", list))
+		if (copy && (json_object_set(copy, "to", list) || (own && json_object_set(copy, key, own))))
 			m->failed = true;
 		json_decref(list);
 		if (!copy)
@@ -90,6 +91,11 @@ void send_workers(struct hspmd_controller *m, struct worker *const *to, int coun
 			m->actions->list[before].body = json_incref(message);
 	}
 	json_decref(message);
+}
+
+void send_workers(struct hspmd_controller *m, struct worker *const *to, int count, json_t *message)
+{
+	send_workers_own(m, to, count, message, NULL, NULL);
 }
 
 void reply(struct hspmd_controller *m, int64_t id, bool ok, const char *fmt, ...)

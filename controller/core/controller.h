@@ -81,7 +81,7 @@ struct run_action {
 	enum run_action_kind kind;
 	char *node, *text;
 	json_t *value;
-	json_t *body; /* ACTION_SEND: value without "to", one object for all nodes that are sent it; NULL: value is for this node alone */
+	json_t *body; /* ACTION_SEND: the keys of value that all nodes are sent alike, one object; NULL: value is for this node alone */
 	int64_t id;
 	int count;
 	bool last;

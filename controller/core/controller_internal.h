@@ -75,6 +75,7 @@ struct node {
 	json_t *holds, *granted;          /* what the job holds here by Slurm, and its agent's step; NULL: unknown */
 	bool idle_checked;                /* idle_check() has compared them */
 	json_t *bindings;                 /* per device: { threads, index }, for its worker's `job` message */
+	json_t *to;                       /* while a message is sent to workers: those of this node; otherwise NULL */
 	struct worker **worker;
 	int workers, known; /* devices of `part`; entries of `worker`, which are never removed (workers <= known) */
 };
@@ -118,6 +119,7 @@ struct generation {
 	struct worker **member;
 	json_t **answer; /* of each member to the last request; NULL: not yet */
 	int members;
+	json_t *expected; /* `live` of its `prepare`; NULL: it had none */
 	bool finished; /* all steps are done */
 };
 
@@ -286,6 +288,9 @@ void log_msg(struct hspmd_controller *m, enum hspmd_log_level level, const char 
 /* Sends `message`, which it takes over, through the agent of each node that has workers of `to`; those whose process is not up are left
  * out. */
 void send_workers(struct hspmd_controller *m, struct worker *const *to, int count, json_t *message);
+/* The same, and each node's message has one more key, whose value is that of the node's name in the object `by_node`. */
+void send_workers_own(struct hspmd_controller *m, struct worker *const *to, int count, json_t *message, const char *key,
+                      const json_t *by_node);
 void send_node(struct hspmd_controller *m, const struct node *n, json_t *message); /* to the agent; takes `message` over */
 void reply(struct hspmd_controller *m, int64_t id, bool ok, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 json_t *check_alloc(struct hspmd_controller *m, json_t *value); /* returns `value`; notes that memory is short if it is NULL */
@@ -398,8 +403,11 @@ void generation_remove_member(struct generation *g, const struct worker *w);
 int generation_add_member(struct hspmd_controller *m, struct generation *g, struct worker *w);
 /* Writes the addresses of members that have not answered. */
 void list_unanswered(const struct generation *g, char *text, size_t size);
-/* The values of `key` in the members' answers, in the order of ranks; null if one has none. New reference. */
-json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key);
+/* The members' addresses by rank, in an array that the caller frees. NULL: out of memory; noted. */
+const char **member_names(struct hspmd_controller *m, const struct generation *g);
+/* What each node is told of the members' transport addresses, which are in their answers: { node: { device: address } }, for
+ * send_workers_own(). New reference. */
+json_t *member_addresses(struct hspmd_controller *m, const struct generation *g);
 
 /* journal.c: what a later incarnation of the controller needs */
 void journal(struct hspmd_controller *m);

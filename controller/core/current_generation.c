@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/device_runs.h"
 #include "controller/core/controller_internal.h"
 
 #define ABORT_LEAST_S 3.0 /* for answers to `abort` after a hang */
@@ -51,13 +52,15 @@ struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *st
 /* Add { cluster, plan, holders } to parts: the members of g that hold `step` of this plan (-1: any step), if there are any. */
 static void add_holders(struct hspmd_controller *m, const struct generation *g, const struct bound_plan *of, int64_t step, json_t *parts)
 {
-	json_t *who = check_alloc(m, json_array());
-	for (int i = 0; of && i < of->devices; i++) {
+	const char **name = of ? hspmd_calloc((size_t)of->devices, sizeof *name) : NULL;
+	int count = 0;
+	for (int i = 0; name && i < of->devices; i++) {
 		const struct worker *w = of->device[i];
-		if (w->process == PROC_UP && w->holds == of->generation && (step < 0 || w->step == step) && member_index(g, w) >= 0 &&
-		    json_array_append_new(who, json_string(w->address)))
-			m->failed = true;
+		if (w->process == PROC_UP && w->holds == of->generation && (step < 0 || w->step == step) && member_index(g, w) >= 0)
+			name[count++] = w->address;
 	}
+	json_t *who = check_alloc(m, !of || name ? hspmd_device_runs(name, count) : NULL);
+	free(name);
 	if (json_array_size(who) &&
 	    json_array_append_new(parts, json_pack("{s:O, s:O, s:O}", "cluster", of->cluster_json, "plan", of->plan_json, "holders", who)))
 		m->failed = true;
@@ -193,9 +196,11 @@ void start_generation(struct hspmd_controller *m)
 	} else {
 		source = checkpoint_source(m, g, &step);
 	}
-	json_t *start = json_pack("{s:s, s:I, s:o, s:o, s:I, s:o}", "type", "start", "generation", (json_int_t)g->bound_plan->generation,
-	                          "addresses", transport_addresses(m, g, "address"), "copies", transport_addresses(m, g, "copies"), "step",
-	                          (json_int_t)step, "state", source);
+	if (g->expected && json_equal(json_object_get(source, "live"), g->expected) && json_object_set_new(source, "live", json_true()))
+		m->failed = true;
+	json_t *addresses = member_addresses(m, g), *start = json_pack("{s:s, s:I, s:I, s:o}", "type", "start", "generation",
+	                                                               (json_int_t)g->bound_plan->generation, "step", (json_int_t)step,
+	                                                               "state", source);
 	if (step < m->steps_reported) {
 		m->change.steps_lost += m->steps_reported - step;
 		m->steps_reported = step;
@@ -212,7 +217,8 @@ void start_generation(struct hspmd_controller *m)
 	m->step = step;
 	enter_phase(&m->current, PHASE_STARTING, m->now, m->config->timeouts.start);
 	journal(m); /* before any worker drops the older state */
-	send_workers(m, m->current.member, m->current.members, start);
+	send_workers_own(m, m->current.member, m->current.members, start, "addresses", addresses);
+	json_decref(addresses);
 }
 
 void stop_current(struct hspmd_controller *m)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/address_tree.h"
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
@@ -120,6 +121,7 @@ void generation_clear(struct generation *g)
 		json_decref(g->answer[i]);
 	free(g->answer);
 	free(g->member);
+	json_decref(g->expected);
 	bound_plan_unref(g->bound_plan);
 	memset(g, 0, sizeof *g);
 }
@@ -222,13 +224,55 @@ void list_unanswered(const struct generation *g, char *text, size_t size)
 		snprintf(text + n, size - n, " and %d more", more);
 }
 
-json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key)
+const char **member_names(struct hspmd_controller *m, const struct generation *g)
 {
-	json_t *list = check_alloc(m, json_array());
-	for (int i = 0; i < g->members; i++) {
-		json_t *a = json_object_get(g->answer[i], key);
-		if (json_array_append(list, a ? a : json_null()))
+	const char **name = hspmd_calloc((size_t)g->members, sizeof *name);
+	if (!name)
+		m->failed = true;
+	for (int i = 0; name && i < g->members; i++)
+		name[i] = g->member[i]->address;
+	return name;
+}
+
+/* Enter the address of member i, as it has answered. */
+static void add_address(struct hspmd_controller *m, const struct generation *g, int i, json_t *to)
+{
+	json_t *a = json_object_get(g->answer[i], "address");
+	if (a && json_object_set(to, g->member[i]->address, a))
+		m->failed = true;
+}
+
+/* What the members on a node of the tree must know to exchange the rest. */
+static json_t *addresses_of_node(struct hspmd_controller *m, const struct generation *g, const struct hspmd_address_tree *t, int node)
+{
+	int near[1 + HSPMD_ADDRESS_TREE_FANOUT], count = hspmd_address_tree_neighbours(t, node, near);
+	json_t *own = check_alloc(m, json_object());
+	for (int i = t->leader[node]; own && i >= 0; i = t->next[i])
+		add_address(m, g, i, own);
+	for (int i = 0; own && i < count; i++)
+		add_address(m, g, near[i], own);
+	return own;
+}
+
+json_t *member_addresses(struct hspmd_controller *m, const struct generation *g)
+{
+	struct hspmd_error err;
+	struct hspmd_address_tree t;
+	const char **name = member_names(m, g);
+	json_t *by_node = check_alloc(m, json_object());
+	if (!name || !by_node || hspmd_address_tree_create(&t, name, g->members, &err)) {
+		m->failed = true;
+		free(name);
+		return by_node;
+	}
+	for (int k = 0; k < t.nodes; k++) {
+		json_t *own = runs_command(m) ? check_alloc(m, json_object()) : addresses_of_node(m, g, &t, k);
+		if (runs_command(m)) /* the ranks meet where rank 0 is */
+			add_address(m, g, 0, own);
+		if (json_object_set_new(by_node, g->member[t.leader[k]]->node->name, own))
 			m->failed = true;
 	}
-	return list;
+	hspmd_address_tree_clear(&t);
+	free(name);
+	return by_node;
 }

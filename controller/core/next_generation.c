@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/device_runs.h"
 #include "common/format/plan_precision.h"
 #include "controller/core/controller_internal.h"
 
@@ -299,23 +300,24 @@ static void prepare(struct hspmd_controller *m)
 	if (generation_set_members(m, g, g->bound_plan, donor))
 		return;
 	struct hspmd_error err;
-	json_t *members = check_alloc(m, json_array()), *cluster = members_cluster(m, g, &err);
+	json_t *cluster = members_cluster(m, g, &err);
 	if (!cluster) {
-		json_decref(members);
 		no_plan(m, err.text);
 		return;
 	}
-	for (int i = 0; i < g->members; i++)
-		if (json_array_append_new(members, json_string(g->member[i]->address)))
-			m->failed = true;
+	const char **name = member_names(m, g);
+	json_t *members = check_alloc(m, name ? hspmd_device_runs(name, g->members) : NULL);
+	free(name);
+	json_decref(g->expected);
+	g->expected = expected_holders(m, g, donor);
 	m->checkpoint_search.asked = m->checkpoint_search.done = false;
 	if (!donor)
 		search_begin(m);
 	send_workers(m, g->member, g->members,
-	             json_pack("{s:s, s:I, s:o, s:O, s:o, s:i, s:i, s:o*, s:o*}", "type", "prepare", "generation",
+	             json_pack("{s:s, s:I, s:o, s:O, s:o, s:i, s:i, s:o*, s:O*}", "type", "prepare", "generation",
 	                       (json_int_t)g->bound_plan->generation, "cluster", cluster, "plan", g->bound_plan->plan_json, "members",
 	                       members, "replicas", g->bound_plan->copies, "keep", g->bound_plan->keep, "elastic",
-	                       m->elastic ? json_true() : NULL, "live", expected_holders(m, g, donor)));
+	                       m->elastic ? json_true() : NULL, "live", g->expected));
 	enter_phase(g, PHASE_PREPARING, m->now, m->config->timeouts.prepare);
 }
 
@@ -342,9 +344,11 @@ static void preconnect(struct hspmd_controller *m)
 	g->phase = PHASE_READY;
 	if (m->current.phase != PHASE_TRAINING || all_say(g, "none"))
 		return;
-	send_workers(m, g->member, g->members,
-	             json_pack("{s:s, s:I, s:o}", "type", "preconnect", "generation", (json_int_t)g->bound_plan->generation, "addresses",
-	                       transport_addresses(m, g, "address")));
+	json_t *addresses = member_addresses(m, g);
+	send_workers_own(m, g->member, g->members,
+	                 json_pack("{s:s, s:I}", "type", "preconnect", "generation", (json_int_t)g->bound_plan->generation), "addresses",
+	                 addresses);
+	json_decref(addresses);
 	g->phase = PHASE_PRECONNECTING;
 	g->since = m->now;
 	g->deadline = m->now + m->config->timeouts.start;

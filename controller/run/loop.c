@@ -30,6 +30,19 @@ static void forget_text(struct loop *l)
 	memset(&l->sent, 0, sizeof l->sent);
 }
 
+/* What a message has that its body lacks. NULL: out of memory. */
+static json_t *own_keys(const struct run_action *x)
+{
+	json_t *own = json_object(), *v;
+	const char *key;
+	json_object_foreach(x->value, key, v)
+		if (own && !json_object_get(x->body, key) && json_object_set(own, key, v)) {
+			json_decref(own);
+			own = NULL;
+		}
+	return own;
+}
+
 /* The text of what many agents are sent is made for the first of them. */
 static int send_shared(struct loop *l, struct hspmd_peer *peer, const struct run_action *x, struct hspmd_error *err)
 {
@@ -37,13 +50,17 @@ static int send_shared(struct loop *l, struct hspmd_peer *peer, const struct run
 	size_t size;
 	if (l->sent.body != x->body) {
 		forget_text(l);
-		if (hspmd_wire_text(x->body, &l->sent.text, &l->sent.size, err))
+		if (hspmd_wire_text_packed(x->body, &l->sent.text, &l->sent.size, err))
 			return -1;
 		l->sent.body = json_incref(x->body);
 	}
-	if (hspmd_wire_encode_to(l->sent.text, l->sent.size, json_object_get(x->value, "to"), &frame, &size, err))
+	json_t *own = own_keys(x);
+	int rc = own ? hspmd_wire_encode_with(l->sent.text, l->sent.size, own, &frame, &size, err)
+	             : hspmd_fail_memory(err, "sending to an agent");
+	json_decref(own);
+	if (rc)
 		return -1;
-	int rc = hspmd_peer_send_frame(peer, frame, size, err);
+	rc = hspmd_peer_send_frame(peer, frame, size, err);
 	free(frame);
 	return rc;
 }

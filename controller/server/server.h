@@ -80,7 +80,7 @@ struct hspmd_server_counts hspmd_server_counts(const struct hspmd_server *s);
 
 /* Queues a message. Does not block. -1 and err: the connection is of no more use, and the caller closes it. */
 int hspmd_peer_send(struct hspmd_peer *peer, const json_t *message, struct hspmd_error *err);
-/* The same for a frame made by hspmd_wire_encode() or hspmd_wire_encode_to(). */
+/* The same for a frame made by hspmd_wire_encode() or hspmd_wire_encode_with(). */
 int hspmd_peer_send_frame(struct hspmd_peer *peer, const char *frame, size_t size, struct hspmd_error *err);
 /* Closes the connection when all queued messages have been sent, or after a few seconds. Its further messages are dropped. */
 void hspmd_peer_drain(struct hspmd_peer *peer);

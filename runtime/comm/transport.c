@@ -92,6 +92,12 @@ int hspmd_transport_check(const struct hspmd_transport *t, int peer, uint64_t ta
 	return 0;
 }
 
+int hspmd_transport_fail_unknown(const struct hspmd_transport *t, int rank, struct hspmd_error *err)
+{
+	char peer[80];
+	return hspmd_fail(err, "the address of %s is not known", hspmd_transport_peer(t, rank, peer, sizeof peer));
+}
+
 bool hspmd_transport_aborted(const struct hspmd_transport *t)
 {
 	return t->options.abort && atomic_load_explicit(t->options.abort, memory_order_relaxed);

@@ -45,7 +45,9 @@ struct hspmd_transport_ops {
 	const char *name; /* "ucx", "socket" (no library needed), "memory" (threads of one process, for tests) */
 	int (*open)(const struct hspmd_transport_options *o, struct hspmd_transport **t, struct hspmd_error *err);
 	int (*address)(struct hspmd_transport *t, struct hspmd_address *own, struct hspmd_error *err); /* caller frees own->data */
-	/* addresses[r] of every member; copied as needed. Pairs connect when first used. Addresses come from peers and are checked. */
+	/* addresses[r] of every member; copied as needed. Pairs connect when first used. Addresses come from peers and are checked. Size
+	 * 0: not known yet. Then messages to this member fail, and connect is called again with all addresses; those that were
+	 * known stay as they were. */
 	int (*connect)(struct hspmd_transport *t, const struct hspmd_address *addresses, struct hspmd_error *err);
 	/* Start a message, from or to host memory. The caller owns the buffer and must not touch it until the request is done. Never
 	 * waits for the peer. */
@@ -113,6 +115,8 @@ const char *hspmd_transport_peer(const struct hspmd_transport *t, int rank, char
 /* Fails if there is no such peer or tag. The own rank is a valid peer. */
 int hspmd_transport_check(const struct hspmd_transport *t, int peer, uint64_t tag, struct hspmd_error *err);
 bool hspmd_transport_aborted(const struct hspmd_transport *t);
+/* Fails because the address of this member is not known. */
+int hspmd_transport_fail_unknown(const struct hspmd_transport *t, int rank, struct hspmd_error *err);
 
 extern const struct hspmd_transport_ops hspmd_transport_memory, hspmd_transport_socket, hspmd_transport_ucx;
 

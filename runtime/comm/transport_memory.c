@@ -162,6 +162,8 @@ static int memory_connect(struct hspmd_transport *base, const struct hspmd_addre
 	for (int r = 0; r < base->options.size && !rv; r++) {
 		struct memory_address a = { 0 };
 		struct mailbox *box = NULL;
+		if (!addresses[r].size || t->peers[r])
+			continue;
 		if (addresses[r].size == sizeof a)
 			memcpy(&a, addresses[r].data, sizeof a);
 		TAILQ_FOREACH(box, &registry, registered)
@@ -184,6 +186,10 @@ static struct message *start(struct memory_transport *t, int peer, bool sending,
 {
 	if (hspmd_transport_check(&t->base, peer, tag, err))
 		return NULL;
+	if (!t->peers[peer]) {
+		hspmd_transport_fail_unknown(&t->base, peer, err);
+		return NULL;
+	}
 	struct message *m = hspmd_calloc(1, sizeof *m);
 	if (!m) {
 		hspmd_fail_memory(err, "starting a message");

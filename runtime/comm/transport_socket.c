@@ -59,6 +59,10 @@ static struct socket_message *start(struct socket_transport *t, int to, bool sen
 {
 	if (hspmd_transport_check(&t->base, to, tag, err))
 		return NULL;
+	if (!t->peers[to].known) {
+		hspmd_transport_fail_unknown(&t->base, to, err);
+		return NULL;
+	}
 	struct socket_message *m = hspmd_calloc(1, sizeof *m);
 	if (!m) {
 		hspmd_fail_memory(err, "starting a message");
@@ -271,8 +275,11 @@ static int socket_connect(struct hspmd_transport *base, const struct hspmd_addre
 	struct socket_transport *t = (struct socket_transport *)base;
 	for (int r = 0; r < base->options.size; r++) {
 		char peer[80];
+		if (!addresses[r].size || t->peers[r].known)
+			continue;
 		if (hspmd_socket_target(&addresses[r], &t->peers[r].out.target, err))
 			return hspmd_error_prefix(err, "%s", hspmd_transport_peer(base, r, peer, sizeof peer));
+		t->peers[r].known = true;
 	}
 	return 0;
 }

@@ -57,6 +57,7 @@ struct socket_peer {
 	struct hspmd_socket_connection out;
 	struct socket_incoming *in;
 	bool in_closed;
+	bool known; /* its address */
 	TAILQ_HEAD(, socket_message) sends, receives; /* in the order in which they were started */
 	TAILQ_HEAD(, socket_arrival) arrivals;
 };

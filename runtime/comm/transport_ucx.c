@@ -44,7 +44,7 @@ struct ucx_message {
 
 struct ucx_peer {
 	struct ucx_transport *transport;
-	void *address; /* until the endpoint exists */
+	void *address; /* until the endpoint exists; unknown as long as `transport` is NULL */
 	ucp_ep_h ep;
 	ucs_status_t failed; /* UCS_OK: no failure is known */
 };
@@ -199,13 +199,15 @@ static int ucx_connect(struct hspmd_transport *base, const struct hspmd_address 
 	struct ucx_transport *t = (struct ucx_transport *)base;
 	for (int r = 0; r < base->options.size; r++) {
 		char peer[80];
+		if (!addresses[r].size || t->peers[r].transport)
+			continue;
 		/* UCX has no function that checks an address; it would read past the end of one shorter than its fixed part. */
 		if (addresses[r].size < 16 || addresses[r].size > 1 << 20)
 			return hspmd_fail(err, "%s has sent no UCX address", hspmd_transport_peer(base, r, peer, sizeof peer));
-		t->peers[r].transport = t;
 		t->peers[r].address = malloc(addresses[r].size);
 		if (!t->peers[r].address)
 			return hspmd_fail_memory(err, "connecting");
+		t->peers[r].transport = t;
 		memcpy(t->peers[r].address, addresses[r].data, addresses[r].size);
 	}
 	return 0;
@@ -222,6 +224,8 @@ static void on_peer_error(void *arg, ucp_ep_h ep, ucs_status_t status)
 static int endpoint(struct ucx_transport *t, int to, struct hspmd_error *err)
 {
 	struct ucx_peer *peer = &t->peers[to];
+	if (!peer->transport)
+		return hspmd_transport_fail_unknown(&t->base, to, err);
 	if (peer->failed != UCS_OK)
 		return fail_ucx(err, "the connection", peer->failed);
 	if (peer->ep)

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "common/format/device_runs.h"
 #include "common/format/job.h"
 #include "common/stream.h"
 #include "runtime/command/placement.h"
@@ -45,6 +46,8 @@ struct standin {
 	int64_t prepared; /* generation; 0: none */
 	struct hspmd_placement next;
 	int next_member;   /* this device among all members; -1: none */
+	int next_members;  /* their number */
+	char next_first[HSPMD_DEVICE_RUNS_ADDRESS]; /* the first of them */
 	char address[512]; /* base64 of HOST:PORT of this rank, in `prepared` */
 	int port_socket;   /* keeps the port; -1: none */
 	/* started */

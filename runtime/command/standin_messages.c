@@ -87,14 +87,20 @@ static void own_host(char *host, size_t size)
 }
 
 /* Its place in a list of devices; -1: none. */
-static int index_in(const json_t *list, const char *device)
+/* Takes note of the generation's members: their number, the first, and which one this is. */
+static int read_members(struct standin *s, const json_t *members, struct hspmd_error *err)
 {
-	size_t i;
-	json_t *v;
-	json_array_foreach(list, i, v)
-		if (json_string_value(v) && !strcmp(json_string_value(v), device))
-			return (int)i;
-	return -1;
+	char(*address)[HSPMD_DEVICE_RUNS_ADDRESS];
+	s->next_members = hspmd_device_runs_expand(members, &address, err);
+	s->next_member = -1;
+	s->next_first[0] = '\0';
+	for (int i = 0; i < s->next_members; i++)
+		if (!strcmp(address[i], s->device))
+			s->next_member = i;
+	if (s->next_members > 0)
+		snprintf(s->next_first, sizeof s->next_first, "%s", address[0]);
+	free(address);
+	return s->next_members < 0 ? hspmd_error_prefix(err, "prepare: members") : 0;
 }
 
 static int set_address(struct standin *s, const char *host, int port, struct hspmd_error *err)
@@ -124,12 +130,12 @@ static void on_prepare(struct standin *s, json_t *m)
 	s->prepared = s->prepare_waits = s->warms = 0;
 	int port = !s->job ? hspmd_fail(&err, "prepare before job") : reserve_port(s, &err);
 	own_host(host, sizeof host);
-	if (port < 0 || hspmd_placement_read(json_object_get(m, "plan"), s->device, &s->next, &err) || set_address(s, host, port, &err)) {
+	if (port < 0 || hspmd_placement_read(json_object_get(m, "plan"), s->device, &s->next, &err) ||
+	    read_members(s, json_object_get(m, "members"), &err) || set_address(s, host, port, &err)) {
 		standin_fault(s, generation, err.text, NULL);
 		return;
 	}
 	s->prepared = generation;
-	s->next_member = index_in(json_object_get(m, "members"), s->device);
 	if (!joins(s, m)) {
 		if (s->state != STANDIN_IDLE || s->next.rank < 0 || !standin_warm_up(s, host, port))
 			standin_prepared(s);
@@ -141,10 +147,10 @@ static void on_prepare(struct standin *s, json_t *m)
 }
 
 /* Reads "HOST:PORT" of rank 0. */
-static int read_master(json_t *addresses, char *host, size_t size, int *port, struct hspmd_error *err)
+static int read_master(const struct standin *s, json_t *addresses, char *host, size_t size, int *port, struct hspmd_error *err)
 {
 	size_t n = 0;
-	const char *text = json_string_value(json_array_get(addresses, 0));
+	const char *text = json_string_value(json_object_get(addresses, s->next_first));
 	char *bytes = text ? hspmd_base64_decode(text, &n) : NULL;
 	if (bytes)
 		bytes[n] = '\0';
@@ -167,7 +173,7 @@ static void on_start(struct standin *s, json_t *m)
 		hspmd_fail(&err, "start of generation %lld, which is not prepared", (long long)generation);
 	else if (s->state != STANDIN_IDLE && !(s->state == STANDIN_PAUSED && s->elastic))
 		hspmd_fail(&err, "start of generation %lld while the command runs", (long long)generation);
-	if (err.text[0] || read_master(json_object_get(m, "addresses"), host, sizeof host, &port, &err)) {
+	if (err.text[0] || read_master(s, json_object_get(m, "addresses"), host, sizeof host, &port, &err)) {
 		standin_fault(s, generation, err.text, NULL);
 		return;
 	}
@@ -179,7 +185,7 @@ static void on_start(struct standin *s, json_t *m)
 	s->step = json_integer_value(json_object_get(m, "step"));
 	close(s->port_socket);
 	s->port_socket = -1;
-	standin_say_start(s, host, port, (int)json_array_size(json_object_get(m, "addresses")));
+	standin_say_start(s, host, port, s->next_members);
 	if (s->state == STANDIN_PAUSED) {
 		s->state = STANDIN_RUNNING;
 		s->debt = DEBT_STARTED;

@@ -8,6 +8,7 @@
 
 #include "common/alloc.h"
 #include "common/durable.h"
+#include "common/format/device_runs.h"
 #include "common/log.h"
 #include "common/shm_dir.h"
 #include "runtime/generation/generation_connect.h"
@@ -21,25 +22,24 @@
 
 static int read_members(struct hspmd_generation *g, json_t *members, struct hspmd_error *err)
 {
-	size_t n = json_array_size(members), devices = (size_t)g->cluster->device_count;
-	g->members = hspmd_calloc(n, sizeof *g->members);
+	size_t devices = (size_t)g->cluster->device_count;
+	int count = hspmd_device_runs_expand(members, &g->members, err);
+	if (count < 0)
+		return hspmd_error_prefix(err, "prepare: members");
 	g->rank_of = malloc((devices + 1) * sizeof *g->rank_of);
-	g->voters = malloc((n + 1) * sizeof *g->voters);
-	if (!g->members || !g->rank_of || !g->voters)
+	g->voters = malloc(((size_t)count + 1) * sizeof *g->voters);
+	if (!g->rank_of || !g->voters)
 		return hspmd_fail_memory(err, "preparing a generation");
 	memset(g->rank_of, -1, devices * sizeof *g->rank_of);
 	g->rank = -1;
-	for (size_t r = 0; r < n; r++) {
-		const char *address = json_string_value(json_array_get(members, r));
-		if (!address || strlen(address) >= sizeof *g->members)
-			return hspmd_fail(err, "prepare: members[%zu] is not a device address", r);
-		strcpy(g->members[r], address);
+	for (int r = 0; r < count; r++) {
+		const char *address = g->members[r];
 		if (!strcmp(address, g->setup->address))
-			g->rank = (int)r;
+			g->rank = r;
 		struct hspmd_error not_there; /* a member that only hands over state may be on a node that has left the cluster */
 		int device = hspmd_cluster_find_device(g->cluster, address, &not_there);
 		if (device >= 0)
-			g->rank_of[device] = (int)r;
+			g->rank_of[device] = r;
 		g->member_count++;
 	}
 	if (g->rank < 0)
@@ -370,7 +370,7 @@ static void release(struct hspmd_generation *g, bool leave)
 	hspmd_cluster_destroy(g->cluster);
 	hspmd_checkpoint_placement_free(&g->placement);
 	free(g->own_address.data);
-	free(g->copy_address.data);
+	hspmd_address_list_clear(&g->addresses);
 	free(g->members);
 	free(g->rank_of);
 	free(g->voters);

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "runtime/exec/execute.h"
+#include "runtime/generation/address_exchange.h"
 #include "runtime/generation/checkpoint_placement.h"
 #include "runtime/generation/state_transfer.h"
 #include "runtime/input/data.h"
@@ -54,12 +55,13 @@ struct hspmd_generation {
 	struct hspmd_transport *transport;             /* NULL if there is one member */
 	struct hspmd_transport *overlap_transport;     /* a second transport, for communication that overlaps computation */
 	struct hspmd_devcomm *devcomm[2];            /* device-to-device communication that replaces each of these transports; NULL: none */
-	struct hspmd_address own_address;            /* of the two transports and of devcomm */
+	struct hspmd_address own_address;            /* of the transports and of devcomm */
+	struct hspmd_address_list addresses;         /* of all members; empty until they have been exchanged */
 	struct hspmd_checkpoint_placement placement; /* of this generation's checkpoints */
 	struct hspmd_transport *copy_transport;      /* carries copies of checkpoints to other nodes; NULL: none are sent */
-	struct hspmd_address copy_address;
 	atomic_int abort;
-	json_t *expected_live; /* whose state will probably be moved: `live` of `prepare`; NULL: nothing was planned for it */
+	json_t *expected_live; /* whose state will probably be moved: `live` of `prepare`; NULL: it had none */
+	bool moves_planned;    /* expected_moves are those for it */
 	struct hspmd_member_moves expected_moves; /* of that state */
 	json_t *message;                          /* the `prepare` message, from which another process can prepare the same generation */
 	struct hspmd_persistent *persistent;      /* the part of its memory that outlives this process; NULL: none */
@@ -79,15 +81,17 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 int64_t hspmd_generation_memory(const struct hspmd_generation *g);
 /* Peak memory while training, including the checkpoint image if it uses the same memory. */
 int64_t hspmd_generation_peak_bytes(const struct hspmd_generation *g);
-/* Returns true if there are connections that take long to build. */
+/* Returns true if there are connections that take long to build, or so many members that even exchanging addresses takes a while. */
 bool hspmd_generation_needs_preconnect(const struct hspmd_generation *g);
-/* Start to build the connections that take long, with the members' addresses, while the previous generation may still train. Does not
- * block. */
-int hspmd_generation_preconnect(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
+/* Learn the addresses of all members, with all of them (address_exchange.h). addresses: those that the controller has sent, as in `start`.
+ * Blocks; no other thread may use the generation's transport meanwhile. Does nothing if they are known. */
+int hspmd_generation_learn_addresses(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
+/* Start to build the connections that take long, while the previous generation may still train. Does not block. */
+int hspmd_generation_preconnect(struct hspmd_generation *g, struct hspmd_error *err);
 /* Returns 1 if these connections are built, 0 if not yet, -1 with err on failure. */
 int hspmd_generation_preconnected(struct hspmd_generation *g, struct hspmd_error *err);
-/* Connect to the members (addresses, copy_transport: the arrays of `start`). */
-int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copy_transport, struct hspmd_error *err);
+/* Connect to the members, whose addresses are known. */
+int hspmd_generation_connect(struct hspmd_generation *g, struct hspmd_error *err);
 /* Returns true if the generation fits next to the previous generation's state, or if there is no such state (old NULL, or spilled),
  * since spilling could then free nothing. On a device that computes in host memory an allocation beyond the memory that the plan assumes
  * might succeed, so the plan's figure decides; on other devices the allocation itself shows whether it fits. */

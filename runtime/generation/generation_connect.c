@@ -23,23 +23,27 @@ static int open_transport(struct hspmd_generation *g, const struct hspmd_transpo
 	return ops->address(*t, own, err);
 }
 
-/* The addresses of one member's endpoints. A member sends them as one blob: the four sizes (32 bits each), then the four addresses. */
+#define ENDPOINTS 5
+#define MANY_MEMBERS 256 /* whose addresses are exchanged while the previous generation trains */
+
+/* The addresses of one member's endpoints. A member sends them as one blob: the five sizes (32 bits each), then the five addresses. */
 struct endpoint_addresses {
-	struct hspmd_address transport, overlap_transport, devcomm[2]; /* devcomm: by lane */
+	struct hspmd_address transport, overlap_transport, devcomm[2], copies; /* devcomm: by lane; copies: of copy_transport, or empty */
 };
 
 /* The endpoints' addresses of all members: arrays by rank. They point into the members' blobs. */
 struct peer_addresses {
-	struct hspmd_address *transport, *overlap_transport, *devcomm[2];
+	struct hspmd_address *transport, *overlap_transport, *devcomm[2], *copies;
 };
 
 /* Allocates blob->data. */
 static int encode_addresses(const struct endpoint_addresses *own, struct hspmd_address *blob, struct hspmd_error *err)
 {
-	const struct hspmd_address *parts[] = { &own->transport, &own->overlap_transport, &own->devcomm[0], &own->devcomm[1] };
-	uint32_t sizes[4];
+	const struct hspmd_address *parts[] = { &own->transport, &own->overlap_transport, &own->devcomm[0], &own->devcomm[1],
+		                                &own->copies };
+	uint32_t sizes[ENDPOINTS];
 	blob->size = sizeof sizes;
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < ENDPOINTS; i++) {
 		sizes[i] = (uint32_t)parts[i]->size;
 		blob->size += parts[i]->size;
 	}
@@ -48,7 +52,7 @@ static int encode_addresses(const struct endpoint_addresses *own, struct hspmd_a
 		return hspmd_fail_memory(err, "making an address");
 	memcpy(to, sizes, sizeof sizes);
 	to += sizeof sizes;
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < ENDPOINTS; i++) {
 		if (parts[i]->size)
 			memcpy(to, parts[i]->data, parts[i]->size);
 		to += parts[i]->size;
@@ -60,19 +64,19 @@ static int encode_addresses(const struct endpoint_addresses *own, struct hspmd_a
 static int decode_addresses(const struct hspmd_address *blob, int rank, const struct peer_addresses *peers, struct hspmd_error *err)
 {
 	struct hspmd_address *parts[] = { &peers->transport[rank], &peers->overlap_transport[rank], &peers->devcomm[0][rank],
-		                          &peers->devcomm[1][rank] };
-	uint32_t sizes[4];
+		                          &peers->devcomm[1][rank], &peers->copies[rank] };
+	uint32_t sizes[ENDPOINTS];
 	size_t left = blob->size;
 	char *at = blob->data;
 	if (left >= sizeof sizes) {
 		memcpy(sizes, at, sizeof sizes);
 		at += sizeof sizes;
 		left -= sizeof sizes;
-		for (int i = 0; i < 4 && sizes[i] <= left; i++) {
+		for (int i = 0; i < ENDPOINTS && sizes[i] <= left; i++) {
 			*parts[i] = (struct hspmd_address){ .data = at, .size = sizes[i] };
 			at += sizes[i];
 			left -= sizes[i];
-			if (i == 3)
+			if (i == ENDPOINTS - 1)
 				return 0;
 		}
 	}
@@ -114,91 +118,130 @@ static int open_all(struct hspmd_generation *g, const struct hspmd_transport_ops
 	struct endpoint_addresses own = { 0 };
 	int status = open_transport(g, ops, &g->transport, &own.transport, err) ||
 	                             open_transport(g, ops, &g->overlap_transport, &own.overlap_transport, err) ||
-	                             open_devcomm(g, 0, &own.devcomm[0], err) || open_devcomm(g, 1, &own.devcomm[1], err) ||
-	                             encode_addresses(&own, &g->own_address, err)
+	                             open_devcomm(g, 0, &own.devcomm[0], err) || open_devcomm(g, 1, &own.devcomm[1], err)
 	                     ? -1
 	                     : 0;
+	/* A transport of its own, because the checkpoint's thread uses it. */
+	if (!status && g->placement.any)
+		status = open_transport(g, &hspmd_transport_socket, &g->copy_transport, &own.copies, err);
+	if (!status)
+		status = encode_addresses(&own, &g->own_address, err);
 	free(own.transport.data);
 	free(own.overlap_transport.data);
 	free(own.devcomm[0].data);
 	free(own.devcomm[1].data);
+	free(own.copies.data);
 	return status;
 }
 
 int hspmd_generation_open_endpoints(struct hspmd_generation *g, struct hspmd_error *err)
 {
-	if (g->member_count == 1)
-		return 0;
-	if (open_all(g, hspmd_transport_find(g->setup->transport, err), err))
-		return -1;
-	/* A transport of its own, because the checkpoint's thread uses it. */
-	return g->placement.any ? open_transport(g, &hspmd_transport_socket, &g->copy_transport, &g->copy_address, err) : 0;
+	return g->member_count == 1 ? 0 : open_all(g, hspmd_transport_find(g->setup->transport, err), err);
 }
 
-/* ---- connecting to the others */
+/* ---- the others' addresses */
 
-static void free_addresses(struct hspmd_address *all, int count)
+int hspmd_generation_rank(const struct hspmd_generation *g, const char *address)
 {
-	for (int r = 0; all && r < count; r++)
-		free(all[r].data);
-	free(all);
+	for (int r = 0; address && r < g->member_count; r++)
+		if (!strcmp(g->members[r], address))
+			return r;
+	return -1;
 }
 
-/* Decode the addresses of all members from base64. NULL and err on failure. */
-static struct hspmd_address *read_addresses(const struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
+/* Read the addresses that the controller has sent, by device. */
+static int read_addresses(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
 {
-	if (json_array_size(addresses) != (size_t)g->member_count) {
-		hspmd_fail(err, "start: %zu addresses for %d members", json_array_size(addresses), g->member_count);
-		return NULL;
+	const char *member;
+	json_t *value;
+	json_object_foreach(addresses, member, value) {
+		size_t size = 0;
+		int rank = hspmd_generation_rank(g, member);
+		const char *text = json_string_value(value);
+		char *data = text && rank >= 0 ? hspmd_base64_decode(text, &size) : NULL;
+		if (!data)
+			return hspmd_fail(err, "start: the address of %.80s is not base64, or it is not a member", member);
+		if (hspmd_address_list_add(&g->addresses, rank, data, size, err))
+			return -1;
 	}
-	struct hspmd_address *all = hspmd_calloc((size_t)g->member_count, sizeof *all);
-	int status = all ? 0 : hspmd_fail_memory(err, "connecting");
-	for (int r = 0; !status && r < g->member_count; r++) {
-		const char *text = json_string_value(json_array_get(addresses, (size_t)r));
-		all[r].data = text ? hspmd_base64_decode(text, &all[r].size) : NULL;
-		if (!all[r].data)
-			status = hspmd_fail(err, "start: addresses[%d] is not base64", r);
-	}
+	return 0;
+}
+
+/* The endpoints' addresses of all members that are known. The caller frees peers->transport. */
+static int decode_known(const struct hspmd_generation *g, struct peer_addresses *peers, struct hspmd_error *err)
+{
+	size_t n = (size_t)g->member_count;
+	struct hspmd_address *parts = hspmd_calloc(ENDPOINTS * n, sizeof *parts);
+	int status = parts ? 0 : hspmd_fail_memory(err, "connecting");
+	*peers = (struct peer_addresses){ 0 };
+	if (parts)
+		*peers = (struct peer_addresses){ parts, parts + n, { parts + 2 * n, parts + 3 * n }, parts + 4 * n };
+	for (int r = 0; !status && r < g->member_count; r++)
+		if (g->addresses.of[r].size)
+			status = decode_addresses(&g->addresses.of[r], r, peers, err);
+	return status;
+}
+
+static int connect_to_neighbours(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	struct peer_addresses peers;
+	int status = decode_known(g, &peers, err);
 	if (!status)
-		return all;
-	free_addresses(all, g->member_count);
-	return NULL;
+		status = g->transport->ops->connect(g->transport, peers.transport, err);
+	free(peers.transport);
+	return status;
 }
 
-/* Connect the endpoints to those of all members. transports: the two transports too; otherwise only device groups, whose creation
- * begins. */
-static int connect_endpoints(struct hspmd_generation *g, json_t *addresses, bool transports, struct hspmd_error *err)
+static int exchange_addresses(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
+{
+	struct hspmd_address_tree tree = { 0 };
+	const char **name = hspmd_calloc((size_t)g->member_count, sizeof *name);
+	int status = name ? hspmd_address_list_create(&g->addresses, g->member_count, err) : hspmd_fail_memory(err, "connecting");
+	for (int r = 0; !status && r < g->member_count; r++)
+		name[r] = g->members[r];
+	if (!status)
+		status = hspmd_address_tree_create(&tree, name, g->member_count, err);
+	if (!status)
+		status = read_addresses(g, addresses, err);
+	/* The members of a single node have been sent all addresses. */
+	if (!status && tree.nodes > 1)
+		status = connect_to_neighbours(g, err) || hspmd_address_exchange(g->transport, &tree, &g->addresses, err) ? -1 : 0;
+	hspmd_address_tree_clear(&tree);
+	free(name);
+	return status ? hspmd_error_prefix(err, "exchanging addresses") : 0;
+}
+
+int hspmd_generation_learn_addresses(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
 {
 	if (!g->transport)
 		return 0;
-	size_t n = (size_t)g->member_count;
-	struct hspmd_address *blobs = read_addresses(g, addresses, err), *parts = blobs ? hspmd_calloc(4 * n, sizeof *parts) : NULL;
-	int status = parts ? 0 : blobs ? hspmd_fail_memory(err, "connecting") : -1;
-	struct peer_addresses peers = { 0 };
-	if (parts)
-		peers = (struct peer_addresses){ parts, parts + n, { parts + 2 * n, parts + 3 * n } };
-	for (int r = 0; !status && r < g->member_count; r++)
-		status = decode_addresses(&blobs[r], r, &peers, err);
+	if (!g->addresses.of && exchange_addresses(g, addresses, err))
+		return -1;
+	for (int r = 0; r < g->member_count; r++) /* the exchange may have failed earlier */
+		if (!g->addresses.of[r].size)
+			return hspmd_transport_fail_unknown(g->transport, r, err);
+	return 0;
+}
+
+/* ---- connecting to them */
+
+/* Connect the endpoints to those of all members. transports: the transports too; otherwise only device groups, whose creation begins. */
+static int connect_endpoints(struct hspmd_generation *g, bool transports, struct hspmd_error *err)
+{
+	if (!g->transport)
+		return 0;
+	struct peer_addresses peers;
+	int status = decode_known(g, &peers, err);
 	if (!status && transports)
 		status = g->transport->ops->connect(g->transport, peers.transport, err) ||
-		                         g->overlap_transport->ops->connect(g->overlap_transport, peers.overlap_transport, err)
+		                         g->overlap_transport->ops->connect(g->overlap_transport, peers.overlap_transport, err) ||
+		                         (g->copy_transport && g->copy_transport->ops->connect(g->copy_transport, peers.copies, err))
 		                 ? -1
 		                 : 0;
 	for (int lane = 0; !status && lane < 2; lane++)
 		if (g->devcomm[lane])
 			status = hspmd_devcomm_preconnect(g->devcomm[lane], peers.devcomm[lane], err);
-	free(parts);
-	free_addresses(blobs, g->member_count);
-	return status;
-}
-
-static int connect_copies(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
-{
-	if (!g->copy_transport)
-		return 0;
-	struct hspmd_address *all = read_addresses(g, addresses, err);
-	int status = all ? g->copy_transport->ops->connect(g->copy_transport, all, err) : -1;
-	free_addresses(all, g->member_count);
+	free(peers.transport);
 	return status;
 }
 
@@ -207,12 +250,12 @@ bool hspmd_generation_needs_preconnect(const struct hspmd_generation *g)
 	int communicators = 0, more = 0, made;
 	hspmd_devcomm_counts(g->devcomm[0], &communicators, &made);
 	hspmd_devcomm_counts(g->devcomm[1], &more, &made);
-	return communicators + more > 0;
+	return communicators + more > 0 || g->member_count >= MANY_MEMBERS;
 }
 
-int hspmd_generation_preconnect(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
+int hspmd_generation_preconnect(struct hspmd_generation *g, struct hspmd_error *err)
 {
-	return connect_endpoints(g, addresses, false, err);
+	return connect_endpoints(g, false, err);
 }
 
 int hspmd_generation_preconnected(struct hspmd_generation *g, struct hspmd_error *err)
@@ -223,9 +266,9 @@ int hspmd_generation_preconnected(struct hspmd_generation *g, struct hspmd_error
 	return made;
 }
 
-int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copy_transport, struct hspmd_error *err)
+int hspmd_generation_connect(struct hspmd_generation *g, struct hspmd_error *err)
 {
-	if (connect_endpoints(g, addresses, true, err) || connect_copies(g, copy_transport, err) ||
+	if (connect_endpoints(g, true, err) ||
 	    (g->devcomm[0] && hspmd_devcomm_wait_ready(g->devcomm[0], err)) ||
 	    (g->devcomm[1] && hspmd_devcomm_wait_ready(g->devcomm[1], err)))
 		return -1;

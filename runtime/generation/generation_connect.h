@@ -8,5 +8,7 @@
 
 /* Open this member's endpoints and encode their addresses for the other members. Does nothing if there is one member. 0, or -1 and err. */
 int hspmd_generation_open_endpoints(struct hspmd_generation *g, struct hspmd_error *err);
+/* Rank of a device address; -1: no member. */
+int hspmd_generation_rank(const struct hspmd_generation *g, const char *address);
 
 #endif

@@ -6,6 +6,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "runtime/generation/generation.h"
+#include "runtime/generation/generation_connect.h"
 #include "runtime/generation/member_moves.h"
 #include "runtime/model/model.h"
 #include "runtime/state/checkpoint.h"
@@ -195,7 +196,10 @@ static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
 static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
                      struct hspmd_error *err)
 {
-	json_t *live = json_object_get(state, "live"), *manifest = json_object_get(state, "manifest");
+	json_t *told = json_object_get(state, "live"), *live = json_is_true(told) ? g->expected_live : told,
+	       *manifest = json_object_get(state, "manifest");
+	if (told && !live)
+		return hspmd_fail(err, "start: live as in prepare, which said nothing of it");
 	struct hspmd_manifest *m = manifest ? hspmd_manifest_from_json(manifest, "manifest", err) : NULL;
 	struct ends ends = { .now = g, .old = live ? old : NULL, .manifest = m, .report = report };
 	struct hspmd_state_endpoint end = { &ends, get, put_now, copy_now, buffer_of };

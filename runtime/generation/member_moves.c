@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/generation/generation_connect.h"
 #include "runtime/generation/member_moves.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/device_runs.h"
 #include "common/log.h"
 #include "runtime/generation/state_moves.h"
 #include "runtime/program/pipelines.h"
@@ -12,14 +14,6 @@
 size_t hspmd_generation_parameter_bytes(const struct hspmd_generation *g, int parameter)
 {
 	return hspmd_dtype_bytes(hspmd_dtype_master(g->program->graph->tensors[g->layouts->parameters[parameter].tensor].dtype));
-}
-
-int hspmd_generation_rank(const struct hspmd_generation *g, const char *address)
-{
-	for (int r = 0; address && r < g->member_count; r++)
-		if (!strcmp(g->members[r], address))
-			return r;
-	return -1;
 }
 
 size_t *hspmd_generation_element_bytes(const struct hspmd_generation *g)
@@ -69,15 +63,20 @@ static int live_read(const struct hspmd_generation *g, json_t *value, struct liv
 		return hspmd_fail_memory(err, "planning state moves");
 	for (int d = 0; d < l->cluster->device_count; d++)
 		l->rank_of[d] = -1;
-	for (size_t h = 0; h < json_array_size(holders); h++) {
-		const char *address = json_string_value(json_array_get(holders, h));
-		int rank = hspmd_generation_rank(g, address), device = address ? hspmd_cluster_find_device(l->cluster, address, err) : -1;
+	char(*address)[HSPMD_DEVICE_RUNS_ADDRESS];
+	int count = hspmd_device_runs_expand(holders, &address, err), status = count < 0 ? -1 : 0, rank = -1;
+	for (int h = 0; !status && h < count; h++) {
+		bool follows = rank + 1 < g->member_count && !strcmp(g->members[rank + 1], address[h]);
+		rank = follows ? rank + 1 : hspmd_generation_rank(g, address[h]);
+		int device = hspmd_cluster_find_device(l->cluster, address[h], err);
 		if (rank < 0 || device < 0)
-			return hspmd_fail(err, "start: holder %s is not a member of the generation and a device of the old plan",
-			                  address ? address : "?");
-		l->rank_of[device] = rank;
+			status = hspmd_fail(err, "start: holder %s is not a member of the generation and a device of the old plan",
+			                    address[h]);
+		else
+			l->rank_of[device] = rank;
 	}
-	return 0;
+	free(address);
+	return status;
 }
 
 /* Links between ranks. */
@@ -149,20 +148,18 @@ void hspmd_member_moves_expect(struct hspmd_generation *g, json_t *live)
 	struct hspmd_error why;
 	if (!live)
 		return;
-	if (hspmd_member_moves_plan(g, live, NULL, 0, &g->expected_moves, &why)) {
-		hspmd_warn("moves of state are planned when they begin: %s", why.text);
-		return;
-	}
 	g->expected_live = json_incref(live);
+	g->moves_planned = !hspmd_member_moves_plan(g, live, NULL, 0, &g->expected_moves, &why);
+	if (!g->moves_planned)
+		hspmd_warn("moves of state are planned when they begin: %s", why.text);
 }
 
 bool hspmd_member_moves_take(struct hspmd_generation *g, json_t *live, size_t stored_count, struct hspmd_member_moves *moves)
 {
-	if (stored_count || !g->expected_live || !json_equal(live, g->expected_live))
+	if (stored_count || !g->moves_planned || !json_equal(live, g->expected_live))
 		return false;
 	*moves = g->expected_moves;
 	g->expected_moves.list = NULL;
-	json_decref(g->expected_live);
-	g->expected_live = NULL;
+	g->moves_planned = false;
 	return true;
 }

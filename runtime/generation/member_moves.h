@@ -16,8 +16,6 @@ void hspmd_member_moves_expect(struct hspmd_generation *g, json_t *live);
 /* Returns true if the moves were planned for this `live` and nothing stored; *moves is then the caller's. */
 bool hspmd_member_moves_take(struct hspmd_generation *g, json_t *live, size_t stored_count, struct hspmd_member_moves *moves);
 
-/* Rank of a device address; -1: no member. */
-int hspmd_generation_rank(const struct hspmd_generation *g, const char *address);
 /* Bytes per element of a parameter's state; and of all state tensors (state_transfer.h): malloc'd, NULL: out of memory. */
 size_t hspmd_generation_parameter_bytes(const struct hspmd_generation *g, int parameter);
 size_t *hspmd_generation_element_bytes(const struct hspmd_generation *g);

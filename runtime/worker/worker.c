@@ -96,16 +96,14 @@ static void *prepare(void *argument)
 	if (g) {
 		hspmd_member_moves_expect(g, json_object_get(p->message, "live"));
 		char *address = hspmd_base64_encode(g->own_address.data, g->own_address.size);
-		char *copies = g->copy_transport ? hspmd_base64_encode(g->copy_address.data, g->copy_address.size) : NULL;
 		pthread_mutex_lock(&w->lock);
 		w->next = g;
 		pthread_mutex_unlock(&w->lock);
-		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,ss*,sI,sf,so*}", "type", "prepared", "generation", number, "address",
-		                                     address ? address : "", "copies", copies, "memory_bytes",
-		                                     (json_int_t)hspmd_generation_memory(g), "seconds", hspmd_now() - then,
-		                                     "needs_preconnect", hspmd_generation_needs_preconnect(g) ? json_true() : NULL));
+		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,sI,sf,so*}", "type", "prepared", "generation", number, "address",
+		                                     address ? address : "", "memory_bytes", (json_int_t)hspmd_generation_memory(g),
+		                                     "seconds", hspmd_now() - then, "needs_preconnect",
+		                                     hspmd_generation_needs_preconnect(g) ? json_true() : NULL));
 		free(address);
-		free(copies);
 	} else {
 		worker_fault(w, number, &err);
 	}
@@ -121,9 +119,19 @@ static void end_preparation(struct worker *w)
 	w->preparing = false;
 }
 
+/* The next generation is not needed any more. */
+static void cancel_preparation(struct worker *w)
+{
+	pthread_mutex_lock(&w->lock);
+	if (w->next)
+		atomic_store(&w->next->abort, 1); /* it may be exchanging addresses */
+	pthread_mutex_unlock(&w->lock);
+	end_preparation(w);
+}
+
 static void drop_next(struct worker *w)
 {
-	end_preparation(w);
+	cancel_preparation(w);
 	pthread_mutex_lock(&w->lock);
 	struct hspmd_generation *g = w->next;
 	w->next = NULL;
@@ -150,7 +158,42 @@ static int start_preparation(struct worker *w, json_t *m, struct hspmd_error *er
 	return 0;
 }
 
-/* ---- device-to-device connections that are built while the current generation trains */
+/* ---- what is connected while the current generation trains: addresses are exchanged in a thread, as others may not answer before they
+ * have made a step with this worker; then device-to-device connections begin to be built */
+
+struct exchange {
+	struct worker *w;
+	struct hspmd_generation *next;
+	json_t *addresses;
+};
+
+static void *exchange(void *argument)
+{
+	struct exchange *x = argument;
+	struct worker *w = x->w;
+	int failed = hspmd_generation_learn_addresses(x->next, x->addresses, &w->exchange_error);
+	atomic_store(&w->exchanged, failed ? -1 : 1);
+	json_decref(x->addresses);
+	free(x);
+	return NULL;
+}
+
+static int start_exchange(struct worker *w, json_t *addresses, struct hspmd_error *err)
+{
+	struct exchange *x = malloc(sizeof *x);
+	if (!x)
+		return hspmd_fail_memory(err, "exchanging addresses");
+	*x = (struct exchange){ w, w->next, json_incref(addresses) };
+	atomic_store(&w->exchanged, 0);
+	if (pthread_create(&w->preparer, NULL, exchange, x)) {
+		json_decref(addresses);
+		free(x);
+		return hspmd_fail(err, "cannot start a thread to exchange addresses");
+	}
+	w->preparing = true;
+	w->connecting = false;
+	return 0;
+}
 
 static int preconnect(struct worker *w, json_t *m, struct hspmd_error *err)
 {
@@ -158,7 +201,7 @@ static int preconnect(struct worker *w, json_t *m, struct hspmd_error *err)
 	end_preparation(w);
 	if (!w->next || w->next->number != number)
 		return hspmd_fail(err, "preconnect of generation %d, which is not prepared", number);
-	w->preconnecting = !hspmd_generation_preconnect(w->next, json_object_get(m, "addresses"), err);
+	w->preconnecting = !start_exchange(w, json_object_get(m, "addresses"), err);
 	if (!w->preconnecting)
 		return -1;
 	/* A worker that trains checks after every step. */
@@ -215,7 +258,7 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	struct hspmd_load_report report;
 	json_t *state = json_object_get(m, "state"), *step = json_object_get(m, "step");
 	double then = hspmd_now();
-	if (hspmd_generation_connect(g, json_object_get(m, "addresses"), json_object_get(m, "copies"), err) ||
+	if (hspmd_generation_learn_addresses(g, json_object_get(m, "addresses"), err) || hspmd_generation_connect(g, err) ||
 	    take_memory(w, g, old, json_string_value(json_object_get(state, "local")), err))
 		return -1;
 	double connect_s = hspmd_now() - then;
@@ -418,7 +461,7 @@ int hspmd_worker_main(int control)
 	}
 	if (!w.quit)
 		hspmd_error_log("the agent is gone; ending");
-	end_preparation(&w);
+	cancel_preparation(&w);
 	worker_detach(&w, w.active);
 	worker_end_checkpoints(&w);
 	hspmd_inbox_close(w.inbox);

@@ -26,6 +26,9 @@ struct worker {
 	struct hspmd_generation *active, *next;
 	pthread_t preparer;
 	bool preparing, preconnecting, training, quit;
+	atomic_int exchanged; /* addresses of `next`: 0: not yet, 1: known, -1: exchange_error */
+	struct hspmd_error exchange_error;
+	bool connecting; /* preconnecting, and the addresses are known */
 	int stopped;                /* generation for which `stopped` was last sent */
 	atomic_int stop;            /* generation that must stop after its current step */
 	int64_t step;               /* next to be run */

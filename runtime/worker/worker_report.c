@@ -38,7 +38,14 @@ json_t *worker_state_report(const struct worker *w, const char *type, int genera
 int worker_report_preconnected(struct worker *w)
 {
 	struct hspmd_error err = { "" };
-	int done = w->preconnecting ? hspmd_generation_preconnected(w->next, &err) : 0;
+	int done = w->preconnecting ? atomic_load(&w->exchanged) : 0;
+	if (done < 0)
+		err = w->exchange_error;
+	if (done > 0 && !w->connecting && hspmd_generation_preconnect(w->next, &err))
+		done = -1;
+	w->connecting = done > 0;
+	if (done > 0)
+		done = hspmd_generation_preconnected(w->next, &err);
 	if (!done)
 		return 0;
 	w->preconnecting = false;

@@ -82,13 +82,13 @@ void agent_open_with(struct agent *a, json_t *command, const char *notice)
 
 json_t *agent_start_on(struct agent *a, json_t *devices, const char *answer)
 {
-	json_t *pipelines = json_array(), *device, *addresses = json_array();
+	json_t *pipelines = json_array(), *device, *addresses = json_object();
 	size_t i;
 	a->generation++;
 	json_array_foreach(devices, i, device) {
 		json_array_append_new(pipelines, json_pack("{s[{s[O]}]}", "stages", "devices", device));
 		char *text = hspmd_base64_encode("10.0.0.7:4711", 13);
-		json_array_append_new(addresses, json_string(text));
+		json_object_set_new(addresses, json_string_value(device), json_string(text));
 		free(text);
 	}
 	agent_tell(a, json_pack("{ss,sI,s{so},sO}", "type", "prepare", "generation", (json_int_t)a->generation, "plan", "pipelines",

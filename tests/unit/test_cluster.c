@@ -12,6 +12,7 @@
 
 #include "common/durable.h"
 #include "common/format/cluster.h"
+#include "common/format/device_runs.h"
 #include "common/json.h"
 #include "edit.h"
 
@@ -357,9 +358,41 @@ static void seconds(void **state)
 		}
 }
 
+/* Lists of addresses, as runs and back. */
+static void test_device_runs(void **state)
+{
+	(void)state;
+	static const char *const address[] = { "n0:0", "n0:1", "n0:2", "n0:4", "n1:5", "n0:5", "n10:6", "n10:7",
+		                               "a:b:1", "a:b:2", "n1:1", "n1:0" };
+	static const char *const bad[] = { "n0", ":1", "n0:", "n0:x", "n0:1x", "n0:1-", "n0:2-1", "n0:0-2000000", "n0:1234567890", "n0:-1",
+		                           "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghij:0" };
+	enum { COUNT = sizeof address / sizeof *address };
+	char(*back)[HSPMD_DEVICE_RUNS_ADDRESS];
+	json_t *runs = hspmd_device_runs(address, COUNT),
+	       *wanted = json_pack("[sssssssss]", "n0:0-2", "n0:4", "n1:5", "n0:5", "n10:6-7", "a:b:1-2", "n1:1", "n1:0", "-");
+	json_array_remove(wanted, 8);
+	assert_true(json_equal(runs, wanted));
+	assert_int_equal(hspmd_device_runs_expand(runs, &back, &err), COUNT);
+	for (int i = 0; i < COUNT; i++)
+		assert_string_equal(back[i], address[i]);
+	free(back);
+	json_decref(runs);
+	json_decref(wanted);
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		runs = json_pack("[ss]", "n0:0-3", bad[i]);
+		assert_int_equal(hspmd_device_runs_expand(runs, &back, &err), -1);
+		assert_null(back);
+		json_decref(runs);
+	}
+	runs = json_pack("[i]", 1);
+	assert_int_equal(hspmd_device_runs_expand(runs, &back, &err), -1);
+	json_decref(runs);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_device_runs),
 		cmocka_unit_test(reads_everything),
 		cmocka_unit_test(round_trips),
 		cmocka_unit_test(folds_like_nodes),

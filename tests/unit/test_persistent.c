@@ -151,7 +151,7 @@ static void begin(struct scene *s, int64_t memory_bytes)
 	struct hspmd_load_report report;
 	json_t *message = prepare_message(memory_bytes), *init = json_pack("{sb}", "init", 1);
 	s->g = hspmd_generation_prepare(&s->setup, message, 0, &err);
-	if (!s->g || hspmd_generation_connect(s->g, NULL, NULL, &err) || hspmd_generation_allocate(s->g, NULL, &err) ||
+	if (!s->g || hspmd_generation_connect(s->g, &err) || hspmd_generation_allocate(s->g, NULL, &err) ||
 	    hspmd_generation_load(s->g, NULL, init, 0, &report, &err))
 		fail_msg("%s", err.text);
 	if (s->g->persistent)
@@ -415,7 +415,7 @@ static struct hspmd_generation *prepare_another(struct scene *s, int64_t memory_
 	*state = json_pack("{s[{sO,sO,s[s]}]}", "live", "cluster", json_object_get(message, "cluster"), "plan",
 	                   json_object_get(message, "plan"), "holders", DEVICE);
 	struct hspmd_generation *g = hspmd_generation_prepare(&s->setup, message, hspmd_generation_peak_bytes(s->g), &err);
-	if (!g || hspmd_generation_connect(g, NULL, NULL, &err))
+	if (!g || hspmd_generation_connect(g, &err))
 		fail_msg("%s", err.text);
 	json_decref(message);
 	return g;

@@ -80,10 +80,16 @@ static void test_shared_text(void **state)
 		for (int k = 0; k < 2; k++) {
 			json_t *whole = json_copy(m[i]);
 			json_object_set(whole, "to", tos[k]);
-			assert_int_equal(hspmd_wire_encode_to(text, text_size, tos[k], &frame, &size, &err), 0);
+			json_t *own = json_pack("{s:O}", "to", tos[k]);
+			assert_int_equal(hspmd_wire_encode_with(text, text_size, own, &frame, &size, &err), 0);
 			decoded(frame, size, whole);
+			json_decref(own);
 			json_decref(whole);
 		}
+		json_t *nothing = json_object();
+		assert_int_equal(hspmd_wire_encode_with(text, text_size, nothing, &frame, &size, &err), 0);
+		decoded(frame, size, m[i]);
+		json_decref(nothing);
 		free(text);
 		json_decref(m[i]);
 	}
@@ -92,11 +98,75 @@ static void test_shared_text(void **state)
 	assert_int_equal(hspmd_wire_text(tos[0], &text, &size, &err), -1);
 	assert_non_null(text = calloc(1, HSPMD_WIRE_MAX)); /* fits alone, but not with an address */
 	memset(text, ' ', HSPMD_WIRE_MAX);
-	assert_int_equal(hspmd_wire_encode_to(text, HSPMD_WIRE_MAX, tos[0], &frame, &size, &err), -1);
+	json_t *own = json_pack("{s:O}", "to", tos[0]);
+	assert_int_equal(hspmd_wire_encode_with(text, HSPMD_WIRE_MAX, own, &frame, &size, &err), -1);
+	json_decref(own);
 	assert_non_null(strstr(err.text, "longer than"));
 	free(text);
 	json_decref(tos[0]);
 	json_decref(tos[1]);
+}
+
+/* A reader of a signed connection, and a signed frame for it. */
+static struct hspmd_wire_reader *signed_reader(size_t max, char **frame, size_t *size)
+{
+	static const unsigned char key[HSPMD_KEY_BYTES] = { 1 };
+	struct hspmd_error err;
+	struct hspmd_wire_reader *r = hspmd_wire_reader_create(max);
+	struct hspmd_signer *mine = hspmd_signer_create(key, &err), *theirs = hspmd_signer_create(key, &err);
+	*frame = realloc(*frame, *size + HSPMD_SIGNATURE_BYTES);
+	assert_int_equal(hspmd_wire_sign(mine, *frame, *size, &err), 0);
+	*size += HSPMD_SIGNATURE_BYTES;
+	hspmd_signer_destroy(mine);
+	assert_int_equal(hspmd_wire_reader_expect_signed(r, theirs, &err), 0);
+	return r;
+}
+
+/* A long text travels compressed, and is read as the message that it was, with what stands beside it. */
+static void test_packed(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	json_t *m = sample(1), *list = json_array(), *own = json_pack("{s:[s], s:{s:s}}", "to", "n0:1", "addresses", "n0:1", "a");
+	char *text, *frame;
+	size_t text_size, size, whole;
+	assert_int_equal(hspmd_wire_text_packed(m, &text, &text_size, &err), 0);
+	assert_null(strstr(text, "packed")); /* it is short */
+	free(text);
+	for (int i = 0; i < 20000; i++)
+		json_array_append_new(list, json_sprintf("n%d:0-7", i));
+	json_object_set_new(m, "list", list);
+	assert_int_equal(hspmd_wire_text(m, &text, &whole, &err), 0);
+	free(text);
+	for (int c = 0; c < 4; c++) {
+		assert_int_equal(hspmd_wire_text_packed(m, &text, &text_size, &err), 0);
+		assert_true(text_size < whole / 3);
+		if (c == 2)
+			text[text_size / 2] ^= 1; /* still base64, perhaps; no longer the stream */
+		assert_int_equal(hspmd_wire_encode_with(text, text_size, own, &frame, &size, &err), 0);
+		free(text);
+		/* c 1: longer than the reader accepts; c 3: nobody has proved anything, and nothing is unpacked. */
+		struct hspmd_wire_reader *r =
+		        c == 3 ? hspmd_wire_reader_create(HSPMD_WIRE_MAX) : signed_reader(c == 1 ? whole - 1 : HSPMD_WIRE_MAX, &frame, &size);
+		assert_int_equal(hspmd_wire_feed(r, frame, size, &err), c == 1 || c == 2 ? -1 : 0);
+		json_t *got = hspmd_wire_next(r);
+		if (c == 0) {
+			json_t *wanted = json_copy(m);
+			json_object_update(wanted, own);
+			assert_true(json_equal(got, wanted));
+			json_decref(wanted);
+		} else if (c == 3) {
+			assert_non_null(json_object_get(got, "packed"));
+		} else {
+			assert_null(got);
+			assert_non_null(strstr(err.text, c == 1 ? "are accepted" : "damaged"));
+		}
+		json_decref(got);
+		hspmd_wire_reader_destroy(r);
+		free(frame);
+	}
+	json_decref(m);
+	json_decref(own);
 }
 
 static void refused(const char *bytes, size_t size, size_t max, const char *says)
@@ -249,7 +319,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_pieces), cmocka_unit_test(test_shared_text), cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_damage), cmocka_unit_test(test_blocking),    cmocka_unit_test(test_unread),
-		cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_limit),  cmocka_unit_test(test_packed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

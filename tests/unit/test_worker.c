@@ -30,10 +30,11 @@ static const char model_text[] = "{\"model_type\":\"gpt2\",\"n_embd\":16,\"n_lay
                                  "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
 static const char cluster_text[] =
         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
-        "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":2}]}],"
-        "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+        "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":1}]},"
+        "{\"name\":\"o\",\"devices\":[{\"type\":\"c\",\"count\":1}]}],"
+        "\"links\":[{\"scope\":\"cluster\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
 
-/* ---- the workers, one per device of node n */
+/* ---- the workers, one on each of nodes n and o */
 
 struct peer {
 	int fd;
@@ -68,7 +69,7 @@ static json_t *next(struct scene *s, int d, const char *want)
 			s->loss[json_integer_value(json_object_get(m, "step"))] = json_number_value(json_object_get(m, "loss"));
 		if (!strcmp(type, want))
 			return m;
-		if (!step && strcmp(type, "heartbeat") != 0) {
+		if (!step && strcmp(type, "heartbeat") != 0 && strcmp(type, "preconnected") != 0) {
 			char *text = json_dumps(m, 0);
 			fail_msg("device %d, waiting for %s, got %s", d, want, text);
 		}
@@ -127,13 +128,12 @@ static void start_worker(struct scene *s, int d)
 
 static json_t *job_message(int d)
 {
-	char device[8];
-	snprintf(device, sizeof device, "n:%d", d);
+	const char *device = d ? "o:0" : "n:0";
 	json_t *job = json_pack("{ss,ss,ss,s{s[s],ss},si,si,si,si,s{ss,sf}}", "format", "hspmd-job-1", "model", "/none", "init", "random",
 	                        "data", "train", corpus, "kind", "bytes", "seq_len", 8, "global_batch", 4, "steps", STEPS, "seed", 5,
 	                        "optimizer", "type", "adamw", "lr", 1e-2);
 	return json_pack("{ss,so,so,ss,ss,ss,ss,ss,sf}", "type", "job", "job", job, "model", json_loads(model_text, 0, NULL), "output",
-	                 folder, "node", "n", "device", device, "kind", "cpu", "transport", "socket", "timeout_s", (double)WAIT_S);
+	                 folder, "node", d ? "o" : "n", "device", device, "kind", "cpu", "transport", "socket", "timeout_s", (double)WAIT_S);
 }
 
 static void end_worker(struct scene *s, int d, int expected)
@@ -167,9 +167,9 @@ static void quit(struct scene *s, int d)
 static json_t *plan_of(bool stages)
 {
 	json_t *pipelines = stages ? json_pack("[{si,s[{s[ii],s[s]},{s[ii],s[s]}]}]", "micro_batches", 4, "stages", "layers", 0, 2,
-	                                       "devices", "n:0", "layers", 2, 3, "devices", "n:1")
+	                                       "devices", "n:0", "layers", 2, 3, "devices", "o:0")
 	                           : json_pack("[{si,s[{s[ii],s[s]}]},{si,s[{s[ii],s[s]}]}]", "micro_batches", 2, "stages", "layers", 0, 3,
-	                                       "devices", "n:0", "micro_batches", 2, "stages", "layers", 0, 3, "devices", "n:1");
+	                                       "devices", "n:0", "micro_batches", 2, "stages", "layers", 0, 3, "devices", "o:0");
 	return json_pack("{ss,si,si,si,ss,si,so}", "format", "hspmd-plan-1", "global_batch", 4, "micro_batch", 1, "seq_len", 8, "schedule",
 	                 "1f1b", "zero_stage", 0, "pipelines", pipelines);
 }
@@ -177,27 +177,27 @@ static json_t *plan_of(bool stages)
 /* `live` of messages: both hold the state under that kind of plan. */
 static json_t *live_under(bool stages)
 {
-	return json_pack("[{so,so,s[ss]}]", "cluster", json_loads(cluster_text, 0, NULL), "plan", plan_of(stages), "holders", "n:0", "n:1");
+	return json_pack("[{so,so,s[ss]}]", "cluster", json_loads(cluster_text, 0, NULL), "plan", plan_of(stages), "holders", "n:0", "o:0");
 }
 
 /* live: who is expected to hold the state; NULL: not known. */
 static void tell_prepare(struct scene *s, int d, int generation, bool stages, json_t *live)
 {
 	tell(&s->peer[d], json_pack("{ss,si,so,so,s[ss],sO*}", "type", "prepare", "generation", generation, "cluster",
-	                            json_loads(cluster_text, 0, NULL), "plan", plan_of(stages), "members", "n:0", "n:1", "live", live));
+	                            json_loads(cluster_text, 0, NULL), "plan", plan_of(stages), "members", "n:0", "o:0", "live", live));
 }
 
 /* Both prepare. Takes `live` over. Returns their addresses. */
 static json_t *prepare_expecting(struct scene *s, int generation, bool stages, json_t *live)
 {
-	json_t *addresses = json_array();
+	json_t *addresses = json_object();
 	for (int d = 0; d < 2; d++)
 		tell_prepare(s, d, generation, stages, live);
 	json_decref(live);
 	for (int d = 0; d < 2; d++) {
 		json_t *m = next(s, d, "prepared");
 		assert_int_equal(json_integer_value(json_object_get(m, "generation")), generation);
-		json_array_append(addresses, json_object_get(m, "address"));
+		json_object_set(addresses, d ? "o:0" : "n:0", json_object_get(m, "address"));
 		json_decref(m);
 	}
 	return addresses;
@@ -208,11 +208,16 @@ static json_t *prepare(struct scene *s, int generation, bool stages)
 	return prepare_expecting(s, generation, stages, NULL);
 }
 
-/* from_stages: the kind of plan under which both hold the state; -1: it is initialised. */
+enum { AS_PREPARED = -2, INITIALISED = -1 };
+
+/* from_stages: the kind of plan under which both hold the state; or AS_PREPARED, or INITIALISED. */
 static void tell_start(struct scene *s, int d, int generation, json_t *addresses, int step, int from_stages)
 {
-	json_t *state = from_stages < 0 ? json_pack("{sb}", "init", 1) : json_pack("{so}", "live", live_under(from_stages));
-	tell(&s->peer[d], json_pack("{ss,si,sO,s[nn],si,so}", "type", "start", "generation", generation, "addresses", addresses, "copies",
+	json_t *state = from_stages == INITIALISED ? json_pack("{sb}", "init", 1)
+	                : from_stages == AS_PREPARED
+	                        ? json_pack("{sb}", "live", 1)
+	                        : json_pack("{so}", "live", live_under(from_stages));
+	tell(&s->peer[d], json_pack("{ss,si,sO,si,so}", "type", "start", "generation", generation, "addresses", addresses,
 	                            "step", step, "state", state));
 }
 
@@ -279,7 +284,7 @@ static void test_odd_order(void **state)
 {
 	(void)state;
 	struct scene s = { 0 };
-	json_t *none = json_array(), *m;
+	json_t *none = json_object(), *m;
 	for (int d = 0; d < 2; d++)
 		start_worker(&s, d);
 	struct peer *p = &s.peer[0];
@@ -428,7 +433,7 @@ static void test_expected_moves(void **state)
 	expect_number(&s, 0, "step", "step", 0);
 	json_t *addresses = prepare_expecting(&s, 2, true, live_under(false));
 	stop_all(&s, 1, 2);
-	assert_false(start(&s, 2, addresses, 2, false));
+	assert_false(start(&s, 2, addresses, 2, AS_PREPARED));
 	expect_number(&s, 0, "step", "step", 2);
 	json_t *live = live_under(true); /* too little, so that it is not even a plan of moves */
 	json_array_remove(json_object_get(json_array_get(live, 0), "holders"), 1);
@@ -436,12 +441,18 @@ static void test_expected_moves(void **state)
 	stop_all(&s, 2, 4);
 	assert_true(start(&s, 3, addresses, 4, true));
 	expect_number(&s, 0, "step", "step", 4);
+	addresses = prepare(&s, 4, true); /* which says nothing of it */
+	stop_all(&s, 3, 6);
+	for (int d = 0; d < 2; d++)
+		tell_start(&s, d, 4, addresses, 6, AS_PREPARED);
+	for (int d = 0; d < 2; d++)
+		expect_fault(&s, d, "live as in prepare");
+	json_decref(addresses);
 	live = live_under(false); /* enough, but not what happens */
 	json_array_remove(json_object_get(json_array_get(live, 0), "holders"), 1);
-	addresses = prepare_expecting(&s, 4, true, live);
-	stop_all(&s, 3, 6);
+	addresses = prepare_expecting(&s, 5, true, live);
 	hold_steps(false);
-	assert_true(start(&s, 4, addresses, 6, false));
+	assert_true(start(&s, 5, addresses, 6, false));
 	finish(&s);
 }
 
@@ -469,6 +480,44 @@ static void test_stop(void **state)
 	}
 	hold_steps(false);
 	start(&s, 2, addresses, 2, false);
+	finish(&s);
+}
+
+static void tell_preconnect(struct scene *s, int d, int generation, json_t *addresses)
+{
+	tell(&s->peer[d], json_pack("{ss,si,sO}", "type", "preconnect", "generation", generation, "addresses", addresses));
+}
+
+/* Addresses are exchanged before the start, if the controller says so. Meanwhile a worker that trains goes on: its peer may not hear of it
+ * before both have made a step. */
+static void test_preconnect(void **state)
+{
+	(void)state;
+	struct scene s;
+	open_scene(&s);
+	json_t *addresses = prepare(&s, 1, false);
+	for (int d = 0; d < 2; d++)
+		tell_preconnect(&s, d, 1, addresses);
+	for (int d = 0; d < 2; d++)
+		expect_number(&s, d, "preconnected", "generation", 1);
+	hold_steps(true);
+	start(&s, 1, addresses, 0, -1);
+	expect_number(&s, 0, "step", "step", 0);
+	json_decref(prepare(&s, 2, true));
+	addresses = prepare(&s, 3, true);
+	tell_preconnect(&s, 0, 3, addresses);
+	tell_number(&s, 0, "query", 1);
+	expect_number(&s, 0, "query_reply", "holds", 1);
+	json_decref(addresses);
+	addresses = prepare(&s, 4, true); /* which ends the exchange that nobody answers */
+	for (int d = 0; d < 2; d++)
+		tell_preconnect(&s, d, 4, addresses);
+	for (int d = 0; d < 2; d++)
+		tell_number(&s, d, "stop", 1);
+	for (int d = 0; d < 2; d++)
+		expect_number(&s, d, "stopped", "step", 2);
+	hold_steps(false);
+	start(&s, 4, addresses, 2, false);
 	finish(&s);
 }
 
@@ -538,8 +587,8 @@ static void test_lost_peer(void **state)
 	hold_steps(false);
 	json_t *addresses = prepare(&s, 2, false);
 	for (int d = 0; d < 2; d++)
-		tell(&s.peer[d], json_pack("{ss,si,sO,s[nn],si,s{s[{so,so,s[s]}]}}", "type", "start", "generation", 2, "addresses",
-		                           addresses, "copies", "step", 1, "state", "live", "cluster", json_loads(cluster_text, 0, NULL),
+		tell(&s.peer[d], json_pack("{ss,si,sO,si,s{s[{so,so,s[s]}]}}", "type", "start", "generation", 2, "addresses",
+		                           addresses, "step", 1, "state", "live", "cluster", json_loads(cluster_text, 0, NULL),
 		                           "plan", plan_of(false), "holders", "n:0"));
 	json_decref(addresses);
 	for (int d = 0; d < 2; d++)
@@ -576,7 +625,7 @@ int main(void)
 		cmocka_unit_test(test_odd_order),
 		cmocka_unit_test(test_checkpoint_in_the_last_step),
 		cmocka_unit_test(test_checkpoint_at_a_vote),
-		cmocka_unit_test(test_stop),
+		cmocka_unit_test(test_stop), cmocka_unit_test(test_preconnect),
 		cmocka_unit_test(test_expected_moves),
 		cmocka_unit_test(test_abort),
 		cmocka_unit_test(test_lost_peer),

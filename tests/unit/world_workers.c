@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "common/address_tree.h"
 #include "runtime/generation/checkpoint_placement.h"
 #include "tests/unit/world_internal.h"
 
@@ -178,6 +179,17 @@ static json_t *laid(struct world *w, const json_t *manifest, int64_t generation)
 	return copy;
 }
 
+/* A worker is told the addresses of the members of its node and of few others, whatever the number of nodes. */
+static void check_addresses(const struct sim *s, const json_t *m)
+{
+	json_t *addresses = json_object_get(m, "addresses"), *v;
+	const char *member;
+	assert_in_range(json_object_size(addresses), 1, DEVICES + 1 + HSPMD_ADDRESS_TREE_FANOUT);
+	assert_non_null(json_object_get(addresses, s->address));
+	json_object_foreach(addresses, member, v)
+		assert_string_equal(json_string_value(v), member);
+}
+
 /* The main thread's part of handling a message. */
 static void handle(struct world *w, struct sim *s, json_t *m)
 {
@@ -212,14 +224,14 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->loading, 0);
 		s->preconnects += world_has_gpu(w, s);
-		for (size_t i = 0; i < json_array_size(json_object_get(m, "addresses")); i++)
-			assert_true(json_is_string(json_array_get(json_object_get(m, "addresses"), i)));
+		check_addresses(s, m);
 		/* Some never answer: that costs only time. */
 		if (world_has_gpu(w, s) && !(w->o.noise && world_pick(w, 10) == 0))
 			world_say_up(w, s, json_pack("{s:s, s:I}", "type", "preconnected", "generation", (json_int_t)g));
 	} else if (!strcmp(type, "start")) {
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->runs, 0);
+		check_addresses(s, m);
 		s->loading = g;
 		json_decref(s->start);
 		s->start = json_incref(m);

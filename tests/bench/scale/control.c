@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a new generation sends through the controller as jobs grow: bytes of the large messages to the agents and of the answers, and the
- * CPU seconds of making their frames, once from the whole message per agent and once from a text that all agents share (common/wire.h).
- * Frames are made for some agents and multiplied.
+ * CPU seconds of making their frames (common/wire.h): of the compressed text that all agents share and of each node's own keys. Every
+ * node's frame is made. Text is compressed once; addresses are random letters.
  *
  *     control [DEVICES...] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "common/address_tree.h"
+#include "common/format/device_runs.h"
 #include "common/wire.h"
 #include "tests/bench/scale/problem.h"
 
 #define NODE_DEVICES 8
 #define ADDRESS_CHARS 1200 /* base64 of what UCX, two sockets and NCCL take here, per member */
-#define WHOLE 2            /* agents for which frames are made from the message */
-#define SHARED 32          /* and from the text */
 
 static double now(void)
 {
@@ -23,102 +23,114 @@ static double now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static json_t *node_members(int node)
-{
-	json_t *to = json_array();
-	for (int d = 0; d < NODE_DEVICES; d++)
-		json_array_append_new(to, json_sprintf("n%d:%d", node, d));
-	return to;
-}
+/* The members, in rank order. */
+struct members {
+	int devices, nodes;
+	char (*name)[24];
+	const char **names;
+	struct hspmd_address_tree tree;
+};
 
-static json_t *all_members(int devices)
+static int members_create(struct members *m, int devices, struct hspmd_error *err)
 {
-	json_t *list = json_array();
-	for (int d = 0; d < devices; d++)
-		json_array_append_new(list, json_sprintf("n%d:%d", d / NODE_DEVICES, d % NODE_DEVICES));
-	return list;
-}
-
-/* Addresses of equal length; their letters differ. */
-static json_t *all_addresses(int devices)
-{
-	json_t *list = json_array();
-	char text[ADDRESS_CHARS + 1];
-	for (int d = 0; d < devices; d++) {
-		for (int i = 0; i < ADDRESS_CHARS; i++)
-			text[i] = (char)('A' + (d * 7 + i * i) % 26);
-		text[ADDRESS_CHARS] = 0;
-		json_array_append_new(list, json_string(text));
+	*m = (struct members){ .devices = devices, .nodes = devices / NODE_DEVICES };
+	m->name = calloc((size_t)devices, sizeof *m->name);
+	m->names = calloc((size_t)devices, sizeof *m->names);
+	for (int d = 0; m->name && m->names && d < devices; d++) {
+		snprintf(m->name[d], sizeof *m->name, "n%d:%d", d / NODE_DEVICES, d % NODE_DEVICES);
+		m->names[d] = m->name[d];
 	}
-	return list;
+	return m->name && m->names ? hspmd_address_tree_create(&m->tree, m->names, devices, err) : hspmd_fail(err, "out of memory");
 }
 
-/* Print bytes and seconds for all agents. */
-static int report(const char *name, const json_t *message, int nodes)
+static void members_clear(struct members *m)
+{
+	hspmd_address_tree_clear(&m->tree);
+	free(m->names);
+	free(m->name);
+}
+
+static void add_address(const struct members *m, int member, json_t *to)
+{
+	static unsigned seed = 1;
+	char text[ADDRESS_CHARS + 1];
+	for (int i = 0; i < ADDRESS_CHARS; i++)
+		text[i] = (char)('A' + rand_r(&seed) % 26);
+	text[ADDRESS_CHARS] = 0;
+	json_object_set_new(to, m->name[member], json_string(text));
+}
+
+/* What one node's message has for itself. */
+static json_t *own_keys(const struct members *m, int node, bool addresses)
+{
+	json_t *to = json_array(), *known = addresses ? json_object() : NULL;
+	int near[1 + HSPMD_ADDRESS_TREE_FANOUT], count = hspmd_address_tree_neighbours(&m->tree, node, near);
+	for (int i = m->tree.leader[node]; i >= 0; i = m->tree.next[i]) {
+		json_array_append_new(to, json_string(m->name[i]));
+		if (known)
+			add_address(m, i, known);
+	}
+	for (int i = 0; known && i < count; i++)
+		add_address(m, near[i], known);
+	return json_pack("{s:o, s:o*}", "to", to, "addresses", known);
+}
+
+/* Print bytes and seconds for all agents, and return the bytes. */
+static double report(const char *name, const json_t *message, const struct members *m, bool addresses)
 {
 	struct hspmd_error err = { "" };
 	char *frame, *text;
-	size_t size = 0, text_size;
-	json_t *to = node_members(nodes - 1);
-	double start = now();
-	for (int i = 0; i < WHOLE; i++) {
-		json_t *copy = json_copy((json_t *)message);
-		json_object_set(copy, "to", to);
-		int rc = hspmd_wire_encode(copy, &frame, &size, &err);
-		json_decref(copy);
-		if (rc)
-			break;
+	size_t size = 0, text_size, most = 0;
+	double start = now(), seconds = 0, bytes = 0;
+	int rc = hspmd_wire_text_packed(message, &text, &text_size, &err);
+	seconds += now() - start;
+	for (int k = 0; k < m->nodes && !rc; k++) {
+		json_t *own = own_keys(m, k, addresses);
+		start = now();
+		rc = hspmd_wire_encode_with(text, text_size, own, &frame, &size, &err);
+		seconds += now() - start;
+		bytes += (double)size;
+		most = size > most ? size : most;
 		free(frame);
-	}
-	double whole = (now() - start) / WHOLE * nodes;
-	start = now();
-	int rc = err.text[0] ? -1 : hspmd_wire_text(message, &text, &text_size, &err);
-	double once = now() - start;
-	start = now();
-	for (int i = 0; i < SHARED && !rc; i++) {
-		rc = hspmd_wire_encode_to(text, text_size, to, &frame, &size, &err);
-		free(frame);
+		json_decref(own);
 	}
 	if (rc)
 		printf("    %-9s %s\n", name, err.text);
-	else {
-		free(text);
-		printf("    %-9s %9.3f MB to each of %d agents, %8.1f MB; frames made in %8.2f s, with one text in %6.2f s\n", name,
-		       (double)size / 1e6, nodes, (double)size * nodes / 1e6, whole, once + (now() - start) / SHARED * nodes);
-	}
+	else
+		printf("    %-9s %9.3f MB to each of %d agents at most, %8.1f MB to all; frames made in %6.2f s\n", name, (double)most / 1e6,
+		       m->nodes, bytes / 1e6, seconds);
+	free(text);
 	fflush(stdout);
-	json_decref(to);
-	return rc;
+	return bytes;
 }
 
 static int count(int devices)
 {
 	struct hspmd_error err;
 	struct scale_problem p;
-	int nodes = devices / NODE_DEVICES;
-	if (scale_problem_create(devices, SCALE_FOUR, &p, &err)) {
+	struct members m;
+	if (scale_problem_create(devices, SCALE_FOUR, &p, &err) || members_create(&m, devices, &err)) {
 		printf("%d devices: %s\n", devices, err.text);
 		return 1;
 	}
 	printf("%d devices\n", devices);
 	json_t *cluster = hspmd_cluster_to_json(p.cluster), *plan = hspmd_plan_to_json(p.plan, p.cluster);
-	json_t *members = all_members(devices), *addresses = all_addresses(devices), *none = json_array();
-	for (int d = 0; d < devices; d++)
-		json_array_append_new(none, json_null());
+	json_t *members = hspmd_device_runs(m.names, devices);
 	json_t *live = json_pack("[{s:O, s:O, s:O}]", "cluster", cluster, "plan", plan, "holders", members);
 	json_t *prepare = json_pack("{s:s, s:i, s:O, s:O, s:O, s:i, s:i, s:O}", "type", "prepare", "generation", 2, "cluster", cluster,
-	                            "plan", plan, "members", members, "replicas", 1, "keep", nodes, "live", live);
-	json_t *start = json_pack("{s:s, s:i, s:O, s:O, s:i, s:{s:O}}", "type", "start", "generation", 2, "addresses", addresses, "copies",
-	                          none, "step", 1000, "state", "live", live);
+	                            "plan", plan, "members", members, "replicas", 1, "keep", m.nodes, "live", live);
+	json_t *start = json_pack("{s:s, s:i, s:i, s:{s:b}}", "type", "start", "generation", 2, "step", 1000, "state", "live", 1);
 	json_t *stop = json_pack("{s:s, s:i}", "type", "stop", "generation", 1);
-	int failed = report("prepare", prepare, nodes) | report("start", start, nodes) | report("stop", stop, nodes);
-	printf("    prepared  %9.3f MB from each of %d workers, %8.1f MB\n", (ADDRESS_CHARS + 150) / 1e6, devices,
-	       (ADDRESS_CHARS + 150) / 1e6 * devices);
-	json_t *const all[] = { cluster, plan, members, addresses, none, live, prepare, start, stop };
-	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-		json_decref(all[i]);
+	double answers = (ADDRESS_CHARS + 150.0) * devices;
+	double all = report("prepare", prepare, &m, false) + report("start", start, &m, true) + report("stop", stop, &m, false) + answers;
+	printf("    prepared  %9.3f MB from each of %d workers, %8.1f MB; %.1f MB through the controller\n", answers / devices / 1e6,
+	       devices, answers / 1e6, all / 1e6);
+	json_t *const made[] = { cluster, plan, members, live, prepare, start, stop };
+	for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+		json_decref(made[i]);
+	members_clear(&m);
 	scale_problem_clear(&p);
-	return failed != 0;
+	return 0;
 }
 
 int main(int argc, char **argv)

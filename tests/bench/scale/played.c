@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prints what goes through the controller of a large job, and the CPU seconds that it takes (played_scenes.h).
+ *
+ *     played [DEVICES...]       PLAYED_EXTENTS=N: with a checkpoint of N extents a worker */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/bench/scale/played_scenes.h"
+
+#define TRAIN_S 5.0
+
+static int play(int devices)
+{
+	struct hspmd_error err = { "" };
+	struct played_phase phase[PLAYED_PHASES_MAX];
+	const char *extents = getenv("PLAYED_EXTENTS");
+	int count = 0, status = played_scenes_run(devices, extents ? atoi(extents) : 0, TRAIN_S, phase, &count, &err);
+	printf("%d devices\n", devices);
+	for (int i = 0; i < count; i++)
+		printf("    %-16s %6.1f s, %7.2f CPU s; %7.2f MB down in %6lld, %7.2f MB up in %6lld; largest %.3f MB; %lld workers\n",
+		       phase[i].name, phase[i].wall_s, phase[i].cpu_s, (double)phase[i].bytes_down / 1e6, (long long)phase[i].down,
+		       (double)phase[i].bytes_up / 1e6, (long long)phase[i].up, (double)phase[i].largest / 1e6, (long long)phase[i].workers);
+	if (status)
+		printf("    %s\n", err.text);
+	fflush(stdout);
+	return status != 0;
+}
+
+int main(int argc, char **argv)
+{
+	int failed = 0;
+	signal(SIGPIPE, SIG_IGN);
+	if (argc == 2 && !strcmp(argv[1], PLAYED_WAIT))
+		return played_wait();
+	for (int i = 1; i < argc; i++)
+		failed |= play(atoi(argv[i]));
+	return argc < 2 ? play(64) : failed;
+}

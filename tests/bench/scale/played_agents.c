@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/bench/scale/played_agents.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/auth.h"
+#include "common/clock.h"
+#include "common/contact.h"
+#include "common/format/device_runs.h"
+#include "common/stream.h"
+
+#define GREETING_S 30.0
+#define STEP_S 0.2
+#define HEARTBEAT_S 1.0
+#define ADDRESS_CHARS 1200 /* base64 of what UCX, two sockets and NCCL take */
+#define MANY_MEMBERS 256   /* that exchange addresses before they start (runtime/generation) */
+#define CONNECTS 64        /* at a time */
+#define UNSENT_MAX ((size_t)1 << 30)
+
+struct worker {
+	bool up;
+	int64_t serial, prepared, runs, holds, step, stop;
+};
+
+struct agent {
+	struct hspmd_stream *stream; /* NULL: not connected */
+	int node, started;           /* the site's `starts` when it was started last */
+	bool lost, alive;            /* alive: its process is there, and would connect again */
+	int64_t bytes_down, bytes_up; /* of earlier connections */
+	struct worker worker[PLAYED_NODE_DEVICES];
+};
+
+/* The generation that workers prepare or run. */
+struct generation {
+	int64_t number;
+	int members, planned, started, stopping; /* planned: members that have a part in the plan, the first ones */
+	int reporter;                            /* its device number */
+	bool training;
+	int64_t step;
+};
+
+struct played_agents {
+	struct played_site *site;
+	struct hspmd_auth *auth;
+	int epoll, extents;
+	json_t *address; /* of the controller; NULL: it is not there */
+	struct agent *agent;
+	struct generation next, now;
+	bool *in_plan; /* of `next`: by device number */
+	double step_at, heartbeat_at;
+	char checkpoint[64]; /* the checkpoint under way */
+	int64_t checkpoint_step;
+	unsigned seed;
+	struct played_counts counts;
+	char sizes[512]; /* kinds of messages whose size is known */
+};
+
+struct played_agents *played_agents_create(struct played_site *site, const char *cookie, int extents, struct hspmd_error *err)
+{
+	struct played_agents *a = calloc(1, sizeof *a);
+	if (!a || !(a->agent = calloc((size_t)site->nodes, sizeof *a->agent)) ||
+	    !(a->in_plan = calloc((size_t)site->nodes * PLAYED_NODE_DEVICES, sizeof *a->in_plan))) {
+		free(a);
+		hspmd_fail_memory(err, "playing agents");
+		return NULL;
+	}
+	a->site = site;
+	a->extents = extents;
+	a->epoll = epoll_create1(EPOLL_CLOEXEC);
+	a->auth = hspmd_auth_cookie(cookie, err);
+	for (int i = 0; i < site->nodes; i++)
+		a->agent[i].node = i;
+	return a;
+}
+
+static void note_bytes(const struct agent *g, int64_t *down, int64_t *up)
+{
+	struct tcp_info info;
+	socklen_t size = sizeof info;
+	if (!g->stream || getsockopt(hspmd_stream_fd(g->stream), IPPROTO_TCP, TCP_INFO, &info, &size))
+		return;
+	*down += (int64_t)info.tcpi_bytes_received;
+	*up += (int64_t)info.tcpi_bytes_acked;
+}
+
+static void hang_up(struct agent *g)
+{
+	note_bytes(g, &g->bytes_down, &g->bytes_up);
+	hspmd_stream_destroy(g->stream);
+	g->stream = NULL;
+}
+
+void played_agents_destroy(struct played_agents *a)
+{
+	if (!a)
+		return;
+	for (int i = 0; i < a->site->nodes; i++)
+		hang_up(&a->agent[i]);
+	close(a->epoll);
+	hspmd_auth_destroy(a->auth);
+	json_decref(a->address);
+	free(a->in_plan);
+	free(a->agent);
+	free(a);
+}
+
+void played_agents_call(struct played_agents *a, const char *address)
+{
+	json_decref(a->address);
+	a->address = address ? json_pack("[s]", address) : NULL;
+}
+
+/* ---- what is sent */
+
+static void fault(struct played_agents *a, const char *what)
+{
+	if (!a->counts.fault[0])
+		snprintf(a->counts.fault, sizeof a->counts.fault, "%.255s", what);
+}
+
+/* Texts of one kind are about equally long: the first of each is measured. */
+static void measure(struct played_agents *a, const json_t *m, const char *way)
+{
+	char kind[80];
+	snprintf(kind, sizeof kind, "%s%.60s,", way, json_string_value(json_object_get(m, "type")));
+	if (strstr(a->sizes, kind) || strlen(a->sizes) + strlen(kind) >= sizeof a->sizes)
+		return;
+	strcat(a->sizes, kind);
+	int64_t bytes = (int64_t)json_dumpb(m, NULL, 0, JSON_COMPACT);
+	a->counts.largest = bytes > a->counts.largest ? bytes : a->counts.largest;
+}
+
+static void say(struct played_agents *a, struct agent *g, json_t *m)
+{
+	struct hspmd_error err;
+	measure(a, m, "up ");
+	a->counts.up++;
+	if (g->stream && hspmd_stream_send(g->stream, m, &err))
+		fault(a, err.text);
+	json_decref(m);
+}
+
+static void say_as(struct played_agents *a, struct agent *g, int device, json_t *m)
+{
+	json_object_set_new(m, "from", json_sprintf("n%d:%d", g->node, device));
+	say(a, g, m);
+}
+
+static json_t *losses_at(int64_t step)
+{
+	return step ? json_pack("[[I,f]]", (json_int_t)(step - 1), 2.0) : json_array();
+}
+
+static void say_exited(struct played_agents *a, struct agent *g, int device, int signal)
+{
+	struct worker *w = &g->worker[device];
+	json_t *m = json_pack("{s:s, s:o, s:I, s:i, s:i, s:s}", "type", "exited", "device", json_sprintf("n%d:%d", g->node, device), "serial",
+	                      (json_int_t)w->serial, "status", 0, "signal", signal, "text", "it was told to");
+	memset(w, 0, sizeof *w);
+	say(a, g, m);
+}
+
+/* ---- generations */
+
+/* The device numbers of these runs, in *device, which the caller frees. Returns how many there are. */
+static int devices_of(const struct played_agents *a, const json_t *runs, int **device)
+{
+	struct hspmd_error err;
+	char(*address)[HSPMD_DEVICE_RUNS_ADDRESS];
+	int count = hspmd_device_runs_expand(runs, &address, &err);
+	*device = calloc((size_t)(count > 0 ? count : 1), sizeof **device);
+	for (int i = 0; *device && i < count; i++) {
+		int n = atoi(address[i] + 1) * PLAYED_NODE_DEVICES + atoi(strrchr(address[i], ':') + 1);
+		(*device)[i] = n < a->site->nodes * PLAYED_NODE_DEVICES ? n : 0;
+	}
+	free(address);
+	return *device && count > 0 ? count : 0;
+}
+
+/* The first worker that is asked to prepare reads the message for all. */
+static void read_prepare(struct played_agents *a, const json_t *m, int64_t number)
+{
+	if (a->next.number == number)
+		return;
+	json_t *pipeline, *stage;
+	size_t i, k;
+	int *device;
+	struct generation g = { .number = number, .members = devices_of(a, json_object_get(m, "members"), &device) };
+	g.reporter = device ? device[0] : 0;
+	free(device);
+	memset(a->in_plan, 0, (size_t)a->site->nodes * PLAYED_NODE_DEVICES);
+	json_array_foreach(json_object_get(json_object_get(m, "plan"), "pipelines"), i, pipeline)
+		json_array_foreach(json_object_get(pipeline, "stages"), k, stage) {
+			int count = devices_of(a, json_object_get(stage, "devices"), &device);
+			for (int d = 0; d < count; d++)
+				a->in_plan[device[d]] = true;
+			g.planned += count;
+			free(device);
+		}
+	a->next = g;
+}
+
+static void answer_prepare(struct played_agents *a, struct agent *g, int device, const json_t *m, int64_t number)
+{
+	struct worker *w = &g->worker[device];
+	char address[ADDRESS_CHARS + 1];
+	read_prepare(a, m, number);
+	w->prepared = a->in_plan[g->node * PLAYED_NODE_DEVICES + device] ? number : -number;
+	memset(address, 'A' + (g->node + device) % 26, ADDRESS_CHARS);
+	address[ADDRESS_CHARS] = '\0';
+	say_as(a, g, device,
+	       json_pack("{s:s, s:I, s:s, s:I, s:f, s:o*}", "type", "prepared", "generation", (json_int_t)number, "address", address,
+	                 "memory_bytes", (json_int_t)7e10, "seconds", 2.0, "needs_preconnect",
+	                 a->next.members >= MANY_MEMBERS ? json_true() : NULL));
+}
+
+static void answer_start(struct played_agents *a, struct agent *g, int device, const json_t *m, int64_t number)
+{
+	struct worker *w = &g->worker[device];
+	if (a->next.number == number && w->prepared && a->now.number != number) {
+		a->now = a->next;
+		a->now.step = json_integer_value(json_object_get(m, "step"));
+	}
+	if (a->now.number != number || (w->prepared != number && w->prepared != -number)) {
+		fault(a, "start of a generation that is not prepared");
+		return;
+	}
+	w->runs = w->prepared > 0 ? number : 0;
+	w->holds = w->runs ? number : w->holds;
+	w->stop = 0;
+	w->prepared = 0;
+	say_as(a, g, device,
+	       json_pack("{s:s, s:I, s:I, s:{s:i, s:I, s:i, s:i}, s:{s:f, s:f, s:f}}", "type", "started", "generation", (json_int_t)number,
+	                 "step", (json_int_t)a->now.step, "bytes", "local", 0, "peers", (json_int_t)1 << 30, "disk", 0, "shared", 0,
+	                 "seconds", "connect", 0.1, "move", 0.2, "plan", 0.0));
+	if (++a->now.started < a->now.members)
+		return;
+	a->now.training = true;
+	a->counts.training = number;
+	a->counts.workers = a->now.members;
+	a->step_at = a->heartbeat_at = hspmd_now();
+}
+
+/* What a worker reports of its shard, as large as in a manifest. */
+static json_t *make_extents(struct played_agents *a)
+{
+	json_t *list = json_array();
+	for (int i = 0; i < a->extents; i++) {
+		char hash[33];
+		for (int k = 0; k < 4; k++)
+			snprintf(hash + 8 * k, sizeof hash - 8 * (size_t)k, "%08x", (unsigned)rand_r(&a->seed) * 2654435761u);
+		json_array_append_new(list, json_pack("{s:s, s:[i,i], s:[i,i], s:I, s:I, s:s}", "tensor",
+		                                      "model.layers.17.self_attn.q_proj.weight.exp_avg", "from", i * 1024, 0, "to",
+		                                      i * 1024 + 1024, 8192, "offset", (json_int_t)i << 25, "bytes", (json_int_t)1 << 25,
+		                                      "hash", hash));
+	}
+	return list;
+}
+
+static void answer_checkpoint(struct played_agents *a, struct agent *g, int device, const json_t *m, int64_t number)
+{
+	const char *id = json_string_value(json_object_get(m, "id"));
+	if (id && strcmp(a->checkpoint, id) != 0) {
+		snprintf(a->checkpoint, sizeof a->checkpoint, "%s", id);
+		a->checkpoint_step = a->now.step;
+	}
+	say_as(a, g, device,
+	       json_pack("{s:s, s:s, s:I, s:I, s:{s:o, s:s, s:o}, s:[s], s:I, s:f}", "type", "checkpoint_written", "id", a->checkpoint,
+	                 "step", (json_int_t)a->checkpoint_step, "generation", (json_int_t)number, "shard", "file",
+	                 json_sprintf("n%d-%d.safetensors", g->node, device), "node", "n", "extents", make_extents(a), "places", "shared", "bytes",
+	                 (json_int_t)1 << 30, "seconds", 1.0));
+}
+
+static void answer(struct played_agents *a, struct agent *g, int device, const json_t *m, const char *type)
+{
+	struct worker *w = &g->worker[device];
+	int64_t number = json_integer_value(json_object_get(m, "generation")), step = w->runs ? a->now.step : w->step;
+	if (!strcmp(type, "prepare")) {
+		answer_prepare(a, g, device, m, number);
+	} else if (!strcmp(type, "preconnect")) {
+		say_as(a, g, device, json_pack("{s:s, s:I}", "type", "preconnected", "generation", (json_int_t)number));
+	} else if (!strcmp(type, "start")) {
+		answer_start(a, g, device, m, number);
+	} else if (!strcmp(type, "stop")) {
+		a->now.stopping += number == w->runs && w->stop != number;
+		w->stop = number;
+	} else if (!strcmp(type, "checkpoint")) {
+		answer_checkpoint(a, g, device, m, number);
+	} else if (!strcmp(type, "write_manifest")) {
+		a->counts.checkpoints++;
+		say_as(a, g, device, json_pack("{s:s, s:O}", "type", "manifest_written", "id", json_object_get(m, "id")));
+	} else if (!strcmp(type, "abort")) {
+		a->now.training &= number != a->now.number;
+		w->step = step;
+		w->runs = 0;
+		say_as(a, g, device,
+		       json_pack("{s:s, s:I, s:I, s:o, s:n, s:o, s:[f,f], s:o}", "type", "aborted", "generation", (json_int_t)number, "step",
+		                 (json_int_t)step, "holds", w->holds ? json_integer(w->holds) : json_null(), "ready", "applied",
+		                 step ? json_integer(step - 1) : json_null(), "sums", 1.0, 2.0, "losses", losses_at(step)));
+	} else if (!strcmp(type, "settle")) {
+		say_as(a, g, device, json_pack("{s:s, s:I, s:I, s:o}", "type", "settled", "generation", (json_int_t)number, "step",
+		                               (json_int_t)w->step, "losses", losses_at(w->step)));
+	} else if (!strcmp(type, "query")) {
+		say_as(a, g, device,
+		       json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "query_reply", "generation", (json_int_t)number, "step",
+		                 (json_int_t)step, "holds", w->holds ? json_integer(w->holds) : json_null(), "training",
+		                 w->runs == number && w->stop != number, "losses", losses_at(step)));
+	} else if (!strcmp(type, "ping")) {
+		say_as(a, g, device, json_pack("{s:s}", "type", "pong"));
+	} else if (!strcmp(type, "quit")) {
+		say_exited(a, g, device, 0);
+	}
+}
+
+/* ---- what is received */
+
+static int device_of(const json_t *m)
+{
+	const char *text = json_string_value(json_object_get(m, "device")), *colon = text ? strrchr(text, ':') : NULL;
+	int device = colon ? atoi(colon + 1) : -1;
+	return device >= 0 && device < PLAYED_NODE_DEVICES ? device : 0;
+}
+
+static void hear(struct played_agents *a, struct agent *g, json_t *m)
+{
+	const char *type = json_string_value(json_object_get(m, "type"));
+	json_t *to = json_object_get(m, "to"), *one;
+	size_t i;
+	measure(a, m, "down ");
+	a->counts.down++;
+	if (json_is_array(to)) {
+		json_array_foreach(to, i, one) {
+			int device = atoi(strrchr(json_string_value(one), ':') + 1);
+			if (g->worker[device].up)
+				answer(a, g, device, m, type);
+		}
+	} else if (!strcmp(type, "spawn")) {
+		struct worker *w = &g->worker[device_of(m)];
+		*w = (struct worker){ .up = true, .serial = json_integer_value(json_object_get(m, "serial")) };
+		say_as(a, g, device_of(m), json_pack("{s:s, s:i}", "type", "hello", "pid", 1000 + g->node));
+	} else if (!strcmp(type, "kill")) {
+		if (g->worker[device_of(m)].serial == json_integer_value(json_object_get(m, "serial")))
+			say_exited(a, g, device_of(m), 9);
+	} else if (!strcmp(type, "list_checkpoints")) {
+		say(a, g, json_pack("{s:s, s:O, s:[]}", "type", "checkpoint_list", "id", json_object_get(m, "id"), "checkpoints"));
+	} else if (!strcmp(type, "quit")) {
+		memset(g->worker, 0, sizeof g->worker);
+		g->alive = false;
+		hang_up(g);
+	}
+}
+
+/* ---- steps */
+
+static void each_worker(struct played_agents *a, void (*what)(struct played_agents *a, struct agent *g, int device))
+{
+	for (int n = 0; n < a->site->nodes; n++)
+		for (int d = 0; d < PLAYED_NODE_DEVICES; d++)
+			if (a->agent[n].worker[d].up && a->agent[n].worker[d].runs == a->now.number)
+				what(a, &a->agent[n], d);
+}
+
+static void say_heartbeat(struct played_agents *a, struct agent *g, int device)
+{
+	if (g->node * PLAYED_NODE_DEVICES + device != a->now.reporter)
+		say_as(a, g, device,
+		       json_pack("{s:s, s:I, s:I, s:f}", "type", "heartbeat", "generation", (json_int_t)a->now.number, "step",
+		                 (json_int_t)a->now.step, "compute_s", 0.15));
+}
+
+static void say_stopped(struct played_agents *a, struct agent *g, int device)
+{
+	struct worker *w = &g->worker[device];
+	w->step = a->now.step;
+	w->runs = 0;
+	say_as(a, g, device, json_pack("{s:s, s:I, s:I, s:o}", "type", "stopped", "generation", (json_int_t)a->now.number, "step",
+	                               (json_int_t)w->step, "losses", losses_at(w->step)));
+}
+
+static void make_step(struct played_agents *a)
+{
+	struct agent *g = &a->agent[a->now.reporter / PLAYED_NODE_DEVICES];
+	say_as(a, g, a->now.reporter % PLAYED_NODE_DEVICES,
+	       json_pack("{s:s, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:f}", "type", "step", "generation", (json_int_t)a->now.number, "step",
+	                 (json_int_t)a->now.step, "loss", 2.0, "tokens", (json_int_t)4194304, "step_s", STEP_S, "lr", 1e-4, "grad_norm", 1.0,
+	                 "compute_s", 0.15));
+	a->now.step++;
+	a->counts.steps++;
+	if (a->now.stopping < a->now.planned)
+		return;
+	each_worker(a, say_stopped);
+	a->now.training = false;
+}
+
+static void train(struct played_agents *a)
+{
+	double now = hspmd_now();
+	if (a->now.training && now >= a->heartbeat_at + HEARTBEAT_S) {
+		a->heartbeat_at = now;
+		each_worker(a, say_heartbeat);
+	}
+	/* Real agents keep the messages for a controller that is away; here nothing happens meanwhile. */
+	bool heard = a->agent[a->now.reporter / PLAYED_NODE_DEVICES].stream;
+	if (a->now.training && heard && now >= a->step_at + STEP_S) {
+		a->step_at = now;
+		make_step(a);
+	}
+}
+
+/* ---- connections */
+
+static json_t *hello_of(const struct agent *g)
+{
+	json_t *bindings = json_array(), *workers = json_array();
+	for (int d = 0; d < PLAYED_NODE_DEVICES; d++) {
+		const struct worker *w = &g->worker[d];
+		json_array_append_new(bindings, json_pack("{s:i, s:i}", "threads", 8, "index", d));
+		if (w->up)
+			json_array_append_new(workers, json_pack("{s:o, s:I, s:i}", "device", json_sprintf("n%d:%d", g->node, d), "serial",
+			                                         (json_int_t)w->serial, "pid", 1000 + g->node));
+	}
+	return json_pack("{s:s, s:o, s:s, s:i, s:{s:s, s:{s:{s:s, s:f, s:f, s:{s:f}}}, s:[{s:o, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}, {s:s, "
+	                 "s:f, s:f}]}, s:o, s:o}",
+	                 "role", "agent", "node", json_sprintf("n%d", g->node), "job", "1", "pid", 1000 + g->node, "cluster", "format",
+	                 "hspmd-cluster-1", "device_types", "H100", "kind", "cuda", "memory_bytes", 80e9, "gbytes_per_s", 3350.0,
+	                 "peak_tflops", "bf16", 989.0, "nodes", "name", json_sprintf("n%d", g->node), "devices", "type", "H100", "count",
+	                 PLAYED_NODE_DEVICES, "links", "scope", "node", "alpha_s", 5e-6, "gbytes_per_s", 200.0, "scope", "cluster", "alpha_s",
+	                 1e-5, "gbytes_per_s", 50.0, "bindings", bindings, "workers", workers);
+}
+
+/* -1 and err: the controller does not answer (yet). */
+static int greet(struct played_agents *a, struct agent *g, struct hspmd_error *err)
+{
+	int fd = hspmd_connect_any(a->address, -1, GREETING_S, err);
+	struct hspmd_stream *s = fd < 0 ? NULL : hspmd_stream_create(fd, HSPMD_WIRE_MAX, UNSENT_MAX, err);
+	json_t *hello = s ? hello_of(g) : NULL;
+	if (!hello || hspmd_auth_handshake(a->auth, s, hello, getuid(), GREETING_S, NULL, err)) {
+		json_decref(hello);
+		hspmd_stream_destroy(s);
+		return -1;
+	}
+	json_decref(hello);
+	g->stream = s;
+	g->alive = true;
+	struct epoll_event e = { .events = EPOLLIN, .data.ptr = g };
+	return epoll_ctl(a->epoll, EPOLL_CTL_ADD, fd, &e) ? hspmd_fail_errno(err, "watching a connection") : 0;
+}
+
+static void hear_all(struct played_agents *a, struct agent *g)
+{
+	for (json_t *m; g->stream && (m = hspmd_stream_next(g->stream)); json_decref(m))
+		hear(a, g, m);
+}
+
+/* Agents that the controller has started, and those that have lost it, connect. */
+static void connect_some(struct played_agents *a)
+{
+	struct hspmd_error err;
+	int tries = 0;
+	for (int n = 0; a->address && n < a->site->nodes && tries < CONNECTS; n++) {
+		struct agent *g = &a->agent[n];
+		int starts = atomic_load(&a->site->node[n].starts);
+		if (g->stream || g->lost || (!g->alive && starts == g->started))
+			continue;
+		tries++;
+		if (greet(a, g, &err))
+			return;
+		g->started = starts;
+		hear_all(a, g); /* messages that arrived together with the welcome cause no event */
+	}
+}
+
+static void serve(struct played_agents *a, struct agent *g)
+{
+	struct hspmd_error err = { "" };
+	int open = hspmd_stream_read(g->stream, &err);
+	hear_all(a, g);
+	if (g->stream && open <= 0)
+		hang_up(g);
+}
+
+int played_agents_run(struct played_agents *a, double seconds, struct hspmd_error *err)
+{
+	double until = hspmd_now() + seconds;
+	struct epoll_event events[256];
+	do {
+		connect_some(a);
+		train(a);
+		int count = epoll_wait(a->epoll, events, 256, 10);
+		for (int i = 0; i < count; i++) {
+			struct agent *g = events[i].data.ptr;
+			if (g->stream)
+				serve(a, g);
+		}
+		for (int n = 0; n < a->site->nodes; n++) {
+			struct agent *g = &a->agent[n];
+			if (g->stream && hspmd_stream_has_unsent(g->stream) && hspmd_stream_flush(g->stream, err))
+				hang_up(g);
+		}
+		if (a->counts.fault[0])
+			return hspmd_fail(err, "%s", a->counts.fault);
+	} while (hspmd_now() < until);
+	return 0;
+}
+
+void played_agents_lose(struct played_agents *a, int node)
+{
+	struct agent *g = &a->agent[node];
+	hang_up(g);
+	memset(g->worker, 0, sizeof g->worker);
+	g->lost = true;
+	g->alive = false;
+	a->now.training = false; /* its peers wait for it */
+}
+
+void played_agents_repair(struct played_agents *a, int node)
+{
+	a->agent[node].lost = false;
+}
+
+struct played_counts played_agents_counts(struct played_agents *a)
+{
+	struct played_counts c = a->counts;
+	c.extents = a->extents;
+	a->sizes[0] = '\0';
+	a->counts.largest = 0;
+	for (int i = 0; i < a->site->nodes; i++) {
+		c.bytes_down += a->agent[i].bytes_down;
+		c.bytes_up += a->agent[i].bytes_up;
+		note_bytes(&a->agent[i], &c.bytes_down, &c.bytes_up);
+		c.agents += a->agent[i].stream != NULL;
+	}
+	return c;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A played cluster: the real controller (state machine, loop, solver) in a process of its own, and all agents and workers of a large job in
+ * this one (played_agents.h), over loopback. The job starts, trains, writes a checkpoint, grows, shrinks, loses one node and several, and
+ * its controller is killed. */
+#ifndef HSPMD_TESTS_BENCH_SCALE_PLAYED_SCENES_H
+#define HSPMD_TESTS_BENCH_SCALE_PLAYED_SCENES_H
+
+#include <stdint.h>
+
+#include "common/error.h"
+#include "tests/bench/scale/played_controller.h"
+
+#define PLAYED_PHASES_MAX 8
+
+/* What went through the controller in one phase. */
+struct played_phase {
+	const char *name;
+	double wall_s, cpu_s;         /* cpu_s: of the controller and its solver */
+	int64_t bytes_down, bytes_up; /* to and from the agents, with all that belongs to the protocol */
+	int64_t down, up;             /* messages */
+	int64_t largest;              /* bytes of the largest message, not compressed */
+	int64_t workers;              /* that take part at its end */
+};
+
+/* devices: a multiple of 64. extents: that each worker reports of a checkpoint; 0: there is none. train_s: how long the job only trains.
+ * Fills in phases[PLAYED_PHASES_MAX]. 0, or -1 and err, which names the phase that did not end; *count phases are filled in either way.
+ * PLAYED_LOG=1 shows the controller's log. The calling program passes PLAYED_WAIT on to played_wait(). */
+int played_scenes_run(int devices, int extents, double train_s, struct played_phase *phases, int *count, struct hspmd_error *err);
+
+#endif

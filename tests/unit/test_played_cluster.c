@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The real controller with 8 and with 32 played nodes (tests/bench/scale/played_scenes.h): every phase ends, and what goes through the
+ * controller grows with the number of nodes, not with its square. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/bench/scale/played_scenes.h"
+
+#define FEW 64
+#define MANY 256
+#define TRAIN_S 1.5
+
+static const struct played_phase *phase_of(const struct played_phase *list, int count, const char *name)
+{
+	for (int i = 0; i < count; i++)
+		if (!strcmp(list[i].name, name))
+			return &list[i];
+	fail_msg("no phase %s", name);
+	return NULL;
+}
+
+static void test_growth(void **state)
+{
+	(void)state;
+	static const char *const changes[] = { "start", "grow", "shrink", "one node lost" };
+	static struct played_phase phase[2][PLAYED_PHASES_MAX];
+	int count[2];
+	for (int k = 0; k < 2; k++) {
+		struct hspmd_error err = { "" };
+		if (played_scenes_run(k ? MANY : FEW, 4, TRAIN_S, phase[k], &count[k], &err))
+			fail_msg("%d devices: %s", k ? MANY : FEW, err.text);
+		assert_int_equal(count[k], PLAYED_PHASES_MAX);
+	}
+	for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+		const struct played_phase *few = phase_of(phase[0], count[0], changes[i]), *many = phase_of(phase[1], count[1], changes[i]);
+		/* All addresses for every node would be 1.2 kB a worker and node: 10 MB with 32 nodes, 16 times as much as with 8. */
+		assert_in_range(many->bytes_down, 1, 2500000);
+		assert_true(many->bytes_down < 12 * few->bytes_down);
+		assert_in_range(many->largest, 1, 100000);
+	}
+	/* A message for all workers is one for each node. */
+	const struct played_phase *checkpoint = phase_of(phase[1], count[1], "checkpoint");
+	assert_in_range(checkpoint->down, MANY / PLAYED_NODE_DEVICES * 7 / 8, MANY / PLAYED_NODE_DEVICES * 2);
+	assert_int_equal(phase_of(phase[1], count[1], "grow")->workers, MANY);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_growth) };
+	signal(SIGPIPE, SIG_IGN);
+	if (argc == 2 && !strcmp(argv[1], PLAYED_WAIT))
+		return played_wait();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
