@@ -134,10 +134,8 @@ class Run(Member):
         if self._source:
             numbers, moved = self._source.fill(held)
             self._take(numbers)
-        elif self._shared.newest() >= 0:
-            self._take(self._shared.load(lambda note: (held.adopt(note), held.pieces())), self._shared)
-        elif init is not None:
-            init()
+        else:
+            self._fill_from_files(held, init)
         self._held, self._source = held, None
         self._real_step, self._real_zero = optimizer.step, optimizer.zero_grad
         optimizer.step = functools.wraps(self._real_step)(lambda *a, **k: self._optimizer_step(*a, **k))
@@ -146,6 +144,18 @@ class Run(Member):
         if self._control:
             self._started(self._began, self._connected, moved)
         self._copy()
+
+    def _fill_from_files(self, held, init):
+        """There is nothing in the ranks' memory, or not enough of it: as after a start."""
+        if self._control:  # no rank finds a checkpoint that another has not found
+            self._shared.wait()
+            self._sum(0)
+        if self._shared.newest() >= 0:
+            self._take(self._shared.load(lambda note: (held.adopt(note), held.pieces())), self._shared)
+            return
+        self._take({"step": 0, "losses": [], "loss": None})
+        if init is not None:
+            init()
 
     def _has_copies(self):
         return self.size > 1 and self._replicas and not self._held.replicated()
