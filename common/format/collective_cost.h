@@ -13,8 +13,8 @@ enum hspmd_collective_form {
 
 /* Seconds of the cheapest form around a ring of n members: with padding, all parts but one pass every link, and each part has the length of
  * the longest; with grouped calls, each part passes every link once in its own length, but every call has its latency (HAP, arXiv
- * 2401.05965, section 4.3). parts: bytes per member. link: seconds of a message from member i to the next. *form: which. Empty parts have no
- * call of their own. */
+ * 2401.05965, section 4.3). parts: bytes per member. link: seconds of a message from member i to the next. *form: which. Empty parts have
+ * no call of their own. */
 double hspmd_ring_seconds(const double *parts, int n, double (*link)(const void *context, int i, double bytes), const void *context,
                           enum hspmd_collective_form *form);
 

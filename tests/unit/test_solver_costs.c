@@ -426,6 +426,36 @@ static void unequal_parts_are_gathered_as_in_the_runtime(void **state)
 	}
 }
 
+/* Two devices that divide a sequence in halves each send one half; in unequal parts, the larger one passes the link. */
+static void the_larger_part_of_a_sequence_passes_the_link(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_model_facts *m = small_gpt2(4, 64);
+	struct hspmd_cluster *c =
+	        cluster_from(CLUSTER("", "{\"scope\":\"node\",\"alpha_s\":0,\"gbytes_per_s\":1},{\"scope\":\"cluster\",\"alpha_s\":0,"
+	                                 "\"gbytes_per_s\":1}"));
+	struct hspmd_costs *costs = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, 64, &err);
+	assert_non_null(costs);
+	int devices[] = { 0, 1 };
+	double halves[] = { 0.5, 0.5 }, quarters[] = { 0.75, 0.25 }, seconds[3];
+	double *const ratios[] = { NULL, halves, quarters };
+	for (int i = 0; i < 3; i++) {
+		struct hspmd_stage stage = {
+			.layers = { 0, 4 }, .devices = devices, .device_count = 2, .context = 2, .context_ratio = ratios[i]
+		};
+		struct hspmd_stage_cost cost;
+		assert_int_equal(hspmd_costs_stage(costs, &stage, 1, &cost, &err), 0);
+		seconds[i] = cost.group_comm;
+	}
+	assert_true(seconds[0] > 0);
+	assert_float_equal(seconds[1] / seconds[0], 1, 1e-6);
+	assert_float_equal(seconds[2] / seconds[0], 1.5, 1e-6);
+	hspmd_costs_destroy(costs);
+	hspmd_cluster_destroy(c);
+	hspmd_model_facts_destroy(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -443,6 +473,7 @@ int main(void)
 		cmocka_unit_test(gradients_of_replicated_heads_are_summed),
 		cmocka_unit_test(stages_cost_what_they_cost_alone),
 		cmocka_unit_test(unequal_parts_are_gathered_as_in_the_runtime),
+		cmocka_unit_test(the_larger_part_of_a_sequence_passes_the_link),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -503,6 +503,20 @@ static void test_saved(void **state)
 	expect_refused(s, "segments", "tensor", -1, json_integer(100000), "segments[0].tensor");
 	expect_refused(s, "segments", "dim", -1, json_integer(HSPMD_MAX_RANK - 1), "segments[0]: is of another model");
 	expect_refused(s, "segments", "name", -1, json_string("another"), "segments[0]: is of another model");
+	bool factors = false;
+	for (int n = 0; n < s->group_count && !factors; n++)
+		for (int k = 0; k < s->groups[n].choice_count && !factors; k++)
+			if (s->groups[n].choices[k].factors) { /* searches seldom choose them */
+				factors = true;
+				s->chosen[n] = k;
+				json_t *saved = hspmd_synthesis_save(s, &err);
+				struct hspmd_synthesis *t = hspmd_synthesis_create(g, &stage, &err);
+				assert_int_equal(hspmd_synthesis_load(t, saved, &err), 0);
+				assert_true(t->groups[n].choices[t->chosen[n]].factors);
+				hspmd_synthesis_destroy(t);
+				json_decref(saved);
+			}
+	assert_true(factors);
 	hspmd_synthesis_destroy(s);
 	stage.until_s = 1e-9; /* long ago */
 	s = hspmd_synthesis_create(g, &stage, &err);
