@@ -47,9 +47,22 @@ static const struct hspmd_model_type *type_of(struct hspmd_json *root)
 	return hspmd_json_failed(root) ? NULL : type;
 }
 
+/* Published models of gpt_oss and deepseek_v3 have quantised weights. */
+static void refuse_quantised(struct hspmd_json *root)
+{
+	struct hspmd_json at = hspmd_json_any(root, "quantization_config");
+	const char *method = json_string_value(json_object_get(at.value, "quant_method"));
+	if (at.value)
+		hspmd_json_fail(&at,
+		                "weights quantised by %s%s%s are not supported; expected null. Transformers writes a model without: "
+		                "from_pretrained(..., quantization_config=C(dequantize=True)) with the method's class C "
+		                "(Mxfp4Config for mxfp4, FineGrainedFP8Config for fp8), then save_pretrained(FOLDER)",
+		                method ? "\"" : "", method ? method : "any method", method ? "\"" : "");
+}
+
 static void refuse_common(struct hspmd_json *root)
 {
-	hspmd_refuse_set(root, "quantization_config");
+	refuse_quantised(root);
 	hspmd_refuse_unless(root, "add_cross_attention", false);
 	hspmd_refuse_unless(root, "is_encoder_decoder", false);
 	struct hspmd_json pruned = hspmd_json_object_or_none(root, "pruned_heads");

@@ -2,7 +2,7 @@
 /* Assigns an offset to every slot. Fixed slots are adjacent. Transient slots are live from the instruction that writes them to the last
  * one that reads them (hspmd_program_lifetimes); they are placed by best fit into the gaps between live slots. Small slots in a large
  * slot's gap (that of the logits) can prevent the next large slot from fitting; therefore the largest slots are also tried in a part of
- * their own, and all slots of a program of moderate size by place_blocks.c, and the smallest arena is used. */
+ * their own. If both leave gaps, all slots are also placed by place_blocks.c. The smallest arena is used. */
 #include <stdint.h>
 #include <string.h>
 
@@ -329,41 +329,29 @@ static long find_blocks(const struct placer *pl, struct hspmd_memory_block **blo
 				(*blocks)[(*block_of)[slot]].last = l->last;
 				continue;
 			}
-			(*blocks)[count] = (struct hspmd_memory_block){
-				.id = (int)count, .first = l->first, .last = l->last, .bytes = slot_bytes(p, slot)
-			};
+			(*blocks)[count] = (struct hspmd_memory_block){ .first = l->first, .last = l->last, .bytes = slot_bytes(p, slot) };
 			(*block_of)[slot] = (int)count++;
 		}
 	return *blocks && *block_of ? count : -1;
 }
 
-/* Place the slots of a program that is not too large by all lifetimes at once, if that takes less memory than they take now. */
+/* If the slots take more memory than what lives at one time, place them by all lifetimes at once. */
 static int place_by_lifetimes(struct placer *pl)
 {
 	struct hspmd_program *p = pl->p;
 	struct hspmd_memory_block *blocks;
 	int *block_of;
-	size_t bytes = 0, transient = 0, *offsets = NULL;
-	for (size_t s = 0; s < p->slot_count; s++)
-		transient += pl->lifetimes[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT;
-	if (transient > HSPMD_PLACE_BLOCKS_MAX)
-		return 0;
+	size_t bytes = SIZE_MAX;
 	long count = find_blocks(pl, &blocks, &block_of);
-	int status = count < 0 || !(offsets = hspmd_calloc((size_t)count + 1, sizeof *offsets))
-	                     ? hspmd_fail_memory(pl->err, "planning memory")
-	                     : 0;
-	for (int order = 0; !status && order < HSPMD_PLACE_ORDERS; order++) {
-		status = hspmd_place_blocks(blocks, (size_t)count, order, &bytes, pl->err);
-		if (status || bytes >= p->arena_bytes)
-			continue;
+	int status = count < 0 ? hspmd_fail_memory(pl->err, "planning memory") : 0;
+	if (!status && hspmd_live_bytes(blocks, (size_t)count) < p->arena_bytes)
+		status = hspmd_place_blocks(blocks, (size_t)count, &bytes, pl->err);
+	if (bytes < p->arena_bytes) {
 		p->arena_bytes = bytes;
-		for (long b = 0; b < count; b++)
-			offsets[blocks[b].id] = blocks[b].offset;
 		for (size_t s = 0; s < p->slot_count; s++)
 			if (pl->lifetimes[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT)
-				p->slots[s].offset = offsets[block_of[s]];
+				p->slots[s].offset = blocks[block_of[s]].offset;
 	}
-	free(offsets);
 	free(blocks);
 	free(block_of);
 	return status;

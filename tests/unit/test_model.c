@@ -155,7 +155,10 @@ static const struct edit wrong[] = {
 	{ "{\"model_type\": \"llama\", \"hidden_act\": \"relu\", " SIZES "}", "",
 	  "config.json: hidden_act: expected \"silu\", \"swish\", \"gelu_pytorch_tanh\"" },
 	{ "{\"model_type\": \"llama\", \"quantization_config\": {}, " SIZES "}", "",
-	  "config.json: quantization_config: not supported; expected null" },
+	  "config.json: quantization_config: weights quantised by any method are not supported; expected null" },
+	{ "{\"model_type\": \"gpt_oss\", \"quantization_config\": {\"quant_method\": \"mxfp4\"}, " SIZES "}", "",
+	  "quantization_config: weights quantised by \"mxfp4\" are not supported; expected null. Transformers writes a model without: "
+	  "from_pretrained(" },
 	{ "{\"model_type\": \"llama\", \"attn_logit_softcapping\": 50, " SIZES "}", "",
 	  "attn_logit_softcapping: not supported; expected null" },
 	{ "{\"model_type\": \"llama\", \"num_key_value_heads\": 5, " SIZES "}", "",
