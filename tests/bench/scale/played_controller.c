@@ -19,6 +19,7 @@
 #include "tests/bench/scale/problem.h"
 
 #define DESCRIPTORS 16384
+#define PING_S 300.0 /* one thread plays all workers, and takes long to hear all of them */
 
 struct played_site *played_site_create(int devices, int held, struct hspmd_error *err)
 {
@@ -198,6 +199,7 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 		.manifest = make_manifest,
 		.choose = choose,
 	};
+	c.timeouts.ping = PING_S;
 	char *journal = hspmd_asprintf("%s/journal.json", p->folder);
 	c.journal = again && journal ? json_load_file(journal, 0, NULL) : NULL;
 	struct run_loop_options o = { .config = &c,
