@@ -10,8 +10,8 @@ struct hspmd_memory_block {
 	size_t bytes, offset;
 };
 
-/* Returns the bytes of the blocks that live at one time, at most. No placement takes less. `count` blocks in the order of `first`. SIZE_MAX:
- * out of memory. */
+/* Returns the bytes of the blocks that live at one time, at most. No placement takes less. The blocks are in the order of `first`.
+ * SIZE_MAX: out of memory. */
 size_t hspmd_live_bytes(const struct hspmd_memory_block *blocks, size_t count);
 
 /* Sets the blocks' offsets, and *bytes to the end of the last one. The blocks are in the order of `first`.
