@@ -366,7 +366,7 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 		workspace = fmax(workspace, chunks[r].workspace);
 	}
 	double passes = chunks == &one ? fullest_plain(p, pipeline, stage, &one) : fullest(p, pipeline, stage, chunks);
-	if (c->facts && (deferring || chunks != &one))
+	if (c->facts && deferring)
 		passes *= HSPMD_PLAN_GAPS;
 	if (chunks != &one)
 		free(chunks);
