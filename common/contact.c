@@ -11,16 +11,21 @@
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/address.h"
 #include "common/alloc.h"
+#include "common/clock.h"
 #include "common/durable.h"
 
 #define CONTACT_MAX (64u << 10)
 #define FRAME_MAX HSPMD_WIRE_MAX
+#define AGAIN_S 0.1 /* after the first refusal; twice as long after each further one */
+#define AGAIN_MOST 5
 
 static int connect_addrinfo(const struct addrinfo *a, double timeout_s)
 {
@@ -218,6 +223,29 @@ struct hspmd_auth *hspmd_contact_auth(const json_t *contact, struct hspmd_error 
 	return hspmd_auth_cookie(json_string_value(json_object_get(contact, "cookie")), err);
 }
 
+void hspmd_contact_pause(double mean_s)
+{
+	uint32_t random = 0;
+	if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
+		random = (uint32_t)getpid() * 2654435761u;
+	double s = mean_s * (0.5 + (double)random / UINT32_MAX);
+	nanosleep(&(struct timespec){ .tv_sec = (time_t)s, .tv_nsec = (long)(1e9 * (s - (double)(time_t)s)) }, NULL);
+}
+
+/* One attempt, and as hspmd_auth_handshake returns. */
+static int connect_once(const json_t *contact, const struct hspmd_auth *auth, uid_t owner, json_t *hello, double timeout_s,
+                        struct hspmd_stream **to, json_t **welcome, struct hspmd_error *err)
+{
+	int fd = hspmd_connect_any(json_object_get(contact, "addresses"), -1, timeout_s, err);
+	*to = fd >= 0 ? hspmd_stream_create(fd, FRAME_MAX, FRAME_MAX, err) : NULL;
+	int status = *to ? hspmd_auth_handshake(auth, *to, hello, owner, timeout_s, welcome, err) : -1;
+	if (status) {
+		hspmd_stream_destroy(*to);
+		*to = NULL;
+	}
+	return status;
+}
+
 struct hspmd_stream *hspmd_contact_connect(const json_t *contact, json_t *hello, double timeout_s, json_t **welcome,
                                            struct hspmd_error *err)
 {
@@ -227,11 +255,12 @@ struct hspmd_stream *hspmd_contact_connect(const json_t *contact, json_t *hello,
 	json_t *user = json_object_get(contact, "user");
 	bool by_cookie = auth && hspmd_auth_secret(auth); /* which names no user */
 	uid_t owner = json_is_integer(user) && !by_cookie ? (uid_t)json_integer_value(user) : getuid();
-	int fd = auth ? hspmd_connect_any(json_object_get(contact, "addresses"), -1, timeout_s, err) : -1;
-	struct hspmd_stream *s = fd >= 0 ? hspmd_stream_create(fd, FRAME_MAX, FRAME_MAX, err) : NULL;
-	if (s && hspmd_auth_handshake(auth, s, hello, owner, timeout_s, welcome, err)) {
-		hspmd_stream_destroy(s);
-		s = NULL;
+	struct hspmd_stream *s = NULL;
+	double until = hspmd_now() + timeout_s, pause_s = AGAIN_S;
+	int status = auth ? connect_once(contact, auth, owner, hello, timeout_s, &s, welcome, err) : -1;
+	for (int n = 0; status == HSPMD_AUTH_AGAIN && n < AGAIN_MOST && hspmd_now() + pause_s < until; n++, pause_s *= 2) {
+		hspmd_contact_pause(pause_s);
+		status = connect_once(contact, auth, owner, hello, until - hspmd_now(), &s, welcome, err);
 	}
 	hspmd_auth_destroy(auth);
 	return s;

@@ -34,8 +34,11 @@ void hspmd_contact_remove(const char *path, int64_t pid);
 /* The authentication that this contact's controller expects. */
 struct hspmd_auth *hspmd_contact_auth(const json_t *contact, struct hspmd_error *err);
 
-/* Connects and authenticates with `hello`, which the caller fills (role and more); up to timeout_s for each of the two. The caller owns
- * the stream. */
+/* Waits about so many seconds, half as long or as half as long again at random, so that the callers of a crowd do not all come back at the
+ * same moment. */
+void hspmd_contact_pause(double mean_s);
+/* Connects and authenticates with `hello`, which the caller fills (role and more); up to timeout_s for each of the two. Calls again, a few
+ * times within timeout_s, if the controller has no room for strangers just now. The caller owns the stream. */
 struct hspmd_stream *hspmd_contact_connect(const json_t *contact, json_t *hello, double timeout_s, json_t **welcome,
                                            struct hspmd_error *err);
 

@@ -357,6 +357,15 @@ int hspmd_command_events(int argc, char **argv)
 	return status;
 }
 
+/* Logs why the job did not do what it was asked; the job's own words may name it already. */
+static void log_refusal(const struct control *c, const char *why)
+{
+	char name[48];
+	int length = snprintf(name, sizeof name, "job %s: ", c->job);
+	bool named = length < (int)sizeof name && !strncmp(why, name, (size_t)length);
+	hspmd_error_log("%s%s", named ? "" : name, why);
+}
+
 /* Sends a request whose answer is a sentence, and prints the answer. */
 static int tell(const struct control *c, json_t *hello)
 {
@@ -367,7 +376,7 @@ static int tell(const struct control *c, json_t *hello)
 	else if (ok)
 		puts(text(reply, "text"));
 	if (reply && !ok)
-		hspmd_error_log("job %s: %s", c->job, text(reply, "text"));
+		log_refusal(c, text(reply, "text"));
 	json_decref(hello);
 	json_decref(reply);
 	return ok ? HSPMD_EXIT_DONE : HSPMD_EXIT_FAILED;

@@ -5,12 +5,12 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/format/device_traits.h"
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "common/contact.h"
 #include "common/log.h"
 #include "common/shm_dir.h"
 #include "runtime/agent/agent_internal.h"
@@ -232,12 +232,10 @@ static const struct agent_callbacks callbacks = {
 static int connect_first(struct agent *a, struct hspmd_error *err)
 {
 	double until = hspmd_now() + FIRST_CONNECT_S, mean = RECONNECT_S / 2;
-	unsigned seed = (unsigned)getpid() ^ (unsigned)(hspmd_unix_time() * 1e6);
 	while (agent_connect(a, err)) {
-		double wait = mean * (0.5 + (double)rand_r(&seed) / RAND_MAX);
-		if (!a->again || hspmd_now() + wait > until)
+		if (!a->again || hspmd_now() + mean > until)
 			return -1;
-		nanosleep(&(struct timespec){ .tv_sec = (time_t)wait, .tv_nsec = (long)(1e9 * (wait - floor(wait))) }, NULL);
+		hspmd_contact_pause(mean);
 		mean = fmin(2 * mean, RECONNECT_MOST_S);
 	}
 	return 0;

@@ -148,6 +148,31 @@ static void a_controller_that_hangs_up(void **state)
 	control_says(control_said, "the controller refused: not your job");
 }
 
+/* The controller has too many strangers just now: it is called again, but not for ever. */
+static void a_crowded_controller(void **state)
+{
+	static const char refusal[] = "{\"type\": \"refused\", \"text\": \"there are too many\", \"again\": true}";
+	(void)state;
+	control_start("status 7");
+	for (int i = 0; i < 2; i++) {
+		json_decref(fake_controller_challenge(&control_controller));
+		control_answer(refusal);
+		fake_controller_hang_up(&control_controller);
+	}
+	control_asked("{}");
+	control_answer(status_answer);
+	control_ends_with(0);
+	control_says(control_out, "job         7: training");
+	control_start("grow 2 7");
+	for (int i = 0; i < 6; i++) {
+		json_decref(fake_controller_challenge(&control_controller));
+		control_answer(refusal);
+		fake_controller_hang_up(&control_controller);
+	}
+	control_ends_with(1);
+	control_says(control_said, "job 7: the controller refused: there are too many");
+}
+
 /* The job was started by an hspmd of another protocol: nobody is called. */
 static void another_version(void **state)
 {
@@ -318,6 +343,12 @@ static void requests(void **state)
 		if (i % 2)
 			control_says(control_said, "job 7: the site allows 2");
 	}
+	control_start("shrink 1 7"); /* the answer names the job already */
+	control_asked("{}");
+	control_answer("{\"ok\": false, \"text\": \"job 7: giving nodes back: no\"}");
+	control_ends_with(1);
+	assert_null(strstr(control_said, "job 7: job 7"));
+	control_says(control_said, "job 7: giving nodes back: no");
 	control_start("shrink --json 1 7");
 	control_asked("{}");
 	control_answer("{\"ok\": false, \"text\": \"no\", \"nodes\": 3}");
@@ -473,6 +504,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(which_job, control_fresh, control_stop),
 		cmocka_unit_test_setup_teardown(a_silent_controller, control_fresh, control_stop),
 		cmocka_unit_test_setup_teardown(a_controller_that_hangs_up, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(a_crowded_controller, control_fresh, control_stop),
 		cmocka_unit_test_setup_teardown(a_wrong_cookie, control_fresh, control_stop),
 		cmocka_unit_test_setup_teardown(another_version, control_fresh, control_stop),
 		cmocka_unit_test_setup_teardown(a_job_of_another_user, control_fresh, control_stop),
