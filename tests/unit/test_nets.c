@@ -29,6 +29,7 @@
 #include "contrib/examples/nets/vit.c"
 #undef hspmd_model
 #include "runtime/lib/net.h"
+#include "tests/unit/draw.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/op_case.h"
 
@@ -302,7 +303,7 @@ static void test_synthesis(void **state)
 	static const struct {
 		double alpha, rate;
 	} links[] = { { 1e-7, 0.5 }, { 1e-9, 50 }, { 2e-5, 2 } };
-	for (size_t i = 0; i < NETS + 2; i++) {
+	for (size_t i = 0; i < draw_count(NETS + 2, NETS + 2); i++) {
 		const struct net *n = &nets[i < NETS ? i : 2]; /* BERT with all links */
 		double alone[STEPS], together[STEPS];
 		char pipelines[512], devices[1024];

@@ -14,6 +14,7 @@
 #include "runtime/device/random.h"
 #include "runtime/op/op.h"
 #include "tests/unit/annotations.h"
+#include "tests/unit/draw.h"
 #include "tests/unit/op_case.h"
 
 enum { MAX_DEVICES = 4 };
@@ -293,9 +294,8 @@ static size_t try_devices(struct op_values *v, size_t number, int devices, size_
 static void test_all_annotations(void **state)
 {
 	(void)state;
-	bool thorough = getenv("HSPMD_LONG") && *getenv("HSPMD_LONG");
 	unsigned seed = getenv("HSPMD_SEED") ? (unsigned)strtoul(getenv("HSPMD_SEED"), NULL, 10) : 1;
-	size_t limit = thorough ? 20000 : 400, total = 0, tried[HSPMD_OP_COUNT] = { 0 };
+	size_t limit = draw_count(400, 20000), total = 0, tried[HSPMD_OP_COUNT] = { 0 };
 	print_message("seed %u (HSPMD_SEED)\n", seed);
 	for (size_t c = 0; c < op_case_count(); c++) {
 		struct hspmd_graph *g = op_case_graph(op_case_at(c), HSPMD_F64);
@@ -315,7 +315,7 @@ static void test_all_annotations(void **state)
 #include "runtime/tensor/opcode_list.h"
 	};
 	for (size_t i = 0; i < sizeof of_graphs / sizeof *of_graphs; i++) {
-		if (tried[of_graphs[i]] < 100)
+		if (tried[of_graphs[i]] < limit / 4)
 			fail_msg("operator %s: %zu combinations were tried: has it an example?", hspmd_opcode_names[of_graphs[i]],
 			         tried[of_graphs[i]]);
 		total += tried[of_graphs[i]];
