@@ -54,11 +54,9 @@ static void catch_signals(void)
 static bool take(struct top *t, double now)
 {
 	json_t *answer;
-	char why[sizeof t->why];
-	if (top_ask_take_notice(t->ask, t->view.notice, sizeof t->view.notice)) {
-		char raw[sizeof t->view.notice];
-		memcpy(raw, t->view.notice, sizeof raw);
-		top_clean(raw, t->view.notice, sizeof t->view.notice);
+	char notice[sizeof t->view.notice], why[sizeof t->why];
+	if (top_ask_take_notice(t->ask, notice, sizeof notice)) {
+		top_clean(notice, t->view.notice, sizeof t->view.notice);
 		t->notice_until = now + NOTICE_S;
 	}
 	if (!top_ask_take(t->ask, &answer, why, sizeof why))

@@ -9,7 +9,7 @@
 
 #define ADDRESS_MAX 128
 #define RECENT_STEPS 16 /* steps from whose times the next deadline is computed */
-#define HISTORY_STEPS 128 /* steps whose losses a live view gets at its start */
+#define HISTORY_STEPS 128 /* steps whose losses a live view gets when it begins */
 #define SLOW_WINDOWS 3  /* consecutive windows in which a device must be slow to count as a straggler */
 
 enum process_state { PROC_NONE, PROC_STARTING, PROC_UP };
@@ -40,13 +40,13 @@ struct worker {
 	int busy_count;     /* number of them */
 	struct {
 		int64_t generation, memory_bytes; /* memory_bytes: at its peak */
-		double compute_s, sent_per_step;  /* sent_per_step: bytes to other devices */
+		double compute_s, sent_per_step;  /* of a step: seconds; bytes to other devices */
 	} load;                                   /* as it last reported (status_detail.c) */
 };
 
 struct past_step {
 	int64_t step;
-	double loss, step_s;
+	double loss;
 };
 
 struct node {
@@ -210,7 +210,7 @@ struct hspmd_controller {
 	double recent[RECENT_STEPS]; /* times of the last steps, a ring */
 	int recent_count;
 	struct past_step history[HISTORY_STEPS]; /* a ring */
-	int history_count;
+	int64_t history_count; /* of all steps so far */
 	double step_deadline;
 	double last_step_at;           /* when the last committed step was reported; NAN: none */
 	double aborted_at, settled_at; /* of the last abort; NAN: never */
@@ -416,17 +416,17 @@ void adopt_end(struct hspmd_controller *m); /* the journal of the earlier incarn
 /* straggler.c */
 void straggler_begin(struct hspmd_controller *m);               /* a generation has started to train */
 void straggler_sample(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
-
-/* ---- status_detail.c */
-void device_load_note(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
-void history_note(struct hspmd_controller *m, int64_t step, double loss, double step_s);
-/* Adds device_list, history and events to a status. -1: out of memory. */
-int status_add_detail(const struct hspmd_controller *m, json_t *status);
 void straggler_tick(struct hspmd_controller *m);
 double straggler_deadline(const struct hspmd_controller *m);
 /* Returns true if a plan that avoids a straggler saves more than the change costs. current_step_s: seconds of a step of the current plan
  * with the straggler (ACTION_SOLVE's answer). */
 bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_plan *plan, const json_t *current_step_s);
+
+/* status_detail.c: what a live view needs */
+void device_load_note(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
+void history_note(struct hspmd_controller *m, int64_t step, double loss);
+/* Adds device_list, history and events to a status. -1: out of memory. */
+int status_add_detail(const struct hspmd_controller *m, json_t *status);
 
 /* step_metrics.c */
 void on_step(struct hspmd_controller *m, struct worker *w, json_t *message);

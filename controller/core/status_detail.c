@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a live view needs beyond the status: every device's load, the last steps' losses, and the last events. */
+/* What a live view needs beyond the status, if a request for it has `detail`: true:
+ *
+ *   device_list  [{ device, type, memory_total_bytes; of a device in the plan also pipeline, stage, layers: [first, end]; once it has
+ *                reported in this generation also memory_bytes: at its peak; busy: the part of a step in which it computes; sent_per_s:
+ *                bytes to other devices }], in the order of the plan, then those that the plan does not use
+ *   history      [[step, loss or null]] of the last steps, the oldest first
+ *   events       the last lines of events.jsonl */
 #include <math.h>
 #include <string.h>
 
@@ -21,21 +27,17 @@ void device_load_note(struct worker *w, const json_t *message)
 	w->load.generation = json_integer_value(json_object_get(message, "generation"));
 }
 
-void history_note(struct hspmd_controller *m, int64_t step, double loss, double step_s)
+void history_note(struct hspmd_controller *m, int64_t step, double loss)
 {
-	m->history[m->history_count % HISTORY_STEPS] = (struct past_step){ step, loss, step_s };
-	if (++m->history_count >= 1 << 30)
-		m->history_count = HISTORY_STEPS + m->history_count % HISTORY_STEPS; /* the place of the next entry stays */
+	m->history[m->history_count++ % HISTORY_STEPS] = (struct past_step){ step, loss };
 }
 
-/* [step, loss, seconds] of the last steps, the oldest first; a loss that is not finite is null. */
 static json_t *history(const struct hspmd_controller *m)
 {
 	json_t *list = json_array();
-	for (int i = m->history_count > HISTORY_STEPS ? m->history_count - HISTORY_STEPS : 0; i < m->history_count; i++) {
+	for (int64_t i = m->history_count > HISTORY_STEPS ? m->history_count - HISTORY_STEPS : 0; i < m->history_count; i++) {
 		const struct past_step *s = &m->history[i % HISTORY_STEPS];
-		json_array_append_new(list, json_pack("[I,o,f]", (json_int_t)s->step, isfinite(s->loss) ? json_real(s->loss) : json_null(),
-		                                      s->step_s));
+		json_array_append_new(list, json_pack("[I,o]", (json_int_t)s->step, isfinite(s->loss) ? json_real(s->loss) : json_null()));
 	}
 	return list;
 }
@@ -44,8 +46,8 @@ static json_t *history(const struct hspmd_controller *m)
 static json_t *device(const struct hspmd_controller *m, const struct worker *w, const struct hspmd_device_type *type,
                       const struct hspmd_stage *stage, int pipeline, int rank)
 {
-	json_t *d = json_pack("{s:s, s:s, s:I, s:s}", "device", w->address, "type", type->name, "memory_total_bytes",
-	                      (json_int_t)type->memory_bytes, "process", w->process == PROC_UP ? "up" : w->process ? "starting" : "none");
+	json_t *d = json_pack("{s:s, s:s, s:I}", "device", w->address, "type", type->name, "memory_total_bytes",
+	                      (json_int_t)type->memory_bytes);
 	if (stage)
 		json_object_update_new(
 		        d, json_pack("{s:i, s:i, s:[i,i]}", "pipeline", pipeline, "stage", rank, "layers", stage->layers[0], stage->layers[1]));
@@ -59,7 +61,6 @@ static json_t *device(const struct hspmd_controller *m, const struct worker *w, 
 	return d;
 }
 
-/* The devices in the order of the plan, then those that the job holds and the plan does not use. */
 static json_t *devices(const struct hspmd_controller *m)
 {
 	const struct bound_plan *l = m->current.bound_plan;

@@ -77,7 +77,7 @@ static void line(struct hspmd_controller *m, int64_t step, double loss, double s
 			m->failed = true;
 	if (l)
 		emit(m, ACTION_METRICS_LINE, NULL, l, 0);
-	history_note(m, step, loss, step_s);
+	history_note(m, step, loss);
 	m->steps_reported = step + 1;
 	m->loss = isfinite(loss) ? loss : 0;
 	if (message)

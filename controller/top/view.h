@@ -13,7 +13,7 @@
 
 /* Zeroed at first. */
 struct top_view {
-	json_t *status;                   /* the last answer to `status` with detail (common/wire.h); NULL: none yet */
+	json_t *status;                   /* the last answer to `status` with detail (controller/core/status_detail.c); NULL: none yet */
 	double losses[TOP_HISTORY];       /* of the last steps, the oldest first; NaN: not finite */
 	int64_t steps[TOP_HISTORY];       /* their numbers */
 	int count;
@@ -29,7 +29,7 @@ void top_view_update(struct top_view *v, const json_t *status, const char *error
 void top_view_clear(struct top_view *v);
 int top_view_devices(const struct top_view *v);
 
-/* A page of exactly `height` lines at most: the job, its plan and state, as many devices from v->scroll on as fit, and the last events.
+/* A page of at most `height` lines: the job, its plan and state, as many devices from v->scroll on as fit, and the last events.
  * wall: seconds since 1970; now: of the monotonic clock. */
 void top_view_draw(struct top_view *v, struct top_page *p, int height, double now, double wall);
 /* The same in sentences, one fact per line, without bars or pictures, for screen readers and files. Events are those that came since the

@@ -86,7 +86,6 @@ static void own_host(char *host, size_t size)
 		freeaddrinfo(list);
 }
 
-/* Its place in a list of devices; -1: none. */
 /* Takes note of the generation's members: their number, the first, and which one this is. */
 static int read_members(struct standin *s, const json_t *members, struct hspmd_error *err)
 {

@@ -11,14 +11,14 @@
 #include "runtime/program/stage_program.h"
 
 /* Adds the parameters that each device keeps. */
-static void count_parameters(const struct hspmd_spmd *spmd, const struct hspmd_stage *stage, double *parameters)
+static void count_parameters(const struct hspmd_spmd *spmd, const int *devices, int count, double *parameters)
 {
 	const struct hspmd_graph *g = spmd->graph;
 	for (size_t t = 0; t < g->tensor_count; t++) {
 		int value = g->tensors[t].role == HSPMD_TENSOR_PARAMETER ? spmd->first_value[t] : -1;
 		struct hspmd_local_shard shard;
-		for (int d = 0; value >= 0 && d < stage->device_count; d++)
-			if (hspmd_annotation_local_shard(spmd->values[value].annotation, &g->tensors[t].shape, stage->devices[d], &shard))
+		for (int d = 0; value >= 0 && d < count; d++)
+			if (hspmd_annotation_local_shard(spmd->values[value].annotation, &g->tensors[t].shape, devices[d], &shard))
 				parameters[d] += (double)hspmd_box_elements(&shard.box);
 	}
 }
@@ -70,8 +70,7 @@ static int measure(struct hspmd_graph *g, const struct hspmd_synthesis_stage *st
 	if (!spmd || hspmd_synthesis_cost(spmd, stage, &links, &seconds, err) < 0)
 		status = -1;
 	if (!status) {
-		count_parameters(spmd, &(struct hspmd_stage){ .device_count = stage->device_count, .devices = (int *)stage->devices },
-		                 cost->parameters);
+		count_parameters(spmd, stage->devices, stage->device_count, cost->parameters);
 		cost->operators_s = seconds.operators;
 		cost->messages_s = seconds.messages;
 		cost->sync_s = seconds.sync;

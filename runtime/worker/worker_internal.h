@@ -39,8 +39,11 @@ struct worker {
 	double recent_loss[RECENT], last_heartbeat;
 	double busy_s; /* computing time of the steps since the last heartbeat */
 	int busy_steps;
-	int sent_generation;       /* of the executor that had sent sent_bytes at the last report */
-	uint64_t sent_bytes;
+	struct {
+		int generation;
+		int64_t peak_bytes;  /* of memory */
+		uint64_t sent_bytes; /* until the last report */
+	} load;
 	json_t *checkpoint_request; /* not yet executed; NULL: none */
 	struct worker_checkpoints *checkpoints;
 	json_t *unreadable; /* the file that a failed load could not read, for the `fault` message; NULL: none */

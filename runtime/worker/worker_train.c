@@ -21,10 +21,14 @@ void worker_remember_step(struct worker *w, const struct hspmd_totals *all)
 static json_t *with_load(struct worker *w, json_t *report)
 {
 	const struct hspmd_generation *g = w->active;
-	uint64_t sent = hspmd_executor_sent_bytes(g->executor), since = w->sent_generation == g->number ? w->sent_bytes : 0;
-	w->sent_generation = g->number;
-	w->sent_bytes = sent;
-	if (report && (json_object_set_new(report, "memory_bytes", json_integer(hspmd_generation_peak_bytes(g))) ||
+	if (w->load.generation != g->number) {
+		w->load.generation = g->number;
+		w->load.peak_bytes = hspmd_generation_peak_bytes(g);
+		w->load.sent_bytes = 0;
+	}
+	uint64_t sent = hspmd_executor_sent_bytes(g->executor), since = w->load.sent_bytes;
+	w->load.sent_bytes = sent;
+	if (report && (json_object_set_new(report, "memory_bytes", json_integer(w->load.peak_bytes)) ||
 	               json_object_set_new(report, "sent_bytes", json_integer((json_int_t)(sent - since))))) {
 		json_decref(report);
 		return NULL;

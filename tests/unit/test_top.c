@@ -16,7 +16,7 @@ static const char answer[] =
         "{\"job\": \"7\", \"phase\": \"training\", \"node_count\": 2, \"devices\": 3, \"generation\": 4, \"up_s\": 3700, "
         "\"step\": 250, \"steps\": 1000, \"step_s\": 2, \"tokens_per_s\": 12345, \"loss\": 2.5, \"plan\": \"1 pipeline\", "
         "\"waiting_for\": \"\", \"state\": [{\"where\": \"memory\", \"step\": 250, \"age_s\": 1}, {\"where\": \"shared\", "
-        "\"step\": 200, \"age_s\": 600}], \"history\": [[247, 4, 2], [248, null, 2], [249, 2, 2]], \"device_list\": "
+        "\"step\": 200, \"age_s\": 600}], \"history\": [[247, 4], [248, null], [249, 2]], \"device_list\": "
         "[{\"device\": \"n0:0\", \"type\": \"H100\", \"pipeline\": 0, \"stage\": 0, \"layers\": [0, 8], \"busy\": 0.75, "
         "\"memory_bytes\": 4e10, \"memory_total_bytes\": 8e10, \"sent_per_s\": 1.5e9}, {\"device\": \"n1:0\", \"type\": "
         "\"A100\", \"pipeline\": 0, \"stage\": 1, \"layers\": [8, 16], \"memory_total_bytes\": 8e10}, {\"device\": \"n1:1\", "
@@ -106,13 +106,13 @@ static void history(void **state)
 	char json[128];
 	(void)state;
 	for (int i = 0; i < TOP_HISTORY + 10; i++) {
-		snprintf(json, sizeof json, "{\"history\": [[%d, %d, 1]]}", i, i);
+		snprintf(json, sizeof json, "{\"history\": [[%d, %d]]}", i, i);
 		update(&v, json, 0);
 	}
 	assert_int_equal(v.count, TOP_HISTORY);
 	assert_int_equal(v.steps[0], 10);
 	assert_float_equal(v.losses[TOP_HISTORY - 1], TOP_HISTORY + 9, 0);
-	update(&v, "{\"history\": [[12, -1, 1], [13, null, 1]]}", 0);
+	update(&v, "{\"history\": [[12, -1], [13, null]]}", 0);
 	assert_int_equal(v.count, 4);
 	assert_float_equal(v.losses[2], -1, 0);
 	assert_true(isnan(v.losses[3]));

@@ -92,7 +92,8 @@ static bool price(const struct question *q, struct hspmd_plan *p, bool *fits)
 	const struct hspmd_solve_request *r = q->request;
 	struct hspmd_solve_report report = { 0 };
 	struct hspmd_error why;
-	bool found = !hspmd_evaluate_program(q->cluster, q->facts, r->programs, r->precision, p, q->until - hspmd_now(), &report, &why);
+	double left = fmax(q->until - hspmd_now(), 1e-3); /* 0 would be no limit */
+	bool found = !hspmd_evaluate_program(q->cluster, q->facts, r->programs, r->precision, p, left, &report, &why);
 	*fits = found && !report.shortage_count;
 	hspmd_solve_report_clear(&report);
 	return found;
