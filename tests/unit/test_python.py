@@ -36,6 +36,12 @@ class Orders(unittest.TestCase):
         self.control.say(type="elastic")
         self.assertEqual(json.loads(self.lines.readline()), {"type": "elastic"})
 
+    def test_ping_is_answered_while_nobody_waits_for_orders(self):
+        self.order(type="ping")
+        self.assertEqual(json.loads(self.lines.readline()), {"type": "pong"})
+        self.order(type="start")
+        self.assertEqual(self.control.next(PATIENCE_S)["type"], "start")
+
     def test_abort_severs_and_forgets_the_stop(self):
         self.order(type="stop", generation=1)
         self.order(type="abort", generation=1)

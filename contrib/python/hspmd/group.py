@@ -3,6 +3,7 @@
 import datetime
 import os
 import socket
+import threading
 import time
 
 import torch
@@ -45,6 +46,7 @@ class Group:
         self._check = check
         self._before = _sockets()
         self._own = None  # sockets of this group, once it is complete; until then all that are new
+        self._changed = threading.Condition()
         self._cut = False
         self.store = self._group = None
         self.rank = self.size = 0
@@ -65,12 +67,9 @@ class Group:
     def open(self, host, port, serves):
         """Connects to the store, which the process that `serves` makes."""
         limit = datetime.timedelta(seconds=CONNECT_S)
-        try:
-            if not serves:
-                self._reach(host, port)
-            self.store = dist.TCPStore(host, port, None, serves, limit, wait_for_workers=False)
-        except RuntimeError as error:
-            raise Interrupted(str(error)) from error
+        if not serves:
+            self._reach(host, port)
+        self.store = self._connect(lambda: dist.TCPStore(host, port, None, serves, limit, wait_for_workers=False))
 
     def publish(self, key, value):
         self._try(lambda: self.store.set(key, value))
@@ -83,10 +82,36 @@ class Group:
         self.rank, self.size = rank, size
         self._check()
         if size > 1:
-            self._group = self._try(lambda: self._make(dist.PrefixStore(name, self.store)))
+            self._group = self._connect(lambda: self._make(dist.PrefixStore(name, self.store)))
         self._own = {fd: at for fd, at in _sockets().items() if self._before.get(fd) != at}
         if self._cut:
             raise Interrupted("given up while it was made")
+
+    def _connect(self, call):
+        """What call() returns. On the host, another thread calls it, which is left behind if this group is given up: a wait for a peer that
+        is to connect to this process has no socket yet that could be shut."""
+        if self.device.type == "cuda":  # NCCL connects later, and abort() ends its waits
+            return self._try(call)
+        ended = []
+
+        def run():
+            try:
+                end = self._try(call), None
+            except Exception as error:
+                end = None, error
+            with self._changed:
+                ended.append(end)
+                self._changed.notify_all()
+
+        threading.Thread(target=run, name="hspmd-connect", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: ended or self._cut, CONNECT_S)
+        if not ended:
+            raise Interrupted("given up while it was made" if self._cut else f"a peer has not come within {CONNECT_S} s")
+        result, error = ended[0]
+        if error:
+            raise error
+        return result
 
     def _make(self, store):
         limit = datetime.timedelta(seconds=COLLECTIVE_S)
@@ -106,13 +131,15 @@ class Group:
         kind = "nccl" if self.device.type == "cuda" else "gloo"
         limit = datetime.timedelta(seconds=COLLECTIVE_S)
         store = dist.PrefixStore(name, self.store)
-        self._try(lambda: dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=limit))
+        self._connect(lambda: dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=limit))
         if self._cut:
             raise Interrupted("given up while it was made")
 
     def sever(self):
         """Ends all waits in this group, of this process and of its peers. May be called by another thread."""
-        self._cut = True
+        with self._changed:
+            self._cut = True
+            self._changed.notify_all()
         own = self._own
         now = _sockets()
         for fd, at in now.items():
