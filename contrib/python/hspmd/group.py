@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from hspmd.control import Interrupted
+from hspmd.votes import Votes
 
 CONNECT_S = 120
 COLLECTIVE_S = 1800  # an abort ends a wait; this is for a rank that is told of none
@@ -48,7 +49,8 @@ class Group:
         self._own = None  # sockets of this group, once it is complete; until then all that are new
         self._changed = threading.Condition()
         self._cut = False
-        self.store = self._group = None
+        self.store = self._group = self._votes = None
+        self._host = self._address = None  # of rank 0, and that from which this rank has reached it
         self.rank = self.size = 0
 
     def _reach(self, host, port):
@@ -57,7 +59,8 @@ class Group:
         while True:
             self._check()
             try:
-                socket.create_connection((host, port), 5).close()
+                with socket.create_connection((host, port), 5) as reached:
+                    self._address = reached.getsockname()[0]
                 return
             except OSError as error:
                 if time.monotonic() > until:
@@ -67,6 +70,7 @@ class Group:
     def open(self, host, port, serves):
         """Connects to the store, which the process that `serves` makes."""
         limit = datetime.timedelta(seconds=CONNECT_S)
+        self._host = host
         if not serves:
             self._reach(host, port)
         self.store = self._connect(lambda: dist.TCPStore(host, port, None, serves, limit, wait_for_workers=False))
@@ -83,9 +87,12 @@ class Group:
         self._check()
         if size > 1:
             self._group = self._connect(lambda: self._make(dist.PrefixStore(name, self.store)))
-        self._own = {fd: at for fd, at in _sockets().items() if self._before.get(fd) != at}
+        self._own = self._new_sockets()
         if self._cut:
             raise Interrupted("given up while it was made")
+
+    def _new_sockets(self):
+        return {fd: at for fd, at in _sockets().items() if self._before.get(fd) != at}
 
     def _connect(self, call):
         """What call() returns. On the host, another thread calls it, which is left behind if this group is given up: a wait for a peer that
@@ -134,6 +141,24 @@ class Group:
         self._connect(lambda: dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=limit))
         if self._cut:
             raise Interrupted("given up while it was made")
+
+    def join_votes(self, rank, size):
+        """Makes what total() needs, among the ranks that train."""
+        self._check()
+        if size > 1:
+            store = dist.PrefixStore("votes", self.store)
+            self._votes = self._connect(lambda: Votes(store, self._host, self._address, rank, size, CONNECT_S, COLLECTIVE_S))
+        if self._own is not None:
+            self._own = self._new_sockets()
+        if self._cut:
+            raise Interrupted("given up while it was made")
+
+    def total(self, *numbers):
+        """The sums over all ranks that train of a few numbers of the host's."""
+        self._check()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # no number speaks for what is still under way
+        return self._try(lambda: self._votes.total(numbers)) if self._votes else list(numbers)
 
     def sever(self):
         """Ends all waits in this group, of this process and of its peers. May be called by another thread."""
