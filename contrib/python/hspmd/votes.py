@@ -40,9 +40,9 @@ def _receive(of, count):
 
 
 class Votes:
-    """store: has set(key, value) and get(key), which waits for the value; for this alone, the same for all ranks. host: under which rank 0 is
-    reached; own: the address from which this rank has reached it; rank 0: None. Waits connect_s for peers here, and wait_s later. All that
-    fails is an OSError, or the store's error."""
+    """store: has set(key, value) and get(key), which waits for the value; for this alone, the same for all ranks. host: under which rank 0
+    is reached. own: the address from which this rank has reached it; None: this is rank 0. Seconds that are waited for peers: connect_s
+    here, wait_s later. What fails raises OSError, or the store's errors."""
 
     def __init__(self, store, host, own, rank, size, connect_s, wait_s):
         self._parent, self._children = None, []
