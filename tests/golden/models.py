@@ -51,6 +51,8 @@ MODELS = {
                          max_window_layers=1),
     "qwen3": dict(SIZES, model_type="qwen3", tie_word_embeddings=False, head_dim=8),
     "smollm3": dict(SIZES, model_type="smollm3", tie_word_embeddings=True, no_rope_layer_interval=2, pad_token_id=None),
+    "smollm3-window": dict(SIZES, model_type="smollm3", tie_word_embeddings=False, no_rope_layers=[0, 1], use_sliding_window=True,
+                           sliding_window=4, attention_bias=True, pad_token_id=None),
     "olmo2": dict(SIZES, model_type="olmo2", tie_word_embeddings=False, pad_token_id=None),
     "phi3": dict(SIZES, model_type="phi3", tie_word_embeddings=False, sliding_window=7, pad_token_id=None),
     "phi3-long": dict(SIZES, model_type="phi3", tie_word_embeddings=False, hidden_size=32, partial_rotary_factor=0.75,
