@@ -61,7 +61,7 @@ struct hspmd_decoder_defaults {
 	double partial_rotary; /* share of a head's elements that are rotated; 0: all */
 	bool tied;
 	bool attention_softcap, logit_softcap; /* attn_logit_softcapping, final_logit_softcapping are read, else they must be null */
-	const char *activation_key; /* NULL: "hidden_act" */
+	const char *activation_key;            /* NULL: "hidden_act" */
 	enum hspmd_activation activation;
 };
 
