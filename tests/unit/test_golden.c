@@ -19,11 +19,15 @@
 #include "tests/unit/golden.h"
 #include "tests/unit/op_case.h"
 
-/* HSPMD_GOLDEN names another folder, of which nothing is expected to be there (test_configs.py). */
+/* HSPMD_GOLDEN names another folder, which need not have all kinds and types (test_configs.py). */
+static const char *other_folder(void)
+{
+	return getenv("HSPMD_GOLDEN");
+}
+
 static const char *folder(void)
 {
-	const char *other = getenv("HSPMD_GOLDEN");
-	return other ? other : HSPMD_SRCDIR "/tests/data/golden";
+	return other_folder() ? other_folder() : HSPMD_SRCDIR "/tests/data/golden";
 }
 
 #define FILES_MAX 256
@@ -254,6 +258,8 @@ static size_t name_count;
 static void test_all_there(void **state)
 {
 	(void)state;
+	if (other_folder())
+		return;
 	bool kind_seen[KINDS] = { false }, type_seen[TYPES_MAX] = { false };
 	for (size_t i = 0; i < name_count; i++) {
 		json_t *file = read_file(names[i]);
