@@ -55,20 +55,30 @@ static double bound(const struct hspmd_search *s, const struct hspmd_submesh_tab
 	       waiting;
 }
 
-struct candidate_search {
-	bool memory_bound, exhaustive;
-};
-
 static int search_candidates(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero,
-                             struct candidate_search *found)
+                             struct hspmd_partition_memo *memo, bool *memory_bound)
 {
 	struct hspmd_candidates l = { 0 };
-	int rc = hspmd_candidates_fill(s, t, pipelines, zero, &l);
-	found->memory_bound = found->memory_bound || l.memory_bound;
-	found->exhaustive = l.exhaustive;
+	int rc = hspmd_candidates_fill(s, t, pipelines, zero, memo, &l);
+	*memory_bound = l.memory_bound;
 	if (!rc)
 		rc = hspmd_assemble(s, t, &l, l.exhaustive && pipelines == 1 ? 1 : INT_MAX, zero);
 	hspmd_candidates_clear(&l);
+	return rc;
+}
+
+/* With ZeRO-1 a stage needs the less memory the more pipelines there are, until memory excludes nothing any more; what it did not limit
+ * for fewer pipelines is the same for more. */
+static int search_zero(struct hspmd_search *s, struct hspmd_submesh_tables *t)
+{
+	int most = s->request->global_batch / t->micro_batch, devices = s->costs->cluster->device_count, rc = 0;
+	bool memory_bound = true;
+	struct hspmd_partition_memo *memo = hspmd_partition_memo_new();
+	if (!memo)
+		return -1;
+	for (int p = 2; !rc && memory_bound && p <= most && p <= devices; p++)
+		rc = search_candidates(s, t, p, true, memo, &memory_bound);
+	hspmd_partition_memo_destroy(memo);
 	return rc;
 }
 
@@ -77,17 +87,13 @@ static int search_candidates(struct hspmd_search *s, struct hspmd_submesh_tables
  * optimizer, and changes only the order of messages. If there are few candidates, they are made for every case. */
 static int search_copies(struct hspmd_search *s, struct hspmd_submesh_tables *t, bool exhaustive)
 {
-	struct candidate_search found = { 0 };
-	int most = s->request->global_batch / t->micro_batch;
-	bool zero = s->caps.max_zero_stage > 0;
+	bool zero = s->caps.max_zero_stage > 0, memory_bound, alone_bound = false;
 	if (!exhaustive)
-		return search_candidates(s, t, 2, zero, &found);
-	if (search_candidates(s, t, 2, false, &found) || (found.memory_bound && search_candidates(s, t, 1, false, &found)))
+		return search_candidates(s, t, 2, zero, NULL, &memory_bound);
+	if (search_candidates(s, t, 2, false, NULL, &memory_bound) ||
+	    (memory_bound && search_candidates(s, t, 1, false, NULL, &alone_bound)))
 		return -1;
-	for (int p = 2; zero && found.memory_bound && p <= most && p <= s->costs->cluster->device_count; p++)
-		if (search_candidates(s, t, p, true, &found))
-			return -1;
-	return 0;
+	return zero && (memory_bound || alone_bound) ? search_zero(s, t) : 0;
 }
 
 /* Schedules for which drafts are made. Interleaved plans are made from other plans (interleaved_plans.c). */
