@@ -58,7 +58,7 @@ static double add_seconds(struct hspmd_synthesis *s, int tensor, int layout)
 		const struct hspmd_op *op = &s->g->ops[t->adds[0]];
 		const struct hspmd_annotation *a = hspmd_synthesis_layout(s, tensor, layout);
 		struct hspmd_op_view view;
-		hspmd_synthesis_view(s->g, op, &view);
+		hspmd_op_view_of(s->g, op, &view);
 		t->add_seconds[layout] = hspmd_synthesis_op_seconds(&s->stage, s->rate, s->memory_rate, &view, hspmd_op_types[op->opcode],
 		                                                    (const struct hspmd_annotation *const[]){ a, a },
 		                                                    (const struct hspmd_annotation *const[]){ a }, NULL);

@@ -165,8 +165,6 @@ void hspmd_synthesis_each_segment(const struct hspmd_synthesis *s, int number, c
 int hspmd_synthesis_groups(struct hspmd_synthesis *s, struct hspmd_error *err);
 
 /* ---- step_cost.c */
-/* Fills view's shapes and types. */
-void hspmd_synthesis_view(const struct hspmd_graph *g, const struct hspmd_op *op, struct hspmd_op_view *view);
 /* Seconds of an operator on the slowest device. in and out: annotations, NULL: absent. each: filled per device; may be NULL. */
 double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
                                   const struct hspmd_op_view *view, const struct hspmd_op_type *type,
