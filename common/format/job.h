@@ -17,6 +17,7 @@
 
 #define HSPMD_JOB_FORMAT "hspmd-job-1"
 #define HSPMD_JOB_STEPS_MAX ((int64_t)1 << 40)
+#define HSPMD_JOB_TRACE_MAX 1000 /* steps of a trace */
 /* Comment of the Slurm jobs that train such a file, unless the user gave one. It identifies jobs that wait in the queue. */
 #define HSPMD_JOB_COMMENT "hspmd"
 
@@ -77,6 +78,7 @@ struct hspmd_job {
 		int replicas, keep;    /* defaults 1, 2 */
 		bool memory;           /* replicas are kept in other nodes' memory as well; default true */
 	} checkpoint;
+	int64_t trace_first, trace_end; /* steps [first, end) are recorded as a trace; equal: none */
 	/* Another trainer (common/format/job_command.h). Of `checkpoint` only its folder is then used. */
 	struct {
 		int argc;    /* 0: none, hspmd trains itself */

@@ -65,6 +65,8 @@ enum run_action_kind {
 	ACTION_METRICS_LINE,     /* value: a line of metrics.jsonl */
 	ACTION_SAVE_PLAN,        /* id: generation; value: plan */
 	ACTION_JOURNAL,          /* value: the journal for a later incarnation of the controller; written durably before the next action */
+	ACTION_TRACE_TEXT,       /* value: text of the trace file that is being written; the first is its head */
+	ACTION_TRACE_END,        /* value { name: of the file; hspmd: what is to be said in it }: the file is complete */
 	ACTION_RECORD_EVENT,     /* value: an event of `hspmd events`, { number, time, event, text, generation } */
 	ACTION_LOG,              /* id: enum hspmd_log_level; text */
 	ACTION_START_AGENT,      /* node */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of users and of hspmdctld to a running job: status, events, checkpoint, grow, shrink. */
+/* Requests of users and of hspmdctld to a running job: status, events, checkpoint, grow, shrink, trace. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 static struct request *resize_under_way(const struct hspmd_controller *m)
 {
 	for (size_t i = 0; i < m->requests; i++)
-		if (m->request[i].kind != REQUEST_CHECKPOINT)
+		if (m->request[i].kind == REQUEST_GROW || m->request[i].kind == REQUEST_SHRINK)
 			return &m->request[i];
 	return NULL;
 }
@@ -185,6 +185,16 @@ static void checkpoint(struct hspmd_controller *m, const struct run_event *e)
 		request_add(m, e, REQUEST_CHECKPOINT);
 }
 
+static void trace(struct hspmd_controller *m, const struct run_event *e)
+{
+	int64_t steps = message_integer(e->value, "steps", 0);
+	const char *no = trace_obstacle(m, steps);
+	if (no)
+		reply(m, e->id, false, "%s", no);
+	else if (request_add(m, e, REQUEST_TRACE))
+		trace_begin(m, -1, steps);
+}
+
 static void reply_with(struct hspmd_controller *m, int64_t id, json_t *value)
 {
 	if (!check_alloc(m, value))
@@ -217,6 +227,8 @@ void on_command(struct hspmd_controller *m, const struct run_event *e)
 		shrink(m, e);
 	else if (!strcmp(command, "checkpoint"))
 		checkpoint(m, e);
+	else if (!strcmp(command, "trace"))
+		trace(m, e);
 	else
 		reply(m, e->id, false, "unknown command '%.40s'", command);
 }
@@ -268,6 +280,7 @@ void requests_tick(struct hspmd_controller *m)
 		}
 		request_answer(m, r, false,
 		               r->kind == REQUEST_CHECKPOINT ? "the checkpoint was not complete in time"
+		               : r->kind == REQUEST_TRACE    ? "its steps were not over in time; the trace is still being recorded"
 		                                             : "the resize was not done in time");
 		if (r->kind == REQUEST_SHRINK && (!r->ticket || r->resized)) {
 			unmark_leaving(m);

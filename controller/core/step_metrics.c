@@ -28,6 +28,7 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 		double from = isnan(c->last_step_at) ? c->noticed : c->last_step_at;
 		double pause = c->inherited ? c->connected + c->moved : fmax(0, m->now - step_s - from);
 		m->pause_s = pause;
+		trace_pause(m, from, from + pause);
 		json_t *line =
 		        json_pack("{s:s, s:I, s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:i, s:i, s:I, s:f}", "event", "resize",
 		                  "generation", (json_int_t)l->generation, "cause", c->cause, "pause_s", pause, "steps_lost",

@@ -203,6 +203,14 @@ static void perform(struct loop *l, const struct run_action *x)
 		if (run_output_save(l->o->output, "journal.json", x->value, &err))
 			hspmd_warn("%s", err.text);
 		break;
+	case ACTION_TRACE_TEXT:
+		if (run_trace_file_text(&l->trace, l->o->output->folder, x->value, &err))
+			hspmd_warn("%s", err.text);
+		break;
+	case ACTION_TRACE_END:
+		if (run_trace_file_end(&l->trace, l->o->output->folder, x->value, &err))
+			hspmd_warn("%s", err.text);
+		break;
 	case ACTION_RECORD_EVENT:
 		if (run_output_event(l->o->output, x->value, &err))
 			hspmd_warn("%s", err.text);
@@ -461,6 +469,7 @@ static void close_all(struct loop *l)
 		free(l->to_start[i]);
 	free(l->to_start);
 	free(l->agent_command);
+	run_trace_file_close(&l->trace);
 	hspmd_controller_destroy(l->controller);
 }
 
