@@ -241,6 +241,7 @@ struct hspmd_controller {
 	double straggler_check_at;     /* when devices are compared next; INFINITY: never */
 	bool first_plan_used;
 	double loss, step_s, tokens_per_s;
+	double step_interval_s; /* between the reports of the last two steps; 0: unknown */
 	json_t *deferred; /* [[address, message]]: messages about a generation that came before all members had reported `started` */
 
 	struct trace trace;

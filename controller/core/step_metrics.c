@@ -170,6 +170,7 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 		resize_line(m, step_s);
 	straggler_sample(w, message);
 	device_load_note(w, message);
+	m->step_interval_s = isnan(m->last_step_at) ? 0 : m->now - m->last_step_at;
 	line(m, json_integer_value(step), loss_value(json_object_get(message, "loss")), step_s, message);
 	m->step_s = step_s;
 	checkpoint_step_done(m, step_s);

@@ -13,7 +13,8 @@
 #define TRACE_ROUNDS 8         /* round trips by which a clock is measured */
 #define TRACE_CLOCK_S 5.0      /* for all clocks; who is later joins when it is measured */
 #define TRACE_AHEAD_S 0.3      /* for `trace` to reach all workers before its first step */
-#define TRACE_JOB_AHEAD_S 2.0  /* the job's own trace begins to be prepared this long before its first step */
+#define TRACE_JOB_AHEAD_S 2.0  /* the job's own trace begins to be prepared this long before its first step, ... */
+#define TRACE_JOB_AHEAD 32     /* ... or so many steps, before any has shown how long they take */
 #define TRACE_COLLECT_S 30.0   /* for the last parts, after the last step */
 #define TRACE_JOB_PROCESS (1 << 30) /* of the controller's own lanes; after those of all generations */
 
@@ -178,7 +179,8 @@ void trace_begin(struct hspmd_controller *m, int64_t first, int64_t steps)
 
 static int64_t steps_within(const struct hspmd_controller *m, double seconds)
 {
-	return m->step_s > 0 ? (int64_t)ceil(fmin(1e6, seconds / m->step_s)) : 0;
+	double each = fmax(m->step_s, m->step_interval_s);
+	return each > 0 ? (int64_t)ceil(fmin(1e6, seconds / each)) : 0;
 }
 
 static void begin_recording(struct hspmd_controller *m)
@@ -294,7 +296,8 @@ static void begin_of_job(struct hspmd_controller *m)
 	const struct hspmd_job *job = m->config->job;
 	if (m->trace_begun || job->trace_end <= job->trace_first || m->trace.phase != TRACE_NONE || m->end != END_NONE)
 		return;
-	if (m->steps_reported + 2 + steps_within(m, TRACE_JOB_AHEAD_S) < job->trace_first)
+	int64_t ahead = m->step_s > 0 ? 2 + steps_within(m, TRACE_JOB_AHEAD_S) : TRACE_JOB_AHEAD;
+	if (m->steps_reported + ahead < job->trace_first)
 		return;
 	m->trace_begun = true;
 	if (m->steps_reported < job->trace_end)

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,9 @@
 #include "runtime/op/op.h"
 
 #define STEPS_MAX 256 /* that are recorded before they must be written */
-#define MICROSECONDS 1e6
+/* Perfetto drops a span that ends after the next of its thread has begun, or after the span around it. Decimal microseconds, which it makes
+ * binary and cuts off, may be wrong by a nanosecond at each end. */
+#define GAP_NS 2
 
 struct span {
 	double began, ended;
@@ -105,12 +108,23 @@ void hspmd_timeline_clear(struct hspmd_timeline *t)
 
 /* ---- events */
 
+static void write_span(const struct hspmd_trace_origin *o, enum hspmd_lane lane, const char *name, const char *category, double began,
+                       double ended, bool around, const char *more, FILE *f)
+{
+	long long start = llround((began - o->seconds) * 1e9), length = llround((ended - o->seconds) * 1e9) - start;
+	if (!around)
+		length = length > GAP_NS ? length - GAP_NS : 0;
+	start = start > 0 ? start : 0;
+	fprintf(f,
+	        ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03lld,\"dur\":%lld.%03lld,\"name\":\"%s\",\"cat\":\"%s\"%s}",
+	        o->first_process + o->place->process, o->place->thread + (int)lane, start / 1000, start % 1000, length / 1000, length % 1000,
+	        name, category, more);
+}
+
 void hspmd_trace_write_span(const struct hspmd_trace_origin *o, enum hspmd_lane lane, const char *name, const char *category, double began,
                             double ended, const char *more, FILE *f)
 {
-	fprintf(f, ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%s\",\"cat\":\"%s\"%s}",
-	        o->first_process + o->place->process, o->place->thread + (int)lane, (began - o->seconds) * MICROSECONDS,
-	        (ended - began) * MICROSECONDS, name, category, more);
+	write_span(o, lane, name, category, began, ended, false, more, f);
 }
 
 void hspmd_trace_write_names(const struct hspmd_trace_origin *o, FILE *f)
@@ -145,7 +159,7 @@ static void write_part(const struct hspmd_trace_origin *o, const struct span *s,
 	char name[48], more[48];
 	snprintf(name, sizeof name, part == HSPMD_PART_STEP ? "%s %" PRId64 : "%s", parts[part].name, step);
 	snprintf(more, sizeof more, ",\"args\":{\"step\":%" PRId64 "}", step);
-	hspmd_trace_write_span(o, s->lane, name, parts[part].category, s->began, s->ended, more, f);
+	write_span(o, s->lane, name, parts[part].category, s->began, s->ended, part == HSPMD_PART_STEP, more, f);
 }
 
 static void write_instruction(const struct hspmd_trace_origin *o, const struct span *s, const struct step *of, FILE *f)
