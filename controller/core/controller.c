@@ -97,6 +97,7 @@ void hspmd_controller_destroy(struct hspmd_controller *m)
 	json_decref(m->over);
 	json_decref(m->tail);
 	json_decref(m->trace.missing);
+	json_decref(m->change.by_node);
 	json_decref(m->trace.clocks);
 	free(m);
 }

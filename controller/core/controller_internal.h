@@ -10,6 +10,7 @@
 #define ADDRESS_MAX 128
 #define RECENT_STEPS 16 /* steps from whose times the next deadline is computed */
 #define HISTORY_STEPS 128 /* steps whose losses a live view gets when it begins */
+#define NODES_TOLD 256    /* of how many nodes at most a change's line says what each got */
 #define SLOW_WINDOWS 3  /* consecutive windows in which a device must be slow to count as a straggler */
 
 enum process_state { PROC_NONE, PROC_STARTING, PROC_UP };
@@ -41,6 +42,7 @@ struct worker {
 	struct {
 		int64_t generation, memory_bytes; /* memory_bytes: at its peak */
 		double compute_s, sent_per_step;  /* of a step: seconds; bytes to other devices */
+		double computed_s, steps;         /* all so far in the generation: seconds; steps */
 	} load;                                   /* as it last reported (status_detail.c) */
 	struct {
 		int64_t id, serial; /* of the trace in which this process takes part */
@@ -145,6 +147,7 @@ struct change {
 	int64_t steps_lost;
 	double planned, specialised, connected, moved; /* seconds of the phases */
 	double local, peers, disk, shared;             /* bytes of state by source */
+	json_t *by_node;                               /* { node: { local, peers, disk, shared } }; NULL: none, or too many nodes */
 	const char *source;                            /* "live", "copies", "checkpoint", "init" */
 	int from_nodes;
 };
@@ -452,6 +455,8 @@ bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_pl
 
 /* status_detail.c: what a live view needs */
 void device_load_note(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
+/* Saves how long each device of the current generation has computed; it has ended. */
+void device_loads_save(struct hspmd_controller *m);
 void history_note(struct hspmd_controller *m, int64_t step, double loss);
 /* Adds device_list, history and events to a status. -1: out of memory. */
 int status_add_detail(const struct hspmd_controller *m, json_t *status);

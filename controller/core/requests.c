@@ -73,6 +73,17 @@ static bool policy_forbids(const struct hspmd_controller *m, int64_t target, cha
 	return true;
 }
 
+/* Notes what the site's policy wants (hspmdctld's requests say why), or has forbidden. */
+static void note_policy(struct hspmd_controller *m, const struct run_event *e, const char *forbidden)
+{
+	const char *reason = json_string_value(json_object_get(e->value, "reason")),
+	           *command = json_string_value(json_object_get(e->value, "command"));
+	if (forbidden)
+		note_event(m, "policy", "%s refused: %s", command, forbidden);
+	else if (reason)
+		note_event(m, "policy", "hspmdctld asks to %s: %.600s", command, reason);
+}
+
 static void grow(struct hspmd_controller *m, const struct run_event *e)
 {
 	int have = nodes_held(m), most = m->config->job->elastic.max_nodes;
@@ -87,12 +98,14 @@ static void grow(struct hspmd_controller *m, const struct run_event *e)
 		      have == 1 ? "" : "s");
 	else if (target > most)
 		reply(m, e->id, false, "elastic.max_nodes of the job file is %d: it cannot grow to %lld", most, (long long)target);
-	else if (policy_forbids(m, target, why, sizeof why))
+	else if (policy_forbids(m, target, why, sizeof why)) {
+		note_policy(m, e, why);
 		reply(m, e->id, false, "%s", why);
-	else {
+	} else {
 		struct request *r = request_add(m, e, REQUEST_GROW);
 		if (!r)
 			return;
+		note_policy(m, e, NULL);
 		r->target = (int)target;
 		r->ticket = ++m->tickets;
 		note_event(m, "grow", "asked to grow from %d to %d nodes", have, r->target);
@@ -157,6 +170,7 @@ static void shrink(struct hspmd_controller *m, const struct run_event *e)
 		struct request *r = request_add(m, e, REQUEST_SHRINK);
 		if (!r)
 			return;
+		note_policy(m, e, NULL);
 		r->target = (int)target;
 		note_event(m, "shrink", "asked to shrink from %d to %d nodes", have, r->target);
 		request_replan(m, "shrink");

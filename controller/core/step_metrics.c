@@ -43,6 +43,8 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 		if (!check_alloc(m, line) || !check_alloc(m, phases) || json_object_set(line, "phases_s", phases))
 			m->failed = true;
 		json_decref(phases);
+		if (line && c->by_node && l->nodes <= NODES_TOLD && json_object_set(line, "bytes_by_node", c->by_node))
+			m->failed = true;
 		note_event(m, "resize", "generation %lld on %d node%s (%s): paused %.3f s at step %lld, %lld steps lost, state from %s",
 		           (long long)l->generation, l->nodes, l->nodes == 1 ? "" : "s", c->cause, pause, (long long)m->step,
 		           (long long)c->steps_lost, c->source ? c->source : "nowhere");
@@ -50,6 +52,7 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 			emit(m, ACTION_METRICS_LINE, NULL, line, 0);
 	}
 	struct change previous = *c;
+	json_decref(c->by_node);
 	memset(c, 0, sizeof *c);
 	if (previous.wanted || m->next.phase != PHASE_NONE) { /* another change has begun meanwhile, or its plan is under way */
 		request_replan(m, previous.next);
