@@ -251,6 +251,17 @@ static void read_checkpoint(struct hspmd_job *j, struct hspmd_json *root)
 	hspmd_json_check_keys(&o);
 }
 
+static void read_trace(struct hspmd_job *j, struct hspmd_json *root)
+{
+	struct hspmd_json o = hspmd_json_object_or_none(root, "trace");
+	if (!hspmd_json_has(root, "trace"))
+		return;
+	struct hspmd_json steps = hspmd_json_array(&o, "steps", 2, 2), first = hspmd_json_at(&steps, 0), end = hspmd_json_at(&steps, 1);
+	j->trace_first = hspmd_json_int_value(&first, 0, HSPMD_JOB_STEPS_MAX);
+	j->trace_end = hspmd_json_int_value(&end, j->trace_first + 1, j->trace_first + HSPMD_JOB_TRACE_MAX);
+	hspmd_json_check_keys(&o);
+}
+
 static void read_sources(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json model = hspmd_json_any(root, "model"), init = hspmd_json_any(root, "init");
@@ -304,6 +315,7 @@ static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 		return -1;
 	read_checkpoint(j, root);
 	hspmd_job_samples_read(j, root);
+	read_trace(j, root);
 	return hspmd_json_check_keys(root);
 }
 
@@ -506,5 +518,8 @@ json_t *hspmd_job_to_json(const struct hspmd_job *j)
 	bad |= json_object_set_new(o, "checkpoint", checkpoint_json(j));
 	if (j->samples.every_steps)
 		bad |= json_object_set_new(o, "samples", hspmd_job_samples_json(j));
+	if (j->trace_end > j->trace_first)
+		bad |= json_object_set_new(o, "trace",
+		                           json_pack("{s:[I,I]}", "steps", (json_int_t)j->trace_first, (json_int_t)j->trace_end));
 	return hspmd_json_unless_failed(bad, o);
 }

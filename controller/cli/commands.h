@@ -32,6 +32,7 @@ hspmd_command hspmd_command_run;
 hspmd_command hspmd_command_shrink;
 hspmd_command hspmd_command_status;
 hspmd_command hspmd_command_top;
+hspmd_command hspmd_command_trace;
 hspmd_command hspmd_command_worker;
 
 /* ---- options (options.c): one row per option: name, argument, destination and help text */

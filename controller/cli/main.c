@@ -33,6 +33,7 @@ static const struct {
 	{ "shrink", hspmd_command_shrink, "give nodes of a running job back" },
 	{ "status", hspmd_command_status, "print the state of a running job" },
 	{ "top", hspmd_command_top, "show running jobs as they change" },
+	{ "trace", hspmd_command_trace, "record what every device of a running job does" },
 	{ "worker", hspmd_command_worker, NULL },
 };
 

@@ -65,7 +65,10 @@ enum run_action_kind {
 	               * shared_every_s: checkpoint intervals, risk: as in EVENT_RISK } */
 	ACTION_METRICS_LINE,     /* value: a line of metrics.jsonl */
 	ACTION_SAVE_PLAN,        /* id: generation; value: plan */
+	ACTION_SAVE_DEVICES,     /* id: generation; value: how long its devices have computed */
 	ACTION_JOURNAL,          /* value: the journal for a later incarnation of the controller; written durably before the next action */
+	ACTION_TRACE_TEXT,       /* value: text of the trace file that is being written; the first is its head */
+	ACTION_TRACE_END,        /* value { name: of the file; hspmd: what is to be said in it }: the file is complete */
 	ACTION_RECORD_EVENT,     /* value: an event of `hspmd events`, { number, time, event, text, generation } */
 	ACTION_SAMPLE,           /* id: step of a complete checkpoint, from which samples are to be made */
 	ACTION_LOG,              /* id: enum hspmd_log_level; text */

@@ -8,6 +8,7 @@
 
 #include "controller/run/loop.h"
 #include "controller/run/ctld_session.h"
+#include "controller/run/trace_file.h"
 #include "controller/server/server.h"
 
 struct agent {
@@ -74,6 +75,7 @@ struct loop {
 	int status;
 	int signals_seen;
 	double status_at, progress_at;
+	struct run_trace_file trace;
 	double suspended_s; /* of which the controller has been told */
 	char *contact[2];
 };
