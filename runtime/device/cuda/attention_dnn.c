@@ -8,6 +8,7 @@
 #include "common/alloc.h"
 #include "runtime/device/cuda/autotune_cache.h"
 #include "runtime/device/cuda/dnn.h"
+#include "runtime/device/cuda/dnn_support.h"
 #include "runtime/device/cuda/attention_desc.h"
 #include "runtime/device/cuda/autotune_timer.h"
 
@@ -354,7 +355,7 @@ static int find(struct hspmd_cuda *cuda, const struct attention *a, bool backwar
 	struct hspmd_dnn_attention about = describe(a, backward);
 	struct chosen *c = NULL;
 	pthread_mutex_lock(&d->lock);
-	bool there = open_library(cuda);
+	bool there = open_library(cuda) && !hspmd_dnn_unsupported(hspmd_dnn_version(d->running), &about);
 	for (size_t i = 0; there && i < d->count && !c; i++)
 		if (!memcmp(&d->chosen[i]->about, &about, sizeof about))
 			c = d->chosen[i];
