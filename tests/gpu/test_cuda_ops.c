@@ -22,10 +22,6 @@
 #include "tests/unit/draw.h"
 #include "tests/unit/op_case.h"
 
-/* Distance by norm that rounding explains: a few units of the last place of the type, times the depth of the sums. */
-#define F32_BOUND 2e-5
-#define BF16_BOUND 3e-2
-
 /* On the emulated device threads run in one of three orders (HSPMD_LONG: in each of them), so that a missing barrier changes the result. */
 static void check_cases(enum hspmd_dtype type, double bound)
 {

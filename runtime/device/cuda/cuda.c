@@ -229,6 +229,13 @@ static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 	return hspmd_cuda_stream_wait(enter(dev), err);
 }
 
+/* After an error of a kernel CUDA answers everything that a process asks of the GPU with that error. */
+static int cuda_check(struct hspmd_device *dev, struct hspmd_error *err)
+{
+	cudaError_t status = cudaStreamQuery(enter(dev)->stream);
+	return status && status != cudaErrorNotReady ? hspmd_cuda_failed(status, "the GPU", err) : 0;
+}
+
 static int cuda_capture_begin(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
@@ -269,6 +276,7 @@ static const struct hspmd_device_ops cuda_ops = {
 	.run = cuda_run,
 	.run_batch = cuda_run_batch,
 	.synchronise = cuda_synchronise,
+	.check = cuda_check,
 	.capture_begin = cuda_capture_begin,
 	.capture_end = cuda_capture_end,
 	.replay = cuda_replay,
