@@ -232,6 +232,16 @@ class Votes(unittest.TestCase):
         self.assertIsNone(results[10])
         self.assertTrue(all(isinstance(r, OSError) for rank, r in enumerate(results) if rank != 10), results)
 
+    def test_ports_of_the_range(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            os.environ["HSPMD_PORTS"] = f"{port}-{port}"
+            self.addCleanup(os.environ.pop, "HSPMD_PORTS")
+            with self.assertRaisesRegex(OSError, f"HSPMD_PORTS: {port}-{port}"):
+                votes.Votes(Store(), "127.0.0.1", None, 0, 2, PATIENCE_S, PATIENCE_S)
+        with contextlib.closing(votes._listen()) as listens:
+            self.assertEqual(listens.getsockname()[1], port)
+
     def test_strangers_do_not_vote(self):
         strangers_gone, parent_of = threading.Event(), votes.parent_of
 

@@ -3,6 +3,7 @@
 message goes through two further threads, and takes ten times as long. Needs nothing but Python."""
 import hmac
 import ipaddress
+import os
 import secrets
 import socket
 import struct
@@ -21,11 +22,31 @@ def parent_of(rank):
     return (rank - 1) // CHILDREN
 
 
-def _listen():
+def _bound(family, port):
+    """Not with SO_REUSEADDR, which would also take a port that a stand-in keeps for its rank."""
+    one = socket.socket(family, socket.SOCK_STREAM)
     try:
-        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=CHILDREN, dualstack_ipv6=True)
-    except (OSError, ValueError):
-        return socket.create_server(("", 0), backlog=CHILDREN)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        one.bind(("", port))
+        one.listen(CHILDREN)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _listen():
+    """On a port of the job's range, if it has one (hspmd run --ports)."""
+    ports = os.environ.get("HSPMD_PORTS", "0")
+    first, _, last = ports.partition("-")
+    for port in range(int(first), int(last or first) + 1):
+        for family in (socket.AF_INET6, socket.AF_INET):
+            try:
+                return _bound(family, port)
+            except OSError:
+                pass
+    raise OSError(f"no port for the ranks' votes is free (HSPMD_PORTS: {ports})")
 
 
 def _receive(of, count):
