@@ -77,7 +77,8 @@ def latent(random, rotated):
     return {"n_routed_experts": groups * each, "num_experts_per_tok": random.randint(1, min(each * top, 4)), "n_group": groups,
             "topk_group": top, "moe_intermediate_size": random.randint(2, 12), "n_shared_experts": random.randint(1, 3),
             "first_k_dense_replace": random.randint(0, 3), "routed_scaling_factor": random.choice((1.0, 2.5)),
-            "kv_lora_rank": 2 * random.randint(1, 5), "q_lora_rank": random.choice((None, 5)), "qk_nope_head_dim": nope, "qk_rope_head_dim": rotated, "v_head_dim": random.randint(1, nope + rotated), "head_dim": rotated}
+            "kv_lora_rank": 2 * random.randint(1, 5), "q_lora_rank": random.choice((None, 5)), "qk_nope_head_dim": nope,
+            "qk_rope_head_dim": rotated, "v_head_dim": random.randint(1, nope + rotated), "head_dim": rotated}
 
 
 def sizes(random, kind):
