@@ -13,6 +13,7 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 		                                             .positions = 2048,
 		                                             .experts = 64,
 		                                             .per_token = 6,
+		                                             .shared = 2,
 		                                             .weight_scale = 1 };
 	struct hspmd_latent *l = hspmd_latent_read(root, m, &absent);
 	if (!l)

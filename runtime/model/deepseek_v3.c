@@ -15,6 +15,7 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 		.first_dense = 3,
 		.experts = 256,
 		.per_token = 8,
+		.shared = 1,
 		.groups = 8,
 		.top_groups = 4,
 		.weight_scale = 2.5,

@@ -37,7 +37,7 @@ static void read_experts(struct hspmd_json *root, struct hspmd_model *m, struct 
 	d->experts.groups = (int)hspmd_json_int_or(root, "n_group", 1, 64, absent->groups);
 	d->experts.top_groups = (int)hspmd_json_int_or(root, "topk_group", 1, 64, absent->top_groups);
 	bool none = json_is_null(json_object_get(root->value, "n_shared_experts"));
-	l->shared_ffn = d->experts.ffn * hspmd_json_int_or(root, "n_shared_experts", 0, HSPMD_EXPERTS_MAX, none ? 0 : 1);
+	l->shared_ffn = d->experts.ffn * hspmd_json_int_or(root, "n_shared_experts", 0, HSPMD_EXPERTS_MAX, none ? 0 : absent->shared);
 	int64_t dense = hspmd_json_int_or(root, "first_k_dense_replace", 0, HSPMD_BLOCKS_MAX, absent->first_dense);
 	hspmd_refuse_number_unless(root, "moe_layer_freq", 1);
 	for (int64_t i = 0; i < m->block_count; i++)

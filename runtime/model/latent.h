@@ -18,7 +18,7 @@ struct hspmd_latent {
 /* Absent keys: as in the configuration class of the model type. */
 struct hspmd_latent_defaults {
 	int64_t heads_kv, q_rank, kv_rank, nope, rotated, values, positions, first_dense;
-	int experts, per_token, groups, top_groups;
+	int experts, per_token, shared, groups, top_groups;
 	double weight_scale;
 };
 

@@ -24,9 +24,9 @@ NEOX = {"model_type": "gpt_neox", "vocab_size": 61, "hidden_size": 24, "intermed
         "num_attention_heads": 3, "max_position_embeddings": 32,
         "rotary_pct": 0.5, "hidden_act": "gelu", "attention_dropout": 0.0, "hidden_dropout": 0.0}
 LATENT = dict(SIZES, tie_word_embeddings=False, num_key_value_heads=4, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=10,
-              n_shared_experts=2,
               first_k_dense_replace=1, kv_lora_rank=7, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8, pad_token_id=None)
-# Name -> config.json, without a padding token, whose embedding has no gradient in transformers. (The loss of Mixtral's router is another
+# Name -> config.json (deepseek_v2 with its own default of n_shared_experts), without a padding token, whose embedding has no
+# gradient in transformers. (The loss of Mixtral's router is another
 # here than in transformers; tests of operators compare it.)
 MODELS = {
     "gpt2": dict(GPT2, tie_word_embeddings=True),
@@ -73,14 +73,15 @@ MODELS = {
     "gpt_neox": dict(NEOX, use_parallel_residual=True),
     "gpt_neox-serial": dict(NEOX, use_parallel_residual=False, rotary_pct=1.0, tie_word_embeddings=True, hidden_act="gelu_new"),
     "deepseek_v2": dict(LATENT, model_type="deepseek_v2", topk_method="greedy", q_lora_rank=None, n_routed_experts=5),
-    "deepseek_v2-groups": dict(LATENT, model_type="deepseek_v2", topk_method="group_limited_greedy", n_group=3, topk_group=2, q_lora_rank=9,
+    "deepseek_v2-groups": dict(LATENT, model_type="deepseek_v2", topk_method="group_limited_greedy", n_shared_experts=2, n_group=3,
+                               topk_group=2, q_lora_rank=9,
                                routed_scaling_factor=1.5),
-    "deepseek_v3": dict(LATENT, model_type="deepseek_v3", n_group=3, topk_group=2, q_lora_rank=9, routed_scaling_factor=2.5,
-                        norm_topk_prob=True, head_dim=4,
+    "deepseek_v3": dict(LATENT, model_type="deepseek_v3", n_shared_experts=2, n_group=3, topk_group=2, q_lora_rank=9,
+                        routed_scaling_factor=2.5, norm_topk_prob=True, head_dim=4,
                         rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "mscale": 0.7, "mscale_all_dim": 0.5,
                                       "original_max_position_embeddings": 16}),
-    "deepseek_v3-halves": dict(LATENT, model_type="deepseek_v3", n_group=1, topk_group=1, q_lora_rank=None, norm_topk_prob=False,
-                               rope_interleave=False, head_dim=4, v_head_dim=10),
+    "deepseek_v3-halves": dict(LATENT, model_type="deepseek_v3", n_shared_experts=2, n_group=1, topk_group=1, q_lora_rank=None,
+                               norm_topk_prob=False, rope_interleave=False, head_dim=4, v_head_dim=10),
     "gpt_oss": dict(SIZES, model_type="gpt_oss", tie_word_embeddings=False, head_dim=8, num_local_experts=5, num_experts_per_tok=2,
                     sliding_window=5, pad_token_id=None,
                     rope_scaling={"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False,
