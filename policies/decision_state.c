@@ -83,10 +83,17 @@ bool decision_allowed(const struct decision_state *k, const struct decision_job 
 	       h->price <= t->max_price_per_hour && decision_type_allowed(k, j, class);
 }
 
-bool resize_pays_off(const struct decision_job *j, const struct holding *was, const struct holding *now)
+/* How long the job will hold new nodes is not known: at least for the cooldown, and as a rule for as long again as it has held its present
+ * ones. So a job that nobody resizes does not wait for ever because a gain is small, or one pause was long. */
+static double expected_to_hold_s(const struct decision_state *k, const struct decision_job *j)
 {
-	double before = holding_rate(j, was), gain = holding_rate(j, now) - before;
-	double held_s = fmin(fmax(j->e->terms.grow_cooldown_s, 60), j->e->remaining_s);
+	double so_far = isfinite(j->e->resized_s) ? k->s->now_s - j->e->resized_s : 0;
+	return fmin(fmax(fmax(j->e->terms.grow_cooldown_s, 60), so_far), j->e->remaining_s);
+}
+
+bool resize_pays_off(const struct decision_state *k, const struct decision_job *j, const struct holding *was, const struct holding *now)
+{
+	double before = holding_rate(j, was), gain = holding_rate(j, now) - before, held_s = expected_to_hold_s(k, j);
 	return gain > 0 && gain >= j->e->terms.min_gain * before && gain * held_s > before * j->e->pause_s;
 }
 

@@ -82,6 +82,6 @@ int grow_into_idle(struct decision_state *k, struct hspmd_error *err);
 int rebalance_jobs(struct decision_state *k, struct hspmd_error *err);
 
 /* Returns true if a resize from `was` to `now` brings min_gain, and earns back its pause before the next one is allowed. */
-bool resize_pays_off(const struct decision_job *j, const struct holding *was, const struct holding *now);
+bool resize_pays_off(const struct decision_state *k, const struct decision_job *j, const struct holding *was, const struct holding *now);
 
 #endif

@@ -26,7 +26,7 @@ static bool bar_worst(struct growth *f)
 	for (int i = 0; i < f->job_count; i++) {
 		struct decision_job *j = growth_job(f, i);
 		trim(f, i);
-		if (j->now.nodes == j->was.nodes || resize_pays_off(j, &j->was, &j->now))
+		if (j->now.nodes == j->was.nodes || resize_pays_off(f->k, j, &j->was, &j->now))
 			continue;
 		double relative = holding_rate(j, &j->now) / holding_rate(j, &j->was) - 1;
 		if (worst < 0 || !(relative >= least)) {

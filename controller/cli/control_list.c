@@ -36,8 +36,8 @@ static bool next_queued(char **text, struct queued *q)
 	return line != NULL;
 }
 
-/* The lines of this user's jobs, or of one of them, which for root is anybody's. squeue is a process of its own: libslurm ends a process that finds no slurm.conf. Returns a
- * malloc'd text; NULL: no Slurm, or it knows no such job. */
+/* The lines of this user's jobs, or of one of them, which for root is anybody's. squeue is a process of its own, because libslurm ends a
+ * process that finds no slurm.conf. Returns a malloc'd text; NULL: no Slurm, or it knows no such job. */
 static char *ask_squeue(const char *job)
 {
 	struct hspmd_slurm_argv w = { 0 };

@@ -221,7 +221,7 @@ run_one() { # FUNCTION
 	cancel_everything || { show_everything; return 1; }
 }
 
-# What helps to understand a failed test.
+# What helps to understand a failed test. A file may add a function show_more.
 show_everything() {
 	local file
 	squeue --all 2>&1 | sed 's/^/  | /'
@@ -235,6 +235,7 @@ show_everything() {
 		note "why nodes are out: $(sinfo -h -R)"
 		tail -n 15 "$HSPMD_MINI"/log/n*.log | sed "s/^/  | /"
 	fi
+	! declare -F show_more >/dev/null || show_more
 	note "the end of slurmctld's log:"
 	tail -n 30 "$HSPMD_MINI/log/slurmctld.log" | sed 's/^/  | /'
 }

@@ -161,6 +161,9 @@ static void test_growth_rules(void **state)
 	CASE(0, "pause", (m.elastic[0].pause_s = 110, t->grow_cooldown_s = 60)); /* +169 % for 60 s do not earn back a pause of 110 s */
 	CASE(4, NULL, (m.elastic[0].pause_s = 90, t->grow_cooldown_s = 60));
 	CASE(0, "pause", (m.elastic[0].pause_s = 60, m.elastic[0].remaining_s = 30));
+	/* It has kept its nodes for long, and is likely to keep the next as long. */
+	CASE(4, NULL, (m.elastic[0].pause_s = 110, t->grow_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 70));
+	CASE(0, "pause", (m.elastic[0].pause_s = 110, t->grow_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 61));
 	CASE(0, NULL, for (int i = 2; i < 6; i++) m.nodes[i].reserved_for = 7);
 	CASE(4, NULL,
 	     (t->after_idle_s = 1000,

@@ -200,7 +200,21 @@ static void test_who_must_make_room(void **state)
 }
 
 #ifdef HAVE_MUNGE
-/* While munged hangs, those who have proved themselves are heard; who has not is heard when munged answers again. */
+static int solved;
+
+static void solve(uv_work_t *w)
+{
+	(void)w;
+}
+
+static void solve_done(uv_work_t *w, int status)
+{
+	(void)w, (void)status;
+	solved++;
+}
+
+/* While munged hangs, those who have proved themselves are heard, and there are threads for other work; who has not is heard when munged
+ * answers again. */
 static void test_a_munged_that_hangs_delays_nobody_else(void **state)
 {
 	struct own_munged munged;
@@ -225,6 +239,12 @@ static void test_a_munged_that_hangs_delays_nobody_else(void **state)
 	assert_int_equal(hspmd_server_counts(server).refused, before.refused);
 	int heard = seen.hellos;
 	assert_true(heard < 1 + CALLERS);
+	uv_work_t work;
+	solved = 0;
+	assert_int_equal(uv_queue_work(&loop, &work, solve, solve_done), 0);
+	wait_for(&solved, 1);
+	assert_int_equal(hspmd_server_counts(server).refused, before.refused);
+	assert_int_equal(seen.hellos, heard);
 	kill(munged.pid, SIGCONT);
 	wait_for(&seen.hellos, 1 + CALLERS);
 	for (int i = 0; i < CALLERS; i++)

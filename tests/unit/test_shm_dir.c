@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "common/cgroup.h"
 #include "common/durable.h"
 #include "common/shm_dir.h"
 
@@ -86,6 +87,37 @@ static int set_up(void **state)
 	snprintf(folder, sizeof folder, "%s", path);
 	free(path);
 	return 0;
+}
+
+/* What the job's cgroups leave, instead of what those of this test do. */
+static int64_t unused_memory = INT64_MAX;
+
+void __real_hspmd_cgroup_read(struct hspmd_cgroup *c, const char *root);
+void __wrap_hspmd_cgroup_read(struct hspmd_cgroup *c, const char *root);
+
+void __wrap_hspmd_cgroup_read(struct hspmd_cgroup *c, const char *root)
+{
+	__real_hspmd_cgroup_read(c, root);
+	c->memory_unused_bytes = unused_memory;
+}
+
+/* A copy is begun only if a quarter more than it takes is unused, in the file system and in the job's cgroups. */
+static void test_copies_that_do_not_fit(void **state)
+{
+	struct hspmd_error err = { "" };
+	(void)state;
+	if (!*folder)
+		skip();
+	assert_int_equal(hspmd_shm_dir_create(folder, &err), 0);
+	assert_int_equal(hspmd_shm_dir_check_space(folder, 4096, &err), 0);
+	assert_int_equal(hspmd_shm_dir_check_space(folder, UINT64_C(1) << 60, &err), -1);
+	unused_memory = 10 << 20;
+	assert_int_equal(hspmd_shm_dir_check_space(folder, 8 << 20, &err), 0);
+	assert_int_equal(hspmd_shm_dir_check_space(folder, (8 << 20) + 4, &err), -1);
+	assert_non_null(strstr(err.text, "copies in memory need 10 MiB, and 10 MiB are free"));
+	unused_memory = 0;
+	assert_int_equal(hspmd_shm_dir_check_space(folder, 4, &err), -1);
+	unused_memory = INT64_MAX;
 }
 
 static int tear_down(void **state)
@@ -248,6 +280,7 @@ int main(void)
 		cmocka_unit_test(test_what_is_old),
 		cmocka_unit_test(test_as_root),
 		cmocka_unit_test(test_a_stopped_child_is_killed),
+		cmocka_unit_test(test_copies_that_do_not_fit),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }
