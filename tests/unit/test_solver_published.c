@@ -162,7 +162,8 @@ static void planning_problems_no_slower_than_the_best_known(void **state)
 		p.profile = hspmd_profile_read(profile, &err);
 		assert_non_null(p.cluster);
 		assert_non_null(p.profile);
-		expect_no_slower(&p, hspmd_plan_read(best, p.cluster, layers_of(&p), &err), best, (int)json_integer_value(json_object_get(value, "global_batch")),
+		expect_no_slower(&p, hspmd_plan_read(best, p.cluster, layers_of(&p), &err), best,
+		                 (int)json_integer_value(json_object_get(value, "global_batch")),
 		                 (int)json_integer_value(json_object_get(value, "seq_len")));
 		free_problem(&p);
 		free(cluster);
@@ -220,7 +221,8 @@ static void hundreds_of_devices_no_slower_than_the_best_known(void **state)
 		json_t *cluster = json_load_file(file, 0, NULL), *plan = known_plan(pipelines[k], 1024);
 		set_nodes(cluster, "a100", pipelines[k] / 2);
 		set_nodes(cluster, "v100", pipelines[k] * 3 / 2);
-		struct problem p = { .cluster = hspmd_cluster_from_json(cluster, file, &err), .profile = hspmd_profile_read(profile, &err) };
+		struct problem p = { .cluster = hspmd_cluster_from_json(cluster, file, &err),
+			             .profile = hspmd_profile_read(profile, &err) };
 		assert_non_null(p.cluster);
 		assert_non_null(p.profile);
 		expect_no_slower(&p, hspmd_plan_from_json(plan, "plan", p.cluster, layers_of(&p), &err), "the known plan", 1024, 2048);

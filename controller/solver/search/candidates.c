@@ -23,10 +23,10 @@
 #define ORDERS_MANY 4       /* and of more device classes */
 #define ROUGHLY 2e-3        /* relative precision of a candidate's period */
 #define BOUND_ROUNDING 1e-9
-#define FRONT 8             /* candidates kept among those with the same devices */
-#define CHOICES 64          /* choices of one degree per device class of a set */
-#define CLASSES_FEW 5       /* up to so many device classes, every set of them is distributed */
-#define PIPELINE_STEP 12    /* numbers of pipelines above this are tried in steps */
+#define FRONT 8          /* candidates kept among those with the same devices */
+#define CHOICES 64       /* choices of one degree per device class of a set */
+#define CLASSES_FEW 5    /* up to so many device classes, every set of them is distributed */
+#define PIPELINE_STEP 12 /* numbers of pipelines above this are tried in steps */
 #define SEQUENCES_MIN                                                                                                                      \
 	6000 /* sequences that are tried in even distributions: SEQUENCES_WORK divided by the number of devices, within these limits */
 #define SEQUENCES_MAX 16000
@@ -41,8 +41,8 @@ struct builder {
 	int chosen[HSPMD_SUBMESHES_MAX]; /* how many of each submesh are chosen */
 	int use[HSPMD_DEVICE_CLASSES_MAX];
 	int stages, sequences, sequences_max;
-	int useless; /* sequences that no plan needs, and that were not looked at any further */
-	double fair; /* micro-batches per device */
+	int useless;                       /* sequences that no plan needs, and that were not looked at any further */
+	double fair;                       /* micro-batches per device */
 	struct hspmd_partition_memo *memo; /* NULL: none */
 	bool short_of_memory;
 };
