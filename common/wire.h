@@ -59,6 +59,10 @@
  *   query               from a restarted controller. Answer: `query_reply`.
  *                       generation
  *   ping                Answer, whatever else the worker is doing: `pong`.
+ *   clock               Answer, at once: `clock`.  sent: the controller's time
+ *   trace               record steps, and what changes of the plan take meanwhile, and send it as `trace_part`.
+ *                       trace: its number; first, end: steps [first, end); origin: when it began, by the worker's clock; generation: the
+ *                       current one then (common/format/trace_lanes.h)
  *   quit                end the process; its state is thrown away
  *
  * worker -> controller
@@ -77,6 +81,9 @@
  *   stopped             generation; step: next to run; losses: [[step, loss], ...] of the last few steps (at least two), so that no
  *                       line of metrics is missing if the reporter dies between committing a step and reporting it
  *   finished            generation; step: all steps of the job are done; the worker keeps its state until `quit`
+ *   clock               sent: of the question; now: the worker's time
+ *   trace_part          trace; text: events of JSON, each with a comma before it, at most about 0.3 MB; last: nothing more comes; steps:
+ *                       recorded so far; dropped: spans for which there was no room
  *   checkpoint_written  id; step; generation; and the report of hspmd_writer_result (runtime/state/checkpoint.h) | error: text
  *   manifest_written    id | error: text
  *   aborted             generation; step: next to run; holds: generation of whose state it has its share, or null;

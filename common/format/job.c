@@ -10,6 +10,7 @@
 #include "common/alloc.h"
 #include "common/format/job_command.h"
 #include "common/format/job_optimizer.h"
+#include "common/format/job_samples.h"
 #include "common/json.h"
 
 #define SEQ_LEN_MAX (1 << 26)
@@ -250,6 +251,17 @@ static void read_checkpoint(struct hspmd_job *j, struct hspmd_json *root)
 	hspmd_json_check_keys(&o);
 }
 
+static void read_trace(struct hspmd_job *j, struct hspmd_json *root)
+{
+	struct hspmd_json o = hspmd_json_object_or_none(root, "trace");
+	if (!hspmd_json_has(root, "trace"))
+		return;
+	struct hspmd_json steps = hspmd_json_array(&o, "steps", 2, 2), first = hspmd_json_at(&steps, 0), end = hspmd_json_at(&steps, 1);
+	j->trace_first = hspmd_json_int_value(&first, 0, HSPMD_JOB_STEPS_MAX);
+	j->trace_end = hspmd_json_int_value(&end, j->trace_first + 1, j->trace_first + HSPMD_JOB_TRACE_MAX);
+	hspmd_json_check_keys(&o);
+}
+
 static void read_sources(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json model = hspmd_json_any(root, "model"), init = hspmd_json_any(root, "init");
@@ -302,6 +314,8 @@ static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 	if (hspmd_job_optimizer_read(j, root) || read_elastic(j, root))
 		return -1;
 	read_checkpoint(j, root);
+	hspmd_job_samples_read(j, root);
+	read_trace(j, root);
 	return hspmd_json_check_keys(root);
 }
 
@@ -366,6 +380,7 @@ void hspmd_job_destroy(struct hspmd_job *j)
 	free(j->checkpoint.local);
 	free(j->checkpoint.shared);
 	hspmd_job_optimizer_clear(j);
+	hspmd_job_samples_clear(j);
 	hspmd_job_command_clear(j);
 	free(j);
 }
@@ -501,5 +516,10 @@ json_t *hspmd_job_to_json(const struct hspmd_job *j)
 	bad |= json_object_set_new(o, "rounding", json_string(hspmd_rounding_names[j->rounding]));
 	bad |= json_object_set_new(o, "elastic", elastic_json(j));
 	bad |= json_object_set_new(o, "checkpoint", checkpoint_json(j));
+	if (j->samples.every_steps)
+		bad |= json_object_set_new(o, "samples", hspmd_job_samples_json(j));
+	if (j->trace_end > j->trace_first)
+		bad |= json_object_set_new(o, "trace",
+		                           json_pack("{s:[I,I]}", "steps", (json_int_t)j->trace_first, (json_int_t)j->trace_end));
 	return hspmd_json_unless_failed(bad, o);
 }

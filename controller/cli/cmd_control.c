@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd status, events, grow, shrink, checkpoint: requests to a running job's controller. */
+/* hspmd status, events, grow, shrink, checkpoint, trace: requests to a running job's controller. */
 #include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/contact.h"
+#include "common/format/job.h"
 #include "common/hostlist.h"
 #include "common/log.h"
 #include "controller/cli/commands.h"
@@ -25,11 +26,12 @@ struct control {
 	const char *job, *count, *names;
 	bool json, watch, help;
 	double timeout, every;
+	int64_t steps; /* to be traced */
 	bool ended;            /* the watched job no longer runs */
 	char output[PATH_MAX]; /* output folder, from the last contact file */
 };
 
-enum { OPT_JSON = 256, OPT_WATCH, OPT_NODES, OPT_TIMEOUT, OPT_FOLLOW, OPT_HELP };
+enum { OPT_JSON = 256, OPT_WATCH, OPT_NODES, OPT_TIMEOUT, OPT_FOLLOW, OPT_STEPS, OPT_HELP };
 
 static const struct option long_options[] = {
 	{ "json", no_argument, NULL, OPT_JSON },
@@ -37,6 +39,7 @@ static const struct option long_options[] = {
 	{ "nodes", required_argument, NULL, OPT_NODES },
 	{ "timeout", required_argument, NULL, OPT_TIMEOUT },
 	{ "follow", no_argument, NULL, OPT_FOLLOW },
+	{ "steps", required_argument, NULL, OPT_STEPS },
 	{ "help", no_argument, NULL, OPT_HELP },
 	{ NULL, 0, NULL, 0 },
 };
@@ -61,6 +64,9 @@ static int parse(int argc, char **argv, struct control *c, int positional)
 			break;
 		case OPT_NODES:
 			c->names = optarg;
+			break;
+		case OPT_STEPS:
+			bad |= hspmd_option_int("steps", optarg, 1, HSPMD_JOB_TRACE_MAX, &c->steps);
 			break;
 		case OPT_TIMEOUT:
 			bad |= hspmd_option_number("timeout", optarg, 1, 1e6, &c->timeout);
@@ -408,6 +414,25 @@ int hspmd_control_checkpoint(int argc, char **argv)
 		      "checkpoint is complete.\n",
 		      stdout);
 	return status || c.help ? status : tell(&c, request(&c));
+}
+
+int hspmd_command_trace(int argc, char **argv)
+{
+	struct control c = { .command = "trace", .steps = 2 };
+	int status = parse(argc, argv, &c, 1);
+	if (c.help)
+		fputs("Usage: hspmd trace [--steps N] [--json] [--timeout S] JOB\n\nRecords what every device of a running job does in its next "
+		      "N steps (2), and what changes of its nodes take meanwhile. Returns when\nthe trace is complete; it is a file in the job's "
+		      "output folder, for Perfetto (ui.perfetto.dev).\n",
+		      stdout);
+	if (status || c.help)
+		return status;
+	json_t *hello = request(&c);
+	if (hello && json_object_set_new(hello, "steps", json_integer(c.steps))) {
+		json_decref(hello);
+		hello = NULL;
+	}
+	return tell(&c, hello);
 }
 
 /* "4" is a total, "+2" and "-2" are differences. */

@@ -59,6 +59,7 @@ struct hspmd_controller *hspmd_controller_create(const struct run_config *config
 	m->checkpoint_step = m->newest_save = -1;
 	m->checkpoint_tried_at = now;
 	m->checkpoint_tried_step = config->last_step;
+	samples_init(m);
 	m->shared_tried_at = -INFINITY;
 	m->copied_step = m->copy_tried_step = m->shared_checkpoint_step = -1;
 	m->last_step_at = m->aborted_at = m->settled_at = NAN;
@@ -96,6 +97,9 @@ void hspmd_controller_destroy(struct hspmd_controller *m)
 	json_decref(m->waiting);
 	json_decref(m->over);
 	json_decref(m->tail);
+	json_decref(m->trace.missing);
+	json_decref(m->change.by_node);
+	json_decref(m->trace.clocks);
 	free(m);
 }
 
@@ -147,6 +151,8 @@ static void on_worker_message(struct hspmd_controller *m, struct worker *w, cons
 		command_progress(m, message);
 	if (equals(type, "hello"))
 		on_worker_hello(m, w);
+	else if (equals(type, "trace_part"))
+		on_trace_part(m, w, message); /* also of one that was told to quit */
 	else if (w->process != PROC_UP || equals(type, "pong"))
 		return;
 	else if (m->adopt && !m->current.bound_plan)
@@ -157,6 +163,8 @@ static void on_worker_message(struct hspmd_controller *m, struct worker *w, cons
 		on_preconnected(m, w, message);
 	else if (equals(type, "fault"))
 		on_fault(m, w, message);
+	else if (equals(type, "clock"))
+		on_clock(m, w, message);
 	else if (equals(type, "heartbeat"))
 		on_heartbeat(m, w, message);
 	else if (equals(type, "checkpoint_written"))
@@ -236,6 +244,9 @@ static void dispatch(struct hspmd_controller *m, const struct run_event *e)
 	case EVENT_RESIZED:
 		on_resized(m, e);
 		break;
+	case EVENT_SAMPLED:
+		on_sampled(m, e);
+		break;
 	case EVENT_RISK:
 		m->risk = run_risk_read(e->value);
 		m->risk_changed = true;
@@ -270,6 +281,7 @@ int hspmd_controller_handle(struct hspmd_controller *m, const struct run_event *
 		    !advance_next(m) && !advance_next_overdue(m) && !advance_requests(m) && !advance_members(m) && !advance_risk(m) &&
 		    !checkpoint_if_due(m))
 			break;
+	advance_trace(m);
 	m->actions = NULL;
 	return m->failed ? -1 : 0;
 }
@@ -329,7 +341,7 @@ double hspmd_controller_deadline(const struct hspmd_controller *m)
 		first = fmin(first, m->end_deadline);
 	else if (m->shutting_down)
 		first = fmin(first, m->shutdown_by);
-	first = fmin(first, shutdown_stop_at(m));
+	first = fmin(first, fmin(shutdown_stop_at(m), trace_deadline(m)));
 	if (m->end == END_NONE && !m->shutting_down && !m->current.finished)
 		first = fmin(first, next_deadline(m));
 	return fmin(first, checkpoint_deadline(m));

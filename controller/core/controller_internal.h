@@ -10,6 +10,7 @@
 #define ADDRESS_MAX 128
 #define RECENT_STEPS 16 /* steps from whose times the next deadline is computed */
 #define HISTORY_STEPS 128 /* steps whose losses a live view gets when it begins */
+#define NODES_TOLD 256    /* of how many nodes at most a change's line says what each got */
 #define SLOW_WINDOWS 3  /* consecutive windows in which a device must be slow to count as a straggler */
 
 enum process_state { PROC_NONE, PROC_STARTING, PROC_UP };
@@ -41,7 +42,15 @@ struct worker {
 	struct {
 		int64_t generation, memory_bytes; /* memory_bytes: at its peak */
 		double compute_s, sent_per_step;  /* of a step: seconds; bytes to other devices */
+		double computed_s, steps;         /* all so far in the generation: seconds; steps */
 	} load;                                   /* as it last reported (status_detail.c) */
+	struct {
+		int64_t id, serial; /* of the trace in which this process takes part */
+		int rounds;         /* round trips that have measured its clock */
+		double trip_s, offset_s; /* the shortest; its clock less this one */
+		bool told, done;         /* what to record; it has sent all */
+		int64_t steps, dropped;  /* recorded; spans for which it had no room */
+	} trace;
 };
 
 struct past_step {
@@ -138,6 +147,7 @@ struct change {
 	int64_t steps_lost;
 	double planned, specialised, connected, moved; /* seconds of the phases */
 	double local, peers, disk, shared;             /* bytes of state by source */
+	json_t *by_node;                               /* { node: { local, peers, disk, shared } }; NULL: none, or too many nodes */
 	const char *source;                            /* "live", "copies", "checkpoint", "init" */
 	int from_nodes;
 };
@@ -167,9 +177,25 @@ struct checkpoint {
 	json_t *manifest;
 };
 
+/* A trace that is being recorded (trace.c). */
+struct trace {
+	enum { TRACE_NONE, TRACE_MEASURING, TRACE_RECORDING } phase;
+	int64_t id, first, end, steps; /* steps [first, end); first -1: to be chosen */
+	int64_t generation;            /* the first one */
+	double origin;                 /* when it began */
+	double deadline;               /* of clocks, or of last parts */
+	int64_t dropped;
+	json_t *missing, *clocks; /* [{ device, step, why }]; { device: { offset_s, error_s } } */
+	struct {
+		enum phase phase;
+		int64_t generation;
+		double since;
+	} seen[2]; /* phases of the current and the next generation, as drawn so far */
+};
+
 struct request {
 	int64_t id;
-	enum { REQUEST_CHECKPOINT, REQUEST_GROW, REQUEST_SHRINK } kind;
+	enum { REQUEST_CHECKPOINT, REQUEST_GROW, REQUEST_SHRINK, REQUEST_TRACE } kind;
 	int target;     /* nodes */
 	int64_t ticket; /* of its ACTION_GROW or ACTION_SHRINK; 0: not emitted yet */
 	int64_t number; /* of its checkpoint; 0: not started yet */
@@ -218,13 +244,18 @@ struct hspmd_controller {
 	double straggler_check_at;     /* when devices are compared next; INFINITY: never */
 	bool first_plan_used;
 	double loss, step_s, tokens_per_s;
+	double step_interval_s; /* between the reports of the last two steps; 0: unknown */
 	json_t *deferred; /* [[address, message]]: messages about a generation that came before all members had reported `started` */
+
+	struct trace trace;
+	bool trace_begun; /* that of the job file */
 
 	struct checkpoint checkpoint;
 	int64_t checkpoint_count, checkpoint_step; /* last number; step of the newest complete checkpoint, -1: none */
 	double checkpoint_at, checkpoint_tried_at, shared_tried_at;
 	double checkpoint_seconds, checkpoint_cost_s; /* of the newest: duration; training time lost */
 	int64_t checkpoint_tried_step, shared_tried_step;
+	int64_t samples_at; /* number of steps done when samples are due next; INT64_MAX: never */
 	int64_t shared_checkpoint_step; /* newest on shared storage; -1: none */
 	double shared_checkpoint_at;
 	int64_t copied_step, copy_tried_step; /* of copies in memory; -1: none */
@@ -304,6 +335,7 @@ struct request *request_add(struct hspmd_controller *m, const struct run_event *
 void request_drop(struct hspmd_controller *m, struct request *r);
 void request_answer(struct hspmd_controller *m, const struct request *r, bool ok, const char *text); /* none if the client is gone */
 void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
+void requests_trace_done(struct hspmd_controller *m, bool ok, const char *text);
 void requests_end(struct hspmd_controller *m); /* answers all of them, because the run ends */
 void on_disconnected(struct hspmd_controller *m, const struct run_event *e);
 double requests_deadline(const struct hspmd_controller *m);
@@ -424,9 +456,24 @@ bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_pl
 
 /* status_detail.c: what a live view needs */
 void device_load_note(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
+/* Saves how long each device of the current generation has computed; it has ended. */
+void device_loads_save(struct hspmd_controller *m);
 void history_note(struct hspmd_controller *m, int64_t step, double loss);
 /* Adds device_list, history and events to a status. -1: out of memory. */
 int status_add_detail(const struct hspmd_controller *m, json_t *status);
+
+/* trace.c */
+/* Returns why no trace of so many steps can begin now; NULL: it can. */
+const char *trace_obstacle(const struct hspmd_controller *m, int64_t steps);
+/* Begins a trace of the steps from `first` on; -1: from the next step that can be. */
+void trace_begin(struct hspmd_controller *m, int64_t first, int64_t steps);
+void on_clock(struct hspmd_controller *m, struct worker *w, const json_t *message);
+void on_trace_part(struct hspmd_controller *m, struct worker *w, const json_t *message);
+void trace_pause(struct hspmd_controller *m, double from, double to); /* a change has paused training */
+void trace_worker_lost(struct hspmd_controller *m, struct worker *w, const char *why);
+void trace_end(struct hspmd_controller *m); /* ends the trace, if there is one, with what has come */
+bool advance_trace(struct hspmd_controller *m);
+double trace_deadline(const struct hspmd_controller *m);
 
 /* step_metrics.c */
 void on_step(struct hspmd_controller *m, struct worker *w, json_t *message);
@@ -445,6 +492,13 @@ void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *m
 void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w);
 void checkpoint_tick(struct hspmd_controller *m);
 void checkpoint_clear(struct hspmd_controller *m);
+
+/* samples.c */
+void samples_init(struct hspmd_controller *m);
+bool samples_due(const struct hspmd_controller *m);
+void samples_checkpoint_done(struct hspmd_controller *m, int64_t step, bool shared);
+void samples_checkpoint_failed(struct hspmd_controller *m);
+void on_sampled(struct hspmd_controller *m, const struct run_event *e);
 
 /* settle.c: what survivors of a failure agree on */
 void settle_collect(struct hspmd_controller *m); /* reads what each member holds */

@@ -273,10 +273,31 @@ void abort_current(struct hspmd_controller *m, const char *cause)
 		m->last_step_at = m->now;
 }
 
-static void add_bytes(struct hspmd_controller *m, const json_t *answer)
+static void add_bytes_of_node(struct hspmd_controller *m, const struct worker *w, const json_t *bytes)
+{
+	struct change *c = &m->change;
+	const char *source;
+	json_t *count;
+	if (!c->by_node && !check_alloc(m, c->by_node = json_object()))
+		return;
+	json_t *own = json_object_get(c->by_node, w->node->name);
+	if (!own && json_object_size(c->by_node) < NODES_TOLD) {
+		own = check_alloc(m, json_object());
+		if (own && json_object_set_new(c->by_node, w->node->name, own))
+			m->failed = true;
+	}
+	json_object_foreach((json_t *)bytes, source, count)
+		if (own && !m->failed &&
+		    json_object_set_new(own, source, json_integer(json_integer_value(json_object_get(own, source)) + json_integer_value(count))))
+			m->failed = true;
+}
+
+static void add_bytes(struct hspmd_controller *m, const struct worker *w, const json_t *answer)
 {
 	json_t *b = json_object_get(answer, "bytes"), *s = json_object_get(answer, "seconds");
 	struct change *c = &m->change;
+	if (b)
+		add_bytes_of_node(m, w, b);
 	c->local += json_number_value(json_object_get(b, "local"));
 	c->peers += json_number_value(json_object_get(b, "peers"));
 	c->disk += json_number_value(json_object_get(b, "disk"));
@@ -318,7 +339,7 @@ static void enter_training(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
 	for (int i = 0; i < g->members; i++) {
-		add_bytes(m, g->answer[i]);
+		add_bytes(m, g->member[i], g->answer[i]);
 		g->member[i]->adopted = false;
 	}
 	for (int i = g->members - 1; i >= 0; i--) {
@@ -367,6 +388,7 @@ static void enter_held(struct hspmd_controller *m)
 			report_losses(m, json_object_get(g->answer[i], "losses"));
 	}
 	replay_deferred(m);
+	device_loads_save(m);
 	g->phase = PHASE_HELD;
 	g->deadline = INFINITY;
 	m->step_deadline = INFINITY;

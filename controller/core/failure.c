@@ -52,6 +52,7 @@ static void lose(struct hspmd_controller *m, struct worker *w, const char *cause
 	w->process = PROC_NONE;
 	w->holds = 0;
 	checkpoint_worker_lost(m, w);
+	trace_worker_lost(m, w, why);
 	generation_remove_member(g, w);
 	revive_drop(m, w);
 	if ((m->end == END_NONE || m->end == END_SAVING) && g->finished && !m->shutting_down && needed) {

@@ -46,6 +46,15 @@ void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const 
 	}
 }
 
+void requests_trace_done(struct hspmd_controller *m, bool ok, const char *text)
+{
+	for (size_t i = m->requests; i-- > 0;)
+		if (m->request[i].kind == REQUEST_TRACE) {
+			request_answer(m, &m->request[i], ok, text);
+			request_drop(m, &m->request[i]);
+		}
+}
+
 void requests_end(struct hspmd_controller *m)
 {
 	while (m->requests) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of users and of hspmdctld to a running job: status, events, checkpoint, grow, shrink. */
+/* Requests of users and of hspmdctld to a running job: status, events, checkpoint, grow, shrink, trace. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 static struct request *resize_under_way(const struct hspmd_controller *m)
 {
 	for (size_t i = 0; i < m->requests; i++)
-		if (m->request[i].kind != REQUEST_CHECKPOINT)
+		if (m->request[i].kind == REQUEST_GROW || m->request[i].kind == REQUEST_SHRINK)
 			return &m->request[i];
 	return NULL;
 }
@@ -73,6 +73,17 @@ static bool policy_forbids(const struct hspmd_controller *m, int64_t target, cha
 	return true;
 }
 
+/* Notes what the site's policy wants (hspmdctld's requests say why), or has forbidden. */
+static void note_policy(struct hspmd_controller *m, const struct run_event *e, const char *forbidden)
+{
+	const char *reason = json_string_value(json_object_get(e->value, "reason")),
+	           *command = json_string_value(json_object_get(e->value, "command"));
+	if (forbidden)
+		note_event(m, "policy", "%s refused: %s", command, forbidden);
+	else if (reason)
+		note_event(m, "policy", "hspmdctld asks to %s: %.600s", command, reason);
+}
+
 static void grow(struct hspmd_controller *m, const struct run_event *e)
 {
 	int have = nodes_held(m), most = m->config->job->elastic.max_nodes;
@@ -87,12 +98,14 @@ static void grow(struct hspmd_controller *m, const struct run_event *e)
 		      have == 1 ? "" : "s");
 	else if (target > most)
 		reply(m, e->id, false, "elastic.max_nodes of the job file is %d: it cannot grow to %lld", most, (long long)target);
-	else if (policy_forbids(m, target, why, sizeof why))
+	else if (policy_forbids(m, target, why, sizeof why)) {
+		note_policy(m, e, why);
 		reply(m, e->id, false, "%s", why);
-	else {
+	} else {
 		struct request *r = request_add(m, e, REQUEST_GROW);
 		if (!r)
 			return;
+		note_policy(m, e, NULL);
 		r->target = (int)target;
 		r->ticket = ++m->tickets;
 		note_event(m, "grow", "asked to grow from %d to %d nodes", have, r->target);
@@ -157,6 +170,7 @@ static void shrink(struct hspmd_controller *m, const struct run_event *e)
 		struct request *r = request_add(m, e, REQUEST_SHRINK);
 		if (!r)
 			return;
+		note_policy(m, e, NULL);
 		r->target = (int)target;
 		note_event(m, "shrink", "asked to shrink from %d to %d nodes", have, r->target);
 		request_replan(m, "shrink");
@@ -183,6 +197,16 @@ static void checkpoint(struct hspmd_controller *m, const struct run_event *e)
 		reply(m, e->id, false, "the job is ending");
 	else if (e->id || !signalled(m))
 		request_add(m, e, REQUEST_CHECKPOINT);
+}
+
+static void trace(struct hspmd_controller *m, const struct run_event *e)
+{
+	int64_t steps = message_integer(e->value, "steps", 0);
+	const char *no = trace_obstacle(m, steps);
+	if (no)
+		reply(m, e->id, false, "%s", no);
+	else if (request_add(m, e, REQUEST_TRACE))
+		trace_begin(m, -1, steps);
 }
 
 static void reply_with(struct hspmd_controller *m, int64_t id, json_t *value)
@@ -217,6 +241,8 @@ void on_command(struct hspmd_controller *m, const struct run_event *e)
 		shrink(m, e);
 	else if (!strcmp(command, "checkpoint"))
 		checkpoint(m, e);
+	else if (!strcmp(command, "trace"))
+		trace(m, e);
 	else
 		reply(m, e->id, false, "unknown command '%.40s'", command);
 }
@@ -268,6 +294,7 @@ void requests_tick(struct hspmd_controller *m)
 		}
 		request_answer(m, r, false,
 		               r->kind == REQUEST_CHECKPOINT ? "the checkpoint was not complete in time"
+		               : r->kind == REQUEST_TRACE    ? "its steps were not over in time; the trace is still being recorded"
 		                                             : "the resize was not done in time");
 		if (r->kind == REQUEST_SHRINK && (!r->ticket || r->resized)) {
 			unmark_leaving(m);

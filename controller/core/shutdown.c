@@ -151,6 +151,7 @@ bool advance_end(struct hspmd_controller *m)
 		if (agents_left(m) && m->now < m->end_deadline)
 			return false;
 		m->end = END_DONE;
+		trace_end(m);
 		emit(m, ACTION_EXIT, NULL, NULL, 0);
 		struct run_action *last = &m->actions->list[m->actions->count - 1];
 		if (!m->failed && last->kind == ACTION_EXIT) {

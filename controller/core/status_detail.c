@@ -18,13 +18,36 @@ void device_load_note(struct worker *w, const json_t *message)
 	double steps = json_number_value(json_object_get(message, "steps"));
 	const json_t *compute = json_object_get(message, "compute_s"), *memory = json_object_get(message, "memory_bytes"),
 	             *sent = json_object_get(message, "sent_bytes");
-	if (json_is_number(compute))
+	if (json_integer_value(json_object_get(message, "generation")) != w->load.generation)
+		w->load.computed_s = w->load.steps = 0;
+	if (json_is_number(compute)) {
 		w->load.compute_s = json_number_value(compute);
+		w->load.computed_s += w->load.compute_s * fmax(1, steps);
+		w->load.steps += fmax(1, steps);
+	}
 	if (json_is_integer(memory))
 		w->load.memory_bytes = json_integer_value(memory);
 	if (json_is_number(sent))
 		w->load.sent_per_step = json_number_value(sent) / fmax(1, steps);
 	w->load.generation = json_integer_value(json_object_get(message, "generation"));
+}
+
+void device_loads_save(struct hspmd_controller *m)
+{
+	const struct bound_plan *l = m->current.bound_plan;
+	json_t *list = check_alloc(m, json_array());
+	for (int i = 0; l && i < l->devices && !m->failed; i++) {
+		const struct worker *w = l->device[i];
+		if (w->load.generation != l->generation || w->load.steps < 1)
+			continue;
+		json_t *one = json_pack("{s:s, s:I, s:f}", "device", w->address, "steps", (json_int_t)w->load.steps, "compute_s",
+		                        w->load.computed_s / w->load.steps);
+		if (!check_alloc(m, one) || json_array_append_new(list, one))
+			m->failed = true;
+	}
+	if (l && json_array_size(list))
+		emit(m, ACTION_SAVE_DEVICES, NULL, check_alloc(m, json_pack("{s:O}", "devices", list)), l->generation);
+	json_decref(list);
 }
 
 void history_note(struct hspmd_controller *m, int64_t step, double loss)

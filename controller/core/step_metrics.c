@@ -28,6 +28,7 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 		double from = isnan(c->last_step_at) ? c->noticed : c->last_step_at;
 		double pause = c->inherited ? c->connected + c->moved : fmax(0, m->now - step_s - from);
 		m->pause_s = pause;
+		trace_pause(m, from, from + pause);
 		json_t *line =
 		        json_pack("{s:s, s:I, s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:i, s:i, s:I, s:f}", "event", "resize",
 		                  "generation", (json_int_t)l->generation, "cause", c->cause, "pause_s", pause, "steps_lost",
@@ -42,6 +43,8 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 		if (!check_alloc(m, line) || !check_alloc(m, phases) || json_object_set(line, "phases_s", phases))
 			m->failed = true;
 		json_decref(phases);
+		if (line && c->by_node && l->nodes <= NODES_TOLD && json_object_set(line, "bytes_by_node", c->by_node))
+			m->failed = true;
 		note_event(m, "resize", "generation %lld on %d node%s (%s): paused %.3f s at step %lld, %lld steps lost, state from %s",
 		           (long long)l->generation, l->nodes, l->nodes == 1 ? "" : "s", c->cause, pause, (long long)m->step,
 		           (long long)c->steps_lost, c->source ? c->source : "nowhere");
@@ -49,6 +52,7 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 			emit(m, ACTION_METRICS_LINE, NULL, line, 0);
 	}
 	struct change previous = *c;
+	json_decref(c->by_node);
 	memset(c, 0, sizeof *c);
 	if (previous.wanted || m->next.phase != PHASE_NONE) { /* another change has begun meanwhile, or its plan is under way */
 		request_replan(m, previous.next);
@@ -169,6 +173,7 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 		resize_line(m, step_s);
 	straggler_sample(w, message);
 	device_load_note(w, message);
+	m->step_interval_s = isnan(m->last_step_at) ? 0 : m->now - m->last_step_at;
 	line(m, json_integer_value(step), loss_value(json_object_get(message, "loss")), step_s, message);
 	m->step_s = step_s;
 	checkpoint_step_done(m, step_s);

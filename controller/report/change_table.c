@@ -43,6 +43,32 @@ static void write_bytes(FILE *out, const struct report_change *c)
 		}
 }
 
+/* What moved to each node, by source. */
+static void write_bytes_by_node(FILE *out, const struct report_change *c)
+{
+	static const char *const sources[] = { "local", "peers", "disk", "shared" };
+	json_t *nodes = json_object_get(c->line, "bytes_by_node"), *bytes;
+	const char *node;
+	struct report_words w;
+	if (!json_is_object(nodes) || !json_object_size(nodes))
+		return;
+	fprintf(out,
+	        "<details><summary>What moved to each node for generation %lld</summary>\n<table class=\"moved\"><thead><tr><th>node<th>own "
+	        "memory<th>other nodes<th>disk<th>shared storage</tr></thead><tbody>\n",
+	        (long long)c->generation);
+	json_object_foreach(nodes, node, bytes) {
+		fputs("<tr><td>", out);
+		report_text(out, node);
+		for (int k = 0; k < 4; k++) {
+			const json_t *n = json_object_get(bytes, sources[k]);
+			double count = json_is_integer(n) ? json_number_value(n) : 0;
+			fprintf(out, "<td class=\"n\">%s", count > 0 ? report_bytes(&w, count) : "");
+		}
+		fputs("</tr>\n", out);
+	}
+	fputs("</tbody></table></details>\n", out);
+}
+
 void report_changes_write(FILE *out, const struct report_run *r)
 {
 	struct report_words w;
@@ -66,4 +92,6 @@ void report_changes_write(FILE *out, const struct report_run *r)
 		fputs("</tr>\n", out);
 	}
 	fputs("</tbody></table>\n", out);
+	for (size_t i = 0; i < r->change_count; i++)
+		write_bytes_by_node(out, &r->changes[i]);
 }

@@ -27,6 +27,13 @@ bool report_event_is_fault(const struct report_event *e)
 	return is_one_of(e->event, words);
 }
 
+/* What the site's policy decided: what hspmdctld asked for and why, what a limit refused, who was left out. */
+static bool is_of_policy(const struct report_event *e)
+{
+	static const char *const words[] = { "policy", "straggler", "quarantined", "risk", "grow_ended", NULL };
+	return is_one_of(e->event, words);
+}
+
 static bool any(const struct report_event *e)
 {
 	(void)e;
@@ -91,6 +98,10 @@ void report_events_write(FILE *out, const struct report_run *r)
 		write_table(out, r, "faults", report_event_is_fault);
 	else
 		fputs("<p>No fault was seen.</p>\n", out);
+	if (count_of(r, is_of_policy)) {
+		write_heading(out, "Decisions of the site's policy", r);
+		write_table(out, r, "policy", is_of_policy);
+	}
 	fprintf(out, "<details><summary>All %zu events</summary>\n", r->event_count);
 	write_table(out, r, "events", any);
 	fputs("</details>\n", out);

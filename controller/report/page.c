@@ -16,6 +16,7 @@
 #include "controller/report/marks.h"
 #include "controller/report/markup.h"
 #include "controller/report/plan_picture.h"
+#include "controller/report/step_time.h"
 #include "controller/report/summary.h"
 
 static const char style[] =
@@ -251,6 +252,23 @@ static int write_devices(struct report_page *p)
 	return 0;
 }
 
+/* ---- a step */
+
+static int write_step_times(struct report_page *p)
+{
+	int bad = 0;
+	for (int i = 0; i < p->count && !bad; i++) {
+		struct report_step_time t;
+		bad = report_step_time_make(p->runs[i], &t);
+		if (!bad && t.count)
+			bad = json_object_set_new(p->data[i], "step_time", report_step_time_json(&t));
+		if (!bad)
+			report_step_time_write(p->out, p->runs[i], &t);
+		report_step_time_free(&t);
+	}
+	return bad;
+}
+
 /* ---- plans */
 
 static int write_plans(struct report_page *p)
@@ -297,7 +315,7 @@ static int write_all(struct report_page *p)
 		return -1;
 	for (int i = 0; i < p->count; i++)
 		report_changes_write(p->out, p->runs[i]);
-	if (write_devices(p) || write_plans(p))
+	if (write_devices(p) || write_step_times(p) || write_plans(p))
 		return -1;
 	for (int i = 0; i < p->count; i++)
 		report_events_write(p->out, p->runs[i]);

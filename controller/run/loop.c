@@ -181,6 +181,7 @@ static void queue_start(struct loop *l, const char *node)
 static void perform(struct loop *l, const struct run_action *x)
 {
 	struct hspmd_error err = { "" };
+	char name[48];
 	switch (x->kind) {
 	case ACTION_SEND:
 		send_to_agent(l, x);
@@ -199,13 +200,29 @@ static void perform(struct loop *l, const struct run_action *x)
 	case ACTION_SAVE_PLAN:
 		save_plan(l, x->id, x->value);
 		break;
+	case ACTION_SAVE_DEVICES:
+		snprintf(name, sizeof name, "devices-%lld.json", (long long)x->id);
+		if (run_output_save(l->o->output, name, x->value, &err))
+			hspmd_warn("%s", err.text);
+		break;
 	case ACTION_JOURNAL:
 		if (run_output_save(l->o->output, "journal.json", x->value, &err))
+			hspmd_warn("%s", err.text);
+		break;
+	case ACTION_TRACE_TEXT:
+		if (run_trace_file_text(&l->trace, l->o->output->folder, x->value, &err))
+			hspmd_warn("%s", err.text);
+		break;
+	case ACTION_TRACE_END:
+		if (run_trace_file_end(&l->trace, l->o->output->folder, x->value, &err))
 			hspmd_warn("%s", err.text);
 		break;
 	case ACTION_RECORD_EVENT:
 		if (run_output_event(l->o->output, x->value, &err))
 			hspmd_warn("%s", err.text);
+		break;
+	case ACTION_SAMPLE:
+		loop_make_samples(l, x->id);
 		break;
 	case ACTION_LOG:
 		hspmd_log((enum hspmd_log_level)x->id, "%s", x->text ? x->text : "");
@@ -427,6 +444,7 @@ static void close_all(struct loop *l)
 	run_ctld_session_close(l->ctld_session);
 	hspmd_server_close(l->server);
 	loop_remove_contacts(l);
+	loop_end_samples(l, l->status != 0);
 	loop_end_children(l, SIGTERM);
 	if (l->children) {
 		uv_timer_start(&l->kill_timer, on_kill, KILL_AFTER_MS, 0);
@@ -461,6 +479,7 @@ static void close_all(struct loop *l)
 		free(l->to_start[i]);
 	free(l->to_start);
 	free(l->agent_command);
+	run_trace_file_close(&l->trace);
 	hspmd_controller_destroy(l->controller);
 }
 

@@ -19,14 +19,18 @@ static size_t largest_read(const struct hspmd_program *p)
 	return most;
 }
 
-static void see_transfer(void *context, int number, double began, double ended)
+static void see_transfer(void *executor, int number, double began, double ended)
 {
-	hspmd_timeline_add(context, HSPMD_LANE_TRANSFERS, number, began, ended);
+	const struct hspmd_executor *ex = executor;
+	if (ex->o.timeline)
+		hspmd_timeline_add(ex->o.timeline, HSPMD_LANE_TRANSFERS, number, began, ended);
 }
 
-static void see_sum(void *context, int number, double began, double ended)
+static void see_sum(void *executor, int number, double began, double ended)
 {
-	hspmd_timeline_add(context, HSPMD_LANE_SUMS, number, began, ended);
+	const struct hspmd_executor *ex = executor;
+	if (ex->o.timeline)
+		hspmd_timeline_add(ex->o.timeline, HSPMD_LANE_SUMS, number, began, ended);
 }
 
 /* For measuring single instructions, they must run one after another. */
@@ -41,8 +45,8 @@ static int start_engines(struct hspmd_executor *ex, struct hspmd_error *err)
 		.count = o->device_count,
 		.self = ex->p->device,
 		.threaded = o->device->ops->host_memory && o->overlap_transport && !o->seconds,
-		.on_done = o->timeline ? see_transfer : NULL,
-		.context = o->timeline,
+		.on_done = see_transfer,
+		.context = ex,
 	};
 	ex->threaded = e.threaded;
 	ex->flow = hspmd_engine_create(&e, err);
@@ -50,7 +54,7 @@ static int start_engines(struct hspmd_executor *ex, struct hspmd_error *err)
 		return -1;
 	e.transport = o->overlap_transport ? o->overlap_transport : o->transport;
 	e.devcomm = o->devcomm[1];
-	e.on_done = o->timeline ? see_sum : NULL;
+	e.on_done = see_sum;
 	ex->overlap = hspmd_engine_create(&e, err);
 	return ex->overlap ? 0 : -1;
 }
@@ -164,6 +168,11 @@ bool hspmd_executor_spilled(const struct hspmd_executor *ex)
 void hspmd_executor_set_samples(struct hspmd_executor *ex, struct hspmd_sample_source samples)
 {
 	ex->o.samples = samples;
+}
+
+void hspmd_executor_set_timeline(struct hspmd_executor *ex, struct hspmd_timeline *timeline)
+{
+	ex->o.timeline = timeline;
 }
 
 int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err)

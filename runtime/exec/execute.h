@@ -26,7 +26,7 @@ struct hspmd_executor_options {
 	int voter_count;
 	struct hspmd_sample_source samples;
 	const struct hspmd_job *job;
-	struct hspmd_timeline *timeline;     /* records when the latest step did what; NULL: nothing is recorded */
+	struct hspmd_timeline *timeline;     /* records what is run when; NULL: nothing is recorded */
 	struct hspmd_persistent *persistent; /* memory that outlives the process, of hspmd_executor_persistent_bytes; only if the device
 	                                        computes in host memory. NULL: nothing outlives it */
 	double *seconds; /* NULL, or one entry per instruction: seconds of its latest run. The executor waits for the device only between
@@ -56,6 +56,9 @@ bool hspmd_executor_spilled(const struct hspmd_executor *ex);
 /* Run `program` from the next step on: the one that the executor was created with, or the same at another length (seq_len.h). The state
  * stays. 0 or -1 (memory). */
 int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err);
+
+/* Record the next steps; NULL: no longer. Between steps only, when no communication is under way. */
+void hspmd_executor_set_timeline(struct hspmd_executor *ex, struct hspmd_timeline *timeline);
 
 /* Read samples from this source, from the next pass on. */
 void hspmd_executor_set_samples(struct hspmd_executor *ex, struct hspmd_sample_source samples);

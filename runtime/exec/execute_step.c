@@ -230,6 +230,33 @@ static int read_totals(struct hspmd_executor *ex, struct hspmd_totals *own, stru
 	return 0;
 }
 
+#define WAIT_LEAST_S 5e-6 /* shorter waits are not recorded */
+
+/* waited: since when the instruction has waited for communication of others. */
+static void record_spans(struct hspmd_executor *ex, const struct hspmd_instruction *in, double waited, double began, double ended)
+{
+	bool message = in->kind == HSPMD_INSTRUCTION_COMM; /* its own span is the engine's */
+	double until = message ? ended : began;
+	if (until - waited >= WAIT_LEAST_S)
+		hspmd_timeline_add_part(ex->o.timeline, HSPMD_PART_WAIT, waited, until);
+	if (!message)
+		hspmd_timeline_add(ex->o.timeline, HSPMD_LANE_COMPUTE, (int)(in - ex->p->instructions), began, ended);
+}
+
+/* The end of a step's passes: what the device computed, and the communication that did not hold them up. */
+static int finish_passes(struct hspmd_executor *ex, struct hspmd_totals *own, struct hspmd_error *err)
+{
+	double then = hspmd_now();
+	if (read_totals(ex, own, err))
+		return -1;
+	hspmd_replay_end_step(ex->replay);
+	if (drain(ex, err))
+		return -1;
+	if (ex->o.timeline)
+		hspmd_timeline_add_part(ex->o.timeline, HSPMD_PART_SUMS, then, hspmd_now());
+	return 0;
+}
+
 int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
                              struct hspmd_error *err)
 {
@@ -240,7 +267,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	struct ahead ahead = { 0 };
 	ex->loss_factor = ex->o.samples.loss_factor ? ex->o.samples.loss_factor(ex->o.samples.context, step) : 1;
 	if (ex->o.timeline)
-		hspmd_timeline_begin(ex->o.timeline, step);
+		hspmd_timeline_begin(ex->o.timeline, p, step);
 	hspmd_replay_begin_step(ex->replay);
 	if (ex->o.device->ops->zero(ex->o.device, ex->scalar, sizeof *ex->scalar, err))
 		return -1;
@@ -249,7 +276,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		int status = wait_for_slots(ex, in, err);
 		if (!status)
 			status = post_receives(ex, i, &ahead, err);
-		double began = hspmd_now();
+		double began = hspmd_now(), waited = then;
 		times->communication_s += began - then;
 		then = began;
 		size_t end = hspmd_replay_segment_end(ex->replay, i);
@@ -268,15 +295,12 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		if (status || record_time(ex, i, &measured, err))
 			return -1;
 		double now = hspmd_now();
-		if (ex->o.timeline && in->kind != HSPMD_INSTRUCTION_COMM)
-			hspmd_timeline_add(ex->o.timeline, HSPMD_LANE_COMPUTE, (int)(in - p->instructions), then, now);
+		if (ex->o.timeline)
+			record_spans(ex, in, waited, began, now);
 		*(in->kind == HSPMD_INSTRUCTION_COMM ? &times->communication_s : &times->compute_s) += now - then;
 		then = now;
 	}
-	if (read_totals(ex, own, err))
-		return -1;
-	hspmd_replay_end_step(ex->replay);
-	return drain(ex, err);
+	return finish_passes(ex, own, err);
 }
 
 int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *own, struct hspmd_totals *all,

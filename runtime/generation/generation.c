@@ -14,9 +14,7 @@
 #include "runtime/generation/generation_connect.h"
 #include "runtime/program/seq_len.h"
 
-/* Environment variables that name the folders in which every worker writes the timeline of its last step, and its programs (man page of
- * hspmd run). */
-#define TIMELINE "HSPMD_TIMELINE"
+/* Environment variable that names the folder in which every worker writes its programs (man page of hspmd run). */
 #define PROGRAMS "HSPMD_PROGRAMS"
 #define END_S 5.0 /* how long a killed process may take to end completely */
 
@@ -245,8 +243,6 @@ bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_
 
 static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
 {
-	if (getenv(TIMELINE) && !g->timeline && !(g->timeline = hspmd_timeline_create(g->program->instruction_count)))
-		return hspmd_fail_memory(err, "preparing a timeline");
 	struct hspmd_executor_options o = {
 		.program = g->program,
 		.device = g->setup->device,
@@ -260,7 +256,6 @@ static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
 		.samples = g->setup->samples,
 		.job = g->setup->job,
 		.persistent = g->persistent,
-		.timeline = g->timeline,
 	};
 	g->executor = hspmd_executor_create(&o, err);
 	return g->executor ? 0 : -1;
@@ -336,28 +331,12 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 	return NULL;
 }
 
-/* Write the last step's timeline into the folder of HSPMD_TIMELINE. */
-static void write_timeline(const struct hspmd_generation *g)
-{
-	char path[4096];
-	struct hspmd_error err;
-	if (!g->timeline || !getenv(TIMELINE))
-		return;
-	if (snprintf(path, sizeof path, "%s/timeline-%d-%s.json", getenv(TIMELINE), g->number, g->setup->address) >= (int)sizeof path)
-		hspmd_fail(&err, "%s: a path too long", TIMELINE);
-	else if (!hspmd_timeline_write(g->timeline, g->program, g->rank, g->setup->address, path, &err))
-		return;
-	hspmd_warn("%s", err.text);
-}
-
 static void release(struct hspmd_generation *g, bool leave)
 {
 	if (!g)
 		return;
 	hspmd_generation_disconnect(g);
-	write_timeline(g);
 	hspmd_executor_destroy(g->executor);
-	hspmd_timeline_destroy(g->timeline);
 	hspmd_persistent_close(g->persistent, leave);
 	json_decref(g->message);
 	json_decref(g->expected_live);

@@ -67,7 +67,6 @@ struct hspmd_generation {
 	struct hspmd_persistent *persistent;      /* the part of its memory that outlives this process; NULL: none */
 	bool persistent_later;                    /* its memory is allocated when the previous generation no longer needs its own */
 	struct hspmd_executor *executor;          /* NULL until start */
-	struct hspmd_timeline *timeline;          /* NULL: not requested */
 };
 
 /* Prepare from a `prepare` message (common/wire.h). reserved_bytes: device memory that another generation uses as long as it trains.

@@ -50,10 +50,15 @@ int hspmd_inbox_post(struct hspmd_inbox *in, json_t *message)
 	return status;
 }
 
-static bool is_question(const json_t *message)
+/* The answer to a message that this thread answers at once; NULL: another message. */
+static json_t *answer_to(const json_t *message)
 {
 	const char *type = json_string_value(json_object_get(message, "type"));
-	return type && !strcmp(type, "ping");
+	if (type && !strcmp(type, "ping"))
+		return json_pack("{ss}", "type", "pong");
+	if (type && !strcmp(type, "clock"))
+		return json_pack("{ss,sO*,sf}", "type", "clock", "sent", json_object_get(message, "sent"), "now", hspmd_now());
+	return NULL;
 }
 
 static void *read_messages(void *argument)
@@ -64,10 +69,11 @@ static void *read_messages(void *argument)
 	json_t *message;
 	int status = reader ? 1 : -1;
 	while (reader && (status = hspmd_wire_receive(in->fd, reader, -1, &message, &err)) == 1) {
-		/* The reply shows that this thread runs. */
-		if (is_question(message)) {
+		/* The reply to `ping` shows that this thread runs. */
+		json_t *answer = answer_to(message);
+		if (answer) {
 			json_decref(message);
-			hspmd_inbox_send(in, json_pack("{ss}", "type", "pong"));
+			hspmd_inbox_send(in, answer);
 			continue;
 		}
 		in->hook(in->context, message);

@@ -94,7 +94,10 @@ static void *prepare(void *argument)
 	int number = (int)json_integer_value(json_object_get(p->message, "generation"));
 	struct hspmd_generation *g = hspmd_generation_prepare(&w->setup, p->message, p->reserved_bytes, &err);
 	if (g) {
+		worker_trace_change(w, g, "prepare", then);
+		double prepared = hspmd_now();
 		hspmd_member_moves_expect(g, json_object_get(p->message, "live"));
+		worker_trace_change(w, g, "plan moves", prepared);
 		char *address = hspmd_base64_encode(g->own_address.data, g->own_address.size);
 		pthread_mutex_lock(&w->lock);
 		w->next = g;
@@ -171,7 +174,9 @@ static void *exchange(void *argument)
 {
 	struct exchange *x = argument;
 	struct worker *w = x->w;
+	double then = hspmd_now();
 	int failed = hspmd_generation_learn_addresses(x->next, x->addresses, &w->exchange_error);
+	worker_trace_change(w, x->next, "exchange addresses", then);
 	atomic_store(&w->exchanged, failed ? -1 : 1);
 	json_decref(x->addresses);
 	free(x);
@@ -258,14 +263,21 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	struct hspmd_load_report report;
 	json_t *state = json_object_get(m, "state"), *step = json_object_get(m, "step");
 	double then = hspmd_now();
-	if (hspmd_generation_learn_addresses(g, json_object_get(m, "addresses"), err) || hspmd_generation_connect(g, err) ||
-	    take_memory(w, g, old, json_string_value(json_object_get(state, "local")), err))
+	if (hspmd_generation_learn_addresses(g, json_object_get(m, "addresses"), err) || hspmd_generation_connect(g, err))
 		return -1;
-	double connect_s = hspmd_now() - then;
+	worker_trace_change(w, g, "connect", then);
+	double connected = hspmd_now();
+	if (take_memory(w, g, old, json_string_value(json_object_get(state, "local")), err))
+		return -1;
+	worker_trace_change(w, g, "take memory", connected);
+	double ready = hspmd_now();
 	int failed = hspmd_generation_load(g, old, state, json_integer_value(step), &report, err);
+	worker_trace_change(w, g, "move state", ready);
+	double loaded = hspmd_now();
 	w->unreadable = report.unreadable;
 	if (failed || all_loaded(g, err))
 		return -1;
+	worker_trace_change(w, g, "wait for the others", loaded);
 	if (worker_before_update(w, err)) /* an image of the old state may still be being copied */
 		return -1;
 	w->step = json_integer_value(step);
@@ -285,7 +297,7 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	                        json_pack("{ss,si,sI,s{sI,sI,sI,sI},s{sf,sf,sf}}", "type", "started", "generation", number, "step",
 	                                  (json_int_t)w->step, "bytes", "local", (json_int_t)report.local, "peers",
 	                                  (json_int_t)report.peers, "disk", (json_int_t)report.disk, "shared", (json_int_t)report.shared,
-	                                  "seconds", "connect", connect_s, "move", report.move_s, "plan", report.plan_s));
+	                                  "seconds", "connect", ready - then, "move", report.move_s, "plan", report.plan_s));
 }
 
 /* ---- unplanned ends */
@@ -316,6 +328,13 @@ static void revive(struct worker *w)
 static int abort_generation(struct worker *w, json_t *m)
 {
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
+	const struct hspmd_device *dev = w->setup.device;
+	struct hspmd_error err = { "" };
+	/* To answer would be to claim a state that cannot be read: this worker is lost, and another process may find the device well. */
+	if (dev && dev->ops->check && dev->ops->check(w->setup.device, &err)) {
+		hspmd_error_log("the device has failed and with it this worker's part of the state is lost: %s", err.text);
+		return -1;
+	}
 	if (json_is_true(json_object_get(m, "revive")) && !w->active)
 		revive(w);
 	if (w->next && w->next->number == number)
@@ -323,6 +342,7 @@ static int abort_generation(struct worker *w, json_t *m)
 	if (w->active && w->active->number == number) {
 		worker_detach(w, w->active);
 		hspmd_generation_disconnect(w->active);
+		worker_trace_disconnected(w, w->active);
 	}
 	json_t *answer = worker_state_report(w, "aborted", number);
 	if (!answer)
@@ -393,6 +413,8 @@ static void receive_at_once(void *context, json_t *m)
 		return;
 	if (!strcmp(type, "stop"))
 		atomic_store(&w->stop, number);
+	if (!strcmp(type, "trace"))
+		worker_trace_order(w, m);
 	if (!strcmp(type, "checkpoint"))
 		worker_request_checkpoint(w, m);
 	if (!strcmp(type, "query")) /* by another controller, which did not ask what the one before did */
@@ -436,6 +458,8 @@ static int handle(struct worker *w, json_t *m)
 	if (!strcmp(type, "stop")) /* a running step has already received it; otherwise it arrived when none was running */
 		return !w->training && w->active && w->active->number == number && w->stopped != number ? worker_report_stopped(w, number)
 		                                                                                        : 0;
+	if (!strcmp(type, "trace")) /* the reading thread has noted it */
+		return 0;
 	return worker_handle_checkpoint(w, type, m);
 }
 
@@ -446,8 +470,9 @@ int hspmd_worker_main(int control)
 	int status = 0;
 	for (int i = 0; i < RECENT; i++)
 		w.recent_step[i] = -1;
-	w.inbox = hspmd_inbox_open(control, receive_at_once, &w, &err);
+	w.inbox = worker_trace_create(&w, &err) ? NULL : hspmd_inbox_open(control, receive_at_once, &w, &err);
 	if (!w.inbox) {
+		worker_trace_destroy(&w);
 		hspmd_error_log("%s", err.text);
 		return 1;
 	}
@@ -464,7 +489,14 @@ int hspmd_worker_main(int control)
 	cancel_preparation(&w);
 	worker_detach(&w, w.active);
 	worker_end_checkpoints(&w);
+	if (w.quit && w.active && atomic_load(&w.traced)) {
+		hspmd_generation_disconnect(w.active);
+		worker_trace_disconnected(&w, w.active);
+	}
+	if (w.quit)
+		worker_trace_end(&w);
 	hspmd_inbox_close(w.inbox);
+	worker_trace_destroy(&w);
 	hspmd_generation_destroy(w.next);
 	if (w.quit)
 		hspmd_generation_destroy(w.active);

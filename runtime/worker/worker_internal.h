@@ -15,6 +15,7 @@
 #define LOADED_TAG ((UINT64_C(1) << 44) - 768)
 
 struct worker_checkpoints;
+struct worker_trace;
 
 struct worker {
 	int (*handle)(struct worker *w, json_t *message); /* carries out a message. 0, or -1: the worker cannot continue */
@@ -46,6 +47,8 @@ struct worker {
 	} load;
 	json_t *checkpoint_request; /* not yet executed; NULL: none */
 	struct worker_checkpoints *checkpoints;
+	struct worker_trace *trace;
+	atomic_int traced;  /* a trace is to be recorded, or is being recorded */
 	json_t *unreadable; /* the file that a failed load could not read, for the `fault` message; NULL: none */
 };
 
@@ -65,6 +68,24 @@ json_t *worker_number_or_null(double x);
 int worker_load_model(struct worker *w, const char *object, struct hspmd_error *err);
 int worker_open_data(struct worker *w, struct hspmd_error *err);
 void worker_close_data(struct worker *w);
+
+/* ---- worker_trace.c; -1: the controller cannot be told */
+int worker_trace_create(struct worker *w, struct hspmd_error *err);
+void worker_trace_destroy(struct worker *w); /* NULL is fine */
+/* Called in the reading thread: carries out `trace`. */
+void worker_trace_order(struct worker *w, json_t *message);
+/* A part of a change to generation g has ended; `name` is a literal. Any thread. */
+void worker_trace_change(struct worker *w, const struct hspmd_generation *g, const char *name, double began);
+/* Around each step. */
+void worker_trace_begin_step(struct worker *w);
+int worker_trace_end_step(struct worker *w);
+void worker_trace_part(struct worker *w, enum hspmd_step_part part, double began, double ended);
+void worker_trace_pause(struct worker *w, bool pause); /* instructions that are not a step's own are not recorded */
+/* Sends what was recorded of generation g, which is at rest or NULL. */
+int worker_trace_flush(struct worker *w, const struct hspmd_generation *g);
+/* The same after a failure, when its connections have been closed. */
+void worker_trace_disconnected(struct worker *w, const struct hspmd_generation *g);
+int worker_trace_end(struct worker *w); /* ends the trace, if there is one */
 
 /* ---- worker_train.c */
 /* Trains until all steps are done, a stop is requested, or something fails. -1: the worker cannot continue. */

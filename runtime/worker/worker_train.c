@@ -103,11 +103,12 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 	const struct hspmd_worker_setup *s = &w->setup;
 	struct hspmd_generation *g = w->active;
 	int64_t batches = batches_to_measure(s);
-	double sum = 0;
+	double sum = 0, then = hspmd_now();
 	for (int64_t b = 0; b < batches; b++)
 		sum += weight_of(&s->valid_samples, b);
 	int status = g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[s->job->length_count - 1], err) : 0;
 	hspmd_executor_set_samples(g->executor, s->valid_samples);
+	worker_trace_pause(w, true);
 	*loss = 0;
 	for (int64_t b = 0; !status && b < batches; b++) {
 		struct hspmd_totals own = { 0 }, all = { 0 };
@@ -119,6 +120,16 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 		*loss += weight > 0 ? all.loss / (sum / weight) : 0;
 	}
 	hspmd_executor_set_samples(g->executor, s->samples);
+	worker_trace_pause(w, false);
+	worker_trace_part(w, HSPMD_PART_VALIDATION, then, hspmd_now());
+	return status;
+}
+
+static int gather_parameters(struct worker *w, struct hspmd_error *err)
+{
+	double then = hspmd_now();
+	int status = hspmd_executor_gather_parameters(w->active->executor, w->step, err);
+	worker_trace_part(w, HSPMD_PART_PARAMETERS, then, hspmd_now());
 	return status;
 }
 
@@ -131,22 +142,29 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	double then = hspmd_now(), valid = NAN;
 	int64_t length;
 	worker_set_ready(w, false);
+	worker_trace_begin_step(w);
 	if (hspmd_generation_use_length(w->active, w->step, &length, err) || hspmd_executor_gradients(ex, w->step, &own, &times, err))
 		return -1;
 	own.stop = atomic_load(&w->stop) == w->active->number;
 	own.checkpoint = worker_checkpoint_possible(w);
 	worker_set_ready(w, true);
-	if (hspmd_executor_vote(ex, w->step, &own, all, err) || worker_before_update(w, err) ||
-	    hspmd_executor_commit(ex, w->step, all, err))
+	double computed = hspmd_now();
+	if (hspmd_executor_vote(ex, w->step, &own, all, err))
+		return -1;
+	double voted = hspmd_now();
+	if (worker_before_update(w, err) || hspmd_executor_commit(ex, w->step, all, err))
 		return -1;
 	worker_remember_step(w, all);
-	double step_s = hspmd_now() - then;
+	double updated = hspmd_now();
+	worker_trace_part(w, HSPMD_PART_VOTE, computed, voted);
+	worker_trace_part(w, HSPMD_PART_UPDATE, voted, updated);
+	worker_trace_part(w, HSPMD_PART_STEP, then, updated);
 	bool measured = is_to_measure(w, all);
-	if (measured && (hspmd_executor_gather_parameters(ex, w->step, err) || measure(w, &valid, err)))
+	if (measured && (gather_parameters(w, err) || measure(w, &valid, err)))
 		return -1;
-	if (report_step(w, all, length, step_s, &times, valid))
+	if (report_step(w, all, length, updated - then, &times, valid))
 		return hspmd_fail(err, "the controller cannot be reached");
-	return measured ? 0 : hspmd_executor_gather_parameters(ex, w->step, err);
+	return measured ? 0 : gather_parameters(w, err);
 }
 
 /* For tests that observe what happens during steps: the minimum seconds from the start of one step to the start of the next, or the name
@@ -191,10 +209,10 @@ static int run_steps(struct worker *w)
 		double began = hspmd_now(), pace = test_pace();
 		if (train_step(w, &all, &err))
 			return atomic_load(&g->abort) ? 0 : worker_fault(w, g->number, &err);
-		if ((all.checkpoint >= g->voter_count && worker_snapshot(w)) || worker_report_preconnected(w))
+		if (worker_trace_end_step(w) || (all.checkpoint >= g->voter_count && worker_snapshot(w)) || worker_report_preconnected(w))
 			return -1;
 		if (all.stop > 0 && w->step < w->setup.job->steps)
-			return worker_report_stopped(w, g->number);
+			return worker_trace_flush(w, g) || worker_report_stopped(w, g->number) ? -1 : 0;
 		int status = hear_between_steps(w, g, pace > 0 ? began + pace : 0);
 		if (status || atomic_load(&g->abort) || w->quit)
 			return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The predicted schedule in Chrome's Trace Event Format, which Perfetto opens; times in microseconds. One process per pipeline. Each
- * stage's devices (interleaved: of the stages of all chunks) have one thread for what they compute, until the step's end, and one for
- * what they send, since weight gradients may be computed at the same time.
+/* The predicted schedule in Chrome's Trace Event Format, which Perfetto opens; times in microseconds, from the step's beginning. Processes
+ * and threads are those of a measured trace (common/format/trace_lanes.h). A stage's devices compute together; flows are drawn between the
+ * first devices of two stages.
  *
  * - M: names of processes and threads, and their order
  * - X: complete events, which do not overlap within a thread
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
+#include "common/format/trace_lanes.h"
 #include "controller/solver/sim/evaluate.h"
 
 #define MICROSECONDS 1e6
@@ -19,27 +20,32 @@
 struct writer {
 	json_t *events;
 	const struct hspmd_plan *p;
+	const struct hspmd_cluster *cluster;
 	int pipeline, ranks; /* current pipeline; number of its ranks */
 	long long flows;     /* number of flows written */
 };
 
-static int computing(const struct writer *w, int stage)
+/* A lane of a device of a stage; interleaved: of the same devices' stages of all chunks. */
+static int thread_of(const struct writer *w, int stage, int member, enum hspmd_lane lane)
 {
-	return 2 * (stage % w->ranks);
+	return hspmd_trace_place_of(w->p, w->cluster, w->pipeline, stage % w->ranks, member).thread + (int)lane;
 }
 
-static int sending(const struct writer *w, int stage)
+static int members_of(const struct writer *w, int stage)
 {
-	return computing(w, stage) + 1;
+	return w->p->pipelines[w->pipeline].stages[stage % w->ranks].device_count;
 }
 
-static int add_span(struct writer *w, int thread, const char *name, const char *category, double start, double end)
+/* A span on all devices of a stage. */
+static int add_span(struct writer *w, int stage, enum hspmd_lane lane, const char *name, const char *category, double start, double end)
 {
-	if (end <= start)
-		return 0;
-	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f}", "ph", "X", "name", name, "cat", category,
-	                                                  "pid", w->pipeline, "tid", thread, "ts", start * MICROSECONDS, "dur",
-	                                                  (end - start) * MICROSECONDS));
+	int rc = 0;
+	for (int d = 0; end > start && !rc && d < members_of(w, stage); d++)
+		rc = json_array_append_new(w->events,
+		                           json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f}", "ph", "X", "name", name, "cat", category, "pid",
+		                                     w->pipeline, "tid", thread_of(w, stage, d, lane), "ts", start * MICROSECONDS, "dur",
+		                                     (end - start) * MICROSECONDS));
+	return rc;
 }
 
 static int add_name(struct writer *w, const char *kind, int thread, const char *text)
@@ -85,43 +91,42 @@ static int add_ops(struct writer *w, const struct hspmd_sim_op *ops, int count, 
 	for (int i = 0; i < count; i++) {
 		const struct hspmd_sim_op *op = &ops[i];
 		bool message = op->kind == HSPMD_SIM_SEND_FORWARD || op->kind == HSPMD_SIM_SEND_BACKWARD;
-		int thread = message ? sending(w, op->stage) : computing(w, op->stage);
+		enum hspmd_lane lane = message ? HSPMD_LANE_TRANSFERS : HSPMD_LANE_COMPUTE;
 		char name[48];
 		snprintf(name, sizeof name, w->p->virtual_stages > 1 ? "%s %d, chunk %d" : "%s %d", letter[op->kind], op->micro_batch,
 		         op->stage / w->ranks);
-		if (add_span(w, thread, name, category[op->kind], op->start, op->end))
+		if (add_span(w, op->stage, lane, name, category[op->kind], op->start, op->end))
 			return -1;
 		const struct hspmd_sim_op *next = message && op->end > op->start ? needs(ops, op, at, micro_batches) : NULL;
-		if (next && next->end > next->start && add_flow(w, thread, op->start, computing(w, next->stage), next->start))
+		if (next && next->end > next->start && add_flow(w, thread_of(w, op->stage, 0, lane), op->start, thread_of(w, next->stage, 0, HSPMD_LANE_COMPUTE), next->start))
 			return -1;
 	}
 	return 0;
 }
 
 /* Add the names of the threads of stage s, and gradients and optimizer after its passes. */
-static int add_stage(struct writer *w, const struct hspmd_cluster *c, const struct hspmd_timing *t, int s)
+static int add_stage(struct writer *w, const struct hspmd_timing *t, int s)
 {
-	const struct hspmd_stage *stage = &w->p->pipelines[w->pipeline].stages[s];
 	struct hspmd_stage_timing all = hspmd_timing_all_chunks(w->p, t, w->pipeline, s);
 	double start = 0, end = 0;
-	char text[512], at[256];
+	char text[200];
 	for (int k = s; k < w->p->pipelines[w->pipeline].stage_count; k += w->ranks) {
 		const struct hspmd_stage_timing *x = &t->stages[t->first_stage[w->pipeline] + k];
 		start = x->end > start ? x->end : start;
 		end = x->sync_end > end ? x->sync_end : end;
 	}
-	snprintf(text, sizeof text, "stage %d: layers %d-%d%s on %d from %s", s, stage->layers[0], stage->layers[1] - 1,
-	         w->p->virtual_stages > 1 ? ", ..." : "", stage->device_count,
-	         hspmd_cluster_device_address(c, stage->devices[0], at, sizeof at));
-	if (add_name(w, "thread_name", computing(w, s), text) || add_order(w, computing(w, s)))
-		return -1;
-	snprintf(text, sizeof text, "stage %d: messages", s);
-	return add_name(w, "thread_name", sending(w, s), text) || add_order(w, sending(w, s)) ||
-	       add_span(w, computing(w, s), "gradients", "synchronisation", start, end) ||
-	       add_span(w, computing(w, s), "optimizer", "optimizer", t->sync_end, t->sync_end + all.cost.optimizer);
+	for (int d = 0; d < members_of(w, s); d++) {
+		struct hspmd_trace_place at = hspmd_trace_place_of(w->p, w->cluster, w->pipeline, s, d);
+		for (enum hspmd_lane lane = 0; lane < HSPMD_LANE_CHANGES; lane++)
+			if (add_name(w, "thread_name", at.thread + (int)lane, hspmd_trace_lane_name(&at, lane, text, sizeof text)) ||
+			    add_order(w, at.thread + (int)lane))
+				return -1;
+	}
+	return add_span(w, s, HSPMD_LANE_SUMS, "gradients", "synchronisation", start, end) ||
+	       add_span(w, s, HSPMD_LANE_COMPUTE, "optimizer", "optimizer", t->sync_end, t->sync_end + all.cost.optimizer);
 }
 
-static int add_pipeline(struct writer *w, const struct hspmd_cluster *c, const struct hspmd_timing *t)
+static int add_pipeline(struct writer *w, const struct hspmd_timing *t)
 {
 	const struct hspmd_pipeline *pipe = &w->p->pipelines[w->pipeline];
 	const struct hspmd_stage_timing *st = &t->stages[t->first_stage[w->pipeline]];
@@ -131,7 +136,6 @@ static int add_pipeline(struct writer *w, const struct hspmd_cluster *c, const s
 	struct hspmd_sim_stage *sim = hspmd_calloc(n, sizeof *sim);
 	int *at = hspmd_calloc(2 * n * (size_t)pipe->micro_batches, sizeof *at);
 	struct hspmd_pipeline_sim result = { .ops = ops };
-	char text[128];
 	w->ranks = pipe->stage_count / w->p->virtual_stages;
 	if (!ops || !sim || !at)
 		goto out;
@@ -139,11 +143,10 @@ static int add_pipeline(struct writer *w, const struct hspmd_cluster *c, const s
 		sim[s] = hspmd_sim_stage_of(&st[s]);
 	if (hspmd_simulate_pipeline(w->p, w->pipeline, sim, &result))
 		goto out;
-	snprintf(text, sizeof text, "pipeline %d: %d micro-batches of %d", w->pipeline, pipe->micro_batches, pipe->micro_batch);
-	if (add_name(w, "process_name", 0, text))
+	if (add_name(w, "process_name", 0, hspmd_trace_place_of(w->p, w->cluster, w->pipeline, 0, 0).process_name))
 		goto out;
 	for (int s = 0; s < w->ranks; s++)
-		if (add_stage(w, c, t, s))
+		if (add_stage(w, t, s))
 			goto out;
 	rc = add_ops(w, ops, count, pipe->micro_batches, at);
 out:
@@ -157,14 +160,14 @@ json_t *hspmd_plan_trace(const struct hspmd_cluster *cluster, const struct hspmd
                          enum hspmd_precision precision, const struct hspmd_plan *plan, struct hspmd_error *err)
 {
 	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, facts, profile, precision, plan, err);
-	struct writer w = { .events = json_array(), .p = plan };
+	struct writer w = { .events = json_array(), .p = plan, .cluster = cluster };
 	struct hspmd_timing t = { 0 };
 	json_t *root = NULL;
 	if (!c || hspmd_timing_compute(c, plan, &t, err))
 		goto out;
 	int rc = w.events ? 0 : -1;
 	for (; !rc && w.pipeline < plan->pipeline_count; w.pipeline++)
-		rc = add_pipeline(&w, cluster, &t);
+		rc = add_pipeline(&w, &t);
 	if (!rc)
 		root = json_pack("{s:s, s:O}", "displayTimeUnit", "ms", "traceEvents", w.events);
 	if (!root)
