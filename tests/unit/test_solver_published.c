@@ -112,12 +112,15 @@ static void free_problem(struct problem *p)
 	hspmd_model_facts_destroy(p->facts);
 }
 
-/* Our plan must not be slower than the one in the file, both timed by the same model. */
-static void expect_no_slower(const struct problem *p, const char *file, int batch, int seq_len)
+static int layers_of(const struct problem *p)
+{
+	return p->profile ? p->profile->layer_count : p->facts->layer_count;
+}
+
+/* Our plan must not be slower than theirs, which comes from `file`, both timed by the same model. Destroys theirs. */
+static void expect_no_slower(const struct problem *p, struct hspmd_plan *theirs, const char *file, int batch, int seq_len)
 {
 	struct hspmd_error err = { "" };
-	int layers = p->profile ? p->profile->layer_count : p->facts->layer_count;
-	struct hspmd_plan *theirs = hspmd_plan_read(file, p->cluster, layers, &err);
 	assert_non_null(theirs);
 	assert_int_equal(hspmd_evaluate(p->cluster, p->facts, p->profile, HSPMD_PRECISION_BF16, theirs, NULL, &err), 0);
 	struct hspmd_solve_request r = { .global_batch = batch, .seq_len = seq_len, .precision = HSPMD_PRECISION_BF16 };
@@ -159,7 +162,8 @@ static void planning_problems_no_slower_than_the_best_known(void **state)
 		p.profile = hspmd_profile_read(profile, &err);
 		assert_non_null(p.cluster);
 		assert_non_null(p.profile);
-		expect_no_slower(&p, best, (int)json_integer_value(json_object_get(value, "global_batch")),
+		expect_no_slower(&p, hspmd_plan_read(best, p.cluster, layers_of(&p), &err), best,
+		                 (int)json_integer_value(json_object_get(value, "global_batch")),
 		                 (int)json_integer_value(json_object_get(value, "seq_len")));
 		free_problem(&p);
 		free(cluster);
@@ -167,6 +171,67 @@ static void planning_problems_no_slower_than_the_best_known(void **state)
 		free(best);
 	}
 	json_decref(list);
+}
+
+/* Sets the number of the cluster's nodes whose names begin with `type`. */
+static void set_nodes(json_t *cluster, const char *type, int nodes)
+{
+	size_t i;
+	json_t *node;
+	char name[32];
+	snprintf(name, sizeof name, "%s-[0-%d]", type, nodes - 1);
+	json_array_foreach(json_object_get(cluster, "nodes"), i, node)
+		if (!strncmp(json_string_value(json_object_get(node, "name")), type, strlen(type)))
+			json_object_set_new(node, "name", json_string(name));
+}
+
+static void add_stage(json_t *stages, int first, int end, const char *type, int node, int from, int to)
+{
+	char devices[32];
+	snprintf(devices, sizeof devices, "%s-%d:%d-%d", type, node, from, to);
+	json_array_append_new(stages, json_pack("{s:[i,i], s:[s], s:s}", "layers", first, end, "devices", devices, "recompute", "none"));
+}
+
+/* The stages of the best plan known for 128 devices, in `pipelines` pipelines under ZB-H1. */
+static json_t *known_plan(int pipelines, int batch)
+{
+	json_t *list = json_array();
+	for (int i = 0, left = batch / 2; i < pipelines; i++) {
+		int half = i % 2 * 2, parts = left / (pipelines - i);
+		json_t *stages = json_array();
+		add_stage(stages, 0, 5, "v100", i / 2, half, half + 1);
+		add_stage(stages, 5, 12, "v100", pipelines / 2 + i, 0, 3);
+		add_stage(stages, 12, 26, "a100", i / 2, half, half + 1);
+		json_array_append_new(list, json_pack("{s:i, s:o}", "micro_batches", parts, "stages", stages));
+		left -= parts;
+	}
+	return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", batch, "micro_batch", 2,
+	                 "seq_len", 2048, "schedule", "zb-h1", "zero_stage", 1, "pipelines", list);
+}
+
+/* Deep pipelines whose slow messages ZB-H1 hides: few of them do well under 1F1B. */
+static void hundreds_of_devices_no_slower_than_the_best_known(void **state)
+{
+	(void)state;
+	json_decref(read_list("planning/", "problems.json"));
+	static const int pipelines[] = { 32, 40 }; /* 256 and 320 devices */
+	for (size_t k = 0; k < sizeof pipelines / sizeof *pipelines; k++) {
+		struct hspmd_error err = { "" };
+		char *file = in_folder("planning/", "clusters/a32-v96.json"), *profile = in_folder("planning/", "opt-350m.json");
+		json_t *cluster = json_load_file(file, 0, NULL), *plan = known_plan(pipelines[k], 1024);
+		set_nodes(cluster, "a100", pipelines[k] / 2);
+		set_nodes(cluster, "v100", pipelines[k] * 3 / 2);
+		struct problem p = { .cluster = hspmd_cluster_from_json(cluster, file, &err),
+			             .profile = hspmd_profile_read(profile, &err) };
+		assert_non_null(p.cluster);
+		assert_non_null(p.profile);
+		expect_no_slower(&p, hspmd_plan_from_json(plan, "plan", p.cluster, layers_of(&p), &err), "the known plan", 1024, 2048);
+		free_problem(&p);
+		json_decref(plan);
+		json_decref(cluster);
+		free(file);
+		free(profile);
+	}
 }
 
 static void published_hspmd_plans_are_not_faster_than_ours(void **state)
@@ -190,7 +255,7 @@ static void published_hspmd_plans_are_not_faster_than_ours(void **state)
 		p.facts = hspmd_model_facts_of(m, 4096, &err);
 		assert_non_null(p.facts);
 		hspmd_model_destroy(m);
-		expect_no_slower(&p, plan, 64, 4096);
+		expect_no_slower(&p, hspmd_plan_read(plan, p.cluster, layers_of(&p), &err), plan, 64, 4096);
 		free_problem(&p);
 		free(cluster);
 		free(model);
@@ -207,6 +272,7 @@ int main(void)
 		cmocka_unit_test(alike_gpus_are_ranked),
 		cmocka_unit_test(mixed_gpus_are_ranked),
 		cmocka_unit_test(planning_problems_no_slower_than_the_best_known),
+		cmocka_unit_test(hundreds_of_devices_no_slower_than_the_best_known),
 		cmocka_unit_test(published_hspmd_plans_are_not_faster_than_ours),
 	};
 	return cmocka_run_group_tests(tests, read_cases, free_cases);

@@ -30,8 +30,8 @@
 #define HINDSIGHT 0.97          /* estimates may be too long by this factor */
 #define REBALANCE_WORK_MAX 2048 /* up to so many micro-batches x stages^2, boundaries are chosen by simulation */
 #define REFINED_SLOTS 4093
-#define EXACTLY 1e-7            /* relative precision of a partition that is timed */
-#define TARGET 1.15             /* factor over the least conceivable step time, for the step time that leftovers are filled for */
+#define EXACTLY 1e-7 /* relative precision of a partition that is timed */
+#define TARGET 1.15  /* factor over the least conceivable step time, for the step time that leftovers are filled for */
 
 struct combination {
 	int count;
@@ -63,8 +63,8 @@ struct assembly {
 	int seen_count, sets, sets_max;
 	/* the dynamic program: states of the inventory in mixed radix */
 	size_t states, stride[HSPMD_DEVICE_CLASSES_MAX];
-	int *value, *last;      /* per state: micro-batches that can be run; the candidate added last, -1: none */
-	struct fillers fillers; /* if there is no such program */
+	int *value, *last;       /* per state: micro-batches that can be run; the candidate added last, -1: none */
+	struct fillers fillers;  /* if there is no such program */
 	struct refined *refined; /* the last ones, each in one slot */
 };
 
@@ -492,8 +492,7 @@ static int time_combinations(struct assembly *a, bool zero)
 			continue;
 		budget -= stages_of(a, k);
 		for (int g = 0; g < k->count; g++) {
-			d.groups[g] = (struct hspmd_pipeline_group){ .partition = *refined(a, k->candidate[g], 0),
-				                                     .copies = k->copies[g] };
+			d.groups[g] = (struct hspmd_pipeline_group){ .partition = *refined(a, k->candidate[g], 0), .copies = k->copies[g] };
 		}
 		int rc = hspmd_draft_assign_micro_batches(&d, a->total);
 		if (!rc)

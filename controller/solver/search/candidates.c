@@ -5,7 +5,8 @@
  * devices). If there are many, those into which the inventory can be distributed evenly: for every set of device classes, the best
  * degrees of each, and every number of pipelines P, a sequence has the P-th part of each device class's submeshes, rounded down or up.
  * The order matters little, except which device classes come first, as early stages hold more activations: device classes are kept
- * together and tried in a few orders. For the next micro-batches only the sequences that did well with the first one are tried.
+ * together and tried in a few orders. For the next micro-batches and schedules only the sequences that did well with the first one are
+ * tried.
  *
  * Of the sequences with the same devices the best few are kept. */
 #include <limits.h>
@@ -22,10 +23,10 @@
 #define ORDERS_MANY 4       /* and of more device classes */
 #define ROUGHLY 2e-3        /* relative precision of a candidate's period */
 #define BOUND_ROUNDING 1e-9
-#define FRONT 8             /* candidates kept among those with the same devices */
-#define CHOICES 64          /* choices of one degree per device class of a set */
-#define CLASSES_FEW 5       /* up to so many device classes, every set of them is distributed */
-#define PIPELINE_STEP 12    /* numbers of pipelines above this are tried in steps */
+#define FRONT 8          /* candidates kept among those with the same devices */
+#define CHOICES 64       /* choices of one degree per device class of a set */
+#define CLASSES_FEW 5    /* up to so many device classes, every set of them is distributed */
+#define PIPELINE_STEP 12 /* numbers of pipelines above this are tried in steps */
 #define SEQUENCES_MIN                                                                                                                      \
 	6000 /* sequences that are tried in even distributions: SEQUENCES_WORK divided by the number of devices, within these limits */
 #define SEQUENCES_MAX 16000
@@ -40,7 +41,8 @@ struct builder {
 	int chosen[HSPMD_SUBMESHES_MAX]; /* how many of each submesh are chosen */
 	int use[HSPMD_DEVICE_CLASSES_MAX];
 	int stages, sequences, sequences_max;
-	double fair; /* micro-batches per device */
+	int useless;                       /* sequences that no plan needs, and that were not looked at any further */
+	double fair;                       /* micro-batches per device */
 	struct hspmd_partition_memo *memo; /* NULL: none */
 	bool short_of_memory;
 };
@@ -156,7 +158,11 @@ static void try_sequence(struct builder *b, const struct hspmd_stage_sequence *s
 	int found_count = 0, held = sequence->stages < b->max_micro_batches ? sequence->stages : b->max_micro_batches;
 	/* If memory is too small for a full pipeline, it may still run fewer micro-batches: useful if there are few. */
 	b->sequences++;
-	if (b->out->exhaustive && (is_useless(b, sequence) || keep_known(b, sequence)))
+	if (is_useless(b, sequence)) {
+		b->useless++;
+		return;
+	}
+	if (keep_known(b, sequence))
 		return;
 	for (; held > 0 && (held == sequence->stages || b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages); held--) {
 		int max_micro_batches = held == sequence->stages ? b->max_micro_batches : held;
@@ -500,7 +506,9 @@ int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t
 	}
 	if (s->warm_start_micro_batch <= t->micro_batch && s->warm_start_zero == zero)
 		try_warm_starts(&b);
-	if (out->count * 2 <= s->warm_start_count || !s->warm_start_count || s->warm_start_micro_batch > t->micro_batch ||
+	if (t->schedule == HSPMD_SCHEDULE_ZB_H1 && s->warm_start_count && s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B)
+		return b.short_of_memory ? -1 : 0; /* those for 1F1B need less memory: there are no others */
+	if ((out->count + b.useless) * 2 <= s->warm_start_count || !s->warm_start_count || s->warm_start_micro_batch > t->micro_batch ||
 	    s->warm_start_zero != zero) {
 		even_distributions(&b);
 		s->warm_start_count = 0;

@@ -16,7 +16,7 @@
 
 #define PARTITIONS_ALL 300 /* up to so many partitions, all are tried */
 #define BOUND_PRECISION 5e-3
-#define WIDEN 1.02         /* first bound tried, as a factor over the least conceivable one */
+#define WIDEN 1.02 /* first bound tried, as a factor over the least conceivable one */
 
 struct problem {
 	struct hspmd_submesh_tables *t;
@@ -29,7 +29,7 @@ struct problem {
 	double end_bytes;                                     /* additional bytes per weight at the step's end */
 	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* seconds of transfers into the stage, by activation size */
 	int least_recompute;                                  /* of the kinds that are allowed */
-	bool *limited;                                        /* set if memory does not suffice for some layers without more recomputation */
+	bool *limited; /* set if memory does not suffice for some layers without more recomputation */
 };
 
 /* Assign stages to nodes: consecutive stages of one device class fill a node before they start another; a stage of another device class

@@ -8,7 +8,7 @@
 #include "common/alloc.h"
 #include "common/fnv.h"
 
-#define SLOTS (1 << 16)          /* of the table */
+#define SLOTS (1 << 16)           /* of the table */
 #define SEQUENCES_MAX (SLOTS / 2) /* those beyond are not kept */
 
 struct slot {

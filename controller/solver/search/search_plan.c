@@ -120,14 +120,15 @@ static int search_copies(struct hspmd_search *s, struct hspmd_submesh_tables *t,
 static const enum hspmd_schedule drafted[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_ZB_H1, HSPMD_SCHEDULE_GPIPE };
 #define DRAFTED ((int)(sizeof drafted / sizeof *drafted))
 
-/* The best partition depends on the schedule. Few candidates are made for each schedule; many candidates only for the first one allowed,
- * because those that do well with it do well with the others, to which refinement changes. GPipe needs more memory than 1F1B and is no
- * faster. ZB-H1 also needs more memory, so if nothing fits with 1F1B, nothing fits with ZB-H1. */
+/* The best partition depends on the schedule, and so does which sequences do well: ZB-H1 hides slow messages of deep pipelines behind
+ * gradients of weights, and its drafts often beat all refinements of those made for 1F1B. Many candidates are made for the first schedule
+ * allowed; for the next one only those sequences are tried that did well with it (candidates.c). GPipe needs more memory than 1F1B and is
+ * no faster. ZB-H1 also needs more memory, so if nothing fits with 1F1B, nothing fits with ZB-H1. */
 static int search_micro_batch(struct hspmd_search *s, struct hspmd_submesh_tables *t)
 {
 	bool exhaustive = hspmd_candidates_are_exhaustive(s, t), any = false;
 	for (int i = 0; i < DRAFTED; i++) {
-		bool no_gain = any && (!exhaustive || !s->best_plans.count || drafted[i] == HSPMD_SCHEDULE_GPIPE);
+		bool no_gain = any && (!s->best_plans.count || drafted[i] == HSPMD_SCHEDULE_GPIPE);
 		if (!(s->caps.schedules & 1u << drafted[i]) || no_gain || hspmd_search_is_over(s))
 			continue;
 		any = true;
