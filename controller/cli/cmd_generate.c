@@ -158,8 +158,8 @@ static int read_prompts(struct generation_run *r, struct hspmd_error *err)
 }
 
 /* tokenizer_encode and tokenizer_decode take arrays of texts alone. */
-static int with_texts(struct generation_run *r, bool rest, int (*f)(const struct tokenizer *, struct token_text *, size_t, struct hspmd_error *),
-                      struct hspmd_error *err)
+typedef int convert_texts(const struct tokenizer *t, struct token_text *list, size_t n, struct hspmd_error *err);
+static int with_texts(struct generation_run *r, bool rest, convert_texts *f, struct hspmd_error *err)
 {
 	struct token_text *all = hspmd_calloc(r->count, sizeof *all);
 	if (!all)

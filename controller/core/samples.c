@@ -8,10 +8,13 @@ static int64_t every(const struct hspmd_controller *m)
 	return m->config->job->samples.every_steps;
 }
 
-/* The first step after `step` at which samples are due. */
+/* The first step after `step` at which samples are due: a multiple, or the last. */
 static void set_next(struct hspmd_controller *m, int64_t step)
 {
-	m->samples_at = every(m) ? (step / every(m) + 1) * every(m) : INT64_MAX;
+	int64_t last = m->config->job->steps, next = every(m) ? (step / every(m) + 1) * every(m) : INT64_MAX;
+	if (every(m) && next > last && step < last)
+		next = last;
+	m->samples_at = next > last ? INT64_MAX : next;
 }
 
 void samples_init(struct hspmd_controller *m)

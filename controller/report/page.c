@@ -16,6 +16,7 @@
 #include "controller/report/marks.h"
 #include "controller/report/markup.h"
 #include "controller/report/plan_picture.h"
+#include "controller/report/sample_table.h"
 #include "controller/report/step_time.h"
 #include "controller/report/summary.h"
 
@@ -287,6 +288,19 @@ static int write_plans(struct report_page *p)
 	return rc;
 }
 
+/* ---- samples */
+
+static int write_samples(struct report_page *p)
+{
+	for (int i = 0; i < p->count; i++) {
+		json_t *samples = report_samples_read(p->runs[i]);
+		if (!samples || json_object_set_new(p->data[i], "samples", samples))
+			return -1;
+		report_samples_write(p->out, p->runs[i], samples);
+	}
+	return 0;
+}
+
 /* ---- the page */
 
 static int make_data(struct report_page *p)
@@ -315,7 +329,7 @@ static int write_all(struct report_page *p)
 		return -1;
 	for (int i = 0; i < p->count; i++)
 		report_changes_write(p->out, p->runs[i]);
-	if (write_devices(p) || write_step_times(p) || write_plans(p))
+	if (write_devices(p) || write_step_times(p) || write_plans(p) || write_samples(p))
 		return -1;
 	for (int i = 0; i < p->count; i++)
 		report_events_write(p->out, p->runs[i]);

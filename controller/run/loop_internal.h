@@ -67,6 +67,7 @@ struct loop {
 	size_t start_count, start_capacity;
 	struct child *children;
 	struct sampler *sampler; /* makes samples; NULL: none runs */
+	int64_t samples_next;    /* step of which samples are to be made after those; 0: none */
 	char **agent_command; /* with addresses */
 	bool polling, poll_again;
 	int poll_failures;

@@ -158,6 +158,10 @@ static void finish(struct sampler *s)
 	free(s->out.text);
 	free(s->err.text);
 	free(s);
+	int64_t next = l->samples_next;
+	l->samples_next = 0;
+	if (next && !(l->stopping && l->status))
+		loop_make_samples(l, next);
 }
 
 static void on_closed(uv_handle_t *h)
@@ -259,7 +263,7 @@ static int start(struct sampler *s, struct words *w)
 	give_way(s->process.pid);
 	for (int i = 0; i < 2; i++)
 		uv_read_start((uv_stream_t *)&outputs[i]->pipe, on_room, on_data);
-	uv_timer_start(&s->limit, on_limit, LIMIT_MS, 0);
+	uv_timer_start(&s->limit, on_limit, l->stopping ? LAST_LIMIT_MS : LIMIT_MS, 0);
 	return 0;
 }
 
@@ -267,9 +271,12 @@ void loop_make_samples(struct loop *l, int64_t step)
 {
 	struct words w = { .count = 0 };
 	char text[100];
-	if (l->sampler) {
-		snprintf(text, sizeof text, "those of step %lld are still being made", (long long)l->sampler->step);
-		tell(l, step, 0, text);
+	if (l->sampler) { /* the newest waits */
+		int64_t older = l->samples_next;
+		snprintf(text, sizeof text, "those of step %lld take too long", (long long)l->sampler->step);
+		l->samples_next = step;
+		if (older)
+			tell(l, older, 0, text);
 		return;
 	}
 	make_command(l, step, &w);

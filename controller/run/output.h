@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's output folder: metrics.jsonl, events.jsonl, samples.jsonl, plan-GENERATION.json, hspmd.log, status.json, run.json. A later incarnation of the
- * job (requeue) appends. */
+/* A job's output folder: metrics.jsonl, events.jsonl, samples.jsonl, plan-GENERATION.json, hspmd.log, status.json, run.json. A later
+ * incarnation of the job (requeue) appends. */
 #ifndef HSPMD_CONTROLLER_RUN_OUTPUT_H
 #define HSPMD_CONTROLLER_RUN_OUTPUT_H
 

@@ -28,8 +28,8 @@ const char *hspmd_inference_uncached(const struct hspmd_inference *s);
 /* Begins a sequence of at most `context` tokens. Rotations that depend on the length are those of `context` tokens. 0, or -1 and err
  * (memory, or the model has fewer positions). */
 int hspmd_inference_begin(struct hspmd_inference *s, int64_t context, struct hspmd_error *err);
-/* Appends `count` tokens (below the model's vocabulary). logits: receives those after the last token, one per token of the vocabulary; NULL:
- * not wanted. 0; -1 and err: the sequence becomes longer than `context`, memory, or the device failed. */
+/* Appends `count` tokens (below the model's vocabulary). logits: receives those after the last token, one per token of the vocabulary;
+ * NULL: not wanted. 0; -1 and err: the sequence becomes longer than `context`, memory, or the device failed. */
 int hspmd_inference_append(struct hspmd_inference *s, const int32_t *tokens, int64_t count, float *logits, struct hspmd_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The choice of the next token from logits: the most likely one, or one drawn at random, with the limits that Hugging Face's generate() has,
- * in its order: temperature, top-k, top-p (Holtzman et al., "The Curious Case of Neural Text Degeneration", arXiv 1904.09751). */
+/* The choice of the next token from logits: the most likely one, or one drawn at random, with the limits that Hugging Face's generate()
+ * has, in its order: temperature, top-k, top-p (Holtzman et al., "The Curious Case of Neural Text Degeneration", arXiv 1904.09751). */
 #ifndef HSPMD_INFERENCE_TOKEN_CHOICE_H
 #define HSPMD_INFERENCE_TOKEN_CHOICE_H
 

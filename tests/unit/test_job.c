@@ -76,6 +76,10 @@ static void reads_everything(void **state)
 	assert_string_equal(j->checkpoint.shared, "${HOME}/ckpt");
 	assert_true(j->checkpoint.every_s == 60 && j->checkpoint.every_steps == 50 && j->checkpoint.replicas == 2 &&
 	            j->checkpoint.keep == 3);
+	assert_true(j->samples.every_steps == 500 && j->samples.max_tokens == 9 && j->samples.top_k == 5 && j->samples.prompt_count == 2);
+	assert_true(j->samples.temperature == 0.7 && j->samples.top_p == 0.9);
+	assert_string_equal(j->samples.prompts[1], "upon");
+	assert_string_equal(j->samples.tokenizer, DATA "job/words.json");
 	hspmd_job_destroy(j);
 	hspmd_job_destroy(NULL);
 }
@@ -285,6 +289,12 @@ static const struct edit edits[] = {
 	{ "\"steps\": 100", "\"steps\": 100, \"stepss\": 1", "j.json: stepss: unknown key; did you mean \"steps\"?" },
 	{ "\"steps\": 100", "\"steps\": 0", "j.json: steps: expected 1..1099511627776, got 0" },
 	{ "\"steps\": 100", "\"steps\": \"many\"", "j.json: steps: expected an integer in 1..1099511627776, got \"many\"" },
+	{ "\"steps\": 100", "\"steps\": 100, \"samples\": {\"every_steps\": 5, \"prompts\": [\"a\"]}",
+	  "j.json: samples: expected checkpoint.shared beside it: samples are made from a checkpoint" },
+	{ "\"steps\": 100", "\"steps\": 100, \"samples\": {\"every_steps\": 0, \"prompts\": [\"a\"]}",
+	  "j.json: samples.every_steps: expected 1..1099511627776, got 0" },
+	{ "\"steps\": 100", "\"steps\": 100, \"samples\": {\"every_steps\": 5, \"prompts\": []}",
+	  "j.json: samples.prompts: expected an array of 1..64, got 0 elements" },
 	{ "\"seq_len\": 128", "\"seq_len\": -5", "j.json: seq_len: expected 1..67108864, got -5" },
 	{ "\"seq_len\": 128", "\"seq_len\": 1.5", "j.json: seq_len: expected an integer in 1..67108864, got 1.5" },
 	{ "\"global_batch\": 8", "\"global_batch\": 99999999999", "j.json: global_batch: expected 1..1073741824, got 99999999999" },

@@ -316,7 +316,8 @@ static void carry_out(struct world *w, struct run_actions *a)
 			break;
 		case ACTION_SAMPLE:
 			assert_int_equal(x->id, w->shared_step);
-			assert_true(x->id / w->o.samples_every > w->sampled_step / w->o.samples_every);
+			assert_true(x->id / w->o.samples_every > w->sampled_step / w->o.samples_every || x->id == w->o.steps);
+			assert_true(x->id > w->sampled_step);
 			w->sampled_step = x->id;
 			w->samples++;
 			break;
