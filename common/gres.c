@@ -81,14 +81,31 @@ bool hspmd_gres_fit(const char *wanted, const char *has)
 	return !bad;
 }
 
+/* Returns where the first entry of this name begins, with the comma before it. */
+static const char *first_of_name(const char *list, const char *name)
+{
+	struct gres g;
+	bool bad = false;
+	for (const char *at = list, *entry = at; (at = next_gres(at, &g, &bad)); entry = at)
+		if (!strcmp(g.name, name))
+			return entry;
+	return NULL;
+}
+
 int hspmd_gres_request(const char *list, bool typed, char *text, size_t size)
 {
 	struct gres g;
 	bool bad = false;
 	size_t n = 0;
 	*text = '\0';
-	for (const char *at = list; n < size && (at = next_gres(at, &g, &bad));) {
+	for (const char *at = list, *entry = at; n < size && (at = next_gres(at, &g, &bad)); entry = at) {
 		bool type = typed && *g.type;
+		if (!typed) {
+			*g.type = '\0';
+			if (first_of_name(list, g.name) != entry)
+				continue;
+			g.count = has_gres(list, &g);
+		}
 		n += (size_t)snprintf(text + n, size - n, "%s%s%s%s:%ld", n ? "," : "", g.name, type ? ":" : "", type ? g.type : "",
 		                      g.count);
 	}

@@ -10,6 +10,7 @@
 #include "common/alloc.h"
 #include "common/format/job_command.h"
 #include "common/format/job_optimizer.h"
+#include "common/format/job_samples.h"
 #include "common/json.h"
 
 #define SEQ_LEN_MAX (1 << 26)
@@ -313,6 +314,7 @@ static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 	if (hspmd_job_optimizer_read(j, root) || read_elastic(j, root))
 		return -1;
 	read_checkpoint(j, root);
+	hspmd_job_samples_read(j, root);
 	read_trace(j, root);
 	return hspmd_json_check_keys(root);
 }
@@ -378,6 +380,7 @@ void hspmd_job_destroy(struct hspmd_job *j)
 	free(j->checkpoint.local);
 	free(j->checkpoint.shared);
 	hspmd_job_optimizer_clear(j);
+	hspmd_job_samples_clear(j);
 	hspmd_job_command_clear(j);
 	free(j);
 }
@@ -513,6 +516,8 @@ json_t *hspmd_job_to_json(const struct hspmd_job *j)
 	bad |= json_object_set_new(o, "rounding", json_string(hspmd_rounding_names[j->rounding]));
 	bad |= json_object_set_new(o, "elastic", elastic_json(j));
 	bad |= json_object_set_new(o, "checkpoint", checkpoint_json(j));
+	if (j->samples.every_steps)
+		bad |= json_object_set_new(o, "samples", hspmd_job_samples_json(j));
 	if (j->trace_end > j->trace_first)
 		bad |= json_object_set_new(o, "trace",
 		                           json_pack("{s:[I,I]}", "steps", (json_int_t)j->trace_first, (json_int_t)j->trace_end));

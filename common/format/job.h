@@ -17,6 +17,7 @@
 
 #define HSPMD_JOB_FORMAT "hspmd-job-1"
 #define HSPMD_JOB_STEPS_MAX ((int64_t)1 << 40)
+#define HSPMD_JOB_PROMPTS_MAX 64
 #define HSPMD_JOB_TRACE_MAX 1000 /* steps of a trace */
 /* Comment of the Slurm jobs that train such a file, unless the user gave one. It identifies jobs that wait in the queue. */
 #define HSPMD_JOB_COMMENT "hspmd"
@@ -78,6 +79,15 @@ struct hspmd_job {
 		int replicas, keep;    /* defaults 1, 2 */
 		bool memory;           /* replicas are kept in other nodes' memory as well; default true */
 	} checkpoint;
+	/* Texts that the model continues while it trains (common/format/job_samples.h). The keys are options of `hspmd generate`. */
+	struct {
+		int64_t every_steps; /* 0: none */
+		int prompt_count;
+		char **prompts;
+		int64_t max_tokens, top_k; /* defaults 64, 50 */
+		double temperature, top_p; /* defaults 1, 1 */
+		char *tokenizer;           /* "bytes", or an absolute path; NULL: bytes */
+	} samples;
 	int64_t trace_first, trace_end; /* steps [first, end) are recorded as a trace; equal: none */
 	/* Another trainer (common/format/job_command.h). Of `checkpoint` only its folder is then used. */
 	struct {

@@ -15,6 +15,7 @@
 #include "common/alloc.h"
 #include "common/durable.h"
 #include "common/format/job_command.h"
+#include "common/format/job_samples.h"
 
 #define BYTE_VOCABULARY 256
 #define LOOKED_AT_BYTES 65536 /* bytes checked per file of tokens */
@@ -338,6 +339,7 @@ static void check_model(struct check *k)
 	take(k, check_seq_len(k));
 	take(k, check_document_end(k));
 	take(k, check_kind(k));
+	take(k, hspmd_job_samples_check(k->j, k->m, k->err));
 	take(k, k->j->init ? check_init(k) : 0);
 }
 

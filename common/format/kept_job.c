@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/format/kept_job.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
 #include "common/durable.h"
 #include "common/fnv.h"
 #include "common/json.h"
+
+#define DIGEST_CHARS 16
+#define SUFFIX ".json"
 
 static void digest_of(const char *text, size_t size, char digest[static 17])
 {
@@ -30,6 +37,24 @@ static char *folder_of_copies(void)
 	return folder;
 }
 
+static bool is_copy(const char *name)
+{
+	return strspn(name, "0123456789abcdef") == DIGEST_CHARS && !strcmp(name + DIGEST_CHARS, SUFFIX);
+}
+
+/* The time of a copy is that of its last use: a submission writes it anew, and a job that starts touches it. */
+static void remove_old_copies(const char *folder)
+{
+	time_t oldest = time(NULL) - (time_t)HSPMD_JOB_KEPT_DAYS * 86400;
+	struct stat st;
+	DIR *d = opendir(folder);
+	for (struct dirent *e; d && (e = readdir(d));)
+		if (is_copy(e->d_name) && !fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) && st.st_mtime < oldest)
+			unlinkat(dirfd(d), e->d_name, 0);
+	if (d)
+		closedir(d);
+}
+
 int hspmd_job_keep(const char *path, struct hspmd_kept_job *kept, struct hspmd_error *err)
 {
 	struct hspmd_error ignored;
@@ -40,11 +65,13 @@ int hspmd_job_keep(const char *path, struct hspmd_kept_job *kept, struct hspmd_e
 		return -1;
 	digest_of(text, size, kept->digest);
 	char *folder = folder_of_copies();
-	kept->copy = folder ? hspmd_asprintf("%s/%s.json", folder, kept->digest) : NULL;
+	kept->copy = folder ? hspmd_asprintf("%s/%s" SUFFIX, folder, kept->digest) : NULL;
 	if (kept->copy && (hspmd_durable_mkdir(folder, 0700, &ignored) || hspmd_durable_write(kept->copy, text, size, &ignored))) {
 		free(kept->copy);
 		kept->copy = NULL;
 	}
+	if (kept->copy)
+		remove_old_copies(folder);
 	free(folder);
 	free(text);
 	return 0;
@@ -81,6 +108,8 @@ struct hspmd_job *hspmd_job_read_kept(const char *path, const char *digest, cons
 {
 	struct hspmd_error why = { "" };
 	bool same;
+	if (copy && *copy)
+		utimensat(AT_FDCWD, copy, NULL, 0); /* the job may be requeued, and then needs it again */
 	struct hspmd_job *j = read_same(path, path, digest, &same, err);
 	*changed = !same;
 	if (same)

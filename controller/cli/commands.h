@@ -20,6 +20,7 @@ hspmd_command hspmd_command_checkpoint;
 hspmd_command hspmd_command_data;
 hspmd_command hspmd_command_discover;
 hspmd_command hspmd_command_events;
+hspmd_command hspmd_command_generate;
 hspmd_command hspmd_command_grow;
 hspmd_command hspmd_command_model_answer;
 hspmd_command hspmd_command_plan;
@@ -42,12 +43,13 @@ enum hspmd_option_kind {
 	HSPMD_OPTION_INT,    /* to: int64_t, within [min, max] */
 	HSPMD_OPTION_NUMBER, /* to: double, within [min, max] */
 	HSPMD_OPTION_LIST,   /* to: struct hspmd_option_list, comma-separated words */
+	HSPMD_OPTION_TEXTS,  /* to: struct hspmd_option_list, one text each time that the option is given */
 };
 
 #define HSPMD_OPTION_LIST_MAX 64
 struct hspmd_option_list {
 	int count;
-	const char *items[HSPMD_OPTION_LIST_MAX]; /* point into the argument, which is split in place */
+	const char *items[HSPMD_OPTION_LIST_MAX]; /* point into the arguments; words are split in place */
 };
 
 struct hspmd_option {

@@ -36,7 +36,7 @@ static bool next_queued(char **text, struct queued *q)
 	return line != NULL;
 }
 
-/* The lines of this user's jobs, or of one job. squeue is a process of its own: libslurm ends a process that finds no slurm.conf. Returns a
+/* The lines of this user's jobs, or of one of them, which for root is anybody's. squeue is a process of its own: libslurm ends a process that finds no slurm.conf. Returns a
  * malloc'd text; NULL: no Slurm, or it knows no such job. */
 static char *ask_squeue(const char *job)
 {
@@ -48,7 +48,7 @@ static char *ask_squeue(const char *job)
 	hspmd_slurm_argv_add(&w, "%s", "--format=%i|%T|%r|%D|%k");
 	if (job)
 		hspmd_slurm_argv_add(&w, "--jobs=%s", job);
-	else
+	if (!job || getuid())
 		hspmd_slurm_argv_add(&w, "--user=%u", (unsigned)getuid());
 	int status = text ? hspmd_slurm_run_command(&w, ASK_S, text, QUEUE_MAX, &ignored) : -1;
 	hspmd_slurm_argv_clear(&w);

@@ -1,59 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens from texts, for `hspmd data prepare`, which checks the options and passes them as JSON. Writes PREFIX.bin and
-PREFIX.idx, as Megatron-LM's preprocessing does, and PREFIX.mask if the texts are conversations."""
+PREFIX.idx, as Megatron-LM's preprocessing does, and PREFIX.mask if the texts are conversations. tokenizer.py comes before it."""
 import array
 import json
 import os
 import struct
 import sys
 
+COMMAND = "data"
 BATCH = 1000  # texts that are encoded together
 CHATML = "<|im_start|>{role}\n{content}<|im_end|>\n"
-
-
-def fail(text):
-    sys.exit("hspmd data: error: " + text)
-
-
-def package(name, purpose):
-    try:
-        return __import__(name)
-    except ImportError:
-        fail(f"{purpose} needs the Python package {name} (pip install {name})")
-
-
-class Bytes:
-    """One token per byte of UTF-8."""
-
-    size, code, kind = 256, 1, "B"
-
-    def encode(self, texts):
-        return [text.encode() for text in texts]
-
-    def number(self, end):
-        return int(end) if end.isdigit() and int(end) < 256 else fail(f"--end: expected a byte, 0 to 255, got '{end}'")
-
-
-class Tokenizer:
-    """A tokenizer.json of Hugging Face."""
-
-    def __init__(self, path):
-        tokenizers = package("tokenizers", "a tokenizer.json")
-        try:
-            self.of = tokenizers.Tokenizer.from_file(path)
-        except Exception as why:  # the library raises plain Exception
-            fail(f"{path}: {why}")
-        self.of.no_padding()
-        self.of.no_truncation()
-        self.size = self.of.get_vocab_size()
-        self.code, self.kind = (8, "H") if self.size <= 65536 else (4, "i")
-
-    def encode(self, texts):
-        return [e.ids for e in self.of.encode_batch(texts, add_special_tokens=False)]
-
-    def number(self, end):
-        number = self.of.token_to_id(end)
-        return number if number is not None else fail(f"--end: the tokenizer has no token '{end}'")
 
 
 # ---- texts

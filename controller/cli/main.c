@@ -21,6 +21,7 @@ static const struct {
 	{ "data", hspmd_command_data, "make tokens from texts" },
 	{ "discover", hspmd_command_discover, "print the devices of this node or allocation" },
 	{ "events", hspmd_command_events, "print the events of a running job" },
+	{ "generate", hspmd_command_generate, "continue texts with a trained model" },
 	{ "grow", hspmd_command_grow, "give a running job more nodes" },
 	{ "model-answer", hspmd_command_model_answer, NULL },
 	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },

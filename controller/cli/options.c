@@ -116,6 +116,17 @@ static int read_words(const struct hspmd_option *o, char *text)
 	return -1;
 }
 
+static int add_text(const struct hspmd_option *o, const char *text)
+{
+	struct hspmd_option_list *list = o->to;
+	if (list->count == HSPMD_OPTION_LIST_MAX) {
+		hspmd_error_log("--%s: at most %d times", o->name, HSPMD_OPTION_LIST_MAX);
+		return -1;
+	}
+	list->items[list->count++] = text;
+	return 0;
+}
+
 static int take(const struct hspmd_option *o, char *text)
 {
 	switch (o->kind) {
@@ -131,6 +142,8 @@ static int take(const struct hspmd_option *o, char *text)
 		return hspmd_option_number(o->name, text, o->min, o->max, o->to);
 	case HSPMD_OPTION_LIST:
 		return read_words(o, text);
+	case HSPMD_OPTION_TEXTS:
+		return add_text(o, text);
 	}
 	return -1;
 }

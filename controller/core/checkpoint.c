@@ -117,6 +117,8 @@ static void failed(struct hspmd_controller *m, const char *why)
 		snprintf(m->checkpoint_failure, sizeof m->checkpoint_failure, "%s", why);
 	}
 	checkpoint_clear(m);
+	if (!memory)
+		samples_checkpoint_failed(m);
 	if (!memory || m->copy_failures++ == 0) /* copies are tried at growing intervals, and only the first failure is noted */
 		note_event(m, memory ? "copies_failed" : "checkpoint_failed", "%s", text);
 	requests_checkpoint_done(m, number, text);
@@ -262,6 +264,7 @@ static void done(struct hspmd_controller *m)
 	m->checkpoint_fails_since = 0;
 	m->checkpoint_cost_s = s->slowed;
 	note_event(m, "checkpoint", "checkpoint %s of step %lld is complete after %.2f s", s->id, (long long)s->step, seconds);
+	samples_checkpoint_done(m, s->step, s->shared);
 }
 
 void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *message)
@@ -324,13 +327,15 @@ bool checkpoint_if_due(struct hspmd_controller *m)
 {
 	int64_t steps = m->config->job->checkpoint.every_steps;
 	bool last_chance = !m->end_saved && m->end_at - m->now < fmax(30, 3 * m->checkpoint_seconds);
+	bool samples = samples_due(m);
 	bool due = m->now >= m->checkpoint_tried_at + checkpoint_interval_s(m) ||
-	           (steps > 0 && m->steps_reported - m->checkpoint_tried_step >= steps);
+	           (steps > 0 && m->steps_reported - m->checkpoint_tried_step >= steps) || samples;
 	if (!checkpoint_may_begin(m))
 		return false;
 	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step && (last_chance || due)) {
 		m->end_saved |= last_chance;
-		return checkpoint_begin(m, last_chance ? "the job's time is nearly over" : "", last_chance ? TARGET_ALL : TARGET_SCHEDULED);
+		return checkpoint_begin(m, last_chance ? "the job's time is nearly over" : "",
+		                        last_chance || samples ? TARGET_ALL : TARGET_SCHEDULED);
 	}
 	return m->now >= checkpoint_copy_deadline(m) && checkpoint_begin(m, "", TARGET_MEMORY);
 }

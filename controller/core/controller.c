@@ -59,6 +59,7 @@ struct hspmd_controller *hspmd_controller_create(const struct run_config *config
 	m->checkpoint_step = m->newest_save = -1;
 	m->checkpoint_tried_at = now;
 	m->checkpoint_tried_step = config->last_step;
+	samples_init(m);
 	m->shared_tried_at = -INFINITY;
 	m->copied_step = m->copy_tried_step = m->shared_checkpoint_step = -1;
 	m->last_step_at = m->aborted_at = m->settled_at = NAN;
@@ -242,6 +243,9 @@ static void dispatch(struct hspmd_controller *m, const struct run_event *e)
 		break;
 	case EVENT_RESIZED:
 		on_resized(m, e);
+		break;
+	case EVENT_SAMPLED:
+		on_sampled(m, e);
 		break;
 	case EVENT_RISK:
 		m->risk = run_risk_read(e->value);

@@ -43,6 +43,7 @@ enum run_event_kind {
 	EVENT_COMMAND, /* id: of the connection; value: the request { command, ... } */
 	EVENT_DISCONNECTED,  /* id: of the connection that is gone */
 	EVENT_RESIZED,       /* id: of ACTION_GROW or ACTION_SHRINK; text: why it failed; NULL: it was carried out */
+	EVENT_SAMPLED,       /* id: of ACTION_SAMPLE; text: why there are none; NULL: they are written, after `seconds` */
 	EVENT_RISK,          /* value { losses_per_node_s, correlated }: node losses on this cluster, as hspmdctld has observed them */
 	EVENT_WAS_SUSPENDED, /* seconds: for how long; they are not part of `now` */
 	EVENT_SHUTDOWN,      /* write a checkpoint and end within `seconds` (0: unknown); text: why ("SIGTERM") */
@@ -69,6 +70,7 @@ enum run_action_kind {
 	ACTION_TRACE_TEXT,       /* value: text of the trace file that is being written; the first is its head */
 	ACTION_TRACE_END,        /* value { name: of the file; hspmd: what is to be said in it }: the file is complete */
 	ACTION_RECORD_EVENT,     /* value: an event of `hspmd events`, { number, time, event, text, generation } */
+	ACTION_SAMPLE,           /* id: step of a complete checkpoint, from which samples are to be made */
 	ACTION_LOG,              /* id: enum hspmd_log_level; text */
 	ACTION_START_AGENT,      /* node */
 	ACTION_DISCONNECT_AGENT, /* node: close its connection */

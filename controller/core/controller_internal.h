@@ -255,6 +255,7 @@ struct hspmd_controller {
 	double checkpoint_at, checkpoint_tried_at, shared_tried_at;
 	double checkpoint_seconds, checkpoint_cost_s; /* of the newest: duration; training time lost */
 	int64_t checkpoint_tried_step, shared_tried_step;
+	int64_t samples_at; /* number of steps done when samples are due next; INT64_MAX: never */
 	int64_t shared_checkpoint_step; /* newest on shared storage; -1: none */
 	double shared_checkpoint_at;
 	int64_t copied_step, copy_tried_step; /* of copies in memory; -1: none */
@@ -491,6 +492,13 @@ void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *m
 void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w);
 void checkpoint_tick(struct hspmd_controller *m);
 void checkpoint_clear(struct hspmd_controller *m);
+
+/* samples.c */
+void samples_init(struct hspmd_controller *m);
+bool samples_due(const struct hspmd_controller *m);
+void samples_checkpoint_done(struct hspmd_controller *m, int64_t step, bool shared);
+void samples_checkpoint_failed(struct hspmd_controller *m);
+void on_sampled(struct hspmd_controller *m, const struct run_event *e);
 
 /* settle.c: what survivors of a failure agree on */
 void settle_collect(struct hspmd_controller *m); /* reads what each member holds */

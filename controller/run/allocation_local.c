@@ -28,10 +28,12 @@ static json_t *poll_allocation(struct run_allocation *a, struct hspmd_error *err
 	return v;
 }
 
-static char **start(struct run_allocation *a, char *const *nodes, int count, const char *const *command, struct hspmd_error *err)
+/* Each agent is started by a command of its own. */
+static char **start(struct run_allocation *a, char **nodes, int *count, const char *const *command, struct hspmd_error *err)
 {
 	size_t n = 0;
-	(void)a, (void)count;
+	(void)a;
+	*count = 1;
 	while (command[n])
 		n++;
 	char **list = hspmd_calloc(n + 3, sizeof *list);
@@ -113,7 +115,7 @@ struct run_allocation *run_allocation_local(const struct hspmd_cluster *c, int f
 		hspmd_fail_memory(err, "listing nodes");
 		return NULL;
 	}
-	l->base = (struct run_allocation){ .ops = &ops, .one_by_one = true, .resizable = true };
+	l->base = (struct run_allocation){ .ops = &ops, .resizable = true };
 	l->cluster = c;
 	for (int i = 0; i < c->node_count; i++)
 		l->held[i] = !first || i < first;

@@ -23,7 +23,8 @@ struct slurm {
 	struct hspmd_slurm_member_terms terms;
 	const char *log;                  /* members' output file, with sbatch's patterns; NULL: no members */
 	char **command;                   /* command of the last member, for members that replace others */
-	pthread_mutex_t lock;             /* of `command` */
+	json_t *node_gres;                /* { node: GRES for which its agent's step must ask }, by the last poll; NULL: none */
+	pthread_mutex_t lock;             /* of `command` and `node_gres` */
 	atomic_bool checked, has_members; /* an earlier incarnation of the job may have left some */
 	double poll_interval;
 	struct hspmd_slurm_start_cpus start_cpus; /* of the thread that polls */
@@ -176,12 +177,27 @@ static json_t *describe(struct slurm *s, const struct hspmd_slurm_job *j, struct
 	return v;
 }
 
+/* Keeps for the steps of the job itself what they must ask for; members ask in their own scripts. */
+static void keep_node_gres(struct slurm *s, const struct hspmd_slurm_job *j)
+{
+	json_t *gres = NULL;
+	for (int i = 0; j->node_gres && i < j->node_count; i++)
+		if (*j->node_gres[i] && (gres || (gres = json_object())))
+			json_object_set_new(gres, j->nodes[i], json_string(j->node_gres[i]));
+	pthread_mutex_lock(&s->lock);
+	json_decref(s->node_gres);
+	s->node_gres = gres;
+	pthread_mutex_unlock(&s->lock);
+}
+
 static json_t *poll_allocation(struct run_allocation *a, struct hspmd_error *err)
 {
 	struct slurm *s = (struct slurm *)a;
 	struct hspmd_slurm_job **members = NULL, *j = hspmd_slurm_job_load(s->job, err);
 	int count = j ? load_members(s, &members, err) : -1;
 	json_t *v = count >= 0 ? describe(s, j, members, count) : NULL;
+	if (j)
+		keep_node_gres(s, j);
 	if (count >= 0 && !v)
 		hspmd_fail_memory(err, "polling the allocation");
 	if (count > 0)
@@ -192,18 +208,45 @@ static json_t *poll_allocation(struct run_allocation *a, struct hspmd_error *err
 	return v;
 }
 
-static char **start(struct run_allocation *a, char *const *nodes, int count, const char *const *command, struct hspmd_error *err)
+static const char *gres_of(const json_t *all, const char *node)
+{
+	const char *gres = json_string_value(json_object_get(all, node));
+	return gres ? gres : "";
+}
+
+/* Moves the nodes on which a step asks for the same as on the first one to the front. Returns how many they are. */
+static int front_alike(const json_t *gres, char **nodes, int count)
+{
+	int alike = count > 0;
+	for (int i = 1; i < count; i++) {
+		char *node = nodes[i];
+		if (strcmp(gres_of(gres, node), gres_of(gres, nodes[0])) != 0)
+			continue;
+		memmove(nodes + alike + 1, nodes + alike, (size_t)(i - alike) * sizeof *nodes);
+		nodes[alike++] = node;
+	}
+	return alike;
+}
+
+static char **start(struct run_allocation *a, char **nodes, int *count, const char *const *command, struct hspmd_error *err)
 {
 	struct slurm *s = (struct slurm *)a;
+	pthread_mutex_lock(&s->lock);
+	json_t *gres = json_incref(s->node_gres);
+	pthread_mutex_unlock(&s->lock);
+	*count = front_alike(gres, nodes, *count);
 	/* Only the first step is started for all nodes at once; the agents of later nodes report their hardware only to the controller. */
 	struct hspmd_slurm_step step = { .job = s->job,
 		                         .nodes = nodes,
-		                         .node_count = count,
+		                         .node_count = *count,
+		                         .gres = gres_of(gres, nodes[0]),
 		                         .pmix = s->pmix && s->first,
 		                         .srun_args = s->terms.srun_args,
 		                         .command = command };
 	s->first = false;
-	return hspmd_slurm_step_command(&step, err);
+	char **argv = hspmd_slurm_step_command(&step, err);
+	json_decref(gres);
+	return argv;
 }
 
 /* ---- more and fewer */
@@ -403,6 +446,7 @@ static void destroy(struct run_allocation *a)
 		return;
 	pthread_mutex_destroy(&s->lock);
 	hspmd_slurm_start_cpus_clear(&s->start_cpus);
+	json_decref(s->node_gres);
 	free(s->command);
 	free(s);
 }

@@ -221,6 +221,9 @@ static void perform(struct loop *l, const struct run_action *x)
 		if (run_output_event(l->o->output, x->value, &err))
 			hspmd_warn("%s", err.text);
 		break;
+	case ACTION_SAMPLE:
+		loop_make_samples(l, x->id);
+		break;
 	case ACTION_LOG:
 		hspmd_log((enum hspmd_log_level)x->id, "%s", x->text ? x->text : "");
 		break;
@@ -441,6 +444,7 @@ static void close_all(struct loop *l)
 	run_ctld_session_close(l->ctld_session);
 	hspmd_server_close(l->server);
 	loop_remove_contacts(l);
+	loop_end_samples(l, l->status != 0);
 	loop_end_children(l, SIGTERM);
 	if (l->children) {
 		uv_timer_start(&l->kill_timer, on_kill, KILL_AFTER_MS, 0);

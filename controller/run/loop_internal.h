@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by loop.c (events and actions), loop_peers.c (the server for agents and commands), loop_contact.c (how
- * others find the controller) and loop_work.c (work outside the loop's thread: solver, Slurm, processes). */
+ * others find the controller), loop_work.c (work outside the loop's thread: solver, Slurm, processes) and loop_samples.c (samples). */
 #ifndef HSPMD_RUN_LOOP_INTERNAL_H
 #define HSPMD_RUN_LOOP_INTERNAL_H
 
@@ -42,6 +42,8 @@ struct child {
 	bool running;
 };
 
+struct sampler;
+
 struct loop {
 	const struct run_loop_options *o;
 	void (*on_event)(struct loop *l, const struct run_event *e); /* feeds the controller; may be called while it handles another */
@@ -64,6 +66,7 @@ struct loop {
 	char **to_start; /* nodes whose agents must be started */
 	size_t start_count, start_capacity;
 	struct child *children;
+	struct sampler *sampler; /* makes samples; NULL: none runs */
 	char **agent_command; /* with addresses */
 	bool polling, poll_again;
 	int poll_failures;
@@ -94,5 +97,10 @@ void loop_cancel_grow(struct loop *l);
 void loop_resize(struct loop *l, int64_t id, int grow, json_t *nodes);
 void loop_start_agents(struct loop *l);
 void loop_end_children(struct loop *l, int signal);
+
+/* loop_samples.c */
+void loop_make_samples(struct loop *l, int64_t step);
+/* For the end of the loop: gives a process that makes samples a while to end, or (at_once) ends it. */
+void loop_end_samples(struct loop *l, bool at_once);
 
 #endif

@@ -268,11 +268,14 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
 	uv_close((uv_handle_t *)p, on_child_closed);
 }
 
-static int spawn(struct loop *l, char **nodes, int count, struct hspmd_error *err)
+/* Starts the agents of some of the nodes, moves these to the front, and sets *started to their number. */
+static int spawn(struct loop *l, char **nodes, int left, int *started, struct hspmd_error *err)
 {
 	struct run_allocation *a = l->o->allocation;
 	struct child *c = calloc(1, sizeof *c);
-	char **command = a->ops->start(a, nodes, count, (const char *const *)l->agent_command, err);
+	int count = left;
+	char **command = a->ops->start(a, nodes, &count, (const char *const *)l->agent_command, err);
+	*started = count;
 	uv_stdio_container_t io[3] = { { .flags = UV_IGNORE },
 		                       { .flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO },
 		                       { .flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO } };
@@ -304,12 +307,12 @@ static int spawn(struct loop *l, char **nodes, int count, struct hspmd_error *er
 void loop_start_agents(struct loop *l)
 {
 	char **nodes = l->to_start;
-	int count = (int)l->start_count, step = l->o->allocation->one_by_one ? 1 : count;
+	int count = (int)l->start_count;
 	l->to_start = NULL;
 	l->start_count = l->start_capacity = 0;
-	for (int i = 0; i < count; i += step) {
+	for (int i = 0, step; i < count; i += step) {
 		struct hspmd_error err = { "" };
-		if (!spawn(l, nodes + i, step, &err))
+		if (!spawn(l, nodes + i, count - i, &step, &err))
 			continue;
 		hspmd_error_log("%s", err.text);
 		for (int k = i; k < i + step; k++) {

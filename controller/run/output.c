@@ -178,6 +178,15 @@ int run_output_event(struct run_output *o, const json_t *event, struct hspmd_err
 	return append(o, o->events_fd, "events.jsonl", event, err);
 }
 
+int run_output_sample(struct run_output *o, const json_t *sample, struct hspmd_error *err)
+{
+	int fd = open_append(o, "samples.jsonl", err);
+	int rc = fd < 0 ? -1 : append(o, fd, "samples.jsonl", sample, err);
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
 int run_output_save(struct run_output *o, const char *name, const json_t *value, struct hspmd_error *err)
 {
 	char *path = in_folder(o, name, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's output folder: metrics.jsonl, events.jsonl, plan-GENERATION.json, hspmd.log, status.json, run.json. A later incarnation of the
+/* A job's output folder: metrics.jsonl, events.jsonl, samples.jsonl, plan-GENERATION.json, hspmd.log, status.json, run.json. A later incarnation of the
  * job (requeue) appends. */
 #ifndef HSPMD_CONTROLLER_RUN_OUTPUT_H
 #define HSPMD_CONTROLLER_RUN_OUTPUT_H
@@ -28,6 +28,7 @@ void run_output_close(struct run_output *o);
 /* Return 0 or -1. A line is written by one write(). */
 int run_output_line(struct run_output *o, const json_t *line, struct hspmd_error *err);
 int run_output_event(struct run_output *o, const json_t *event, struct hspmd_error *err);
+int run_output_sample(struct run_output *o, const json_t *sample, struct hspmd_error *err);
 int run_output_save(struct run_output *o, const char *name, const json_t *value, struct hspmd_error *err);
 
 #endif

@@ -11,6 +11,7 @@
 #include <slurm/slurm_errno.h>
 
 #include "common/alloc.h"
+#include "common/gres.h"
 #include "common/hostlist.h"
 #include "controller/slurm/libslurm_internal.h"
 
@@ -114,16 +115,32 @@ static char *gpu_numbers(const char *gres, bool *failed)
 	return list;
 }
 
-/* GPUs on each of the job's nodes. From 24.11 on libslurm does not say how many CPUs of a node it holds. */
-static void read_node_gpus(struct hspmd_slurm_job *j, const job_info_t *from, bool *failed)
+/* Returns what a step must ask for to get the GRES of a node. GPUs that were requested per node are given to every step. Of those that were
+ * requested for the job, its sockets or its tasks, and those that it holds because the node is its own, a step that does not ask gets as
+ * many as its own tasks would, or none. It must not name a type: if the job has several, Slurm then refuses the step. */
+static char *gres_to_ask_for(const job_info_t *from, const char *detail, bool *failed)
+{
+	char list[256] = "";
+	bool given = from->tres_per_node && strstr(from->tres_per_node, "gpu");
+	if (!given && strstr(detail, "gpu") && hspmd_gres_request(detail, false, list, sizeof list))
+		*list = '\0';
+	return text(list, failed);
+}
+
+/* GPUs and GRES on each of the job's nodes. From 24.11 on libslurm does not say how many CPUs of a node it holds. */
+static void read_node_gres(struct hspmd_slurm_job *j, const job_info_t *from, bool *failed)
 {
 	bool detailed = from->gres_detail_str && from->gres_detail_cnt == (uint32_t)j->node_count;
 	if (!j->node_count)
 		return;
 	j->node_gpus = hspmd_calloc((size_t)j->node_count, sizeof *j->node_gpus);
-	*failed |= !j->node_gpus;
-	for (int i = 0; !*failed && i < j->node_count; i++)
-		j->node_gpus[i] = gpu_numbers(detailed && from->gres_detail_str[i] ? from->gres_detail_str[i] : "", failed);
+	j->node_gres = hspmd_calloc((size_t)j->node_count, sizeof *j->node_gres);
+	*failed |= !j->node_gpus || !j->node_gres;
+	for (int i = 0; !*failed && i < j->node_count; i++) {
+		const char *detail = detailed && from->gres_detail_str[i] ? from->gres_detail_str[i] : "";
+		j->node_gpus[i] = gpu_numbers(detail, failed);
+		j->node_gres[i] = gres_to_ask_for(from, detail, failed);
+	}
 }
 
 /* Slurm computes some ends with 32 bits, without a sign: an end that has passed a minute ago is then 136 years away. */
@@ -203,7 +220,7 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 		hspmd_slurm_job_destroy(j);
 		return NULL;
 	}
-	read_node_gpus(j, from, &failed);
+	read_node_gres(j, from, &failed);
 	if (failed) {
 		hspmd_slurm_job_destroy(j);
 		hspmd_fail_memory(err, "reading a job");

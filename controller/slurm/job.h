@@ -30,6 +30,7 @@ struct hspmd_slurm_job {
 	char **nodes;                           /* in Slurm's order */
 	int cpus;                               /* of the whole allocation */
 	char **node_gpus;                       /* per node, Slurm's numbers of its GPUs that the job holds, "0-1,4"; "": none or unknown */
+	char **node_gres;                       /* per node, the GRES that steps get only if they ask for them, "gpu:2"; "": none */
 	uint64_t node_memory_mb, cpu_memory_mb; /* requested per node, or per CPU; 0: not requested */
 	bool holds_gres;                        /* therefore it cannot grow in place */
 	bool exclusive;
@@ -92,6 +93,7 @@ struct hspmd_slurm_step {
 	uint32_t job;
 	char *const *nodes;
 	int node_count;
+	const char *gres;           /* to ask for on each node; NULL or "": what Slurm gives without being asked */
 	bool pmix;                  /* with a PMIx server */
 	char *const *srun_args;     /* further options of srun (srun_args.h), NULL-terminated; NULL: none */
 	const char *const *command; /* NULL-terminated */

@@ -13,9 +13,12 @@ void hspmd_slurm_job_destroy(struct hspmd_slurm_job *j)
 		                j->cluster, j->name,      j->constraints, j->reservation, j->gres,       j->array_tasks };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
-	for (int i = 0; j->node_gpus && i < j->node_count; i++)
-		free(j->node_gpus[i]);
+	for (int i = 0; i < j->node_count; i++) {
+		free(j->node_gpus ? j->node_gpus[i] : NULL);
+		free(j->node_gres ? j->node_gres[i] : NULL);
+	}
 	free(j->node_gpus);
+	free(j->node_gres);
 	hspmd_hostlist_free(j->nodes, j->node_count);
 	free(j);
 }

@@ -2,12 +2,14 @@
 /* Loads the module for this machine's Slurm. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/log.h"
 #include "common/module_path.h"
+#include "controller/slurm/interface.h"
 #include "controller/slurm/module.h"
 
 #define PATTERN "hspmd-slurm-*.so"
@@ -24,10 +26,15 @@ static const struct hspmd_slurm_module *load_file(const char *path, struct hspmd
 		return NULL;
 	}
 	const struct hspmd_slurm_module *module = dlsym(library, "hspmd_slurm_module");
-	if (module && !strcmp(module->release, PACKAGE_VERSION))
+	bool same_release = module && !strcmp(module->release, PACKAGE_VERSION);
+	if (same_release && !strcmp(module->interface, HSPMD_SLURM_INTERFACE))
 		return module;
-	hspmd_fail(err, "%s is of %s%s, this is hspmd " PACKAGE_VERSION, path, module ? "hspmd " : "something else",
-	           module ? module->release : "");
+	if (same_release)
+		hspmd_fail(err, "%s was built from other sources of hspmd " PACKAGE_VERSION " than this program: install both from one build",
+		           path);
+	else
+		hspmd_fail(err, "%s is of %s%s, this is hspmd " PACKAGE_VERSION, path, module ? "hspmd " : "something else",
+		           module ? module->release : "");
 	dlclose(library);
 	return NULL;
 }

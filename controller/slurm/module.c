@@ -2,11 +2,13 @@
 /* What the module for one Slurm exports. */
 #include "controller/slurm/module.h"
 
+#include "controller/slurm/interface.h"
 #include "controller/slurm/libslurm_internal.h"
 
 extern const struct hspmd_slurm_module hspmd_slurm_module;
 const struct hspmd_slurm_module hspmd_slurm_module = {
 	.release = PACKAGE_VERSION,
+	.interface = HSPMD_SLURM_INTERFACE,
 	.slurm = HSPMD_SLURM_API,
 	.job_load = hspmd_slurm_job_load,
 	.jobs_named = hspmd_slurm_jobs_named,

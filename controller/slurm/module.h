@@ -10,8 +10,9 @@
 
 /* A module exports this as "hspmd_slurm_module". The functions are those of job.h and slurm_view.h. */
 struct hspmd_slurm_module {
-	const char *release; /* hspmd's version; comes first, so that a module of another release is refused */
-	const char *slurm;   /* "24.11" */
+	const char *release;   /* hspmd's version; comes first, so that a module of another release is refused */
+	const char *interface; /* HSPMD_SLURM_INTERFACE: of the headers that lay out what the functions take and return */
+	const char *slurm;     /* "24.11" */
 	struct hspmd_slurm_job *(*job_load)(uint32_t id, struct hspmd_error *err);
 	int (*jobs_named)(uint32_t uid, const char *name, struct hspmd_slurm_job ***jobs, struct hspmd_error *err);
 	int (*job_shrink)(uint32_t id, char *const *keep, int count, struct hspmd_error *err);

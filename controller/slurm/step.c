@@ -8,7 +8,7 @@
 #include "controller/slurm/command.h"
 #include "controller/slurm/job.h"
 
-#define FIXED_ARGUMENTS 17
+#define FIXED_ARGUMENTS 18
 
 const char *const hspmd_slurm_step_words[] = {
 	"sh", "-c",
@@ -79,7 +79,7 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 		added++;
 	char *nodes = hspmd_hostlist_fold(step->nodes, step->node_count), count[16], job[16], *end;
 	char **list = nodes ? lay_out(FIXED_ARGUMENTS + UNSET_COUNT + added + HSPMD_SLURM_STEP_WORDS + arguments + 1,
-	                              strlen(nodes) + 128 + UNSET_TEXT, &end)
+	                              strlen(nodes) + (step->gres ? strlen(step->gres) : 0) + 128 + UNSET_TEXT, &end)
 	                    : NULL;
 	if (!list) {
 		free(nodes);
@@ -102,6 +102,8 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 	list[n++] = "--kill-on-bad-exit=0";
 	list[n++] = "--wait=0";
 	list[n++] = "--cpu-bind=none"; /* the agent binds its workers itself */
+	if (step->gres && *step->gres)
+		list[n++] = put(&end, "--gres=", step->gres);
 	list[n++] = step->pmix ? "--mpi=pmix" : "--mpi=none";
 	list[n++] = "--input=none";
 	for (size_t i = 0; i < added; i++)

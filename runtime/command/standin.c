@@ -15,8 +15,9 @@
 #include "runtime/command/standin_internal.h"
 
 #define UNSENT_MAX ((size_t)16 << 20)
-#define KILL_EVERY_MS 5 /* to look again whether all killed processes are gone */
-#define LAST_WORDS_S 10 /* for the last messages to be read by the agent */
+#define KILL_EVERY_MS 5   /* to look again whether all killed processes are gone */
+#define PING_EVERY_MS 500 /* to look again whether a command that does not answer works */
+#define LAST_WORDS_S 10   /* for the last messages to be read by the agent */
 
 /* ---- the loop */
 
@@ -34,6 +35,8 @@ static int timeout_ms(const struct standin *s)
 {
 	if (s->state == STANDIN_ENDING)
 		return KILL_EVERY_MS;
+	if (s->pinged)
+		return PING_EVERY_MS;
 	if (s->state != STANDIN_NOTICED && !s->warms)
 		return -1;
 	double left = ceil(((s->state == STANDIN_NOTICED ? s->notice_by : s->warms_by) - hspmd_now()) * 1e3);
@@ -78,6 +81,7 @@ static void run_once(struct standin *s)
 		standin_kill_again(s);
 	if (s->warms && hspmd_now() >= s->warms_by)
 		standin_warmed(s);
+	standin_ping_again(s);
 }
 
 static void tear_down(struct standin *s)

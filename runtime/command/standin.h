@@ -26,6 +26,8 @@
  * abort   stop waiting. Answer: `aborted` (step, holds: generation of whose state it has a whole copy, or null, ready, applied, sums,
  * losses)
  *   settle  apply: step whose gradients are complete, or null. Answer: `settled` (step, losses)
+ *   ping    while another order is not answered. Answer: `pong`, at once, by a thread that waits for nothing else: a command that neither
+ *           answers nor uses the processor is ended, as the others wait for it
  *
  * It may say `fault` (text) if it cannot go on. If one rank of the job has declared itself, `prepare` has elastic: true; a stand-in without
  * a command then starts it at once, and answers when it has declared itself, while the others still train. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -34,6 +35,42 @@ void standin_say_start(struct standin *s, const char *host, int port, int member
 	s->start_line = m;
 	if (s->elastic)
 		standin_say(s, json_incref(m));
+}
+
+/* ---- does it live? */
+
+/* Seconds of processor time that all its threads have used. */
+static double used_s(const struct standin *s)
+{
+	clockid_t clock;
+	struct timespec t;
+	if (s->process.pid <= 0 || clock_getcpuclockid(s->process.pid, &clock) || clock_gettime(clock, &t))
+		return 0;
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void pong(struct standin *s)
+{
+	s->pinged = false;
+	standin_send(s, json_pack("{ss}", "type", "pong"));
+}
+
+void standin_ping(struct standin *s)
+{
+	if (!s->elastic || s->debt == DEBT_NONE) {
+		pong(s);
+		return;
+	}
+	s->pinged = true;
+	s->pinged_used_s = used_s(s);
+	standin_say(s, json_pack("{ss}", "type", "ping"));
+}
+
+/* Python answers nothing while it is inside a library that keeps its lock. Such a command works, and one that is stopped does not. */
+void standin_ping_again(struct standin *s)
+{
+	if (s->pinged && (s->debt == DEBT_NONE || used_s(s) > s->pinged_used_s))
+		pong(s);
 }
 
 /* ---- from the command */
@@ -90,6 +127,8 @@ static void on_answer(struct standin *s, const char *type, json_t *told)
 		on_declared(s);
 	else if (!s->elastic)
 		hspmd_warn("HSPMD_FD: \"%.40s\" of a command that has not declared itself elastic", type);
+	else if (is(type, "pong") && s->pinged)
+		pong(s);
 	else if (is(type, "started"))
 		on_started(s, told);
 	else if (is(type, "stopped") && s->debt == DEBT_STOPPED) {

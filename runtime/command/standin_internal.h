@@ -45,11 +45,11 @@ struct standin {
 	/* prepared */
 	int64_t prepared; /* generation; 0: none */
 	struct hspmd_placement next;
-	int next_member;   /* this device among all members; -1: none */
-	int next_members;  /* their number */
+	int next_member;                            /* this device among all members; -1: none */
+	int next_members;                           /* their number */
 	char next_first[HSPMD_DEVICE_RUNS_ADDRESS]; /* the first of them */
-	char address[512]; /* base64 of HOST:PORT of this rank, in `prepared` */
-	int port_socket;   /* keeps the port; -1: none */
+	char address[512];                          /* base64 of HOST:PORT of this rank, in `prepared` */
+	int port_socket;                            /* keeps the port; -1: none */
 	/* started */
 	int64_t generation, step; /* of the last `start`; 0: none yet */
 	struct hspmd_placement place;
@@ -73,6 +73,8 @@ struct standin {
 	int64_t holds;         /* generation whose state it holds; 0: none */
 	json_t *start_line;    /* the last start, for a command that declares itself after it; NULL: none */
 	enum standin_debt debt;
+	bool pinged;          /* it was asked whether it lives, and has not answered */
+	double pinged_used_s; /* processor time that it had used then */
 	/* told steps */
 	char line[STEP_LINE_MAX];
 	size_t line_used;
@@ -100,6 +102,9 @@ void standin_step(struct standin *s, json_t *told); /* reports it, if this is ra
 void standin_line(struct standin *s, const char *line);
 void standin_say(struct standin *s, json_t *message); /* to the elastic command; takes it over */
 void standin_say_start(struct standin *s, const char *host, int port, int members);
+/* `ping` of the controller: one that owes an answer is asked itself, as others wait for it. */
+void standin_ping(struct standin *s);
+void standin_ping_again(struct standin *s); /* while it is asked: now and then */
 
 /* ---- standin_command.c */
 /* Starts the command for this place: for the generation that begins now (answers `started`), or makes it ready beside training for the one

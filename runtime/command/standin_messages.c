@@ -269,7 +269,7 @@ void standin_receive(struct standin *s, json_t *m)
 	if (!type)
 		return;
 	if (!strcmp(type, "ping"))
-		standin_send(s, json_pack("{ss}", "type", "pong"));
+		standin_ping(s);
 	else if (!strcmp(type, "job"))
 		on_job(s, m);
 	else if (!strcmp(type, "prepare"))

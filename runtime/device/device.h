@@ -55,6 +55,9 @@ struct hspmd_device_ops {
 	int (*run_batch)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count,
 	                 struct hspmd_error *err);
 	int (*synchronise)(struct hspmd_device *dev, struct hspmd_error *err);
+	/* Returns -1 and err if the device has failed for good: it does no more work, and nothing in its memory can be read again. Does not
+	 * wait. NULL: a failure of the device is one of the process. */
+	int (*check)(struct hspmd_device *dev, struct hspmd_error *err);
 	/* Calls of run() and zero() between capture_begin and capture_end are recorded instead of executed; replay executes them with the
 	 * same buffers, as often as it is called. capture_end ends the recording also if a call in between failed. NULL: not possible. */
 	int (*capture_begin)(struct hspmd_device *dev, struct hspmd_error *err);

@@ -151,6 +151,25 @@ const double *hspmd_graph_constant(struct hspmd_graph *g, const double *values, 
 	return g->constants[g->constant_count++] = copy;
 }
 
+void hspmd_op_view_of(const struct hspmd_graph *g, const struct hspmd_op *op, struct hspmd_op_view *view)
+{
+	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
+	for (int i = 0; i < op->input_count; i++) {
+		view->in[i].rank = -1;
+		if (op->in[i] < 0)
+			continue;
+		view->in[i] = g->tensors[op->in[i]].shape;
+		view->in_dtype[i] = g->tensors[op->in[i]].dtype;
+	}
+	for (int o = 0; o < op->output_count; o++) {
+		view->out[o].rank = -1;
+		if (op->out[o] < 0)
+			continue;
+		view->out[o] = g->tensors[op->out[o]].shape;
+		view->out_dtype[o] = g->tensors[op->out[o]].dtype;
+	}
+}
+
 /* Reserves space for an operator, checks its inputs and fills *view for the operator's rules. NULL on failure. */
 static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer,
                                const int *inputs, int input_count, struct hspmd_op_view *view)

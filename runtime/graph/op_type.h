@@ -24,6 +24,9 @@ struct hspmd_op_view {
 	bool sequence_parallel; /* for deduction: a partial value that must be summed is preferably left split along dimension 1 */
 };
 
+/* Fills the view of an operator of the graph: its shapes and types, without annotations. */
+void hspmd_op_view_of(const struct hspmd_graph *g, const struct hspmd_op *op, struct hspmd_op_view *view);
+
 /* Two operators in one kernel: the second takes output 0 of the first. Inputs: all possible inputs of the first (-1 if absent), then the
  * second's other inputs. Outputs: the second's, then the first's, without the intermediate value if it is not kept. Never part of a
  * graph. */

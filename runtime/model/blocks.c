@@ -14,7 +14,7 @@ int hspmd_builder_rotate(struct hspmd_builder *b, int x, int64_t head_dim)
 	const struct hspmd_rope *r = &b->d->rope[which];
 	if (r->kind != HSPMD_ROPE_PLAIN && !b->frequencies[which]) {
 		double frequencies[HSPMD_ROPE_FREQUENCIES];
-		hspmd_rope_frequencies(r, b->how->seq_len, frequencies);
+		hspmd_rope_frequencies(r, b->how->context ? b->how->context : b->how->seq_len, frequencies);
 		b->frequencies[which] = hspmd_graph_constant(b->g, frequencies, (size_t)(r->dims / 2));
 	}
 	struct hspmd_op_attr attr = {

@@ -8,8 +8,9 @@
 
 struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct hspmd_model_build_options *how, struct hspmd_error *err)
 {
-	if (how->seq_len > m->max_positions && m->learnt_positions) {
-		hspmd_fail(err, "sequences of %" PRId64 " tokens, but the model has %" PRId64 " learnt positions", how->seq_len,
+	int64_t tokens = how->context > how->seq_len ? how->context : how->seq_len;
+	if (tokens > m->max_positions && m->learnt_positions) {
+		hspmd_fail(err, "sequences of %" PRId64 " tokens, but the model has %" PRId64 " learnt positions", tokens,
 		           m->max_positions);
 		return NULL;
 	}

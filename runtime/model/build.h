@@ -10,6 +10,8 @@
 struct hspmd_model_build_options {
 	int64_t batch; /* samples per micro-batch */
 	int64_t seq_len;
+	int64_t context; /* tokens over which rotations that depend on the length are stretched, if the graph computes only some of them; 0:
+	                    seq_len */
 	int vocab_parts;      /* shards of the vocabulary in the head's stage, 1: not split */
 	int widest;           /* devices of the largest tensor-parallel group, 0 or 1: none has several */
 	double loss_scale;    /* factor of each token's loss: 1 / tokens of the global batch */

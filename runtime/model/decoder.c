@@ -35,6 +35,14 @@ static enum hspmd_activation activation_of(struct hspmd_json *root, const char *
 	return which < 0 ? absent : values[which];
 }
 
+static double softcap_of(struct hspmd_json *root, const char *key, bool read)
+{
+	if (read)
+		return hspmd_json_number_or(root, key, HSPMD_JSON_POSITIVE, 1e9, 0);
+	hspmd_refuse_set(root, key);
+	return 0;
+}
+
 struct hspmd_decoder *hspmd_decoder_read(struct hspmd_json *root, struct hspmd_model *m, size_t bytes,
                                          const struct hspmd_decoder_defaults *absent)
 {
@@ -51,13 +59,8 @@ struct hspmd_decoder *hspmd_decoder_read(struct hspmd_json *root, struct hspmd_m
 	d->norm_eps = hspmd_json_number_or(root, "rms_norm_eps", HSPMD_JSON_POSITIVE, 1, absent->norm_eps);
 	m->tied = hspmd_json_bool_or(root, "tie_word_embeddings", absent->tied);
 	d->dropout.attention = hspmd_rate_of(root, "attention_dropout", 0);
-	if (absent->softcaps) {
-		d->attention_softcap = hspmd_json_number_or(root, "attn_logit_softcapping", HSPMD_JSON_POSITIVE, 1e9, 0);
-		d->logit_softcap = hspmd_json_number_or(root, "final_logit_softcapping", HSPMD_JSON_POSITIVE, 1e9, 0);
-	} else {
-		hspmd_refuse_set(root, "attn_logit_softcapping");
-		hspmd_refuse_set(root, "final_logit_softcapping");
-	}
+	d->attention_softcap = softcap_of(root, "attn_logit_softcapping", absent->attention_softcap);
+	d->logit_softcap = softcap_of(root, "final_logit_softcapping", absent->logit_softcap);
 	d->activation = activation_of(root, absent->activation_key ? absent->activation_key : "hidden_act", absent->activation);
 	if (hspmd_json_failed(root))
 		return NULL;
@@ -93,25 +96,26 @@ static void read_layer_types(struct hspmd_json *types, struct hspmd_decoder *d, 
 	}
 }
 
-bool hspmd_slides_from(int64_t layer, int64_t n)
+bool hspmd_slides_from(const struct hspmd_decoder *d, int64_t layer, int64_t n)
 {
+	(void)d;
 	return layer >= n;
 }
 
-bool hspmd_slides_but_each(int64_t layer, int64_t n)
+bool hspmd_slides_but_each(const struct hspmd_decoder *d, int64_t layer, int64_t n)
 {
+	(void)d;
 	return (layer + 1) % n != 0;
 }
 
-void hspmd_decoder_read_window(struct hspmd_json *root, struct hspmd_model *m, int64_t window, bool (*slides)(int64_t layer, int64_t n),
-                               int64_t n)
+void hspmd_decoder_read_window(struct hspmd_json *root, struct hspmd_model *m, int64_t window, hspmd_slides_fn *slides, int64_t n)
 {
 	struct hspmd_decoder *d = m->own;
 	size_t blocks = (size_t)m->block_count;
 	d->window = window;
 	for (int64_t i = 0; i < m->block_count; i++)
-		d->layers[i].slides = window > 0 && (!slides || slides(i, n));
-	struct hspmd_json types = hspmd_json_array_or_none(root, "layer_types", 0, blocks);
+		d->layers[i].slides = window > 0 && (!slides || slides(d, i, n));
+	struct hspmd_json types = hspmd_json_array_or_none(root, "layer_types", blocks, blocks);
 	read_layer_types(&types, d, slides != NULL);
 }
 

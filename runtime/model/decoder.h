@@ -60,8 +60,8 @@ struct hspmd_decoder_defaults {
 	double norm_eps, rope_theta;
 	double partial_rotary; /* share of a head's elements that are rotated; 0: all */
 	bool tied;
-	bool softcaps;              /* attn_logit_softcapping and final_logit_softcapping are read, else they must be null */
-	const char *activation_key; /* NULL: "hidden_act" */
+	bool attention_softcap, logit_softcap; /* attn_logit_softcapping, final_logit_softcapping are read, else they must be null */
+	const char *activation_key;            /* NULL: "hidden_act" */
 	enum hspmd_activation activation;
 };
 
@@ -71,13 +71,13 @@ struct hspmd_decoder *hspmd_decoder_read(struct hspmd_json *root, struct hspmd_m
                                          const struct hspmd_decoder_defaults *absent);
 /* As hspmd_decoder_read, without reading anything: for types whose keys have other names. */
 struct hspmd_decoder *hspmd_decoder_create(struct hspmd_json *root, struct hspmd_model *m, size_t bytes, int64_t block_count);
+/* Whether a layer slides. */
+typedef bool hspmd_slides_fn(const struct hspmd_decoder *d, int64_t layer, int64_t n);
 /* Sets the window, and the layers that slide: by layer_types, else those for which slides() is true. slides NULL: all or none, and
  * layer_types must agree. */
-void hspmd_decoder_read_window(struct hspmd_json *root, struct hspmd_model *m, int64_t window, bool (*slides)(int64_t layer, int64_t n),
-                               int64_t n);
+void hspmd_decoder_read_window(struct hspmd_json *root, struct hspmd_model *m, int64_t window, hspmd_slides_fn *slides, int64_t n);
 /* Rules for slides: all layers from n on; all but each n-th. */
-bool hspmd_slides_from(int64_t layer, int64_t n);
-bool hspmd_slides_but_each(int64_t layer, int64_t n);
+hspmd_slides_fn hspmd_slides_from, hspmd_slides_but_each;
 /* attention_bias and mlp_bias must be absent or `qkv` and false. */
 void hspmd_decoder_refuse_biases(struct hspmd_json *root, struct hspmd_decoder *d, bool qkv);
 /* num_experts_per_tok and the experts' number under `key`. `aux`: default of router_aux_loss_coef. */

@@ -15,7 +15,8 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 		.norm_eps = 1e-6,
 		.rope_theta = 1e4,
 		.tied = true,
-		.softcaps = true,
+		.attention_softcap = true,
+		.logit_softcap = true,
 		.activation_key = "hidden_activation",
 		.activation = HSPMD_GELU_TANH,
 	};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gemma 3 (arXiv 2503.19786), its language model: as Gemma 2, with norms of queries and keys instead of soft caps. Layers with a window
- * have rotary positions of their own. */
+/* Gemma 3 (arXiv 2503.19786), its language model: as Gemma 2, with norms of queries and keys instead of attention's soft cap, which
+ * Transformers reads and does not apply. Layers with a window have rotary positions of their own. */
 #include <math.h>
 
 #include "runtime/model/fields.h"
@@ -31,7 +31,7 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 		.norm_eps = 1e-6,
 		.rope_theta = 1e6,
 		.tied = true,
-		.softcaps = true,
+		.logit_softcap = true,
 		.activation_key = "hidden_activation",
 		.activation = HSPMD_GELU_TANH,
 	};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SmolLM3 as SmolLM3ForCausalLM stores it: Llama where every no_rope_layer_interval-th layer rotates neither queries nor keys. */
+/* SmolLM3 as SmolLM3ForCausalLM stores it: Llama where every no_rope_layer_interval-th layer rotates neither queries nor keys. If there
+ * is a window, these layers have it. */
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
 
@@ -16,6 +17,12 @@ static void read_rotations(struct hspmd_json *root, struct hspmd_model *m, struc
 	}
 }
 
+static bool slides(const struct hspmd_decoder *d, int64_t layer, int64_t n)
+{
+	(void)n;
+	return d->layers[layer].rotation == HSPMD_ROTATION_NONE;
+}
+
 static void read(struct hspmd_json *root, struct hspmd_model *m)
 {
 	static const struct hspmd_decoder_defaults absent = {
@@ -30,8 +37,8 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	int64_t window = hspmd_json_bool_or(root, "use_sliding_window", false) ? hspmd_window_of(root, 0) : 0;
 	if (hspmd_json_failed(root))
 		return;
-	hspmd_decoder_read_window(root, m, window, hspmd_slides_but_each, interval);
 	read_rotations(root, m, d, interval);
+	hspmd_decoder_read_window(root, m, window, slides, 0);
 	hspmd_decoder_check(root, m);
 }
 

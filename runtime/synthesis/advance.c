@@ -44,10 +44,8 @@ static double contribute(struct hspmd_synthesis *s, const struct contribution *w
 		return HUGE_VAL;
 	if (t->contributions == 1)
 		return hspmd_synthesis_reshard(s, what->of, layout, home);
-	if (layout == LAYOUT_SUM) {
+	if (layout == LAYOUT_SUM)
 		l->partial = 1;
-		return 0;
-	}
 	l->plain += hspmd_synthesis_reshard(s, what->of, layout, home);
 	l->sum += hspmd_synthesis_reshard(s, what->of, layout, LAYOUT_SUM);
 	return 0;
@@ -60,12 +58,38 @@ static double add_seconds(struct hspmd_synthesis *s, int tensor, int layout)
 		const struct hspmd_op *op = &s->g->ops[t->adds[0]];
 		const struct hspmd_annotation *a = hspmd_synthesis_layout(s, tensor, layout);
 		struct hspmd_op_view view;
-		hspmd_synthesis_view(s->g, op, &view);
+		hspmd_op_view_of(s->g, op, &view);
 		t->add_seconds[layout] = hspmd_synthesis_op_seconds(&s->stage, s->rate, s->memory_rate, &view, hspmd_op_types[op->opcode],
 		                                                    (const struct hspmd_annotation *const[]){ a, a },
 		                                                    (const struct hspmd_annotation *const[]){ a }, NULL);
 	}
 	return t->add_seconds[layout];
+}
+
+/* Seconds to add up the parts of an activation's gradient. Of parts that are sums, either each is brought to the layout of the whole
+ * gradient, or the others are made sums too and the total is brought there. */
+static double add_parts(struct hspmd_synthesis *s, int tensor, const struct live *l, bool *as_sums)
+{
+	int adds = s->tensors[tensor].add_count;
+	double plain = l->plain + adds * add_seconds(s, tensor, l->gradient), sums = HUGE_VAL;
+	if (l->partial)
+		sums = l->sum + hspmd_synthesis_reshard(s, tensor, LAYOUT_SUM, l->gradient) + adds * add_seconds(s, tensor, LAYOUT_SUM);
+	*as_sums = sums < plain;
+	return fmin(plain, sums);
+}
+
+bool hspmd_synthesis_adds_sums(struct hspmd_synthesis *s, int tensor, int gradient)
+{
+	const struct tensor_facts *t = &s->tensors[tensor];
+	struct live l = nothing;
+	bool as_sums;
+	l.gradient = (unsigned char)gradient;
+	for (int n = t->first_group; n <= t->last_group; n++)
+		for (int k = 0; k < s->groups[n].contribution_count; k++)
+			if (s->groups[n].contributions[k].of == tensor)
+				contribute(s, &s->groups[n].contributions[k], s->groups[n].choices[s->chosen[n]].gives[k], &l);
+	add_parts(s, tensor, &l, &as_sums);
+	return as_sums;
 }
 
 /* All parts of a tensor's gradient are known, or all reads of a shared parameter. */
@@ -81,12 +105,8 @@ static double finish(struct hspmd_synthesis *s, int tensor, const struct live *l
 		                                hspmd_synthesis_layout(s, tensor, l->home)) /
 		       s->stage.micro_batches;
 	}
-	if (t->contributions < 2)
-		return 0;
-	int home = l->gradient;
-	if (l->partial)
-		return l->sum + hspmd_synthesis_reshard(s, tensor, LAYOUT_SUM, home) + t->add_count * add_seconds(s, tensor, LAYOUT_SUM);
-	return l->plain + t->add_count * add_seconds(s, tensor, home);
+	bool as_sums;
+	return t->contributions < 2 ? 0 : add_parts(s, tensor, l, &as_sums);
 }
 
 static double apply_choice(struct hspmd_synthesis *s, const struct group *g, const struct choice *choice, struct live *scratch)

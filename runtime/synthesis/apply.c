@@ -75,21 +75,11 @@ static int gradient_layout(const struct hspmd_synthesis *s, int tensor)
 	return LAYOUT_NONE;
 }
 
-/* Returns true if a part of the tensor's gradient is a sum. */
-static bool gets_sum(const struct hspmd_synthesis *s, int tensor)
-{
-	for (int n = s->tensors[tensor].first_group; n <= s->tensors[tensor].last_group; n++)
-		for (int k = 0; k < s->groups[n].contribution_count; k++)
-			if (s->groups[n].contributions[k].of == tensor && s->groups[n].choices[s->chosen[n]].gives[k] == LAYOUT_SUM)
-				return true;
-	return false;
-}
-
 /* The gradient of an activation gets the layout in which its producer reads it; its parts are added up in that, or as sums. */
-static int apply_gradient(const struct hspmd_synthesis *s, struct hspmd_graph *g, int tensor)
+static int apply_gradient(struct hspmd_synthesis *s, struct hspmd_graph *g, int tensor)
 {
 	const struct tensor_facts *t = &s->tensors[tensor];
-	int home = gradient_layout(s, tensor), added = gets_sum(s, tensor) ? LAYOUT_SUM : home;
+	int home = gradient_layout(s, tensor), added = t->add_count && hspmd_synthesis_adds_sums(s, tensor, home) ? LAYOUT_SUM : home;
 	for (int a = 0; a < t->add_count; a++)
 		for (int i = 0; i < 2; i++)
 			if (take(s, &g->ops[t->adds[a]], i, tensor, added))
@@ -97,7 +87,7 @@ static int apply_gradient(const struct hspmd_synthesis *s, struct hspmd_graph *g
 	return annotate(s, g, g->tensors[tensor].grad, tensor, home); /* of tensors that share it, the last one counts */
 }
 
-int hspmd_synthesis_apply(const struct hspmd_synthesis *s, struct hspmd_graph *g, struct hspmd_error *err)
+int hspmd_synthesis_apply(struct hspmd_synthesis *s, struct hspmd_graph *g, struct hspmd_error *err)
 {
 	for (int n = 0; n < s->group_count; n++) {
 		const struct choice *choice = &s->groups[n].choices[s->chosen[n]];

@@ -164,7 +164,7 @@ static int try_forward(struct chooser *c, struct trial *t)
 	const struct hspmd_op *op = c->op;
 	bool split = false, divided = false;
 	t->op = op;
-	hspmd_synthesis_view(c->s->g, op, &t->view);
+	hspmd_op_view_of(c->s->g, op, &t->view);
 	for (int i = 0; i < op->input_count; i++) {
 		c->choice->take[i] = c->choice->kept[i] = LAYOUT_NONE;
 		if (op->in[i] < 0)
@@ -314,7 +314,7 @@ static int try_backward(struct chooser *c, int number)
 {
 	struct trial t = { .op = &c->s->g->ops[c->group->backward[number]] };
 	bool factors = c->choice->factors && t.op->opcode == HSPMD_OP_LINEAR_GRAD_W;
-	hspmd_synthesis_view(c->s->g, t.op, &t.view);
+	hspmd_op_view_of(c->s->g, t.op, &t.view);
 	int status = start_backward(c, &t, factors) || settle(c, &t) || book_inputs(c, &t) ? 1 : 0;
 	if (!status) {
 		c->choice->seconds += seconds_of(c, &t);
@@ -494,7 +494,7 @@ static int segments_of(const struct hspmd_synthesis *s, const struct hspmd_op *o
 	struct hspmd_op_view view;
 	struct hspmd_op_rule rule;
 	int count = 0;
-	hspmd_synthesis_view(s->g, op, &view);
+	hspmd_op_view_of(s->g, op, &view);
 	hspmd_op_types[op->opcode]->rule(&view, &rule);
 	for (int i = 0; i < op->input_count; i++) {
 		const char *pattern = rule.in[i] + (rule.in[i][0] == '+');

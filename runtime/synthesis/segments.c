@@ -47,7 +47,7 @@ static void join_op(struct joiner *j, const struct hspmd_op *op)
 	struct hspmd_op_view view;
 	struct hspmd_op_rule rule;
 	int first[26];
-	hspmd_synthesis_view(j->s->g, op, &view);
+	hspmd_op_view_of(j->s->g, op, &view);
 	hspmd_op_types[op->opcode]->rule(&view, &rule);
 	memset(first, -1, sizeof first);
 	for (int i = 0; i < op->input_count; i++)

@@ -5,25 +5,6 @@
 #include "common/format/device_speed.h"
 #include "runtime/synthesis/synthesis_internal.h"
 
-void hspmd_synthesis_view(const struct hspmd_graph *g, const struct hspmd_op *op, struct hspmd_op_view *view)
-{
-	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
-	for (int i = 0; i < op->input_count; i++) {
-		view->in[i].rank = -1;
-		if (op->in[i] < 0)
-			continue;
-		view->in[i] = g->tensors[op->in[i]].shape;
-		view->in_dtype[i] = g->tensors[op->in[i]].dtype;
-	}
-	for (int o = 0; o < op->output_count; o++) {
-		view->out[o].rank = -1;
-		if (op->out[o] < 0)
-			continue;
-		view->out[o] = g->tensors[op->out[o]].shape;
-		view->out_dtype[o] = g->tensors[op->out[o]].dtype;
-	}
-}
-
 int hspmd_synthesis_rates(const struct hspmd_synthesis_stage *stage, double *rate, double *memory_rate, struct hspmd_error *err)
 {
 	for (int d = 0; d < stage->device_count; d++) {
@@ -85,7 +66,7 @@ static void add_operator(const struct pricing *p, const struct hspmd_spmd_node *
 	const struct hspmd_op *op = &spmd->graph->ops[n->op];
 	const struct hspmd_annotation *in[HSPMD_OP_MAX_IO], *out[HSPMD_OP_MAX_IO];
 	struct hspmd_op_view view;
-	hspmd_synthesis_view(spmd->graph, op, &view);
+	hspmd_op_view_of(spmd->graph, op, &view);
 	for (int i = 0; i < n->input_count; i++)
 		in[i] = n->in[i] < 0 ? NULL : spmd->values[n->in[i]].annotation;
 	for (int o = 0; o < n->output_count; o++)

@@ -82,7 +82,7 @@ int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_res
 
 /* Writes the program that was found into a graph equal to the one searched: annotations of parameters, inputs and gradients, and how every
  * operator reads its inputs. The sharding pass over the stage's devices then makes exactly this program. 0, or -1: memory. */
-int hspmd_synthesis_apply(const struct hspmd_synthesis *s, struct hspmd_graph *g, struct hspmd_error *err);
+int hspmd_synthesis_apply(struct hspmd_synthesis *s, struct hspmd_graph *g, struct hspmd_error *err);
 
 /* The program that was found, or loaded, as JSON (saved_program.c); a new reference. NULL and err: memory. */
 json_t *hspmd_synthesis_save(const struct hspmd_synthesis *s, struct hspmd_error *err);

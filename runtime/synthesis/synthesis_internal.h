@@ -81,7 +81,7 @@ struct live {
 	unsigned char partial;  /* some contribution to its gradient is a sum; of a parameter: 1 + the layout of its gradient */
 	unsigned char gradient; /* in which its gradient is brought to its producer */
 	uint32_t made;          /* bits: other layouts that exist and were not free */
-	double plain;           /* seconds to bring the contributions so far to the tensor's own layout, ... */
+	double plain;           /* seconds to bring the contributions so far to the gradient's layout, ... */
 	double sum;             /* ... and to sums */
 };
 
@@ -165,8 +165,6 @@ void hspmd_synthesis_each_segment(const struct hspmd_synthesis *s, int number, c
 int hspmd_synthesis_groups(struct hspmd_synthesis *s, struct hspmd_error *err);
 
 /* ---- step_cost.c */
-/* Fills view's shapes and types. */
-void hspmd_synthesis_view(const struct hspmd_graph *g, const struct hspmd_op *op, struct hspmd_op_view *view);
 /* Seconds of an operator on the slowest device. in and out: annotations, NULL: absent. each: filled per device; may be NULL. */
 double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
                                   const struct hspmd_op_view *view, const struct hspmd_op_type *type,
@@ -189,6 +187,9 @@ void hspmd_synthesis_set_least(struct hspmd_synthesis *s);
  * live[number + 1] does. `scratch`: one per tensor. Returns the seconds that this adds; HUGE_VAL: not possible. */
 double hspmd_synthesis_advance(struct hspmd_synthesis *s, int number, const struct choice *choice, const struct live *before,
                                struct live *after, struct live *scratch);
+/* Returns true if the chosen program adds the parts of a tensor's gradient as sums, which are then brought to the layout `gradient`; false:
+ * each part is brought there first. The gradient must have several parts. */
+bool hspmd_synthesis_adds_sums(struct hspmd_synthesis *s, int tensor, int gradient);
 /* The least that groups from `number` on can cost after this state. `reads`: one per tensor, all false. */
 double hspmd_synthesis_bound(struct hspmd_synthesis *s, int number, const struct live *state, struct live *scratch, bool *reads);
 

@@ -328,6 +328,13 @@ static void revive(struct worker *w)
 static int abort_generation(struct worker *w, json_t *m)
 {
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
+	const struct hspmd_device *dev = w->setup.device;
+	struct hspmd_error err = { "" };
+	/* To answer would be to claim a state that cannot be read: this worker is lost, and another process may find the device well. */
+	if (dev && dev->ops->check && dev->ops->check(w->setup.device, &err)) {
+		hspmd_error_log("the device has failed and with it this worker's part of the state is lost: %s", err.text);
+		return -1;
+	}
 	if (json_is_true(json_object_get(m, "revive")) && !w->active)
 		revive(w);
 	if (w->next && w->next->number == number)

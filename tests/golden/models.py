@@ -51,6 +51,8 @@ MODELS = {
                          max_window_layers=1),
     "qwen3": dict(SIZES, model_type="qwen3", tie_word_embeddings=False, head_dim=8),
     "smollm3": dict(SIZES, model_type="smollm3", tie_word_embeddings=True, no_rope_layer_interval=2, pad_token_id=None),
+    "smollm3-window": dict(SIZES, model_type="smollm3", tie_word_embeddings=False, no_rope_layers=[0, 1], use_sliding_window=True,
+                           sliding_window=4, attention_bias=True, pad_token_id=None),
     "olmo2": dict(SIZES, model_type="olmo2", tie_word_embeddings=False, pad_token_id=None),
     "phi3": dict(SIZES, model_type="phi3", tie_word_embeddings=False, sliding_window=7, pad_token_id=None),
     "phi3-long": dict(SIZES, model_type="phi3", tie_word_embeddings=False, hidden_size=32, partial_rotary_factor=0.75,
@@ -94,6 +96,9 @@ DOCUMENTS = {"gpt2": 10, "llama": 10}
 JOB = {"seq_len": 19, "global_batch": 3, "seed": 7}
 # A model whose gradients PyTorch itself computes with a larger error in float32 has it in its file, and the test allows for it.
 FLOAT32_NOTED = 5e-6
+# Gradients that are smaller, relative to the model's largest, are rounding (transformers computes softmax in float32): those of keys'
+# biases, unless keys are rotated.
+VANISHED = 1e-7
 PLAIN = {"attn_implementation": "eager", "experts_implementation": "eager"}  # without kernels that lack F64
 TOKENS = 700  # of the stream; so few that a training reads several epochs
 # Name -> model, the job's optimizer, and its steps.
@@ -180,7 +185,7 @@ def float32_off(model, tokens, targets, gradients):
     model.float().zero_grad()
     loss_of(model, tokens, targets)[1].backward()
     rounded = published_form(model, lambda p: p.grad)
-    return max(abs(x - y) / gradients[name][0] for name in gradients for x, y in zip(gradients[name], rounded[name]))
+    return max(abs(x - y) / of[0] for name, of in gradients.items() if of[0] for x, y in zip(of, rounded[name]))
 
 
 def one_step(name, end=None):
@@ -190,6 +195,8 @@ def one_step(name, end=None):
     loss.backward()
     job = dict(JOB, data={"document_end": end, "reset_positions": True, "mask": True}) if end is not None else JOB
     gradients = published_form(model, lambda p: p.grad)
+    largest = max(norm for norm, *_ in gradients.values())
+    gradients = {name: digest if digest[0] > VANISHED * largest else [0, 0, 0, 0] for name, digest in gradients.items()}
     step = {"kind": "model", "config": MODELS[name], "job": job, "stream": TOKENS, "tensors": shapes, "loss": loss.item(),
             "logits": formula.digest("logits", logits), "gradients": gradients}
     off = 0 if end is not None else float32_off(model, tokens, targets, gradients)

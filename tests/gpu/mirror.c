@@ -227,7 +227,8 @@ static double distance(const struct mirror *m, int t)
 	return sqrt(off) / fmax(sqrt(size), 1e-3 * sqrt((double)n));
 }
 
-void mirror_check_case(const struct op_case *c, enum hspmd_dtype type, double bound)
+void mirror_measure_case(const struct op_case *c, enum hspmd_dtype type, void (*take)(const struct mirror_result *r, void *context),
+                         void *context)
 {
 	struct hspmd_graph *g = op_case_graph(c, HSPMD_F64);
 	struct op_values want;
@@ -242,18 +243,29 @@ void mirror_check_case(const struct op_case *c, enum hspmd_dtype type, double bo
 	for (size_t t = 0; t < g->tensor_count; t++) {
 		if (is_given(&g->tensors[t]) || g->tensors[t].producer < 0)
 			continue;
-		double off = distance(&m, (int)t);
-		if (!(off < bound))
-			fail_msg("%s in %s: %s is %g off by norm", c->name, hspmd_dtype_names[type], g->tensors[t].name, off);
+		struct mirror_result r = { c->name, g->tensors[t].name, type, distance(&m, (int)t), false };
 		size_t bytes = count_of(&m, (int)t) * hspmd_dtype_bytes(type_of(&m, (int)t));
 		void *first = mirror_take_back(m.data[t], bytes), *second = mirror_take_back(again.data[t], bytes);
-		if (memcmp(first, second, bytes))
-			fail_msg("%s in %s: %s has other bits the second time", c->name, hspmd_dtype_names[type], g->tensors[t].name);
+		r.same_bits = !memcmp(first, second, bytes);
 		free(first);
 		free(second);
+		take(&r, context);
 	}
 	close_mirror(&again);
 	close_mirror(&m);
 	op_values_close(&want);
 	hspmd_graph_destroy(g);
+}
+
+static void check_result(const struct mirror_result *r, void *bound)
+{
+	if (!(r->error < *(double *)bound))
+		fail_msg("%s in %s: %s is %g off by norm", r->name, hspmd_dtype_names[r->type], r->tensor, r->error);
+	if (!r->same_bits)
+		fail_msg("%s in %s: %s has other bits the second time", r->name, hspmd_dtype_names[r->type], r->tensor);
+}
+
+void mirror_check_case(const struct op_case *c, enum hspmd_dtype type, double bound)
+{
+	mirror_measure_case(c, type, check_result, &bound);
 }

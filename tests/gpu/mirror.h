@@ -9,8 +9,23 @@
 /* The device under test. */
 extern struct hspmd_device *gpu;
 
-/* Checks every output, forward and backward, of `gpu` in `type`: within `bound` by norm of the CPU device's in double precision, and with
- * the same bits the second time. */
+/* Distance by norm that rounding explains: a few units of the last place of the type, times the depth of the sums. */
+#define F32_BOUND 2e-5
+#define BF16_BOUND 3e-2
+
+/* One output of a case, forward or backward. error: its distance by norm, relative, from the CPU device's in double precision. same_bits:
+ * the second time it had the same bits. */
+struct mirror_result {
+	const char *name, *tensor;
+	enum hspmd_dtype type;
+	double error;
+	bool same_bits;
+};
+
+/* Runs a case twice on `gpu` in `type` and passes every output to `take`. */
+void mirror_measure_case(const struct op_case *c, enum hspmd_dtype type, void (*take)(const struct mirror_result *r, void *context),
+                         void *context);
+/* Fails the test unless every output's error is less than `bound`, and its bits are the same. */
 void mirror_check_case(const struct op_case *c, enum hspmd_dtype type, double bound);
 
 /* Fails the test with err's text unless status is 0. */

@@ -22,10 +22,6 @@
 #include "tests/unit/draw.h"
 #include "tests/unit/op_case.h"
 
-/* Distance by norm that rounding explains: a few units of the last place of the type, times the depth of the sums. */
-#define F32_BOUND 2e-5
-#define BF16_BOUND 3e-2
-
 /* On the emulated device threads run in one of three orders (HSPMD_LONG: in each of them), so that a missing barrier changes the result. */
 static void check_cases(enum hspmd_dtype type, double bound)
 {
@@ -373,20 +369,22 @@ static void restore_gpu(void)
 	gpu = gpu_open();
 }
 
+static void check_named_attention(const struct op_case *cases, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (strstr(cases[i].name, "attention"))
+			mirror_check_case(&cases[i], HSPMD_BF16, BF16_BOUND);
+}
+
 /* Checks cases of attention; runs[] gets how often the emulated cuDNN ran each of its plans. */
-static void check_attention(long runs[2])
+static void check_attention(const struct op_case *cases, size_t cases_count, long runs[2])
 {
 	void *module = gpu_is_emulated() ? dlopen(getenv("HSPMD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD) : NULL;
 	long *count = module ? dlsym(module, "emulate_dnn_runs") : NULL, before[2] = { 0 };
 	assert_true(count || !gpu_is_emulated());
 	for (int i = 0; count && i < 2; i++)
 		before[i] = count[i];
-	for (size_t i = 0; i < op_case_count(); i++)
-		if (strstr(op_case_at(i)->name, "attention"))
-			mirror_check_case(op_case_at(i), HSPMD_BF16, BF16_BOUND);
-	for (size_t i = 0; i < wide_case_count; i++)
-		if (strstr(wide_cases[i].name, "attention"))
-			mirror_check_case(&wide_cases[i], HSPMD_BF16, BF16_BOUND);
+	check_named_attention(cases, cases_count);
 	for (int i = 0; i < 2; i++)
 		runs[i] = count ? count[i] - before[i] : 0;
 	if (module)
@@ -403,23 +401,29 @@ static bool has_dnn(void)
 	return library != NULL;
 }
 
-/* On a GPU also sequences that span several tiles of its kernels. cuDNN's plan is used wherever it has one. */
+/* On a GPU also sequences that span several tiles of its kernels. cuDNN's plan is used wherever it has one and is trusted. */
 static void attention_by_dnn(void **state)
 {
 	(void)state;
-	long all[2], parts[2], none[2];
+	long all[2], parts[2], none[2], odd[2], old[2];
 	if (!gpu_is_emulated() && !has_dnn())
 		skip();
 	reopen_with("played", "0", "268435456");
-	check_attention(all);
+	check_attention(tiled_cases, tiled_case_count, all);
+	check_attention(wide_cases, wide_case_count, odd);
 	for (size_t i = 0; i < long_case_count && (!gpu_is_emulated() || getenv("HSPMD_LONG")); i++)
 		mirror_check_case(&long_cases[i], HSPMD_BF16, BF16_BOUND);
 	/* The gradients of some cases are computed in parts (samples, kv heads), of others not by cuDNN at all. */
-	reopen_with("played", "0", "30000");
-	check_attention(parts);
+	reopen_with("played", "0", "90000");
+	check_attention(tiled_cases, tiled_case_count, parts);
 	reopen_with("refusing", "0", "268435456");
-	check_attention(none);
+	check_attention(tiled_cases, tiled_case_count, none);
+	setenv("HSPMD_EMULATE_DNN_VERSION", "91500", 1);
+	reopen_with("played", "0", "268435456");
+	check_attention(tiled_cases, 1, old);
+	unsetenv("HSPMD_EMULATE_DNN_VERSION");
 	if (gpu_is_emulated()) {
+		assert_true(odd[0] == 0 && odd[1] == 0 && old[0] == 0 && old[1] == 0);
 		assert_true(all[0] > 0 && parts[0] > 0 && parts[0] != all[0]);
 		assert_true(all[1] == 0 && parts[1] == 0 && none[0] == 0 && none[1] == 0);
 	}
@@ -473,16 +477,16 @@ static void attention_is_chosen(void **state)
 	assert_non_null(mkdtemp(folder));
 	setenv("HSPMD_CUDA_CACHE", folder, 1);
 	reopen_with("failing", "1", "268435456");
-	check_attention(runs);
+	check_attention(tiled_cases, tiled_case_count, runs);
 	assert_true(runs[0] == 0 && runs[1] == 0);
 	assert_int_equal(other_choices(folder, 1, &lines), 0);
-	assert_true(lines > 5);
+	assert_true(lines >= 2 * (int)tiled_case_count);
 	reopen_with("played", "1", "268435456");
-	check_attention(runs);
+	check_attention(tiled_cases, tiled_case_count, runs);
 	assert_true(runs[0] == 0 && runs[1] == 0); /* the file says: our kernels */
 	rewrite_choices(folder, 3);
 	reopen_with("played", "1", "268435456");
-	check_attention(runs);
+	check_attention(tiled_cases, tiled_case_count, runs);
 	assert_true(runs[0] == 0 && runs[1] > 0); /* the file says: the second plan */
 	restore_gpu();
 	if (old)

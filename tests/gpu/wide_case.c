@@ -92,6 +92,21 @@ static int attention_packed_64(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 1, NULL);
 }
 
+static int attention_tiled_grouped(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 128, 4, 2, 64, 0, false);
+}
+
+static int attention_tiled_window(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 128, 2, 2, 128, 50, false);
+}
+
+static int attention_1024_grouped(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 1024, 8, 2, 64, 0, false);
+}
+
 static int attention_1000_grouped(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	return attention(g, type, 1000, 8, 2, 64, 0, false);
@@ -144,7 +159,14 @@ const struct op_case wide_cases[] = {
 };
 const size_t wide_case_count = sizeof wide_cases / sizeof *wide_cases;
 
+const struct op_case tiled_cases[] = {
+	{ "attention of 128 positions, two a kv head", attention_tiled_grouped, true, NULL },
+	{ "attention of 128 positions, heads of 128, window", attention_tiled_window, true, NULL },
+};
+const size_t tiled_case_count = sizeof tiled_cases / sizeof *tiled_cases;
+
 const struct op_case long_cases[] = {
+	{ "attention of 1024 positions, four a kv head", attention_1024_grouped, true, NULL },
 	{ "attention of 1000 positions, four a kv head", attention_1000_grouped, true, NULL },
 	{ "attention of 777 positions, heads of 128, window", attention_777_window, true, NULL },
 };

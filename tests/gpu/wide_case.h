@@ -7,6 +7,9 @@
 
 extern const struct op_case wide_cases[];
 extern const size_t wide_case_count;
+/* Attention whose lengths and heads cuDNN is trusted with (runtime/device/cuda/dnn_support.h). */
+extern const struct op_case tiled_cases[];
+extern const size_t tiled_case_count;
 /* Cases with many positions, too slow for an emulated device. */
 extern const struct op_case long_cases[];
 extern const size_t long_case_count;

@@ -80,7 +80,7 @@ void agent_open_with(struct agent *a, json_t *command, const char *notice)
 	free(checkpoint);
 }
 
-json_t *agent_start_on(struct agent *a, json_t *devices, const char *answer)
+void agent_order_start(struct agent *a, json_t *devices)
 {
 	json_t *pipelines = json_array(), *device, *addresses = json_object();
 	size_t i;
@@ -103,6 +103,11 @@ json_t *agent_start_on(struct agent *a, json_t *devices, const char *answer)
 	agent_tell(a, json_pack("{ss,sI,so,sI,s{}}", "type", "start", "generation", (json_int_t)a->generation, "addresses", addresses,
 	                        "step", (json_int_t)5, "state"));
 	json_decref(devices);
+}
+
+json_t *agent_start_on(struct agent *a, json_t *devices, const char *answer)
+{
+	agent_order_start(a, devices);
 	return agent_next(a, answer);
 }
 

@@ -29,7 +29,9 @@ void agent_expect(struct agent *a, const char *type);
 json_t *shell(const char *script);
 /* Starts a stand-in for n1:0 with this command. */
 void agent_open_with(struct agent *a, json_t *command, const char *notice);
-/* The next generation, of these devices; returns when it runs, or cannot (`answer`). */
+/* The next generation, of these devices: is prepared, and ordered to start. */
+void agent_order_start(struct agent *a, json_t *devices);
+/* The same; returns when it runs, or cannot (`answer`). */
 json_t *agent_start_on(struct agent *a, json_t *devices, const char *answer);
 void agent_start(struct agent *a);
 /* As the only rank. */

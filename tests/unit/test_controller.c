@@ -118,6 +118,34 @@ static void test_last_checkpoint(void **state)
 			}
 }
 
+/* Samples are asked for when they are due, from a checkpoint that is made for them if there is no other; also if the job is resized, and at
+ * the last step. */
+static void test_samples(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		bool resized = seed > 4;
+		struct world *w = world_create(&(struct world_options){ .seed = seed,
+		                                                        .nodes = 3,
+		                                                        .devices_per_node = 1,
+		                                                        .held = 3,
+		                                                        .steps = 28,
+		                                                        .checkpoints = true,
+		                                                        .every_steps = seed % 2 ? 1000 : 3,
+		                                                        .samples_every = 7,
+		                                                        .long_steps = true });
+		int status;
+		world_run_until(w, 10);
+		if (resized)
+			world_ask(w, "shrink", 1);
+		world_run_out(w, seed);
+		assert_true(world_ended(w, &status) && !status);
+		/* The steps after a resize may be over before the controller hears of the first. */
+		assert_in_range(world_samples(w), resized ? 2 : 4, 4);
+		world_destroy(w);
+	}
+}
+
 /* Before every move of a short job something happens: a checkpoint is requested, a worker or an agent is lost or hangs, the controller
  * dies. */
 static void test_to_the_end(void **state)
@@ -540,6 +568,7 @@ int main(void)
 		cmocka_unit_test(test_given),
 		cmocka_unit_test(test_leave),
 		cmocka_unit_test(test_last_checkpoint),
+		cmocka_unit_test(test_samples),
 		cmocka_unit_test(test_to_the_end),
 		cmocka_unit_test(test_leave_from_a_save),
 		cmocka_unit_test(test_asked_again),

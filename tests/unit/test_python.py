@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of contrib/python/hspmd that need no PyTorch: how orders are taken, and which rank takes which samples."""
+"""The parts of contrib/python/hspmd that need no PyTorch: how orders are taken, which rank takes which samples, and how ranks vote."""
+import contextlib
 import json
 import os
 import random
@@ -12,7 +13,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "contrib", "python"))
 
-from hspmd import control, data, layout  # noqa: E402
+from hspmd import control, data, layout, votes  # noqa: E402
 
 PATIENCE_S = 60
 
@@ -35,6 +36,12 @@ class Orders(unittest.TestCase):
     def test_answers(self):
         self.control.say(type="elastic")
         self.assertEqual(json.loads(self.lines.readline()), {"type": "elastic"})
+
+    def test_ping_is_answered_while_nobody_waits_for_orders(self):
+        self.order(type="ping")
+        self.assertEqual(json.loads(self.lines.readline()), {"type": "pong"})
+        self.order(type="start")
+        self.assertEqual(self.control.next(PATIENCE_S)["type"], "start")
 
     def test_abort_severs_and_forgets_the_stop(self):
         self.order(type="stop", generation=1)
@@ -170,6 +177,78 @@ class Layout(unittest.TestCase):
         self.assertEqual(layout.choose([*offers, (2, (1, 6), shapes, {"t": rows(2, 4)})]), [2, 3, 4])
         self.assertEqual(layout.choose(offers[2:]), [])
         self.assertEqual(layout.choose([]), [])
+
+
+class Store:
+    """As that of torch.distributed."""
+
+    def __init__(self):
+        self.changed, self.values = threading.Condition(), {}
+
+    def set(self, key, value):
+        with self.changed:
+            self.values[key] = value if isinstance(value, bytes) else value.encode()
+            self.changed.notify_all()
+
+    def get(self, key):
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.values, PATIENCE_S):
+                raise RuntimeError(f"nobody has set {key}")
+            return self.values[key]
+
+
+class Votes(unittest.TestCase):
+    def ranks(self, size, act, disturb=lambda store: None):
+        """What act(rank, votes) returns on each rank; an exception counts as such."""
+        store, results = Store(), [None] * size
+
+        def run(rank):
+            try:
+                own = votes.Votes(store, "127.0.0.1", "127.0.0.1" if rank else None, rank, size, PATIENCE_S, PATIENCE_S)
+                with contextlib.closing(own):
+                    results[rank] = act(rank, own)
+            except Exception as error:
+                results[rank] = error
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+        for one in threads:
+            one.start()
+        disturb(store)
+        for one in threads:
+            one.join(PATIENCE_S)
+        return results
+
+    def test_sums_are_the_same_on_all_ranks(self):
+        for size in (1, 2, 3, 9, 10, 30):
+            of_ranks = [[random.Random(rank).uniform(-1, 1), float(rank), 1.0] for rank in range(size)]
+            results = self.ranks(size, lambda rank, own: [own.total(of_ranks[rank]) for _ in range(3)])
+            self.assertEqual(results, [results[0]] * size)
+            for sums in results[0]:
+                self.assertEqual(sums[1:], [size * (size - 1) / 2, size])
+                self.assertAlmostEqual(sums[0], sum(numbers[0] for numbers in of_ranks), 12)
+
+    def test_a_rank_that_is_gone_ends_the_votes_of_all(self):
+        results = self.ranks(12, lambda rank, own: own.total([1.0]) if rank != 10 else None)
+        self.assertIsNone(results[10])
+        self.assertTrue(all(isinstance(r, OSError) for rank, r in enumerate(results) if rank != 10), results)
+
+    def test_strangers_do_not_vote(self):
+        strangers_gone, parent_of = threading.Event(), votes.parent_of
+
+        def disturb(store):
+            port = int(store.get("rank0").split()[0])
+            for said in (b"", b"x" * 64, bytes(16) + (1).to_bytes(8, "big"), store.get("token") + (7).to_bytes(8, "big")):
+                with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as stranger:
+                    stranger.sendall(said)
+            strangers_gone.set()
+
+        def after_strangers(rank):
+            self.assertTrue(strangers_gone.wait(PATIENCE_S))
+            return parent_of(rank)
+
+        self.addCleanup(setattr, votes, "parent_of", parent_of)
+        votes.parent_of = after_strangers
+        self.assertEqual(self.ranks(2, lambda rank, own: own.total([1.0, rank]), disturb), [[2.0, 1.0]] * 2)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,18 @@ static void a_job(void **state)
 	j = load(&info);
 	assert_string_equal(j->node_gpus[0], "0-1,4");
 	assert_string_equal(j->node_gpus[1], "");
+	/* A step must ask for GPUs that nobody requested per node. */
+	assert_string_equal(j->node_gres[0], "gpu:3,nic:1");
+	assert_string_equal(j->node_gres[1], "");
+	hspmd_slurm_job_destroy(j);
+	info.tres_per_node = "gres:nic:1";
+	info.tres_per_task = "gres:gpu:1";
+	j = load(&info);
+	assert_string_equal(j->node_gres[0], "gpu:3,nic:1");
+	hspmd_slurm_job_destroy(j);
+	info.tres_per_node = "gres:gpu:2";
+	j = load(&info);
+	assert_string_equal(j->node_gres[0], "");
 	hspmd_slurm_job_destroy(j);
 	/* An end that Slurm has computed wrongly is no end. */
 	info = (job_info_t){ .job_id = 8, .job_state = JOB_RUNNING, .start_time = 1790000000, .end_time = 1790000000 + 4294967236 };
@@ -336,6 +348,7 @@ static void a_step(void **state)
 		char all[4096] = "";
 		step.pmix = pmix;
 		step.srun_args = pmix ? added : NULL;
+		step.gres = pmix ? "gpu:2,nic:1" : "";
 		char **argv = hspmd_slurm_step_command(&step, &err);
 		assert_non_null(argv);
 		for (int i = 0; argv[i]; i++)
@@ -352,7 +365,7 @@ static void a_step(void **state)
 		assert_non_null(strstr(all, "\nsrun\n--jobid=7\n--nodelist=n[1-2]\n--nodes=2\n--ntasks=2\n"));
 		assert_non_null(strstr(all, "\n--no-kill\n"));
 		assert_non_null(strstr(all, "\n--kill-on-bad-exit=0\n"));
-		assert_non_null(strstr(all, pmix ? "\n--mpi=pmix\n" : "\n--mpi=none\n"));
+		assert_non_null(strstr(all, pmix ? "\n--gres=gpu:2,nic:1\n--mpi=pmix\n" : "\n--cpu-bind=none\n--mpi=none\n"));
 		char checked[1024], *words = strstr(all, "\n--input=none\n") + 14;
 		snprintf(checked, sizeof checked, "%ssh\n-c\n%s\nhspmd\nagent\ntwo words\n", pmix ? "--container-image=a\n--label\n" : "",
 		         hspmd_slurm_step_words[2]);
@@ -491,7 +504,7 @@ static void a_member(void **state)
 	assert_int_equal(hspmd_slurm_member_submit(&job, &terms, command, "x", 1, NULL, 0, &err), 5);
 	args = told("sbatch.args");
 	assert_true(has_line(args, "--qos=scavenger") && has_line(args, "--partition=spot") && has_line(args, "--time=60") &&
-	            has_line(args, "--time-min=11") && has_line(args, "--gres=gpu:2,nic:1,gpu:1") && has_line(args, "--account=physics"));
+	            has_line(args, "--time-min=11") && has_line(args, "--gres=gpu:3,nic:1") && has_line(args, "--account=physics"));
 	assert_null(strstr(args, "--constraint"));
 	assert_non_null(strstr(args, " --input=none '--label' 'sh' '-c' '"));
 	terms = (struct hspmd_slurm_member_terms){ "", "day", 3600, NULL };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stand-in, driven over a socketpair as an agent does: what it tells a rank, how a command ends, and that nothing of it is left. */
 #include <fcntl.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -17,6 +18,7 @@
 #include <cmocka.h>
 
 #include "common/alloc.h"
+#include "common/clock.h"
 #include "runtime/command/environment.h"
 #include "runtime/command/newest.h"
 #include "tests/unit/standin_agent.h"
@@ -383,6 +385,9 @@ static const char elastic[] =
         "while read -r line <&$HSPMD_FD; do\n"
         "    echo \"$$ $line\" >&8\n"
         "    case $line in\n"
+        "    *'\"type\":\"start\"'*'\"rank\":2,'*) ;;\n"
+        "    *'\"type\":\"start\"'*'\"rank\":3,'*) while :; do :; done ;;\n"
+        "    *'\"ping\"'*) tell '{\"type\": \"pong\"}' ;;\n"
         "    *'\"type\":\"start\"'*) tell '{\"type\": \"started\", \"step\": 7, \"bytes\": {\"peers\": 9}, \"seconds\": {}}' ;;\n"
         "    *'\"end\":true'*) exit 85 ;;\n"
         "    *'\"type\":\"stop\"'*) tell '{\"type\": \"stopped\", \"step\": 8, \"losses\": [[7, 0.5]]}' ;;\n"
@@ -391,6 +396,14 @@ static const char elastic[] =
         "    *'\"type\":\"settle\"'*) tell '{\"type\": \"settled\", \"step\": 9, \"losses\": []}' ;;\n"
         "    esac\n"
         "done";
+
+static void open_elastic(struct agent *a)
+{
+	char *path = hspmd_asprintf("%s/checkpoint/orders", agent_folder);
+	unlink(path);
+	free(path);
+	agent_open_with(a, shell(elastic), "TERM:60");
+}
 
 /* The number of the process that was told `part` last, in the last line. */
 static pid_t told(const char *part)
@@ -418,10 +431,7 @@ static void test_elastic(void **state)
 {
 	(void)state;
 	struct agent a;
-	char *path = hspmd_asprintf("%s/checkpoint/orders", agent_folder);
-	unlink(path);
-	free(path);
-	agent_open_with(&a, shell(elastic), "TERM:60");
+	open_elastic(&a);
 	agent_start_alone(&a);
 	agent_expect(&a, "elastic");
 	json_t *m = agent_stop(&a);
@@ -464,6 +474,53 @@ static void test_elastic(void **state)
 	assert_int_not_equal(told("\"start\""), pid);
 	agent_tell(&a, json_pack("{ss,sI,sb}", "type", "stop", "generation", (json_int_t)5, "end", 1));
 	assert_status(agent_next(&a, "stopped"), 85, false);
+	agent_quit(&a);
+}
+
+static void stop_process(pid_t pid)
+{
+	char *path = hspmd_asprintf("/proc/%d/stat", (int)pid), state = 0;
+	kill(pid, SIGSTOP);
+	for (double until = hspmd_now() + PATIENCE_S; state != 'T' && hspmd_now() < until; sched_yield()) {
+		FILE *f = fopen(path, "r");
+		assert_non_null(f);
+		assert_int_equal(fscanf(f, "%*d %*s %c", &state), 1);
+		fclose(f);
+	}
+	assert_int_equal(state, 'T');
+	free(path);
+}
+
+/* A stand-in answers for its command, unless others wait for the command: it is then asked itself. */
+static void test_ping(void **state)
+{
+	(void)state;
+	struct agent a;
+	open_elastic(&a);
+	agent_start_alone(&a);
+	agent_expect(&a, "elastic");
+	pid_t pid = told("\"start\"");
+	stop_process(pid);
+	agent_tell(&a, json_pack("{ss}", "type", "ping"));
+	agent_expect(&a, "pong");
+	kill(pid, SIGCONT);
+	json_decref(agent_stop(&a));
+	/* As rank 2 it leaves the start unanswered. */
+	agent_order_start(&a, json_pack("[sss]", "n0:0", "n0:1", "n1:0"));
+	agent_tell(&a, json_pack("{ss}", "type", "ping"));
+	agent_expect(&a, "pong");
+	stop_process(pid);
+	agent_tell(&a, json_pack("{ss}", "type", "ping"));
+	agent_tell(&a, json_pack("{ss,si}", "type", "query", "generation", 2));
+	agent_expect(&a, "query_reply");
+	kill(pid, SIGCONT);
+	agent_expect(&a, "pong");
+	agent_tell(&a, json_pack("{ss,sI}", "type", "abort", "generation", (json_int_t)2));
+	agent_expect(&a, "aborted");
+	/* As rank 3 it works, and does not answer. */
+	agent_order_start(&a, json_pack("[ssss]", "n0:0", "n0:1", "n0:2", "n1:0"));
+	agent_tell(&a, json_pack("{ss}", "type", "ping"));
+	agent_expect(&a, "pong");
 	agent_quit(&a);
 }
 
@@ -516,7 +573,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_environment), cmocka_unit_test(test_newest),     cmocka_unit_test(test_told_and_finished),
 		cmocka_unit_test(test_notice),      cmocka_unit_test(test_whole_tree), cmocka_unit_test(test_failures),
-		cmocka_unit_test(test_steps),       cmocka_unit_test(test_elastic),    cmocka_unit_test(test_warm),
+		cmocka_unit_test(test_steps),       cmocka_unit_test(test_elastic),    cmocka_unit_test(test_ping),
+		cmocka_unit_test(test_warm),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

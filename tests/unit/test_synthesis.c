@@ -175,7 +175,7 @@ static double count_programs(const struct hspmd_synthesis *s)
 }
 
 /* What the sharding pass makes of the program, under the same cost model. */
-static double cost_of_applied(struct hspmd_graph *g, const struct hspmd_synthesis *s, const char *what)
+static double cost_of_applied(struct hspmd_graph *g, struct hspmd_synthesis *s, const char *what)
 {
 	struct hspmd_error err = { "" };
 	struct hspmd_spmd_stage stage = { .device_count = s->stage.device_count, .devices = s->stage.devices, .context = 1 };
@@ -422,6 +422,58 @@ static void test_memory(void **state)
 	assert_true(tight > ample);
 }
 
+/* ---- experts beside a residual connection: of the parts of a gradient, one is a sum */
+
+static void build_experts(void *context, struct hspmd_net *net)
+{
+	(void)context;
+	int x = hspmd_net_linear(net, hspmd_net_floats(net, "x", 32), weight(net, 0, 32, 32), -1), router = weight(net, 1, 4, 32), parts[3];
+	parts[0] = hspmd_net_parameter(net, "gate", 3, (int64_t[]){ 4, 256, 32 }, 0, 0.1);
+	parts[1] = hspmd_net_parameter(net, "up", 3, (int64_t[]){ 4, 256, 32 }, 0, 0.1);
+	parts[2] = hspmd_net_parameter(net, "down", 3, (int64_t[]){ 4, 32, 256 }, 0, 0.1);
+	for (int i = 0; i < 3; i++)
+		hspmd_net_split(net, parts[i], 0, 1);
+	int y = hspmd_net_experts(net, x, router, parts, 1, 0, HSPMD_GATE_SILU);
+	hspmd_net_mean_loss(net,
+	                    hspmd_net_layer_norm(net, hspmd_net_add(net, x, y), vector(net, 2, 'g', 32), vector(net, 2, 'b', 32), 1e-5), 1);
+}
+
+/* Data parallelism with whole experts per device, as people write it: each part of a gradient is scattered before it is added. */
+static void test_experts(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	json_t *value = json_loads("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"a\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
+	                           "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n[1-4]\",\"devices\":[{"
+	                           "\"type\":\"a\",\"count\":1}]}],\"links\":[{\"scope\":\"cluster\",\"alpha_s\":1e-7,"
+	                           "\"gbytes_per_s\":5}]}",
+	                           0, NULL);
+	struct hspmd_cluster *c = hspmd_cluster_from_json(value, "experts", &err);
+	json_decref(value);
+	assert_non_null(c);
+	struct hspmd_graph *g = graph_of(build_experts, NULL, 1, 64, 16), *by_hand = graph_of(build_experts, NULL, 1, 64, 16);
+	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 4, .devices = devices, .micro_batches = 1 };
+	struct hspmd_synthesis_result result;
+	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err), hand = { .stage = stage };
+	if (!s || hspmd_synthesis_search(s, &result, &err))
+		fail_msg("%s", err.text);
+	hand.cost = s->cost;
+	for (size_t t = 0; t < by_hand->tensor_count; t++) {
+		struct hspmd_tensor *what = &by_hand->tensors[t];
+		if (what->role != HSPMD_TENSOR_INPUT && what->role != HSPMD_TENSOR_PARAMETER)
+			continue;
+		what->annotation = hspmd_annotation_single(devices, 4);
+		bool split = what->role == HSPMD_TENSOR_INPUT || what->shape.rank == 3;
+		assert_int_equal(hspmd_annotation_split(what->annotation, 0, split ? 0 : HSPMD_DUPLICATE, 4, 1, NULL), 0);
+	}
+	assert_true(result.seconds <= cost_of_applied(by_hand, &hand, "experts by hand") * (1 + 1e-9));
+	assert_true(cost_of_applied(g, s, "experts") <= result.seconds * (1 + 1e-9));
+	hspmd_synthesis_destroy(s);
+	hspmd_graph_destroy(g);
+	hspmd_graph_destroy(by_hand);
+	hspmd_cluster_destroy(c);
+}
+
 /* ---- an operator whose rule names no priority: each of its inputs can say how it is divided */
 
 static void build_gather(void *context, struct hspmd_net *net)
@@ -532,7 +584,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_optimal),      cmocka_unit_test(test_shares), cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),
+		cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),  cmocka_unit_test(test_experts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

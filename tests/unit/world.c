@@ -314,6 +314,12 @@ static void carry_out(struct world *w, struct run_actions *a)
 			w->status = x->count;
 			snprintf(w->text, sizeof w->text, "%s", x->text ? x->text : "");
 			break;
+		case ACTION_SAMPLE:
+			assert_int_equal(x->id, w->shared_step);
+			assert_true(x->id / w->o.samples_every > w->sampled_step / w->o.samples_every);
+			w->sampled_step = x->id;
+			w->samples++;
+			break;
 		case ACTION_LOG:
 			if (getenv("HSPMD_WORLD"))
 				fprintf(stderr, "%9.3f %s\n", w->now, x->text);
@@ -433,6 +439,11 @@ int world_commands(const struct world *w)
 int world_replies(const struct world *w, bool ok)
 {
 	return ok ? w->ok : w->refused;
+}
+
+int world_samples(const struct world *w)
+{
+	return w->samples;
 }
 
 bool world_saved(const struct world *w)

@@ -28,6 +28,7 @@ struct world_options {
 	int needs;                             /* number of devices below which there is no plan */
 	double shared_every_s;                 /* between two checkpoints on shared storage; 0: 0.7 */
 	int every_steps;                       /* between two checkpoints; 0: by time */
+	int samples_every;                     /* steps between two lots of samples; 0: none */
 	bool long_steps;                       /* longer than all else takes */
 	double ends;                           /* when the job's time is over; 0: never */
 	bool stuck;                            /* the disks take no checkpoint, and do not fail either */
@@ -37,6 +38,9 @@ struct world_options {
 
 struct world *world_create(const struct world_options *o);
 void world_destroy(struct world *w);
+
+/* How often samples were asked for, each time from a complete checkpoint on shared storage of a step at which they were due. */
+int world_samples(const struct world *w);
 
 /* One random move that is not a fault: a message is delivered, a part of a step done, the solver or Slurm answers. Returns false if only
  * time can pass. */

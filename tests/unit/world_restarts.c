@@ -108,6 +108,7 @@ struct world *world_create(const struct world_options *o)
 	w->job.checkpoint.every_steps = o->every_steps;
 	w->job.checkpoint.shared_every_s = o->shared_every_s > 0 ? o->shared_every_s : 0.7;
 	w->job.checkpoint.replicas = 1;
+	w->job.samples.every_steps = o->samples_every;
 	w->config = (struct run_config){
 		.job = &w->job,
 		.facts = o->facts,

@@ -39,7 +39,7 @@ class Interrupted(Exception):
 
 
 class Control:
-    """Orders of the stand-in. A thread reads them; all else is called by the thread that trains.
+    """Orders of the stand-in. A thread reads them, and answers whether this process lives; all else is called by the thread that trains.
 
     sever: called by the reading thread when an abort comes, so that the thread that trains stops waiting for peers."""
 
@@ -47,6 +47,7 @@ class Control:
         self._socket = connection
         self._sever = sever
         self._changed = threading.Condition()
+        self._saying = threading.Lock()
         self._orders = []
         self._gone = False
         self.stop = None  # the order to stop after the current step, once it has come
@@ -58,7 +59,7 @@ class Control:
             with self._socket.makefile("r", encoding="utf-8") as lines:
                 for line in lines:
                     self._receive(json.loads(line))
-        except OSError:
+        except (OSError, Gone):
             pass
         with self._changed:
             self._gone = True
@@ -66,6 +67,9 @@ class Control:
         self._sever()
 
     def _receive(self, order):
+        if order["type"] == "ping":
+            self.say(type="pong")
+            return
         with self._changed:
             if order["type"] == "stop":
                 self.stop = order
@@ -80,7 +84,8 @@ class Control:
     def say(self, **message):
         """Sends a line. Raises Gone."""
         try:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            with self._saying:
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise Gone from error
 

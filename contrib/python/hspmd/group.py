@@ -3,12 +3,14 @@
 import datetime
 import os
 import socket
+import threading
 import time
 
 import torch
 import torch.distributed as dist
 
 from hspmd.control import Interrupted
+from hspmd.votes import Votes
 
 CONNECT_S = 120
 COLLECTIVE_S = 1800  # an abort ends a wait; this is for a rank that is told of none
@@ -45,8 +47,10 @@ class Group:
         self._check = check
         self._before = _sockets()
         self._own = None  # sockets of this group, once it is complete; until then all that are new
+        self._changed = threading.Condition()
         self._cut = False
-        self.store = self._group = None
+        self.store = self._group = self._votes = None
+        self._host = self._address = None  # of rank 0, and that from which this rank has reached it
         self.rank = self.size = 0
 
     def _reach(self, host, port):
@@ -55,7 +59,8 @@ class Group:
         while True:
             self._check()
             try:
-                socket.create_connection((host, port), 5).close()
+                with socket.create_connection((host, port), 5) as reached:
+                    self._address = reached.getsockname()[0]
                 return
             except OSError as error:
                 if time.monotonic() > until:
@@ -65,12 +70,10 @@ class Group:
     def open(self, host, port, serves):
         """Connects to the store, which the process that `serves` makes."""
         limit = datetime.timedelta(seconds=CONNECT_S)
-        try:
-            if not serves:
-                self._reach(host, port)
-            self.store = dist.TCPStore(host, port, None, serves, limit, wait_for_workers=False)
-        except RuntimeError as error:
-            raise Interrupted(str(error)) from error
+        self._host = host
+        if not serves:
+            self._reach(host, port)
+        self.store = self._connect(lambda: dist.TCPStore(host, port, None, serves, limit, wait_for_workers=False))
 
     def publish(self, key, value):
         self._try(lambda: self.store.set(key, value))
@@ -83,10 +86,39 @@ class Group:
         self.rank, self.size = rank, size
         self._check()
         if size > 1:
-            self._group = self._try(lambda: self._make(dist.PrefixStore(name, self.store)))
-        self._own = {fd: at for fd, at in _sockets().items() if self._before.get(fd) != at}
+            self._group = self._connect(lambda: self._make(dist.PrefixStore(name, self.store)))
+        self._own = self._new_sockets()
         if self._cut:
             raise Interrupted("given up while it was made")
+
+    def _new_sockets(self):
+        return {fd: at for fd, at in _sockets().items() if self._before.get(fd) != at}
+
+    def _connect(self, call):
+        """What call() returns. On the host, another thread calls it, which is left behind if this group is given up: a wait for a peer that
+        is to connect to this process has no socket yet that could be shut."""
+        if self.device.type == "cuda":  # NCCL connects later, and abort() ends its waits
+            return self._try(call)
+        ended = []
+
+        def run():
+            try:
+                end = self._try(call), None
+            except Exception as error:
+                end = None, error
+            with self._changed:
+                ended.append(end)
+                self._changed.notify_all()
+
+        threading.Thread(target=run, name="hspmd-connect", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: ended or self._cut, CONNECT_S)
+        if not ended:
+            raise Interrupted("given up while it was made" if self._cut else f"a peer has not come within {CONNECT_S} s")
+        result, error = ended[0]
+        if error:
+            raise error
+        return result
 
     def _make(self, store):
         limit = datetime.timedelta(seconds=COLLECTIVE_S)
@@ -106,13 +138,33 @@ class Group:
         kind = "nccl" if self.device.type == "cuda" else "gloo"
         limit = datetime.timedelta(seconds=COLLECTIVE_S)
         store = dist.PrefixStore(name, self.store)
-        self._try(lambda: dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=limit))
+        self._connect(lambda: dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=limit))
         if self._cut:
             raise Interrupted("given up while it was made")
 
+    def join_votes(self, rank, size):
+        """Makes what total() needs, among the ranks that train."""
+        self._check()
+        if size > 1:
+            store = dist.PrefixStore("votes", self.store)
+            self._votes = self._connect(lambda: Votes(store, self._host, self._address, rank, size, CONNECT_S, COLLECTIVE_S))
+        if self._own is not None:
+            self._own = self._new_sockets()
+        if self._cut:
+            raise Interrupted("given up while it was made")
+
+    def total(self, *numbers):
+        """The sums over all ranks that train of a few numbers of the host's."""
+        self._check()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # no number speaks for what is still under way
+        return self._try(lambda: self._votes.total(numbers)) if self._votes else list(numbers)
+
     def sever(self):
         """Ends all waits in this group, of this process and of its peers. May be called by another thread."""
-        self._cut = True
+        with self._changed:
+            self._cut = True
+            self._changed.notify_all()
         own = self._own
         now = _sockets()
         for fd, at in now.items():

@@ -233,6 +233,8 @@ class Member:
         self._previous_group, self._group = self._group, Group(self.device, self._control.check)
         self._group.open(order["host"], order["port"], order["rank"] == 0)
         joined = self._join(self._group, order)
+        if order["rank"] >= 0:
+            self._group.join_votes(order["rank"], order["world"])
         self._interrupted = self._ready = None
         self._in_step = False
         if order["rank"] < 0:

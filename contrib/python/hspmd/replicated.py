@@ -122,11 +122,9 @@ class Elastic(Member):
 
     def _sum_gradients(self):
         params = self._parameters
-        counts = torch.tensor([self._weight] + [float(p.grad is not None) for p in params], dtype=torch.float64)
-        if self._group and self.size > 1:
-            counts = counts.to(self._group.device)
-            self._group.sum(counts)
-        counts = counts.tolist()
+        counts = [self._weight, *(float(p.grad is not None) for p in params)]
+        if self._group:
+            counts = self._group.total(*counts)
         if not counts[0]:
             raise RuntimeError("hspmd: a step that counts nothing")
         bucket, size = [], 0
@@ -176,15 +174,11 @@ class Elastic(Member):
     def _vote(self):
         """All ranks have their gradients, or none goes on. Returns the sums: ranks that were told to stop, losses, things, ranks
         that ask to end, and the seconds of a micro-batch of each rank."""
-        votes = torch.zeros(4 + self.size, dtype=torch.float64)
+        seconds = [0.0] * self.size
         mine = self.shares[self.rank]
-        votes[0], votes[1], votes[2] = self._told_to_stop(), self._loss_sum, self._weight
-        votes[3] = self.ask_to_end
-        votes[4 + self.rank] = self._busy / mine if mine else 0.0
-        if self._group and self.size > 1:
-            votes = votes.to(self._group.device)
-            self._group.sum(votes)
-        return votes.tolist()
+        seconds[self.rank] = self._busy / mine if mine else 0.0
+        votes = self._told_to_stop(), self._loss_sum, self._weight, float(self.ask_to_end), *seconds
+        return self._group.total(*votes) if self._group else list(votes)
 
     def _after(self, sums):
         self.asked_to_end, seconds = sums[0] > 0, sums[1:]
@@ -285,8 +279,8 @@ class Elastic(Member):
     def finish(self):
         """After the last step."""
         self._save_and_wait()
-        if self._group and self.size > 1:
+        if self._group:
             try:  # nobody closes its end while another still reads the last vote
-                self._group.sum(torch.zeros(1, device=self._group.device))
+                self._group.total(0.0)
             except Interrupted:
                 pass

@@ -210,12 +210,7 @@ class Run(Member):
             self._commit()
 
     def _sum(self, *numbers):
-        sums = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        try:
-            dist.group.WORLD.allreduce([sums]).wait()
-        except RuntimeError as error:
-            raise Interrupted(str(error)) from error
-        return sums.tolist()
+        return self._group.total(*numbers) if self._group else list(numbers)
 
     def _gradients(self):
         """What this rank has of them. Raises Interrupted."""

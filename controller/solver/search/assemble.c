@@ -29,6 +29,7 @@
 #define TIMED_MIN 24            /* plans of the most promising one's size that are timed, however large they are */
 #define HINDSIGHT 0.97          /* estimates may be too long by this factor */
 #define REBALANCE_WORK_MAX 2048 /* up to so many micro-batches x stages^2, boundaries are chosen by simulation */
+#define REFINED_SLOTS 4093
 #define EXACTLY 1e-7            /* relative precision of a partition that is timed */
 #define TARGET 1.15             /* factor over the least conceivable step time, for the step time that leftovers are filled for */
 
@@ -44,6 +45,13 @@ struct fillers {
 	unsigned *classes; /* bit k: uses devices of device class k */
 };
 
+/* A candidate's partition for m micro-batches (refined()). */
+struct refined {
+	bool used;
+	int candidate, m;
+	struct hspmd_pipeline_partition partition;
+};
+
 struct assembly {
 	struct hspmd_search *s;
 	struct hspmd_submesh_tables *t;
@@ -57,6 +65,7 @@ struct assembly {
 	size_t states, stride[HSPMD_DEVICE_CLASSES_MAX];
 	int *value, *last;      /* per state: micro-batches that can be run; the candidate added last, -1: none */
 	struct fillers fillers; /* if there is no such program */
+	struct refined *refined; /* the last ones, each in one slot */
 };
 
 static int capacity(const struct hspmd_pipeline_partition *x, double seconds)
@@ -437,6 +446,24 @@ static long stages_of(const struct assembly *a, const struct combination *k)
 	return stages;
 }
 
+/* The partition of a candidate that is timed: exact if m is 0, otherwise adapted to m micro-batches. Many combinations have the same
+ * candidates. */
+static const struct hspmd_pipeline_partition *refined(struct assembly *a, int candidate, int m)
+{
+	const struct hspmd_pipeline_candidate *c = &a->l->candidates[candidate];
+	size_t at = ((size_t)candidate * 31 + (size_t)m) % REFINED_SLOTS;
+	struct refined *r = &a->refined[at];
+	if (r->used && r->candidate == candidate && r->m == m)
+		return &r->partition;
+	struct hspmd_pipeline_partition partition = m ? *refined(a, candidate, 0) : c->partition;
+	if (m)
+		hspmd_partition_rebalance(a->t, &c->copies, m, &partition);
+	else
+		hspmd_partition_layers(a->t, &c->partition.sequence, &c->copies, c->partition.max_micro_batches, EXACTLY, &partition);
+	*r = (struct refined){ true, candidate, m, partition };
+	return &r->partition;
+}
+
 /* Adapt each partition to the micro-batches that its pipeline runs, then distribute the micro-batches again; not if that is much work and
  * fill and drain are a small part of the step. */
 static int rebalance(struct assembly *a, const struct combination *k, struct hspmd_draft *d)
@@ -446,7 +473,7 @@ static int rebalance(struct assembly *a, const struct combination *k, struct hsp
 		int m = d->groups[g].parts + (d->groups[g].extra > 0), stages = d->groups[g].partition.sequence.stages;
 		if (stages < 2 || m > HSPMD_FEW_MICRO_BATCHES * stages || m * stages * stages > REBALANCE_WORK_MAX)
 			continue;
-		hspmd_partition_rebalance(a->t, &a->l->candidates[k->candidate[g]].copies, m, &d->groups[g].partition);
+		d->groups[g].partition = *refined(a, k->candidate[g], m);
 		any = true;
 	}
 	return any ? hspmd_draft_assign_micro_batches(d, a->total) : 0;
@@ -465,10 +492,8 @@ static int time_combinations(struct assembly *a, bool zero)
 			continue;
 		budget -= stages_of(a, k);
 		for (int g = 0; g < k->count; g++) {
-			const struct hspmd_pipeline_candidate *c = &a->l->candidates[k->candidate[g]];
-			d.groups[g] = (struct hspmd_pipeline_group){ .partition = c->partition, .copies = k->copies[g] };
-			hspmd_partition_layers(a->t, &c->partition.sequence, &c->copies, c->partition.max_micro_batches, EXACTLY,
-			                       &d.groups[g].partition);
+			d.groups[g] = (struct hspmd_pipeline_group){ .partition = *refined(a, k->candidate[g], 0),
+				                                     .copies = k->copies[g] };
 		}
 		int rc = hspmd_draft_assign_micro_batches(&d, a->total);
 		if (!rc)
@@ -525,7 +550,8 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_submesh_tables *t, const
 	a->seen = hspmd_calloc(SEEN_MAX, sizeof *a->seen);
 	a->fillers.candidate = hspmd_calloc((size_t)count, sizeof *a->fillers.candidate);
 	a->fillers.classes = hspmd_calloc((size_t)count, sizeof *a->fillers.classes);
-	if (!a->combinations || !a->seen || !a->fillers.candidate || !a->fillers.classes)
+	a->refined = hspmd_calloc(REFINED_SLOTS, sizeof *a->refined);
+	if (!a->combinations || !a->seen || !a->refined || !a->fillers.candidate || !a->fillers.classes)
 		goto out;
 	a->s = s;
 	a->t = t;
@@ -551,6 +577,7 @@ out:
 		free(a->last);
 		free(a->combinations);
 		free(a->seen);
+		free(a->refined);
 		free(a->fillers.candidate);
 		free(a->fillers.classes);
 	}

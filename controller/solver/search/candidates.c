@@ -21,6 +21,7 @@
 #define ORDERS_EVEN 12      /* orders tried in even distributions of one or two device classes */
 #define ORDERS_MANY 4       /* and of more device classes */
 #define ROUGHLY 2e-3        /* relative precision of a candidate's period */
+#define BOUND_ROUNDING 1e-9
 #define FRONT 8             /* candidates kept among those with the same devices */
 #define CHOICES 64          /* choices of one degree per device class of a set */
 #define CLASSES_FEW 5       /* up to so many device classes, every set of them is distributed */
@@ -40,6 +41,7 @@ struct builder {
 	int use[HSPMD_DEVICE_CLASSES_MAX];
 	int stages, sequences, sequences_max;
 	double fair; /* micro-batches per device */
+	struct hspmd_partition_memo *memo; /* NULL: none */
 	bool short_of_memory;
 };
 
@@ -114,12 +116,48 @@ static void keep(struct builder *b, const struct hspmd_pipeline_partition *parti
 		into->rates += b->t->submeshes[partition->sequence.submesh[s]].rate;
 }
 
+/* Returns true if no plan that has a pipeline of this sequence is as fast as the best one known: what the pipeline runs at most in that
+ * time, and all other devices if they never wait, is less than the batch. The tables assume that devices wait for the slowest of the whole
+ * cluster (hspmd_variation). */
+static bool is_useless(const struct builder *b, const struct hspmd_stage_sequence *sequence)
+{
+	const struct hspmd_search *s = b->s;
+	int left[HSPMD_DEVICE_CLASSES_MAX];
+	if (isinf(s->best_s))
+		return false;
+	double seconds = s->best_s * (s->migration ? HSPMD_NEAR_ENOUGH : 1) * hspmd_variation(s->costs, s->costs->cluster->device_count, 1);
+	for (int k = 0; k < b->t->device_classes->count; k++)
+		left[k] = s->available[k] - b->use[k];
+	return floor(seconds / hspmd_partition_least_period(b->t, sequence)) + seconds * hspmd_submesh_tables_rate(b->t, left) <
+	       b->max_micro_batches * (1 - BOUND_ROUNDING);
+}
+
+/* Keep a partition found, and write it to found[*count]. */
+static void keep_another(struct builder *b, const struct hspmd_pipeline_partition *partition, struct hspmd_pipeline_partition *found,
+                         int *count)
+{
+	found[(*count)++] = *partition;
+	keep(b, partition);
+}
+
+/* Keep the partitions of a sequence that are known. Returns false if none is. */
+static bool keep_known(struct builder *b, const struct hspmd_stage_sequence *sequence)
+{
+	int count = 0;
+	const struct hspmd_pipeline_partition *known = b->memo ? hspmd_partition_memo_find(b->memo, sequence, &count) : NULL;
+	for (int i = 0; i < count; i++)
+		keep(b, &known[i]);
+	return known != NULL;
+}
+
 static void try_sequence(struct builder *b, const struct hspmd_stage_sequence *sequence)
 {
-	struct hspmd_pipeline_partition partition;
-	int held = sequence->stages < b->max_micro_batches ? sequence->stages : b->max_micro_batches;
+	struct hspmd_pipeline_partition partition, found[HSPMD_MEMO_PARTITIONS];
+	int found_count = 0, held = sequence->stages < b->max_micro_batches ? sequence->stages : b->max_micro_batches;
 	/* If memory is too small for a full pipeline, it may still run fewer micro-batches: useful if there are few. */
 	b->sequences++;
+	if (b->out->exhaustive && (is_useless(b, sequence) || keep_known(b, sequence)))
+		return;
 	for (; held > 0 && (held == sequence->stages || b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages); held--) {
 		int max_micro_batches = held == sequence->stages ? b->max_micro_batches : held;
 		if (!hspmd_partition_layers(b->t, sequence, &b->copies, max_micro_batches, ROUGHLY, &partition))
@@ -127,15 +165,17 @@ static void try_sequence(struct builder *b, const struct hspmd_stage_sequence *s
 		for (int s = 0; s < sequence->stages; s++)
 			b->out->memory_bound = b->out->memory_bound || partition.recompute[s] != HSPMD_RECOMPUTE_NONE;
 		b->out->memory_bound = b->out->memory_bound || held < sequence->stages;
-		keep(b, &partition);
+		keep_another(b, &partition, found, &found_count);
 		/* With few micro-batches another partition may be better than the one with the least period: for a fair share, and for
 		 * all of them. */
 		for (int all = 0; b->out->exhaustive && b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages &&
 		                  sequence->stages > 1 && all < 2;
 		     all++) {
 			hspmd_partition_rebalance(b->t, &b->copies, all ? max_micro_batches : fair_share(b), &partition);
-			keep(b, &partition);
+			keep_another(b, &partition, found, &found_count);
 		}
+		if (b->memo && held == sequence->stages && !partition.limited && hspmd_partition_memo_add(b->memo, found, found_count))
+			b->short_of_memory = true;
 		return;
 	}
 	b->out->memory_bound = true;
@@ -439,11 +479,15 @@ bool hspmd_candidates_are_exhaustive(struct hspmd_search *s, struct hspmd_submes
 	return b.sequences <= SEQUENCES_ALL;
 }
 
-int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero, struct hspmd_candidates *out)
+int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero,
+                          struct hspmd_partition_memo *memo, struct hspmd_candidates *out)
 {
-	struct builder b = {
-		.s = s, .t = t, .copies = { pipelines, zero }, .max_micro_batches = s->request->global_batch / t->micro_batch, .out = out
-	};
+	struct builder b = { .s = s,
+		             .t = t,
+		             .copies = { pipelines, zero },
+		             .max_micro_batches = s->request->global_batch / t->micro_batch,
+		             .memo = memo,
+		             .out = out };
 	int devices = 0;
 	for (int k = 0; k < t->device_classes->count; k++)
 		devices += s->available[k];

@@ -15,6 +15,7 @@
 #include "controller/solver/sim/simulate.h"
 
 #define PARTITIONS_ALL 300 /* up to so many partitions, all are tried */
+#define BOUND_PRECISION 5e-3
 #define WIDEN 1.02         /* first bound tried, as a factor over the least conceivable one */
 
 struct problem {
@@ -27,6 +28,8 @@ struct problem {
 	double state_bytes[HSPMD_SUBMESHES_MAX];              /* bytes of state per weight, by submesh */
 	double end_bytes;                                     /* additional bytes per weight at the step's end */
 	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* seconds of transfers into the stage, by activation size */
+	int least_recompute;                                  /* of the kinds that are allowed */
+	bool *limited;                                        /* set if memory does not suffice for some layers without more recomputation */
 };
 
 /* Assign stages to nodes: consecutive stages of one device class fill a node before they start another; a stage of another device class
@@ -53,7 +56,7 @@ static void lay_out(struct problem *p)
 }
 
 /* The recomputation with the least work with which layers [a, b) fit on stage s; -1: none. */
-static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
+static int least_fitting(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
 {
 	int j = 31 - __builtin_clz((unsigned)(b - a));
 	double transient = fmax(u->transient[j][a], u->transient[j][b - (1 << j)]);
@@ -72,6 +75,13 @@ static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, i
 	return -1;
 }
 
+static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
+{
+	int recompute = least_fitting(p, u, s, a, b);
+	*p->limited = *p->limited || recompute != p->least_recompute;
+	return recompute;
+}
+
 /* Seconds of the transfers into a stage whose first layer is the one after `layer`. */
 static double border(const struct problem *p, int stage, int layer)
 {
@@ -84,19 +94,35 @@ static double work(const struct problem *p, int s, int a, int b, int recompute)
 	return sums[b] - sums[a];
 }
 
-/* Seconds of a micro-batch on stage s with layers [a, b); INFINITY if they do not fit. */
-static double cost(const struct problem *p, int s, int a, int b, int *recompute)
+/* Seconds of a micro-batch on stage s with layers [a, b), whether they fit or not. */
+static double period(const struct problem *p, int s, int a, int b, int recompute)
 {
-	const struct hspmd_submesh *u = &p->t->submeshes[p->sequence->submesh[s]];
-	*recompute = fits(p, u, s, a, b);
-	if (*recompute < 0)
-		return INFINITY;
-	double seconds = work(p, s, a, b, *recompute);
+	double seconds = work(p, s, a, b, recompute);
 	if (s > 0)
 		seconds += border(p, s, a - 1);
 	if (s < p->sequence->stages - 1)
 		seconds += border(p, s + 1, b - 1);
 	return seconds;
+}
+
+/* The same; INFINITY if they do not fit. */
+static double cost(const struct problem *p, int s, int a, int b, int *recompute)
+{
+	*recompute = fits(p, &p->t->submeshes[p->sequence->submesh[s]], s, a, b);
+	return *recompute < 0 ? INFINITY : period(p, s, a, b, *recompute);
+}
+
+/* The most layers, [a, end) with end from `low` to `high`, that stage s may have by the bound if it has the memory. */
+static int most_in_time(const struct problem *p, double bound, int s, int a, int low, int high)
+{
+	while (low < high) {
+		int middle = (low + high + 1) / 2;
+		if (period(p, s, a, middle, p->least_recompute) <= bound)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	return low;
 }
 
 /* Give every stage as many layers as the bound allows. Returns the slowest stage's cost, or INFINITY if the last layer is not reached. */
@@ -108,7 +134,17 @@ static double fill(const struct problem *p, double bound, struct hspmd_pipeline_
 		int low = at + 1, high = layers - (stages - 1 - s), recompute;
 		if (s == stages - 1)
 			low = high;
-		double seconds = cost(p, s, at, low, &recompute);
+		if (period(p, s, at, low, p->least_recompute) > bound)
+			return INFINITY;
+		/* Mostly memory suffices for as many layers as time does. */
+		high = most_in_time(p, bound, s, at, low, high);
+		double seconds = cost(p, s, at, high, &recompute);
+		if (seconds <= bound) {
+			low = high;
+		} else {
+			high--;
+			seconds = cost(p, s, at, low, &recompute);
+		}
 		if (seconds > bound)
 			return INFINITY;
 		out->recompute[s] = (unsigned char)recompute;
@@ -151,10 +187,12 @@ static double step(const struct problem *p, const struct hspmd_pipeline_partitio
 }
 
 static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
-                    const struct hspmd_layer_copies *copies, int max_micro_batches)
+                    const struct hspmd_layer_copies *copies, int max_micro_batches, bool *limited)
 {
 	p->t = t;
 	p->sequence = sequence;
+	p->limited = limited;
+	p->least_recompute = t->caps->recompute ? __builtin_ctz(t->caps->recompute) : 0;
 	for (int i = 0; i < t->submesh_count; i++) {
 		const struct hspmd_device_type *type =
 		        &t->costs->cluster->types[t->device_classes->list[t->submeshes[i].device_class].type];
@@ -203,6 +241,36 @@ static bool finish(const struct problem *p, int max_micro_batches, int m, struct
 	return !isinf(out->fill_drain_s);
 }
 
+double hspmd_partition_least_period(const struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence)
+{
+	double low = 0, high = 0;
+	for (int s = 0; s < sequence->stages; s++) {
+		low += t->submeshes[sequence->submesh[s]].rate;
+		high = fmax(high, t->submeshes[sequence->submesh[s]].work[HSPMD_RECOMPUTE_NONE][t->layers]);
+	}
+	for (low = 1 / low; high - low > BOUND_PRECISION * high;) {
+		double middle = (low + high) / 2;
+		int at = 0;
+		for (int s = 0; s < sequence->stages && at < t->layers; s++) {
+			const double *sums = t->submeshes[sequence->submesh[s]].work[HSPMD_RECOMPUTE_NONE];
+			int reached = at, beyond = t->layers + 1;
+			while (beyond - reached > 1) {
+				int end = (reached + beyond) / 2;
+				if (sums[end] - sums[at] <= middle)
+					reached = end;
+				else
+					beyond = end;
+			}
+			at = reached;
+		}
+		if (at == t->layers)
+			high = middle;
+		else
+			low = middle;
+	}
+	return low;
+}
+
 bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
                             const struct hspmd_layer_copies *copies, int max_micro_batches, double precision,
                             struct hspmd_pipeline_partition *out)
@@ -214,7 +282,8 @@ bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_s
 		return false;
 	for (int s = 0; s < sequence->stages; s++)
 		rates += t->submeshes[sequence->submesh[s]].rate;
-	prepare(&p, t, sequence, copies, max_micro_batches);
+	out->limited = false;
+	prepare(&p, t, sequence, copies, max_micro_batches, &out->limited);
 	/* Widen the bound from below until it is met, the last time without a bound; then narrow it. */
 	double low = 1 / rates;
 	for (double factor = WIDEN; isinf(high); factor *= factor) {
@@ -230,6 +299,7 @@ bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_s
 			low = middle;
 		} else {
 			high = reached;
+			now.limited = out->limited;
 			*out = now;
 		}
 	}
@@ -248,14 +318,31 @@ static bool move(const struct problem *p, struct hspmd_pipeline_partition *x, in
 	return true;
 }
 
-/* Find the best partition that single moves lead to. */
+/* No step of m micro-batches is shorter than this. A stage's m periods come after the first micro-batch has passed the stages before it,
+ * and before its gradients pass them. With ZB-H1 only forward passes are sure to come before, and messages may pass while weight gradients
+ * are computed. */
+static double least_step(const struct problem *p, const struct hspmd_pipeline_partition *x, int m)
+{
+	bool split_backward = p->t->schedule == HSPMD_SCHEDULE_ZB_H1;
+	double before = 0, least = 0;
+	for (int s = 0, first = 0; s < p->sequence->stages; first = x->ends[s++]) {
+		const double *forward = p->t->submeshes[p->sequence->submesh[s]].forward;
+		double own = work(p, s, first, x->ends[s], x->recompute[s]), in = s ? border(p, s, first - 1) : 0;
+		double out = s < p->sequence->stages - 1 ? border(p, s + 1, x->ends[s] - 1) : 0;
+		least = fmax(least, before + m * (split_backward ? own : own + in + out));
+		before += split_backward ? forward[x->ends[s]] - forward[first] : own + in;
+	}
+	return least;
+}
+
+/* Find the best partition that single moves lead to. Most moves only make a slow stage slower, and need not be simulated. */
 static void descend(const struct problem *p, int m, double best, struct hspmd_pipeline_partition *partition)
 {
 	for (bool again = true; again;) {
 		again = false;
 		for (int i = 0; i < 2 * (p->sequence->stages - 1); i++) {
 			struct hspmd_pipeline_partition other = *partition;
-			if (!move(p, &other, i / 2, i % 2 ? 1 : -1))
+			if (!move(p, &other, i / 2, i % 2 ? 1 : -1) || least_step(p, &other, m) >= best)
 				continue;
 			double seconds = step(p, &other, m);
 			if (seconds < best) {
@@ -267,9 +354,8 @@ static void descend(const struct problem *p, int m, double best, struct hspmd_pi
 	}
 }
 
-/* Find the best of all partitions of the layers from `first` on over the stages from s on. A stage's m periods come after the first
- * micro-batch has passed the stages before it, and before its gradients pass them; this bounds which partitions are worth simulating.
- * With ZB-H1 only forward passes are sure to come before, and messages may pass while weight gradients are computed. */
+/* Find the best of all partitions of the layers from `first` on over the stages from s on; which are worth simulating is bounded as in
+ * least_step. */
 static void enumerate(const struct problem *p, int s, int first, double before, int m, struct hspmd_pipeline_partition *now, double *best,
                       struct hspmd_pipeline_partition *out)
 {
@@ -310,11 +396,13 @@ void hspmd_partition_rebalance(struct hspmd_submesh_tables *t, const struct hspm
 	const struct hspmd_stage_sequence sequence = partition->sequence;
 	struct hspmd_pipeline_partition now = *partition;
 	int max_micro_batches = partition->max_micro_batches;
-	prepare(&p, t, &sequence, copies, max_micro_batches);
+	bool limited = partition->limited;
+	prepare(&p, t, &sequence, copies, max_micro_batches, &limited);
 	double best = step(&p, partition, m);
 	if (splits(t->layers, sequence.stages) <= PARTITIONS_ALL)
 		enumerate(&p, 0, 0, 0, m, &now, &best, partition);
 	else
 		descend(&p, m, best, partition);
 	finish(&p, max_micro_batches, m, partition);
+	partition->limited = limited;
 }

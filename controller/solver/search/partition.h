@@ -22,6 +22,7 @@ struct hspmd_pipeline_partition {
 	double period_s;       /* seconds per micro-batch of the slowest stage, including its transfers */
 	double fill_drain_s;   /* seconds of fill and drain: m micro-batches take about fill_drain_s + (m - 1) period_s */
 	int max_micro_batches; /* most micro-batches for which its memory is large enough; INT_MAX: any number */
+	bool limited;          /* memory did not suffice for something that was tried: with more of it, the partition may be another */
 };
 
 /* Partition the layers so that the slowest stage is as fast as possible, to a relative precision. max_micro_batches: most micro-batches
@@ -29,6 +30,10 @@ struct hspmd_pipeline_partition {
 bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
                             const struct hspmd_layer_copies *copies, int max_micro_batches, double precision,
                             struct hspmd_pipeline_partition *out);
+
+/* No stage of any partition over the sequence, whatever memory is needed and messages take, lets a pipeline run micro-batches in less than
+ * this many seconds each. */
+double hspmd_partition_least_period(const struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence);
 
 /* Change a partition so that a step of m micro-batches is short: the best of all partitions if there are few, otherwise the best that
  * moving boundaries by one layer reaches. The work grows with m. */

@@ -3,6 +3,7 @@
  *
  * - search_plan.c: the request; which micro-batches and parts of the cluster are searched
  * - candidates.c: sequences of submeshes with their best partition: the candidates that plans are made of
+ * - partition_memo.c: partitions that need not be searched again
  * - assemble.c: drafts: candidates that together fill the cluster
  * - best_plans.c: drafts placed on devices and timed by the simulator; the best plans so far
  * - improve.c: the second half of the search: local_search.c, reshape.c and interleaved_plans.c applied to the best plans
@@ -19,6 +20,7 @@
 
 #include "controller/solver/search/draft.h"
 #include "controller/solver/search/migration.h"
+#include "controller/solver/search/partition_memo.h"
 #include "controller/solver/sim/evaluate.h"
 
 /* A sequence of submeshes that can hold the model, with the best partition found. */
@@ -74,9 +76,11 @@ struct hspmd_search {
 /* Returns true, and from then on always, after the time limit if there is a plan. */
 bool hspmd_search_is_over(struct hspmd_search *s);
 
-/* candidates.c: find all candidates worth trying for one micro-batch, assuming `pipelines` copies of each layer. Returns 0, or -1 if
- * memory runs out. The caller clears *out. */
-int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero, struct hspmd_candidates *out);
+/* candidates.c: find all candidates worth trying for one micro-batch, assuming `pipelines` copies of each layer. memo (may be NULL): what
+ * earlier calls found with the same tables and schedule, when no device had more memory; brought up to date. Returns 0, or -1 if memory
+ * runs out. The caller clears *out. */
+int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero,
+                          struct hspmd_partition_memo *memo, struct hspmd_candidates *out);
 /* Returns true if all sequences will be tried, because there are few. */
 bool hspmd_candidates_are_exhaustive(struct hspmd_search *s, struct hspmd_submesh_tables *t);
 void hspmd_candidates_clear(struct hspmd_candidates *l);

@@ -16,6 +16,7 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "common/fnv.h"
 #include "controller/solver/search/holders.h"
 #include "controller/solver/search/search_internal.h"
 #include "controller/solver/search/subclusters.h"
@@ -55,20 +56,49 @@ static double bound(const struct hspmd_search *s, const struct hspmd_submesh_tab
 	       waiting;
 }
 
-struct candidate_search {
-	bool memory_bound, exhaustive;
-};
+/* A number that is equal for lists of the same partitions in the same order. */
+static uint64_t fingerprint(const struct hspmd_candidates *l)
+{
+	uint64_t sum = (uint64_t)l->count;
+	for (int i = 0; i < l->count; i++) {
+		const struct hspmd_pipeline_partition *x = &l->candidates[i].partition;
+		size_t stages = (size_t)x->sequence.stages;
+		const uint64_t parts[] = { sum, hspmd_fnv1a(x->sequence.submesh, stages), hspmd_fnv1a(x->ends, stages * sizeof *x->ends),
+			                   hspmd_fnv1a(x->recompute, stages), (uint64_t)x->max_micro_batches };
+		sum = hspmd_fnv1a(parts, sizeof parts);
+	}
+	return sum;
+}
 
+/* Make candidates, and plans of them; not if *last, the fingerprint of the candidates before, says that they are the same. */
 static int search_candidates(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero,
-                             struct candidate_search *found)
+                             struct hspmd_partition_memo *memo, uint64_t *last, bool *memory_bound)
 {
 	struct hspmd_candidates l = { 0 };
-	int rc = hspmd_candidates_fill(s, t, pipelines, zero, &l);
-	found->memory_bound = found->memory_bound || l.memory_bound;
-	found->exhaustive = l.exhaustive;
-	if (!rc)
+	int rc = hspmd_candidates_fill(s, t, pipelines, zero, memo, &l);
+	uint64_t now = fingerprint(&l);
+	*memory_bound = l.memory_bound;
+	if (!rc && !(last && *last == now))
 		rc = hspmd_assemble(s, t, &l, l.exhaustive && pipelines == 1 ? 1 : INT_MAX, zero);
+	if (last)
+		*last = now;
 	hspmd_candidates_clear(&l);
+	return rc;
+}
+
+/* With ZeRO-1 a stage needs the less memory the more pipelines there are, until memory excludes nothing any more; what it did not limit
+ * for fewer pipelines is the same for more. */
+static int search_zero(struct hspmd_search *s, struct hspmd_submesh_tables *t)
+{
+	int most = s->request->global_batch / t->micro_batch, devices = s->costs->cluster->device_count, rc = 0;
+	uint64_t last = 0;
+	bool memory_bound = true;
+	struct hspmd_partition_memo *memo = hspmd_partition_memo_new();
+	if (!memo)
+		return -1;
+	for (int p = 2; !rc && memory_bound && p <= most && p <= devices; p++)
+		rc = search_candidates(s, t, p, true, memo, &last, &memory_bound);
+	hspmd_partition_memo_destroy(memo);
 	return rc;
 }
 
@@ -77,17 +107,13 @@ static int search_candidates(struct hspmd_search *s, struct hspmd_submesh_tables
  * optimizer, and changes only the order of messages. If there are few candidates, they are made for every case. */
 static int search_copies(struct hspmd_search *s, struct hspmd_submesh_tables *t, bool exhaustive)
 {
-	struct candidate_search found = { 0 };
-	int most = s->request->global_batch / t->micro_batch;
-	bool zero = s->caps.max_zero_stage > 0;
+	bool zero = s->caps.max_zero_stage > 0, memory_bound, alone_bound = false;
 	if (!exhaustive)
-		return search_candidates(s, t, 2, zero, &found);
-	if (search_candidates(s, t, 2, false, &found) || (found.memory_bound && search_candidates(s, t, 1, false, &found)))
+		return search_candidates(s, t, 2, zero, NULL, NULL, &memory_bound);
+	if (search_candidates(s, t, 2, false, NULL, NULL, &memory_bound) ||
+	    (memory_bound && search_candidates(s, t, 1, false, NULL, NULL, &alone_bound)))
 		return -1;
-	for (int p = 2; zero && found.memory_bound && p <= most && p <= s->costs->cluster->device_count; p++)
-		if (search_candidates(s, t, p, true, &found))
-			return -1;
-	return 0;
+	return zero && (memory_bound || alone_bound) ? search_zero(s, t) : 0;
 }
 
 /* Schedules for which drafts are made. Interleaved plans are made from other plans (interleaved_plans.c). */

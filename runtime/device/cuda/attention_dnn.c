@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #define XXH_INLINE_ALL /* the module links nothing that it does not need */
@@ -7,7 +10,9 @@
 
 #include "common/alloc.h"
 #include "runtime/device/cuda/autotune_cache.h"
+#include "runtime/device/cuda/autotune_log.h"
 #include "runtime/device/cuda/dnn.h"
+#include "runtime/device/cuda/dnn_support.h"
 #include "runtime/device/cuda/attention_desc.h"
 #include "runtime/device/cuda/autotune_timer.h"
 
@@ -27,7 +32,9 @@ struct chosen {
 };
 
 struct hspmd_cuda_dnn {
-	pthread_mutex_t lock; /* protects `chosen`: programs are built while another runs */
+	pthread_mutex_t lock;          /* protects `chosen`: programs are built while another runs */
+	pthread_mutex_t planning_lock; /* held while a choice is made; a step that finds its choices made never waits for it */
+	atomic_bool unusable;          /* no cuDNN, or one that is not trusted */
 	bool tried, tune;
 	size_t workspace_most;
 	struct hspmd_dnn *running, *planning; /* running: on the device's stream; planning: on the timer's. NULL: no cuDNN */
@@ -44,6 +51,7 @@ int hspmd_cuda_dnn_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
 	if (!d)
 		return hspmd_fail_memory(err, "opening a CUDA device");
 	pthread_mutex_init(&d->lock, NULL);
+	pthread_mutex_init(&d->planning_lock, NULL);
 	d->tune = !tune || strcmp(tune, "0") != 0;
 	d->workspace_most = workspace ? strtoull(workspace, NULL, 10) : WORKSPACE;
 	return 0;
@@ -70,6 +78,7 @@ void hspmd_cuda_dnn_destroy(struct hspmd_cuda *cuda)
 	}
 	free(d->chosen);
 	close_library(d);
+	pthread_mutex_destroy(&d->planning_lock);
 	pthread_mutex_destroy(&d->lock);
 	free(d);
 	cuda->dnn = NULL;
@@ -266,6 +275,19 @@ static float time_plan(struct hspmd_cuda *cuda, const struct chosen *c, const st
 	                                      &(struct candidate){ &beside, c, plan, t, own });
 }
 
+/* plan: -1 for our kernels. */
+static void log_candidate(const struct hspmd_dnn_attention *a, int plan, float milliseconds)
+{
+	char how[32] = "own";
+	if (plan >= 0)
+		snprintf(how, sizeof how, "cuDNN plan %d", plan);
+	hspmd_cuda_autotune_log("{\"attention\": {\"batches\": %" PRId64 ", \"queries\": %" PRId64 ", \"keys\": %" PRId64
+	                        ", \"heads\": %" PRId64 ", \"kv_heads\": %" PRId64 ", \"head_dim\": %" PRId64 ", \"window\": %" PRId64
+	                        ", \"backward\": %s}, \"how\": \"%s\", \"ms\": %.6g}",
+	                        a->batches, a->queries, a->keys, a->heads, a->kv_heads, a->head_dim, a->window,
+	                        a->backward ? "true" : "false", how, milliseconds < 0 ? -1 : (double)milliseconds / TIMED_RUNS);
+}
+
 /* Returns the number of the fastest plan, or -1 for our kernels. If there is no memory to measure, returns the plan that cuDNN expects to
  * be fastest. */
 static int fastest(struct hspmd_cuda *cuda, const struct chosen *c, struct hspmd_dnn_plan **plans, int count, const struct attention *a,
@@ -276,11 +298,15 @@ static int fastest(struct hspmd_cuda *cuda, const struct chosen *c, struct hspmd
 	if ((*measured = start_trial(cuda->dnn, &t, a, c->about.backward))) {
 		float time, best_time = time_plan(cuda, c, NULL, &t, own);
 		best = -1;
-		for (int i = 0; i < count; i++)
-			if ((time = time_plan(cuda, c, plans[i], &t, own)) >= 0 && (best_time < 0 || time < best_time)) {
+		log_candidate(&c->about, -1, best_time);
+		for (int i = 0; i < count; i++) {
+			time = time_plan(cuda, c, plans[i], &t, own);
+			log_candidate(&c->about, i, time);
+			if (time >= 0 && (best_time < 0 || time < best_time)) {
 				best_time = time;
 				best = i;
 			}
+		}
 		cudaStreamSynchronize(cuda->dnn->watch.stream);
 	}
 	end_trial(&t);
@@ -324,8 +350,7 @@ static struct chosen *choose(struct hspmd_cuda *cuda, const struct attention *a,
 	struct hspmd_cuda_dnn *d = cuda->dnn;
 	struct hspmd_dnn_plan *plans[PLANS];
 	struct chosen *c = calloc(1, sizeof *c);
-	if (!c || hspmd_array_grow(&d->chosen, &d->capacity, d->count, sizeof *d->chosen)) {
-		free(c);
+	if (!c) {
 		hspmd_fail_memory(err, "choosing how to compute attention");
 		return NULL;
 	}
@@ -341,28 +366,61 @@ static struct chosen *choose(struct hspmd_cuda *cuda, const struct attention *a,
 			c->plan = plans[i];
 		else
 			hspmd_dnn_plan_destroy(plans[i]);
-	return d->chosen[d->count++] = c;
+	return c;
 }
 
-/* Returns 1 if a choice was made or found, 0 if cuDNN cannot be used, -1 and err on failure. */
+static struct chosen *look_up(struct hspmd_cuda_dnn *d, const struct hspmd_dnn_attention *about)
+{
+	struct chosen *c = NULL;
+	pthread_mutex_lock(&d->lock);
+	for (size_t i = 0; i < d->count && !c; i++)
+		if (!memcmp(&d->chosen[i]->about, about, sizeof *about))
+			c = d->chosen[i];
+	pthread_mutex_unlock(&d->lock);
+	return c;
+}
+
+/* Chooses, and makes the choice known. */
+static struct chosen *choose_new(struct hspmd_cuda *cuda, const struct attention *a, const struct hspmd_dnn_attention *about,
+                                 hspmd_cuda_own_attention own, struct hspmd_error *err)
+{
+	struct hspmd_cuda_dnn *d = cuda->dnn;
+	struct chosen *c = choose(cuda, a, about, own, err);
+	if (!c)
+		return NULL;
+	pthread_mutex_lock(&d->lock);
+	int full = hspmd_array_grow(&d->chosen, &d->capacity, d->count, sizeof *d->chosen);
+	if (!full)
+		d->chosen[d->count++] = c;
+	pthread_mutex_unlock(&d->lock);
+	if (!full)
+		return c;
+	hspmd_dnn_plan_destroy(c->plan);
+	free(c);
+	hspmd_fail_memory(err, "choosing how to compute attention");
+	return NULL;
+}
+
+/* Returns 1 if a choice was made or found, 0 if cuDNN cannot be used, -1 and err on failure. Versions are trusted with all shapes or with
+ * none, so that one shape that is refused speaks for all. */
 static int find(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
                 const struct chosen **found, struct hspmd_error *err)
 {
 	struct hspmd_cuda_dnn *d = cuda->dnn;
-	if (!can_describe(a))
+	if (!can_describe(a) || atomic_load(&d->unusable))
 		return 0;
 	struct hspmd_dnn_attention about = describe(a, backward);
-	struct chosen *c = NULL;
-	pthread_mutex_lock(&d->lock);
-	bool there = open_library(cuda);
-	for (size_t i = 0; there && i < d->count && !c; i++)
-		if (!memcmp(&d->chosen[i]->about, &about, sizeof about))
-			c = d->chosen[i];
-	if (there && !c)
-		c = choose(cuda, a, &about, own, err);
-	pthread_mutex_unlock(&d->lock);
-	*found = c;
-	return there ? c ? 1 : -1 : 0;
+	if (hspmd_dnn_unsupported(SIZE_MAX, &about))
+		return 0;
+	if ((*found = look_up(d, &about)))
+		return 1;
+	pthread_mutex_lock(&d->planning_lock);
+	bool there = open_library(cuda) && !hspmd_dnn_unsupported(hspmd_dnn_version(d->running), &about);
+	if (there && !(*found = look_up(d, &about)))
+		*found = choose_new(cuda, a, &about, own, err);
+	atomic_store(&d->unusable, !there);
+	pthread_mutex_unlock(&d->planning_lock);
+	return there ? *found ? 1 : -1 : 0;
 }
 
 size_t hspmd_cuda_dnn_workspace(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own)

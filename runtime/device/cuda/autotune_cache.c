@@ -115,8 +115,9 @@ void hspmd_cuda_autotune_cache_add(struct hspmd_cuda_autotune_cache *c, const st
 {
 	struct entry e = { *key, *choice };
 	const uint64_t *w = choice->word;
+	struct hspmd_cuda_autotune_entry known;
 	char line[512];
-	if (add(c, &e) || !c->path)
+	if (hspmd_cuda_autotune_cache_find(c, key, &known) || add(c, &e) || !c->path)
 		return;
 	int length =
 	        snprintf(line, sizeof line, LINE "\n", key->m, key->n, key->k, key->flags, w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);

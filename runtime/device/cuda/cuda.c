@@ -24,8 +24,8 @@ static void cuda_close(struct hspmd_device *dev)
 	struct hspmd_cuda *cuda = (struct hspmd_cuda *)dev;
 	if (!cuda)
 		return;
-	if (cuda->stream)
-		cudaStreamSynchronize(cuda->stream);
+	if (cuda->stream && cuda->mark)
+		hspmd_cuda_stream_wait(cuda, NULL);
 	hspmd_cuda_profile_close(cuda->profile);
 	hspmd_cuda_dnn_destroy(cuda);
 	hspmd_cuda_blas_destroy(cuda);
@@ -90,6 +90,8 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 		return -1;
 	}
 	cuda->profile = hspmd_cuda_profile_open();
+	const char *check = getenv("HSPMD_CUDA_CHECK");
+	cuda->check_each = check && !strcmp(check, "1");
 	*dev = &cuda->base;
 	return 0;
 }
@@ -119,7 +121,7 @@ static void cuda_release(struct hspmd_device *dev, void *data)
 	struct hspmd_cuda *cuda = enter(dev);
 	if (!data)
 		return;
-	cudaStreamSynchronize(cuda->stream); /* all users have finished then */
+	hspmd_cuda_stream_wait(cuda, NULL); /* all users have finished then */
 	cudaFree(data);
 }
 
@@ -178,6 +180,14 @@ static int check_types(const struct hspmd_kernel_args *args, struct hspmd_error 
 	return 0;
 }
 
+/* Puts the operator and the shapes of its operands in front of the error; returns -1. */
+static int name_call(enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	char call[HSPMD_CUDA_CALL_TEXT];
+	hspmd_cuda_describe_call(op, args, call);
+	return hspmd_error_prefix(err, "%s", call);
+}
+
 static int cuda_run_batch(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count,
                           struct hspmd_error *err)
 {
@@ -193,16 +203,20 @@ static int cuda_run_batch(struct hspmd_device *dev, enum hspmd_opcode op, const 
 			return hspmd_fail(err, "an operator was given %zu bytes of workspace and needs %zu", args[i].workspace_bytes, need);
 	}
 	int status = 0;
-	hspmd_cuda_profile_start(cuda->profile, op, cuda->stream);
+	hspmd_cuda_profile_start(cuda->profile, op, args, cuda->stream);
 	if (kernel->run_batch)
 		status = kernel->run_batch(cuda, args, count, err);
 	for (int i = 0; !kernel->run_batch && !status && i < count; i++)
 		status = kernel->run(cuda, &args[i], err);
 	if (status)
-		return -1;
+		return name_call(op, args, err);
 	hspmd_cuda_profile_end(cuda->profile, cuda->stream);
 	cudaError_t launched = cudaGetLastError();
-	return launched ? hspmd_cuda_failed(launched, "starting a kernel", err) : 0;
+	if (launched)
+		status = hspmd_cuda_failed(launched, "starting a kernel", err);
+	else if (cuda->check_each)
+		status = hspmd_cuda_stream_wait(cuda, err);
+	return status ? name_call(op, args, err) : 0;
 }
 
 static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
@@ -212,16 +226,22 @@ static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct
 
 static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 {
-	struct hspmd_cuda *cuda = enter(dev);
-	cudaError_t status = cudaEventRecord(cuda->mark, cuda->stream);
-	return status ? hspmd_cuda_failed(status, "the GPU", err) : hspmd_cuda_event_wait(cuda, cuda->mark, err);
+	return hspmd_cuda_stream_wait(enter(dev), err);
+}
+
+/* After an error of a kernel CUDA answers everything that a process asks of the GPU with that error. */
+static int cuda_check(struct hspmd_device *dev, struct hspmd_error *err)
+{
+	cudaError_t status = cudaStreamQuery(enter(dev)->stream);
+	return status && status != cudaErrorNotReady ? hspmd_cuda_failed(status, "the GPU", err) : 0;
 }
 
 static int cuda_capture_begin(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
-	/* Profiling needs the operators one by one. */
-	return cuda->profile ? hspmd_fail(err, "nothing is recorded while operators are timed") : hspmd_cuda_capture_begin(cuda, err);
+	if (cuda->profile || cuda->check_each)
+		return hspmd_fail(err, "nothing is recorded while operators are timed or checked one by one");
+	return hspmd_cuda_capture_begin(cuda, err);
 }
 
 static int cuda_capture_end(struct hspmd_device *dev, struct hspmd_device_graph **captured, struct hspmd_error *err)
@@ -256,6 +276,7 @@ static const struct hspmd_device_ops cuda_ops = {
 	.run = cuda_run,
 	.run_batch = cuda_run_batch,
 	.synchronise = cuda_synchronise,
+	.check = cuda_check,
 	.capture_begin = cuda_capture_begin,
 	.capture_end = cuda_capture_end,
 	.replay = cuda_replay,

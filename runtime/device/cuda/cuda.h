@@ -39,6 +39,7 @@ struct hspmd_cuda {
 	/* Returns -1 and err if communication in progress on the GPU has failed, takes too long or was cancelled; called while waiting. */
 	int (*check)(struct hspmd_cuda *cuda, struct hspmd_error *err);
 	struct hspmd_cuda_profile *profile; /* NULL: profiling is off */
+	bool check_each;                    /* HSPMD_CUDA_CHECK=1: wait after every operator, so that a failure names its operator */
 };
 
 struct hspmd_cuda_kernel {
@@ -78,9 +79,12 @@ int hspmd_cuda_download_batch(struct hspmd_cuda *cuda, void *host, const void *c
                               struct hspmd_error *err);
 int hspmd_cuda_download_concurrent(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 
-/* Blocks the host until `event` is reached. Returns -1 and err if communication in progress on the GPU has failed, takes too long or was
- * called off. */
+/* Block the host until `event`, or all work of the device's stream, is done. Return -1 and err if communication in progress on the GPU has
+ * failed, takes too long or was called off; if work on the GPU has failed; and after 600 s (environment HSPMD_CUDA_WAIT_S). The second does
+ * not check communication: threads other than the device's call it. */
 int hspmd_cuda_event_wait(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err);
+int hspmd_cuda_event_wait_alone(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err);
+int hspmd_cuda_stream_wait(struct hspmd_cuda *cuda, struct hspmd_error *err);
 
 size_t hspmd_cuda_dtype_bytes(enum hspmd_dtype dtype);
 
@@ -90,6 +94,11 @@ static inline const char *hspmd_cuda_getenv(const char *name, const char *old_na
 	const char *value = getenv(name);
 	return value ? value : getenv(old_name);
 }
+
+/* Writes an operator with its operands' types and shapes, such as "linear bf16[2,128,768] bf16[3072,768] -> bf16[2,128,3072]"; what does
+ * not fit is cut off. */
+#define HSPMD_CUDA_CALL_TEXT 256
+void hspmd_cuda_describe_call(enum hspmd_opcode op, const struct hspmd_kernel_args *args, char text[HSPMD_CUDA_CALL_TEXT]);
 
 /* Reports a failed CUDA call: returns -1 and sets err to "what: why". */
 int hspmd_cuda_failed(cudaError_t status, const char *what, struct hspmd_error *err);

@@ -43,7 +43,7 @@ void hspmd_cuda_graph_free(struct hspmd_cuda *cuda, struct hspmd_device_graph *c
 {
 	if (!captured)
 		return;
-	cudaStreamSynchronize(cuda->stream);
+	hspmd_cuda_stream_wait(cuda, NULL);
 	cudaGraphExecDestroy(captured->graph);
 	free(captured);
 }

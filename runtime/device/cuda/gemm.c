@@ -10,10 +10,12 @@
 
 #include "common/alloc.h"
 #include "runtime/device/cuda/autotune_cache.h"
+#include "runtime/device/cuda/autotune_log.h"
 #include "runtime/device/cuda/autotune_timer.h"
 
 #define WORKSPACE_MOST ((size_t)32 << 20)
 #define CANDIDATES 8
+#define CANDIDATES_MOST 64
 #define TIMED_RUNS 5
 
 /* A product as cuBLASLt sees it: column-major, so that our B comes first and m and n are exchanged. */
@@ -37,6 +39,7 @@ struct hspmd_cuda_blas {
 	struct chosen **chosen; /* the entries never move */
 	struct hspmd_cuda_autotune_cache *choices;
 	bool tune, tf32;
+	int candidates;
 };
 
 static int failed(cublasStatus_t status, const char *what, struct hspmd_error *err)
@@ -59,6 +62,10 @@ int hspmd_cuda_blas_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
 	cuda->blas = b;
 	b->tune = !is_set("HSPMD_CUDA_TUNE", "0");
 	b->tf32 = is_set("HSPMD_CUDA_TF32", "1");
+	const char *candidates = getenv("HSPMD_CUDA_CANDIDATES");
+	b->candidates = candidates ? atoi(candidates) : CANDIDATES;
+	if (b->candidates < 1 || b->candidates > CANDIDATES_MOST)
+		return hspmd_fail(err, "HSPMD_CUDA_CANDIDATES=%s: expected 1..%d", candidates, CANDIDATES_MOST);
 	cublasStatus_t status = cublasLtCreate(&b->handle);
 	if (status != CUBLAS_STATUS_SUCCESS)
 		return failed(status, "cuBLASLt cannot be used", err);
@@ -134,12 +141,19 @@ static cublasLtEpilogue_t epilogue_of(const struct hspmd_cuda_gemm *p)
 	return p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+/* Returns true if a vector is added to the product's rows, or gets sums of an operand. */
+static bool has_small_operand(const struct hspmd_cuda_gemm *p)
+{
+	return p->has_bias || p->epilogue == HSPMD_EPILOGUE_BGRAD_A || p->epilogue == HSPMD_EPILOGUE_BGRAD_B;
+}
+
 static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p, struct plan *plan, struct hspmd_error *err)
 {
 	cublasComputeType_t compute = b->tf32 && p->type == HSPMD_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 	cublasOperation_t first = p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
 	cublasLtEpilogue_t epilogue = epilogue_of(p);
 	int64_t row = p->n;
+	const void *any_address = (const void *)(uintptr_t)4096;
 	uint64_t m = (uint64_t)p->m, n = (uint64_t)p->n, k = (uint64_t)p->k;
 	cublasStatus_t status = cublasLtMatmulDescCreate(&plan->operation, compute, CUDA_R_32F);
 	if (!status)
@@ -150,6 +164,13 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_ge
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
 	if (!status && p->has_aux)
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &row, sizeof row);
+	/* The heuristics read the alignment of these operands from their addresses; every run sets its own, which are aligned as well. */
+	if (!status && has_small_operand(p))
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &any_address,
+		                                        sizeof any_address);
+	if (!status && p->has_aux)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &any_address,
+		                                        sizeof any_address);
 	if (!status)
 		status = cublasLtMatrixLayoutCreate(&plan->a, type_of(p->type), p->trans_b ? k : n, p->trans_b ? n : k,
 		                                    (int64_t)(p->trans_b ? k : n));
@@ -164,9 +185,8 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_ge
 	return failed(status, "describing a matrix product", err);
 }
 
-/* Returns the number of algorithms found; 0: there is none. */
-static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *plan, cublasLtMatmulHeuristicResult_t *found,
-                          struct hspmd_error *err)
+/* Returns the number of algorithms found; 0: there is none, for whatever reason: versions differ in how they say so. */
+static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *plan, cublasLtMatmulHeuristicResult_t *found)
 {
 	cublasLtMatmulPreference_t preference;
 	size_t most = WORKSPACE_MOST;
@@ -174,7 +194,7 @@ static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *pl
 	int count = 0;
 	cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
 	if (status)
-		return failed(status, "choosing an algorithm", err);
+		return 0;
 	static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -186,11 +206,9 @@ static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *pl
 		status = cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment, sizeof alignment);
 	if (!status)
 		status = cublasLtMatmulAlgoGetHeuristic(b->handle, plan->operation, plan->a, plan->b, plan->d, plan->d, preference,
-		                                        CANDIDATES, found, &count);
+		                                        b->candidates, found, &count);
 	cublasLtMatmulPreferenceDestroy(preference);
-	if (status == CUBLAS_STATUS_NOT_SUPPORTED)
-		return 0;
-	return status ? failed(status, "choosing an algorithm", err) : count;
+	return status ? 0 : count;
 }
 
 static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p,
@@ -198,10 +216,9 @@ static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct pla
 {
 	float one = 1, beta = p->accumulate || p->has_residual ? 1 : 0;
 	const void *small = p->has_bias ? p->bias : p->bgrad;
-	bool bgrad = p->epilogue == HSPMD_EPILOGUE_BGRAD_A || p->epilogue == HSPMD_EPILOGUE_BGRAD_B;
 	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 	/* One thread runs a device, and the call copies the pointers' values. */
-	if (p->has_bias || bgrad)
+	if (has_small_operand(p))
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &small, sizeof small);
 	if (!status && p->has_aux)
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->beside,
@@ -276,6 +293,22 @@ static float time_algorithm(const struct hspmd_cuda_blas *b, const struct plan *
 	return hspmd_cuda_autotune_timer_time(&t->watch, TIMED_RUNS, run_candidate, &(struct candidate){ b, plan, &q, t, algorithm });
 }
 
+static void log_candidate(const struct hspmd_cuda_gemm *p, int candidate, int of, float milliseconds)
+{
+	static const char *const epilogues[] = { "", "gelu", "gelu_grad", "bgrad_a", "bgrad_b" };
+	double seconds = (double)milliseconds * 1e-3 / TIMED_RUNS, flop = 2.0 * (double)p->m * (double)p->n * (double)p->k;
+	if (!hspmd_cuda_autotune_log_is_on())
+		return;
+	hspmd_cuda_autotune_log(
+	        "{\"product\": [%" PRId64 ", %" PRId64 ", %" PRId64
+	        "], \"transposed\": \"%s%s\", \"type\": \"%s\", \"result\": \"%s\", \"epilogue\": \"%s\", \"bias\": %s, "
+	        "\"accumulate\": %s, \"residual\": %s, \"candidate\": %d, \"candidates\": %d, \"ms\": %.6g, \"tflops\": %.4g}",
+	        p->m, p->n, p->k, p->trans_a ? "a" : "", p->trans_b ? "b" : "", p->type == HSPMD_BF16 ? "bf16" : "fp32",
+	        p->d_type == HSPMD_BF16 ? "bf16" : "fp32", epilogues[p->epilogue], p->has_bias ? "true" : "false",
+	        p->accumulate ? "true" : "false", p->has_residual ? "true" : "false", candidate, of, milliseconds < 0 ? -1 : seconds * 1e3,
+	        milliseconds > 0 ? flop / seconds / 1e12 : 0);
+}
+
 static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p,
                    const cublasLtMatmulHeuristicResult_t *found, int count)
 {
@@ -285,6 +318,7 @@ static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const str
 	if (count > 1 && start_trial(&t, p)) {
 		for (int i = 0; i < count; i++) {
 			float time = time_algorithm(b, plan, p, &t, &found[i]);
+			log_candidate(p, i, count, time);
 			if (time >= 0 && (best_time < 0 || time < best_time)) {
 				best_time = time;
 				best = i;
@@ -298,66 +332,94 @@ static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const str
 
 /* ---- choosing */
 
-static struct chosen *choose(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const struct hspmd_cuda_autotune_key *key,
+/* Returns true if another process, or this one earlier, has chosen. */
+static bool known_choice(struct hspmd_cuda_blas *b, struct chosen *c)
+{
+	_Static_assert(sizeof c->algorithm == sizeof(struct hspmd_cuda_autotune_entry),
+	               "an algorithm is 64 bytes that may be written down");
+	struct hspmd_cuda_autotune_entry known;
+	cublasLtMatmulHeuristicResult_t check;
+	pthread_mutex_lock(&b->lock);
+	bool found = b->tune && hspmd_cuda_autotune_cache_find(b->choices, &c->key, &known);
+	pthread_mutex_unlock(&b->lock);
+	if (!found)
+		return false;
+	memcpy(&c->algorithm, &known, sizeof known);
+	if (cublasLtMatmulAlgoCheck(b->handle, c->plan.operation, c->plan.a, c->plan.b, c->plan.d, c->plan.d, &c->algorithm, &check) ||
+	    check.workspaceSize > WORKSPACE_MOST)
+		return false;
+	c->workspace = check.workspaceSize;
+	return true;
+}
+
+/* Without the lock: a step that trains meanwhile must not wait for measurements. */
+static struct chosen *choose(struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p, const struct hspmd_cuda_autotune_key *key,
                              struct hspmd_error *err)
 {
-	struct hspmd_cuda_blas *b = cuda->blas;
 	struct chosen *c = calloc(1, sizeof *c);
-	if (!c || hspmd_array_grow(&b->chosen, &b->capacity, b->count, sizeof *b->chosen)) {
-		free(c);
+	cublasLtMatmulHeuristicResult_t found[CANDIDATES_MOST];
+	if (!c) {
 		hspmd_fail_memory(err, "choosing an algorithm");
 		return NULL;
 	}
-	cublasLtMatmulHeuristicResult_t found[CANDIDATES], check;
 	c->key = *key;
 	if (make_plan(b, p, &c->plan, err)) {
 		free(c);
 		return NULL;
 	}
-	_Static_assert(sizeof c->algorithm == sizeof(struct hspmd_cuda_autotune_entry),
-	               "an algorithm is 64 bytes that may be written down");
-	struct hspmd_cuda_autotune_entry known;
-	if (b->tune && hspmd_cuda_autotune_cache_find(b->choices, key, &known)) {
-		memcpy(&c->algorithm, &known, sizeof known);
-		if (!cublasLtMatmulAlgoCheck(b->handle, c->plan.operation, c->plan.a, c->plan.b, c->plan.d, c->plan.d, &c->algorithm,
-		                             &check) &&
-		    check.workspaceSize <= WORKSPACE_MOST) {
-			c->workspace = check.workspaceSize;
-			return b->chosen[b->count++] = c;
-		}
-	}
-	int count = ask_heuristics(b, &c->plan, found, err);
-	if (count < 0) {
-		destroy_plan(&c->plan);
-		free(c);
-		return NULL;
-	}
-	if (!count) {
-		c->none = true;
-		return b->chosen[b->count++] = c;
-	}
+	if (known_choice(b, c))
+		return c;
+	int count = ask_heuristics(b, &c->plan, found);
+	c->none = !count;
+	if (!count)
+		return c;
 	int best = b->tune ? fastest(b, &c->plan, p, found, count) : 0;
 	c->algorithm = found[best].algo;
 	c->workspace = found[best].workspaceSize;
-	if (b->tune) {
-		memcpy(&known, &c->algorithm, sizeof known);
-		hspmd_cuda_autotune_cache_add(b->choices, key, &known);
+	return c;
+}
+
+/* The caller holds the lock. */
+static struct chosen *look_up(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_autotune_key *key)
+{
+	for (size_t i = 0; i < b->count; i++)
+		if (!memcmp(&b->chosen[i]->key, key, sizeof *key))
+			return b->chosen[i];
+	return NULL;
+}
+
+/* Makes a choice known; returns the one that counts, which is another thread's if that was faster. */
+static struct chosen *publish(struct hspmd_cuda_blas *b, struct chosen *c, struct hspmd_error *err)
+{
+	pthread_mutex_lock(&b->lock);
+	struct chosen *first = look_up(b, &c->key);
+	int full = first ? 0 : hspmd_array_grow(&b->chosen, &b->capacity, b->count, sizeof *b->chosen);
+	if (!first && !full) {
+		struct hspmd_cuda_autotune_entry entry;
+		memcpy(&entry, &c->algorithm, sizeof entry);
+		if (b->tune && !c->none)
+			hspmd_cuda_autotune_cache_add(b->choices, &c->key, &entry);
+		b->chosen[b->count++] = c;
 	}
-	return b->chosen[b->count++] = c;
+	pthread_mutex_unlock(&b->lock);
+	if (!first && !full)
+		return c;
+	destroy_plan(&c->plan);
+	free(c);
+	if (full)
+		hspmd_fail_memory(err, "choosing an algorithm");
+	return first;
 }
 
 static struct chosen *find(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, struct hspmd_error *err)
 {
 	struct hspmd_cuda_blas *b = cuda->blas;
 	struct hspmd_cuda_autotune_key key = key_of(b, p);
-	struct chosen *c = NULL;
 	pthread_mutex_lock(&b->lock);
-	for (size_t i = 0; i < b->count && !c; i++)
-		if (!memcmp(&b->chosen[i]->key, &key, sizeof key))
-			c = b->chosen[i];
-	if (!c)
-		c = choose(cuda, p, &key, err);
+	struct chosen *c = look_up(b, &key);
 	pthread_mutex_unlock(&b->lock);
+	if (!c && (c = choose(b, p, &key, err)))
+		c = publish(b, c, err);
 	return c;
 }
 

@@ -4,6 +4,7 @@
  * same algorithm and gives the same bits.
  *
  * Environment:
+ * - HSPMD_CUDA_CANDIDATES=N measures up to N of the proposals (default 8, at most 64).
  * - HSPMD_CUDA_TUNE=0 takes the first proposal of the heuristics without measuring.
  * - HSPMD_CUDA_CACHE names the file's folder (default $XDG_CACHE_HOME/hspmd or ~/.cache/hspmd; empty: no file).
  * - HSPMD_CUDA_TF32=1 lets products of F32 use TF32. */

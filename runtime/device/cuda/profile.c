@@ -5,19 +5,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/alloc.h"
+
 #define BATCH 1024
 
-struct hspmd_cuda_profile {
-	int used; /* in the batch */
-	enum hspmd_opcode op[BATCH];
-	cudaEvent_t start[BATCH], end[BATCH];
-	double seconds[HSPMD_OP_COUNT];
-	long calls[HSPMD_OP_COUNT];
+/* All calls of one operator on operands of the same types and shapes. */
+struct row {
+	char call[HSPMD_CUDA_CALL_TEXT];
+	double seconds;
+	long calls;
 };
 
-static const char *const names[HSPMD_OP_COUNT] = {
-#define OP(opcode, name) [HSPMD_OP_##opcode] = #name,
-#include "runtime/tensor/opcode_list.h"
+struct hspmd_cuda_profile {
+	int used;     /* in the batch */
+	bool started; /* false: the current operator is not timed */
+	size_t row[BATCH];
+	cudaEvent_t start[BATCH], end[BATCH];
+	struct row *rows;
+	size_t count, capacity;
 };
 
 struct hspmd_cuda_profile *hspmd_cuda_profile_open(void)
@@ -38,26 +43,52 @@ static void collect(struct hspmd_cuda_profile *p)
 		float milliseconds = 0;
 		if (cudaEventSynchronize(p->end[i]) || cudaEventElapsedTime(&milliseconds, p->start[i], p->end[i]))
 			continue;
-		p->seconds[p->op[i]] += milliseconds * 1e-3;
-		p->calls[p->op[i]]++;
+		p->rows[p->row[i]].seconds += milliseconds * 1e-3;
+		p->rows[p->row[i]].calls++;
 	}
 	p->used = 0;
 }
 
-void hspmd_cuda_profile_start(struct hspmd_cuda_profile *p, enum hspmd_opcode op, cudaStream_t stream)
+/* Returns false if there is no memory for another row. */
+static bool find_row(struct hspmd_cuda_profile *p, enum hspmd_opcode op, const struct hspmd_kernel_args *args, size_t *row)
 {
+	char call[HSPMD_CUDA_CALL_TEXT];
+	hspmd_cuda_describe_call(op, args, call);
+	for (*row = 0; *row < p->count; ++*row)
+		if (!strcmp(p->rows[*row].call, call))
+			return true;
+	if (hspmd_array_grow(&p->rows, &p->capacity, p->count, sizeof *p->rows))
+		return false;
+	p->rows[p->count] = (struct row){ .calls = 0 };
+	memcpy(p->rows[p->count++].call, call, sizeof call);
+	return true;
+}
+
+void hspmd_cuda_profile_start(struct hspmd_cuda_profile *p, enum hspmd_opcode op, const struct hspmd_kernel_args *args, cudaStream_t stream)
+{
+	size_t row;
 	if (!p)
 		return;
 	if (p->used == BATCH)
 		collect(p);
-	p->op[p->used] = op;
+	/* Before the first event, so that the operator's time on the GPU does not include this. */
+	p->started = find_row(p, op, args, &row);
+	if (!p->started)
+		return;
+	p->row[p->used] = row;
 	cudaEventRecord(p->start[p->used], stream);
 }
 
 void hspmd_cuda_profile_end(struct hspmd_cuda_profile *p, cudaStream_t stream)
 {
-	if (p)
+	if (p && p->started)
 		cudaEventRecord(p->end[p->used++], stream);
+}
+
+static int dearest_first(const void *a, const void *b)
+{
+	const struct row *x = a, *y = b;
+	return (x->seconds < y->seconds) - (x->seconds > y->seconds);
 }
 
 void hspmd_cuda_profile_close(struct hspmd_cuda_profile *p)
@@ -66,17 +97,19 @@ void hspmd_cuda_profile_close(struct hspmd_cuda_profile *p)
 	if (!p)
 		return;
 	collect(p);
-	for (int op = 0; op < HSPMD_OP_COUNT; op++)
-		total += p->seconds[op];
-	for (int op = 0; op < HSPMD_OP_COUNT; op++)
-		if (p->calls[op])
-			fprintf(stderr, "%-16s %8ld calls %10.4f s %5.1f %%\n", names[op], p->calls[op], p->seconds[op],
-			        total > 0 ? 100 * p->seconds[op] / total : 0);
+	for (size_t i = 0; i < p->count; i++)
+		total += p->rows[i].seconds;
+	if (p->count)
+		qsort(p->rows, p->count, sizeof *p->rows, dearest_first);
+	for (size_t i = 0; i < p->count; i++)
+		fprintf(stderr, "%8ld calls %10.6f s %5.1f %% %s\n", p->rows[i].calls, p->rows[i].seconds,
+		        total > 0 ? 100 * p->rows[i].seconds / total : 0, p->rows[i].call);
 	for (int i = 0; i < BATCH; i++) {
 		if (p->start[i])
 			cudaEventDestroy(p->start[i]);
 		if (p->end[i])
 			cudaEventDestroy(p->end[i]);
 	}
+	free(p->rows);
 	free(p);
 }

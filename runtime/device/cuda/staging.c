@@ -23,8 +23,6 @@ struct hspmd_cuda_staging {
 static int create(struct hspmd_cuda *cuda, struct hspmd_cuda_staging **out, bool concurrent, struct hspmd_error *err)
 {
 	struct hspmd_cuda_staging *s = *out = calloc(1, sizeof *s);
-	/* A thread that waits while another trains leaves it the core. */
-	unsigned flags = cudaEventDisableTiming | (concurrent ? cudaEventBlockingSync : 0);
 	cudaError_t status = cudaSuccess;
 	if (!s)
 		return hspmd_fail_memory(err, "opening a CUDA device");
@@ -34,7 +32,7 @@ static int create(struct hspmd_cuda *cuda, struct hspmd_cuda_staging **out, bool
 	if (!status)
 		status = cudaMallocHost((void **)&s->memory, PIECES * PIECE_BYTES);
 	for (int i = 0; !status && i < PIECES; i++)
-		status = cudaEventCreateWithFlags(&s->free[i], flags);
+		status = cudaEventCreateWithFlags(&s->free[i], cudaEventDisableTiming);
 	return status ? hspmd_cuda_failed(status, "pinned memory for copies", err) : 0;
 }
 
@@ -68,10 +66,7 @@ void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda)
 /* Only the device's thread may check the communicators; a concurrent copy waits for no other member. */
 static int await_piece(struct hspmd_cuda *cuda, struct hspmd_cuda_staging *s, int piece, struct hspmd_error *err)
 {
-	if (!s->own)
-		return hspmd_cuda_event_wait(cuda, s->free[piece], err);
-	cudaError_t status = cudaEventSynchronize(s->free[piece]);
-	return status ? hspmd_cuda_failed(status, "copying from the GPU", err) : 0;
+	return s->own ? hspmd_cuda_event_wait_alone(cuda, s->free[piece], err) : hspmd_cuda_event_wait(cuda, s->free[piece], err);
 }
 
 int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size_t bytes, struct hspmd_error *err)

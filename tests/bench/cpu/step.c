@@ -6,7 +6,7 @@
  *   - gpu: one GPU, bf16; gpu-fp32
  *   - split-N-M: two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_OVERSUBSCRIBE=1 and
  *     HSPMD_CUDA_SM_PARTITION=88,44 two parts of one GPU
- * Prints one line of JSON with the median and with the matrix products that a token needs, in Tflop: three times those of a forward pass.
+ * STEPS 0 on a GPU only builds the program, which chooses and measures algorithms. Prints one line of JSON with the median and with the matrix products that a token needs, in Tflop: three times those of a forward pass.
  *
  * step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU.
  *
@@ -46,6 +46,7 @@ static const struct bench_case cases[] = {
 	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 512), 12, 768, 512, 2, 50304, false },
 	{ "gpt2-tiny", GPT2(64, 2, 2, 512, 32), 2, 64, 32, 4, 512, true }, /* for emulated ones */
 	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 1024), 12, 768, 1024, 32, 50304, true },
+	{ "gpt2-124m-50257", GPT2(768, 12, 12, 50257, 1024), 12, 768, 1024, 32, 50257, true }, /* the vocabulary as published */
 	{ "gpt2-1.5b", GPT2(1600, 48, 25, 50304, 1024), 48, 1600, 1024, 8, 50304, true },
 	{ "llama-160m", LLAMA(768, 12, 12, 12, 2048, 2048), 12, 768, 2048, 16, 32000, true },
 	{ "llama-1b", LLAMA(2048, 16, 32, 8, 8192, 4096), 16, 2048, 4096, 4, 32000, true },
@@ -217,7 +218,7 @@ static int train(struct measurement *m, const char *layout, int threads, int ste
 		m->work = work_of_token(model, m->c, err);
 		m->bytes = m->c->gpu ? bytes_of(&o) : 0;
 		m->last = hspmd_now();
-		rc = hspmd_train_local(&o, err);
+		rc = steps ? hspmd_train_local(&o, err) : 0;
 	}
 	hspmd_plan_destroy(plan);
 	hspmd_model_destroy(model);
@@ -237,12 +238,15 @@ static int ascending(const void *a, const void *b)
 
 static int measure(const struct bench_case *c, const char *layout, int threads, int steps)
 {
-	const int warm = 2;
+	const int warm = steps ? 2 : 0;
 	struct hspmd_error err = { "out of memory" };
 	struct measurement m = { .c = c, .seconds = hspmd_calloc((size_t)(steps + warm), sizeof(double)) };
 	int rc = m.seconds ? train(&m, layout, threads, steps + warm, &err) : -1;
 	if (rc) {
 		fprintf(stderr, "step: %s\n", err.text);
+	} else if (!steps) {
+		printf("{\"peer\": \"hspmd\", \"case\": \"%s\", \"layout\": \"%s\", \"peak_gib\": %.2f, \"tflop_token\": %.6g}\n", c->name,
+		       layout, m.bytes / (1 << 30), m.work);
 	} else {
 		qsort(m.seconds + warm, (size_t)steps, sizeof *m.seconds, ascending);
 		double median = m.seconds[warm + steps / 2];
@@ -394,14 +398,15 @@ int main(int argc, char **argv)
 		return measure_rounding("cpu", HSPMD_OP_CAST, atoi(argv[2]), threads, steps);
 	if (steps > 0 && !strcmp(argv[1], "rounding-gpu") && atoi(argv[2]) > 1)
 		return measure_rounding("cuda", HSPMD_OP_UPDATE, atoi(argv[2]), 0, steps);
-	for (size_t c = 0; threads > 0 && threads <= 64 && steps > 0 && c < sizeof cases / sizeof *cases; c++)
+	for (size_t c = 0; argc == 5 && threads > 0 && threads <= 64 && steps >= 0 && c < sizeof cases / sizeof *cases; c++)
 		for (size_t l = 0; !strcmp(argv[1], cases[c].name) && l < sizeof layouts / sizeof *layouts; l++)
 			if ((!strcmp(argv[2], layouts[l]) && cases[c].gpu == (l > 3)) || (cases[c].gpu && !strncmp(argv[2], "split-", 6)))
-				return measure(&cases[c], argv[2], threads, steps);
-	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n"
-	                "       step gpt2-tiny|gpt2-124m|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32|split-N-M 1 STEPS\n"
-	                "       step product SIZE 1 RUNS\n"
-	                "       step rounding SIZE THREADS RUNS\n"
-	                "       step rounding-gpu SIZE 1 RUNS\n");
+				return steps || cases[c].gpu ? measure(&cases[c], argv[2], threads, steps) : 2;
+	fprintf(stderr,
+	        "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n"
+	        "       step gpt2-tiny|gpt2-124m|gpt2-124m-50257|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32|split-N-M 1 STEPS\n"
+	        "       step product SIZE 1 RUNS\n"
+	        "       step rounding SIZE THREADS RUNS\n"
+	        "       step rounding-gpu SIZE 1 RUNS\n");
 	return 2;
 }

@@ -69,7 +69,7 @@ static int index_of(const struct played_site *s, const char *node)
 }
 
 /* The agents connect by themselves; the process that "starts" them stays, as srun would. */
-static char **start(struct run_allocation *a, char *const *nodes, int count, const char *const *command, struct hspmd_error *err)
+static char **start(struct run_allocation *a, char **nodes, int *count, const char *const *command, struct hspmd_error *err)
 {
 	struct played_site *s = ((struct allocation *)a)->site;
 	static const char *const wait[] = { "/proc/self/exe", PLAYED_WAIT, NULL };
@@ -80,7 +80,7 @@ static char **start(struct run_allocation *a, char *const *nodes, int count, con
 		return NULL;
 	}
 	memcpy(list, wait, sizeof wait);
-	for (int i = 0; i < count; i++)
+	for (int i = 0; i < *count; i++)
 		atomic_fetch_add(&s->node[index_of(s, nodes[i])].starts, 1);
 	return list;
 }
@@ -166,7 +166,7 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 {
 	static const struct run_allocation_ops ops = { poll_allocation, start, grow, shrink, cancel_grow, poll_interval, end, destroy };
 	static const char *const agent[] = { "played", NULL };
-	struct allocation a = { { &ops, false, true }, p->site };
+	struct allocation a = { { &ops, true }, p->site };
 	struct run_output output = { 0 };
 	struct hspmd_model *model = scale_model(err);
 	struct hspmd_job *job = model ? make_job(p->site->nodes, err) : NULL;

@@ -9,6 +9,7 @@ enum emulate_count {
 	EMULATE_ALLOCATIONS,   /* allocations and frees of the device's or pinned memory */
 	EMULATE_COPIES,        /* copies on streams that compute */
 	EMULATE_COPIES_BESIDE, /* copies on other streams */
+	EMULATE_HELD,          /* measurements that wait for the file of HSPMD_EMULATE_HOLD to go */
 	EMULATE_COUNTS
 };
 

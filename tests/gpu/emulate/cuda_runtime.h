@@ -6,6 +6,8 @@
  * - Streams: a stream's work is queued and done when someone waits for it, so that a missing wait shows too. With HSPMD_EMULATE_EAGER=1 one
  *   thread per stream does the work at once, as work that waits for another process needs.
  * - Memory: blocks end at a page that cannot be accessed.
+ * - Faults, by files that a test makes and the environment names: HSPMD_EMULATE_FAULT: the kernel that removes it fails, and with it the
+ *   device for good; HSPMD_EMULATE_HANG: no event is reached while it exists; HSPMD_EMULATE_HOLD: nobody learns a measured time.
  * - Illegal use (a barrier that not all threads reach, an unaligned access of 16 bytes) ends the process with a message. */
 #ifndef EMULATE_CUDA_RUNTIME_H
 #define EMULATE_CUDA_RUNTIME_H
@@ -24,7 +26,8 @@ typedef enum {
 	cudaErrorInvalidValue = 1,
 	cudaErrorMemoryAllocation = 2,
 	cudaErrorNoDevice = 100,
-	cudaErrorNotReady = 600
+	cudaErrorNotReady = 600,
+	cudaErrorIllegalAddress = 700
 } cudaError_t;
 typedef struct emulate_stream *cudaStream_t;
 typedef struct emulate_event *cudaEvent_t;
@@ -49,6 +52,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaMalloc(void **data, size_t bytes);
 cudaError_t cudaFree(void *data);
 cudaError_t cudaMallocHost(void **data, size_t bytes);

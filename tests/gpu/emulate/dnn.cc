@@ -3,7 +3,7 @@
  * - played: every attention has two plans, each with a workspace like the real one's; both compute it row by row.
  * - refusing: there is no plan.
  * - failing: there are plans, but they do not run.
- * emulate_dnn_runs counts the runs of each plan. */
+ * HSPMD_EMULATE_DNN_VERSION is the version that it says it has (default 91501: 9.15.1). emulate_dnn_runs counts the runs of each plan. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,8 @@ void hspmd_dnn_close(struct hspmd_dnn *dnn)
 
 size_t hspmd_dnn_version(const struct hspmd_dnn *)
 {
-	return 1;
+	const char *version = getenv("HSPMD_EMULATE_DNN_VERSION");
+	return version ? strtoull(version, NULL, 10) : 91501;
 }
 
 int hspmd_dnn_find_plans(struct hspmd_dnn *, const struct hspmd_dnn_attention *a, size_t workspace_most, struct hspmd_dnn_plan **plans,

@@ -59,6 +59,16 @@ static double now_ms()
 	return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/* The error of a kernel; after it, as on a GPU, nothing that the process asks of the device is done, and everything answers with it. */
+static std::atomic<cudaError_t> kernel_error{ cudaSuccess };
+
+/* Returns true if a test has put the file there that the environment variable names. */
+static bool is_told(const char *variable)
+{
+	const char *name = getenv(variable);
+	return name && !access(name, F_OK);
+}
+
 static bool is_eager()
 {
 	static const bool eager = getenv("HSPMD_EMULATE_EAGER") && !strcmp(getenv("HSPMD_EMULATE_EAGER"), "1");
@@ -67,7 +77,7 @@ static bool is_eager()
 
 static void carry_out(const work &w)
 {
-	if (w.run)
+	if (w.run && kernel_error == cudaSuccess)
 		w.run();
 	if (!w.event)
 		return;
@@ -153,13 +163,24 @@ static void ask(cudaStream_t stream, std::function<void()> run)
 
 void emulate_enqueue(cudaStream_t stream, std::function<void()> run)
 {
+	const char *fault = getenv("HSPMD_EMULATE_FAULT");
 	stream->computes = true;
-	ask(stream, std::move(run));
+	if (!fault) {
+		ask(stream, std::move(run));
+		return;
+	}
+	ask(stream, [=] {
+		if (!unlink(fault))
+			kernel_error = cudaErrorIllegalAddress;
+		else
+			run();
+	});
 }
 
 /* ---- memory: a block ends at a page that cannot be accessed, as near as 16-byte accesses allow; the bytes between are checked */
 
 #define WATCH 0x5a
+#define HELD_MS 20000
 
 struct allocation {
 	void *map;
@@ -228,12 +249,13 @@ const char *cudaGetErrorString(cudaError_t status)
 	       : status == cudaErrorMemoryAllocation ? "out of memory"
 	       : status == cudaErrorNoDevice         ? "no GPU"
 	       : status == cudaErrorNotReady         ? "not ready"
+	       : status == cudaErrorIllegalAddress   ? "an illegal memory access was encountered"
 	                                             : "invalid value";
 }
 
 cudaError_t cudaGetLastError(void)
 {
-	return cudaSuccess;
+	return kernel_error;
 }
 
 cudaError_t cudaGetDeviceCount(int *count)
@@ -272,7 +294,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
 	count(EMULATE_WAITS);
 	drain_for_host(stream, nullptr, 0);
-	return cudaSuccess;
+	return kernel_error;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t)
+{
+	return kernel_error;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
@@ -324,7 +351,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 		for (const auto &each : *work)
 			each();
 	});
-	return cudaSuccess;
+	return kernel_error;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
@@ -342,6 +369,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 cudaError_t cudaMalloc(void **data, size_t bytes)
 {
 	count(EMULATE_ALLOCATIONS);
+	if (kernel_error != cudaSuccess)
+		return kernel_error;
 	return take_room(bytes) ? allocate(data, bytes) : cudaErrorMemoryAllocation;
 }
 
@@ -368,13 +397,13 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
 {
 	count(stream->computes ? EMULATE_COPIES : EMULATE_COPIES_BESIDE);
 	ask(stream, [=] { memcpy(dst, src, bytes); });
-	return cudaSuccess;
+	return kernel_error;
 }
 
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream)
 {
 	emulate_enqueue(stream, [=] { memset(dst, value, bytes); });
-	return cudaSuccess;
+	return kernel_error;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *event)
@@ -405,14 +434,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 		number = ++event->state->recorded;
 	}
 	enqueue(stream, work{ nullptr, event->state, number });
-	return cudaSuccess;
+	return kernel_error;
 }
 
 static cudaError_t reach(cudaEvent_t event)
 {
 	if (event->state->stream)
 		drain_for_host(event->state->stream, event->state, event->state->recorded);
-	return cudaSuccess;
+	return kernel_error;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -425,10 +454,12 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 /* If work is queued until someone waits for it, a query has to do it. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+	if (is_told("HSPMD_EMULATE_HANG"))
+		return cudaErrorNotReady;
 	if (!is_eager())
 		return reach(event);
 	std::lock_guard<std::mutex> guard(event->state->lock);
-	return event->state->reached >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+	return event->state->reached < event->state->recorded ? cudaErrorNotReady : kernel_error.load();
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
@@ -449,6 +480,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
 	*milliseconds = (float)(end->state->at - start->state->at);
+	if (is_told("HSPMD_EMULATE_HOLD"))
+		count(EMULATE_HELD);
+	for (int i = 0; is_told("HSPMD_EMULATE_HOLD"); i++) {
+		if (i == HELD_MS)
+			emulate_end("a measurement was held for too long: whoever should end it waits for it");
+		usleep(1000);
+	}
 	return cudaSuccess;
 }
 

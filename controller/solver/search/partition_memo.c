@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A hash table with open addressing; the partitions lie in an array in the order of their addition. */
+#include "controller/solver/search/partition_memo.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/fnv.h"
+
+#define SLOTS (1 << 16)          /* of the table */
+#define SEQUENCES_MAX (SLOTS / 2) /* those beyond are not kept */
+
+struct slot {
+	int first, count; /* in partitions; count 0: free */
+};
+
+struct hspmd_partition_memo {
+	struct slot *slots;
+	int sequences;
+	size_t count, capacity;
+	struct hspmd_pipeline_partition *partitions;
+};
+
+struct hspmd_partition_memo *hspmd_partition_memo_new(void)
+{
+	struct hspmd_partition_memo *m = hspmd_calloc(1, sizeof *m);
+	if (m && !(m->slots = hspmd_calloc(SLOTS, sizeof *m->slots))) {
+		free(m);
+		return NULL;
+	}
+	return m;
+}
+
+void hspmd_partition_memo_destroy(struct hspmd_partition_memo *m)
+{
+	if (!m)
+		return;
+	free(m->slots);
+	free(m->partitions);
+	free(m);
+}
+
+/* The slot of a sequence, or the free one where it belongs. */
+static struct slot *slot_of(const struct hspmd_partition_memo *m, const struct hspmd_stage_sequence *sequence)
+{
+	size_t stages = (size_t)sequence->stages, at = (size_t)hspmd_fnv1a(sequence->submesh, stages) % SLOTS;
+	for (;; at = (at + 1) % SLOTS) {
+		struct slot *slot = &m->slots[at];
+		const struct hspmd_stage_sequence *own = slot->count ? &m->partitions[slot->first].sequence : NULL;
+		if (!own || (own->stages == sequence->stages && !memcmp(own->submesh, sequence->submesh, stages)))
+			return slot;
+	}
+}
+
+const struct hspmd_pipeline_partition *hspmd_partition_memo_find(const struct hspmd_partition_memo *m,
+                                                                 const struct hspmd_stage_sequence *sequence, int *count)
+{
+	const struct slot *slot = slot_of(m, sequence);
+	*count = slot->count;
+	return slot->count ? &m->partitions[slot->first] : NULL;
+}
+
+int hspmd_partition_memo_add(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partitions, int count)
+{
+	if (m->sequences == SEQUENCES_MAX)
+		return 0;
+	for (int i = 0; i < count; i++)
+		if (hspmd_array_grow(&m->partitions, &m->capacity, m->count + (size_t)i, sizeof *m->partitions))
+			return -1;
+	struct slot *slot = slot_of(m, &partitions[0].sequence);
+	*slot = (struct slot){ (int)m->count, count };
+	memcpy(&m->partitions[m->count], partitions, (size_t)count * sizeof *partitions);
+	m->count += (size_t)count;
+	m->sequences++;
+	return 0;
+}
