@@ -12,6 +12,7 @@
 #include "common/format/model.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/progress.h"
 #include "runtime/state/checkpoint_index.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/control.h"
@@ -190,10 +191,13 @@ static int verify(const struct checkpoint_options *o, struct hspmd_checkpoint_in
 		if ((o->step >= 0 && c->step != o->step) || (!c->manifest && o->step < 0))
 			continue;
 		looked++;
-		if (!c->manifest || c->lacks.text[0])
+		if (!c->manifest || c->lacks.text[0]) {
 			hspmd_fail(&why, "%s", state_of(c));
-		else
+		} else {
+			hspmd_progress_begin("verify");
 			hspmd_reader_verify(c->reader, &bad, &why);
+			hspmd_progress_end();
+		}
 		if (why.text[0])
 			rv = hspmd_fail(err, "step %" PRId64 ": %s%s", c->step, why.text, bad > 1 ? " (and more)" : "");
 		if (rv && o->json)
@@ -216,7 +220,9 @@ static int verify(const struct checkpoint_options *o, struct hspmd_checkpoint_in
 
 static int tell_export(const struct hspmd_checkpoint_group *c, const struct hspmd_export_options *how, struct hspmd_error *err)
 {
+	hspmd_progress_begin("export");
 	int rv = hspmd_weights_export(c->reader, c->manifest, how, err);
+	hspmd_progress_end();
 	if (!rv)
 		hspmd_info("step %" PRId64 " is in %s", c->step, how->folder);
 	return rv;
@@ -269,7 +275,9 @@ static int import_into(const struct checkpoint_options *o, struct hspmd_model *m
 	struct hspmd_import_tensor *tensors = parameters(graph, &count);
 	json_t *job = json_pack("{s:O, s:s}", "model", m->config, "imported", o->path);
 	struct hspmd_file_map map = hspmd_model_file_map(m);
+	hspmd_progress_begin("import");
 	int rv = tensors && job ? hspmd_weights_import(w, &map, tensors, count, job, o->output, err) : hspmd_fail_memory(err, "importing");
+	hspmd_progress_end();
 	json_decref(job);
 	free(tensors);
 	hspmd_graph_destroy(graph);

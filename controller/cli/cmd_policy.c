@@ -12,6 +12,7 @@
 #include "common/format/week_times.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/progress.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/policy_names.h"
 #include "controller/cli/policy_record.h"
@@ -459,7 +460,10 @@ static int simulate_mode(const struct policy_options *o, const struct hspmd_poli
 	struct hspmd_policy_sim_options options = hspmd_policy_sim_defaults;
 	struct hspmd_policy_sim_result r;
 	options.mode = mode;
-	if (hspmd_policy_simulate(p, t, &options, &r, err) < 0)
+	hspmd_progress_begin("simulate");
+	int rc = hspmd_policy_simulate(p, t, &options, &r, err);
+	hspmd_progress_end();
+	if (rc < 0)
 		return -1;
 	if (!o->json)
 		print_result(&r);

@@ -6,6 +6,7 @@
  * Processes are forked before the PMIx connection is opened, because a library with threads does not survive a fork. Every task takes
  * part in all three exchanges even after errors, because the others wait for it; but a task that loses a device during the measurement
  * ends the step, because other nodes' devices may be waiting for that one. */
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #include "common/clock.h"
 #include "common/cores.h"
 #include "common/log.h"
+#include "common/progress.h"
 #include "common/wire.h"
 #include "runtime/measure/measure.h"
 
@@ -267,11 +269,25 @@ static char *open_all(struct node *n, const struct hspmd_cluster *all, struct hs
 	return rv ? NULL : request_all(n, "address", START_S, err);
 }
 
+/* Shows how much of the time for measuring is over, until the first device has an answer. */
+static void watch_measuring(const struct node *n)
+{
+	double began = hspmd_now(), spent = 0, most = patience(n->options);
+	struct pollfd one = { .fd = n->count ? n->devices[0].fd : -1, .events = POLLIN };
+	hspmd_progress_begin("profile");
+	while (n->count && spent < most && poll(&one, 1, 200) == 0) {
+		spent = hspmd_now() - began;
+		hspmd_progress(spent, n->options->budget_s);
+	}
+	hspmd_progress_end();
+}
+
 static char *measure_all(struct node *n, json_t *addresses, struct hspmd_error *err)
 {
 	for (int i = 0; i < n->count; i++)
 		if (send_message(n, i, json_pack("{ss,sO}", "type", "measure", "addresses", addresses), err))
 			return NULL;
+	watch_measuring(n);
 	return request_all(n, "row", patience(n->options), err);
 }
 

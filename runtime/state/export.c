@@ -11,6 +11,7 @@
 #include "common/durable.h"
 #include "common/half.h"
 #include "common/json.h"
+#include "common/progress.h"
 #include "runtime/state/safetensors.h"
 #include "runtime/state/state_internal.h"
 #include "runtime/state/weights.h"
@@ -244,8 +245,10 @@ static int write_file(const struct export *x, int file, struct hspmd_error *err)
 	if (!rv)
 		rv = write_head(x, fd, file, temporary, err);
 	for (size_t i = 0; i < x->count && !rv; i++)
-		if (x->items[i].file == file)
+		if (x->items[i].file == file) {
 			rv = write_item(x, &x->items[i], fd, temporary, err);
+			hspmd_progress((double)(i + 1), (double)x->count); /* items are in the order of files */
+		}
 	if (!rv && fsync(fd))
 		rv = hspmd_fail_errno(err, "%s", temporary);
 	if (fd >= 0 && close(fd) && !rv)
@@ -353,6 +356,7 @@ int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_file_map *m
 				break;
 		}
 		rv = import_shard(w, map, tensors, first, end, location, n, &shards[n], err);
+		hspmd_progress((double)end, (double)count);
 		n += !rv;
 	}
 	struct hspmd_manifest *m = rv ? NULL : hspmd_manifest_assemble(0, 0, job, shards, n, err);

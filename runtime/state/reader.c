@@ -10,6 +10,7 @@
 
 #include "common/alloc.h"
 #include "common/log.h"
+#include "common/progress.h"
 #include "runtime/state/state_internal.h"
 
 /* One shard in one folder. */
@@ -429,6 +430,7 @@ int hspmd_reader_verify(struct hspmd_reader *r, int *bad, struct hspmd_error *er
 	int damaged = 0;
 	r->block_extent = -1;
 	for (int s = 0; s < r->m->shard_count; s++) {
+		hspmd_progress(s, r->m->shard_count);
 		for (int f = 0; f < r->folder_count; f++) {
 			if (r->copies[s * r->folder_count + f].fd < 0 || !verify_copy(r, s, f, &why))
 				continue;

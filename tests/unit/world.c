@@ -332,6 +332,13 @@ static void carry_out(struct world *w, struct run_actions *a)
 		case ACTION_SAVE_PLAN:
 			w->planned = x->id;
 			break;
+		case ACTION_SAVE_DEVICES:
+			assert_true(x->id > 0 && json_array_size(json_object_get(x->value, "devices")) > 0);
+			break;
+		case ACTION_TRACE_TEXT:
+		case ACTION_TRACE_END:
+			fail_msg("a trace, for which nobody has asked");
+			break;
 		case ACTION_RECORD_EVENT:
 			assert_int_equal(world_integer(x->value, "number"), json_array_size(w->events) + 1);
 			json_array_append(w->events, x->value);
