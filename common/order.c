@@ -2,6 +2,12 @@
 #include "common/order.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+int hspmd_name_order(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 int hspmd_int_order(const void *a, const void *b)
 {

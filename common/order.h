@@ -5,6 +5,8 @@
 
 #include <stddef.h>
 
+/* Order by name of two structs whose first member is their name, a `char *`; as the key of tsearch() a pointer to a name will do. */
+int hspmd_name_order(const void *a, const void *b);
 /* Ascending order of two ints: below 0, 0 or above 0. */
 int hspmd_int_order(const void *a, const void *b);
 

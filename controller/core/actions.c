@@ -74,11 +74,12 @@ void send_workers_own(struct hspmd_controller *m, struct worker *const *to, int 
 		if (json_array_append_new(n->to, json_string(to[i]->address)))
 			m->failed = true;
 	}
-	for (size_t k = 0; k < m->nodes; k++) {
-		json_t *list = m->node[k]->to, *own = key ? json_object_get(by_node, m->node[k]->name) : NULL;
+	for (int i = 0; i < count; i++) {
+		struct node *n = to[i]->node;
+		json_t *list = n->to, *own = key ? json_object_get(by_node, n->name) : NULL;
 		if (!list)
 			continue;
-		m->node[k]->to = NULL;
+		n->to = NULL;
 		json_t *copy = check_alloc(m, json_copy(message));
 		if (copy && (json_object_set(copy, "to", list) || (own && json_object_set(copy, key, own))))
 			m->failed = true;
@@ -86,7 +87,7 @@ void send_workers_own(struct hspmd_controller *m, struct worker *const *to, int 
 		if (!copy)
 			continue;
 		size_t before = m->actions->count;
-		emit(m, ACTION_SEND, m->node[k]->name, copy, 0);
+		emit(m, ACTION_SEND, n->name, copy, 0);
 		if (m->actions->count > before)
 			m->actions->list[before].body = json_incref(message);
 	}

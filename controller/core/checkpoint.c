@@ -31,7 +31,7 @@ static bool members(struct hspmd_controller *m, struct worker *const *who, int c
 	free(s->member);
 	s->member = hspmd_calloc((size_t)count, sizeof *s->member);
 	s->answer = hspmd_calloc((size_t)count, sizeof *s->answer);
-	s->members = 0;
+	s->members = s->answers = 0;
 	if (!s->member || !s->answer) {
 		m->failed = true;
 		return false;
@@ -124,14 +124,6 @@ static void failed(struct hspmd_controller *m, const char *why)
 	requests_checkpoint_done(m, number, text);
 }
 
-static bool answered(const struct checkpoint *s)
-{
-	for (int i = 0; i < s->members; i++)
-		if (!s->answer[i])
-			return false;
-	return true;
-}
-
 /* Records an answer. Returns true if it is the last of the phase. An answer may report an error: another worker may have written a copy of
  * the slice. */
 static bool take(struct hspmd_controller *m, struct worker *w, json_t *message)
@@ -140,10 +132,12 @@ static bool take(struct hspmd_controller *m, struct worker *w, json_t *message)
 	const char *id = json_string_value(json_object_get(message, "id"));
 	if (s->phase == CHECKPOINT_NONE || !id || strcmp(id, s->id))
 		return false;
-	for (int i = 0; i < s->members; i++)
-		if (s->member[i] == w && !s->answer[i])
-			s->answer[i] = json_incref(message);
-	return answered(s);
+	int i = place_of(s->member, s->members, s->bound_plan->generation, w);
+	if (i >= 0 && !s->answer[i]) {
+		s->answer[i] = json_incref(message);
+		s->answers++;
+	}
+	return s->answers == s->members;
 }
 
 static const char *error_of(const struct checkpoint *s, int i)

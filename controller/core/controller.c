@@ -88,6 +88,7 @@ void hspmd_controller_destroy(struct hspmd_controller *m)
 	for (size_t i = 0; i < m->nodes; i++)
 		node_free(m->node[i]);
 	free(m->node);
+	nodes_forget_names(m);
 	free(m->request);
 	json_decref(m->checkpoint_search.found);
 	json_decref(m->checkpoint_search.bad);
@@ -270,6 +271,10 @@ int hspmd_controller_handle(struct hspmd_controller *m, const struct run_event *
 	m->now = event->now;
 	m->wall = event->wall;
 	dispatch(m, event);
+	if (event->more) {
+		m->actions = NULL;
+		return m->failed ? -1 : 0;
+	}
 	shutdown_tick(m);
 	nodes_tick(m);
 	liveness_tick(m);

@@ -57,6 +57,7 @@ struct run_event {
 	json_t *value;
 	int64_t id;
 	double seconds;
+	bool more; /* the next event follows at once: deadlines, and what follows from all facts together, are looked at after that one */
 };
 
 enum run_action_kind {

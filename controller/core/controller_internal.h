@@ -29,6 +29,8 @@ struct worker {
 	bool adopted;    /* its process is older than this incarnation of the controller, and has not trained since: the messages that it
 	                    received are unknown */
 	double deadline; /* PROC_STARTING: for its hello */
+	int place[2];    /* in the members, and among the plan's devices, of the generations with an even and an odd number that were
+	                    bound last: where a search for it begins */
 	bool reviving;   /* a new process takes up the state that the previous one left in memory (revive.c) */
 	double revive_by;
 	int revivals; /* attempts since the last committed step */
@@ -59,7 +61,7 @@ struct past_step {
 };
 
 struct node {
-	char *name;
+	char *name;       /* first, for hspmd_name_order() */
 	bool held;        /* in the allocation */
 	bool leaving;     /* a shrink gives it back */
 	bool quarantined; /* its devices failed too often, or it rejoins: no plan uses it until quarantined_until */
@@ -85,6 +87,7 @@ struct node {
 	bool idle_checked;                /* idle_check() has compared them */
 	json_t *bindings;                 /* per device: { threads, index }, for its worker's `job` message */
 	json_t *to;                       /* while a message is sent to workers: those of this node; otherwise NULL */
+	const struct bound_plan *counted; /* the last plan that was made with it */
 	struct worker **worker;
 	int workers, known; /* devices of `part`; entries of `worker`, which are never removed (workers <= known) */
 };
@@ -172,7 +175,7 @@ struct checkpoint {
 	double since, deadline;
 	struct worker **member; /* NULL: gone after it had answered */
 	json_t **answer;
-	int members;
+	int members, answers;
 	struct bound_plan *bound_plan;
 	json_t *manifest;
 };
@@ -211,6 +214,7 @@ struct hspmd_controller {
 	bool failed; /* out of memory: the controller can do no more */
 	struct node **node;
 	size_t nodes, node_capacity;
+	void *node_by_name;         /* the same in a tree (tsearch) */
 	bool allocated;             /* Slurm has reported the allocation: before that not all nodes are known, and not in Slurm's order */
 	double startup_until;       /* the first generation waits for agents until then */
 	double slurm_confirm_until; /* after the loss of an agent no plan is made until Slurm reports, or until then; 0: not waiting */
@@ -360,6 +364,7 @@ struct node *node_find(struct hspmd_controller *m, const char *name);        /* 
 struct worker *worker_find(struct hspmd_controller *m, const char *address); /* NULL: unknown */
 struct node *node_add(struct hspmd_controller *m, const char *name);         /* NULL: out of memory; noted */
 void node_free(struct node *n);
+void nodes_forget_names(struct hspmd_controller *m); /* for node_find(), once no node is looked for any more */
 /* Makes worker objects for `count` devices of n; existing ones are reused. -1: out of memory. */
 int workers_make(struct hspmd_controller *m, struct node *n, int count);
 /* Adds a node with `devices` devices that an earlier incarnation's journal names; no effect if its agent is connected. */
@@ -417,6 +422,8 @@ struct bound_plan *bound_plan_create(struct hspmd_controller *m, json_t *cluster
 struct bound_plan *bound_plan_ref(struct bound_plan *l); /* NULL is fine, also below */
 void bound_plan_unref(struct bound_plan *l);
 bool bound_plan_uses(const struct bound_plan *l, const struct worker *w);
+/* Where the worker is in a list of a generation's members, or of its plan's devices, some of which may be gone; -1: nowhere. */
+int place_of(struct worker *const *list, int count, int64_t generation, const struct worker *w);
 char *bound_plan_summary(const struct hspmd_controller *m, const struct bound_plan *l); /* malloc'd; NULL: out of memory */
 /* Returns true if no worker of the plan is gone: a checkpoint can be written from the state that they hold. */
 bool bound_plan_is_whole(const struct bound_plan *l);

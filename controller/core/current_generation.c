@@ -245,12 +245,10 @@ void ask_holders(struct hspmd_controller *m)
 	struct generation *g = &m->current;
 	double until = g->deadline; /* of workers that are being revived */
 	bool revives = false;
-	for (int i = 0; i < g->members; i++) {
-		if (g->member[i]->process == PROC_UP)
-			send_workers(m, &g->member[i], 1,
-			             json_pack("{s:s, s:I}", "type", "abort", "generation", (json_int_t)g->bound_plan->generation));
+	for (int i = 0; i < g->members; i++)
 		revives |= g->member[i]->reviving;
-	}
+	send_workers(m, g->member, g->members,
+	             json_pack("{s:s, s:I}", "type", "abort", "generation", (json_int_t)g->bound_plan->generation));
 	enter_phase(g, PHASE_ABORTING, m->now, m->config->timeouts.abort);
 	if (revives && !isinf(until))
 		g->deadline = fmax(g->deadline, until);
@@ -342,19 +340,25 @@ static void enter_training(struct hspmd_controller *m)
 		add_bytes(m, g->member[i], g->answer[i]);
 		g->member[i]->adopted = false;
 	}
-	for (int i = g->members - 1; i >= 0; i--) {
+	struct worker **gone = hspmd_calloc((size_t)g->members, sizeof *gone);
+	int count = 0;
+	m->failed |= !gone;
+	for (int i = g->members - 1; gone && i >= 0; i--) {
 		struct worker *w = g->member[i];
 		if (bound_plan_uses(g->bound_plan, w))
 			continue;
 		generation_remove_member(g, w);
 		w->holds = 0;
-		if (bound_plan_uses(m->next.bound_plan, w))
-			continue; /* the next plan uses it again */
-		send_workers(m, &w, 1, json_pack("{s:s}", "type", "quit"));
-		w->quit_serial = w->serial;
-		w->process = PROC_NONE;
-		checkpoint_worker_lost(m, w);
+		if (!bound_plan_uses(m->next.bound_plan, w)) /* else the next plan uses it again */
+			gone[count++] = w;
 	}
+	send_workers(m, gone, count, json_pack("{s:s}", "type", "quit"));
+	for (int i = 0; i < count; i++) {
+		gone[i]->quit_serial = gone[i]->serial;
+		gone[i]->process = PROC_NONE;
+		checkpoint_worker_lost(m, gone[i]);
+	}
+	free(gone);
 	bound_plan_unref(m->older);
 	m->older = NULL;
 	enter_phase(g, PHASE_TRAINING, m->now, 0);

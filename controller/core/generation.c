@@ -56,11 +56,11 @@ struct bound_plan *bound_plan_create(struct hspmd_controller *m, json_t *cluster
 	l->copies = copies_wanted(m, l->nodes);
 	layout_keep_nodes(m, l);
 	for (int i = 0; i < l->devices; i++) {
-		bool seen = false;
-		for (int k = 0; k < i && !seen; k++)
-			seen = l->device[k]->node == l->device[i]->node;
-		l->nodes_used += !seen;
+		l->nodes_used += l->device[i]->node->counted != l;
+		l->device[i]->node->counted = l;
 	}
+	for (int i = 0; i < l->devices; i++)
+		l->device[i]->node->counted = NULL; /* the next plan may have this address */
 	return l;
 }
 
@@ -91,12 +91,24 @@ char *bound_plan_summary(const struct hspmd_controller *m, const struct bound_pl
 	                      l->nodes_used == 1 ? "" : "s");
 }
 
+/* Searched first from where it was when this generation was bound towards the front: members that were removed have moved it there. */
+int place_of(struct worker *const *list, int count, int64_t generation, const struct worker *w)
+{
+	int first = w->place[generation & 1];
+	if (first >= count)
+		first = count - 1;
+	for (int i = first; i >= 0; i--)
+		if (list[i] == w)
+			return i;
+	for (int i = first + 1; i < count; i++)
+		if (list[i] == w)
+			return i;
+	return -1;
+}
+
 bool bound_plan_uses(const struct bound_plan *l, const struct worker *w)
 {
-	for (int i = 0; l && i < l->devices; i++)
-		if (l->device[i] == w)
-			return true;
-	return false;
+	return l && place_of(l->device, l->devices, l->generation, w) >= 0;
 }
 
 bool bound_plan_is_whole(const struct bound_plan *l)
@@ -109,10 +121,13 @@ bool bound_plan_is_whole(const struct bound_plan *l)
 
 int member_index(const struct generation *g, const struct worker *w)
 {
-	for (int i = 0; i < g->members; i++)
-		if (g->member[i] == w)
-			return i;
-	return -1;
+	return g->bound_plan ? place_of(g->member, g->members, g->bound_plan->generation, w) : -1;
+}
+
+static void add_member(struct generation *g, struct worker *w)
+{
+	w->place[g->bound_plan->generation & 1] = g->members;
+	g->member[g->members++] = w;
 }
 
 void generation_clear(struct generation *g)
@@ -143,11 +158,11 @@ int generation_set_members(struct hspmd_controller *m, struct generation *g, str
 		return -1;
 	}
 	for (int i = 0; i < l->devices; i++)
-		g->member[g->members++] = l->device[i];
+		add_member(g, l->device[i]);
 	for (int i = 0; donor && i < donor->devices; i++)
 		if (donor->device[i]->process == PROC_UP && donor->device[i]->holds == donor->generation &&
 		    member_index(g, donor->device[i]) < 0)
-			g->member[g->members++] = donor->device[i];
+			add_member(g, donor->device[i]);
 	return 0;
 }
 
@@ -183,7 +198,7 @@ int generation_add_member(struct hspmd_controller *m, struct generation *g, stru
 	}
 	g->answer = answer;
 	g->answer[g->members] = NULL;
-	g->member[g->members++] = w;
+	add_member(g, w);
 	return 0;
 }
 

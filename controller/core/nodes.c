@@ -1,29 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of nodes, their agents and workers, and the clusters that they make. */
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "controller/core/controller_internal.h"
 
 #define TYPE_TOLERANCE 0.1 /* greatest relative difference between measurements of devices that count as the same type */
 
 struct node *node_find(struct hspmd_controller *m, const char *name)
 {
-	for (size_t i = 0; name && i < m->nodes; i++)
-		if (!strcmp(m->node[i]->name, name))
-			return m->node[i];
-	return NULL;
+	void *at = name ? tfind(&name, &m->node_by_name, hspmd_name_order) : NULL;
+	return at ? *(struct node **)at : NULL;
+}
+
+static void keep(void *node)
+{
+	(void)node;
+}
+
+void nodes_forget_names(struct hspmd_controller *m)
+{
+	tdestroy(m->node_by_name, keep);
+	m->node_by_name = NULL;
 }
 
 struct worker *worker_find(struct hspmd_controller *m, const char *address)
 {
-	for (size_t i = 0; address && i < m->nodes; i++)
-		for (int k = 0; k < m->node[i]->workers; k++)
-			if (!strcmp(m->node[i]->worker[k]->address, address))
-				return m->node[i]->worker[k];
-	return NULL;
+	char name[ADDRESS_MAX];
+	const char *colon = address ? strrchr(address, ':') : NULL;
+	if (!colon || (size_t)(colon - address) >= sizeof name)
+		return NULL;
+	memcpy(name, address, (size_t)(colon - address));
+	name[colon - address] = '\0';
+	const struct node *n = node_find(m, name);
+	long index = strtol(colon + 1, NULL, 10);
+	if (!n || index < 0 || index >= n->workers || strcmp(n->worker[index]->address, address) != 0)
+		return NULL;
+	return n->worker[index];
 }
 
 bool node_usable(const struct node *n)
@@ -107,6 +124,11 @@ struct node *node_add(struct hspmd_controller *m, const char *name)
 		if (n)
 			free(n->name);
 		free(n);
+		m->failed = true;
+		return NULL;
+	}
+	if (!tsearch(n, &m->node_by_name, hspmd_name_order)) {
+		node_free(n);
 		m->failed = true;
 		return NULL;
 	}

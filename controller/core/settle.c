@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settling after a failure: all survivors that are ready apply the last step, or none does. See controller.h for the argument. */
+#include <stdlib.h>
+
+#include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
 /* The sums of `step`, from the answer of a member that has applied it; borrowed. NULL: no member has. */
@@ -58,17 +61,24 @@ bool settle_begin(struct hspmd_controller *m)
 	int64_t apply = step_to_apply(g);
 	json_t *sums = apply >= 0 ? json_incref(totals(g, apply)) : json_null();
 	int64_t generation = g->bound_plan->generation;
+	struct worker **to[2] = { hspmd_calloc((size_t)g->members, sizeof *to[0]), hspmd_calloc((size_t)g->members, sizeof *to[1]) };
+	int count[2] = { 0, 0 }; /* of those that keep what they have, and of those that apply the step */
 	for (int i = 0; i < g->members; i++) {
 		struct worker *w = g->member[i];
 		w->step = message_integer(g->answer[i], "step", -1);
 		if (w->holds == generation)
 			report_losses(m, json_object_get(g->answer[i], "losses"));
 		bool does = apply >= 0 && message_integer(g->answer[i], "ready", -1) == apply;
-		send_workers(m, &w, 1,
-		             does ? json_pack("{s:s, s:I, s:I, s:O}", "type", "settle", "generation", (json_int_t)generation, "apply",
-		                              (json_int_t)apply, "sums", sums)
-		                  : json_pack("{s:s, s:I, s:n}", "type", "settle", "generation", (json_int_t)generation, "apply"));
+		if (to[does])
+			to[does][count[does]++] = w;
 	}
+	m->failed |= !to[0] || !to[1];
+	send_workers(m, to[0], count[0], json_pack("{s:s, s:I, s:n}", "type", "settle", "generation", (json_int_t)generation, "apply"));
+	send_workers(m, to[1], count[1],
+	             json_pack("{s:s, s:I, s:I, s:O}", "type", "settle", "generation", (json_int_t)generation, "apply", (json_int_t)apply,
+	                       "sums", sums));
+	free(to[0]);
+	free(to[1]);
 	json_decref(sums);
 	enter_phase(g, PHASE_SETTLING, m->now, m->config->timeouts.settle);
 	return true;

@@ -136,6 +136,8 @@ bool advance_end(struct hspmd_controller *m)
 			return final_checkpoint(m);
 		return false;
 	case END_SAVING:
+		if (g->phase == PHASE_STOPPING && all_answered(g))
+			return false; /* the last answers came together: it is held first, so that shared storage gets it, too */
 		if (m->checkpoint.phase != CHECKPOINT_NONE && (!m->shutting_down || m->now < m->shutdown_by))
 			return false;
 		if (checkpoint_to_shared(m))

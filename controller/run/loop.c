@@ -2,6 +2,7 @@
 #include "controller/run/loop.h"
 
 #include <math.h>
+#include <search.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "common/clock.h"
 #include "common/clock_stops.h"
 #include "common/log.h"
+#include "common/order.h"
 #include "controller/run/loop_internal.h"
 #include "controller/run/peer_limits.h"
 
@@ -319,27 +321,47 @@ static void enqueue_suspension(struct loop *l)
 	l->suspended_s = total;
 }
 
-/* Events that occur while actions are carried out are queued. */
-static void loop_event(struct loop *l, const struct run_event *e)
+static void handle_queued(struct loop *l)
 {
-	if (l->stopping)
-		return;
-	enqueue_suspension(l);
-	enqueue_event(l, e);
-	if (l->handling)
-		return;
 	l->handling = true;
 	while (l->first && !l->stopping) {
 		struct pending *p = l->first;
 		l->first = p->next;
 		if (!l->first)
 			l->last = &l->first;
+		p->event.more = p->event.kind == EVENT_MESSAGE && l->first && l->first->event.kind == EVENT_MESSAGE;
 		handle_event(l, &p->event);
 		pending_free(p);
 	}
 	l->handling = false;
 	if (!l->stopping)
 		set_clock(l);
+}
+
+/* Events that occur while actions are carried out are queued. So are messages, until all that have arrived are read: what follows from them
+ * is then decided once. In a large job that costs a look at every worker. */
+static void loop_event(struct loop *l, const struct run_event *e)
+{
+	if (l->stopping)
+		return;
+	enqueue_suspension(l);
+	enqueue_event(l, e);
+	if (!l->handling && e->kind != EVENT_MESSAGE)
+		handle_queued(l);
+}
+
+static void before_wait(uv_prepare_t *p)
+{
+	struct loop *l = p->data;
+	if (l->first)
+		handle_queued(l);
+}
+
+static void after_wait(uv_check_t *c)
+{
+	struct loop *l = c->data;
+	if (l->first)
+		handle_queued(l);
 }
 
 static void on_clock(uv_timer_t *t)
@@ -421,6 +443,11 @@ static int open_all(struct loop *l, struct hspmd_error *err)
 		uv_timer_init(&l->uv, timers[i]);
 		timers[i]->data = l;
 	}
+	uv_prepare_init(&l->uv, &l->before_wait);
+	uv_check_init(&l->uv, &l->after_wait);
+	l->before_wait.data = l->after_wait.data = l;
+	uv_prepare_start(&l->before_wait, before_wait);
+	uv_check_start(&l->after_wait, after_wait);
 	for (int i = 0; i < 4; i++) {
 		uv_signal_init(&l->uv, &l->signals[i]);
 		l->signals[i].data = l;
@@ -452,6 +479,8 @@ static void close_all(struct loop *l)
 	}
 	uv_close((uv_handle_t *)&l->clock, NULL);
 	uv_close((uv_handle_t *)&l->poll_timer, NULL);
+	uv_close((uv_handle_t *)&l->before_wait, NULL);
+	uv_close((uv_handle_t *)&l->after_wait, NULL);
 	for (int i = 0; i < 4; i++)
 		uv_close((uv_handle_t *)&l->signals[i], NULL);
 	uv_run(&l->uv, UV_RUN_DEFAULT); /* until children have exited and work in other threads is done */
@@ -465,6 +494,7 @@ static void close_all(struct loop *l)
 	}
 	while (l->agents) {
 		struct agent *a = l->agents;
+		tdelete(a, &l->agent_by_node, hspmd_name_order);
 		l->agents = a->next;
 		free(a->node);
 		free(a->job);

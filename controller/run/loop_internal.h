@@ -12,8 +12,8 @@
 #include "controller/server/server.h"
 
 struct agent {
+	char *node; /* first, for hspmd_name_order() */
 	struct agent *next;
-	char *node;
 	char *job;               /* Slurm job of its step, from its hello; NULL: none */
 	struct hspmd_peer *peer; /* NULL: not connected */
 	json_int_t pid;          /* from its hello */
@@ -46,14 +46,18 @@ struct sampler;
 
 struct loop {
 	const struct run_loop_options *o;
-	void (*on_event)(struct loop *l, const struct run_event *e); /* feeds the controller; may be called while it handles another */
+	/* Feeds the controller; may be called while it handles another. Messages wait until all that have arrived are read. */
+	void (*on_event)(struct loop *l, const struct run_event *e);
 	uv_loop_t uv;
 	uv_timer_t clock, poll_timer, kill_timer;
+	uv_prepare_t before_wait; /* these two hand over the messages that have arrived together */
+	uv_check_t after_wait;
 	uv_signal_t signals[4];
 	struct hspmd_server *server;
 	struct run_ctld_session *ctld_session; /* NULL: no hspmdctld */
 	struct hspmd_controller *controller;
 	struct agent *agents;
+	void *agent_by_node; /* the same in a tree (tsearch) */
 	struct command *commands;
 	int64_t command_count;
 	struct pending *first, **last;

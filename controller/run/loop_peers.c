@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loop's server: agents, and whoever gives commands. */
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "controller/run/loop_internal.h"
 #include "controller/run/peer_limits.h"
 
 struct agent *loop_agent_of(struct loop *l, const char *node)
 {
-	for (struct agent *a = l->agents; a; a = a->next)
-		if (!strcmp(a->node, node))
-			return a;
+	void *at = tfind(&node, &l->agent_by_node, hspmd_name_order);
+	if (at)
+		return *(struct agent **)at;
 	struct agent *a = calloc(1, sizeof *a);
-	if (!a || !(a->node = strdup(node))) {
+	if (!a || !(a->node = strdup(node)) || !tsearch(a, &l->agent_by_node, hspmd_name_order)) {
+		free(a ? a->node : NULL);
 		free(a);
 		return NULL;
 	}
@@ -80,12 +83,13 @@ static void on_known(void *context, struct hspmd_peer *peer, json_t *hello)
 	l->on_event(l, &e);
 }
 
+/* A peer that is known has the tag of an agent or of the command that it has given. */
 static bool is_agent(const struct loop *l, const void *tag)
 {
-	for (const struct agent *a = l->agents; a; a = a->next)
-		if (a == tag)
-			return true;
-	return false;
+	for (const struct command *c = l->commands; c; c = c->next)
+		if (c == tag)
+			return false;
+	return tag != NULL;
 }
 
 static void take_command(struct loop *l, struct hspmd_peer *peer, json_t *message)

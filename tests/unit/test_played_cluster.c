@@ -48,6 +48,8 @@ static void test_growth(void **state)
 	const struct played_phase *checkpoint = phase_of(phase[1], count[1], "checkpoint");
 	assert_in_range(checkpoint->down, MANY / PLAYED_NODE_DEVICES * 7 / 8, MANY / PLAYED_NODE_DEVICES * 2);
 	assert_int_equal(phase_of(phase[1], count[1], "grow")->workers, MANY);
+	/* Abort, settle, prepare and start; one for each worker would be eight times as many. */
+	assert_in_range(phase_of(phase[1], count[1], "one node lost")->down, 1, 5 * MANY / PLAYED_NODE_DEVICES);
 }
 
 int main(int argc, char **argv)

@@ -80,6 +80,31 @@ void world_agent_dies(struct world *w, int n)
 		world_feed(w, (struct run_event){ .kind = EVENT_AGENT_LOST, .node = name, .text = "connection closed" });
 }
 
+/* The message that follows in the agent's queue; NULL: none, or it is not for the controller as it is. */
+static json_t *next_message(const struct world *w, int n)
+{
+	json_t *m = w->up[n].count ? w->up[n].item[w->up[n].first] : NULL;
+	return m && strcmp(world_word(m, "type"), "boot") != 0 && strcmp(world_word(m, "type"), "bye") != 0 ? m : NULL;
+}
+
+/* Some messages arrive together with the next. */
+static void hear_message(struct world *w, int n, const char *name, json_t *m)
+{
+	if (!strcmp(world_word(m, "type"), "step")) {
+		world_put(&w->steps[n], json_incref(m));
+		if (w->steps[n].count > STEPS)
+			json_decref(world_get(&w->steps[n]));
+	}
+	bool more = (w->o.noise || w->o.ends > 0) && next_message(w, n) && world_pick(w, 2) == 0;
+	int life = w->life;
+	world_feed(w, (struct run_event){ .kind = EVENT_MESSAGE, .node = name, .value = m, .more = more });
+	if (!more || w->ended || w->life != life) /* the next controller gets what the agent keeps for it */
+		return;
+	json_t *next = world_get(&w->up[n]);
+	hear_message(w, n, name, next);
+	json_decref(next);
+}
+
 void world_deliver(struct world *w, int n)
 {
 	char name[16];
@@ -103,12 +128,7 @@ void world_deliver(struct world *w, int n)
 		world_member_ends(w, n, "has ended");
 		world_agent_dies(w, n);
 	} else {
-		if (!strcmp(world_word(m, "type"), "step")) {
-			world_put(&w->steps[n], json_incref(m));
-			if (w->steps[n].count > STEPS)
-				json_decref(world_get(&w->steps[n]));
-		}
-		world_feed(w, (struct run_event){ .kind = EVENT_MESSAGE, .node = name, .value = m });
+		hear_message(w, n, name, m);
 	}
 	json_decref(m);
 }

@@ -22,7 +22,7 @@
 #define HEARTBEAT_S 1.0
 #define ADDRESS_CHARS 1200 /* base64 of what UCX, two sockets and NCCL take */
 #define MANY_MEMBERS 256   /* that exchange addresses before they start (runtime/generation) */
-#define CONNECTS 64        /* at a time */
+#define CONNECTS 8         /* at a time */
 #define UNSENT_MAX ((size_t)1 << 30)
 
 struct worker {
@@ -499,6 +499,7 @@ int played_agents_run(struct played_agents *a, double seconds, struct hspmd_erro
 			struct agent *g = events[i].data.ptr;
 			if (g->stream)
 				serve(a, g);
+			train(a); /* reading what all nodes are sent takes longer than a step */
 		}
 		for (int n = 0; n < a->site->nodes; n++) {
 			struct agent *g = &a->agent[n];

@@ -19,7 +19,7 @@
 #include "tests/bench/scale/problem.h"
 
 #define DESCRIPTORS 16384
-#define PING_S 300.0 /* one thread plays all workers, and takes long to hear all of them */
+#define PATIENCE_S 300.0 /* one thread plays all workers, and takes long to hear all of them */
 
 struct played_site *played_site_create(int devices, int held, struct hspmd_error *err)
 {
@@ -152,11 +152,11 @@ static int choose(const struct run_config *c, json_t *found, json_t *readers, st
 static struct hspmd_job *make_job(int nodes, struct hspmd_error *err)
 {
 	int devices = nodes * PLAYED_NODE_DEVICES;
-	json_t *value = json_pack("{s:s, s:s, s:s, s:{s:[s], s:s}, s:i, s:i, s:i, s:i, s:s, s:{s:s, s:f}, s:{s:i, s:i}, s:{s:i}}", "format",
+	json_t *value = json_pack("{s:s, s:s, s:s, s:{s:[s], s:s}, s:i, s:i, s:i, s:i, s:s, s:{s:s, s:f}, s:{s:i, s:i}, s:{s:i, s:f}}", "format",
 	                          "hspmd-job-1", "model", "/none", "init", "random", "data", "train", "/none", "kind", "bytes", "seq_len",
 	                          4096, "global_batch", devices < 1024 ? 1024 : devices, "steps", 100000000, "seed", 5, "precision", "bf16",
 	                          "optimizer", "type", "adamw", "lr", 1e-4, "elastic", "min_nodes", 1, "max_nodes", nodes, "checkpoint",
-	                          "replicas", 1);
+	                          "replicas", 1, "every_s", 86400.0 /* none but those that are asked for */);
 	struct hspmd_job *job = value ? hspmd_job_from_json(value, "job.json", NULL, err) : NULL;
 	json_decref(value);
 	return job;
@@ -199,7 +199,7 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 		.manifest = make_manifest,
 		.choose = choose,
 	};
-	c.timeouts.ping = PING_S;
+	c.timeouts.ping = c.timeouts.step_min = c.timeouts.stop = c.timeouts.abort = PATIENCE_S;
 	char *journal = hspmd_asprintf("%s/journal.json", p->folder);
 	c.journal = again && journal ? json_load_file(journal, 0, NULL) : NULL;
 	struct run_loop_options o = { .config = &c,
