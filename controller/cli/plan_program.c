@@ -45,14 +45,16 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 	struct hspmd_program *shorter = program && length ? hspmd_program_at_length(program, &source, length, dev, err) : NULL;
 	bool made = program && (shorter || !length);
 	char *text = made ? hspmd_program_text(shorter ? shorter : program, cluster) : NULL;
-	char *why = text && explain ? hspmd_program_explain(program) : NULL;
+	char *why = text && explain ? hspmd_program_explain(program) : NULL,
+	     *least = why ? hspmd_program_roofline(shorter ? shorter : program, cluster) : NULL;
 	if (text)
 		fputs(text, stdout);
-	if (why)
-		printf("\n%s", why);
-	int status = text && (why || !explain) ? 0 : made ? hspmd_fail_memory(err, "printing the program") : -1;
+	if (least)
+		printf("\n%s\n%s", why, least);
+	int status = text && (least || !explain) ? 0 : made ? hspmd_fail_memory(err, "printing the program") : -1;
 	free(text);
 	free(why);
+	free(least);
 	hspmd_program_destroy(shorter);
 	hspmd_program_destroy(program);
 	if (dev)

@@ -192,6 +192,10 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
  * steps chosen and the rejected alternatives, with the times that the cluster's links promise. The caller frees the text. */
 char *hspmd_program_explain(const struct hspmd_program *p);
 
+/* Says of every instruction that computes its floating-point operations, its bytes, and the least time that the device of the cluster's
+ * file needs for them; then the sums per operator. Messages are not in it. The caller frees the text; NULL: memory. */
+char *hspmd_program_roofline(const struct hspmd_program *p, const struct hspmd_cluster *cluster);
+
 /* Explains the program of a plan with `synthesis`: how each operator is divided, why, and what it sends. The caller frees the text. NULL
  * and err: memory, or there is no such program. */
 char *hspmd_program_explain_stage(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
