@@ -271,7 +271,7 @@ static int read_head(struct reader *r, struct hspmd_json *root)
 	p->micro_batch = (int)hspmd_json_int(root, "micro_batch", 1, MICRO_BATCH_MAX);
 	p->seq_len = (int)hspmd_json_int(root, "seq_len", 1, SEQ_LEN_MAX);
 	p->schedule = (enum hspmd_schedule)hspmd_json_enum_or(root, "schedule", hspmd_schedule_names, HSPMD_SCHEDULE_1F1B);
-	p->zero_stage = (int)hspmd_json_int_or(root, "zero_stage", 0, 1, 0);
+	p->zero_stage = (int)hspmd_json_int_or(root, "zero_stage", 0, HSPMD_ZERO_MAX, 0);
 	p->synthesis = hspmd_json_bool_or(root, "synthesis", false);
 	struct hspmd_json program = hspmd_json_object_or_none(root, "program");
 	if (program.value && !p->synthesis)
@@ -284,6 +284,34 @@ static int read_head(struct reader *r, struct hspmd_json *root)
 	else
 		hspmd_json_int_or(root, "virtual_stages", 1, 1, 1);
 	return hspmd_json_failed(root) ? -1 : 0;
+}
+
+bool hspmd_plan_in_step(const struct hspmd_plan *p)
+{
+	const struct hspmd_pipeline *first = &p->pipelines[0];
+	for (int i = 1; i < p->pipeline_count; i++) {
+		const struct hspmd_pipeline *pipe = &p->pipelines[i];
+		if (pipe->micro_batches != first->micro_batches || pipe->stage_count != first->stage_count)
+			return false;
+		for (int s = 0; s < pipe->stage_count; s++)
+			if (pipe->stages[s].layers[1] != first->stages[s].layers[1])
+				return false;
+	}
+	return p->schedule != HSPMD_SCHEDULE_ZB_H1;
+}
+
+/* Pipelines that exchange parts during their passes must come to the same layers in the same order. */
+static int check_zero(const struct reader *r, struct hspmd_json *root)
+{
+	const struct hspmd_plan *p = r->p;
+	if (p->zero_stage < 2 || hspmd_plan_in_step(p))
+		return 0;
+	struct hspmd_json at = hspmd_json_any(root, "zero_stage");
+	return hspmd_json_fail(
+	        &at,
+	        "%d needs pipelines in step: as many micro_batches in each (their micro_batch may differ), stages of the same "
+	        "layers, and a schedule other than zb-h1",
+	        p->zero_stage);
 }
 
 /* The search divides the work of all devices together. */
@@ -311,8 +339,8 @@ static struct hspmd_plan *from_doc(struct hspmd_json_doc *doc, const struct hspm
 	int rc = r.p && r.owners && r.found ? 0 : hspmd_json_fail_memory(&root);
 	for (int i = 0; !rc && i < c->device_count; i++)
 		r.owners[i].pipeline = -1;
-	if (rc || read_head(&r, &root) || read_pipelines(&r, &root) || check_synthesis(&r, &root) || read_predicted(&r, &root) ||
-	    hspmd_json_check_keys(&root)) {
+	if (rc || read_head(&r, &root) || read_pipelines(&r, &root) || check_synthesis(&r, &root) || check_zero(&r, &root) ||
+	    read_predicted(&r, &root) || hspmd_json_check_keys(&root)) {
 		hspmd_plan_destroy(r.p);
 		r.p = NULL;
 	}

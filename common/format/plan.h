@@ -38,6 +38,8 @@ struct hspmd_pipeline {
 	struct hspmd_stage *stages;
 };
 
+#define HSPMD_ZERO_MAX 3 /* of zero_stage */
+
 struct hspmd_predicted {
 	double step_s, compute_s, bubble_s, communication_s, sync_s; /* step_s 0: nothing predicted */
 	int device_count;                                            /* of memory_bytes */
@@ -49,7 +51,8 @@ struct hspmd_plan {
 	int global_batch, micro_batch, seq_len;
 	enum hspmd_schedule schedule;
 	int virtual_stages; /* interleaved: chunks a device, see above; else 1 */
-	int zero_stage;     /* 0 or 1 */
+	int zero_stage; /* what pipelines keep in parts (ZeRO, arXiv 1910.02054). 1: optimizer state; 2: also gradients; 3: also parameters.
+	                   2 and 3 need hspmd_plan_in_step */
 	bool synthesis;     /* how the devices divide each operator is searched (runtime/synthesis): one pipeline of one stage, whose ratios
 	                       and split operators are then chosen by the search. Optional key, default false */
 	json_t *program; /* with `synthesis`: what the search found, as runtime/synthesis writes it (saved_program.c), so that workers need
@@ -77,6 +80,9 @@ bool hspmd_stage_same_splits(const struct hspmd_stage *a, const struct hspmd_sta
 char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster *c);
 /* How many devices the plan uses. */
 int hspmd_plan_device_count(const struct hspmd_plan *p);
+/* Returns true if all pipelines come to the same layers in the same order: they have as many micro-batches each, stages of the same layers,
+ * and a schedule that defers nothing. */
+bool hspmd_plan_in_step(const struct hspmd_plan *p);
 /* Devices of the plan's largest tensor-parallel group. */
 int hspmd_plan_widest_group(const struct hspmd_plan *p);
 

@@ -7,8 +7,7 @@
 #include "common/alloc.h"
 #include "common/format/plan_precision.h"
 #include "runtime/comm/comm.h"
-#include "runtime/program/parameter_layout.h"
-#include "runtime/program/pipelines.h"
+#include "runtime/program/parameter_state.h"
 #include "runtime/program/program.h"
 
 /* Find the device's stage in the plan. A device in no stage gets pipeline 0, stage -1. */
@@ -59,8 +58,9 @@ static int make_instructions(struct hspmd_program *p, const struct hspmd_pipelin
 	const struct hspmd_device_type *type = p->device >= 0 ? &cluster->types[cluster->devices[p->device].type] : NULL;
 	p->overlaps = type && hspmd_device_traits(type->kind)->overlaps;
 	p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
-	if (!p->layouts || hspmd_program_specialise(p, plan, err) || (type && hspmd_program_fuse_ops(p, type->kind, err)) ||
-	    hspmd_program_sync_gradients(p, pipelines, across, err) || hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
+	if (!p->layouts || hspmd_parameter_shard_states(p, pipelines, across, err) || hspmd_program_specialise(p, plan, err) ||
+	    (type && hspmd_program_fuse_ops(p, type->kind, err)) || hspmd_program_sync_gradients(p, pipelines, across, err) ||
+	    hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
 		return -1;
 	hspmd_program_query_workspace(p, dev);
 	return 0;

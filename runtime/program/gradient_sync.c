@@ -6,8 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/program/parameter_layout.h"
-#include "runtime/program/pipelines.h"
+#include "runtime/program/parameter_state.h"
 #include "runtime/program/program.h"
 
 struct sync {
@@ -25,98 +24,6 @@ struct sync {
 	size_t bucket_count, bucket_capacity;
 	struct hspmd_error *err;
 };
-
-/* Numbers of the step's transfers are above those of all nodes of a pipeline. */
-#define SYNC_NUMBER(parameter, back) (HSPMD_PROGRAM_STEP_TRANSFERS + 2 * (uint64_t)(parameter) + (back))
-
-/* The annotation of the gradient before it is summed: partial over the holders. */
-static struct hspmd_annotation *gradient_annotation(const struct sync *s, const struct hspmd_parameter_layout *l)
-{
-	struct hspmd_annotation **parts = hspmd_calloc((size_t)l->holder_count, sizeof *parts), *all = NULL;
-	int gradient = s->p->graph->tensors[l->tensor].grad, status = parts ? 0 : hspmd_fail_memory(s->err, "specialising");
-	for (int h = 0; !status && h < l->holder_count; h++)
-		if (!(parts[h] = hspmd_pipelines_annotation(s->pipelines, gradient, l->holders[h], s->err)))
-			status = hspmd_error_prefix(s->err, "gradient of parameter %s", l->name);
-	if (!status)
-		all = hspmd_parameter_layout_join(l, (const struct hspmd_annotation *const *)parts, HSPMD_PARTIAL, s->err);
-	for (int h = 0; parts && h < l->holder_count; h++)
-		hspmd_annotation_destroy(parts[h]);
-	free(parts);
-	return all;
-}
-
-/* Give the transfer to the program. On failure it is destroyed. */
-static int own_transfer(const struct sync *s, struct hspmd_transfer *t)
-{
-	struct hspmd_program *p = s->p;
-	if (hspmd_array_grow(&p->transfers, &p->transfer_capacity, p->transfer_count, sizeof *p->transfers)) {
-		hspmd_transfer_destroy(t);
-		return hspmd_fail_memory(s->err, "specialising");
-	}
-	p->transfers[p->transfer_count++] = t;
-	return 0;
-}
-
-/* Resolve the transfer and give it to the program. NULL: failed. */
-static const struct hspmd_transfer *resolve(const struct sync *s, const struct hspmd_parameter_layout *l,
-                                            const struct hspmd_annotation *from, const struct hspmd_annotation *to, enum hspmd_dtype dtype,
-                                            const struct hspmd_link_cost *cost)
-{
-	struct hspmd_transfer *t = hspmd_resolve(&l->shape, hspmd_dtype_bytes(dtype), from, to, cost, s->err);
-	if (!t) {
-		hspmd_error_prefix(s->err, "parameter %s", l->name);
-		return NULL;
-	}
-	return own_transfer(s, t) ? NULL : t;
-}
-
-/* used_type: of the parameter in operators. kept_type: of the master parameter, its gradient and its moments. */
-static enum hspmd_dtype used_type(const struct sync *s, const struct hspmd_parameter_layout *l)
-{
-	return s->p->graph->tensors[l->tensor].dtype;
-}
-
-static enum hspmd_dtype kept_type(const struct sync *s, const struct hspmd_parameter_layout *l)
-{
-	return hspmd_dtype_master(used_type(s, l));
-}
-
-static int state_slot(const struct sync *s, const struct hspmd_parameter_layout *l, const struct hspmd_local_shard *shard,
-                      enum hspmd_dtype dtype, enum hspmd_arena_kind memory)
-{
-	struct hspmd_slot_type slot_type = {
-		.tensor = l->tensor, .dtype = dtype, .box = shard->box, .full = l->shape, .annotation = l->state
-	};
-	int f = hspmd_program_add_slot_type(s->p, &slot_type, s->err);
-	return f < 0 ? -1 : hspmd_program_add_slot(s->p, f, memory, -1, s->err);
-}
-
-/* Determine this device's part of the parameter's state, and add slots for it. */
-static int add_state(const struct sync *s, const struct hspmd_parameter_layout *l, struct hspmd_program_state *state)
-{
-	struct hspmd_program *p = s->p;
-	*state = (struct hspmd_program_state){ .tensor = l->tensor,
-		                               .name = l->name,
-		                               .decay = l->decay,
-		                               .param = -1,
-		                               .moments = { -1, -1 },
-		                               .copy = -1,
-		                               .used = -1,
-		                               .grad = -1 };
-	state->used = p->fixed_of_tensor[l->tensor];
-	if (!hspmd_annotation_local_shard(l->state, &l->shape, p->device, &state->shard))
-		return 0;
-	bool shared = state->used >= 0 && hspmd_box_equal(&p->slot_types[p->slots[state->used].slot_type].box, &state->shard.box);
-	enum hspmd_dtype kept = kept_type(s, l);
-	bool copied = kept != used_type(s, l);
-	if (copied && (state->copy = shared ? state->used : state_slot(s, l, &state->shard, used_type(s, l), HSPMD_ARENA_FIXED)) < 0)
-		return -1;
-	state->param = shared && !copied ? state->used : state_slot(s, l, &state->shard, kept, HSPMD_ARENA_FIXED);
-	for (int k = 0; state->param >= 0 && k < hspmd_optimizer_types[p->optimizer]->moments; k++)
-		if ((state->moments[k] = state_slot(s, l, &state->shard, kept, HSPMD_ARENA_FIXED)) < 0)
-			return -1;
-	return state->param < 0 ? -1 : 0;
-}
 
 /* Returns true if every device takes part in one all-reduce of all of its values. The sum can then replace the addends in place, and
  * neighbours with the same groups can share a message. */
@@ -212,7 +119,7 @@ static int flush(struct sync *s, const struct bucket *b)
 	const struct hspmd_transfer *t = b->first;
 	bool hops;
 	struct hspmd_transfer *fused = hspmd_program_bucket(b->first, b->elements, s->cost, &hops, s->err);
-	if (!fused || own_transfer(s, fused))
+	if (!fused || hspmd_parameter_own_transfer(s->p, fused, s->err))
 		return -1;
 	if (b->count > 1 || hops)
 		t = fused;
@@ -236,7 +143,7 @@ static int flush(struct sync *s, const struct bucket *b)
 		.micro_batch = -1,
 		.layer = p->graph->tensors[tensor].layer,
 		.backward = true,
-		.number = SYNC_NUMBER(b->number, 0),
+		.number = HSPMD_PARAMETER_TRANSFER(b->number, 0),
 		.peer_pipeline_rank = -1,
 	};
 	return add_sum(s, t, &route, b->ready);
@@ -303,16 +210,6 @@ static int collect(struct sync *s, const struct hspmd_transfer *t, int number, i
 	return bucket_bytes(b) > HSPMD_PROGRAM_BUCKET ? flush_at(s, (size_t)(b - s->buckets)) : 0;
 }
 
-/* Returns true if this device has a part of the parameter: its stage uses it. */
-static bool takes_part(const struct sync *s, int number)
-{
-	const struct hspmd_parameter_layout *l = &s->layouts->parameters[number];
-	for (int h = 0; h < l->holder_count; h++)
-		if (l->holders[h].pipeline == s->p->pipeline && l->holders[h].stage == s->p->stage)
-			return true;
-	return false;
-}
-
 /* Sum one gradient to the devices that hold its state, or put it into a bucket. */
 static int sum_gradient(struct sync *s, int number)
 {
@@ -320,11 +217,12 @@ static int sum_gradient(struct sync *s, int number)
 	const struct hspmd_parameter_layout *l = &s->layouts->parameters[number];
 	struct hspmd_program_state *state = &p->states[number];
 	int own = p->graph->tensors[l->tensor].grad < 0 ? -1 : p->fixed_of_tensor[p->graph->tensors[l->tensor].grad];
-	struct hspmd_annotation *from = gradient_annotation(s, l);
+	struct hspmd_annotation *from = hspmd_parameter_gradient(s->p, s->pipelines, l, s->err);
 	/* A state that is cut further than the parameter never gets a plain sum. */
-	const struct hspmd_transfer *t = from && !l->cut ? resolve(s, l, from, l->state, kept_type(s, l), &s->alike) : NULL;
+	const struct hspmd_transfer *t =
+	        from && !l->cut ? hspmd_parameter_resolve(p, l, from, l->state, hspmd_parameter_kept_type(p, l), &s->alike, s->err) : NULL;
 	if (from && (l->cut || (t && t->step_count && !is_plain_sum(t))))
-		t = resolve(s, l, from, l->state, kept_type(s, l), s->cost);
+		t = hspmd_parameter_resolve(p, l, from, l->state, hspmd_parameter_kept_type(p, l), s->cost, s->err);
 	hspmd_annotation_destroy(from);
 	if (!t)
 		return -1;
@@ -335,17 +233,18 @@ static int sum_gradient(struct sync *s, int number)
 		return collect(s, t, number, own);
 	state->grad = own >= 0 && stays_here(t, p->device) ? own : -1;
 	if (state->grad < 0 && state->param >= 0 &&
-	    (state->grad = state_slot(s, l, &state->shard, kept_type(s, l), HSPMD_ARENA_TRANSIENT)) < 0)
+	    (state->grad = hspmd_parameter_slot(p, l, &state->shard.box, hspmd_parameter_kept_type(p, l), HSPMD_ARENA_TRANSIENT, s->err)) <
+	            0)
 		return -1;
 	struct hspmd_transfer_binding route = {
 		.tensor = l->tensor,
-		.dtype = kept_type(s, l),
+		.dtype = hspmd_parameter_kept_type(s->p, l),
 		.in = own,
 		.out = state->grad,
 		.micro_batch = -1,
 		.layer = p->graph->tensors[l->tensor].layer,
 		.backward = true,
-		.number = SYNC_NUMBER(number, 0),
+		.number = HSPMD_PARAMETER_TRANSFER(number, 0),
 		.peer_pipeline_rank = -1,
 	};
 	return add_sum(s, t, &route, own >= 0 ? s->complete[own] : 0);
@@ -437,17 +336,17 @@ static int hand_back(const struct sync *s, int number)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_parameter_layout *l = &s->layouts->parameters[number];
-	const struct hspmd_transfer *t = resolve(s, l, l->state, l->used, used_type(s, l), s->cost);
+	const struct hspmd_transfer *t = hspmd_parameter_resolve(p, l, l->state, l->used, hspmd_parameter_used_type(p, l), s->cost, s->err);
 	if (!t)
 		return -1;
 	struct hspmd_transfer_binding route = {
 		.tensor = l->tensor,
-		.dtype = used_type(s, l),
+		.dtype = hspmd_parameter_used_type(s->p, l),
 		.in = p->states[number].copy >= 0 ? p->states[number].copy : p->states[number].param,
 		.out = p->states[number].used,
 		.micro_batch = -1,
 		.layer = p->graph->tensors[l->tensor].layer,
-		.number = SYNC_NUMBER(number, 1),
+		.number = HSPMD_PARAMETER_TRANSFER(number, 1),
 		.peer_pipeline_rank = -1,
 	};
 	p->schedule_index++;
@@ -464,17 +363,15 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pip
 		          .cost = cost,
 		          .alike = { .cache = hspmd_resolve_cache_create() },
 		          .err = err };
-	p->state_count = layouts->parameter_count;
-	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
-	int status = p->states && s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");
+	int status = s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");
 	for (int i = 0; !status && i < p->state_count; i++)
-		status = add_state(&s, &layouts->parameters[i], &p->states[i]);
+		status = hspmd_parameter_add_state(p, i, err);
 	if (!status)
 		status = find_complete(&s);
 	/* The order in which backward passes complete gradients; it is the same on all devices. */
 	for (int i = p->state_count - 1; !status && i >= 0; i--) {
 		status = enter_layer(&s, p->graph->tensors[layouts->parameters[i].tensor].layer);
-		if (!status && takes_part(&s, i))
+		if (!status && hspmd_parameter_is_here(p, i) && !p->states[i].scatter)
 			status = sum_gradient(&s, i);
 	}
 	while (!status && s.bucket_count)
@@ -496,7 +393,7 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pip
 		if (update(&s, i))
 			return -1;
 	for (int i = 0; i < p->state_count; i++)
-		if (takes_part(&s, i) && hand_back(&s, i))
+		if (hspmd_parameter_is_here(p, i) && !p->states[i].gather && hand_back(&s, i))
 			return -1;
 	return 0;
 }

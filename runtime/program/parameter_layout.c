@@ -213,9 +213,19 @@ static bool share(const struct hspmd_parameter_layouts *l, const struct hspmd_gr
 		out->used = like->used;
 		out->state = like->state;
 		out->cut = like->cut;
+		out->sharded_gradient = like->sharded_gradient;
+		out->sharded_parameter = like->sharded_parameter;
 		return true;
 	}
 	return false;
+}
+
+static bool in_one_stage(const struct hspmd_parameter_layout *l)
+{
+	for (int h = 1; h < l->holder_count; h++)
+		if (l->holders[h].pipeline == l->holders[h - 1].pipeline)
+			return false;
+	return true;
 }
 
 static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, struct hspmd_error *err)
@@ -232,6 +242,8 @@ static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph 
 		if (plan->zero_stage > 0 && out->holder_count > 1)
 			out->state = cut_state(&g->tensors[out->tensor], out->used, &failed, err);
 		out->cut = out->state != NULL;
+		out->sharded_gradient = out->cut && plan->zero_stage >= 2 && in_one_stage(out);
+		out->sharded_parameter = out->sharded_gradient && plan->zero_stage >= 3;
 		if (!failed && !out->state)
 			failed = !(out->state = hspmd_annotation_copy(out->used));
 		if (failed)

@@ -21,8 +21,11 @@ struct hspmd_parameter_layout {
 	bool shared; /* the annotations are those of an earlier parameter, with like shape, splits and holders; they are not changed */
 	struct hspmd_annotation *used;  /* as operators use the parameter */
 	bool cut;                       /* the state is split further than `used` */
-	struct hspmd_annotation *state; /* of the master parameter and its moments: `used`, or split further (zero_stage 1, after ZeRO,
-	                                   arXiv 1910.02054, section 5.1) */
+	struct hspmd_annotation *state; /* of the master parameter and its moments: `used`, or split further (zero_stage, after ZeRO,
+	                                   arXiv 1910.02054, section 5) */
+	bool sharded_gradient, sharded_parameter; /* cut, and nothing but parts of it is kept from one layer's pass to the next (zero_stage
+	                                             2, 3). Never of a parameter that two stages of a pipeline use: they would have to wait
+	                                             for one another in the middle of their passes */
 };
 
 struct hspmd_parameter_layouts {

@@ -93,8 +93,11 @@ struct hspmd_program_state {
 	int copy; /* slot of the parameter in the type that operators use, if that differs from the master's type; may equal `used`; -1:
 	             none */
 	int used; /* slot of the parameter as operators use it: `param`, or another slot if the state is split further (ZeRO) or kept in a
-	             wider type; -1: not used here */
+	             wider type; -1: not used here, or gathered for each pass of a layer */
 	int grad; /* slot of the summed gradient, shard.box packed */
+	/* Of zero_stage 3 and 2: the parts of the parameter to the devices that use it, before a layer's pass; and the gradient of one
+	 * micro-batch to the devices that hold the state, after a layer's backward pass. Borrowed; NULL: once per step. */
+	const struct hspmd_transfer *gather, *scatter;
 };
 
 struct hspmd_parameter_layouts;

@@ -2,13 +2,19 @@
 /* The micro-batches' part of a program: progressive specialisation of the pipeline's nodes to the instructions of one device (HSPMD,
  * arXiv 2504.20490, section 6), unrolled over the schedule's entries. Recomputation (arXiv 1604.06174; selective: arXiv 2205.05198,
  * section 5) runs forward nodes of a block again, into new slots, right before the block's backward pass; the slots of the first run are
- * then free early, because nothing reads them any more. */
+ * then free early, because nothing reads them any more.
+ *
+ * Parameters of which only parts are kept (zero_stage 3) are gathered when a pass enters a layer that uses them, all of the layer's, and
+ * dropped when it leaves the layer; their gradients (zero_stage 2 and 3) are then scattered and added to the parts. Pipelines that exchange
+ * such parts come to the same layers in the same order (hspmd_plan_in_step), and what they exchange does not depend on anything in which
+ * they may differ, so that all wait for the same transfer. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
 #include "common/schedule.h"
 #include "runtime/op/op.h"
-#include "runtime/program/program.h"
+#include "runtime/program/parameter_state.h"
 
 struct walk {
 	struct hspmd_program *p;
@@ -21,6 +27,15 @@ struct walk {
 	bool *weights;     /* per node: only computes weight gradients, so it runs in a separate entry if the schedule has such entries */
 	int *index_of;     /* [rank][backward][chunk][micro-batch]: the index of the schedule entry that runs it */
 	bool recomputed;
+	bool *in_parts;          /* per tensor: a parameter, or a gradient, of which only parts are kept */
+	struct sharded *sharded; /* by layer, then by parameter */
+	int sharded_count;
+	int layer; /* of which `sharded` parameters are there; -1: none */
+};
+
+/* A layer uses a parameter of which only parts are kept, of itself or of its gradient. */
+struct sharded {
+	int layer, number; /* of its state */
 };
 
 static int value_slot_type(struct walk *w, int value)
@@ -40,12 +55,17 @@ static int value_slot_type(struct walk *w, int value)
 }
 
 /* Parameters, their gradients and losses outlive the micro-batch; the result of resharding one does not. */
-static bool is_fixed(const struct hspmd_program *p, int value)
+static bool is_first(const struct hspmd_program *p, int value)
 {
 	const struct hspmd_value *v = &p->spmd->values[value];
 	enum hspmd_tensor_role role = p->graph->tensors[v->tensor].role;
 	return (role == HSPMD_TENSOR_PARAMETER || role == HSPMD_TENSOR_PARAMETER_GRADIENT || role == HSPMD_TENSOR_LOSS) &&
 	       hspmd_spmd_value(p->spmd, v->tensor, v->stage) == value;
+}
+
+static bool is_fixed(const struct walk *w, int value)
+{
+	return is_first(w->p, value) && !w->in_parts[w->p->spmd->values[value].tensor];
 }
 
 static int root_value(const struct hspmd_spmd *s, int value)
@@ -67,7 +87,7 @@ static int new_slot(struct walk *w, int value, int micro_batch)
 		               ? -2
 		               : -1;
 	int tensor = p->spmd->values[value].tensor;
-	if (is_fixed(p, value)) {
+	if (is_fixed(w, value)) {
 		if (p->fixed_of_tensor[tensor] < 0)
 			p->fixed_of_tensor[tensor] = hspmd_program_add_slot(p, slot_type, HSPMD_ARENA_FIXED, -1, w->err);
 		return p->fixed_of_tensor[tensor] < 0 ? -2 : p->fixed_of_tensor[tensor];
@@ -99,7 +119,7 @@ static int old_slot(struct walk *w, int value, int micro_batch)
 	struct hspmd_program *p = w->p;
 	value = root_value(p->spmd, value);
 	const struct hspmd_tensor *t = &p->graph->tensors[p->spmd->values[value].tensor];
-	if (is_fixed(p, value))
+	if (is_fixed(w, value))
 		return new_slot(w, value, micro_batch);
 	int slot = w->slot_of[(size_t)micro_batch * p->spmd->value_count + (size_t)value];
 	if (slot < 0 && t->role == HSPMD_TENSOR_INPUT)
@@ -143,6 +163,17 @@ static int run_reshard(struct walk *w, size_t number, int micro_batch)
 	return hspmd_program_add_transfer(w->p, n->transfer, &route, w->err);
 }
 
+static int *slot_in(const struct walk *w, int value, int micro_batch)
+{
+	return &w->slot_of[(size_t)micro_batch * w->p->spmd->value_count + (size_t)value];
+}
+
+/* Returns true if another operator of the layer has added to a gradient of which only parts are kept. */
+static bool adds_again(const struct walk *w, int value, int micro_batch)
+{
+	return is_first(w->p, value) && !is_fixed(w, value) && *slot_in(w, value, micro_batch) >= 0;
+}
+
 static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_batch)
 {
 	struct hspmd_program *p = w->p;
@@ -157,7 +188,7 @@ static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_bat
 			                  p->graph->tensors[op->in[k]].name, p->device);
 	}
 	for (int k = 0; k < n->output_count; k++) {
-		bool there = n->accumulate >> k & 1;
+		bool there = (n->accumulate >> k & 1) || (n->out[k] >= 0 && adds_again(w, n->out[k], micro_batch));
 		made.out[k] = n->out[k] < 0 ? -1 : there ? old_slot(w, n->out[k], micro_batch) : new_slot(w, n->out[k], micro_batch);
 		made.accumulate |= (unsigned)there << k;
 		if (made.out[k] == -2)
@@ -256,6 +287,152 @@ static int rerun(struct walk *w, int stage, int layer, int micro_batch)
 	return 0;
 }
 
+/* ---- parameters of which only parts are kept */
+
+static int compare_sharded(const void *a, const void *b)
+{
+	const struct sharded *x = a, *y = b;
+	return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer) : (x->number > y->number) - (x->number < y->number);
+}
+
+static void mark_parts(struct walk *w, const struct hspmd_program_state *s, int number, int *number_of)
+{
+	if (!s->scatter)
+		return;
+	number_of[s->tensor] = number;
+	w->in_parts[s->tensor] = s->gather != NULL;
+	w->in_parts[w->p->graph->tensors[s->tensor].grad] = true;
+}
+
+/* Lists the parameters of which only parts are kept, with the layers of this device that use them. */
+static int find_sharded(struct walk *w)
+{
+	const struct hspmd_program *p = w->p;
+	const struct hspmd_graph *g = p->graph;
+	size_t capacity = 0;
+	int count = 0, *number = malloc((g->tensor_count + 1) * sizeof *number), status = number ? 0 : -1;
+	for (size_t t = 0; number && t < g->tensor_count; t++)
+		number[t] = -1;
+	for (int i = 0; number && i < p->state_count; i++)
+		mark_parts(w, &p->states[i], i, number);
+	for (size_t i = 0; !status && i < g->op_count; i++)
+		for (int k = 0; !status && !g->ops[i].backward && k < g->ops[i].input_count; k++) {
+			if (g->ops[i].in[k] < 0 || number[g->ops[i].in[k]] < 0)
+				continue;
+			status = hspmd_array_grow(&w->sharded, &capacity, (size_t)w->sharded_count, sizeof *w->sharded);
+			if (!status)
+				w->sharded[w->sharded_count++] = (struct sharded){ g->ops[i].layer, number[g->ops[i].in[k]] };
+		}
+	free(number);
+	if (status)
+		return hspmd_fail_memory(w->err, "specialising");
+	if (w->sharded_count)
+		qsort(w->sharded, (size_t)w->sharded_count, sizeof *w->sharded, compare_sharded);
+	for (int i = 0; i < w->sharded_count; i++)
+		if (!i || compare_sharded(&w->sharded[i], &w->sharded[i - 1]))
+			w->sharded[count++] = w->sharded[i];
+	w->sharded_count = count;
+	return 0;
+}
+
+/* The first value of a tensor on this device; -1: none. */
+static int own_value(const struct walk *w, int tensor)
+{
+	return tensor < 0 ? -1 : hspmd_spmd_value(w->p->spmd, tensor, w->p->stage);
+}
+
+static struct hspmd_transfer_binding bind(const struct walk *w, int number, bool back, int micro_batch, bool backward)
+{
+	const struct hspmd_parameter_layout *l = &w->p->layouts->parameters[number];
+	return (struct hspmd_transfer_binding){ .tensor = l->tensor,
+		                                .dtype = back ? hspmd_parameter_used_type(w->p, l) : hspmd_parameter_kept_type(w->p, l),
+		                                .in = -1,
+		                                .out = -1,
+		                                .micro_batch = micro_batch,
+		                                .layer = w->layer,
+		                                .backward = backward,
+		                                .recomputed = back && backward,
+		                                .number = HSPMD_PARAMETER_TRANSFER(number, back),
+		                                .peer_pipeline_rank = -1 };
+}
+
+static int gather(struct walk *w, int number, int micro_batch, bool backward)
+{
+	const struct hspmd_program_state *s = &w->p->states[number];
+	int value = own_value(w, s->tensor);
+	struct hspmd_transfer_binding route = bind(w, number, true, micro_batch, backward);
+	if (!s->gather || value < 0)
+		return 0;
+	route.in = s->copy >= 0 ? s->copy : s->param;
+	route.out = new_slot(w, value, micro_batch);
+	return route.out == -2 ? -1 : hspmd_program_add_transfer(w->p, s->gather, &route, w->err);
+}
+
+/* Adds what this device gets of a micro-batch's gradient to what it keeps. */
+static int keep_part(struct walk *w, int number, int part, int micro_batch)
+{
+	static const struct hspmd_op_attr none = { 0 };
+	struct hspmd_instruction *i = hspmd_program_add_instruction(w->p, HSPMD_INSTRUCTION_RUN, w->err);
+	if (!i)
+		return -1;
+	i->opcode = HSPMD_OP_ACCUMULATE;
+	i->attr = &none;
+	i->micro_batch = micro_batch;
+	i->layer = w->layer;
+	i->backward = true;
+	i->input_count = 2;
+	i->in[0] = part;
+	i->in[1] = -1;
+	i->output_count = 1;
+	i->out[0] = w->p->states[number].grad;
+	i->accumulate = 1;
+	return 0;
+}
+
+static int scatter(struct walk *w, int number, int micro_batch)
+{
+	struct hspmd_program *p = w->p;
+	const struct hspmd_program_state *s = &p->states[number];
+	int gradient = p->graph->tensors[s->tensor].grad, value = own_value(w, gradient);
+	struct hspmd_transfer_binding route = bind(w, number, false, micro_batch, true);
+	if (value < 0 || (route.in = *slot_in(w, value, micro_batch)) < 0)
+		return 0; /* no operator of this layer adds to it */
+	*slot_in(w, value, micro_batch) = -1;
+	bool first = !w->written[gradient];
+	w->written[gradient] = true;
+	route.out = s->grad;
+	if (s->grad >= 0 && !first) {
+		route.out =
+		        hspmd_parameter_slot(p, &p->layouts->parameters[number], &s->shard.box,
+		                             hspmd_parameter_kept_type(p, &p->layouts->parameters[number]), HSPMD_ARENA_TRANSIENT, w->err);
+		if (route.out < 0)
+			return -1;
+		p->slots[route.out].micro_batch = micro_batch;
+	}
+	if (hspmd_program_add_transfer(p, s->scatter, &route, w->err))
+		return -1;
+	return s->grad >= 0 && !first ? keep_part(w, number, route.out, micro_batch) : 0;
+}
+
+/* The pass comes to another layer (-1: to its end). */
+static int enter_layer(struct walk *w, int layer, int micro_batch, bool backward)
+{
+	int status = 0;
+	for (int i = w->sharded_count - 1; !status && w->layer >= 0 && i >= 0; i--) {
+		int value = own_value(w, w->p->states[w->sharded[i].number].tensor);
+		if (w->sharded[i].layer != w->layer)
+			continue;
+		status = backward ? scatter(w, w->sharded[i].number, micro_batch) : 0;
+		if (value >= 0 && w->p->states[w->sharded[i].number].gather)
+			*slot_in(w, value, micro_batch) = -1;
+	}
+	w->layer = layer;
+	for (int i = 0; !status && layer >= 0 && i < w->sharded_count; i++)
+		if (w->sharded[i].layer == layer)
+			status = gather(w, w->sharded[i].number, micro_batch, backward);
+	return status;
+}
+
 /* ---- schedule entries */
 
 /* Mark nodes that only add to gradients of parameters, which are not read before the step's end. */
@@ -273,7 +450,7 @@ static int mark_weights(struct walk *w)
 		const struct hspmd_spmd_node *n = &s->nodes[i];
 		w->weights[i] = n->op >= 0 && n->backward;
 		for (int k = 0; w->weights[i] && k < n->output_count; k++)
-			w->weights[i] = n->out[k] < 0 || (is_fixed(w->p, n->out[k]) && !read[n->out[k]]);
+			w->weights[i] = n->out[k] < 0 || (is_first(w->p, n->out[k]) && !read[n->out[k]]);
 	}
 	free(read);
 	return 0;
@@ -287,6 +464,9 @@ static int run_entry(struct walk *w, const struct hspmd_schedule_entry *entry)
 		const struct hspmd_spmd_node *n = &s->nodes[i];
 		if (n->backward != (entry->backward || entry->weights) || w->weights[i] != entry->weights)
 			continue;
+		if (w->sharded_count && n->stage == stage && n->layer != w->layer &&
+		    enter_layer(w, n->layer, entry->micro_batch, n->backward))
+			return -1;
 		if (entry->backward && n->stage == stage && n->layer != layer) {
 			layer = n->layer;
 			if (rerun(w, stage, layer, entry->micro_batch))
@@ -295,6 +475,8 @@ static int run_entry(struct walk *w, const struct hspmd_schedule_entry *entry)
 		if (run_node(w, i, stage, entry->micro_batch))
 			return -1;
 	}
+	if (enter_layer(w, -1, entry->micro_batch, entry->backward))
+		return -1;
 	w->p->schedule_index++;
 	return 0;
 }
@@ -367,27 +549,31 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 		.p = p,
 		.plan = plan,
 		.err = err,
+		.layer = -1,
 		.slot_of = malloc((cells + 1) * sizeof(int)),
 		.slot_type_of = malloc((values + 1) * sizeof(int)),
 		.written = hspmd_calloc(tensors, sizeof(bool)),
+		.in_parts = hspmd_calloc(tensors, sizeof(bool)),
 		.wanted = hspmd_calloc(p->spmd->node_count, sizeof(bool)),
 		.weights = hspmd_calloc(p->spmd->node_count, sizeof(bool)),
 	};
 	p->fixed_of_tensor = malloc((tensors + 1) * sizeof(int));
 	int status = -1;
-	if (!w.slot_of || !w.slot_type_of || !w.written || !w.wanted || !w.weights || !p->fixed_of_tensor) {
+	if (!w.slot_of || !w.slot_type_of || !w.written || !w.in_parts || !w.wanted || !w.weights || !p->fixed_of_tensor) {
 		hspmd_fail_memory(err, "specialising");
 	} else {
 		memset(w.slot_of, -1, cells * sizeof(int));
 		memset(w.slot_type_of, -1, values * sizeof(int));
 		memset(p->fixed_of_tensor, -1, tensors * sizeof(int));
-		status = p->stage < 0 ? 0 : walk_entries(&w);
+		status = p->stage < 0 ? 0 : find_sharded(&w) || walk_entries(&w) ? -1 : 0;
 	}
 	free(w.slot_of);
 	free(w.slot_type_of);
 	free(w.written);
+	free(w.in_parts);
 	free(w.wanted);
 	free(w.weights);
 	free(w.index_of);
+	free(w.sharded);
 	return status;
 }

@@ -146,7 +146,7 @@ static const struct edit edits[] = {
 	{ "hspmd-plan-1", "hspmd-job-1", "p.json: format: expected \"hspmd-plan-1\", got \"hspmd-job-1\"" },
 	{ "\"schedule\"", "\"shcedule\"", "p.json: shcedule: unknown key; did you mean \"schedule\"?" },
 	{ "1f1b", "2f2b", "p.json: schedule: expected \"1f1b\", \"gpipe\", \"interleaved\" or \"zb-h1\", got \"2f2b\"" },
-	{ "\"zero_stage\": 0", "\"zero_stage\": 2", "p.json: zero_stage: expected 0..1, got 2" },
+	{ "\"zero_stage\": 0", "\"zero_stage\": 4", "p.json: zero_stage: expected 0..3, got 4" },
 	{ "\"global_batch\": 12", "\"global_batch\": 13",
 	  "p.json: pipelines: their micro_batches times micro_batch add up to 12, but global_batch is 13" },
 	{ "\"micro_batches\": 4", "\"micro_batches\": 4, \"micro_batch\": 3", "add up to 16, but global_batch is 12" },

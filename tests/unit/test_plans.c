@@ -158,31 +158,39 @@ static char *draw_splits(const struct model *m, int count)
 	return text;
 }
 
-/* The widths of at most `most` stages. Returns how many there are. */
-static int draw_widths(int devices, int most, int *width)
+/* What pipelines that exchange parts during their passes have in common. */
+struct common {
+	int micro_batches; /* 0: nothing in common */
+	int stages, layers[8];
+};
+
+/* The widths of at most `most` stages, or of `fixed` if that is not 0. Returns how many there are. */
+static int draw_widths(int devices, int most, int fixed, int *width)
 {
-	int stages = 1 + (int)draw((unsigned)(devices < most ? devices : most));
+	int stages = fixed ? fixed : 1 + (int)draw((unsigned)(devices < most ? devices : most));
 	for (bool fits = false; !fits;) {
 		compose(devices, stages, width);
 		fits = true;
 		for (int s = 0; s < stages; s++)
 			fits &= width[s] <= 6; /* parts of the sequence then have a few tokens, and some have one */
-		if (!fits && stages < most && stages < devices)
+		if (!fits && !fixed && stages < most && stages < devices)
 			stages++;
 	}
 	return stages;
 }
 
 /* `chunks`: model chunks per device (virtual stages). */
-static void put_pipeline(FILE *f, const struct model *m, int rounds, int first, int devices, int samples)
+static void put_pipeline(FILE *f, const struct model *m, const struct common *common, int rounds, int first, int devices, int samples)
 {
 	static const char *const recompute[] = { "none", "selective", "full" };
-	int micro_batch = samples % 2 == 0 && draw(2) ? 2 : 1, width[8], layers[8], layer = 0;
-	int stages = draw_widths(devices, m->layers / rounds, width);
+	int micro_batch = common->micro_batches ? samples / common->micro_batches : samples % 2 == 0 && draw(2) ? 2 : 1;
+	int width[8], layers[8], layer = 0, stages = draw_widths(devices, m->layers / rounds, common->stages, width);
 	char *splits[8];
 	for (int s = 0; s < stages; s++)
 		splits[s] = draw_splits(m, width[s]);
 	compose(m->layers, stages * rounds, layers);
+	if (common->stages)
+		memcpy(layers, common->layers, sizeof layers);
 	fprintf(f, "{\"micro_batches\":%d,\"micro_batch\":%d,\"stages\":[", samples / micro_batch, micro_batch);
 	for (int s = 0, at = first; s < stages * rounds; s++) {
 		if (s)
@@ -199,14 +207,30 @@ static void put_pipeline(FILE *f, const struct model *m, int rounds, int first, 
 		free(splits[s]);
 }
 
-static void put_schedule(FILE *f, int *rounds)
+static void put_schedule(FILE *f, bool in_step, int *rounds)
 {
 	static const char *const plain[] = { "1f1b", "gpipe", "zb-h1" };
 	*rounds = draw(3) ? 1 : 2;
 	if (*rounds > 1)
 		fprintf(f, "\"schedule\":\"interleaved\",\"virtual_stages\":%d", *rounds);
 	else
-		fprintf(f, "\"schedule\":\"%s\"", plain[draw(3)]);
+		fprintf(f, "\"schedule\":\"%s\"", plain[draw(in_step ? 2 : 3)]);
+}
+
+/* Pipelines with as many micro-batches each, of as many samples as they can, and stages of the same layers. */
+static void draw_common(const struct model *m, int pipelines, const int *width, int rounds, int *samples, struct common *common)
+{
+	int least = m->layers / rounds;
+	for (int p = 0; p < pipelines; p++)
+		least = width[p] < least ? width[p] : least;
+	common->micro_batches = BATCH / pipelines < 2 ? 1 : 1 + (int)draw(2);
+	while (BATCH % common->micro_batches || BATCH / common->micro_batches < pipelines)
+		common->micro_batches--;
+	compose(BATCH / common->micro_batches, pipelines, samples);
+	for (int p = 0; p < pipelines; p++)
+		samples[p] *= common->micro_batches;
+	common->stages = 1 + (int)draw((unsigned)least);
+	compose(m->layers, common->stages * rounds, common->layers);
 }
 
 static char *draw_plan(const struct model *m, int devices)
@@ -214,16 +238,21 @@ static char *draw_plan(const struct model *m, int devices)
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
-	int pipelines = 1 + (int)draw((unsigned)(devices < 4 ? devices : 4)), width[8], samples[8], first = 0, rounds;
+	int pipelines = 1 + (int)draw((unsigned)(devices < 4 ? devices : 4)), width[8], samples[8], first = 0, rounds, zero = (int)draw(4);
+	struct common common = { 0 };
 	compose(devices, pipelines, width);
 	compose(BATCH, pipelines, samples);
-	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":16,\"zero_stage\":%u,", BATCH, draw(2));
-	put_schedule(f, &rounds);
+	for (int p = 0; p < pipelines; p++)
+		zero = width[p] > 6 && zero > 1 ? 1 : zero; /* one stage would be too wide */
+	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":16,\"zero_stage\":%d,", BATCH, zero);
+	put_schedule(f, zero > 1, &rounds);
+	if (zero > 1)
+		draw_common(m, pipelines, width, rounds, samples, &common);
 	fputs(",\"pipelines\":[", f);
 	for (int p = 0; p < pipelines; p++) {
 		if (p)
 			fputc(',', f);
-		put_pipeline(f, m, rounds, first, width[p], samples[p]);
+		put_pipeline(f, m, &common, rounds, first, width[p], samples[p]);
 		first += width[p];
 	}
 	fputs("]}", f);

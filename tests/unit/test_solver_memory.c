@@ -80,6 +80,12 @@ static const struct {
 	{ "two pipelines", "\"schedule\":\"1f1b\"", PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
 	{ "two pipelines, ZeRO", "\"schedule\":\"1f1b\",\"zero_stage\":1",
 	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines, ZeRO 2", "\"schedule\":\"1f1b\",\"zero_stage\":2",
+	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines, ZeRO 3", "\"schedule\":\"1f1b\",\"zero_stage\":3",
+	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines of two stages, ZeRO 3", "\"schedule\":\"1f1b\",\"zero_stage\":3",
+	  PIPE(4, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) "," PIPE(4, STAGE(0, 4, "2", "") "," STAGE(4, 8, "3", "")) },
 	{ "two stages", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) },
 	{ "four stages", "\"schedule\":\"1f1b\"",
 	  PIPE(8, STAGE(0, 2, "0", "") "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "2", "") "," STAGE(6, 8, "3", "")) },
@@ -264,7 +270,10 @@ static void compare_on(const char *kind, enum run run)
 			for (int d = 0; d < p->predicted.device_count; d++) {
 				double here, there, small;
 				account(run, m, p, c, d, &here, &there, &small);
-				bool close = here <= (1 + CLOSE) * there && here >= (1 - CLOSE) * (there - small);
+				/* A layer's gradients are predicted to be there with all that its backward pass needs, which is a little
+				 * more than both are at any time. */
+				double more = p->zero_stage > 1 ? 0.1 : CLOSE;
+				bool close = here <= (1 + more) * there && here >= (1 - CLOSE) * (there - small);
 				if (!close)
 					printf("%s, model %u, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n",
 					       kind, k, plans[i].name, p->predicted.devices[d], here / 1e6, there / 1e6,
@@ -310,9 +319,40 @@ static void all_types_are_compared(void **state)
 	check_all_types(config_of, sizeof models / sizeof *models);
 }
 
+/* Eight devices that can hold nothing but parts of the model: ZeRO-3 is chosen, with samples by speed in as many micro-batches. */
+static void parts_are_chosen_where_nothing_else_fits(void **unused)
+{
+	(void)unused;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from(
+	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"a\":{\"kind\":\"cpu\",\"memory_bytes\":206000000,\"gbytes_per_s\":20,"
+	        "\"peak_tflops\":{\"fp32\":0.2}},\"b\":{\"kind\":\"cpu\",\"memory_bytes\":206000000,\"gbytes_per_s\":20,\"peak_tflops\":{"
+	        "\"fp32\":0.1}}},\"nodes\":[{\"name\":\"x\",\"devices\":[{\"type\":\"a\",\"count\":4}]},{\"name\":\"y\",\"devices\":[{"
+	        "\"type\":"
+	        "\"b\",\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":5},{\"scope\":\"cluster\","
+	        "\"alpha_s\":1e-5,\"gbytes_per_s\":2}]}");
+	struct hspmd_model *m =
+	        model_from("{\"model_type\":\"llama\",\"hidden_size\":1024,\"intermediate_size\":2816,\"num_hidden_layers\":2,"
+	                   "\"num_attention_heads\":1,\"num_key_value_heads\":1,\"max_position_embeddings\":256,\"vocab_size\":1000,"
+	                   "\"tie_word_embeddings\":false,\"rms_norm_eps\":1e-5}");
+	struct hspmd_model_facts *f = facts_of(m, 64);
+	struct hspmd_solve_request request = { .global_batch = 32, .seq_len = 64 };
+	struct hspmd_plan *p = hspmd_solve(c, f, NULL, &request, NULL, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	assert_int_equal(p->zero_stage, 3);
+	assert_int_equal(p->pipeline_count, 8);
+	assert_true(hspmd_plan_in_step(p));
+	hspmd_plan_destroy(p);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(all_types_are_compared), cmocka_unit_test(memory_agrees_with_the_program),
-		                            cmocka_unit_test(memory_agrees_with_pairs), cmocka_unit_test(memory_agrees_in_bf16) };
+		                            cmocka_unit_test(memory_agrees_with_pairs), cmocka_unit_test(memory_agrees_in_bf16),
+		                            cmocka_unit_test(parts_are_chosen_where_nothing_else_fits) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

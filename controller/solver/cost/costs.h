@@ -149,7 +149,7 @@ double hspmd_variation(struct hspmd_costs *c, int devices, int group);
  * with zero the copies share the optimizer state. */
 struct hspmd_layer_copies {
 	int pipelines;
-	bool zero;
+	int zero; /* stage of ZeRO: 0 to 3 */
 };
 
 /* The part of a stage's layers that one device has. */

@@ -3,13 +3,14 @@
  * compares the two):
  *
  * - state: weights, gradients and optimizer state. Under ZeRO-1 (arXiv 1910.02054) the optimizer state is divided among the copies; the
- *   updated weights are then divided as finely, in addition to the weights in use
+ *   updated weights are then divided as finely, in addition to the weights in use. Under ZeRO-2 the gradients are divided too, under ZeRO-3
+ *   also the weights in use; but not those that two stages share
  * - in flight: per micro-batch, what its layers save for the backward pass, and the activation sent to the next stage, which stays
  *   allocated until that stage is known to have it
  * - deferred: the same of micro-batches whose weight gradients are still to be computed (zb-h1)
  * - running: of the micro-batch whose pass runs, what it has saved and what the current layer needs; and sources of messages that the pass
- *   before has left behind
- * - end: at the step's end, when all of this but the state is free again: under ZeRO the sums that each copy received of its part of the
+ *   before has left behind. Under ZeRO-3 the weights of the current layer, under ZeRO-2 and 3 their gradients
+ * - end: at the step's end, when all of this but the state is free again: under ZeRO-1 the sums that each copy received of its part of the
  *   gradients
  *
  * On a GPU, add what the device holds before the program allocates anything. On a CPU, whose memory is the host's, add the image of
@@ -109,14 +110,55 @@ double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_c
 	/* The result of an update is there in addition to the weights in use: in hspmd's programs the master copy and, if weights are
 	 * rounded, the rounded weights too. */
 	double updated = c->facts ? c->master_bytes + c->param_bytes : fmax(c->master_bytes, c->param_bytes);
-	if (copies->zero && copies->pipelines > 1)
-		return own + (updated + c->moment_bytes) / copies->pipelines;
-	return own + c->master_bytes + c->moment_bytes;
+	double n = copies->pipelines;
+	if (copies->zero < 1 || copies->pipelines < 2)
+		return own + c->master_bytes + c->moment_bytes;
+	double divided = updated + c->moment_bytes;
+	if (copies->zero == 1)
+		return own + divided / n;
+	return (copies->zero == 2 ? c->param_bytes : 0) + (c->grad_bytes + divided) / n;
+}
+
+/* Bytes per weight of a layer while a pass of the layer runs: what ZeRO does not keep. */
+static double layer_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies, bool backward)
+{
+	if (copies->pipelines < 2)
+		return 0;
+	return (copies->zero > 2 ? c->param_bytes : 0) + (copies->zero > 1 && backward ? c->grad_bytes : 0);
+}
+
+static bool has_layer(const struct hspmd_stage *s, int layer)
+{
+	return layer >= s->layers[0] && layer < s->layers[1];
+}
+
+/* Weights of the stage that it shares with another one, which ZeRO-2 and 3 leave whole. */
+static double whole_params(const struct hspmd_costs *c, const struct hspmd_stage *s)
+{
+	double params = 0;
+	for (int i = 0; i < c->tied_layer_count; i++) {
+		int l = c->tied_layers[i];
+		params += has_layer(s, l) != has_layer(s, c->layers[l].tied_to) ? c->layers[l].tied_params : 0;
+	}
+	return params;
+}
+
+/* Weights that a layer uses during its passes beyond those that are counted as its own: of another layer of the stage, or, below 0, its own
+ * that another stage shares. */
+static double more_weights(const struct hspmd_costs *c, const struct hspmd_stage *s, int layer)
+{
+	double params = 0;
+	for (int i = 0; i < c->tied_layer_count; i++) {
+		int l = c->tied_layers[i], other = c->layers[l].tied_to;
+		bool both = has_layer(s, l) && has_layer(s, other);
+		params += layer == l && both ? c->layers[l].tied_params : layer == other && !both ? -c->layers[l].tied_params : 0;
+	}
+	return params;
 }
 
 double hspmd_step_end_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies)
 {
-	return copies->zero && copies->pipelines > 1 ? c->grad_bytes / copies->pipelines : 0;
+	return copies->zero == 1 && copies->pipelines > 1 ? c->grad_bytes / copies->pipelines : 0;
 }
 
 double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, const struct hspmd_layer_copies *copies)
@@ -155,22 +197,32 @@ struct stage_memory {
 	double transient;                   /* most that one of them needs while it runs */
 };
 
+/* Bytes of one sample, per weight of a layer. */
+struct weight_bytes {
+	double forward, backward; /* while a pass of the layer runs */
+	double end;               /* at the step's end */
+	double more;              /* weights that the first layer uses beyond its own */
+};
+
 /* Add `count` equal layers, of which `layer` is the first. */
-static void add_layers(const struct hspmd_costs *c, int layer, int count, enum hspmd_recompute recompute, bool deferring, double end_bytes,
-                       const struct hspmd_device_share *device, struct stage_memory *sum)
+static void add_layers(const struct hspmd_costs *c, int layer, int count, enum hspmd_recompute recompute, bool deferring,
+                       const struct weight_bytes *of_weight, const struct hspmd_device_share *device, struct stage_memory *sum)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
 	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
 	double saved = at(&m->saved, f->saved_scale, device), deferred = deferring ? at(&m->deferred, f->saved_scale, device) : 0;
 	double backward = at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device);
 	double forward = at(&m->forward, f->memory_scale, device);
+	double replicated =
+	        c->replicated_sum[layer + count] - c->replicated_sum[layer]; /* weights shared with another layer come at the end */
+	double weights = replicated + (c->params_sum[layer + count] - c->params_sum[layer] - replicated) * device->share;
+	forward += (weights / count + of_weight->more) * of_weight->forward;
+	backward += (weights / count + of_weight->more) * of_weight->backward;
 	/* While layer l runs backward, there is what the layers up to it have saved and what those after it have deferred: relative to all
 	 * deferred, the difference of the sums up to l. It is largest at the first of equal layers, or at the last. */
 	double first = sum->saved - sum->deferred + saved - deferred, last = first + (count - 1) * (saved - deferred);
 	sum->most_backward = fmax(sum->most_backward, fmax(first, last) + backward);
-	double replicated =
-	        c->replicated_sum[layer + count] - c->replicated_sum[layer]; /* weights shared with another layer come at the end */
-	double ends = (replicated + (c->params_sum[layer + count] - c->params_sum[layer] - replicated) * device->share) * end_bytes;
+	double ends = weights * of_weight->end;
 	double before = sum->saved - sum->ended + saved;
 	sum->most_ending = fmax(sum->most_ending, fmax(before, before + (count - 1) * (saved - ends / count)) + backward);
 	sum->ended += ends;
@@ -191,11 +243,14 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		                             s->sequence_parallel || c->sequence_parallel, hspmd_type_takes_parts(type) };
 	/* Bytes are per sample here. */
 	double end_bytes = hspmd_device_traits(type->kind)->overlaps && c->facts ? hspmd_step_end_bytes(c, copies) / micro_batch : 0;
+	struct weight_bytes of_weight = { layer_bytes(c, copies, false) / micro_batch, layer_bytes(c, copies, true) / micro_batch,
+		                          end_bytes, 0 };
 	struct stage_memory sum = { 0 };
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
 		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)
 			end++;
-		add_layers(c, l, end - l, s->recompute, deferring, end_bytes, &device, &sum);
+		of_weight.more = more_weights(c, s, l) * device.share;
+		add_layers(c, l, end - l, s->recompute, deferring, &of_weight, &device, &sum);
 	}
 	bool last = s->layers[1] == c->layer_count;
 	double part = device.context_share * (device.sequence_parallel ? device.share : 1);
@@ -206,13 +261,19 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	                      fmax(in_flight, deferred));
 	if (!c->facts) /* little is known: all of it at the same time */
 		running = fmax(in_flight, deferred) + sum.transient;
-	return (struct hspmd_memory){ .state = params * (hspmd_state_bytes(c, copies) + hspmd_image_bytes(c, type, copies)),
+	/* Weights of two stages have twice as many copies. The sums of the later stage's arrive while its passes still run. */
+	const struct hspmd_layer_copies both = { 2 * copies->pipelines, copies->zero > 1 ? 1 : copies->zero };
+	double whole = copies->zero > 1 && copies->pipelines > 1 ? whole_params(c, s) * device.share : 0;
+	double sums = whole * hspmd_step_end_bytes(c, &both);
+	double state = whole * (hspmd_state_bytes(c, &both) + hspmd_image_bytes(c, type, &both)) +
+	               (params - whole) * (hspmd_state_bytes(c, copies) + hspmd_image_bytes(c, type, copies));
+	return (struct hspmd_memory){ .state = state + (s->layers[0] ? sums : 0),
 		                      .in_flight = micro_batch * in_flight,
 		                      .deferred = micro_batch * deferred,
 		                      .running = micro_batch * running,
 		                      .ending = end_bytes > 0 ? micro_batch * (sum.most_ending + sum.ended + sum.left_forward) : 0,
 		                      .workspace = micro_batch * sum.workspace,
-		                      .end = params * hspmd_step_end_bytes(c, copies),
+		                      .end = params * hspmd_step_end_bytes(c, copies) + (s->layers[0] ? 0 : sums),
 		                      .sent = micro_batch * sent,
 		                      .returned = s->layers[0] ? micro_batch * c->layers[s->layers[0] - 1].output_bytes * part : 0 };
 }

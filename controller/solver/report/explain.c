@@ -139,7 +139,7 @@ static void write_memory(FILE *f, const struct hspmd_costs *costs, const struct 
 	const struct hspmd_cluster *c = costs->cluster;
 	struct location at = fullest(c, p);
 	const struct hspmd_pipeline *pipe = &p->pipelines[at.pipeline];
-	const struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage > 0 };
+	const struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage };
 	char name[256];
 	double state = 0;
 	if (!(at.share > 0))

@@ -90,7 +90,7 @@ static struct hspmd_plan *interleaved_plan(const struct hspmd_search *s, const s
 		                  .seq_len = base->seq_len,
 		                  .schedule = HSPMD_SCHEDULE_INTERLEAVED,
 		                  .virtual_stages = chunks,
-		                  .zero_stage = base->zero_stage };
+		                  .zero_stage = base->zero_stage > 0 };
 	p->pipelines = hspmd_calloc((size_t)base->pipeline_count, sizeof *p->pipelines);
 	int rc = p->pipelines ? 0 : -1;
 	for (int i = 0; !rc && i < base->pipeline_count; i++, p->pipeline_count++)

@@ -272,6 +272,8 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 {
 	struct local_search r = { .s = s, .p = p, .budget = *budget };
 	size_t stages = 0;
+	if (p->zero_stage > 1) /* most moves would put its pipelines out of step */
+		return hspmd_best_plans_offer(s, p, NULL);
 	for (int i = 0; i < p->pipeline_count; i++)
 		stages += (size_t)p->pipelines[i].stage_count;
 	r.group = hspmd_calloc((size_t)p->pipeline_count, sizeof *r.group);

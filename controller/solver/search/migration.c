@@ -363,7 +363,7 @@ struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const 
 		       !distribute(p, request->global_batch / batch);
 	if (fine) {
 		p->global_batch = request->global_batch;
-		p->zero_stage = p->zero_stage <= caps->max_zero_stage && kept > 1 ? p->zero_stage : 0;
+		p->zero_stage = caps->max_zero_stage > 0 && kept > 1 && p->zero_stage; /* more needs pipelines in step */
 		start = hspmd_plan_copy(p);
 	}
 	p->pipeline_count = all;

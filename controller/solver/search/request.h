@@ -19,7 +19,7 @@ struct hspmd_runtime_caps {
 	bool sequence_parallel;   /* activations between the sharded parts are sharded along the sequence (Megatron, arXiv 2205.05198) */
 	unsigned recompute;       /* set of 1 << enum hspmd_recompute */
 	unsigned schedules;       /* set of 1 << enum hspmd_schedule */
-	int max_zero_stage;       /* 0 or 1 */
+	int max_zero_stage;       /* 0 to 3 */
 };
 
 /* What hspmd's own runtime supports. */

@@ -68,7 +68,7 @@ static void remove_pipeline(struct hspmd_plan *p, int i)
 		clear_stage(&p->pipelines[i].stages[s]);
 	free(p->pipelines[i].stages);
 	memmove(&p->pipelines[i], &p->pipelines[i + 1], (size_t)(--p->pipeline_count - i) * sizeof *p->pipelines);
-	p->zero_stage = p->pipeline_count > 1 ? p->zero_stage : 0;
+	p->zero_stage = p->pipeline_count > 1 && p->zero_stage; /* more needs pipelines in step */
 }
 
 /* Distribute samples over the pipelines in proportion to their micro-batches' samples. Returns false if they do not divide evenly. */

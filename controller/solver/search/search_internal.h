@@ -75,6 +75,8 @@ struct hspmd_search {
 
 /* Returns true, and from then on always, after the time limit if there is a plan. */
 bool hspmd_search_is_over(struct hspmd_search *s);
+/* sharded_plans.c: offers plans under ZeRO-2 and 3. Returns 0, or -1 if memory runs out. */
+int hspmd_offer_sharded_plans(struct hspmd_search *s);
 
 /* candidates.c: find all candidates worth trying for one micro-batch, assuming `pipelines` copies of each layer. memo (may be NULL): what
  * earlier calls found with the same tables and schedule, when no device had more memory; brought up to date. Returns 0, or -1 if memory

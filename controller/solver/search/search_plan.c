@@ -36,7 +36,7 @@ struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
 		.unequal_micro_batch = true,
 		.recompute = 1u << HSPMD_RECOMPUTE_NONE | 1u << HSPMD_RECOMPUTE_SELECTIVE | 1u << HSPMD_RECOMPUTE_FULL,
 		.schedules = 1u << HSPMD_SCHEDULE_1F1B | 1u << HSPMD_SCHEDULE_ZB_H1 | 1u << HSPMD_SCHEDULE_INTERLEAVED,
-		.max_zero_stage = 1,
+		.max_zero_stage = HSPMD_ZERO_MAX,
 	};
 }
 
@@ -220,6 +220,8 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 		for (int i = 0; i < count; i++)
 			hspmd_submesh_tables_destroy(trials[i].tables);
 	else if (search_trials(s, trials, count))
+		rc = hspmd_fail_memory(err, "searching for a plan");
+	if (!rc && !s->best_plans.count && hspmd_offer_sharded_plans(s))
 		rc = hspmd_fail_memory(err, "searching for a plan");
 	if (!rc && hspmd_improve_plans(s))
 		rc = hspmd_fail_memory(err, "refining a plan");

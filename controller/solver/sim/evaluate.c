@@ -273,6 +273,50 @@ static int cost_stages(struct hspmd_costs *c, const struct hspmd_plan *p, struct
 	return 0;
 }
 
+/* Seconds in which the copies of a stage exchange `bytes` per weight in a ring: gather all weights, or sum gradients to their parts. -1
+ * with err if there is no link. */
+static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, int *devices, double bytes,
+                       struct hspmd_error *err)
+{
+	bool one_node = true;
+	double params = 0;
+	for (int i = 0; i < p->pipeline_count; i++) {
+		const struct hspmd_stage *s = &p->pipelines[i].stages[stage];
+		devices[i] = s->devices[0];
+		one_node = one_node && c->cluster->devices[devices[i]].node == c->cluster->devices[devices[0]].node;
+		params = fmax(params, hspmd_device_params(c, s->layers[0], s->layers[1], hspmd_stage_share(s, 0)));
+	}
+	/* The devices of a tensor-parallel group share their node's network. */
+	if (!one_node)
+		params = hspmd_stage_params(c, p->pipelines[0].stages[stage].layers[0], p->pipelines[0].stages[stage].layers[1]);
+	return hspmd_costs_ring(c, devices, 1, p->pipeline_count, 1, params * bytes, err);
+}
+
+/* Under ZeRO-2 and 3 the pipelines exchange parts in every pass of a layer, so each pass takes as long as the slowest of them. */
+static int run_in_step(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+{
+	int *devices = hspmd_calloc((size_t)p->pipeline_count, sizeof *devices), status = 0;
+	if (!devices)
+		return hspmd_fail_memory(err, "evaluating a plan");
+	for (int s = 0; !status && s < p->pipelines[0].stage_count; s++) {
+		double gather = p->zero_stage > 2 ? exchange(c, p, s, devices, c->param_bytes, err) : 0;
+		double scatter = gather < 0 ? -1 : exchange(c, p, s, devices, c->grad_bytes, err), forward = 0, backward = 0;
+		status = scatter < 0 ? -1 : 0;
+		for (int i = 0; i < p->pipeline_count; i++) {
+			forward = fmax(forward, t->stages[t->first_stage[i] + s].cost.forward);
+			backward = fmax(backward, t->stages[t->first_stage[i] + s].cost.backward);
+		}
+		for (int i = 0; i < p->pipeline_count; i++) {
+			struct hspmd_stage_cost *cost = &t->stages[t->first_stage[i] + s].cost;
+			cost->forward = forward + gather;
+			cost->backward = backward + gather + scatter;
+			cost->group_comm += 2 * gather + scatter;
+		}
+	}
+	free(devices);
+	return status;
+}
+
 int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
 	*t = (struct hspmd_timing){ 0 };
@@ -288,7 +332,7 @@ int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, stru
 		hspmd_fail_memory(err, "evaluating a plan");
 		goto fail;
 	}
-	if (cost_stages(c, p, t, err))
+	if (cost_stages(c, p, t, err) || (p->zero_stage > 1 && p->pipeline_count > 1 && run_in_step(c, p, t, err)))
 		goto fail;
 	if (transfers(c, p, t, err))
 		goto fail;
@@ -351,7 +395,7 @@ static double fullest_plain(const struct hspmd_plan *p, int pipeline, int stage,
 double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
-	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage > 0 };
+	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage };
 	struct hspmd_memory one, *chunks = p->virtual_stages > 1 ? hspmd_calloc((size_t)p->virtual_stages, sizeof *chunks) : &one;
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[pipe->stages[stage].devices[which]].type];
 	int step = pipe->stage_count / p->virtual_stages;

@@ -7,7 +7,8 @@
  * (n - 1) chunks of 1 / n of the gradients, divided over the holder's devices. A group starts when all its holders have finished their
  * last backward pass, so the groups of later stages overlap with the drain of the pipeline. All messages that leave a node use one
  * network: groups queue for it in the order in which they start. Under ZeRO-1 the second half of the ring carries updated weights instead
- * of gradients, after the update.
+ * of gradients, after the update. Under ZeRO-2 only the weights are left to send, under ZeRO-3 nothing: the rest is sent during the passes
+ * (evaluate.c), but for weights that two stages share.
  *
  * hspmd's programs for CPUs (which train what there is a model of) send a layer's gradients when its last backward pass is finished,
  * concurrently with the passes of the layers before it (runtime/program/gradient_sync.c). The transfer overlaps with these passes; the
@@ -36,6 +37,7 @@ struct holder {
 struct group {
 	double first, start; /* when the first of its gradients are complete everywhere; when all are */
 	double params, partial_params; /* weights; those of them whose gradients each holder sums among its own devices first */
+	bool shared;                   /* weights that two layers share */
 	int count, layers; /* number of holders; number of layers whose gradients are sent one after another, 1: all together */
 	struct holder *holders;
 };
@@ -155,10 +157,13 @@ static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_
 		return 0;
 	hspmd_sort_if_needed(g->holders, (size_t)g->count, sizeof *g->holders, by_node);
 	int n = ring_flows(c, g, y->flows), steps = g->count - 1;
-	bool zero = y->p->zero_stage > 0;
+	int stage = g->shared && y->p->zero_stage > 1 ? 1 : y->p->zero_stage;
+	bool zero = stage > 0;
+	if (stage > 2)
+		return 0;
 	for (int i = 0; i < n; i++) {
 		const struct flow *f = &y->flows[i];
-		double reduce_s = flow_seconds(y, f, f->bytes * c->grad_bytes / g->layers, err);
+		double reduce_s = stage > 1 ? 0 : flow_seconds(y, f, f->bytes * c->grad_bytes / g->layers, err);
 		double gather_s = zero ? flow_seconds(y, f, f->bytes * c->param_bytes, err) : reduce_s;
 		if (reduce_s < 0 || gather_s < 0)
 			return -1;
@@ -222,7 +227,7 @@ static int stage_with(const struct hspmd_pipeline *pipe, int layer)
 static void collect_tied(struct sync *y, int l)
 {
 	struct group *g = &y->groups[y->count++];
-	*g = (struct group){ .params = y->c->layers[l].tied_params, .holders = y->holders + y->used };
+	*g = (struct group){ .shared = true, .params = y->c->layers[l].tied_params, .holders = y->holders + y->used };
 	for (int i = 0; i < y->p->pipeline_count; i++) {
 		const struct hspmd_pipeline *pipe = &y->p->pipelines[i];
 		int own = stage_with(pipe, l), other = stage_with(pipe, y->c->layers[l].tied_to);

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans under ZeRO-2 and 3 (arXiv 1910.02054), tried if no other plan fits into memory: every device is a pipeline of one stage, and all
+ * have as many micro-batches, of samples in proportion to their speed, as they wait for one another in every layer. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/alloc.h"
+#include "controller/solver/search/search_internal.h"
+
+#define MAX_TRIALS 8 /* numbers of micro-batches */
+
+/* The devices that may be used, and what they do per second. */
+struct copies {
+	int count;
+	int *devices;
+	double *speed; /* samples per second */
+	int *samples;  /* of a micro-batch */
+};
+
+static int find_copies(struct hspmd_search *s, struct copies *all)
+{
+	const struct hspmd_cluster *c = s->costs->cluster;
+	size_t n = (size_t)c->device_count;
+	all->devices = hspmd_calloc(n, sizeof *all->devices);
+	all->speed = hspmd_calloc(n, sizeof *all->speed);
+	all->samples = hspmd_calloc(n, sizeof *all->samples);
+	if (!all->devices || !all->speed || !all->samples)
+		return -1;
+	for (int d = 0; d < c->device_count; d++) {
+		if (s->device_classes->class_of_device[d] < 0)
+			continue;
+		const struct hspmd_layer_times *t = hspmd_costs_times(s->costs, c->devices[d].type, 1, 1, NULL);
+		double seconds = t ? t->forward[s->costs->layer_count] + t->backward[s->costs->layer_count] : 0;
+		if (!(seconds > 0))
+			continue;
+		all->devices[all->count] = d;
+		all->speed[all->count++] = 1 / (seconds * c->nodes[c->devices[d].node].slowdown);
+	}
+	return 0;
+}
+
+/* Divides `samples` among the copies in proportion to their speed; each gets one at least. */
+static void divide(struct copies *all, int samples)
+{
+	double sum = 0;
+	int left = samples;
+	for (int i = 0; i < all->count; i++)
+		sum += all->speed[i];
+	for (int i = 0; i < all->count; i++) {
+		all->samples[i] = (int)fmax(1, floor(samples * all->speed[i] / sum));
+		left -= all->samples[i];
+	}
+	for (; left != 0; left += left < 0 ? 1 : -1) {
+		int best = -1, by = left < 0 ? -1 : 1;
+		for (int i = 0; i < all->count; i++) {
+			if (by < 0 && all->samples[i] < 2)
+				continue;
+			/* The copy that is done first with one more, or of which one fewer helps most. */
+			double now = (all->samples[i] + (by > 0)) / all->speed[i],
+			       least = best < 0 ? 0 : (all->samples[best] + (by > 0)) / all->speed[best];
+			if (best < 0 || (by > 0 ? now < least : now > least))
+				best = i;
+		}
+		all->samples[best] += by;
+	}
+}
+
+/* NULL: memory. */
+static struct hspmd_plan *make_plan(const struct hspmd_search *s, const struct copies *all, int micro_batches, int zero,
+                                    enum hspmd_recompute recompute)
+{
+	struct hspmd_plan *p = calloc(1, sizeof *p);
+	if (!p)
+		return NULL;
+	*p = (struct hspmd_plan){ .global_batch = s->request->global_batch,
+		                  .micro_batch = all->samples[0],
+		                  .seq_len = s->costs->seq_len,
+		                  .virtual_stages = 1,
+		                  .zero_stage = zero };
+	p->pipelines = hspmd_calloc((size_t)all->count, sizeof *p->pipelines);
+	for (int i = 0; p->pipelines && i < all->count; i++) {
+		struct hspmd_stage *stage = hspmd_calloc(1, sizeof *stage);
+		int *device = stage ? malloc(sizeof *device) : NULL;
+		p->pipeline_count++;
+		p->pipelines[i] = (struct hspmd_pipeline){
+			.micro_batches = micro_batches, .micro_batch = all->samples[i], .stage_count = stage != NULL, .stages = stage
+		};
+		if (!device) {
+			hspmd_plan_destroy(p);
+			return NULL;
+		}
+		*device = all->devices[i];
+		*stage = (struct hspmd_stage){
+			.layers = { 0, s->costs->layer_count }, .device_count = 1, .devices = device, .context = 1, .recompute = recompute
+		};
+	}
+	if (p->pipelines)
+		return p;
+	hspmd_plan_destroy(p);
+	return NULL;
+}
+
+static bool is_possible(const struct hspmd_search *s)
+{
+	const struct hspmd_solve_limits *l = &s->request->limits;
+	return s->caps.max_zero_stage > 1 && s->caps.unequal_micro_batch && s->costs->facts && !s->request->micro_batch &&
+	       (s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B) && !l->max_devices && !l->max_nodes && !(l->max_price_per_hour > 0);
+}
+
+int hspmd_offer_sharded_plans(struct hspmd_search *s)
+{
+	struct copies all = { 0 };
+	int batch = s->request->global_batch, tried = 0, status = is_possible(s) ? find_copies(s, &all) : 0;
+	for (int m = 1; !status && all.count > 1 && tried < MAX_TRIALS && m * all.count <= batch && !hspmd_search_is_over(s); m++) {
+		if (batch % m)
+			continue;
+		divide(&all, batch / m);
+		tried++;
+		for (int zero = 2; !status && zero <= s->caps.max_zero_stage; zero++)
+			for (int r = 0; !status && r < HSPMD_RECOMPUTE_KINDS; r++) {
+				if (!(s->caps.recompute & 1u << r))
+					continue;
+				struct hspmd_plan *p = make_plan(s, &all, m, zero, (enum hspmd_recompute)r);
+				status = p ? hspmd_best_plans_offer(s, p, NULL) : -1;
+			}
+	}
+	free(all.devices);
+	free(all.speed);
+	free(all.samples);
+	return status;
+}
