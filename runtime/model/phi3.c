@@ -14,6 +14,7 @@ static void read(struct hspmd_json *root, struct hspmd_model *m)
 	if (!d)
 		return;
 	d->dropout.residual = hspmd_rate_of(root, "resid_pdrop", 0);
+	hspmd_refuse_number_unless(root, "embd_pdrop", 0); /* Transformers reads it and does not apply it */
 	hspmd_decoder_refuse_biases(root, d, false);
 	hspmd_decoder_read_window(root, m, hspmd_window_of(root, 0), NULL, 0);
 	hspmd_decoder_check(root, m);

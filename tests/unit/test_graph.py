@@ -141,6 +141,14 @@ class Fails(unittest.TestCase):
                 library._library = before
                 os.environ["HSPMD_LIBRARY"] = given
 
+    @unittest.skipUnless(BUILD == os.path.realpath(os.path.join(TOP, "build")), "built in another folder")
+    def test_clone_finds_its_own_library(self):
+        environment = {key: value for key, value in os.environ.items() if key != "HSPMD_LIBRARY"}
+        code = "from hspmd import graph; print(graph.version())"
+        environment["PYTHONPATH"] = os.path.join(TOP, "contrib", "python")
+        said = subprocess.run([sys.executable, "-c", code], env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+        self.assertEqual(said.strip(), str(graph.version()))
+
     def test_exceptions_of_the_user(self):
         def build(net):
             net.floats("x", 2)

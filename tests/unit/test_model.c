@@ -170,6 +170,7 @@ static const struct edit wrong[] = {
 	  "config.json: layer_types[1]: not supported; expected \"sliding_attention\"" },
 	{ "{\"model_type\": \"qwen3\", \"layer_types\": [\"chunked_attention\", \"full_attention\"], " SIZES "}", "",
 	  "config.json: layer_types[0]: not supported; expected \"full_attention\" or \"sliding_attention\"" },
+	{ "{\"model_type\": \"phi3\", \"embd_pdrop\": 0.1, " SIZES "}", "", "embd_pdrop: not supported; expected 0" },
 	{ "{\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\"], " SIZES "}", "",
 	  "config.json: layer_types: expected an array of 2, got 1 elements" },
 	{ "{\"model_type\": \"qwen3_moe\", \"mlp_only_layers\": [2], " SIZES "}", "",

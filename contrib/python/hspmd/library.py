@@ -17,11 +17,12 @@ _declared = set()
 
 
 def _find():
-    """The library of the installation that this file is of, or that the system knows."""
+    """The library of the installation or of the built clone that this file is of, or that the system knows."""
     here = os.path.dirname(os.path.abspath(__file__))
     prefix = os.path.normpath(os.path.join(here, "..", "..", "..", ".."))  # PREFIX/share/hspmd/python/hspmd
+    clone = os.path.normpath(os.path.join(here, "..", "..", ".."))  # CLONE/contrib/python/hspmd
     given = os.environ.get("HSPMD_LIBRARY")
-    near = [os.path.join(prefix, lib, "libhspmd.so.0") for lib in ("lib", "lib64")]
+    near = [os.path.join(prefix, lib, "libhspmd.so.0") for lib in ("lib", "lib64")] + [os.path.join(clone, "build/.libs/libhspmd.so.0")]
     return given or next((path for path in near if os.path.exists(path)), "libhspmd.so.0")
 
 
