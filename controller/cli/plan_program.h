@@ -16,8 +16,8 @@ struct hspmd_plan_task {
 };
 
 /* Print the program that one device ("node:index") runs under a plan, and its memory, to standard output. `length`: tokens per sample (0:
- * the plan's). `explain`: also print why each communication was chosen, and the least time of every instruction. With a job the program is byte for byte that of the job's worker.
- * 0, or -1 and err. */
+ * the plan's). `explain`: also print why each communication was chosen, and the least time of every instruction. With a job the program is
+ * byte for byte that of the job's worker. 0, or -1 and err. */
 int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan,
                              const char *address, int64_t length, bool explain, struct hspmd_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The worker's part of a trace (`trace` in common/wire.h): it records the steps that the controller has named, and meanwhile what changes of
- * the plan take, and sends them as text in parts, between steps. */
+/* The worker's part of a trace (`trace` in common/wire.h): it records the steps that the controller has named, and meanwhile what changes
+ * of the plan take, and sends them as text in parts, between steps. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

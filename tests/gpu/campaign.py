@@ -336,8 +336,8 @@ def program(name, seconds):
 
 
 def jobs(c, deadline):
-    """Several ranks on one GPU, a kill -9, a live switch, a restart. NCCL's makers do not support several ranks per GPU, so if the first try
-    fails a second one goes through host memory."""
+    """Several ranks on one GPU, a kill -9, a live switch, a restart. NCCL's makers do not support several ranks per GPU, so if the first
+    try fails a second one goes through host memory."""
     command = [sys.executable, os.path.join(TOP, "tests", "gpu", "jobs")] + ([] if c.emulated else ["--long"])
     for more in ({}, {"HSPMD_NCCL": ""}):
         status, text = c.run(command, min(120, until(deadline)), HSPMD=c.names["hspmd"], **more)

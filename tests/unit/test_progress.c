@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The line of a long command, on a terminal of the test's own and with its clock: not at once, not too often, with what is left, and gone at
- * the end; nothing at all without a terminal. */
+/* The line of a long command, on a terminal of the test's own and with its clock: not at once, not too often, with what is left, and gone
+ * at the end; nothing at all without a terminal. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

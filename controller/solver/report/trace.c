@@ -98,7 +98,8 @@ static int add_ops(struct writer *w, const struct hspmd_sim_op *ops, int count, 
 		if (add_span(w, op->stage, lane, name, category[op->kind], op->start, op->end))
 			return -1;
 		const struct hspmd_sim_op *next = message && op->end > op->start ? needs(ops, op, at, micro_batches) : NULL;
-		if (next && next->end > next->start && add_flow(w, thread_of(w, op->stage, 0, lane), op->start, thread_of(w, next->stage, 0, HSPMD_LANE_COMPUTE), next->start))
+		if (next && next->end > next->start &&
+		    add_flow(w, thread_of(w, op->stage, 0, lane), op->start, thread_of(w, next->stage, 0, HSPMD_LANE_COMPUTE), next->start))
 			return -1;
 	}
 	return 0;

@@ -60,8 +60,8 @@ static int find_calls(struct calls *c, struct hspmd_error *err)
 	return lacks ? hspmd_fail(err, "HSPMD_CUDA_SM_PARTITION: this driver has no green contexts (no %s)", lacks) : 0;
 }
 
-/* The GPU's multiprocessors, cut once: the driver does not cut again what comes out of a cut, and cuts only into groups of equal size. Every
- * device that is opened cuts the same way, so that parts made of different groups do not overlap. */
+/* The GPU's multiprocessors, cut once: the driver does not cut again what comes out of a cut, and cuts only into groups of equal size.
+ * Every device that is opened cuts the same way, so that parts made of different groups do not overlap. */
 struct cut {
 	CUdevResource *group; /* groups of the least size, and what is left over as the last one if it is not empty */
 	unsigned groups, size;

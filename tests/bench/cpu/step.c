@@ -6,7 +6,8 @@
  *   - gpu: one GPU, bf16; gpu-fp32
  *   - split-N-M: two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_OVERSUBSCRIBE=1 and
  *     HSPMD_CUDA_SM_PARTITION=88,44 two parts of one GPU
- * STEPS 0 on a GPU only builds the program, which chooses and measures algorithms. Prints one line of JSON with the median and with the matrix products that a token needs, in Tflop: three times those of a forward pass.
+ * STEPS 0 on a GPU only builds the program, which chooses and measures algorithms. Prints one line of JSON with the median and with the
+ * matrix products that a token needs, in Tflop: three times those of a forward pass.
  *
  * step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU.
  *
