@@ -3,8 +3,8 @@
  *
  * op_table families: the families, a line each: the first operators of the cases.
  *
- * op_table FAMILY fp32|bf16 FIRST: runs the cases of a family from number FIRST (of that family) on. Prints a line of JSON before each case, so that whoever runs the program knows where it
- * ended if a case ends it, and one per result. Exit status 1 if a result is wrong. */
+ * op_table FAMILY fp32|bf16 FIRST: runs the cases of a family from number FIRST (of that family) on. Prints a line of JSON before each
+ * case, so that whoever runs the program knows where it ended if a case ends it, and one per result. Exit status 1 if a result is wrong. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
