@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "common/progress.h"
 #include "policies/match.h"
 #include "policies/sim_internal.h"
 
@@ -187,7 +186,8 @@ static int run(struct sim *s, struct hspmd_error *err)
 	double wake = INFINITY;
 	bool policy = s->options.mode == HSPMD_POLICY_SIM_POLICY;
 	while (s->now_s < s->trace->end_s || event < s->trace->event_count) {
-		hspmd_progress(s->now_s, s->trace->end_s);
+		if (s->options.on_time)
+			s->options.on_time(s->now_s, s->trace->end_s);
 		if (advance(s, next_time(s, event, wake)) < 0)
 			return hspmd_fail_memory(err, "simulating");
 		for (int i = 0; i < s->job_count; i++)

@@ -27,6 +27,7 @@ struct hspmd_policy_sim_options {
 	double preempt_s;    /* how long Slurm waits before it preempts, so that jobs can shrink first; default 1 */
 	double checkpoint_s; /* interval between checkpoints of jobs that are not resized; default 1800 */
 	double local_s;      /* interval between copies of an elastic job's state that survive the loss of a node; default 60 */
+	void (*on_time)(double now_s, double end_s); /* called at each moment of the trace that is replayed; NULL: not */
 };
 extern const struct hspmd_policy_sim_options hspmd_policy_sim_defaults;
 

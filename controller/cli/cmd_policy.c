@@ -460,6 +460,7 @@ static int simulate_mode(const struct policy_options *o, const struct hspmd_poli
 	struct hspmd_policy_sim_options options = hspmd_policy_sim_defaults;
 	struct hspmd_policy_sim_result r;
 	options.mode = mode;
+	options.on_time = hspmd_progress;
 	hspmd_progress_begin("simulate");
 	int rc = hspmd_policy_simulate(p, t, &options, &r, err);
 	hspmd_progress_end();
