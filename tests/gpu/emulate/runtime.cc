@@ -444,10 +444,15 @@ static cudaError_t reach(cudaEvent_t event)
 	return kernel_error;
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t event)
+static void count_wait(const emulate_event *event)
 {
 	if (event->state->reached < event->state->recorded)
 		count(EMULATE_WAITS);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+	count_wait(event);
 	return reach(event);
 }
 
@@ -456,8 +461,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
 	if (is_told("HSPMD_EMULATE_HANG"))
 		return cudaErrorNotReady;
-	if (!is_eager())
+	if (!is_eager()) {
+		count_wait(event);
 		return reach(event);
+	}
 	std::lock_guard<std::mutex> guard(event->state->lock);
 	return event->state->reached < event->state->recorded ? cudaErrorNotReady : kernel_error.load();
 }
