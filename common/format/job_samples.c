@@ -62,10 +62,11 @@ int hspmd_job_samples_check(const struct hspmd_job *j, const struct hspmd_model 
 	if (!j->samples.every_steps)
 		return 0;
 	if (j->data_kind == HSPMD_DATA_OWN)
-		return hspmd_fail(err, "%s: samples: not possible with data.kind \"own\": the model may have inputs besides tokens", j->file);
+		return hspmd_fail(err, "%s: samples: not possible with data.kind \"own\": the model may have inputs besides tokens",
+		                  j->file);
 	if (!name && m->vocab != 256)
-		return hspmd_fail(err, "%s: samples.tokenizer: is missing: a tokenizer.json, or \"bytes\" (the model has %lld tokens)", j->file,
-		                  (long long)m->vocab);
+		return hspmd_fail(err, "%s: samples.tokenizer: is missing: a tokenizer.json, or \"bytes\" (the model has %lld tokens)",
+		                  j->file, (long long)m->vocab);
 	if (name && strcmp(name, "bytes") && access(name, R_OK))
 		return hspmd_fail_errno(err, "%s: samples.tokenizer: %s", j->file, name);
 	return 0;
@@ -77,10 +78,10 @@ json_t *hspmd_job_samples_json(const struct hspmd_job *j)
 	int bad = !prompts;
 	for (int i = 0; i < j->samples.prompt_count; i++)
 		bad |= json_array_append_new(prompts, json_string(j->samples.prompts[i]));
-	json_t *o = json_pack("{s:I, s:I, s:f, s:I, s:f, s:O, s:s*}", "every_steps", (json_int_t)j->samples.every_steps, "max_tokens",
-	                      (json_int_t)j->samples.max_tokens, "temperature", j->samples.temperature, "top_k",
-	                      (json_int_t)j->samples.top_k, "top_p", j->samples.top_p, "prompts", prompts, "tokenizer",
-	                      j->samples.tokenizer);
+	json_t *o =
+	        json_pack("{s:I, s:I, s:f, s:I, s:f, s:O, s:s*}", "every_steps", (json_int_t)j->samples.every_steps, "max_tokens",
+	                  (json_int_t)j->samples.max_tokens, "temperature", j->samples.temperature, "top_k", (json_int_t)j->samples.top_k,
+	                  "top_p", j->samples.top_p, "prompts", prompts, "tokenizer", j->samples.tokenizer);
 	json_decref(prompts);
 	return hspmd_json_unless_failed(bad, o);
 }

@@ -27,9 +27,11 @@ struct hspmd_trace_place hspmd_trace_place_find(const struct hspmd_plan *plan, c
 			for (int d = 0; d < plan->pipelines[p].stages[s].device_count; d++)
 				if (plan->pipelines[p].stages[s].devices[d] == device)
 					return hspmd_trace_place_of(plan, cluster, p, s, d);
-	struct hspmd_trace_place at = {
-		.pipeline = -1, .stage = -1, .process = HSPMD_TRACE_PROCESSES - 1, .thread = HSPMD_LANE_COUNT * spare, .process_name = "leaving"
-	};
+	struct hspmd_trace_place at = { .pipeline = -1,
+		                        .stage = -1,
+		                        .process = HSPMD_TRACE_PROCESSES - 1,
+		                        .thread = HSPMD_LANE_COUNT * spare,
+		                        .process_name = "leaving" };
 	snprintf(at.device, sizeof at.device, "%s", address);
 	return at;
 }

@@ -26,7 +26,7 @@ struct control {
 	const char *job, *count, *names;
 	bool json, watch, help;
 	double timeout, every;
-	int64_t steps; /* to be traced */
+	int64_t steps;         /* to be traced */
 	bool ended;            /* the watched job no longer runs */
 	char output[PATH_MAX]; /* output folder, from the last contact file */
 };
@@ -34,14 +34,10 @@ struct control {
 enum { OPT_JSON = 256, OPT_WATCH, OPT_NODES, OPT_TIMEOUT, OPT_FOLLOW, OPT_STEPS, OPT_HELP };
 
 static const struct option long_options[] = {
-	{ "json", no_argument, NULL, OPT_JSON },
-	{ "watch", optional_argument, NULL, OPT_WATCH },
-	{ "nodes", required_argument, NULL, OPT_NODES },
-	{ "timeout", required_argument, NULL, OPT_TIMEOUT },
-	{ "follow", no_argument, NULL, OPT_FOLLOW },
-	{ "steps", required_argument, NULL, OPT_STEPS },
-	{ "help", no_argument, NULL, OPT_HELP },
-	{ NULL, 0, NULL, 0 },
+	{ "json", no_argument, NULL, OPT_JSON },         { "watch", optional_argument, NULL, OPT_WATCH },
+	{ "nodes", required_argument, NULL, OPT_NODES }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
+	{ "follow", no_argument, NULL, OPT_FOLLOW },     { "steps", required_argument, NULL, OPT_STEPS },
+	{ "help", no_argument, NULL, OPT_HELP },         { NULL, 0, NULL, 0 },
 };
 
 /* positional: number of words; 2 means a count before the job. */
@@ -421,8 +417,10 @@ int hspmd_command_trace(int argc, char **argv)
 	struct control c = { .command = "trace", .steps = 2 };
 	int status = parse(argc, argv, &c, 1);
 	if (c.help)
-		fputs("Usage: hspmd trace [--steps N] [--json] [--timeout S] JOB\n\nRecords what every device of a running job does in its next "
-		      "N steps (2), and what changes of its nodes take meanwhile. Returns when\nthe trace is complete; it is a file in the job's "
+		fputs("Usage: hspmd trace [--steps N] [--json] [--timeout S] JOB\n\nRecords what every device of a running job does in its "
+		      "next "
+		      "N steps (2), and what changes of its nodes take meanwhile. Returns when\nthe trace is complete; it is a file in the "
+		      "job's "
 		      "output folder, for Perfetto (ui.perfetto.dev).\n",
 		      stdout);
 	if (status || c.help)

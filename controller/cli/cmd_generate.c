@@ -51,7 +51,7 @@ struct generation_run {
 	size_t count;
 	int32_t ends[ENDS_MAX];
 	int end_count;
-	int64_t tokens;  /* generated */
+	int64_t tokens; /* generated */
 	double seconds;
 };
 
@@ -60,19 +60,22 @@ struct generation_run {
 static int parse(int argc, char **argv, struct generate_options *o)
 {
 	const struct hspmd_option options[] = {
-		{ "checkpoint", 'c', "FOLDER", HSPMD_OPTION_TEXT, &o->checkpoint, 0, 0, "a job's checkpoints, one of them, or a model folder" },
+		{ "checkpoint", 'c', "FOLDER", HSPMD_OPTION_TEXT, &o->checkpoint, 0, 0,
+		  "a job's checkpoints, one of them, or a model folder" },
 		{ "step", 0, "N", HSPMD_OPTION_INT, &o->step, 0, WHOLE_MAX, "use the checkpoint of this step" },
 		{ "prompt", 'p', "TEXT", HSPMD_OPTION_TEXTS, &o->prompts, 0, 0, "the text to continue; may be given several times" },
 		{ "prompt-file", 0, "FILE", HSPMD_OPTION_TEXTS, &o->files, 0, 0,
 		  "a file with a text to continue (-: standard input); may be\ngiven several times" },
 		{ "tokenizer", 't', "T", HSPMD_OPTION_TEXT, &o->tokenizer, 0, 0,
-		  "a tokenizer.json of Hugging Face (needs the Python package\ntokenizers), or 'bytes'; default: the one in the model folder, or\nbytes "
+		  "a tokenizer.json of Hugging Face (needs the Python package\ntokenizers), or 'bytes'; default: the one in the model "
+		  "folder, or\nbytes "
 		  "if the model has 256 tokens" },
 		{ "no-special-tokens", 0, NULL, HSPMD_OPTION_FLAG, &o->plain_tokens, 0, 0,
 		  "without the tokens that the tokenizer puts before or after a\nprompt; texts of hspmd data prepare have none" },
 		{ "max-tokens", 'n', "N", HSPMD_OPTION_INT, &o->max_tokens, 1, 1 << 24, "tokens to add at most (default: 100)" },
 		{ "temperature", 0, "X", HSPMD_OPTION_NUMBER, &o->temperature, 0, 1e6, "divides logits (default: 1; 0: --greedy)" },
-		{ "top-k", 0, "N", HSPMD_OPTION_INT, &o->top_k, 0, 1 << 24, "draw only from the N most likely tokens (default: 50; 0: all)" },
+		{ "top-k", 0, "N", HSPMD_OPTION_INT, &o->top_k, 0, 1 << 24,
+		  "draw only from the N most likely tokens (default: 50; 0: all)" },
 		{ "top-p", 0, "X", HSPMD_OPTION_NUMBER, &o->top_p, 0, 1,
 		  "draw only from the fewest tokens whose probabilities add up to X\n(default: 1)" },
 		{ "seed", 0, "N", HSPMD_OPTION_INT, &o->seed, 0, WHOLE_MAX, "of the draws (default: 1); the same seed draws the same" },
@@ -221,7 +224,8 @@ static int open_device(struct generation_run *r, struct hspmd_error *err)
 	const struct hspmd_binding *b = &t->bindings[0];
 	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_names[b->kind], err);
 	const char *wanted = r->o->precision;
-	bool can = hspmd_device_kind_computes(b->kind, HSPMD_PRECISION_BF16), bf16 = wanted ? !strcmp(wanted, "bf16") : r->trained.bf16 && can;
+	bool can = hspmd_device_kind_computes(b->kind, HSPMD_PRECISION_BF16),
+	     bf16 = wanted ? !strcmp(wanted, "bf16") : r->trained.bf16 && can;
 	int rv = -1;
 	if (bf16 && !can)
 		hspmd_fail(err, "--precision: this device does not compute in bf16");
@@ -275,16 +279,16 @@ static int complete(struct generation_run *r, size_t number, float *logits, stru
 	struct hspmd_token_choice how = { o->greedy ? 0 : o->temperature, o->top_k, o->top_p, (uint64_t)o->seed };
 	int64_t most = room_for(r, c);
 	if (most < 1)
-		return hspmd_fail(err, "prompt %zu has %" PRId64 " tokens, and the model %" PRId64 " positions", number + 1, c->prompt.count,
-		                  r->trained.model->max_positions);
+		return hspmd_fail(err, "prompt %zu has %" PRId64 " tokens, and the model %" PRId64 " positions", number + 1,
+		                  c->prompt.count, r->trained.model->max_positions);
 	if (!(c->rest.tokens = hspmd_calloc((size_t)most, sizeof *c->rest.tokens)))
 		return hspmd_fail_memory(err, "generating");
 	if (hspmd_inference_begin(r->inference, c->prompt.count + most, err) ||
 	    hspmd_inference_append(r->inference, c->prompt.tokens, c->prompt.count, logits, err))
 		return hspmd_error_prefix(err, "prompt %zu", number + 1);
 	while (c->rest.count < most) {
-		int32_t token = hspmd_choose_token(&how, logits, r->trained.model->vocab, number,
-		                                   (uint64_t)(c->prompt.count + c->rest.count), err);
+		int32_t token =
+		        hspmd_choose_token(&how, logits, r->trained.model->vocab, number, (uint64_t)(c->prompt.count + c->rest.count), err);
 		if (token < 0)
 			return -1;
 		if ((c->ended = is_end(r, token)))

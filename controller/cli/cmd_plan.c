@@ -112,7 +112,8 @@ static int parse(int argc, char **argv, struct plan_options *o)
 		{ "output", 'o', "FILE", HSPMD_OPTION_TEXT, &o->output, 0, 0, "write the plan to FILE ('-': standard output)" },
 		{ "trace", 0, "FILE", HSPMD_OPTION_TEXT, &o->trace, 0, 0, "write the predicted schedule for Perfetto (ui.perfetto.dev)" },
 		{ "explain", 0, NULL, HSPMD_OPTION_FLAG, &o->explain, 0, 0,
-		  "say what limits the plan; with --program, why the device communicates\nas it does, and the least time of every instruction" },
+		  "say what limits the plan; with --program, why the device communicates\nas it does, and the least time of every "
+		  "instruction" },
 		{ "json", 0, NULL, HSPMD_OPTION_FLAG, &o->json, 0, 0, "print the plan as JSON; with --evaluate, the prediction" },
 		{ 0 },
 	};

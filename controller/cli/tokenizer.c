@@ -66,8 +66,9 @@ static int run_python(int request, int answer, struct hspmd_error *err)
 		return hspmd_fail_errno(err, "python3, which reads the tokenizer, cannot be run");
 	}
 	rc = await(pid);
-	return rc ? hspmd_fail(err, rc < 0 ? "python3, which reads the tokenizer, was killed, or did not end within %d s"
-	                                   : "python3, which reads the tokenizer, failed (see above)",
+	return rc ? hspmd_fail(err,
+	                       rc < 0 ? "python3, which reads the tokenizer, was killed, or did not end within %d s"
+	                              : "python3, which reads the tokenizer, failed (see above)",
 	                       PYTHON_MS / 1000)
 	          : 0;
 }

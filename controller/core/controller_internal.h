@@ -47,8 +47,8 @@ struct worker {
 		double computed_s, steps;         /* all so far in the generation: seconds; steps */
 	} load;                                   /* as it last reported (status_detail.c) */
 	struct {
-		int64_t id, serial; /* of the trace in which this process takes part */
-		int rounds;         /* round trips that have measured its clock */
+		int64_t id, serial;      /* of the trace in which this process takes part */
+		int rounds;              /* round trips that have measured its clock */
 		double trip_s, offset_s; /* the shortest; its clock less this one */
 		bool told, done;         /* what to record; it has sent all */
 		int64_t steps, dropped;  /* recorded; spans for which it had no room */
@@ -259,7 +259,7 @@ struct hspmd_controller {
 	double checkpoint_at, checkpoint_tried_at, shared_tried_at;
 	double checkpoint_seconds, checkpoint_cost_s; /* of the newest: duration; training time lost */
 	int64_t checkpoint_tried_step, shared_tried_step;
-	int64_t samples_at; /* number of steps done when samples are due next; INT64_MAX: never */
+	int64_t samples_at;             /* number of steps done when samples are due next; INT64_MAX: never */
 	int64_t shared_checkpoint_step; /* newest on shared storage; -1: none */
 	double shared_checkpoint_at;
 	int64_t copied_step, copy_tried_step; /* of copies in memory; -1: none */

@@ -286,7 +286,8 @@ static void add_bytes_of_node(struct hspmd_controller *m, const struct worker *w
 	}
 	json_object_foreach((json_t *)bytes, source, count)
 		if (own && !m->failed &&
-		    json_object_set_new(own, source, json_integer(json_integer_value(json_object_get(own, source)) + json_integer_value(count))))
+		    json_object_set_new(own, source,
+		                        json_integer(json_integer_value(json_object_get(own, source)) + json_integer_value(count))))
 			m->failed = true;
 }
 

@@ -10,12 +10,12 @@
 #include "common/format/trace_lanes.h"
 #include "controller/core/controller_internal.h"
 
-#define TRACE_ROUNDS 8         /* round trips by which a clock is measured */
-#define TRACE_CLOCK_S 5.0      /* for all clocks; who is later joins when it is measured */
-#define TRACE_AHEAD_S 0.3      /* for `trace` to reach all workers before its first step */
-#define TRACE_JOB_AHEAD_S 2.0  /* the job's own trace begins to be prepared this long before its first step, ... */
-#define TRACE_JOB_AHEAD 32     /* ... or so many steps, before any has shown how long they take */
-#define TRACE_COLLECT_S 30.0   /* for the last parts, after the last step */
+#define TRACE_ROUNDS 8              /* round trips by which a clock is measured */
+#define TRACE_CLOCK_S 5.0           /* for all clocks; who is later joins when it is measured */
+#define TRACE_AHEAD_S 0.3           /* for `trace` to reach all workers before its first step */
+#define TRACE_JOB_AHEAD_S 2.0       /* the job's own trace begins to be prepared this long before its first step, ... */
+#define TRACE_JOB_AHEAD 32          /* ... or so many steps, before any has shown how long they take */
+#define TRACE_COLLECT_S 30.0        /* for the last parts, after the last step */
 #define TRACE_JOB_PROCESS (1 << 30) /* of the controller's own lanes; after those of all generations */
 
 enum { LANE_CURRENT, LANE_NEXT, LANE_PAUSE };
@@ -89,23 +89,17 @@ static void add_span(struct hspmd_controller *m, int lane, const char *name, con
 	began = fmax(began, m->trace.origin);
 	if (m->trace.phase == TRACE_RECORDING && ended > began)
 		emit_text(m, json_sprintf(",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%s\",\"cat\":\"%s\"}",
-		                          TRACE_JOB_PROCESS, lane, (began - m->trace.origin) * 1e6, (ended - began) * 1e6, name,
-		                          category));
+		                          TRACE_JOB_PROCESS, lane, (began - m->trace.origin) * 1e6, (ended - began) * 1e6, name, category));
 }
 
 static const char *phase_word(enum phase phase)
 {
 	static const char *const words[] = {
-		[PHASE_SOLVING] = "solve",
-		[PHASE_SPAWNING] = "spawn",
-		[PHASE_PREPARING] = "prepare",
-		[PHASE_PRECONNECTING] = "preconnect",
-		[PHASE_READY] = "ready",
-		[PHASE_STARTING] = "start",
-		[PHASE_TRAINING] = "train",
-		[PHASE_STOPPING] = "stop",
-		[PHASE_ABORTING] = "abort",
-		[PHASE_SETTLING] = "settle",
+		[PHASE_SOLVING] = "solve",     [PHASE_SPAWNING] = "spawn",
+		[PHASE_PREPARING] = "prepare", [PHASE_PRECONNECTING] = "preconnect",
+		[PHASE_READY] = "ready",       [PHASE_STARTING] = "start",
+		[PHASE_TRAINING] = "train",    [PHASE_STOPPING] = "stop",
+		[PHASE_ABORTING] = "abort",    [PHASE_SETTLING] = "settle",
 		[PHASE_HELD] = "held",
 	};
 	return phase == PHASE_NONE ? NULL : words[phase];
@@ -202,9 +196,10 @@ static void begin_recording(struct hspmd_controller *m)
 	t->seen[LANE_NEXT].generation = m->next.bound_plan ? m->next.bound_plan->generation : 0;
 	t->seen[LANE_CURRENT].since = t->seen[LANE_NEXT].since = m->now;
 	/* The head of the file, whose first event has no comma before it. */
-	emit_text(m, json_sprintf("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"tid\":0,"
-	                          "\"args\":{\"name\":\"job controller\"}}",
-	                          TRACE_JOB_PROCESS));
+	emit_text(m, json_sprintf(
+	                     "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"tid\":0,"
+	                     "\"args\":{\"name\":\"job controller\"}}",
+	                     TRACE_JOB_PROCESS));
 	name_lane(m, LANE_CURRENT, "current generation");
 	name_lane(m, LANE_NEXT, "next generation");
 	name_lane(m, LANE_PAUSE, "pauses");
@@ -219,7 +214,8 @@ static void tell_workers(struct hspmd_controller *m)
 			if (!is_traced(m, w) || w->trace.told || w->trace.rounds < TRACE_ROUNDS)
 				continue;
 			w->trace.told = true;
-			json_t *clock = check_alloc(m, json_pack("{s:f, s:f}", "offset_s", w->trace.offset_s, "error_s", w->trace.trip_s / 2));
+			json_t *clock =
+			        check_alloc(m, json_pack("{s:f, s:f}", "offset_s", w->trace.offset_s, "error_s", w->trace.trip_s / 2));
 			if (!m->trace.clocks)
 				m->trace.clocks = check_alloc(m, json_object());
 			if (m->failed || json_object_set_new(m->trace.clocks, w->address, clock))
@@ -263,9 +259,9 @@ void trace_end(struct hspmd_controller *m)
 		         json_string_value(json_object_get(json_array_get(t->missing, 0), "why")));
 	if (recorded) {
 		emit(m, ACTION_TRACE_END, NULL,
-		     check_alloc(m, json_pack("{s:s, s:{s:[I,I], s:I, s:O, s:O*, s:I}}", "name", name, "hspmd", "steps", (json_int_t)t->first,
-		                              (json_int_t)t->end, "generation", (json_int_t)t->generation, "missing", t->missing, "clocks",
-		                              t->clocks, "dropped", (json_int_t)t->dropped)),
+		     check_alloc(m, json_pack("{s:s, s:{s:[I,I], s:I, s:O, s:O*, s:I}}", "name", name, "hspmd", "steps",
+		                              (json_int_t)t->first, (json_int_t)t->end, "generation", (json_int_t)t->generation, "missing",
+		                              t->missing, "clocks", t->clocks, "dropped", (json_int_t)t->dropped)),
 		     0);
 		note_event(m, "trace", "%s", text);
 	}

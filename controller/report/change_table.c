@@ -53,7 +53,8 @@ static void write_bytes_by_node(FILE *out, const struct report_change *c)
 	if (!json_is_object(nodes) || !json_object_size(nodes))
 		return;
 	fprintf(out,
-	        "<details><summary>What moved to each node for generation %lld</summary>\n<table class=\"moved\"><thead><tr><th>node<th>own "
+	        "<details><summary>What moved to each node for generation %lld</summary>\n<table "
+	        "class=\"moved\"><thead><tr><th>node<th>own "
 	        "memory<th>other nodes<th>disk<th>shared storage</tr></thead><tbody>\n",
 	        (long long)c->generation);
 	json_object_foreach(nodes, node, bytes) {

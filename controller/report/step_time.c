@@ -141,12 +141,14 @@ void report_step_time_write(FILE *out, const struct report_run *r, const struct 
 	report_text(out, r->name);
 	fputs("</h3>\n<p class=\"small\">", out);
 	if (t->traced)
-		report_textf(out, "Measured: %s. A bubble is a wait for a stage that has not computed yet; sync is the wait for sums of "
-		                  "gradients and for the vote.",
+		report_textf(out,
+		             "Measured: %s. A bubble is a wait for a stage that has not computed yet; sync is the wait for sums of "
+		             "gradients and for the vote.",
 		             t->source);
 	else
-		report_textf(out, "Counted by the devices in generation %lld (%s). Only computation is counted; a trace (hspmd trace) tells the "
-		                  "waits apart, and the prediction below does.",
+		report_textf(out,
+		             "Counted by the devices in generation %lld (%s). Only computation is counted; a trace (hspmd trace) tells the "
+		             "waits apart, and the prediction below does.",
 		             (long long)t->generation, t->source);
 	fprintf(out, "</p>\n<table class=\"step-time\"><thead><tr><th>device<th>step<th>compute%s<th></tr></thead><tbody>\n",
 	        t->traced ? "<th>bubble<th>messages<th>sync" : "");

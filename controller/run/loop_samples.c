@@ -16,7 +16,7 @@
 #include "common/log.h"
 #include "controller/run/loop_internal.h"
 
-#define LIMIT_MS 3600000   /* for the samples of one step */
+#define LIMIT_MS 3600000    /* for the samples of one step */
 #define LAST_LIMIT_MS 60000 /* for those under way when the run ends */
 #define OUTPUT_MAX ((size_t)64 << 20)
 #define WORDS_MAX (2 * HSPMD_JOB_PROMPTS_MAX + 32)
@@ -242,7 +242,8 @@ static int start(struct sampler *s, struct words *w)
 	for (int i = 0; i < 2; i++) {
 		uv_pipe_init(&l->uv, &outputs[i]->pipe, 0);
 		outputs[i]->pipe.data = s;
-		io[1 + i] = (uv_stdio_container_t){ .flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&outputs[i]->pipe };
+		io[1 + i] = (uv_stdio_container_t){ .flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE,
+			                            .data.stream = (uv_stream_t *)&outputs[i]->pipe };
 	}
 	uv_timer_init(&l->uv, &s->limit);
 	s->limit.data = s->process.data = s;

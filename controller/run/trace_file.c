@@ -38,7 +38,8 @@ int run_trace_file_end(struct run_trace_file *t, const char *folder, const json_
 		return 0; /* told already */
 	}
 	json_t *about = json_object_get(value, "hspmd");
-	char *said = json_dumps(about, JSON_COMPACT), *path = hspmd_asprintf("%s/%s", folder, json_string_value(json_object_get(value, "name")));
+	char *said = json_dumps(about, JSON_COMPACT),
+	     *path = hspmd_asprintf("%s/%s", folder, json_string_value(json_object_get(value, "name")));
 	char *tail = said ? hspmd_asprintf("\n],\"otherData\":%s}\n", said) : NULL;
 	int rc = tail && path ? 0 : hspmd_fail_memory(err, "writing a trace");
 	if (!rc && (hspmd_write_all(t->fd, tail, strlen(tail)) || rename(t->part, path)))

@@ -30,7 +30,8 @@ static const struct hspmd_slurm_module *load_file(const char *path, struct hspmd
 	if (same_release && !strcmp(module->interface, HSPMD_SLURM_INTERFACE))
 		return module;
 	if (same_release)
-		hspmd_fail(err, "%s was built from other sources of hspmd " PACKAGE_VERSION " than this program: install both from one build",
+		hspmd_fail(err,
+		           "%s was built from other sources of hspmd " PACKAGE_VERSION " than this program: install both from one build",
 		           path);
 	else
 		hspmd_fail(err, "%s is of %s%s, this is hspmd " PACKAGE_VERSION, path, module ? "hspmd " : "something else",

@@ -115,10 +115,9 @@ static void write_span(const struct hspmd_trace_origin *o, enum hspmd_lane lane,
 	if (!around)
 		length = length > GAP_NS ? length - GAP_NS : 0;
 	start = start > 0 ? start : 0;
-	fprintf(f,
-	        ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03lld,\"dur\":%lld.%03lld,\"name\":\"%s\",\"cat\":\"%s\"%s}",
-	        o->first_process + o->place->process, o->place->thread + (int)lane, start / 1000, start % 1000, length / 1000, length % 1000,
-	        name, category, more);
+	fprintf(f, ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03lld,\"dur\":%lld.%03lld,\"name\":\"%s\",\"cat\":\"%s\"%s}",
+	        o->first_process + o->place->process, o->place->thread + (int)lane, start / 1000, start % 1000, length / 1000,
+	        length % 1000, name, category, more);
 }
 
 void hspmd_trace_write_span(const struct hspmd_trace_origin *o, enum hspmd_lane lane, const char *name, const char *category, double began,
@@ -155,7 +154,7 @@ static void write_part(const struct hspmd_trace_origin *o, const struct span *s,
 		[HSPMD_PART_PARAMETERS] = { "parameters", "synchronisation" },
 		[HSPMD_PART_VALIDATION] = { "validation", "validation" },
 	};
-	enum hspmd_step_part part = (enum hspmd_step_part)~s->what;
+	enum hspmd_step_part part = (enum hspmd_step_part) ~s->what;
 	char name[48], more[48];
 	snprintf(name, sizeof name, part == HSPMD_PART_STEP ? "%s %" PRId64 : "%s", parts[part].name, step);
 	snprintf(more, sizeof more, ",\"args\":{\"step\":%" PRId64 "}", step);
@@ -168,7 +167,7 @@ static void write_instruction(const struct hspmd_trace_origin *o, const struct s
 	const struct hspmd_program *p = of->program;
 	const struct hspmd_instruction *in = &p->instructions[s->what];
 	bool message = in->kind == HSPMD_INSTRUCTION_COMM;
-	const char *name = message                                ? hspmd_comm_kind_names[in->transfer->steps[in->step].kind]
+	const char *name = message                              ? hspmd_comm_kind_names[in->transfer->steps[in->step].kind]
 	                   : in->kind == HSPMD_INSTRUCTION_READ ? "read"
 	                                                        : hspmd_opcode_names[in->opcode];
 	const char *category = message && communication[s->lane] ? communication[s->lane] : in->backward ? "backward" : "forward";

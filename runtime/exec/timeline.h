@@ -13,9 +13,9 @@ struct hspmd_timeline;
 
 /* The parts of a step that are no instructions. */
 enum hspmd_step_part {
-	HSPMD_PART_STEP,       /* all of it, as metrics count it: until the update is done */
-	HSPMD_PART_WAIT,       /* for other devices, before an instruction or within one that communicates */
-	HSPMD_PART_SUMS,       /* wait for sums of gradients, after the last instruction */
+	HSPMD_PART_STEP, /* all of it, as metrics count it: until the update is done */
+	HSPMD_PART_WAIT, /* for other devices, before an instruction or within one that communicates */
+	HSPMD_PART_SUMS, /* wait for sums of gradients, after the last instruction */
 	HSPMD_PART_VOTE,
 	HSPMD_PART_UPDATE,     /* clipping and the optimizer */
 	HSPMD_PART_PARAMETERS, /* on their way back to where the next step reads them */

@@ -31,8 +31,8 @@ struct hspmd_inference {
 	size_t parameter_count;
 	struct kv_cache *caches;
 	int cache_count;
-	int64_t context, used, room; /* room: tokens that the caches can hold */
-	int32_t *tokens;             /* of the sequence */
+	int64_t context, used, room;         /* room: tokens that the caches can hold */
+	int32_t *tokens;                     /* of the sequence */
 	struct inference_forward fill, next; /* of `count` tokens of a prompt, without logits; of the last token, or of all if uncached */
 	void *arena, *workspace;
 	size_t arena_bytes, workspace_bytes;

@@ -62,7 +62,7 @@ static int by_rule(const struct hspmd_graph *g, const struct hspmd_op *op, int *
 		index = c ? c : index;
 	}
 	if (!index)
-		return 0; /* computed of parameters alone */
+		return 0;                         /* computed of parameters alone */
 	for (int i = 0; i < op->input_count; i++) /* one value per position, but not of these */
 		if (op->in[i] >= 0 && dim[op->in[i]] < 0 && dimension_of(rule.in[i], index) >= 0)
 			return refuse(op, err);

@@ -122,7 +122,9 @@ char *hspmd_program_roofline(const struct hspmd_program *p, const struct hspmd_c
 	FILE *f = open_memstream(&text, &size);
 	if (!f)
 		return NULL;
-	fputs("least time of each instruction by its operations and the device's rate, or by its bytes and the rate of the device's memory:\n", f);
+	fputs("least time of each instruction by its operations and the device's rate, or by its bytes and the rate of the device's "
+	      "memory:\n",
+	      f);
 	for (size_t i = 0; i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		if (in->kind == HSPMD_INSTRUCTION_READ || in->kind == HSPMD_INSTRUCTION_COMM)

@@ -131,8 +131,8 @@ static int part_send(struct worker *w, struct part *p, bool last)
 	struct worker_trace *t = w->trace;
 	json_t *message = NULL;
 	if (!fclose(p->f))
-		message = json_pack("{ss,sI,ss%,sb,sI,sI}", "type", "trace_part", "trace", (json_int_t)order_of(t).id, "text", p->text, p->size, "last",
-		                    last, "steps", (json_int_t)t->recorded, "dropped",
+		message = json_pack("{ss,sI,ss%,sb,sI,sI}", "type", "trace_part", "trace", (json_int_t)order_of(t).id, "text", p->text,
+		                    p->size, "last", last, "steps", (json_int_t)t->recorded, "dropped",
 		                    (json_int_t)(t->timeline ? hspmd_timeline_dropped(t->timeline) : 0));
 	free(p->text);
 	return hspmd_inbox_send(w->inbox, message);

@@ -292,9 +292,8 @@ static void test_choice_is_repeated(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_all_types),     cmocka_unit_test(test_rotations_by_length),
-		cmocka_unit_test(test_refusals),      cmocka_unit_test(test_choice),
-		cmocka_unit_test(test_choice_is_repeated),
+		cmocka_unit_test(test_all_types), cmocka_unit_test(test_rotations_by_length), cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_choice),    cmocka_unit_test(test_choice_is_repeated),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,7 @@ struct world {
 	char cause[64]; /* of the last resize */
 	bool replied[4096];
 	int samples;
-	int64_t sampled_step; /* latest step of which samples were asked for */
+	int64_t sampled_step;            /* latest step of which samples were asked for */
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
 	json_t *saved;                   /* in place of its manifest */
 	int anew, unexpected;

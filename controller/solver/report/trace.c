@@ -41,10 +41,9 @@ static int add_span(struct writer *w, int stage, enum hspmd_lane lane, const cha
 {
 	int rc = 0;
 	for (int d = 0; end > start && !rc && d < members_of(w, stage); d++)
-		rc = json_array_append_new(w->events,
-		                           json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f}", "ph", "X", "name", name, "cat", category, "pid",
-		                                     w->pipeline, "tid", thread_of(w, stage, d, lane), "ts", start * MICROSECONDS, "dur",
-		                                     (end - start) * MICROSECONDS));
+		rc = json_array_append_new(w->events, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f}", "ph", "X", "name", name, "cat",
+		                                                category, "pid", w->pipeline, "tid", thread_of(w, stage, d, lane), "ts",
+		                                                start * MICROSECONDS, "dur", (end - start) * MICROSECONDS));
 	return rc;
 }
 

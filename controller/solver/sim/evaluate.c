@@ -275,8 +275,7 @@ static int cost_stages(struct hspmd_costs *c, const struct hspmd_plan *p, struct
 
 /* Seconds in which the copies of a stage exchange `bytes` per weight in a ring: gather all weights, or sum gradients to their parts. -1
  * with err if there is no link. */
-static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, int *devices, double bytes,
-                       struct hspmd_error *err)
+static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, int *devices, double bytes, struct hspmd_error *err)
 {
 	bool one_node = true;
 	double params = 0;

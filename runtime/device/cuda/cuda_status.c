@@ -80,7 +80,9 @@ static int wait_for(struct hspmd_cuda *cuda, cudaEvent_t event, bool communicato
 			if (communicators && cuda->communicators->list && cuda->check(cuda, err))
 				return -1;
 			if (now - since > longest_wait())
-				return hspmd_fail(err, "the GPU has not done its work for %.0f s: a kernel hangs, or the driver does (HSPMD_CUDA_CHECK=1 names it)",
+				return hspmd_fail(err,
+				                  "the GPU has not done its work for %.0f s: a kernel hangs, or the driver does "
+				                  "(HSPMD_CUDA_CHECK=1 names it)",
 				                  now - since);
 			looked = now;
 		}

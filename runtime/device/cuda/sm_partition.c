@@ -110,7 +110,8 @@ static int choose_groups(const struct cut *all, const char *list, int index, uns
 	else if (last && *count > there)
 		*count = there;
 	if (!*count || *count > there + (last && all->rest))
-		return hspmd_fail(err, "HSPMD_CUDA_SM_PARTITION=%s: part %d does not fit into the %u groups of %u multiprocessors of this GPU",
+		return hspmd_fail(err,
+		                  "HSPMD_CUDA_SM_PARTITION=%s: part %d does not fit into the %u groups of %u multiprocessors of this GPU",
 		                  list, index, all->groups, all->size);
 	return 0;
 }

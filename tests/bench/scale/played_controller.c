@@ -152,11 +152,11 @@ static int choose(const struct run_config *c, json_t *found, json_t *readers, st
 static struct hspmd_job *make_job(int nodes, struct hspmd_error *err)
 {
 	int devices = nodes * PLAYED_NODE_DEVICES;
-	json_t *value = json_pack("{s:s, s:s, s:s, s:{s:[s], s:s}, s:i, s:i, s:i, s:i, s:s, s:{s:s, s:f}, s:{s:i, s:i}, s:{s:i, s:f}}", "format",
-	                          "hspmd-job-1", "model", "/none", "init", "random", "data", "train", "/none", "kind", "bytes", "seq_len",
-	                          4096, "global_batch", devices < 1024 ? 1024 : devices, "steps", 100000000, "seed", 5, "precision", "bf16",
-	                          "optimizer", "type", "adamw", "lr", 1e-4, "elastic", "min_nodes", 1, "max_nodes", nodes, "checkpoint",
-	                          "replicas", 1, "every_s", 86400.0 /* none but those that are asked for */);
+	json_t *value = json_pack("{s:s, s:s, s:s, s:{s:[s], s:s}, s:i, s:i, s:i, s:i, s:s, s:{s:s, s:f}, s:{s:i, s:i}, s:{s:i, s:f}}",
+	                          "format", "hspmd-job-1", "model", "/none", "init", "random", "data", "train", "/none", "kind", "bytes",
+	                          "seq_len", 4096, "global_batch", devices < 1024 ? 1024 : devices, "steps", 100000000, "seed", 5,
+	                          "precision", "bf16", "optimizer", "type", "adamw", "lr", 1e-4, "elastic", "min_nodes", 1, "max_nodes",
+	                          nodes, "checkpoint", "replicas", 1, "every_s", 86400.0 /* none but those that are asked for */);
 	struct hspmd_job *job = value ? hspmd_job_from_json(value, "job.json", NULL, err) : NULL;
 	json_decref(value);
 	return job;
