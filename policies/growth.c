@@ -155,15 +155,30 @@ static void list_candidates(struct growth *f)
 	}
 }
 
+/* Lists the different after_idle_s of the jobs. */
+static int list_steps(struct growth *f)
+{
+	size_t room = 0;
+	for (int j = 0, i; j < f->job_count; j++) {
+		double after = growth_job(f, j)->e->terms.after_idle_s;
+		for (i = 0; i < f->step_count && f->steps[i] != after; i++)
+			;
+		if (i < f->step_count)
+			continue;
+		if (hspmd_array_grow(&f->steps, &room, (size_t)i, sizeof *f->steps) < 0)
+			return -1;
+		f->steps[f->step_count++] = after;
+	}
+	return 0;
+}
+
 /* Returns the greatest after_idle_s that a node of this age has passed, -1: none. Nodes of the same step are interchangeable. */
 static double step_of(const struct growth *f, double age)
 {
 	double step = -1;
-	for (int j = 0; j < f->job_count; j++) {
-		double after = growth_job(f, j)->e->terms.after_idle_s;
-		if (after <= age && after > step)
-			step = after;
-	}
+	for (int i = 0; i < f->step_count; i++)
+		if (f->steps[i] <= age && f->steps[i] > step)
+			step = f->steps[i];
 	return step;
 }
 
@@ -219,7 +234,7 @@ int growth_open(struct growth *f, struct decision_state *k)
 	if (!f->jobs || !f->nodes)
 		return -1;
 	list_candidates(f);
-	if (make_pools(f) < 0)
+	if (list_steps(f) < 0 || make_pools(f) < 0)
 		return -1;
 	size_t pools = (size_t)f->pool_count;
 	f->take = hspmd_calloc((size_t)f->job_count * pools, sizeof *f->take);
@@ -241,6 +256,7 @@ void growth_close(struct growth *f)
 	free(f->jobs);
 	free(f->nodes);
 	free(f->pools);
+	free(f->steps);
 	free(f->take);
 	free(f->closed);
 	free(f->best);

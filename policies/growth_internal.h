@@ -20,6 +20,8 @@ struct growth {
 	int pool_count;
 	struct idle_pool *pools;
 	int *nodes;
+	int step_count;
+	double *steps; /* the different after_idle_s of the jobs */
 	int job_count;
 	int *jobs;    /* jobs that may grow: indexes into decision_state.jobs */
 	int *take;    /* [job * pool_count + pool] */
