@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Logits, loss and gradients of models with configurations drawn at random (tests/golden/draw.py), against Hugging Face's transformers.
-HSPMD_LONG=1 draws a dozen of each model type; else it is one of every third type, which HSPMD_DRAW chooses. Skipped (exit 77) where Python
+HSPMD_LONG=1 draws a dozen of each model type, else it is one of every third type. HSPMD_DRAW chooses which. Skipped (exit 77) where Python
 has no transformers."""
 import os
 import random
@@ -33,7 +33,7 @@ LONG = os.environ.get("HSPMD_LONG") == "1"
 def drawn():
     """(type, number) of each configuration."""
     kinds = list(draw.KEYS)
-    return [(kind, i) for kind in kinds for i in range(12)] if LONG else [(kind, DRAW) for kind in kinds[DRAW % 3 :: 3]]
+    return [(kind, DRAW + i) for kind in kinds for i in range(12)] if LONG else [(kind, DRAW) for kind in kinds[DRAW % 3 :: 3]]
 
 
 def main():
