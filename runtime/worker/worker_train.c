@@ -97,6 +97,14 @@ static double weight_of(const struct hspmd_sample_source *valid, int64_t batch)
 	return factor > 0 ? 1 / factor : 0;
 }
 
+static int gather_parameters(struct worker *w, struct hspmd_error *err)
+{
+	double then = hspmd_now();
+	int status = hspmd_executor_gather_parameters(w->active->executor, w->step, err);
+	worker_trace_part(w, HSPMD_PART_PARAMETERS, then, hspmd_now());
+	return status;
+}
+
 /* The mean loss over validation samples. Runs passes and discards their gradients: the state does not change. */
 static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 {
@@ -106,7 +114,9 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 	double sum = 0, then = hspmd_now();
 	for (int64_t b = 0; b < batches; b++)
 		sum += weight_of(&s->valid_samples, b);
-	int status = g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[s->job->length_count - 1], err) : 0;
+	if (hspmd_generation_use_step(g, NULL, err) || gather_parameters(w, err))
+		return -1;
+	int status = 0;
 	hspmd_executor_set_samples(g->executor, s->valid_samples);
 	worker_trace_pause(w, true);
 	*loss = 0;
@@ -125,14 +135,6 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 	return status;
 }
 
-static int gather_parameters(struct worker *w, struct hspmd_error *err)
-{
-	double then = hspmd_now();
-	int status = hspmd_executor_gather_parameters(w->active->executor, w->step, err);
-	worker_trace_part(w, HSPMD_PART_PARAMETERS, then, hspmd_now());
-	return status;
-}
-
 /* Run one step. 0; or -1 and err: nothing has changed except what `ready` and `step` say. */
 static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_error *err)
 {
@@ -140,10 +142,10 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	struct hspmd_totals own = { 0 };
 	struct hspmd_step_times times;
 	double then = hspmd_now(), valid = NAN;
-	int64_t length;
+	int64_t length = hspmd_generation_step_length(w->active, w->step);
 	worker_set_ready(w, false);
 	worker_trace_begin_step(w);
-	if (hspmd_generation_use_length(w->active, w->step, &length, err) || hspmd_executor_gradients(ex, w->step, &own, &times, err))
+	if (hspmd_executor_gradients(ex, w->step, &own, &times, err))
 		return -1;
 	own.stop = atomic_load(&w->stop) == w->active->number;
 	own.checkpoint = worker_checkpoint_possible(w);
@@ -159,12 +161,11 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	worker_trace_part(w, HSPMD_PART_VOTE, computed, voted);
 	worker_trace_part(w, HSPMD_PART_UPDATE, voted, updated);
 	worker_trace_part(w, HSPMD_PART_STEP, then, updated);
-	bool measured = is_to_measure(w, all);
-	if (measured && (gather_parameters(w, err) || measure(w, &valid, err)))
+	if (is_to_measure(w, all) && measure(w, &valid, err))
 		return -1;
 	if (report_step(w, all, length, updated - then, &times, valid))
 		return hspmd_fail(err, "the controller cannot be reached");
-	return measured ? 0 : gather_parameters(w, err);
+	return hspmd_generation_use_step(w->active, &w->step, err) || gather_parameters(w, err) ? -1 : 0;
 }
 
 /* For tests that observe what happens during steps: the minimum seconds from the start of one step to the start of the next, or the name
