@@ -40,7 +40,8 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 	if (device < 0)
 		return -1;
 	struct hspmd_device *dev = open_device(cluster->types[cluster->devices[device].type].kind);
-	struct hspmd_program_set *programs = hspmd_program_set_build(&source, plan, cluster, device, dev, &length, length > 0, err);
+	struct hspmd_step_lengths only = { &length, length > 0, NULL };
+	struct hspmd_program_set *programs = hspmd_program_set_build(&source, plan, cluster, device, dev, &only, err);
 	const struct hspmd_program *program = programs ? hspmd_program_set_at(programs, 0) : NULL;
 	char *text = program ? hspmd_program_text(program, cluster) : NULL;
 	char *why = text && explain ? hspmd_program_explain(programs->programs[program->which]) : NULL,
@@ -62,8 +63,8 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 static int check_program(const struct hspmd_graph_source *source, const struct hspmd_cluster *cluster, const struct hspmd_plan *plan,
                          const struct hspmd_job *job, int device, struct hspmd_error *err)
 {
-	struct hspmd_program_set *p = hspmd_program_set_build(source, plan, cluster, device, NULL, job ? job->lengths : NULL,
-	                                                      job ? job->length_count : 0, err);
+	struct hspmd_step_lengths lengths = { job ? job->lengths : NULL, job ? job->length_count : 0, job ? job->file : NULL };
+	struct hspmd_program_set *p = hspmd_program_set_build(source, plan, cluster, device, NULL, &lengths, err);
 	int status = p ? 0 : -1;
 	hspmd_program_set_destroy(p);
 	return status;

@@ -90,7 +90,8 @@ static int open_member(struct member *m, struct hspmd_error *err)
 	int threads = o->threads_of ? o->threads_of[device] : o->threads;
 	if (!ops || ops->open(&m->device, o->cluster->devices[device].index, threads > 0 ? threads : 1, err))
 		return -1;
-	m->programs = hspmd_program_set_build(&o->source, o->plan, o->cluster, device, m->device, o->lengths, o->length_count, err);
+	struct hspmd_step_lengths lengths = { o->lengths, o->length_count, NULL };
+	m->programs = hspmd_program_set_build(&o->source, o->plan, o->cluster, device, m->device, &lengths, err);
 	if (!m->programs)
 		return -1;
 	if (m->s->members == 1)

@@ -165,8 +165,8 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 		goto fail;
 	struct hspmd_error not_there;
 	device = hspmd_cluster_find_device(g->cluster, setup->address, &not_there);
-	g->programs = hspmd_program_set_build(&setup->source, g->plan, g->cluster, device, setup->device, setup->job->lengths,
-	                                      setup->job->length_count, err);
+	struct hspmd_step_lengths lengths = { setup->job->lengths, setup->job->length_count, setup->job->file };
+	g->programs = hspmd_program_set_build(&setup->source, g->plan, g->cluster, device, setup->device, &lengths, err);
 	if (!g->programs)
 		goto fail;
 	g->program = g->programs->programs[0];

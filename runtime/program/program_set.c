@@ -55,31 +55,32 @@ static int build_programs(struct hspmd_program_set *s, const struct hspmd_graph_
 }
 
 static int build_lengths(struct hspmd_program_set *s, const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
-                         struct hspmd_device *dev, const int64_t *lengths, struct hspmd_error *err)
+                         struct hspmd_device *dev, const struct hspmd_step_lengths *lengths, struct hspmd_error *err)
 {
 	for (int i = 0; s->programs[0]->stage >= 0 && i < s->length_count; i++) {
-		int which = hspmd_plan_for_length(plan, lengths[i]);
-		s->at_length[i] = hspmd_program_at_length(s->programs[which], source, lengths[i], dev, err);
+		int which = hspmd_plan_for_length(plan, lengths->lengths[i]);
+		s->at_length[i] = hspmd_program_at_length(s->programs[which], source, lengths->lengths[i], dev, err);
 		if (s->at_length[i])
 			continue;
-		return which ? hspmd_error_prefix(err, "lengths[%d]: shorter[%d]", i, which - 1)
-		             : hspmd_error_prefix(err, "lengths[%d]", i);
+		if (which)
+			hspmd_error_prefix(err, "shorter[%d]", which - 1);
+		return lengths->file ? hspmd_error_prefix(err, "%s: data.lengths[%d]", lengths->file, i) : -1;
 	}
 	return 0;
 }
 
 struct hspmd_program_set *hspmd_program_set_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                                   const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev,
-                                                  const int64_t *lengths, int length_count, struct hspmd_error *err)
+                                                  const struct hspmd_step_lengths *lengths, struct hspmd_error *err)
 {
 	struct hspmd_program_set *s = calloc(1, sizeof *s);
 	int status = s ? 0 : -1;
 	if (s) {
 		s->count = 1 + plan->shorter_count;
-		s->length_count = length_count;
+		s->length_count = lengths ? lengths->count : 0;
 		s->programs = hspmd_calloc((size_t)s->count, sizeof(*s->programs));
-		s->at_length = length_count ? hspmd_calloc((size_t)length_count, sizeof(*s->at_length)) : NULL;
-		status = s->programs && (s->at_length || !length_count) ? 0 : -1;
+		s->at_length = s->length_count ? hspmd_calloc((size_t)s->length_count, sizeof(*s->at_length)) : NULL;
+		status = s->programs && (s->at_length || !s->length_count) ? 0 : -1;
 	}
 	if (status)
 		hspmd_fail_memory(err, "specialising");

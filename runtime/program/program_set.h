@@ -15,11 +15,18 @@ struct hspmd_program_set {
 	struct hspmd_program **at_length; /* by index of the lengths; NULL: all steps have the plan's length, or the device is in no stage */
 };
 
-/* lengths: of steps, `length_count` of them, at most the plan's; 0: all steps have the plan's length. A length that a plan's parts do not
- * allow is an error that names it. NULL and err; the rest as in hspmd_program_build. */
+/* The lengths that steps have, at most the plan's. */
+struct hspmd_step_lengths {
+	const int64_t *lengths;
+	int count;
+	const char *file; /* whose data.lengths they are, for errors; NULL: of no file */
+};
+
+/* lengths NULL, or of none: all steps have the plan's length. A length that a plan's parts do not allow is an error that names it. NULL and
+ * err; the rest as in hspmd_program_build. */
 struct hspmd_program_set *hspmd_program_set_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                                   const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev,
-                                                  const int64_t *lengths, int length_count, struct hspmd_error *err);
+                                                  const struct hspmd_step_lengths *lengths, struct hspmd_error *err);
 void hspmd_program_set_destroy(struct hspmd_program_set *s);
 
 /* The program for steps of the length with this index; without lengths that of the plan. */

@@ -36,20 +36,35 @@ static json_t *with_load(struct worker *w, json_t *report)
 	return report;
 }
 
-/* valid: the validation loss; NaN if it was not measured. */
-static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s,
+/* If steps run several plans: which one this was, and what it took to bring the parameters there. NULL stays NULL. */
+static json_t *with_plan(const struct worker *w, json_t *report, int64_t step, double gather_s)
+{
+	const struct hspmd_plan *plan = w->active->plan;
+	if (!report || !plan->shorter_count)
+		return report;
+	int seq_len = hspmd_plan_of(plan, hspmd_generation_step_plan(w->active, step))->seq_len;
+	if (!json_object_set_new(report, "plan_seq_len", json_integer(seq_len)) &&
+	    !json_object_set_new(report, "gather_s", json_real(gather_s)))
+		return report;
+	json_decref(report);
+	return NULL;
+}
+
+/* gather_s: seconds until the parameters were where the step used them; valid: the validation loss, NaN if it was not measured. */
+static int report_step(struct worker *w, const struct hspmd_totals *all, double gather_s, double step_s,
                        const struct hspmd_step_times *times, double valid)
 {
 	const struct hspmd_generation *g = w->active;
 	int64_t done = w->step - 1;
-	if (g->rank == g->voters[0])
-		return hspmd_inbox_send(
-		        w->inbox,
-		        with_load(w, json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step",
-		                               (json_int_t)done, "loss", worker_number_or_null(all->loss), "tokens",
-		                               (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
-		                               hspmd_job_lr(w->setup.job, done), "grad_norm", worker_number_or_null(sqrt(all->square_sum)),
-		                               "compute_s", times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL)));
+	if (g->rank == g->voters[0]) {
+		json_t *report =
+		        json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step", (json_int_t)done,
+		                  "loss", worker_number_or_null(all->loss), "tokens",
+		                  (json_int_t)(w->setup.job->global_batch * hspmd_generation_step_length(g, done)), "step_s", step_s, "lr",
+		                  hspmd_job_lr(w->setup.job, done), "grad_norm", worker_number_or_null(sqrt(all->square_sum)), "compute_s",
+		                  times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL);
+		return hspmd_inbox_send(w->inbox, with_load(w, with_plan(w, report, done, gather_s)));
+	}
 	w->busy_s += times->compute_s;
 	w->busy_steps++;
 	if (hspmd_now() - w->last_heartbeat < 1)
@@ -101,7 +116,8 @@ static int gather_parameters(struct worker *w, struct hspmd_error *err)
 {
 	double then = hspmd_now();
 	int status = hspmd_executor_gather_parameters(w->active->executor, w->step, err);
-	worker_trace_part(w, HSPMD_PART_PARAMETERS, then, hspmd_now());
+	w->gather_s = hspmd_now() - then;
+	worker_trace_part(w, HSPMD_PART_PARAMETERS, then, then + w->gather_s);
 	return status;
 }
 
@@ -141,8 +157,7 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	struct hspmd_executor *ex = w->active->executor;
 	struct hspmd_totals own = { 0 };
 	struct hspmd_step_times times;
-	double then = hspmd_now(), valid = NAN;
-	int64_t length = hspmd_generation_step_length(w->active, w->step);
+	double then = hspmd_now(), valid = NAN, gathered = w->gather_s;
 	worker_set_ready(w, false);
 	worker_trace_begin_step(w);
 	if (hspmd_executor_gradients(ex, w->step, &own, &times, err))
@@ -163,7 +178,7 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	worker_trace_part(w, HSPMD_PART_STEP, then, updated);
 	if (is_to_measure(w, all) && measure(w, &valid, err))
 		return -1;
-	if (report_step(w, all, length, updated - then, &times, valid))
+	if (report_step(w, all, gathered, updated - then, &times, valid))
 		return hspmd_fail(err, "the controller cannot be reached");
 	return hspmd_generation_use_step(w->active, &w->step, err) || gather_parameters(w, err) ? -1 : 0;
 }
