@@ -68,9 +68,9 @@ void hspmd_executor_set_samples(struct hspmd_executor *ex, struct hspmd_sample_s
 void *hspmd_executor_slot_data(const struct hspmd_executor *ex, int slot);
 /* Initialise the state (parameters at random by the job's seed, moments with zero): the same numbers under any plan. */
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err);
-/* Gather parameters from the devices that hold their state to the devices that use them in the program that runs next: after the state was
- * filled, after every commit, and after a change of the program. Does nothing if that has been done. updates: number of updates that the state has had, which is the next step's number; it determines how copies are rounded.
- * Collective. */
+/* Gather parameters from the devices that hold their state to the devices that use them in the program that runs next: after the state
+ * was filled, after every commit, and after a change to another plan's program. Does nothing if that has been done. updates: number of
+ * updates that the state has had, which is the next step's number; it determines how copies are rounded. Collective. */
 int hspmd_executor_gather_parameters(struct hspmd_executor *ex, int64_t updates, struct hspmd_error *err);
 
 /* The values that a step's vote sums over all devices. */
