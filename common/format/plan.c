@@ -15,6 +15,7 @@
 #define VIRTUAL_STAGES_MAX 1024
 #define RATIO_MAX 1e9
 #define SECONDS_MAX 1e12
+#define SHORTER_MAX 64
 
 const char *const hspmd_recompute_names[] = { "none", "selective", "full", NULL };
 const char *const hspmd_schedule_names[] = { "1f1b", "gpipe", "interleaved", "zb-h1", NULL };
@@ -260,7 +261,7 @@ static int read_predicted(struct reader *r, struct hspmd_json *root)
 	return hspmd_json_check_keys(&at);
 }
 
-/* ---- the whole */
+/* ---- one plan */
 
 static int read_head(struct reader *r, struct hspmd_json *root)
 {
@@ -330,23 +331,83 @@ static int check_synthesis(const struct reader *r, struct hspmd_json *root)
 	return 0;
 }
 
-static struct hspmd_plan *from_doc(struct hspmd_json_doc *doc, const struct hspmd_cluster *c, int layers)
+/* ---- plans for shorter steps */
+
+static struct hspmd_plan *read_one(struct hspmd_json *root, const struct hspmd_cluster *c, int layers, const struct reader *longest);
+
+/* All that a plan for shorter steps has in common with the one whose state it works on. */
+static int check_shorter(const struct reader *r, struct hspmd_json *root, const struct reader *longest)
 {
-	struct hspmd_json root = hspmd_json_root(doc);
+	const struct hspmd_plan *p = r->p, *of = longest->p;
+	const struct hspmd_plan *before = of->shorter_count ? of->shorter[of->shorter_count - 1] : NULL;
+	struct hspmd_json at = hspmd_json_any(root, "seq_len");
+	if (p->seq_len >= of->seq_len || (before && p->seq_len <= before->seq_len))
+		return hspmd_json_fail(&at, "expected %d..%d: shorter plans come in the order of their lengths, below the plan's own",
+		                       before ? before->seq_len + 1 : 1, of->seq_len - 1);
+	at = hspmd_json_any(root, "global_batch");
+	if (p->global_batch != of->global_batch)
+		return hspmd_json_fail(&at, "expected %d, as in the plan for the longest steps", of->global_batch);
+	at = hspmd_json_any(root, "zero_stage");
+	if (p->zero_stage)
+		return hspmd_json_fail(&at, "the training state lies where the plan for the longest steps puts it: expected 0");
+	at = hspmd_json_any(root, "synthesis");
+	if (p->synthesis || of->synthesis)
+		return hspmd_json_fail(&at, "plans with `synthesis` do not share their training state with others");
+	for (int d = 0; d < r->c->device_count; d++) {
+		char address[300];
+		if (r->owners[d].pipeline < 0 || longest->owners[d].pipeline >= 0)
+			continue;
+		at = hspmd_json_any(root, "pipelines");
+		return hspmd_json_fail(&at, "device %s is not in the plan for the longest steps",
+		                       hspmd_cluster_device_address(r->c, d, address, sizeof address));
+	}
+	return 0;
+}
+
+static int read_shorter(struct reader *r, struct hspmd_json *root)
+{
+	struct hspmd_json all = hspmd_json_array_or_none(root, "shorter", 1, SHORTER_MAX);
+	size_t n = hspmd_json_length(&all);
+	if (hspmd_json_failed(root))
+		return -1;
+	if (n && !(r->p->shorter = hspmd_calloc(n, sizeof(*r->p->shorter))))
+		return hspmd_json_fail_memory(&all);
+	for (size_t i = 0; i < n; i++) {
+		struct hspmd_json at = hspmd_json_at(&all, i);
+		struct hspmd_plan *one = read_one(&at, r->c, r->layers, r);
+		if (!one)
+			return -1;
+		r->p->shorter[r->p->shorter_count++] = one;
+	}
+	return 0;
+}
+
+/* ---- the whole */
+
+/* longest: of the plan to whose `shorter` this one belongs; NULL: it is no such plan. */
+static struct hspmd_plan *read_one(struct hspmd_json *root, const struct hspmd_cluster *c, int layers, const struct reader *longest)
+{
 	struct reader r = { .p = calloc(1, sizeof *r.p), .c = c, .layers = layers };
 	r.owners = hspmd_calloc((size_t)c->device_count, sizeof *r.owners);
 	r.found = hspmd_calloc((size_t)c->device_count, sizeof *r.found);
-	int rc = r.p && r.owners && r.found ? 0 : hspmd_json_fail_memory(&root);
+	int rc = r.p && r.owners && r.found ? 0 : hspmd_json_fail_memory(root);
 	for (int i = 0; !rc && i < c->device_count; i++)
 		r.owners[i].pipeline = -1;
-	if (rc || read_head(&r, &root) || read_pipelines(&r, &root) || check_synthesis(&r, &root) || check_zero(&r, &root) ||
-	    read_predicted(&r, &root) || hspmd_json_check_keys(&root)) {
+	if (rc || read_head(&r, root) || read_pipelines(&r, root) || check_synthesis(&r, root) || check_zero(&r, root) ||
+	    read_predicted(&r, root) || (longest ? check_shorter(&r, root, longest) : read_shorter(&r, root)) ||
+	    hspmd_json_check_keys(root)) {
 		hspmd_plan_destroy(r.p);
 		r.p = NULL;
 	}
 	free(r.owners);
 	free(r.found);
 	return r.p;
+}
+
+static struct hspmd_plan *from_doc(struct hspmd_json_doc *doc, const struct hspmd_cluster *c, int layers)
+{
+	struct hspmd_json root = hspmd_json_root(doc);
+	return read_one(&root, c, layers, NULL);
 }
 
 struct hspmd_plan *hspmd_plan_read(const char *path, const struct hspmd_cluster *c, int layers, struct hspmd_error *err)
@@ -383,6 +444,9 @@ void hspmd_plan_destroy(struct hspmd_plan *p)
 		free(p->pipelines[i].stages);
 	}
 	free(p->pipelines);
+	for (int i = 0; i < p->shorter_count; i++)
+		hspmd_plan_destroy(p->shorter[i]);
+	free(p->shorter);
 	json_decref(p->program);
 	free(p->predicted.devices);
 	free(p->predicted.memory_bytes);

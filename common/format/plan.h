@@ -60,7 +60,16 @@ struct hspmd_plan {
 	int pipeline_count;
 	struct hspmd_pipeline *pipelines;
 	struct hspmd_predicted predicted;
+	/* Plans for shorter steps, which work on this plan's training state: it stays where this plan puts it. In the order of their seq_len,
+	 * all below this plan's; on some or all of its devices; without `shorter` of their own. Owned. */
+	int shorter_count;
+	struct hspmd_plan **shorter;
 };
+
+/* Which plan a step of this length runs: the first of `shorter` whose seq_len suffices, as 1 + its index; 0: the plan itself. */
+int hspmd_plan_for_length(const struct hspmd_plan *p, int64_t length);
+/* That plan: of `which` = 0 the plan itself. */
+const struct hspmd_plan *hspmd_plan_of(const struct hspmd_plan *p, int which);
 
 /* Read, bind to the cluster's devices and check: layer ranges contiguous from 0, not empty and to one and the same end, micro-batches add
  * up, no device twice, every device there, ratios positive and as many as they should be. `layers` is the model's or profile's layer count

@@ -120,6 +120,12 @@ json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluste
 	bad |= json_object_set_new(o, "pipelines", pipelines);
 	if (p->predicted.step_s > 0)
 		bad |= json_object_set_new(o, "predicted", predicted_json(c, &p->predicted));
+	if (p->shorter_count) {
+		json_t *shorter = json_array();
+		for (int i = 0; i < p->shorter_count; i++)
+			bad |= json_array_append_new(shorter, hspmd_plan_to_json(p->shorter[i], c));
+		bad |= json_object_set_new(o, "shorter", shorter);
+	}
 	return hspmd_json_unless_failed(bad, o);
 }
 
@@ -159,6 +165,18 @@ static void copy_pipeline(struct hspmd_pipeline *to, const struct hspmd_pipeline
 		copy_stage(&to->stages[i], &from->stages[i], failed);
 }
 
+static void copy_shorter(struct hspmd_plan *to, const struct hspmd_plan *from, int *failed)
+{
+	to->shorter_count = 0;
+	to->shorter = from->shorter_count ? hspmd_calloc((size_t)from->shorter_count, sizeof(*to->shorter)) : NULL;
+	*failed |= from->shorter_count && !to->shorter;
+	for (int i = 0; !*failed && i < from->shorter_count; i++) {
+		to->shorter[i] = hspmd_plan_copy(from->shorter[i]);
+		*failed = !to->shorter[i];
+		to->shorter_count += !*failed;
+	}
+}
+
 struct hspmd_plan *hspmd_plan_copy(const struct hspmd_plan *p)
 {
 	struct hspmd_plan *copy = calloc(1, sizeof *copy);
@@ -178,6 +196,7 @@ struct hspmd_plan *hspmd_plan_copy(const struct hspmd_plan *p)
 	}
 	for (int i = 0; i < copy->pipeline_count; i++)
 		copy_pipeline(&copy->pipelines[i], &p->pipelines[i], &failed);
+	copy_shorter(copy, p, &failed);
 	if (!failed)
 		return copy;
 	hspmd_plan_destroy(copy);
@@ -205,6 +224,15 @@ static void print_pipeline(FILE *f, const struct hspmd_cluster *c, const struct 
 	fprintf(f, "] %d mb", pl->micro_batches);
 }
 
+static void print_pipelines(FILE *f, const struct hspmd_cluster *c, const struct hspmd_plan *p)
+{
+	fprintf(f, "%d pipeline%s: ", p->pipeline_count, p->pipeline_count == 1 ? "" : "s");
+	for (int i = 0; i < p->pipeline_count; i++) {
+		fputs(i ? ", " : "", f);
+		print_pipeline(f, c, &p->pipelines[i]);
+	}
+}
+
 char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster *c)
 {
 	char *text = NULL;
@@ -212,10 +240,10 @@ char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster 
 	FILE *f = open_memstream(&text, &size);
 	if (!f)
 		return NULL;
-	fprintf(f, "%d pipeline%s: ", p->pipeline_count, p->pipeline_count == 1 ? "" : "s");
-	for (int i = 0; i < p->pipeline_count; i++) {
-		fputs(i ? ", " : "", f);
-		print_pipeline(f, c, &p->pipelines[i]);
+	print_pipelines(f, c, p);
+	for (int i = p->shorter_count - 1; i >= 0; i--) {
+		fprintf(f, "; steps of up to %d tokens: ", p->shorter[i]->seq_len);
+		print_pipelines(f, c, p->shorter[i]);
 	}
 	int failed = ferror(f);
 	if (fclose(f) || failed) {
@@ -234,6 +262,19 @@ int hspmd_plan_widest_group(const struct hspmd_plan *p)
 			most = s->device_count / s->context > most ? s->device_count / s->context : most;
 		}
 	return most;
+}
+
+int hspmd_plan_for_length(const struct hspmd_plan *p, int64_t length)
+{
+	for (int i = 0; i < p->shorter_count; i++)
+		if (length <= p->shorter[i]->seq_len)
+			return i + 1;
+	return 0;
+}
+
+const struct hspmd_plan *hspmd_plan_of(const struct hspmd_plan *p, int which)
+{
+	return which ? p->shorter[which - 1] : p;
 }
 
 int hspmd_plan_device_count(const struct hspmd_plan *p)

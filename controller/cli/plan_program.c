@@ -9,8 +9,7 @@
 #include "common/clock.h"
 #include "common/format/plan_precision.h"
 #include "common/log.h"
-#include "runtime/program/seq_len.h"
-#include "runtime/program/program.h"
+#include "runtime/program/program_set.h"
 
 /* Only the kernels know their workspaces; if this machine cannot open such a device, they are missing from the sum. */
 static struct hspmd_device *open_device(enum hspmd_device_kind kind)
@@ -41,22 +40,21 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 	if (device < 0)
 		return -1;
 	struct hspmd_device *dev = open_device(cluster->types[cluster->devices[device].type].kind);
-	struct hspmd_program *program = hspmd_program_build(&source, plan, cluster, device, dev, err);
-	struct hspmd_program *shorter = program && length ? hspmd_program_at_length(program, &source, length, dev, err) : NULL;
-	bool made = program && (shorter || !length);
-	char *text = made ? hspmd_program_text(shorter ? shorter : program, cluster) : NULL;
-	char *why = text && explain ? hspmd_program_explain(program) : NULL,
-	     *least = why ? hspmd_program_roofline(shorter ? shorter : program, cluster) : NULL;
+	struct hspmd_step_lengths only = { &length, length > 0, NULL };
+	struct hspmd_program_set *programs = hspmd_program_set_build(&source, plan, cluster, device, dev, &only, err);
+	const struct hspmd_program *program = programs ? hspmd_program_set_at(programs, 0) : NULL;
+	char *text = program ? hspmd_program_text(program, cluster) : NULL;
+	char *why = text && explain ? hspmd_program_explain(programs->programs[program->which]) : NULL,
+	     *least = why ? hspmd_program_roofline(program, cluster) : NULL;
 	if (text)
 		fputs(text, stdout);
 	if (least)
 		printf("\n%s\n%s", why, least);
-	int status = text && (least || !explain) ? 0 : made ? hspmd_fail_memory(err, "printing the program") : -1;
+	int status = text && (least || !explain) ? 0 : program ? hspmd_fail_memory(err, "printing the program") : -1;
 	free(text);
 	free(why);
 	free(least);
-	hspmd_program_destroy(shorter);
-	hspmd_program_destroy(program);
+	hspmd_program_set_destroy(programs);
 	if (dev)
 		dev->ops->close(dev);
 	return status;
@@ -65,15 +63,10 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 static int check_program(const struct hspmd_graph_source *source, const struct hspmd_cluster *cluster, const struct hspmd_plan *plan,
                          const struct hspmd_job *job, int device, struct hspmd_error *err)
 {
-	struct hspmd_program *p = hspmd_program_build(source, plan, cluster, device, NULL, err);
+	struct hspmd_step_lengths lengths = { job ? job->lengths : NULL, job ? job->length_count : 0, job ? job->file : NULL };
+	struct hspmd_program_set *p = hspmd_program_set_build(source, plan, cluster, device, NULL, &lengths, err);
 	int status = p ? 0 : -1;
-	for (int i = 0; !status && job && i < job->length_count; i++) {
-		struct hspmd_program *shorter = hspmd_program_at_length(p, source, job->lengths[i], NULL, err);
-		if (!shorter)
-			status = hspmd_error_prefix(err, "%s: data.lengths[%d]", job->file, i);
-		hspmd_program_destroy(shorter);
-	}
-	hspmd_program_destroy(p);
+	hspmd_program_set_destroy(p);
 	return status;
 }
 

@@ -75,7 +75,7 @@ static void line(struct hspmd_controller *m, int64_t step, double loss, double s
 	                                     (json_int_t)value(message, "tokens", job_tokens(m)), "step_s", step_s, "generation",
 	                                     (json_int_t)m->current.bound_plan->generation, "nodes", m->current.bound_plan->nodes,
 	                                     "devices", m->current.bound_plan->devices, "time", m->wall));
-	static const char *const more[] = { "lr", "grad_norm", "compute_s", "valid_loss" };
+	static const char *const more[] = { "lr", "grad_norm", "compute_s", "valid_loss", "plan_seq_len", "gather_s" };
 	for (size_t i = 0; l && i < sizeof more / sizeof *more; i++)
 		if (json_object_get(message, more[i]) && json_object_set(l, more[i], json_object_get(message, more[i])))
 			m->failed = true;

@@ -8,17 +8,6 @@
 #include "runtime/exec/replay.h"
 #include "runtime/state/spill.h"
 
-static size_t largest_read(const struct hspmd_program *p)
-{
-	size_t most = 0;
-	for (size_t i = 0; i < p->instruction_count; i++)
-		if (p->instructions[i].kind == HSPMD_INSTRUCTION_READ) {
-			size_t bytes = p->slot_types[p->slots[p->instructions[i].out[0]].slot_type].bytes;
-			most = bytes > most ? bytes : most;
-		}
-	return most;
-}
-
 static void see_transfer(void *executor, int number, double began, double ended)
 {
 	const struct hspmd_executor *ex = executor;
@@ -87,7 +76,8 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 	ex->o = *o;
 	const struct hspmd_program *p = ex->p = o->program;
 	struct hspmd_device *dev = o->device;
-	ex->samples = malloc(largest_read(p) + 1);
+	ex->gathered = -1;
+	ex->samples = malloc(p->read_bytes + 1);
 	ex->updates = hspmd_calloc((size_t)p->state_count + 1, sizeof *ex->updates);
 	bool many = dev->ops->run_batch && !o->seconds;
 	if (many)
@@ -190,6 +180,8 @@ int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_pro
 		ex->workspace = larger;
 		ex->workspace_bytes = program->workspace_bytes;
 	}
+	if (program != ex->p && ex->o.timeline)
+		hspmd_timeline_begin(ex->o.timeline, program, ex->step);
 	ex->p = program;
 	return 0;
 }
@@ -208,12 +200,14 @@ uint64_t hspmd_executor_sent_bytes(const struct hspmd_executor *ex)
 
 void *hspmd_executor_slot_data(const struct hspmd_executor *ex, int slot)
 {
-	return slot < 0 ? NULL : ex->bases[ex->p->slots[slot].memory] + ex->p->slots[slot].offset;
+	const struct hspmd_slot *of = slot < 0 ? NULL : &ex->o.program->slots[slot];
+	return of ? ex->bases[of->memory] + of->offset : NULL;
 }
 
 /* ---- initial state */
 
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err)
 {
+	ex->gathered = -1;
 	return hspmd_parameters_initialise(ex->p, ex->o.device, ex->bases, ex->o.job, err);
 }

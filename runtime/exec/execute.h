@@ -53,8 +53,8 @@ void hspmd_executor_release_scratch(struct hspmd_executor *ex);
 int hspmd_executor_spill(struct hspmd_executor *ex, const char *folder, struct hspmd_error *err);
 bool hspmd_executor_spilled(const struct hspmd_executor *ex);
 
-/* Run `program` from the next step on: the one that the executor was created with, or the same at another length (seq_len.h). The state
- * stays. 0 or -1 (memory). */
+/* Run `program` from the next step on: the one that the executor was created with, or another of its set (program_set.h). The state
+ * stays; parameters must be gathered anew before a program of another plan computes. 0 or -1 (memory). */
 int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err);
 
 /* Record the next steps; NULL: no longer. Between steps only, when no communication is under way. */
@@ -63,13 +63,14 @@ void hspmd_executor_set_timeline(struct hspmd_executor *ex, struct hspmd_timelin
 /* Read samples from this source, from the next pass on. */
 void hspmd_executor_set_samples(struct hspmd_executor *ex, struct hspmd_sample_source samples);
 
-/* Address of a slot's bytes: on the device, or where the state was spilled. */
+/* Address of a slot's bytes: on the device, or where the state was spilled. Slots are those of the program that the executor was created
+ * with. */
 void *hspmd_executor_slot_data(const struct hspmd_executor *ex, int slot);
 /* Initialise the state (parameters at random by the job's seed, moments with zero): the same numbers under any plan. */
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err);
-/* Gather parameters from the devices that hold their state to the devices that use them: after the state was filled, and after every
- * commit. updates: number of updates that the state has had, which is the next step's number; it determines how copies are rounded.
- * Collective. */
+/* Gather parameters from the devices that hold their state to the devices that use them in the program that runs next: after the state
+ * was filled, after every commit, and after a change to another plan's program. Does nothing if that has been done. updates: number of
+ * updates that the state has had, which is the next step's number; it determines how copies are rounded. Collective. */
 int hspmd_executor_gather_parameters(struct hspmd_executor *ex, int64_t updates, struct hspmd_error *err);
 
 /* The values that a step's vote sums over all devices. */

@@ -21,6 +21,8 @@ struct hspmd_executor {
 	double *scalar;                /* on the device: sum of squares */
 	double loss_factor;            /* of this step (sample_source.h) */
 	bool copied;                   /* copies of parameters in the operators' type are up to date */
+	int gathered;                  /* `which` of the programs that parameters were last gathered for; -1: they have changed since */
+	int64_t step;                  /* whose gradients were computed last */
 	char *samples;                 /* in host memory, for one READ */
 	struct hspmd_op_attr *updates; /* one entry per parameter */
 	struct hspmd_kernel_args

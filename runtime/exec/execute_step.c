@@ -21,6 +21,12 @@ static size_t slot_bytes(const struct hspmd_executor *ex, int slot)
 	return slot < 0 ? 0 : ex->p->slot_types[ex->p->slots[slot].slot_type].bytes;
 }
 
+/* Address of a slot of the program that runs; NULL: no slot. */
+static void *slot_data(const struct hspmd_executor *ex, int slot)
+{
+	return slot < 0 ? NULL : ex->bases[ex->p->slots[slot].memory] + ex->p->slots[slot].offset;
+}
+
 static int read_samples(struct hspmd_executor *ex, const struct hspmd_instruction *in, int64_t step, struct hspmd_error *err)
 {
 	const struct hspmd_program *p = ex->p;
@@ -34,7 +40,7 @@ static int read_samples(struct hspmd_executor *ex, const struct hspmd_instructio
 	for (int64_t b = slot_type->box.lo[0]; b < slot_type->box.hi[0]; b++, to += sample)
 		if (ex->o.samples.read(ex->o.samples.context, name, first + b, start, count, to, err))
 			return -1;
-	return ex->o.device->ops->to_device(ex->o.device, hspmd_executor_slot_data(ex, in->out[0]), ex->samples, slot_type->bytes, err);
+	return ex->o.device->ops->to_device(ex->o.device, slot_data(ex, in->out[0]), ex->samples, slot_type->bytes, err);
 }
 
 /* The kernel arguments of an instruction; attr NULL: the instruction's own. */
@@ -78,8 +84,8 @@ static struct hspmd_engine_job job_of(const struct hspmd_executor *ex, const str
 		.transfer = in->transfer,
 		.step = &in->transfer->steps[in->step],
 		.dtype = slot_type->dtype,
-		.in = hspmd_executor_slot_data(ex, in->in[0]),
-		.out = hspmd_executor_slot_data(ex, in->out[0]),
+		.in = slot_data(ex, in->in[0]),
+		.out = slot_data(ex, in->out[0]),
 		.in_bytes = slot_bytes(ex, in->in[0]),
 		.out_bytes = slot_bytes(ex, in->out[0]),
 		.tag = in->tag,
@@ -135,12 +141,12 @@ static int wait_for_slots(struct hspmd_executor *ex, const struct hspmd_instruct
 	struct hspmd_engine *own = engine_of(ex, in), *engines[] = { ex->flow, ex->overlap };
 	for (int e = 0; ex->flow && e < 2; e++) {
 		for (int k = 0; engines[e] != own && k < in->input_count; k++)
-			if (in->in[k] >= 0 && hspmd_engine_wait_range(engines[e], hspmd_executor_slot_data(ex, in->in[k]),
-			                                              slot_bytes(ex, in->in[k]), false, err))
+			if (in->in[k] >= 0 &&
+			    hspmd_engine_wait_range(engines[e], slot_data(ex, in->in[k]), slot_bytes(ex, in->in[k]), false, err))
 				return -1;
 		for (int k = 0; engines[e] != own && k < in->output_count; k++)
-			if (in->out[k] >= 0 && hspmd_engine_wait_range(engines[e], hspmd_executor_slot_data(ex, in->out[k]),
-			                                               slot_bytes(ex, in->out[k]), true, err))
+			if (in->out[k] >= 0 &&
+			    hspmd_engine_wait_range(engines[e], slot_data(ex, in->out[k]), slot_bytes(ex, in->out[k]), true, err))
 				return -1;
 	}
 	return 0;
@@ -221,7 +227,7 @@ static int read_totals(struct hspmd_executor *ex, struct hspmd_totals *own, stru
 	const void *from[1 + HSPMD_PROGRAM_MAX_LOSSES] = { ex->scalar };
 	double got[1 + HSPMD_PROGRAM_MAX_LOSSES];
 	for (int i = 0; i < ex->p->loss_count; i++)
-		from[1 + i] = hspmd_executor_slot_data(ex, ex->p->loss[i]);
+		from[1 + i] = slot_data(ex, ex->p->loss[i]);
 	if (hspmd_device_read_batch(ex->o.device, got, from, 1 + ex->p->loss_count, sizeof *got, err))
 		return -1;
 	own->square_sum = got[0];
@@ -265,6 +271,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	*times = (struct hspmd_step_times){ 0 };
 	double then = hspmd_now(), measured = then;
 	struct ahead ahead = { 0 };
+	ex->step = step;
 	ex->loss_factor = ex->o.samples.loss_factor ? ex->o.samples.loss_factor(ex->o.samples.context, step) : 1;
 	if (ex->o.timeline)
 		hspmd_timeline_begin(ex->o.timeline, p, step);
@@ -400,11 +407,14 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 	if (ex->o.persistent)
 		hspmd_persistent_updated(ex->o.persistent);
 	ex->copied = true;
+	ex->gathered = -1;
 	return ex->o.device->ops->synchronise(ex->o.device, err);
 }
 
 int hspmd_executor_gather_parameters(struct hspmd_executor *ex, int64_t updates, struct hspmd_error *err)
 {
+	if (ex->gathered == ex->p->which)
+		return 0;
 	/* An update writes copies too; a state that was filled otherwise has no copies yet. */
 	if (!ex->copied && hspmd_parameters_copy(ex->p, ex->o.device, ex->bases, ex->o.job, updates, err))
 		return -1;
@@ -412,5 +422,8 @@ int hspmd_executor_gather_parameters(struct hspmd_executor *ex, int64_t updates,
 	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++)
 		if (ex->p->instructions[i].kind == HSPMD_INSTRUCTION_COMM && run_comm(ex, &ex->p->instructions[i], err))
 			return -1;
-	return drain(ex, err);
+	if (drain(ex, err))
+		return -1;
+	ex->gathered = ex->p->which;
+	return 0;
 }

@@ -4,15 +4,6 @@
 
 #include "runtime/exec/execute.h"
 
-/* Gradients are summed in place or, if the device has only a part of the sum, in the transient arena. */
-static bool sums_in_arena(const struct hspmd_program *p)
-{
-	for (int i = 0; i < p->state_count; i++)
-		if (p->states[i].param >= 0 && p->states[i].grad >= 0 && p->slots[p->states[i].grad].memory == HSPMD_ARENA_TRANSIENT)
-			return true;
-	return false;
-}
-
 static size_t fixed_end(const struct hspmd_program *p)
 {
 	return (p->fixed_bytes + HSPMD_PROGRAM_ALIGN + 4095) / 4096 * 4096;
@@ -20,12 +11,12 @@ static size_t fixed_end(const struct hspmd_program *p)
 
 size_t hspmd_executor_persistent_arena(const struct hspmd_program *p)
 {
-	return sums_in_arena(p) ? fixed_end(p) : 0;
+	return p->sums_in_arena ? fixed_end(p) : 0;
 }
 
 size_t hspmd_executor_persistent_bytes(const struct hspmd_program *p)
 {
-	return fixed_end(p) + (sums_in_arena(p) ? p->arena_bytes + HSPMD_PROGRAM_ALIGN : 0);
+	return fixed_end(p) + (p->sums_in_arena ? p->arena_bytes + HSPMD_PROGRAM_ALIGN : 0);
 }
 
 uint64_t hspmd_executor_persistent_layout(const struct hspmd_program *p)

@@ -91,7 +91,7 @@ size_t hspmd_timeline_count(const struct hspmd_timeline *t)
 bool hspmd_timeline_is_full(const struct hspmd_timeline *t)
 {
 	size_t count = hspmd_timeline_count(t), steps = (size_t)t->step_count;
-	return steps == STEPS_MAX || (steps && count + 2 * count / steps > t->capacity);
+	return steps + 2 > STEPS_MAX || (steps && count + 2 * count / steps > t->capacity);
 }
 
 size_t hspmd_timeline_dropped(const struct hspmd_timeline *t)

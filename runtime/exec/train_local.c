@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/program/seq_len.h"
+#include "runtime/program/program_set.h"
 
 struct shared {
 	const struct hspmd_train_local_options *o;
@@ -27,8 +27,7 @@ struct member {
 	int rank;
 	pthread_t thread;
 	struct hspmd_device *device;
-	struct hspmd_program *program;
-	struct hspmd_program **at_length;      /* by index of the options' lengths */
+	struct hspmd_program_set *programs;
 	struct hspmd_transport *transports[2]; /* of the passes, and of overlapping communication */
 	struct hspmd_communicator_cache *communicators;
 	struct hspmd_devcomm *devcomm[2];
@@ -44,28 +43,19 @@ static void report(struct shared *s, const struct hspmd_error *err)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Build the program at every length that will be used, so that an impossible one is an error before the first step. */
-static int open_lengths(struct member *m, struct hspmd_error *err)
-{
-	const struct hspmd_train_local_options *o = m->s->o;
-	m->at_length = hspmd_calloc((size_t)o->length_count, sizeof(*m->at_length));
-	if (!m->at_length)
-		return hspmd_fail_memory(err, "training");
-	for (int i = 0; i < o->length_count; i++)
-		if (!(m->at_length[i] = hspmd_program_at_length(m->program, &o->source, o->lengths[i], m->device, err)))
-			return -1;
-	return 0;
-}
-
-static int use_length(struct member *m, int64_t step, struct hspmd_error *err)
+/* Change to the program of a step, and gather the parameters for it. */
+static int use_step(struct member *m, int64_t step, struct hspmd_error *err)
 {
 	const struct hspmd_train_local_options *o = m->s->o;
 	if (!o->length_count)
-		return 0;
+		return hspmd_executor_gather_parameters(m->executor, step, err);
 	int length_of_step = o->length_of_step(o->length_context, step);
 	if (length_of_step < 0 || length_of_step >= o->length_count)
 		return hspmd_fail(err, "step %" PRId64 ": length number %d of %d", step, length_of_step, o->length_count);
-	return hspmd_executor_set_program(m->executor, m->at_length[length_of_step], err);
+	return hspmd_executor_set_program(m->executor, hspmd_program_set_at(m->programs, length_of_step), err) ||
+	                       hspmd_executor_gather_parameters(m->executor, step, err)
+	               ? -1
+	               : 0;
 }
 
 static int open_devcomm(struct member *m, int lane, double timeout_s, struct hspmd_error *err)
@@ -84,7 +74,7 @@ static int open_devcomm(struct member *m, int lane, double timeout_s, struct hsp
 		.abort = &m->s->failed,
 		.timeout_s = timeout_s,
 	};
-	struct hspmd_devcomm_use *uses = hspmd_program_devcomm_uses(m->program, m->at_length, o->length_count, lane, &d.use_count);
+	struct hspmd_devcomm_use *uses = hspmd_program_set_devcomm_uses(m->programs, lane, &d.use_count);
 	d.uses = uses;
 	int status = uses ? hspmd_devcomm_open(&d, &m->devcomm[lane], err) : hspmd_fail_memory(err, "training");
 	free(uses);
@@ -100,8 +90,9 @@ static int open_member(struct member *m, struct hspmd_error *err)
 	int threads = o->threads_of ? o->threads_of[device] : o->threads;
 	if (!ops || ops->open(&m->device, o->cluster->devices[device].index, threads > 0 ? threads : 1, err))
 		return -1;
-	m->program = hspmd_program_build(&o->source, o->plan, o->cluster, device, m->device, err);
-	if (!m->program || open_lengths(m, err))
+	struct hspmd_step_lengths lengths = { o->lengths, o->length_count, NULL };
+	m->programs = hspmd_program_set_build(&o->source, o->plan, o->cluster, device, m->device, &lengths, err);
+	if (!m->programs)
 		return -1;
 	if (m->s->members == 1)
 		return 0;
@@ -135,7 +126,7 @@ static int train(struct member *m, struct hspmd_error *err)
 {
 	const struct hspmd_train_local_options *o = m->s->o;
 	struct hspmd_executor_options eo = {
-		.program = m->program,
+		.program = m->programs->programs[0],
 		.device = m->device,
 		.transport = m->transports[0],
 		.overlap_transport = m->transports[1],
@@ -147,23 +138,24 @@ static int train(struct member *m, struct hspmd_error *err)
 		.samples = o->samples,
 		.job = o->job,
 	};
-	if (!(m->executor = hspmd_executor_create(&eo, err)) || hspmd_executor_initialise(m->executor, err) ||
-	    hspmd_executor_gather_parameters(m->executor, 0, err))
+	if (!(m->executor = hspmd_executor_create(&eo, err)) || hspmd_executor_initialise(m->executor, err))
 		return -1;
 	for (int64_t step = 0; step < o->steps; step++) {
 		struct hspmd_totals own = { 0 }, all;
 		struct hspmd_step_times times;
-		if (use_length(m, step, err) || hspmd_executor_gradients(m->executor, step, &own, &times, err) ||
-		    hspmd_executor_vote(m->executor, step, &own, &all, err) || hspmd_executor_commit(m->executor, step, &all, err) ||
-		    hspmd_executor_gather_parameters(m->executor, step + 1, err))
+		if (use_step(m, step, err) || hspmd_executor_gradients(m->executor, step, &own, &times, err) ||
+		    hspmd_executor_vote(m->executor, step, &own, &all, err) || hspmd_executor_commit(m->executor, step, &all, err))
 			return -1;
 		if (m->rank == 0 && o->on_loss)
 			o->on_loss(o->context, step, all.loss);
 	}
+	if (hspmd_executor_set_program(m->executor, m->programs->programs[0], err) ||
+	    hspmd_executor_gather_parameters(m->executor, o->steps, err))
+		return -1;
 	if (!o->on_end)
 		return 0;
 	pthread_mutex_lock(&m->s->lock);
-	int status = o->on_end(o->context, m->program, m->executor, m->device, err);
+	int status = o->on_end(o->context, m->programs->programs[0], m->executor, m->device, err);
 	pthread_mutex_unlock(&m->s->lock);
 	return status;
 }
@@ -201,10 +193,7 @@ static void *run_member(void *argument)
 	for (int k = 0; k < 2; k++)
 		if (m->transports[k])
 			m->transports[k]->ops->close(m->transports[k]);
-	for (int i = 0; m->at_length && i < s->o->length_count; i++)
-		hspmd_program_destroy(m->at_length[i]);
-	free(m->at_length);
-	hspmd_program_destroy(m->program);
+	hspmd_program_set_destroy(m->programs);
 	if (m->device)
 		m->device->ops->close(m->device);
 	return NULL;

@@ -13,7 +13,8 @@ struct hspmd_train_local_options {
 	const struct hspmd_job *job;        /* seed, global_batch, optimizer, rounding; other fields are not used */
 	struct hspmd_sample_source samples; /* called from several threads at once */
 	int64_t steps;
-	/* Steps may have several sequence lengths up to the plan's: step s has lengths[length_of_step(length_context, s)]. lengths NULL:
+	/* Steps may have several sequence lengths up to the plan's: step s has lengths[length_of_step(length_context, s)], and runs the
+	 * plan's `shorter` plan for it if there is one. lengths NULL:
 	 * all steps have the plan's length. */
 	const int64_t *lengths;
 	int length_count;

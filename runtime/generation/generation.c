@@ -12,7 +12,6 @@
 #include "common/log.h"
 #include "common/shm_dir.h"
 #include "runtime/generation/generation_connect.h"
-#include "runtime/program/seq_len.h"
 
 /* Environment variable that names the folder in which every worker writes its programs (man page of hspmd run). */
 #define PROGRAMS "HSPMD_PROGRAMS"
@@ -78,19 +77,6 @@ static int place_checkpoints(struct hspmd_generation *g, struct hspmd_error *err
 	return status;
 }
 
-/* Build the program at other lengths now, so that a length that the plan's parts do not allow is reported at once. */
-static int build_lengths(struct hspmd_generation *g, struct hspmd_error *err)
-{
-	const struct hspmd_job *job = g->setup->job;
-	g->at_length = job->length_count ? hspmd_calloc((size_t)job->length_count, sizeof(*g->at_length)) : NULL;
-	if (job->length_count && !g->at_length)
-		return hspmd_fail_memory(err, "preparing a generation");
-	for (int i = 0; g->program->stage >= 0 && i < job->length_count; i++)
-		if (!(g->at_length[i] = hspmd_program_at_length(g->program, &g->setup->source, job->lengths[i], g->setup->device, err)))
-			return hspmd_error_prefix(err, "%s: data.lengths[%d]", job->file, i);
-	return 0;
-}
-
 /* ---- memory that outlives the process */
 
 /* This node's part of the run's folder, and the name of the device's files in it. */
@@ -101,6 +87,14 @@ static int persistent_name(const struct hspmd_worker_setup *setup, char **folder
 	for (char *colon = *name; colon && (colon = strchr(colon, ':'));)
 		*colon = '-';
 	return *folder && *name ? 0 : hspmd_fail_memory(err, "naming a place in memory");
+}
+
+static uint64_t persistent_layout(const struct hspmd_generation *g)
+{
+	uint64_t hash = 0;
+	for (int i = 0; i < g->programs->count; i++)
+		hash = hash * 31 + hspmd_executor_persistent_layout(g->programs->programs[i]);
+	return hash;
 }
 
 /* If it cannot be made, the state is in memory that is lost with the process; training continues nevertheless. */
@@ -114,7 +108,7 @@ static void make_persistent(struct hspmd_generation *g)
 		text = json_dumps(g->message, JSON_COMPACT | JSON_REAL_PRECISION(17));
 		if (text)
 			g->persistent = hspmd_persistent_create(
-			        &(struct hspmd_persistent_spec){ folder, name, g->number, hspmd_executor_persistent_layout(g->program),
+			        &(struct hspmd_persistent_spec){ folder, name, g->number, persistent_layout(g),
 			                                         hspmd_executor_persistent_bytes(g->program), text },
 			        &err);
 		else
@@ -171,9 +165,11 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 		goto fail;
 	struct hspmd_error not_there;
 	device = hspmd_cluster_find_device(g->cluster, setup->address, &not_there);
-	g->program = hspmd_program_build(&setup->source, g->plan, g->cluster, device, setup->device, err);
-	if (!g->program || build_lengths(g, err))
+	struct hspmd_step_lengths lengths = { setup->job->lengths, setup->job->length_count, setup->job->file };
+	g->programs = hspmd_program_set_build(&setup->source, g->plan, g->cluster, device, setup->device, &lengths, err);
+	if (!g->programs)
 		goto fail;
+	g->program = g->programs->programs[0];
 	write_program(g);
 	g->layouts = g->program->layouts;
 	if (place_checkpoints(g, err))
@@ -207,11 +203,27 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 	return g;
 }
 
-int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_t *length, struct hspmd_error *err)
+/* Index of a step's length in the job's lengths; 0 if there are none. */
+static int length_of_step(const struct hspmd_generation *g, int64_t step)
 {
-	int which = g->setup->data ? hspmd_data_length_of_step(g->setup->data, step) : 0;
-	*length = g->at_length ? g->setup->job->lengths[which] : g->setup->job->seq_len;
-	return g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[which], err) : 0;
+	return g->setup->data && g->setup->job->length_count ? hspmd_data_length_of_step(g->setup->data, step) : 0;
+}
+
+int hspmd_generation_use_step(struct hspmd_generation *g, const int64_t *step, struct hspmd_error *err)
+{
+	int lengths = g->setup->job->length_count, longest = lengths ? lengths - 1 : 0;
+	return hspmd_executor_set_program(g->executor, hspmd_program_set_at(g->programs, step ? length_of_step(g, *step) : longest), err);
+}
+
+int64_t hspmd_generation_step_length(const struct hspmd_generation *g, int64_t step)
+{
+	const struct hspmd_job *job = g->setup->job;
+	return job->length_count ? job->lengths[length_of_step(g, step)] : job->seq_len;
+}
+
+int hspmd_generation_step_plan(const struct hspmd_generation *g, int64_t step)
+{
+	return hspmd_plan_for_length(g->plan, hspmd_generation_step_length(g, step));
 }
 
 int64_t hspmd_generation_memory(const struct hspmd_generation *g)
@@ -321,11 +333,12 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 		return NULL;
 	}
 	g->persistent = l;
-	bool same = hspmd_executor_persistent_layout(g->program) == hspmd_persistent_layout(l) &&
+	bool same = persistent_layout(g) == hspmd_persistent_layout(l) &&
 	            hspmd_executor_persistent_bytes(g->program) == hspmd_persistent_bytes(l);
 	if (!same)
 		hspmd_fail(err, "the state of the previous worker has another layout than this program");
-	if (same && !make_executor(g, err) && !end_update(g, err))
+	int64_t step = hspmd_persistent_step(l); /* its gradients may be complete: they are where its own program puts them */
+	if (same && !make_executor(g, err) && !hspmd_generation_use_step(g, &step, err) && !end_update(g, err))
 		return g;
 	hspmd_generation_detach(g);
 	return NULL;
@@ -341,10 +354,7 @@ static void release(struct hspmd_generation *g, bool leave)
 	json_decref(g->message);
 	json_decref(g->expected_live);
 	free(g->expected_moves.list);
-	for (int i = 0; g->at_length && i < g->setup->job->length_count; i++)
-		hspmd_program_destroy(g->at_length[i]);
-	free(g->at_length);
-	hspmd_program_destroy(g->program);
+	hspmd_program_set_destroy(g->programs);
 	hspmd_plan_destroy(g->plan);
 	hspmd_cluster_destroy(g->cluster);
 	hspmd_checkpoint_placement_free(&g->placement);

@@ -13,6 +13,7 @@
 #include "runtime/generation/state_transfer.h"
 #include "runtime/input/data.h"
 #include "runtime/program/parameter_layout.h"
+#include "runtime/program/program_set.h"
 
 /* What stays the same for the lifetime of a worker. */
 struct hspmd_worker_setup {
@@ -49,8 +50,8 @@ struct hspmd_generation {
 	int rank;            /* own rank */
 	int *rank_of;        /* by device number of the cluster; -1: not a member */
 	int *voters, voter_count;
-	struct hspmd_program *program;
-	struct hspmd_program **at_length;              /* the program at each of the job's lengths; NULL: the job has no lengths */
+	struct hspmd_program_set *programs;            /* of the plan and its shorter plans, at the job's lengths */
+	const struct hspmd_program *program;           /* of the plan itself, which says where the state is */
 	const struct hspmd_parameter_layouts *layouts; /* the program's */
 	struct hspmd_transport *transport;             /* NULL if there is one member */
 	struct hspmd_transport *overlap_transport;     /* a second transport, for communication that overlaps computation */
@@ -108,8 +109,12 @@ void hspmd_generation_disconnect(struct hspmd_generation *g);
 void hspmd_generation_destroy(struct hspmd_generation *g);
 /* As hspmd_generation_destroy, but the memory that outlives the process stays for the next process. */
 void hspmd_generation_detach(struct hspmd_generation *g);
-/* Switch to the program for the sequence length of this step. *length: receives that length. */
-int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_t *length, struct hspmd_error *err);
+/* Switch to the program of this step, which depends on its sequence length: that of the plan, or of the plan's `shorter` plans. If it is
+ * another plan's than before, parameters must be gathered for it. NULL: of the longest steps, as validation has them. */
+int hspmd_generation_use_step(struct hspmd_generation *g, const int64_t *step, struct hspmd_error *err);
+/* Sequence length of a step's samples, and which of the plan's plans it runs (hspmd_plan_for_length). */
+int64_t hspmd_generation_step_length(const struct hspmd_generation *g, int64_t step);
+int hspmd_generation_step_plan(const struct hspmd_generation *g, int64_t step);
 
 /* Fill the state as the `start` message says (`state` object, and `step`, the next one): at random, or from the live state of the
  * previous generation (`old`; NULL: this worker has none) and from files. *report is filled on failure too. */

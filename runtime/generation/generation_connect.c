@@ -101,8 +101,7 @@ static int open_devcomm(struct hspmd_generation *g, int lane, struct hspmd_addre
 		.timeout_s = g->setup->timeout_s,
 	};
 	if (g->setup->communicators) {
-		struct hspmd_devcomm_use *uses = hspmd_program_devcomm_uses(g->program, g->program->stage < 0 ? NULL : g->at_length,
-		                                                            g->setup->job->length_count, lane, &o.use_count);
+		struct hspmd_devcomm_use *uses = hspmd_program_set_devcomm_uses(g->programs, lane, &o.use_count);
 		o.uses = uses;
 		int status = uses ? hspmd_devcomm_open(&o, &g->devcomm[lane], err) : hspmd_fail_memory(err, "preparing a generation");
 		free(uses);

@@ -260,7 +260,7 @@ int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *o
 	else
 		status = hspmd_fail(err, "start: state says neither init, live nor manifest");
 	if (!status)
-		status = hspmd_executor_gather_parameters(g->executor, step, err);
+		status = hspmd_generation_use_step(g, &step, err) || hspmd_executor_gather_parameters(g->executor, step, err) ? -1 : 0;
 	report->move_s = hspmd_now() - then;
 	return status;
 }

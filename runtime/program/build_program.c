@@ -29,6 +29,20 @@ static void find_device(struct hspmd_program *p, const struct hspmd_plan *plan)
 	p->micro_batch = plan->pipelines[p->pipeline].micro_batch;
 }
 
+/* The largest READ, and whether an update reads a sum that is not where the gradients were accumulated: if the device has only a part of
+ * that sum. */
+static void measure_slots(struct hspmd_program *p)
+{
+	for (size_t i = 0; i < p->instruction_count; i++)
+		if (p->instructions[i].kind == HSPMD_INSTRUCTION_READ) {
+			size_t bytes = p->slot_types[p->slots[p->instructions[i].out[0]].slot_type].bytes;
+			p->read_bytes = bytes > p->read_bytes ? bytes : p->read_bytes;
+		}
+	for (int i = 0; i < p->state_count; i++)
+		p->sums_in_arena |=
+		        p->states[i].param >= 0 && p->states[i].grad >= 0 && p->slots[p->states[i].grad].memory == HSPMD_ARENA_TRANSIENT;
+}
+
 /* Sizes of the message buffers: those of the step that needs most, and those of one whose receives were posted early; and the same for
  * communication once per step, which has its own engine and buffers. */
 static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, struct hspmd_error *err)
@@ -50,18 +64,20 @@ static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, s
 	return 0;
 }
 
-/* Run the passes that make the device's instructions. */
-static int make_instructions(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_plan *plan,
-                             const struct hspmd_cluster *cluster, const struct hspmd_link_cost *across, struct hspmd_device *dev,
-                             struct hspmd_error *err)
+/* Run the passes that make the device's instructions. of: the program whose training state this one works on; NULL: its own. */
+static int make_instructions(struct hspmd_program *p, const struct hspmd_program *of, const struct hspmd_pipelines *pipelines,
+                             const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const struct hspmd_link_cost *across,
+                             struct hspmd_device *dev, struct hspmd_error *err)
 {
 	const struct hspmd_device_type *type = p->device >= 0 ? &cluster->types[cluster->devices[p->device].type] : NULL;
 	p->overlaps = type && hspmd_device_traits(type->kind)->overlaps;
 	p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
-	if (!p->layouts || hspmd_parameter_shard_states(p, pipelines, across, err) || hspmd_program_specialise(p, plan, err) ||
+	if (!p->layouts || (of && hspmd_parameter_layouts_share_state(p->layouts, of->layouts, err)) ||
+	    hspmd_parameter_shard_states(p, pipelines, across, err) || hspmd_program_specialise(p, plan, err) ||
 	    (type && hspmd_program_fuse_ops(p, type->kind, err)) || hspmd_program_sync_gradients(p, pipelines, across, err) ||
 	    hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
 		return -1;
+	measure_slots(p);
 	hspmd_program_query_workspace(p, dev);
 	return 0;
 }
@@ -82,7 +98,7 @@ struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const
 		p->how = like->how;
 		p->optimizer = like->optimizer;
 		struct hspmd_pipelines only = { .plan = plan, .like = &(int){ 0 }, .spmds = &p->spmd };
-		status = make_instructions(p, &only, plan, cluster, &across, NULL, err);
+		status = make_instructions(p, NULL, &only, plan, cluster, &across, NULL, err);
 	}
 	hspmd_resolve_cache_destroy(across.cache);
 	if (!status)
@@ -91,9 +107,8 @@ struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const
 	return NULL;
 }
 
-struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
-                                          const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev,
-                                          struct hspmd_error *err)
+static struct hspmd_program *build(const struct hspmd_program *of, const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                   const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev, struct hspmd_error *err)
 {
 	struct hspmd_program *p = calloc(1, sizeof *p);
 	struct hspmd_link_cost across = hspmd_link_cost_of_cluster(cluster), cost = across;
@@ -114,7 +129,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		p->how = pipelines->how;
 		p->graph = pipelines->graphs[p->pipeline];
 		p->spmd = pipelines->spmds[p->pipeline];
-		status = make_instructions(p, pipelines, plan, cluster, &across, dev, err);
+		status = make_instructions(p, of, pipelines, plan, cluster, &across, dev, err);
 		pipelines->graphs[p->pipeline] = NULL; /* now owned by the program */
 		pipelines->spmds[p->pipeline] = NULL;
 	}
@@ -125,4 +140,20 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		return p;
 	hspmd_program_destroy(p);
 	return NULL;
+}
+
+struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                          const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev,
+                                          struct hspmd_error *err)
+{
+	return build(NULL, source, plan, cluster, device, dev, err);
+}
+
+struct hspmd_program *hspmd_program_build_on(const struct hspmd_program *of, const struct hspmd_graph_source *source,
+                                             const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_device *dev,
+                                             struct hspmd_error *err)
+{
+	struct hspmd_graph_source same = *source;
+	same.precision = of->how.bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32; /* on fewer devices it could be another */
+	return build(of, &same, plan, cluster, of->device, dev, err);
 }

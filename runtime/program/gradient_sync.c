@@ -353,6 +353,12 @@ static int hand_back(const struct sync *s, int number)
 	return hspmd_program_add_transfer(p, t, &route, s->err);
 }
 
+/* Returns true if this device has a part of the parameter, or of its state. */
+static bool has_part(const struct hspmd_program *p, int number)
+{
+	return hspmd_parameter_is_here(p, number) || p->states[number].param >= 0;
+}
+
 int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_link_cost *cost,
                                  struct hspmd_error *err)
 {
@@ -371,7 +377,7 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pip
 	/* The order in which backward passes complete gradients; it is the same on all devices. */
 	for (int i = p->state_count - 1; !status && i >= 0; i--) {
 		status = enter_layer(&s, p->graph->tensors[layouts->parameters[i].tensor].layer);
-		if (!status && hspmd_parameter_is_here(p, i) && !p->states[i].scatter)
+		if (!status && has_part(p, i) && !p->states[i].scatter)
 			status = sum_gradient(&s, i);
 	}
 	while (!status && s.bucket_count)
@@ -393,7 +399,7 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pip
 		if (update(&s, i))
 			return -1;
 	for (int i = 0; i < p->state_count; i++)
-		if (hspmd_parameter_is_here(p, i) && !p->states[i].gather && hand_back(&s, i))
+		if (has_part(p, i) && !p->states[i].gather && hand_back(&s, i))
 			return -1;
 	return 0;
 }

@@ -374,13 +374,33 @@ static int place_best(struct placer *pl)
 	return p->arena_bytes > together ? place_with(pl, SIZE_MAX) : 0;
 }
 
-/* Place all fixed slots one after another; adjacent_to chains stay in order. */
+static void place_next(struct hspmd_program *p, int slot, bool *placed)
+{
+	if (slot < 0 || placed[slot])
+		return;
+	placed[slot] = true;
+	p->slots[slot].offset = p->fixed_bytes;
+	p->fixed_bytes += slot_bytes(p, slot);
+}
+
+/* Place all fixed slots one after another: first the training state, so that its place depends on nothing but the state, and programs of
+ * several plans can work on one state; adjacent_to chains stay in order. */
 static int place_fixed(struct placer *pl)
 {
 	struct hspmd_program *p = pl->p;
 	int *next = malloc((p->slot_count + 1) * sizeof *next);
-	if (!next)
+	bool *placed = hspmd_calloc(p->slot_count + 1, sizeof *placed);
+	if (!next || !placed) {
+		free(next);
+		free(placed);
 		return hspmd_fail_memory(pl->err, "planning memory");
+	}
+	for (int i = 0; i < p->state_count; i++) {
+		place_next(p, p->states[i].param, placed);
+		for (int k = 0; k < HSPMD_OPTIMIZER_MOMENTS; k++)
+			place_next(p, p->states[i].moments[k], placed);
+		place_next(p, p->states[i].copy, placed);
+	}
 	memset(next, -1, (p->slot_count + 1) * sizeof *next);
 	for (size_t s = 0; s < p->slot_count; s++)
 		if (p->slots[s].adjacent_to >= 0)
@@ -388,15 +408,14 @@ static int place_fixed(struct placer *pl)
 	for (size_t s = 0; s < p->slot_count; s++) {
 		if (p->slots[s].memory != HSPMD_ARENA_FIXED || p->slots[s].adjacent_to >= 0 || p->slots[s].aliases >= 0)
 			continue;
-		for (int at = (int)s; at >= 0; at = next[at]) {
-			p->slots[at].offset = p->fixed_bytes;
-			p->fixed_bytes += slot_bytes(p, at);
-		}
+		for (int at = (int)s; at >= 0; at = next[at])
+			place_next(p, at, placed);
 	}
 	for (size_t s = 0; s < p->slot_count; s++)
 		if (p->slots[s].aliases >= 0)
 			p->slots[s].offset = p->slots[p->slots[s].aliases].offset;
 	free(next);
+	free(placed);
 	return 0;
 }
 

@@ -295,6 +295,31 @@ struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd
 	return l;
 }
 
+int hspmd_parameter_layouts_share_state(struct hspmd_parameter_layouts *l, const struct hspmd_parameter_layouts *of,
+                                        struct hspmd_error *err)
+{
+	if (l->parameter_count != of->parameter_count)
+		return hspmd_fail(err, "the model has %d parameters under one plan and %d under another", of->parameter_count,
+		                  l->parameter_count);
+	for (int i = 0; i < l->parameter_count; i++) {
+		const struct hspmd_parameter_layout *a = &of->parameters[i], *b = &l->parameters[i];
+		struct hspmd_box whole[] = { hspmd_box_full(&a->shape), hspmd_box_full(&b->shape) };
+		if (strcmp(a->name, b->name) || !hspmd_box_equal(&whole[0], &whole[1]))
+			return hspmd_fail(err, "parameter %d is %s under one plan and %s under another, or has another shape", i, a->name,
+			                  b->name);
+	}
+	for (int i = 0; i < l->parameter_count; i++) {
+		struct hspmd_parameter_layout *own = &l->parameters[i];
+		if (!own->shared)
+			hspmd_annotation_destroy(own->state);
+		own->state = of->parameters[i].state;
+		own->cut = !hspmd_annotation_equal(own->used, own->state, &own->shape);
+		own->sharded_gradient = own->sharded_parameter = false;
+	}
+	l->shares_state = true;
+	return 0;
+}
+
 void hspmd_parameter_layouts_destroy(struct hspmd_parameter_layouts *l)
 {
 	if (!l)
@@ -304,7 +329,8 @@ void hspmd_parameter_layouts_destroy(struct hspmd_parameter_layouts *l)
 		if (l->parameters[i].shared)
 			continue;
 		hspmd_annotation_destroy(l->parameters[i].used);
-		hspmd_annotation_destroy(l->parameters[i].state);
+		if (!l->shares_state)
+			hspmd_annotation_destroy(l->parameters[i].state);
 	}
 	free(l->parameters);
 	free(l);

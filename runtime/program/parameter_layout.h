@@ -20,7 +20,7 @@ struct hspmd_parameter_layout {
 	struct hspmd_holder *holders; /* in the order of the union's subgroups */
 	bool shared; /* the annotations are those of an earlier parameter, with like shape, splits and holders; they are not changed */
 	struct hspmd_annotation *used;  /* as operators use the parameter */
-	bool cut;                       /* the state is split further than `used` */
+	bool cut;                       /* the state is divided otherwise than `used`: split further, or where another plan puts it */
 	struct hspmd_annotation *state; /* of the master parameter and its moments: `used`, or split further (zero_stage, after ZeRO,
 	                                   arXiv 1910.02054, section 5) */
 	bool sharded_gradient, sharded_parameter; /* cut, and nothing but parts of it is kept from one layer's pass to the next (zero_stage
@@ -30,6 +30,7 @@ struct hspmd_parameter_layout {
 
 struct hspmd_parameter_layouts {
 	int parameter_count; /* all parameters of the model, in graph order */
+	bool shares_state;   /* the `state` annotations are another plan's */
 	struct hspmd_parameter_layout *parameters;
 };
 
@@ -44,6 +45,11 @@ int *hspmd_spmd_stage_of_layer(const struct hspmd_pipeline *pipeline, struct hsp
  * parameter, annotation), or memory. */
 struct hspmd_annotation *hspmd_parameter_layout_join(const struct hspmd_parameter_layout *l, const struct hspmd_annotation *const *parts,
                                                      int hdim, struct hspmd_error *err);
+
+/* The state lies as in `of`, of another plan of the same model, whose annotations are borrowed: it must outlive l. 0, or -1 and err: the
+ * models differ. */
+int hspmd_parameter_layouts_share_state(struct hspmd_parameter_layouts *l, const struct hspmd_parameter_layouts *of,
+                                        struct hspmd_error *err);
 
 /* `graph` must outlive the result. NULL and err on failure (names plan path and parameter). */
 struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd_graph *graph, const struct hspmd_plan *plan,

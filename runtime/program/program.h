@@ -105,6 +105,7 @@ struct hspmd_pipelines;
 
 struct hspmd_program {
 	bool borrows;                            /* graph and spmd are another program's (hspmd_program_vary) */
+	int which;                               /* of a plan's programs (hspmd_plan_for_length): 0: the plan itself */
 	struct hspmd_graph *graph;               /* of this device's pipeline; owned */
 	struct hspmd_spmd *spmd;                 /* owned */
 	struct hspmd_parameter_layouts *layouts; /* of parameters; owned */
@@ -129,6 +130,8 @@ struct hspmd_program {
 	int schedule_index; /* of the next instruction, while the program is built */
 	size_t arena_bytes, fixed_bytes, workspace_bytes,
 	        message_bytes;              /* message_bytes: message buffers, if the device computes in host memory */
+	size_t read_bytes;                  /* of the largest READ */
+	bool sums_in_arena;                 /* the gradient that an update reads may be in the transient arena */
 	int loss_count;                     /* parts of the loss that this device counts (another device does not count its replica) */
 	int loss[HSPMD_PROGRAM_MAX_LOSSES]; /* slots */
 };
@@ -152,6 +155,12 @@ struct hspmd_graph_source hspmd_graph_source_job(const struct hspmd_model *m, co
 struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                           const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev,
                                           struct hspmd_error *err);
+/* The program of the same device for steps that another plan runs on `of`'s training state (`shorter` of struct hspmd_plan). Parameters,
+ * moments and copies are in the same slots of the fixed arena as in `of`: what follows them there is each program's own. Gradients are
+ * summed to where the state is, and parameters gathered from there. `of` must outlive the result. NULL and err. */
+struct hspmd_program *hspmd_program_build_on(const struct hspmd_program *of, const struct hspmd_graph_source *source,
+                                             const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_device *dev,
+                                             struct hspmd_error *err);
 void hspmd_program_destroy(struct hspmd_program *p);
 /* The program of the same device for a plan of one pipeline that differs from that of `like` only in schedule and recomputation. It borrows
  * `like`'s graph, so that it must be destroyed first. Without workspace. NULL and err. */

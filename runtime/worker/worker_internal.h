@@ -38,6 +38,7 @@ struct worker {
 	struct hspmd_totals totals; /* of `applied` */
 	int64_t recent_step[RECENT];
 	double recent_loss[RECENT], last_heartbeat;
+	double gather_s; /* seconds of the last gathering of parameters */
 	double busy_s; /* computing time of the steps since the last heartbeat */
 	int busy_steps;
 	struct {

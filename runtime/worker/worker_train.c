@@ -36,20 +36,35 @@ static json_t *with_load(struct worker *w, json_t *report)
 	return report;
 }
 
-/* valid: the validation loss; NaN if it was not measured. */
-static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s,
+/* If steps run several plans: which one this was, and what it took to bring the parameters there. NULL stays NULL. */
+static json_t *with_plan(const struct worker *w, json_t *report, int64_t step, double gather_s)
+{
+	const struct hspmd_plan *plan = w->active->plan;
+	if (!report || !plan->shorter_count)
+		return report;
+	int seq_len = hspmd_plan_of(plan, hspmd_generation_step_plan(w->active, step))->seq_len;
+	if (!json_object_set_new(report, "plan_seq_len", json_integer(seq_len)) &&
+	    !json_object_set_new(report, "gather_s", json_real(gather_s)))
+		return report;
+	json_decref(report);
+	return NULL;
+}
+
+/* gather_s: seconds until the parameters were where the step used them; valid: the validation loss, NaN if it was not measured. */
+static int report_step(struct worker *w, const struct hspmd_totals *all, double gather_s, double step_s,
                        const struct hspmd_step_times *times, double valid)
 {
 	const struct hspmd_generation *g = w->active;
 	int64_t done = w->step - 1;
-	if (g->rank == g->voters[0])
-		return hspmd_inbox_send(
-		        w->inbox,
-		        with_load(w, json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step",
-		                               (json_int_t)done, "loss", worker_number_or_null(all->loss), "tokens",
-		                               (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
-		                               hspmd_job_lr(w->setup.job, done), "grad_norm", worker_number_or_null(sqrt(all->square_sum)),
-		                               "compute_s", times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL)));
+	if (g->rank == g->voters[0]) {
+		json_t *report =
+		        json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step", (json_int_t)done,
+		                  "loss", worker_number_or_null(all->loss), "tokens",
+		                  (json_int_t)(w->setup.job->global_batch * hspmd_generation_step_length(g, done)), "step_s", step_s, "lr",
+		                  hspmd_job_lr(w->setup.job, done), "grad_norm", worker_number_or_null(sqrt(all->square_sum)), "compute_s",
+		                  times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL);
+		return hspmd_inbox_send(w->inbox, with_load(w, with_plan(w, report, done, gather_s)));
+	}
 	w->busy_s += times->compute_s;
 	w->busy_steps++;
 	if (hspmd_now() - w->last_heartbeat < 1)
@@ -97,6 +112,15 @@ static double weight_of(const struct hspmd_sample_source *valid, int64_t batch)
 	return factor > 0 ? 1 / factor : 0;
 }
 
+static int gather_parameters(struct worker *w, struct hspmd_error *err)
+{
+	double then = hspmd_now();
+	int status = hspmd_executor_gather_parameters(w->active->executor, w->step, err);
+	w->gather_s = hspmd_now() - then;
+	worker_trace_part(w, HSPMD_PART_PARAMETERS, then, then + w->gather_s);
+	return status;
+}
+
 /* The mean loss over validation samples. Runs passes and discards their gradients: the state does not change. */
 static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 {
@@ -106,7 +130,9 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 	double sum = 0, then = hspmd_now();
 	for (int64_t b = 0; b < batches; b++)
 		sum += weight_of(&s->valid_samples, b);
-	int status = g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[s->job->length_count - 1], err) : 0;
+	if (hspmd_generation_use_step(g, NULL, err) || gather_parameters(w, err))
+		return -1;
+	int status = 0;
 	hspmd_executor_set_samples(g->executor, s->valid_samples);
 	worker_trace_pause(w, true);
 	*loss = 0;
@@ -125,25 +151,16 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 	return status;
 }
 
-static int gather_parameters(struct worker *w, struct hspmd_error *err)
-{
-	double then = hspmd_now();
-	int status = hspmd_executor_gather_parameters(w->active->executor, w->step, err);
-	worker_trace_part(w, HSPMD_PART_PARAMETERS, then, hspmd_now());
-	return status;
-}
-
 /* Run one step. 0; or -1 and err: nothing has changed except what `ready` and `step` say. */
 static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_error *err)
 {
 	struct hspmd_executor *ex = w->active->executor;
 	struct hspmd_totals own = { 0 };
 	struct hspmd_step_times times;
-	double then = hspmd_now(), valid = NAN;
-	int64_t length;
+	double then = hspmd_now(), valid = NAN, gathered = w->gather_s;
 	worker_set_ready(w, false);
 	worker_trace_begin_step(w);
-	if (hspmd_generation_use_length(w->active, w->step, &length, err) || hspmd_executor_gradients(ex, w->step, &own, &times, err))
+	if (hspmd_executor_gradients(ex, w->step, &own, &times, err))
 		return -1;
 	own.stop = atomic_load(&w->stop) == w->active->number;
 	own.checkpoint = worker_checkpoint_possible(w);
@@ -159,12 +176,11 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	worker_trace_part(w, HSPMD_PART_VOTE, computed, voted);
 	worker_trace_part(w, HSPMD_PART_UPDATE, voted, updated);
 	worker_trace_part(w, HSPMD_PART_STEP, then, updated);
-	bool measured = is_to_measure(w, all);
-	if (measured && (gather_parameters(w, err) || measure(w, &valid, err)))
+	if (is_to_measure(w, all) && measure(w, &valid, err))
 		return -1;
-	if (report_step(w, all, length, updated - then, &times, valid))
+	if (report_step(w, all, gathered, updated - then, &times, valid))
 		return hspmd_fail(err, "the controller cannot be reached");
-	return measured ? 0 : gather_parameters(w, err);
+	return hspmd_generation_use_step(w->active, &w->step, err) || gather_parameters(w, err) ? -1 : 0;
 }
 
 /* For tests that observe what happens during steps: the minimum seconds from the start of one step to the start of the next, or the name

@@ -233,18 +233,21 @@ static void draw_common(const struct model *m, int pipelines, const int *width, 
 	compose(m->layers, common->stages * rounds, common->layers);
 }
 
-static char *draw_plan(const struct model *m, int devices)
+/* most: of zero_stage. shorter: what follows the plan's pipelines; "" for nothing. */
+static char *draw_plan_at(const struct model *m, int devices, int seq_len, int most, const char *shorter)
 {
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
-	int pipelines = 1 + (int)draw((unsigned)(devices < 4 ? devices : 4)), width[8], samples[8], first = 0, rounds, zero = (int)draw(4);
+	int pipelines = 1 + (int)draw((unsigned)(devices < 4 ? devices : 4)), width[8], samples[8], first = 0, rounds,
+	    zero = (int)draw((unsigned)most + 1);
 	struct common common = { 0 };
 	compose(devices, pipelines, width);
 	compose(BATCH, pipelines, samples);
 	for (int p = 0; p < pipelines; p++)
 		zero = width[p] > 6 && zero > 1 ? 1 : zero; /* one stage would be too wide */
-	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":16,\"zero_stage\":%d,", BATCH, zero);
+	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":%d,\"zero_stage\":%d,", BATCH, seq_len,
+	        zero);
 	put_schedule(f, zero > 1, &rounds);
 	if (zero > 1)
 		draw_common(m, pipelines, width, rounds, samples, &common);
@@ -255,19 +258,18 @@ static char *draw_plan(const struct model *m, int devices)
 		put_pipeline(f, m, &common, rounds, first, width[p], samples[p]);
 		first += width[p];
 	}
-	fputs("]}", f);
+	fprintf(f, "]%s}", shorter);
 	fclose(f);
 	return text;
 }
 
-/* Trained once per model. */
-static const double *one_device(size_t k)
+static char *draw_plan(const struct model *m, int devices)
 {
-	static double known[sizeof models / sizeof *models][STEPS];
-	const struct model *m = &models[k];
-	double *losses = known[k];
-	if (losses[0] != 0)
-		return losses;
+	return draw_plan_at(m, devices, 16, 3, "");
+}
+
+static void train_on_one(const struct model *m, double *losses)
+{
 	struct hspmd_error err = { "" };
 	char *plan = NULL;
 	assert_true(asprintf(&plan,
@@ -278,17 +280,15 @@ static const double *one_device(size_t k)
 	if (m->train(m->config, plan, 1, STEPS, losses, &err))
 		fail_msg("%s on one device: %s", m->name, err.text);
 	free(plan);
-	return losses;
 }
 
-/* Whether model k is tried: make check-changed tries an eighth of them, from `first` on; HSPMD_MODEL one alone. */
-static bool is_tried(size_t k, size_t first)
+/* Trained once per model. */
+static const double *one_device(size_t k)
 {
-	const unsigned all = sizeof models / sizeof *models;
-	const char *only = getenv("HSPMD_MODEL");
-	if (only)
-		return strcmp(only, models[k].name) == 0;
-	return getenv("HSPMD_SEED") || draw_count(all, all) == all || k % 8 == first;
+	static double known[sizeof models / sizeof *models][STEPS];
+	if (known[k][0] == 0)
+		train_on_one(&models[k], known[k]);
+	return known[k];
 }
 
 /* Returns the largest relative difference of losses; fails if one is not close. */
@@ -305,6 +305,33 @@ static double compare_losses(const struct model *m, uint64_t start, const double
 	return worst;
 }
 
+/* Trains by a plan that `make` draws for 1 to 8 devices. Returns the largest relative difference from these losses; 0: it was refused,
+ * rightly, as a ratio leaves a device without a head. */
+static double try_plan(const struct model *m, char *(*make)(const struct model *m, int devices), const double *want)
+{
+	uint64_t start = state;
+	int devices = 1 + (int)draw(8);
+	char *plan = make(m, devices);
+	double got[STEPS];
+	struct hspmd_error err = { "" };
+	bool refused = m->train(m->config, plan, devices, STEPS, got, &err);
+	if (refused && !strstr(err.text, "would hold no element"))
+		fail_msg("%s, HSPMD_SEED=%llu: %s\n%s", m->name, (unsigned long long)start, err.text, plan);
+	double worst = refused ? 0 : compare_losses(m, start, got, want, plan);
+	free(plan);
+	return worst;
+}
+
+/* Whether model k is tried: make check-changed tries an eighth of them, from `first` on; HSPMD_MODEL one alone. */
+static bool is_tried(size_t k, size_t first)
+{
+	const unsigned all = sizeof models / sizeof *models;
+	const char *only = getenv("HSPMD_MODEL");
+	if (only)
+		return strcmp(only, models[k].name) == 0;
+	return getenv("HSPMD_SEED") || draw_count(all, all) == all || k % 8 == first;
+}
+
 static void random_plans(void **unused)
 {
 	(void)unused;
@@ -313,25 +340,51 @@ static void random_plans(void **unused)
 	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
 		if (!is_tried(k, 0))
 			continue;
-		double got[STEPS], worst = 0;
+		double worst = 0;
 		const double *want = one_device(k);
 		for (int i = 0; i < count; i++) {
-			uint64_t start = state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000003 + k;
-			int devices = 1 + (int)draw(8);
-			char *plan = draw_plan(&models[k], devices);
-			struct hspmd_error err = { "" };
-			bool refused = models[k].train(models[k].config, plan, devices, STEPS, got, &err);
-			/* A ratio that leaves a device without a head is refused, rightly. */
-			if (refused && strstr(err.text, "would hold no element")) {
-				free(plan);
-				continue;
-			}
-			if (refused)
-				fail_msg("%s, HSPMD_SEED=%llu: %s\n%s", models[k].name, (unsigned long long)start, err.text, plan);
-			worst = fmax(worst, compare_losses(&models[k], start, got, want, plan));
-			free(plan);
+			state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000003 + k;
+			worst = fmax(worst, try_plan(&models[k], draw_plan, want));
 		}
 		print_message("%s: %d random plans, losses differ by at most %.2g\n", models[k].name, count, worst);
+	}
+}
+
+/* ---- random sets of plans, of which each step runs the one for its length */
+
+static char *draw_set(const struct model *m, int devices)
+{
+	char *shorter[2], *all = NULL;
+	for (int i = 0; i < 2; i++) /* some leave devices without a stage, which may hold state all the same */
+		shorter[i] = draw_plan_at(m, draw(3) ? devices : 1 + (int)draw((unsigned)devices), i ? 14 : 8, 0, "");
+	assert_true(asprintf(&all, ",\"shorter\":[%s,%s]", shorter[0], shorter[1]) > 0);
+	char *plan = draw_plan_at(m, devices, 16, 3, all);
+	free(all);
+	free(shorter[0]);
+	free(shorter[1]);
+	return plan;
+}
+
+static void random_sets(void **unused)
+{
+	(void)unused;
+	static const struct model of_lengths[] = {
+		{ "llama in several lengths", trainer_llama, 5, 2, trainer_lengths },
+		{ "gpt2 in several lengths", trainer_gpt2, 5, 4, trainer_lengths },
+		{ "mixtral in several lengths", trainer_mixtral, 4, 4, trainer_lengths },
+		{ "llama with one kv head, in several lengths", shared_kv, 5, 4, trainer_lengths },
+	};
+	const char *seed = getenv("HSPMD_SEED");
+	int count = (int)draw_count(2, 200), first = seed ? 0 : (int)draw_first((unsigned)count, 200);
+	for (size_t k = 0; k < sizeof of_lengths / sizeof *of_lengths; k++) {
+		const struct model *m = &of_lengths[k];
+		double want[STEPS], worst = 0;
+		train_on_one(m, want);
+		for (int i = 0; i < count; i++) {
+			state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000037 + k;
+			worst = fmax(worst, try_plan(m, draw_set, want));
+		}
+		print_message("%s: %d random sets of plans, losses differ by at most %.2g\n", m->name, count, worst);
 	}
 }
 
@@ -405,6 +458,9 @@ static void all_types_are_tried(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(all_types_are_tried), cmocka_unit_test(the_only_model_is_known),
-		                            cmocka_unit_test(random_plans), cmocka_unit_test(random_programs) };
+		                            cmocka_unit_test(random_plans), cmocka_unit_test(random_sets),
+		                            cmocka_unit_test(random_programs) };
+	if (getenv("HSPMD_ONLY"))
+		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

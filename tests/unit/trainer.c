@@ -38,6 +38,11 @@ static void take_loss(void *context, int64_t step, double loss)
 	((struct job *)context)->losses[step] = loss;
 }
 
+static int length_of_step(void *context, int64_t step)
+{
+	return hspmd_data_length_of_step(((struct job *)context)->data, step);
+}
+
 static int look(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device,
                 struct hspmd_error *err)
 {
@@ -170,6 +175,12 @@ int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_
 			.on_end = look,
 			.context = &s,
 		};
+		if (s.job->length_count) {
+			local.lengths = s.job->lengths;
+			local.length_count = s.job->length_count;
+			local.length_of_step = length_of_step;
+			local.length_context = &s;
+		}
 		local.timeout_s = o->gpus ? 600 : 0; /* an emulated GPU on a loaded machine is very slow */
 		status = hspmd_train_local(&local, err);
 	}
@@ -191,6 +202,15 @@ int trainer_documents(const char *model, const char *plan, int devices, int step
 	return trainer_train(
 	        &(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps, .documents = true }, losses,
 	        err);
+}
+
+int trainer_lengths(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
+{
+	static const char job[] = "{\"data\":{\"lengths\":[8,14,16]}}";
+	return trainer_train(
+	        &(struct trainer_options){
+	                .model = model, .plan = plan, .devices = devices, .steps = steps, .documents = true, .job = job },
+	        losses, err);
 }
 
 int trainer_lion(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)

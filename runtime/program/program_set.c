@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/program/program_set.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "common/alloc.h"
+#include "runtime/comm/comm.h"
+#include "runtime/program/seq_len.h"
+
+static size_t larger(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Whichever of the programs an executor starts with, its memory then holds all of them. */
+static void share_memory(struct hspmd_program_set *s)
+{
+	struct hspmd_program most = { 0 };
+	for (int i = 0; i < s->count; i++) {
+		const struct hspmd_program *p = s->programs[i];
+		most.fixed_bytes = larger(most.fixed_bytes, p->fixed_bytes);
+		most.arena_bytes = larger(most.arena_bytes, p->arena_bytes);
+		most.workspace_bytes = larger(most.workspace_bytes, p->workspace_bytes);
+		most.message_bytes = larger(most.message_bytes, p->message_bytes);
+		most.read_bytes = larger(most.read_bytes, p->read_bytes);
+		most.sums_in_arena |= p->sums_in_arena;
+	}
+	for (int i = 0; i < s->count; i++) {
+		struct hspmd_program *p = s->programs[i];
+		p->fixed_bytes = most.fixed_bytes;
+		p->arena_bytes = most.arena_bytes;
+		p->workspace_bytes = most.workspace_bytes;
+		p->message_bytes = most.message_bytes;
+		p->read_bytes = most.read_bytes;
+		p->sums_in_arena = most.sums_in_arena;
+	}
+}
+
+static int build_programs(struct hspmd_program_set *s, const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                          const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev, struct hspmd_error *err)
+{
+	if (!(s->programs[0] = hspmd_program_build(source, plan, cluster, device, dev, err)))
+		return -1;
+	if (s->programs[0]->stage < 0) /* this device only hands over state */
+		s->count = 1;
+	for (int i = 1; i < s->count; i++) {
+		s->programs[i] = hspmd_program_build_on(s->programs[0], source, hspmd_plan_of(plan, i), cluster, dev, err);
+		if (!s->programs[i])
+			return hspmd_error_prefix(err, "shorter[%d]", i - 1);
+		s->programs[i]->which = i;
+	}
+	share_memory(s);
+	return 0;
+}
+
+static int build_lengths(struct hspmd_program_set *s, const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                         struct hspmd_device *dev, const struct hspmd_step_lengths *lengths, struct hspmd_error *err)
+{
+	for (int i = 0; s->programs[0]->stage >= 0 && i < s->length_count; i++) {
+		int which = hspmd_plan_for_length(plan, lengths->lengths[i]);
+		s->at_length[i] = hspmd_program_at_length(s->programs[which], source, lengths->lengths[i], dev, err);
+		if (s->at_length[i])
+			continue;
+		if (which)
+			hspmd_error_prefix(err, "shorter[%d]", which - 1);
+		return lengths->file ? hspmd_error_prefix(err, "%s: data.lengths[%d]", lengths->file, i) : -1;
+	}
+	return 0;
+}
+
+struct hspmd_program_set *hspmd_program_set_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                                  const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev,
+                                                  const struct hspmd_step_lengths *lengths, struct hspmd_error *err)
+{
+	struct hspmd_program_set *s = calloc(1, sizeof *s);
+	int status = s ? 0 : -1;
+	if (s) {
+		s->count = 1 + plan->shorter_count;
+		s->length_count = lengths ? lengths->count : 0;
+		s->programs = hspmd_calloc((size_t)s->count, sizeof(*s->programs));
+		s->at_length = s->length_count ? hspmd_calloc((size_t)s->length_count, sizeof(*s->at_length)) : NULL;
+		status = s->programs && (s->at_length || !s->length_count) ? 0 : -1;
+	}
+	if (status)
+		hspmd_fail_memory(err, "specialising");
+	if (!status && !build_programs(s, source, plan, cluster, device, dev, err) && !build_lengths(s, source, plan, dev, lengths, err))
+		return s;
+	hspmd_program_set_destroy(s);
+	return NULL;
+}
+
+void hspmd_program_set_destroy(struct hspmd_program_set *s)
+{
+	if (!s)
+		return;
+	for (int i = 0; s->at_length && i < s->length_count; i++)
+		hspmd_program_destroy(s->at_length[i]);
+	for (int i = s->programs ? s->count - 1 : -1; i >= 0; i--) /* the first has the state's annotations of all */
+		hspmd_program_destroy(s->programs[i]);
+	free(s->at_length);
+	free(s->programs);
+	free(s);
+}
+
+const struct hspmd_program *hspmd_program_set_at(const struct hspmd_program_set *s, int length)
+{
+	return s->at_length && s->at_length[length] ? s->at_length[length] : s->programs[0];
+}
+
+struct hspmd_devcomm_use *hspmd_program_set_devcomm_uses(const struct hspmd_program_set *s, int lane, size_t *count)
+{
+	struct hspmd_program **others = hspmd_calloc((size_t)(s->count + s->length_count), sizeof(*others));
+	int more = 0;
+	for (int i = 1; others && i < s->count; i++)
+		others[more++] = s->programs[i];
+	for (int i = 0; others && i < s->length_count; i++)
+		if (s->at_length[i])
+			others[more++] = s->at_length[i];
+	struct hspmd_devcomm_use *uses = others ? hspmd_program_devcomm_uses(s->programs[0], others, more, lane, count) : NULL;
+	free(others);
+	return uses;
+}

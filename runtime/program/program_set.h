@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All programs of one device under a plan: those of the plan itself and of its plans for shorter steps, at every length that steps have.
+ * They work on one training state, and need as much memory as the largest of them, so that an executor can change from one to another
+ * between two steps (hspmd_executor_set_program). What changes is where parameters are used, and how the passes divide them: the state
+ * stays, as HSPMD (arXiv 2504.20490, section 7) and HotSPa (SOSP'24) have it for lengths that vary. */
+#ifndef HSPMD_PROGRAM_PROGRAM_SET_H
+#define HSPMD_PROGRAM_PROGRAM_SET_H
+
+#include "runtime/program/program.h"
+
+struct hspmd_program_set {
+	int count;                       /* 1 + the plan's shorter_count */
+	struct hspmd_program **programs; /* by hspmd_plan_for_length; each at its plan's own length */
+	int length_count;
+	struct hspmd_program *
+	        *at_length; /* by index of the lengths; NULL: all steps have the plan's length, or the device is in no stage */
+};
+
+/* The lengths that steps have, at most the plan's. */
+struct hspmd_step_lengths {
+	const int64_t *lengths;
+	int count;
+	const char *file; /* whose data.lengths they are, for errors; NULL: of no file */
+};
+
+/* lengths NULL, or of none: all steps have the plan's length. A length that a plan's parts do not allow is an error that names it. NULL and
+ * err; the rest as in hspmd_program_build. */
+struct hspmd_program_set *hspmd_program_set_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                                  const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev,
+                                                  const struct hspmd_step_lengths *lengths, struct hspmd_error *err);
+void hspmd_program_set_destroy(struct hspmd_program_set *s);
+
+/* The program for steps of the length with this index; without lengths that of the plan. */
+const struct hspmd_program *hspmd_program_set_at(const struct hspmd_program_set *s, int length);
+
+/* The communication of all programs, as hspmd_program_devcomm_uses. The caller frees the array. NULL: memory. */
+struct hspmd_devcomm_use *hspmd_program_set_devcomm_uses(const struct hspmd_program_set *s, int lane, size_t *count);
+
+#endif
