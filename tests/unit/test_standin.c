@@ -50,6 +50,7 @@ static void test_environment(void **state)
 		         "PMIX_RANK=1",
 		         "PMI_SIZE=1",
 		         "OMPI_X=2",
+		         "MV2_COMM_WORLD_SIZE=3",
 		         "SLURM_STEP_NODELIST=x",
 		         "HSPMD_CHECKPOINT=$HOME/x",
 		         "CUDA_VISIBLE_DEVICES=4,GPU-a,7",
@@ -75,7 +76,7 @@ static void test_environment(void **state)
 		                              "OMP_NUM_THREADS=6",
 		                              "CUDA_VISIBLE_DEVICES=7,4",
 		                              "SLURM_JOB_ID=12" };
-	static const char *const gone[] = { "RANK=77", "SLURM_PROCID", "SLURM_NTASKS", "PMI", "OMPI", "SLURM_STEP" };
+	static const char *const gone[] = { "RANK=77", "SLURM_PROCID", "SLURM_NTASKS", "PMI", "OMPI", "MV2", "SLURM_STEP" };
 	char **list = hspmd_environment_make(from, &in);
 	for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
 		bool found = false;
