@@ -114,16 +114,24 @@ static int read_weighted(struct hspmd_job *j, struct hspmd_json *all)
 	return hspmd_json_failed(all) ? -1 : 0;
 }
 
+static const char *const auto_lengths[] = { "auto", NULL };
+
 /* Adds seq_len unless it is listed. Reads nothing if seq_len is wrong. */
 static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
 {
-	struct hspmd_json all = hspmd_json_array_or_none(data, "lengths", 1, LENGTHS_MAX), ends = hspmd_json_any(data, "lengths");
-	size_t n = hspmd_json_length(&all);
+	struct hspmd_json ends = hspmd_json_any(data, "lengths"), all = { 0 };
 	int before = hspmd_json_mistakes(data);
-	if (!n || !j->seq_len || hspmd_json_failed(data))
+	if (json_is_string(ends.value))
+		j->lengths_auto = hspmd_json_enum(data, "lengths", auto_lengths) == 0 && hspmd_json_mistakes(data) == before;
+	else
+		all = hspmd_json_array_or_none(data, "lengths", 1, LENGTHS_MAX);
+	size_t n = all.value ? hspmd_json_length(&all) : 0;
+	if ((!n && !j->lengths_auto) || !j->seq_len || hspmd_json_failed(data))
 		return hspmd_json_failed(data) ? -1 : 0;
 	if (!j->documents)
 		return hspmd_json_fail(&ends, "expected document_end beside it: documents are grouped by length");
+	if (j->lengths_auto)
+		return 0;
 	j->lengths = hspmd_calloc(n + 1, sizeof *j->lengths);
 	if (!j->lengths)
 		return hspmd_json_fail_memory(data);
@@ -454,6 +462,8 @@ static json_t *data_json(const struct hspmd_job *j)
 		for (int i = 0; i < j->length_count; i++)
 			bad |= json_array_append_new(lengths, json_integer(j->lengths[i]));
 		bad |= json_object_set_new(o, "lengths", lengths);
+	} else if (j->lengths_auto) {
+		bad |= json_object_set_new(o, "lengths", json_string(auto_lengths[0]));
 	}
 	if (j->valid_count) {
 		bad |= json_object_set_new(o, "valid", paths_json(j->valid, j->valid_count));

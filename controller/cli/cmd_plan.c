@@ -13,6 +13,7 @@
 #include "controller/cli/policy_limits.h"
 #include "controller/cli/plan_program.h"
 #include "controller/cli/plan_table.h"
+#include "controller/cli/step_lengths.h"
 #include "controller/solver/solver.h"
 #include "runtime/facts/facts.h"
 #include "runtime/model/model.h"
@@ -29,7 +30,7 @@ struct plan_options {
 	const char *cluster, *job, *model, *profile, *current, *evaluate, *output, *trace, *precision, *program, *policy, *rule;
 	int64_t global_batch, seq_len, micro_batch, max_nodes, max_devices;
 	double time_limit, max_price, cost_weight;
-	struct hspmd_option_list types;
+	struct hspmd_option_list types, lengths;
 	bool explain, json;
 };
 
@@ -40,6 +41,8 @@ struct plan_inputs {
 	struct hspmd_model_facts *facts; /* of the model, for the plan's samples */
 	struct hspmd_graph_source source;
 	struct hspmd_program_search programs;
+	struct hspmd_step_lengths_of lengths;
+	struct hspmd_length_report length_report;
 	struct hspmd_profile *profile;
 	struct hspmd_plan *current, *plan;
 	struct hspmd_policy *policy; /* owns names in limits */
@@ -73,6 +76,9 @@ static int check(const struct plan_options *o)
 		return hspmd_usage_error("plan", "--global-batch is missing");
 	if (o->precision && precision_named(o->precision) == HSPMD_PRECISION_COUNT)
 		return hspmd_usage_error("plan", "--precision: expected fp32, tf32, bf16, fp16, fp8 or fp64, got '%s'", o->precision);
+	if (o->lengths.count && (!o->model || !o->seq_len || o->evaluate))
+		return hspmd_usage_error("plan",
+		                         "--lengths needs --model and --seq-len, and no --evaluate; a job's lengths are those of its data");
 	if (o->rule && !o->policy)
 		return hspmd_usage_error("plan", "--rule needs --policy");
 	return 0;
@@ -92,6 +98,9 @@ static int parse(int argc, char **argv, struct plan_options *o)
 		  "tokens per sample (default: the profile's, or the model's positions)" },
 		{ "micro-batch", 0, "B", HSPMD_OPTION_INT, &o->micro_batch, 1, INT_MAX,
 		  "samples per micro-batch (default: the solver chooses)" },
+		{ "lengths", 0, "LIST", HSPMD_OPTION_LIST, &o->lengths, 0, 0,
+		  "steps of several lengths, up to --seq-len: LENGTH:SHARE,... (shares\nof steps); also search plans for the shorter "
+		  "ones" },
 		{ "precision", 0, "WORD", HSPMD_OPTION_TEXT, &o->precision, 0, 0,
 		  "fp32, tf32, bf16, fp16, fp8 or fp64 (default: bf16 where all devices\nhave it, else fp32)" },
 		{ "current", 0, "PLAN", HSPMD_OPTION_TEXT, &o->current, 0, 0,
@@ -164,6 +173,22 @@ static int find_facts(const struct plan_options *o, struct plan_inputs *in, stru
 	return in->facts ? 0 : -1;
 }
 
+/* A job can be planned where its data are not. */
+static int find_lengths(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
+{
+	struct hspmd_error why;
+	if (o->lengths.count)
+		return hspmd_step_lengths_read(&o->lengths, in->model, (int)o->seq_len, &in->source, in->facts, &in->lengths, err);
+	if (!in->job || o->evaluate)
+		return 0;
+	if (hspmd_job_choose_lengths(in->job, in->model, &why) ||
+	    hspmd_step_lengths_of_job(in->job, in->model, &in->source, in->facts, &in->lengths, &why)) {
+		hspmd_warn("plans for shorter steps are not searched: %s", why.text);
+		hspmd_step_lengths_clear(&in->lengths);
+	}
+	return 0;
+}
+
 static int load(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
 {
 	in->cluster = hspmd_cluster_read(o->cluster, err);
@@ -189,7 +214,7 @@ static int load(const struct plan_options *o, struct plan_inputs *in, struct hsp
 		                                  .cost_weight = o->cost_weight };
 	if (in->job && in->plan && hspmd_plan_check_job(o->evaluate, in->plan->global_batch, in->plan->seq_len, in->job, err))
 		return -1;
-	if (in->model && find_facts(o, in, err))
+	if (in->model && (find_facts(o, in, err) || find_lengths(o, in, err)))
 		return -1;
 	return hspmd_policy_limits(o->policy, o->rule, &asked, &in->policy, &in->limits, err);
 }
@@ -208,7 +233,9 @@ static struct hspmd_solve_request request_of(const struct plan_options *o, const
 		.precision = in->precision,
 		.time_limit_s = o->time_limit,
 		.limits = in->limits,
-		.programs = in->model && !(in->job && in->job->length_count) ? &in->programs : NULL,
+		.programs = in->model && !in->lengths.count && !(in->job && (in->job->length_count || in->job->lengths_auto))
+		                    ? &in->programs
+		                    : NULL,
 		.current = in->current,
 		.current_cluster = in->current_cluster,
 	};
@@ -225,7 +252,9 @@ static int solve(const struct plan_options *o, struct plan_inputs *in, struct hs
 		return hspmd_evaluate(in->cluster, in->facts, in->profile, in->precision, in->plan, report, err);
 	struct hspmd_solve_request request = request_of(o, in);
 	in->plan = hspmd_solve(in->cluster, in->facts, in->profile, &request, report, err);
-	return in->plan ? 0 : -1;
+	if (!in->plan || !in->lengths.count)
+		return in->plan ? 0 : -1;
+	return hspmd_search_shorter_plans(in->cluster, &request, in->lengths.shares, in->lengths.count, in->plan, &in->length_report, err);
 }
 
 /* What the search for a program found, and why. */
@@ -257,6 +286,12 @@ static int explain(const struct plan_options *o, const struct plan_inputs *in, c
 		return hspmd_fail_memory(err, "explaining the plan");
 	hspmd_plan_wrap(stdout, text);
 	free(text);
+	if (in->length_report.count && !(text = hspmd_plan_explain_lengths(in->plan, &in->length_report)))
+		return hspmd_fail_memory(err, "explaining the plan");
+	if (in->length_report.count) {
+		hspmd_plan_wrap(stdout, text);
+		free(text);
+	}
 	return explain_program(in, report, err);
 }
 
@@ -332,6 +367,8 @@ int hspmd_command_plan(int argc, char **argv)
 	hspmd_policy_destroy(in.policy);
 	hspmd_plan_destroy(in.plan);
 	hspmd_plan_destroy(in.current);
+	hspmd_length_report_clear(&in.length_report);
+	hspmd_step_lengths_clear(&in.lengths);
 	hspmd_profile_destroy(in.profile);
 	hspmd_model_facts_destroy(in.facts);
 	hspmd_model_destroy(in.model);

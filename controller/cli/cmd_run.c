@@ -24,6 +24,7 @@
 #include "controller/cli/local_nodes.h"
 #include "controller/cli/run_command.h"
 #include "controller/cli/run_state.h"
+#include "controller/cli/step_lengths.h"
 #include "controller/cli/run_options.h"
 #include "controller/cli/run_policy.h"
 #include "controller/cli/supervise.h"
@@ -58,6 +59,7 @@ struct run {
 	struct hspmd_model_facts *facts;
 	struct hspmd_graph_source source;
 	struct hspmd_program_search programs;
+	struct hspmd_step_lengths_of lengths;
 	struct hspmd_cluster *cluster; /* local */
 	char *cluster_path, *save_folder, *local, *shared, *memory, *munge_socket, *member_log;
 	struct run_output output;
@@ -108,6 +110,9 @@ static int read_job(struct run *r, struct hspmd_error *err)
 		r->programs = (struct hspmd_program_search){ hspmd_program_find, &r->source };
 		if (!(r->facts = hspmd_model_facts_build(&r->source, r->model->name, (int)r->job->seq_len, err)))
 			return hspmd_error_prefix(err, "%s", r->job->file);
+		if (hspmd_job_choose_lengths(r->job, r->model, err) ||
+		    hspmd_step_lengths_of_job(r->job, r->model, &r->source, r->facts, &r->lengths, err))
+			return -1;
 	}
 	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
 	int low, high, n;
@@ -503,6 +508,7 @@ static void tear_down(struct run *r)
 	json_decref(r->config.object_json);
 	json_decref(r->config.first_plan);
 	hspmd_cluster_destroy(r->cluster);
+	hspmd_step_lengths_clear(&r->lengths);
 	hspmd_model_facts_destroy(r->facts);
 	hspmd_model_destroy(r->model);
 	hspmd_job_destroy(r->job);
@@ -585,6 +591,8 @@ static int live(void *context, bool again)
 	struct run_loop_options o = {
 		.config = &r->config,
 		.facts = r->facts,
+		.shares = r->lengths.shares,
+		.share_count = r->lengths.count,
 		.programs = r->model ? &r->programs : NULL,
 		.allocation = r->allocation,
 		.output = &r->output,

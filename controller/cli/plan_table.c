@@ -201,11 +201,8 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 		say(to, "and so do %d more\n", report->shortage_count - HSPMD_SHORTAGE_MAX);
 }
 
-void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report,
-                      bool current)
+static void pipeline_rows(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c)
 {
-	fprintf(to, "%-*s %-*s %-*s %-*s %-*s %s\n", LEAD, "pipeline", LAYERS, "layers", DEVICES, "devices", TYPES, "type", RECOMPUTE,
-	        "recompute", "memory, GB");
 	for (int i = 0, end; i < p->pipeline_count; i = end) {
 		const struct hspmd_pipeline *pipe = &p->pipelines[i];
 		for (end = i + 1; end < p->pipeline_count && same_shape(c, pipe, &p->pipelines[end]); end++)
@@ -222,6 +219,19 @@ void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_c
 			}
 			stage_row(to, p, c, &pipe->stages[s], lead);
 		}
+	}
+}
+
+void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report,
+                      bool current)
+{
+	fprintf(to, "%-*s %-*s %-*s %-*s %-*s %s\n", LEAD, "pipeline", LAYERS, "layers", DEVICES, "devices", TYPES, "type", RECOMPUTE,
+	        "recompute", "memory, GB");
+	pipeline_rows(to, p, c);
+	for (int i = p->shorter_count - 1; i >= 0; i--) {
+		say(to, "\nsteps of up to %d tokens: %.4g s, micro-batch %d, %s\n", p->shorter[i]->seq_len, p->shorter[i]->predicted.step_s,
+		    p->shorter[i]->micro_batch, hspmd_schedule_names[p->shorter[i]->schedule]);
+		pipeline_rows(to, p->shorter[i], c);
 	}
 	totals(to, p, c, report, current);
 }

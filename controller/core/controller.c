@@ -140,7 +140,7 @@ static void on_heartbeat(struct hspmd_controller *m, struct worker *w, const jso
 {
 	const struct bound_plan *l = m->current.bound_plan;
 	if (l && json_integer_value(json_object_get(message, "generation")) == l->generation && bound_plan_uses(l, w)) {
-		straggler_sample(w, message);
+		straggler_sample(m, w, message);
 		device_load_note(w, message);
 	}
 }

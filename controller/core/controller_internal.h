@@ -454,7 +454,8 @@ void adopt_end(struct hspmd_controller *m); /* the journal of the earlier incarn
 
 /* straggler.c */
 void straggler_begin(struct hspmd_controller *m);               /* a generation has started to train */
-void straggler_sample(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
+/* Of a `step` or `heartbeat`: only steps that run the plan itself count, not those of its shorter plans. */
+void straggler_sample(const struct hspmd_controller *m, struct worker *w, const json_t *message);
 void straggler_tick(struct hspmd_controller *m);
 double straggler_deadline(const struct hspmd_controller *m);
 /* Returns true if a plan that avoids a straggler saves more than the change costs. current_step_s: seconds of a step of the current plan

@@ -171,7 +171,7 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 	bool progress = !runs_command(m) || json_integer_value(step) >= m->furthest;
 	if (m->change.open && m->change.started)
 		resize_line(m, step_s);
-	straggler_sample(w, message);
+	straggler_sample(m, w, message);
 	device_load_note(w, message);
 	m->step_interval_s = isnan(m->last_step_at) ? 0 : m->now - m->last_step_at;
 	line(m, json_integer_value(step), loss_value(json_object_get(message, "loss")), step_s, message);

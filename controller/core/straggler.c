@@ -58,9 +58,10 @@ void straggler_begin(struct hspmd_controller *m)
 	free(busy);
 }
 
-void straggler_sample(struct worker *w, const json_t *message)
+void straggler_sample(const struct hspmd_controller *m, struct worker *w, const json_t *message)
 {
-	json_t *s = json_object_get(message, "compute_s");
+	const struct bound_plan *l = m->current.bound_plan;
+	json_t *s = json_object_get(message, l && l->plan && l->plan->shorter_count ? "plan_compute_s" : "compute_s");
 	if (!json_is_number(s) || !(json_number_value(s) > 0))
 		return;
 	w->busy_s += json_number_value(s);

@@ -2,20 +2,13 @@
 #include "controller/run/choose_plan.h"
 
 #include "common/format/plan_precision.h"
+#include "common/log.h"
 #include "controller/core/risk.h"
 #include "controller/run/command_plan.h"
 #include "controller/solver/solver.h"
 
-struct chooser {
-	const struct hspmd_job *job;
-	const struct hspmd_model_facts *facts;
-	int layers;
-	double limit_s;
-	const struct hspmd_program_search *programs;
-};
-
 /* Predicted step time in seconds of the current plan on the changed cluster; 0: it cannot run there. */
-static double current_plan_step_s(const struct chooser *o, const json_t *now, const struct hspmd_cluster *c)
+static double current_plan_step_s(const struct run_planning *o, const json_t *now, const struct hspmd_cluster *c)
 {
 	struct hspmd_error err;
 	struct hspmd_plan *p = json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->layers, &err) : NULL;
@@ -30,7 +23,7 @@ static double current_plan_step_s(const struct chooser *o, const json_t *now, co
 
 /* If the rate of node losses is known, compares a plan that may shard the state with `whole`: it is faster, but loses more work with a
  * node. Takes `whole` over; returns the better one. */
-static struct hspmd_plan *choose_by_risk(const struct chooser *o, const json_t *input, const struct hspmd_cluster *c,
+static struct hspmd_plan *choose_by_risk(const struct run_planning *o, const json_t *input, const struct hspmd_cluster *c,
                                          struct hspmd_solve_request *request, struct hspmd_plan *whole)
 {
 	struct hspmd_risk risk = run_risk_read(json_object_get(input, "risk"));
@@ -48,7 +41,7 @@ static struct hspmd_plan *choose_by_risk(const struct chooser *o, const json_t *
 
 /* If there is no plan with whole state in every pipeline, or only one in another precision than the job's, tries plans that shard the
  * state. */
-static struct hspmd_plan *settle_for(const struct chooser *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
+static struct hspmd_plan *settle_for(const struct run_planning *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
                                      struct hspmd_plan *whole, struct hspmd_error *err)
 {
 	enum hspmd_precision asked = request->precision;
@@ -63,7 +56,23 @@ static struct hspmd_plan *settle_for(const struct chooser *o, const struct hspmd
 	return other;
 }
 
-static json_t *plan_command(const struct chooser *o, json_t *input, struct hspmd_error *err)
+/* Plans for shorter steps are worth having, but not needed. */
+static void add_shorter_plans(const struct run_planning *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
+                              struct hspmd_plan *plan)
+{
+	struct hspmd_length_report report = { 0 };
+	struct hspmd_error err = { "" };
+	if (o->share_count < 2)
+		return;
+	if (hspmd_search_shorter_plans(c, request, o->shares, o->share_count, plan, &report, &err))
+		hspmd_warn("all steps run the plan for the longest ones: %s", err.text);
+	else if (plan->shorter_count)
+		hspmd_info("steps have a plan each for up to %d lengths: %.3g s expected per step, instead of %.3g s by one plan",
+		           1 + plan->shorter_count, report.set_s, report.without_s);
+	hspmd_length_report_clear(&report);
+}
+
+static json_t *plan_command(const struct run_planning *o, json_t *input, struct hspmd_error *err)
 {
 	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(input, "cluster"), "cluster", err);
 	json_t *plan = c ? run_command_plan(o->job, c, err) : NULL;
@@ -75,7 +84,7 @@ static json_t *plan_command(const struct chooser *o, json_t *input, struct hspmd
 	return result;
 }
 
-static json_t *solve_one(const struct chooser *o, json_t *input, struct hspmd_error *err)
+static json_t *solve_one(const struct run_planning *o, json_t *input, struct hspmd_error *err)
 {
 	const struct hspmd_job *job = o->job;
 	json_t *now = json_object_get(input, "current"), *result = NULL;
@@ -111,6 +120,8 @@ static json_t *solve_one(const struct chooser *o, json_t *input, struct hspmd_er
 		plan = settle_for(o, c, &request, plan, err);
 	if (plan && any)
 		plan = choose_by_risk(o, input, c, &request, plan);
+	if (plan)
+		add_shorter_plans(o, c, &request, plan);
 	if (plan) {
 		json_t *p = hspmd_plan_to_json(plan, c);
 		result = p ? json_pack("{s:o, s:O, s:f}", "plan", p, "cluster", json_object_get(input, "cluster"), "current_step_s",
@@ -126,9 +137,7 @@ static json_t *solve_one(const struct chooser *o, json_t *input, struct hspmd_er
 	return result;
 }
 
-json_t *run_choose_plan(const struct hspmd_job *job, const struct hspmd_model_facts *facts, int layers,
-                        const struct hspmd_program_search *programs, double limit_s, json_t *input, struct hspmd_error *err)
+json_t *run_choose_plan(const struct run_planning *p, json_t *input, struct hspmd_error *err)
 {
-	struct chooser o = { job, facts, layers, limit_s, programs };
-	return job->command.argc ? plan_command(&o, input, err) : solve_one(&o, input, err);
+	return p->job->command.argc ? plan_command(p, input, err) : solve_one(p, input, err);
 }

@@ -12,6 +12,8 @@
 struct run_loop_options {
 	const struct run_config *config;
 	const struct hspmd_model_facts *facts;
+	const struct hspmd_step_share *shares; /* how many steps have which length; NULL: all have the same */
+	int share_count;
 	const struct hspmd_program_search *programs; /* of the model; NULL: the job has a command */
 	struct run_allocation *allocation;
 	struct run_output *output;

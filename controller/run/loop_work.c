@@ -24,7 +24,14 @@ static void solve_work(uv_work_t *w)
 {
 	struct solve *s = w->data;
 	const struct run_loop_options *o = s->loop->o;
-	s->answer = run_choose_plan(o->config->job, o->facts, o->config->layers, o->programs, o->solve_limit_s, s->input, &s->err);
+	const struct run_planning planning = { .job = o->config->job,
+		                               .facts = o->facts,
+		                               .layers = o->config->layers,
+		                               .programs = o->programs,
+		                               .shares = o->shares,
+		                               .share_count = o->share_count,
+		                               .limit_s = o->solve_limit_s };
+	s->answer = run_choose_plan(&planning, s->input, &s->err);
 }
 
 static void solve_done(uv_work_t *w, int status)

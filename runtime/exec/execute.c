@@ -55,15 +55,16 @@ static int allocate_memory(struct hspmd_executor *ex, struct hspmd_error *err)
 	char *persistent = ex->o.persistent ? hspmd_persistent_data(ex->o.persistent) : NULL;
 	size_t arena = hspmd_executor_persistent_arena(p);
 	ex->borrowed[HSPMD_ARENA_FIXED] = persistent != NULL;
-	ex->borrowed[HSPMD_ARENA_TRANSIENT] = persistent && arena;
-	size_t bytes[2] = { [HSPMD_ARENA_TRANSIENT] = p->arena_bytes, [HSPMD_ARENA_FIXED] = p->fixed_bytes };
-	for (int r = 0; r < 2; r++) {
-		if (ex->borrowed[r])
-			ex->bases[r] = r == HSPMD_ARENA_FIXED ? persistent : persistent + arena;
-		else if (!(ex->bases[r] = dev->ops->allocate(dev, bytes[r] + 64, err)))
-			return -1;
-	}
-	return 0;
+	ex->borrowed[HSPMD_ARENA_TRANSIENT] = p->shared_bytes || (persistent && arena);
+	ex->bases[HSPMD_ARENA_FIXED] =
+	        persistent ? persistent
+	                   : dev->ops->allocate(dev, (p->shared_bytes ? p->shared_bytes : p->fixed_bytes) + HSPMD_PROGRAM_ALIGN, err);
+	if (!ex->bases[HSPMD_ARENA_FIXED])
+		return -1;
+	ex->bases[HSPMD_ARENA_TRANSIENT] = ex->borrowed[HSPMD_ARENA_TRANSIENT]
+	                                           ? ex->bases[HSPMD_ARENA_FIXED] + arena
+	                                           : dev->ops->allocate(dev, p->arena_bytes + HSPMD_PROGRAM_ALIGN, err);
+	return ex->bases[HSPMD_ARENA_TRANSIENT] ? 0 : -1;
 }
 
 struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err)
@@ -180,6 +181,8 @@ int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_pro
 		ex->workspace = larger;
 		ex->workspace_bytes = program->workspace_bytes;
 	}
+	if (program->shared_bytes)
+		ex->bases[HSPMD_ARENA_TRANSIENT] = ex->bases[HSPMD_ARENA_FIXED] + hspmd_program_arena_offset(program);
 	if (program != ex->p && ex->o.timeline)
 		hspmd_timeline_begin(ex->o.timeline, program, ex->step);
 	ex->p = program;

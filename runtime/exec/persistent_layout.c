@@ -4,24 +4,21 @@
 
 #include "runtime/exec/execute.h"
 
-static size_t fixed_end(const struct hspmd_program *p)
-{
-	return (p->fixed_bytes + HSPMD_PROGRAM_ALIGN + 4095) / 4096 * 4096;
-}
-
 size_t hspmd_executor_persistent_arena(const struct hspmd_program *p)
 {
-	return p->sums_in_arena ? fixed_end(p) : 0;
+	return p->sums_in_arena || p->shared_bytes ? hspmd_program_arena_offset(p) : 0;
 }
 
 size_t hspmd_executor_persistent_bytes(const struct hspmd_program *p)
 {
-	return fixed_end(p) + (p->sums_in_arena ? p->arena_bytes + HSPMD_PROGRAM_ALIGN : 0);
+	if (p->shared_bytes)
+		return p->shared_bytes;
+	return hspmd_program_arena_offset(p) + (p->sums_in_arena ? p->arena_bytes + HSPMD_PROGRAM_ALIGN : 0);
 }
 
 uint64_t hspmd_executor_persistent_layout(const struct hspmd_program *p)
 {
-	uint64_t hash = hspmd_executor_persistent_bytes(p);
+	uint64_t hash = hspmd_executor_persistent_bytes(p) * 31 + hspmd_executor_persistent_arena(p);
 	for (int i = 0; i < p->state_count; i++) {
 		const struct hspmd_program_state *s = &p->states[i];
 		const int slot[] = { s->param, s->moments[0], s->moments[1], s->grad };

@@ -63,12 +63,11 @@ static int bucket_file(struct hspmd_data *d, int file, int stream, int64_t *star
 	return 0;
 }
 
-static int bucket_documents(struct hspmd_data *d, const struct hspmd_job *job, struct hspmd_error *err)
+static int add_documents(struct hspmd_data *d, const int64_t *lengths, int count, struct hspmd_error *err)
 {
+	const struct hspmd_job *job = d->job;
 	int64_t start = 0;
-	int set;
-	d->buckets = hspmd_length_buckets_create(job->lengths, job->length_count, job->train_weights, d->stream_count, job->global_batch,
-	                                         job->seed);
+	d->buckets = hspmd_length_buckets_create(lengths, count, job->train_weights, d->stream_count, job->global_batch, job->seed);
 	if (!d->buckets)
 		return hspmd_fail_memory(err, "opening data");
 	for (int i = 0; i < d->file_count; i++) {
@@ -77,6 +76,14 @@ static int bucket_documents(struct hspmd_data *d, const struct hspmd_job *job, s
 		if (bucket_file(d, i, stream, &start, err))
 			return -1;
 	}
+	return 0;
+}
+
+static int bucket_documents(struct hspmd_data *d, const struct hspmd_job *job, struct hspmd_error *err)
+{
+	int set;
+	if (add_documents(d, job->lengths, job->length_count, err))
+		return -1;
 	if (!hspmd_length_buckets_close(d->buckets, &set, err))
 		return 0;
 	return set < 0 ? hspmd_error_prefix(err, "%s: data.lengths", job->file)
@@ -135,8 +142,43 @@ static struct hspmd_data *open_files(const struct hspmd_job *job, char *const *p
 	return NULL;
 }
 
+#define AUTO_SHORTEST 16 /* tokens: what steps of fewer would save is little */
+#define AUTO_PART 0.01   /* of all tokens: fewer are trained in longer steps */
+#define AUTO_BATCHES 4   /* as many as a length needs: what does not fill a batch is left out of each epoch */
+
+int hspmd_data_choose_lengths(const struct hspmd_job *job, int64_t vocab, int64_t *lengths, struct hspmd_error *err)
+{
+	int64_t all[HSPMD_DATA_LENGTHS_MOST] = { job->seq_len };
+	int count = 1, kept = 0;
+	while (count < HSPMD_DATA_LENGTHS_MOST && all[0] % 2 == 0 && all[0] / 2 >= AUTO_SHORTEST) {
+		memmove(&all[1], &all[0], (size_t)count++ * sizeof *all);
+		all[0] = all[1] / 2;
+	}
+	struct hspmd_data *d = open_files(job, job->train, job->train_count, job->train_weights, false, vocab, err);
+	if (!d || add_documents(d, all, count, err)) {
+		hspmd_data_close(d);
+		return -1;
+	}
+	double tokens = 0, part = 0; /* part: of documents that the last length kept does not hold */
+	for (int i = 0; i < count; i++)
+		tokens += (double)hspmd_length_buckets_tokens(d->buckets, i);
+	for (int i = 0; i < count; i++) {
+		part += (double)hspmd_length_buckets_tokens(d->buckets, i);
+		if (i < count - 1 && (part < AUTO_PART * tokens || part < (double)(AUTO_BATCHES * job->global_batch * all[i])))
+			continue;
+		lengths[kept++] = all[i];
+		part = 0;
+	}
+	hspmd_data_close(d);
+	return kept;
+}
+
 struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
 {
+	if (job->lengths_auto && !job->length_count) {
+		hspmd_fail(err, "%s: data.lengths: nothing has been chosen for \"auto\"", job->file);
+		return NULL;
+	}
 	struct hspmd_data *d = open_files(job, job->train, job->train_count, job->train_weights, false, vocab, err);
 	if (!d || !job->length_count || !bucket_documents(d, job, err))
 		return d;

@@ -98,6 +98,14 @@ int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int set, int64_t st
 	return 0;
 }
 
+int64_t hspmd_length_buckets_tokens(const struct hspmd_length_buckets *g, int length)
+{
+	int64_t tokens = 0;
+	for (int k = 0; k < g->sets; k++)
+		tokens += g->lengths[length].buckets[k].tokens;
+	return tokens;
+}
+
 /* Mixes lengths, and sets within each length. tokens[sets]: of a set's samples, of all lengths. */
 static int mix(struct hspmd_length_buckets *g, const double *tokens, struct hspmd_error *err)
 {

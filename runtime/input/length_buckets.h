@@ -25,6 +25,9 @@ int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int set, int64_t st
 /* Ends the adding of documents. -1 and err: no bucket fills a batch; a set with a weight has no sample (*set: which; else -1); memory. */
 int hspmd_length_buckets_close(struct hspmd_length_buckets *g, int *set, struct hspmd_error *err);
 
+/* Tokens of the documents that were added to the buckets of the length with this index, in all sets. */
+int64_t hspmd_length_buckets_tokens(const struct hspmd_length_buckets *g, int length);
+
 /* Index of the length of step `step`. */
 int hspmd_length_buckets_of_step(const struct hspmd_length_buckets *g, int64_t step);
 /* Position of token `offset` of sample `number` (step * batch + index in the batch) in the stream of its set; *run: the number of tokens

@@ -213,9 +213,17 @@ struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program 
 	return uses;
 }
 
+#define PAGE ((size_t)4096)
+
+size_t hspmd_program_arena_offset(const struct hspmd_program *p)
+{
+	return (p->fixed_bytes + HSPMD_PROGRAM_ALIGN + PAGE - 1) / PAGE * PAGE;
+}
+
 size_t hspmd_program_memory(const struct hspmd_program *p)
 {
-	return p->fixed_bytes + p->arena_bytes + p->workspace_bytes + p->message_bytes;
+	size_t arenas = p->shared_bytes ? p->shared_bytes : p->fixed_bytes + p->arena_bytes;
+	return arenas + p->workspace_bytes + p->message_bytes;
 }
 
 void hspmd_program_destroy(struct hspmd_program *p)

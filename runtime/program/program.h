@@ -132,6 +132,8 @@ struct hspmd_program {
 	        message_bytes;              /* message_bytes: message buffers, if the device computes in host memory */
 	size_t read_bytes;                  /* of the largest READ */
 	bool sums_in_arena;                 /* the gradient that an update reads may be in the transient arena */
+	size_t shared_bytes;                /* of the block that holds both arenas of any program of a set, the transient one behind the
+	                                       fixed one (hspmd_program_arena_offset); 0: the program is the only one */
 	int loss_count;                     /* parts of the loss that this device counts (another device does not count its replica) */
 	int loss[HSPMD_PROGRAM_MAX_LOSSES]; /* slots */
 };
@@ -173,7 +175,9 @@ struct hspmd_devcomm_use;
 struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program *p, struct hspmd_program *const *more, int more_count,
                                                      int lane, size_t *count);
 
-/* Bytes of device memory that the program needs. */
+/* Where the transient arena begins, if it is in one block with the fixed arena. */
+size_t hspmd_program_arena_offset(const struct hspmd_program *p);
+/* Bytes of device memory that the program needs; of a set's program: that all of them need. */
 size_t hspmd_program_memory(const struct hspmd_program *p);
 
 /* Returns true if the device computes this stage of its pipeline. */

@@ -13,27 +13,23 @@ static size_t larger(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
-/* Whichever of the programs an executor starts with, its memory then holds all of them. */
+/* Whichever of several programs an executor starts with, its memory then holds each of them. */
 static void share_memory(struct hspmd_program_set *s)
 {
 	struct hspmd_program most = { 0 };
 	for (int i = 0; i < s->count; i++) {
 		const struct hspmd_program *p = s->programs[i];
-		most.fixed_bytes = larger(most.fixed_bytes, p->fixed_bytes);
-		most.arena_bytes = larger(most.arena_bytes, p->arena_bytes);
+		most.shared_bytes = larger(most.shared_bytes, hspmd_program_arena_offset(p) + p->arena_bytes + HSPMD_PROGRAM_ALIGN);
 		most.workspace_bytes = larger(most.workspace_bytes, p->workspace_bytes);
 		most.message_bytes = larger(most.message_bytes, p->message_bytes);
 		most.read_bytes = larger(most.read_bytes, p->read_bytes);
-		most.sums_in_arena |= p->sums_in_arena;
 	}
-	for (int i = 0; i < s->count; i++) {
+	for (int i = 0; s->count > 1 && i < s->count; i++) {
 		struct hspmd_program *p = s->programs[i];
-		p->fixed_bytes = most.fixed_bytes;
-		p->arena_bytes = most.arena_bytes;
+		p->shared_bytes = most.shared_bytes;
 		p->workspace_bytes = most.workspace_bytes;
 		p->message_bytes = most.message_bytes;
 		p->read_bytes = most.read_bytes;
-		p->sums_in_arena = most.sums_in_arena;
 	}
 }
 

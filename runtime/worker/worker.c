@@ -292,6 +292,8 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	w->ready = w->applied = -1;
 	w->busy_s = 0;
 	w->busy_steps = 0;
+	w->plan_busy_s = 0;
+	w->plan_steps = 0;
 	atomic_store(&w->stop, 0);
 	return hspmd_inbox_send(w->inbox,
 	                        json_pack("{ss,si,sI,s{sI,sI,sI,sI},s{sf,sf,sf}}", "type", "started", "generation", number, "step",

@@ -41,6 +41,8 @@ struct worker {
 	double gather_s; /* seconds of the last gathering of parameters */
 	double busy_s; /* computing time of the steps since the last heartbeat */
 	int busy_steps;
+	double plan_busy_s; /* of these, the steps that ran the plan itself */
+	int plan_steps;
 	struct {
 		int generation;
 		int64_t peak_bytes;  /* of memory */

@@ -37,14 +37,15 @@ static json_t *with_load(struct worker *w, json_t *report)
 }
 
 /* If steps run several plans: which one this was, and what it took to bring the parameters there. NULL stays NULL. */
-static json_t *with_plan(const struct worker *w, json_t *report, int64_t step, double gather_s)
+static json_t *with_plan(const struct worker *w, json_t *report, int64_t step, double gather_s, double compute_s)
 {
 	const struct hspmd_plan *plan = w->active->plan;
 	if (!report || !plan->shorter_count)
 		return report;
-	int seq_len = hspmd_plan_of(plan, hspmd_generation_step_plan(w->active, step))->seq_len;
-	if (!json_object_set_new(report, "plan_seq_len", json_integer(seq_len)) &&
-	    !json_object_set_new(report, "gather_s", json_real(gather_s)))
+	int which = hspmd_generation_step_plan(w->active, step);
+	if (!json_object_set_new(report, "plan_seq_len", json_integer(hspmd_plan_of(plan, which)->seq_len)) &&
+	    !json_object_set_new(report, "gather_s", json_real(gather_s)) &&
+	    (which || !json_object_set_new(report, "plan_compute_s", json_real(compute_s))))
 		return report;
 	json_decref(report);
 	return NULL;
@@ -63,10 +64,14 @@ static int report_step(struct worker *w, const struct hspmd_totals *all, double 
 		                  (json_int_t)(w->setup.job->global_batch * hspmd_generation_step_length(g, done)), "step_s", step_s, "lr",
 		                  hspmd_job_lr(w->setup.job, done), "grad_norm", worker_number_or_null(sqrt(all->square_sum)), "compute_s",
 		                  times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL);
-		return hspmd_inbox_send(w->inbox, with_load(w, with_plan(w, report, done, gather_s)));
+		return hspmd_inbox_send(w->inbox, with_load(w, with_plan(w, report, done, gather_s, times->compute_s)));
 	}
 	w->busy_s += times->compute_s;
 	w->busy_steps++;
+	if (!hspmd_generation_step_plan(g, done)) {
+		w->plan_busy_s += times->compute_s;
+		w->plan_steps++;
+	}
 	if (hspmd_now() - w->last_heartbeat < 1)
 		return 0;
 	w->last_heartbeat = hspmd_now();
@@ -74,8 +79,12 @@ static int report_step(struct worker *w, const struct hspmd_totals *all, double 
 	int steps = w->busy_steps;
 	w->busy_s = 0;
 	w->busy_steps = 0;
-	return hspmd_inbox_send(w->inbox, with_load(w, json_pack("{ss,si,sI,sf,si}", "type", "heartbeat", "generation", g->number, "step",
-	                                                         (json_int_t)done, "compute_s", mean, "steps", steps)));
+	json_t *of_plan = g->plan->shorter_count && w->plan_steps ? json_real(w->plan_busy_s / w->plan_steps) : NULL;
+	w->plan_busy_s = 0;
+	w->plan_steps = 0;
+	return hspmd_inbox_send(w->inbox,
+	                        with_load(w, json_pack("{ss,si,sI,sf,si,so*}", "type", "heartbeat", "generation", g->number, "step",
+	                                               (json_int_t)done, "compute_s", mean, "steps", steps, "plan_compute_s", of_plan)));
 }
 
 /* Record whether all gradients are complete. */

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/cli/step_lengths.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "common/alloc.h"
+#include "runtime/facts/facts.h"
+#include "runtime/input/data.h"
+
+#define COUNTED_MOST 16384 /* steps whose lengths are counted */
+#define SHARES_MOST 1e12
+
+int hspmd_job_choose_lengths(struct hspmd_job *job, const struct hspmd_model *model, struct hspmd_error *err)
+{
+	int64_t chosen[HSPMD_DATA_LENGTHS_MOST];
+	if (!job->lengths_auto || job->length_count)
+		return 0;
+	int count = hspmd_data_choose_lengths(job, model->vocab, chosen, err);
+	if (count < 0)
+		return -1;
+	if (!(job->lengths = hspmd_calloc((size_t)count, sizeof *job->lengths)))
+		return hspmd_fail_memory(err, "choosing lengths");
+	for (int i = 0; i < count; i++)
+		job->lengths[job->length_count++] = chosen[i];
+	return 0;
+}
+
+/* Room for `count` lengths. 0, or -1: memory. */
+static int make_shares(struct hspmd_step_lengths_of *out, int count)
+{
+	*out = (struct hspmd_step_lengths_of){ .shares = hspmd_calloc((size_t)count, sizeof *out->shares) };
+	out->count = out->shares ? count : 0;
+	return out->shares ? 0 : -1;
+}
+
+/* The facts of all lengths but the last. 0, or -1 and err. */
+static int find_facts(struct hspmd_step_lengths_of *out, const struct hspmd_model *model, const struct hspmd_graph_source *source,
+                      const struct hspmd_model_facts *longest, struct hspmd_error *err)
+{
+	out->shares[out->count - 1].facts = longest;
+	for (int i = 0; i < out->count - 1; i++)
+		if (!(out->shares[i].facts = hspmd_model_facts_build(source, model->name, out->shares[i].seq_len, err)))
+			return -1;
+	return 0;
+}
+
+static int count_steps(const struct hspmd_job *job, const struct hspmd_model *model, struct hspmd_step_lengths_of *out,
+                       struct hspmd_error *err)
+{
+	struct hspmd_data *d = hspmd_data_open(job, model->vocab, err);
+	int64_t steps = job->steps < COUNTED_MOST ? job->steps : COUNTED_MOST;
+	for (int64_t s = 0; d && s < steps; s++)
+		out->shares[hspmd_data_length_of_step(d, s)].share++;
+	hspmd_data_close(d);
+	return d ? 0 : -1;
+}
+
+int hspmd_step_lengths_of_job(const struct hspmd_job *job, const struct hspmd_model *model, const struct hspmd_graph_source *source,
+                              const struct hspmd_model_facts *longest, struct hspmd_step_lengths_of *out, struct hspmd_error *err)
+{
+	*out = (struct hspmd_step_lengths_of){ 0 };
+	if (job->length_count < 2)
+		return 0;
+	if (make_shares(out, job->length_count))
+		return hspmd_fail_memory(err, "counting steps by length");
+	for (int i = 0; i < out->count; i++)
+		out->shares[i].seq_len = (int)job->lengths[i];
+	return count_steps(job, model, out, err) || find_facts(out, model, source, longest, err) ? -1 : 0;
+}
+
+static int read_share(const char *word, int least, int most, struct hspmd_step_share *share, struct hspmd_error *err)
+{
+	int end = 0;
+	if (sscanf(word, "%d:%lf%n", &share->seq_len, &share->share, &end) != 2 || word[end] || share->seq_len < least ||
+	    share->seq_len > most || !(share->share > 0 && share->share < SHARES_MOST))
+		return hspmd_fail(err, "--lengths: expected LENGTH:SHARE with a length in %d..%d and a share above 0, got '%s'", least,
+		                  most, word);
+	return 0;
+}
+
+int hspmd_step_lengths_read(const struct hspmd_option_list *words, const struct hspmd_model *model, int seq_len,
+                            const struct hspmd_graph_source *source, const struct hspmd_model_facts *longest,
+                            struct hspmd_step_lengths_of *out, struct hspmd_error *err)
+{
+	if (make_shares(out, words->count))
+		return hspmd_fail_memory(err, "reading --lengths");
+	for (int i = 0, least = 1; i < words->count; i++) {
+		if (read_share(words->items[i], least, seq_len, &out->shares[i], err))
+			return -1;
+		least = out->shares[i].seq_len + 1;
+	}
+	if (out->shares[out->count - 1].seq_len != seq_len)
+		return hspmd_fail(err, "--lengths: expected %d, the plan's length, at the end", seq_len);
+	return find_facts(out, model, source, longest, err);
+}
+
+void hspmd_step_lengths_clear(struct hspmd_step_lengths_of *l)
+{
+	for (int i = 0; i < l->count - 1; i++)
+		hspmd_model_facts_destroy((struct hspmd_model_facts *)l->shares[i].facts);
+	free(l->shares);
+	*l = (struct hspmd_step_lengths_of){ 0 };
+}

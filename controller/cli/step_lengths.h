@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How many steps of a job have which length, for the solver: of the job's data, or as told. */
+#ifndef HSPMD_CLI_STEP_LENGTHS_H
+#define HSPMD_CLI_STEP_LENGTHS_H
+
+#include "common/format/job.h"
+#include "common/format/model.h"
+#include "controller/cli/commands.h"
+#include "controller/solver/search/length_plans.h"
+#include "runtime/program/program.h"
+
+struct hspmd_step_lengths_of {
+	int count; /* 0: all steps have the same length */
+	struct hspmd_step_share *shares;
+};
+
+/* If data.lengths is "auto": chooses the job's lengths by its data, which are read. Nothing otherwise. 0, or -1 and err. */
+int hspmd_job_choose_lengths(struct hspmd_job *job, const struct hspmd_model *model, struct hspmd_error *err);
+
+/* Of the job's steps; its data are read if it has lengths. longest: facts of the model at its seq_len, borrowed; source: for those of other
+ * lengths, which the result owns. 0, or -1 and err. */
+int hspmd_step_lengths_of_job(const struct hspmd_job *job, const struct hspmd_model *model, const struct hspmd_graph_source *source,
+                              const struct hspmd_model_facts *longest, struct hspmd_step_lengths_of *out, struct hspmd_error *err);
+/* As the words say, LENGTH:SHARE each, ascending; the last is `seq_len`. Shares are of steps. 0, or -1 and err. */
+int hspmd_step_lengths_read(const struct hspmd_option_list *words, const struct hspmd_model *model, int seq_len,
+                            const struct hspmd_graph_source *source, const struct hspmd_model_facts *longest,
+                            struct hspmd_step_lengths_of *out, struct hspmd_error *err);
+void hspmd_step_lengths_clear(struct hspmd_step_lengths_of *l);
+
+#endif
