@@ -59,6 +59,7 @@ void adopt_begin(struct hspmd_controller *m)
 	m->adopt = json_incref(j);
 	m->adopt_until = m->now + AGENT_RECONNECT_S;
 	m->first_plan_used = true;
+	choices_take_plan(m, json_object_get(json_object_get(j, "current"), "plan"), false);
 }
 
 bool adopt_holds(const struct hspmd_controller *m, const struct node *n)
@@ -119,7 +120,6 @@ static struct bound_plan *restore_bound_plan(struct hspmd_controller *m, json_t 
 		l->generation = json_integer_value(json_object_get(from, "generation"));
 		l->nodes = (int)message_integer(from, "nodes", l->nodes); /* some may leave, or not be back yet */
 		l->copies = (int)message_integer(from, "copies", l->copies);
-		choices_take_plan(m, l->plan_json, false);
 	} else
 		log_msg(m, HSPMD_LOG_WARNING, "the journal's plan is not used: %s", err.text);
 	return l;
