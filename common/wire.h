@@ -36,6 +36,7 @@
  *                       stays valid until `started`.
  *                       generation; addresses: { device: base64 }: of the members on this node, and of the leaders of its neighbours in
  *                       the tree along which the members exchange the rest (common/address_tree.h), unless they have done so already;
+ *                       choices: as in a plan, if some were made since `prepare`: they count instead of the device's own;
  *                       step: the next step to run (= steps done); state: where the state comes from:
  *                         init: true (random, or job.init), or one or both of
  *                         live: [{ cluster, plan, holders: [runs of devices that still hold the state of `step` under that plan] }];
@@ -69,7 +70,8 @@
  *
  *   hello               device; pid
  *   prepared            generation; address: base64, of all its transports; memory_bytes: planned peak; seconds;
- *                       needs_preconnect: true if it takes long to connect, else absent
+ *                       needs_preconnect: true if it takes long to connect, else absent; choices: [lines] of the device (runtime/device/device.h)
+ *                       that the plan's `choices` do not have, else absent
  *   preconnected        generation
  *   started             generation; step; bytes: { local, peers, disk, shared }; seconds: { connect, move; of which plan: 0 if `prepare`
  *                       had the same `live` }

@@ -16,6 +16,7 @@
 #define RATIO_MAX 1e9
 #define SECONDS_MAX 1e12
 #define SHORTER_MAX 64
+#define CHOICES_MAX (1 << 20)
 
 const char *const hspmd_recompute_names[] = { "none", "selective", "full", NULL };
 const char *const hspmd_schedule_names[] = { "1f1b", "gpipe", "interleaved", "zb-h1", NULL };
@@ -316,6 +317,19 @@ static int check_zero(const struct reader *r, struct hspmd_json *root)
 }
 
 /* The search divides the work of all devices together. */
+static int read_choices(struct reader *r, struct hspmd_json *root)
+{
+	struct hspmd_json all = hspmd_json_array_or_none(root, "choices", 1, CHOICES_MAX);
+	for (size_t i = 0; i < hspmd_json_length(&all); i++) {
+		struct hspmd_json at = hspmd_json_at(&all, i);
+		if (!hspmd_json_string_value(&at))
+			return -1;
+	}
+	if (hspmd_json_length(&all) && !(r->p->choices = json_deep_copy(all.value)))
+		return hspmd_json_fail_memory(&all);
+	return hspmd_json_failed(root) ? -1 : 0;
+}
+
 static int check_synthesis(const struct reader *r, struct hspmd_json *root)
 {
 	const struct hspmd_plan *p = r->p;
@@ -394,7 +408,7 @@ static struct hspmd_plan *read_one(struct hspmd_json *root, const struct hspmd_c
 	for (int i = 0; !rc && i < c->device_count; i++)
 		r.owners[i].pipeline = -1;
 	if (rc || read_head(&r, root) || read_pipelines(&r, root) || check_synthesis(&r, root) || check_zero(&r, root) ||
-	    read_predicted(&r, root) || (longest ? check_shorter(&r, root, longest) : read_shorter(&r, root)) ||
+	    read_predicted(&r, root) || read_choices(&r, root) || (longest ? check_shorter(&r, root, longest) : read_shorter(&r, root)) ||
 	    hspmd_json_check_keys(root)) {
 		hspmd_plan_destroy(r.p);
 		r.p = NULL;
@@ -448,6 +462,7 @@ void hspmd_plan_destroy(struct hspmd_plan *p)
 		hspmd_plan_destroy(p->shorter[i]);
 	free(p->shorter);
 	json_decref(p->program);
+	json_decref(p->choices);
 	free(p->predicted.devices);
 	free(p->predicted.memory_bytes);
 	free(p);

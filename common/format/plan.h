@@ -60,6 +60,7 @@ struct hspmd_plan {
 	int pipeline_count;
 	struct hspmd_pipeline *pipelines;
 	struct hspmd_predicted predicted;
+	json_t *choices; /* [lines]: what devices chose by measurement when they ran this plan (`choose` of runtime/device/device.h); NULL: nothing */
 	/* Plans for shorter steps, which work on this plan's training state: it stays where this plan puts it. In the order of their seq_len,
 	 * all below this plan's; on some or all of its devices; without `shorter` of their own. Owned. */
 	int shorter_count;

@@ -117,6 +117,8 @@ json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluste
 		bad |= json_object_set_new(o, "synthesis", json_true());
 	if (p->program)
 		bad |= json_object_set_new(o, "program", json_deep_copy(p->program));
+	if (p->choices)
+		bad |= json_object_set(o, "choices", p->choices);
 	bad |= json_object_set_new(o, "pipelines", pipelines);
 	if (p->predicted.step_s > 0)
 		bad |= json_object_set_new(o, "predicted", predicted_json(c, &p->predicted));
@@ -186,6 +188,7 @@ struct hspmd_plan *hspmd_plan_copy(const struct hspmd_plan *p)
 	*copy = *p;
 	copy->program = p->program ? json_deep_copy(p->program) : NULL;
 	failed = p->program && !copy->program;
+	copy->choices = json_incref(p->choices);
 	size_t n = (size_t)p->predicted.device_count;
 	copy->predicted.devices = copy_array(p->predicted.devices, n, sizeof *p->predicted.devices, &failed);
 	copy->predicted.memory_bytes = copy_array(p->predicted.memory_bytes, n, sizeof *p->predicted.memory_bytes, &failed);

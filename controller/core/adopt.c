@@ -59,6 +59,7 @@ void adopt_begin(struct hspmd_controller *m)
 	m->adopt = json_incref(j);
 	m->adopt_until = m->now + AGENT_RECONNECT_S;
 	m->first_plan_used = true;
+	choices_take_plan(m, json_object_get(json_object_get(j, "current"), "plan"), false);
 }
 
 bool adopt_holds(const struct hspmd_controller *m, const struct node *n)

@@ -93,6 +93,7 @@ void hspmd_controller_destroy(struct hspmd_controller *m)
 	json_decref(m->checkpoint_search.found);
 	json_decref(m->checkpoint_search.bad);
 	json_decref(m->events);
+	json_decref(m->choices);
 	json_decref(m->adopt);
 	json_decref(m->deferred);
 	json_decref(m->waiting);

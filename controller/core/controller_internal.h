@@ -297,6 +297,9 @@ struct hspmd_controller {
 
 	json_t *waiting, *over; /* member jobs: a list of those without a node; { job: how it ended }. NULL: none */
 
+	json_t *choices;  /* { key: " = choice" } (choices.c); NULL: none */
+	bool new_choices; /* some that `prepare` of the next generation did not have */
+
 	json_t *events; /* the last RUN_EVENTS_MAX, for `hspmd events` */
 	int64_t event_number;
 	int64_t first_event; /* number of the last event before this incarnation; tells incarnations apart, since each reports its start */
@@ -447,6 +450,11 @@ const char **member_names(struct hspmd_controller *m, const struct generation *g
 /* What each node is told of the members' transport addresses, which are in their answers: { node: { device: address } }, for
  * send_workers_own(). New reference. */
 json_t *member_addresses(struct hspmd_controller *m, const struct generation *g);
+
+/* choices.c: what devices have chosen by measurement */
+void choices_take_plan(struct hspmd_controller *m, const json_t *plan, bool instead); /* instead: of what is known */
+void choices_take_answers(struct hspmd_controller *m, const struct generation *g);    /* of `prepared` */
+void choices_put(struct hspmd_controller *m, struct bound_plan *l);                   /* into its plan_json */
 
 /* journal.c: what a later incarnation of the controller needs */
 void journal(struct hspmd_controller *m);

@@ -156,6 +156,7 @@ static json_t *checkpoint_source(struct hspmd_controller *m, const struct genera
 		return check_alloc(m, json_pack("{s:b}", "init", 1));
 	}
 	*step = choice.step;
+	choices_take_plan(m, json_object_get(json_object_get(choice.manifest, "job"), "plan"), true);
 	m->change.source = choice.durable ? "checkpoint" : "copies";
 	if (choice.durable) {
 		m->checkpoint_step = choice.step;
@@ -201,6 +202,13 @@ void start_generation(struct hspmd_controller *m)
 	json_t *addresses = member_addresses(m, g), *start = json_pack("{s:s, s:I, s:I, s:o}", "type", "start", "generation",
 	                                                               (json_int_t)g->bound_plan->generation, "step", (json_int_t)step,
 	                                                               "state", source);
+	if (m->new_choices) {
+		choices_put(m, g->bound_plan);
+		emit(m, ACTION_SAVE_PLAN, NULL, json_incref(g->bound_plan->plan_json), g->bound_plan->generation);
+		if (json_object_set(start, "choices", json_object_get(g->bound_plan->plan_json, "choices")))
+			m->failed = true;
+		m->new_choices = false;
+	}
 	if (step < m->steps_reported) {
 		m->change.steps_lost += m->steps_reported - step;
 		m->steps_reported = step;

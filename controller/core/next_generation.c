@@ -46,6 +46,9 @@ static void begin_next_generation(struct hspmd_controller *m, struct bound_plan 
 {
 	m->next.bound_plan = l;
 	l->generation = ++m->generation;
+	choices_take_plan(m, l->plan_json, false);
+	choices_put(m, l);
+	m->new_choices = false;
 	m->next.phase = PHASE_SPAWNING;
 	m->next.since = m->now;
 	m->change.wanted = false;
@@ -392,6 +395,7 @@ bool advance_next(struct hspmd_controller *m)
 		if (!all_answered(g))
 			return false;
 		m->change.specialised = m->now - g->since;
+		choices_take_answers(m, g);
 		preconnect(m);
 		return true;
 	case PHASE_PRECONNECTING:

@@ -58,6 +58,12 @@ struct hspmd_device_ops {
 	/* Returns -1 and err if the device has failed for good: it does no more work, and nothing in its memory can be read again. Does not
 	 * wait. NULL: a failure of the device is one of the process. */
 	int (*check)(struct hspmd_device *dev, struct hspmd_error *err);
+	/* How the device computes what it could compute in several ways: what it has measured, a line each, "KEY = CHOICE". Devices of one
+	 * kind that choose alike give the same bits. The caller frees it. NULL: out of memory, or (the function) nothing is measured. */
+	char *(*choices)(struct hspmd_device *dev);
+	/* Takes over such lines; they count instead of the device's own choices, and nothing is measured for their keys. Lines that are not
+	 * for it are left alone. While a program runs, no choice that it uses may become another. -1: out of memory. */
+	int (*choose)(struct hspmd_device *dev, const char *choices);
 	/* Calls of run() and zero() between capture_begin and capture_end are recorded instead of executed; replay executes them with the
 	 * same buffers, as often as it is called. capture_end ends the recording also if a call in between failed. NULL: not possible. */
 	int (*capture_begin)(struct hspmd_device *dev, struct hspmd_error *err);

@@ -92,7 +92,9 @@ static void *prepare(void *argument)
 	struct hspmd_error err = { "" };
 	double then = hspmd_now();
 	int number = (int)json_integer_value(json_object_get(p->message, "generation"));
-	struct hspmd_generation *g = hspmd_generation_prepare(&w->setup, p->message, p->reserved_bytes, &err);
+	const json_t *choices = json_object_get(json_object_get(p->message, "plan"), "choices");
+	struct hspmd_generation *g =
+	        worker_take_choices(w, choices, &err) ? NULL : hspmd_generation_prepare(&w->setup, p->message, p->reserved_bytes, &err);
 	if (g) {
 		worker_trace_change(w, g, "prepare", then);
 		double prepared = hspmd_now();
@@ -102,10 +104,11 @@ static void *prepare(void *argument)
 		pthread_mutex_lock(&w->lock);
 		w->next = g;
 		pthread_mutex_unlock(&w->lock);
-		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,sI,sf,so*}", "type", "prepared", "generation", number, "address",
+		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,sI,sf,so*,so*}", "type", "prepared", "generation", number, "address",
 		                                     address ? address : "", "memory_bytes", (json_int_t)hspmd_generation_memory(g),
 		                                     "seconds", hspmd_now() - then, "needs_preconnect",
-		                                     hspmd_generation_needs_preconnect(g) ? json_true() : NULL));
+		                                     hspmd_generation_needs_preconnect(g) ? json_true() : NULL, "choices",
+		                                     worker_new_choices(w, choices)));
 		free(address);
 	} else {
 		worker_fault(w, number, &err);
@@ -263,7 +266,8 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	struct hspmd_load_report report;
 	json_t *state = json_object_get(m, "state"), *step = json_object_get(m, "step");
 	double then = hspmd_now();
-	if (hspmd_generation_learn_addresses(g, json_object_get(m, "addresses"), err) || hspmd_generation_connect(g, err))
+	if (worker_take_choices(w, json_object_get(m, "choices"), err) ||
+	    hspmd_generation_learn_addresses(g, json_object_get(m, "addresses"), err) || hspmd_generation_connect(g, err))
 		return -1;
 	worker_trace_change(w, g, "connect", then);
 	double connected = hspmd_now();

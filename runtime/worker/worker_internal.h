@@ -119,4 +119,10 @@ void worker_detach(struct worker *w, struct hspmd_generation *g);
 int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message);
 void worker_end_checkpoints(struct worker *w);
 
+/* ---- worker_choices.c; lines: as a plan's `choices` */
+/* Takes over what other devices have chosen. lines NULL: nothing. */
+int worker_take_choices(struct worker *w, const json_t *lines, struct hspmd_error *err);
+/* What this device has chosen that is not in `known`: new reference; NULL: nothing. */
+json_t *worker_new_choices(struct worker *w, const json_t *known);
+
 #endif

@@ -13,6 +13,7 @@
 #define WAITING 64 /* messages for a worker that is in a step */
 #define STEPS 4096 /* that an agent remembers */
 #define LAYERS 6
+#define CHOICES 4 /* keys of what devices choose by measurement */
 
 struct queue {
 	json_t *item[QUEUE];
@@ -39,6 +40,7 @@ struct sim {
 	int waiting_count;
 	bool reporter;
 	int preconnects; /* number of preconnects */
+	int choice[CHOICES]; /* 0: it has not measured */
 	struct {         /* state of a killed process in its node's memory; holds 0: none */
 		int64_t holds, step, ready, applied;
 	} left;
@@ -89,6 +91,7 @@ struct world {
 	char cause[64]; /* of the last resize */
 	bool replied[4096];
 	int samples;
+	int chosen[CHOICES];             /* as every device computes that has started; 0: none has */
 	int64_t sampled_step;            /* latest step of which samples were asked for */
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
 	json_t *saved;                   /* in place of its manifest */

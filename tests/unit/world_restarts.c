@@ -17,13 +17,14 @@ static json_t *manifest(const struct run_config *c, const char *id, json_t *clus
 {
 	size_t i;
 	json_t *one;
-	(void)c, (void)cluster, (void)plan;
+	(void)c, (void)cluster;
 	json_array_foreach(written, i, one)
 		if (json_object_get(one, "error")) {
 			hspmd_fail(err, "%s", world_word(one, "error"));
 			return NULL;
 		}
-	return json_pack("{s:s, s:I}", "id", id, "step", (json_int_t)world_integer(json_array_get(written, 0), "step"));
+	return json_pack("{s:s, s:I, s:{s:O}}", "id", id, "step", (json_int_t)world_integer(json_array_get(written, 0), "step"), "job",
+	                 "plan", plan);
 }
 
 /* Returns true if the nodes that are left have each layer of a copy in memory. */

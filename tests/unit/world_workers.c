@@ -23,6 +23,7 @@ void world_forget(struct sim *s)
 	s->prepared = s->runs = s->loading = s->holds = s->done = s->stop = s->stopped = s->aborted = 0;
 	while (s->waiting_count)
 		json_decref(s->waiting[--s->waiting_count]);
+	memset(s->choice, 0, sizeof s->choice);
 	s->step = 0;
 	s->ready = s->applied = -1;
 }
@@ -190,6 +191,56 @@ static void check_addresses(const struct sim *s, const json_t *m)
 		assert_string_equal(json_string_value(v), member);
 }
 
+static void take_choices(struct sim *s, const json_t *lines)
+{
+	for (size_t i = 0; i < json_array_size(lines); i++) {
+		int key, value;
+		assert_int_equal(sscanf(json_string_value(json_array_get(lines, i)), "key %d = %d", &key, &value), 2);
+		s->choice[key] = value;
+	}
+}
+
+static bool measures(const struct sim *s, int key)
+{
+	return key == 0 || key == 1 + s->node % (CHOICES - 1);
+}
+
+/* Measures what it was not told. Returns the choices that the plan does not have; NULL: there are none. */
+static json_t *measure(struct sim *s, const json_t *plan)
+{
+	json_t *lines = json_array();
+	int told[CHOICES];
+	take_choices(s, json_object_get(plan, "choices"));
+	memcpy(told, s->choice, sizeof told);
+	for (int key = 0; key < CHOICES; key++) {
+		bool known = false;
+		for (size_t i = 0; i < json_array_size(json_object_get(plan, "choices")); i++)
+			known |= atoi(json_string_value(json_array_get(json_object_get(plan, "choices"), i)) + 4) == key;
+		if (!measures(s, key) || known)
+			continue;
+		if (!told[key]) /* each process another */
+			s->choice[key] = 1 + (int)((s->serial + s->node * 3 + key) % 7);
+		json_array_append_new(lines, json_sprintf("key %d = %d", key, s->choice[key]));
+	}
+	if (json_array_size(lines))
+		return lines;
+	json_decref(lines);
+	return NULL;
+}
+
+/* All devices compute alike, whichever of them measured, and as long as the job lives. */
+static void check_choices(struct world *w, const struct sim *s)
+{
+	for (int key = 0; key < CHOICES; key++) {
+		if (!measures(s, key))
+			continue;
+		assert_true(s->choice[key] > 0);
+		if (!w->chosen[key])
+			w->chosen[key] = s->choice[key];
+		assert_int_equal(s->choice[key], w->chosen[key]);
+	}
+}
+
 /* The main thread's part of handling a message. */
 static void handle(struct world *w, struct sim *s, json_t *m)
 {
@@ -218,8 +269,9 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 			             json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)g, "text", "cannot prepare"));
 		else
 			world_say_up(w, s,
-			             json_pack("{s:s, s:I, s:s, s:o*}", "type", "prepared", "generation", (json_int_t)g, "address",
-			                       s->address, "needs_preconnect", world_has_gpu(w, s) ? json_true() : NULL));
+			             json_pack("{s:s, s:I, s:s, s:o*, s:o*}", "type", "prepared", "generation", (json_int_t)g, "address",
+			                       s->address, "needs_preconnect", world_has_gpu(w, s) ? json_true() : NULL, "choices",
+			                       measure(s, json_object_get(m, "plan"))));
 	} else if (!strcmp(type, "preconnect")) {
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->loading, 0);
@@ -232,6 +284,7 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->runs, 0);
 		check_addresses(s, m);
+		take_choices(s, json_object_get(m, "choices"));
 		s->loading = g;
 		json_decref(s->start);
 		s->start = json_incref(m);
@@ -352,6 +405,7 @@ static void loaded(struct world *w, int64_t g)
 				continue;
 			s->loading = 0;
 			s->step = world_integer(s->start, "step");
+			check_choices(w, s);
 			s->holds = s->prepared_in_plan ? g : 0;
 			s->runs = s->prepared_in_plan ? g : 0;
 			s->done = s->stopped = 0;

@@ -49,6 +49,9 @@ typedef int (*hspmd_cuda_own_attention)(struct hspmd_cuda *cuda, const struct at
 struct hspmd_cuda_dnn;
 int hspmd_cuda_dnn_create(struct hspmd_cuda *cuda, struct hspmd_error *err);
 void hspmd_cuda_dnn_destroy(struct hspmd_cuda *cuda);
+/* As `choices` and `choose` of device.h; lines for other libraries are left alone. */
+char *hspmd_cuda_dnn_choices(struct hspmd_cuda *cuda);
+int hspmd_cuda_dnn_choose(struct hspmd_cuda *cuda, const char *choices);
 
 /* Chooses between our kernels and cuDNN for a BF16 attention of this shape (pointers are ignored). Returns the workspace in bytes that
  * cuDNN needs, or 0 if our kernels were chosen. */

@@ -27,8 +27,9 @@
 
 struct chosen {
 	struct hspmd_dnn_attention about;
-	struct hspmd_dnn_plan *plan; /* for one part; NULL: our kernels */
-	int64_t samples, kv_heads;   /* of a part: some samples with all heads, or some heads of one sample */
+	struct hspmd_dnn_plan *plans[PLANS]; /* for one part: all that may be chosen */
+	int count, best;                     /* best -1: our kernels */
+	int64_t samples, kv_heads;           /* of a part: some samples with all heads, or some heads of one sample */
 };
 
 struct hspmd_cuda_dnn {
@@ -40,6 +41,7 @@ struct hspmd_cuda_dnn {
 	struct hspmd_dnn *running, *planning; /* running: on the device's stream; planning: on the timer's. NULL: no cuDNN */
 	struct hspmd_cuda_autotune_timer watch;
 	struct hspmd_cuda_autotune_cache *choices;
+	char *told; /* the last choices made elsewhere, until there is a cache for them */
 	size_t count, capacity;
 	struct chosen **chosen; /* the entries never move */
 };
@@ -67,16 +69,22 @@ static void close_library(struct hspmd_cuda_dnn *d)
 	d->running = d->planning = NULL;
 }
 
+static void free_chosen(struct chosen *c)
+{
+	for (int i = 0; i < c->count; i++)
+		hspmd_dnn_plan_destroy(c->plans[i]);
+	free(c);
+}
+
 void hspmd_cuda_dnn_destroy(struct hspmd_cuda *cuda)
 {
 	struct hspmd_cuda_dnn *d = cuda->dnn;
 	if (!d)
 		return;
-	for (size_t i = 0; i < d->count; i++) {
-		hspmd_dnn_plan_destroy(d->chosen[i]->plan);
-		free(d->chosen[i]);
-	}
+	for (size_t i = 0; i < d->count; i++)
+		free_chosen(d->chosen[i]);
 	free(d->chosen);
+	free(d->told);
 	close_library(d);
 	pthread_mutex_destroy(&d->planning_lock);
 	pthread_mutex_destroy(&d->lock);
@@ -94,7 +102,8 @@ static bool open_library(struct hspmd_cuda *cuda)
 	if (hspmd_dnn_open(&d->running, cuda->stream, NULL))
 		return false;
 	if (!hspmd_cuda_autotune_timer_open(&d->watch) || hspmd_dnn_open(&d->planning, d->watch.stream, NULL) ||
-	    !(d->choices = hspmd_cuda_autotune_cache_open("cudnn", cuda->model, hspmd_dnn_version(d->running))))
+	    !(d->choices = hspmd_cuda_autotune_cache_open("cudnn", cuda->model, hspmd_dnn_version(d->running))) ||
+	    (d->told && hspmd_cuda_autotune_cache_learn(d->choices, d->told)))
 		close_library(d);
 	return d->running != NULL;
 }
@@ -320,27 +329,33 @@ static struct hspmd_cuda_autotune_key key_of(const struct hspmd_dnn_attention *a
 	return (struct hspmd_cuda_autotune_key){ .m = a->queries, .n = a->keys, .k = a->head_dim, .flags = XXH3_64bits(a, sizeof *a) };
 }
 
+/* Returns true if a plan is known, from the file or from elsewhere: *best, -1 for our kernels. */
+static bool known_plan(struct hspmd_cuda_dnn *d, const struct chosen *c, int *best)
+{
+	struct hspmd_cuda_autotune_key key = key_of(&c->about);
+	struct hspmd_cuda_autotune_entry known;
+	if (!hspmd_cuda_autotune_cache_find(d->choices, &key, &known))
+		return false;
+	bool plan = known.word[0] >= FIRST_PLAN && known.word[0] - FIRST_PLAN < (uint64_t)c->count;
+	if (plan || known.word[0] == OWN)
+		*best = plan ? (int)(known.word[0] - FIRST_PLAN) : -1;
+	return plan || known.word[0] == OWN;
+}
+
 /* Returns the number of the chosen plan, or -1 for our kernels. */
-static int choose_plan(struct hspmd_cuda *cuda, const struct chosen *c, struct hspmd_dnn_plan **plans, int count, const struct attention *a,
-                       hspmd_cuda_own_attention own)
+static int choose_plan(struct hspmd_cuda *cuda, struct chosen *c, const struct attention *a, hspmd_cuda_own_attention own)
 {
 	struct hspmd_cuda_dnn *d = cuda->dnn;
 	struct hspmd_cuda_autotune_key key = key_of(&c->about);
-	struct hspmd_cuda_autotune_entry known;
 	bool measured;
-	if (!count || !d->tune)
-		return count ? 0 : -1;
-	if (hspmd_cuda_autotune_cache_find(d->choices, &key, &known)) {
-		if (known.word[0] == OWN)
-			return -1;
-		if (known.word[0] >= FIRST_PLAN && known.word[0] - FIRST_PLAN < (uint64_t)count)
-			return (int)(known.word[0] - FIRST_PLAN);
-	}
-	int best = fastest(cuda, c, plans, count, a, own, &measured);
-	if (measured) {
-		known = (struct hspmd_cuda_autotune_entry){ { best < 0 ? OWN : FIRST_PLAN + (uint64_t)best } };
-		hspmd_cuda_autotune_cache_add(d->choices, &key, &known);
-	}
+	int best;
+	if (!c->count || !d->tune)
+		return c->count ? 0 : -1;
+	if (known_plan(d, c, &best))
+		return best;
+	best = fastest(cuda, c, c->plans, c->count, a, own, &measured);
+	hspmd_cuda_autotune_cache_add(d->choices, &key,
+	                              &(struct hspmd_cuda_autotune_entry){ { best < 0 ? OWN : FIRST_PLAN + (uint64_t)best } }, measured);
 	return best;
 }
 
@@ -348,25 +363,32 @@ static struct chosen *choose(struct hspmd_cuda *cuda, const struct attention *a,
                              hspmd_cuda_own_attention own, struct hspmd_error *err)
 {
 	struct hspmd_cuda_dnn *d = cuda->dnn;
-	struct hspmd_dnn_plan *plans[PLANS];
 	struct chosen *c = calloc(1, sizeof *c);
 	if (!c) {
 		hspmd_fail_memory(err, "choosing how to compute attention");
 		return NULL;
 	}
 	c->about = *about;
-	int count = 0;
 	if (choose_part(c, d->workspace_most)) {
 		struct hspmd_dnn_attention part = part_of(c);
-		count = hspmd_dnn_find_plans(d->planning, &part, d->workspace_most, plans, PLANS, NULL);
+		c->count = hspmd_dnn_find_plans(d->planning, &part, d->workspace_most, c->plans, PLANS, NULL);
 	}
-	int best = choose_plan(cuda, c, plans, count, a, own);
-	for (int i = 0; i < count; i++)
-		if (i == best)
-			c->plan = plans[i];
-		else
-			hspmd_dnn_plan_destroy(plans[i]);
+	c->best = choose_plan(cuda, c, a, own);
 	return c;
+}
+
+static const struct hspmd_dnn_plan *plan_of(const struct chosen *c)
+{
+	return c->best < 0 ? NULL : c->plans[c->best];
+}
+
+/* What the plans need, for another may be chosen instead (hspmd_cuda_dnn_choose). */
+static size_t workspace_most(const struct hspmd_cuda_dnn *d, const struct chosen *c)
+{
+	size_t most = plan_of(c) ? hspmd_dnn_plan_workspace(plan_of(c)) : 0;
+	for (int i = 0; d->tune && i < c->count; i++)
+		most = hspmd_dnn_plan_workspace(c->plans[i]) > most ? hspmd_dnn_plan_workspace(c->plans[i]) : most;
+	return most;
 }
 
 static struct chosen *look_up(struct hspmd_cuda_dnn *d, const struct hspmd_dnn_attention *about)
@@ -395,8 +417,7 @@ static struct chosen *choose_new(struct hspmd_cuda *cuda, const struct attention
 	pthread_mutex_unlock(&d->lock);
 	if (!full)
 		return c;
-	hspmd_dnn_plan_destroy(c->plan);
-	free(c);
+	free_chosen(c);
 	hspmd_fail_memory(err, "choosing how to compute attention");
 	return NULL;
 }
@@ -426,7 +447,7 @@ static int find(struct hspmd_cuda *cuda, const struct attention *a, bool backwar
 size_t hspmd_cuda_dnn_workspace(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own)
 {
 	const struct chosen *c;
-	return find(cuda, a, backward, own, &c, NULL) == 1 && c->plan ? hspmd_dnn_plan_workspace(c->plan) : 0;
+	return find(cuda, a, backward, own, &c, NULL) == 1 ? workspace_most(cuda->dnn, c) : 0;
 }
 
 int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
@@ -436,10 +457,40 @@ int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, const struct attention *a,
 	if (backward && !(a->dq.data && a->dk.data && a->dv.data))
 		return 0;
 	int there = find(cuda, a, backward, own, &c, err);
-	if (there <= 0 || !c->plan)
+	const struct hspmd_dnn_plan *plan = there > 0 ? plan_of(c) : NULL;
+	if (!plan)
 		return there < 0 ? -1 : 0;
-	if (hspmd_dnn_plan_workspace(c->plan) > workspace_bytes)
+	if (hspmd_dnn_plan_workspace(plan) > workspace_bytes)
 		return hspmd_fail(err, "attention by cuDNN was given %zu bytes of workspace and needs %zu", workspace_bytes,
-		                  hspmd_dnn_plan_workspace(c->plan));
-	return run_parts(cuda->dnn->running, c, c->plan, a, workspace, err) ? -1 : 1;
+		                  hspmd_dnn_plan_workspace(plan));
+	return run_parts(cuda->dnn->running, c, plan, a, workspace, err) ? -1 : 1;
+}
+
+/* ---- choices that are made elsewhere */
+
+char *hspmd_cuda_dnn_choices(struct hspmd_cuda *cuda)
+{
+	struct hspmd_cuda_dnn *d = cuda->dnn;
+	pthread_mutex_lock(&d->planning_lock);
+	char *text = hspmd_cuda_autotune_cache_text(d->choices);
+	pthread_mutex_unlock(&d->planning_lock);
+	return text;
+}
+
+int hspmd_cuda_dnn_choose(struct hspmd_cuda *cuda, const char *choices)
+{
+	struct hspmd_cuda_dnn *d = cuda->dnn;
+	int rv = 0;
+	pthread_mutex_lock(&d->planning_lock);
+	if (!d->choices) {
+		free(d->told);
+		d->told = strdup(choices);
+		rv = d->told ? 0 : -1;
+	} else {
+		rv = hspmd_cuda_autotune_cache_learn(d->choices, choices);
+		for (size_t i = 0; i < d->count && d->tune; i++)
+			known_plan(d, d->chosen[i], &d->chosen[i]->best);
+	}
+	pthread_mutex_unlock(&d->planning_lock);
+	return rv;
 }

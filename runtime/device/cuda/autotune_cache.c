@@ -15,20 +15,18 @@
 struct entry {
 	struct hspmd_cuda_autotune_key key;
 	struct hspmd_cuda_autotune_entry choice;
+	bool used; /* by this process */
 };
 
 struct hspmd_cuda_autotune_cache {
-	char *path; /* NULL: no file */
+	char name[192]; /* for what GPU and library the choices hold */
+	char *path;     /* NULL: no file */
 	size_t count, capacity;
 	struct entry *entry;
 };
 
-#define LINE                                                                                                                               \
-	"%" PRId64 " %" PRId64 " %" PRId64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 \
-	" %" PRIx64
-#define READ                                                                                                                               \
-	"%" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 \
-	" %" SCNx64
+#define KEY "%" PRId64 " %" PRId64 " %" PRId64 " %" PRIx64
+#define WORDS(word) word " " word " " word " " word " " word " " word " " word " " word
 
 static char *find_folder(void)
 {
@@ -40,16 +38,13 @@ static char *find_folder(void)
 	return home && *home ? hspmd_asprintf("%s/.cache/hspmd", home) : NULL;
 }
 
-static char *find_path(const char *library, const char *model, size_t version)
+static char *find_path(const char *name)
 {
-	char name[128], *folder = find_folder(), *path;
+	char *folder = find_folder(), *path;
 	if (!folder)
 		return NULL;
-	snprintf(name, sizeof name, "%s", model);
-	for (char *c = name; *c; c++)
-		*c = isalnum((unsigned char)*c) ? *c : '-';
 	mkdir(folder, 0700); /* if its parent is missing, there will be no file */
-	path = hspmd_asprintf("%s/%s-%zu-%s", folder, library, version, name);
+	path = hspmd_asprintf("%s/%s", folder, name);
 	free(folder);
 	return path;
 }
@@ -62,19 +57,28 @@ static int add(struct hspmd_cuda_autotune_cache *c, const struct entry *e)
 	return 0;
 }
 
+/* The key and the words of a choice, with this between them. Returns false if they are not there. */
+static bool read_entry(const char *text, const char *between, struct entry *e)
+{
+	uint64_t *w = e->choice.word;
+	int keyed = 0, used = 0;
+	*e = (struct entry){ .used = false };
+	if (sscanf(text, "%" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNx64 "%n", &e->key.m, &e->key.n, &e->key.k, &e->key.flags, &keyed) !=
+	            4 ||
+	    strncmp(text + keyed, between, strlen(between)))
+		return false;
+	return sscanf(text + keyed + strlen(between), WORDS("%" SCNx64), &w[0], &w[1], &w[2], &w[3], &w[4], &w[5], &w[6], &w[7], &used) ==
+	       8;
+}
+
 static void read_file(struct hspmd_cuda_autotune_cache *c)
 {
 	char line[512];
 	FILE *f = c->path ? fopen(c->path, "r") : NULL;
-	while (f && fgets(line, sizeof line, f)) {
-		struct entry e;
-		uint64_t *w = e.choice.word;
-		if (strchr(line, '\n') &&
-		    sscanf(line, READ, &e.key.m, &e.key.n, &e.key.k, &e.key.flags, &w[0], &w[1], &w[2], &w[3], &w[4], &w[5], &w[6],
-		           &w[7]) == 12 &&
-		    add(c, &e))
+	struct entry e;
+	while (f && fgets(line, sizeof line, f))
+		if (strchr(line, '\n') && read_entry(line, " ", &e) && add(c, &e))
 			break;
-	}
 	if (f)
 		fclose(f);
 }
@@ -84,7 +88,10 @@ struct hspmd_cuda_autotune_cache *hspmd_cuda_autotune_cache_open(const char *lib
 	struct hspmd_cuda_autotune_cache *c = calloc(1, sizeof *c);
 	if (!c)
 		return NULL;
-	c->path = find_path(library, model, version);
+	snprintf(c->name, sizeof c->name, "%s-%zu-%s", library, version, model);
+	for (char *at = c->name; *at; at++)
+		*at = isalnum((unsigned char)*at) ? *at : '-';
+	c->path = find_path(c->name);
 	read_file(c);
 	return c;
 }
@@ -98,29 +105,42 @@ void hspmd_cuda_autotune_cache_close(struct hspmd_cuda_autotune_cache *c)
 	free(c);
 }
 
-bool hspmd_cuda_autotune_cache_find(const struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
-                                    struct hspmd_cuda_autotune_entry *choice)
+static struct entry *look_up(struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key)
 {
 	/* If several processes measured at once, the choice written first counts for all of them. */
 	for (size_t i = 0; i < c->count; i++)
-		if (!memcmp(&c->entry[i].key, key, sizeof *key)) {
-			*choice = c->entry[i].choice;
-			return true;
-		}
-	return false;
+		if (!memcmp(&c->entry[i].key, key, sizeof *key))
+			return &c->entry[i];
+	return NULL;
+}
+
+bool hspmd_cuda_autotune_cache_find(struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
+                                    struct hspmd_cuda_autotune_entry *choice)
+{
+	struct entry *e = look_up(c, key);
+	if (!e)
+		return false;
+	e->used = true;
+	*choice = e->choice;
+	return true;
+}
+
+static int print_entry(char *line, size_t size, const char *before, const struct entry *e, const char *between)
+{
+	const uint64_t *w = e->choice.word;
+	const struct hspmd_cuda_autotune_key *k = &e->key;
+	return snprintf(line, size, "%s" KEY "%s" WORDS("%" PRIx64) "\n", before, k->m, k->n, k->k, k->flags, between, w[0], w[1], w[2],
+	                w[3], w[4], w[5], w[6], w[7]);
 }
 
 void hspmd_cuda_autotune_cache_add(struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
-                                   const struct hspmd_cuda_autotune_entry *choice)
+                                   const struct hspmd_cuda_autotune_entry *choice, bool measured)
 {
-	struct entry e = { *key, *choice };
-	const uint64_t *w = choice->word;
-	struct hspmd_cuda_autotune_entry known;
+	struct entry e = { *key, *choice, true };
 	char line[512];
-	if (hspmd_cuda_autotune_cache_find(c, key, &known) || add(c, &e) || !c->path)
+	if (look_up(c, key) || add(c, &e) || !c->path || !measured)
 		return;
-	int length =
-	        snprintf(line, sizeof line, LINE "\n", key->m, key->n, key->k, key->flags, w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
+	int length = print_entry(line, sizeof line, "", &e, " ");
 	int fd = open(c->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return;
@@ -128,4 +148,38 @@ void hspmd_cuda_autotune_cache_add(struct hspmd_cuda_autotune_cache *c, const st
 	if (write(fd, line, (size_t)length) != length)
 		free(c->path), c->path = NULL;
 	close(fd);
+}
+
+/* ---- choices that go from one process to another */
+
+char *hspmd_cuda_autotune_cache_text(const struct hspmd_cuda_autotune_cache *c)
+{
+	char *text = NULL, line[512];
+	size_t size = 0;
+	FILE *f = open_memstream(&text, &size);
+	for (size_t i = 0; f && c && i < c->count; i++) {
+		if (!c->entry[i].used)
+			continue;
+		print_entry(line, sizeof line, " ", &c->entry[i], " = ");
+		fprintf(f, "%s%s", c->name, line);
+	}
+	if (f && !fclose(f))
+		return text;
+	free(text);
+	return NULL;
+}
+
+int hspmd_cuda_autotune_cache_learn(struct hspmd_cuda_autotune_cache *c, const char *text)
+{
+	size_t named = strlen(c->name);
+	for (const char *line = text; *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : line + strlen(line)) {
+		struct entry e, *known;
+		if (strncmp(line, c->name, named) || line[named] != ' ' || !read_entry(line + named + 1, " = ", &e))
+			continue;
+		if ((known = look_up(c, &e.key)))
+			known->choice = e.choice;
+		else if (add(c, &e))
+			return -1;
+	}
+	return 0;
 }

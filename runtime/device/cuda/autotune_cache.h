@@ -23,9 +23,17 @@ struct hspmd_cuda_autotune_entry {
 /* library: "cublaslt" or "cudnn". Returns NULL if there is no memory. */
 struct hspmd_cuda_autotune_cache *hspmd_cuda_autotune_cache_open(const char *library, const char *model, size_t version);
 void hspmd_cuda_autotune_cache_close(struct hspmd_cuda_autotune_cache *c);
-bool hspmd_cuda_autotune_cache_find(const struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
+bool hspmd_cuda_autotune_cache_find(struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
                                     struct hspmd_cuda_autotune_entry *choice);
+/* measured false: it holds for this process alone, as nothing could be measured, and is not written to the file. */
 void hspmd_cuda_autotune_cache_add(struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
-                                   const struct hspmd_cuda_autotune_entry *choice);
+                                   const struct hspmd_cuda_autotune_entry *choice, bool measured);
+
+/* The choices that this process has found or added, a line each as `choices` of device.h has them. The caller frees it. c NULL: there are
+ * none. NULL: no memory. */
+char *hspmd_cuda_autotune_cache_text(const struct hspmd_cuda_autotune_cache *c);
+/* Takes over those of such lines that are for this GPU and library: they count instead of what is known. They are not written to the file.
+ * -1: no memory. */
+int hspmd_cuda_autotune_cache_learn(struct hspmd_cuda_autotune_cache *c, const char *text);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/alloc.h"
 #include "runtime/device/cuda/nccl/nccl.h"
 #include "runtime/device/cuda/cuda_graph.h"
 #include "runtime/device/cuda/attention_desc.h"
@@ -236,6 +237,22 @@ static int cuda_check(struct hspmd_device *dev, struct hspmd_error *err)
 	return status && status != cudaErrorNotReady ? hspmd_cuda_failed(status, "the GPU", err) : 0;
 }
 
+static char *cuda_choices(struct hspmd_device *dev)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	char *products = hspmd_cuda_blas_choices(cuda), *attention = hspmd_cuda_dnn_choices(cuda),
+	     *both = products && attention ? hspmd_asprintf("%s%s", products, attention) : NULL;
+	free(products);
+	free(attention);
+	return both;
+}
+
+static int cuda_choose(struct hspmd_device *dev, const char *choices)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	return hspmd_cuda_blas_choose(cuda, choices) || hspmd_cuda_dnn_choose(cuda, choices) ? -1 : 0;
+}
+
 static int cuda_capture_begin(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
@@ -277,6 +294,8 @@ static const struct hspmd_device_ops cuda_ops = {
 	.run_batch = cuda_run_batch,
 	.synchronise = cuda_synchronise,
 	.check = cuda_check,
+	.choices = cuda_choices,
+	.choose = cuda_choose,
 	.capture_begin = cuda_capture_begin,
 	.capture_end = cuda_capture_end,
 	.replay = cuda_replay,

@@ -29,6 +29,7 @@ struct chosen {
 	bool none; /* cuBLASLt has no algorithm: use hspmd_cuda_gemm_fallback */
 	cublasLtMatmulAlgo_t algorithm;
 	size_t workspace;
+	size_t workspace_most; /* of all candidates: another of them may be chosen instead (hspmd_cuda_blas_choose) */
 	struct plan plan;
 };
 
@@ -332,24 +333,29 @@ static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const str
 
 /* ---- choosing */
 
+static bool is_usable(const struct hspmd_cuda_blas *b, const struct chosen *c, const cublasLtMatmulAlgo_t *algorithm, size_t *workspace)
+{
+	cublasLtMatmulHeuristicResult_t check;
+	if (cublasLtMatmulAlgoCheck(b->handle, c->plan.operation, c->plan.a, c->plan.b, c->plan.d, c->plan.d, algorithm, &check) ||
+	    check.workspaceSize > WORKSPACE_MOST)
+		return false;
+	*workspace = check.workspaceSize;
+	return true;
+}
+
 /* Returns true if another process, or this one earlier, has chosen. */
 static bool known_choice(struct hspmd_cuda_blas *b, struct chosen *c)
 {
 	_Static_assert(sizeof c->algorithm == sizeof(struct hspmd_cuda_autotune_entry),
 	               "an algorithm is 64 bytes that may be written down");
 	struct hspmd_cuda_autotune_entry known;
-	cublasLtMatmulHeuristicResult_t check;
 	pthread_mutex_lock(&b->lock);
 	bool found = b->tune && hspmd_cuda_autotune_cache_find(b->choices, &c->key, &known);
 	pthread_mutex_unlock(&b->lock);
 	if (!found)
 		return false;
 	memcpy(&c->algorithm, &known, sizeof known);
-	if (cublasLtMatmulAlgoCheck(b->handle, c->plan.operation, c->plan.a, c->plan.b, c->plan.d, c->plan.d, &c->algorithm, &check) ||
-	    check.workspaceSize > WORKSPACE_MOST)
-		return false;
-	c->workspace = check.workspaceSize;
-	return true;
+	return is_usable(b, c, &c->algorithm, &c->workspace);
 }
 
 /* Without the lock: a step that trains meanwhile must not wait for measurements. */
@@ -367,15 +373,17 @@ static struct chosen *choose(struct hspmd_cuda_blas *b, const struct hspmd_cuda_
 		free(c);
 		return NULL;
 	}
-	if (known_choice(b, c))
-		return c;
 	int count = ask_heuristics(b, &c->plan, found);
-	c->none = !count;
-	if (!count)
-		return c;
-	int best = b->tune ? fastest(b, &c->plan, p, found, count) : 0;
-	c->algorithm = found[best].algo;
-	c->workspace = found[best].workspaceSize;
+	bool known = known_choice(b, c);
+	c->none = !count && !known;
+	if (count && !known) {
+		int best = b->tune ? fastest(b, &c->plan, p, found, count) : 0;
+		c->algorithm = found[best].algo;
+		c->workspace = found[best].workspaceSize;
+	}
+	c->workspace_most = c->workspace;
+	for (int i = 0; b->tune && i < count; i++)
+		c->workspace_most = found[i].workspaceSize > c->workspace_most ? found[i].workspaceSize : c->workspace_most;
 	return c;
 }
 
@@ -398,7 +406,7 @@ static struct chosen *publish(struct hspmd_cuda_blas *b, struct chosen *c, struc
 		struct hspmd_cuda_autotune_entry entry;
 		memcpy(&entry, &c->algorithm, sizeof entry);
 		if (b->tune && !c->none)
-			hspmd_cuda_autotune_cache_add(b->choices, &c->key, &entry);
+			hspmd_cuda_autotune_cache_add(b->choices, &c->key, &entry, true);
 		b->chosen[b->count++] = c;
 	}
 	pthread_mutex_unlock(&b->lock);
@@ -428,7 +436,7 @@ size_t hspmd_cuda_gemm_workspace(struct hspmd_cuda *cuda, const struct hspmd_cud
 	if (!p->m || !p->n || !p->k)
 		return 0;
 	struct chosen *c = find(cuda, p, NULL);
-	return c ? c->workspace : 0;
+	return c ? c->workspace_most : 0;
 }
 
 bool hspmd_cuda_gemm_exists(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p)
@@ -455,4 +463,38 @@ int hspmd_cuda_gemm_run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p
 		return hspmd_fail(err, "a product was given %zu bytes of workspace and needs %zu", workspace_bytes, c->workspace);
 	cublasStatus_t status = run_plan(cuda->blas, &c->plan, p, &c->algorithm, workspace, c->workspace, cuda->stream);
 	return status ? failed(status, "a matrix product", err) : 0;
+}
+
+/* ---- choices that are made elsewhere */
+
+char *hspmd_cuda_blas_choices(struct hspmd_cuda *cuda)
+{
+	struct hspmd_cuda_blas *b = cuda->blas;
+	pthread_mutex_lock(&b->lock);
+	char *text = hspmd_cuda_autotune_cache_text(b->choices);
+	pthread_mutex_unlock(&b->lock);
+	return text;
+}
+
+int hspmd_cuda_blas_choose(struct hspmd_cuda *cuda, const char *choices)
+{
+	struct hspmd_cuda_blas *b = cuda->blas;
+	pthread_mutex_lock(&b->lock);
+	int rv = hspmd_cuda_autotune_cache_learn(b->choices, choices);
+	for (size_t i = 0; i < b->count && b->tune; i++) {
+		struct chosen *c = b->chosen[i];
+		struct hspmd_cuda_autotune_entry entry;
+		cublasLtMatmulAlgo_t algorithm;
+		size_t workspace;
+		if (c->none || !hspmd_cuda_autotune_cache_find(b->choices, &c->key, &entry))
+			continue;
+		memcpy(&algorithm, &entry, sizeof algorithm);
+		if (!memcmp(&algorithm, &c->algorithm, sizeof algorithm) || !is_usable(b, c, &algorithm, &workspace) ||
+		    workspace > c->workspace_most)
+			continue;
+		c->algorithm = algorithm;
+		c->workspace = workspace;
+	}
+	pthread_mutex_unlock(&b->lock);
+	return rv;
 }

@@ -49,6 +49,9 @@ size_t hspmd_cuda_gemm_workspace(struct hspmd_cuda *cuda, const struct hspmd_cud
 bool hspmd_cuda_gemm_exists(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p);
 int hspmd_cuda_gemm_run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, void *workspace, size_t workspace_bytes,
                         struct hspmd_error *err);
+/* As `choices` and `choose` of device.h; lines for other libraries are left alone. */
+char *hspmd_cuda_blas_choices(struct hspmd_cuda *cuda);
+int hspmd_cuda_blas_choose(struct hspmd_cuda *cuda, const char *choices);
 /* gemm_fallback.cu: products of any sizes, slowly; hspmd_cuda_gemm_run uses it if cuBLASLt has no algorithm. */
 int hspmd_cuda_gemm_fallback(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, struct hspmd_error *err);
 

@@ -4,8 +4,11 @@
 #include <stdio.h>
 #include <vector>
 
+#include "tests/gpu/emulate/counts.h"
 #include "tests/gpu/emulate/cublasLt.h"
 #include "tests/gpu/emulate/cuda_bf16.h"
+
+extern "C" long emulate_counts[EMULATE_COUNTS]; /* runtime.cc */
 
 struct emulate_blas {
 	int open;
@@ -255,6 +258,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 	if (!handle->open || !fits(*desc, *a_layout, *b_layout, *d_layout) || algo->data[0] != MAGIC || !c || workspace_bytes < need ||
 	    (need && !workspace) || !is_complete(*desc, *d_layout))
 		return CUBLAS_STATUS_INVALID_VALUE;
+	if (algo->data[1] == 1)
+		__atomic_add_fetch(&emulate_counts[EMULATE_SECOND], 1, __ATOMIC_RELAXED);
 	emulate_product p = *desc;
 	emulate_layout la = *a_layout, lb = *b_layout, ld = *d_layout;
 	float scale = *(const float *)alpha, keep = *(const float *)beta;

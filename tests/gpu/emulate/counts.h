@@ -10,6 +10,7 @@ enum emulate_count {
 	EMULATE_COPIES,        /* copies on streams that compute */
 	EMULATE_COPIES_BESIDE, /* copies on other streams */
 	EMULATE_HELD,          /* measurements that wait for the file of HSPMD_EMULATE_HOLD to go */
+	EMULATE_SECOND,        /* products by cuBLASLt's second algorithm */
 	EMULATE_COUNTS
 };
 

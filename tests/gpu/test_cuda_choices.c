@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Algorithms that one GPU has measured count on another, as nodes and restarts need to give the same bits: a choice that is not passed on,
+ * or not obeyed; workspace that another choice has no room in. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/gpu/gpu.h"
+
+#define ROWS 24
+
+/* A product of [ROWS, 64] with [64, 64]. */
+struct work {
+	struct hspmd_kernel_args product;
+	struct hspmd_op_attr product_attr;
+	void *memory;
+};
+
+static struct hspmd_view matrix(void *data, int64_t rows)
+{
+	return (struct hspmd_view){ .data = data, .dtype = HSPMD_BF16, .rank = 2, .shape = { rows, 64 }, .full = { rows, 64 } };
+}
+
+static void make(struct hspmd_device *gpu, struct work *w)
+{
+	struct hspmd_error err = { "" };
+	*w = (struct work){ .product_attr = { .scale = 1 } };
+	w->memory = gpu->ops->allocate(gpu, (2 * ROWS + 64) * 64 * 2, &err);
+	assert_non_null(w->memory);
+	assert_int_equal(gpu->ops->zero(gpu, w->memory, (2 * ROWS + 64) * 64 * 2, &err), 0);
+	w->product = (struct hspmd_kernel_args){ .attr = &w->product_attr, .input_count = 3, .output_count = 1 };
+	w->product.in[0] = matrix(w->memory, ROWS);
+	w->product.in[1] = matrix((char *)w->memory + ROWS * 128, 64);
+	w->product.in[2] = (struct hspmd_view){ .rank = -1 };
+	w->product.out[0] = matrix((char *)w->memory + (ROWS + 64) * 128, ROWS);
+}
+
+static int run(struct hspmd_device *gpu, struct work *w, size_t workspace_bytes, struct hspmd_error *err)
+{
+	void *workspace = workspace_bytes ? gpu->ops->allocate(gpu, workspace_bytes, err) : NULL;
+	w->product.workspace = workspace;
+	w->product.workspace_bytes = workspace_bytes;
+	int status = gpu->ops->run(gpu, HSPMD_OP_LINEAR, &w->product, err) || gpu->ops->synchronise(gpu, err) ? -1 : 0;
+	gpu->ops->release(gpu, workspace);
+	return status;
+}
+
+/* The line with the second word of its algorithm, which numbers the emulated candidates, replaced. */
+static char *with_candidate(const char *line, int candidate)
+{
+	const char *word = strstr(line, " = ") + 3, *second = strchr(word, ' ') + 1, *third = strchr(second, ' ');
+	char *text = NULL;
+	assert_true(asprintf(&text, "%.*s%d%s", (int)(second - line), line, candidate, third) > 0);
+	return text;
+}
+
+static void a_choice_counts_elsewhere(void **state)
+{
+	(void)state;
+	struct hspmd_device *one = gpu_open(), *other = gpu_open();
+	struct hspmd_error err = { "" };
+	struct work a, b;
+	long before[EMULATE_COUNTS], after[EMULATE_COUNTS];
+	make(one, &a);
+	make(other, &b);
+	size_t room = one->ops->workspace(one, HSPMD_OP_LINEAR, &a.product);
+	assert_int_equal(run(one, &a, room, &err), 0);
+	char *chosen = one->ops->choices(one);
+	assert_non_null(strstr(chosen, "cublaslt-"));
+	for (int candidate = 0; candidate < 2; candidate++) {
+		char *told = with_candidate(chosen, candidate), *now;
+		assert_int_equal(one->ops->choose(one, told), 0);
+		assert_int_equal(other->ops->choose(other, told), 0);
+		/* Room was made when the program was placed. */
+		assert_int_equal(one->ops->workspace(one, HSPMD_OP_LINEAR, &a.product), room);
+		assert_int_equal(other->ops->workspace(other, HSPMD_OP_LINEAR, &b.product), room);
+		gpu_counts(before);
+		if (run(one, &a, room, &err) || run(other, &b, room, &err))
+			fail_msg("%s", err.text);
+		gpu_counts(after);
+		assert_int_equal(after[EMULATE_SECOND] - before[EMULATE_SECOND], candidate ? 2 : 0);
+		now = other->ops->choices(other);
+		assert_string_equal(now, told);
+		free(now);
+		free(told);
+	}
+	/* Another library's, and what is no choice at all, change nothing. */
+	assert_int_equal(one->ops->choose(one, "cublaslt-1-other 1 2 3 4 = 0 0 0 0 0 0 0 0\nnothing\n\n"), 0);
+	assert_int_equal(run(one, &a, room, &err), 0);
+	free(chosen);
+	one->ops->release(one, a.memory);
+	other->ops->release(other, b.memory);
+	one->ops->close(one);
+	other->ops->close(other);
+}
+
+/* An algorithm that this GPU's library does not have is not used. */
+static void an_unknown_algorithm_is_not_used(void **state)
+{
+	(void)state;
+	struct hspmd_device *gpu = gpu_open();
+	struct hspmd_error err = { "" };
+	struct work w;
+	make(gpu, &w);
+	size_t room = gpu->ops->workspace(gpu, HSPMD_OP_LINEAR, &w.product);
+	char *chosen = gpu->ops->choices(gpu), *told = with_candidate(chosen, 9);
+	assert_int_equal(gpu->ops->choose(gpu, told), 0);
+	assert_int_equal(run(gpu, &w, room, &err), 0);
+	free(chosen);
+	free(told);
+	gpu->ops->release(gpu, w.memory);
+	gpu->ops->close(gpu);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_choice_counts_elsewhere),
+		cmocka_unit_test(an_unknown_algorithm_is_not_used),
+	};
+	struct hspmd_device *gpu = gpu_open();
+	gpu->ops->close(gpu);
+	if (!gpu_is_emulated()) {
+		printf("skipped: a real library has other candidates\n");
+		return 77;
+	}
+	setenv("HSPMD_CUDA_TUNE", "1", 1);
+	setenv("HSPMD_CUDA_CACHE", "", 1);
+	return cmocka_run_group_tests_name("choices", tests, NULL, NULL);
+}
