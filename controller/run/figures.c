@@ -30,7 +30,7 @@ static void count_resizes(struct run_figures *f, double device_s)
 	f->paused_device_s += f->new_paused_device_s;
 	f->lost_device_s += lost_s;
 	if (f->generation_steps)
-		f->trained_device_s = fmax(0, f->trained_device_s - lost_s);
+		f->untrained_device_s += fmin(lost_s, f->trained_device_s - f->untrained_device_s);
 	f->new_resizes = f->new_lost = 0;
 	f->new_pause_s = f->new_paused_device_s = 0;
 }
@@ -52,7 +52,9 @@ static void take_step(struct run_figures *f, const json_t *line)
 	f->generation = generation;
 	f->generation_device_s += device_s;
 	f->generation_steps += device_s > 0;
-	f->trained_device_s += device_s;
+	double made_again = fmin(f->untrained_device_s, device_s);
+	f->untrained_device_s -= made_again;
+	f->trained_device_s += device_s - made_again;
 }
 
 void run_figures_metrics_line(struct run_figures *f, const json_t *line)

@@ -20,6 +20,8 @@ struct run_figures {
 	double new_pause_s, new_paused_device_s;
 	double generation_device_s; /* of this generation's steps, with their number */
 	int64_t generation_steps;
+	/* Counted in trained_device_s and lost since. A counter must not fall: as much of the steps that follow does not count. */
+	double untrained_device_s;
 };
 
 void run_figures_init(struct run_figures *f);

@@ -37,15 +37,19 @@ static void test_lost_steps_are_not_trained(void **state)
 	assert_int_equal(f.resizes, 1);
 	assert_int_equal(f.steps_lost, 2);
 	assert_float_equal(f.lost_device_s, 2 * 4.8, 1e-9);
-	assert_float_equal(f.trained_device_s, 48 - 9.6 + 4, 1e-9);
+	assert_float_equal(f.trained_device_s, 48, 1e-9); /* it never falls, and waits until the steps are made again */
+	step(&f, 9, 2, 2, 2);
+	assert_float_equal(f.trained_device_s, 48, 1e-9);
+	step(&f, 10, 2, 2, 2);
+	assert_float_equal(f.trained_device_s, 48 - 9.6 + 3 * 4, 1e-9);
 	assert_float_equal(f.paused_device_s, 3, 1e-9);
-	assert_int_equal(f.tokens, 1100);
+	assert_int_equal(f.tokens, 1300);
 	/* A step whose time nobody told ends the pause, too. */
 	resize(&f, 0, 2, 0.5);
-	step(&f, 9, 3, 2, 0);
+	step(&f, 11, 3, 2, 0);
 	assert_float_equal(f.paused_s, 2, 1e-9);
 	json_t *o = run_figures_json(&f);
-	assert_int_equal(json_integer_value(json_object_get(o, "step")), 9);
+	assert_int_equal(json_integer_value(json_object_get(o, "step")), 11);
 	assert_float_equal(json_number_value(json_object_get(o, "loss")), 3.5, 0);
 	json_decref(o);
 }
