@@ -465,6 +465,7 @@ static void an_index_that_contradicts_itself(void **state)
 		{ OFFSETS + 8 * 2, 0, "its sequence 2 begins at byte 0, but the one before at byte 12 with 4 tokens of 4 bytes" },
 		{ OFFSETS + 8 * 2, 32, "its sequence 2 begins at byte 32, but" },
 		{ OFFSETS + 8 * 2, INT64_MIN, "its sequence 2 begins at byte -9223372036854775808, but" },
+		{ OFFSETS + 8, INT64_MIN, "its sequence 2 begins at byte 28, but the one before at byte -9223372036854775808" },
 		{ OFFSETS + 8 * 2, 28, NULL },
 	};
 	static const int32_t lengths[] = { 3, 4, 5, 2, 6 };
