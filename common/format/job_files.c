@@ -193,16 +193,31 @@ static int check_tokens(const struct check *k, const char *what, int i, const ch
 	return 0;
 }
 
+/* Returns true if a byte of the file is not 0: mostly one of the first. */
+static bool has_set_byte(int fd)
+{
+	unsigned char bytes[LOOKED_AT_BYTES];
+	ssize_t n;
+	for (off_t at = 0; (n = pread(fd, bytes, sizeof bytes, at)) > 0; at += n)
+		for (ssize_t i = 0; i < n; i++)
+			if (bytes[i])
+				return true;
+	return false;
+}
+
 static int check_mask(const struct check *k, const char *what, int i, const char *path, int64_t tokens)
 {
 	struct stat st;
 	char *mask = hspmd_job_mask_path(k->j, path);
 	int fd = mask ? open_data(k, what, i, mask, &st) : hspmd_fail_memory(k->err, path), rc = fd < 0 ? -1 : 0;
-	if (fd >= 0)
-		close(fd);
 	if (!rc && st.st_size != tokens)
 		rc = hspmd_fail(k->err, "%s: data.%s[%d]: %s: %lld bytes, expected one for each of the %lld tokens", k->j->file, what, i,
 		                mask, (long long)st.st_size, (long long)tokens);
+	else if (!rc && !has_set_byte(fd))
+		rc = hspmd_fail(k->err, "%s: data.%s[%d]: %s: all bytes are 0, so that no token would be predicted", k->j->file, what, i,
+		                mask);
+	if (fd >= 0)
+		close(fd);
 	free(mask);
 	return rc;
 }

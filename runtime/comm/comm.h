@@ -34,9 +34,9 @@ void hspmd_comm_destroy(struct hspmd_comm *c);
  * the same box. After a failure in and out stay in use until the transport is closed. */
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
                    const void *in, void *out, uint64_t tag, struct hspmd_error *err);
-/* Start to receive a step's messages into buffers, to overlap with computation: a large message is not sent before its receive is
- * posted. Must be followed by hspmd_comm_run with the same step and tag; with equal tags in the order posted. 1; 0: the step receives nothing, or is a collective, in which
- * all members wait for each other anyway; -1 and err. */
+/* Start to receive a step's messages into buffers, to overlap with computation: a large message is sent after its receive is posted.
+ * hspmd_comm_run must follow with the same step and tag; of equal tags in the order posted. 1; 0: the step receives nothing, or is a
+ * collective, in which all members wait for each other anyway; -1 and err. */
 int hspmd_comm_post_receives(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step,
                              enum hspmd_dtype dtype, uint64_t tag, struct hspmd_error *err);
 /* Make progress. 1 while messages are in transit, *sending: sends are among them; 0; -1 and err: a send failed. */

@@ -176,7 +176,7 @@ int hspmd_token_file_check_document(const struct hspmd_token_file *f, int64_t do
 		return 0;
 	memcpy(&length, f->index.bytes + HSPMD_MEGATRON_HEAD_BYTES + (size_t)(first - 1) * sizeof length, sizeof length);
 	int64_t offset = sequence_offset(f, first), last = sequence_offset(f, first - 1);
-	if (offset < last || offset - last != (int64_t)length * width_bytes[f->width])
+	if (last < 0 || offset < last || offset - last != (int64_t)length * width_bytes[f->width])
 		return hspmd_fail(err,
 		                  "%s: its sequence %" PRId64 " begins at byte %" PRId64 ", but the one before at byte %" PRId64
 		                  " with %d tokens of %d bytes",

@@ -437,16 +437,16 @@ static void documents_of_an_index(void **state)
 		remove_indexed(base[i]);
 }
 
-/* Reads all samples. NULL: the index is told of when the data is opened, or at one of them. */
-static const char *read_all(const struct hspmd_job *job, struct hspmd_error *err)
+/* Reads all samples. Returns how many cannot be read, or -1 if the data cannot be opened; err: of the last. */
+static int unreadable(const struct hspmd_job *job, struct hspmd_error *err)
 {
 	struct hspmd_data *d = hspmd_data_open(job, 256, err);
-	int32_t tokens[9];
-	int status = d ? 0 : -1;
-	for (int64_t n = 0; !status && n < hspmd_data_samples(d); n++)
-		status = hspmd_data_segments(d, n, 0, job->seq_len, tokens, err);
+	int32_t segments[19];
+	int count = d ? 0 : -1;
+	for (int64_t n = 0; d && n < hspmd_data_samples(d); n++)
+		count += hspmd_data_segments(d, n, 0, job->seq_len, segments, err) != 0;
 	hspmd_data_close(d);
-	return status ? NULL : "all samples";
+	return count;
 }
 
 /* What lies within an index is checked where it is read: the first sequences of documents, and the offsets of these. */
@@ -454,20 +454,23 @@ static void an_index_that_contradicts_itself(void **state)
 {
 	(void)state;
 	enum { OFFSETS = 34 + 4 * 5, DOCUMENTS = OFFSETS + 8 * 5 };
+	static const int32_t lengths[] = { 3, 4, 5, 2, 6 };
+	static const int64_t documents[] = { 0, 2, 3, 5 }; /* tokens 0 to 6, 7 to 11, 12 to 19 */
 	static const struct {
 		long at;
 		int64_t value;
+		int samples; /* of tokens 0 to 4, 5 to 9 and 10 to 14: how many reach a document that it is wrong about */
 		const char *error;
 	} lies[] = {
-		{ DOCUMENTS + 8 * 2, 1, "and there are 5 sequences" },
-		{ DOCUMENTS + 8 * 2, INT64_MAX, "and there are 5 sequences" },
-		{ DOCUMENTS + 8 * 2, -1, "and there are 5 sequences" },
-		{ OFFSETS + 8 * 2, 0, "its sequence 2 begins at byte 0, but the one before at byte 12 with 4 tokens of 4 bytes" },
-		{ OFFSETS + 8 * 2, 32, "its sequence 2 begins at byte 32, but" },
-		{ OFFSETS + 8 * 2, INT64_MIN, "its sequence 2 begins at byte -9223372036854775808, but" },
-		{ OFFSETS + 8 * 2, 28, NULL },
+		{ DOCUMENTS + 8 * 2, 1, 2, "and there are 5 sequences" },
+		{ DOCUMENTS + 8 * 2, INT64_MAX, 2, "and there are 5 sequences" },
+		{ DOCUMENTS + 8 * 2, -1, 2, "and there are 5 sequences" },
+		{ OFFSETS + 8 * 2, 0, 3, "its sequence 2 begins at byte 0, but the one before at byte 12 with 4 tokens of 4 bytes" },
+		{ OFFSETS + 8 * 2, 32, 2, "its sequence 2 begins at byte 32, but" },
+		{ OFFSETS + 8 * 2, INT64_MIN, 3, "its sequence 2 begins at byte -9223372036854775808, but" },
+		{ OFFSETS + 8, INT64_MIN, 2, "its sequence 2 begins at byte 28, but the one before at byte -9223372036854775808" },
+		{ OFFSETS + 8 * 2, 28, 0, NULL },
 	};
-	static const int32_t lengths[] = { 3, 4, 5, 2, 6 };
 	char base[64], idx[70], *files[] = { base };
 	struct hspmd_error err;
 	snprintf(base, sizeof base, "%s/lies", folder);
@@ -476,19 +479,23 @@ static void an_index_that_contradicts_itself(void **state)
 	job.documents = true;
 	job.document_end = -1;
 	job.global_batch = 1;
-	job.lengths = (int64_t[]){ 3, 5 };
-	for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
-		for (job.length_count = 0; job.length_count <= 2; job.length_count += 2) {
-			write_indexed(base, lengths, 5, (int64_t[]){ 0, 2, 3, 5 }, 4);
-			FILE *f = fopen(idx, "r+b");
-			assert_true(f && !fseek(f, lies[i].at, SEEK_SET));
-			fwrite(&lies[i].value, sizeof lies[i].value, 1, f);
-			assert_int_equal(fclose(f), 0);
+	for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+		write_indexed(base, lengths, 5, documents, 4);
+		FILE *f = fopen(idx, "r+b");
+		assert_true(f && !fseek(f, lies[i].at, SEEK_SET));
+		fwrite(&lies[i].value, sizeof lies[i].value, 1, f);
+		assert_int_equal(fclose(f), 0);
+		/* Samples of 5 tokens, one of 19, and grouped by length. */
+		for (int k = 0; k < 3; k++) {
+			job.seq_len = k == 1 ? 19 : 5;
+			job.lengths = (int64_t[]){ 3, 5 };
+			job.length_count = k == 2 ? 2 : 0;
 			err.text[0] = '\0';
-			const char *read = read_all(&job, &err);
-			if (lies[i].error ? read || !strstr(err.text, idx) || !strstr(err.text, lies[i].error) : !read)
-				fail_msg("lie %zu, %d lengths: got \"%s\"", i, job.length_count, read ? read : err.text);
+			int got = unreadable(&job, &err), want = !k || !lies[i].error ? lies[i].samples : k == 1 ? 1 : -1;
+			if (got != want || (want && (!strstr(err.text, idx) || !strstr(err.text, lies[i].error))))
+				fail_msg("lie %zu, reading %d: got %d, \"%s\"", i, k, got, err.text);
 		}
+	}
 	remove_indexed(base);
 }
 

@@ -454,6 +454,15 @@ static void checks_named_files(void **state)
 	                    ": seq_len: expected at most 1024, the model's positions (/config.json), got 1025");
 	assert_string_equal(checked("\"bytes\"", "\"uint16\""),
 	                    ": data.train[0]: /corpus.txt: its 129 bytes are no whole number of tokens of 2 bytes");
+	static const char masked[] = "\"bytes\", \"mask\": true";
+	char mask[129] = { 0 };
+	assert_string_equal(checked("\"bytes\"", masked), ": data.train[0]: /corpus.txt.mask: No such file or directory");
+	write_file("corpus.txt.mask", mask, sizeof mask);
+	assert_string_equal(checked("\"bytes\"", masked),
+	                    ": data.train[0]: /corpus.txt.mask: all bytes are 0, so that no token would be predicted");
+	mask[128] = 1;
+	write_file("corpus.txt.mask", mask, sizeof mask);
+	assert_string_equal(checked("\"bytes\"", masked), "");
 	write_file("corpus.txt", zeros, 512);
 	assert_string_equal(checked("\"bytes\"", "\"uint32\""),
 	                    ": data.train[0]: /corpus.txt: 128 tokens are less than one sample of seq_len + 1 = 129");
