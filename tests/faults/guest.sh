@@ -77,7 +77,7 @@ as_undisturbed() { # METRICS
 	last=$(steps_of "$1" | sort -n | sed -n '$s/ .*//p')
 	hspmd run --local 1 --output alone -- "${train[@]}" --step-s 0 >alone.log 2>&1 &
 	alone=$!
-	wait_for 600 "$last steps without faults" has_made "$last" || { tail alone.log; return 1; }
+	wait_for 1800 "$last steps without faults" has_made "$last" || { tail alone.log; return 1; }
 	kill -TERM "$alone"
 	wait "$alone"
 	jq -c --argjson last "$last" --argjson lost "$(lost_lines "$1")" \
