@@ -86,13 +86,11 @@ as_undisturbed() { # METRICS
 }
 
 # Steps that rank 0 has told, and saved, are not reported if its stand-in, its agent or all of its node is killed before the lines are read:
-# the next generation begins behind them. After a rank alone was lost, none is missing. A list of such steps.
+# the next generation begins behind them. Its cause may be what another rank has noticed of it. A list of such steps.
 lost_lines() { # METRICS
 	[[ $guest == command ]] || { echo '[]'; return; }
-	jq -s '(map(select(.event == "resize") | { key: "\(.generation)", value: .cause }) | from_entries) as $cause |
-		[.[] | select(has("loss"))] | [range(1; length) as $i | .[$i - 1] as $a | .[$i] as $b |
-		select($b.generation > $a.generation and ([$cause["\($b.generation)"]] | inside(["fault", "hang"]) | not)) |
-		range($a.step + 1; $b.step)]' "$1"
+	jq -s '[.[] | select(has("loss"))] | [range(1; length) as $i | .[$i - 1] as $a | .[$i] as $b |
+		select($b.generation > $a.generation) | range($a.step + 1; $b.step)]' "$1"
 }
 
 has_made() { # STEP
