@@ -38,6 +38,9 @@ void command_stopped(struct hspmd_controller *m)
 	m->saved = true;
 	m->wants_more = false;
 	for (int i = 0; i < g->members; i++) {
+		/* A rank that was ended by the notice: what it held is gone with it. */
+		if (m->elastic && json_is_false(json_object_get(g->answer[i], "finished")))
+			g->member[i]->holds = 0;
 		if (!bound_plan_uses(g->bound_plan, g->member[i]))
 			continue;
 		int64_t status = message_integer(g->answer[i], "status", -1);

@@ -311,6 +311,12 @@ static inline bool runs_command(const struct hspmd_controller *m)
 	return m->config->job->command.argc > 0;
 }
 
+/* False: the state is the command's own affair, and no rank is asked for it. */
+static inline bool workers_give_state(const struct hspmd_controller *m)
+{
+	return !runs_command(m) || m->elastic;
+}
+
 /* The integer at `key`, or `absent`. */
 static inline int64_t message_integer(const json_t *message, const char *key, int64_t absent)
 {

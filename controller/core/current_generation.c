@@ -175,12 +175,21 @@ static bool members_have(const struct generation *g, const struct bound_plan *l)
 	return true;
 }
 
+/* Returns true if a member was only to give state, and its rank has ended meanwhile: others would wait for it. */
+static bool giver_has_ended(const struct hspmd_controller *m, const struct generation *g)
+{
+	for (int i = 0; runs_command(m) && m->elastic && i < g->members; i++)
+		if (!g->member[i]->holds && !bound_plan_uses(g->bound_plan, g->member[i]))
+			return true;
+	return false;
+}
+
 void start_generation(struct hspmd_controller *m)
 {
 	struct generation *g = &m->next;
 	int64_t step = 0;
 	struct bound_plan *from = held_bound_plan(m, &step);
-	if ((from && !members_have(g, from)) || (!from && !m->checkpoint_search.asked)) {
+	if ((from && workers_give_state(m) && !members_have(g, from)) || giver_has_ended(m, g) || (!from && !m->checkpoint_search.asked)) {
 		/* The held state has changed since the generation was prepared. */
 		next_drop(m);
 		m->change.wanted = true;

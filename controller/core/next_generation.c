@@ -300,7 +300,7 @@ static void prepare(struct hspmd_controller *m)
 	struct generation *g = &m->next;
 	int64_t step;
 	struct bound_plan *donor = m->current.phase == PHASE_TRAINING ? m->current.bound_plan : held_bound_plan(m, &step);
-	if (generation_set_members(m, g, g->bound_plan, donor))
+	if (generation_set_members(m, g, g->bound_plan, workers_give_state(m) ? donor : NULL))
 		return;
 	struct hspmd_error err;
 	json_t *cluster = members_cluster(m, g, &err);

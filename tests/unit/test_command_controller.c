@@ -26,6 +26,7 @@ struct place {
 	bool slow;    /* it does not answer `prepare` */
 	json_int_t serial;
 	int64_t prepared, generation;
+	int members;       /* of the generation that is prepared */
 	json_t *down, *up; /* messages under way, in order */
 };
 
@@ -113,6 +114,7 @@ static void receive(struct site *s, int i, json_t *m)
 		say(p, json_pack("{s:s}", "type", "pong"));
 	} else if (!strcmp(type, "prepare")) {
 		p->prepared = g;
+		p->members = (int)json_array_size(json_object_get(m, "members"));
 		if (p->slow)
 			return;
 		say(p, json_pack("{s:s, s:I, s:s}", "type", "prepared", "generation", (json_int_t)g, "address", "aDox"));
@@ -128,8 +130,12 @@ static void receive(struct site *s, int i, json_t *m)
 	} else if (!strcmp(type, "stop")) {
 		if (g != p->generation)
 			return;
-		p->noticed = p->runs;
-		if (!p->runs)
+		p->noticed = p->runs && !p->elastic;
+		if (p->runs && p->elastic)
+			say(p, json_pack("{s:s, s:I, s:I, s:[]}", "type", "stopped", "generation", (json_int_t)g, "step", (json_int_t)0,
+			                 "losses"));
+		p->runs &= !p->elastic;
+		if (!p->runs && !p->elastic)
 			ended(p, "stopped", p->finished ? s->ends_with : -1);
 	} else if (!strcmp(type, "abort")) {
 		bool holds = p->elastic ? p->runs : p->generation > 0;
@@ -543,6 +549,42 @@ static void test_survivors_wait_for_nobody(void **state)
 	clear(&s);
 }
 
+/* A change before the ranks have said that they take changes in their processes: those that end are not asked for state, whether all end,
+ * or all but the first. Otherwise ranks would wait for a process that is not there. */
+static void test_a_change_before_ranks_are_ready(void **state)
+{
+	(void)state;
+	for (int ready = 0; ready < 2; ready++) {
+		struct site s;
+		begin(&s, 1, "x");
+		assert_true(starts(&s, 1, s.now + 100));
+		s.place[0].elastic = ready;
+		if (ready)
+			say(&s.place[0], json_pack("{s:s, s:I, s:b}", "type", "elastic", "generation", (json_int_t)1, "elastic", 1));
+		ask(&s, "shrink");
+		for (int i = 0; i < 100 && s.place[0].generation == 1; i++) {
+			starts(&s, 2, s.now + 0.1);
+			for (int k = 0; k < NODES; k++)
+				if (s.place[k].runs && s.place[k].noticed)
+					ended(&s.place[k], "stopped", 85);
+		}
+		assert_true(s.place[0].runs);
+		assert_true(s.place[0].generation > 1);
+		assert_int_equal(s.place[0].members, 2);
+		for (int i = 0; i < 2; i++) {
+			s.place[i].elastic = true;
+			say(&s.place[i],
+			    json_pack("{s:s, s:I, s:b}", "type", "elastic", "generation", (json_int_t)s.place[i].generation, "elastic", 1));
+			s.place[i].finished = true;
+			ended(&s.place[i], "finished", 0);
+		}
+		for (int i = 0; i < 2000 && s.status < 0; i++)
+			deliver(&s, (int)pick(&s, NODES));
+		assert_int_equal(s.status, 0);
+		clear(&s);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -550,6 +592,7 @@ int main(void)
 		cmocka_unit_test(test_shutdown),
 		cmocka_unit_test(test_hangs_in_a_start),
 		cmocka_unit_test(test_survivors_wait_for_nobody),
+		cmocka_unit_test(test_a_change_before_ranks_are_ready),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
