@@ -13,45 +13,9 @@
 #include "common/format/trace.h"
 #include "common/hostlist.h"
 #include "common/json.h"
+#include "controller/cli/sacct.h"
 
-#define COLUMNS_MAX 128
 #define EFFICIENCY 0.95 /* tokens per second grow as nodes to this power */
-
-enum column {
-	COL_ID,
-	COL_SUBMIT,
-	COL_START,
-	COL_END,
-	COL_NODES,
-	COL_USER,
-	COL_ACCOUNT,
-	COL_PARTITION,
-	COL_QOS,
-	COL_PRIORITY,
-	COL_NODE_LIST,
-	COL_COMMENT,
-	COL_NAME,
-	COL_STATE,
-	COLUMNS
-};
-/* Names of each column, the preferred one first. */
-static const char *const column_names[COLUMNS][2] = {
-	[COL_ID] = { "JobIDRaw", "JobID" },
-	[COL_SUBMIT] = { "Submit" },
-	[COL_START] = { "Start" },
-	[COL_END] = { "End" },
-	[COL_NODES] = { "NNodes", "AllocNodes" },
-	[COL_USER] = { "User" },
-	[COL_ACCOUNT] = { "Account" },
-	[COL_PARTITION] = { "Partition" },
-	[COL_QOS] = { "QOS" },
-	[COL_PRIORITY] = { "Priority" },
-	[COL_NODE_LIST] = { "NodeList" },
-	[COL_COMMENT] = { "Comment" },
-	[COL_NAME] = { "JobName" },
-	[COL_STATE] = { "State" },
-};
-#define COLUMNS_NEEDED (COL_NODES + 1)
 
 struct job {
 	uint32_t id;
@@ -65,7 +29,7 @@ struct job {
 struct recording {
 	const struct policy_record_options *o;
 	struct policy_record_counts *counts;
-	int column[COLUMNS]; /* position in a line; -1: absent */
+	struct sacct sacct;
 	struct job *jobs;
 	size_t count, capacity;
 	json_t *nodes; /* object: names */
@@ -80,69 +44,22 @@ static void job_clear(struct job *j)
 	free(j->qos);
 }
 
-/* Cuts a line at '|'. Returns the number of fields. */
-static int cut(char *line, char *field[COLUMNS_MAX])
-{
-	int n = 0;
-	line[strcspn(line, "\r\n")] = '\0';
-	for (char *at = line; at && n < COLUMNS_MAX; n++) {
-		field[n] = at;
-		if ((at = strchr(at, '|')))
-			*at++ = '\0';
-	}
-	return n;
-}
-
-static int read_header(struct recording *r, char *line, struct hspmd_error *err)
-{
-	char *field[COLUMNS_MAX];
-	int n = cut(line, field);
-	for (int c = 0; c < COLUMNS; c++) {
-		r->column[c] = -1;
-		for (int k = 0; k < 2 && r->column[c] < 0 && column_names[c][k]; k++)
-			for (int i = 0; i < n; i++)
-				if (!strcmp(field[i], column_names[c][k]))
-					r->column[c] = i;
-		if (c < COLUMNS_NEEDED && r->column[c] < 0)
-			return hspmd_fail(err, "the first line is no header of sacct --parsable2 with a column %s", column_names[c][0]);
-	}
-	return 0;
-}
-
-/* Local time as sacct prints it, or seconds (SLURM_TIME_FORMAT=%s). NAN: "Unknown", "None". */
-static double time_of(const char *text, bool *bad)
-{
-	struct tm tm = { .tm_isdst = -1 };
-	char *end;
-	if (!*text || !strcmp(text, "Unknown") || !strcmp(text, "None") || !strcmp(text, "None assigned"))
-		return NAN;
-	double seconds = strtod(text, &end);
-	if (!*end)
-		return seconds;
-	end = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
-	*bad |= !end || *end;
-	return *bad ? NAN : (double)mktime(&tm);
-}
-
-static const char *get(const struct recording *r, char *const *field, enum column c)
-{
-	return r->column[c] < 0 ? "" : field[r->column[c]];
-}
-
-static bool is_elastic(const struct recording *r, char *const *field)
+static bool is_elastic(const struct recording *r, const struct sacct_line *l)
 {
 	static const struct {
 		const char *key;
-		enum column column;
-	} keys[] = {
-		{ "partition", COL_PARTITION }, { "account", COL_ACCOUNT }, { "user", COL_USER }, { "qos", COL_QOS }, { "name", COL_NAME }
-	};
+		enum sacct_column column;
+	} keys[] = { { "partition", SACCT_PARTITION },
+		     { "account", SACCT_ACCOUNT },
+		     { "user", SACCT_USER },
+		     { "qos", SACCT_QOS },
+		     { "name", SACCT_NAME } };
 	const char *equals = r->o->elastic ? strchr(r->o->elastic, '=') : NULL;
 	if (!equals)
-		return !strcmp(get(r, field, COL_COMMENT), HSPMD_JOB_COMMENT);
+		return !strcmp(sacct_get(&r->sacct, l, SACCT_COMMENT), HSPMD_JOB_COMMENT);
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 		if (strlen(keys[i].key) == (size_t)(equals - r->o->elastic) && !strncmp(keys[i].key, r->o->elastic, strlen(keys[i].key)))
-			return !fnmatch(equals + 1, get(r, field, keys[i].column), 0);
+			return !fnmatch(equals + 1, sacct_get(&r->sacct, l, keys[i].column), 0);
 	return false;
 }
 
@@ -187,77 +104,63 @@ static void extend(struct job *j, double start, double end, int nodes)
 	j->end = isnan(end) || isnan(j->end) ? NAN : fmax(j->end, end);
 }
 
-/* A member brought nodes to an elastic job: its work is the job's. Returns false if it is no member. */
-static bool add_to_anchor(struct recording *r, const char *name, double work)
+/* A member's work is that of the elastic job to which it brought nodes. */
+static void add_to_anchor(struct recording *r, uint32_t anchor, double work)
 {
-	unsigned anchor;
-	if (sscanf(name, "hspmd-member-%u", &anchor) != 1)
-		return false;
 	for (size_t i = r->count; i > 0; i--)
 		if (r->jobs[i - 1].id == anchor) {
 			r->jobs[i - 1].tokens += work;
 			break;
 		}
-	return true;
 }
 
-static int add_job(struct recording *r, char *const *field, uint32_t id, const double *at, int nodes, struct hspmd_error *err)
+static int add_job(struct recording *r, const struct sacct_line *l, struct hspmd_error *err)
 {
 	char *end;
 	if (hspmd_array_grow(&r->jobs, &r->capacity, r->count, sizeof *r->jobs))
 		return hspmd_fail_memory(err, "recording");
 	struct job *j = &r->jobs[r->count++];
-	double priority = strtod(get(r, field, COL_PRIORITY), &end);
-	*j = (struct job){ .id = id, .submit = at[0], .start = at[1], .end = at[2], .nodes = nodes };
+	double priority = strtod(sacct_get(&r->sacct, l, SACCT_PRIORITY), &end);
+	*j = (struct job){ .id = l->id, .submit = l->submit, .start = l->start, .end = l->end, .nodes = l->nodes };
 	j->priority = priority > 0 && priority < 4294967296.0 ? floor(priority) : 0;
-	j->elastic = is_elastic(r, field);
-	j->user = strdup(get(r, field, COL_USER));
-	j->account = strdup(get(r, field, COL_ACCOUNT));
-	j->partition = strdup(get(r, field, COL_PARTITION));
-	j->qos = strdup(get(r, field, COL_QOS));
+	j->elastic = is_elastic(r, l);
+	j->user = strdup(sacct_get(&r->sacct, l, SACCT_USER));
+	j->account = strdup(sacct_get(&r->sacct, l, SACCT_ACCOUNT));
+	j->partition = strdup(sacct_get(&r->sacct, l, SACCT_PARTITION));
+	j->qos = strdup(sacct_get(&r->sacct, l, SACCT_QOS));
 	return j->user && j->account && j->partition && j->qos ? 0 : hspmd_fail_memory(err, "recording");
 }
 
 static int read_line(struct recording *r, int number, char *line, struct hspmd_error *err)
 {
-	char *field[COLUMNS_MAX], *end;
-	int n = cut(line, field), widest = 0;
-	bool bad = false;
-	for (int c = 0; c < COLUMNS; c++)
-		widest = r->column[c] > widest ? r->column[c] : widest;
-	if (n <= widest)
-		return leave_out(r, number, "fewer fields than the header has"), 0;
-	const char *name = get(r, field, COL_ID);
-	unsigned long id = strtoul(name, &end, 10);
-	if (*end == '.')
-		return 0; /* a step */
-	if (end == name || *end || !id || id > UINT32_MAX)
-		return leave_out(r, number, "the id is no number; ask sacct for JobIDRaw"), 0;
-	const double at[3] = { time_of(get(r, field, COL_SUBMIT), &bad), time_of(get(r, field, COL_START), &bad),
-		               time_of(get(r, field, COL_END), &bad) };
-	long nodes = strtol(get(r, field, COL_NODES), &end, 10);
-	if (bad || isnan(at[0]) || *end || nodes < 0 || nodes > HSPMD_TRACE_MAX_NODES)
-		return leave_out(r, number, "a time or the number of nodes cannot be read"), 0;
-	if (isnan(at[1]) || !nodes) {
+	struct sacct_line l;
+	const char *why;
+	uint32_t anchor;
+	enum sacct_kind kind = sacct_read(&r->sacct, line, &l, &why);
+	if (kind == SACCT_BAD)
+		leave_out(r, number, why);
+	if (kind != SACCT_JOB)
+		return 0;
+	if (isnan(l.start) || !l.nodes) {
 		r->counts->never_started++;
 		return 0;
 	}
-	if (at[1] < at[0] || at[2] < at[1])
-		return leave_out(r, number, "it ends before it starts, or starts before it was submitted"), 0;
-	double work = isnan(at[2]) ? 0 : rate((int)nodes) * (at[2] - at[1]);
-	if (add_to_anchor(r, get(r, field, COL_NAME), work))
-		return r->o->nodes ? 0 : add_nodes(r, get(r, field, COL_NODE_LIST), err);
-	struct job *j = r->count && r->jobs[r->count - 1].id == id ? &r->jobs[r->count - 1] : NULL;
+	double work = isnan(l.end) ? 0 : rate(l.nodes) * (l.end - l.start);
+	const char *nodes = sacct_get(&r->sacct, &l, SACCT_NODE_LIST);
+	if (sacct_is_member(&r->sacct, &l, &anchor)) {
+		add_to_anchor(r, anchor, work);
+		return r->o->nodes ? 0 : add_nodes(r, nodes, err);
+	}
+	struct job *j = r->count && r->jobs[r->count - 1].id == l.id ? &r->jobs[r->count - 1] : NULL;
 	if (j)
-		extend(j, at[1], at[2], (int)nodes);
-	else if (add_job(r, field, (uint32_t)id, at, (int)nodes, err))
+		extend(j, l.start, l.end, l.nodes);
+	else if (add_job(r, &l, err))
 		return -1;
 	j = &r->jobs[r->count - 1];
 	j->tokens += work;
-	r->first = isnan(r->first) || at[0] < r->first ? at[0] : r->first;
-	for (int i = 0; i < 3; i++)
-		r->last = later(r->last, at[i]);
-	return r->o->nodes ? 0 : add_nodes(r, get(r, field, COL_NODE_LIST), err);
+	r->first = isnan(r->first) || l.submit < r->first ? l.submit : r->first;
+	r->last = later(later(later(r->last, l.submit), l.start), l.end);
+	return r->o->nodes ? 0 : add_nodes(r, nodes, err);
 }
 
 /* ---- writing */
@@ -410,7 +313,7 @@ json_t *policy_record_read(FILE *in, const struct policy_record_options *o, stru
 	if (!rc && getline(&line, &size, in) < 0)
 		rc = hspmd_fail(err, "standard input is empty: expected the output of sacct --parsable2");
 	if (!rc)
-		rc = read_header(&r, line, err);
+		rc = sacct_header(&r.sacct, line, err);
 	for (int number = 2; !rc && getline(&line, &size, in) >= 0; number++)
 		rc = read_line(&r, number, line, err);
 	counts->jobs = (int)r.count;

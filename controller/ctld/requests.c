@@ -139,9 +139,9 @@ void requests_log_dry(struct ctld *d, const struct ctld_snapshot *s, const struc
 		if (a)
 			snprintf(request, sizeof request, "%s by %d: %s", grow ? "grow" : "shrink", a->node_count, a->reason);
 		if (a && strcmp(request, r->dry_request) != 0)
-			log_event(d, grow ? "would_grow" : "would_shrink", d->peers.peers[p].job, request,
-			          json_pack("{s:o, s:f, s:s}", "nodes", names_of(s, a), "gain", a->gain, "cause",
-			                    cause_names[cause_of(a)]));
+			log_event(
+			        d, grow ? "would_grow" : "would_shrink", d->peers.peers[p].job, request,
+			        json_pack("{s:o, s:f, s:s}", "nodes", names_of(s, a), "gain", a->gain, "cause", cause_names[cause_of(a)]));
 		strcpy(r->dry_request, request);
 	}
 }
@@ -172,9 +172,11 @@ void request_send(struct ctld *d, const struct ctld_snapshot *s, const struct hs
 	d->totals.requests_by_cause[cause_of(a)]++;
 	*(grow ? &d->totals.grows : &d->totals.shrinks) += 1;
 	*(grow ? &d->totals.nodes_granted : &d->totals.nodes_recalled) += (uint64_t)a->node_count;
-	log_event(d, grow ? "grow" : "shrink", job, a->reason,
-	          json_pack("{s:O, s:f, s:I, s:s}", "nodes", names, "gain", a->gain, "id", (json_int_t)d->last_request_id, "cause",
-	                    cause_names[cause_of(a)]));
+	json_t *more = json_pack("{s:O, s:f, s:I, s:s}", "nodes", names, "gain", a->gain, "id", (json_int_t)d->last_request_id, "cause",
+	                         cause_names[cause_of(a)]);
+	if (more && cause_of(a) == CAUSE_WAITING)
+		json_object_set_new(more, "for", json_integer(s->snapshot.pending[a->for_pending].id));
+	log_event(d, grow ? "grow" : "shrink", job, a->reason, more);
 	json_decref(m);
 	json_decref(names);
 }

@@ -15,18 +15,12 @@
 #include "controller/report/generations.h"
 #include "controller/report/marks.h"
 #include "controller/report/markup.h"
+#include "controller/report/page_parts.h"
 #include "controller/report/plan_picture.h"
 #include "controller/report/sample_table.h"
 #include "controller/report/step_time.h"
 #include "controller/report/story.h"
 #include "controller/report/summary.h"
-
-static const char style[] =
-#include "controller/report/report_css.h"
-        ;
-static const char script[] =
-#include "controller/report/report_js.h"
-        ;
 
 struct report_page {
 	FILE *out;
@@ -45,11 +39,9 @@ struct report_page {
 static void write_head(struct report_page *p)
 {
 	struct report_words w;
-	fprintf(p->out,
-	        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">"
-	        "<title>hspmd report: ");
-	report_text(p->out, p->runs[0]->name);
-	fprintf(p->out, "%s</title>\n<style>\n%s</style></head><body>\n<h1>hspmd report</h1>\n", p->count > 1 ? " and others" : "", style);
+	char *name = hspmd_asprintf("%s%s", p->runs[0]->name, p->count > 1 ? " and others" : "");
+	report_head_write(p->out, "hspmd report", name);
+	free(name);
 	for (int i = 0; i < p->count; i++) {
 		const struct report_run *r = p->runs[i];
 		fprintf(p->out, "<section class=\"run\"><h2><span class=\"swatch c%d\"></span>", i % REPORT_COLOURS);
@@ -139,10 +131,9 @@ static int write_over_steps(struct report_page *p)
 		       { REPORT_LR, "Learning rate", 110 },
 		       { REPORT_GRAD_NORM, "Gradient norm", 110 },
 		       { REPORT_STEP_S, "Seconds per step", 110 } };
-	fputs("<h3>Training</h3>\n<p class=\"small\">Broken lines are changes of the allocation: nodes before and after. Drag over a "
-	      "picture to "
-	      "look closer, double click to see all; <label><input type=\"checkbox\" id=\"log\"> logarithmic</label></p>\n",
-	      p->out);
+	fputs("<h3>Training</h3>\n<p class=\"small\">Broken lines are changes of the allocation: nodes before and after. ", p->out);
+	report_controls_write(p->out);
+	fputs("</p>\n", p->out);
 	for (size_t i = 0; i < sizeof charts / sizeof *charts; i++)
 		if (write_chart(p, report_value_names[charts[i].value], charts[i].title, charts[i].height, OVER_STEPS, make_value,
 		                (int)charts[i].value))
@@ -312,7 +303,7 @@ static int write_all(struct report_page *p)
 		if (report_data(p->out, id, data))
 			return -1;
 	}
-	fprintf(p->out, "<div id=\"tip\" hidden></div>\n<script>\n%s</script>\n</body></html>\n", script);
+	report_foot_write(p->out);
 	return 0;
 }
 

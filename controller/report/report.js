@@ -107,4 +107,5 @@ for (const c of charts) {
 	});
 	c.svg.addEventListener("dblclick", () => show(null));
 }
-log.addEventListener("change", () => charts.forEach(draw));
+if (log)
+	log.addEventListener("change", () => charts.forEach(draw));
