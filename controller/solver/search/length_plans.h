@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans for shorter steps. A plan must hold the longest samples, for which it divides, recomputes and passes on what shorter ones need not.
  * Where steps have several lengths, it gets further plans (`shorter` of struct hspmd_plan), of which each step runs the one that fits its
- * length, on one training state that stays where the plan puts it (the idea: HSPMD, arXiv 2504.20490, on mixed lengths; Hydraulis, 2412.07894).
+ * length, on one training state that stays where the plan puts it (after HSPMD, arXiv 2504.20490, on mixed lengths, and Hydraulis,
+ * 2412.07894).
  *
  * For every length there are these candidates: the fastest plan of a search for it, on devices that have as much less memory as the state
  * takes; and the plan itself with fewer and larger micro-batches, and with less recomputation, where no parameter moves at all. What the
