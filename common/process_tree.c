@@ -16,6 +16,7 @@
 
 struct process {
 	pid_t pid, parent;
+	char state; /* as proc(5) writes it */
 	char name[32];
 };
 
@@ -39,7 +40,7 @@ static bool read_process(const char *entry, struct process *p)
 	int parent;
 	if (!open || !close || sscanf(close + 1, " %c %d", &state, &parent) != 2)
 		return false;
-	*p = (struct process){ .pid = (pid_t)atoi(entry), .parent = parent };
+	*p = (struct process){ .pid = (pid_t)atoi(entry), .parent = parent, .state = state };
 	snprintf(p->name, sizeof p->name, "%.*s", (int)(close - open - 1), open + 1);
 	return true;
 }
@@ -134,4 +135,12 @@ void hspmd_process_signal_command(pid_t pid, int number)
 	else
 		signal_one(&t, pid, number, 0);
 	free(t.list);
+}
+
+bool hspmd_process_is_stopped(pid_t pid)
+{
+	char entry[21];
+	struct process p;
+	snprintf(entry, sizeof entry, "%ld", (long)pid);
+	return read_process(entry, &p) && (p.state == 'T' || p.state == 't');
 }

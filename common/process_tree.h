@@ -19,4 +19,7 @@ int hspmd_process_tree_kill(hspmd_process_matches *spared, void *context);
 /* Sends a signal to a process and, if it is a shell, which hands no signal on, to what it has started. */
 void hspmd_process_signal_command(pid_t pid, int signal);
 
+/* True: it has been stopped by a signal, or by a debugger. False, too, if there is no such process. */
+bool hspmd_process_is_stopped(pid_t pid);
+
 #endif

@@ -84,23 +84,25 @@ static void find_best(struct growth *f, int job)
 }
 
 /* Assigns the one node that gains most, along a path if its pool is empty. Returns false if no node gains any more. A pool that no path
- * opens now will not be opened later (the sets of increments that can be served form a matroid), so a closed pair stays closed. */
+ * opens now will not be opened later (the sets of increments that can be served form a matroid), so a closed pair stays closed. While a job
+ * gets nothing its greatest gain only falls, as pools get empty: only the first of the heap needs to be looked at again. */
 static bool step(struct growth *f)
 {
-	int job = -1;
-	for (int j = 0; j < f->job_count; j++) {
-		if (growth_job(f, j)->barred)
-			continue;
-		int at = f->best_pool[j];
-		if (isnan(f->best[j]) || (at >= 0 && !f->pools[at].left))
-			find_best(f, j);
-		if (job < 0 || f->best[j] > f->best[job])
-			job = j;
+	if (!f->heap_count)
+		return false;
+	int job = f->heap[0];
+	while (isnan(f->best[job]) || (f->best_pool[job] >= 0 && !f->pools[f->best_pool[job]].left)) {
+		double was = f->best[job];
+		find_best(f, job);
+		growth_sort(f, job);
+		if (f->heap[0] == job && was == f->best[job])
+			break; /* a path may open its pool */
+		job = f->heap[0];
 	}
-	if (job < 0 || f->best_pool[job] < 0 || !(f->best[job] > EPSILON))
+	if (f->best_pool[job] < 0 || !(f->best[job] > EPSILON))
 		return false;
 	int pool = f->best_pool[job];
-	f->best[job] = NAN;
+	growth_look_again(f, job);
 	if (!growth_fits(f, job, pool, -1))
 		return true; /* other jobs have taken from the reserve since; the best pool is searched again */
 	if (f->pools[pool].left)

@@ -17,6 +17,42 @@ int *growth_take(const struct growth *f, int job, int pool)
 	return &f->take[job * f->pool_count + pool];
 }
 
+/* ---- the heap */
+
+static bool is_ahead(const struct growth *f, int x, int y)
+{
+	double a = isnan(f->best[x]) ? INFINITY : f->best[x], b = isnan(f->best[y]) ? INFINITY : f->best[y];
+	return a != b ? a > b : x < y;
+}
+
+static void put(struct growth *f, int at, int job)
+{
+	f->heap[at] = job;
+	f->place[job] = at;
+}
+
+void growth_sort(struct growth *f, int job)
+{
+	int at = f->place[job];
+	if (at < 0)
+		return;
+	for (int above; at && is_ahead(f, job, f->heap[above = (at - 1) / 2]); at = above)
+		put(f, at, f->heap[above]);
+	for (int below; (below = 2 * at + 1) < f->heap_count; at = below) {
+		below += below + 1 < f->heap_count && is_ahead(f, f->heap[below + 1], f->heap[below]);
+		if (!is_ahead(f, f->heap[below], job))
+			break;
+		put(f, at, f->heap[below]);
+	}
+	put(f, at, job);
+}
+
+void growth_look_again(struct growth *f, int job)
+{
+	f->best[job] = NAN;
+	growth_sort(f, job);
+}
+
 void growth_move(struct growth *f, int job, int pool, int n)
 {
 	struct decision_job *j = growth_job(f, job);
@@ -24,15 +60,19 @@ void growth_move(struct growth *f, int job, int pool, int n)
 	*growth_take(f, job, pool) += n;
 	f->pools[pool].left -= n;
 	decision_use_limits(f->k, j, n);
-	f->best[job] = NAN;
+	growth_look_again(f, job);
 }
 
 void growth_reset(struct growth *f)
 {
 	memset(f->k->limit_used, 0, sizeof *f->k->limit_used * (size_t)f->k->s->limit_count);
+	f->heap_count = 0;
 	for (int j = 0; j < f->job_count; j++) {
 		growth_job(f, j)->now = growth_job(f, j)->was;
 		f->best[j] = NAN;
+		f->place[j] = -1;
+		if (!growth_job(f, j)->barred)
+			put(f, f->heap_count++, j);
 	}
 	memset(f->take, 0, sizeof *f->take * (size_t)f->job_count * (size_t)f->pool_count);
 	memset(f->closed, 0, sizeof *f->closed * (size_t)f->job_count * (size_t)f->pool_count);
@@ -72,7 +112,7 @@ bool growth_fits(const struct growth *f, int job, int pool, int instead)
 	if (!decision_allowed(f->k, j, &h, p->class) || (instead < 0 && decision_limit_in_way(f->k, j, NULL, 1)))
 		return false;
 	/* If the pool is empty, a path will bring a node into it, one that this job could not use itself. */
-	return instead >= 0 || p->reserved_for || left_for(f, j) - (p->left > 0) >= j->e->terms.reserve_nodes;
+	return instead >= 0 || p->reserved_for || !j->e->terms.reserve_nodes || left_for(f, j) - (p->left > 0) >= j->e->terms.reserve_nodes;
 }
 
 /* ---- setting up */
@@ -115,15 +155,30 @@ static void list_candidates(struct growth *f)
 	}
 }
 
+/* Lists the different after_idle_s of the jobs. */
+static int list_steps(struct growth *f)
+{
+	size_t room = 0;
+	for (int j = 0, i; j < f->job_count; j++) {
+		double after = growth_job(f, j)->e->terms.after_idle_s;
+		for (i = 0; i < f->step_count && f->steps[i] != after; i++)
+			;
+		if (i < f->step_count)
+			continue;
+		if (hspmd_array_grow(&f->steps, &room, (size_t)i, sizeof *f->steps) < 0)
+			return -1;
+		f->steps[f->step_count++] = after;
+	}
+	return 0;
+}
+
 /* Returns the greatest after_idle_s that a node of this age has passed, -1: none. Nodes of the same step are interchangeable. */
 static double step_of(const struct growth *f, double age)
 {
 	double step = -1;
-	for (int j = 0; j < f->job_count; j++) {
-		double after = growth_job(f, j)->e->terms.after_idle_s;
-		if (after <= age && after > step)
-			step = after;
-	}
+	for (int i = 0; i < f->step_count; i++)
+		if (f->steps[i] <= age && f->steps[i] > step)
+			step = f->steps[i];
 	return step;
 }
 
@@ -179,16 +234,18 @@ int growth_open(struct growth *f, struct decision_state *k)
 	if (!f->jobs || !f->nodes)
 		return -1;
 	list_candidates(f);
-	if (make_pools(f) < 0)
+	if (list_steps(f) < 0 || make_pools(f) < 0)
 		return -1;
 	size_t pools = (size_t)f->pool_count;
 	f->take = hspmd_calloc((size_t)f->job_count * pools, sizeof *f->take);
 	f->closed = hspmd_calloc((size_t)f->job_count * pools, sizeof *f->closed);
 	f->best = hspmd_calloc(jobs, sizeof *f->best);
 	f->best_pool = hspmd_calloc(jobs, sizeof *f->best_pool);
+	f->heap = hspmd_calloc(jobs, sizeof *f->heap);
+	f->place = hspmd_calloc(jobs, sizeof *f->place);
 	f->from_pool = hspmd_calloc(pools, sizeof *f->from_pool);
 	f->from_job = hspmd_calloc(pools, sizeof *f->from_job);
-	if (!f->take || !f->closed || !f->best || !f->best_pool || !f->from_pool || !f->from_job)
+	if (!f->take || !f->closed || !f->best || !f->best_pool || !f->heap || !f->place || !f->from_pool || !f->from_job)
 		return -1;
 	growth_reset(f);
 	return 0;
@@ -199,10 +256,13 @@ void growth_close(struct growth *f)
 	free(f->jobs);
 	free(f->nodes);
 	free(f->pools);
+	free(f->steps);
 	free(f->take);
 	free(f->closed);
 	free(f->best);
 	free(f->best_pool);
+	free(f->heap);
+	free(f->place);
 	free(f->from_pool);
 	free(f->from_job);
 }

@@ -20,11 +20,16 @@ struct growth {
 	int pool_count;
 	struct idle_pool *pools;
 	int *nodes;
+	int step_count;
+	double *steps; /* the different after_idle_s of the jobs */
 	int job_count;
 	int *jobs;    /* jobs that may grow: indexes into decision_state.jobs */
 	int *take;    /* [job * pool_count + pool] */
-	double *best; /* per job: greatest gain by one node now; NAN: to be computed again */
+	double *best; /* per job: greatest gain by one node now, or an earlier one, which is no less; NAN: to be computed again */
 	int *best_pool;
+	/* Jobs that may still gain, the greatest gain first (NAN: greater than any; of equals the first job), as a heap; and where each job is
+	 * in it, -1: it is not. */
+	int heap_count, *heap, *place;
 	bool *closed;              /* [job * pool_count + pool]: no path leads to a node of it */
 	int *from_pool, *from_job; /* per pool: the step by which a path reached it */
 };
@@ -35,6 +40,10 @@ void growth_reset(struct growth *f); /* no job takes any node */
 
 struct decision_job *growth_job(const struct growth *f, int job);
 int *growth_take(const struct growth *f, int job, int pool);
+/* To be called when a job's greatest gain is another: puts it where it belongs in the heap. */
+void growth_sort(struct growth *f, int job);
+/* The job's greatest gain is not known any more, and may be any. */
+void growth_look_again(struct growth *f, int job);
 /* Moves n nodes from a pool to a job, or back if n < 0. */
 void growth_move(struct growth *f, int job, int pool, int n);
 /* Returns true if the job may take a node of the pool, as far as age, reservation, limits and reserve go; the pool may be empty. `instead`:

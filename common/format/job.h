@@ -108,13 +108,8 @@ struct hspmd_job *hspmd_job_from_json(const json_t *value, const char *path, str
 json_t *hspmd_job_to_json(const struct hspmd_job *j);
 void hspmd_job_destroy(struct hspmd_job *j);
 
-/* Length of a Megatron data path without its .bin or .idx suffix, if any. */
-int hspmd_job_megatron_base_length(const char *path);
-/* The code of the token type in the head of an index; -1: not an index of version 1. */
-#define HSPMD_MEGATRON_HEAD_BYTES 34 /* magic, version, type of a token, number of sequences, number of documents */
-int hspmd_job_megatron_code(const unsigned char *head, size_t size);
-/* Bytes of a token by that code; 0: not an integer type. */
-int hspmd_job_megatron_width(int code);
+/* Returns true if the index of Megatron's data says where documents begin. */
+bool hspmd_job_uses_index(const struct hspmd_job *j);
 /* The loss mask of a data file: one byte per token. malloc'd; NULL: out of memory. */
 char *hspmd_job_mask_path(const struct hspmd_job *j, const char *path);
 

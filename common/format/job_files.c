@@ -16,6 +16,7 @@
 #include "common/durable.h"
 #include "common/format/job_command.h"
 #include "common/format/job_samples.h"
+#include "common/format/megatron_index.h"
 
 #define BYTE_VOCABULARY 256
 #define LOOKED_AT_BYTES 65536 /* bytes checked per file of tokens */
@@ -147,21 +148,14 @@ static int check_length(const struct check *k, const char *what, int i, const ch
 	return 0;
 }
 
-/* Megatron-LM's indexed dataset, version 1; its type codes are fairseq's, which has 9 as well. */
-int hspmd_job_megatron_code(const unsigned char *head, size_t size)
+bool hspmd_job_uses_index(const struct hspmd_job *j)
 {
-	return size >= HSPMD_MEGATRON_HEAD_BYTES && !memcmp(head, "MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17) ? head[17] : -1;
-}
-
-int hspmd_job_megatron_width(int code)
-{
-	static const int widths[] = { [1] = 1, [2] = 1, [3] = 2, [4] = 4, [5] = 8, [8] = 2, [9] = 4 };
-	return code > 0 && code < (int)(sizeof widths / sizeof *widths) ? widths[code] : 0;
+	return j->data_kind == HSPMD_DATA_MEGATRON && j->documents && j->document_end < 0;
 }
 
 char *hspmd_job_mask_path(const struct hspmd_job *j, const char *path)
 {
-	int length = j->data_kind == HSPMD_DATA_MEGATRON ? hspmd_job_megatron_base_length(path) : (int)strlen(path);
+	int length = j->data_kind == HSPMD_DATA_MEGATRON ? hspmd_megatron_base_length(path) : (int)strlen(path);
 	return hspmd_asprintf("%.*s.mask", length, path);
 }
 
@@ -175,17 +169,10 @@ static int index_width(const struct check *k, const char *what, int i, const cha
 		return -1;
 	ssize_t n = pread(fd, head, sizeof head, 0);
 	close(fd);
-	int width = hspmd_job_megatron_width(hspmd_job_megatron_code(head, n < 0 ? 0 : (size_t)n));
+	int width = hspmd_megatron_width(hspmd_megatron_code(head, n < 0 ? 0 : (size_t)n));
 	if (!width)
 		return hspmd_fail(k->err, "%s: data.%s[%d]: %s: not an index of version 1 with integer tokens", k->j->file, what, i, path);
 	return width;
-}
-
-int hspmd_job_megatron_base_length(const char *path)
-{
-	size_t n = strlen(path);
-	bool suffix = n > 4 && (!strcmp(path + n - 4, ".bin") || !strcmp(path + n - 4, ".idx"));
-	return (int)(suffix ? n - 4 : n);
 }
 
 /* A file of another kind than stated soon contains large numbers; the rest is checked while it is read. */
@@ -232,10 +219,17 @@ static int check_file(const struct check *k, const char *what, int i, const char
 	return rc;
 }
 
-/* "x", "x.bin" and "x.idx" all name the pair x.bin, x.idx. */
+static int check_index(const struct check *k, const char *what, int i, const char *path, int width, int64_t data_bytes)
+{
+	struct hspmd_megatron_index index;
+	if (!hspmd_job_uses_index(k->j) || !hspmd_megatron_index_read(&index, path, width, data_bytes, k->err))
+		return 0;
+	return hspmd_error_prefix(k->err, "%s: data.%s[%d]", k->j->file, what, i);
+}
+
 static int check_megatron(const struct check *k, const char *what, int i, const char *path)
 {
-	int base = hspmd_job_megatron_base_length(path), rc = -1;
+	int base = hspmd_megatron_base_length(path), rc = -1;
 	char *bin = hspmd_asprintf("%.*s.bin", base, path), *idx = hspmd_asprintf("%.*s.idx", base, path);
 	struct stat st;
 	if (!bin || !idx) {
@@ -244,6 +238,8 @@ static int check_megatron(const struct check *k, const char *what, int i, const 
 		int width = index_width(k, what, i, idx), fd = width < 0 ? -1 : open_data(k, what, i, bin, &st);
 		if (fd >= 0)
 			rc = check_file(k, what, i, bin, fd, &st, width);
+		if (!rc)
+			rc = check_index(k, what, i, idx, width, st.st_size);
 	}
 	free(bin);
 	free(idx);

@@ -394,7 +394,8 @@ static struct hspmd_plan *read_one(struct hspmd_json *root, const struct hspmd_c
 	for (int i = 0; !rc && i < c->device_count; i++)
 		r.owners[i].pipeline = -1;
 	if (rc || read_head(&r, root) || read_pipelines(&r, root) || check_synthesis(&r, root) || check_zero(&r, root) ||
-	    read_predicted(&r, root) || (longest ? check_shorter(&r, root, longest) : read_shorter(&r, root)) || hspmd_json_check_keys(root)) {
+	    read_predicted(&r, root) || (longest ? check_shorter(&r, root, longest) : read_shorter(&r, root)) ||
+	    hspmd_json_check_keys(root)) {
 		hspmd_plan_destroy(r.p);
 		r.p = NULL;
 	}

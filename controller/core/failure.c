@@ -37,6 +37,34 @@ static void let_rejoin(struct hspmd_controller *m, struct worker *w)
 	n->quarantined = n->rejoins = true;
 	n->quarantined_until = m->now + QUARANTINE_S;
 	note_event(m, "rejoins", "node %s joins again when the others train: rank %s was lost", n->name, w->address);
+	next_drop(m); /* if it was planned with that node, it would wait for the new process */
+}
+
+static bool trains(const struct hspmd_controller *m, const struct node *n)
+{
+	for (int i = 0; i < n->workers; i++)
+		if (n->worker[i]->process == PROC_UP && member_index(&m->current, n->worker[i]) >= 0)
+			return true;
+	return false;
+}
+
+/* Nor do they wait for a process that has yet to start: nodes that were about to join wait until the others train. */
+static void let_join_later(struct hspmd_controller *m)
+{
+	int left = 0;
+	for (size_t i = 0; i < m->nodes; i++)
+		left += node_usable(m->node[i]) && trains(m, m->node[i]);
+	if (!m->elastic || left < 1 || left < m->config->job->elastic.min_nodes)
+		return;
+	for (size_t i = 0; i < m->nodes; i++) {
+		struct node *n = m->node[i];
+		if (!node_usable(n) || trains(m, n))
+			continue;
+		n->quarantined = n->rejoins = true;
+		n->quarantined_until = m->now + QUARANTINE_S;
+		note_event(m, "rejoins", "node %s joins when the others train: it was about to join when a rank was lost", n->name);
+		next_drop(m);
+	}
 }
 
 /* A worker is gone. What it was needed for decides what happens. */
@@ -83,6 +111,8 @@ static void lose(struct hspmd_controller *m, struct worker *w, const char *cause
 		let_rejoin(m, w);
 		check_attempts(m);
 	}
+	if (needed)
+		let_join_later(m);
 }
 
 static const char *lost_with(const struct worker *w, const char *cause)
@@ -174,6 +204,7 @@ void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message)
 	if (now) {
 		if (!json_is_true(json_object_get(message, "lives")))
 			let_rejoin(m, w);
+		let_join_later(m);
 		abort_current(m, cause);
 	} else {
 		snprintf(m->last_error, sizeof m->last_error, "%s", cause);

@@ -29,13 +29,13 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 		double pause = c->inherited ? c->connected + c->moved : fmax(0, m->now - step_s - from);
 		m->pause_s = pause;
 		trace_pause(m, from, from + pause);
-		json_t *line =
-		        json_pack("{s:s, s:I, s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:i, s:i, s:I, s:f}", "event", "resize",
-		                  "generation", (json_int_t)l->generation, "cause", c->cause, "pause_s", pause, "steps_lost",
-		                  (json_int_t)c->steps_lost, "bytes_moved", (json_int_t)(c->local + c->peers + c->disk + c->shared),
-		                  "bytes_from_local", (json_int_t)(c->local + c->disk), "bytes_from_disk", (json_int_t)c->disk,
-		                  "bytes_from_peers", (json_int_t)c->peers, "bytes_from_shared", (json_int_t)c->shared, "state", c->source,
-		                  "from_nodes", c->from_nodes, "nodes", l->nodes, "step", (json_int_t)m->step, "time", m->wall);
+		json_t *line = json_pack(
+		        "{s:s, s:I, s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:i, s:i, s:i, s:I, s:f}", "event", "resize",
+		        "generation", (json_int_t)l->generation, "cause", c->cause, "pause_s", pause, "steps_lost",
+		        (json_int_t)c->steps_lost, "bytes_moved", (json_int_t)(c->local + c->peers + c->disk + c->shared),
+		        "bytes_from_local", (json_int_t)(c->local + c->disk), "bytes_from_disk", (json_int_t)c->disk, "bytes_from_peers",
+		        (json_int_t)c->peers, "bytes_from_shared", (json_int_t)c->shared, "state", c->source, "from_nodes", c->from_nodes,
+		        "nodes", l->nodes, "devices", l->devices, "step", (json_int_t)m->step, "time", m->wall);
 		bool hurt = m->aborted_at >= from;
 		json_t *phases = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "detect", hurt ? m->aborted_at - from : 0.0, "settle",
 		                           hurt && m->settled_at >= m->aborted_at ? m->settled_at - m->aborted_at : 0.0, "plan", c->planned,
@@ -70,11 +70,11 @@ void report_change(struct hspmd_controller *m)
 /* Writes the line of one step. message NULL: only survivors know the step, and its times are unknown. */
 static void line(struct hspmd_controller *m, int64_t step, double loss, double step_s, const json_t *message)
 {
-	json_t *l = check_alloc(m, json_pack("{s:I, s:o, s:I, s:f, s:I, s:i, s:f}", "step", (json_int_t)step, "loss",
+	json_t *l = check_alloc(m, json_pack("{s:I, s:o, s:I, s:f, s:I, s:i, s:i, s:f}", "step", (json_int_t)step, "loss",
 	                                     isfinite(loss) ? json_real(loss) : json_null(), "tokens",
 	                                     (json_int_t)value(message, "tokens", job_tokens(m)), "step_s", step_s, "generation",
-	                                     (json_int_t)m->current.bound_plan->generation, "nodes", m->current.bound_plan->nodes, "time",
-	                                     m->wall));
+	                                     (json_int_t)m->current.bound_plan->generation, "nodes", m->current.bound_plan->nodes,
+	                                     "devices", m->current.bound_plan->devices, "time", m->wall));
 	static const char *const more[] = { "lr", "grad_norm", "compute_s", "valid_loss", "plan_seq_len", "gather_s" };
 	for (size_t i = 0; l && i < sizeof more / sizeof *more; i++)
 		if (json_object_get(message, more[i]) && json_object_set(l, more[i], json_object_get(message, more[i])))

@@ -148,6 +148,7 @@ static void stop(struct ctld *d)
 	hspmd_auth_destroy(d->auth);
 	hspmd_policy_destroy(d->policy);
 	hspmd_slurm_view_destroy(d->view);
+	job_metrics_clear(d);
 	ctld_peers_clear(&d->peers);
 	hspmd_slurm_accounts_clear(&d->accounts);
 	hspmd_slurm_accounts_clear(&d->new_accounts);

@@ -8,6 +8,10 @@
 #include "common/format/policy.h"
 #include "controller/slurm/slurm_view.h"
 
+/* Labels that metrics of jobs may have. Jobs whose labels are equal count together. */
+enum ctld_job_label { CTLD_LABEL_JOB, CTLD_LABEL_USER, CTLD_LABEL_ACCOUNT, CTLD_LABEL_PARTITION, CTLD_LABEL_QOS, CTLD_LABELS };
+extern const char *const ctld_job_label_names[]; /* "job", "user", ..., NULL */
+
 struct ctld_options {
 	const char *listen, *policies, *munge_socket, *event_log, *metrics; /* event_log, metrics, munge_socket may be NULL */
 	const char *cookie; /* a secret by which both sides prove themselves instead of MUNGE, for tests; NULL: MUNGE */
@@ -16,6 +20,7 @@ struct ctld_options {
 	const uid_t *operators; /* [operator_count] */
 	int operator_count;
 	double poll_min_s, poll_max_s; /* interval between two polls of Slurm while everything changes, and while nothing does */
+	unsigned job_labels;           /* bits 1 << enum ctld_job_label */
 	bool syslog;
 	bool dry_run; /* decide and log, but request nothing of the controllers */
 	/* Polls Slurm; as hspmd_slurm_view_refresh(). Called on another thread than the loop's, one call at a time. */

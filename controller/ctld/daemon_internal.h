@@ -79,7 +79,8 @@ struct ctld {
 	char last_error[HSPMD_ERROR_MAX]; /* why the last poll failed; "" if it succeeded */
 	struct hspmd_budget budget;
 	json_t *saved_jobs; /* budget file: { job: the fewest nodes that it has held }, until its controller connects; NULL: none */
-	double charged_s;   /* wall clock until which budgets are charged; 0: not yet */
+	struct ctld_job_sums *job_sums; /* job_metrics.c */
+	double charged_s;               /* wall clock until which budgets are charged; 0: not yet */
 	double budget_saved_s;
 };
 
@@ -134,6 +135,21 @@ json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *
  * ownership of `more` (members added to the line; may be NULL). job 0: the event is about no job. */
 void log_event(struct ctld *d, const char *event, uint32_t job, const char *text, json_t *more);
 int event_log_open(struct ctld *d, struct hspmd_error *err);
+
+/* A metrics page that is being written. */
+struct ctld_page {
+	FILE *f;
+	bool plain; /* Prometheus's text format, in which a counter's family has the suffix _total, instead of OpenMetrics */
+};
+
+/* job_metrics.c: metrics of jobs. Without the label "job" they are those of all jobs with equal labels, and counters then count from the
+ * daemon's start, so that they do not fall when a job ends. */
+/* What a job has done since its last state (the counters of `more`). */
+void job_metrics_count(struct ctld *d, int at, const struct ctld_figures *more);
+void job_metrics_write(const struct ctld_page *p, const struct ctld *d);
+void job_metrics_clear(struct ctld *d);
+/* The head of a family, without the prefix hspmd_. */
+void job_metrics_family(const struct ctld_page *p, const char *name, const char *type, const char *help);
 
 /* metrics.c: OpenMetrics over HTTP, served from the loop. NULL and err if it cannot listen. */
 struct ctld_metrics *metrics_open(struct ctld *d, const char *listen, struct hspmd_error *err);

@@ -27,6 +27,8 @@ static const char help_text[] =
                            "  --owner USER            whose policy files are believed, beside root's (default: SlurmUser)\n"
                            "  --operators USER,...    who sees all jobs although PrivateData has jobs, beside root and SlurmUser\n"
                            "  --metrics ADDRESS:PORT  OpenMetrics page (default 127.0.0.1:6898), or off\n"
+                           "  --job-labels LIST       labels of the metrics of jobs: job (default), user, account, partition, qos, or "
+                           "none\n"
                            "  --event-log FILE        a line of JSON an event; opened again on SIGHUP\n"
                            "  --syslog                events to syslog too\n"
                            "  --dry-run               decide and log, but ask no job to grow or shrink\n"
@@ -51,6 +53,7 @@ enum {
 	OPT_OWNER,
 	OPT_OPERATORS,
 	OPT_METRICS,
+	OPT_LABELS,
 	OPT_LOG,
 	OPT_SYSLOG,
 	OPT_DRY_RUN,
@@ -67,6 +70,7 @@ static const struct option long_options[] = {
 	{ "owner", required_argument, NULL, OPT_OWNER },
 	{ "operators", required_argument, NULL, OPT_OPERATORS },
 	{ "metrics", required_argument, NULL, OPT_METRICS },
+	{ "job-labels", required_argument, NULL, OPT_LABELS },
 	{ "event-log", required_argument, NULL, OPT_LOG },
 	{ "syslog", no_argument, NULL, OPT_SYSLOG },
 	{ "dry-run", no_argument, NULL, OPT_DRY_RUN },
@@ -109,6 +113,25 @@ static int parse_operators(char *text, struct given *g)
 	return 0;
 }
 
+static int parse_labels(char *text, unsigned *labels)
+{
+	char *save = NULL;
+	*labels = 0;
+	if (!strcmp(text, "none"))
+		return 0;
+	for (const char *name = strtok_r(text, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
+		int i = 0;
+		while (ctld_job_label_names[i] && strcmp(ctld_job_label_names[i], name) != 0)
+			i++;
+		if (!ctld_job_label_names[i]) {
+			hspmd_error_log("--job-labels: expected none, or a list of job, user, account, partition and qos, got '%s'", name);
+			return -1;
+		}
+		*labels |= 1u << i;
+	}
+	return 0;
+}
+
 static int parse(int argc, char **argv, struct given *g)
 {
 	int opt;
@@ -129,6 +152,10 @@ static int parse(int argc, char **argv, struct given *g)
 			break;
 		case OPT_METRICS:
 			g->metrics = optarg;
+			break;
+		case OPT_LABELS:
+			if (parse_labels(optarg, &g->o.job_labels) < 0)
+				return -1;
 			break;
 		case OPT_LOG:
 			g->o.event_log = optarg;
@@ -214,10 +241,12 @@ static int run(struct given *g, struct hspmd_error *err)
 
 int main(int argc, char **argv)
 {
-	struct given g = {
-		.metrics = "127.0.0.1:6898",
-		.o = { .listen = ":" TEXT(CTLD_PORT), .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d", .poll_min_s = 10, .poll_max_s = 75 }
-	};
+	struct given g = { .metrics = "127.0.0.1:6898",
+		           .o = { .listen = ":" TEXT(CTLD_PORT),
+		                  .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d",
+		                  .job_labels = 1u << CTLD_LABEL_JOB,
+		                  .poll_min_s = 10,
+		                  .poll_max_s = 75 } };
 	struct hspmd_error err = { "" };
 	hspmd_log_name("hspmdctld");
 	if (parse(argc, argv, &g) < 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* OpenMetrics over HTTP, served from the loop. */
+/* The metrics page over HTTP, served from the loop: OpenMetrics, or the older text format for who asks for it. */
 #include "config.h"
 
 #include <stdlib.h>
@@ -7,6 +7,7 @@
 
 #include "common/address.h"
 #include "common/clock.h"
+#include "common/log.h"
 #include "controller/ctld/daemon_internal.h"
 
 #ifdef HAVE_MICROHTTPD
@@ -21,80 +22,78 @@ struct ctld_metrics {
 	int handles;
 };
 
-static void family(FILE *f, const char *name, const char *type, const char *help)
+static void counter(const struct ctld_page *p, const char *name, const char *help, uint64_t value)
 {
-	fprintf(f, "# TYPE hspmd_%s %s\n# HELP hspmd_%s %s\n", name, type, name, help);
+	job_metrics_family(p, name, "counter", help);
+	fprintf(p->f, "hspmd_%s_total %llu\n", name, (unsigned long long)value);
 }
 
-static void counter(FILE *f, const char *name, const char *help, uint64_t value)
-{
-	family(f, name, "counter", help);
-	fprintf(f, "hspmd_%s_total %llu\n", name, (unsigned long long)value);
-}
-
-static void nodes(FILE *f, const struct ctld *d)
+static void nodes(const struct ctld_page *p, const struct ctld *d)
 {
 	static const char *const names[] = { "idle", "busy", "leaving", "unusable" };
 	int n[4] = { 0 };
 	for (int i = 0; d->view && i < d->view->node_count; i++)
 		n[d->view->nodes[i].state]++;
-	family(f, "nodes", "gauge", "Nodes by state.");
+	job_metrics_family(p, "nodes", "gauge", "Nodes by state.");
 	for (int i = 0; i < 4; i++)
-		fprintf(f, "hspmd_nodes{state=\"%s\"} %d\n", names[i], n[i]);
+		fprintf(p->f, "hspmd_nodes{state=\"%s\"} %d\n", names[i], n[i]);
 }
 
-static void jobs(FILE *f, const struct ctld *d)
+static void jobs(const struct ctld_page *p, const struct ctld *d)
 {
-	family(f, "jobs", "gauge", "Elastic jobs by whether their controller listens.");
+	job_metrics_family(p, "jobs", "gauge", "Elastic jobs by whether their controller listens.");
 	int reachable = 0;
 	for (int i = 0; i < d->peers.count; i++)
 		reachable += d->peers.peers[i].reachable;
-	fprintf(f, "hspmd_jobs{reachable=\"yes\"} %d\nhspmd_jobs{reachable=\"no\"} %d\n", reachable, d->peers.count - reachable);
-	family(f, "job_nodes", "gauge", "Nodes of an elastic job.");
-	for (int i = 0; i < d->peers.count; i++)
-		fprintf(f, "hspmd_job_nodes{job=\"%u\"} %d\n", d->peers.peers[i].job, ctld_nodes_held(d->view, &d->peers.peers[i]));
-	family(f, "job_tokens_per_second", "gauge", "What an elastic job makes now.");
-	for (int i = 0; i < d->peers.count; i++)
-		fprintf(f, "hspmd_job_tokens_per_second{job=\"%u\"} %g\n", d->peers.peers[i].job, d->peers.peers[i].tokens_per_s);
-	family(f, "job_pause_seconds", "gauge", "What the last resize of an elastic job cost.");
-	for (int i = 0; i < d->peers.count; i++)
-		fprintf(f, "hspmd_job_pause_seconds{job=\"%u\"} %g\n", d->peers.peers[i].job, d->peers.peers[i].pause_s);
+	fprintf(p->f, "hspmd_jobs{reachable=\"yes\"} %d\nhspmd_jobs{reachable=\"no\"} %d\n", reachable, d->peers.count - reachable);
 }
 
-static void all(FILE *f, const struct ctld *d)
+static void all(const struct ctld_page *p, const struct ctld *d)
 {
 	const struct totals *t = &d->totals;
-	nodes(f, d);
-	jobs(f, d);
-	family(f, "resizes", "counter", "Resizes asked of elastic jobs, by cause: idle nodes, a waiting job, rebalancing, limits.");
+	nodes(p, d);
+	jobs(p, d);
+	job_metrics_write(p, d);
+	job_metrics_family(p, "resizes", "counter",
+	                   "Resizes asked of elastic jobs, by cause: idle nodes, a waiting job, rebalancing, limits.");
 	for (int i = 0; i < CAUSES; i++)
-		fprintf(f, "hspmd_resizes_total{cause=\"%s\"} %llu\n", cause_names[i], (unsigned long long)t->requests_by_cause[i]);
-	family(f, "pause_seconds", "counter", "What resizes have cost, by the jobs' word.");
-	fprintf(f, "hspmd_pause_seconds_total %g\n", t->pauses_s);
-	counter(f, "nodes_granted", "Nodes that elastic jobs were asked to take.", t->nodes_granted);
-	counter(f, "nodes_recalled", "Nodes that elastic jobs were asked to give back.", t->nodes_recalled);
-	counter(f, "declined", "Requests that a job declined.", t->declined);
-	counter(f, "unanswered", "Requests that a job did not answer in time.", t->unanswered);
-	counter(f, "decisions", "Runs of the policy engine.", t->decisions);
-	counter(f, "slurm_rpcs", "Calls made to slurmctld.", t->rpcs);
-	counter(f, "slurm_failures", "Looks at Slurm that failed.", t->failed_polls);
-	counter(f, "refused_connections", "Connections closed for what their peers did or did not.", ctld_server_counts(d->server).refused);
-	family(f, "seen_seconds", "gauge", "Age of the last look at Slurm.");
-	fprintf(f, "hspmd_seen_seconds %g\n", hspmd_now() - d->poll_interval.polled_s);
-	fputs("# EOF\n", f);
+		fprintf(p->f, "hspmd_resizes_total{cause=\"%s\"} %llu\n", cause_names[i], (unsigned long long)t->requests_by_cause[i]);
+	job_metrics_family(p, "pause_seconds", "counter", "What resizes have cost, by the jobs' word.");
+	fprintf(p->f, "hspmd_pause_seconds_total %g\n", t->pauses_s);
+	counter(p, "nodes_granted", "Nodes that elastic jobs were asked to take.", t->nodes_granted);
+	counter(p, "nodes_recalled", "Nodes that elastic jobs were asked to give back.", t->nodes_recalled);
+	counter(p, "declined", "Requests that a job declined.", t->declined);
+	counter(p, "unanswered", "Requests that a job did not answer in time.", t->unanswered);
+	counter(p, "decisions", "Runs of the policy engine.", t->decisions);
+	counter(p, "slurm_rpcs", "Calls made to slurmctld.", t->rpcs);
+	counter(p, "slurm_failures", "Looks at Slurm that failed.", t->failed_polls);
+	counter(p, "refused_connections", "Connections closed for what their peers did or did not.", ctld_server_counts(d->server).refused);
+	job_metrics_family(p, "seen_seconds", "gauge", "Age of the last look at Slurm.");
+	fprintf(p->f, "hspmd_seen_seconds %g\n", hspmd_now() - d->poll_interval.polled_s);
+	if (!p->plain)
+		fputs("# EOF\n", p->f);
 }
 
-static enum MHD_Result reply(struct MHD_Connection *c, unsigned status, char *body, size_t size)
+static enum MHD_Result reply(struct MHD_Connection *c, unsigned status, bool plain, char *body, size_t size)
 {
 	struct MHD_Response *r = MHD_create_response_from_buffer(size, body, MHD_RESPMEM_MUST_FREE);
 	if (!r) {
 		free(body);
 		return MHD_NO;
 	}
-	MHD_add_response_header(r, "Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
+	MHD_add_response_header(r, "Content-Type",
+	                        plain ? "text/plain; version=0.0.4; charset=utf-8"
+	                              : "application/openmetrics-text; version=1.0.0; charset=utf-8");
 	enum MHD_Result rc = MHD_queue_response(c, status, r);
 	MHD_destroy_response(r);
 	return rc;
+}
+
+/* Scrapers that know OpenMetrics name it. Who names nothing gets it, too. */
+static bool wants_plain(struct MHD_Connection *c)
+{
+	const char *accept = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Accept");
+	return accept && !strstr(accept, "openmetrics") && strstr(accept, "text/plain");
 }
 
 static enum MHD_Result on_request(void *context, struct MHD_Connection *c, const char *url, const char *method, const char *version,
@@ -108,19 +107,19 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *c, const
 	(void)state;
 	if (*upload_size || strcmp(method, "GET") != 0)
 		return MHD_NO;
-	bool found = !strcmp(url, "/metrics");
+	bool found = !strcmp(url, "/metrics"), plain = !found || wants_plain(c);
 	FILE *f = open_memstream(&body, &size);
 	if (!f)
 		return MHD_NO;
 	if (found)
-		all(f, m->d);
+		all(&(struct ctld_page){ f, plain }, m->d);
 	else
 		fputs("see /metrics\n", f);
 	if (fclose(f) != 0) {
 		free(body);
 		return MHD_NO;
 	}
-	return reply(c, found ? MHD_HTTP_OK : MHD_HTTP_NOT_FOUND, body, size);
+	return reply(c, found ? MHD_HTTP_OK : MHD_HTTP_NOT_FOUND, plain, body, size);
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)
@@ -155,6 +154,8 @@ struct ctld_metrics *metrics_open(struct ctld *d, const char *listen, struct hsp
 	}
 	const union MHD_DaemonInfo *info = MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD);
 	m->d = d;
+	const union MHD_DaemonInfo *port = MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_BIND_PORT);
+	hspmd_info("metrics are on port %u", port ? port->port : 0u);
 	uv_poll_init(&d->loop, &m->poll, info->epoll_fd);
 	uv_timer_init(&d->loop, &m->timer);
 	m->poll.data = m->timer.data = m;

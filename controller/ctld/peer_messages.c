@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages from job controllers. A handler notes facts and asks for a poll; it decides nothing. */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -74,6 +75,47 @@ void peer_log_claim(struct ctld *d, int at)
 	ctld_peers_claim_logged(&d->peers, at);
 }
 
+/* Older controllers do not know the message, and ignore it. */
+static void ask_for_figures(struct ctld *d, int at)
+{
+	json_t *m = json_pack("{s:s}", "type", "figures");
+	if (m && ctld_server_send(d->server, d->peers.peers[at].job, m) == 0)
+		d->peers.histories[at].figures_asked = true;
+	json_decref(m);
+}
+
+/* A controller that was started again counts from 0. */
+static double growth(double old, double new)
+{
+	return new >= old ? new - old : new;
+}
+
+/* What a job has told of itself since its last state: for the metrics, and a line for each change of its nodes. */
+static void take_figures(struct ctld *d, int at, const struct ctld_figures *old)
+{
+	const struct ctld_figures *new = &d->peers.histories[at].figures;
+	struct ctld_figures more = *new;
+	if (!old->known || !new->known)
+		return;
+	more.tokens = (int64_t)growth((double)old->tokens, (double)new->tokens);
+	more.resizes = (int64_t)growth((double)old->resizes, (double)new->resizes);
+	more.steps_lost = (int64_t)growth((double)old->steps_lost, (double)new->steps_lost);
+	more.paused_s = growth(old->paused_s, new->paused_s);
+	more.trained_device_s = growth(old->trained_device_s, new->trained_device_s);
+	more.paused_device_s = growth(old->paused_device_s, new->paused_device_s);
+	more.lost_device_s = growth(old->lost_device_s, new->lost_device_s);
+	job_metrics_count(d, at, &more);
+	if (!more.resizes)
+		return;
+	char text[160];
+	snprintf(text, sizeof text, "trains on %d devices after a pause of %.3g s; %lld steps lost", new->devices, more.paused_s,
+	         (long long)more.steps_lost);
+	log_event(d, "resized", d->peers.peers[at].job, text,
+	          json_pack("{s:I, s:i, s:f, s:I, s:f, s:f}", "resizes", (json_int_t)more.resizes, "devices", new->devices, "pause_s",
+	                    more.paused_s, "steps_lost", (json_int_t)more.steps_lost, "paused_device_s", more.paused_device_s,
+	                    "lost_device_s", more.lost_device_s));
+}
+
 int on_controller_message(void *context, uint32_t job, json_t *message, struct hspmd_error *err)
 {
 	struct ctld *d = context;
@@ -87,10 +129,15 @@ int on_controller_message(void *context, uint32_t job, json_t *message, struct h
 		return hspmd_fail(err, "job %u: unknown message '%.40s'", job, type);
 	const struct ctld_peer *p = &d->peers.peers[at];
 	double pause_s = p->pause_s;
+	struct ctld_figures figures = d->peers.histories[at].figures;
 	int rc = ctld_peers_state(&d->peers, at, message, ctld_nodes_held(d->view, p), ctld_reference_nodes(d->view, p), err);
 	d->dirty |= rc > 0;
 	d->totals.pauses_s += p->pause_s != pause_s ? p->pause_s : 0; /* each resize reports its own */
 	peer_log_claim(d, at);
+	if (rc >= 0)
+		take_figures(d, at, &figures);
+	if (!d->peers.histories[at].figures_asked)
+		ask_for_figures(d, at);
 	return rc < 0 ? hspmd_error_prefix(err, "job %u", job) : 0;
 }
 

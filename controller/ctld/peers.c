@@ -10,9 +10,10 @@
 #include "common/alloc.h"
 #include "common/json.h"
 
-#define CLAIM 2           /* a claim of more than so many times what is accepted is logged */
-#define SLACK 1.05        /* a claim may exceed the measurement by this factor: noise */
-#define PAUSE_S 60.0      /* bound of pause_s before any resize was measured */
+#define CLAIM 2      /* a claim of more than so many times what is accepted is logged */
+#define SLACK 1.05   /* a claim may exceed the measurement by this factor: noise */
+#define PAUSE_S 60.0 /* bound of pause_s before any resize was measured */
+#define FIGURE_MAX 1e100
 #define SCALE_MOST 1000.0 /* on one node, the smallest models in use have about so many times the tokens per second of the largest */
 
 int ctld_peers_find(const struct ctld_peers *p, uint32_t job)
@@ -29,6 +30,7 @@ int ctld_peers_hello(struct ctld_peers *p, uint32_t job, uid_t uid)
 	if (at >= 0) {
 		p->peers[at].reachable = true;
 		p->histories[at].risk_sent[0] = -1; /* it may be another incarnation, which knows of none */
+		p->histories[at].figures_asked = false;
 		return at;
 	}
 	if (hspmd_array_grow(&p->peers, &p->peer_capacity, (size_t)p->count, sizeof *p->peers) < 0 ||
@@ -124,7 +126,31 @@ static void read_curve(struct hspmd_json *obj, struct ctld_peer *p)
 	}
 }
 
-static int read_state(struct hspmd_json *obj, struct ctld_peer *p, int *nodes)
+/* Members that are not known here may come from a newer controller. */
+static void read_figures(struct hspmd_json *obj, struct ctld_figures *f)
+{
+	struct hspmd_json at = hspmd_json_object_or_none(obj, "figures");
+	if (!at.value)
+		return;
+	*f = (struct ctld_figures){
+		.known = true,
+		.step = hspmd_json_int_or(&at, "step", -1, INT64_MAX, -1),
+		.generation = hspmd_json_int_or(&at, "generation", -1, INT64_MAX, -1),
+		.tokens = hspmd_json_int_or(&at, "tokens", 0, INT64_MAX, 0),
+		.resizes = hspmd_json_int_or(&at, "resizes", 0, INT64_MAX, 0),
+		.steps_lost = hspmd_json_int_or(&at, "steps_lost", 0, INT64_MAX, 0),
+		.devices = (int)hspmd_json_int_or(&at, "devices", 0, 1 << 20, 0),
+		.loss = hspmd_json_number_or(&at, "loss", -FIGURE_MAX, FIGURE_MAX, NAN),
+		.step_s = hspmd_json_number_or(&at, "step_s", 0, FIGURE_MAX, 0),
+		.checkpoint_s = hspmd_json_number_or(&at, "checkpoint_s", 0, FIGURE_MAX, 0),
+		.paused_s = hspmd_json_number_or(&at, "paused_s", 0, FIGURE_MAX, 0),
+		.trained_device_s = hspmd_json_number_or(&at, "trained_device_s", 0, FIGURE_MAX, 0),
+		.paused_device_s = hspmd_json_number_or(&at, "paused_device_s", 0, FIGURE_MAX, 0),
+		.lost_device_s = hspmd_json_number_or(&at, "lost_device_s", 0, FIGURE_MAX, 0),
+	};
+}
+
+static int read_state(struct hspmd_json *obj, struct ctld_peer *p, int *nodes, struct ctld_figures *figures)
 {
 	(void)hspmd_json_string(obj, "type");
 	p->min_nodes = (int)hspmd_json_int(obj, "min_nodes", 1, 1 << 20);
@@ -140,6 +166,7 @@ static int read_state(struct hspmd_json *obj, struct ctld_peer *p, int *nodes)
 	read_members(obj, p);
 	read_relative_speed(obj, p);
 	read_curve(obj, p);
+	read_figures(obj, figures);
 	hspmd_json_check_keys(obj);
 	return hspmd_json_failed(obj) ? -1 : 0;
 }
@@ -225,7 +252,8 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, do
 		return -1;
 	struct hspmd_json root = hspmd_json_root(&doc);
 	new.curve = NULL;
-	int rc = read_state(&root, &new, &nodes);
+	struct ctld_figures figures = p->histories[at].figures;
+	int rc = read_state(&root, &new, &nodes, &figures);
 	hspmd_json_close(&doc);
 	if (rc < 0) {
 		free(new.curve);
@@ -242,6 +270,7 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, do
 		return hspmd_fail_memory(err, "taking a state");
 	}
 	bound_rest(&new, &p->histories[at], nodes, held);
+	p->histories[at].figures = figures;
 	bool changed = !same || new.min_nodes != old->min_nodes || new.max_nodes != old->max_nodes || new.curve_count != old->curve_count ||
 	               new.member_count != old->member_count || strcmp(new.policy, old->policy) != 0;
 	for (int i = 0; !changed && i < new.curve_count; i++)

@@ -13,6 +13,15 @@
 /* Claims that are not accepted: a rate on more nodes, a larger min_nodes, a longer pause, a rate far above the other jobs'. */
 enum ctld_claim { CTLD_CLAIM_NONE, CTLD_CLAIM_CURVE, CTLD_CLAIM_MIN_NODES, CTLD_CLAIM_PAUSE, CTLD_CLAIM_SCALE };
 
+/* What a job says of itself for the metrics (`figures` of protocol.h). Nothing is decided by it. */
+struct ctld_figures {
+	bool known;
+	int64_t step, generation, tokens, resizes, steps_lost;
+	int devices;
+	double loss, step_s, checkpoint_s; /* loss NaN: not told; checkpoint_s: wall clock, 0: none */
+	double paused_s, trained_device_s, paused_device_s, lost_device_s;
+};
+
 /* What hspmdctld itself has observed of a job. It bounds the controller's claims. */
 struct ctld_peer_history {
 	struct hspmd_curve_sample seen[CTLD_SEEN_MAX]; /* rates while the controller's number of nodes agreed with Slurm's */
@@ -25,9 +34,11 @@ struct ctld_peer_history {
 	int line_count;         /* connects and disconnects logged since line_s */
 	double line_s;          /* wall clock */
 	bool confirmed;         /* Slurm knows the job as this user's */
-	double risk_sent[2];    /* last sent to it: losses per node and second, fraction lost together; [0] is -1: none yet */
-	int64_t request_id;     /* of the request that is not answered yet; 0: none */
-	double requested_s;     /* wall clock of that request */
+	struct ctld_figures figures;
+	bool figures_asked;  /* on this connection */
+	double risk_sent[2]; /* last sent to it: losses per node and second, fraction lost together; [0] is -1: none yet */
+	int64_t request_id;  /* of the request that is not answered yet; 0: none */
+	double requested_s;  /* wall clock of that request */
 	char request_text[32];
 	bool request_is_grow;
 	char last_reply[200];           /* the last answer, for people */

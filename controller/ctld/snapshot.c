@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/ctld/snapshot.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,12 @@ struct building {
 	int *holder;     /* per node: elastic job */
 	int *users;      /* per node: jobs on it */
 	double *added_s; /* per node: when the member job that has it began; 0: no member has it */
+	uint32_t *members; /* ids of all peers' member jobs, in order */
+	size_t member_count;
+	/* What Slurm could preempt of elastic jobs and their members: the lowest tier of such a partition, INT_MAX: none; by QOS: their QOS. */
+	int lowest_tier;
+	size_t qos_count, qos_capacity;
+	const char **qos;
 };
 
 /* ---- classes: nodes that no job can tell apart */
@@ -134,27 +141,33 @@ static const struct hspmd_slurm_view_job *member_of(const struct building *b, co
 	return j && j->uid == p->uid ? j : NULL;
 }
 
-static bool preempts(const struct building *b, const struct hspmd_slurm_view_job *j, const struct hspmd_slurm_view_job *x)
+/* Notes what Slurm may preempt: a job may be in another QOS and partition than its members. */
+static int note_preemptable(struct building *b, const struct hspmd_slurm_view_job *j)
 {
 	bool preemptable;
 	int tier = tier_of(b->v, j, &preemptable);
-	if (!x)
-		return false;
-	return b->v->qos.count ? hspmd_slurm_qos_preempts(&b->v->qos, j->qos, x->qos)
-	                       : tier_of(b->v, x, &preemptable) < tier && preemptable;
+	if (preemptable && tier < b->lowest_tier)
+		b->lowest_tier = tier;
+	if (!b->v->qos.count)
+		return 0;
+	for (size_t i = 0; i < b->qos_count; i++)
+		if (!strcmp(b->qos[i], j->qos))
+			return 0;
+	if (hspmd_array_grow(&b->qos, &b->qos_capacity, b->qos_count, sizeof *b->qos))
+		return -1;
+	b->qos[b->qos_count++] = j->qos;
+	return 0;
 }
 
-/* Returns true if Slurm would preempt an elastic job, or a member of one, which may be in another QOS and partition, for this job. */
+/* Returns true if Slurm would preempt an elastic job, or a member of one, for this job. */
 static bool would_preempt(const struct building *b, const struct hspmd_slurm_view_job *j)
 {
-	for (int e = 0; e < b->out->snapshot.elastic_count; e++) {
-		const struct ctld_peer *p = &b->peers[b->out->elastic_peer[e]];
-		if (preempts(b, j, hspmd_slurm_view_find_job(b->v, p->job)))
+	bool preemptable;
+	if (!b->v->qos.count)
+		return b->lowest_tier < tier_of(b->v, j, &preemptable);
+	for (size_t i = 0; i < b->qos_count; i++)
+		if (hspmd_slurm_qos_preempts(&b->v->qos, j->qos, b->qos[i]))
 			return true;
-		for (int m = 0; m < p->member_count; m++)
-			if (preempts(b, j, member_of(b, p, m)))
-				return true;
-	}
 	return false;
 }
 
@@ -185,7 +198,7 @@ static double fairshare_weight(const struct hspmd_slurm_view *v, const struct hs
 	return factor < 0 ? 1 : fmax(factor, HSPMD_FAIRSHARE_LEAST);
 }
 
-static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_view_job *j)
+static int add_elastic(struct building *b, int peer, const struct hspmd_slurm_view_job *j)
 {
 	struct ctld_snapshot *s = b->out;
 	const struct ctld_peer *p = &b->peers[peer];
@@ -225,43 +238,90 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 	set_relative_speed(b, at, p);
 	fill_growable(b, j, s->elastic[at].terms.grow_partition, s->usable + (size_t)at * (size_t)s->snapshot.class_count);
 	hold(b, j, at);
-	for (int m = 0; m < p->member_count; m++) {
+	int rc = note_preemptable(b, j);
+	for (int m = 0; m < p->member_count && !rc; m++) {
 		const struct hspmd_slurm_view_job *member = member_of(b, p, m);
 		if (member) {
 			hold(b, member, at);
 			for (int h = 0; h < member->held_count; h++)
 				b->added_s[member->held[h]] = (double)member->started;
+			rc = note_preemptable(b, member);
 		}
 	}
+	return rc;
 }
 
-static void add_all_elastic(struct building *b)
+struct owned {
+	uid_t uid;
+	uint32_t id;
+	int elastic;
+};
+
+static int by_owner(const void *a, const void *b)
 {
-	for (int i = 0; i < b->peer_count; i++) {
-		const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(b->v, b->peers[i].job);
-		if (j && j->state == HSPMD_SLURM_VIEW_RUNNING && j->uid == b->peers[i].uid)
-			add_elastic(b, i, j);
-	}
-	/* A user's jobs beyond max_jobs_per_user keep their nodes but do not grow; older jobs count first. */
-	for (int e = 0; e < b->out->snapshot.elastic_count; e++) {
-		struct hspmd_snapshot_elastic *x = &b->out->elastic[e];
-		int before = 0;
-		for (int f = 0; f < b->out->snapshot.elastic_count; f++)
-			before += b->peers[b->out->elastic_peer[f]].uid == b->peers[b->out->elastic_peer[e]].uid &&
-			          b->out->elastic[f].id < x->id;
+	const struct owned *x = a, *y = b;
+	if (x->uid != y->uid)
+		return x->uid < y->uid ? -1 : 1;
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* A user's jobs beyond max_jobs_per_user keep their nodes but do not grow; older jobs count first. */
+static int limit_users(struct building *b)
+{
+	struct ctld_snapshot *s = b->out;
+	size_t n = (size_t)s->snapshot.elastic_count;
+	struct owned *order = hspmd_calloc(n, sizeof *order);
+	if (!order)
+		return -1;
+	for (size_t e = 0; e < n; e++)
+		order[e] = (struct owned){ b->peers[s->elastic_peer[e]].uid, s->elastic[e].id, (int)e };
+	qsort(order, n, sizeof *order, by_owner);
+	int before = 0; /* older jobs of the same user */
+	for (size_t i = 0; i < n; i++) {
+		struct hspmd_snapshot_elastic *x = &s->elastic[order[i].elastic];
+		before = i && order[i - 1].uid == order[i].uid ? before + 1 : 0;
 		if (before >= x->terms.max_jobs_per_user)
 			x->terms.into_idle = false;
 	}
+	free(order);
+	return 0;
+}
+
+static int add_all_elastic(struct building *b)
+{
+	for (int i = 0; i < b->peer_count; i++) {
+		const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(b->v, b->peers[i].job);
+		if (j && j->state == HSPMD_SLURM_VIEW_RUNNING && j->uid == b->peers[i].uid && add_elastic(b, i, j))
+			return -1;
+	}
+	return limit_users(b);
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	return x < y ? -1 : x > y;
+}
+
+static int list_members(struct building *b)
+{
+	size_t n = 0;
+	for (int i = 0; i < b->peer_count; i++)
+		n += (size_t)b->peers[i].member_count;
+	b->members = hspmd_calloc(n, sizeof *b->members);
+	if (!b->members)
+		return -1;
+	for (int i = 0; i < b->peer_count; i++)
+		for (int m = 0; m < b->peers[i].member_count; m++)
+			b->members[b->member_count++] = b->peers[i].members[m];
+	qsort(b->members, n, sizeof *b->members, compare_ids);
+	return 0;
 }
 
 /* Returns true if a pending job is a member job of an elastic job: no other job shrinks for it. */
 static bool is_member(const struct building *b, uint32_t id)
 {
-	for (int i = 0; i < b->peer_count; i++)
-		for (int m = 0; m < b->peers[i].member_count; m++)
-			if (b->peers[i].members[m] == id)
-				return true;
-	return false;
+	return bsearch(&id, b->members, b->member_count, sizeof id, compare_ids);
 }
 
 struct ranked {
@@ -284,8 +344,10 @@ static int add_pending(struct building *b, ctld_eligible_since *eligible_since, 
 	struct ctld_snapshot *s = b->out;
 	struct ranked *order = hspmd_calloc((size_t)b->v->job_count, sizeof *order);
 	int n = 0;
-	if (!order)
+	if (!order || list_members(b)) {
+		free(order);
 		return -1;
+	}
 	for (int i = 0; i < b->v->job_count; i++) {
 		const struct hspmd_slurm_view_job *j = &b->v->jobs[i];
 		if (j->state != HSPMD_SLURM_VIEW_PENDING || !j->ready || j->wants_named_nodes || is_member(b, j->id))
@@ -449,7 +511,8 @@ int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view
 		              .peers = peers,
 		              .peer_count = peer_count,
 		              .node_histories = node_histories,
-		              .now_s = now_s };
+		              .now_s = now_s,
+		              .lowest_tier = INT_MAX };
 	memset(out, 0, sizeof *out);
 	int rc = allocate(out, &b);
 	if (rc == 0) {
@@ -460,8 +523,9 @@ int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view
 		rc = out->usable && out->relative_speed ? 0 : -1;
 	}
 	if (rc == 0) {
-		add_all_elastic(&b);
-		rc = add_pending(&b, eligible_since, context);
+		rc = add_all_elastic(&b);
+		if (rc == 0)
+			rc = add_pending(&b, eligible_since, context);
 	}
 	if (rc == 0 && view->accounts)
 		rc = ctld_snapshot_add_limits(out, view, peers);
@@ -471,6 +535,8 @@ int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view
 	free(b.holder);
 	free(b.users);
 	free(b.added_s);
+	free(b.members);
+	free(b.qos);
 	out->snapshot.now_s = now_s;
 	out->snapshot.node_count = view->node_count;
 	out->snapshot.types = out->types;

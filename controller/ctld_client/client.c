@@ -29,8 +29,9 @@ struct ctld_client {
 	double deadline; /* of this step; DOWN: time of the next connect */
 	double wait;
 	json_t *state, *requests, *risk;
-	int64_t oldest; /* id of the first request on this connection; earlier ones are not answered */
-	bool unsent;    /* the state has changed since it was sent */
+	int64_t oldest;     /* id of the first request on this connection; earlier ones are not answered */
+	bool unsent;        /* the state has changed since it was sent */
+	bool wants_figures; /* this hspmdctld takes `figures` in the state */
 	double sent_s;
 	char last_error[HSPMD_ERROR_MAX];
 };
@@ -82,6 +83,7 @@ static void disconnect(struct ctld_client *l, const struct hspmd_error *why)
 	l->stream = NULL;
 	json_array_clear(l->requests);
 	l->oldest = INT64_MAX;
+	l->wants_figures = false; /* the next one may be older */
 	l->step = DOWN;
 	l->deadline = hspmd_now() + l->wait;
 	l->wait = fmin(l->wait * 2, MOST_WAIT_S);
@@ -111,8 +113,12 @@ static void send_state(struct ctld_client *l)
 		return;
 	l->unsent = false;
 	l->sent_s = hspmd_now();
-	if (hspmd_stream_send(l->stream, l->state, &err) < 0)
+	json_t *state = l->wants_figures ? json_incref(l->state) : json_copy(l->state);
+	if (!l->wants_figures)
+		json_object_del(state, "figures");
+	if (state && hspmd_stream_send(l->stream, state, &err) < 0)
 		disconnect(l, &err);
+	json_decref(state);
 }
 
 /* The thread that calls has a deadline for each thing that it does. If it waits for very long, this says so, and waits on. */
@@ -156,6 +162,8 @@ static int on_message(struct ctld_client *l, json_t *message, struct hspmd_error
 		json_decref(l->risk);
 		l->risk = message;
 	}
+	if (type && !strcmp(type, "figures"))
+		l->wants_figures = l->unsent = true;
 	return 0;
 }
 

@@ -29,7 +29,7 @@ void ctld_client_process(struct ctld_client *l);
 bool ctld_client_is_connected(const struct ctld_client *l);
 
 /* Sets the job's state (`state` of protocol.h), which is sent when it has changed, after each connect, and every 30 s. Takes its own
- * reference, and sets the member "type". */
+ * reference, and sets the member "type". Its member `figures` is sent only to a hspmdctld that has asked for figures. */
 void ctld_client_set_state(struct ctld_client *l, json_t *state);
 /* Returns the oldest request (protocol.h) that was not returned before: new reference; NULL: none. */
 json_t *ctld_client_next_request(struct ctld_client *l);

@@ -8,10 +8,14 @@
  *   -> state  { min_nodes, max_nodes, policy, members: [job ids], curve: [tokens_per_s on 1, 2, ... reference nodes],
  *               worth: { node: how many reference nodes it, and each node like it, equals }, nodes, tokens_per_s (now; 0: not training),
  *               pause_s, lost_s, step }                when a member has changed, at most once a second, and every 30 s
+ *               With figures, if hspmdctld has asked for them: { step, generation, devices, step_s, loss (absent: not finite), checkpoint_s
+ *               (wall clock; 0: none); since the controller began: tokens, resizes, steps_lost, paused_s, trained_device_s,
+ *               paused_device_s, lost_device_s }
  *   <- ask    { id, command: "grow", by: n, names: [idle nodes that are reserved for it], reason }
  *             { id, command: "shrink", names: [nodes to return], reason }
  *   <- risk   { losses_per_node_s, together }          observed losses of nodes, per node and second, and the mean fraction of the other
  *               nodes that is lost with one; after the first state, and when one of them has changed by a fifth
+ *   <- figures {}                                      states may have the member `figures`, which older daemons refuse; after the hello
  *   -> answer { id, ok, text }                         after the resize, or at once if the controller declines
  *
  * Role "viewer": `hspmd cluster`, the Slurm plugin (through that command), and a job's controller at its start.

@@ -18,6 +18,26 @@ const char *report_state_words(const char *state)
 	return state;
 }
 
+const char *report_cause_words(const char *cause)
+{
+	static const char *const words[][2] = { { "grow", "because more nodes were asked for" },
+		                                { "shrink", "because fewer nodes were asked for" },
+		                                { "scontrol", "because Slurm's allocation changed (scontrol)" },
+		                                { "member-left", "because a member job ended" },
+		                                { "straggler", "because a node was slow, or no longer is" },
+		                                { "node-lost", "because a node was lost" },
+		                                { "worker-lost", "because a worker died" },
+		                                { "fault", "because a worker failed" },
+		                                { "hang", "because a worker hung" },
+		                                { "risk", "because nodes are lost more often, or less often" },
+		                                { "requeue", "when the requeued job began" },
+		                                { "resume", "when the run was resumed" } };
+	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+		if (!strcmp(cause, words[i][0]))
+			return words[i][1];
+	return "";
+}
+
 void report_change_label(const struct report_change *c, char *text, size_t size)
 {
 	snprintf(text, size, "%d\342\206\222%d", c->from_nodes, c->nodes);
@@ -30,7 +50,7 @@ void report_change_title(const struct report_change *c, char *text, size_t size)
 	         c->nodes, c->cause, report_seconds(&w, c->pause_s), (long long)c->steps_lost, report_state_words(c->state));
 }
 
-static void write_bytes(FILE *out, const struct report_change *c)
+void report_change_bytes(FILE *out, const struct report_change *c)
 {
 	const double bytes[] = { c->bytes_from_local, c->bytes_from_peers, c->bytes_from_disk, c->bytes_from_shared };
 	static const char *const from[] = { "own memory", "other nodes", "disk", "shared storage" };
@@ -89,7 +109,7 @@ void report_changes_write(FILE *out, const struct report_run *r)
 		        c->from_nodes, c->nodes, (long long)c->generation, report_seconds(&w, c->pause_s), (long long)c->steps_lost);
 		report_text(out, report_state_words(c->state));
 		fputs("<td>", out);
-		write_bytes(out, c);
+		report_change_bytes(out, c);
 		fputs("</tr>\n", out);
 	}
 	fputs("</tbody></table>\n", out);

@@ -39,19 +39,14 @@ static struct range widened(struct range r)
 static bool measure(const struct report_chart *c, struct area *a)
 {
 	bool any = false;
-	*a = (struct area){ { INFINITY, -INFINITY }, { INFINITY, -INFINITY }, c->height };
+	*a = (struct area){ { c->x_low, c->x_high }, { INFINITY, -INFINITY }, c->height };
 	for (int k = 0; k < c->curve_count; k++)
 		for (int i = 0; i < c->curves[k].count; i++) {
-			include(&a->x, c->curves[k].points[i][0]);
 			include(&a->y, c->curves[k].points[i][1]);
 			any = true;
 		}
-	if (any && c->from_zero) {
+	if (any && c->from_zero)
 		include(&a->y, 0);
-		include(&a->x, 0);
-		for (int i = 0; i < c->mark_count; i++)
-			include(&a->x, c->marks[i].x);
-	}
 	a->x = widened(a->x);
 	a->y = widened(a->y);
 	return any;
@@ -103,13 +98,13 @@ static void write_ticks(FILE *out, const struct area *a)
 
 static void write_curve(FILE *out, const struct area *a, const struct report_curve *c, int run)
 {
-	fprintf(out, "<path class=\"curve c%d\" data-run=\"%d\" d=\"", run % REPORT_COLOURS, run);
+	fprintf(out, "<path class=\"curve%s c%d\" data-run=\"%d\" d=\"", c->count == 1 ? " point" : "", run % REPORT_COLOURS, run);
 	for (int i = 0; i < c->count; i++)
 		fprintf(out, "%c%.1f %.1f", i ? 'L' : 'M', at_x(a, c->points[i][0]), at_y(a, c->points[i][1]));
 	fputs(c->count == 1 ? "h.1\"/>\n" : "\"/>\n", out); /* so that one point is seen */
 }
 
-/* Marks outside the curves' range stay away; labels that would cover one another are left out. */
+/* Labels that would cover one another are left out. */
 static void write_marks(FILE *out, const struct area *a, const struct report_chart *c)
 {
 	static const char *const classes[] = { "change", "checkpoint", "fault" };

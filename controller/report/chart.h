@@ -24,9 +24,10 @@ struct report_mark {
 struct report_chart {
 	const char *name; /* key of the curves in the page's data */
 	const char *title;
-	const char *axis; /* what x counts; charts of one axis are zoomed together */
-	int height;       /* of the drawing area; the width is the page's */
-	bool from_zero;   /* both axes begin at 0, and x goes on to the last mark */
+	const char *axis;     /* what x counts; charts of one axis are zoomed together */
+	int height;           /* of the drawing area; the width is the page's */
+	bool from_zero;       /* y begins at 0 */
+	double x_low, x_high; /* the same for all charts of an axis; curves and marks outside are not drawn */
 	int curve_count, mark_count;
 	const struct report_curve *curves; /* one per run, may be empty */
 	const struct report_mark *marks;

@@ -7,6 +7,8 @@
 
 #include "controller/report/curve.h"
 
+#define REPORT_TOLERANCE 1e-5 /* doc/design.md, "Laws": 1e-5 relative over 100 steps in fp32, under any plan */
+
 struct report_comparison {
 	int64_t steps;             /* that both have */
 	double worst;              /* largest relative difference, |a - b| / |b| */

@@ -24,6 +24,14 @@ static double median(const struct report_step *steps, size_t count, double *room
 	return n ? (room[(n - 1) / 2] + room[n / 2]) / 2 : NAN;
 }
 
+static double sum(const struct report_step *steps, size_t count)
+{
+	double seconds = 0;
+	for (size_t i = 0; i < count; i++)
+		seconds += fmax(0, steps[i].values[REPORT_STEP_S]); /* fmax leaves NaN out */
+	return seconds;
+}
+
 static void find(const struct report_run *r, struct report_generation *g)
 {
 	for (size_t i = 0; i < r->plan_count; i++)
@@ -47,9 +55,13 @@ struct report_generation *report_generations_make(const struct report_run *r, in
 		if ((bad = hspmd_array_grow(&list, &capacity, n, sizeof *list)))
 			break;
 		struct report_generation *g = &list[n++];
-		*g = (struct report_generation){ s->generation, s->step,  r->steps[end - 1].step,
-			                         end - i,       s->nodes, median(s, end - i, room),
-			                         NULL,          NULL };
+		*g = (struct report_generation){ .generation = s->generation,
+			                         .first_step = s->step,
+			                         .last_step = r->steps[end - 1].step,
+			                         .steps = end - i,
+			                         .nodes = s->nodes,
+			                         .step_s = median(s, end - i, room),
+			                         .took_s = sum(s, end - i) };
 		find(r, g);
 	}
 	free(room);

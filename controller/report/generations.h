@@ -12,6 +12,7 @@ struct report_generation {
 	size_t steps; /* lines of metrics.jsonl, lost ones too */
 	int nodes;
 	double step_s;                      /* median of what the steps took, without the first; NaN: unknown */
+	double took_s;                      /* all of them together */
 	const struct report_plan *plan;     /* NULL: there is none */
 	const struct report_change *change; /* that began it; NULL: it is the first */
 };

@@ -18,6 +18,7 @@
 #include "controller/report/plan_picture.h"
 #include "controller/report/sample_table.h"
 #include "controller/report/step_time.h"
+#include "controller/report/story.h"
 #include "controller/report/summary.h"
 
 static const char style[] =
@@ -31,42 +32,15 @@ struct report_page {
 	FILE *out;
 	const struct report_run *const *runs;
 	int count;
-	struct report_summary *summaries; /* per run */
-	json_t **data;                    /* per run: what its <script> will hold */
-	struct report_marks marks[2];     /* over steps, and over time */
+	struct report_summary *summaries;      /* per run */
+	struct report_device_time *times;      /* per run */
+	struct report_comparison *comparisons; /* per run, of the first with it; none of the first itself */
+	json_t **data;                         /* per run: what its <script> will hold */
+	struct report_marks marks[2];          /* over steps, and over time */
+	double range[2][2];                    /* of x, over steps and over time */
 };
 
-/* ---- what happened, in words */
-
-static void write_story(FILE *out, const struct report_run *r, const struct report_summary *s)
-{
-	struct report_words w;
-	if (!s->steps) {
-		fputs("<p>No step is recorded.</p>\n", out);
-		return;
-	}
-	fputs("<p>", out);
-	report_textf(out, "Made %lld step%s (%lld to %lld)", (long long)s->steps, s->steps == 1 ? "" : "s", (long long)s->first_step,
-	             (long long)s->last_step);
-	if (!isnan(s->begin))
-		report_textf(out, " in %s", report_seconds(&w, s->end - s->begin));
-	if (s->min_nodes == s->max_nodes)
-		report_textf(out, " on %d node%s.", s->max_nodes, s->max_nodes == 1 ? "" : "s");
-	else
-		report_textf(out, " on %d to %d nodes.", s->min_nodes, s->max_nodes);
-	if (!isnan(s->first_loss) && !isnan(s->last_loss))
-		report_textf(out, " The loss went from %.4g to %.4g.", s->first_loss, s->last_loss);
-	if (r->change_count)
-		report_textf(out, " The job changed its plan %zu time%s, which paused training for %s in all; ", r->change_count,
-		             r->change_count == 1 ? "" : "s", report_seconds(&w, s->pause_s));
-	else
-		fputs(" The allocation never changed.", out);
-	if (r->change_count && !s->steps_lost)
-		fputs("no step was lost.", out);
-	else if (r->change_count)
-		report_textf(out, "%lld step%s had to be made again.", (long long)s->steps_lost, s->steps_lost == 1 ? "" : "s");
-	fputs("</p>\n", out);
-}
+/* ---- the runs, in words */
 
 static void write_head(struct report_page *p)
 {
@@ -88,7 +62,7 @@ static void write_head(struct report_page *p)
 		if (*report_date(&w, p->summaries[i].end))
 			report_textf(p->out, "last at %s. ", w.text);
 		fputs("</p>\n", p->out);
-		write_story(p->out, r, &p->summaries[i]);
+		report_story_write(p->out, r, &p->summaries[i], &p->times[i]);
 		for (size_t k = 0; k < r->warning_count; k++) {
 			fputs("<p class=\"warning\">", p->out);
 			report_textf(p->out, "Note: %s.", r->warnings[k]);
@@ -96,6 +70,8 @@ static void write_head(struct report_page *p)
 		}
 		fputs("</section>\n", p->out);
 	}
+	for (int i = 1; i < p->count; i++)
+		report_comparison_write(p->out, &p->comparisons[i], p->runs[0]->name, p->runs[i]->name);
 }
 
 /* ---- curves */
@@ -114,7 +90,8 @@ static int draw(struct report_page *p, const char *name, const char *title, int 
 	}
 	if (!bad)
 		report_chart_write(p->out, &(struct report_chart){ name, title, over == OVER_TIME ? "seconds" : "step", height,
-		                                                   over == OVER_TIME, p->count, marks->count, curves, marks->list });
+		                                                   over == OVER_TIME, p->range[over][0], p->range[over][1], p->count,
+		                                                   marks->count, curves, marks->list });
 	for (int i = 0; i < p->count; i++)
 		report_curve_free(&curves[i]);
 	free(curves);
@@ -175,82 +152,47 @@ static int write_over_steps(struct report_page *p)
 
 /* ---- comparison */
 
-/* The first run beside each of the others, whose curve shows the difference. */
+/* The first run beside each of the others, whose curve shows the difference; write_head() has said it in words. */
 static int write_comparison(struct report_page *p)
 {
 	struct report_curve *curves = p->count > 1 ? hspmd_calloc((size_t)p->count, sizeof *curves) : NULL;
-	int bad = !curves;
 	if (p->count < 2)
 		return 0;
 	fputs("<h3>Comparison</h3>\n", p->out);
-	for (int i = 1; i < p->count && !bad; i++) {
-		struct report_comparison c;
-		bad |= report_comparison_make(p->runs[0], p->runs[i], &c);
-		if (bad)
-			break;
-		report_comparison_write(p->out, &c, p->runs[0]->name, p->runs[i]->name);
-		bad |= json_object_set_new(p->data[i], "comparison", report_comparison_json(&c));
-		curves[i] = c.curve;
+	for (int i = 1; i < p->count && curves; i++) {
+		curves[i] = p->comparisons[i].curve;
+		p->comparisons[i].curve = (struct report_curve){ 0 };
 	}
-	for (int i = 0; bad && curves && i < p->count; i++)
-		report_curve_free(&curves[i]);
-	if (bad)
-		free(curves);
-	return bad ? -1 : draw(p, "loss_difference", "Relative difference of the losses", 110, OVER_STEPS, curves);
+	return curves ? draw(p, "loss_difference", "Relative difference of the losses", 110, OVER_STEPS, curves) : -1;
 }
 
 /* ---- devices */
 
-static void write_device_time(FILE *out, const struct report_run *r, const struct report_device_time *t)
+static int make_efficiency(const struct report_run *r, int what, struct report_curve *c)
 {
-	const double parts[] = { t->useful_s, t->paused_s, t->lost_s, t->other_s };
-	static const char *const names[] = { "useful", "paused by changes", "lost in steps that were made again", "between steps" };
-	struct report_words w;
-	double at = 0;
-	if (t->total_s <= 0)
-		return;
-	fputs("<figure class=\"time\"><figcaption>", out);
-	report_textf(out, "Time of the %s, %s in all: %s", t->nodes ? "nodes" : "devices", report_seconds(&w, t->total_s), r->name);
-	fputs("</figcaption>\n<svg role=\"img\" viewBox=\"0 0 1000 18\">", out);
-	for (int i = 0; i < 4; i++) {
-		double width = fmin(1, parts[i] / t->total_s) * 1000;
-		fprintf(out, "<rect class=\"time%d\" x=\"%.1f\" width=\"%.1f\" height=\"18\"><title>%s: %s</title></rect>", i, at, width,
-		        names[i], report_seconds(&w, parts[i]));
-		at += width;
-	}
-	fputs("</svg>\n<p class=\"small\">", out);
-	for (int i = 0; i < 4; i++)
-		fprintf(out, "<span class=\"swatch time%d\"></span>%s %s (%.1f %%) ", i, names[i], report_seconds(&w, parts[i]),
-		        parts[i] / t->total_s * 100);
-	fputs("</p></figure>\n", out);
+	(void)what;
+	return report_efficiency_curve(r, c);
 }
 
 static int write_devices(struct report_page *p)
 {
 	bool devices = true, any = false;
 	for (int i = 0; i < p->count; i++) {
-		struct report_device_time t;
-		report_device_time_make(p->runs[i], &t);
-		devices = devices && !t.nodes;
-		any = any || t.total_s > 0;
+		devices = devices && !p->times[i].nodes;
+		any = any || p->times[i].total_s > 0;
 	}
 	if (!any)
 		return 0;
 	fprintf(p->out,
 	        "<h3>Devices over time</h3>\n<p class=\"small\">Seconds count from the first step. <span class=\"checkpoint\">\342\226\262"
 	        "</span> is a checkpoint, <span class=\"fault\">\342\226\262</span> a fault.</p>\n");
-	if (write_chart(p, devices ? "devices" : "nodes", devices ? "Devices in use" : "Nodes in use", 110, OVER_TIME, make_nodes,
-	                devices) ||
-	    write_chart(p, "tokens_per_s", "Tokens per second", 160, OVER_TIME, make_tokens, 0))
-		return -1;
-	for (int i = 0; i < p->count; i++) {
-		struct report_device_time t;
-		report_device_time_make(p->runs[i], &t);
-		if (json_object_set_new(p->data[i], "device_time", report_device_time_json(&t)))
-			return -1;
-		write_device_time(p->out, p->runs[i], &t);
-	}
-	return 0;
+	return write_chart(p, devices ? "devices" : "nodes", devices ? "Devices in use" : "Nodes in use", 110, OVER_TIME, make_nodes,
+	                   devices) ||
+	                       write_chart(p, "tokens_per_s", "Tokens per second", 160, OVER_TIME, make_tokens, 0) ||
+	                       write_chart(p, "efficiency", "Efficiency: percent of an ideal run in which no device waits", 110, OVER_TIME,
+	                                   make_efficiency, 0)
+	               ? -1
+	               : 0;
 }
 
 /* ---- a step */
@@ -308,24 +250,53 @@ static int make_data(struct report_page *p)
 	for (int i = 0; i < p->count; i++) {
 		const struct report_run *r = p->runs[i];
 		report_summary_make(r, &p->summaries[i]);
+		if (report_device_time_make(r, &p->times[i]))
+			return -1;
 		json_t *changes = json_array();
 		int bad = !changes;
 		for (size_t k = 0; k < r->change_count; k++)
 			bad |= json_array_append(changes, r->changes[k].line);
-		p->data[i] =
-		        json_pack("{s:s, s:s, s:s, s:o, s:{}, s:o, s:o}", "name", r->name, "job", r->job, "run", r->id, "summary",
-		                  report_summary_json(&p->summaries[i]), "curves", "changes", changes, "events", report_events_json(r));
+		p->data[i] = json_pack("{s:s, s:s, s:s, s:o, s:o, s:{}, s:o, s:o}", "name", r->name, "job", r->job, "run", r->id, "summary",
+		                       report_summary_json(&p->summaries[i]), "device_time", report_device_time_json(&p->times[i]),
+		                       "curves", "changes", changes, "events", report_events_json(r));
 		if (bad || !p->data[i])
+			return -1;
+		if (i && (report_comparison_make(p->runs[0], r, &p->comparisons[i]) ||
+		          json_object_set_new(p->data[i], "comparison", report_comparison_json(&p->comparisons[i]))))
 			return -1;
 	}
 	return 0;
+}
+
+/* All steps; and the time from the first step to the last, or to the last mark after it. */
+static void find_ranges(struct report_page *p)
+{
+	double *steps = p->range[OVER_STEPS], *time = p->range[OVER_TIME];
+	const struct report_marks *marks = &p->marks[OVER_TIME];
+	steps[0] = INFINITY;
+	steps[1] = -INFINITY;
+	for (int i = 0; i < p->count; i++) {
+		const struct report_run *r = p->runs[i];
+		for (size_t k = 0; k < r->step_count; k++) {
+			steps[0] = fmin(steps[0], (double)r->steps[k].step);
+			steps[1] = fmax(steps[1], (double)r->steps[k].step);
+		}
+		time[1] = fmax(time[1], report_since_begin(r, p->summaries[i].end));
+	}
+	for (int i = 0; i < marks->count; i++) {
+		time[0] = fmin(time[0], marks->list[i].x);
+		time[1] = fmax(time[1], marks->list[i].x);
+	}
 }
 
 static int write_all(struct report_page *p)
 {
 	write_head(p);
 	if (report_marks_make(p->runs, p->count, false, &p->marks[OVER_STEPS]) ||
-	    report_marks_make(p->runs, p->count, true, &p->marks[OVER_TIME]) || write_over_steps(p) || write_comparison(p))
+	    report_marks_make(p->runs, p->count, true, &p->marks[OVER_TIME]))
+		return -1;
+	find_ranges(p);
+	if (write_over_steps(p) || write_comparison(p))
 		return -1;
 	for (int i = 0; i < p->count; i++)
 		report_changes_write(p->out, p->runs[i]);
@@ -349,11 +320,19 @@ int report_page_write(FILE *out, const struct report_run *const *runs, int count
 {
 	struct report_page p = { .out = out, .runs = runs, .count = count };
 	p.summaries = hspmd_calloc((size_t)count, sizeof *p.summaries);
+	p.times = hspmd_calloc((size_t)count, sizeof *p.times);
+	p.comparisons = hspmd_calloc((size_t)count, sizeof *p.comparisons);
 	p.data = hspmd_calloc((size_t)count, sizeof *p.data);
-	int rc = !p.summaries || !p.data || make_data(&p) || write_all(&p) ? hspmd_fail_memory(err, "writing a report") : 0;
+	int rc = !p.summaries || !p.times || !p.comparisons || !p.data || make_data(&p) || write_all(&p)
+	                 ? hspmd_fail_memory(err, "writing a report")
+	                 : 0;
 	for (int i = 0; p.data && i < count; i++)
 		json_decref(p.data[i]);
+	for (int i = 0; p.comparisons && i < count; i++)
+		report_curve_free(&p.comparisons[i].curve);
+	free(p.comparisons);
 	free(p.data);
+	free(p.times);
 	free(p.summaries);
 	report_marks_free(&p.marks[OVER_STEPS]);
 	report_marks_free(&p.marks[OVER_TIME]);

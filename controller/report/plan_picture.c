@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "controller/report/change_table.h"
 #include "controller/report/markup.h"
 
 #define WIDTH 500
@@ -55,6 +56,21 @@ static double fullest(const struct report_run *r, const struct report_plan *p, c
 
 /* ---- one plan */
 
+/* The time of a micro-batch through the longest pipeline; 0: not all stages are measured, and blocks are as wide as their layers. */
+static double longest(const struct report_plan *p)
+{
+	double most = 0;
+	for (int i = 0; i < p->pipeline_count; i++) {
+		double all = 0;
+		for (int k = 0; k < p->pipelines[i].stage_count; k++)
+			all += p->pipelines[i].stages[k].compute_s;
+		if (isnan(all))
+			return 0;
+		most = fmax(most, all);
+	}
+	return most;
+}
+
 static void write_devices(FILE *out, const struct report_stage *s, size_t room)
 {
 	size_t used = 0;
@@ -70,13 +86,14 @@ static void write_devices(FILE *out, const struct report_stage *s, size_t room)
 	}
 }
 
-static void write_block(FILE *out, const struct report_run *r, const struct report_plan *p, const struct report_stage *s, int top,
-                        struct types *types)
+/* from, to: of the row's width. */
+static void write_block(FILE *out, const struct report_run *r, const struct report_plan *p, const struct report_stage *s, double from,
+                        double to, int top, struct types *types)
 {
-	double left = LEFT + (double)s->first / p->layers * (WIDTH - LEFT),
-	       width = (double)(s->end - s->first) / p->layers * (WIDTH - LEFT);
+	double left = LEFT + from * (WIDTH - LEFT), width = (to - from) * (WIDTH - LEFT);
 	const char *type = report_run_device(r, json_string_value(json_array_get(s->devices, 0))).type;
 	double memory = fullest(r, p, s);
+	struct report_words w;
 	fprintf(out, "<g class=\"stage t%d\"><rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"/>", type_number(types, type), left + 1,
 	        top, fmax(1, width - 2), BLOCK);
 	if (!isnan(memory))
@@ -98,21 +115,42 @@ static void write_block(FILE *out, const struct report_run *r, const struct repo
 		report_textf(out, ", recompute %s", s->recompute);
 	if (!isnan(memory))
 		report_textf(out, ", memory %.0f %% of a device", memory * 100);
+	if (!isnan(s->compute_s))
+		report_textf(out, ", computes %s per micro-batch", report_seconds(&w, s->compute_s));
 	fputs("</title></g>\n", out);
+}
+
+static void write_row_of_blocks(FILE *out, const struct report_run *r, const struct report_plan *p, const struct report_pipeline *pl,
+                                double whole, int top, struct types *types)
+{
+	double at = 0;
+	for (int k = 0; k < pl->stage_count; k++) {
+		const struct report_stage *s = &pl->stages[k];
+		double from = whole > 0 ? at / whole : (double)s->first / p->layers;
+		at += s->compute_s;
+		write_block(out, r, p, s, from, whole > 0 ? at / whole : (double)s->end / p->layers, top, types);
+	}
 }
 
 static void write_picture(FILE *out, const struct report_run *r, const struct report_plan *p, struct types *types)
 {
+	double whole = longest(p);
+	struct report_words w;
 	int rows = p->pipeline_count < REPORT_PIPELINES_MAX ? p->pipeline_count : REPORT_PIPELINES_MAX;
 	fprintf(out, "<svg class=\"plan\" role=\"img\" viewBox=\"0 0 %d %d\">\n", WIDTH, rows * ROW);
 	for (int i = 0; i < rows; i++) {
 		const struct report_pipeline *pl = &p->pipelines[i];
 		fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%d mb<title>%d micro-batch%s of %d</title></text>\n", LEFT - 6,
 		        i * ROW + 20, pl->micro_batches, pl->micro_batches, pl->micro_batches == 1 ? "" : "es", pl->micro_batch);
-		for (int k = 0; k < pl->stage_count; k++)
-			write_block(out, r, p, &pl->stages[k], i * ROW + 4, types);
+		write_row_of_blocks(out, r, p, pl, whole, i * ROW + 4, types);
 	}
 	fputs("</svg>\n", out);
+	fputs("<p class=\"small\">", out);
+	if (whole > 0)
+		report_textf(out, "Widths: time per micro-batch, measured; the longest row is %s.", report_seconds(&w, whole));
+	else
+		fputs("Widths: layers; the time of the stages was not measured.", out);
+	fputs("</p>\n", out);
 	if (rows < p->pipeline_count)
 		fprintf(out, "<p class=\"small\">%d more pipelines are not drawn.</p>\n", p->pipeline_count - rows);
 }
@@ -174,6 +212,16 @@ static void write_row(FILE *out, const struct report_generation *g)
 	fputs("</tr>\n", out);
 }
 
+/* What moved between the generation before and this one. */
+static void write_moved(FILE *out, const struct report_change *c)
+{
+	if (!c || !(c->bytes_from_local + c->bytes_from_peers + c->bytes_from_disk + c->bytes_from_shared > 0))
+		return;
+	fputs("<p class=\"small\">Moved for it: ", out);
+	report_change_bytes(out, c);
+	fputs(".</p>\n", out);
+}
+
 void report_plans_write(FILE *out, const struct report_run *r, const struct report_generation *list, int count)
 {
 	struct types types = { .count = 0 };
@@ -190,8 +238,8 @@ void report_plans_write(FILE *out, const struct report_run *r, const struct repo
 		if (drawn(i, count))
 			write_row(out, &list[i]);
 	fputs("</tbody></table>\n<p class=\"small\">A row is a pipeline with its micro-batches (mb) per step; a block is a stage, as wide "
-	      "as its "
-	      "layers. The line at a block's bottom is the memory predicted for its fullest device, as a share of what it has.</p>\n<div "
+	      "as the time in which its slowest device computes for one micro-batch. The line at a block's bottom is the memory predicted "
+	      "for its fullest device, as a share of what it has.</p>\n<div "
 	      "class=\"plans\">\n",
 	      out);
 	for (int i = 0; i < count; i++) {
@@ -199,6 +247,7 @@ void report_plans_write(FILE *out, const struct report_run *r, const struct repo
 			continue;
 		fprintf(out, "<figure class=\"plan\"><figcaption>Generation %" PRId64 ", step %" PRId64 " to %" PRId64 "</figcaption>\n",
 		        list[i].generation, list[i].first_step, list[i].last_step);
+		write_moved(out, list[i].change);
 		write_picture(out, r, list[i].plan, &types);
 		write_parts(out, list[i].plan);
 		fputs("</figure>\n", out);

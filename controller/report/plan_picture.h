@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans as pictures: a row per pipeline, a block per stage, as wide as its layers, in the colour of its devices' type. */
+/* Plans as pictures: a row per pipeline, a block per stage, as wide as its time, in the colour of its devices' type. */
 #ifndef HSPMD_CONTROLLER_REPORT_PLAN_PICTURE_H
 #define HSPMD_CONTROLLER_REPORT_PLAN_PICTURE_H
 

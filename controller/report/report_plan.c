@@ -2,6 +2,7 @@
 #include "controller/report/report_plan.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +98,75 @@ static int read_all(struct report_plan *p, struct hspmd_json *root)
 	return hspmd_json_failed(root) ? -1 : 0;
 }
 
+/* ---- what the devices measured */
+
+static double computes(const json_t *entry)
+{
+	double s = json_number_value(json_object_get(entry, "compute_s"));
+	return s > 0 && s < SECONDS_MAX ? s : NAN;
+}
+
+static int read_measured(struct report_plan *p, const char *folder)
+{
+	char *path = hspmd_asprintf("%s/devices-%" PRId64 ".json", folder, p->generation);
+	json_t *v = path ? json_load_file(path, 0, NULL) : NULL, *one;
+	size_t i;
+	int bad = !path || !(p->measured = json_object());
+	p->busy_s = 0;
+	json_array_foreach(json_object_get(v, "devices"), i, one) {
+		const char *device = json_string_value(json_object_get(one, "device"));
+		if (bad || !device || isnan(computes(one)) || json_object_get(p->measured, device))
+			continue;
+		bad = json_object_set(p->measured, device, one);
+		p->busy_s += computes(one);
+	}
+	json_decref(v);
+	free(path);
+	if (!bad && (int)json_object_size(p->measured) != p->device_count)
+		p->busy_s = NAN;
+	return bad ? -1 : 0;
+}
+
+/* Layers of a pipeline that a stage's devices have, also in their other chunks of an interleaved plan. */
+static int layers_of_devices(const struct report_pipeline *pl, const struct report_stage *s)
+{
+	int n = 0;
+	for (int i = 0; i < pl->stage_count; i++)
+		if (json_equal(pl->stages[i].devices, s->devices))
+			n += pl->stages[i].end - pl->stages[i].first;
+	return n;
+}
+
+static double slowest(const struct report_plan *p, const struct report_stage *s)
+{
+	double most = 0;
+	for (size_t i = 0; i < json_array_size(s->devices); i++) {
+		const char *run = json_string_value(json_array_get(s->devices, i));
+		size_t length;
+		int first, count = report_devices_split(run, &length, &first);
+		for (int k = 0; k < count; k++) {
+			char address[300];
+			snprintf(address, sizeof address, "%.*s:%d", (int)length, run, first + k);
+			double s_device = computes(json_object_get(p->measured, address));
+			if (isnan(s_device))
+				return NAN;
+			most = fmax(most, s_device);
+		}
+	}
+	return most;
+}
+
+static void time_stages(struct report_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int k = 0; k < p->pipelines[i].stage_count; k++) {
+			const struct report_pipeline *pl = &p->pipelines[i];
+			struct report_stage *s = &pl->stages[k];
+			s->compute_s = slowest(p, s) * (s->end - s->first) / layers_of_devices(pl, s) / fmax(1, pl->micro_batches);
+			p->busy_s = isnan(s->compute_s) ? NAN : p->busy_s;
+		}
+}
+
 struct report_plan *report_plan_read(const char *folder, int64_t generation, struct hspmd_error *err)
 {
 	char name[48];
@@ -117,6 +187,10 @@ struct report_plan *report_plan_read(const char *folder, int64_t generation, str
 		rc = read_all(p, &root);
 		hspmd_json_close(&doc);
 	}
+	if (!rc && read_measured(p, folder))
+		rc = hspmd_fail_memory(err, "reading a plan");
+	if (!rc)
+		time_stages(p);
 	free(text);
 	if (rc) {
 		report_plan_destroy(p);
@@ -133,5 +207,6 @@ void report_plan_destroy(struct report_plan *p)
 		free(p->pipelines[i].stages);
 	free(p->pipelines);
 	json_decref(p->source);
+	json_decref(p->measured);
 	free(p);
 }

@@ -15,6 +15,7 @@ struct report_stage {
 	int device_count;
 	const json_t *devices; /* runs: "node:first-last"; belongs to the plan's source */
 	const char *recompute; /* "" where not given; belongs to the source */
+	double compute_s;      /* for which its slowest device computes per micro-batch; NaN: not measured */
 };
 
 struct report_pipeline {
@@ -28,9 +29,11 @@ struct report_plan {
 	int pipeline_count, layers, device_count; /* layers: the end of the last; device_count: in all stages, each device once */
 	struct report_pipeline *pipelines;
 	double step_s, compute_s, bubble_s, communication_s, sync_s; /* predicted; 0: nothing predicted */
+	json_t *measured; /* entries of devices-GENERATION.json (controller/core/status_detail.c) by device; NULL: there are none */
+	double busy_s;    /* for which the devices compute in a step, all together; NaN: not all are measured */
 };
 
-/* Reads plan-GENERATION.json of the folder. NULL and err: it cannot be read. */
+/* Reads plan-GENERATION.json of the folder, and devices-GENERATION.json if it is there. NULL and err: it cannot be read. */
 struct report_plan *report_plan_read(const char *folder, int64_t generation, struct hspmd_error *err);
 void report_plan_destroy(struct report_plan *p);
 /* Splits "node:first-last" or "node:index"; length: of the node's name. Returns the number of devices, or 0: no such address. */

@@ -55,6 +55,7 @@ static int take_step(struct report_run *r, const json_t *line)
 	if (s.step < 0 || !json_object_get(line, "loss") || json_object_get(line, "event"))
 		return 0;
 	s.nodes = nodes < 0 ? 0 : (int)nodes;
+	s.devices = (int)fmax(0, (double)whole(line, "devices", NODES_MAX));
 	for (int v = 0; v < REPORT_VALUES; v++)
 		s.values[v] = number(line, report_value_names[v], NAN);
 	if (hspmd_array_grow(&r->steps, &r->step_capacity, r->step_count, sizeof *r->steps))
@@ -235,6 +236,15 @@ struct report_device report_run_device(const struct report_run *r, const char *d
 	return found;
 }
 
+static void read_wanted(struct report_run *r)
+{
+	char *path = hspmd_asprintf("%s/status.json", r->folder);
+	json_t *v = path ? json_load_file(path, 0, NULL) : NULL;
+	r->wanted = whole(v, "steps", INT64_MAX / 2);
+	json_decref(v);
+	free(path);
+}
+
 /* The name of the job and of the run, from run.json, if it is there. */
 static int read_names(struct report_run *r, struct hspmd_error *err)
 {
@@ -288,6 +298,7 @@ struct report_run *report_run_read(const char *folder, struct hspmd_error *err)
 		return NULL;
 	}
 	read_clusters(r);
+	read_wanted(r);
 	mark_repeated(r);
 	return r;
 }

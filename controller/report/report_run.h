@@ -31,7 +31,7 @@ extern const char *const report_value_names[];
 
 struct report_step {
 	int64_t step, generation;
-	int nodes;
+	int nodes, devices;           /* devices 0: not told */
 	bool repeated;                /* a later line tells the same or an earlier step: this one was lost and made again */
 	double values[REPORT_VALUES]; /* NaN: not told, not finite or absurd */
 };
@@ -57,6 +57,7 @@ struct report_event {
 struct report_run {
 	char *folder, *name; /* as given; its last part, as valid UTF-8 */
 	char *job, *id;      /* the job, and the run's random name; "" where unknown */
+	int64_t wanted;      /* steps that the job is to make; -1: unknown */
 	struct report_step *steps;
 	struct report_change *changes;
 	struct report_event *events;

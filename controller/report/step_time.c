@@ -84,7 +84,7 @@ static int from_counters(const struct report_run *r, struct report_step_time *t)
 		}
 		struct report_device_step *d = &t->devices[t->count++];
 		*d = (struct report_device_step){ .steps = json_integer_value(json_object_get(one, "steps")),
-			                          .step_s = g->step_s > 0 ? g->step_s : 0,
+			                          .step_s = g->took_s / (double)g->steps,
 			                          .compute_s = compute };
 		snprintf(d->device, sizeof d->device, "%s", device);
 		report_cut(d->device);

@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "controller/ctld_client/client.h"
 #include "controller/ctld_client/protocol.h"
+#include "controller/run/figures.h"
 #include "controller/run/scaling.h"
 
 #define SCALING_LIMIT_S 1.0 /* to solve for one size */
@@ -35,6 +36,7 @@ struct run_ctld_session {
 	int nodes, steps;
 	double rate, pause_s;
 	int64_t step;
+	struct run_figures figures;
 	double curve[RUN_SCALING_MAX];
 	int curve_count;
 	struct run_node_class classes[CLASSES_MAX];
@@ -154,6 +156,9 @@ static void send_state(struct run_ctld_session *s)
 	                          CTLD_KEY_RELATIVE_SPEED, relative_speed);
 	if (state && json_array_size(s->members))
 		json_object_set(state, "members", s->members);
+	json_t *figures = state ? run_figures_json(&s->figures) : NULL;
+	if (figures)
+		json_object_set_new(state, "figures", figures);
 	if (state)
 		ctld_client_set_state(s->client, state);
 	json_decref(state);
@@ -225,6 +230,7 @@ void run_ctld_session_metrics_line(struct run_ctld_session *s, const json_t *lin
 	double step_s = json_number_value(json_object_get(line, "step_s"));
 	if (!s)
 		return;
+	run_figures_metrics_line(&s->figures, line);
 	if (event && !strcmp(event, "resize")) {
 		s->pause_s = json_number_value(json_object_get(line, "pause_s"));
 		s->steps = 0;
@@ -234,6 +240,12 @@ void run_ctld_session_metrics_line(struct run_ctld_session *s, const json_t *lin
 		s->nodes = (int)json_integer_value(json_object_get(line, "nodes"));
 		s->step = json_integer_value(json_object_get(line, "step"));
 	}
+}
+
+void run_ctld_session_event(struct run_ctld_session *s, const json_t *event)
+{
+	if (s)
+		run_figures_event(&s->figures, event);
 }
 
 /* ---- the scaling curve */
@@ -326,6 +338,7 @@ struct run_ctld_session *run_ctld_session_open(uv_loop_t *uv, const char *where,
 	*s = (struct run_ctld_session){
 		.uv = uv, .fd = -1, .job = job, .facts = facts, .ask = ask, .risk = risk, .context = context, .pause_s = 5
 	};
+	run_figures_init(&s->figures);
 	s->client = ctld_client_create(where, (uint32_t)strtoul(job_id, NULL, 10), auth, err);
 	if (!s->client) {
 		free(s);

@@ -31,7 +31,8 @@ void run_ctld_session_answer(struct run_ctld_session *s, int64_t id, const json_
 void run_ctld_session_set_cluster(struct run_ctld_session *s, const json_t *cluster);
 /* Sets what the job holds, as the value of EVENT_ALLOCATION: the ids of its member jobs are reported. */
 void run_ctld_session_set_allocation(struct run_ctld_session *s, const json_t *allocation);
-/* Passes a line of metrics.jsonl, from which the reported rate, nodes and pauses are read. */
+/* Pass a line of metrics.jsonl, from which the reported rate, nodes, pauses and figures are read, and one of events.jsonl. */
 void run_ctld_session_metrics_line(struct run_ctld_session *s, const json_t *line);
+void run_ctld_session_event(struct run_ctld_session *s, const json_t *event);
 
 #endif

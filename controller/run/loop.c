@@ -222,6 +222,7 @@ static void perform(struct loop *l, const struct run_action *x)
 	case ACTION_RECORD_EVENT:
 		if (run_output_event(l->o->output, x->value, &err))
 			hspmd_warn("%s", err.text);
+		run_ctld_session_event(l->ctld_session, x->value);
 		break;
 	case ACTION_SAMPLE:
 		loop_make_samples(l, x->id);

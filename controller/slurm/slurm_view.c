@@ -323,6 +323,7 @@ int hspmd_slurm_view_refresh(const struct hspmd_slurm_view *old, struct hspmd_sl
 		hspmd_slurm_view_destroy(v);
 		return hspmd_fail_memory(err, "reading slurmctld's replies");
 	}
+	hspmd_slurm_view_index(v);
 	*new = v;
 	return 1;
 }

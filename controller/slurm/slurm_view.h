@@ -68,6 +68,7 @@ struct hspmd_slurm_view {
 	struct hspmd_slurm_qos_table qos;            /* empty unless the site preempts by QOS: then partitions do not matter for that */
 	const struct hspmd_slurm_accounts *accounts; /* fairshare, and limits of associations; borrowed; NULL: not known */
 	time_t jobs_at, nodes_at;                    /* slurmctld's time stamps of the replies, for the next poll */
+	int *by_id, *by_name; /* jobs in the order of their ids, nodes in that of their names; NULL: looked up one by one */
 };
 
 /* Settings of the site that do not change while slurmctld runs. Strings are malloc'd; hspmd_slurm_view_settings_clear() frees them. */
@@ -90,6 +91,8 @@ void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s);
  * partitions; if that fails, those of the last answer stay. */
 int hspmd_slurm_view_refresh(const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err);
 void hspmd_slurm_view_destroy(struct hspmd_slurm_view *v);
+/* Makes look-ups quick; jobs and nodes do not change afterwards. Without memory for that, they stay slow. */
+void hspmd_slurm_view_index(struct hspmd_slurm_view *v);
 
 /* Returns true if the nodes, partitions and jobs are the same, in the same states and on the same nodes. Priorities, times and loads, which
  * Slurm changes all the time, are not compared. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/alloc.h"
 #include "controller/slurm/slurm_view.h"
 
 void hspmd_slurm_view_settings_clear(struct hspmd_slurm_view_settings *s)
@@ -47,6 +48,8 @@ void hspmd_slurm_view_destroy(struct hspmd_slurm_view *v)
 	}
 	free(v->nodes);
 	free(v->partitions);
+	free(v->by_id);
+	free(v->by_name);
 	hspmd_slurm_qos_clear(&v->qos);
 	free(v);
 }
@@ -82,9 +85,55 @@ bool hspmd_slurm_view_equal(const struct hspmd_slurm_view *a, const struct hspmd
 	return same;
 }
 
+/* ---- looking up */
+
+static int compare_ids(const void *a, const void *b, void *view)
+{
+	const struct hspmd_slurm_view *v = view;
+	int x = *(const int *)a, y = *(const int *)b;
+	uint32_t m = v->jobs[x].id, n = v->jobs[y].id;
+	return m != n ? (m < n ? -1 : 1) : x - y;
+}
+
+static int compare_names(const void *a, const void *b, void *view)
+{
+	const struct hspmd_slurm_view *v = view;
+	return strcmp(v->nodes[*(const int *)a].name, v->nodes[*(const int *)b].name);
+}
+
+static int *in_order(int count, int (*compare)(const void *, const void *, void *), struct hspmd_slurm_view *v)
+{
+	int *order = hspmd_calloc((size_t)count, sizeof *order);
+	for (int i = 0; order && i < count; i++)
+		order[i] = i;
+	if (order)
+		qsort_r(order, (size_t)count, sizeof *order, compare, v);
+	return order;
+}
+
+void hspmd_slurm_view_index(struct hspmd_slurm_view *v)
+{
+	free(v->by_id);
+	free(v->by_name);
+	v->by_id = in_order(v->job_count, compare_ids, v);
+	v->by_name = in_order(v->node_count, compare_names, v);
+}
+
 const struct hspmd_slurm_view_job *hspmd_slurm_view_find_job(const struct hspmd_slurm_view *v, uint32_t id)
 {
-	for (int i = 0; v && i < v->job_count; i++)
+	if (!v)
+		return NULL;
+	int low = 0, high = v->by_id ? v->job_count : 0; /* the first job whose id is not less is in [low, high] */
+	while (low < high) {
+		int middle = low + (high - low) / 2;
+		if (v->jobs[v->by_id[middle]].id < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (v->by_id)
+		return low < v->job_count && v->jobs[v->by_id[low]].id == id ? &v->jobs[v->by_id[low]] : NULL;
+	for (int i = 0; i < v->job_count; i++)
 		if (v->jobs[i].id == id)
 			return &v->jobs[i];
 	return NULL;
@@ -92,7 +141,17 @@ const struct hspmd_slurm_view_job *hspmd_slurm_view_find_job(const struct hspmd_
 
 int hspmd_slurm_view_find_node(const struct hspmd_slurm_view *v, const char *name)
 {
-	for (int i = 0; i < v->node_count; i++)
+	int low = 0, high = v->by_name ? v->node_count : 0;
+	while (low < high) {
+		int middle = low + (high - low) / 2, order = strcmp(v->nodes[v->by_name[middle]].name, name);
+		if (!order)
+			return v->by_name[middle];
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (int i = 0; !v->by_name && i < v->node_count; i++)
 		if (!strcmp(v->nodes[i].name, name))
 			return i;
 	return -1;

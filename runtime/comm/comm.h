@@ -25,8 +25,8 @@ uint64_t hspmd_comm_sent_bytes(const struct hspmd_comm *c);
 void hspmd_comm_destroy(struct hspmd_comm *c);
 
 /* Run this device's part of one step. in, out: packed buffers with the parts that `transfer->layout` gives this device of the step's
- * input and output value (NULL if it has none). tag: unique to (step, micro-batch) in the generation and the same on all members; its
- * low 8 bits must be 0 and are used inside. dtype: of the elements.
+ * input and output value (NULL if it has none). tag: of the step and micro-batch, and the same on all members; its low 8 bits must be 0
+ * and are used inside. A step may run again with the same tag if all its members run both in the same order. dtype: of the elements.
  *
  * On return receives are complete, and for an all-reduce also the sends. Other sends may still be in transit: `in` must not change until
  * hspmd_comm_flush. Collectives give all members the same bits and sum in member order, independent of sizes; for BF16 they sum in F32,
@@ -35,7 +35,7 @@ void hspmd_comm_destroy(struct hspmd_comm *c);
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
                    const void *in, void *out, uint64_t tag, struct hspmd_error *err);
 /* Start to receive a step's messages into buffers, to overlap with computation: a large message is not sent before its receive is
- * posted. Must be followed by hspmd_comm_run with the same step and tag. 1; 0: the step receives nothing, or is a collective, in which
+ * posted. Must be followed by hspmd_comm_run with the same step and tag; with equal tags in the order posted. 1; 0: the step receives nothing, or is a collective, in which
  * all members wait for each other anyway; -1 and err. */
 int hspmd_comm_post_receives(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step,
                              enum hspmd_dtype dtype, uint64_t tag, struct hspmd_error *err);

@@ -236,11 +236,15 @@ int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *mov
 		free(e);
 		return -1;
 	}
-	e->next = c->early;
-	c->early = e;
+	struct exchange **last = &c->early;
+	while (*last)
+		last = &(*last)->next;
+	*last = e;
 	return 0;
 }
 
+/* The oldest: a step may be posted again before it runs (a tied weight's gradient is summed twice in a pass), and its messages come in
+ * order. */
 static bool find_early(struct hspmd_comm *c, uint64_t tag, struct exchange *out)
 {
 	for (struct exchange **at = &c->early; *at; at = &(*at)->next) {

@@ -17,10 +17,10 @@ struct environment {
 };
 
 /* Their ranks and sizes are those of the agents' step. A name that ends in '*' stands for all that begin so. */
-static const char *const misleading[] = { "SLURM_PROCID",         "SLURM_LOCALID",   "SLURM_NODEID",   "SLURM_NTASKS*", "SLURM_NPROCS",
-	                                  "SLURM_STEP_*",         "SLURM_STEPID",    "SLURM_TASK_PID", "SLURM_GTIDS",   "SLURM_STEPMGR",
-	                                  "SLURM_TASKS_PER_NODE", "PMI_*",           "PMIX_*",         "OMPI_*",        "PMI2_*",
-	                                  "MPI_LOCALRANKID",      "MPI_LOCALNRANKS", "TORCHELASTIC_*" };
+static const char *const misleading[] = { "SLURM_PROCID",         "SLURM_LOCALID",   "SLURM_NODEID",     "SLURM_NTASKS*", "SLURM_NPROCS",
+	                                  "SLURM_STEP_*",         "SLURM_STEPID",    "SLURM_TASK_PID",   "SLURM_GTIDS",   "SLURM_STEPMGR",
+	                                  "SLURM_TASKS_PER_NODE", "PMI_*",           "PMIX_*",           "OMPI_*",        "PMI2_*",
+	                                  "MPI_LOCALRANKID",      "MPI_LOCALNRANKS", "MV2_COMM_WORLD_*", "TORCHELASTIC_*" };
 
 static void drop(struct environment *e, size_t i)
 {

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/process_tree.h"
 #include "runtime/command/standin_internal.h"
 
 /* ---- to the command */
@@ -55,22 +56,28 @@ static void pong(struct standin *s)
 	standin_send(s, json_pack("{ss}", "type", "pong"));
 }
 
-void standin_ping(struct standin *s)
+/* What the command itself does not say. */
+static bool seems_alive(const struct standin *s)
 {
-	if (!s->elastic || s->debt == DEBT_NONE) {
-		pong(s);
-		return;
-	}
-	s->pinged = true;
-	s->pinged_used_s = used_s(s);
-	standin_say(s, json_pack("{ss}", "type", "ping"));
+	if (s->prepare_waits) /* it cannot answer before it has declared itself, and may wait for a slow disk until then */
+		return !hspmd_process_is_stopped(s->process.pid);
+	/* Python answers nothing while it is inside a library that keeps its lock. Such a command works, and one that is stopped does not. */
+	return s->debt == DEBT_NONE || used_s(s) > s->pinged_used_s;
 }
 
-/* Python answers nothing while it is inside a library that keeps its lock. Such a command works, and one that is stopped does not. */
 void standin_ping_again(struct standin *s)
 {
-	if (s->pinged && (s->debt == DEBT_NONE || used_s(s) > s->pinged_used_s))
+	if (s->pinged && seems_alive(s))
 		pong(s);
+}
+
+void standin_ping(struct standin *s)
+{
+	s->pinged = true;
+	s->pinged_used_s = used_s(s);
+	if (s->elastic && s->debt != DEBT_NONE)
+		standin_say(s, json_pack("{ss}", "type", "ping"));
+	standin_ping_again(s);
 }
 
 /* ---- from the command */

@@ -141,12 +141,12 @@ static int wait_for_slots(struct hspmd_executor *ex, const struct hspmd_instruct
 	struct hspmd_engine *own = engine_of(ex, in), *engines[] = { ex->flow, ex->overlap };
 	for (int e = 0; ex->flow && e < 2; e++) {
 		for (int k = 0; engines[e] != own && k < in->input_count; k++)
-			if (in->in[k] >= 0 && hspmd_engine_wait_range(engines[e], slot_data(ex, in->in[k]),
-			                                              slot_bytes(ex, in->in[k]), false, err))
+			if (in->in[k] >= 0 &&
+			    hspmd_engine_wait_range(engines[e], slot_data(ex, in->in[k]), slot_bytes(ex, in->in[k]), false, err))
 				return -1;
 		for (int k = 0; engines[e] != own && k < in->output_count; k++)
-			if (in->out[k] >= 0 && hspmd_engine_wait_range(engines[e], slot_data(ex, in->out[k]),
-			                                               slot_bytes(ex, in->out[k]), true, err))
+			if (in->out[k] >= 0 &&
+			    hspmd_engine_wait_range(engines[e], slot_data(ex, in->out[k]), slot_bytes(ex, in->out[k]), true, err))
 				return -1;
 	}
 	return 0;

@@ -48,7 +48,8 @@ static int bucket_file(struct hspmd_data *d, int file, int stream, int64_t *star
 {
 	const struct hspmd_token_file *f = &d->files[file];
 	for (int64_t k = 0; k < f->documents; k++)
-		if (add_document(d, stream, d->first[file] + hspmd_token_file_document_start(f, k),
+		if (hspmd_token_file_check_document(f, k, err) ||
+		    add_document(d, stream, d->first[file] + hspmd_token_file_document_start(f, k),
 		                 d->first[file] + hspmd_token_file_document_start(f, k + 1), err))
 			return -1;
 	for (int64_t k = 0; k < f->tokens && !f->documents; k++) {
@@ -230,6 +231,7 @@ struct walk {
 	int last_file;          /* of the stream */
 	bool ended;             /* after the last token of all (`once`) */
 	bool begins;            /* this token begins a document, as far as an index knows */
+	bool wrong;             /* the index contradicts itself about the document */
 };
 
 /* Position of token `offset` of a sample in its stream, and the number of tokens that follow contiguously. */
@@ -254,10 +256,12 @@ static void find_file(struct walk *w)
 		w->at -= w->d->files[w->file++].tokens;
 	w->ended = w->file > w->last_file;
 	w->next = 0;
+	w->wrong = false;
 	if (w->ended || !w->d->files[w->file].documents)
 		return;
 	const struct hspmd_token_file *f = &w->d->files[w->file];
 	w->document = hspmd_token_file_document(f, w->at);
+	w->wrong = hspmd_token_file_check_document(f, w->document, NULL);
 	w->begins = hspmd_token_file_document_start(f, w->document) == w->at;
 	w->next = hspmd_token_file_document_start(f, w->document + 1);
 }
@@ -302,12 +306,14 @@ static void walk_on(struct walk *w)
 		find_file(w);
 	} else if (f && f->documents && w->at == w->next) {
 		w->begins = true;
-		while (w->next <= w->at && w->document < f->documents) /* documents may be empty */
+		while (!w->wrong && w->next <= w->at && w->document < f->documents - 1) { /* documents may be empty */
 			w->next = hspmd_token_file_document_start(f, ++w->document + 1);
+			w->wrong = hspmd_token_file_check_document(f, w->document, NULL);
+		}
 	}
 }
 
-/* -1 and err if the token is not below the vocabulary. */
+/* -1 and err if the token is not below the vocabulary, or its document is not known. */
 static int token_of(const struct walk *w, int32_t *token, struct hspmd_error *err)
 {
 	if (w->ended) {
@@ -316,6 +322,8 @@ static int token_of(const struct walk *w, int32_t *token, struct hspmd_error *er
 	}
 	const struct hspmd_token_file *f = &w->d->files[w->file];
 	int64_t t = hspmd_token_file_get(f, w->at);
+	if (w->wrong)
+		return hspmd_token_file_check_document(f, w->document, err);
 	*token = (int32_t)t;
 	if (t >= 0 && t < w->d->vocab)
 		return 0;

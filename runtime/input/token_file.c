@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/format/megatron_index.h"
 
 static const int width_bytes[] = {
 	[HSPMD_TOKEN_U8] = 1, [HSPMD_TOKEN_U16] = 2, [HSPMD_TOKEN_U32] = 4, [HSPMD_TOKEN_I16] = 2, [HSPMD_TOKEN_I64] = 8
@@ -59,56 +60,28 @@ static int64_t number_at(const struct hspmd_mapping *m, size_t offset)
 	return v;
 }
 
-static size_t pointers_at(const struct hspmd_token_file *f)
-{
-	return HSPMD_MEGATRON_HEAD_BYTES + (size_t)f->sequences * sizeof(int32_t);
-}
-
-static size_t documents_at(const struct hspmd_token_file *f)
-{
-	return pointers_at(f) + (size_t)f->sequences * sizeof(int64_t);
-}
-
-/* After the head come the lengths of the sequences, their offsets in bytes, and for each document, and the end, the number of its first
- * sequence. Only the ends are checked here, since an index may be large; document_start keeps within the file whatever it reads. */
-static int read_documents(struct hspmd_token_file *f, struct hspmd_error *err)
-{
-	const struct hspmd_mapping *m = &f->index;
-	int64_t most = (int64_t)(m->size / sizeof(int32_t)), entries = number_at(m, 26);
-	int32_t last;
-	f->sequences = number_at(m, 18);
-	if (f->sequences < 1 || f->sequences > most || entries < 2 || entries > most ||
-	    m->size < documents_at(f) + (size_t)entries * sizeof(int64_t))
-		return hspmd_fail(err, "%s: shorter than its %" PRId64 " sequences and %" PRId64 " documents take", m->path, f->sequences,
-		                  entries - 1);
-	f->documents = entries - 1;
-	memcpy(&last, m->bytes + HSPMD_MEGATRON_HEAD_BYTES + (size_t)(f->sequences - 1) * sizeof last, sizeof last);
-	int64_t end = number_at(m, pointers_at(f) + (size_t)(f->sequences - 1) * sizeof(int64_t)) + (int64_t)last * width_bytes[f->width];
-	if (number_at(m, documents_at(f)) != 0 || number_at(m, documents_at(f) + (size_t)f->documents * sizeof(int64_t)) != f->sequences)
-		return hspmd_fail(err, "%s: its documents are not those of its %" PRId64 " sequences", m->path, f->sequences);
-	if (end != (int64_t)f->data.size)
-		return hspmd_fail(err, "%s: its sequences end at byte %" PRId64 ", but %s has %zu bytes", m->path, end, f->data.path,
-		                  f->data.size);
-	return 0;
-}
-
 static int open_megatron(struct hspmd_token_file *f, bool documents, const char *path, struct hspmd_error *err)
 {
 	static const enum hspmd_token_width of_code[] = {
 		0, HSPMD_TOKEN_U8, HSPMD_TOKEN_U8, HSPMD_TOKEN_I16, HSPMD_TOKEN_U32, HSPMD_TOKEN_I64, 0, 0, HSPMD_TOKEN_U16, HSPMD_TOKEN_U32
 	};
-	int base = hspmd_job_megatron_base_length(path);
+	int base = hspmd_megatron_base_length(path);
 	if (map_file(&f->index, hspmd_asprintf("%.*s.idx", base, path), err))
 		return -1;
-	int code = hspmd_job_megatron_code(f->index.bytes, f->index.size);
+	int code = hspmd_megatron_code(f->index.bytes, f->index.size);
 	if (code < 0)
 		return hspmd_fail(err, "%s: not an index of Megatron data (version 1)", f->index.path);
-	if (!hspmd_job_megatron_width(code))
+	if (!hspmd_megatron_width(code))
 		return hspmd_fail(err, "%s: tokens of type code %d, expected an integer type", f->index.path, code);
 	f->width = of_code[code];
 	if (map_file(&f->data, hspmd_asprintf("%.*s.bin", base, path), err))
 		return -1;
-	return documents ? read_documents(f, err) : 0;
+	if (!documents)
+		return 0;
+	if (hspmd_megatron_index_read(&f->layout, f->index.path, width_bytes[f->width], (int64_t)f->data.size, err))
+		return -1;
+	f->documents = f->layout.documents;
+	return f->layout.bytes <= f->index.size ? 0 : hspmd_fail(err, "%s: has changed while it was read", f->index.path);
 }
 
 int hspmd_token_file_open(struct hspmd_token_file *f, const struct hspmd_job *job, const char *path, struct hspmd_error *err)
@@ -116,10 +89,9 @@ int hspmd_token_file_open(struct hspmd_token_file *f, const struct hspmd_job *jo
 	static const enum hspmd_token_width of_kind[] = {
 		[HSPMD_DATA_BYTES] = HSPMD_TOKEN_U8, [HSPMD_DATA_UINT16] = HSPMD_TOKEN_U16, [HSPMD_DATA_UINT32] = HSPMD_TOKEN_U32
 	};
-	bool indexed = job->documents && job->document_end < 0;
 	*f = (struct hspmd_token_file){ 0 };
 	if (job->data_kind == HSPMD_DATA_MEGATRON) {
-		if (open_megatron(f, indexed, path, err))
+		if (open_megatron(f, hspmd_job_uses_index(job), path, err))
 			return -1;
 	} else {
 		f->width = of_kind[job->data_kind];
@@ -168,15 +140,48 @@ int64_t hspmd_token_file_get(const struct hspmd_token_file *f, int64_t i)
 	return -1;
 }
 
+static int64_t first_sequence(const struct hspmd_token_file *f, int64_t document)
+{
+	return number_at(&f->index, f->layout.documents_at + (size_t)document * sizeof(int64_t));
+}
+
+static int64_t sequence_offset(const struct hspmd_token_file *f, int64_t sequence)
+{
+	return number_at(&f->index, f->layout.offsets_at + (size_t)sequence * sizeof(int64_t));
+}
+
+/* Stays within the file whatever the index says. */
 int64_t hspmd_token_file_document_start(const struct hspmd_token_file *f, int64_t document)
 {
 	if (document >= f->documents)
 		return f->tokens;
-	int64_t sequence = number_at(&f->index, documents_at(f) + (size_t)document * sizeof(int64_t));
-	if (sequence < 0 || sequence >= f->sequences)
+	int64_t sequence = first_sequence(f, document);
+	if (sequence < 0 || sequence >= f->layout.sequences)
 		return f->tokens;
-	int64_t start = number_at(&f->index, pointers_at(f) + (size_t)sequence * sizeof(int64_t)) / width_bytes[f->width];
+	int64_t start = sequence_offset(f, sequence) / width_bytes[f->width];
 	return start < 0 ? 0 : start > f->tokens ? f->tokens : start;
+}
+
+int hspmd_token_file_check_document(const struct hspmd_token_file *f, int64_t document, struct hspmd_error *err)
+{
+	int64_t before = document > 0 ? first_sequence(f, document - 1) : 0, first = first_sequence(f, document),
+	        next = first_sequence(f, document + 1);
+	int32_t length;
+	if (before < 0 || before > first || first > next || next > f->layout.sequences)
+		return hspmd_fail(err,
+		                  "%s: its document %" PRId64 " begins with sequence %" PRId64 ", the one before with %" PRId64
+		                  ", the next with %" PRId64 ", and there are %" PRId64 " sequences",
+		                  f->index.path, document, first, before, next, f->layout.sequences);
+	if (first == 0 || first == f->layout.sequences)
+		return 0;
+	memcpy(&length, f->index.bytes + HSPMD_MEGATRON_HEAD_BYTES + (size_t)(first - 1) * sizeof length, sizeof length);
+	int64_t offset = sequence_offset(f, first), last = sequence_offset(f, first - 1);
+	if (offset < last || offset - last != (int64_t)length * width_bytes[f->width])
+		return hspmd_fail(err,
+		                  "%s: its sequence %" PRId64 " begins at byte %" PRId64 ", but the one before at byte %" PRId64
+		                  " with %d tokens of %d bytes",
+		                  f->index.path, first, offset, last, length, width_bytes[f->width]);
+	return 0;
 }
 
 int64_t hspmd_token_file_document(const struct hspmd_token_file *f, int64_t at)

@@ -10,6 +10,7 @@
 
 #include "common/error.h"
 #include "common/format/job.h"
+#include "common/format/megatron_index.h"
 
 /* How one token is stored. */
 enum hspmd_token_width { HSPMD_TOKEN_U8, HSPMD_TOKEN_U16, HSPMD_TOKEN_U32, HSPMD_TOKEN_I16, HSPMD_TOKEN_I64 };
@@ -22,7 +23,8 @@ struct hspmd_mapping {
 
 struct hspmd_token_file {
 	struct hspmd_mapping data, index, mask; /* index: only if documents are taken from it; mask: only if the job has masks */
-	int64_t tokens, sequences, documents;   /* documents: in the index; the first begins at token 0 */
+	struct hspmd_megatron_index layout;     /* of the index */
+	int64_t tokens, documents;              /* documents: in the index; the first begins at token 0 */
 	enum hspmd_token_width width;
 };
 
@@ -35,5 +37,8 @@ int64_t hspmd_token_file_get(const struct hspmd_token_file *f, int64_t at);
 int64_t hspmd_token_file_document(const struct hspmd_token_file *f, int64_t at);
 /* First token of a document of the index; number `documents`: the number of tokens. */
 int64_t hspmd_token_file_document_start(const struct hspmd_token_file *f, int64_t document);
+/* The index is checked at its ends when it is opened, and here where a document begins. -1 and err, which names the index: it contradicts
+ * itself about this document, so that starts of documents near it mean nothing. */
+int hspmd_token_file_check_document(const struct hspmd_token_file *f, int64_t document, struct hspmd_error *err);
 
 #endif

@@ -70,6 +70,23 @@ static void refuse_common(struct hspmd_json *root)
 		hspmd_json_fail(&pruned, "not supported; expected no pruned heads");
 }
 
+/* Rates of dropout that the type has not read, other than those of heads that are not trained here. Transformers would ignore them. */
+static void refuse_other_dropout(struct hspmd_json *root)
+{
+	static const char *const heads[] = { "classifier_dropout", "summary_first_dropout", "summary_last_dropout" };
+	const char *key;
+	json_t *value;
+	json_object_foreach(root->value, key, value) {
+		bool known = !strstr(key, "drop") || !json_is_number(value);
+		for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+			known |= !strcmp(key, heads[i]);
+		for (int i = 0; i < root->known_count; i++)
+			known |= !strcmp(key, root->known[i]);
+		if (!known)
+			hspmd_refuse_number_unless(root, key, 0);
+	}
+}
+
 /* The fields of the language model alone, if the config describes more: an object with the type's own name as its model_type. */
 static int enter(struct hspmd_json *root, struct hspmd_model *m, struct hspmd_json *fields)
 {
@@ -107,6 +124,9 @@ static int read_all(struct hspmd_json *root, struct hspmd_model *m)
 		return -1;
 	m->vocab = hspmd_json_int(&fields, "vocab_size", 1, HSPMD_VOCAB_MAX);
 	m->type->read(&fields, m);
+	refuse_other_dropout(&fields);
+	if (fields.value != root->value)
+		refuse_other_dropout(root);
 	return hspmd_json_failed(root) ? -1 : 0;
 }
 

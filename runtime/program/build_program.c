@@ -39,8 +39,8 @@ static void measure_slots(struct hspmd_program *p)
 			p->read_bytes = bytes > p->read_bytes ? bytes : p->read_bytes;
 		}
 	for (int i = 0; i < p->state_count; i++)
-		p->sums_in_arena |= p->states[i].param >= 0 && p->states[i].grad >= 0 &&
-		                    p->slots[p->states[i].grad].memory == HSPMD_ARENA_TRANSIENT;
+		p->sums_in_arena |=
+		        p->states[i].param >= 0 && p->states[i].grad >= 0 && p->slots[p->states[i].grad].memory == HSPMD_ARENA_TRANSIENT;
 }
 
 /* Sizes of the message buffers: those of the step that needs most, and those of one whose receives were posted early; and the same for

@@ -12,7 +12,8 @@ struct hspmd_program_set {
 	int count;                       /* 1 + the plan's shorter_count */
 	struct hspmd_program **programs; /* by hspmd_plan_for_length; each at its plan's own length */
 	int length_count;
-	struct hspmd_program **at_length; /* by index of the lengths; NULL: all steps have the plan's length, or the device is in no stage */
+	struct hspmd_program *
+	        *at_length; /* by index of the lengths; NULL: all steps have the plan's length, or the device is in no stage */
 };
 
 /* The lengths that steps have, at most the plan's. */

@@ -21,6 +21,7 @@ fail() {
 	return 1
 }
 
+# skip WHY: ends a test (also one of run_tests_in) that cannot run here.
 skip() {
 	printf '%s\n' "$*" >"$WORK/skip"
 	exit 77
@@ -288,6 +289,8 @@ run_tests_in() {
 		took="$((SECONDS - began)) s, $((spent - before)) s of processor time"
 		if ((status == 0)); then
 			echo "ok ${name#test_} ($took)"
+		elif ((status == 77)); then
+			echo "skip ${name#test_}: $(cat "$WORK/skip")"
 		else
 			echo "not ok ${name#test_} ($took)"
 			failures=$((failures + 1))

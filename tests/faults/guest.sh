@@ -85,12 +85,14 @@ as_undisturbed() { # METRICS
 	"$top/tests/compare-losses" --tolerance "$tolerance" "$1" alone.jsonl
 }
 
-# A step that rank 0 has told, and saved, is not reported if all of its node dies before the line is read: the next generation begins behind
-# it. A list of such steps.
+# Steps that rank 0 has told, and saved, are not reported if its stand-in, its agent or all of its node is killed before the lines are read:
+# the next generation begins behind them. After a rank alone was lost, none is missing. A list of such steps.
 lost_lines() { # METRICS
 	[[ $guest == command ]] || { echo '[]'; return; }
-	jq -s '[.[] | select(has("loss"))] | [range(1; length) as $i | .[$i - 1] as $a | .[$i] as $b |
-		select($b.generation > $a.generation and $b.step == $a.step + 2) | $a.step + 1]' "$1"
+	jq -s '(map(select(.event == "resize") | { key: "\(.generation)", value: .cause }) | from_entries) as $cause |
+		[.[] | select(has("loss"))] | [range(1; length) as $i | .[$i - 1] as $a | .[$i] as $b |
+		select($b.generation > $a.generation and ([$cause["\($b.generation)"]] | inside(["fault", "hang"]) | not)) |
+		range($a.step + 1; $b.step)]' "$1"
 }
 
 has_made() { # STEP

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
 #include "tests/unit/ctld_case.h"
 
 #include <fcntl.h>
@@ -22,8 +24,15 @@
 #include "common/clock.h"
 #include "common/durable.h"
 
+#ifdef HAVE_MICROHTTPD
+#define METRICS "127.0.0.1:0"
+#else
+#define METRICS NULL
+#endif
+
 struct greeting ctld_case_greeting;
 bool ctld_case_dry_run;
+unsigned ctld_case_labels = 1u << CTLD_LABEL_JOB;
 
 static const char secret[] = "0123456789abcdef0123456789abcdef0123456789abcdef",
                   other[] = "fedcba9876543210fedcba9876543210fedcba9876543210";
@@ -39,7 +48,7 @@ static struct hspmd_slurm_view_job job_on(uint32_t id, uid_t uid, int first, int
 		                          .uid = uid,
 		                          .state = HSPMD_SLURM_VIEW_RUNNING,
 		                          .user = strdup("ann"),
-		                          .account = strdup(""),
+		                          .account = strdup(id == 7 ? "phys" : "a\"b\\c"),
 		                          .partition = strdup("main"),
 		                          .qos = strdup(""),
 		                          .features = strdup(""),
@@ -85,7 +94,7 @@ static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct h
 {
 	struct ctld_case_world *w = context;
 	int n = w->polls < CTLD_CASE_POLLS ? w->polls : CTLD_CASE_POLLS - 1;
-	bool waits = w->waits;
+	bool waits = w->waits, ended = w->job_ended;
 	(void)err;
 	*rpcs += 2;
 	w->began[n] = hspmd_now();
@@ -94,9 +103,11 @@ static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct h
 	w->ended[n] = hspmd_now();
 	w->polls = n + 1;
 	*new = NULL;
-	if (old && (old->jobs[2].state == HSPMD_SLURM_VIEW_PENDING) == waits)
+	if (old && (old->jobs[2].state == HSPMD_SLURM_VIEW_PENDING) == waits && (old->jobs[0].id == 6) == ended)
 		return 0;
 	*new = ctld_case_view(waits);
+	if (ended)
+		(*new)->jobs[0].id = 6; /* another one has its nodes */
 	return 1;
 }
 
@@ -115,6 +126,8 @@ static void run(struct ctld_case *d, int out)
 		                  .poll = fake_poll,
 		                  .poll_context = d->world,
 		                  .dry_run = ctld_case_dry_run,
+		                  .metrics = METRICS,
+		                  .job_labels = ctld_case_labels,
 		                  .state_folder = d->folder };
 	struct hspmd_error err = { "" };
 	dup2(out, 2);
@@ -187,6 +200,8 @@ int ctld_case_start(void **state)
 	d->stranger = hspmd_auth_cookie(other, NULL);
 	ctld_case_wait_said(d, " rules in ");
 	assert_int_equal(sscanf(strstr(d->said, "listening on port "), "listening on port %d", &d->port), 1);
+	const char *metrics = strstr(d->said, "metrics are on port ");
+	assert_true(!metrics || sscanf(metrics, "metrics are on port %d", &d->metrics) == 1);
 	return 0;
 }
 

@@ -13,8 +13,9 @@
 
 /* Memory that the test and the daemon's process share. */
 struct ctld_case_world {
-	volatile bool waits;    /* job 9 wants two nodes */
-	volatile double slow_s; /* duration of a poll */
+	volatile bool waits;     /* job 9 wants two nodes */
+	volatile bool job_ended; /* job 7 is no more */
+	volatile double slow_s;  /* duration of a poll */
 	volatile int polls;
 	double began[CTLD_CASE_POLLS], ended[CTLD_CASE_POLLS];
 };
@@ -22,8 +23,8 @@ struct ctld_case_world {
 struct ctld_case {
 	struct ctld_case_world *world;
 	char folder[64];
-	int port, out;
-	char said[1 << 16]; /* on standard error */
+	int port, metrics, out; /* metrics: the port of the page; 0: built without */
+	char said[1 << 16];     /* on standard error */
 	size_t said_count;
 	pid_t pid;
 	struct hspmd_auth *auth, *stranger;
@@ -32,6 +33,7 @@ struct ctld_case {
 
 extern struct greeting ctld_case_greeting; /* of the client that greeted last */
 extern bool ctld_case_dry_run;             /* of the next daemon */
+extern unsigned ctld_case_labels;          /* of its metrics of jobs */
 
 /* Set up and tear down a test: *state is a struct ctld_case. */
 int ctld_case_start(void **state);

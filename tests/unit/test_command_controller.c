@@ -22,6 +22,8 @@
 
 struct place {
 	bool held, agent, stand_in, runs, noticed, finished;
+	bool elastic; /* the rank takes changes in its process, and holds the state */
+	bool slow;    /* it does not answer `prepare` */
 	json_int_t serial;
 	int64_t prepared, generation;
 	json_t *down, *up; /* messages under way, in order */
@@ -111,6 +113,8 @@ static void receive(struct site *s, int i, json_t *m)
 		say(p, json_pack("{s:s}", "type", "pong"));
 	} else if (!strcmp(type, "prepare")) {
 		p->prepared = g;
+		if (p->slow)
+			return;
 		say(p, json_pack("{s:s, s:I, s:s}", "type", "prepared", "generation", (json_int_t)g, "address", "aDox"));
 	} else if (!strcmp(type, "start")) {
 		assert_int_equal(p->prepared, g);
@@ -128,10 +132,11 @@ static void receive(struct site *s, int i, json_t *m)
 		if (!p->runs)
 			ended(p, "stopped", p->finished ? s->ends_with : -1);
 	} else if (!strcmp(type, "abort")) {
+		bool holds = p->elastic ? p->runs : p->generation > 0;
 		p->runs = p->noticed = false;
 		say(p, json_pack("{s:s, s:I, s:I, s:o, s:n, s:n, s:[], s:[]}", "type", "aborted", "generation", (json_int_t)g, "step",
-		                 (json_int_t)0, "holds", p->generation ? json_integer(p->generation) : json_null(), "ready", "applied",
-		                 "sums", "losses"));
+		                 (json_int_t)0, "holds", holds ? json_integer(p->generation) : json_null(), "ready", "applied", "sums",
+		                 "losses"));
 	} else if (!strcmp(type, "settle")) {
 		say(p, json_pack("{s:s, s:I, s:I, s:[]}", "type", "settled", "generation", (json_int_t)g, "step", (json_int_t)0, "losses"));
 	} else {
@@ -271,6 +276,19 @@ static bool deliver(struct site *s, int i)
 	return true;
 }
 
+static void tell_step(struct site *s, struct place *p)
+{
+	say(p, json_pack("{s:s, s:I, s:I, s:n, s:i, s:f}", "type", "step", "generation", (json_int_t)p->generation, "step",
+	                 (json_int_t)s->step, "loss", "tokens", 1, "step_s", 0.1));
+	s->step++;
+}
+
+static void fail_rank(struct place *p)
+{
+	p->runs = false;
+	say(p, json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)p->generation, "text", "rank: exit status 3"));
+}
+
 /* The ranks do something: they obey a notice, make a step together, or end after the last. */
 static bool ranks_move(struct site *s)
 {
@@ -283,9 +301,7 @@ static bool ranks_move(struct site *s)
 	if (!p->runs)
 		return false;
 	if (s->step < STEPS) {
-		say(p, json_pack("{s:s, s:I, s:I, s:n, s:i, s:f}", "type", "step", "generation", (json_int_t)p->generation, "step",
-		                 (json_int_t)s->step, "loss", "tokens", 1, "step_s", 0.1));
-		s->step++;
+		tell_step(s, p);
 		return true;
 	}
 	p->finished = true;
@@ -328,9 +344,7 @@ static void fault(struct site *s)
 	switch (pick(s, 6)) {
 	case 0: /* the rank fails */
 		if (p->runs && !p->noticed) {
-			p->runs = false;
-			say(p, json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)p->generation, "text",
-			                 "rank: exit status 3"));
+			fail_rank(p);
 			s->failures++;
 		}
 		break;
@@ -490,16 +504,43 @@ static void test_hangs_in_a_start(void **state)
 		begin(&s, 1, "x");
 		assert_true(starts(&s, 1, s.now + 100));
 		if (tells)
-			say(&s.place[0], json_pack("{s:s, s:I, s:I, s:n, s:i, s:f}", "type", "step", "generation",
-			                           (json_int_t)s.place[0].generation, "step", (json_int_t)0, "loss", "tokens", 1, "step_s",
-			                           0.1));
-		s.place[1].runs = false;
-		say(&s.place[1], json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)s.place[1].generation, "text",
-		                           "rank: exit status 3"));
+			tell_step(&s, &s.place[0]);
+		fail_rank(&s.place[1]);
 		assert_true(starts(&s, 2, s.now + 100));
 		assert_int_equal(starts(&s, 3, s.now + 3000), tells);
 		clear(&s);
 	}
+}
+
+/* Ranks that take changes in their own processes go on at once after a loss: also while another, which was lost before, is made ready to
+ * join them again. They do not wait for it. */
+static void test_survivors_wait_for_nobody(void **state)
+{
+	(void)state;
+	struct site s;
+	begin(&s, 1, "x");
+	assert_true(starts(&s, 1, s.now + 100));
+	for (int i = 0; i < 3; i++) {
+		s.place[i].elastic = true;
+		say(&s.place[i], json_pack("{s:s, s:I, s:b}", "type", "elastic", "generation", (json_int_t)1, "elastic", 1));
+	}
+	tell_step(&s, &s.place[0]);
+	s.place[1].slow = true;
+	fail_rank(&s.place[1]);
+	assert_true(starts(&s, 2, s.now + 10));
+	assert_false(s.place[1].runs);
+	tell_step(&s, &s.place[0]); /* n1 is to join now */
+	assert_false(starts(&s, 3, s.now + 10));
+	assert_int_equal(s.place[1].prepared, 3);
+	fail_rank(&s.place[2]);
+	assert_true(starts(&s, 3, s.now + 10));
+	assert_false(s.place[1].runs);
+	assert_false(s.place[2].runs);
+	tell_step(&s, &s.place[0]); /* and now both are */
+	assert_false(starts(&s, 5, s.now + 10));
+	assert_int_equal(s.place[1].prepared, 5);
+	assert_int_equal(s.place[2].prepared, 5);
+	clear(&s);
 }
 
 int main(void)
@@ -508,6 +549,7 @@ int main(void)
 		cmocka_unit_test(test_ends),
 		cmocka_unit_test(test_shutdown),
 		cmocka_unit_test(test_hangs_in_a_start),
+		cmocka_unit_test(test_survivors_wait_for_nobody),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

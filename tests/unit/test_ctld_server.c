@@ -24,7 +24,7 @@ static const char secret[] = "0123456789abcdef0123456789abcdef", other[] = "fedc
 static uv_loop_t loop;
 static struct hspmd_auth *auth, *stranger;
 static struct ctld_server *server;
-static int greeted, gone, messages;
+static int greeted, gone, messages, figures;
 static struct greeting greeting; /* of the client that greeted last */
 
 static int on_hello(void *context, uint32_t job, uid_t uid, struct hspmd_error *err)
@@ -38,6 +38,7 @@ static int on_message(void *context, uint32_t job, json_t *message, struct hspmd
 {
 	(void)context, (void)job;
 	messages++;
+	figures += json_object_get(message, "figures") != NULL;
 	return json_object_get(message, "bad") ? hspmd_fail(err, "ill-formed") : 0;
 }
 
@@ -59,7 +60,7 @@ static int open_server(void **state)
 	static const struct ctld_handlers handlers = { on_hello, on_message, on_gone, on_query, NULL };
 	struct hspmd_error err;
 	(void)state;
-	greeted = gone = messages = 0;
+	greeted = gone = messages = figures = 0;
 	uv_loop_init(&loop);
 	auth = hspmd_auth_cookie(secret, &err);
 	stranger = hspmd_auth_cookie(other, &err);
@@ -189,6 +190,36 @@ static void test_a_client_understands_the_names_on_the_wire(void **state)
 		json_decref(messages_in[i]);
 	json_decref(request);
 	json_decref(risk);
+	ctld_client_destroy(client);
+}
+
+/* An older daemon refuses states with a member that it does not know. */
+static void test_figures_are_sent_only_if_asked_for(void **state)
+{
+	char where[64];
+	struct hspmd_error err;
+	json_t *ask = json_pack("{s:s}", "type", "figures"), *told = json_pack("{s:i, s:{s:i}}", "nodes", 1, "figures", "step", 1);
+	bool sent = false;
+	(void)state;
+	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid(), ctld_server_port(server));
+	struct ctld_client *client = ctld_client_create(where, 7, auth, &err);
+	assert_non_null(client);
+	ctld_client_set_state(client, told);
+	for (double deadline = hspmd_now() + 20; hspmd_now() < deadline && !figures;) {
+		ctld_client_process(client);
+		uv_run(&loop, UV_RUN_NOWAIT);
+		if (messages && !sent) {
+			assert_int_equal(figures, 0);
+			assert_int_equal(ctld_server_send(server, 7, ask), 0);
+			sent = true;
+		}
+		struct pollfd p = { .fd = ctld_client_fd(client), .events = POLLIN };
+		poll(&p, 1, 5);
+	}
+	assert_int_equal(messages, 2);
+	assert_int_equal(figures, 1);
+	json_decref(ask);
+	json_decref(told);
 	ctld_client_destroy(client);
 }
 
@@ -376,6 +407,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_who_proves_himself_is_heard, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_figures_are_sent_only_if_asked_for, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_a_client_understands_the_names_on_the_wire, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_a_client_notices_that_the_daemon_is_gone, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_forged_and_foreign_are_refused, open_server, close_server),

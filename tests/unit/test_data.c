@@ -456,12 +456,67 @@ static void documents_of_an_index(void **state)
 	assert_int_equal(truncate(bin, 76), 0);
 	job.length_count = 0;
 	assert_null(hspmd_data_open(&job, 256, &err));
-	assert_non_null(strstr(err.text, "its sequences end at byte 80, but"));
+	assert_non_null(strstr(err.text, "+ 6 tokens of 4 bytes, but the tokens beside it have 76 bytes"));
 	write_indexed(base[1], lengths, 5, (int64_t[]){ 0, 2, 3, 3, 4 }, 5);
 	assert_null(hspmd_data_open(&job, 256, &err));
 	assert_non_null(strstr(err.text, "its documents are not those of its 5 sequences"));
 	for (int i = 0; i < 2; i++)
 		remove_indexed(base[i]);
+}
+
+/* Reads all samples. NULL: the index is told of when the data is opened, or at one of them. */
+static const char *read_all(const struct hspmd_job *job, struct hspmd_error *err)
+{
+	struct hspmd_data *d = hspmd_data_open(job, 256, err);
+	int32_t tokens[9];
+	int status = d ? 0 : -1;
+	for (int64_t n = 0; !status && n < hspmd_data_samples(d); n++)
+		status = hspmd_data_segments(d, n, 0, job->seq_len, tokens, err);
+	hspmd_data_close(d);
+	return status ? NULL : "all samples";
+}
+
+/* What lies within an index is checked where it is read: the first sequences of documents, and the offsets of these. */
+static void an_index_that_contradicts_itself(void **state)
+{
+	(void)state;
+	enum { OFFSETS = 34 + 4 * 5, DOCUMENTS = OFFSETS + 8 * 5 };
+	static const struct {
+		long at;
+		int64_t value;
+		const char *error;
+	} lies[] = {
+		{ DOCUMENTS + 8 * 2, 1, "and there are 5 sequences" },
+		{ DOCUMENTS + 8 * 2, INT64_MAX, "and there are 5 sequences" },
+		{ DOCUMENTS + 8 * 2, -1, "and there are 5 sequences" },
+		{ OFFSETS + 8 * 2, 0, "its sequence 2 begins at byte 0, but the one before at byte 12 with 4 tokens of 4 bytes" },
+		{ OFFSETS + 8 * 2, 32, "its sequence 2 begins at byte 32, but" },
+		{ OFFSETS + 8 * 2, INT64_MIN, "its sequence 2 begins at byte -9223372036854775808, but" },
+		{ OFFSETS + 8 * 2, 28, NULL },
+	};
+	static const int32_t lengths[] = { 3, 4, 5, 2, 6 };
+	char base[64], idx[70], *files[] = { base };
+	struct hspmd_error err;
+	snprintf(base, sizeof base, "%s/lies", folder);
+	snprintf(idx, sizeof idx, "%s.idx", base);
+	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_MEGATRON, 5);
+	job.documents = true;
+	job.document_end = -1;
+	job.global_batch = 1;
+	job.lengths = (int64_t[]){ 3, 5 };
+	for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
+		for (job.length_count = 0; job.length_count <= 2; job.length_count += 2) {
+			write_indexed(base, lengths, 5, (int64_t[]){ 0, 2, 3, 5 }, 4);
+			FILE *f = fopen(idx, "r+b");
+			assert_true(f && !fseek(f, lies[i].at, SEEK_SET));
+			fwrite(&lies[i].value, sizeof lies[i].value, 1, f);
+			assert_int_equal(fclose(f), 0);
+			err.text[0] = '\0';
+			const char *read = read_all(&job, &err);
+			if (lies[i].error ? read || !strstr(err.text, idx) || !strstr(err.text, lies[i].error) : !read)
+				fail_msg("lie %zu, %d lengths: got \"%s\"", i, job.length_count, read ? read : err.text);
+		}
+	remove_indexed(base);
 }
 
 /* Shares of every block are those of the weights, spread evenly; each file's samples come in epochs of its own. */
@@ -593,6 +648,7 @@ int main(void)
 		cmocka_unit_test(megatron_names),
 		cmocka_unit_test(widths),
 		cmocka_unit_test(documents_of_an_index),
+		cmocka_unit_test(an_index_that_contradicts_itself),
 		cmocka_unit_test(weights),
 		cmocka_unit_test(masks),
 		cmocka_unit_test(all_for_validation),

@@ -190,6 +190,11 @@ static int mixture(struct scene *s, int rank, struct hspmd_engine *e, struct hsp
 	return status ? status : hspmd_engine_drain(e, err);
 }
 
+static float value_of(int member, int buffer, int64_t i)
+{
+	return (float)((i * 7 + member * 3 + buffer) % 101) * 0.01f;
+}
+
 static void fill(struct scene *s)
 {
 	for (int m = 0; m < MEMBERS; m++)
@@ -197,7 +202,7 @@ static void fill(struct scene *s)
 			s->data[m][b] = malloc((size_t)sizes[b] * sizeof(float));
 			assert_non_null(s->data[m][b]);
 			for (int64_t i = 0; i < sizes[b]; i++)
-				s->data[m][b][i] = (float)((i * 7 + m * 3 + b) % 101) * 0.01f;
+				s->data[m][b][i] = value_of(m, b, i);
 		}
 }
 
@@ -247,7 +252,7 @@ static int late_peers(struct scene *s, int rank, struct hspmd_engine *e, struct 
 	atomic_store(&s->told, 1);
 	if (hspmd_engine_wait_range(e, s->data[rank][2], 4, false, err))
 		return -1;
-	float got = s->data[rank][2][10], want = (float)((10 * 7 + (rank + 2) % 3 * 3 + 1) % 101) * 0.01f;
+	float got = s->data[rank][2][10], want = value_of((rank + 2) % MEMBERS, 1, 10);
 	if (memcmp(&got, &want, sizeof got))
 		return hspmd_fail(err, "%g came, not %g", (double)got, (double)want);
 	return hspmd_engine_drain(e, err);
@@ -259,6 +264,37 @@ static void does_not_wait(void **state)
 	struct scene s = { .threaded = true };
 	fill(&s);
 	run_all(&s, LIMIT_S, late_peers);
+	for (int m = 0; m < MEMBERS; m++) {
+		if (s.rv[m])
+			fail_msg("member %d: %s", m, s.err[m].text);
+		for (int b = 0; b < BUFFERS; b++)
+			free(s.data[m][b]);
+	}
+}
+
+/* One step twice, with one tag: receives of both are posted before the first runs, which sends other values than the second. */
+static int posted_twice(struct scene *s, int rank, struct hspmd_engine *e, struct hspmd_error *err)
+{
+	struct pattern ring;
+	lay_ring(&ring, sizes[1]);
+	struct hspmd_engine_job first = job_of(&ring, s->data[rank][1], s->data[rank][2], 1),
+	                        second = job_of(&ring, s->data[rank][3], s->data[rank][3] + sizes[1], 1);
+	if (hspmd_engine_post_receives(e, &first, err) != 1 || hspmd_engine_post_receives(e, &second, err) != 1 ||
+	    hspmd_engine_run(e, &first, err) || hspmd_engine_run(e, &second, err) || hspmd_engine_drain(e, err))
+		return -1;
+	int from = (rank + MEMBERS - 1) % MEMBERS;
+	for (int64_t i = 0; i < sizes[1]; i++)
+		if (s->data[rank][2][i] != value_of(from, 1, i) || s->data[rank][3][sizes[1] + i] != value_of(from, 3, i))
+			return hspmd_fail(err, "element %d is of another step", (int)i);
+	return 0;
+}
+
+static void runs_in_the_order_posted(void **state)
+{
+	(void)state;
+	struct scene s = { .threaded = true };
+	fill(&s);
+	run_all(&s, 5, posted_twice);
 	for (int m = 0; m < MEMBERS; m++) {
 		if (s.rv[m])
 			fail_msg("member %d: %s", m, s.err[m].text);
@@ -312,6 +348,7 @@ static void ends(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(same_bits), cmocka_unit_test(does_not_wait), cmocka_unit_test(ends) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(same_bits), cmocka_unit_test(does_not_wait),
+		                            cmocka_unit_test(runs_in_the_order_posted), cmocka_unit_test(ends) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

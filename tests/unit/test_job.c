@@ -516,6 +516,23 @@ static void checks_megatron_pairs(void **state)
 	write_file("corpus.idx", index, 64);
 	assert_string_equal(checked("\"corpus.txt\"], \"kind\": \"bytes\"", "\"corpus\"], \"kind\": \"megatron\""),
 	                    ": data.train[0]: /corpus.bin: its 258 bytes are no whole number of tokens of 4 bytes");
+	/* Documents need the rest of it: one document of one sequence of 129 tokens. */
+	static const char documents[] = "\"corpus\"], \"kind\": \"megatron\", \"documents\": true";
+	unsigned char rest[] = { 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 129, 0, 0, 0 };
+	index[17] = 8;
+	memcpy(index + 18, rest, sizeof rest);
+	index[54] = 1;
+	write_file("corpus.idx", index, 62);
+	assert_string_equal(checked("\"corpus.txt\"], \"kind\": \"bytes\"", documents), "");
+	write_file("corpus.idx", index, 61);
+	assert_string_equal(checked("\"corpus.txt\"], \"kind\": \"bytes\"", documents),
+	                    ": data.train[0]: /corpus.idx: shorter than its 1 sequences and 1 documents take");
+	index[34] = 128;
+	write_file("corpus.idx", index, 62);
+	assert_string_equal(
+	        checked("\"corpus.txt\"], \"kind\": \"bytes\"", documents),
+	        ": data.train[0]: /corpus.idx: its sequences are from byte 0 to 0 + 128 tokens of 2 bytes, but the tokens beside "
+	        "it have 258 bytes");
 }
 
 static void learning_rate(void **state)

@@ -13,6 +13,7 @@
 #include "common/json.h"
 #include "edit.h"
 #include "runtime/model/decoder.h"
+#include "runtime/model/build.h"
 #include "runtime/model/model.h"
 
 #define DATA HSPMD_SRCDIR "/tests/data/model/"
@@ -227,11 +228,85 @@ static void reads_layers(void **state)
 	hspmd_model_destroy(m);
 }
 
+/* What the configurations of Transformers say of dropout, by type: applied ('a'), refused ('r'), or of heads that are not trained ('h'). */
+static const struct {
+	const char *type, *key;
+	char what;
+} rates[] = {
+	{ "gpt2", "embd_pdrop", 'a' },
+	{ "gpt2", "resid_pdrop", 'a' },
+	{ "gpt2", "attn_pdrop", 'a' },
+	{ "gpt2", "attention_dropout", 'r' },
+	{ "gpt2", "summary_first_dropout", 'h' },
+	{ "gpt2", "summary_last_dropout", 'h' },
+	{ "gpt_neox", "hidden_dropout", 'a' },
+	{ "gpt_neox", "classifier_dropout", 'h' },
+	{ "phi3", "resid_pdrop", 'a' },
+	{ "phi3", "embd_pdrop", 'r' },
+	{ "mixtral", "router_jitter_noise", 'r' },
+	/* Of every type: */
+	{ NULL, "attention_dropout", 'a' },
+	{ NULL, "hidden_dropout_prob", 'r' },
+	{ NULL, "attention_probs_dropout_prob", 'r' },
+	{ NULL, "layerdrop", 'r' },
+};
+
+/* How many operators of the graph drop elements. */
+static int dropping_operators(const struct hspmd_model *m)
+{
+	struct hspmd_model_build_options how = { .batch = 1, .seq_len = 4, .vocab_parts = 1, .loss_scale = 1 };
+	struct hspmd_graph *g = hspmd_model_graph(m, &how, &err);
+	int count = 0;
+	if (!g)
+		fail_msg("%s", err.text);
+	for (size_t i = 0; i < g->op_count; i++)
+		count += g->ops[i].attr.rate > 0;
+	hspmd_graph_destroy(g);
+	return count;
+}
+
+/* A model whose only dropout is this rate, among the language model's fields. `more`: other members of the config. */
+static void try_rate(const char *type, size_t row, const char *more)
+{
+	char text[512];
+	const char *off = !strcmp(type, "gpt2")           ? "\"embd_pdrop\": 0, \"resid_pdrop\": 0, \"attn_pdrop\": 0, "
+	                  : !strncmp(type, "deepseek", 8) ? "\"n_routed_experts\": 4, \"moe_intermediate_size\": 8, "
+	                                                    "\"kv_lora_rank\": 4, \"num_experts_per_tok\": 2, \"q_lora_rank\": null, "
+	                                                    "\"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 2, \"v_head_dim\": 4, "
+	                                                    "\"n_group\": 1, \"topk_group\": 1, "
+	                                                  : "";
+	json_t *value;
+	snprintf(text, sizeof text, "{\"model_type\": \"%s\", %s%s\"max_position_embeddings\": 64, " SIZES "}", type, more, off);
+	assert_non_null(value = json_loads(text, 0, NULL));
+	json_t *fields = json_object_get(value, "text_config");
+	json_object_set_new(fields ? fields : value, rates[row].key, json_real(0.1));
+	struct hspmd_model *m = hspmd_model_from_json(value, "config.json", &err);
+	if (rates[row].what == 'r' ? m || !strstr(err.text, rates[row].key) || !strstr(err.text, "not supported; expected 0")
+	                           : !m || (dropping_operators(m) > 0) != (rates[row].what == 'a'))
+		fail_msg("%s: got \"%s\"", json_dumps(value, JSON_COMPACT), m ? "a model" : err.text);
+	hspmd_model_destroy(m);
+	json_decref(value);
+}
+
+static void applies_or_refuses_dropout(void **state)
+{
+	(void)state;
+	for (size_t row = 0; row < sizeof rates / sizeof *rates; row++)
+		for (int i = 0; hspmd_model_type_name(i); i++) {
+			const char *type = hspmd_model_type_name(i);
+			if (rates[row].type ? strcmp(type, rates[row].type) : !strcmp(type, "gpt2") && rates[row].what == 'a')
+				continue;
+			try_rate(type, row, "");
+			if (!strcmp(type, "gemma3"))
+				try_rate(type, row, "\"text_config\": {" SIZES "}, \"vision_config\": {\"attention_dropout\": 0.3}, ");
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others), cmocka_unit_test(defaults_of_absent_keys),
-		cmocka_unit_test(refuses),    cmocka_unit_test(reads_layers),
+		cmocka_unit_test(refuses),    cmocka_unit_test(reads_layers),     cmocka_unit_test(applies_or_refuses_dropout),
 	};
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }

@@ -36,8 +36,8 @@
 #define STEPS 4
 #define SAMPLES 4 /* of the global batch */
 
-static const struct vgg19 small_vgg19 = { 32, 2, 12, 5 };
-static const struct vit small_vit = { 8, 4, 16, 4, 24, 5, 2, 0 };
+static const struct vgg19 small_vgg19 = { { 32, 5 }, 2, 12 };
+static const struct vit small_vit = { { 8, 5 }, 4, 16, 4, 24, 2, 0 };
 static const struct bert small_bert = { 23, 16, 4, 24, 2, 0, 0, 0, 0 }, small_experts = { 23, 16, 4, 8, 2, 0, 4, 2, 0.01 };
 static const struct t5 small_t5 = { 23, 16, 4, 5, 24, 9, 6, 2, 8, 16, 0 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every valid plan trains: random plans over 1 to 8 devices give the losses of one device (doc/design.md, law 1). HSPMD_LONG=1 draws
- * many more; HSPMD_SEED repeats a draw. */
+ * many more; HSPMD_MODEL is the name of the only model that is tried; HSPMD_SEED repeats a draw. */
 #include "config.h"
 
 #include <setjmp.h>
@@ -291,6 +291,20 @@ static const double *one_device(size_t k)
 	return known[k];
 }
 
+/* Returns the largest relative difference of losses; fails if one is not close. */
+static double compare_losses(const struct model *m, uint64_t start, const double *got, const double *want, const char *plan)
+{
+	double worst = 0;
+	for (int s = 0; s < STEPS; s++) {
+		double off = fabs(got[s] - want[s]) / fabs(want[s]);
+		if (!(off < CLOSE))
+			fail_msg("%s, HSPMD_SEED=%llu: loss of step %d is %.17g, not %.17g\n%s", m->name, (unsigned long long)start, s,
+			         got[s], want[s], plan);
+		worst = fmax(worst, off);
+	}
+	return worst;
+}
+
 /* Trains by a plan that `make` draws for 1 to 8 devices. Returns the largest relative difference from these losses; 0: it was refused,
  * rightly, as a ratio leaves a device without a head. */
 static double try_plan(const struct model *m, char *(*make)(const struct model *m, int devices), const double *want)
@@ -298,27 +312,24 @@ static double try_plan(const struct model *m, char *(*make)(const struct model *
 	uint64_t start = state;
 	int devices = 1 + (int)draw(8);
 	char *plan = make(m, devices);
-	double got[STEPS], worst = 0;
+	double got[STEPS];
 	struct hspmd_error err = { "" };
 	bool refused = m->train(m->config, plan, devices, STEPS, got, &err);
 	if (refused && !strstr(err.text, "would hold no element"))
 		fail_msg("%s, HSPMD_SEED=%llu: %s\n%s", m->name, (unsigned long long)start, err.text, plan);
-	for (int s = 0; !refused && s < STEPS; s++) {
-		double off = fabs(got[s] - want[s]) / fabs(want[s]);
-		if (!(off < CLOSE))
-			fail_msg("%s, HSPMD_SEED=%llu: loss of step %d is %.17g, not %.17g\n%s", m->name, (unsigned long long)start, s,
-			         got[s], want[s], plan);
-		worst = fmax(worst, off);
-	}
+	double worst = refused ? 0 : compare_losses(m, start, got, want, plan);
 	free(plan);
 	return worst;
 }
 
-/* From one model that is tried to the next: 1, but make check-changed tries an eighth of them with plans, another eighth with programs. */
-static size_t stride(const char *seed)
+/* Whether model k is tried: make check-changed tries an eighth of them, from `first` on; HSPMD_MODEL one alone. */
+static bool is_tried(size_t k, size_t first)
 {
 	const unsigned all = sizeof models / sizeof *models;
-	return seed || draw_count(all, all) == all ? 1 : 8;
+	const char *only = getenv("HSPMD_MODEL");
+	if (only)
+		return strcmp(only, models[k].name) == 0;
+	return getenv("HSPMD_SEED") || draw_count(all, all) == all || k % 8 == first;
 }
 
 static void random_plans(void **unused)
@@ -326,7 +337,9 @@ static void random_plans(void **unused)
 	(void)unused;
 	const char *seed = getenv("HSPMD_SEED");
 	int count = (int)draw_count(1, 200), first = seed ? 0 : (int)draw_first((unsigned)count, 200);
-	for (size_t k = 0; k < sizeof models / sizeof *models; k += stride(seed)) {
+	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+		if (!is_tried(k, 0))
+			continue;
 		double worst = 0;
 		const double *want = one_device(k);
 		for (int i = 0; i < count; i++) {
@@ -401,8 +414,10 @@ static void random_programs(void **unused)
 	const char *seed = getenv("HSPMD_SEED");
 	int count = (int)draw_count(1, 50), first = seed ? 0 : (int)draw_first((unsigned)count, 50);
 	trainer_complete_plan = draw_program;
-	for (size_t k = stride(seed) / 2; k < sizeof models / sizeof *models; k += stride(seed)) {
-		double got[STEPS];
+	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+		if (!is_tried(k, 4))
+			continue;
+		double got[STEPS], worst = 0;
 		const double *want = one_device(k);
 		for (int i = 0; i < count; i++) {
 			uint64_t start = state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000033 + k;
@@ -411,14 +426,22 @@ static void random_programs(void **unused)
 			struct hspmd_error err = { "" };
 			if (models[k].train(models[k].config, plan, devices, STEPS, got, &err))
 				fail_msg("%s, HSPMD_SEED=%llu: %s\n%s", models[k].name, (unsigned long long)start, err.text, plan);
-			for (int s = 0; s < STEPS; s++)
-				if (!(fabs(got[s] - want[s]) < CLOSE * fabs(want[s])))
-					fail_msg("%s, HSPMD_SEED=%llu: loss of step %d is %.17g, not %.17g\n%s", models[k].name,
-					         (unsigned long long)start, s, got[s], want[s], plan);
+			worst = fmax(worst, compare_losses(&models[k], start, got, want, plan));
 			free(plan);
 		}
+		print_message("%s: %d random programs, losses differ by at most %.2g\n", models[k].name, count, worst);
 	}
 	trainer_complete_plan = NULL;
+}
+
+static void the_only_model_is_known(void **unused)
+{
+	(void)unused;
+	size_t known = 0;
+	for (size_t k = 0; k < sizeof models / sizeof *models; k++)
+		known += is_tried(k, 0);
+	if (known == 0)
+		fail_msg("no model is called HSPMD_MODEL=%s", getenv("HSPMD_MODEL"));
 }
 
 static const char *config_of(size_t i)
@@ -434,7 +457,8 @@ static void all_types_are_tried(void **unused)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(all_types_are_tried), cmocka_unit_test(random_plans), cmocka_unit_test(random_sets),
+	const struct CMUnitTest tests[] = { cmocka_unit_test(all_types_are_tried), cmocka_unit_test(the_only_model_is_known),
+		                            cmocka_unit_test(random_plans), cmocka_unit_test(random_sets),
 		                            cmocka_unit_test(random_programs) };
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));

@@ -50,6 +50,7 @@ static void test_environment(void **state)
 		         "PMIX_RANK=1",
 		         "PMI_SIZE=1",
 		         "OMPI_X=2",
+		         "MV2_COMM_WORLD_SIZE=3",
 		         "SLURM_STEP_NODELIST=x",
 		         "HSPMD_CHECKPOINT=$HOME/x",
 		         "CUDA_VISIBLE_DEVICES=4,GPU-a,7",
@@ -75,7 +76,7 @@ static void test_environment(void **state)
 		                              "OMP_NUM_THREADS=6",
 		                              "CUDA_VISIBLE_DEVICES=7,4",
 		                              "SLURM_JOB_ID=12" };
-	static const char *const gone[] = { "RANK=77", "SLURM_PROCID", "SLURM_NTASKS", "PMI", "OMPI", "SLURM_STEP" };
+	static const char *const gone[] = { "RANK=77", "SLURM_PROCID", "SLURM_NTASKS", "PMI", "OMPI", "MV2", "SLURM_STEP" };
 	char **list = hspmd_environment_make(from, &in);
 	for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
 		bool found = false;
@@ -381,6 +382,8 @@ static void test_warm(void **state)
 /* A command that takes changes in its own process: it answers all orders, and notes them. */
 static const char elastic[] =
         "exec 8>>\"$HSPMD_CHECKPOINT/orders\"; tell() (echo \"$1\" >&$HSPMD_FD)\n"
+        "[ ! -e \"$HSPMD_CHECKPOINT/wait\" ] || echo \"$$ waits\" >&8\n"
+        "while [ -e \"$HSPMD_CHECKPOINT/wait\" ]; do :; done\n"
         "tell '{\"type\": \"elastic\"}'\n"
         "while read -r line <&$HSPMD_FD; do\n"
         "    echo \"$$ $line\" >&8\n"
@@ -491,6 +494,17 @@ static void stop_process(pid_t pid)
 	free(path);
 }
 
+static void write_file(const char *name, int age_s)
+{
+	char *path = hspmd_asprintf("%s/%s", agent_folder, name);
+	FILE *f = fopen(path, "w");
+	assert_non_null(f);
+	fclose(f);
+	struct timespec t[2] = { { 1000000 - age_s, 0 }, { 1000000 - age_s, 0 } };
+	assert_int_equal(utimensat(AT_FDCWD, path, t, 0), 0);
+	free(path);
+}
+
 /* A stand-in answers for its command, unless others wait for the command: it is then asked itself. */
 static void test_ping(void **state)
 {
@@ -524,15 +538,33 @@ static void test_ping(void **state)
 	agent_quit(&a);
 }
 
-static void write_file(const char *name, int age_s)
+/* One that is made ready for its first generation cannot answer yet, and is taken to live, unless it has been stopped. */
+static void test_ping_before_it_is_ready(void **state)
 {
-	char *path = hspmd_asprintf("%s/%s", agent_folder, name);
-	FILE *f = fopen(path, "w");
-	assert_non_null(f);
-	fclose(f);
-	struct timespec t[2] = { { 1000000 - age_s, 0 }, { 1000000 - age_s, 0 } };
-	assert_int_equal(utimensat(AT_FDCWD, path, t, 0), 0);
-	free(path);
+	(void)state;
+	struct agent a;
+	char *wait = hspmd_asprintf("%s/checkpoint/wait", agent_folder);
+	open_elastic(&a);
+	agent_tell(&a, json_pack("{ss}", "type", "ping"));
+	agent_expect(&a, "pong"); /* its folder is there */
+	write_file("checkpoint/wait", 0);
+	agent_tell(&a, json_pack("{ss,sI,s{s[{s[{s[s]}]}]},s[s],sb}", "type", "prepare", "generation", (json_int_t)1, "plan", "pipelines",
+	                         "stages", "devices", "n1:0", "members", "n1:0", "elastic", 1));
+	free(contents("checkpoint/orders"));
+	pid_t pid = told("waits");
+	agent_tell(&a, json_pack("{ss}", "type", "ping"));
+	agent_expect(&a, "pong");
+	stop_process(pid);
+	agent_tell(&a, json_pack("{ss}", "type", "ping"));
+	agent_tell(&a, json_pack("{ss,si}", "type", "query", "generation", 1));
+	agent_expect(&a, "query_reply");
+	kill(pid, SIGCONT);
+	agent_expect(&a, "pong");
+	unlink(wait);
+	free(wait);
+	agent_expect(&a, "elastic");
+	agent_expect(&a, "prepared");
+	agent_quit(&a);
 }
 
 static void test_newest(void **state)
@@ -571,9 +603,16 @@ static int tear_down(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_environment), cmocka_unit_test(test_newest),     cmocka_unit_test(test_told_and_finished),
-		cmocka_unit_test(test_notice),      cmocka_unit_test(test_whole_tree), cmocka_unit_test(test_failures),
-		cmocka_unit_test(test_steps),       cmocka_unit_test(test_elastic),    cmocka_unit_test(test_ping),
+		cmocka_unit_test(test_environment),
+		cmocka_unit_test(test_newest),
+		cmocka_unit_test(test_told_and_finished),
+		cmocka_unit_test(test_notice),
+		cmocka_unit_test(test_whole_tree),
+		cmocka_unit_test(test_failures),
+		cmocka_unit_test(test_steps),
+		cmocka_unit_test(test_elastic),
+		cmocka_unit_test(test_ping),
+		cmocka_unit_test(test_ping_before_it_is_ready),
 		cmocka_unit_test(test_warm),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -145,8 +145,14 @@ static inline uint64_t random_number(uint64_t seed, int64_t sample, int64_t whic
 
 /* ---- images: a record is a byte, its label, and `size` x `size` bytes of each colour: the binary form of CIFAR-10 for size 32 */
 
-static inline void *open_images(const struct hspmd_model_data *data, const void *how, int64_t size, int64_t *count, struct hspmd_error *err)
+/* First member of the sizes of a net that classifies images. */
+struct images {
+	int64_t size, classes;
+};
+
+static inline void *open_images(void *how, const struct hspmd_model_data *data, int64_t *count, struct hspmd_error *err)
 {
+	int64_t size = ((const struct images *)how)->size;
 	if (data->length == 1)
 		return open_records(data, how, 1 + 3 * size * size, count, err);
 	failed(err, "seq_len: expected 1, got %ld: an image has one label", (long)data->length);
@@ -154,20 +160,23 @@ static inline void *open_images(const struct hspmd_model_data *data, const void 
 }
 
 /* Colours [start, start + length) of "image", or "label". */
-static inline int read_image(const struct records *r, int64_t size, int64_t classes, const char *input, int64_t sample, int64_t start,
-                             int64_t length, void *to, struct hspmd_error *err)
+static inline int read_image(void *samples, const char *input, int64_t sample, int64_t start, int64_t length, void *to,
+                             struct hspmd_error *err)
 {
+	const struct records *r = samples;
+	const struct images *how = r->how;
 	unsigned char *record = read_record(r, sample, err);
 	int label = record ? record[0] : 0;
 	if (!record)
 		return -1;
+	int64_t colour = how->size * how->size;
 	if (!strcmp(input, "label"))
 		*(int32_t *)to = label;
 	else
-		for (int64_t i = 0; i < length * size * size; i++)
-			((float *)to)[i] = (float)record[1 + start * size * size + i] / 64 - 2;
+		for (int64_t i = 0; i < length * colour; i++)
+			((float *)to)[i] = (float)record[1 + start * colour + i] / 64 - 2;
 	free(record);
-	return label < classes ? 0 : failed(err, "label %d, but there are %ld classes", label, (long)classes);
+	return label < how->classes ? 0 : failed(err, "label %d, but there are %ld classes", label, (long)how->classes);
 }
 
 /* ---- tokens of 1, 2 or 4 bytes: text, or the .bin that hspmd data prepare writes */

@@ -7,9 +7,10 @@
 #include <math.h>
 
 struct vgg19 {
-	int64_t size, channels, inner, classes; /* channels: of the first group */
+	struct images images;
+	int64_t channels, inner; /* channels: of the first group */
 };
-static const struct vgg19 vgg19_imagenet = { 224, 64, 4096, 1000 };
+static const struct vgg19 vgg19_imagenet = { { 224, 1000 }, 64, 4096 };
 enum { VGG19_LAYERS = 6 };
 
 /* Several convolutions of 3 x 3, and pooling. */
@@ -30,7 +31,7 @@ static void vgg19_build(void *context, struct hspmd_net *net)
 {
 	static const int counts[] = { 2, 2, 4, 4, 4 }, widths[] = { 1, 2, 4, 8, 8 };
 	const struct vgg19 *how = context;
-	int x = hspmd_net_float_input(net, "image", 3, DIMS(3, how->size, how->size));
+	int x = hspmd_net_float_input(net, "image", 3, DIMS(3, how->images.size, how->images.size));
 	for (int g = 0; g < 5; g++) {
 		hspmd_net_layer(net, g);
 		x = vgg19_group(net, g, x, how->channels * widths[g], counts[g]);
@@ -39,7 +40,7 @@ static void vgg19_build(void *context, struct hspmd_net *net)
 	x = hspmd_net_reshape(net, x, 3, DIMS(hspmd_net_samples(net), 1, -1));
 	x = hspmd_net_relu(net, linear(net, "classifier.0", x, how->inner, BY_OUTPUT, 1, 1));
 	x = hspmd_net_relu(net, linear(net, "classifier.1", x, how->inner, BY_INPUT, 1, 1));
-	x = linear(net, "classifier.2", x, how->classes, WHOLE, 1, 1);
+	x = linear(net, "classifier.2", x, how->images.classes, WHOLE, 1, 1);
 	hspmd_net_loss(net, x, hspmd_net_integer_input(net, "label", 1, DIMS(1)));
 }
 
@@ -52,10 +53,10 @@ static int vgg19_configure(const char *config, struct hspmd_model_sizes *sizes, 
 		return failed(err, "out of memory");
 	*how = vgg19_imagenet;
 	const struct setting settings[] = {
-		{ "size", &how->size, 1, NULL },
+		{ "size", &how->images.size, 1, NULL },
 		{ "channels", &how->channels, 1, NULL },
 		{ "inner", &how->inner, 1, NULL },
-		{ "classes", &how->classes, 1, NULL },
+		{ "classes", &how->images.classes, 1, NULL },
 	};
 	if (read_settings(config, settings, COUNT(settings), err)) {
 		free(how);
@@ -66,24 +67,13 @@ static int vgg19_configure(const char *config, struct hspmd_model_sizes *sizes, 
 	return 0;
 }
 
-static void *vgg19_open(void *context, const struct hspmd_model_data *data, int64_t *count, struct hspmd_error *err)
-{
-	return open_images(data, context, ((const struct vgg19 *)context)->size, count, err);
-}
-
-static int vgg19_read(void *samples, const char *input, int64_t sample, int64_t start, int64_t length, void *to, struct hspmd_error *err)
-{
-	const struct vgg19 *how = ((const struct records *)samples)->how;
-	return read_image(samples, how->size, how->classes, input, sample, start, length, to, err);
-}
-
 const struct hspmd_model_definition hspmd_model = {
 	.version = HSPMD_MODEL_VERSION,
 	.name = "vgg19",
 	.configure = vgg19_configure,
 	.destroy = free,
 	.build = vgg19_build,
-	.open_samples = vgg19_open,
-	.read_sample = vgg19_read,
+	.open_samples = open_images,
+	.read_sample = read_image,
 	.close_samples = close_records,
 };

@@ -4,10 +4,11 @@
 #include "job.h"
 
 struct vit {
-	int64_t size, patch, width, heads, inner, classes, blocks;
+	struct images images;
+	int64_t patch, width, heads, inner, blocks;
 	double dropout;
 };
-static const struct vit vit_base = { 224, 16, 768, 12, 3072, 1000, 12, 0 };
+static const struct vit vit_base = { { 224, 1000 }, 16, 768, 12, 3072, 12, 0 };
 
 static int vit_layers(const struct vit *how)
 {
@@ -17,9 +18,9 @@ static int vit_layers(const struct vit *how)
 /* Each patch is a position; the first position is a parameter, from which the class is read at the end. */
 static int vit_patches(const struct vit *how, struct hspmd_net *net)
 {
-	int64_t samples = hspmd_net_samples(net), width = how->width, count = how->size / how->patch * (how->size / how->patch);
+	int64_t samples = hspmd_net_samples(net), width = how->width, size = how->images.size, row = size / how->patch, count = row * row;
 	struct hspmd_window window = { .stride = { how->patch, how->patch } };
-	int image = hspmd_net_float_input(net, "image", 3, DIMS(3, how->size, how->size));
+	int image = hspmd_net_float_input(net, "image", 3, DIMS(3, size, size));
 	int weight = parameter(net, "patches", "weight", 4, DIMS(width, 3, how->patch, how->patch), 0, 0.02);
 	int x = hspmd_net_conv2d(net, image, weight, parameter(net, "patches", "bias", 1, &width, 0, 0), &window, 1);
 	x = hspmd_net_transpose(net, hspmd_net_reshape(net, x, 3, DIMS(samples, width, count)), (int[]){ 0, 2, 1 });
@@ -42,7 +43,7 @@ static void vit_build(void *context, struct hspmd_net *net)
 	}
 	hspmd_net_layer(net, vit_layers(how) - 1);
 	x = hspmd_net_slice(net, layer_norm(net, "norm", x, 1e-6), 1, 0, 1);
-	hspmd_net_loss(net, linear(net, "head", x, how->classes, WHOLE, 1, 1), hspmd_net_integer_input(net, "label", 1, DIMS(1)));
+	hspmd_net_loss(net, linear(net, "head", x, how->images.classes, WHOLE, 1, 1), hspmd_net_integer_input(net, "label", 1, DIMS(1)));
 }
 
 /* ---- the model of a job: images of job.h */
@@ -54,9 +55,9 @@ static int vit_configure(const char *config, struct hspmd_model_sizes *sizes, vo
 		return failed(err, "out of memory");
 	*how = vit_base;
 	const struct setting settings[] = {
-		{ "size", &how->size, 1, NULL },     { "patch", &how->patch, 1, NULL },     { "width", &how->width, 1, NULL },
-		{ "heads", &how->heads, 1, NULL },   { "inner", &how->inner, 1, NULL },     { "classes", &how->classes, 1, NULL },
-		{ "blocks", &how->blocks, 1, NULL }, { "dropout", NULL, 0, &how->dropout },
+		{ "size", &how->images.size, 1, NULL }, { "patch", &how->patch, 1, NULL },     { "width", &how->width, 1, NULL },
+		{ "heads", &how->heads, 1, NULL },      { "inner", &how->inner, 1, NULL },     { "classes", &how->images.classes, 1, NULL },
+		{ "blocks", &how->blocks, 1, NULL },    { "dropout", NULL, 0, &how->dropout },
 	};
 	if (read_settings(config, settings, COUNT(settings), err)) {
 		free(how);
@@ -67,24 +68,13 @@ static int vit_configure(const char *config, struct hspmd_model_sizes *sizes, vo
 	return 0;
 }
 
-static void *vit_open(void *context, const struct hspmd_model_data *data, int64_t *count, struct hspmd_error *err)
-{
-	return open_images(data, context, ((const struct vit *)context)->size, count, err);
-}
-
-static int vit_read(void *samples, const char *input, int64_t sample, int64_t start, int64_t length, void *to, struct hspmd_error *err)
-{
-	const struct vit *how = ((const struct records *)samples)->how;
-	return read_image(samples, how->size, how->classes, input, sample, start, length, to, err);
-}
-
 const struct hspmd_model_definition hspmd_model = {
 	.version = HSPMD_MODEL_VERSION,
 	.name = "vit",
 	.configure = vit_configure,
 	.destroy = free,
 	.build = vit_build,
-	.open_samples = vit_open,
-	.read_sample = vit_read,
+	.open_samples = open_images,
+	.read_sample = read_image,
 	.close_samples = close_records,
 };

@@ -4,6 +4,8 @@
 It trains as if it were alone: per_device_train_batch_size samples are a micro-batch, and gradient_accumulation_steps of these are a step,
 whatever the number of ranks. All work of a step is done where the Trainer asks for its last micro-batch; what else it does then (clipping,
 optimizer, schedule) has been done already, so that a step is made by all ranks or by none."""
+import inspect
+
 import torch
 import transformers
 
@@ -11,10 +13,31 @@ from hspmd.replicated import Elastic
 from hspmd.trainers import Idle, see_one_gpu
 
 _KEPT = ("log_history", "best_metric", "best_global_step", "best_model_checkpoint", "total_flos", "num_input_tokens_seen")
-_HOOKS = ("_run_epoch", "_prepare_for_training", "_finalize_training", "_get_num_items_in_batch", "_clip_grad_norm", "_get_grad_norm")
-
+VERSIONS = "5.3 or later, before 6"
+# Methods of the Trainer that are not documented, with the parameters that they are called with here, or by it.
+_PRIVATE = {
+    "_prepare_for_training": "max_steps, train_dataloader, resume_from_checkpoint",
+    "_finalize_training": "trial, num_train_samples, start_time",
+    "_get_num_items_in_batch": "batch_samples, device",
+    "_get_learning_rate": "",
+    "_clip_grad_norm": "model",
+    "_get_grad_norm": "model, grad_norm",
+    "_save_checkpoint": "model, trial",
+    "_remove_unused_columns": "dataset, description",
+    "_get_collator_with_removed_columns": "data_collator, description",
+}
 
 see_one_gpu()
+
+
+def unlike(trainer):
+    """What a class of transformers lacks of what is needed here; None: nothing."""
+    for name, parameters in _PRIVATE.items():
+        method = getattr(trainer, name, None)
+        own = ", ".join(list(inspect.signature(method).parameters)[1:]) if callable(method) else None
+        if own != parameters:
+            return f"{name}({parameters})" + ("" if own is None else f", but {name}({own})")
+    return None
 
 
 class _Turns:
@@ -23,18 +46,17 @@ class _Turns:
     def __init__(self, trainer, dataset, batch, micro):
         self.trainer, self.dataset, self.batch_size = trainer, dataset, micro
         self.steps, self.per_step = len(dataset) // batch, batch // micro
-        self.end = 0  # of the epoch, in steps
         if not self.steps:
             raise ValueError(f"hspmd: {len(dataset)} samples are less than a step of {batch}")
 
     def __len__(self):
         return self.steps * self.per_step
 
-    def set_epoch(self, epoch):
-        self.end = (epoch + 1) * self.steps
-
     def __iter__(self):
-        while self.trainer.elastic.step < self.end:
+        """Up to the end of the epoch in which the ranks are. The Trainer of one that has joined counts its epochs from then on."""
+        elastic = self.trainer.elastic
+        end = min((elastic.step // self.steps + 1) * self.steps, self.trainer.state.max_steps)
+        while elastic.step < end:
             for _ in range(self.per_step):
                 yield {}
 
@@ -70,9 +92,9 @@ class Trainer(transformers.Trainer):
     _flops = 0.0
 
     def __init__(self, *args, **kwargs):
-        lacks = [name for name in _HOOKS if not hasattr(transformers.Trainer, name)]
+        lacks = unlike(transformers.Trainer)
         if lacks:
-            raise RuntimeError(f"hspmd: the Trainer of transformers {transformers.__version__} has no {lacks[0]}, as that of 5 has")
+            raise RuntimeError(f"hspmd: the Trainer of transformers {transformers.__version__} has no {lacks}: use {VERSIONS}")
         super().__init__(*args, **kwargs)
         self.callback_handler.callbacks.insert(0, _Position(self))
 
@@ -91,6 +113,7 @@ class Trainer(transformers.Trainer):
 
     def get_train_dataloader(self):
         self._refuse()
+        self.args.ignore_data_skip = True  # a resumed run goes on with the samples of its step by itself
         self.turns = _Turns(self, self.train_dataset, self._samples_of_step(), self._train_batch_size)
         return self.turns
 
@@ -125,10 +148,6 @@ class Trainer(transformers.Trainer):
         self.state.is_world_process_zero = self.state.is_local_process_zero = self.elastic.rank == 0
 
     # ---- a step
-
-    def _run_epoch(self, *, epoch, **kwargs):
-        if self.elastic.step < (epoch + 1) * self.turns.steps:  # else other ranks have made it
-            super()._run_epoch(epoch=epoch, **kwargs)
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         if not self.accelerator.gradient_state.sync_gradients:

@@ -119,6 +119,12 @@ class Member:
         self._control.check()
         return float(self._control.stop is not None)
 
+    def _given_up(self):
+        """Whether the rest of the step is in vain."""
+        if self._control and self._control.aborted and not self._interrupted:
+            self._interrupted = Interrupted("told to give up")
+        return self._interrupted is not None
+
     def _commit(self):
         """All ranks make the step, or none does."""
         self._ready = self.step

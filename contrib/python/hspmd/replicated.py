@@ -59,14 +59,14 @@ class Elastic(Member):
             self._reduced = False
             numbers = self._numbers_of_rank()
             for number in numbers:
+                if self._given_up():
+                    break
                 self._last = number == numbers[-1]
                 samples = self.samples(number)
                 self._in_micro = True
                 yield to_device(samples, self.device)
                 if self._in_micro:
                     raise RuntimeError("hspmd: backward() was not called for a micro-batch")
-                if self._interrupted:
-                    break
             if not numbers and not self._interrupted:
                 self._reduce()
                 self._commit()
@@ -87,6 +87,8 @@ class Elastic(Member):
             self._begin_step()
             self._reduced = False
             for number in self._numbers_of_rank():
+                if self._given_up():
+                    break
                 self._count(*micro_batch(number))
             self._reduce()
             if not self._interrupted:
@@ -104,7 +106,7 @@ class Elastic(Member):
         its tokens), so that each thing of a step weighs the same. After the last micro-batch the sum of all ranks is there."""
         self._in_micro = False
         n = self.micro if n is None else n
-        if self._interrupted:
+        if self._given_up():
             return
         (loss * n).backward()
         self._count(float(loss.detach()) * float(n), float(n))

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job's figures for hspmdctld's metrics (`figures` of protocol.h): the last step, and sums since this process began, from the lines of
+ * metrics.jsonl and events.jsonl. Pure. */
+#ifndef HSPMD_RUN_FIGURES_H
+#define HSPMD_RUN_FIGURES_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+struct run_figures {
+	int64_t step, generation; /* of the last line; -1: none yet */
+	int devices;              /* that the last step trained on */
+	double loss, step_s;      /* loss NaN: not told, or not finite */
+	double checkpoint_s;      /* wall clock of the newest complete checkpoint; 0: none */
+	int64_t tokens, resizes, steps_lost;
+	double paused_s;                                         /* sum over the resizes */
+	double trained_device_s, paused_device_s, lost_device_s; /* seconds of all devices together; lost is not part of trained */
+	/* Private. A resize counts with the step that ends its pause. */
+	int64_t new_resizes, new_lost;
+	double new_pause_s, new_paused_device_s;
+	double generation_device_s; /* of this generation's steps, with their number */
+	int64_t generation_steps;
+};
+
+void run_figures_init(struct run_figures *f);
+/* A line of metrics.jsonl. Each lost step counts the mean time of the steps of the generation that ended; if this process knows none, the
+ * time of the step that follows. */
+void run_figures_metrics_line(struct run_figures *f, const json_t *line);
+/* A line of events.jsonl. */
+void run_figures_event(struct run_figures *f, const json_t *event);
+/* New reference; NULL: out of memory. */
+json_t *run_figures_json(const struct run_figures *f);
+
+#endif
