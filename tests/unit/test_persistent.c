@@ -40,8 +40,8 @@ static const char prepare_text[] = "{\"type\":\"prepare\",\"generation\":3,\"mem
                                    "\"seq_len\":4,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":[{\"micro_batches\":2,\"stages\":[{"
                                    "\"layers\":[0,3],\"devices\":[\"n:0\"]}]}],"
                                    /* Steps of two lengths: each plan has its gradients in a place of its own. */
-                                   "\"shorter\":[{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":2,\"seq_len\":2,"
-                                   "\"pipelines\":[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:0\"],"
+                                   "\"shorter\":[{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,\"seq_len\":2,\"schedule\":\"zb-h1\","
+                                   "\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:0\"],"
                                    "\"recompute\":\"full\"}]}]}]}}";
 
 struct scene {
