@@ -67,8 +67,9 @@ static void add_shorter_plans(const struct run_planning *o, const struct hspmd_c
 	if (hspmd_search_shorter_plans(c, request, o->shares, o->share_count, plan, &report, &err))
 		hspmd_warn("all steps run the plan for the longest ones: %s", err.text);
 	else if ((*plan)->shorter_count)
-		hspmd_info("steps have a plan each for up to %d lengths: %.3g s expected per step, instead of %.3g s by one plan",
-		           1 + (*plan)->shorter_count, report.set_s, report.without_s);
+		hspmd_info(
+		        "%d plans, of which each step runs the one for its length: %.3g s expected per step, instead of %.3g s by one plan",
+		        1 + (*plan)->shorter_count, report.set_s, report.without_s);
 	hspmd_length_report_clear(&report);
 }
 

@@ -31,6 +31,15 @@ struct lengths {
 	struct candidate *candidates; /* by length; the last is the home itself */
 };
 
+void hspmd_plan_drop_shorter(struct hspmd_plan *plan)
+{
+	for (int i = 0; i < plan->shorter_count; i++)
+		hspmd_plan_destroy(plan->shorter[i]);
+	free(plan->shorter);
+	plan->shorter = NULL;
+	plan->shorter_count = 0;
+}
+
 /* ---- evaluating */
 
 /* Like the plan with another length, as the cost model sees it: without its shorter plans, and with `zero`. NULL: memory. */
@@ -39,11 +48,7 @@ static struct hspmd_plan *variant(const struct hspmd_plan *plan, int seq_len, in
 	struct hspmd_plan *v = hspmd_plan_copy(plan);
 	if (!v)
 		return NULL;
-	for (int i = 0; i < v->shorter_count; i++)
-		hspmd_plan_destroy(v->shorter[i]);
-	free(v->shorter);
-	v->shorter = NULL;
-	v->shorter_count = 0;
+	hspmd_plan_drop_shorter(v);
 	v->seq_len = seq_len;
 	v->zero_stage = zero;
 	return v;
@@ -362,6 +367,7 @@ int hspmd_search_shorter_plans(const struct hspmd_cluster *cluster, const struct
                                struct hspmd_length_report *report, struct hspmd_error *err)
 {
 	*report = (struct hspmd_length_report){ 0 };
+	hspmd_plan_drop_shorter(*plan);
 	if ((*plan)->synthesis || count < 2)
 		return 0;
 	struct hspmd_step_share *of_one = hspmd_calloc((size_t)count, sizeof *of_one);
