@@ -76,10 +76,13 @@
  *   started             generation; step; bytes: { local, peers, disk, shared }; seconds: { connect, move; of which plan: 0 if `prepare`
  *                       had the same `live` }
  *   step                from the reporter (member 0 of the plan's devices):
- *                       generation; step; loss; tokens; step_s; lr; grad_norm; compute_s; memory_bytes, sent_bytes as in `heartbeat`
+ *                       generation; step; loss; tokens; step_s; lr; grad_norm; compute_s; memory_bytes, sent_bytes as in `heartbeat`;
+ *                       if the plan has shorter plans: plan_seq_len of the plan that the step ran, gather_s until its parameters
+ *                       were in place, plan_compute_s: compute_s, if it was the plan itself
  *   heartbeat           from the other workers, at most once per second:
  *                       generation; step; compute_s: mean of the steps since the last heartbeat; steps: number of them; memory_bytes: at
- *                       the peak; sent_bytes: to other devices, in these steps
+ *                       the peak; sent_bytes: to other devices, in these steps; if the plan has shorter plans, plan_compute_s: mean
+ *                       of those steps that ran the plan itself; absent if none did
  *   stopped             generation; step: next to run; losses: [[step, loss], ...] of the last few steps (at least two), so that no
  *                       line of metrics is missing if the reporter dies between committing a step and reporting it
  *   finished            generation; step: all steps of the job are done; the worker keeps its state until `quit`

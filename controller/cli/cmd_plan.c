@@ -254,7 +254,7 @@ static int solve(const struct plan_options *o, struct plan_inputs *in, struct hs
 	in->plan = hspmd_solve(in->cluster, in->facts, in->profile, &request, report, err);
 	if (!in->plan || !in->lengths.count)
 		return in->plan ? 0 : -1;
-	return hspmd_search_shorter_plans(in->cluster, &request, in->lengths.shares, in->lengths.count, in->plan, &in->length_report, err);
+	return hspmd_search_shorter_plans(in->cluster, &request, in->lengths.shares, in->lengths.count, &in->plan, &in->length_report, err);
 }
 
 /* What the search for a program found, and why. */

@@ -58,7 +58,7 @@ static struct hspmd_plan *settle_for(const struct run_planning *o, const struct 
 
 /* Plans for shorter steps are worth having, but not needed. */
 static void add_shorter_plans(const struct run_planning *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
-                              struct hspmd_plan *plan)
+                              struct hspmd_plan **plan)
 {
 	struct hspmd_length_report report = { 0 };
 	struct hspmd_error err = { "" };
@@ -66,9 +66,10 @@ static void add_shorter_plans(const struct run_planning *o, const struct hspmd_c
 		return;
 	if (hspmd_search_shorter_plans(c, request, o->shares, o->share_count, plan, &report, &err))
 		hspmd_warn("all steps run the plan for the longest ones: %s", err.text);
-	else if (plan->shorter_count)
-		hspmd_info("steps have a plan each for up to %d lengths: %.3g s expected per step, instead of %.3g s by one plan",
-		           1 + plan->shorter_count, report.set_s, report.without_s);
+	else if ((*plan)->shorter_count)
+		hspmd_info(
+		        "%d plans, of which each step runs the one for its length: %.3g s expected per step, instead of %.3g s by one plan",
+		        1 + (*plan)->shorter_count, report.set_s, report.without_s);
 	hspmd_length_report_clear(&report);
 }
 
@@ -120,8 +121,9 @@ static json_t *solve_one(const struct run_planning *o, json_t *input, struct hsp
 		plan = settle_for(o, c, &request, plan, err);
 	if (plan && any)
 		plan = choose_by_risk(o, input, c, &request, plan);
+	request.caps = plan && !plan->zero_stage ? &whole : NULL;
 	if (plan)
-		add_shorter_plans(o, c, &request, plan);
+		add_shorter_plans(o, c, &request, &plan);
 	if (plan) {
 		json_t *p = hspmd_plan_to_json(plan, c);
 		result = p ? json_pack("{s:o, s:O, s:f}", "plan", p, "cluster", json_object_get(input, "cluster"), "current_step_s",

@@ -15,8 +15,8 @@ struct hspmd_data;
 
 /* Opens (maps) the job's training files. Borrows the job. NULL and an err that names the file and the fault. */
 struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
-/* For data.lengths "auto": chooses the lengths of steps by those of the training files' documents, which are all read: seq_len, and halves of
- * halves of it down to which documents have enough tokens to be worth steps of their own. Depends on nothing but job and files.
+/* For data.lengths "auto": chooses the lengths of steps by those of the training files' documents, which are all read: seq_len, and those
+ * of its halves, quarters and so on whose documents have enough tokens to be worth steps of their own. Depends on job and files only.
  * Fills lengths[HSPMD_DATA_LENGTHS_MOST], ascending; returns their number, or -1 and err. */
 #define HSPMD_DATA_LENGTHS_MOST 8
 int hspmd_data_choose_lengths(const struct hspmd_job *job, int64_t vocab, int64_t *lengths, struct hspmd_error *err);

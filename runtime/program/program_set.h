@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All programs of one device under a plan: those of the plan itself and of its plans for shorter steps, at every length that steps have.
  * They work on one training state in one block of memory, which has room for the largest of them, so that an executor can change from one
- * to another between two steps (hspmd_executor_set_program). What changes is where parameters are used, and how the passes divide them: the state
- * stays, as HSPMD (arXiv 2504.20490, section 7) and HotSPa (SOSP'24) have it for lengths that vary. */
+ * to another between two steps (hspmd_executor_set_program). What changes is where parameters are used, and how the passes divide the
+ * work; the state stays, which sets this apart from switching graphs at a change of plans (HSPMD, arXiv 2504.20490; HotSPa, SOSP'24). */
 #ifndef HSPMD_PROGRAM_PROGRAM_SET_H
 #define HSPMD_PROGRAM_PROGRAM_SET_H
 

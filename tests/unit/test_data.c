@@ -207,6 +207,33 @@ static void grouped_by_length(void **state)
 	restore_second();
 }
 
+/* "auto": halves of halves of seq_len, of which those remain that have enough tokens; the others' documents are trained at a longer one. */
+static void chosen_lengths(void **state)
+{
+	(void)state;
+	enum { SHORT = 60, FEW = 6, MIDDLE = 12, COUNT = SHORT + FEW + MIDDLE };
+	int length[COUNT];
+	for (int i = 0; i < COUNT; i++)
+		length[i] = i < SHORT ? 10 : i < SHORT + FEW ? 20 : 50;
+	int64_t chosen[HSPMD_DATA_LENGTHS_MOST];
+	static const int64_t expected[] = { 16, 64, 128 };
+	char *files[] = { second };
+	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_BYTES, 128);
+	struct hspmd_error err;
+	write_documents(length, COUNT);
+	group(&job, NULL, 2);
+	job.length_count = 0;
+	job.lengths_auto = true;
+	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_string_equal(err.text, "job.json: data.lengths: nothing has been chosen for \"auto\"");
+	assert_int_equal(hspmd_data_choose_lengths(&job, 256, chosen, &err), 3);
+	assert_memory_equal(chosen, expected, sizeof expected);
+	job.global_batch = 100; /* no length has enough but seq_len */
+	assert_int_equal(hspmd_data_choose_lengths(&job, 256, chosen, &err), 1);
+	assert_int_equal(chosen[0], 128);
+	restore_second();
+}
+
 /* Each file has its part of all tokens, at the lengths of its own documents, which come in epochs of their own. */
 static void weights_by_length(void **state)
 {
@@ -622,6 +649,7 @@ int main(void)
 		cmocka_unit_test(parts_of_a_sample),
 		cmocka_unit_test(documents),
 		cmocka_unit_test(grouped_by_length),
+		cmocka_unit_test(chosen_lengths),
 		cmocka_unit_test(weights_by_length),
 		cmocka_unit_test(what_is_wrong_is_told),
 		cmocka_unit_test(megatron_names),

@@ -205,6 +205,60 @@ static void refuses(void **state)
 	assert_string_equal(err.text, "/nowhere/p.json: No such file or directory");
 }
 
+/* Plans for shorter steps have everything in common with the plan that their training state needs. */
+static void shorter_plans(void **state)
+{
+	(void)state;
+	static const char set[] =
+	        "{" HEAD ", \"pipelines\": [{\"micro_batches\": 6, \"stages\": [{\"layers\": [0, 5], \"devices\": [\"a:0-1\"]}]}],"
+	        "\"shorter\": [{\"format\": \"hspmd-plan-1\", \"global_batch\": 12, \"micro_batch\": 6, \"seq_len\": 4, \"pipelines\": ["
+	        "{\"micro_batches\": 1, \"stages\": [{\"layers\": [0, 5], \"devices\": [\"a:0\"]}]},"
+	        "{\"micro_batches\": 1, \"stages\": [{\"layers\": [0, 5], \"devices\": [\"a:1\"]}]}]},"
+	        "{\"format\": \"hspmd-plan-1\", \"global_batch\": 12, \"micro_batch\": 12, \"seq_len\": 8, \"pipelines\": ["
+	        "{\"micro_batches\": 1, \"stages\": [{\"layers\": [0, 5], \"devices\": [\"a:0\"]}]}]}]}";
+	static const struct edit wrong[] = {
+		{ "\"seq_len\": 4", "\"seq_len\": 7", "" },
+		{ "\"seq_len\": 8", "\"seq_len\": 16", "p.json: shorter[1].seq_len: expected 5..15: shorter plans come in the order" },
+		{ "\"seq_len\": 8", "\"seq_len\": 4", "p.json: shorter[1].seq_len: expected 5..15" },
+		{ "\"micro_batch\": 12", "\"micro_batch\": 12, \"zero_stage\": 1",
+		  "p.json: shorter[1].zero_stage: the training state lies" },
+		{ "\"global_batch\": 12, \"micro_batch\": 12", "\"global_batch\": 6, \"micro_batch\": 6",
+		  "p.json: shorter[1].global_batch: expected 12, as in the plan" },
+		{ "\"devices\": [\"a:1\"]", "\"devices\": [\"a:2\"]", "p.json: shorter[0].pipelines: device a:2 is not in the plan" },
+		{ "\"shorter\": [", "\"shorter\": [], \"n\": [", "p.json: shorter: expected an array of 1..64, got 0 elements" },
+		{ "\"seq_len\": 8", "\"seq_len\": 8, \"shorter\": []", "p.json: shorter[1].shorter: unknown key" },
+		{ "\"seq_len\": 8", "\"seq_len\": 8, \"synthesis\": true",
+		  "p.json: shorter[1].synthesis: plans with `synthesis` do not share" },
+	};
+	struct hspmd_plan *p = from_text(set, 5), *copy = p ? hspmd_plan_copy(p) : NULL;
+	if (!copy)
+		fail_msg("%s", err.text);
+	hspmd_plan_destroy(p);
+	const int expected[][2] = { { 1, 1 }, { 4, 1 }, { 5, 2 }, { 8, 2 }, { 9, 0 }, { 16, 0 } };
+	for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
+		assert_int_equal(hspmd_plan_for_length(copy, expected[i][0]), expected[i][1]);
+	assert_int_equal(hspmd_plan_of(copy, 2)->micro_batch, 12);
+	json_t *written = hspmd_plan_to_json(copy, cluster), *read = json_loads(set, 0, NULL);
+	assert_int_equal(json_array_size(json_object_get(written, "shorter")), 2);
+	assert_true(json_equal(json_object_get(json_array_get(json_object_get(written, "shorter"), 1), "seq_len"),
+	                       json_object_get(json_array_get(json_object_get(read, "shorter"), 1), "seq_len")));
+	char *line = hspmd_plan_summary(copy, cluster);
+	assert_string_equal(line, "1 pipeline: [a:0-1 x2 L0-5] 6 mb; steps of up to 8 tokens: 1 pipeline: [a:0 L0-5] 1 mb; "
+	                          "steps of up to 4 tokens: 2 pipelines: [a:0 L0-5] 1 mb, [a:1 L0-5] 1 mb");
+	free(line);
+	json_decref(written);
+	json_decref(read);
+	hspmd_plan_destroy(copy);
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		char *text = edited(set, wrong[i].find, wrong[i].replace);
+		p = from_text(text, 5);
+		if (*wrong[i].error ? p != NULL || !strstr(err.text, wrong[i].error) : !p)
+			fail_msg("%s: expected \"%s\", got \"%s\"", wrong[i].replace, wrong[i].error, err.text);
+		hspmd_plan_destroy(p);
+		free(text);
+	}
+}
+
 /* Chunks of an interleaved plan have the same devices, which split their layers alike. */
 static void rounds_are_alike(void **state)
 {
@@ -249,7 +303,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(reads_everything), cmocka_unit_test(round_trips),         cmocka_unit_test(describes),
-		cmocka_unit_test(refuses),          cmocka_unit_test(pipelines_end_alike), cmocka_unit_test(rounds_are_alike),
+		cmocka_unit_test(refuses),          cmocka_unit_test(pipelines_end_alike), cmocka_unit_test(shorter_plans),
+		cmocka_unit_test(rounds_are_alike),
 	};
 	return cmocka_run_group_tests_name("plan", tests, read_cluster, drop_cluster);
 }

@@ -109,7 +109,7 @@ static void window(struct scene *x, double slower)
 	for (int i = 0; i < DEVICES; i++)
 		for (int k = 0; k < 4; k++) {
 			json_t *step = json_pack("{s:f}", "compute_s", EXPECTED_S * (i == 1 ? slower : 1));
-			straggler_sample(&x->worker[i], step);
+			straggler_sample(&x->m, &x->worker[i], step);
 			json_decref(step);
 		}
 	x->m.now = straggler_deadline(&x->m);
@@ -178,9 +178,31 @@ static void only_windows_in_a_row_count(void **state)
 	scene_free(x);
 }
 
+/* The cost model's times are of the plan itself: steps that run its shorter plans say nothing, however unequal they are. */
+static void shorter_plans_do_not_count(void **state)
+{
+	(void)state;
+	struct scene *x = scene_new();
+	struct worker *w = &x->worker[1];
+	json_t *of_plan = json_pack("{s:f, s:f}", "compute_s", 2.0, "plan_compute_s", 1.0), *shorter = json_pack("{s:f}", "compute_s", 5.0);
+	x->plan.shorter_count = 1;
+	straggler_sample(&x->m, w, shorter);
+	assert_int_equal(w->busy_count, 0);
+	straggler_sample(&x->m, w, of_plan);
+	assert_int_equal(w->busy_count, 1);
+	assert_float_equal(w->busy_s, 1, 0);
+	x->plan.shorter_count = 0;
+	straggler_sample(&x->m, w, shorter);
+	assert_float_equal(w->busy_s, 6, 0);
+	json_decref(of_plan);
+	json_decref(shorter);
+	scene_free(x);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(shorter_plans_do_not_count),
 		cmocka_unit_test(slow_after_three_windows),
 		cmocka_unit_test(recovered_after_three_windows),
 		cmocka_unit_test(only_windows_in_a_row_count),

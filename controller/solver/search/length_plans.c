@@ -17,6 +17,7 @@
 struct candidate {
 	struct hspmd_plan *plan; /* NULL: none was found */
 	bool at_home;            /* parameters and gradients are where the state is */
+	bool alone;              /* it runs all steps, and has a state of its own */
 	double *step_s;          /* at each length up to its own */
 };
 
@@ -30,6 +31,15 @@ struct lengths {
 	struct candidate *candidates; /* by length; the last is the home itself */
 };
 
+void hspmd_plan_drop_shorter(struct hspmd_plan *plan)
+{
+	for (int i = 0; i < plan->shorter_count; i++)
+		hspmd_plan_destroy(plan->shorter[i]);
+	free(plan->shorter);
+	plan->shorter = NULL;
+	plan->shorter_count = 0;
+}
+
 /* ---- evaluating */
 
 /* Like the plan with another length, as the cost model sees it: without its shorter plans, and with `zero`. NULL: memory. */
@@ -38,11 +48,7 @@ static struct hspmd_plan *variant(const struct hspmd_plan *plan, int seq_len, in
 	struct hspmd_plan *v = hspmd_plan_copy(plan);
 	if (!v)
 		return NULL;
-	for (int i = 0; i < v->shorter_count; i++)
-		hspmd_plan_destroy(v->shorter[i]);
-	free(v->shorter);
-	v->shorter = NULL;
-	v->shorter_count = 0;
+	hspmd_plan_drop_shorter(v);
 	v->seq_len = seq_len;
 	v->zero_stage = zero;
 	return v;
@@ -50,30 +56,32 @@ static struct hspmd_plan *variant(const struct hspmd_plan *plan, int seq_len, in
 
 static int zero_of(const struct lengths *w, const struct candidate *c)
 {
+	if (c->alone)
+		return w->request->caps && w->request->caps->max_zero_stage < 1 ? 0 : 1;
 	if (!c->at_home)
 		return 1;
 	return c->plan == w->home ? w->home->zero_stage : w->home->zero_stage > 0;
 }
 
-/* The plan predicted at length number `at`. The caller destroys it. NULL: it cannot be. report: of shortages; may be NULL. */
-static struct hspmd_plan *predict_at(const struct lengths *w, const struct candidate *c, int at, struct hspmd_solve_report *report)
+/* The plan predicted at length number `at`. The caller destroys it. NULL: it cannot be. */
+static struct hspmd_plan *predict_at(const struct lengths *w, const struct candidate *c, int at)
 {
 	struct hspmd_error why;
 	struct hspmd_plan *v = variant(c->plan, w->shares[at].seq_len, zero_of(w, c));
-	if (v && !hspmd_evaluate(w->cluster, w->shares[at].facts, NULL, w->request->precision, v, report, &why))
+	if (v && !hspmd_evaluate(w->cluster, w->shares[at].facts, NULL, w->request->precision, v, NULL, &why))
 		return v;
 	hspmd_plan_destroy(v);
 	return NULL;
 }
 
-/* Seconds of a step of length number `at`; INFINITY: it cannot be predicted, or does not fit. state: count the home's state. */
-static double step_s(const struct lengths *w, const struct candidate *c, int at, bool state)
+/* Seconds of a step of length number `at`; INFINITY: it cannot be predicted, or does not fit, beside the home's state. */
+static double step_s(const struct lengths *w, const struct candidate *c, int at)
 {
-	struct hspmd_plan *v = predict_at(w, c, at, NULL);
+	struct hspmd_plan *v = predict_at(w, c, at);
 	double s = v ? v->predicted.step_s : INFINITY;
 	for (int d = 0; v && d < v->predicted.device_count; d++) {
 		int device = v->predicted.devices[d];
-		double more = c->at_home || !state ? 0 : w->state_bytes[device];
+		double more = c->at_home || c->alone ? 0 : w->state_bytes[device];
 		if (more < 0 ||
 		    v->predicted.memory_bytes[d] + more > (double)w->cluster->types[w->cluster->devices[device].type].memory_bytes)
 			s = INFINITY;
@@ -82,11 +90,13 @@ static double step_s(const struct lengths *w, const struct candidate *c, int at,
 	return s;
 }
 
-static double expected_s(const struct lengths *w, const struct candidate *c)
+/* Expected seconds of a step if the candidate runs all. */
+static double alone_s(const struct lengths *w, const struct candidate *c)
 {
-	double s = 0;
-	for (int i = 0; i < w->count; i++)
-		s += w->shares[i].share * step_s(w, c, i, false);
+	const struct candidate alone = { .plan = c->plan, .alone = true };
+	double s = c->plan ? 0 : INFINITY;
+	for (int i = 0; c->plan && i < w->count; i++)
+		s += w->shares[i].share * step_s(w, &alone, i);
 	return s;
 }
 
@@ -139,8 +149,8 @@ static struct hspmd_cluster *beside_state(const struct lengths *w)
 /* Keeps the faster of two candidates for length number `at`. Takes the plan over. */
 static void offer(struct lengths *w, int at, struct hspmd_plan *plan, bool at_home)
 {
-	struct candidate *c = &w->candidates[at], other = { plan, at_home, c->step_s };
-	double s = plan ? step_s(w, &other, at, true) : INFINITY;
+	struct candidate *c = &w->candidates[at], other = { .plan = plan, .at_home = at_home, .step_s = c->step_s };
+	double s = plan ? step_s(w, &other, at) : INFINITY;
 	if (!(s < c->step_s[at])) {
 		hspmd_plan_destroy(plan);
 		return;
@@ -213,7 +223,7 @@ static int make_candidates(struct lengths *w, struct hspmd_error *err)
 			c->at_home = true;
 		}
 		for (int i = 0; !status && c->plan && i <= j; i++)
-			c->step_s[i] = j < longest ? step_s(w, c, i, true) : step_s(w, c, i, false);
+			c->step_s[i] = step_s(w, c, i);
 	}
 	hspmd_cluster_destroy(beside);
 	if (status)
@@ -261,7 +271,7 @@ static int choose(const struct lengths *w, double without_s, int *runs)
 /* Adds the plan of candidate j to the shorter plans. -1: memory. */
 static int attach(const struct lengths *w, int j, struct hspmd_plan *plan)
 {
-	struct hspmd_plan *v = predict_at(w, &w->candidates[j], j, NULL);
+	struct hspmd_plan *v = predict_at(w, &w->candidates[j], j);
 	if (!v)
 		return -1;
 	v->zero_stage = 0;
@@ -293,9 +303,14 @@ static int finish(const struct lengths *w, const int *runs, struct hspmd_plan *p
 		report->uses[i].which = hspmd_plan_for_length(plan, report->uses[i].seq_len);
 	report->single_s = report->without_s;
 	for (int j = 0; j < w->count - 1; j++)
-		if (w->candidates[j].plan)
-			report->single_s = fmin(report->single_s, expected_s(w, &w->candidates[j]));
+		report->single_s = fmin(report->single_s, alone_s(w, &w->candidates[j]));
 	return 0;
+}
+
+void hspmd_length_report_clear(struct hspmd_length_report *r)
+{
+	free(r->uses);
+	*r = (struct hspmd_length_report){ 0 };
 }
 
 static void clear(struct lengths *w)
@@ -307,38 +322,66 @@ static void clear(struct lengths *w)
 	}
 	free(w->candidates);
 	free(w->state_bytes);
+	w->candidates = NULL;
+	w->state_bytes = NULL;
 }
 
-void hspmd_length_report_clear(struct hspmd_length_report *r)
+/* A candidate that alone is expected to be faster than the home alone, with the longest steps; NULL: none is. The caller destroys it. */
+static struct hspmd_plan *better_home(const struct lengths *w)
 {
-	free(r->uses);
-	*r = (struct hspmd_length_report){ 0 };
+	int best = -1;
+	double least = (1 - WORTH) * served_s(w, -1, w->count - 1);
+	for (int j = 0; j < w->count - 1; j++) {
+		double s = alone_s(w, &w->candidates[j]);
+		if (s < least) {
+			least = s;
+			best = j;
+		}
+	}
+	const struct candidate alone = { .plan = best < 0 ? NULL : w->candidates[best].plan, .alone = true };
+	return best < 0 ? NULL : predict_at(w, &alone, w->count - 1);
+}
+
+/* shares add up to 1. again: another plan may take the place of *plan. */
+static int search(struct lengths *w, bool again, struct hspmd_plan **plan, struct hspmd_length_report *report, struct hspmd_error *err)
+{
+	int *runs = hspmd_calloc((size_t)w->count, sizeof *runs);
+	int status = runs ? 0 : hspmd_fail_memory(err, "planning for shorter steps");
+	w->home = *plan;
+	if (!status && (measure_state(w, err) || make_candidates(w, err)))
+		status = -1;
+	struct hspmd_plan *better = !status && again ? better_home(w) : NULL;
+	if (!status && !better && (choose(w, served_s(w, -1, w->count - 1), runs) || finish(w, runs, *plan, report)))
+		status = hspmd_fail_memory(err, "planning for shorter steps");
+	clear(w);
+	free(runs);
+	if (!better)
+		return status;
+	hspmd_plan_destroy(*plan);
+	*plan = better;
+	return search(w, false, plan, report, err);
 }
 
 int hspmd_search_shorter_plans(const struct hspmd_cluster *cluster, const struct hspmd_solve_request *request,
-                               const struct hspmd_step_share *shares, int count, struct hspmd_plan *plan,
+                               const struct hspmd_step_share *shares, int count, struct hspmd_plan **plan,
                                struct hspmd_length_report *report, struct hspmd_error *err)
 {
 	*report = (struct hspmd_length_report){ 0 };
-	if (plan->synthesis || count < 2)
+	hspmd_plan_drop_shorter(*plan);
+	if ((*plan)->synthesis || count < 2)
 		return 0;
-	struct hspmd_step_share *of_one = hspmd_calloc((size_t)count, sizeof *of_one); /* shares that add up to 1 */
-	int *runs = hspmd_calloc((size_t)count, sizeof *runs);
-	struct lengths w = { .cluster = cluster, .request = request, .shares = of_one, .count = count, .home = plan };
-	int status = of_one && runs ? 0 : hspmd_fail_memory(err, "planning for shorter steps");
+	struct hspmd_step_share *of_one = hspmd_calloc((size_t)count, sizeof *of_one);
+	if (!of_one)
+		return hspmd_fail_memory(err, "planning for shorter steps");
 	double all = 0;
 	for (int i = 0; i < count; i++)
 		all += shares[i].share;
-	for (int i = 0; !status && i < count; i++) {
+	for (int i = 0; i < count; i++) {
 		of_one[i] = shares[i];
 		of_one[i].share = all > 0 ? shares[i].share / all : 1.0 / count;
 	}
-	if (!status && (measure_state(&w, err) || make_candidates(&w, err)))
-		status = -1;
-	if (!status && (choose(&w, served_s(&w, -1, count - 1), runs) || finish(&w, runs, plan, report)))
-		status = hspmd_fail_memory(err, "planning for shorter steps");
-	clear(&w);
+	struct lengths w = { .cluster = cluster, .request = request, .shares = of_one, .count = count };
+	int status = search(&w, true, plan, report, err);
 	free(of_one);
-	free(runs);
 	return status;
 }

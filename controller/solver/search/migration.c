@@ -6,6 +6,7 @@
  * Devices of one device class are equal to the search, so a plan may be moved to any of them. The best way is an assignment problem on
  * two levels: for each two nodes of a class, which device of one takes the place of which device of the other; then, which node takes
  * which node's place. */
+#include "controller/solver/search/length_plans.h"
 #include "controller/solver/search/migration.h"
 
 #include <math.h>
@@ -400,6 +401,8 @@ struct hspmd_migration *hspmd_migration_new(const struct hspmd_costs *costs, con
 		n->c = costs;
 		n->device_classes = device_classes;
 		n->now = hspmd_plan_copy(current);
+		if (n->now)
+			hspmd_plan_drop_shorter(n->now); /* the state is where the plan itself puts it */
 	}
 	if (!n || !n->now || renumber_devices(n, of)) {
 		hspmd_migration_destroy(n);
