@@ -31,18 +31,19 @@
 /* Large enough that a tensor has several blocks, small enough that most of a step is its update. */
 static const char model_text[] = "{\"model_type\":\"gpt2\",\"n_embd\":64,\"n_layer\":1,\"n_head\":2,\"n_positions\":8,\"vocab_size\":5000,"
                                  "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
-static const char prepare_text[] = "{\"type\":\"prepare\",\"generation\":3,\"members\":[\"n:0\"],\"cluster\":{\"format\":\"hspmd-cluster-"
-                                   "1\",\"device_types\":{\"c\":{\"kind\":\"cpu\","
-                                   "\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":"
-                                   "\"n\",\"devices\":[{\"type\":\"c\",\"count\":1}]}],"
-                                   "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]},\"plan\":{\"format\":\"hspmd-"
-                                   "plan-1\",\"global_batch\":2,\"micro_batch\":1,"
-                                   "\"seq_len\":4,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":[{\"micro_batches\":2,\"stages\":[{"
-                                   "\"layers\":[0,3],\"devices\":[\"n:0\"]}]}],"
-                                   /* Steps of two lengths: each plan has its gradients in a place of its own. */
-                                   "\"shorter\":[{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,\"seq_len\":2,\"schedule\":\"zb-h1\","
-                                   "\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:0\"],"
-                                   "\"recompute\":\"full\"}]}]}]}}";
+static const char prepare_text[] =
+        "{\"type\":\"prepare\",\"generation\":3,\"members\":[\"n:0\"],\"cluster\":{\"format\":\"hspmd-cluster-"
+        "1\",\"device_types\":{\"c\":{\"kind\":\"cpu\","
+        "\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":"
+        "\"n\",\"devices\":[{\"type\":\"c\",\"count\":1}]}],"
+        "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]},\"plan\":{\"format\":\"hspmd-"
+        "plan-1\",\"global_batch\":2,\"micro_batch\":1,"
+        "\"seq_len\":4,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":[{\"micro_batches\":2,\"stages\":[{"
+        "\"layers\":[0,3],\"devices\":[\"n:0\"]}]}],"
+        /* Steps of two lengths: each plan has its gradients in a place of its own. */
+        "\"shorter\":[{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,\"seq_len\":2,\"schedule\":\"zb-h1\","
+        "\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:0\"],"
+        "\"recompute\":\"full\"}]}]}]}}";
 
 struct scene {
 	char root[64], corpus[96], memory[96];

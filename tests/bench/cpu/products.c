@@ -18,10 +18,10 @@ static const struct {
 	const char *of;
 	int64_t rows, in, out;
 } layers[] = {
-	{ "gpt2-11m q, k and v", 4096, 384, 1152 },   { "gpt2-11m projection", 4096, 384, 384 },     { "gpt2-11m up", 4096, 384, 1536 },
-	{ "gpt2-11m down", 4096, 1536, 384 },         { "gpt2-11m logits", 4096, 384, 256 },         { "llama-11m up", 4096, 384, 1024 },
-	{ "llama-11m down", 4096, 1024, 384 },        { "gpt2-124m q, k and v", 1024, 768, 2304 },   { "gpt2-124m up", 1024, 768, 3072 },
-	{ "gpt2-124m down", 1024, 3072, 768 },        { "gpt2-124m logits", 1024, 768, 50304 },      { "square", 1024, 1024, 1024 },
+	{ "gpt2-11m q, k and v", 4096, 384, 1152 }, { "gpt2-11m projection", 4096, 384, 384 },   { "gpt2-11m up", 4096, 384, 1536 },
+	{ "gpt2-11m down", 4096, 1536, 384 },       { "gpt2-11m logits", 4096, 384, 256 },       { "llama-11m up", 4096, 384, 1024 },
+	{ "llama-11m down", 4096, 1024, 384 },      { "gpt2-124m q, k and v", 1024, 768, 2304 }, { "gpt2-124m up", 1024, 768, 3072 },
+	{ "gpt2-124m down", 1024, 3072, 768 },      { "gpt2-124m logits", 1024, 768, 50304 },    { "square", 1024, 1024, 1024 },
 };
 enum { LAYERS = sizeof layers / sizeof *layers, OPS = 3 };
 static const enum hspmd_opcode opcodes[OPS] = { HSPMD_OP_LINEAR, HSPMD_OP_LINEAR_GRAD_X, HSPMD_OP_LINEAR_GRAD_W };
@@ -62,7 +62,8 @@ struct product {
 	double flops, best;
 };
 
-static int make_view(struct hspmd_device *dev, struct hspmd_view *v, int64_t rows, int64_t columns, uint64_t stream, struct hspmd_error *err)
+static int make_view(struct hspmd_device *dev, struct hspmd_view *v, int64_t rows, int64_t columns, uint64_t stream,
+                     struct hspmd_error *err)
 {
 	struct hspmd_op_attr attr = { .random = { .seed = 1, .stream = stream, .deviation = 1 } };
 	*v = (struct hspmd_view){ .dtype = HSPMD_F32, .rank = 2, .shape = { rows, columns }, .full = { rows, columns } };
@@ -80,7 +81,9 @@ static int make_layer(struct hspmd_device *dev, struct product p[OPS], int64_t r
 	const struct hspmd_view ins[OPS][2] = { { x, w }, { y, w }, { y, x } }, outs[OPS] = { y, x, w };
 	for (int i = 0; i < OPS; i++) {
 		p[i] = (struct product){ .opcode = opcodes[i], .flops = 2.0 * (double)rows * (double)in * (double)out };
-		p[i].args = (struct hspmd_kernel_args){ .input_count = 2, .output_count = 1, .in = { ins[i][0], ins[i][1] }, .out = { outs[i] } };
+		p[i].args = (struct hspmd_kernel_args){
+			.input_count = 2, .output_count = 1, .in = { ins[i][0], ins[i][1] }, .out = { outs[i] }
+		};
 		p[i].args.attr = &p[i].attr;
 		p[i].args.workspace_bytes = dev->ops->workspace(dev, p[i].opcode, &p[i].args);
 		p[i].args.workspace = dev->ops->allocate(dev, p[i].args.workspace_bytes, err);
@@ -149,7 +152,8 @@ int main(int argc, char **argv)
 		free_layer(dev, p);
 		if (status)
 			goto fail;
-		printf("%-22s %5lld %5lld %5lld ", layers[i].of, (long long)layers[i].rows, (long long)layers[i].in, (long long)layers[i].out);
+		printf("%-22s %5lld %5lld %5lld ", layers[i].of, (long long)layers[i].rows, (long long)layers[i].in,
+		       (long long)layers[i].out);
 		for (int k = 0; k < OPS; k++)
 			printf("   %6.1f %.3f", p[k].best / 1e9, p[k].best / best);
 		printf("\n");

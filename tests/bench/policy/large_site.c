@@ -52,10 +52,10 @@ static void make_nodes(struct hspmd_slurm_view *v, int count)
 	v->partitions = zeroed(3, sizeof *v->partitions);
 	for (int p = 0; p < 3; p++)
 		v->partitions[p] = (struct hspmd_slurm_view_partition){ .name = strdup(partitions[p]),
-			                                                 .tier = 1 + (p == 1),
-			                                                 .up = true,
-			                                                 .preemptable = p == 2,
-			                                                 .nodes = zeroed((size_t)count, 1) };
+			                                                .tier = 1 + (p == 1),
+			                                                .up = true,
+			                                                .preemptable = p == 2,
+			                                                .nodes = zeroed((size_t)count, 1) };
 	for (int i = 0; i < count; i++) {
 		int kind = i * KINDS / count;
 		v->nodes[i] = (struct hspmd_slurm_view_node){ .name = text("node%05d", i),
@@ -76,20 +76,20 @@ static struct hspmd_slurm_view_job *add_job(struct hspmd_slurm_view *v, int *nex
 	static const char *const partitions[] = { "all", "fast", "slow" };
 	int of = draw(3);
 	*j = (struct hspmd_slurm_view_job){ .id = 1000 + (uint32_t)v->job_count * 3,
-		                             .uid = 1000 + (uid_t)draw(500),
-		                             .state = waits ? HSPMD_SLURM_VIEW_PENDING : HSPMD_SLURM_VIEW_RUNNING,
-		                             .ready = true,
-		                             .account = text("lab%d", draw(50)),
-		                             .partition = strdup(waits ? partitions[of] : "all"),
-		                             .qos = strdup(""),
-		                             .features = strdup(""),
-		                             .tres_per_node = strdup(""),
-		                             .tres = strdup(""),
-		                             .nodes = count,
-		                             .priority = draw(1000000),
-		                             .limit_s = 3600.0 * (1 + draw(24)),
-		                             .submitted = (time_t)(NOW - draw(100000)),
-		                             .started = (time_t)(NOW - 20000) };
+		                            .uid = 1000 + (uid_t)draw(500),
+		                            .state = waits ? HSPMD_SLURM_VIEW_PENDING : HSPMD_SLURM_VIEW_RUNNING,
+		                            .ready = true,
+		                            .account = text("lab%d", draw(50)),
+		                            .partition = strdup(waits ? partitions[of] : "all"),
+		                            .qos = strdup(""),
+		                            .features = strdup(""),
+		                            .tres_per_node = strdup(""),
+		                            .tres = strdup(""),
+		                            .nodes = count,
+		                            .priority = draw(1000000),
+		                            .limit_s = 3600.0 * (1 + draw(24)),
+		                            .submitted = (time_t)(NOW - draw(100000)),
+		                            .started = (time_t)(NOW - 20000) };
 	j->user = text("user%d", (int)j->uid);
 	j->ends = (time_t)(NOW + draw(100000));
 	if (waits) {
@@ -225,7 +225,8 @@ static struct hspmd_policy *policy_of(const char *file, const char *rules)
 	struct hspmd_error err = { "out of memory" };
 	struct hspmd_policy *p = hspmd_policy_create(&err);
 	char *json = hspmd_asprintf("{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"any\", %s}]}", rules);
-	if (!p || !json || (file ? hspmd_policy_add_path(p, file, NULL, &err) : hspmd_policy_add_text(p, json, strlen(json), "rules", &err))) {
+	if (!p || !json ||
+	    (file ? hspmd_policy_add_path(p, file, NULL, &err) : hspmd_policy_add_text(p, json, strlen(json), "rules", &err))) {
 		fprintf(stderr, "large_site: %s\n", err.text);
 		exit(1);
 	}
