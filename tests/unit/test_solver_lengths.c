@@ -98,6 +98,20 @@ static void two_lengths(void **state)
 	assert_non_null(strstr(text, "Steps of 2048 tokens (94.1% of all"));
 	assert_non_null(strstr(text, "recomputation: none instead of selective"));
 	free(text);
+	/* Solved again from the set, as at a change of nodes: its shorter plans are not taken along, but found anew. */
+	struct hspmd_error err = { "" };
+	struct hspmd_solve_request request = { .global_batch = 64, .seq_len = 32768, .precision = HSPMD_PRECISION_BF16, .current = s.plan };
+	struct hspmd_plan *next = hspmd_solve(s.cluster, s.shares[1].facts, NULL, &request, NULL, &err);
+	assert_non_null(next);
+	assert_int_equal(next->shorter_count, 0);
+	hspmd_length_report_clear(&s.report);
+	assert_int_equal(hspmd_search_shorter_plans(s.cluster, &request, s.shares, 2, &next, &s.report, &err), 0);
+	hspmd_plan_destroy(s.plan);
+	s.plan = next;
+	check_set(&s, 1.25);
+	hspmd_length_report_clear(&s.report);
+	assert_int_equal(hspmd_search_shorter_plans(s.cluster, &request, s.shares, 2, &s.plan, &s.report, &err), 0);
+	assert_int_equal(s.plan->shorter_count, 1);
 	clear(&s);
 }
 
