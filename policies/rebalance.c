@@ -3,8 +3,8 @@
  * other; so again, until none gains.
  *
  * A site has thousands of jobs, hence millions of pairs. What a move can gain is bounded by what its giver loses, which is computed, plus
- * what so many nodes of its best type can bring to its taker. Takers are tried in the order of that bound per node, until no other can reach
- * what was found. The best move of a giver stays its best until its taker is gone. */
+ * what so many nodes of its best type can bring to its taker. Takers are tried in the order of that bound per node, until no other can
+ * reach what was found. The best move of a giver stays its best until its taker is gone. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -444,6 +444,15 @@ struct hspmd_plan *hspmd_plan_from_json(const json_t *value, const char *name, c
 	return p;
 }
 
+void hspmd_plan_drop_shorter(struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->shorter_count; i++)
+		hspmd_plan_destroy(p->shorter[i]);
+	free(p->shorter);
+	p->shorter = NULL;
+	p->shorter_count = 0;
+}
+
 void hspmd_plan_destroy(struct hspmd_plan *p)
 {
 	if (!p)
@@ -458,9 +467,7 @@ void hspmd_plan_destroy(struct hspmd_plan *p)
 		free(p->pipelines[i].stages);
 	}
 	free(p->pipelines);
-	for (int i = 0; i < p->shorter_count; i++)
-		hspmd_plan_destroy(p->shorter[i]);
-	free(p->shorter);
+	hspmd_plan_drop_shorter(p);
 	json_decref(p->program);
 	json_decref(p->choices);
 	free(p->predicted.devices);

@@ -60,13 +60,15 @@ struct hspmd_plan {
 	int pipeline_count;
 	struct hspmd_pipeline *pipelines;
 	struct hspmd_predicted predicted;
-	json_t *choices; /* [lines]: what devices chose by measurement when they ran this plan (`choose` of runtime/device/device.h); NULL: nothing */
+	json_t *choices; /* [lines]: what devices chose by measurement (`choose` of runtime/device/device.h); NULL: nothing */
 	/* Plans for shorter steps, which work on this plan's training state: it stays where this plan puts it. In the order of their seq_len,
 	 * all below this plan's; on some or all of its devices; without `shorter` of their own. Owned. */
 	int shorter_count;
 	struct hspmd_plan **shorter;
 };
 
+/* The plan is no longer one of a set. */
+void hspmd_plan_drop_shorter(struct hspmd_plan *p);
 /* Which plan a step of this length runs: the first of `shorter` whose seq_len suffices, as 1 + its index; 0: the plan itself. */
 int hspmd_plan_for_length(const struct hspmd_plan *p, int64_t length);
 /* That plan: of `which` = 0 the plan itself. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What devices have chosen by measurement (`choose` of runtime/device/device.h). Two nodes that measure may choose differently, and then
  * their results differ in the last bits. So the first choice that is reported counts for the whole job: it stands in the plan (its key
- * `choices`), with which it gets to those who prepare, into checkpoints and into the journal; and `start` has those that were made while the
- * generation was prepared. */
+ * `choices`), with which it gets to those who prepare, into checkpoints and into the journal; and `start` has those that were made while
+ * the generation was prepared. */
 #include <stdlib.h>
 #include <string.h>
 

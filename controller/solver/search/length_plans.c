@@ -31,15 +31,6 @@ struct lengths {
 	struct candidate *candidates; /* by length; the last is the home itself */
 };
 
-void hspmd_plan_drop_shorter(struct hspmd_plan *plan)
-{
-	for (int i = 0; i < plan->shorter_count; i++)
-		hspmd_plan_destroy(plan->shorter[i]);
-	free(plan->shorter);
-	plan->shorter = NULL;
-	plan->shorter_count = 0;
-}
-
 /* ---- evaluating */
 
 /* Like the plan with another length, as the cost model sees it: without its shorter plans, and with `zero`. NULL: memory. */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rates of the CPU device's matrix products against the most that the machine's multiply-add instructions reach: products [ROUNDS [PART-OF-A-NAME]].
+/* Rates of the CPU device's matrix products against the most that the machine's multiply-add instructions reach:
+ *
+ *     products [ROUNDS [PART-OF-A-NAME]]
  *
  * One thread. Every round runs the multiply-adds and each product once for some milliseconds, in turns, and of each the best round counts:
  * what else runs on the machine only ever makes it slower. Time is the thread's own processor time. Prints a line for each product: rows,

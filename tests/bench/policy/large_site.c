@@ -2,8 +2,8 @@
 /* What a round of decisions costs hspmdctld at a large site: large_site [NODES [JOBS [RULES]]] (20,000 nodes, 10,000 jobs).
  *
  * Six jobs of ten are elastic, three are others that run, one waits; a tenth of the nodes is idle. Nodes are of 8 kinds in 3 partitions. In
- * each scene the snapshot is built from an invented view of Slurm, and decided on. Prints processor seconds of both, what was decided, and a
- * sum of it: two versions of the engine that decide alike print the same sum. RULES: a policy file instead of the scene's own. */
+ * each scene the snapshot is built from an invented view of Slurm, and decided on. Prints processor seconds of both, what was decided, and
+ * a sum of it: two versions of the engine that decide alike print the same sum. RULES: a policy file instead of the scene's own. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
