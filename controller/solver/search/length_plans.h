@@ -43,9 +43,10 @@ struct hspmd_length_report {
 void hspmd_length_report_clear(struct hspmd_length_report *r);
 
 /* Gives *plan those for shorter steps that are worth it, instead of those that it has; it may get none. shares: `count` of them, ascending
- * by length; the last is of the plan's length. request: what the plan was asked for; its time limit, if there is one, is divided among the lengths. A plan with
- * `synthesis` gets none. If a plan that was found for shorter steps also holds the longest ones, and alone is expected to be faster than
- * *plan alone, it takes its place. Fills *report, which the caller clears. 0, or -1 and err: memory, or the plan cannot be evaluated. */
+ * by length; the last is of the plan's length. request: what the plan was asked for; its time limit, if there is one, is divided among the
+ * lengths. A plan with `synthesis` gets none. If a plan that was found for shorter steps also holds the longest ones, and alone is expected
+ * to be faster than *plan alone, it takes its place. Fills *report, which the caller clears. 0, or -1 and err: memory, or the plan cannot
+ * be evaluated. */
 int hspmd_search_shorter_plans(const struct hspmd_cluster *cluster, const struct hspmd_solve_request *request,
                                const struct hspmd_step_share *shares, int count, struct hspmd_plan **plan,
                                struct hspmd_length_report *report, struct hspmd_error *err);
