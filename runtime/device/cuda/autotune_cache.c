@@ -61,7 +61,7 @@ static int add(struct hspmd_cuda_autotune_cache *c, const struct entry *e)
 static bool read_entry(const char *text, const char *between, struct entry *e)
 {
 	uint64_t *w = e->choice.word;
-	int keyed = 0, used = 0;
+	int keyed = 0;
 	*e = (struct entry){ .used = false };
 	if (sscanf(text, "%" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNx64 "%n", &e->key.m, &e->key.n, &e->key.k, &e->key.flags, &keyed) !=
 	            4 ||
