@@ -67,8 +67,7 @@ static bool read_entry(const char *text, const char *between, struct entry *e)
 	            4 ||
 	    strncmp(text + keyed, between, strlen(between)))
 		return false;
-	return sscanf(text + keyed + strlen(between), WORDS("%" SCNx64), &w[0], &w[1], &w[2], &w[3], &w[4], &w[5], &w[6], &w[7], &used) ==
-	       8;
+	return sscanf(text + keyed + strlen(between), WORDS("%" SCNx64), &w[0], &w[1], &w[2], &w[3], &w[4], &w[5], &w[6], &w[7]) == 8;
 }
 
 static void read_file(struct hspmd_cuda_autotune_cache *c)
