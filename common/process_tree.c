@@ -88,11 +88,13 @@ static bool is_below(const struct process_table *t, const struct process *p, pid
 	return false;
 }
 
-int hspmd_process_tree_kill(hspmd_process_matches *spared, void *context)
+/* One look. *found: how many there were; returns how many are left, or -1. */
+static int kill_once(hspmd_process_matches *spared, void *context, int *found)
 {
 	struct process_table t = { 0 };
 	int left = 0, status;
 	pid_t self = getpid();
+	*found = 0;
 	if (read_table(&t)) {
 		free(t.list);
 		return -1;
@@ -101,10 +103,20 @@ int hspmd_process_tree_kill(hspmd_process_matches *spared, void *context)
 		const struct process *p = &t.list[i];
 		if (!is_below(&t, p, self, spared, context))
 			continue;
+		++*found;
 		kill(p->pid, SIGKILL);
 		left += p->parent != self || waitpid(p->pid, &status, WNOHANG) != p->pid;
 	}
 	free(t.list);
+	return left;
+}
+
+int hspmd_process_tree_kill(hspmd_process_matches *spared, void *context)
+{
+	int left, found;
+	do /* one that is gone now may have started another after the look */
+		left = kill_once(spared, context, &found);
+	while (!left && found);
 	return left;
 }
 
