@@ -88,16 +88,16 @@ static void find_best(struct growth *f, int job)
  * gets nothing its greatest gain only falls, as pools get empty: only the first of the heap needs to be looked at again. */
 static bool step(struct growth *f)
 {
-	if (!f->heap_count)
+	if (!f->heap.count)
 		return false;
-	int job = f->heap[0];
+	int job = f->heap.items[0];
 	while (isnan(f->best[job]) || (f->best_pool[job] >= 0 && !f->pools[f->best_pool[job]].left)) {
 		double was = f->best[job];
 		find_best(f, job);
-		growth_sort(f, job);
-		if (f->heap[0] == job && was == f->best[job])
+		job_heap_sort(&f->heap, job);
+		if (f->heap.items[0] == job && was == f->best[job])
 			break; /* a path may open its pool */
-		job = f->heap[0];
+		job = f->heap.items[0];
 	}
 	if (f->best_pool[job] < 0 || !(f->best[job] > EPSILON))
 		return false;

@@ -19,38 +19,17 @@ int *growth_take(const struct growth *f, int job, int pool)
 
 /* ---- the heap */
 
-static bool is_ahead(const struct growth *f, int x, int y)
+static bool is_ahead(const void *growth, int x, int y)
 {
+	const struct growth *f = growth;
 	double a = isnan(f->best[x]) ? INFINITY : f->best[x], b = isnan(f->best[y]) ? INFINITY : f->best[y];
 	return a != b ? a > b : x < y;
-}
-
-static void put(struct growth *f, int at, int job)
-{
-	f->heap[at] = job;
-	f->place[job] = at;
-}
-
-void growth_sort(struct growth *f, int job)
-{
-	int at = f->place[job];
-	if (at < 0)
-		return;
-	for (int above; at && is_ahead(f, job, f->heap[above = (at - 1) / 2]); at = above)
-		put(f, at, f->heap[above]);
-	for (int below; (below = 2 * at + 1) < f->heap_count; at = below) {
-		below += below + 1 < f->heap_count && is_ahead(f, f->heap[below + 1], f->heap[below]);
-		if (!is_ahead(f, f->heap[below], job))
-			break;
-		put(f, at, f->heap[below]);
-	}
-	put(f, at, job);
 }
 
 void growth_look_again(struct growth *f, int job)
 {
 	f->best[job] = NAN;
-	growth_sort(f, job);
+	job_heap_sort(&f->heap, job);
 }
 
 void growth_move(struct growth *f, int job, int pool, int n)
@@ -66,13 +45,12 @@ void growth_move(struct growth *f, int job, int pool, int n)
 void growth_reset(struct growth *f)
 {
 	memset(f->k->limit_used, 0, sizeof *f->k->limit_used * (size_t)f->k->s->limit_count);
-	f->heap_count = 0;
+	job_heap_clear(&f->heap);
 	for (int j = 0; j < f->job_count; j++) {
 		growth_job(f, j)->now = growth_job(f, j)->was;
 		f->best[j] = NAN;
-		f->place[j] = -1;
 		if (!growth_job(f, j)->barred)
-			put(f, f->heap_count++, j);
+			job_heap_add(&f->heap, j);
 	}
 	memset(f->take, 0, sizeof *f->take * (size_t)f->job_count * (size_t)f->pool_count);
 	memset(f->closed, 0, sizeof *f->closed * (size_t)f->job_count * (size_t)f->pool_count);
@@ -241,11 +219,10 @@ int growth_open(struct growth *f, struct decision_state *k)
 	f->closed = hspmd_calloc((size_t)f->job_count * pools, sizeof *f->closed);
 	f->best = hspmd_calloc(jobs, sizeof *f->best);
 	f->best_pool = hspmd_calloc(jobs, sizeof *f->best_pool);
-	f->heap = hspmd_calloc(jobs, sizeof *f->heap);
-	f->place = hspmd_calloc(jobs, sizeof *f->place);
 	f->from_pool = hspmd_calloc(pools, sizeof *f->from_pool);
 	f->from_job = hspmd_calloc(pools, sizeof *f->from_job);
-	if (!f->take || !f->closed || !f->best || !f->best_pool || !f->heap || !f->place || !f->from_pool || !f->from_job)
+	if (!f->take || !f->closed || !f->best || !f->best_pool || job_heap_open(&f->heap, k->s->elastic_count, is_ahead, f) ||
+	    !f->from_pool || !f->from_job)
 		return -1;
 	growth_reset(f);
 	return 0;
@@ -261,8 +238,7 @@ void growth_close(struct growth *f)
 	free(f->closed);
 	free(f->best);
 	free(f->best_pool);
-	free(f->heap);
-	free(f->place);
+	job_heap_close(&f->heap);
 	free(f->from_pool);
 	free(f->from_job);
 }

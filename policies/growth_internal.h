@@ -5,6 +5,7 @@
 #define HSPMD_POLICIES_GROWTH_INTERNAL_H
 
 #include "policies/decision_state_internal.h"
+#include "policies/job_heap.h"
 
 /* Idle nodes that no job can tell apart: same class, same time idle (in steps of the rules' after_idle_s), reserved for the same job. */
 struct idle_pool {
@@ -27,9 +28,7 @@ struct growth {
 	int *take;    /* [job * pool_count + pool] */
 	double *best; /* per job: greatest gain by one node now, or an earlier one, which is no less; NAN: to be computed again */
 	int *best_pool;
-	/* Jobs that may still gain, the greatest gain first (NAN: greater than any; of equals the first job), as a heap; and where each job is
-	 * in it, -1: it is not. */
-	int heap_count, *heap, *place;
+	struct job_heap heap;      /* jobs that may still gain, the greatest gain first (NAN: greater than any); of equals the first job */
 	bool *closed;              /* [job * pool_count + pool]: no path leads to a node of it */
 	int *from_pool, *from_job; /* per pool: the step by which a path reached it */
 };
@@ -40,8 +39,6 @@ void growth_reset(struct growth *f); /* no job takes any node */
 
 struct decision_job *growth_job(const struct growth *f, int job);
 int *growth_take(const struct growth *f, int job, int pool);
-/* To be called when a job's greatest gain is another: puts it where it belongs in the heap. */
-void growth_sort(struct growth *f, int job);
 /* The job's greatest gain is not known any more, and may be any. */
 void growth_look_again(struct growth *f, int job);
 /* Moves n nodes from a pool to a job, or back if n < 0. */

@@ -12,6 +12,7 @@
 
 #include "common/alloc.h"
 #include "policies/decision_state_internal.h"
+#include "policies/job_heap.h"
 
 static bool may_shrink(const struct decision_state *k, const struct decision_job *j)
 {
@@ -59,7 +60,7 @@ struct rebalance {
 	struct offer *offers;             /* [job * mask_count + mask] */
 	double *value, *pause_cost_per_s; /* per job, now */
 	struct best_move *best;           /* per job that may give: without Slurm's limits */
-	int heap_count, *heap;            /* such jobs, the best move first */
+	struct job_heap heap;             /* such jobs, the best move first */
 	int *aside;
 };
 
@@ -191,31 +192,10 @@ static bool is_ahead(const struct best_move *a, const struct best_move *b)
 	return a->gain != b->gain ? a->gain > b->gain : a->giver < b->giver;
 }
 
-static void sink(struct rebalance *r, int at)
+static bool has_better_move(const void *rebalance, int x, int y)
 {
-	int giver = r->heap[at];
-	for (int below; (below = 2 * at + 1) < r->heap_count; at = below) {
-		below += below + 1 < r->heap_count && is_ahead(&r->best[r->heap[below + 1]], &r->best[r->heap[below]]);
-		if (!is_ahead(&r->best[r->heap[below]], &r->best[giver]))
-			break;
-		r->heap[at] = r->heap[below];
-	}
-	r->heap[at] = giver;
-}
-
-static void rise(struct rebalance *r, int giver)
-{
-	int at = r->heap_count++;
-	for (int above; at && is_ahead(&r->best[giver], &r->best[r->heap[above = (at - 1) / 2]]); at = above)
-		r->heap[at] = r->heap[above];
-	r->heap[at] = giver;
-}
-
-static void drop_first(struct rebalance *r)
-{
-	r->heap[0] = r->heap[--r->heap_count];
-	if (r->heap_count)
-		sink(r, 0);
+	const struct rebalance *r = rebalance;
+	return is_ahead(&r->best[x], &r->best[y]);
 }
 
 /* Finds the move that gains most. What a giver's best move gains without Slurm's limits bounds what it gains with them. Returns -1: out of
@@ -225,16 +205,16 @@ static int find_best_of_all(struct rebalance *r, struct best_move *best)
 	bool limits = r->k->s->limit_count > 0;
 	int aside = 0, rc = 0;
 	*best = (struct best_move){ .taker = -1 };
-	while (r->heap_count && !rc) {
-		int giver = r->heap[0];
+	while (r->heap.count && !rc) {
+		int giver = r->heap.items[0];
 		struct best_move *own = &r->best[giver], with_limits = *own;
 		if (own->taker < 0 || r->k->jobs[giver].shrunk) {
-			drop_first(r);
+			job_heap_drop_first(&r->heap);
 			continue;
 		}
 		if (r->k->jobs[own->taker].shrunk) {
 			rc = find_best(r, giver, false, own);
-			sink(r, 0);
+			job_heap_sort(&r->heap, giver);
 			continue;
 		}
 		if (best->taker >= 0 && !is_ahead(own, best))
@@ -243,11 +223,11 @@ static int find_best_of_all(struct rebalance *r, struct best_move *best)
 			rc = find_best(r, giver, true, &with_limits);
 		if (with_limits.taker >= 0 && (best->taker < 0 || is_ahead(&with_limits, best)))
 			*best = with_limits;
-		drop_first(r);
+		job_heap_drop_first(&r->heap);
 		r->aside[aside++] = giver;
 	}
 	while (aside)
-		rise(r, r->aside[--aside]);
+		job_heap_add(&r->heap, r->aside[--aside]);
 	return rc;
 }
 
@@ -306,12 +286,12 @@ static int open_rebalance(struct rebalance *r, struct decision_state *k)
 	r->best = hspmd_calloc(jobs, sizeof *r->best);
 	r->value = hspmd_calloc(jobs, sizeof *r->value);
 	r->pause_cost_per_s = hspmd_calloc(jobs, sizeof *r->pause_cost_per_s);
-	r->heap = hspmd_calloc(jobs, sizeof *r->heap);
 	r->aside = hspmd_calloc(jobs, sizeof *r->aside);
 	for (size_t i = 0; i < jobs; i++)
 		r->taker_count += may_grow(k, &k->jobs[i]);
 	r->takers = hspmd_calloc((size_t)r->taker_count, sizeof *r->takers);
-	if (!r->first || !r->best || !r->value || !r->pause_cost_per_s || !r->heap || !r->aside || !r->takers)
+	if (!r->first || !r->best || !r->value || !r->pause_cost_per_s || job_heap_open(&r->heap, (int)jobs, has_better_move, r) ||
+	    !r->aside || !r->takers)
 		return -1;
 	for (size_t i = 0; i < jobs; i++) {
 		r->value[i] = holding_true_value(&k->jobs[i], &k->jobs[i].now);
@@ -332,7 +312,7 @@ static int open_rebalance(struct rebalance *r, struct decision_state *k)
 		if (may_shrink(k, &k->jobs[i])) {
 			if (find_best(r, (int)i, false, &r->best[i]))
 				return -1;
-			rise(r, (int)i);
+			job_heap_add(&r->heap, (int)i);
 		}
 	return r->offers ? 0 : -1;
 }
@@ -350,7 +330,7 @@ static void close_rebalance(struct rebalance *r)
 	free(r->best);
 	free(r->value);
 	free(r->pause_cost_per_s);
-	free(r->heap);
+	job_heap_close(&r->heap);
 	free(r->aside);
 }
 

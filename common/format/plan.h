@@ -61,8 +61,8 @@ struct hspmd_plan {
 	struct hspmd_pipeline *pipelines;
 	struct hspmd_predicted predicted;
 	json_t *choices; /* [lines]: what devices chose by measurement (`choose` of runtime/device/device.h); NULL: nothing */
-	/* Plans for shorter steps, which work on this plan's training state: it stays where this plan puts it. In the order of their seq_len,
-	 * all below this plan's; on some or all of its devices; without `shorter` of their own. Owned. */
+	/* Plans for shorter steps, which work on this plan's training state: it stays where this plan puts it. In the order of their
+	 * seq_len, all below this plan's; on some or all of its devices; without `shorter` of their own. Owned. */
 	int shorter_count;
 	struct hspmd_plan **shorter;
 };

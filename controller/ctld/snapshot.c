@@ -26,7 +26,8 @@ struct building {
 	double *added_s; /* per node: when the member job that has it began; 0: no member has it */
 	uint32_t *members; /* ids of all peers' member jobs, in order */
 	size_t member_count;
-	/* What Slurm could preempt of elastic jobs and their members: the lowest tier of such a partition, INT_MAX: none; by QOS: their QOS. */
+	/* What Slurm could preempt of elastic jobs and their members: the lowest tier of such a partition (INT_MAX: none), or their
+	 * different QOS. */
 	int lowest_tier;
 	size_t qos_count, qos_capacity;
 	const char **qos;

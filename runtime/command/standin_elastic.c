@@ -61,7 +61,8 @@ static bool seems_alive(const struct standin *s)
 {
 	if (s->prepare_waits) /* it cannot answer before it has declared itself, and may wait for a slow disk until then */
 		return !hspmd_process_is_stopped(s->process.pid);
-	/* Python answers nothing while it is inside a library that keeps its lock. Such a command works, and one that is stopped does not. */
+	/* Python answers nothing while it is inside a library that keeps its lock. Such a command uses the processor, and one that is
+	 * stopped does not. */
 	return s->debt == DEBT_NONE || used_s(s) > s->pinged_used_s;
 }
 

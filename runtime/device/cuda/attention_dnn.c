@@ -383,7 +383,7 @@ static const struct hspmd_dnn_plan *plan_of(const struct chosen *c)
 }
 
 /* What the plans need, for another may be chosen instead (hspmd_cuda_dnn_choose). */
-static size_t workspace_most(const struct hspmd_cuda_dnn *d, const struct chosen *c)
+static size_t room_for_plans(const struct hspmd_cuda_dnn *d, const struct chosen *c)
 {
 	size_t most = plan_of(c) ? hspmd_dnn_plan_workspace(plan_of(c)) : 0;
 	for (int i = 0; d->tune && i < c->count; i++)
@@ -447,7 +447,7 @@ static int find(struct hspmd_cuda *cuda, const struct attention *a, bool backwar
 size_t hspmd_cuda_dnn_workspace(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own)
 {
 	const struct chosen *c;
-	return find(cuda, a, backward, own, &c, NULL) == 1 ? workspace_most(cuda->dnn, c) : 0;
+	return find(cuda, a, backward, own, &c, NULL) == 1 ? room_for_plans(cuda->dnn, c) : 0;
 }
 
 int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,

@@ -43,7 +43,8 @@ struct hspmd_cuda_gemm {
 
 int hspmd_cuda_blas_create(struct hspmd_cuda *cuda, struct hspmd_error *err);
 void hspmd_cuda_blas_destroy(struct hspmd_cuda *cuda);
-/* Chooses the algorithm for products of this shape (pointers are ignored). Returns the workspace in bytes that it needs. */
+/* Chooses the algorithm for products of this shape (pointers are ignored). Returns the workspace in bytes that it needs, or any other
+ * that may be chosen instead (hspmd_cuda_blas_choose). */
 size_t hspmd_cuda_gemm_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p);
 /* Returns true if cuBLASLt has an algorithm for the product. */
 bool hspmd_cuda_gemm_exists(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p);
