@@ -11,6 +11,8 @@
  *
  * step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU.
  *
+ * step describe CASE: the case of a GPU's size, as JSON.
+ *
  * step rounding SIZE THREADS RUNS and step rounding-gpu SIZE 1 RUNS: the cost of stochastic rounding instead of rounding to nearest, for a
  * CAST on the CPU and for AdamW's update on a GPU. */
 #include <stdio.h>
@@ -389,10 +391,24 @@ static int measure_rounding(const char *device, enum hspmd_opcode opcode, int64_
 	return status ? 1 : 0;
 }
 
+static int describe(const char *name)
+{
+	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+		if (cases[c].gpu && !strcmp(name, cases[c].name)) {
+			printf("{\"model\": %s, \"layers\": %d, \"length\": %d, \"batch\": %d}\n", cases[c].model, cases[c].layers + 2,
+			       cases[c].length, cases[c].batch);
+			return 0;
+		}
+	fprintf(stderr, "step: no case %s of a GPU's size\n", name);
+	return 2;
+}
+
 int main(int argc, char **argv)
 {
 	static const char *const layouts[] = { "one", "tp", "pp", "1f1b", "gpu", "gpu-fp32" };
 	int threads = argc == 5 ? atoi(argv[3]) : 0, steps = argc == 5 ? atoi(argv[4]) : 0;
+	if (argc == 3 && !strcmp(argv[1], "describe"))
+		return describe(argv[2]);
 	if (steps > 0 && !strcmp(argv[1], "product") && atoi(argv[2]) > 0)
 		return measure_products(atoi(argv[2]), steps);
 	if (steps > 0 && threads > 0 && !strcmp(argv[1], "rounding") && atoi(argv[2]) > 1)
@@ -406,6 +422,7 @@ int main(int argc, char **argv)
 	fprintf(stderr,
 	        "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n"
 	        "       step gpt2-tiny|gpt2-124m|gpt2-124m-50257|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32|split-N-M 1 STEPS\n"
+	        "       step describe CASE\n"
 	        "       step product SIZE 1 RUNS\n"
 	        "       step rounding SIZE THREADS RUNS\n"
 	        "       step rounding-gpu SIZE 1 RUNS\n");
