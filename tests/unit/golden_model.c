@@ -185,7 +185,7 @@ static void open_run(struct golden_run *r, const json_t *file)
 	write_weights(r);
 	make_job(r);
 	make_plan(r);
-	r->data = hspmd_data_open(r->job, r->model->vocab, &err);
+	r->data = hspmd_data_open(r->job, r->model->vocab, NULL, &err);
 	must(r->data, &err);
 	r->weights = hspmd_weights_open(in_folder("weights"), &err);
 	must(r->weights, &err);

@@ -134,7 +134,7 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 	if (j && o->job)
 		replace_keys(j, o->job);
 	s->job = j ? hspmd_job_from_json(j, "/job.json", NULL, err) : NULL;
-	s->data = s->job ? hspmd_data_open(s->job, s->model->vocab, err) : NULL;
+	s->data = s->job ? hspmd_data_open(s->job, s->model->vocab, NULL, err) : NULL;
 	if (s->data && trainer_complete_plan) {
 		struct hspmd_graph_source source = hspmd_graph_source_job(s->model, s->job);
 		status = trainer_complete_plan(s->plan, s->cluster, &source, err);
