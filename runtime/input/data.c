@@ -290,6 +290,7 @@ static int make_index(struct hspmd_data *d, const char *path, struct hspmd_error
 	if (!of)
 		hspmd_fail_memory(err, "indexing documents");
 	if (w) {
+		hspmd_info("all documents are read for their lengths, once: %s", path);
 		status = add_documents(d, d->job->lengths, d->job->length_count, hspmd_length_index_add, w, err);
 		struct hspmd_error ended;
 		if (hspmd_length_index_end(w, status ? NULL : d->buckets, of, &ended) && !status)
