@@ -9,13 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/alloc.h"
-#include "runtime/generation/state_moves.h"
-#include "runtime/program/program.h"
-#include "runtime/state/manifest.h"
-#include "tests/bench/scale/problem.h"
-
-#define STAGE_DEVICES 64 /* of one pipeline of SCALE_ALIKE */
+#include "tests/bench/scale/change.h"
 
 struct change {
 	const char *name;
@@ -38,42 +32,16 @@ static double seconds_of(const struct rusage *u)
 static int plan_moves(int devices, const struct change *c)
 {
 	struct hspmd_error err = { "" };
-	struct scale_problem before;
+	struct scale_change change;
 	struct rusage start, end;
 	struct hspmd_planned_move *moves = NULL;
 	size_t count = 0;
-	if (scale_problem_create(devices, SCALE_ALIKE, &before, &err)) {
-		printf("%d devices: %s\n", devices, err.text);
-		return 1;
-	}
-	struct hspmd_plan *after = scale_plan(before.cluster, c->leaves ? devices - STAGE_DEVICES : devices, c->after, &err);
-	struct hspmd_graph_source source = hspmd_graph_source_model(before.model);
-	struct hspmd_model_build_options how = { .batch = 1, .seq_len = 4096, .vocab_parts = 8, .widest = 8, .loss_scale = 1 };
-	struct hspmd_graph *graph = after ? source.build(source.context, &how, &err) : NULL;
+	int status = scale_change_create(devices, c->leaves, c->after, &change, &err);
 	getrusage(RUSAGE_SELF, &start);
-	struct hspmd_parameter_layouts *old = graph ? hspmd_parameter_layouts_build(graph, before.plan, &err) : NULL,
-	                               *now = old ? hspmd_parameter_layouts_build(graph, after, &err) : NULL;
-	int *rank_of = hspmd_calloc((size_t)devices, sizeof *rank_of);
-	size_t *element_bytes = hspmd_calloc(now ? (size_t)now->parameter_count * HSPMD_STATE_KIND_COUNT : 1, sizeof *element_bytes);
-	int status = now && rank_of && element_bytes ? 0 : -1;
-	for (int d = 0; !status && d < devices; d++)
-		rank_of[d] = d;
-	for (int i = 0; !status && i < now->parameter_count * HSPMD_STATE_KIND_COUNT; i++)
-		element_bytes[i] = 4;
-	if (!status) {
-		struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(before.cluster);
-		struct hspmd_state_side held = { old, rank_of, devices }, needed = { now, rank_of, devices };
-		struct hspmd_state_moves m = {
-			.self = c->last ? devices - 1 : 0,
-			.kinds = 3,
-			.element_bytes = element_bytes,
-			.now = &needed,
-			.live = &held,
-			.live_count = 1,
-			.cost = &cost,
-		};
-		status = hspmd_state_moves_plan(&m, &moves, &count, &err);
-	}
+	if (!status)
+		status = scale_change_lay_out(&change, &err);
+	if (!status)
+		status = scale_change_moves(&change, c->last ? devices - 1 : 0, &moves, &count, &err);
 	getrusage(RUSAGE_SELF, &end);
 	if (status)
 		printf("%d devices, %s: %s\n", devices, c->name, err.text);
@@ -82,13 +50,7 @@ static int plan_moves(int devices, const struct change *c)
 		       (end.ru_maxrss - start.ru_maxrss) / 1024, count);
 	fflush(stdout);
 	free(moves);
-	free(rank_of);
-	free(element_bytes);
-	hspmd_parameter_layouts_destroy(now);
-	hspmd_parameter_layouts_destroy(old);
-	hspmd_graph_destroy(graph);
-	hspmd_plan_destroy(after);
-	scale_problem_clear(&before);
+	scale_change_clear(&change);
 	return status ? 1 : 0;
 }
 
