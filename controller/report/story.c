@@ -82,11 +82,12 @@ static void write_cost(FILE *out, const struct report_device_time *t)
 		      { "paused by changes", t->paused_s }, { "lost in steps made again", t->lost_s },   { "between steps", t->other_s } };
 	const int count = sizeof parts / sizeof *parts;
 	struct report_words w;
+	const char *one = t->nodes ? "node" : "device";
 	double at = 0, efficiency = report_efficiency(t);
 	if (t->total_s <= 0)
 		return;
 	fputs("<figure class=\"time\"><figcaption>", out);
-	report_textf(out, "What it cost: %s of the %s' time", report_seconds(&w, t->total_s), t->nodes ? "nodes" : "devices");
+	report_textf(out, "What it cost: %s of %s time, all %ss added up", report_seconds(&w, t->total_s), one, one);
 	fputs("</figcaption>\n<svg role=\"img\" viewBox=\"0 0 1000 18\" preserveAspectRatio=\"none\">", out);
 	for (int i = 0; i < count; i++) {
 		double width = fmin(1, parts[i].seconds / t->total_s) * 1000;
