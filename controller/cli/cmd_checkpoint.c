@@ -14,10 +14,10 @@
 #include "common/log.h"
 #include "common/progress.h"
 #include "runtime/state/checkpoint_index.h"
+#include "runtime/state/export.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/control.h"
 #include "runtime/model/build.h"
-#include "runtime/state/weights.h"
 
 static const char help_text[] =
         "Usage: hspmd checkpoint list PATH [--json]\n"

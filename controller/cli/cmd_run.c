@@ -118,7 +118,7 @@ static int read_job(struct run *r, struct hspmd_error *err)
 	if (r->slurm)
 		warn_of_het();
 	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : read_job_file(r, &all, err);
-	if (!r->job || hspmd_job_check_files(r->job, hspmd_model_read_job, NULL, &r->model, &all, err))
+	if (!r->job || hspmd_job_check_files(r->job, &hspmd_job_models, NULL, &r->model, &all, err))
 		return -1;
 	if (r->job->command.argc && r->opt.plan)
 		return hspmd_fail(err, "%s: command: --plan has no meaning for a command", r->job->file);

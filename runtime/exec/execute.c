@@ -87,7 +87,7 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 		hspmd_fail_memory(err, "starting a generation");
 		goto fail;
 	}
-	if (hspmd_parameters_check_patterns(p, o->job, err) || allocate_memory(ex, err))
+	if (allocate_memory(ex, err))
 		goto fail;
 	ex->workspace_bytes = p->workspace_bytes;
 	if (!(ex->workspace = dev->ops->allocate(dev, p->workspace_bytes + 64, err)) || !(ex->scalar = dev->ops->allocate(dev, 64, err)))

@@ -10,7 +10,7 @@
 #include "runtime/generation/member_moves.h"
 #include "runtime/model/model.h"
 #include "runtime/state/checkpoint.h"
-#include "runtime/state/weights.h"
+#include "runtime/weights/weights.h"
 
 /* The parts of a checkpoint that members can read. */
 struct stored {

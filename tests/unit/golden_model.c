@@ -15,7 +15,7 @@
 #include "common/durable.h"
 #include "runtime/exec/execute.h"
 #include "runtime/input/data.h"
-#include "runtime/state/weights.h"
+#include "runtime/weights/weights.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/op_case.h"
 
