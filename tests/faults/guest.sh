@@ -80,17 +80,8 @@ as_undisturbed() { # METRICS
 	wait_for 1800 "$last steps without faults" has_made "$last" || { tail alone.log; return 1; }
 	kill -TERM "$alone"
 	wait "$alone"
-	jq -c --argjson last "$last" --argjson lost "$(lost_lines "$1")" \
-		'select(has("loss") and .step <= $last and ([.step] | inside($lost) | not))' alone/metrics.jsonl >alone.jsonl
+	jq -c --argjson last "$last" 'select(has("loss") and .step <= $last)' alone/metrics.jsonl >alone.jsonl
 	"$top/tests/compare-losses" --tolerance "$tolerance" "$1" alone.jsonl
-}
-
-# Steps that rank 0 has told, and saved, are not reported if its stand-in, its agent or all of its node is killed before the lines are read:
-# the next generation begins behind them. Its cause may be what another rank has noticed of it. A list of such steps.
-lost_lines() { # METRICS
-	[[ $guest == command ]] || { echo '[]'; return; }
-	jq -s '[.[] | select(has("loss"))] | [range(1; length) as $i | .[$i - 1] as $a | .[$i] as $b |
-		select($b.generation > $a.generation) | range($a.step + 1; $b.step)]' "$1"
 }
 
 has_made() { # STEP
