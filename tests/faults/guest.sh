@@ -71,21 +71,30 @@ end_run() {
 	wait_for 60 "all processes to end" none_left || { echo "processes are left: $(processes)"; return 1; }
 }
 
-# The same by one rank, until it has made as many steps.
+# The same by one rank, until it has made as many steps. It is the same run for all seeds, and goes on where an earlier one has stopped it.
+undisturbed=${HSPMD_UNDISTURBED:+$HSPMD_UNDISTURBED/$guest}
+undisturbed=${undisturbed:-$folder/alone}
+
 as_undisturbed() { # METRICS
-	local last alone
+	local last
 	last=$(steps_of "$1" | sort -n | sed -n '$s/ .*//p')
-	hspmd run --local 1 --output alone -- "${train[@]}" --step-s 0 >alone.log 2>&1 &
-	alone=$!
-	wait_for 1800 "$last steps without faults" has_made "$last" || { tail alone.log; return 1; }
-	kill -TERM "$alone"
-	wait "$alone"
-	jq -c --argjson last "$last" 'select(has("loss") and .step <= $last)' alone/metrics.jsonl >alone.jsonl
+	has_made "$last" || run_undisturbed "$last" || return 1
+	jq -c --argjson last "$last" 'select(has("loss") and .step <= $last)' "$undisturbed/metrics.jsonl" >alone.jsonl
 	"$top/tests/compare-losses" --tolerance "$tolerance" "$1" alone.jsonl
 }
 
+run_undisturbed() { # STEP
+	local pid goes_on=()
+	[[ ! -e $undisturbed/metrics.jsonl ]] || goes_on=(--resume)
+	hspmd run --local 1 --output "$undisturbed" "${goes_on[@]}" -- "${train[@]}" --step-s 0 >alone.log 2>&1 &
+	pid=$!
+	wait_for 1800 "$1 steps without faults" has_made "$1" || { tail alone.log; return 1; }
+	kill -TERM "$pid"
+	wait "$pid" || true
+}
+
 has_made() { # STEP
-	[[ $(steps_of alone/metrics.jsonl | sed -n '$s/ .*//p') -ge $1 ]]
+	[[ -e $undisturbed/metrics.jsonl && $(steps_of "$undisturbed/metrics.jsonl" | sed -n '$s/ .*//p') -ge $1 ]]
 }
 
 # ---- faults
