@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -37,6 +38,7 @@ parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--save")
 parser.add_argument("--load")
 parser.add_argument("--save-interval", type=int, default=20)
+parser.add_argument("--step-s", type=float, default=0, help="rest this long after each iteration")
 options = parser.parse_args()
 
 WORDS = 64
@@ -61,6 +63,7 @@ torch.manual_seed(options.seed)
 if cuda:
     model_parallel_cuda_manual_seed(options.seed)
 else:
+    torch.cuda.current_device = lambda: device  # for which Megatron asks where it makes a buffer
     initialize_rng_tracker(inference_rng_tracker=True)  # the other one keeps states of a GPU
 data_rank, data_ranks = parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()
 num_microbatches_calculator.init_num_microbatches_calculator(
@@ -144,4 +147,5 @@ while iteration < options.train_iters:
         save(iteration, consumed)
     if ends:
         sys.exit(0)  # as Megatron-LM does with --exit-signal-handler
+    time.sleep(options.step_s)
 dist.destroy_process_group()
