@@ -221,7 +221,7 @@ static int verify(const struct checkpoint_options *o, struct hspmd_checkpoint_in
 static int tell_export(const struct hspmd_checkpoint_group *c, const struct hspmd_export_options *how, struct hspmd_error *err)
 {
 	hspmd_progress_begin("export");
-	int rv = hspmd_weights_export(c->reader, c->manifest, how, err);
+	int rv = hspmd_weights_export(c->reader, how, err);
 	hspmd_progress_end();
 	if (!rv)
 		hspmd_info("step %" PRId64 " is in %s", c->step, how->folder);

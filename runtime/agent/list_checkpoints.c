@@ -14,7 +14,7 @@ static json_t *describe(const struct hspmd_listed_checkpoint *found, const char 
 {
 	struct hspmd_error err;
 	const char *folder = found->folder;
-	struct hspmd_reader *reader = hspmd_reader_create(found->manifest, &folder, 1, &err);
+	struct hspmd_reader *reader = hspmd_reader_create(found->manifest, NULL, &folder, 1, &err);
 	json_t *shards = json_array(), *manifest = hspmd_manifest_to_json(found->manifest);
 	for (int s = 0; reader && shards && s < found->manifest->shard_count; s++)
 		if (hspmd_reader_has(reader, s))

@@ -186,7 +186,7 @@ static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
 		return hspmd_fail_memory(err, "opening a checkpoint");
 	}
 	e->folders = count;
-	e->reader = hspmd_reader_create(e->manifest, (const char *const *)folders, count, err);
+	e->reader = hspmd_reader_create(e->manifest, NULL, (const char *const *)folders, count, err);
 	while (count)
 		free(folders[--count]);
 	return e->reader ? 0 : -1;

@@ -13,7 +13,7 @@
 
 #include "common/alloc.h"
 #include "common/durable.h"
-#include "runtime/state/safetensors.h"
+#include "runtime/weights/safetensors.h"
 
 #define ALIGN 4096
 #define RUN_BYTES sizeof(struct hspmd_token_run)

@@ -33,16 +33,16 @@ static int by_kind_and_name(const void *a, const void *b)
 
 static int list_tensors(struct hspmd_checkpoint *c, struct hspmd_error *err)
 {
-	const struct hspmd_manifest *m = c->group->manifest;
-	int extents = 0;
-	if (!(c->tensors = hspmd_calloc((size_t)m->extent_count, sizeof *c->tensors)))
+	const struct hspmd_extent *extents;
+	int all = hspmd_reader_extents(c->group->reader, &extents), count = 0;
+	if (!(c->tensors = hspmd_calloc((size_t)all, sizeof *c->tensors)))
 		return hspmd_fail_memory(err, "reading a checkpoint");
-	for (int i = 0; i < m->extent_count; i++)
-		if (m->extents[i].kind == HSPMD_STATE_PARAM || m->extents[i].kind == HSPMD_STATE_OTHER)
-			c->tensors[extents++] = &m->extents[i];
-	if (extents)
-		qsort(c->tensors, (size_t)extents, sizeof *c->tensors, by_kind_and_name);
-	for (int i = 0; i < extents; i++) {
+	for (int i = 0; i < all; i++)
+		if (extents[i].kind == HSPMD_STATE_PARAM || extents[i].kind == HSPMD_STATE_OTHER)
+			c->tensors[count++] = &extents[i];
+	if (count)
+		qsort(c->tensors, (size_t)count, sizeof *c->tensors, by_kind_and_name);
+	for (int i = 0; i < count; i++) {
 		if (i && !by_kind_and_name(&c->tensors[i], &c->tensors[c->all - 1]))
 			continue;
 		c->tensors[c->all++] = c->tensors[i];

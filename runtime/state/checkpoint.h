@@ -127,18 +127,23 @@ struct hspmd_listed_checkpoint {
 int hspmd_checkpoint_list(const char *path, int depth, struct hspmd_listed_checkpoint **found, struct hspmd_error *err);
 void hspmd_checkpoint_list_free(struct hspmd_listed_checkpoint *found, int count);
 
-/* Reads one checkpoint. The folders (the checkpoint's own, nearest first) are searched for each shard. */
+/* Reads one checkpoint. The folders (the checkpoint's own, nearest first) are searched for each shard that is `wanted` (by its number in
+ * the manifest; NULL: for all). Borrows m. */
 struct hspmd_reader;
-struct hspmd_reader *hspmd_reader_create(const struct hspmd_manifest *m, const char *const *folders, int count,
-                                         struct hspmd_error *err); /* borrows m */
+struct hspmd_reader *hspmd_reader_create(const struct hspmd_manifest *m, const bool *wanted, const char *const *folders, int count,
+                                         struct hspmd_error *err);
 void hspmd_reader_destroy(struct hspmd_reader *r);
 /* Returns true if there is a file of the right size. Its content is checked when it is read. */
 bool hspmd_reader_has(const struct hspmd_reader *r, int shard);
 /* Index of the first folder that has such a file; -1: none. */
 int hspmd_reader_folder(const struct hspmd_reader *r, int shard);
-/* Copy the part of `box` that is in this extent into a packed host buffer for `box`. Only the blocks needed are read, and all of these
- * are checked; if one is damaged or cannot be read, the copy in the next folder is used (logged). -1 and err if no copy is intact. */
-int hspmd_reader_read(struct hspmd_reader *r, int extent, const struct hspmd_box *box, void *data, struct hspmd_error *err);
+/* The extents of the checkpoint, in any order: those that the manifest lists. Of a root: those of all shards that are here, after reading
+ * their headers; a shard of which no copy has the header that the root names is left out (logged). They stay as they are until the
+ * reader is destroyed. Returns the count. */
+int hspmd_reader_extents(struct hspmd_reader *r, const struct hspmd_extent **extents);
+/* Checks that the shards here contain all of every tensor, as hspmd_manifest_covered. Reads headers only if a shard of a root is
+ * missing. */
+int hspmd_reader_covered(struct hspmd_reader *r, struct hspmd_error *err);
 
 struct hspmd_state_need {
 	const char *tensor;
@@ -151,8 +156,9 @@ struct hspmd_state_gap {
 	size_t need;
 	struct hspmd_box box;
 };
-/* Fill all needs from files that can be read here, each element once. Elements that cannot be read are listed in *gaps (the caller frees
- * it; gaps NULL: they are an error). bytes_read (may be NULL): receives the bytes read from each of the reader's folders. */
+/* Fill all needs from files that can be read here, each element once. Only the blocks needed are read, and all of these are checked; if
+ * one is damaged or cannot be read, the copy in the next folder is used (logged). Elements that cannot be read are listed in *gaps (the
+ * caller frees it; gaps NULL: they are an error). bytes_read (may be NULL): receives the bytes read from each of the reader's folders. */
 int hspmd_reader_load(struct hspmd_reader *r, const struct hspmd_state_need *needs, size_t count, struct hspmd_state_gap **gaps,
                       size_t *gap_count, uint64_t *bytes_read, struct hspmd_error *err);
 /* Read and check every block of every shard that is there, in every folder. 0: all intact; -1: err names the first damaged one, *bad

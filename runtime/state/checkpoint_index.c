@@ -10,21 +10,14 @@
 /* The job's path may be below the folders of the job and the user ($USER/$JOB); a user may give those. */
 #define LOOKED_DEEP (HSPMD_LOCATION_DEPTH + 2)
 
-static bool on_hand(void *context, int number, const struct hspmd_shard *s)
-{
-	const struct hspmd_checkpoint_group *g = context;
-	(void)number;
-	return hspmd_reader_has(g->reader, (int)(s - g->manifest->shards));
-}
-
 static int open_group(struct hspmd_checkpoint_group *g, struct hspmd_error *err)
 {
 	if (!g->manifest)
 		return 0;
-	g->reader = hspmd_reader_create(g->manifest, g->folders, g->folder_count, err);
+	g->reader = hspmd_reader_create(g->manifest, NULL, g->folders, g->folder_count, err);
 	if (!g->reader)
 		return -1;
-	if (hspmd_manifest_covered(g->manifest, 0, on_hand, g, &g->lacks) && !g->lacks.text[0])
+	if (hspmd_reader_covered(g->reader, &g->lacks) && !g->lacks.text[0])
 		return hspmd_fail_memory(err, "reading a checkpoint");
 	return 0;
 }

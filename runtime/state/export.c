@@ -115,14 +115,16 @@ static int by_tensor(const void *a, const void *b)
 	return strcmp((*(const struct hspmd_extent *const *)a)->tensor, (*(const struct hspmd_extent *const *)b)->tensor);
 }
 
-static int list_items(struct export *x, const struct hspmd_manifest *m, struct hspmd_error *err)
+static int list_items(struct export *x, struct hspmd_error *err)
 {
-	const struct hspmd_extent **params = hspmd_calloc((size_t)m->extent_count, sizeof *params);
+	const struct hspmd_extent *extents;
+	int count = hspmd_reader_extents(x->r, &extents);
+	const struct hspmd_extent **params = hspmd_calloc((size_t)count, sizeof *params);
 	size_t n = 0;
 	int rv = params ? 0 : hspmd_fail_memory(err, "exporting");
-	for (int i = 0; params && i < m->extent_count; i++)
-		if (m->extents[i].kind == HSPMD_STATE_PARAM)
-			params[n++] = &m->extents[i];
+	for (int i = 0; params && i < count; i++)
+		if (extents[i].kind == HSPMD_STATE_PARAM)
+			params[n++] = &extents[i];
 	if (n)
 		qsort(params, n, sizeof *params, by_tensor);
 	for (size_t i = 0; i < n && !rv; i++) {
@@ -289,11 +291,10 @@ static int write_index(const struct export *x, struct hspmd_error *err)
 	return rv;
 }
 
-int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how,
-                         struct hspmd_error *err)
+int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_export_options *how, struct hspmd_error *err)
 {
 	struct export x = { .r = r, .how = how };
-	int rv = list_items(&x, m, err);
+	int rv = list_items(&x, err);
 	if (!rv)
 		rv = hspmd_durable_mkdir(how->folder, 0777, err);
 	for (int f = 0; f < x.files && !rv; f++)

@@ -15,8 +15,7 @@ struct hspmd_export_options {
 	bool bf16;                        /* F32 as BF16; other types stay as they are */
 	uint64_t max_bytes;               /* of one file; 0: 5 GB */
 };
-int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how,
-                         struct hspmd_error *err);
+int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_export_options *how, struct hspmd_error *err);
 
 /* Write a checkpoint of step 0 from weights into a location: the named tensors (F32), with moments of zero. map: as hspmd_weights_read takes it. job: goes
  * into the manifest. */

@@ -137,23 +137,9 @@ static bool plain_name(const char *name)
 	return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 200;
 }
 
-static int read_shard(struct hspmd_json *at, struct hspmd_manifest *m, struct extent_list *extents)
+static int read_nodes(struct hspmd_json *at, struct hspmd_shard *s)
 {
-	const char *file;
-	struct hspmd_shard *s = &m->shards[m->shard_count];
-	if (!hspmd_json_expect_object(at) || !(file = hspmd_json_string(at, "file")))
-		return -1;
-	if (!plain_name(file) || !strcmp(file, HSPMD_MANIFEST_FILE))
-		return hspmd_json_fail(at, "\"%s\" is not the name of a shard", file);
-	for (int i = 0; i < m->shard_count; i++)
-		if (!strcmp(m->shards[i].file, file))
-			return hspmd_json_fail(at, "file %s is there twice", file);
-	s->file = strdup(file);
-	m->shard_count++;
-	if (!s->file)
-		return hspmd_json_fail_memory(at);
-	s->bytes = (uint64_t)hspmd_json_int(at, "bytes", 1, INT64_C(1) << 52);
-	struct hspmd_json nodes = hspmd_json_array(at, "nodes", 0, 1 << 20), list = hspmd_json_array(at, "extents", 0, 1 << 24);
+	struct hspmd_json nodes = hspmd_json_array(at, "nodes", 0, 1 << 20);
 	s->nodes = hspmd_calloc(hspmd_json_length(&nodes), sizeof *s->nodes);
 	if (!s->nodes)
 		return hspmd_json_fail_memory(at);
@@ -165,6 +151,13 @@ static int read_shard(struct hspmd_json *at, struct hspmd_manifest *m, struct ex
 			return name ? hspmd_json_fail_memory(at) : -1;
 		s->node_count++;
 	}
+	return 0;
+}
+
+/* The extents of a shard in the first format. */
+static int read_extents(struct hspmd_json *at, struct hspmd_shard *s, int shard, struct extent_list *extents)
+{
+	struct hspmd_json list = hspmd_json_array(at, "extents", 0, 1 << 24);
 	s->first_extent = (int)extents->count;
 	for (size_t i = 0; i < hspmd_json_length(&list); i++) {
 		struct hspmd_json one = hspmd_json_at(&list, i);
@@ -172,7 +165,7 @@ static int read_shard(struct hspmd_json *at, struct hspmd_manifest *m, struct ex
 		    hspmd_array_grow(&extents->items, &extents->capacity, extents->count, sizeof *extents->items))
 			return hspmd_json_fail_memory(&one);
 		struct hspmd_extent *e = &extents->items[extents->count++];
-		e->shard = m->shard_count - 1;
+		e->shard = shard;
 		if (read_extent(&one, e, s->bytes))
 			return -1;
 		s->extent_count++;
@@ -182,10 +175,78 @@ static int read_shard(struct hspmd_json *at, struct hspmd_manifest *m, struct ex
 	return check_apart(at, extents->items + s->first_extent, s->extent_count);
 }
 
+static int read_shard(struct hspmd_json *at, struct hspmd_manifest *m, struct extent_list *extents)
+{
+	const char *file;
+	struct hspmd_shard *s = &m->shards[m->shard_count];
+	if (!hspmd_json_expect_object(at) || !(file = hspmd_json_string(at, "file")))
+		return -1;
+	if (!plain_name(file) || !strcmp(file, HSPMD_MANIFEST_FILE))
+		return hspmd_json_fail(at, "\"%s\" is not the name of a shard", file);
+	s->file = strdup(file);
+	m->shard_count++;
+	if (!s->file)
+		return hspmd_json_fail_memory(at);
+	s->bytes = (uint64_t)hspmd_json_int(at, "bytes", 1, INT64_C(1) << 52);
+	if (read_nodes(at, s))
+		return -1;
+	if (!m->root)
+		return read_extents(at, s, m->shard_count - 1, extents);
+	if (read_sum(at, "list", &s->list))
+		return -1;
+	s->set = (int)hspmd_json_int(at, "set", 0, m->set_count - 1);
+	return hspmd_json_check_keys(at);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int check_files_differ(const struct hspmd_json *root, const struct hspmd_manifest *m)
+{
+	const char **names = hspmd_calloc((size_t)m->shard_count, sizeof *names);
+	int rv = names ? 0 : hspmd_json_fail_memory(root);
+	for (int i = 0; names && i < m->shard_count; i++)
+		names[i] = m->shards[i].file;
+	if (names)
+		qsort(names, (size_t)m->shard_count, sizeof *names, by_name);
+	for (int i = 1; !rv && i < m->shard_count; i++)
+		if (!strcmp(names[i - 1], names[i]))
+			rv = hspmd_json_fail(root, "file %s is there twice", names[i]);
+	free(names);
+	return rv;
+}
+
+static int read_sets(struct hspmd_json *root, struct hspmd_manifest *m)
+{
+	struct hspmd_json sets = hspmd_json_array(root, "sets", 1, 1 << 20);
+	m->sets = hspmd_calloc(hspmd_json_length(&sets), sizeof *m->sets);
+	if (!m->sets)
+		return hspmd_json_fail_memory(root);
+	for (size_t i = 0; i < hspmd_json_length(&sets); i++) {
+		struct hspmd_json at = hspmd_json_at(&sets, i);
+		const char *text = hspmd_json_string_value(&at);
+		if (!text)
+			return -1;
+		if (text[strspn(text, "0123456789abcdef")] || (i && strlen(text) != strlen(m->sets[0])))
+			return hspmd_json_fail(&at, "expected hexadecimal digits, as many as in the other sets");
+		m->sets[i] = strdup(text);
+		if (!m->sets[i])
+			return hspmd_json_fail_memory(&at);
+		m->set_count++;
+	}
+	return 0;
+}
+
 static int read_manifest(struct hspmd_json *root, struct hspmd_manifest *m)
 {
+	static const char *const formats[] = { HSPMD_CHECKPOINT_FORMAT, HSPMD_CHECKPOINT_ROOT_FORMAT, NULL };
 	struct extent_list extents = { 0 };
-	if (hspmd_json_format(root, HSPMD_CHECKPOINT_FORMAT))
+	if (!hspmd_json_expect_object(root))
+		return -1;
+	m->root = hspmd_json_enum(root, "format", formats) == 1;
+	if (m->root && read_sets(root, m))
 		return -1;
 	m->step = hspmd_json_int(root, "step", 0, INT64_C(1) << 52);
 	m->generation = hspmd_json_int(root, "generation", 0, INT64_C(1) << 52);
@@ -202,7 +263,7 @@ static int read_manifest(struct hspmd_json *root, struct hspmd_manifest *m)
 	}
 	m->extents = extents.items;
 	m->extent_count = (int)extents.count;
-	return rv;
+	return rv ? rv : check_files_differ(root, m);
 }
 
 static struct hspmd_manifest *from_doc(struct hspmd_json_doc *doc)
@@ -252,10 +313,22 @@ void hspmd_manifest_destroy(struct hspmd_manifest *m)
 	}
 	for (int e = 0; e < m->extent_count; e++)
 		free(m->extents[e].tensor);
+	for (int i = 0; i < m->set_count; i++)
+		free(m->sets[i]);
+	free(m->sets);
 	free(m->shards);
 	free(m->extents);
 	json_decref(m->job);
 	free(m);
+}
+
+bool hspmd_manifest_set_has(const struct hspmd_manifest *m, int set, int parameter)
+{
+	const char *text = m->sets[set];
+	if (parameter < 0 || (size_t)parameter / 4 >= strlen(text))
+		return false;
+	char digit = text[parameter / 4];
+	return (digit <= '9' ? digit - '0' : digit - 'a' + 10) >> parameter % 4 & 1;
 }
 
 /* ---- writing */
@@ -293,22 +366,48 @@ static json_t *extent_json(const struct hspmd_extent *e)
 	return hspmd_json_unless_failed(bad, o);
 }
 
-json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents,
-                         int count)
+static json_t *file_json(const char *file, uint64_t bytes, char *const *nodes, int node_count)
 {
-	json_t *list = json_array(), *names = json_array(), *o = json_object();
-	int bad = !list || !names || !o;
-	for (int i = 0; i < count; i++)
-		bad |= json_array_append_new(list, extent_json(&extents[i]));
+	json_t *names = json_array(), *o = json_object();
+	int bad = !names || !o;
 	for (int i = 0; i < node_count; i++)
 		bad |= json_array_append_new(names, json_string(nodes[i]));
 	bad |= json_object_set_new(o, "file", json_string(file));
 	bad |= json_object_set_new(o, "bytes", json_integer((json_int_t)bytes));
 	bad |= json_object_set(o, "nodes", names);
-	bad |= json_object_set(o, "extents", list);
-	json_decref(list);
 	json_decref(names);
 	return hspmd_json_unless_failed(bad, o);
+}
+
+json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents,
+                         int count)
+{
+	json_t *list = json_array(), *o = file_json(file, bytes, nodes, node_count);
+	int bad = !list || !o;
+	for (int i = 0; i < count; i++)
+		bad |= json_array_append_new(list, extent_json(&extents[i]));
+	bad |= json_object_set(o, "extents", list);
+	json_decref(list);
+	return hspmd_json_unless_failed(bad, o);
+}
+
+static json_t *root_shard_json(const struct hspmd_shard *s)
+{
+	char sum[17];
+	json_t *o = file_json(s->file, s->bytes, s->nodes, s->node_count);
+	int bad = !o;
+	bad |= json_object_set_new(o, "list", json_string(hspmd_checksum_text(s->list, sum)));
+	bad |= json_object_set_new(o, "set", json_integer(s->set));
+	return hspmd_json_unless_failed(bad, o);
+}
+
+static json_t *sets_json(const struct hspmd_manifest *m)
+{
+	json_t *sets = json_array();
+	int bad = !sets;
+	for (int i = 0; i < m->set_count; i++)
+		bad |= json_array_append_new(sets, json_string(m->sets[i]));
+	return hspmd_json_unless_failed(bad, sets);
 }
 
 json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m)
@@ -317,10 +416,13 @@ json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m)
 	int bad = !shards || !o;
 	for (int i = 0; i < m->shard_count; i++) {
 		const struct hspmd_shard *s = &m->shards[i];
-		bad |= json_array_append_new(shards, hspmd_shard_json(s->file, s->bytes, s->nodes, s->node_count,
-		                                                      m->extents + s->first_extent, s->extent_count));
+		bad |= json_array_append_new(shards, m->root ? root_shard_json(s)
+		                                             : hspmd_shard_json(s->file, s->bytes, s->nodes, s->node_count,
+		                                                                m->extents + s->first_extent, s->extent_count));
 	}
-	bad |= json_object_set_new(o, "format", json_string(HSPMD_CHECKPOINT_FORMAT));
+	bad |= json_object_set_new(o, "format", json_string(m->root ? HSPMD_CHECKPOINT_ROOT_FORMAT : HSPMD_CHECKPOINT_FORMAT));
+	if (m->root)
+		bad |= json_object_set_new(o, "sets", sets_json(m));
 	bad |= json_object_set_new(o, "step", json_integer(m->step));
 	bad |= json_object_set_new(o, "generation", json_integer(m->generation));
 	bad |= json_object_set_new(o, "time", hspmd_json_real(m->time));

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-checkpoint-1: the contents of a checkpoint. Plain data and pure functions, for workers and the controller alike.
+/* The contents of a checkpoint. Plain data and pure functions, for workers and the controller alike.
  *
  * A checkpoint is a set of shard files (safetensors; one per worker and checkpoint, named after the worker, "n0-1.safetensors") and a
- * manifest that lists every extent in them. Its folder is named by hspmd_checkpoint_name() and is in a location: a node's own folder
+ * manifest. Its folder is named by hspmd_checkpoint_name() and is in a location: a node's own folder
  * (the job's checkpoint.local with the node's name appended) or the shared one. A checkpoint exists as soon as its manifest is in one of
  * these folders (doc/design.md, law 4). A shard in several locations has the same bytes in all of them.
+ *
+ * In the first format the manifest lists every extent of every shard:
  *
  *   { "format": "hspmd-checkpoint-1", "step": 120, "generation": 3, "time": 1790000000.1, "job": { ... },
  *     "shards": [ { "file": "n0-1.safetensors", "bytes": 4096, "nodes": ["n0", "n1"], "extents": [
@@ -13,7 +15,18 @@
  *
  * `offset` is relative to the start of the file. `xxh3` is the XXH3-64 of the extent's block checksums, in order: the 8-byte
  * little-endian XXH3-64 of each HSPMD_BLOCK_BYTES of the extent (the last block may be shorter). The block checksums are in the shard's
- * own header, so that reading a slice checks only the blocks that it reads. */
+ * own header, so that reading a slice checks only the blocks that it reads.
+ *
+ * In the second format the manifest is a small root, some 150 bytes a shard, over the lists of extents that the shards have in their own
+ * headers. A tree of sums leads from it to every byte: the root has the sum of each header, a header those of its blocks.
+ *
+ *   { "format": "hspmd-checkpoint-2", "step": ..., "generation": ..., "time": ..., "job": { ... }, "sets": ["f3", "0c"],
+ *     "shards": [ { "file": "n0-1.safetensors", "bytes": 4096, "nodes": ["n0", "n1"], "list": "0123456789abcdef", "set": 0 } ] }
+ *
+ * `list` is the XXH3-64 of the header, which is the file's first 8 bytes and the JSON whose length they are. `set` is an index into
+ * `sets`: of which parameters of the job's model the shard has its device's part, in all kinds of state. Digit i of a set stands for
+ * parameters 4i (1), 4i + 1 (2), 4i + 2 (4) and 4i + 3 (8) in the order of the model's graph. Which part of a parameter is a device's
+ * follows from the plan and the cluster in `job`, so who reads a root knows where everything is before it opens a file. */
 #ifndef HSPMD_STATE_MANIFEST_H
 #define HSPMD_STATE_MANIFEST_H
 
@@ -24,6 +37,7 @@
 #include "runtime/tensor/box.h"
 
 #define HSPMD_CHECKPOINT_FORMAT "hspmd-checkpoint-1"
+#define HSPMD_CHECKPOINT_ROOT_FORMAT "hspmd-checkpoint-2"
 #define HSPMD_SHARD_FORMAT "hspmd-shard-1" /* in a shard's metadata */
 #define HSPMD_MANIFEST_FILE "manifest.json"
 #define HSPMD_BLOCK_BYTES (1u << 20)
@@ -52,7 +66,9 @@ struct hspmd_shard {
 	uint64_t bytes; /* of the file */
 	int node_count;
 	char **nodes;                   /* the nodes that reported to have it, the writer first */
-	int first_extent, extent_count; /* range in `extents` */
+	int first_extent, extent_count; /* range in `extents`; none in a root */
+	uint64_t list;                  /* of a root: the sum of the file's header */
+	int set;                        /* of a root: index in `sets` */
 };
 
 struct hspmd_manifest {
@@ -61,9 +77,11 @@ struct hspmd_manifest {
 	double time;
 	json_t *job; /* an object that the controller stores here: seed, position in the data, plan, model, metrics so far; not parsed
 	              * here */
-	int shard_count, extent_count;
+	bool root;   /* the second format: `extents` is empty, the shards' headers have them (struct hspmd_reader) */
+	int shard_count, extent_count, set_count;
 	struct hspmd_shard *shards;
 	struct hspmd_extent *extents;
+	char **sets; /* of a root; of one length */
 };
 
 /* Parse strictly: boxes must be inside their shapes, extents inside their files and disjoint, sizes must fit the dtype, file names must
@@ -72,6 +90,8 @@ struct hspmd_manifest *hspmd_manifest_from_json(const json_t *value, const char 
 struct hspmd_manifest *hspmd_manifest_read(const char *path, struct hspmd_error *err);
 json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m); /* NULL: memory */
 void hspmd_manifest_destroy(struct hspmd_manifest *m);
+/* Of a root: whether the set has this parameter, by its number in the model's graph. */
+bool hspmd_manifest_set_has(const struct hspmd_manifest *m, int set, int parameter);
 
 /* Assemble the manifest from the workers' reports (the shard objects of hspmd_writer_result; one file from several nodes is one shard
  * with several nodes). NULL and err if they contradict each other, or if a part of a tensor is missing: a partial checkpoint is never
@@ -83,7 +103,7 @@ struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation,
 typedef bool hspmd_reachable(void *context, int manifest, const struct hspmd_shard *shard);
 
 /* Checks that reachable shards contain all of every tensor. 0; or -1, and err names the first missing part and its file, but not the
- * step. */
+ * step. Of a root all shards must be reachable: it does not say which others have the same parts. */
 int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context, struct hspmd_error *err);
 /* Returns the index of the newest covered manifest (by step, then generation); or -1, and err says what the newest lacks. */
 int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context,

@@ -8,7 +8,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "common/json.h"
-#include "runtime/state/manifest.h"
+#include "runtime/state/state_internal.h"
 
 static int by_tensor(const void *a, const void *b)
 {
@@ -85,10 +85,10 @@ static bool same_form(const struct hspmd_extent *a, const struct hspmd_extent *b
 	return same;
 }
 
-static int cover_all(const struct hspmd_manifest *m, const struct hspmd_extent **order, const bool *there, struct hspmd_error *err)
+static int cover_all(const struct hspmd_manifest *m, const struct hspmd_extent **order, size_t count, const bool *there,
+                     struct hspmd_error *err)
 {
 	struct rest r = { 0 };
-	size_t count = (size_t)m->extent_count;
 	int rv = 0;
 	for (size_t first = 0, end; first < count && !rv; first = end) {
 		for (end = first + 1;
@@ -102,22 +102,33 @@ static int cover_all(const struct hspmd_manifest *m, const struct hspmd_extent *
 	return rv;
 }
 
+int hspmd_extents_covered(const struct hspmd_manifest *m, const struct hspmd_extent *extents, size_t count, const bool *there,
+                          struct hspmd_error *err)
+{
+	if (!count)
+		return hspmd_fail(err, "there is nothing in the checkpoint");
+	const struct hspmd_extent **order = hspmd_calloc(count, sizeof *order);
+	if (!order)
+		return hspmd_fail_memory(err, "looking through a checkpoint");
+	for (size_t i = 0; i < count; i++)
+		order[i] = &extents[i];
+	qsort(order, count, sizeof *order, by_tensor);
+	int rv = cover_all(m, order, count, there, err);
+	free(order);
+	return rv;
+}
+
 int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context, struct hspmd_error *err)
 {
-	const struct hspmd_extent **order = hspmd_calloc((size_t)m->extent_count, sizeof *order);
 	bool *there = hspmd_calloc((size_t)m->shard_count, sizeof *there);
-	int rv = order && there ? 0 : hspmd_fail_memory(err, "looking through a checkpoint");
-	for (int i = 0; !rv && i < m->shard_count; i++)
+	int rv = there ? 0 : hspmd_fail_memory(err, "looking through a checkpoint");
+	for (int i = 0; !rv && i < m->shard_count; i++) {
 		there[i] = !reachable || reachable(context, number, &m->shards[i]);
-	for (int i = 0; !rv && i < m->extent_count; i++)
-		order[i] = &m->extents[i];
-	if (!rv && m->extent_count) {
-		qsort(order, (size_t)m->extent_count, sizeof *order, by_tensor);
-		rv = cover_all(m, order, there, err);
+		if (m->root && !there[i])
+			rv = hspmd_fail(err, "shard %s cannot be read", m->shards[i].file);
 	}
-	if (!rv && !m->extent_count)
-		rv = hspmd_fail(err, "there is nothing in the checkpoint");
-	free(order);
+	if (!rv && !m->root)
+		rv = hspmd_extents_covered(m, m->extents, (size_t)m->extent_count, there, err);
 	free(there);
 	return rv;
 }

@@ -19,17 +19,23 @@ struct copy {
 	char *path;
 };
 
-/* The block checksums of a shard's extents, after a copy's header provided them and they agree with the manifest. */
-struct sums {
-	uint64_t **blocks; /* per extent of the shard; NULL: not known yet */
+/* What is in a shard: its extents, from the manifest or from a copy's header; and their block checksums, after a copy's header provided
+ * them and they agree with the manifest. */
+struct contents {
+	int first, count;  /* range in `extents` */
+	uint64_t **blocks; /* per extent; NULL: not known yet */
 };
 
 struct hspmd_reader {
 	const struct hspmd_manifest *m;
+	const struct hspmd_extent *extents; /* the manifest's; of a root: `listed` */
+	int extent_count;
+	struct extent_list listed; /* by the headers that were read, shard after shard */
+	bool all_listed;
 	int folder_count;
-	struct copy *copies;  /* [shard][folder] */
-	struct sums *sums;    /* [shard] */
-	uint64_t *bytes_read; /* per folder */
+	struct copy *copies;       /* [shard][folder] */
+	struct contents *contents; /* [shard] */
+	uint64_t *bytes_read;      /* per folder */
 	int bad;              /* number of damaged blocks and headers */
 	char *block;          /* the last block of which only a part was needed */
 	int block_extent;     /* -1: none */
@@ -47,13 +53,14 @@ void hspmd_reader_destroy(struct hspmd_reader *r)
 				close(c->fd);
 			free(c->path);
 		}
-		for (int e = 0; r->sums && r->sums[s].blocks && e < r->m->shards[s].extent_count; e++)
-			free(r->sums[s].blocks[e]);
-		if (r->sums)
-			free(r->sums[s].blocks);
+		for (int e = 0; r->contents && r->contents[s].blocks && e < r->contents[s].count; e++)
+			free(r->contents[s].blocks[e]);
+		if (r->contents)
+			free(r->contents[s].blocks);
 	}
+	hspmd_extents_free(r->listed.items, r->listed.count);
 	free(r->copies);
-	free(r->sums);
+	free(r->contents);
 	free(r->bytes_read);
 	free(r->block);
 	free(r);
@@ -79,7 +86,8 @@ static int open_copy(struct copy *c, const char *folder, const struct hspmd_shar
 	return 0;
 }
 
-struct hspmd_reader *hspmd_reader_create(const struct hspmd_manifest *m, const char *const *folders, int count, struct hspmd_error *err)
+struct hspmd_reader *hspmd_reader_create(const struct hspmd_manifest *m, const bool *wanted, const char *const *folders, int count,
+                                         struct hspmd_error *err)
 {
 	struct hspmd_reader *r = hspmd_calloc(1, sizeof *r);
 	if (!r) {
@@ -87,19 +95,24 @@ struct hspmd_reader *hspmd_reader_create(const struct hspmd_manifest *m, const c
 		return NULL;
 	}
 	r->m = m;
+	r->extents = m->extents;
+	r->extent_count = m->extent_count;
 	r->folder_count = count;
 	r->block_extent = -1;
 	size_t copies = (size_t)m->shard_count * (size_t)count;
 	r->copies = hspmd_calloc(copies, sizeof *r->copies);
-	r->sums = hspmd_calloc((size_t)m->shard_count, sizeof *r->sums);
+	r->contents = hspmd_calloc((size_t)m->shard_count, sizeof *r->contents);
 	r->bytes_read = hspmd_calloc((size_t)count, sizeof *r->bytes_read);
 	r->block = malloc(HSPMD_BLOCK_BYTES);
-	int rv = r->copies && r->sums && r->bytes_read && r->block ? 0 : hspmd_fail_memory(err, "opening a checkpoint");
+	int rv = r->copies && r->contents && r->bytes_read && r->block ? 0 : hspmd_fail_memory(err, "opening a checkpoint");
 	for (size_t i = 0; r->copies && i < copies; i++)
 		r->copies[i].fd = -1;
-	for (int s = 0; s < m->shard_count && !rv; s++)
-		for (int f = 0; f < count && !rv; f++)
+	for (int s = 0; s < m->shard_count && !rv; s++) {
+		r->contents[s].first = m->shards[s].first_extent;
+		r->contents[s].count = m->shards[s].extent_count;
+		for (int f = 0; f < count && !rv && (!wanted || wanted[s]); f++)
 			rv = open_copy(&r->copies[s * count + f], folders[f], &m->shards[s], err);
+	}
 	if (rv) {
 		hspmd_reader_destroy(r);
 		return NULL;
@@ -120,15 +133,48 @@ bool hspmd_reader_has(const struct hspmd_reader *r, int shard)
 	return hspmd_reader_folder(r, shard) >= 0;
 }
 
-/* ---- block checksums */
+/* ---- headers: extents and block checksums */
+
+/* How many parameters a root says that the shard has. */
+static int parameters_of(const struct hspmd_manifest *m, const struct hspmd_shard *s)
+{
+	int count = 0;
+	for (int p = 0; (size_t)p < 4 * strlen(m->sets[s->set]); p++)
+		count += hspmd_manifest_set_has(m, s->set, p);
+	return count;
+}
+
+/* The extents of a root's shard are those of its header. */
+static int adopt_extents(struct hspmd_reader *r, int shard, struct hspmd_shard_header *h, const char *path, struct hspmd_error *err)
+{
+	struct contents *c = &r->contents[shard];
+	int parameters = 0, said = parameters_of(r->m, &r->m->shards[shard]);
+	for (size_t i = 0; i < h->count; i++)
+		parameters += h->extents[i].kind == HSPMD_STATE_PARAM;
+	if (parameters != said)
+		return hspmd_fail(err, "%s: has %d parameters, the manifest says %d", path, parameters, said);
+	while (r->listed.capacity < r->listed.count + h->count)
+		if (hspmd_array_grow(&r->listed.items, &r->listed.capacity, r->listed.capacity, sizeof *r->listed.items))
+			return hspmd_fail_memory(err, "reading a checkpoint");
+	c->first = (int)r->listed.count;
+	c->count = (int)h->count;
+	for (size_t i = 0; i < h->count; i++) {
+		r->listed.items[r->listed.count] = h->extents[i];
+		r->listed.items[r->listed.count++].shard = shard;
+		h->extents[i].tensor = NULL;
+	}
+	r->extents = r->listed.items;
+	r->extent_count = (int)r->listed.count;
+	return 0;
+}
 
 static int store_sums(struct hspmd_reader *r, int shard, const struct hspmd_shard_header *h, const char *path, struct hspmd_error *err)
 {
-	const struct hspmd_shard *s = &r->m->shards[shard];
-	uint64_t **blocks = hspmd_calloc((size_t)s->extent_count, sizeof *blocks);
+	const struct contents *s = &r->contents[shard];
+	uint64_t **blocks = hspmd_calloc((size_t)s->count, sizeof *blocks);
 	int rv = blocks ? 0 : hspmd_fail_memory(err, "reading a checkpoint");
-	for (int e = 0; e < s->extent_count && !rv; e++) {
-		const struct hspmd_extent *want = &r->m->extents[s->first_extent + e];
+	for (int e = 0; e < s->count && !rv; e++) {
+		const struct hspmd_extent *want = &r->extents[s->first + e];
 		size_t at = 0, count = hspmd_block_count(want->bytes);
 		while (at < h->count && (h->extents[at].offset != want->offset || h->extents[at].bytes != want->bytes))
 			at++;
@@ -142,20 +188,32 @@ static int store_sums(struct hspmd_reader *r, int shard, const struct hspmd_shar
 		else
 			memcpy(blocks[e], h->blocks + h->first[at], count * sizeof **blocks);
 	}
-	for (int e = 0; rv && blocks && e < s->extent_count; e++)
+	for (int e = 0; rv && blocks && e < s->count; e++)
 		free(blocks[e]);
 	if (rv)
 		free(blocks);
 	else
-		r->sums[shard].blocks = blocks;
+		r->contents[shard].blocks = blocks;
 	return rv;
 }
 
+/* Check a copy's header against the manifest, and take from it what is not known yet. */
+static int take_header(struct hspmd_reader *r, int shard, struct hspmd_shard_header *h, const char *path, struct hspmd_error *err)
+{
+	if (r->m->root && h->list != r->m->shards[shard].list)
+		return hspmd_fail(err, "%s: its header is not the one that the manifest names", path);
+	if (r->contents[shard].blocks)
+		return 0;
+	if (r->m->root && !r->contents[shard].count && adopt_extents(r, shard, h, path, err))
+		return -1;
+	return store_sums(r, shard, h, path, err);
+}
+
 /* From the first copy with an intact header. */
-static int learn_sums(struct hspmd_reader *r, int shard, struct hspmd_error *err)
+static int learn_contents(struct hspmd_reader *r, int shard, struct hspmd_error *err)
 {
 	struct hspmd_error why = { "it is in none of the folders" };
-	if (r->sums[shard].blocks)
+	if (r->contents[shard].blocks)
 		return 0;
 	for (int f = 0; f < r->folder_count; f++) {
 		struct copy *c = &r->copies[shard * r->folder_count + f];
@@ -164,7 +222,7 @@ static int learn_sums(struct hspmd_reader *r, int shard, struct hspmd_error *err
 			continue;
 		int rv = hspmd_shard_header_read(c->fd, c->path, &h, &why);
 		if (!rv) {
-			rv = store_sums(r, shard, &h, c->path, &why);
+			rv = take_header(r, shard, &h, c->path, &why);
 			hspmd_shard_header_free(&h);
 		}
 		if (!rv)
@@ -173,6 +231,72 @@ static int learn_sums(struct hspmd_reader *r, int shard, struct hspmd_error *err
 		r->bad++;
 	}
 	return hspmd_fail(err, "shard %s cannot be read: %s", r->m->shards[shard].file, why.text);
+}
+
+int hspmd_reader_extents(struct hspmd_reader *r, const struct hspmd_extent **extents)
+{
+	struct hspmd_error why;
+	for (int s = 0; r->m->root && !r->all_listed && s < r->m->shard_count; s++)
+		if (hspmd_reader_has(r, s))
+			learn_contents(r, s, &why);
+	r->all_listed = true;
+	*extents = r->extents;
+	return r->extent_count;
+}
+
+/* A parameter of which all shards are missing is in no header: its name is not known here. */
+static int check_sets(const struct hspmd_reader *r, const bool *there, struct hspmd_error *err)
+{
+	const struct hspmd_manifest *m = r->m;
+	for (int p = 0; (size_t)p < 4 * strlen(m->sets[0]); p++) {
+		int without = -1;
+		bool found = false;
+		for (int s = 0; s < m->shard_count && !found; s++) {
+			bool has = hspmd_manifest_set_has(m, m->shards[s].set, p);
+			found = has && there[s];
+			without = has && without < 0 ? s : without;
+		}
+		if (!found && without >= 0)
+			return hspmd_fail(err, "parameter %d of the model is in %s, which cannot be read", p, m->shards[without].file);
+	}
+	return 0;
+}
+
+/* Some shards of a root are missing: whether the others contain their parts too. */
+static int rest_covered(struct hspmd_reader *r, bool *there, struct hspmd_error *err)
+{
+	struct hspmd_error why;
+	const struct hspmd_extent *extents;
+	const char *file = NULL;
+	int count = hspmd_reader_extents(r, &extents), missing = 0;
+	for (int s = 0; s < r->m->shard_count; s++) {
+		there[s] = r->contents[s].blocks != NULL;
+		file = there[s] || file ? file : r->m->shards[s].file;
+		missing += !there[s];
+	}
+	if (check_sets(r, there, err))
+		return -1;
+	if (!hspmd_extents_covered(r->m, extents, (size_t)count, there, &why))
+		return 0;
+	return hspmd_fail(err, "%s; %d of %d shards cannot be read, such as %s", why.text, missing, r->m->shard_count, file);
+}
+
+int hspmd_reader_covered(struct hspmd_reader *r, struct hspmd_error *err)
+{
+	bool *there = hspmd_calloc((size_t)r->m->shard_count, sizeof *there), all = true;
+	if (!there)
+		return hspmd_fail_memory(err, "looking through a checkpoint");
+	for (int s = 0; s < r->m->shard_count; s++) {
+		there[s] = hspmd_reader_has(r, s);
+		all = all && there[s];
+	}
+	int rv = 0;
+	if (!r->m->root)
+		rv = hspmd_extents_covered(r->m, r->m->extents, (size_t)r->m->extent_count, there, err);
+	else if (!all)
+		rv = rest_covered(r, there, err);
+	free(there);
+	return rv;
 }
 
 /* ---- blocks */
@@ -204,7 +328,7 @@ static int try_block(struct hspmd_reader *r, const struct hspmd_extent *e, size_
 	struct copy *c = &r->copies[e->shard * r->folder_count + folder];
 	size_t bytes = block_bytes(e, block);
 	uint64_t at = e->offset + (uint64_t)block * HSPMD_BLOCK_BYTES;
-	int number = (int)(e - r->m->extents) - r->m->shards[e->shard].first_extent;
+	int number = (int)(e - r->extents) - r->contents[e->shard].first;
 	if (c->fd < 0)
 		return -1;
 	if (read_at(c->fd, data, bytes, at)) {
@@ -212,7 +336,7 @@ static int try_block(struct hspmd_reader *r, const struct hspmd_extent *e, size_
 		r->bad++;
 		return -1;
 	}
-	if (hspmd_checksum_block(data, bytes) != r->sums[e->shard].blocks[number][block]) {
+	if (hspmd_checksum_block(data, bytes) != r->contents[e->shard].blocks[number][block]) {
 		hspmd_warn("%s: wrong checksum of %zu bytes at %" PRIu64 " (%s of %s)", c->path, bytes, at, hspmd_state_kind_names[e->kind],
 		           e->tensor);
 		r->bad++;
@@ -235,7 +359,7 @@ static int read_block(struct hspmd_reader *r, const struct hspmd_extent *e, size
  * needed next. */
 static int read_range(struct hspmd_reader *r, int extent, uint64_t from, size_t bytes, char *data, struct hspmd_error *err)
 {
-	const struct hspmd_extent *e = &r->m->extents[extent];
+	const struct hspmd_extent *e = &r->extents[extent];
 	while (bytes) {
 		size_t block = (size_t)(from / HSPMD_BLOCK_BYTES), within = (size_t)(from % HSPMD_BLOCK_BYTES),
 		       whole = block_bytes(e, block);
@@ -275,7 +399,7 @@ static uint64_t element_at(const struct hspmd_box *whole, const int64_t *at)
 static int read_part(struct hspmd_reader *r, int extent, const struct hspmd_box *part, const struct hspmd_box *box, char *data,
                      struct hspmd_error *err)
 {
-	const struct hspmd_extent *e = &r->m->extents[extent];
+	const struct hspmd_extent *e = &r->extents[extent];
 	size_t element = hspmd_dtype_bytes(e->dtype);
 	int64_t run, runs, other_run, other_runs, at[HSPMD_MAX_RANK], covered = 1;
 	hspmd_box_runs(&e->box, part, &run, &runs);
@@ -303,17 +427,6 @@ static int read_part(struct hspmd_reader *r, int extent, const struct hspmd_box 
 	return 0;
 }
 
-int hspmd_reader_read(struct hspmd_reader *r, int extent, const struct hspmd_box *box, void *data, struct hspmd_error *err)
-{
-	const struct hspmd_extent *e = &r->m->extents[extent];
-	struct hspmd_box part;
-	if (box->rank != e->box.rank)
-		return hspmd_fail(err, "%s has %d dimensions in the checkpoint, not %d", e->tensor, e->box.rank, box->rank);
-	if (!hspmd_box_intersect(&e->box, box, &part))
-		return 0;
-	return learn_sums(r, e->shard, err) ? -1 : read_part(r, extent, &part, box, data, err);
-}
-
 /* ---- loading */
 
 struct gaps {
@@ -330,12 +443,12 @@ struct open_boxes {
 /* Read the intersection of the extent and the open boxes; the remainder replaces the open boxes. */
 static int fill_from(struct hspmd_reader *r, int extent, const struct hspmd_state_need *n, struct open_boxes *open, struct hspmd_error *err)
 {
-	const struct hspmd_box *box = &r->m->extents[extent].box;
+	const struct hspmd_box *box = &r->extents[extent].box;
 	size_t before = open->count, left = 0;
 	for (size_t i = 0; i < before; i++) {
 		struct hspmd_box whole = open->items[i], part, pieces[2 * HSPMD_MAX_RANK];
 		struct hspmd_error why;
-		if (!hspmd_box_intersect(&whole, box, &part) || learn_sums(r, r->m->extents[extent].shard, &why) ||
+		if (!hspmd_box_intersect(&whole, box, &part) || learn_contents(r, r->extents[extent].shard, &why) ||
 		    read_part(r, extent, &part, &n->box, n->data, &why)) {
 			open->items[left++] = whole;
 			continue;
@@ -360,10 +473,10 @@ static int load_need(struct hspmd_reader *r, const struct hspmd_state_need *n, s
 		return hspmd_fail_memory(err, "reading a checkpoint");
 	open.items[open.count++] = n->box;
 	/* Extents that several workers have written are read from the nearest folder. */
-	for (int i = 0; i < r->folder_count * r->m->extent_count && open.count && !rv; i++) {
-		int e = i % r->m->extent_count;
-		const struct hspmd_extent *x = &r->m->extents[e];
-		if (x->kind != n->kind || hspmd_reader_folder(r, x->shard) != i / r->m->extent_count || strcmp(x->tensor, n->tensor))
+	for (int i = 0; i < r->folder_count * r->extent_count && open.count && !rv; i++) {
+		int e = i % r->extent_count;
+		const struct hspmd_extent *x = &r->extents[e];
+		if (x->kind != n->kind || hspmd_reader_folder(r, x->shard) != i / r->extent_count || strcmp(x->tensor, n->tensor))
 			continue;
 		if (x->dtype != n->dtype || x->box.rank != n->box.rank)
 			rv = hspmd_fail(err, "%s is %s with %d dimensions in the checkpoint, not %s with %d", n->tensor,
@@ -385,7 +498,9 @@ int hspmd_reader_load(struct hspmd_reader *r, const struct hspmd_state_need *nee
                       size_t *gap_count, uint64_t *bytes_read, struct hspmd_error *err)
 {
 	struct gaps found = { 0 };
+	const struct hspmd_extent *extents;
 	int rv = 0;
+	hspmd_reader_extents(r, &extents);
 	memset(r->bytes_read, 0, (size_t)r->folder_count * sizeof *r->bytes_read);
 	for (size_t i = 0; i < count && !rv; i++)
 		rv = load_need(r, &needs[i], i, &found, err);
@@ -408,15 +523,15 @@ int hspmd_reader_load(struct hspmd_reader *r, const struct hspmd_state_need *nee
 
 static int verify_copy(struct hspmd_reader *r, int shard, int folder, struct hspmd_error *err)
 {
-	const struct hspmd_shard *s = &r->m->shards[shard];
+	const struct contents *s = &r->contents[shard];
 	struct copy *c = &r->copies[shard * r->folder_count + folder];
 	struct hspmd_shard_header h;
 	if (hspmd_shard_header_read(c->fd, c->path, &h, err))
 		return -1;
-	int rv = r->sums[shard].blocks ? 0 : store_sums(r, shard, &h, c->path, err);
+	int rv = take_header(r, shard, &h, c->path, err);
 	hspmd_shard_header_free(&h);
-	for (int e = 0; e < s->extent_count && !rv; e++) {
-		const struct hspmd_extent *x = &r->m->extents[s->first_extent + e];
+	for (int e = 0; e < s->count && !rv; e++) {
+		const struct hspmd_extent *x = &r->extents[s->first + e];
 		for (size_t b = 0; b < hspmd_block_count(x->bytes) && !rv; b++)
 			if (try_block(r, x, b, folder, r->block))
 				rv = hspmd_fail(err, "%s: %s of %s is damaged", c->path, hspmd_state_kind_names[x->kind], x->tensor);

@@ -82,12 +82,14 @@ int hspmd_shard_header_parse(const char *text, size_t bytes, uint64_t file_bytes
 
 int hspmd_shard_header_read(int fd, const char *name, struct hspmd_shard_header *head, struct hspmd_error *err)
 {
+	size_t bytes;
+	uint64_t file_bytes;
+	char *text = hspmd_safetensors_read_header(fd, name, &bytes, &file_bytes, err);
 	memset(head, 0, sizeof *head);
-	struct hspmd_safetensors *s = hspmd_safetensors_read(fd, name, err);
-	int rv = s ? read_extents(s, head, name, err) : -1;
-	hspmd_safetensors_destroy(s);
-	if (rv)
-		hspmd_shard_header_free(head);
+	int rv = text ? hspmd_shard_header_parse(text + 8, bytes - 8, file_bytes, name, head, err) : -1;
+	if (!rv)
+		head->list = hspmd_checksum_block(text, bytes);
+	free(text);
 	return rv;
 }
 

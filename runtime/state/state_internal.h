@@ -34,6 +34,12 @@ int hspmd_extent_read_part(struct hspmd_json *at, struct hspmd_extent *e);
 json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents,
                          int count);
 
+/* ---- completeness (manifest_assemble.c) */
+
+/* Checks that the extents in shards that are `there` contain all of every tensor that the extents name. As hspmd_manifest_covered. */
+int hspmd_extents_covered(const struct hspmd_manifest *m, const struct hspmd_extent *extents, size_t count, const bool *there,
+                          struct hspmd_error *err);
+
 /* ---- a shard's image: the complete file in memory (image.c) */
 
 /* The data begin at a multiple of this, so that they can be written with direct I/O. */
@@ -66,6 +72,7 @@ struct hspmd_shard_header {
 	size_t count;
 	uint64_t *blocks; /* checksums, extent after extent */
 	size_t *first;    /* index in `blocks` of each extent's first block */
+	uint64_t list;    /* the header's own checksum, if it was read from a file */
 };
 /* parse: text is the JSON of `bytes` bytes at offset 8 of a file of file_bytes. read: from an open file. `name` is for error messages. */
 int hspmd_shard_header_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name, struct hspmd_shard_header *head,

@@ -149,31 +149,45 @@ static int read_at(int fd, void *data, size_t bytes, uint64_t offset)
 	return 0;
 }
 
-struct hspmd_safetensors *hspmd_safetensors_read(int fd, const char *name, struct hspmd_error *err)
+char *hspmd_safetensors_read_header(int fd, const char *name, size_t *bytes, uint64_t *file_bytes, struct hspmd_error *err)
 {
 	unsigned char length[8];
 	struct stat st;
-	uint64_t bytes = 0;
+	uint64_t json = 0;
 	if (fstat(fd, &st) || read_at(fd, length, sizeof length, 0)) {
 		hspmd_fail_errno(err, "%s: reading the header", name);
 		return NULL;
 	}
 	for (int i = 0; i < 8; i++)
-		bytes |= (uint64_t)length[i] << 8 * i;
-	if (bytes > HSPMD_SAFETENSORS_HEADER_MAX || bytes > (uint64_t)st.st_size) {
-		hspmd_fail(err, "%s: not a safetensors file (a header of %" PRIu64 " bytes in a file of %jd)", name, bytes,
+		json |= (uint64_t)length[i] << 8 * i;
+	if (json > HSPMD_SAFETENSORS_HEADER_MAX || json > (uint64_t)st.st_size) {
+		hspmd_fail(err, "%s: not a safetensors file (a header of %" PRIu64 " bytes in a file of %jd)", name, json,
 		           (intmax_t)st.st_size);
 		return NULL;
 	}
-	char *text = malloc(bytes + 1);
-	struct hspmd_safetensors *s = NULL;
-	if (!text)
+	char *head = malloc(sizeof length + json);
+	if (!head) {
 		hspmd_fail_memory(err, name);
-	else if (read_at(fd, text, bytes, 8))
+		return NULL;
+	}
+	memcpy(head, length, sizeof length);
+	if (read_at(fd, head + sizeof length, json, sizeof length)) {
 		hspmd_fail_errno(err, "%s: reading the header", name);
-	else
-		s = hspmd_safetensors_parse(text, bytes, (uint64_t)st.st_size, name, err);
-	free(text);
+		free(head);
+		return NULL;
+	}
+	*bytes = sizeof length + json;
+	*file_bytes = (uint64_t)st.st_size;
+	return head;
+}
+
+struct hspmd_safetensors *hspmd_safetensors_read(int fd, const char *name, struct hspmd_error *err)
+{
+	size_t bytes;
+	uint64_t file_bytes;
+	char *head = hspmd_safetensors_read_header(fd, name, &bytes, &file_bytes, err);
+	struct hspmd_safetensors *s = head ? hspmd_safetensors_parse(head + 8, bytes - 8, file_bytes, name, err) : NULL;
+	free(head);
 	return s;
 }
 

@@ -31,6 +31,8 @@ size_t hspmd_safetensors_element(const char *dtype);
  * `name` is for error messages. NULL and err on failure. */
 struct hspmd_safetensors *hspmd_safetensors_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name,
                                                   struct hspmd_error *err);
+/* Read the header of an open file as it lies there: the length, and at offset 8 the JSON; *bytes counts both. The caller frees it. */
+char *hspmd_safetensors_read_header(int fd, const char *name, size_t *bytes, uint64_t *file_bytes, struct hspmd_error *err);
 /* Read and parse the header of an open file. */
 struct hspmd_safetensors *hspmd_safetensors_read(int fd, const char *name, struct hspmd_error *err);
 const struct hspmd_safetensor *hspmd_safetensors_find(const struct hspmd_safetensors *s, const char *name);

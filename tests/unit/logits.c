@@ -25,7 +25,7 @@ static void must(bool good, const struct hspmd_error *err)
 static void load(struct op_values *v, const struct hspmd_manifest *m)
 {
 	struct hspmd_error err = { "" };
-	struct hspmd_reader *r = hspmd_reader_create(m, &folder, 1, &err);
+	struct hspmd_reader *r = hspmd_reader_create(m, NULL, &folder, 1, &err);
 	must(r, &err);
 	for (size_t t = 0; t < v->g->tensor_count; t++) {
 		const struct hspmd_tensor *p = &v->g->tensors[t];

@@ -5,8 +5,11 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "common/durable.h"
+#include "runtime/state/state_internal.h"
 #include "tests/unit/state_folder.h"
 
 char scene_root[64];
@@ -51,7 +54,7 @@ size_t scene_read_worker(const struct hspmd_manifest *m, const char *const *fold
 	struct hspmd_error err = { "" };
 	uint64_t bytes[8];
 	size_t n = 0, gap_count;
-	struct hspmd_reader *r = hspmd_reader_create(m, folders, count, &err);
+	struct hspmd_reader *r = hspmd_reader_create(m, NULL, folders, count, &err);
 	assert_non_null(r);
 	for (int t = 0; t < SCENE_TENSORS; t++)
 		for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++) {
@@ -81,4 +84,44 @@ const char *scene_folder(const struct hspmd_manifest *m, const char *node)
 {
 	char name[64];
 	return scene_path("%s/%s", node, hspmd_checkpoint_name(m->step, m->generation, name, sizeof name));
+}
+
+static json_t *root_shard(const struct hspmd_shard *s, const char *folder, int number, json_t *sets)
+{
+	char path[512], sum[17], set[2] = "0";
+	struct hspmd_shard_header h;
+	struct hspmd_error err = { "" };
+	snprintf(path, sizeof path, "%s/%s", folder, s->file);
+	int fd = open(path, O_RDONLY);
+	must(hspmd_shard_header_read(fd, path, &h, &err), &err);
+	close(fd);
+	int bits = 0;
+	for (size_t e = 0; e < h.count; e++)
+		for (int t = 0; t < SCENE_TENSORS; t++)
+			bits |= strcmp(h.extents[e].tensor, scene_tensors[t].name) ? 0 : 1 << t;
+	set[0] = (char)('0' + bits);
+	hspmd_checksum_text(h.list, sum);
+	hspmd_shard_header_free(&h);
+	json_array_append_new(sets, json_string(set));
+	return json_pack("{s:s, s:I, s:[s], s:s, s:i}", "file", s->file, "bytes", (json_int_t)s->bytes, "nodes", s->nodes[0], "list", sum,
+	                 "set", number);
+}
+
+struct hspmd_manifest *scene_as_root(struct hspmd_manifest *m, int workers)
+{
+	struct hspmd_error err = { "" };
+	json_t *sets = json_array(), *shards = json_array();
+	assert_int_equal(m->shard_count, workers);
+	for (int i = 0; i < workers; i++) {
+		char node[16];
+		snprintf(node, sizeof node, "n%d", i);
+		json_array_append_new(shards, root_shard(&m->shards[i], scene_folder(m, node), i, sets));
+	}
+	json_t *root = json_pack("{s:s, s:I, s:I, s:f, s:O, s:o, s:o}", "format", HSPMD_CHECKPOINT_ROOT_FORMAT, "step", (json_int_t)m->step,
+	                         "generation", (json_int_t)m->generation, "time", m->time, "job", m->job, "sets", sets, "shards", shards);
+	struct hspmd_manifest *made = hspmd_manifest_from_json(root, "root", &err);
+	must(!made, &err);
+	json_decref(root);
+	hspmd_manifest_destroy(m);
+	return made;
 }

@@ -24,4 +24,8 @@ void must(int rv, const struct hspmd_error *err);
 /* The state that a worker needs under a plan, read from these folders, must be equal to what was written; returns the number of gaps. */
 size_t scene_read_worker(const struct hspmd_manifest *m, const char *const *folders, int count, int along, int worker, int workers);
 
+/* The same checkpoint, of shards n0-0, n1-0, ... in the locations n0, n1, ..., with a manifest that is a root. The parameters are numbered
+ * as in scene_tensors. Destroys m. */
+struct hspmd_manifest *scene_as_root(struct hspmd_manifest *m, int workers);
+
 #endif

@@ -148,7 +148,7 @@ static int run_child(const struct writers *by, int at, int error, const char *lo
 static bool is_whole(const struct hspmd_manifest *m, const char *const *folders, int count, int at)
 {
 	struct hspmd_error err = { "" };
-	struct hspmd_reader *r = hspmd_reader_create(m, folders, count, &err);
+	struct hspmd_reader *r = hspmd_reader_create(m, NULL, folders, count, &err);
 	assert_non_null(r);
 	bool whole = true;
 	for (int s = 0; s < m->shard_count; s++)

@@ -197,10 +197,10 @@ static void exported(bool bf16, size_t expected, const char *type)
 	int all = hspmd_checkpoint_list(scene_path("all"), HSPMD_LOCATION_DEPTH, &found, &err);
 	assert_int_equal(all, 1);
 	const char *folder = found[0].folder;
-	struct hspmd_reader *r = hspmd_reader_create(found[0].manifest, &folder, 1, &err);
+	struct hspmd_reader *r = hspmd_reader_create(found[0].manifest, NULL, &folder, 1, &err);
 	assert_non_null(r);
 	struct hspmd_export_options how = { .folder = scene_path("out%d", bf16), .bf16 = bf16 };
-	must(hspmd_weights_export(r, found[0].manifest, &how, &err), &err);
+	must(hspmd_weights_export(r, &how, &err), &err);
 	hspmd_reader_destroy(r);
 	hspmd_checkpoint_list_free(found, all);
 	char text[2048] = { 0 };

@@ -278,9 +278,9 @@ static void export_and_check(const struct hspmd_manifest *m, const struct hspmd_
 	char name[64], folder[256];
 	snprintf(folder, sizeof folder, "%s/place/%s", root, hspmd_checkpoint_name(0, 0, name, sizeof name));
 	const char *folders[] = { folder };
-	struct hspmd_reader *r = hspmd_reader_create(m, folders, 1, &err);
+	struct hspmd_reader *r = hspmd_reader_create(m, NULL, folders, 1, &err);
 	must(!r, &err);
-	must(hspmd_weights_export(r, m, how, &err), &err);
+	must(hspmd_weights_export(r, how, &err), &err);
 	hspmd_reader_destroy(r);
 	struct hspmd_weights *w = hspmd_weights_open(how->folder, &err);
 	must(!w, &err);

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A manifest that is a small root: what its shards contain comes from their headers, and from them only if they are those that the root
+ * names. test_checkpoint.c reads and damages such checkpoints as it does the others. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <unistd.h>
+
+#include "common/durable.h"
+#include "runtime/state/checkpoint_index.h"
+#include "runtime/state/state_internal.h"
+#include "runtime/state/export.h"
+#include "tests/unit/state_folder.h"
+
+#define STEP 70
+
+/* Write worker's part of all tensors as shard n<number>-0 in the location of that node. */
+static json_t *write_shard(int number, int worker, int workers)
+{
+	struct hspmd_state_slice slices[SCENE_SLICES];
+	struct hspmd_image im = { 0 };
+	struct hspmd_error err = { "" };
+	char node[16], file[40];
+	json_t *shard;
+	size_t n = scene_slices(0, worker, workers, STEP, slices);
+	snprintf(node, sizeof node, "n%d", number);
+	snprintf(file, sizeof file, "n%d-0.safetensors", number);
+	must(hspmd_image_layout(&im, slices, n, &err), &err);
+	for (size_t i = 0; i < n; i++)
+		memcpy(im.data + im.extents[i].offset, slices[i].data, im.extents[i].bytes);
+	must(hspmd_image_seal(&im, &err), &err);
+	must(hspmd_shard_store(scene_path("%s", node), node, STEP, 1, file, im.data, im.bytes, &shard, &err), &err);
+	hspmd_image_free(&im);
+	scene_free(slices, n);
+	return shard;
+}
+
+/* Halves in n0 and n1, the last third once more in n2. */
+static struct hspmd_manifest *write_all(void)
+{
+	json_t *shards[] = { write_shard(0, 0, 2), write_shard(1, 1, 2), write_shard(2, 2, 3) }, *job = json_object();
+	struct hspmd_error err = { "" };
+	struct hspmd_manifest *m = hspmd_manifest_assemble(STEP, 1, job, shards, 3, &err);
+	must(!m, &err);
+	for (int i = 0; i < 3; i++)
+		json_decref(shards[i]);
+	json_decref(job);
+	m = scene_as_root(m, 3);
+	for (int i = 0; i < 3; i++)
+		must(hspmd_checkpoint_commit(scene_path("n%d", i), m, &err), &err);
+	return m;
+}
+
+static json_t *shard_of(json_t *root, size_t i)
+{
+	return json_array_get(json_object_get(root, "shards"), i);
+}
+
+static void test_round_trip(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_manifest *m = write_all(), *again = hspmd_manifest_read(scene_path("n1/step-0000000070-g1/manifest.json"), &err);
+	must(!again, &err);
+	json_t *one = hspmd_manifest_to_json(m), *two = hspmd_manifest_to_json(again);
+	assert_true(again->root && again->shard_count == 3 && again->set_count == 3 && json_equal(one, two));
+	for (int p = 0; p < 9; p++)
+		assert_int_equal(hspmd_manifest_set_has(m, 0, p), p < SCENE_TENSORS);
+	assert_false(hspmd_manifest_set_has(m, 0, -1));
+	json_decref(one);
+	json_decref(two);
+	hspmd_manifest_destroy(again);
+	hspmd_manifest_destroy(m);
+}
+
+static void test_lies(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *key, *value, *says;
+	} lies[] = {
+		{ "list", "\"00\"", "16 hexadecimal digits" },
+		{ "list", "12", "list" },
+		{ "set", "3", "set" },
+		{ "set", "-1", "set" },
+		{ "file", "\"n1-0.safetensors\"", "n1-0.safetensors is there twice" },
+		{ "extents", "[]", "extents" },
+		{ "sets", "[]", "sets" },
+		{ "sets", "[\"7\", \"77\", \"7\"]", "as many as in the other sets" },
+		{ "sets", "[\"7\", \"G\", \"7\"]", "hexadecimal digits" },
+		{ "sets", "[\"7\", 7, \"7\"]", "sets[1]" },
+		{ "format", "\"hspmd-checkpoint-1\"", "" },
+		{ "format", "\"hspmd-checkpoint-3\"", "hspmd-checkpoint-2" },
+	};
+	struct hspmd_manifest *m = write_all();
+	json_t *root = hspmd_manifest_to_json(m);
+	for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+		struct hspmd_error err = { "" };
+		json_t *copy = json_deep_copy(root), *value = json_loads(lies[i].value, JSON_DECODE_ANY, NULL);
+		bool above = !strcmp(lies[i].key, "sets") || !strcmp(lies[i].key, "format");
+		json_object_set_new(above ? copy : shard_of(copy, 0), lies[i].key, value);
+		assert_null(hspmd_manifest_from_json(copy, "lie", &err));
+		if (!strstr(err.text, lies[i].says))
+			print_error("%s: %s: %s\n", lies[i].key, lies[i].value, err.text);
+		assert_non_null(strstr(err.text, lies[i].says));
+		json_decref(copy);
+	}
+	json_decref(root);
+	hspmd_manifest_destroy(m);
+}
+
+/* Counts the extents of the shards that the reader believes to be those of the root. */
+static int believed(json_t *root, const bool *wanted)
+{
+	struct hspmd_error err = { "" };
+	const char *folders[3];
+	const struct hspmd_extent *extents;
+	struct hspmd_manifest *m = hspmd_manifest_from_json(root, "root", &err);
+	must(!m, &err);
+	for (int i = 0; i < 3; i++)
+		folders[i] = scene_folder(m, i == 0 ? "n0" : i == 1 ? "n1" : "n2");
+	struct hspmd_reader *r = hspmd_reader_create(m, wanted, folders, 3, &err);
+	assert_non_null(r);
+	int count = hspmd_reader_extents(r, &extents);
+	for (int i = 0; i < count; i++)
+		assert_true(extents[i].tensor && extents[i].bytes > 0 && extents[i].shard < 3);
+	hspmd_reader_destroy(r);
+	hspmd_manifest_destroy(m);
+	return count;
+}
+
+/* A header of another file, and one with other parameters than the root says, are not used; nor is a file that is not wanted. */
+static void test_wrong_headers(void **state)
+{
+	(void)state;
+	struct hspmd_manifest *m = write_all();
+	json_t *root = hspmd_manifest_to_json(m);
+	const bool second[] = { false, true, false };
+	int each = SCENE_SLICES;
+	assert_int_equal(believed(root, NULL), 3 * each);
+	assert_int_equal(believed(root, second), each);
+	json_t *other = json_deep_copy(root);
+	json_object_set(shard_of(other, 1), "list", json_object_get(shard_of(other, 0), "list"));
+	assert_int_equal(believed(other, NULL), 2 * each);
+	json_decref(other);
+	other = json_deep_copy(root);
+	json_array_set_new(json_object_get(other, "sets"), 2, json_string("3"));
+	assert_int_equal(believed(other, NULL), 2 * each);
+	json_decref(other);
+	json_decref(root);
+	hspmd_manifest_destroy(m);
+}
+
+static void expect_group(bool whole, const char *says)
+{
+	struct hspmd_checkpoint_index index;
+	struct hspmd_error err = { "" };
+	must(hspmd_checkpoint_index_open(&index, scene_root, &err), &err);
+	assert_int_equal(index.count, 1);
+	if (whole ? index.groups[0].lacks.text[0] != '\0' : !strstr(index.groups[0].lacks.text, says))
+		fail_msg("%s", index.groups[0].lacks.text);
+	assert_int_equal(hspmd_checkpoint_index_choose(&index, -1, scene_root, &err) != NULL, whole);
+	hspmd_checkpoint_index_close(&index);
+}
+
+/* A checkpoint without some of its shards is whole if the others have everything. */
+static void test_missing_shards(void **state)
+{
+	(void)state;
+	struct hspmd_manifest *m = write_all();
+	struct hspmd_error err = { "" };
+	const char *folders[] = { scene_folder(m, "n0"), scene_folder(m, "n1"), scene_folder(m, "n2") };
+	expect_group(true, "");
+	must(unlink(scene_path("n2/step-0000000070-g1/n2-0.safetensors")), &err);
+	expect_group(true, "");
+	assert_int_equal(scene_read_worker(m, folders, 3, 0, 0, 1), 0);
+	must(unlink(scene_path("n1/step-0000000070-g1/n1-0.safetensors")), &err);
+	expect_group(false, "is in no shard; 2 of 3 shards cannot be read, such as n1-0.safetensors");
+	assert_true(scene_read_worker(m, folders, 3, 0, 0, 1) > 0);
+	must(unlink(scene_path("n0/step-0000000070-g1/n0-0.safetensors")), &err);
+	expect_group(false, "parameter 0 of the model is in n0-0.safetensors, which cannot be read");
+	/* Who sees no headers takes a root only if every shard is there. */
+	assert_int_equal(hspmd_manifest_covered(m, 0, NULL, NULL, &err), 0);
+	hspmd_manifest_destroy(m);
+}
+
+static bool not_n2(void *context, int number, const struct hspmd_shard *s)
+{
+	(void)context, (void)number;
+	return strcmp(s->file, "n2-0.safetensors");
+}
+
+static void test_choose(void **state)
+{
+	(void)state;
+	struct hspmd_manifest *m = write_all();
+	const struct hspmd_manifest *const list[] = { m };
+	struct hspmd_error err = { "" };
+	assert_int_equal(hspmd_manifest_choose(list, 1, NULL, NULL, &err), 0);
+	assert_int_equal(hspmd_manifest_choose(list, 1, not_n2, NULL, &err), -1);
+	assert_string_equal(err.text, "step 70: shard n2-0.safetensors cannot be read");
+	hspmd_manifest_destroy(m);
+}
+
+/* Tools: the parameters as a model folder, from a root's shards. */
+static void test_export(void **state)
+{
+	(void)state;
+	struct hspmd_manifest *m = write_all();
+	struct hspmd_error err = { "" };
+	const char *folders[] = { scene_folder(m, "n0"), scene_folder(m, "n1") };
+	struct hspmd_reader *r = hspmd_reader_create(m, NULL, folders, 2, &err);
+	struct hspmd_export_options how = { .folder = scene_path("out") };
+	must(hspmd_weights_export(r, &how, &err), &err);
+	hspmd_reader_destroy(r);
+	struct hspmd_weights *w = hspmd_weights_open(scene_path("out"), &err);
+	must(!w, &err);
+	for (int t = 0; t < SCENE_TENSORS; t++) {
+		struct hspmd_box all = hspmd_box_full(&scene_tensors[t].shape);
+		float *data = calloc((size_t)hspmd_box_elements(&all), sizeof *data);
+		must(hspmd_weights_read(w, NULL, scene_tensors[t].name, &scene_tensors[t].shape, &all, data, &err), &err);
+		assert_int_equal(scene_visit(t, HSPMD_STATE_PARAM, STEP, &all, data, false), 0);
+		free(data);
+	}
+	hspmd_weights_destroy(w);
+	hspmd_manifest_destroy(m);
+}
+
+int main(void)
+{
+	setenv("HSPMD_LOG", "error", 1);
+	const struct CMUnitTest tests[] = {
+		IN_FOLDER(test_round_trip),     IN_FOLDER(test_lies),   IN_FOLDER(test_wrong_headers),
+		IN_FOLDER(test_missing_shards), IN_FOLDER(test_choose), IN_FOLDER(test_export),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
