@@ -113,8 +113,8 @@ bool hspmd_job_uses_index(const struct hspmd_job *j);
 /* The loss mask of a data file: one byte per token. malloc'd; NULL: out of memory. */
 char *hspmd_job_mask_path(const struct hspmd_job *j, const char *path);
 
-/* What knows models (hspmd_job_models of runtime/model/model.h). check: finds mistakes of the job that the model's parameters show; as it may
- * find several, it calls hspmd_mistakes_add itself. 0 or -1. */
+/* What knows models (hspmd_job_models of runtime/model/model.h). check: finds mistakes of the job that the model's parameters show; it
+ * calls hspmd_mistakes_add itself, for each of them. 0 or -1. */
 struct hspmd_job_models {
 	struct hspmd_model *(*read)(const struct hspmd_job *j, void *context, struct hspmd_error *err);
 	int (*check)(const struct hspmd_job *j, const struct hspmd_model *m, struct hspmd_mistakes *all, struct hspmd_error *err);

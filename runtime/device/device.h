@@ -83,8 +83,9 @@ struct hspmd_device {
  * that a program is the same on every machine that shows it. */
 bool hspmd_device_has_kernel(enum hspmd_device_kind kind, enum hspmd_opcode opcode);
 
-/* Finds out, from the workspace that the device asks for, which blocks of a matrix product's factors it packs (common/format/cluster.h). All
- * 0 if it packs none, or if its memory is not the host's: what such devices hold before they run a program is counted as their context. */
+/* Finds out, from the workspace that the device asks for, which blocks of a matrix product's factors it packs (common/format/cluster.h).
+ * All 0 if it packs none, or if its memory is not the host's: what such devices hold before they run a program is counted as their
+ * context. */
 struct hspmd_product_blocks;
 void hspmd_device_product_blocks(struct hspmd_device *dev, struct hspmd_product_blocks *out);
 

@@ -17,8 +17,8 @@ struct hspmd_export_options {
 };
 int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_export_options *how, struct hspmd_error *err);
 
-/* Write a checkpoint of step 0 from weights into a location: the named tensors (F32), with moments of zero. map: as hspmd_weights_read takes it. job: goes
- * into the manifest. */
+/* Write a checkpoint of step 0 from weights into a location: the named tensors (F32), with moments of zero. map: as hspmd_weights_read
+ * takes it. job: goes into the manifest. */
 struct hspmd_import_tensor {
 	const char *name;
 	struct hspmd_shape shape;

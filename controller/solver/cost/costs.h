@@ -172,7 +172,8 @@ double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum h
                                   const struct hspmd_device_share *device);
 double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device);
-/* Bytes of a micro-batch that the layer needs while it runs; layers run one after the other. deferring: gradients of weights are deferred. */
+/* Bytes of a micro-batch that the layer needs while it runs; layers run one after the other. deferring: gradients of weights are
+ * deferred. */
 double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring, int micro_batch,
                                    const struct hspmd_device_share *device);
 /* Returns true if all of these are equal for both layers. */
