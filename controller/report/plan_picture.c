@@ -233,8 +233,8 @@ static void write_far(FILE *out, const struct report_generation *list, int count
 	if (computed >= FAR * predicted && predicted > 0)
 		fprintf(out,
 		        "Its devices computed for %s of it, where %s were predicted: they were slower than when their speed was measured. "
-		        "So "
-		        "are devices whose cores or GPU other work uses, or other nodes on the same machine.",
+		        "That "
+		        "happens if other work, or other nodes of the same machine, use the same cores or GPU.",
 		        report_seconds(&w, computed), report_seconds(&v, predicted));
 	else if (computed > 0)
 		fprintf(out, "Its devices computed for %s of it (predicted: %s); the rest are waits, for messages, one another, or a core.",

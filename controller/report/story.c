@@ -117,8 +117,10 @@ void report_story_write(FILE *out, const struct report_run *r, const struct repo
 		return;
 	}
 	fputs("<p>", out);
-	report_textf(out, "Made %lld step%s (%lld to %lld)", (long long)s->steps, s->steps == 1 ? "" : "s", (long long)s->first_step,
-	             (long long)s->last_step);
+	if (s->steps == 1)
+		report_textf(out, "Made 1 step (%lld)", (long long)s->first_step);
+	else
+		report_textf(out, "Made %lld steps (%lld to %lld)", (long long)s->steps, (long long)s->first_step, (long long)s->last_step);
 	if (!isnan(s->begin))
 		report_textf(out, " in %s", report_seconds(&w, s->end - s->begin));
 	if (s->min_nodes == s->max_nodes)
