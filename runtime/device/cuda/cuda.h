@@ -63,8 +63,15 @@ int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_b
  * of workspace. */
 void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate,
                            void *workspace);
-/* sums[n] = parts[0][n] + parts[1][n] + ... in this order, added to sums[n] if accumulate. */
-void hspmd_cuda_add_parts(struct hspmd_cuda *cuda, const float *parts, int64_t count, int64_t n, float *sums, bool accumulate);
+/* For each of a few vectors: sums[n] = parts[0][n] + parts[1][n] + ... + parts[count - 1][n] in an order that depends on count alone, added
+ * to sums[n] if accumulate. */
+#define HSPMD_CUDA_PARTS_MOST 2
+struct hspmd_cuda_parts {
+	const float *parts;
+	float *sums;
+	bool accumulate;
+};
+void hspmd_cuda_add_parts(struct hspmd_cuda *cuda, const struct hspmd_cuda_parts *of, int vectors, int64_t count, int64_t n);
 size_t hspmd_cuda_column_sum_workspace(const struct hspmd_cuda *cuda, int64_t rows, int64_t n);
 
 /* ---- copies to and from host memory (staging.c) */

@@ -189,8 +189,9 @@ static int run_grad_w_sums(struct hspmd_cuda *cuda, struct hspmd_cuda_gemm *p, c
 		p->bgrad = own;
 	if (run(cuda, p, args, err))
 		return -1;
+	struct hspmd_cuda_parts sums = { own, args->out[1].data, true };
 	if (args->out[1].accumulate)
-		hspmd_cuda_add_parts(cuda, own, 1, bias_length(args), args->out[1].data, true);
+		hspmd_cuda_add_parts(cuda, &sums, 1, 1, bias_length(args));
 	return 0;
 }
 
