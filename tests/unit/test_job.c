@@ -70,7 +70,7 @@ static void reads_everything(void **state)
 	assert_true(j->optimizer.lr == 6e-4 && j->optimizer.min_lr == 1e-5 && j->optimizer.warmup_steps == 100);
 	assert_true(j->optimizer.schedule == HSPMD_LR_COSINE && j->optimizer.weight_decay == 0.05 && j->optimizer.values[0] == 0.8);
 	assert_true(j->optimizer.values[1] == 0.99 && j->optimizer.values[2] == 1e-6 && j->optimizer.clip == 0.5);
-	assert_true(j->precision == HSPMD_PRECISION_BF16 && j->rounding == HSPMD_ROUNDING_STOCHASTIC);
+	assert_true(j->precision == HSPMD_PRECISION_BF16 && j->rounding == HSPMD_ROUNDING_STOCHASTIC && j->any_order);
 	assert_true(j->elastic.min_nodes == 2 && j->elastic.max_nodes == 8);
 	assert_string_equal(j->elastic.policy, "spot");
 	assert_string_equal(j->checkpoint.local, "/scratch/$USER/$JOB");
@@ -92,7 +92,7 @@ static void defaults(void **state)
 	assert_non_null(j);
 	assert_null(j->init);
 	assert_int_equal(j->valid_count, 0);
-	assert_true(j->seed == 1 && j->precision == HSPMD_PRECISION_FP32 && j->rounding == HSPMD_ROUNDING_NEAREST);
+	assert_true(j->seed == 1 && j->precision == HSPMD_PRECISION_FP32 && j->rounding == HSPMD_ROUNDING_NEAREST && !j->any_order);
 	assert_true(j->optimizer.min_lr == 0.0001 && j->optimizer.warmup_steps == 0 && j->optimizer.schedule == HSPMD_LR_CONSTANT);
 	assert_true(j->optimizer.weight_decay == 0.1 && j->optimizer.values[0] == 0.9 && j->optimizer.values[1] == 0.95);
 	assert_true(j->optimizer.values[2] == 1e-8 && j->optimizer.clip == 1);
@@ -325,7 +325,10 @@ static const struct edit edits[] = {
 	{ "\"lr\": 0.001", "\"lr\": 1, \"clip\": -1", "j.json: optimizer.clip: expected a number of at least 0" },
 	{ "\"lr\": 0.001", "\"lr\": 1, \"warmup\": 5",
 	  "j.json: optimizer.warmup: unknown key; known here: type, lr, min_lr, warmup_steps" },
-	{ "\"seq_len\"", "\"precision\": \"fp16\", \"seq_len\"", "j.json: precision: expected \"fp32\" or \"bf16\", got \"fp16\"" },
+	{ "\"seq_len\"", "\"precision\": \"fp16\", \"seq_len\"",
+	  "j.json: precision: expected \"fp32\", \"bf16\" or \"tf32\", got \"fp16\"" },
+	{ "\"seq_len\"", "\"precision\": \"tf32\", \"deterministic\": false, \"seq_len\"", "" },
+	{ "\"seq_len\"", "\"deterministic\": \"no\", \"seq_len\"", "j.json: deterministic: expected true or false" },
 	{ "\"seq_len\"", "\"rounding\": \"up\", \"seq_len\"", "j.json: rounding: expected \"nearest\" or \"stochastic\", got \"up\"" },
 	{ "\"seq_len\"", "\"rounding\": \"stochastic\", \"seq_len\"",
 	  "j.json: rounding: expected \"nearest\" with precision \"fp32\", in which nothing is rounded to bf16, got \"stochastic\"" },

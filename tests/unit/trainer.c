@@ -129,6 +129,10 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 		json_object_set_new(json_object_get(j, "optimizer"), "clip", json_real(o->clip > 0 ? o->clip : 0));
 	if (j && o->bf16)
 		json_object_set_new(j, "precision", json_string("bf16"));
+	if (j && o->tf32)
+		json_object_set_new(j, "precision", json_string("tf32"));
+	if (j && o->any_order)
+		json_object_set_new(j, "deterministic", json_false());
 	if (j && o->stochastic)
 		json_object_set_new(j, "rounding", json_string("stochastic"));
 	if (j && o->job)
