@@ -20,6 +20,14 @@ const char *hspmd_checkpoint_name(int64_t step, int64_t generation, char *buf, s
 	return buf;
 }
 
+const char *hspmd_shard_name(const char *address, char *buf, size_t size)
+{
+	snprintf(buf, size, "%s.safetensors", address);
+	for (char *colon = buf; (colon = strchr(colon, ':'));)
+		*colon = '-';
+	return buf;
+}
+
 bool hspmd_checkpoint_parse(const char *name, int64_t *step, int64_t *generation)
 {
 	int used = 0;
@@ -134,7 +142,7 @@ static int check_apart(const struct hspmd_json *at, const struct hspmd_extent *e
 
 static bool plain_name(const char *name)
 {
-	return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 200;
+	return *name && *name != '.' && !strchr(name, '/') && strlen(name) < HSPMD_SHARD_NAME_MAX;
 }
 
 static int read_nodes(struct hspmd_json *at, struct hspmd_shard *s)
