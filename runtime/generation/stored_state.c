@@ -136,11 +136,11 @@ static int list_readers(struct hspmd_stored_state *s, json_t *files, struct hspm
 static int read_root(struct hspmd_stored_state *s, json_t *files, struct hspmd_error *err)
 {
 	const struct hspmd_manifest *m = s->manifest;
-	size_t digits = ((size_t)s->g->layouts->parameter_count + 3) / 4;
-	if (strlen(m->sets[0]) != digits)
-		return hspmd_fail(
-		        err, "the checkpoint's model has another number of parameters than this one: its sets have %zu digits, not %zu",
-		        strlen(m->sets[0]), digits);
+	int digits = (s->g->layouts->parameter_count + 3) / 4;
+	if (m->set_digits != digits)
+		return hspmd_fail(err,
+		                  "the checkpoint's model has another number of parameters than this one: its sets have %d digits, not %d",
+		                  m->set_digits, digits);
 	if (hspmd_old_plan_read(s->g, json_object_get(m->job, "cluster"), json_object_get(m->job, "plan"), "manifest.job", &s->under, err))
 		return -1;
 	size_t devices = (size_t)s->under.cluster->device_count;

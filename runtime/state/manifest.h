@@ -82,7 +82,8 @@ struct hspmd_manifest {
 	int shard_count, extent_count, set_count;
 	struct hspmd_shard *shards;
 	struct hspmd_extent *extents;
-	char **sets; /* of a root; of one length */
+	char **sets;    /* of a root */
+	int set_digits; /* of each of them */
 };
 
 /* Parse strictly: boxes must be inside their shapes, extents inside their files and disjoint, sizes must fit the dtype, file names must

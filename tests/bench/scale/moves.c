@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CPU seconds and memory that one worker takes to plan its state moves (runtime/generation/state_moves.h) when a large job's plan changes,
- * in a process per problem.
+ * in a process per problem. From memory; or from a checkpoint, of which one member per node can read the node's files.
  *
  *     moves [DEVICES...] */
 #include <stdio.h>
@@ -16,19 +16,87 @@
 #include "tests/bench/scale/problem.h"
 
 #define STAGE_DEVICES 64 /* of one pipeline of SCALE_ALIKE */
+#define NODE_DEVICES 8
+#define KINDS 3
+
+/* A manifest lists all extents, or is a root. */
+enum source { MEMORY, LISTED, ROOT };
 
 struct change {
 	const char *name;
+	enum source from;
 	bool leaves;             /* the last pipeline leaves */
 	bool last;               /* plan for the last device, else for the first */
 	enum scale_shapes after; /* of the plan */
 };
 
 static const struct change changes[] = {
-	{ "one pipeline leaves", true, false, SCALE_ALIKE },
-	{ "alike to four shapes", false, false, SCALE_FOUR },
-	{ "the same, last device", false, true, SCALE_FOUR },
+	{ "one pipeline leaves", MEMORY, true, false, SCALE_ALIKE },
+	{ "alike to four shapes", MEMORY, false, false, SCALE_FOUR },
+	{ "the same, last device", MEMORY, false, true, SCALE_FOUR },
+	{ "from listed extents", LISTED, false, false, SCALE_FOUR },
+	{ "from a root", ROOT, false, false, SCALE_FOUR },
 };
+
+/* Every device has written what it holds. */
+static bool has_all(const void *context, int device, int parameter)
+{
+	(void)context, (void)device, (void)parameter;
+	return true;
+}
+
+/* What members can read: of the devices' files, as one list. NULL: memory. */
+static struct hspmd_holding *list_extents(const struct hspmd_parameter_layouts *old, int devices, size_t *count)
+{
+	int *device = hspmd_calloc((size_t)devices, sizeof *device);
+	struct hspmd_local_shard *shards = hspmd_calloc((size_t)devices, sizeof *shards);
+	struct hspmd_holding *list = NULL;
+	size_t capacity = 0;
+	int failed = !device || !shards;
+	*count = 0;
+	for (int p = 0; !failed && p < old->parameter_count; p++) {
+		int n = hspmd_annotation_local_shards(old->parameters[p].state, &old->parameters[p].shape, device, shards);
+		for (int i = 0; !failed && i < n * KINDS; i++) {
+			failed = hspmd_array_grow(&list, &capacity, *count, sizeof *list);
+			if (!failed)
+				list[(*count)++] =
+				        (struct hspmd_holding){ p * HSPMD_STATE_KIND_COUNT + i % KINDS,
+					                        device[i / KINDS] / NODE_DEVICES * NODE_DEVICES, shards[i / KINDS].box };
+		}
+	}
+	free(device);
+	free(shards);
+	if (failed)
+		free(list);
+	return failed ? NULL : list;
+}
+
+/* The same of a root. */
+struct root {
+	int *first_reader, *readers;
+	bool *everybody;
+	struct hspmd_file_side side;
+};
+
+static int make_root(const struct hspmd_parameter_layouts *old, int devices, struct root *r)
+{
+	r->first_reader = hspmd_calloc((size_t)devices + 1, sizeof *r->first_reader);
+	r->readers = hspmd_calloc((size_t)devices, sizeof *r->readers);
+	r->everybody = hspmd_calloc((size_t)devices, sizeof *r->everybody);
+	if (!r->first_reader || !r->readers || !r->everybody)
+		return -1;
+	for (int d = 0; d < devices; d++) {
+		r->readers[d] = d / NODE_DEVICES * NODE_DEVICES;
+		r->first_reader[d + 1] = d + 1;
+	}
+	r->side = (struct hspmd_file_side){ .layouts = old,
+		                            .device_count = devices,
+		                            .first_reader = r->first_reader,
+		                            .readers = r->readers,
+		                            .everybody = r->everybody,
+		                            .has = has_all };
+	return 0;
+}
 
 static double seconds_of(const struct rusage *u)
 {
@@ -55,7 +123,14 @@ static int plan_moves(int devices, const struct change *c)
 	                               *now = old ? hspmd_parameter_layouts_build(graph, after, &err) : NULL;
 	int *rank_of = hspmd_calloc((size_t)devices, sizeof *rank_of);
 	size_t *element_bytes = hspmd_calloc(now ? (size_t)now->parameter_count * HSPMD_STATE_KIND_COUNT : 1, sizeof *element_bytes);
+	struct hspmd_holding *listed = NULL;
+	struct root root = { 0 };
+	size_t listed_count = 0;
 	int status = now && rank_of && element_bytes ? 0 : -1;
+	if (!status && c->from == LISTED)
+		status = (listed = list_extents(old, devices, &listed_count)) ? 0 : -1;
+	if (!status && c->from == ROOT)
+		status = make_root(old, devices, &root);
 	for (int d = 0; !status && d < devices; d++)
 		rank_of[d] = d;
 	for (int i = 0; !status && i < now->parameter_count * HSPMD_STATE_KIND_COUNT; i++)
@@ -65,11 +140,14 @@ static int plan_moves(int devices, const struct change *c)
 		struct hspmd_state_side held = { old, rank_of, devices }, needed = { now, rank_of, devices };
 		struct hspmd_state_moves m = {
 			.self = c->last ? devices - 1 : 0,
-			.kinds = 3,
+			.kinds = KINDS,
 			.element_bytes = element_bytes,
 			.now = &needed,
 			.live = &held,
-			.live_count = 1,
+			.live_count = c->from == MEMORY,
+			.stored = listed,
+			.stored_count = listed_count,
+			.files = c->from == ROOT ? &root.side : NULL,
 			.cost = &cost,
 		};
 		status = hspmd_state_moves_plan(&m, &moves, &count, &err);
@@ -82,6 +160,10 @@ static int plan_moves(int devices, const struct change *c)
 		       (end.ru_maxrss - start.ru_maxrss) / 1024, count);
 	fflush(stdout);
 	free(moves);
+	free(listed);
+	free(root.first_reader);
+	free(root.readers);
+	free(root.everybody);
 	free(rank_of);
 	free(element_bytes);
 	hspmd_parameter_layouts_destroy(now);
