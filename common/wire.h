@@ -41,8 +41,9 @@
  *                         init: true (random, or job.init), or one or both of
  *                         live: [{ cluster, plan, holders: [runs of devices that still hold the state of `step` under that plan] }];
  *                           true: as in `prepare`
- *                         manifest: { hspmd-checkpoint-1 }, memory, local, shared: folders or null (as in `checkpoint`),
- *                           files: { "n0-1.safetensors": [device addresses of the members that can read this shard] }
+ *                         manifest: { hspmd-checkpoint-1 or -2 }, memory, local, shared: folders or null (as in `checkpoint`),
+ *                           files: { "n0-1.safetensors": [device addresses of the members that can read this shard] }; of -2 also
+ *                           true: all can, as it is in the shared folder, and each reads what it needs itself
  *   stop                end after the current step (agreed in the vote of the step). Answer of all: `stopped`.
  *                       generation
  *   checkpoint          snapshot at the end of the first step before whose vote all workers had received this message, or at once if

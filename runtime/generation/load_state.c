@@ -12,58 +12,13 @@
 #include "runtime/state/checkpoint.h"
 #include "runtime/weights/weights.h"
 
-/* The parts of a checkpoint that members can read. */
-struct stored {
-	struct hspmd_holding *part;
-	size_t count, capacity;
-};
-
-static int stored_add(struct stored *s, int tensor, int rank, const struct hspmd_box *box, struct hspmd_error *err)
-{
-	if (hspmd_array_grow(&s->part, &s->capacity, s->count, sizeof *s->part))
-		return hspmd_fail_memory(err, "planning state moves");
-	s->part[s->count++] = (struct hspmd_holding){ tensor, rank, *box };
-	return 0;
-}
-
-static int stored_read(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *files, struct stored *s,
-                       struct hspmd_error *err)
-{
-	bool has[HSPMD_STATE_KIND_COUNT] = { false };
-	for (int x = 0; x < m->extent_count; x++) {
-		const struct hspmd_extent *e = &m->extents[x];
-		if (e->kind == HSPMD_STATE_OTHER)
-			return hspmd_fail(err, "the checkpoint is another trainer's: it has %s", e->tensor);
-		has[e->kind] = true;
-		json_t *readers = json_object_get(files, m->shards[e->shard].file);
-		int p = 0;
-		while (p < g->layouts->parameter_count && strcmp(g->layouts->parameters[p].name, e->tensor))
-			p++;
-		if (p == g->layouts->parameter_count)
-			return hspmd_fail(err, "the checkpoint has a tensor %s that is not in the model", e->tensor);
-		if (e->shape.rank != g->layouts->parameters[p].shape.rank ||
-		    memcmp(e->shape.dim, g->layouts->parameters[p].shape.dim, (size_t)e->shape.rank * sizeof *e->shape.dim))
-			return hspmd_fail(err, "the checkpoint's tensor %s has another shape than the model's", e->tensor);
-		for (size_t r = 0; r < json_array_size(readers); r++) {
-			int rank = hspmd_generation_rank(g, json_string_value(json_array_get(readers, r)));
-			if (rank >= 0 && stored_add(s, p * HSPMD_STATE_KIND_COUNT + (int)e->kind, rank, &e->box, err))
-				return -1;
-		}
-	}
-	for (int k = 0; k < hspmd_generation_state_kinds(g); k++)
-		if (!has[k])
-			return hspmd_fail(err, "the checkpoint has no %s, which optimizer %s needs", hspmd_state_kind_names[k],
-			                  hspmd_optimizer_names[g->program->optimizer]);
-	return 0;
-}
-
 /* Folders of a node that may contain a checkpoint, nearest first. */
 enum { IN_MEMORY, ON_DISK, SHARED, FOLDER_KINDS };
 
 struct ends {
 	struct hspmd_generation *now, *old;
+	const struct hspmd_stored_state *stored; /* NULL: no files */
 	struct hspmd_reader *reader;
-	const struct hspmd_manifest *manifest;
 	int folders, kind[FOLDER_KINDS]; /* kind: by folder of the reader */
 	struct hspmd_load_report *report;
 };
@@ -74,15 +29,17 @@ static size_t box_bytes(const struct hspmd_generation *g, int tensor, const stru
 }
 
 /* Note the first shard that has a file here but from which this box could not be read. */
-static void note_unreadable(struct ends *e, const struct hspmd_state_need *n, const struct hspmd_box *box)
+static void note_unreadable(struct ends *e, int tensor, const struct hspmd_box *box)
 {
-	const struct hspmd_manifest *m = e->manifest;
-	struct hspmd_box part;
-	for (int x = 0; x < m->extent_count && !e->report->unreadable; x++)
-		if (m->extents[x].kind == n->kind && !strcmp(m->extents[x].tensor, n->tensor) &&
-		    hspmd_reader_has(e->reader, m->extents[x].shard) && hspmd_box_intersect(&m->extents[x].box, box, &part))
+	const struct hspmd_manifest *m = e->stored->manifest;
+	bool *shards = hspmd_calloc((size_t)m->shard_count, sizeof *shards);
+	if (shards)
+		hspmd_stored_state_find(e->stored, tensor, box, shards);
+	for (int i = 0; shards && i < m->shard_count && !e->report->unreadable; i++)
+		if (shards[i] && hspmd_reader_has(e->reader, i))
 			e->report->unreadable = json_pack("{sI,sI,ss}", "step", (json_int_t)m->step, "generation",
-			                                  (json_int_t)m->generation, "file", m->shards[m->extents[x].shard].file);
+			                                  (json_int_t)m->generation, "file", m->shards[i].file);
+	free(shards);
 }
 
 /* Read from this node's files. A box may be spread over several extents of the shards here, and may be in several of them. */
@@ -103,7 +60,7 @@ static int get_stored(struct ends *e, int tensor, const struct hspmd_box *box, b
 	for (int f = 0; own && f < e->folders; f++)
 		*counts[e->kind[f]] += (int64_t)bytes[f];
 	if (gap_count) {
-		note_unreadable(e, &need, &gaps[0].box);
+		note_unreadable(e, tensor, &gaps[0].box);
 		hspmd_fail(err, "%s is incomplete in the checkpoint's files on this node", l->name);
 	}
 	free(gaps);
@@ -144,52 +101,72 @@ static void *buffer_of(void *context, int tensor, const struct hspmd_box *box, b
 	return g ? hspmd_generation_box_data(g, tensor, box) : NULL;
 }
 
-/* Plan this member's moves, unless they were planned when the generation was prepared, and execute them. */
-static int run_moves(struct hspmd_generation *g, json_t *live, const struct stored *stored, const struct hspmd_state_endpoint *end,
+/* Plan this member's moves, unless they were planned when the generation was prepared. */
+static int plan_moves(struct hspmd_generation *g, json_t *live, const struct hspmd_stored_state *stored, struct hspmd_member_moves *own,
+                      struct hspmd_load_report *report, struct hspmd_error *err)
+{
+	double then = hspmd_now();
+	if (!stored && hspmd_member_moves_take(g, live, own))
+		return 0;
+	int status = hspmd_member_moves_plan(g, live, stored, own, err);
+	report->plan_s = hspmd_now() - then;
+	return status;
+}
+
+static int run_moves(struct hspmd_generation *g, const struct hspmd_member_moves *own, const struct hspmd_state_endpoint *end,
                      struct hspmd_load_report *report, struct hspmd_error *err)
 {
 	struct hspmd_state_transfer_report moved = { 0 };
-	struct hspmd_member_moves own = { 0 };
-	double then = hspmd_now();
 	size_t *element_bytes = hspmd_generation_element_bytes(g);
-	int status = element_bytes ? 0 : hspmd_fail_memory(err, "planning state moves");
-	if (!status && !hspmd_member_moves_take(g, live, stored->count, &own)) {
-		status = hspmd_member_moves_plan(g, live, stored->part, stored->count, &own, err);
-		report->plan_s = hspmd_now() - then;
-	}
-	if (!status)
-		status = hspmd_state_transfer_run(g->transport, g->rank, own.list, own.count, element_bytes, end, &moved, err);
-	free(own.list);
+	int status = element_bytes ? hspmd_state_transfer_run(g->transport, g->rank, own->list, own->count, element_bytes, end, &moved, err)
+	                           : hspmd_fail_memory(err, "moving state");
 	free(element_bytes);
 	report->peers += moved.bytes_received;
 	return status;
 }
 
-/* Open a reader of the folders of this node that may contain the checkpoint. */
-static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
+/* What this node's files contain must be state of this model. The headers of a root's shards are known only now. */
+static int check_files(const struct ends *e, struct hspmd_error *err)
+{
+	const struct hspmd_extent *extents;
+	int count = e->stored->manifest->root ? hspmd_reader_extents(e->reader, &extents) : 0;
+	for (int i = 0; i < count; i++)
+		if (hspmd_stored_state_check(e->now, &extents[i], err) < 0)
+			return -1;
+	return 0;
+}
+
+/* Open a reader of the folders of this node that may contain the checkpoint. Of a root, only the files that this member reads. */
+static int open_reader(struct ends *e, json_t *state, const struct hspmd_member_moves *own, struct hspmd_error *err)
 {
 	static const char *const keys[FOLDER_KINDS] = { "memory", "local", "shared" };
+	const struct hspmd_manifest *m = e->stored->manifest;
 	char name[64], *folders[FOLDER_KINDS];
 	int count = 0;
-	hspmd_checkpoint_name(e->manifest->step, e->manifest->generation, name, sizeof name);
-	for (int k = 0; k < FOLDER_KINDS; k++) {
+	bool *wanted = hspmd_calloc((size_t)m->shard_count, sizeof *wanted), whole = wanted != NULL;
+	for (size_t i = 0; wanted && m->root && i < own->count; i++)
+		if (own->list[i].from == e->now->rank)
+			hspmd_stored_state_find(e->stored, own->list[i].tensor, &own->list[i].box, wanted);
+	hspmd_checkpoint_name(m->step, m->generation, name, sizeof name);
+	for (int k = 0; k < FOLDER_KINDS && whole; k++) {
 		const char *at = json_string_value(json_object_get(state, keys[k]));
 		if (!at)
 			continue;
 		folders[count] =
 		        k == SHARED ? hspmd_asprintf("%s/%s", at, name) : hspmd_asprintf("%s/%s/%s", at, e->now->setup->node, name);
 		e->kind[count] = k;
-		if (folders[count++])
-			continue;
-		while (count)
-			free(folders[--count]);
-		return hspmd_fail_memory(err, "opening a checkpoint");
+		whole = folders[count] != NULL;
+		count += whole;
 	}
 	e->folders = count;
-	e->reader = hspmd_reader_create(e->manifest, NULL, (const char *const *)folders, count, err);
+	if (!whole)
+		hspmd_fail_memory(err, "opening a checkpoint");
+	else
+		e->reader = hspmd_reader_create(m, m->root ? wanted : NULL, (const char *const *)folders, count, err);
 	while (count)
 		free(folders[--count]);
-	return e->reader ? 0 : -1;
+	free(wanted);
+	return e->reader ? check_files(e, err) : -1;
 }
 
 /* Fill the state from the memory of members that hold it, from files or, if both have the same step, from either. */
@@ -201,16 +178,22 @@ static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, j
 	if (told && !live)
 		return hspmd_fail(err, "start: live as in prepare, which said nothing of it");
 	struct hspmd_manifest *m = manifest ? hspmd_manifest_from_json(manifest, "manifest", err) : NULL;
-	struct ends ends = { .now = g, .old = live ? old : NULL, .manifest = m, .report = report };
+	struct hspmd_stored_state stored = { 0 };
+	struct hspmd_member_moves own = { 0 };
+	struct ends ends = { .now = g, .old = live ? old : NULL, .stored = m ? &stored : NULL, .report = report };
 	struct hspmd_state_endpoint end = { &ends, get, put_now, copy_now, buffer_of };
-	struct stored stored = { 0 };
 	int status = 0;
-	if (manifest && (!m || open_reader(&ends, state, err) || stored_read(g, m, json_object_get(state, "files"), &stored, err)))
+	if (manifest && (!m || hspmd_stored_state_read(g, m, json_object_get(state, "files"), &stored, err)))
 		status = -1;
 	if (!status)
-		status = run_moves(g, live, &stored, &end, report, err);
-	free(stored.part);
+		status = plan_moves(g, live, ends.stored, &own, report, err);
+	if (!status && m)
+		status = open_reader(&ends, state, &own, err);
+	if (!status)
+		status = run_moves(g, &own, &end, report, err);
+	free(own.list);
 	hspmd_reader_destroy(ends.reader);
+	hspmd_stored_state_clear(&stored);
 	hspmd_manifest_destroy(m);
 	return status;
 }

@@ -8,8 +8,7 @@
 #include "common/alloc.h"
 #include "common/format/device_runs.h"
 #include "common/log.h"
-#include "runtime/generation/state_moves.h"
-#include "runtime/program/pipelines.h"
+#include "runtime/generation/old_plan.h"
 
 size_t hspmd_generation_parameter_bytes(const struct hspmd_generation *g, int parameter)
 {
@@ -27,19 +26,13 @@ size_t *hspmd_generation_element_bytes(const struct hspmd_generation *g)
 
 /* State that survivors of an old plan hold. */
 struct live {
-	struct hspmd_cluster *cluster;
-	struct hspmd_plan *plan;
-	struct hspmd_graph *graph; /* of that plan, if its parameters may lie otherwise than in the graph of the new one; NULL: the same */
-	struct hspmd_parameter_layouts *layouts;
-	int *rank_of; /* per device of the cluster; -1: it is no holder */
+	struct hspmd_old_plan under;
+	int *rank_of; /* per device of the plan's cluster; -1: it is no holder */
 };
 
 static void live_clear(struct live *l)
 {
-	hspmd_parameter_layouts_destroy(l->layouts);
-	hspmd_graph_destroy(l->graph);
-	hspmd_plan_destroy(l->plan);
-	hspmd_cluster_destroy(l->cluster);
+	hspmd_old_plan_clear(&l->under);
 	free(l->rank_of);
 }
 
@@ -47,28 +40,20 @@ static void live_clear(struct live *l)
 static int live_read(const struct hspmd_generation *g, json_t *value, struct live *l, struct hspmd_error *err)
 {
 	json_t *holders = json_object_get(value, "holders");
-	l->cluster = hspmd_cluster_from_json(json_object_get(value, "cluster"), "live.cluster", err);
-	if (l->cluster)
-		l->plan = hspmd_plan_from_json(json_object_get(value, "plan"), "live.plan", l->cluster, g->setup->source.layers, err);
-	/* A search annotates the parameters of its own graph. */
-	bool own = l->plan && (l->plan->synthesis || g->plan->synthesis);
-	if (own)
-		l->graph = hspmd_pipeline_graph(&g->setup->source, l->plan, l->cluster, err);
-	if (l->plan && (!own || l->graph))
-		l->layouts = hspmd_parameter_layouts_build(own ? l->graph : g->program->graph, l->plan, err);
-	if (!l->layouts)
+	if (hspmd_old_plan_read(g, json_object_get(value, "cluster"), json_object_get(value, "plan"), "live", &l->under, err))
 		return -1;
-	l->rank_of = malloc(((size_t)l->cluster->device_count + 1) * sizeof *l->rank_of);
+	const struct hspmd_cluster *cluster = l->under.cluster;
+	l->rank_of = malloc(((size_t)cluster->device_count + 1) * sizeof *l->rank_of);
 	if (!l->rank_of)
 		return hspmd_fail_memory(err, "planning state moves");
-	for (int d = 0; d < l->cluster->device_count; d++)
+	for (int d = 0; d < cluster->device_count; d++)
 		l->rank_of[d] = -1;
 	char(*address)[HSPMD_DEVICE_RUNS_ADDRESS];
 	int count = hspmd_device_runs_expand(holders, &address, err), status = count < 0 ? -1 : 0, rank = -1;
 	for (int h = 0; !status && h < count; h++) {
 		bool follows = rank + 1 < g->member_count && !strcmp(g->members[rank + 1], address[h]);
 		rank = follows ? rank + 1 : hspmd_generation_rank(g, address[h]);
-		int device = hspmd_cluster_find_device(l->cluster, address[h], err);
+		int device = hspmd_cluster_find_device(cluster, address[h], err);
 		if (rank < 0 || device < 0)
 			status = hspmd_fail(err, "start: holder %s is not a member of the generation and a device of the old plan",
 			                    address[h]);
@@ -93,8 +78,8 @@ static double link_seconds(const void *context, int from, int to, double bytes)
 	return link ? hspmd_link_seconds(link, bytes) : 1e-5 + bytes / 1e9;
 }
 
-static int plan(const struct hspmd_generation *g, const struct live *lives, size_t live_count, const struct hspmd_holding *stored,
-                size_t stored_count, struct hspmd_member_moves *moves, struct hspmd_error *err)
+static int plan(const struct hspmd_generation *g, const struct live *lives, size_t live_count, const struct hspmd_stored_state *stored,
+                struct hspmd_member_moves *moves, struct hspmd_error *err)
 {
 	struct rank_links links = { g->cluster, hspmd_calloc((size_t)g->member_count, sizeof *links.device) };
 	struct hspmd_link_cost cost = { .seconds = link_seconds, .context = &links };
@@ -105,7 +90,7 @@ static int plan(const struct hspmd_generation *g, const struct live *lives, size
 	for (int r = 0; !status && r < g->member_count; r++)
 		links.device[r] = hspmd_cluster_find_device(g->cluster, g->members[r], &(struct hspmd_error){ "" });
 	for (size_t s = 0; !status && s < live_count; s++)
-		sides[s] = (struct hspmd_state_side){ lives[s].layouts, lives[s].rank_of, lives[s].cluster->device_count };
+		sides[s] = (struct hspmd_state_side){ lives[s].under.layouts, lives[s].rank_of, lives[s].under.cluster->device_count };
 	if (!status) {
 		struct hspmd_state_moves m = {
 			.self = g->rank,
@@ -114,8 +99,9 @@ static int plan(const struct hspmd_generation *g, const struct live *lives, size
 			.now = &now,
 			.live = sides,
 			.live_count = (int)live_count,
-			.stored = stored,
-			.stored_count = stored_count,
+			.stored = stored ? stored->part : NULL,
+			.stored_count = stored ? stored->count : 0,
+			.files = stored ? hspmd_stored_state_files(stored) : NULL,
 			.cost = &cost,
 		};
 		status = hspmd_state_moves_plan(&m, &moves->list, &moves->count, err);
@@ -126,7 +112,7 @@ static int plan(const struct hspmd_generation *g, const struct live *lives, size
 	return status;
 }
 
-int hspmd_member_moves_plan(const struct hspmd_generation *g, json_t *live, const struct hspmd_holding *stored, size_t stored_count,
+int hspmd_member_moves_plan(const struct hspmd_generation *g, json_t *live, const struct hspmd_stored_state *stored,
                             struct hspmd_member_moves *moves, struct hspmd_error *err)
 {
 	size_t count = json_array_size(live);
@@ -136,7 +122,7 @@ int hspmd_member_moves_plan(const struct hspmd_generation *g, json_t *live, cons
 	for (size_t i = 0; !status && i < count; i++)
 		status = live_read(g, json_array_get(live, i), &lives[i], err);
 	if (!status)
-		status = plan(g, lives, count, stored, stored_count, moves, err);
+		status = plan(g, lives, count, stored, moves, err);
 	for (size_t i = 0; lives && i < count; i++)
 		live_clear(&lives[i]);
 	free(lives);
@@ -149,14 +135,14 @@ void hspmd_member_moves_expect(struct hspmd_generation *g, json_t *live)
 	if (!live)
 		return;
 	g->expected_live = json_incref(live);
-	g->moves_planned = !hspmd_member_moves_plan(g, live, NULL, 0, &g->expected_moves, &why);
+	g->moves_planned = !hspmd_member_moves_plan(g, live, NULL, &g->expected_moves, &why);
 	if (!g->moves_planned)
 		hspmd_warn("moves of state are planned when they begin: %s", why.text);
 }
 
-bool hspmd_member_moves_take(struct hspmd_generation *g, json_t *live, size_t stored_count, struct hspmd_member_moves *moves)
+bool hspmd_member_moves_take(struct hspmd_generation *g, json_t *live, struct hspmd_member_moves *moves)
 {
-	if (stored_count || !g->moves_planned || !json_equal(live, g->expected_live))
+	if (!g->moves_planned || !json_equal(live, g->expected_live))
 		return false;
 	*moves = g->expected_moves;
 	g->expected_moves.list = NULL;

@@ -5,16 +5,16 @@
 #ifndef HSPMD_GENERATION_MEMBER_MOVES_H
 #define HSPMD_GENERATION_MEMBER_MOVES_H
 
-#include "runtime/generation/generation.h"
+#include "runtime/generation/stored_state.h"
 
-/* live: the array of that name in `prepare` and `start` (common/wire.h); NULL: none. stored: what members can read from files. The
- * caller frees moves->list. -1 and err: memory, a wrong message, or a slice that nobody holds. */
-int hspmd_member_moves_plan(const struct hspmd_generation *g, json_t *live, const struct hspmd_holding *stored, size_t stored_count,
+/* live: the array of that name in `prepare` and `start` (common/wire.h); NULL: none. stored: what members can read from files; NULL:
+ * nothing. The caller frees moves->list. -1 and err: memory, a wrong message, or a slice that nobody holds. */
+int hspmd_member_moves_plan(const struct hspmd_generation *g, json_t *live, const struct hspmd_stored_state *stored,
                             struct hspmd_member_moves *moves, struct hspmd_error *err);
 /* Plan the moves now that `start` will ask for if it has the same `live`. NULL is fine. A failure is logged: they are planned later. */
 void hspmd_member_moves_expect(struct hspmd_generation *g, json_t *live);
 /* Returns true if the moves were planned for this `live` and nothing stored; *moves is then the caller's. */
-bool hspmd_member_moves_take(struct hspmd_generation *g, json_t *live, size_t stored_count, struct hspmd_member_moves *moves);
+bool hspmd_member_moves_take(struct hspmd_generation *g, json_t *live, struct hspmd_member_moves *moves);
 
 /* Bytes per element of a parameter's state; and of all state tensors (state_transfer.h): malloc'd, NULL: out of memory. */
 size_t hspmd_generation_parameter_bytes(const struct hspmd_generation *g, int parameter);

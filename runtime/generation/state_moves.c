@@ -21,7 +21,7 @@ struct planner {
 	struct hspmd_error *err;
 	bool joined; /* all kinds of state lie alike, so that one is planned and the others follow it */
 	int *devices, *ranks;
-	struct hspmd_local_shard *shards; /* of one annotation */
+	struct hspmd_local_shard *shards; /* of one annotation, of `devices` */
 	struct own_parameter *own;
 	struct hspmd_holding *have; /* of all own parameters, parameter after parameter */
 	struct hspmd_need *need;
@@ -88,6 +88,51 @@ static int add_side(struct planner *p, const struct hspmd_state_side *side, int 
 	return status;
 }
 
+static bool reads(const struct hspmd_file_side *f, int device, int rank)
+{
+	for (int i = f->first_reader[device]; i < f->first_reader[device + 1]; i++)
+		if (f->readers[i] == rank)
+			return true;
+	return false;
+}
+
+static bool is_in_files(const struct hspmd_file_side *f, int parameter, int rank)
+{
+	const struct hspmd_annotation *a = f->layouts->parameters[parameter].state;
+	for (int g = 0; g < a->hsize; g++)
+		for (int d = 0; d < a->groups[g].device_count; d++)
+			if (reads(f, a->groups[g].devices[d], rank) && f->has(f->context, a->groups[g].devices[d], parameter))
+				return true;
+	return false;
+}
+
+/* Add that members can read this part of a parameter in a device's file. Of a file that everybody can read, each reads what it needs. */
+static int add_file(struct planner *p, const struct own_parameter *o, int device, const struct hspmd_box *box)
+{
+	const struct hspmd_file_side *f = p->m->files;
+	struct hspmd_box common;
+	int status = 0;
+	for (int i = f->first_reader[device]; i < f->first_reader[device + 1]; i++)
+		for (int k = 0; !status && k < (p->joined ? 1 : p->m->kinds); k++)
+			status = add_have(p, o->number * HSPMD_STATE_KIND_COUNT + k, f->readers[i], box);
+	for (size_t i = o->need; !status && f->everybody[device] && i < p->need_count; i++)
+		if (hspmd_box_intersect(&p->need[i].box, box, &common))
+			status = add_have(p, p->need[i].tensor, p->need[i].device, &common);
+	return status;
+}
+
+/* Add what members can read of a parameter in files, after what they need of it. */
+static int add_files(struct planner *p, const struct own_parameter *o)
+{
+	const struct hspmd_file_side *f = p->m->files;
+	const struct hspmd_parameter_layout *l = &f->layouts->parameters[o->number];
+	int count = hspmd_annotation_local_shards(l->state, &l->shape, p->devices, p->shards), status = 0;
+	for (int i = 0; !status && i < count; i++)
+		if (f->has(f->context, p->devices[i], o->number))
+			status = add_file(p, o, p->devices[i], &p->shards[i].box);
+	return status;
+}
+
 /* Appends the distinct ranks in ascending order; returns their end. */
 static size_t add_ranks(int *ranks, size_t first, size_t end)
 {
@@ -125,6 +170,8 @@ static int add_parameter(struct planner *p, int number, const struct hspmd_holdi
 	int status = add_side(p, m->now, number, true);
 	for (int s = 0; !status && s < m->live_count; s++)
 		status = add_side(p, &m->live[s], number, false);
+	if (!status && m->files)
+		status = add_files(p, &o);
 	for (size_t i = 0; !status && i < stored_count; i++)
 		status = add_have(p, stored[i].tensor, stored[i].holder, &stored[i].box);
 	o.have_end = p->have_count;
@@ -163,6 +210,7 @@ static int find_own(struct planner *p)
 			own = own || stored[end].holder == m->self;
 		for (int s = 0; !own && s < m->live_count; s++)
 			own = is_there(&m->live[s], i, m->self);
+		own = own || (m->files && is_in_files(m->files, i, m->self));
 		if (own)
 			status = add_parameter(p, i, stored + at, end - at);
 	}
@@ -230,7 +278,7 @@ static int most_devices(const struct hspmd_state_moves *m)
 	int most = m->now->device_count;
 	for (int s = 0; s < m->live_count; s++)
 		most = m->live[s].device_count > most ? m->live[s].device_count : most;
-	return most;
+	return m->files && m->files->device_count > most ? m->files->device_count : most;
 }
 
 static int prepare(struct planner *p)

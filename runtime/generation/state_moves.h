@@ -16,6 +16,17 @@ struct hspmd_state_side {
 	int device_count;
 };
 
+/* The files of a checkpoint whose manifest is a root: one per device of the plan under which they were written, of all kinds of state. */
+struct hspmd_file_side {
+	const struct hspmd_parameter_layouts *layouts; /* of that plan; the same parameters on all sides */
+	int device_count;                              /* of its cluster */
+	const int *first_reader, *readers;             /* readers[first_reader[d] ... first_reader[d + 1]) can read device d's file */
+	const bool *everybody;                         /* by device: every member can read the file, and does so for itself alone */
+	/* Whether a device's file has the device's part of a parameter. */
+	bool (*has)(const void *context, int device, int parameter);
+	const void *context;
+};
+
 struct hspmd_state_moves {
 	int self;                            /* own rank */
 	int kinds;                           /* the first ones of enum hspmd_state_kind: what the optimizer has */
@@ -25,6 +36,7 @@ struct hspmd_state_moves {
 	int live_count;
 	const struct hspmd_holding *stored; /* what members can read from files, of state tensors */
 	size_t stored_count;
+	const struct hspmd_file_side *files; /* what else they can read; NULL: nothing */
 	const struct hspmd_link_cost *cost; /* between ranks */
 };
 

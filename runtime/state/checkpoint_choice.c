@@ -76,7 +76,7 @@ json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, struct hspmd_e
 struct seen {
 	struct hspmd_manifest *manifest;
 	json_t *text;  /* borrowed */
-	json_t *files; /* { shard: [addresses] } */
+	json_t *files; /* { shard: [addresses], or true } as in `start` */
 	json_t *own;   /* those of these shards that are in a node's own folder */
 	bool durable;  /* on disk, not in memory only */
 };
@@ -168,6 +168,18 @@ static int add_readers(struct choice *c, json_t *found, json_t *readers, bool sh
 	return 0;
 }
 
+/* What every node sees in the shared folder is not told of each: members read there what they need. Only who reads a root can plan so. */
+static int join_readers(struct seen *s, json_t *readers)
+{
+	const char *file;
+	json_t *list;
+	void *next;
+	json_object_foreach_safe(s->files, next, file, list) if (s->manifest->root && !json_object_get(s->own, file) &&
+	                                                         json_array_size(list) == json_object_size(readers) &&
+	                                                         json_object_set_new(s->files, file, json_true())) return -1;
+	return 0;
+}
+
 static int collect(struct choice *c, json_t *found, json_t *readers, struct hspmd_error *err)
 {
 	const char *node;
@@ -182,7 +194,12 @@ static int collect(struct choice *c, json_t *found, json_t *readers, struct hspm
 	for (size_t k = 0; k < c->count; k++)
 		if (!(c->list[k].own = json_copy(c->list[k].files)))
 			return hspmd_fail_memory(err, "choosing a checkpoint");
-	return add_readers(c, found, readers, true, err);
+	if (add_readers(c, found, readers, true, err))
+		return -1;
+	for (size_t k = 0; k < c->count; k++)
+		if (join_readers(&c->list[k], readers))
+			return hspmd_fail_memory(err, "choosing a checkpoint");
+	return 0;
 }
 
 static bool reachable(void *context, int manifest, const struct hspmd_shard *shard)

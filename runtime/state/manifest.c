@@ -10,6 +10,8 @@
 #include "common/json.h"
 #include "runtime/state/state_internal.h"
 
+#define SET_DIGITS_MAX (1u << 20)
+
 const char *const hspmd_state_kind_names[] = { "param", "adam_m", "adam_v", "other", NULL };
 
 /* ---- names */
@@ -17,6 +19,14 @@ const char *const hspmd_state_kind_names[] = { "param", "adam_m", "adam_v", "oth
 const char *hspmd_checkpoint_name(int64_t step, int64_t generation, char *buf, size_t size)
 {
 	snprintf(buf, size, "step-%010" PRId64 "-g%" PRId64, step, generation);
+	return buf;
+}
+
+const char *hspmd_shard_name(const char *address, char *buf, size_t size)
+{
+	snprintf(buf, size, "%s.safetensors", address);
+	for (char *colon = buf; (colon = strchr(colon, ':'));)
+		*colon = '-';
 	return buf;
 }
 
@@ -134,7 +144,7 @@ static int check_apart(const struct hspmd_json *at, const struct hspmd_extent *e
 
 static bool plain_name(const char *name)
 {
-	return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 200;
+	return *name && *name != '.' && !strchr(name, '/') && strlen(name) < HSPMD_SHARD_NAME_MAX;
 }
 
 static int read_nodes(struct hspmd_json *at, struct hspmd_shard *s)
@@ -229,8 +239,10 @@ static int read_sets(struct hspmd_json *root, struct hspmd_manifest *m)
 		const char *text = hspmd_json_string_value(&at);
 		if (!text)
 			return -1;
-		if (text[strspn(text, "0123456789abcdef")] || (i && strlen(text) != strlen(m->sets[0])))
+		size_t digits = strspn(text, "0123456789abcdef");
+		if (text[digits] || digits > SET_DIGITS_MAX || (i && (int)digits != m->set_digits))
 			return hspmd_json_fail(&at, "expected hexadecimal digits, as many as in the other sets");
+		m->set_digits = (int)digits;
 		m->sets[i] = strdup(text);
 		if (!m->sets[i])
 			return hspmd_json_fail_memory(&at);
@@ -324,10 +336,9 @@ void hspmd_manifest_destroy(struct hspmd_manifest *m)
 
 bool hspmd_manifest_set_has(const struct hspmd_manifest *m, int set, int parameter)
 {
-	const char *text = m->sets[set];
-	if (parameter < 0 || (size_t)parameter / 4 >= strlen(text))
+	if (parameter < 0 || parameter / 4 >= m->set_digits)
 		return false;
-	char digit = text[parameter / 4];
+	char digit = m->sets[set][parameter / 4];
 	return (digit <= '9' ? digit - '0' : digit - 'a' + 10) >> parameter % 4 & 1;
 }
 

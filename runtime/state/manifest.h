@@ -41,6 +41,7 @@
 #define HSPMD_SHARD_FORMAT "hspmd-shard-1" /* in a shard's metadata */
 #define HSPMD_MANIFEST_FILE "manifest.json"
 #define HSPMD_BLOCK_BYTES (1u << 20)
+#define HSPMD_SHARD_NAME_MAX 200
 
 enum hspmd_state_kind {
 	HSPMD_STATE_PARAM,
@@ -81,7 +82,8 @@ struct hspmd_manifest {
 	int shard_count, extent_count, set_count;
 	struct hspmd_shard *shards;
 	struct hspmd_extent *extents;
-	char **sets; /* of a root; of one length */
+	char **sets;    /* of a root */
+	int set_digits; /* of each of them */
 };
 
 /* Parse strictly: boxes must be inside their shapes, extents inside their files and disjoint, sizes must fit the dtype, file names must
@@ -111,7 +113,9 @@ int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int cou
 
 /* "step-0000000120-g3" into buf; returns buf. */
 const char *hspmd_checkpoint_name(int64_t step, int64_t generation, char *buf, size_t size);
-/* Parse such a name; returns false if it is another name. */
+/* The name of the shard of the device with this address: "n0-1.safetensors" into buf; returns buf. */
+const char *hspmd_shard_name(const char *address, char *buf, size_t size);
+/* Parse a checkpoint's name; returns false if it is another name. */
 bool hspmd_checkpoint_parse(const char *name, int64_t *step, int64_t *generation);
 
 #endif

@@ -139,7 +139,7 @@ bool hspmd_reader_has(const struct hspmd_reader *r, int shard)
 static int parameters_of(const struct hspmd_manifest *m, const struct hspmd_shard *s)
 {
 	int count = 0;
-	for (int p = 0; (size_t)p < 4 * strlen(m->sets[s->set]); p++)
+	for (int p = 0; p < 4 * m->set_digits; p++)
 		count += hspmd_manifest_set_has(m, s->set, p);
 	return count;
 }
@@ -248,7 +248,7 @@ int hspmd_reader_extents(struct hspmd_reader *r, const struct hspmd_extent **ext
 static int check_sets(const struct hspmd_reader *r, const bool *there, struct hspmd_error *err)
 {
 	const struct hspmd_manifest *m = r->m;
-	for (int p = 0; (size_t)p < 4 * strlen(m->sets[0]); p++) {
+	for (int p = 0; p < 4 * m->set_digits; p++) {
 		int without = -1;
 		bool found = false;
 		for (int s = 0; s < m->shard_count && !found; s++) {

@@ -208,28 +208,19 @@ static int check_room(struct worker *w, const char *memory, const struct hspmd_s
 	return 0;
 }
 
-/* "n0-1.safetensors" */
-static char *shard_name(const struct worker *w)
-{
-	char *name = hspmd_asprintf("%s.safetensors", w->setup.address);
-	for (char *colon = name; colon && (colon = strchr(colon, ':'));)
-		*colon = '-';
-	return name;
-}
-
 static int begin_in(struct worker *w, const char *const *folders, int folder_count, const struct hspmd_state_slice *slices, size_t count,
                     struct hspmd_error *err)
 {
 	struct worker_checkpoints *c = w->checkpoints;
 	const struct hspmd_generation *g = w->active;
-	char *locations[3] = { NULL }, *name = shard_name(w);
+	char *locations[3] = { NULL }, name[HSPMD_SHARD_NAME_MAX];
 	struct hspmd_writer_job job = { .step = w->step,
 		                        .generation = g->number,
-		                        .file = name,
+		                        .file = hspmd_shard_name(w->setup.address, name, sizeof name),
 		                        .node = w->setup.node,
 		                        .locations = (const char *const *)locations,
 		                        .host = hspmd_executor_spilled(g->executor) };
-	int status = slices && name ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
+	int status = 0;
 	for (int i = 0; !status && i < folder_count; i++)
 		if (!(locations[job.location_count++] = location_of(w, folders[i])))
 			status = hspmd_fail_memory(err, "starting a checkpoint");
@@ -241,7 +232,6 @@ static int begin_in(struct worker *w, const char *const *folders, int folder_cou
 		status = hspmd_writer_begin(c->writer, &job, slices, count, err);
 	for (int i = 0; i < job.location_count; i++)
 		free(locations[i]);
-	free(name);
 	return status;
 }
 

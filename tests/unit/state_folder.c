@@ -5,12 +5,10 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <fcntl.h>
-#include <unistd.h>
 
 #include "common/durable.h"
-#include "runtime/state/state_internal.h"
 #include "tests/unit/state_folder.h"
+#include "tests/unit/state_root.h"
 
 char scene_root[64];
 
@@ -86,39 +84,19 @@ const char *scene_folder(const struct hspmd_manifest *m, const char *node)
 	return scene_path("%s/%s", node, hspmd_checkpoint_name(m->step, m->generation, name, sizeof name));
 }
 
-static json_t *root_shard(const struct hspmd_shard *s, const char *folder, int number, json_t *sets)
-{
-	char path[512], sum[17], set[2] = "0";
-	struct hspmd_shard_header h;
-	struct hspmd_error err = { "" };
-	snprintf(path, sizeof path, "%s/%s", folder, s->file);
-	int fd = open(path, O_RDONLY);
-	must(hspmd_shard_header_read(fd, path, &h, &err), &err);
-	close(fd);
-	int bits = 0;
-	for (size_t e = 0; e < h.count; e++)
-		for (int t = 0; t < SCENE_TENSORS; t++)
-			bits |= strcmp(h.extents[e].tensor, scene_tensors[t].name) ? 0 : 1 << t;
-	set[0] = (char)('0' + bits);
-	hspmd_checksum_text(h.list, sum);
-	hspmd_shard_header_free(&h);
-	json_array_append_new(sets, json_string(set));
-	return json_pack("{s:s, s:I, s:[s], s:s, s:i}", "file", s->file, "bytes", (json_int_t)s->bytes, "nodes", s->nodes[0], "list", sum,
-	                 "set", number);
-}
-
 struct hspmd_manifest *scene_as_root(struct hspmd_manifest *m, int workers)
 {
+	const char *folders[8], *names[SCENE_TENSORS];
 	struct hspmd_error err = { "" };
-	json_t *sets = json_array(), *shards = json_array();
-	assert_int_equal(m->shard_count, workers);
+	assert_true(m->shard_count == workers && workers <= 8);
 	for (int i = 0; i < workers; i++) {
 		char node[16];
 		snprintf(node, sizeof node, "n%d", i);
-		json_array_append_new(shards, root_shard(&m->shards[i], scene_folder(m, node), i, sets));
+		folders[i] = scene_folder(m, node);
 	}
-	json_t *root = json_pack("{s:s, s:I, s:I, s:f, s:O, s:o, s:o}", "format", HSPMD_CHECKPOINT_ROOT_FORMAT, "step", (json_int_t)m->step,
-	                         "generation", (json_int_t)m->generation, "time", m->time, "job", m->job, "sets", sets, "shards", shards);
+	for (int t = 0; t < SCENE_TENSORS; t++)
+		names[t] = scene_tensors[t].name;
+	json_t *root = state_root(m, folders, names, SCENE_TENSORS);
 	struct hspmd_manifest *made = hspmd_manifest_from_json(root, "root", &err);
 	must(!made, &err);
 	json_decref(root);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/durable.h"
+#include "runtime/state/checkpoint_choice.h"
 #include "runtime/state/checkpoint_index.h"
 #include "runtime/state/state_internal.h"
 #include "runtime/state/export.h"
@@ -205,6 +206,42 @@ static void test_choose(void **state)
 	hspmd_manifest_destroy(m);
 }
 
+/* What agents found: the shards of a root that every node sees in the shared folder need no list of readers. */
+static void test_readers(void **state)
+{
+	(void)state;
+	static const char *const nodes[] = { "n0", "n1" };
+	struct hspmd_manifest *m = write_all();
+	struct hspmd_error err = { "" };
+	struct hspmd_checkpoint_choice c;
+	json_t *root = hspmd_manifest_to_json(m), *found = json_object(), *readers = json_pack("{s:s, s:s}", "n0", "n0:0", "n1", "n1:3");
+	for (int i = 0; i < 2; i++)
+		json_object_set_new(found, nodes[i],
+		                    json_pack("[{s:s, s:O, s:[s]}, {s:s, s:O, s:[s, s]}]", "place", "local", "manifest", root, "shards",
+		                              "n0-0.safetensors", "place", "shared", "manifest", root, "shards", "n1-0.safetensors",
+		                              "n2-0.safetensors"));
+	must(hspmd_checkpoint_choose(found, readers, &c, &err), &err);
+	json_t *all =
+	        json_loads("{\"n0-0.safetensors\": [\"n0:0\", \"n1:3\"], \"n1-0.safetensors\": true, \"n2-0.safetensors\": true}", 0, NULL);
+	assert_true(c.step == STEP && c.durable && json_equal(c.files, all) && json_equal(c.manifest, root));
+	json_decref(all);
+	json_decref(c.files);
+	json_decref(c.manifest);
+	/* One of them cannot: those that can are named. */
+	json_array_remove(json_object_get(json_array_get(json_object_get(found, "n1"), 1), "shards"), 0);
+	must(hspmd_checkpoint_choose(found, readers, &c, &err), &err);
+	all = json_loads("{\"n0-0.safetensors\": [\"n0:0\", \"n1:3\"], \"n1-0.safetensors\": [\"n0:0\"], \"n2-0.safetensors\": true}", 0,
+	                 NULL);
+	assert_true(json_equal(c.files, all));
+	json_decref(all);
+	json_decref(c.files);
+	json_decref(c.manifest);
+	json_decref(found);
+	json_decref(readers);
+	json_decref(root);
+	hspmd_manifest_destroy(m);
+}
+
 /* Tools: the parameters as a model folder, from a root's shards. */
 static void test_export(void **state)
 {
@@ -233,8 +270,8 @@ int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
 	const struct CMUnitTest tests[] = {
-		IN_FOLDER(test_round_trip),     IN_FOLDER(test_lies),   IN_FOLDER(test_wrong_headers),
-		IN_FOLDER(test_missing_shards), IN_FOLDER(test_choose), IN_FOLDER(test_export),
+		IN_FOLDER(test_round_trip), IN_FOLDER(test_lies),    IN_FOLDER(test_wrong_headers), IN_FOLDER(test_missing_shards),
+		IN_FOLDER(test_choose),     IN_FOLDER(test_readers), IN_FOLDER(test_export),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,6 +206,103 @@ static size_t store(const struct scene *s, size_t plan, struct hspmd_holding *ou
 	return count;
 }
 
+/* The files of a checkpoint with a root. Of what several devices hold, not all have everything that they hold. */
+static bool file_has(const void *context, int device, int parameter)
+{
+	const struct hspmd_parameter_layout *l = &((const struct hspmd_parameter_layouts *)context)->parameters[parameter];
+	struct hspmd_local_shard shard;
+	return hspmd_annotation_local_shard(l->state, &l->shape, device, &shard) && (!shard.replica || (device + parameter) % 2);
+}
+
+static bool reads(const struct hspmd_file_side *f, int device, int rank)
+{
+	for (int i = f->first_reader[device]; i < f->first_reader[device + 1]; i++)
+		if (f->readers[i] == rank)
+			return true;
+	return false;
+}
+
+/* Whether the sender can read all of a slice, in one file or in several. */
+static bool is_readable(const struct hspmd_file_side *f, const struct hspmd_planned_move *m)
+{
+	int parameter = m->tensor / HSPMD_STATE_KIND_COUNT, count = 1;
+	const struct hspmd_parameter_layout *l = &f->layouts->parameters[parameter];
+	struct hspmd_box rest[64] = { m->box };
+	for (int x = 0; x < DEVICES; x++) {
+		struct hspmd_local_shard shard;
+		if (!file_has(f->context, x, parameter) || !(reads(f, x, m->from) || (f->everybody[x] && m->from == m->to)) ||
+		    !hspmd_annotation_local_shard(l->state, &l->shape, x, &shard))
+			continue;
+		for (int i = count - 1; i >= 0; i--) {
+			struct hspmd_box whole = rest[i];
+			rest[i] = rest[--count];
+			assert_true(count + 2 * HSPMD_MAX_RANK < 64);
+			count += hspmd_box_subtract(&whole, &shard.box, rest + count);
+		}
+	}
+	return count == 0;
+}
+
+/* Every move comes from files that have the slice and that the sender can read. */
+static void check_sources(const struct hspmd_file_side *f, const struct own *own)
+{
+	for (int d = 0; d < DEVICES; d++)
+		for (size_t k = 0; k < own[d].count; k++)
+			assert_true(is_readable(f, &own[d].moves[k]));
+}
+
+/* From files alone; shared: a bit for each device whose file everybody can read. The others are read by one member of the writer's node,
+ * some also by one of the next. */
+static void check_files(const struct scene *s, size_t from, size_t to, unsigned shared)
+{
+	struct hspmd_error err = { "" };
+	struct own own[DEVICES];
+	int all[DEVICES], first[DEVICES + 1], readers[2 * DEVICES], count = 0;
+	bool everybody[DEVICES];
+	for (int d = 0; d < DEVICES; d++) {
+		all[d] = d;
+		first[d] = count;
+		everybody[d] = shared >> d & 1;
+		if (!everybody[d])
+			readers[count++] = d / 2 * 2;
+		if (!everybody[d] && d % 3 == 0)
+			readers[count++] = (d / 2 * 2 + 2) % DEVICES;
+	}
+	first[DEVICES] = count;
+	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(s->cluster);
+	struct hspmd_state_side now = { s->layouts[to], all, DEVICES };
+	struct hspmd_file_side files = { .layouts = s->layouts[from],
+		                         .device_count = DEVICES,
+		                         .first_reader = first,
+		                         .readers = readers,
+		                         .everybody = everybody,
+		                         .has = file_has,
+		                         .context = s->layouts[from] };
+	for (int d = 0; d < DEVICES; d++) {
+		struct hspmd_state_moves m = {
+			.self = d, .kinds = KINDS, .element_bytes = s->element_bytes, .now = &now, .files = &files, .cost = &cost
+		};
+		if (hspmd_state_moves_plan(&m, &own[d].moves, &own[d].count, &err))
+			fail_msg("plan %zu to %zu, device %d: %s", from, to, d, err.text);
+	}
+	check_pairs(own);
+	check_arrivals(s, to, own);
+	check_sources(&files, own);
+	for (int d = 0; d < DEVICES; d++)
+		free(own[d].moves);
+}
+
+static void all_files(void **state)
+{
+	const struct scene *s = *state;
+	for (size_t from = 0; from < PLANS; from++)
+		for (size_t to = 0; to < PLANS; to++) {
+			check_files(s, from, to, 0);
+			check_files(s, from, to, 0xff);
+			check_files(s, from, to, 0x69);
+		}
+}
+
 /* From one plan to another; from memory, from files, or from the memory of some and the files of all. */
 static void check_change(const struct scene *s, size_t from, size_t to, bool live, bool files, int gone)
 {
@@ -280,6 +377,6 @@ static void lost_slices(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(like_parameters_share), cmocka_unit_test(all_changes),
-		                            cmocka_unit_test(lost_slices) };
+		                            cmocka_unit_test(all_files), cmocka_unit_test(lost_slices) };
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

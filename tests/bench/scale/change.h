@@ -23,7 +23,15 @@ struct scale_change {
 int scale_change_create(int devices, bool leaves, enum scale_shapes shapes, struct scale_change *c, struct hspmd_error *err);
 /* The layouts of both plans, which a worker makes before it plans its moves. */
 int scale_change_lay_out(struct scale_change *c, struct hspmd_error *err);
-int scale_change_moves(const struct scale_change *c, int self, struct hspmd_planned_move **moves, size_t *count, struct hspmd_error *err);
+/* State that members can read from files instead of having it in memory: as struct hspmd_state_moves has it. */
+struct scale_stored {
+	const struct hspmd_holding *listed;
+	size_t listed_count;
+	const struct hspmd_file_side *files;
+};
+/* stored NULL: all devices have their state in memory. The caller frees *moves. */
+int scale_change_moves(const struct scale_change *c, int self, const struct scale_stored *stored, struct hspmd_planned_move **moves,
+                       size_t *count, struct hspmd_error *err);
 void scale_change_clear(struct scale_change *c);
 
 #endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/generation/stored_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/generation/generation_connect.h"
+
+static int out_of_memory(struct hspmd_error *err)
+{
+	return hspmd_fail_memory(err, "planning state moves");
+}
+
+static int rank_of(const struct hspmd_generation *g, const char *address)
+{
+	struct hspmd_error not_there; /* a member that only hands over state may be on a node that has left the cluster */
+	int device = address ? hspmd_cluster_find_device(g->cluster, address, &not_there) : -1;
+	return device < 0 ? hspmd_generation_rank(g, address) : g->rank_of[device];
+}
+
+int hspmd_stored_state_check(const struct hspmd_generation *g, const struct hspmd_extent *e, struct hspmd_error *err)
+{
+	int p = 0;
+	if (e->kind == HSPMD_STATE_OTHER)
+		return hspmd_fail(err, "the checkpoint is another trainer's: it has %s", e->tensor);
+	while (p < g->layouts->parameter_count && strcmp(g->layouts->parameters[p].name, e->tensor))
+		p++;
+	if (p == g->layouts->parameter_count)
+		return hspmd_fail(err, "the checkpoint has a tensor %s that is not in the model", e->tensor);
+	if (e->shape.rank != g->layouts->parameters[p].shape.rank ||
+	    memcmp(e->shape.dim, g->layouts->parameters[p].shape.dim, (size_t)e->shape.rank * sizeof *e->shape.dim))
+		return hspmd_fail(err, "the checkpoint's tensor %s has another shape than the model's", e->tensor);
+	return p;
+}
+
+/* ---- a manifest that lists extents */
+
+static int add_part(struct hspmd_stored_state *s, int tensor, int rank, const struct hspmd_box *box, struct hspmd_error *err)
+{
+	if (hspmd_array_grow(&s->part, &s->capacity, s->count, sizeof *s->part))
+		return out_of_memory(err);
+	s->part[s->count++] = (struct hspmd_holding){ tensor, rank, *box };
+	return 0;
+}
+
+static int read_extents(struct hspmd_stored_state *s, json_t *files, struct hspmd_error *err)
+{
+	const struct hspmd_generation *g = s->g;
+	const struct hspmd_manifest *m = s->manifest;
+	bool has[HSPMD_STATE_KIND_COUNT] = { false };
+	for (int x = 0; x < m->extent_count; x++) {
+		const struct hspmd_extent *e = &m->extents[x];
+		json_t *readers = json_object_get(files, m->shards[e->shard].file);
+		int p = hspmd_stored_state_check(g, e, err);
+		if (p < 0)
+			return -1;
+		has[e->kind] = true;
+		for (size_t r = 0; r < json_array_size(readers); r++) {
+			int rank = rank_of(g, json_string_value(json_array_get(readers, r)));
+			if (rank >= 0 && add_part(s, p * HSPMD_STATE_KIND_COUNT + (int)e->kind, rank, &e->box, err))
+				return -1;
+		}
+	}
+	for (int k = 0; k < hspmd_generation_state_kinds(g); k++)
+		if (!has[k])
+			return hspmd_fail(err, "the checkpoint has no %s, which optimizer %s needs", hspmd_state_kind_names[k],
+			                  hspmd_optimizer_names[g->program->optimizer]);
+	return 0;
+}
+
+/* ---- a root */
+
+static bool file_has(const void *context, int device, int parameter)
+{
+	const struct hspmd_stored_state *s = context;
+	int shard = s->shard_of[device];
+	return shard >= 0 && hspmd_manifest_set_has(s->manifest, s->manifest->shards[shard].set, parameter);
+}
+
+struct named_shard {
+	const char *file;
+	int number;
+};
+
+static int by_file(const void *a, const void *b)
+{
+	return strcmp(((const struct named_shard *)a)->file, ((const struct named_shard *)b)->file);
+}
+
+/* Find each device's shard by its name. */
+static int find_shards(struct hspmd_stored_state *s, struct hspmd_error *err)
+{
+	const struct hspmd_manifest *m = s->manifest;
+	const struct hspmd_cluster *c = s->under.cluster;
+	struct named_shard *named = hspmd_calloc((size_t)m->shard_count, sizeof *named), *found;
+	if (!named)
+		return out_of_memory(err);
+	for (int i = 0; i < m->shard_count; i++)
+		named[i] = (struct named_shard){ m->shards[i].file, i };
+	qsort(named, (size_t)m->shard_count, sizeof *named, by_file);
+	for (int d = 0; d < c->device_count; d++) {
+		char address[HSPMD_SHARD_NAME_MAX], file[HSPMD_SHARD_NAME_MAX];
+		hspmd_cluster_device_address(c, d, address, sizeof address);
+		struct named_shard wanted = { hspmd_shard_name(address, file, sizeof file), 0 };
+		found = bsearch(&wanted, named, (size_t)m->shard_count, sizeof *named, by_file);
+		s->shard_of[d] = found ? found->number : -1;
+	}
+	free(named);
+	return 0;
+}
+
+/* The members that can read each device's file. */
+static int list_readers(struct hspmd_stored_state *s, json_t *files, struct hspmd_error *err)
+{
+	const struct hspmd_cluster *c = s->under.cluster;
+	size_t count = 0, capacity = 0;
+	if (hspmd_array_grow(&s->readers, &capacity, 0, sizeof *s->readers))
+		return out_of_memory(err);
+	for (int d = 0; d < c->device_count; d++) {
+		json_t *readers = s->shard_of[d] < 0 ? NULL : json_object_get(files, s->manifest->shards[s->shard_of[d]].file);
+		s->everybody[d] = json_is_true(readers);
+		s->first_reader[d] = (int)count;
+		for (size_t r = 0; r < json_array_size(readers); r++) {
+			int rank = rank_of(s->g, json_string_value(json_array_get(readers, r)));
+			if (rank >= 0 && hspmd_array_grow(&s->readers, &capacity, count, sizeof *s->readers))
+				return out_of_memory(err);
+			if (rank >= 0)
+				s->readers[count++] = rank;
+		}
+	}
+	s->first_reader[c->device_count] = (int)count;
+	return 0;
+}
+
+static int read_root(struct hspmd_stored_state *s, json_t *files, struct hspmd_error *err)
+{
+	const struct hspmd_manifest *m = s->manifest;
+	int digits = (s->g->layouts->parameter_count + 3) / 4;
+	if (m->set_digits != digits)
+		return hspmd_fail(err,
+		                  "the checkpoint's model has another number of parameters than this one: its sets have %d digits, not %d",
+		                  m->set_digits, digits);
+	if (hspmd_old_plan_read(s->g, json_object_get(m->job, "cluster"), json_object_get(m->job, "plan"), "manifest.job", &s->under, err))
+		return -1;
+	size_t devices = (size_t)s->under.cluster->device_count;
+	s->shard_of = hspmd_calloc(devices, sizeof *s->shard_of);
+	s->first_reader = hspmd_calloc(devices + 1, sizeof *s->first_reader);
+	s->everybody = hspmd_calloc(devices, sizeof *s->everybody);
+	s->device = hspmd_calloc(devices, sizeof *s->device);
+	s->local = hspmd_calloc(devices, sizeof *s->local);
+	if (!s->shard_of || !s->first_reader || !s->everybody || !s->device || !s->local)
+		return out_of_memory(err);
+	if (find_shards(s, err) || list_readers(s, files, err))
+		return -1;
+	s->files = (struct hspmd_file_side){ .layouts = s->under.layouts,
+		                             .device_count = (int)devices,
+		                             .first_reader = s->first_reader,
+		                             .readers = s->readers,
+		                             .everybody = s->everybody,
+		                             .has = file_has,
+		                             .context = s };
+	return 0;
+}
+
+/* ---- both */
+
+int hspmd_stored_state_read(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *files, struct hspmd_stored_state *s,
+                            struct hspmd_error *err)
+{
+	*s = (struct hspmd_stored_state){ .g = g, .manifest = m };
+	return m->root ? read_root(s, files, err) : read_extents(s, files, err);
+}
+
+void hspmd_stored_state_clear(struct hspmd_stored_state *s)
+{
+	hspmd_old_plan_clear(&s->under);
+	free(s->part);
+	free(s->shard_of);
+	free(s->first_reader);
+	free(s->readers);
+	free(s->everybody);
+	free(s->device);
+	free(s->local);
+	*s = (struct hspmd_stored_state){ 0 };
+}
+
+const struct hspmd_file_side *hspmd_stored_state_files(const struct hspmd_stored_state *s)
+{
+	return s->manifest->root ? &s->files : NULL;
+}
+
+/* Whether this member was said to be able to read the file of a device. */
+static bool reads(const struct hspmd_stored_state *s, int device)
+{
+	for (int i = s->first_reader[device]; i < s->first_reader[device + 1]; i++)
+		if (s->readers[i] == s->g->rank)
+			return true;
+	return s->everybody[device];
+}
+
+static void find_in_root(const struct hspmd_stored_state *s, int parameter, const struct hspmd_box *box, bool *shards)
+{
+	const struct hspmd_parameter_layout *l = &s->under.layouts->parameters[parameter];
+	int count = hspmd_annotation_local_shards(l->state, &l->shape, s->device, s->local);
+	struct hspmd_box part;
+	for (int i = 0; i < count; i++)
+		if (file_has(s, s->device[i], parameter) && reads(s, s->device[i]) && hspmd_box_intersect(&s->local[i].box, box, &part))
+			shards[s->shard_of[s->device[i]]] = true;
+}
+
+void hspmd_stored_state_find(const struct hspmd_stored_state *s, int tensor, const struct hspmd_box *box, bool *shards)
+{
+	const struct hspmd_manifest *m = s->manifest;
+	int parameter = tensor / HSPMD_STATE_KIND_COUNT, kind = tensor % HSPMD_STATE_KIND_COUNT;
+	const char *name = s->g->layouts->parameters[parameter].name;
+	struct hspmd_box part;
+	if (m->root)
+		find_in_root(s, parameter, box, shards);
+	for (int x = 0; x < m->extent_count; x++)
+		if ((int)m->extents[x].kind == kind && !strcmp(m->extents[x].tensor, name) &&
+		    hspmd_box_intersect(&m->extents[x].box, box, &part))
+			shards[m->extents[x].shard] = true;
+}
