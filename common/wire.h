@@ -88,7 +88,8 @@
  *                       line of metrics is missing if the reporter dies between committing a step and reporting it
  *   finished            generation; step: all steps of the job are done; the worker keeps its state until `quit`
  *   clock               sent: of the question; now: the worker's time
- *   trace_part          trace; text: events of JSON, each with a comma before it, at most about 0.3 MB; last: nothing more comes; steps:
+ *   trace_part          trace; text: events of JSON, each with a comma before it; process, thread, labels, kinds, spans: further ones, at
+ *                       most about 0.3 MB (common/format/trace_spans.h), absent if there are none; last: nothing more comes; steps:
  *                       recorded so far; dropped: spans for which there was no room
  *   checkpoint_written  id; step; generation; and the report of hspmd_writer_result (runtime/state/checkpoint.h) | error: text
  *   manifest_written    id | error: text

@@ -325,8 +325,7 @@ static int check_job(const struct hspmd_spank_args *args, const struct hspmd_spa
 {
 	struct hspmd_model *model = NULL;
 	struct hspmd_mistakes all = { .report = report_mistake, .context = "" };
-	if (hspmd_spank_check_script(err) < 0 ||
-	    hspmd_job_check_files(job, hspmd_model_read_job, (void *)args->hspmd, &model, &all, err) < 0)
+	if (hspmd_spank_check_script(err) < 0 || hspmd_job_check_files(job, &hspmd_job_models, (void *)args->hspmd, &model, &all, err) < 0)
 		return -1;
 	struct hspmd_policy_bound bound = { .nodes = INT_MAX };
 	int rc = check_nodes(job, options, err);

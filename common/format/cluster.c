@@ -18,6 +18,7 @@
 #define LINKS_MAX (1 << 20)
 #define POINTS_MAX 4096
 #define NUMA_MAX 65535
+#define BLOCK_MAX (1 << 24) /* rows or columns */
 
 static const char *const scope_names[] = { "node", "cluster", NULL };
 
@@ -41,6 +42,17 @@ static int read_rates(struct hspmd_json *type, const char *key, double *rates)
 	return given;
 }
 
+static void read_product_blocks(struct hspmd_json *type, struct hspmd_product_blocks *b)
+{
+	if (!hspmd_json_has(type, "product_blocks"))
+		return;
+	struct hspmd_json o = hspmd_json_object(type, "product_blocks");
+	b->depth = hspmd_json_int(&o, "depth", 1, BLOCK_MAX);
+	b->columns = hspmd_json_int(&o, "columns", 1, BLOCK_MAX);
+	b->rows = hspmd_json_int(&o, "rows", 1, BLOCK_MAX);
+	hspmd_json_check_keys(&o);
+}
+
 static int read_type(struct hspmd_json *at, struct hspmd_device_type *t)
 {
 	if (!hspmd_json_expect_object(at))
@@ -52,6 +64,7 @@ static int read_type(struct hspmd_json *at, struct hspmd_device_type *t)
 	given += read_rates(at, "tflops", t->tflops);
 	if (!given)
 		hspmd_json_fail(at, "expected a rate of at least one precision in peak_tflops or tflops");
+	read_product_blocks(at, &t->product_blocks);
 	return hspmd_json_check_keys(at);
 }
 

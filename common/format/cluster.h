@@ -15,6 +15,12 @@
 #define HSPMD_CLUSTER_MAX_DEVICES (1 << 17) /* of the whole cluster; more is refused (as are more nodes) */
 #define HSPMD_CLUSTER_MAX_TYPES 256
 
+/* Of a matrix product's factors a device packs blocks, `depth` of the dimension that is summed by `columns` of one factor and by `rows` of
+ * the other, as FP32; as much as there is if the product is smaller. All 0: not given, or it packs nothing. */
+struct hspmd_product_blocks {
+	int64_t depth, columns, rows;
+};
+
 struct hspmd_device_type {
 	char *name;
 	enum hspmd_device_kind kind;
@@ -22,6 +28,7 @@ struct hspmd_device_type {
 	double gbytes_per_s;                       /* device memory */
 	double peak_tflops[HSPMD_PRECISION_COUNT]; /* 0: not given */
 	double tflops[HSPMD_PRECISION_COUNT];      /* measured on a large matrix product; 0: not measured */
+	struct hspmd_product_blocks product_blocks;
 };
 
 struct hspmd_cluster_device {
@@ -71,12 +78,14 @@ struct hspmd_cluster *hspmd_cluster_from_json(const json_t *value, const char *n
 int hspmd_cluster_reindex(struct hspmd_cluster *c);
 /* New reference; nodes that differ in name only are folded into one hostlist entry. NULL: out of memory. */
 json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c);
+json_t *hspmd_product_blocks_to_json(const struct hspmd_product_blocks *b); /* likewise */
 void hspmd_cluster_destroy(struct hspmd_cluster *c);
 
 /* Merges the nodes of all parts, in their order, into one cluster (cluster_merge.c). Device types of one name and kind become one type if
- * all figures agree within `tolerance` (0.1: a tenth; three times that for memory rates); its memory is the least, its rates are the means.
- * Types that differ more stay apart: the fastest group keeps the name, slower groups get a suffix such as "@80%", their speed relative to
- * the fastest. Of links with the same scope and ends the slower is kept. NULL and err: a node occurs twice. */
+ * all figures agree within `tolerance` (0.1: a tenth; three times that for memory rates); its memory is the least, its rates are the means,
+ * its product_blocks the largest. Types that differ more stay apart: the fastest group keeps the name, slower groups get a suffix such as
+ * "@80%", their speed relative to the fastest. Of links with the same scope and ends the slower is kept. NULL and err: a node occurs
+ * twice. */
 struct hspmd_cluster *hspmd_cluster_merge(const struct hspmd_cluster *const *parts, int count, double tolerance, struct hspmd_error *err);
 
 /* A cluster of some nodes of `c` (indexes, at least one), in the order given, with all types and the links that name no nodes. NULL and

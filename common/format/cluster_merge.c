@@ -128,6 +128,11 @@ static char *group_name(const struct merge *m, int g)
 	return name;
 }
 
+static int64_t larger(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
 static int make_types(struct merge *m, struct hspmd_error *err)
 {
 	m->c->types = hspmd_calloc((size_t)m->group_count, sizeof *m->c->types);
@@ -148,6 +153,9 @@ static int make_types(struct merge *m, struct hspmd_error *err)
 		double share = 1.0 / m->groups[m->pieces[i].group].pieces;
 		t->memory_bytes = from->memory_bytes < t->memory_bytes ? from->memory_bytes : t->memory_bytes;
 		t->gbytes_per_s += from->gbytes_per_s * share;
+		t->product_blocks.depth = larger(from->product_blocks.depth, t->product_blocks.depth);
+		t->product_blocks.columns = larger(from->product_blocks.columns, t->product_blocks.columns);
+		t->product_blocks.rows = larger(from->product_blocks.rows, t->product_blocks.rows);
 		for (int p = 0; p < HSPMD_PRECISION_COUNT; p++) {
 			t->tflops[p] += from->tflops[p] * share;
 			t->peak_tflops[p] += from->peak_tflops[p] * share;

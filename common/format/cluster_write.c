@@ -30,6 +30,11 @@ static bool any_rate(const double *values)
 	return false;
 }
 
+json_t *hspmd_product_blocks_to_json(const struct hspmd_product_blocks *b)
+{
+	return json_pack("{s:I, s:I, s:I}", "depth", (json_int_t)b->depth, "columns", (json_int_t)b->columns, "rows", (json_int_t)b->rows);
+}
+
 static json_t *type_json(const struct hspmd_device_type *t)
 {
 	json_t *o = json_object();
@@ -41,6 +46,8 @@ static json_t *type_json(const struct hspmd_device_type *t)
 		bad |= json_object_set_new(o, "peak_tflops", rates(t->peak_tflops));
 	if (any_rate(t->tflops))
 		bad |= json_object_set_new(o, "tflops", rates(t->tflops));
+	if (t->product_blocks.depth)
+		bad |= json_object_set_new(o, "product_blocks", hspmd_product_blocks_to_json(&t->product_blocks));
 	return hspmd_json_unless_failed(bad, o);
 }
 

@@ -40,7 +40,9 @@ int hspmd_device_kind_named(const char *name)
 
 bool hspmd_device_kind_computes(enum hspmd_device_kind kind, enum hspmd_precision precision)
 {
-	return precision == HSPMD_PRECISION_FP32 || (precision == HSPMD_PRECISION_BF16 && hspmd_device_traits(kind)->bf16);
+	const struct hspmd_device_traits *t = hspmd_device_traits(kind);
+	return precision == HSPMD_PRECISION_FP32 || (precision == HSPMD_PRECISION_BF16 && t->bf16) ||
+	       (precision == HSPMD_PRECISION_TF32 && t->tf32);
 }
 
 int hspmd_device_kind_add(const struct hspmd_device_traits *traits)

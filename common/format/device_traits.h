@@ -19,6 +19,7 @@ struct hspmd_device_traits {
 	enum hspmd_device_origin origin;
 	bool host_memory;     /* the CPU can read and write its memory, so that state can outlive the worker's process */
 	bool bf16;            /* computes in bf16; all compute in fp32 */
+	bool tf32;            /* can round the operands of fp32 products to tf32 */
 	bool takes_parts;     /* attention takes keys and values part by part, as they come from other devices (not in bf16) */
 	bool overlaps;        /* its program sums gradients over devices while passes still run */
 	bool fused;           /* has kernels for the operators of opcode_list.h that not all devices have */

@@ -26,8 +26,8 @@ const char *const hspmd_data_kind_names[] = { "bytes", "uint16", "uint32", "mega
 const char *const hspmd_rounding_names[] = { "nearest", "stochastic", NULL };
 
 static const char *const all_batches[] = { "all", NULL };
-static const char *const precision_names[] = { "fp32", "bf16", NULL };
-static const enum hspmd_precision precisions[] = { HSPMD_PRECISION_FP32, HSPMD_PRECISION_BF16 };
+static const char *const precision_names[] = { "fp32", "bf16", "tf32", NULL };
+static const enum hspmd_precision precisions[] = { HSPMD_PRECISION_FP32, HSPMD_PRECISION_BF16, HSPMD_PRECISION_TF32 };
 
 /* ---- paths */
 
@@ -319,6 +319,7 @@ static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 	j->steps = hspmd_json_int(root, "steps", 1, HSPMD_JOB_STEPS_MAX);
 	j->seed = (uint64_t)hspmd_json_int_or(root, "seed", 0, INT64_MAX, 1);
 	read_precision(j, root);
+	j->any_order = !hspmd_json_bool_or(root, "deterministic", true);
 	if (hspmd_job_optimizer_read(j, root) || read_elastic(j, root))
 		return -1;
 	read_checkpoint(j, root);
@@ -524,6 +525,7 @@ json_t *hspmd_job_to_json(const struct hspmd_job *j)
 	bad |= json_object_set_new(o, "optimizer", hspmd_job_optimizer_json(j));
 	bad |= json_object_set_new(o, "precision", json_string(hspmd_precision_names[j->precision]));
 	bad |= json_object_set_new(o, "rounding", json_string(hspmd_rounding_names[j->rounding]));
+	bad |= json_object_set_new(o, "deterministic", json_boolean(!j->any_order));
 	bad |= json_object_set_new(o, "elastic", elastic_json(j));
 	bad |= json_object_set_new(o, "checkpoint", checkpoint_json(j));
 	if (j->samples.every_steps)

@@ -66,7 +66,8 @@ struct hspmd_job {
 		char **no_decay;                     /* patterns (fnmatch) of the names of parameters without weight decay */
 		int no_decay_count;
 	} optimizer;
-	enum hspmd_precision precision; /* FP32 (default) or BF16 */
+	enum hspmd_precision precision; /* FP32 (default), TF32 or BF16 */
+	bool any_order;                 /* not deterministic: sums need not have the same order, and bits, each time */
 	enum hspmd_rounding rounding;   /* of parameters to BF16, as operators read them. Default nearest; stochastic with BF16 alone */
 	struct {
 		int min_nodes, max_nodes; /* defaults 1, and no limit (INT_MAX) */
@@ -113,13 +114,18 @@ bool hspmd_job_uses_index(const struct hspmd_job *j);
 /* The loss mask of a data file: one byte per token. malloc'd; NULL: out of memory. */
 char *hspmd_job_mask_path(const struct hspmd_job *j, const char *path);
 
-/* Check the files that the job names: `read` (hspmd_model_read_job) can read the model (returned in *model unless NULL; the caller
- * destroys it), data files exist, are complete and hold at least one sample of seq_len + 1 tokens each, seq_len is within the model's
- * positions, initial weights can be read, the shared checkpoint folder can be written. Of a job with a command: its {...} can be read,
- * and *model is NULL. With `all`, which may be NULL, all mistakes are reported. For submission and for the start of a run; therefore the
- * node-local checkpoint folder is not checked. */
-typedef struct hspmd_model *hspmd_job_read_model(const struct hspmd_job *j, void *context, struct hspmd_error *err);
-int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, void *context, struct hspmd_model **model,
+/* What knows models (hspmd_job_models of runtime/model/model.h). check: finds mistakes of the job that the model's parameters show; it
+ * calls hspmd_mistakes_add itself, for each of them. 0 or -1. */
+struct hspmd_job_models {
+	struct hspmd_model *(*read)(const struct hspmd_job *j, void *context, struct hspmd_error *err);
+	int (*check)(const struct hspmd_job *j, const struct hspmd_model *m, struct hspmd_mistakes *all, struct hspmd_error *err);
+};
+/* Check the files that the job names: the model can be read (returned in *model unless NULL; the caller destroys it), data files exist, are
+ * complete and hold at least one sample of seq_len + 1 tokens each, seq_len is within the model's positions, initial weights are the
+ * model's, the shared checkpoint folder can be written. Of a job with a command: its {...} can be read, and *model is NULL. With `all`,
+ * which may be NULL, all mistakes are reported. For submission and for the start of a run; therefore the node-local checkpoint folder is
+ * not checked. */
+int hspmd_job_check_files(const struct hspmd_job *j, const struct hspmd_job_models *models, void *context, struct hspmd_model **model,
                           struct hspmd_mistakes *all, struct hspmd_error *err);
 
 /* Expand $USER, $JOB (the Slurm job id; "local" if job_id is NULL), $HOME, and their ${NAME} forms. malloc'd; NULL and err for other

@@ -48,8 +48,8 @@ char *hspmd_job_notice_text(int number, double seconds)
 /* The built-in trainer's keys mean nothing to another one. */
 static int refuse_others(struct hspmd_json *root)
 {
-	static const char *const names[] = { "model", "init", "data",      "seq_len",   "global_batch",
-		                             "steps", "seed", "optimizer", "precision", "rounding" };
+	static const char *const names[] = { "model", "init",      "data",      "seq_len",  "global_batch", "steps",
+		                             "seed",  "optimizer", "precision", "rounding", "deterministic" };
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		struct hspmd_json at = hspmd_json_any(root, names[i]);
 		if (at.value)

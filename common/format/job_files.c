@@ -284,34 +284,6 @@ static void check_data(struct check *k, const char *what, char *const *paths, in
 
 /* ---- the rest */
 
-/* Checks that a file is a safetensors file: it begins with the length of its header. Its readers check the contents. */
-static int check_init(const struct check *k)
-{
-	const struct hspmd_job *j = k->j;
-	unsigned char head[8];
-	struct stat st;
-	int fd = open(j->init, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0 || fstat(fd, &st)) {
-		hspmd_fail_errno(k->err, "%s: init: %s", j->file, j->init);
-		if (fd >= 0)
-			close(fd);
-		return -1;
-	}
-	ssize_t n = S_ISREG(st.st_mode) ? pread(fd, head, sizeof head, 0) : 0;
-	bool whole = faccessat(fd, "model.safetensors", F_OK, 0) == 0 || faccessat(fd, "model.safetensors.index.json", F_OK, 0) == 0;
-	close(fd);
-	if (S_ISDIR(st.st_mode))
-		return whole ? 0
-		             : hspmd_fail(k->err, "%s: init: %s: neither model.safetensors nor model.safetensors.index.json is in it",
-		                          j->file, j->init);
-	uint64_t length = 0;
-	for (int b = 0; b < 8 && n == 8; b++)
-		length |= (uint64_t)head[b] << 8 * b;
-	if (n != 8 || length < 2 || length > (uint64_t)st.st_size - 8)
-		return hspmd_fail(k->err, "%s: init: %s: not a safetensors file", j->file, j->init);
-	return 0;
-}
-
 static int check_seq_len(const struct check *k)
 {
 	const struct hspmd_job *j = k->j;
@@ -345,13 +317,17 @@ static int check_kind(const struct check *k)
 	return 0;
 }
 
-static void check_model(struct check *k)
+static void check_model(struct check *k, const struct hspmd_job_models *models)
 {
 	take(k, check_seq_len(k));
 	take(k, check_document_end(k));
 	take(k, check_kind(k));
 	take(k, hspmd_job_samples_check(k->j, k->m, k->err));
-	take(k, k->j->init ? check_init(k) : 0);
+	/* The rest may depend on what was wrong. */
+	if (!k->failed && models->check(k->j, k->m, k->all, k->last)) {
+		k->failed = true;
+		k->enough = !k->all->report || k->all->count > HSPMD_MISTAKES_MAX;
+	}
 }
 
 /* Checks that a folder can be written, or can be made in its nearest existing parent. */
@@ -392,20 +368,20 @@ static int check_shared(const struct check *k)
 	return rc;
 }
 
-int hspmd_job_check_files(const struct hspmd_job *j, hspmd_job_read_model *read, void *context, struct hspmd_model **model,
+int hspmd_job_check_files(const struct hspmd_job *j, const struct hspmd_job_models *models, void *context, struct hspmd_model **model,
                           struct hspmd_mistakes *all, struct hspmd_error *err)
 {
 	struct hspmd_mistakes first = { .report = NULL };
 	struct check k = { .j = j, .all = all ? all : &first, .last = err };
 	k.err = &k.one;
-	struct hspmd_model *m = j->command.argc ? NULL : read(j, context, k.err);
+	struct hspmd_model *m = j->command.argc ? NULL : models->read(j, context, k.err);
 	k.m = m;
 	if (j->command.argc)
 		take(&k, hspmd_job_command_check(j, k.err));
 	else if (!m)
 		take(&k, hspmd_error_prefix(k.err, "%s: model", j->file));
 	else
-		check_model(&k);
+		check_model(&k, models);
 	check_data(&k, "train", j->train, j->train_count);
 	check_data(&k, "valid", j->valid, j->valid_count);
 	take(&k, check_shared(&k));

@@ -54,6 +54,13 @@ struct hspmd_layer_pass {
 	double gathered_bytes;           /* for each sample, gathered by a context group or, backward, summed over it */
 };
 
+/* The largest matrix products of a layer, of whose factors a device packs blocks (common/format/cluster.h): the most rows or columns, of
+ * factors that each device has whole and of those that a tensor-parallel group divides (before that), and the most positions of one sample
+ * that are summed. All 0: there are none. */
+struct hspmd_layer_products {
+	double whole, sharded, positions;
+};
+
 struct hspmd_layer_facts {
 	struct hspmd_facts_work params; /* number of parameters */
 	double partial_params;          /* of these: whole weights whose gradients a tensor-parallel group has to sum */
@@ -63,6 +70,7 @@ struct hspmd_layer_facts {
 	/* The part of `forward` that the backward pass repeats. */
 	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS];
 	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS]; /* bytes within an operator for each sample, on GPUs (gathered) and CPUs */
+	struct hspmd_layer_products products;
 	/* [form][context parallelism][sequence parallelism][recompute]. They differ in more than in shares: a group has what it gathers, and
 	 * what it sends and receives. */
 	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][2][HSPMD_RECOMPUTE_KINDS];

@@ -25,7 +25,8 @@ static int without(const struct hspmd_plan *p, const struct hspmd_cluster *c, en
 enum hspmd_precision hspmd_plan_precision(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked)
 {
 	int first;
-	return asked == HSPMD_PRECISION_BF16 && without(p, c, asked, &first) ? HSPMD_PRECISION_FP32 : asked;
+	bool runs = asked == HSPMD_PRECISION_BF16 || asked == HSPMD_PRECISION_TF32;
+	return runs && without(p, c, asked, &first) ? HSPMD_PRECISION_FP32 : asked;
 }
 
 bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked, char *why,

@@ -5,8 +5,8 @@
 
 #include "common/format/plan.h"
 
-/* The precision in which hspmd computes the plan if `asked` is requested: fp32 instead of bf16 if a device of the plan cannot compute in
- * bf16, because all devices hold parts of the same tensors. Both solver and runtime use it. */
+/* The precision in which hspmd computes the plan if `asked` is requested: fp32 instead of bf16 or tf32 if a device of the plan cannot
+ * compute in that, because all devices hold parts of the same tensors. Both solver and runtime use it. */
 enum hspmd_precision hspmd_plan_precision(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked);
 
 /* Returns true if that differs from `asked`; why[0..size) is then a text for people: "computes in fp32 instead of bf16: ...". */

@@ -14,10 +14,10 @@
 #include "common/log.h"
 #include "common/progress.h"
 #include "runtime/state/checkpoint_index.h"
+#include "runtime/state/export.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/control.h"
 #include "runtime/model/build.h"
-#include "runtime/state/weights.h"
 
 static const char help_text[] =
         "Usage: hspmd checkpoint list PATH [--json]\n"
@@ -288,7 +288,9 @@ static int import_model(const struct checkpoint_options *o, struct hspmd_error *
 {
 	struct stat st;
 	const char *slash = strrchr(o->path, '/');
-	bool folder = !stat(o->path, &st) && S_ISDIR(st.st_mode);
+	if (stat(o->path, &st))
+		return hspmd_fail_errno(err, "%s", o->path);
+	bool folder = S_ISDIR(st.st_mode);
 	char *beside = folder ? hspmd_asprintf("%s/config.json", o->path)
 	                      : hspmd_asprintf("%.*sconfig.json", slash ? (int)(slash - o->path) + 1 : 0, o->path);
 	struct hspmd_model *m = beside ? hspmd_model_read(o->config ? o->config : beside, err) : NULL;

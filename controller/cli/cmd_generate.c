@@ -366,7 +366,7 @@ static int print_result(const struct generation_run *r, struct hspmd_error *err)
 		print_text(&r->list[i].rest);
 		putchar('\n');
 	}
-	hspmd_info("%" PRId64 " tokens, %.3g a second", r->tokens, r->seconds > 0 ? (double)r->tokens / r->seconds : 0);
+	hspmd_info("%" PRId64 " tokens, %.0f a second", r->tokens, r->seconds > 0 ? (double)r->tokens / r->seconds : 0);
 	return 0;
 }
 

@@ -181,8 +181,8 @@ static int find_lengths(const struct plan_options *o, struct plan_inputs *in, st
 		return hspmd_step_lengths_read(&o->lengths, in->model, (int)o->seq_len, &in->source, in->facts, &in->lengths, err);
 	if (!in->job || o->evaluate)
 		return 0;
-	if (hspmd_job_choose_lengths(in->job, in->model, &why) ||
-	    hspmd_step_lengths_of_job(in->job, in->model, &in->source, in->facts, &in->lengths, &why)) {
+	if (hspmd_job_choose_lengths(in->job, in->model, NULL, &why) ||
+	    hspmd_step_lengths_of_job(in->job, in->model, &in->source, in->facts, NULL, &in->lengths, &why)) {
 		hspmd_warn("plans for shorter steps are not searched: %s", why.text);
 		hspmd_step_lengths_clear(&in->lengths);
 	}

@@ -41,6 +41,7 @@
 #include "runtime/model/own.h"
 #include "runtime/state/checkpoint.h"
 #include "runtime/facts/facts.h"
+#include "runtime/input/data.h"
 
 #define LOCAL_SPARE 16 /* greatest number of nodes by which a local run may grow */
 
@@ -95,13 +96,29 @@ static void warn_of_het(void)
 		           group ? group : "0");
 }
 
+/* The folder of the job's output; a name that the caller gives room for. */
+static const char *output_folder(const struct run *r, char name[64])
+{
+	snprintf(name, 64, "hspmd-%s", r->id);
+	return r->opt.output ? r->opt.output : name;
+}
+
+/* A run that goes on has chosen them before. */
+static int choose_lengths(struct run *r, struct hspmd_error *err)
+{
+	char name[64], *index = hspmd_asprintf("%s/" HSPMD_DATA_INDEX_FILE, output_folder(r, name));
+	int status = index ? hspmd_job_choose_lengths(r->job, r->model, index, err) : hspmd_fail_memory(err, "choosing lengths");
+	free(index);
+	return status;
+}
+
 static int read_job(struct run *r, struct hspmd_error *err)
 {
 	struct hspmd_mistakes all = hspmd_mistakes_logged();
 	if (r->slurm)
 		warn_of_het();
 	r->job = r->opt.command.argc ? run_command_job(&r->opt.command, err) : read_job_file(r, &all, err);
-	if (!r->job || hspmd_job_check_files(r->job, hspmd_model_read_job, NULL, &r->model, &all, err))
+	if (!r->job || hspmd_job_check_files(r->job, &hspmd_job_models, NULL, &r->model, &all, err))
 		return -1;
 	if (r->job->command.argc && r->opt.plan)
 		return hspmd_fail(err, "%s: command: --plan has no meaning for a command", r->job->file);
@@ -110,8 +127,7 @@ static int read_job(struct run *r, struct hspmd_error *err)
 		r->programs = (struct hspmd_program_search){ hspmd_program_find, &r->source };
 		if (!(r->facts = hspmd_model_facts_build(&r->source, r->model->name, (int)r->job->seq_len, err)))
 			return hspmd_error_prefix(err, "%s", r->job->file);
-		if (hspmd_job_choose_lengths(r->job, r->model, err) ||
-		    hspmd_step_lengths_of_job(r->job, r->model, &r->source, r->facts, &r->lengths, err))
+		if (choose_lengths(r, err))
 			return -1;
 	}
 	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
@@ -365,11 +381,22 @@ static int open_output(struct run *r, struct hspmd_error *err)
 	char name[64];
 	const char *restarts = getenv("SLURM_RESTART_COUNT");
 	bool again = r->slurm && restarts && atoi(restarts) > 0;
-	snprintf(name, sizeof name, "hspmd-%s", r->id);
-	if (run_output_open(&r->output, r->opt.output ? r->opt.output : name, r->opt.resume || again, r->job->command.argc > 0, err))
+	if (run_output_open(&r->output, output_folder(r, name), r->opt.resume || again, r->job->command.argc > 0, err))
 		return -1;
 	hspmd_log_tee(r->output.log);
 	return 0;
+}
+
+/* Finds where the documents of each length are, once for all workers, and how many steps have which length. */
+static int index_documents(struct run *r, struct hspmd_error *err)
+{
+	char *index = r->model ? hspmd_asprintf("%s/" HSPMD_DATA_INDEX_FILE, r->output.folder) : NULL;
+	if (!index)
+		return r->model ? hspmd_fail_memory(err, "indexing documents") : 0;
+	hspmd_job_index_lengths(r->job, r->model, index);
+	int status = hspmd_step_lengths_of_job(r->job, r->model, &r->source, r->facts, index, &r->lengths, err);
+	free(index);
+	return status;
 }
 
 /* Workers get the object's bytes: a file that changes while the job runs would not be the same on every node. NULL: not a model of the
@@ -456,7 +483,8 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		snprintf(r->id, sizeof r->id, "local-%d", (int)getpid());
 	else
 		snprintf(r->id, sizeof r->id, "%u", r->slurm);
-	if (read_job(r, err) || (r->opt.cluster && (read_local_cluster(r, err) || read_plan(r, err))) || open_output(r, err))
+	if (read_job(r, err) || (r->opt.cluster && (read_local_cluster(r, err) || read_plan(r, err))) || open_output(r, err) ||
+	    index_documents(r, err))
 		return -1;
 	if ((local && !r->opt.cluster && make_local_cluster(r, err)) || (!r->opt.cluster && read_plan(r, err)))
 		return -1;

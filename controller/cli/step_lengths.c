@@ -5,18 +5,19 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
+#include "common/log.h"
 #include "runtime/facts/facts.h"
 #include "runtime/input/data.h"
 
 #define COUNTED_MOST 16384 /* steps whose lengths are counted */
 #define SHARES_MOST 1e12
 
-int hspmd_job_choose_lengths(struct hspmd_job *job, const struct hspmd_model *model, struct hspmd_error *err)
+int hspmd_job_choose_lengths(struct hspmd_job *job, const struct hspmd_model *model, const char *index, struct hspmd_error *err)
 {
 	int64_t chosen[HSPMD_DATA_LENGTHS_MOST];
 	if (!job->lengths_auto || job->length_count)
 		return 0;
-	int count = hspmd_data_choose_lengths(job, model->vocab, chosen, err);
+	int count = hspmd_data_choose_lengths(job, model->vocab, index, chosen, err);
 	if (count < 0)
 		return -1;
 	if (!(job->lengths = hspmd_calloc((size_t)count, sizeof *job->lengths)))
@@ -24,6 +25,13 @@ int hspmd_job_choose_lengths(struct hspmd_job *job, const struct hspmd_model *mo
 	for (int i = 0; i < count; i++)
 		job->lengths[job->length_count++] = chosen[i];
 	return 0;
+}
+
+void hspmd_job_index_lengths(const struct hspmd_job *job, const struct hspmd_model *model, const char *index)
+{
+	struct hspmd_error err;
+	if (hspmd_data_make_index(job, model->vocab, index, &err))
+		hspmd_warn("every worker reads all documents, because there is no index of their lengths: %s", err.text);
 }
 
 /* Room for `count` lengths. 0, or -1: memory. */
@@ -45,10 +53,10 @@ static int find_facts(struct hspmd_step_lengths_of *out, const struct hspmd_mode
 	return 0;
 }
 
-static int count_steps(const struct hspmd_job *job, const struct hspmd_model *model, struct hspmd_step_lengths_of *out,
+static int count_steps(const struct hspmd_job *job, const struct hspmd_model *model, const char *index, struct hspmd_step_lengths_of *out,
                        struct hspmd_error *err)
 {
-	struct hspmd_data *d = hspmd_data_open(job, model->vocab, err);
+	struct hspmd_data *d = hspmd_data_open(job, model->vocab, index, err);
 	int64_t steps = job->steps < COUNTED_MOST ? job->steps : COUNTED_MOST;
 	for (int64_t s = 0; d && s < steps; s++)
 		out->shares[hspmd_data_length_of_step(d, s)].share++;
@@ -57,7 +65,8 @@ static int count_steps(const struct hspmd_job *job, const struct hspmd_model *mo
 }
 
 int hspmd_step_lengths_of_job(const struct hspmd_job *job, const struct hspmd_model *model, const struct hspmd_graph_source *source,
-                              const struct hspmd_model_facts *longest, struct hspmd_step_lengths_of *out, struct hspmd_error *err)
+                              const struct hspmd_model_facts *longest, const char *index, struct hspmd_step_lengths_of *out,
+                              struct hspmd_error *err)
 {
 	*out = (struct hspmd_step_lengths_of){ 0 };
 	if (job->length_count < 2)
@@ -66,7 +75,7 @@ int hspmd_step_lengths_of_job(const struct hspmd_job *job, const struct hspmd_mo
 		return hspmd_fail_memory(err, "counting steps by length");
 	for (int i = 0; i < out->count; i++)
 		out->shares[i].seq_len = (int)job->lengths[i];
-	return count_steps(job, model, out, err) || find_facts(out, model, source, longest, err) ? -1 : 0;
+	return count_steps(job, model, index, out, err) || find_facts(out, model, source, longest, err) ? -1 : 0;
 }
 
 static int read_share(const char *word, int least, int most, struct hspmd_step_share *share, struct hspmd_error *err)

@@ -14,13 +14,17 @@ struct hspmd_step_lengths_of {
 	struct hspmd_step_share *shares;
 };
 
-/* If data.lengths is "auto": chooses the job's lengths by its data, which are read. Nothing otherwise. 0, or -1 and err. */
-int hspmd_job_choose_lengths(struct hspmd_job *job, const struct hspmd_model *model, struct hspmd_error *err);
+/* If data.lengths is "auto": chooses the job's lengths by its data. Nothing otherwise. index, here and below: as in runtime/input/data.h; if
+ * it is NULL or does not fit, all documents are read. 0, or -1 and err. */
+int hspmd_job_choose_lengths(struct hspmd_job *job, const struct hspmd_model *model, const char *index, struct hspmd_error *err);
+/* Make the file `index` for the job's workers if they need it. A failure is logged: they can do without. */
+void hspmd_job_index_lengths(const struct hspmd_job *job, const struct hspmd_model *model, const char *index);
 
-/* Of the job's steps; its data are read if it has lengths. longest: facts of the model at its seq_len, borrowed; source: for those of other
+/* Of the job's steps. longest: facts of the model at its seq_len, borrowed; source: for those of other
  * lengths, which the result owns. 0, or -1 and err. */
 int hspmd_step_lengths_of_job(const struct hspmd_job *job, const struct hspmd_model *model, const struct hspmd_graph_source *source,
-                              const struct hspmd_model_facts *longest, struct hspmd_step_lengths_of *out, struct hspmd_error *err);
+                              const struct hspmd_model_facts *longest, const char *index, struct hspmd_step_lengths_of *out,
+                              struct hspmd_error *err);
 /* As the words say, LENGTH:SHARE each, ascending; the last is `seq_len`. Shares are of steps. 0, or -1 and err. */
 int hspmd_step_lengths_read(const struct hspmd_option_list *words, const struct hspmd_model *model, int seq_len,
                             const struct hspmd_graph_source *source, const struct hspmd_model_facts *longest,

@@ -6,7 +6,7 @@
 #include "runtime/inference/inference.h"
 #include "runtime/model/model.h"
 #include "runtime/state/checkpoint_index.h"
-#include "runtime/state/weights.h"
+#include "runtime/weights/weights.h"
 
 struct trained_model {
 	struct hspmd_model *model;

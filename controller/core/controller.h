@@ -69,6 +69,7 @@ enum run_action_kind {
 	ACTION_SAVE_DEVICES,     /* id: generation; value: how long its devices have computed */
 	ACTION_JOURNAL,          /* value: the journal for a later incarnation of the controller; written durably before the next action */
 	ACTION_TRACE_TEXT,       /* value: text of the trace file that is being written; the first is its head */
+	ACTION_TRACE_SPANS,      /* value: a part of it (common/format/trace_spans.h) */
 	ACTION_TRACE_END,        /* value { name: of the file; hspmd: what is to be said in it }: the file is complete */
 	ACTION_RECORD_EVENT,     /* value: an event of `hspmd events`, { number, time, event, text, generation } */
 	ACTION_SAMPLE,           /* id: step of a complete checkpoint, from which samples are to be made */

@@ -490,7 +490,7 @@ const char *trace_obstacle(const struct hspmd_controller *m, int64_t steps);
 /* Begins a trace of the steps from `first` on; -1: from the next step that can be. */
 void trace_begin(struct hspmd_controller *m, int64_t first, int64_t steps);
 void on_clock(struct hspmd_controller *m, struct worker *w, const json_t *message);
-void on_trace_part(struct hspmd_controller *m, struct worker *w, const json_t *message);
+void on_trace_part(struct hspmd_controller *m, struct worker *w, json_t *message);
 void trace_pause(struct hspmd_controller *m, double from, double to); /* a change has paused training */
 void trace_worker_lost(struct hspmd_controller *m, struct worker *w, const char *why);
 void trace_end(struct hspmd_controller *m); /* ends the trace, if there is one, with what has come */

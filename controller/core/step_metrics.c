@@ -67,7 +67,7 @@ void report_change(struct hspmd_controller *m)
 		resize_line(m, 0);
 }
 
-/* Writes the line of one step. message NULL: only survivors know the step, and its times are unknown. */
+/* Writes the line of one step. message NULL: only survivors know the step. */
 static void line(struct hspmd_controller *m, int64_t step, double loss, double step_s, const json_t *message)
 {
 	json_t *l = check_alloc(m, json_pack("{s:I, s:o, s:I, s:f, s:I, s:i, s:i, s:f}", "step", (json_int_t)step, "loss",
@@ -84,8 +84,6 @@ static void line(struct hspmd_controller *m, int64_t step, double loss, double s
 	history_note(m, step, loss);
 	m->steps_reported = step + 1;
 	m->loss = isfinite(loss) ? loss : 0;
-	if (message)
-		m->last_step_at = m->now;
 	if (!runs_command(m) || step >= m->furthest)
 		m->attempts = 0;
 	m->furthest = step >= m->furthest ? step + 1 : m->furthest;
@@ -154,15 +152,29 @@ static void rewind_command(struct hspmd_controller *m, const struct worker *w, c
 	m->steps_reported = m->step = step;
 }
 
+/* A command tells a step again that it has saved, in case the line was lost with the process that carried it. Such a line says nothing about
+ * time, nor where the command goes on. */
+static void report_again(struct hspmd_controller *m, const json_t *message)
+{
+	int64_t step = message_integer(message, "step", -1);
+	if (step < m->steps_reported)
+		return;
+	line(m, step, loss_value(json_object_get(message, "loss")), 0, message);
+	m->step = m->steps_reported;
+}
+
 void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 {
 	const struct bound_plan *l = m->current.bound_plan;
 	json_t *step = json_object_get(message, "step");
-	if (runs_command(m))
+	bool again = runs_command(m) && json_is_true(json_object_get(message, "again"));
+	if (runs_command(m) && !again)
 		rewind_command(m, w, message);
 	if (!l || json_integer_value(json_object_get(message, "generation")) != l->generation || !bound_plan_uses(l, w))
 		return;
-	if (!json_is_integer(step) || json_integer_value(step) < m->steps_reported)
+	if (again)
+		report_again(m, message);
+	if (again || !json_is_integer(step) || json_integer_value(step) < m->steps_reported)
 		return;
 	if (json_integer_value(step) > m->steps_reported && !runs_command(m))
 		log_msg(m, HSPMD_LOG_WARNING, "steps %lld to %lld were not reported", (long long)m->steps_reported,
@@ -175,6 +187,7 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 	device_load_note(w, message);
 	m->step_interval_s = isnan(m->last_step_at) ? 0 : m->now - m->last_step_at;
 	line(m, json_integer_value(step), loss_value(json_object_get(message, "loss")), step_s, message);
+	m->last_step_at = m->now;
 	m->step_s = step_s;
 	checkpoint_step_done(m, step_s);
 	m->tokens_per_s = step_s > 0 ? value(message, "tokens", job_tokens(m)) / step_s : 0;

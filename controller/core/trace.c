@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A measured timeline of some steps, asked for by `hspmd trace` or by the job file. First the clock of every worker is measured by round
  * trips (Cristian, "Probabilistic clock synchronization", 1989: the shortest trip bounds the error); then each is told which steps to
- * record and when, by its own clock, the trace began. Workers send their parts as text, which goes to the file as it is. Whoever is lost
+ * record and when, by its own clock, the trace began. Workers send what they recorded in parts, which the loop writes to the file. Whoever is lost
  * meanwhile is named in the file. */
 #include <math.h>
 #include <stdio.h>
@@ -127,13 +127,15 @@ void trace_pause(struct hspmd_controller *m, double from, double to)
 	add_span(m, LANE_PAUSE, "pause", "pause", from, to);
 }
 
-void on_trace_part(struct hspmd_controller *m, struct worker *w, const json_t *message)
+void on_trace_part(struct hspmd_controller *m, struct worker *w, json_t *message)
 {
 	json_t *text = json_object_get(message, "text");
 	if (m->trace.phase != TRACE_RECORDING || message_integer(message, "trace", 0) != m->trace.id || !json_is_string(text))
 		return;
 	if (json_string_length(text))
 		emit_text(m, json_incref(text));
+	if (json_object_get(message, "spans"))
+		emit(m, ACTION_TRACE_SPANS, NULL, json_incref(message), 0);
 	m->trace.dropped += message_integer(message, "dropped", 0) - w->trace.dropped;
 	w->trace.dropped = message_integer(message, "dropped", 0);
 	w->trace.steps = message_integer(message, "steps", 0);

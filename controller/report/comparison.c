@@ -43,7 +43,7 @@ void report_comparison_write(FILE *out, const struct report_comparison *c, const
 		report_textf(out,
 		             "%s beside %s: %lld step%s in common; the largest relative difference of the losses is %.2g, at step %lld. %s",
 		             a, b, (long long)c->steps, c->steps == 1 ? "" : "s", c->worst, (long long)c->worst_step,
-		             c->worst <= REPORT_TOLERANCE ? "That is rounding: the same training."
+		             c->worst <= REPORT_TOLERANCE ? "That is rounding (up to 1e-5): the same training."
 		                                          : "That is more than rounding (1e-5) explains in 100 steps of one job in fp32.");
 	fputs("</p>\n", out);
 }

@@ -120,6 +120,20 @@ static int make_tokens(const struct report_run *r, int what, struct report_curve
 	return report_tokens_curve(r, c);
 }
 
+/* Which curve is whose. */
+static void write_names(struct report_page *p)
+{
+	if (p->count < 2)
+		return;
+	fputs("<p class=\"small\">", p->out);
+	for (int i = 0; i < p->count; i++) {
+		fprintf(p->out, "<span class=\"key\"><span class=\"swatch c%d\"></span>", i % REPORT_COLOURS);
+		report_text(p->out, p->runs[i]->name);
+		fputs("</span> ", p->out);
+	}
+	fputs("</p>\n", p->out);
+}
+
 static int write_over_steps(struct report_page *p)
 {
 	static const struct {
@@ -134,6 +148,7 @@ static int write_over_steps(struct report_page *p)
 	fputs("<h3>Training</h3>\n<p class=\"small\">Broken lines are changes of the allocation: nodes before and after. ", p->out);
 	report_controls_write(p->out);
 	fputs("</p>\n", p->out);
+	write_names(p);
 	for (size_t i = 0; i < sizeof charts / sizeof *charts; i++)
 		if (write_chart(p, report_value_names[charts[i].value], charts[i].title, charts[i].height, OVER_STEPS, make_value,
 		                (int)charts[i].value))

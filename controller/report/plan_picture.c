@@ -212,6 +212,36 @@ static void write_row(FILE *out, const struct report_generation *g)
 	fputs("</tr>\n", out);
 }
 
+#define FAR 1.5 /* times as long as predicted, of which a reader will ask why */
+
+/* Why the generation that was farthest from its prediction took longer, as far as its devices' own counters tell. */
+static void write_far(FILE *out, const struct report_generation *list, int count)
+{
+	const struct report_generation *far = NULL;
+	double most = FAR;
+	struct report_words w, v;
+	for (int i = 0; i < count; i++)
+		if (list[i].plan && list[i].plan->step_s > 0 && list[i].step_s >= most * list[i].plan->step_s) {
+			far = &list[i];
+			most = far->step_s / far->plan->step_s;
+		}
+	if (!far)
+		return;
+	double computed = far->plan->busy_s / far->plan->device_count, predicted = far->plan->compute_s;
+	fprintf(out, "<p class=\"far\">A step of generation %" PRId64 " took %.*f times as long as predicted. ", far->generation, most < 10,
+	        most);
+	if (computed >= FAR * predicted && predicted > 0)
+		fprintf(out,
+		        "Its devices computed for %s of it, where %s were predicted: they were slower than when their speed was measured. "
+		        "That "
+		        "happens if other work, or other nodes of the same machine, use the same cores or GPU.",
+		        report_seconds(&w, computed), report_seconds(&v, predicted));
+	else if (computed > 0)
+		fprintf(out, "Its devices computed for %s of it (predicted: %s); the rest are waits, for messages, one another, or a core.",
+		        report_seconds(&w, computed), report_seconds(&v, predicted));
+	fputs("</p>\n", out);
+}
+
 /* What moved between the generation before and this one. */
 static void write_moved(FILE *out, const struct report_change *c)
 {
@@ -237,7 +267,9 @@ void report_plans_write(FILE *out, const struct report_run *r, const struct repo
 	for (int i = 0; i < count; i++)
 		if (drawn(i, count))
 			write_row(out, &list[i]);
-	fputs("</tbody></table>\n<p class=\"small\">A row is a pipeline with its micro-batches (mb) per step; a block is a stage, as wide "
+	fputs("</tbody></table>\n", out);
+	write_far(out, list, count);
+	fputs("<p class=\"small\">A row is a pipeline with its micro-batches (mb) per step; a block is a stage, as wide "
 	      "as the time in which its slowest device computes for one micro-batch. The line at a block's bottom is the memory predicted "
 	      "for its fullest device, as a share of what it has.</p>\n<div "
 	      "class=\"plans\">\n",

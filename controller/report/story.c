@@ -82,11 +82,12 @@ static void write_cost(FILE *out, const struct report_device_time *t)
 		      { "paused by changes", t->paused_s }, { "lost in steps made again", t->lost_s },   { "between steps", t->other_s } };
 	const int count = sizeof parts / sizeof *parts;
 	struct report_words w;
+	const char *one = t->nodes ? "node" : "device";
 	double at = 0, efficiency = report_efficiency(t);
 	if (t->total_s <= 0)
 		return;
 	fputs("<figure class=\"time\"><figcaption>", out);
-	report_textf(out, "What it cost: %s of the %s' time", report_seconds(&w, t->total_s), t->nodes ? "nodes" : "devices");
+	report_textf(out, "What it cost: %s of %s time, all %ss added up", report_seconds(&w, t->total_s), one, one);
 	fputs("</figcaption>\n<svg role=\"img\" viewBox=\"0 0 1000 18\" preserveAspectRatio=\"none\">", out);
 	for (int i = 0; i < count; i++) {
 		double width = fmin(1, parts[i].seconds / t->total_s) * 1000;
@@ -116,8 +117,10 @@ void report_story_write(FILE *out, const struct report_run *r, const struct repo
 		return;
 	}
 	fputs("<p>", out);
-	report_textf(out, "Made %lld step%s (%lld to %lld)", (long long)s->steps, s->steps == 1 ? "" : "s", (long long)s->first_step,
-	             (long long)s->last_step);
+	if (s->steps == 1)
+		report_textf(out, "Made 1 step (%lld)", (long long)s->first_step);
+	else
+		report_textf(out, "Made %lld steps (%lld to %lld)", (long long)s->steps, (long long)s->first_step, (long long)s->last_step);
 	if (!isnan(s->begin))
 		report_textf(out, " in %s", report_seconds(&w, s->end - s->begin));
 	if (s->min_nodes == s->max_nodes)

@@ -215,6 +215,10 @@ static void perform(struct loop *l, const struct run_action *x)
 		if (run_trace_file_text(&l->trace, l->o->output->folder, x->value, &err))
 			hspmd_warn("%s", err.text);
 		break;
+	case ACTION_TRACE_SPANS:
+		if (run_trace_file_spans(&l->trace, x->value, &err))
+			hspmd_warn("%s", err.text);
+		break;
 	case ACTION_TRACE_END:
 		if (run_trace_file_end(&l->trace, l->o->output->folder, x->value, &err))
 			hspmd_warn("%s", err.text);

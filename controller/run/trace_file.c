@@ -9,6 +9,7 @@
 
 #include "common/alloc.h"
 #include "common/durable.h"
+#include "common/format/trace_spans.h"
 
 static int failed(struct run_trace_file *t, struct hspmd_error *err)
 {
@@ -29,6 +30,17 @@ int run_trace_file_text(struct run_trace_file *t, const char *folder, const json
 	if (t->broken || !hspmd_write_all(t->fd, json_string_value(text), json_string_length(text)))
 		return 0;
 	return failed(t, err);
+}
+
+static int append(void *file, const char *text, size_t size, struct hspmd_error *err)
+{
+	struct run_trace_file *t = file;
+	return hspmd_write_all(t->fd, text, size) ? failed(t, err) : 0;
+}
+
+int run_trace_file_spans(struct run_trace_file *t, const json_t *part, struct hspmd_error *err)
+{
+	return !t->part || t->broken ? 0 : hspmd_trace_spans_write(part, append, t, err);
 }
 
 int run_trace_file_end(struct run_trace_file *t, const char *folder, const json_t *value, struct hspmd_error *err)

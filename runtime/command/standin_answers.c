@@ -120,14 +120,17 @@ void standin_step(struct standin *s, json_t *told)
 	if (s->place.rank != 0 || s->state == STANDIN_IDLE)
 		return;
 	int64_t n = json_integer_value(step), steps = n > s->told_step && s->told_step >= 0 ? n - s->told_step : 1;
-	double now = hspmd_now(), step_s = (now - s->told_at) / (double)steps;
+	bool again = json_is_true(json_object_get(told, "again"));
+	double now = hspmd_now(), step_s = again ? 0 : (now - s->told_at) / (double)steps;
 	json_t *loss = number(told, "loss"), *tokens = number(told, "tokens");
-	json_t *message =
-	        json_pack("{ss,sI,sI,so,sI,sf,so*,so*,so*}", "type", "step", "generation", (json_int_t)s->generation, "step", (json_int_t)n,
-	                  "loss", loss ? loss : json_null(), "tokens", (json_int_t)json_number_value(tokens), "step_s", step_s, "lr",
-	                  number(told, "lr"), "grad_norm", number(told, "grad_norm"), "valid_loss", number(told, "valid_loss"));
-	s->told_step = n;
-	s->told_at = now;
+	json_t *message = json_pack("{ss,sI,sI,so,sI,sf,so*,so*,so*,so*}", "type", "step", "generation", (json_int_t)s->generation, "step",
+	                            (json_int_t)n, "loss", loss ? loss : json_null(), "tokens", (json_int_t)json_number_value(tokens),
+	                            "step_s", step_s, "lr", number(told, "lr"), "grad_norm", number(told, "grad_norm"), "valid_loss",
+	                            number(told, "valid_loss"), "again", again ? json_true() : NULL);
+	if (!again) {
+		s->told_step = n;
+		s->told_at = now;
+	}
 	json_decref(tokens);
 	standin_send(s, message);
 }

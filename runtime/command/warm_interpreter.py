@@ -24,6 +24,7 @@ import socket
 import sysconfig
 import time
 
+RANK_0_FIRST_S = 0.05  # PyTorch's ranks meet at rank 0; one that is there before it looks again only after half a second
 QUIET_S = 2  # the command has imported all, if it has imported nothing for so long
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
@@ -307,6 +308,8 @@ def become(child, names):
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # Python's own begins anew by itself
     atexit.register(gc.unfreeze)  # the last to run, before objects are destroyed
+    if environment.get("RANK", "0") != "0":
+        time.sleep(RANK_0_FIRST_S)
     return words
 
 

@@ -11,6 +11,9 @@
 #include "runtime/tensor/opcode.h"
 #include "runtime/tensor/view.h"
 
+/* What a device has decided about calls of one operator with operands of the same types and shapes. */
+struct hspmd_prepared;
+
 struct hspmd_kernel_args {
 	const struct hspmd_op_attr *attr;
 	int input_count, output_count;
@@ -18,6 +21,9 @@ struct hspmd_kernel_args {
 	struct hspmd_view out[HSPMD_OP_MAX_IO]; /* rank -1, data NULL: unwanted output */
 	void *workspace;                        /* at least the size that workspace() returned for these args; 64-byte aligned */
 	size_t workspace_bytes;
+	const struct hspmd_prepared *prepared; /* of such a call (struct hspmd_device_ops); NULL: the device decides in the call */
+	bool tf32;                             /* products of F32 may round their operands to TF32 */
+	bool any_order;                        /* sums may have another order, and so other bits, each time */
 };
 
 struct hspmd_device;
@@ -54,6 +60,13 @@ struct hspmd_device_ops {
 	 * are taken from the first. NULL: would not be faster. */
 	int (*run_batch)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count,
 	                 struct hspmd_error *err);
+	/* Decides what calls with such args would otherwise decide or look up each time: algorithms, plans of libraries, limits of kernels.
+	 * With the result as args' `prepared`, run and run_batch take no lock, search nothing and allocate nothing. It serves all calls
+	 * whose args are the same but for the addresses of data (present as here, and aligned as well) and the numbers in attr that are
+	 * only factors. The caller frees it before it closes the device. NULL: there is nothing to decide. */
+	int (*prepare)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_prepared **made,
+	               struct hspmd_error *err);
+	void (*prepared_free)(struct hspmd_device *dev, struct hspmd_prepared *prepared); /* NULL is fine */
 	int (*synchronise)(struct hspmd_device *dev, struct hspmd_error *err);
 	/* Returns -1 and err if the device has failed for good: it does no more work, and nothing in its memory can be read again. Does not
 	 * wait. NULL: a failure of the device is one of the process. */
@@ -82,6 +95,12 @@ struct hspmd_device {
 /* Returns true if devices of a kind have a kernel for an operator that not all devices have (OP_FUSED, OP_TABLE). Needs no such device, so
  * that a program is the same on every machine that shows it. */
 bool hspmd_device_has_kernel(enum hspmd_device_kind kind, enum hspmd_opcode opcode);
+
+/* Finds out, from the workspace that the device asks for, which blocks of a matrix product's factors it packs (common/format/cluster.h).
+ * All 0 if it packs none, or if its memory is not the host's: what such devices hold before they run a program is counted as their
+ * context. */
+struct hspmd_product_blocks;
+void hspmd_device_product_blocks(struct hspmd_device *dev, struct hspmd_product_blocks *out);
 
 /* to_host of `bytes` bytes (at most 64) from each of `count` addresses, one after another in `host`, as many at once as the device can. */
 int hspmd_device_read_batch(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err);

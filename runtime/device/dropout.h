@@ -12,7 +12,9 @@ HSPMD_RANDOM double hspmd_dropout_factor(double rate, uint64_t stream, int32_t n
 	if (noise < 0)
 		return 1;
 	hspmd_random_words(stream, (uint64_t)(uint32_t)noise, number / 4, word);
-	return (double)word[number % 4] * 0x1p-32 < rate ? 0 : 1 / (1 - rate);
+	/* On a GPU, an index that is no constant would put the words into memory. */
+	uint32_t own = number & 2 ? (number & 1 ? word[3] : word[2]) : (number & 1 ? word[1] : word[0]);
+	return (double)own * 0x1p-32 < rate ? 0 : 1 / (1 - rate);
 }
 
 /* The number of an attention's probability in its row of queries. */

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/exec/execute.h"
 
-
 #include "common/alloc.h"
 #include "runtime/exec/execute_internal.h"
 #include "runtime/exec/parameters.h"
-#include "runtime/exec/replay.h"
 #include "runtime/state/spill.h"
 
 static void see_transfer(void *executor, int number, double began, double ended)
@@ -79,23 +77,24 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 	struct hspmd_device *dev = o->device;
 	ex->gathered = -1;
 	ex->samples = malloc(p->read_bytes + 1);
+	ex->votes = hspmd_calloc((size_t)o->voter_count + 1, sizeof *ex->votes);
 	ex->updates = hspmd_calloc((size_t)p->state_count + 1, sizeof *ex->updates);
 	bool many = dev->ops->run_batch && !o->seconds;
 	if (many)
 		ex->all = hspmd_calloc((size_t)p->state_count + 1, sizeof *ex->all);
-	if (!ex->samples || !ex->updates || (many && !ex->all)) {
+	if (!ex->samples || !ex->votes || !ex->updates || (many && !ex->all)) {
 		hspmd_fail_memory(err, "starting a generation");
 		goto fail;
 	}
-	if (hspmd_parameters_check_patterns(p, o->job, err) || allocate_memory(ex, err))
+	if (allocate_memory(ex, err))
 		goto fail;
 	ex->workspace_bytes = p->workspace_bytes;
 	if (!(ex->workspace = dev->ops->allocate(dev, p->workspace_bytes + 64, err)) || !(ex->scalar = dev->ops->allocate(dev, 64, err)))
 		goto fail;
 	if (o->transport && start_engines(ex, err))
 		goto fail;
-	if (!o->seconds)
-		ex->replay = hspmd_replay_create(p, dev, o->job->mask || o->job->valid_batches < 0);
+	if (hspmd_executor_prepare(ex, err))
+		goto fail;
 	return ex;
 fail:
 	hspmd_executor_destroy(ex);
@@ -116,6 +115,7 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 	if (ex->scalar)
 		dev->ops->release(dev, ex->scalar);
 	free(ex->samples);
+	free(ex->votes);
 	free(ex->updates);
 	free(ex->all);
 	free(ex);
@@ -124,8 +124,7 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 void hspmd_executor_release_scratch(struct hspmd_executor *ex)
 {
 	struct hspmd_device *dev = ex->o.device;
-	hspmd_replay_destroy(ex->replay);
-	ex->replay = NULL;
+	hspmd_executor_forget_prepared(ex);
 	if (ex->bases[HSPMD_ARENA_TRANSIENT] && !ex->borrowed[HSPMD_ARENA_TRANSIENT])
 		dev->ops->release(dev, ex->bases[HSPMD_ARENA_TRANSIENT]);
 	if (ex->workspace)
@@ -169,10 +168,6 @@ void hspmd_executor_set_timeline(struct hspmd_executor *ex, struct hspmd_timelin
 int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = ex->o.device;
-	if (program != ex->p) { /* if programs alternate, segments would be captured more often than they are launched */
-		hspmd_replay_destroy(ex->replay);
-		ex->replay = NULL;
-	}
 	if (program->workspace_bytes > ex->workspace_bytes) {
 		void *larger = dev->ops->allocate(dev, program->workspace_bytes + 64, err);
 		if (!larger)
@@ -180,13 +175,14 @@ int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_pro
 		dev->ops->release(dev, ex->workspace);
 		ex->workspace = larger;
 		ex->workspace_bytes = program->workspace_bytes;
+		hspmd_executor_workspace_moved(ex);
 	}
 	if (program->shared_bytes)
 		ex->bases[HSPMD_ARENA_TRANSIENT] = ex->bases[HSPMD_ARENA_FIXED] + hspmd_program_arena_offset(program);
 	if (program != ex->p && ex->o.timeline)
 		hspmd_timeline_begin(ex->o.timeline, program, ex->step);
 	ex->p = program;
-	return 0;
+	return hspmd_executor_prepare(ex, err);
 }
 
 void hspmd_executor_disconnect(struct hspmd_executor *ex)

@@ -4,7 +4,7 @@
 #define HSPMD_EXEC_EXECUTE_INTERNAL_H
 
 #include "runtime/exec/execute.h"
-#include "runtime/exec/replay.h"
+#include "runtime/exec/prepared_program.h"
 #include "runtime/state/spill.h"
 
 struct hspmd_executor {
@@ -27,7 +27,14 @@ struct hspmd_executor {
 	struct hspmd_op_attr *updates; /* one entry per parameter */
 	struct hspmd_kernel_args
 	        *all; /* the arguments of every parameter's update, if the device can run a batch of updates; otherwise NULL */
-	struct hspmd_replay *replay; /* NULL: every instruction is run on its own */
+	struct hspmd_prepared_program **prepared; /* the programs that have run; NULL: none */
+	size_t prepared_count, prepared_capacity;
+	struct hspmd_prepared_program *now; /* that of p */
+	struct hspmd_totals *votes;         /* room for those of all voters */
 };
+
+/* The kernel arguments of an instruction of the program that runs; attr NULL: the instruction's own. */
+void hspmd_executor_set_args(const struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
+                             struct hspmd_kernel_args *args);
 
 #endif

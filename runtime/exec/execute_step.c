@@ -43,9 +43,8 @@ static int read_samples(struct hspmd_executor *ex, const struct hspmd_instructio
 	return ex->o.device->ops->to_device(ex->o.device, slot_data(ex, in->out[0]), ex->samples, slot_type->bytes, err);
 }
 
-/* The kernel arguments of an instruction; attr NULL: the instruction's own. */
-static void set_args(const struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
-                     struct hspmd_kernel_args *args)
+void hspmd_executor_set_args(const struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
+                             struct hspmd_kernel_args *args)
 {
 	hspmd_program_kernel_args(ex->p, in, ex->bases, args);
 	if (attr)
@@ -56,6 +55,7 @@ static void set_args(const struct hspmd_executor *ex, const struct hspmd_instruc
 	}
 	args->workspace = ex->workspace;
 	args->workspace_bytes = ex->p->workspace_bytes;
+	args->prepared = ex->now && ex->now->calls ? ex->now->calls[in - ex->p->instructions] : NULL;
 }
 
 static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
@@ -68,7 +68,7 @@ static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction 
 		scaled.scale *= ex->loss_factor;
 		attr = &scaled;
 	}
-	set_args(ex, in, attr, &args);
+	hspmd_executor_set_args(ex, in, attr, &args);
 	if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
 		return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_opcode_names[in->opcode], in->layer);
 	return 0;
@@ -189,12 +189,12 @@ static int run_norms(struct hspmd_executor *ex, size_t *i, struct hspmd_error *e
 	int count = 1;
 	if (!ex->all)
 		return run_kernel(ex, in, &none, err);
-	set_args(ex, in, &none, &ex->all[0]);
+	hspmd_executor_set_args(ex, in, &none, &ex->all[0]);
 	for (; *i + 1 < ex->p->vote && ex->p->instructions[*i + 1].kind == HSPMD_INSTRUCTION_NORM; ++*i) {
 		const struct hspmd_instruction *next = &ex->p->instructions[*i + 1];
 		if (wait_for_slots(ex, next, err))
 			return -1;
-		set_args(ex, next, &none, &ex->all[count++]);
+		hspmd_executor_set_args(ex, next, &none, &ex->all[count++]);
 	}
 	return ex->o.device->ops->run_batch(ex->o.device, in->opcode, ex->all, count, err);
 }
@@ -255,7 +255,7 @@ static int finish_passes(struct hspmd_executor *ex, struct hspmd_totals *own, st
 	double then = hspmd_now();
 	if (read_totals(ex, own, err))
 		return -1;
-	hspmd_replay_end_step(ex->replay);
+	hspmd_replay_end_step(ex->now->replay);
 	if (drain(ex, err))
 		return -1;
 	if (ex->o.timeline)
@@ -275,7 +275,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	ex->loss_factor = ex->o.samples.loss_factor ? ex->o.samples.loss_factor(ex->o.samples.context, step) : 1;
 	if (ex->o.timeline)
 		hspmd_timeline_begin(ex->o.timeline, p, step);
-	hspmd_replay_begin_step(ex->replay);
+	hspmd_replay_begin_step(ex->now->replay);
 	if (ex->o.device->ops->zero(ex->o.device, ex->scalar, sizeof *ex->scalar, err))
 		return -1;
 	for (size_t i = 0; i < p->vote; i++) {
@@ -286,10 +286,10 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		double began = hspmd_now(), waited = then;
 		times->communication_s += began - then;
 		then = began;
-		size_t end = hspmd_replay_segment_end(ex->replay, i);
+		size_t end = hspmd_replay_segment_end(ex->now->replay, i);
 		for (size_t k = i + 1; !status && k < end; k++)
 			status = wait_for_slots(ex, &p->instructions[k], err);
-		int replayed = !status && end > i ? hspmd_replay_run_segment(ex->replay, i, end, run_recorded, ex, err) : 0;
+		int replayed = !status && end > i ? hspmd_replay_run_segment(ex->now->replay, i, end, run_recorded, ex, err) : 0;
 		if (replayed < 0)
 			status = -1;
 		else if (replayed)
@@ -317,21 +317,16 @@ int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hs
 		*all = *own;
 		return 0;
 	}
-	struct hspmd_totals *each = hspmd_calloc((size_t)ex->o.voter_count, sizeof *each);
-	if (!each)
-		return hspmd_fail_memory(err, "voting");
+	struct hspmd_totals *each = ex->votes;
 	int status = hspmd_transport_all_gather(ex->o.transport, ex->o.voters, ex->o.voter_count, VOTE_TAG, own, sizeof *own, each, err);
-	if (status) {
-		hspmd_error_prefix(err, "vote of step %" PRId64, step);
-	} else {
-		double *sum = (double *)all;
-		memset(all, 0, sizeof *all);
-		for (int r = 0; r < ex->o.voter_count; r++)
-			for (int k = 0; k < HSPMD_TOTALS_COUNT; k++)
-				sum[k] += ((const double *)&each[r])[k];
-	}
-	free(each);
-	return status;
+	if (status)
+		return hspmd_error_prefix(err, "vote of step %" PRId64, step);
+	double *sum = (double *)all;
+	memset(all, 0, sizeof *all);
+	for (int r = 0; r < ex->o.voter_count; r++)
+		for (int k = 0; k < HSPMD_TOTALS_COUNT; k++)
+			sum[k] += ((const double *)&each[r])[k];
+	return 0;
 }
 
 /* `count` elements starting with `first`, as a row. */
@@ -395,7 +390,7 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 		                               s->decay && hspmd_job_decays(job, s->name) ? job->optimizer.weight_decay : 0, step + 1);
 		hspmd_parameters_rounding(s, job, step + 1, own);
 		if (ex->all && !ex->o.persistent) {
-			set_args(ex, in, own, &ex->all[count++]);
+			hspmd_executor_set_args(ex, in, own, &ex->all[count++]);
 			continue;
 		}
 		int status = ex->o.persistent ? update_persistent(ex, in, own, &block, err) : run_kernel(ex, in, own, err);

@@ -41,19 +41,6 @@ int hspmd_parameters_initialise(const struct hspmd_program *p, struct hspmd_devi
 	return 0;
 }
 
-int hspmd_parameters_check_patterns(const struct hspmd_program *p, const struct hspmd_job *job, struct hspmd_error *err)
-{
-	for (int i = 0; i < job->optimizer.no_decay_count; i++) {
-		int s = 0;
-		while (s < p->state_count && !hspmd_job_no_decay_matches(job, i, p->states[s].name))
-			s++;
-		if (s == p->state_count)
-			return hspmd_fail(err, "%s: optimizer.no_decay[%d]: no parameter of the model matches \"%s\"; one is named %s",
-			                  job->file, i, job->optimizer.no_decay[i], p->state_count ? p->states[0].name : "nothing");
-	}
-	return 0;
-}
-
 void hspmd_parameters_rounding(const struct hspmd_program_state *s, const struct hspmd_job *job, int64_t updates,
                                struct hspmd_op_attr *attr)
 {

@@ -12,9 +12,6 @@
 int hspmd_parameters_initialise(const struct hspmd_program *p, struct hspmd_device *dev, char *const *bases, const struct hspmd_job *job,
                                 struct hspmd_error *err);
 
-/* Checks that every pattern of the job's optimizer.no_decay matches a parameter of the model. 0 or -1. */
-int hspmd_parameters_check_patterns(const struct hspmd_program *p, const struct hspmd_job *job, struct hspmd_error *err);
-
 /* Set in attr how one parameter's copy is rounded (stochastic, random). updates: number of updates that its state has had; 0 at the
  * beginning, step + 1 after the update of a step. */
 void hspmd_parameters_rounding(const struct hspmd_program_state *s, const struct hspmd_job *job, int64_t updates,

@@ -46,9 +46,9 @@ struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct h
 	return r;
 }
 
-static void forget_all(struct hspmd_replay *r)
+void hspmd_replay_forget(struct hspmd_replay *r)
 {
-	for (size_t i = 0; i < r->p->vote; i++) {
+	for (size_t i = 0; r && i < r->p->vote; i++) {
 		r->dev->ops->graph_free(r->dev, r->of[i]);
 		r->of[i] = NULL;
 	}
@@ -58,7 +58,7 @@ void hspmd_replay_destroy(struct hspmd_replay *r)
 {
 	if (!r)
 		return;
-	forget_all(r);
+	hspmd_replay_forget(r);
 	free(r->of);
 	free(r);
 }
@@ -82,7 +82,7 @@ void hspmd_replay_end_step(struct hspmd_replay *r)
 		*best = took;
 	if (r->step == last && !r->always && r->best[0] < r->best[1]) {
 		r->off = true;
-		forget_all(r);
+		hspmd_replay_forget(r);
 	}
 	r->step++;
 }

@@ -16,6 +16,8 @@ bool hspmd_replay_is_loss(const struct hspmd_instruction *in);
 /* NULL: nothing is to be captured. loss_varies: the factor of the loss differs from step to step, so those instructions are not captured.
  * The device and the program must outlive the result. */
 struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev, bool loss_varies);
+/* Captures anew what was captured: a buffer has moved. NULL is fine. */
+void hspmd_replay_forget(struct hspmd_replay *r);
 void hspmd_replay_destroy(struct hspmd_replay *r); /* to be called before the program's buffers are freed */
 
 /* Called at the beginning and the end of a step's passes. At the end all of the device's work has finished. */

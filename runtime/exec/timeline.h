@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records when a device ran which instruction, what its communication engines ran meanwhile, and the other parts of a step. It is bounded:
- * what does not fit is counted and left out. Written as trace events for Perfetto. */
+ * what does not fit is counted and left out. Recording costs two stores and no lock; what becomes of it is made later, in parts of a trace
+ * (common/format/trace_spans.h) that are trace events for Perfetto in the end. */
 #ifndef HSPMD_EXEC_TIMELINE_H
 #define HSPMD_EXEC_TIMELINE_H
 
+#include <jansson.h>
 #include <stdio.h>
 
 #include "common/format/trace_lanes.h"
@@ -44,9 +46,10 @@ struct hspmd_trace_origin {
 	int first_process; /* of the generation */
 	double seconds;
 };
-/* Write the spans [from, from + most) as events of JSON, each with ",\n" before it. No engine may be at work. Returns the number of the
- * next span; hspmd_timeline_count() if these were all. */
-size_t hspmd_timeline_write(const struct hspmd_timeline *t, const struct hspmd_trace_origin *o, size_t from, size_t most, FILE *f);
+/* The spans from number *from on as a part of a trace, which hspmd_trace_spans_write() reads: as many as belong to one program and fit into one
+ * message. *from becomes the next span's number; hspmd_timeline_count() if these were all. No engine may be at work. NULL: memory; else the
+ * caller frees it. */
+json_t *hspmd_timeline_part(const struct hspmd_timeline *t, const struct hspmd_trace_origin *o, size_t *from);
 void hspmd_timeline_clear(struct hspmd_timeline *t);
 
 /* Write the names of the place's process and lanes. */

@@ -285,6 +285,12 @@ static int probe_work(struct build *b, enum hspmd_facts_width width)
 	return status;
 }
 
+static int probe_products(struct build *b)
+{
+	return hspmd_probe_products(b->in_parts[ONE].program, b->possible[TENSOR] ? b->in_parts[TENSOR].program : NULL, b->facts->kinds,
+	                            b->err);
+}
+
 /* ---- parameters */
 
 /* A part of a weight is several rows, if rows belong together (heads), or a matrix (experts). Finer parts can be divided almost as one
@@ -441,7 +447,8 @@ static int fill_facts(struct hspmd_model_facts *f, const struct hspmd_graph_sour
 	f->seq_len = seq_len;
 	f->moments = hspmd_optimizer_types[source->optimizer]->moments;
 	int status = read_model(&b, m, name) || open_probes(&b) || allocate_memory(&b) || set_params(&b) ||
-	                             probe_work(&b, HSPMD_FACTS_FP32) || probe_work(&b, HSPMD_FACTS_BF16) || probe_memory(&b)
+	                             probe_work(&b, HSPMD_FACTS_FP32) || probe_work(&b, HSPMD_FACTS_BF16) || probe_memory(&b) ||
+	                             probe_products(&b)
 	                     ? -1
 	                     : 0;
 	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)

@@ -80,6 +80,10 @@ struct hspmd_probe_pass {
 	double workspace[2]; /* of the operator that needs most; [1]: at once (op_type.h) */
 };
 void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2]);
+/* Fill the layers' products. `divided`: the same model's program in a layout of two tensor-parallel devices; NULL: there is none. 0 or
+ * -1. */
+int hspmd_probe_products(const struct hspmd_program *whole, const struct hspmd_program *divided, struct hspmd_layer_facts *layers,
+                         struct hspmd_error *err);
 /* Add the part of the forward pass that `recomputed` repeats, at the costs of `p`, a program of the same layout without recomputation: to
  * passes[layer]. `recomputed` must be of CPU devices, whose programs have no fused pairs of operators. */
 int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, struct hspmd_probe_pass *passes,

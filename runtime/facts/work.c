@@ -74,6 +74,41 @@ void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*p
 	}
 }
 
+/* The operator's products on the program's device. Returns false if there are none. */
+static bool product_of(const struct hspmd_program *p, const struct hspmd_spmd_node *n, double *extent, double *rows)
+{
+	struct hspmd_op_view v;
+	const struct hspmd_op_type *type = n->op < 0 ? NULL : hspmd_op_types[p->graph->ops[n->op].opcode];
+	if (!type || !type->product || !local_view(p, n, &v))
+		return false;
+	type->product(&v, extent, rows);
+	return true;
+}
+
+int hspmd_probe_products(const struct hspmd_program *whole, const struct hspmd_program *divided, struct hspmd_layer_facts *layers,
+                         struct hspmd_error *err)
+{
+	size_t ops = whole->graph->op_count;
+	double *half = hspmd_calloc(ops + 1, sizeof *half), extent, rows;
+	if (!half)
+		return hspmd_fail_memory(err, "probing a model's products");
+	bool alike = divided && divided->graph->op_count == ops;
+	for (size_t i = 0; alike && i < divided->spmd->node_count; i++)
+		if (product_of(divided, &divided->spmd->nodes[i], &extent, &rows))
+			half[divided->spmd->nodes[i].op] = extent;
+	for (size_t i = 0; i < whole->spmd->node_count; i++) {
+		const struct hspmd_spmd_node *n = &whole->spmd->nodes[i];
+		struct hspmd_layer_products *most = &layers[n->layer].products;
+		if (!product_of(whole, n, &extent, &rows))
+			continue;
+		double *of = alike && half[n->op] < extent ? &most->sharded : &most->whole;
+		*of = fmax(*of, extent);
+		most->positions = fmax(most->positions, rows);
+	}
+	free(half);
+	return 0;
+}
+
 /* The graph's operator that an instruction runs, -1: none. */
 static int operator_of(const struct hspmd_program *p, const struct hspmd_instruction *in)
 {

@@ -10,7 +10,7 @@
 #include "runtime/generation/member_moves.h"
 #include "runtime/model/model.h"
 #include "runtime/state/checkpoint.h"
-#include "runtime/state/weights.h"
+#include "runtime/weights/weights.h"
 
 /* Folders of a node that may contain a checkpoint, nearest first. */
 enum { IN_MEMORY, ON_DISK, SHARED, FOLDER_KINDS };

@@ -72,6 +72,9 @@ struct hspmd_op_type {
 	/* Most bytes of values within the operator that a device needs while it runs, if they are not small. at_once: on a device that
 	 * computes all parts of the operator at once (a GPU). NULL: they are small. */
 	double (*workspace)(const struct hspmd_op_view *v, bool at_once);
+	/* Matrix products that it consists of: sets *extent to the most rows or columns of a factor, apart from positions, of which *rows
+	 * are summed. NULL: it has none that a device packs (common/format/cluster.h). */
+	void (*product)(const struct hspmd_op_view *v, double *extent, double *rows);
 	/* Per output: 1 + the input whose buffer it may take if that input is not read later (every device's kernel allows it), 0: none. */
 	signed char in_place[HSPMD_OP_MAX_IO];
 	unsigned accumulates;    /* bit o: output o honours view.accumulate (every device's kernel does) */

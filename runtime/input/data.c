@@ -1,40 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/input/data.h"
+#include "runtime/input/data_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/log.h"
 #include "runtime/input/blend.h"
 #include "runtime/input/length_buckets.h"
-#include "runtime/input/shuffle.h"
+#include "runtime/input/length_index.h"
 #include "runtime/input/token_file.h"
-#include "runtime/tensor/input_names.h"
-
-#define NOISE UINT64_C(0x6e6f697365) /* keeps the numbers apart from those that order samples */
-
-/* Files whose tokens are one stream. Without weights all files are one; with weights each is one. */
-struct stream {
-	int first_file, file_count;
-	int64_t tokens, samples;
-};
-
-struct hspmd_data {
-	struct hspmd_token_file *files;
-	int64_t *first; /* by file: position of its first token in the stream */
-	int file_count, stream_count;
-	struct stream *streams;
-	struct hspmd_blend *blend; /* NULL: there is one stream */
-	int64_t samples, seq_len, vocab, batch;
-	uint64_t seed;
-	const struct hspmd_job *job;
-	bool drops;                           /* training: models with dropout apply it */
-	bool once;                            /* every token is measured once: samples after the last do not count */
-	struct hspmd_length_buckets *buckets; /* NULL: the samples of all steps have seq_len tokens */
-};
-
-/* ---- opening */
 
 /* Adds a document of a stream that begins at token `start` of it and ends before `end`. */
 static int add_document(struct hspmd_data *d, int stream, int64_t start, int64_t end, struct hspmd_error *err)
@@ -63,13 +39,16 @@ static int bucket_file(struct hspmd_data *d, int file, int stream, int64_t *star
 	return 0;
 }
 
-static int add_documents(struct hspmd_data *d, const int64_t *lengths, int count, struct hspmd_error *err)
+/* sink: as of length_buckets.h, with `index` as its context; NULL: where documents are is kept in memory. */
+static int add_documents(struct hspmd_data *d, const int64_t *lengths, int count, hspmd_run_sink *sink,
+                         struct hspmd_length_index_writer *index, struct hspmd_error *err)
 {
 	const struct hspmd_job *job = d->job;
 	int64_t start = 0;
 	d->buckets = hspmd_length_buckets_create(lengths, count, job->train_weights, d->stream_count, job->global_batch, job->seed);
 	if (!d->buckets)
 		return hspmd_fail_memory(err, "opening data");
+	hspmd_length_buckets_hand_on(d->buckets, sink, index);
 	for (int i = 0; i < d->file_count; i++) {
 		int stream = d->stream_count > 1 ? i : 0;
 		start = stream ? 0 : start;
@@ -79,15 +58,96 @@ static int add_documents(struct hspmd_data *d, const int64_t *lengths, int count
 	return 0;
 }
 
-static int bucket_documents(struct hspmd_data *d, const struct hspmd_job *job, struct hspmd_error *err)
+/* What the buckets depend on: an index is used by those alone for whom this is the same. NULL: memory. Files that changed have another
+ * size or time. */
+static json_t *index_of(const struct hspmd_data *d)
 {
-	int set;
-	if (add_documents(d, job->lengths, job->length_count, err))
+	const struct hspmd_job *job = d->job;
+	json_t *files = json_array(), *lengths = json_array();
+	int bad = !files || !lengths;
+	for (int i = 0; i < d->file_count; i++) {
+		const struct hspmd_mapping *f[] = { &d->files[i].data, &d->files[i].index };
+		for (int k = 0; k < 2; k++)
+			bad |= f[k]->path &&
+			       json_array_append_new(files, json_pack("{ss,sI,sI}", "path", f[k]->path, "bytes", (json_int_t)f[k]->size,
+			                                              "changed_ns", (json_int_t)f[k]->changed_ns));
+	}
+	for (int i = 0; i < job->length_count; i++)
+		bad |= json_array_append_new(lengths, json_integer(job->lengths[i]));
+	json_t *of = json_pack("{so,so,sI,sI,sI,sb,sb}", "files", files, "lengths", lengths, "document_end", (json_int_t)job->document_end,
+	                       "seq_len", (json_int_t)job->seq_len, "global_batch", (json_int_t)job->global_batch, "auto",
+	                       job->lengths_auto, "streams", d->stream_count > 1);
+	if (!bad)
+		return of;
+	json_decref(of);
+	return NULL;
+}
+
+/* Two descriptions of what an index was made of are equal but for this key. */
+static bool same_but(const char *key, const json_t *a, const json_t *b)
+{
+	json_t *x = json_copy((json_t *)(uintptr_t)a), *y = json_copy((json_t *)(uintptr_t)b);
+	json_object_del(x, key);
+	json_object_del(y, key);
+	bool same = x && y && json_equal(x, y);
+	json_decref(x);
+	json_decref(y);
+	return same;
+}
+
+/* Opens an index that was made of these files, whoever chose the lengths. NULL and err if there is none. */
+static struct hspmd_length_index *open_index(const char *path, const json_t *of, struct hspmd_error *err)
+{
+	struct hspmd_length_index *x = hspmd_length_index_open(path, err);
+	if (!x || same_but("auto", hspmd_length_index_of(x), of))
+		return x;
+	hspmd_fail(err, "%s: it was made of other files, or of files that have changed since, or for other lengths", path);
+	hspmd_length_index_close(x);
+	return NULL;
+}
+
+/* Takes the buckets from an index. 0; -1 and err: they must be made of the documents. */
+static int use_index(struct hspmd_data *d, const char *path, struct hspmd_error *err)
+{
+	const struct hspmd_job *job = d->job;
+	json_t *of = index_of(d);
+	if (!of)
+		return hspmd_fail_memory(err, "opening data");
+	d->index = open_index(path, of, err);
+	json_decref(of);
+	if (!d->index)
 		return -1;
+	d->buckets = hspmd_length_buckets_create(job->lengths, job->length_count, job->train_weights, d->stream_count, job->global_batch,
+	                                         job->seed);
+	int status = d->buckets ? hspmd_length_index_fill(d->index, d->buckets, err) : hspmd_fail_memory(err, "opening data");
+	if (!status)
+		return 0;
+	hspmd_length_buckets_destroy(d->buckets);
+	hspmd_length_index_close(d->index);
+	d->buckets = NULL;
+	d->index = NULL;
+	return -1;
+}
+
+static int close_buckets(struct hspmd_data *d, struct hspmd_error *err)
+{
+	const struct hspmd_job *job = d->job;
+	int set;
 	if (!hspmd_length_buckets_close(d->buckets, &set, err))
 		return 0;
 	return set < 0 ? hspmd_error_prefix(err, "%s: data.lengths", job->file)
 	               : hspmd_error_prefix(err, "%s: data.train[%d], %s", job->file, set, d->files[set].data.path);
+}
+
+static int bucket_documents(struct hspmd_data *d, const char *index, struct hspmd_error *err)
+{
+	struct hspmd_error why;
+	bool indexed = index && !use_index(d, index, &why);
+	if (index && !indexed)
+		hspmd_info("all documents are read for their lengths: %s", why.text);
+	if (!indexed && add_documents(d, d->job->lengths, d->job->length_count, NULL, NULL, err))
+		return -1;
+	return close_buckets(d, err);
 }
 
 /* Each file is a stream if there are weights. */
@@ -142,11 +202,32 @@ static struct hspmd_data *open_files(const struct hspmd_job *job, char *const *p
 	return NULL;
 }
 
+static int keep_nothing(void *context, int length, int set, const struct hspmd_token_run *run, struct hspmd_error *err)
+{
+	(void)context, (void)length, (void)set, (void)run, (void)err;
+	return 0;
+}
+
+/* The lengths that were chosen when the index was made, if it was made of these files for such a job. Returns their number; 0: it was not. */
+static int lengths_of_index(const struct hspmd_data *d, const char *path, int64_t *lengths)
+{
+	struct hspmd_error why;
+	struct hspmd_length_index *x = hspmd_length_index_open(path, &why);
+	json_t *of = x ? index_of(d) : NULL, *chosen = x ? json_object_get(hspmd_length_index_of(x), "lengths") : NULL;
+	int count = 0;
+	if (of && same_but("lengths", hspmd_length_index_of(x), of) && json_array_size(chosen) <= HSPMD_DATA_LENGTHS_MOST)
+		for (; count < (int)json_array_size(chosen); count++)
+			lengths[count] = json_integer_value(json_array_get(chosen, (size_t)count));
+	json_decref(of);
+	hspmd_length_index_close(x);
+	return count;
+}
+
 #define AUTO_SHORTEST 16 /* tokens: what steps of fewer would save is little */
 #define AUTO_PART 0.01   /* of all tokens: fewer are trained in longer steps */
 #define AUTO_BATCHES 4   /* as many as a length needs: what does not fill a batch is left out of each epoch */
 
-int hspmd_data_choose_lengths(const struct hspmd_job *job, int64_t vocab, int64_t *lengths, struct hspmd_error *err)
+int hspmd_data_choose_lengths(const struct hspmd_job *job, int64_t vocab, const char *index, int64_t *lengths, struct hspmd_error *err)
 {
 	int64_t all[HSPMD_DATA_LENGTHS_MOST] = { job->seq_len };
 	int count = 1, kept = 0;
@@ -155,7 +236,11 @@ int hspmd_data_choose_lengths(const struct hspmd_job *job, int64_t vocab, int64_
 		all[0] = all[1] / 2;
 	}
 	struct hspmd_data *d = open_files(job, job->train, job->train_count, job->train_weights, false, vocab, err);
-	if (!d || add_documents(d, all, count, err)) {
+	if (d && index && (kept = lengths_of_index(d, index, lengths)) > 0) {
+		hspmd_data_close(d);
+		return kept;
+	}
+	if (!d || add_documents(d, all, count, keep_nothing, NULL, err)) {
 		hspmd_data_close(d);
 		return -1;
 	}
@@ -173,17 +258,57 @@ int hspmd_data_choose_lengths(const struct hspmd_job *job, int64_t vocab, int64_
 	return kept;
 }
 
-struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
+static bool lengths_are_known(const struct hspmd_job *job, struct hspmd_error *err)
 {
-	if (job->lengths_auto && !job->length_count) {
+	if (job->lengths_auto && !job->length_count)
 		hspmd_fail(err, "%s: data.lengths: nothing has been chosen for \"auto\"", job->file);
-		return NULL;
-	}
-	struct hspmd_data *d = open_files(job, job->train, job->train_count, job->train_weights, false, vocab, err);
-	if (!d || !job->length_count || !bucket_documents(d, job, err))
+	return !job->lengths_auto || job->length_count;
+}
+
+static struct hspmd_data *open_train(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
+{
+	return lengths_are_known(job, err) ? open_files(job, job->train, job->train_count, job->train_weights, false, vocab, err) : NULL;
+}
+
+struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, const char *index, struct hspmd_error *err)
+{
+	struct hspmd_data *d = open_train(job, vocab, err);
+	if (!d || !job->length_count || !bucket_documents(d, index, err))
 		return d;
 	hspmd_data_close(d);
 	return NULL;
+}
+
+/* Replaces an index that is missing or is of something else. */
+static int make_index(struct hspmd_data *d, const char *path, struct hspmd_error *err)
+{
+	struct hspmd_error why;
+	json_t *of = index_of(d);
+	struct hspmd_length_index *there = of ? open_index(path, of, &why) : NULL;
+	struct hspmd_length_index_writer *w = of && !there ? hspmd_length_index_begin(path, err) : NULL;
+	int status = there ? 0 : -1;
+	if (!of)
+		hspmd_fail_memory(err, "indexing documents");
+	if (w) {
+		hspmd_info("all documents are read for their lengths, once: %s", path);
+		status = add_documents(d, d->job->lengths, d->job->length_count, hspmd_length_index_add, w, err);
+		struct hspmd_error ended;
+		if (hspmd_length_index_end(w, status ? NULL : d->buckets, of, &ended) && !status)
+			status = hspmd_fail(err, "%s", ended.text);
+	}
+	hspmd_length_index_close(there);
+	json_decref(of);
+	return status;
+}
+
+int hspmd_data_make_index(const struct hspmd_job *job, int64_t vocab, const char *path, struct hspmd_error *err)
+{
+	if (!job->length_count)
+		return 0;
+	struct hspmd_data *d = open_train(job, vocab, err);
+	int status = d ? make_index(d, path, err) : -1;
+	hspmd_data_close(d);
+	return status;
 }
 
 struct hspmd_data *hspmd_data_open_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
@@ -204,6 +329,7 @@ void hspmd_data_close(struct hspmd_data *d)
 	free(d->streams);
 	free(d->first);
 	hspmd_length_buckets_destroy(d->buckets);
+	hspmd_length_index_close(d->index);
 	free(d->files);
 	free(d);
 }
@@ -216,237 +342,4 @@ int hspmd_data_length_of_step(const struct hspmd_data *d, int64_t step)
 int64_t hspmd_data_samples(const struct hspmd_data *d)
 {
 	return d->samples;
-}
-
-/* ---- reading */
-
-/* A walk over the tokens of a sample. */
-struct walk {
-	const struct hspmd_data *d;
-	int64_t number, offset; /* of the sample, of the token in it */
-	int file;               /* of the token */
-	int64_t at;             /* in the file */
-	int64_t run;            /* tokens from here on that follow each other in the stream */
-	int64_t document, next; /* with an index: the document of the token, and where the next one begins */
-	int last_file;          /* of the stream */
-	bool ended;             /* after the last token of all (`once`) */
-	bool begins;            /* this token begins a document, as far as an index knows */
-	bool wrong;             /* the index contradicts itself about the document */
-};
-
-/* Position of token `offset` of a sample in its stream, and the number of tokens that follow contiguously. */
-static int64_t find(const struct hspmd_data *d, int64_t number, int64_t offset, int *stream, int64_t *run)
-{
-	*stream = 0;
-	*run = INT64_MAX;
-	if (d->buckets)
-		return hspmd_length_buckets_find(d->buckets, number, offset, stream, run);
-	if (d->blend)
-		*stream = hspmd_blend_find(d->blend, number, &number);
-	int64_t samples = d->streams[*stream].samples;
-	uint64_t epoch = (uint64_t)(number / samples),
-	         key = hspmd_mix(d->seed ^ hspmd_mix(epoch ^ (*stream ? hspmd_mix((uint64_t)*stream) : 0)));
-	return (int64_t)hspmd_shuffle((uint64_t)(number % samples), (uint64_t)samples, key) * d->seq_len + offset;
-}
-
-/* Goes on to the next file that has a token at or after w->at, which is counted from the beginning of w->file. */
-static void find_file(struct walk *w)
-{
-	while (w->file <= w->last_file && w->at >= w->d->files[w->file].tokens)
-		w->at -= w->d->files[w->file++].tokens;
-	w->ended = w->file > w->last_file;
-	w->next = 0;
-	w->wrong = false;
-	if (w->ended || !w->d->files[w->file].documents)
-		return;
-	const struct hspmd_token_file *f = &w->d->files[w->file];
-	w->document = hspmd_token_file_document(f, w->at);
-	w->wrong = hspmd_token_file_check_document(f, w->document, NULL);
-	w->begins = hspmd_token_file_document_start(f, w->document) == w->at;
-	w->next = hspmd_token_file_document_start(f, w->document + 1);
-}
-
-static void locate(struct walk *w)
-{
-	const struct hspmd_data *d = w->d;
-	int stream;
-	int64_t at = find(d, w->number, w->offset, &stream, &w->run);
-	int low = d->streams[stream].first_file, high = low + d->streams[stream].file_count;
-	w->last_file = high - 1;
-	while (high - low > 1) { /* the last file that begins at or before `at` */
-		int middle = low + (high - low) / 2;
-		if (d->first[middle] <= at)
-			low = middle;
-		else
-			high = middle;
-	}
-	w->file = low;
-	w->at = at - d->first[low];
-	find_file(w);
-}
-
-static struct walk walk_from(const struct hspmd_data *d, int64_t number, int64_t offset)
-{
-	struct walk w = { .d = d, .number = number, .offset = offset };
-	locate(&w);
-	return w;
-}
-
-static void walk_on(struct walk *w)
-{
-	w->offset++;
-	w->at++;
-	w->begins = false;
-	if (--w->run == 0) {
-		locate(w);
-		return;
-	}
-	const struct hspmd_token_file *f = w->ended ? NULL : &w->d->files[w->file];
-	if (f && w->at >= f->tokens) {
-		find_file(w);
-	} else if (f && f->documents && w->at == w->next) {
-		w->begins = true;
-		while (!w->wrong && w->next <= w->at && w->document < f->documents - 1) { /* documents may be empty */
-			w->next = hspmd_token_file_document_start(f, ++w->document + 1);
-			w->wrong = hspmd_token_file_check_document(f, w->document, NULL);
-		}
-	}
-}
-
-/* -1 and err if the token is not below the vocabulary, or its document is not known. */
-static int token_of(const struct walk *w, int32_t *token, struct hspmd_error *err)
-{
-	if (w->ended) {
-		*token = 0;
-		return 0;
-	}
-	const struct hspmd_token_file *f = &w->d->files[w->file];
-	int64_t t = hspmd_token_file_get(f, w->at);
-	if (w->wrong)
-		return hspmd_token_file_check_document(f, w->document, err);
-	*token = (int32_t)t;
-	if (t >= 0 && t < w->d->vocab)
-		return 0;
-	return hspmd_fail(err, "%s: token %" PRId64 " at position %" PRId64 " is not below the model's vocabulary of %" PRId64,
-	                  f->data.path, t, w->at, w->d->vocab);
-}
-
-/* Returns true if the token is to be predicted. */
-static bool counts(const struct walk *w)
-{
-	const struct hspmd_data *d = w->d;
-	if (w->ended || (d->once && w->number >= d->samples))
-		return false;
-	return !d->job->mask || d->files[w->file].mask.bytes[w->at];
-}
-
-int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err)
-{
-	struct walk w = walk_from(d, number, start);
-	for (int64_t i = 0; i < count; i++) {
-		if (i)
-			walk_on(&w);
-		if (token_of(&w, &tokens[i], err))
-			return -1;
-	}
-	return 0;
-}
-
-static int read_targets(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *targets, struct hspmd_error *err)
-{
-	struct walk w = walk_from(d, number, start + 1);
-	for (int64_t i = 0; i < count; i++) {
-		if (i)
-			walk_on(&w);
-		if (token_of(&w, &targets[i], err))
-			return -1;
-		if (!counts(&w))
-			targets[i] = -1;
-	}
-	return 0;
-}
-
-/* Fills in the numbers of the documents, or (numbers NULL) positions in their documents. */
-static int read_documents(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *numbers, int32_t *positions,
-                          struct hspmd_error *err)
-{
-	int32_t document = 0, token;
-	int64_t began = 0;
-	struct walk w = walk_from(d, number, 0);
-	bool ends = false; /* the token before ends a document */
-	for (int64_t at = 0; at < start + count; at++) {
-		if (at)
-			walk_on(&w);
-		if (at && (ends || w.begins)) {
-			document++;
-			began = at;
-		}
-		if (token_of(&w, &token, err))
-			return -1;
-		ends = d->job->document_end >= 0 && token == d->job->document_end; /* it belongs to the document that it ends */
-		if (at >= start && numbers)
-			numbers[at - start] = document;
-		else if (at >= start)
-			positions[at - start] = (int32_t)(at - began);
-	}
-	return 0;
-}
-
-int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *segments,
-                        struct hspmd_error *err)
-{
-	return read_documents(d, number, start, count, segments, NULL, err);
-}
-
-void hspmd_sample_noise(uint64_t seed, bool drops, int64_t number, int64_t start, int64_t count, int32_t *noise)
-{
-	uint64_t key = hspmd_mix(seed ^ hspmd_mix((uint64_t)number ^ NOISE));
-	for (int64_t i = 0; i < count; i++)
-		noise[i] = drops ? (int32_t)(hspmd_mix(key + (uint64_t)(start + i)) >> 33) : -1;
-}
-
-void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *noise)
-{
-	hspmd_sample_noise(d->seed, d->drops, number, start, count, noise);
-}
-
-double hspmd_data_loss_factor(const struct hspmd_data *d, int64_t step)
-{
-	if (!d->job->mask && !d->once)
-		return 1;
-	int64_t length = d->buckets ? d->job->lengths[hspmd_data_length_of_step(d, step)] : d->seq_len, counted = 0;
-	for (int64_t b = 0; b < d->batch; b++) {
-		struct walk w = walk_from(d, step * d->batch + b, 1);
-		for (int64_t i = 0; i < length; i++) {
-			if (i)
-				walk_on(&w);
-			counted += counts(&w);
-		}
-	}
-	return counted ? (double)(d->batch * length) / (double)counted : 0;
-}
-
-static int read_input(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
-{
-	if (hspmd_input_is_noise(name)) {
-		hspmd_data_noise(context, number, start, count, to);
-		return 0;
-	}
-	if (!strcmp(name, HSPMD_TENSOR_SEGMENTS))
-		return hspmd_data_segments(context, number, start, count, to, err);
-	if (!strcmp(name, HSPMD_TENSOR_POSITIONS))
-		return read_documents(context, number, start, count, NULL, to, err);
-	if (!strcmp(name, HSPMD_TENSOR_TARGETS))
-		return read_targets(context, number, start, count, to, err);
-	return hspmd_data_read(context, number, start, count, to, err);
-}
-
-static double loss_factor(void *context, int64_t step)
-{
-	return hspmd_data_loss_factor(context, step);
-}
-
-struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d)
-{
-	return (struct hspmd_sample_source){ .read = read_input, .context = (void *)d, .loss_factor = loss_factor };
 }

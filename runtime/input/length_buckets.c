@@ -9,15 +9,11 @@
 #include "runtime/input/blend.h"
 #include "runtime/input/shuffle.h"
 
-/* A contiguous run of one bucket's documents in the stream. */
-struct token_run {
-	int64_t start, before; /* tokens of the bucket before it */
-};
-
 struct bucket {
 	int64_t tokens, samples, batches;
 	size_t count, capacity;
-	struct token_run *runs;
+	struct hspmd_token_run last, *own; /* last: of those added; own: NULL if they lie elsewhere */
+	const struct hspmd_token_run *runs;
 };
 
 /* The sets' buckets of one length. */
@@ -35,6 +31,8 @@ struct hspmd_length_buckets {
 	uint64_t seed;
 	struct hspmd_blend *blend; /* of the lengths that have samples; NULL: no weights */
 	int *blended;              /* by number in the blend: the length */
+	hspmd_run_sink *sink;      /* NULL: runs are kept */
+	void *context;
 	struct length lengths[];
 };
 
@@ -70,7 +68,7 @@ void hspmd_length_buckets_destroy(struct hspmd_length_buckets *g)
 		return;
 	for (int i = 0; i < g->count; i++) {
 		for (int k = 0; g->lengths[i].buckets && k < g->sets; k++)
-			free(g->lengths[i].buckets[k].runs);
+			free(g->lengths[i].buckets[k].own);
 		free(g->lengths[i].buckets);
 		free(g->lengths[i].blended);
 		hspmd_blend_destroy(g->lengths[i].blend);
@@ -81,19 +79,55 @@ void hspmd_length_buckets_destroy(struct hspmd_length_buckets *g)
 	free(g);
 }
 
+void hspmd_length_buckets_hand_on(struct hspmd_length_buckets *g, hspmd_run_sink *sink, void *context)
+{
+	g->sink = sink;
+	g->context = context;
+}
+
+void hspmd_length_buckets_lend(struct hspmd_length_buckets *g, int length, int set, const struct hspmd_token_run *runs, size_t count,
+                               int64_t tokens)
+{
+	struct bucket *b = &g->lengths[length].buckets[set];
+	b->runs = runs;
+	b->count = count;
+	b->tokens = tokens;
+}
+
+bool hspmd_length_buckets_bucket(const struct hspmd_length_buckets *g, int length, int set, int64_t *of, int64_t *tokens, size_t *runs)
+{
+	if (length < 0 || length >= g->count || set < 0 || set >= g->sets)
+		return false;
+	*of = g->lengths[length].tokens;
+	*tokens = g->lengths[length].buckets[set].tokens;
+	*runs = g->lengths[length].buckets[set].count;
+	return true;
+}
+
+/* Begins a run of a bucket. */
+static int add_run(struct hspmd_length_buckets *g, int length, int set, struct bucket *to, int64_t start, struct hspmd_error *err)
+{
+	to->last = (struct hspmd_token_run){ start, to->tokens };
+	if (g->sink) {
+		to->count++;
+		return g->sink(g->context, length, set, &to->last, err);
+	}
+	if (hspmd_array_grow(&to->own, &to->capacity, to->count, sizeof *to->own))
+		return hspmd_fail_memory(err, "grouping documents");
+	to->own[to->count++] = to->last;
+	to->runs = to->own;
+	return 0;
+}
+
 int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int set, int64_t start, int64_t tokens, struct hspmd_error *err)
 {
-	const struct length *length = g->lengths;
-	while (length < &g->lengths[g->count - 1] && length->tokens < tokens)
+	int length = 0;
+	while (length < g->count - 1 && g->lengths[length].tokens < tokens)
 		length++;
-	struct bucket *to = &length->buckets[set];
-	const struct token_run *last = to->count ? &to->runs[to->count - 1] : NULL;
-	bool follows = last && last->start + to->tokens - last->before == start;
-	if (!follows) {
-		if (hspmd_array_grow(&to->runs, &to->capacity, to->count, sizeof *to->runs))
-			return hspmd_fail_memory(err, "grouping documents");
-		to->runs[to->count++] = (struct token_run){ start, to->tokens };
-	}
+	struct bucket *to = &g->lengths[length].buckets[set];
+	bool follows = to->count && to->last.start + to->tokens - to->last.before == start;
+	if (!follows && add_run(g, length, set, to, start, err))
+		return -1;
 	to->tokens += tokens;
 	return 0;
 }

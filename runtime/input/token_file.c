@@ -32,6 +32,7 @@ static int map_file(struct hspmd_mapping *m, char *path, struct hspmd_error *err
 		return -1;
 	}
 	m->size = (size_t)st.st_size;
+	m->changed_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
 	void *map = m->size ? mmap(NULL, m->size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
 	int saved = errno;
 	close(fd);

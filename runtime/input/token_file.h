@@ -19,6 +19,7 @@ struct hspmd_mapping {
 	char *path;
 	const unsigned char *bytes; /* NULL: empty, or not mapped */
 	size_t size;
+	int64_t changed_ns; /* when the file was last written */
 };
 
 struct hspmd_token_file {

@@ -11,9 +11,10 @@
  * answered with a list of the known ones. A folder stands for the config.json in it. hspmd_model_destroy frees the model. NULL and err:
  * cannot be read, or asks for what hspmd does not do. */
 struct hspmd_model *hspmd_model_read(const char *path, struct hspmd_error *err);
-/* The model of a job, with its model_config. program: of `hspmd` (char *), which loads a model of one's own; NULL: this process's own. For
- * hspmd_job_check_files. */
+/* The model of a job, with its model_config. program: of `hspmd` (char *), which loads a model of one's own; NULL: this process's own. */
 struct hspmd_model *hspmd_model_read_job(const struct hspmd_job *j, void *program, struct hspmd_error *err);
+/* For hspmd_job_check_files, whose context is `program` as above. */
+extern const struct hspmd_job_models hspmd_job_models;
 struct hspmd_model *hspmd_model_from_json(json_t *value, const char *name, struct hspmd_error *err);
 
 /* All values of model_type, sorted as in model_list.h: element `index`; NULL: there are no more. */

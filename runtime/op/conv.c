@@ -3,9 +3,12 @@
  * layer's is), and with several groups only whole groups; positions cannot. numbers: stride, padding and dilation, each for rows and
  * columns. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "runtime/op/op_internal.h"
+
+#define PART 2048 /* positions whose windows a CPU device has as columns at a time */
 
 static int64_t groups_of(const struct hspmd_op_attr *attr)
 {
@@ -123,11 +126,11 @@ static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *by
 		cost_of(v, &v->in[0], &v->out[0], flops, bytes);
 }
 
-/* The windows of a sample's positions as columns; part by part (runtime/device/cpu/conv.c), of 2048 positions. */
+/* The windows of a sample's positions as columns; part by part (runtime/device/cpu/conv.c). */
 static double columns_of(const struct hspmd_op_view *v, const struct hspmd_shape *y, const struct hspmd_shape *w, bool at_once)
 {
 	double positions = (double)(y->dim[2] * y->dim[3]), window = (double)(w->dim[1] * w->dim[2] * w->dim[3]);
-	return window * (at_once || positions < 2048 ? positions : 2048) * (double)hspmd_dtype_bytes(v->in_dtype[0]);
+	return window * (at_once ? positions : fmin(positions, PART)) * (double)hspmd_dtype_bytes(v->in_dtype[0]);
 }
 
 static double workspace(const struct hspmd_op_view *v, bool at_once)
@@ -143,6 +146,31 @@ static double workspace_grad_x(const struct hspmd_op_view *v, bool at_once)
 static double workspace_grad_w(const struct hspmd_op_view *v, bool at_once)
 {
 	return v->out[0].rank < 0 ? 0 : columns_of(v, &v->in[0], &v->out[0], at_once);
+}
+
+/* Columns, the weight and the results are the factors. */
+static void product_of(const struct hspmd_shape *y, const struct hspmd_shape *w, double *extent, double *rows)
+{
+	*extent = fmax((double)(w->dim[1] * w->dim[2] * w->dim[3]), fmin((double)(y->dim[2] * y->dim[3]), PART));
+	*rows = 0;
+}
+
+static void product(const struct hspmd_op_view *v, double *extent, double *rows)
+{
+	product_of(&v->out[0], &v->in[1], extent, rows);
+}
+
+static void product_grad_x(const struct hspmd_op_view *v, double *extent, double *rows)
+{
+	product_of(&v->in[0], &v->in[1], extent, rows);
+	*extent = fmax(*extent, (double)v->in[1].dim[0]);
+}
+
+static void product_grad_w(const struct hspmd_op_view *v, double *extent, double *rows)
+{
+	*extent = *rows = 0;
+	if (v->out[0].rank >= 0)
+		product_of(&v->in[0], &v->out[0], extent, rows);
 }
 
 static const struct hspmd_op_example examples[] = {
@@ -171,6 +199,7 @@ const struct hspmd_op_type hspmd_op_conv = {
 	.backward = backward,
 	.cost = cost,
 	.workspace = workspace,
+	.product = product,
 	.examples = examples,
 	.adds_gradients = true,
 };
@@ -181,6 +210,7 @@ const struct hspmd_op_type hspmd_op_conv_grad_x = {
 	.rule = rule_grad_x,
 	.cost = cost_grad_x,
 	.workspace = workspace_grad_x,
+	.product = product_grad_x,
 };
 const struct hspmd_op_type hspmd_op_conv_grad_w = {
 	.min_inputs = 2,
@@ -190,4 +220,5 @@ const struct hspmd_op_type hspmd_op_conv_grad_w = {
 	.accumulates = 1 << 0 | 1 << 1,
 	.cost = cost_grad_w,
 	.workspace = workspace_grad_w,
+	.product = product_grad_w,
 };

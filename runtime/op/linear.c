@@ -2,6 +2,7 @@
 /* x[..,K], w, bias[N..] (optional) -> y[..,N..]; w is [K,N..] (attr.transposed) or [N..,K]. The weight decides how the work is divided: a
  * split along N (column-parallel) leaves y split, a split along K (row-parallel) makes y partial (Shoeybi et al., "Megatron-LM", arXiv
  * 1909.08053, section 3). */
+#include <math.h>
 #include <string.h>
 
 #include "runtime/op/op_internal.h"
@@ -116,6 +117,28 @@ static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *by
 	*bytes = hspmd_op_bytes(v);
 }
 
+/* The rows and columns of the weight, whose gradient sums over all positions. */
+static void product(const struct hspmd_op_view *v, double *extent, double *rows)
+{
+	double width = (double)hspmd_op_last_dim(&v->in[0]);
+	*extent = fmax(width, hspmd_op_elements(&v->in[1]) / width);
+	*rows = 0;
+}
+
+static void product_grad_x(const struct hspmd_op_view *v, double *extent, double *rows)
+{
+	double width = (double)hspmd_op_last_dim(&v->out[0]);
+	*extent = fmax(width, hspmd_op_elements(&v->in[1]) / width);
+	*rows = 0;
+}
+
+static void product_grad_w(const struct hspmd_op_view *v, double *extent, double *rows)
+{
+	double width = (double)hspmd_op_last_dim(&v->in[1]);
+	*rows = hspmd_op_elements(&v->in[1]) / width;
+	*extent = fmax(width, hspmd_op_elements(&v->in[0]) / *rows);
+}
+
 const struct hspmd_op_type hspmd_op_linear = {
 	.min_inputs = 2,
 	.max_inputs = 3,
@@ -124,6 +147,7 @@ const struct hspmd_op_type hspmd_op_linear = {
 	.rule = rule,
 	.backward = backward,
 	.cost = cost,
+	.product = product,
 	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_x = {
@@ -132,6 +156,7 @@ const struct hspmd_op_type hspmd_op_linear_grad_x = {
 	.output_count = 1,
 	.rule = rule_grad_x,
 	.cost = cost_grad_x,
+	.product = product_grad_x,
 	.accumulates = 1,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_w = {
@@ -140,5 +165,6 @@ const struct hspmd_op_type hspmd_op_linear_grad_w = {
 	.output_count = 2,
 	.rule = rule_grad_w,
 	.cost = cost_grad_w,
+	.product = product_grad_w,
 	.accumulates = 1 << 0 | 1 << 1,
 };

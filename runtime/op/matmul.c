@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of many matrices: y = A B for every combination of the leading dimensions, which both have. */
 #include <inttypes.h>
+#include <math.h>
 
 #include "runtime/op/op_internal.h"
 
@@ -63,6 +64,12 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 	*bytes = hspmd_op_bytes(v);
 }
 
+static void product(const struct hspmd_op_view *v, double *extent, double *rows)
+{
+	*extent = fmax((double)hspmd_op_last_dim(&v->out[0]), (double)size_of(v, 0, 1));
+	*rows = 0;
+}
+
 #define CASE(text, transposed, a, b, c, d)                                                                                                 \
 	{                                                                                                                                  \
 		text, { .kind = transposed },                                                                                              \
@@ -90,5 +97,6 @@ const struct hspmd_op_type hspmd_op_matmul = {
 	.backward = backward,
 	.accumulates = 1,
 	.cost = cost,
+	.product = product,
 	.examples = examples,
 };

@@ -4,6 +4,7 @@
  * is computed for each sample alone (the product of fractions in Fedus et al., "Switch Transformers", arXiv 2101.03961, section 2.2, taken
  * over the tokens of a sample), so that it does not depend on how samples are divided among micro-batches and devices. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "runtime/op/op_internal.h"
@@ -146,6 +147,23 @@ static double experts_grad_workspace(const struct hspmd_op_view *v, bool at_once
 	return workspace_of(v, &v->in[1], &v->in[4], true, at_once);
 }
 
+/* The tokens of one expert may be all. */
+static void product_of(const struct hspmd_shape *x, const struct hspmd_shape *gate, double *extent, double *rows)
+{
+	*extent = fmax((double)x->dim[2], (double)gate->dim[1]);
+	*rows = (double)(x->dim[0] * x->dim[1]);
+}
+
+static void experts_product(const struct hspmd_op_view *v, double *extent, double *rows)
+{
+	product_of(&v->in[0], &v->in[3], extent, rows);
+}
+
+static void experts_grad_product(const struct hspmd_op_view *v, double *extent, double *rows)
+{
+	product_of(&v->in[1], &v->in[4], extent, rows);
+}
+
 static void experts_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	cost_of(v, &v->in[0], &v->in[3], 3, flops, bytes);
@@ -185,6 +203,7 @@ const struct hspmd_op_type hspmd_op_experts = {
 	.backward = experts_backward,
 	.cost = experts_cost,
 	.workspace = experts_workspace,
+	.product = experts_product,
 	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_experts_grad = {
@@ -194,5 +213,6 @@ const struct hspmd_op_type hspmd_op_experts_grad = {
 	.rule = experts_grad_rule,
 	.cost = experts_grad_cost,
 	.workspace = experts_grad_workspace,
+	.product = experts_grad_product,
 	.accumulates = 0xfc,
 };

@@ -96,6 +96,8 @@ struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const
 		p->spmd = like->spmd;
 		p->borrows = true;
 		p->how = like->how;
+		p->tf32 = like->tf32;
+		p->any_order = like->any_order;
 		p->optimizer = like->optimizer;
 		struct hspmd_pipelines only = { .plan = plan, .like = &(int){ 0 }, .spmds = &p->spmd };
 		status = make_instructions(p, NULL, &only, plan, cluster, &across, NULL, err);
@@ -121,6 +123,8 @@ static struct hspmd_program *build(const struct hspmd_program *of, const struct 
 	if (!status) {
 		p->device = device;
 		p->optimizer = source->optimizer;
+		p->tf32 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_TF32;
+		p->any_order = source->any_order;
 		find_device(p, plan);
 		pipelines = hspmd_pipelines_build(source, plan, cluster, p->pipeline, &cost, err);
 		status = pipelines ? 0 : -1;
@@ -154,6 +158,7 @@ struct hspmd_program *hspmd_program_build_on(const struct hspmd_program *of, con
                                              struct hspmd_error *err)
 {
 	struct hspmd_graph_source same = *source;
-	same.precision = of->how.bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32; /* on fewer devices it could be another */
+	/* On fewer devices it could be another. */
+	same.precision = of->how.bf16 ? HSPMD_PRECISION_BF16 : of->tf32 ? HSPMD_PRECISION_TF32 : HSPMD_PRECISION_FP32;
 	return build(of, &same, plan, cluster, of->device, dev, err);
 }

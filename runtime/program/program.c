@@ -133,6 +133,7 @@ struct hspmd_graph_source hspmd_graph_source_job(const struct hspmd_model *m, co
 {
 	struct hspmd_graph_source source = hspmd_graph_source_model(m);
 	source.precision = job->precision;
+	source.any_order = job->any_order;
 	source.documents = job->documents;
 	source.reset_positions = job->reset_positions;
 	source.optimizer = job->optimizer.type;
@@ -163,7 +164,11 @@ struct hspmd_view hspmd_program_slot_view(const struct hspmd_program *p, int slo
 void hspmd_program_kernel_args(const struct hspmd_program *p, const struct hspmd_instruction *in, char *const *bases,
                                struct hspmd_kernel_args *args)
 {
-	*args = (struct hspmd_kernel_args){ .attr = in->attr, .input_count = in->input_count, .output_count = in->output_count };
+	*args = (struct hspmd_kernel_args){ .attr = in->attr,
+		                            .input_count = in->input_count,
+		                            .output_count = in->output_count,
+		                            .tf32 = p->tf32,
+		                            .any_order = p->any_order };
 	for (int k = 0; k < in->input_count; k++)
 		args->in[k] = in->in[k] >= 0 ? hspmd_program_slot_view(p, in->in[k], bases) : (struct hspmd_view){ .rank = -1 };
 	for (int k = 0; k < in->output_count; k++)

@@ -110,6 +110,7 @@ struct hspmd_program {
 	struct hspmd_spmd *spmd;                 /* owned */
 	struct hspmd_parameter_layouts *layouts; /* of parameters; owned */
 	int device, pipeline, stage;             /* the first stage that the device computes; -1: none */
+	bool tf32, any_order;                    /* as in struct hspmd_kernel_args */
 	bool overlaps; /* gradients are summed while earlier layers' backward passes still run: the device computes in host memory */
 	int pipeline_ranks, chunks;     /* pipeline ranks, and model chunks per device: the device computes every pipeline_ranks-th stage,
 	                                   starting with `stage` (only one stage unless the schedule is interleaved) */
@@ -143,7 +144,8 @@ struct hspmd_graph_source {
 	struct hspmd_graph *(*build)(void *context, const struct hspmd_model_build_options *how, struct hspmd_error *err);
 	void *context;
 	int layers;
-	enum hspmd_precision precision; /* requested: FP32 (0) or BF16; hspmd_plan_precision gives the precision that a plan computes in */
+	enum hspmd_precision precision;  /* requested: FP32 (0), TF32 or BF16; hspmd_plan_precision gives the one that a plan computes in */
+	bool any_order;                  /* results need not have the same bits each time */
 	bool documents, reset_positions; /* passed on in struct hspmd_model_build_options */
 	enum hspmd_optimizer optimizer;
 };

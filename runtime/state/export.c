@@ -12,9 +12,9 @@
 #include "common/half.h"
 #include "common/json.h"
 #include "common/progress.h"
-#include "runtime/state/safetensors.h"
+#include "runtime/state/export.h"
 #include "runtime/state/state_internal.h"
-#include "runtime/state/weights.h"
+#include "runtime/weights/safetensors.h"
 
 #define FILE_MAX UINT64_C(5000000000)
 

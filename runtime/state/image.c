@@ -8,8 +8,8 @@
 #endif
 
 #include "common/alloc.h"
-#include "runtime/state/safetensors.h"
 #include "runtime/state/state_internal.h"
+#include "runtime/weights/safetensors.h"
 
 /* The extents as JSON text, with the checksums known so far. */
 static char *extents_text(const struct hspmd_image *im)

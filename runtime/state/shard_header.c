@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/state/safetensors.h"
 #include "runtime/state/state_internal.h"
+#include "runtime/weights/safetensors.h"
 
 static int read_blocks(struct hspmd_json *at, uint64_t *blocks, size_t count)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures a device's speed: a matrix product with the kernel that training uses, and for cores also a memory stream; the best of
- * several short windows, so that brief disturbances have no effect. Runs in its own process, so that the caller keeps its affinity and
- * gets no threads from libraries; and only one measurement at a time per user and machine, so that agents that share a machine (a test
- * cluster) do not disturb each other. */
+ * several short windows, so that brief disturbances have no effect. And asks what such a product packs. Runs in its own process, so that
+ * the caller keeps its affinity and gets no threads from libraries; and only one measurement at a time per user and machine, so that agents
+ * that share a machine (a test cluster) do not disturb each other. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -111,6 +111,7 @@ static void measure_products(const struct hspmd_microbench_options *of, struct h
 	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
 		if (hspmd_device_kind_computes(of->kind, types[i].precision))
 			m->tflops[types[i].precision] = repeat_product(dev, types[i].dtype, product_size(of), of->threads);
+	hspmd_device_product_blocks(dev, &m->product_blocks);
 	ops->close(dev);
 }
 

@@ -161,17 +161,19 @@ static json_t *rate_object(const double *rates)
 	return o;
 }
 
-static int add_type(struct discovery *d, const char *name, enum hspmd_device_kind kind, int64_t memory, double gbytes_per_s,
-                    const double *peak, const double *tflops, struct hspmd_error *err)
+static int add_type(struct discovery *d, const char *name, enum hspmd_device_kind kind, int64_t memory, const double *peak,
+                    const struct hspmd_microbench_result *m, struct hspmd_error *err)
 {
 	bool measured = false;
 	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
-		measured |= tflops[p] > 0;
+		measured |= m->tflops[p] > 0;
 	json_t *t = json_pack("{s:s, s:I, s:o, s:o}", "kind", hspmd_device_kind_names[kind], "memory_bytes", (json_int_t)memory,
-	                      "gbytes_per_s", hspmd_json_real(gbytes_per_s), "peak_tflops", rate_object(peak));
+	                      "gbytes_per_s", hspmd_json_real(m->gbytes_per_s), "peak_tflops", rate_object(peak));
 	int bad = !t;
 	if (measured)
-		bad |= json_object_set_new(t, "tflops", rate_object(tflops));
+		bad |= json_object_set_new(t, "tflops", rate_object(m->tflops));
+	if (m->product_blocks.depth)
+		bad |= json_object_set_new(t, "product_blocks", hspmd_product_blocks_to_json(&m->product_blocks));
 	bad |= json_object_set(d->types, name, t);
 	json_decref(t);
 	return bad ? hspmd_fail_memory(err, "describing devices") : 0;
@@ -191,7 +193,7 @@ static int add_cpu_type(struct discovery *d, const char *name, int cores, hwloc_
 	/* A core that the constant does not describe is at least as fast as measured. */
 	if (m.tflops[HSPMD_PRECISION_FP32] > peak[HSPMD_PRECISION_FP32])
 		peak[HSPMD_PRECISION_FP32] = m.tflops[HSPMD_PRECISION_FP32];
-	return add_type(d, name, d->core_kind, d->memory_bytes / d->core_count * cores, m.gbytes_per_s, peak, m.tflops, err);
+	return add_type(d, name, d->core_kind, d->memory_bytes / d->core_count * cores, peak, &m, err);
 }
 
 /* Make cores [first, first + count) a device. */
@@ -287,7 +289,8 @@ static int add_gpu(struct discovery *d, const struct hspmd_gpu *g, int index, in
 		bool can = !d->o->skip_measure && hspmd_device_find(hspmd_device_kind_names[d->gpu_kind], NULL);
 		if (can && hspmd_microbench(&of, &m, &why))
 			hspmd_warn("%s", why.text);
-		if (add_type(d, name, d->gpu_kind, g->memory_bytes, rate, peak, m.tflops, err))
+		m.gbytes_per_s = rate;
+		if (add_type(d, name, d->gpu_kind, g->memory_bytes, peak, &m, err))
 			return -1;
 	}
 	hwloc_bitmap_t near = hwloc_bitmap_alloc();

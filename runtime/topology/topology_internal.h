@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "common/error.h"
+#include "common/format/cluster.h"
 #include "runtime/topology/topology.h"
 
 /* ---- granted.c: the resources of the machine that this process may use */
@@ -28,6 +29,7 @@ struct hspmd_microbench_options {
 struct hspmd_microbench_result {
 	double tflops[HSPMD_PRECISION_COUNT]; /* of one large product; 0: not measured */
 	double gbytes_per_s;                  /* CPU: memory bandwidth of a = b + s * c, three streams */
+	struct hspmd_product_blocks product_blocks;
 };
 /* Runs in a process of its own. -1 and err: it died, cannot multiply, or did not end in time. */
 int hspmd_microbench(const struct hspmd_microbench_options *of, struct hspmd_microbench_result *out, struct hspmd_error *err);

@@ -2,6 +2,7 @@
 /* What a worker trains on: the job's data, and the code of a model of the user's own. */
 #include <stdlib.h>
 
+#include "common/alloc.h"
 #include "common/base64.h"
 #include "runtime/lib/object.h"
 #include "runtime/model/own.h"
@@ -46,7 +47,11 @@ int worker_open_data(struct worker *w, struct hspmd_error *err)
 	struct hspmd_worker_setup *s = &w->setup;
 	if (s->job->data_kind == HSPMD_DATA_OWN)
 		return open_own(w, err);
-	s->data = hspmd_data_open(s->job, s->model->vocab, err);
+	char *index = hspmd_asprintf("%s/" HSPMD_DATA_INDEX_FILE, s->output);
+	if (!index)
+		return hspmd_fail_memory(err, "opening data");
+	s->data = hspmd_data_open(s->job, s->model->vocab, index, err);
+	free(index);
 	if (!s->data || (s->job->valid_count && !(s->valid = hspmd_data_open_valid(s->job, s->model->vocab, err))))
 		return -1;
 	s->samples = hspmd_data_source(s->data);

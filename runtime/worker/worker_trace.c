@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The worker's part of a trace (`trace` in common/wire.h): it records the steps that the controller has named, and meanwhile what changes
- * of the plan take, and sends them as text in parts, between steps. */
+ * of the plan take. What it has recorded is sent after the last step, or between two when there is no more room. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,6 @@
 
 #define SPANS_LEAST 32768 /* that are kept until they are sent: 1 MiB */
 #define SPANS_MOST ((size_t)1 << 20)
-#define PART_SPANS 1024  /* in one message: 0.2 MB of text */
 #define CHANGES_MOST 256 /* parts of changes that are kept until they are sent */
 
 struct change_part {
@@ -111,7 +110,7 @@ void worker_trace_change(struct worker *w, const struct hspmd_generation *g, con
 
 /* ---- sending */
 
-/* A text that is written like a file, and sent as one part of the trace. */
+/* Events as text, which is written like a file. */
 struct part {
 	char *text;
 	size_t size;
@@ -125,8 +124,8 @@ static int part_open(struct part *p)
 	return p->f ? 0 : -1;
 }
 
-/* -1: the controller cannot be told. */
-static int part_send(struct worker *w, struct part *p, bool last)
+/* Send a part of the trace: events as text, and spans (NULL: none; freed). -1: the controller cannot be told. */
+static int part_send(struct worker *w, struct part *p, json_t *spans, bool last)
 {
 	struct worker_trace *t = w->trace;
 	json_t *message = NULL;
@@ -135,6 +134,11 @@ static int part_send(struct worker *w, struct part *p, bool last)
 		                    p->size, "last", last, "steps", (json_int_t)t->recorded, "dropped",
 		                    (json_int_t)(t->timeline ? hspmd_timeline_dropped(t->timeline) : 0));
 	free(p->text);
+	if (message && spans && json_object_update(message, spans)) {
+		json_decref(message);
+		message = NULL;
+	}
+	json_decref(spans);
 	return hspmd_inbox_send(w->inbox, message);
 }
 
@@ -166,13 +170,15 @@ static int send_spans(struct worker *w, const struct hspmd_generation *g)
 	size_t count = hspmd_timeline_count(t->timeline);
 	for (size_t at = 0; at < count;) {
 		struct part p;
-		if (part_open(&p))
+		json_t *spans = hspmd_timeline_part(t->timeline, &o, &at);
+		if (!spans || part_open(&p)) {
+			json_decref(spans);
 			return 0; /* memory is short: the trace is the least of it */
+		}
 		if (t->named != g->number)
 			hspmd_trace_write_names(&o, p.f);
 		t->named = g->number;
-		at = hspmd_timeline_write(t->timeline, &o, at, PART_SPANS, p.f);
-		if (part_send(w, &p, false))
+		if (part_send(w, &p, spans, false))
 			return -1;
 	}
 	hspmd_timeline_clear(t->timeline);
@@ -195,7 +201,7 @@ int worker_trace_end(struct worker *w)
 	int status = 0;
 	if (!part_open(&p)) {
 		write_changes(t, p.f);
-		status = part_send(w, &p, true);
+		status = part_send(w, &p, NULL, true);
 	}
 	hspmd_timeline_destroy(t->timeline);
 	t->timeline = NULL;
@@ -215,7 +221,8 @@ void worker_trace_begin_step(struct worker *w)
 	struct trace_order o = order_of(t);
 	bool within = atomic_load(&w->traced) && w->step >= o.first && w->step < o.end;
 	if (within && !t->timeline) {
-		size_t spans = 8 * w->active->program->instruction_count;
+		/* Of all steps, if possible: each instruction, and a wait before it. */
+		size_t spans = 2 * w->active->program->instruction_count * (size_t)(o.end - w->step + 1);
 		spans = spans < SPANS_LEAST ? SPANS_LEAST : spans > SPANS_MOST ? SPANS_MOST : spans;
 		if (!(t->timeline = hspmd_timeline_create(spans)))
 			hspmd_warn("no memory to record a trace");

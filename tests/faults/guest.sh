@@ -71,30 +71,30 @@ end_run() {
 	wait_for 60 "all processes to end" none_left || { echo "processes are left: $(processes)"; return 1; }
 }
 
-# The same by one rank, until it has made as many steps.
+# The same by one rank, until it has made as many steps. It is the same run for all seeds, and goes on where an earlier one has stopped it.
+undisturbed=${HSPMD_UNDISTURBED:+$HSPMD_UNDISTURBED/$guest}
+undisturbed=${undisturbed:-$folder/alone}
+
 as_undisturbed() { # METRICS
-	local last alone
+	local last
 	last=$(steps_of "$1" | sort -n | sed -n '$s/ .*//p')
-	hspmd run --local 1 --output alone -- "${train[@]}" --step-s 0 >alone.log 2>&1 &
-	alone=$!
-	wait_for 1800 "$last steps without faults" has_made "$last" || { tail alone.log; return 1; }
-	kill -TERM "$alone"
-	wait "$alone"
-	jq -c --argjson last "$last" --argjson lost "$(lost_lines "$1")" \
-		'select(has("loss") and .step <= $last and ([.step] | inside($lost) | not))' alone/metrics.jsonl >alone.jsonl
+	has_made "$last" || run_undisturbed "$last" || return 1
+	jq -c --argjson last "$last" 'select(has("loss") and .step <= $last)' "$undisturbed/metrics.jsonl" >alone.jsonl
 	"$top/tests/compare-losses" --tolerance "$tolerance" "$1" alone.jsonl
 }
 
-# Steps that rank 0 has told, and saved, are not reported if its stand-in, its agent or all of its node is killed before the lines are read:
-# the next generation begins behind them. Its cause may be what another rank has noticed of it. A list of such steps.
-lost_lines() { # METRICS
-	[[ $guest == command ]] || { echo '[]'; return; }
-	jq -s '[.[] | select(has("loss"))] | [range(1; length) as $i | .[$i - 1] as $a | .[$i] as $b |
-		select($b.generation > $a.generation) | range($a.step + 1; $b.step)]' "$1"
+run_undisturbed() { # STEP
+	local pid goes_on=()
+	[[ ! -e $undisturbed/metrics.jsonl ]] || goes_on=(--resume)
+	hspmd run --local 1 --output "$undisturbed" "${goes_on[@]}" -- "${train[@]}" --step-s 0 >alone.log 2>&1 &
+	pid=$!
+	wait_for 1800 "$1 steps without faults" has_made "$1" || { tail alone.log; return 1; }
+	kill -TERM "$pid"
+	wait "$pid" || true
 }
 
 has_made() { # STEP
-	[[ $(steps_of alone/metrics.jsonl | sed -n '$s/ .*//p') -ge $1 ]]
+	[[ -e $undisturbed/metrics.jsonl && $(steps_of "$undisturbed/metrics.jsonl" | sed -n '$s/ .*//p') -ge $1 ]]
 }
 
 # ---- faults

@@ -11,6 +11,7 @@
 
 #include "common/half.h"
 #include "runtime/op/op.h"
+#include "tests/gpu/host_calls.h"
 
 struct hspmd_device *gpu;
 
@@ -21,6 +22,7 @@ struct mirror {
 	void **data;
 	void *workspace;
 	size_t workspace_bytes;
+	bool prepares; /* calls are prepared before they are run */
 };
 
 static size_t count_of(const struct mirror *m, int t)
@@ -138,6 +140,23 @@ static struct hspmd_view view_of(const struct mirror *m, int t)
 	return v;
 }
 
+/* Runs a prepared call, which must decide nothing any more. */
+static void run_prepared(enum hspmd_opcode opcode, struct hspmd_kernel_args *args)
+{
+	struct hspmd_prepared *prepared = NULL;
+	struct hspmd_error err;
+	char asked[HOST_CALLS_TEXT];
+	mirror_must(gpu->ops->prepare(gpu, opcode, args, &prepared, &err), &err);
+	args->prepared = prepared;
+	host_calls_begin();
+	int status = gpu->ops->run(gpu, opcode, args, &err);
+	if (host_calls_end(asked) && !status)
+		fail_msg("%s asked for %s although it was prepared", hspmd_opcode_names[opcode], asked);
+	gpu->ops->prepared_free(gpu, prepared);
+	if (status)
+		fail_msg("%s, prepared: %s", hspmd_opcode_names[opcode], err.text);
+}
+
 static void run_kernel(struct mirror *m, enum hspmd_opcode opcode, struct hspmd_kernel_args *args)
 {
 	struct hspmd_error err;
@@ -149,7 +168,9 @@ static void run_kernel(struct mirror *m, enum hspmd_opcode opcode, struct hspmd_
 	}
 	args->workspace = m->workspace;
 	args->workspace_bytes = need;
-	if (gpu->ops->run(gpu, opcode, args, &err))
+	if (m->prepares)
+		run_prepared(opcode, args);
+	else if (gpu->ops->run(gpu, opcode, args, &err))
 		fail_msg("%s: %s", hspmd_opcode_names[opcode], err.text);
 }
 
@@ -238,6 +259,7 @@ void mirror_measure_case(const struct op_case *c, enum hspmd_dtype type, void (*
 	open_mirror(&m, &want, type);
 	open_mirror(&again, &want, type);
 	op_values_run(&want, true);
+	again.prepares = true;
 	run_all(&m);
 	run_all(&again);
 	for (size_t t = 0; t < g->tensor_count; t++) {

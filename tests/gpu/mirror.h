@@ -14,7 +14,7 @@ extern struct hspmd_device *gpu;
 #define BF16_BOUND 3e-2
 
 /* One output of a case, forward or backward. error: its distance by norm, relative, from the CPU device's in double precision. same_bits:
- * the second time it had the same bits. */
+ * the second time, prepared, it had the same bits. */
 struct mirror_result {
 	const char *name, *tensor;
 	enum hspmd_dtype type;
@@ -22,7 +22,8 @@ struct mirror_result {
 	bool same_bits;
 };
 
-/* Runs a case twice on `gpu` in `type` and passes every output to `take`. */
+/* Runs a case twice on `gpu` in `type`, the second time with prepared calls, and passes every output to `take`. A prepared call that still
+ * decides something fails the test. */
 void mirror_measure_case(const struct op_case *c, enum hspmd_dtype type, void (*take)(const struct mirror_result *r, void *context),
                          void *context);
 /* Fails the test unless every output's error is less than `bound`, and its bits are the same. */

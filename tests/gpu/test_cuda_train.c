@@ -128,6 +128,29 @@ static void plans_f32(void **state)
 	}
 }
 
+/* TF32: near F32 and other bits, on GPUs; where a CPU computes too, F32. */
+static void tf32(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		double losses[2][STEPS];
+		struct hspmd_error err = { "" };
+		char *text = plan_text(&plans[i], models[1].layers);
+		for (int on = 0; on < 2; on++)
+			if (trainer_train(&(struct trainer_options){ .model = models[1].config,
+			                                             .plan = text,
+			                                             .devices = plans[i].devices,
+			                                             .steps = STEPS,
+			                                             .gpus = plans[i].gpus,
+			                                             .tf32 = on },
+			                  losses[on], &err))
+				fail_msg("tf32, %s: %s", plans[i].name, err.text);
+		compare(&models[1], &plans[i], losses[1], losses[0], STEPS, 1e-3);
+		assert_int_equal(memcmp(losses[0], losses[1], sizeof losses[0]) != 0, i == 0);
+		free(text);
+	}
+}
+
 static void documents(void **state)
 {
 	(void)state;
@@ -337,14 +360,9 @@ static void graphs_between_messages(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(plans_f32),
-		cmocka_unit_test(documents),
-		cmocka_unit_test(plans_bf16),
-		cmocka_unit_test(graphs),
-		cmocka_unit_test(graphs_between_messages),
-		cmocka_unit_test(rounded_operators),
-		cmocka_unit_test(rounded_starts),
-		cmocka_unit_test(rounded_plans_agree),
+		cmocka_unit_test(plans_f32),         cmocka_unit_test(tf32),           cmocka_unit_test(documents),
+		cmocka_unit_test(plans_bf16),        cmocka_unit_test(graphs),         cmocka_unit_test(graphs_between_messages),
+		cmocka_unit_test(rounded_operators), cmocka_unit_test(rounded_starts), cmocka_unit_test(rounded_plans_agree),
 		cmocka_unit_test(hundred_steps),
 	};
 	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);

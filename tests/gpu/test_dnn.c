@@ -122,6 +122,27 @@ static void plans_are_made(void **state)
 		hspmd_dnn_close(dnn[g]);
 }
 
+/* If sums may have any order, the gradients of scores need not be in memory: the whole gradient of a large model is one call. */
+static void any_order_needs_no_parts(void **state)
+{
+	(void)state;
+	struct hspmd_dnn *dnn = must_open(&gpus[0]);
+	for (int s = 1; s < 4; s += 2) {
+		struct hspmd_dnn_attention a = describe(&shapes[s], true);
+		struct hspmd_dnn_plan *plan;
+		struct hspmd_error err = { "" };
+		a.batches = shapes[s].batches;
+		a.kv_heads = shapes[s].kv_heads;
+		a.heads = shapes[s].heads;
+		a.any_order = 1;
+		if (hspmd_dnn_find_plans(dnn, &a, WORKSPACE_MOST, &plan, 1, &err) != 1)
+			fail_msg("gradient of %s in any order: %s", shapes[s].name, err.text);
+		assert_true(hspmd_dnn_plan_workspace(plan) <= WORKSPACE_MOST);
+		hspmd_dnn_plan_destroy(plan);
+	}
+	hspmd_dnn_close(dnn);
+}
+
 /* The whole gradient of a large model's attention would need more workspace than is allowed. */
 static void workspace_is_limited(void **state)
 {
@@ -156,8 +177,8 @@ static void others_are_refused(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(plans_are_made), cmocka_unit_test(workspace_is_limited),
-		                            cmocka_unit_test(others_are_refused) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(plans_are_made), cmocka_unit_test(any_order_needs_no_parts),
+		                            cmocka_unit_test(workspace_is_limited), cmocka_unit_test(others_are_refused) };
 	const char *build = getenv("builddir");
 	char path[4096];
 	snprintf(path, sizeof path, "%s/hspmd-driver-emulated.so", build ? build : ".");

@@ -15,7 +15,7 @@
 #include "common/durable.h"
 #include "runtime/exec/execute.h"
 #include "runtime/input/data.h"
-#include "runtime/state/weights.h"
+#include "runtime/weights/weights.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/op_case.h"
 
@@ -185,7 +185,7 @@ static void open_run(struct golden_run *r, const json_t *file)
 	write_weights(r);
 	make_job(r);
 	make_plan(r);
-	r->data = hspmd_data_open(r->job, r->model->vocab, &err);
+	r->data = hspmd_data_open(r->job, r->model->vocab, NULL, &err);
 	must(r->data, &err);
 	r->weights = hspmd_weights_open(in_folder("weights"), &err);
 	must(r->weights, &err);

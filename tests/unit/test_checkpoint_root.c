@@ -13,7 +13,7 @@
 #include "runtime/state/checkpoint_choice.h"
 #include "runtime/state/checkpoint_index.h"
 #include "runtime/state/state_internal.h"
-#include "runtime/state/weights.h"
+#include "runtime/state/export.h"
 #include "tests/unit/state_folder.h"
 
 #define STEP 70

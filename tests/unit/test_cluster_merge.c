@@ -58,6 +58,9 @@ static void test_alike_and_unlike(void **state)
 	struct hspmd_error err;
 	struct hspmd_cluster *parts[] = { part("a", 0.8, 1000, 2), part("b", 0.95, 1000, 1), part("c", 1.0, 950, 4),
 		                          part("d", 0.4, 1000, 4) };
+	/* b and c become one type; of the others' products nothing is known. */
+	parts[1]->types[hspmd_cluster_find_type(parts[1], "cpu")].product_blocks = (struct hspmd_product_blocks){ 384, 1000, 200 };
+	parts[2]->types[hspmd_cluster_find_type(parts[2], "cpu")].product_blocks = (struct hspmd_product_blocks){ 768, 900, 300 };
 	struct hspmd_cluster *c = merge(parts, 4, &err);
 	assert_non_null(c);
 	assert_int_equal(c->node_count, 4);
@@ -68,6 +71,8 @@ static void test_alike_and_unlike(void **state)
 	int gpu = hspmd_cluster_find_type(c, "gpu");
 	assert_true(cpu >= 0 && mid >= 0 && slow >= 0 && gpu >= 0);
 	assert_true(c->types[cpu].memory_bytes == 950 && fabs(c->types[cpu].tflops[HSPMD_PRECISION_FP32] - 0.975) < 1e-12);
+	const struct hspmd_product_blocks *blocks = &c->types[cpu].product_blocks;
+	assert_true(blocks->depth == 768 && blocks->columns == 1000 && blocks->rows == 300 && c->types[mid].product_blocks.depth == 0);
 	static const char *const nodes[] = { "a", "b", "c", "d" };
 	int types[] = { mid, cpu, cpu, slow };
 	for (int i = 0; i < 4; i++) {
@@ -90,6 +95,7 @@ static void test_alike_and_unlike(void **state)
 	json_t *v = hspmd_cluster_to_json(c);
 	struct hspmd_cluster *again = hspmd_cluster_from_json(v, "again", &err);
 	assert_non_null(again);
+	assert_memory_equal(&again->types[hspmd_cluster_find_type(again, "cpu")].product_blocks, blocks, sizeof *blocks);
 	hspmd_cluster_destroy(again);
 	json_decref(v);
 	hspmd_cluster_destroy(c);

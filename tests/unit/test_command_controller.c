@@ -24,6 +24,7 @@ struct place {
 	bool held, agent, stand_in, runs, noticed, finished;
 	bool elastic; /* the rank takes changes in its process, and holds the state */
 	bool slow;    /* it does not answer `prepare` */
+	bool first;   /* rank 0 */
 	json_int_t serial;
 	int64_t prepared, generation;
 	int members;       /* of the generation that is prepared */
@@ -38,6 +39,7 @@ struct site {
 	uint64_t random;
 	double now;
 	int64_t step; /* next, of the command */
+	int lines[STEPS], lost; /* of a step in metrics.jsonl; steps lost by changes */
 	int64_t solve, resize;
 	json_t *question; /* what is to be solved; NULL: nothing */
 	int failures;     /* of ranks */
@@ -70,6 +72,14 @@ static void lose_stand_in(struct place *p)
 {
 	p->stand_in = p->runs = p->noticed = p->finished = false;
 	p->prepared = p->generation = 0;
+}
+
+/* As the first thing in a generation, rank 0 tells again what it has saved: lines of these steps may have been lost. */
+static void tell_again(struct site *s, struct place *p)
+{
+	for (int64_t step = 0; p->first && step < s->step; step++)
+		say(p, json_pack("{s:s, s:I, s:I, s:n, s:i, s:f, s:b}", "type", "step", "generation", (json_int_t)p->generation, "step",
+		                 (json_int_t)step, "loss", "tokens", 1, "step_s", 0.0, "again", 1));
 }
 
 static void ended(struct place *p, const char *type, int status)
@@ -125,8 +135,10 @@ static void receive(struct site *s, int i, json_t *m)
 		p->generation = g;
 		p->runs = true;
 		p->finished = false;
+		p->first = json_object_get(json_object_get(m, "addresses"), device);
 		say(p, json_pack("{s:s, s:I, s:I}", "type", "started", "generation", (json_int_t)g, "step",
 		                 json_integer_value(json_object_get(m, "step"))));
+		tell_again(s, p);
 	} else if (!strcmp(type, "stop")) {
 		if (g != p->generation)
 			return;
@@ -207,6 +219,12 @@ static void perform(struct site *s, struct run_action *x, bool *polls, bool *sta
 	case ACTION_EXIT:
 		s->status = x->count;
 		snprintf(s->why, sizeof s->why, "%s", x->text ? x->text : "");
+		break;
+	case ACTION_METRICS_LINE:
+		if (json_object_get(x->value, "loss"))
+			s->lines[json_integer_value(json_object_get(x->value, "step"))]++;
+		else
+			s->lost += (int)json_integer_value(json_object_get(x->value, "steps_lost"));
 		break;
 	case ACTION_LOG:
 		if (getenv("HSPMD_SAY"))
@@ -307,8 +325,9 @@ static bool ranks_move(struct site *s)
 	if (!p->runs)
 		return false;
 	if (s->step < STEPS) {
-		tell_step(s, p);
-		return true;
+		if (p->first)
+			tell_step(s, p);
+		return p->first;
 	}
 	p->finished = true;
 	ended(p, "finished", s->ends_with);
@@ -468,6 +487,10 @@ static void test_ends(void **state)
 			fail_msg("seed %llu: exit status %d, where the ranks ended with %d: %s", (unsigned long long)seed, s.status,
 			         s.ends_with, s.why);
 		assert_int_equal(s.step, STEPS);
+		assert_int_equal(s.lost, 0);
+		for (int i = 0; i < STEPS; i++)
+			if (s.lines[i] != 1)
+				fail_msg("seed %llu: step %d has %d lines", (unsigned long long)seed, i, s.lines[i]);
 		clear(&s);
 	}
 }

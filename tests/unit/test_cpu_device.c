@@ -13,6 +13,7 @@
 
 #define REAL_BITS 32
 #define ISA generic
+#include "common/format/cluster.h"
 #include "common/half.h"
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/random.h"
@@ -384,6 +385,36 @@ static void test_copies(void **state)
 	dev->ops->close(dev);
 }
 
+/* A product packs at most what its device's blocks say, and hardly less. */
+static void test_product_blocks(void **state)
+{
+	(void)state;
+	static const char *const isas[] = { "generic", "avx2", "avx512" };
+	static const int64_t sizes[] = { 1, 7, 64, 500, 768, 1000, 3000, 3072, 5000, 40000 };
+	enum { SIZES = sizeof sizes / sizeof *sizes };
+	for (int i = 0; i < 3 * SIZES * SIZES; i++) {
+		struct hspmd_device *dev = NULL;
+		struct hspmd_error err;
+		struct hspmd_product_blocks b;
+		int64_t columns = sizes[i / 3 % SIZES], depth = sizes[i / 3 / SIZES];
+		setenv("HSPMD_CPU_ISA", isas[i % 3], 1);
+		if (hspmd_device_find("cpu", &err)->open(&dev, 0, 1 + i % 4, &err))
+			continue; /* the machine does not have it */
+		struct hspmd_op_attr attr = { 0 };
+		struct hspmd_kernel_args args = { .attr = &attr, .input_count = 2, .output_count = 1 };
+		args.in[0] = (struct hspmd_view){ .dtype = HSPMD_F32, .rank = 2, .shape = { 9, depth } };
+		args.in[1] = (struct hspmd_view){ .dtype = HSPMD_F32, .rank = 2, .shape = { columns, depth } };
+		args.out[0] = (struct hspmd_view){ .dtype = HSPMD_F32, .rank = 2, .shape = { 9, columns } };
+		double bytes = (double)dev->ops->workspace(dev, HSPMD_OP_LINEAR, &args);
+		hspmd_device_product_blocks(dev, &b);
+		double rows = (double)b.rows, packs = fmin((double)depth, (double)b.depth);
+		double predicted = 4 * packs * (fmin((double)columns, (double)b.columns) + rows);
+		assert_true(bytes <= predicted && predicted <= 4 * packs * 32 + bytes); /* a panel is at most so wide */
+		dev->ops->close(dev);
+	}
+	unsetenv("HSPMD_CPU_ISA");
+}
+
 static void test_errors(void **state)
 {
 	(void)state;
@@ -422,7 +453,7 @@ int main(void)
 		cmocka_unit_test(test_absent_helper), cmocka_unit_test(test_pool),           cmocka_unit_test(test_exponential),
 		cmocka_unit_test(test_adamw),         cmocka_unit_test(test_sum_squares),    cmocka_unit_test(test_random),
 		cmocka_unit_test(test_cast),          cmocka_unit_test(test_cast_at_random), cmocka_unit_test(test_copies),
-		cmocka_unit_test(test_errors),
+		cmocka_unit_test(test_errors),        cmocka_unit_test(test_product_blocks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

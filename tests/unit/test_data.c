@@ -62,7 +62,7 @@ static void epochs(void **state)
 	char *files[] = { first, second };
 	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 16);
 	struct hspmd_error err;
-	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 	assert_non_null(d);
 	assert_int_equal(hspmd_data_samples(d), 10); /* 161 tokens */
 	int order[2][10];
@@ -90,7 +90,7 @@ static void parts_of_a_sample(void **state)
 	char *files[] = { first, second };
 	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 16);
 	struct hspmd_error err;
-	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 	assert_non_null(d);
 	int32_t whole[17], part[5];
 	assert_int_equal(hspmd_data_read(d, 4, 0, 17, whole, &err), 0);
@@ -109,7 +109,7 @@ static void documents(void **state)
 	job.documents = true;
 	for (int end = 0; end < 3; end++) {
 		job.document_end = (int[]){ 7, 0, 200 }[end];
-		struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+		struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 		struct hspmd_sample_source source = hspmd_data_source(d);
 		int32_t all[160], part[13];
 		assert_int_equal(source.read(source.context, "segments", 0, 0, 160, all, &err), 0);
@@ -164,7 +164,7 @@ static void grouped_by_length(void **state)
 	struct hspmd_error err;
 	write_documents(length, COUNT);
 	group(&job, lengths, 2);
-	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 	assert_non_null(d);
 	for (int i = 0; i < COUNT; i++)
 		tokens_of[length[i] <= 4 ? 0 : length[i] <= 8 ? 1 : 2] += length[i];
@@ -202,7 +202,7 @@ static void grouped_by_length(void **state)
 	assert_memory_not_equal(order[0], order[1], sizeof(int) * (size_t)all);
 	hspmd_data_close(d);
 	job.global_batch = 1000;
-	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_string_equal(err.text, "job.json: data.lengths: documents of no length fill a global batch of 1000 samples");
 	restore_second();
 }
@@ -224,12 +224,12 @@ static void chosen_lengths(void **state)
 	group(&job, NULL, 2);
 	job.length_count = 0;
 	job.lengths_auto = true;
-	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_string_equal(err.text, "job.json: data.lengths: nothing has been chosen for \"auto\"");
-	assert_int_equal(hspmd_data_choose_lengths(&job, 256, chosen, &err), 3);
+	assert_int_equal(hspmd_data_choose_lengths(&job, 256, NULL, chosen, &err), 3);
 	assert_memory_equal(chosen, expected, sizeof expected);
 	job.global_batch = 100; /* no length has enough but seq_len */
-	assert_int_equal(hspmd_data_choose_lengths(&job, 256, chosen, &err), 1);
+	assert_int_equal(hspmd_data_choose_lengths(&job, 256, NULL, chosen, &err), 1);
 	assert_int_equal(chosen[0], 128);
 	restore_second();
 }
@@ -247,7 +247,7 @@ static void weights_by_length(void **state)
 	write_documents(length, COUNT);
 	group(&job, lengths, 3);
 	job.train_weights = (double[]){ 1, 1, 3 };
-	struct hspmd_data *d = hspmd_data_open(&job, 256, &err); /* the first file is one long document: samples of 16 */
+	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err); /* the first file is one long document: samples of 16 */
 	if (!d)
 		fail_msg("%s", err.text);
 	double tokens[2] = { 0 }, of_length[3] = { 0 };
@@ -277,10 +277,10 @@ static void weights_by_length(void **state)
 	job.length_count = 2;
 	job.seq_len = 8;
 	write_documents((const int[]){ 4, 4, 4, 4, 4, 3 }, 6); /* enough for a sample of 8, but in documents of 4 */
-	assert_non_null(d = hspmd_data_open(&job, 256, &err));
+	assert_non_null(d = hspmd_data_open(&job, 256, NULL, &err));
 	hspmd_data_close(d);
 	write_documents((const int[]){ 4, 5 }, 2);
-	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_non_null(strstr(err.text, "job.json: data.train[1], "));
 	assert_non_null(strstr(err.text, "its documents of no length fill a sample"));
 	restore_second();
@@ -292,16 +292,16 @@ static void what_is_wrong_is_told(void **state)
 	struct hspmd_error err;
 	char *files[] = { first }, *none[] = { "/nonexistent/x" };
 	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_BYTES, 100);
-	assert_null(hspmd_data_open(&job, 256, &err)); /* one sample takes 101 tokens */
+	assert_null(hspmd_data_open(&job, 256, NULL, &err)); /* one sample takes 101 tokens */
 	assert_non_null(strstr(err.text, first));
 	job = job_of(none, 1, HSPMD_DATA_BYTES, 10);
-	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_non_null(strstr(err.text, "/nonexistent/x"));
 	job = job_of(files, 1, HSPMD_DATA_MEGATRON, 10);
-	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_non_null(strstr(err.text, ".idx"));
 	job = job_of(files, 1, HSPMD_DATA_BYTES, 10);
-	struct hspmd_data *d = hspmd_data_open(&job, 50, &err);
+	struct hspmd_data *d = hspmd_data_open(&job, 50, NULL, &err);
 	int32_t tokens[11];
 	int bad = 0;
 	for (int i = 0; i < 9; i++)
@@ -326,7 +326,7 @@ static void megatron_names(void **state)
 	for (int i = 0; i < 3; i++) {
 		int32_t read[3];
 		struct hspmd_job job = job_of(&names[i], 1, HSPMD_DATA_MEGATRON, 2);
-		struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+		struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 		if (!d)
 			fail_msg("%s", err.text);
 		assert_int_equal(hspmd_data_read(d, 0, 0, 3, read, &err), 0);
@@ -341,7 +341,7 @@ static void megatron_names(void **state)
 		wrong[17] = codes[i];
 		write_file(idx, wrong, sizeof wrong);
 		struct hspmd_job job = job_of(names, 1, HSPMD_DATA_MEGATRON, 2);
-		assert_null(hspmd_data_open(&job, 256, &err));
+		assert_null(hspmd_data_open(&job, 256, NULL, &err));
 		assert_non_null(strstr(err.text, "expected an integer type"));
 	}
 	unlink(bin);
@@ -355,14 +355,14 @@ static void widths(void **state)
 	char *files[] = { first };
 	int32_t tokens[3];
 	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_UINT16, 2);
-	struct hspmd_data *d = hspmd_data_open(&job, 65536, &err);
+	struct hspmd_data *d = hspmd_data_open(&job, 65536, NULL, &err);
 	assert_non_null(d);
 	assert_int_equal(hspmd_data_samples(d), 24); /* 50 tokens */
 	assert_int_equal(hspmd_data_read(d, 0, 0, 3, tokens, &err), 0);
 	assert_int_equal(tokens[1] - tokens[0], 0x0202);
 	hspmd_data_close(d);
 	job = job_of(files, 1, HSPMD_DATA_UINT32, 2);
-	d = hspmd_data_open(&job, INT64_C(1) << 31, &err);
+	d = hspmd_data_open(&job, INT64_C(1) << 31, NULL, &err);
 	assert_non_null(d);
 	assert_int_equal(hspmd_data_samples(d), 12);
 	hspmd_data_close(d);
@@ -418,7 +418,7 @@ static void documents_of_an_index(void **state)
 	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_MEGATRON, 39);
 	job.documents = true;
 	job.document_end = -1;
-	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 	if (!d)
 		fail_msg("%s", err.text);
 	struct hspmd_sample_source source = hspmd_data_source(d);
@@ -442,7 +442,7 @@ static void documents_of_an_index(void **state)
 	job.lengths = (int64_t[]){ 5, 8 };
 	job.length_count = 2;
 	job.global_batch = 1;
-	assert_non_null(d = hspmd_data_open(&job, 256, &err));
+	assert_non_null(d = hspmd_data_open(&job, 256, NULL, &err));
 	for (int step = 0; step < 4; step++) {
 		int which = hspmd_data_length_of_step(d, step);
 		assert_int_equal(hspmd_data_read(d, step, 0, 6, tokens, &err), 0);
@@ -455,10 +455,10 @@ static void documents_of_an_index(void **state)
 	snprintf(bin, sizeof bin, "%s.bin", base[1]);
 	assert_int_equal(truncate(bin, 76), 0);
 	job.length_count = 0;
-	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_non_null(strstr(err.text, "+ 6 tokens of 4 bytes, but the tokens beside it have 76 bytes"));
 	write_indexed(base[1], lengths, 5, (int64_t[]){ 0, 2, 3, 3, 4 }, 5);
-	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_non_null(strstr(err.text, "its documents are not those of its 5 sequences"));
 	for (int i = 0; i < 2; i++)
 		remove_indexed(base[i]);
@@ -467,7 +467,7 @@ static void documents_of_an_index(void **state)
 /* Reads all samples. Returns how many cannot be read, or -1 if the data cannot be opened; err: of the last. */
 static int unreadable(const struct hspmd_job *job, struct hspmd_error *err)
 {
-	struct hspmd_data *d = hspmd_data_open(job, 256, err);
+	struct hspmd_data *d = hspmd_data_open(job, 256, NULL, err);
 	int32_t segments[19];
 	int count = d ? 0 : -1;
 	for (int64_t n = 0; d && n < hspmd_data_samples(d); n++)
@@ -535,7 +535,7 @@ static void weights(void **state)
 	struct hspmd_job job = job_of(files, 3, HSPMD_DATA_BYTES, 10);
 	struct hspmd_error err;
 	job.train_weights = (double[]){ 7, 3, 1e-6 }; /* the last gets one sample per block */
-	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 	assert_non_null(d);
 	int of_second = 0, seen[6] = { 0 }; /* 61 tokens: 6 samples, which begin at 100 */
 	for (int i = 0; i < STEPS; i++) {
@@ -550,7 +550,7 @@ static void weights(void **state)
 	}
 	hspmd_data_close(d);
 	job.seq_len = 61;
-	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_non_null(strstr(err.text, "61 tokens in a file with a weight, one sample takes seq_len + 1 = 62"));
 }
 
@@ -575,7 +575,7 @@ static void masks(void **state)
 	job.global_batch = 4;
 	write_mask(first, 100);
 	write_mask(second, 61);
-	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 	if (!d)
 		fail_msg("%s", err.text);
 	struct hspmd_sample_source source = hspmd_data_source(d);
@@ -595,7 +595,7 @@ static void masks(void **state)
 	}
 	hspmd_data_close(d);
 	write_mask(second, 60);
-	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_non_null(strstr(err.text, ".mask: 60 bytes, expected one for each of the 61 tokens of"));
 	remove_indexed(first);
 	remove_indexed(second);

@@ -83,6 +83,8 @@ static void test_precision(void **state)
 	assert_true(hspmd_plan_precision_differs(p, c, HSPMD_PRECISION_BF16, why, sizeof why));
 	assert_non_null(strstr(why, "fp32 instead of bf16"));
 	assert_non_null(strstr(why, "(n:0)"));
+	assert_int_equal(hspmd_plan_precision(p, c, HSPMD_PRECISION_TF32), HSPMD_PRECISION_FP32);
+	assert_int_equal(hspmd_plan_precision(p, c, HSPMD_PRECISION_FP16), HSPMD_PRECISION_FP16); /* only predicted, never computed */
 	hspmd_plan_destroy(p);
 	hspmd_cluster_destroy(c);
 	json_decref(p_json);

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <endian.h>
 #include <limits.h>
 #include <math.h>
 #include <pwd.h>
@@ -69,7 +70,7 @@ static void reads_everything(void **state)
 	assert_true(j->optimizer.lr == 6e-4 && j->optimizer.min_lr == 1e-5 && j->optimizer.warmup_steps == 100);
 	assert_true(j->optimizer.schedule == HSPMD_LR_COSINE && j->optimizer.weight_decay == 0.05 && j->optimizer.values[0] == 0.8);
 	assert_true(j->optimizer.values[1] == 0.99 && j->optimizer.values[2] == 1e-6 && j->optimizer.clip == 0.5);
-	assert_true(j->precision == HSPMD_PRECISION_BF16 && j->rounding == HSPMD_ROUNDING_STOCHASTIC);
+	assert_true(j->precision == HSPMD_PRECISION_BF16 && j->rounding == HSPMD_ROUNDING_STOCHASTIC && j->any_order);
 	assert_true(j->elastic.min_nodes == 2 && j->elastic.max_nodes == 8);
 	assert_string_equal(j->elastic.policy, "spot");
 	assert_string_equal(j->checkpoint.local, "/scratch/$USER/$JOB");
@@ -91,7 +92,7 @@ static void defaults(void **state)
 	assert_non_null(j);
 	assert_null(j->init);
 	assert_int_equal(j->valid_count, 0);
-	assert_true(j->seed == 1 && j->precision == HSPMD_PRECISION_FP32 && j->rounding == HSPMD_ROUNDING_NEAREST);
+	assert_true(j->seed == 1 && j->precision == HSPMD_PRECISION_FP32 && j->rounding == HSPMD_ROUNDING_NEAREST && !j->any_order);
 	assert_true(j->optimizer.min_lr == 0.0001 && j->optimizer.warmup_steps == 0 && j->optimizer.schedule == HSPMD_LR_CONSTANT);
 	assert_true(j->optimizer.weight_decay == 0.1 && j->optimizer.values[0] == 0.9 && j->optimizer.values[1] == 0.95);
 	assert_true(j->optimizer.values[2] == 1e-8 && j->optimizer.clip == 1);
@@ -114,7 +115,7 @@ static void reads_a_command(void **state)
 	assert_true(j->command.per_node && j->command.notice_signal == SIGUSR1 && j->command.notice_s == 90.5);
 	assert_string_equal(j->command.folder, "/home/me/work");
 	assert_true(j->elastic.min_nodes == 2 && !j->checkpoint.memory && !j->model_path && !j->train_count);
-	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read_job, NULL, NULL, NULL, &err), 0);
+	assert_int_equal(hspmd_job_check_files(j, &hspmd_job_models, NULL, NULL, NULL, &err), 0);
 	hspmd_job_destroy(j);
 	j = hspmd_job_from_command((char *[]){ "sh", "-c" }, 2, "here", &err);
 	assert_true(j->command.argc == 2 && j->command.notice_signal == SIGTERM && j->command.notice_s == 60 && !j->command.per_node);
@@ -151,7 +152,7 @@ static void refuses_commands(void **state)
 	}
 	json_t *v = json_pack("{ss,s[ss]}", "format", "hspmd-job-1", "command", "ls", "{1/wrld}");
 	struct hspmd_job *j = hspmd_job_from_json(v, "/jobs/j.json", NULL, &err);
-	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read_job, NULL, NULL, NULL, &err), -1);
+	assert_int_equal(hspmd_job_check_files(j, &hspmd_job_models, NULL, NULL, NULL, &err), -1);
 	assert_string_equal(err.text,
 	                    "/jobs/j.json: command[1]: {1/wrld}: unknown name \"wrld\"; expected world, nodes, rank, local_rank or latest "
 	                    "({{ is a plain {)");
@@ -254,7 +255,7 @@ static void tells_all_wrong_files(void **state)
 	                  "\"optimizer\": { \"lr\": 1 }, \"checkpoint\": { \"shared\": \"/dev/null\" } }");
 	struct hspmd_mistakes all = { .report = note };
 	assert_non_null(j);
-	assert_int_equal(hspmd_job_check_files(j, hspmd_model_read_job, NULL, NULL, &all, &err), -1);
+	assert_int_equal(hspmd_job_check_files(j, &hspmd_job_models, NULL, NULL, &all, &err), -1);
 	note(NULL, err.text);
 	assert_int_equal(found_count, sizeof words / sizeof *words);
 	for (int i = 0; i < found_count; i++)
@@ -324,7 +325,10 @@ static const struct edit edits[] = {
 	{ "\"lr\": 0.001", "\"lr\": 1, \"clip\": -1", "j.json: optimizer.clip: expected a number of at least 0" },
 	{ "\"lr\": 0.001", "\"lr\": 1, \"warmup\": 5",
 	  "j.json: optimizer.warmup: unknown key; known here: type, lr, min_lr, warmup_steps" },
-	{ "\"seq_len\"", "\"precision\": \"fp16\", \"seq_len\"", "j.json: precision: expected \"fp32\" or \"bf16\", got \"fp16\"" },
+	{ "\"seq_len\"", "\"precision\": \"fp16\", \"seq_len\"",
+	  "j.json: precision: expected \"fp32\", \"bf16\" or \"tf32\", got \"fp16\"" },
+	{ "\"seq_len\"", "\"precision\": \"tf32\", \"deterministic\": false, \"seq_len\"", "" },
+	{ "\"seq_len\"", "\"deterministic\": \"no\", \"seq_len\"", "j.json: deterministic: expected true or false" },
 	{ "\"seq_len\"", "\"rounding\": \"up\", \"seq_len\"", "j.json: rounding: expected \"nearest\" or \"stochastic\", got \"up\"" },
 	{ "\"seq_len\"", "\"rounding\": \"stochastic\", \"seq_len\"",
 	  "j.json: rounding: expected \"nearest\" with precision \"fp32\", in which nothing is rounded to bf16, got \"stochastic\"" },
@@ -417,7 +421,7 @@ static const char *checked(const char *find, const char *replace)
 	said[0] = '\0';
 	if (!j)
 		fail_msg("%s", err.text);
-	if (hspmd_job_check_files(j, hspmd_model_read_job, NULL, &m, NULL, &err)) {
+	if (hspmd_job_check_files(j, &hspmd_job_models, NULL, &m, NULL, &err)) {
 		assert_null(m);
 		assert_int_equal(strncmp(err.text, path, strlen(path)), 0);
 		for (const char *p = err.text + strlen(path); *p; p++) {
@@ -482,14 +486,9 @@ static void checks_named_files(void **state)
 	assert_string_equal(
 	        checked("[\"corpus.txt\"], \"kind\": \"bytes\"", "[\"text\"], \"kind\": \"uint16\""),
 	        ": data.train[0]: /text: token 65406 at position 250 is not below the model's vocabulary of 50257 (/config.json)");
-	assert_string_equal(checked("\"seq_len\"", "\"init\": \"text\", \"seq_len\""), ": init: /text: not a safetensors file");
-	assert_string_equal(checked("\"seq_len\"", "\"init\": \"..\", \"seq_len\""),
-	                    ": init: /..: neither model.safetensors nor model.safetensors.index.json is in it");
 	assert_string_equal(checked("[\"corpus.txt\"]", "[\"corpus.txt\", \".\"]"), ": data.train[1]: /.: expected a plain file");
 	assert_string_equal(checked("[\"corpus.txt\"]", "[\"corpus.txt\"], \"valid\": [\"none\"]"),
 	                    ": data.valid[0]: /none: No such file or directory");
-	assert_string_equal(checked("\"seq_len\"", "\"init\": \"w.safetensors\", \"seq_len\""),
-	                    ": init: /w.safetensors: No such file or directory");
 	assert_string_equal(checked("\"seq_len\"", "\"checkpoint\": {\"shared\": \"a/$JOB/b\"}, \"seq_len\""), "");
 	assert_string_equal(checked("\"seq_len\"", "\"checkpoint\": {\"shared\": \"corpus.txt/x\"}, \"seq_len\""),
 	                    ": checkpoint.shared: cannot write to /corpus.txt/x: Not a directory");
@@ -502,6 +501,38 @@ static void checks_named_files(void **state)
 	}
 	assert_non_null(strstr(checked("\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 50257"),
 	                       ": data.document_end: token 50257 is not below the model's vocabulary of 50257"));
+}
+
+/* Weights for init: one tensor, of one element. */
+static void write_weights(const char *tensor, const char *type)
+{
+	char file[300];
+	int n = snprintf(file + 8, sizeof file - 8, "{\"%s\":{\"dtype\":\"%s\",\"shape\":[1],\"data_offsets\":[0,4]}}", tensor, type);
+	uint64_t length = htole64((uint64_t)n);
+	memcpy(file, &length, sizeof length);
+	memset(file + 8 + n, 0, 4);
+	write_file("w.safetensors", file, 12 + (size_t)n);
+}
+
+/* What only the model's parameters show is found before the job waits for its nodes. Runs after checks_named_files, with its files. */
+static void checks_parameters(void **state)
+{
+	(void)state;
+	static const char zeros[200];
+	write_file("corpus.txt", zeros, sizeof zeros);
+	assert_string_equal(checked("\"lr\"", "\"no_decay\": [\"*.wte.*\"], \"lr\""), "");
+	assert_string_equal(checked("\"lr\"", "\"no_decay\": [\"*.wte.*\", \"emb*\"], \"lr\""),
+	                    ": optimizer.no_decay[1]: no parameter of the model matches \"emb*\"; one is named transformer.wte.weight");
+	static const char init[] = "\"init\": \"w.safetensors\", \"seq_len\"";
+	assert_string_equal(checked("\"seq_len\"", init), ": init: /w.safetensors: No such file or directory");
+	write_file("w.safetensors", "~~~~~~~~~~~~", 12);
+	assert_non_null(strstr(checked("\"seq_len\"", init), ": init: /w.safetensors: "));
+	write_weights("wte.weight", "F32");
+	assert_string_equal(checked("\"seq_len\"", init), ": init: /w.safetensors: wte.weight has shape [1], the model's is [50257, 768]");
+	write_weights("wpe.weight", "F32");
+	assert_string_equal(checked("\"seq_len\"", init), ": init: /w.safetensors: transformer.wte.weight is not there");
+	assert_string_equal(checked("\"seq_len\"", "\"init\": \"..\", \"seq_len\""),
+	                    ": init: /..: neither model.safetensors nor model.safetensors.index.json is there");
 }
 
 static void checks_megatron_pairs(void **state)
@@ -597,19 +628,13 @@ static void optimizer_keys(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_everything),
-		cmocka_unit_test(defaults),
-		cmocka_unit_test(reads_a_command),
-		cmocka_unit_test(refuses_commands),
-		cmocka_unit_test(round_trips),
-		cmocka_unit_test(refuses),
-		cmocka_unit_test(fills_in_variables),
-		cmocka_unit_test(checks_named_files),
-		cmocka_unit_test(checks_megatron_pairs),
-		cmocka_unit_test(learning_rate),
-		cmocka_unit_test(optimizer_keys),
-		cmocka_unit_test(tells_all_mistakes),
-		cmocka_unit_test(tells_so_many_mistakes),
+		cmocka_unit_test(reads_everything),      cmocka_unit_test(defaults),
+		cmocka_unit_test(reads_a_command),       cmocka_unit_test(refuses_commands),
+		cmocka_unit_test(round_trips),           cmocka_unit_test(refuses),
+		cmocka_unit_test(fills_in_variables),    cmocka_unit_test(checks_named_files),
+		cmocka_unit_test(checks_parameters),     cmocka_unit_test(checks_megatron_pairs),
+		cmocka_unit_test(learning_rate),         cmocka_unit_test(optimizer_keys),
+		cmocka_unit_test(tells_all_mistakes),    cmocka_unit_test(tells_so_many_mistakes),
 		cmocka_unit_test(tells_all_wrong_files),
 	};
 	return cmocka_run_group_tests_name("job", tests, make_folder, drop_folder);

@@ -120,7 +120,7 @@ static void set_up(struct scene *s, bool persistent)
 	w->address = DEVICE;
 	w->node = NODE;
 	w->memory = persistent ? s->memory : NULL;
-	w->data = hspmd_data_open(w->job, w->model->vocab, &err);
+	w->data = hspmd_data_open(w->job, w->model->vocab, NULL, &err);
 	w->samples = hspmd_data_source(w->data);
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &err);
 	if (!w->data || !ops || ops->open(&w->device, 0, 1, &err))

@@ -29,7 +29,7 @@ except ImportError:
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
 import hspmd  # noqa: E402
-from hspmd import disk, export, layout, shards  # noqa: E402
+from hspmd import disk, export, layout, local_step, shards  # noqa: E402
 from hspmd.checkpoints import Checkpoints, Piece, Saved  # noqa: E402
 
 torch.set_num_threads(1)
@@ -234,6 +234,16 @@ class Parts(unittest.TestCase):
         self.assert_equal_parts(copy, self.part(5, rank=2))
         self.assert_equal_parts(sent, self.part(5, rank=2))
 
+    def test_what_forward_changes_is_copied_at_once(self):
+        model = Net()
+        held = shards.Held(model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad]), {}, torch.device("cpu"))
+        part = held.part((1, 5), 0, {})
+        with torch.no_grad():
+            for t in model.state_dict().values():
+                t.copy_(t + 1)
+        late = {name for name, t in part.tensors.items() if torch.equal(t, model.state_dict()[name.removeprefix("model/")])}
+        self.assertEqual(late, {"model/first.bias", "model/first.weight", "model/last.bias", "model/norm.bias", "model/norm.weight"})
+
     def test_on_a_disk(self):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(disk.parts(folder), [])
@@ -250,18 +260,63 @@ class Parts(unittest.TestCase):
             offers = [(i, *p.header()) for i, p in enumerate([*found, self.part(4)])]
             self.assertEqual(layout.choose([o[:4] for o in offers]), [4])
 
-    def test_each_element_counts_once(self):
+
+class Divided(unittest.TestCase):
+    """Six ranks, of which this is the first."""
+
+    def setUp(self):
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=6)
-        try:
-            mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2, 3))
-            split, whole = Shard(0), Replicate()
-            for places, share in (((split, split), 1), ((split, whole), 1 / 3), ((whole, split), 1 / 2), ((whole, whole), 1 / 6)):
-                self.assertAlmostEqual(shards.share(DTensor.from_local(torch.ones(6), mesh, places, run_check=False), 6), share)
-            self.assertAlmostEqual(shards.share(torch.ones(6), 6), 1 / 6)
-        finally:
-            torch.distributed.destroy_process_group()
+        self.addCleanup(torch.distributed.destroy_process_group)
+        self.mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2, 3))
+
+    def divided(self, tensor, *places):
+        return DTensor.from_local(tensor, self.mesh, places, run_check=False)
+
+    def test_each_element_counts_once(self):
+        split, whole = Shard(0), Replicate()
+        for places, share in (((split, split), 1), ((split, whole), 1 / 3), ((whole, split), 1 / 2), ((whole, whole), 1 / 6)):
+            self.assertAlmostEqual(shards.share(self.divided(torch.ones(6), *places), 6), share)
+        self.assertAlmostEqual(shards.share(torch.ones(6), 6), 1 / 6)
+
+    def make_steps(self, kind, **options):
+        """With the parts alone, and with what stands for the whole: parameters and state are equal, to the bit, and the state of the whole is
+        divided as its parameter."""
+        parts = [torch.nn.Parameter(torch.rand(shape)) for shape in ((4, 3), (5,), (0, 3))]
+        whole = [torch.nn.Parameter(self.divided(p.detach().clone(), Shard(0), Replicate())) for p in parts[1:]]
+        whole.insert(0, torch.nn.Parameter(parts[0].detach().clone()))  # one that is not divided
+        alone, together = kind(parts, lr=0.1, **options), kind(whole, lr=0.1, **options)
+        step = local_step.local_step(together)
+        self.assertNotEqual(step, together.step)
+        for _ in range(3):
+            for p, q in zip(parts, whole):
+                p.grad = torch.randn(p.shape)
+                q.grad = p.grad.clone() if q is whole[0] else self.divided(p.grad.clone(), Shard(0), Replicate())
+            alone.step()
+            step()
+        for p, q in zip(parts, whole):
+            self.assertTrue(torch.equal(p, shards.local(q)))
+            self.assertEqual(list(alone.state[p]), list(together.state[q]))
+            for key, value in together.state[q].items():
+                self.assertTrue(torch.equal(torch.as_tensor(alone.state[p][key]), torch.as_tensor(shards.local(value))), key)
+                self.assertEqual(isinstance(value, DTensor), q is not whole[0] and alone.state[p][key].dim() > 0, key)
+        self.assertEqual([id(q) for q in together.param_groups[0]["params"]], [id(q) for q in whole])
+
+    def test_steps_of_parts(self):
+        for kind in local_step._OF_ELEMENTS:
+            with self.subTest(kind):
+                self.make_steps(kind)
+        self.make_steps(torch.optim.SGD, momentum=0.9)
+        self.make_steps(torch.optim.AdamW, amsgrad=True)
+
+    def test_steps_of_others_are_their_own(self):
+        class Other(torch.optim.SGD):
+            pass
+
+        for kind, shape in ((Other, (3,)), (torch.optim.Adafactor, (3,)), (torch.optim.SGD, ())):
+            optimizer = kind([torch.nn.Parameter(self.divided(torch.rand(shape), Replicate(), Replicate()))])
+            self.assertEqual(local_step.local_step(optimizer), optimizer.step)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@
 
 #include "common/error.h"
 #include "runtime/lib/hspmd.h"
-#include "runtime/state/weights.h"
+#include "runtime/state/export.h"
 #include "tests/unit/state_folder.h"
 
 #define PATIENCE_S 60

@@ -216,7 +216,8 @@ static void test_steps(void **state)
 	struct agent a;
 	agent_open_with(&a,
 	                shell("printf '{\"step\": 7, \"loss\": 0.5, \"tokens\": 12}\\nrubbish\\n{\"st' >&$HSPMD_FD; sleep 0.1;"
-	                      "printf 'ep\": 9, \"loss\": NaN, \"lr\": 1e-3}\\n' >&$HSPMD_FD; sleep 1000"),
+	                      "printf 'ep\": 9, \"loss\": NaN, \"lr\": 1e-3}\\n{\"step\": 3, \"again\": true}\\n' >&$HSPMD_FD;"
+	                      "sleep 1000"),
 	                "TERM:1");
 	agent_start_alone(&a);
 	json_t *m = agent_next(&a, "step");
@@ -228,6 +229,12 @@ static void test_steps(void **state)
 	assert_int_equal(json_integer_value(json_object_get(m, "step")), 9);
 	assert_true(json_is_null(json_object_get(m, "loss")));
 	assert_true(json_number_value(json_object_get(m, "lr")) == 1e-3);
+	assert_null(json_object_get(m, "again"));
+	json_decref(m);
+	m = agent_next(&a, "step");
+	assert_int_equal(json_integer_value(json_object_get(m, "step")), 3);
+	assert_true(json_is_true(json_object_get(m, "again")));
+	assert_true(json_number_value(json_object_get(m, "step_s")) == 0);
 	json_decref(m);
 	/* A controller that was restarted asks. */
 	agent_tell(&a, json_pack("{ss,sI}", "type", "query", "generation", (json_int_t)1));

@@ -223,7 +223,7 @@ static double norm_after_clipping(double clip)
 	return norm / 0.1;
 }
 
-/* A pattern that matches no parameter is a mistake; one that does changes what is trained. */
+/* A pattern that matches matrices changes what is trained. (That it matches something is checked at submission: test_job.) */
 static void no_decay(void **state)
 {
 	(void)state;
@@ -240,9 +240,6 @@ static void no_decay(void **state)
 	}
 	assert_memory_equal(losses[0], losses[1], sizeof losses[0]); /* gains never decay */
 	assert_true(losses[2][3] != losses[0][3]);
-	o.job = "{\"optimizer\":{\"no_decay\":[\"*norm*\",\"emb*\"]}}";
-	assert_int_equal(trainer_train(&o, losses[0], &err), -1);
-	assert_non_null(strstr(err.text, "optimizer.no_decay[1]: no parameter of the model matches \"emb*\""));
 }
 
 static void clipping(void **state)

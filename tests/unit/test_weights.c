@@ -15,8 +15,8 @@
 
 #include "common/alloc.h"
 #include "common/durable.h"
-#include "runtime/state/safetensors.h"
-#include "runtime/state/weights.h"
+#include "runtime/state/export.h"
+#include "runtime/weights/safetensors.h"
 
 static char root[64];
 

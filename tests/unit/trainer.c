@@ -129,12 +129,16 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 		json_object_set_new(json_object_get(j, "optimizer"), "clip", json_real(o->clip > 0 ? o->clip : 0));
 	if (j && o->bf16)
 		json_object_set_new(j, "precision", json_string("bf16"));
+	if (j && o->tf32)
+		json_object_set_new(j, "precision", json_string("tf32"));
+	if (j && o->any_order)
+		json_object_set_new(j, "deterministic", json_false());
 	if (j && o->stochastic)
 		json_object_set_new(j, "rounding", json_string("stochastic"));
 	if (j && o->job)
 		replace_keys(j, o->job);
 	s->job = j ? hspmd_job_from_json(j, "/job.json", NULL, err) : NULL;
-	s->data = s->job ? hspmd_data_open(s->job, s->model->vocab, err) : NULL;
+	s->data = s->job ? hspmd_data_open(s->job, s->model->vocab, NULL, err) : NULL;
 	if (s->data && trainer_complete_plan) {
 		struct hspmd_graph_source source = hspmd_graph_source_job(s->model, s->job);
 		status = trainer_complete_plan(s->plan, s->cluster, &source, err);

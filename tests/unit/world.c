@@ -348,6 +348,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 			assert_true(x->id > 0 && json_array_size(json_object_get(x->value, "devices")) > 0);
 			break;
 		case ACTION_TRACE_TEXT:
+		case ACTION_TRACE_SPANS:
 		case ACTION_TRACE_END:
 			fail_msg("a trace, for which nobody has asked");
 			break;

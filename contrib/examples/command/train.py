@@ -3,7 +3,8 @@
 """A trainer that needs nothing but Python, to try `hspmd run -- COMMAND` with (doc/trainers.md).
 
 It fits a line to points with whole numbers, so that the result does not depend on the number of ranks. What a real trainer does for
-elasticity is here, too: it takes its place from the environment, starts from its newest checkpoint, and ends within the notice.
+elasticity is here, too: it takes its place from the environment, starts from its newest checkpoint, and ends within the notice. The
+checkpoint has the last lines that it told, too: they are told again at a start, in case they were lost with a node.
 """
 import argparse
 import json
@@ -12,6 +13,8 @@ import signal
 import socket
 import sys
 import time
+
+TOLD_AGAIN = 200  # steps
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=200)
@@ -23,7 +26,7 @@ options = parser.parse_args()
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 folder = os.environ["HSPMD_CHECKPOINT"]
 checkpoint = os.path.join(folder, "state.json")
-tell = os.fdopen(int(os.environ["HSPMD_FD"]), "w", buffering=1)
+steps_file = os.fdopen(int(os.environ["HSPMD_FD"]), "w", buffering=1)
 
 told_to_end = False
 
@@ -72,19 +75,26 @@ def exchange(peers, values):
     return values
 
 
-def save(step, weight):
+def tell(line):
+    steps_file.write(json.dumps(line) + "\n")
+
+
+def save(step, weight, told):
     with open(checkpoint + ".tmp", "w") as f:
-        json.dump({"step": step, "weight": weight}, f)
+        json.dump({"step": step, "weight": weight, "told": told}, f)
         f.flush()
         os.fsync(f.fileno())
     os.replace(checkpoint + ".tmp", checkpoint)
 
 
-step, weight = 0, 1 << 20
+step, weight, told = 0, 1 << 20, []
 if os.path.exists(checkpoint):
     with open(checkpoint) as f:
         state = json.load(f)
-    step, weight = state["step"], state["weight"]
+    step, weight, told = state["step"], state["weight"], state["told"]
+if rank == 0:
+    for line in told:
+        tell(line | {"again": True})
 print(f"rank {rank} of {world} begins at step {step}", flush=True)
 
 peers = connect()
@@ -96,10 +106,11 @@ while step < options.steps:
     squares, gradient, ending = exchange(peers, [sum(e * e for e in errors), sum(errors), int(told_to_end)])
     weight -= gradient // (8 * batch)
     if rank == 0:
-        tell.write(json.dumps({"step": step, "loss": squares / batch, "tokens": batch}) + "\n")
+        told = [*told, {"step": step, "loss": squares / batch, "tokens": batch}][-TOLD_AGAIN:]
+        tell(told[-1])
     step += 1
     if rank == 0 and (ending or step % options.save_every == 0 or step == options.steps):
-        save(step, weight)
+        save(step, weight, told)
     if ending and step < options.steps:
         sys.exit(85)  # saved, and more is to be done
     time.sleep(max(0, options.step_s - (time.monotonic() - began)))

@@ -49,19 +49,27 @@ def plan(sources, targets):
     tensor, box). A receiver that has a part itself takes it from there; of several that could send one, that sends which has sent the
     fewest elements so far. So nothing is sent that could stay, and nothing twice to one receiver."""
     sent = {holder: 0 for holder, _ in sources}
-    moves = []
+    moves, known = [], {}
     for name in sorted({n for boxes in targets.values() for n in boxes}):
-        places = {}
-        for i, (_, boxes) in enumerate(sources):
-            if name in boxes:
-                places.setdefault(boxes[name], []).append(i)
-        for to, boxes in sorted(targets.items()):
-            for box, holders in sorted(places.items()):
-                part = intersect(box, boxes[name]) if name in boxes else None
-                if not part:
-                    continue
-                source = min(holders, key=lambda i: (sources[i][0] != to, sent[sources[i][0]], i))
-                if sources[source][0] != to:
-                    sent[sources[source][0]] += volume(part)
-                moves.append((source, to, name, part))
+        placed = tuple((i, boxes[name]) for i, (_, boxes) in enumerate(sources) if name in boxes)
+        wanted = tuple((to, boxes[name]) for to, boxes in sorted(targets.items()) if name in boxes)
+        if (placed, wanted) not in known:  # most tensors are cut like others: a parameter's moments as itself
+            known[placed, wanted] = list(_meetings(placed, wanted))
+        for to, part, holders in known[placed, wanted]:
+            source = min(holders, key=lambda i: (sources[i][0] != to, sent[sources[i][0]], i))
+            if sources[source][0] != to:
+                sent[sources[source][0]] += volume(part)
+            moves.append((source, to, name, part))
     return moves
+
+
+def _meetings(placed, wanted):
+    """Of one tensor: (receiver, a part that it wants, the sources that have it)."""
+    places = {}
+    for source, box in placed:
+        places.setdefault(box, []).append(source)
+    for to, box in wanted:
+        for place, holders in sorted(places.items()):
+            part = intersect(place, box)
+            if part:
+                yield to, part, holders

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process of the training: what it is asked by the stand-in, and what its steps are made of. Elastic and Run say which state it has."""
+import atexit
+import gc
 import os
 import random
 import sys
@@ -34,6 +36,14 @@ def default_collate(samples):
 
 def permutation(size, seed):
     return torch.randperm(size, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def leave_objects_alone():
+    """Python looks through all objects now and then, for garbage; with those of PyTorch's modules this takes so long that all ranks wait.
+    The present ones are exempted."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 def to_device(value, where):
@@ -72,6 +82,7 @@ class Member:
         self._control = Control(_connection, self._sever) if _connection else None
         _connection = None
         if self._control:
+            leave_objects_alone()  # before others wait for this rank
             self._control.say(type="elastic")
 
     # ---- a step

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from hspmd import checkpoints, disk, layout, shards
 from hspmd.control import Interrupted
+from hspmd.local_step import local_step
 from hspmd.member import ORDER_S, Member, default_collate, device, to_device
 
 _OF_PEERS = ("gloo", "Gloo", "NCCL", "TCPStore", "Connection")
@@ -137,7 +138,7 @@ class Run(Member):
         else:
             self._fill_from_files(held, init)
         self._held, self._source = held, None
-        self._real_step, self._real_zero = optimizer.step, optimizer.zero_grad
+        self._real_step, self._real_zero = local_step(optimizer), optimizer.zero_grad
         optimizer.step = functools.wraps(self._real_step)(lambda *a, **k: self._optimizer_step(*a, **k))
         optimizer.zero_grad = lambda *_, **__: None  # cleared where a step begins
         self._shared.rank, self._shared.size = self.rank, self.size
@@ -161,7 +162,7 @@ class Run(Member):
         return self.size > 1 and self._replicas and not self._held.replicated()
 
     def _own_part(self):
-        return self._held.part((self.generation, self.step), self.rank, self._numbers()).copy()
+        return self._held.part((self.generation, self.step), self.rank, self._numbers())
 
     def _copy(self):
         if self._has_copies():
@@ -220,6 +221,7 @@ class Run(Member):
         except RuntimeError as error:
             raise Interrupted(str(error)) from error
 
+    @torch.no_grad()
     def _square_of_norm(self, gradients):
         """This rank's share of it."""
         found = [g for g in gradients if shards.local(g).numel()]
@@ -257,7 +259,7 @@ class Run(Member):
         if copied:
             self._copies, self._fresh = copied, []
         if sums[3] and self._held and (copied or not self._has_copies()):
-            disk.save(self._local, sums[3], copied or [self._own_part()])
+            disk.save(self._local, sums[3], copied or [self._own_part().copy()])
         if self.step % self._copy_steps == 0 and self.step < self._total and not self._stopping and not self._interrupted:
             self._copy()
         if sums[0]:
@@ -282,7 +284,7 @@ class Run(Member):
         try:
             stamp = self._sum(self._stamp(True))[0]
             self._copy()
-            disk.save(self._local, stamp, self._copying.wait() if self._copying else [self._own_part()])
+            disk.save(self._local, stamp, self._copying.wait() if self._copying else [self._own_part().copy()])
             self._copying = None
         except Interrupted as error:
             print(f"hspmd: not saved on the nodes' disks: {error}", file=sys.stderr)

@@ -20,9 +20,15 @@ def local(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _box(tensor):
-    if not isinstance(tensor, DTensor):
-        return layout.whole(tensor.shape)
+def as_placed(p, value):
+    """What an optimizer keeps for what this rank has of a parameter, as it keeps it for the parameter."""
+    if not isinstance(p, DTensor) or not isinstance(value, torch.Tensor) or value.shape != local(p).shape:
+        return value
+    return DTensor.from_local(value, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
+
+
+def _box_of(tensor):
+    """What this rank has of a DTensor."""
     for placement in tensor.placements:
         if not placement.is_replicate() and type(placement).__name__ not in ("Shard", "_StridedShard"):
             raise ValueError(f"hspmd: the placement {placement} is no part of a tensor that could be kept: Shard and Replicate are")
@@ -121,10 +127,12 @@ class Held:
 
     def __init__(self, model, optimizer, others, device):
         self._optimizer, self._others, self._device = optimizer, others, device
+        self._boxes = {}  # by how a tensor is placed: DTensor takes long to work one out
         once, self._aliases = named_once(model)
         self._model = {"model/" + name: t for name, t in once}
         names = {id(t): name for name, t in self._model.items()}
         self._parameters = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+        self._changing = set(self._model) - set(self._parameters)  # not only in the optimizer's step
 
     def _tensors(self):
         found = dict(self._model)
@@ -134,27 +142,37 @@ class Held:
                     found[f"{name}/{key}"] = value
         return found
 
+    def _box(self, tensor):
+        if not isinstance(tensor, DTensor):
+            return layout.whole(tensor.shape)
+        placed = tensor.shape, tensor.placements, tensor.device_mesh
+        if placed not in self._boxes:
+            self._boxes[placed] = _box_of(tensor)
+        return self._boxes[placed]
+
+    @torch.no_grad()
     def pieces(self, rank=None):
         """What this rank has, in memory; of a rank: what that rank is to save."""
-        own = {id(p) for p in self._parameters.values()}
         return [
-            Piece(_piece_name(name), local(t.detach()), parameter=name in self._model, shape=t.shape, box=_box(t),
-                  changes=name in self._model and id(t) not in own)
+            Piece(_piece_name(name), local(t).detach(), parameter=name in self._model, shape=t.shape, box=self._box(t),
+                  changes=name in self._changing)
             for name, t in self._tensors().items()
             if local(t).numel() and (rank is None or _has_it_alone(t, rank))
         ]  # fmt: skip
 
+    @torch.no_grad()
     def boxes(self):
-        return {name: _box(t) for name, t in self._tensors().items() if local(t).numel()}
+        return {name: self._box(t) for name, t in self._tensors().items() if local(t).numel()}
 
     def replicated(self):
         return not any(isinstance(t, DTensor) and any(not p.is_replicate() for p in t.placements) for t in self._model.values())
 
     @torch.no_grad()
     def locals(self):
-        return {name: local(t.detach()) for name, t in self._tensors().items() if local(t).numel()}
+        return {name: local(t).detach() for name, t in self._tensors().items() if local(t).numel()}
 
     def part(self, key, rank, numbers):
+        """May be copied until the optimizer's next step."""
         state = {}
         for name, p in self._parameters.items():
             values = self._optimizer.state.get(p, {})
@@ -169,8 +187,10 @@ class Held:
         shapes = {name: tuple(t.shape) for name, t in self._tensors().items()}
         model = {_piece_name(name): _place(t)[:2] for name, t in self._model.items()}
         note = {"model": model, "state": state, "groups": groups, "aliases": self._aliases, "others": others, "numbers": numbers}
-        return Part(key, rank, shapes, self.boxes(), pack(note), self.locals())
+        tensors = {name: t.clone() if name in self._changing else t for name, t in self.locals().items()}
+        return Part(key, rank, shapes, self.boxes(), pack(note), tensors)
 
+    @torch.no_grad()
     def adopt(self, text):
         """Makes room for what another rank has described. Returns the numbers that came with it."""
         note = unpack(text)
@@ -191,7 +211,7 @@ class Held:
 
     def _room(self, p, shape, dtype, host):
         if isinstance(p, DTensor) and shape == tuple(p.shape):
-            return torch.empty_like(p.detach(), dtype=dtype)
+            return as_placed(p, torch.empty_like(local(p), dtype=dtype))
         return torch.empty(shape, dtype=dtype, device="cpu" if host else self._device)
 
 
@@ -293,11 +313,11 @@ def _exchange(group, mine, to, theirs, of):
 
 
 class Copying:
-    """A copy of this rank's part on its way to `replicas` peers, and theirs to this rank, beside training if the host's own memory is sent.
-    parts: what has come so far, and its own."""
+    """This rank's part is copied, and sent to `replicas` peers, which send theirs: beside training if it is in the host's memory, until the
+    state changes. parts: the copies that are there so far."""
 
     def __init__(self, group, own, rank, size, replicas):
-        self.parts, self._error = [own], None
+        self.parts, self._error = [], None
         self._arguments = group, own, rank, size, min(replicas, size - 1)
         self._thread = None
         if group.device.type == "cpu":
@@ -307,8 +327,10 @@ class Copying:
             self._run()
 
     def _run(self):
-        group, own, rank, size, replicas = self._arguments
+        group, part, rank, size, replicas = self._arguments
         try:
+            own = part.copy()
+            self.parts.append(own)
             for k in range(1, replicas + 1):
                 self.parts.append(swap(group, own, (rank + k) % size, (rank - k) % size))
         except Exception as error:

@@ -66,6 +66,7 @@ static void facts_from_model(struct hspmd_costs *c)
 		f->memory[1] = facts->memory[e > 2 ? HSPMD_FACTS_PARTS_FP32 : gathered];
 		f->workspace[0] = &facts->workspace[gathered];
 		f->workspace[1] = &facts->workspace[HSPMD_FACTS_PARTS_FP32];
+		f->products = &facts->products;
 		f->saved_scale = f->memory_scale = narrow;
 		const struct hspmd_layer_tie *tie = &c->facts->ties[l];
 		if (tie->owner < 0)
@@ -172,7 +173,7 @@ static void facts_from_profile(struct hspmd_costs *c)
 		f->params = pl->params;
 		f->output_bytes = pl->output_elems * p->activation_bytes;
 		double saved = pl->activation_bytes;
-		const struct hspmd_device_share whole = { 1, 1, false, false };
+		const struct hspmd_device_share whole = { .share = 1, .context_share = 1 };
 		double modelled = c->facts ? hspmd_layer_saved_bytes(c, l, HSPMD_RECOMPUTE_NONE, &whole) : 0;
 		if (isnan(saved)) {
 			/* The paper's 34 s h bytes at 2 bytes per element, 17 elements per token: no more is known about a layer without

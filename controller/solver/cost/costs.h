@@ -37,6 +37,7 @@ struct hspmd_layer_info {
 	/* Memory: [in parts][context parallel][sequence parallel][recompute]; the first index as in struct hspmd_device_share. */
 	const struct hspmd_layer_memory (*memory[2])[2][HSPMD_RECOMPUTE_KINDS];
 	const struct hspmd_facts_amount *workspace[2]; /* [in parts]; NULL: none */
+	const struct hspmd_layer_products *products;   /* NULL: none */
 	double saved_scale, memory_scale;              /* factors of what is saved for the backward pass, and of other memory */
 	bool same_memory;                              /* its memory equals that of the layer before (hspmd_layer_same_memory) */
 	int tied_to;                                   /* layer that shares weights with this one; -1: none */
@@ -158,20 +159,23 @@ struct hspmd_device_share {
 	double context_share;   /* of the sequence; 1: no context parallelism */
 	bool sequence_parallel; /* activations between the sharded parts are sharded along the sequence */
 	bool in_parts;          /* a context group's attention takes keys and values part by part (hspmd_type_takes_parts) */
+	const struct hspmd_product_blocks *blocks; /* that the device packs */
 };
 /* Returns true if attention on these devices does that, in a precision in which they can. */
 bool hspmd_type_takes_parts(const struct hspmd_device_type *type);
 /* Bytes of one sample on such a device. Saved: what the layer saves for the backward pass, for each micro-batch in flight. Deferred: what
  * is left of that, for each micro-batch whose gradients of weights are deferred. Resident: what stays allocated for some time after it was
- * sent, once, for any number of micro-batches in flight. Transient: what the layer needs while it runs; layers run one after the other. */
+ * sent, once, for any number of micro-batches in flight. */
 double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                const struct hspmd_device_share *device);
 double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device);
 double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device);
-double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring,
-                                   const struct hspmd_device_share *device); /* deferring: gradients of weights are deferred */
+/* Bytes of a micro-batch that the layer needs while it runs; layers run one after the other. deferring: gradients of weights are
+ * deferred. */
+double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring, int micro_batch,
+                                   const struct hspmd_device_share *device);
 /* Returns true if all of these are equal for both layers. */
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b);
 /* Number of weights of layers [first, end), including shared weights of tied layers outside of the range. */

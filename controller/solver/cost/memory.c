@@ -36,9 +36,23 @@ static double at(const struct hspmd_facts_amount *amount, double scale, const st
 	return scale * hspmd_facts_amount_at(amount, device->share, device->context_share);
 }
 
-static double workspace_of(const struct hspmd_layer_info *f, const struct hspmd_device_share *device)
+/* Blocks of the factors of the layer's matrix products. */
+static double packed_bytes(const struct hspmd_layer_info *f, int micro_batch, const struct hspmd_device_share *device)
 {
-	return f->workspace[device->in_parts] ? at(f->workspace[device->in_parts], 1, device) : 0;
+	const struct hspmd_layer_products *p = f->products;
+	const struct hspmd_product_blocks *b = device->blocks;
+	double extent = p && b->depth ? fmax(p->whole, p->sharded * device->share) : 0;
+	if (extent <= 0)
+		return 0;
+	double depth = fmax(extent, p->positions * device->context_share * micro_batch);
+	return 4 * fmin(depth, (double)b->depth) * (fmin(extent, (double)b->columns) + (double)b->rows);
+}
+
+/* Bytes within operators, of a micro-batch. */
+static double workspace_of(const struct hspmd_layer_info *f, int micro_batch, const struct hspmd_device_share *device)
+{
+	return (f->workspace[device->in_parts] ? micro_batch * at(f->workspace[device->in_parts], 1, device) : 0) +
+	       packed_bytes(f, micro_batch, device);
 }
 
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b)
@@ -46,7 +60,8 @@ bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspm
 	for (int parts = 0; parts < 2; parts++)
 		if (a->memory[parts] != b->memory[parts] && memcmp(a->memory[parts], b->memory[parts], 2 * sizeof *a->memory[parts]) != 0)
 			return false;
-	return a->workspace[0] == b->workspace[0] && a->saved_scale == b->saved_scale && a->memory_scale == b->memory_scale;
+	return a->workspace[0] == b->workspace[0] && a->products == b->products && a->saved_scale == b->saved_scale &&
+	       a->memory_scale == b->memory_scale;
 }
 
 bool hspmd_type_takes_parts(const struct hspmd_device_type *type)
@@ -76,13 +91,14 @@ double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum h
 	return fmax(at(&m->left_forward, f->memory_scale, device), at(&m->left_backward, f->memory_scale, device));
 }
 
-double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring,
+double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring, int micro_batch,
                                    const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
 	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
-	return fmax(at(&m->forward, f->memory_scale, device), at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device)) +
-	       workspace_of(f, device);
+	double forward = at(&m->forward, f->memory_scale, device);
+	return micro_batch * fmax(forward, at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device)) +
+	       workspace_of(f, micro_batch, device);
 }
 
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end)
@@ -193,7 +209,7 @@ struct stage_memory {
 	double left_forward, left_backward; /* by messages */
 	double ended;                       /* sums of gradients of the layers so far */
 	double most_ending;                 /* while one of them runs backward, without the sums of the layers before it */
-	double workspace;                   /* most of one of them */
+	double workspace;                   /* of a micro-batch, most of one of them */
 	double transient;                   /* most that one of them needs while it runs */
 };
 
@@ -205,7 +221,7 @@ struct weight_bytes {
 };
 
 /* Add `count` equal layers, of which `layer` is the first. */
-static void add_layers(const struct hspmd_costs *c, int layer, int count, enum hspmd_recompute recompute, bool deferring,
+static void add_layers(const struct hspmd_costs *c, int layer, int count, enum hspmd_recompute recompute, bool deferring, int micro_batch,
                        const struct weight_bytes *of_weight, const struct hspmd_device_share *device, struct stage_memory *sum)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
@@ -231,7 +247,7 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
 	sum->deferred += count * deferred;
 	sum->left_forward += count * at(&m->left_forward, f->memory_scale, device);
 	sum->left_backward += count * at(&m->left_backward, f->memory_scale, device);
-	sum->workspace = fmax(sum->workspace, workspace_of(f, device));
+	sum->workspace = fmax(sum->workspace, workspace_of(f, micro_batch, device));
 	sum->transient = fmax(sum->transient, fmax(forward, backward));
 }
 
@@ -240,7 +256,8 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 {
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
 	struct hspmd_device_share device = { hspmd_stage_share(s, which), hspmd_stage_context_share(s, which),
-		                             s->sequence_parallel || c->sequence_parallel, hspmd_type_takes_parts(type) };
+		                             s->sequence_parallel || c->sequence_parallel, hspmd_type_takes_parts(type),
+		                             &type->product_blocks };
 	/* Bytes are per sample here. */
 	double end_bytes = hspmd_device_traits(type->kind)->overlaps && c->facts ? hspmd_step_end_bytes(c, copies) / micro_batch : 0;
 	struct weight_bytes of_weight = { layer_bytes(c, copies, false) / micro_batch, layer_bytes(c, copies, true) / micro_batch,
@@ -250,7 +267,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)
 			end++;
 		of_weight.more = more_weights(c, s, l) * device.share;
-		add_layers(c, l, end - l, s->recompute, deferring, &of_weight, &device, &sum);
+		add_layers(c, l, end - l, s->recompute, deferring, micro_batch, &of_weight, &device, &sum);
 	}
 	bool last = s->layers[1] == c->layer_count;
 	double part = device.context_share * (device.sequence_parallel ? device.share : 1);
@@ -272,7 +289,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		                      .deferred = micro_batch * deferred,
 		                      .running = micro_batch * running,
 		                      .ending = end_bytes > 0 ? micro_batch * (sum.most_ending + sum.ended + sum.left_forward) : 0,
-		                      .workspace = micro_batch * sum.workspace,
+		                      .workspace = sum.workspace,
 		                      .end = params * hspmd_step_end_bytes(c, copies) + (s->layers[0] ? 0 : sums),
 		                      .sent = micro_batch * sent,
 		                      .returned = s->layers[0] ? micro_batch * c->layers[s->layers[0] - 1].output_bytes * part : 0 };

@@ -31,11 +31,11 @@ static bool tp_is_allowed(const struct hspmd_submesh_tables *t, int tp)
 
 /* Most that a layer needs while it runs, in any schedule that is allowed. */
 static double most_transient(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_runtime_caps *caps,
-                             const struct hspmd_device_share *device)
+                             int micro_batch, const struct hspmd_device_share *device)
 {
-	double most = hspmd_layer_transient_bytes(c, layer, recompute, false, device);
+	double most = hspmd_layer_transient_bytes(c, layer, recompute, false, micro_batch, device);
 	if (caps->schedules & 1u << HSPMD_SCHEDULE_ZB_H1)
-		most = fmax(most, hspmd_layer_transient_bytes(c, layer, recompute, true, device));
+		most = fmax(most, hspmd_layer_transient_bytes(c, layer, recompute, true, micro_batch, device));
 	return most;
 }
 
@@ -48,10 +48,10 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 		devices[i] = hspmd_device_class_device(c->cluster, device_class, 0, i);
 	double slow = device_class->slowdown / c->cluster->nodes[device_class->nodes[0]].slowdown *
 	              hspmd_variation(c, c->cluster->device_count, u->tp);
-	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel,
-		                             hspmd_type_takes_parts(&c->cluster->types[device_class->type]) };
+	const struct hspmd_device_type *type = &c->cluster->types[device_class->type];
+	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel, hspmd_type_takes_parts(type), &type->product_blocks };
 	for (int l = 0; l < t->layers; l++) {
-		double transient = most_transient(c, l, HSPMD_RECOMPUTE_NONE, t->caps, &device);
+		double transient = most_transient(c, l, HSPMD_RECOMPUTE_NONE, t->caps, t->micro_batch, &device);
 		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
 			struct hspmd_stage s = {
 				.layers = { l, l + 1 }, .device_count = u->tp, .devices = devices, .context = 1, .recompute = r
@@ -63,9 +63,9 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 			u->forward[l + 1] = u->forward[l] + slow * cost.forward;
 			u->saved[r][l + 1] = u->saved[r][l] + t->micro_batch * hspmd_layer_saved_bytes(c, l, r, &device);
 			u->deferred[r][l + 1] = u->deferred[r][l] + t->micro_batch * hspmd_layer_deferred_bytes(c, l, r, &device);
-			u->recomputed[r] = fmax(u->recomputed[r], t->micro_batch * (most_transient(c, l, r, t->caps, &device) - transient));
+			u->recomputed[r] = fmax(u->recomputed[r], most_transient(c, l, r, t->caps, t->micro_batch, &device) - transient);
 		}
-		u->transient[0][l] = t->micro_batch * transient;
+		u->transient[0][l] = transient;
 		u->resident[l + 1] = u->resident[l] + t->micro_batch * hspmd_layer_resident_bytes(c, l, HSPMD_RECOMPUTE_FULL, &device);
 		u->params[l + 1] = c->replicated_sum[l + 1] + (c->params_sum[l + 1] - c->replicated_sum[l + 1]) * u->share;
 	}

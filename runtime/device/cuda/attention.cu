@@ -281,6 +281,7 @@ static void set_up(struct attention *a, const struct hspmd_kernel_args *args, in
 	int last = q->rank - 1;
 	int64_t d = args->attr->head_dim, width = q->shape[last], kv_width = k->shape[last], fold = packed ? 3 : 1;
 	*a = attention();
+	a->stage = args->prepared ? ATTENTION_PREPARED : ATTENTION_UNPREPARED;
 	a->batches = (int)q->shape[0];
 	a->head_dim = (int)d;
 	a->queries = (int)rows->shape[1];
@@ -293,6 +294,7 @@ static void set_up(struct attention *a, const struct hspmd_kernel_args *args, in
 	a->group = (int)(q->full[last] / k->full[last]);
 	a->window = (int)args->attr->window;
 	a->bidirectional = args->attr->bidirectional;
+	a->any_order = args->any_order;
 	a->scale = (float)args->attr->scale;
 	a->softcap = (float)args->attr->softcap;
 	if (args->input_count > segments && args->in[segments].rank >= 0) {
@@ -361,7 +363,9 @@ template <typename T> static int own_forward(struct hspmd_cuda *cuda, const stru
 template <typename T> static int own_backward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
 	auto *kernel = delta_kernel<T>;
-	LAUNCH(kernel, (unsigned)ceil_div((int64_t)a->batches * a->heads * a->queries, THREADS / WARP), THREADS, 0, cuda->stream, *a);
+	if (a->stage != ATTENTION_PREPARING)
+		LAUNCH(kernel, (unsigned)ceil_div((int64_t)a->batches * a->heads * a->queries, THREADS / WARP), THREADS, 0, cuda->stream,
+		       *a);
 	if (sizeof(T) == 2 && !a->noise && !a->mask && !(a->softcap > 0) && hspmd_cuda_attention_mma_grad(cuda, a))
 		return 0;
 	return a->head_dim <= 128 ? backward_of<T, 128>(cuda, a, err) : backward_of<T, 256>(cuda, a, err);
@@ -395,17 +399,29 @@ template <typename T> static void set_up_backward(struct attention *a, const str
 	a->dv.data = inputs == 1 ? moved<T>(args->out[0].data, 2 * width) : args->out[2].data;
 }
 
+static bool is_empty(const struct attention *a)
+{
+	return !a->batches || !a->queries || !a->heads;
+}
+
+/* cuDNN's way or our kernels. */
+template <typename T>
+static int run_either(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct attention *a, bool backward,
+                      hspmd_cuda_own_attention own, struct hspmd_error *err)
+{
+	const void *choice = args->prepared ? args->prepared->choice[0] : NULL;
+	int done = sizeof(T) == 2 ? hspmd_cuda_dnn_attention(cuda, a, backward, own, choice, args->workspace, args->workspace_bytes, err)
+	                          : 0;
+	return done ? (done < 0 ? -1 : 0) : own(cuda, a, err);
+}
+
 template <typename T> static int run_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	struct attention a;
 	set_up_forward<T>(&a, args);
 	if (check_size(&a, err))
 		return -1;
-	if (!a.batches || !a.queries || !a.heads)
-		return 0;
-	int done =
-	        sizeof(T) == 2 ? hspmd_cuda_dnn_attention(cuda, &a, false, own_forward<T>, args->workspace, args->workspace_bytes, err) : 0;
-	return done ? (done < 0 ? -1 : 0) : own_forward<T>(cuda, &a, err);
+	return is_empty(&a) ? 0 : run_either<T>(cuda, args, &a, false, own_forward<T>, err);
 }
 
 template <typename T> static int run_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
@@ -417,11 +433,40 @@ template <typename T> static int run_backward(struct hspmd_cuda *cuda, const str
 	/* The gradient of queries that other devices compute is 0 here. */
 	if (a.dq.data && a.queries < args->in[1].shape[1])
 		cudaMemsetAsync(args->out[0].data, 0, (size_t)hspmd_cuda_elements(&args->out[0]) * sizeof(T), cuda->stream);
-	if (!a.batches || !a.queries || !a.heads)
+	return is_empty(&a) ? 0 : run_either<T>(cuda, args, &a, true, own_backward<T>, err);
+}
+
+/* Our kernels, too: a choice made elsewhere may be for them. Every GPU has the shared memory of the tensor-core kernels. */
+template <typename T>
+static int prepare_either(struct hspmd_cuda *cuda, struct attention *a, bool backward, struct hspmd_prepared *to, struct hspmd_error *err)
+{
+	hspmd_cuda_own_attention own = backward ? own_backward<T> : own_forward<T>;
+	if (check_size(a, err))
+		return -1;
+	if (is_empty(a))
 		return 0;
-	int done =
-	        sizeof(T) == 2 ? hspmd_cuda_dnn_attention(cuda, &a, true, own_backward<T>, args->workspace, args->workspace_bytes, err) : 0;
-	return done ? (done < 0 ? -1 : 0) : own_backward<T>(cuda, &a, err);
+	if (sizeof(T) == 2 && hspmd_cuda_dnn_prepare(cuda, a, backward, own, &to->choice[0], err))
+		return -1;
+	a->stage = ATTENTION_PREPARING;
+	return own(cuda, a, err);
+}
+
+template <typename T>
+static int prepare_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to,
+                           struct hspmd_error *err)
+{
+	struct attention a;
+	set_up_forward<T>(&a, args);
+	return prepare_either<T>(cuda, &a, false, to, err);
+}
+
+template <typename T>
+static int prepare_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to,
+                            struct hspmd_error *err)
+{
+	struct attention a;
+	set_up_backward<T>(&a, args);
+	return prepare_either<T>(cuda, &a, true, to, err);
 }
 
 static int attention_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
@@ -454,8 +499,20 @@ static size_t backward_workspace(struct hspmd_cuda *cuda, const struct hspmd_ker
 	return dnn > own ? dnn : own;
 }
 
-const struct hspmd_cuda_kernel hspmd_cuda_attention = { attention_forward, forward_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_attention_grad = { attention_backward, backward_workspace };
+static int forward_prepare(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to,
+                           struct hspmd_error *err)
+{
+	return BY_TYPE(args->in[0].dtype, prepare_forward, cuda, args, to, err);
+}
+
+static int backward_prepare(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to,
+                            struct hspmd_error *err)
+{
+	return BY_TYPE(args->in[0].dtype, prepare_backward, cuda, args, to, err);
+}
+
+const struct hspmd_cuda_kernel hspmd_cuda_attention = { attention_forward, forward_workspace, NULL, forward_prepare };
+const struct hspmd_cuda_kernel hspmd_cuda_attention_grad = { attention_backward, backward_workspace, NULL, backward_prepare };
 
 /* ---- sinks */
 

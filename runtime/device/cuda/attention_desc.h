@@ -22,6 +22,13 @@ struct head_rows {
 	int64_t batch, row;
 };
 
+/* What of a call is to be done: our kernels that need more than the usual shared memory must be allowed it before they are launched. */
+enum attention_stage {
+	ATTENTION_UNPREPARED, /* allow it, and launch */
+	ATTENTION_PREPARING,  /* allow it */
+	ATTENTION_PREPARED,   /* launch */
+};
+
 struct attention {
 	struct head_rows q, k, v, o;       /* row 0 of q and o is the first query to compute */
 	struct head_rows dq, dk, dv, dout; /* backward */
@@ -33,6 +40,7 @@ struct attention {
 	int shift;                       /* global position of the first query minus that of the first key */
 	int window;                      /* 0: none */
 	bool bidirectional;              /* else causal */
+	bool any_order;                  /* sums may have another order each time */
 	float scale, softcap;            /* softcap 0: none */
 	const void *sinks;               /* of the first local head on; NULL: none */
 	const int32_t *noise;            /* of dropout; NULL: none; points at the first key of sample 0 */
@@ -41,9 +49,11 @@ struct attention {
 	int64_t mask_step[4];            /* elements between samples, heads, queries and keys; 0: the same for all */
 	double rate;
 	uint64_t stream;
+	enum attention_stage stage;
 };
 
-/* Enqueues our kernels on cuda->stream: the forward pass, or the backward pass, which needs a->delta to have room for the sums of rows. */
+/* Enqueues our kernels on cuda->stream (a->stage): the forward pass, or the backward pass, which needs a->delta to have room for the sums
+ * of rows. */
 typedef int (*hspmd_cuda_own_attention)(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err);
 
 struct hspmd_cuda_dnn;
@@ -56,9 +66,13 @@ int hspmd_cuda_dnn_choose(struct hspmd_cuda *cuda, const char *choices);
 /* Chooses between our kernels and cuDNN for a BF16 attention of this shape (pointers are ignored). Returns the workspace in bytes that
  * cuDNN needs, or 0 if our kernels were chosen. */
 size_t hspmd_cuda_dnn_workspace(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own);
-/* Returns 1 if enqueued, 0 if the caller is to use our kernels, -1 and err on failure. */
+/* Sets *choice for a BF16 attention of this shape, which lives as long as the device; NULL: our kernels. 0, or -1 and err. */
+int hspmd_cuda_dnn_prepare(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
+                           const void **choice, struct hspmd_error *err);
+/* Runs as `choice` says; if a->stage is not ATTENTION_PREPARED, the choice is looked up. Returns 1 if enqueued, 0 if the caller is to use
+ * our kernels, -1 and err on failure. */
 int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
-                             void *workspace, size_t workspace_bytes, struct hspmd_error *err);
+                             const void *choice, void *workspace, size_t workspace_bytes, struct hspmd_error *err);
 
 #ifdef __cplusplus
 }

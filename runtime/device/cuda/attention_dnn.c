@@ -143,6 +143,7 @@ static struct hspmd_dnn_attention describe(const struct attention *a, bool backw
 	about.o = (struct hspmd_dnn_rows){ a->o.batch, a->o.row };
 	about.scale = a->scale;
 	about.backward = backward;
+	about.any_order = backward && a->any_order; /* the forward pass has one order anyway */
 	return about;
 }
 
@@ -155,13 +156,21 @@ static int64_t divisor(int64_t n, int64_t most)
 	return d;
 }
 
-/* Chooses how much is computed at a time, so that the gradients of the scores fit into the largest allowed workspace. Returns false if not
- * even those of one kv head do. */
+/* Bytes per head of what the backward pass keeps in memory: the gradients of scores; or, in any order, the sums of dq, and dk and dv of
+ * every query head if several share a kv head. */
+static int64_t gradient_bytes(const struct hspmd_dnn_attention *a)
+{
+	if (!a->any_order)
+		return a->queries * a->keys * BF16_BYTES;
+	return a->head_dim * (a->queries * (int64_t)sizeof(float) + (a->heads > a->kv_heads ? 2 * a->keys * BF16_BYTES : 0));
+}
+
+/* Chooses how much is computed at a time, so that this fits into the largest allowed workspace. Returns false if not even that of one kv
+ * head does. */
 static bool choose_part(struct chosen *c, size_t most)
 {
 	const struct hspmd_dnn_attention *a = &c->about;
-	int64_t group = a->heads / a->kv_heads, one = a->backward ? group * a->queries * a->keys * BF16_BYTES : 1,
-	        room = (int64_t)(most - most / 4);
+	int64_t group = a->heads / a->kv_heads, one = a->backward ? group * gradient_bytes(a) : 1, room = (int64_t)(most - most / 4);
 	c->samples = a->batches;
 	c->kv_heads = a->kv_heads;
 	if (one > room)
@@ -450,13 +459,22 @@ size_t hspmd_cuda_dnn_workspace(struct hspmd_cuda *cuda, const struct attention 
 	return find(cuda, a, backward, own, &c, NULL) == 1 ? room_for_plans(cuda->dnn, c) : 0;
 }
 
-int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
-                             void *workspace, size_t workspace_bytes, struct hspmd_error *err)
+int hspmd_cuda_dnn_prepare(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
+                           const void **choice, struct hspmd_error *err)
 {
-	const struct chosen *c;
+	const struct chosen *c = NULL;
+	int there = find(cuda, a, backward, own, &c, err);
+	*choice = there > 0 ? c : NULL;
+	return there < 0 ? -1 : 0;
+}
+
+int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
+                             const void *choice, void *workspace, size_t workspace_bytes, struct hspmd_error *err)
+{
+	const struct chosen *c = choice;
 	if (backward && !(a->dq.data && a->dk.data && a->dv.data))
 		return 0;
-	int there = find(cuda, a, backward, own, &c, err);
+	int there = a->stage == ATTENTION_PREPARED ? c != NULL : find(cuda, a, backward, own, &c, err);
 	const struct hspmd_dnn_plan *plan = there > 0 ? plan_of(c) : NULL;
 	if (!plan)
 		return there < 0 ? -1 : 0;

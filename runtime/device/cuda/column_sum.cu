@@ -4,6 +4,7 @@
 #include "runtime/device/cuda/kernel.h"
 
 #define THREADS 128
+#define MOST_WARPS 32
 #define BAND 256 /* rows per block: enough blocks to fill a device, few enough bands to add up */
 
 template <typename T>
@@ -27,21 +28,42 @@ static __global__ void __launch_bounds__(THREADS) band_kernel(const T *x, int64_
 			bands[(int64_t)blockIdx.y * n + j + i] = sum[i];
 }
 
-static __global__ void __launch_bounds__(THREADS) parts_kernel(const float *parts, int64_t count, int64_t n, float *sums, bool accumulate)
+struct vectors {
+	struct hspmd_cuda_parts of[HSPMD_CUDA_PARTS_MOST];
+};
+
+/* A block adds up WARP columns of one vector: its warps take every so many-th part each, then their sums are added in order. */
+static __global__ void __launch_bounds__(WARP *MOST_WARPS) parts_kernel(struct vectors v, int64_t count, int64_t n)
 {
-	int64_t j = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-	if (j >= n)
-		return;
+	__shared__ float room[MOST_WARPS][WARP];
+	/* An index that is no constant would put the argument into the thread's memory. */
+	bool second = blockIdx.y, accumulate = second ? v.of[1].accumulate : v.of[0].accumulate;
+	const float *parts = second ? v.of[1].parts : v.of[0].parts;
+	float *sums = second ? v.of[1].sums : v.of[0].sums;
+	int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+	int64_t j = (int64_t)blockIdx.x * WARP + lane;
 	float total = 0;
-	for (int64_t p = 0; p < count; p++)
-		total += parts[p * n + j];
+#pragma unroll 8
+	for (int64_t p = warp; p < count; p += warps)
+		total += j < n ? parts[p * n + j] : 0.0f;
+	room[warp][lane] = total;
+	__syncthreads();
+	if (warp || j >= n)
+		return;
+	for (int w = 1; w < warps; w++)
+		total += room[w][lane];
 	sums[j] = accumulate ? sums[j] + total : total;
 }
 
-void hspmd_cuda_add_parts(struct hspmd_cuda *cuda, const float *parts, int64_t count, int64_t n, float *sums, bool accumulate)
+void hspmd_cuda_add_parts(struct hspmd_cuda *cuda, const struct hspmd_cuda_parts *of, int vectors, int64_t count, int64_t n)
 {
-	if (n)
-		LAUNCH(parts_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, parts, count, n, sums, accumulate);
+	struct vectors v = {};
+	int64_t warps = ceil_div(count, 4);
+	for (int i = 0; i < vectors; i++)
+		v.of[i] = of[i];
+	if (n && vectors)
+		LAUNCH(parts_kernel, dim3((unsigned)ceil_div(n, WARP), (unsigned)vectors),
+		       WARP * (unsigned)(warps < 1 ? 1 : warps > MOST_WARPS ? MOST_WARPS : warps), 0, cuda->stream, v, count, n);
 }
 
 template <typename T> static void sum_of(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *bands)
@@ -56,7 +78,8 @@ void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, 
 {
 	if (rows && n)
 		BY_TYPE(x->dtype, sum_of, cuda, x, rows, n, (float *)workspace);
-	hspmd_cuda_add_parts(cuda, (const float *)workspace, ceil_div(rows, BAND), n, sums, accumulate);
+	struct hspmd_cuda_parts bands = { (const float *)workspace, sums, accumulate };
+	hspmd_cuda_add_parts(cuda, &bands, 1, ceil_div(rows, BAND), n);
 }
 
 size_t hspmd_cuda_column_sum_workspace(const struct hspmd_cuda *, int64_t rows, int64_t n)

@@ -155,9 +155,12 @@ static struct hspmd_cuda_gemm grad_w_gemm(const struct conv *c, enum hspmd_dtype
 	return p;
 }
 
-static int multiply(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const struct hspmd_kernel_args *args, size_t columns,
+/* Of a prepared call: the choice of the product, and of one that is added to what is there. */
+static int multiply(struct hspmd_cuda *cuda, struct hspmd_cuda_gemm *p, const struct hspmd_kernel_args *args, size_t columns,
                     struct hspmd_error *err)
 {
+	p->tf32 = args->tf32;
+	p->choice = args->prepared ? (const struct hspmd_cuda_gemm_choice *)args->prepared->choice[p->accumulate] : NULL;
 	return hspmd_cuda_gemm_run(cuda, p, (char *)args->workspace + columns, args->workspace_bytes - columns, err);
 }
 
@@ -257,6 +260,33 @@ static int conv_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *
 	return BY_TYPE(args->in[0].dtype, grad_w_of, cuda, args, err);
 }
 
+/* ---- before a call: the product of each operator */
+
+static struct hspmd_cuda_gemm forward_product(const struct hspmd_kernel_args *args, struct conv *c)
+{
+	*c = conv_of(args->attr, &args->in[0], &args->in[1], &args->out[0]);
+	struct hspmd_cuda_gemm p = forward_gemm(c, args->in[0].dtype);
+	p.tf32 = args->tf32;
+	return p;
+}
+
+static struct hspmd_cuda_gemm grad_x_product(const struct hspmd_kernel_args *args, struct conv *c)
+{
+	*c = conv_of(args->attr, &args->out[0], &args->in[1], &args->in[0]);
+	struct hspmd_cuda_gemm p = grad_x_gemm(c, args->in[0].dtype);
+	p.tf32 = args->tf32;
+	return p;
+}
+
+static struct hspmd_cuda_gemm grad_w_product(const struct hspmd_kernel_args *args, struct conv *c)
+{
+	struct hspmd_view w = weight_view(args);
+	*c = conv_of(args->attr, &args->in[1], &w, &args->in[0]);
+	struct hspmd_cuda_gemm p = grad_w_gemm(c, args->in[0].dtype);
+	p.tf32 = args->tf32;
+	return p;
+}
+
 static size_t workspace_of(struct hspmd_cuda *cuda, const struct conv *c, const struct hspmd_cuda_gemm *p)
 {
 	return columns_bytes(c, p->type) + hspmd_cuda_gemm_workspace(cuda, p);
@@ -264,30 +294,55 @@ static size_t workspace_of(struct hspmd_cuda *cuda, const struct conv *c, const 
 
 static size_t conv_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	struct conv c = conv_of(args->attr, &args->in[0], &args->in[1], &args->out[0]);
-	struct hspmd_cuda_gemm p = forward_gemm(&c, args->in[0].dtype);
+	struct conv c;
+	struct hspmd_cuda_gemm p = forward_product(args, &c);
 	return workspace_of(cuda, &c, &p);
 }
 
 static size_t conv_grad_x_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	struct conv c = conv_of(args->attr, &args->out[0], &args->in[1], &args->in[0]);
-	struct hspmd_cuda_gemm p = grad_x_gemm(&c, args->in[0].dtype);
+	struct conv c;
+	struct hspmd_cuda_gemm p = grad_x_product(args, &c);
 	return workspace_of(cuda, &c, &p);
 }
 
 /* The first sample's product may overwrite what the others add to: cuBLAS may choose a different algorithm for each. */
 static size_t conv_grad_w_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	struct hspmd_view w = weight_view(args);
-	struct conv c = conv_of(args->attr, &args->in[1], &w, &args->in[0]);
-	struct hspmd_cuda_gemm p = grad_w_gemm(&c, args->in[0].dtype);
+	struct conv c;
+	struct hspmd_cuda_gemm p = grad_w_product(args, &c);
 	size_t first = workspace_of(cuda, &c, &p);
 	p.accumulate = true;
 	size_t next = workspace_of(cuda, &c, &p);
 	return next > first ? next : first;
 }
 
-const struct hspmd_cuda_kernel hspmd_cuda_conv = { conv, conv_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_conv_grad_x = { conv_grad_x, conv_grad_x_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_conv_grad_w = { conv_grad_w, conv_grad_w_workspace };
+static int prepare_conv(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to, struct hspmd_error *err)
+{
+	struct conv c;
+	struct hspmd_cuda_gemm p = forward_product(args, &c);
+	return hspmd_cuda_gemm_prepare(cuda, &p, &to->choice[0], err);
+}
+
+static int prepare_conv_grad_x(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to,
+                               struct hspmd_error *err)
+{
+	struct conv c;
+	struct hspmd_cuda_gemm p = grad_x_product(args, &c);
+	return hspmd_cuda_gemm_prepare(cuda, &p, &to->choice[0], err);
+}
+
+static int prepare_conv_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to,
+                               struct hspmd_error *err)
+{
+	struct conv c;
+	struct hspmd_cuda_gemm p = grad_w_product(args, &c);
+	if (hspmd_cuda_gemm_prepare(cuda, &p, &to->choice[0], err))
+		return -1;
+	p.accumulate = true;
+	return hspmd_cuda_gemm_prepare(cuda, &p, &to->choice[1], err);
+}
+
+const struct hspmd_cuda_kernel hspmd_cuda_conv = { conv, conv_workspace, NULL, prepare_conv };
+const struct hspmd_cuda_kernel hspmd_cuda_conv_grad_x = { conv_grad_x, conv_grad_x_workspace, NULL, prepare_conv_grad_x };
+const struct hspmd_cuda_kernel hspmd_cuda_conv_grad_w = { conv_grad_w, conv_grad_w_workspace, NULL, prepare_conv_grad_w };

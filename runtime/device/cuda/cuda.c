@@ -189,6 +189,44 @@ static int name_call(enum hspmd_opcode op, const struct hspmd_kernel_args *args,
 	return hspmd_error_prefix(err, "%s", call);
 }
 
+static int cuda_prepare(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_prepared **made,
+                        struct hspmd_error *err)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	const struct hspmd_cuda_kernel *kernel = kernels[op];
+	if (!kernel)
+		return hspmd_fail(err, "the CUDA device has no kernel for operator %d", (int)op);
+	struct hspmd_prepared *p = calloc(1, sizeof *p);
+	if (!p)
+		return hspmd_fail_memory(err, "preparing operators");
+	p->op = op;
+	p->workspace = kernel->workspace ? kernel->workspace(cuda, args) : 0;
+	if (kernel->prepare && kernel->prepare(cuda, args, p, err)) {
+		free(p);
+		return name_call(op, args, err);
+	}
+	*made = p;
+	return 0;
+}
+
+static void cuda_prepared_free(struct hspmd_device *dev, struct hspmd_prepared *prepared)
+{
+	(void)dev;
+	free(prepared);
+}
+
+/* Checks what a wrong program could ask for. */
+static int check_call(struct hspmd_cuda *cuda, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	const struct hspmd_prepared *p = args->prepared;
+	if (p && p->op != op)
+		return hspmd_fail(err, "a call of operator %d was prepared for operator %d", (int)op, (int)p->op);
+	size_t need = p ? p->workspace : kernels[op]->workspace ? kernels[op]->workspace(cuda, args) : 0;
+	if (need > args->workspace_bytes)
+		return hspmd_fail(err, "an operator was given %zu bytes of workspace and needs %zu", args->workspace_bytes, need);
+	return check_types(args, err);
+}
+
 static int cuda_run_batch(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count,
                           struct hspmd_error *err)
 {
@@ -196,13 +234,9 @@ static int cuda_run_batch(struct hspmd_device *dev, enum hspmd_opcode op, const 
 	const struct hspmd_cuda_kernel *kernel = kernels[op];
 	if (!kernel)
 		return hspmd_fail(err, "the CUDA device has no kernel for operator %d", (int)op);
-	for (int i = 0; i < count; i++) {
-		size_t need = kernel->workspace ? kernel->workspace(cuda, &args[i]) : 0;
-		if (check_types(&args[i], err))
+	for (int i = 0; i < count; i++)
+		if (check_call(cuda, op, &args[i], err))
 			return -1;
-		if (need > args[i].workspace_bytes)
-			return hspmd_fail(err, "an operator was given %zu bytes of workspace and needs %zu", args[i].workspace_bytes, need);
-	}
 	int status = 0;
 	hspmd_cuda_profile_start(cuda->profile, op, args, cuda->stream);
 	if (kernel->run_batch)
@@ -292,6 +326,8 @@ static const struct hspmd_device_ops cuda_ops = {
 	.workspace = cuda_workspace,
 	.run = cuda_run,
 	.run_batch = cuda_run_batch,
+	.prepare = cuda_prepare,
+	.prepared_free = cuda_prepared_free,
 	.synchronise = cuda_synchronise,
 	.check = cuda_check,
 	.choices = cuda_choices,

@@ -42,6 +42,14 @@ struct hspmd_cuda {
 	bool check_each;                    /* HSPMD_CUDA_CHECK=1: wait after every operator, so that a failure names its operator */
 };
 
+/* (device.h) An entry of choice[] is what a product (gemm.h) or an attention (attention_desc.h) has found for its shape; such choices
+ * live as long as the device. */
+struct hspmd_prepared {
+	enum hspmd_opcode op;
+	size_t workspace;      /* bytes that a call needs */
+	const void *choice[2]; /* which is what: the kernel's own */
+};
+
 struct hspmd_cuda_kernel {
 	/* Enqueues the work; the caller checks for launch errors. */
 	int (*run)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err);
@@ -49,6 +57,8 @@ struct hspmd_cuda_kernel {
 	/* Performs many calls at once, with the same effect as one after the other; the workspace is large enough for any one of them.
 	 * NULL: the caller runs them one after the other. */
 	int (*run_batch)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err);
+	/* Makes the choices of such calls; `run` takes them from args->prepared if that is set. NULL: there are none. */
+	int (*prepare)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to, struct hspmd_error *err);
 };
 
 #define OP(opcode, name) extern const struct hspmd_cuda_kernel hspmd_cuda_##name;
@@ -63,8 +73,15 @@ int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_b
  * of workspace. */
 void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate,
                            void *workspace);
-/* sums[n] = parts[0][n] + parts[1][n] + ... in this order, added to sums[n] if accumulate. */
-void hspmd_cuda_add_parts(struct hspmd_cuda *cuda, const float *parts, int64_t count, int64_t n, float *sums, bool accumulate);
+/* For each of a few vectors: sums[n] = parts[0][n] + parts[1][n] + ... + parts[count - 1][n] in an order that depends on count alone, added
+ * to sums[n] if accumulate. */
+#define HSPMD_CUDA_PARTS_MOST 2
+struct hspmd_cuda_parts {
+	const float *parts;
+	float *sums;
+	bool accumulate;
+};
+void hspmd_cuda_add_parts(struct hspmd_cuda *cuda, const struct hspmd_cuda_parts *of, int vectors, int64_t count, int64_t n);
 size_t hspmd_cuda_column_sum_workspace(const struct hspmd_cuda *cuda, int64_t rows, int64_t n);
 
 /* ---- copies to and from host memory (staging.c) */

@@ -2,7 +2,8 @@
 /* Attention by cuDNN's graph API (cudnnBackend...), in BF16. cuDNN is loaded when a program could use it for the first time, so that the
  * module loads without it; HSPMD_CUDNN names the library (default libcudnn.so.9; empty: none). A graph spells out, operator by operator,
  * what "FlashAttention-2" (arXiv 2307.08691, section 3) computes; cuDNN's engines recognise the pattern and keep the T x T matrices out of
- * memory. Only deterministic engines are used. tests/gpu/emulate/dnn.cc stands in for cuDNN on the emulated device. */
+ * memory. Only deterministic engines are used, unless any order will do. tests/gpu/emulate/dnn.cc stands in for cuDNN on the emulated
+ * device. */
 #ifndef HSPMD_CUDA_DNN_H
 #define HSPMD_CUDA_DNN_H
 
@@ -34,7 +35,8 @@ struct hspmd_dnn_attention {
 	int64_t batches, queries, keys, heads, kv_heads, head_dim, shift, window;
 	struct hspmd_dnn_rows q, k, v, o;
 	double scale;
-	int64_t backward; /* 0 or 1 */
+	int64_t backward;  /* 0 or 1 */
+	int64_t any_order; /* 1: sums may have another order, and so other bits, each time */
 };
 
 /* Buffers on the device, 16-byte aligned. The forward pass writes lse[batches][heads][queries]; the backward pass reads it. */

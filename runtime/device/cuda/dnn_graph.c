@@ -14,7 +14,7 @@
 #define ENGINES 16
 
 /* Ids of the buffers and scalars that are passed to a plan when it runs. */
-enum { Q = 1, K, V, O, LSE, DQ, DK, DV, DOUT, DELTA, SCALE, HIDDEN, ONE, SHIFT, WINDOW };
+enum { Q = 1, K, V, O, LSE, DQ, DK, DV, DOUT, DELTA, SUMS, SCALE, HIDDEN, ONE, SHIFT, WINDOW };
 #define FIRST_VIRTUAL 100
 
 struct scalars {
@@ -26,7 +26,7 @@ struct hspmd_dnn_plan {
 	const struct hspmd_dnn *dnn;
 	struct hspmd_dnn_attention about;
 	cudnnBackendDescriptor_t plan;
-	size_t workspace, delta; /* bytes of cuDNN's own, and of the gradient's row sums, which come before it */
+	size_t workspace, delta, sums; /* bytes of cuDNN's own; before it, of the gradient's row sums, and of dq's sums in any order */
 	struct scalars scalars;
 };
 
@@ -90,7 +90,8 @@ static void finish_operator(struct graph *g, descriptor d)
 
 /* ---- tensors */
 
-static descriptor tensor(struct graph *g, int64_t name, cudnnDataType_t type, struct shape s, bool is_virtual, bool by_value)
+static descriptor tensor(struct graph *g, int64_t name, cudnnDataType_t type, struct shape s, bool is_virtual, bool by_value,
+                         cudnnBackendTensorReordering_t order)
 {
 	descriptor d = begin(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
 	int64_t alignment = by_value ? 4 : 16;
@@ -101,23 +102,25 @@ static descriptor tensor(struct graph *g, int64_t name, cudnnDataType_t type, st
 	set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
 	set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
 	set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
+	if (order != CUDNN_TENSOR_REORDERING_NONE)
+		set(g, d, CUDNN_ATTR_TENSOR_REORDERING_MODE, CUDNN_TYPE_TENSOR_REORDERING_MODE, 1, &order);
 	finish(g, d);
 	return d;
 }
 
 static descriptor in_memory(struct graph *g, int64_t name, cudnnDataType_t type, struct shape s)
 {
-	return tensor(g, name, type, s, false, false);
+	return tensor(g, name, type, s, false, false, CUDNN_TENSOR_REORDERING_NONE);
 }
 
 static descriptor between(struct graph *g, cudnnDataType_t type, struct shape s)
 {
-	return tensor(g, g->next++, type, s, true, false);
+	return tensor(g, g->next++, type, s, true, false, CUDNN_TENSOR_REORDERING_NONE);
 }
 
 static descriptor scalar(struct graph *g, int64_t name, cudnnDataType_t type)
 {
-	return tensor(g, name, type, (struct shape){ { 1, 1, 1, 1 }, { 1, 1, 1, 1 } }, false, true);
+	return tensor(g, name, type, (struct shape){ { 1, 1, 1, 1 }, { 1, 1, 1, 1 } }, false, true, CUDNN_TENSOR_REORDERING_NONE);
 }
 
 static struct shape packed(int64_t batches, int64_t heads, int64_t rows, int64_t columns)
@@ -290,8 +293,22 @@ static void multiply_to_kv(struct graph *g, descriptor left, descriptor right, d
 	reduce(g, CUDNN_REDUCE_TENSOR_ADD, each, to);
 }
 
-/* The gradient of queries is a product of its own, summed in one order. (If it were a sum in memory to which blocks add, the order would
- * differ each time.) */
+/* dq = ds k. In one order, this is a product of its own. If the order need not be the same each time, blocks add to a sum in memory, in
+ * the order of tensor cores' registers, which is then copied; so the gradients of scores need not be in memory, and less is computed. */
+static void multiply_to_q(struct graph *g, descriptor ds, descriptor k, descriptor dq)
+{
+	const struct hspmd_dnn_attention *a = g->a;
+	descriptor sums;
+	if (!a->any_order) {
+		multiply(g, ds, k, dq);
+		return;
+	}
+	sums = tensor(g, SUMS, CUDNN_DATA_FLOAT, packed(a->batches, a->heads, a->queries, a->head_dim), false, false,
+	              CUDNN_TENSOR_REORDERING_F16x16);
+	multiply(g, ds, k, sums);
+	point(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, sums, NULL, NULL, dq);
+}
+
 static void backward(struct graph *g)
 {
 	const struct hspmd_dnn_attention *a = g->a;
@@ -318,7 +335,7 @@ static void backward(struct graph *g)
 	descriptor ds = compute(g, CUDNN_POINTWISE_MUL, compute(g, CUDNN_POINTWISE_SUB, dp, delta, scores), p, scores);
 	ds = compute(g, CUDNN_POINTWISE_MUL, ds, scale, scores);
 	multiply_to_kv(g, transpose(g, ds, by_key), q, dk);
-	multiply(g, ds, transpose(g, k, kv_k), dq);
+	multiply_to_q(g, ds, transpose(g, k, kv_k), dq);
 }
 
 static descriptor describe_attention(struct graph *g)
@@ -359,6 +376,11 @@ static size_t delta_bytes(const struct hspmd_dnn_attention *a)
 	return a->backward ? (size_t)(a->batches * a->heads * a->queries * 4 + 255) / 256 * 256 : 0;
 }
 
+static size_t sums_bytes(const struct hspmd_dnn_attention *a)
+{
+	return a->backward && a->any_order ? (size_t)(a->batches * a->heads * a->queries * a->head_dim * 4 + 255) / 256 * 256 : 0;
+}
+
 static struct scalars scalars_of(const struct hspmd_dnn *dnn, const struct hspmd_dnn_attention *a)
 {
 	return (struct scalars){ .scale = (float)a->scale,
@@ -375,7 +397,9 @@ static struct hspmd_dnn_plan *make_plan(const struct graph *g, descriptor config
 	int64_t bytes = 0, count = 0;
 	if (!p)
 		return NULL;
-	*p = (struct hspmd_dnn_plan){ .dnn = g->dnn, .about = *g->a, .delta = delta_bytes(g->a), .scalars = scalars_of(g->dnn, g->a) };
+	*p = (struct hspmd_dnn_plan){
+		.dnn = g->dnn, .about = *g->a, .delta = delta_bytes(g->a), .sums = sums_bytes(g->a), .scalars = scalars_of(g->dnn, g->a)
+	};
 	cudnnStatus_t status = g->call->describe(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan);
 	if (!status)
 		status = g->call->set(p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &configuration);
@@ -429,13 +453,14 @@ int hspmd_dnn_find_plans(struct hspmd_dnn *dnn, const struct hspmd_dnn_attention
 	g->next = FIRST_VIRTUAL;
 	int first = propose(g, describe_attention(g), &proposed);
 	for (int64_t i = 0; !g->status && i < proposed && found < most; i++)
-		if (is_deterministic(g, g->all[first + i]) && (plans[found] = make_plan(g, g->all[first + i], workspace_most)))
+		if ((a->any_order || is_deterministic(g, g->all[first + i])) &&
+		    (plans[found] = make_plan(g, g->all[first + i], workspace_most)))
 			found++;
 	if (g->status)
 		hspmd_dnn_failed(dnn, g->status, "cuDNN does not take this attention", err);
 	else if (!found)
-		hspmd_fail(err, "none of cuDNN's %d engines for this attention has always the same bits and little workspace",
-		           (int)proposed);
+		hspmd_fail(err, "none of cuDNN's %d engines for this attention has %slittle workspace", (int)proposed,
+		           a->any_order ? "" : "always the same bits and ");
 	/* A plan keeps what it needs of these descriptors. */
 	while (g->made)
 		g->call->forget(g->all[--g->made]);
@@ -454,14 +479,14 @@ void hspmd_dnn_plan_destroy(struct hspmd_dnn_plan *plan)
 
 size_t hspmd_dnn_plan_workspace(const struct hspmd_dnn_plan *plan)
 {
-	return plan->delta + plan->workspace;
+	return plan->delta + plan->sums + plan->workspace;
 }
 
 int hspmd_dnn_run(struct hspmd_dnn *dnn, const struct hspmd_dnn_plan *plan, const struct hspmd_dnn_buffers *b, struct hspmd_error *err)
 {
 	const struct hspmd_dnn_calls *call = dnn->call;
 	struct scalars s = plan->scalars;
-	void *workspace = (char *)b->workspace + plan->delta;
+	void *sums = (char *)b->workspace + plan->delta, *workspace = (char *)sums + plan->sums;
 	struct {
 		int64_t name;
 		void *at;
@@ -481,6 +506,7 @@ int hspmd_dnn_run(struct hspmd_dnn *dnn, const struct hspmd_dnn_plan *plan, cons
 		{ DV, b->dv, plan->about.backward },
 		{ DOUT, b->dout, plan->about.backward },
 		{ DELTA, b->workspace, plan->about.backward },
+		{ SUMS, sums, plan->sums > 0 },
 		{ ONE, &s.one, plan->about.backward },
 	};
 	int64_t names[sizeof each / sizeof *each], count = 0;

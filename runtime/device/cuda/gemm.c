@@ -24,7 +24,7 @@ struct plan {
 	cublasLtMatrixLayout_t a, b, d;
 };
 
-struct chosen {
+struct hspmd_cuda_gemm_choice {
 	struct hspmd_cuda_autotune_key key;
 	bool none; /* cuBLASLt has no algorithm: use hspmd_cuda_gemm_fallback */
 	cublasLtMatmulAlgo_t algorithm;
@@ -37,7 +37,7 @@ struct hspmd_cuda_blas {
 	cublasLtHandle_t handle;
 	pthread_mutex_t lock; /* protects `chosen`: programs are built while another runs */
 	size_t count, capacity;
-	struct chosen **chosen; /* the entries never move */
+	struct hspmd_cuda_gemm_choice **chosen; /* the entries never move */
 	struct hspmd_cuda_autotune_cache *choices;
 	bool tune, tf32;
 	int candidates;
@@ -105,6 +105,11 @@ void hspmd_cuda_blas_destroy(struct hspmd_cuda *cuda)
 	cuda->blas = NULL;
 }
 
+static bool uses_tf32(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p)
+{
+	return p->type == HSPMD_F32 && (b->tf32 || p->tf32);
+}
+
 static struct hspmd_cuda_autotune_key key_of(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p)
 {
 	struct hspmd_cuda_autotune_key key = {
@@ -112,7 +117,7 @@ static struct hspmd_cuda_autotune_key key_of(const struct hspmd_cuda_blas *b, co
 		.n = p->n,
 		.k = p->k,
 		.flags = (uint32_t)p->trans_a | (uint32_t)p->trans_b << 1 | (uint32_t)p->accumulate << 2 | (uint32_t)p->has_bias << 3 |
-		         (uint32_t)(b->tf32 && p->type == HSPMD_F32) << 4 | (uint32_t)p->has_residual << 5 | (uint32_t)p->has_aux << 6 |
+		         (uint32_t)uses_tf32(b, p) << 4 | (uint32_t)p->has_residual << 5 | (uint32_t)p->has_aux << 6 |
 		         (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12 | (uint32_t)p->epilogue << 16,
 	};
 	return key;
@@ -150,7 +155,7 @@ static bool has_small_operand(const struct hspmd_cuda_gemm *p)
 
 static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p, struct plan *plan, struct hspmd_error *err)
 {
-	cublasComputeType_t compute = b->tf32 && p->type == HSPMD_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+	cublasComputeType_t compute = uses_tf32(b, p) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 	cublasOperation_t first = p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
 	cublasLtEpilogue_t epilogue = epilogue_of(p);
 	int64_t row = p->n;
@@ -333,7 +338,8 @@ static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const str
 
 /* ---- choosing */
 
-static bool is_usable(const struct hspmd_cuda_blas *b, const struct chosen *c, const cublasLtMatmulAlgo_t *algorithm, size_t *workspace)
+static bool is_usable(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm_choice *c, const cublasLtMatmulAlgo_t *algorithm,
+                      size_t *workspace)
 {
 	cublasLtMatmulHeuristicResult_t check;
 	if (cublasLtMatmulAlgoCheck(b->handle, c->plan.operation, c->plan.a, c->plan.b, c->plan.d, c->plan.d, algorithm, &check) ||
@@ -344,7 +350,7 @@ static bool is_usable(const struct hspmd_cuda_blas *b, const struct chosen *c, c
 }
 
 /* Returns true if another process, or this one earlier, has chosen. */
-static bool known_choice(struct hspmd_cuda_blas *b, struct chosen *c)
+static bool known_choice(struct hspmd_cuda_blas *b, struct hspmd_cuda_gemm_choice *c)
 {
 	_Static_assert(sizeof c->algorithm == sizeof(struct hspmd_cuda_autotune_entry),
 	               "an algorithm is 64 bytes that may be written down");
@@ -359,10 +365,10 @@ static bool known_choice(struct hspmd_cuda_blas *b, struct chosen *c)
 }
 
 /* Without the lock: a step that trains meanwhile must not wait for measurements. */
-static struct chosen *choose(struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p, const struct hspmd_cuda_autotune_key *key,
-                             struct hspmd_error *err)
+static struct hspmd_cuda_gemm_choice *choose(struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p,
+                                             const struct hspmd_cuda_autotune_key *key, struct hspmd_error *err)
 {
-	struct chosen *c = calloc(1, sizeof *c);
+	struct hspmd_cuda_gemm_choice *c = calloc(1, sizeof *c);
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES_MOST];
 	if (!c) {
 		hspmd_fail_memory(err, "choosing an algorithm");
@@ -388,7 +394,7 @@ static struct chosen *choose(struct hspmd_cuda_blas *b, const struct hspmd_cuda_
 }
 
 /* The caller holds the lock. */
-static struct chosen *look_up(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_autotune_key *key)
+static struct hspmd_cuda_gemm_choice *look_up(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_autotune_key *key)
 {
 	for (size_t i = 0; i < b->count; i++)
 		if (!memcmp(&b->chosen[i]->key, key, sizeof *key))
@@ -397,10 +403,10 @@ static struct chosen *look_up(const struct hspmd_cuda_blas *b, const struct hspm
 }
 
 /* Makes a choice known; returns the one that counts, which is another thread's if that was faster. */
-static struct chosen *publish(struct hspmd_cuda_blas *b, struct chosen *c, struct hspmd_error *err)
+static struct hspmd_cuda_gemm_choice *publish(struct hspmd_cuda_blas *b, struct hspmd_cuda_gemm_choice *c, struct hspmd_error *err)
 {
 	pthread_mutex_lock(&b->lock);
-	struct chosen *first = look_up(b, &c->key);
+	struct hspmd_cuda_gemm_choice *first = look_up(b, &c->key);
 	int full = first ? 0 : hspmd_array_grow(&b->chosen, &b->capacity, b->count, sizeof *b->chosen);
 	if (!first && !full) {
 		struct hspmd_cuda_autotune_entry entry;
@@ -419,12 +425,14 @@ static struct chosen *publish(struct hspmd_cuda_blas *b, struct chosen *c, struc
 	return first;
 }
 
-static struct chosen *find(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, struct hspmd_error *err)
+static const struct hspmd_cuda_gemm_choice *find(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, struct hspmd_error *err)
 {
 	struct hspmd_cuda_blas *b = cuda->blas;
+	if (p->choice)
+		return p->choice;
 	struct hspmd_cuda_autotune_key key = key_of(b, p);
 	pthread_mutex_lock(&b->lock);
-	struct chosen *c = look_up(b, &key);
+	struct hspmd_cuda_gemm_choice *c = look_up(b, &key);
 	pthread_mutex_unlock(&b->lock);
 	if (!c && (c = choose(b, p, &key, err)))
 		c = publish(b, c, err);
@@ -435,13 +443,20 @@ size_t hspmd_cuda_gemm_workspace(struct hspmd_cuda *cuda, const struct hspmd_cud
 {
 	if (!p->m || !p->n || !p->k)
 		return 0;
-	struct chosen *c = find(cuda, p, NULL);
+	const struct hspmd_cuda_gemm_choice *c = find(cuda, p, NULL);
 	return c ? c->workspace_most : 0;
+}
+
+int hspmd_cuda_gemm_prepare(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const void **choice, struct hspmd_error *err)
+{
+	bool empty = !p->m || !p->n || !p->k;
+	*choice = empty ? NULL : find(cuda, p, err);
+	return *choice || empty ? 0 : -1;
 }
 
 bool hspmd_cuda_gemm_exists(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p)
 {
-	struct chosen *c = p->m && p->n && p->k ? find(cuda, p, NULL) : NULL;
+	const struct hspmd_cuda_gemm_choice *c = p->m && p->n && p->k ? find(cuda, p, NULL) : NULL;
 	return c && !c->none;
 }
 
@@ -452,7 +467,7 @@ int hspmd_cuda_gemm_run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p
 		return 0;
 	if (!p->k)
 		return hspmd_fail(err, "a matrix product over no elements");
-	struct chosen *c = find(cuda, p, err);
+	const struct hspmd_cuda_gemm_choice *c = find(cuda, p, err);
 	if (!c)
 		return -1;
 	if (c->none && p->epilogue != HSPMD_EPILOGUE_NONE)
@@ -482,7 +497,7 @@ int hspmd_cuda_blas_choose(struct hspmd_cuda *cuda, const char *choices)
 	pthread_mutex_lock(&b->lock);
 	int rv = hspmd_cuda_autotune_cache_learn(b->choices, choices);
 	for (size_t i = 0; i < b->count && b->tune; i++) {
-		struct chosen *c = b->chosen[i];
+		struct hspmd_cuda_gemm_choice *c = b->chosen[i];
 		struct hspmd_cuda_autotune_entry entry;
 		cublasLtMatmulAlgo_t algorithm;
 		size_t workspace;

@@ -7,7 +7,7 @@
  * - HSPMD_CUDA_CANDIDATES=N measures up to N of the proposals (default 8, at most 64).
  * - HSPMD_CUDA_TUNE=0 takes the first proposal of the heuristics without measuring.
  * - HSPMD_CUDA_CACHE names the file's folder (default $XDG_CACHE_HOME/hspmd or ~/.cache/hspmd; empty: no file).
- * - HSPMD_CUDA_TF32=1 lets products of F32 use TF32. */
+ * - HSPMD_CUDA_TF32=1 lets all products of F32 use TF32, as a job's "precision": "tf32" does. */
 #ifndef HSPMD_CUDA_GEMM_H
 #define HSPMD_CUDA_GEMM_H
 
@@ -26,6 +26,9 @@ enum hspmd_epilogue {
 	HSPMD_EPILOGUE_BGRAD_B,
 };
 
+/* How products of one shape are computed: an entry of what the device knows, which lives as long as the device. */
+struct hspmd_cuda_gemm_choice;
+
 /* Row-major D[m, n] = op(A) op(B) (+ bias[n]) (+ residual), added to D if accumulate. A is [m, k], or [k, m] if trans_a; B is [k, n], or
  * [n, k] if trans_b. Rows are not padded. */
 struct hspmd_cuda_gemm {
@@ -33,12 +36,14 @@ struct hspmd_cuda_gemm {
 	const void *a, *b;
 	void *d;
 	bool trans_a, trans_b, accumulate, has_bias, has_residual, has_aux;
+	bool tf32;            /* for F32: operands may be rounded to TF32 */
 	const void *bias;     /* of d's type, like the next three */
 	const void *residual; /* [m, n]; may be d */
 	void *beside;         /* [m, n] */
 	void *bgrad;
 	enum hspmd_epilogue epilogue;  /* other than NONE only if hspmd_cuda_gemm_exists */
 	enum hspmd_dtype type, d_type; /* type: of a and b; d_type: the same, or F32 for BF16 */
+	const struct hspmd_cuda_gemm_choice *choice; /* of hspmd_cuda_gemm_prepare for such a product; NULL: it is looked up */
 };
 
 int hspmd_cuda_blas_create(struct hspmd_cuda *cuda, struct hspmd_error *err);
@@ -46,6 +51,8 @@ void hspmd_cuda_blas_destroy(struct hspmd_cuda *cuda);
 /* Chooses the algorithm for products of this shape (pointers are ignored). Returns the workspace in bytes that it needs, or any other
  * that may be chosen instead (hspmd_cuda_blas_choose). */
 size_t hspmd_cuda_gemm_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p);
+/* Sets *choice for products of this shape; NULL for products without elements. 0, or -1 and err. */
+int hspmd_cuda_gemm_prepare(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const void **choice, struct hspmd_error *err);
 /* Returns true if cuBLASLt has an algorithm for the product. */
 bool hspmd_cuda_gemm_exists(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p);
 int hspmd_cuda_gemm_run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, void *workspace, size_t workspace_bytes,

@@ -52,6 +52,24 @@ template <typename T> struct __align__(16) pack
 	T v[16 / sizeof(T)];
 };
 
+/* Writes 8 or 16 bytes, aligned as much, in one access: of an assignment the compiler may make one for each member. */
+template <typename V> static __device__ __forceinline__ void store_whole(V *to, const V &value)
+{
+	static_assert(sizeof(V) == 8 || sizeof(V) == 16, "the sizes that there are instructions for");
+#ifdef EMULATE
+	*to = value;
+#else
+	uint32_t w[sizeof(V) / 4];
+	memcpy(w, &value, sizeof w);
+	if constexpr (sizeof(V) == 16)
+		asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1]),
+		             "r"(w[2]), "r"(w[3])
+		             : "memory");
+	else
+		asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1]) : "memory");
+#endif
+}
+
 /* Loads elements [j, j + count) of a row as floats; 0 beyond its end. aligned: rows begin on multiples of 16 bytes. */
 template <typename T> static __device__ __forceinline__ void load_pack(float *to, const T *row, int64_t j, int64_t width, bool aligned)
 {
@@ -68,6 +86,20 @@ template <typename T> static __device__ __forceinline__ void load_pack(float *to
 	}
 }
 
+/* The same without conversion. */
+template <typename T> static __device__ __forceinline__ pack<T> load_raw(const T *row, int64_t j, int64_t width, bool aligned)
+{
+	const int n = pack<T>::count;
+	pack<T> p = {};
+	if (aligned && j + n <= width)
+		return *(const pack<T> *)(row + j);
+#pragma unroll
+	for (int i = 0; i < n; i++)
+		if (j + i < width)
+			p.v[i] = row[j + i];
+	return p;
+}
+
 template <typename T> static __device__ __forceinline__ void store_pack(T *row, const float *from, int64_t j, int64_t width, bool aligned)
 {
 	const int n = pack<T>::count;
@@ -76,7 +108,7 @@ template <typename T> static __device__ __forceinline__ void store_pack(T *row, 
 #pragma unroll
 		for (int i = 0; i < n; i++)
 			p.v[i] = from_float<T>(from[i]);
-		*(pack<T> *)(row + j) = p;
+		store_whole((pack<T> *)(row + j), p);
 	} else {
 #pragma unroll
 		for (int i = 0; i < n; i++)
@@ -97,7 +129,7 @@ template <int n> static __device__ __forceinline__ void store_halves(bf16 *row, 
 #pragma unroll
 		for (int i = 0; i < n; i++)
 			all.v[i] = bits[i];
-		*(struct halves *)(row + j) = all;
+		store_whole((struct halves *)(row + j), all);
 	} else {
 #pragma unroll
 		for (int i = 0; i < n; i++)

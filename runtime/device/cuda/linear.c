@@ -4,6 +4,14 @@
 #include "runtime/device/cuda/cuda.h"
 #include "runtime/device/cuda/gemm.h"
 
+/* Of a prepared call: the choices of the product with its epilogue, and of the product alone. */
+enum { WHOLE, ALONE };
+
+static const struct hspmd_cuda_gemm_choice *choice_of(const struct hspmd_kernel_args *args, int which)
+{
+	return args->prepared ? args->prepared->choice[which] : NULL;
+}
+
 static struct hspmd_cuda_gemm forward(const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *x = &args->in[0], *w = &args->in[1];
@@ -20,6 +28,8 @@ static struct hspmd_cuda_gemm forward(const struct hspmd_kernel_args *args)
 		.trans_b = !args->attr->transposed,
 		.type = x->dtype,
 		.d_type = args->out[0].dtype,
+		.tf32 = args->tf32,
+		.choice = choice_of(args, WHOLE),
 		.bias = has_bias ? args->in[2].data : NULL,
 		.has_bias = has_bias,
 	};
@@ -40,6 +50,8 @@ static struct hspmd_cuda_gemm grad_x(const struct hspmd_kernel_args *args)
 		.accumulate = dx->accumulate,
 		.type = dy->dtype,
 		.d_type = dx->dtype,
+		.tf32 = args->tf32,
+		.choice = choice_of(args, WHOLE),
 	};
 }
 
@@ -59,6 +71,8 @@ static struct hspmd_cuda_gemm grad_w(const struct hspmd_kernel_args *args)
 		.accumulate = dw->accumulate,
 		.type = x->dtype,
 		.d_type = dw->dtype,
+		.tf32 = args->tf32,
+		.choice = choice_of(args, WHOLE),
 	};
 }
 
@@ -113,10 +127,11 @@ static struct hspmd_cuda_gemm grad_w_sums(const struct hspmd_kernel_args *args)
 }
 
 /* The product without its epilogue, for shapes that cuBLASLt cannot compute with it. */
-static struct hspmd_cuda_gemm alone(struct hspmd_cuda_gemm p)
+static struct hspmd_cuda_gemm alone(const struct hspmd_kernel_args *args, struct hspmd_cuda_gemm p)
 {
 	p.epilogue = HSPMD_EPILOGUE_NONE;
 	p.has_aux = false;
+	p.choice = choice_of(args, ALONE);
 	return p;
 }
 
@@ -136,6 +151,12 @@ static int run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const s
 	{                                                                                                                                  \
 		struct hspmd_cuda_gemm p = name(args);                                                                                     \
 		return hspmd_cuda_gemm_workspace(cuda, &p);                                                                                \
+	}                                                                                                                                  \
+	static int prepare_##name(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to,                \
+	                          struct hspmd_error *err)                                                                                 \
+	{                                                                                                                                  \
+		struct hspmd_cuda_gemm p = name(args);                                                                                     \
+		return hspmd_cuda_gemm_prepare(cuda, &p, &to->choice[WHOLE], err);                                                         \
 	}
 
 ONE_PRODUCT(forward)
@@ -151,7 +172,7 @@ static int run_forward_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_a
 	const struct hspmd_view *y = &args->out[p.has_aux ? 1 : 0];
 	static const struct hspmd_op_attr tanh_form;
 	struct hspmd_kernel_args gelu = { .attr = &tanh_form, .input_count = 1, .output_count = 1, .in = { *y }, .out = { args->out[0] } };
-	p = alone(p);
+	p = alone(args, p);
 	p.d = y->data;
 	return run(cuda, &p, args, err) ? -1 : hspmd_cuda_gelu.run(cuda, &gelu, err);
 }
@@ -165,7 +186,7 @@ static int run_grad_x_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_ar
 	struct hspmd_kernel_args gelu = {
 		.attr = &tanh_form, .input_count = 2, .output_count = 1, .in = { args->out[0], args->in[2] }, .out = { args->out[0] }
 	};
-	p = alone(p);
+	p = alone(args, p);
 	return run(cuda, &p, args, err) ? -1 : hspmd_cuda_gelu_grad.run(cuda, &gelu, err);
 }
 
@@ -189,8 +210,9 @@ static int run_grad_w_sums(struct hspmd_cuda *cuda, struct hspmd_cuda_gemm *p, c
 		p->bgrad = own;
 	if (run(cuda, p, args, err))
 		return -1;
+	struct hspmd_cuda_parts sums = { own, args->out[1].data, true };
 	if (args->out[1].accumulate)
-		hspmd_cuda_add_parts(cuda, own, 1, bias_length(args), args->out[1].data, true);
+		hspmd_cuda_add_parts(cuda, &sums, 1, 1, bias_length(args));
 	return 0;
 }
 
@@ -202,32 +224,64 @@ static int run_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 	if (wants_sums(args))
 		hspmd_cuda_column_sum(cuda, &args->in[0], hspmd_cuda_row_count(&args->in[1]), bias_length(args), args->out[1].data,
 		                      args->out[1].accumulate, args->workspace);
-	p = alone(p);
+	p = alone(args, p);
 	return p.d ? run(cuda, &p, args, err) : 0;
 }
 
 /* The workspace of the product with its epilogue if it exists, else of the product alone. */
-static size_t either_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p)
+static size_t either_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct hspmd_cuda_gemm *p)
 {
-	struct hspmd_cuda_gemm q = hspmd_cuda_gemm_exists(cuda, p) ? *p : alone(*p);
+	struct hspmd_cuda_gemm q = hspmd_cuda_gemm_exists(cuda, p) ? *p : alone(args, *p);
 	return hspmd_cuda_gemm_workspace(cuda, &q);
 }
 
 static size_t forward_gelu_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
 	struct hspmd_cuda_gemm p = forward_gelu(args);
-	return either_workspace(cuda, &p);
+	return either_workspace(cuda, args, &p);
 }
 
 static size_t grad_x_gelu_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
 	struct hspmd_cuda_gemm p = grad_x_gelu(args);
-	return either_workspace(cuda, &p);
+	return either_workspace(cuda, args, &p);
+}
+
+/* Whatever epilogues cuBLASLt has now, choices that are made elsewhere do not change that. */
+static int prepare_either(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct hspmd_cuda_gemm *p,
+                          struct hspmd_prepared *to, struct hspmd_error *err)
+{
+	struct hspmd_cuda_gemm q = alone(args, *p);
+	if (hspmd_cuda_gemm_prepare(cuda, p, &to->choice[WHOLE], err))
+		return -1;
+	return hspmd_cuda_gemm_exists(cuda, p) ? 0 : hspmd_cuda_gemm_prepare(cuda, &q, &to->choice[ALONE], err);
+}
+
+static int prepare_forward_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to,
+                                struct hspmd_error *err)
+{
+	struct hspmd_cuda_gemm p = forward_gelu(args);
+	return prepare_either(cuda, args, &p, to, err);
+}
+
+static int prepare_grad_x_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to,
+                               struct hspmd_error *err)
+{
+	struct hspmd_cuda_gemm p = grad_x_gelu(args);
+	return prepare_either(cuda, args, &p, to, err);
+}
+
+static int prepare_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to, struct hspmd_error *err)
+{
+	struct hspmd_cuda_gemm p = grad_w_sums(args), q = alone(args, p);
+	if (args->out[0].rank <= 0)
+		return 0;
+	return wants_sums(args) ? prepare_either(cuda, args, &p, to, err) : hspmd_cuda_gemm_prepare(cuda, &q, &to->choice[ALONE], err);
 }
 
 static size_t grad_w_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	struct hspmd_cuda_gemm p = grad_w_sums(args), q = alone(p);
+	struct hspmd_cuda_gemm p = grad_w_sums(args), q = alone(args, p);
 	if (wants_sums(args) && args->out[0].rank > 0 && hspmd_cuda_gemm_exists(cuda, &p))
 		return aligned(hspmd_cuda_gemm_workspace(cuda, &p)) + (size_t)bias_length(args) * sizeof(float);
 	size_t sums = wants_sums(args) ? hspmd_cuda_column_sum_workspace(cuda, hspmd_cuda_row_count(&args->in[1]), bias_length(args)) : 0;
@@ -235,10 +289,18 @@ static size_t grad_w_workspace(struct hspmd_cuda *cuda, const struct hspmd_kerne
 	return sums > product ? sums : product;
 }
 
-const struct hspmd_cuda_kernel hspmd_cuda_linear = { .run = run_forward, .workspace = forward_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_add = { .run = run_forward_add, .workspace = forward_add_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_gelu = { .run = run_forward_gelu, .workspace = forward_gelu_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x = { .run = run_grad_x, .workspace = grad_x_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x_add = { .run = run_grad_x_add, .workspace = grad_x_add_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x_gelu = { .run = run_grad_x_gelu, .workspace = grad_x_gelu_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_w = { .run = run_grad_w, .workspace = grad_w_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear = { .run = run_forward, .workspace = forward_workspace, .prepare = prepare_forward };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_add = { .run = run_forward_add,
+	                                                 .workspace = forward_add_workspace,
+	                                                 .prepare = prepare_forward_add };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_gelu = { .run = run_forward_gelu,
+	                                                  .workspace = forward_gelu_workspace,
+	                                                  .prepare = prepare_forward_gelu };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x = { .run = run_grad_x, .workspace = grad_x_workspace, .prepare = prepare_grad_x };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x_add = { .run = run_grad_x_add,
+	                                                        .workspace = grad_x_add_workspace,
+	                                                        .prepare = prepare_grad_x_add };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x_gelu = { .run = run_grad_x_gelu,
+	                                                         .workspace = grad_x_gelu_workspace,
+	                                                         .prepare = prepare_grad_x_gelu };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_w = { .run = run_grad_w, .workspace = grad_w_workspace, .prepare = prepare_grad_w };

@@ -59,6 +59,8 @@ static struct hspmd_cuda_gemm gemm_of(const struct hspmd_kernel_args *args, int6
 	p.accumulate = y->accumulate;
 	p.type = a->dtype;
 	p.d_type = y->dtype;
+	p.tf32 = args->tf32;
+	p.choice = args->prepared ? (const struct hspmd_cuda_gemm_choice *)args->prepared->choice[0] : NULL;
 	*count = 1;
 	for (int d = 0; d < y->rank - 2; d++)
 		*count *= y->shape[d];
@@ -115,4 +117,11 @@ static size_t workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args 
 	return is_large(&p) ? hspmd_cuda_gemm_workspace(cuda, &p) : 0;
 }
 
-const struct hspmd_cuda_kernel hspmd_cuda_matmul = { matmul, workspace };
+static int prepare(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to, struct hspmd_error *err)
+{
+	int64_t count;
+	struct hspmd_cuda_gemm p = gemm_of(args, &count);
+	return is_large(&p) ? hspmd_cuda_gemm_prepare(cuda, &p, &to->choice[0], err) : 0;
+}
+
+const struct hspmd_cuda_kernel hspmd_cuda_matmul = { matmul, workspace, NULL, prepare };

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer norm and root-mean-square norm, one block per row. A row of up to HELD packs per thread is read once and kept in registers; the
- * rest of a longer row is read again. The sum of two residuals before the norm, and the sum after its gradient, can be computed in the same
- * pass. In the backward pass every block goes over its rows in order and sums the gradients of gain and bias for itself; then the blocks'
- * sums are added in order: the same bits every time. */
+/* Layer norm and root-mean-square norm. The sum of two residuals before the norm, and the sum after its gradient, can be computed in the
+ * same pass. All kernels are bound by memory: forward reads x (and the residual) and writes y (and the sum) once, backward reads x and dy
+ * (and the addend) and writes dx once.
+ *
+ * Forward, one block per row: a row of up to HELD packs per thread is read once and kept in registers; the rest of a longer row is read
+ * again. Backward, every block goes over its rows in order, loads the next row while it computes one, and sums the gradients of gain and
+ * bias in registers; at its end it writes these sums, which are then added over the blocks in one order: the same bits every time. */
 #include "runtime/device/cuda/kernel.h"
 
 #define HELD 4
 #define MOST_THREADS 256
+#define GRAD_THREADS 512 /* also as many as a multiprocessor has registers for, at 128 each */
 
 struct forward_norm {
 	const void *x, *residual, *gain, *bias; /* residual NULL: the norm of x, else of x + residual; bias NULL: none */
@@ -123,91 +127,163 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 	}
 }
 
+/* ---- backward */
+
 struct backward_norm {
 	const void *dy, *x, *gain, *residual; /* residual NULL: nothing is added to dx */
 	const float *stats;
-	void *dx;              /* NULL: not wanted; may be `residual` */
-	float *gains, *biases; /* [blocks][width] */
+	void *dx;     /* NULL: not wanted; may be `residual` */
+	float *parts; /* [2][blocks][width]: each block's dgain and, if centred, dbias */
 	int64_t rows, width;
 	float one; /* as forward */
 	bool is_aligned;
 };
 
-/* Computes one row's dx. Adds its part of dgain and dbias to this thread's sums in `gains` and `biases`, which are the block's own part of
- * the workspace. */
-template <typename T, bool centred>
-static __device__ __forceinline__ void row_grad(const struct backward_norm &a, int64_t r, float *gains, float *biases, float *room)
+/* What a thread has of one row, as it is in memory: half the registers of floats, so that the next row can be on its way. */
+template <typename T, int packs> struct loaded_row {
+	pack<T> x[packs], dy[packs];
+	float mean, scale;
+
+	template <bool centred> __device__ __forceinline__ void load(const struct backward_norm &a, int64_t r)
+	{
+		int64_t first = r * a.width;
+		mean = centred ? a.stats[2 * r] : 0.0f;
+		scale = a.stats[centred ? 2 * r + 1 : r];
+#pragma unroll
+		for (int h = 0; h < packs; h++) {
+			int j = (h * (int)blockDim.x + (int)threadIdx.x) * pack<T>::count;
+			x[h] = load_raw((const T *)a.x + first, j, a.width, a.is_aligned);
+			dy[h] = load_raw((const T *)a.dy + first, j, a.width, a.is_aligned);
+		}
+	}
+};
+
+/* Sums both numbers over the block. One barrier: consecutive calls alternate between the halves of `room`. */
+static __device__ __forceinline__ void block_sum_two(float *a, float *b, float (*room)[WARP])
+{
+	int warps = blockDim.x / WARP, lane = threadIdx.x % WARP;
+	*a = warp_reduce<Sum>(*a);
+	*b = warp_reduce<Sum>(*b);
+	if (warps == 1)
+		return;
+	if (lane == 0) {
+		room[0][threadIdx.x / WARP] = *a;
+		room[1][threadIdx.x / WARP] = *b;
+	}
+	__syncthreads();
+	*a = warp_reduce<Sum>(lane < warps ? room[0][lane] : 0.0f);
+	*b = warp_reduce<Sum>(lane < warps ? room[1][lane] : 0.0f);
+}
+
+/* Rows of at most `packs` packs per thread. Elements beyond a row's end are 0 and change nothing. */
+template <typename T, bool centred, int packs>
+static __global__ void __launch_bounds__(GRAD_THREADS) norm_grad_kernel(struct backward_norm a)
 {
 	const int n = pack<T>::count;
-	float mean = centred ? a.stats[2 * r] : 0.0f, scale = a.stats[centred ? 2 * r + 1 : r], sum = 0, dot = 0;
-	struct row_of<T> x, dy;
-	x.load((const T *)a.x + r * a.width, a.width, a.is_aligned);
-	dy.load((const T *)a.dy + r * a.width, a.width, a.is_aligned);
-	auto part = [&](const float *v, const float *g, int64_t j) {
-		float gain[n];
-		load_pack(gain, (const T *)a.gain, j, a.width, a.is_aligned);
-		for (int i = 0; i < n; i++) {
-			if (j + i >= a.width)
-				break;
-			float normal = (v[i] - mean) * scale;
-			gains[j + i] += g[i] * normal;
-			if (centred)
-				biases[j + i] += g[i];
-			sum += g[i] * (gain[i] + a.one);
-			dot += g[i] * (gain[i] + a.one) * normal;
+	__shared__ float room[2][2][WARP];
+	float gains[packs][n] = {}, biases[packs][n] = {};
+	const bool ahead = sizeof(T) == 4 || !centred || packs == 1; /* else there are no registers left for the next row */
+	struct loaded_row<T, packs> next;
+	pack<T> gain[packs];
+	int turn = 0;
+#pragma unroll
+	for (int h = 0; h < packs; h++)
+		gain[h] = load_raw((const T *)a.gain, (h * (int)blockDim.x + (int)threadIdx.x) * n, a.width, a.is_aligned);
+	if (ahead && blockIdx.x < a.rows)
+		next.template load<centred>(a, blockIdx.x);
+	for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x, turn ^= 1) {
+		struct loaded_row<T, packs> row;
+		pack<T> residual[packs];
+		float sum = 0, dot = 0;
+		if (ahead)
+			row = next;
+		else
+			row.template load<centred>(a, r);
+		if (ahead && r + gridDim.x < a.rows)
+			next.template load<centred>(a, r + gridDim.x);
+#pragma unroll
+		for (int h = 0; h < packs; h++)
+			residual[h] = a.residual ? load_raw((const T *)a.residual + r * a.width,
+			                                    (h * (int)blockDim.x + (int)threadIdx.x) * n, a.width, a.is_aligned)
+			                         : pack<T>();
+#pragma unroll
+		for (int h = 0; h < packs; h++)
+#pragma unroll
+			for (int i = 0; i < n; i++) {
+				float g = to_float(row.dy[h].v[i]), normal = (to_float(row.x[h].v[i]) - row.mean) * row.scale;
+				gains[h][i] += g * normal;
+				if (centred)
+					biases[h][i] += g;
+				g *= to_float(gain[h].v[i]) + a.one;
+				sum += g;
+				dot += g * normal;
+			}
+		if (!a.dx)
+			continue;
+		block_sum_two(&sum, &dot, room[turn]);
+		float average = centred ? sum / (float)a.width : 0.0f, slope = dot / (float)a.width;
+#pragma unroll
+		for (int h = 0; h < packs; h++) {
+			int j = (h * (int)blockDim.x + (int)threadIdx.x) * n;
+			float out[n];
+#pragma unroll
+			for (int i = 0; i < n; i++) {
+				float g = to_float(row.dy[h].v[i]) * (to_float(gain[h].v[i]) + a.one),
+				      normal = (to_float(row.x[h].v[i]) - row.mean) * row.scale;
+				out[i] = to_float(residual[h].v[i]) + (g - average - normal * slope) * row.scale;
+			}
+			if (j < a.width)
+				store_pack((T *)a.dx + r * a.width, out, j, a.width, a.is_aligned);
 		}
-	};
-#pragma unroll
-	for (int h = 0; h < HELD; h++)
-		if (x.at(h) < a.width)
-			part(x.held[h], dy.held[h], x.at(h));
-	for (int64_t h = HELD; x.at(h) < a.width; h++) {
-		float v[n], g[n];
-		load_pack(v, x.row, x.at(h), a.width, a.is_aligned);
-		load_pack(g, dy.row, x.at(h), a.width, a.is_aligned);
-		part(v, g, x.at(h));
 	}
-	if (!a.dx)
-		return;
-	float average = centred ? block_reduce<Sum>(sum, 0.0f, room) / (float)a.width : 0.0f;
-	float slope = block_reduce<Sum>(dot, 0.0f, room) / (float)a.width;
-	T *dx = (T *)a.dx + r * a.width;
-	auto put = [&](const float *v, const float *g, int64_t j) {
-		float gain[n], out[n] = {};
-		load_pack(gain, (const T *)a.gain, j, a.width, a.is_aligned);
-		if (a.residual)
-			load_pack(out, (const T *)a.residual + r * a.width, j, a.width, a.is_aligned);
-		for (int i = 0; i < n; i++)
-			out[i] += (g[i] * (gain[i] + a.one) - average - (v[i] - mean) * scale * slope) * scale;
-		store_pack(dx, out, j, a.width, a.is_aligned);
-	};
 #pragma unroll
-	for (int h = 0; h < HELD; h++)
-		if (x.at(h) < a.width)
-			put(x.held[h], dy.held[h], x.at(h));
-	for (int64_t h = HELD; x.at(h) < a.width; h++) {
-		float v[n], g[n];
-		load_pack(v, x.row, x.at(h), a.width, a.is_aligned);
-		load_pack(g, dy.row, x.at(h), a.width, a.is_aligned);
-		put(v, g, x.at(h));
+	for (int h = 0; h < packs; h++) {
+		int j = (h * (int)blockDim.x + (int)threadIdx.x) * n;
+		bool aligned = is_aligned16<float>(a.width);
+		float *to = a.parts + blockIdx.x * a.width;
+#pragma unroll
+		for (int i = 0; i < n && j < a.width; i += pack<float>::count) {
+			store_pack(to, gains[h] + i, j + i, a.width, aligned);
+			if (centred)
+				store_pack(to + gridDim.x * a.width, biases[h] + i, j + i, a.width, aligned);
+		}
 	}
 }
 
-template <typename T, bool centred> static __global__ void __launch_bounds__(MOST_THREADS) norm_grad_kernel(struct backward_norm a)
+/* Rows of any length: they are read twice, and the sums are in memory. An element of the sums belongs to one thread. */
+template <typename T, bool centred> static __global__ void __launch_bounds__(GRAD_THREADS) wide_norm_grad_kernel(struct backward_norm a)
 {
-	__shared__ float room[WARP];
-	DYNAMIC_SHARED(float, sums); /* dgain[width], dbias[width]; an element belongs to one thread */
-	float *gains = sums, *biases = sums + a.width;
-	for (int64_t j = threadIdx.x; j < (centred ? 2 : 1) * a.width; j += blockDim.x)
-		sums[j] = 0;
-	__syncthreads();
-	for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x)
-		row_grad<T, centred>(a, r, gains, biases, room);
-	__syncthreads();
+	__shared__ float room[2][2][WARP];
+	const T *gain = (const T *)a.gain;
+	float *gains = a.parts + blockIdx.x * a.width, *biases = gains + gridDim.x * a.width;
+	int turn = 0;
 	for (int64_t j = threadIdx.x; j < a.width; j += blockDim.x) {
-		a.gains[(int64_t)blockIdx.x * a.width + j] = gains[j];
+		gains[j] = 0;
 		if (centred)
-			a.biases[(int64_t)blockIdx.x * a.width + j] = biases[j];
+			biases[j] = 0;
+	}
+	for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x, turn ^= 1) {
+		const T *x = (const T *)a.x + r * a.width, *dy = (const T *)a.dy + r * a.width;
+		float mean = centred ? a.stats[2 * r] : 0.0f, scale = a.stats[centred ? 2 * r + 1 : r], sum = 0, dot = 0;
+		for (int64_t j = threadIdx.x; j < a.width; j += blockDim.x) {
+			float g = to_float(dy[j]), normal = (to_float(x[j]) - mean) * scale;
+			gains[j] += g * normal;
+			if (centred)
+				biases[j] += g;
+			g *= to_float(gain[j]) + a.one;
+			sum += g;
+			dot += g * normal;
+		}
+		if (!a.dx)
+			continue;
+		block_sum_two(&sum, &dot, room[turn]);
+		float average = centred ? sum / (float)a.width : 0.0f, slope = dot / (float)a.width;
+		T *dx = (T *)a.dx + r * a.width;
+		for (int64_t j = threadIdx.x; j < a.width; j += blockDim.x) {
+			float g = to_float(dy[j]) * (to_float(gain[j]) + a.one), normal = (to_float(x[j]) - mean) * scale;
+			float more = a.residual ? to_float(((const T *)a.residual)[r * a.width + j]) : 0.0f;
+			dx[j] = from_float<T>(more + (g - average - normal * slope) * scale);
+		}
 	}
 }
 
@@ -241,14 +317,25 @@ template <typename T, bool centred> static int forward(struct hspmd_cuda *cuda, 
 	return 0;
 }
 
-static int64_t grad_blocks(const struct hspmd_cuda *cuda, int64_t rows)
+/* Packs of a row per thread; 0: more than there are registers for. */
+static int grad_packs(int64_t width, int64_t each)
 {
-	int64_t most = 2 * (int64_t)cuda->multiprocessors;
+	return width <= GRAD_THREADS * each ? 1 : width <= 2 * GRAD_THREADS * each ? 2 : 0;
+}
+
+static int grad_threads(int64_t width, int64_t each)
+{
+	return row_threads(width, (int)each, GRAD_THREADS);
+}
+
+/* As many blocks as run on the device at once. */
+static int64_t grad_blocks(const struct hspmd_cuda *cuda, int64_t rows, int64_t width, int64_t each)
+{
+	int64_t most = (int64_t)(GRAD_THREADS / grad_threads(width, each)) * cuda->multiprocessors;
 	return rows < most ? rows : most;
 }
 
-template <typename T, bool centred>
-static int backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+template <typename T, bool centred> static int backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *x = &args->in[1];
 	struct backward_norm a = {};
@@ -262,20 +349,21 @@ static int backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *arg
 	a.width = hspmd_cuda_row_length(&args->in[2]);
 	a.one = args->attr->plus_one;
 	a.is_aligned = is_aligned16<T>(a.width);
-	int64_t blocks = grad_blocks(cuda, a.rows);
-	a.gains = (float *)args->workspace;
-	a.biases = a.gains + blocks * a.width;
-	size_t shared = (size_t)((centred ? 2 : 1) * a.width) * sizeof(float);
-	auto *kernel = norm_grad_kernel<T, centred>;
-	cudaError_t status = allow_shared((const void *)kernel, shared);
-	if (status)
-		return hspmd_cuda_failed(status, "rows too long for a norm's gradient", err);
+	a.parts = (float *)args->workspace;
+	int64_t blocks = grad_blocks(cuda, a.rows, a.width, pack<T>::count);
+	int packs = grad_packs(a.width, pack<T>::count);
+	auto *kernel = packs == 1   ? norm_grad_kernel<T, centred, 1>
+	               : packs == 2 ? norm_grad_kernel<T, centred, 2>
+	                            : wide_norm_grad_kernel<T, centred>;
 	if (blocks)
-		LAUNCH(kernel, (unsigned)blocks, row_threads(a.width, pack<T>::count, MOST_THREADS), shared, cuda->stream, a);
+		LAUNCH(kernel, (unsigned)blocks, grad_threads(a.width, pack<T>::count), 0, cuda->stream, a);
+	struct hspmd_cuda_parts of[2];
+	int vectors = 0;
 	for (int o = 1; o < args->output_count && o < 3; o++)
 		if (args->out[o].data)
-			hspmd_cuda_add_parts(cuda, o == 1 ? a.gains : a.biases, blocks, a.width, (float *)args->out[o].data,
-			                     args->out[o].accumulate);
+			of[vectors++] = (struct hspmd_cuda_parts){ a.parts + (o - 1) * blocks * a.width, (float *)args->out[o].data,
+				                                   args->out[o].accumulate };
+	hspmd_cuda_add_parts(cuda, of, vectors, blocks, a.width);
 	return 0;
 }
 
@@ -284,15 +372,16 @@ template <bool centred, bool summed> static int norm(struct hspmd_cuda *cuda, co
 	return args->in[0].dtype == HSPMD_F32 ? forward<float, centred>(cuda, args, summed) : forward<bf16, centred>(cuda, args, summed);
 }
 
-template <bool centred> static int norm_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+template <bool centred> static int norm_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
 {
-	return args->in[0].dtype == HSPMD_F32 ? backward<float, centred>(cuda, args, err) : backward<bf16, centred>(cuda, args, err);
+	return args->in[0].dtype == HSPMD_F32 ? backward<float, centred>(cuda, args) : backward<bf16, centred>(cuda, args);
 }
 
 static size_t grad_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *x = &args->in[1], *gain = &args->in[2];
-	return (size_t)(2 * grad_blocks(cuda, norm_rows(x, gain)) * hspmd_cuda_row_length(gain)) * sizeof(float);
+	int64_t width = hspmd_cuda_row_length(gain), each = args->in[0].dtype == HSPMD_F32 ? pack<float>::count : pack<bf16>::count;
+	return (size_t)(2 * grad_blocks(cuda, norm_rows(x, gain), width, each) * width) * sizeof(float);
 }
 
 const struct hspmd_cuda_kernel hspmd_cuda_layernorm = { norm<true, false>, NULL };

@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(THREADS)
 	const T *from = x + row * width + head * 2 * half + i;
 	T *to = y + row * width + head * 2 * half + i;
 	const float2 *rotation = table + row % length * half + i;
-	float a[n], b[n];
+	float a[n], b[n], turn[2 * n]; /* turn: cosine and sine of each pair */
 	if (n == 1) {
 		a[0] = to_float(from[0]);
 		b[0] = to_float(from[half]);
@@ -50,9 +50,17 @@ static __global__ void __launch_bounds__(THREADS)
 		load_pack(a, from, 0, n, true);
 		load_pack(b, from + half, 0, n, true);
 	}
+	if (n == 1) {
+		turn[0] = rotation->x;
+		turn[1] = rotation->y;
+	} else {
+#pragma unroll
+		for (int k = 0; k < 2 * n; k += pack<float>::count)
+			load_pack(turn + k, (const float *)rotation, k, 2 * n, true);
+	}
 #pragma unroll
 	for (int k = 0; k < n; k++) {
-		float c = rotation[k].x, s = direction * rotation[k].y, first = a[k] * c - b[k] * s;
+		float c = turn[2 * k], s = direction * turn[2 * k + 1], first = a[k] * c - b[k] * s;
 		b[k] = b[k] * c + a[k] * s;
 		a[k] = first;
 	}

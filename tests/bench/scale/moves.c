@@ -10,14 +10,10 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
-#include "runtime/generation/state_moves.h"
-#include "runtime/program/program.h"
 #include "runtime/state/manifest.h"
-#include "tests/bench/scale/problem.h"
+#include "tests/bench/scale/change.h"
 
-#define STAGE_DEVICES 64 /* of one pipeline of SCALE_ALIKE */
 #define NODE_DEVICES 8
-#define KINDS 3
 
 /* A manifest lists all extents, or is a root. */
 enum source { MEMORY, LISTED, ROOT };
@@ -56,12 +52,12 @@ static struct hspmd_holding *list_extents(const struct hspmd_parameter_layouts *
 	*count = 0;
 	for (int p = 0; !failed && p < old->parameter_count; p++) {
 		int n = hspmd_annotation_local_shards(old->parameters[p].state, &old->parameters[p].shape, device, shards);
-		for (int i = 0; !failed && i < n * KINDS; i++) {
+		for (int i = 0; !failed && i < n * HSPMD_STATE_KIND_COUNT; i++) {
 			failed = hspmd_array_grow(&list, &capacity, *count, sizeof *list);
 			if (!failed)
-				list[(*count)++] =
-				        (struct hspmd_holding){ p * HSPMD_STATE_KIND_COUNT + i % KINDS,
-					                        device[i / KINDS] / NODE_DEVICES * NODE_DEVICES, shards[i / KINDS].box };
+				list[(*count)++] = (struct hspmd_holding){ p * HSPMD_STATE_KIND_COUNT + i % HSPMD_STATE_KIND_COUNT,
+					                                   device[i / HSPMD_STATE_KIND_COUNT] / NODE_DEVICES * NODE_DEVICES,
+					                                   shards[i / HSPMD_STATE_KIND_COUNT].box };
 		}
 	}
 	free(device);
@@ -106,52 +102,25 @@ static double seconds_of(const struct rusage *u)
 static int plan_moves(int devices, const struct change *c)
 {
 	struct hspmd_error err = { "" };
-	struct scale_problem before;
+	struct scale_change change;
 	struct rusage start, end;
 	struct hspmd_planned_move *moves = NULL;
 	size_t count = 0;
-	if (scale_problem_create(devices, SCALE_ALIKE, &before, &err)) {
-		printf("%d devices: %s\n", devices, err.text);
-		return 1;
-	}
-	struct hspmd_plan *after = scale_plan(before.cluster, c->leaves ? devices - STAGE_DEVICES : devices, c->after, &err);
-	struct hspmd_graph_source source = hspmd_graph_source_model(before.model);
-	struct hspmd_model_build_options how = { .batch = 1, .seq_len = 4096, .vocab_parts = 8, .widest = 8, .loss_scale = 1 };
-	struct hspmd_graph *graph = after ? source.build(source.context, &how, &err) : NULL;
+	int status = scale_change_create(devices, c->leaves, c->after, &change, &err);
 	getrusage(RUSAGE_SELF, &start);
-	struct hspmd_parameter_layouts *old = graph ? hspmd_parameter_layouts_build(graph, before.plan, &err) : NULL,
-	                               *now = old ? hspmd_parameter_layouts_build(graph, after, &err) : NULL;
-	int *rank_of = hspmd_calloc((size_t)devices, sizeof *rank_of);
-	size_t *element_bytes = hspmd_calloc(now ? (size_t)now->parameter_count * HSPMD_STATE_KIND_COUNT : 1, sizeof *element_bytes);
+	if (!status)
+		status = scale_change_lay_out(&change, &err);
 	struct hspmd_holding *listed = NULL;
 	struct root root = { 0 };
-	size_t listed_count = 0;
-	int status = now && rank_of && element_bytes ? 0 : -1;
 	if (!status && c->from == LISTED)
-		status = (listed = list_extents(old, devices, &listed_count)) ? 0 : -1;
+		change.stored = listed = list_extents(change.old, devices, &change.stored_count);
+	if (!status && c->from == LISTED && !listed)
+		status = hspmd_fail_memory(&err, "listing extents");
 	if (!status && c->from == ROOT)
-		status = make_root(old, devices, &root);
-	for (int d = 0; !status && d < devices; d++)
-		rank_of[d] = d;
-	for (int i = 0; !status && i < now->parameter_count * HSPMD_STATE_KIND_COUNT; i++)
-		element_bytes[i] = 4;
-	if (!status) {
-		struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(before.cluster);
-		struct hspmd_state_side held = { old, rank_of, devices }, needed = { now, rank_of, devices };
-		struct hspmd_state_moves m = {
-			.self = c->last ? devices - 1 : 0,
-			.kinds = KINDS,
-			.element_bytes = element_bytes,
-			.now = &needed,
-			.live = &held,
-			.live_count = c->from == MEMORY,
-			.stored = listed,
-			.stored_count = listed_count,
-			.files = c->from == ROOT ? &root.side : NULL,
-			.cost = &cost,
-		};
-		status = hspmd_state_moves_plan(&m, &moves, &count, &err);
-	}
+		status = make_root(change.old, devices, &root) ? hspmd_fail_memory(&err, "making a root") : 0;
+	change.files = c->from == ROOT ? &root.side : NULL;
+	if (!status)
+		status = scale_change_moves(&change, c->last ? devices - 1 : 0, &moves, &count, &err);
 	getrusage(RUSAGE_SELF, &end);
 	if (status)
 		printf("%d devices, %s: %s\n", devices, c->name, err.text);
@@ -164,13 +133,7 @@ static int plan_moves(int devices, const struct change *c)
 	free(root.first_reader);
 	free(root.readers);
 	free(root.everybody);
-	free(rank_of);
-	free(element_bytes);
-	hspmd_parameter_layouts_destroy(now);
-	hspmd_parameter_layouts_destroy(old);
-	hspmd_graph_destroy(graph);
-	hspmd_plan_destroy(after);
-	scale_problem_clear(&before);
+	scale_change_clear(&change);
 	return status ? 1 : 0;
 }
 

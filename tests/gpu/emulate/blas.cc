@@ -2,6 +2,7 @@
 /* Matrix products: see cublasLt.h. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <vector>
 
 #include "tests/gpu/emulate/counts.h"
@@ -22,6 +23,7 @@ struct emulate_product {
 	cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
 	cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
 	void *bias = NULL, *aux = NULL;
+	bool tf32 = false;
 	int64_t aux_ld = 0;
 };
 struct emulate_preference {
@@ -30,6 +32,11 @@ struct emulate_preference {
 
 #define MAGIC 0x616c676f72697468ull
 #define WORKSPACE 64
+
+static void count_lookup()
+{
+	__atomic_add_fetch(&emulate_counts[EMULATE_LOOKUPS], 1, __ATOMIC_RELAXED);
+}
 
 static double get(const void *data, cudaDataType_t type, size_t i)
 {
@@ -44,13 +51,26 @@ static void put(void *data, cudaDataType_t type, size_t i, double value)
 		((__nv_bfloat16 *)data)[i] = __float2bfloat16_rn((float)value);
 }
 
+/* Rounded to the 10 bits that tensor cores take. */
+static double to_tf32(double value)
+{
+	float x = (float)value;
+	uint32_t bits;
+	memcpy(&bits, &x, sizeof bits);
+	bits = (bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu;
+	memcpy(&x, &bits, sizeof bits);
+	return x;
+}
+
 /* Returns op(X) as rows of doubles, so that both operands are read in order. */
-static std::vector<double> unfold(const void *data, const emulate_layout &l, bool rows_first)
+static std::vector<double> unfold(const void *data, const emulate_layout &l, bool rows_first, bool tf32)
 {
 	std::vector<double> out(l.rows * l.columns);
 	for (size_t c = 0; c < l.columns; c++)
 		for (size_t r = 0; r < l.rows; r++)
 			out[rows_first ? r * l.columns + c : c * l.rows + r] = get(data, l.type, c * (size_t)l.ld + r);
+	for (size_t i = 0; tf32 && i < out.size(); i++)
+		out[i] = to_tf32(out[i]);
 	return out;
 }
 
@@ -117,7 +137,7 @@ static void multiply(const emulate_product &p, const emulate_layout &la, const e
                      const void *b, float alpha, float beta, const void *c, void *d)
 {
 	size_t k = p.a == CUBLAS_OP_T ? la.rows : la.columns;
-	std::vector<double> left = unfold(a, la, p.a == CUBLAS_OP_N), right = unfold(b, lb, p.b == CUBLAS_OP_T);
+	std::vector<double> left = unfold(a, la, p.a == CUBLAS_OP_N, p.tf32), right = unfold(b, lb, p.b == CUBLAS_OP_T, p.tf32);
 	for (size_t n = 0; n < ld.columns; n++)
 		for (size_t m = 0; m < ld.rows; m++) {
 			const double *x = &left[m * k], *y = &right[n * k];
@@ -156,11 +176,12 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t, cudaDataType_t scale)
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
 {
 	if (scale != CUDA_R_32F)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	*desc = new emulate_product;
+	(*desc)->tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -225,6 +246,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               int *count)
 {
 	*count = 0;
+	count_lookup();
 	/* Like the real cuBLASLt may, it refuses sizes that are no multiples of 16 bytes. */
 	if (!fits(*desc, *a, *b, *d) || (a->type == CUDA_R_16BF && (a->rows | a->columns | b->rows | b->columns) % 8))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -242,6 +264,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
                                        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo,
                                        cublasLtMatmulHeuristicResult_t *result)
 {
+	count_lookup();
 	if (!fits(*desc, *a, *b, *d) || algo->data[0] != MAGIC || algo->data[1] > 1)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	*result = cublasLtMatmulHeuristicResult_t();
@@ -254,6 +277,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               const void *c, cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
+	emulate_own own;
 	size_t need = WORKSPACE * algo->data[1];
 	if (!handle->open || !fits(*desc, *a_layout, *b_layout, *d_layout) || algo->data[0] != MAGIC || !c || workspace_bytes < need ||
 	    (need && !workspace) || !is_complete(*desc, *d_layout))

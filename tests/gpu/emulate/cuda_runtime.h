@@ -122,6 +122,13 @@ extern __thread emulate_place emulate_here;
 #define blockDim emulate_here.threads
 #define gridDim emulate_here.blocks
 
+/* While one of these lives, the thread's locks and allocations are the emulator's own (counts.h). Not inline: the first access to a
+ * thread-local variable may change vector registers (glibc before 2.40), in which a launch has its numbers. */
+struct emulate_own {
+	emulate_own();
+	~emulate_own();
+};
+
 void emulate_enqueue(cudaStream_t stream, std::function<void()> work);
 void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread);
 void *emulate_shared();
@@ -140,6 +147,7 @@ template <typename... Formal, typename... Actual>
 static inline void emulate_launch(const char *name, dim3 grid, dim3 threads, size_t shared, cudaStream_t stream, void (*kernel)(Formal...),
                                   Actual... actual)
 {
+	emulate_own own;
 	std::tuple<Formal...> values(actual...);
 	emulate_enqueue(stream, [=] { emulate_run_kernel(name, grid, threads, shared, [&] { std::apply(kernel, values); }); });
 }

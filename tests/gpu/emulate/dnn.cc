@@ -11,10 +11,12 @@
 
 #include "common/half.h"
 #include "runtime/device/cuda/dnn.h"
+#include "tests/gpu/emulate/counts.h"
 
 #define PLANS 2
 
 extern "C" {
+extern long emulate_counts[EMULATE_COUNTS]; /* runtime.cc */
 extern long emulate_dnn_runs[PLANS];
 long emulate_dnn_runs[PLANS] __attribute__((visibility("default")));
 }
@@ -57,6 +59,7 @@ int hspmd_dnn_find_plans(struct hspmd_dnn *, const struct hspmd_dnn_attention *a
                          int most, struct hspmd_error *err)
 {
 	int count = 0;
+	__atomic_add_fetch(&emulate_counts[EMULATE_LOOKUPS], 1, __ATOMIC_RELAXED);
 	for (; count < most && count < PLANS && !is_played_as("refusing"); count++) {
 		plans[count] = new hspmd_dnn_plan{ *a, count };
 		if (hspmd_dnn_plan_workspace(plans[count]) > workspace_most) {
@@ -179,6 +182,7 @@ static void backward(const hspmd_dnn_attention &a, const hspmd_dnn_buffers &at, 
 int hspmd_dnn_run(struct hspmd_dnn *dnn, const struct hspmd_dnn_plan *plan, const struct hspmd_dnn_buffers *buffers,
                   struct hspmd_error *err)
 {
+	emulate_own own;
 	if (is_played_as("failing"))
 		return hspmd_fail(err, "played failure");
 	hspmd_dnn_attention a = plan->about;

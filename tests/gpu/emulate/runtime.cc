@@ -146,6 +146,19 @@ extern long emulate_counts[EMULATE_COUNTS];
 long emulate_counts[EMULATE_COUNTS] __attribute__((visibility("default")));
 }
 
+extern __thread int emulate_inside __attribute__((visibility("default")));
+__thread int emulate_inside;
+
+emulate_own::emulate_own()
+{
+	emulate_inside++;
+}
+
+emulate_own::~emulate_own()
+{
+	emulate_inside--;
+}
+
 static void count(enum emulate_count what)
 {
 	__atomic_add_fetch(&emulate_counts[what], 1, __ATOMIC_RELAXED);
@@ -292,6 +305,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+	emulate_own own;
 	count(EMULATE_WAITS);
 	drain_for_host(stream, nullptr, 0);
 	return kernel_error;
@@ -319,6 +333,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void *), void *argument)
 {
+	emulate_own own;
 	emulate_enqueue(stream, [=] { work(argument); });
 	return cudaSuccess;
 }
@@ -340,12 +355,14 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
+	count(EMULATE_GRAPHS);
 	*exec = new emulate_graph(*graph);
 	return cudaSuccess;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
+	emulate_own own;
 	auto work = exec->work;
 	emulate_enqueue(stream, [=] {
 		for (const auto &each : *work)
@@ -395,6 +412,7 @@ cudaError_t cudaFreeHost(void *data)
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind, cudaStream_t stream)
 {
+	emulate_own own;
 	count(stream->computes ? EMULATE_COPIES : EMULATE_COPIES_BESIDE);
 	ask(stream, [=] { memcpy(dst, src, bytes); });
 	return kernel_error;
@@ -402,6 +420,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
 
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream)
 {
+	emulate_own own;
 	emulate_enqueue(stream, [=] { memset(dst, value, bytes); });
 	return kernel_error;
 }
@@ -425,6 +444,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+	emulate_own own;
 	uint64_t number;
 	if (stream->recording)
 		return cudaErrorInvalidValue; /* no captured work here records an event */
@@ -452,6 +472,7 @@ static void count_wait(const emulate_event *event)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+	emulate_own own;
 	count_wait(event);
 	return reach(event);
 }
@@ -459,6 +480,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 /* If work is queued until someone waits for it, a query has to do it. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+	emulate_own own;
 	if (is_told("HSPMD_EMULATE_HANG"))
 		return cudaErrorNotReady;
 	if (!is_eager()) {
@@ -471,6 +493,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
+	emulate_own own;
 	std::shared_ptr<event_state> state = event->state;
 	emulate_stream *other = state->stream;
 	uint64_t number = state->recorded;
@@ -499,6 +522,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 
 cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int value)
 {
+	count(EMULATE_LOOKUPS);
 	return value <= 227 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
 }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/state/weights.h"
+#include "runtime/weights/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include "common/alloc.h"
 #include "common/half.h"
 #include "common/json.h"
-#include "runtime/state/safetensors.h"
+#include "runtime/weights/safetensors.h"
 
 #define INDEX "model.safetensors.index.json"
 #define SINGLE "model.safetensors"
@@ -167,10 +167,12 @@ static const struct hspmd_safetensor *find(const struct hspmd_weights *w, const 
 	return t;
 }
 
+/* count 0: only says whether a type is one of weights. 0 or -1. */
 static int convert(const char *dtype, const char *raw, float *data, size_t count)
 {
 	if (!strcmp(dtype, "F32")) {
-		memcpy(data, raw, count * sizeof *data);
+		if (count)
+			memcpy(data, raw, count * sizeof *data);
 		return 0;
 	}
 	bool bf16 = !strcmp(dtype, "BF16"), f16 = !strcmp(dtype, "F16"), f64 = !strcmp(dtype, "F64");
@@ -203,8 +205,7 @@ static int read_elements(struct hspmd_weights *w, const struct weight_file *f, c
 				return r ? hspmd_fail_errno(err, "%s", f->path) : hspmd_fail(err, "%s: ends early", f->path);
 			got += (size_t)r;
 		}
-		if (convert(t->dtype, w->raw, data, n))
-			return hspmd_fail(err, "%s: %s is of type %s, which is no type for weights", f->path, t->name, t->dtype);
+		(void)convert(t->dtype, w->raw, data, n);
 		data += n;
 		first += n;
 		count -= n;
@@ -319,19 +320,33 @@ static int read_rows(struct hspmd_weights *w, const struct weight_file *f, const
 	return read_walk(w, f, t, &k, 0, first, data + at, err);
 }
 
+/* The file's tensor that a piece is of. NULL and err if there is none, or one of another shape or an unfit type. */
+static const struct hspmd_safetensor *tensor_of(const struct hspmd_weights *w, const char *const *prefixes,
+                                                const struct hspmd_file_piece *piece, const struct weight_file **f, struct hspmd_error *err)
+{
+	char is[128], wanted[128];
+	const struct hspmd_safetensor *t = find(w, prefixes, piece->name, f);
+	if (!t)
+		hspmd_fail(err, "%s: %s is not there", w->path, piece->name);
+	else if (!same_shape(&t->shape, &piece->shape))
+		hspmd_fail(err, "%s: %s has shape %s, the model's is %s", (*f)->path, t->name, shape_text(&t->shape, is, sizeof is),
+		           shape_text(&piece->shape, wanted, sizeof wanted));
+	else if (convert(t->dtype, NULL, NULL, 0))
+		hspmd_fail(err, "%s: %s is of type %s, which is no type for weights", (*f)->path, t->name, t->dtype);
+	else
+		return t;
+	return NULL;
+}
+
 /* Reads what `box` has of a piece. */
 static int read_piece(struct hspmd_weights *w, const char *const *prefixes, const struct hspmd_file_piece *piece,
                       const struct hspmd_box *box, float *data, struct hspmd_error *err)
 {
 	const struct weight_file *f;
 	struct hspmd_box part = *box;
-	char is[128], wanted[128];
-	const struct hspmd_safetensor *t = find(w, prefixes, piece->name, &f);
+	const struct hspmd_safetensor *t = tensor_of(w, prefixes, piece, &f, err);
 	if (!t)
-		return hspmd_fail(err, "%s: %s is not there", w->path, piece->name);
-	if (!same_shape(&t->shape, &piece->shape))
-		return hspmd_fail(err, "%s: %s has shape %s, the model's is %s", f->path, t->name, shape_text(&t->shape, is, sizeof is),
-		                  shape_text(&piece->shape, wanted, sizeof wanted));
+		return -1;
 	if (!box->rank)
 		return read_run(w, f, t, 0, 1, 1, data, 1, err);
 	if (!hspmd_box_intersect(&piece->box, box, &part))
@@ -365,6 +380,17 @@ int hspmd_weights_read(struct hspmd_weights *w, const struct hspmd_file_map *map
 	for (int64_t i = 0; hspmd_file_map_piece(map, name, shape, i, &piece); i++)
 		if ((!box->rank || hspmd_box_intersect(&piece.box, box, &part)) &&
 		    read_piece(w, map ? map->prefixes : NULL, &piece, box, data, err))
+			return -1;
+	return 0;
+}
+
+int hspmd_weights_check(const struct hspmd_weights *w, const struct hspmd_file_map *map, const char *name, const struct hspmd_shape *shape,
+                        struct hspmd_error *err)
+{
+	struct hspmd_file_piece piece;
+	const struct weight_file *f;
+	for (int64_t i = 0; hspmd_file_map_piece(map, name, shape, i, &piece); i++)
+		if (!tensor_of(w, map ? map->prefixes : NULL, &piece, &f, err))
 			return -1;
 	return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The safetensors format: 8 bytes little-endian length n, n bytes of JSON (padded with spaces), then the tensors' bytes without a gap.
  *   { "__metadata__": { text: text }, "name": { "dtype": "F32", "shape": [2, 3], "data_offsets": [first, end) } } */
-#ifndef HSPMD_STATE_SAFETENSORS_H
-#define HSPMD_STATE_SAFETENSORS_H
+#ifndef HSPMD_WEIGHTS_SAFETENSORS_H
+#define HSPMD_WEIGHTS_SAFETENSORS_H
 
 #include <jansson.h>
 #include <stdint.h>

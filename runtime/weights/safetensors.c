@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/state/safetensors.h"
+#include "runtime/weights/safetensors.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program made ready for steps: its operators' calls are prepared (runtime/device/device.h), and what can be captured of it is
+ * (replay.h). An executor keeps one for each program that it has run, so that steps of every length find theirs. */
+#ifndef HSPMD_EXEC_PREPARED_PROGRAM_H
+#define HSPMD_EXEC_PREPARED_PROGRAM_H
+
+#include "runtime/exec/replay.h"
+
+struct hspmd_executor;
+
+struct hspmd_prepared_program {
+	const struct hspmd_program *program;
+	struct hspmd_prepared **calls; /* [instruction_count]; NULL: those of COMM and READ, or the device prepares nothing */
+	struct hspmd_replay *replay;   /* NULL: every instruction is run on its own */
+};
+
+/* Makes the executor's program ready, unless that has been done; its memory and workspace must be there. 0 or -1 and err. */
+int hspmd_executor_prepare(struct hspmd_executor *ex, struct hspmd_error *err);
+/* The workspace has moved: whatever was captured is captured anew. */
+void hspmd_executor_workspace_moved(struct hspmd_executor *ex);
+void hspmd_executor_forget_prepared(struct hspmd_executor *ex);
+
+#endif

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Samples: which tokens, targets and documents they have. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "runtime/input/data_internal.h"
+#include "runtime/input/shuffle.h"
+#include "runtime/tensor/input_names.h"
+
+#define NOISE UINT64_C(0x6e6f697365) /* keeps the numbers apart from those that order samples */
+
+/* A walk over the tokens of a sample. */
+struct walk {
+	const struct hspmd_data *d;
+	int64_t number, offset; /* of the sample, of the token in it */
+	int file;               /* of the token */
+	int64_t at;             /* in the file */
+	int64_t run;            /* tokens from here on that follow each other in the stream */
+	int64_t document, next; /* with an index: the document of the token, and where the next one begins */
+	int last_file;          /* of the stream */
+	bool ended;             /* after the last token of all (`once`) */
+	bool begins;            /* this token begins a document, as far as an index knows */
+	bool wrong;             /* the index contradicts itself about the document */
+	bool outside;           /* the index of lengths names a place that is not in the data */
+};
+
+/* Position of token `offset` of a sample in its stream, and the number of tokens that follow contiguously. */
+static int64_t find(const struct hspmd_data *d, int64_t number, int64_t offset, int *stream, int64_t *run)
+{
+	*stream = 0;
+	*run = INT64_MAX;
+	if (d->buckets)
+		return hspmd_length_buckets_find(d->buckets, number, offset, stream, run);
+	if (d->blend)
+		*stream = hspmd_blend_find(d->blend, number, &number);
+	int64_t samples = d->streams[*stream].samples;
+	uint64_t epoch = (uint64_t)(number / samples),
+	         key = hspmd_mix(d->seed ^ hspmd_mix(epoch ^ (*stream ? hspmd_mix((uint64_t)*stream) : 0)));
+	return (int64_t)hspmd_shuffle((uint64_t)(number % samples), (uint64_t)samples, key) * d->seq_len + offset;
+}
+
+/* Goes on to the next file that has a token at or after w->at, which is counted from the beginning of w->file. */
+static void find_file(struct walk *w)
+{
+	while (w->file <= w->last_file && w->at >= w->d->files[w->file].tokens)
+		w->at -= w->d->files[w->file++].tokens;
+	w->ended = w->file > w->last_file;
+	w->next = 0;
+	w->wrong = false;
+	if (w->ended || !w->d->files[w->file].documents)
+		return;
+	const struct hspmd_token_file *f = &w->d->files[w->file];
+	w->document = hspmd_token_file_document(f, w->at);
+	w->wrong = hspmd_token_file_check_document(f, w->document, NULL);
+	w->begins = hspmd_token_file_document_start(f, w->document) == w->at;
+	w->next = hspmd_token_file_document_start(f, w->document + 1);
+}
+
+static void locate(struct walk *w)
+{
+	const struct hspmd_data *d = w->d;
+	int stream;
+	int64_t at = find(d, w->number, w->offset, &stream, &w->run);
+	w->outside = d->buckets && (at < 0 || at >= d->streams[stream].tokens);
+	at = w->outside ? 0 : at;
+	int low = d->streams[stream].first_file, high = low + d->streams[stream].file_count;
+	w->last_file = high - 1;
+	while (high - low > 1) { /* the last file that begins at or before `at` */
+		int middle = low + (high - low) / 2;
+		if (d->first[middle] <= at)
+			low = middle;
+		else
+			high = middle;
+	}
+	w->file = low;
+	w->at = at - d->first[low];
+	find_file(w);
+}
+
+static struct walk walk_from(const struct hspmd_data *d, int64_t number, int64_t offset)
+{
+	struct walk w = { .d = d, .number = number, .offset = offset };
+	locate(&w);
+	return w;
+}
+
+static void walk_on(struct walk *w)
+{
+	w->offset++;
+	w->at++;
+	w->begins = false;
+	if (--w->run == 0) {
+		locate(w);
+		return;
+	}
+	const struct hspmd_token_file *f = w->ended ? NULL : &w->d->files[w->file];
+	if (f && w->at >= f->tokens) {
+		find_file(w);
+	} else if (f && f->documents && w->at == w->next) {
+		w->begins = true;
+		while (!w->wrong && w->next <= w->at && w->document < f->documents - 1) { /* documents may be empty */
+			w->next = hspmd_token_file_document_start(f, ++w->document + 1);
+			w->wrong = hspmd_token_file_check_document(f, w->document, NULL);
+		}
+	}
+}
+
+/* -1 and err if the token is not below the vocabulary, or its document is not known. */
+static int token_of(const struct walk *w, int32_t *token, struct hspmd_error *err)
+{
+	if (w->outside)
+		return hspmd_fail(err, "%s: its index of lengths is damaged: sample %" PRId64 " is outside of the data; remove the index",
+		                  w->d->job->file, w->number);
+	if (w->ended) {
+		*token = 0;
+		return 0;
+	}
+	const struct hspmd_token_file *f = &w->d->files[w->file];
+	int64_t t = hspmd_token_file_get(f, w->at);
+	if (w->wrong)
+		return hspmd_token_file_check_document(f, w->document, err);
+	*token = (int32_t)t;
+	if (t >= 0 && t < w->d->vocab)
+		return 0;
+	return hspmd_fail(err, "%s: token %" PRId64 " at position %" PRId64 " is not below the model's vocabulary of %" PRId64,
+	                  f->data.path, t, w->at, w->d->vocab);
+}
+
+/* Returns true if the token is to be predicted. */
+static bool counts(const struct walk *w)
+{
+	const struct hspmd_data *d = w->d;
+	if (w->ended || (d->once && w->number >= d->samples))
+		return false;
+	return !d->job->mask || d->files[w->file].mask.bytes[w->at];
+}
+
+int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err)
+{
+	struct walk w = walk_from(d, number, start);
+	for (int64_t i = 0; i < count; i++) {
+		if (i)
+			walk_on(&w);
+		if (token_of(&w, &tokens[i], err))
+			return -1;
+	}
+	return 0;
+}
+
+static int read_targets(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *targets, struct hspmd_error *err)
+{
+	struct walk w = walk_from(d, number, start + 1);
+	for (int64_t i = 0; i < count; i++) {
+		if (i)
+			walk_on(&w);
+		if (token_of(&w, &targets[i], err))
+			return -1;
+		if (!counts(&w))
+			targets[i] = -1;
+	}
+	return 0;
+}
+
+/* Fills in the numbers of the documents, or (numbers NULL) positions in their documents. */
+static int read_documents(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *numbers, int32_t *positions,
+                          struct hspmd_error *err)
+{
+	int32_t document = 0, token;
+	int64_t began = 0;
+	struct walk w = walk_from(d, number, 0);
+	bool ends = false; /* the token before ends a document */
+	for (int64_t at = 0; at < start + count; at++) {
+		if (at)
+			walk_on(&w);
+		if (at && (ends || w.begins)) {
+			document++;
+			began = at;
+		}
+		if (token_of(&w, &token, err))
+			return -1;
+		ends = d->job->document_end >= 0 && token == d->job->document_end; /* it belongs to the document that it ends */
+		if (at >= start && numbers)
+			numbers[at - start] = document;
+		else if (at >= start)
+			positions[at - start] = (int32_t)(at - began);
+	}
+	return 0;
+}
+
+int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *segments,
+                        struct hspmd_error *err)
+{
+	return read_documents(d, number, start, count, segments, NULL, err);
+}
+
+void hspmd_sample_noise(uint64_t seed, bool drops, int64_t number, int64_t start, int64_t count, int32_t *noise)
+{
+	uint64_t key = hspmd_mix(seed ^ hspmd_mix((uint64_t)number ^ NOISE));
+	for (int64_t i = 0; i < count; i++)
+		noise[i] = drops ? (int32_t)(hspmd_mix(key + (uint64_t)(start + i)) >> 33) : -1;
+}
+
+void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *noise)
+{
+	hspmd_sample_noise(d->seed, d->drops, number, start, count, noise);
+}
+
+double hspmd_data_loss_factor(const struct hspmd_data *d, int64_t step)
+{
+	if (!d->job->mask && !d->once)
+		return 1;
+	int64_t length = d->buckets ? d->job->lengths[hspmd_data_length_of_step(d, step)] : d->seq_len, counted = 0;
+	for (int64_t b = 0; b < d->batch; b++) {
+		struct walk w = walk_from(d, step * d->batch + b, 1);
+		for (int64_t i = 0; i < length; i++) {
+			if (i)
+				walk_on(&w);
+			counted += counts(&w);
+		}
+	}
+	return counted ? (double)(d->batch * length) / (double)counted : 0;
+}
+
+static int read_input(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
+{
+	if (hspmd_input_is_noise(name)) {
+		hspmd_data_noise(context, number, start, count, to);
+		return 0;
+	}
+	if (!strcmp(name, HSPMD_TENSOR_SEGMENTS))
+		return hspmd_data_segments(context, number, start, count, to, err);
+	if (!strcmp(name, HSPMD_TENSOR_POSITIONS))
+		return read_documents(context, number, start, count, NULL, to, err);
+	if (!strcmp(name, HSPMD_TENSOR_TARGETS))
+		return read_targets(context, number, start, count, to, err);
+	return hspmd_data_read(context, number, start, count, to, err);
+}
+
+static double loss_factor(void *context, int64_t step)
+{
+	return hspmd_data_loss_factor(context, step);
+}
+
+struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d)
+{
+	return (struct hspmd_sample_source){ .read = read_input, .context = (void *)d, .loss_factor = loss_factor };
+}

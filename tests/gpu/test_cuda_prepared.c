@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps on the CUDA device decide nothing: no lock, no allocation and no look-up after the first step of a program, and no capture after
+ * the first steps of each length. (test_cuda_ops: the same of every operator's call.) */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/exec/execute.h"
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/host_calls.h"
+#include "tests/unit/trainer.h"
+
+#define STEPS 4
+#define LENGTH_STEPS 30
+#define PLAN                                                                                                                               \
+	"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,"         \
+	"\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0\"]}]}]}"
+
+/* A step is gradients and commit. The source of samples is a file of the test's, which is not part of the device. */
+int __real_hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
+                                    struct hspmd_error *err);
+int __real_hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err);
+int __wrap_hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
+                                    struct hspmd_error *err);
+int __wrap_hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err);
+
+static long asked;
+static int watched;
+static char first[HOST_CALLS_TEXT];
+
+static void add_up(int64_t step)
+{
+	char text[HOST_CALLS_TEXT];
+	long now = host_calls_end(text);
+	if (now && !asked)
+		snprintf(first, sizeof first, "%s", text);
+	asked += step ? now : 0;
+	watched += step > 0;
+}
+
+int __wrap_hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
+                                    struct hspmd_error *err)
+{
+	host_calls_begin();
+	int status = __real_hspmd_executor_gradients(ex, step, own, times, err);
+	add_up(step);
+	return status;
+}
+
+int __wrap_hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err)
+{
+	host_calls_begin();
+	int status = __real_hspmd_executor_commit(ex, step, all, err);
+	add_up(step);
+	return status;
+}
+
+static void train(const char *model, int layers, bool bf16, const char *job, bool on_gpu, int steps, double *losses)
+{
+	struct hspmd_error err = { "" };
+	char plan[512];
+	snprintf(plan, sizeof plan, PLAN, layers);
+	struct trainer_options o = {
+		.model = model,
+		.plan = plan,
+		.devices = 1,
+		.gpus = on_gpu,
+		.steps = steps,
+		.bf16 = bf16,
+		.documents = job != NULL,
+		.job = job,
+	};
+	if (trainer_train(&o, losses, &err))
+		fail_msg("%s", err.text);
+}
+
+static void steps_decide_nothing(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *name, *config;
+		int layers;
+	} models[] = { { "gpt2", trainer_gpt2, 5 }, { "llama", trainer_llama, 5 }, { "mixtral", trainer_mixtral, 4 } };
+	setenv("HSPMD_CUDA_GRAPHS", "0", 1);
+	for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+		for (int bf16 = 0; bf16 < 2; bf16++) {
+			double losses[STEPS];
+			asked = watched = 0;
+			train(models[m].config, models[m].layers, bf16, NULL, true, STEPS, losses);
+			assert_int_equal(watched, 2 * (STEPS - 1));
+			if (asked)
+				fail_msg("steps of %s in %s asked for %ld things, the first with any for %s", models[m].name,
+				         bf16 ? "bf16" : "fp32", asked, first);
+		}
+	unsetenv("HSPMD_CUDA_GRAPHS");
+}
+
+/* Steps of three lengths, mixed: each length's passes are captured once, and give the bits of passes that are not. */
+static void each_length_is_captured_once(void **state)
+{
+	(void)state;
+	static const char job[] = "{\"data\":{\"lengths\":[8,14,16]}}";
+	double plain[LENGTH_STEPS], captured[LENGTH_STEPS];
+	long before[EMULATE_COUNTS], after[EMULATE_COUNTS], few;
+	setenv("HSPMD_CUDA_GRAPHS", "0", 1);
+	train(trainer_gpt2, 5, false, job, true, LENGTH_STEPS, plain);
+	setenv("HSPMD_CUDA_GRAPHS", "1", 1);
+	gpu_counts(before);
+	train(trainer_gpt2, 5, false, job, true, LENGTH_STEPS / 2, captured);
+	gpu_counts(after);
+	few = after[EMULATE_GRAPHS] - before[EMULATE_GRAPHS];
+	train(trainer_gpt2, 5, false, job, true, LENGTH_STEPS, captured);
+	gpu_counts(before);
+	unsetenv("HSPMD_CUDA_GRAPHS");
+	printf("%ld graphs in %d steps, %ld in %d\n", few, LENGTH_STEPS / 2, before[EMULATE_GRAPHS] - after[EMULATE_GRAPHS], LENGTH_STEPS);
+	assert_memory_equal(plain, captured, sizeof plain);
+	assert_true(few > 0);
+	assert_int_equal(before[EMULATE_GRAPHS] - after[EMULATE_GRAPHS], few);
+}
+
+/* What the job says of how exact sums are is in the arguments of every call. */
+static int check_args(void *context, const struct hspmd_program *p, const struct hspmd_executor *ex, struct hspmd_device *device,
+                      struct hspmd_error *err)
+{
+	const struct trainer_options *o = context;
+	(void)ex;
+	(void)device;
+	(void)err;
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		struct hspmd_kernel_args args;
+		if (p->instructions[i].kind == HSPMD_INSTRUCTION_READ || p->instructions[i].kind == HSPMD_INSTRUCTION_COMM)
+			continue;
+		hspmd_program_kernel_args(p, &p->instructions[i], NULL, &args);
+		assert_true(args.any_order == o->any_order && args.tf32 == o->tf32);
+	}
+	return 0;
+}
+
+static void jobs_say_how_exact(void **state)
+{
+	(void)state;
+	static const char job[] = "{\"data\":{\"lengths\":[8,16]}}";
+	char plan[512];
+	snprintf(plan, sizeof plan, PLAN, 5);
+	for (int how = 0; how < 4; how++) {
+		struct hspmd_error err = { "" };
+		double loss;
+		struct trainer_options o = {
+			.model = trainer_gpt2,
+			.plan = plan,
+			.devices = 1,
+			.gpus = 1,
+			.steps = 1,
+			.tf32 = how & 1,
+			.any_order = how & 2,
+			.documents = true,
+			.job = job,
+			.on_end = check_args,
+		};
+		o.context = &o;
+		if (trainer_train(&o, &loss, &err))
+			fail_msg("%s", err.text);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(steps_decide_nothing),
+		cmocka_unit_test(each_length_is_captured_once),
+		cmocka_unit_test(jobs_say_how_exact),
+	};
+	struct hspmd_device *gpu = gpu_open();
+	gpu->ops->close(gpu);
+	if (!gpu_is_emulated()) {
+		printf("skipped: a real device's library has locks of its own\n");
+		return 77;
+	}
+	return cmocka_run_group_tests_name("prepared", tests, NULL, NULL);
+}
