@@ -39,8 +39,7 @@ int scale_change_lay_out(struct scale_change *c, struct hspmd_error *err)
 	return 0;
 }
 
-int scale_change_moves(const struct scale_change *c, int self, const struct scale_stored *stored, struct hspmd_planned_move **moves,
-                       size_t *count, struct hspmd_error *err)
+int scale_change_moves(const struct scale_change *c, int self, struct hspmd_planned_move **moves, size_t *count, struct hspmd_error *err)
 {
 	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(c->before.cluster);
 	struct hspmd_state_side held = { c->old, c->rank_of, c->before.cluster->device_count },
@@ -51,10 +50,10 @@ int scale_change_moves(const struct scale_change *c, int self, const struct scal
 		.element_bytes = c->element_bytes,
 		.now = &needed,
 		.live = &held,
-		.live_count = !stored,
-		.stored = stored ? stored->listed : NULL,
-		.stored_count = stored ? stored->listed_count : 0,
-		.files = stored ? stored->files : NULL,
+		.live_count = !c->stored && !c->files,
+		.stored = c->stored,
+		.stored_count = c->stored_count,
+		.files = c->files,
 		.cost = &cost,
 	};
 	return hspmd_state_moves_plan(&m, moves, count, err);

@@ -17,21 +17,17 @@ struct scale_change {
 	struct hspmd_parameter_layouts *old, *now;
 	int *rank_of;
 	size_t *element_bytes;
+	/* The caller's: the state comes from these files (state_moves.h); neither: from the memory of all. */
+	const struct hspmd_holding *stored;
+	size_t stored_count;
+	const struct hspmd_file_side *files;
 };
 
 /* leaves: the last pipeline does, else all stay; shapes: of the plan after it. 0, or -1 and err; clear it anyway. */
 int scale_change_create(int devices, bool leaves, enum scale_shapes shapes, struct scale_change *c, struct hspmd_error *err);
 /* The layouts of both plans, which a worker makes before it plans its moves. */
 int scale_change_lay_out(struct scale_change *c, struct hspmd_error *err);
-/* State that members can read from files instead of having it in memory: as struct hspmd_state_moves has it. */
-struct scale_stored {
-	const struct hspmd_holding *listed;
-	size_t listed_count;
-	const struct hspmd_file_side *files;
-};
-/* stored NULL: all devices have their state in memory. The caller frees *moves. */
-int scale_change_moves(const struct scale_change *c, int self, const struct scale_stored *stored, struct hspmd_planned_move **moves,
-                       size_t *count, struct hspmd_error *err);
+int scale_change_moves(const struct scale_change *c, int self, struct hspmd_planned_move **moves, size_t *count, struct hspmd_error *err);
 void scale_change_clear(struct scale_change *c);
 
 #endif

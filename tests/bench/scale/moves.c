@@ -14,7 +14,6 @@
 #include "tests/bench/scale/change.h"
 
 #define NODE_DEVICES 8
-#define KINDS HSPMD_STATE_KIND_COUNT
 
 /* A manifest lists all extents, or is a root. */
 enum source { MEMORY, LISTED, ROOT };
@@ -53,12 +52,12 @@ static struct hspmd_holding *list_extents(const struct hspmd_parameter_layouts *
 	*count = 0;
 	for (int p = 0; !failed && p < old->parameter_count; p++) {
 		int n = hspmd_annotation_local_shards(old->parameters[p].state, &old->parameters[p].shape, device, shards);
-		for (int i = 0; !failed && i < n * KINDS; i++) {
+		for (int i = 0; !failed && i < n * HSPMD_STATE_KIND_COUNT; i++) {
 			failed = hspmd_array_grow(&list, &capacity, *count, sizeof *list);
 			if (!failed)
-				list[(*count)++] =
-				        (struct hspmd_holding){ p * HSPMD_STATE_KIND_COUNT + i % KINDS,
-					                        device[i / KINDS] / NODE_DEVICES * NODE_DEVICES, shards[i / KINDS].box };
+				list[(*count)++] = (struct hspmd_holding){ p * HSPMD_STATE_KIND_COUNT + i % HSPMD_STATE_KIND_COUNT,
+					                                   device[i / HSPMD_STATE_KIND_COUNT] / NODE_DEVICES * NODE_DEVICES,
+					                                   shards[i / HSPMD_STATE_KIND_COUNT].box };
 		}
 	}
 	free(device);
@@ -104,22 +103,24 @@ static int plan_moves(int devices, const struct change *c)
 {
 	struct hspmd_error err = { "" };
 	struct scale_change change;
-	struct scale_stored stored = { 0 };
 	struct rusage start, end;
 	struct hspmd_planned_move *moves = NULL;
-	struct hspmd_holding *listed = NULL;
-	struct root root = { 0 };
 	size_t count = 0;
 	int status = scale_change_create(devices, c->leaves, c->after, &change, &err);
 	getrusage(RUSAGE_SELF, &start);
 	if (!status)
 		status = scale_change_lay_out(&change, &err);
+	struct hspmd_holding *listed = NULL;
+	struct root root = { 0 };
 	if (!status && c->from == LISTED)
-		status = (stored.listed = listed = list_extents(change.old, devices, &stored.listed_count)) ? 0 : -1;
-	if (!status && c->from == ROOT && !(status = make_root(change.old, devices, &root)))
-		stored.files = &root.side;
+		change.stored = listed = list_extents(change.old, devices, &change.stored_count);
+	if (!status && c->from == LISTED && !listed)
+		status = hspmd_fail_memory(&err, "listing extents");
+	if (!status && c->from == ROOT)
+		status = make_root(change.old, devices, &root) ? hspmd_fail_memory(&err, "making a root") : 0;
+	change.files = c->from == ROOT ? &root.side : NULL;
 	if (!status)
-		status = scale_change_moves(&change, c->last ? devices - 1 : 0, c->from == MEMORY ? NULL : &stored, &moves, &count, &err);
+		status = scale_change_moves(&change, c->last ? devices - 1 : 0, &moves, &count, &err);
 	getrusage(RUSAGE_SELF, &end);
 	if (status)
 		printf("%d devices, %s: %s\n", devices, c->name, err.text);

@@ -116,7 +116,7 @@ static int survey(const struct scale_change *c, int devices, struct moved *out, 
 			struct hspmd_planned_move *moves;
 			size_t count;
 			double seconds = 0;
-			if (scale_change_moves(c, self, NULL, &moves, &count, err))
+			if (scale_change_moves(c, self, &moves, &count, err))
 				return -1;
 			for (size_t i = 0; i < count; i++) {
 				double bytes = 4.0 * (double)hspmd_box_elements(&moves[i].box);
