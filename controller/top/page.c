@@ -80,6 +80,11 @@ void top_page_to(struct top_page *p, int column)
 	top_page_print(p, TOP_NORMAL, "%*s", spaces < LINE_MAX_BYTES ? spaces : LINE_MAX_BYTES - 1, "");
 }
 
+int top_page_room(const struct top_page *p)
+{
+	return p->width - p->column;
+}
+
 void top_page_end_line(struct top_page *p)
 {
 	p->lines += !p->height || p->lines < p->height;

@@ -38,6 +38,7 @@ void top_page_put(struct top_page *p, enum top_style style, const char *text);
 void top_page_print(struct top_page *p, enum top_style style, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void top_page_to(struct top_page *p, int column); /* fills with spaces; at least one if the column has been passed */
 void top_page_end_line(struct top_page *p);
+int top_page_room(const struct top_page *p); /* columns that are left in the line under way */
 /* "[|||||.....]" of `columns` columns, `share` of it filled; NaN: "[         ]". */
 void top_page_bar(struct top_page *p, enum top_style style, int columns, double share);
 /* One column per value, the lowest at the bottom; the mean of those that share a column if there are more. NaN values are left out. */

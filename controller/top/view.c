@@ -121,7 +121,8 @@ static void draw_head(const struct top_view *v, struct top_page *p, double now, 
 		top_page_end_line(p);
 	}
 	if (*text(s, "waiting_for") || *text(s, "reason")) {
-		top_page_print(p, TOP_WARN, "waits for %s", *text(s, "reason") ? text(s, "reason") : text(s, "waiting_for"));
+		bool why = *text(s, "reason"); /* of Slurm's, or a sentence */
+		top_page_print(p, TOP_WARN, "%s %s", why ? "why  " : "waits for", text(s, why ? "reason" : "waiting_for"));
 		top_page_end_line(p);
 	}
 }
@@ -160,16 +161,24 @@ static void draw_progress(const struct top_view *v, struct top_page *p)
 static void draw_state(const struct top_view *v, struct top_page *p)
 {
 	const json_t *s = v->status, *copies = json_object_get(s, "state"), *c, *fails = json_object_get(s, "checkpoints_fail");
-	char span[32];
+	char span[32], copy[160];
 	size_t i;
 	top_page_print(p, TOP_NORMAL, "plan  %s", *text(s, "plan") ? text(s, "plan") : "none yet");
 	top_page_end_line(p);
 	top_page_put(p, TOP_NORMAL, "saved ");
 	if (!json_array_size(copies))
 		top_page_put(p, TOP_WARN, "no copy of the state yet");
-	json_array_foreach(copies, i, c)
-		top_page_print(p, TOP_NORMAL, "%s%s step %.0f (%s old)", i ? ", " : "", text(c, "where"), number_or_0(c, "step"),
-		               top_duration(number_or_0(c, "age_s"), span, sizeof span));
+	json_array_foreach(copies, i, c) {
+		int length = snprintf(copy, sizeof copy, "%s step %.0f (%s old)", text(c, "where"), number_or_0(c, "step"),
+		                      top_duration(number_or_0(c, "age_s"), span, sizeof span));
+		if (i)
+			top_page_put(p, TOP_NORMAL, ", ");
+		if (i && top_page_room(p) < length) {
+			top_page_end_line(p);
+			top_page_to(p, 6);
+		}
+		top_page_put(p, TOP_NORMAL, copy);
+	}
 	top_page_end_line(p);
 	if (fails) {
 		top_page_print(p, TOP_BAD, "checkpoints FAIL for %s: %s", top_duration(number_or_0(fails, "for_s"), span, sizeof span),

@@ -86,6 +86,7 @@ static void a_job(void **state)
 	has(page, "generation 4 on 2 nodes\n");
 	has(page, "g grow  s shrink  c checkpoint");
 	has(drawn(&v, 80, 24, true, 100), "█ ▁");
+	has(drawn(&v, 60, 24, false, 100), "saved memory step 250 (1 s old), \n      shared step 200 (10 min old)\n");
 	/* An answer that is old, or does not come. */
 	has(drawn(&v, 80, 24, false, 110), "no answer for 10 s: the controller is busy");
 	top_view_update(&v, NULL, "connection refused", 110);
