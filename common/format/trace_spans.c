@@ -21,7 +21,7 @@
 #define SHORT_SHORTER (1 << 12) /* ns: the length has two characters */
 #define HEAD_SHORTER 16
 /* The first character of other spans has this bit, their lane, and ASIDE. A step has the lane in which no span is. Then come numbers: how
- * far the kind is from the one expected, the time since the last one of the lane, the length. Of a step: how far it is from the next one. */
+ * far the kind is from the one expected, the time since the lane's last one, the length. Of a step: how far it is from the next one. */
 #define HEAD_LONG 32
 #define HEAD_ASIDE 4
 #define HEAD_LANES 4

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The spans of a device on their way from the worker that recorded them to the file of the trace (`trace_part` in common/wire.h). A step has
- * hundreds, so each is only some characters long here: what does not change from step to step is sent once per part, as "kinds", and
+/* The spans of a device on their way from the worker that recorded them to the file of the trace (`trace_part` in common/wire.h). A step
+ * has hundreds, so each is only some characters long here: what does not change from step to step is sent once per part, as "kinds", and
  * numbers are differences to what came before. A number is in base64 VLQ (as in "Source Map Revision 3"): five bits per character, the
  * least significant first, and 32 more in each character but the last. A span that is where it is expected has four or five characters. */
 #ifndef HSPMD_FORMAT_TRACE_SPANS_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A measured timeline of some steps, asked for by `hspmd trace` or by the job file. First the clock of every worker is measured by round
  * trips (Cristian, "Probabilistic clock synchronization", 1989: the shortest trip bounds the error); then each is told which steps to
- * record and when, by its own clock, the trace began. Workers send what they recorded in parts, which the loop writes to the file. Whoever is lost
- * meanwhile is named in the file. */
+ * record and when, by its own clock, the trace began. Workers send what they recorded in parts, which the loop writes to the file.
+ * Whoever is lost meanwhile is named in the file. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -46,8 +46,9 @@ struct hspmd_trace_origin {
 	int first_process; /* of the generation */
 	double seconds;
 };
-/* The spans from number *from on as a part of a trace, which hspmd_trace_spans_write() reads: as many as belong to one program and fit into one
- * message. *from becomes the next span's number; hspmd_timeline_count() if these were all. No engine may be at work. NULL: memory; else the
+/* The spans from number *from on as a part of a trace, which hspmd_trace_spans_write() reads: as many as belong to one program and fit
+ * into one message.
+ * *from becomes the next span's number; hspmd_timeline_count() if these were all. No engine may be at work. NULL: memory; else the
  * caller frees it. */
 json_t *hspmd_timeline_part(const struct hspmd_timeline *t, const struct hspmd_trace_origin *o, size_t *from);
 void hspmd_timeline_clear(struct hspmd_timeline *t);
