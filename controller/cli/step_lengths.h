@@ -14,8 +14,8 @@ struct hspmd_step_lengths_of {
 	struct hspmd_step_share *shares;
 };
 
-/* If data.lengths is "auto": chooses the job's lengths by its data. Nothing otherwise. index, here and below: as in runtime/input/data.h; if
- * it is NULL or does not fit, all documents are read. 0, or -1 and err. */
+/* If data.lengths is "auto": chooses the job's lengths by its data. Nothing otherwise. index, here and below: as in runtime/input/data.h;
+ * if it is NULL or does not fit, all documents are read. 0, or -1 and err. */
 int hspmd_job_choose_lengths(struct hspmd_job *job, const struct hspmd_model *model, const char *index, struct hspmd_error *err);
 /* Make the file `index` for the job's workers if they need it. A failure is logged: they can do without. */
 void hspmd_job_index_lengths(const struct hspmd_job *job, const struct hspmd_model *model, const char *index);

@@ -208,7 +208,8 @@ static int keep_nothing(void *context, int length, int set, const struct hspmd_t
 	return 0;
 }
 
-/* The lengths that were chosen when the index was made, if it was made of these files for such a job. Returns their number; 0: it was not. */
+/* The lengths that were chosen when the index was made, if it was made of these files for such a job. Returns their number; 0: it was
+ * not. */
 static int lengths_of_index(const struct hspmd_data *d, const char *path, int64_t *lengths)
 {
 	struct hspmd_error why;

@@ -20,9 +20,9 @@ struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, c
 /* Make the file in which hspmd_data_open finds where the documents of each length are, unless it is there. Reads all documents. A job
  * without lengths needs none. 0; -1 and err that names the file and the fault: the data can be opened without. */
 int hspmd_data_make_index(const struct hspmd_job *job, int64_t vocab, const char *index, struct hspmd_error *err);
-/* For data.lengths "auto": chooses the lengths of steps by those of the training files' documents, which are all read unless `index` (may be
- * NULL) was made of them: seq_len, and those of its halves, quarters and so on whose documents have enough tokens to be worth steps of their
- * own. Depends on job and files only.
+/* For data.lengths "auto": chooses the lengths of steps by those of the training files' documents, which are all read unless `index` (may
+ * be NULL) was made of them: seq_len, and those of its halves, quarters and so on whose documents have enough tokens to be worth steps of
+ * their own. Depends on job and files only.
  * Fills lengths[HSPMD_DATA_LENGTHS_MOST], ascending; returns their number, or -1 and err. */
 #define HSPMD_DATA_LENGTHS_MOST 8
 int hspmd_data_choose_lengths(const struct hspmd_job *job, int64_t vocab, const char *index, int64_t *lengths, struct hspmd_error *err);

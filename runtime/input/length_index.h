@@ -19,8 +19,8 @@ struct hspmd_length_index_writer;
 /* Writes beside `path` until the file is whole. NULL and err: names the file. */
 struct hspmd_length_index_writer *hspmd_length_index_begin(const char *path, struct hspmd_error *err);
 hspmd_run_sink hspmd_length_index_add; /* context: the writer */
-/* g: the buckets whose runs were added, before or after they are closed; of: as in the head. Ends the writer whatever the result; NULL g: without
- * a file. 0: the file is whole, on disk, and replaces an older one. -1 and err: nothing is left. */
+/* g: the buckets whose runs were added, before or after they are closed; of: what they were made of. Ends the writer whatever the result;
+ * NULL g: without a file. 0: the file is whole, on disk, and replaces an older one. -1 and err: nothing is left. */
 int hspmd_length_index_end(struct hspmd_length_index_writer *w, const struct hspmd_length_buckets *g, const json_t *of,
                            struct hspmd_error *err);
 

@@ -2,8 +2,8 @@
 /* How long a large job is expected to pause when one of its pipelines leaves, planned or lost, on a real cluster: what passes through the
  * controller while no step runs, the processor time of its frames as measured here (written, signed, read), and each worker's moves of
  * state at the rates of the cluster's links. Every frame is made; moves are planned for all workers of some nodes. Not in it: the
- * controller's own decisions, which the played cluster measures, solving and preparing, which are done before the pause of a planned change,
- * and the first step.
+ * controller's own decisions, which the played cluster measures; solving and preparing, which a planned change does before the pause; and
+ * the first step.
  *
  *     pause [DEVICES...] */
 #include <stdio.h>
