@@ -152,8 +152,8 @@ static void rewind_command(struct hspmd_controller *m, const struct worker *w, c
 	m->steps_reported = m->step = step;
 }
 
-/* A command tells a step again that it has saved, in case the line was lost with the process that carried it. Such a line says nothing about
- * time, nor where the command goes on. */
+/* A command tells a step again that it has saved, in case the line was lost with the process that carried it. Such a line says nothing
+ * about time, nor where the command goes on. */
 static void report_again(struct hspmd_controller *m, const json_t *message)
 {
 	int64_t step = message_integer(message, "step", -1);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/exec/execute.h"
 
+
 #include "common/alloc.h"
 #include "runtime/exec/execute_internal.h"
 #include "runtime/exec/parameters.h"

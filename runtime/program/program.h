@@ -143,7 +143,7 @@ struct hspmd_graph_source {
 	struct hspmd_graph *(*build)(void *context, const struct hspmd_model_build_options *how, struct hspmd_error *err);
 	void *context;
 	int layers;
-	enum hspmd_precision precision;  /* requested: FP32 (0) or BF16; hspmd_plan_precision gives the precision that a plan computes in */
+	enum hspmd_precision precision; /* requested: FP32 (0) or BF16; hspmd_plan_precision gives the precision that a plan computes in */
 	bool documents, reset_positions; /* passed on in struct hspmd_model_build_options */
 	enum hspmd_optimizer optimizer;
 };

@@ -138,7 +138,8 @@ while iteration < options.train_iters:
         p.grad.copy_(part.view_as(p.grad))
     optimizer.step()
     if steps and dist.get_rank() == 0:
-        steps.write(json.dumps({"step": iteration, "loss": sums[-1].item(), "tokens": options.global_batch_size * options.seq_length}) + "\n")
+        tokens = options.global_batch_size * options.seq_length
+        steps.write(json.dumps({"step": iteration, "loss": sums[-1].item(), "tokens": tokens}) + "\n")
     iteration += 1
     consumed += options.global_batch_size
     ends = torch.tensor(float(told), device=device)

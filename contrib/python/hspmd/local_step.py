@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step of an optimizer that treats each element alone, made with what this rank has of each tensor. With DTensors, PyTorch works out for
-each operation and shape what it means for the parts, and does so anew in each generation, whose mesh is another."""
+"""The step of an optimizer that treats each element alone, made with what this rank has of each tensor. With DTensors, PyTorch works out
+for each operation and shape what it means for the parts, and does so anew in each generation, whose mesh is another."""
 import collections
 import functools
 
