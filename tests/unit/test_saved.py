@@ -281,8 +281,8 @@ class Divided(unittest.TestCase):
         self.assertAlmostEqual(shards.share(torch.ones(6), 6), 1 / 6)
 
     def make_steps(self, kind, **options):
-        """With the parts alone, and with what stands for the whole: parameters and state are equal, to the bit, and the state of the whole
-        is divided as its parameter."""
+        """With the parts alone, and with what stands for the whole: parameters and state are equal, to the bit, and the whole's state is
+        divided as its parameter."""
         parts = [torch.nn.Parameter(torch.rand(shape)) for shape in ((4, 3), (5,), (0, 3))]
         whole = [torch.nn.Parameter(self.divided(p.detach().clone(), Shard(0), Replicate())) for p in parts[1:]]
         whole.insert(0, torch.nn.Parameter(parts[0].detach().clone()))  # one that is not divided
