@@ -483,10 +483,9 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		snprintf(r->id, sizeof r->id, "local-%d", (int)getpid());
 	else
 		snprintf(r->id, sizeof r->id, "%u", r->slurm);
-	if (read_job(r, err) || (r->opt.cluster && (read_local_cluster(r, err) || read_plan(r, err))) || open_output(r, err) ||
-	    index_documents(r, err))
+	if (read_job(r, err) || (r->opt.cluster && (read_local_cluster(r, err) || read_plan(r, err))) || open_output(r, err))
 		return -1;
-	if ((local && !r->opt.cluster && make_local_cluster(r, err)) || (!r->opt.cluster && read_plan(r, err)))
+	if ((local && !r->opt.cluster && make_local_cluster(r, err)) || (!r->opt.cluster && read_plan(r, err)) || index_documents(r, err))
 		return -1;
 	if (!local && read_site(r, err))
 		return -1;
