@@ -38,6 +38,21 @@ int hspmd_write_all(int fd, const void *data, size_t size)
 	return 0;
 }
 
+int hspmd_read_at(int fd, void *data, size_t size, uint64_t offset)
+{
+	for (size_t got = 0; got < size;) {
+		ssize_t n = pread(fd, (char *)data + got, size - got, (off_t)(offset + got));
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			errno = n ? errno : ENODATA;
+			return -1;
+		}
+		got += (size_t)n;
+	}
+	return 0;
+}
+
 static void close_keeping_errno(int fd)
 {
 	int saved = errno;

@@ -5,6 +5,7 @@
 #define HSPMD_COMMON_DURABLE_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "common/error.h"
@@ -21,5 +22,7 @@ int hspmd_remove_tree(const char *path, struct hspmd_error *err);
 char *hspmd_read_file(const char *path, size_t max, size_t *size, struct hspmd_error *err);
 /* Calls write(2) until all bytes are written; -1 with errno. */
 int hspmd_write_all(int fd, const void *data, size_t size);
+/* Calls pread(2) until all bytes are read; -1 with errno, which is ENODATA if the file ends before. */
+int hspmd_read_at(int fd, void *data, size_t size, uint64_t offset);
 
 #endif

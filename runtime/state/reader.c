@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/durable.h"
 #include "common/log.h"
 #include "common/progress.h"
 #include "runtime/state/state_internal.h"
@@ -301,21 +302,6 @@ int hspmd_reader_covered(struct hspmd_reader *r, struct hspmd_error *err)
 
 /* ---- blocks */
 
-static int read_at(int fd, char *data, size_t bytes, uint64_t offset)
-{
-	for (size_t got = 0; got < bytes;) {
-		ssize_t n = pread(fd, data + got, bytes - got, (off_t)(offset + got));
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0) {
-			errno = n ? errno : ENODATA;
-			return -1;
-		}
-		got += (size_t)n;
-	}
-	return 0;
-}
-
 static size_t block_bytes(const struct hspmd_extent *e, size_t block)
 {
 	uint64_t rest = e->bytes - (uint64_t)block * HSPMD_BLOCK_BYTES;
@@ -331,7 +317,7 @@ static int try_block(struct hspmd_reader *r, const struct hspmd_extent *e, size_
 	int number = (int)(e - r->extents) - r->contents[e->shard].first;
 	if (c->fd < 0)
 		return -1;
-	if (read_at(c->fd, data, bytes, at)) {
+	if (hspmd_read_at(c->fd, data, bytes, at)) {
 		hspmd_warn("%s: %zu bytes at %" PRIu64 ": %s", c->path, bytes, at, strerror(errno));
 		r->bad++;
 		return -1;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/durable.h"
 #include "common/json.h"
 
 static const struct {
@@ -134,27 +135,12 @@ struct hspmd_safetensors *hspmd_safetensors_parse(const char *text, size_t bytes
 	return s;
 }
 
-static int read_at(int fd, void *data, size_t bytes, uint64_t offset)
-{
-	for (size_t got = 0; got < bytes;) {
-		ssize_t n = pread(fd, (char *)data + got, bytes - got, (off_t)(offset + got));
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0) {
-			errno = n ? errno : ENODATA;
-			return -1;
-		}
-		got += (size_t)n;
-	}
-	return 0;
-}
-
 char *hspmd_safetensors_read_header(int fd, const char *name, size_t *bytes, uint64_t *file_bytes, struct hspmd_error *err)
 {
 	unsigned char length[8];
 	struct stat st;
 	uint64_t json = 0;
-	if (fstat(fd, &st) || read_at(fd, length, sizeof length, 0)) {
+	if (fstat(fd, &st) || hspmd_read_at(fd, length, sizeof length, 0)) {
 		hspmd_fail_errno(err, "%s: reading the header", name);
 		return NULL;
 	}
@@ -171,7 +157,7 @@ char *hspmd_safetensors_read_header(int fd, const char *name, size_t *bytes, uin
 		return NULL;
 	}
 	memcpy(head, length, sizeof length);
-	if (read_at(fd, head + sizeof length, json, sizeof length)) {
+	if (hspmd_read_at(fd, head + sizeof length, json, sizeof length)) {
 		hspmd_fail_errno(err, "%s: reading the header", name);
 		free(head);
 		return NULL;

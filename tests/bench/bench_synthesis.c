@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/alloc.h"
 #include "common/error.h"
@@ -25,6 +24,7 @@
 #undef hspmd_model
 #include "runtime/lib/net.h"
 #include "runtime/synthesis/synthesis.h"
+#include "tests/bench/processor_time.h"
 
 #define MAX_DEVICES 64
 
@@ -165,13 +165,6 @@ static double by_hand(size_t net, enum by_hand how, const struct hspmd_synthesis
 	return seconds;
 }
 
-static double cpu_seconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 static void bench(size_t net, size_t cluster)
 {
 	struct hspmd_cluster *c = make_cluster(cluster);
@@ -183,12 +176,12 @@ static void bench(size_t net, size_t cluster)
 	};
 	struct hspmd_error err = { "" };
 	struct hspmd_synthesis_result found = { 0 };
-	double start = cpu_seconds();
+	double start = processor_time();
 	struct hspmd_graph *g = graph_of(net, c->device_count, 1);
 	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
 	if (!s || hspmd_synthesis_search(s, &found, &err) || hspmd_synthesis_apply(s, g, &err))
 		printf("%s: %s\n", nets[net].name, err.text);
-	double took = cpu_seconds() - start, made = s ? cost_of(g, &stage) : 0;
+	double took = processor_time() - start, made = s ? cost_of(g, &stage) : 0;
 	printf("| %s | %s |", nets[net].name, clusters[cluster].name);
 	for (int how = EVEN; how <= MEGATRON; how++) {
 		double seconds = how == EXPERTS && strcmp(nets[net].name, "bert-moe")

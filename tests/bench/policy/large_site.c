@@ -9,11 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/alloc.h"
 #include "common/fnv.h"
 #include "controller/ctld/snapshot.h"
+#include "tests/bench/processor_time.h"
 
 #define NOW 1e6
 #define CURVE 64
@@ -129,13 +129,6 @@ static struct ctld_peer peer_of(const struct hspmd_slurm_view *v, const struct h
 	for (int k = 0; k < 2; k++)
 		snprintf(p.kinds[k], sizeof p.kinds[k], "%s", v->nodes[k * (v->node_count / KINDS)].name);
 	return p;
-}
-
-static double processor_time(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 struct site {

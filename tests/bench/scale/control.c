@@ -6,22 +6,15 @@
  *     control [DEVICES...] */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "common/address_tree.h"
 #include "common/format/device_runs.h"
 #include "common/wire.h"
+#include "tests/bench/processor_time.h"
 #include "tests/bench/scale/problem.h"
 
 #define NODE_DEVICES 8
 #define ADDRESS_CHARS 1200 /* base64 of what UCX, two sockets and NCCL take here, per member */
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* The members, in rank order. */
 struct members {
@@ -81,14 +74,14 @@ static double report(const char *name, const json_t *message, const struct membe
 	struct hspmd_error err = { "" };
 	char *frame, *text;
 	size_t size = 0, text_size, most = 0;
-	double start = now(), seconds = 0, bytes = 0;
+	double start = processor_time(), seconds = 0, bytes = 0;
 	int rc = hspmd_wire_text_packed(message, &text, &text_size, &err);
-	seconds += now() - start;
+	seconds += processor_time() - start;
 	for (int k = 0; k < m->nodes && !rc; k++) {
 		json_t *own = own_keys(m, k, addresses);
-		start = now();
+		start = processor_time();
 		rc = hspmd_wire_encode_with(text, text_size, own, &frame, &size, &err);
-		seconds += now() - start;
+		seconds += processor_time() - start;
 		bytes += (double)size;
 		most = size > most ? size : most;
 		free(frame);

@@ -6,21 +6,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
 #include "runtime/input/data.h"
+#include "tests/bench/processor_time.h"
 
 #define MILLION 1000000
 #define LONGEST 8192
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Documents end with token 0, after 32 to 1055 others. */
 static int write_tokens(const char *path, int64_t tokens)
@@ -41,9 +34,9 @@ static int write_tokens(const char *path, int64_t tokens)
 
 static double open_in(const struct hspmd_job *job, const char *index, struct hspmd_error *err)
 {
-	double start = now();
+	double start = processor_time();
 	struct hspmd_data *d = hspmd_data_open(job, 1 << 16, index, err);
-	double seconds = d ? now() - start : -1;
+	double seconds = d ? processor_time() - start : -1;
 	hspmd_data_close(d);
 	return seconds;
 }
@@ -64,9 +57,9 @@ static int measure(const char *folder, int64_t tokens)
 		                 .length_count = 4,
 		                 .global_batch = 64 };
 	int status = file && index && !write_tokens(file, tokens) ? 0 : hspmd_fail_errno(&err, "%s", folder);
-	double without = status ? 0 : open_in(&job, NULL, &err), start = now(), made = 0, with = 0;
+	double without = status ? 0 : open_in(&job, NULL, &err), start = processor_time(), made = 0, with = 0;
 	if (!status && !(status = hspmd_data_make_index(&job, 1 << 16, index, &err))) {
-		made = now() - start;
+		made = processor_time() - start;
 		with = open_in(&job, index, &err);
 	}
 	if (status || without < 0 || with < 0)

@@ -8,24 +8,16 @@
  *     pause [DEVICES...] */
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/signer.h"
 #include "common/wire.h"
+#include "tests/bench/processor_time.h"
 #include "tests/bench/scale/change.h"
 
 #define NODE_DEVICES 8
 #define NODES_SAMPLED 4
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* What passes through the controller. */
 struct control {
@@ -47,18 +39,18 @@ static int pass(struct control *c, int count, json_t *message, bool told, struct
 	for (int i = 0; !status && i < count; i++) {
 		char *frame = NULL;
 		size_t size = 0;
-		double start = now(), made;
+		double start = processor_time(), made;
 		status = hspmd_wire_encode(message, &frame, &size, err);
 		char *copy = status ? NULL : realloc(frame, size + HSPMD_SIGNATURE_BYTES);
 		frame = copy ? copy : frame;
 		if (!status)
 			status = copy ? hspmd_wire_sign(from, copy, size, err) : hspmd_fail(err, "out of memory");
 		size += HSPMD_SIGNATURE_BYTES;
-		made = now();
+		made = processor_time();
 		if (!status && hspmd_wire_feed(r, frame, size, err) < 0)
 			status = -1;
 		json_t *read = status ? NULL : hspmd_wire_next(r);
-		c->processor_s += told ? made - start : now() - made;
+		c->processor_s += told ? made - start : processor_time() - made;
 		c->bytes += (double)size;
 		if (!status && !read)
 			status = hspmd_fail(err, "a frame was not read");
