@@ -43,8 +43,8 @@ static struct sample_span random_span(uint64_t *random, const struct sample_span
 		s.step += 1 + pick(random, 3);
 	s.lane = pick(random, 5) ? HSPMD_LANE_COMPUTE : pick(random, 2) ? HSPMD_LANE_TRANSFERS : HSPMD_LANE_SUMS;
 	s.kind = pick(random, 2) ? (last->kind + 1) % KINDS : pick(random, KINDS);
-	/* Also one around the last ones, and one long after them. */
-	s.began = last->began + pick(random, 500);
+	/* Most follow the last one, soon or less soon. Also some within it, one around the last ones, and one long after them. */
+	s.began = last->began + (pick(random, 3) ? last->length : 0) + pick(random, 1500);
 	if (!pick(random, 20))
 		s.began -= pick(random, 100000);
 	if (!pick(random, 200))
