@@ -22,6 +22,7 @@ except ImportError:
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 BUILD = os.path.abspath(os.environ.get("builddir", "."))
+EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../contrib/examples/models")
 HSPMD = os.environ.get("HSPMD_BIN", os.path.join(BUILD, "hspmd"))
 TOLERANCE = 1e-4
 TOKENS = [(7 * i * i + 3 * i + 1) % 256 for i in range(48)]
@@ -140,7 +141,19 @@ def check(name, config, options):
     return off
 
 
+def check_examples():
+    """Each model of contrib/examples can be built by transformers, and there is a case of its type."""
+    types = {config["model_type"] for config, _ in CASES.values()} | {"gemma3"}  # which is exported as gemma3_text
+    for folder in glob.glob(EXAMPLES + "/*"):
+        config = transformers.AutoConfig.from_pretrained(folder)
+        if config.model_type not in types:
+            sys.exit(f"no case of this test is of type {config.model_type}")
+        with torch.device("meta"):
+            transformers.AutoModelForCausalLM.from_config(config)
+
+
 def main():
+    check_examples()
     worst = {}
     for name, (config, options) in CASES.items():
         with tempfile.TemporaryDirectory(prefix="hspmd-export-") as folder:
