@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -309,6 +310,23 @@ class Divided(unittest.TestCase):
                 self.make_steps(kind)
         self.make_steps(torch.optim.SGD, momentum=0.9)
         self.make_steps(torch.optim.AdamW, amsgrad=True)
+
+    def test_steps_as_the_user_chose(self):
+        """All tensors at once, one by one, or fused: with parts as PyTorch decides it for DTensors, also where it would decide otherwise
+        for plain tensors, as on a GPU."""
+        for given, wanted in (({}, "single"), ({"foreach": True}, "multi"), ({"foreach": False}, "single"), ({"fused": True}, "fused")):
+            p = torch.nn.Parameter(self.divided(torch.rand(3), Shard(0), Replicate()))
+            optimizer = torch.optim.SGD([p], lr=0.1, **given)
+            before, seen = dict(optimizer.param_groups[0]), []
+            p.grad = self.divided(torch.ones(3), Shard(0), Replicate())
+            with contextlib.ExitStack() as stack:
+                everywhere = mock.patch("torch.optim.optimizer._get_foreach_kernels_supported_devices", lambda: ["cpu"])
+                stack.enter_context(everywhere)
+                for name, of in (("single", "_single_tensor_sgd"), ("multi", "_multi_tensor_sgd"), ("fused", "_fused_sgd")):
+                    stack.enter_context(mock.patch(f"torch.optim.sgd.{of}", lambda *_, name=name, **__: seen.append(name)))
+                local_step.local_step(optimizer)()
+            self.assertEqual(seen, [wanted], given)
+            self.assertEqual(optimizer.param_groups[0], before)
 
     def test_steps_of_others_are_their_own(self):
         class Other(torch.optim.SGD):
