@@ -27,10 +27,11 @@ try:
 except ImportError:
     go_on_elsewhere("checkpoints of PyTorch are not tried: there is none")
 
+from torch.nn import init  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
 import hspmd  # noqa: E402
-from hspmd import disk, export, layout, local_step, shards  # noqa: E402
+from hspmd import disk, export, layout, local_step, sharded, shards  # noqa: E402
 from hspmd.checkpoints import Checkpoints, Piece, Saved  # noqa: E402
 
 torch.set_num_threads(1)
@@ -260,6 +261,23 @@ class Parts(unittest.TestCase):
             # What a rank still has of the same step comes first; what was saved at another time is not mixed with it.
             offers = [(i, *p.header()) for i, p in enumerate([*found, self.part(4)])]
             self.assertEqual(layout.choose([o[:4] for o in offers]), [4])
+
+
+class FirstValues(unittest.TestCase):
+    def test_only_parameters_get_none(self):
+        """Whatever PyTorch's modules draw with; what else is drawn comes out."""
+        p, plain = torch.nn.Parameter(torch.full((4, 4), 7.0)), torch.zeros(4)
+        with sharded.NoFirstValues(), torch.no_grad():
+            for fill in (init.kaiming_uniform_, init.kaiming_normal_, init.xavier_uniform_, init.xavier_normal_, init.normal_):
+                self.assertIs(fill(p), p)
+            init.uniform_(tensor=p)
+            p.data.mul_(2)
+            p.uniform_()
+            plain.uniform_(1, 2)
+            made = torch.nn.TransformerEncoderLayer(8, 2, 16)
+        self.assertTrue(torch.equal(p, torch.full((4, 4), 14.0)))
+        self.assertTrue(bool((plain >= 1).all()))
+        self.assertEqual(made.linear1.weight.shape, (16, 8))
 
 
 class Divided(unittest.TestCase):
