@@ -281,6 +281,8 @@ void abort_current(struct hspmd_controller *m, const char *cause)
 	note_event(m, "abort", "generation %lld is given up at step %lld: %s", (long long)g->bound_plan->generation,
 	           (long long)m->steps_reported, cause);
 	snprintf(m->last_error, sizeof m->last_error, "%s", cause);
+	if (runs_command(m) && (m->next.phase == PHASE_PRECONNECTING || m->next.phase == PHASE_READY))
+		next_drop(m); /* ranks that are told to give up shut all their connections, those for the next generation, too */
 	ask_holders(m);
 	m->step_deadline = INFINITY;
 	m->aborted_at = m->now;
