@@ -15,7 +15,8 @@ json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *c
 		hspmd_fail_memory(err, "assembling a manifest");
 		return NULL;
 	}
-	json_t *manifest = hspmd_manifest_from_reports(written, job, err);
+	struct hspmd_root_check check = { hspmd_root_checker_covered, c->state };
+	json_t *manifest = hspmd_manifest_from_reports(written, job, &check, err);
 	json_decref(job);
 	return manifest;
 }
@@ -35,6 +36,7 @@ int run_state_choose(const struct run_config *c, json_t *found, json_t *readers,
 	size_t i;
 	struct hspmd_error err = { "" };
 	struct hspmd_checkpoint_choice stored = { 0 };
+	struct hspmd_root_check check = { hspmd_root_checker_covered, c->state };
 	int rc = own ? 0 : -1;
 	json_object_foreach(found, node, list) {
 		json_t *kept = json_array();
@@ -45,7 +47,7 @@ int run_state_choose(const struct run_config *c, json_t *found, json_t *readers,
 			rc = -1;
 	}
 	if (!rc)
-		rc = hspmd_checkpoint_choose(own, readers, &stored, &err);
+		rc = hspmd_checkpoint_choose(own, readers, &check, &stored, &err);
 	if (rc)
 		hspmd_info("no checkpoint to continue from: %s", err.text[0] ? err.text : "out of memory");
 	json_decref(own);
