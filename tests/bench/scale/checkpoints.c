@@ -24,6 +24,7 @@
 #define ALL_NODES 32 /* as controller/core/committed.c */
 #define SPREAD_NODES 8
 #define LISTED_MOST 1024
+#define SAMPLED 16 /* one in so many devices */
 
 /* What each worker writes: its parts of parameters that no device before it has. */
 struct job {
@@ -196,19 +197,20 @@ static int checkpoint(const struct job *j, bool root, struct hspmd_error *err)
 	return status;
 }
 
-/* Extents of so many devices do not fit into memory as JSON: the reports are counted one by one, and the manifest by its shards. */
+/* Extents of so many devices do not fit into memory as JSON: the reports of some devices are counted one by one, and the manifest by their
+ * shards. */
 static int count_extents(const struct job *j, struct hspmd_error *err)
 {
 	struct scale_control c = { 0 };
 	double manifest = 0;
-	for (int d = 0; d < j->devices; d++) {
+	for (int d = 0; d < j->devices; d += SAMPLED) {
 		json_t *m = report_of(j, d, false);
-		manifest += (double)json_dumpb(json_object_get(m, "shard"), NULL, 0, JSON_COMPACT);
+		manifest += SAMPLED * (double)json_dumpb(json_object_get(m, "shard"), NULL, 0, JSON_COMPACT);
 		if (scale_pass(&c, 1, m, false, err))
 			return -1;
 	}
 	printf("| %d | extents | %.0f MB of reports | the manifest | %.0f MB | %.2f s | a message may have %u MB |\n", j->devices,
-	       c.bytes / 1e6, manifest / 1e6, c.processor_s, HSPMD_WIRE_MAX >> 20);
+	       SAMPLED * c.bytes / 1e6, manifest / 1e6, SAMPLED * c.processor_s, HSPMD_WIRE_MAX >> 20);
 	return 0;
 }
 
