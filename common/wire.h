@@ -51,8 +51,12 @@
  *                       generation's `replicas`, unless the plan holds the state twice anyway).
  *                       Answer, also if nothing can be written: `checkpoint_written`.
  *                       generation; id; memory, local, shared: folders or null
- *   write_manifest      write the manifest durably into the folders; remove the checkpoints beyond `keep`. Answer: `manifest_written`.
- *                       id; manifest: {...}; folders: [paths]; keep: number (default: the job's)
+ *   write_manifest      to a worker on each node that gets the manifest: write it durably into the folders; from a folder that all nodes
+ *                       share remove the checkpoints beyond the job's `keep`. Answer: `manifest_written`.
+ *                       id; manifest: {...}; folders: [paths]
+ *   committed           to a worker on each node, when a checkpoint is: remove from this node's part of the folder the checkpoints that
+ *                       were written before the newest of these and are not among them. No answer.
+ *                       folder; checkpoints: [[step, generation]] that stand
  *   abort               stop waiting, throw the transport away, keep the state. Answer: `aborted`.
  *                       generation; revive: true: a process that holds nothing first takes up the state that the previous process of
  *                       this device left in memory
@@ -118,7 +122,8 @@
  *                       bindings: [{ threads, index }] of its devices; workers: [{ device, serial, pid }] that live
  *   exited              device; serial; status; signal (0: none); text
  *   checkpoint_list     id; checkpoints: [{ place: "memory", "local" or "shared";
- *                         manifest, or step and generation if the manifest is not here; shards: [files of it that are here] }]
+ *                         manifest, or step and generation if the manifest is not here; shards: [files of it that are here], or
+ *                         true: all of its manifest }]
  *   checkpoint_wanted   the agent got SIGUSR1 (sbatch --signal=USR1@120): the controller makes a checkpoint
  *   terminating         text: somebody other than the controller told the agent to end (SIGTERM: preemption, cancellation, time limit);
  *                       the agent continues until it is killed

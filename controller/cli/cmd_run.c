@@ -59,6 +59,7 @@ struct run {
 	struct hspmd_model *model;
 	struct hspmd_model_facts *facts;
 	struct hspmd_graph_source source;
+	struct hspmd_root_checker roots;
 	struct hspmd_program_search programs;
 	struct hspmd_step_lengths_of lengths;
 	struct hspmd_cluster *cluster; /* local */
@@ -451,6 +452,8 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	c->expected_busy = run_expected_busy;
 	c->runnable = r->slurm ? is_runnable : NULL; /* outside of Slurm read_plan() has checked it: the nodes were known */
 	c->covered = hspmd_stages_cover;
+	r->roots.source = &r->source;
+	c->state = &r->roots;
 	c->manifest = run_state_manifest;
 	c->choose = run_state_choose;
 	return 0;
@@ -536,6 +539,7 @@ static void tear_down(struct run *r)
 	json_decref(r->config.first_plan);
 	hspmd_cluster_destroy(r->cluster);
 	hspmd_step_lengths_clear(&r->lengths);
+	hspmd_root_checker_clear(&r->roots);
 	hspmd_model_facts_destroy(r->facts);
 	hspmd_model_destroy(r->model);
 	hspmd_job_destroy(r->job);

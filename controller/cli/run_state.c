@@ -20,7 +20,8 @@ json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *c
 		hspmd_fail_memory(err, "assembling a manifest");
 		return NULL;
 	}
-	json_t *manifest = hspmd_manifest_from_reports(written, job, err);
+	struct hspmd_root_check check = { hspmd_root_checker_covered, c->state };
+	json_t *manifest = hspmd_manifest_from_reports(written, job, &check, err);
 	json_decref(job);
 	return manifest;
 }
@@ -49,11 +50,9 @@ static int compare_parameters(const struct hspmd_manifest *m, const struct hspmd
 	return status;
 }
 
-/* A root is checked by who reads its shards. A model of the user's own is described alike whatever it builds. */
-static int compare(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
+static int compare_with_job(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
 {
-	if (m->root)
-		return 0;
+	/* A model of the user's own is described alike whatever it builds. */
 	bool same = !hspmd_model_is_own(c->model) && json_equal(json_object_get(m->job, "model"), c->model_json);
 	struct hspmd_graph *g = same ? NULL : hspmd_model_job_graph(c->model, c->job, err);
 	int status = same || (g && !compare_parameters(m, g, err)) ? 0 : -1;
@@ -61,6 +60,55 @@ static int compare(const struct run_config *c, const struct hspmd_manifest *m, s
 	if (status)
 		return hspmd_error_prefix(err, "model (%s)", c->job->model_path);
 	return hspmd_manifest_check_kinds(m, c->job->optimizer.type, err) ? hspmd_error_prefix(err, "optimizer.type") : 0;
+}
+
+/* Values that the optimizer of a checkpoint's job keeps per parameter. */
+static int moments_of(const struct hspmd_manifest *m)
+{
+	json_t *optimizer = json_object_get(json_object_get(m->job, "job"), "optimizer");
+	const char *name = json_string_value(json_object_get(optimizer, "type"));
+	for (int t = 0; name && hspmd_optimizer_names[t]; t++)
+		if (!strcmp(name, hspmd_optimizer_names[t]))
+			return hspmd_optimizer_types[t]->moments;
+	return hspmd_optimizer_types[HSPMD_OPTIMIZER_ADAMW]->moments;
+}
+
+/* A root does not list what its shards contain: it is all that follows from the model and the optimizer of its job. */
+static int list_root(const struct hspmd_manifest *m, const struct hspmd_graph *g, struct hspmd_manifest *listed, struct hspmd_error *err)
+{
+	int kinds = 1 + moments_of(m);
+	*listed = *m;
+	listed->extents = hspmd_calloc(g->tensor_count * (size_t)kinds, sizeof *listed->extents);
+	if (!listed->extents)
+		return hspmd_fail_memory(err, "comparing a checkpoint with the model");
+	for (size_t i = 0; i < g->tensor_count; i++)
+		for (int k = 0; g->tensors[i].role == HSPMD_TENSOR_PARAMETER && k < kinds; k++)
+			listed->extents[listed->extent_count++] = (struct hspmd_extent){
+				.tensor = g->tensors[i].name, .kind = (enum hspmd_state_kind)k, .shape = g->tensors[i].shape
+			};
+	return 0;
+}
+
+static int compare_root(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
+{
+	if (hspmd_model_is_own(c->model)) /* who reads the shards checks what they contain */
+		return 0;
+	static const struct hspmd_model_build_options plain = {
+		.batch = 1, .seq_len = 1, .vocab_parts = 1, .loss_scale = 1, .forward_only = true
+	}; /* shapes of parameters do not depend on these sizes */
+	struct hspmd_manifest listed = { 0 };
+	struct hspmd_model *was = hspmd_model_from_json(json_object_get(m->job, "model"), "the checkpoint's model", err);
+	struct hspmd_graph *g = was ? hspmd_model_graph(was, &plain, err) : NULL;
+	int status = g && !list_root(m, g, &listed, err) ? compare_with_job(c, &listed, err) : -1;
+	free(listed.extents);
+	hspmd_graph_destroy(g);
+	hspmd_model_destroy(was);
+	return status;
+}
+
+static int compare(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
+{
+	return m->root ? compare_root(c, m, err) : compare_with_job(c, m, err);
 }
 
 /* The folder of a checkpoint, by the first node that has found it; malloc'd. */
@@ -112,6 +160,7 @@ int run_state_choose(const struct run_config *c, json_t *found, json_t *readers,
 	size_t i;
 	struct hspmd_error none = { "" };
 	struct hspmd_checkpoint_choice stored = { 0 };
+	struct hspmd_root_check check = { hspmd_root_checker_covered, c->state };
 	int rc = own ? 0 : -1;
 	json_object_foreach(found, node, list) {
 		json_t *kept = json_array();
@@ -122,7 +171,7 @@ int run_state_choose(const struct run_config *c, json_t *found, json_t *readers,
 			rc = -1;
 	}
 	if (!rc)
-		rc = hspmd_checkpoint_choose(own, readers, &stored, &none);
+		rc = hspmd_checkpoint_choose(own, readers, &check, &stored, &none);
 	if (rc)
 		hspmd_info("no checkpoint to continue from: %s", none.text[0] ? none.text : "out of memory");
 	int chosen = rc ? 0 : check_model(c, own, stored.manifest, err) ? -1 : 1;

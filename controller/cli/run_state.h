@@ -4,6 +4,9 @@
 #define HSPMD_CONTROLLER_CLI_RUN_STATE_H
 
 #include "controller/core/controller.h"
+#include "runtime/generation/root_files.h"
+
+/* The config's `state` is a struct hspmd_root_checker. */
 
 json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
                            struct hspmd_error *err);

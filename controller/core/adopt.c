@@ -59,6 +59,7 @@ void adopt_begin(struct hspmd_controller *m)
 	m->adopt = json_incref(j);
 	m->adopt_until = m->now + AGENT_RECONNECT_S;
 	m->first_plan_used = true;
+	committed_restore(m, j);
 	choices_take_plan(m, json_object_get(json_object_get(j, "current"), "plan"), false);
 }
 

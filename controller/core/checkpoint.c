@@ -145,7 +145,25 @@ static const char *error_of(const struct checkpoint *s, int i)
 	return json_string_value(json_object_get(s->answer[i], "error"));
 }
 
-/* Second phase: one worker per node writes the manifest to the node's folder, the first one also to the shared folder. */
+/* { node: folders in which its worker writes the manifest } */
+static json_t *manifest_folders(struct hspmd_controller *m, struct worker *const *one, int count)
+{
+	const struct checkpoint *s = &m->checkpoint;
+	const char *own = s->memory ? m->config->memory : s->local ? m->config->local : NULL;
+	json_t *by_node = check_alloc(m, json_object());
+	for (int i = 0; i < count; i++) {
+		json_t *folders = check_alloc(m, json_array());
+		if (own && json_array_append_new(folders, json_string(own)))
+			m->failed = true;
+		if (s->shared && i == 0 && json_array_append_new(folders, json_string(m->config->shared)))
+			m->failed = true;
+		if (json_object_set_new(by_node, one[i]->node->name, folders))
+			m->failed = true;
+	}
+	return by_node;
+}
+
+/* Second phase: a worker on each of some nodes writes the manifest to its node's folder, the first one also to the shared folder. */
 static void list(struct hspmd_controller *m)
 {
 	struct checkpoint *s = &m->checkpoint;
@@ -155,33 +173,23 @@ static void list(struct hspmd_controller *m)
 		m->failed = true;
 		return;
 	}
-	for (int i = 0; i < s->members; i++) {
-		bool known = !s->member[i];
-		for (int k = 0; k < count; k++)
-			known |= s->member[i] && one[k]->node == s->member[i]->node;
-		if (!known && (s->local || s->memory || count == 0))
-			one[count++] = s->member[i];
-	}
+	count = one_per_node(s->member, s->members, one);
 	if (!count) {
 		free(one);
 		failed(m, "all who have written it are gone");
 		return;
 	}
+	count = manifest_holders(m, s->bound_plan, one, count);
+	count = s->local || s->memory || count < 1 ? count : 1;
 	s->phase = CHECKPOINT_LISTING;
 	s->deadline = m->now + m->config->timeouts.checkpoint;
-	if (members(m, one, count))
-		for (int i = 0; i < count; i++) {
-			json_t *folders = check_alloc(m, json_array());
-			const char *own = s->memory ? m->config->memory : s->local ? m->config->local : NULL;
-			if (own && json_array_append_new(folders, json_string(own)))
-				m->failed = true;
-			if (s->shared && i == 0 && json_array_append_new(folders, json_string(m->config->shared)))
-				m->failed = true;
-			json_t *keep = s->memory ? json_integer(1) : NULL;
-			send_workers(m, &one[i], 1,
-			             json_pack("{s:s, s:s, s:O, s:o, s:o*}", "type", "write_manifest", "id", s->id, "manifest", s->manifest,
-			                       "folders", folders, "keep", keep));
-		}
+	if (count && members(m, one, count)) {
+		json_t *by_node = manifest_folders(m, one, count);
+		send_workers_own(m, one, count,
+		                 json_pack("{s:s, s:s, s:O}", "type", "write_manifest", "id", s->id, "manifest", s->manifest), "folders",
+		                 by_node);
+		json_decref(by_node);
+	}
 	free(one);
 }
 
@@ -241,6 +249,7 @@ static void done(struct hspmd_controller *m)
 	struct checkpoint *s = &m->checkpoint;
 	double seconds = m->now - s->since;
 	if (s->memory) {
+		committed_in_memory(m, s->bound_plan, s->step);
 		m->copied_step = s->step;
 		m->copied_at = m->now;
 		m->copy_seconds = seconds;
@@ -248,6 +257,8 @@ static void done(struct hspmd_controller *m)
 		m->copy_failures = 0;
 		return;
 	}
+	if (s->local)
+		committed_locally(m, s->bound_plan, s->step);
 	if (s->shared) {
 		m->shared_checkpoint_step = s->step;
 		m->shared_checkpoint_at = m->now;

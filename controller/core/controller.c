@@ -62,6 +62,7 @@ struct hspmd_controller *hspmd_controller_create(const struct run_config *config
 	samples_init(m);
 	m->shared_tried_at = -INFINITY;
 	m->copied_step = m->copy_tried_step = m->shared_checkpoint_step = -1;
+	m->committed_all = !config->resumed;
 	m->last_step_at = m->aborted_at = m->settled_at = NAN;
 	m->pause_s = FIRST_PAUSE_S;
 	m->straggler_check_at = INFINITY;
@@ -90,6 +91,7 @@ void hspmd_controller_destroy(struct hspmd_controller *m)
 	free(m->node);
 	nodes_forget_names(m);
 	free(m->request);
+	json_decref(m->committed);
 	json_decref(m->checkpoint_search.found);
 	json_decref(m->checkpoint_search.bad);
 	json_decref(m->events);

@@ -162,6 +162,7 @@ struct run_config {
 	int (*runnable)(const struct run_config *c, struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err);
 	/* Returns true if these devices (indexes into the cluster) together hold all state of the plan. */
 	bool (*covered)(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const int *devices, int count);
+	void *state; /* of manifest and choose, which nobody else calls at the same time */
 	/* Makes the manifest of a checkpoint from `written`: one `checkpoint_written` per worker, with "from"; some may report errors. NULL
 	 * and err: a slice is missing. */
 	json_t *(*manifest)(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,

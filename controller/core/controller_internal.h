@@ -8,10 +8,10 @@
 #include "controller/core/controller.h"
 
 #define ADDRESS_MAX 128
-#define RECENT_STEPS 16 /* steps from whose times the next deadline is computed */
+#define RECENT_STEPS 16   /* steps from whose times the next deadline is computed */
 #define HISTORY_STEPS 128 /* steps whose losses a live view gets when it begins */
 #define NODES_TOLD 256    /* of how many nodes at most a change's line says what each got */
-#define SLOW_WINDOWS 3  /* consecutive windows in which a device must be slow to count as a straggler */
+#define SLOW_WINDOWS 3    /* consecutive windows in which a device must be slow to count as a straggler */
 
 enum process_state { PROC_NONE, PROC_STARTING, PROC_UP };
 
@@ -132,7 +132,7 @@ struct generation {
 	json_t **answer; /* of each member to the last request; NULL: not yet */
 	int members;
 	json_t *expected; /* `live` of its `prepare`; NULL: it had none */
-	bool finished; /* all steps are done */
+	bool finished;    /* all steps are done */
 };
 
 /* A change of the plan: its cause and its cost. */
@@ -240,7 +240,7 @@ struct hspmd_controller {
 	double recent[RECENT_STEPS]; /* times of the last steps, a ring */
 	int recent_count;
 	struct past_step history[HISTORY_STEPS]; /* a ring */
-	int64_t history_count; /* of all steps so far */
+	int64_t history_count;                   /* of all steps so far */
 	double step_deadline;
 	double last_step_at;           /* when the last committed step was reported; NAN: none */
 	double aborted_at, settled_at; /* of the last abort; NAN: never */
@@ -249,12 +249,14 @@ struct hspmd_controller {
 	bool first_plan_used;
 	double loss, step_s, tokens_per_s;
 	double step_interval_s; /* between the reports of the last two steps; 0: unknown */
-	json_t *deferred; /* [[address, message]]: messages about a generation that came before all members had reported `started` */
+	json_t *deferred;       /* [[address, message]]: messages about a generation that came before all members had reported `started` */
 
 	struct trace trace;
 	bool trace_begun; /* that of the job file */
 
 	struct checkpoint checkpoint;
+	json_t *committed;                         /* [[step, generation]] of those in nodes' own folders, newest first; NULL: none */
+	bool committed_all;                        /* these are all that there were, or as many as the job keeps */
 	int64_t checkpoint_count, checkpoint_step; /* last number; step of the newest complete checkpoint, -1: none */
 	double checkpoint_at, checkpoint_tried_at, shared_tried_at;
 	double checkpoint_seconds, checkpoint_cost_s; /* of the newest: duration; training time lost */
@@ -383,7 +385,7 @@ int nodes_usable(const struct hspmd_controller *m);
 int nodes_held(const struct hspmd_controller *m);     /* in the allocation */
 bool nodes_pending(const struct hspmd_controller *m); /* the agent of some node is starting */
 int nodes_quarantined(const struct hspmd_controller *m);
-void nodes_rejoin(struct hspmd_controller *m); /* the others train: plans may use those again that were left out until then */
+void nodes_rejoin(struct hspmd_controller *m);         /* the others train: plans may use those again that were left out until then */
 bool nodes_to_retry(const struct hspmd_controller *m); /* the agent of some node did not start, and will be started again */
 bool name_listed(const json_t *names, const char *name);
 /* The usable nodes as one cluster. New reference; NULL and err: there are none, or they cannot be merged. */
@@ -466,8 +468,26 @@ void choices_put(struct hspmd_controller *m, struct bound_plan *l);             
 void journal(struct hspmd_controller *m);
 void adopt_end(struct hspmd_controller *m); /* the journal of the earlier incarnation is no longer needed */
 
+/* committed.c: checkpoints in nodes' own folders */
+/* Of the workers who[0..count), NULL for none, one on each node whose process is up, in the same order. Returns their number. */
+int one_per_node(struct worker *const *who, int count, struct worker **one);
+/* Orders workers, one per node, such that the first n get a manifest, the one on the lowest node first: all in a small job, else so few
+ * that no loss that the copies survive takes all of these. Returns n; 0: out of memory; noted. */
+int manifest_holders(struct hspmd_controller *m, const struct bound_plan *of, struct worker **one, int count);
+void committed_restore(struct hspmd_controller *m, json_t *from); /* a journal */
+/* A checkpoint is taken up that the agents have listed; `chosen`: its manifest. */
+void committed_found(struct hspmd_controller *m, const json_t *chosen);
+/* Whether those that are remembered are all that the job keeps. */
+static inline bool committed_known(const struct hspmd_controller *m)
+{
+	return m->committed_all || json_array_size(m->committed) >= (size_t)m->config->job->checkpoint.keep;
+}
+/* This plan's checkpoint of `step` is committed in its nodes' own folders: on disk, or in memory, where it replaces all others. */
+void committed_locally(struct hspmd_controller *m, const struct bound_plan *of, int64_t step);
+void committed_in_memory(struct hspmd_controller *m, const struct bound_plan *of, int64_t step);
+
 /* straggler.c */
-void straggler_begin(struct hspmd_controller *m);               /* a generation has started to train */
+void straggler_begin(struct hspmd_controller *m); /* a generation has started to train */
 /* Of a `step` or `heartbeat`: only steps that run the plan itself count, not those of its shorter plans. */
 void straggler_sample(const struct hspmd_controller *m, struct worker *w, const json_t *message);
 void straggler_tick(struct hspmd_controller *m);

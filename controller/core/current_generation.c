@@ -105,36 +105,35 @@ static json_t *readers(struct hspmd_controller *m, const struct generation *g)
 	return map;
 }
 
-static bool is_unreadable(const struct hspmd_controller *m, const char *node, const json_t *one, const json_t *file)
+/* The shards of an entry of `found` that its node could not read. */
+static json_t *unreadable(struct hspmd_controller *m, const char *node, const json_t *one)
 {
 	const json_t *of = json_object_get(one, "manifest") ? json_object_get(one, "manifest") : one;
+	json_t *bad, *files = check_alloc(m, json_array());
 	size_t i;
-	json_t *bad;
 	json_array_foreach(m->checkpoint_search.bad, i, bad)
-		if (!strcmp(json_string_value(json_object_get(bad, "node")), node) && json_equal(json_object_get(bad, "file"), file) &&
+		if (!strcmp(json_string_value(json_object_get(bad, "node")), node) &&
 		    json_equal(json_object_get(bad, "step"), json_object_get(of, "step")) &&
-		    json_equal(json_object_get(bad, "generation"), json_object_get(of, "generation")))
-			return true;
-	return false;
+		    json_equal(json_object_get(bad, "generation"), json_object_get(of, "generation")) &&
+		    json_array_append(files, json_object_get(bad, "file")))
+			m->failed = true;
+	return files;
 }
 
-/* The checkpoints that were found, without the shards that could not be read. */
-static json_t *readable_shards(struct hspmd_controller *m)
+/* The checkpoints that were found, with `unreadable`: the shards that the node could not read. */
+static json_t *found_checkpoints(struct hspmd_controller *m)
 {
 	const char *node;
-	json_t *list, *one, *file, *all = check_alloc(m, json_object());
-	size_t i, k;
+	json_t *list, *one, *all = check_alloc(m, json_object());
+	size_t i;
 	json_object_foreach(m->checkpoint_search.found, node, list) {
-		json_t *kept = check_alloc(m, json_array());
+		json_t *marked = check_alloc(m, json_array());
 		json_array_foreach(list, i, one) {
-			json_t *copy = check_alloc(m, json_copy(one)), *shards = check_alloc(m, json_array());
-			json_array_foreach(json_object_get(one, "shards"), k, file)
-				if (!is_unreadable(m, node, one, file) && json_array_append(shards, file))
-					m->failed = true;
-			if (json_object_set_new(copy, "shards", shards) || json_array_append_new(kept, copy))
+			json_t *copy = check_alloc(m, json_copy(one));
+			if (json_object_set_new(copy, "unreadable", unreadable(m, node, one)) || json_array_append_new(marked, copy))
 				m->failed = true;
 		}
-		if (json_object_set_new(all, node, kept))
+		if (json_object_set_new(all, node, marked))
 			m->failed = true;
 	}
 	return all;
@@ -145,7 +144,7 @@ static json_t *checkpoint_source(struct hspmd_controller *m, const struct genera
 {
 	struct run_checkpoint_choice choice = { 0 };
 	struct hspmd_error err;
-	json_t *map = readers(m, g), *found = readable_shards(m);
+	json_t *map = readers(m, g), *found = found_checkpoints(m);
 	int chosen = m->config->choose && map && json_object_size(found) ? m->config->choose(m->config, found, map, &choice, &err) : 0;
 	json_decref(map);
 	json_decref(found);
@@ -162,6 +161,7 @@ static json_t *checkpoint_source(struct hspmd_controller *m, const struct genera
 		return check_alloc(m, json_pack("{s:b}", "init", 1));
 	}
 	*step = choice.step;
+	committed_found(m, choice.manifest);
 	choices_take_plan(m, json_object_get(json_object_get(choice.manifest, "job"), "plan"), true);
 	m->change.source = choice.durable ? "checkpoint" : "copies";
 	if (choice.durable) {
@@ -214,9 +214,9 @@ void start_generation(struct hspmd_controller *m)
 	}
 	if (g->expected && json_equal(json_object_get(source, "live"), g->expected) && json_object_set_new(source, "live", json_true()))
 		m->failed = true;
-	json_t *addresses = member_addresses(m, g), *start = json_pack("{s:s, s:I, s:I, s:o}", "type", "start", "generation",
-	                                                               (json_int_t)g->bound_plan->generation, "step", (json_int_t)step,
-	                                                               "state", source);
+	json_t *addresses = member_addresses(m, g),
+	       *start = json_pack("{s:s, s:I, s:I, s:o}", "type", "start", "generation", (json_int_t)g->bound_plan->generation, "step",
+	                          (json_int_t)step, "state", source);
 	if (m->new_choices) {
 		choices_put(m, g->bound_plan);
 		emit(m, ACTION_SAVE_PLAN, NULL, json_incref(g->bound_plan->plan_json), g->bound_plan->generation);
@@ -287,6 +287,8 @@ void abort_current(struct hspmd_controller *m, const char *cause)
 	note_event(m, "abort", "generation %lld is given up at step %lld: %s", (long long)g->bound_plan->generation,
 	           (long long)m->steps_reported, cause);
 	snprintf(m->last_error, sizeof m->last_error, "%s", cause);
+	if (runs_command(m) && (m->next.phase == PHASE_PRECONNECTING || m->next.phase == PHASE_READY))
+		next_drop(m); /* ranks that are told to give up shut all their connections, those for the next generation, too */
 	ask_holders(m);
 	m->step_deadline = INFINITY;
 	m->aborted_at = m->now;

@@ -21,6 +21,14 @@ static json_t *change_json(struct hspmd_controller *m)
 	                                "moved", c->moved, "local", c->local, "peers", c->peers, "disk", c->disk, "shared", c->shared));
 }
 
+/* The checkpoints in nodes' own folders, unless there may be others that the job keeps: then the next incarnation must not remove them. */
+static json_t *committed_json(struct hspmd_controller *m)
+{
+	if (!committed_known(m))
+		return NULL;
+	return check_alloc(m, m->committed ? json_copy(m->committed) : json_array());
+}
+
 void journal(struct hspmd_controller *m)
 {
 	const struct generation *g = &m->current;
@@ -32,8 +40,9 @@ void journal(struct hspmd_controller *m)
 		if (m->node[i]->held && json_array_append_new(held, json_string(m->node[i]->name)))
 			m->failed = true;
 	emit(m, ACTION_JOURNAL, NULL,
-	     check_alloc(m, json_pack("{s:o, s:o, s:o, s:o, s:o}", "current", bound_plan_json(m, g->bound_plan), "older",
-	                              bound_plan_json(m, m->older), "members", members, "nodes", held, "change", change_json(m))),
+	     check_alloc(m, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o*}", "current", bound_plan_json(m, g->bound_plan), "older",
+	                              bound_plan_json(m, m->older), "members", members, "nodes", held, "change", change_json(m),
+	                              "committed", committed_json(m))),
 	     0);
 }
 

@@ -9,7 +9,7 @@
 #include "runtime/agent/agent_internal.h"
 #include "runtime/state/checkpoint.h"
 
-/* { "place": kind, "manifest": {...}, "shards": [files that are here] } */
+/* { "place": kind, "manifest": {...}, "shards": [files that are here], or true: all } */
 static json_t *describe(const struct hspmd_listed_checkpoint *found, const char *location)
 {
 	struct hspmd_error err;
@@ -19,6 +19,10 @@ static json_t *describe(const struct hspmd_listed_checkpoint *found, const char 
 	for (int s = 0; reader && shards && s < found->manifest->shard_count; s++)
 		if (hspmd_reader_has(reader, s))
 			json_array_append_new(shards, json_string(found->manifest->shards[s].file));
+	if (shards && json_array_size(shards) == (size_t)found->manifest->shard_count) {
+		json_decref(shards);
+		shards = json_true();
+	}
 	hspmd_reader_destroy(reader);
 	return json_pack("{ss,so,so}", "place", location, "manifest", manifest, "shards", shards);
 }
@@ -50,7 +54,7 @@ static void add_folder(const char *folder, const char *location, json_t *list)
 		return;
 	}
 	for (int i = 0; i < n; i++) {
-		if (!found[i].manifest && found[i].error)
+		if (!found[i].manifest && found[i].error && !found[i].no_file)
 			hspmd_warn("%s: %s", found[i].folder, found[i].error);
 		json_t *one = found[i].manifest ? describe(&found[i], location) : describe_shards(found[i].folder, location);
 		if (one)

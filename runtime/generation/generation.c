@@ -383,6 +383,11 @@ int hspmd_generation_state_kinds(const struct hspmd_generation *g)
 	return 1 + hspmd_optimizer_types[g->program->optimizer]->moments;
 }
 
+const struct hspmd_graph *hspmd_generation_plain_graph(const struct hspmd_generation *g)
+{
+	return g->plan->synthesis ? NULL : g->program->graph;
+}
+
 int hspmd_generation_state_slot(const struct hspmd_program_state *s, int kind)
 {
 	return kind == HSPMD_STATE_PARAM ? s->param : s->moments[kind - HSPMD_STATE_ADAM_M];

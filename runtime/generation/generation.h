@@ -61,8 +61,8 @@ struct hspmd_generation {
 	struct hspmd_checkpoint_placement placement; /* of this generation's checkpoints */
 	struct hspmd_transport *copy_transport;      /* carries copies of checkpoints to other nodes; NULL: none are sent */
 	atomic_int abort;
-	json_t *expected_live; /* whose state will probably be moved: `live` of `prepare`; NULL: it had none */
-	bool moves_planned;    /* expected_moves are those for it */
+	json_t *expected_live;                    /* whose state will probably be moved: `live` of `prepare`; NULL: it had none */
+	bool moves_planned;                       /* expected_moves are those for it */
 	struct hspmd_member_moves expected_moves; /* of that state */
 	json_t *message;                          /* the `prepare` message, from which another process can prepare the same generation */
 	struct hspmd_persistent *persistent;      /* the part of its memory that outlives this process; NULL: none */
@@ -131,6 +131,8 @@ int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *o
 /* The kinds of state that the optimizer has: the first of enum hspmd_state_kind. */
 int hspmd_generation_state_kinds(const struct hspmd_generation *g);
 int hspmd_generation_state_slot(const struct hspmd_program_state *s, int kind); /* -1: none */
+/* The model's graph, as other plans may use it; NULL if a search has annotated it for this plan. */
+const struct hspmd_graph *hspmd_generation_plain_graph(const struct hspmd_generation *g);
 
 /* Read or write one box of a state tensor, between this worker's memory and a packed host buffer. */
 int hspmd_generation_get(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err);

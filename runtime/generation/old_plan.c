@@ -5,8 +5,8 @@
 
 #include "runtime/program/pipelines.h"
 
-int hspmd_old_plan_read(const struct hspmd_generation *g, json_t *cluster, json_t *plan, const char *name, struct hspmd_old_plan *old,
-                        struct hspmd_error *err)
+int hspmd_old_plan_read(const struct hspmd_graph_source *source, const struct hspmd_graph *known, json_t *cluster, json_t *plan,
+                        const char *name, struct hspmd_old_plan *old, struct hspmd_error *err)
 {
 	char cluster_name[64], plan_name[64];
 	snprintf(cluster_name, sizeof cluster_name, "%s.cluster", name);
@@ -14,13 +14,13 @@ int hspmd_old_plan_read(const struct hspmd_generation *g, json_t *cluster, json_
 	*old = (struct hspmd_old_plan){ 0 };
 	old->cluster = hspmd_cluster_from_json(cluster, cluster_name, err);
 	if (old->cluster)
-		old->plan = hspmd_plan_from_json(plan, plan_name, old->cluster, g->setup->source.layers, err);
+		old->plan = hspmd_plan_from_json(plan, plan_name, old->cluster, source->layers, err);
 	/* A search annotates the parameters of its own graph. */
-	bool own = old->plan && (old->plan->synthesis || g->plan->synthesis);
+	bool own = old->plan && (old->plan->synthesis || !known);
 	if (own)
-		old->graph = hspmd_pipeline_graph(&g->setup->source, old->plan, old->cluster, err);
+		old->graph = hspmd_pipeline_graph(source, old->plan, old->cluster, err);
 	if (old->plan && (!own || old->graph))
-		old->layouts = hspmd_parameter_layouts_build(own ? old->graph : g->program->graph, old->plan, err);
+		old->layouts = hspmd_parameter_layouts_build(own ? old->graph : known, old->plan, err);
 	return old->layouts ? 0 : -1;
 }
 

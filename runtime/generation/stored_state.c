@@ -62,40 +62,7 @@ static int read_extents(struct hspmd_stored_state *s, json_t *files, struct hspm
 static bool file_has(const void *context, int device, int parameter)
 {
 	const struct hspmd_stored_state *s = context;
-	int shard = s->shard_of[device];
-	return shard >= 0 && hspmd_manifest_set_has(s->manifest, s->manifest->shards[shard].set, parameter);
-}
-
-struct named_shard {
-	const char *file;
-	int number;
-};
-
-static int by_file(const void *a, const void *b)
-{
-	return strcmp(((const struct named_shard *)a)->file, ((const struct named_shard *)b)->file);
-}
-
-/* Find each device's shard by its name. */
-static int find_shards(struct hspmd_stored_state *s, struct hspmd_error *err)
-{
-	const struct hspmd_manifest *m = s->manifest;
-	const struct hspmd_cluster *c = s->under.cluster;
-	struct named_shard *named = hspmd_calloc((size_t)m->shard_count, sizeof *named), *found;
-	if (!named)
-		return out_of_memory(err);
-	for (int i = 0; i < m->shard_count; i++)
-		named[i] = (struct named_shard){ m->shards[i].file, i };
-	qsort(named, (size_t)m->shard_count, sizeof *named, by_file);
-	for (int d = 0; d < c->device_count; d++) {
-		char address[HSPMD_SHARD_NAME_MAX], file[HSPMD_SHARD_NAME_MAX];
-		hspmd_cluster_device_address(c, d, address, sizeof address);
-		struct named_shard wanted = { hspmd_shard_name(address, file, sizeof file), 0 };
-		found = bsearch(&wanted, named, (size_t)m->shard_count, sizeof *named, by_file);
-		s->shard_of[d] = found ? found->number : -1;
-	}
-	free(named);
-	return 0;
+	return hspmd_root_files_has(&s->root, device, parameter);
 }
 
 /* The members that can read each device's file. */
@@ -106,7 +73,7 @@ static int list_readers(struct hspmd_stored_state *s, json_t *files, struct hspm
 	if (hspmd_array_grow(&s->readers, &capacity, 0, sizeof *s->readers))
 		return out_of_memory(err);
 	for (int d = 0; d < c->device_count; d++) {
-		json_t *readers = s->shard_of[d] < 0 ? NULL : json_object_get(files, s->manifest->shards[s->shard_of[d]].file);
+		json_t *readers = s->root.shard_of[d] < 0 ? NULL : json_object_get(files, s->manifest->shards[s->root.shard_of[d]].file);
 		s->everybody[d] = json_is_true(readers);
 		s->first_reader[d] = (int)count;
 		for (size_t r = 0; r < json_array_size(readers); r++) {
@@ -124,22 +91,17 @@ static int list_readers(struct hspmd_stored_state *s, json_t *files, struct hspm
 static int read_root(struct hspmd_stored_state *s, json_t *files, struct hspmd_error *err)
 {
 	const struct hspmd_manifest *m = s->manifest;
-	int digits = (s->g->layouts->parameter_count + 3) / 4;
-	if (m->set_digits != digits)
-		return hspmd_fail(err,
-		                  "the checkpoint's model has another number of parameters than this one: its sets have %d digits, not %d",
-		                  m->set_digits, digits);
-	if (hspmd_old_plan_read(s->g, json_object_get(m->job, "cluster"), json_object_get(m->job, "plan"), "manifest.job", &s->under, err))
+	const struct hspmd_generation *g = s->g;
+	if (hspmd_old_plan_read(&g->setup->source, hspmd_generation_plain_graph(g), json_object_get(m->job, "cluster"),
+	                        json_object_get(m->job, "plan"), "manifest.job", &s->under, err) ||
+	    hspmd_root_files_find(m, &s->under, &s->root, err))
 		return -1;
 	size_t devices = (size_t)s->under.cluster->device_count;
-	s->shard_of = hspmd_calloc(devices, sizeof *s->shard_of);
 	s->first_reader = hspmd_calloc(devices + 1, sizeof *s->first_reader);
 	s->everybody = hspmd_calloc(devices, sizeof *s->everybody);
-	s->device = hspmd_calloc(devices, sizeof *s->device);
-	s->local = hspmd_calloc(devices, sizeof *s->local);
-	if (!s->shard_of || !s->first_reader || !s->everybody || !s->device || !s->local)
+	if (!s->first_reader || !s->everybody)
 		return out_of_memory(err);
-	if (find_shards(s, err) || list_readers(s, files, err))
+	if (list_readers(s, files, err))
 		return -1;
 	s->files = (struct hspmd_file_side){ .layouts = s->under.layouts,
 		                             .device_count = (int)devices,
@@ -163,13 +125,11 @@ int hspmd_stored_state_read(const struct hspmd_generation *g, const struct hspmd
 void hspmd_stored_state_clear(struct hspmd_stored_state *s)
 {
 	hspmd_old_plan_clear(&s->under);
+	hspmd_root_files_clear(&s->root);
 	free(s->part);
-	free(s->shard_of);
 	free(s->first_reader);
 	free(s->readers);
 	free(s->everybody);
-	free(s->device);
-	free(s->local);
 	*s = (struct hspmd_stored_state){ 0 };
 }
 
@@ -190,11 +150,12 @@ static bool reads(const struct hspmd_stored_state *s, int device)
 static void find_in_root(const struct hspmd_stored_state *s, int parameter, const struct hspmd_box *box, bool *shards)
 {
 	const struct hspmd_parameter_layout *l = &s->under.layouts->parameters[parameter];
-	int count = hspmd_annotation_local_shards(l->state, &l->shape, s->device, s->local);
+	int count = hspmd_annotation_local_shards(l->state, &l->shape, s->root.device, s->root.local);
 	struct hspmd_box part;
 	for (int i = 0; i < count; i++)
-		if (file_has(s, s->device[i], parameter) && reads(s, s->device[i]) && hspmd_box_intersect(&s->local[i].box, box, &part))
-			shards[s->shard_of[s->device[i]]] = true;
+		if (file_has(s, s->root.device[i], parameter) && reads(s, s->root.device[i]) &&
+		    hspmd_box_intersect(&s->root.local[i].box, box, &part))
+			shards[s->root.shard_of[s->root.device[i]]] = true;
 }
 
 void hspmd_stored_state_find(const struct hspmd_stored_state *s, int tensor, const struct hspmd_box *box, bool *shards)

@@ -4,7 +4,8 @@
 #ifndef HSPMD_GENERATION_STORED_STATE_H
 #define HSPMD_GENERATION_STORED_STATE_H
 
-#include "runtime/generation/old_plan.h"
+#include "runtime/generation/generation.h"
+#include "runtime/generation/root_files.h"
 #include "runtime/generation/state_moves.h"
 #include "runtime/state/checkpoint.h"
 
@@ -17,11 +18,9 @@ struct hspmd_stored_state {
 	/* Of a root. */
 	struct hspmd_file_side files;
 	struct hspmd_old_plan under; /* the plan under which it was written */
-	int *shard_of;               /* by device of that plan's cluster: its shard; -1: it has none */
+	struct hspmd_root_files root;
 	int *first_reader, *readers;
 	bool *everybody;
-	int *device; /* space for the local shards of a parameter */
-	struct hspmd_local_shard *local;
 };
 
 /* files: of `start`. 0; or -1 and err: memory, or a checkpoint of another model. Clear it in either case. */

@@ -62,6 +62,7 @@ struct hspmd_writer_job {
 	const char *const *locations; /* folders in which the checkpoint's folder is created; copied */
 	int location_count;
 	bool host;                              /* the slices' data are in host memory, independent of the device */
+	const char *set;                        /* the shard is reported for a root, with this set (manifest.h); NULL: with its extents */
 	const struct hspmd_copy_routes *copies; /* NULL: none. It and everything that it points to must stay unchanged until the result is
 	                                           there or hspmd_writer_detach has returned */
 };
@@ -86,6 +87,9 @@ bool hspmd_writer_busy(struct hspmd_writer *w);
  *   { "shard": null if no location has it, or {"file", "bytes", "nodes": [this one], "extents": [...]},
  *     "places": [{"place", "error": text or null}], "bytes", "seconds", "hold_s",
  *     "copies": { "shards": [those of others that are kept here, like "shard"], "error": text or null } if copies were requested }
+ * or, of a job with a set:
+ *   { "shard": {"file", "bytes", "nodes": [this one], or [] if no location has it, "list": text, "set": text},
+ *     "places": [only those with an error], "seconds", "hold_s", "copies": as above, the shards without set }
  * -1 and err: written in no location. Each result is returned once. timeout_s 0: do not wait. */
 int hspmd_writer_result(struct hspmd_writer *w, double timeout_s, json_t **report, struct hspmd_error *err);
 /* Blocks until the writer will not use the transport for copies any more; set the transport's abort flag before. The report lists the
@@ -98,7 +102,7 @@ const void *hspmd_writer_image(struct hspmd_writer *w, size_t *bytes);
 int hspmd_shard_store(const char *location, const char *node, int64_t step, int64_t generation, const char *file, const void *image,
                       size_t bytes, json_t **shard, struct hspmd_error *err);
 
-/* ---- committing (by one process per location) */
+/* ---- committing (by one process per location; of many locations only some have the manifest) */
 
 /* The folder of a run's checkpoints within a folder that its job names, so that no run removes or overwrites another's. The caller frees
  * it; NULL: memory. */
@@ -109,8 +113,16 @@ bool hspmd_checkpoint_same_run(const char *a, const char *b);
 /* Write the manifest into its checkpoint's folder in this location, durably. */
 int hspmd_checkpoint_commit(const char *location, const struct hspmd_manifest *m, struct hspmd_error *err);
 /* Remove all but the `keep` newest committed checkpoints of this location, and uncommitted ones that are older than the newest
- * committed. Removes nothing if no checkpoint is committed. */
+ * committed. Removes nothing if no checkpoint is committed. For locations that have the manifests of all their checkpoints. */
 int hspmd_checkpoint_prune(const char *location, int keep, struct hspmd_error *err);
+
+/* A checkpoint of a run. The order in which they were written: by generation, then by step. */
+struct hspmd_checkpoint_id {
+	int64_t step, generation;
+};
+/* Remove the checkpoints of this location that were written before the newest of `kept` and are not among these. Whoever commits knows
+ * which ones stand; this node may have no manifest of them. Later ones may still be being written. Removes nothing if count is 0. */
+int hspmd_checkpoint_keep(const char *location, const struct hspmd_checkpoint_id *kept, size_t count, struct hspmd_error *err);
 
 /* ---- reading */
 
@@ -118,7 +130,8 @@ int hspmd_checkpoint_prune(const char *location, int keep, struct hspmd_error *e
 struct hspmd_listed_checkpoint {
 	char *folder; /* the checkpoint's own */
 	struct hspmd_manifest *manifest;
-	char *error; /* why there is no manifest */
+	char *error;  /* why there is no manifest */
+	bool no_file; /* because there is no such file: it may be on another node */
 };
 /* The number of folders between one that a job names and its checkpoints: the run's and the node's. */
 #define HSPMD_LOCATION_DEPTH 2

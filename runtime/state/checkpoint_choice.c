@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/state/manifest.h"
 
 struct shards {
 	json_t **list; /* borrowed */
@@ -52,7 +51,12 @@ static const char *first_error(json_t *written)
 	return NULL;
 }
 
-json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, struct hspmd_error *err)
+static bool for_root(const struct shards *s)
+{
+	return s->count && json_object_get(s->list[0], "list");
+}
+
+json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, const struct hspmd_root_check *check, struct hspmd_error *err)
 {
 	struct shards s = { 0 };
 	json_t *result = NULL, *one, *whole = NULL;
@@ -60,9 +64,11 @@ json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, struct hspmd_e
 	size_t i;
 	json_array_foreach(written, i, one)
 		whole = !whole && !json_object_get(one, "error") ? one : whole;
+	int64_t step = json_integer_value(json_object_get(whole, "step")),
+	        generation = json_integer_value(json_object_get(whole, "generation"));
 	if (!list_shards(&s, written, err))
-		m = hspmd_manifest_assemble(json_integer_value(json_object_get(whole, "step")),
-		                            json_integer_value(json_object_get(whole, "generation")), job, s.list, s.count, err);
+		m = for_root(&s) ? hspmd_root_assemble(step, generation, job, s.list, s.count, check, err)
+		                 : hspmd_manifest_assemble(step, generation, job, s.list, s.count, err);
 	if (m && !(result = hspmd_manifest_to_json(m)))
 		hspmd_fail_memory(err, "assembling a manifest");
 	else if (!m && first_error(written))
@@ -78,6 +84,7 @@ struct seen {
 	json_t *text;  /* borrowed */
 	json_t *files; /* { shard: [addresses], or true } as in `start` */
 	json_t *own;   /* those of these shards that are in a node's own folder */
+	json_t *all;   /* the readers of all shards in the shared folder, which are not in `files` */
 	bool durable;  /* on disk, not in memory only */
 };
 
@@ -92,11 +99,12 @@ static void forget(struct choice *c)
 		hspmd_manifest_destroy(c->list[i].manifest);
 		json_decref(c->list[i].files);
 		json_decref(c->list[i].own);
+		json_decref(c->list[i].all);
 	}
 	free(c->list);
 }
 
-static struct seen *seen_of(struct choice *c, int64_t step, int64_t generation)
+static struct seen *seen_of(const struct choice *c, int64_t step, int64_t generation)
 {
 	for (size_t i = 0; i < c->count; i++)
 		if (c->list[i].manifest->step == step && c->list[i].manifest->generation == generation)
@@ -104,28 +112,44 @@ static struct seen *seen_of(struct choice *c, int64_t step, int64_t generation)
 	return NULL;
 }
 
+/* The checkpoint of an entry of `found`, or of a manifest; NULL: it has not been seen. */
+static struct seen *entry_of(const struct choice *c, const json_t *one)
+{
+	const json_t *at = json_object_get(one, "manifest") ? json_object_get(one, "manifest") : one;
+	return seen_of(c, json_integer_value(json_object_get(at, "step")), json_integer_value(json_object_get(at, "generation")));
+}
+
+/* Many nodes may have the same manifest, and it may be long: it is read once. */
 static int see(struct choice *c, json_t *text, struct hspmd_error *err)
 {
-	struct hspmd_manifest *m = hspmd_manifest_from_json(text, "manifest", err);
+	struct hspmd_manifest *m = entry_of(c, text) ? NULL : hspmd_manifest_from_json(text, "manifest", err);
 	if (!m)
-		return -1;
-	if (seen_of(c, m->step, m->generation)) {
-		hspmd_manifest_destroy(m);
-		return 0;
-	}
-	json_t *files = json_object();
-	if (!files || hspmd_array_grow(&c->list, &c->capacity, c->count, sizeof *c->list)) {
+		return entry_of(c, text) ? 0 : -1;
+	json_t *files = json_object(), *all = json_array();
+	if (!files || !all || hspmd_array_grow(&c->list, &c->capacity, c->count, sizeof *c->list)) {
 		json_decref(files);
+		json_decref(all);
 		hspmd_manifest_destroy(m);
 		return hspmd_fail_memory(err, "choosing a checkpoint");
 	}
-	c->list[c->count++] = (struct seen){ .manifest = m, .text = text, .files = files };
+	c->list[c->count++] = (struct seen){ .manifest = m, .text = text, .files = files, .all = all };
 	return 0;
 }
 
-static int add_reader(struct seen *s, const char *file, json_t *reader)
+static bool names(const json_t *list, const char *file)
+{
+	for (size_t i = 0; i < json_array_size(list); i++)
+		if (!strcmp(json_string_value(json_array_get(list, i)), file))
+			return true;
+	return false;
+}
+
+/* The node of an entry has this file. */
+static int add_reader(const struct seen *s, const json_t *entry, bool shared, const char *file, json_t *reader)
 {
 	json_t *list = json_object_get(s->files, file);
+	if (!file || (shared && json_object_get(s->own, file)) || names(json_object_get(entry, "unreadable"), file))
+		return 0;
 	if (!list) {
 		list = json_array();
 		if (json_object_set_new(s->files, file, list))
@@ -137,19 +161,26 @@ static int add_reader(struct seen *s, const char *file, json_t *reader)
 	return json_array_append(list, reader);
 }
 
-/* The checkpoint of an entry of `found`; NULL: no node has its manifest. */
-static struct seen *entry_of(struct choice *c, json_t *one)
+static int add_entry(const struct seen *s, const json_t *entry, bool shared, json_t *reader)
 {
-	json_t *at = json_object_get(one, "manifest") ? json_object_get(one, "manifest") : one;
-	return seen_of(c, json_integer_value(json_object_get(at, "step")), json_integer_value(json_object_get(at, "generation")));
+	json_t *shards = json_object_get(entry, "shards"), *file;
+	size_t i;
+	int bad = 0;
+	if (shared && json_is_true(shards) && !json_array_size(json_object_get(entry, "unreadable")))
+		return json_array_append(s->all, reader);
+	for (int k = 0; json_is_true(shards) && k < s->manifest->shard_count; k++)
+		bad |= add_reader(s, entry, shared, s->manifest->shards[k].file, reader);
+	json_array_foreach(shards, i, file)
+		bad |= add_reader(s, entry, shared, json_string_value(file), reader);
+	return bad;
 }
 
 /* All nodes see the shared folder. It is the last resort, for shards that are in no node's own folder. */
 static int add_readers(struct choice *c, json_t *found, json_t *readers, bool shared, struct hspmd_error *err)
 {
 	const char *node;
-	json_t *checkpoints, *one, *shard, *files;
-	size_t i, k;
+	json_t *checkpoints, *one;
+	size_t i;
 	json_object_foreach(found, node, checkpoints)
 		json_array_foreach(checkpoints, i, one) {
 			const char *location = json_string_value(json_object_get(one, "place"));
@@ -159,11 +190,8 @@ static int add_readers(struct choice *c, json_t *found, json_t *readers, bool sh
 			if (!s || !json_is_string(reader) || from_shared != shared)
 				continue;
 			s->durable |= !location || strcmp(location, "memory");
-			files = shared ? s->own : s->files;
-			json_array_foreach(json_object_get(one, "shards"), k, shard)
-				if (json_is_string(shard) && !(shared && json_object_get(files, json_string_value(shard))) &&
-				    add_reader(s, json_string_value(shard), reader))
-					return hspmd_fail_memory(err, "choosing a checkpoint");
+			if (add_entry(s, one, shared, reader))
+				return hspmd_fail_memory(err, "choosing a checkpoint");
 		}
 	return 0;
 }
@@ -172,6 +200,18 @@ static int add_readers(struct choice *c, json_t *found, json_t *readers, bool sh
 static int join_readers(struct seen *s, json_t *readers)
 {
 	const char *file;
+	size_t all = json_array_size(s->all);
+	bool each = s->manifest->root && all == json_object_size(readers);
+	for (int k = 0; all && k < s->manifest->shard_count; k++) {
+		file = s->manifest->shards[k].file;
+		if (json_object_get(s->own, file))
+			continue;
+		if (each && json_object_set_new(s->files, file, json_true()))
+			return -1;
+		for (size_t i = 0; !each && i < all; i++)
+			if (add_reader(s, NULL, true, file, json_array_get(s->all, i)))
+				return -1;
+	}
 	json_t *list;
 	void *next;
 	json_object_foreach_safe(s->files, next, file, list) if (s->manifest->root && !json_object_get(s->own, file) &&
@@ -208,7 +248,8 @@ static bool reachable(void *context, int manifest, const struct hspmd_shard *sha
 	return json_object_get(c->list[manifest].files, shard->file) != NULL;
 }
 
-int hspmd_checkpoint_choose(json_t *found, json_t *readers, struct hspmd_checkpoint_choice *choice, struct hspmd_error *err)
+int hspmd_checkpoint_choose(json_t *found, json_t *readers, const struct hspmd_root_check *check, struct hspmd_checkpoint_choice *choice,
+                            struct hspmd_error *err)
 {
 	struct choice c = { 0 };
 	int best = collect(&c, found, readers, err);
@@ -220,7 +261,7 @@ int hspmd_checkpoint_choose(json_t *found, json_t *readers, struct hspmd_checkpo
 	for (size_t i = 0; !best && i < c.count; i++)
 		manifests[i] = c.list[i].manifest;
 	if (!best)
-		best = hspmd_manifest_choose(manifests, (int)c.count, reachable, &c, err);
+		best = hspmd_manifest_choose(manifests, (int)c.count, reachable, &c, check, err);
 	if (best >= 0) {
 		choice->step = c.list[best].manifest->step;
 		choice->manifest = json_incref(c.list[best].text);

@@ -8,10 +8,12 @@
 #include <stdint.h>
 
 #include "common/error.h"
+#include "runtime/state/manifest.h"
 
 /* The manifest of the shards that all workers wrote (their `checkpoint_written` messages, some of which may report errors). If a worker
- * could not write its shard, a copy replaces it. `job` is stored in the manifest. New reference; NULL and err if something is missing. */
-json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, struct hspmd_error *err);
+ * could not write its shard, a copy replaces it. It is a root if the workers report for a root: then `check` tells whether anything is
+ * missing. `job` is stored in the manifest. New reference; NULL and err if something is missing. */
+json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, const struct hspmd_root_check *check, struct hspmd_error *err);
 
 struct hspmd_checkpoint_choice {
 	int64_t step;
@@ -19,8 +21,10 @@ struct hspmd_checkpoint_choice {
 	bool durable;             /* it is on at least one disk */
 };
 
-/* The newest checkpoint of which everything can be read. found: { node: `checkpoints` of its agent's `checkpoint_list`, or null };
- * readers: { node: address of the device that reads its files }. 0; -1 and err: there is none (says what the newest lacks). */
-int hspmd_checkpoint_choose(json_t *found, json_t *readers, struct hspmd_checkpoint_choice *choice, struct hspmd_error *err);
+/* The newest checkpoint of which everything can be read. found: { node: `checkpoints` of its agent's `checkpoint_list`, or null }; those
+ * may have `unreadable`: [shards that the node has but cannot read]. readers: { node: address of the device that reads its files }.
+ * check: of roots some of whose shards are missing. 0; -1 and err: there is none (says what the newest lacks). */
+int hspmd_checkpoint_choose(json_t *found, json_t *readers, const struct hspmd_root_check *check, struct hspmd_checkpoint_choice *choice,
+                            struct hspmd_error *err);
 
 #endif

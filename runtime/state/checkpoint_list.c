@@ -21,9 +21,11 @@ static int add(struct found_list *l, const char *folder, struct hspmd_error *err
 	struct hspmd_error why = { "" };
 	char *path = hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, folder);
 	struct hspmd_listed_checkpoint f = { .folder = strdup(folder) };
-	if (path && access(path, F_OK))
-		f.error = strdup(errno == ENOENT ? "never committed (no manifest)" : strerror(errno));
-	else if (path && !(f.manifest = hspmd_manifest_read(path, &why)))
+	if (path && access(path, F_OK)) {
+		f.no_file = errno == ENOENT;
+		f.error = strdup(f.no_file ? "no manifest here: never committed, or it is on another node" : strerror(errno));
+	}
+	if (path && !f.error && !(f.manifest = hspmd_manifest_read(path, &why)))
 		f.error = strdup(why.text);
 	int rv = !path || !f.folder || (!f.manifest && !f.error) || hspmd_array_grow(&l->items, &l->capacity, l->count, sizeof *l->items)
 	                 ? -1

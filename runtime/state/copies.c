@@ -57,6 +57,7 @@ struct run {
 	struct hspmd_transport *t;
 	const struct hspmd_image *image;
 	const char *node;
+	bool root; /* shards are reported for a root */
 	char *folder;
 	struct offer own;
 	uint64_t *sums; /* of the image's pieces */
@@ -394,7 +395,8 @@ static json_t *describe(const struct run *r, const struct source *s, struct hspm
 	if (fd < 0) {
 		hspmd_fail_errno(err, "%s", s->offer.file);
 	} else if (!hspmd_shard_header_read(fd, path, &head, err)) {
-		shard = hspmd_shard_json(s->offer.file, s->offer.bytes, &node, 1, head.extents, (int)head.count);
+		shard = r->root ? hspmd_root_shard_json(s->offer.file, s->offer.bytes, node, head.list, NULL)
+		                : hspmd_shard_json(s->offer.file, s->offer.bytes, &node, 1, head.extents, (int)head.count);
 		hspmd_shard_header_free(&head);
 		if (!shard)
 			hspmd_fail_memory(err, "describing a copy");
@@ -420,10 +422,10 @@ static json_t *list_stored(struct run *r)
 }
 
 int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_t step, int64_t generation, const char *file,
-                     const struct hspmd_image *image, json_t **kept, struct hspmd_error *err)
+                     const struct hspmd_image *image, bool root, json_t **kept, struct hspmd_error *err)
 {
 	struct run *r = NULL;
-	struct run first = { .c = c, .t = c->transport, .image = image, .node = node };
+	struct run first = { .c = c, .t = c->transport, .image = image, .node = node, .root = root };
 	*kept = NULL;
 	/* The offer is in it: memory that messages use. */
 	r = allocate(&first, sizeof *r);

@@ -169,6 +169,7 @@ int hspmd_image_seal(struct hspmd_image *im, struct hspmd_error *err)
 		return -1;
 	memcpy(im->data, head, bytes);
 	free(head);
+	im->list = hspmd_checksum_block(im->data, bytes);
 	return 0;
 }
 

@@ -342,6 +342,19 @@ bool hspmd_manifest_set_has(const struct hspmd_manifest *m, int set, int paramet
 	return (digit <= '9' ? digit - '0' : digit - 'a' + 10) >> parameter % 4 & 1;
 }
 
+char *hspmd_manifest_set_text(const bool *has, int count)
+{
+	int digits = (count + 3) / 4;
+	char *text = hspmd_calloc((size_t)digits + 1, 1);
+	for (int i = 0; text && i < digits; i++) {
+		int digit = 0;
+		for (int k = 0; k < 4 && 4 * i + k < count; k++)
+			digit |= has[4 * i + k] << k;
+		text[i] = "0123456789abcdef"[digit];
+	}
+	return text;
+}
+
 /* ---- writing */
 
 static json_t *lengths(const int64_t *values, int count)
@@ -402,14 +415,23 @@ json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, i
 	return hspmd_json_unless_failed(bad, o);
 }
 
-static json_t *root_shard_json(const struct hspmd_shard *s)
+/* Takes over `set`. */
+static json_t *with_list(json_t *file, uint64_t list, json_t *set)
 {
 	char sum[17];
-	json_t *o = file_json(s->file, s->bytes, s->nodes, s->node_count);
-	int bad = !o;
-	bad |= json_object_set_new(o, "list", json_string(hspmd_checksum_text(s->list, sum)));
-	bad |= json_object_set_new(o, "set", json_integer(s->set));
-	return hspmd_json_unless_failed(bad, o);
+	int bad = !file;
+	bad |= json_object_set_new(file, "list", json_string(hspmd_checksum_text(list, sum)));
+	bad |= json_object_set_new(file, "set", set);
+	return hspmd_json_unless_failed(bad, file);
+}
+
+json_t *hspmd_root_shard_json(const char *file, uint64_t bytes, const char *node, uint64_t list, const char *set)
+{
+	char *name = (char *)(uintptr_t)node;
+	json_t *o = with_list(file_json(file, bytes, &name, node != NULL), list, set ? json_string(set) : json_null());
+	if (o && !set)
+		json_object_del(o, "set");
+	return o;
 }
 
 static json_t *sets_json(const struct hspmd_manifest *m)
@@ -427,9 +449,10 @@ json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m)
 	int bad = !shards || !o;
 	for (int i = 0; i < m->shard_count; i++) {
 		const struct hspmd_shard *s = &m->shards[i];
-		bad |= json_array_append_new(shards, m->root ? root_shard_json(s)
-		                                             : hspmd_shard_json(s->file, s->bytes, s->nodes, s->node_count,
-		                                                                m->extents + s->first_extent, s->extent_count));
+		bad |= json_array_append_new(
+		        shards, m->root ? with_list(file_json(s->file, s->bytes, s->nodes, s->node_count), s->list, json_integer(s->set))
+		                        : hspmd_shard_json(s->file, s->bytes, s->nodes, s->node_count, m->extents + s->first_extent,
+		                                           s->extent_count));
 	}
 	bad |= json_object_set_new(o, "format", json_string(m->root ? HSPMD_CHECKPOINT_ROOT_FORMAT : HSPMD_CHECKPOINT_FORMAT));
 	if (m->root)

@@ -95,6 +95,8 @@ json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m); /* NULL: memory 
 void hspmd_manifest_destroy(struct hspmd_manifest *m);
 /* Of a root: whether the set has this parameter, by its number in the model's graph. */
 bool hspmd_manifest_set_has(const struct hspmd_manifest *m, int set, int parameter);
+/* The text of a set: has[i] for parameter i. The caller frees it; NULL: memory. */
+char *hspmd_manifest_set_text(const bool *has, int count);
 
 /* Assemble the manifest from the workers' reports (the shard objects of hspmd_writer_result; one file from several nodes is one shard
  * with several nodes). NULL and err if they contradict each other, or if a part of a tensor is missing: a partial checkpoint is never
@@ -102,15 +104,31 @@ bool hspmd_manifest_set_has(const struct hspmd_manifest *m, int set, int paramet
 struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation, json_t *job, json_t *const *shards, size_t count,
                                                struct hspmd_error *err);
 
+/* Checks that the shards of a root that are `there` (by their numbers) contain all state of its model. A root does not say where a
+ * parameter's parts are: who knows the model can tell (runtime/generation/root_files.h). */
+struct hspmd_root_check {
+	int (*covered)(void *context, const struct hspmd_manifest *root, const bool *there, struct hspmd_error *err);
+	void *context;
+};
+
+/* Assemble a root from reports that have, instead of extents, `list` and `set` as text. Copies of a shard that others keep have no set:
+ * the shard's writer reports it, with no nodes if it could not write the shard itself. As hspmd_manifest_assemble. */
+struct hspmd_manifest *hspmd_root_assemble(int64_t step, int64_t generation, json_t *job, json_t *const *shards, size_t count,
+                                           const struct hspmd_root_check *check, struct hspmd_error *err);
+
 /* Returns true if some device can read this shard of manifest number `manifest`. */
 typedef bool hspmd_reachable(void *context, int manifest, const struct hspmd_shard *shard);
 
 /* Checks that reachable shards contain all of every tensor. 0; or -1, and err names the first missing part and its file, but not the
- * step. Of a root all shards must be reachable: it does not say which others have the same parts. */
-int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context, struct hspmd_error *err);
+ * step. check: of a root some of whose shards cannot be reached; NULL: it needs them all. */
+int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context,
+                           const struct hspmd_root_check *check, struct hspmd_error *err);
 /* Returns the index of the newest covered manifest (by step, then generation); or -1, and err says what the newest lacks. */
 int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context,
-                          struct hspmd_error *err);
+                          const struct hspmd_root_check *check, struct hspmd_error *err);
+
+/* Subtract a box from *boxes, which are disjoint; *count and *capacity are theirs. 0, or -1: memory. */
+int hspmd_boxes_subtract(struct hspmd_box **boxes, size_t *count, size_t *capacity, const struct hspmd_box *box);
 
 /* Whether a checkpoint is of a model. A root lists no extents: those of its shards' headers are checked by who reads them. Each returns 0,
  * or -1 and err, which says what the checkpoint has or lacks. */

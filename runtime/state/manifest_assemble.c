@@ -27,24 +27,24 @@ struct rest {
 	size_t count, capacity;
 };
 
-static int subtract(struct rest *r, const struct hspmd_box *box, struct hspmd_error *err)
+int hspmd_boxes_subtract(struct hspmd_box **boxes, size_t *count, size_t *capacity, const struct hspmd_box *box)
 {
-	size_t before = r->count, left = 0;
+	size_t before = *count, left = 0;
 	for (size_t i = 0; i < before; i++) {
-		struct hspmd_box pieces[2 * HSPMD_MAX_RANK], common, whole = r->boxes[i];
+		struct hspmd_box pieces[2 * HSPMD_MAX_RANK], common, whole = (*boxes)[i];
 		if (!hspmd_box_intersect(&whole, box, &common)) {
-			r->boxes[left++] = whole;
+			(*boxes)[left++] = whole;
 			continue;
 		}
 		int n = hspmd_box_subtract(&whole, box, pieces);
 		for (int k = 0; k < n; k++) {
-			if (hspmd_array_grow(&r->boxes, &r->capacity, r->count, sizeof *r->boxes))
-				return hspmd_fail_memory(err, "looking through a checkpoint");
-			r->boxes[r->count++] = pieces[k];
+			if (hspmd_array_grow(boxes, capacity, *count, sizeof **boxes))
+				return -1;
+			(*boxes)[(*count)++] = pieces[k];
 		}
 	}
-	memmove(r->boxes + left, r->boxes + before, (r->count - before) * sizeof *r->boxes);
-	r->count -= before - left;
+	memmove(*boxes + left, *boxes + before, (*count - before) * sizeof **boxes);
+	*count -= before - left;
 	return 0;
 }
 
@@ -67,8 +67,8 @@ static int cover(const struct hspmd_manifest *m, const struct hspmd_extent **run
 		return hspmd_fail_memory(err, "looking through a checkpoint");
 	r->boxes[r->count++] = hspmd_box_full(&run[0]->shape);
 	for (size_t i = 0; i < count && r->count; i++)
-		if (there[run[i]->shard] && subtract(r, &run[i]->box, err))
-			return -1;
+		if (there[run[i]->shard] && hspmd_boxes_subtract(&r->boxes, &r->count, &r->capacity, &run[i]->box))
+			return hspmd_fail_memory(err, "looking through a checkpoint");
 	if (!r->count)
 		return 0;
 	char text[256];
@@ -118,17 +118,20 @@ int hspmd_extents_covered(const struct hspmd_manifest *m, const struct hspmd_ext
 	return rv;
 }
 
-int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context, struct hspmd_error *err)
+int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context,
+                           const struct hspmd_root_check *check, struct hspmd_error *err)
 {
 	bool *there = hspmd_calloc((size_t)m->shard_count, sizeof *there);
-	int rv = there ? 0 : hspmd_fail_memory(err, "looking through a checkpoint");
+	int rv = there ? 0 : hspmd_fail_memory(err, "looking through a checkpoint"), missing = -1;
 	for (int i = 0; !rv && i < m->shard_count; i++) {
 		there[i] = !reachable || reachable(context, number, &m->shards[i]);
-		if (m->root && !there[i])
-			rv = hspmd_fail(err, "shard %s cannot be read", m->shards[i].file);
+		missing = there[i] || missing >= 0 ? missing : i;
 	}
 	if (!rv && !m->root)
 		rv = hspmd_extents_covered(m, m->extents, (size_t)m->extent_count, there, err);
+	else if (!rv && missing >= 0) /* a root is committed only if all of its shards together have everything */
+		rv = check ? check->covered(check->context, m, there, err)
+		           : hspmd_fail(err, "shard %s cannot be read", m->shards[missing].file);
 	free(there);
 	return rv;
 }
@@ -139,7 +142,7 @@ static bool newer(const struct hspmd_manifest *a, const struct hspmd_manifest *b
 }
 
 int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context,
-                          struct hspmd_error *err)
+                          const struct hspmd_root_check *check, struct hspmd_error *err)
 {
 	bool *tried = hspmd_calloc((size_t)count, sizeof *tried);
 	int chosen = -1;
@@ -152,7 +155,7 @@ int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int cou
 			if (!tried[i] && (best < 0 || newer(manifests[i], manifests[best])))
 				best = i;
 		tried[best] = true;
-		if (!hspmd_manifest_covered(manifests[best], best, reachable, context, &why)) {
+		if (!hspmd_manifest_covered(manifests[best], best, reachable, context, check, &why)) {
 			chosen = best;
 			break;
 		}
@@ -174,9 +177,13 @@ int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int cou
 static int join(json_t *have, json_t *more, struct hspmd_error *err)
 {
 	const char *file = json_string_value(json_object_get(more, "file"));
-	if (!json_equal(json_object_get(have, "extents"), json_object_get(more, "extents")) ||
+	const char *contents = json_object_get(have, "list") ? "list" : "extents";
+	json_t *set = json_object_get(more, "set");
+	if (!json_equal(json_object_get(have, contents), json_object_get(more, contents)) ||
 	    !json_equal(json_object_get(have, "bytes"), json_object_get(more, "bytes")))
 		return hspmd_fail(err, "shard %s is not the same on two nodes", file);
+	if (set && json_object_set(have, "set", set))
+		return hspmd_fail_memory(err, "putting a manifest together");
 	json_t *names = json_object_get(have, "nodes"), *node;
 	size_t i, k;
 	json_array_foreach(json_object_get(more, "nodes"), i, node) {
@@ -205,26 +212,102 @@ static int add_shard(json_t *list, json_t *by_file, json_t *shard, struct hspmd_
 	return bad ? hspmd_fail_memory(err, "putting a manifest together") : 0;
 }
 
-struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation, json_t *job, json_t *const *shards, size_t count,
-                                               struct hspmd_error *err)
+/* One shard per file. New reference; NULL and err. */
+static json_t *join_shards(json_t *const *shards, size_t count, struct hspmd_error *err)
 {
 	json_t *list = json_array(), *by_file = json_object();
 	int rv = list && by_file ? 0 : hspmd_fail_memory(err, "putting a manifest together");
 	for (size_t i = 0; i < count && !rv; i++)
 		rv = add_shard(list, by_file, shards[i], err);
-	json_t *whole = rv ? NULL
-	                   : json_pack("{s:s, s:I, s:I, s:f, s:O, s:O}", "format", HSPMD_CHECKPOINT_FORMAT, "step", (json_int_t)step,
-	                               "generation", (json_int_t)generation, "time", hspmd_unix_time(), "job", job, "shards", list);
-	struct hspmd_manifest *m = whole ? hspmd_manifest_from_json(whole, "manifest", err) : NULL;
-	if (!rv && !whole)
-		hspmd_fail_memory(err, "putting a manifest together");
-	if (m && hspmd_manifest_covered(m, 0, NULL, NULL, err)) {
-		hspmd_error_prefix(err, "step %" PRId64, m->step);
-		hspmd_manifest_destroy(m);
-		m = NULL;
-	}
-	json_decref(whole);
-	json_decref(list);
 	json_decref(by_file);
+	return hspmd_json_unless_failed(rv, list);
+}
+
+/* Takes over shards and sets. sets: of a root; else NULL. */
+static struct hspmd_manifest *assemble(int64_t step, int64_t generation, json_t *job, json_t *shards, json_t *sets, struct hspmd_error *err)
+{
+	json_t *whole = json_pack("{s:s, s:I, s:I, s:f, s:O, s:o, s:o*}", "format",
+	                          sets ? HSPMD_CHECKPOINT_ROOT_FORMAT : HSPMD_CHECKPOINT_FORMAT, "step", (json_int_t)step, "generation",
+	                          (json_int_t)generation, "time", hspmd_unix_time(), "job", job, "shards", shards, "sets", sets);
+	struct hspmd_manifest *m = whole ? hspmd_manifest_from_json(whole, "manifest", err) : NULL;
+	if (!whole)
+		hspmd_fail_memory(err, "putting a manifest together");
+	json_decref(whole);
 	return m;
+}
+
+/* A partial checkpoint is never committed. */
+static struct hspmd_manifest *unless_partial(struct hspmd_manifest *m, int rv, struct hspmd_error *err)
+{
+	if (!rv)
+		return m;
+	hspmd_error_prefix(err, "step %" PRId64, m->step);
+	hspmd_manifest_destroy(m);
+	return NULL;
+}
+
+struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation, json_t *job, json_t *const *shards, size_t count,
+                                               struct hspmd_error *err)
+{
+	json_t *list = join_shards(shards, count, err);
+	struct hspmd_manifest *m = list ? assemble(step, generation, job, list, NULL, err) : NULL;
+	return m ? unless_partial(m, hspmd_manifest_covered(m, 0, NULL, NULL, NULL, err), err) : NULL;
+}
+
+/* Replace a shard's set by its number; numbers: of the sets that are known. */
+static int number_set(json_t *shard, json_t *sets, json_t *numbers, struct hspmd_error *err)
+{
+	const char *text = json_string_value(json_object_get(shard, "set"));
+	if (!text)
+		return hspmd_fail(err, "nobody reported what is in shard %s", json_string_value(json_object_get(shard, "file")));
+	json_t *number = json_object_get(numbers, text);
+	int bad = 0;
+	if (!number) {
+		number = json_integer((json_int_t)json_array_size(sets));
+		bad |= json_array_append(sets, json_object_get(shard, "set"));
+		bad |= json_object_set_new(numbers, text, number);
+	}
+	bad = bad || json_object_set(shard, "set", number);
+	return bad ? hspmd_fail_memory(err, "putting a manifest together") : 0;
+}
+
+/* The shards that some node has, with numbers of sets. New reference; NULL and err. */
+static json_t *present_shards(json_t *shards, json_t *sets, struct hspmd_error *err)
+{
+	json_t *list = json_array(), *numbers = json_object(), *shard;
+	size_t i;
+	int rv = list && numbers && sets ? 0 : hspmd_fail_memory(err, "putting a manifest together");
+	json_array_foreach(shards, i, shard) {
+		if (rv || !json_array_size(json_object_get(shard, "nodes")))
+			continue;
+		rv = number_set(shard, sets, numbers, err);
+		if (!rv && json_array_append(list, shard))
+			rv = hspmd_fail_memory(err, "putting a manifest together");
+	}
+	json_decref(numbers);
+	if (!rv && !json_array_size(list))
+		rv = hspmd_fail(err, "no shard was written");
+	return hspmd_json_unless_failed(rv, list);
+}
+
+static int root_covered(const struct hspmd_manifest *m, const struct hspmd_root_check *check, struct hspmd_error *err)
+{
+	bool *there = hspmd_calloc((size_t)m->shard_count, sizeof *there);
+	if (!there)
+		return hspmd_fail_memory(err, "looking through a checkpoint");
+	memset(there, true, (size_t)m->shard_count * sizeof *there);
+	int rv = check->covered(check->context, m, there, err);
+	free(there);
+	return rv;
+}
+
+struct hspmd_manifest *hspmd_root_assemble(int64_t step, int64_t generation, json_t *job, json_t *const *shards, size_t count,
+                                           const struct hspmd_root_check *check, struct hspmd_error *err)
+{
+	json_t *joined = join_shards(shards, count, err), *sets = json_array();
+	json_t *list = joined ? present_shards(joined, sets, err) : NULL;
+	struct hspmd_manifest *m = list ? assemble(step, generation, job, list, json_incref(sets), err) : NULL;
+	json_decref(joined);
+	json_decref(sets);
+	return m ? unless_partial(m, root_covered(m, check, err), err) : NULL;
 }

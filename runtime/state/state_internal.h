@@ -33,6 +33,8 @@ json_t *hspmd_extent_part_json(const struct hspmd_extent *e); /* tensor, kind, s
 int hspmd_extent_read_part(struct hspmd_json *at, struct hspmd_extent *e);
 json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents,
                          int count);
+/* As it is reported for a root. node NULL: none; set NULL: not known. */
+json_t *hspmd_root_shard_json(const char *file, uint64_t bytes, const char *node, uint64_t list, const char *set);
 
 /* ---- completeness (manifest_assemble.c) */
 
@@ -52,6 +54,7 @@ struct hspmd_image {
 	size_t extent_count;
 	uint64_t *blocks; /* checksums, extent after extent; 0: not yet known */
 	size_t block_count;
+	uint64_t list; /* the header's checksum; seal sets it */
 };
 
 /* Assign an offset to every slice and allocate memory. */
@@ -102,9 +105,9 @@ int hspmd_atomic_file_write_all(const char *folder, const char *file, const void
 /* ---- copies on other nodes (copies.c) */
 
 /* Send this worker's image to the workers that keep copies of it, and keep those of others; *kept: the shard objects of the copies
- * stored here (new reference). Returns -1 and err if some copy could not be made; the others are stored and listed in *kept
- * nevertheless. */
+ * stored here (new reference), as they are reported for a root or with extents. Returns -1 and err if some copy could not be made; the
+ * others are stored and listed in *kept nevertheless. */
 int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_t step, int64_t generation, const char *file,
-                     const struct hspmd_image *image, json_t **kept, struct hspmd_error *err);
+                     const struct hspmd_image *image, bool root, json_t **kept, struct hspmd_error *err);
 
 #endif

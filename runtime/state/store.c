@@ -172,7 +172,7 @@ int hspmd_checkpoint_commit(const char *location, const struct hspmd_manifest *m
 struct stored_checkpoint {
 	char *folder;
 	int64_t step, generation;
-	bool committed;
+	bool committed, old; /* old: to be removed */
 };
 struct kept_list {
 	struct stored_checkpoint *items;
@@ -195,7 +195,7 @@ static int list_location(const char *location, struct kept_list *list, struct hs
 	if (!d)
 		return errno == ENOENT ? 0 : hspmd_fail_errno(err, "%s", location);
 	while (!rv && (entry = readdir(d))) {
-		struct stored_checkpoint k;
+		struct stored_checkpoint k = { 0 };
 		if (!hspmd_checkpoint_parse(entry->d_name, &k.step, &k.generation))
 			continue;
 		k.folder = hspmd_asprintf("%s/%s", location, entry->d_name);
@@ -228,6 +228,18 @@ static int remove_checkpoint(const struct stored_checkpoint *k, struct hspmd_err
 	return rv ? rv : hspmd_remove_tree(k->folder, err);
 }
 
+/* Remove those that are marked as old. Frees the list. */
+static int remove_old(struct kept_list *list, int rv, struct hspmd_error *err)
+{
+	for (size_t i = 0; i < list->count; i++) {
+		if (!rv && list->items[i].old)
+			rv = remove_checkpoint(&list->items[i], err);
+		free(list->items[i].folder);
+	}
+	free(list->items);
+	return rv;
+}
+
 int hspmd_checkpoint_prune(const char *location, int keep, struct hspmd_error *err)
 {
 	struct kept_list list = { 0 };
@@ -237,12 +249,33 @@ int hspmd_checkpoint_prune(const char *location, int keep, struct hspmd_error *e
 	for (size_t i = 0; i < list.count; i++) {
 		struct stored_checkpoint *k = &list.items[i];
 		/* One that is newer than the newest committed one may still be being written. */
-		bool old = committed > 0 && (!k->committed || committed >= keep);
+		k->old = committed > 0 && (!k->committed || committed >= keep);
 		committed += k->committed;
-		if (!rv && old)
-			rv = remove_checkpoint(k, err);
-		free(k->folder);
 	}
-	free(list.items);
-	return rv;
+	return remove_old(&list, rv, err);
+}
+
+/* Negative: a was written before b. */
+static int written_order(int64_t a_step, int64_t a_generation, const struct hspmd_checkpoint_id *b)
+{
+	if (a_generation != b->generation)
+		return a_generation < b->generation ? -1 : 1;
+	return a_step < b->step ? -1 : a_step > b->step;
+}
+
+int hspmd_checkpoint_keep(const char *location, const struct hspmd_checkpoint_id *kept, size_t count, struct hspmd_error *err)
+{
+	struct kept_list list = { 0 };
+	int rv = count ? list_location(location, &list, err) : 0;
+	for (size_t i = 0; i < list.count; i++) {
+		struct stored_checkpoint *k = &list.items[i];
+		bool stands = false;
+		for (size_t j = 0; j < count; j++) {
+			int order = written_order(k->step, k->generation, &kept[j]);
+			k->old |= order < 0;
+			stands |= order == 0;
+		}
+		k->old &= !stands;
+	}
+	return remove_old(&list, rv, err);
 }

@@ -42,7 +42,7 @@ struct hspmd_writer {
 	size_t chunk_count, chunk_capacity, copied;
 	atomic_size_t next; /* next chunk to copy */
 	int64_t step, generation;
-	char *file, *node, **locations;
+	char *file, *node, **locations, *set; /* set NULL: extents are reported */
 	int location_count;
 	const struct hspmd_copy_routes *copies; /* NULL: none, or detached */
 	bool with_copies;                       /* the job requested copies */
@@ -107,8 +107,9 @@ static json_t *write_locations(struct hspmd_writer *w, int *written, struct hspm
 			hspmd_warn("checkpoint of step %lld: %s", (long long)w->step, why.text);
 			*err = why;
 		}
-		bad |= json_array_append_new(
-		        locations, json_pack("{s:s, s:o}", "place", w->locations[i], "error", rv ? json_string(why.text) : json_null()));
+		if (rv || !w->set)
+			bad |= json_array_append_new(locations, json_pack("{s:s, s:o}", "place", w->locations[i], "error",
+			                                                  rv ? json_string(why.text) : json_null()));
 	}
 	if (bad)
 		hspmd_fail_memory(err, "reporting a checkpoint");
@@ -124,7 +125,7 @@ static json_t *make_copies(struct hspmd_writer *w)
 	const struct hspmd_copy_routes *copies = w->copies;
 	w->copying_out = copies != NULL;
 	pthread_mutex_unlock(&w->lock);
-	int rv = copies ? hspmd_copies_run(copies, w->node, w->step, w->generation, w->file, &w->image, &kept, &err) : -1;
+	int rv = copies ? hspmd_copies_run(copies, w->node, w->step, w->generation, w->file, &w->image, w->set, &kept, &err) : -1;
 	pthread_mutex_lock(&w->lock);
 	w->copying_out = false;
 	w->copies = NULL;
@@ -133,6 +134,16 @@ static json_t *make_copies(struct hspmd_writer *w)
 	if (rv)
 		hspmd_warn("copies of the checkpoint of step %lld: %s", (long long)w->step, err.text);
 	return json_pack("{s:o, s:o}", "shards", kept ? kept : json_array(), "error", rv ? json_string(err.text) : json_null());
+}
+
+/* What the report says of the shard. written: some location has it. */
+static json_t *describe(const struct hspmd_writer *w, bool written)
+{
+	const struct hspmd_image *im = &w->image;
+	if (w->set) /* also if only others have copies: they do not know the set */
+		return hspmd_root_shard_json(w->file, im->bytes, written ? w->node : NULL, im->list, w->set);
+	char *node = w->node;
+	return written ? hspmd_shard_json(w->file, im->bytes, &node, 1, im->extents, (int)im->extent_count) : json_null();
 }
 
 static json_t *write_image(struct hspmd_writer *w, bool with_copies, struct hspmd_error *err)
@@ -146,13 +157,14 @@ static json_t *write_image(struct hspmd_writer *w, bool with_copies, struct hspm
 		json_decref(copies);
 		return NULL;
 	}
-	json_t *shard = written ? hspmd_shard_json(w->file, w->image.bytes, &w->node, 1, w->image.extents, (int)w->image.extent_count)
-	                        : json_null();
+	json_t *shard = describe(w, written > 0);
 	pthread_mutex_lock(&w->lock);
 	double held_s = w->held_s;
 	pthread_mutex_unlock(&w->lock);
-	json_t *report = json_pack("{s:o, s:o, s:I, s:f, s:f}", "shard", shard, "places", locations, "bytes", (json_int_t)w->image.bytes,
-	                           "seconds", hspmd_now() - w->begun, "hold_s", held_s);
+	json_t *report =
+	        json_pack("{s:o, s:o, s:f, s:f}", "shard", shard, "places", locations, "seconds", hspmd_now() - w->begun, "hold_s", held_s);
+	if (report && !w->set && json_object_set_new(report, "bytes", json_integer((json_int_t)w->image.bytes)))
+		hspmd_fail_memory(err, "reporting a checkpoint");
 	if (!report || (copies && json_object_set(report, "copies", copies)))
 		hspmd_fail_memory(err, "reporting a checkpoint");
 	json_decref(copies);
@@ -225,8 +237,9 @@ static void forget_job(struct hspmd_writer *w)
 	free(w->locations);
 	free(w->file);
 	free(w->node);
+	free(w->set);
 	w->locations = NULL;
-	w->file = w->node = NULL;
+	w->file = w->node = w->set = NULL;
 	w->location_count = 0;
 }
 
@@ -256,7 +269,8 @@ static int copy_job(struct hspmd_writer *w, const struct hspmd_writer_job *job, 
 	w->file = strdup(job->file);
 	w->node = strdup(job->node);
 	w->locations = hspmd_calloc((size_t)job->location_count, sizeof *w->locations);
-	bool whole = w->file && w->node && w->locations;
+	w->set = job->set ? strdup(job->set) : NULL;
+	bool whole = w->file && w->node && w->locations && (w->set || !job->set);
 	for (int i = 0; whole && i < job->location_count; i++) {
 		w->locations[i] = strdup(job->locations[i]);
 		whole = w->locations[i] != NULL;

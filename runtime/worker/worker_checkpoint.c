@@ -129,6 +129,18 @@ static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, s
 	return slices;
 }
 
+/* Which parameters these are, for the root. The caller frees it; NULL: memory. */
+static char *set_of(const struct hspmd_generation *g)
+{
+	const struct hspmd_program *p = g->program;
+	bool *has = hspmd_calloc((size_t)p->state_count, sizeof *has);
+	for (int i = 0; has && i < p->state_count; i++)
+		has[i] = p->states[i].param >= 0 && g->placement.writes[i];
+	char *text = has ? hspmd_manifest_set_text(has, p->state_count) : NULL;
+	free(has);
+	return text;
+}
+
 static struct worker_checkpoints *checkpoints(struct worker *w, struct hspmd_error *err)
 {
 	if (w->checkpoints)
@@ -213,14 +225,15 @@ static int begin_in(struct worker *w, const char *const *folders, int folder_cou
 {
 	struct worker_checkpoints *c = w->checkpoints;
 	const struct hspmd_generation *g = w->active;
-	char *locations[3] = { NULL }, name[HSPMD_SHARD_NAME_MAX];
+	char *locations[3] = { NULL }, name[HSPMD_SHARD_NAME_MAX], *set = set_of(g);
 	struct hspmd_writer_job job = { .step = w->step,
 		                        .generation = g->number,
 		                        .file = hspmd_shard_name(w->setup.address, name, sizeof name),
 		                        .node = w->setup.node,
 		                        .locations = (const char *const *)locations,
-		                        .host = hspmd_executor_spilled(g->executor) };
-	int status = 0;
+		                        .host = hspmd_executor_spilled(g->executor),
+		                        .set = set };
+	int status = set ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
 	for (int i = 0; !status && i < folder_count; i++)
 		if (!(locations[job.location_count++] = location_of(w, folders[i])))
 			status = hspmd_fail_memory(err, "starting a checkpoint");
@@ -232,6 +245,7 @@ static int begin_in(struct worker *w, const char *const *folders, int folder_cou
 		status = hspmd_writer_begin(c->writer, &job, slices, count, err);
 	for (int i = 0; i < job.location_count; i++)
 		free(locations[i]);
+	free(set);
 	return status;
 }
 
@@ -326,10 +340,11 @@ void worker_detach(struct worker *w, struct hspmd_generation *g)
 	hspmd_writer_detach(w->checkpoints->writer);
 }
 
-/* Write the manifest into the requested folders; only afterwards may the checkpoints that it replaces be removed. */
+/* Write the manifest into the requested folders. A folder that this node has for itself may lack the manifests of other checkpoints: what
+ * may be removed there is told later (`committed`). */
 static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
 {
-	json_t *folders = json_object_get(message, "folders"), *keep = json_object_get(message, "keep");
+	json_t *folders = json_object_get(message, "folders");
 	struct hspmd_manifest *m = hspmd_manifest_from_json(json_object_get(message, "manifest"), "manifest", err);
 	int status = m ? 0 : -1;
 	for (size_t i = 0; !status && i < json_array_size(folders); i++) {
@@ -337,12 +352,31 @@ static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
 		char *location = folder ? location_of(w, folder) : NULL;
 		status = !location ? hspmd_fail_memory(err, "committing a checkpoint") : hspmd_checkpoint_commit(location, m, err);
 		struct hspmd_error pruning;
-		if (!status &&
-		    hspmd_checkpoint_prune(location, keep ? (int)json_integer_value(keep) : w->setup.job->checkpoint.keep, &pruning))
+		if (!status && !strcmp(location, folder) && hspmd_checkpoint_prune(location, w->setup.job->checkpoint.keep, &pruning))
 			hspmd_warn("old checkpoints are not removed: %s", pruning.text);
 		free(location);
 	}
 	hspmd_manifest_destroy(m);
+	return status;
+}
+
+/* Remove what the committed checkpoints replace in this node's part of a folder. */
+static int keep(struct worker *w, json_t *message, struct hspmd_error *err)
+{
+	const char *folder = json_string_value(json_object_get(message, "folder"));
+	json_t *list = json_object_get(message, "checkpoints"), *one;
+	struct hspmd_checkpoint_id *kept = hspmd_calloc(json_array_size(list), sizeof *kept);
+	char *location = folder ? node_folder(w, folder) : NULL;
+	size_t i;
+	int status = location && kept ? 0 : hspmd_fail_memory(err, "removing old checkpoints");
+	json_array_foreach(list, i, one)
+		if (!status)
+			kept[i] = (struct hspmd_checkpoint_id){ json_integer_value(json_array_get(one, 0)),
+				                                json_integer_value(json_array_get(one, 1)) };
+	if (!status)
+		status = hspmd_checkpoint_keep(location, kept, json_array_size(list), err);
+	free(location);
+	free(kept);
 	return status;
 }
 
@@ -354,6 +388,11 @@ int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message
 		int status = commit(w, message, &err);
 		return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,ss*}", "type", "manifest_written", "id", id ? id : "", "error",
 		                                            status ? err.text : NULL));
+	}
+	if (!strcmp(type, "committed")) {
+		if (keep(w, message, &err))
+			hspmd_warn("old checkpoints are not removed: %s", err.text);
+		return 0;
 	}
 	if (strcmp(type, "checkpoint") || (w->training && is_asked(w)))
 		return 0; /* the end of a step, or of the training, serves it */

@@ -9,6 +9,7 @@
 #include "tests/unit/state_crew.h"
 
 const int crew_node[CREW] = { 0, 0, 1, 2 };
+const char *crew_set;
 
 static const struct hspmd_device_ops near_ops = { .name = "near", .host_memory = true };
 
@@ -75,7 +76,8 @@ struct crew *run_crew(int64_t step, int replicas, bool call_off, const struct hs
 			                        .node = c->node[i],
 			                        .locations = c->locations[i],
 			                        .location_count = 1,
-			                        .copies = &c->copies[i] };
+			                        .copies = &c->copies[i],
+			                        .set = crew_set };
 		c->w[i] = hspmd_writer_create(&c->dev, &err);
 		must(hspmd_writer_begin(c->w[i], &job, c->slices[i], c->slice_count[i], &err), &err);
 	}
@@ -102,6 +104,16 @@ json_t *crew_copies(const struct crew *c, int worker, const char *key)
 	return json_object_get(json_object_get(c->report[worker], "copies"), key);
 }
 
+/* Each has what no other has. */
+static int all_there(void *context, const struct hspmd_manifest *root, const bool *there, struct hspmd_error *err)
+{
+	(void)context;
+	for (int i = 0; i < root->shard_count; i++)
+		if (!there[i])
+			return hspmd_fail(err, "%s is missing", root->shards[i].file);
+	return root->shard_count == CREW ? 0 : hspmd_fail(err, "a shard is missing");
+}
+
 struct hspmd_manifest *crew_manifest(const struct crew *c, int64_t step, struct hspmd_error *err)
 {
 	json_t *shards[CREW + CREW * CREW], *job = json_object();
@@ -113,7 +125,9 @@ struct hspmd_manifest *crew_manifest(const struct crew *c, int64_t step, struct 
 		for (size_t k = 0; k < json_array_size(kept); k++)
 			shards[n++] = json_array_get(kept, k);
 	}
-	struct hspmd_manifest *m = hspmd_manifest_assemble(step, 1, job, shards, n, err);
+	const struct hspmd_root_check check = { all_there, NULL };
+	struct hspmd_manifest *m = crew_set ? hspmd_root_assemble(step, 1, job, shards, n, &check, err)
+	                                    : hspmd_manifest_assemble(step, 1, job, shards, n, err);
 	json_decref(job);
 	return m;
 }

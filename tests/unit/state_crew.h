@@ -25,13 +25,16 @@ struct crew {
 	struct hspmd_device dev;
 };
 
+/* `set` of the workers' jobs; NULL, at first: they report extents, else for a root. */
+extern const char *crew_set;
+
 /* All workers write and copy; `spoil` (may be NULL) changes the transport of worker 2 first. Free with end_crew. */
 struct crew *run_crew(int64_t step, int replicas, bool call_off, const struct hspmd_transport_ops *spoil);
 void end_crew(struct crew *c);
 
 /* The part of a worker's report about copies. */
 json_t *crew_copies(const struct crew *c, int worker, const char *key);
-/* The manifest of all shards, own and copied. Returns NULL with err if it is incomplete. */
+/* The manifest of all shards, own and copied: a root if there is a set. Returns NULL with err if it is incomplete. */
 struct hspmd_manifest *crew_manifest(const struct crew *c, int64_t step, struct hspmd_error *err);
 
 #endif

@@ -371,12 +371,12 @@ static void test_choose(void **state)
 	struct hspmd_manifest *m[] = { write_all(0, 2, 40, NULL), write_all(0, 2, 42, NULL), write_all(0, 2, 41, NULL) };
 	const struct hspmd_manifest *const list[] = { m[0], m[1], m[2] };
 	struct hspmd_error err = { "" };
-	assert_int_equal(hspmd_manifest_choose(list, 3, NULL, NULL, &err), 1);
-	assert_int_equal(hspmd_manifest_choose(list, 3, not_n1, NULL, &err), 2);
-	assert_int_equal(hspmd_manifest_choose(list, 0, NULL, NULL, &err), -1);
-	assert_int_equal(hspmd_manifest_covered(m[1], 1, not_n1, NULL, &err), -1);
+	assert_int_equal(hspmd_manifest_choose(list, 3, NULL, NULL, NULL, &err), 1);
+	assert_int_equal(hspmd_manifest_choose(list, 3, not_n1, NULL, NULL, &err), 2);
+	assert_int_equal(hspmd_manifest_choose(list, 0, NULL, NULL, NULL, &err), -1);
+	assert_int_equal(hspmd_manifest_covered(m[1], 1, not_n1, NULL, NULL, &err), -1);
 	assert_string_equal(err.text, "param of b [2:5] is in n1-0.safetensors, which cannot be read");
-	assert_int_equal(hspmd_manifest_choose(list, 3, none, NULL, &err), -1);
+	assert_int_equal(hspmd_manifest_choose(list, 3, none, NULL, NULL, &err), -1);
 	assert_non_null(strstr(err.text, "step 42: ")); /* the newest */
 	/* A manifest is never assembled from less than everything. */
 	json_t *whole = hspmd_manifest_to_json(m[0]), *one = json_array_get(json_object_get(whole, "shards"), 0);
@@ -409,6 +409,15 @@ static void test_list_and_prune(void **state)
 	must(hspmd_checkpoint_prune(scene_path("n0"), 0, &err), &err);
 	found_steps(scene_path("n0"), text, sizeof text);
 	assert_string_equal(text, "54 -1! ");
+	/* A location without manifests is told what stands: what was written before the newest of it, by generation and then by step. */
+	static const struct hspmd_checkpoint_id stand[] = { { 53, 1 }, { 51, 1 } }, later[] = { { 52, 2 } };
+	must(hspmd_checkpoint_keep(scene_path("n1"), stand, 0, &err), &err);
+	must(hspmd_checkpoint_keep(scene_path("n1"), stand, 2, &err), &err);
+	found_steps(scene_path("n1"), text, sizeof text);
+	assert_string_equal(text, "51 53 54 ");
+	must(hspmd_checkpoint_keep(scene_path("n1"), later, 1, &err), &err);
+	assert_int_equal(found_steps(scene_path("n1"), text, sizeof text), 0);
+	must(hspmd_checkpoint_keep(scene_path("nowhere"), later, 1, &err), &err);
 	json_decref(write_shard(0, 5, 6, 1, false, NULL));
 	must(hspmd_checkpoint_prune(scene_path("n5"), 1, &err), &err);
 	assert_int_equal(found_steps(scene_path("n5"), text, sizeof text), 1);

@@ -111,6 +111,31 @@ static void test_copies(void **state)
 	end_crew(c);
 }
 
+/* A worker cannot write its shard, for a root: it says what would be in it, and another's copy of it is whole. */
+static void test_copy_alone(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	must(hspmd_durable_mkdir(scene_path("n1/step-0000000073-g1/w2.safetensors/in the way"), 0777, &err), &err);
+	crew_set = "7";
+	struct crew *c = run_crew(73, 1, false, NULL);
+	const json_t *shard = json_object_get(c->report[2], "shard");
+	assert_int_equal(json_array_size(json_object_get(shard, "nodes")), 0);
+	assert_string_equal(json_string_value(json_object_get(shard, "set")), crew_set);
+	assert_int_equal(json_array_size(json_object_get(c->report[2], "places")), 1);
+	assert_int_equal(json_array_size(json_object_get(c->report[0], "places")), 0);
+	struct hspmd_manifest *m = crew_manifest(c, 73, &err);
+	must(!m, &err);
+	assert_int_equal(m->shard_count, CREW);
+	for (int s = 0; s < CREW; s++)
+		assert_int_equal(m->shards[s].node_count, strcmp(m->shards[s].file, "w2.safetensors") ? 2 : 1);
+	const char *folders[] = { scene_folder(m, "n0"), scene_folder(m, "n1"), scene_folder(m, "n2") };
+	assert_int_equal(scene_read_worker(m, folders, 3, 2, 0, 1), 0);
+	hspmd_manifest_destroy(m);
+	end_crew(c);
+	crew_set = NULL;
+}
+
 /* Images of several pieces, of unequal length. */
 static void test_copies_large(void **state)
 {
@@ -222,10 +247,8 @@ int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_copies_spread),
-		IN_FOLDER(test_copies),
-		IN_FOLDER(test_copies_large),
-		IN_FOLDER(test_copies_fail),
+		cmocka_unit_test(test_copies_spread), IN_FOLDER(test_copy_alone),  IN_FOLDER(test_copies),
+		IN_FOLDER(test_copies_large),         IN_FOLDER(test_copies_fail),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

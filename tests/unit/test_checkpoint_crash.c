@@ -26,6 +26,7 @@ struct writers {
 	int nodes;
 	struct hspmd_manifest *(*write)(int64_t step, struct hspmd_error *err); /* writes the shards; returns the manifest to commit */
 	bool spare;                                                             /* any one node may be lost */
+	int roots; /* nodes that have a root; the others are told which checkpoints stand. 0: all have a list of extents */
 };
 
 static const char *self;
@@ -80,21 +81,24 @@ static struct hspmd_manifest *write_with_copies(int64_t step, struct hspmd_error
 	return m;
 }
 
-static const struct writers alone = { "alone", WORKERS, write_alone, false }, crew = { "crew", CREW_NODES, write_with_copies, true };
+static const struct writers alone = { "alone", WORKERS, write_alone, false, 0 }, crew = { "crew", CREW_NODES, write_with_copies, true, 0 },
+                            rooted = { "rooted", CREW_NODES, write_with_copies, true, 2 };
 
 static int write_checkpoint(const struct writers *by, int64_t step)
 {
 	struct hspmd_error err = { "" };
+	const struct hspmd_checkpoint_id newest = { step, 1 };
+	crew_set = by->roots ? "7" : NULL;
 	struct hspmd_manifest *m = by->write(step, &err);
 	int rv = m ? 0 : -1;
 	char location[128];
-	for (int i = 0; i < by->nodes && !rv; i++) {
+	for (int i = 0; i < (by->roots ? by->roots : by->nodes) && !rv; i++) {
 		snprintf(location, sizeof location, "%s/n%d", scene_root, i);
 		rv = hspmd_checkpoint_commit(location, m, &err);
 	}
 	for (int i = 0; i < by->nodes && !rv; i++) {
 		snprintf(location, sizeof location, "%s/n%d", scene_root, i);
-		rv = hspmd_checkpoint_prune(location, 1, &err);
+		rv = by->roots ? hspmd_checkpoint_keep(location, &newest, 1, &err) : hspmd_checkpoint_prune(location, 1, &err);
 	}
 	hspmd_manifest_destroy(m);
 	/* An error must be reported. */
@@ -281,6 +285,12 @@ static void test_copies_killed(void **state)
 	stop_everywhere(&crew, 0);
 }
 
+static void test_roots_killed(void **state)
+{
+	(void)state;
+	stop_everywhere(&rooted, 0);
+}
+
 static void test_failing(void **state)
 {
 	(void)state;
@@ -393,7 +403,7 @@ int main(int argc, char **argv)
 	self = "/proc/self/exe";
 	if (argc == 3) {
 		snprintf(scene_root, sizeof scene_root, "%s", argv[2]);
-		return write_checkpoint(strcmp(argv[1], crew.name) ? &alone : &crew, NEW);
+		return write_checkpoint(!strcmp(argv[1], crew.name) ? &crew : !strcmp(argv[1], rooted.name) ? &rooted : &alone, NEW);
 	}
 	setenv("HSPMD_LOG", "error", 1);
 	if (!shim()) {
@@ -405,8 +415,9 @@ int main(int argc, char **argv)
 	if (!mkdtemp(scene_root))
 		return 1;
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_power),   cmocka_unit_test(test_killed), cmocka_unit_test(test_copies_killed),
-		cmocka_unit_test(test_failing), cmocka_unit_test(test_full),   cmocka_unit_test(test_copies_full),
+		cmocka_unit_test(test_power),        cmocka_unit_test(test_killed), cmocka_unit_test(test_copies_killed),
+		cmocka_unit_test(test_failing),      cmocka_unit_test(test_full),   cmocka_unit_test(test_copies_full),
+		cmocka_unit_test(test_roots_killed),
 	};
 	int rv = cmocka_run_group_tests(tests, NULL, NULL);
 	hspmd_remove_tree(scene_root, NULL);

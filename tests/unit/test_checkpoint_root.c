@@ -184,7 +184,7 @@ static void test_missing_shards(void **state)
 	must(unlink(scene_path("n0/step-0000000070-g1/n0-0.safetensors")), &err);
 	expect_group(false, "parameter 0 of the model is in n0-0.safetensors, which cannot be read");
 	/* Who sees no headers takes a root only if every shard is there. */
-	assert_int_equal(hspmd_manifest_covered(m, 0, NULL, NULL, &err), 0);
+	assert_int_equal(hspmd_manifest_covered(m, 0, NULL, NULL, NULL, &err), 0);
 	hspmd_manifest_destroy(m);
 }
 
@@ -200,8 +200,8 @@ static void test_choose(void **state)
 	struct hspmd_manifest *m = write_all();
 	const struct hspmd_manifest *const list[] = { m };
 	struct hspmd_error err = { "" };
-	assert_int_equal(hspmd_manifest_choose(list, 1, NULL, NULL, &err), 0);
-	assert_int_equal(hspmd_manifest_choose(list, 1, not_n2, NULL, &err), -1);
+	assert_int_equal(hspmd_manifest_choose(list, 1, NULL, NULL, NULL, &err), 0);
+	assert_int_equal(hspmd_manifest_choose(list, 1, not_n2, NULL, NULL, &err), -1);
 	assert_string_equal(err.text, "step 70: shard n2-0.safetensors cannot be read");
 	hspmd_manifest_destroy(m);
 }
@@ -220,7 +220,7 @@ static void test_readers(void **state)
 		                    json_pack("[{s:s, s:O, s:[s]}, {s:s, s:O, s:[s, s]}]", "place", "local", "manifest", root, "shards",
 		                              "n0-0.safetensors", "place", "shared", "manifest", root, "shards", "n1-0.safetensors",
 		                              "n2-0.safetensors"));
-	must(hspmd_checkpoint_choose(found, readers, &c, &err), &err);
+	must(hspmd_checkpoint_choose(found, readers, NULL, &c, &err), &err);
 	json_t *all =
 	        json_loads("{\"n0-0.safetensors\": [\"n0:0\", \"n1:3\"], \"n1-0.safetensors\": true, \"n2-0.safetensors\": true}", 0, NULL);
 	assert_true(c.step == STEP && c.durable && json_equal(c.files, all) && json_equal(c.manifest, root));
@@ -229,13 +229,128 @@ static void test_readers(void **state)
 	json_decref(c.manifest);
 	/* One of them cannot: those that can are named. */
 	json_array_remove(json_object_get(json_array_get(json_object_get(found, "n1"), 1), "shards"), 0);
-	must(hspmd_checkpoint_choose(found, readers, &c, &err), &err);
+	must(hspmd_checkpoint_choose(found, readers, NULL, &c, &err), &err);
 	all = json_loads("{\"n0-0.safetensors\": [\"n0:0\", \"n1:3\"], \"n1-0.safetensors\": [\"n0:0\"], \"n2-0.safetensors\": true}", 0,
 	                 NULL);
 	assert_true(json_equal(c.files, all));
 	json_decref(all);
 	json_decref(c.files);
 	json_decref(c.manifest);
+	json_decref(found);
+	json_decref(readers);
+	json_decref(root);
+	hspmd_manifest_destroy(m);
+}
+
+/* Counts its calls, and refuses a root without this file. */
+struct needed {
+	const char *file;
+	int calls;
+};
+
+static int needs(void *context, const struct hspmd_manifest *root, const bool *there, struct hspmd_error *err)
+{
+	struct needed *n = context;
+	n->calls++;
+	for (int i = 0; i < root->shard_count; i++)
+		if (there[i] && !strcmp(root->shards[i].file, n->file))
+			return 0;
+	return hspmd_fail(err, "%s is missing", n->file);
+}
+
+#define SHARD(file, bytes, nodes) "{\"file\": \"" file "\", \"bytes\": " bytes ", \"nodes\": [" nodes "], \"list\": \"0123456789abcdef\""
+#define WRITTEN(shard, copies) "{\"step\": 70, \"generation\": 1, \"shard\": " shard ", \"copies\": {\"shards\": [" copies "]}}"
+
+/* What workers report for a root. A shard that its writer could not write is that which others keep. */
+static void test_reports(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *written, *lacks; /* lacks NULL: it is a root */
+		int shards, sets, nodes;     /* nodes: of the first shard */
+	} cases[] = {
+		{ WRITTEN(SHARD("a", "9", "\"n0\"") ",\"set\":\"7\"}", SHARD("b", "9", "\"n0\"") "}") "," WRITTEN(
+		          SHARD("b", "9", "\"n1\"") ",\"set\":\"3\"}", SHARD("a", "9", "\"n1\"") "}"),
+		  NULL, 2, 2, 2 },
+		{ WRITTEN(SHARD("a", "9", "") ",\"set\":\"7\"}", "") "," WRITTEN(SHARD("b", "9", "\"n1\"") ",\"set\":\"7\"}",
+		                                                                 SHARD("a", "9", "\"n1\"") "}"),
+		  NULL, 2, 1, 1 },
+		{ WRITTEN(SHARD("b", "9", "") ",\"set\":\"7\"}", "") "," WRITTEN(SHARD("a", "9", "\"n1\"") ",\"set\":\"7\"}", ""), NULL, 1,
+		  1, 1 },
+		{ WRITTEN(SHARD("a", "9", "") ",\"set\":\"7\"}", "") "," WRITTEN(SHARD("b", "9", "\"n1\"") ",\"set\":\"7\"}", ""),
+		  "step 70: a is missing", 0, 0, 0 },
+		{ WRITTEN(SHARD("b", "9", "\"n1\"") ",\"set\":\"7\"}", SHARD("a", "9", "\"n1\"") "}"), "nobody reported what is in shard a",
+		  0, 0, 0 },
+		{ WRITTEN(SHARD("a", "9", "\"n0\"") ",\"set\":\"7\"}", "") "," WRITTEN(SHARD("b", "9", "\"n1\"") ",\"set\":\"7\"}",
+		                                                                       SHARD("a", "8", "\"n1\"") "}"),
+		  "a is not the same on two nodes", 0, 0, 0 },
+		{ WRITTEN(SHARD("a", "9", "\"n0\"") ",\"set\":\"7\"}", "") "," WRITTEN(SHARD("b", "9", "\"n1\"") ",\"set\":\"17\"}", ""),
+		  "as many as in the other sets", 0, 0, 0 },
+		{ WRITTEN(SHARD("a", "9", "") ",\"set\":\"7\"}", ""), "no shard was written", 0, 0, 0 },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct hspmd_error err = { "" };
+		struct needed needed = { "a", 0 };
+		const struct hspmd_root_check check = { needs, &needed };
+		char text[2000];
+		snprintf(text, sizeof text, "[%s]", cases[i].written);
+		json_t *written = json_loads(text, 0, NULL), *job = json_object();
+		assert_non_null(written);
+		json_t *m = hspmd_manifest_from_reports(written, job, &check, &err);
+		if (cases[i].lacks ? m || !strstr(err.text, cases[i].lacks) : !m)
+			fail_msg("%zu: %s", i, err.text);
+		if (m) {
+			assert_string_equal(json_string_value(json_object_get(m, "format")), HSPMD_CHECKPOINT_ROOT_FORMAT);
+			assert_int_equal(json_array_size(json_object_get(m, "shards")), cases[i].shards);
+			assert_int_equal(json_array_size(json_object_get(m, "sets")), cases[i].sets);
+			assert_int_equal(json_array_size(json_object_get(shard_of(m, 0), "nodes")), cases[i].nodes);
+			assert_int_equal(needed.calls, 1);
+		}
+		json_decref(m);
+		json_decref(written);
+		json_decref(job);
+	}
+}
+
+/* A root some of whose shards cannot be read is taken if those who know the model say that the others are enough. */
+static void test_enough(void **state)
+{
+	(void)state;
+	struct hspmd_manifest *m = write_all();
+	struct hspmd_error err = { "" };
+	struct needed needed = { "n1-0.safetensors", 0 };
+	const struct hspmd_root_check check = { needs, &needed };
+	struct hspmd_checkpoint_choice c;
+	json_t *root = hspmd_manifest_to_json(m), *readers = json_pack("{s:s, s:s}", "n0", "n0:0", "n1", "n1:3");
+	json_t *found = json_pack("{s:[{s:s, s:O, s:b}], s:[{s:s, s:i, s:i, s:[s]}]}", "n0", "place", "shared", "manifest", root, "shards",
+	                          1, "n1", "place", "local", "step", STEP, "generation", 1, "shards", "n1-0.safetensors");
+	json_t *all = json_loads("{\"n0-0.safetensors\": [\"n0:0\"], \"n1-0.safetensors\": [\"n1:3\"], \"n2-0.safetensors\": [\"n0:0\"]}",
+	                         0, NULL);
+	must(hspmd_checkpoint_choose(found, readers, &check, &c, &err), &err);
+	assert_true(json_equal(c.files, all) && needed.calls == 0);
+	json_decref(c.files);
+	json_decref(c.manifest);
+	/* n0 could not read one of them. */
+	json_object_set_new(json_array_get(json_object_get(found, "n0"), 0), "unreadable", json_pack("[s]", "n2-0.safetensors"));
+	json_object_del(all, "n2-0.safetensors");
+	must(hspmd_checkpoint_choose(found, readers, &check, &c, &err), &err);
+	assert_true(json_equal(c.files, all) && needed.calls == 1);
+	json_decref(c.files);
+	json_decref(c.manifest);
+	json_object_del(found, "n1");
+	json_object_set_new(json_array_get(json_object_get(found, "n0"), 0), "unreadable", json_pack("[s]", "n1-0.safetensors"));
+	assert_int_equal(hspmd_checkpoint_choose(found, readers, &check, &c, &err), -1);
+	assert_string_equal(err.text, "step 70: n1-0.safetensors is missing");
+	/* In the shared folder that all nodes see there is everything. */
+	json_object_del(json_array_get(json_object_get(found, "n0"), 0), "unreadable");
+	json_object_set_new(found, "n1", json_deep_copy(json_object_get(found, "n0")));
+	must(hspmd_checkpoint_choose(found, readers, &check, &c, &err), &err);
+	json_decref(all);
+	all = json_pack("{s:b, s:b, s:b}", "n0-0.safetensors", 1, "n1-0.safetensors", 1, "n2-0.safetensors", 1);
+	assert_true(json_equal(c.files, all));
+	json_decref(c.files);
+	json_decref(c.manifest);
+	json_decref(all);
 	json_decref(found);
 	json_decref(readers);
 	json_decref(root);
@@ -270,8 +385,9 @@ int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
 	const struct CMUnitTest tests[] = {
-		IN_FOLDER(test_round_trip), IN_FOLDER(test_lies),    IN_FOLDER(test_wrong_headers), IN_FOLDER(test_missing_shards),
-		IN_FOLDER(test_choose),     IN_FOLDER(test_readers), IN_FOLDER(test_export),
+		IN_FOLDER(test_round_trip),     IN_FOLDER(test_lies),    IN_FOLDER(test_wrong_headers),
+		IN_FOLDER(test_missing_shards), IN_FOLDER(test_choose),  IN_FOLDER(test_readers),
+		IN_FOLDER(test_export),         IN_FOLDER(test_reports), IN_FOLDER(test_enough),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -407,9 +407,39 @@ static void test_adopted_and_shrunk(void **state)
 	}
 }
 
+static void until_kept(struct world *w, int written)
+{
+	for (int i = 0; i < 100000 && (world_written(w) < written || !world_kept(w)); i++)
+		if (!world_move(w))
+			world_wait(w);
+	assert_int_equal(world_written(w), written);
+}
+
+/* Nodes, which may lack the manifests, are told of each checkpoint, and that the one before it stands; also by a controller that has taken
+ * over from one that died. */
+static void test_kept(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000, .checkpoints = true });
+		until_kept(w, 1);
+		assert_int_equal(world_kept(w), 1);
+		until_kept(w, 2);
+		assert_int_equal(world_kept(w), 2);
+		until_kept(w, 3);
+		assert_int_equal(world_kept(w), 2);
+		world_restart(w);
+		until_kept(w, 4);
+		assert_int_equal(world_kept(w), 2);
+		world_destroy(w);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_kept),
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_refused_at_first),
 		cmocka_unit_test(test_other_version),

@@ -14,6 +14,7 @@
 
 #include "common/durable.h"
 #include "runtime/generation/generation.h"
+#include "runtime/generation/root_files.h"
 #include "runtime/model/model.h"
 #include "runtime/program/pipelines.h"
 #include "runtime/state/state_internal.h"
@@ -339,10 +340,63 @@ static void test_refused(void **state)
 	expect_refused(scene.other, "{\"m-0.safetensors\": true}", "has another shape than the model's");
 }
 
+static void expect_covered(struct hspmd_root_checker *c, json_t *root, const bool *there, const char *lacks)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_manifest *m = hspmd_manifest_from_json(root, "root", &err);
+	int rv = m ? hspmd_root_checker_covered(c, m, there, &err) : -1;
+	if (lacks ? !rv || !strstr(err.text, lacks) : rv)
+		fail_msg("expected %s: %s", lacks ? lacks : "nothing", rv ? err.text : "covered");
+	hspmd_manifest_destroy(m);
+}
+
+/* Whoever knows plan and model can tell whether some of a root's shards are enough. */
+static void test_covered(void **state)
+{
+	(void)state;
+	struct hspmd_root_checker c = { .source = &scene.setup.source };
+	json_t *root = scene.root_manifest, *other = json_deep_copy(root);
+	static const bool all[] = { true, true, true }, first[] = { true, true, false }, last[] = { false, false, true },
+	                  both[] = { false, true, true }, half[] = { true, false, false };
+	expect_covered(&c, root, all, NULL);
+	expect_covered(&c, root, first, NULL);
+	expect_covered(&c, root, last, NULL);
+	expect_covered(&c, root, both, NULL);
+	expect_covered(&c, root, half, "is in n-1.safetensors, which cannot be read");
+	/* m:0's shard has everything but the second parameter, which then only n:0's has (the first is n:1's, too). */
+	json_t *sets = json_object_get(other, "sets");
+	char *set = strdup(json_string_value(json_array_get(sets, 2)));
+	assert_int_equal(set[0], 'f');
+	set[0] = 'd';
+	json_array_set_new(sets, 2, json_string(set));
+	free(set);
+	expect_covered(&c, other, both, "is in n-0.safetensors, which cannot be read");
+	expect_covered(&c, other, first, NULL);
+	/* Another plan: the layouts are not those of the last one. */
+	json_t *before = other;
+	other = json_deep_copy(before);
+	json_decref(before);
+	sets = json_object_get(other, "sets");
+	json_t *pipelines = json_object_get(json_object_get(json_object_get(other, "job"), "plan"), "pipelines");
+	json_array_remove(pipelines, 0);
+	json_object_set_new(json_array_get(pipelines, 0), "micro_batches", json_integer(4));
+	expect_covered(&c, other, first, "is in m-0.safetensors, which cannot be read");
+	expect_covered(&c, other, all, "is in no shard");
+	json_array_clear(sets);
+	for (size_t i = 0; i < WRITERS; i++)
+		json_array_append_new(sets, json_string("f"));
+	expect_covered(&c, other, all, "another number of parameters");
+	json_object_del(json_object_get(other, "job"), "plan");
+	expect_covered(&c, other, all, "manifest.job.plan");
+	expect_covered(&c, root, all, NULL);
+	hspmd_root_checker_clear(&c);
+	json_decref(other);
+}
+
 int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
 	const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_state), cmocka_unit_test(test_damage),
-		                            cmocka_unit_test(test_refused) };
+		                            cmocka_unit_test(test_refused), cmocka_unit_test(test_covered) };
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

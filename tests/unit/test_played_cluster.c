@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The real controller with 8 and with 32 played nodes (tests/bench/scale/played_scenes.h): every phase ends, and what goes through the
+/* The real controller with 8 and with 40 played nodes (tests/bench/scale/played_scenes.h): every phase ends, and what goes through the
  * controller grows with the number of nodes, not with its square. */
 #include <setjmp.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include "tests/bench/scale/played_scenes.h"
 
 #define FEW 64
-#define MANY 256
+#define MANY 320 /* so many nodes that not all get a checkpoint's manifest */
 #define TRAIN_S 1.5
 
 static const struct played_phase *phase_of(const struct played_phase *list, int count, const char *name)
@@ -33,20 +33,24 @@ static void test_growth(void **state)
 	int count[2];
 	for (int k = 0; k < 2; k++) {
 		struct hspmd_error err = { "" };
-		if (played_scenes_run(k ? MANY : FEW, 4, TRAIN_S, phase[k], &count[k], &err))
+		if (played_scenes_run(k ? MANY : FEW, TRAIN_S, phase[k], &count[k], &err))
 			fail_msg("%d devices: %s", k ? MANY : FEW, err.text);
 		assert_int_equal(count[k], PLAYED_PHASES_MAX);
 	}
 	for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
 		const struct played_phase *few = phase_of(phase[0], count[0], changes[i]), *many = phase_of(phase[1], count[1], changes[i]);
-		/* All addresses for every node would be 1.2 kB a worker and node: 10 MB with 32 nodes, 16 times as much as with 8. */
+		/* All addresses for every node would be 1.2 kB a worker and node: 15 MB with 40 nodes, 25 times as much as with 8. */
 		assert_in_range(many->bytes_down, 1, 2500000);
 		assert_true(many->bytes_down < 12 * few->bytes_down);
 		assert_in_range(many->largest, 1, 100000);
 	}
 	/* A message for all workers is one for each node. */
 	const struct played_phase *checkpoint = phase_of(phase[1], count[1], "checkpoint");
-	assert_in_range(checkpoint->down, MANY / PLAYED_NODE_DEVICES * 7 / 8, MANY / PLAYED_NODE_DEVICES * 2);
+	int nodes = MANY / PLAYED_NODE_DEVICES * 7 / 8;
+	assert_in_range(checkpoint->down, 2 * nodes, 3 * nodes); /* `checkpoint` and `committed` for each, the manifest for some */
+	assert_in_range(checkpoint->manifests, 8, 10);
+	assert_true(checkpoint->bytes_up < 1000 * MANY);
+	assert_int_equal(phase_of(phase[0], count[0], "checkpoint")->manifests, FEW / PLAYED_NODE_DEVICES * 7 / 8);
 	assert_int_equal(phase_of(phase[1], count[1], "grow")->workers, MANY);
 	/* Abort, settle, prepare and start; one for each worker would be eight times as many. */
 	assert_in_range(phase_of(phase[1], count[1], "one node lost")->down, 1, 5 * MANY / PLAYED_NODE_DEVICES);

@@ -133,7 +133,8 @@ static json_t *job_message(int d)
 	                        "data", "train", corpus, "kind", "bytes", "seq_len", 8, "global_batch", 4, "steps", STEPS, "seed", 5,
 	                        "optimizer", "type", "adamw", "lr", 1e-2);
 	return json_pack("{ss,so,so,ss,ss,ss,ss,ss,sf}", "type", "job", "job", job, "model", json_loads(model_text, 0, NULL), "output",
-	                 folder, "node", d ? "o" : "n", "device", device, "kind", "cpu", "transport", "socket", "timeout_s", (double)WAIT_S);
+	                 folder, "node", d ? "o" : "n", "device", device, "kind", "cpu", "transport", "socket", "timeout_s",
+	                 (double)WAIT_S);
 }
 
 static void end_worker(struct scene *s, int d, int expected)
@@ -213,12 +214,11 @@ enum { AS_PREPARED = -2, INITIALISED = -1 };
 /* from_stages: the kind of plan under which both hold the state; or AS_PREPARED, or INITIALISED. */
 static void tell_start(struct scene *s, int d, int generation, json_t *addresses, int step, int from_stages)
 {
-	json_t *state = from_stages == INITIALISED ? json_pack("{sb}", "init", 1)
-	                : from_stages == AS_PREPARED
-	                        ? json_pack("{sb}", "live", 1)
-	                        : json_pack("{so}", "live", live_under(from_stages));
-	tell(&s->peer[d], json_pack("{ss,si,sO,si,so}", "type", "start", "generation", generation, "addresses", addresses,
-	                            "step", step, "state", state));
+	json_t *state = from_stages == INITIALISED   ? json_pack("{sb}", "init", 1)
+	                : from_stages == AS_PREPARED ? json_pack("{sb}", "live", 1)
+	                                             : json_pack("{so}", "live", live_under(from_stages));
+	tell(&s->peer[d], json_pack("{ss,si,sO,si,so}", "type", "start", "generation", generation, "addresses", addresses, "step", step,
+	                            "state", state));
 }
 
 /* Returns whether the workers planned moves when they started. */
@@ -342,6 +342,11 @@ static void expect_checkpoint(struct scene *s, int d, const char *id, int step)
 		fail_msg("device %d: %s", d, error);
 	assert_string_equal(json_string_value(json_object_get(m, "id")), id);
 	assert_int_equal(json_integer_value(json_object_get(m, "step")), step);
+	/* It reports for a root: the list's sum, and which parameters it has written. */
+	const json_t *shard = json_object_get(m, "shard");
+	const char *list = json_string_value(json_object_get(shard, "list")), *set = json_string_value(json_object_get(shard, "set"));
+	assert_true(list && strlen(list) == 16 && set && strspn(set, "0123456789abcdef") == strlen(set) && strspn(set, "0") < strlen(set));
+	assert_null(json_object_get(shard, "extents"));
 	json_decref(m);
 }
 
@@ -587,9 +592,9 @@ static void test_lost_peer(void **state)
 	hold_steps(false);
 	json_t *addresses = prepare(&s, 2, false);
 	for (int d = 0; d < 2; d++)
-		tell(&s.peer[d], json_pack("{ss,si,sO,si,s{s[{so,so,s[s]}]}}", "type", "start", "generation", 2, "addresses",
-		                           addresses, "step", 1, "state", "live", "cluster", json_loads(cluster_text, 0, NULL),
-		                           "plan", plan_of(false), "holders", "n:0"));
+		tell(&s.peer[d],
+		     json_pack("{ss,si,sO,si,s{s[{so,so,s[s]}]}}", "type", "start", "generation", 2, "addresses", addresses, "step", 1,
+		               "state", "live", "cluster", json_loads(cluster_text, 0, NULL), "plan", plan_of(false), "holders", "n:0"));
 	json_decref(addresses);
 	for (int d = 0; d < 2; d++)
 		expect_number(&s, d, "started", "step", 1);
@@ -625,7 +630,8 @@ int main(void)
 		cmocka_unit_test(test_odd_order),
 		cmocka_unit_test(test_checkpoint_in_the_last_step),
 		cmocka_unit_test(test_checkpoint_at_a_vote),
-		cmocka_unit_test(test_stop), cmocka_unit_test(test_preconnect),
+		cmocka_unit_test(test_stop),
+		cmocka_unit_test(test_preconnect),
 		cmocka_unit_test(test_expected_moves),
 		cmocka_unit_test(test_abort),
 		cmocka_unit_test(test_lost_peer),

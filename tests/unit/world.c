@@ -197,14 +197,15 @@ static void check_start(struct world *w, const json_t *m)
 	}
 }
 
-/* What is sent to workers of several nodes is one object but for the addressees and what each node knows of addresses, so that its
- * text is made once. */
+/* What is sent to workers of several nodes is one object but for the addressees, what each node knows of addresses, and folders, so that
+ * its text is made once. */
 static void check_body(const struct run_action *x, const struct run_action *last)
 {
 	json_t *rest = json_copy(x->value);
 	assert_int_equal(!x->body, json_object_del(rest, "to") != 0);
 	if (x->body) {
 		json_object_del(rest, "addresses");
+		json_object_del(rest, "folders");
 		assert_true(json_equal(rest, x->body));
 	}
 	const char *type = world_word(x->value, "type");
@@ -458,6 +459,19 @@ int world_replies(const struct world *w, bool ok)
 int world_samples(const struct world *w)
 {
 	return w->samples;
+}
+
+int world_written(const struct world *w)
+{
+	return (int)json_array_size(w->local);
+}
+
+int world_kept(const struct world *w)
+{
+	size_t written = json_array_size(w->local), kept = 0;
+	while (kept < written && json_equal(json_array_get(w->kept, kept), json_array_get(w->local, written - 1 - kept)))
+		kept++;
+	return (int)kept;
 }
 
 bool world_saved(const struct world *w)

@@ -113,7 +113,10 @@ int world_began_anew(const struct world *w);                     /* starts from 
 int world_events_with(const struct world *w, const char *words); /* events so far whose text contains the words */
 int world_replies(const struct world *w, bool ok);
 int world_commands(const struct world *w); /* that were given */
-bool world_saved(const struct world *w);   /* a complete checkpoint of the step at which it stopped exists */
+int world_written(const struct world *w);  /* checkpoints in nodes' own folders on disk */
+/* How many of the last of them nodes were told to keep; 0: they have not been told of the last one. */
+int world_kept(const struct world *w);
+bool world_saved(const struct world *w); /* a complete checkpoint of the step at which it stopped exists */
 json_t *world_status(const struct world *w);
 const char *world_exit_text(const struct world *w);
 

@@ -39,9 +39,9 @@ struct sim {
 	json_t *waiting[WAITING];       /* until the step's end */
 	int waiting_count;
 	bool reporter;
-	int preconnects; /* number of preconnects */
+	int preconnects;     /* number of preconnects */
 	int choice[CHOICES]; /* 0: it has not measured */
-	struct {         /* state of a killed process in its node's memory; holds 0: none */
+	struct {             /* state of a killed process in its node's memory; holds 0: none */
 		int64_t holds, step, ready, applied;
 	} left;
 };
@@ -95,6 +95,8 @@ struct world {
 	int64_t sampled_step;            /* latest step of which samples were asked for */
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
 	json_t *saved;                   /* in place of its manifest */
+	json_t *local, *kept; /* [[step, generation]] of manifests in nodes' own folders on disk, as they were written; those that
+	                                    nodes were last told to keep */
 	int anew, unexpected;
 	json_t *copied; /* the same of the copy in memory */
 	bool ended;

@@ -107,6 +107,7 @@ struct world *world_create(const struct world_options *o)
 	w->over = json_object();
 	w->events = json_array();
 	w->saves = json_object();
+	w->local = json_array();
 	w->saved_step = w->shared_step = -1;
 	w->job.steps = o->steps;
 	w->job.global_batch = 48;
@@ -118,6 +119,7 @@ struct world *world_create(const struct world_options *o)
 	w->job.checkpoint.every_steps = o->every_steps;
 	w->job.checkpoint.shared_every_s = o->shared_every_s > 0 ? o->shared_every_s : 0.7;
 	w->job.checkpoint.replicas = 1;
+	w->job.checkpoint.keep = 2;
 	w->job.samples.every_steps = o->samples_every;
 	w->config = (struct run_config){
 		.job = &w->job,
@@ -180,6 +182,8 @@ void world_destroy(struct world *w)
 	json_decref(w->over);
 	json_decref(w->plans);
 	json_decref(w->saved);
+	json_decref(w->local);
+	json_decref(w->kept);
 	json_decref(w->copied);
 	json_decref(w->config.job_json);
 	json_decref(w->config.model_json);

@@ -241,6 +241,30 @@ static void check_choices(struct world *w, const struct sim *s)
 	}
 }
 
+/* Nodes keep what the controller says: checkpoints that were committed, the newest first. */
+static void check_committed(struct world *w, json_t *m)
+{
+	json_t *list = json_object_get(m, "checkpoints"), *one, *known;
+	json_int_t before[2] = { INT64_MAX, INT64_MAX };
+	size_t i, k, count = json_array_size(list);
+	bool memory = !strcmp(world_word(m, "folder"), "/memory");
+	assert_in_range(count, 1, memory ? 1 : w->job.checkpoint.keep);
+	json_array_foreach(list, i, one) {
+		json_int_t step = json_integer_value(json_array_get(one, 0)), generation = json_integer_value(json_array_get(one, 1));
+		assert_true(generation < before[1] || (generation == before[1] && step < before[0]));
+		before[0] = step;
+		before[1] = generation;
+		bool there = memory;
+		json_array_foreach(w->local, k, known)
+			there |= json_equal(one, known);
+		assert_true(there);
+	}
+	if (memory)
+		return;
+	json_decref(w->kept);
+	w->kept = json_incref(list);
+}
+
 /* The main thread's part of handling a message. */
 static void handle(struct world *w, struct sim *s, json_t *m)
 {
@@ -329,7 +353,12 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 			json_decref(w->copied);
 			w->copied = w->o.halves ? laid(w, manifest, s->holds) : json_incref(manifest);
 		}
-		json_t *folders = json_object_get(m, "folders");
+		json_t *folders = json_object_get(m, "folders"),
+		       *id = json_pack("[I, I]", (json_int_t)world_integer(manifest, "step"), (json_int_t)s->holds);
+		size_t known = json_array_size(w->local);
+		if (world_named(folders, "/local") && !(known && json_equal(json_array_get(w->local, known - 1), id)))
+			json_array_append(w->local, id);
+		json_decref(id);
 		if (world_named(folders, "/shared"))
 			w->shared_step = world_integer(manifest, "step");
 		if (world_named(folders, "/shared") || world_named(folders, "/local")) {
@@ -339,6 +368,8 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 				w->saved = json_incref(manifest);
 			}
 		}
+	} else if (!strcmp(type, "committed")) {
+		check_committed(w, m);
 	} else if (!strcmp(type, "quit")) {
 		world_forget(s);
 	}

@@ -11,58 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/signer.h"
-#include "common/wire.h"
-#include "tests/bench/processor_time.h"
 #include "tests/bench/scale/change.h"
+#include "tests/bench/scale/frames.h"
 
 #define NODE_DEVICES 8
 #define NODES_SAMPLED 4
-
-/* What passes through the controller. */
-struct control {
-	double bytes, processor_s;
-	int rounds; /* times that it waits for all */
-};
-
-/* The same message `count` times. The controller makes and signs those that are `told`, and reads the others. 0, or -1 and err. */
-static int pass(struct control *c, int count, json_t *message, bool told, struct hspmd_error *err)
-{
-	static const unsigned char secret[HSPMD_KEY_BYTES];
-	struct hspmd_wire_reader *r = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
-	struct hspmd_signer *from = hspmd_signer_create(secret, err), *to = from ? hspmd_signer_create(secret, err) : NULL;
-	int status = r && to && message ? 0 : hspmd_fail(err, "out of memory");
-	if (!status) {
-		status = hspmd_wire_reader_expect_signed(r, to, err) < 0 ? -1 : 0;
-		to = NULL; /* the reader's */
-	}
-	for (int i = 0; !status && i < count; i++) {
-		char *frame = NULL;
-		size_t size = 0;
-		double start = processor_time(), made;
-		status = hspmd_wire_encode(message, &frame, &size, err);
-		char *copy = status ? NULL : realloc(frame, size + HSPMD_SIGNATURE_BYTES);
-		frame = copy ? copy : frame;
-		if (!status)
-			status = copy ? hspmd_wire_sign(from, copy, size, err) : hspmd_fail(err, "out of memory");
-		size += HSPMD_SIGNATURE_BYTES;
-		made = processor_time();
-		if (!status && hspmd_wire_feed(r, frame, size, err) < 0)
-			status = -1;
-		json_t *read = status ? NULL : hspmd_wire_next(r);
-		c->processor_s += told ? made - start : processor_time() - made;
-		c->bytes += (double)size;
-		if (!status && !read)
-			status = hspmd_fail(err, "a frame was not read");
-		json_decref(read);
-		free(frame);
-	}
-	hspmd_signer_destroy(from);
-	hspmd_signer_destroy(to);
-	hspmd_wire_reader_destroy(r);
-	json_decref(message);
-	return status;
-}
 
 /* A node's part of what all are told. */
 static json_t *told(const char *type)
@@ -78,14 +31,14 @@ static json_t *answered(const char *type)
 	                 123456, "holds", 11, "losses", 123454, 2.718281828459045, 123455, 2.718281828459045);
 }
 
-static int control(int devices, bool planned, struct control *c, struct hspmd_error *err)
+static int control(int devices, bool planned, struct scale_control *c, struct hspmd_error *err)
 {
 	static const char *const told_planned[] = { "stop", "start" }, *const answers_planned[] = { "stopped", "started" };
 	static const char *const told_lost[] = { "abort", "settle", "start" }, *const answers_lost[] = { "aborted", "settled", "started" };
-	*c = (struct control){ .rounds = planned ? 2 : 3 };
+	*c = (struct scale_control){ .rounds = planned ? 2 : 3 };
 	for (int i = 0; i < c->rounds; i++)
-		if (pass(c, devices / NODE_DEVICES, told((planned ? told_planned : told_lost)[i]), true, err) ||
-		    pass(c, devices, answered((planned ? answers_planned : answers_lost)[i]), false, err))
+		if (scale_pass(c, devices / NODE_DEVICES, told((planned ? told_planned : told_lost)[i]), true, err) ||
+		    scale_pass(c, devices, answered((planned ? answers_planned : answers_lost)[i]), false, err))
 			return -1;
 	return 0;
 }
@@ -130,7 +83,7 @@ static int report(int devices)
 {
 	struct hspmd_error err = { "" };
 	struct scale_change c;
-	struct control planned, lost;
+	struct scale_control planned, lost;
 	struct moved moved;
 	int left = devices - SCALE_STAGE_DEVICES;
 	int status = scale_change_create(devices, true, SCALE_ALIKE, &c, &err) || scale_change_lay_out(&c, &err) ||

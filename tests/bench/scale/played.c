@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what goes through the controller of a large job, and the CPU seconds that it takes (played_scenes.h).
  *
- *     played [DEVICES...]       PLAYED_EXTENTS=N: with a checkpoint of N extents a worker */
+ *     played [DEVICES...] */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +15,13 @@ static int play(int devices)
 {
 	struct hspmd_error err = { "" };
 	struct played_phase phase[PLAYED_PHASES_MAX];
-	const char *extents = getenv("PLAYED_EXTENTS");
-	int count = 0, status = played_scenes_run(devices, extents ? atoi(extents) : 0, TRAIN_S, phase, &count, &err);
+	int count = 0, status = played_scenes_run(devices, TRAIN_S, phase, &count, &err);
 	printf("%d devices\n", devices);
 	for (int i = 0; i < count; i++)
 		printf("    %-16s %6.1f s, %7.2f CPU s; %7.2f MB down in %6lld, %7.2f MB up in %6lld; largest %.3f MB; %lld workers\n",
 		       phase[i].name, phase[i].wall_s, phase[i].cpu_s, (double)phase[i].bytes_down / 1e6, (long long)phase[i].down,
-		       (double)phase[i].bytes_up / 1e6, (long long)phase[i].up, (double)phase[i].largest / 1e6, (long long)phase[i].workers);
+		       (double)phase[i].bytes_up / 1e6, (long long)phase[i].up, (double)phase[i].largest / 1e6,
+		       (long long)phase[i].workers);
 	if (status)
 		printf("    %s\n", err.text);
 	fflush(stdout);

@@ -16,13 +16,15 @@
 #include "common/contact.h"
 #include "common/format/device_runs.h"
 #include "common/stream.h"
+#include "tests/bench/scale/problem.h"
 
 #define GREETING_S 30.0
 #define STEP_S 0.2
 #define HEARTBEAT_S 1.0
 #define ADDRESS_CHARS 1200 /* base64 of what UCX, two sockets and NCCL take */
-#define MANY_MEMBERS 256   /* that exchange addresses before they start (runtime/generation) */
-#define CONNECTS 8         /* at a time */
+#define SET_DIGITS ((SCALE_PARAMETERS + 3) / 4)
+#define MANY_MEMBERS 256 /* that exchange addresses before they start (runtime/generation) */
+#define CONNECTS 8       /* at a time */
 #define UNSENT_MAX ((size_t)1 << 30)
 
 struct worker {
@@ -31,9 +33,9 @@ struct worker {
 };
 
 struct agent {
-	struct hspmd_stream *stream; /* NULL: not connected */
-	int node, started;           /* the site's `starts` when it was started last */
-	bool lost, alive;            /* alive: its process is there, and would connect again */
+	struct hspmd_stream *stream;  /* NULL: not connected */
+	int node, started;            /* the site's `starts` when it was started last */
+	bool lost, alive;             /* alive: its process is there, and would connect again */
 	int64_t bytes_down, bytes_up; /* of earlier connections */
 	struct worker worker[PLAYED_NODE_DEVICES];
 };
@@ -50,7 +52,7 @@ struct generation {
 struct played_agents {
 	struct played_site *site;
 	struct hspmd_auth *auth;
-	int epoll, extents;
+	int epoll;
 	json_t *address; /* of the controller; NULL: it is not there */
 	struct agent *agent;
 	struct generation next, now;
@@ -58,12 +60,11 @@ struct played_agents {
 	double step_at, heartbeat_at;
 	char checkpoint[64]; /* the checkpoint under way */
 	int64_t checkpoint_step;
-	unsigned seed;
 	struct played_counts counts;
 	char sizes[512]; /* kinds of messages whose size is known */
 };
 
-struct played_agents *played_agents_create(struct played_site *site, const char *cookie, int extents, struct hspmd_error *err)
+struct played_agents *played_agents_create(struct played_site *site, const char *cookie, struct hspmd_error *err)
 {
 	struct played_agents *a = calloc(1, sizeof *a);
 	if (!a || !(a->agent = calloc((size_t)site->nodes, sizeof *a->agent)) ||
@@ -73,7 +74,6 @@ struct played_agents *played_agents_create(struct played_site *site, const char 
 		return NULL;
 	}
 	a->site = site;
-	a->extents = extents;
 	a->epoll = epoll_create1(EPOLL_CLOEXEC);
 	a->auth = hspmd_auth_cookie(cookie, err);
 	for (int i = 0; i < site->nodes; i++)
@@ -162,8 +162,8 @@ static json_t *losses_at(int64_t step)
 static void say_exited(struct played_agents *a, struct agent *g, int device, int signal)
 {
 	struct worker *w = &g->worker[device];
-	json_t *m = json_pack("{s:s, s:o, s:I, s:i, s:i, s:s}", "type", "exited", "device", json_sprintf("n%d:%d", g->node, device), "serial",
-	                      (json_int_t)w->serial, "status", 0, "signal", signal, "text", "it was told to");
+	json_t *m = json_pack("{s:s, s:o, s:I, s:i, s:i, s:s}", "type", "exited", "device", json_sprintf("n%d:%d", g->node, device),
+	                      "serial", (json_int_t)w->serial, "status", 0, "signal", signal, "text", "it was told to");
 	memset(w, 0, sizeof *w);
 	say(a, g, m);
 }
@@ -249,22 +249,19 @@ static void answer_start(struct played_agents *a, struct agent *g, int device, c
 	a->step_at = a->heartbeat_at = hspmd_now();
 }
 
-/* What a worker reports of its shard, as large as in a manifest. */
-static json_t *make_extents(struct played_agents *a)
+/* A worker's shard, as a node reports that has it (runtime/state/checkpoint.h). Only the worker itself says which parameters it has: here
+ * its part of each. */
+static json_t *shard_on(const struct agent *g, int of, int device, bool own)
 {
-	json_t *list = json_array();
-	for (int i = 0; i < a->extents; i++) {
-		char hash[33];
-		for (int k = 0; k < 4; k++)
-			snprintf(hash + 8 * k, sizeof hash - 8 * (size_t)k, "%08x", (unsigned)rand_r(&a->seed) * 2654435761u);
-		json_array_append_new(list, json_pack("{s:s, s:[i,i], s:[i,i], s:I, s:I, s:s}", "tensor",
-		                                      "model.layers.17.self_attn.q_proj.weight.exp_avg", "from", i * 1024, 0, "to",
-		                                      i * 1024 + 1024, 8192, "offset", (json_int_t)i << 25, "bytes", (json_int_t)1 << 25,
-		                                      "hash", hash));
-	}
-	return list;
+	char set[SET_DIGITS + 1], list[17];
+	memset(set, 'f', sizeof set);
+	set[SET_DIGITS] = '\0';
+	snprintf(list, sizeof list, "%016llx", (unsigned long long)(of * PLAYED_NODE_DEVICES + device + 1) * 0x9e3779b97f4a7c15);
+	return json_pack("{s:o, s:I, s:[o], s:s, s:s*}", "file", json_sprintf("n%d-%d.safetensors", of, device), "bytes",
+	                 (json_int_t)1 << 30, "nodes", json_sprintf("n%d", g->node), "list", list, "set", own ? set : NULL);
 }
 
+/* Each worker keeps a copy for one of the next node. */
 static void answer_checkpoint(struct played_agents *a, struct agent *g, int device, const json_t *m, int64_t number)
 {
 	const char *id = json_string_value(json_object_get(m, "id"));
@@ -272,11 +269,13 @@ static void answer_checkpoint(struct played_agents *a, struct agent *g, int devi
 		snprintf(a->checkpoint, sizeof a->checkpoint, "%s", id);
 		a->checkpoint_step = a->now.step;
 	}
+	int next = (g->node + 1) % a->site->nodes;
+	bool copy = a->agent[next].worker[device].runs == number;
 	say_as(a, g, device,
-	       json_pack("{s:s, s:s, s:I, s:I, s:{s:o, s:s, s:o}, s:[s], s:I, s:f}", "type", "checkpoint_written", "id", a->checkpoint,
-	                 "step", (json_int_t)a->checkpoint_step, "generation", (json_int_t)number, "shard", "file",
-	                 json_sprintf("n%d-%d.safetensors", g->node, device), "node", "n", "extents", make_extents(a), "places", "shared", "bytes",
-	                 (json_int_t)1 << 30, "seconds", 1.0));
+	       json_pack("{s:s, s:s, s:I, s:I, s:o, s:[], s:f, s:f, s:{s:[o*], s:n}}", "type", "checkpoint_written", "id", a->checkpoint,
+	                 "step", (json_int_t)a->checkpoint_step, "generation", (json_int_t)number, "shard",
+	                 shard_on(g, g->node, device, true), "places", "seconds", 1.0, "hold_s", 0.001, "copies", "shards",
+	                 copy ? shard_on(g, next, device, false) : NULL, "error"));
 }
 
 static void answer(struct played_agents *a, struct agent *g, int device, const json_t *m, const char *type)
@@ -295,19 +294,20 @@ static void answer(struct played_agents *a, struct agent *g, int device, const j
 	} else if (!strcmp(type, "checkpoint")) {
 		answer_checkpoint(a, g, device, m, number);
 	} else if (!strcmp(type, "write_manifest")) {
-		a->counts.checkpoints++;
+		a->counts.manifests++;
 		say_as(a, g, device, json_pack("{s:s, s:O}", "type", "manifest_written", "id", json_object_get(m, "id")));
 	} else if (!strcmp(type, "abort")) {
 		a->now.training &= number != a->now.number;
 		w->step = step;
 		w->runs = 0;
 		say_as(a, g, device,
-		       json_pack("{s:s, s:I, s:I, s:o, s:n, s:o, s:[f,f], s:o}", "type", "aborted", "generation", (json_int_t)number, "step",
-		                 (json_int_t)step, "holds", w->holds ? json_integer(w->holds) : json_null(), "ready", "applied",
+		       json_pack("{s:s, s:I, s:I, s:o, s:n, s:o, s:[f,f], s:o}", "type", "aborted", "generation", (json_int_t)number,
+		                 "step", (json_int_t)step, "holds", w->holds ? json_integer(w->holds) : json_null(), "ready", "applied",
 		                 step ? json_integer(step - 1) : json_null(), "sums", 1.0, 2.0, "losses", losses_at(step)));
 	} else if (!strcmp(type, "settle")) {
-		say_as(a, g, device, json_pack("{s:s, s:I, s:I, s:o}", "type", "settled", "generation", (json_int_t)number, "step",
-		                               (json_int_t)w->step, "losses", losses_at(w->step)));
+		say_as(a, g, device,
+		       json_pack("{s:s, s:I, s:I, s:o}", "type", "settled", "generation", (json_int_t)number, "step", (json_int_t)w->step,
+		                 "losses", losses_at(w->step)));
 	} else if (!strcmp(type, "query")) {
 		say_as(a, g, device,
 		       json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "query_reply", "generation", (json_int_t)number, "step",
@@ -381,8 +381,9 @@ static void say_stopped(struct played_agents *a, struct agent *g, int device)
 	struct worker *w = &g->worker[device];
 	w->step = a->now.step;
 	w->runs = 0;
-	say_as(a, g, device, json_pack("{s:s, s:I, s:I, s:o}", "type", "stopped", "generation", (json_int_t)a->now.number, "step",
-	                               (json_int_t)w->step, "losses", losses_at(w->step)));
+	say_as(a, g, device,
+	       json_pack("{s:s, s:I, s:I, s:o}", "type", "stopped", "generation", (json_int_t)a->now.number, "step", (json_int_t)w->step,
+	                 "losses", losses_at(w->step)));
 }
 
 static void make_step(struct played_agents *a)
@@ -390,8 +391,8 @@ static void make_step(struct played_agents *a)
 	struct agent *g = &a->agent[a->now.reporter / PLAYED_NODE_DEVICES];
 	say_as(a, g, a->now.reporter % PLAYED_NODE_DEVICES,
 	       json_pack("{s:s, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:f}", "type", "step", "generation", (json_int_t)a->now.number, "step",
-	                 (json_int_t)a->now.step, "loss", 2.0, "tokens", (json_int_t)4194304, "step_s", STEP_S, "lr", 1e-4, "grad_norm", 1.0,
-	                 "compute_s", 0.15));
+	                 (json_int_t)a->now.step, "loss", 2.0, "tokens", (json_int_t)4194304, "step_s", STEP_S, "lr", 1e-4, "grad_norm",
+	                 1.0, "compute_s", 0.15));
 	a->now.step++;
 	a->counts.steps++;
 	if (a->now.stopping < a->now.planned)
@@ -427,13 +428,14 @@ static json_t *hello_of(const struct agent *g)
 			json_array_append_new(workers, json_pack("{s:o, s:I, s:i}", "device", json_sprintf("n%d:%d", g->node, d), "serial",
 			                                         (json_int_t)w->serial, "pid", 1000 + g->node));
 	}
-	return json_pack("{s:s, s:o, s:s, s:i, s:{s:s, s:{s:{s:s, s:f, s:f, s:{s:f}}}, s:[{s:o, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}, {s:s, "
-	                 "s:f, s:f}]}, s:o, s:o}",
-	                 "role", "agent", "node", json_sprintf("n%d", g->node), "job", "1", "pid", 1000 + g->node, "cluster", "format",
-	                 "hspmd-cluster-1", "device_types", "H100", "kind", "cuda", "memory_bytes", 80e9, "gbytes_per_s", 3350.0,
-	                 "peak_tflops", "bf16", 989.0, "nodes", "name", json_sprintf("n%d", g->node), "devices", "type", "H100", "count",
-	                 PLAYED_NODE_DEVICES, "links", "scope", "node", "alpha_s", 5e-6, "gbytes_per_s", 200.0, "scope", "cluster", "alpha_s",
-	                 1e-5, "gbytes_per_s", 50.0, "bindings", bindings, "workers", workers);
+	return json_pack(
+	        "{s:s, s:o, s:s, s:i, s:{s:s, s:{s:{s:s, s:f, s:f, s:{s:f}}}, s:[{s:o, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}, {s:s, "
+	        "s:f, s:f}]}, s:o, s:o}",
+	        "role", "agent", "node", json_sprintf("n%d", g->node), "job", "1", "pid", 1000 + g->node, "cluster", "format",
+	        "hspmd-cluster-1", "device_types", "H100", "kind", "cuda", "memory_bytes", 80e9, "gbytes_per_s", 3350.0, "peak_tflops",
+	        "bf16", 989.0, "nodes", "name", json_sprintf("n%d", g->node), "devices", "type", "H100", "count", PLAYED_NODE_DEVICES,
+	        "links", "scope", "node", "alpha_s", 5e-6, "gbytes_per_s", 200.0, "scope", "cluster", "alpha_s", 1e-5, "gbytes_per_s", 50.0,
+	        "bindings", bindings, "workers", workers);
 }
 
 /* -1 and err: the controller does not answer (yet). */
@@ -530,7 +532,6 @@ void played_agents_repair(struct played_agents *a, int node)
 struct played_counts played_agents_counts(struct played_agents *a)
 {
 	struct played_counts c = a->counts;
-	c.extents = a->extents;
 	a->sizes[0] = '\0';
 	a->counts.largest = 0;
 	for (int i = 0; i < a->site->nodes; i++) {

@@ -13,17 +13,17 @@
 struct played_agents;
 
 struct played_counts {
-	int64_t down, up;                   /* messages from and to the controller */
-	int64_t bytes_down, bytes_up;       /* of their connections */
-	int64_t largest;                    /* bytes of the largest message either way, of those that are sent to or by all workers */
-	int64_t training;                   /* newest generation whose members have all started; 0: none */
-	int64_t steps, workers, agents;     /* steps that were reported; workers that take part in it; agents that are connected */
-	int64_t checkpoints, extents;       /* manifests that were written; extents that a worker reports */
-	char fault[256];                    /* what went wrong first; "": nothing */
+	int64_t down, up;               /* messages from and to the controller */
+	int64_t bytes_down, bytes_up;   /* of their connections */
+	int64_t largest;                /* bytes of the largest message either way, of those that are sent to or by all workers */
+	int64_t training;               /* newest generation whose members have all started; 0: none */
+	int64_t steps, workers, agents; /* steps that were reported; workers that take part in it; agents that are connected */
+	int64_t manifests;              /* that were written */
+	char fault[256];                /* what went wrong first; "": nothing */
 };
 
-/* extents: that each worker reports of a checkpoint. NULL and err. */
-struct played_agents *played_agents_create(struct played_site *site, const char *cookie, int extents, struct hspmd_error *err);
+/* NULL and err. */
+struct played_agents *played_agents_create(struct played_site *site, const char *cookie, struct hspmd_error *err);
 void played_agents_destroy(struct played_agents *a);
 /* Where the controller listens: agents connect from now on. */
 void played_agents_call(struct played_agents *a, const char *address);

@@ -12,6 +12,7 @@
 
 #include "common/alloc.h"
 #include "common/log.h"
+#include "controller/cli/run_state.h"
 #include "controller/run/coverage.h"
 #include "controller/run/loop.h"
 #include "controller/run/step_model.h"
@@ -127,21 +128,6 @@ static void destroy(struct run_allocation *a)
 
 /* ---- the job */
 
-/* All shards of all workers, as today's manifest has them. */
-static json_t *make_manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
-                             struct hspmd_error *err)
-{
-	json_t *shards = json_array(), *one;
-	size_t i;
-	(void)c, (void)cluster, (void)plan;
-	json_array_foreach(written, i, one)
-		json_array_append(shards, json_object_get(one, "shard"));
-	json_t *m = json_pack("{s:s, s:o}", "id", id, "shards", shards);
-	if (!m)
-		hspmd_fail_memory(err, "making a manifest");
-	return m;
-}
-
 /* There are no files. */
 static int choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice, struct hspmd_error *err)
 {
@@ -171,6 +157,8 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 	struct hspmd_model *model = scale_model(err);
 	struct hspmd_job *job = model ? make_job(p->site->nodes, err) : NULL;
 	struct hspmd_model_facts *facts = job ? hspmd_model_facts_of(model, (int)job->seq_len, err) : NULL;
+	struct hspmd_graph_source source = job ? hspmd_graph_source_job(model, job) : (struct hspmd_graph_source){ 0 };
+	struct hspmd_root_checker roots = { .source = &source };
 	struct hspmd_auth *auth = facts ? hspmd_auth_cookie(p->cookie, err) : NULL;
 	if (!auth || run_output_open(&output, p->folder, again, false, err))
 		return -1;
@@ -184,6 +172,7 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 		.layers = hspmd_model_layers(model),
 		.job_id = "1",
 		.output = output.folder,
+		.local = "/none",
 		.shared = "/none",
 		.generation = output.generation,
 		.last_step = output.steps_reported,
@@ -196,7 +185,8 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 		.timeouts = run_timeouts_default(),
 		.expected_busy = run_expected_busy,
 		.covered = hspmd_stages_cover,
-		.manifest = make_manifest,
+		.state = &roots,
+		.manifest = run_state_manifest,
 		.choose = choose,
 	};
 	c.timeouts.ping = c.timeouts.step_min = c.timeouts.stop = c.timeouts.abort = PATIENCE_S;

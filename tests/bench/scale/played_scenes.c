@@ -158,6 +158,7 @@ static int phase(struct play *p, const char *name, enum until what, struct hspmd
 		.up = c.up - p->before.up,
 		.largest = largest,
 		.workers = c.workers,
+		.manifests = c.manifests - p->before.manifests,
 	};
 	return 0;
 }
@@ -180,7 +181,7 @@ static int restart(struct play *p, struct hspmd_error *err)
 	return phase(p, "controller lost", ALL_BACK, err);
 }
 
-static int scenes(struct play *p, int nodes, bool checkpoints, struct hspmd_error *err)
+static int scenes(struct play *p, int nodes, struct hspmd_error *err)
 {
 	int more = nodes / 8, many = nodes * 5 / 64 > 1 ? nodes * 5 / 64 : 1;
 	p->cpu = 0;
@@ -190,7 +191,7 @@ static int scenes(struct play *p, int nodes, bool checkpoints, struct hspmd_erro
 	if (phase(p, "train", SECONDS, err))
 		return -1;
 	begin(p);
-	if (checkpoints && (ask(p, "checkpoint", 0, err) || phase(p, "checkpoint", REPLIED, err)))
+	if (ask(p, "checkpoint", 0, err) || phase(p, "checkpoint", REPLIED, err))
 		return -1;
 	begin(p);
 	if (ask(p, "grow", more, err) || phase(p, "grow", NEW_GENERATION, err))
@@ -210,17 +211,17 @@ static int scenes(struct play *p, int nodes, bool checkpoints, struct hspmd_erro
 	return restart(p, err);
 }
 
-int played_scenes_run(int devices, int extents, double train_s, struct played_phase *phases, int *count, struct hspmd_error *err)
+int played_scenes_run(int devices, double train_s, struct played_phase *phases, int *count, struct hspmd_error *err)
 {
 	int nodes = devices / PLAYED_NODE_DEVICES;
 	struct play p = { .folder = "/tmp/hspmd-played.XXXXXX", .train_s = train_s, .phase = phases };
 	p.site = mkdtemp(p.folder) ? played_site_create(devices, nodes - nodes / 8, err) : NULL;
-	p.agents = p.site ? played_agents_create(p.site, COOKIE, extents, err) : NULL;
+	p.agents = p.site ? played_agents_create(p.site, COOKIE, err) : NULL;
 	p.controller = (struct played_controller){ p.site, p.folder, COOKIE, 0 };
 	int status = -1;
 	if (p.agents && !launch(&p, false, err)) {
 		p.began = hspmd_now();
-		status = scenes(&p, nodes, extents > 0, err);
+		status = scenes(&p, nodes, err);
 		kill(p.pid, SIGKILL);
 		waitpid(p.pid, NULL, 0);
 	}

@@ -20,11 +20,12 @@ struct played_phase {
 	int64_t down, up;             /* messages */
 	int64_t largest;              /* bytes of the largest message, not compressed */
 	int64_t workers;              /* that take part at its end */
+	int64_t manifests;            /* that were written to nodes' folders */
 };
 
-/* devices: a multiple of 64. extents: that each worker reports of a checkpoint; 0: there is none. train_s: how long the job only trains.
+/* devices: a multiple of 64. train_s: how long the job only trains.
  * Fills in phases[PLAYED_PHASES_MAX]. 0, or -1 and err, which names the phase that did not end; *count phases are filled in either way.
  * PLAYED_LOG=1 shows the controller's log. The calling program passes PLAYED_WAIT on to played_wait(). */
-int played_scenes_run(int devices, int extents, double train_s, struct played_phase *phases, int *count, struct hspmd_error *err);
+int played_scenes_run(int devices, double train_s, struct played_phase *phases, int *count, struct hspmd_error *err);
 
 #endif

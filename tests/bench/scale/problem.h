@@ -17,6 +17,8 @@ struct scale_problem {
 	struct hspmd_plan *plan; /* ZeRO-1, 1F1B, 32 micro-batches of one sample per pipeline */
 };
 
+#define SCALE_PARAMETERS 723 /* of the model */
+
 /* devices: a multiple of 1024, or for SCALE_ALIKE of 64. 0, or -1 with err. */
 int scale_problem_create(int devices, enum scale_shapes shapes, struct scale_problem *out, struct hspmd_error *err);
 void scale_problem_clear(struct scale_problem *p);
