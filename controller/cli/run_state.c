@@ -50,6 +50,11 @@ static int compare_parameters(const struct hspmd_manifest *m, const struct hspmd
 	return status;
 }
 
+static int check_kinds(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
+{
+	return hspmd_manifest_check_kinds(m, c->job->optimizer.type, err) ? hspmd_error_prefix(err, "optimizer.type") : 0;
+}
+
 static int compare_with_job(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
 {
 	/* A model of the user's own is described alike whatever it builds. */
@@ -59,7 +64,7 @@ static int compare_with_job(const struct run_config *c, const struct hspmd_manif
 	hspmd_graph_destroy(g);
 	if (status)
 		return hspmd_error_prefix(err, "model (%s)", c->job->model_path);
-	return hspmd_manifest_check_kinds(m, c->job->optimizer.type, err) ? hspmd_error_prefix(err, "optimizer.type") : 0;
+	return check_kinds(c, m, err);
 }
 
 /* Values that the optimizer of a checkpoint's job keeps per parameter. */
@@ -89,10 +94,26 @@ static int list_root(const struct hspmd_manifest *m, const struct hspmd_graph *g
 	return 0;
 }
 
+/* The net that wrote it cannot be built again, but its description has a hash of its parameters. */
+static int compare_own_root(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
+{
+	json_t *stored = json_object_get(json_object_get(m->job, "model"), "parameters");
+	struct hspmd_extent of_kind[HSPMD_STATE_KIND_COUNT] = { 0 };
+	struct hspmd_manifest listed = { .extents = of_kind };
+	if (!json_equal(stored, json_object_get(c->model_json, "parameters")))
+		return hspmd_fail(err, "model (%s): names or shapes of its parameters are others than those of the checkpoint",
+		                  c->job->model_path);
+	while (listed.extent_count <= moments_of(m)) {
+		of_kind[listed.extent_count].kind = (enum hspmd_state_kind)listed.extent_count;
+		listed.extent_count++;
+	}
+	return check_kinds(c, &listed, err);
+}
+
 static int compare_root(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
 {
-	if (hspmd_model_is_own(c->model)) /* who reads the shards checks what they contain */
-		return 0;
+	if (hspmd_model_is_own(c->model))
+		return compare_own_root(c, m, err);
 	static const struct hspmd_model_build_options plain = {
 		.batch = 1, .seq_len = 1, .vocab_parts = 1, .loss_scale = 1, .forward_only = true
 	}; /* shapes of parameters do not depend on these sizes */

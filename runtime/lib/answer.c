@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/lib/answer.h"
 
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/durable.h"
+#include "common/fnv.h"
 #include "common/json.h"
 #include "runtime/graph/graph_json.h"
 #include "runtime/lib/object.h"
@@ -120,6 +122,23 @@ static int try_samples(const struct hspmd_own_object *o, const struct hspmd_grap
 	return status;
 }
 
+/* A hash of the names and shapes of all parameters, by which checkpoints of another net are told from those of this one. */
+static json_t *hash_parameters(const struct hspmd_graph *g)
+{
+	char text[17];
+	uint64_t hash = 0;
+	for (size_t i = 0; i < g->tensor_count; i++) {
+		const struct hspmd_tensor *t = &g->tensors[i];
+		if (t->role != HSPMD_TENSOR_PARAMETER)
+			continue;
+		const uint64_t parts[] = { hash, hspmd_fnv1a(t->name, strlen(t->name)),
+			                   hspmd_fnv1a(t->shape.dim, (size_t)t->shape.rank * sizeof *t->shape.dim) };
+		hash = hspmd_fnv1a(parts, sizeof parts);
+	}
+	snprintf(text, sizeof text, "%016" PRIx64, hash);
+	return json_string(text);
+}
+
 static json_t *describe(const struct hspmd_own_object *o, const json_t *job_json, struct hspmd_error *err)
 {
 	struct hspmd_job *job = job_json ? hspmd_job_from_json(job_json, "job.json", NULL, err) : NULL;
@@ -130,8 +149,8 @@ static json_t *describe(const struct hspmd_own_object *o, const json_t *job_json
 		status = try_samples(o, g, job, false, err) || (job->valid_count && try_samples(o, g, job, true, err)) ? -1 : 0;
 	json_t *value = NULL;
 	if (!status) {
-		value = json_pack("{s:s, s:i, s:b, s:b}", "name", o->definition->name, "layers", o->sizes.layers, "reads_samples",
-		                  o->definition->read_sample != NULL, "only_own_samples", (int)only_own);
+		value = json_pack("{s:s, s:i, s:b, s:b, s:o}", "name", o->definition->name, "layers", o->sizes.layers, "reads_samples",
+		                  o->definition->read_sample != NULL, "only_own_samples", (int)only_own, "parameters", hash_parameters(g));
 		if (value && o->sizes.vocabulary)
 			json_object_set_new(value, "vocabulary", json_integer(o->sizes.vocabulary));
 		if (value && o->sizes.max_length)
