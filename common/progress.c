@@ -49,7 +49,7 @@ void hspmd_progress(double done, double total)
 	for (int i = 0; i < BAR; i++)
 		bar[i] = i < part * BAR ? '#' : '.';
 	bar[BAR] = 0;
-	if (part > 0)
+	if (part > 0 && part < 1)
 		write_left(left, sizeof left, (now - progress.began) * (1 - part) / part);
 	/* The line is written over, and its rest cleared, in one write: so it does not flicker. */
 	char line[160];

@@ -36,6 +36,18 @@ static char next(struct expression *x)
 	return *x->at;
 }
 
+/* The path of this name of n characters; NULL: there is none. */
+static const char *path_named(const char *name, size_t n, const struct hspmd_template_values *v)
+{
+	const struct {
+		const char *name, *path;
+	} paths[] = { { "latest", v->latest }, { "checkpoint", v->checkpoint } };
+	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+		if (strlen(paths[i].name) == n && !memcmp(paths[i].name, name, n))
+			return paths[i].path ? paths[i].path : "";
+	return NULL;
+}
+
 static int64_t sum(struct expression *x);
 
 static int64_t named(struct expression *x)
@@ -45,7 +57,7 @@ static int64_t named(struct expression *x)
 		int64_t value;
 	} names[] = { { "world", x->v->world }, { "nodes", x->v->nodes }, { "rank", x->v->rank }, { "local_rank", x->v->local_rank } };
 	size_t n = 0;
-	char why[128];
+	char why[160];
 	while (isalnum((unsigned char)x->at[n]) || x->at[n] == '_')
 		n++;
 	const char *name = x->at;
@@ -53,10 +65,13 @@ static int64_t named(struct expression *x)
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		if (strlen(names[i].name) == n && !memcmp(names[i].name, name, n))
 			return names[i].value;
-	if (n == 6 && !memcmp(name, "latest", n))
-		return fail(x, HSPMD_TEMPLATE_WRONG, "latest is a path, and stands alone: {latest}");
-	snprintf(why, sizeof why, "unknown name \"%.*s\"; expected world, nodes, rank, local_rank or latest ({{ is a plain {)",
-	         (int)(n < 40 ? n : 40), name);
+	const int shown = (int)(n < 40 ? n : 40);
+	if (path_named(name, n, x->v))
+		snprintf(why, sizeof why, "%.*s is a path, and stands alone: {%.*s}", shown, name, shown, name);
+	else
+		snprintf(why, sizeof why,
+		         "unknown name \"%.*s\"; expected world, nodes, rank, local_rank, latest or checkpoint ({{ is a plain {)", shown,
+		         name);
 	return fail(x, HSPMD_TEMPLATE_WRONG, why);
 }
 
@@ -144,6 +159,14 @@ static int64_t sum(struct expression *x)
 	return value;
 }
 
+/* The path that is all of the expression; NULL: it is something else. */
+static const char *path_alone(struct expression *x)
+{
+	next(x);
+	size_t n = strspn(x->at, "abcdefghijklmnopqrstuvwxyz");
+	return x->at[n + strspn(x->at + n, " ")] == '}' ? path_named(x->at, n, x->v) : NULL;
+}
+
 /* Writes the value of the expression that begins at `text` ("{..."), and sets *end after its "}". */
 static enum hspmd_template_result evaluate(const char *text, const struct hspmd_template_values *v, FILE *out, const char **end,
                                            struct hspmd_error *err)
@@ -154,8 +177,9 @@ static enum hspmd_template_result evaluate(const char *text, const struct hspmd_
 	};
 	if (!brace)
 		fail(&x, HSPMD_TEMPLATE_WRONG, "expected } ({{ is a plain {)");
-	if (brace && next(&x) == 'l' && !strncmp(x.at, "latest", 6) && x.at[6 + strspn(x.at + 6, " ")] == '}') {
-		fputs(v->latest ? v->latest : "", out);
+	const char *path = brace ? path_alone(&x) : NULL;
+	if (path) {
+		fputs(path, out);
 		*end = brace + 1;
 		return HSPMD_TEMPLATE_DONE;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of a command with expressions in braces, such as --accumulate={64/(4*world)}. An expression has whole numbers, the names below,
  * + - * / % and parentheses. `/` must leave no remainder: a world size for which it does is not used (controller/run/command_plan.c).
- * {latest} stands alone: it is a path.
+ * {checkpoint} and {latest} stand alone: they are paths, of the folder for checkpoints and of the newest one in it.
  *
  * A brace begins an expression if a letter, a digit, '(', '+', '-' or a space follows. Any other brace stays as it is, so that JSON, {} and
  * the like need no care; "{{" is a plain "{" before one of those characters. */
@@ -15,7 +15,7 @@
 
 struct hspmd_template_values {
 	int64_t world, nodes, rank, local_rank;
-	const char *latest; /* NULL: none, which gives an empty text */
+	const char *latest, *checkpoint; /* NULL: none, which gives an empty text */
 };
 
 enum hspmd_template_result {

@@ -69,7 +69,7 @@ int hspmd_job_optimizer_read(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json o = hspmd_json_object(root, "optimizer");
 	int before = hspmd_json_mistakes(root);
-	j->optimizer.type = (enum hspmd_optimizer)hspmd_json_enum_or(&o, "type", hspmd_optimizer_names, 0);
+	j->optimizer.type = (enum hspmd_optimizer)hspmd_json_enum_or(&o, "type", hspmd_optimizer_names, HSPMD_OPTIMIZER_ADAMW);
 	const struct hspmd_optimizer_key *keys = hspmd_optimizer_types[j->optimizer.type]->keys;
 	bool known = hspmd_json_mistakes(root) == before;
 	j->optimizer.lr = hspmd_json_number(&o, "lr", HSPMD_JSON_POSITIVE, LR_MAX);

@@ -6,6 +6,10 @@
 #define HSPMD_UPDATE_TYPES
 #include "common/optimizer/rules.h"
 
+#define CHECK(NAME, name)                                                                                                                  \
+	_Static_assert(name##_MOMENTS >= 1 && name##_MOMENTS <= HSPMD_OPTIMIZER_MOMENTS, #name ".h: too few or too many moments");
+HSPMD_OPTIMIZERS(CHECK)
+
 #define TYPE(NAME, name) [HSPMD_OPTIMIZER_##NAME] = &name##_type,
 const struct hspmd_optimizer_type *const hspmd_optimizer_types[HSPMD_OPTIMIZER_COUNT] = { HSPMD_OPTIMIZERS(TYPE) };
 

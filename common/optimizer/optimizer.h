@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers. Each is one file of this folder, NAME.h: its keys in the job file, how many moments it keeps per parameter, and its update of
- * one element, which every device's kernel includes. optimizer_list.h lists them; nothing else names one. */
+ * one element, which every device's kernel includes (rules.h). Nothing else names one: autogen.sh lists the files. */
 #ifndef HSPMD_OPTIMIZER_H
 #define HSPMD_OPTIMIZER_H
 
 #include <stdint.h>
 
-#include "common/optimizer/optimizer_list.h"
+#include "build-aux/optimizer_list.h"
 
 #define HSPMD_OPTIMIZER_MOMENTS 2 /* most values that an optimizer keeps per parameter */
 #define HSPMD_OPTIMIZER_KEYS 4    /* most keys of its own */
@@ -23,7 +23,7 @@ struct hspmd_optimizer_key {
 
 struct hspmd_optimizer_type {
 	const char *name; /* "adamw" */
-	int moments;      /* values kept per parameter in addition to it, in its type; they start with 0 */
+	int moments;      /* values kept per parameter in addition to it, in its type; at least one. They start with 0 */
 	struct hspmd_optimizer_key keys[HSPMD_OPTIMIZER_KEYS];
 	/* The numbers of one step's update: values by key, the learning rate, and the number of the update, from 1 on. */
 	void (*rates)(const double *values, double lr, int64_t update, double *rates);

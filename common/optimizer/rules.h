@@ -9,7 +9,10 @@
 #ifndef HSPMD_OPTIMIZER_RULES_H
 #define HSPMD_OPTIMIZER_RULES_H
 
-#include "common/optimizer/adamw.h"
-#include "common/optimizer/lion.h"
+#include "common/optimizer/optimizer.h"
+
+#define HSPMD_OPTIMIZER_RULES
+#include "build-aux/optimizer_list.h"
+#undef HSPMD_OPTIMIZER_RULES
 
 #endif

@@ -278,6 +278,8 @@ static int import_into(const struct checkpoint_options *o, struct hspmd_model *m
 	hspmd_progress_begin("import");
 	int rv = tensors && job ? hspmd_weights_import(w, &map, tensors, count, job, o->output, err) : hspmd_fail_memory(err, "importing");
 	hspmd_progress_end();
+	if (!rv)
+		hspmd_info("step 0 is in %s", o->output);
 	json_decref(job);
 	free(tensors);
 	hspmd_graph_destroy(graph);

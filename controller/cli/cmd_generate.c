@@ -28,7 +28,7 @@ static const char head[] = "Usage: hspmd generate --checkpoint FOLDER --prompt T
 struct generate_options {
 	const char *checkpoint, *config, *tokenizer, *precision;
 	struct hspmd_option_list prompts, files;
-	int64_t step, max_tokens, top_k, seed;
+	int64_t step, max_tokens, top_k, seed, devices;
 	double temperature, top_p;
 	struct hspmd_topology_options look;
 	bool greedy, json, plain_tokens, ignore_end;
@@ -45,7 +45,7 @@ struct generation_run {
 	struct trained_model trained;
 	struct tokenizer tokenizer;
 	char *found_tokenizer; /* beside the model */
-	struct hspmd_device *device;
+	struct hspmd_inference_devices devices;
 	struct hspmd_inference *inference;
 	struct completion *list;
 	size_t count;
@@ -86,6 +86,8 @@ static int parse(int argc, char **argv, struct generate_options *o)
 		  "fp32 or bf16 (default: the job's, if the device has it)" },
 		{ "cpu", 0, NULL, HSPMD_OPTION_FLAG, &o->look.cpu, 0, 0, "compute on the cores (default: on a GPU if there is one)" },
 		{ "gpu", 0, NULL, HSPMD_OPTION_FLAG, &o->look.gpu, 0, 0, "compute on a GPU" },
+		{ "devices", 0, "N", HSPMD_OPTION_INT, &o->devices, 1, HSPMD_INFERENCE_MAX_DEVICES,
+		  "divide the model's layers among N devices (default: among all\nGPUs if one cannot hold the model)" },
 		{ "json", 0, NULL, HSPMD_OPTION_FLAG, &o->json, 0, 0, "print the result as JSON" },
 		{ 0 },
 	};
@@ -212,28 +214,70 @@ static void find_ends(struct generation_run *r)
 			r->ends[r->end_count++] = (int32_t)json_integer_value(id);
 }
 
-static int open_device(struct generation_run *r, struct hspmd_error *err)
+#define MODEL_MOST 0.8 /* of a GPU's memory, beside keys, values and activations */
+
+/* How many devices to use. 0 and err: fewer are there than wanted, or memory. */
+static int count_devices(const struct generation_run *r, const struct hspmd_topology *t, bool bf16, struct hspmd_error *err)
+{
+	int there = t->binding_count;
+	if (r->o->devices > there) {
+		hspmd_fail(err, "--devices %" PRId64 ", but there are %d here", r->o->devices, there);
+		return 0;
+	}
+	if (r->o->devices || there == 1 || t->bindings[0].gpu < 0)
+		return r->o->devices ? (int)r->o->devices : 1;
+	double bytes = hspmd_inference_bytes(r->trained.model, bf16, err);
+	bool fits = bytes < MODEL_MOST * (double)t->cluster->types[t->cluster->devices[0].type].memory_bytes;
+	if (bytes < 0 || fits || there < HSPMD_INFERENCE_MAX_DEVICES)
+		return bytes < 0 ? 0 : fits ? 1 : there;
+	return HSPMD_INFERENCE_MAX_DEVICES;
+}
+
+/* Devices get layers by their memory, as they come. */
+static int open_devices(struct generation_run *r, const struct hspmd_topology *t, int count, struct hspmd_error *err)
+{
+	struct hspmd_inference_devices *d = &r->devices;
+	for (; d->count < count; d->count++) {
+		const struct hspmd_binding *b = &t->bindings[d->count];
+		const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_names[b->kind], err);
+		d->share[d->count] = (double)t->cluster->types[t->cluster->devices[d->count].type].memory_bytes;
+		int threads = b->gpu < 0 && count == 1 ? 0 : b->cores; /* 0: all that there are */
+		if (!ops || ops->open(&d->device[d->count], b->gpu < 0 ? 0 : b->gpu, threads, err))
+			return -1;
+	}
+	return 0;
+}
+
+static void tell_layers(const struct generation_run *r)
+{
+	for (int i = 0; i < r->devices.count && r->devices.count > 1; i++) {
+		int first, end;
+		hspmd_inference_layers(r->inference, i, &first, &end);
+		if (first < end)
+			hspmd_info("device %d: layers %d to %d", i, first, end - 1);
+	}
+}
+
+static int open_inference(struct generation_run *r, struct hspmd_error *err)
 {
 	struct hspmd_topology_options look = r->o->look;
 	look.skip_measure = true;
 	if (!look.gpu)
-		look.devices = look.cpu ? 1 : 0;
+		look.devices = look.cpu ? (r->o->devices ? (int)r->o->devices : 1) : 0;
 	struct hspmd_topology *t = hspmd_topology_discover(&look, err);
 	if (!t)
 		return -1;
-	const struct hspmd_binding *b = &t->bindings[0];
-	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_names[b->kind], err);
 	const char *wanted = r->o->precision;
-	bool can = hspmd_device_kind_computes(b->kind, HSPMD_PRECISION_BF16),
+	bool can = hspmd_device_kind_computes(t->bindings[0].kind, HSPMD_PRECISION_BF16),
 	     bf16 = wanted ? !strcmp(wanted, "bf16") : r->trained.bf16 && can;
-	int rv = -1;
 	if (bf16 && !can)
 		hspmd_fail(err, "--precision: this device does not compute in bf16");
-	else if (ops && !ops->open(&r->device, b->gpu < 0 ? 0 : b->gpu, b->gpu < 0 ? 0 : b->cores, err))
-		rv = 0;
+	int count = bf16 && !can ? 0 : count_devices(r, t, bf16, err);
+	if (count && !open_devices(r, t, count, err))
+		r->inference = hspmd_inference_open(r->trained.model, &r->trained.source, &r->devices, bf16, err);
 	hspmd_topology_destroy(t);
-	if (!rv)
-		r->inference = hspmd_inference_open(r->trained.model, &r->trained.source, r->device, bf16, err);
+	if (r->inference)
+		tell_layers(r);
 	return r->inference ? 0 : -1;
 }
 
@@ -247,7 +291,7 @@ static int open_all(struct generation_run *r, struct hspmd_error *err)
 		if (check_prompt(r, i, err))
 			return -1;
 	find_ends(r);
-	if (open_device(r, err))
+	if (open_inference(r, err))
 		return -1;
 	const char *why = hspmd_inference_uncached(r->inference);
 	if (why)
@@ -373,8 +417,8 @@ static int print_result(const struct generation_run *r, struct hspmd_error *err)
 static void close_all(struct generation_run *r)
 {
 	hspmd_inference_close(r->inference);
-	if (r->device)
-		r->device->ops->close(r->device);
+	for (int i = 0; i < r->devices.count; i++)
+		r->devices.device[i]->ops->close(r->devices.device[i]);
 	trained_model_close(&r->trained);
 	for (size_t i = 0; i < r->count; i++) {
 		token_text_free(&r->list[i].prompt);

@@ -10,6 +10,7 @@
 
 json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
                            struct hspmd_error *err);
-int run_state_choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice);
+int run_state_choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice,
+                     struct hspmd_error *err);
 
 #endif

@@ -167,9 +167,11 @@ struct run_config {
 	 * and err: a slice is missing. */
 	json_t *(*manifest)(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
 	                    struct hspmd_error *err);
-	/* Chooses the newest complete checkpoint from the agents' `checkpoint_list` answers ({ node: checkpoints }). -1: there is none.
-	 * `readers` maps a node to the address of the device that reads its files. */
-	int (*choose)(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice);
+	/* Chooses the newest complete checkpoint from the agents' `checkpoint_list` answers ({ node: checkpoints }). `readers` maps a node to
+	 * the address of the device that reads its files. 1: *choice is set; 0: there is none; -1 and err: there is one, but not of this
+	 * job's model, so that the job can neither continue from it nor start anew beside it. */
+	int (*choose)(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice,
+	              struct hspmd_error *err);
 };
 
 struct hspmd_controller;

@@ -139,14 +139,20 @@ static json_t *found_checkpoints(struct hspmd_controller *m)
 	return all;
 }
 
+/* NULL: the checkpoint is not this job's, and the run ends; or memory is short. */
 static json_t *checkpoint_source(struct hspmd_controller *m, const struct generation *g, int64_t *step)
 {
 	struct run_checkpoint_choice choice = { 0 };
+	struct hspmd_error err;
 	json_t *map = readers(m, g), *found = found_checkpoints(m);
-	int rc = m->config->choose && map && json_object_size(found) ? m->config->choose(m->config, found, map, &choice) : -1;
+	int chosen = m->config->choose && map && json_object_size(found) ? m->config->choose(m->config, found, map, &choice, &err) : 0;
 	json_decref(map);
 	json_decref(found);
-	if (rc) {
+	if (chosen < 0) {
+		end_run(m, 1, "%s", err.text);
+		return NULL;
+	}
+	if (!chosen) {
 		*step = 0;
 		if (m->steps_reported)
 			log_msg(m, HSPMD_LOG_WARNING,
@@ -203,8 +209,8 @@ void start_generation(struct hspmd_controller *m)
 	} else if (from) {
 		m->change.source = "live";
 		source = check_alloc(m, json_pack("{s:o, s:s*}", "live", live_holders(m, g, step), "local", m->config->local));
-	} else {
-		source = checkpoint_source(m, g, &step);
+	} else if (!(source = checkpoint_source(m, g, &step))) {
+		return;
 	}
 	if (g->expected && json_equal(json_object_get(source, "live"), g->expected) && json_object_set_new(source, "live", json_true()))
 		m->failed = true;
@@ -281,6 +287,8 @@ void abort_current(struct hspmd_controller *m, const char *cause)
 	note_event(m, "abort", "generation %lld is given up at step %lld: %s", (long long)g->bound_plan->generation,
 	           (long long)m->steps_reported, cause);
 	snprintf(m->last_error, sizeof m->last_error, "%s", cause);
+	if (runs_command(m) && (m->next.phase == PHASE_PRECONNECTING || m->next.phase == PHASE_READY))
+		next_drop(m); /* ranks that are told to give up shut all their connections, those for the next generation, too */
 	ask_holders(m);
 	m->step_deadline = INFINITY;
 	m->aborted_at = m->now;

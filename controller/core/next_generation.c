@@ -8,6 +8,8 @@
 #include "common/format/plan_precision.h"
 #include "controller/core/controller_internal.h"
 
+#define COMMAND_PRECONNECT_S 30.0 /* for the ranks of a command, one of which may hang; the rest connects when the generation starts */
+
 /* Takes all quarantined nodes back, if there are too few without them. Returns true if there were any. */
 static bool end_quarantines(struct hspmd_controller *m)
 {
@@ -354,7 +356,7 @@ static void preconnect(struct hspmd_controller *m)
 	json_decref(addresses);
 	g->phase = PHASE_PRECONNECTING;
 	g->since = m->now;
-	g->deadline = m->now + m->config->timeouts.start;
+	g->deadline = m->now + (runs_command(m) ? COMMAND_PRECONNECT_S : m->config->timeouts.start);
 }
 
 void on_preconnected(struct hspmd_controller *m, struct worker *w, json_t *message)

@@ -141,11 +141,19 @@ struct hspmd_annotation *hspmd_annotation_copy(const struct hspmd_annotation *a)
 	return hspmd_annotation_union(&a, 1, a->hdim, a->hunit, a->hweights);
 }
 
+int hspmd_annotation_addends(const struct hspmd_annotation *a)
+{
+	int most = 1;
+	for (int g = 0; g < a->hsize; g++) {
+		int addends = 1;
+		for (int s = 0; s < a->groups[g].split_count; s++)
+			addends *= a->groups[g].splits[s].dim == HSPMD_PARTIAL ? a->groups[g].splits[s].parts : 1;
+		most = addends > most ? addends : most;
+	}
+	return most * (a->hdim == HSPMD_PARTIAL ? a->hsize : 1);
+}
+
 bool hspmd_annotation_is_partial(const struct hspmd_annotation *a)
 {
-	bool partial = a->hdim == HSPMD_PARTIAL;
-	for (int g = 0; g < a->hsize; g++)
-		for (int s = 0; s < a->groups[g].split_count; s++)
-			partial |= a->groups[g].splits[s].dim == HSPMD_PARTIAL && a->groups[g].splits[s].parts > 1;
-	return partial;
+	return hspmd_annotation_addends(a) > 1;
 }

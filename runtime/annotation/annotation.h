@@ -63,6 +63,8 @@ void hspmd_annotation_destroy(struct hspmd_annotation *a);
  * Both must have been checked for the shape. Also returns false if memory is short. */
 bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape);
 
+/* Returns the most addends that make up an element; 1: every device holds finished elements. */
+int hspmd_annotation_addends(const struct hspmd_annotation *a);
 /* Returns true if some device holds only an addend. */
 bool hspmd_annotation_is_partial(const struct hspmd_annotation *a);
 

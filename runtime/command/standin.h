@@ -19,6 +19,8 @@
  * A command that takes changes of the generation in its own process says so on the same descriptor, a socket, with { "type": "elastic" }
  * (contrib/python/hspmd). From then on it is not ended by a change, but told of it by lines of JSON, and answers as a worker does:
  *
+ *   connect while the previous generation trains: all that `start` will say of a generation, unless it is given up. The ranks connect as
+ *           far as they can. Answer: `connected` (generation)
  *   start   generation, rank (-1: it only hands over what it holds), world, local_rank, local_world, node_rank; member, members: its number
  *           among all that take part, ranks first; host, port: free on rank 0's node. Answer: `started` (step, bytes, seconds)
  *   stop    end after the current step, agreed in its vote. Answer: `stopped` (step, losses), and it waits for the next start. end: true:

@@ -39,8 +39,13 @@ void standin_started(struct standin *s)
 
 void standin_prepared(struct standin *s)
 {
-	standin_send(s, json_pack("{ss,sI,ss,si,si}", "type", "prepared", "generation", (json_int_t)s->prepared, "address", s->address,
-	                          "memory_bytes", 0, "seconds", 0));
+	standin_send(s, json_pack("{ss,sI,ss,si,si,so*}", "type", "prepared", "generation", (json_int_t)s->prepared, "address", s->address,
+	                          "memory_bytes", 0, "seconds", 0, "needs_preconnect", s->elastic ? json_true() : NULL));
+}
+
+void standin_preconnected(struct standin *s, int64_t generation)
+{
+	standin_send(s, json_pack("{ss,sI}", "type", "preconnected", "generation", (json_int_t)generation));
 }
 
 /* With the command's exit status, if it has one that says that it has saved. A Python that is about to exit with it may still be ended by

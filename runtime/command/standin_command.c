@@ -95,9 +95,12 @@ static char **make_arguments(const struct standin *s, const struct hspmd_placeme
 	char *latest = NULL, **argv = hspmd_calloc((size_t)s->job->command.argc + 1, sizeof *argv);
 	if (s->checkpoint)
 		hspmd_newest_save(s->checkpoint, &latest);
-	const struct hspmd_template_values v = {
-		.world = place->world, .nodes = place->nodes, .rank = place->rank, .local_rank = place->local_rank, .latest = latest
-	};
+	const struct hspmd_template_values v = { .world = place->world,
+		                                 .nodes = place->nodes,
+		                                 .rank = place->rank,
+		                                 .local_rank = place->local_rank,
+		                                 .latest = latest,
+		                                 .checkpoint = s->checkpoint };
 	bool failed = !argv;
 	for (int i = 0; !failed && i < s->job->command.argc; i++)
 		failed = hspmd_template_expand(s->job->command.argv[i], &v, &argv[i], err) != HSPMD_TEMPLATE_DONE;

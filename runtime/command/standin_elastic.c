@@ -26,12 +26,27 @@ void standin_say(struct standin *s, json_t *message)
 	json_decref(message);
 }
 
-void standin_say_start(struct standin *s, const char *host, int port, int members)
+/* What a command must know of a generation. */
+static json_t *order(const struct standin *s, const char *type, int64_t generation, const struct hspmd_placement *p, const char *host,
+                     int port)
 {
-	json_t *m = json_pack("{ss,sI,si,si,si,si,si,si,si,ss,si,sI}", "type", "start", "generation", (json_int_t)s->generation, "rank",
-	                      s->place.rank, "world", s->place.world, "local_rank", s->place.local_rank, "local_world",
-	                      s->place.local_world, "node_rank", s->place.node_rank, "member", s->next_member, "members", members, "host",
-	                      host, "port", port, "step", (json_int_t)s->step);
+	return json_pack("{ss,sI,si,si,si,si,si,si,si,ss,si}", "type", type, "generation", (json_int_t)generation, "rank", p->rank, "world",
+	                 p->world, "local_rank", p->local_rank, "local_world", p->local_world, "node_rank", p->node_rank, "member",
+	                 s->next_member, "members", s->next_members, "host", host, "port", port);
+}
+
+void standin_say_connect(struct standin *s, const char *host, int port)
+{
+	standin_say(s, order(s, "connect", s->prepared, &s->next, host, port));
+}
+
+void standin_say_start(struct standin *s, const char *host, int port)
+{
+	json_t *m = order(s, "start", s->generation, &s->place, host, port);
+	if (m && json_object_set_new(m, "step", json_integer(s->step))) {
+		json_decref(m);
+		m = NULL;
+	}
 	json_decref(s->start_line);
 	s->start_line = m;
 	if (s->elastic)
@@ -137,6 +152,8 @@ static void on_answer(struct standin *s, const char *type, json_t *told)
 		hspmd_warn("HSPMD_FD: \"%.40s\" of a command that has not declared itself elastic", type);
 	else if (is(type, "pong") && s->pinged)
 		pong(s);
+	else if (is(type, "connected"))
+		standin_preconnected(s, json_integer_value(json_object_get(told, "generation")));
 	else if (is(type, "started"))
 		on_started(s, told);
 	else if (is(type, "stopped") && s->debt == DEBT_STOPPED) {

@@ -94,6 +94,7 @@ void standin_fault(struct standin *s, int64_t generation, const char *text, json
 void standin_answer(struct standin *s); /* s->answer */
 void standin_started(struct standin *s);
 void standin_prepared(struct standin *s);
+void standin_preconnected(struct standin *s, int64_t generation);
 void standin_settled(struct standin *s, int64_t generation);
 void standin_step(struct standin *s, json_t *told); /* reports it, if this is rank 0 */
 
@@ -101,7 +102,8 @@ void standin_step(struct standin *s, json_t *told); /* reports it, if this is ra
 /* A line of the command: a told step, or what an elastic command says. */
 void standin_line(struct standin *s, const char *line);
 void standin_say(struct standin *s, json_t *message); /* to the elastic command; takes it over */
-void standin_say_start(struct standin *s, const char *host, int port, int members);
+void standin_say_start(struct standin *s, const char *host, int port);
+void standin_say_connect(struct standin *s, const char *host, int port); /* for the generation that is prepared */
 /* `ping` of the controller: one that owes an answer is asked itself, as others wait for it. */
 void standin_ping(struct standin *s);
 void standin_ping_again(struct standin *s); /* while it is asked: now and then */

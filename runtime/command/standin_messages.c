@@ -60,13 +60,20 @@ static void on_job(struct standin *s, json_t *m)
 
 /* ---- prepare, start */
 
+/* The rank's own process may bind it now. */
+static void release_port(struct standin *s)
+{
+	if (s->port_socket >= 0)
+		close(s->port_socket);
+	s->port_socket = -1;
+}
+
 /* A free port, kept until the rank's own process may bind it. Returns its number, or -1 and err. */
 static int reserve_port(struct standin *s, struct hspmd_error *err)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET };
 	socklen_t size = sizeof a;
-	if (s->port_socket >= 0)
-		close(s->port_socket);
+	release_port(s);
 	s->port_socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (s->port_socket < 0 || hspmd_tcp_bind(s->port_socket, (struct sockaddr *)&a, sizeof a) ||
 	    getsockname(s->port_socket, (struct sockaddr *)&a, &size))
@@ -162,6 +169,23 @@ static int read_master(const struct standin *s, json_t *addresses, char *host, s
 	return colon && *port > 0 ? 0 : hspmd_fail(err, "start without the address of rank 0");
 }
 
+/* Where the ranks meet is known while the previous generation still trains: an elastic command connects then. */
+static void on_preconnect(struct standin *s, json_t *m)
+{
+	struct hspmd_error err = { "" };
+	int64_t generation = json_integer_value(json_object_get(m, "generation"));
+	char host[256] = "";
+	int port = 0;
+	if (!s->prepared || s->prepared != generation || !s->elastic)
+		return;
+	if (read_master(s, json_object_get(m, "addresses"), host, sizeof host, &port, &err)) {
+		standin_fault(s, generation, err.text, NULL);
+		return;
+	}
+	release_port(s);
+	standin_say_connect(s, host, port);
+}
+
 static void on_start(struct standin *s, json_t *m)
 {
 	struct hspmd_error err = { "" };
@@ -182,9 +206,8 @@ static void on_start(struct standin *s, json_t *m)
 	s->prepared = 0;
 	s->generation = generation;
 	s->step = json_integer_value(json_object_get(m, "step"));
-	close(s->port_socket);
-	s->port_socket = -1;
-	standin_say_start(s, host, port, s->next_members);
+	release_port(s);
+	standin_say_start(s, host, port);
 	if (s->state == STANDIN_PAUSED) {
 		s->state = STANDIN_RUNNING;
 		s->debt = DEBT_STARTED;
@@ -274,6 +297,8 @@ void standin_receive(struct standin *s, json_t *m)
 		on_job(s, m);
 	else if (!strcmp(type, "prepare"))
 		on_prepare(s, m);
+	else if (!strcmp(type, "preconnect"))
+		on_preconnect(s, m);
 	else if (!strcmp(type, "start"))
 		on_start(s, m);
 	else if (!strcmp(type, "stop"))

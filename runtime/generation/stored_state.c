@@ -22,16 +22,10 @@ static int rank_of(const struct hspmd_generation *g, const char *address)
 int hspmd_stored_state_check(const struct hspmd_generation *g, const struct hspmd_extent *e, struct hspmd_error *err)
 {
 	int p = 0;
-	if (e->kind == HSPMD_STATE_OTHER)
-		return hspmd_fail(err, "the checkpoint is another trainer's: it has %s", e->tensor);
 	while (p < g->layouts->parameter_count && strcmp(g->layouts->parameters[p].name, e->tensor))
 		p++;
-	if (p == g->layouts->parameter_count)
-		return hspmd_fail(err, "the checkpoint has a tensor %s that is not in the model", e->tensor);
-	if (e->shape.rank != g->layouts->parameters[p].shape.rank ||
-	    memcmp(e->shape.dim, g->layouts->parameters[p].shape.dim, (size_t)e->shape.rank * sizeof *e->shape.dim))
-		return hspmd_fail(err, "the checkpoint's tensor %s has another shape than the model's", e->tensor);
-	return p;
+	bool found = p < g->layouts->parameter_count;
+	return hspmd_extent_check(e, found ? &g->layouts->parameters[p].shape : NULL, err) ? -1 : p;
 }
 
 /* ---- a manifest that lists extents */
@@ -48,25 +42,19 @@ static int read_extents(struct hspmd_stored_state *s, json_t *files, struct hspm
 {
 	const struct hspmd_generation *g = s->g;
 	const struct hspmd_manifest *m = s->manifest;
-	bool has[HSPMD_STATE_KIND_COUNT] = { false };
 	for (int x = 0; x < m->extent_count; x++) {
 		const struct hspmd_extent *e = &m->extents[x];
 		json_t *readers = json_object_get(files, m->shards[e->shard].file);
 		int p = hspmd_stored_state_check(g, e, err);
 		if (p < 0)
 			return -1;
-		has[e->kind] = true;
 		for (size_t r = 0; r < json_array_size(readers); r++) {
 			int rank = rank_of(g, json_string_value(json_array_get(readers, r)));
 			if (rank >= 0 && add_part(s, p * HSPMD_STATE_KIND_COUNT + (int)e->kind, rank, &e->box, err))
 				return -1;
 		}
 	}
-	for (int k = 0; k < hspmd_generation_state_kinds(g); k++)
-		if (!has[k])
-			return hspmd_fail(err, "the checkpoint has no %s, which optimizer %s needs", hspmd_state_kind_names[k],
-			                  hspmd_optimizer_names[g->program->optimizer]);
-	return 0;
+	return hspmd_manifest_check_kinds(m, g->program->optimizer, err);
 }
 
 /* ---- a root */

@@ -13,18 +13,28 @@
 
 struct parameter {
 	char *name;
-	void *data; /* on the device */
+	void *data[HSPMD_INFERENCE_MAX_DEVICES]; /* NULL: no layer of the device uses it */
+};
+
+/* A device, and its layers. */
+struct site {
+	struct hspmd_device *dev;
+	int first, end;
+	void *arena, *workspace; /* values lie at the same offsets in the arenas of all devices */
+	size_t arena_bytes, workspace_bytes;
 };
 
 /* Keys and values of one attention: [1, context, width]. */
 struct kv_cache {
+	struct hspmd_device *dev;
 	void *data[2];
 	int64_t width[2];
 };
 
 struct hspmd_inference {
 	const struct hspmd_model *m;
-	struct hspmd_device *dev;
+	struct site sites[HSPMD_INFERENCE_MAX_DEVICES];
+	int site_count;
 	bool bf16;
 	struct hspmd_error uncached; /* "": keys and values are kept */
 	struct parameter *parameters;
@@ -34,8 +44,8 @@ struct hspmd_inference {
 	int64_t context, used, room;         /* room: tokens that the caches can hold */
 	int32_t *tokens;                     /* of the sequence */
 	struct inference_forward fill, next; /* of `count` tokens of a prompt, without logits; of the last token, or of all if uncached */
-	void *arena, *workspace;
-	size_t arena_bytes, workspace_bytes;
+	void *passed;                        /* a value on its way from one device to another */
+	size_t passed_bytes;
 };
 
 static enum hspmd_dtype dtype_of(const struct hspmd_inference *s)
@@ -43,45 +53,125 @@ static enum hspmd_dtype dtype_of(const struct hspmd_inference *s)
 	return s->bf16 ? HSPMD_BF16 : HSPMD_F32;
 }
 
+/* ---- layers */
+
+static int site_of(const struct hspmd_inference *s, int layer)
+{
+	int i = 0;
+	while (i + 1 < s->site_count && layer >= s->sites[i].end)
+		i++;
+	return i;
+}
+
+static double parameter_bytes(const struct hspmd_graph *g, int layer)
+{
+	double bytes = 0;
+	for (size_t t = 0; t < g->tensor_count; t++)
+		if (g->tensors[t].role == HSPMD_TENSOR_PARAMETER && g->tensors[t].layer == layer)
+			bytes += (double)hspmd_shape_elements(&g->tensors[t].shape) * (double)hspmd_dtype_bytes(g->tensors[t].dtype);
+	return bytes;
+}
+
+double hspmd_inference_bytes(const struct hspmd_model *m, bool bf16, struct hspmd_error *err)
+{
+	struct inference_forward_options o = { .count = 1, .context = 1, .bf16 = bf16, .logits = true };
+	struct inference_forward f = { 0 };
+	double bytes = 0;
+	if (inference_forward_build(&f, m, &o, err))
+		return -1;
+	for (int l = 0; l < hspmd_model_layers(m); l++)
+		bytes += parameter_bytes(f.graph, l);
+	inference_forward_free(&f);
+	return bytes;
+}
+
+/* Gives each layer to the device in whose share of all bytes its middle is. */
+static void divide_layers(struct hspmd_inference *s, const struct hspmd_graph *g, const struct hspmd_inference_devices *devices)
+{
+	double all = 0, shares = 0, before = 0, share = devices->share[0];
+	int layers = hspmd_model_layers(s->m), site = 0;
+	for (int l = 0; l < layers; l++)
+		all += parameter_bytes(g, l);
+	for (int i = 0; i < devices->count; i++)
+		shares += devices->share[i];
+	for (int l = 0; l < layers; l++) {
+		double bytes = parameter_bytes(g, l);
+		for (; site + 1 < s->site_count && (before + bytes / 2) * shares > share * all; share += devices->share[++site])
+			s->sites[site].end = s->sites[site + 1].first = s->sites[site + 1].end = l;
+		before += bytes;
+		s->sites[site].end = l + 1;
+	}
+	for (; site + 1 < s->site_count; site++)
+		s->sites[site + 1].first = s->sites[site + 1].end = layers;
+}
+
+void hspmd_inference_layers(const struct hspmd_inference *s, int device, int *first, int *end)
+{
+	*first = s->sites[device].first;
+	*end = s->sites[device].end;
+}
+
 /* ---- parameters */
 
-static int load(struct hspmd_inference *s, const struct hspmd_tensor *t, const struct hspmd_parameter_source *source, struct parameter *p,
+/* Halves in place of floats: each is written after the float has been read. */
+static void halve(float *data, int64_t n)
+{
+	uint16_t *halves = (uint16_t *)data;
+	for (int64_t i = 0; i < n; i++) {
+		float value;
+		memcpy(&value, (char *)data + (size_t)i * sizeof value, sizeof value);
+		halves[i] = hspmd_bf16_from_float(value);
+	}
+}
+
+/* Which devices' layers read the tensor, by bits. */
+static uint32_t readers_of(const struct hspmd_inference *s, size_t tensor)
+{
+	const struct hspmd_graph *g = s->next.graph;
+	uint32_t readers = 0;
+	for (size_t i = 0; i < g->op_count; i++)
+		for (int k = 0; s->next.runs[i] && k < g->ops[i].input_count; k++)
+			if (g->ops[i].in[k] == (int)tensor)
+				readers |= 1u << site_of(s, g->ops[i].layer);
+	return readers;
+}
+
+static int load(struct hspmd_inference *s, size_t tensor, const struct hspmd_parameter_source *source, struct parameter *p,
                 struct hspmd_error *err)
 {
-	const struct hspmd_device_ops *ops = s->dev->ops;
+	const struct hspmd_tensor *t = &s->next.graph->tensors[tensor];
 	int64_t n = hspmd_shape_elements(&t->shape);
 	size_t bytes = (size_t)n * hspmd_dtype_bytes(t->dtype);
-	p->name = strdup(t->name);
-	p->data = p->name ? ops->allocate(s->dev, bytes, err) : NULL;
-	if (!p->data)
-		return p->name ? -1 : hspmd_fail_memory(err, "loading parameters");
-	if (ops->host_memory && t->dtype == HSPMD_F32)
-		return source->read(source->context, t->name, &t->shape, p->data, err);
+	uint32_t readers = readers_of(s, tensor);
+	if (!(p->name = strdup(t->name)))
+		return hspmd_fail_memory(err, "loading parameters");
+	for (int i = 0; i < s->site_count; i++)
+		if (readers >> i & 1 && !(p->data[i] = s->sites[i].dev->ops->allocate(s->sites[i].dev, bytes, err)))
+			return hspmd_error_prefix(err, "device %d of %d", i, s->site_count);
+	int only = readers && !(readers & (readers - 1)) ? __builtin_ctz(readers) : -1;
+	if (only >= 0 && s->sites[only].dev->ops->host_memory && t->dtype == HSPMD_F32)
+		return source->read(source->context, t->name, &t->shape, p->data[only], err);
 	float *host = hspmd_calloc((size_t)n, sizeof *host);
 	if (!host)
 		return hspmd_fail_memory(err, "loading parameters");
-	int rv = source->read(source->context, t->name, &t->shape, host, err);
-	uint16_t *halves = (uint16_t *)host; /* in place: each is written after it has been read */
-	for (int64_t i = 0; !rv && t->dtype == HSPMD_BF16 && i < n; i++) {
-		float value;
-		memcpy(&value, (char *)host + (size_t)i * sizeof value, sizeof value);
-		halves[i] = hspmd_bf16_from_float(value);
-	}
-	if (!rv)
-		rv = ops->to_device(s->dev, p->data, host, bytes, err);
+	int rv = readers ? source->read(source->context, t->name, &t->shape, host, err) : 0;
+	if (t->dtype == HSPMD_BF16)
+		halve(host, n);
+	for (int i = 0; !rv && i < s->site_count; i++)
+		if (p->data[i])
+			rv = s->sites[i].dev->ops->to_device(s->sites[i].dev, p->data[i], host, bytes, err);
 	free(host);
 	return rv;
 }
 
-static int load_all(struct hspmd_inference *s, const struct hspmd_graph *g, const struct hspmd_parameter_source *source,
-                    struct hspmd_error *err)
+static int load_all(struct hspmd_inference *s, const struct hspmd_parameter_source *source, struct hspmd_error *err)
 {
+	const struct hspmd_graph *g = s->next.graph;
 	s->parameters = hspmd_calloc(g->tensor_count, sizeof *s->parameters);
 	if (!s->parameters)
 		return hspmd_fail_memory(err, "loading parameters");
 	for (size_t t = 0; t < g->tensor_count; t++)
-		if (g->tensors[t].role == HSPMD_TENSOR_PARAMETER &&
-		    load(s, &g->tensors[t], source, &s->parameters[s->parameter_count++], err))
+		if (g->tensors[t].role == HSPMD_TENSOR_PARAMETER && load(s, t, source, &s->parameters[s->parameter_count++], err))
 			return -1;
 	return 0;
 }
@@ -109,7 +199,7 @@ static int try_cached(struct hspmd_inference *s, struct hspmd_error *err)
 }
 
 struct hspmd_inference *hspmd_inference_open(const struct hspmd_model *m, const struct hspmd_parameter_source *source,
-                                             struct hspmd_device *dev, bool bf16, struct hspmd_error *err)
+                                             const struct hspmd_inference_devices *devices, bool bf16, struct hspmd_error *err)
 {
 	struct hspmd_inference *s = hspmd_calloc(1, sizeof *s);
 	if (!s) {
@@ -117,9 +207,16 @@ struct hspmd_inference *hspmd_inference_open(const struct hspmd_model *m, const 
 		return NULL;
 	}
 	s->m = m;
-	s->dev = dev;
 	s->bf16 = bf16;
-	if (try_cached(s, err) || load_all(s, s->next.graph, source, err)) {
+	s->site_count = devices->count;
+	for (int i = 0; i < s->site_count; i++)
+		s->sites[i].dev = devices->device[i];
+	int rv = try_cached(s, err);
+	if (!rv) {
+		divide_layers(s, s->next.graph, devices);
+		rv = load_all(s, source, err);
+	}
+	if (rv) {
 		hspmd_inference_close(s);
 		return NULL;
 	}
@@ -130,7 +227,7 @@ static void free_caches(struct hspmd_inference *s)
 {
 	for (int i = 0; i < s->cache_count; i++)
 		for (int k = 0; k < 2; k++)
-			s->dev->ops->release(s->dev, s->caches[i].data[k]);
+			s->caches[i].dev->ops->release(s->caches[i].dev, s->caches[i].data[k]);
 	free(s->caches);
 	s->caches = NULL;
 	s->cache_count = 0;
@@ -142,13 +239,17 @@ void hspmd_inference_close(struct hspmd_inference *s)
 	if (!s)
 		return;
 	free_caches(s);
-	for (size_t i = 0; i < s->parameter_count; i++) {
-		s->dev->ops->release(s->dev, s->parameters[i].data);
-		free(s->parameters[i].name);
+	for (int k = 0; k < s->site_count; k++) {
+		struct site *at = &s->sites[k];
+		for (size_t i = 0; i < s->parameter_count; i++)
+			at->dev->ops->release(at->dev, s->parameters[i].data[k]);
+		at->dev->ops->release(at->dev, at->arena);
+		at->dev->ops->release(at->dev, at->workspace);
 	}
+	for (size_t i = 0; i < s->parameter_count; i++)
+		free(s->parameters[i].name);
 	free(s->parameters);
-	s->dev->ops->release(s->dev, s->arena);
-	s->dev->ops->release(s->dev, s->workspace);
+	free(s->passed);
 	inference_forward_free(&s->fill);
 	inference_forward_free(&s->next);
 	free(s->tokens);
@@ -173,10 +274,11 @@ static int make_caches(struct hspmd_inference *s, struct hspmd_error *err)
 		if (g->ops[i].opcode != HSPMD_OP_ATTENTION)
 			continue;
 		struct kv_cache *c = &s->caches[s->cache_count++];
+		c->dev = s->sites[site_of(s, g->ops[i].layer)].dev;
 		for (int k = 0; k < 2; k++) {
 			c->width[k] = g->tensors[g->ops[i].in[1 + k]].shape.dim[2];
 			size_t bytes = (size_t)(s->context * c->width[k]) * hspmd_dtype_bytes(dtype_of(s));
-			if (!(c->data[k] = s->dev->ops->allocate(s->dev, bytes, err)))
+			if (!(c->data[k] = c->dev->ops->allocate(c->dev, bytes, err)))
 				return hspmd_error_prefix(err, "keeping keys and values of %" PRId64 " tokens", s->context);
 		}
 	}
@@ -206,26 +308,55 @@ int hspmd_inference_begin(struct hspmd_inference *s, int64_t context, struct hsp
 
 /* ---- running a graph */
 
-static int grow_memory(struct hspmd_inference *s, void **memory, size_t *have, size_t need, struct hspmd_error *err)
+/* A run of a graph. */
+struct pass {
+	const struct inference_forward *f;
+	const struct parameter **parameter; /* per tensor; NULL: it is none */
+	uint32_t *held;                     /* per tensor: the devices that have its value, by bits */
+};
+
+static int grow_memory(struct hspmd_device *dev, void **memory, size_t *have, size_t need, struct hspmd_error *err)
 {
 	if (need <= *have)
 		return 0;
-	if (s->dev->ops->synchronise(s->dev, err)) /* kernels may still use it */
+	if (dev->ops->synchronise(dev, err)) /* kernels may still use it */
 		return -1;
-	s->dev->ops->release(s->dev, *memory);
+	dev->ops->release(dev, *memory);
 	*have = 0;
-	*memory = s->dev->ops->allocate(s->dev, need, err);
+	*memory = dev->ops->allocate(dev, need, err);
 	*have = *memory ? need : 0;
 	return *memory ? 0 : -1;
 }
 
-static struct hspmd_view view_of(const struct hspmd_inference *s, const struct inference_forward *f, void *const *parameter, int t)
+/* Copies a value from a device that has it, unless the device `to` has it. One that nobody has is not read. */
+static int pass_on(struct hspmd_inference *s, struct pass *p, int tensor, int to, struct hspmd_error *err)
+{
+	if (tensor < 0 || !p->held[tensor] || p->held[tensor] >> to & 1)
+		return 0;
+	const struct site *a = &s->sites[__builtin_ctz(p->held[tensor])], *b = &s->sites[to];
+	const struct hspmd_tensor *t = &p->f->graph->tensors[tensor];
+	size_t bytes = (size_t)hspmd_shape_elements(&t->shape) * hspmd_dtype_bytes(t->dtype), offset = p->f->offset[tensor];
+	if (bytes > s->passed_bytes) {
+		void *larger = realloc(s->passed, bytes);
+		if (!larger)
+			return hspmd_fail_memory(err, "generating");
+		s->passed = larger;
+		s->passed_bytes = bytes;
+	}
+	p->held[tensor] |= 1u << to;
+	if (a->dev->ops->to_host(a->dev, s->passed, (char *)a->arena + offset, bytes, err))
+		return -1;
+	return b->dev->ops->to_device(b->dev, (char *)b->arena + offset, s->passed, bytes, err);
+}
+
+static struct hspmd_view view_of(const struct hspmd_inference *s, const struct pass *p, int t, int site)
 {
 	if (t < 0)
 		return (struct hspmd_view){ .rank = -1 };
+	const struct inference_forward *f = p->f;
 	const struct hspmd_tensor *tensor = &f->graph->tensors[t];
 	struct hspmd_view v = { .dtype = tensor->dtype, .rank = tensor->shape.rank };
-	v.data = tensor->role == HSPMD_TENSOR_PARAMETER ? parameter[t] : (char *)s->arena + f->offset[t];
+	v.data = p->parameter[t] ? p->parameter[t]->data[site] : (char *)s->sites[site].arena + f->offset[t];
 	memcpy(v.shape, tensor->shape.dim, sizeof v.shape);
 	memcpy(v.full, tensor->shape.dim, sizeof v.full);
 	if (f->position_dim[t] >= 0) {
@@ -241,7 +372,7 @@ static int append_kv(struct hspmd_inference *s, struct kv_cache *c, struct hspmd
 	for (int k = 0; k < 2; k++) {
 		struct hspmd_box all = { 3, { 0 }, { 1, s->room, c->width[k] } },
 		                 new = { 3, { 0, s->used, 0 }, { 1, s->used + count, c->width[k] } };
-		if (s->dev->ops->copy_box(s->dev, c->data[k], &all, kv[k].data, &new, &new, kv[k].dtype, false, err))
+		if (c->dev->ops->copy_box(c->dev, c->data[k], &all, kv[k].data, &new, &new, kv[k].dtype, false, err))
 			return -1;
 		kv[k].data = c->data[k];
 		kv[k].start[1] = 0;
@@ -250,62 +381,80 @@ static int append_kv(struct hspmd_inference *s, struct kv_cache *c, struct hspmd
 	return 0;
 }
 
-static int run_op(struct hspmd_inference *s, const struct inference_forward *f, const struct hspmd_op *op, void *const *parameter,
-                  struct kv_cache *cache, bool runs, struct hspmd_error *err)
+/* cache: of an operator ATTENTION, which then only receives keys and values if it does not run. */
+static int run_op(struct hspmd_inference *s, struct pass *p, const struct hspmd_op *op, struct kv_cache *cache, bool runs,
+                  struct hspmd_error *err)
 {
 	struct hspmd_kernel_args args = { .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
-	for (int i = 0; i < op->input_count; i++)
-		args.in[i] = view_of(s, f, parameter, op->in[i]);
+	int number = site_of(s, op->layer);
+	struct site *at = &s->sites[number];
+	for (int i = 0; i < op->input_count; i++) {
+		if (pass_on(s, p, op->in[i], number, err))
+			return -1;
+		args.in[i] = view_of(s, p, op->in[i], number);
+	}
 	for (int o = 0; o < op->output_count; o++)
-		args.out[o] = view_of(s, f, parameter, op->out[o]);
-	if (cache && append_kv(s, cache, &args.in[1], f->count, err))
+		args.out[o] = view_of(s, p, op->out[o], number);
+	if (cache && append_kv(s, cache, &args.in[1], p->f->count, err))
 		return -1;
 	if (!runs)
 		return 0;
-	if (grow_memory(s, &s->workspace, &s->workspace_bytes, s->dev->ops->workspace(s->dev, op->opcode, &args), err))
+	if (grow_memory(at->dev, &at->workspace, &at->workspace_bytes, at->dev->ops->workspace(at->dev, op->opcode, &args), err))
 		return -1;
-	args.workspace = s->workspace;
-	args.workspace_bytes = s->workspace_bytes;
-	return s->dev->ops->run(s->dev, op->opcode, &args, err);
+	args.workspace = at->workspace;
+	args.workspace_bytes = at->workspace_bytes;
+	for (int o = 0; o < op->output_count; o++)
+		if (op->out[o] >= 0)
+			p->held[op->out[o]] = 1u << number;
+	return at->dev->ops->run(at->dev, op->opcode, &args, err);
 }
 
-/* The data of the graph's parameters, by tensor. All graphs of a model have the same ones in the same order. */
-static void **parameters_of(const struct hspmd_inference *s, const struct hspmd_graph *g, struct hspmd_error *err)
+/* Finds the graph's parameters. All graphs of a model have the same ones in the same order. */
+static int find_parameters(const struct hspmd_inference *s, struct pass *p, struct hspmd_error *err)
 {
-	void **data = hspmd_calloc(g->tensor_count, sizeof *data);
+	const struct hspmd_graph *g = p->f->graph;
 	size_t n = 0;
-	for (size_t t = 0; data && t < g->tensor_count; t++)
-		if (g->tensors[t].role == HSPMD_TENSOR_PARAMETER && n < s->parameter_count) {
-			if (strcmp(s->parameters[n].name, g->tensors[t].name)) {
-				hspmd_fail(err, "parameter %s of the model becomes %s at another length", s->parameters[n].name,
-				           g->tensors[t].name);
-				free(data);
-				return NULL;
-			}
-			data[t] = s->parameters[n++].data;
-		}
-	if (!data)
-		hspmd_fail_memory(err, "generating");
-	return data;
+	for (size_t t = 0; t < g->tensor_count; t++) {
+		if (g->tensors[t].role != HSPMD_TENSOR_PARAMETER || n >= s->parameter_count)
+			continue;
+		p->parameter[t] = &s->parameters[n++];
+		if (strcmp(p->parameter[t]->name, g->tensors[t].name))
+			return hspmd_fail(err, "parameter %s of the model becomes %s at another length", p->parameter[t]->name,
+			                  g->tensors[t].name);
+	}
+	return 0;
+}
+
+static int run_pass(struct hspmd_inference *s, struct pass *p, const int32_t *tokens, struct hspmd_error *err)
+{
+	const struct inference_forward *f = p->f;
+	const struct hspmd_graph *g = f->graph;
+	bool cached = !s->uncached.text[0];
+	int attentions = 0;
+	for (int i = 0; i < s->site_count; i++)
+		if (grow_memory(s->sites[i].dev, &s->sites[i].arena, &s->sites[i].arena_bytes, f->arena_bytes, err))
+			return -1;
+	int first = site_of(s, g->tensors[f->tokens].layer);
+	const struct site *at = &s->sites[first];
+	p->held[f->tokens] = 1u << first;
+	if (find_parameters(s, p, err) ||
+	    at->dev->ops->to_device(at->dev, (char *)at->arena + f->offset[f->tokens], tokens, (size_t)f->count * sizeof *tokens, err))
+		return -1;
+	for (size_t i = 0; i < g->op_count; i++) {
+		struct kv_cache *c = cached && g->ops[i].opcode == HSPMD_OP_ATTENTION ? &s->caches[attentions++] : NULL;
+		if ((f->runs[i] || c) && run_op(s, p, &g->ops[i], c, f->runs[i], err))
+			return -1;
+	}
+	return 0;
 }
 
 static int run_graph(struct hspmd_inference *s, const struct inference_forward *f, const int32_t *tokens, struct hspmd_error *err)
 {
-	const struct hspmd_graph *g = f->graph;
-	bool cached = !s->uncached.text[0];
-	int attentions = 0;
-	if (grow_memory(s, &s->arena, &s->arena_bytes, f->arena_bytes, err))
-		return -1;
-	void **parameter = parameters_of(s, g, err);
-	if (!parameter)
-		return -1;
-	int rv = s->dev->ops->to_device(s->dev, (char *)s->arena + f->offset[f->tokens], tokens, (size_t)f->count * sizeof *tokens, err);
-	for (size_t i = 0; !rv && i < g->op_count; i++) {
-		struct kv_cache *c = cached && g->ops[i].opcode == HSPMD_OP_ATTENTION ? &s->caches[attentions++] : NULL;
-		if (f->runs[i] || c)
-			rv = run_op(s, f, &g->ops[i], parameter, c, f->runs[i], err);
-	}
-	free(parameter);
+	size_t n = f->graph->tensor_count;
+	struct pass p = { f, hspmd_calloc(n, sizeof *p.parameter), hspmd_calloc(n, sizeof *p.held) };
+	int rv = p.parameter && p.held ? run_pass(s, &p, tokens, err) : hspmd_fail_memory(err, "generating");
+	free(p.parameter);
+	free(p.held);
 	return rv;
 }
 
@@ -313,13 +462,14 @@ static int run_graph(struct hspmd_inference *s, const struct inference_forward *
 static int read_logits(struct hspmd_inference *s, const struct inference_forward *f, float *logits, struct hspmd_error *err)
 {
 	const struct hspmd_tensor *t = &f->graph->tensors[f->logits];
+	const struct site *at = &s->sites[site_of(s, t->layer)];
 	int64_t vocab = t->shape.dim[t->shape.rank - 1];
 	size_t bytes = (size_t)vocab * hspmd_dtype_bytes(t->dtype);
-	const char *last = (const char *)s->arena + f->offset[f->logits] + (size_t)(f->count - 1) * bytes;
+	const char *last = (const char *)at->arena + f->offset[f->logits] + (size_t)(f->count - 1) * bytes;
 	if (t->dtype == HSPMD_F32)
-		return s->dev->ops->to_host(s->dev, logits, last, bytes, err);
+		return at->dev->ops->to_host(at->dev, logits, last, bytes, err);
 	uint16_t *halves = malloc(bytes);
-	int rv = halves ? s->dev->ops->to_host(s->dev, halves, last, bytes, err) : hspmd_fail_memory(err, "reading logits");
+	int rv = halves ? at->dev->ops->to_host(at->dev, halves, last, bytes, err) : hspmd_fail_memory(err, "reading logits");
 	for (int64_t i = 0; !rv && i < vocab; i++)
 		logits[i] = hspmd_bf16_to_float(halves[i]);
 	free(halves);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Logits of one sequence of tokens after another, on one device, by the graphs, operators and kernels of training. The keys and values of
- * earlier tokens are kept, so that each new token costs one position. A model whose operators do not allow that (its own net, attention to
+/* Logits of one sequence of tokens after another, by the graphs, operators and kernels of training. A model that is too large for one device
+ * is divided among several by layers, which compute one after another. The keys and values of earlier tokens are kept where they are made, so
+ * that each new token costs one position. A model whose operators do not allow that (its own net, attention to
  * both sides) is computed from its first token on for every new one. */
 #ifndef HSPMD_INFERENCE_INFERENCE_H
 #define HSPMD_INFERENCE_INFERENCE_H
@@ -16,11 +17,25 @@ struct hspmd_parameter_source {
 	void *context;
 };
 
-/* Reads all parameters into the device's memory. bf16: computes in BF16, which the device must be able to. Borrows the model and the
- * device. NULL and err: memory, the source fails, or the model has no tokens or logits. */
+#define HSPMD_INFERENCE_MAX_DEVICES 32
+
+struct hspmd_inference_devices {
+	int count; /* 1 ... HSPMD_INFERENCE_MAX_DEVICES */
+	struct hspmd_device *device[HSPMD_INFERENCE_MAX_DEVICES];
+	double share[HSPMD_INFERENCE_MAX_DEVICES]; /* of the bytes of parameters, as near as whole layers allow: in any unit */
+};
+
+/* Bytes of the model's parameters; -1 and err: memory, or the model has no tokens or logits. */
+double hspmd_inference_bytes(const struct hspmd_model *m, bool bf16, struct hspmd_error *err);
+
+/* Reads the parameters into the devices' memory; one that layers of several devices use, into that of each. bf16: computes in BF16, which
+ * the devices must be able to. Borrows the model and the devices. NULL and err: memory, the source fails, or the model has no tokens or
+ * logits. */
 struct hspmd_inference *hspmd_inference_open(const struct hspmd_model *m, const struct hspmd_parameter_source *source,
-                                             struct hspmd_device *dev, bool bf16, struct hspmd_error *err);
+                                             const struct hspmd_inference_devices *devices, bool bf16, struct hspmd_error *err);
 void hspmd_inference_close(struct hspmd_inference *s);
+/* The layers [*first, *end) that the device computes; none if both are equal. */
+void hspmd_inference_layers(const struct hspmd_inference *s, int device, int *first, int *end);
 
 /* Why keys and values cannot be kept; NULL: they are. */
 const char *hspmd_inference_uncached(const struct hspmd_inference *s);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/lib/answer.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/durable.h"
 #include "common/json.h"
 #include "runtime/graph/graph_json.h"
 #include "runtime/lib/object.h"
@@ -16,22 +16,16 @@
 
 #define TRIED_LENGTH 64 /* positions of the net that is described without a job, unless the model takes fewer */
 
-static void write_all(const char *text, size_t size)
+static void say(const char *text)
 {
-	while (size) {
-		ssize_t n = write(HSPMD_OWN_ANSWER_FD, text, size);
-		if (n < 0 && errno != EINTR)
-			return; /* nobody is listening any more */
-		text += n > 0 ? n : 0;
-		size -= n > 0 ? (size_t)n : 0;
-	}
+	(void)hspmd_write_all(HSPMD_OWN_ANSWER_FD, text, strlen(text)); /* it fails if nobody is listening any more */
 }
 
 static void at(const char *doing)
 {
 	char line[128];
-	int n = snprintf(line, sizeof line, HSPMD_OWN_AT "%s\n", doing);
-	write_all(line, (size_t)n);
+	snprintf(line, sizeof line, HSPMD_OWN_AT "%s\n", doing);
+	say(line);
 }
 
 static void send_answer(const json_t *value)
@@ -39,9 +33,9 @@ static void send_answer(const json_t *value)
 	char *text = json_dumps(value, JSON_COMPACT);
 	if (!text)
 		return;
-	write_all(HSPMD_OWN_ANSWER, strlen(HSPMD_OWN_ANSWER));
-	write_all(text, strlen(text));
-	write_all("\n", 1);
+	say(HSPMD_OWN_ANSWER);
+	say(text);
+	say("\n");
 	free(text);
 }
 
@@ -183,20 +177,15 @@ static void *read_object(size_t *size, struct hspmd_error *err)
 	}
 	char *bytes = malloc((size_t)st.st_size);
 	*size = (size_t)st.st_size;
-	for (size_t done = 0; bytes && done < *size;) {
-		ssize_t n = pread(HSPMD_OWN_OBJECT_FD, bytes + done, *size - done, (off_t)done);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0) {
-			free(bytes);
-			hspmd_fail_errno(err, "reading the object");
-			return NULL;
-		}
-		done += (size_t)n;
-	}
-	if (!bytes)
+	if (!bytes) {
 		hspmd_fail_memory(err, "reading the object");
-	return bytes;
+		return NULL;
+	}
+	if (!hspmd_read_at(HSPMD_OWN_OBJECT_FD, bytes, *size, 0))
+		return bytes;
+	hspmd_fail_errno(err, "reading the object");
+	free(bytes);
+	return NULL;
 }
 
 static json_t *answer_to(const json_t *request, struct hspmd_error *err)

@@ -41,3 +41,15 @@ struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct 
 	}
 	return g;
 }
+
+struct hspmd_graph *hspmd_model_job_graph(const struct hspmd_model *m, const struct hspmd_job *j, struct hspmd_error *err)
+{
+	const struct hspmd_model_build_options how = { .batch = 1,
+		                                       .seq_len = j->seq_len,
+		                                       .vocab_parts = 1,
+		                                       .loss_scale = 1,
+		                                       .reset_positions = j->reset_positions,
+		                                       .documents = j->documents,
+		                                       .forward_only = true };
+	return hspmd_model_graph(m, &how, err);
+}

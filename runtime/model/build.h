@@ -24,5 +24,7 @@ struct hspmd_model_build_options {
 
 /* NULL and err if memory is short or the sizes do not fit. The caller destroys the graph. */
 struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct hspmd_model_build_options *how, struct hspmd_error *err);
+/* The smallest graph with all of the model's parameters: the forward pass of one of the job's samples. As above. */
+struct hspmd_graph *hspmd_model_job_graph(const struct hspmd_model *m, const struct hspmd_job *j, struct hspmd_error *err);
 
 #endif

@@ -20,19 +20,6 @@ static void add(struct check *k, const struct hspmd_error *one)
 	k->enough = !hspmd_mistakes_add(k->all, k->err, k->j->file, one->text);
 }
 
-/* A part of the model with all of its parameters: the forward pass of one sample. */
-static struct hspmd_graph *build(const struct hspmd_job *j, const struct hspmd_model *m, struct hspmd_error *err)
-{
-	const struct hspmd_model_build_options how = { .batch = 1,
-		                                       .seq_len = j->seq_len,
-		                                       .vocab_parts = 1,
-		                                       .loss_scale = 1,
-		                                       .reset_positions = j->reset_positions,
-		                                       .documents = j->documents,
-		                                       .forward_only = true };
-	return hspmd_model_graph(m, &how, err);
-}
-
 static const struct hspmd_tensor *next_parameter(const struct check *k, size_t *i)
 {
 	while (*i < k->g->tensor_count)
@@ -82,7 +69,7 @@ static int check_job(const struct hspmd_job *j, const struct hspmd_model *m, str
 	if (!j->init && !j->optimizer.no_decay_count)
 		return 0;
 	struct hspmd_error one;
-	struct hspmd_graph *g = build(j, m, &one);
+	struct hspmd_graph *g = hspmd_model_job_graph(m, j, &one);
 	k.g = g;
 	if (!g) {
 		hspmd_error_prefix(&one, "%s: model", j->file);

@@ -85,7 +85,7 @@ static void build(struct hspmd_builder *b)
 	int positions = hspmd_builder_matrix(b, "wpe.weight", HSPMD_SHAPE(m->max_positions, m->hidden), b->d->init_range, -1, 1);
 	if (b->positions >= 0) {
 		int own = hspmd_builder_op(b, HSPMD_OP_EMBED, NULL, (int[]){ b->positions, positions }, 2, NULL);
-		x = hspmd_builder_op(b, HSPMD_OP_ADD, NULL, (int[]){ x, own }, 2, NULL);
+		x = hspmd_builder_add(b, x, own);
 	} else {
 		x = hspmd_builder_op(b, HSPMD_OP_POSITION_EMBED, NULL, (int[]){ x, positions }, 2, NULL);
 	}

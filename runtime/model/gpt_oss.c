@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpt-oss (arXiv 2508.10925): experts with biases and a clamped activation, attention with sinks, a window in every other layer. Files have
  * the experts' matrices transposed, with gate and up in turns. */
-#include <string.h>
-
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/durable.h"
 #include "runtime/model/own_internal.h"
 
 #define ANSWER_S 30                        /* HSPMD_MODEL_TIMEOUT_S in the environment replaces it */
@@ -31,18 +32,14 @@ int hspmd_own_memory_file(const char *name, const void *bytes, size_t size)
 	int low = memfd_create(name, MFD_CLOEXEC), fd = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, FD_FREE);
 	if (low >= 0)
 		close(low);
-	for (size_t done = 0; fd >= 0 && done < size;) {
-		ssize_t n = write(fd, (const char *)bytes + done, size - done);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0) {
-			close(fd);
-			return -1;
-		}
-		done += (size_t)n;
+	if (fd < 0)
+		return -1;
+	if (hspmd_write_all(fd, bytes, size) || lseek(fd, 0, SEEK_SET) < 0) {
+		int saved = errno;
+		close(fd);
+		errno = saved;
+		return -1;
 	}
-	if (fd >= 0)
-		lseek(fd, 0, SEEK_SET);
 	return fd;
 }
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Phi-3 and Phi-4 (arXiv 2404.14219) as Phi3ForCausalLM stores them. Files have query, key and value in one matrix, and gate and up in
  * another; here each is a parameter of its own, so that each can be split by heads. */
-#include <string.h>
-
 #include "runtime/model/fields.h"
 #include "runtime/model/model_internal.h"
 #include "runtime/model/weight_pieces.h"

@@ -2,7 +2,6 @@
 #include "runtime/model/rope.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "runtime/model/fields.h"
 

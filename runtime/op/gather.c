@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows by number: x[B..,N,R..], index[B..,K..] -> y[B..,K..,R..], where numbers[0] is the number of dimensions B.. . A device that holds a
  * part of N gives zeros for the other rows, so that a split of N makes y partial. */
-#include <inttypes.h>
 #include <string.h>
 
 #include "runtime/op/op_internal.h"

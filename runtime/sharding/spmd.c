@@ -190,14 +190,18 @@ static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotati
 	return to;
 }
 
-/* The first of a tensor's values in a stage that is not partial: values added to it need no further reduction. If there is none, the first
- * value. */
+/* A tensor's value in a stage that takes the least reduction: what is computed from it needs no more. The first of them, -1: none. */
 static int best_value(const struct hspmd_spmd *s, int tensor, int stage)
 {
-	for (int v = s->first_value[tensor]; v >= 0; v = s->values[v].next)
-		if (s->values[v].stage == stage && !hspmd_annotation_is_partial(s->values[v].annotation))
-			return v;
-	return hspmd_spmd_value(s, tensor, stage);
+	int best = -1, least = 0;
+	for (int v = s->first_value[tensor]; v >= 0; v = s->values[v].next) {
+		int addends = s->values[v].stage == stage ? hspmd_annotation_addends(s->values[v].annotation) : 0;
+		if (addends && (best < 0 || addends < least)) {
+			best = v;
+			least = addends;
+		}
+	}
+	return best;
 }
 
 /* The value of an operator's input in the operator's stage: an existing one, a new one of a parameter or input, or a reshard from the stage

@@ -33,6 +33,7 @@
 #include <jansson.h>
 
 #include "common/error.h"
+#include "common/optimizer/optimizer.h"
 #include "runtime/device/device.h"
 #include "runtime/tensor/box.h"
 
@@ -128,6 +129,20 @@ int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int cou
 
 /* Subtract a box from *boxes, which are disjoint; *count and *capacity are theirs. 0, or -1: memory. */
 int hspmd_boxes_subtract(struct hspmd_box **boxes, size_t *count, size_t *capacity, const struct hspmd_box *box);
+
+/* Whether a checkpoint is of a model. A root lists no extents: those of its shards' headers are checked by who reads them. Each returns 0,
+ * or -1 and err, which says what the checkpoint has or lacks. */
+/* Whether an extent is a part of the model's state. shape: of the model's parameter of that name; NULL: there is none. */
+int hspmd_extent_check(const struct hspmd_extent *e, const struct hspmd_shape *shape, struct hspmd_error *err);
+/* Whether the extents are of all kinds that the optimizer keeps. */
+int hspmd_manifest_check_kinds(const struct hspmd_manifest *m, enum hspmd_optimizer optimizer, struct hspmd_error *err);
+struct hspmd_state_parameter { /* borrowed */
+	const char *name;
+	const struct hspmd_shape *shape;
+};
+/* Whether the extents are of the parameters of a model: of all of them, and no others. Sorts them. */
+int hspmd_manifest_check_model(const struct hspmd_manifest *m, struct hspmd_state_parameter *parameters, size_t count,
+                               struct hspmd_error *err);
 
 /* "step-0000000120-g3" into buf; returns buf. */
 const char *hspmd_checkpoint_name(int64_t step, int64_t generation, char *buf, size_t size);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/weights/weights.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/durable.h"
 #include "common/half.h"
 #include "common/json.h"
 #include "runtime/weights/safetensors.h"
@@ -197,14 +197,8 @@ static int read_elements(struct hspmd_weights *w, const struct weight_file *f, c
 	size_t element = hspmd_safetensors_element(t->dtype), most = CHUNK / element;
 	while (count) {
 		size_t n = count < most ? count : most;
-		for (size_t got = 0; got < n * element;) {
-			ssize_t r = pread(f->fd, w->raw + got, n * element - got, (off_t)(t->offset + first * element + got));
-			if (r < 0 && errno == EINTR)
-				continue;
-			if (r <= 0)
-				return r ? hspmd_fail_errno(err, "%s", f->path) : hspmd_fail(err, "%s: ends early", f->path);
-			got += (size_t)r;
-		}
+		if (hspmd_read_at(f->fd, w->raw, n * element, t->offset + first * element))
+			return hspmd_fail_errno(err, "%s", f->path);
 		(void)convert(t->dtype, w->raw, data, n);
 		data += n;
 		first += n;

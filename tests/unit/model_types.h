@@ -25,15 +25,25 @@ static inline void model_type_tried(const char *config, const char **missing)
 	hspmd_model_destroy(m);
 }
 
-/* Fails if a type is not among `count` configs. config(i): one of them. */
-static inline void check_all_types(const char *(*config)(size_t i), size_t count)
+#define MODEL_TYPES_MAX 256
+
+/* Fills missing[] with the values of model_type, and with NULL for those that are among `count` configs. config(i): one of them. Returns
+ * the number of all. */
+static inline int model_types_missing(const char *(*config)(size_t i), size_t count, const char **missing)
 {
-	const char *missing[256];
 	int types = 0;
 	while ((missing[types] = hspmd_model_type_name(types)))
 		types++;
 	for (size_t k = 0; k < count; k++)
 		model_type_tried(config(k), missing);
+	return types;
+}
+
+/* Fails if a type is not among them. */
+static inline void check_all_types(const char *(*config)(size_t i), size_t count)
+{
+	const char *missing[MODEL_TYPES_MAX];
+	int types = model_types_missing(config, count, missing);
 	for (int i = 0; i < types; i++)
 		if (missing[i])
 			fail_msg("this test has no model of type %s", missing[i]);

@@ -80,28 +80,41 @@ void agent_open_with(struct agent *a, json_t *command, const char *notice)
 	free(checkpoint);
 }
 
-void agent_order_start(struct agent *a, json_t *devices)
+json_t *agent_prepare(struct agent *a, json_t *devices)
 {
-	json_t *pipelines = json_array(), *device, *addresses = json_object();
+	json_t *pipelines = json_array(), *device;
 	size_t i;
 	a->generation++;
-	json_array_foreach(devices, i, device) {
+	json_array_foreach(devices, i, device)
 		json_array_append_new(pipelines, json_pack("{s[{s[O]}]}", "stages", "devices", device));
+	agent_tell(a, json_pack("{ss,sI,s{so},sO}", "type", "prepare", "generation", (json_int_t)a->generation, "plan", "pipelines",
+	                        pipelines, "members", devices));
+	return agent_next(a, "prepared");
+}
+
+void agent_tell_addresses(struct agent *a, const char *type, int64_t generation, json_t *devices)
+{
+	json_t *addresses = json_object(), *device;
+	size_t i;
+	json_array_foreach(devices, i, device) {
 		char *text = hspmd_base64_encode("10.0.0.7:4711", 13);
 		json_object_set_new(addresses, json_string_value(device), json_string(text));
 		free(text);
 	}
-	agent_tell(a, json_pack("{ss,sI,s{so},sO}", "type", "prepare", "generation", (json_int_t)a->generation, "plan", "pipelines",
-	                        pipelines, "members", devices));
-	json_t *prepared = agent_next(a, "prepared");
+	agent_tell(a, json_pack("{ss,sI,so,sI,s{}}", "type", type, "generation", (json_int_t)generation, "addresses", addresses, "step",
+	                        (json_int_t)5, "state"));
+}
+
+void agent_order_start(struct agent *a, json_t *devices)
+{
+	json_t *prepared = agent_prepare(a, devices);
 	size_t n;
 	char *address = hspmd_base64_decode(json_string_value(json_object_get(prepared, "address")), &n);
 	address[n] = '\0';
 	assert_true(atoi(strrchr(address, ':') + 1) > 0);
 	free(address);
 	json_decref(prepared);
-	agent_tell(a, json_pack("{ss,sI,so,sI,s{}}", "type", "start", "generation", (json_int_t)a->generation, "addresses", addresses,
-	                        "step", (json_int_t)5, "state"));
+	agent_tell_addresses(a, "start", a->generation, devices);
 	json_decref(devices);
 }
 

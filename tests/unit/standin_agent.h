@@ -29,6 +29,10 @@ void agent_expect(struct agent *a, const char *type);
 json_t *shell(const char *script);
 /* Starts a stand-in for n1:0 with this command. */
 void agent_open_with(struct agent *a, json_t *command, const char *notice);
+/* Prepares the next generation, of these devices. Returns the answer. */
+json_t *agent_prepare(struct agent *a, json_t *devices);
+/* `start` or `preconnect` of a generation whose ranks meet at 10.0.0.7:4711. */
+void agent_tell_addresses(struct agent *a, const char *type, int64_t generation, json_t *devices);
 /* The next generation, of these devices: is prepared, and ordered to start. */
 void agent_order_start(struct agent *a, json_t *devices);
 /* The same; returns when it runs, or cannot (`answer`). */

@@ -24,9 +24,12 @@ struct place {
 	bool held, agent, stand_in, runs, noticed, finished;
 	bool elastic; /* the rank takes changes in its process, and holds the state */
 	bool slow;    /* it does not answer `prepare` */
+	bool hangs;   /* it does not answer `preconnect` */
 	bool first;   /* rank 0 */
 	json_int_t serial;
 	int64_t prepared, generation;
+	int64_t connected; /* generation for which it has connected beside training; shut again: given_up */
+	int64_t given_up;
 	int members;       /* of the generation that is prepared */
 	json_t *down, *up; /* messages under way, in order */
 };
@@ -71,7 +74,7 @@ static void say(struct place *p, json_t *m)
 static void lose_stand_in(struct place *p)
 {
 	p->stand_in = p->runs = p->noticed = p->finished = false;
-	p->prepared = p->generation = 0;
+	p->prepared = p->generation = p->connected = p->given_up = 0;
 }
 
 /* As the first thing in a generation, rank 0 tells again what it has saved: lines of these steps may have been lost. */
@@ -127,9 +130,18 @@ static void receive(struct site *s, int i, json_t *m)
 		p->members = (int)json_array_size(json_object_get(m, "members"));
 		if (p->slow)
 			return;
-		say(p, json_pack("{s:s, s:I, s:s}", "type", "prepared", "generation", (json_int_t)g, "address", "aDox"));
+		say(p, json_pack("{s:s, s:I, s:s, s:o*}", "type", "prepared", "generation", (json_int_t)g, "address", "aDox",
+		                 "needs_preconnect", p->elastic ? json_true() : NULL));
+	} else if (!strcmp(type, "preconnect")) {
+		assert_int_equal(json_object_size(json_object_get(m, "addresses")), 1);
+		if (p->prepared != g || !p->elastic)
+			return;
+		p->connected = g;
+		if (!p->hangs)
+			say(p, json_pack("{s:s, s:I}", "type", "preconnected", "generation", (json_int_t)g));
 	} else if (!strcmp(type, "start")) {
 		assert_int_equal(p->prepared, g);
+		assert_int_not_equal(p->given_up, g);
 		assert_false(p->runs);
 		assert_int_equal(json_object_size(json_object_get(m, "addresses")), 1); /* where the ranks meet */
 		p->generation = g;
@@ -151,6 +163,7 @@ static void receive(struct site *s, int i, json_t *m)
 			ended(p, "stopped", p->finished ? s->ends_with : -1);
 	} else if (!strcmp(type, "abort")) {
 		bool holds = p->elastic ? p->runs : p->generation > 0;
+		p->given_up = p->connected;
 		p->runs = p->noticed = false;
 		say(p, json_pack("{s:s, s:I, s:I, s:o, s:n, s:n, s:[], s:[]}", "type", "aborted", "generation", (json_int_t)g, "step",
 		                 (json_int_t)0, "holds", holds ? json_integer(p->generation) : json_null(), "ready", "applied", "sums",
@@ -541,19 +554,54 @@ static void test_hangs_in_a_start(void **state)
 	}
 }
 
+/* Three ranks that take changes in their own processes make a step. */
+static void begin_elastic(struct site *s)
+{
+	begin(s, 1, "x");
+	assert_true(starts(s, 1, s->now + 100));
+	for (int i = 0; i < 3; i++) {
+		s->place[i].elastic = true;
+		say(&s->place[i], json_pack("{s:s, s:I, s:b}", "type", "elastic", "generation", (json_int_t)1, "elastic", 1));
+	}
+	tell_step(s, &s->place[0]);
+}
+
+/* Such ranks connect for the next generation while they train, and are stopped when they have, or if one hangs, after a while. If the step
+ * under way is given up, so are these connections: another generation follows. */
+static void test_connects_beside_training(void **state)
+{
+	(void)state;
+	for (int hangs = 0; hangs < 2; hangs++)
+		for (int gives_up = 0; gives_up <= hangs; gives_up++) {
+			struct site s;
+			begin_elastic(&s);
+			s.place[1].hangs = hangs;
+			ask(&s, "shrink");
+			assert_int_equal(starts(&s, 2, s.now + 10), !hangs);
+			assert_true(s.place[0].runs);
+			for (int i = 0; i < 2; i++)
+				assert_int_equal(s.place[i].connected, 2);
+			if (gives_up)
+				say(&s.place[0], json_pack("{s:s, s:I, s:s, s:b}", "type", "fault", "generation", (json_int_t)1, "text",
+				                           "a peer is gone", "lives", 1));
+			for (int i = 0; i < 4 && s.place[0].generation == 1; i++) { /* it trains on, without a step that takes too long */
+				if (!gives_up)
+					tell_step(&s, &s.place[0]);
+				starts(&s, 2, s.now + 10);
+			}
+			assert_int_equal(s.place[0].generation, gives_up ? 3 : 2);
+			assert_int_equal(s.place[0].given_up, gives_up ? 2 : 0);
+			clear(&s);
+		}
+}
+
 /* Ranks that take changes in their own processes go on at once after a loss: also while another, which was lost before, is made ready to
  * join them again. They do not wait for it. */
 static void test_survivors_wait_for_nobody(void **state)
 {
 	(void)state;
 	struct site s;
-	begin(&s, 1, "x");
-	assert_true(starts(&s, 1, s.now + 100));
-	for (int i = 0; i < 3; i++) {
-		s.place[i].elastic = true;
-		say(&s.place[i], json_pack("{s:s, s:I, s:b}", "type", "elastic", "generation", (json_int_t)1, "elastic", 1));
-	}
-	tell_step(&s, &s.place[0]);
+	begin_elastic(&s);
 	s.place[1].slow = true;
 	fail_rank(&s.place[1]);
 	assert_true(starts(&s, 2, s.now + 10));
@@ -614,6 +662,7 @@ int main(void)
 		cmocka_unit_test(test_ends),
 		cmocka_unit_test(test_shutdown),
 		cmocka_unit_test(test_hangs_in_a_start),
+		cmocka_unit_test(test_connects_beside_training),
 		cmocka_unit_test(test_survivors_wait_for_nobody),
 		cmocka_unit_test(test_a_change_before_ranks_are_ready),
 	};

@@ -244,6 +244,31 @@ static void test_asked_again(void **state)
 	}
 }
 
+/* All state is lost, and the checkpoints are of another model: the run neither continues from them nor starts anew, but ends and says
+ * why. */
+static void test_foreign_checkpoint(void **state)
+{
+	(void)state;
+	struct world *w = world_create(&(struct world_options){
+	        .seed = 2, .nodes = 2, .devices_per_node = 1, .held = 2, .steps = 1000000, .checkpoints = true, .foreign = true });
+	int status, steps;
+	world_run_until(w, 5);
+	world_checkpoint(w);
+	for (int i = 0; i < WORLD_MOVES && !world_events_with(w, "is complete"); i++)
+		if (!world_move(w))
+			world_wait(w);
+	world_kill(w, 0, 0, WORLD_AGENT);
+	world_kill(w, 1, 0, WORLD_AGENT);
+	steps = world_steps_told(w);
+	world_run_out(w, 2);
+	assert_true(world_ended(w, &status));
+	assert_int_equal(status, 1);
+	assert_string_equal(world_exit_text(w), "the checkpoint is of another model");
+	assert_int_equal(world_steps_told(w), steps);
+	assert_int_equal(world_began_anew(w), 0);
+	world_destroy(w);
+}
+
 /* One pipeline, no copies anywhere: a worker's state is taken up from its node's memory, whatever was in progress when the worker was
  * killed, also if the process that takes it up is killed, too. The same for a hung worker that is ended, for all workers of an agent, and
  * if the controller dies. */
@@ -572,6 +597,7 @@ int main(void)
 		cmocka_unit_test(test_to_the_end),
 		cmocka_unit_test(test_leave_from_a_save),
 		cmocka_unit_test(test_asked_again),
+		cmocka_unit_test(test_foreign_checkpoint),
 		cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_lost_without_controller),
 		cmocka_unit_test(test_resized_too_early),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of replicas on several nodes: each byte crosses between nodes once per node if links within nodes are faster, and the losses
- * do not change. */
+/* Sums of gradients move no more than they must. Of replicas on several nodes, each byte crosses between nodes once per node if links within
+ * nodes are faster, and the losses do not change. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -202,8 +202,43 @@ static void same_order(void **state)
 	}
 }
 
+/* Each device of two context groups of two has the gradients of one head of keys and values at all positions, by its own heads and
+ * positions: they are summed before they are multiplied by the weights, as what is eight times as wide would have to be otherwise. */
+static void narrow_gradients_are_summed(void **state)
+{
+	(void)state;
+	static const char model[] =
+	        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,\"num_attention_heads\":8,"
+	        "\"num_key_value_heads\":1,\"max_position_embeddings\":32,\"vocab_size\":257,\"tie_word_embeddings\":false}";
+	static const char *const plans[] = {
+		HEAD "[{\"micro_batches\":6,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0-1\",\"n1:0-1\"],\"context\":2}]}]}",
+		HEAD "[{\"micro_batches\":6,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0-1\",\"n1:0-1\"],\"context\":2,"
+		     "\"context_ratio\":[0.75,0.25]}]}]}",
+	};
+	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+		struct scene s;
+		build_for(&s, model, plans[i], 0);
+		int sums = 0;
+		for (size_t k = 0; k < s.program->vote; k++) {
+			const struct hspmd_instruction *in = &s.program->instructions[k];
+			if (in->kind != HSPMD_INSTRUCTION_COMM || in->micro_batch != 0 ||
+			    in->transfer->steps[in->step].kind != HSPMD_COMM_REDUCE_SCATTER)
+				continue;
+			assert_int_equal(in->transfer->steps[in->step].in[0].hi[2], 8);
+			sums++;
+		}
+		assert_int_equal(sums, 2 * 3);
+		clear(&s);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(once_a_node), cmocka_unit_test(same_losses), cmocka_unit_test(same_order) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(once_a_node),
+		cmocka_unit_test(same_losses),
+		cmocka_unit_test(same_order),
+		cmocka_unit_test(narrow_gradients_are_summed),
+	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,28 +105,53 @@ static void check_row(const char *name, int64_t token, const float *got, const f
 			         (double)want[i]);
 }
 
-static void open_device(struct hspmd_device **dev)
+/* Devices with unequal shares; with more devices than layers, some get none. */
+static void open_devices(struct hspmd_inference_devices *d, int count)
 {
 	struct hspmd_error err = { "" };
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &err);
-	must(ops && !ops->open(dev, 0, 2, &err), &err);
+	*d = (struct hspmd_inference_devices){ .count = count };
+	for (int i = 0; i < count; i++) {
+		must(ops && !ops->open(&d->device[i], 0, 1, &err), &err);
+		d->share[i] = 1 + i % 3;
+	}
+}
+
+static void close_devices(const struct hspmd_inference_devices *d)
+{
+	for (int i = 0; i < d->count; i++)
+		d->device[i]->ops->close(d->device[i]);
+}
+
+/* Every layer is on one device, in order, and with few devices each has some. */
+static void check_layers(const struct hspmd_inference *s, int count, int layers)
+{
+	int before = 0, first, end;
+	for (int i = 0; i < count; i++) {
+		hspmd_inference_layers(s, i, &first, &end);
+		assert_int_equal(first, before);
+		assert_true(end > first || count > 2);
+		before = end;
+	}
+	assert_int_equal(before, layers);
 }
 
 /* The prompt in one part, or token by token; then further tokens; then the same sequence again, in the memory of the first. */
-static void check_model(const char *name, const struct hspmd_model *m, int64_t length, bool cached)
+static void check_model_on(const char *name, const struct hspmd_model *m, int64_t length, bool cached, int device_count, const float *want)
 {
 	struct hspmd_error err = { "" };
-	struct hspmd_device *dev;
+	struct hspmd_inference_devices devices;
 	struct hspmd_parameter_source source = { read_parameter, NULL };
-	float *want = trained_logits(m, length), *got = malloc((size_t)m->vocab * sizeof *got);
+	float *got = malloc((size_t)m->vocab * sizeof *got);
 	int32_t *tokens = calloc((size_t)length, sizeof *tokens);
 	assert_non_null(got);
 	assert_non_null(tokens);
 	for (int64_t i = 0; i < length; i++)
 		tokens[i] = token_at(i, m->vocab);
-	open_device(&dev);
-	struct hspmd_inference *s = hspmd_inference_open(m, &source, dev, false, &err);
+	open_devices(&devices, device_count);
+	struct hspmd_inference *s = hspmd_inference_open(m, &source, &devices, false, &err);
 	must(s, &err);
+	check_layers(s, device_count, hspmd_model_layers(m));
 	if (cached != !hspmd_inference_uncached(s))
 		fail_msg("%s: %s", name, cached ? hspmd_inference_uncached(s) : "keys and values are kept");
 	for (int round = 0; round < 2; round++) {
@@ -139,10 +164,18 @@ static void check_model(const char *name, const struct hspmd_model *m, int64_t l
 		assert_int_equal(hspmd_inference_append(s, tokens, 1, got, &err), -1);
 	}
 	hspmd_inference_close(s);
-	dev->ops->close(dev);
-	free(want);
+	close_devices(&devices);
 	free(got);
 	free(tokens);
+}
+
+static void check_model(const char *name, const struct hspmd_model *m, int64_t length, bool cached)
+{
+	static const int counts[] = { 1, 2, 9 };
+	float *want = trained_logits(m, length);
+	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+		check_model_on(name, m, length, cached, counts[i], want);
+	free(want);
 }
 
 static void check_config(const char *config, int64_t length)
@@ -203,12 +236,12 @@ static void test_refusals(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
-	struct hspmd_device *dev;
+	struct hspmd_inference_devices devices;
 	struct hspmd_parameter_source source = { read_parameter, NULL };
 	struct hspmd_model *m = hspmd_model_read(MODELS "/gpt2", &err);
 	must(m, &err);
-	open_device(&dev);
-	struct hspmd_inference *s = hspmd_inference_open(m, &source, dev, false, &err);
+	open_devices(&devices, 1);
+	struct hspmd_inference *s = hspmd_inference_open(m, &source, &devices, false, &err);
 	must(s, &err);
 	assert_int_equal(hspmd_inference_begin(s, m->max_positions + 1, &err), -1);
 	assert_non_null(strstr(err.text, "256 positions"));
@@ -218,7 +251,7 @@ static void test_refusals(void **state)
 	assert_int_equal(hspmd_inference_append(s, (int32_t[]){ 1, 2, 3, 4 }, 4, NULL, &err), -1);
 	must(!hspmd_inference_append(s, (int32_t[]){ 1, 2, 3 }, 3, NULL, &err), &err);
 	hspmd_inference_close(s);
-	dev->ops->close(dev);
+	close_devices(&devices);
 	hspmd_model_destroy(m);
 }
 

@@ -154,8 +154,8 @@ static void refuses_commands(void **state)
 	struct hspmd_job *j = hspmd_job_from_json(v, "/jobs/j.json", NULL, &err);
 	assert_int_equal(hspmd_job_check_files(j, &hspmd_job_models, NULL, NULL, NULL, &err), -1);
 	assert_string_equal(err.text,
-	                    "/jobs/j.json: command[1]: {1/wrld}: unknown name \"wrld\"; expected world, nodes, rank, local_rank or latest "
-	                    "({{ is a plain {)");
+	                    "/jobs/j.json: command[1]: {1/wrld}: unknown name \"wrld\"; expected world, nodes, rank, local_rank, latest or "
+	                    "checkpoint ({{ is a plain {)");
 	hspmd_job_destroy(j);
 	json_decref(v);
 }

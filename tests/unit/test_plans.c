@@ -16,12 +16,14 @@
 #include <math.h>
 
 #include "tests/unit/draw.h"
+#include "tests/unit/golden_config.h"
+#include "tests/unit/random_plan.h"
 #include "tests/unit/random_program.h"
 #include "tests/unit/model_types.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 20
-#define BATCH 8
+#define BATCH RANDOM_PLAN_BATCH
 #define CLOSE 1e-6 /* largest relative difference of losses */
 
 struct model {
@@ -73,7 +75,7 @@ static const char gpt2_dropout[] =
         "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257}"; /* 0.1 each */
 static const char llama_dropout[] = "{\"model_type\":\"llama\"," TWO_KV ",\"attention_dropout\":0.2}";
 static const char gpt_neox[] = "{\"model_type\":\"gpt_neox\"," SIZES ",\"rotary_pct\":0.67}";
-static const struct model models[] = {
+static const struct model listed[] = {
 	{ "llama", trainer_llama, 5, 2, trainer_run },
 	{ "gpt2", trainer_gpt2, 5, 4, trainer_run },
 	{ "gpt2 on documents", trainer_gpt2, 5, 4, trainer_documents },
@@ -107,165 +109,49 @@ static const struct model models[] = {
 	{ "gpt2 by Lion", trainer_gpt2, 5, 4, trainer_lion },
 };
 
-static uint64_t state;
+/* Those above, and one of each type of which there is none. */
+#define MODELS_MAX 128
+static struct model models[MODELS_MAX];
+static size_t model_count;
 
-/* splitmix64 */
-static unsigned draw(unsigned n)
+static const char *config_listed(size_t i)
 {
-	uint64_t z = (state += UINT64_C(0x9e3779b97f4a7c15));
-	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return (unsigned)((z ^ (z >> 31)) >> 33) % n;
+	return listed[i].config;
 }
 
-/* Split n into `parts` numbers of at least 1. */
-static void compose(int n, int parts, int *out)
+static int list_models(void **unused)
 {
-	for (int i = 0; i < parts; i++)
-		out[i] = 1;
-	for (int left = n - parts; left > 0; left--)
-		out[draw((unsigned)parts)]++;
-}
-
-static void put_ratio(FILE *f, const char *key, int parts, int units)
-{
-	int share[8];
-	if (parts < 2 || parts > units || draw(2))
-		return;
-	compose(units, parts, share);
-	fprintf(f, ",\"%s\":[", key);
-	for (int i = 0; i < parts; i++)
-		fprintf(f, "%s%g", i ? "," : "", (double)share[i] / units);
-	fputc(']', f);
-}
-
-/* How a stage on `count` devices splits its layers. The caller frees the result. */
-static char *draw_splits(const struct model *m, int count)
-{
-	char *text = NULL;
-	size_t size;
-	FILE *f = open_memstream(&text, &size);
-	int context = 1 + (int)draw(count > m->heads || !draw(3) ? (unsigned)count : 1);
-	while (count % context || count / context > m->heads)
-		context = context % count + 1;
-	if (context > 1)
-		fprintf(f, ",\"context\":%d", context);
-	if (draw(2))
-		fputs(",\"sequence_parallel\":true", f);
-	put_ratio(f, "shard_ratio", count / context, m->heads);
-	put_ratio(f, "context_ratio", context > 1 ? context : 0, 16);
-	fclose(f);
-	return text;
-}
-
-/* What pipelines that exchange parts during their passes have in common. */
-struct common {
-	int micro_batches; /* 0: nothing in common */
-	int stages, layers[8];
-};
-
-/* The widths of at most `most` stages, or of `fixed` if that is not 0. Returns how many there are. */
-static int draw_widths(int devices, int most, int fixed, int *width)
-{
-	int stages = fixed ? fixed : 1 + (int)draw((unsigned)(devices < most ? devices : most));
-	for (bool fits = false; !fits;) {
-		compose(devices, stages, width);
-		fits = true;
-		for (int s = 0; s < stages; s++)
-			fits &= width[s] <= 6; /* parts of the sequence then have a few tokens, and some have one */
-		if (!fits && !fixed && stages < most && stages < devices)
-			stages++;
+	const char *missing[MODEL_TYPES_MAX];
+	(void)unused;
+	memcpy(models, listed, sizeof listed);
+	model_count = sizeof listed / sizeof *listed;
+	int types = model_types_missing(config_listed, model_count, missing);
+	for (int i = 0; i < types; i++) {
+		if (!missing[i])
+			continue;
+		struct model *m = &models[model_count++];
+		*m = (struct model){ missing[i], golden_config(missing[i], "{\"vocab_size\":259,\"num_hidden_layers\":3}"), 5, 2,
+			             trainer_run };
+		if (!m->config)
+			fail_msg("tests/data/golden has no model of type %s", missing[i]);
+		model_type_tried(m->config, missing);
 	}
-	return stages;
+	return 0;
 }
 
-/* `chunks`: model chunks per device (virtual stages). */
-static void put_pipeline(FILE *f, const struct model *m, const struct common *common, int rounds, int first, int devices, int samples)
+static char *draw_plan_at(const struct model *m, int devices, int seq_len, int most_zero, const char *shorter)
 {
-	static const char *const recompute[] = { "none", "selective", "full" };
-	int micro_batch = common->micro_batches ? samples / common->micro_batches : samples % 2 == 0 && draw(2) ? 2 : 1;
-	int width[8], layers[8], layer = 0, stages = draw_widths(devices, m->layers / rounds, common->stages, width);
-	char *splits[8];
-	for (int s = 0; s < stages; s++)
-		splits[s] = draw_splits(m, width[s]);
-	compose(m->layers, stages * rounds, layers);
-	if (common->stages)
-		memcpy(layers, common->layers, sizeof layers);
-	fprintf(f, "{\"micro_batches\":%d,\"micro_batch\":%d,\"stages\":[", samples / micro_batch, micro_batch);
-	for (int s = 0, at = first; s < stages * rounds; s++) {
-		if (s)
-			fputc(',', f);
-		if (s % stages == 0)
-			at = first;
-		fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":\"%s\"%s}", layer, layer + layers[s], at,
-		        at + width[s % stages] - 1, recompute[draw(3)], splits[s % stages]);
-		layer += layers[s];
-		at += width[s % stages];
-	}
-	fputs("]}", f);
-	for (int s = 0; s < stages; s++)
-		free(splits[s]);
-}
-
-static void put_schedule(FILE *f, bool in_step, int *rounds)
-{
-	static const char *const plain[] = { "1f1b", "gpipe", "zb-h1" };
-	*rounds = draw(3) ? 1 : 2;
-	if (*rounds > 1)
-		fprintf(f, "\"schedule\":\"interleaved\",\"virtual_stages\":%d", *rounds);
-	else
-		fprintf(f, "\"schedule\":\"%s\"", plain[draw(in_step ? 2 : 3)]);
-}
-
-/* Pipelines with as many micro-batches each, of as many samples as they can, and stages of the same layers. */
-static void draw_common(const struct model *m, int pipelines, const int *width, int rounds, int *samples, struct common *common)
-{
-	int least = m->layers / rounds;
-	for (int p = 0; p < pipelines; p++)
-		least = width[p] < least ? width[p] : least;
-	common->micro_batches = BATCH / pipelines < 2 ? 1 : 1 + (int)draw(2);
-	while (BATCH % common->micro_batches || BATCH / common->micro_batches < pipelines)
-		common->micro_batches--;
-	compose(BATCH / common->micro_batches, pipelines, samples);
-	for (int p = 0; p < pipelines; p++)
-		samples[p] *= common->micro_batches;
-	common->stages = 1 + (int)draw((unsigned)least);
-	compose(m->layers, common->stages * rounds, common->layers);
-}
-
-/* most: of zero_stage. shorter: what follows the plan's pipelines; "" for nothing. */
-static char *draw_plan_at(const struct model *m, int devices, int seq_len, int most, const char *shorter)
-{
-	char *text = NULL;
-	size_t size;
-	FILE *f = open_memstream(&text, &size);
-	int pipelines = 1 + (int)draw((unsigned)(devices < 4 ? devices : 4)), width[8], samples[8], first = 0, rounds,
-	    zero = (int)draw((unsigned)most + 1);
-	struct common common = { 0 };
-	compose(devices, pipelines, width);
-	compose(BATCH, pipelines, samples);
-	for (int p = 0; p < pipelines; p++)
-		zero = width[p] > 6 && zero > 1 ? 1 : zero; /* one stage would be too wide */
-	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":%d,\"zero_stage\":%d,", BATCH, seq_len,
-	        zero);
-	put_schedule(f, zero > 1, &rounds);
-	if (zero > 1)
-		draw_common(m, pipelines, width, rounds, samples, &common);
-	fputs(",\"pipelines\":[", f);
-	for (int p = 0; p < pipelines; p++) {
-		if (p)
-			fputc(',', f);
-		put_pipeline(f, m, &common, rounds, first, width[p], samples[p]);
-		first += width[p];
-	}
-	fprintf(f, "]%s}", shorter);
-	fclose(f);
-	return text;
+	return random_plan(&(struct random_plan){ .layers = m->layers,
+	                                          .heads = m->heads,
+	                                          .devices = devices,
+	                                          .seq_len = seq_len,
+	                                          .most_zero = most_zero,
+	                                          .shorter = shorter });
 }
 
 static char *draw_plan(const struct model *m, int devices)
 {
-	return draw_plan_at(m, devices, 16, 3, "");
+	return draw_plan_at(m, devices, 16, 3, NULL);
 }
 
 static void train_on_one(const struct model *m, double *losses)
@@ -285,7 +171,7 @@ static void train_on_one(const struct model *m, double *losses)
 /* Trained once per model. */
 static const double *one_device(size_t k)
 {
-	static double known[sizeof models / sizeof *models][STEPS];
+	static double known[MODELS_MAX][STEPS];
 	if (known[k][0] == 0)
 		train_on_one(&models[k], known[k]);
 	return known[k];
@@ -309,8 +195,8 @@ static double compare_losses(const struct model *m, uint64_t start, const double
  * rightly, as a ratio leaves a device without a head. */
 static double try_plan(const struct model *m, char *(*make)(const struct model *m, int devices), const double *want)
 {
-	uint64_t start = state;
-	int devices = 1 + (int)draw(8);
+	uint64_t start = random_plan_state;
+	int devices = 1 + (int)random_plan_draw(8);
 	char *plan = make(m, devices);
 	double got[STEPS];
 	struct hspmd_error err = { "" };
@@ -325,7 +211,7 @@ static double try_plan(const struct model *m, char *(*make)(const struct model *
 /* Whether model k is tried: make check-changed tries an eighth of them, from `first` on; HSPMD_MODEL one alone. */
 static bool is_tried(size_t k, size_t first)
 {
-	const unsigned all = sizeof models / sizeof *models;
+	const unsigned all = (unsigned)model_count;
 	const char *only = getenv("HSPMD_MODEL");
 	if (only)
 		return strcmp(only, models[k].name) == 0;
@@ -337,13 +223,13 @@ static void random_plans(void **unused)
 	(void)unused;
 	const char *seed = getenv("HSPMD_SEED");
 	int count = (int)draw_count(1, 200), first = seed ? 0 : (int)draw_first((unsigned)count, 200);
-	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+	for (size_t k = 0; k < model_count; k++) {
 		if (!is_tried(k, 0))
 			continue;
 		double worst = 0;
 		const double *want = one_device(k);
 		for (int i = 0; i < count; i++) {
-			state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000003 + k;
+			random_plan_state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000003 + k;
 			worst = fmax(worst, try_plan(&models[k], draw_plan, want));
 		}
 		print_message("%s: %d random plans, losses differ by at most %.2g\n", models[k].name, count, worst);
@@ -356,7 +242,8 @@ static char *draw_set(const struct model *m, int devices)
 {
 	char *shorter[2], *all = NULL;
 	for (int i = 0; i < 2; i++) /* some leave devices without a stage, which may hold state all the same */
-		shorter[i] = draw_plan_at(m, draw(3) ? devices : 1 + (int)draw((unsigned)devices), i ? 14 : 8, 0, "");
+		shorter[i] =
+		        draw_plan_at(m, random_plan_draw(3) ? devices : 1 + (int)random_plan_draw((unsigned)devices), i ? 14 : 8, 0, NULL);
 	assert_true(asprintf(&all, ",\"shorter\":[%s,%s]", shorter[0], shorter[1]) > 0);
 	char *plan = draw_plan_at(m, devices, 16, 3, all);
 	free(all);
@@ -381,7 +268,7 @@ static void random_sets(void **unused)
 		double want[STEPS], worst = 0;
 		train_on_one(m, want);
 		for (int i = 0; i < count; i++) {
-			state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000037 + k;
+			random_plan_state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000037 + k;
 			worst = fmax(worst, try_plan(m, draw_set, want));
 		}
 		print_message("%s: %d random sets of plans, losses differ by at most %.2g\n", m->name, count, worst);
@@ -393,14 +280,14 @@ static void random_sets(void **unused)
 static int draw_program(struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const struct hspmd_graph_source *source,
                         struct hspmd_error *err)
 {
-	return plan->synthesis ? random_program(plan, cluster, source, &state, err) : 0;
+	return plan->synthesis ? random_program(plan, cluster, source, &random_plan_state, err) : 0;
 }
 
 /* Of a plan of one stage with `synthesis`, whose every operator is divided at random. */
 static char *draw_stage(const struct model *m, int devices)
 {
 	char *plan = NULL;
-	int micro_batch = 1 + (int)draw(2) * (BATCH / 2 - 1); /* also of half the batch */
+	int micro_batch = 1 + (int)random_plan_draw(2) * (BATCH / 2 - 1); /* also of half the batch */
 	assert_true(asprintf(&plan,
 	                     "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":16,\"synthesis\":true,"
 	                     "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0-%d\"]}]}]}",
@@ -414,14 +301,14 @@ static void random_programs(void **unused)
 	const char *seed = getenv("HSPMD_SEED");
 	int count = (int)draw_count(1, 50), first = seed ? 0 : (int)draw_first((unsigned)count, 50);
 	trainer_complete_plan = draw_program;
-	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+	for (size_t k = 0; k < model_count; k++) {
 		if (!is_tried(k, 4))
 			continue;
 		double got[STEPS], worst = 0;
 		const double *want = one_device(k);
 		for (int i = 0; i < count; i++) {
-			uint64_t start = state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000033 + k;
-			int devices = 2 + (int)draw(3);
+			uint64_t start = random_plan_state = seed ? strtoull(seed, NULL, 0) : (uint64_t)(first + i) * 1000033 + k;
+			int devices = 2 + (int)random_plan_draw(3);
 			char *plan = draw_stage(&models[k], devices);
 			struct hspmd_error err = { "" };
 			if (models[k].train(models[k].config, plan, devices, STEPS, got, &err))
@@ -438,29 +325,17 @@ static void the_only_model_is_known(void **unused)
 {
 	(void)unused;
 	size_t known = 0;
-	for (size_t k = 0; k < sizeof models / sizeof *models; k++)
+	for (size_t k = 0; k < model_count; k++)
 		known += is_tried(k, 0);
 	if (known == 0)
 		fail_msg("no model is called HSPMD_MODEL=%s", getenv("HSPMD_MODEL"));
 }
 
-static const char *config_of(size_t i)
-{
-	return models[i].config;
-}
-
-static void all_types_are_tried(void **unused)
-{
-	(void)unused;
-	check_all_types(config_of, sizeof models / sizeof *models);
-}
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(all_types_are_tried), cmocka_unit_test(the_only_model_is_known),
-		                            cmocka_unit_test(random_plans), cmocka_unit_test(random_sets),
-		                            cmocka_unit_test(random_programs) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(the_only_model_is_known), cmocka_unit_test(random_plans),
+		                            cmocka_unit_test(random_sets), cmocka_unit_test(random_programs) };
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, list_models, NULL);
 }

@@ -47,7 +47,7 @@ static void line_on_a_terminal(void **state)
 {
 	(void)state;
 	int kept, reader = open_terminal(&kept);
-	char early[4096], half[4096], soon[4096], later[4096], after[4096], quick[4096];
+	char early[4096], half[4096], soon[4096], later[4096], whole[4096], after[4096], quick[4096];
 	hspmd_progress(1, 2); /* nobody has begun a line */
 	now = 100;
 	hspmd_progress_begin("verify");
@@ -64,6 +64,9 @@ static void line_on_a_terminal(void **state)
 	hspmd_progress(4, 8);
 	hspmd_progress(1, 0);
 	snprintf(later, sizeof later, "%s", shown(reader));
+	now = 500;
+	hspmd_progress(8, 8);
+	snprintf(whole, sizeof whole, "%s", shown(reader));
 	hspmd_progress_end();
 	snprintf(after, sizeof after, "%s", shown(reader));
 	hspmd_progress_begin("quick");
@@ -77,6 +80,7 @@ static void line_on_a_terminal(void **state)
 	assert_string_equal(half, "\rverify: [######..................]  25 %, about 3 s more\033[K");
 	assert_string_equal(soon, "");
 	assert_string_equal(later, "\rverify: [############............]  50 %, about 5 min more\033[K");
+	assert_string_equal(whole, "\rverify: [########################] 100 %\033[K");
 	assert_string_equal(after, "\r\033[K");
 	assert_string_equal(quick, "");
 }

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -26,10 +27,11 @@ try:
 except ImportError:
     go_on_elsewhere("checkpoints of PyTorch are not tried: there is none")
 
+from torch.nn import init  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
 import hspmd  # noqa: E402
-from hspmd import disk, export, layout, local_step, shards  # noqa: E402
+from hspmd import disk, export, layout, local_step, sharded, shards  # noqa: E402
 from hspmd.checkpoints import Checkpoints, Piece, Saved  # noqa: E402
 
 torch.set_num_threads(1)
@@ -261,6 +263,23 @@ class Parts(unittest.TestCase):
             self.assertEqual(layout.choose([o[:4] for o in offers]), [4])
 
 
+class FirstValues(unittest.TestCase):
+    def test_only_parameters_get_none(self):
+        """Whatever PyTorch's modules draw with; what else is drawn comes out."""
+        p, plain = torch.nn.Parameter(torch.full((4, 4), 7.0)), torch.zeros(4)
+        with sharded.NoFirstValues(), torch.no_grad():
+            for fill in (init.kaiming_uniform_, init.kaiming_normal_, init.xavier_uniform_, init.xavier_normal_, init.normal_):
+                self.assertIs(fill(p), p)
+            init.uniform_(tensor=p)
+            p.data.mul_(2)
+            p.uniform_()
+            plain.uniform_(1, 2)
+            made = torch.nn.TransformerEncoderLayer(8, 2, 16)
+        self.assertTrue(torch.equal(p, torch.full((4, 4), 14.0)))
+        self.assertTrue(bool((plain >= 1).all()))
+        self.assertEqual(made.linear1.weight.shape, (16, 8))
+
+
 class Divided(unittest.TestCase):
     """Six ranks, of which this is the first."""
 
@@ -309,6 +328,23 @@ class Divided(unittest.TestCase):
                 self.make_steps(kind)
         self.make_steps(torch.optim.SGD, momentum=0.9)
         self.make_steps(torch.optim.AdamW, amsgrad=True)
+
+    def test_steps_as_the_user_chose(self):
+        """All tensors at once, one by one, or fused: with parts as PyTorch decides it for DTensors, also where it would decide otherwise
+        for plain tensors, as on a GPU."""
+        for given, wanted in (({}, "single"), ({"foreach": True}, "multi"), ({"foreach": False}, "single"), ({"fused": True}, "fused")):
+            p = torch.nn.Parameter(self.divided(torch.rand(3), Shard(0), Replicate()))
+            optimizer = torch.optim.SGD([p], lr=0.1, **given)
+            before, seen = dict(optimizer.param_groups[0]), []
+            p.grad = self.divided(torch.ones(3), Shard(0), Replicate())
+            with contextlib.ExitStack() as stack:
+                everywhere = mock.patch("torch.optim.optimizer._get_foreach_kernels_supported_devices", lambda: ["cpu"])
+                stack.enter_context(everywhere)
+                for name, of in (("single", "_single_tensor_sgd"), ("multi", "_multi_tensor_sgd"), ("fused", "_fused_sgd")):
+                    stack.enter_context(mock.patch(f"torch.optim.sgd.{of}", lambda *_, name=name, **__: seen.append(name)))
+                local_step.local_step(optimizer)()
+            self.assertEqual(seen, [wanted], given)
+            self.assertEqual(optimizer.param_groups[0], before)
 
     def test_steps_of_others_are_their_own(self):
         class Other(torch.optim.SGD):

@@ -169,6 +169,83 @@ static void solving_is_deterministic(void **state)
 	}
 }
 
+/* ---- more memory, faster devices */
+
+#define MORE_STEPS 9
+
+/* A small model on a few CPU devices of two types, whose memory ranges from too little for anything but parts of the model to plenty. */
+static struct hspmd_plan *solve_with_memory(const struct hspmd_model_facts *f, int64_t memory, unsigned seed)
+{
+	struct hspmd_error err = { "" };
+	char cluster[700];
+	snprintf(cluster, sizeof cluster,
+	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"a\":{\"kind\":\"cpu\",\"memory_bytes\":%lld,\"gbytes_per_s\":20,"
+	         "\"peak_tflops\":{\"fp32\":0.2}},\"b\":{\"kind\":\"cpu\",\"memory_bytes\":%lld,\"gbytes_per_s\":20,\"peak_tflops\":{"
+	         "\"fp32\":%g}}},\"nodes\":[{\"name\":\"x\",\"devices\":[{\"type\":\"a\",\"count\":%u}]},{\"name\":\"y\",\"devices\":[{"
+	         "\"type\":\"b\",\"count\":%u}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":5},{\"scope\":"
+	         "\"cluster\",\"alpha_s\":1e-5,\"gbytes_per_s\":%g}]}",
+	         (long long)memory, (long long)memory, seed % 2 ? 0.2 : 0.12, 2 + seed % 3, 2 + seed % 4, seed % 3 ? 20.0 : 2.0);
+	struct hspmd_cluster *c = cluster_from(cluster);
+	struct hspmd_solve_request r = { .global_batch = seed % 2 ? 24 : 32, .seq_len = 64 };
+	struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
+	hspmd_cluster_destroy(c);
+	return p;
+}
+
+/* A plan for little memory fits into more, so more memory gives no slower plan. */
+static void more_memory_is_not_slower(void **state)
+{
+	(void)state;
+	/* Most of the weights are words, which no pipeline divides well. */
+	struct hspmd_model *m =
+	        model_from("{\"model_type\":\"llama\",\"hidden_size\":256,\"intermediate_size\":704,\"num_hidden_layers\":2,"
+	                   "\"num_attention_heads\":1,\"num_key_value_heads\":1,\"max_position_embeddings\":64,\"vocab_size\":8000,"
+	                   "\"tie_word_embeddings\":false,\"rms_norm_eps\":1e-5}");
+	struct hspmd_model_facts *f = facts_of(m, 64);
+	const unsigned count = draw_count(1, 60), first = 4 + draw_first(count, 60);
+	for (unsigned seed = first; seed < first + count; seed++) {
+		double before = INFINITY, memory = f->params * (seed % 2 ? 5 : 6);
+		for (int i = 0; i < MORE_STEPS; i++, memory *= 1.17) {
+			struct hspmd_plan *p = solve_with_memory(f, (int64_t)memory, seed);
+			double now = p ? p->predicted.step_s : INFINITY;
+			hspmd_plan_destroy(p);
+			if (now > 1.005 * before)
+				fail_msg("problem %u: %g s with %.1f MB per device, %g s with less", seed, now, memory / 1e6, before);
+			before = fmin(before, now);
+		}
+	}
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+}
+
+/* Nor do more memory of one type, or a faster node, in problems with measured times. */
+static void better_devices_are_not_slower(void **state)
+{
+	(void)state;
+	const unsigned count = draw_count(2, 300), first = 1 + draw_first(count, 300);
+	for (unsigned seed = first; seed < first + count; seed++) {
+		struct hspmd_error err = { "" };
+		struct instance in;
+		assert_int_equal(instance_new(seed, 8, 10, &in, &err), 0);
+		double before = INFINITY;
+		for (int i = 0; i < 4; i++) {
+			struct hspmd_plan *p = solve(&in, &err);
+			double now = p ? p->predicted.step_s : INFINITY;
+			hspmd_plan_destroy(p);
+			if (now > 1.005 * before)
+				fail_msg("problem %u: %g s, and %g s after change %d for the better", seed, before, now, i);
+			before = now;
+			struct hspmd_device_type *type = &in.cluster->types[(seed + (unsigned)i) % (unsigned)in.cluster->type_count];
+			struct hspmd_node *node = &in.cluster->nodes[(seed + (unsigned)i) % (unsigned)in.cluster->node_count];
+			if (i % 2)
+				node->slowdown *= 0.8;
+			else
+				type->memory_bytes += type->memory_bytes / 4;
+		}
+		instance_free(&in);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -176,6 +253,10 @@ int main(void)
 		cmocka_unit_test(messages_hide_behind_gradients_of_weights),
 		cmocka_unit_test(no_single_change_is_faster),
 		cmocka_unit_test(solving_is_deterministic),
+		cmocka_unit_test(more_memory_is_not_slower),
+		cmocka_unit_test(better_devices_are_not_slower),
 	};
+	if (getenv("HSPMD_ONLY"))
+		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -399,6 +399,7 @@ static const char elastic[] =
         "    *'\"type\":\"start\"'*'\"rank\":3,'*) while :; do :; done ;;\n"
         "    *'\"ping\"'*) tell '{\"type\": \"pong\"}' ;;\n"
         "    *'\"type\":\"start\"'*) tell '{\"type\": \"started\", \"step\": 7, \"bytes\": {\"peers\": 9}, \"seconds\": {}}' ;;\n"
+        "    *'\"type\":\"connect\"'*) tell '{\"type\": \"connected\", \"generation\": 2}' ;;\n"
         "    *'\"end\":true'*) exit 85 ;;\n"
         "    *'\"type\":\"stop\"'*) tell '{\"type\": \"stopped\", \"step\": 8, \"losses\": [[7, 0.5]]}' ;;\n"
         "    *'\"type\":\"abort\"'*) tell '{\"type\": \"aborted\", \"step\": 8, \"holds\": 2, \"ready\": 8, \"sums\": [1], \"losses\": "
@@ -484,6 +485,41 @@ static void test_elastic(void **state)
 	assert_int_not_equal(told("\"start\""), pid);
 	agent_tell(&a, json_pack("{ss,sI,sb}", "type", "stop", "generation", (json_int_t)5, "end", 1));
 	assert_status(agent_next(&a, "stopped"), 85, false);
+	agent_quit(&a);
+}
+
+/* A command that trains is told where the next generation's ranks meet, and says when it has connected; an order for another one is
+ * dropped. A stand-in whose command takes no changes does not ask for it. */
+static void test_elastic_connects(void **state)
+{
+	(void)state;
+	struct agent a;
+	json_t *devices = json_pack("[ss]", "n0:0", "n1:0");
+	open_elastic(&a);
+	agent_start_alone(&a);
+	agent_expect(&a, "elastic");
+	json_t *m = agent_prepare(&a, devices);
+	assert_true(json_is_true(json_object_get(m, "needs_preconnect")));
+	json_decref(m);
+	agent_tell_addresses(&a, "preconnect", 1, devices);
+	agent_tell_addresses(&a, "preconnect", 2, devices);
+	m = agent_next(&a, "preconnected");
+	assert_number(m, "generation", 2);
+	json_decref(m);
+	told("\"type\":\"connect\",\"generation\":2,\"rank\":1,\"world\":2,");
+	told("\"member\":1,\"members\":2,\"host\":\"10.0.0.7\",\"port\":4711");
+	a.generation = 1; /* the one that trains */
+	json_decref(agent_stop(&a));
+	agent_tell_addresses(&a, "start", 2, devices);
+	json_decref(agent_next(&a, "started"));
+	told("\"type\":\"start\",\"generation\":2,\"rank\":1,\"world\":2,");
+	agent_quit(&a);
+	agent_open_with(&a, shell("while :; do sleep 1; done"), "TERM:60");
+	agent_start_alone(&a);
+	m = agent_prepare(&a, devices);
+	assert_null(json_object_get(m, "needs_preconnect"));
+	json_decref(m);
+	json_decref(devices);
 	agent_quit(&a);
 }
 
@@ -618,6 +654,7 @@ int main(void)
 		cmocka_unit_test(test_failures),
 		cmocka_unit_test(test_steps),
 		cmocka_unit_test(test_elastic),
+		cmocka_unit_test(test_elastic_connects),
 		cmocka_unit_test(test_ping),
 		cmocka_unit_test(test_ping_before_it_is_ready),
 		cmocka_unit_test(test_warm),

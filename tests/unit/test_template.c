@@ -14,7 +14,9 @@
 #include "common/format/torchrun.h"
 #include "common/template.h"
 
-static const struct hspmd_template_values values = { .world = 6, .nodes = 3, .rank = 4, .local_rank = 1, .latest = "/c/step {1}" };
+static const struct hspmd_template_values values = {
+	.world = 6, .nodes = 3, .rank = 4, .local_rank = 1, .latest = "/c/step {1}", .checkpoint = "/c"
+};
 
 static void test_values(void **state)
 {
@@ -33,6 +35,7 @@ static void test_values(void **state)
 		{ "{-9223372036854775807-1}", "-9223372036854775808" },
 		{ "{latest}", "/c/step {1}" },
 		{ "--from={ latest }x", "--from=/c/step {1}x" },
+		{ "{checkpoint}/{rank}", "/c/4" },
 		/* not expressions */
 		{ "{}", "{}" },
 		{ "{\"a\": {\"b\": [1]}}", "{\"a\": {\"b\": [1]}}" },
@@ -62,12 +65,14 @@ static void test_mistakes(void **state)
 		{ "{5/world}", HSPMD_TEMPLATE_UNEVEN, "{5/world}: 6 does not divide 5" },
 		{ "{5/(world-6)}", HSPMD_TEMPLATE_UNEVEN, "division by zero" },
 		{ "{5%(world-6)}", HSPMD_TEMPLATE_UNEVEN, "division by zero" },
-		{ "${HOME}", HSPMD_TEMPLATE_WRONG, "{HOME}: unknown name \"HOME\"; expected world, nodes, rank, local_rank or latest" },
+		{ "${HOME}", HSPMD_TEMPLATE_WRONG, "{HOME}: unknown name \"HOME\"; expected world, nodes, rank, local_rank, latest or " },
 		{ "{world", HSPMD_TEMPLATE_WRONG, "expected }" },
 		{ "{(world}", HSPMD_TEMPLATE_WRONG, "expected )" },
 		{ "{world nodes}", HSPMD_TEMPLATE_WRONG, "expected an operator or }" },
 		{ "{2*}", HSPMD_TEMPLATE_WRONG, "expected a number, a name or (" },
 		{ "{latest+1}", HSPMD_TEMPLATE_WRONG, "latest is a path" },
+		{ "{1+checkpoint}", HSPMD_TEMPLATE_WRONG, "checkpoint is a path, and stands alone: {checkpoint}" },
+		{ "{checkpoints}", HSPMD_TEMPLATE_WRONG, "unknown name \"checkpoints\"" },
 		{ "{99999999999999999999}", HSPMD_TEMPLATE_WRONG, "too large" },
 		{ "{9223372036854775807+1}", HSPMD_TEMPLATE_WRONG, "too large" },
 		{ "{9223372036854775807*2}", HSPMD_TEMPLATE_WRONG, "too large" },

@@ -24,6 +24,7 @@ struct world_options {
 	const struct hspmd_model_facts *facts; /* borrowed; NULL: unknown */
 	json_t *given;                         /* borrowed; the first plan; NULL: none */
 	bool unfit;                            /* the given plan cannot run */
+	bool foreign;                          /* what checkpoints there are count as those of another model */
 	double keeps_for_s;                    /* after so many seconds Slurm refuses to take nodes back; 0: it takes them */
 	int needs;                             /* number of devices below which there is no plan */
 	double shared_every_s;                 /* between two checkpoints on shared storage; 0: 0.7 */

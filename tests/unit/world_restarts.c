@@ -46,12 +46,12 @@ static bool copy_is_whole(json_t *found, const json_t *manifest)
 }
 
 /* Chooses the newest checkpoint. */
-static int choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice)
+static int choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice, struct hspmd_error *err)
 {
 	const char *key;
 	size_t i;
 	json_t *list, *one, *best = NULL;
-	(void)c, (void)readers;
+	(void)c, (void)readers, (void)err;
 	json_object_foreach(found, key, list)
 		json_array_foreach(list, i, one)
 			if ((strcmp(world_word(one, "place"), "memory") || copy_is_whole(found, json_object_get(one, "manifest"))) &&
@@ -59,12 +59,21 @@ static int choose(const struct run_config *c, json_t *found, json_t *readers, st
 			                      world_integer(json_object_get(best, "manifest"), "step")))
 				best = one;
 	if (!best)
-		return -1;
+		return 0;
 	choice->manifest = json_incref(json_object_get(best, "manifest"));
 	choice->files = json_object();
 	choice->step = world_integer(choice->manifest, "step");
 	choice->durable = !strcmp(world_word(best, "place"), "shared");
-	return 0;
+	return 1;
+}
+
+static int refuse(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice, struct hspmd_error *err)
+{
+	if (choose(c, found, readers, choice, err) != 1)
+		return 0;
+	json_decref(choice->manifest);
+	json_decref(choice->files);
+	return hspmd_fail(err, "the checkpoint is of another model");
 }
 
 /* All devices are equally fast, and have equal shares. */
@@ -129,7 +138,7 @@ struct world *world_create(const struct world_options *o)
 		.timeouts = run_timeouts_default(),
 		.covered = hspmd_stages_cover,
 		.manifest = manifest,
-		.choose = choose,
+		.choose = o->foreign ? refuse : choose,
 		.first_plan = o->given,
 		.first_plan_name = "given.json",
 		.runnable = o->unfit ? unfit : NULL,

@@ -95,7 +95,7 @@ def divided(model, mesh, tensor):
 @hspmd.elastic(save_s=options.save_s)
 def main(run):
     torch.manual_seed(1)
-    model = Net().to(run.device)
+    model = run.make(Net).to(run.device)
     mesh, samples, tensor = meshes(run)
     model = hspmd.ddp(model) if options.ddp else divided(model, mesh, tensor)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=None if tensor is None else False)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A small GPT of Megatron Core, trained as Megatron-LM's pretrain_gpt.py trains: by its options and torchrun's environment, from and to its
-folder of checkpoints, with its end after a signal. Nothing of hspmd is in it but the lines that tell steps.
+r"""A small GPT of Megatron Core, trained as Megatron-LM's pretrain_gpt.py trains: by its options and torchrun's environment, from and to
+its folder of checkpoints, with its end after a signal. Nothing of hspmd is in it but the lines that tell steps.
 
-    hspmd run --local 3 -- torchrun megatron_gpt.py --save saved --load saved --global-batch-size 24 --micro-batch-size '{2+0*(12/world)}'
-    hspmd run --local 4 -- torchrun megatron_gpt.py --save saved --load saved --tensor-model-parallel-size '{2+0*(world/2)}'
+    hspmd run --local 3 -- torchrun megatron_gpt.py --save '{checkpoint}' --load '{checkpoint}' --micro-batch-size '{2+0*(12/world)}'
+    hspmd run --local 4 -- torchrun megatron_gpt.py --save '{checkpoint}' --load '{checkpoint}' \
+        --tensor-model-parallel-size '{2+0*(world/2)}'
 
 The expressions let hspmd choose such numbers of ranks only with which Megatron can divide the batch, or its model.
 

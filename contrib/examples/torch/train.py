@@ -3,7 +3,7 @@
 """A script for torchrun as many people have one: DistributedDataParallel, a snapshot every few steps, and nothing of hspmd in it.
 
     torchrun --standalone --nproc-per-node 2 train.py --snapshot snapshot.pt
-    hspmd run --local 2 -- torchrun train.py --snapshot snapshot.pt --batch '{64/world}'
+    hspmd run --local 2 -- torchrun train.py --snapshot '{checkpoint}/snapshot.pt' --batch '{64/world}'
 """
 import argparse
 import os

@@ -41,11 +41,12 @@ class Interrupted(Exception):
 class Control:
     """Orders of the stand-in. A thread reads them, and answers whether this process lives; all else is called by the thread that trains.
 
-    sever: called by the reading thread when an abort comes, so that the thread that trains stops waiting for peers."""
+    sever: called by the reading thread when an abort comes, so that the thread that trains stops waiting for peers. connect: called by it
+    with an order to connect for the generation that is to follow; it must not wait."""
 
-    def __init__(self, connection, sever=lambda: None):
+    def __init__(self, connection, sever=lambda: None, connect=lambda order: None):
         self._socket = connection
-        self._sever = sever
+        self._sever, self._connect = sever, connect
         self._changed = threading.Condition()
         self._saying = threading.Lock()
         self._orders = []
@@ -69,6 +70,9 @@ class Control:
     def _receive(self, order):
         if order["type"] == "ping":
             self.say(type="pong")
+            return
+        if order["type"] == "connect":
+            self._connect(order)
             return
         with self._changed:
             if order["type"] == "stop":

@@ -50,6 +50,7 @@ class Group:
         self._changed = threading.Condition()
         self._cut = False
         self.store = self._group = self._votes = None
+        self._groups = {}  # of those that were joined, by name
         self._host = self._address = None  # of rank 0, and that from which this rank has reached it
         self.rank = self.size = 0
 
@@ -82,12 +83,14 @@ class Group:
         return self._try(lambda: self.store.get(key))
 
     def join(self, name, rank, size):
-        """Makes the group of this name in the store, of `size` ranks."""
+        """Makes the group of this name in the store, of `size` ranks, or goes back to it."""
         self.rank, self.size = rank, size
         self._check()
-        if size > 1:
-            self._group = self._connect(lambda: self._make(dist.PrefixStore(name, self.store)))
-        self._own = self._new_sockets()
+        if name not in self._groups:
+            make = self._make if size > 1 else lambda store: None
+            self._groups[name] = self._connect(lambda: make(dist.PrefixStore(name, self.store)))
+            self._own = self._new_sockets()
+        self._group = self._groups[name]
         if self._cut:
             raise Interrupted("given up while it was made")
 
@@ -170,8 +173,9 @@ class Group:
         for fd, at in now.items():
             if (own.get(fd) if own is not None else None if self._before.get(fd) == at else at) == at:
                 _shut(fd)
-        if self.device.type == "cuda" and self._group is not None:
-            self._group.abort()
+        if self.device.type == "cuda":
+            for group in [g for g in self._groups.values() if g]:
+                group.abort()
 
     def _try(self, call):
         try:

@@ -34,20 +34,32 @@ def _own(p):
     return own
 
 
+def _one_by_one(group):
+    """True: PyTorch would take the tensors of this group one after the other, as the user has left it the choice, and some are DTensors.
+    Of plain tensors on a GPU it would take all at once, which needs room for copies of them."""
+    left = group.get("foreach", False) is None and not group.get("fused")
+    return left and any(isinstance(p, DTensor) for p in group["params"])
+
+
 @torch.no_grad()
 def _step(optimizer, step, arguments, named):
     lists, state = [group["params"] for group in optimizer.param_groups], optimizer.state
+    one_by_one = [group for group in optimizer.param_groups if _one_by_one(group)]
     own = {p: _own(p) for params in lists for p in params}
     before = {p: {key: local(value) for key, value in state[p].items()} for p in own if p in state}
     try:
         optimizer.state = collections.defaultdict(dict, {own[p]: dict(values) for p, values in before.items()})
         for group, params in zip(optimizer.param_groups, lists):
             group["params"] = [own[p] for p in params]
+        for group in one_by_one:
+            group["foreach"] = False
         return step(*arguments, **named)
     finally:
         after, optimizer.state = optimizer.state, state
         for group, params in zip(optimizer.param_groups, lists):
             group["params"] = params
+        for group in one_by_one:
+            group["foreach"] = None
         for p, part in own.items():
             for key, value in after.get(part, {}).items():
                 if key not in before.get(p, {}) or value is not before[p][key]:

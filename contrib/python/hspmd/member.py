@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import sys
+import threading
 import time
 
 import torch
@@ -56,12 +57,38 @@ def to_device(value, where):
     return value
 
 
+class _Ahead:
+    """Connects for the generation of this order beside training, and then says so."""
+
+    def __init__(self, order, group, connect, say):
+        self.generation, self.group = order["generation"], group
+        self._arguments, self._error = (order, connect, say), None
+        self._thread = threading.Thread(target=self._run, name="hspmd-ahead", daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        order, connect, say = self._arguments
+        try:
+            connect(self.group, order)
+            say(type="connected", generation=self.generation)
+        except Exception as error:
+            self._error = error
+
+    def take(self):
+        """The group, once it is connected. Raises what has stopped it."""
+        self._thread.join()
+        if self._error:
+            raise self._error
+        return self.group
+
+
 class Member:
     """batch, micro, seed, scheduler: see Elastic. Those who inherit have
     _vote(): the sums over all ranks of the ranks that were told to stop, losses, things, and more; raises Interrupted;
     _real_step(): of the optimizer; _before_step(more), _after(more): what else follows from a vote's sums;
-    _join(group, order): connects the ranks, and brings the state. Returns (when they were connected, bytes received); None: `started` is
-    told later; _save_and_wait(): before the end."""
+    _connect(group, order): connects the ranks as far as that needs no state; maybe in another thread, while this one trains;
+    _join(group, order): brings the state. Returns (when all was connected, bytes received); None: `started` is told later;
+    _save_and_wait(): before the end."""
 
     def __init__(self, device, *checkpoints):
         self.device = device
@@ -71,6 +98,7 @@ class Member:
         self.rank, self.size = 0, 1
         self._checkpoints = checkpoints
         self._group = self._previous_group = None
+        self._ahead = None  # what connects for the generation that is to follow
         self._holds = 0  # generation of whose state this process has a whole copy
         self._in_step = self._last = self._stopping = False
         self._interrupted = None  # why the step under way is given up
@@ -79,7 +107,7 @@ class Member:
         self._busy_since = self._busy = 0.0
         self._weight = self._loss_sum = 0.0
         global _connection
-        self._control = Control(_connection, self._sever) if _connection else None
+        self._control = Control(_connection, self._sever, self._connect_ahead) if _connection else None
         _connection = None
         if self._control:
             leave_objects_alone()  # before others wait for this rank
@@ -173,9 +201,32 @@ class Member:
             os._exit(1)
 
     def _sever(self):
-        for group in (self._group, self._previous_group):
+        for group in (self._group, self._previous_group, self._ahead and self._ahead.group):
             if group:
                 group.sever()
+
+    def _connect_ahead(self, order):
+        if self._ahead:
+            self._ahead.group.sever()
+        self._ahead = _Ahead(order, Group(self.device, self._control.check), self._open, self._control.say)
+
+    def _open(self, group, order):
+        group.open(order["host"], order["port"], order["rank"] == 0)
+        self._connect(group, order)
+        if order["rank"] >= 0:
+            group.join_votes(order["rank"], order["world"])
+
+    def _opened(self, order):
+        """The group of the generation that starts now. Raises Interrupted."""
+        ahead = self._ahead
+        if ahead and ahead.generation == order["generation"]:
+            self._group, self._ahead = ahead.group, None  # in this order: what is severed meanwhile has it
+            return ahead.take()
+        if ahead:
+            ahead.group.sever()
+        self._group, self._ahead = Group(self.device, self._control.check), None
+        self._open(self._group, order)
+        return self._group
 
     def _numbers(self):
         return {"step": self.step, "losses": self._losses, "loss": self.loss}
@@ -243,15 +294,12 @@ class Member:
 
     def _start(self, order):
         """Returns true if this rank trains in the new generation."""
-        began = time.monotonic()
+        self._began = time.monotonic()
         self._control.check()
         self._control.stop = None
         self._wait_copied()
-        self._previous_group, self._group = self._group, Group(self.device, self._control.check)
-        self._group.open(order["host"], order["port"], order["rank"] == 0)
-        joined = self._join(self._group, order)
-        if order["rank"] >= 0:
-            self._group.join_votes(order["rank"], order["world"])
+        self._previous_group = self._group
+        joined = self._join(self._opened(order), order)
         self._interrupted = self._ready = None
         self._in_step = False
         if order["rank"] < 0:
@@ -260,13 +308,13 @@ class Member:
         self.rank, self.size, self.generation = order["rank"], order["world"], order["generation"]
         self._previous_group = None
         if joined:
-            self._started(began, *joined)
+            self._started(*joined)
         return True
 
-    def _started(self, began, connected, moved):
+    def _started(self, connected, moved):
         self._holds, self._applied, self._sums = self.generation, None, None
         self._tell(type="started", step=self.step, bytes=no_bytes() | {"peers": moved},
-                   seconds={"connect": connected - began, "move": time.monotonic() - connected})  # fmt: skip
+                   seconds={"connect": connected - self._began, "move": time.monotonic() - connected})  # fmt: skip
 
 
 def no_bytes():

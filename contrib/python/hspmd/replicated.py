@@ -211,6 +211,10 @@ class Elastic(Member):
         steps = [one.newest() for one in self._checkpoints]
         return max(steps), self._checkpoints[steps.index(max(steps))]
 
+    def _connect(self, group, order):
+        if order["rank"] >= 0:
+            group.join("train", order["rank"], order["world"])
+
     def _join(self, group, order):
         newest, source = self._newest()
         group.publish(f"has/{order['member']}", f"{self._holds and self.step + 1} {newest + 1}")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """elastic: main(run) is called again for each generation, in the same process. Models may be divided among the ranks (FSDP2, or any
 DTensor), and main may use torch.distributed."""
+import contextlib
 import functools
 import os
 import sys
@@ -10,6 +11,7 @@ import torch
 import torch._dynamo  # noqa: F401 -- an optimizer or FSDP would import these, for seconds in which all others wait for this rank
 import torch.distributed as dist
 import torch.distributed.fsdp  # noqa: F401
+import torch.overrides
 from torch.distributed.device_mesh import init_device_mesh
 
 from hspmd import checkpoints, disk, layout, shards
@@ -42,12 +44,28 @@ def ddp(model, **options):
     return torch.nn.parallel.DistributedDataParallel(model, device_ids=ids, init_sync=False, **options)
 
 
+class NoFirstValues(torch.overrides.TorchFunctionMode):
+    """Meanwhile nothing is drawn for parameters: they stay as they are."""
+
+    _DRAWS = {getattr(torch.Tensor, name + "_") for name in ("uniform", "normal", "log_normal", "exponential", "cauchy", "geometric",
+              "random", "bernoulli")}  # fmt: skip
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in self._DRAWS or getattr(func, "__module__", None) == "torch.nn.init":
+            tensor = args[0] if args else kwargs.get("tensor")
+            if isinstance(tensor, torch.nn.Parameter):
+                return tensor
+        return func(*args, **kwargs)
+
+
 class Run(Member):
     """replicas: copies of each rank's part in other ranks' memory, made anew every copy_steps steps, so that ranks may die. A model that is
     not divided needs none. folder, save_s: of checkpoints, as in Elastic. local, local_s: a folder of each node's own, in which its ranks
     keep their parts, and the copies that they have of others', every local_s seconds, and at the end.
 
-    For main: mesh (all ranks, one dimension), device, rank, size, generation, step, loss, grad_norm; hold(), batches(), backward()."""
+    For main: mesh (all ranks, one dimension), device, rank, size, generation, step, loss, grad_norm; make(), hold(), batches(),
+    backward()."""
 
     def __init__(self, *, replicas=1, copy_steps=1, seed=0, folder=None, save_s=600.0, local=None, local_s=60.0):
         self._shared = checkpoints.Checkpoints(folder or os.environ.get("HSPMD_CHECKPOINT"), save_s)
@@ -101,10 +119,12 @@ class Run(Member):
             self._fresh, self._copying = self._copying.end(), None
         return super()._start(order)
 
+    def _connect(self, group, order):
+        group.join("move", order["member"], order["members"])
+
     def _join(self, group, order):
         me, members = order["member"], order["members"]
-        self._order, self._began = order, time.monotonic()
-        group.join("move", me, members)
+        self._order = order
         mine = self._parts()
         saved = self._shared.newest() if self._disk else -1
         group.publish(f"parts/{me}", shards.pack((saved, [p.header() for p in mine])))
@@ -122,6 +142,13 @@ class Run(Member):
         group.join_world("train", order["rank"], order["world"])
         self._connected = time.monotonic()
         return None
+
+    def make(self, module, *args, **named):
+        """module(*args, **named), for hold(): its parameters get no first values if other ranks have the state, which takes long for large
+        modules. Random numbers that are drawn after it are the same in either case."""
+        devices = [torch.cuda.current_device()] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), NoFirstValues() if self._source else contextlib.nullcontext():
+            return module(*args, **named)
 
     def hold(self, model, optimizer, *, scheduler=None, extra=None, clip=None, init=None):
         """What makes up the state, of this generation: it is filled from the ranks of the one before, or from the newest checkpoint.
@@ -143,7 +170,7 @@ class Run(Member):
         optimizer.zero_grad = lambda *_, **__: None  # cleared where a step begins
         self._shared.rank, self._shared.size = self.rank, self.size
         if self._control:
-            self._started(self._began, self._connected, moved)
+            self._started(self._connected, moved)
         self._copy()
 
     def _fill_from_files(self, held, init):

@@ -68,6 +68,8 @@ static struct holding holding_of(const struct hspmd_plan *p, int pipeline, const
 	double width = p->zero_stage ? (h.weights[1] - h.weights[0]) / p->pipeline_count : h.weights[1] - h.weights[0];
 	h.state[0] = h.weights[0] + (p->zero_stage ? pipeline * width : 0);
 	h.state[1] = h.state[0] + width;
+	if (p->zero_stage > 2) /* weights are kept in the same parts */
+		memcpy(h.weights, h.state, sizeof h.weights);
 	return h;
 }
 
@@ -364,7 +366,10 @@ struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const 
 		       !distribute(p, request->global_batch / batch);
 	if (fine) {
 		p->global_batch = request->global_batch;
-		p->zero_stage = caps->max_zero_stage > 0 && kept > 1 && p->zero_stage; /* more needs pipelines in step */
+		int most = kept > 1 ? caps->max_zero_stage : 0;
+		if (most > 1 && !hspmd_plan_in_step(p))
+			most = 1;
+		p->zero_stage = p->zero_stage < most ? p->zero_stage : most;
 		start = hspmd_plan_copy(p);
 	}
 	p->pipeline_count = all;

@@ -70,6 +70,7 @@ struct hspmd_search {
 	} * warm_starts;
 	double deadline; /* monotonic seconds; 0: none */
 	bool timed_out;
+	bool memory_bound; /* memory excluded something that was tried */
 	int64_t evaluated;
 };
 

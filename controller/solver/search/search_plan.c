@@ -78,6 +78,7 @@ static int search_candidates(struct hspmd_search *s, struct hspmd_submesh_tables
 	int rc = hspmd_candidates_fill(s, t, pipelines, zero, memo, &l);
 	uint64_t now = fingerprint(&l);
 	*memory_bound = l.memory_bound;
+	s->memory_bound = s->memory_bound || l.memory_bound;
 	if (!rc && !(last && *last == now))
 		rc = hspmd_assemble(s, t, &l, l.exhaustive && pipelines == 1 ? 1 : INT_MAX, zero);
 	if (last)
@@ -225,6 +226,8 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 		rc = hspmd_fail_memory(err, "searching for a plan");
 	if (!rc && hspmd_improve_plans(s))
 		rc = hspmd_fail_memory(err, "refining a plan");
+	if (!rc && s->best_plans.count && s->memory_bound && hspmd_offer_sharded_plans(s))
+		rc = hspmd_fail_memory(err, "searching for a plan");
 	return rc;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans under ZeRO-2 and 3 (arXiv 1910.02054), tried if no other plan fits into memory: every device is a pipeline of one stage, and all
- * have as many micro-batches, of samples in proportion to their speed, as they wait for one another in every layer. */
+/* Plans under ZeRO-2 and 3 (arXiv 1910.02054), tried if no other plan fits into memory; or after the others if memory excluded some, as
+ * those that just fit may be slow. Every device is a pipeline of one stage, and all have as many micro-batches, of samples in proportion to their
+ * speed, as they wait for one another in every layer. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,6 +9,7 @@
 #include "controller/solver/search/search_internal.h"
 
 #define MAX_TRIALS 8 /* numbers of micro-batches */
+#define GAIN 0.995   /* a plan must be faster than the others by this factor: it sends weights in every layer */
 
 /* The devices that may be used, and what they do per second. */
 struct copies {
@@ -107,9 +109,19 @@ static bool is_possible(const struct hspmd_search *s)
 	       (s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B) && !l->max_devices && !l->max_nodes && !(l->max_price_per_hour > 0);
 }
 
+/* Offers the plan, which is taken over, if it is better enough than the best of the others. 0 or -1. */
+static int offer(struct hspmd_search *s, struct hspmd_plan *p, double others)
+{
+	if (hspmd_best_plans_time(s, p, NULL) < GAIN * others)
+		return hspmd_best_plans_offer(s, p, NULL);
+	hspmd_plan_destroy(p);
+	return 0;
+}
+
 int hspmd_offer_sharded_plans(struct hspmd_search *s)
 {
 	struct copies all = { 0 };
+	double before = s->best_plans.count ? s->best_plans.list[0].objective : INFINITY;
 	int batch = s->request->global_batch, tried = 0, status = is_possible(s) ? find_copies(s, &all) : 0;
 	for (int m = 1; !status && all.count > 1 && tried < MAX_TRIALS && m * all.count <= batch && !hspmd_search_is_over(s); m++) {
 		if (batch % m)
@@ -121,7 +133,7 @@ int hspmd_offer_sharded_plans(struct hspmd_search *s)
 				if (!(s->caps.recompute & 1u << r))
 					continue;
 				struct hspmd_plan *p = make_plan(s, &all, m, zero, (enum hspmd_recompute)r);
-				status = p ? hspmd_best_plans_offer(s, p, NULL) : -1;
+				status = p ? offer(s, p, before) : -1;
 			}
 	}
 	free(all.devices);

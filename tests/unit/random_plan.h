@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For tests: plans drawn at random, of every shape that the runtime takes. */
+#ifndef TESTS_RANDOM_PLAN_H
+#define TESTS_RANDOM_PLAN_H
+
+#include <stdint.h>
+
+#define RANDOM_PLAN_BATCH 8 /* global batch of every plan */
+
+extern uint64_t random_plan_state;     /* of the generator: the same state draws the same */
+unsigned random_plan_draw(unsigned n); /* 0 ... n - 1 */
+
+struct random_plan {
+	int layers, heads;  /* of the model; heads: units of tensor parallelism */
+	int first, devices; /* devices n:first ... of one node; at most 8, at least two if least_zero is above 1 */
+	int seq_len;
+	int least_zero, most_zero; /* of zero_stage */
+	const char *shorter;       /* what follows the plan's pipelines; NULL: nothing */
+};
+
+/* hspmd-plan-1 as text, malloc'd. The runtime may refuse it because a ratio leaves a device without a head. */
+char *random_plan(const struct random_plan *of);
+
+#endif
