@@ -436,10 +436,36 @@ static void test_kept(void **state)
 	}
 }
 
+/* The shared folder is away for five minutes: the job trains on, does not ask again and again for what hangs, and saves when the folder is
+ * back. */
+static void test_shared_away(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 2; seed++) {
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .checkpoints = true });
+		until_kept(w, 2);
+		int written = world_written(w), asked = world_shared_asked(w), steps = world_steps_told(w);
+		double gone = world_now(w);
+		world_shared_away(w, true);
+		while (world_now(w) < gone + 300)
+			if (!world_move(w))
+				world_wait(w);
+		assert_true(world_steps_told(w) > steps + 1000);
+		assert_in_range(world_shared_asked(w) - asked, 1, 3);
+		assert_true(world_written(w) <= written + 3); /* what does not hang behind it */
+		world_shared_away(w, false);
+		until_kept(w, world_written(w) + 1);
+		assert_true(world_now(w) < gone + 310 && world_kept(w) == 2);
+		world_destroy(w);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_kept),
+		cmocka_unit_test(test_shared_away),
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_refused_at_first),
 		cmocka_unit_test(test_other_version),

@@ -52,6 +52,19 @@ static void test_growth(void **state)
 	assert_true(checkpoint->bytes_up < 1000 * MANY);
 	assert_int_equal(phase_of(phase[0], count[0], "checkpoint")->manifests, FEW / PLAYED_NODE_DEVICES * 7 / 8);
 	assert_int_equal(phase_of(phase[1], count[1], "grow")->workers, MANY);
+	/* Whatever is lost at once: few calls of Slurm, not one for each node; no agent connects twice; a few messages for each node; and no
+	 * step that a checkpoint has is made again. */
+	static const char *const harms[] = { "one node lost", "rack lost", "partition", "healed", "controller slow", "controller lost" };
+	for (size_t i = 0; i < sizeof harms / sizeof *harms; i++) {
+		const struct played_phase *p = phase_of(phase[1], count[1], harms[i]), *before = p - 1;
+		assert_in_range(p->asked, 0, 20);
+		assert_in_range(p->srun, 0, 10);
+		assert_in_range(p->connects, 0, nodes);
+		assert_in_range(p->down, 0, 10 * nodes);
+		assert_true(p->from > 0 && phase_of(phase[0], count[0], harms[i])->from > 0); /* few devices have no other copy */
+		if (i >= 4)                                                                   /* the workers train on */
+			assert_int_equal(p->generation, before->generation);
+	}
 	/* Abort, settle, prepare and start; one for each worker would be eight times as many. */
 	assert_in_range(phase_of(phase[1], count[1], "one node lost")->down, 1, 5 * MANY / PLAYED_NODE_DEVICES);
 }

@@ -461,6 +461,11 @@ int world_samples(const struct world *w)
 	return w->samples;
 }
 
+int world_shared_asked(const struct world *w)
+{
+	return w->shared_asked;
+}
+
 int world_written(const struct world *w)
 {
 	return (int)json_array_size(w->local);

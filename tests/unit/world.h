@@ -112,8 +112,10 @@ int64_t world_steps_lost(const struct world *w);
 int world_began_anew(const struct world *w);                     /* starts from step 0 after steps had been reported */
 int world_events_with(const struct world *w, const char *words); /* events so far whose text contains the words */
 int world_replies(const struct world *w, bool ok);
-int world_commands(const struct world *w); /* that were given */
-int world_written(const struct world *w);  /* checkpoints in nodes' own folders on disk */
+int world_commands(const struct world *w);          /* that were given */
+void world_shared_away(struct world *w, bool away); /* who writes to the shared folder waits until it is back */
+int world_shared_asked(const struct world *w);      /* requests to write there, of the workers of the first node */
+int world_written(const struct world *w);           /* checkpoints in nodes' own folders on disk */
 /* How many of the last of them nodes were told to keep; 0: they have not been told of the last one. */
 int world_kept(const struct world *w);
 bool world_saved(const struct world *w); /* a complete checkpoint of the step at which it stopped exists */

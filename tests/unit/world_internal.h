@@ -36,7 +36,9 @@ struct sim {
 	int64_t stop, stopped, aborted; /* generations */
 	bool votes_stop, votes_save;    /* at the end of the step it is ready for */
 	json_t *checkpoint;             /* requested and not yet written */
-	json_t *waiting[WAITING];       /* until the step's end */
+	json_t *hanging;                /* begun, while the shared folder is away */
+	int64_t hanging_step;
+	json_t *waiting[WAITING]; /* until the step's end */
 	int waiting_count;
 	bool reporter;
 	int preconnects;     /* number of preconnects */
@@ -95,6 +97,8 @@ struct world {
 	int64_t sampled_step;            /* latest step of which samples were asked for */
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
 	json_t *saved;                   /* in place of its manifest */
+	bool shared_away;                /* who writes there waits */
+	int shared_asked;                /* requests to write there, of one worker */
 	json_t *local, *kept; /* [[step, generation]] of manifests in nodes' own folders on disk, as they were written; those that
 	                                    nodes were last told to keep */
 	int anew, unexpected;

@@ -18,7 +18,8 @@ void world_forget(struct sim *s)
 {
 	json_decref(s->start);
 	json_decref(s->checkpoint);
-	s->start = s->checkpoint = NULL;
+	json_decref(s->hanging);
+	s->start = s->checkpoint = s->hanging = NULL;
 	s->alive = s->set_up = s->hung = s->stays = s->reporter = false;
 	s->prepared = s->runs = s->loading = s->holds = s->done = s->stop = s->stopped = s->aborted = 0;
 	while (s->waiting_count)
@@ -75,16 +76,47 @@ static void tell_stopped(struct world *w, struct sim *s, int64_t g)
 	report(w, s, "stopped", g);
 }
 
+static void say_written(struct world *w, struct sim *s, json_t *m, int64_t step)
+{
+	world_say_up(w, s, json_pack("{s:s, s:s, s:I}", "type", "checkpoint_written", "id", world_word(m, "id"), "step", (json_int_t)step));
+}
+
+void world_shared_away(struct world *w, bool away)
+{
+	w->shared_away = away;
+	for (int n = 0; n < NODES; n++)
+		for (int d = 0; d < DEVICES; d++) {
+			struct sim *s = &w->sim[n][d];
+			if (!away && s->hanging)
+				say_written(w, s, s->hanging, s->hanging_step);
+			json_decref(away ? NULL : s->hanging);
+			s->hanging = away ? s->hanging : NULL;
+		}
+}
+
 static void write_checkpoint(struct world *w, struct sim *s, json_t *m)
 {
 	if (w->o.stuck)
 		return;
+	w->shared_asked += s->node == 0 && json_is_string(json_object_get(m, "shared"));
+	if (s->hanging) {
+		world_say_up(w, s,
+		             json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error",
+		                       "the previous checkpoint is still being written"));
+		return;
+	}
+	if (w->shared_away && json_is_string(json_object_get(m, "shared"))) {
+		s->hanging = json_incref(m);
+		s->hanging_step = s->step;
+		return;
+	}
 	bool bad = w->o.noise && world_pick(w, 40) == 0;
-	world_say_up(
-	        w, s,
-	        bad ? json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error",
-	                        "No space left on device")
-	            : json_pack("{s:s, s:s, s:I}", "type", "checkpoint_written", "id", world_word(m, "id"), "step", (json_int_t)s->step));
+	if (bad)
+		world_say_up(w, s,
+		             json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error",
+		                       "No space left on device"));
+	else
+		say_written(w, s, m, s->step);
 }
 
 /* As worker_serve_late and worker_snapshot (runtime/worker/worker_checkpoint.c). */

@@ -18,10 +18,11 @@ static int play(int devices)
 	int count = 0, status = played_scenes_run(devices, TRAIN_S, phase, &count, &err);
 	printf("%d devices\n", devices);
 	for (int i = 0; i < count; i++)
-		printf("    %-16s %6.1f s, %7.2f CPU s; %7.2f MB down in %6lld, %7.2f MB up in %6lld; largest %.3f MB; %lld workers\n",
+		printf("    %-16s %6.1f s, %7.2f CPU s; %7.2f MB down in %6lld, %7.2f MB up in %6lld; largest %.3f MB; %lld workers; "
+		       "Slurm asked %lld times, srun %lld; agents connected %lld times\n",
 		       phase[i].name, phase[i].wall_s, phase[i].cpu_s, (double)phase[i].bytes_down / 1e6, (long long)phase[i].down,
-		       (double)phase[i].bytes_up / 1e6, (long long)phase[i].up, (double)phase[i].largest / 1e6,
-		       (long long)phase[i].workers);
+		       (double)phase[i].bytes_up / 1e6, (long long)phase[i].up, (double)phase[i].largest / 1e6, (long long)phase[i].workers,
+		       (long long)phase[i].asked, (long long)phase[i].srun, (long long)phase[i].connects);
 	if (status)
 		printf("    %s\n", err.text);
 	fflush(stdout);

@@ -35,7 +35,8 @@ struct worker {
 struct agent {
 	struct hspmd_stream *stream;  /* NULL: not connected */
 	int node, started;            /* the site's `starts` when it was started last */
-	bool lost, alive;             /* alive: its process is there, and would connect again */
+	bool lost, alive, cut;        /* alive: its process is there, and would connect again; cut: but it cannot */
+	bool manifest;                /* it has that of the last checkpoint */
 	int64_t bytes_down, bytes_up; /* of earlier connections */
 	struct worker worker[PLAYED_NODE_DEVICES];
 };
@@ -60,6 +61,7 @@ struct played_agents {
 	double step_at, heartbeat_at;
 	char checkpoint[64]; /* the checkpoint under way */
 	int64_t checkpoint_step;
+	json_t *saved; /* the last manifest; NULL: none */
 	struct played_counts counts;
 	char sizes[512]; /* kinds of messages whose size is known */
 };
@@ -107,6 +109,7 @@ void played_agents_destroy(struct played_agents *a)
 	close(a->epoll);
 	hspmd_auth_destroy(a->auth);
 	json_decref(a->address);
+	json_decref(a->saved);
 	free(a->in_plan);
 	free(a->agent);
 	free(a);
@@ -143,8 +146,8 @@ static void say(struct played_agents *a, struct agent *g, json_t *m)
 	struct hspmd_error err;
 	measure(a, m, "up ");
 	a->counts.up++;
-	if (g->stream && hspmd_stream_send(g->stream, m, &err))
-		fault(a, err.text);
+	if (g->stream && hspmd_stream_send(g->stream, m, &err)) /* the controller is gone */
+		hang_up(g);
 	json_decref(m);
 }
 
@@ -245,6 +248,7 @@ static void answer_start(struct played_agents *a, struct agent *g, int device, c
 		return;
 	a->now.training = true;
 	a->counts.training = number;
+	a->counts.from = a->now.step;
 	a->counts.workers = a->now.members;
 	a->step_at = a->heartbeat_at = hspmd_now();
 }
@@ -278,6 +282,31 @@ static void answer_checkpoint(struct played_agents *a, struct agent *g, int devi
 	                 copy ? shard_on(g, next, device, false) : NULL, "error"));
 }
 
+static void save(struct played_agents *a, struct agent *g, json_t *manifest)
+{
+	for (int n = 0; n < a->site->nodes && !json_equal(json_object_get(a->saved, "step"), json_object_get(manifest, "step")); n++)
+		a->agent[n].manifest = false;
+	g->manifest = true;
+	json_decref(a->saved);
+	a->saved = json_incref(manifest);
+}
+
+/* What a node finds of the last checkpoint: shards of its own workers and copies of the next node's, and all in the shared folder. */
+static json_t *list_saved(const struct played_agents *a, const struct agent *g)
+{
+	json_t *shards = json_array(), *list = json_array();
+	if (!a->saved)
+		return list;
+	for (int d = 0; d < 2 * PLAYED_NODE_DEVICES; d++)
+		json_array_append_new(shards, json_sprintf("n%d-%d.safetensors", (g->node + d / PLAYED_NODE_DEVICES) % a->site->nodes,
+		                                           d % PLAYED_NODE_DEVICES));
+	json_array_append_new(list, json_pack("{s:s, s:O*, s:O, s:O, s:o}", "place", "local", "manifest", g->manifest ? a->saved : NULL,
+	                                      "step", json_object_get(a->saved, "step"), "generation",
+	                                      json_object_get(a->saved, "generation"), "shards", shards));
+	json_array_append_new(list, json_pack("{s:s, s:O, s:b}", "place", "shared", "manifest", a->saved, "shards", 1));
+	return list;
+}
+
 static void answer(struct played_agents *a, struct agent *g, int device, const json_t *m, const char *type)
 {
 	struct worker *w = &g->worker[device];
@@ -295,6 +324,7 @@ static void answer(struct played_agents *a, struct agent *g, int device, const j
 		answer_checkpoint(a, g, device, m, number);
 	} else if (!strcmp(type, "write_manifest")) {
 		a->counts.manifests++;
+		save(a, g, json_object_get(m, "manifest"));
 		say_as(a, g, device, json_pack("{s:s, s:O}", "type", "manifest_written", "id", json_object_get(m, "id")));
 	} else if (!strcmp(type, "abort")) {
 		a->now.training &= number != a->now.number;
@@ -350,7 +380,9 @@ static void hear(struct played_agents *a, struct agent *g, json_t *m)
 		if (g->worker[device_of(m)].serial == json_integer_value(json_object_get(m, "serial")))
 			say_exited(a, g, device_of(m), 9);
 	} else if (!strcmp(type, "list_checkpoints")) {
-		say(a, g, json_pack("{s:s, s:O, s:[]}", "type", "checkpoint_list", "id", json_object_get(m, "id"), "checkpoints"));
+		say(a, g,
+		    json_pack("{s:s, s:O, s:o}", "type", "checkpoint_list", "id", json_object_get(m, "id"), "checkpoints",
+		              list_saved(a, g)));
 	} else if (!strcmp(type, "quit")) {
 		memset(g->worker, 0, sizeof g->worker);
 		g->alive = false;
@@ -452,6 +484,7 @@ static int greet(struct played_agents *a, struct agent *g, struct hspmd_error *e
 	json_decref(hello);
 	g->stream = s;
 	g->alive = true;
+	a->counts.connects++;
 	struct epoll_event e = { .events = EPOLLIN, .data.ptr = g };
 	return epoll_ctl(a->epoll, EPOLL_CTL_ADD, fd, &e) ? hspmd_fail_errno(err, "watching a connection") : 0;
 }
@@ -470,7 +503,7 @@ static void connect_some(struct played_agents *a)
 	for (int n = 0; a->address && n < a->site->nodes && tries < CONNECTS; n++) {
 		struct agent *g = &a->agent[n];
 		int starts = atomic_load(&a->site->node[n].starts);
-		if (g->stream || g->lost || (!g->alive && starts == g->started))
+		if (g->stream || g->lost || g->cut || (!g->alive && starts == g->started))
 			continue;
 		tries++;
 		if (greet(a, g, &err))
@@ -527,6 +560,16 @@ void played_agents_lose(struct played_agents *a, int node)
 void played_agents_repair(struct played_agents *a, int node)
 {
 	a->agent[node].lost = false;
+}
+
+void played_agents_cut(struct played_agents *a, int first, int count, bool cut)
+{
+	for (int n = first; n < first + count; n++) {
+		a->agent[n].cut = cut;
+		if (cut)
+			hang_up(&a->agent[n]);
+	}
+	a->now.training &= !cut;
 }
 
 struct played_counts played_agents_counts(struct played_agents *a)

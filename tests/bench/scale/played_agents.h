@@ -17,7 +17,9 @@ struct played_counts {
 	int64_t bytes_down, bytes_up;   /* of their connections */
 	int64_t largest;                /* bytes of the largest message either way, of those that are sent to or by all workers */
 	int64_t training;               /* newest generation whose members have all started; 0: none */
+	int64_t from;                   /* the step with which it has begun */
 	int64_t steps, workers, agents; /* steps that were reported; workers that take part in it; agents that are connected */
+	int64_t connects;               /* how often an agent has connected */
 	int64_t manifests;              /* that were written */
 	char fault[256];                /* what went wrong first; "": nothing */
 };
@@ -32,6 +34,8 @@ int played_agents_run(struct played_agents *a, double seconds, struct hspmd_erro
 /* The node is lost: its workers are gone, and its agent is not started again until played_agents_repair(). */
 void played_agents_lose(struct played_agents *a, int node);
 void played_agents_repair(struct played_agents *a, int node);
+/* The network between these nodes and all others is cut, or works again. Processes live on. */
+void played_agents_cut(struct played_agents *a, int first, int count, bool cut);
 struct played_counts played_agents_counts(struct played_agents *a);
 
 #endif

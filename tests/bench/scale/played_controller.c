@@ -54,6 +54,7 @@ static json_t *poll_allocation(struct run_allocation *a, struct hspmd_error *err
 {
 	struct played_site *s = ((struct allocation *)a)->site;
 	json_t *nodes = json_array();
+	atomic_fetch_add(&s->asked, 1);
 	for (int i = 0; nodes && i < s->nodes; i++)
 		if (atomic_load(&s->node[i].held))
 			json_array_append_new(nodes, json_sprintf("n%d", i));
@@ -81,6 +82,7 @@ static char **start(struct run_allocation *a, char **nodes, int *count, const ch
 		return NULL;
 	}
 	memcpy(list, wait, sizeof wait);
+	atomic_fetch_add(&s->srun, 1);
 	for (int i = 0; i < *count; i++)
 		atomic_fetch_add(&s->node[index_of(s, nodes[i])].starts, 1);
 	return list;
@@ -127,13 +129,6 @@ static void destroy(struct run_allocation *a)
 }
 
 /* ---- the job */
-
-/* There are no files. */
-static int choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice, struct hspmd_error *err)
-{
-	(void)c, (void)found, (void)readers, (void)choice, (void)err;
-	return 0;
-}
 
 static struct hspmd_job *make_job(int nodes, struct hspmd_error *err)
 {
@@ -187,7 +182,7 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 		.covered = hspmd_stages_cover,
 		.state = &roots,
 		.manifest = run_state_manifest,
-		.choose = choose,
+		.choose = run_state_choose,
 	};
 	c.timeouts.ping = c.timeouts.step_min = c.timeouts.stop = c.timeouts.abort = PATIENCE_S;
 	char *journal = hspmd_asprintf("%s/journal.json", p->folder);

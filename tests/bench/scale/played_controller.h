@@ -15,6 +15,7 @@
 /* Shared between the processes. */
 struct played_site {
 	int nodes;
+	atomic_int asked, srun; /* how often the controller has asked Slurm for its nodes; how often it has run srun */
 	struct {
 		atomic_bool held;  /* by the job */
 		atomic_int starts; /* how often the controller has started the node's agent */

@@ -15,6 +15,8 @@
 #include "tests/bench/scale/played_agents.h"
 
 #define PATIENCE_S 240.0
+#define RACK 32 /* nodes */
+#define STILL_S 1.0
 #define COOKIE "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 struct play {
@@ -28,7 +30,8 @@ struct play {
 	struct played_phase *phase; /* what was seen, PLAYED_PHASES_MAX of them */
 	int phases;
 	struct played_counts before;
-	struct hspmd_stream *asked; /* a command that has not been answered */
+	int asked_before, srun_before; /* calls of Slurm, as in struct played_phase */
+	struct hspmd_stream *asked;    /* a command that has not been answered */
 	json_t *reply;
 };
 
@@ -102,6 +105,8 @@ static void begin(struct play *p)
 	hspmd_stream_destroy(p->asked);
 	p->asked = NULL;
 	p->before = played_agents_counts(p->agents);
+	p->asked_before = atomic_load(&p->site->asked);
+	p->srun_before = atomic_load(&p->site->srun);
 	p->began = hspmd_now();
 	p->cpu = cpu_of(p->clock);
 }
@@ -159,6 +164,11 @@ static int phase(struct play *p, const char *name, enum until what, struct hspmd
 		.largest = largest,
 		.workers = c.workers,
 		.manifests = c.manifests - p->before.manifests,
+		.asked = atomic_load(&p->site->asked) - p->asked_before,
+		.srun = atomic_load(&p->site->srun) - p->srun_before,
+		.connects = c.connects - p->before.connects,
+		.generation = c.training,
+		.from = c.from,
 	};
 	return 0;
 }
@@ -181,9 +191,24 @@ static int restart(struct play *p, struct hspmd_error *err)
 	return phase(p, "controller lost", ALL_BACK, err);
 }
 
+/* The controller's node is so busy that it does nothing for a while. */
+static int stand_still(struct play *p, struct hspmd_error *err)
+{
+	double until = hspmd_now() + STILL_S;
+	int status = 0;
+	kill(p->pid, SIGSTOP);
+	while (!status && hspmd_now() < until)
+		status = played_agents_run(p->agents, 0.05, err);
+	kill(p->pid, SIGCONT);
+	if (!status)
+		status = phase(p, "controller slow", SECONDS, err);
+	begin(p);
+	return status;
+}
+
 static int scenes(struct play *p, int nodes, struct hspmd_error *err)
 {
-	int more = nodes / 8, many = nodes * 5 / 64 > 1 ? nodes * 5 / 64 : 1;
+	int more = nodes / 8, rack = nodes / 4 < RACK ? nodes / 4 : RACK;
 	p->cpu = 0;
 	if (find_controller(p, err) || phase(p, "start", NEW_GENERATION, err))
 		return -1;
@@ -204,11 +229,21 @@ static int scenes(struct play *p, int nodes, struct hspmd_error *err)
 	if (phase(p, "one node lost", NEW_GENERATION, err))
 		return -1;
 	begin(p);
-	lose(p, 2, many);
-	if (phase(p, many > 1 ? "many nodes lost" : "another lost", NEW_GENERATION, err))
+	lose(p, 2, rack);
+	if (phase(p, "rack lost", NEW_GENERATION, err))
 		return -1;
 	begin(p);
-	return restart(p, err);
+	/* Part of what is left: the first nodes keep the controller. */
+	int first = nodes / 2, cut = nodes / 8;
+	played_agents_cut(p->agents, first, cut, true);
+	if (phase(p, "partition", NEW_GENERATION, err))
+		return -1;
+	begin(p);
+	played_agents_cut(p->agents, first, cut, false);
+	if (phase(p, "healed", NEW_GENERATION, err))
+		return -1;
+	begin(p);
+	return stand_still(p, err) ? -1 : restart(p, err);
 }
 
 int played_scenes_run(int devices, double train_s, struct played_phase *phases, int *count, struct hspmd_error *err)

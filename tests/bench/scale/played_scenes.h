@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A played cluster: the real controller (state machine, loop, solver) in a process of its own, and all agents and workers of a large job in
- * this one (played_agents.h), over loopback. The job starts, trains, writes a checkpoint, grows, shrinks, loses one node and several, and
- * its controller is killed. */
+ * this one (played_agents.h), over loopback. The job starts, trains, writes a checkpoint, grows, shrinks, loses one node and a rack, is cut
+ * into two by the network, which heals, and its controller stands still for a while, and is killed. */
 #ifndef HSPMD_TESTS_BENCH_SCALE_PLAYED_SCENES_H
 #define HSPMD_TESTS_BENCH_SCALE_PLAYED_SCENES_H
 
@@ -10,7 +10,7 @@
 #include "common/error.h"
 #include "tests/bench/scale/played_controller.h"
 
-#define PLAYED_PHASES_MAX 8
+#define PLAYED_PHASES_MAX 11
 
 /* What went through the controller in one phase. */
 struct played_phase {
@@ -21,6 +21,9 @@ struct played_phase {
 	int64_t largest;              /* bytes of the largest message, not compressed */
 	int64_t workers;              /* that take part at its end */
 	int64_t manifests;            /* that were written to nodes' folders */
+	int64_t asked, srun;          /* calls of Slurm: questions for the nodes, and runs of srun */
+	int64_t connects, generation; /* of agents; the newest that all its members have started */
+	int64_t from;                 /* the step with which it has begun */
 };
 
 /* devices: a multiple of 64. train_s: how long the job only trains.
