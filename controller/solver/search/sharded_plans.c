@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans under ZeRO-2 and 3 (arXiv 1910.02054), tried if no other plan fits into memory; or after the others if memory excluded some, as
- * those that just fit may be slow. Every device is a pipeline of one stage, and all have as many micro-batches, of samples in proportion to their
- * speed, as they wait for one another in every layer. */
+ * those that just fit may be slow. Every device is a pipeline of one stage, and all have as many micro-batches, of samples in proportion to
+ * their speed, as they wait for one another in every layer. */
 #include <math.h>
 #include <stdlib.h>
 
