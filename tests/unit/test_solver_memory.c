@@ -269,10 +269,7 @@ static void compare_on(const char *kind, enum run run)
 			for (int d = 0; d < p->predicted.device_count; d++) {
 				double here, there;
 				account(run, m, p, c, d, &here, &there);
-				/* A layer's gradients are predicted to be there with all that its backward pass needs, which is a little
-				 * more than both are at any time. */
-				double more = p->zero_stage > 1 ? 0.1 : CLOSE;
-				bool close = here <= (1 + more) * there && here >= (1 - CLOSE) * there;
+				bool close = here <= (1 + CLOSE) * there && here >= (1 - CLOSE) * there;
 				if (!close)
 					printf("%s, model %u, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n",
 					       kind, k, plans[i].name, p->predicted.devices[d], here / 1e6, there / 1e6,
