@@ -169,6 +169,40 @@ static void solving_is_deterministic(void **state)
 	}
 }
 
+/* ---- many devices */
+
+/* 228 devices, of which pipelines of equal parts would leave eight over: those that get them run more micro-batches. */
+static void no_device_is_left_over(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from(
+	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"H800\":{\"kind\":\"cuda\",\"memory_bytes\":80000000000,"
+	        "\"gbytes_per_s\":3350,\"peak_tflops\":{\"bf16\":990}},\"A100\":{\"kind\":\"cuda\",\"memory_bytes\":80000000000,"
+	        "\"gbytes_per_s\":2039,\"peak_tflops\":{\"bf16\":312}},\"A100-40\":{\"kind\":\"cuda\",\"memory_bytes\":40000000000,"
+	        "\"gbytes_per_s\":1555,\"peak_tflops\":{\"bf16\":312}}},\"nodes\":["
+	        "{\"name\":\"h[0-7]\",\"devices\":[{\"type\":\"H800\",\"count\":8}]},"
+	        "{\"name\":\"a[0-14]\",\"devices\":[{\"type\":\"A100\",\"count\":4}]},"
+	        "{\"name\":\"s[0-12]\",\"devices\":[{\"type\":\"A100-40\",\"count\":8}]}],\"links\":["
+	        "{\"scope\":\"node\",\"alpha_s\":5e-6,\"gbytes_per_s\":21.7},{\"scope\":\"cluster\",\"alpha_s\":1e-5,\"gbytes_per_s\":55.4}"
+	        "]}");
+	struct hspmd_model *m = model_from("{\"model_type\":\"llama\",\"hidden_size\":5120,\"intermediate_size\":14080,"
+	                                   "\"num_hidden_layers\":69,\"num_attention_heads\":40,\"num_key_value_heads\":8,"
+	                                   "\"vocab_size\":32000,\"max_position_embeddings\":4096}");
+	struct hspmd_model_facts *f = facts_of(m, 4096);
+	struct hspmd_solve_request r = { .global_batch = 512, .seq_len = 4096, .precision = HSPMD_PRECISION_BF16 };
+	struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	check_plan(p, c, f->layer_count);
+	if (hspmd_plan_device_count(p) != c->device_count || p->predicted.step_s > 6.51)
+		fail_msg("%d of %d devices, %g s", hspmd_plan_device_count(p), c->device_count, p->predicted.step_s);
+	hspmd_plan_destroy(p);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
 /* ---- more memory */
 
 #define MORE_STEPS 9
@@ -225,6 +259,7 @@ int main(void)
 		cmocka_unit_test(messages_hide_behind_gradients_of_weights),
 		cmocka_unit_test(no_single_change_is_faster),
 		cmocka_unit_test(solving_is_deterministic),
+		cmocka_unit_test(no_device_is_left_over),
 		cmocka_unit_test(more_memory_is_not_slower),
 	};
 	if (getenv("HSPMD_ONLY"))

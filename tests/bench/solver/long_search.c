@@ -86,9 +86,10 @@ static json_t *random_cluster(struct dice *d)
 static json_t *random_model(struct dice *d)
 {
 	int heads = pick(d, 2, 8) * 8, width = heads * 128;
+	int words = pick(d, 0, 1) ? 32000 : 128000, blocks = pick(d, 24, 80);
 	return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "model_type", "llama", "hidden_size", width, "intermediate_size",
-	                 width * 11 / 4, "num_hidden_layers", pick(d, 24, 80), "num_attention_heads", heads, "num_key_value_heads", 8,
-	                 "vocab_size", pick(d, 0, 1) ? 32000 : 128000, "max_position_embeddings", 4096);
+	                 width * 11 / 4, "num_hidden_layers", blocks, "num_attention_heads", heads, "num_key_value_heads", 8, "vocab_size",
+	                 words, "max_position_embeddings", 4096);
 }
 
 static int problem_new(unsigned seed, struct problem *p, struct hspmd_error *err)
