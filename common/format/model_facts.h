@@ -27,6 +27,16 @@ struct hspmd_facts_amount {
 	double whole, by_share, by_context, by_both;
 };
 
+/* As a pass of a layer runs, its weights are read for the last time one after the other, and backward their gradients are there one after
+ * the other. The pass as moments, in order: which fraction of the layer's weights is still to be read, of which there are gradients, and
+ * the most bytes that the layer has saved and needs meanwhile, without weights and their gradients, for each sample. */
+#define HSPMD_WEIGHT_MOMENTS 8
+struct hspmd_layer_moments {
+	int count; /* 0: not known */
+	double unread[HSPMD_WEIGHT_MOMENTS], summed[HSPMD_WEIGHT_MOMENTS];
+	struct hspmd_facts_amount bytes[HSPMD_WEIGHT_MOMENTS];
+};
+
 /* Bytes for each sample of a micro-batch. */
 struct hspmd_layer_memory {
 	struct hspmd_facts_amount saved;    /* kept from the forward pass for the backward pass */
@@ -36,6 +46,7 @@ struct hspmd_layer_memory {
 	struct hspmd_facts_amount forward, backward, split_backward;
 	/* Sources of messages within the stage, which a pass leaves behind until the next pass is over. */
 	struct hspmd_facts_amount left_forward, left_backward;
+	struct hspmd_layer_moments moments[2]; /* of `forward` and `backward` */
 };
 
 /* Work of one pass over a layer: `sharded` is divided among a tensor-parallel group, `replicated` is done by each of its devices. All of it

@@ -87,6 +87,21 @@ static const struct corners *corners_of(const struct build *b, int context, int 
 
 #define AMOUNT(field) through(c, at[0]->field, at[1]->field, at[2]->field, at[3]->field)
 
+/* A pass of a layer has the same moments in every layout; if it has not, all of its weights and gradients count all the time. */
+static struct hspmd_layer_moments moments_of(const struct corners *c, const struct hspmd_probe_memory *const at[4], bool backward)
+{
+	const struct hspmd_probe_moments *first = &at[0]->moments[backward];
+	struct hspmd_layer_moments m = { .count = first->count };
+	for (int k = 1; k < 4; k++)
+		m.count = at[k]->moments[backward].count == first->count ? m.count : 0;
+	for (int i = 0; i < m.count; i++) {
+		m.unread[i] = first->unread[i];
+		m.summed[i] = first->summed[i];
+		m.bytes[i] = AMOUNT(moments[backward].bytes[i]);
+	}
+	return m;
+}
+
 static void set_memory(struct build *b, enum hspmd_facts_form form, enum hspmd_recompute recompute, int kind)
 {
 	for (int i = 0; i < 4; i++) {
@@ -103,6 +118,7 @@ static void set_memory(struct build *b, enum hspmd_facts_form form, enum hspmd_r
 			.split_backward = AMOUNT(split_backward),
 			.left_forward = AMOUNT(left_forward),
 			.left_backward = AMOUNT(left_backward),
+			.moments = { moments_of(c, at, false), moments_of(c, at, true) },
 		};
 	}
 }

@@ -50,9 +50,16 @@ struct hspmd_probe_layout {
 	int samples;
 };
 
+/* The moments of a pass (struct hspmd_layer_moments) in one program. */
+struct hspmd_probe_moments {
+	int count;
+	double unread[HSPMD_WEIGHT_MOMENTS + 1], summed[HSPMD_WEIGHT_MOMENTS + 1], bytes[HSPMD_WEIGHT_MOMENTS + 1];
+};
+
 /* Quantities of one layer in one program, for one sample. */
 struct hspmd_probe_memory {
 	double saved, deferred, forward, backward, split_backward, left_forward, left_backward;
+	struct hspmd_probe_moments moments[2];
 };
 
 /* One layout, and the program of its last device, whose part is as large as any, without recomputation. */
@@ -72,6 +79,11 @@ struct hspmd_program *hspmd_probe_program(const struct hspmd_probe *p, enum hspm
 /* Fill what a program of this schedule shows of each layer (1f1b: all but deferred and split_backward, zb-h1: these two). 0 or -1. */
 int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form, bool deferred, struct hspmd_probe_memory *layers,
                        struct hspmd_error *err);
+
+/* probe_moments.c: fill a layer's moments in its pass, the instructions [from, end). bytes: per instruction of these, what is needed. 0 or
+ * -1. */
+int hspmd_probe_moments(const struct hspmd_program *p, int layer, size_t from, size_t end, const double *bytes,
+                        struct hspmd_probe_moments *out);
 
 /* Work of each layer on the program's device: passes[layer][backward]. */
 struct hspmd_probe_pass {

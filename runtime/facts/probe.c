@@ -99,6 +99,7 @@ struct memory_probe {
 	const struct hspmd_slot_lifetime *lifetimes;
 	bool wide;    /* count BF16 as FP32 */
 	double *live; /* per instruction */
+	double *more; /* of these, what its layer has saved and needs while it runs */
 	int layers;
 	size_t start; /* the first instruction of the second micro-batch */
 	struct hspmd_probe_memory *out;
@@ -197,8 +198,8 @@ static double sum(const double *values, int from, int end)
 }
 
 /* Most bytes while a layer runs between two instructions, beyond the values of the layers up to it in `below`, those after it in `above`
- * (NULL: none), and `base`. */
-static void peaks(const struct memory_probe *m, size_t from, size_t end, const double *below, const double *above, double base, double *out)
+ * (NULL: none), and `base`. m->more: at each of these instructions, beyond those of the layers before it. */
+static void peaks(struct memory_probe *m, size_t from, size_t end, const double *below, const double *above, double base, double *out)
 {
 	for (int l = 0; l < m->layers; l++)
 		out[l] = 0;
@@ -206,13 +207,21 @@ static void peaks(const struct memory_probe *m, size_t from, size_t end, const d
 		int l = m->p->instructions[i].layer;
 		if (l < 0 || m->p->instructions[i].micro_batch < 0)
 			continue;
-		double more = m->live[i] - base - sum(below, 0, l + 1) - (above ? sum(above, l + 1, m->layers) : 0);
-		out[l] = fmax(out[l], more);
+		m->more[i] = m->live[i] - base - sum(below, 0, l) - (above ? sum(above, l + 1, m->layers) : 0);
+		out[l] = fmax(out[l], m->more[i] - below[l]);
 	}
 }
 
+static int find_moments(struct memory_probe *m, size_t from, size_t end, bool backward)
+{
+	for (int l = 0; l < m->layers; l++)
+		if (hspmd_probe_moments(m->p, l, from, end, m->more, &m->out[l].moments[backward]))
+			return -1;
+	return 0;
+}
+
 /* Entries of the second micro-batch: 1f1b [forward, backward], zb-h1 [forward, backward, weights]. */
-static void read_entries(struct memory_probe *m, bool deferred, double *scratch)
+static int read_entries(struct memory_probe *m, bool deferred, double *scratch)
 {
 	int n = m->layers, forward = deferred ? 3 : 2;
 	double *kept = scratch, *left = scratch + n, *later = scratch + 2 * n, *left_later = scratch + 3 * n, *most = scratch + 4 * n;
@@ -229,10 +238,12 @@ static void read_entries(struct memory_probe *m, bool deferred, double *scratch)
 		peaks(m, start, border, kept, NULL, left_before, most);
 		for (int l = 0; l < n; l++)
 			m->out[l].forward = most[l];
+		if (find_moments(m, start, border, false))
+			return -1;
 		peaks(m, border, end, kept, NULL, left_behind, most);
 		for (int l = 0; l < n; l++)
 			m->out[l].backward = most[l];
-		return;
+		return find_moments(m, border, end, true);
 	}
 	across(m, end, later, left_later);
 	peaks(m, border, end, kept, later, left_behind, most);
@@ -240,6 +251,7 @@ static void read_entries(struct memory_probe *m, bool deferred, double *scratch)
 		m->out[l].deferred = later[l];
 		m->out[l].split_backward = most[l];
 	}
+	return 0;
 }
 
 int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form, bool deferred, struct hspmd_probe_memory *layers,
@@ -249,16 +261,19 @@ int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form
 	for (size_t i = 0; i < p->graph->op_count; i++)
 		n = p->graph->ops[i].layer >= n ? p->graph->ops[i].layer + 1 : n;
 	struct hspmd_slot_lifetime *lifetimes = hspmd_calloc(p->slot_count + 1, sizeof *lifetimes);
-	double *live = hspmd_calloc(p->instruction_count + 2, sizeof *live), *scratch = hspmd_calloc(5 * (size_t)n + 1, sizeof *scratch);
+	double *live = hspmd_calloc(2 * p->instruction_count + 2, sizeof *live),
+	       *scratch = hspmd_calloc(5 * (size_t)n + 1, sizeof *scratch);
 	struct memory_probe m = {
 		.p = p, .lifetimes = lifetimes, .wide = form == HSPMD_FACTS_GATHERED_FP32, .live = live, .layers = n, .out = layers
 	};
+	m.more = live ? live + p->instruction_count + 2 : NULL;
 	int status = lifetimes && live && scratch ? 0 : hspmd_fail_memory(err, "probing a model's memory");
 	if (!status) {
 		hspmd_program_lifetimes(p, lifetimes);
 		m.start = entry_start(p, deferred ? 3 : 2);
 		find_live(&m);
-		read_entries(&m, deferred, scratch);
+		if (read_entries(&m, deferred, scratch))
+			status = hspmd_fail_memory(err, "probing a model's memory");
 	}
 	free(lifetimes);
 	free(live);

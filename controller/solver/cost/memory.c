@@ -9,7 +9,7 @@
  *   allocated until that stage is known to have it
  * - deferred: the same of micro-batches whose weight gradients are still to be computed (zb-h1)
  * - running: of the micro-batch whose pass runs, what it has saved and what the current layer needs; and sources of messages that the pass
- *   before has left behind. Under ZeRO-3 the weights of the current layer, under ZeRO-2 and 3 their gradients
+ *   before has left behind. Under ZeRO-3 the weights of the current layer until they are read, under ZeRO-2 and 3 their gradients
  * - end: at the step's end, when all of this but the state is free again: under ZeRO-1 the sums that each copy received of its part of the
  *   gradients
  *
@@ -135,12 +135,18 @@ double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_c
 	return (copies->zero == 2 ? c->param_bytes : 0) + (c->grad_bytes + divided) / n;
 }
 
-/* Bytes per weight of a layer while a pass of the layer runs: what ZeRO does not keep. */
-static double layer_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies, bool backward)
+/* Bytes of one sample while a pass of a layer runs, beyond those `saved`, with what ZeRO does not keep of its `weights`: read_bytes of each
+ * that is still to be read, and sum_bytes of each gradient. `most`: what the pass needs besides, if that is all at one time. */
+static double pass_bytes(const struct hspmd_layer_moments *m, double most, double saved, double scale,
+                         const struct hspmd_device_share *device, double weights, double read_bytes, double sum_bytes)
 {
-	if (copies->pipelines < 2)
-		return 0;
-	return (copies->zero > 2 ? c->param_bytes : 0) + (copies->zero > 1 && backward ? c->grad_bytes : 0);
+	if (!m->count || read_bytes + sum_bytes <= 0)
+		return most + weights * (read_bytes + sum_bytes);
+	most = 0;
+	for (int i = 0; i < m->count; i++)
+		most = fmax(most,
+		            at(&m->bytes[i], scale, device) - saved + weights * (m->unread[i] * read_bytes + m->summed[i] * sum_bytes));
+	return most;
 }
 
 static bool has_layer(const struct hspmd_stage *s, int layer)
@@ -215,9 +221,10 @@ struct stage_memory {
 
 /* Bytes of one sample, per weight of a layer. */
 struct weight_bytes {
-	double forward, backward; /* while a pass of the layer runs */
-	double end;               /* at the step's end */
-	double more;              /* weights that the first layer uses beyond its own */
+	double read, sum; /* while a pass of the layer runs: of each weight until it is read, and of each gradient */
+	double end;       /* at the step's end */
+	double more;      /* weights that the first layer uses beyond its own */
+	double held;      /* weights whose gradients the layer after the last one has left behind */
 };
 
 /* Add `count` equal layers, of which `layer` is the first. */
@@ -232,12 +239,13 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
 	double replicated =
 	        c->replicated_sum[layer + count] - c->replicated_sum[layer]; /* weights shared with another layer come at the end */
 	double weights = replicated + (c->params_sum[layer + count] - c->params_sum[layer] - replicated) * device->share;
-	forward += (weights / count + of_weight->more) * of_weight->forward;
-	backward += (weights / count + of_weight->more) * of_weight->backward;
+	double used = weights / count + of_weight->more;
+	forward = pass_bytes(&m->moments[0], forward, saved, f->memory_scale, device, used, of_weight->read, 0);
+	backward = pass_bytes(&m->moments[1], backward, saved, f->memory_scale, device, used, of_weight->read, of_weight->sum);
 	/* While layer l runs backward, there is what the layers up to it have saved and what those after it have deferred: relative to all
 	 * deferred, the difference of the sums up to l. It is largest at the first of equal layers, or at the last. */
 	double first = sum->saved - sum->deferred + saved - deferred, last = first + (count - 1) * (saved - deferred);
-	sum->most_backward = fmax(sum->most_backward, fmax(first, last) + backward);
+	sum->most_backward = fmax(sum->most_backward, fmax(first, last + of_weight->held * of_weight->sum) + backward);
 	double ends = weights * of_weight->end;
 	double before = sum->saved - sum->ended + saved;
 	sum->most_ending = fmax(sum->most_ending, fmax(before, before + (count - 1) * (saved - ends / count)) + backward);
@@ -259,14 +267,19 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		                             s->sequence_parallel || c->sequence_parallel, hspmd_type_takes_parts(type),
 		                             &type->product_blocks };
 	/* Bytes are per sample here. */
-	double end_bytes = hspmd_device_traits(type->kind)->overlaps && c->facts ? hspmd_step_end_bytes(c, copies) / micro_batch : 0;
-	struct weight_bytes of_weight = { layer_bytes(c, copies, false) / micro_batch, layer_bytes(c, copies, true) / micro_batch,
-		                          end_bytes, 0 };
+	bool overlaps = hspmd_device_traits(type->kind)->overlaps && c->facts;
+	double end_bytes = overlaps ? hspmd_step_end_bytes(c, copies) / micro_batch : 0;
+	bool shared = copies->pipelines > 1;
+	struct weight_bytes of_weight = { shared && copies->zero > 2 ? c->param_bytes / micro_batch : 0,
+		                          shared && copies->zero > 1 ? c->grad_bytes / micro_batch : 0, end_bytes, 0, 0 };
 	struct stage_memory sum = { 0 };
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
 		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)
 			end++;
 		of_weight.more = more_weights(c, s, l) * device.share;
+		/* Weights of another layer come first in the model and their gradients are summed last, so nothing surely waits for these
+		 * before the next layer's. Under ZeRO-3 its weights do. */
+		of_weight.held = copies->zero == 2 && end < s->layers[1] ? fmax(0, more_weights(c, s, end)) * device.share : 0;
 		add_layers(c, l, end - l, s->recompute, deferring, micro_batch, &of_weight, &device, &sum);
 	}
 	bool last = s->layers[1] == c->layer_count;
@@ -278,19 +291,20 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	                      fmax(in_flight, deferred));
 	if (!c->facts) /* little is known: all of it at the same time */
 		running = fmax(in_flight, deferred) + sum.transient;
-	/* Weights of two stages have twice as many copies. The sums of the later stage's arrive while its passes still run. */
+	/* Weights of two stages have twice as many copies. The sums of the later stage's arrive while its passes still run, if the device
+	 * communicates meanwhile. */
 	const struct hspmd_layer_copies both = { 2 * copies->pipelines, copies->zero > 1 ? 1 : copies->zero };
 	double whole = copies->zero > 1 && copies->pipelines > 1 ? whole_params(c, s) * device.share : 0;
-	double sums = whole * hspmd_step_end_bytes(c, &both);
+	double sums = whole * hspmd_step_end_bytes(c, &both), early = s->layers[0] && overlaps ? sums : 0;
 	double state = whole * (hspmd_state_bytes(c, &both) + hspmd_image_bytes(c, type, &both)) +
 	               (params - whole) * (hspmd_state_bytes(c, copies) + hspmd_image_bytes(c, type, copies));
-	return (struct hspmd_memory){ .state = state + (s->layers[0] ? sums : 0),
+	return (struct hspmd_memory){ .state = state + early,
 		                      .in_flight = micro_batch * in_flight,
 		                      .deferred = micro_batch * deferred,
 		                      .running = micro_batch * running,
 		                      .ending = end_bytes > 0 ? micro_batch * (sum.most_ending + sum.ended + sum.left_forward) : 0,
 		                      .workspace = sum.workspace,
-		                      .end = params * hspmd_step_end_bytes(c, copies) + (s->layers[0] ? 0 : sums),
+		                      .end = params * hspmd_step_end_bytes(c, copies) + sums - early,
 		                      .sent = micro_batch * sent,
 		                      .returned = s->layers[0] ? micro_batch * c->layers[s->layers[0] - 1].output_bytes * part : 0 };
 }

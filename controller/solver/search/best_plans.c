@@ -102,7 +102,9 @@ double hspmd_best_plans_time(struct hspmd_search *s, const struct hspmd_plan *pl
 	struct hspmd_timing t;
 	if (seconds)
 		*seconds = INFINITY;
-	if (!hspmd_plan_fits(s->costs, plan) || hspmd_timing_compute(s->costs, plan, &t, NULL))
+	/* Changes to a plan whose pipelines must be in step mostly put them out of it. */
+	if ((plan->zero_stage > 1 && !hspmd_plan_in_step(plan)) || !hspmd_plan_fits(s->costs, plan) ||
+	    hspmd_timing_compute(s->costs, plan, &t, NULL))
 		return INFINITY;
 	double step = t.step_s;
 	s->evaluated++;

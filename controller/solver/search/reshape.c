@@ -14,7 +14,7 @@
 #include "controller/solver/search/search_internal.h"
 #include "controller/solver/search/shard_ratio.h"
 
-#define STAGES_FEW 24 /* most stages of a plan that is reshaped */
+#define STAGES_FEW HSPMD_RESHAPED_STAGES
 #define BASES 12      /* plans that are reshaped per round */
 #define ROUNDS 4
 #define WORK_MAX 60000 /* stages timed in total; a third of it if there are more devices than FEW */

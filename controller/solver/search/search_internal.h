@@ -6,11 +6,12 @@
  * - partition_memo.c: partitions that need not be searched again
  * - assemble.c: drafts: candidates that together fill the cluster
  * - best_plans.c: drafts placed on devices and timed by the simulator; the best plans so far
- * - improve.c: the second half of the search: local_search.c, reshape.c and interleaved_plans.c applied to the best plans
+ * - improve.c: the second half of the search: local_search.c, spare_stages.c, reshape.c and interleaved_plans.c applied to the best plans
  * - local_search.c: single changes to the best plans, timed by the simulator, until none helps
  * - interleaved_plans.c: the best plans interleaved
  * - reshape.c: larger changes, for few devices: spare devices added, pipelines removed, stages of unequal devices, micro-batch sizes that
  *   differ between pipelines
+ * - spare_stages.c: devices that a large plan leaves over become stages of its pipelines
  * - holders.c: placement among the nodes of a device class, so that nodes lost together do not hold all copies of anything
  * - migration.c: which of two plans moves less state from the current plan */
 #ifndef HSPMD_SEARCH_SEARCH_INTERNAL_H
@@ -129,6 +130,10 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b);
 /* interleaved_plans.c: interleave the best plans, and refine those that come near the best plan. Returns 0, or -1 if memory runs out. */
 int hspmd_interleave(struct hspmd_search *s);
+#define HSPMD_RESHAPED_STAGES 24 /* most stages of a plan that is reshaped */
+/* spare_stages.c: give devices that the best plan leaves over to its pipelines, and refine the result. Returns 0, or -1 if memory runs
+ * out. */
+int hspmd_use_spare_devices(struct hspmd_search *s);
 /* reshape.c: make larger changes to the best plans, and refine the results. Returns 0, or -1 if memory runs out. */
 int hspmd_reshape(struct hspmd_search *s);
 

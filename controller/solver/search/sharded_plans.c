@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans under ZeRO-2 and 3 (arXiv 1910.02054), tried if no other plan fits into memory; or after the others if memory excluded some, as
- * those that just fit may be slow. Every device is a pipeline of one stage, and all have as many micro-batches, of samples in proportion to their
- * speed, as they wait for one another in every layer. */
+ * those that just fit may be slow. Every device is a pipeline of one stage, and all have as many micro-batches, of samples in proportion to
+ * their speed, as they wait for one another in every layer. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -102,11 +102,11 @@ static struct hspmd_plan *make_plan(const struct hspmd_search *s, const struct c
 	return NULL;
 }
 
+/* The part of the cluster that is searched is within all limits (subclusters.h). */
 static bool is_possible(const struct hspmd_search *s)
 {
-	const struct hspmd_solve_limits *l = &s->request->limits;
 	return s->caps.max_zero_stage > 1 && s->caps.unequal_micro_batch && s->costs->facts && !s->request->micro_batch &&
-	       (s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B) && !l->max_devices && !l->max_nodes && !(l->max_price_per_hour > 0);
+	       (s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B);
 }
 
 /* Offers the plan, which is taken over, if it is better enough than the best of the others. 0 or -1. */
