@@ -31,7 +31,7 @@ from torch.nn import init  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
 import hspmd  # noqa: E402
-from hspmd import disk, export, layout, local_step, sharded, shards  # noqa: E402
+from hspmd import disk, export, layout, local_step, replicated, sharded, shards  # noqa: E402
 from hspmd.checkpoints import Checkpoints, Piece, Saved  # noqa: E402
 
 torch.set_num_threads(1)
@@ -261,6 +261,23 @@ class Parts(unittest.TestCase):
             # What a rank still has of the same step comes first; what was saved at another time is not mixed with it.
             offers = [(i, *p.header()) for i, p in enumerate([*found, self.part(4)])]
             self.assertEqual(layout.choose([o[:4] for o in offers]), [4])
+
+
+class Sums(unittest.TestCase):
+    def test_large_and_small_gradients(self):
+        """Of two ranks with equal gradients: where they are, also if they lie otherwise in memory, or in a bucket of many."""
+        el = replicated.Elastic.__new__(replicated.Elastic)
+        el.size, el.clip, el._weight = 2, None, 4.0
+        el._group = mock.Mock(sum=lambda t: t.mul_(2), total=lambda *numbers: [2 * n for n in numbers])
+        large, turned, small = torch.rand(600, 600), torch.rand(700, 600).t(), torch.rand(3)
+        el._parameters = [torch.nn.Parameter(torch.zeros(t.shape)) for t in (small, large, turned, small, small)]
+        for p, grad in zip(el._parameters, (small, large, turned, small, None)):
+            p.grad = None if grad is None else grad.clone(memory_format=torch.preserve_format)
+        self.assertFalse(el._parameters[2].grad.is_contiguous())
+        el._sum_gradients()
+        for p, grad in zip(el._parameters, (small, large, turned, small)):
+            self.assertTrue(torch.equal(p.grad, grad / 4))
+        self.assertIsNone(el._parameters[4].grad)
 
 
 class FirstValues(unittest.TestCase):

@@ -12,6 +12,9 @@ from hspmd.group import BUCKET_BYTES
 from hspmd.member import Member, default_collate, to_device
 
 
+ALONE_BYTES = 1 << 20  # a gradient of so many is summed up where it is, not copied to a bucket and back
+
+
 class Elastic(Member):
     """model, optimizer: of this process; after the first step of batches() all ranks have equal ones.
     batch: samples of a step; micro: of a micro-batch, which is what a rank computes at a time. micro divides batch.
@@ -135,11 +138,15 @@ class Elastic(Member):
                 continue
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-            if bucket and (size + p.grad.numel() * p.grad.element_size() > BUCKET_BYTES or p.grad.dtype != bucket[0].dtype):
+            own = p.grad.numel() * p.grad.element_size()
+            if own >= ALONE_BYTES:
+                self._sum_alone(p.grad, counts[0])
+                continue
+            if bucket and (size + own > BUCKET_BYTES or p.grad.dtype != bucket[0].dtype):
                 self._sum_bucket(bucket, counts[0])
                 bucket, size = [], 0
             bucket.append(p.grad)
-            size += p.grad.numel() * p.grad.element_size()
+            size += own
         if bucket:
             self._sum_bucket(bucket, counts[0])
         if callable(self.clip):
@@ -147,6 +154,14 @@ class Elastic(Member):
         elif self.clip is not None:
             self.grad_norm = torch.nn.utils.clip_grad_norm_([p for p in params if p.grad is not None], self.clip)
         self._reduced = True
+
+    def _sum_alone(self, grad, count):
+        if self.size > 1:
+            flat = grad.contiguous()  # it may lie otherwise on another rank
+            self._group.sum(flat.view(-1))
+            if flat is not grad:
+                grad.copy_(flat)
+        grad.div_(count)
 
     def _sum_bucket(self, grads, count):
         if self.size == 1:
