@@ -22,6 +22,7 @@
 
 #include <cmocka.h>
 
+#include "common/address_tree.h"
 #include "common/format/device_runs.h"
 #include "controller/run/coverage.h"
 #include "tests/unit/world_internal.h"
@@ -195,6 +196,41 @@ static void check_start(struct world *w, const json_t *m)
 		assert_int_equal(step, 0);
 		w->anew += w->next_line > 0;
 	}
+}
+
+/* A worker is told the addresses of the members of its node and of few others, whatever the number of nodes. */
+void world_check_addresses(const struct sim *s, const json_t *m)
+{
+	json_t *addresses = json_object_get(m, "addresses"), *v;
+	const char *member;
+	assert_in_range(json_object_size(addresses), 1, DEVICES + 1 + HSPMD_ADDRESS_TREE_FANOUT);
+	assert_non_null(json_object_get(addresses, s->address));
+	json_object_foreach(addresses, member, v)
+		assert_string_equal(json_string_value(v), member);
+}
+
+/* Nodes keep what the controller says: checkpoints that were committed, the newest first. */
+void world_check_committed(struct world *w, json_t *m)
+{
+	json_t *list = json_object_get(m, "checkpoints"), *one, *known;
+	json_int_t before[2] = { INT64_MAX, INT64_MAX };
+	size_t i, k, count = json_array_size(list);
+	bool memory = !strcmp(world_word(m, "folder"), "/memory");
+	assert_in_range(count, 1, memory ? 1 : w->job.checkpoint.keep);
+	json_array_foreach(list, i, one) {
+		json_int_t step = json_integer_value(json_array_get(one, 0)), generation = json_integer_value(json_array_get(one, 1));
+		assert_true(generation < before[1] || (generation == before[1] && step < before[0]));
+		before[0] = step;
+		before[1] = generation;
+		bool there = memory;
+		json_array_foreach(w->local, k, known)
+			there |= json_equal(one, known);
+		assert_true(there);
+	}
+	if (memory)
+		return;
+	json_decref(w->kept);
+	w->kept = json_incref(list);
 }
 
 /* What is sent to workers of several nodes is one object but for the addressees, what each node knows of addresses, and folders, so that

@@ -148,4 +148,8 @@ bool world_member_starts(struct world *w);
 /* The member job that has brought this node ends. */
 void world_member_ends(struct world *w, int n, const char *how);
 
+/* Checks of messages to a worker: `start`, `committed`. */
+void world_check_addresses(const struct sim *s, const json_t *m);
+void world_check_committed(struct world *w, json_t *m);
+
 #endif

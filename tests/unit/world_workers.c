@@ -10,7 +10,6 @@
 
 #include <cmocka.h>
 
-#include "common/address_tree.h"
 #include "runtime/generation/checkpoint_placement.h"
 #include "tests/unit/world_internal.h"
 
@@ -212,17 +211,6 @@ static json_t *laid(struct world *w, const json_t *manifest, int64_t generation)
 	return copy;
 }
 
-/* A worker is told the addresses of the members of its node and of few others, whatever the number of nodes. */
-static void check_addresses(const struct sim *s, const json_t *m)
-{
-	json_t *addresses = json_object_get(m, "addresses"), *v;
-	const char *member;
-	assert_in_range(json_object_size(addresses), 1, DEVICES + 1 + HSPMD_ADDRESS_TREE_FANOUT);
-	assert_non_null(json_object_get(addresses, s->address));
-	json_object_foreach(addresses, member, v)
-		assert_string_equal(json_string_value(v), member);
-}
-
 static void take_choices(struct sim *s, const json_t *lines)
 {
 	for (size_t i = 0; i < json_array_size(lines); i++) {
@@ -273,30 +261,6 @@ static void check_choices(struct world *w, const struct sim *s)
 	}
 }
 
-/* Nodes keep what the controller says: checkpoints that were committed, the newest first. */
-static void check_committed(struct world *w, json_t *m)
-{
-	json_t *list = json_object_get(m, "checkpoints"), *one, *known;
-	json_int_t before[2] = { INT64_MAX, INT64_MAX };
-	size_t i, k, count = json_array_size(list);
-	bool memory = !strcmp(world_word(m, "folder"), "/memory");
-	assert_in_range(count, 1, memory ? 1 : w->job.checkpoint.keep);
-	json_array_foreach(list, i, one) {
-		json_int_t step = json_integer_value(json_array_get(one, 0)), generation = json_integer_value(json_array_get(one, 1));
-		assert_true(generation < before[1] || (generation == before[1] && step < before[0]));
-		before[0] = step;
-		before[1] = generation;
-		bool there = memory;
-		json_array_foreach(w->local, k, known)
-			there |= json_equal(one, known);
-		assert_true(there);
-	}
-	if (memory)
-		return;
-	json_decref(w->kept);
-	w->kept = json_incref(list);
-}
-
 /* The main thread's part of handling a message. */
 static void handle(struct world *w, struct sim *s, json_t *m)
 {
@@ -332,14 +296,14 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->loading, 0);
 		s->preconnects += world_has_gpu(w, s);
-		check_addresses(s, m);
+		world_check_addresses(s, m);
 		/* Some never answer: that costs only time. */
 		if (world_has_gpu(w, s) && !(w->o.noise && world_pick(w, 10) == 0))
 			world_say_up(w, s, json_pack("{s:s, s:I}", "type", "preconnected", "generation", (json_int_t)g));
 	} else if (!strcmp(type, "start")) {
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->runs, 0);
-		check_addresses(s, m);
+		world_check_addresses(s, m);
 		take_choices(s, json_object_get(m, "choices"));
 		s->loading = g;
 		json_decref(s->start);
@@ -401,7 +365,7 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 			}
 		}
 	} else if (!strcmp(type, "committed")) {
-		check_committed(w, m);
+		world_check_committed(w, m);
 	} else if (!strcmp(type, "quit")) {
 		world_forget(s);
 	}
