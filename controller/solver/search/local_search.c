@@ -6,6 +6,7 @@
  * - divide the optimizer state (ZeRO-1) or not
  * - swap two neighbouring stages
  * - run the passes in another order (1F1B, ZB-H1)
+ * - halve or double the size of all micro-batches
  *
  * This accounts for what the estimates of the search leave out: uneven fill and drain, gradient synchronisation that overlaps with it,
  * queues. Larger changes, each of which is followed by these, are in reshape.c. */
@@ -203,29 +204,79 @@ static bool try_zero(struct local_search *r)
 	return false;
 }
 
+/* Choose the recomputation of all stages anew. Returns false if one does not fit. */
+static bool choose_all_recompute(struct local_search *r)
+{
+	bool fits = true;
+	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
+		for (int s = 0; s < r->p->pipelines[i].stage_count; s++) {
+			r->recompute[at++] = (unsigned char)r->p->pipelines[i].stages[s].recompute;
+			fits = fits && choose_recompute(r, i, s);
+		}
+	return fits;
+}
+
+static void restore_recompute(struct local_search *r)
+{
+	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
+		for (int s = 0; s < r->p->pipelines[i].stage_count; s++)
+			r->p->pipelines[i].stages[s].recompute = (enum hspmd_recompute)r->recompute[at++];
+}
+
 /* Switch between 1F1B and ZB-H1. */
 static bool try_schedule(struct local_search *r)
 {
 	enum hspmd_schedule was = r->p->schedule, other = was == HSPMD_SCHEDULE_1F1B ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B;
-	bool deep = false, fits = true;
+	bool deep = false;
 	if ((was != HSPMD_SCHEDULE_1F1B && was != HSPMD_SCHEDULE_ZB_H1) || !(r->s->caps.schedules & 1u << other))
 		return false;
 	r->p->schedule = other;
-	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
-		for (int s = 0; s < r->p->pipelines[i].stage_count; s++) {
-			r->recompute[at++] = (unsigned char)r->p->pipelines[i].stages[s].recompute;
-			deep = deep || s > 0;
-			fits = fits && choose_recompute(r, i, s);
-		}
+	for (int i = 0; i < r->p->pipeline_count; i++)
+		deep = deep || r->p->pipelines[i].stage_count > 1;
+	bool fits = choose_all_recompute(r);
 	double seconds = deep && fits ? timed(r) : INFINITY;
 	if (better(r, seconds)) {
 		r->seconds = seconds;
 		return true;
 	}
 	r->p->schedule = was;
-	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
-		for (int s = 0; s < r->p->pipelines[i].stage_count; s++)
-			r->p->pipelines[i].stages[s].recompute = (enum hspmd_recompute)r->recompute[at++];
+	restore_recompute(r);
+	return false;
+}
+
+static void resize_micro_batches(struct hspmd_plan *p, bool half)
+{
+	for (int i = 0; i < p->pipeline_count; i++) {
+		struct hspmd_pipeline *pipe = &p->pipelines[i];
+		pipe->micro_batch = half ? pipe->micro_batch / 2 : pipe->micro_batch * 2;
+		pipe->micro_batches = half ? pipe->micro_batches * 2 : pipe->micro_batches / 2;
+	}
+	p->micro_batch = p->pipelines[0].micro_batch;
+}
+
+/* Halve or double the size of all micro-batches: stages found for one size may do better with another. */
+static bool try_micro_batch_size(struct local_search *r, bool half)
+{
+	if (r->s->request->micro_batch || r->p->virtual_stages > 1)
+		return false;
+	int parts = 0, size = r->p->micro_batch;
+	for (int i = 0; i < r->p->pipeline_count; i++) {
+		const struct hspmd_pipeline *pipe = &r->p->pipelines[i];
+		parts += pipe->micro_batches;
+		if ((half ? pipe->micro_batch : pipe->micro_batches) % 2 || (!half && 2 * pipe->micro_batch > HSPMD_MICRO_BATCH_MAX))
+			return false;
+	}
+	if (half && 2 * parts > HSPMD_PARTS_MAX)
+		return false;
+	resize_micro_batches(r->p, half);
+	double seconds = choose_all_recompute(r) ? timed(r) : INFINITY;
+	if (better(r, seconds)) {
+		r->seconds = seconds;
+		return true;
+	}
+	resize_micro_batches(r->p, !half);
+	r->p->micro_batch = size;
+	restore_recompute(r);
 	return false;
 }
 
@@ -292,6 +343,7 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 	while (again && go_on(&r)) {
 		again = try_zero(&r);
 		again = try_schedule(&r) || again;
+		again = try_micro_batch_size(&r, true) || try_micro_batch_size(&r, false) || again;
 		again = try_micro_batches(&r) || again;
 		again = try_borders(&r) || again;
 		again = try_swaps(&r) || again;

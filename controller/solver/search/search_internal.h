@@ -41,6 +41,9 @@ struct hspmd_candidates {
 
 #define HSPMD_WARM_STARTS 512
 
+#define HSPMD_MICRO_BATCH_MAX 128 /* most samples of a micro-batch */
+#define HSPMD_PARTS_MAX (1 << 15) /* most micro-batches per step: each is simulated */
+
 #define HSPMD_BEST_PLANS 24     /* number of plans that are kept and refined */
 #define HSPMD_BEST_PLANS_MAX 96 /* number that is kept if there is a current plan, so that one near it is among them */
 

@@ -21,9 +21,7 @@
 #include "controller/solver/search/search_internal.h"
 #include "controller/solver/search/subclusters.h"
 
-#define MICRO_BATCH_MAX 128
 #define MICRO_BATCHES_MAX 64
-#define PARTS_MAX (1 << 15) /* micro-batches per step: each is simulated */
 #define BEHIND 1.4          /* a micro-batch whose bound exceeds the least bound by this factor is searched last */
 
 struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
@@ -203,19 +201,19 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 {
 	struct trial trials[MICRO_BATCHES_MAX];
 	int count = 0, rc = 0, batch = s->request->global_batch;
-	for (int mb = 1; mb <= batch && mb <= MICRO_BATCH_MAX && count < MICRO_BATCHES_MAX && !rc; mb++) {
-		if (batch % mb || (s->request->micro_batch && mb != s->request->micro_batch) || batch / mb > PARTS_MAX)
+	for (int mb = 1; mb <= batch && mb <= HSPMD_MICRO_BATCH_MAX && count < MICRO_BATCHES_MAX && !rc; mb++) {
+		if (batch % mb || (s->request->micro_batch && mb != s->request->micro_batch) || batch / mb > HSPMD_PARTS_MAX)
 			continue;
 		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, mb, err);
 		rc = t ? 0 : -1;
 		if (t)
 			trials[count++] = (struct trial){ t, bound(s, t) };
 	}
-	if (!rc && s->request->micro_batch > MICRO_BATCH_MAX)
-		rc = hspmd_fail(err, "micro-batches of more than %d samples are not supported", MICRO_BATCH_MAX);
+	if (!rc && s->request->micro_batch > HSPMD_MICRO_BATCH_MAX)
+		rc = hspmd_fail(err, "micro-batches of more than %d samples are not supported", HSPMD_MICRO_BATCH_MAX);
 	if (!rc && !count)
 		rc = hspmd_fail(err, "a global batch of %d cannot be divided into at most %d micro-batches of at most %d samples", batch,
-		                PARTS_MAX, MICRO_BATCH_MAX);
+		                HSPMD_PARTS_MAX, HSPMD_MICRO_BATCH_MAX);
 	order_trials(trials, count);
 	if (rc)
 		for (int i = 0; i < count; i++)
