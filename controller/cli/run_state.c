@@ -88,9 +88,9 @@ static int list_root(const struct hspmd_manifest *m, const struct hspmd_graph *g
 		return hspmd_fail_memory(err, "comparing a checkpoint with the model");
 	for (size_t i = 0; i < g->tensor_count; i++)
 		for (int k = 0; g->tensors[i].role == HSPMD_TENSOR_PARAMETER && k < kinds; k++)
-			listed->extents[listed->extent_count++] = (struct hspmd_extent){
-				.tensor = g->tensors[i].name, .kind = (enum hspmd_state_kind)k, .shape = g->tensors[i].shape
-			};
+			listed->extents[listed->extent_count++] = (struct hspmd_extent){ .tensor = g->tensors[i].name,
+				                                                         .kind = (enum hspmd_state_kind)k,
+				                                                         .shape = g->tensors[i].shape };
 	return 0;
 }
 

@@ -35,8 +35,8 @@ static void lay_out(int nodes, int wide, int own, int copies)
 	memset(&s, 0, sizeof s);
 	for (int i = 0; i < nodes; i++) {
 		int rack = wide > 0 ? i / wide : wide < 0 ? i % -wide : 0;
-		json_array_append_new(list, json_pack("{s:o, s:[{s:s, s:i}], s:o*, s:o*}", "name", json_sprintf("n%04d", i), "devices", "type", "c",
-		                                      "count", 1, "rack", wide ? json_sprintf("r%d", rack) : NULL, "member",
+		json_array_append_new(list, json_pack("{s:o, s:[{s:s, s:i}], s:o*, s:o*}", "name", json_sprintf("n%04d", i), "devices",
+		                                      "type", "c", "count", 1, "rack", wide ? json_sprintf("r%d", rack) : NULL, "member",
 		                                      i < own ? NULL : json_integer(7)));
 	}
 	json_t *value = json_pack("{s:s, s:{s:{s:s, s:f, s:f, s:{s:f}}}, s:o, s:[{s:s, s:f, s:f}, {s:s, s:f, s:f}]}", "format",
@@ -83,8 +83,8 @@ static void test_holders(void **state)
 	static const struct {
 		int nodes, wide, copies, holders;
 	} jobs[] = {
-		{ 1, 0, 1, 1 },     { 32, 8, 1, 32 },   { 33, 0, 1, 8 },      { 33, 0, 0, 8 },  { 64, 8, 2, 8 },
-		{ 64, -8, 1, 9 }, /* those that are spread are all in one rack */
+		{ 1, 0, 1, 1 },    { 32, 8, 1, 32 },   { 33, 0, 1, 8 },     { 33, 0, 0, 8 },
+		{ 64, 8, 2, 8 },   { 64, -8, 1, 9 }, /* those that are spread are all in one rack */
 		{ 64, 0, 10, 11 }, { 1280, 32, 1, 8 }, { 1280, 0, 20, 21 }, { 2000, 1, 3, 8 },
 	};
 	for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
