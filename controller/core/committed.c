@@ -155,6 +155,14 @@ void committed_restore(struct hspmd_controller *m, json_t *from)
 		add(m, json_incref(id));
 }
 
+static bool all_have_answered(const struct hspmd_controller *m)
+{
+	bool all = true;
+	for (size_t k = 0; k < m->nodes; k++)
+		all &= !node_usable(m->node[k]) || json_object_get(m->checkpoint_search.found, m->node[k]->name);
+	return all;
+}
+
 void committed_found(struct hspmd_controller *m, const json_t *chosen)
 {
 	const char *node;
@@ -174,9 +182,19 @@ void committed_found(struct hspmd_controller *m, const json_t *chosen)
 			json_decref(id);
 		}
 	json_decref(first);
-	m->committed_all = true;
-	for (size_t k = 0; k < m->nodes; k++)
-		m->committed_all &= !node_usable(m->node[k]) || json_object_get(m->checkpoint_search.found, m->node[k]->name);
+	m->committed_all = all_have_answered(m);
+}
+
+void committed_none(struct hspmd_controller *m)
+{
+	const char *node;
+	json_t *list, *one;
+	size_t i;
+	bool none = !m->committed && all_have_answered(m);
+	json_object_foreach(m->checkpoint_search.found, node, list)
+		json_array_foreach(list, i, one)
+			none &= !json_object_get(one, "manifest");
+	m->committed_all |= none;
 }
 
 /* Tell all nodes which checkpoints in their folder stand. */

@@ -477,6 +477,8 @@ int manifest_holders(struct hspmd_controller *m, const struct bound_plan *of, st
 void committed_restore(struct hspmd_controller *m, json_t *from); /* a journal */
 /* A checkpoint is taken up that the agents have listed; `chosen`: its manifest. */
 void committed_found(struct hspmd_controller *m, const json_t *chosen);
+/* The agents have listed none that can be taken up: if there was none at all, what parts there are may go when one is committed. */
+void committed_none(struct hspmd_controller *m);
 /* Whether those that are remembered are all that the job keeps. */
 static inline bool committed_known(const struct hspmd_controller *m)
 {

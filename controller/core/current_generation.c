@@ -157,6 +157,7 @@ static json_t *checkpoint_source(struct hspmd_controller *m, const struct genera
 		if (m->steps_reported)
 			log_msg(m, HSPMD_LOG_WARNING,
 			        "no copy of the state is left and no checkpoint was found: starting anew from step 0");
+		committed_none(m);
 		m->change.source = "init";
 		return check_alloc(m, json_pack("{s:b}", "init", 1));
 	}
