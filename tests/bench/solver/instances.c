@@ -5,29 +5,7 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
-
-struct dice {
-	uint64_t state;
-};
-
-/* splitmix64 (Steele et al., OOPSLA'14). */
-static double roll(struct dice *d)
-{
-	uint64_t z = d->state += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return (double)((z ^ z >> 31) >> 11) / 9007199254740992.0;
-}
-
-static int pick(struct dice *d, int least, int most)
-{
-	return least + (int)(roll(d) * (most - least + 1));
-}
-
-static double between(struct dice *d, double least, double most)
-{
-	return least * pow(most / least, roll(d));
-}
+#include "tests/bench/solver/dice.h"
 
 static const char *const type_names[3] = { "A", "B", "C" };
 

@@ -15,32 +15,10 @@
 #include "runtime/facts/facts.h"
 #include "runtime/model/model.h"
 #include "tests/bench/processor_time.h"
+#include "tests/bench/solver/dice.h"
 
 #define THRESHOLD 0.01 /* by which a step may get longer at the beginning */
 #define LEVELS 40      /* micro-batches moved after a change */
-
-struct dice {
-	uint64_t state;
-};
-
-/* splitmix64 (Steele et al., OOPSLA'14). */
-static double roll(struct dice *d)
-{
-	uint64_t z = d->state += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return (double)((z ^ z >> 31) >> 11) / 9007199254740992.0;
-}
-
-static int pick(struct dice *d, int least, int most)
-{
-	return least + (int)(roll(d) * (most - least + 1));
-}
-
-static double between(struct dice *d, double least, double most)
-{
-	return least * pow(most / least, roll(d));
-}
 
 /* ---- problems */
 
