@@ -266,9 +266,7 @@ static struct hspmd_import_tensor *parameters(const struct hspmd_graph *graph, s
 
 static int import_into(const struct checkpoint_options *o, struct hspmd_model *m, struct hspmd_weights *w, struct hspmd_error *err)
 {
-	/* Shapes of parameters do not depend on these sizes. */
-	struct hspmd_model_build_options how = { .batch = 1, .seq_len = 1, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
-	struct hspmd_graph *graph = hspmd_model_graph(m, &how, err);
+	struct hspmd_graph *graph = hspmd_model_parameters_graph(m, err);
 	if (!graph)
 		return -1;
 	size_t count;

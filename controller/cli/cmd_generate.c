@@ -224,13 +224,16 @@ static int count_devices(const struct generation_run *r, const struct hspmd_topo
 		hspmd_fail(err, "--devices %" PRId64 ", but there are %d here", r->o->devices, there);
 		return 0;
 	}
-	if (r->o->devices || there == 1 || t->bindings[0].gpu < 0)
-		return r->o->devices ? (int)r->o->devices : 1;
+	if (r->o->devices)
+		return (int)r->o->devices;
+	if (there == 1 || t->bindings[0].gpu < 0)
+		return 1;
 	double bytes = hspmd_inference_bytes(r->trained.model, bf16, err);
-	bool fits = bytes < MODEL_MOST * (double)t->cluster->types[t->cluster->devices[0].type].memory_bytes;
-	if (bytes < 0 || fits || there < HSPMD_INFERENCE_MAX_DEVICES)
-		return bytes < 0 ? 0 : fits ? 1 : there;
-	return HSPMD_INFERENCE_MAX_DEVICES;
+	if (bytes < 0)
+		return 0;
+	if (bytes < MODEL_MOST * (double)t->cluster->types[t->cluster->devices[0].type].memory_bytes)
+		return 1;
+	return there < HSPMD_INFERENCE_MAX_DEVICES ? there : HSPMD_INFERENCE_MAX_DEVICES;
 }
 
 /* Devices get layers by their memory, as they come. */

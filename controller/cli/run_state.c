@@ -50,21 +50,49 @@ static int compare_parameters(const struct hspmd_manifest *m, const struct hspmd
 	return status;
 }
 
-static int check_kinds(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
-{
-	return hspmd_manifest_check_kinds(m, c->job->optimizer.type, err) ? hspmd_error_prefix(err, "optimizer.type") : 0;
-}
-
 static int compare_with_job(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
 {
-	/* A model of the user's own is described alike whatever it builds. */
-	bool same = !hspmd_model_is_own(c->model) && json_equal(json_object_get(m->job, "model"), c->model_json);
-	struct hspmd_graph *g = same ? NULL : hspmd_model_job_graph(c->model, c->job, err);
-	int status = same || (g && !compare_parameters(m, g, err)) ? 0 : -1;
+	struct hspmd_graph *g = hspmd_model_job_graph(c->model, c->job, err);
+	int status = g ? compare_parameters(m, g, err) : -1;
 	hspmd_graph_destroy(g);
-	if (status)
-		return hspmd_error_prefix(err, "model (%s)", c->job->model_path);
-	return check_kinds(c, m, err);
+	return status;
+}
+
+/* A root does not list what its shards contain: it is all parameters of the model of its job. */
+static int compare_root(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
+{
+	struct hspmd_model *was = hspmd_model_from_json(json_object_get(m->job, "model"), "the checkpoint's model", err);
+	struct hspmd_graph *g = was ? hspmd_model_parameters_graph(was, err) : NULL;
+	struct hspmd_manifest listed = { .extents = g ? hspmd_calloc(g->tensor_count, sizeof *listed.extents) : NULL };
+	int status = g && !listed.extents ? hspmd_fail_memory(err, "comparing a checkpoint with the model") : g ? 0 : -1;
+	for (size_t i = 0; !status && i < g->tensor_count; i++)
+		if (g->tensors[i].role == HSPMD_TENSOR_PARAMETER)
+			listed.extents[listed.extent_count++] =
+			        (struct hspmd_extent){ .tensor = g->tensors[i].name, .shape = g->tensors[i].shape };
+	if (!status)
+		status = compare_with_job(c, &listed, err);
+	free(listed.extents);
+	hspmd_graph_destroy(g);
+	hspmd_model_destroy(was);
+	return status;
+}
+
+/* The net of the user's own that wrote a root cannot be built again, but its description has a hash of its parameters. */
+static int compare_own_root(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
+{
+	const json_t *was = json_object_get(json_object_get(m->job, "model"), "parameters");
+	return json_equal(was, json_object_get(c->model_json, "parameters"))
+	               ? 0
+	               : hspmd_fail(err, "names or shapes of its parameters are others than those of the checkpoint");
+}
+
+static int compare_models(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
+{
+	if (hspmd_model_is_own(c->model)) /* described alike whatever it builds */
+		return m->root ? compare_own_root(c, m, err) : compare_with_job(c, m, err);
+	if (json_equal(json_object_get(m->job, "model"), c->model_json))
+		return 0;
+	return m->root ? compare_root(c, m, err) : compare_with_job(c, m, err);
 }
 
 /* Values that the optimizer of a checkpoint's job keeps per parameter. */
@@ -78,58 +106,20 @@ static int moments_of(const struct hspmd_manifest *m)
 	return hspmd_optimizer_types[HSPMD_OPTIMIZER_ADAMW]->moments;
 }
 
-/* A root does not list what its shards contain: it is all that follows from the model and the optimizer of its job. */
-static int list_root(const struct hspmd_manifest *m, const struct hspmd_graph *g, struct hspmd_manifest *listed, struct hspmd_error *err)
+static int compare_optimizers(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
 {
-	int kinds = 1 + moments_of(m);
-	*listed = *m;
-	listed->extents = hspmd_calloc(g->tensor_count * (size_t)kinds, sizeof *listed->extents);
-	if (!listed->extents)
-		return hspmd_fail_memory(err, "comparing a checkpoint with the model");
-	for (size_t i = 0; i < g->tensor_count; i++)
-		for (int k = 0; g->tensors[i].role == HSPMD_TENSOR_PARAMETER && k < kinds; k++)
-			listed->extents[listed->extent_count++] = (struct hspmd_extent){ .tensor = g->tensors[i].name,
-				                                                         .kind = (enum hspmd_state_kind)k,
-				                                                         .shape = g->tensors[i].shape };
-	return 0;
-}
-
-/* The net that wrote it cannot be built again, but its description has a hash of its parameters. */
-static int compare_own_root(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
-{
-	json_t *stored = json_object_get(json_object_get(m->job, "model"), "parameters");
 	struct hspmd_extent of_kind[HSPMD_STATE_KIND_COUNT] = { 0 };
 	struct hspmd_manifest listed = { .extents = of_kind };
-	if (!json_equal(stored, json_object_get(c->model_json, "parameters")))
-		return hspmd_fail(err, "model (%s): names or shapes of its parameters are others than those of the checkpoint",
-		                  c->job->model_path);
-	while (listed.extent_count <= moments_of(m)) {
+	for (int moments = moments_of(m); listed.extent_count <= moments; listed.extent_count++)
 		of_kind[listed.extent_count].kind = (enum hspmd_state_kind)listed.extent_count;
-		listed.extent_count++;
-	}
-	return check_kinds(c, &listed, err);
-}
-
-static int compare_root(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
-{
-	if (hspmd_model_is_own(c->model))
-		return compare_own_root(c, m, err);
-	static const struct hspmd_model_build_options plain = {
-		.batch = 1, .seq_len = 1, .vocab_parts = 1, .loss_scale = 1, .forward_only = true
-	}; /* shapes of parameters do not depend on these sizes */
-	struct hspmd_manifest listed = { 0 };
-	struct hspmd_model *was = hspmd_model_from_json(json_object_get(m->job, "model"), "the checkpoint's model", err);
-	struct hspmd_graph *g = was ? hspmd_model_graph(was, &plain, err) : NULL;
-	int status = g && !list_root(m, g, &listed, err) ? compare_with_job(c, &listed, err) : -1;
-	free(listed.extents);
-	hspmd_graph_destroy(g);
-	hspmd_model_destroy(was);
-	return status;
+	return hspmd_manifest_check_kinds(m->root ? &listed : m, c->job->optimizer.type, err);
 }
 
 static int compare(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
 {
-	return m->root ? compare_root(c, m, err) : compare_with_job(c, m, err);
+	if (compare_models(c, m, err))
+		return hspmd_error_prefix(err, "model (%s)", c->job->model_path);
+	return compare_optimizers(c, m, err) ? hspmd_error_prefix(err, "optimizer.type") : 0;
 }
 
 /* The folder of a checkpoint, by the first node that has found it; malloc'd. */

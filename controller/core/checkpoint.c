@@ -180,7 +180,8 @@ static void list(struct hspmd_controller *m)
 		return;
 	}
 	count = manifest_holders(m, s->bound_plan, one, count);
-	count = s->local || s->memory || count < 1 ? count : 1;
+	if (!s->local && !s->memory && count > 1)
+		count = 1;
 	s->phase = CHECKPOINT_LISTING;
 	s->deadline = m->now + m->config->timeouts.checkpoint;
 	if (count && members(m, one, count)) {

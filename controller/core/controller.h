@@ -157,8 +157,8 @@ struct run_config {
 	 * device counts as a straggler. */
 	int (*expected_busy)(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
 	                     double *busy_s);
-	/* Returns -1 and err (which names the plan) if first_plan cannot be run. Adds the program if the plan leaves it to a search. NULL: it
-	 * was checked already. */
+	/* Returns -1 and err (which names the plan) if first_plan cannot be run. Adds the program if the plan leaves it to a search. NULL:
+	 * it was checked already. */
 	int (*runnable)(const struct run_config *c, struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err);
 	/* Returns true if these devices (indexes into the cluster) together hold all state of the plan. */
 	bool (*covered)(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const int *devices, int count);
@@ -167,8 +167,8 @@ struct run_config {
 	 * and err: a slice is missing. */
 	json_t *(*manifest)(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
 	                    struct hspmd_error *err);
-	/* Chooses the newest complete checkpoint from the agents' `checkpoint_list` answers ({ node: checkpoints }). `readers` maps a node to
-	 * the address of the device that reads its files. 1: *choice is set; 0: there is none; -1 and err: there is one, but not of this
+	/* Chooses the newest complete checkpoint from the agents' `checkpoint_list` answers ({ node: checkpoints }). `readers` maps a node
+	 * to the address of the device that reads its files. 1: *choice is set; 0: there is none; -1 and err: there is one, but not of this
 	 * job's model, so that the job can neither continue from it nor start anew beside it. */
 	int (*choose)(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice,
 	              struct hspmd_error *err);

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/shm_dir.h"
 #include "runtime/generation/generation_connect.h"
+#include "runtime/state/checkpoint.h"
 
 /* Environment variable that names the folder in which every worker writes its programs (man page of hspmd run). */
 #define PROGRAMS "HSPMD_PROGRAMS"
@@ -381,6 +382,26 @@ void hspmd_generation_detach(struct hspmd_generation *g)
 int hspmd_generation_state_kinds(const struct hspmd_generation *g)
 {
 	return 1 + hspmd_optimizer_types[g->program->optimizer]->moments;
+}
+
+struct hspmd_state_slice *hspmd_generation_slices(const struct hspmd_generation *g, size_t *count)
+{
+	const struct hspmd_program *p = g->program;
+	struct hspmd_state_slice *slices = hspmd_calloc((size_t)p->state_count * HSPMD_STATE_KIND_COUNT, sizeof *slices);
+	*count = 0;
+	for (int i = 0; slices && i < p->state_count; i++) {
+		const struct hspmd_program_state *s = &p->states[i];
+		for (int k = 0; s->param >= 0 && g->placement.writes[i] && k < hspmd_generation_state_kinds(g); k++)
+			slices[(*count)++] = (struct hspmd_state_slice){
+				.tensor = s->name,
+				.kind = (enum hspmd_state_kind)k,
+				.dtype = hspmd_dtype_master(p->graph->tensors[s->tensor].dtype),
+				.shape = p->graph->tensors[s->tensor].shape,
+				.box = s->shard.box,
+				.data = hspmd_executor_slot_data(g->executor, hspmd_generation_state_slot(s, k)),
+			};
+	}
+	return slices;
 }
 
 const struct hspmd_graph *hspmd_generation_plain_graph(const struct hspmd_generation *g)

@@ -131,6 +131,9 @@ int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *o
 /* The kinds of state that the optimizer has: the first of enum hspmd_state_kind. */
 int hspmd_generation_state_kinds(const struct hspmd_generation *g);
 int hspmd_generation_state_slot(const struct hspmd_program_state *s, int kind); /* -1: none */
+/* The parts of the state that belong in this worker's shard of a checkpoint, *count of them; their data is on the device. The caller frees
+ * the array; NULL: memory. */
+struct hspmd_state_slice *hspmd_generation_slices(const struct hspmd_generation *g, size_t *count);
 /* The model's graph, as other plans may use it; NULL if a search has annotated it for this plan. */
 const struct hspmd_graph *hspmd_generation_plain_graph(const struct hspmd_generation *g);
 

@@ -16,8 +16,8 @@ struct parameter {
 	void *data[HSPMD_INFERENCE_MAX_DEVICES]; /* NULL: no layer of the device uses it */
 };
 
-/* A device, and its layers. */
-struct site {
+/* Layers that one device computes. */
+struct stage {
 	struct hspmd_device *dev;
 	int first, end;
 	void *arena, *workspace; /* values lie at the same offsets in the arenas of all devices */
@@ -33,8 +33,8 @@ struct kv_cache {
 
 struct hspmd_inference {
 	const struct hspmd_model *m;
-	struct site sites[HSPMD_INFERENCE_MAX_DEVICES];
-	int site_count;
+	struct stage stages[HSPMD_INFERENCE_MAX_DEVICES];
+	int stage_count;
 	bool bf16;
 	struct hspmd_error uncached; /* "": keys and values are kept */
 	struct parameter *parameters;
@@ -55,19 +55,19 @@ static enum hspmd_dtype dtype_of(const struct hspmd_inference *s)
 
 /* ---- layers */
 
-static int site_of(const struct hspmd_inference *s, int layer)
+static int stage_of(const struct hspmd_inference *s, int layer)
 {
 	int i = 0;
-	while (i + 1 < s->site_count && layer >= s->sites[i].end)
+	while (i + 1 < s->stage_count && layer >= s->stages[i].end)
 		i++;
 	return i;
 }
 
-static double parameter_bytes(const struct hspmd_graph *g, int layer)
+static double parameter_bytes(const struct hspmd_graph *g, int first, int end)
 {
 	double bytes = 0;
 	for (size_t t = 0; t < g->tensor_count; t++)
-		if (g->tensors[t].role == HSPMD_TENSOR_PARAMETER && g->tensors[t].layer == layer)
+		if (g->tensors[t].role == HSPMD_TENSOR_PARAMETER && g->tensors[t].layer >= first && g->tensors[t].layer < end)
 			bytes += (double)hspmd_shape_elements(&g->tensors[t].shape) * (double)hspmd_dtype_bytes(g->tensors[t].dtype);
 	return bytes;
 }
@@ -76,11 +76,9 @@ double hspmd_inference_bytes(const struct hspmd_model *m, bool bf16, struct hspm
 {
 	struct inference_forward_options o = { .count = 1, .context = 1, .bf16 = bf16, .logits = true };
 	struct inference_forward f = { 0 };
-	double bytes = 0;
 	if (inference_forward_build(&f, m, &o, err))
 		return -1;
-	for (int l = 0; l < hspmd_model_layers(m); l++)
-		bytes += parameter_bytes(f.graph, l);
+	double bytes = parameter_bytes(f.graph, 0, hspmd_model_layers(m));
 	inference_forward_free(&f);
 	return bytes;
 }
@@ -88,27 +86,25 @@ double hspmd_inference_bytes(const struct hspmd_model *m, bool bf16, struct hspm
 /* Gives each layer to the device in whose share of all bytes its middle is. */
 static void divide_layers(struct hspmd_inference *s, const struct hspmd_graph *g, const struct hspmd_inference_devices *devices)
 {
-	double all = 0, shares = 0, before = 0, share = devices->share[0];
-	int layers = hspmd_model_layers(s->m), site = 0;
-	for (int l = 0; l < layers; l++)
-		all += parameter_bytes(g, l);
+	int layers = hspmd_model_layers(s->m), stage = 0;
+	double all = parameter_bytes(g, 0, layers), shares = 0, before = 0, share = devices->share[0];
 	for (int i = 0; i < devices->count; i++)
 		shares += devices->share[i];
 	for (int l = 0; l < layers; l++) {
-		double bytes = parameter_bytes(g, l);
-		for (; site + 1 < s->site_count && (before + bytes / 2) * shares > share * all; share += devices->share[++site])
-			s->sites[site].end = s->sites[site + 1].first = s->sites[site + 1].end = l;
+		double bytes = parameter_bytes(g, l, l + 1);
+		for (; stage + 1 < s->stage_count && (before + bytes / 2) * shares > share * all; share += devices->share[++stage])
+			s->stages[stage].end = s->stages[stage + 1].first = s->stages[stage + 1].end = l;
 		before += bytes;
-		s->sites[site].end = l + 1;
+		s->stages[stage].end = l + 1;
 	}
-	for (; site + 1 < s->site_count; site++)
-		s->sites[site + 1].first = s->sites[site + 1].end = layers;
+	for (; stage + 1 < s->stage_count; stage++)
+		s->stages[stage + 1].first = s->stages[stage + 1].end = layers;
 }
 
 void hspmd_inference_layers(const struct hspmd_inference *s, int device, int *first, int *end)
 {
-	*first = s->sites[device].first;
-	*end = s->sites[device].end;
+	*first = s->stages[device].first;
+	*end = s->stages[device].end;
 }
 
 /* ---- parameters */
@@ -132,7 +128,7 @@ static uint32_t readers_of(const struct hspmd_inference *s, size_t tensor)
 	for (size_t i = 0; i < g->op_count; i++)
 		for (int k = 0; s->next.runs[i] && k < g->ops[i].input_count; k++)
 			if (g->ops[i].in[k] == (int)tensor)
-				readers |= 1u << site_of(s, g->ops[i].layer);
+				readers |= 1u << stage_of(s, g->ops[i].layer);
 	return readers;
 }
 
@@ -145,11 +141,11 @@ static int load(struct hspmd_inference *s, size_t tensor, const struct hspmd_par
 	uint32_t readers = readers_of(s, tensor);
 	if (!(p->name = strdup(t->name)))
 		return hspmd_fail_memory(err, "loading parameters");
-	for (int i = 0; i < s->site_count; i++)
-		if (readers >> i & 1 && !(p->data[i] = s->sites[i].dev->ops->allocate(s->sites[i].dev, bytes, err)))
-			return hspmd_error_prefix(err, "device %d of %d", i, s->site_count);
+	for (int i = 0; i < s->stage_count; i++)
+		if (readers >> i & 1 && !(p->data[i] = s->stages[i].dev->ops->allocate(s->stages[i].dev, bytes, err)))
+			return hspmd_error_prefix(err, "device %d of %d", i, s->stage_count);
 	int only = readers && !(readers & (readers - 1)) ? __builtin_ctz(readers) : -1;
-	if (only >= 0 && s->sites[only].dev->ops->host_memory && t->dtype == HSPMD_F32)
+	if (only >= 0 && s->stages[only].dev->ops->host_memory && t->dtype == HSPMD_F32)
 		return source->read(source->context, t->name, &t->shape, p->data[only], err);
 	float *host = hspmd_calloc((size_t)n, sizeof *host);
 	if (!host)
@@ -157,9 +153,9 @@ static int load(struct hspmd_inference *s, size_t tensor, const struct hspmd_par
 	int rv = readers ? source->read(source->context, t->name, &t->shape, host, err) : 0;
 	if (t->dtype == HSPMD_BF16)
 		halve(host, n);
-	for (int i = 0; !rv && i < s->site_count; i++)
+	for (int i = 0; !rv && i < s->stage_count; i++)
 		if (p->data[i])
-			rv = s->sites[i].dev->ops->to_device(s->sites[i].dev, p->data[i], host, bytes, err);
+			rv = s->stages[i].dev->ops->to_device(s->stages[i].dev, p->data[i], host, bytes, err);
 	free(host);
 	return rv;
 }
@@ -208,9 +204,9 @@ struct hspmd_inference *hspmd_inference_open(const struct hspmd_model *m, const 
 	}
 	s->m = m;
 	s->bf16 = bf16;
-	s->site_count = devices->count;
-	for (int i = 0; i < s->site_count; i++)
-		s->sites[i].dev = devices->device[i];
+	s->stage_count = devices->count;
+	for (int i = 0; i < s->stage_count; i++)
+		s->stages[i].dev = devices->device[i];
 	int rv = try_cached(s, err);
 	if (!rv) {
 		divide_layers(s, s->next.graph, devices);
@@ -239,8 +235,8 @@ void hspmd_inference_close(struct hspmd_inference *s)
 	if (!s)
 		return;
 	free_caches(s);
-	for (int k = 0; k < s->site_count; k++) {
-		struct site *at = &s->sites[k];
+	for (int k = 0; k < s->stage_count; k++) {
+		struct stage *at = &s->stages[k];
 		for (size_t i = 0; i < s->parameter_count; i++)
 			at->dev->ops->release(at->dev, s->parameters[i].data[k]);
 		at->dev->ops->release(at->dev, at->arena);
@@ -274,7 +270,7 @@ static int make_caches(struct hspmd_inference *s, struct hspmd_error *err)
 		if (g->ops[i].opcode != HSPMD_OP_ATTENTION)
 			continue;
 		struct kv_cache *c = &s->caches[s->cache_count++];
-		c->dev = s->sites[site_of(s, g->ops[i].layer)].dev;
+		c->dev = s->stages[stage_of(s, g->ops[i].layer)].dev;
 		for (int k = 0; k < 2; k++) {
 			c->width[k] = g->tensors[g->ops[i].in[1 + k]].shape.dim[2];
 			size_t bytes = (size_t)(s->context * c->width[k]) * hspmd_dtype_bytes(dtype_of(s));
@@ -333,7 +329,7 @@ static int pass_on(struct hspmd_inference *s, struct pass *p, int tensor, int to
 {
 	if (tensor < 0 || !p->held[tensor] || p->held[tensor] >> to & 1)
 		return 0;
-	const struct site *a = &s->sites[__builtin_ctz(p->held[tensor])], *b = &s->sites[to];
+	const struct stage *a = &s->stages[__builtin_ctz(p->held[tensor])], *b = &s->stages[to];
 	const struct hspmd_tensor *t = &p->f->graph->tensors[tensor];
 	size_t bytes = (size_t)hspmd_shape_elements(&t->shape) * hspmd_dtype_bytes(t->dtype), offset = p->f->offset[tensor];
 	if (bytes > s->passed_bytes) {
@@ -349,14 +345,14 @@ static int pass_on(struct hspmd_inference *s, struct pass *p, int tensor, int to
 	return b->dev->ops->to_device(b->dev, (char *)b->arena + offset, s->passed, bytes, err);
 }
 
-static struct hspmd_view view_of(const struct hspmd_inference *s, const struct pass *p, int t, int site)
+static struct hspmd_view view_of(const struct hspmd_inference *s, const struct pass *p, int t, int stage)
 {
 	if (t < 0)
 		return (struct hspmd_view){ .rank = -1 };
 	const struct inference_forward *f = p->f;
 	const struct hspmd_tensor *tensor = &f->graph->tensors[t];
 	struct hspmd_view v = { .dtype = tensor->dtype, .rank = tensor->shape.rank };
-	v.data = p->parameter[t] ? p->parameter[t]->data[site] : (char *)s->sites[site].arena + f->offset[t];
+	v.data = p->parameter[t] ? p->parameter[t]->data[stage] : (char *)s->stages[stage].arena + f->offset[t];
 	memcpy(v.shape, tensor->shape.dim, sizeof v.shape);
 	memcpy(v.full, tensor->shape.dim, sizeof v.full);
 	if (f->position_dim[t] >= 0) {
@@ -386,8 +382,8 @@ static int run_op(struct hspmd_inference *s, struct pass *p, const struct hspmd_
                   struct hspmd_error *err)
 {
 	struct hspmd_kernel_args args = { .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
-	int number = site_of(s, op->layer);
-	struct site *at = &s->sites[number];
+	int number = stage_of(s, op->layer);
+	struct stage *at = &s->stages[number];
 	for (int i = 0; i < op->input_count; i++) {
 		if (pass_on(s, p, op->in[i], number, err))
 			return -1;
@@ -431,11 +427,11 @@ static int run_pass(struct hspmd_inference *s, struct pass *p, const int32_t *to
 	const struct hspmd_graph *g = f->graph;
 	bool cached = !s->uncached.text[0];
 	int attentions = 0;
-	for (int i = 0; i < s->site_count; i++)
-		if (grow_memory(s->sites[i].dev, &s->sites[i].arena, &s->sites[i].arena_bytes, f->arena_bytes, err))
+	for (int i = 0; i < s->stage_count; i++)
+		if (grow_memory(s->stages[i].dev, &s->stages[i].arena, &s->stages[i].arena_bytes, f->arena_bytes, err))
 			return -1;
-	int first = site_of(s, g->tensors[f->tokens].layer);
-	const struct site *at = &s->sites[first];
+	int first = stage_of(s, g->tensors[f->tokens].layer);
+	const struct stage *at = &s->stages[first];
 	p->held[f->tokens] = 1u << first;
 	if (find_parameters(s, p, err) ||
 	    at->dev->ops->to_device(at->dev, (char *)at->arena + f->offset[f->tokens], tokens, (size_t)f->count * sizeof *tokens, err))
@@ -462,7 +458,7 @@ static int run_graph(struct hspmd_inference *s, const struct inference_forward *
 static int read_logits(struct hspmd_inference *s, const struct inference_forward *f, float *logits, struct hspmd_error *err)
 {
 	const struct hspmd_tensor *t = &f->graph->tensors[f->logits];
-	const struct site *at = &s->sites[site_of(s, t->layer)];
+	const struct stage *at = &s->stages[stage_of(s, t->layer)];
 	int64_t vocab = t->shape.dim[t->shape.rank - 1];
 	size_t bytes = (size_t)vocab * hspmd_dtype_bytes(t->dtype);
 	const char *last = (const char *)at->arena + f->offset[f->logits] + (size_t)(f->count - 1) * bytes;

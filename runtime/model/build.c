@@ -42,6 +42,12 @@ struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct 
 	return g;
 }
 
+struct hspmd_graph *hspmd_model_parameters_graph(const struct hspmd_model *m, struct hspmd_error *err)
+{
+	const struct hspmd_model_build_options how = { .batch = 1, .seq_len = 1, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
+	return hspmd_model_graph(m, &how, err);
+}
+
 struct hspmd_graph *hspmd_model_job_graph(const struct hspmd_model *m, const struct hspmd_job *j, struct hspmd_error *err)
 {
 	const struct hspmd_model_build_options how = { .batch = 1,

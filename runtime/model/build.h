@@ -24,7 +24,9 @@ struct hspmd_model_build_options {
 
 /* NULL and err if memory is short or the sizes do not fit. The caller destroys the graph. */
 struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct hspmd_model_build_options *how, struct hspmd_error *err);
-/* The smallest graph with all of the model's parameters: the forward pass of one of the job's samples. As above. */
+/* The smallest graph with all of the model's parameters, whose shapes do not depend on sizes of samples. As above. */
+struct hspmd_graph *hspmd_model_parameters_graph(const struct hspmd_model *m, struct hspmd_error *err);
+/* The forward pass of one of the job's samples: a net of the user's own may take no other. As above. */
 struct hspmd_graph *hspmd_model_job_graph(const struct hspmd_model *m, const struct hspmd_job *j, struct hspmd_error *err);
 
 #endif

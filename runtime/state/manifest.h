@@ -130,8 +130,8 @@ int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int cou
 /* Subtract a box from *boxes, which are disjoint; *count and *capacity are theirs. 0, or -1: memory. */
 int hspmd_boxes_subtract(struct hspmd_box **boxes, size_t *count, size_t *capacity, const struct hspmd_box *box);
 
-/* Whether a checkpoint is of a model. A root lists no extents: those of its shards' headers are checked by who reads them. Each returns 0,
- * or -1 and err, which says what the checkpoint has or lacks. */
+/* Whether a checkpoint is of a model, by its extents, which a root does not list. Each returns 0, or -1 and err, which says what the
+ * checkpoint has or lacks. */
 /* Whether an extent is a part of the model's state. shape: of the model's parameter of that name; NULL: there is none. */
 int hspmd_extent_check(const struct hspmd_extent *e, const struct hspmd_shape *shape, struct hspmd_error *err);
 /* Whether the extents are of all kinds that the optimizer keeps. */

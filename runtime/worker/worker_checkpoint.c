@@ -108,28 +108,7 @@ static void end_wait(struct worker_checkpoints *c)
 	c->waiting = false;
 }
 
-/* The parts of the state that belong in this worker's shard. */
-static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, size_t *count)
-{
-	const struct hspmd_program *p = g->program;
-	struct hspmd_state_slice *slices = hspmd_calloc((size_t)p->state_count * HSPMD_STATE_KIND_COUNT, sizeof *slices);
-	*count = 0;
-	for (int i = 0; slices && i < p->state_count; i++) {
-		const struct hspmd_program_state *s = &p->states[i];
-		for (int k = 0; s->param >= 0 && g->placement.writes[i] && k < hspmd_generation_state_kinds(g); k++)
-			slices[(*count)++] = (struct hspmd_state_slice){
-				.tensor = s->name,
-				.kind = (enum hspmd_state_kind)k,
-				.dtype = hspmd_dtype_master(p->graph->tensors[s->tensor].dtype),
-				.shape = p->graph->tensors[s->tensor].shape,
-				.box = s->shard.box,
-				.data = hspmd_executor_slot_data(g->executor, hspmd_generation_state_slot(s, k)),
-			};
-	}
-	return slices;
-}
-
-/* Which parameters these are, for the root. The caller frees it; NULL: memory. */
+/* The parameters in this worker's shard, as text for the root. The caller frees it; NULL: memory. */
 static char *set_of(const struct hspmd_generation *g)
 {
 	const struct hspmd_program *p = g->program;
@@ -270,7 +249,7 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	if (!folder_count)
 		return hspmd_fail(err, "checkpoint: no folder in the request");
 	size_t count;
-	struct hspmd_state_slice *slices = list_slices(w->active, &count);
+	struct hspmd_state_slice *slices = hspmd_generation_slices(w->active, &count);
 	int status = slices ? remember_folders(c, local, memory, err) : hspmd_fail_memory(err, "starting a checkpoint");
 	free(c->declined);
 	c->declined = hspmd_calloc((size_t)w->active->placement.from_count, sizeof *c->declined);

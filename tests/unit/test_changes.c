@@ -111,13 +111,12 @@ static int train(struct worker *w)
 static int save(struct worker *w)
 {
 	const struct hspmd_generation *g = w->now;
-	const struct hspmd_program *p = g->program;
-	struct hspmd_state_slice *slices = calloc((size_t)p->state_count * HSPMD_STATE_KIND_COUNT, sizeof *slices);
+	size_t count = 0;
+	struct hspmd_state_slice *slices = hspmd_generation_slices(g, &count);
 	struct hspmd_writer *writer = slices ? hspmd_writer_create(w->setup.device, &w->err) : NULL;
 	char location[128], file[32];
 	const char *locations[] = { location };
 	json_t *report = NULL;
-	size_t count = 0;
 	snprintf(location, sizeof location, "%s/n", job.local);
 	struct hspmd_writer_job to = { .step = w->step,
 		                       .generation = g->number,
@@ -125,18 +124,6 @@ static int save(struct worker *w)
 		                       .node = "n",
 		                       .locations = locations,
 		                       .location_count = 1 };
-	for (int i = 0; slices && i < p->state_count; i++) {
-		const struct hspmd_program_state *s = &p->states[i];
-		for (int k = 0; s->param >= 0 && g->placement.writes[i] && k < hspmd_generation_state_kinds(g); k++)
-			slices[count++] = (struct hspmd_state_slice){
-				.tensor = s->name,
-				.kind = (enum hspmd_state_kind)k,
-				.dtype = hspmd_dtype_master(p->graph->tensors[s->tensor].dtype),
-				.shape = p->graph->tensors[s->tensor].shape,
-				.box = s->shard.box,
-				.data = hspmd_executor_slot_data(g->executor, hspmd_generation_state_slot(s, k)),
-			};
-	}
 	int status = writer ? hspmd_writer_begin(writer, &to, slices, count, &w->err) : -1;
 	if (!status)
 		status = hspmd_writer_result(writer, WAIT_S, &report, &w->err) == 1 ? 0 : -1;

@@ -326,6 +326,8 @@ static void answer(struct played_agents *a, struct agent *g, int device, const j
 		a->counts.manifests++;
 		save(a, g, json_object_get(m, "manifest"));
 		say_as(a, g, device, json_pack("{s:s, s:O}", "type", "manifest_written", "id", json_object_get(m, "id")));
+	} else if (!strcmp(type, "committed")) {
+		a->counts.committed++;
 	} else if (!strcmp(type, "abort")) {
 		a->now.training &= number != a->now.number;
 		w->step = step;

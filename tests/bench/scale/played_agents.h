@@ -21,6 +21,7 @@ struct played_counts {
 	int64_t steps, workers, agents; /* steps that were reported; workers that take part in it; agents that are connected */
 	int64_t connects;               /* how often an agent has connected */
 	int64_t manifests;              /* that were written */
+	int64_t committed;              /* nodes that were told which checkpoints stand */
 	char fault[256];                /* what went wrong first; "": nothing */
 };
 

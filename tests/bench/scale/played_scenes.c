@@ -96,7 +96,7 @@ static void hear_reply(struct play *p)
 
 /* ---- phases */
 
-enum until { NEW_GENERATION, REPLIED, SECONDS, ALL_BACK };
+enum until { NEW_GENERATION, COMMITTED, SECONDS, ALL_BACK };
 
 static void begin(struct play *p)
 {
@@ -123,8 +123,8 @@ static bool reached(const struct play *p, const struct played_counts *c, enum un
 	switch (what) {
 	case NEW_GENERATION:
 		return c->training > p->before.training && c->steps >= p->before.steps + 2 && (!p->asked || p->reply);
-	case REPLIED:
-		return p->reply != NULL;
+	case COMMITTED: /* and all nodes know it */
+		return p->reply && c->committed - p->before.committed >= c->workers / PLAYED_NODE_DEVICES;
 	case ALL_BACK:
 		return c->agents >= p->before.agents && c->steps >= p->before.steps + 2;
 	default:
@@ -216,7 +216,7 @@ static int scenes(struct play *p, int nodes, struct hspmd_error *err)
 	if (phase(p, "train", SECONDS, err))
 		return -1;
 	begin(p);
-	if (ask(p, "checkpoint", 0, err) || phase(p, "checkpoint", REPLIED, err))
+	if (ask(p, "checkpoint", 0, err) || phase(p, "checkpoint", COMMITTED, err))
 		return -1;
 	begin(p);
 	if (ask(p, "grow", more, err) || phase(p, "grow", NEW_GENERATION, err))
