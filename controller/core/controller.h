@@ -103,7 +103,8 @@ void run_actions_clear(struct run_actions *a);
 /* Deadlines and delays, in seconds. */
 struct run_timeouts {
 	double startup;              /* for the agents of the allocation's nodes to connect */
-	double debounce;             /* between a cause and the solve, so that related events share one change */
+	double debounce;             /* between a cause and the solve, so that related events share one change; survivors that have settled
+	                              * end it */
 	double revive, revive_agent; /* for a process to take up the state of a killed one; for its agent to reconnect first */
 	double slurm_confirm;        /* for Slurm to report on a node whose agent was lost, before the next plan is made */
 	double solve, spawn, prepare, start, stop, abort, settle, checkpoint_search, checkpoint, quit;

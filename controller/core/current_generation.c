@@ -407,8 +407,11 @@ static void enter_training(struct hspmd_controller *m)
 static void enter_held(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
-	if (g->phase == PHASE_SETTLING)
+	if (g->phase == PHASE_SETTLING) {
 		m->settled_at = m->now;
+		/* All that are left have answered since the loss: a related one would have shown. */
+		m->change.not_before = fmin(m->change.not_before, m->now);
+	}
 	m->step = 0;
 	for (int i = 0; i < g->members; i++) {
 		struct worker *w = g->member[i];

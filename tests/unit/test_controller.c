@@ -585,9 +585,30 @@ static void test_given(void **state)
 	json_decref(plan);
 }
 
+/* After a loss a plan is asked for as soon as those that are left have settled: no time passes until then. */
+static void test_settled_at_once(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct world *w =
+		        world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 400 });
+		int status;
+		world_run_until(w, 10);
+		int before = world_generations(w);
+		world_kill(w, 2, 1, WORLD_KILL);
+		while (world_generations(w) == before)
+			if (!world_move(w))
+				fail_msg("seed %llu: it waits at %g", (unsigned long long)seed, world_now(w));
+		world_run_out(w, seed);
+		assert_true(world_ended(w, &status) && !status);
+		world_destroy(w);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_settled_at_once),
 		cmocka_unit_test(test_undisturbed),
 		cmocka_unit_test(test_causes),
 		cmocka_unit_test(test_given),
