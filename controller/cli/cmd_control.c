@@ -245,7 +245,11 @@ static void print_status(const json_t *s)
 		printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
 	else if (number(s, "step") > 0) /* a command has told it */
 		printf("step        %.0f, loss %.5g\n", number(s, "step"), number(s, "loss"));
-	printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
+	bool told = number(s, "steps") > 0 || number(s, "step") > 0 || number(s, "step_s") > 0;
+	if (told)
+		printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
+	else
+		puts("step        the command has told none");
 	print_copies(json_object_get(s, "state"), json_is_integer(json_object_get(s, "steps")) && !number(s, "steps"));
 	const json_t *fails = json_object_get(s, "checkpoints_fail");
 	if (fails)
@@ -319,7 +323,20 @@ static int64_t print_events(const json_t *events, int64_t seen, bool json)
 	return seen;
 }
 
-/* Prints the events that a job that has ended wrote after the last answer. */
+/* The job's word is the output folder of a job that has ended: it goes to c->output. */
+static bool names_ended_folder(struct control *c)
+{
+	char path[PATH_MAX + 16];
+	snprintf(path, sizeof path, "%s/contact.json", c->job);
+	bool runs = !access(path, F_OK);
+	snprintf(path, sizeof path, "%s/events.jsonl", c->job);
+	if (runs || access(path, F_OK))
+		return false;
+	snprintf(c->output, sizeof c->output, "%s", c->job);
+	return true;
+}
+
+/* Prints the events in the output folder of a job that has ended, after number `seen`. */
 static void print_the_rest(const struct control *c, int64_t seen)
 {
 	char path[PATH_MAX + 16];
@@ -340,11 +357,15 @@ int hspmd_command_events(int argc, char **argv)
 	int status = parse(argc, argv, &c, 1);
 	int64_t seen = 0;
 	if (c.help)
-		fputs("Usage: hspmd events [--json] [--follow] [--timeout S] JOB\n\nPrints the last events of a running job; "
-		      "with --json one object per line.\n",
+		fputs("Usage: hspmd events [--json] [--follow] [--timeout S] JOB\n\nPrints the last events of a running job, or all "
+		      "of one that has ended\nif JOB is its output folder; with --json one object per line.\n",
 		      stdout);
 	if (status || c.help)
 		return status;
+	if (names_ended_folder(&c)) {
+		print_the_rest(&c, 0);
+		return HSPMD_EXIT_DONE;
+	}
 	for (;;) {
 		json_t *reply = ask_again(&c), *events = json_object_get(reply, "events");
 		seen = print_events(events, seen, c.json);

@@ -349,6 +349,8 @@ void note_warning(struct hspmd_controller *m, const char *what, const char *fmt,
 struct request *request_add(struct hspmd_controller *m, const struct run_event *e, int kind); /* NULL: out of memory; noted */
 void request_drop(struct hspmd_controller *m, struct request *r);
 void request_answer(struct hspmd_controller *m, const struct request *r, bool ok, const char *text); /* none if the client is gone */
+/* Returns true, and what to answer, if the growth that r asked for has been carried out. */
+bool request_grown(const struct hspmd_controller *m, const struct request *r, char *text, size_t size);
 void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
 void requests_trace_done(struct hspmd_controller *m, bool ok, const char *text);
 void requests_end(struct hspmd_controller *m); /* answers all of them, because the run ends */

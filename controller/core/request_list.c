@@ -55,6 +55,18 @@ void requests_trace_done(struct hspmd_controller *m, bool ok, const char *text)
 		}
 }
 
+bool request_grown(const struct hspmd_controller *m, const struct request *r, char *text, size_t size)
+{
+	int held = nodes_held(m), out = nodes_quarantined(m);
+	if (r->kind != REQUEST_GROW || !r->resized || held < r->target || nodes_usable(m) + out < r->target || m->change.open)
+		return false;
+	int n = snprintf(text, size, "the job has %d nodes, generation %lld", held, (long long)m->generation);
+	if (out && n > 0 && (size_t)n < size)
+		snprintf(text + n, size - (size_t)n, "; %d of them %s left out for a while, because workers failed there", out,
+		         out == 1 ? "is" : "are");
+	return true;
+}
+
 void requests_end(struct hspmd_controller *m)
 {
 	while (m->requests) {
@@ -63,7 +75,7 @@ void requests_end(struct hspmd_controller *m)
 		bool done = r->kind == REQUEST_CHECKPOINT && m->steps_reported > 0 && m->checkpoint_step >= m->steps_reported;
 		if (done)
 			snprintf(text, sizeof text, "checkpoint of step %lld is complete", (long long)m->checkpoint_step);
-		else
+		else if (!(done = request_grown(m, r, text, sizeof text))) /* a job may end in the step after its growth */
 			snprintf(text, sizeof text, "the job is ending: %s", m->exit_text);
 		request_answer(m, r, done, text);
 		request_drop(m, r);

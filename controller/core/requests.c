@@ -371,15 +371,8 @@ bool advance_requests(struct hspmd_controller *m)
 			r->number = m->checkpoint.number;
 			return true;
 		}
-		if (r->kind == REQUEST_GROW && r->resized && nodes_held(m) >= r->target &&
-		    nodes_usable(m) + nodes_quarantined(m) >= r->target && is_steady(m)) {
-			int held = nodes_held(m), out = nodes_quarantined(m);
-			char text[160];
-			size_t n = (size_t)snprintf(text, sizeof text, "the job has %d nodes, generation %lld", held,
-			                            (long long)m->generation);
-			if (out)
-				snprintf(text + n, sizeof text - n, "; %d of them %s left out for a while, because workers failed there",
-				         out, out == 1 ? "is" : "are");
+		char text[160];
+		if (is_steady(m) && request_grown(m, r, text, sizeof text)) {
 			request_answer(m, r, true, text);
 			request_drop(m, r);
 			return true;

@@ -46,6 +46,7 @@ struct site {
 	int64_t solve, resize;
 	json_t *question; /* what is to be solved; NULL: nothing */
 	int failures;     /* of ranks */
+	bool agreed;      /* the last reply to a user */
 	int status;       /* of the job; -1: it runs */
 	char why[300];
 	int ends_with; /* exit status of the ranks after the last step */
@@ -229,6 +230,9 @@ static void perform(struct site *s, struct run_action *x, bool *polls, bool *sta
 			}
 		s->resize = x->id;
 		break;
+	case ACTION_REPLY:
+		s->agreed = json_is_true(json_object_get(x->value, "ok"));
+		break;
 	case ACTION_EXIT:
 		s->status = x->count;
 		snprintf(s->why, sizeof s->why, "%s", x->text ? x->text : "");
@@ -275,7 +279,7 @@ static void handle(struct site *s, struct run_event *e)
 	for (size_t i = 0; i < actions.count; i++)
 		perform(s, &actions.list[i], &polls, starts);
 	run_actions_clear(&actions);
-	assert_true(s->status >= 0 || hspmd_controller_deadline(s->m) > s->now);
+	assert_true(s->status >= 0 || e->more || hspmd_controller_deadline(s->m) > s->now);
 	for (int i = 0; i < NODES; i++)
 		if (starts[i] && s->status < 0)
 			agent_up(s, i);
@@ -289,27 +293,41 @@ static void handle(struct site *s, struct run_event *e)
 	}
 }
 
+/* Delivers a message of the agent, or all that have come from it at once. */
+static void deliver_up(struct site *s, int i)
+{
+	struct place *p = &s->place[i];
+	bool more = true, all = pick(s, 2);
+	char name[16], device[16];
+	name_of(i, name);
+	sprintf(device, "n%d:0", i);
+	while (more && p->agent && s->status < 0) {
+		json_t *m = json_incref(json_array_get(p->up, 0));
+		json_array_remove(p->up, 0);
+		more = all && json_array_size(p->up) > 0;
+		if (strcmp(json_string_value(json_object_get(m, "type")), "exited"))
+			json_object_set_new(m, "from", json_string(device));
+		struct run_event e = { .kind = EVENT_MESSAGE, .node = name, .value = m, .more = more };
+		handle(s, &e);
+		json_decref(m);
+	}
+}
+
 static bool deliver(struct site *s, int i)
 {
 	struct place *p = &s->place[i];
 	bool up = pick(s, 2);
-	json_t *list = up ? p->up : p->down, *m = json_incref(json_array_get(list, 0));
-	if (!m)
+	if (!json_array_size(up ? p->up : p->down))
 		return false;
-	json_array_remove(list, 0);
-	if (up) {
-		char name[16], device[16];
-		name_of(i, name);
-		sprintf(device, "n%d:0", i);
-		if (strcmp(json_string_value(json_object_get(m, "type")), "exited"))
-			json_object_set_new(m, "from", json_string(device));
-		struct run_event e = { .kind = EVENT_MESSAGE, .node = name, .value = m };
-		if (p->agent)
-			handle(s, &e);
+	if (up && p->agent) {
+		deliver_up(s, i);
 	} else {
-		receive(s, i, m);
+		json_t *m = json_incref(json_array_get(up ? p->up : p->down, 0));
+		json_array_remove(up ? p->up : p->down, 0);
+		if (!up)
+			receive(s, i, m);
+		json_decref(m);
 	}
-	json_decref(m);
 	return true;
 }
 
@@ -656,6 +674,34 @@ static void test_a_change_before_ranks_are_ready(void **state)
 	}
 }
 
+/* Ranks that are done as soon as they have grown, one of them before another has started: who asked for the growth is told that it was
+ * done. */
+static void test_done_once_grown(void **state)
+{
+	(void)state;
+	struct site s;
+	begin(&s, 1, "x");
+	assert_true(starts(&s, 1, s.now + 100));
+	ask(&s, "grow");
+	while (s.status < 0 && s.now < 1100) {
+		for (int i = 0; i < NODES; i++) {
+			struct place *p = &s.place[i];
+			if (p->runs && p->noticed) {
+				ended(p, "stopped", 85);
+			} else if (p->runs && p->generation > 1) {
+				p->finished = true;
+				ended(p, "finished", 0);
+			}
+		}
+		if (!deliver(&s, (int)pick(&s, NODES)) && !solve(&s) && !pick(&s, 20))
+			wait_for_deadline(&s);
+	}
+	assert_int_equal(s.status, 0);
+	assert_int_equal(s.place[0].members, 4);
+	assert_true(s.agreed);
+	clear(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -665,6 +711,7 @@ int main(void)
 		cmocka_unit_test(test_connects_beside_training),
 		cmocka_unit_test(test_survivors_wait_for_nobody),
 		cmocka_unit_test(test_a_change_before_ranks_are_ready),
+		cmocka_unit_test(test_done_once_grown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
