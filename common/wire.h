@@ -113,6 +113,7 @@
  *                       once per device or node; then the worker is a stand-in
  *   kill                end the worker now (it hangs).  device; serial
  *   list_checkpoints    Answer: `checkpoint_list`, with the checkpoints in one of the folders.  id; memory, local, shared: folders or null
+ *   read_manifest       Answer: `manifest`, of one that the agent has named.  id; sum; memory, local, shared: folders or null
  *   quit                end all workers, then the agent
  *
  * agent -> controller
@@ -121,9 +122,10 @@
  *                       role: "agent"; node; job: the Slurm job of which the agent is a step; pid; cluster: the node's part;
  *                       bindings: [{ threads, index }] of its devices; workers: [{ device, serial, pid }] that live
  *   exited              device; serial; status; signal (0: none); text
- *   checkpoint_list     id; checkpoints: [{ place: "memory", "local" or "shared";
- *                         manifest, or step and generation if the manifest is not here; shards: [files of it that are here], or
- *                         true: all of its manifest }]
+ *   checkpoint_list     id; checkpoints: [{ place: "memory", "local" or "shared"; step; generation;
+ *                         sum: names the manifest (runtime/state/manifest.h), and run: of whose job it is; both absent if it is not here;
+ *                         shards: [files of it that are here], or true: all of its manifest }]
+ *   manifest            id; sum; manifest: { hspmd-checkpoint-1 or -2 } | error: text
  *   checkpoint_wanted   the agent got SIGUSR1 (sbatch --signal=USR1@120): the controller makes a checkpoint
  *   terminating         text: somebody other than the controller told the agent to end (SIGTERM: preemption, cancellation, time limit);
  *                       the agent continues until it is killed

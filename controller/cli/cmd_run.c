@@ -453,9 +453,7 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	c->runnable = r->slurm ? is_runnable : NULL; /* outside of Slurm read_plan() has checked it: the nodes were known */
 	c->covered = hspmd_stages_cover;
 	r->roots.source = &r->source;
-	c->state = &r->roots;
-	c->manifest = run_state_manifest;
-	c->choose = run_state_choose;
+	run_state_bind(c, &r->roots);
 	return 0;
 }
 

@@ -11,8 +11,8 @@
 #include "runtime/state/checkpoint_choice.h"
 #include "runtime/state/manifest.h"
 
-json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
-                           struct hspmd_error *err)
+static json_t *make_manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
+                             struct hspmd_error *err)
 {
 	json_t *job = json_pack("{s:s, s:s, s:s, s:O, s:O, s:O, s:O}", "run", c->run, "job_id", c->job_id, "id", id, "job", c->job_json,
 	                        "model", c->model_json, "cluster", cluster, "plan", plan);
@@ -29,9 +29,8 @@ json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *c
 /* This run must not resume from another run's checkpoints in the same folder. */
 static bool ours(const struct run_config *c, const json_t *checkpoint)
 {
-	json_t *manifest = json_object_get(checkpoint, "manifest");
-	const char *run = json_string_value(json_object_get(json_object_get(manifest, "job"), "run"));
-	return !manifest || (run && !strcmp(run, c->run));
+	const char *run = json_string_value(json_object_get(checkpoint, "run"));
+	return !json_object_get(checkpoint, "sum") || (run && !strcmp(run, c->run));
 }
 
 /* ---- is it of this job's model? */
@@ -132,10 +131,9 @@ static char *folder_of(const struct run_config *c, json_t *found, const struct h
 	hspmd_checkpoint_name(m->step, m->generation, name, sizeof name);
 	json_object_foreach(found, node, list)
 		json_array_foreach(list, i, one) {
-			json_t *at = json_object_get(one, "manifest");
 			const char *place = json_string_value(json_object_get(one, "place"));
-			if (!place || json_integer_value(json_object_get(at, "step")) != m->step ||
-			    json_integer_value(json_object_get(at, "generation")) != m->generation)
+			if (!place || !json_object_get(one, "sum") || json_integer_value(json_object_get(one, "step")) != m->step ||
+			    json_integer_value(json_object_get(one, "generation")) != m->generation)
 				continue;
 			if (!strcmp(place, "shared"))
 				return hspmd_asprintf("%s/%s", c->shared, name);
@@ -163,8 +161,8 @@ static int check_model(const struct run_config *c, json_t *found, json_t *manife
 	return status;
 }
 
-int run_state_choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice,
-                     struct hspmd_error *err)
+static int choose(const struct run_config *c, json_t *found, json_t *manifests, json_t *readers, struct run_checkpoint_choice *choice,
+                  struct hspmd_error *err)
 {
 	json_t *own = json_object(), *list, *one;
 	const char *node;
@@ -182,16 +180,26 @@ int run_state_choose(const struct run_config *c, json_t *found, json_t *readers,
 			rc = -1;
 	}
 	if (!rc)
-		rc = hspmd_checkpoint_choose(own, readers, &check, &stored, &none);
-	if (rc)
+		rc = hspmd_checkpoint_choose(own, manifests, readers, &check, &stored, &none);
+	if (rc < 0)
 		hspmd_info("no checkpoint to continue from: %s", none.text[0] ? none.text : "out of memory");
-	int chosen = rc ? 0 : check_model(c, own, stored.manifest, err) ? -1 : 1;
+	int chosen = rc < 0 ? 0 : rc > 0 ? 2 : check_model(c, own, stored.manifest, err) ? -1 : 1;
 	json_decref(own);
-	if (chosen == 1) {
-		*choice = (struct run_checkpoint_choice){ stored.step, stored.manifest, stored.files, stored.durable };
+	_Static_assert(RUN_MANIFEST_SUM == HSPMD_MANIFEST_SUM, "both have room for one name");
+	if (chosen > 0) {
+		*choice = (struct run_checkpoint_choice){ stored.step, "", stored.manifest, stored.files, stored.durable };
+		memcpy(choice->sum, stored.sum, sizeof choice->sum);
 	} else {
 		json_decref(stored.manifest);
 		json_decref(stored.files);
 	}
 	return chosen;
+}
+
+void run_state_bind(struct run_config *c, struct hspmd_root_checker *roots)
+{
+	c->state = roots;
+	c->manifest = make_manifest;
+	c->choose = choose;
+	c->check_manifest = hspmd_manifest_is;
 }

@@ -6,11 +6,7 @@
 #include "controller/core/controller.h"
 #include "runtime/generation/root_files.h"
 
-/* The config's `state` is a struct hspmd_root_checker. */
-
-json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
-                           struct hspmd_error *err);
-int run_state_choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice,
-                     struct hspmd_error *err);
+/* Sets them in the config. `roots` is borrowed for its lifetime. */
+void run_state_bind(struct run_config *c, struct hspmd_root_checker *roots);
 
 #endif

@@ -172,10 +172,9 @@ void committed_found(struct hspmd_controller *m, const json_t *chosen)
 	m->committed = NULL;
 	json_object_foreach(m->checkpoint_search.found, node, list)
 		json_array_foreach(list, i, one) {
-			const json_t *manifest = json_object_get(one, "manifest");
 			const char *place = json_string_value(json_object_get(one, "place"));
-			json_t *id = manifest && place && !strcmp(place, "local")
-			                     ? id_of(message_integer(manifest, "step", 0), message_integer(manifest, "generation", 0))
+			json_t *id = json_object_get(one, "sum") && place && !strcmp(place, "local")
+			                     ? id_of(message_integer(one, "step", 0), message_integer(one, "generation", 0))
 			                     : NULL;
 			if (id && written_order(id, first) <= 0) /* a later one is not whole */
 				add(m, json_incref(id));
@@ -193,7 +192,7 @@ void committed_none(struct hspmd_controller *m)
 	bool none = !m->committed && all_have_answered(m);
 	json_object_foreach(m->checkpoint_search.found, node, list)
 		json_array_foreach(list, i, one)
-			none &= !json_object_get(one, "manifest");
+			none &= !json_object_get(one, "sum");
 	m->committed_all |= none;
 }
 

@@ -92,8 +92,7 @@ void hspmd_controller_destroy(struct hspmd_controller *m)
 	nodes_forget_names(m);
 	free(m->request);
 	json_decref(m->committed);
-	json_decref(m->checkpoint_search.found);
-	json_decref(m->checkpoint_search.bad);
+	checkpoint_search_clear(m);
 	json_decref(m->events);
 	json_decref(m->choices);
 	json_decref(m->adopt);
@@ -194,6 +193,8 @@ static void on_message(struct hspmd_controller *m, const struct run_event *e)
 		on_exited(m, n, e->value);
 	} else if (equals(type, "checkpoint_list")) {
 		on_checkpoint_list(m, n, e->value);
+	} else if (equals(type, "manifest")) {
+		on_manifest(m, n, e->value);
 	} else if (equals(type, "checkpoint_wanted")) {
 		json_t *request = check_alloc(m, json_pack("{s:s}", "command", "checkpoint"));
 		on_command(m, &(struct run_event){ .kind = EVENT_COMMAND, .value = request });

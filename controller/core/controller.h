@@ -29,6 +29,7 @@
 
 #define RUN_EXIT_MORE 85   /* exit status of a job, and of a command: it has saved, and wants to go on */
 #define RUN_EVENTS_MAX 256 /* events that are kept for `hspmd events` */
+#define RUN_MANIFEST_SUM 17
 
 enum run_event_kind {
 	EVENT_TICK,       /* only time has passed */
@@ -118,8 +119,9 @@ struct run_timeouts run_timeouts_default(void);
 
 struct run_checkpoint_choice {
 	int64_t step;
-	json_t *manifest, *files; /* as in `start` of wire.h; new references */
-	bool durable;             /* at least one copy is on a disk, not in memory */
+	char sum[RUN_MANIFEST_SUM]; /* the name of its manifest, as in `checkpoint_list` */
+	json_t *manifest, *files;   /* as in `start` of wire.h; new references */
+	bool durable;               /* at least one copy is on a disk, not in memory */
 };
 
 /* The controller's input, and pure functions of other components that it calls. All pointers are borrowed for its whole lifetime. */
@@ -168,11 +170,14 @@ struct run_config {
 	 * and err: a slice is missing. */
 	json_t *(*manifest)(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
 	                    struct hspmd_error *err);
-	/* Chooses the newest complete checkpoint from the agents' `checkpoint_list` answers ({ node: checkpoints }). `readers` maps a node
-	 * to the address of the device that reads its files. 1: *choice is set; 0: there is none; -1 and err: there is one, but not of this
-	 * job's model, so that the job can neither continue from it nor start anew beside it. */
-	int (*choose)(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice,
+	/* Chooses the newest complete checkpoint from the agents' `checkpoint_list` answers ({ node: checkpoints }). `manifests` has those
+	 * that are known, and null for those that nobody could send, by their sums; `readers` maps a node to the address of the device that
+	 * reads its files. 1: *choice is set; 2: that depends on the manifest that choice->sum names; 0: there is none; -1 and err: there is
+	 * one, but not of this job's model, so that the job can neither continue from it nor start anew beside it. */
+	int (*choose)(const struct run_config *c, json_t *found, json_t *manifests, json_t *readers, struct run_checkpoint_choice *choice,
 	              struct hspmd_error *err);
+	/* Checks what an agent has sent as the manifest of this sum. 0; -1 and err: it is something else. */
+	int (*check_manifest)(const json_t *manifest, const char *sum, struct hspmd_error *err);
 };
 
 struct hspmd_controller;

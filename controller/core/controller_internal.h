@@ -155,13 +155,20 @@ struct change {
 	int from_nodes;
 };
 
-/* The search for checkpoints on the nodes, if no living worker holds the state. */
+/* The search for checkpoints on the nodes, if no living worker holds the state: first all name those that they have, then one sends the
+ * manifest that is needed (checkpoint_search.c). */
 struct checkpoint_search {
 	int64_t id;
 	bool asked, done;
 	double since, deadline;
-	json_t *found; /* node -> checkpoints */
-	json_t *bad;   /* [{ node, step, generation, file }]: shards that this node could not read */
+	json_t *found;                 /* node -> checkpoints */
+	json_t *manifests;             /* sum -> manifest; null: nobody could send it */
+	char wanted[RUN_MANIFEST_SUM]; /* the manifest that is being asked for; "": none */
+	json_t *senders;               /* node -> whether its answer is awaited: those that were asked for it */
+	int at_once;                   /* number of nodes that are asked next */
+	double pause_until;            /* nobody could send a manifest: they are asked again then */
+	char taken[RUN_MANIFEST_SUM];  /* the manifest of the checkpoint that was chosen last */
+	json_t *bad; /* [{ node, step, generation, file, sum: of the manifest taken }]: shards that this node could not read */
 };
 
 enum checkpoint_target { TARGET_SCHEDULED, TARGET_ALL, TARGET_MEMORY, TARGET_LOCAL, TARGET_SHARED };
@@ -481,6 +488,18 @@ void committed_restore(struct hspmd_controller *m, json_t *from); /* a journal *
 void committed_found(struct hspmd_controller *m, const json_t *chosen);
 /* The agents have listed none that can be taken up: if there was none at all, what parts there are may go when one is committed. */
 void committed_none(struct hspmd_controller *m);
+
+/* checkpoint_search.c */
+void checkpoint_search_begin(struct hspmd_controller *m);
+/* Asks one more node, or looks at deadlines. m->checkpoint_search.done: there is nothing to wait for. */
+void checkpoint_search_check(struct hspmd_controller *m);
+/* The choice depends on this manifest. */
+void checkpoint_search_want(struct hspmd_controller *m, const char *sum);
+/* There is no checkpoint to continue from. Returns true if the search goes on, as somebody has named one whose manifest nobody has sent. */
+bool checkpoint_search_again(struct hspmd_controller *m);
+void checkpoint_search_clear(struct hspmd_controller *m);
+void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message);
+void on_manifest(struct hspmd_controller *m, struct node *n, json_t *message);
 /* Whether those that are remembered are all that the job keeps. */
 static inline bool committed_known(const struct hspmd_controller *m)
 {
@@ -614,7 +633,6 @@ bool advance_next(struct hspmd_controller *m);
 void on_plan(struct hspmd_controller *m, const struct run_event *e);
 void on_prepared(struct hspmd_controller *m, struct worker *w, json_t *message);
 void on_preconnected(struct hspmd_controller *m, struct worker *w, json_t *message);
-void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message);
 
 /* members.c: nodes of other jobs of the same user */
 void members_update(struct hspmd_controller *m, const json_t *allocation);

@@ -105,17 +105,16 @@ static json_t *readers(struct hspmd_controller *m, const struct generation *g)
 	return map;
 }
 
-/* The shards of an entry of `found` that its node could not read. */
-static json_t *unreadable(struct hspmd_controller *m, const char *node, const json_t *one)
+/* The shards of an entry of `found` that its node could not read: [[file, sum of the manifest]]. */
+static json_t *unreadable(struct hspmd_controller *m, const char *node, const json_t *of)
 {
-	const json_t *of = json_object_get(one, "manifest") ? json_object_get(one, "manifest") : one;
 	json_t *bad, *files = check_alloc(m, json_array());
 	size_t i;
 	json_array_foreach(m->checkpoint_search.bad, i, bad)
 		if (!strcmp(json_string_value(json_object_get(bad, "node")), node) &&
 		    json_equal(json_object_get(bad, "step"), json_object_get(of, "step")) &&
 		    json_equal(json_object_get(bad, "generation"), json_object_get(of, "generation")) &&
-		    json_array_append(files, json_object_get(bad, "file")))
+		    json_array_append_new(files, json_pack("[O, O]", json_object_get(bad, "file"), json_object_get(bad, "sum"))))
 			m->failed = true;
 	return files;
 }
@@ -139,19 +138,25 @@ static json_t *found_checkpoints(struct hspmd_controller *m)
 	return all;
 }
 
-/* NULL: the checkpoint is not this job's, and the run ends; or memory is short. */
+/* NULL: the search goes on; or the checkpoint is not this job's, and the run ends; or memory is short. */
 static json_t *checkpoint_source(struct hspmd_controller *m, const struct generation *g, int64_t *step)
 {
 	struct run_checkpoint_choice choice = { 0 };
 	struct hspmd_error err;
 	json_t *map = readers(m, g), *found = found_checkpoints(m);
-	int chosen = m->config->choose && map && json_object_size(found) ? m->config->choose(m->config, found, map, &choice, &err) : 0;
+	int chosen = m->config->choose && map && json_object_size(found)
+	                     ? m->config->choose(m->config, found, m->checkpoint_search.manifests, map, &choice, &err)
+	                     : 0;
 	json_decref(map);
 	json_decref(found);
 	if (chosen < 0) {
 		end_run(m, 1, "%s", err.text);
 		return NULL;
 	}
+	if (chosen == 2)
+		checkpoint_search_want(m, choice.sum);
+	if (chosen == 2 || (!chosen && checkpoint_search_again(m)))
+		return NULL;
 	if (!chosen) {
 		*step = 0;
 		if (m->steps_reported)
@@ -162,6 +167,7 @@ static json_t *checkpoint_source(struct hspmd_controller *m, const struct genera
 		return check_alloc(m, json_pack("{s:b}", "init", 1));
 	}
 	*step = choice.step;
+	memcpy(m->checkpoint_search.taken, choice.sum, sizeof choice.sum);
 	committed_found(m, choice.manifest);
 	choices_take_plan(m, json_object_get(json_object_get(choice.manifest, "job"), "plan"), true);
 	m->change.source = choice.durable ? "checkpoint" : "copies";
@@ -395,7 +401,8 @@ static void enter_training(struct hspmd_controller *m)
 	m->copy_tried_at = -INFINITY; /* earlier copies were placed for other nodes: the first are made at once */
 	m->copy_tried_step = -1;
 	json_decref(m->checkpoint_search.bad);
-	m->checkpoint_search.bad = NULL;
+	json_decref(m->checkpoint_search.manifests);
+	m->checkpoint_search.bad = m->checkpoint_search.manifests = NULL;
 	journal(m);
 	extend_step_deadline(m);
 	straggler_begin(m);

@@ -173,7 +173,9 @@ static void note_unreadable(struct hspmd_controller *m, const struct node *n, js
 	json_t *bad = check_alloc(m, json_copy(unreadable));
 	if (!m->checkpoint_search.bad)
 		m->checkpoint_search.bad = check_alloc(m, json_array());
-	if (json_object_set_new(bad, "node", json_string(n->name)) || json_array_append_new(m->checkpoint_search.bad, bad))
+	if (json_object_set_new(bad, "node", json_string(n->name)) ||
+	    json_object_set_new(bad, "sum", json_string(m->checkpoint_search.taken)) ||
+	    json_array_append_new(m->checkpoint_search.bad, bad))
 		m->failed = true;
 }
 

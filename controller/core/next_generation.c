@@ -228,75 +228,6 @@ static bool all_up(const struct bound_plan *l)
 	return true;
 }
 
-/* Asks every usable node once per search, including nodes that became usable after the search began. */
-static void ask_nodes(struct hspmd_controller *m)
-{
-	for (size_t i = 0; i < m->nodes; i++) {
-		struct node *n = m->node[i];
-		if (!node_usable(n) || n->checkpoint_search == m->checkpoint_search.id)
-			continue;
-		n->checkpoint_search = m->checkpoint_search.id;
-		send_node(m, n,
-		          json_pack("{s:s, s:I, s:s?, s:s?, s:s?}", "type", "list_checkpoints", "id", (json_int_t)m->checkpoint_search.id,
-		                    "local", m->config->local, "shared", m->config->shared, "memory", m->config->memory));
-	}
-}
-
-/* No living workers hold the state: asks the agents for checkpoints. */
-static void search_begin(struct hspmd_controller *m)
-{
-	struct checkpoint_search *f = &m->checkpoint_search;
-	json_decref(f->found);
-	f->found = check_alloc(m, json_object());
-	f->id = ++m->tickets;
-	f->asked = true;
-	f->since = m->now;
-	f->deadline = m->now + m->config->timeouts.checkpoint_search;
-	f->done = !m->config->local && !m->config->shared && !m->config->memory;
-	/* Checkpoints that are there before the first step of a job's first incarnation are of other jobs. */
-	f->done |= !m->config->resumed && !m->steps_reported;
-	if (!f->done)
-		ask_nodes(m);
-}
-
-void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message)
-{
-	if (!m->checkpoint_search.asked || json_integer_value(json_object_get(message, "id")) != m->checkpoint_search.id)
-		return;
-	json_t *list = json_object_get(message, "checkpoints");
-	if (json_object_set(m->checkpoint_search.found, n->name, list ? list : json_null()))
-		m->failed = true;
-}
-
-static bool search_found_any(const struct hspmd_controller *m)
-{
-	const char *node;
-	json_t *list;
-	json_object_foreach(m->checkpoint_search.found, node, list)
-		if (json_array_size(list))
-			return true;
-	return false;
-}
-
-static void search_check(struct hspmd_controller *m)
-{
-	if (!m->checkpoint_search.asked || m->checkpoint_search.done)
-		return;
-	ask_nodes(m);
-	bool all = true;
-	for (size_t i = 0; i < m->nodes; i++)
-		if (node_usable(m->node[i]) && !json_object_get(m->checkpoint_search.found, m->node[i]->name))
-			all = false;
-	if (all || m->now < m->checkpoint_search.deadline) {
-		m->checkpoint_search.done = all;
-		return;
-	}
-	log_msg(m, HSPMD_LOG_WARNING, "waited %.0f s for nodes to list their checkpoints", m->now - m->checkpoint_search.since);
-	/* Starting from step 0 is the last resort: a node that has not answered may have the checkpoint. */
-	m->checkpoint_search.done = search_found_any(m) || m->now >= m->checkpoint_search.since + m->config->timeouts.nodes;
-	m->checkpoint_search.deadline = m->now + m->config->timeouts.checkpoint_search;
-}
-
 static void prepare(struct hspmd_controller *m)
 {
 	struct generation *g = &m->next;
@@ -317,7 +248,7 @@ static void prepare(struct hspmd_controller *m)
 	g->expected = expected_holders(m, g, donor);
 	m->checkpoint_search.asked = m->checkpoint_search.done = false;
 	if (!donor)
-		search_begin(m);
+		checkpoint_search_begin(m);
 	send_workers(m, g->member, g->members,
 	             json_pack("{s:s, s:I, s:o, s:O, s:o, s:i, s:i, s:o*, s:O*}", "type", "prepare", "generation",
 	                       (json_int_t)g->bound_plan->generation, "cluster", cluster, "plan", g->bound_plan->plan_json, "members",
@@ -406,7 +337,7 @@ bool advance_next(struct hspmd_controller *m)
 		g->phase = PHASE_READY; /* the rest connects when the generation starts */
 		return true;
 	case PHASE_READY:
-		search_check(m);
+		checkpoint_search_check(m);
 		if (m->change.wanted && m->current.phase == PHASE_TRAINING) {
 			next_drop(m); /* another change came: one pause for both */
 			return true;

@@ -118,6 +118,8 @@ static void on_message(struct agent *a, json_t *m)
 		agent_kill(a, m);
 	else if (type && !strcmp(type, "list_checkpoints"))
 		agent_list_checkpoints(a, m);
+	else if (type && !strcmp(type, "read_manifest"))
+		agent_read_manifest(a, m);
 	else if (type && !strcmp(type, "quit"))
 		start_quitting(a, 0);
 }

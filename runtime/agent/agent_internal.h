@@ -77,7 +77,8 @@ json_t *agent_list_workers(const struct agent *a);
 /* Kills what stand-ins that were killed have left. To be called again while a->orphans. */
 void agent_kill_orphans(struct agent *a);
 
-/* ---- list_checkpoints.c: answers `list_checkpoints` */
+/* ---- list_checkpoints.c: answers `list_checkpoints` and `read_manifest` */
 void agent_list_checkpoints(struct agent *a, json_t *message);
+void agent_read_manifest(struct agent *a, json_t *message);
 
 #endif

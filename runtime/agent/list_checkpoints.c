@@ -1,34 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists the checkpoints, and the shards, that this node can read. */
+/* Lists the checkpoints, and the shards, that this node can read. Manifests may be long, and many nodes see the same ones: the list only
+ * names them, and the controller asks one node for the one that it needs. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
 #include "common/log.h"
+#include "common/wire.h"
 #include "runtime/agent/agent_internal.h"
 #include "runtime/state/checkpoint.h"
 
-/* { "place": kind, "manifest": {...}, "shards": [files that are here], or true: all } */
-static json_t *describe(const struct hspmd_listed_checkpoint *found, const char *location)
+#define REST_BYTES (1u << 20) /* of a message, besides its manifest */
+
+static const char *const places[] = { "memory", "local", "shared" };
+
+/* Of a manifest's shards, those that are here: [files], or true: all. NULL: memory. */
+static json_t *shards_here(const struct hspmd_listed_checkpoint *found)
 {
 	struct hspmd_error err;
 	const char *folder = found->folder;
 	struct hspmd_reader *reader = hspmd_reader_create(found->manifest, NULL, &folder, 1, &err);
-	json_t *shards = json_array(), *manifest = hspmd_manifest_to_json(found->manifest);
+	json_t *shards = json_array();
 	for (int s = 0; reader && shards && s < found->manifest->shard_count; s++)
 		if (hspmd_reader_has(reader, s))
 			json_array_append_new(shards, json_string(found->manifest->shards[s].file));
-	if (shards && json_array_size(shards) == (size_t)found->manifest->shard_count) {
-		json_decref(shards);
-		shards = json_true();
-	}
 	hspmd_reader_destroy(reader);
-	return json_pack("{ss,so,so}", "place", location, "manifest", manifest, "shards", shards);
+	if (!shards || json_array_size(shards) < (size_t)found->manifest->shard_count)
+		return shards;
+	json_decref(shards);
+	return json_true();
 }
 
-/* Shards without a manifest in this folder: the manifest may be in another location. { "place", "step", "generation", "shards" } */
-static json_t *describe_shards(const char *folder, const char *location)
+/* { place, step, generation, sum, run, shards } */
+static json_t *describe(const struct hspmd_listed_checkpoint *found, const char *place)
+{
+	char sum[HSPMD_MANIFEST_SUM];
+	struct hspmd_error err;
+	const struct hspmd_manifest *m = found->manifest;
+	json_t *text = hspmd_manifest_to_json(m);
+	int bad = !text || hspmd_manifest_sum(text, sum, &err);
+	json_decref(text);
+	return bad ? NULL
+	           : json_pack("{ss,sI,sI,ss,sO*,so}", "place", place, "step", (json_int_t)m->step, "generation", (json_int_t)m->generation,
+	                       "sum", sum, "run", json_object_get(m->job, "run"), "shards", shards_here(found));
+}
+
+/* Shards without a manifest in this folder: the manifest may be in another location. { place, step, generation, shards } */
+static json_t *describe_shards(const char *folder, const char *place)
 {
 	const char *name = strrchr(folder, '/');
 	int64_t step, generation;
@@ -39,48 +58,78 @@ static json_t *describe_shards(const char *folder, const char *location)
 			json_array_append_new(shards, json_string(e->d_name));
 	if (d)
 		closedir(d);
-	return shards ? json_pack("{ss,sI,sI,so}", "place", location, "step", (json_int_t)step, "generation", (json_int_t)generation,
-	                          "shards", shards)
+	return shards ? json_pack("{ss,sI,sI,so}", "place", place, "step", (json_int_t)step, "generation", (json_int_t)generation, "shards",
+	                          shards)
 	              : NULL;
 }
 
-static void add_folder(const char *folder, const char *location, json_t *list)
+/* The checkpoints that this node sees in a place, by the folder that the message has for it. Free with hspmd_checkpoint_list_free.
+ * Returns the count; 0 with a warning if the folder cannot be read. */
+static int find_in(const struct agent *a, const json_t *message, const char *place, struct hspmd_listed_checkpoint **found)
 {
-	struct hspmd_error err;
-	struct hspmd_listed_checkpoint *found = NULL;
-	int n = hspmd_checkpoint_list(folder, HSPMD_LOCATION_DEPTH, &found, &err);
-	if (n < 0) {
+	struct hspmd_error err = { "" };
+	const char *folder = json_string_value(json_object_get(message, place));
+	char *path = !folder ? NULL : !strcmp(place, "shared") ? strdup(folder) : hspmd_asprintf("%s/%s", folder, a->node);
+	*found = NULL;
+	int n = path ? hspmd_checkpoint_list(path, HSPMD_LOCATION_DEPTH, found, &err) : 0;
+	if (n < 0)
 		hspmd_warn("%s", err.text);
-		return;
-	}
+	free(path);
+	return n < 0 ? 0 : n;
+}
+
+static void add_place(const struct agent *a, const json_t *message, const char *place, json_t *list)
+{
+	struct hspmd_listed_checkpoint *found;
+	int n = find_in(a, message, place, &found);
 	for (int i = 0; i < n; i++) {
 		if (!found[i].manifest && found[i].error && !found[i].no_file)
 			hspmd_warn("%s: %s", found[i].folder, found[i].error);
-		json_t *one = found[i].manifest ? describe(&found[i], location) : describe_shards(found[i].folder, location);
+		json_t *one = found[i].manifest ? describe(&found[i], place) : describe_shards(found[i].folder, place);
 		if (one)
 			json_array_append_new(list, one);
 	}
 	hspmd_checkpoint_list_free(found, n);
 }
 
-static void add_own(const struct agent *a, json_t *message, const char *key, json_t *list)
-{
-	const char *folder = json_string_value(json_object_get(message, key));
-	char *own = folder ? hspmd_asprintf("%s/%s", folder, a->node) : NULL;
-	if (own)
-		add_folder(own, key, list);
-	free(own);
-}
-
 void agent_list_checkpoints(struct agent *a, json_t *message)
 {
 	json_t *list = json_array();
-	const char *shared = json_string_value(json_object_get(message, "shared"));
-	if (list) {
-		add_own(a, message, "memory", list);
-		add_own(a, message, "local", list);
-		if (shared)
-			add_folder(shared, "shared", list);
-	}
+	for (size_t p = 0; list && p < sizeof places / sizeof *places; p++)
+		add_place(a, message, places[p], list);
 	agent_send(a, json_pack("{ss,sO*,so}", "type", "checkpoint_list", "id", json_object_get(message, "id"), "checkpoints", list));
+}
+
+/* The manifest of this name in a place; NULL: it is not there. New reference. */
+static json_t *manifest_in(const struct agent *a, const json_t *message, const char *place, const char *sum)
+{
+	char its[HSPMD_MANIFEST_SUM];
+	struct hspmd_error err;
+	struct hspmd_listed_checkpoint *found;
+	int n = find_in(a, message, place, &found);
+	json_t *text = NULL;
+	for (int i = n - 1; i >= 0 && !text; i--) {
+		text = found[i].manifest ? hspmd_manifest_to_json(found[i].manifest) : NULL;
+		if (text && (hspmd_manifest_sum(text, its, &err) || strcmp(its, sum) != 0)) {
+			json_decref(text);
+			text = NULL;
+		}
+	}
+	hspmd_checkpoint_list_free(found, n);
+	return text;
+}
+
+void agent_read_manifest(struct agent *a, json_t *message)
+{
+	json_t *sum = json_object_get(message, "sum"), *text = NULL;
+	const char *why = "the manifest is not there any more, or cannot be read";
+	for (size_t p = 0; json_is_string(sum) && !text && p < sizeof places / sizeof *places; p++)
+		text = manifest_in(a, message, places[p], json_string_value(sum));
+	if (text && json_dumpb(text, NULL, 0, JSON_COMPACT) > HSPMD_WIRE_MAX - REST_BYTES) {
+		json_decref(text);
+		text = NULL;
+		why = "the manifest is too long for a message (64 MB): it lists extents of too many shards";
+	}
+	agent_send(a, json_pack("{ss,sO*,sO*,so*,ss*}", "type", "manifest", "id", json_object_get(message, "id"), "sum", sum, "manifest",
+	                        text, "error", text ? NULL : why));
 }

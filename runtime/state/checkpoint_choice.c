@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/state/checkpoint_choice.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,10 +80,13 @@ json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, const struct h
 	return result;
 }
 
-/* One checkpoint, and who can read which of its shards. */
-struct seen {
+/* One checkpoint that somebody has named, and who can read which of its shards. Agents may name several of one step: after a controller had
+ * died while it committed one, its successor may have written another one of the same shards. */
+struct named {
+	const char *sum; /* of its manifest; borrowed */
+	int64_t step, generation;
+	int nodes; /* that have the manifest */
 	struct hspmd_manifest *manifest;
-	json_t *text;  /* borrowed */
 	json_t *files; /* { shard: [addresses], or true } as in `start` */
 	json_t *own;   /* those of these shards that are in a node's own folder */
 	json_t *all;   /* the readers of all shards in the shared folder, which are not in `files` */
@@ -89,7 +94,7 @@ struct seen {
 };
 
 struct choice {
-	struct seen *list;
+	struct named *list;
 	size_t count, capacity;
 };
 
@@ -104,51 +109,74 @@ static void forget(struct choice *c)
 	free(c->list);
 }
 
-static struct seen *seen_of(const struct choice *c, int64_t step, int64_t generation)
+static int64_t integer_of(const json_t *entry, const char *key)
 {
-	for (size_t i = 0; i < c->count; i++)
-		if (c->list[i].manifest->step == step && c->list[i].manifest->generation == generation)
-			return &c->list[i];
-	return NULL;
+	return json_integer_value(json_object_get(entry, key));
 }
 
-/* The checkpoint of an entry of `found`, or of a manifest; NULL: it has not been seen. */
-static struct seen *entry_of(const struct choice *c, const json_t *one)
+static int add_name(struct choice *c, const json_t *entry)
 {
-	const json_t *at = json_object_get(one, "manifest") ? json_object_get(one, "manifest") : one;
-	return seen_of(c, json_integer_value(json_object_get(at, "step")), json_integer_value(json_object_get(at, "generation")));
-}
-
-/* Many nodes may have the same manifest, and it may be long: it is read once. */
-static int see(struct choice *c, json_t *text, struct hspmd_error *err)
-{
-	struct hspmd_manifest *m = entry_of(c, text) ? NULL : hspmd_manifest_from_json(text, "manifest", err);
-	if (!m)
-		return entry_of(c, text) ? 0 : -1;
-	json_t *files = json_object(), *all = json_array();
-	if (!files || !all || hspmd_array_grow(&c->list, &c->capacity, c->count, sizeof *c->list)) {
-		json_decref(files);
-		json_decref(all);
-		hspmd_manifest_destroy(m);
-		return hspmd_fail_memory(err, "choosing a checkpoint");
+	const char *sum = json_string_value(json_object_get(entry, "sum"));
+	size_t i = 0;
+	if (!sum || strlen(sum) != HSPMD_MANIFEST_SUM - 1)
+		return 0;
+	while (i < c->count && strcmp(c->list[i].sum, sum) != 0)
+		i++;
+	if (i == c->count) {
+		if (hspmd_array_grow(&c->list, &c->capacity, c->count, sizeof *c->list))
+			return -1;
+		c->list[c->count++] =
+		        (struct named){ .sum = sum, .step = integer_of(entry, "step"), .generation = integer_of(entry, "generation") };
 	}
-	c->list[c->count++] = (struct seen){ .manifest = m, .text = text, .files = files, .all = all };
+	c->list[i].nodes++;
 	return 0;
 }
 
-static bool names(const json_t *list, const char *file)
+/* The newest first; of one step and generation, that which most nodes have. */
+static int by_age(const void *a, const void *b)
 {
-	for (size_t i = 0; i < json_array_size(list); i++)
-		if (!strcmp(json_string_value(json_array_get(list, i)), file))
+	const struct named *x = a, *y = b;
+	if (x->step != y->step)
+		return x->step > y->step ? -1 : 1;
+	if (x->generation != y->generation)
+		return x->generation > y->generation ? -1 : 1;
+	return x->nodes != y->nodes ? y->nodes - x->nodes : strcmp(x->sum, y->sum);
+}
+
+static int list_names(struct choice *c, json_t *found, struct hspmd_error *err)
+{
+	const char *node;
+	json_t *checkpoints, *one;
+	size_t i;
+	json_object_foreach(found, node, checkpoints)
+		json_array_foreach(checkpoints, i, one)
+			if (add_name(c, one))
+				return hspmd_fail_memory(err, "choosing a checkpoint");
+	if (c->count)
+		qsort(c->list, c->count, sizeof *c->list, by_age);
+	return 0;
+}
+
+/* ---- who reads what */
+
+/* The node of an entry could not read this file when it was of that manifest. */
+static bool is_unreadable(const json_t *entry, const char *file, const char *sum)
+{
+	const json_t *list = json_object_get(entry, "unreadable");
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const char *bad = json_string_value(json_array_get(json_array_get(list, i), 0)),
+		           *of = json_string_value(json_array_get(json_array_get(list, i), 1));
+		if (bad && of && !strcmp(bad, file) && !strcmp(of, sum))
 			return true;
+	}
 	return false;
 }
 
 /* The node of an entry has this file. */
-static int add_reader(const struct seen *s, const json_t *entry, bool shared, const char *file, json_t *reader)
+static int add_reader(const struct named *s, const json_t *entry, bool shared, const char *file, json_t *reader)
 {
 	json_t *list = json_object_get(s->files, file);
-	if (!file || (shared && json_object_get(s->own, file)) || names(json_object_get(entry, "unreadable"), file))
+	if (!file || (shared && json_object_get(s->own, file)) || is_unreadable(entry, file, s->sum))
 		return 0;
 	if (!list) {
 		list = json_array();
@@ -161,7 +189,7 @@ static int add_reader(const struct seen *s, const json_t *entry, bool shared, co
 	return json_array_append(list, reader);
 }
 
-static int add_entry(const struct seen *s, const json_t *entry, bool shared, json_t *reader)
+static int add_entry(const struct named *s, const json_t *entry, bool shared, json_t *reader)
 {
 	json_t *shards = json_object_get(entry, "shards"), *file;
 	size_t i;
@@ -176,7 +204,7 @@ static int add_entry(const struct seen *s, const json_t *entry, bool shared, jso
 }
 
 /* All nodes see the shared folder. It is the last resort, for shards that are in no node's own folder. */
-static int add_readers(struct choice *c, json_t *found, json_t *readers, bool shared, struct hspmd_error *err)
+static int add_readers(struct named *s, json_t *found, json_t *readers, bool shared)
 {
 	const char *node;
 	json_t *checkpoints, *one;
@@ -185,19 +213,19 @@ static int add_readers(struct choice *c, json_t *found, json_t *readers, bool sh
 		json_array_foreach(checkpoints, i, one) {
 			const char *location = json_string_value(json_object_get(one, "place"));
 			bool from_shared = location && !strcmp(location, "shared");
-			struct seen *s = entry_of(c, one);
 			json_t *reader = json_object_get(readers, node);
-			if (!s || !json_is_string(reader) || from_shared != shared)
+			if (integer_of(one, "step") != s->step || integer_of(one, "generation") != s->generation ||
+			    !json_is_string(reader) || from_shared != shared)
 				continue;
 			s->durable |= !location || strcmp(location, "memory");
 			if (add_entry(s, one, shared, reader))
-				return hspmd_fail_memory(err, "choosing a checkpoint");
+				return -1;
 		}
 	return 0;
 }
 
 /* What every node sees in the shared folder is not told of each: members read there what they need. Only who reads a root can plan so. */
-static int join_readers(struct seen *s, json_t *readers)
+static int join_readers(struct named *s, json_t *readers)
 {
 	const char *file;
 	size_t all = json_array_size(s->all);
@@ -220,55 +248,78 @@ static int join_readers(struct seen *s, json_t *readers)
 	return 0;
 }
 
-static int collect(struct choice *c, json_t *found, json_t *readers, struct hspmd_error *err)
+static int find_readers(struct named *s, json_t *found, json_t *readers)
 {
-	const char *node;
-	json_t *checkpoints, *one;
-	size_t i;
-	json_object_foreach(found, node, checkpoints)
-		json_array_foreach(checkpoints, i, one)
-			if (json_object_get(one, "manifest") && see(c, json_object_get(one, "manifest"), err))
-				return -1;
-	if (add_readers(c, found, readers, false, err))
+	if (!(s->files = json_object()) || !(s->all = json_array()) || add_readers(s, found, readers, false) ||
+	    !(s->own = json_copy(s->files)) || add_readers(s, found, readers, true))
 		return -1;
-	for (size_t k = 0; k < c->count; k++)
-		if (!(c->list[k].own = json_copy(c->list[k].files)))
-			return hspmd_fail_memory(err, "choosing a checkpoint");
-	if (add_readers(c, found, readers, true, err))
-		return -1;
-	for (size_t k = 0; k < c->count; k++)
-		if (join_readers(&c->list[k], readers))
-			return hspmd_fail_memory(err, "choosing a checkpoint");
-	return 0;
+	return join_readers(s, readers);
 }
 
-static bool reachable(void *context, int manifest, const struct hspmd_shard *shard)
+/* ---- the choice */
+
+static bool reachable(void *context, const struct hspmd_shard *shard)
 {
-	const struct choice *c = context;
-	return json_object_get(c->list[manifest].files, shard->file) != NULL;
+	const struct named *s = context;
+	return json_object_get(s->files, shard->file) != NULL;
 }
 
-int hspmd_checkpoint_choose(json_t *found, json_t *readers, const struct hspmd_root_check *check, struct hspmd_checkpoint_choice *choice,
-                            struct hspmd_error *err)
+/* 0: all of it can be read; -1 and err: not so. */
+static int try_one(struct named *s, json_t *text, json_t *found, json_t *readers, const struct hspmd_root_check *check,
+                   struct hspmd_error *err)
+{
+	if (json_is_null(text))
+		return hspmd_fail(err, "no node that has its manifest could send it");
+	s->manifest = hspmd_manifest_from_json(text, "manifest", err);
+	if (!s->manifest)
+		return -1;
+	if (s->manifest->step != s->step || s->manifest->generation != s->generation)
+		return hspmd_fail(err, "its manifest is of step %" PRId64 ", generation %" PRId64, s->manifest->step,
+		                  s->manifest->generation);
+	if (find_readers(s, found, readers))
+		return hspmd_fail_memory(err, "choosing a checkpoint");
+	return hspmd_manifest_covered(s->manifest, reachable, s, check, err);
+}
+
+int hspmd_checkpoint_choose(json_t *found, json_t *manifests, json_t *readers, const struct hspmd_root_check *check,
+                            struct hspmd_checkpoint_choice *choice, struct hspmd_error *err)
 {
 	struct choice c = { 0 };
-	int best = collect(&c, found, readers, err);
-	const struct hspmd_manifest **manifests = best ? NULL : hspmd_calloc(c.count, sizeof *manifests);
-	if (!best && !manifests)
-		best = hspmd_fail_memory(err, "choosing a checkpoint");
-	else if (!best && !c.count)
-		best = hspmd_fail(err, "no checkpoint was found");
-	for (size_t i = 0; !best && i < c.count; i++)
-		manifests[i] = c.list[i].manifest;
-	if (!best)
-		best = hspmd_manifest_choose(manifests, (int)c.count, reachable, &c, check, err);
-	if (best >= 0) {
-		choice->step = c.list[best].manifest->step;
-		choice->manifest = json_incref(c.list[best].text);
-		choice->files = json_incref(c.list[best].files);
-		choice->durable = c.list[best].durable;
+	int rc = list_names(&c, found, err);
+	if (!rc && !c.count)
+		hspmd_fail(err, "no checkpoint was found");
+	*choice = (struct hspmd_checkpoint_choice){ 0 };
+	for (size_t i = 0; !rc && i < c.count; i++) {
+		struct named *s = &c.list[i];
+		struct hspmd_error why;
+		json_t *text = json_object_get(manifests, s->sum);
+		snprintf(choice->sum, sizeof choice->sum, "%s", s->sum);
+		choice->step = s->step;
+		if (text && try_one(s, text, found, readers, check, &why)) {
+			if (!i) { /* users need to know what the newest checkpoint lacks */
+				*err = why;
+				hspmd_error_prefix(err, "step %" PRId64, s->step);
+			}
+			continue;
+		}
+		choice->manifest = json_incref(text);
+		choice->files = json_incref(s->files);
+		choice->durable = s->durable;
+		forget(&c);
+		return text ? 0 : 1;
 	}
-	free(manifests);
 	forget(&c);
-	return best < 0 ? -1 : 0;
+	return -1;
+}
+
+int hspmd_manifest_is(const json_t *manifest, const char *sum, struct hspmd_error *err)
+{
+	char its[HSPMD_MANIFEST_SUM];
+	struct hspmd_manifest *m = hspmd_manifest_from_json(manifest, "manifest", err);
+	if (!m)
+		return -1;
+	hspmd_manifest_destroy(m);
+	if (hspmd_manifest_sum(manifest, its, err))
+		return -1;
+	return strcmp(its, sum) ? hspmd_fail(err, "it is another manifest (%s) than the one that was named (%s)", its, sum) : 0;
 }

@@ -17,14 +17,20 @@ json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, const struct h
 
 struct hspmd_checkpoint_choice {
 	int64_t step;
-	json_t *manifest, *files; /* in the form that `start` has them; new references */
-	bool durable;             /* it is on at least one disk */
+	char sum[HSPMD_MANIFEST_SUM]; /* of its manifest */
+	json_t *manifest, *files;     /* in the form that `start` has them; new references */
+	bool durable;                 /* it is on at least one disk */
 };
 
 /* The newest checkpoint of which everything can be read. found: { node: `checkpoints` of its agent's `checkpoint_list`, or null }; those
- * may have `unreadable`: [shards that the node has but cannot read]. readers: { node: address of the device that reads its files }.
- * check: of roots some of whose shards are missing. 0; -1 and err: there is none (says what the newest lacks). */
-int hspmd_checkpoint_choose(json_t *found, json_t *readers, const struct hspmd_root_check *check, struct hspmd_checkpoint_choice *choice,
-                            struct hspmd_error *err);
+ * may have `unreadable`: [[shard that the node has but cannot read, sum of the manifest by which it should have been read]]. manifests:
+ * { sum: manifest, or null if nobody could send it }, those that are known. readers: { node: address of the device that reads its files }.
+ * check: of roots some of whose shards are missing. 0: it is chosen. 1: that depends on the manifest that choice->sum names, which is not
+ * known; choice->manifest and files are NULL. -1 and err: there is none (says what the newest lacks). */
+int hspmd_checkpoint_choose(json_t *found, json_t *manifests, json_t *readers, const struct hspmd_root_check *check,
+                            struct hspmd_checkpoint_choice *choice, struct hspmd_error *err);
+
+/* Whether what a node has sent is a manifest, and of this sum. 0; -1 and err: what is wrong with it. */
+int hspmd_manifest_is(const json_t *manifest, const char *sum, struct hspmd_error *err);
 
 #endif

@@ -39,3 +39,19 @@ uint64_t hspmd_checksum_of_blocks(const uint64_t *blocks, size_t count)
 	               "safetensors and the sums of blocks are little-endian, and are taken as they lie");
 	return XXH3_64bits(blocks, count * sizeof *blocks);
 }
+
+static int add_text(const char *text, size_t bytes, void *state)
+{
+	return XXH3_64bits_update(state, text, bytes) == XXH_OK ? 0 : -1;
+}
+
+int hspmd_manifest_sum(const json_t *manifest, char sum[HSPMD_MANIFEST_SUM], struct hspmd_error *err)
+{
+	XXH3_state_t *state = XXH3_createState();
+	int bad = !state || XXH3_64bits_reset(state) != XXH_OK ||
+	          json_dump_callback(manifest, add_text, state, JSON_COMPACT | JSON_SORT_KEYS);
+	if (!bad)
+		hspmd_checksum_text(XXH3_64bits_digest(state), sum);
+	XXH3_freeState(state);
+	return bad ? hspmd_fail_memory(err, "naming a manifest") : 0;
+}

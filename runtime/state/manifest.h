@@ -92,6 +92,10 @@ struct hspmd_manifest {
 struct hspmd_manifest *hspmd_manifest_from_json(const json_t *value, const char *name, struct hspmd_error *err);
 struct hspmd_manifest *hspmd_manifest_read(const char *path, struct hspmd_error *err);
 json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m); /* NULL: memory */
+/* The XXH3-64 of a manifest's JSON, with sorted keys and without spaces, as 16 hexadecimal digits. By it those who have a manifest name it
+ * to those who do not. */
+#define HSPMD_MANIFEST_SUM 17
+int hspmd_manifest_sum(const json_t *manifest, char sum[HSPMD_MANIFEST_SUM], struct hspmd_error *err);
 void hspmd_manifest_destroy(struct hspmd_manifest *m);
 /* Of a root: whether the set has this parameter, by its number in the model's graph. */
 bool hspmd_manifest_set_has(const struct hspmd_manifest *m, int set, int parameter);
@@ -116,16 +120,13 @@ struct hspmd_root_check {
 struct hspmd_manifest *hspmd_root_assemble(int64_t step, int64_t generation, json_t *job, json_t *const *shards, size_t count,
                                            const struct hspmd_root_check *check, struct hspmd_error *err);
 
-/* Returns true if some device can read this shard of manifest number `manifest`. */
-typedef bool hspmd_reachable(void *context, int manifest, const struct hspmd_shard *shard);
+/* Returns true if some device can read this shard of a manifest. */
+typedef bool hspmd_reachable(void *context, const struct hspmd_shard *shard);
 
-/* Checks that reachable shards contain all of every tensor. 0; or -1, and err names the first missing part and its file, but not the
- * step. check: of a root some of whose shards cannot be reached; NULL: it needs them all. */
-int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context,
-                           const struct hspmd_root_check *check, struct hspmd_error *err);
-/* Returns the index of the newest covered manifest (by step, then generation); or -1, and err says what the newest lacks. */
-int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context,
-                          const struct hspmd_root_check *check, struct hspmd_error *err);
+/* Checks that reachable shards (NULL: all) contain all of every tensor. 0; or -1, and err names the first missing part and its file, but
+ * not the step. check: of a root some of whose shards cannot be reached; NULL: it needs them all. */
+int hspmd_manifest_covered(const struct hspmd_manifest *m, hspmd_reachable *reachable, void *context, const struct hspmd_root_check *check,
+                           struct hspmd_error *err);
 
 /* Subtract a box from *boxes, which are disjoint; *count and *capacity are theirs. 0, or -1: memory. */
 int hspmd_boxes_subtract(struct hspmd_box **boxes, size_t *count, size_t *capacity, const struct hspmd_box *box);

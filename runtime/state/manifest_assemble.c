@@ -118,13 +118,13 @@ int hspmd_extents_covered(const struct hspmd_manifest *m, const struct hspmd_ext
 	return rv;
 }
 
-int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context,
-                           const struct hspmd_root_check *check, struct hspmd_error *err)
+int hspmd_manifest_covered(const struct hspmd_manifest *m, hspmd_reachable *reachable, void *context, const struct hspmd_root_check *check,
+                           struct hspmd_error *err)
 {
 	bool *there = hspmd_calloc((size_t)m->shard_count, sizeof *there);
 	int rv = there ? 0 : hspmd_fail_memory(err, "looking through a checkpoint"), missing = -1;
 	for (int i = 0; !rv && i < m->shard_count; i++) {
-		there[i] = !reachable || reachable(context, number, &m->shards[i]);
+		there[i] = !reachable || reachable(context, &m->shards[i]);
 		missing = there[i] || missing >= 0 ? missing : i;
 	}
 	if (!rv && !m->root)
@@ -134,41 +134,6 @@ int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_rea
 		           : hspmd_fail(err, "shard %s cannot be read", m->shards[missing].file);
 	free(there);
 	return rv;
-}
-
-static bool newer(const struct hspmd_manifest *a, const struct hspmd_manifest *b)
-{
-	return a->step != b->step ? a->step > b->step : a->generation > b->generation;
-}
-
-int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context,
-                          const struct hspmd_root_check *check, struct hspmd_error *err)
-{
-	bool *tried = hspmd_calloc((size_t)count, sizeof *tried);
-	int chosen = -1;
-	if (!tried)
-		return hspmd_fail_memory(err, "choosing a checkpoint");
-	for (int round = 0; round < count; round++) {
-		struct hspmd_error why;
-		int best = -1;
-		for (int i = 0; i < count; i++)
-			if (!tried[i] && (best < 0 || newer(manifests[i], manifests[best])))
-				best = i;
-		tried[best] = true;
-		if (!hspmd_manifest_covered(manifests[best], best, reachable, context, check, &why)) {
-			chosen = best;
-			break;
-		}
-		/* Users need to know what the newest checkpoint lacks. */
-		if (!round && err) {
-			*err = why;
-			hspmd_error_prefix(err, "step %" PRId64, manifests[best]->step);
-		}
-	}
-	free(tried);
-	if (!count)
-		hspmd_fail(err, "there is no checkpoint");
-	return chosen;
 }
 
 /* ---- assembling */
@@ -251,7 +216,7 @@ struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation,
 {
 	json_t *list = join_shards(shards, count, err);
 	struct hspmd_manifest *m = list ? assemble(step, generation, job, list, NULL, err) : NULL;
-	return m ? unless_partial(m, hspmd_manifest_covered(m, 0, NULL, NULL, NULL, err), err) : NULL;
+	return m ? unless_partial(m, hspmd_manifest_covered(m, NULL, NULL, NULL, err), err) : NULL;
 }
 
 /* Replace a shard's set by its number; numbers: of the sets that are known. */

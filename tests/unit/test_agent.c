@@ -22,6 +22,7 @@
 #include "common/shm_dir.h"
 #include "common/wire.h"
 #include "runtime/agent/agent.h"
+#include "runtime/state/checkpoint_choice.h"
 #include "tests/unit/fake_controller.h"
 
 static struct fake_controller controller;
@@ -463,7 +464,7 @@ static void lists_checkpoints(void **state)
 	json_array_foreach(list, i, one) {
 		const char *place = json_string_value(json_object_get(one, "place"));
 		int step = (int)json_integer_value(json_object_get(one, "step"));
-		assert_null(json_object_get(one, "manifest"));
+		assert_null(json_object_get(one, "sum"));
 		assert_int_not_equal(step, 8); /* of another node */
 		if (step != 7)
 			continue;
@@ -476,6 +477,73 @@ static void lists_checkpoints(void **state)
 	assert_true(own);
 	json_decref(m);
 	assert_true(logged("step-0000000005-g2")); /* the damaged manifest is named */
+}
+
+/* What the agent answers to `read_manifest`. */
+static json_t *read_manifest(const char *sum)
+{
+	fake_controller_send(&controller, json_pack("{ss,si,ss,so,so,so}", "type", "read_manifest", "id", 14, "sum", sum, "local",
+	                                            json_sprintf("%s/local", folder), "shared", json_sprintf("%s/shared", folder), "memory",
+	                                            json_null()));
+	json_t *m = fake_controller_receive(&controller);
+	assert_string_equal(json_string_value(json_object_get(m, "type")), "manifest");
+	assert_string_equal(json_string_value(json_object_get(m, "sum")), sum);
+	assert_int_equal(json_integer_value(json_object_get(m, "id")), 14);
+	return m;
+}
+
+/* Manifests of both formats are named in the list, and sent if they are asked for. */
+static void sends_manifests(void **state)
+{
+	static const char *const texts[] = {
+		"{\"format\": \"hspmd-checkpoint-1\", \"step\": 7, \"generation\": 1, \"time\": 1790000000.1, \"job\": {\"run\": \"r\", "
+		"\"b\": 1e-4},"
+		"\"shards\": [{\"file\": \"n1-0.safetensors\", \"bytes\": 16, \"nodes\": [\"n1\"], \"extents\": [{\"tensor\": \"w\", "
+		"\"kind\": \"param\","
+		"\"dtype\": \"F32\", \"shape\": [2], \"lo\": [0], \"hi\": [2], \"offset\": 8, \"bytes\": 8, \"xxh3\": "
+		"\"0123456789abcdef\"}]}]}",
+		"{\"format\": \"hspmd-checkpoint-2\", \"step\": 9, \"generation\": 1, \"time\": 1790000000.1, \"job\": {\"run\": \"r\"}, "
+		"\"sets\": [\"f3\"],"
+		"\"shards\": [{\"file\": \"n1-0.safetensors\", \"bytes\": 4096, \"nodes\": [\"n1\"], \"list\": \"0123456789abcdef\", "
+		"\"set\": 0}]}",
+	};
+	static const char *const folders[] = { "local", "local/n1", "shared", "local/n1/step-0000000007-g1", "shared/step-0000000009-g1" };
+	(void)state;
+	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+		mkdir(path_of(folders[i]), 0700);
+	for (int i = 0; i < 2; i++) {
+		const char *path = path_of(i ? "shared/step-0000000009-g1/manifest.json" : "local/n1/step-0000000007-g1/manifest.json");
+		assert_int_equal(hspmd_durable_write(path, texts[i], strlen(texts[i]), &err), 0);
+	}
+	fake_controller_send(&controller,
+	                     json_pack("{ss,si,so,so,so}", "type", "list_checkpoints", "id", 13, "local", json_sprintf("%s/local", folder),
+	                               "shared", json_sprintf("%s/shared", folder), "memory", json_null()));
+	json_t *list = fake_controller_receive(&controller), *one, *m;
+	size_t i;
+	int named = 0;
+	json_array_foreach(json_object_get(list, "checkpoints"), i, one) {
+		int step = (int)json_integer_value(json_object_get(one, "step"));
+		if (!json_object_get(one, "sum"))
+			continue;
+		assert_true(step == 7 || step == 9);
+		assert_string_equal(json_string_value(json_object_get(one, "run")), "r");
+		assert_null(json_object_get(one, "manifest"));
+		json_t *whole = json_loads(texts[step == 9], 0, NULL);
+		m = read_manifest(json_string_value(json_object_get(one, "sum")));
+		assert_true(json_equal(json_object_get(m, "manifest"), whole));
+		assert_int_equal(hspmd_manifest_is(json_object_get(m, "manifest"), json_string_value(json_object_get(one, "sum")), &err),
+		                 0);
+		json_decref(whole);
+		json_decref(m);
+		named |= step;
+	}
+	assert_int_equal(named, 7 | 9);
+	json_decref(list);
+	/* One that has gone meanwhile. */
+	m = read_manifest("0123456789abcdef");
+	assert_null(json_object_get(m, "manifest"));
+	assert_non_null(strstr(json_string_value(json_object_get(m, "error")), "not there any more"));
+	json_decref(m);
 }
 
 /* The node's part of the folder in memory lives as long as somebody may come back for it. */
@@ -544,6 +612,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(a_crowded_controller, begin_test, end_test),
 		cmocka_unit_test_setup_teardown(a_stranger_on_the_port, begin_test, end_test),
 		cmocka_unit_test_setup_teardown(lists_checkpoints, with_agent, end_test),
+		cmocka_unit_test_setup_teardown(sends_manifests, with_agent, end_test),
 		cmocka_unit_test_setup_teardown(memory_of_the_node, begin_test, end_test),
 	};
 	if (argc > 1 && !strcmp(argv[1], "worker"))

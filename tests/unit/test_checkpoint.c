@@ -14,6 +14,7 @@
 
 #include "common/alloc.h"
 #include "common/durable.h"
+#include "runtime/state/checkpoint_choice.h"
 #include "runtime/state/state_internal.h"
 #include "tests/unit/state_folder.h"
 
@@ -353,38 +354,72 @@ static void test_half_started(void **state)
 	hspmd_manifest_destroy(m);
 }
 
-static bool not_n1(void *context, int number, const struct hspmd_shard *s)
+static bool not_n1(void *context, const struct hspmd_shard *s)
 {
 	(void)context;
-	return number != 1 || strcmp(s->file, "n1-0.safetensors");
+	return strcmp(s->file, "n1-0.safetensors");
 }
 
-static bool none(void *context, int manifest, const struct hspmd_shard *shard)
+static void test_covered(void **state)
 {
-	(void)context, (void)manifest, (void)shard;
-	return false;
+	(void)state;
+	struct hspmd_manifest *m = write_all(0, 2, 40, NULL);
+	struct hspmd_error err = { "" };
+	assert_int_equal(hspmd_manifest_covered(m, NULL, NULL, NULL, &err), 0);
+	assert_int_equal(hspmd_manifest_covered(m, not_n1, NULL, NULL, &err), -1);
+	assert_string_equal(err.text, "param of b [2:5] is in n1-0.safetensors, which cannot be read");
+	/* A manifest is never assembled from less than everything. */
+	json_t *whole = hspmd_manifest_to_json(m), *one = json_array_get(json_object_get(whole, "shards"), 0);
+	assert_null(hspmd_manifest_assemble(40, 1, m->job, &one, 1, &err));
+	assert_non_null(strstr(err.text, "is in no shard"));
+	json_decref(whole);
+	hspmd_manifest_destroy(m);
 }
 
+/* What an agent says of a checkpoint whose manifest it has. */
+static json_t *named(json_t *manifest, const char *shard)
+{
+	char sum[HSPMD_MANIFEST_SUM];
+	struct hspmd_error err;
+	must(hspmd_manifest_sum(manifest, sum, &err), &err);
+	return json_pack("{s:s, s:O, s:O, s:s, s:[s]}", "place", "local", "step", json_object_get(manifest, "step"), "generation",
+	                 json_object_get(manifest, "generation"), "sum", sum, "shards", shard);
+}
+
+/* A restart from manifests that list their extents: the newest of which everything can be read, and why it is not the newest of all. */
 static void test_choose(void **state)
 {
 	(void)state;
-	struct hspmd_manifest *m[] = { write_all(0, 2, 40, NULL), write_all(0, 2, 42, NULL), write_all(0, 2, 41, NULL) };
-	const struct hspmd_manifest *const list[] = { m[0], m[1], m[2] };
+	static const int steps[] = { 40, 42, 41 };
 	struct hspmd_error err = { "" };
-	assert_int_equal(hspmd_manifest_choose(list, 3, NULL, NULL, NULL, &err), 1);
-	assert_int_equal(hspmd_manifest_choose(list, 3, not_n1, NULL, NULL, &err), 2);
-	assert_int_equal(hspmd_manifest_choose(list, 0, NULL, NULL, NULL, &err), -1);
-	assert_int_equal(hspmd_manifest_covered(m[1], 1, not_n1, NULL, NULL, &err), -1);
-	assert_string_equal(err.text, "param of b [2:5] is in n1-0.safetensors, which cannot be read");
-	assert_int_equal(hspmd_manifest_choose(list, 3, none, NULL, NULL, &err), -1);
-	assert_non_null(strstr(err.text, "step 42: ")); /* the newest */
-	/* A manifest is never assembled from less than everything. */
-	json_t *whole = hspmd_manifest_to_json(m[0]), *one = json_array_get(json_object_get(whole, "shards"), 0);
-	assert_null(hspmd_manifest_assemble(40, 1, m[0]->job, &one, 1, &err));
-	assert_non_null(strstr(err.text, "is in no shard"));
-	json_decref(whole);
-	for (int i = 0; i < 3; i++)
-		hspmd_manifest_destroy(m[i]);
+	struct hspmd_checkpoint_choice c;
+	json_t *found = json_pack("{s:[], s:[]}", "n0", "n1"), *readers = json_pack("{s:s, s:s}", "n0", "n0:0", "n1", "n1:0"),
+	       *manifests = json_object();
+	for (size_t i = 0; i < 3; i++) {
+		struct hspmd_manifest *m = write_all(0, 2, steps[i], NULL);
+		json_t *text = hspmd_manifest_to_json(m), *on[] = { named(text, "n0-0.safetensors"), named(text, "n1-0.safetensors") };
+		assert_string_equal(json_string_value(json_object_get(text, "format")), HSPMD_CHECKPOINT_FORMAT);
+		json_object_set_new(manifests, json_string_value(json_object_get(on[0], "sum")), text);
+		json_array_append_new(json_object_get(found, "n0"), on[0]);
+		json_array_append_new(json_object_get(found, "n1"), on[1]);
+		hspmd_manifest_destroy(m);
+	}
+	for (int gone = 0; gone < 3; gone++) { /* n1 loses its part of the newest, then of the next */
+		must(hspmd_checkpoint_choose(found, manifests, readers, NULL, &c, &err), &err);
+		assert_int_equal(c.step, 42 - gone);
+		assert_int_equal(json_integer_value(json_object_get(c.manifest, "step")), 42 - gone);
+		json_t *all = json_pack("{s:[s], s:[s]}", "n0-0.safetensors", "n0:0", "n1-0.safetensors", "n1:0");
+		assert_true(json_equal(c.files, all));
+		json_decref(all);
+		json_decref(c.files);
+		json_decref(c.manifest);
+		json_array_clear(json_object_get(json_array_get(json_object_get(found, "n1"), (size_t[]){ 1, 2, 0 }[gone]), "shards"));
+	}
+	assert_int_equal(hspmd_checkpoint_choose(found, manifests, readers, NULL, &c, &err), -1);
+	assert_string_equal(err.text, "step 42: param of b [2:5] is in n1-0.safetensors, which cannot be read");
+	json_decref(found);
+	json_decref(readers);
+	json_decref(manifests);
 }
 
 static void test_list_and_prune(void **state)
@@ -599,12 +634,12 @@ int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_names),    IN_FOLDER(test_round_trip),    IN_FOLDER(test_read_beside),
-		IN_FOLDER(test_reads_little),    IN_FOLDER(test_damage),        IN_FOLDER(test_peer_copy),
-		IN_FOLDER(test_half_started),    IN_FOLDER(test_choose),        IN_FOLDER(test_list_and_prune),
-		IN_FOLDER(test_bad_places),      IN_FOLDER(test_large_parts),   IN_FOLDER(test_manifest_checks),
-		WITH_ROOTS(test_round_trip),     WITH_ROOTS(test_reads_little), WITH_ROOTS(test_damage),
-		WITH_ROOTS(test_list_and_prune),
+		cmocka_unit_test(test_names),    IN_FOLDER(test_round_trip),      IN_FOLDER(test_read_beside),
+		IN_FOLDER(test_reads_little),    IN_FOLDER(test_damage),          IN_FOLDER(test_peer_copy),
+		IN_FOLDER(test_half_started),    IN_FOLDER(test_covered),         IN_FOLDER(test_choose),
+		IN_FOLDER(test_list_and_prune),  IN_FOLDER(test_bad_places),      IN_FOLDER(test_large_parts),
+		IN_FOLDER(test_manifest_checks), WITH_ROOTS(test_round_trip),     WITH_ROOTS(test_reads_little),
+		WITH_ROOTS(test_damage),         WITH_ROOTS(test_list_and_prune),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -184,25 +184,123 @@ static void test_missing_shards(void **state)
 	must(unlink(scene_path("n0/step-0000000070-g1/n0-0.safetensors")), &err);
 	expect_group(false, "parameter 0 of the model is in n0-0.safetensors, which cannot be read");
 	/* Who sees no headers takes a root only if every shard is there. */
-	assert_int_equal(hspmd_manifest_covered(m, 0, NULL, NULL, NULL, &err), 0);
+	assert_int_equal(hspmd_manifest_covered(m, NULL, NULL, NULL, &err), 0);
 	hspmd_manifest_destroy(m);
 }
 
-static bool not_n2(void *context, int number, const struct hspmd_shard *s)
+static bool not_n2(void *context, const struct hspmd_shard *s)
 {
-	(void)context, (void)number;
+	(void)context;
 	return strcmp(s->file, "n2-0.safetensors");
 }
 
-static void test_choose(void **state)
+static void test_covered(void **state)
 {
 	(void)state;
 	struct hspmd_manifest *m = write_all();
-	const struct hspmd_manifest *const list[] = { m };
 	struct hspmd_error err = { "" };
-	assert_int_equal(hspmd_manifest_choose(list, 1, NULL, NULL, NULL, &err), 0);
-	assert_int_equal(hspmd_manifest_choose(list, 1, not_n2, NULL, NULL, &err), -1);
-	assert_string_equal(err.text, "step 70: shard n2-0.safetensors cannot be read");
+	assert_int_equal(hspmd_manifest_covered(m, NULL, NULL, NULL, &err), 0);
+	assert_int_equal(hspmd_manifest_covered(m, not_n2, NULL, NULL, &err), -1);
+	assert_string_equal(err.text, "shard n2-0.safetensors cannot be read");
+	hspmd_manifest_destroy(m);
+}
+
+/* ---- the choice, by what agents have named */
+
+static const char *sum_of(const json_t *manifest)
+{
+	static char sum[4][HSPMD_MANIFEST_SUM];
+	static int next;
+	struct hspmd_error err;
+	char *its = sum[next++ % 4];
+	must(hspmd_manifest_sum(manifest, its, &err), &err);
+	return its;
+}
+
+/* An entry of an agent's list. Takes over `shards`. */
+static json_t *entry(const char *place, const json_t *manifest, json_t *shards)
+{
+	return json_pack("{s:s, s:O, s:O, s:s, s:o}", "place", place, "step", json_object_get(manifest, "step"), "generation",
+	                 json_object_get(manifest, "generation"), "sum", sum_of(manifest), "shards", shards);
+}
+
+/* The step of the checkpoint that is chosen, if it depends on no other manifest; its manifest is *of. 0: there is none. */
+static int64_t chosen(json_t *found, json_t *manifests, json_t *readers, const json_t *of)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_checkpoint_choice c;
+	int rc = hspmd_checkpoint_choose(found, manifests, readers, NULL, &c, &err);
+	if (rc < 0)
+		return 0;
+	assert_int_equal(rc, 0);
+	assert_ptr_equal(c.manifest, of);
+	json_decref(c.manifest);
+	json_decref(c.files);
+	return c.step;
+}
+
+/* The choice asks for manifests one by one, the newest first and of one step that which most have, until it knows the one that can be
+ * read. */
+static void test_wanted(void **state)
+{
+	(void)state;
+	struct hspmd_manifest *m = write_all();
+	struct hspmd_error err = { "" };
+	struct hspmd_checkpoint_choice c;
+	json_t *root = hspmd_manifest_to_json(m), *again = json_copy(root), *older = json_copy(root), *manifests = json_object();
+	json_object_set_new(again, "time", json_real(17)); /* committed once more, by another controller */
+	json_object_set_new(older, "step", json_integer(STEP - 10));
+	assert_string_not_equal(sum_of(root), sum_of(again));
+	char *text = json_dumps(root, JSON_INDENT(3) | JSON_SORT_KEYS);
+	json_t *reordered = json_loads(text, 0, NULL);
+	assert_string_equal(sum_of(root), sum_of(reordered));
+	json_decref(reordered);
+	free(text);
+	json_t *readers = json_pack("{s:s, s:s, s:s}", "n0", "n0:0", "n1", "n1:0", "n2", "n2:0"),
+	       *found = json_pack("{s:[o, o], s:[o], s:[o]}", "n0", entry("local", older, json_true()),
+	                          entry("local", again, json_pack("[s]", "n0-0.safetensors")), "n1",
+	                          entry("local", root, json_pack("[s]", "n1-0.safetensors")), "n2",
+	                          entry("local", root, json_pack("[s]", "n2-0.safetensors")));
+	assert_int_equal(hspmd_checkpoint_choose(found, manifests, readers, NULL, &c, &err), 1);
+	assert_true(c.step == STEP && !c.manifest && !c.files);
+	assert_string_equal(c.sum, sum_of(root)); /* two have it */
+	/* Shards count by step, whichever manifest their node has: together they are whole. */
+	json_object_set(manifests, sum_of(root), root);
+	assert_int_equal(chosen(found, manifests, readers, root), STEP);
+	/* Nobody can send it: the other of the same step is asked for, then the older one. */
+	json_object_set_new(manifests, sum_of(root), json_null());
+	assert_int_equal(hspmd_checkpoint_choose(found, manifests, readers, NULL, &c, &err), 1);
+	assert_string_equal(c.sum, sum_of(again));
+	json_object_set(manifests, sum_of(again), again);
+	assert_int_equal(chosen(found, manifests, readers, again), STEP);
+	/* A shard that could not be read by one manifest may be what another one means. */
+	json_object_set_new(json_array_get(json_object_get(found, "n1"), 0), "unreadable",
+	                    json_pack("[[s, s]]", "n1-0.safetensors", sum_of(root)));
+	assert_int_equal(chosen(found, manifests, readers, again), STEP);
+	json_object_set_new(json_array_get(json_object_get(found, "n1"), 0), "unreadable",
+	                    json_pack("[[s, s]]", "n1-0.safetensors", sum_of(again)));
+	assert_int_equal(hspmd_checkpoint_choose(found, manifests, readers, NULL, &c, &err), 1);
+	assert_string_equal(c.sum, sum_of(older));
+	json_object_set(manifests, sum_of(older), older);
+	assert_int_equal(chosen(found, manifests, readers, older), STEP - 10);
+	json_object_set_new(manifests, sum_of(older), json_null());
+	assert_int_equal(chosen(found, manifests, readers, NULL), 0);
+	/* Its sender lies about the step. */
+	json_object_set(manifests, sum_of(older), root);
+	assert_int_equal(chosen(found, manifests, readers, NULL), 0);
+	/* What was sent is checked. */
+	assert_int_equal(hspmd_manifest_is(root, sum_of(root), &err), 0);
+	assert_int_equal(hspmd_manifest_is(again, sum_of(root), &err), -1);
+	assert_non_null(strstr(err.text, "another manifest"));
+	json_object_del(again, "shards");
+	assert_int_equal(hspmd_manifest_is(again, sum_of(again), &err), -1);
+	assert_non_null(strstr(err.text, "shards"));
+	json_decref(found);
+	json_decref(readers);
+	json_decref(manifests);
+	json_decref(root);
+	json_decref(again);
+	json_decref(older);
 	hspmd_manifest_destroy(m);
 }
 
@@ -215,12 +313,12 @@ static void test_readers(void **state)
 	struct hspmd_error err = { "" };
 	struct hspmd_checkpoint_choice c;
 	json_t *root = hspmd_manifest_to_json(m), *found = json_object(), *readers = json_pack("{s:s, s:s}", "n0", "n0:0", "n1", "n1:3");
+	json_t *manifests = json_pack("{s:O}", sum_of(root), root);
 	for (int i = 0; i < 2; i++)
 		json_object_set_new(found, nodes[i],
-		                    json_pack("[{s:s, s:O, s:[s]}, {s:s, s:O, s:[s, s]}]", "place", "local", "manifest", root, "shards",
-		                              "n0-0.safetensors", "place", "shared", "manifest", root, "shards", "n1-0.safetensors",
-		                              "n2-0.safetensors"));
-	must(hspmd_checkpoint_choose(found, readers, NULL, &c, &err), &err);
+		                    json_pack("[o, o]", entry("local", root, json_pack("[s]", "n0-0.safetensors")),
+		                              entry("shared", root, json_pack("[s, s]", "n1-0.safetensors", "n2-0.safetensors"))));
+	must(hspmd_checkpoint_choose(found, manifests, readers, NULL, &c, &err), &err);
 	json_t *all =
 	        json_loads("{\"n0-0.safetensors\": [\"n0:0\", \"n1:3\"], \"n1-0.safetensors\": true, \"n2-0.safetensors\": true}", 0, NULL);
 	assert_true(c.step == STEP && c.durable && json_equal(c.files, all) && json_equal(c.manifest, root));
@@ -229,13 +327,14 @@ static void test_readers(void **state)
 	json_decref(c.manifest);
 	/* One of them cannot: those that can are named. */
 	json_array_remove(json_object_get(json_array_get(json_object_get(found, "n1"), 1), "shards"), 0);
-	must(hspmd_checkpoint_choose(found, readers, NULL, &c, &err), &err);
+	must(hspmd_checkpoint_choose(found, manifests, readers, NULL, &c, &err), &err);
 	all = json_loads("{\"n0-0.safetensors\": [\"n0:0\", \"n1:3\"], \"n1-0.safetensors\": [\"n0:0\"], \"n2-0.safetensors\": true}", 0,
 	                 NULL);
 	assert_true(json_equal(c.files, all));
 	json_decref(all);
 	json_decref(c.files);
 	json_decref(c.manifest);
+	json_decref(manifests);
 	json_decref(found);
 	json_decref(readers);
 	json_decref(root);
@@ -322,35 +421,39 @@ static void test_enough(void **state)
 	const struct hspmd_root_check check = { needs, &needed };
 	struct hspmd_checkpoint_choice c;
 	json_t *root = hspmd_manifest_to_json(m), *readers = json_pack("{s:s, s:s}", "n0", "n0:0", "n1", "n1:3");
-	json_t *found = json_pack("{s:[{s:s, s:O, s:b}], s:[{s:s, s:i, s:i, s:[s]}]}", "n0", "place", "shared", "manifest", root, "shards",
-	                          1, "n1", "place", "local", "step", STEP, "generation", 1, "shards", "n1-0.safetensors");
+	json_t *manifests = json_pack("{s:O}", sum_of(root), root);
+	json_t *found = json_pack("{s:[o], s:[{s:s, s:i, s:i, s:[s]}]}", "n0", entry("shared", root, json_true()), "n1", "place", "local",
+	                          "step", STEP, "generation", 1, "shards", "n1-0.safetensors");
 	json_t *all = json_loads("{\"n0-0.safetensors\": [\"n0:0\"], \"n1-0.safetensors\": [\"n1:3\"], \"n2-0.safetensors\": [\"n0:0\"]}",
 	                         0, NULL);
-	must(hspmd_checkpoint_choose(found, readers, &check, &c, &err), &err);
+	must(hspmd_checkpoint_choose(found, manifests, readers, &check, &c, &err), &err);
 	assert_true(json_equal(c.files, all) && needed.calls == 0);
 	json_decref(c.files);
 	json_decref(c.manifest);
 	/* n0 could not read one of them. */
-	json_object_set_new(json_array_get(json_object_get(found, "n0"), 0), "unreadable", json_pack("[s]", "n2-0.safetensors"));
+	json_object_set_new(json_array_get(json_object_get(found, "n0"), 0), "unreadable",
+	                    json_pack("[[s, s]]", "n2-0.safetensors", sum_of(root)));
 	json_object_del(all, "n2-0.safetensors");
-	must(hspmd_checkpoint_choose(found, readers, &check, &c, &err), &err);
+	must(hspmd_checkpoint_choose(found, manifests, readers, &check, &c, &err), &err);
 	assert_true(json_equal(c.files, all) && needed.calls == 1);
 	json_decref(c.files);
 	json_decref(c.manifest);
 	json_object_del(found, "n1");
-	json_object_set_new(json_array_get(json_object_get(found, "n0"), 0), "unreadable", json_pack("[s]", "n1-0.safetensors"));
-	assert_int_equal(hspmd_checkpoint_choose(found, readers, &check, &c, &err), -1);
+	json_object_set_new(json_array_get(json_object_get(found, "n0"), 0), "unreadable",
+	                    json_pack("[[s, s]]", "n1-0.safetensors", sum_of(root)));
+	assert_int_equal(hspmd_checkpoint_choose(found, manifests, readers, &check, &c, &err), -1);
 	assert_string_equal(err.text, "step 70: n1-0.safetensors is missing");
 	/* In the shared folder that all nodes see there is everything. */
 	json_object_del(json_array_get(json_object_get(found, "n0"), 0), "unreadable");
 	json_object_set_new(found, "n1", json_deep_copy(json_object_get(found, "n0")));
-	must(hspmd_checkpoint_choose(found, readers, &check, &c, &err), &err);
+	must(hspmd_checkpoint_choose(found, manifests, readers, &check, &c, &err), &err);
 	json_decref(all);
 	all = json_pack("{s:b, s:b, s:b}", "n0-0.safetensors", 1, "n1-0.safetensors", 1, "n2-0.safetensors", 1);
 	assert_true(json_equal(c.files, all));
 	json_decref(c.files);
 	json_decref(c.manifest);
 	json_decref(all);
+	json_decref(manifests);
 	json_decref(found);
 	json_decref(readers);
 	json_decref(root);
@@ -385,9 +488,9 @@ int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
 	const struct CMUnitTest tests[] = {
-		IN_FOLDER(test_round_trip),     IN_FOLDER(test_lies),    IN_FOLDER(test_wrong_headers),
-		IN_FOLDER(test_missing_shards), IN_FOLDER(test_choose),  IN_FOLDER(test_readers),
-		IN_FOLDER(test_export),         IN_FOLDER(test_reports), IN_FOLDER(test_enough),
+		IN_FOLDER(test_round_trip), IN_FOLDER(test_lies),    IN_FOLDER(test_wrong_headers), IN_FOLDER(test_missing_shards),
+		IN_FOLDER(test_covered),    IN_FOLDER(test_readers), IN_FOLDER(test_wanted),        IN_FOLDER(test_export),
+		IN_FOLDER(test_reports),    IN_FOLDER(test_enough),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

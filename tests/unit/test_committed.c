@@ -119,13 +119,13 @@ static void test_found(void **state)
 {
 	(void)state;
 	json_t *journal = text("{\"committed\": [[120, 3], [100, 3], [300, 2]]}"), *none = text("{}");
-	json_t *found = text("{\"n0000\": [{\"place\": \"local\", \"manifest\": {\"step\": 90, \"generation\": 2}},"
-	                     "{\"place\": \"shared\", \"manifest\": {\"step\": 110, \"generation\": 2}},"
+	json_t *found = text("{\"n0000\": [{\"place\": \"local\", \"sum\": \"a\", \"step\": 90, \"generation\": 2},"
+	                     "{\"place\": \"shared\", \"sum\": \"b\", \"step\": 110, \"generation\": 2},"
 	                     "{\"place\": \"local\", \"step\": 105, \"generation\": 2, \"shards\": []},"
-	                     "{\"place\": \"local\", \"manifest\": {\"step\": 80, \"generation\": 3}}],"
-	                     "\"n0001\": [{\"place\": \"local\", \"manifest\": {\"step\": 90, \"generation\": 2}},"
-	                     "{\"place\": \"local\", \"manifest\": {\"step\": 200, \"generation\": 1}},"
-	                     "{\"place\": \"local\", \"manifest\": {\"step\": 100, \"generation\": 1}}]}"),
+	                     "{\"place\": \"local\", \"sum\": \"c\", \"step\": 80, \"generation\": 3}],"
+	                     "\"n0001\": [{\"place\": \"local\", \"sum\": \"a\", \"step\": 90, \"generation\": 2},"
+	                     "{\"place\": \"local\", \"sum\": \"d\", \"step\": 200, \"generation\": 1},"
+	                     "{\"place\": \"local\", \"sum\": \"e\", \"step\": 100, \"generation\": 1}]}"),
 	       *chosen = text("{\"step\": 110, \"generation\": 2}");
 	struct node *nodes[] = { &s.place[0], &s.place[1], &s.place[2] };
 	lay_out(3, 0, 3, 1);

@@ -65,6 +65,14 @@ static void test_growth(void **state)
 		if (i >= 4)                                                                   /* the workers train on */
 			assert_int_equal(p->generation, before->generation);
 	}
+	/* Of few devices state is lost. Every node names the checkpoint from which it comes, and one is asked for the manifest; as that one
+	 * refuses, two others, of which one would do. Manifests have 150 bytes a worker and more, and each node sees two. */
+	const struct played_phase *lost = phase_of(phase[0], count[0], "one node lost"), *rack = phase_of(phase[0], count[0], "rack lost");
+	int least = 150 * FEW;
+	assert_int_equal(lost->asked_for_manifest, 3);
+	assert_in_range(lost->found_bytes, 2 * least, 7 * least);
+	assert_int_equal(rack->asked_for_manifest, 1);
+	assert_in_range(rack->found_bytes, least, 4 * least);
 	/* Abort, settle, prepare and start; one for each worker would be eight times as many. */
 	assert_in_range(phase_of(phase[1], count[1], "one node lost")->down, 1, 5 * MANY / PLAYED_NODE_DEVICES);
 }

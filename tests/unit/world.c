@@ -178,6 +178,7 @@ static void check_start(struct world *w, const json_t *m)
 	json_t *state = json_object_get(m, "state"), *live = json_object_get(state, "live");
 	int64_t step = world_integer(m, "step");
 	assert_int_equal(world_integer(m, "generation"), w->generation);
+	w->last_start = w->generation;
 	size_t i;
 	json_t *part;
 	bool whole = false;
@@ -447,6 +448,11 @@ int world_steps_told(const struct world *w)
 	return (int)w->next_line;
 }
 
+int64_t world_last_start(const struct world *w)
+{
+	return w->last_start;
+}
+
 int world_generations(const struct world *w)
 {
 	return (int)json_object_size(w->plans);
@@ -513,6 +519,16 @@ int world_kept(const struct world *w)
 	while (kept < written && json_equal(json_array_get(w->kept, kept), json_array_get(w->local, written - 1 - kept)))
 		kept++;
 	return (int)kept;
+}
+
+void world_set_bad_senders(struct world *w, unsigned nodes)
+{
+	w->bad_senders = nodes;
+}
+
+struct world_manifests world_manifests(const struct world *w)
+{
+	return w->manifests;
 }
 
 bool world_saved(const struct world *w)

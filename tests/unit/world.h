@@ -104,6 +104,7 @@ bool world_ended(const struct world *w, int *status);
 int world_steps_told(const struct world *w);
 int world_nodes(const struct world *w); /* of the last step */
 int world_generations(const struct world *w);
+int64_t world_last_start(const struct world *w); /* the newest generation whose members were sent `start`; 0: none */
 int world_unexpected(const struct world *w);  /* `start` messages whose holders of the state differ from those of `prepare` */
 int world_preconnects(const struct world *w); /* workers that preconnected, in all generations */
 int world_resizes(const struct world *w);
@@ -118,6 +119,13 @@ int world_shared_asked(const struct world *w);      /* requests to write there, 
 int world_written(const struct world *w);           /* checkpoints in nodes' own folders on disk */
 /* How many of the last of them nodes were told to keep; 0: they have not been told of the last one. */
 int world_kept(const struct world *w);
+/* From now on the agents of these nodes, a bit each, refuse to send a manifest, send another one, or none, in turn. */
+void world_set_bad_senders(struct world *w, unsigned nodes);
+/* How often an agent was asked for a manifest, the last one's node, and how often one was sent as it should be. */
+struct world_manifests {
+	int asked, last, sent;
+};
+struct world_manifests world_manifests(const struct world *w);
 bool world_saved(const struct world *w); /* a complete checkpoint of the step at which it stopped exists */
 json_t *world_status(const struct world *w);
 const char *world_exit_text(const struct world *w);

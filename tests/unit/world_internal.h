@@ -85,6 +85,7 @@ struct world {
 	int actions_left;
 	int64_t serial;     /* of the last `spawn` */
 	int64_t generation; /* newest prepared */
+	int64_t last_start; /* newest that was sent `start` */
 	int copies;         /* with so many */
 	json_t *plans;      /* generation -> { cluster, plan, ... } of `prepare` */
 	int64_t next_line, lost;
@@ -97,7 +98,9 @@ struct world {
 	int64_t sampled_step;            /* latest step of which samples were asked for */
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
 	json_t *saved;                   /* in place of its manifest */
-	bool shared_away;                /* who writes there waits */
+	unsigned bad_senders;            /* of manifests: nodes, a bit each */
+	struct world_manifests manifests; /* what was sent of them */
+	bool shared_away;                 /* who writes there waits */
 	int shared_asked;                /* requests to write there, of one worker */
 	json_t *local, *kept; /* [[step, generation]] of manifests in nodes' own folders on disk, as they were written; those that
 	                                    nodes were last told to keep */
@@ -119,6 +122,8 @@ void world_feed(struct world *w, struct run_event e);
 void world_put(struct queue *q, json_t *m); /* takes the message over */
 json_t *world_get(struct queue *q);
 void world_empty(struct queue *q);
+#define WORLD_SUM RUN_MANIFEST_SUM
+const char *world_sum(const json_t *manifest, char *sum); /* its name; returns sum */
 /* Sends a worker's message to the controller; takes it over. */
 void world_say_up(struct world *w, struct sim *s, json_t *m);
 

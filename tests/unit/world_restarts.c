@@ -27,18 +27,30 @@ static json_t *manifest(const struct run_config *c, const char *id, json_t *clus
 	                 "plan", plan);
 }
 
+const char *world_sum(const json_t *manifest, char *sum)
+{
+	snprintf(sum, WORLD_SUM, "%c%015lld", json_object_get(manifest, "on") ? 'c' : 's', (long long)world_integer(manifest, "step"));
+	return sum;
+}
+
+static int check_manifest(const json_t *manifest, const char *sum, struct hspmd_error *err)
+{
+	char its[WORLD_SUM];
+	return strcmp(world_sum(manifest, its), sum) ? hspmd_fail(err, "it is %s instead of %s", its, sum) : 0;
+}
+
 /* Returns true if the nodes that are left have each layer of a copy in memory. */
-static bool copy_is_whole(json_t *found, const json_t *manifest)
+static bool copy_is_whole(json_t *found, const json_t *copy)
 {
 	bool there[LAYERS] = { false }, whole = true;
 	const char *node, *key;
 	size_t i;
 	json_t *list, *one, *v;
-	if (!json_object_get(manifest, "on"))
+	if (!json_object_get(copy, "on"))
 		return true;
 	json_object_foreach(found, node, list)
 		json_array_foreach(list, i, one)
-			json_object_foreach(json_object_get(manifest, "on"), key, v)
+			json_object_foreach(json_object_get(copy, "on"), key, v)
 				there[atoi(key)] |= !strcmp(world_word(one, "place"), "memory") && world_named(v, node);
 	for (int layer = 0; layer < LAYERS; layer++)
 		whole &= there[layer];
@@ -46,7 +58,8 @@ static bool copy_is_whole(json_t *found, const json_t *manifest)
 }
 
 /* Chooses the newest checkpoint. */
-static int choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice, struct hspmd_error *err)
+static int choose(const struct run_config *c, json_t *found, json_t *manifests, json_t *readers, struct run_checkpoint_choice *choice,
+                  struct hspmd_error *err)
 {
 	const char *key;
 	size_t i;
@@ -54,23 +67,28 @@ static int choose(const struct run_config *c, json_t *found, json_t *readers, st
 	(void)c, (void)readers, (void)err;
 	json_object_foreach(found, key, list)
 		json_array_foreach(list, i, one)
-			if ((strcmp(world_word(one, "place"), "memory") || copy_is_whole(found, json_object_get(one, "manifest"))) &&
-			    (!best || world_integer(json_object_get(one, "manifest"), "step") >
-			                      world_integer(json_object_get(best, "manifest"), "step")))
+			if (!json_is_null(json_object_get(manifests, world_word(one, "sum"))) &&
+			    (strcmp(world_word(one, "place"), "memory") || copy_is_whole(found, one)) &&
+			    (!best || world_integer(one, "step") > world_integer(best, "step")))
 				best = one;
 	if (!best)
 		return 0;
-	choice->manifest = json_incref(json_object_get(best, "manifest"));
+	snprintf(choice->sum, sizeof choice->sum, "%s", world_word(best, "sum"));
+	choice->manifest = json_incref(json_object_get(manifests, choice->sum));
+	if (!choice->manifest)
+		return 2;
 	choice->files = json_object();
 	choice->step = world_integer(choice->manifest, "step");
 	choice->durable = !strcmp(world_word(best, "place"), "shared");
 	return 1;
 }
 
-static int refuse(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice, struct hspmd_error *err)
+static int refuse(const struct run_config *c, json_t *found, json_t *manifests, json_t *readers, struct run_checkpoint_choice *choice,
+                  struct hspmd_error *err)
 {
-	if (choose(c, found, readers, choice, err) != 1)
-		return 0;
+	int chosen = choose(c, found, manifests, readers, choice, err);
+	if (chosen != 1)
+		return chosen;
 	json_decref(choice->manifest);
 	json_decref(choice->files);
 	return hspmd_fail(err, "the checkpoint is of another model");
@@ -139,6 +157,7 @@ struct world *world_create(const struct world_options *o)
 		.covered = hspmd_stages_cover,
 		.manifest = manifest,
 		.choose = o->foreign ? refuse : choose,
+		.check_manifest = check_manifest,
 		.first_plan = o->given,
 		.first_plan_name = "given.json",
 		.runnable = o->unfit ? unfit : NULL,

@@ -23,6 +23,40 @@ json_t *world_part(const struct world *w, int n)
 	                 "gbytes_per_s", 1.0);
 }
 
+/* What an agent says of a checkpoint: the manifest's name, and in the place of its shards the nodes of each. */
+static json_t *named(const char *place, json_t *manifest)
+{
+	char sum[WORLD_SUM];
+	return json_pack("{s:s, s:I, s:s, s:O*}", "place", place, "step", (json_int_t)world_integer(manifest, "step"), "sum",
+	                 world_sum(manifest, sum), "on", json_object_get(manifest, "on"));
+}
+
+/* With noise, some agents refuse, send another manifest, or do not answer. */
+static void send_manifest(struct world *w, int n, const json_t *m)
+{
+	char sum[WORLD_SUM];
+	const char *wanted = world_word(m, "sum");
+	json_t *all[] = { w->saved, w->copied }, *text = NULL;
+	for (size_t i = 0; i < 2; i++)
+		if (all[i] && !strcmp(world_sum(all[i], sum), wanted))
+			text = all[i];
+	int how = w->bad_senders >> n & 1 ? 1 + w->manifests.asked % 3 : w->o.noise ? (int)world_pick(w, 6) : 0;
+	w->manifests.asked++;
+	w->manifests.last = n;
+	json_t *answer = json_pack("{s:s, s:I, s:s}", "type", "manifest", "id", (json_int_t)world_integer(m, "id"), "sum", wanted);
+	if (how == 1 || !text)
+		json_object_set_new(answer, "error", json_string("it cannot be read"));
+	else if (how == 2)
+		json_object_set_new(answer, "manifest", json_pack("{s:i}", "step", 123456));
+	else
+		json_object_set(answer, "manifest", text);
+	if (how == 3)
+		json_decref(answer);
+	else
+		world_put(&w->up[n], answer);
+	w->manifests.sent += text && (how < 1 || how > 3);
+}
+
 void world_agent_hears(struct world *w, int n, json_t *m)
 {
 	const char *type = world_word(m, "type");
@@ -52,11 +86,13 @@ void world_agent_hears(struct world *w, int n, json_t *m)
 	} else if (!strcmp(type, "list_checkpoints")) {
 		json_t *list = json_array();
 		if (w->saved)
-			json_array_append_new(list, json_pack("{s:s, s:O}", "place", "shared", "manifest", w->saved));
+			json_array_append_new(list, named("shared", w->saved));
 		if (w->copied)
-			json_array_append_new(list, json_pack("{s:s, s:O}", "place", "memory", "manifest", w->copied));
+			json_array_append_new(list, named("memory", w->copied));
 		world_put(&w->up[n], json_pack("{s:s, s:I, s:o}", "type", "checkpoint_list", "id", (json_int_t)world_integer(m, "id"),
 		                               "checkpoints", list));
+	} else if (!strcmp(type, "read_manifest")) {
+		send_manifest(w, n, m);
 	} else if (!strcmp(type, "quit")) {
 		world_put(&w->up[n], json_pack("{s:s}", "type", "bye"));
 	}

@@ -19,10 +19,12 @@ static int play(int devices)
 	printf("%d devices\n", devices);
 	for (int i = 0; i < count; i++)
 		printf("    %-16s %6.1f s, %7.2f CPU s; %7.2f MB down in %6lld, %7.2f MB up in %6lld; largest %.3f MB; %lld workers; "
-		       "Slurm asked %lld times, srun %lld; agents connected %lld times\n",
+		       "Slurm asked %lld times, srun %lld; agents connected %lld times; %lld were asked for a manifest, and what all said "
+		       "of checkpoints had %.3f MB\n",
 		       phase[i].name, phase[i].wall_s, phase[i].cpu_s, (double)phase[i].bytes_down / 1e6, (long long)phase[i].down,
 		       (double)phase[i].bytes_up / 1e6, (long long)phase[i].up, (double)phase[i].largest / 1e6, (long long)phase[i].workers,
-		       (long long)phase[i].asked, (long long)phase[i].srun, (long long)phase[i].connects);
+		       (long long)phase[i].asked, (long long)phase[i].srun, (long long)phase[i].connects,
+		       (long long)phase[i].asked_for_manifest, (double)phase[i].found_bytes / 1e6);
 	if (status)
 		printf("    %s\n", err.text);
 	fflush(stdout);

@@ -16,6 +16,7 @@
 #include "common/contact.h"
 #include "common/format/device_runs.h"
 #include "common/stream.h"
+#include "runtime/state/manifest.h"
 #include "tests/bench/scale/problem.h"
 
 #define GREETING_S 30.0
@@ -62,6 +63,7 @@ struct played_agents {
 	char checkpoint[64]; /* the checkpoint under way */
 	int64_t checkpoint_step;
 	json_t *saved; /* the last manifest; NULL: none */
+	char saved_sum[HSPMD_MANIFEST_SUM];
 	struct played_counts counts;
 	char sizes[512]; /* kinds of messages whose size is known */
 };
@@ -144,8 +146,11 @@ static void measure(struct played_agents *a, const json_t *m, const char *way)
 static void say(struct played_agents *a, struct agent *g, json_t *m)
 {
 	struct hspmd_error err;
+	const char *type = json_string_value(json_object_get(m, "type"));
 	measure(a, m, "up ");
 	a->counts.up++;
+	if (!strcmp(type, "checkpoint_list") || !strcmp(type, "manifest"))
+		a->counts.found_bytes += (int64_t)json_dumpb(m, NULL, 0, JSON_COMPACT);
 	if (g->stream && hspmd_stream_send(g->stream, m, &err)) /* the controller is gone */
 		hang_up(g);
 	json_decref(m);
@@ -289,6 +294,9 @@ static void save(struct played_agents *a, struct agent *g, json_t *manifest)
 	g->manifest = true;
 	json_decref(a->saved);
 	a->saved = json_incref(manifest);
+	struct hspmd_error err;
+	if (hspmd_manifest_sum(manifest, a->saved_sum, &err))
+		fault(a, err.text);
 }
 
 /* What a node finds of the last checkpoint: shards of its own workers and copies of the next node's, and all in the shared folder. */
@@ -300,11 +308,22 @@ static json_t *list_saved(const struct played_agents *a, const struct agent *g)
 	for (int d = 0; d < 2 * PLAYED_NODE_DEVICES; d++)
 		json_array_append_new(shards, json_sprintf("n%d-%d.safetensors", (g->node + d / PLAYED_NODE_DEVICES) % a->site->nodes,
 		                                           d % PLAYED_NODE_DEVICES));
-	json_array_append_new(list, json_pack("{s:s, s:O*, s:O, s:O, s:o}", "place", "local", "manifest", g->manifest ? a->saved : NULL,
-	                                      "step", json_object_get(a->saved, "step"), "generation",
-	                                      json_object_get(a->saved, "generation"), "shards", shards));
-	json_array_append_new(list, json_pack("{s:s, s:O, s:b}", "place", "shared", "manifest", a->saved, "shards", 1));
+	json_t *step = json_object_get(a->saved, "step"), *generation = json_object_get(a->saved, "generation"),
+	       *run = json_object_get(json_object_get(a->saved, "job"), "run");
+	json_array_append_new(list, json_pack("{s:s, s:O, s:O, s:s*, s:O, s:o}", "place", "local", "step", step, "generation", generation,
+	                                      "sum", g->manifest ? a->saved_sum : NULL, "run", run, "shards", shards));
+	json_array_append_new(list, json_pack("{s:s, s:O, s:O, s:s, s:O, s:b}", "place", "shared", "step", step, "generation", generation,
+	                                      "sum", a->saved_sum, "run", run, "shards", 1));
 	return list;
+}
+
+/* The first of all that are asked for a manifest refuses. */
+static void send_manifest(struct played_agents *a, struct agent *g, const json_t *m)
+{
+	bool refuses = a->counts.asked_for_manifest++ == 0;
+	say(a, g,
+	    json_pack("{s:s, s:O, s:O, s:O*, s:s*}", "type", "manifest", "id", json_object_get(m, "id"), "sum", json_object_get(m, "sum"),
+	              "manifest", refuses ? NULL : a->saved, "error", refuses ? "it cannot be read" : NULL));
 }
 
 static void answer(struct played_agents *a, struct agent *g, int device, const json_t *m, const char *type)
@@ -385,6 +404,8 @@ static void hear(struct played_agents *a, struct agent *g, json_t *m)
 		say(a, g,
 		    json_pack("{s:s, s:O, s:o}", "type", "checkpoint_list", "id", json_object_get(m, "id"), "checkpoints",
 		              list_saved(a, g)));
+	} else if (!strcmp(type, "read_manifest")) {
+		send_manifest(a, g, m);
 	} else if (!strcmp(type, "quit")) {
 		memset(g->worker, 0, sizeof g->worker);
 		g->alive = false;

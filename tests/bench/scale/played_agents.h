@@ -21,6 +21,8 @@ struct played_counts {
 	int64_t steps, workers, agents; /* steps that were reported; workers that take part in it; agents that are connected */
 	int64_t connects;               /* how often an agent has connected */
 	int64_t manifests;              /* that were written */
+	int64_t asked_for_manifest;     /* nodes that were asked for the text of one */
+	int64_t found_bytes;            /* of what agents have said of the checkpoints that they see, with the texts of manifests */
 	int64_t committed;              /* nodes that were told which checkpoints stand */
 	char fault[256];                /* what went wrong first; "": nothing */
 };

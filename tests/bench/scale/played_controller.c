@@ -180,10 +180,8 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 		.timeouts = run_timeouts_default(),
 		.expected_busy = run_expected_busy,
 		.covered = hspmd_stages_cover,
-		.state = &roots,
-		.manifest = run_state_manifest,
-		.choose = run_state_choose,
 	};
+	run_state_bind(&c, &roots);
 	c.timeouts.ping = c.timeouts.step_min = c.timeouts.stop = c.timeouts.abort = PATIENCE_S;
 	char *journal = hspmd_asprintf("%s/journal.json", p->folder);
 	c.journal = again && journal ? json_load_file(journal, 0, NULL) : NULL;

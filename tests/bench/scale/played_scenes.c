@@ -164,6 +164,8 @@ static int phase(struct play *p, const char *name, enum until what, struct hspmd
 		.largest = largest,
 		.workers = c.workers,
 		.manifests = c.manifests - p->before.manifests,
+		.asked_for_manifest = c.asked_for_manifest - p->before.asked_for_manifest,
+		.found_bytes = c.found_bytes - p->before.found_bytes,
 		.asked = atomic_load(&p->site->asked) - p->asked_before,
 		.srun = atomic_load(&p->site->srun) - p->srun_before,
 		.connects = c.connects - p->before.connects,

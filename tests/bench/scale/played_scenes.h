@@ -21,6 +21,8 @@ struct played_phase {
 	int64_t largest;              /* bytes of the largest message, not compressed */
 	int64_t workers;              /* that take part at its end */
 	int64_t manifests;            /* that were written to nodes' folders */
+	int64_t asked_for_manifest;   /* nodes that were asked for the text of one */
+	int64_t found_bytes;          /* of what agents have said of the checkpoints that they see */
 	int64_t asked, srun;          /* calls of Slurm: questions for the nodes, and runs of srun */
 	int64_t connects, generation; /* of agents; the newest that all its members have started */
 	int64_t from;                 /* the step with which it has begun */
