@@ -22,6 +22,7 @@ struct hspmd_device_traits {
 	bool tf32;            /* can round the operands of fp32 products to tf32 */
 	bool takes_parts;     /* attention takes keys and values part by part, as they come from other devices (not in bf16) */
 	bool overlaps;        /* its program sums gradients over devices while passes still run */
+	int row_bytes;        /* rows of matrices that are padded begin on multiples of it; 0: rows are never padded */
 	bool fused;           /* has kernels for the operators of opcode_list.h that not all devices have */
 	bool rings;           /* gathers and sums among its like around a ring, by a library of its own (NCCL) */
 	double launch_s;      /* seconds to launch a kernel; 0: it launches nothing, and its times are in proportion to work */

@@ -115,6 +115,7 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 	if (ex->scalar)
 		dev->ops->release(dev, ex->scalar);
 	free(ex->samples);
+	free(ex->ahead.bytes);
 	free(ex->votes);
 	free(ex->updates);
 	free(ex->all);
@@ -158,6 +159,7 @@ bool hspmd_executor_spilled(const struct hspmd_executor *ex)
 void hspmd_executor_set_samples(struct hspmd_executor *ex, struct hspmd_sample_source samples)
 {
 	ex->o.samples = samples;
+	hspmd_executor_forget_samples(ex);
 }
 
 void hspmd_executor_set_timeline(struct hspmd_executor *ex, struct hspmd_timeline *timeline)

@@ -25,6 +25,9 @@ struct hspmd_executor_options {
 	const int *voters;                         /* transport ranks of the plan's devices, the same list on all devices */
 	int voter_count;
 	struct hspmd_sample_source samples;
+	/* The program that a step will run, so that its samples can be read ahead; NULL: the one that runs. */
+	const struct hspmd_program *(*program_of_step)(void *context, int64_t step);
+	void *program_context;
 	const struct hspmd_job *job;
 	struct hspmd_timeline *timeline;     /* records what is run when; NULL: nothing is recorded */
 	struct hspmd_persistent *persistent; /* memory that outlives the process, of hspmd_executor_persistent_bytes; only if the device

@@ -5,6 +5,7 @@
 
 #include "runtime/exec/execute.h"
 #include "runtime/exec/prepared_program.h"
+#include "runtime/exec/read_ahead.h"
 #include "runtime/state/spill.h"
 
 struct hspmd_executor {
@@ -24,6 +25,7 @@ struct hspmd_executor {
 	int gathered;                  /* `which` of the programs that parameters were last gathered for; -1: they have changed since */
 	int64_t step;                  /* whose gradients were computed last */
 	char *samples;                 /* in host memory, for one READ */
+	struct hspmd_read_ahead ahead; /* the next step's samples */
 	struct hspmd_op_attr *updates; /* one entry per parameter */
 	struct hspmd_kernel_args
 	        *all; /* the arguments of every parameter's update, if the device can run a batch of updates; otherwise NULL */

@@ -29,18 +29,11 @@ static void *slot_data(const struct hspmd_executor *ex, int slot)
 
 static int read_samples(struct hspmd_executor *ex, const struct hspmd_instruction *in, int64_t step, struct hspmd_error *err)
 {
-	const struct hspmd_program *p = ex->p;
-	const struct hspmd_slot_type *slot_type = &p->slot_types[p->slots[in->out[0]].slot_type];
-	const char *name = p->graph->tensors[slot_type->tensor].name;
-	int64_t first = step * ex->o.job->global_batch + p->first_sample + (int64_t)in->micro_batch * p->micro_batch;
-	int64_t start = slot_type->box.rank > 1 ? slot_type->box.lo[1] : 0,
-	        count = slot_type->box.rank > 1 ? slot_type->box.hi[1] - start : 1;
-	size_t sample = slot_type->bytes / (size_t)(slot_type->box.hi[0] - slot_type->box.lo[0]);
-	char *to = ex->samples;
-	for (int64_t b = slot_type->box.lo[0]; b < slot_type->box.hi[0]; b++, to += sample)
-		if (ex->o.samples.read(ex->o.samples.context, name, first + b, start, count, to, err))
-			return -1;
-	return ex->o.device->ops->to_device(ex->o.device, slot_data(ex, in->out[0]), ex->samples, slot_type->bytes, err);
+	size_t bytes = slot_bytes(ex, in->out[0]);
+	const char *from = hspmd_executor_take_input(ex, bytes);
+	if (!from && hspmd_executor_read_input(ex, ex->p, in, step, ex->samples, err))
+		return -1;
+	return ex->o.device->ops->to_device(ex->o.device, slot_data(ex, in->out[0]), from ? from : ex->samples, bytes, err);
 }
 
 void hspmd_executor_set_args(const struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
@@ -272,7 +265,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	double then = hspmd_now(), measured = then;
 	struct ahead ahead = { 0 };
 	ex->step = step;
-	ex->loss_factor = ex->o.samples.loss_factor ? ex->o.samples.loss_factor(ex->o.samples.context, step) : 1;
+	hspmd_executor_begin_reading(ex);
 	if (ex->o.timeline)
 		hspmd_timeline_begin(ex->o.timeline, p, step);
 	hspmd_replay_begin_step(ex->now->replay);
@@ -307,6 +300,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		*(in->kind == HSPMD_INSTRUCTION_COMM ? &times->communication_s : &times->compute_s) += now - then;
 		then = now;
 	}
+	hspmd_executor_read_ahead(ex);
 	return finish_passes(ex, own, err);
 }
 

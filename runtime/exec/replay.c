@@ -24,7 +24,8 @@ struct hspmd_replay {
 
 bool hspmd_replay_is_loss(const struct hspmd_instruction *in)
 {
-	return in->kind == HSPMD_INSTRUCTION_RUN && (in->opcode == HSPMD_OP_LOSS || in->opcode == HSPMD_OP_LOSS_GRAD);
+	return in->kind == HSPMD_INSTRUCTION_RUN &&
+	       (in->opcode == HSPMD_OP_LOSS || in->opcode == HSPMD_OP_LOSS_GRAD || in->opcode == HSPMD_OP_CROSS_ENTROPY);
 }
 
 struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev, bool loss_varies)

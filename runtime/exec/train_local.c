@@ -43,6 +43,14 @@ static void report(struct shared *s, const struct hspmd_error *err)
 	pthread_mutex_unlock(&s->lock);
 }
 
+static const struct hspmd_program *program_of_step(void *member, int64_t step)
+{
+	const struct member *m = member;
+	const struct hspmd_train_local_options *o = m->s->o;
+	int length = o->length_count ? o->length_of_step(o->length_context, step) : 0;
+	return length >= 0 && length < o->length_count ? hspmd_program_set_at(m->programs, length) : m->programs->programs[0];
+}
+
 /* Change to the program of a step, and gather the parameters for it. */
 static int use_step(struct member *m, int64_t step, struct hspmd_error *err)
 {
@@ -136,6 +144,8 @@ static int train(struct member *m, struct hspmd_error *err)
 		.voters = m->s->voters,
 		.voter_count = m->s->members,
 		.samples = o->samples,
+		.program_of_step = program_of_step,
+		.program_context = m,
 		.job = o->job,
 	};
 	if (!(m->executor = hspmd_executor_create(&eo, err)) || hspmd_executor_initialise(m->executor, err))

@@ -210,6 +210,12 @@ static int length_of_step(const struct hspmd_generation *g, int64_t step)
 	return g->setup->data && g->setup->job->length_count ? hspmd_data_length_of_step(g->setup->data, step) : 0;
 }
 
+static const struct hspmd_program *program_of_step(void *generation, int64_t step)
+{
+	const struct hspmd_generation *g = generation;
+	return hspmd_program_set_at(g->programs, length_of_step(g, step));
+}
+
 int hspmd_generation_use_step(struct hspmd_generation *g, const int64_t *step, struct hspmd_error *err)
 {
 	int lengths = g->setup->job->length_count, longest = lengths ? lengths - 1 : 0;
@@ -267,6 +273,8 @@ static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
 		.voters = g->voters,
 		.voter_count = g->voter_count,
 		.samples = g->setup->samples,
+		.program_of_step = program_of_step,
+		.program_context = g,
 		.job = g->setup->job,
 		.persistent = g->persistent,
 	};

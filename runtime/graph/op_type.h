@@ -77,6 +77,8 @@ struct hspmd_op_type {
 	void (*product)(const struct hspmd_op_view *v, double *extent, double *rows);
 	/* Per output: 1 + the input whose buffer it may take if that input is not read later (every device's kernel allows it), 0: none. */
 	signed char in_place[HSPMD_OP_MAX_IO];
+	/* Bit k: kernels of devices that want rows aligned honour row_stride of the view of input or output k. */
+	unsigned padded_in, padded_out;
 	unsigned accumulates;    /* bit o: output o honours view.accumulate (every device's kernel does) */
 	bool adds_gradients;     /* its backward operators add to gradients of weights, and lay them out as those of other such types do */
 	signed char loss_output; /* 1 + the scalar F64 output that is a part of the loss: the backward pass starts from it. 0: none */

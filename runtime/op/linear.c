@@ -149,6 +149,7 @@ const struct hspmd_op_type hspmd_op_linear = {
 	.cost = cost,
 	.product = product,
 	.adds_gradients = true,
+	.padded_out = 1,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_x = {
 	.min_inputs = 2,
@@ -157,6 +158,7 @@ const struct hspmd_op_type hspmd_op_linear_grad_x = {
 	.rule = rule_grad_x,
 	.cost = cost_grad_x,
 	.product = product_grad_x,
+	.padded_in = 1,
 	.accumulates = 1,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_w = {
@@ -166,5 +168,6 @@ const struct hspmd_op_type hspmd_op_linear_grad_w = {
 	.rule = rule_grad_w,
 	.cost = cost_grad_w,
 	.product = product_grad_w,
+	.padded_in = 1,
 	.accumulates = 1 << 0 | 1 << 1,
 };

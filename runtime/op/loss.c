@@ -85,6 +85,11 @@ static void loss_cost(const struct hspmd_op_view *v, double *flops, double *byte
 	hspmd_op_cost_per_element(v, 20, flops, bytes);
 }
 
+static void cross_entropy_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	hspmd_op_cost_per_element(v, 24, flops, bytes);
+}
+
 static int64_t stats_choices(const struct hspmd_graph *g, const struct hspmd_op *op)
 {
 	const struct hspmd_shape *logits = &g->tensors[op->in[0]].shape;
@@ -99,6 +104,7 @@ const struct hspmd_op_type hspmd_op_vocab_stats = {
 	.rule = stats_rule,
 	.cost = stats_cost,
 	.choices = stats_choices,
+	.padded_in = 1,
 };
 const struct hspmd_op_type hspmd_op_loss = {
 	.min_inputs = 2,
@@ -118,4 +124,15 @@ const struct hspmd_op_type hspmd_op_loss_grad = {
 	.rule = loss_grad_rule,
 	.cost = stats_cost,
 	.in_place = { 1 },
+	.padded_in = 1,
+	.padded_out = 1,
+};
+const struct hspmd_op_type hspmd_op_cross_entropy = {
+	.min_inputs = 2,
+	.max_inputs = 3,
+	.output_count = 2,
+	.cost = cross_entropy_cost,
+	.in_place = { 1 },
+	.padded_in = 1,
+	.padded_out = 1,
 };

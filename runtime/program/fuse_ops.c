@@ -2,7 +2,8 @@
 /* Fuses two consecutive operators of a device's program into one if the device has a kernel for both. A pass over the instructions of
  * the micro-batches, before memory is planned, so that values that are no longer read get no memory. The earlier pair is fused first: a
  * matrix product fused with the addition after it leaves the norm after that addition alone. Tables that many operators would compute
- * are computed once. */
+ * are computed once. The statistics of a whole vocabulary's logits and the gradient of the loss are fused on every device, wherever they
+ * stand: logits are then read from memory once (as the fused cross-entropy of Liger Kernel, arXiv 2410.10989, section 3.2). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,9 +16,9 @@ static const enum hspmd_opcode pairs[] = {
 #include "runtime/tensor/opcode_list.h"
 };
 
-/* Returns true if `name` is in the comma-separated list. */
-static bool is_named(const char *list, const char *name)
+bool hspmd_program_leaves_apart(const char *name)
 {
+	const char *list = getenv("HSPMD_UNFUSED");
 	size_t length = strlen(name);
 	if (!list || !strcmp(list, "all"))
 		return list != NULL;
@@ -99,7 +100,7 @@ static struct hspmd_instruction join(const struct hspmd_op_type *type, enum hspm
 
 static bool is_wanted(enum hspmd_device_kind kind, enum hspmd_opcode opcode)
 {
-	return hspmd_device_has_kernel(kind, opcode) && !is_named(getenv("HSPMD_UNFUSED"), hspmd_opcode_names[opcode]);
+	return hspmd_device_has_kernel(kind, opcode) && !hspmd_program_leaves_apart(hspmd_opcode_names[opcode]);
 }
 
 static int join_pairs(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err)
@@ -126,6 +127,110 @@ static int join_pairs(struct hspmd_program *p, enum hspmd_device_kind kind, stru
 	p->instruction_count = count;
 	free(uses);
 	return 0;
+}
+
+/* ---- a loss and its gradient */
+
+/* The statistics that the gradient of a loss at `at` reads, if they are those of its own logits; `at`: there are none, for the vocabulary
+ * is divided. */
+static size_t stats_of(const struct hspmd_program *p, size_t at)
+{
+	const struct hspmd_instruction *grad = &p->instructions[at];
+	for (size_t i = at; i-- > 0;) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind != HSPMD_INSTRUCTION_RUN || in->opcode != HSPMD_OP_VOCAB_STATS || in->out[0] != grad->in[2])
+			continue;
+		bool same = in->in[0] == grad->in[0] && in->in[1] == grad->in[1] && in->attr->parts <= 1;
+		return same && !in->accumulate && !grad->accumulate ? i : at;
+	}
+	return at;
+}
+
+static bool touches(const struct hspmd_instruction *in, int slot)
+{
+	for (int k = 0; k < in->input_count; k++)
+		if (in->in[k] == slot)
+			return true;
+	for (int k = 0; k < in->output_count; k++)
+		if (in->out[k] == slot)
+			return true;
+	return false;
+}
+
+/* Returns true if the gradient at `at` may be computed before instruction `to`: everything that it reads is there, and it needs no more
+ * memory until `at` than the logits in whose place it comes, which nobody else reads; or all that lies between is the loss. */
+static bool can_precede(const struct hspmd_program *p, size_t to, size_t at, const int *uses)
+{
+	const struct hspmd_instruction *grad = &p->instructions[at];
+	int weights = grad->input_count > 3 ? grad->in[3] : -1;
+	bool takes_over = uses[grad->in[0]] == 3; /* written once, read by the statistics and by the gradient */
+	for (size_t i = to; i < at; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (touches(in, grad->out[0]))
+			return false;
+		for (int k = 0; k < in->output_count; k++)
+			if (in->out[k] >= 0 && (in->out[k] == grad->in[0] || in->out[k] == grad->in[1] || in->out[k] == weights))
+				return false;
+		if (!takes_over && !(in->kind == HSPMD_INSTRUCTION_RUN && in->opcode == HSPMD_OP_LOSS))
+			return false;
+	}
+	return true;
+}
+
+/* The instructions from `from` on become those at `to` - 1 and before, without the first; the place before `to` becomes free. */
+static struct hspmd_instruction *move_up(struct hspmd_program *p, size_t from, size_t to)
+{
+	memmove(&p->instructions[from], &p->instructions[from + 1], (to - 1 - from) * sizeof *p->instructions);
+	return &p->instructions[to - 1];
+}
+
+/* Fuse the statistics at `stats` and the gradient at `grad`, before the first instruction that reads the statistics. The weights of the
+ * loss are read from the samples just before the loss. Returns false if they stay apart. */
+static bool fuse_loss(struct hspmd_program *p, size_t stats, size_t grad, const int *uses)
+{
+	const struct hspmd_instruction second = p->instructions[grad];
+	size_t to = stats + 1;
+	while (to < grad && !touches(&p->instructions[to], second.in[2]))
+		to++;
+	if (!can_precede(p, to, grad, uses))
+		return false;
+	struct hspmd_instruction both = p->instructions[to];
+	both = (struct hspmd_instruction){
+		.kind = HSPMD_INSTRUCTION_RUN,
+		.opcode = HSPMD_OP_CROSS_ENTROPY,
+		.micro_batch = second.micro_batch,
+		.layer = second.layer,
+		.schedule_index = both.schedule_index,
+		.backward = both.backward,
+		.input_count = second.input_count > 3 ? 3 : 2,
+		.output_count = 2,
+		.in = { second.in[0], second.in[1], second.input_count > 3 ? second.in[3] : -1 },
+		.out = { second.out[0], second.in[2] },
+		.attr = second.attr,
+		.peer_pipeline_rank = -1,
+	};
+	*move_up(p, stats, to) = both;
+	return true;
+}
+
+static int fuse_losses(struct hspmd_program *p, struct hspmd_error *err)
+{
+	int *uses = count_uses(p);
+	bool *gone = hspmd_calloc(p->instruction_count + 1, sizeof *gone);
+	int status = uses && gone ? 0 : hspmd_fail_memory(err, "specialising");
+	size_t count = 0;
+	for (size_t i = 0; !status && i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		size_t stats = in->kind == HSPMD_INSTRUCTION_RUN && in->opcode == HSPMD_OP_LOSS_GRAD ? stats_of(p, i) : i;
+		gone[i] = stats < i && fuse_loss(p, stats, i, uses);
+	}
+	for (size_t i = 0; !status && i < p->instruction_count; i++)
+		if (!gone[i])
+			p->instructions[count++] = p->instructions[i];
+	p->instruction_count = status ? p->instruction_count : count;
+	free(uses);
+	free(gone);
+	return status;
 }
 
 /* ---- shared tables */
@@ -220,7 +325,8 @@ static int share_angles(struct hspmd_program *p, struct hspmd_error *err)
 
 int hspmd_program_fuse_ops(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err)
 {
-	if (join_pairs(p, kind, err))
+	bool apart = hspmd_program_leaves_apart(hspmd_opcode_names[HSPMD_OP_CROSS_ENTROPY]);
+	if (join_pairs(p, kind, err) || (!apart && fuse_losses(p, err)))
 		return -1;
 	return is_wanted(kind, HSPMD_OP_ROPE_TABLE) ? share_angles(p, err) : 0;
 }

@@ -8,12 +8,21 @@
 #include "runtime/op/op.h"
 #include "runtime/program/parameter_layout.h"
 
+size_t hspmd_program_slot_type_bytes(const struct hspmd_slot_type *t)
+{
+	int64_t elements = hspmd_box_elements(&t->box);
+	int last = t->box.rank - 1;
+	if (t->row_stride)
+		elements = elements / (t->box.hi[last] - t->box.lo[last]) * t->row_stride;
+	return (size_t)elements * hspmd_dtype_bytes(t->dtype);
+}
+
 int hspmd_program_add_slot_type(struct hspmd_program *p, const struct hspmd_slot_type *slot_type, struct hspmd_error *err)
 {
 	if (hspmd_array_grow(&p->slot_types, &p->slot_type_capacity, p->slot_type_count, sizeof *p->slot_types))
 		return hspmd_fail_memory(err, "specialising");
 	p->slot_types[p->slot_type_count] = *slot_type;
-	p->slot_types[p->slot_type_count].bytes = (size_t)hspmd_box_elements(&slot_type->box) * hspmd_dtype_bytes(slot_type->dtype);
+	p->slot_types[p->slot_type_count].bytes = hspmd_program_slot_type_bytes(slot_type);
 	return (int)p->slot_type_count++;
 }
 
@@ -156,6 +165,7 @@ struct hspmd_view hspmd_program_slot_view(const struct hspmd_program *p, int slo
 		v.start[d] = slot_type->box.lo[d];
 		v.full[d] = slot_type->full.dim[d];
 	}
+	v.row_stride = slot_type->row_stride;
 	if (bases)
 		v.data = bases[p->slots[slot].memory] + p->slots[slot].offset;
 	return v;

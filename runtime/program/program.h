@@ -41,6 +41,7 @@ struct hspmd_slot_type {
 	enum hspmd_dtype dtype;
 	struct hspmd_box box; /* within the full tensor */
 	struct hspmd_shape full;
+	int64_t row_stride; /* as in struct hspmd_view; 0: packed */
 	size_t bytes;
 	const struct hspmd_annotation
 	        *annotation; /* of the tensor that this is a part of; borrowed. NULL: an intermediate value of a transfer */
@@ -211,7 +212,8 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
 char *hspmd_program_explain(const struct hspmd_program *p);
 
 /* Says of every instruction that computes its floating-point operations, its bytes, and the least time that the device of the cluster's
- * file needs for them; then the sums per operator. Messages are not in it. The caller frees the text; NULL: memory. */
+ * file needs for them; then the sums per operator, those apart of products of matrices whose rows do not begin on multiples of 16 bytes
+ * ("/unaligned"). Messages are not in it. The caller frees the text; NULL: memory. */
 char *hspmd_program_roofline(const struct hspmd_program *p, const struct hspmd_cluster *cluster);
 
 /* Explains the program of a plan with `synthesis`: how each operator is divided, why, and what it sends. The caller frees the text. NULL
@@ -225,6 +227,7 @@ int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *clu
                        struct hspmd_program_cost *cost, struct hspmd_error *err);
 
 /* ---- for the passes that build a program (build_program.c calls them; program.c has the functions that they share) */
+size_t hspmd_program_slot_type_bytes(const struct hspmd_slot_type *t); /* by its box, type and row_stride */
 int hspmd_program_add_slot_type(struct hspmd_program *p, const struct hspmd_slot_type *slot_type, struct hspmd_error *err);
 int hspmd_program_add_slot(struct hspmd_program *p, int slot_type, enum hspmd_arena_kind memory, int micro_batch, struct hspmd_error *err);
 struct hspmd_instruction *hspmd_program_add_instruction(struct hspmd_program *p, enum hspmd_instruction_kind kind, struct hspmd_error *err);
@@ -247,10 +250,14 @@ struct hspmd_transfer *hspmd_program_bucket(const struct hspmd_transfer *like, c
                                             bool *hops, struct hspmd_error *err);
 /* Add the instructions of the micro-batches. */
 int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *plan, struct hspmd_error *err);
-/* Fuse pairs of operators if the device's kind has a kernel for both, and compute tables once that several operators use. The
- * environment variable HSPMD_UNFUSED names fused operators not to use (separated by commas; or "all"), for measurements and comparisons.
- * 0 or -1 (memory). */
+/* Fuse pairs of operators if the device's kind has a kernel for both, and on all devices the loss of a whole vocabulary with its
+ * gradient; compute tables once that several operators use. 0 or -1 (memory). */
 int hspmd_program_fuse_ops(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err);
+/* Pad rows of values so that they begin on multiples of some bytes, if the device's kind wants that (pad_rows.c). 0 or -1 (memory). */
+int hspmd_program_pad_rows(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err);
+/* Returns true if the environment variable HSPMD_UNFUSED names it: fused operators not to use, or "pad_rows", for measurements and
+ * comparisons (separated by commas; or "all"). */
+bool hspmd_program_leaves_apart(const char *name);
 /* Add the instructions of the step: sum gradients to where the optimizer state is, norm, update, gather parameters. Only of parameters
  * that this device has a part of. */
 int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_link_cost *cost,

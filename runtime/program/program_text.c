@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,8 +21,10 @@ static void print_slot(const struct printer *pr, int slot)
 	const struct hspmd_slot *s = &pr->p->slots[slot];
 	const struct hspmd_slot_type *slot_type = &pr->p->slot_types[s->slot_type];
 	char box[160], *lies = slot_type->annotation ? hspmd_annotation_text(slot_type->annotation) : NULL;
-	fprintf(pr->f, " %s%s%s@%c%zu", pr->p->graph->tensors[slot_type->tensor].name, hspmd_box_text(&slot_type->box, box, sizeof box),
-	        lies ? lies : "", s->memory == HSPMD_ARENA_TRANSIENT ? 'a' : 'f', s->offset);
+	fprintf(pr->f, " %s%s", pr->p->graph->tensors[slot_type->tensor].name, hspmd_box_text(&slot_type->box, box, sizeof box));
+	if (slot_type->row_stride)
+		fprintf(pr->f, "/%" PRId64, slot_type->row_stride);
+	fprintf(pr->f, "%s@%c%zu", lies ? lies : "", s->memory == HSPMD_ARENA_TRANSIENT ? 'a' : 'f', s->offset);
 	free(lies);
 }
 

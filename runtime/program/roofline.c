@@ -10,6 +10,8 @@
 #include "runtime/op/op.h"
 #include "runtime/program/program.h"
 
+#define ALIGNMENT 16 /* bytes: rows of a product's matrices should begin on multiples of it (pad_rows.c) */
+
 struct work {
 	double flops, bytes, seconds;
 	int count;
@@ -60,6 +62,27 @@ static double bytes_of(const struct hspmd_program *p, const struct hspmd_instruc
 		bytes += t ? (double)t->bytes * (1 + read) : 0;
 	}
 	return bytes;
+}
+
+/* Returns true if the instruction is a product, and rows of a matrix of it begin where the widest accesses are not possible. */
+static bool is_unaligned(const struct hspmd_program *p, const struct hspmd_instruction *in)
+{
+	bool unaligned = false;
+	const struct hspmd_op_type *type = in->kind == HSPMD_INSTRUCTION_RUN ? hspmd_op_types[in->opcode] : NULL;
+	if (type && type->pair.is_pair)
+		type = hspmd_op_types[type->pair.first];
+	if (!type || !type->product)
+		return false;
+	for (int k = 0; k < in->input_count + in->output_count; k++) {
+		int slot = k < in->input_count ? in->in[k] : in->out[k - in->input_count];
+		const struct hspmd_slot_type *t = slot < 0 ? NULL : &p->slot_types[p->slots[slot].slot_type];
+		int last = t ? t->box.rank - 1 : 0;
+		if (last < 1)
+			continue;
+		int64_t stride = t->row_stride ? t->row_stride : t->box.hi[last] - t->box.lo[last];
+		unaligned |= stride * (int64_t)hspmd_dtype_bytes(t->dtype) % ALIGNMENT != 0;
+	}
+	return unaligned;
 }
 
 static bool computes_in_bf16(const struct hspmd_program *p, const struct hspmd_instruction *in)
@@ -118,7 +141,8 @@ static void print_total(FILE *f, const char *name, const struct work *w, double 
 char *hspmd_program_roofline(const struct hspmd_program *p, const struct hspmd_cluster *cluster)
 {
 	const struct hspmd_device_type *type = &cluster->types[cluster->devices[p->device].type];
-	struct work by_opcode[HSPMD_OP_COUNT] = { { 0 } }, norm = { 0 }, optimizer = { 0 }, all = { 0 };
+	struct work by_opcode[HSPMD_OP_COUNT] = { { 0 } }, unaligned[HSPMD_OP_COUNT] = { { 0 } }, norm = { 0 }, optimizer = { 0 },
+	            all = { 0 };
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
@@ -135,15 +159,20 @@ char *hspmd_program_roofline(const struct hspmd_program *p, const struct hspmd_c
 		fprintf(f, "%5zu L%-3d %-22s", i, in->layer, name_of(p, in));
 		print_work(f, &w, 0);
 		fputc('\n', f);
-		add(in->kind == HSPMD_INSTRUCTION_RUN    ? &by_opcode[in->opcode]
+		add(is_unaligned(p, in)                  ? &unaligned[in->opcode]
+		    : in->kind == HSPMD_INSTRUCTION_RUN  ? &by_opcode[in->opcode]
 		    : in->kind == HSPMD_INSTRUCTION_NORM ? &norm
 		                                         : &optimizer,
 		    &w);
 		add(&all, &w);
 	}
 	fputs("sums:\n", f);
-	for (int o = 0; o < HSPMD_OP_COUNT; o++)
+	for (int o = 0; o < HSPMD_OP_COUNT; o++) {
+		char name[64];
+		snprintf(name, sizeof name, "%s/unaligned", hspmd_opcode_names[o]);
 		print_total(f, hspmd_opcode_names[o], &by_opcode[o], all.seconds);
+		print_total(f, name, &unaligned[o], all.seconds);
+	}
 	print_total(f, "norm", &norm, all.seconds);
 	print_total(f, hspmd_optimizer_names[p->optimizer], &optimizer, all.seconds);
 	print_total(f, "all", &all, all.seconds);

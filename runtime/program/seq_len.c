@@ -167,7 +167,7 @@ static int scale(struct scaling *s)
 			continue;
 		scale_box(s, &slot_type->box, s->grows[slot_type->tensor]);
 		slot_type->full = p->graph->tensors[slot_type->tensor].shape;
-		slot_type->bytes = (size_t)hspmd_box_elements(&slot_type->box) * hspmd_dtype_bytes(slot_type->dtype);
+		slot_type->bytes = hspmd_program_slot_type_bytes(slot_type);
 	}
 	for (size_t i = 0; i < s->made_count; i++) {
 		each_box(s, s->made[i].transfer, s->made[i].grows, scale_box);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operators with their inputs and outputs: one line each. Whoever includes this file (any number of times) defines OP(opcode, name) for
- * all of them, or some of OP_GRAPH (operators of a graph), OP_STATE (on parameters and optimizer state), OP_CAST, OP_FUSED and OP_TABLE
- * (only some devices have these: hspmd_device_has_kernel); they are undefined at the end.
+ * all of them, or some of OP_GRAPH (operators of a graph), OP_STATE (of programs alone: on parameters and optimizer state, and the loss
+ * with its gradient), OP_CAST, OP_FUSED and OP_TABLE (only some devices have these: hspmd_device_has_kernel); they are undefined at the
+ * end.
  *
  * B samples, T positions, H hidden width, V vocabulary; "acc": the output honours view.accumulate. The gradient of an optional input is an
  * optional output. All activations and parameters of one call have one floating type: F32 or F64 on the CPU device; F32 or BF16 on CUDA,
@@ -199,6 +200,10 @@ OP_STATE(UPDATE, update)
 OP_STATE(NORMAL, normal)
 /* -> x = attr.scale */
 OP_STATE(FILL, fill)
+/* logits[B,T,V], targets[B,T], weights[B,T] (optional) -> dlogits, as LOSS_GRAD; may overwrite logits in place; stats[1,B,T,3], as
+ * VOCAB_STATS: both at once where the vocabulary is whole, with the bits of one after the other (runtime/program/fuse_ops.c). attr of
+ * LOSS_GRAD */
+OP_STATE(CROSS_ENTROPY, cross_entropy)
 /* x -> y of another floating type, rounded to nearest; if attr.stochastic, F32 to BF16 at random (runtime/device/rounding.h) by
  * attr.random. In a graph attr.kind is the type of y */
 OP_CAST(CAST, cast)

@@ -6,8 +6,9 @@
 #include "runtime/tensor/box.h"
 #include "runtime/tensor/dtype.h"
 
-/* The local part of a tensor: a packed row-major buffer of `shape`, which begins at index `start` of a tensor whose full shape is
- * `full`. */
+/* The local part of a tensor: a row-major buffer of `shape`, which begins at index `start` of a tensor whose full shape is `full`. It is
+ * packed, unless row_stride is set: only operands that an operator's type allows it for (padded_in, padded_out of op_type.h), and only for
+ * devices that want rows aligned (row_bytes of device_traits.h). */
 struct hspmd_view {
 	void *data;
 	enum hspmd_dtype dtype;
@@ -15,7 +16,8 @@ struct hspmd_view {
 	int64_t shape[HSPMD_MAX_RANK];
 	int64_t start[HSPMD_MAX_RANK];
 	int64_t full[HSPMD_MAX_RANK];
-	bool accumulate; /* outputs: add to the contents instead of overwriting */
+	int64_t row_stride; /* elements from one row of the last dimension to the next; what lies between has no meaning. 0: packed */
+	bool accumulate;    /* outputs: add to the contents instead of overwriting */
 };
 
 #endif

@@ -16,7 +16,8 @@ CASES = ["gpt2-124m", "llama-160m", "llama-1b", "llama-7b-8l", "gpt2-1.5b", "gpt
 # Tokens per second of PyTorch 2.11 on an H200 (tests/bench/RESULTS.md), for the cases that it does not run again.
 KNOWN_TORCH = {"gpt2-124m": 512026, "llama-160m": 495026, "llama-1b": 69324, "llama-7b-8l": 44969, "gpt2-1.5b": 42535}
 TORCH_AGAIN = ["gpt2-124m", "llama-1b"]
-FUSED = ["layernorm_grad_add", "rmsnorm_grad_add", "linear_add", "linear_grad_x_add", "linear_gelu", "linear_grad_x_gelu"]
+FUSED = ["layernorm_grad_add", "rmsnorm_grad_add", "linear_add", "linear_grad_x_add", "linear_gelu", "linear_grad_x_gelu",
+         "cross_entropy"]
 # What may be at fault if a case does not run, the cheapest suspicion first. The last one names the operator.
 LADDER = [{"HSPMD_CUDA_GRAPHS": "0"}, {"HSPMD_CUDNN": ""}, {"HSPMD_UNFUSED": "all"}, {"HSPMD_CUDA_TUNE": "0"},
           {"HSPMD_CUDA_CHECK": "1", "CUDA_LAUNCH_BLOCKING": "1"}]
@@ -298,8 +299,9 @@ def ablations(c, deadline):
             "nothing fused": {"HSPMD_UNFUSED": "all"}, "graphs": {"HSPMD_CUDA_GRAPHS": "1"}, "no graphs": {"HSPMD_CUDA_GRAPHS": "0"},
             "no tuning": {"HSPMD_CUDA_TUNE": "0"}, **{"no " + f: {"HSPMD_UNFUSED": f} for f in FUSED}}
     table = c.results["ablations"] = {}
-    for name in [n for n in c.args.cases if n in ("gpt2-tiny", *TORCH_AGAIN)]:
-        for way, more in ways.items():
+    packed = {"all": {}, "packed rows": {"HSPMD_UNFUSED": "pad_rows"}}
+    for name in [n for n in c.args.cases if n in ("gpt2-tiny", "gpt2-124m-50257", *TORCH_AGAIN)]:
+        for way, more in (packed if name == "gpt2-124m-50257" else ways).items():
             if until(deadline) < 2:
                 return "failed"
             status, text = c.run([c.names["step"], name, "gpu", "1", "2" if c.emulated else "6"], min(60, until(deadline)), **more)
@@ -315,7 +317,7 @@ def kernels(c, deadline):
     if c.emulated or not ncu:
         return "skipped: no GPU" if c.emulated else "skipped: ncu is not installed"
     found = c.results["kernels"] = {}
-    for kernel in ("norm_grad", "loss_grad", "adamw", "keys_grad", "swiglu"):
+    for kernel in ("norm_grad", "cross_entropy", "adamw", "keys_grad", "swiglu"):
         if until(deadline) > 5:
             status, text = c.run([ncu, "--set", "basic", "--clock-control", "none", "--launch-count", "1", "--kernel-name",
                                   "regex:" + kernel, c.names["step"], "llama-1b", "gpu", "1", "1"], min(30, until(deadline)),
@@ -384,5 +386,6 @@ PARTS = {
     "ablations": (ablations, 90), "kernels": (kernels, 60), "trainings": (program("test_cuda_train", 60), 60),
     "losses": (program("torch_parity", 60), 60), "jobs": (jobs, 120), "split": (split, 60), "torch": (torch, 150),
     "pairs": (program("test_cuda_fused", 60), 60), "groups": (program("test_cuda_communicators", 60), 60),
-    "copies": (program("test_cuda_copies", 30), 30), "memcheck": (memcheck, 90),
+    "copies": (program("test_cuda_copies", 30), 30), "prepared": (program("test_cuda_prepared", 60), 60),
+    "rows": (program("test_cuda_rows", 60), 60), "memcheck": (memcheck, 90),
 }

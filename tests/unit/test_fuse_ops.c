@@ -46,6 +46,8 @@ static void check_shorter(const struct hspmd_program *p, const struct hspmd_grap
 	hspmd_program_destroy(shorter);
 }
 
+static const char *schedule = "1f1b";
+
 static struct hspmd_program *build(const char *model, const char *kind, const char *devices, const char *more, bool bf16)
 {
 	struct hspmd_error err = { "" };
@@ -56,10 +58,10 @@ static struct hspmd_program *build(const char *model, const char *kind, const ch
 	         "[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}",
 	         kind);
 	snprintf(plan_text, sizeof plan_text,
-	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"pipelines\":[{"
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"%s\",\"pipelines\":[{"
 	         "\"micro_batches\":%d,"
 	         "\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:%s\"]%s}]}]}",
-	         MICRO_BATCHES, BLOCKS + 2, devices, more);
+	         schedule, MICRO_BATCHES, BLOCKS + 2, devices, more);
 	json_t *c = json_loads(cluster_text, 0, NULL), *p = json_loads(plan_text, 0, NULL), *m = json_loads(model, 0, NULL);
 	struct hspmd_model *read = hspmd_model_from_json(m, "model", &err);
 	struct hspmd_cluster *cluster = hspmd_cluster_from_json(c, "cluster", &err);
@@ -199,9 +201,133 @@ static void none(void **state)
 	hspmd_program_destroy(pairs_alone);
 }
 
+/* ---- losses and padded rows */
+
+static int count_apart(const struct hspmd_program *p)
+{
+	return count(p, HSPMD_OP_VOCAB_STATS) + count(p, HSPMD_OP_LOSS_GRAD);
+}
+
+/* A loss and its gradient are one operator on every device, if the vocabulary is whole; it needs no memory that the two did not need. */
+static void losses(void **state)
+{
+	(void)state;
+	static const char *const kinds[] = { "cpu", "cuda" }, *const models[] = { trainer_gpt2, trainer_llama };
+	static const char *const recompute[] = { "", ",\"recompute\":\"full\"" };
+	for (int i = 0; i < 8; i++) {
+		const char *kind = kinds[i & 1], *model = models[i >> 1 & 1], *more = recompute[i >> 2];
+		struct hspmd_program *both = build(model, kind, "0", more, false);
+		setenv("HSPMD_UNFUSED", "cross_entropy", 1);
+		struct hspmd_program *apart = build(model, kind, "0", more, false);
+		unsetenv("HSPMD_UNFUSED");
+		check_order(both);
+		assert_int_equal(count(both, HSPMD_OP_CROSS_ENTROPY), MICRO_BATCHES);
+		assert_int_equal(count(both, HSPMD_OP_LOSS), MICRO_BATCHES);
+		assert_int_equal(count_apart(both), 0);
+		assert_int_equal(count(apart, HSPMD_OP_CROSS_ENTROPY), 0);
+		assert_int_equal(count_apart(apart), 2 * MICRO_BATCHES);
+		assert_true(both->arena_bytes <= apart->arena_bytes);
+		hspmd_program_destroy(both);
+		hspmd_program_destroy(apart);
+		struct hspmd_program *divided = build(model, kind, "0-1", more, false);
+		assert_int_equal(count(divided, HSPMD_OP_CROSS_ENTROPY), 0);
+		assert_int_equal(count_apart(divided), 2 * MICRO_BATCHES);
+		hspmd_program_destroy(divided);
+	}
+}
+
+/* With other micro-batches between a forward pass and its backward pass, the gradient takes the place of the logits right away. */
+static void losses_of_all_forward_passes(void **state)
+{
+	(void)state;
+	schedule = "gpipe";
+	struct hspmd_program *p = build(trainer_gpt2, "cpu", "0", "", false);
+	schedule = "1f1b";
+	int found = 0;
+	check_order(p);
+	for (size_t i = 0; i < p->vote && !p->instructions[i].backward; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind != HSPMD_INSTRUCTION_RUN || in->opcode != HSPMD_OP_CROSS_ENTROPY)
+			continue;
+		assert_int_equal(p->slots[in->in[0]].offset, p->slots[in->out[0]].offset);
+		found++;
+	}
+	assert_int_equal(found, MICRO_BATCHES);
+	hspmd_program_destroy(p);
+}
+
+static const char odd[] = "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":4,\"n_positions\":32,"
+                          "\"vocab_size\":2051,\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
+
+/* Slots whose rows are `stride` apart, of those that have `width` elements in a row. */
+static int count_padded(const struct hspmd_program *p, int64_t width, int64_t stride)
+{
+	int n = 0;
+	for (size_t s = 0; s < p->slot_count; s++) {
+		const struct hspmd_slot_type *t = &p->slot_types[p->slots[s].slot_type];
+		int last = t->box.rank - 1;
+		if (!t->row_stride)
+			continue;
+		assert_int_equal(t->box.hi[last] - t->box.lo[last], width);
+		assert_int_equal(t->row_stride, stride);
+		assert_int_equal(t->bytes, hspmd_box_elements(&t->box) / width * stride * (int64_t)hspmd_dtype_bytes(t->dtype));
+		n++;
+	}
+	return n;
+}
+
+/* Logits and their gradients of a vocabulary that no 16 bytes divide are padded to 128 bytes where a device wants that, and nothing else
+ * is: the rows of a table are those of its other dimension, and a short row is not worth it. */
+static void padded_rows(void **state)
+{
+	(void)state;
+	struct hspmd_program *p = build(odd, "cuda", "0", "", true), *wide = build(odd, "cuda", "0", "", false),
+	                     *cpu = build(odd, "cpu", "0", "", false), *halves = build(odd, "cuda", "0-1", "", true),
+	                     *narrow = build(trainer_gpt2, "cuda", "0", "", true);
+	setenv("HSPMD_UNFUSED", "pad_rows", 1);
+	struct hspmd_program *packed = build(odd, "cuda", "0", "", true);
+	unsetenv("HSPMD_UNFUSED");
+	assert_int_equal(count_padded(p, 2051, 2112), 2 * MICRO_BATCHES);
+	assert_int_equal(count_padded(wide, 2051, 2080), 2 * MICRO_BATCHES);
+	assert_int_equal(count_padded(cpu, 0, 0), 0);
+	assert_int_equal(count_padded(narrow, 0, 0), 0);
+	assert_int_equal(count_padded(packed, 0, 0), 0);
+	assert_int_equal(count_padded(halves, 1026, 1088), 2 * MICRO_BATCHES);
+	for (size_t i = 0; i < p->vote; i++)
+		if (p->instructions[i].kind == HSPMD_INSTRUCTION_RUN && p->instructions[i].opcode == HSPMD_OP_CROSS_ENTROPY)
+			assert_int_equal(p->slots[p->instructions[i].in[0]].offset, p->slots[p->instructions[i].out[0]].offset);
+	hspmd_program_destroy(p);
+	hspmd_program_destroy(wide);
+	hspmd_program_destroy(cpu);
+	hspmd_program_destroy(halves);
+	hspmd_program_destroy(narrow);
+	hspmd_program_destroy(packed);
+}
+
+/* To the bit, on the CPU device; tests/gpu/test_cuda_rows: on CUDA. */
+static void the_same_losses(void **state)
+{
+	(void)state;
+	static const char plan[] =
+	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,"
+	        "\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}";
+	for (int masked = 0; masked < 2; masked++) {
+		struct hspmd_error err = { "" };
+		double both[4], apart[4];
+		int (*run)(const char *, const char *, int, int, double *, struct hspmd_error *) = masked ? trainer_masked : trainer_run;
+		assert_int_equal(run(trainer_gpt2, plan, 1, 4, both, &err), 0);
+		setenv("HSPMD_UNFUSED", "cross_entropy", 1);
+		assert_int_equal(run(trainer_gpt2, plan, 1, 4, apart, &err), 0);
+		unsetenv("HSPMD_UNFUSED");
+		assert_memory_equal(both, apart, sizeof both);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(one_device), cmocka_unit_test(a_sum_between), cmocka_unit_test(recomputed),
-		                            cmocka_unit_test(none) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(one_device),  cmocka_unit_test(a_sum_between),
+		                            cmocka_unit_test(recomputed),  cmocka_unit_test(none),
+		                            cmocka_unit_test(losses),      cmocka_unit_test(losses_of_all_forward_passes),
+		                            cmocka_unit_test(padded_rows), cmocka_unit_test(the_same_losses) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,8 @@
 #define BAND 256 /* rows per block: enough blocks to fill a device, few enough bands to add up */
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) band_kernel(const T *x, int64_t rows, int64_t n, float *bands, bool aligned)
+static __global__ void __launch_bounds__(THREADS)
+        band_kernel(const T *x, int64_t rows, int64_t n, int64_t stride, float *bands, bool aligned)
 {
 	const int c = pack<T>::count;
 	int64_t j = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * c, begin = (int64_t)blockIdx.y * BAND;
@@ -18,7 +19,7 @@ static __global__ void __launch_bounds__(THREADS) band_kernel(const T *x, int64_
 	float sum[c] = {};
 	for (int64_t r = begin; r < end; r++) {
 		float v[c];
-		load_pack(v, x + r * n, j, n, aligned);
+		load_pack(v, x + r * stride, j, n, aligned);
 #pragma unroll
 		for (int i = 0; i < c; i++)
 			sum[i] += v[i];
@@ -69,8 +70,9 @@ void hspmd_cuda_add_parts(struct hspmd_cuda *cuda, const struct hspmd_cuda_parts
 template <typename T> static void sum_of(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *bands)
 {
 	auto *kernel = band_kernel<T>;
+	int64_t stride = x->row_stride ? x->row_stride : n;
 	dim3 grid((unsigned)ceil_div(n, THREADS * pack<T>::count), (unsigned)ceil_div(rows, BAND));
-	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, (const T *)x->data, rows, n, bands, is_aligned16<T>(n));
+	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, (const T *)x->data, rows, n, stride, bands, is_aligned16<T>(stride));
 }
 
 void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate,

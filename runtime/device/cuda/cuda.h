@@ -69,8 +69,8 @@ int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_b
                         const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
                         struct hspmd_error *err);
 
-/* column_sum.cu: sums[n] = the sum of the rows of x[rows, n], added to sums[n] if accumulate; needs hspmd_cuda_column_sum_workspace bytes
- * of workspace. */
+/* column_sum.cu: sums[n] = the sum of the rows of x[rows, n], which may be padded, added to sums[n] if accumulate; needs
+ * hspmd_cuda_column_sum_workspace bytes of workspace. */
 void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate,
                            void *workspace);
 /* For each of a few vectors: sums[n] = parts[0][n] + parts[1][n] + ... + parts[count - 1][n] in an order that depends on count alone, added
@@ -133,6 +133,12 @@ static inline int64_t hspmd_cuda_row_count(const struct hspmd_view *v)
 	for (int d = 0; d + 1 < v->rank; d++)
 		n *= v->shape[d];
 	return n;
+}
+
+/* Elements from one row to the next. */
+static inline int64_t hspmd_cuda_row_stride(const struct hspmd_view *v)
+{
+	return v->row_stride ? v->row_stride : hspmd_cuda_row_length(v);
 }
 
 static inline int64_t hspmd_cuda_elements(const struct hspmd_view *v)

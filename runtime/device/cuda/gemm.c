@@ -110,15 +110,22 @@ static bool uses_tf32(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_g
 	return p->type == HSPMD_F32 && (b->tf32 || p->tf32);
 }
 
+/* How much longer than packed rows those of A, B and D are, in a byte each. */
+static uint64_t padding_of(const struct hspmd_cuda_gemm *p)
+{
+	int64_t a = hspmd_cuda_gemm_lda(p) - (p->trans_a ? p->m : p->k), b = hspmd_cuda_gemm_ldb(p) - (p->trans_b ? p->k : p->n);
+	return (uint64_t)a | (uint64_t)b << 8 | (uint64_t)(hspmd_cuda_gemm_ldd(p) - p->n) << 16;
+}
+
 static struct hspmd_cuda_autotune_key key_of(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p)
 {
 	struct hspmd_cuda_autotune_key key = {
 		.m = p->m,
 		.n = p->n,
 		.k = p->k,
-		.flags = (uint32_t)p->trans_a | (uint32_t)p->trans_b << 1 | (uint32_t)p->accumulate << 2 | (uint32_t)p->has_bias << 3 |
-		         (uint32_t)uses_tf32(b, p) << 4 | (uint32_t)p->has_residual << 5 | (uint32_t)p->has_aux << 6 |
-		         (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12 | (uint32_t)p->epilogue << 16,
+		.flags = padding_of(p) << 32 | (uint32_t)p->trans_a | (uint32_t)p->trans_b << 1 | (uint32_t)p->accumulate << 2 |
+		         (uint32_t)p->has_bias << 3 | (uint32_t)uses_tf32(b, p) << 4 | (uint32_t)p->has_residual << 5 |
+		         (uint32_t)p->has_aux << 6 | (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12 | (uint32_t)p->epilogue << 16,
 	};
 	return key;
 }
@@ -179,12 +186,12 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_ge
 		                                        sizeof any_address);
 	if (!status)
 		status = cublasLtMatrixLayoutCreate(&plan->a, type_of(p->type), p->trans_b ? k : n, p->trans_b ? n : k,
-		                                    (int64_t)(p->trans_b ? k : n));
+		                                    hspmd_cuda_gemm_ldb(p));
 	if (!status)
 		status = cublasLtMatrixLayoutCreate(&plan->b, type_of(p->type), p->trans_a ? m : k, p->trans_a ? k : m,
-		                                    (int64_t)(p->trans_a ? m : k));
+		                                    hspmd_cuda_gemm_lda(p));
 	if (!status)
-		status = cublasLtMatrixLayoutCreate(&plan->d, type_of(p->d_type), n, m, (int64_t)n);
+		status = cublasLtMatrixLayoutCreate(&plan->d, type_of(p->d_type), n, m, hspmd_cuda_gemm_ldd(p));
 	if (!status)
 		return 0;
 	destroy_plan(plan);
@@ -255,8 +262,9 @@ static void end_trial(struct trial *t)
 static bool start_trial(struct trial *t, const struct hspmd_cuda_gemm *p)
 {
 	size_t in = hspmd_cuda_dtype_bytes(p->type), out = hspmd_cuda_dtype_bytes(p->d_type);
-	size_t d = (size_t)(p->m * p->n) * out;
-	size_t bytes[5] = { (size_t)(p->m * p->k) * in, (size_t)(p->k * p->n) * in, d, p->has_aux ? d : 0, WORKSPACE_MOST };
+	size_t a = (size_t)((p->trans_a ? p->k : p->m) * hspmd_cuda_gemm_lda(p)) * in,
+	       b = (size_t)((p->trans_b ? p->n : p->k) * hspmd_cuda_gemm_ldb(p)) * in, d = (size_t)(p->m * hspmd_cuda_gemm_ldd(p)) * out;
+	size_t bytes[5] = { a, b, d, p->has_aux ? d : 0, WORKSPACE_MOST };
 	memset(t, 0, sizeof *t);
 	if (!hspmd_cuda_autotune_timer_open(&t->watch))
 		return false;

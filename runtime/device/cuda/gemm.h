@@ -30,21 +30,39 @@ enum hspmd_epilogue {
 struct hspmd_cuda_gemm_choice;
 
 /* Row-major D[m, n] = op(A) op(B) (+ bias[n]) (+ residual), added to D if accumulate. A is [m, k], or [k, m] if trans_a; B is [k, n], or
- * [n, k] if trans_b. Rows are not padded. */
+ * [n, k] if trans_b. */
 struct hspmd_cuda_gemm {
 	int64_t m, n, k;
 	const void *a, *b;
 	void *d;
+	int64_t lda, ldb,
+	        ldd; /* elements from one row of A, B, D (and residual) to the next, at most 255 more than its length; 0: packed */
 	bool trans_a, trans_b, accumulate, has_bias, has_residual, has_aux;
 	bool tf32;            /* for F32: operands may be rounded to TF32 */
 	const void *bias;     /* of d's type, like the next three */
 	const void *residual; /* [m, n]; may be d */
-	void *beside;         /* [m, n] */
+	void *beside;         /* [m, n], packed */
 	void *bgrad;
 	enum hspmd_epilogue epilogue;  /* other than NONE only if hspmd_cuda_gemm_exists */
 	enum hspmd_dtype type, d_type; /* type: of a and b; d_type: the same, or F32 for BF16 */
 	const struct hspmd_cuda_gemm_choice *choice; /* of hspmd_cuda_gemm_prepare for such a product; NULL: it is looked up */
 };
+
+/* Elements from one row of an operand to the next. */
+static inline int64_t hspmd_cuda_gemm_lda(const struct hspmd_cuda_gemm *p)
+{
+	return p->lda ? p->lda : p->trans_a ? p->m : p->k;
+}
+
+static inline int64_t hspmd_cuda_gemm_ldb(const struct hspmd_cuda_gemm *p)
+{
+	return p->ldb ? p->ldb : p->trans_b ? p->k : p->n;
+}
+
+static inline int64_t hspmd_cuda_gemm_ldd(const struct hspmd_cuda_gemm *p)
+{
+	return p->ldd ? p->ldd : p->n;
+}
 
 int hspmd_cuda_blas_create(struct hspmd_cuda *cuda, struct hspmd_error *err);
 void hspmd_cuda_blas_destroy(struct hspmd_cuda *cuda);

@@ -15,8 +15,8 @@ template <typename T> struct operand {
 };
 
 template <typename T, typename U>
-static __global__ void __launch_bounds__(THREADS)
-        any_kernel(struct operand<T> a, struct operand<T> b, U *d, const U *bias, const U *residual, int64_t m, int64_t n, int64_t k)
+static __global__ void __launch_bounds__(THREADS) any_kernel(struct operand<T> a, struct operand<T> b, U *d, const U *bias,
+                                                             const U *residual, int64_t ldd, int64_t m, int64_t n, int64_t k)
 {
 	__shared__ float left[TILE][TILE + 1], right[TILE][TILE + 1];
 	int column = threadIdx.x % TILE, line = threadIdx.x / TILE;
@@ -38,25 +38,25 @@ static __global__ void __launch_bounds__(THREADS)
 	for (int r = 0; r < TILE / LINES; r++) {
 		int64_t i = m0 + line + LINES * r, j = n0 + column;
 		if (i < m && j < n)
-			d[i * n + j] = from_float<U>((residual ? to_float(residual[i * n + j]) : 0.0f) + sum[r] +
-			                             (bias ? to_float(bias[j]) : 0.0f));
+			d[i * ldd + j] = from_float<U>((residual ? to_float(residual[i * ldd + j]) : 0.0f) + sum[r] +
+			                               (bias ? to_float(bias[j]) : 0.0f));
 	}
 }
 
 template <typename T, typename U> static void multiply(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p)
 {
 	struct operand<T> a = {
-		(const T *)p->a, p->trans_a ? 1 : p->k, p->trans_a ? p->m : 1
+		(const T *)p->a, p->trans_a ? 1 : hspmd_cuda_gemm_lda(p), p->trans_a ? hspmd_cuda_gemm_lda(p) : 1
 	};
 	struct operand<T> b = {
-		(const T *)p->b, p->trans_b ? 1 : p->n, p->trans_b ? p->k : 1
+		(const T *)p->b, p->trans_b ? 1 : hspmd_cuda_gemm_ldb(p), p->trans_b ? hspmd_cuda_gemm_ldb(p) : 1
 	};
 	dim3 grid((unsigned)ceil_div(p->n, TILE), (unsigned)ceil_div(p->m, TILE));
 	const U *bias = (const U *)(p->has_bias ? p->bias : NULL), *residual = (const U *)(p->has_residual ? p->residual
 	                                                                                   : p->accumulate ? p->d
 	                                                                                                   : NULL);
 	auto *kernel = any_kernel<T, U>;
-	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, a, b, (U *)p->d, bias, residual, p->m, p->n, p->k);
+	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, a, b, (U *)p->d, bias, residual, hspmd_cuda_gemm_ldd(p), p->m, p->n, p->k);
 }
 
 int hspmd_cuda_gemm_fallback(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, struct hspmd_error *err)

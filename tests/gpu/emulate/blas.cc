@@ -247,8 +247,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 {
 	*count = 0;
 	count_lookup();
-	/* Like the real cuBLASLt may, it refuses sizes that are no multiples of 16 bytes. */
-	if (!fits(*desc, *a, *b, *d) || (a->type == CUDA_R_16BF && (a->rows | a->columns | b->rows | b->columns) % 8))
+	/* Like the real cuBLASLt may, it refuses rows that do not begin on multiples of 16 bytes. */
+	if (!fits(*desc, *a, *b, *d) || (a->type == CUDA_R_16BF && (a->ld | b->ld | d->ld) % 8))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	for (int i = 0; i < 2 && i < wanted && preference->workspace >= WORKSPACE; i++) {
 		found[i] = cublasLtMatmulHeuristicResult_t();
