@@ -65,7 +65,6 @@ void hspmd_executor_read_ahead(struct hspmd_executor *ex)
 	a->whole = whole;
 	a->program = p;
 	a->step = step;
-	a->taken = 0;
 	a->loss_factor = whole ? factor_of(ex, step) : 1;
 }
 
@@ -73,6 +72,7 @@ void hspmd_executor_begin_reading(struct hspmd_executor *ex)
 {
 	struct hspmd_read_ahead *a = &ex->ahead;
 	a->whole &= a->step == ex->step && a->program == ex->p;
+	a->taken = 0;
 	ex->loss_factor = a->whole ? a->loss_factor : factor_of(ex, ex->step);
 }
 
