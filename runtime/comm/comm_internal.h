@@ -59,6 +59,9 @@ size_t hspmd_comm_scratch_size(size_t bytes); /* size of the buffer that a reque
  * the caller's. */
 int hspmd_comm_send(struct hspmd_comm *c, int device, uint64_t tag, const void *data, size_t bytes, struct hspmd_scratch *scratch,
                     struct hspmd_error *err);
+/* The same, from memory that the caller keeps until *r is done. */
+int hspmd_comm_send_tracked(struct hspmd_comm *c, int device, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
+                            struct hspmd_error *err);
 int hspmd_comm_receive(struct hspmd_comm *c, int device, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
                        struct hspmd_error *err);
 
@@ -129,6 +132,19 @@ int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step
                               const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
 int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
                           const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
+/* Such a sum by passing partial sums along the members (chain.c). ranges: of the tensor; one, whose total all members get in `out`, both
+ * parts being rows in host memory, or one per member, which gets its total. */
+int hspmd_comm_chain(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+                     const struct hspmd_local_buffer *out, const struct hspmd_box *ranges, int range_count, uint64_t tag,
+                     struct hspmd_error *err);
+/* Bytes of scratch buffers for the sums of a chain whose longest range has so many bytes, without those of the totals that come back. */
+int64_t hspmd_comm_chain_scratch(size_t element_bytes, size_t bytes);
+/* Sums that are made in several places, with the bits of hspmd_comm_add: `sum` has elements of sum_bytes, which is more than those of the
+ * values if these are summed in a wider type (reduce_kernel.c). */
+size_t hspmd_comm_sum_bytes(size_t element_bytes);
+void hspmd_comm_sum_begin(enum hspmd_dtype dtype, void *sum, const void *values, size_t elements, size_t element_bytes);
+void hspmd_comm_sum_add(enum hspmd_dtype dtype, void *sum, const void *values, size_t elements);
+void hspmd_comm_sum_end(enum hspmd_dtype dtype, void *values, const void *sum, size_t elements, size_t element_bytes);
 /* dst[i] = src[0][i] + src[1][i] + ... from left to right, in F32 for BF16; dst may be one of the sources (reduce_kernel.c). */
 void hspmd_comm_add(enum hspmd_dtype dtype, void *dst, const void *const *src, int sources, size_t elements);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reduce-scatter and all-reduce. Every element is summed in one place, in member order, and then sent to all members that need it, so
  * that the result depends neither on sizes nor on which member is first. Each member sends directly to the owner of a range, which moves
- * as many bytes as a ring does, (n-1)/n of the tensor per member and phase (Patarasuk and Yuan 2009), in two rounds instead of 2(n-1). */
+ * as many bytes as a ring does, (n-1)/n of the tensor per member and phase (Patarasuk and Yuan 2009), in two rounds instead of 2(n-1).
+ * Among many members that would be as many connections and buffers each: their sums pass along the members instead (chain.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +11,12 @@
 
 #define WINDOW 4
 
-/* Up to this many bytes in total, every member gathers all addends and sums them itself: one logarithmic all-gather. */
+#define FEW_MEMBERS 16 /* up to so many send to each other: WINDOW MB from each of fifteen others are held at most */
+
+/* Up to this many bytes in total, every member gathers all addends and sums them itself: one logarithmic all-gather. It saves more rounds
+ * among many members. */
 #define SMALL (64u << 10)
+#define SMALL_OF_MANY (4u << 20)
 
 enum { TAG_ADDEND = 0, TAG_TOTAL = 1, TAG_SMALL = 2 };
 
@@ -145,6 +150,8 @@ int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step
 {
 	struct summing s = { .c = c, .step = step, .self = self, .in = in, .out = out, .tag = tag };
 	int n = step->member_count;
+	if (n > FEW_MEMBERS)
+		return hspmd_comm_chain(c, step, self, in, out, step->out, n, tag, err);
 	int rv = start_summing(&s, &step->out[self], err);
 	for (int k = 1; !rv && k < n; k++) {
 		int to = (self + k) % n;
@@ -268,6 +275,20 @@ static int reduce_large(struct hspmd_comm *c, const struct hspmd_comm_step *step
 	return rv;
 }
 
+/* Along the members; afterwards out may be used freely. */
+static int reduce_by_chain(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+                           const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
+{
+	if (hspmd_comm_chain(c, step, self, in, out, &in->box, 1, tag, err))
+		return -1;
+	return hspmd_comm_flush(c, out->data, (size_t)out->box.hi[0] * out->element_bytes, err);
+}
+
+static bool is_small(int members, size_t bytes)
+{
+	return bytes * (size_t)members <= (members > FEW_MEMBERS ? SMALL_OF_MANY : SMALL);
+}
+
 int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
                           const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
@@ -280,8 +301,9 @@ int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *st
 	if (!rv)
 		rv = make_row(c, out, &step->out[self], false, &to, err);
 	if (!rv)
-		rv = bytes * (size_t)step->member_count <= SMALL ? reduce_small(c, step, &from.part, &to.part, tag, err)
-		                                                 : reduce_large(c, step, self, &from.part, &to.part, tag, err);
+		rv = is_small(step->member_count, bytes) ? reduce_small(c, step, &from.part, &to.part, tag, err)
+		     : step->member_count > FEW_MEMBERS  ? reduce_by_chain(c, step, self, &from.part, &to.part, tag, err)
+		                                         : reduce_large(c, step, self, &from.part, &to.part, tag, err);
 	if (rv)
 		return -1; /* the rows' buffers keep their users: messages may be in transit */
 	if (to.scratch)
@@ -315,6 +337,20 @@ static int64_t row_buffer(const struct hspmd_local_buffer *part, const struct hs
 	               : (int64_t)hspmd_comm_scratch_size((size_t)hspmd_box_elements(box) * part->element_bytes);
 }
 
+/* `total`: of an all-reduce's rows, in which its totals are received. */
+static int64_t chain_scratch(const struct hspmd_comm_step *step, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
+                             int self, int64_t total, struct hspmd_error *err)
+{
+	bool all = step->kind == HSPMD_COMM_ALL_REDUCE;
+	size_t most = 0;
+	for (int i = 0; i < (all ? 1 : step->member_count); i++) {
+		size_t bytes = (size_t)hspmd_box_elements(all ? &step->in[self] : &step->out[i]) * in->element_bytes;
+		most = bytes > most ? bytes : most;
+	}
+	int64_t totals = all ? 0 : buffers_of(&step->out[self], out, 0, false, err);
+	return totals < 0 ? -1 : total + totals + hspmd_comm_chain_scratch(in->element_bytes, most);
+}
+
 int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
                                const struct hspmd_local_buffer *out, struct hspmd_error *err)
 {
@@ -327,8 +363,10 @@ int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, con
 		.data = in->data, .box = { .rank = 1, .hi = { elements } }, .element_bytes = in->element_bytes, .on_host = true
 	};
 	int64_t total = all ? row_buffer(in, &step->in[self]) + row_buffer(out, &step->out[self]) : 0;
-	if (all && bytes * (size_t)n <= SMALL)
+	if (all && is_small(n, bytes))
 		return total + (int64_t)hspmd_comm_scratch_size(bytes * (size_t)n);
+	if (n > FEW_MEMBERS)
+		return chain_scratch(step, in, out, self, total, err);
 	int64_t addends = buffers_of(&mine, all ? &row : out, WINDOW, true, err);
 	int64_t own = all ? 0 : buffers_of(&mine, in, 1, false, err), sum = all ? 0 : buffers_of(&mine, out, 1, false, err);
 	if (addends < 0 || own < 0 || sum < 0)

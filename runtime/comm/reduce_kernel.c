@@ -43,6 +43,42 @@ static void add_bf16(uint16_t *dst, const void *const *src, int sources, size_t 
 	}
 }
 
+size_t hspmd_comm_sum_bytes(size_t element_bytes)
+{
+	return element_bytes == 2 ? sizeof(float) : element_bytes; /* BF16 */
+}
+
+void hspmd_comm_sum_begin(enum hspmd_dtype dtype, void *sum, const void *values, size_t elements, size_t element_bytes)
+{
+	if (dtype != HSPMD_BF16) {
+		memcpy(sum, values, elements * element_bytes);
+		return;
+	}
+	for (size_t i = 0; i < elements; i++)
+		((float *)sum)[i] = hspmd_bf16_to_float(((const uint16_t *)values)[i]);
+}
+
+void hspmd_comm_sum_add(enum hspmd_dtype dtype, void *sum, const void *values, size_t elements)
+{
+	const void *const both[] = { sum, values };
+	if (dtype != HSPMD_BF16) {
+		hspmd_comm_add(dtype, sum, both, 2, elements);
+		return;
+	}
+	for (size_t i = 0; i < elements; i++)
+		((float *)sum)[i] += hspmd_bf16_to_float(((const uint16_t *)values)[i]);
+}
+
+void hspmd_comm_sum_end(enum hspmd_dtype dtype, void *values, const void *sum, size_t elements, size_t element_bytes)
+{
+	if (dtype != HSPMD_BF16) {
+		memcpy(values, sum, elements * element_bytes);
+		return;
+	}
+	for (size_t i = 0; i < elements; i++)
+		((uint16_t *)values)[i] = hspmd_bf16_from_float(((const float *)sum)[i]);
+}
+
 void hspmd_comm_add(enum hspmd_dtype dtype, void *dst, const void *const *src, int sources, size_t elements)
 {
 	switch (dtype) {

@@ -89,6 +89,15 @@ int hspmd_comm_send(struct hspmd_comm *c, int device, uint64_t tag, const void *
 	return 0;
 }
 
+int hspmd_comm_send_tracked(struct hspmd_comm *c, int device, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
+                            struct hspmd_error *err)
+{
+	if (c->transport->ops->send(c->transport, c->rank_of[device], tag, data, bytes, r, err))
+		return -1;
+	atomic_fetch_add_explicit(&c->sent_bytes, bytes, memory_order_relaxed);
+	return 0;
+}
+
 int hspmd_comm_receive(struct hspmd_comm *c, int device, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
                        struct hspmd_error *err)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Speed of communication steps between processes of this machine: bench_comm TRANSPORT MEMBERS MEGABYTES. Prints one line per pattern:
- * seconds per step, and bytes of the tensor per second. */
+ * seconds per step, bytes of the tensor per second, and bytes that a member sends and that its buffers hold (of the first and of the last
+ * member). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,7 @@ static int run(struct bench *b, enum hspmd_comm_kind kind, struct hspmd_error *e
 	if (!from || !to || b->dev->ops->zero(b->dev, from, in_bytes, err) || b->dev->ops->zero(b->dev, to, out_bytes, err))
 		return -1;
 	double best = 1e9, start = hspmd_now();
+	uint64_t sent = hspmd_comm_sent_bytes(b->comm), steps = 0;
 	for (uint64_t k = 1; k < 40; k++) {
 		double one = 1, began;
 		if (hspmd_transport_all_reduce_f64(b->t, 1 << 20, &one, 1, err))
@@ -90,6 +92,7 @@ static int run(struct bench *b, enum hspmd_comm_kind kind, struct hspmd_error *e
 		began = hspmd_now();
 		if (hspmd_comm_run(b->comm, &t, &step, HSPMD_F32, from, to, k << 8, err) || hspmd_comm_flush(b->comm, NULL, 0, err))
 			return -1;
+		steps++;
 		double took = hspmd_now() - began;
 		double late = took;
 		if (hspmd_transport_all_reduce_f64(b->t, 2 << 20, &late, 1, err))
@@ -102,8 +105,10 @@ static int run(struct bench *b, enum hspmd_comm_kind kind, struct hspmd_error *e
 		if (go < n)
 			break;
 	}
-	if (!b->rank)
-		printf("%-15s %8.3f ms  %7.2f GB/s\n", hspmd_comm_kind_names[kind], best * 1e3, (double)b->rows * 4096 / best / 1e9);
+	if (!b->rank || b->rank == n - 1)
+		printf("%-15s %8.3f ms  %7.2f GB/s  member %d: %.1f MB sent, %.1f MB held\n", hspmd_comm_kind_names[kind], best * 1e3,
+		       (double)b->rows * 4096 / best / 1e9, b->rank, (double)(hspmd_comm_sent_bytes(b->comm) - sent) / 1e6 / (double)steps,
+		       (double)hspmd_comm_scratch_bytes(&t, &step, b->rank, err) / 1e6);
 	b->dev->ops->release(b->dev, from);
 	b->dev->ops->release(b->dev, to);
 	return 0;

@@ -19,6 +19,7 @@
 #define SCENE_REPEAT 3
 
 static struct scene_ground *ground;
+static int chains; /* scenes whose sums have passed along the members */
 
 void scene_use(struct scene_ground *use)
 {
@@ -323,6 +324,25 @@ static void check_messages(const struct scene *s)
 				         most[from][to]);
 }
 
+/* Sums of many members, unless they are small, pass along the members: each sends to the one before and the one after it only, and the last
+ * one of a reduce-scatter to the owners. */
+static void check_chain(const struct scene *s)
+{
+	bool scatter = s->step.kind == HSPMD_COMM_REDUCE_SCATTER, all = s->step.kind == HSPMD_COMM_ALL_REDUCE;
+	size_t bytes = s->members * (size_t)hspmd_box_elements(&s->step.in[0]) * 4;
+	if (ground->devcomm || s->members <= 16 || !(scatter || (all && bytes > 4u << 20)))
+		return;
+	for (int i = 0; i < s->members; i++)
+		for (int k = 0; k < s->members; k++) {
+			bool may = k == i + 1 || (all && k == i - 1) || (scatter && i == s->members - 1);
+			int sent = s->sent[rank_of_device(s->step.members[i])][rank_of_device(s->step.members[k])];
+			if (sent && !may)
+				fail_msg("%s of %d: member %d has sent %d messages to member %d", hspmd_comm_kind_names[s->step.kind],
+				         s->members, i, sent, k);
+		}
+	chains++;
+}
+
 static void run_scene(struct scene *s, const char *what)
 {
 	struct hspmd_address a[SCENE_MEMBERS];
@@ -365,6 +385,7 @@ static void run_scene(struct scene *s, const char *what)
 	pthread_barrier_destroy(&s->everybody);
 	if (s->small)
 		check_messages(s);
+	check_chain(s);
 	ground->directs += s->directs;
 	for (int v = 0; v < 2; v++) {
 		free(s->layout[v].devices);
@@ -411,7 +432,9 @@ void scene_sums(int trials)
 	for (int trial = 0; trial < trials; trial++) {
 		struct scene s;
 		bool scatter = trial % 2;
-		new_scene(&s, scatter ? HSPMD_COMM_REDUCE_SCATTER : HSPMD_COMM_ALL_REDUCE, 1 + (int)draw(SCENE_MEMBERS));
+		int few = ground->devcomm || trial % 3 ? SCENE_FEW : 0;
+		new_scene(&s, scatter ? HSPMD_COMM_REDUCE_SCATTER : HSPMD_COMM_ALL_REDUCE,
+		          few ? 1 + (int)draw(few) : SCENE_MEMBERS - (int)draw(8));
 		struct hspmd_box whole = random_whole(trial / 2), box = random_box(&whole);
 		s.in_place = !scatter && trial % 4 == 0;
 		for (int m = 0; m < s.members; m++) {
@@ -425,6 +448,7 @@ void scene_sums(int trials)
 			s.repeat = 1;
 		run_scene(&s, hspmd_comm_kind_names[s.step.kind]);
 	}
+	assert_true(ground->devcomm || trials < 100 || chains > trials / 20);
 }
 
 /* Disjoint rows of a box, some of them empty. */
@@ -444,7 +468,7 @@ void scene_gathers(int trials)
 	for (int trial = 0; trial < trials; trial++) {
 		struct scene s;
 		bool all = trial % 2;
-		new_scene(&s, all ? HSPMD_COMM_ALL_GATHER : HSPMD_COMM_ALL_TO_ALL, 1 + (int)draw(SCENE_MEMBERS));
+		new_scene(&s, all ? HSPMD_COMM_ALL_GATHER : HSPMD_COMM_ALL_TO_ALL, 1 + (int)draw(SCENE_FEW));
 		struct hspmd_box whole = random_whole(trial / 2), box = random_box(&whole);
 		deal_rows(&s, &box, s.step.in);
 		for (int m = 0; m < s.members; m++) {
@@ -468,7 +492,7 @@ void scene_batched(int trials)
 {
 	for (int trial = 0; trial < trials; trial++) {
 		struct scene s;
-		new_scene(&s, HSPMD_COMM_BATCHED, 1 + (int)draw(SCENE_MEMBERS));
+		new_scene(&s, HSPMD_COMM_BATCHED, 1 + (int)draw(SCENE_FEW));
 		struct hspmd_box whole = random_whole(trial), part[SCENE_MEMBERS];
 		s.step.moves = calloc(8 * SCENE_MEMBERS, sizeof *s.step.moves);
 		for (int to = 0; to < s.members; to++) {
@@ -495,7 +519,7 @@ void scene_local_and_pair(int trials)
 	static const enum hspmd_comm_kind kinds[] = { HSPMD_COMM_COPY, HSPMD_COMM_ZERO, HSPMD_COMM_SEND_RECEIVE };
 	for (int trial = 0; trial < trials; trial++) {
 		struct scene s;
-		new_scene(&s, kinds[trial % 3], trial % 3 == 2 ? 2 : 1 + (int)draw(SCENE_MEMBERS));
+		new_scene(&s, kinds[trial % 3], trial % 3 == 2 ? 2 : 1 + (int)draw(SCENE_FEW));
 		struct hspmd_box whole = random_whole(trial / 3), box = random_box(&whole);
 		for (int m = 0; m < s.members; m++) {
 			int r = rank_of_device(s.step.members[m]);

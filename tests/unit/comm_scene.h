@@ -8,7 +8,8 @@
 
 #include "runtime/device/device.h"
 
-#define SCENE_MEMBERS 6 /* maximum */
+#define SCENE_MEMBERS 20 /* maximum; of sums: so many that they pass along the members */
+#define SCENE_FEW 6      /* of other steps, and of most sums */
 
 /* The devices and transports that steps run on. */
 struct scene_ground {

@@ -7,9 +7,11 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/half.h"
 #include "runtime/comm/comm.h"
 #include "runtime/comm/comm_internal.h"
 #include "tests/unit/comm_scene.h"
@@ -156,11 +158,149 @@ static void test_add(void **state)
 	assert_int_equal(wrapped, -2147483647);
 }
 
+/* Sums that are made in several places have the bits of those that are made in one. */
+static void test_sums_in_parts(void **state)
+{
+	(void)state;
+	enum { MEMBERS = 40, ELEMENTS = 3000 };
+	static const enum hspmd_dtype types[] = { HSPMD_F32, HSPMD_F64, HSPMD_I32, HSPMD_BF16 };
+	static const size_t bytes[] = { 4, 8, 4, 2 };
+	static double values[MEMBERS][ELEMENTS], whole[ELEMENTS], sum[ELEMENTS], parts[ELEMENTS]; /* room for any type */
+	for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+		const void *source[MEMBERS];
+		for (int m = 0; m < MEMBERS; m++) {
+			source[m] = values[m];
+			for (int i = 0; i < ELEMENTS; i++) {
+				uint32_t drawn = (uint32_t)(i * 2654435761u + (unsigned)m * 40503u) * 2246822519u;
+				float f = (float)((double)drawn / 4294967296.0 - 0.4) * (float)(1 << m % 9);
+				if (bytes[t] == 8)
+					values[m][i] = (double)f * 1.1;
+				else if (types[t] == HSPMD_F32)
+					((float *)values[m])[i] = f;
+				else if (types[t] == HSPMD_I32)
+					((uint32_t *)values[m])[i] = drawn;
+				else
+					((uint16_t *)values[m])[i] = hspmd_bf16_from_float(f);
+			}
+		}
+		hspmd_comm_add(types[t], whole, source, MEMBERS, ELEMENTS);
+		hspmd_comm_sum_begin(types[t], sum, source[0], ELEMENTS, bytes[t]);
+		for (int m = 1; m < MEMBERS; m++)
+			hspmd_comm_sum_add(types[t], sum, source[m], ELEMENTS);
+		hspmd_comm_sum_end(types[t], parts, sum, ELEMENTS, bytes[t]);
+		assert_memory_equal(whole, parts, ELEMENTS * bytes[t]);
+	}
+}
+
+/* ---- sums in BF16 along many members: in the bits of one sum, and in no more memory than is planned */
+
+enum { CHAIN = 18, CHAIN_ELEMENTS = 1200007 };
+
+struct chain_member {
+	pthread_t thread;
+	int rank;
+	enum hspmd_comm_kind kind;
+	struct hspmd_transport *transport;
+	uint16_t *in, *out;
+	size_t left;           /* sends that have not ended after the step */
+	int64_t held, planned; /* bytes of buffers */
+	int rv;
+	struct hspmd_error err;
+};
+
+/* Unequal ranges of a row, one of them empty. */
+static struct hspmd_box range_of(int member)
+{
+	int64_t lo = member * (int64_t)(CHAIN_ELEMENTS / CHAIN) - 1000 * (member % 3);
+	int64_t hi = member == CHAIN - 1 ? CHAIN_ELEMENTS : (member + 1) * (int64_t)(CHAIN_ELEMENTS / CHAIN) - 1000 * ((member + 1) % 3);
+	return (struct hspmd_box){ .rank = 1, .lo = { lo }, .hi = { member == 5 ? lo : hi } };
+}
+
+static void *run_chain_member(void *arg)
+{
+	struct chain_member *m = arg;
+	int devices[CHAIN], rank_of[CHAIN];
+	struct hspmd_box whole[CHAIN], part[CHAIN], *out = m->kind == HSPMD_COMM_ALL_REDUCE ? whole : part;
+	for (int i = 0; i < CHAIN; i++) {
+		devices[i] = rank_of[i] = i;
+		whole[i] = (struct hspmd_box){ .rank = 1, .hi = { CHAIN_ELEMENTS } };
+		part[i] = range_of(i);
+	}
+	struct hspmd_layout layout[2] = { { CHAIN, devices, whole }, { CHAIN, devices, out } };
+	struct hspmd_transfer t = { .element_bytes = 2, .value_count = 2, .layout = layout };
+	struct hspmd_comm_step step = {
+		.kind = m->kind, .input = 0, .output = 1, .member_count = CHAIN, .members = devices, .in = whole, .out = out
+	};
+	struct test_device device = { .base.ops = &near_ops };
+	struct hspmd_comm *c = hspmd_comm_create(&device.base, m->transport, rank_of, CHAIN, m->rank, &m->err);
+	m->rv = c ? hspmd_comm_run(c, &t, &step, HSPMD_BF16, m->in, m->out, 1 << 8, &m->err) : -1;
+	m->left = c ? c->pending_count : 0;
+	if (!m->rv)
+		m->rv = hspmd_comm_flush(c, NULL, 0, &m->err);
+	for (const struct hspmd_scratch *s = c ? c->pool : NULL; s; s = s->next)
+		m->held += (int64_t)s->size;
+	m->planned = hspmd_comm_scratch_bytes(&t, &step, m->rank, &m->err);
+	hspmd_comm_destroy(c);
+	return NULL;
+}
+
+static void run_chain(enum hspmd_comm_kind kind)
+{
+	static struct chain_member member[CHAIN];
+	struct hspmd_address address[CHAIN];
+	struct hspmd_error err = { "" };
+	const void *source[CHAIN];
+	for (int r = 0; r < CHAIN; r++) {
+		struct hspmd_transport_options o = { .rank = r, .size = CHAIN, .timeout_s = 60 };
+		member[r] = (struct chain_member){ .rank = r, .kind = kind };
+		member[r].in = calloc(CHAIN_ELEMENTS, 2);
+		member[r].out = calloc(CHAIN_ELEMENTS, 2);
+		for (int i = 0; i < CHAIN_ELEMENTS; i++)
+			member[r].in[i] = hspmd_bf16_from_float((float)((i * 31 + r * 1017) % 4099 - 2000) * (float)(1 << r % 7));
+		source[r] = member[r].in;
+		assert_int_equal(hspmd_transport_memory.open(&o, &member[r].transport, &err), 0);
+		assert_int_equal(hspmd_transport_memory.address(member[r].transport, &address[r], &err), 0);
+	}
+	for (int r = 0; r < CHAIN; r++)
+		assert_int_equal(hspmd_transport_memory.connect(member[r].transport, address, &err), 0);
+	for (int r = 0; r < CHAIN; r++)
+		assert_int_equal(pthread_create(&member[r].thread, NULL, run_chain_member, &member[r]), 0);
+	for (int r = 0; r < CHAIN; r++)
+		pthread_join(member[r].thread, NULL);
+	uint16_t *want = calloc(CHAIN_ELEMENTS, 2);
+	hspmd_comm_add(HSPMD_BF16, want, source, CHAIN, CHAIN_ELEMENTS);
+	for (int r = 0; r < CHAIN; r++) {
+		struct hspmd_box box =
+		        kind == HSPMD_COMM_ALL_REDUCE ? (struct hspmd_box){ .rank = 1, .hi = { CHAIN_ELEMENTS } } : range_of(r);
+		if (member[r].rv)
+			fail_msg("rank %d: %s", r, member[r].err.text);
+		assert_memory_equal(member[r].out, want + box.lo[0], (size_t)(box.hi[0] - box.lo[0]) * 2);
+		assert_true(kind == HSPMD_COMM_REDUCE_SCATTER || !member[r].left);
+		assert_in_range(member[r].held, 1, member[r].planned);
+		assert_in_range(member[r].planned, 1, 20 << 20); /* nine sums of a message, in F32, whatever CHAIN is */
+	}
+	for (int r = 0; r < CHAIN; r++) {
+		hspmd_transport_memory.close(member[r].transport);
+		free(address[r].data);
+		free(member[r].in);
+		free(member[r].out);
+	}
+	free(want);
+}
+
+static void test_chain(void **state)
+{
+	(void)state;
+	run_chain(HSPMD_COMM_ALL_REDUCE);
+	run_chain(HSPMD_COMM_REDUCE_SCATTER);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sums),           cmocka_unit_test(test_gathers), cmocka_unit_test(test_batched),
-		cmocka_unit_test(test_local_and_pair), cmocka_unit_test(test_add),
+		cmocka_unit_test(test_local_and_pair), cmocka_unit_test(test_add),     cmocka_unit_test(test_sums_in_parts),
+		cmocka_unit_test(test_chain),
 	};
 	static struct scene_ground ground = { .open = open_device, .close = close_device, .longest = 1500 };
 	scene_use(&ground);
