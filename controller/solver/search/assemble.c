@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/cost/cost_constants.h"
+#include "controller/solver/search/estimate.h"
 #include "controller/solver/search/search_internal.h"
 
 #define SETS_MAX 20000          /* most sets tried if all are tried */
@@ -68,86 +68,19 @@ struct assembly {
 	struct refined *refined; /* the last ones, each in one slot */
 };
 
-static int capacity(const struct hspmd_pipeline_partition *x, double seconds)
-{
-	if (seconds < x->fill_drain_s)
-		return 0;
-	double parts = 1 + floor((seconds - x->fill_drain_s) / x->period_s + 1e-9);
-	return parts < x->max_micro_batches ? (int)parts : x->max_micro_batches;
-}
-
 /* ---- estimates */
 
-/* Bytes per second between nodes, or within the node if there is only one, of the slowest device class that a combination uses; 0: the
- * combination needs nodes that have no link. */
-static double slowest_link(const struct assembly *a, const struct combination *k)
+/* Sets the combination's seconds without summing; INFINITY if its pipelines cannot run the batch, or are too many. */
+static void estimate_passes(const struct assembly *a, struct combination *k, struct hspmd_pipeline_mix *mix)
 {
-	const struct hspmd_costs *c = a->t->costs;
-	double slowest = INFINITY;
-	for (int i = 0; i < k->count; i++)
-		for (int device_class = 0; device_class < a->t->device_classes->count; device_class++) {
-			const struct hspmd_device_class *x = &a->t->device_classes->list[device_class];
-			if (!a->l->candidates[k->candidate[i]].use[device_class] || (x->node_count < 2 && x->per_node < 2))
-				continue;
-			int from = hspmd_device_class_device(c->cluster, x, 0, 0),
-			    to = x->node_count > 1 ? hspmd_device_class_device(c->cluster, x, 1, 0) : from + 1;
-			double seconds = hspmd_costs_transfer(c, from, to, x->per_node, x->per_node, 1e8, NULL);
-			if (seconds > 0)
-				slowest = fmin(slowest, 1e8 / seconds);
-			else if (seconds < 0 && k->copies[i] * a->l->candidates[k->candidate[i]].use[device_class] > x->per_node)
-				return 0;
-		}
-	return slowest;
-}
-
-/* Least seconds of a ring over the copies of the largest stage. */
-static double summing(const struct assembly *a, const struct combination *k)
-{
-	int pipelines = 0;
-	double largest = 0, rate = slowest_link(a, k);
+	long long pipelines = 0;
+	mix->count = k->count;
 	for (int i = 0; i < k->count; i++) {
-		const struct hspmd_pipeline_partition *x = &a->l->candidates[k->candidate[i]].partition;
+		mix->partition[i] = &a->l->candidates[k->candidate[i]].partition;
+		mix->copies[i] = k->copies[i];
 		pipelines += k->copies[i];
-		for (int s = 0, first = 0; s < x->sequence.stages; first = x->ends[s++])
-			largest = fmax(largest, hspmd_stage_params(a->t->costs, first, x->ends[s]));
 	}
-	if (pipelines < 2 || isinf(rate))
-		return 0;
-	return 2.0 * (pipelines - 1) / pipelines * largest * a->t->costs->grad_bytes / rate;
-}
-
-/* Seconds that the combination's pipelines need for the batch; INFINITY if they cannot run it. */
-static double pipelines_s(const struct assembly *a, const struct combination *k)
-{
-	double rate = 0, ahead = 0, longest = 0;
-	long long pipelines = 0, most = 0;
-	for (int i = 0; i < k->count; i++) {
-		const struct hspmd_pipeline_partition *x = &a->l->candidates[k->candidate[i]].partition;
-		rate += k->copies[i] / x->period_s;
-		ahead += k->copies[i] * (x->fill_drain_s / x->period_s - 1);
-		longest = fmax(longest, x->fill_drain_s);
-		pipelines += k->copies[i];
-		most += (long long)k->copies[i] * x->max_micro_batches;
-	}
-	if (pipelines > a->total || pipelines > a->pipelines || most < a->total)
-		return INFINITY;
-	double seconds = fmax(longest, (a->total + ahead) / rate);
-	for (int i = 0; i < 4; i++) {
-		/* Micro-batches are whole: the least time in which enough of them are run. */
-		long long done = 0;
-		double next = INFINITY;
-		for (int g = 0; g < k->count; g++) {
-			const struct hspmd_pipeline_partition *x = &a->l->candidates[k->candidate[g]].partition;
-			int parts = capacity(x, seconds);
-			done += (long long)k->copies[g] * parts;
-			if (parts < x->max_micro_batches)
-				next = fmin(next, x->fill_drain_s + parts * x->period_s);
-		}
-		if (done >= a->total)
-			break;
-		seconds = next;
-	}
-	return seconds;
+	k->pipelines_s = pipelines > a->pipelines ? INFINITY : hspmd_estimate_passes(mix, a->total);
 }
 
 /* ---- the best combinations */
@@ -198,13 +131,14 @@ static bool is_known(struct assembly *a, const struct combination *k)
 
 static void consider(struct assembly *a, struct combination *k)
 {
-	k->pipelines_s = pipelines_s(a, k);
+	struct hspmd_pipeline_mix mix;
+	estimate_passes(a, k, &mix);
 	if (k->pipelines_s * HINDSIGHT >= a->s->best_s ||
 	    (a->combination_count == a->combinations_max && k->pipelines_s >= a->combinations[0].seconds))
 		return;
 	if (is_known(a, k))
 		return;
-	k->seconds = k->pipelines_s + summing(a, k);
+	k->seconds = k->pipelines_s + hspmd_estimate_summing(a->t, &mix);
 	if (isinf(k->seconds))
 		return;
 	if (a->combination_count == a->combinations_max) {
@@ -313,7 +247,7 @@ static void programme(struct assembly *a, const int *order, int count, double se
 				continue;
 			for (int k = 0; k < device_classes; k++)
 				before -= (size_t)c->use[k] * a->stride[k];
-			int done = a->value[before] + capacity(&c->partition, seconds);
+			int done = a->value[before] + hspmd_estimate_capacity(&c->partition, seconds);
 			if (done > a->value[state]) {
 				a->value[state] = done;
 				a->last[state] = order[i];
@@ -387,7 +321,7 @@ static void find_fillers(struct assembly *a, const int *order, int count, double
 	f->count = 0;
 	for (int i = 0; i < count; i++) {
 		const struct hspmd_pipeline_candidate *c = &a->l->candidates[order[i]];
-		if (capacity(&c->partition, seconds) < 1)
+		if (hspmd_estimate_capacity(&c->partition, seconds) < 1)
 			continue;
 		f->candidate[f->count] = order[i];
 		f->classes[f->count++] = classes_left(a, c->use);

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Timing of drafts; the list of the best plans. */
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "common/alloc.h"
+#include "controller/solver/search/minmax.h"
 #include "controller/solver/search/search_internal.h"
+
+#define UNEVEN 1.01 /* micro-batches are divided anew if that makes the passes of all pipelines shorter by this factor */
 
 bool hspmd_search_is_over(struct hspmd_search *s)
 {
@@ -97,21 +102,68 @@ double hspmd_plan_price(const struct hspmd_cluster *c, const struct hspmd_plan *
 	return price;
 }
 
+/* Returns true if the plan fits and *t has its timing, which the caller clears. */
+static bool is_timed(struct hspmd_search *s, const struct hspmd_plan *plan, struct hspmd_timing *t)
+{
+	/* Changes to a plan whose pipelines must be in step mostly put them out of it. */
+	if ((plan->zero_stage > 1 && !hspmd_plan_in_step(plan)) || !hspmd_plan_fits(s->costs, plan) ||
+	    hspmd_timing_compute(s->costs, plan, t, NULL))
+		return false;
+	s->evaluated++;
+	return true;
+}
+
 double hspmd_best_plans_time(struct hspmd_search *s, const struct hspmd_plan *plan, double *seconds)
 {
 	struct hspmd_timing t;
-	if (seconds)
-		*seconds = INFINITY;
-	/* Changes to a plan whose pipelines must be in step mostly put them out of it. */
-	if ((plan->zero_stage > 1 && !hspmd_plan_in_step(plan)) || !hspmd_plan_fits(s->costs, plan) ||
-	    hspmd_timing_compute(s->costs, plan, &t, NULL))
-		return INFINITY;
-	double step = t.step_s;
-	s->evaluated++;
-	hspmd_timing_clear(&t);
+	bool timed = is_timed(s, plan, &t);
+	double step = timed ? t.step_s : INFINITY;
+	if (timed)
+		hspmd_timing_clear(&t);
 	if (seconds)
 		*seconds = step;
-	return hspmd_objective(s, plan, step);
+	return timed ? hspmd_objective(s, plan, step) : INFINITY;
+}
+
+/* Divide the micro-batches anew, by how long those of each pipeline take. Returns 0; 1 if they stay as they are, because the step would
+ * not get shorter than the best one or because they cannot be divided otherwise; -1 if memory runs out. */
+static int level(const struct hspmd_search *s, struct hspmd_plan *plan, const struct hspmd_timing *t)
+{
+	size_t n = (size_t)plan->pipeline_count;
+	double rates = 0;
+	int total = 0;
+	for (size_t i = 0; i < n; i++) {
+		rates += plan->pipelines[i].micro_batches / t->stages[t->first_stage[i]].end;
+		total += plan->pipelines[i].micro_batches;
+	}
+	double level_s = total / rates, rest = t->step_s - t->compute_end;
+	if (level_s > t->compute_end / UNEVEN || level_s + rest > s->best_s)
+		return 1;
+	struct hspmd_minmax_worker *workers = hspmd_calloc(n, sizeof *workers);
+	int *parts = hspmd_calloc(2 * n, sizeof *parts), *extra = parts + n;
+	int rc = workers && parts ? 0 : -1;
+	for (size_t i = 0; !rc && i < n; i++)
+		workers[i] = (struct hspmd_minmax_worker){ .each = t->stages[t->first_stage[i]].end / plan->pipelines[i].micro_batches,
+			                                   .copies = 1,
+			                                   .max_parts = INT_MAX };
+	rc = rc ? rc : hspmd_minmax_divide(workers, (int)n, total, parts, extra);
+	for (size_t i = 0; !rc && i < n; i++)
+		plan->pipelines[i].micro_batches = parts[i] + extra[i];
+	free(workers);
+	free(parts);
+	return rc;
+}
+
+int hspmd_best_plans_level(struct hspmd_search *s, struct hspmd_plan *plan, double *objective)
+{
+	struct hspmd_timing t;
+	*objective = INFINITY;
+	if (!is_timed(s, plan, &t))
+		return 0;
+	int rc = level(s, plan, &t);
+	*objective = rc ? hspmd_objective(s, plan, t.step_s) : hspmd_best_plans_time(s, plan, NULL);
+	hspmd_timing_clear(&t);
+	return rc < 0 ? -1 : 0;
 }
 
 int hspmd_best_plans_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds)
@@ -146,7 +198,11 @@ int hspmd_best_plans_try(struct hspmd_search *s, const struct hspmd_submesh_tabl
 		struct hspmd_plan *plan = hspmd_draft_place(t, d, (enum hspmd_placement)how, zero, &full);
 		if (!plan && !full)
 			return -1;
-		if (plan && hspmd_best_plans_offer(s, plan, NULL))
+		double objective;
+		int rc = plan ? hspmd_best_plans_level(s, plan, &objective) : 0;
+		if (rc)
+			hspmd_plan_destroy(plan);
+		if (rc || (plan && hspmd_best_plans_offer(s, plan, NULL)))
 			return -1;
 	}
 	return 0;

@@ -24,8 +24,7 @@ struct hspmd_draft {
  * stage together, so that gradients are summed inside a node before they leave it. */
 enum hspmd_placement { HSPMD_PLACE_PIPELINES, HSPMD_PLACE_STAGES, HSPMD_PLACEMENT_COUNT };
 
-/* Distribute `total` micro-batches over the draft's pipelines (minmax.h) and set seconds. Returns 0; 1 if they cannot be distributed; -1
- * if memory runs out. */
+/* Distribute `total` micro-batches over the draft's pipelines (minmax.h) and set seconds. Returns 0, or 1 if they cannot be distributed. */
 int hspmd_draft_assign_micro_batches(struct hspmd_draft *d, int total);
 
 /* Place the draft on devices. Returns a plan that the caller destroys; NULL with *full true if no node has as many free devices as a

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second half of the search: the best plans found are refined, then given spare devices or reshaped, then interleaved. */
+/* The second half of the search: the best plans found are refined, then changed by beam search or reshaped, then interleaved. */
 #include <stdlib.h>
 
 #include "controller/solver/search/search_internal.h"
@@ -27,7 +27,7 @@ int hspmd_improve_plans(struct hspmd_search *s)
 			rc = hspmd_local_search(s, copies[i], &budget);
 	}
 	if (!rc && stages > HSPMD_RESHAPED_STAGES)
-		rc = hspmd_use_spare_devices(s);
+		rc = hspmd_beam_search(s);
 	rc = rc ? rc : hspmd_reshape(s);
 	return rc ? rc : hspmd_interleave(s);
 }

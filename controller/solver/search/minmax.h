@@ -14,7 +14,7 @@ struct hspmd_minmax_worker {
 };
 
 /* Divide `total` parts: every copy of worker i gets parts[i], and the first extra[i] of them one more. The slowest worker's time is the
- * least possible. Returns 0; 1 if there are too few parts for all workers or too little memory for the parts; -1 if memory runs out. */
+ * least possible. Returns 0, or 1 if there are too few parts for all workers or too little memory for the parts. */
 int hspmd_minmax_divide(const struct hspmd_minmax_worker *workers, int count, int total, int *parts, int *extra);
 
 #endif

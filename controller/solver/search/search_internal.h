@@ -5,13 +5,14 @@
  * - candidates.c: sequences of submeshes with their best partition: the candidates that plans are made of
  * - partition_memo.c: partitions that need not be searched again
  * - assemble.c: drafts: candidates that together fill the cluster
+ * - estimate.c: what a draft's pipelines take
  * - best_plans.c: drafts placed on devices and timed by the simulator; the best plans so far
- * - improve.c: the second half of the search: local_search.c, spare_stages.c, reshape.c and interleaved_plans.c applied to the best plans
+ * - improve.c: the second half of the search: local_search.c, beam_search.c, reshape.c and interleaved_plans.c applied to the best plans
  * - local_search.c: single changes to the best plans, timed by the simulator, until none helps
  * - interleaved_plans.c: the best plans interleaved
  * - reshape.c: larger changes, for few devices: spare devices added, pipelines removed, stages of unequal devices, micro-batch sizes that
  *   differ between pipelines
- * - spare_stages.c: devices that a large plan leaves over become stages of its pipelines
+ * - beam_search.c: drafts like those of the best plans, for many devices: stages of two widths in one class, pipelines that differ
  * - holders.c: placement among the nodes of a device class, so that nodes lost together do not hold all copies of anything
  * - migration.c: which of two plans moves less state from the current plan */
 #ifndef HSPMD_SEARCH_SEARCH_INTERNAL_H
@@ -103,6 +104,9 @@ int hspmd_best_plans_offer(struct hspmd_search *s, struct hspmd_plan *plan, doub
 /* Time a plan without taking ownership. Returns its objective; INFINITY if it does not fit or cannot be timed. *seconds (may be NULL):
  * its step time. */
 double hspmd_best_plans_time(struct hspmd_search *s, const struct hspmd_plan *plan, double *seconds);
+/* Divide the plan's micro-batches anew if its pipelines do not end together and a plan better than the best may come of it. *objective: as
+ * of hspmd_best_plans_time. Returns 0, or -1 if memory runs out. */
+int hspmd_best_plans_level(struct hspmd_search *s, struct hspmd_plan *plan, double *objective);
 /* Returns true if the plan fits in the memory of every device of one stage, or of all stages. */
 bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage);
 bool hspmd_plan_fits(const struct hspmd_costs *c, const struct hspmd_plan *p);
@@ -134,9 +138,9 @@ bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipe
 /* interleaved_plans.c: interleave the best plans, and refine those that come near the best plan. Returns 0, or -1 if memory runs out. */
 int hspmd_interleave(struct hspmd_search *s);
 #define HSPMD_RESHAPED_STAGES 24 /* most stages of a plan that is reshaped */
-/* spare_stages.c: give devices that the best plan leaves over to its pipelines, and refine the result. Returns 0, or -1 if memory runs
+/* beam_search.c: change pipelines and stages of the best plans, for many stages, and refine the results. Returns 0, or -1 if memory runs
  * out. */
-int hspmd_use_spare_devices(struct hspmd_search *s);
+int hspmd_beam_search(struct hspmd_search *s);
 /* reshape.c: make larger changes to the best plans, and refine the results. Returns 0, or -1 if memory runs out. */
 int hspmd_reshape(struct hspmd_search *s);
 

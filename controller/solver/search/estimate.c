@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/solver/search/estimate.h"
+
+#include <math.h>
+
+int hspmd_estimate_capacity(const struct hspmd_pipeline_partition *x, double seconds)
+{
+	if (seconds < x->fill_drain_s)
+		return 0;
+	double parts = 1 + floor((seconds - x->fill_drain_s) / x->period_s + 1e-9);
+	return parts < x->max_micro_batches ? (int)parts : x->max_micro_batches;
+}
+
+double hspmd_estimate_passes(const struct hspmd_pipeline_mix *m, int total)
+{
+	double rate = 0, ahead = 0, longest = 0;
+	long long pipelines = 0, most = 0;
+	for (int i = 0; i < m->count; i++) {
+		const struct hspmd_pipeline_partition *x = m->partition[i];
+		rate += m->copies[i] / x->period_s;
+		ahead += m->copies[i] * (x->fill_drain_s / x->period_s - 1);
+		longest = fmax(longest, x->fill_drain_s);
+		pipelines += m->copies[i];
+		most += (long long)m->copies[i] * x->max_micro_batches;
+	}
+	if (pipelines > total || most < total)
+		return INFINITY;
+	double seconds = fmax(longest, (total + ahead) / rate);
+	for (int i = 0; i < 4; i++) {
+		/* Micro-batches are whole: the least time in which enough of them are run. */
+		long long done = 0;
+		double next = INFINITY;
+		for (int g = 0; g < m->count; g++) {
+			const struct hspmd_pipeline_partition *x = m->partition[g];
+			int parts = hspmd_estimate_capacity(x, seconds);
+			done += (long long)m->copies[g] * parts;
+			if (parts < x->max_micro_batches)
+				next = fmin(next, x->fill_drain_s + parts * x->period_s);
+		}
+		if (done >= total)
+			break;
+		seconds = next;
+	}
+	return seconds;
+}
+
+/* Bytes per second between nodes, or within the node if there is only one, of the slowest device class that is used; 0: nodes are needed
+ * that have no link. */
+static double slowest_link(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_mix *m)
+{
+	double slowest = INFINITY;
+	int most[HSPMD_DEVICE_CLASSES_MAX] = { 0 }; /* devices that the copies of one partition use */
+	for (int i = 0; i < m->count; i++) {
+		int use[HSPMD_DEVICE_CLASSES_MAX] = { 0 };
+		for (int s = 0; s < m->partition[i]->sequence.stages; s++) {
+			const struct hspmd_submesh *u = &t->submeshes[m->partition[i]->sequence.submesh[s]];
+			use[u->device_class] += m->copies[i] * u->tp;
+		}
+		for (int k = 0; k < t->device_classes->count; k++)
+			most[k] = use[k] > most[k] ? use[k] : most[k];
+	}
+	for (int k = 0; k < t->device_classes->count; k++) {
+		const struct hspmd_device_class *x = &t->device_classes->list[k];
+		if (!most[k] || (x->node_count < 2 && x->per_node < 2))
+			continue;
+		int from = hspmd_device_class_device(t->costs->cluster, x, 0, 0),
+		    to = x->node_count > 1 ? hspmd_device_class_device(t->costs->cluster, x, 1, 0) : from + 1;
+		double seconds = hspmd_costs_transfer(t->costs, from, to, x->per_node, x->per_node, 1e8, NULL);
+		if (seconds > 0)
+			slowest = fmin(slowest, 1e8 / seconds);
+		else if (seconds < 0 && most[k] > x->per_node)
+			return 0;
+	}
+	return slowest;
+}
+
+double hspmd_estimate_summing(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_mix *m)
+{
+	int pipelines = 0;
+	double largest = 0, rate = slowest_link(t, m);
+	for (int i = 0; i < m->count; i++) {
+		const struct hspmd_pipeline_partition *x = m->partition[i];
+		pipelines += m->copies[i];
+		for (int s = 0, first = 0; s < x->sequence.stages; first = x->ends[s++])
+			largest = fmax(largest, hspmd_stage_params(t->costs, first, x->ends[s]));
+	}
+	if (pipelines < 2 || isinf(rate))
+		return 0;
+	return 2.0 * (pipelines - 1) / pipelines * largest * t->costs->grad_bytes / rate;
+}

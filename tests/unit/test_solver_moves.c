@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every move of the search mends a plan that lacks nothing else. A whole search hides a move that does not work: it begins with several
+ * plans, and other moves reach most of what one leaves. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/alloc.h"
+#include "controller/solver/search/search_internal.h"
+#include "tests/unit/solver_inputs.h"
+
+#define ENOUGH 1000000 /* stages timed */
+
+/* A search over GPUs that only one kind of move is left to, unless a test allows more. */
+struct scene {
+	struct hspmd_cluster *cluster;
+	struct hspmd_model_facts *facts;
+	struct hspmd_solve_request request;
+	struct hspmd_search search;
+};
+
+/* `nodes`: text of the cluster's nodes, of GPUs "a" and "b"; b is half as fast. 14 layers, 8 heads. */
+static void scene_new(struct scene *s, const char *nodes, int batch)
+{
+	struct hspmd_error err = { "" };
+	const bool allowed[2] = { true, true };
+	char *text = hspmd_asprintf(
+	        "{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
+	        "\"a\": {\"kind\": \"cuda\", \"memory_bytes\": 40000000000, \"gbytes_per_s\": 2000, \"peak_tflops\": {\"bf16\": 300}},"
+	        "\"b\": {\"kind\": \"cuda\", \"memory_bytes\": 40000000000, \"gbytes_per_s\": 1000, \"peak_tflops\": {\"bf16\": 150}}},"
+	        "\"nodes\": %s, \"links\": [{\"scope\": \"node\", \"alpha_s\": 5e-6, \"gbytes_per_s\": 200},"
+	        "{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 20}]}",
+	        nodes);
+	struct hspmd_model *model = model_from(
+	        "{\"model_type\": \"llama\", \"hidden_size\": 1024, \"intermediate_size\": 2816, \"num_hidden_layers\": 12,"
+	        "\"num_attention_heads\": 8, \"num_key_value_heads\": 8, \"vocab_size\": 8000, \"max_position_embeddings\": 1024}");
+	assert_non_null(text);
+	*s = (struct scene){ .cluster = cluster_from(text), .facts = facts_of(model, 1024) };
+	free(text);
+	hspmd_model_destroy(model);
+	s->request =
+	        (struct hspmd_solve_request){ .global_batch = batch, .micro_batch = 1, .seq_len = 1024, .precision = HSPMD_PRECISION_BF16 };
+	s->search = (struct hspmd_search){ .request = &s->request, .best_s = INFINITY, .caps = hspmd_runtime_caps_default() };
+	s->search.best_plans.max_count = HSPMD_BEST_PLANS;
+	s->search.caps.schedules = 1u << HSPMD_SCHEDULE_1F1B;
+	s->search.caps.max_zero_stage = 0;
+	s->search.costs = hspmd_costs_new(s->cluster, s->facts, NULL, s->request.precision, 1024, &err);
+	s->search.device_classes = s->search.costs ? hspmd_device_classes_new(s->cluster, allowed, &err) : NULL;
+	if (!s->search.device_classes)
+		fail_msg("%s", err.text);
+	for (int k = 0; k < s->search.device_classes->count; k++)
+		s->search.available[k] = s->search.device_classes->list[k].count;
+}
+
+static void scene_free(struct scene *s)
+{
+	hspmd_best_plans_clear(&s->search.best_plans);
+	hspmd_device_classes_destroy(s->search.device_classes);
+	hspmd_costs_destroy(s->search.costs);
+	hspmd_model_facts_destroy(s->facts);
+	hspmd_cluster_destroy(s->cluster);
+}
+
+static struct hspmd_plan *plan_from(const struct scene *s, int micro_batch, const char *pipelines)
+{
+	struct hspmd_error err = { "" };
+	json_error_t e;
+	char *text = hspmd_asprintf("{\"format\": \"hspmd-plan-1\", \"global_batch\": %d, \"micro_batch\": %d, \"seq_len\": 1024,"
+	                            "\"schedule\": \"1f1b\", \"zero_stage\": 0, \"pipelines\": %s}",
+	                            s->request.global_batch, micro_batch, pipelines);
+	json_t *value = text ? json_loads(text, 0, &e) : NULL;
+	if (!value)
+		fail_msg("%s", text ? e.text : "memory");
+	struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", s->cluster, 14, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	json_decref(value);
+	free(text);
+	return p;
+}
+
+static const struct hspmd_plan *best(const struct scene *s)
+{
+	assert_true(s->search.best_plans.count > 0);
+	return s->search.best_plans.list[0].plan;
+}
+
+/* The plan as local search leaves it. */
+static const struct hspmd_plan *refined(struct scene *s, int micro_batch, const char *pipelines)
+{
+	long budget = ENOUGH;
+	struct hspmd_plan *p = plan_from(s, micro_batch, pipelines);
+	assert_true(hspmd_best_plans_time(&s->search, p, NULL) < INFINITY);
+	assert_int_equal(hspmd_local_search(&s->search, p, &budget), 0);
+	assert_true(budget > 0);
+	return best(s);
+}
+
+#define ONE_NODE "[{\"name\": \"n\", \"devices\": [{\"type\": \"a\", \"count\": 4}]}]"
+#define STAGE(first, end, devices) "{\"layers\": [" first ", " end "], \"devices\": [\"" devices "\"]}"
+#define PIPELINE(micro_batches, stages) "{\"micro_batches\": " micro_batches ", \"stages\": [" stages "]}"
+#define FOUR_STAGES STAGE("0", "4", "n:0") "," STAGE("4", "8", "n:1") "," STAGE("8", "11", "n:2") "," STAGE("11", "14", "n:3")
+
+/* ---- local search */
+
+static void borders_move(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s, ONE_NODE, 8);
+	const struct hspmd_plan *p = refined(&s, 1, "[" PIPELINE("8", STAGE("0", "2", "n:0") "," STAGE("2", "14", "n:1")) "]");
+	assert_in_range(p->pipelines[0].stages[0].layers[1], 6, 9);
+	scene_free(&s);
+}
+
+static void micro_batches_move(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s, ONE_NODE, 8);
+	const struct hspmd_plan *p =
+	        refined(&s, 1, "[" PIPELINE("6", STAGE("0", "14", "n:0")) "," PIPELINE("2", STAGE("0", "14", "n:1")) "]");
+	assert_int_equal(p->pipelines[0].micro_batches, 4);
+	scene_free(&s);
+}
+
+static void the_optimizer_state_is_divided(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s, ONE_NODE, 8);
+	s.search.caps.max_zero_stage = 1;
+	const struct hspmd_plan *p =
+	        refined(&s, 1, "[" PIPELINE("4", STAGE("0", "14", "n:0")) "," PIPELINE("4", STAGE("0", "14", "n:1")) "]");
+	assert_int_equal(p->zero_stage, 1);
+	scene_free(&s);
+}
+
+static void the_order_of_passes_changes(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s, ONE_NODE, 8);
+	s.search.caps.schedules |= 1u << HSPMD_SCHEDULE_ZB_H1;
+	const struct hspmd_plan *p = refined(&s, 1, "[" PIPELINE("8", FOUR_STAGES) "]");
+	assert_int_equal(p->schedule, HSPMD_SCHEDULE_ZB_H1);
+	scene_free(&s);
+}
+
+/* One device launches kernels for each micro-batch; of one in four stages, three devices always wait. */
+static void micro_batches_become_larger_and_smaller(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s, ONE_NODE, 16);
+	s.request.micro_batch = 0;
+	const struct hspmd_plan *p = refined(&s, 1, "[" PIPELINE("16", STAGE("0", "14", "n:0")) "]");
+	assert_true(p->micro_batch > 1);
+	assert_int_equal(p->micro_batch * p->pipelines[0].micro_batches, 16);
+	assert_int_equal(p->micro_batch, p->pipelines[0].micro_batch);
+	hspmd_best_plans_clear(&s.search.best_plans);
+	p = refined(&s, 16, "[" PIPELINE("1", FOUR_STAGES) "]");
+	assert_true(p->micro_batch < 16);
+	assert_int_equal(p->micro_batch * p->pipelines[0].micro_batches, 16);
+	scene_free(&s);
+}
+
+/* A size that was asked for stays. */
+static void asked_micro_batches_stay(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s, ONE_NODE, 16);
+	const struct hspmd_plan *p = refined(&s, 1, "[" PIPELINE("16", STAGE("0", "14", "n:0")) "]");
+	assert_int_equal(p->micro_batch, 1);
+	scene_free(&s);
+}
+
+/* Devices alike in two nodes: activations leave a node twice, or once. */
+static void stages_are_swapped(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s,
+	          "[{\"name\": \"n\", \"devices\": [{\"type\": \"a\", \"count\": 2}]},"
+	          "{\"name\": \"m\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}]",
+	          8);
+	const struct hspmd_plan *p =
+	        refined(&s, 1, "[" PIPELINE("8", STAGE("0", "5", "n:0") "," STAGE("5", "10", "m:0") "," STAGE("10", "14", "n:1")) "]");
+	assert_int_not_equal(p->pipelines[0].stages[1].devices[0], 2);
+	scene_free(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(borders_move),
+		cmocka_unit_test(micro_batches_move),
+		cmocka_unit_test(the_optimizer_state_is_divided),
+		cmocka_unit_test(the_order_of_passes_changes),
+		cmocka_unit_test(micro_batches_become_larger_and_smaller),
+		cmocka_unit_test(asked_micro_batches_stay),
+		cmocka_unit_test(stages_are_swapped),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
