@@ -15,8 +15,17 @@
 
 #define HSPMD_PLAN_FORMAT "hspmd-plan-1"
 
-enum hspmd_recompute { HSPMD_RECOMPUTE_NONE, HSPMD_RECOMPUTE_SELECTIVE, HSPMD_RECOMPUTE_FULL };
-extern const char *const hspmd_recompute_names[];
+/* Which operators of a stage's blocks run again before the backward pass, so that their results need not be kept: none; those with few
+ * operations for the size of their results; those that one of the plan's `recompute_sets` lists (its index is added to SET); all of them,
+ * with the messages between them. The search takes sets that contain one another, so that each kind repeats what the one before repeats. */
+#define HSPMD_RECOMPUTE_SETS 4 /* most sets of a plan */
+enum hspmd_recompute {
+	HSPMD_RECOMPUTE_NONE,
+	HSPMD_RECOMPUTE_SELECTIVE,
+	HSPMD_RECOMPUTE_SET,
+	HSPMD_RECOMPUTE_FULL = HSPMD_RECOMPUTE_SET + HSPMD_RECOMPUTE_SETS
+};
+extern const char *const hspmd_recompute_names[]; /* "none", "selective", "set 1" ..., "full": for people */
 enum hspmd_schedule { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_INTERLEAVED, HSPMD_SCHEDULE_ZB_H1 };
 extern const char *const hspmd_schedule_names[]; /* "1f1b", "gpipe", "interleaved", "zb-h1" */
 
@@ -60,6 +69,7 @@ struct hspmd_plan {
 	int pipeline_count;
 	struct hspmd_pipeline *pipelines;
 	struct hspmd_predicted predicted;
+	json_t *recompute_sets; /* lists of operators that stages recompute (recompute_sets.h); owned. NULL: none */
 	json_t *choices; /* [lines]: what devices chose by measurement (`choose` of runtime/device/device.h); NULL: nothing */
 	/* Plans for shorter steps, which work on this plan's training state: it stays where this plan puts it. In the order of their
 	 * seq_len, all below this plan's; on some or all of its devices; without `shorter` of their own. Owned. */

@@ -25,10 +25,11 @@
 
 #include "controller/solver/cost/cost_constants.h"
 
-static const struct hspmd_layer_memory *memory_of(const struct hspmd_layer_info *f, enum hspmd_recompute recompute,
-                                                  const struct hspmd_device_share *device)
+static const struct hspmd_layer_memory *memory_of(const struct hspmd_costs *c, const struct hspmd_layer_info *f,
+                                                  enum hspmd_recompute recompute, const struct hspmd_device_share *device)
 {
-	return &f->memory[device->in_parts][device->context_share < 1][device->sequence_parallel && device->share < 1][recompute];
+	bool sequence = device->sequence_parallel && device->share < 1;
+	return &f->memory[device->in_parts][device->context_share < 1][sequence][c->kind_of[recompute]];
 }
 
 static double at(const struct hspmd_facts_amount *amount, double scale, const struct hspmd_device_share *device)
@@ -73,21 +74,21 @@ double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspm
                                const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	return at(&memory_of(f, recompute, device)->saved, f->saved_scale, device);
+	return at(&memory_of(c, f, recompute, device)->saved, f->saved_scale, device);
 }
 
 double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	return at(&memory_of(f, recompute, device)->deferred, f->saved_scale, device);
+	return at(&memory_of(c, f, recompute, device)->deferred, f->saved_scale, device);
 }
 
 double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
+	const struct hspmd_layer_memory *m = memory_of(c, f, recompute, device);
 	return fmax(at(&m->left_forward, f->memory_scale, device), at(&m->left_backward, f->memory_scale, device));
 }
 
@@ -95,7 +96,7 @@ double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum 
                                    const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
+	const struct hspmd_layer_memory *m = memory_of(c, f, recompute, device);
 	double forward = at(&m->forward, f->memory_scale, device);
 	return micro_batch * fmax(forward, at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device)) +
 	       workspace_of(f, micro_batch, device);
@@ -232,7 +233,7 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
                        const struct weight_bytes *of_weight, const struct hspmd_device_share *device, struct stage_memory *sum)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
+	const struct hspmd_layer_memory *m = memory_of(c, f, recompute, device);
 	double saved = at(&m->saved, f->saved_scale, device), deferred = deferring ? at(&m->deferred, f->saved_scale, device) : 0;
 	double backward = at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device);
 	double forward = at(&m->forward, f->memory_scale, device);

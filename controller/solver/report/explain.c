@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/format/recompute_sets.h"
 #include "controller/solver/search/search_plan.h"
 #include "controller/solver/search/subclusters.h"
 #include "controller/solver/sim/evaluate.h"
@@ -153,6 +154,82 @@ static void write_memory(FILE *f, const struct hspmd_costs *costs, const struct 
 	        100 * at.share, state / 1e9, (at.bytes - state) / 1e9);
 }
 
+/* How many stages of the plan recompute in this way; *pipeline and *stage: the first of them. */
+static int count_stages(const struct hspmd_plan *p, enum hspmd_recompute recompute, int *pipeline, int *stage)
+{
+	int count = 0;
+	for (int i = p->pipeline_count - 1; i >= 0; i--)
+		for (int s = p->pipelines[i].stage_count - 1; s >= 0; s--)
+			if (p->pipelines[i].stages[s].recompute == recompute) {
+				count++;
+				*pipeline = i;
+				*stage = s;
+			}
+	return count;
+}
+
+/* Write what the stage saves by recomputation, for which time, and what its fullest device would need if it recomputed less. */
+static void write_gain(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p, int pipeline, int stage)
+{
+	struct hspmd_plan *less = hspmd_plan_copy(p);
+	struct hspmd_stage *st = less ? &less->pipelines[pipeline].stages[stage] : NULL;
+	const struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage };
+	int micro_batch = p->pipelines[pipeline].micro_batch;
+	unsigned kinds = hspmd_recompute_kinds(p->recompute_sets);
+	struct hspmd_stage_cost with = { 0 }, without = { 0 };
+	if (!st || hspmd_costs_stage(costs, st, micro_batch, &with, NULL)) {
+		hspmd_plan_destroy(less);
+		return;
+	}
+	double kept = hspmd_costs_memory(costs, st, 0, micro_batch, false, &copies).in_flight;
+	enum hspmd_recompute before = st->recompute;
+	st->recompute = HSPMD_RECOMPUTE_NONE;
+	double all = hspmd_costs_memory(costs, st, 0, micro_batch, false, &copies).in_flight;
+	if (!hspmd_costs_stage(costs, st, micro_batch, &without, NULL))
+		fprintf(f, "; that keeps %.3g MB of a micro-batch instead of %.3g and takes %.3g ms more of its %.3g", kept / 1e6,
+		        all / 1e6, 1e3 * (with.backward - without.backward), 1e3 * (with.forward + with.backward));
+	do
+		before--;
+	while (!(kinds & 1u << before));
+	st->recompute = before;
+	double need = 0, have = 0;
+	for (int d = 0; d < st->device_count; d++) {
+		const struct hspmd_device_type *type = &costs->cluster->types[costs->cluster->devices[st->devices[d]].type];
+		double bytes = hspmd_plan_memory(costs, less, pipeline, stage, d);
+		if (bytes * have >= need * (double)type->memory_bytes || !have) {
+			need = bytes;
+			have = (double)type->memory_bytes;
+		}
+	}
+	if (need > have)
+		fprintf(f, "; with less to do again (%s) a device would need %.4g GB of its %.4g", hspmd_recompute_names[before],
+		        need / 1e9, have / 1e9);
+	hspmd_plan_destroy(less);
+}
+
+/* Write which operators run again, where, and why. */
+static void write_recompute(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p)
+{
+	for (int k = HSPMD_RECOMPUTE_SELECTIVE; k < HSPMD_RECOMPUTE_KINDS; k++) {
+		int pipeline = 0, stage = 0, count = count_stages(p, (enum hspmd_recompute)k, &pipeline, &stage);
+		const json_t *set = hspmd_recompute_set(p->recompute_sets, (enum hspmd_recompute)k);
+		char *names = set ? hspmd_recompute_set_text(set) : NULL;
+		if (!count || (set && !names))
+			continue;
+		fprintf(f, "Stage %d of pipeline %d", stage, pipeline);
+		if (count > 1)
+			fprintf(f, " (and %d more)", count - 1);
+		fprintf(f, " runs %s again before a block's backward pass, instead of keeping what %s give",
+		        names                            ? names
+		        : k == HSPMD_RECOMPUTE_SELECTIVE ? "operators that are cheap for the size of their results"
+		                                         : "all of a block",
+		        k == HSPMD_RECOMPUTE_FULL ? "its operators" : "they");
+		write_gain(f, costs, p, pipeline, stage);
+		fputs(".\n", f);
+		free(names);
+	}
+}
+
 static void write_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                           const struct hspmd_profile *profile, enum hspmd_precision precision, const struct hspmd_plan *plan)
 {
@@ -163,6 +240,7 @@ static void write_details(FILE *f, const struct hspmd_cluster *cluster, const st
 		write_sync(f, plan, &t);
 		hspmd_timing_clear(&t);
 		write_memory(f, c, plan);
+		write_recompute(f, c, plan);
 	}
 	hspmd_costs_destroy(c);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/recompute_sets.h"
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/search/search_plan.h"
 #include "controller/solver/sim/predict.h"
@@ -176,7 +177,8 @@ static void offer_home(struct lengths *w, int at)
 {
 	for (int merge = 1; merge <= MERGE_MOST; merge *= 2)
 		for (int r = HSPMD_RECOMPUTE_NONE; r <= HSPMD_RECOMPUTE_FULL; r++)
-			offer(w, at, larger_micro_batches(w, at, merge, (enum hspmd_recompute)r), true);
+			if (hspmd_recompute_kinds(w->home->recompute_sets) & 1u << r)
+				offer(w, at, larger_micro_batches(w, at, merge, (enum hspmd_recompute)r), true);
 }
 
 static void offer_search(struct lengths *w, const struct hspmd_cluster *beside, int at)
