@@ -154,6 +154,11 @@ static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, 
 	if (read_recompute(r, at, s))
 		return -1;
 	s->sequence_parallel = hspmd_json_bool_or(at, "sequence_parallel", false);
+	s->zero_share = hspmd_json_number_or(at, "zero_share", HSPMD_JSON_POSITIVE, RATIO_MAX, 0);
+	if (s->zero_share > 0 && !r->p->zero_stage) {
+		struct hspmd_json share = hspmd_json_any(at, "zero_share");
+		return hspmd_json_fail(&share, "nothing is divided in such parts under zero_stage 0");
+	}
 	s->context = (int)hspmd_json_int_or(at, "context", 1, HSPMD_CLUSTER_MAX_DEVICES, 1);
 	if (hspmd_json_failed(at))
 		return -1;
@@ -188,6 +193,8 @@ static int check_round(const struct hspmd_json *stages, const struct hspmd_pipel
 	struct hspmd_json at = hspmd_json_at(stages, (size_t)i);
 	if (s->device_count != first->device_count || memcmp(s->devices, first->devices, (size_t)s->device_count * sizeof *s->devices))
 		return hspmd_json_fail(&at, "expected the devices of stages[%d], whose next chunk this is", i % length);
+	if (s->zero_share != first->zero_share)
+		return hspmd_json_fail(&at, "expected zero_share of stages[%d], whose next chunk this is", i % length);
 	if (!hspmd_stage_same_splits(s, first))
 		return hspmd_json_fail(
 		        &at, "expected shard_ratio, sequence_parallel, context and context_ratio of stages[%d], whose next chunk this is",

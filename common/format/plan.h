@@ -38,6 +38,8 @@ struct hspmd_stage {
 	double *context_ratio;  /* one per group, NULL: even */
 	bool sequence_parallel; /* activations between the split operators are split along the sequence too; optional key, default false */
 	enum hspmd_recompute recompute;
+	double zero_share; /* of what ZeRO divides among the stages with the same layer: how much this one keeps, relative to the others.
+	                      0: as 1; optional key, only with zero_stage above 0. Equal in all chunks of the same devices */
 };
 
 struct hspmd_pipeline {
@@ -100,6 +102,10 @@ bool hspmd_stage_same_splits(const struct hspmd_stage *a, const struct hspmd_sta
 
 /* One line for people: "2 pipelines: [n0:0-1 x2 L0-6 | n1:0 L6-14] 5 mb, [n2:0 L0-14] 3 mb". malloc'd. */
 char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster *c);
+/* The part of a layer's state, if zero_stage divides it, that the pipeline's stage keeps: at most 1. */
+double hspmd_plan_zero_part(const struct hspmd_plan *p, int pipeline, int layer);
+/* Returns true if some stage keeps more than another. */
+bool hspmd_plan_has_zero_shares(const struct hspmd_plan *p);
 /* How many devices the plan uses. */
 int hspmd_plan_device_count(const struct hspmd_plan *p);
 /* Returns true if all pipelines come to the same layers in the same order: they have as many micro-batches each, stages of the same layers,

@@ -64,6 +64,8 @@ static json_t *stage_json(const struct hspmd_cluster *c, const struct hspmd_plan
 	bad |= json_object_set_new(o, "recompute", recompute_json(p, s));
 	if (s->sequence_parallel)
 		bad |= json_object_set_new(o, "sequence_parallel", json_true());
+	if (s->zero_share > 0 && p->zero_stage)
+		bad |= json_object_set_new(o, "zero_share", hspmd_json_real(s->zero_share));
 	if (s->context > 1)
 		bad |= json_object_set_new(o, "context", json_integer(s->context));
 	if (s->shard_ratio)
@@ -262,6 +264,31 @@ char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster 
 		return NULL;
 	}
 	return text;
+}
+
+static double zero_share_of(const struct hspmd_pipeline *pipe, int layer)
+{
+	int s = 0;
+	while (s < pipe->stage_count - 1 && pipe->stages[s].layers[1] <= layer)
+		s++;
+	return pipe->stages[s].zero_share > 0 ? pipe->stages[s].zero_share : 1;
+}
+
+double hspmd_plan_zero_part(const struct hspmd_plan *p, int pipeline, int layer)
+{
+	double all = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		all += zero_share_of(&p->pipelines[i], layer);
+	return zero_share_of(&p->pipelines[pipeline], layer) / all;
+}
+
+bool hspmd_plan_has_zero_shares(const struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			if (p->pipelines[i].stages[s].zero_share > 0)
+				return true;
+	return false;
 }
 
 int hspmd_plan_widest_group(const struct hspmd_plan *p)

@@ -45,8 +45,8 @@ static void put_ratio(FILE *f, const char *key, int parts, int units)
 	fputc(']', f);
 }
 
-/* How a stage on `count` devices splits its layers. The caller frees the result. */
-static char *draw_splits(const struct random_plan *of, int count)
+/* How a stage on `count` devices splits its layers, under this zero_stage. The caller frees the result. */
+static char *draw_splits(const struct random_plan *of, int count, int zero)
 {
 	char *text = NULL;
 	size_t size;
@@ -58,6 +58,8 @@ static char *draw_splits(const struct random_plan *of, int count)
 		fprintf(f, ",\"context\":%d", context);
 	if (random_plan_draw(2))
 		fputs(",\"sequence_parallel\":true", f);
+	if (zero && random_plan_draw(3) == 0)
+		fprintf(f, ",\"zero_share\":%u", 1 + random_plan_draw(3));
 	put_ratio(f, "shard_ratio", count / context, of->heads);
 	put_ratio(f, "context_ratio", context > 1 ? context : 0, 16);
 	fclose(f);
@@ -112,7 +114,8 @@ static char *draw_list(const struct random_plan_operators *of)
 
 /* What pipelines that exchange parts during their passes have in common. */
 struct common {
-	int micro_batches; /* 0: nothing in common */
+	int zero;          /* zero_stage */
+	int micro_batches; /* 0: nothing else in common */
 	int stages, layers[8];
 };
 
@@ -139,7 +142,7 @@ static void put_pipeline(FILE *f, const struct random_plan *of, const struct com
 	int width[8], layers[8], layer = 0, stages = draw_widths(devices, of->layers / rounds, common->stages, width);
 	char *splits[8];
 	for (int s = 0; s < stages; s++)
-		splits[s] = draw_splits(of, width[s]);
+		splits[s] = draw_splits(of, width[s], common->zero);
 	compose(of->layers, stages * rounds, layers);
 	if (common->stages)
 		memcpy(layers, common->layers, sizeof layers);
@@ -205,6 +208,7 @@ char *random_plan(const struct random_plan *of)
 	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":%d,\"zero_stage\":%d,", BATCH,
 	        of->seq_len, zero);
 	put_schedule(f, zero > 1, &rounds);
+	common.zero = zero;
 	if (zero > 1)
 		draw_common(of, pipelines, width, rounds, samples, &common);
 	fputs(",\"pipelines\":[", f);

@@ -229,6 +229,7 @@ static const struct edit edits[] = {
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [1, 0]", "stages[0].shard_ratio[1]: expected a number above 0" },
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [5, 3]", "" },
 	{ "\"recompute\": \"none\"", "\"sequence_parallel\": 1", "stages[0].sequence_parallel: expected true or false, got 1" },
+	{ "\"recompute\": \"none\"", "\"zero_share\": 2", "stages[0].zero_share: nothing is divided in such parts under zero_stage 0" },
 	{ "\"recompute\": \"none\"", "\"context\": 3",
 	  "p.json: pipelines[0].stages[0].context: 3 groups do not divide the stage's 2 devices" },
 	{ "\"recompute\": \"none\"", "\"context\": 2, \"shard_ratio\": [1]", "" },

@@ -86,6 +86,12 @@ static const struct {
 	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
 	{ "two pipelines, ZeRO 3", "\"schedule\":\"1f1b\",\"zero_stage\":3",
 	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines, ZeRO, unequal", "\"schedule\":\"1f1b\",\"zero_stage\":1",
+	  PIPE(4, STAGE(0, 8, "0", ",\"zero_share\":3")) "," PIPE(4, STAGE(0, 8, "1", ",\"zero_share\":0.5")) },
+	{ "two pipelines, ZeRO 2, unequal", "\"schedule\":\"1f1b\",\"zero_stage\":2",
+	  PIPE(4, STAGE(0, 8, "0", ",\"zero_share\":3")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines, ZeRO 3, unequal", "\"schedule\":\"1f1b\",\"zero_stage\":3",
+	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", ",\"zero_share\":0.4")) },
 	{ "two pipelines of two stages, ZeRO 3", "\"schedule\":\"1f1b\",\"zero_stage\":3",
 	  PIPE(4, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) "," PIPE(4, STAGE(0, 4, "2", "") "," STAGE(4, 8, "3", "")) },
 	{ "two stages", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) },
@@ -437,6 +443,39 @@ static void parts_are_chosen_where_nothing_else_fits(void **unused)
 	hspmd_cluster_destroy(c);
 }
 
+/* Devices of the second type have too little memory for an equal part, but the others have more to spare. */
+static void parts_follow_free_memory(void **unused)
+{
+	(void)unused;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = small_devices(206000000, 4);
+	struct hspmd_model *m = model_from(large_layers);
+	struct hspmd_model_facts *f = facts_of(m, 64);
+	struct hspmd_solve_request r = { .global_batch = 32, .seq_len = 64 };
+	c->types[0].memory_bytes = 270000000;
+	c->types[1].memory_bytes = 160000000;
+	struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	assert_true(p->zero_stage > 0 && hspmd_plan_has_zero_shares(p));
+	for (int d = 0; d < p->predicted.device_count; d++) {
+		int type = c->devices[p->predicted.devices[d]].type;
+		assert_true(p->predicted.memory_bytes[d] <= (double)c->types[type].memory_bytes);
+	}
+	for (int i = 0; i < p->pipeline_count; i++) {
+		double part = hspmd_plan_zero_part(p, i, 0), even = 1.0 / p->pipeline_count;
+		assert_true(c->devices[p->pipelines[i].stages[0].devices[0]].type ? part < even : part > even);
+	}
+	char *why = hspmd_plan_explain(c, f, NULL, HSPMD_PRECISION_FP32, NULL, p);
+	if (!strstr(why, "by what their devices have free"))
+		fail_msg("%s", why);
+	free(why);
+	hspmd_plan_destroy(p);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
 /* A stage recomputes the first of the lists with which it fits, in their order, and says so. */
 static void lists_are_chosen_where_less_does_not_fit(void **unused)
 {
@@ -489,7 +528,8 @@ static void lists_are_chosen_where_less_does_not_fit(void **unused)
 	hspmd_cluster_destroy(c);
 }
 
-/* Devices come and go: the search begins with the plan of the others, to which it must not add a stage. */
+/* Devices come and go: the search begins with the plan of the others, to which it must not add a stage. (Of 32 samples, the eighth device
+ * would not make a step shorter.) */
 static void parts_follow_the_devices(void **unused)
 {
 	(void)unused;
@@ -502,7 +542,7 @@ static void parts_follow_the_devices(void **unused)
 		struct hspmd_cluster *now = small_devices(210000000, more[i]);
 		struct hspmd_plan *next = expect_parts(
 		        now, f,
-		        &(struct hspmd_solve_request){ .global_batch = 32, .seq_len = 64, .current = plan, .current_cluster = before });
+		        &(struct hspmd_solve_request){ .global_batch = 36, .seq_len = 64, .current = plan, .current_cluster = before });
 		hspmd_plan_destroy(plan);
 		hspmd_cluster_destroy(before);
 		plan = next;
@@ -517,10 +557,15 @@ static void parts_follow_the_devices(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_types_are_compared),      cmocka_unit_test(memory_agrees_with_the_program),
-		cmocka_unit_test(packed_blocks_are_predicted), cmocka_unit_test(memory_agrees_with_pairs),
-		cmocka_unit_test(memory_agrees_in_bf16),       cmocka_unit_test(parts_are_chosen_where_nothing_else_fits),
-		cmocka_unit_test(parts_follow_the_devices),    cmocka_unit_test(lists_are_chosen_where_less_does_not_fit),
+		cmocka_unit_test(all_types_are_compared),
+		cmocka_unit_test(memory_agrees_with_the_program),
+		cmocka_unit_test(packed_blocks_are_predicted),
+		cmocka_unit_test(memory_agrees_with_pairs),
+		cmocka_unit_test(memory_agrees_in_bf16),
+		cmocka_unit_test(parts_are_chosen_where_nothing_else_fits),
+		cmocka_unit_test(parts_follow_free_memory),
+		cmocka_unit_test(parts_follow_the_devices),
+		cmocka_unit_test(lists_are_chosen_where_less_does_not_fit),
 	};
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));

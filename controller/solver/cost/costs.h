@@ -153,8 +153,11 @@ double hspmd_variation(struct hspmd_costs *c, int devices, int group);
  * with zero the copies share the optimizer state. */
 struct hspmd_layer_copies {
 	int pipelines;
-	int zero; /* stage of ZeRO: 0 to 3 */
+	int zero;    /* stage of ZeRO: 0 to 3 */
+	double part; /* of what ZeRO divides that this copy keeps; 0: as much as the others */
 };
+/* Of a stage of the plan: of its layers on average, by their weights. */
+struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage);
 
 /* The part of a stage's layers that one device has. */
 struct hspmd_device_share {

@@ -140,18 +140,39 @@ static void write_memory(FILE *f, const struct hspmd_costs *costs, const struct 
 	const struct hspmd_cluster *c = costs->cluster;
 	struct location at = fullest(c, p);
 	const struct hspmd_pipeline *pipe = &p->pipelines[at.pipeline];
-	const struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage };
 	char name[256];
 	double state = 0;
 	if (!(at.share > 0))
 		return;
-	for (int s = at.stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages)
+	for (int s = at.stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages) {
+		const struct hspmd_layer_copies copies = hspmd_costs_copies(costs, p, at.pipeline, s);
 		state += hspmd_costs_memory(costs, &pipe->stages[s], at.which, pipe->micro_batch, false, &copies).state;
+	}
 	fprintf(f,
 	        "The fullest device, %s (pipeline %d, stage %d), needs %.1f%% of its memory: %.3g GB for weights, gradients and moments, "
 	        "%.3g GB for the rest.\n",
 	        hspmd_cluster_device_address(c, pipe->stages[at.stage].devices[at.which], name, sizeof name), at.pipeline, at.stage,
 	        100 * at.share, state / 1e9, (at.bytes - state) / 1e9);
+}
+
+/* Write how unequally the pipelines divide the state, if they do. */
+static void write_parts(FILE *f, const struct hspmd_plan *p)
+{
+	int least = 0, most = 0, layer = 0;
+	for (int i = 1; i < p->pipeline_count; i++) {
+		least = hspmd_plan_zero_part(p, i, layer) < hspmd_plan_zero_part(p, least, layer) ? i : least;
+		most = hspmd_plan_zero_part(p, i, layer) > hspmd_plan_zero_part(p, most, layer) ? i : most;
+	}
+	double low = hspmd_plan_zero_part(p, least, layer), high = hspmd_plan_zero_part(p, most, layer);
+	if (p->zero_stage && high > low * 1.001)
+		fprintf(f,
+		        "The pipelines divide %s by what their devices have free: pipeline %d keeps %.3g%%, pipeline %d keeps %.3g%%; "
+		        "equal parts "
+		        "would be %.3g%%.\n",
+		        p->zero_stage == 1   ? "the optimizer's state"
+		        : p->zero_stage == 2 ? "the optimizer's state and gradients"
+		                             : "weights, gradients and the optimizer's state",
+		        most, 100 * high, least, 100 * low, 100.0 / p->pipeline_count);
 }
 
 /* How many stages of the plan recompute in this way; *pipeline and *stage: the first of them. */
@@ -173,7 +194,7 @@ static void write_gain(FILE *f, struct hspmd_costs *costs, const struct hspmd_pl
 {
 	struct hspmd_plan *less = hspmd_plan_copy(p);
 	struct hspmd_stage *st = less ? &less->pipelines[pipeline].stages[stage] : NULL;
-	const struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage };
+	const struct hspmd_layer_copies copies = hspmd_costs_copies(costs, p, pipeline, stage);
 	int micro_batch = p->pipelines[pipeline].micro_batch;
 	unsigned kinds = hspmd_recompute_kinds(p->recompute_sets);
 	struct hspmd_stage_cost with = { 0 }, without = { 0 };
@@ -240,6 +261,7 @@ static void write_details(FILE *f, const struct hspmd_cluster *cluster, const st
 		write_sync(f, plan, &t);
 		hspmd_timing_clear(&t);
 		write_memory(f, c, plan);
+		write_parts(f, plan);
 		write_recompute(f, c, plan);
 	}
 	hspmd_costs_destroy(c);
