@@ -13,6 +13,7 @@ void hspmd_model_facts_destroy(struct hspmd_model_facts *f)
 	free(f->kind_of_layer);
 	free(f->kinds);
 	free(f->ties);
+	json_decref(f->recompute_sets);
 	free(f);
 }
 

@@ -82,8 +82,8 @@ struct hspmd_layer_facts {
 	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS];
 	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS]; /* bytes within an operator for each sample, on GPUs (gathered) and CPUs */
 	struct hspmd_layer_products products;
-	/* [form][context parallelism][sequence parallelism][recompute]. They differ in more than in shares: a group has what it gathers, and
-	 * what it sends and receives. */
+	/* [form][context parallelism][sequence parallelism][recompute]; if there are fewer lists of operators, the others' are as the kind
+	 * before. They differ in more than in shares: a group has what it gathers, and what it sends and receives. */
 	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][2][HSPMD_RECOMPUTE_KINDS];
 };
 
@@ -102,6 +102,7 @@ struct hspmd_model_facts {
 	struct hspmd_layer_tie *ties;    /* [layer_count] */
 	double params;                   /* of the whole model; shared ones count once */
 	int moments;                     /* values that the optimizer keeps per parameter in addition to it */
+	json_t *recompute_sets; /* lists of operators worth recomputing, each with all of the one before (recompute_sets.h); owned */
 	/* Into how many parts the weights can be divided that consist of few large ones: heads that share keys and values, experts.
 	 * Greatest common divisors; 0: there are no such weights, 1: nothing can be divided. */
 	int even_parts; /* of weights whose parts are several rows (heads): a tensor-parallel degree should divide it */

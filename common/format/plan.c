@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/recompute_sets.h"
 #include "common/json.h"
 
 #define GLOBAL_BATCH_MAX (1 << 30)
@@ -17,8 +18,9 @@
 #define SECONDS_MAX 1e12
 #define SHORTER_MAX 64
 #define CHOICES_MAX (1 << 20)
+#define OPERATORS_MAX 1024
 
-const char *const hspmd_recompute_names[] = { "none", "selective", "full", NULL };
+const char *const hspmd_recompute_names[] = { "none", "selective", "set 1", "set 2", "set 3", "set 4", "full", NULL };
 const char *const hspmd_schedule_names[] = { "1f1b", "gpipe", "interleaved", "zb-h1", NULL };
 
 /* The stage of a device. */
@@ -120,12 +122,43 @@ static int read_layers(struct hspmd_json *at, struct hspmd_stage *s, int first)
 	return 0;
 }
 
+/* A word, or a list of operators. Their names are checked against the model by whoever has it. */
+static int read_recompute(struct reader *r, struct hspmd_json *at, struct hspmd_stage *s)
+{
+	static const char *const words[] = { "none", "selective", "full", NULL };
+	struct hspmd_json any = hspmd_json_any(at, "recompute");
+	if (!json_is_array(any.value)) {
+		int word = hspmd_json_enum_or(at, "recompute", words, HSPMD_RECOMPUTE_NONE);
+		s->recompute = word < HSPMD_RECOMPUTE_SET ? (enum hspmd_recompute)word : HSPMD_RECOMPUTE_FULL;
+		return hspmd_json_failed(at) ? -1 : 0;
+	}
+	struct hspmd_json list = hspmd_json_array(at, "recompute", 1, OPERATORS_MAX);
+	for (size_t i = 0; i < hspmd_json_length(&list); i++) {
+		struct hspmd_json one = hspmd_json_at(&list, i);
+		if (!hspmd_json_string_value(&one))
+			return -1;
+	}
+	if (hspmd_json_failed(at))
+		return -1;
+	int set = hspmd_recompute_sets_add(&r->p->recompute_sets, list.value);
+	if (set == HSPMD_RECOMPUTE_SETS)
+		return hspmd_json_fail(&list, "the plan has %d other lists of operators already, and may have no more", set);
+	s->recompute = (enum hspmd_recompute)(HSPMD_RECOMPUTE_SET + set);
+	return set < 0 ? hspmd_json_fail_memory(&list) : 0;
+}
+
 static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, struct hspmd_stage *s, int first_layer, bool first_round)
 {
 	if (read_layers(at, s, first_layer) || read_devices(r, at, me, s, first_round))
 		return -1;
-	s->recompute = (enum hspmd_recompute)hspmd_json_enum_or(at, "recompute", hspmd_recompute_names, HSPMD_RECOMPUTE_NONE);
+	if (read_recompute(r, at, s))
+		return -1;
 	s->sequence_parallel = hspmd_json_bool_or(at, "sequence_parallel", false);
+	s->zero_share = hspmd_json_number_or(at, "zero_share", HSPMD_JSON_POSITIVE, RATIO_MAX, 0);
+	if (s->zero_share > 0 && !r->p->zero_stage) {
+		struct hspmd_json share = hspmd_json_any(at, "zero_share");
+		return hspmd_json_fail(&share, "nothing is divided in such parts under zero_stage 0");
+	}
 	s->context = (int)hspmd_json_int_or(at, "context", 1, HSPMD_CLUSTER_MAX_DEVICES, 1);
 	if (hspmd_json_failed(at))
 		return -1;
@@ -160,6 +193,8 @@ static int check_round(const struct hspmd_json *stages, const struct hspmd_pipel
 	struct hspmd_json at = hspmd_json_at(stages, (size_t)i);
 	if (s->device_count != first->device_count || memcmp(s->devices, first->devices, (size_t)s->device_count * sizeof *s->devices))
 		return hspmd_json_fail(&at, "expected the devices of stages[%d], whose next chunk this is", i % length);
+	if (s->zero_share != first->zero_share)
+		return hspmd_json_fail(&at, "expected zero_share of stages[%d], whose next chunk this is", i % length);
 	if (!hspmd_stage_same_splits(s, first))
 		return hspmd_json_fail(
 		        &at, "expected shard_ratio, sequence_parallel, context and context_ratio of stages[%d], whose next chunk this is",
@@ -469,6 +504,7 @@ void hspmd_plan_destroy(struct hspmd_plan *p)
 	free(p->pipelines);
 	hspmd_plan_drop_shorter(p);
 	json_decref(p->program);
+	json_decref(p->recompute_sets);
 	json_decref(p->choices);
 	free(p->predicted.devices);
 	free(p->predicted.memory_bytes);

@@ -15,8 +15,17 @@
 
 #define HSPMD_PLAN_FORMAT "hspmd-plan-1"
 
-enum hspmd_recompute { HSPMD_RECOMPUTE_NONE, HSPMD_RECOMPUTE_SELECTIVE, HSPMD_RECOMPUTE_FULL };
-extern const char *const hspmd_recompute_names[];
+/* Which operators of a stage's blocks run again before the backward pass, so that their results need not be kept: none; those with few
+ * operations for the size of their results; those that one of the plan's `recompute_sets` lists (its index is added to SET); all of them,
+ * with the messages between them. The search takes sets that contain one another, so that each kind repeats what the one before repeats. */
+#define HSPMD_RECOMPUTE_SETS 4 /* most sets of a plan */
+enum hspmd_recompute {
+	HSPMD_RECOMPUTE_NONE,
+	HSPMD_RECOMPUTE_SELECTIVE,
+	HSPMD_RECOMPUTE_SET,
+	HSPMD_RECOMPUTE_FULL = HSPMD_RECOMPUTE_SET + HSPMD_RECOMPUTE_SETS
+};
+extern const char *const hspmd_recompute_names[]; /* "none", "selective", "set 1" ..., "full": for people */
 enum hspmd_schedule { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_INTERLEAVED, HSPMD_SCHEDULE_ZB_H1 };
 extern const char *const hspmd_schedule_names[]; /* "1f1b", "gpipe", "interleaved", "zb-h1" */
 
@@ -29,6 +38,8 @@ struct hspmd_stage {
 	double *context_ratio;  /* one per group, NULL: even */
 	bool sequence_parallel; /* activations between the split operators are split along the sequence too; optional key, default false */
 	enum hspmd_recompute recompute;
+	double zero_share; /* of what ZeRO divides among the stages with the same layer: how much this one keeps, relative to the others.
+	                      0: as 1; optional key, only with zero_stage above 0. Equal in all chunks of the same devices */
 };
 
 struct hspmd_pipeline {
@@ -60,6 +71,7 @@ struct hspmd_plan {
 	int pipeline_count;
 	struct hspmd_pipeline *pipelines;
 	struct hspmd_predicted predicted;
+	json_t *recompute_sets; /* lists of operators that stages recompute (recompute_sets.h); owned. NULL: none */
 	json_t *choices; /* [lines]: what devices chose by measurement (`choose` of runtime/device/device.h); NULL: nothing */
 	/* Plans for shorter steps, which work on this plan's training state: it stays where this plan puts it. In the order of their
 	 * seq_len, all below this plan's; on some or all of its devices; without `shorter` of their own. Owned. */
@@ -90,6 +102,10 @@ bool hspmd_stage_same_splits(const struct hspmd_stage *a, const struct hspmd_sta
 
 /* One line for people: "2 pipelines: [n0:0-1 x2 L0-6 | n1:0 L6-14] 5 mb, [n2:0 L0-14] 3 mb". malloc'd. */
 char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster *c);
+/* The part of a layer's state, if zero_stage divides it, that the pipeline's stage keeps: at most 1. */
+double hspmd_plan_zero_part(const struct hspmd_plan *p, int pipeline, int layer);
+/* Returns true if some stage keeps more than another. */
+bool hspmd_plan_has_zero_shares(const struct hspmd_plan *p);
 /* How many devices the plan uses. */
 int hspmd_plan_device_count(const struct hspmd_plan *p);
 /* Returns true if all pipelines come to the same layers in the same order: they have as many micro-batches each, stages of the same layers,

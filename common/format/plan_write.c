@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/recompute_sets.h"
 #include "common/json.h"
 
 #define RUN_MAX_BYTES 300 /* "node:first-last" */
@@ -48,15 +49,23 @@ static json_t *ratio_json(const double *values, int count)
 	return hspmd_json_unless_failed(bad, a);
 }
 
-static json_t *stage_json(const struct hspmd_cluster *c, const struct hspmd_stage *s)
+static json_t *recompute_json(const struct hspmd_plan *p, const struct hspmd_stage *s)
+{
+	const json_t *set = hspmd_recompute_set(p->recompute_sets, s->recompute);
+	return set ? json_deep_copy(set) : json_string(hspmd_recompute_names[s->recompute]);
+}
+
+static json_t *stage_json(const struct hspmd_cluster *c, const struct hspmd_plan *p, const struct hspmd_stage *s)
 {
 	json_t *o = json_object();
 	int bad = !o;
 	bad |= json_object_set_new(o, "layers", json_pack("[ii]", s->layers[0], s->layers[1]));
 	bad |= json_object_set_new(o, "devices", devices_json(c, s->devices, s->device_count));
-	bad |= json_object_set_new(o, "recompute", json_string(hspmd_recompute_names[s->recompute]));
+	bad |= json_object_set_new(o, "recompute", recompute_json(p, s));
 	if (s->sequence_parallel)
 		bad |= json_object_set_new(o, "sequence_parallel", json_true());
+	if (s->zero_share > 0 && p->zero_stage)
+		bad |= json_object_set_new(o, "zero_share", hspmd_json_real(s->zero_share));
 	if (s->context > 1)
 		bad |= json_object_set_new(o, "context", json_integer(s->context));
 	if (s->shard_ratio)
@@ -71,7 +80,7 @@ static json_t *pipeline_json(const struct hspmd_cluster *c, const struct hspmd_p
 	json_t *o = json_object(), *stages = json_array();
 	int bad = !o || !stages;
 	for (int i = 0; i < pl->stage_count; i++)
-		bad |= json_array_append_new(stages, stage_json(c, &pl->stages[i]));
+		bad |= json_array_append_new(stages, stage_json(c, p, &pl->stages[i]));
 	bad |= json_object_set_new(o, "micro_batches", json_integer(pl->micro_batches));
 	if (pl->micro_batch != p->micro_batch)
 		bad |= json_object_set_new(o, "micro_batch", json_integer(pl->micro_batch));
@@ -188,6 +197,7 @@ struct hspmd_plan *hspmd_plan_copy(const struct hspmd_plan *p)
 	*copy = *p;
 	copy->program = p->program ? json_deep_copy(p->program) : NULL;
 	failed = p->program && !copy->program;
+	copy->recompute_sets = json_incref(p->recompute_sets);
 	copy->choices = json_incref(p->choices);
 	size_t n = (size_t)p->predicted.device_count;
 	copy->predicted.devices = copy_array(p->predicted.devices, n, sizeof *p->predicted.devices, &failed);
@@ -254,6 +264,31 @@ char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster 
 		return NULL;
 	}
 	return text;
+}
+
+static double zero_share_of(const struct hspmd_pipeline *pipe, int layer)
+{
+	int s = 0;
+	while (s < pipe->stage_count - 1 && pipe->stages[s].layers[1] <= layer)
+		s++;
+	return pipe->stages[s].zero_share > 0 ? pipe->stages[s].zero_share : 1;
+}
+
+double hspmd_plan_zero_part(const struct hspmd_plan *p, int pipeline, int layer)
+{
+	double all = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		all += zero_share_of(&p->pipelines[i], layer);
+	return zero_share_of(&p->pipelines[pipeline], layer) / all;
+}
+
+bool hspmd_plan_has_zero_shares(const struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			if (p->pipelines[i].stages[s].zero_share > 0)
+				return true;
+	return false;
 }
 
 int hspmd_plan_widest_group(const struct hspmd_plan *p)

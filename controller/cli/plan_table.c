@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/recompute_sets.h"
+
 #define LEAD 19 /* columns of the table; with a space between them they leave 19 for memory */
 #define LAYERS 9
 #define DEVICES 26
@@ -172,6 +174,22 @@ static void stage_row(FILE *to, const struct hspmd_plan *p, const struct hspmd_c
 
 /* ---- the whole */
 
+/* The lists of operators that the table calls sets. */
+static void write_sets(FILE *to, const struct hspmd_plan *p)
+{
+	for (int k = HSPMD_RECOMPUTE_SET; k < HSPMD_RECOMPUTE_FULL; k++) {
+		const json_t *set = hspmd_recompute_set(p->recompute_sets, (enum hspmd_recompute)k);
+		bool used = false;
+		for (int i = 0; i < p->pipeline_count; i++)
+			for (int s = 0; s < p->pipelines[i].stage_count; s++)
+				used |= (int)p->pipelines[i].stages[s].recompute == k;
+		char *names = set && used ? hspmd_recompute_set_text(set) : NULL;
+		if (names)
+			say(to, "recompute %s: %s\n", hspmd_recompute_names[k], names);
+		free(names);
+	}
+}
+
 static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report,
                    bool current)
 {
@@ -186,6 +204,7 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	    p->seq_len, hspmd_schedule_names[p->schedule], p->zero_stage, hspmd_plan_device_count(p), c->device_count);
 	if (report->price_per_hour > 0)
 		say(to, "its nodes cost %.6g per hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
+	write_sets(to, p);
 	if (p->synthesis)
 		say(to, "every operator is divided in a way of its own, which --explain describes\n");
 	if (current && !isnan(report->moved_bytes))

@@ -111,8 +111,10 @@ static void write_block(FILE *out, const struct report_run *r, const struct repo
 	fputs("<title>", out);
 	write_devices(out, s, 200);
 	report_textf(out, " (%s): layers %d to %d", *type ? type : "type not known", s->first, s->end - 1);
-	if (*s->recompute && strcmp(s->recompute, "none"))
-		report_textf(out, ", recompute %s", s->recompute);
+	if (json_is_string(s->recompute) && strcmp(json_string_value(s->recompute), "none"))
+		report_textf(out, ", recompute %s", json_string_value(s->recompute));
+	for (size_t i = 0; i < json_array_size(s->recompute); i++)
+		report_textf(out, "%s %s", i ? "" : ", recompute", json_string_value(json_array_get(s->recompute, i)));
 	if (!isnan(memory))
 		report_textf(out, ", memory %.0f %% of a device", memory * 100);
 	if (!isnan(s->compute_s))

@@ -14,7 +14,7 @@ struct report_stage {
 	int first, end; /* layers */
 	int device_count;
 	const json_t *devices; /* runs: "node:first-last"; belongs to the plan's source */
-	const char *recompute; /* "" where not given; belongs to the source */
+	const json_t *recompute; /* a word, or a list of operators; NULL where not given; belongs to the source */
 	double compute_s;      /* for which its slowest device computes per micro-batch; NaN: not measured */
 };
 

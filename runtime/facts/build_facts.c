@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/recompute_sets.h"
 #include "runtime/facts/facts_internal.h"
 #include "runtime/model/own.h"
 
@@ -138,8 +139,8 @@ static int probe_layout(struct build *b, const struct hspmd_probe *probe, int la
 {
 	int status = 0;
 	for (int deferred = 0; !status && deferred < 2; deferred++) {
-		struct hspmd_program *p =
-		        hspmd_probe_program(probe, recompute, deferred ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B, b->err);
+		struct hspmd_program *p = hspmd_probe_program(probe, b->facts->recompute_sets, recompute,
+		                                              deferred ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B, b->err);
 		status = !p || hspmd_probe_memory(p, form, deferred, b->memory[form][layout], b->err) ||
 		                         hspmd_probe_memory(p, second, deferred, b->memory[second][layout], b->err)
 		                 ? -1
@@ -154,7 +155,8 @@ static int probe_memory(struct build *b)
 	size_t n = (size_t)b->facts->kind_count;
 	for (int recompute = 0; recompute < HSPMD_RECOMPUTE_KINDS; recompute++) {
 		enum hspmd_recompute r = (enum hspmd_recompute)recompute;
-		for (int layout = 0; layout < LAYOUTS; layout++) {
+		bool there = hspmd_recompute_kinds(b->facts->recompute_sets) & 1u << r; /* else as the kind before */
+		for (int layout = 0; there && layout < LAYOUTS; layout++) {
 			int from = instead_of(b, layout);
 			if (from == layout &&
 			    (probe_layout(b, &b->gathered[layout], layout, r, HSPMD_FACTS_GATHERED_BF16, HSPMD_FACTS_GATHERED_FP32) ||
@@ -205,8 +207,12 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 static int probe_again(struct build *b, int layout, const struct hspmd_program *p, struct point *out)
 {
 	for (int r = HSPMD_RECOMPUTE_NONE + 1; r < HSPMD_RECOMPUTE_KINDS; r++) {
-		struct hspmd_program *recomputed =
-		        hspmd_probe_program(&b->in_parts[layout], (enum hspmd_recompute)r, HSPMD_SCHEDULE_1F1B, b->err);
+		if (!(hspmd_recompute_kinds(b->facts->recompute_sets) & 1u << r)) { /* as the kind before */
+			memcpy(out->again[r], out->again[r - 1], (size_t)b->facts->kind_count * sizeof *out->again[r]);
+			continue;
+		}
+		struct hspmd_program *recomputed = hspmd_probe_program(&b->in_parts[layout], b->facts->recompute_sets,
+		                                                       (enum hspmd_recompute)r, HSPMD_SCHEDULE_1F1B, b->err);
 		int status = recomputed ? hspmd_probe_again(p, recomputed, out->again[r], b->err) : -1;
 		hspmd_program_destroy(recomputed);
 		if (status)
@@ -438,6 +444,19 @@ static int open_probes(struct build *b)
 	return 0;
 }
 
+static int choose_sets(struct build *b)
+{
+	struct hspmd_model_facts *f = b->facts;
+	double *weight = hspmd_calloc((size_t)f->kind_count, sizeof *weight);
+	if (!weight)
+		return hspmd_fail_memory(b->err, "choosing what to recompute");
+	for (int l = 0; l < f->layer_count; l++)
+		weight[f->kind_of_layer[l]]++;
+	int status = hspmd_recompute_sets_choose(b->in_parts[ONE].program->graph, f->kind_count, weight, &f->recompute_sets, b->err);
+	free(weight);
+	return status;
+}
+
 static void close_probes(struct build *b)
 {
 	for (int layout = 0; layout < LAYOUTS; layout++) {
@@ -462,7 +481,7 @@ static int fill_facts(struct hspmd_model_facts *f, const struct hspmd_graph_sour
 	struct build b = { .facts = f, .reduced = hspmd_reduced_model_source(m), .err = err };
 	f->seq_len = seq_len;
 	f->moments = hspmd_optimizer_types[source->optimizer]->moments;
-	int status = read_model(&b, m, name) || open_probes(&b) || allocate_memory(&b) || set_params(&b) ||
+	int status = read_model(&b, m, name) || open_probes(&b) || choose_sets(&b) || allocate_memory(&b) || set_params(&b) ||
 	                             probe_work(&b, HSPMD_FACTS_FP32) || probe_work(&b, HSPMD_FACTS_BF16) || probe_memory(&b) ||
 	                             probe_products(&b)
 	                     ? -1

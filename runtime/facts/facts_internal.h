@@ -24,6 +24,10 @@ struct hspmd_graph *hspmd_layer_kinds_graph(const struct hspmd_graph *g, const s
 /* A copy of a graph's forward operators, computed in another type. NULL and err. */
 struct hspmd_graph *hspmd_graph_copy_forward(const struct hspmd_graph *g, bool bf16, struct hspmd_error *err);
 
+/* ---- recompute_sets.c: which operators are worth recomputing. 0, or -1 (memory). g: a graph whose layers are the kinds, with the backward
+ * pass; weight: of each layer, how many there are of its kind. The caller owns *sets. */
+int hspmd_recompute_sets_choose(const struct hspmd_graph *g, int layers, const double *weight, json_t **sets, struct hspmd_error *err);
+
 /* ---- reduced_model.c */
 
 /* A graph of the reduced model per set of options that change it. */
@@ -73,9 +77,10 @@ struct hspmd_probe {
 int hspmd_probe_open(struct hspmd_probe *out, const struct hspmd_graph_source *source, const struct hspmd_probe_layout *layout,
                      enum hspmd_facts_form form, int seq_len, struct hspmd_error *err);
 void hspmd_probe_close(struct hspmd_probe *p);
-/* The program with another recomputation and schedule; to be destroyed before the probe is closed. NULL and err. */
-struct hspmd_program *hspmd_probe_program(const struct hspmd_probe *p, enum hspmd_recompute recompute, enum hspmd_schedule schedule,
-                                          struct hspmd_error *err);
+/* The program with another recomputation (of these lists of operators) and schedule; to be destroyed before the probe is closed. NULL and
+ * err. */
+struct hspmd_program *hspmd_probe_program(const struct hspmd_probe *p, json_t *sets, enum hspmd_recompute recompute,
+                                          enum hspmd_schedule schedule, struct hspmd_error *err);
 /* Fill what a program of this schedule shows of each layer (1f1b: all but deferred and split_backward, zb-h1: these two). 0 or -1. */
 int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form, bool deferred, struct hspmd_probe_memory *layers,
                        struct hspmd_error *err);

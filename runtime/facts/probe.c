@@ -84,9 +84,11 @@ void hspmd_probe_close(struct hspmd_probe *p)
 	*p = (struct hspmd_probe){ 0 };
 }
 
-struct hspmd_program *hspmd_probe_program(const struct hspmd_probe *p, enum hspmd_recompute recompute, enum hspmd_schedule schedule,
-                                          struct hspmd_error *err)
+struct hspmd_program *hspmd_probe_program(const struct hspmd_probe *p, json_t *sets, enum hspmd_recompute recompute,
+                                          enum hspmd_schedule schedule, struct hspmd_error *err)
 {
+	json_decref(p->plan->recompute_sets);
+	p->plan->recompute_sets = json_incref(sets);
 	p->plan->schedule = schedule;
 	p->plan->pipelines[0].stages[0].recompute = recompute;
 	return hspmd_program_vary(p->program, p->plan, p->cluster, err);

@@ -369,6 +369,35 @@ int hspmd_graph_find(const struct hspmd_graph *g, const char *name)
 	return -1;
 }
 
+bool hspmd_graph_op_weight(const struct hspmd_graph *g, const struct hspmd_op *op, char *name, size_t size)
+{
+	int weight = op->input_count > 1 ? op->in[1] : -1;
+	if (weight < 0 || g->tensors[weight].role != HSPMD_TENSOR_PARAMETER)
+		return false;
+	const char *at = g->tensors[weight].name;
+	for (bool is_number = false; !is_number;) {
+		size_t part = strcspn(at, ".");
+		if (!at[part])
+			return false;
+		is_number = part > 0 && strspn(at, "0123456789") == part;
+		at += part + 1;
+	}
+	size_t end = strlen(at);
+	end -= end > 7 && !strcmp(at + end - 7, ".weight") ? 7 : 0;
+	bool named = end > 0 && end < size && strcmp(at, "weight") != 0;
+	if (named)
+		snprintf(name, size, "%.*s", (int)end, at);
+	return named;
+}
+
+bool hspmd_graph_op_repeats(const struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	for (int o = 0; o < op->output_count; o++)
+		if (op->out[o] >= 0 && g->tensors[op->out[o]].role == HSPMD_TENSOR_LOSS)
+			return false;
+	return !op->backward;
+}
+
 static void print_tensor(FILE *f, const struct hspmd_graph *g, int t)
 {
 	if (t < 0) {

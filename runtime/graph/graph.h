@@ -100,6 +100,11 @@ int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer);
 int hspmd_graph_differentiate(struct hspmd_graph *g);
 
 int hspmd_graph_find(const struct hspmd_graph *g, const char *name); /* tensor by name, -1: none */
+/* How a list of operators to recompute names a forward operator (common/format/recompute_sets.h): by its weight's name without the block
+ * and ".weight"; of `size` bytes. Returns false if it has no such weight, or that does not name the block: then it goes by its opcode. */
+bool hspmd_graph_op_weight(const struct hspmd_graph *g, const struct hspmd_op *op, char *name, size_t size);
+/* Returns true if running the forward operator twice in a step counts nothing twice. */
+bool hspmd_graph_op_repeats(const struct hspmd_graph *g, const struct hspmd_op *op);
 /* The whole graph for readers, one operator per line. malloc'd. */
 char *hspmd_graph_text(const struct hspmd_graph *g);
 

@@ -93,10 +93,35 @@ static int using_stages(const struct users *u, int tensor, const int *stage_of_l
 	return n;
 }
 
-/* ZeRO: split one dimension of the state over the holder's devices, the largest one that tensor parallelism does not split. NULL: too
- * small to split, or memory (*failed, and err, are set). */
-static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const struct hspmd_annotation *used, bool *failed,
-                                          struct hspmd_error *err)
+/* How much of the state each subgroup of a parameter's holders keeps. NULL: as much as the others, or memory (*failed is set). */
+static int64_t *zero_weights(const struct hspmd_parameter_layout *l, const struct hspmd_annotation *const *parts,
+                             const struct hspmd_plan *plan, bool *failed)
+{
+	int groups = 0, at = 0;
+	if (!hspmd_plan_has_zero_shares(plan))
+		return NULL;
+	for (int h = 0; h < l->holder_count; h++)
+		groups += parts[h]->hsize;
+	double *share = hspmd_calloc((size_t)groups, sizeof *share);
+	int64_t *weights = hspmd_calloc((size_t)groups, sizeof *weights);
+	for (int h = 0; share && h < l->holder_count; h++) {
+		double own = plan->pipelines[l->holders[h].pipeline].stages[l->holders[h].stage].zero_share;
+		for (int k = 0; k < parts[h]->hsize; k++)
+			share[at++] = (own > 0 ? own : 1) / parts[h]->hsize;
+	}
+	*failed = !share || !weights;
+	if (!*failed)
+		whole_weights(share, groups, weights);
+	free(share);
+	if (!*failed)
+		return weights;
+	free(weights);
+	return NULL;
+}
+
+/* ZeRO: split one dimension of the state over the holder's devices, the largest one that tensor parallelism does not split. weights: of
+ * the subgroups, of which the result takes ownership; NULL: even. NULL: too small to split, or memory (*failed is set). */
+static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const struct hspmd_annotation *used, int64_t *weights, bool *failed)
 {
 	int dim = -1;
 	for (int d = 0; d < t->shape.rank; d++)
@@ -104,16 +129,16 @@ static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const st
 			dim = d;
 	if (dim < 0 || t->shape.dim[dim] < used->hsize)
 		dim = t->split_dim;
-	if (dim < 0)
-		return NULL;
-	struct hspmd_annotation *a = hspmd_annotation_copy(used);
+	struct hspmd_annotation *a = dim < 0 ? NULL : hspmd_annotation_copy(used);
+	*failed = dim >= 0 && !a;
 	if (!a) {
-		*failed = true;
-		hspmd_fail_memory(err, "laying out the optimizer's state");
+		free(weights);
 		return NULL;
 	}
 	a->hdim = dim;
 	a->hunit = 1;
+	free(a->hweights);
+	a->hweights = weights;
 	struct hspmd_error too_small;
 	if (hspmd_annotation_check(a, &t->shape, &too_small)) { /* a device would get nothing: not worth splitting */
 		hspmd_annotation_destroy(a);
@@ -239,8 +264,10 @@ static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph 
 		status = -1;
 	if (!status) {
 		bool failed = false;
-		if (plan->zero_stage > 0 && out->holder_count > 1)
-			out->state = cut_state(&g->tensors[out->tensor], out->used, &failed, err);
+		bool cuts = plan->zero_stage > 0 && out->holder_count > 1;
+		int64_t *weights = cuts ? zero_weights(out, (const struct hspmd_annotation *const *)parts, plan, &failed) : NULL;
+		if (cuts && !failed)
+			out->state = cut_state(&g->tensors[out->tensor], out->used, weights, &failed);
 		out->cut = out->state != NULL;
 		out->sharded_gradient = out->cut && plan->zero_stage >= 2 && in_one_stage(out);
 		out->sharded_parameter = out->sharded_gradient && plan->zero_stage >= 3;

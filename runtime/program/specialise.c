@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The micro-batches' part of a program: progressive specialisation of the pipeline's nodes to the instructions of one device (HSPMD,
  * arXiv 2504.20490, section 6), unrolled over the schedule's entries. Recomputation (arXiv 1604.06174; selective: arXiv 2205.05198,
- * section 5) runs forward nodes of a block again, into new slots, right before the block's backward pass; the slots of the first run are
- * then free early, because nothing reads them any more.
+ * section 5; of the operators that a plan lists) runs forward nodes of a block again, into new slots, right before the block's backward
+ * pass; the slots of the first run are then free early, because nothing reads them any more.
  *
  * Parameters of which only parts are kept (zero_stage 3) are gathered when a pass enters a layer that uses them, all of the layer's, and
  * dropped when it leaves the layer; their gradients (zero_stage 2 and 3) are then scattered and added to the parts. Pipelines that exchange
@@ -26,6 +26,7 @@ struct walk {
 	bool *wanted;      /* per node: run again before its block's backward pass */
 	bool *weights;     /* per node: only computes weight gradients, so it runs in a separate entry if the schedule has such entries */
 	int *index_of;     /* [rank][backward][chunk][micro-batch]: the index of the schedule entry that runs it */
+	unsigned char *in_sets; /* per operator: bit s: the plan's list s of operators to recompute has it; NULL: there are none */
 	bool recomputed;
 	bool *in_parts;          /* per tensor: a parameter, or a gradient, of which only parts are kept */
 	struct sharded *sharded; /* by layer, then by parameter */
@@ -236,6 +237,57 @@ static int run_node(struct walk *w, size_t number, int stage, int micro_batch)
 
 /* ---- recomputation */
 
+static bool is_named(const struct hspmd_graph *g, const struct hspmd_op *op, const char *name)
+{
+	char weight[256];
+	return !strcmp(name, hspmd_opcode_names[op->opcode]) ||
+	       (hspmd_graph_op_weight(g, op, weight, sizeof weight) && !strcmp(name, weight));
+}
+
+/* The names by which operators could be listed, for an error. */
+static void list_names(const struct hspmd_graph *g, char *text, size_t size)
+{
+	size_t used = 0;
+	text[0] = '\0';
+	for (int code = 0; code < HSPMD_OP_COUNT; code++)
+		for (size_t i = 0; i < g->op_count && used < size; i++)
+			if ((int)g->ops[i].opcode == code && hspmd_graph_op_repeats(g, &g->ops[i])) {
+				used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", hspmd_opcode_names[code]);
+				break;
+			}
+}
+
+/* Find which operators the plan's lists have. Each name must be that of some operator. */
+static int find_sets(struct walk *w)
+{
+	const struct hspmd_graph *g = w->p->graph;
+	const json_t *sets = w->plan->recompute_sets;
+	if (!json_array_size(sets))
+		return 0;
+	w->in_sets = hspmd_calloc(g->op_count + 1, sizeof *w->in_sets);
+	if (!w->in_sets)
+		return hspmd_fail_memory(w->err, "specialising");
+	for (size_t s = 0; s < json_array_size(sets); s++)
+		for (size_t n = 0; n < json_array_size(json_array_get(sets, s)); n++) {
+			const char *name = json_string_value(json_array_get(json_array_get(sets, s), n));
+			char names[400];
+			bool found = false;
+			for (size_t i = 0; i < g->op_count; i++)
+				if (hspmd_graph_op_repeats(g, &g->ops[i]) && is_named(g, &g->ops[i], name)) {
+					w->in_sets[i] |= (unsigned char)(1u << s);
+					found = true;
+				}
+			if (found)
+				continue;
+			list_names(g, names, sizeof names);
+			return hspmd_fail(w->err,
+			                  "recompute: the model has no operator \"%s\" that can run again; it has %s, and those named "
+			                  "after the weight of a block that they multiply with",
+			                  name, names);
+		}
+	return 0;
+}
+
 /* Returns true if this forward node may run again: only in blocks, and only if no other stage takes part and nothing accumulates. */
 static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 {
@@ -248,10 +300,11 @@ static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 	if (n->op < 0)
 		return recompute == HSPMD_RECOMPUTE_FULL && p->spmd->values[root_value(p->spmd, n->in[0])].stage == n->stage;
 	const struct hspmd_op *op = &p->graph->ops[n->op];
-	for (int o = 0; o < op->output_count; o++)
-		if (op->out[o] >= 0 && p->graph->tensors[op->out[o]].role == HSPMD_TENSOR_LOSS)
-			return false; /* the loss would be counted twice */
-	return recompute == HSPMD_RECOMPUTE_FULL || hspmd_op_types[op->opcode]->cheap;
+	if (!hspmd_graph_op_repeats(p->graph, op))
+		return false;
+	if (recompute == HSPMD_RECOMPUTE_SELECTIVE)
+		return hspmd_op_types[op->opcode]->cheap;
+	return recompute == HSPMD_RECOMPUTE_FULL || (w->in_sets && w->in_sets[n->op] >> (recompute - HSPMD_RECOMPUTE_SET) & 1);
 }
 
 /* Mark the forward nodes of a block whose results its backward pass needs, directly or indirectly. */
@@ -565,7 +618,7 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 		memset(w.slot_of, -1, cells * sizeof(int));
 		memset(w.slot_type_of, -1, values * sizeof(int));
 		memset(p->fixed_of_tensor, -1, tensors * sizeof(int));
-		status = p->stage < 0 ? 0 : find_sharded(&w) || walk_entries(&w) ? -1 : 0;
+		status = find_sets(&w) || (p->stage >= 0 && (find_sharded(&w) || walk_entries(&w))) ? -1 : 0;
 	}
 	free(w.slot_of);
 	free(w.slot_type_of);
@@ -574,6 +627,7 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 	free(w.wanted);
 	free(w.weights);
 	free(w.index_of);
+	free(w.in_sets);
 	free(w.sharded);
 	return status;
 }

@@ -6,7 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/model/build.h"
+#include "runtime/model/model.h"
+#include "runtime/tensor/opcode.h"
+
 #define BATCH RANDOM_PLAN_BATCH
+#define LISTS 2 /* lists of operators to recompute, from which a plan's stages choose */
 
 uint64_t random_plan_state;
 
@@ -40,8 +45,8 @@ static void put_ratio(FILE *f, const char *key, int parts, int units)
 	fputc(']', f);
 }
 
-/* How a stage on `count` devices splits its layers. The caller frees the result. */
-static char *draw_splits(const struct random_plan *of, int count)
+/* How a stage on `count` devices splits its layers, under this zero_stage. The caller frees the result. */
+static char *draw_splits(const struct random_plan *of, int count, int zero)
 {
 	char *text = NULL;
 	size_t size;
@@ -53,15 +58,64 @@ static char *draw_splits(const struct random_plan *of, int count)
 		fprintf(f, ",\"context\":%d", context);
 	if (random_plan_draw(2))
 		fputs(",\"sequence_parallel\":true", f);
+	if (zero && random_plan_draw(3) == 0)
+		fprintf(f, ",\"zero_share\":%u", 1 + random_plan_draw(3));
 	put_ratio(f, "shard_ratio", count / context, of->heads);
 	put_ratio(f, "context_ratio", context > 1 ? context : 0, 16);
 	fclose(f);
 	return text;
 }
 
+static void add_name(struct random_plan_operators *out, const char *name)
+{
+	for (int i = 0; i < out->count; i++)
+		if (!strcmp(out->names[i], name))
+			return;
+	if (out->count < (int)(sizeof out->names / sizeof *out->names) && strlen(name) < sizeof *out->names)
+		strcpy(out->names[out->count++], name);
+}
+
+void random_plan_find_operators(const char *config, struct random_plan_operators *out)
+{
+	struct hspmd_error err = { "" };
+	json_t *json = json_loads(config, 0, NULL);
+	struct hspmd_model *m = hspmd_model_from_json(json, "model", &err);
+	struct hspmd_model_build_options how = { .batch = 1, .seq_len = 8, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
+	struct hspmd_graph *g = m ? hspmd_model_graph(m, &how, &err) : NULL;
+	char weight[64];
+	out->count = 0;
+	for (size_t i = 0; g && i < g->op_count; i++) {
+		const struct hspmd_op *op = &g->ops[i];
+		if (op->layer == 0 || op->layer == hspmd_model_layers(m) - 1 || !hspmd_graph_op_repeats(g, op))
+			continue;
+		add_name(out, hspmd_opcode_names[op->opcode]);
+		if (hspmd_graph_op_weight(g, op, weight, sizeof weight))
+			add_name(out, weight);
+	}
+	hspmd_graph_destroy(g);
+	hspmd_model_destroy(m);
+	json_decref(json);
+}
+
+/* "none", or another word or list. The lists are drawn once per plan, as it may have only a few. */
+static char *draw_list(const struct random_plan_operators *of)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	int count = 0;
+	for (int i = 0; i < of->count; i++)
+		if (random_plan_draw(2))
+			fprintf(f, "%s\"%s\"", count++ ? "," : "[", of->names[i]);
+	fprintf(f, "%s\"%s\"]", count ? "," : "[", of->names[random_plan_draw((unsigned)of->count)]);
+	fclose(f);
+	return text;
+}
+
 /* What pipelines that exchange parts during their passes have in common. */
 struct common {
-	int micro_batches; /* 0: nothing in common */
+	int zero;          /* zero_stage */
+	int micro_batches; /* 0: nothing else in common */
 	int stages, layers[8];
 };
 
@@ -80,16 +134,15 @@ static int draw_widths(int devices, int most, int fixed, int *width)
 	return stages;
 }
 
-/* `chunks`: model chunks per device (virtual stages). */
+/* `chunks`: model chunks per device (virtual stages). recompute: what a stage may have. */
 static void put_pipeline(FILE *f, const struct random_plan *of, const struct common *common, int rounds, int first, int devices,
-                         int samples)
+                         int samples, const char *const recompute[3 + LISTS])
 {
-	static const char *const recompute[] = { "none", "selective", "full" };
 	int micro_batch = common->micro_batches ? samples / common->micro_batches : samples % 2 == 0 && random_plan_draw(2) ? 2 : 1;
 	int width[8], layers[8], layer = 0, stages = draw_widths(devices, of->layers / rounds, common->stages, width);
 	char *splits[8];
 	for (int s = 0; s < stages; s++)
-		splits[s] = draw_splits(of, width[s]);
+		splits[s] = draw_splits(of, width[s], common->zero);
 	compose(of->layers, stages * rounds, layers);
 	if (common->stages)
 		memcpy(layers, common->layers, sizeof layers);
@@ -99,8 +152,8 @@ static void put_pipeline(FILE *f, const struct random_plan *of, const struct com
 			fputc(',', f);
 		if (s % stages == 0)
 			at = first;
-		fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":\"%s\"%s}", layer, layer + layers[s], at,
-		        at + width[s % stages] - 1, recompute[random_plan_draw(3)], splits[s % stages]);
+		fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":%s%s}", layer, layer + layers[s], at,
+		        at + width[s % stages] - 1, recompute[random_plan_draw(of->operators ? 3 + LISTS : 3)], splits[s % stages]);
 		layer += layers[s];
 		at += width[s % stages];
 	}
@@ -144,6 +197,10 @@ char *random_plan(const struct random_plan *of)
 	int pipelines = least + (int)random_plan_draw((unsigned)(most - least + 1)), width[8], samples[8], first = of->first, rounds,
 	    zero = of->least_zero + (int)random_plan_draw((unsigned)(of->most_zero - of->least_zero) + 1);
 	struct common common = { 0 };
+	char *lists[LISTS] = { NULL };
+	const char *recompute[3 + LISTS] = { "\"none\"", "\"selective\"", "\"full\"" };
+	for (int i = 0; of->operators && i < LISTS; i++)
+		recompute[3 + i] = lists[i] = draw_list(of->operators);
 	compose(devices, pipelines, width);
 	compose(BATCH, pipelines, samples);
 	for (int p = 0; p < pipelines; p++)
@@ -151,16 +208,19 @@ char *random_plan(const struct random_plan *of)
 	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":%d,\"zero_stage\":%d,", BATCH,
 	        of->seq_len, zero);
 	put_schedule(f, zero > 1, &rounds);
+	common.zero = zero;
 	if (zero > 1)
 		draw_common(of, pipelines, width, rounds, samples, &common);
 	fputs(",\"pipelines\":[", f);
 	for (int p = 0; p < pipelines; p++) {
 		if (p)
 			fputc(',', f);
-		put_pipeline(f, of, &common, rounds, first, width[p], samples[p]);
+		put_pipeline(f, of, &common, rounds, first, width[p], samples[p], recompute);
 		first += width[p];
 	}
 	fprintf(f, "]%s}", of->shorter ? of->shorter : "");
 	fclose(f);
+	for (int i = 0; i < LISTS; i++)
+		free(lists[i]);
 	return text;
 }

@@ -16,7 +16,16 @@ struct random_plan {
 	int seq_len;
 	int least_zero, most_zero; /* of zero_stage */
 	const char *shorter;       /* what follows the plan's pipelines; NULL: nothing */
+	const struct random_plan_operators *operators; /* of which stages recompute some; NULL: they list none */
 };
+
+/* Names of the operators that a stage of the model may recompute. */
+struct random_plan_operators {
+	int count;
+	char names[64][64];
+};
+/* config: the model's config.json as text. */
+void random_plan_find_operators(const char *config, struct random_plan_operators *out);
 
 /* hspmd-plan-1 as text, malloc'd. The runtime may refuse it because a ratio leaves a device without a head. */
 char *random_plan(const struct random_plan *of);

@@ -306,12 +306,16 @@ static void compare(int64_t from, uint64_t seed)
 		}
 }
 
+static struct random_plan_operators operators; /* of the job's model */
+
 /* Go on with a plan drawn at random: mostly of ZeRO-2 or 3. */
 static void change_at_random(json_t *state, int64_t step)
 {
 	bool done = false;
 	for (int i = 0; i < ATTEMPTS && !done; i++) {
-		struct random_plan of = { .layers = job.model->layers, .heads = job.model->heads, .seq_len = SEQ_LEN, .most_zero = 3 };
+		struct random_plan of = {
+			.layers = job.model->layers, .heads = job.model->heads, .seq_len = SEQ_LEN, .most_zero = 3, .operators = &operators
+		};
 		of.least_zero = random_plan_draw(3) ? 2 : 0;
 		of.devices = 2 + (int)random_plan_draw(DEVICES - 1);
 		of.first = (int)random_plan_draw((unsigned)(DEVICES - of.devices) + 1);
@@ -410,6 +414,7 @@ static void open_workers(const struct model *m)
 	struct hspmd_error err = { "" };
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &err);
 	job.model = m;
+	random_plan_find_operators(m->config, &operators);
 	for (int d = 0; d < DEVICES; d++) {
 		struct hspmd_worker_setup *w = &job.workers[d].setup;
 		json_t *model = json_loads(m->config, 0, NULL);

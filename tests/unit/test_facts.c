@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/recompute_sets.h"
 #include "runtime/facts/facts.h"
 #include "runtime/model/model_internal.h"
 #include "runtime/op/op.h"
@@ -232,13 +233,55 @@ static void a_net_of_ones_own(void **state)
 	source.layers = 7;
 }
 
+/* Each list has all of the one before, saves more, and takes longer; those that save most for their time come first. */
+static void operators_worth_recomputing(void **state)
+{
+	(void)state;
+	struct hspmd_model *m = from_text("{\"model_type\":\"llama\",\"hidden_size\":256,\"intermediate_size\":704,\"num_hidden_layers\":4,"
+	                                  "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"max_position_embeddings\":2048,"
+	                                  "\"vocab_size\":512,\"rms_norm_eps\":1e-5}");
+	struct hspmd_error err = { "" };
+	struct hspmd_model_facts *f = hspmd_model_facts_of(m, 128, &err);
+	if (!f)
+		fail_msg("%s", err.text);
+	const struct hspmd_layer_facts *block = hspmd_model_layer_facts(f, 2);
+	const struct hspmd_layer_memory *memory = block->memory[HSPMD_FACTS_GATHERED_FP32][0][0];
+	int sets = (int)json_array_size(f->recompute_sets);
+	double saved = hspmd_facts_amount_at(&memory[HSPMD_RECOMPUTE_SELECTIVE].saved, 1, 1), worth = INFINITY,
+	       flops = block->again[HSPMD_RECOMPUTE_SELECTIVE][0].flops.replicated +
+	               block->again[HSPMD_RECOMPUTE_SELECTIVE][0].flops.sharded;
+	assert_true(sets >= 2);
+	for (int k = 0; k < sets; k++) {
+		int kind = HSPMD_RECOMPUTE_SET + k;
+		double now = hspmd_facts_amount_at(&memory[kind].saved, 1, 1),
+		       again = block->again[kind][0].flops.replicated + block->again[kind][0].flops.sharded;
+		char *names = hspmd_recompute_set_text(json_array_get(f->recompute_sets, (size_t)k));
+		if (!(now < saved && again > flops && (saved - now) / (again - flops) < 1.01 * worth))
+			fail_msg("list %d, %s: %g bytes after %g, %g operations after %g", k, names, now, saved, again, flops);
+		if (!strstr(names, "rmsnorm") || !strstr(names, "swiglu"))
+			fail_msg("list %d lacks cheap operators: %s", k, names);
+		worth = (saved - now) / (again - flops);
+		saved = now;
+		flops = again;
+		free(names);
+	}
+	/* Attention over few positions costs least for what it gives. */
+	char *first = json_dumps(json_array_get(f->recompute_sets, 0), 0);
+	if (!strstr(first, "\"attention\"") || strstr(first, "\"linear\""))
+		fail_msg("the first list is %s", first);
+	free(first);
+	/* The last list repeats all that full recomputation does, on one device. */
+	assert_float_equal(saved, hspmd_facts_amount_at(&memory[HSPMD_RECOMPUTE_FULL].saved, 1, 1), 0);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(counts_parameters),
-		cmocka_unit_test(counts_operations),
-		cmocka_unit_test(equal_layers_count_once),
-		cmocka_unit_test(a_net_of_ones_own),
+		cmocka_unit_test(counts_parameters),           cmocka_unit_test(counts_operations),
+		cmocka_unit_test(equal_layers_count_once),     cmocka_unit_test(a_net_of_ones_own),
+		cmocka_unit_test(operators_worth_recomputing),
 	};
 	return cmocka_run_group_tests_name("facts", tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 
 #include "common/durable.h"
 #include "common/format/plan.h"
+#include "common/format/recompute_sets.h"
 #include "common/json.h"
 #include "edit.h"
 
@@ -95,6 +96,61 @@ static void reads_everything(void **state)
 	hspmd_plan_destroy(p);
 }
 
+#define HEAD                                                                                                                               \
+	"\"format\": \"hspmd-plan-1\", \"global_batch\": 12, \"micro_batch\": 2, \"seq_len\": 16, \"schedule\": \"1f1b\", "                \
+	"\"zero_stage\": 0"
+
+/* A plan of n stages of one layer on one device each, the i-th with list number list[i]. */
+static struct hspmd_plan *plan_with_lists(const char *const *list, int n)
+{
+	char text[2048];
+	int used = snprintf(text, sizeof text, "{" HEAD ",\"pipelines\":[{\"micro_batches\":6,\"stages\":[");
+	for (int i = 0; i < n; i++)
+		used += snprintf(text + used, sizeof text - (size_t)used, "%s{\"layers\":[%d,%d],\"devices\":[\"a:%d\"],\"recompute\":%s}",
+		                 i ? "," : "", i, i + 1, i, list[i]);
+	snprintf(text + used, sizeof text - (size_t)used, "]}]}");
+	return from_text(text, n);
+}
+
+static void lists_of_operators(void **state)
+{
+	(void)state;
+	static const char *const lists[] = { "[\"rope\",\"rmsnorm\"]", "\"full\"",    "[\"rmsnorm\",\"rope\"]", "[\"rope\"]", "[\"add\"]",
+		                             "[\"attention\"]",        "[\"swiglu\"]" };
+	struct hspmd_plan *p = plan_with_lists(lists, 6);
+	if (!p)
+		fail_msg("%s", err.text);
+	static const enum hspmd_recompute want[] = { HSPMD_RECOMPUTE_SET,     HSPMD_RECOMPUTE_FULL,    HSPMD_RECOMPUTE_SET,
+		                                     HSPMD_RECOMPUTE_SET + 1, HSPMD_RECOMPUTE_SET + 2, HSPMD_RECOMPUTE_SET + 3 };
+	struct hspmd_plan *copy = hspmd_plan_copy(p);
+	json_t *json = hspmd_plan_to_json(copy, cluster);
+	struct hspmd_plan *again = hspmd_plan_from_json(json, "again", cluster, 6, &err);
+	assert_non_null(again);
+	for (int i = 0; i < 6; i++)
+		assert_int_equal(again->pipelines[0].stages[i].recompute, want[i]);
+	char *names = hspmd_recompute_set_text(hspmd_recompute_set(again->recompute_sets, want[0]));
+	assert_string_equal(names, "rope and rmsnorm");
+	free(names);
+	/* A list that is not known becomes the longest known one that is part of it, or else the cheap operators. */
+	json_t *known = json_pack("[[s],[s,s],[s,s]]", "rope", "rmsnorm", "rope", "attention", "add");
+	enum hspmd_recompute kind_of[HSPMD_RECOMPUTE_FULL + 1];
+	bool inexact;
+	hspmd_recompute_sets_match(p->recompute_sets, known, kind_of, &inexact);
+	assert_true(inexact && kind_of[HSPMD_RECOMPUTE_FULL] == HSPMD_RECOMPUTE_FULL);
+	assert_int_equal(kind_of[HSPMD_RECOMPUTE_SET], HSPMD_RECOMPUTE_SET + 1);
+	assert_int_equal(kind_of[HSPMD_RECOMPUTE_SET + 1], HSPMD_RECOMPUTE_SET);
+	assert_int_equal(kind_of[HSPMD_RECOMPUTE_SET + 2], HSPMD_RECOMPUTE_SELECTIVE);
+	hspmd_plan_take_recompute_sets(again, known);
+	assert_int_equal(again->pipelines[0].stages[2].recompute, HSPMD_RECOMPUTE_SET + 1);
+	json_decref(known);
+	json_decref(json);
+	hspmd_plan_destroy(p);
+	hspmd_plan_destroy(copy);
+	hspmd_plan_destroy(again);
+	assert_null(plan_with_lists(lists, 7));
+	assert_non_null(strstr(err.text, "stages[6].recompute: the plan has 4 other lists of operators already"));
+}
+
 static void round_trips(void **state)
 {
 	(void)state;
@@ -134,10 +190,6 @@ static void describes(void **state)
 	hspmd_plan_destroy(p);
 }
 
-#define HEAD                                                                                                                               \
-	"\"format\": \"hspmd-plan-1\", \"global_batch\": 12, \"micro_batch\": 2, \"seq_len\": 16, \"schedule\": \"1f1b\", "                \
-	"\"zero_stage\": 0"
-
 static const char good[] = "{" HEAD ", \"pipelines\": [{\"micro_batches\": 2, \"stages\": [{\"layers\": [0, 3], \"devices\": [\"a:0-1\"],"
                            " \"recompute\": \"none\"}, {\"layers\": [3, 5], \"devices\": [\"a:2\"]}]}, {\"micro_batches\": 4, \"stages\": ["
                            "{\"layers\": [0, 5], \"devices\": [\"b-08:0\", \"b-09:1\"]}]}], \"predicted\": {\"step_s\": 1}}";
@@ -169,10 +221,15 @@ static const struct edit edits[] = {
 	{ "\"a:2\"", "\"a:9\"", "p.json: pipelines[0].stages[1].devices[0]: a:9: node a has devices 0..7 only" },
 	{ "\"recompute\": \"none\"", "\"recompute\": \"some\"",
 	  "stages[0].recompute: expected \"none\", \"selective\" or \"full\", got \"some\"" },
+	{ "\"recompute\": \"none\"", "\"recompute\": [\"rope\", 1]", "stages[0].recompute[1]: expected a string that is not empty, got 1" },
+	{ "\"recompute\": \"none\"", "\"recompute\": []", "stages[0].recompute: expected an array of 1..1024, got 0 elements" },
+	{ "\"recompute\": \"none\"", "\"recompute\": 3", "stages[0].recompute: expected \"none\", \"selective\" or \"full\", got 3" },
+	{ "\"recompute\": \"none\"", "\"recompute\": [\"rope\", \"mlp.up_proj\"]", "" },
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [1]", "stages[0].shard_ratio: expected an array of 2, got 1 elements" },
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [1, 0]", "stages[0].shard_ratio[1]: expected a number above 0" },
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [5, 3]", "" },
 	{ "\"recompute\": \"none\"", "\"sequence_parallel\": 1", "stages[0].sequence_parallel: expected true or false, got 1" },
+	{ "\"recompute\": \"none\"", "\"zero_share\": 2", "stages[0].zero_share: nothing is divided in such parts under zero_stage 0" },
 	{ "\"recompute\": \"none\"", "\"context\": 3",
 	  "p.json: pipelines[0].stages[0].context: 3 groups do not divide the stage's 2 devices" },
 	{ "\"recompute\": \"none\"", "\"context\": 2, \"shard_ratio\": [1]", "" },
@@ -302,9 +359,10 @@ static void pipelines_end_alike(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_everything), cmocka_unit_test(round_trips),         cmocka_unit_test(describes),
-		cmocka_unit_test(refuses),          cmocka_unit_test(pipelines_end_alike), cmocka_unit_test(shorter_plans),
-		cmocka_unit_test(rounds_are_alike),
+		cmocka_unit_test(reads_everything), cmocka_unit_test(lists_of_operators),
+		cmocka_unit_test(round_trips),      cmocka_unit_test(describes),
+		cmocka_unit_test(refuses),          cmocka_unit_test(pipelines_end_alike),
+		cmocka_unit_test(shorter_plans),    cmocka_unit_test(rounds_are_alike),
 	};
 	return cmocka_run_group_tests_name("plan", tests, read_cluster, drop_cluster);
 }

@@ -141,12 +141,17 @@ static int list_models(void **unused)
 
 static char *draw_plan_at(const struct model *m, int devices, int seq_len, int most_zero, const char *shorter)
 {
+	static struct random_plan_operators operators;
+	static const char *config; /* whose they are */
+	if (config != m->config)
+		random_plan_find_operators(config = m->config, &operators);
 	return random_plan(&(struct random_plan){ .layers = m->layers,
 	                                          .heads = m->heads,
 	                                          .devices = devices,
 	                                          .seq_len = seq_len,
 	                                          .most_zero = most_zero,
-	                                          .shorter = shorter });
+	                                          .shorter = shorter,
+	                                          .operators = &operators });
 }
 
 static char *draw_plan(const struct model *m, int devices)

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/format/device_traits.h"
+#include "common/format/recompute_sets.h"
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/solver.h"
 #include "runtime/program/program.h"
@@ -85,6 +86,12 @@ static const struct {
 	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
 	{ "two pipelines, ZeRO 3", "\"schedule\":\"1f1b\",\"zero_stage\":3",
 	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines, ZeRO, unequal", "\"schedule\":\"1f1b\",\"zero_stage\":1",
+	  PIPE(4, STAGE(0, 8, "0", ",\"zero_share\":3")) "," PIPE(4, STAGE(0, 8, "1", ",\"zero_share\":0.5")) },
+	{ "two pipelines, ZeRO 2, unequal", "\"schedule\":\"1f1b\",\"zero_stage\":2",
+	  PIPE(4, STAGE(0, 8, "0", ",\"zero_share\":3")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines, ZeRO 3, unequal", "\"schedule\":\"1f1b\",\"zero_stage\":3",
+	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", ",\"zero_share\":0.4")) },
 	{ "two pipelines of two stages, ZeRO 3", "\"schedule\":\"1f1b\",\"zero_stage\":3",
 	  PIPE(4, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) "," PIPE(4, STAGE(0, 4, "2", "") "," STAGE(4, 8, "3", "")) },
 	{ "two stages", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) },
@@ -134,6 +141,18 @@ static const struct {
 	{ "interleaved, recompute full", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
 	  PIPE(8, STAGE(0, 2, "0", ",\"recompute\":\"full\"") "," STAGE(2, 4, "1", ",\"recompute\":\"full\"") "," STAGE(
 	                  4, 6, "0", ",\"recompute\":\"full\"") "," STAGE(6, 8, "1", ",\"recompute\":\"full\"")) },
+	/* "@": one of the lists of operators that are worth recomputing, another for each model */
+	{ "two stages, list recomputed", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":@") "," STAGE(4, 8, "1", ",\"recompute\":@")) },
+	{ "two pipelines, ZeRO 3, list recomputed", "\"schedule\":\"1f1b\",\"zero_stage\":3",
+	  PIPE(4, STAGE(0, 8, "0", ",\"recompute\":@")) "," PIPE(4, STAGE(0, 8, "1", ",\"recompute\":@")) },
+	{ "tp 2, sequence parallel, list recomputed", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0-1", ",\"sequence_parallel\":true,\"recompute\":@")) },
+	{ "tp 2, unequal, list recomputed", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0-1", ",\"shard_ratio\":[0.75,0.25],\"recompute\":@")) },
+	{ "context 2, list recomputed", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"context\":2,\"recompute\":@")) },
+	{ "zb-h1, list recomputed", "\"schedule\":\"zb-h1\"",
+	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":@") "," STAGE(4, 8, "1", ",\"recompute\":@")) },
 	{ "interleaved, tp 2, three rounds", "\"schedule\":\"interleaved\",\"virtual_stages\":3",
 	  PIPE(8, STAGE(0, 2, "0-1", "") "," STAGE(2, 3, "2-3", "") "," STAGE(3, 4, "0-1", "") "," STAGE(4, 6, "2-3", "") "," STAGE(
 	                  6, 7, "0-1", "") "," STAGE(7, 8, "2-3", "")) },
@@ -228,6 +247,25 @@ static void account(enum run run, const struct hspmd_model *m, const struct hspm
 	unsetenv("HSPMD_UNFUSED");
 }
 
+/* The plan's pipelines with the list in them. The caller frees it. */
+static char *with_list(const char *pipelines, const json_t *sets, size_t which)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	char *list = json_dumps(json_array_get(sets, which % json_array_size(sets)), JSON_COMPACT);
+	assert_non_null(f);
+	assert_non_null(list);
+	for (; *pipelines; pipelines++)
+		if (*pipelines == '@')
+			fputs(list, f);
+		else
+			fputc(*pipelines, f);
+	free(list);
+	assert_int_equal(fclose(f), 0);
+	return text;
+}
+
 static void compare_on(const char *kind, enum run run)
 {
 	struct hspmd_error err = { "" };
@@ -248,11 +286,12 @@ static void compare_on(const char *kind, enum run run)
 		struct hspmd_model *m = model_from(models[k]);
 		struct hspmd_model_facts *f = facts_of(m, 512);
 		for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
-			char text[4096];
+			char text[4096], *pipelines = with_list(plans[i].pipelines, f->recompute_sets, k + i);
 			snprintf(
 			        text, sizeof text,
 			        "{\"format\":\"hspmd-plan-1\",\"global_batch\":16,\"micro_batch\":2,\"seq_len\":512,%s,\"pipelines\":[%s]}",
-			        plans[i].head, plans[i].pipelines);
+			        plans[i].head, pipelines);
+			free(pipelines);
 			json_t *value = json_loads(text, 0, NULL);
 			assert_non_null(value);
 			struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, hspmd_model_layers(m), &err);
@@ -404,7 +443,93 @@ static void parts_are_chosen_where_nothing_else_fits(void **unused)
 	hspmd_cluster_destroy(c);
 }
 
-/* Devices come and go: the search begins with the plan of the others, to which it must not add a stage. */
+/* Devices of the second type have too little memory for an equal part, but the others have more to spare. */
+static void parts_follow_free_memory(void **unused)
+{
+	(void)unused;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = small_devices(206000000, 4);
+	struct hspmd_model *m = model_from(large_layers);
+	struct hspmd_model_facts *f = facts_of(m, 64);
+	struct hspmd_solve_request r = { .global_batch = 32, .seq_len = 64 };
+	c->types[0].memory_bytes = 270000000;
+	c->types[1].memory_bytes = 160000000;
+	struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	assert_true(p->zero_stage > 0 && hspmd_plan_has_zero_shares(p));
+	for (int d = 0; d < p->predicted.device_count; d++) {
+		int type = c->devices[p->predicted.devices[d]].type;
+		assert_true(p->predicted.memory_bytes[d] <= (double)c->types[type].memory_bytes);
+	}
+	for (int i = 0; i < p->pipeline_count; i++) {
+		double part = hspmd_plan_zero_part(p, i, 0), even = 1.0 / p->pipeline_count;
+		assert_true(c->devices[p->pipelines[i].stages[0].devices[0]].type ? part < even : part > even);
+	}
+	char *why = hspmd_plan_explain(c, f, NULL, HSPMD_PRECISION_FP32, NULL, p);
+	if (!strstr(why, "by what their devices have free"))
+		fail_msg("%s", why);
+	free(why);
+	hspmd_plan_destroy(p);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
+/* A stage recomputes the first of the lists with which it fits, in their order, and says so. */
+static void lists_are_chosen_where_less_does_not_fit(void **unused)
+{
+	(void)unused;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from(
+	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"cpu\",\"memory_bytes\":68719476736,\"gbytes_per_s\":"
+	        "20,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"d\",\"count\":1}]}],\"links\":[]"
+	        "}");
+	struct hspmd_model *m = model_from(models[2]);
+	struct hspmd_model_facts *f = facts_of(m, 512);
+	struct hspmd_solve_request r = { .global_batch = 16, .micro_batch = 8, .seq_len = 512 };
+	unsigned kinds = hspmd_recompute_kinds(f->recompute_sets);
+	double before = INFINITY, before_s = 0;
+	struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	assert_true(json_array_size(f->recompute_sets) > 1);
+	for (int k = HSPMD_RECOMPUTE_NONE; k < HSPMD_RECOMPUTE_FULL; k++) {
+		if (!(kinds & 1u << k))
+			continue;
+		p->pipelines[0].stages[0].recompute = (enum hspmd_recompute)k;
+		assert_int_equal(hspmd_evaluate(c, f, NULL, HSPMD_PRECISION_FP32, p, NULL, &err), 0);
+		double need = p->predicted.memory_bytes[0], all = (double)c->types[0].memory_bytes;
+		if (!(need < before && p->predicted.step_s > before_s))
+			fail_msg("%s: %g bytes after %g, %g s after %g", hspmd_recompute_names[k], need, before, p->predicted.step_s,
+			         before_s);
+		before_s = p->predicted.step_s;
+		c->types[0].memory_bytes = (int64_t)(k ? before * 0.9999 : need * 1.0001); /* too little for the kind before */
+		before = need;
+		struct hspmd_plan *found = hspmd_solve(c, f, NULL, &r, NULL, &err);
+		if (!found)
+			fail_msg("%s: %s", hspmd_recompute_names[k], err.text);
+		assert_int_equal(found->pipelines[0].stages[0].recompute, k);
+		char *names =
+		        k >= HSPMD_RECOMPUTE_SET ? hspmd_recompute_set_text(hspmd_recompute_set(f->recompute_sets, k)) : strdup("cheap");
+		char *why = hspmd_plan_explain(c, f, NULL, HSPMD_PRECISION_FP32, NULL, found);
+		if (k &&
+		    !(strstr(why, names) && strstr(why, "again before a block's backward pass") && strstr(why, "with less to do again")))
+			fail_msg("%s is explained by: %s", names, why);
+		assert_true(k || !strstr(why, "again before"));
+		free(names);
+		free(why);
+		hspmd_plan_destroy(found);
+		c->types[0].memory_bytes = (int64_t)all;
+	}
+	hspmd_plan_destroy(p);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
+/* Devices come and go: the search begins with the plan of the others, to which it must not add a stage. (Of 32 samples, the eighth device
+ * would not make a step shorter.) */
 static void parts_follow_the_devices(void **unused)
 {
 	(void)unused;
@@ -417,7 +542,7 @@ static void parts_follow_the_devices(void **unused)
 		struct hspmd_cluster *now = small_devices(210000000, more[i]);
 		struct hspmd_plan *next = expect_parts(
 		        now, f,
-		        &(struct hspmd_solve_request){ .global_batch = 32, .seq_len = 64, .current = plan, .current_cluster = before });
+		        &(struct hspmd_solve_request){ .global_batch = 36, .seq_len = 64, .current = plan, .current_cluster = before });
 		hspmd_plan_destroy(plan);
 		hspmd_cluster_destroy(before);
 		plan = next;
@@ -432,10 +557,15 @@ static void parts_follow_the_devices(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_types_are_compared),      cmocka_unit_test(memory_agrees_with_the_program),
-		cmocka_unit_test(packed_blocks_are_predicted), cmocka_unit_test(memory_agrees_with_pairs),
-		cmocka_unit_test(memory_agrees_in_bf16),       cmocka_unit_test(parts_are_chosen_where_nothing_else_fits),
+		cmocka_unit_test(all_types_are_compared),
+		cmocka_unit_test(memory_agrees_with_the_program),
+		cmocka_unit_test(packed_blocks_are_predicted),
+		cmocka_unit_test(memory_agrees_with_pairs),
+		cmocka_unit_test(memory_agrees_in_bf16),
+		cmocka_unit_test(parts_are_chosen_where_nothing_else_fits),
+		cmocka_unit_test(parts_follow_free_memory),
 		cmocka_unit_test(parts_follow_the_devices),
+		cmocka_unit_test(lists_are_chosen_where_less_does_not_fit),
 	};
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));

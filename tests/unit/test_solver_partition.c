@@ -80,7 +80,7 @@ static void splits_have_the_least_cycle(void **state)
 				     n < device_classes->list[t->submeshes[u].device_class].node_count && sequence.stages < t->layers; n++)
 					sequence.submesh[sequence.stages++] = (unsigned char)u;
 		struct hspmd_pipeline_partition partition;
-		struct hspmd_layer_copies copies = { 1, false };
+		struct hspmd_layer_copies copies = { .pipelines = 1 };
 		int ends[HSPMD_STAGES_MAX];
 		if (!in.tight && sequence.stages > 1) {
 			assert_true(hspmd_partition_layers(t, &sequence, &copies, 64, 1e-9, &partition));

@@ -193,6 +193,38 @@ static void large_shapes(void **state)
 	}
 }
 
+/* Operators that run again give the same results to the bit, whichever a stage lists; one that the model does not have is named. */
+static void recomputes_listed_operators(void **state)
+{
+	(void)state;
+	static const char *const recompute[] = {
+		"\"none\"",
+		"[\"rmsnorm\",\"swiglu\"]",
+		"[\"attention\",\"mlp.up_proj\"]",
+		"[\"self_attn.q_proj\",\"rope\",\"mlp.gate_proj\",\"add\"]",
+		"[\"linear\",\"attention\",\"rmsnorm\",\"rope\",\"swiglu\",\"add\"]",
+	};
+	struct hspmd_error err = { "" };
+	double want[STEPS], got[STEPS];
+	for (size_t i = 0; i <= sizeof recompute / sizeof *recompute; i++) {
+		bool unknown = i == sizeof recompute / sizeof *recompute;
+		char plan[600];
+		snprintf(plan, sizeof plan,
+		         HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"recompute\":%s},"
+		              "{\"layers\":[2,5],\"devices\":[\"n:2\"],\"recompute\":%s}]}]}",
+		         unknown ? "\"none\"" : recompute[i], unknown ? "[\"rope\",\"wheel\"]" : recompute[i]);
+		int status = trainer_run(trainer_llama, plan, 3, STEPS, i ? got : want, &err);
+		if (unknown)
+			break;
+		if (status)
+			fail_msg("%s: %s", recompute[i], err.text);
+		if (i && memcmp(got, want, sizeof got) != 0)
+			fail_msg("%s: losses differ by %g", recompute[i], worst(got, want));
+	}
+	if (!strstr(err.text, "the model has no operator \"wheel\" that can run again; it has "))
+		fail_msg("an unknown operator: \"%s\"", err.text);
+}
+
 /* The norm of all first moments in the state of one device. */
 static int moment_norm(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device,
                        struct hspmd_error *err)
@@ -255,9 +287,12 @@ static void clipping(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(gpt2),         cmocka_unit_test(llama),    cmocka_unit_test(heads_in_any_ratio),
-		cmocka_unit_test(large_shapes), cmocka_unit_test(clipping), cmocka_unit_test(no_decay)
-	};
+	const struct CMUnitTest tests[] = { cmocka_unit_test(gpt2),
+		                            cmocka_unit_test(llama),
+		                            cmocka_unit_test(heads_in_any_ratio),
+		                            cmocka_unit_test(large_shapes),
+		                            cmocka_unit_test(clipping),
+		                            cmocka_unit_test(no_decay),
+		                            cmocka_unit_test(recomputes_listed_operators) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

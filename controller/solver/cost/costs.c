@@ -14,6 +14,7 @@
 
 #include "common/alloc.h"
 #include "common/format/plan_precision.h"
+#include "common/format/recompute_sets.h"
 #include "controller/solver/cost/cost_constants.h"
 
 static bool layers_are_alike(const struct hspmd_model_facts *f, const struct hspmd_profile *p)
@@ -61,7 +62,7 @@ static void facts_from_model(struct hspmd_costs *c)
 		f->forward = pass_in_precision(&facts->forward[width], narrow);
 		f->backward = pass_in_precision(&facts->backward[width], narrow);
 		for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
-			f->again[k] = pass_in_precision(&facts->again[k][width], narrow);
+			f->again[k] = pass_in_precision(&facts->again[c->kind_of[k]][width], narrow);
 		f->memory[0] = facts->memory[gathered];
 		f->memory[1] = facts->memory[e > 2 ? HSPMD_FACTS_PARTS_FP32 : gathered];
 		f->workspace[0] = &facts->workspace[gathered];
@@ -218,9 +219,26 @@ static int check_input(struct hspmd_costs *c, struct hspmd_error *err)
 	return 0;
 }
 
-struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
-                                    const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
-                                    struct hspmd_error *err)
+json_t *hspmd_costs_recompute_sets(const struct hspmd_costs *c)
+{
+	return c->facts ? c->facts->recompute_sets : NULL;
+}
+
+/* The plan may list operators that the facts do not know. NULL: a plan of the search. */
+static void match_recompute(struct hspmd_costs *c, const struct hspmd_plan *plan)
+{
+	bool inexact = false;
+	json_t *known = hspmd_costs_recompute_sets(c);
+	hspmd_recompute_sets_match(plan ? plan->recompute_sets : known, known, c->kind_of, &inexact);
+	if (inexact)
+		hspmd_costs_warn(c,
+		                 "the plan recomputes operators that hspmd would not choose: memory and time are predicted as if it were "
+		                 "only those of them that it would");
+}
+
+static struct hspmd_costs *costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                                     const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
+                                     const struct hspmd_plan *plan, struct hspmd_error *err)
 {
 	struct hspmd_costs *c = hspmd_calloc(1, sizeof *c);
 	if (!c) {
@@ -231,6 +249,7 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 	c->facts = facts;
 	c->profile = profile;
 	c->precision = precision;
+	match_recompute(c, plan);
 	c->seq_len = seq_len ? seq_len : profile ? (int)profile->seq_len : facts ? facts->seq_len : 0;
 	if (check_input(c, err))
 		goto fail;
@@ -269,12 +288,19 @@ fail:
 	return NULL;
 }
 
+struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                                    const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
+                                    struct hspmd_error *err)
+{
+	return costs_new(cluster, facts, profile, precision, seq_len, NULL, err);
+}
+
 struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                         const struct hspmd_profile *profile, enum hspmd_precision asked, const struct hspmd_plan *plan,
                                         struct hspmd_error *err)
 {
 	enum hspmd_precision precision = facts ? hspmd_plan_precision(plan, cluster, asked) : asked;
-	return hspmd_costs_new(cluster, hspmd_model_facts_of_plan(facts, plan), profile, precision, plan->seq_len, err);
+	return costs_new(cluster, hspmd_model_facts_of_plan(facts, plan), profile, precision, plan->seq_len, plan, err);
 }
 
 void hspmd_costs_destroy(struct hspmd_costs *c)

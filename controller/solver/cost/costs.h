@@ -34,7 +34,7 @@ struct hspmd_layer_info {
 	/* Work in the precision of the computation. again: the part of the forward pass that recomputation repeats. */
 	struct hspmd_layer_pass forward, backward, again[HSPMD_RECOMPUTE_KINDS];
 	bool recomputable; /* false: full recomputation does not apply to this layer */
-	/* Memory: [in parts][context parallel][sequence parallel][recompute]; the first index as in struct hspmd_device_share. */
+	/* Memory: [in parts][context parallel][sequence parallel][recompute, of the facts]; the first as in struct hspmd_device_share. */
 	const struct hspmd_layer_memory (*memory[2])[2][HSPMD_RECOMPUTE_KINDS];
 	const struct hspmd_facts_amount *workspace[2]; /* [in parts]; NULL: none */
 	const struct hspmd_layer_products *products;   /* NULL: none */
@@ -72,6 +72,7 @@ struct hspmd_costs {
 	const struct hspmd_profile *profile;   /* may be NULL */
 	enum hspmd_precision precision;
 	int seq_len, layer_count;
+	enum hspmd_recompute kind_of[HSPMD_RECOMPUTE_KINDS]; /* the facts' kind of each kind of the plan that these costs are for */
 	struct hspmd_layer_info *layers;
 	struct hspmd_layer_memory (*own_memory)[2][2][HSPMD_RECOMPUTE_KINDS]; /* per layer, if there are no facts */
 	double *params_sum;                                                /* prefix sums of params, layer_count + 1 */
@@ -100,6 +101,8 @@ struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, con
                                         const struct hspmd_profile *profile, enum hspmd_precision asked, const struct hspmd_plan *plan,
                                         struct hspmd_error *err);
 void hspmd_costs_destroy(struct hspmd_costs *c);
+/* The lists of operators that plans of the search may recompute, borrowed; NULL: none. */
+json_t *hspmd_costs_recompute_sets(const struct hspmd_costs *c);
 /* Add a warning, unless it is there already; dropped if memory runs out. */
 void hspmd_costs_warn(struct hspmd_costs *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -150,8 +153,11 @@ double hspmd_variation(struct hspmd_costs *c, int devices, int group);
  * with zero the copies share the optimizer state. */
 struct hspmd_layer_copies {
 	int pipelines;
-	int zero; /* stage of ZeRO: 0 to 3 */
+	int zero;    /* stage of ZeRO: 0 to 3 */
+	double part; /* of what ZeRO divides that this copy keeps; 0: as much as the others */
 };
+/* Of a stage of the plan: of its layers on average, by their weights. */
+struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage);
 
 /* The part of a stage's layers that one device has. */
 struct hspmd_device_share {

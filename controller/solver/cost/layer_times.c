@@ -150,14 +150,14 @@ static double update_time(const struct hspmd_costs *c, int type, double share, i
 	return hspmd_costs_update(c, type, c->layers[l].replicated_params + (c->layers[l].params - c->layers[l].replicated_params) * share);
 }
 
-/* Seconds of forward work that the backward pass repeats: full recomputation, the same part of the layer's time as of its work. What
- * selective recomputation repeats is limited by the memory's rate, and is too small a part to be inferred from the layer's time. */
+/* Seconds of forward work that the backward pass repeats: of sets and full recomputation, the same part of the layer's time as of its work.
+ * What selective recomputation repeats is limited by the memory's rate, and is too small a part to be inferred from the layer's time. */
 static double recompute_time(const struct hspmd_costs *c, const struct hspmd_layer_times *t, enum hspmd_recompute recompute, int l)
 {
 	const struct hspmd_layer_info *f = &c->layers[l];
 	double rate = hspmd_device_flops(&c->cluster->types[t->type], c->precision);
 	double all = forward_work(c, t->type, t->share, rate, l), again = pass_work(c, t->type, t->share, rate, &f->again[recompute]);
-	if (recompute == HSPMD_RECOMPUTE_FULL)
+	if (recompute > HSPMD_RECOMPUTE_SELECTIVE)
 		return f->recomputable ? t->forward[l + 1] * (all > 0 && again < all ? again / all : 1) : 0;
 	return fmin(t->micro_batch * again, t->forward[l + 1]);
 }

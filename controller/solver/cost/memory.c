@@ -25,10 +25,11 @@
 
 #include "controller/solver/cost/cost_constants.h"
 
-static const struct hspmd_layer_memory *memory_of(const struct hspmd_layer_info *f, enum hspmd_recompute recompute,
-                                                  const struct hspmd_device_share *device)
+static const struct hspmd_layer_memory *memory_of(const struct hspmd_costs *c, const struct hspmd_layer_info *f,
+                                                  enum hspmd_recompute recompute, const struct hspmd_device_share *device)
 {
-	return &f->memory[device->in_parts][device->context_share < 1][device->sequence_parallel && device->share < 1][recompute];
+	bool sequence = device->sequence_parallel && device->share < 1;
+	return &f->memory[device->in_parts][device->context_share < 1][sequence][c->kind_of[recompute]];
 }
 
 static double at(const struct hspmd_facts_amount *amount, double scale, const struct hspmd_device_share *device)
@@ -73,21 +74,21 @@ double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspm
                                const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	return at(&memory_of(f, recompute, device)->saved, f->saved_scale, device);
+	return at(&memory_of(c, f, recompute, device)->saved, f->saved_scale, device);
 }
 
 double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	return at(&memory_of(f, recompute, device)->deferred, f->saved_scale, device);
+	return at(&memory_of(c, f, recompute, device)->deferred, f->saved_scale, device);
 }
 
 double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
+	const struct hspmd_layer_memory *m = memory_of(c, f, recompute, device);
 	return fmax(at(&m->left_forward, f->memory_scale, device), at(&m->left_backward, f->memory_scale, device));
 }
 
@@ -95,7 +96,7 @@ double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum 
                                    const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
+	const struct hspmd_layer_memory *m = memory_of(c, f, recompute, device);
 	double forward = at(&m->forward, f->memory_scale, device);
 	return micro_batch * fmax(forward, at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device)) +
 	       workspace_of(f, micro_batch, device);
@@ -118,6 +119,26 @@ double hspmd_device_params(const struct hspmd_costs *c, int first, int end, doub
 	return replicated + (hspmd_stage_params(c, first, end) - replicated) * share;
 }
 
+struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage)
+{
+	const struct hspmd_stage *s = &p->pipelines[pipeline].stages[stage];
+	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage, 0 };
+	double kept = 0, all = 0;
+	if (!p->zero_stage || !hspmd_plan_has_zero_shares(p))
+		return copies;
+	for (int l = s->layers[0]; l < s->layers[1]; l++) {
+		kept += c->layers[l].params * hspmd_plan_zero_part(p, pipeline, l);
+		all += c->layers[l].params;
+	}
+	copies.part = all > 0 ? kept / all : hspmd_plan_zero_part(p, pipeline, s->layers[0]);
+	return copies;
+}
+
+static double part_of(const struct hspmd_layer_copies *copies)
+{
+	return copies->part > 0 ? copies->part : 1.0 / copies->pipelines;
+}
+
 double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies)
 {
 	double own = c->param_bytes + c->grad_bytes;
@@ -126,13 +147,13 @@ double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_c
 	/* The result of an update is there in addition to the weights in use: in hspmd's programs the master copy and, if weights are
 	 * rounded, the rounded weights too. */
 	double updated = c->facts ? c->master_bytes + c->param_bytes : fmax(c->master_bytes, c->param_bytes);
-	double n = copies->pipelines;
+	double part = part_of(copies);
 	if (copies->zero < 1 || copies->pipelines < 2)
 		return own + c->master_bytes + c->moment_bytes;
 	double divided = updated + c->moment_bytes;
 	if (copies->zero == 1)
-		return own + divided / n;
-	return (copies->zero == 2 ? c->param_bytes : 0) + (c->grad_bytes + divided) / n;
+		return own + divided * part;
+	return (copies->zero == 2 ? c->param_bytes : 0) + (c->grad_bytes + divided) * part;
 }
 
 /* Bytes of one sample while a pass of a layer runs, beyond those `saved`, with what ZeRO does not keep of its `weights`: read_bytes of each
@@ -180,13 +201,13 @@ static double more_weights(const struct hspmd_costs *c, const struct hspmd_stage
 
 double hspmd_step_end_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies)
 {
-	return copies->zero == 1 && copies->pipelines > 1 ? c->grad_bytes / copies->pipelines : 0;
+	return copies->zero == 1 && copies->pipelines > 1 ? c->grad_bytes * part_of(copies) : 0;
 }
 
 double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, const struct hspmd_layer_copies *copies)
 {
 	return c->facts && hspmd_device_traits(type->kind)->host_memory
-	               ? (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) / copies->pipelines
+	               ? (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) * part_of(copies)
 	               : 0;
 }
 
@@ -232,7 +253,7 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
                        const struct weight_bytes *of_weight, const struct hspmd_device_share *device, struct stage_memory *sum)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	const struct hspmd_layer_memory *m = memory_of(f, recompute, device);
+	const struct hspmd_layer_memory *m = memory_of(c, f, recompute, device);
 	double saved = at(&m->saved, f->saved_scale, device), deferred = deferring ? at(&m->deferred, f->saved_scale, device) : 0;
 	double backward = at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device);
 	double forward = at(&m->forward, f->memory_scale, device);
@@ -293,7 +314,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		running = fmax(in_flight, deferred) + sum.transient;
 	/* Weights of two stages have twice as many copies. The sums of the later stage's arrive while its passes still run, if the device
 	 * communicates meanwhile. */
-	const struct hspmd_layer_copies both = { 2 * copies->pipelines, copies->zero > 1 ? 1 : copies->zero };
+	const struct hspmd_layer_copies both = { 2 * copies->pipelines, copies->zero > 1 ? 1 : copies->zero, copies->part / 2 };
 	double whole = copies->zero > 1 && copies->pipelines > 1 ? whole_params(c, s) * device.share : 0;
 	double sums = whole * hspmd_step_end_bytes(c, &both), early = s->layers[0] && overlaps ? sums : 0;
 	double state = whole * (hspmd_state_bytes(c, &both) + hspmd_image_bytes(c, type, &both)) +

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/format/recompute_sets.h"
 #include "controller/solver/search/search_plan.h"
 #include "controller/solver/search/subclusters.h"
 #include "controller/solver/sim/evaluate.h"
@@ -139,18 +140,115 @@ static void write_memory(FILE *f, const struct hspmd_costs *costs, const struct 
 	const struct hspmd_cluster *c = costs->cluster;
 	struct location at = fullest(c, p);
 	const struct hspmd_pipeline *pipe = &p->pipelines[at.pipeline];
-	const struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage };
 	char name[256];
 	double state = 0;
 	if (!(at.share > 0))
 		return;
-	for (int s = at.stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages)
+	for (int s = at.stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages) {
+		const struct hspmd_layer_copies copies = hspmd_costs_copies(costs, p, at.pipeline, s);
 		state += hspmd_costs_memory(costs, &pipe->stages[s], at.which, pipe->micro_batch, false, &copies).state;
+	}
 	fprintf(f,
 	        "The fullest device, %s (pipeline %d, stage %d), needs %.1f%% of its memory: %.3g GB for weights, gradients and moments, "
 	        "%.3g GB for the rest.\n",
 	        hspmd_cluster_device_address(c, pipe->stages[at.stage].devices[at.which], name, sizeof name), at.pipeline, at.stage,
 	        100 * at.share, state / 1e9, (at.bytes - state) / 1e9);
+}
+
+/* Write how unequally the pipelines divide the state, if they do. */
+static void write_parts(FILE *f, const struct hspmd_plan *p)
+{
+	int least = 0, most = 0, layer = 0;
+	for (int i = 1; i < p->pipeline_count; i++) {
+		least = hspmd_plan_zero_part(p, i, layer) < hspmd_plan_zero_part(p, least, layer) ? i : least;
+		most = hspmd_plan_zero_part(p, i, layer) > hspmd_plan_zero_part(p, most, layer) ? i : most;
+	}
+	double low = hspmd_plan_zero_part(p, least, layer), high = hspmd_plan_zero_part(p, most, layer);
+	if (p->zero_stage && high > low * 1.001)
+		fprintf(f,
+		        "The pipelines divide %s by what their devices have free: pipeline %d keeps %.3g%%, pipeline %d keeps %.3g%%; "
+		        "equal parts "
+		        "would be %.3g%%.\n",
+		        p->zero_stage == 1   ? "the optimizer's state"
+		        : p->zero_stage == 2 ? "the optimizer's state and gradients"
+		                             : "weights, gradients and the optimizer's state",
+		        most, 100 * high, least, 100 * low, 100.0 / p->pipeline_count);
+}
+
+/* How many stages of the plan recompute in this way; *pipeline and *stage: the first of them. */
+static int count_stages(const struct hspmd_plan *p, enum hspmd_recompute recompute, int *pipeline, int *stage)
+{
+	int count = 0;
+	for (int i = p->pipeline_count - 1; i >= 0; i--)
+		for (int s = p->pipelines[i].stage_count - 1; s >= 0; s--)
+			if (p->pipelines[i].stages[s].recompute == recompute) {
+				count++;
+				*pipeline = i;
+				*stage = s;
+			}
+	return count;
+}
+
+/* Write what the stage saves by recomputation, for which time, and what its fullest device would need if it recomputed less. */
+static void write_gain(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p, int pipeline, int stage)
+{
+	struct hspmd_plan *less = hspmd_plan_copy(p);
+	struct hspmd_stage *st = less ? &less->pipelines[pipeline].stages[stage] : NULL;
+	const struct hspmd_layer_copies copies = hspmd_costs_copies(costs, p, pipeline, stage);
+	int micro_batch = p->pipelines[pipeline].micro_batch;
+	unsigned kinds = hspmd_recompute_kinds(p->recompute_sets);
+	struct hspmd_stage_cost with = { 0 }, without = { 0 };
+	if (!st || hspmd_costs_stage(costs, st, micro_batch, &with, NULL)) {
+		hspmd_plan_destroy(less);
+		return;
+	}
+	double kept = hspmd_costs_memory(costs, st, 0, micro_batch, false, &copies).in_flight;
+	enum hspmd_recompute before = st->recompute;
+	st->recompute = HSPMD_RECOMPUTE_NONE;
+	double all = hspmd_costs_memory(costs, st, 0, micro_batch, false, &copies).in_flight;
+	if (!hspmd_costs_stage(costs, st, micro_batch, &without, NULL))
+		fprintf(f, "; that keeps %.3g MB of a micro-batch instead of %.3g and takes %.3g ms more of its %.3g", kept / 1e6,
+		        all / 1e6, 1e3 * (with.backward - without.backward), 1e3 * (with.forward + with.backward));
+	do
+		before--;
+	while (!(kinds & 1u << before));
+	st->recompute = before;
+	double need = 0, have = 0;
+	for (int d = 0; d < st->device_count; d++) {
+		const struct hspmd_device_type *type = &costs->cluster->types[costs->cluster->devices[st->devices[d]].type];
+		double bytes = hspmd_plan_memory(costs, less, pipeline, stage, d);
+		if (bytes * have >= need * (double)type->memory_bytes || !have) {
+			need = bytes;
+			have = (double)type->memory_bytes;
+		}
+	}
+	if (need > have)
+		fprintf(f, "; with less to do again (%s) a device would need %.4g GB of its %.4g", hspmd_recompute_names[before],
+		        need / 1e9, have / 1e9);
+	hspmd_plan_destroy(less);
+}
+
+/* Write which operators run again, where, and why. */
+static void write_recompute(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p)
+{
+	for (int k = HSPMD_RECOMPUTE_SELECTIVE; k < HSPMD_RECOMPUTE_KINDS; k++) {
+		int pipeline = 0, stage = 0, count = count_stages(p, (enum hspmd_recompute)k, &pipeline, &stage);
+		const json_t *set = hspmd_recompute_set(p->recompute_sets, (enum hspmd_recompute)k);
+		char *names = set ? hspmd_recompute_set_text(set) : NULL;
+		if (!count || (set && !names))
+			continue;
+		fprintf(f, "Stage %d of pipeline %d", stage, pipeline);
+		if (count > 1)
+			fprintf(f, " (and %d more)", count - 1);
+		fprintf(f, " runs %s again before a block's backward pass, instead of keeping what %s give",
+		        names                            ? names
+		        : k == HSPMD_RECOMPUTE_SELECTIVE ? "operators that are cheap for the size of their results"
+		                                         : "all of a block",
+		        k == HSPMD_RECOMPUTE_FULL ? "its operators" : "they");
+		write_gain(f, costs, p, pipeline, stage);
+		fputs(".\n", f);
+		free(names);
+	}
 }
 
 static void write_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
@@ -163,6 +261,8 @@ static void write_details(FILE *f, const struct hspmd_cluster *cluster, const st
 		write_sync(f, plan, &t);
 		hspmd_timing_clear(&t);
 		write_memory(f, c, plan);
+		write_parts(f, plan);
+		write_recompute(f, c, plan);
 	}
 	hspmd_costs_destroy(c);
 }

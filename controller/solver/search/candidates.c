@@ -490,7 +490,7 @@ int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t
 {
 	struct builder b = { .s = s,
 		             .t = t,
-		             .copies = { pipelines, zero },
+		             .copies = { .pipelines = pipelines, .zero = zero },
 		             .max_micro_batches = s->request->global_batch / t->micro_batch,
 		             .memo = memo,
 		             .out = out };

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/recompute_sets.h"
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/search/search_plan.h"
 #include "controller/solver/sim/predict.h"
@@ -97,7 +98,6 @@ static int measure_state(struct lengths *w, struct hspmd_error *err)
 {
 	const struct hspmd_plan *p = w->home;
 	struct hspmd_costs *c = hspmd_costs_of_plan(w->cluster, w->shares[w->count - 1].facts, NULL, w->request->precision, p, err);
-	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage };
 	double per_weight = c ? (c->master_bytes + c->param_bytes + c->moment_bytes + c->grad_bytes) : 0;
 	w->state_bytes = c ? hspmd_calloc((size_t)w->cluster->device_count, sizeof *w->state_bytes) : NULL;
 	if (c && !w->state_bytes)
@@ -107,11 +107,15 @@ static int measure_state(struct lengths *w, struct hspmd_error *err)
 	for (int i = 0; w->state_bytes && i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
 			const struct hspmd_stage *stage = &p->pipelines[i].stages[s];
+			const struct hspmd_layer_copies copies = hspmd_costs_copies(c, p, i, s);
 			for (int d = 0; d < stage->device_count; d++) {
 				double *bytes = &w->state_bytes[stage->devices[d]];
 				const struct hspmd_device_type *type = &w->cluster->types[w->cluster->devices[stage->devices[d]].type];
 				double params = hspmd_device_params(c, stage->layers[0], stage->layers[1], hspmd_stage_share(stage, d));
-				double each = per_weight / (p->zero_stage ? p->pipeline_count : 1) + hspmd_image_bytes(c, type, &copies);
+				double each = per_weight * (!p->zero_stage    ? 1
+				                            : copies.part > 0 ? copies.part
+				                                              : 1.0 / p->pipeline_count) +
+				              hspmd_image_bytes(c, type, &copies);
 				*bytes = fmax(*bytes, 0) + params * each;
 			}
 		}
@@ -176,7 +180,8 @@ static void offer_home(struct lengths *w, int at)
 {
 	for (int merge = 1; merge <= MERGE_MOST; merge *= 2)
 		for (int r = HSPMD_RECOMPUTE_NONE; r <= HSPMD_RECOMPUTE_FULL; r++)
-			offer(w, at, larger_micro_batches(w, at, merge, (enum hspmd_recompute)r), true);
+			if (hspmd_recompute_kinds(w->home->recompute_sets) & 1u << r)
+				offer(w, at, larger_micro_batches(w, at, merge, (enum hspmd_recompute)r), true);
 }
 
 static void offer_search(struct lengths *w, const struct hspmd_cluster *beside, int at)

@@ -223,6 +223,18 @@ static void restore_recompute(struct local_search *r)
 			r->p->pipelines[i].stages[s].recompute = (enum hspmd_recompute)r->recompute[at++];
 }
 
+/* Candidates are made by an estimate of memory that is never too low: some stages fit with less recomputation. */
+static bool try_recompute(struct local_search *r)
+{
+	double seconds = choose_all_recompute(r) ? timed(r) : INFINITY;
+	if (better(r, seconds)) {
+		r->seconds = seconds;
+		return true;
+	}
+	restore_recompute(r);
+	return false;
+}
+
 /* Switch between 1F1B and ZB-H1. */
 static bool try_schedule(struct local_search *r)
 {
@@ -342,6 +354,7 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 	bool again = true;
 	while (again && go_on(&r)) {
 		again = try_zero(&r);
+		again = try_recompute(&r) || again;
 		again = try_schedule(&r) || again;
 		again = try_micro_batch_size(&r, true) || try_micro_batch_size(&r, false) || again;
 		again = try_micro_batches(&r) || again;

@@ -65,9 +65,11 @@ static struct holding holding_of(const struct hspmd_plan *p, int pipeline, const
 	}
 	h.weights[0] /= all;
 	h.weights[1] /= all;
-	double width = p->zero_stage ? (h.weights[1] - h.weights[0]) / p->pipeline_count : h.weights[1] - h.weights[0];
-	h.state[0] = h.weights[0] + (p->zero_stage ? pipeline * width : 0);
-	h.state[1] = h.state[0] + width;
+	double width = h.weights[1] - h.weights[0], before = 0, part = p->zero_stage ? hspmd_plan_zero_part(p, pipeline, s->layers[0]) : 1;
+	for (int i = 0; p->zero_stage && i < pipeline; i++)
+		before += hspmd_plan_zero_part(p, i, s->layers[0]);
+	h.state[0] = h.weights[0] + before * width;
+	h.state[1] = h.state[0] + part * width;
 	if (p->zero_stage > 2) /* weights are kept in the same parts */
 		memcpy(h.weights, h.state, sizeof h.weights);
 	return h;

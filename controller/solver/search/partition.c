@@ -62,14 +62,17 @@ static int least_fitting(const struct problem *p, const struct hspmd_submesh *u,
 	double transient = fmax(u->transient[j][a], u->transient[j][b - (1 << j)]);
 	double params = p->t->costs->tied_layer_count ? hspmd_device_params(p->t->costs, a, b, u->share) : u->params[b] - u->params[a];
 	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes],
-	       left = available - transient - (u->resident[b] - u->resident[a]);
+	       left = available - (u->resident[b] - u->resident[a]);
 	if (params * p->end_bytes > available)
 		return -1;
 	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0;
 	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
 		double saved = u->saved[r][b] - u->saved[r][a], more = u->deferred[r][b] - u->deferred[r][a] - saved;
+		double running = saved + sent + fmax(transient, u->recomputed[r]); /* of the micro-batch whose pass runs */
+		if (p->t->costs->facts && !(p->deferred[s] > 0))                   /* layers behind the one that runs have used theirs */
+			running = fmax(saved + sent, fmax(u->peak[r][j][a], u->peak[r][j][b - (1 << j)]) - u->saved[r][a]);
 		if ((p->t->caps->recompute & 1u << r) &&
-		    p->in_flight[s] * (saved + sent) + u->recomputed[r] + p->deferred[s] * fmax(more, 0) <= left)
+		    (p->in_flight[s] - 1) * (saved + sent) + running + p->deferred[s] * fmax(more, 0) <= left)
 			return r;
 	}
 	return -1;

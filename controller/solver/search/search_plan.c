@@ -17,6 +17,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "common/fnv.h"
+#include "common/format/recompute_sets.h"
 #include "controller/solver/search/holders.h"
 #include "controller/solver/search/search_internal.h"
 #include "controller/solver/search/subclusters.h"
@@ -32,7 +33,7 @@ struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
 		.mixed_stage = true,
 		.unequal_shards = true,
 		.unequal_micro_batch = true,
-		.recompute = 1u << HSPMD_RECOMPUTE_NONE | 1u << HSPMD_RECOMPUTE_SELECTIVE | 1u << HSPMD_RECOMPUTE_FULL,
+		.recompute = (1u << HSPMD_RECOMPUTE_KINDS) - 1,
 		.schedules = 1u << HSPMD_SCHEDULE_1F1B | 1u << HSPMD_SCHEDULE_ZB_H1 | 1u << HSPMD_SCHEDULE_INTERLEAVED,
 		.max_zero_stage = HSPMD_ZERO_MAX,
 	};
@@ -103,14 +104,17 @@ static int search_zero(struct hspmd_search *s, struct hspmd_submesh_tables *t)
 
 /* The memory that a stage needs depends on how many copies of it there will be. If there are many candidates, they are made for the
  * number of pipelines that distributing the devices leads to, with ZeRO-1 if it is allowed: ZeRO-1 saves memory and time of the
- * optimizer, and changes only the order of messages. If there are few candidates, they are made for every case. */
+ * optimizer, and changes only the order of messages. If there are few candidates, they are made for every case. A single copy needs more
+ * memory on a CPU, for the image: candidates for it are made if none of the others fits after all. */
 static int search_copies(struct hspmd_search *s, struct hspmd_submesh_tables *t, bool exhaustive)
 {
 	bool zero = s->caps.max_zero_stage > 0, memory_bound, alone_bound = false;
-	if (!exhaustive)
-		return search_candidates(s, t, 2, zero, NULL, NULL, &memory_bound);
+	if (!exhaustive) {
+		int rc = search_candidates(s, t, 2, zero, NULL, NULL, &memory_bound);
+		return rc || s->best_plans.count ? rc : search_candidates(s, t, 1, false, NULL, NULL, &alone_bound);
+	}
 	if (search_candidates(s, t, 2, false, NULL, NULL, &memory_bound) ||
-	    (memory_bound && search_candidates(s, t, 1, false, NULL, NULL, &alone_bound)))
+	    ((memory_bound || !s->best_plans.count) && search_candidates(s, t, 1, false, NULL, NULL, &alone_bound)))
 		return -1;
 	return zero && (memory_bound || alone_bound) ? search_zero(s, t) : 0;
 }
@@ -331,8 +335,13 @@ static int start_from_current(struct hspmd_search *s, struct hspmd_error *err)
 	if (!r->current)
 		return 0;
 	s->best_plans.max_count = HSPMD_BEST_PLANS_MAX;
-	s->migration = hspmd_migration_new(s->costs, s->device_classes, r->current,
-	                                   r->current_cluster ? r->current_cluster : s->costs->cluster, err);
+	struct hspmd_plan *current = hspmd_plan_copy(r->current);
+	if (!current)
+		return hspmd_fail_memory(err, "starting from the current plan");
+	hspmd_plan_take_recompute_sets(current, hspmd_costs_recompute_sets(s->costs));
+	s->migration =
+	        hspmd_migration_new(s->costs, s->device_classes, current, r->current_cluster ? r->current_cluster : s->costs->cluster, err);
+	hspmd_plan_destroy(current);
 	if (!s->migration)
 		return -1;
 	s->start = hspmd_migration_start(s->migration, r, &s->caps);
@@ -419,14 +428,18 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 	if (!s.costs)
 		return NULL;
 	s.costs->sequence_parallel = s.caps.sequence_parallel;
+	s.caps.recompute &= hspmd_recompute_kinds(hspmd_costs_recompute_sets(s.costs));
 	if (!prepare(&s, err) && !start_from_current(&s, err) && !search(&s, err)) {
 		if (!s.best_plans.count)
 			*too_large = hspmd_fail(err, "no plan fits into the memory of the %d devices", cluster->device_count) < 0;
 		else if (!(plan = choose(&s, &moved)))
 			hspmd_fail_memory(err, "choosing a plan");
 	}
-	if (plan)
+	if (plan) {
 		name_schedule(&s, plan);
+		json_decref(plan->recompute_sets);
+		plan->recompute_sets = json_incref(hspmd_costs_recompute_sets(s.costs));
+	}
 	if (plan && hspmd_predict(s.costs, plan, report, err)) {
 		hspmd_plan_destroy(plan);
 		plan = NULL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans under ZeRO-2 and 3 (arXiv 1910.02054), tried if no other plan fits into memory; or after the others if memory excluded some, as
  * those that just fit may be slow. Every device is a pipeline of one stage, and all have as many micro-batches, of samples in proportion to
- * their speed, as they wait for one another in every layer. */
+ * their speed, as they wait for one another in every layer. If equal parts do not fit, they are divided by what devices have free; then
+ * also under ZeRO-1. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,6 +10,9 @@
 #include "controller/solver/search/search_internal.h"
 
 #define MAX_TRIALS 8 /* numbers of micro-batches */
+#define ROUNDS 4     /* of unequal parts until they fit */
+#define FILLED 0.999 /* of a device's memory: parts are whole rows of weights */
+#define LEAST_PART 0.1 /* of an even part: a smaller one would have no row of some weights, which then stay whole */
 #define GAIN 0.995   /* a plan must be faster than the others by this factor: it sends weights in every layer */
 
 /* The devices that may be used, and what they do per second. */
@@ -102,6 +106,57 @@ static struct hspmd_plan *make_plan(const struct hspmd_search *s, const struct c
 	return NULL;
 }
 
+/* The level up to which all parts are filled, but none beyond its limit, so that they add up to 1. */
+static double level_of(const double *limits, int count)
+{
+	double low = 0, high = 1;
+	for (int n = 0; n < 60; n++) {
+		double level = (low + high) / 2, sum = 0;
+		for (int i = 0; i < count; i++)
+			sum += fmin(level, limits[i]);
+		*(sum < 1 ? &low : &high) = level;
+	}
+	return high;
+}
+
+/* Divide what ZeRO divides by what the devices have free, as evenly as fits. Returns 1 if the plan then fits, 0 if it does not, -1 if
+ * memory runs out. */
+static int divide_by_memory(const struct hspmd_search *s, struct hspmd_plan *p)
+{
+	const struct hspmd_cluster *c = s->costs->cluster;
+	int n = p->pipeline_count;
+	double *part = hspmd_calloc(3 * (size_t)n, sizeof *part), *slope = part + n, *limit = part + 2 * n;
+	bool fits = false, possible = part != NULL;
+	if (!part)
+		return -1;
+	for (int i = 0; i < n; i++) { /* bytes that a device needs for each fraction of the whole */
+		double even = hspmd_plan_memory(s->costs, p, i, 0, 0);
+		p->pipelines[i].stages[0].zero_share = 0.5;
+		slope[i] = (even - hspmd_plan_memory(s->costs, p, i, 0, 0)) / (1.0 / n - hspmd_plan_zero_part(p, i, 0));
+		p->pipelines[i].stages[0].zero_share = 0;
+		part[i] = 1.0 / n;
+	}
+	for (int round = 0; possible && !fits && round < ROUNDS; round++) { /* memory is not quite a straight line */
+		double sum = 0;
+		for (int i = 0; i < n; i++) {
+			const struct hspmd_stage *st = &p->pipelines[i].stages[0];
+			double have = FILLED * (double)c->types[c->devices[st->devices[0]].type].memory_bytes;
+			limit[i] = part[i] + (have - hspmd_plan_memory(s->costs, p, i, 0, 0)) / slope[i];
+			possible = possible && slope[i] > 0 && limit[i] * n >= LEAST_PART;
+			sum += limit[i];
+		}
+		possible = possible && sum >= 1;
+		double level = possible ? level_of(limit, n) : 0;
+		for (int i = 0; possible && i < n; i++) {
+			part[i] = fmin(level, limit[i]);
+			p->pipelines[i].stages[0].zero_share = part[i] * n;
+		}
+		fits = possible && hspmd_plan_fits(s->costs, p);
+	}
+	free(part);
+	return fits;
+}
+
 /* The part of the cluster that is searched is within all limits (subclusters.h). */
 static bool is_possible(const struct hspmd_search *s)
 {
@@ -128,12 +183,20 @@ int hspmd_offer_sharded_plans(struct hspmd_search *s)
 			continue;
 		divide(&all, batch / m);
 		tried++;
-		for (int zero = 2; !status && zero <= s->caps.max_zero_stage; zero++)
+		for (int zero = 1; !status && zero <= s->caps.max_zero_stage; zero++)
 			for (int r = 0; !status && r < HSPMD_RECOMPUTE_KINDS; r++) {
 				if (!(s->caps.recompute & 1u << r))
 					continue;
 				struct hspmd_plan *p = make_plan(s, &all, m, zero, (enum hspmd_recompute)r);
-				status = p ? offer(s, p, before) : -1;
+				bool even = p && hspmd_plan_fits(s->costs, p);
+				int fits = !p     ? -1
+				           : even ? zero > 1
+				                  : divide_by_memory(s, p); /* others have tried ZeRO-1 with equal parts */
+				if (fits > 0)
+					status = offer(s, p, before);
+				else
+					hspmd_plan_destroy(p);
+				status = fits < 0 ? -1 : status;
 			}
 	}
 	free(all.devices);

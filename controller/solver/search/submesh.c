@@ -39,6 +39,14 @@ static double most_transient(const struct hspmd_costs *c, int layer, enum hspmd_
 	return most;
 }
 
+/* From the most of each layer, the most of each range. */
+static void fill_levels(const struct hspmd_submesh_tables *t, double *const *levels)
+{
+	for (int j = 1; j < HSPMD_RANGE_LEVELS; j++)
+		for (int l = 0; l + (1 << j) <= t->layers; l++)
+			levels[j][l] = fmax(levels[j - 1][l], levels[j - 1][l + (1 << (j - 1))]);
+}
+
 static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, struct hspmd_error *err)
 {
 	struct hspmd_costs *c = t->costs;
@@ -50,28 +58,31 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 	              hspmd_variation(c, c->cluster->device_count, u->tp);
 	const struct hspmd_device_type *type = &c->cluster->types[device_class->type];
 	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel, hspmd_type_takes_parts(type), &type->product_blocks };
+	struct hspmd_stage_cost costs[HSPMD_RECOMPUTE_KINDS];
 	for (int l = 0; l < t->layers; l++) {
+		bool as_before = l && c->facts && !c->profile && c->facts->kind_of_layer[l] == c->facts->kind_of_layer[l - 1];
 		double transient = most_transient(c, l, HSPMD_RECOMPUTE_NONE, t->caps, t->micro_batch, &device);
 		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
 			struct hspmd_stage s = {
 				.layers = { l, l + 1 }, .device_count = u->tp, .devices = devices, .context = 1, .recompute = r
 			};
-			struct hspmd_stage_cost cost;
-			if (hspmd_costs_stage(c, &s, t->micro_batch, &cost, err))
+			if (!as_before && hspmd_costs_stage(c, &s, t->micro_batch, &costs[r], err))
 				return -1;
-			u->work[r][l + 1] = u->work[r][l] + slow * (cost.forward + cost.backward);
-			u->forward[l + 1] = u->forward[l] + slow * cost.forward;
+			u->work[r][l + 1] = u->work[r][l] + slow * (costs[r].forward + costs[r].backward);
+			u->forward[l + 1] = u->forward[l] + slow * costs[r].forward;
 			u->saved[r][l + 1] = u->saved[r][l] + t->micro_batch * hspmd_layer_saved_bytes(c, l, r, &device);
 			u->deferred[r][l + 1] = u->deferred[r][l] + t->micro_batch * hspmd_layer_deferred_bytes(c, l, r, &device);
-			u->recomputed[r] = fmax(u->recomputed[r], most_transient(c, l, r, t->caps, t->micro_batch, &device) - transient);
+			double again = r ? most_transient(c, l, r, t->caps, t->micro_batch, &device) : transient;
+			u->recomputed[r] = again > transient ? fmax(u->recomputed[r], again) : u->recomputed[r];
+			u->peak[r][0][l] = u->saved[r][l + 1] + again;
 		}
 		u->transient[0][l] = transient;
 		u->resident[l + 1] = u->resident[l] + t->micro_batch * hspmd_layer_resident_bytes(c, l, HSPMD_RECOMPUTE_FULL, &device);
 		u->params[l + 1] = c->replicated_sum[l + 1] + (c->params_sum[l + 1] - c->replicated_sum[l + 1]) * u->share;
 	}
-	for (int j = 1; j < HSPMD_RANGE_LEVELS; j++)
-		for (int l = 0; l + (1 << j) <= t->layers; l++)
-			u->transient[j][l] = fmax(u->transient[j - 1][l], u->transient[j - 1][l + (1 << (j - 1))]);
+	fill_levels(t, u->transient);
+	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++)
+		fill_levels(t, u->peak[r]);
 	return 0;
 }
 
@@ -94,7 +105,7 @@ static void bound_rates(struct hspmd_submesh_tables *t)
 static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = t->costs->cluster;
-	size_t n = (size_t)t->layers + 1, arrays = 3 * HSPMD_RECOMPUTE_KINDS + 3 + HSPMD_RANGE_LEVELS;
+	size_t n = (size_t)t->layers + 1, arrays = (3 + HSPMD_RANGE_LEVELS) * HSPMD_RECOMPUTE_KINDS + 3 + HSPMD_RANGE_LEVELS;
 	for (int k = 0; k < t->device_classes->count; k++)
 		for (int tp = 1; tp <= t->device_classes->list[k].per_node; tp++)
 			if (tp_is_allowed(t, tp) && t->submesh_count < HSPMD_SUBMESHES_MAX)
@@ -118,6 +129,9 @@ static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err
 		at += 3 * n;
 		for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
 			u->transient[j] = at;
+		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++)
+			for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
+				u->peak[r][j] = at;
 		if (measure(t, u, err))
 			return -1;
 	}

@@ -26,7 +26,10 @@ struct hspmd_submesh {
 	double *resident;                      /* bytes, for any number of micro-batches in flight */
 	double *transient[HSPMD_RANGE_LEVELS]; /* not sums: transient[j][a] is the most that one of the layers [a, a + 2^j) needs while it
 	                                          runs */
-	double recomputed[HSPMD_RECOMPUTE_KINDS]; /* most additional bytes of one layer if it is recomputed */
+	double recomputed[HSPMD_RECOMPUTE_KINDS]; /* most bytes that one layer needs while it runs, of those that need more if they are
+	                                     recomputed */
+	/* The same with what the layers up to it have saved, of the whole model: peak[r][j][a] of the layers [a, a + 2^j). */
+	double *peak[HSPMD_RECOMPUTE_KINDS][HSPMD_RANGE_LEVELS];
 	double rate;                              /* no pipeline runs more micro-batches per second than the sum of its submeshes' rates */
 };
 

@@ -234,8 +234,9 @@ static void find_slowest(const struct hspmd_plan *p, struct hspmd_timing *t)
 /* Returns true if a stage costs what the other does: the same work on like devices that are as near to each other. */
 static bool cost_alike(const struct hspmd_cluster *c, const struct hspmd_stage *a, const struct hspmd_stage *b)
 {
-	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->recompute != b->recompute || a->shard_ratio ||
-	    b->shard_ratio || a->context_ratio || b->context_ratio || !hspmd_stage_same_splits(a, b))
+	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->recompute != b->recompute ||
+	    a->zero_share != b->zero_share || a->shard_ratio || b->shard_ratio || a->context_ratio || b->context_ratio ||
+	    !hspmd_stage_same_splits(a, b))
 		return false;
 	int away = c->devices[a->devices[0]].node - c->devices[b->devices[0]].node;
 	for (int d = 0; d < a->device_count; d++) {
@@ -267,14 +268,14 @@ static int cost_stages(struct hspmd_costs *c, const struct hspmd_plan *p, struct
 			st->cost.forward *= vary;
 			st->cost.backward *= vary;
 			st->cost.group_comm *= vary;
-			st->cost.optimizer *= p->zero_stage ? 1.0 / p->pipeline_count : 1;
+			st->cost.optimizer *= p->zero_stage ? hspmd_plan_zero_part(p, i, stage->layers[0]) : 1;
 		}
 	}
 	return 0;
 }
 
-/* Seconds in which the copies of a stage exchange `bytes` per weight in a ring: gather all weights, or sum gradients to their parts. -1
- * with err if there is no link. */
+/* Seconds in which the copies of a stage exchange `bytes` per weight, in a ring if their parts are equal: gather all weights, or sum
+ * gradients to their parts. -1 with err if there is no link. */
 static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, int *devices, double bytes, struct hspmd_error *err)
 {
 	bool one_node = true;
@@ -288,7 +289,15 @@ static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int st
 	/* The devices of a tensor-parallel group share their node's network. */
 	if (!one_node)
 		params = hspmd_stage_params(c, p->pipelines[0].stages[stage].layers[0], p->pipelines[0].stages[stage].layers[1]);
-	return hspmd_costs_ring(c, devices, 1, p->pipeline_count, 1, params * bytes, err);
+	if (!hspmd_plan_has_zero_shares(p))
+		return hspmd_costs_ring(c, devices, 1, p->pipeline_count, 1, params * bytes, err);
+	double *parts = hspmd_calloc((size_t)p->pipeline_count, sizeof *parts);
+	for (int i = 0; parts && i < p->pipeline_count; i++)
+		parts[i] = params * bytes * hspmd_plan_zero_part(p, i, p->pipelines[0].stages[stage].layers[0]);
+	double seconds =
+	        parts ? hspmd_costs_gather(c, devices, 1, p->pipeline_count, parts, err) : hspmd_fail_memory(err, "evaluating a plan");
+	free(parts);
+	return seconds;
 }
 
 /* Under ZeRO-2 and 3 the pipelines exchange parts in every pass of a layer, so each pass takes as long as the slowest of them. */
@@ -394,7 +403,7 @@ static double fullest_plain(const struct hspmd_plan *p, int pipeline, int stage,
 double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
-	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage };
+	struct hspmd_layer_copies copies;
 	struct hspmd_memory one, *chunks = p->virtual_stages > 1 ? hspmd_calloc((size_t)p->virtual_stages, sizeof *chunks) : &one;
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[pipe->stages[stage].devices[which]].type];
 	int step = pipe->stage_count / p->virtual_stages;
@@ -403,6 +412,7 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 	if (!chunks)
 		return INFINITY;
 	for (int r = 0; r < p->virtual_stages; r++) {
+		copies = hspmd_costs_copies(c, p, pipeline, stage + r * step);
 		chunks[r] = hspmd_costs_memory(c, &pipe->stages[stage + r * step], which, pipe->micro_batch, deferring, &copies);
 		state += chunks[r].state;
 		end = fmax(end + chunks[r].end, chunks[r].ending);

@@ -36,6 +36,7 @@ struct holder {
 
 struct group {
 	double first, start; /* when the first of its gradients are complete everywhere; when all are */
+	double largest;      /* the largest part of them that one holder keeps, or sums */
 	double params, partial_params; /* weights; those of them whose gradients each holder sums among its own devices first */
 	bool shared;                   /* weights that two layers share */
 	int count, layers; /* number of holders; number of layers whose gradients are sent one after another, 1: all together */
@@ -97,7 +98,7 @@ static int ring_flows(const struct hspmd_costs *c, const struct group *g, struct
 			                  b->devices[0],
 			                  a->device_count,
 			                  b->device_count,
-			                  g->params / n };
+			                  g->params * g->largest };
 	}
 	hspmd_sort_if_needed(flows, (size_t)n, sizeof *flows, by_nodes);
 	int last = 0;
@@ -156,6 +157,7 @@ static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_
 	if (g->count < 2 || g->params <= 0)
 		return 0;
 	hspmd_sort_if_needed(g->holders, (size_t)g->count, sizeof *g->holders, by_node);
+	g->largest = fmax(g->largest, 1.0 / g->count);
 	int n = ring_flows(c, g, y->flows), steps = g->count - 1;
 	int stage = g->shared && y->p->zero_stage > 1 ? 1 : y->p->zero_stage;
 	bool zero = stage > 0;
@@ -257,8 +259,11 @@ static void collect(struct sync *y)
 			int stops = pipe->stages[y->stage_of[i]].layers[1];
 			end = stops > layer && stops < end ? stops : end;
 		}
-		for (int i = 0; i < y->p->pipeline_count; i++)
+		for (int i = 0; i < y->p->pipeline_count; i++) {
 			add_holder(y, g, i, y->stage_of[i], layer, end);
+			if (y->p->zero_stage)
+				g->largest = fmax(g->largest, hspmd_plan_zero_part(y->p, i, layer));
+		}
 		g->params = c->params_sum[end] - c->params_sum[layer];
 		for (int l = layer; l < end; l++) {
 			g->params -= tied_params_of(c, l);

@@ -34,7 +34,7 @@ static int fill_memory(const struct hspmd_costs *costs, struct hspmd_plan *p, co
 {
 	const struct hspmd_cluster *c = costs->cluster;
 	const struct hspmd_stage *stage = &p->pipelines[0].stages[0];
-	const struct hspmd_layer_copies copies = { 1, false };
+	const struct hspmd_layer_copies copies = { 1, 0, 0 };
 	if (hspmd_predicted_resize(&p->predicted, stage->device_count, err))
 		return -1;
 	for (int d = 0; d < stage->device_count; d++) {

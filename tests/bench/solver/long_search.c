@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/recompute_sets.h"
 #include "controller/solver/search/device_classes.h"
 #include "controller/solver/search/search_internal.h"
 #include "controller/solver/solver.h"
@@ -142,7 +143,8 @@ static bool recompute_least(const struct walk *w, struct hspmd_plan *p)
 		}
 		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
 			struct hspmd_stage *st = &p->pipelines[i].stages[s];
-			for (st->recompute = 0; !hspmd_stage_fits(w->costs, p, i, s); st->recompute++)
+			unsigned kinds = hspmd_recompute_kinds(hspmd_costs_recompute_sets(w->costs));
+			for (st->recompute = 0; !(kinds & 1u << st->recompute) || !hspmd_stage_fits(w->costs, p, i, s); st->recompute++)
 				if (st->recompute == HSPMD_RECOMPUTE_KINDS - 1)
 					return false;
 		}
