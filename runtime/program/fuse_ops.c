@@ -131,8 +131,8 @@ static int join_pairs(struct hspmd_program *p, enum hspmd_device_kind kind, stru
 
 /* ---- a loss and its gradient */
 
-/* The statistics that the gradient of a loss at `at` reads, if they are those of its own logits; `at`: there are none, for the vocabulary
- * is divided. */
+/* The statistics that the gradient of a loss at `at` reads, if they are just those of its own logits; `at`: there are none, for the
+ * vocabulary is divided, and the statistics of all parts are gathered first. */
 static size_t stats_of(const struct hspmd_program *p, size_t at)
 {
 	const struct hspmd_instruction *grad = &p->instructions[at];
@@ -140,7 +140,7 @@ static size_t stats_of(const struct hspmd_program *p, size_t at)
 		const struct hspmd_instruction *in = &p->instructions[i];
 		if (in->kind != HSPMD_INSTRUCTION_RUN || in->opcode != HSPMD_OP_VOCAB_STATS || in->out[0] != grad->in[2])
 			continue;
-		bool same = in->in[0] == grad->in[0] && in->in[1] == grad->in[1] && in->attr->parts <= 1;
+		bool same = in->in[0] == grad->in[0] && in->in[1] == grad->in[1];
 		return same && !in->accumulate && !grad->accumulate ? i : at;
 	}
 	return at;

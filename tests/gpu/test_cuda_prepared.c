@@ -235,7 +235,8 @@ static int change_source(void *context, const struct hspmd_program *p, const str
 	loss_with(ex, NULL, 0);
 	three = 5; /* the source must give the same whenever it is asked; this one shows when that was */
 	assert_true(loss_with(ex, NULL, 1) == want);
-	assert_true(loss_with(ex, NULL, 7) == other);
+	three = 3;
+	assert_true(loss_with(ex, NULL, 7) == want);
 	return 0;
 }
 

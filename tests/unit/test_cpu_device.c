@@ -238,6 +238,39 @@ static void test_adamw(void **state)
 	dev->ops->close(dev);
 }
 
+/* A loss's statistics and its gradient at once, in place: the bits of one after the other. */
+static void test_cross_entropy(void **state)
+{
+	(void)state;
+	enum { ROWS = 19, WIDTH = 37 };
+	struct hspmd_device *dev = open_device(2);
+	float logits[ROWS * WIDTH], gradient[ROWS * WIDTH], weights[ROWS], stats[ROWS * 4], both[ROWS * 4];
+	int32_t targets[ROWS];
+	for (int i = 0; i < ROWS * WIDTH; i++)
+		logits[i] = (float)hspmd_random_normal(5, 1, (uint64_t)i);
+	for (int i = 0; i < ROWS; i++) {
+		weights[i] = (float)(i % 4) * 0.5f;
+		targets[i] = i % 5 ? i : -1;
+	}
+	struct hspmd_op_attr attr = { .parts = 1, .scale = 0.3, .smoothing = 0.1, .ignores = true, .numbers = { 7 } };
+	struct hspmd_view x = { .data = logits, .dtype = HSPMD_F32, .rank = 3, .shape = { 1, ROWS, WIDTH }, .full = { 1, ROWS, WIDTH } },
+	                  t = { .data = targets, .dtype = HSPMD_I32, .rank = 2, .shape = { 1, ROWS }, .full = { 1, ROWS } }, w = t, dx = x,
+	                  s = { .data = stats, .dtype = HSPMD_F32, .rank = 4, .shape = { 1, 1, ROWS, 4 }, .full = { 1, 1, ROWS, 4 } };
+	w.data = weights;
+	w.dtype = HSPMD_F32;
+	dx.data = gradient;
+	struct hspmd_kernel_args first = { .attr = &attr, .input_count = 2, .output_count = 1, .in = { x, t }, .out = { s } },
+	                         second = { .attr = &attr, .input_count = 4, .output_count = 1, .in = { x, t, s, w }, .out = { dx } },
+	                         at_once = { .attr = &attr, .input_count = 3, .output_count = 2, .in = { x, t, w }, .out = { x, s } };
+	at_once.out[1].data = both;
+	run(dev, HSPMD_OP_VOCAB_STATS, &first);
+	run(dev, HSPMD_OP_LOSS_GRAD, &second);
+	run(dev, HSPMD_OP_CROSS_ENTROPY, &at_once);
+	assert_memory_equal(stats, both, sizeof stats);
+	assert_memory_equal(gradient, logits, sizeof logits);
+	dev->ops->close(dev);
+}
+
 static void test_sum_squares(void **state)
 {
 	(void)state;
@@ -449,11 +482,11 @@ static void test_errors(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_small_calls),   cmocka_unit_test(test_small_kernels),  cmocka_unit_test(test_spins_in_vain),
-		cmocka_unit_test(test_absent_helper), cmocka_unit_test(test_pool),           cmocka_unit_test(test_exponential),
-		cmocka_unit_test(test_adamw),         cmocka_unit_test(test_sum_squares),    cmocka_unit_test(test_random),
-		cmocka_unit_test(test_cast),          cmocka_unit_test(test_cast_at_random), cmocka_unit_test(test_copies),
-		cmocka_unit_test(test_errors),        cmocka_unit_test(test_product_blocks),
+		cmocka_unit_test(test_small_calls),   cmocka_unit_test(test_small_kernels), cmocka_unit_test(test_spins_in_vain),
+		cmocka_unit_test(test_absent_helper), cmocka_unit_test(test_pool),          cmocka_unit_test(test_exponential),
+		cmocka_unit_test(test_adamw),         cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_sum_squares),
+		cmocka_unit_test(test_random),        cmocka_unit_test(test_cast),          cmocka_unit_test(test_cast_at_random),
+		cmocka_unit_test(test_copies),        cmocka_unit_test(test_errors),        cmocka_unit_test(test_product_blocks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -236,6 +236,28 @@ static void losses(void **state)
 	}
 }
 
+static const char gemma2[] =
+        "{\"model_type\":\"gemma2\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+        "\"head_dim\":6,\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":259,\"rms_norm_eps\":1e-6,"
+        "\"query_pre_attn_scalar\":6,\"sliding_window\":8,\"attn_logit_softcapping\":50.0,\"final_logit_softcapping\":30.0,"
+        "\"hidden_activation\":\"gelu_pytorch_tanh\"}";
+
+/* Logits that the backward pass reads again keep their place: they and their gradient are not kept for all micro-batches. */
+static void losses_of_capped_logits(void **state)
+{
+	(void)state;
+	struct hspmd_program *at_once = build(gemma2, "cpu", "0", "", false);
+	schedule = "gpipe";
+	struct hspmd_program *later = build(gemma2, "cpu", "0", "", false);
+	schedule = "1f1b";
+	assert_int_equal(count(at_once, HSPMD_OP_CROSS_ENTROPY), MICRO_BATCHES);
+	assert_int_equal(count(later, HSPMD_OP_CROSS_ENTROPY), 1);
+	check_order(at_once);
+	check_order(later);
+	hspmd_program_destroy(at_once);
+	hspmd_program_destroy(later);
+}
+
 /* With other micro-batches between a forward pass and its backward pass, the gradient takes the place of the logits right away. */
 static void losses_of_all_forward_passes(void **state)
 {
@@ -258,6 +280,9 @@ static void losses_of_all_forward_passes(void **state)
 
 static const char odd[] = "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":4,\"n_positions\":32,"
                           "\"vocab_size\":2051,\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
+
+static const char odd_width[] = "{\"model_type\":\"gpt2\",\"n_embd\":1026,\"n_layer\":3,\"n_head\":2,\"n_positions\":32,"
+                                "\"vocab_size\":2051,\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
 
 /* Slots whose rows are `stride` apart, of those that have `width` elements in a row. */
 static int count_padded(const struct hspmd_program *p, int64_t width, int64_t stride)
@@ -283,12 +308,13 @@ static void padded_rows(void **state)
 	(void)state;
 	struct hspmd_program *p = build(odd, "cuda", "0", "", true), *wide = build(odd, "cuda", "0", "", false),
 	                     *cpu = build(odd, "cpu", "0", "", false), *halves = build(odd, "cuda", "0-1", "", true),
-	                     *narrow = build(trainer_gpt2, "cuda", "0", "", true);
+	                     *wide_rows = build(odd_width, "cuda", "0", "", true), *narrow = build(trainer_gpt2, "cuda", "0", "", true);
 	setenv("HSPMD_UNFUSED", "pad_rows", 1);
 	struct hspmd_program *packed = build(odd, "cuda", "0", "", true);
 	unsetenv("HSPMD_UNFUSED");
 	assert_int_equal(count_padded(p, 2051, 2112), 2 * MICRO_BATCHES);
 	assert_int_equal(count_padded(wide, 2051, 2080), 2 * MICRO_BATCHES);
+	assert_int_equal(count_padded(wide_rows, 2051, 2112), 2 * MICRO_BATCHES);
 	assert_int_equal(count_padded(cpu, 0, 0), 0);
 	assert_int_equal(count_padded(narrow, 0, 0), 0);
 	assert_int_equal(count_padded(packed, 0, 0), 0);
@@ -300,6 +326,7 @@ static void padded_rows(void **state)
 	hspmd_program_destroy(wide);
 	hspmd_program_destroy(cpu);
 	hspmd_program_destroy(halves);
+	hspmd_program_destroy(wide_rows);
 	hspmd_program_destroy(narrow);
 	hspmd_program_destroy(packed);
 }
@@ -325,9 +352,14 @@ static void the_same_losses(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(one_device),  cmocka_unit_test(a_sum_between),
-		                            cmocka_unit_test(recomputed),  cmocka_unit_test(none),
-		                            cmocka_unit_test(losses),      cmocka_unit_test(losses_of_all_forward_passes),
-		                            cmocka_unit_test(padded_rows), cmocka_unit_test(the_same_losses) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(one_device),
+		                            cmocka_unit_test(a_sum_between),
+		                            cmocka_unit_test(recomputed),
+		                            cmocka_unit_test(none),
+		                            cmocka_unit_test(losses),
+		                            cmocka_unit_test(losses_of_all_forward_passes),
+		                            cmocka_unit_test(losses_of_capped_logits),
+		                            cmocka_unit_test(padded_rows),
+		                            cmocka_unit_test(the_same_losses) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
