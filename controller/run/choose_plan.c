@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/run/choose_plan.h"
 
+#include <math.h>
+
 #include "common/format/plan_precision.h"
 #include "common/log.h"
 #include "controller/core/risk.h"
 #include "controller/run/command_plan.h"
 #include "controller/solver/solver.h"
+
+/* Relative differences that do not change which kind of plan is better: of nodes, and of rates and intervals. */
+#define NODES_NEAR (1 / 64.0)
+#define RISK_NEAR 0.1
 
 /* Predicted step time in seconds of the current plan on the changed cluster; 0: it cannot run there. */
 static double current_plan_step_s(const struct run_planning *o, const json_t *now, const struct hspmd_cluster *c)
@@ -21,20 +27,76 @@ static double current_plan_step_s(const struct run_planning *o, const json_t *no
 	return step_s;
 }
 
+/* ---- plans with the whole state in every pipeline, and plans that may shard it */
+
+/* By what is decided between the two kinds. */
+struct conditions {
+	int nodes, copies;
+	struct run_intervals every;
+	struct hspmd_risk risk;
+};
+
+static struct conditions conditions_of(const json_t *input, const struct hspmd_cluster *c)
+{
+	return (struct conditions){ .nodes = c->node_count,
+		                    .copies = (int)json_integer_value(json_object_get(input, "copies")),
+		                    .every = { json_number_value(json_object_get(input, "every_s")),
+		                               json_number_value(json_object_get(input, "shared_every_s")) },
+		                    .risk = run_risk_read(json_object_get(input, "risk")) };
+}
+
+static bool near(double a, double b, double share)
+{
+	return fabs(a - b) <= share * fmax(fabs(a), fabs(b));
+}
+
+enum kind { KIND_ANY, KIND_WHOLE, KIND_SHARDED };
+
+/* The kind that was better under nearly these conditions. Small steps do not add up: they are measured from the last comparison. With
+ * devices of several types each search finds what the other one misses, so both are made. */
+static enum kind kind_known(const struct run_planning *o, const struct hspmd_cluster *c, const struct conditions *now)
+{
+	struct run_comparison *was = o->compared;
+	if (!was || c->type_count > 1)
+		return KIND_ANY;
+	pthread_mutex_lock(&was->lock);
+	bool same = was->made && near(was->nodes, now->nodes, NODES_NEAR) && was->copies == now->copies &&
+	            near(was->risk.losses_per_s, now->risk.losses_per_s, RISK_NEAR) &&
+	            near(was->risk.correlated, now->risk.correlated, RISK_NEAR) &&
+	            near(was->every.every_s, now->every.every_s, RISK_NEAR) &&
+	            near(was->every.shared_every_s, now->every.shared_every_s, RISK_NEAR);
+	enum kind kind = !same ? KIND_ANY : was->sharded ? KIND_SHARDED : KIND_WHOLE;
+	pthread_mutex_unlock(&was->lock);
+	return kind;
+}
+
+static void remember(const struct run_planning *o, const struct conditions *now, bool sharded)
+{
+	struct run_comparison *to = o->compared;
+	if (!to)
+		return;
+	pthread_mutex_lock(&to->lock);
+	to->made++;
+	to->sharded = sharded;
+	to->nodes = now->nodes;
+	to->copies = now->copies;
+	to->every = now->every;
+	to->risk = now->risk;
+	pthread_mutex_unlock(&to->lock);
+}
+
 /* If the rate of node losses is known, compares a plan that may shard the state with `whole`: it is faster, but loses more work with a
  * node. Takes `whole` over; returns the better one. */
-static struct hspmd_plan *choose_by_risk(const struct run_planning *o, const json_t *input, const struct hspmd_cluster *c,
+static struct hspmd_plan *choose_by_risk(const struct run_planning *o, const struct conditions *now, const struct hspmd_cluster *c,
                                          struct hspmd_solve_request *request, struct hspmd_plan *whole)
 {
-	struct hspmd_risk risk = run_risk_read(json_object_get(input, "risk"));
-	struct run_intervals every = { json_number_value(json_object_get(input, "every_s")),
-		                       json_number_value(json_object_get(input, "shared_every_s")) };
-	int copies = (int)json_integer_value(json_object_get(input, "copies"));
 	struct hspmd_error err;
-	if (!(risk.losses_per_s > 0))
+	if (!(now->risk.losses_per_s > 0))
 		return whole;
 	struct hspmd_plan *other = hspmd_solve(c, o->facts, NULL, request, NULL, &err);
-	bool better = other && run_risk_prefers(o->job, o->facts, c->node_count, copies, &every, &risk, whole, other);
+	bool better = other && run_risk_prefers(o->job, o->facts, c->node_count, now->copies, &now->every, &now->risk, whole, other);
+	if (other)
+		remember(o, now, better);
 	hspmd_plan_destroy(better ? whole : other);
 	return better ? other : whole;
 }
@@ -110,17 +172,19 @@ static json_t *solve_one(const struct run_planning *o, json_t *input, struct hsp
 	struct hspmd_runtime_caps whole = hspmd_runtime_caps_default();
 	whole.max_zero_stage = 0;
 	request.caps = &whole;
+	struct conditions conditions = c ? conditions_of(input, c) : (struct conditions){ 0 };
+	enum kind kind = c ? kind_known(o, c, &conditions) : KIND_ANY;
 	/* A job that has trained without a program needs a new plan fast, and is unlikely to need one now. */
 	request.programs = job->length_count || (old && !old->synthesis) ? NULL : o->programs;
-	if (c)
+	if (c && kind != KIND_SHARDED)
 		plan = hspmd_search_plan(c, o->facts, NULL, &request, NULL, NULL, err);
 	request.caps = NULL;
-	request.programs = plan ? NULL : request.programs;
+	request.programs = plan || kind == KIND_SHARDED ? NULL : request.programs;
 	bool any = plan != NULL;
 	if (c)
 		plan = settle_for(o, c, &request, plan, err);
-	if (plan && any)
-		plan = choose_by_risk(o, input, c, &request, plan);
+	if (plan && any && kind == KIND_ANY)
+		plan = choose_by_risk(o, &conditions, c, &request, plan);
 	request.caps = plan && !plan->zero_stage ? &whole : NULL;
 	if (plan)
 		add_shorter_plans(o, c, &request, &plan);

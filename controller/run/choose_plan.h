@@ -4,12 +4,26 @@
 #define HSPMD_CONTROLLER_RUN_CHOOSE_PLAN_H
 
 #include <jansson.h>
+#include <pthread.h>
 
 #include "common/error.h"
 #include "common/format/job.h"
 #include "common/format/model_facts.h"
 #include "common/format/program_search.h"
+#include "controller/core/checkpoint_interval.h"
 #include "controller/solver/search/length_plans.h"
+#include "policies/liveput.h"
+
+/* What was decided between two kinds of plans, remembered from one call to the next: whether those that shard the state over the pipelines
+ * are worth their risk. Both kinds are searched for only if it may be decided otherwise now. */
+struct run_comparison {
+	pthread_mutex_t lock;
+	int made;     /* comparisons so far */
+	bool sharded; /* the last one was for a plan that may shard the state */
+	int nodes, copies;
+	struct run_intervals every;
+	struct hspmd_risk risk;
+};
 
 /* What plans are chosen for; all borrowed. */
 struct run_planning {
@@ -20,6 +34,7 @@ struct run_planning {
 	const struct hspmd_step_share *shares;       /* how many steps have which length; NULL: all have the same */
 	int share_count;
 	double limit_s; /* of each search */
+	struct run_comparison *compared; /* brought up to date; NULL: both kinds are searched for each time */
 };
 
 /* input: the value of an ACTION_SOLVE: { cluster, current: null or { cluster, plan }, copies, every_s, shared_every_s, risk }. Returns the

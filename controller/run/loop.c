@@ -520,7 +520,9 @@ static void close_all(struct loop *l)
 
 int run_loop(const struct run_loop_options *o)
 {
-	struct loop l = { .o = o, .on_event = loop_event, .suspended_s = hspmd_clock_left_out() };
+	struct loop l = {
+		.o = o, .on_event = loop_event, .suspended_s = hspmd_clock_left_out(), .compared.lock = PTHREAD_MUTEX_INITIALIZER
+	};
 	struct hspmd_error err = { "" };
 	signal(SIGPIPE, SIG_IGN);
 	hspmd_clock_leave_out_stops();

@@ -7,6 +7,7 @@
 #include <uv.h>
 
 #include "controller/run/loop.h"
+#include "controller/run/choose_plan.h"
 #include "controller/run/ctld_session.h"
 #include "controller/run/trace_file.h"
 #include "controller/server/server.h"
@@ -76,6 +77,7 @@ struct loop {
 	bool polling, poll_again;
 	int poll_failures;
 	int pending_work; /* jobs under way in other threads */
+	struct run_comparison compared;
 	bool stopping;
 	int status;
 	int signals_seen;

@@ -30,7 +30,8 @@ static void solve_work(uv_work_t *w)
 		                               .programs = o->programs,
 		                               .shares = o->shares,
 		                               .share_count = o->share_count,
-		                               .limit_s = o->solve_limit_s };
+		                               .limit_s = o->solve_limit_s,
+		                               .compared = &s->loop->compared };
 	s->answer = run_choose_plan(&planning, s->input, &s->err);
 }
 

@@ -126,13 +126,16 @@ static int token_of(const struct walk *w, int32_t *token, struct hspmd_error *er
 	                  f->data.path, t, w->at, w->d->vocab);
 }
 
+/* False: no token is to be predicted here, whatever its mask. */
+static bool counts_at_all(const struct walk *w)
+{
+	return !w->ended && !(w->d->once && w->number >= w->d->samples);
+}
+
 /* Returns true if the token is to be predicted. */
 static bool counts(const struct walk *w)
 {
-	const struct hspmd_data *d = w->d;
-	if (w->ended || (d->once && w->number >= d->samples))
-		return false;
-	return !d->job->mask || d->files[w->file].mask.bytes[w->at];
+	return counts_at_all(w) && (!w->d->job->mask || w->d->files[w->file].mask.bytes[w->at]);
 }
 
 int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err)
@@ -205,6 +208,42 @@ void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start,
 	hspmd_sample_noise(d->seed, d->drops, number, start, count, noise);
 }
 
+/* The bytes that are not 0. In lots whose number fits into a byte, so that they are counted many at a time. */
+static int64_t count_set(const unsigned char *bytes, int64_t count)
+{
+	int64_t set = 0;
+	for (int64_t at = 0; at < count;) {
+		int64_t end = count - at < 255 ? count : at + 255;
+		unsigned char few = 0;
+		for (; at < end; at++)
+			few = (unsigned char)(few + (bytes[at] != 0));
+		set += few;
+	}
+	return set;
+}
+
+/* How many of `count` tokens from w on are to be predicted. Every device counts all masks of a step: whole runs of tokens at once. */
+static int64_t count_predicted(struct walk *w, int64_t count)
+{
+	const struct hspmd_data *d = w->d;
+	int64_t predicted = 0, n;
+	for (; count > 0; count -= n) {
+		const struct hspmd_token_file *f = w->ended ? NULL : &d->files[w->file];
+		n = count < w->run ? count : w->run;
+		n = f && f->tokens - w->at < n ? f->tokens - w->at : n;
+		if (counts_at_all(w))
+			predicted += d->job->mask ? count_set(f->mask.bytes + w->at, n) : n;
+		w->offset += n;
+		w->at += n;
+		w->run -= n;
+		if (!w->run)
+			locate(w);
+		else if (f && w->at >= f->tokens)
+			find_file(w);
+	}
+	return predicted;
+}
+
 double hspmd_data_loss_factor(const struct hspmd_data *d, int64_t step)
 {
 	if (!d->job->mask && !d->once)
@@ -212,11 +251,7 @@ double hspmd_data_loss_factor(const struct hspmd_data *d, int64_t step)
 	int64_t length = d->buckets ? d->job->lengths[hspmd_data_length_of_step(d, step)] : d->seq_len, counted = 0;
 	for (int64_t b = 0; b < d->batch; b++) {
 		struct walk w = walk_from(d, step * d->batch + b, 1);
-		for (int64_t i = 0; i < length; i++) {
-			if (i)
-				walk_on(&w);
-			counted += counts(&w);
-		}
+		counted += count_predicted(&w, length);
 	}
 	return counted ? (double)(d->batch * length) / (double)counted : 0;
 }

@@ -319,60 +319,138 @@ void worker_detach(struct worker *w, struct hspmd_generation *g)
 	hspmd_writer_detach(w->checkpoints->writer);
 }
 
+/* ---- what commits checkpoints: `write_manifest` and `committed` */
+
+/* One of these messages, carried out in a thread of its own, after the one before: a folder that does not answer holds up neither the
+ * training nor other messages. */
+struct commit {
+	struct worker *w;
+	json_t *message;    /* a deep copy: threads must not share reference counts */
+	char *locations[3]; /* of its folders, on this node */
+	int location_count;
+	pthread_t before; /* the thread of the message before, if there is one */
+	bool follows;
+};
+
+static void free_commit(struct commit *t)
+{
+	for (int i = 0; t && i < t->location_count; i++)
+		free(t->locations[i]);
+	if (t)
+		json_decref(t->message);
+	free(t);
+}
+
 /* Write the manifest into the requested folders. A folder that this node has for itself may lack the manifests of other checkpoints: what
  * may be removed there is told later (`committed`). */
-static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
+static int write_manifest(const struct commit *t, struct hspmd_error *err)
 {
-	json_t *folders = json_object_get(message, "folders");
-	struct hspmd_manifest *m = hspmd_manifest_from_json(json_object_get(message, "manifest"), "manifest", err);
+	json_t *folders = json_object_get(t->message, "folders");
+	struct hspmd_manifest *m = hspmd_manifest_from_json(json_object_get(t->message, "manifest"), "manifest", err);
 	int status = m ? 0 : -1;
-	for (size_t i = 0; !status && i < json_array_size(folders); i++) {
-		const char *folder = json_string_value(json_array_get(folders, i));
-		char *location = folder ? location_of(w, folder) : NULL;
-		status = !location ? hspmd_fail_memory(err, "committing a checkpoint") : hspmd_checkpoint_commit(location, m, err);
+	for (int i = 0; !status && i < t->location_count; i++) {
+		const char *location = t->locations[i];
+		bool all_share = !strcmp(location, json_string_value(json_array_get(folders, (size_t)i)));
 		struct hspmd_error pruning;
-		if (!status && !strcmp(location, folder) && hspmd_checkpoint_prune(location, w->setup.job->checkpoint.keep, &pruning))
+		status = hspmd_checkpoint_commit(location, m, err);
+		if (!status && all_share && hspmd_checkpoint_prune(location, t->w->setup.job->checkpoint.keep, &pruning))
 			hspmd_warn("old checkpoints are not removed: %s", pruning.text);
-		free(location);
 	}
 	hspmd_manifest_destroy(m);
 	return status;
 }
 
 /* Remove what the committed checkpoints replace in this node's part of a folder. */
-static int keep(struct worker *w, json_t *message, struct hspmd_error *err)
+static int keep(const struct commit *t, struct hspmd_error *err)
 {
-	const char *folder = json_string_value(json_object_get(message, "folder"));
-	json_t *list = json_object_get(message, "checkpoints"), *one;
+	json_t *list = json_object_get(t->message, "checkpoints"), *one;
 	struct hspmd_checkpoint_id *kept = hspmd_calloc(json_array_size(list), sizeof *kept);
-	char *location = folder ? node_folder(w, folder) : NULL;
 	size_t i;
-	int status = location && kept ? 0 : hspmd_fail_memory(err, "removing old checkpoints");
+	int status = kept ? 0 : hspmd_fail_memory(err, "removing old checkpoints");
 	json_array_foreach(list, i, one)
 		if (!status)
 			kept[i] = (struct hspmd_checkpoint_id){ json_integer_value(json_array_get(one, 0)),
 				                                json_integer_value(json_array_get(one, 1)) };
 	if (!status)
-		status = hspmd_checkpoint_keep(location, kept, json_array_size(list), err);
-	free(location);
+		status = hspmd_checkpoint_keep(t->locations[0], kept, json_array_size(list), err);
 	free(kept);
 	return status;
 }
 
-int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message)
+static void *run_commit(void *argument)
 {
+	struct commit *t = argument;
 	struct hspmd_error err = { "" };
-	if (!strcmp(type, "write_manifest")) {
-		const char *id = json_string_value(json_object_get(message, "id"));
-		int status = commit(w, message, &err);
-		return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,ss*}", "type", "manifest_written", "id", id ? id : "", "error",
-		                                            status ? err.text : NULL));
-	}
-	if (!strcmp(type, "committed")) {
-		if (keep(w, message, &err))
+	if (t->follows)
+		pthread_join(t->before, NULL);
+	if (!strcmp(json_string_value(json_object_get(t->message, "type")), "committed")) {
+		if (keep(t, &err))
 			hspmd_warn("old checkpoints are not removed: %s", err.text);
+	} else {
+		const char *id = json_string_value(json_object_get(t->message, "id"));
+		int status = write_manifest(t, &err);
+		hspmd_inbox_send(t->w->inbox, json_pack("{ss,ss,ss*}", "type", "manifest_written", "id", id ? id : "", "error",
+		                                        status ? err.text : NULL));
+	}
+	free_commit(t);
+	return NULL;
+}
+
+/* Resolves the folders here, as a later `checkpoint` may name others. NULL: memory is short, or the message is none. */
+static struct commit *make_commit(struct worker *w, bool committed, const json_t *message)
+{
+	json_t *folders = json_object_get(message, "folders");
+	const char *own = json_string_value(json_object_get(message, "folder"));
+	struct commit *t = hspmd_calloc(1, sizeof *t);
+	if (!t || !(t->message = json_deep_copy(message))) {
+		free_commit(t);
+		return NULL;
+	}
+	t->w = w;
+	size_t count = committed ? 1 : json_array_size(folders);
+	bool bad = count > sizeof t->locations / sizeof *t->locations || (committed && !own);
+	for (size_t i = 0; !bad && i < count; i++) {
+		const char *folder = committed ? own : json_string_value(json_array_get(folders, i));
+		char *location = !folder ? NULL : committed ? node_folder(w, folder) : location_of(w, folder);
+		bad = !location;
+		if (location)
+			t->locations[t->location_count++] = location;
+	}
+	if (!bad)
+		return t;
+	free_commit(t);
+	return NULL;
+}
+
+/* 0, or -1: the agent is gone. */
+static int begin_commit(struct worker *w, bool committed, const json_t *message)
+{
+	struct commit *t = make_commit(w, committed, message);
+	pthread_t thread;
+	if (t) {
+		t->before = w->commit;
+		t->follows = w->has_commit;
+	}
+	if (t && !pthread_create(&thread, NULL, run_commit, t)) {
+		w->commit = thread;
+		w->has_commit = true;
 		return 0;
 	}
+	free_commit(t);
+	if (committed) {
+		hspmd_warn("old checkpoints are not removed: out of memory");
+		return 0;
+	}
+	const char *id = json_string_value(json_object_get(message, "id"));
+	return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,ss}", "type", "manifest_written", "id", id ? id : "", "error",
+	                                            "out of memory, or folders that are none"));
+}
+
+int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message)
+{
+	bool committed = !strcmp(type, "committed");
+	if (committed || !strcmp(type, "write_manifest"))
+		return begin_commit(w, committed, message);
 	if (strcmp(type, "checkpoint") || (w->training && is_asked(w)))
 		return 0; /* the end of a step, or of the training, serves it */
 	return worker_serve_late(w, NULL);
@@ -382,6 +460,8 @@ void worker_end_checkpoints(struct worker *w)
 {
 	struct worker_checkpoints *c = w->checkpoints;
 	json_decref(w->checkpoint_request);
+	if (w->has_commit)
+		pthread_join(w->commit, NULL);
 	if (!c)
 		return;
 	end_wait(c);

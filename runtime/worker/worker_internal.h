@@ -50,6 +50,8 @@ struct worker {
 	} load;
 	json_t *checkpoint_request; /* not yet executed; NULL: none */
 	struct worker_checkpoints *checkpoints;
+	pthread_t commit; /* carries out the last `write_manifest` or `committed` */
+	bool has_commit;
 	struct worker_trace *trace;
 	atomic_int traced;  /* a trace is to be recorded, or is being recorded */
 	json_t *unreadable; /* the file that a failed load could not read, for the `fault` message; NULL: none */

@@ -601,6 +601,58 @@ static void masks(void **state)
 	remove_indexed(second);
 }
 
+/* The factor of a step's loss is what its targets say: with masks of any length, samples over several files, and documents by length. */
+static void factors(void **state)
+{
+	(void)state;
+	static int64_t lengths[] = { 64, 700 };
+	enum { TOKENS = 5000 };
+	static unsigned char tokens[TOKENS], mask[TOKENS];
+	char name[2][140], *files[] = { name[0], name[1] }, path[160];
+	struct hspmd_error err = { "" };
+	for (int f = 0; f < 2; f++) {
+		snprintf(name[f], sizeof name[f], "%s.factors%d", first, f);
+		for (int i = 0; i < TOKENS - 1000 * f; i++) {
+			uint32_t drawn = (uint32_t)(i * 2654435761u + (unsigned)f) * 2246822519u;
+			tokens[i] = drawn >> 24 < 2 || i % 900 == 899 ? 0 : 1 + (drawn >> 16) % 255;
+			mask[i] = i / 600 % 2 ? 1 : (unsigned char)((drawn >> 12) % 3);
+		}
+		write_file(files[f], tokens, (size_t)(TOKENS - 1000 * f));
+		snprintf(path, sizeof path, "%s.mask", files[f]);
+		write_file(path, mask, (size_t)(TOKENS - 1000 * f));
+	}
+	for (int by_length = 0; by_length < 2; by_length++) {
+		struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 700);
+		job.mask = true;
+		job.global_batch = 3;
+		if (by_length) {
+			job.documents = true;
+			job.document_end = 0;
+			job.lengths = lengths;
+			job.length_count = 2;
+		}
+		struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
+		if (!d)
+			fail_msg("%s", err.text);
+		struct hspmd_sample_source source = hspmd_data_source(d);
+		for (int step = 0; step < 12; step++) {
+			int64_t length = by_length ? lengths[hspmd_data_length_of_step(d, step)] : 700, counted = 0;
+			for (int b = 0; b < 3; b++) {
+				int32_t targets[700];
+				assert_int_equal(source.read(source.context, "targets", 3 * step + b, 0, length, targets, &err), 0);
+				for (int i = 0; i < length; i++)
+					counted += targets[i] >= 0;
+			}
+			assert_true(counted > 0 && source.loss_factor(source.context, step) == (double)(3 * length) / (double)counted);
+		}
+		hspmd_data_close(d);
+	}
+	for (int f = 0; f < 2; f++) {
+		unlink(files[f]);
+		remove_indexed(files[f]);
+	}
+}
+
 /* Every token of the validation files but the first is predicted once, however they fill samples and batches. */
 static void all_for_validation(void **state)
 {
@@ -658,6 +710,7 @@ int main(void)
 		cmocka_unit_test(an_index_that_contradicts_itself),
 		cmocka_unit_test(weights),
 		cmocka_unit_test(masks),
+		cmocka_unit_test(factors),
 		cmocka_unit_test(all_for_validation),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -10,6 +10,7 @@
 
 #include "controller/core/controller_internal.h"
 #include "controller/core/risk.h"
+#include "controller/run/choose_plan.h"
 #include "tests/unit/solver_inputs.h"
 #include "tests/unit/world.h"
 
@@ -110,6 +111,66 @@ static void test_plans_are_weighed_by_what_they_commit(void **state)
 	hspmd_model_facts_destroy(model);
 }
 
+static json_t *equal_nodes(int count)
+{
+	return json_pack("{s:s, s:{s:{s:s, s:f, s:f, s:{s:f}}}, s:[{s:o, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}, {s:s, s:f, s:f}]}", "format",
+	                 HSPMD_CLUSTER_FORMAT, "device_types", "c", "kind", "cpu", "memory_bytes", 1e9, "gbytes_per_s", 10.0, "peak_tflops",
+	                 "fp32", 0.01, "nodes", "name", json_sprintf("n[000-%03d]", count - 1), "devices", "type", "c", "count", 1, "links",
+	                 "scope", "node", "alpha_s", 1e-6, "gbytes_per_s", 5.0, "scope", "cluster", "alpha_s", 1e-5, "gbytes_per_s", 1.0);
+}
+
+/* The stage of ZeRO of the plan that is chosen; -1: there is none. */
+static int zero_chosen(const struct run_planning *p, int nodes, double losses_per_node_s, double every_s)
+{
+	struct hspmd_error err = { "" };
+	json_t *input =
+	        json_pack("{s:o, s:n, s:i, s:f, s:f, s:{s:f, s:f}}", "cluster", equal_nodes(nodes), "current", "copies", 0, "every_s",
+	                  every_s, "shared_every_s", 600.0, "risk", "losses_per_node_s", losses_per_node_s, "together", 0.1);
+	json_t *answer = run_choose_plan(p, input, &err);
+	if (!answer)
+		fail_msg("%s", err.text);
+	json_t *zero = json_object_get(json_object_get(answer, "plan"), "zero_stage");
+	int stage = (int)json_integer_value(zero);
+	json_decref(answer);
+	json_decref(input);
+	return stage;
+}
+
+/* Plans that shard the state are weighed against others once, and again when the number of nodes, the rate of losses or the intervals have
+ * changed; until then only plans of the better kind are searched for. */
+static void test_what_was_decided_is_remembered(void **state)
+{
+	(void)state;
+	struct hspmd_job job = { .global_batch = 192, .seq_len = 128, .elastic = { .min_nodes = 1, .max_nodes = 100 } };
+	struct hspmd_model_facts *model = small_gpt2(1, 128);
+	struct run_comparison compared = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct run_planning with = { .job = &job, .facts = model, .layers = 3, .compared = &compared }, without = with;
+	without.compared = NULL;
+	static const struct {
+		int nodes;
+		double losses, every_s;
+		int made;
+	} cases[] = {
+		{ 96, 1e-9, 60, 1 }, { 95, 1e-9, 60, 1 }, { 96, 1.05e-9, 60, 1 },
+		{ 95, 1e-9, 63, 1 }, { 94, 1e-9, 60, 2 }, /* 2 of 96 from the comparison, though one step from the last call */
+		{ 94, 2e-9, 60, 3 }, { 94, 2e-9, 90, 4 }, { 93, 2e-9, 90, 4 },
+		{ 96, 2e-9, 90, 5 }, { 96, 0, 90, 5 },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		int zero = zero_chosen(&with, cases[i].nodes, cases[i].losses, cases[i].every_s);
+		assert_int_equal(compared.made, cases[i].made);
+		if (i < 4)
+			assert_int_equal(zero > 0, zero_chosen(&without, cases[i].nodes, cases[i].losses, cases[i].every_s) > 0);
+	}
+	/* What is remembered decides. */
+	compared.sharded = false;
+	assert_int_equal(zero_chosen(&with, 96, 2e-9, 90), 0);
+	compared.sharded = true;
+	assert_true(zero_chosen(&with, 96, 2e-9, 90) > 0);
+	assert_int_equal(compared.made, 5);
+	hspmd_model_facts_destroy(model);
+}
+
 static void run(struct world *w, int generations)
 {
 	int status = -1;
@@ -186,6 +247,7 @@ int main(void)
 		cmocka_unit_test(test_the_interval_is_the_best),
 		cmocka_unit_test(test_the_interval_is_bounded),
 		cmocka_unit_test(test_plans_are_weighed_by_what_they_commit),
+		cmocka_unit_test(test_what_was_decided_is_remembered),
 		cmocka_unit_test(test_a_running_job_follows_the_risk),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

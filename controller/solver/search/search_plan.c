@@ -369,9 +369,11 @@ static struct hspmd_plan *choose(struct hspmd_search *s, double *moved)
 	if (!s->migration)
 		return spread_holders(s, hspmd_plan_copy(s->best_plans.list[0].plan), moved);
 	for (int i = 0; i <= s->best_plans.count; i++) {
-		struct hspmd_plan *plan = i < s->best_plans.count ? s->best_plans.list[i].plan : s->start;
-		double now = plan ? hspmd_migration_bytes(s->migration, plan) : NAN;
-		struct hspmd_plan *remapped = isnan(now) || hspmd_best_plans_time(s, plan, NULL) > enough ? NULL : hspmd_plan_copy(plan);
+		bool listed = i < s->best_plans.count;
+		struct hspmd_plan *plan = listed ? s->best_plans.list[i].plan : s->start;
+		double objective = listed ? s->best_plans.list[i].objective : plan ? hspmd_best_plans_time(s, plan, NULL) : INFINITY;
+		double now = objective <= enough ? hspmd_migration_bytes(s->migration, plan) : NAN;
+		struct hspmd_plan *remapped = isnan(now) ? NULL : hspmd_plan_copy(plan);
 		if (!remapped)
 			continue;
 		/* The same plan on other devices of the same device classes; not if it turns out slower there. */

@@ -40,7 +40,8 @@ static json_t *choose(const char *what, const struct hspmd_job *job, const struc
 	                          current ? json_incref(current) : json_null(), "copies", 1, "every_s", 30.0, "shared_every_s", 600.0,
 	                          "risk", "losses_per_node_s", 1e-7, "together", 0.1);
 	double start = seconds_now();
-	const struct run_planning planning = { .job = job, .facts = facts, .layers = LAYERS, .limit_s = LIMIT_S };
+	static struct run_comparison compared = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	const struct run_planning planning = { .job = job, .facts = facts, .layers = LAYERS, .limit_s = LIMIT_S, .compared = &compared };
 	json_t *answer = run_choose_plan(&planning, input, &err);
 	if (answer)
 		printf("    %-22s %8.3f s, %ld MB; %zu pipelines, step %.4g s\n", what, seconds_now() - start, memory_mb(),
