@@ -8,198 +8,22 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "common/fnv.h"
 #include "controller/solver/search/beam_search_internal.h"
-#include "controller/solver/search/estimate.h"
 
-#define ROUNDS 3       /* each begins with the best plans of the round before */
-#define BASES 4        /* plans that a round begins with */
-#define BEAM 24        /* drafts that are kept */
-#define SUCCESSORS 6   /* of a draft: those that are placed and timed */
-#define EXPANDED 16    /* drafts whose successors are made, per round */
-#define ORIGINS 8      /* numbers of pipelines from each of which a short search begins */
-#define ORIGINS_MAX 64 /* that are estimated */
-#define FAR_BEHIND 1.2 /* not of those that are slower than the best one by this factor */
+#define ROUNDS 3         /* each begins with the best plans of the round before */
+#define BASES 4          /* plans that a round begins with */
+#define BEAM 24          /* drafts that are kept */
+#define SUCCESSORS 6     /* of a draft: those that are placed and timed */
+#define EXPANDED 16      /* drafts whose successors are made, per round */
+#define ORIGINS 8        /* numbers of pipelines from each of which a short search begins; */
+#define ORIGINS_MAX 64   /* ... that are estimated; */
+#define FAR_BEHIND 1.2   /* ... not of those that are slower than the best one by this factor */
 #define EXPANDED_FIRST 8 /* drafts whose successors are made, from one such number */
-#define BEHIND 1.02    /* not of drafts that are slower than the best one by this factor */
-#define REFINED 4      /* plans refined per round */
-#define WORK_EACH 60   /* plans timed per plan that is refined */
-#define NEAR 1.02      /* of plans slower than the best one by this factor none is refined */
-#define GAIN 1e-3      /* least relative gain for another round */
-#define SEEN_MAX 16384 /* drafts that are looked at, per round */
-#define ROUGHLY 2e-3   /* relative precision of a pipeline's period */
-
-/* ---- sequences */
-
-int hspmd_beam_submesh(const struct hspmd_submesh_tables *t, int device_class, int tp)
-{
-	for (int u = 0; u < t->submesh_count; u++)
-		if (t->submeshes[u].device_class == device_class && t->submeshes[u].tp == tp)
-			return u;
-	return -1;
-}
-
-static bool equal(const struct hspmd_stage_sequence *a, const struct hspmd_stage_sequence *b)
-{
-	return a->stages == b->stages && !memcmp(a->submesh, b->submesh, (size_t)a->stages);
-}
-
-void hspmd_beam_add_use(const struct beam *b, const struct hspmd_stage_sequence *x, int times, int *use)
-{
-	for (int s = 0; s < x->stages; s++)
-		use[b->t->submeshes[x->submesh[s]].device_class] += times * b->t->submeshes[x->submesh[s]].tp;
-}
-
-/* ---- drafts */
-
-/* Equal for the same pipelines in any order. */
-static uint64_t fingerprint(const struct beam_draft *d)
-{
-	uint64_t sum = 1;
-	for (int g = 0; g < d->count; g++)
-		sum += hspmd_fnv1a(d->sequence[g].submesh, (size_t)d->sequence[g].stages) * (2 * (uint64_t)d->copies[g] + 1);
-	return sum ? sum : 1;
-}
-
-/* Returns true if the draft has been looked at before, or too many have been; marks it as looked at. */
-static bool is_known(struct beam *b, const struct beam_draft *d)
-{
-	uint64_t what = fingerprint(d);
-	size_t at = (size_t)what % (2 * SEEN_MAX);
-	while (b->seen[at] && b->seen[at] != what)
-		at = (at + 1) % (2 * SEEN_MAX);
-	if (b->seen[at] || b->seen_count == SEEN_MAX)
-		return true;
-	b->seen[at] = what;
-	b->seen_count++;
-	return false;
-}
-
-bool hspmd_beam_add_copies(struct beam_draft *d, const struct hspmd_stage_sequence *x, int copies)
-{
-	int g = 0;
-	if (!copies)
-		return true;
-	while (g < d->count && !equal(&d->sequence[g], x))
-		g++;
-	if (g == HSPMD_PIPELINE_GROUPS_MAX)
-		return false;
-	if (g == d->count) {
-		d->sequence[d->count] = *x;
-		d->copies[d->count++] = 0;
-	}
-	d->copies[g] += copies;
-	return true;
-}
-
-void hspmd_beam_remove_copies(struct beam_draft *d, int group, int copies)
-{
-	d->copies[group] -= copies;
-	if (d->copies[group])
-		return;
-	d->count--;
-	memmove(&d->sequence[group], &d->sequence[group + 1], (size_t)(d->count - group) * sizeof *d->sequence);
-	memmove(&d->copies[group], &d->copies[group + 1], (size_t)(d->count - group) * sizeof *d->copies);
-}
-
-static bool within_inventory(const struct beam *b, const struct beam_draft *d)
-{
-	int use[HSPMD_DEVICE_CLASSES_MAX] = { 0 };
-	for (int g = 0; g < d->count; g++)
-		hspmd_beam_add_use(b, &d->sequence[g], d->copies[g], use);
-	for (int k = 0; k < b->t->device_classes->count; k++)
-		if (use[k] > b->s->available[k])
-			return false;
-	return true;
-}
-
-/* The best partition of a sequence. Returns false if it cannot hold the model. */
-static bool partition_of(struct beam *b, const struct hspmd_stage_sequence *x, enum hspmd_placement how,
-                         struct hspmd_pipeline_partition *out)
-{
-	int count;
-	const struct hspmd_pipeline_partition *known = hspmd_partition_memo_find(b->memos[how], x, &count);
-	if (known) {
-		*out = *known;
-	} else {
-		out->sequence = *x;
-		b->t->placement = how;
-		if (!hspmd_partition_layers(b->t, x, &b->copies, b->total, ROUGHLY, out))
-			out->max_micro_batches = 0;
-		b->short_of_memory = hspmd_partition_memo_add(b->memos[how], out, 1) || b->short_of_memory;
-	}
-	return out->max_micro_batches > 0;
-}
-
-/* Fill the partitions of the draft's pipelines. Returns false if one cannot hold the model. */
-static bool partition_all(struct beam *b, const struct beam_draft *d, enum hspmd_placement how, struct hspmd_draft *out)
-{
-	out->group_count = d->count;
-	for (int g = 0; g < d->count; g++) {
-		out->groups[g].copies = d->copies[g];
-		if (!partition_of(b, &d->sequence[g], how, &out->groups[g].partition))
-			return false;
-	}
-	return true;
-}
-
-/* Insert a draft after those that are not worse. A list that is full loses its last one. */
-static void insert(struct beam_list *l, const struct beam_draft *d, bool by_objective)
-{
-	int at = l->count;
-	while (at > 0 && (by_objective ? l->drafts[at - 1].objective > d->objective : l->drafts[at - 1].seconds > d->seconds))
-		at--;
-	/* Mostly a change of what does not matter, which would fill the list. */
-	if (at > 0 && (by_objective ? l->drafts[at - 1].objective == d->objective : l->drafts[at - 1].seconds == d->seconds)) {
-		hspmd_plan_destroy(d->plan);
-		return;
-	}
-	if (l->count == l->most)
-		hspmd_plan_destroy(at == l->most ? d->plan : l->drafts[--l->count].plan);
-	if (at == l->most)
-		return;
-	memmove(&l->drafts[at + 1], &l->drafts[at], (size_t)(l->count++ - at) * sizeof *l->drafts);
-	l->drafts[at] = *d;
-}
-
-/* Seconds of the draft if it is placed in this way, by the estimate. */
-static double estimate(struct beam *b, const struct beam_draft *d, enum hspmd_placement how)
-{
-	struct hspmd_draft draft;
-	struct hspmd_pipeline_mix mix = { .count = d->count };
-	if (!partition_all(b, d, how, &draft))
-		return INFINITY;
-	for (int g = 0; g < d->count; g++) {
-		mix.partition[g] = &draft.groups[g].partition;
-		mix.copies[g] = d->copies[g];
-	}
-	return hspmd_estimate_passes(&mix, b->total) + hspmd_estimate_summing(b->t, &mix, how, b->copies.zero);
-}
-
-/* Sets the draft's estimate, and how it is placed. */
-static void judge(struct beam *b, struct beam_draft *d)
-{
-	d->expanded = false;
-	d->plan = NULL;
-	d->seconds = INFINITY;
-	for (int how = 0; how < HSPMD_PLACEMENT_COUNT; how++) {
-		double seconds = estimate(b, d, (enum hspmd_placement)how);
-		if (seconds < d->seconds) {
-			d->seconds = seconds;
-			d->how = (enum hspmd_placement)how;
-		}
-	}
-}
-
-/* Estimate a draft that has not been looked at yet, and keep it if it is among the best. */
-void hspmd_beam_consider(struct beam *b, struct beam_draft *d)
-{
-	if (!d->count || !within_inventory(b, d) || is_known(b, d))
-		return;
-	judge(b, d);
-	if (!isinf(d->seconds))
-		insert(&b->successors, d, false);
-}
+#define BEHIND 1.02      /* successors are not made of drafts that are slower than the best one by this factor */
+#define REFINED 4        /* plans refined per round; */
+#define WORK_EACH 60     /* ... plans timed for each; */
+#define NEAR 1.02        /* ... none that is slower than the best one by this factor */
+#define GAIN 1e-3        /* least relative gain for another round */
 
 /* ---- plans */
 
@@ -232,7 +56,7 @@ static int place(struct beam *b, struct beam_draft *d)
 {
 	struct hspmd_draft draft;
 	bool full;
-	if (!partition_all(b, d, d->how, &draft) || hspmd_draft_assign_micro_batches(&draft, b->total))
+	if (!hspmd_beam_partition(b, d, d->how, &draft) || hspmd_draft_assign_micro_batches(&draft, b->total))
 		return 0;
 	struct hspmd_plan *p = hspmd_draft_place(b->t, &draft, d->how, b->copies.zero, &full);
 	int rc = p ? hspmd_best_plans_level(b->s, p, &d->objective) : full ? 0 : -1;
@@ -250,7 +74,7 @@ static int place_all(struct beam *b)
 	for (int i = 0; i < b->successors.count && !rc && !hspmd_search_is_over(b->s); i++) {
 		rc = place(b, &b->successors.drafts[i]);
 		if (b->successors.drafts[i].plan)
-			insert(&b->placed, &b->successors.drafts[i], true);
+			hspmd_beam_insert(&b->placed, &b->successors.drafts[i], true);
 	}
 	b->successors.count = 0;
 	return rc;
@@ -341,7 +165,7 @@ static int beam_new(struct beam *b, struct hspmd_search *s, enum hspmd_schedule 
 		b->memos[how] = hspmd_partition_memo_new();
 	b->successors = (struct beam_list){ .most = SUCCESSORS, .drafts = hspmd_calloc(SUCCESSORS, sizeof *b->successors.drafts) };
 	b->placed = (struct beam_list){ .most = BEAM, .drafts = hspmd_calloc(BEAM, sizeof *b->placed.drafts) };
-	b->seen = hspmd_calloc(2 * SEEN_MAX, sizeof *b->seen);
+	b->seen = hspmd_calloc(2 * HSPMD_BEAM_SEEN_MAX, sizeof *b->seen);
 	if (b->t && b->memos[0] && b->memos[1] && b->successors.drafts && b->placed.drafts && b->seen) {
 		b->t->schedule = schedule;
 		return 0;
@@ -365,7 +189,7 @@ static int find_origins(struct beam *b, struct beam_draft *origins)
 				d.copies[0] = b->s->available[k] / use[k];
 		if (d.copies[0] < 1)
 			continue;
-		judge(b, &d);
+		hspmd_beam_judge(b, &d);
 		while (at < count && origins[at].copies[0] != d.copies[0])
 			at++;
 		if (at == count && count < ORIGINS_MAX)
