@@ -195,6 +195,93 @@ static void stages_are_swapped(void **state)
 	scene_free(&s);
 }
 
+/* ---- beam search */
+
+/* The best plan after beam search from this one. */
+static const struct hspmd_plan *searched(struct scene *s, const char *pipelines)
+{
+	struct hspmd_plan *p = plan_from(s, 1, pipelines);
+	assert_int_equal(hspmd_best_plans_offer(&s->search, p, NULL), 0);
+	assert_int_equal(hspmd_beam_search(&s->search), 0);
+	return best(s);
+}
+
+static int widest(const struct hspmd_plan *p)
+{
+	int most = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int k = 0; k < p->pipelines[i].stage_count; k++)
+			most = p->pipelines[i].stages[k].device_count > most ? p->pipelines[i].stages[k].device_count : most;
+	return most;
+}
+
+#define GROUP STAGE("0", "14", "n:0-3")
+
+/* Sums within a group of four take longer than anything else here. */
+static void stages_become_narrower(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s, ONE_NODE, 32);
+	assert_int_equal(widest(searched(&s, "[" PIPELINE("32", GROUP) "]")), 1);
+	scene_free(&s);
+}
+
+/* Of two micro-batches, a pipeline of four stages leaves more than half of the time unused. */
+static void stages_become_wider(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s, ONE_NODE, 1);
+	assert_true(widest(searched(&s, "[" PIPELINE("1", FOUR_STAGES) "]")) > 1);
+	scene_free(&s);
+}
+
+static void spare_devices_are_used(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s, ONE_NODE, 32);
+	assert_int_equal(hspmd_plan_device_count(searched(&s, "[" PIPELINE("32", STAGE("0", "14", "n:0")) "]")), 4);
+	scene_free(&s);
+}
+
+/* The slow devices of the second node hold up all others. */
+static void what_slows_down_is_dropped(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s,
+	          "[{\"name\": \"n\", \"devices\": [{\"type\": \"a\", \"count\": 2}]},"
+	          "{\"name\": \"m\", \"devices\": [{\"type\": \"b\", \"count\": 1}], \"slowdown\": 20}]",
+	          2);
+	const struct hspmd_plan *p =
+	        searched(&s, "[" PIPELINE("2", STAGE("0", "6", "n:0") "," STAGE("6", "13", "n:1") "," STAGE("13", "14", "m:0")) "]");
+	assert_int_equal(hspmd_plan_device_count(p), 2);
+	scene_free(&s);
+}
+
+/* A pipeline whose stages are apart takes as long for a few micro-batches as others for many. */
+static void micro_batches_are_levelled(void **state)
+{
+	(void)state;
+	struct scene s;
+	double objective;
+	scene_new(&s,
+	          "[{\"name\": \"n\", \"devices\": [{\"type\": \"a\", \"count\": 1}]},"
+	          "{\"name\": \"m\", \"devices\": [{\"type\": \"b\", \"count\": 1}]}]",
+	          30);
+	struct hspmd_plan *p =
+	        plan_from(&s, 1, "[" PIPELINE("15", STAGE("0", "14", "n:0")) "," PIPELINE("15", STAGE("0", "14", "m:0")) "]");
+	double before = hspmd_best_plans_time(&s.search, p, NULL);
+	assert_int_equal(hspmd_best_plans_level(&s.search, p, &objective), 0);
+	assert_int_equal(p->pipelines[0].micro_batches + p->pipelines[1].micro_batches, 30);
+	assert_in_range(p->pipelines[0].micro_batches, 19, 21);
+	assert_true(objective < 0.75 * before && objective == hspmd_best_plans_time(&s.search, p, NULL));
+	hspmd_plan_destroy(p);
+	scene_free(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -205,6 +292,11 @@ int main(void)
 		cmocka_unit_test(micro_batches_become_larger_and_smaller),
 		cmocka_unit_test(asked_micro_batches_stay),
 		cmocka_unit_test(stages_are_swapped),
+		cmocka_unit_test(stages_become_narrower),
+		cmocka_unit_test(stages_become_wider),
+		cmocka_unit_test(spare_devices_are_used),
+		cmocka_unit_test(what_slows_down_is_dropped),
+		cmocka_unit_test(micro_batches_are_levelled),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

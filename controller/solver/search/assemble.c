@@ -57,6 +57,7 @@ struct assembly {
 	struct hspmd_submesh_tables *t;
 	const struct hspmd_candidates *l;
 	int total, pipelines; /* micro-batches per step; most pipelines that there may be */
+	bool zero;
 	int combination_count, combinations_max;
 	struct combination *combinations; /* a heap with the slowest on top */
 	uint64_t *seen;                   /* fingerprints of combinations, open addressing; 0: free */
@@ -138,7 +139,7 @@ static void consider(struct assembly *a, struct combination *k)
 		return;
 	if (is_known(a, k))
 		return;
-	k->seconds = k->pipelines_s + hspmd_estimate_summing(a->t, &mix);
+	k->seconds = k->pipelines_s + hspmd_estimate_summing(a->t, &mix, HSPMD_PLACE_STAGES, a->zero);
 	if (isinf(k->seconds))
 		return;
 	if (a->combination_count == a->combinations_max) {
@@ -413,7 +414,7 @@ static int rebalance(struct assembly *a, const struct combination *k, struct hsp
 	return any ? hspmd_draft_assign_micro_batches(d, a->total) : 0;
 }
 
-static int time_combinations(struct assembly *a, bool zero)
+static int time_combinations(struct assembly *a)
 {
 	qsort(a->combinations, (size_t)a->combination_count, sizeof *a->combinations, by_seconds);
 	long budget = TIMED_MAX * (a->l->exhaustive ? THOROUGH : 1);
@@ -431,7 +432,7 @@ static int time_combinations(struct assembly *a, bool zero)
 		int rc = hspmd_draft_assign_micro_batches(&d, a->total);
 		if (!rc)
 			rc = rebalance(a, k, &d);
-		if (rc < 0 || (!rc && hspmd_best_plans_try(a->s, a->t, &d, zero)))
+		if (rc < 0 || (!rc && hspmd_best_plans_try(a->s, a->t, &d, a->zero)))
 			return -1;
 	}
 	return 0;
@@ -489,6 +490,7 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_submesh_tables *t, const
 	a->s = s;
 	a->t = t;
 	a->l = l;
+	a->zero = zero;
 	a->total = s->request->global_batch / t->micro_batch;
 	a->pipelines = pipelines < a->total ? pipelines : a->total;
 	a->sets_max = SETS_MAX * (l->exhaustive ? THOROUGH : 1);
@@ -503,7 +505,7 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_submesh_tables *t, const
 			goto out;
 		from_programme(a, order, count);
 	}
-	rc = time_combinations(a, zero);
+	rc = time_combinations(a);
 out:
 	if (a) {
 		free(a->value);

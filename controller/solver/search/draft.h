@@ -20,10 +20,6 @@ struct hspmd_draft {
 	double seconds; /* estimated seconds of the step without gradient synchronisation */
 };
 
-/* How pipelines are placed on nodes: the stages of each pipeline together, so that activations stay inside a node, or the copies of each
- * stage together, so that gradients are summed inside a node before they leave it. */
-enum hspmd_placement { HSPMD_PLACE_PIPELINES, HSPMD_PLACE_STAGES, HSPMD_PLACEMENT_COUNT };
-
 /* Distribute `total` micro-batches over the draft's pipelines (minmax.h) and set seconds. Returns 0, or 1 if they cannot be distributed. */
 int hspmd_draft_assign_micro_batches(struct hspmd_draft *d, int total);
 

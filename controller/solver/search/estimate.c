@@ -74,17 +74,40 @@ static double slowest_link(const struct hspmd_submesh_tables *t, const struct hs
 	return slowest;
 }
 
-double hspmd_estimate_summing(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_mix *m)
+/* Most weights of the stages that one pipeline has in one node, if its stages are placed together. */
+static double most_in_node(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_partition *x)
+{
+	double most = 0, here = 0;
+	for (int s = 0, first = 0, used = 0, last = -1; s < x->sequence.stages; first = x->ends[s++]) {
+		const struct hspmd_submesh *u = &t->submeshes[x->sequence.submesh[s]];
+		if (u->device_class != last || used + u->tp > t->device_classes->list[last].per_node)
+			here = used = 0;
+		last = u->device_class;
+		used += u->tp;
+		here += hspmd_stage_params(t->costs, first, x->ends[s]);
+		most = fmax(most, here);
+	}
+	return most;
+}
+
+static double most_in_stage(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_partition *x)
+{
+	double most = 0;
+	for (int s = 0, first = 0; s < x->sequence.stages; first = x->ends[s++])
+		most = fmax(most, hspmd_stage_params(t->costs, first, x->ends[s]));
+	return most;
+}
+
+double hspmd_estimate_summing(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_mix *m, enum hspmd_placement how, bool zero)
 {
 	int pipelines = 0;
 	double largest = 0, rate = slowest_link(t, m);
 	for (int i = 0; i < m->count; i++) {
-		const struct hspmd_pipeline_partition *x = m->partition[i];
 		pipelines += m->copies[i];
-		for (int s = 0, first = 0; s < x->sequence.stages; first = x->ends[s++])
-			largest = fmax(largest, hspmd_stage_params(t->costs, first, x->ends[s]));
+		largest = fmax(largest, how == HSPMD_PLACE_STAGES ? most_in_stage(t, m->partition[i]) : most_in_node(t, m->partition[i]));
 	}
 	if (pipelines < 2 || isinf(rate))
 		return 0;
-	return 2.0 * (pipelines - 1) / pipelines * largest * t->costs->grad_bytes / rate;
+	double bytes = t->costs->grad_bytes + (zero ? t->costs->param_bytes : t->costs->grad_bytes);
+	return (pipelines - 1.0) / pipelines * largest * bytes / rate;
 }

@@ -32,6 +32,16 @@ struct problem {
 	bool *limited; /* set if memory does not suffice for some layers without more recomputation */
 };
 
+/* The copies of every stage are together: no two stages of a pipeline are. */
+static void lay_out_apart(struct problem *p)
+{
+	for (int s = 0; s < p->sequence->stages; s++) {
+		const struct hspmd_submesh *u = &p->t->submeshes[p->sequence->submesh[s]];
+		p->same_node[s] = false;
+		p->queue[s] = p->t->device_classes->list[u->device_class].per_node / u->tp;
+	}
+}
+
 /* Assign stages to nodes: consecutive stages of one device class fill a node before they start another; a stage of another device class
  * of the same node class joins its neighbour's node. */
 static void lay_out(struct problem *p)
@@ -206,7 +216,10 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 		p->in_flight[s] = hspmd_in_flight(s, sequence->stages, max_micro_batches, t->schedule);
 		p->deferred[s] = hspmd_deferred_weight_grads(s, max_micro_batches, t->schedule);
 	}
-	lay_out(p);
+	if (t->placement == HSPMD_PLACE_STAGES)
+		lay_out_apart(p);
+	else
+		lay_out(p);
 	for (int s = 1; s < sequence->stages; s++)
 		for (int size = 0; size < t->size_count; size++)
 			p->boundary_s[s][size] = hspmd_boundary_seconds(t, sequence->submesh[s - 1], sequence->submesh[s], p->same_node[s],

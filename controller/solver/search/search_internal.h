@@ -12,7 +12,8 @@
  * - interleaved_plans.c: the best plans interleaved
  * - reshape.c: larger changes, for few devices: spare devices added, pipelines removed, stages of unequal devices, micro-batch sizes that
  *   differ between pipelines
- * - beam_search.c: drafts like those of the best plans, for many devices: stages of two widths in one class, pipelines that differ
+ * - beam_search.c: drafts changed step by step, for many devices: stages of two widths in one class, pipelines that differ; with
+ *   beam_drafts.c and beam_successors.c
  * - holders.c: placement among the nodes of a device class, so that nodes lost together do not hold all copies of anything
  * - migration.c: which of two plans moves less state from the current plan */
 #ifndef HSPMD_SEARCH_SEARCH_INTERNAL_H

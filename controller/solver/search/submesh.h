@@ -33,12 +33,17 @@ struct hspmd_submesh {
 	double rate;                              /* no pipeline runs more micro-batches per second than the sum of its submeshes' rates */
 };
 
+/* How pipelines are placed on nodes: the stages of each pipeline together, so that activations stay inside a node, or the copies of each
+ * stage together, so that gradients are summed inside a node before they leave it. */
+enum hspmd_placement { HSPMD_PLACE_PIPELINES, HSPMD_PLACE_STAGES, HSPMD_PLACEMENT_COUNT };
+
 struct hspmd_submesh_tables {
 	struct hspmd_costs *costs;
 	const struct hspmd_device_classes *device_classes;
 	const struct hspmd_runtime_caps *caps;
 	int micro_batch, layers;
-	enum hspmd_schedule schedule; /* schedule of the drafts; set by the caller, initially 1f1b */
+	enum hspmd_schedule schedule;   /* schedule of the drafts; set by the caller, initially 1f1b */
+	enum hspmd_placement placement; /* that partitions are made for; set by the caller, initially of pipelines */
 	double alike; /* W of submesh.c, at most 1: how similar the submeshes' layer times are, as fractions of their totals */
 	int submesh_count;
 	struct hspmd_submesh submeshes[HSPMD_SUBMESHES_MAX];

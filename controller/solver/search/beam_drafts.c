@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "common/fnv.h"
+#include "controller/solver/search/beam_search_internal.h"
+#include "controller/solver/search/estimate.h"
+
+#define ROUGHLY 2e-3 /* relative precision of a pipeline's period */
+
+/* ---- sequences */
+
+int hspmd_beam_submesh(const struct hspmd_submesh_tables *t, int device_class, int tp)
+{
+	for (int u = 0; u < t->submesh_count; u++)
+		if (t->submeshes[u].device_class == device_class && t->submeshes[u].tp == tp)
+			return u;
+	return -1;
+}
+
+static bool equal(const struct hspmd_stage_sequence *a, const struct hspmd_stage_sequence *b)
+{
+	return a->stages == b->stages && !memcmp(a->submesh, b->submesh, (size_t)a->stages);
+}
+
+void hspmd_beam_add_use(const struct beam *b, const struct hspmd_stage_sequence *x, int times, int *use)
+{
+	for (int s = 0; s < x->stages; s++)
+		use[b->t->submeshes[x->submesh[s]].device_class] += times * b->t->submeshes[x->submesh[s]].tp;
+}
+
+/* ---- drafts */
+
+/* Equal for the same pipelines in any order. */
+static uint64_t fingerprint(const struct beam_draft *d)
+{
+	uint64_t sum = 1;
+	for (int g = 0; g < d->count; g++)
+		sum += hspmd_fnv1a(d->sequence[g].submesh, (size_t)d->sequence[g].stages) * (2 * (uint64_t)d->copies[g] + 1);
+	return sum ? sum : 1;
+}
+
+/* Returns true if the draft has been looked at before, or too many have been; marks it as looked at. */
+static bool is_known(struct beam *b, const struct beam_draft *d)
+{
+	uint64_t what = fingerprint(d);
+	size_t at = (size_t)what % (2 * HSPMD_BEAM_SEEN_MAX);
+	while (b->seen[at] && b->seen[at] != what)
+		at = (at + 1) % (2 * HSPMD_BEAM_SEEN_MAX);
+	if (b->seen[at] || b->seen_count == HSPMD_BEAM_SEEN_MAX)
+		return true;
+	b->seen[at] = what;
+	b->seen_count++;
+	return false;
+}
+
+bool hspmd_beam_add_copies(struct beam_draft *d, const struct hspmd_stage_sequence *x, int copies)
+{
+	int g = 0;
+	if (!copies)
+		return true;
+	while (g < d->count && !equal(&d->sequence[g], x))
+		g++;
+	if (g == HSPMD_PIPELINE_GROUPS_MAX)
+		return false;
+	if (g == d->count) {
+		d->sequence[d->count] = *x;
+		d->copies[d->count++] = 0;
+	}
+	d->copies[g] += copies;
+	return true;
+}
+
+void hspmd_beam_remove_copies(struct beam_draft *d, int group, int copies)
+{
+	d->copies[group] -= copies;
+	if (d->copies[group])
+		return;
+	d->count--;
+	memmove(&d->sequence[group], &d->sequence[group + 1], (size_t)(d->count - group) * sizeof *d->sequence);
+	memmove(&d->copies[group], &d->copies[group + 1], (size_t)(d->count - group) * sizeof *d->copies);
+}
+
+static bool within_inventory(const struct beam *b, const struct beam_draft *d)
+{
+	int use[HSPMD_DEVICE_CLASSES_MAX] = { 0 };
+	for (int g = 0; g < d->count; g++)
+		hspmd_beam_add_use(b, &d->sequence[g], d->copies[g], use);
+	for (int k = 0; k < b->t->device_classes->count; k++)
+		if (use[k] > b->s->available[k])
+			return false;
+	return true;
+}
+
+/* The best partition of a sequence. Returns false if it cannot hold the model. */
+static bool partition_of(struct beam *b, const struct hspmd_stage_sequence *x, enum hspmd_placement how,
+                         struct hspmd_pipeline_partition *out)
+{
+	int count;
+	const struct hspmd_pipeline_partition *known = hspmd_partition_memo_find(b->memos[how], x, &count);
+	if (known) {
+		*out = *known;
+	} else {
+		out->sequence = *x;
+		b->t->placement = how;
+		if (!hspmd_partition_layers(b->t, x, &b->copies, b->total, ROUGHLY, out))
+			out->max_micro_batches = 0;
+		b->short_of_memory = hspmd_partition_memo_add(b->memos[how], out, 1) || b->short_of_memory;
+	}
+	return out->max_micro_batches > 0;
+}
+
+bool hspmd_beam_partition(struct beam *b, const struct beam_draft *d, enum hspmd_placement how, struct hspmd_draft *out)
+{
+	out->group_count = d->count;
+	for (int g = 0; g < d->count; g++) {
+		out->groups[g].copies = d->copies[g];
+		if (!partition_of(b, &d->sequence[g], how, &out->groups[g].partition))
+			return false;
+	}
+	return true;
+}
+
+void hspmd_beam_insert(struct beam_list *l, const struct beam_draft *d, bool by_objective)
+{
+	int at = l->count;
+	while (at > 0 && (by_objective ? l->drafts[at - 1].objective > d->objective : l->drafts[at - 1].seconds > d->seconds))
+		at--;
+	/* Mostly a change of what does not matter, which would fill the list. */
+	if (at > 0 && (by_objective ? l->drafts[at - 1].objective == d->objective : l->drafts[at - 1].seconds == d->seconds)) {
+		hspmd_plan_destroy(d->plan);
+		return;
+	}
+	if (l->count == l->most)
+		hspmd_plan_destroy(at == l->most ? d->plan : l->drafts[--l->count].plan);
+	if (at == l->most)
+		return;
+	memmove(&l->drafts[at + 1], &l->drafts[at], (size_t)(l->count++ - at) * sizeof *l->drafts);
+	l->drafts[at] = *d;
+}
+
+/* Seconds of the draft if it is placed in this way, by the estimate. */
+static double estimate(struct beam *b, const struct beam_draft *d, enum hspmd_placement how)
+{
+	struct hspmd_draft draft;
+	struct hspmd_pipeline_mix mix = { .count = d->count };
+	if (!hspmd_beam_partition(b, d, how, &draft))
+		return INFINITY;
+	for (int g = 0; g < d->count; g++) {
+		mix.partition[g] = &draft.groups[g].partition;
+		mix.copies[g] = d->copies[g];
+	}
+	return hspmd_estimate_passes(&mix, b->total) + hspmd_estimate_summing(b->t, &mix, how, b->copies.zero);
+}
+
+void hspmd_beam_judge(struct beam *b, struct beam_draft *d)
+{
+	d->expanded = false;
+	d->plan = NULL;
+	d->seconds = INFINITY;
+	for (int how = 0; how < HSPMD_PLACEMENT_COUNT; how++) {
+		double seconds = estimate(b, d, (enum hspmd_placement)how);
+		if (seconds < d->seconds) {
+			d->seconds = seconds;
+			d->how = (enum hspmd_placement)how;
+		}
+	}
+}
+
+void hspmd_beam_consider(struct beam *b, struct beam_draft *d)
+{
+	if (!d->count || !within_inventory(b, d) || is_known(b, d))
+		return;
+	hspmd_beam_judge(b, d);
+	if (!isinf(d->seconds))
+		hspmd_beam_insert(&b->successors, d, false);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of a beam search (beam_search.c). Private to the search. */
+#ifndef HSPMD_SEARCH_BEAM_SEARCH_INTERNAL_H
+#define HSPMD_SEARCH_BEAM_SEARCH_INTERNAL_H
+
+#include "controller/solver/search/search_internal.h"
+
+#define HSPMD_BEAM_SEEN_MAX 16384 /* drafts that are looked at, per search */
+
+/* Pipelines whose layers are not divided yet: by sequence, and how many there are of each. */
+struct beam_draft {
+	int count;
+	struct hspmd_stage_sequence sequence[HSPMD_PIPELINE_GROUPS_MAX];
+	int copies[HSPMD_PIPELINE_GROUPS_MAX];
+	enum hspmd_placement how; /* the better one, by the estimate */
+	double seconds;           /* estimate */
+	double objective;         /* of the plan */
+	struct hspmd_plan *plan;  /* NULL: it is not placed */
+	bool expanded;            /* its successors have been made */
+};
+
+/* The best drafts, ascending by what they are judged by. */
+struct beam_list {
+	int count, most;
+	struct beam_draft *drafts;
+};
+
+struct beam {
+	struct hspmd_search *s;
+	struct hspmd_submesh_tables *t;
+	struct hspmd_layer_copies copies;
+	struct hspmd_partition_memo *memos[HSPMD_PLACEMENT_COUNT];
+	int total;                   /* micro-batches */
+	struct beam_list successors; /* of one draft, by the estimate */
+	struct beam_list placed;     /* by the objective */
+	uint64_t *seen;              /* fingerprints of drafts, open addressing; 0: free */
+	int seen_count;
+	bool short_of_memory;
+};
+
+/* beam_drafts.c: the submesh of so many devices of a class; -1: there is none. */
+int hspmd_beam_submesh(const struct hspmd_submesh_tables *t, int device_class, int tp);
+/* Add `times` the devices that a pipeline of the sequence uses to use[], by device class. */
+void hspmd_beam_add_use(const struct beam *b, const struct hspmd_stage_sequence *x, int times, int *use);
+/* Add copies of a pipeline. Returns false if the draft has too many different ones. */
+bool hspmd_beam_add_copies(struct beam_draft *d, const struct hspmd_stage_sequence *x, int copies);
+void hspmd_beam_remove_copies(struct beam_draft *d, int group, int copies);
+/* Fill the partitions of the draft's pipelines if it is placed in this way. Returns false if one cannot hold the model. */
+bool hspmd_beam_partition(struct beam *b, const struct beam_draft *d, enum hspmd_placement how, struct hspmd_draft *out);
+/* Set the draft's estimate, and how it is placed. */
+void hspmd_beam_judge(struct beam *b, struct beam_draft *d);
+/* Insert a draft, which takes its plan along, after those that are not worse, unless one is equally good. A list that is full loses its
+ * last one. */
+void hspmd_beam_insert(struct beam_list *l, const struct beam_draft *d, bool by_objective);
+/* Estimate a draft that has not been looked at yet, and keep it if it is among the best successors. */
+void hspmd_beam_consider(struct beam *b, struct beam_draft *d);
+
+/* beam_successors.c: consider all successors of a draft. */
+void hspmd_beam_expand(struct beam *b, const struct beam_draft *base);
+
+#endif
