@@ -55,24 +55,35 @@ static void lay_out(struct problem *p)
 	}
 }
 
+static double larger(double a, double b)
+{
+	return a > b ? a : b;
+}
+
 /* The recomputation with the least work with which layers [a, b) fit on stage s; -1: none. */
 static int least_fitting(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
 {
 	int j = 31 - __builtin_clz((unsigned)(b - a));
-	double transient = fmax(u->transient[j][a], u->transient[j][b - (1 << j)]);
+	double transient = larger(u->transient[j][a], u->transient[j][b - (1 << j)]);
 	double params = p->t->costs->tied_layer_count ? hspmd_device_params(p->t->costs, a, b, u->share) : u->params[b] - u->params[a];
 	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes],
 	       left = available - (u->resident[b] - u->resident[a]);
 	if (params * p->end_bytes > available)
 		return -1;
-	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0;
+	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0, in_flight = p->in_flight[s];
+	bool in_turn = p->t->costs->facts && !(p->deferred[s] > 0); /* layers behind the one that runs have used what they saved */
+	unsigned kinds = p->t->caps->recompute;
+	const double *least = u->saved[31 - __builtin_clz(kinds)];
+	if (in_flight * (least[b] - least[a] + sent) > left)
+		return -1;
 	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
+		if (!(kinds & 1u << r))
+			continue;
 		double saved = u->saved[r][b] - u->saved[r][a], more = u->deferred[r][b] - u->deferred[r][a] - saved;
-		double running = saved + sent + fmax(transient, u->recomputed[r]); /* of the micro-batch whose pass runs */
-		if (p->t->costs->facts && !(p->deferred[s] > 0))                   /* layers behind the one that runs have used theirs */
-			running = fmax(saved + sent, fmax(u->peak[r][j][a], u->peak[r][j][b - (1 << j)]) - u->saved[r][a]);
-		if ((p->t->caps->recompute & 1u << r) &&
-		    (p->in_flight[s] - 1) * (saved + sent) + running + p->deferred[s] * fmax(more, 0) <= left)
+		double *const *peak = u->peak[r];
+		double running = in_turn ? larger(saved + sent, larger(peak[j][a], peak[j][b - (1 << j)]) - u->saved[r][a])
+		                         : saved + sent + larger(transient, u->recomputed[r]);
+		if ((in_flight - 1) * (saved + sent) + running + p->deferred[s] * larger(more, 0) <= left)
 			return r;
 	}
 	return -1;
