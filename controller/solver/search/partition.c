@@ -26,6 +26,7 @@ struct problem {
 	bool same_node[HSPMD_STAGES_MAX];                     /* per stage: it is in the same node as the stage before */
 	int queue[HSPMD_STAGES_MAX];                          /* per stage: pipelines that send from its node at the same time */
 	double state_bytes[HSPMD_SUBMESHES_MAX];              /* bytes of state per weight, by submesh */
+	double vector_bytes[HSPMD_SUBMESHES_MAX];             /* and how many more those have that ZeRO does not divide */
 	double end_bytes;                                     /* additional bytes per weight at the step's end */
 	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* seconds of transfers into the stage, by activation size */
 	int least_recompute;                                  /* of the kinds that are allowed */
@@ -66,7 +67,8 @@ static int least_fitting(const struct problem *p, const struct hspmd_submesh *u,
 	int j = 31 - __builtin_clz((unsigned)(b - a));
 	double transient = larger(u->transient[j][a], u->transient[j][b - (1 << j)]);
 	double params = p->t->costs->tied_layer_count ? hspmd_device_params(p->t->costs, a, b, u->share) : u->params[b] - u->params[a];
-	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes],
+	double more_state = (u->vectors[b] - u->vectors[a]) * p->vector_bytes[u - p->t->submeshes];
+	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes] - more_state,
 	       left = available - (u->resident[b] - u->resident[a]);
 	if (params * p->end_bytes > available)
 		return -1;
@@ -210,7 +212,9 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 	for (int i = 0; i < t->submesh_count; i++) {
 		const struct hspmd_device_type *type =
 		        &t->costs->cluster->types[t->device_classes->list[t->submeshes[i].device_class].type];
+		const struct hspmd_layer_copies whole = hspmd_vector_copies(copies);
 		p->state_bytes[i] = hspmd_state_bytes(t->costs, copies) + hspmd_image_bytes(t->costs, type, copies);
+		p->vector_bytes[i] = hspmd_state_bytes(t->costs, &whole) + hspmd_image_bytes(t->costs, type, &whole) - p->state_bytes[i];
 	}
 	p->end_bytes = hspmd_step_end_bytes(t->costs, copies);
 	for (int s = 0; s < sequence->stages; s++) {
