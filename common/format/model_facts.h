@@ -74,6 +74,7 @@ struct hspmd_layer_products {
 
 struct hspmd_layer_facts {
 	struct hspmd_facts_work params; /* number of parameters */
+	struct hspmd_facts_work vectors; /* of these: those of one dimension (gains, biases), which ZeRO does not divide */
 	double partial_params;          /* of these: whole weights whose gradients a tensor-parallel group has to sum */
 	double output_elements;         /* sent to the next layer for each sample; the last layer: of the loss */
 	bool recomputable;              /* full recomputation applies to it */

@@ -351,26 +351,29 @@ static void count_parameters(struct hspmd_model_facts *f, const struct hspmd_gra
 		}
 }
 
-/* Weights of one layer of each kind, from a program's share of the reduced model. */
-static void add_params(const struct hspmd_program *p, double *params)
+/* Weights of one layer of each kind, from a program's share of the reduced model; vectors: those of one dimension alone. */
+static void add_params(const struct hspmd_program *p, bool vectors, double *params)
 {
-	for (int i = 0; i < p->state_count; i++)
-		if (p->states[i].used >= 0)
-			params[p->graph->tensors[p->states[i].tensor].layer] +=
-			        (double)hspmd_box_elements(&p->slot_types[p->slots[p->states[i].used].slot_type].box);
+	for (int i = 0; i < p->state_count; i++) {
+		const struct hspmd_tensor *t = &p->graph->tensors[p->states[i].tensor];
+		if (p->states[i].used >= 0 && (!vectors || t->shape.rank < 2))
+			params[t->layer] += (double)hspmd_box_elements(&p->slot_types[p->slots[p->states[i].used].slot_type].box);
+	}
 }
 
 static int set_params(struct build *b)
 {
 	size_t n = (size_t)b->facts->kind_count;
-	double *one = hspmd_calloc(2 * n, sizeof *one), *half = one + n;
-	if (!one)
-		return hspmd_fail_memory(b->err, "probing a model's weights");
-	add_params(b->in_parts[ONE].program, one);
-	add_params(b->in_parts[instead_of(b, TENSOR)].program, half);
-	for (size_t k = 0; k < n; k++)
-		b->facts->kinds[k].params = work(one[k], half[k]);
-	free(one);
+	for (int vectors = 0; vectors < 2; vectors++) {
+		double *one = hspmd_calloc(2 * n, sizeof *one), *half = one + n;
+		if (!one)
+			return hspmd_fail_memory(b->err, "probing a model's weights");
+		add_params(b->in_parts[ONE].program, vectors, one);
+		add_params(b->in_parts[instead_of(b, TENSOR)].program, vectors, half);
+		for (size_t k = 0; k < n; k++)
+			*(vectors ? &b->facts->kinds[k].vectors : &b->facts->kinds[k].params) = work(one[k], half[k]);
+		free(one);
+	}
 	return 0;
 }
 

@@ -22,7 +22,7 @@ struct hspmd_parameter_layout {
 	struct hspmd_annotation *used;  /* as operators use the parameter */
 	bool cut;                       /* the state is divided otherwise than `used`: split further, or where another plan puts it */
 	struct hspmd_annotation *state; /* of the master parameter and its moments: `used`, or split further (zero_stage, after ZeRO,
-	                                   arXiv 1910.02054, section 5) */
+	                                   arXiv 1910.02054, section 5), but for vectors */
 	bool sharded_gradient, sharded_parameter; /* cut, and nothing but parts of it is kept from one layer's pass to the next (zero_stage
 	                                             2, 3). Never of a parameter that two stages of a pipeline use: they would have to wait
 	                                             for one another in the middle of their passes */

@@ -251,6 +251,7 @@ static void operators_worth_recomputing(void **state)
 	       flops = block->again[HSPMD_RECOMPUTE_SELECTIVE][0].flops.replicated +
 	               block->again[HSPMD_RECOMPUTE_SELECTIVE][0].flops.sharded;
 	assert_true(sets >= 2);
+	assert_true(block->vectors.replicated == 2 * 256 && block->vectors.sharded == 0); /* two norms */
 	for (int k = 0; k < sets; k++) {
 		int kind = HSPMD_RECOMPUTE_SET + k;
 		double now = hspmd_facts_amount_at(&memory[kind].saved, 1, 1),

@@ -16,6 +16,7 @@
 #include "common/format/recompute_sets.h"
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/solver.h"
+#include "runtime/program/parameter_layout.h"
 #include "runtime/program/program.h"
 #include "tests/unit/draw.h"
 #include "tests/unit/model_types.h"
@@ -225,7 +226,7 @@ static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, c
 		if (program->states[i].param >= 0)
 			bytes += (1.0 + hspmd_optimizer_types[optimizer]->moments) *
 			         (double)program->slot_types[program->slots[program->states[i].param].slot_type].bytes /
-			         (p->zero_stage ? 1 : p->pipeline_count);
+			         (program->layouts->parameters[i].cut ? 1 : p->pipeline_count);
 	hspmd_program_destroy(program);
 	dev->ops->close(dev);
 	return bytes;

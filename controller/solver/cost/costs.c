@@ -257,12 +257,14 @@ static struct hspmd_costs *costs_new(const struct hspmd_cluster *cluster, const 
 	c->layers = hspmd_calloc((size_t)c->layer_count, sizeof *c->layers);
 	c->params_sum = hspmd_calloc((size_t)c->layer_count + 1, sizeof *c->params_sum);
 	c->replicated_sum = hspmd_calloc((size_t)c->layer_count + 1, sizeof *c->replicated_sum);
+	c->vectors_sum[0] = hspmd_calloc(2 * ((size_t)c->layer_count + 1), sizeof **c->vectors_sum);
 	c->tied_layers = hspmd_calloc((size_t)c->layer_count, sizeof *c->tied_layers);
 	c->own_memory = hspmd_calloc(facts ? 1 : (size_t)c->layer_count, sizeof *c->own_memory);
-	if (!c->layers || !c->params_sum || !c->replicated_sum || !c->tied_layers || !c->own_memory) {
+	if (!c->layers || !c->params_sum || !c->replicated_sum || !c->vectors_sum[0] || !c->tied_layers || !c->own_memory) {
 		hspmd_fail_memory(err, "preparing the cost model");
 		goto fail;
 	}
+	c->vectors_sum[1] = c->vectors_sum[0] + c->layer_count + 1;
 	for (int l = 0; l < c->layer_count; l++)
 		c->layers[l].tied_to = -1;
 	/* Mixed precision keeps a master copy in fp32 in addition to the optimizer's moments (arXiv 1710.03740). */
@@ -278,6 +280,9 @@ static struct hspmd_costs *costs_new(const struct hspmd_cluster *cluster, const 
 	for (int l = 0; l < c->layer_count; l++) {
 		c->params_sum[l + 1] = c->params_sum[l] + c->layers[l].params;
 		c->replicated_sum[l + 1] = c->replicated_sum[l] + fmin(c->layers[l].replicated_params, c->layers[l].params);
+		struct hspmd_facts_work vectors = facts ? hspmd_model_layer_facts(facts, l)->vectors : (struct hspmd_facts_work){ 0 };
+		c->vectors_sum[0][l + 1] = c->vectors_sum[0][l] + vectors.replicated;
+		c->vectors_sum[1][l + 1] = c->vectors_sum[1][l] + vectors.sharded;
 		if (c->layers[l].tied_params > 0)
 			c->tied_layers[c->tied_layer_count++] = l;
 		c->layers[l].same_memory = l && hspmd_layer_same_memory(&c->layers[l - 1], &c->layers[l]);
@@ -315,6 +320,7 @@ void hspmd_costs_destroy(struct hspmd_costs *c)
 	free(c->times);
 	free(c->params_sum);
 	free(c->replicated_sum);
+	free(c->vectors_sum[0]);
 	free(c->own_memory);
 	free(c->tied_layers);
 	free(c->layers);

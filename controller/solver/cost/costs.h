@@ -77,6 +77,7 @@ struct hspmd_costs {
 	struct hspmd_layer_memory (*own_memory)[2][2][HSPMD_RECOMPUTE_KINDS]; /* per layer, if there are no facts */
 	double *params_sum;                                                /* prefix sums of params, layer_count + 1 */
 	double *replicated_sum;                                            /* and of replicated_params */
+	double *vectors_sum[2];                                            /* and of facts' vectors: replicated, sharded */
 	int tied_layer_count;
 	int *tied_layers;                                           /* layers with tied_params > 0 */
 	double param_bytes, grad_bytes, master_bytes, moment_bytes; /* bytes per element */
@@ -188,6 +189,10 @@ bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspm
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end);
 /* The number that a device holds that has a share of them. */
 double hspmd_device_params(const struct hspmd_costs *c, int first, int end, double share);
+/* The number of those that are vectors, which ZeRO does not divide. */
+double hspmd_device_vectors(const struct hspmd_costs *c, int first, int end, double share);
+/* Copies of vectors. */
+struct hspmd_layer_copies hspmd_vector_copies(const struct hspmd_layer_copies *copies);
 /* Bytes of weight, gradient and optimizer state per weight. */
 double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies);
 /* Additional bytes per weight at the step's end. */

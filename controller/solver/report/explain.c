@@ -207,7 +207,7 @@ static void write_gain(FILE *f, struct hspmd_costs *costs, const struct hspmd_pl
 	st->recompute = HSPMD_RECOMPUTE_NONE;
 	double all = hspmd_costs_memory(costs, st, 0, micro_batch, false, &copies).in_flight;
 	if (!hspmd_costs_stage(costs, st, micro_batch, &without, NULL))
-		fprintf(f, "; that keeps %.3g MB of a micro-batch instead of %.3g and takes %.3g ms more of its %.3g", kept / 1e6,
+		fprintf(f, "; that keeps %.3g GB of a micro-batch instead of %.3g and takes %.3g ms more of its %.3g", kept / 1e6,
 		        all / 1e6, 1e3 * (with.backward - without.backward), 1e3 * (with.forward + with.backward));
 	do
 		before--;

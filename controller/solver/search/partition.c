@@ -26,6 +26,7 @@ struct problem {
 	bool same_node[HSPMD_STAGES_MAX];                     /* per stage: it is in the same node as the stage before */
 	int queue[HSPMD_STAGES_MAX];                          /* per stage: pipelines that send from its node at the same time */
 	double state_bytes[HSPMD_SUBMESHES_MAX];              /* bytes of state per weight, by submesh */
+	double vector_bytes[HSPMD_SUBMESHES_MAX];             /* and how many more those have that ZeRO does not divide */
 	double end_bytes;                                     /* additional bytes per weight at the step's end */
 	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* seconds of transfers into the stage, by activation size */
 	int least_recompute;                                  /* of the kinds that are allowed */
@@ -65,24 +66,36 @@ static void lay_out(struct problem *p)
 	}
 }
 
+static double larger(double a, double b)
+{
+	return a > b ? a : b;
+}
+
 /* The recomputation with the least work with which layers [a, b) fit on stage s; -1: none. */
 static int least_fitting(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
 {
 	int j = 31 - __builtin_clz((unsigned)(b - a));
-	double transient = fmax(u->transient[j][a], u->transient[j][b - (1 << j)]);
+	double transient = larger(u->transient[j][a], u->transient[j][b - (1 << j)]);
 	double params = p->t->costs->tied_layer_count ? hspmd_device_params(p->t->costs, a, b, u->share) : u->params[b] - u->params[a];
-	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes],
+	double more_state = (u->vectors[b] - u->vectors[a]) * p->vector_bytes[u - p->t->submeshes];
+	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes] - more_state,
 	       left = available - (u->resident[b] - u->resident[a]);
 	if (params * p->end_bytes > available)
 		return -1;
-	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0;
+	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0, in_flight = p->in_flight[s];
+	bool in_turn = p->t->costs->facts && !(p->deferred[s] > 0); /* layers behind the one that runs have used what they saved */
+	unsigned kinds = p->t->caps->recompute;
+	const double *least = u->saved[31 - __builtin_clz(kinds)];
+	if (in_flight * (least[b] - least[a] + sent) > left)
+		return -1;
 	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
+		if (!(kinds & 1u << r))
+			continue;
 		double saved = u->saved[r][b] - u->saved[r][a], more = u->deferred[r][b] - u->deferred[r][a] - saved;
-		double running = saved + sent + fmax(transient, u->recomputed[r]); /* of the micro-batch whose pass runs */
-		if (p->t->costs->facts && !(p->deferred[s] > 0))                   /* layers behind the one that runs have used theirs */
-			running = fmax(saved + sent, fmax(u->peak[r][j][a], u->peak[r][j][b - (1 << j)]) - u->saved[r][a]);
-		if ((p->t->caps->recompute & 1u << r) &&
-		    (p->in_flight[s] - 1) * (saved + sent) + running + p->deferred[s] * fmax(more, 0) <= left)
+		double *const *peak = u->peak[r];
+		double running = in_turn ? larger(saved + sent, larger(peak[j][a], peak[j][b - (1 << j)]) - u->saved[r][a])
+		                         : saved + sent + larger(transient, u->recomputed[r]);
+		if ((in_flight - 1) * (saved + sent) + running + p->deferred[s] * larger(more, 0) <= left)
 			return r;
 	}
 	return -1;
@@ -209,7 +222,9 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 	for (int i = 0; i < t->submesh_count; i++) {
 		const struct hspmd_device_type *type =
 		        &t->costs->cluster->types[t->device_classes->list[t->submeshes[i].device_class].type];
+		const struct hspmd_layer_copies whole = hspmd_vector_copies(copies);
 		p->state_bytes[i] = hspmd_state_bytes(t->costs, copies) + hspmd_image_bytes(t->costs, type, copies);
+		p->vector_bytes[i] = hspmd_state_bytes(t->costs, &whole) + hspmd_image_bytes(t->costs, type, &whole) - p->state_bytes[i];
 	}
 	p->end_bytes = hspmd_step_end_bytes(t->costs, copies);
 	for (int s = 0; s < sequence->stages; s++) {

@@ -102,19 +102,30 @@ static int search_zero(struct hspmd_search *s, struct hspmd_submesh_tables *t)
 	return rc;
 }
 
+/* Returns true if the only copy of a layer needs more memory than each of two. */
+static bool alone_needs_more(const struct hspmd_costs *c)
+{
+	const struct hspmd_layer_copies one = { .pipelines = 1 }, two = { .pipelines = 2 };
+	for (int t = 0; t < c->cluster->type_count; t++)
+		if (hspmd_image_bytes(c, &c->cluster->types[t], &one) > hspmd_image_bytes(c, &c->cluster->types[t], &two))
+			return true;
+	return false;
+}
+
 /* The memory that a stage needs depends on how many copies of it there will be. If there are many candidates, they are made for the
  * number of pipelines that distributing the devices leads to, with ZeRO-1 if it is allowed: ZeRO-1 saves memory and time of the
  * optimizer, and changes only the order of messages. If there are few candidates, they are made for every case. A single copy needs more
- * memory on a CPU, for the image: candidates for it are made if none of the others fits after all. */
+ * memory on a CPU, for the image: of many candidates, those for it are made if memory limits the others. */
 static int search_copies(struct hspmd_search *s, struct hspmd_submesh_tables *t, bool exhaustive)
 {
 	bool zero = s->caps.max_zero_stage > 0, memory_bound, alone_bound = false;
 	if (!exhaustive) {
 		int rc = search_candidates(s, t, 2, zero, NULL, NULL, &memory_bound);
-		return rc || s->best_plans.count ? rc : search_candidates(s, t, 1, false, NULL, NULL, &alone_bound);
+		bool alone = memory_bound && alone_needs_more(s->costs);
+		return rc || !alone ? rc : search_candidates(s, t, 1, false, NULL, NULL, &alone_bound);
 	}
 	if (search_candidates(s, t, 2, false, NULL, NULL, &memory_bound) ||
-	    ((memory_bound || !s->best_plans.count) && search_candidates(s, t, 1, false, NULL, NULL, &alone_bound)))
+	    ((memory_bound || alone_needs_more(s->costs)) && search_candidates(s, t, 1, false, NULL, NULL, &alone_bound)))
 		return -1;
 	return zero && (memory_bound || alone_bound) ? search_zero(s, t) : 0;
 }

@@ -78,6 +78,7 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 		}
 		u->transient[0][l] = transient;
 		u->resident[l + 1] = u->resident[l] + t->micro_batch * hspmd_layer_resident_bytes(c, l, HSPMD_RECOMPUTE_FULL, &device);
+		u->vectors[l + 1] = hspmd_device_vectors(c, 0, l + 1, u->share);
 		u->params[l + 1] = c->replicated_sum[l + 1] + (c->params_sum[l + 1] - c->replicated_sum[l + 1]) * u->share;
 	}
 	fill_levels(t, u->transient);
@@ -105,7 +106,7 @@ static void bound_rates(struct hspmd_submesh_tables *t)
 static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = t->costs->cluster;
-	size_t n = (size_t)t->layers + 1, arrays = (3 + HSPMD_RANGE_LEVELS) * HSPMD_RECOMPUTE_KINDS + 3 + HSPMD_RANGE_LEVELS;
+	size_t n = (size_t)t->layers + 1, arrays = (3 + HSPMD_RANGE_LEVELS) * HSPMD_RECOMPUTE_KINDS + 4 + HSPMD_RANGE_LEVELS;
 	for (int k = 0; k < t->device_classes->count; k++)
 		for (int tp = 1; tp <= t->device_classes->list[k].per_node; tp++)
 			if (tp_is_allowed(t, tp) && t->submesh_count < HSPMD_SUBMESHES_MAX)
@@ -126,7 +127,8 @@ static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err
 		u->forward = at;
 		u->params = at + n;
 		u->resident = at + 2 * n;
-		at += 3 * n;
+		u->vectors = at + 3 * n;
+		at += 4 * n;
 		for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
 			u->transient[j] = at;
 		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++)

@@ -18,7 +18,7 @@ struct hspmd_submesh {
 	int device_class, tp;
 	double share;
 	double usable_bytes;                 /* bytes of a device that weights and activations may fill */
-	double *params;                      /* number of weights on one device */
+	double *params, *vectors;            /* number of weights on one device; of those that ZeRO does not divide */
 	double *work[HSPMD_RECOMPUTE_KINDS]; /* seconds per micro-batch, forward, backward and recomputation */
 	double *forward;
 	double *saved[HSPMD_RECOMPUTE_KINDS];  /* bytes per micro-batch */
