@@ -63,7 +63,8 @@ static __device__ __forceinline__ void write_stats(float *stats, int width, cons
 /* Where a shard's logits are: rows of n elements, `stride` apart, from element `first` of the vocabulary on. */
 struct shard {
 	int64_t n, stride, first, vocabulary;
-	bool aligned; /* rows begin on multiples of 16 bytes */
+	bool aligned;       /* rows begin on multiples of 16 bytes */
+	float one, uniform; /* what the gradient subtracts at the target, and everywhere */
 };
 
 template <typename T>
@@ -131,14 +132,13 @@ template <typename T> static __global__ void __launch_bounds__(LOSS_THREADS) los
 
 /* What the gradient of a row needs to know besides its logits. */
 struct row_grad {
-	float scale, shift, one, uniform; /* scale: 0 if the target is ignored */
+	float scale, shift; /* scale: 0 if the target is ignored */
 	int64_t target;
 };
 
 template <typename T> static __device__ __forceinline__ struct row_grad grad_of(const struct tokens &t, const struct shard &of, int64_t r)
 {
-	return { (float)weight_of<T>(t, r), 0, (float)(1 - t.smoothing), (float)(t.smoothing / (double)of.vocabulary),
-		 t.targets[r] - of.first };
+	return { (float)weight_of<T>(t, r), 0, t.targets[r] - of.first };
 }
 
 /* x: the row, or its copy in shared memory. */
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void write_grad(const T *x, bool x_aligned, T 
 		float v[c];
 		load_pack(v, x, j, of.n, x_aligned);
 		for (int i = 0; i < c; i++)
-			v[i] = counts ? g.scale * (expf(v[i] - g.shift) - g.uniform - (j + i == g.target ? g.one : 0.0f)) : 0.0f;
+			v[i] = counts ? g.scale * (expf(v[i] - g.shift) - of.uniform - (j + i == g.target ? of.one : 0.0f)) : 0.0f;
 		store_pack(dx, v, j, of.n, of.aligned);
 	}
 }
@@ -160,11 +160,14 @@ template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)
         loss_grad_kernel(struct tokens t, const T *logits, T *dlogits, struct shard of, int64_t dstride)
 {
+	__shared__ float shift;
 	int64_t r = blockIdx.x;
 	double ignored;
 	struct row_grad g = grad_of<T>(t, of, r);
-	if (g.scale != 0.0f)
-		g.shift = (float)log_sum(t, r, &ignored);
+	if (threadIdx.x == 0)
+		shift = g.scale != 0.0f ? (float)log_sum(t, r, &ignored) : 0.0f;
+	__syncthreads();
+	g.shift = shift;
 	write_grad(logits + r * of.stride, of.aligned, dlogits + r * dstride, of, g);
 }
 
@@ -173,24 +176,35 @@ template <typename T, bool keep>
 static __global__ void __launch_bounds__(MOST_THREADS)
         cross_entropy_kernel(struct tokens t, const T *logits, T *dlogits, float *stats, struct shard of, int64_t dstride)
 {
-	__shared__ float room[WARP];
+	__shared__ float room[WARP], shift;
 	DYNAMIC_SHARED(T, kept);
 	int64_t r = blockIdx.x;
 	const T *x = logits + r * of.stride;
 	struct row_grad g = grad_of<T>(t, of, r);
 	struct row_stats s = stats_of_row<T, keep>(x, kept, of.n, t.targets[r] < 0 ? -1 : g.target, t.width > 3, of.aligned, room);
-	g.shift = (float)((double)s.most + log((double)s.sum));
+	if (threadIdx.x == 0)
+		shift = (float)((double)s.most + log((double)s.sum)); /* one thread: logarithms in double precision are dear */
+	__syncthreads();
+	g.shift = shift;
 	write_grad(keep ? kept : x, keep || of.aligned, dlogits + r * dstride, of, g);
 	if (threadIdx.x == 0)
 		write_stats(stats + t.width * r, t.width, s, of.vocabulary);
 }
 
-/* aligned: also those of the gradient are. */
-template <typename T> static struct shard shard_of(const struct hspmd_view *logits, const struct hspmd_view *gradient)
+/* aligned: also those of the gradient are, if there is one. */
+template <typename T> static struct shard shard_of(const struct hspmd_kernel_args *args, const struct hspmd_view *gradient)
 {
+	const struct hspmd_view *logits = &args->in[0];
 	int64_t stride = hspmd_cuda_row_stride(logits), dstride = gradient ? hspmd_cuda_row_stride(gradient) : stride;
-	return { hspmd_cuda_row_length(logits), stride, logits->start[logits->rank - 1], logits->full[logits->rank - 1],
-		 is_aligned16<T>(stride) && is_aligned16<T>(dstride) };
+	struct shard of = {};
+	of.n = hspmd_cuda_row_length(logits);
+	of.stride = stride;
+	of.first = logits->start[logits->rank - 1];
+	of.vocabulary = logits->full[logits->rank - 1];
+	of.aligned = is_aligned16<T>(stride) && is_aligned16<T>(dstride);
+	of.one = (float)(1 - args->attr->smoothing);
+	of.uniform = (float)(args->attr->smoothing / (double)of.vocabulary);
+	return of;
 }
 
 template <typename T> static int stats_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
@@ -201,7 +215,7 @@ template <typename T> static int stats_of(struct hspmd_cuda *cuda, const struct 
 	if (rows)
 		LAUNCH(kernel, (unsigned)rows, row_threads(hspmd_cuda_row_length(logits), pack<T>::count, MOST_THREADS), 0, cuda->stream,
 		       (const T *)logits->data, (const int32_t *)args->in[1].data, (float *)args->out[0].data,
-		       (int)hspmd_cuda_row_length(&args->out[0]), shard_of<T>(logits, NULL));
+		       (int)hspmd_cuda_row_length(&args->out[0]), shard_of<T>(args, NULL));
 	return 0;
 }
 
@@ -229,7 +243,7 @@ template <typename T> static int loss_grad_of(struct hspmd_cuda *cuda, const str
 	auto *kernel = loss_grad_kernel<T>;
 	if (rows)
 		LAUNCH(kernel, (unsigned)rows, row_threads(hspmd_cuda_row_length(logits), pack<T>::count, MOST_THREADS), 0, cuda->stream,
-		       tokens_of(args, &args->in[2], 3), (const T *)logits->data, (T *)gradient->data, shard_of<T>(logits, gradient),
+		       tokens_of(args, &args->in[2], 3), (const T *)logits->data, (T *)gradient->data, shard_of<T>(args, gradient),
 		       hspmd_cuda_row_stride(gradient));
 	return 0;
 }
@@ -260,7 +274,7 @@ template <typename T> static int cross_entropy_of(struct hspmd_cuda *cuda, const
 	if (rows)
 		LAUNCH(kernel, (unsigned)rows, row_threads(hspmd_cuda_row_length(logits), pack<T>::count, MOST_THREADS), kept, cuda->stream,
 		       tokens_of(args, stats, 2), (const T *)logits->data, (T *)gradient->data, (float *)stats->data,
-		       shard_of<T>(logits, gradient), hspmd_cuda_row_stride(gradient));
+		       shard_of<T>(args, gradient), hspmd_cuda_row_stride(gradient));
 	return 0;
 }
 
