@@ -65,6 +65,7 @@ struct assembly {
 	/* the dynamic program: states of the inventory in mixed radix */
 	size_t states, stride[HSPMD_DEVICE_CLASSES_MAX];
 	int *value, *last;       /* per state: micro-batches that can be run; the candidate added last, -1: none */
+	int *capacity;           /* per candidate, in order: micro-batches that it can run */
 	struct fillers fillers;  /* if there is no such program */
 	struct refined *refined; /* the last ones, each in one slot */
 };
@@ -238,17 +239,19 @@ static int *rank_candidates(const struct hspmd_candidates *l)
 static void programme(struct assembly *a, const int *order, int count, double seconds)
 {
 	int device_classes = a->t->device_classes->count, inventory[HSPMD_DEVICE_CLASSES_MAX] = { 0 };
+	for (int i = 0; i < count; i++)
+		a->capacity[i] = hspmd_estimate_capacity(&a->l->candidates[order[i]].partition, seconds);
 	for (size_t state = 0; state < a->states; state++) {
 		a->value[state] = 0;
 		a->last[state] = -1;
 		for (int i = 0; i < count; i++) {
 			const struct hspmd_pipeline_candidate *c = &a->l->candidates[order[i]];
 			size_t before = state;
-			if (!goes_in(a, c, inventory))
+			if (!a->capacity[i] || !goes_in(a, c, inventory))
 				continue;
 			for (int k = 0; k < device_classes; k++)
 				before -= (size_t)c->use[k] * a->stride[k];
-			int done = a->value[before] + hspmd_estimate_capacity(&c->partition, seconds);
+			int done = a->value[before] + a->capacity[i];
 			if (done > a->value[state]) {
 				a->value[state] = done;
 				a->last[state] = order[i];
@@ -450,7 +453,8 @@ static int prepare_programme(struct assembly *a, int *count)
 	*count = *count < (int)(WORK_MAX / a->states) ? *count : (int)(WORK_MAX / a->states);
 	a->value = hspmd_calloc(a->states, sizeof *a->value);
 	a->last = hspmd_calloc(a->states, sizeof *a->last);
-	return a->value && a->last ? 0 : -1;
+	a->capacity = hspmd_calloc((size_t)*count + 1, sizeof *a->capacity);
+	return a->value && a->last && a->capacity ? 0 : -1;
 }
 
 /* Combinations for about the time that all devices would need if they never waited. If that is little work, also for the least time in
@@ -510,6 +514,7 @@ out:
 	if (a) {
 		free(a->value);
 		free(a->last);
+		free(a->capacity);
 		free(a->combinations);
 		free(a->seen);
 		free(a->refined);

@@ -13,14 +13,14 @@
 #define ROUNDS 3         /* each begins with the best plans of the round before */
 #define BASES 4          /* plans that a round begins with */
 #define BEAM 24          /* drafts that are kept */
-#define SUCCESSORS 6     /* of a draft: those that are placed and timed */
+#define SUCCESSORS 10    /* of a draft: those that are placed and timed */
 #define EXPANDED 16      /* drafts whose successors are made, per round */
-#define ORIGINS 8        /* numbers of pipelines from each of which a short search begins; */
+#define ORIGINS 16       /* numbers of pipelines from each of which a short search begins; */
 #define ORIGINS_MAX 64   /* ... that are estimated; */
 #define FAR_BEHIND 1.2   /* ... not of those that are slower than the best one by this factor */
-#define EXPANDED_FIRST 8 /* drafts whose successors are made, from one such number */
+#define EXPANDED_FIRST 5 /* drafts whose successors are made, from one such number */
 #define BEHIND 1.02      /* successors are not made of drafts that are slower than the best one by this factor */
-#define REFINED 4        /* plans refined per round; */
+#define REFINED 2        /* plans refined per round; */
 #define WORK_EACH 60     /* ... plans timed for each; */
 #define NEAR 1.02        /* ... none that is slower than the best one by this factor */
 #define GAIN 1e-3        /* least relative gain for another round */
