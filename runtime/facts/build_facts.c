@@ -455,7 +455,8 @@ static int choose_sets(struct build *b)
 		return hspmd_fail_memory(b->err, "choosing what to recompute");
 	for (int l = 0; l < f->layer_count; l++)
 		weight[f->kind_of_layer[l]]++;
-	int status = hspmd_recompute_sets_choose(b->in_parts[ONE].program->graph, f->kind_count, weight, &f->recompute_sets, b->err);
+	int status = hspmd_recompute_sets_choose(b->in_parts[ONE].program, b->possible[TENSOR] ? b->in_parts[TENSOR].program : NULL,
+	                                         f->kind_count, weight, &f->recompute_sets, b->err);
 	free(weight);
 	return status;
 }

@@ -24,9 +24,11 @@ struct hspmd_graph *hspmd_layer_kinds_graph(const struct hspmd_graph *g, const s
 /* A copy of a graph's forward operators, computed in another type. NULL and err. */
 struct hspmd_graph *hspmd_graph_copy_forward(const struct hspmd_graph *g, bool bf16, struct hspmd_error *err);
 
-/* ---- recompute_sets.c: which operators are worth recomputing. 0, or -1 (memory). g: a graph whose layers are the kinds, with the backward
- * pass; weight: of each layer, how many there are of its kind. The caller owns *sets. */
-int hspmd_recompute_sets_choose(const struct hspmd_graph *g, int layers, const double *weight, json_t **sets, struct hspmd_error *err);
+/* ---- recompute_sets.c: which operators are worth recomputing. 0, or -1 (memory). whole: the program of one device for a model whose
+ * layers are the kinds; divided: of one of a tensor-parallel group (NULL: there is none), whose members' addends lists do not compute
+ * again, because they do not sum them again; weight: of each layer, how many there are of its kind. The caller owns *sets. */
+int hspmd_recompute_sets_choose(const struct hspmd_program *whole, const struct hspmd_program *divided, int layers, const double *weight,
+                                json_t **sets, struct hspmd_error *err);
 
 /* ---- reduced_model.c */
 

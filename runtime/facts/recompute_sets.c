@@ -29,6 +29,7 @@ struct choice {
 	const struct hspmd_graph *g;
 	int layers;
 	const double *weight;
+	bool *addends;           /* per operator: its results are addends in a tensor-parallel group */
 	int *group_of;           /* per operator; -1: it does not run again */
 	bool *in_layer, *across; /* per tensor: needed by its own layer, or by another one */
 	int group_count;
@@ -53,7 +54,7 @@ static void find_groups(struct choice *c)
 		struct group *new = &c->groups[c->group_count];
 		int at = 0;
 		c->group_of[i] = -1;
-		if (!is_in_block(c, op->layer) || !hspmd_graph_op_repeats(c->g, op))
+		if (!is_in_block(c, op->layer) || c->addends[i] || !hspmd_graph_op_repeats(c->g, op))
 			continue;
 		if (!hspmd_graph_op_weight(c->g, op, new->name, sizeof new->name))
 			snprintf(new->name, sizeof new->name, "%s", hspmd_opcode_names[op->opcode]);
@@ -113,35 +114,15 @@ static struct outcome evaluate(struct choice *c)
 	return out;
 }
 
-/* What groups i and k (i: alone) save for the time that they take, if the set has them too; 0: nothing. */
-static double worth_of(struct choice *c, const struct outcome *before, int i, int k)
+/* What group i saves for the time that it takes, if the set has it too; 0: nothing. */
+static double worth_of(struct choice *c, const struct outcome *before, int i)
 {
-	if (c->in[i] || c->in[k])
+	if (c->in[i])
 		return 0;
-	c->in[i] = c->in[k] = true;
+	c->in[i] = true;
 	struct outcome with = evaluate(c);
-	c->in[i] = c->in[k] = false;
+	c->in[i] = false;
 	return with.kept < before->kept ? (before->kept - with.kept) / fmax(with.again - before->again, 1) : 0;
-}
-
-/* Add two groups of which neither saves anything without the other: a product, and the sum that its result is only added to. Returns false
- * if there are none. */
-static bool extend_by_two(struct choice *c, const struct outcome *before)
-{
-	double best = 0;
-	int first = 0, second = 0;
-	for (int i = 0; i < c->group_count; i++)
-		for (int k = i + 1; k < c->group_count; k++) {
-			double worth = worth_of(c, before, i, k);
-			if (worth <= best)
-				continue;
-			best = worth;
-			first = i;
-			second = k;
-		}
-	if (best > 0)
-		c->in[first] = c->in[second] = true;
-	return best > 0;
 }
 
 /* Add the operators that save most for their time. Returns false if none saves anything. */
@@ -149,14 +130,12 @@ static bool extend(struct choice *c, const struct outcome *before, double *worth
 {
 	double best = 0;
 	for (int i = 0; i < c->group_count; i++) {
-		worth[i] = worth_of(c, before, i, i);
+		worth[i] = worth_of(c, before, i);
 		best = fmax(best, worth[i]);
 	}
-	if (!(best > 0))
-		return extend_by_two(c, before);
-	for (int i = 0; i < c->group_count; i++)
+	for (int i = 0; best > 0 && i < c->group_count; i++)
 		c->in[i] |= worth[i] >= AS_GOOD * best;
-	return true;
+	return best > 0;
 }
 
 /* The set as names: of a kind of operators if it has all of that kind. NULL: memory. */
@@ -168,8 +147,9 @@ static json_t *list(const struct choice *c, const bool *in)
 	for (int i = 0; i < c->group_count; i++) {
 		bool all = true;
 		enum hspmd_opcode opcode = c->groups[i].opcode;
-		for (int k = 0; k < c->group_count; k++)
-			all &= c->groups[k].opcode != opcode || in[k];
+		for (size_t k = 0; k < c->g->op_count; k++) /* also those that do not belong to any group */
+			if (!c->g->ops[k].backward && is_in_block(c, c->g->ops[k].layer) && c->g->ops[k].opcode == opcode)
+				all &= c->group_of[k] >= 0 && in[c->group_of[k]];
 		if (!in[i] || listed[opcode])
 			continue;
 		listed[opcode] = all;
@@ -224,22 +204,39 @@ static int choose(struct choice *c, json_t **sets, struct hspmd_error *err)
 	return status ? hspmd_fail_memory(err, "choosing what to recompute") : 0;
 }
 
-int hspmd_recompute_sets_choose(const struct hspmd_graph *g, int layers, const double *weight, json_t **sets, struct hspmd_error *err)
+/* Mark the operators whose results are addends in a tensor-parallel group. */
+static void find_addends(const struct hspmd_program *divided, bool *addends)
 {
+	for (size_t i = 0; i < divided->spmd->node_count; i++) {
+		const struct hspmd_spmd_node *n = &divided->spmd->nodes[i];
+		for (int k = 0; n->op >= 0 && k < n->output_count; k++)
+			if (n->out[k] >= 0 && hspmd_annotation_is_partial(divided->spmd->values[n->out[k]].annotation))
+				addends[n->op] = true;
+	}
+}
+
+int hspmd_recompute_sets_choose(const struct hspmd_program *whole, const struct hspmd_program *divided, int layers, const double *weight,
+                                json_t **sets, struct hspmd_error *err)
+{
+	const struct hspmd_graph *g = whole->graph;
 	size_t ops = g->op_count + 1, tensors = g->tensor_count + 1;
 	struct choice c = { .g = g, .layers = layers, .weight = weight };
 	c.group_of = hspmd_calloc(ops, sizeof *c.group_of);
+	c.addends = hspmd_calloc(ops, sizeof *c.addends);
 	c.groups = hspmd_calloc(ops, sizeof *c.groups);
 	c.in = hspmd_calloc(ops, sizeof *c.in);
 	c.in_layer = hspmd_calloc(tensors, sizeof *c.in_layer);
 	c.across = hspmd_calloc(tensors, sizeof *c.across);
-	bool made = c.group_of && c.groups && c.in && c.in_layer && c.across;
+	bool made = c.group_of && c.addends && c.groups && c.in && c.in_layer && c.across;
 	int status = made ? 0 : hspmd_fail_memory(err, "choosing what to recompute");
 	if (made) {
+		if (divided && divided->graph->op_count == g->op_count)
+			find_addends(divided, c.addends);
 		find_groups(&c);
 		status = choose(&c, sets, err);
 	}
 	free(c.group_of);
+	free(c.addends);
 	free(c.groups);
 	free(c.in);
 	free(c.in_layer);

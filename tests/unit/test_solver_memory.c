@@ -149,8 +149,6 @@ static const struct {
 	  PIPE(4, STAGE(0, 8, "0", ",\"recompute\":@")) "," PIPE(4, STAGE(0, 8, "1", ",\"recompute\":@")) },
 	{ "tp 2, sequence parallel, list recomputed", "\"schedule\":\"1f1b\"",
 	  PIPE(8, STAGE(0, 8, "0-1", ",\"sequence_parallel\":true,\"recompute\":@")) },
-	{ "tp 2, unequal, list recomputed", "\"schedule\":\"1f1b\"",
-	  PIPE(8, STAGE(0, 8, "0-1", ",\"shard_ratio\":[0.75,0.25],\"recompute\":@")) },
 	{ "context 2, list recomputed", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"context\":2,\"recompute\":@")) },
 	{ "zb-h1, list recomputed", "\"schedule\":\"zb-h1\"",
 	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":@") "," STAGE(4, 8, "1", ",\"recompute\":@")) },
