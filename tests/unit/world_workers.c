@@ -350,7 +350,8 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 			w->copied = w->o.halves ? laid(w, manifest, s->holds) : json_incref(manifest);
 		}
 		json_t *folders = json_object_get(m, "folders"),
-		       *id = json_pack("[I, I]", (json_int_t)world_integer(manifest, "step"), (json_int_t)s->holds);
+		       /* The worker may hold a later generation by now than that of "g7-15". */
+		        *id = json_pack("[I, I]", (json_int_t)world_integer(manifest, "step"), (json_int_t)atoll(world_word(m, "id") + 1));
 		size_t known = json_array_size(w->local);
 		if (world_named(folders, "/local") && !(known && json_equal(json_array_get(w->local, known - 1), id)))
 			json_array_append(w->local, id);
