@@ -26,6 +26,8 @@ struct hspmd_kernel_args {
 	bool any_order;                        /* sums may have another order, and so other bits, each time */
 };
 
+#define HSPMD_DEVICE_GROUPS 64
+
 struct hspmd_device;
 struct hspmd_communicator_ops;
 struct hspmd_device_graph;
@@ -60,6 +62,13 @@ struct hspmd_device_ops {
 	 * are taken from the first. NULL: would not be faster. */
 	int (*run_batch)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count,
 	                 struct hspmd_error *err);
+	/* Like run_batch, but beside what is asked of the device afterwards: the work begins when all that was asked before is done.
+	 * `group`, below HSPMD_DEVICE_GROUPS, names it until the next call with the same number. synchronise waits for it, too. NULL: not
+	 * possible. */
+	int (*run_beside)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, int group,
+	                  struct hspmd_error *err);
+	/* What is asked afterwards begins when the group's latest work is done. If it is recorded, so does every replay. */
+	int (*wait_beside)(struct hspmd_device *dev, int group, struct hspmd_error *err);
 	/* Decides what calls with such args would otherwise decide or look up each time: algorithms, plans of libraries, limits of kernels.
 	 * With the result as args' `prepared`, run and run_batch take no lock, search nothing and allocate nothing. It serves all calls
 	 * whose args are the same but for the addresses of data (present as here, and aligned as well) and the numbers in attr that are

@@ -141,6 +141,8 @@ int hspmd_executor_spill(struct hspmd_executor *ex, const char *folder, struct h
 	void *from = ex->bases[HSPMD_ARENA_FIXED];
 	if (ex->spilled.at)
 		return 0;
+	if (hspmd_executor_finish_update(ex, err))
+		return -1;
 	hspmd_executor_release_scratch(ex);
 	if (hspmd_spill_write(&ex->spilled, dev, from, ex->o.program->fixed_bytes, folder, err))
 		return -1;
@@ -170,6 +172,9 @@ void hspmd_executor_set_timeline(struct hspmd_executor *ex, struct hspmd_timelin
 int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = ex->o.device;
+	/* Another program may have something else where this one has gradients. */
+	if (program != ex->p && hspmd_executor_finish_update(ex, err))
+		return -1;
 	if (program->workspace_bytes > ex->workspace_bytes) {
 		void *larger = dev->ops->allocate(dev, program->workspace_bytes + 64, err);
 		if (!larger)
@@ -199,8 +204,15 @@ uint64_t hspmd_executor_sent_bytes(const struct hspmd_executor *ex)
 	return hspmd_engine_sent_bytes(ex->flow) + hspmd_engine_sent_bytes(ex->overlap);
 }
 
+int hspmd_executor_finish_update(const struct hspmd_executor *ex, struct hspmd_error *err)
+{
+	return ex->updating ? ex->o.device->ops->synchronise(ex->o.device, err) : 0;
+}
+
 void *hspmd_executor_slot_data(const struct hspmd_executor *ex, int slot)
 {
+	struct hspmd_error ignored; /* a device that has failed says so again to whoever reads its memory */
+	hspmd_executor_finish_update(ex, &ignored);
 	const struct hspmd_slot *of = slot < 0 ? NULL : &ex->o.program->slots[slot];
 	return of ? ex->bases[of->memory] + of->offset : NULL;
 }
@@ -210,5 +222,7 @@ void *hspmd_executor_slot_data(const struct hspmd_executor *ex, int slot)
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err)
 {
 	ex->gathered = -1;
+	if (hspmd_executor_finish_update(ex, err))
+		return -1;
 	return hspmd_parameters_initialise(ex->p, ex->o.device, ex->bases, ex->o.job, err);
 }

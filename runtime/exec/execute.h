@@ -100,7 +100,8 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
  * gradients are complete. */
 int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *own, struct hspmd_totals *all,
                         struct hspmd_error *err);
-/* Update the state with the totals of the vote. Local, and cannot be aborted halfway; a failure means that the device is lost. If the
+/* Update the state with the totals of the vote. Local, and cannot be aborted halfway; a failure means that the device is lost. The device
+ * may still run the updates when this returns (update_groups.h): whatever asks for the state's address waits for them. If the
  * process that had `persistent` before was killed during this update, the update is completed. */
 int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err);
 

@@ -20,6 +20,8 @@ struct hspmd_executor {
 	void *workspace;
 	size_t workspace_bytes;
 	double *scalar;                /* on the device: sum of squares */
+	bool updating;                 /* the latest updates may still run beside what follows */
+	int joined;                    /* groups of updates that this step's passes wait for so far */
 	double loss_factor;            /* of this step (sample_source.h) */
 	bool copied;                   /* copies of parameters in the operators' type are up to date */
 	int gathered;                  /* `which` of the programs that parameters were last gathered for; -1: they have changed since */
@@ -34,6 +36,9 @@ struct hspmd_executor {
 	struct hspmd_prepared_program *now; /* that of p */
 	struct hspmd_totals *votes;         /* room for those of all voters */
 };
+
+/* Waits until updates that run beside other work are done: before anything but the passes looks at the state. 0 or -1 and err. */
+int hspmd_executor_finish_update(const struct hspmd_executor *ex, struct hspmd_error *err);
 
 /* The kernel arguments of an instruction of the program that runs; attr NULL: the instruction's own. */
 void hspmd_executor_set_args(const struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,

@@ -174,6 +174,16 @@ static int post_receives(struct hspmd_executor *ex, size_t now, struct ahead *ah
 	return 0;
 }
 
+/* The updates that instruction i and those before it depend on must be done before it runs. */
+static int wait_for_updates(struct hspmd_executor *ex, size_t i, struct hspmd_error *err)
+{
+	int need = ex->now->updates ? ex->now->updates->need[i] : 0;
+	for (; ex->joined < need; ex->joined++)
+		if (ex->o.device->ops->wait_beside(ex->o.device, ex->joined, err))
+			return -1;
+	return 0;
+}
+
 /* The norm of a gradient and, if the device can run a batch, of all that follow directly. *i: becomes the last of them. */
 static int run_norms(struct hspmd_executor *ex, size_t *i, struct hspmd_error *err)
 {
@@ -185,7 +195,7 @@ static int run_norms(struct hspmd_executor *ex, size_t *i, struct hspmd_error *e
 	hspmd_executor_set_args(ex, in, &none, &ex->all[0]);
 	for (; *i + 1 < ex->p->vote && ex->p->instructions[*i + 1].kind == HSPMD_INSTRUCTION_NORM; ++*i) {
 		const struct hspmd_instruction *next = &ex->p->instructions[*i + 1];
-		if (wait_for_slots(ex, next, err))
+		if (wait_for_slots(ex, next, err) || wait_for_updates(ex, *i + 1, err))
 			return -1;
 		hspmd_executor_set_args(ex, next, &none, &ex->all[count++]);
 	}
@@ -196,7 +206,19 @@ static int run_recorded(void *executor, size_t *i, struct hspmd_error *err)
 {
 	struct hspmd_executor *ex = executor;
 	const struct hspmd_instruction *in = &ex->p->instructions[*i];
+	if (wait_for_updates(ex, *i, err))
+		return -1;
 	return in->kind == HSPMD_INSTRUCTION_NORM ? run_norms(ex, i, err) : run_kernel(ex, in, NULL, err);
+}
+
+/* Launches instructions [i, end) as captured. 1: done; 0: they must be run one by one; -1 and err. What is captured waits for updates by
+ * itself. */
+static int run_captured(struct hspmd_executor *ex, size_t i, size_t end, struct hspmd_error *err)
+{
+	int joined = ex->joined, need = ex->now->updates ? ex->now->updates->need[end - 1] : 0;
+	int done = hspmd_replay_run_segment(ex->now->replay, i, end, run_recorded, ex, err);
+	ex->joined = done <= 0 ? joined : need > joined ? need : joined;
+	return done;
 }
 
 /* If instructions are measured: record the time that the instruction took since *then. */
@@ -246,8 +268,12 @@ static void record_spans(struct hspmd_executor *ex, const struct hspmd_instructi
 static int finish_passes(struct hspmd_executor *ex, struct hspmd_totals *own, struct hspmd_error *err)
 {
 	double then = hspmd_now();
+	for (int groups = ex->now->updates ? ex->now->updates->groups : 0; ex->joined < groups; ex->joined++)
+		if (ex->o.device->ops->wait_beside(ex->o.device, ex->joined, err))
+			return -1;
 	if (read_totals(ex, own, err))
 		return -1;
+	ex->updating = false;
 	hspmd_replay_end_step(ex->now->replay);
 	if (drain(ex, err))
 		return -1;
@@ -265,6 +291,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	double then = hspmd_now(), measured = then;
 	struct ahead ahead = { 0 };
 	ex->step = step;
+	ex->joined = 0;
 	hspmd_executor_begin_reading(ex);
 	if (ex->o.timeline)
 		hspmd_timeline_begin(ex->o.timeline, p, step);
@@ -282,7 +309,9 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		size_t end = hspmd_replay_segment_end(ex->now->replay, i);
 		for (size_t k = i + 1; !status && k < end; k++)
 			status = wait_for_slots(ex, &p->instructions[k], err);
-		int replayed = !status && end > i ? hspmd_replay_run_segment(ex->now->replay, i, end, run_recorded, ex, err) : 0;
+		int replayed = !status && end > i ? run_captured(ex, i, end, err) : 0;
+		if (!status && !replayed)
+			status = wait_for_updates(ex, i, err);
 		if (replayed < 0)
 			status = -1;
 		else if (replayed)
@@ -361,28 +390,46 @@ static int update_persistent(struct hspmd_executor *ex, const struct hspmd_instr
 	return 0;
 }
 
-int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err)
+/* The attributes of one parameter's update after step `step`; scale: of the gradient. */
+static struct hspmd_op_attr *set_update(struct hspmd_executor *ex, const struct hspmd_instruction *in, double scale, int64_t step)
 {
 	const struct hspmd_job *job = ex->o.job;
-	double norm = sqrt(all->square_sum);
-	struct hspmd_op_attr attr = { .scale = job->optimizer.clip > 0 && norm > job->optimizer.clip ? job->optimizer.clip / norm : 1 };
-	double lr = hspmd_job_lr(job, step);
+	const struct hspmd_program_state *s = &ex->p->states[in->step];
+	struct hspmd_op_attr *own = &ex->updates[in->step];
+	*own = (struct hspmd_op_attr){ .scale = scale };
+	own->update = hspmd_optimizer_update(ex->p->optimizer, job->optimizer.values, hspmd_job_lr(job, step),
+	                                     s->decay && hspmd_job_decays(job, s->name) ? job->optimizer.weight_decay : 0, step + 1);
+	hspmd_parameters_rounding(s, job, step + 1, own);
+	return own;
+}
+
+/* Asks for all updates, group by group, and waits for none. */
+static int update_beside(struct hspmd_executor *ex, double scale, int64_t step, struct hspmd_error *err)
+{
+	const struct hspmd_update_groups *g = ex->now->updates;
+	for (int group = 0; group < g->groups; group++) {
+		int count = 0;
+		for (size_t u = g->begin[group]; u < g->begin[group + 1]; u++) {
+			const struct hspmd_instruction *in = &ex->p->instructions[g->update[u]];
+			hspmd_executor_set_args(ex, in, set_update(ex, in, scale, step), &ex->all[count++]);
+		}
+		if (ex->o.device->ops->run_beside(ex->o.device, HSPMD_OP_UPDATE, ex->all, count, group, err))
+			return hspmd_error_prefix(err, "operator %s", hspmd_opcode_names[HSPMD_OP_UPDATE]);
+	}
+	ex->updating = true;
+	return 0;
+}
+
+static int update_now(struct hspmd_executor *ex, double scale, int64_t step, struct hspmd_error *err)
+{
 	double measured = hspmd_now();
 	uint64_t block = 0;
 	int count = 0;
-	if (ex->o.persistent)
-		hspmd_persistent_update(ex->o.persistent, (const double *)all);
 	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &ex->p->instructions[i];
 		if (in->kind != HSPMD_INSTRUCTION_UPDATE)
 			continue;
-		const struct hspmd_program_state *s = &ex->p->states[in->step];
-		struct hspmd_op_attr *own = &ex->updates[in->step];
-		*own = attr;
-		own->update =
-		        hspmd_optimizer_update(ex->p->optimizer, job->optimizer.values, lr,
-		                               s->decay && hspmd_job_decays(job, s->name) ? job->optimizer.weight_decay : 0, step + 1);
-		hspmd_parameters_rounding(s, job, step + 1, own);
+		const struct hspmd_op_attr *own = set_update(ex, in, scale, step);
 		if (ex->all && !ex->o.persistent) {
 			hspmd_executor_set_args(ex, in, own, &ex->all[count++]);
 			continue;
@@ -393,11 +440,22 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 	}
 	if (count && ex->o.device->ops->run_batch(ex->o.device, HSPMD_OP_UPDATE, ex->all, count, err))
 		return hspmd_error_prefix(err, "operator %s", hspmd_opcode_names[HSPMD_OP_UPDATE]);
+	return 0;
+}
+
+int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err)
+{
+	double clip = ex->o.job->optimizer.clip, norm = sqrt(all->square_sum), scale = clip > 0 && norm > clip ? clip / norm : 1;
+	bool beside = ex->now->updates;
+	if (ex->o.persistent)
+		hspmd_persistent_update(ex->o.persistent, (const double *)all);
+	if (beside ? update_beside(ex, scale, step, err) : update_now(ex, scale, step, err))
+		return -1;
 	if (ex->o.persistent)
 		hspmd_persistent_updated(ex->o.persistent);
 	ex->copied = true;
 	ex->gathered = -1;
-	return ex->o.device->ops->synchronise(ex->o.device, err);
+	return beside ? 0 : ex->o.device->ops->synchronise(ex->o.device, err);
 }
 
 int hspmd_executor_gather_parameters(struct hspmd_executor *ex, int64_t updates, struct hspmd_error *err)

@@ -11,6 +11,7 @@ static void destroy(struct hspmd_device *dev, struct hspmd_prepared_program *r)
 	if (!r)
 		return;
 	hspmd_replay_destroy(r->replay);
+	hspmd_update_groups_destroy(r->updates);
 	for (size_t i = 0; r->calls && i < r->program->instruction_count; i++)
 		dev->ops->prepared_free(dev, r->calls[i]);
 	free(r->calls);
@@ -58,6 +59,8 @@ int hspmd_executor_prepare(struct hspmd_executor *ex, struct hspmd_error *err)
 	}
 	if (!ex->o.seconds)
 		r->replay = hspmd_replay_create(ex->p, ex->o.device, job->mask || job->valid_batches < 0);
+	if (ex->all && !ex->o.persistent)
+		r->updates = hspmd_update_groups_build(ex->p, ex->o.device);
 	ex->prepared[ex->prepared_count++] = ex->now = r;
 	return 0;
 }

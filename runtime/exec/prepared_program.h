@@ -5,6 +5,7 @@
 #define HSPMD_EXEC_PREPARED_PROGRAM_H
 
 #include "runtime/exec/replay.h"
+#include "runtime/exec/update_groups.h"
 
 struct hspmd_executor;
 
@@ -12,6 +13,7 @@ struct hspmd_prepared_program {
 	const struct hspmd_program *program;
 	struct hspmd_prepared **calls; /* [instruction_count]; NULL: those of COMM and READ, or the device prepares nothing */
 	struct hspmd_replay *replay;   /* NULL: every instruction is run on its own */
+	struct hspmd_update_groups *updates; /* NULL: nothing is updated beside the next step */
 };
 
 /* Makes the executor's program ready, unless that has been done; its memory and workspace must be there. 0 or -1 and err. */

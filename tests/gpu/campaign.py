@@ -19,7 +19,7 @@ TORCH_AGAIN = ["gpt2-124m", "llama-1b"]
 FUSED = ["layernorm_grad_add", "rmsnorm_grad_add", "linear_add", "linear_grad_x_add", "linear_gelu", "linear_grad_x_gelu",
          "cross_entropy"]
 # What may be at fault if a case does not run, the cheapest suspicion first. The last one names the operator.
-LADDER = [{"HSPMD_CUDA_GRAPHS": "0"}, {"HSPMD_CUDNN": ""}, {"HSPMD_UNFUSED": "all"}, {"HSPMD_CUDA_TUNE": "0"},
+LADDER = [{"HSPMD_CUDA_GRAPHS": "0"}, {"HSPMD_CUDA_BESIDE": "0"}, {"HSPMD_CUDNN": ""}, {"HSPMD_UNFUSED": "all"}, {"HSPMD_CUDA_TUNE": "0"},
           {"HSPMD_CUDA_CHECK": "1", "CUDA_LAUNCH_BLOCKING": "1"}]
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -297,7 +297,8 @@ def ablations(c, deadline):
     """What each means of being fast brings: steps without it, in turn with steps that have all."""
     ways = {"all": {}, "no cuDNN": {"HSPMD_CUDNN": ""}, "8 GiB for cuDNN": {"HSPMD_CUDNN_WORKSPACE": str(8 << 30)},
             "nothing fused": {"HSPMD_UNFUSED": "all"}, "graphs": {"HSPMD_CUDA_GRAPHS": "1"}, "no graphs": {"HSPMD_CUDA_GRAPHS": "0"},
-            "no tuning": {"HSPMD_CUDA_TUNE": "0"}, **{"no " + f: {"HSPMD_UNFUSED": f} for f in FUSED}}
+            "no tuning": {"HSPMD_CUDA_TUNE": "0"}, "steps wait for updates": {"HSPMD_CUDA_BESIDE": "0"},
+            **{"no " + f: {"HSPMD_UNFUSED": f} for f in FUSED}}
     table = c.results["ablations"] = {}
     packed = {"all": {}, "packed rows": {"HSPMD_UNFUSED": "pad_rows"}}
     for name in [n for n in c.args.cases if n in ("gpt2-tiny", "gpt2-124m-50257", *TORCH_AGAIN)]:

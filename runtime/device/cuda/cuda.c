@@ -20,6 +20,30 @@ static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = {
 
 static const struct hspmd_device_ops cuda_ops;
 
+/* A part of a GPU has one stream, on which nothing is beside anything. */
+static cudaError_t open_beside(struct hspmd_cuda *cuda)
+{
+	cudaError_t status = cudaSuccess;
+	if (cuda->fork)
+		return status;
+	if (!cuda->green_context)
+		status = cudaStreamCreateWithFlags(&cuda->beside, cudaStreamNonBlocking);
+	for (int g = 0; !status && g < HSPMD_DEVICE_GROUPS; g++)
+		status = cudaEventCreateWithFlags(&cuda->done[g], cudaEventDisableTiming);
+	return status ? status : cudaEventCreateWithFlags(&cuda->fork, cudaEventDisableTiming);
+}
+
+static void close_beside(struct hspmd_cuda *cuda)
+{
+	if (cuda->fork)
+		cudaEventDestroy(cuda->fork);
+	for (int g = 0; g < HSPMD_DEVICE_GROUPS; g++)
+		if (cuda->done[g])
+			cudaEventDestroy(cuda->done[g]);
+	if (cuda->beside)
+		cudaStreamDestroy(cuda->beside);
+}
+
 static void cuda_close(struct hspmd_device *dev)
 {
 	struct hspmd_cuda *cuda = (struct hspmd_cuda *)dev;
@@ -31,6 +55,7 @@ static void cuda_close(struct hspmd_device *dev)
 	hspmd_cuda_dnn_destroy(cuda);
 	hspmd_cuda_blas_destroy(cuda);
 	hspmd_cuda_staging_destroy(cuda);
+	close_beside(cuda);
 	if (cuda->mark)
 		cudaEventDestroy(cuda->mark);
 	if (cuda->stream)
@@ -75,6 +100,7 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 	if (!cuda)
 		return hspmd_fail_memory(err, "opening a CUDA device");
 	cuda->base.ops = &cuda_ops;
+	cuda->last_beside = -1;
 	int rv = find_gpu(cuda, index, err);
 	if (!rv)
 		rv = hspmd_cuda_sm_partition_open(cuda, index, err);
@@ -259,6 +285,36 @@ static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct
 	return cuda_run_batch(dev, op, args, 1, err);
 }
 
+static int cuda_run_beside(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, int group,
+                           struct hspmd_error *err)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	cudaError_t status = open_beside(cuda);
+	if (!status)
+		status = cudaEventRecord(cuda->fork, cuda->stream);
+	if (!status && cuda->beside)
+		status = cudaStreamWaitEvent(cuda->beside, cuda->fork, 0);
+	if (status)
+		return hspmd_cuda_failed(status, "work beside other work", err);
+	/* Other threads may wait for the device's own stream meanwhile. */
+	struct hspmd_cuda other = *cuda;
+	other.stream = cuda->beside ? cuda->beside : cuda->stream;
+	other.last_beside = -1;
+	int rv = cuda_run_batch(&other.base, op, args, count, err);
+	status = cudaEventRecord(cuda->done[group], other.stream);
+	__atomic_store_n(&cuda->last_beside, group, __ATOMIC_RELEASE);
+	return rv ? rv : status ? hspmd_cuda_failed(status, "work beside other work", err) : 0;
+}
+
+static int cuda_wait_beside(struct hspmd_device *dev, int group, struct hspmd_error *err)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	cudaError_t status = open_beside(cuda);
+	if (!status)
+		status = cudaStreamWaitEvent(cuda->stream, cuda->done[group], cuda->capturing ? cudaEventWaitExternal : 0);
+	return status ? hspmd_cuda_failed(status, "work beside other work", err) : 0;
+}
+
 static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	return hspmd_cuda_stream_wait(enter(dev), err);
@@ -292,12 +348,15 @@ static int cuda_capture_begin(struct hspmd_device *dev, struct hspmd_error *err)
 	struct hspmd_cuda *cuda = enter(dev);
 	if (cuda->profile || cuda->check_each)
 		return hspmd_fail(err, "nothing is recorded while operators are timed or checked one by one");
-	return hspmd_cuda_capture_begin(cuda, err);
+	cuda->capturing = !hspmd_cuda_capture_begin(cuda, err);
+	return cuda->capturing ? 0 : -1;
 }
 
 static int cuda_capture_end(struct hspmd_device *dev, struct hspmd_device_graph **captured, struct hspmd_error *err)
 {
-	return hspmd_cuda_capture_end(enter(dev), captured, err);
+	struct hspmd_cuda *cuda = enter(dev);
+	cuda->capturing = false;
+	return hspmd_cuda_capture_end(cuda, captured, err);
 }
 
 static int cuda_replay(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err)
@@ -326,6 +385,8 @@ static const struct hspmd_device_ops cuda_ops = {
 	.workspace = cuda_workspace,
 	.run = cuda_run,
 	.run_batch = cuda_run_batch,
+	.run_beside = cuda_run_beside,
+	.wait_beside = cuda_wait_beside,
 	.prepare = cuda_prepare,
 	.prepared_free = cuda_prepared_free,
 	.synchronise = cuda_synchronise,

@@ -3,7 +3,8 @@
  * of parameters in F32.
  *
  * All work of a device goes to one stream in the order of the calls, so kernels and copies need no events among themselves. Exceptions:
- * communicators have streams of their own (nccl/communicator.c), and so have reads that run concurrently with the kernels (staging.c). The
+ * communicators have streams of their own (nccl/communicator.c), and so have reads that run concurrently with the kernels (staging.c), and
+ * updates that run beside the next step (run_beside of device.h). The
  * device is a loadable module (load.c finds it), so that a program that does not use it needs no CUDA library. The kernel files use only
  * what tests/gpu/emulate can run on a CPU: LAUNCH for launches, DYNAMIC_SHARED for dynamic shared memory, and the wrappers of kernel.h and
  * mma.h for tensor cores and the like. */
@@ -30,6 +31,10 @@ struct hspmd_cuda {
 	int index, multiprocessors;
 	char model[96]; /* "sm90-132-NVIDIA H200": measurements hold for this */
 	cudaStream_t stream;
+	cudaStream_t beside;                         /* for work beside that of `stream` (run_beside); NULL: there was none yet */
+	cudaEvent_t fork, done[HSPMD_DEVICE_GROUPS]; /* fork: where such work began; done: where each group ended */
+	int last_beside;                             /* the group asked for last, whose end is the end of all; -1: there was none yet */
+	bool capturing;
 	void *green_context; /* the green context that owns stream; NULL: the whole GPU */
 	cudaEvent_t mark;    /* for waiting for the whole stream */
 	struct hspmd_cuda_blas *blas;

@@ -104,6 +104,11 @@ int hspmd_cuda_event_wait_alone(struct hspmd_cuda *cuda, cudaEvent_t event, stru
 
 int hspmd_cuda_stream_wait(struct hspmd_cuda *cuda, struct hspmd_error *err)
 {
-	cudaError_t status = cudaEventRecord(cuda->mark, cuda->stream);
+	cudaError_t status = cudaSuccess;
+	int beside = __atomic_load_n(&cuda->last_beside, __ATOMIC_ACQUIRE);
+	if (beside >= 0)
+		status = cudaStreamWaitEvent(cuda->stream, cuda->done[beside], 0);
+	if (!status)
+		status = cudaEventRecord(cuda->mark, cuda->stream);
 	return status ? hspmd_cuda_failed(status, "the GPU", err) : hspmd_cuda_event_wait(cuda, cuda->mark, err);
 }

@@ -38,7 +38,7 @@ typedef enum { CUDA_R_32F = 0, CUDA_R_16BF = 14 } cudaDataType_t;
 typedef struct emulate_graph *cudaGraph_t;
 typedef struct emulate_graph *cudaGraphExec_t;
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1, cudaEventWaitExternal = 1 };
 
 const char *cudaGetErrorString(cudaError_t status);
 cudaError_t cudaGetLastError(void);

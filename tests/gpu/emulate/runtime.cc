@@ -491,10 +491,17 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 	return event->state->reached < event->state->recorded ? cudaErrorNotReady : kernel_error.load();
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
 	emulate_own own;
 	std::shared_ptr<event_state> state = event->state;
+	if (stream->recording && flags == cudaEventWaitExternal) { /* of each launch: for the latest record then */
+		ask(stream, [=] {
+			if (state->stream && state->reached < state->recorded)
+				drain(state->stream, state, state->recorded);
+		});
+		return cudaSuccess;
+	}
 	emulate_stream *other = state->stream;
 	uint64_t number = state->recorded;
 	if (stream->recording)
