@@ -246,6 +246,16 @@ static void spare_devices_are_used(void **state)
 	scene_free(&s);
 }
 
+/* The more stages a pipeline has, the longer it fills and drains. */
+static void pipelines_are_added(void **state)
+{
+	(void)state;
+	struct scene s;
+	scene_new(&s, ONE_NODE, 16);
+	assert_true(searched(&s, "[" PIPELINE("16", STAGE("0", "14", "n:0")) "]")->pipeline_count > 1);
+	scene_free(&s);
+}
+
 /* The slow devices of the second node hold up all others. */
 static void what_slows_down_is_dropped(void **state)
 {
@@ -295,6 +305,7 @@ int main(void)
 		cmocka_unit_test(stages_become_narrower),
 		cmocka_unit_test(stages_become_wider),
 		cmocka_unit_test(spare_devices_are_used),
+		cmocka_unit_test(pipelines_are_added),
 		cmocka_unit_test(what_slows_down_is_dropped),
 		cmocka_unit_test(micro_batches_are_levelled),
 	};
