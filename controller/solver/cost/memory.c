@@ -4,7 +4,7 @@
  *
  * - state: weights, gradients and optimizer state. Under ZeRO-1 (arXiv 1910.02054) the optimizer state is divided among the copies; the
  *   updated weights are then divided as finely, in addition to the weights in use. Under ZeRO-2 the gradients are divided too, under ZeRO-3
- *   also the weights in use; but not those that two stages share. Vectors are never divided
+ *   also the weights in use; but not those that two stages share. ZeRO-1 does not divide vectors
  * - in flight: per micro-batch, what its layers save for the backward pass, and the activation sent to the next stage, which stays
  *   allocated until that stage is known to have it
  * - deferred: the same of micro-batches whose weight gradients are still to be computed (zb-h1)
@@ -270,7 +270,8 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
 	double replicated =
 	        c->replicated_sum[layer + count] - c->replicated_sum[layer]; /* weights shared with another layer come at the end */
 	double weights = replicated + (c->params_sum[layer + count] - c->params_sum[layer] - replicated) * device->share;
-	weights -= hspmd_device_vectors(c, layer, layer + count, device->share); /* which are not divided */
+	if (of_weight->end > 0) /* ZeRO-1, which does not divide vectors */
+		weights -= hspmd_device_vectors(c, layer, layer + count, device->share);
 	double used = weights / count + of_weight->more;
 	forward = pass_bytes(&m->moments[0], forward, saved, f->memory_scale, device, used, of_weight->read, 0);
 	backward = pass_bytes(&m->moments[1], backward, saved, f->memory_scale, device, used, of_weight->read, of_weight->sum);
@@ -329,7 +330,8 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	double whole = copies->zero > 1 && copies->pipelines > 1 ? whole_params(c, s) * device.share : 0;
 	double sums = whole * hspmd_step_end_bytes(c, &both), early = s->layers[0] && overlaps ? sums : 0;
 	const struct hspmd_layer_copies undivided = hspmd_vector_copies(copies);
-	double vectors = hspmd_device_vectors(c, s->layers[0], s->layers[1], device.share), divided = params - whole - vectors;
+	double vectors = copies->zero == 1 ? hspmd_device_vectors(c, s->layers[0], s->layers[1], device.share) : 0,
+	       divided = params - whole - vectors;
 	double state = whole * (hspmd_state_bytes(c, &both) + hspmd_image_bytes(c, type, &both)) +
 	               vectors * (hspmd_state_bytes(c, &undivided) + hspmd_image_bytes(c, type, &undivided)) +
 	               divided * (hspmd_state_bytes(c, copies) + hspmd_image_bytes(c, type, copies));

@@ -222,7 +222,7 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 	for (int i = 0; i < t->submesh_count; i++) {
 		const struct hspmd_device_type *type =
 		        &t->costs->cluster->types[t->device_classes->list[t->submeshes[i].device_class].type];
-		const struct hspmd_layer_copies whole = hspmd_vector_copies(copies);
+		const struct hspmd_layer_copies whole = copies->zero == 1 ? hspmd_vector_copies(copies) : *copies;
 		p->state_bytes[i] = hspmd_state_bytes(t->costs, copies) + hspmd_image_bytes(t->costs, type, copies);
 		p->vector_bytes[i] = hspmd_state_bytes(t->costs, &whole) + hspmd_image_bytes(t->costs, type, &whole) - p->state_bytes[i];
 	}
