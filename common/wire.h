@@ -43,7 +43,11 @@
  *                           true: as in `prepare`
  *                         manifest: { hspmd-checkpoint-1 or -2 }, memory, local, shared: folders or null (as in `checkpoint`),
  *                           files: { "n0-1.safetensors": [device addresses of the members that can read this shard] }; of -2 also
- *                           true: all can, as it is in the shared folder, and each reads what it needs itself
+ *                           true: all can, as it is in the shared folder, and each reads what it needs itself;
+ *                         stored: true: the first member was sent manifest and files before (`stored`), and passes them on to the others
+ *                           along the tree
+ *   stored              to the first member, before a `start` whose state says so.
+ *                       generation; state: { manifest, files }
  *   stop                end after the current step (agreed in the vote of the step). Answer of all: `stopped`.
  *                       generation
  *   checkpoint          snapshot at the end of the first step before whose vote all workers had received this message, or at once if

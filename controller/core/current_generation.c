@@ -197,6 +197,20 @@ static bool giver_has_ended(const struct hspmd_controller *m, const struct gener
 	return false;
 }
 
+/* A large job's manifest has a megabyte, and every member needs it: it is sent to the first one, which passes it on to the others. */
+static void send_stored(struct hspmd_controller *m, const struct generation *g, json_t *source)
+{
+	static const char *const keys[] = { "manifest", "files" };
+	json_t *state = check_alloc(m, json_object());
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+		if (json_object_set(state, keys[i], json_object_get(source, keys[i])) || json_object_del(source, keys[i]))
+			m->failed = true;
+	if (json_object_set_new(source, "stored", json_true()))
+		m->failed = true;
+	send_workers(m, g->member, 1,
+	             json_pack("{s:s, s:I, s:o}", "type", "stored", "generation", (json_int_t)g->bound_plan->generation, "state", state));
+}
+
 void start_generation(struct hspmd_controller *m)
 {
 	struct generation *g = &m->next;
@@ -247,6 +261,8 @@ void start_generation(struct hspmd_controller *m)
 	m->step = step;
 	enter_phase(&m->current, PHASE_STARTING, m->now, m->config->timeouts.start);
 	journal(m); /* before any worker drops the older state */
+	if (json_object_get(source, "manifest"))
+		send_stored(m, &m->current, source);
 	send_workers_own(m, m->current.member, m->current.members, start, "addresses", addresses);
 	json_decref(addresses);
 }

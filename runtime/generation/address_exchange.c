@@ -6,9 +6,8 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "runtime/generation/tree_messages.h"
 
-#define SIZE_TAG (HSPMD_TAG_LIMIT - 1024)
-#define LIST_TAG (SIZE_TAG + 1)
 #define HEAD sizeof(struct entry_head)
 
 /* A list in transit: for each address a head, then its bytes. */
@@ -57,30 +56,13 @@ int hspmd_address_list_add(struct hspmd_address_list *l, int rank, void *data, s
 	return keep_block(l, data, err) ? -1 : enter(l, (uint32_t)rank, data, size, err);
 }
 
-/* A buffer that a transport may still use after a failure. */
-struct buffer {
-	struct hspmd_deferred_free deferred;
-	uint64_t size;
-	char bytes[];
-};
-
-static struct buffer *buffer_create(uint64_t size, struct hspmd_error *err)
-{
-	struct buffer *b = size < SIZE_MAX - sizeof *b ? malloc(sizeof *b + size) : NULL;
-	if (!b)
-		hspmd_fail_memory(err, "collecting addresses");
-	else
-		b->size = size;
-	return b;
-}
-
 /* The addresses of the members in `has`, as they travel. */
-static struct buffer *write_list(const struct hspmd_address_list *l, const bool *has, struct hspmd_error *err)
+static struct hspmd_tree_message *write_list(const struct hspmd_address_list *l, const bool *has, struct hspmd_error *err)
 {
 	uint64_t size = 0;
 	for (int r = 0; r < l->count; r++)
 		size += has[r] ? HEAD + l->of[r].size : 0;
-	struct buffer *b = buffer_create(size, err);
+	struct hspmd_tree_message *b = hspmd_tree_message_create(size, err);
 	char *at = b ? b->bytes : NULL;
 	for (int r = 0; at && r < l->count; r++) {
 		if (!has[r])
@@ -94,7 +76,7 @@ static struct buffer *write_list(const struct hspmd_address_list *l, const bool 
 }
 
 /* Enter what a peer has sent, and note it in `has`. The bytes are copied, as the buffer may be sent on. */
-static int read_list(struct hspmd_address_list *l, const struct buffer *b, bool *has, struct hspmd_error *err)
+static int read_list(struct hspmd_address_list *l, const struct hspmd_tree_message *b, bool *has, struct hspmd_error *err)
 {
 	char *copy = malloc(b->size + 1);
 	if (!copy)
@@ -118,50 +100,9 @@ static int read_list(struct hspmd_address_list *l, const struct buffer *b, bool 
 	return 0;
 }
 
-/* Receive a list from a peer. NULL and err on failure. */
-static struct buffer *receive(struct hspmd_transport *t, const struct hspmd_address_list *l, int from, struct hspmd_error *err)
+static struct hspmd_tree_message *receive(struct hspmd_transport *t, const struct hspmd_address_list *l, int from, struct hspmd_error *err)
 {
-	struct hspmd_request *r = NULL;
-	struct buffer *size = buffer_create(sizeof(uint64_t), err), *list = NULL;
-	if (!size)
-		return NULL;
-	if (t->ops->receive(t, from, SIZE_TAG, size->bytes, size->size, &r, err) || hspmd_transport_wait(t, &r, 1, err)) {
-		hspmd_transport_free_on_close(t, &size->deferred);
-		return NULL;
-	}
-	uint64_t bytes;
-	memcpy(&bytes, size->bytes, sizeof bytes);
-	free(size);
-	if (bytes > (uint64_t)l->count * (HEAD + HSPMD_ADDRESS_BYTES_MAX)) {
-		hspmd_fail(err, "a list of addresses of %llu bytes", (unsigned long long)bytes);
-		return NULL;
-	}
-	list = buffer_create(bytes, err);
-	if (list && (t->ops->receive(t, from, LIST_TAG, list->bytes, bytes, &r, err) || hspmd_transport_wait(t, &r, 1, err))) {
-		hspmd_transport_free_on_close(t, &list->deferred);
-		return NULL;
-	}
-	return list;
-}
-
-/* Send a list to several peers at once. Takes the buffer over. */
-static int send_all(struct hspmd_transport *t, struct buffer *list, const int *to, int count, struct hspmd_error *err)
-{
-	struct hspmd_request **r = hspmd_calloc(2 * (size_t)count, sizeof *r);
-	int status = r ? 0 : hspmd_fail_memory(err, "sending addresses");
-	for (int i = 0; !status && i < count; i++)
-		status = t->ops->send(t, to[i], SIZE_TAG, &list->size, sizeof list->size, &r[2 * i], err) ||
-		                         t->ops->send(t, to[i], LIST_TAG, list->bytes, list->size, &r[2 * i + 1], err)
-		                 ? -1
-		                 : 0;
-	if (!status)
-		status = hspmd_transport_wait(t, r, 2 * count, err);
-	free(r);
-	if (status)
-		hspmd_transport_free_on_close(t, &list->deferred);
-	else
-		free(list);
-	return status;
+	return hspmd_tree_receive(t, from, HSPMD_TREE_ADDRESSES, (uint64_t)l->count * (HEAD + HSPMD_ADDRESS_BYTES_MAX), err);
 }
 
 /* The leader's part on the way up: what the children's parts of the tree have, and the own node, go to the parent. */
@@ -173,13 +114,13 @@ static int collect(struct hspmd_transport *t, const struct hspmd_address_tree *t
 	for (int m = tree->leader[node]; !status && m >= 0; m = tree->next[m])
 		has[m] = true;
 	for (int i = 0; !status && i < children; i++) {
-		struct buffer *part = receive(t, l, child[i], err);
+		struct hspmd_tree_message *part = receive(t, l, child[i], err);
 		status = part ? read_list(l, part, has, err) : -1;
 		free(part);
 	}
 	if (!status && parent >= 0) {
-		struct buffer *part = write_list(l, has, err);
-		status = part ? send_all(t, part, &parent, 1, err) : -1;
+		struct hspmd_tree_message *part = write_list(l, has, err);
+		status = part ? hspmd_tree_send(t, part, HSPMD_TREE_ADDRESSES, &parent, 1, err) : -1;
 	}
 	free(has);
 	return status;
@@ -197,7 +138,7 @@ static int check_all_known(const struct hspmd_transport *t, const struct hspmd_a
 static int pass_on(struct hspmd_transport *t, int from, const int *to, int count, struct hspmd_address_list *l, struct hspmd_error *err)
 {
 	bool *has = hspmd_calloc((size_t)l->count, sizeof *has);
-	struct buffer *list = NULL;
+	struct hspmd_tree_message *list = NULL;
 	int status = has ? 0 : hspmd_fail_memory(err, "passing addresses on");
 	if (!status && from >= 0) {
 		list = receive(t, l, from, err);
@@ -211,7 +152,7 @@ static int pass_on(struct hspmd_transport *t, int from, const int *to, int count
 	}
 	free(has);
 	if (!status)
-		return send_all(t, list, to, count, err);
+		return hspmd_tree_send(t, list, HSPMD_TREE_ADDRESSES, to, count, err);
 	free(list);
 	return -1;
 }
@@ -222,18 +163,11 @@ int hspmd_address_exchange(struct hspmd_transport *t, const struct hspmd_address
 	int rank = t->options.rank, node = tree->node[rank], leader = tree->leader[node], near[1 + HSPMD_ADDRESS_TREE_FANOUT];
 	if (rank != leader)
 		return pass_on(t, leader, NULL, 0, l, err);
-	int count = hspmd_address_tree_neighbours(tree, node, near), parent = node ? near[0] : -1, children = count - (node > 0);
-	const int *child = near + (node > 0);
-	if (collect(t, tree, node, child, children, parent, l, err))
+	int count = hspmd_address_tree_neighbours(tree, node, near), parent = node ? near[0] : -1;
+	if (collect(t, tree, node, near + (node > 0), count - (node > 0), parent, l, err))
 		return -1;
-	int receivers = 0, *to = hspmd_calloc((size_t)tree->members + HSPMD_ADDRESS_TREE_FANOUT, sizeof *to);
-	if (!to)
-		return hspmd_fail_memory(err, "passing addresses on");
-	for (int i = 0; i < children; i++)
-		to[receivers++] = child[i];
-	for (int m = tree->next[leader]; m >= 0; m = tree->next[m])
-		to[receivers++] = m;
-	int status = pass_on(t, parent, to, receivers, l, err);
+	int receivers, *to = hspmd_tree_receivers(tree, node, &receivers, err),
+	               status = to ? pass_on(t, parent, to, receivers, l, err) : -1;
 	free(to);
 	return status;
 }

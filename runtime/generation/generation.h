@@ -86,6 +86,9 @@ bool hspmd_generation_needs_preconnect(const struct hspmd_generation *g);
 /* Learn the addresses of all members, with all of them (address_exchange.h). addresses: those that the controller has sent, as in `start`.
  * Blocks; no other thread may use the generation's transport meanwhile. Does nothing if they are known. */
 int hspmd_generation_learn_addresses(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
+/* All members call this when they have connected: each gets the value that the first one has, down a tree of their nodes. own: of the first
+ * member. A new reference; NULL and err. */
+json_t *hspmd_generation_pass_down(struct hspmd_generation *g, const json_t *own, struct hspmd_error *err);
 /* Start to build the connections that take long, while the previous generation may still train. Does not block. */
 int hspmd_generation_preconnect(struct hspmd_generation *g, struct hspmd_error *err);
 /* Returns 1 if these connections are built, 0 if not yet, -1 with err on failure. */

@@ -7,6 +7,8 @@
 #include "common/alloc.h"
 #include "common/base64.h"
 #include "common/log.h"
+#include "common/wire.h"
+#include "runtime/generation/tree_messages.h"
 
 static int open_transport(struct hspmd_generation *g, const struct hspmd_transport_ops *ops, struct hspmd_transport **t,
                           struct hspmd_address *own, struct hspmd_error *err)
@@ -191,22 +193,30 @@ static int connect_to_neighbours(struct hspmd_generation *g, struct hspmd_error 
 	return status;
 }
 
-static int exchange_addresses(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
+static int make_tree(const struct hspmd_generation *g, struct hspmd_address_tree *tree, struct hspmd_error *err)
 {
-	struct hspmd_address_tree tree = { 0 };
 	const char **name = hspmd_calloc((size_t)g->member_count, sizeof *name);
-	int status = name ? hspmd_address_list_create(&g->addresses, g->member_count, err) : hspmd_fail_memory(err, "connecting");
+	int status = name ? 0 : hspmd_fail_memory(err, "connecting");
 	for (int r = 0; !status && r < g->member_count; r++)
 		name[r] = g->members[r];
 	if (!status)
-		status = hspmd_address_tree_create(&tree, name, g->member_count, err);
+		status = hspmd_address_tree_create(tree, name, g->member_count, err);
+	free(name);
+	return status;
+}
+
+static int exchange_addresses(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
+{
+	struct hspmd_address_tree tree = { 0 };
+	int status = hspmd_address_list_create(&g->addresses, g->member_count, err);
+	if (!status)
+		status = make_tree(g, &tree, err);
 	if (!status)
 		status = read_addresses(g, addresses, err);
 	/* The members of a single node have been sent all addresses. */
 	if (!status && tree.nodes > 1)
 		status = connect_to_neighbours(g, err) || hspmd_address_exchange(g->transport, &tree, &g->addresses, err) ? -1 : 0;
 	hspmd_address_tree_clear(&tree);
-	free(name);
 	return status ? hspmd_error_prefix(err, "exchanging addresses") : 0;
 }
 
@@ -220,6 +230,39 @@ int hspmd_generation_learn_addresses(struct hspmd_generation *g, json_t *address
 		if (!g->addresses.of[r].size)
 			return hspmd_transport_fail_unknown(g->transport, r, err);
 	return 0;
+}
+
+/* ---- what the first member was sent for all */
+
+/* NULL and err: memory, or there is no value. */
+static struct hspmd_tree_message *message_of(const json_t *value, struct hspmd_error *err)
+{
+	char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+	struct hspmd_tree_message *m = text ? hspmd_tree_message_create(strlen(text), err) : NULL;
+	if (!value)
+		hspmd_fail(err, "this member, which is the first, was not sent it");
+	else if (!text)
+		hspmd_fail_memory(err, "passing it on");
+	if (m)
+		memcpy(m->bytes, text, m->size);
+	free(text);
+	return m;
+}
+
+json_t *hspmd_generation_pass_down(struct hspmd_generation *g, const json_t *own, struct hspmd_error *err)
+{
+	struct hspmd_address_tree tree = { 0 };
+	json_error_t at;
+	struct hspmd_tree_message *m = g->rank ? NULL : message_of(own, err);
+	bool ready = (g->rank || m) && !make_tree(g, &tree, err);
+	if (ready && g->transport)
+		m = hspmd_tree_broadcast(g->transport, &tree, m, HSPMD_WIRE_MAX, err);
+	json_t *value = ready && m ? json_loadb(m->bytes, m->size, 0, &at) : NULL;
+	if (ready && m && !value)
+		hspmd_fail(err, "%s", at.text);
+	free(m);
+	hspmd_address_tree_clear(&tree);
+	return value;
 }
 
 /* ---- connecting to them */

@@ -252,6 +252,26 @@ static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspm
 	return spilled || !fits ? hspmd_generation_allocate(g, old, err) : -1;
 }
 
+/* `state` of `start`, with what the first member was sent for all in a `stored` message. New reference; NULL and err. */
+static json_t *whole_state(struct worker *w, struct hspmd_generation *g, json_t *state, struct hspmd_error *err)
+{
+	if (!json_is_true(json_object_get(state, "stored")))
+		return json_incref(state);
+	json_t *stored = hspmd_generation_pass_down(g, w->stored_generation == g->number ? w->stored : NULL, err), *all = json_copy(state);
+	bool whole = stored && all && !json_object_update(all, stored) && !json_object_del(all, "stored");
+	if (!stored)
+		hspmd_error_prefix(err, "what is stored of the state");
+	else if (!whole)
+		hspmd_fail_memory(err, "starting");
+	json_decref(stored);
+	json_decref(w->stored);
+	w->stored = NULL;
+	if (whole)
+		return all;
+	json_decref(all);
+	return NULL;
+}
+
 /* Make the prepared generation the active one. On failure the old generation, if any, stays as it was. */
 static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 {
@@ -275,7 +295,10 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 		return -1;
 	worker_trace_change(w, g, "take memory", connected);
 	double ready = hspmd_now();
+	if (!(state = whole_state(w, g, state, err)))
+		return -1;
 	int failed = hspmd_generation_load(g, old, state, json_integer_value(step), &report, err);
+	json_decref(state);
 	worker_trace_change(w, g, "move state", ready);
 	double loaded = hspmd_now();
 	w->unreadable = report.unreadable;
@@ -453,6 +476,12 @@ static int handle(struct worker *w, json_t *m)
 		return start_preparation(w, m, &err) ? worker_fault(w, number, &err) : 0;
 	if (!strcmp(type, "preconnect"))
 		return preconnect(w, m, &err) ? worker_fault(w, number, &err) : 0;
+	if (!strcmp(type, "stored")) {
+		json_decref(w->stored);
+		w->stored = json_incref(json_object_get(m, "state"));
+		w->stored_generation = number;
+		return 0;
+	}
 	if (!strcmp(type, "start"))
 		return start(w, m, &err) ? worker_fault(w, number, &err) : worker_train(w);
 	if (!strcmp(type, "query"))
@@ -503,6 +532,7 @@ int hspmd_worker_main(int control)
 		worker_trace_end(&w);
 	hspmd_inbox_close(w.inbox);
 	worker_trace_destroy(&w);
+	json_decref(w.stored);
 	hspmd_generation_destroy(w.next);
 	if (w.quit)
 		hspmd_generation_destroy(w.active);

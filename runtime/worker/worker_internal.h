@@ -54,6 +54,8 @@ struct worker {
 	bool has_commit;
 	struct worker_trace *trace;
 	atomic_int traced;  /* a trace is to be recorded, or is being recorded */
+	json_t *stored;     /* `state` of the last `stored` message, and its generation; NULL: there was none */
+	int stored_generation;
 	json_t *unreadable; /* the file that a failed load could not read, for the `fault` message; NULL: none */
 };
 

@@ -13,12 +13,13 @@
 #include <cmocka.h>
 
 #include "runtime/generation/address_exchange.h"
+#include "runtime/generation/tree_messages.h"
 #include "tests/unit/draw.h"
 
 #define MEMBERS 90
 #define LIMIT_S 60.0
 #define CASES 400
-#define LIST_TAG (HSPMD_TAG_LIMIT - 1024 + 1) /* as in address_exchange.c */
+#define LIST_TAG (HSPMD_TAG_LIMIT - 1024 + 1) /* as in tree_messages.c */
 
 static uint64_t seed;
 
@@ -52,6 +53,7 @@ struct world {
 	struct hspmd_address_tree tree;
 	struct member member[MEMBERS];
 	atomic_int abort;
+	uint64_t bytes, most; /* of a message to all; what members accept */
 };
 
 static void draw_world(struct world *w, int nodes, int devices)
@@ -185,6 +187,30 @@ static void *use(void *context)
 	return NULL;
 }
 
+/* The first member's message, of a size that is drawn, comes to all. */
+static char byte_of(uint64_t i, uint64_t size)
+{
+	return (char)(i * 31 + size);
+}
+
+static void *broadcast(void *context)
+{
+	struct member *me = context;
+	struct hspmd_tree_message *own = me->rank ? NULL : hspmd_tree_message_create(me->w->bytes, &me->err);
+	for (uint64_t i = 0; own && i < own->size; i++)
+		own->bytes[i] = byte_of(i, own->size);
+	me->rv = -1;
+	struct hspmd_tree_message *m = hspmd_tree_broadcast(me->t, &me->w->tree, own, me->w->most, &me->err);
+	if (m && m->size == me->w->bytes)
+		me->rv = 0;
+	for (uint64_t i = 0; m && i < m->size; i++)
+		me->rv |= m->bytes[i] != byte_of(i, m->size);
+	if (!m)
+		atomic_store(&me->w->abort, 1);
+	free(m);
+	return NULL;
+}
+
 static void all(struct world *w, void *(*what)(void *))
 {
 	for (int i = 0; i < w->members; i++)
@@ -254,8 +280,37 @@ static void test_exchange(void **state)
 		for (int i = 0; i < w.members; i++)
 			if (w.member[i].rv)
 				fail_msg("case %u, %s: member %d of %d: %s", c, w.ops->name, i, w.members, w.member[i].err.text);
+		w.bytes = 1 + (uint64_t)pick(c % 8 ? 2000 : 2000000);
+		w.most = w.bytes;
+		all(&w, broadcast);
+		for (int i = 0; i < w.members; i++)
+			if (w.member[i].rv)
+				fail_msg("case %u, %s: message to all: member %d of %d: %s", c, w.ops->name, i, w.members,
+				         w.member[i].err.text);
 		close_world(&w);
 	}
+}
+
+/* A message that is longer than members accept ends with an error at those that would get it. */
+static void test_too_long(void **state)
+{
+	(void)state;
+	static struct world w;
+	seed = 1;
+	draw_world(&w, 6, 2);
+	open_world(&w, transport(0), LIMIT_S);
+	all(&w, take_part);
+	all(&w, use);
+	w.bytes = 100;
+	w.most = 99;
+	all(&w, broadcast);
+	int told = 0;
+	for (int i = 1; i < w.members; i++) {
+		assert_int_equal(w.member[i].rv, -1);
+		told += strstr(w.member[i].err.text, "100 bytes from rank") != NULL;
+	}
+	assert_true(told > 0);
+	close_world(&w);
 }
 
 /* A member that takes no part, or sends nonsense, ends the exchange with an error that names what is wrong. Whoever has succeeded knows
@@ -326,10 +381,8 @@ static void test_list(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_exchange),
-		cmocka_unit_test(test_failures),
-		cmocka_unit_test(test_unknown),
-		cmocka_unit_test(test_list),
+		cmocka_unit_test(test_exchange), cmocka_unit_test(test_failures), cmocka_unit_test(test_too_long),
+		cmocka_unit_test(test_unknown),  cmocka_unit_test(test_list),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

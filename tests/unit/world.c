@@ -173,9 +173,20 @@ static bool covers(struct world *w, json_t *live, int64_t step)
 	return yes;
 }
 
+/* What is stored of the state goes to one worker. */
+static void take_stored(struct world *w, const json_t *m)
+{
+	assert_int_equal(json_array_size(json_object_get(m, "to")), 1);
+	json_decref(w->stored);
+	w->stored = json_incref(json_object_get(m, "state"));
+	w->stored_generation = world_integer(m, "generation");
+}
+
 static void check_start(struct world *w, const json_t *m)
 {
 	json_t *state = json_object_get(m, "state"), *live = json_object_get(state, "live");
+	bool stored = json_is_true(json_object_get(state, "stored"));
+	assert_null(json_object_get(state, "manifest"));
 	int64_t step = world_integer(m, "step");
 	assert_int_equal(world_integer(m, "generation"), w->generation);
 	w->last_start = w->generation;
@@ -189,11 +200,12 @@ static void check_start(struct world *w, const json_t *m)
 		live = json_object_get(json_object_get(w->plans, key), "live");
 	json_array_foreach(live, i, part)
 		whole |= covers(w, part, step);
-	if (live && !json_object_get(state, "manifest"))
+	if (live && !stored) {
 		assert_true(whole);
-	else if (json_object_get(state, "manifest"))
-		assert_int_equal(world_integer(json_object_get(state, "manifest"), "step"), step);
-	else {
+	} else if (stored) {
+		assert_int_equal(w->stored_generation, w->generation);
+		assert_int_equal(world_integer(json_object_get(w->stored, "manifest"), "step"), step);
+	} else {
 		assert_int_equal(step, 0);
 		w->anew += w->next_line > 0;
 	}
@@ -291,6 +303,8 @@ static void carry_out(struct world *w, struct run_actions *a)
 				                  json_object_get(x->value, "plan"), "replicas", json_object_get(x->value, "replicas"),
 				                  "keep", json_object_get(x->value, "keep"), "live", json_object_get(x->value, "live")));
 			}
+			if (!strcmp(world_word(x->value, "type"), "stored"))
+				take_stored(w, x->value);
 			if (!strcmp(world_word(x->value, "type"), "start"))
 				check_start(w, x->value);
 			if (!strcmp(world_word(x->value, "type"), "checkpoint")) {

@@ -104,6 +104,8 @@ struct world {
 	int shared_asked;                /* requests to write there, of one worker */
 	json_t *local, *kept; /* [[step, generation]] of manifests in nodes' own folders on disk, as they were written; those that
 	                                    nodes were last told to keep */
+	json_t *stored;       /* `state` of the last `stored` message, and its generation */
+	int64_t stored_generation;
 	int anew, unexpected;
 	json_t *copied; /* the same of the copy in memory */
 	bool ended;

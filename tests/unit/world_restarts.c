@@ -204,6 +204,7 @@ void world_destroy(struct world *w)
 	json_decref(w->local);
 	json_decref(w->kept);
 	json_decref(w->copied);
+	json_decref(w->stored);
 	json_decref(w->config.job_json);
 	json_decref(w->config.model_json);
 	json_decref(w->config.journal);
