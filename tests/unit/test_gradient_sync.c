@@ -237,27 +237,25 @@ static void narrow_gradients_are_summed(void **state)
 static void vectors_travel_together(void **state)
 {
 	(void)state;
-	for (int zero = 1; zero <= 1; zero++) {
-		struct scene s;
-		char plan[1024];
-		snprintf(plan, sizeof plan, "%s%d,%s", "{\"format\":\"hspmd-plan-1\",\"zero_stage\":", zero,
-		         six + strlen("{\"format\":\"hspmd-plan-1\","));
-		build(&s, plan);
-		const struct hspmd_program *p = s.program;
-		int matrices = 0, sums = 0, gathered = 0, in_passes = 0;
-		for (int i = 0; i < p->state_count; i++)
-			matrices += p->graph->tensors[p->states[i].tensor].shape.rank > 1;
-		assert_true(matrices >= 14 && p->state_count > 2 * matrices);
-		for (size_t i = 0; i < p->instruction_count; i++) {
-			const struct hspmd_instruction *in = &p->instructions[i];
-			if (in->kind != HSPMD_INSTRUCTION_COMM || in->step)
-				continue;
-			*(in->micro_batch >= 0 ? &in_passes : i < p->vote ? &sums : &gathered) += 1;
+	struct scene s;
+	char plan[1024];
+	snprintf(plan, sizeof plan, "%s%d,%s", "{\"format\":\"hspmd-plan-1\",\"zero_stage\":", 1,
+	         six + strlen("{\"format\":\"hspmd-plan-1\","));
+	build(&s, plan);
+	const struct hspmd_program *p = s.program;
+	int matrices = 0, sums = 0, gathered = 0, in_passes = 0;
+	for (int i = 0; i < p->state_count; i++)
+		matrices += p->graph->tensors[p->states[i].tensor].shape.rank > 1;
+	assert_true(matrices >= 14 && p->state_count > 2 * matrices);
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind != HSPMD_INSTRUCTION_COMM || in->step)
+			continue;
+		*(in->micro_batch >= 0 ? &in_passes : i < p->vote ? &sums : &gathered) += 1;
 		}
-		if (zero == 1 && !(sums == matrices + 1 && gathered == matrices && !in_passes))
-			fail_msg("%d matrices, %d vectors: %d sums, %d gathered", matrices, p->state_count - matrices, sums, gathered);
-		clear(&s);
-	}
+	        if (sums != matrices + 1 || gathered != matrices || in_passes)
+		        fail_msg("%d matrices, %d vectors: %d sums, %d gathered", matrices, p->state_count - matrices, sums, gathered);
+	        clear(&s);
 }
 
 int main(void)
