@@ -252,10 +252,10 @@ static void vectors_travel_together(void **state)
 		if (in->kind != HSPMD_INSTRUCTION_COMM || in->step)
 			continue;
 		*(in->micro_batch >= 0 ? &in_passes : i < p->vote ? &sums : &gathered) += 1;
-		}
-	        if (sums != matrices + 1 || gathered != matrices || in_passes)
-		        fail_msg("%d matrices, %d vectors: %d sums, %d gathered", matrices, p->state_count - matrices, sums, gathered);
-	        clear(&s);
+	}
+	if (sums != matrices + 1 || gathered != matrices || in_passes)
+		fail_msg("%d matrices, %d vectors: %d sums, %d gathered", matrices, p->state_count - matrices, sums, gathered);
+	clear(&s);
 }
 
 int main(void)
