@@ -323,7 +323,7 @@ static struct hspmd_stage_sequence sequence_of(int number)
 	return x;
 }
 
-/* Every sequence has its own partitions, in the order in which they were added. */
+/* Every sequence has its own partitions for each number of pipelines, in the order in which they were added. */
 static void known_partitions_are_found(void **state)
 {
 	(void)state;
@@ -334,16 +334,17 @@ static void known_partitions_are_found(void **state)
 		for (int number = 0; number < 3000; number++) {
 			struct hspmd_pipeline_partition x[2] = { { .sequence = sequence_of(number), .max_micro_batches = number },
 				                                 { .sequence = sequence_of(number), .max_micro_batches = -number } };
-			int count;
-			const struct hspmd_pipeline_partition *known = hspmd_partition_memo_find(m, &x[0].sequence, &count);
+			int pipelines = number % 3, count;
+			const struct hspmd_pipeline_partition *known = hspmd_partition_memo_find(m, &x[0].sequence, pipelines, &count);
 			if (!known) {
 				assert_int_equal(round, 0);
-				assert_int_equal(hspmd_partition_memo_add(m, x, 1 + number % 2), 0);
+				assert_int_equal(hspmd_partition_memo_add(m, x, pipelines, 1 + number % 2), 0);
 				added++;
 				continue;
 			}
 			assert_int_equal(known->sequence.stages, x[0].sequence.stages);
 			assert_memory_equal(known->sequence.submesh, x[0].sequence.submesh, (size_t)known->sequence.stages);
+			assert_int_equal(known->max_micro_batches % 3, pipelines);
 			assert_int_equal(count, 1 + known->max_micro_batches % 2);
 			if (count == 2)
 				assert_int_equal(known[1].max_micro_batches, -known->max_micro_batches);

@@ -119,6 +119,17 @@ double hspmd_device_params(const struct hspmd_costs *c, int first, int end, doub
 	return replicated + (hspmd_stage_params(c, first, end) - replicated) * share;
 }
 
+/* The end of the layers from `layer` on, up to `end`, of which every pipeline has all in one stage. */
+static int end_of_group(const struct hspmd_plan *p, int layer, int end)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
+			int stops = p->pipelines[i].stages[s].layers[1];
+			end = stops > layer && stops < end ? stops : end;
+		}
+	return end;
+}
+
 struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage)
 {
 	const struct hspmd_stage *s = &p->pipelines[pipeline].stages[stage];
@@ -126,9 +137,10 @@ struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const 
 	double kept = 0, all = 0;
 	if (!p->zero_stage || !hspmd_plan_has_zero_shares(p))
 		return copies;
-	for (int l = s->layers[0]; l < s->layers[1]; l++) {
-		kept += c->layers[l].params * hspmd_plan_zero_part(p, pipeline, l);
-		all += c->layers[l].params;
+	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
+		end = end_of_group(p, l, s->layers[1]);
+		kept += (c->params_sum[end] - c->params_sum[l]) * hspmd_plan_zero_part(p, pipeline, l);
+		all += c->params_sum[end] - c->params_sum[l];
 	}
 	copies.part = all > 0 ? kept / all : hspmd_plan_zero_part(p, pipeline, s->layers[0]);
 	return copies;

@@ -92,30 +92,35 @@ static bool within_inventory(const struct beam *b, const struct beam_draft *d)
 	return true;
 }
 
-/* The best partition of a sequence. Returns false if it cannot hold the model. */
-static bool partition_of(struct beam *b, const struct hspmd_stage_sequence *x, enum hspmd_placement how,
+/* The best partition of a sequence in a draft of so many pipelines: under ZeRO each needs the more memory the fewer there are. Returns
+ * false if it cannot hold the model. */
+static bool partition_of(struct beam *b, const struct hspmd_stage_sequence *x, int pipelines, enum hspmd_placement how,
                          struct hspmd_pipeline_partition *out)
 {
+	const struct hspmd_layer_copies copies = { .pipelines = pipelines, .zero = b->zero };
 	int count;
-	const struct hspmd_pipeline_partition *known = hspmd_partition_memo_find(b->memos[how], x, &count);
+	const struct hspmd_pipeline_partition *known = hspmd_partition_memo_find(b->memos[how], x, pipelines, &count);
 	if (known) {
 		*out = *known;
 	} else {
 		out->sequence = *x;
 		b->t->placement = how;
-		if (!hspmd_partition_layers(b->t, x, &b->copies, b->total, ROUGHLY, out))
+		if (!hspmd_partition_layers(b->t, x, &copies, b->total, ROUGHLY, out))
 			out->max_micro_batches = 0;
-		b->short_of_memory = hspmd_partition_memo_add(b->memos[how], out, 1) || b->short_of_memory;
+		b->short_of_memory = hspmd_partition_memo_add(b->memos[how], out, pipelines, 1) || b->short_of_memory;
 	}
 	return out->max_micro_batches > 0;
 }
 
 bool hspmd_beam_partition(struct beam *b, const struct beam_draft *d, enum hspmd_placement how, struct hspmd_draft *out)
 {
+	int pipelines = 0;
+	for (int g = 0; g < d->count; g++)
+		pipelines += d->copies[g];
 	out->group_count = d->count;
 	for (int g = 0; g < d->count; g++) {
 		out->groups[g].copies = d->copies[g];
-		if (!partition_of(b, &d->sequence[g], how, &out->groups[g].partition))
+		if (!partition_of(b, &d->sequence[g], pipelines, how, &out->groups[g].partition))
 			return false;
 	}
 	return true;
@@ -150,7 +155,7 @@ static double estimate(struct beam *b, const struct beam_draft *d, enum hspmd_pl
 		mix.partition[g] = &draft.groups[g].partition;
 		mix.copies[g] = d->copies[g];
 	}
-	return hspmd_estimate_passes(&mix, b->total) + hspmd_estimate_summing(b->t, &mix, how, b->copies.zero);
+	return hspmd_estimate_passes(&mix, b->total) + hspmd_estimate_summing(b->t, &mix, how, b->zero);
 }
 
 void hspmd_beam_judge(struct beam *b, struct beam_draft *d)

@@ -58,7 +58,7 @@ static int place(struct beam *b, struct beam_draft *d)
 	bool full;
 	if (!hspmd_beam_partition(b, d, d->how, &draft) || hspmd_draft_assign_micro_batches(&draft, b->total))
 		return 0;
-	struct hspmd_plan *p = hspmd_draft_place(b->t, &draft, d->how, b->copies.zero, &full);
+	struct hspmd_plan *p = hspmd_draft_place(b->t, &draft, d->how, b->zero, &full);
 	int rc = p ? hspmd_best_plans_level(b->s, p, &d->objective) : full ? 0 : -1;
 	if (p && !rc && !isinf(d->objective))
 		d->plan = p;
@@ -156,7 +156,7 @@ static void beam_free(struct beam *b)
 static int beam_new(struct beam *b, struct hspmd_search *s, enum hspmd_schedule schedule)
 {
 	const struct hspmd_plan *first = s->best_plans.list[0].plan;
-	*b = (struct beam){ .s = s, .copies = { first->pipeline_count, first->zero_stage } };
+	*b = (struct beam){ .s = s, .zero = first->zero_stage > 0 };
 	if (first->virtual_stages > 1 || first->zero_stage > 1 || first->global_batch % first->micro_batch)
 		return 1;
 	b->total = first->global_batch / first->micro_batch;
@@ -219,7 +219,6 @@ static int search_origins(struct hspmd_search *s, enum hspmd_schedule schedule)
 	int count = find_origins(&b, origins);
 	qsort(origins, (size_t)count, sizeof *origins, by_seconds);
 	for (int i = 0; i < count && i < ORIGINS && !rc && origins[i].seconds < FAR_BEHIND * origins[0].seconds; i++) {
-		b.copies.pipelines = origins[i].copies[0];
 		hspmd_beam_consider(&b, &origins[i]);
 		rc = search(&b, EXPANDED_FIRST);
 	}

@@ -28,7 +28,7 @@ struct beam_list {
 struct beam {
 	struct hspmd_search *s;
 	struct hspmd_submesh_tables *t;
-	struct hspmd_layer_copies copies;
+	bool zero; /* the pipelines divide the optimizer state */
 	struct hspmd_partition_memo *memos[HSPMD_PLACEMENT_COUNT];
 	int total;                   /* micro-batches */
 	struct beam_list successors; /* of one draft, by the estimate */

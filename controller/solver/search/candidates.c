@@ -146,7 +146,8 @@ static void keep_another(struct builder *b, const struct hspmd_pipeline_partitio
 static bool keep_known(struct builder *b, const struct hspmd_stage_sequence *sequence)
 {
 	int count = 0;
-	const struct hspmd_pipeline_partition *known = b->memo ? hspmd_partition_memo_find(b->memo, sequence, &count) : NULL;
+	const struct hspmd_pipeline_partition *known =
+	        b->memo ? hspmd_partition_memo_find(b->memo, sequence, HSPMD_MEMO_UNLIMITED, &count) : NULL;
 	for (int i = 0; i < count; i++)
 		keep(b, &known[i]);
 	return known != NULL;
@@ -180,7 +181,8 @@ static void try_sequence(struct builder *b, const struct hspmd_stage_sequence *s
 			hspmd_partition_rebalance(b->t, &b->copies, all ? max_micro_batches : fair_share(b), &partition);
 			keep_another(b, &partition, found, &found_count);
 		}
-		if (b->memo && held == sequence->stages && !partition.limited && hspmd_partition_memo_add(b->memo, found, found_count))
+		if (b->memo && held == sequence->stages && !partition.limited &&
+		    hspmd_partition_memo_add(b->memo, found, HSPMD_MEMO_UNLIMITED, found_count))
 			b->short_of_memory = true;
 		return;
 	}

@@ -226,7 +226,11 @@ static void restore_recompute(struct local_search *r)
 /* Candidates are made by an estimate of memory that is never too low: some stages fit with less recomputation. */
 static bool try_recompute(struct local_search *r)
 {
-	double seconds = choose_all_recompute(r) ? timed(r) : INFINITY;
+	bool fits = choose_all_recompute(r), other = false;
+	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
+		for (int s = 0; s < r->p->pipelines[i].stage_count; s++)
+			other = r->p->pipelines[i].stages[s].recompute != r->recompute[at++] || other;
+	double seconds = fits && other ? timed(r) : INFINITY;
 	if (better(r, seconds)) {
 		r->seconds = seconds;
 		return true;

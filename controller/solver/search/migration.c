@@ -50,7 +50,8 @@ static void table_clear(struct table *t)
 	*t = (struct table){ 0 };
 }
 
-static struct holding holding_of(const struct hspmd_plan *p, int pipeline, const struct hspmd_stage *s, int which)
+/* parts_differ: as hspmd_plan_has_zero_shares. */
+static struct holding holding_of(const struct hspmd_plan *p, int pipeline, const struct hspmd_stage *s, int which, bool parts_differ)
 {
 	struct holding h = { .device = s->devices[which], .layers = { s->layers[0], s->layers[1] } };
 	double sum = 0, all = 0;
@@ -65,8 +66,13 @@ static struct holding holding_of(const struct hspmd_plan *p, int pipeline, const
 	}
 	h.weights[0] /= all;
 	h.weights[1] /= all;
-	double width = h.weights[1] - h.weights[0], before = 0, part = p->zero_stage ? hspmd_plan_zero_part(p, pipeline, s->layers[0]) : 1;
-	for (int i = 0; p->zero_stage && i < pipeline; i++)
+	double width = h.weights[1] - h.weights[0], part = p->zero_stage ? 1.0 / p->pipeline_count : 1;
+	double before = p->zero_stage ? pipeline * part : 0;
+	if (parts_differ) {
+		part = hspmd_plan_zero_part(p, pipeline, s->layers[0]);
+		before = 0;
+	}
+	for (int i = 0; parts_differ && i < pipeline; i++)
 		before += hspmd_plan_zero_part(p, i, s->layers[0]);
 	h.state[0] = h.weights[0] + before * width;
 	h.state[1] = h.state[0] + part * width;
@@ -85,6 +91,7 @@ static int by_device(const void *a, const void *b)
 static int table_fill(const struct hspmd_costs *c, const struct hspmd_plan *p, struct table *t)
 {
 	int most = 0, at = 0;
+	bool parts_differ = p->zero_stage && hspmd_plan_has_zero_shares(p);
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++)
 			most += p->pipelines[i].stages[s].device_count;
@@ -98,7 +105,7 @@ static int table_fill(const struct hspmd_costs *c, const struct hspmd_plan *p, s
 		for (int s = 0; s < p->pipelines[i].stage_count; s++)
 			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++)
 				if (p->pipelines[i].stages[s].devices[d] >= 0)
-					t->holdings[t->count++] = holding_of(p, i, &p->pipelines[i].stages[s], d);
+					t->holdings[t->count++] = holding_of(p, i, &p->pipelines[i].stages[s], d, parts_differ);
 	hspmd_sort_if_needed(t->holdings, (size_t)t->count, sizeof *t->holdings, by_device);
 	for (int d = 0; d <= c->cluster->device_count; d++) {
 		while (at < t->count && t->holdings[at].device < d)

@@ -10,9 +10,11 @@
 
 #define SLOTS (1 << 16)           /* of the table */
 #define SEQUENCES_MAX (SLOTS / 2) /* those beyond are not kept */
+#define APART 7919                /* slots between a sequence's places for different numbers of pipelines */
 
 struct slot {
 	int first, count; /* in partitions; count 0: free */
+	int pipelines;
 };
 
 struct hspmd_partition_memo {
@@ -41,35 +43,36 @@ void hspmd_partition_memo_destroy(struct hspmd_partition_memo *m)
 	free(m);
 }
 
-/* The slot of a sequence, or the free one where it belongs. */
-static struct slot *slot_of(const struct hspmd_partition_memo *m, const struct hspmd_stage_sequence *sequence)
+/* The slot of a sequence and a number of pipelines, or the free one where it belongs. */
+static struct slot *slot_of(const struct hspmd_partition_memo *m, const struct hspmd_stage_sequence *sequence, int pipelines)
 {
-	size_t stages = (size_t)sequence->stages, at = (size_t)hspmd_fnv1a(sequence->submesh, stages) % SLOTS;
+	size_t stages = (size_t)sequence->stages, at = ((size_t)hspmd_fnv1a(sequence->submesh, stages) + (size_t)pipelines * APART) % SLOTS;
 	for (;; at = (at + 1) % SLOTS) {
 		struct slot *slot = &m->slots[at];
 		const struct hspmd_stage_sequence *own = slot->count ? &m->partitions[slot->first].sequence : NULL;
-		if (!own || (own->stages == sequence->stages && !memcmp(own->submesh, sequence->submesh, stages)))
+		if (!own ||
+		    (slot->pipelines == pipelines && own->stages == sequence->stages && !memcmp(own->submesh, sequence->submesh, stages)))
 			return slot;
 	}
 }
 
 const struct hspmd_pipeline_partition *hspmd_partition_memo_find(const struct hspmd_partition_memo *m,
-                                                                 const struct hspmd_stage_sequence *sequence, int *count)
+                                                                 const struct hspmd_stage_sequence *sequence, int pipelines, int *count)
 {
-	const struct slot *slot = slot_of(m, sequence);
+	const struct slot *slot = slot_of(m, sequence, pipelines);
 	*count = slot->count;
 	return slot->count ? &m->partitions[slot->first] : NULL;
 }
 
-int hspmd_partition_memo_add(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partitions, int count)
+int hspmd_partition_memo_add(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partitions, int pipelines, int count)
 {
 	if (m->sequences == SEQUENCES_MAX)
 		return 0;
 	for (int i = 0; i < count; i++)
 		if (hspmd_array_grow(&m->partitions, &m->capacity, m->count + (size_t)i, sizeof *m->partitions))
 			return -1;
-	struct slot *slot = slot_of(m, &partitions[0].sequence);
-	*slot = (struct slot){ (int)m->count, count };
+	struct slot *slot = slot_of(m, &partitions[0].sequence, pipelines);
+	*slot = (struct slot){ (int)m->count, count, pipelines };
 	memcpy(&m->partitions[m->count], partitions, (size_t)count * sizeof *partitions);
 	m->count += (size_t)count;
 	m->sequences++;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Partitions of sequences that memory did not limit. With as much memory or more the search would find the same again. Private to the
- * solver. */
+/* Partitions of sequences, so that they need not be searched again. Private to the solver. */
 #ifndef HSPMD_SEARCH_PARTITION_MEMO_H
 #define HSPMD_SEARCH_PARTITION_MEMO_H
 
 #include "controller/solver/search/partition.h"
 
 #define HSPMD_MEMO_PARTITIONS 3 /* most partitions of one sequence */
+#define HSPMD_MEMO_UNLIMITED 0  /* instead of a number of pipelines: what memory does not limit */
 
 struct hspmd_partition_memo;
 
@@ -14,11 +14,12 @@ struct hspmd_partition_memo;
 struct hspmd_partition_memo *hspmd_partition_memo_new(void);
 void hspmd_partition_memo_destroy(struct hspmd_partition_memo *m);
 
-/* The partitions of a sequence; *count is their number. Returns NULL if it has none. The result is valid until the next addition. */
+/* The partitions of a sequence in a plan of so many pipelines, on which the memory that is left depends; *count is their number. Returns
+ * NULL if it has none. The result is valid until the next addition. */
 const struct hspmd_pipeline_partition *hspmd_partition_memo_find(const struct hspmd_partition_memo *m,
-                                                                 const struct hspmd_stage_sequence *sequence, int *count);
+                                                                 const struct hspmd_stage_sequence *sequence, int pipelines, int *count);
 
-/* Add `count` partitions of one sequence that is not there yet. Returns 0, or -1 if memory runs out. */
-int hspmd_partition_memo_add(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partitions, int count);
+/* Add `count` partitions of one sequence that is not there yet for so many pipelines. Returns 0, or -1 if memory runs out. */
+int hspmd_partition_memo_add(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partitions, int pipelines, int count);
 
 #endif

@@ -251,7 +251,7 @@ static bool cost_alike(const struct hspmd_cluster *c, const struct hspmd_stage *
 static int cost_stages(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
 	int devices = hspmd_plan_device_count(p);
-	bool any_like = !hspmd_cluster_names_nodes(c->cluster);
+	bool any_like = !hspmd_cluster_names_nodes(c->cluster), parts_differ = hspmd_plan_has_zero_shares(p);
 	for (int i = 0; i < p->pipeline_count; i++) {
 		const struct hspmd_pipeline *pipe = &p->pipelines[i], *last = i && any_like ? pipe - 1 : NULL;
 		for (int s = 0; s < pipe->stage_count; s++) {
@@ -268,7 +268,8 @@ static int cost_stages(struct hspmd_costs *c, const struct hspmd_plan *p, struct
 			st->cost.forward *= vary;
 			st->cost.backward *= vary;
 			st->cost.group_comm *= vary;
-			st->cost.optimizer *= p->zero_stage ? hspmd_plan_zero_part(p, i, stage->layers[0]) : 1;
+			if (p->zero_stage)
+				st->cost.optimizer *= parts_differ ? hspmd_plan_zero_part(p, i, stage->layers[0]) : 1.0 / p->pipeline_count;
 		}
 	}
 	return 0;

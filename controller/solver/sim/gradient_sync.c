@@ -248,10 +248,11 @@ static double tied_params_of(const struct hspmd_costs *c, int l)
 static void collect(struct sync *y)
 {
 	const struct hspmd_costs *c = y->c;
+	bool parts_differ = y->p->zero_stage && hspmd_plan_has_zero_shares(y->p);
 	for (int layer = 0; layer < c->layer_count;) {
 		int end = c->layer_count;
 		struct group *g = &y->groups[y->count++];
-		*g = (struct group){ .holders = y->holders + y->used };
+		*g = (struct group){ .holders = y->holders + y->used, .largest = y->p->zero_stage ? 1.0 / y->p->pipeline_count : 0 };
 		for (int i = 0; i < y->p->pipeline_count; i++) {
 			const struct hspmd_pipeline *pipe = &y->p->pipelines[i];
 			while (y->stage_of[i] < pipe->stage_count - 1 && pipe->stages[y->stage_of[i]].layers[1] <= layer)
@@ -261,7 +262,7 @@ static void collect(struct sync *y)
 		}
 		for (int i = 0; i < y->p->pipeline_count; i++) {
 			add_holder(y, g, i, y->stage_of[i], layer, end);
-			if (y->p->zero_stage)
+			if (parts_differ)
 				g->largest = fmax(g->largest, hspmd_plan_zero_part(y->p, i, layer));
 		}
 		g->params = c->params_sum[end] - c->params_sum[layer];
