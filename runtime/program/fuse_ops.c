@@ -131,8 +131,21 @@ static int join_pairs(struct hspmd_program *p, enum hspmd_device_kind kind, stru
 
 /* ---- a loss and its gradient */
 
+/* Returns true if the slot has the result of a product, as the instructions before `at` leave it. */
+static bool is_product(const struct hspmd_program *p, size_t at, int slot)
+{
+	for (size_t i = at; i-- > 0;) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		for (int k = 0; k < in->output_count; k++)
+			if (in->out[k] == slot)
+				return in->kind == HSPMD_INSTRUCTION_RUN && hspmd_op_types[in->opcode]->product;
+	}
+	return false;
+}
+
 /* The statistics that the gradient of a loss at `at` reads, if they are just those of its own logits; `at`: there are none, for the
- * vocabulary is divided, and the statistics of all parts are gathered first. */
+ * vocabulary is divided, and the statistics of all parts are gathered first; or logits are capped (Gemma 2): the cap keeps those that it
+ * gets, and the solver predicts the memory of such a program as it is without fusion. */
 static size_t stats_of(const struct hspmd_program *p, size_t at)
 {
 	const struct hspmd_instruction *grad = &p->instructions[at];
@@ -141,7 +154,7 @@ static size_t stats_of(const struct hspmd_program *p, size_t at)
 		if (in->kind != HSPMD_INSTRUCTION_RUN || in->opcode != HSPMD_OP_VOCAB_STATS || in->out[0] != grad->in[2])
 			continue;
 		bool same = in->in[0] == grad->in[0] && in->in[1] == grad->in[1];
-		return same && !in->accumulate && !grad->accumulate ? i : at;
+		return same && !in->accumulate && !grad->accumulate && is_product(p, i, in->in[0]) ? i : at;
 	}
 	return at;
 }
