@@ -6,7 +6,7 @@
  * degrees of each, and every number of pipelines P, a sequence has the P-th part of each device class's submeshes, rounded down or up.
  * The order matters little, except which device classes come first, as early stages hold more activations: device classes are kept
  * together and tried in a few orders. For the next micro-batches and schedules only the sequences that did well with the first one are
- * tried.
+ * tried, for ZB-H1 as many of those that it has the memory for.
  *
  * Of the sequences with the same devices the best few are kept. */
 #include <limits.h>
@@ -21,7 +21,8 @@
 #define ORDERS_ALL 120      /* orders of one multiset that are tried if all sequences are */
 #define ORDERS_EVEN 12      /* orders tried in even distributions of one or two device classes */
 #define ORDERS_MANY 4       /* and of more device classes */
-#define ROUGHLY 2e-3        /* relative precision of a candidate's period */
+#define ROUGHLY 2e-3        /* relative precision of a candidate's period; */
+#define FITS_ROUGHLY 0.1    /* ... if it only matters whether there is one */
 #define BOUND_ROUNDING 1e-9
 #define FRONT 8          /* candidates kept among those with the same devices */
 #define CHOICES 64       /* choices of one degree per device class of a set */
@@ -114,6 +115,7 @@ static void keep(struct builder *b, const struct hspmd_pipeline_partition *parti
 	into->copies = b->copies;
 	memcpy(into->use, b->use, sizeof into->use);
 	into->rates = 0;
+	into->remembered = false;
 	for (int s = 0; s < partition->sequence.stages; s++)
 		into->rates += b->t->submeshes[partition->sequence.submesh[s]].rate;
 }
@@ -440,7 +442,8 @@ static void even_distributions(struct builder *b)
 static void try_warm_starts(struct builder *b)
 {
 	const struct hspmd_search *s = b->s;
-	for (int i = 0; i < s->warm_start_count && !b->short_of_memory && !hspmd_search_is_over(b->s); i++) {
+	int count = b->t->schedule == HSPMD_SCHEDULE_ZB_H1 ? s->warm_start_count : s->warm_start_any;
+	for (int i = 0; i < count && !b->short_of_memory && !hspmd_search_is_over(b->s); i++) {
 		const struct hspmd_stage_sequence *sequence = &s->warm_starts[i].sequence;
 		memset(b->use, 0, sizeof b->use);
 		for (int k = 0; k < sequence->stages; k++)
@@ -463,20 +466,50 @@ static int by_waste(const void *x, const void *y)
 	return d ? d : memcmp(a->partition.sequence.submesh, b->partition.sequence.submesh, (size_t)a->partition.sequence.stages);
 }
 
-/* Remember the sequences that lose least time to imbalance. Half of the places go to the sequences of each depth in turn, as a larger
- * micro-batch may need more stages. */
-static void remember(struct hspmd_search *s, const struct hspmd_candidates *l)
+/* Returns true if the candidate's sequence can hold the model under ZB-H1 too, which needs more memory than the others. */
+static bool fits_zb_h1(const struct builder *b, const struct hspmd_pipeline_candidate *c)
 {
+	struct hspmd_pipeline_partition x;
+	enum hspmd_schedule own = b->t->schedule;
+	b->t->schedule = HSPMD_SCHEDULE_ZB_H1;
+	bool fits = hspmd_partition_layers(b->t, &c->partition.sequence, &c->copies, b->max_micro_batches, FITS_ROUGHLY, &x);
+	b->t->schedule = own;
+	return fits;
+}
+
+static void remember_one(struct hspmd_search *s, struct hspmd_pipeline_candidate *c)
+{
+	s->warm_starts[s->warm_start_count].sequence = c->partition.sequence;
+	s->warm_starts[s->warm_start_count++].pipelines = c->copies.pipelines;
+	c->remembered = true;
+}
+
+/* Remember the sequences that lose least time to imbalance. Half of the places go to the sequences of each depth in turn, as a larger
+ * micro-batch may need more stages. Where memory is short, those that only other schedules than ZB-H1 have the memory for may take most
+ * places: as many as are missing are added for it. */
+static void remember(struct builder *b, const struct hspmd_candidates *l)
+{
+	struct hspmd_search *s = b->s;
 	int of_depth[HSPMD_STAGES_MAX + 1] = { 0 };
 	qsort(l->candidates, (size_t)l->count, sizeof *l->candidates, by_waste);
 	for (int pass = 0; pass < 2; pass++)
 		for (int i = 0; i < l->count && s->warm_start_count < (pass ? HSPMD_WARM_STARTS : HSPMD_WARM_STARTS / 2); i++) {
-			const struct hspmd_pipeline_candidate *c = &l->candidates[i];
+			struct hspmd_pipeline_candidate *c = &l->candidates[i];
 			bool deep = ++of_depth[c->partition.sequence.stages] > HSPMD_WARM_STARTS / 32;
 			if (pass ? deep : i >= HSPMD_WARM_STARTS / 2)
 				continue;
-			s->warm_starts[s->warm_start_count].sequence = c->partition.sequence;
-			s->warm_starts[s->warm_start_count++].pipelines = c->copies.pipelines;
+			remember_one(s, c);
+		}
+	s->warm_start_any = s->warm_start_count;
+	if (b->t->schedule == HSPMD_SCHEDULE_ZB_H1 || !(s->caps.schedules & 1u << HSPMD_SCHEDULE_ZB_H1))
+		return;
+	int missing = s->warm_start_any;
+	for (int i = 0; i < l->count; i++)
+		missing -= l->candidates[i].remembered && fits_zb_h1(b, &l->candidates[i]);
+	for (int i = 0; i < l->count && missing > 0 && !hspmd_search_is_over(s); i++)
+		if (!l->candidates[i].remembered && fits_zb_h1(b, &l->candidates[i])) {
+			remember_one(s, &l->candidates[i]);
+			missing--;
 		}
 }
 
@@ -510,13 +543,13 @@ int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t
 		try_warm_starts(&b);
 	if (t->schedule == HSPMD_SCHEDULE_ZB_H1 && s->warm_start_count && s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B)
 		return b.short_of_memory ? -1 : 0; /* those for 1F1B need less memory: there are no others */
-	if ((out->count + b.useless) * 2 <= s->warm_start_count || !s->warm_start_count || s->warm_start_micro_batch > t->micro_batch ||
+	if ((out->count + b.useless) * 2 <= s->warm_start_any || !s->warm_start_count || s->warm_start_micro_batch > t->micro_batch ||
 	    s->warm_start_zero != zero) {
 		even_distributions(&b);
 		s->warm_start_count = 0;
 		s->warm_start_micro_batch = t->micro_batch;
 		s->warm_start_zero = zero;
-		remember(s, out);
+		remember(&b, out);
 	}
 	return b.short_of_memory ? -1 : 0;
 }

@@ -32,6 +32,7 @@ struct hspmd_pipeline_candidate {
 	int use[HSPMD_DEVICE_CLASSES_MAX]; /* number of devices of each device class */
 	double rates;                      /* sum of its submeshes' rates: an upper bound on its micro-batches per second */
 	struct hspmd_layer_copies copies;  /* the copies that memory was computed for */
+	bool remembered;                   /* the sequence is a warm start */
 };
 
 struct hspmd_candidates {
@@ -41,7 +42,7 @@ struct hspmd_candidates {
 	bool memory_bound; /* memory excluded or limited some partition */
 };
 
-#define HSPMD_WARM_STARTS 512
+#define HSPMD_WARM_STARTS 512 /* for one schedule */
 
 #define HSPMD_MICRO_BATCH_MAX 128 /* most samples of a micro-batch */
 #define HSPMD_PARTS_MAX (1 << 15) /* most micro-batches per step: each is simulated */
@@ -67,7 +68,8 @@ struct hspmd_search {
 	struct hspmd_migration *migration; /* NULL: no current plan */
 	struct hspmd_plan *start;          /* the current plan on the devices that are left; NULL: none */
 	double best_s;                     /* step time of the fastest plan that fits; INFINITY: none yet */
-	int warm_start_count;              /* sequences that did well with another micro-batch, and that micro-batch */
+	int warm_start_count;              /* sequences that did well with another micro-batch; */
+	int warm_start_any;                /* ... those for any schedule, the others for ZB-H1; and that micro-batch */
 	int warm_start_micro_batch;
 	bool warm_start_zero;
 	struct {

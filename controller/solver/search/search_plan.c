@@ -330,7 +330,7 @@ static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 		s->available[k] = s->device_classes->list[k].count;
 	warn_of_prices(s);
 	warn_of_links(s);
-	s->warm_starts = hspmd_calloc(HSPMD_WARM_STARTS, sizeof *s->warm_starts);
+	s->warm_starts = hspmd_calloc((size_t)2 * HSPMD_WARM_STARTS, sizeof *s->warm_starts);
 	if (!s->warm_starts)
 		return hspmd_fail_memory(err, "preparing the search");
 	for (int i = 0; i < DRAFTED; i++)
