@@ -275,8 +275,8 @@ static int cost_stages(struct hspmd_costs *c, const struct hspmd_plan *p, struct
 	return 0;
 }
 
-/* Seconds in which the copies of a stage exchange `bytes` per weight, in a ring if their parts are equal: gather all weights, or sum
- * gradients to their parts. -1 with err if there is no link. */
+/* Seconds in which the copies of a stage exchange `bytes` per weight: gather all weights, or sum gradients to their parts. Equal parts go
+ * round a ring; unequal ones take no less time. -1 with err if there is no link. */
 static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, int *devices, double bytes, struct hspmd_error *err)
 {
 	bool one_node = true;
@@ -290,15 +290,16 @@ static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int st
 	/* The devices of a tensor-parallel group share their node's network. */
 	if (!one_node)
 		params = hspmd_stage_params(c, p->pipelines[0].stages[stage].layers[0], p->pipelines[0].stages[stage].layers[1]);
-	if (!hspmd_plan_has_zero_shares(p))
-		return hspmd_costs_ring(c, devices, 1, p->pipeline_count, 1, params * bytes, err);
+	double ring = hspmd_costs_ring(c, devices, 1, p->pipeline_count, 1, params * bytes, err);
+	if (ring < 0 || !hspmd_plan_has_zero_shares(p))
+		return ring;
 	double *parts = hspmd_calloc((size_t)p->pipeline_count, sizeof *parts);
 	for (int i = 0; parts && i < p->pipeline_count; i++)
 		parts[i] = params * bytes * hspmd_plan_zero_part(p, i, p->pipelines[0].stages[stage].layers[0]);
 	double seconds =
 	        parts ? hspmd_costs_gather(c, devices, 1, p->pipeline_count, parts, err) : hspmd_fail_memory(err, "evaluating a plan");
 	free(parts);
-	return seconds;
+	return seconds < 0 ? seconds : fmax(seconds, ring);
 }
 
 /* Under ZeRO-2 and 3 the pipelines exchange parts in every pass of a layer, so each pass takes as long as the slowest of them. */
