@@ -119,6 +119,14 @@ static double level_of(const double *limits, int count)
 	return high;
 }
 
+/* Returns true if the i-th pipeline needs as much memory as the one before it: most do, and what one needs depends on the parts of all. */
+static bool weighs_as_before(const struct hspmd_cluster *c, const struct hspmd_plan *p, int i)
+{
+	const struct hspmd_pipeline *x = &p->pipelines[i], *before = i ? x - 1 : x;
+	return i && x->micro_batch == before->micro_batch && x->micro_batches == before->micro_batches &&
+	       c->devices[x->stages[0].devices[0]].type == c->devices[before->stages[0].devices[0]].type;
+}
+
 /* Divide what ZeRO divides by what the devices have free, as evenly as fits. Returns 1 if the plan then fits, 0 if it does not, -1 if
  * memory runs out. */
 static int divide_by_memory(const struct hspmd_search *s, struct hspmd_plan *p)
@@ -130,18 +138,23 @@ static int divide_by_memory(const struct hspmd_search *s, struct hspmd_plan *p)
 	if (!part)
 		return -1;
 	for (int i = 0; i < n; i++) { /* bytes that a device needs for each fraction of the whole */
+		part[i] = 1.0 / n;
+		if (weighs_as_before(c, p, i)) {
+			slope[i] = slope[i - 1];
+			continue;
+		}
 		double even = hspmd_plan_memory(s->costs, p, i, 0, 0);
 		p->pipelines[i].stages[0].zero_share = 0.5;
 		slope[i] = (even - hspmd_plan_memory(s->costs, p, i, 0, 0)) / (1.0 / n - hspmd_plan_zero_part(p, i, 0));
 		p->pipelines[i].stages[0].zero_share = 0;
-		part[i] = 1.0 / n;
 	}
 	for (int round = 0; possible && !fits && round < ROUNDS; round++) { /* memory is not quite a straight line */
 		double sum = 0;
 		for (int i = 0; i < n; i++) {
 			const struct hspmd_stage *st = &p->pipelines[i].stages[0];
 			double have = FILLED * (double)c->types[c->devices[st->devices[0]].type].memory_bytes;
-			limit[i] = part[i] + (have - hspmd_plan_memory(s->costs, p, i, 0, 0)) / slope[i];
+			limit[i] = weighs_as_before(c, p, i) ? limit[i - 1]
+			                                     : part[i] + (have - hspmd_plan_memory(s->costs, p, i, 0, 0)) / slope[i];
 			possible = possible && slope[i] > 0 && limit[i] * n >= LEAST_PART;
 			sum += limit[i];
 		}
