@@ -159,17 +159,6 @@ static size_t stats_of(const struct hspmd_program *p, size_t at)
 	return at;
 }
 
-static bool touches(const struct hspmd_instruction *in, int slot)
-{
-	for (int k = 0; k < in->input_count; k++)
-		if (in->in[k] == slot)
-			return true;
-	for (int k = 0; k < in->output_count; k++)
-		if (in->out[k] == slot)
-			return true;
-	return false;
-}
-
 /* Returns true if the gradient at `at` may be computed before instruction `to`: everything that it reads is there, and it needs no more
  * memory until `at` than the logits in whose place it comes, which nobody else reads; or all that lies between is the loss. */
 static bool can_precede(const struct hspmd_program *p, size_t to, size_t at, const int *uses)
@@ -179,7 +168,7 @@ static bool can_precede(const struct hspmd_program *p, size_t to, size_t at, con
 	bool takes_over = uses[grad->in[0]] == 3; /* written once, read by the statistics and by the gradient */
 	for (size_t i = to; i < at; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		if (touches(in, grad->out[0]))
+		if (hspmd_instruction_uses(in, grad->out[0]))
 			return false;
 		for (int k = 0; k < in->output_count; k++)
 			if (in->out[k] >= 0 && (in->out[k] == grad->in[0] || in->out[k] == grad->in[1] || in->out[k] == weights))
@@ -203,7 +192,7 @@ static bool fuse_loss(struct hspmd_program *p, size_t stats, size_t grad, const 
 {
 	const struct hspmd_instruction second = p->instructions[grad];
 	size_t to = stats + 1;
-	while (to < grad && !touches(&p->instructions[to], second.in[2]))
+	while (to < grad && !hspmd_instruction_uses(&p->instructions[to], second.in[2]))
 		to++;
 	if (!can_precede(p, to, grad, uses))
 		return false;

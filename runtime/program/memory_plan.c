@@ -85,17 +85,6 @@ static const struct hspmd_comm_step *step_of(const struct hspmd_instruction *in)
 	return &in->transfer->steps[in->step];
 }
 
-static bool uses(const struct hspmd_instruction *in, int slot)
-{
-	for (int k = 0; k < in->input_count; k++)
-		if (in->in[k] == slot)
-			return true;
-	for (int k = 0; k < in->output_count; k++)
-		if (in->out[k] == slot)
-			return true;
-	return false;
-}
-
 /* Returns true if no member can finish this step before all of these members have begun it. */
 static bool includes_members(const struct hspmd_comm_step *step, const struct hspmd_comm_step *members)
 {
@@ -119,7 +108,7 @@ static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t late
 	bool whole = step_of(sent)->kind == HSPMD_COMM_ALL_REDUCE && sent->out[0] >= 0;
 	for (size_t i = at + 1; sent->micro_batch >= 0 && i < latest; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		if (whole ? uses(in, sent->out[0])
+		if (whole ? hspmd_instruction_uses(in, sent->out[0])
 		          : in->kind == HSPMD_INSTRUCTION_COMM && in->micro_batch >= 0 && includes_members(step_of(in), step_of(sent)))
 			return i;
 	}

@@ -17,6 +17,17 @@ size_t hspmd_program_slot_type_bytes(const struct hspmd_slot_type *t)
 	return (size_t)elements * hspmd_dtype_bytes(t->dtype);
 }
 
+bool hspmd_instruction_uses(const struct hspmd_instruction *in, int slot)
+{
+	for (int k = 0; k < in->input_count; k++)
+		if (in->in[k] == slot)
+			return true;
+	for (int k = 0; k < in->output_count; k++)
+		if (in->out[k] == slot)
+			return true;
+	return false;
+}
+
 int hspmd_program_add_slot_type(struct hspmd_program *p, const struct hspmd_slot_type *slot_type, struct hspmd_error *err)
 {
 	if (hspmd_array_grow(&p->slot_types, &p->slot_type_capacity, p->slot_type_count, sizeof *p->slot_types))

@@ -227,6 +227,8 @@ int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *clu
                        struct hspmd_program_cost *cost, struct hspmd_error *err);
 
 /* ---- for the passes that build a program (build_program.c calls them; program.c has the functions that they share) */
+/* Returns true if the slot is an input or an output of the instruction. */
+bool hspmd_instruction_uses(const struct hspmd_instruction *in, int slot);
 size_t hspmd_program_slot_type_bytes(const struct hspmd_slot_type *t); /* by its box, type and row_stride */
 int hspmd_program_add_slot_type(struct hspmd_program *p, const struct hspmd_slot_type *slot_type, struct hspmd_error *err);
 int hspmd_program_add_slot(struct hspmd_program *p, int slot_type, enum hspmd_arena_kind memory, int micro_batch, struct hspmd_error *err);
