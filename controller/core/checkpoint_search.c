@@ -29,7 +29,11 @@ static void forget_missing(struct hspmd_controller *m)
 	const char *sum;
 	json_t *manifest;
 	void *next;
-	json_object_foreach_safe(f->manifests, next, sum, manifest) if (json_is_null(manifest)) json_object_del(f->manifests, sum);
+	json_object_foreach_safe(f->manifests, next, sum, manifest)
+	{
+		if (json_is_null(manifest))
+			json_object_del(f->manifests, sum);
+	}
 	f->wanted[0] = '\0';
 }
 

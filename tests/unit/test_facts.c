@@ -275,7 +275,7 @@ static void operators_worth_recomputing(void **state)
 	if (strstr(last, "\"linear\"") || strstr(last, "o_proj") || strstr(last, "down_proj"))
 		fail_msg("the last list is %s", last);
 	free(last);
-	/* The last list keeps the block's input, and what projects attention's results: a tensor-parallel group would have to sum it again. */
+	/* The last list keeps the block's input and the projection of attention's results, which a tensor-parallel group sums. */
 	assert_float_equal(saved, 2 * hspmd_facts_amount_at(&memory[HSPMD_RECOMPUTE_FULL].saved, 1, 1), 0);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);

@@ -4,10 +4,10 @@
  *
  * All work of a device goes to one stream in the order of the calls, so kernels and copies need no events among themselves. Exceptions:
  * communicators have streams of their own (nccl/communicator.c), and so have reads that run concurrently with the kernels (staging.c), and
- * updates that run beside the next step (run_beside of device.h). The
- * device is a loadable module (load.c finds it), so that a program that does not use it needs no CUDA library. The kernel files use only
- * what tests/gpu/emulate can run on a CPU: LAUNCH for launches, DYNAMIC_SHARED for dynamic shared memory, and the wrappers of kernel.h and
- * mma.h for tensor cores and the like. */
+ * updates that run beside the next step (run_beside of device.h). The device is a loadable module (load.c finds it), so that a program
+ * that does not use it needs no CUDA library. The kernel files use only what tests/gpu/emulate can run on a CPU: LAUNCH for launches,
+ * DYNAMIC_SHARED for dynamic shared memory, and the wrappers of kernel.h and mma.h for tensor cores and the
+ * like. */
 #ifndef HSPMD_CUDA_CUDA_H
 #define HSPMD_CUDA_CUDA_H
 
