@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints, in two phases: all workers write their shards, then the manifest lists them. Until the manifest is written the previous
- * checkpoint is the valid one, and it remains so after a failure. What nodes write to folders of their own and what they write to the folder
- * that they share are two parts, each of which is complete or fails by itself: a shared folder that hangs holds up no other checkpoint. */
+ * checkpoint is the valid one, and it remains so after a failure. What nodes write to folders of their own and what they write to the
+ * folder that they share are two parts, each of which is complete or fails by itself: a shared folder that hangs holds up nothing else. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -204,15 +204,6 @@ int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **exte
 	return rv;
 }
 
-int hspmd_image_write(const struct hspmd_image *im, const char *location, int64_t step, int64_t generation, const char *file,
-                      struct hspmd_error *err)
-{
-	char *folder = hspmd_checkpoint_make_folder(location, step, generation, err);
-	int rv = folder ? hspmd_atomic_file_write_all(folder, file, im->data, im->bytes, err) : -1;
-	free(folder);
-	return rv;
-}
-
 json_t *hspmd_image_shard_json(const struct hspmd_image *im, const char *file, const char *node, const char *set)
 {
 	if (set) /* also if only others have copies: they do not know the set */

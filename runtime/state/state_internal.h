@@ -69,9 +69,6 @@ int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **exte
 void hspmd_image_free(struct hspmd_image *im);
 void hspmd_extents_free(struct hspmd_extent *extents, size_t count);
 
-/* Write a finished image durably into its checkpoint in this location. */
-int hspmd_image_write(const struct hspmd_image *im, const char *location, int64_t step, int64_t generation, const char *file,
-                      struct hspmd_error *err);
 /* A finished image as it is reported: of a root if `set` (manifest.h) is given, else with its extents, or null if no node has it (NULL). */
 json_t *hspmd_image_shard_json(const struct hspmd_image *im, const char *file, const char *node, const char *set);
 
@@ -128,6 +125,10 @@ int hspmd_atomic_file_write(struct hspmd_atomic_file *s, const void *data, size_
 int hspmd_atomic_file_close(struct hspmd_atomic_file *s, bool good, struct hspmd_error *err);
 /* Write a whole file with one call. */
 int hspmd_atomic_file_write_all(const char *folder, const char *file, const void *data, size_t bytes, struct hspmd_error *err);
+
+/* Write a finished image durably into its checkpoint in this location. */
+int hspmd_image_write(const struct hspmd_image *im, const char *location, int64_t step, int64_t generation, const char *file,
+                      struct hspmd_error *err);
 
 /* ---- copies on other nodes (copies.c) */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shared folder that hangs, fails or is slow while shards are written: what goes to a node's own folders does not wait for it, and what it
- * gets is what the state was when the shard was begun. */
+/* A shared folder that hangs or fails while shards are written: what goes to a node's own folders does not wait for it, and what it gets is
+ * what the state was when the shard was begun. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two real workers, on nodes n and o, between each other and a test, which speaks for controller and agent. A message that does not come, or
- * another one, fails the test. */
+/* Two real workers, on nodes n and o, between each other and a test, which speaks for controller and agent. A message that does not come,
+ * or another one, fails the test. */
 #ifndef HSPMD_TESTS_WORKER_SCENE_H
 #define HSPMD_TESTS_WORKER_SCENE_H
 
