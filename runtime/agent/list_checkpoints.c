@@ -13,20 +13,69 @@
 
 #define REST_BYTES (1u << 20) /* of a message, besides its manifest */
 
+struct names {
+	char **name;
+	size_t count, capacity;
+};
+
 static const char *const places[] = { "memory", "local", "shared" };
 
-/* Of a manifest's shards, those that are here: [files], or true: all. NULL: memory. */
-static json_t *shards_here(const struct hspmd_listed_checkpoint *found)
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names of a checkpoint's files, sorted, but for the manifest's. 0; -1: there is no such folder, or memory is short. */
+static int list_names(const char *folder, struct names *out)
+{
+	DIR *d = opendir(folder);
+	int rc = d ? 0 : -1;
+	*out = (struct names){ 0 };
+	for (struct dirent *e; !rc && (e = readdir(d));) {
+		if (e->d_name[0] == '.' || !strcmp(e->d_name, HSPMD_MANIFEST_FILE))
+			continue;
+		rc = hspmd_array_grow(&out->name, &out->capacity, out->count, sizeof *out->name);
+		if (!rc && (out->name[out->count] = strdup(e->d_name)))
+			out->count++;
+		else
+			rc = -1;
+	}
+	if (d)
+		closedir(d);
+	if (out->count)
+		qsort(out->name, out->count, sizeof *out->name, by_name);
+	return rc;
+}
+
+static void names_free(struct names *n)
+{
+	for (size_t i = 0; i < n->count; i++)
+		free(n->name[i]);
+	free(n->name);
+}
+
+/* Of a manifest's shards, those that are here: [files], or true: all. NULL: memory. One look at the folder tells which to look for: a
+ * manifest names thousands of shards, of which a node's own folder has few. What the shared folder has counts by its name, as otherwise all
+ * agents of a large job would look up all files there at once. */
+static json_t *shards_here(const struct hspmd_listed_checkpoint *found, bool shared)
 {
 	struct hspmd_error err;
+	struct names names;
 	const char *folder = found->folder;
-	struct hspmd_reader *reader = hspmd_reader_create(found->manifest, NULL, &folder, 1, &err);
-	json_t *shards = json_array();
-	for (int s = 0; reader && shards && s < found->manifest->shard_count; s++)
-		if (hspmd_reader_has(reader, s))
-			json_array_append_new(shards, json_string(found->manifest->shards[s].file));
+	const struct hspmd_manifest *m = found->manifest;
+	bool *there = hspmd_calloc((size_t)m->shard_count, sizeof *there);
+	int rc = list_names(folder, &names);
+	for (int s = 0; there && s < m->shard_count; s++)
+		there[s] = names.count && bsearch(&m->shards[s].file, names.name, names.count, sizeof *names.name, by_name);
+	names_free(&names);
+	struct hspmd_reader *reader = there && !shared ? hspmd_reader_create(m, there, &folder, 1, &err) : NULL;
+	json_t *shards = rc || !there ? NULL : json_array();
+	for (int s = 0; shards && s < m->shard_count; s++)
+		if (there[s] && (shared || (reader && hspmd_reader_has(reader, s))))
+			json_array_append_new(shards, json_string(m->shards[s].file));
 	hspmd_reader_destroy(reader);
-	if (!shards || json_array_size(shards) < (size_t)found->manifest->shard_count)
+	free(there);
+	if (!shards || json_array_size(shards) < (size_t)m->shard_count)
 		return shards;
 	json_decref(shards);
 	return json_true();
@@ -43,7 +92,7 @@ static json_t *describe(const struct hspmd_listed_checkpoint *found, const char 
 	json_decref(text);
 	return bad ? NULL
 	           : json_pack("{ss,sI,sI,ss,sO*,so}", "place", place, "step", (json_int_t)m->step, "generation", (json_int_t)m->generation,
-	                       "sum", sum, "run", json_object_get(m->job, "run"), "shards", shards_here(found));
+	                       "sum", sum, "run", json_object_get(m->job, "run"), "shards", shards_here(found, !strcmp(place, "shared")));
 }
 
 /* Shards without a manifest in this folder: the manifest may be in another location. { place, step, generation, shards } */
@@ -51,13 +100,13 @@ static json_t *describe_shards(const char *folder, const char *place)
 {
 	const char *name = strrchr(folder, '/');
 	int64_t step, generation;
-	DIR *d = name && hspmd_checkpoint_parse(name + 1, &step, &generation) ? opendir(folder) : NULL;
-	json_t *shards = d ? json_array() : NULL;
-	for (struct dirent *e; shards && (e = readdir(d));)
-		if (e->d_name[0] != '.' && strcmp(e->d_name, HSPMD_MANIFEST_FILE))
-			json_array_append_new(shards, json_string(e->d_name));
-	if (d)
-		closedir(d);
+	struct names names;
+	if (!name || !hspmd_checkpoint_parse(name + 1, &step, &generation))
+		return NULL;
+	json_t *shards = list_names(folder, &names) ? NULL : json_array();
+	for (size_t i = 0; shards && i < names.count; i++)
+		json_array_append_new(shards, json_string(names.name[i]));
+	names_free(&names);
 	return shards ? json_pack("{ss,sI,sI,so}", "place", place, "step", (json_int_t)step, "generation", (json_int_t)generation, "shards",
 	                          shards)
 	              : NULL;

@@ -39,6 +39,12 @@ prepare_endless_job() {
 	prepare_job "${1-.} | .steps = 1000000"
 }
 
+# plan_all_on_each: writes plan.json, in which each of four nodes holds all of the state, so that nothing is lost with three of them.
+plan_all_on_each() {
+	jq '{ format: "hspmd-plan-1", global_batch, micro_batch: 1, seq_len, schedule: "1f1b", zero_stage: 0, pipelines: [ range(4) as $i
+		| { micro_batches: (.global_batch / 4), stages: [ { layers: [0, 5], devices: ["n\($i):0"] } ] } ] }' job.json >plan.json
+}
+
 ends_as_undisturbed() {
 	scancel "$job"
 	wait_for 120 "job $job to end" job_ended "$job"

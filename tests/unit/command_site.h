@@ -50,7 +50,7 @@ void site_clear(struct site *s);
 
 /* One move. false: there was nothing to do. */
 bool site_deliver(struct site *s, int i); /* a message to or from node i */
-bool site_solve(struct site *s);          /* the solver or Slurm answers */
+bool site_solve(struct site *s);          /* the solver answers */
 void site_wait_for_deadline(struct site *s);
 
 void site_ask(struct site *s, const char *what); /* a user: "grow" or "shrink" */

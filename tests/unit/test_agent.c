@@ -515,6 +515,9 @@ static void sends_manifests(void **state)
 		const char *path = path_of(i ? "shared/step-0000000009-g1/manifest.json" : "local/n1/step-0000000007-g1/manifest.json");
 		assert_int_equal(hspmd_durable_write(path, texts[i], strlen(texts[i]), &err), 0);
 	}
+	/* Both have the shard, though too short: a node's own counts by its size, one in the shared folder by its name. */
+	assert_int_equal(hspmd_durable_write(path_of("local/n1/step-0000000007-g1/n1-0.safetensors"), "x", 1, &err), 0);
+	assert_int_equal(hspmd_durable_write(path_of("shared/step-0000000009-g1/n1-0.safetensors"), "x", 1, &err), 0);
 	fake_controller_send(&controller,
 	                     json_pack("{ss,si,so,so,so}", "type", "list_checkpoints", "id", 13, "local", json_sprintf("%s/local", folder),
 	                               "shared", json_sprintf("%s/shared", folder), "memory", json_null()));
@@ -528,6 +531,8 @@ static void sends_manifests(void **state)
 		assert_true(step == 7 || step == 9);
 		assert_string_equal(json_string_value(json_object_get(one, "run")), "r");
 		assert_null(json_object_get(one, "manifest"));
+		assert_int_equal(json_is_true(json_object_get(one, "shards")), step == 9);
+		assert_int_equal(json_array_size(json_object_get(one, "shards")), 0);
 		json_t *whole = json_loads(texts[step == 9], 0, NULL);
 		m = read_manifest(json_string_value(json_object_get(one, "sum")));
 		assert_true(json_equal(json_object_get(m, "manifest"), whole));
