@@ -51,8 +51,8 @@ void hspmd_executor_disconnect(struct hspmd_executor *ex);
 
 /* Training is over: free everything except the state, which stays readable. Nothing else works afterwards. */
 void hspmd_executor_release_scratch(struct hspmd_executor *ex);
-/* Also spill the state to host memory or disk (runtime/state/spill.h), which frees all device memory; what is offloaded stays where it is. Afterwards `persistent` may be
- * closed. -1 and err: the state is still where it was. */
+/* Also spill the state to host memory or disk (runtime/state/spill.h), which frees all device memory; what is offloaded stays where it is.
+ * Afterwards `persistent` may be closed. -1 and err: the state is still where it was. */
 int hspmd_executor_spill(struct hspmd_executor *ex, const char *folder, struct hspmd_error *err);
 bool hspmd_executor_spilled(const struct hspmd_executor *ex);
 
