@@ -91,9 +91,9 @@ void hspmd_cluster_destroy(struct hspmd_cluster *c);
 
 /* Merges the nodes of all parts, in their order, into one cluster (cluster_merge.c). Device types of one name and kind become one type if
  * all figures agree within `tolerance` (0.1: a tenth; three times that for memory rates); its memory is the least, its rates are the means,
- * its product_blocks the largest; it has a host only if all have one. Types that differ more stay apart: the fastest group keeps the name, slower groups get a suffix such as
- * "@80%", their speed relative to the fastest. Of links with the same scope and ends the slower is kept. NULL and err: a node occurs
- * twice. */
+ * its product_blocks the largest; it has a host only if all have one. Types that differ more stay apart: the fastest group keeps the name,
+ * slower groups get a suffix such as "@80%", their speed relative to the fastest. Of links with the same scope and ends the slower is
+ * kept. NULL and err: a node occurs twice. */
 struct hspmd_cluster *hspmd_cluster_merge(const struct hspmd_cluster *const *parts, int count, double tolerance, struct hspmd_error *err);
 
 /* A cluster of some nodes of `c` (indexes, at least one), in the order given, with all types and the links that name no nodes. NULL and

@@ -407,6 +407,15 @@ static int check_synthesis(const struct reader *r, struct hspmd_json *root)
 
 /* ---- plans for shorter steps */
 
+bool hspmd_plan_offloads(const struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			if (p->pipelines[i].stages[s].offload)
+				return true;
+	return false;
+}
+
 static struct hspmd_plan *read_one(struct hspmd_json *root, const struct hspmd_cluster *c, int layers, const struct reader *longest);
 
 /* All that a plan for shorter steps has in common with the one whose state it works on. */

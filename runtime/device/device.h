@@ -41,9 +41,10 @@ struct hspmd_device_ops {
 	void *(*allocate)(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err); /* 64-byte aligned, not cleared */
 	void (*release)(struct hspmd_device *dev, void *data);
 	/* Memory of the host that kernels and copy_box read and write as they do the device's own, over the device's link; the host may use
-	 * it too, after synchronise. Aligned and cleared as above. NULL (the function): there is no such memory. */
+	 * it too, after synchronise. 64-byte aligned, not cleared. May take long, and be called from any thread. NULL (the function): there
+	 * is no such memory. */
 	void *(*allocate_host)(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err);
-	void (*release_host)(struct hspmd_device *dev, void *data);
+	void (*release_host)(struct hspmd_device *dev, void *data); /* that nothing uses any more; NULL is fine */
 	/* Copies are ordered with this device's kernels; to_host is complete on return. */
 	int (*to_device)(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
 	int (*to_host)(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err);

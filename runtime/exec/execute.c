@@ -66,8 +66,14 @@ static int allocate_memory(struct hspmd_executor *ex, struct hspmd_error *err)
 		return ex->bases[HSPMD_ARENA_TRANSIENT] ? 0 : -1;
 	if (!dev->ops->allocate_host)
 		return hspmd_fail(err, "%s devices cannot offload: their kernels do not reach the host's memory", dev->ops->name);
-	ex->bases[HSPMD_ARENA_HOST] = dev->ops->allocate_host(dev, p->host_bytes + HSPMD_PROGRAM_ALIGN, err);
+	ex->borrowed[HSPMD_ARENA_HOST] = ex->o.host != NULL;
+	ex->bases[HSPMD_ARENA_HOST] = ex->o.host ? ex->o.host : dev->ops->allocate_host(dev, hspmd_executor_host_bytes(p), err);
 	return ex->bases[HSPMD_ARENA_HOST] ? 0 : -1;
+}
+
+size_t hspmd_executor_host_bytes(const struct hspmd_program *p)
+{
+	return p->host_bytes ? p->host_bytes + HSPMD_PROGRAM_ALIGN : 0;
 }
 
 struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err)
@@ -117,10 +123,10 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 		hspmd_spill_free(&ex->spilled);
 	else if (ex->bases[HSPMD_ARENA_FIXED] && !ex->borrowed[HSPMD_ARENA_FIXED])
 		dev->ops->release(dev, ex->bases[HSPMD_ARENA_FIXED]);
-	if (ex->bases[HSPMD_ARENA_HOST])
-		dev->ops->release_host(dev, ex->bases[HSPMD_ARENA_HOST]);
 	if (ex->scalar)
-		dev->ops->release(dev, ex->scalar);
+		dev->ops->release(dev, ex->scalar); /* waits for the device */
+	if (ex->bases[HSPMD_ARENA_HOST] && !ex->borrowed[HSPMD_ARENA_HOST])
+		dev->ops->release_host(dev, ex->bases[HSPMD_ARENA_HOST]);
 	free(ex->samples);
 	free(ex->ahead.bytes);
 	free(ex->votes);

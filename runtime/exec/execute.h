@@ -32,6 +32,7 @@ struct hspmd_executor_options {
 	struct hspmd_timeline *timeline;     /* records what is run when; NULL: nothing is recorded */
 	struct hspmd_persistent *persistent; /* memory that outlives the process, of hspmd_executor_persistent_bytes; only if the device
 	                                        computes in host memory. NULL: nothing outlives it */
+	void *host; /* memory of allocate_host for what the program offloads (hspmd_executor_host_bytes); NULL: the executor allocates it */
 	double *seconds; /* NULL, or one entry per instruction: seconds of its latest run. The executor waits for the device only between
 	                    layers and passes, so the time of an instruction may be counted with the last one of its layer. */
 };
@@ -43,6 +44,9 @@ size_t hspmd_executor_persistent_arena(const struct hspmd_program *p); /* offset
 /* Hash of the layout of that memory. Two programs with the same hash have the same layout. */
 uint64_t hspmd_executor_persistent_layout(const struct hspmd_program *p);
 
+/* Bytes of the host's memory for what the program offloads; 0: it offloads nothing. */
+size_t hspmd_executor_host_bytes(const struct hspmd_program *p);
+
 /* Allocates the program's memory on the device; state slots are not filled. NULL and err on failure. */
 struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err);
 void hspmd_executor_destroy(struct hspmd_executor *ex);
@@ -51,8 +55,8 @@ void hspmd_executor_disconnect(struct hspmd_executor *ex);
 
 /* Training is over: free everything except the state, which stays readable. Nothing else works afterwards. */
 void hspmd_executor_release_scratch(struct hspmd_executor *ex);
-/* Also spill the state to host memory or disk (runtime/state/spill.h), which frees all device memory; what is offloaded stays where it is. Afterwards `persistent` may be
- * closed. -1 and err: the state is still where it was. */
+/* Also spill the state to host memory or disk (runtime/state/spill.h), which frees all device memory; what is offloaded stays where it is.
+ * Afterwards `persistent` may be closed. -1 and err: the state is still where it was. */
 int hspmd_executor_spill(struct hspmd_executor *ex, const char *folder, struct hspmd_error *err);
 bool hspmd_executor_spilled(const struct hspmd_executor *ex);
 

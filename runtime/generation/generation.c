@@ -201,6 +201,10 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 	g->persistent_later = (int64_t)hspmd_executor_persistent_bytes(g->program) > available_bytes(g) - reserved_bytes;
 	if (!g->persistent_later)
 		make_persistent(g); /* allocating new memory takes time, and the previous generation may still train meanwhile */
+	const struct hspmd_device_ops *ops = setup->device->ops;
+	struct hspmd_error later; /* if it fails now, the executor tries again */
+	if (g->program->host_bytes && ops->allocate_host)
+		g->host = ops->allocate_host(setup->device, hspmd_executor_host_bytes(g->program), &later);
 	return g;
 }
 
@@ -277,6 +281,7 @@ static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
 		.program_context = g,
 		.job = g->setup->job,
 		.persistent = g->persistent,
+		.host = g->host,
 	};
 	g->executor = hspmd_executor_create(&o, err);
 	return g->executor ? 0 : -1;
@@ -359,6 +364,8 @@ static void release(struct hspmd_generation *g, bool leave)
 		return;
 	hspmd_generation_disconnect(g);
 	hspmd_executor_destroy(g->executor);
+	if (g->host)
+		g->setup->device->ops->release_host(g->setup->device, g->host);
 	hspmd_persistent_close(g->persistent, leave);
 	json_decref(g->message);
 	json_decref(g->expected_live);

@@ -67,6 +67,7 @@ struct hspmd_generation {
 	json_t *message;                          /* the `prepare` message, from which another process can prepare the same generation */
 	struct hspmd_persistent *persistent;      /* the part of its memory that outlives this process; NULL: none */
 	bool persistent_later;                    /* its memory is allocated when the previous generation no longer needs its own */
+	void *host;                               /* of the host's memory, for what is offloaded; NULL: the executor allocates it */
 	struct hspmd_executor *executor;          /* NULL until start */
 };
 

@@ -373,8 +373,8 @@ static void place_next(struct hspmd_program *p, int slot, bool *placed)
 	*end += slot_bytes(p, slot);
 }
 
-/* Place all fixed slots one after another, those in the host's memory in their own arena: first the training state, so that its place depends on nothing but the state, and programs of
- * several plans can work on one state; adjacent_to chains stay in order. */
+/* Place all fixed slots one after another, those in the host's memory in an arena of their own: first the training state, so that its place
+ * depends on nothing but the state, and programs of several plans can work on one state; adjacent_to chains stay in order. */
 static int place_fixed(struct placer *pl)
 {
 	struct hspmd_program *p = pl->p;

@@ -74,7 +74,8 @@ const struct hspmd_transfer *hspmd_parameter_resolve(struct hspmd_program *p, co
 
 /* ---- states */
 
-/* The master parameter and its moments. Offloaded are those of them that only the update uses. `used`: the slot of the parameter as operators use it; -1: there is none all the time. */
+/* The master parameter and its moments, of which those that only the update uses can be offloaded. `used`: the slot of the parameter as
+ * operators use it; -1: there is none all the time. */
 static int add_masters(struct hspmd_program *p, const struct hspmd_parameter_layout *l, struct hspmd_program_state *state, int used,
                        struct hspmd_error *err)
 {

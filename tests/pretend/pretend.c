@@ -115,14 +115,29 @@ static void pretend_release_host(struct hspmd_device *dev, void *data)
 	free(data);
 }
 
-static int copy(struct hspmd_device *dev, void *to, const void *from, size_t bytes, struct hspmd_error *err)
+/* Of the two sides, `own` must be the device's. */
+static int copy(struct hspmd_device *dev, void *to, const void *from, const void *own, size_t bytes)
 {
 	struct pretend *p = unlock_memory(dev);
-	(void)err;
+	const char *at = own;
+	if (bytes && (at < p->memory || at + bytes > p->memory + MEMORY))
+		abort();
 	memcpy(to, from, bytes);
 	copies++;
 	lock_memory(p);
 	return 0;
+}
+
+static int pretend_to_device(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err)
+{
+	(void)err;
+	return copy(dev, dst, host, dst, bytes);
+}
+
+static int pretend_to_host(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+{
+	(void)err;
+	return copy(dev, host, src, src, bytes);
 }
 
 static int pretend_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err)
@@ -228,8 +243,8 @@ const struct hspmd_device_ops pretend_ops = {
 	.release = pretend_release,
 	.allocate_host = pretend_allocate_host,
 	.release_host = pretend_release_host,
-	.to_device = copy,
-	.to_host = copy,
+	.to_device = pretend_to_device,
+	.to_host = pretend_to_host,
 	.zero = pretend_zero,
 	.copy_box = pretend_copy_box,
 	.workspace = pretend_workspace,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes of plan: random plans of every stage of ZeRO, on devices that leave and come, of which some can offload, follow one another as generations of one training
- * state, and one of them writes a checkpoint that another reads. The losses are those of one device. Each worker is a thread, and goes
- * from one generation to the next as the worker process does (runtime/worker/worker.c). HSPMD_LONG=1 draws many more; HSPMD_SEED repeats a
- * draw. */
+/* Changes of plan: random plans of every stage of ZeRO, on devices that leave and come, of which some can offload, follow one another as
+ * generations of one training state, and one of them writes a checkpoint that another reads. The losses are those of one device. Each
+ * worker is a thread, and goes from one generation to the next as the worker process does (runtime/worker/worker.c). HSPMD_LONG=1 draws
+ * many more; HSPMD_SEED repeats a draw. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -14,6 +14,9 @@
 #include <cmocka.h>
 
 #include "common/format/plan_precision.h"
+#include "runtime/exec/update_groups.h"
+#include "runtime/model/model.h"
+#include "runtime/program/program.h"
 #include "tests/pretend/pretend.h"
 #include "tests/unit/trainer.h"
 
@@ -125,6 +128,62 @@ static void test_offload(void **state)
 		}
 }
 
+static int never(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, int group,
+                 struct hspmd_error *err)
+{
+	(void)dev, (void)op, (void)args, (void)count, (void)group;
+	return hspmd_fail(err, "nothing runs here");
+}
+
+/* What `hspmd plan --program` prints says what is in the host's memory: of the update, and in total. Such updates, too, can run beside the
+ * next step. */
+static void test_program_text(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	char *plan = two_pipelines(0, ",\"offload\":\"optimizer\"");
+	const struct hspmd_device_ops beside_ops = { .run_beside = never };
+	const struct hspmd_device beside = { &beside_ops };
+	json_t *c_json = json_loads(cluster, 0, NULL), *p_json = json_loads(plan, 0, NULL), *m_json = json_loads(trainer_llama, 0, NULL);
+	struct hspmd_cluster *c = hspmd_cluster_from_json(c_json, "cluster", &err);
+	struct hspmd_plan *p = hspmd_plan_from_json(p_json, "plan", c, 5, &err);
+	struct hspmd_model *m = hspmd_model_from_json(m_json, "model", &err);
+	assert_true(c && p && m);
+	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	for (int bf16 = 0; bf16 < 2; bf16++) {
+		source.precision = bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
+		struct hspmd_program *program = hspmd_program_build(&source, p, c, 1, NULL, &err);
+		if (!program)
+			fail_msg("%s", err.text);
+		char *text = hspmd_program_text(program, c), *update = strstr(text, " adamw "),
+		     *out = update ? strstr(update, " -> ") : NULL;
+		size_t bytes = 0;
+		for (int i = 0; i < program->state_count; i++)
+			for (int k = 0; program->states[i].param >= 0 && k < 2 + bf16; k++)
+				bytes += (program->slot_types[program->slots[program->states[i].param].slot_type].bytes + 63) / 64 * 64;
+		char line[80];
+		snprintf(line, sizeof line, "host memory: %zu bytes (optimizer)\n", bytes);
+		assert_non_null(strstr(text, line));
+		/* The weight, two moments and, in bf16, the rounded weight. */
+		char at[5] = "";
+		for (int k = 0; out && k < 3 + bf16 && (out = strchr(out, '@')) != NULL; k++)
+			at[k] = *++out;
+		assert_string_equal(at, bf16 ? "hhhf" : "fhh");
+		struct hspmd_update_groups *groups = hspmd_update_groups_build(program, &beside);
+		assert_non_null(groups);
+		hspmd_update_groups_destroy(groups);
+		free(text);
+		hspmd_program_destroy(program);
+	}
+	hspmd_model_destroy(m);
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(c);
+	json_decref(c_json);
+	json_decref(p_json);
+	json_decref(m_json);
+	free(plan);
+}
+
 /* What its table says must be what is known of it. */
 static void test_tables(void **state)
 {
@@ -153,7 +212,7 @@ static void test_tables(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(test_mixed), cmocka_unit_test(test_precision), cmocka_unit_test(test_offload),
-		                            cmocka_unit_test(test_tables) };
+		                            cmocka_unit_test(test_program_text), cmocka_unit_test(test_tables) };
 	if (hspmd_device_add(&pretend_ops, &pretend_traits) < 0)
 		return 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,8 +114,8 @@ void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_ti
 void hspmd_layer_times_destroy(struct hspmd_layer_times *t);
 /* Seconds in which a device of the type updates so many parameters at the step's end: clipping and the optimizer. */
 double hspmd_costs_update(const struct hspmd_costs *c, int type, double params);
-/* The same if the optimizer's state is in the host's memory. */
-double hspmd_costs_offloaded_update(const struct hspmd_costs *c, int type, double params);
+/* The same of its share of layers [first, end), if the optimizer's state is in the host's memory. */
+double hspmd_costs_offloaded_update(const struct hspmd_costs *c, int type, double share, int first, int end);
 
 /* links.c */
 /* The link between the nodes of devices a and b if n devices on a's side send to m on b's side at once. If no entry has these counts, an

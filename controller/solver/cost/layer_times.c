@@ -144,8 +144,10 @@ double hspmd_costs_update(const struct hspmd_costs *c, int type, double params)
 	return memory_rate > 0 ? bytes / memory_rate : 0;
 }
 
-double hspmd_costs_offloaded_update(const struct hspmd_costs *c, int type, double params)
+double hspmd_costs_offloaded_update(const struct hspmd_costs *c, int type, double share, int first, int end)
 {
+	double replicated = c->replicated_sum[end] - c->replicated_sum[first];
+	double params = replicated + (c->params_sum[end] - c->params_sum[first] - replicated) * share;
 	double rate = 1e9 * c->cluster->types[type].host.gbytes_per_s, bytes = params * (c->master_bytes + c->moment_bytes);
 	return fmax(hspmd_costs_update(c, type, params), rate > 0 ? bytes / rate : 0);
 }

@@ -168,9 +168,8 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 		out->backward = fmax(out->backward, part * (t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]));
 		out->optimizer = fmax(out->optimizer, slow * (t->optimizer[b] - t->optimizer[a]));
 		if (s->offload)
-			out->optimizer = fmax(
-			        out->optimizer,
-			        slow * hspmd_costs_offloaded_update(c, d->type, hspmd_device_params(c, a, b, hspmd_stage_share(s, i))));
+			out->optimizer =
+			        fmax(out->optimizer, slow * hspmd_costs_offloaded_update(c, d->type, hspmd_stage_share(s, i), a, b));
 		reduced = reduced && t->reduced;
 		per_byte = fmax(per_byte, t->per_byte);
 	}

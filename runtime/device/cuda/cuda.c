@@ -167,11 +167,9 @@ static void *cuda_allocate_host(struct hspmd_device *dev, size_t bytes, struct h
 
 static void cuda_release_host(struct hspmd_device *dev, void *data)
 {
-	struct hspmd_cuda *cuda = enter(dev);
-	if (!data)
-		return;
-	hspmd_cuda_stream_wait(cuda, NULL);
-	cudaFreeHost(data);
+	enter(dev);
+	if (data)
+		cudaFreeHost(data);
 }
 
 static int cuda_to_device(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err)
