@@ -42,7 +42,7 @@ bool hspmd_device_kind_computes(enum hspmd_device_kind kind, enum hspmd_precisio
 {
 	const struct hspmd_device_traits *t = hspmd_device_traits(kind);
 	return precision == HSPMD_PRECISION_FP32 || (precision == HSPMD_PRECISION_BF16 && t->bf16) ||
-	       (precision == HSPMD_PRECISION_TF32 && t->tf32);
+	       (precision == HSPMD_PRECISION_TF32 && t->tf32) || (precision == HSPMD_PRECISION_FP8 && t->fp8);
 }
 
 int hspmd_device_kind_add(const struct hspmd_device_traits *traits)

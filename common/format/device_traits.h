@@ -20,6 +20,7 @@ struct hspmd_device_traits {
 	bool host_memory;     /* the CPU can read and write its memory, so that state can outlive the worker's process */
 	bool bf16;            /* computes in bf16; all compute in fp32 */
 	bool tf32;            /* can round the operands of fp32 products to tf32 */
+	bool fp8;             /* has products of FP8 operands, if by no units for them then of floats that are such numbers */
 	bool takes_parts;     /* attention takes keys and values part by part, as they come from other devices (not in bf16) */
 	bool overlaps;        /* its program sums gradients over devices while passes still run */
 	int row_bytes;        /* rows of matrices that are padded begin on multiples of it; 0: rows are never padded */

@@ -26,8 +26,8 @@ const char *const hspmd_data_kind_names[] = { "bytes", "uint16", "uint32", "mega
 const char *const hspmd_rounding_names[] = { "nearest", "stochastic", NULL };
 
 static const char *const all_batches[] = { "all", NULL };
-static const char *const precision_names[] = { "fp32", "bf16", "tf32", NULL };
-static const enum hspmd_precision precisions[] = { HSPMD_PRECISION_FP32, HSPMD_PRECISION_BF16, HSPMD_PRECISION_TF32 };
+static const char *const precision_names[] = { "fp32", "bf16", "tf32", "fp8", NULL };
+static const enum hspmd_precision precisions[] = { HSPMD_PRECISION_FP32, HSPMD_PRECISION_BF16, HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP8 };
 
 /* ---- paths */
 
@@ -288,7 +288,7 @@ static void read_precision(struct hspmd_job *j, struct hspmd_json *root)
 	j->precision = precisions[hspmd_json_enum_or(root, "precision", precision_names, 0)];
 	j->rounding = (enum hspmd_rounding)hspmd_json_enum_or(root, "rounding", hspmd_rounding_names, HSPMD_ROUNDING_NEAREST);
 	if (hspmd_json_mistakes(root) == before && j->rounding == HSPMD_ROUNDING_STOCHASTIC && j->precision != HSPMD_PRECISION_BF16)
-		hspmd_json_fail(&at, "expected \"nearest\" with precision \"%s\", in which nothing is rounded to bf16, got \"stochastic\"",
+		hspmd_json_fail(&at, "expected \"nearest\" with precision \"%s\": only of \"bf16\" parameters are rounded stochastically",
 		                hspmd_precision_names[j->precision]);
 }
 

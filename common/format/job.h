@@ -66,7 +66,7 @@ struct hspmd_job {
 		char **no_decay;                     /* patterns (fnmatch) of the names of parameters without weight decay */
 		int no_decay_count;
 	} optimizer;
-	enum hspmd_precision precision; /* FP32 (default), TF32 or BF16 */
+	enum hspmd_precision precision; /* FP32 (default), TF32, BF16 or FP8 */
 	bool any_order;                 /* not deterministic: sums need not have the same order, and bits, each time */
 	enum hspmd_rounding rounding;   /* of parameters to BF16, as operators read them. Default nearest; stochastic with BF16 alone */
 	struct {

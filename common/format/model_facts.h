@@ -57,6 +57,7 @@ struct hspmd_facts_work {
 
 struct hspmd_layer_pass {
 	struct hspmd_facts_work flops;   /* floating-point operations for each sample */
+	struct hspmd_facts_work fp8;     /* of these: of products of FP8 operands, in facts of a job in FP8 */
 	struct hspmd_facts_work bytes;   /* read and written for each sample */
 	struct hspmd_facts_work weights; /* bytes read and written for each micro-batch, of any number of samples */
 	double kernels;                  /* operators */

@@ -29,6 +29,26 @@ enum hspmd_precision hspmd_plan_precision(const struct hspmd_plan *p, const stru
 	return runs && without(p, c, asked, &first) ? HSPMD_PRECISION_FP32 : asked;
 }
 
+bool hspmd_plan_is_bf16(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked)
+{
+	int first;
+	return (asked == HSPMD_PRECISION_BF16 || asked == HSPMD_PRECISION_FP8) && !without(p, c, HSPMD_PRECISION_BF16, &first);
+}
+
+int hspmd_plan_check_precision(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked,
+                               struct hspmd_error *err)
+{
+	char at[256];
+	int first;
+	if (asked != HSPMD_PRECISION_FP8 || !without(p, c, asked, &first))
+		return 0;
+	hspmd_cluster_device_address(c, first, at, sizeof at);
+	return hspmd_fail(err,
+	                  "%s, a %s device, cannot compute in fp8, and a job in fp8 cannot go on in another precision: leave it out, or "
+	                  "begin another run in \"bf16\"",
+	                  at, hspmd_device_kind_names[c->types[c->devices[first].type].kind]);
+}
+
 bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked, char *why,
                                   size_t size)
 {

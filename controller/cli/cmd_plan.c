@@ -167,7 +167,8 @@ static int find_facts(const struct plan_options *o, struct plan_inputs *in, stru
 	} else {
 		in->source = hspmd_graph_source_model(in->model);
 		in->source.precision = in->precision;
-		in->facts = hspmd_model_facts_of(in->model, (int)seq_len, err);
+		int length = hspmd_model_facts_length(in->model, (int)seq_len, err);
+		in->facts = length < 0 ? NULL : hspmd_model_facts_build(&in->source, in->model->name, length, err);
 	}
 	in->programs = (struct hspmd_program_search){ hspmd_program_find, &in->source };
 	return in->facts ? 0 : -1;

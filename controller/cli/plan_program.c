@@ -33,8 +33,8 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
                              const char *address, int64_t length, bool explain, struct hspmd_error *err)
 {
 	struct hspmd_graph_source source = source_of(task);
-	if (source.precision != HSPMD_PRECISION_FP32 && source.precision != HSPMD_PRECISION_BF16)
-		return hspmd_fail(err, "there is no program in %s: hspmd computes in fp32 or bf16",
+	if (source.precision == HSPMD_PRECISION_FP16 || source.precision == HSPMD_PRECISION_FP64)
+		return hspmd_fail(err, "there is no program in %s: hspmd computes in fp32, tf32, bf16 or fp8",
 		                  hspmd_precision_names[source.precision]);
 	int device = hspmd_cluster_find_device(cluster, address, err);
 	if (device < 0)

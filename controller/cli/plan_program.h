@@ -11,7 +11,7 @@
 struct hspmd_plan_task {
 	const struct hspmd_model *model;
 	const struct hspmd_job *job;    /* NULL: no job yet */
-	enum hspmd_precision precision; /* without a job: the requested precision, FP32 or BF16; programs of others are checked as
+	enum hspmd_precision precision; /* without a job: the requested precision; programs in FP16 and FP64 are checked as
 	                                   if in FP32, and not printed */
 };
 

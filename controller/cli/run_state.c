@@ -114,8 +114,21 @@ static int compare_optimizers(const struct run_config *c, const struct hspmd_man
 	return hspmd_manifest_check_kinds(m->root ? &listed : m, c->job->optimizer.type, err);
 }
 
+/* The training state of a job in FP8 has amax histories. */
+static int compare_precision(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
+{
+	const char *was = json_string_value(json_object_get(json_object_get(m->job, "job"), "precision")),
+	           *is = hspmd_precision_names[c->job->precision], *fp8 = hspmd_precision_names[HSPMD_PRECISION_FP8];
+	if (!was || !strcmp(was, fp8) == !strcmp(is, fp8))
+		return 0;
+	return hspmd_fail(err, "the checkpoint's job is in %s and this one in %s, but the scales of fp8 are part of the training state",
+	                  was, is);
+}
+
 static int compare(const struct run_config *c, const struct hspmd_manifest *m, struct hspmd_error *err)
 {
+	if (compare_precision(c, m, err))
+		return hspmd_error_prefix(err, "precision");
 	if (compare_models(c, m, err))
 		return hspmd_error_prefix(err, "model (%s)", c->job->model_path);
 	return compare_optimizers(c, m, err) ? hspmd_error_prefix(err, "optimizer.type") : 0;

@@ -38,7 +38,7 @@ static int open_checkpoint(struct trained_model *t, const char *path, int64_t st
 	t->model = config ? hspmd_model_read(config, err)
 	                  : hspmd_model_from_json(json_object_get(about, "model"), "the checkpoint's config.json", err);
 	t->step = c->step;
-	t->bf16 = precision && !strcmp(precision, "bf16");
+	t->bf16 = precision && (!strcmp(precision, "bf16") || !strcmp(precision, "fp8"));
 	t->reader = c->reader;
 	t->source = (struct hspmd_parameter_source){ read_checkpoint, t };
 	return t->model ? 0 : -1;

@@ -11,7 +11,7 @@
 struct trained_model {
 	struct hspmd_model *model;
 	int64_t step; /* of the checkpoint; -1: a folder of Hugging Face's */
-	bool bf16;    /* the checkpoint's job computes in BF16 */
+	bool bf16;    /* the checkpoint's job computes in BF16, or in FP8 with elements in BF16 */
 	struct hspmd_parameter_source source;
 	/* private */
 	struct hspmd_checkpoint_index index;

@@ -403,6 +403,7 @@ static struct hspmd_op_attr *set_update(struct hspmd_executor *ex, const struct 
 	*own = (struct hspmd_op_attr){ .scale = scale };
 	own->update = hspmd_optimizer_update(ex->p->optimizer, job->optimizer.values, hspmd_job_lr(job, step),
 	                                     s->decay && hspmd_job_decays(job, s->name) ? job->optimizer.weight_decay : 0, step + 1);
+	own->history = ex->p->graph->tensors[s->tensor].history;
 	hspmd_parameters_rounding(s, job, step + 1, own);
 	return own;
 }

@@ -195,6 +195,7 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 	double more = at[WORK_ONE_TWICE]->bytes - one->bytes, more_of_half = at[WORK_TENSOR_TWICE]->bytes - tensor->bytes;
 	return (struct hspmd_layer_pass){
 		.flops = work(one->flops, tensor->flops),
+		.fp8 = work(one->fp8, tensor->fp8),
 		.bytes = work(more, more_of_half),
 		.weights = work(one->bytes - more, tensor->bytes - more_of_half),
 		.kernels = one->kernels,
@@ -538,14 +539,18 @@ struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_sourc
 	return f;
 }
 
+int hspmd_model_facts_length(const struct hspmd_model *m, int seq_len, struct hspmd_error *err)
+{
+	if (seq_len)
+		return seq_len;
+	if (hspmd_model_is_own(m) && !m->learnt_positions)
+		return hspmd_fail(err, "%s: the length of samples is missing: the model takes any", m->name);
+	return m->max_positions < INT_MAX ? (int)m->max_positions : INT_MAX;
+}
+
 struct hspmd_model_facts *hspmd_model_facts_of(const struct hspmd_model *m, int seq_len, struct hspmd_error *err)
 {
 	struct hspmd_graph_source source = hspmd_graph_source_model(m);
-	if (seq_len == 0 && hspmd_model_is_own(m) && !m->learnt_positions) {
-		hspmd_fail(err, "%s: the length of samples is missing: the model takes any", m->name);
-		return NULL;
-	}
-	if (seq_len == 0)
-		seq_len = m->max_positions < INT_MAX ? (int)m->max_positions : INT_MAX;
-	return hspmd_model_facts_build(&source, m->name, seq_len, err);
+	int length = hspmd_model_facts_length(m, seq_len, err);
+	return length < 0 ? NULL : hspmd_model_facts_build(&source, m->name, length, err);
 }

@@ -8,12 +8,14 @@
 #include "common/format/model_facts.h"
 #include "runtime/program/program.h"
 
-/* The facts of a model for samples of seq_len tokens. `name` is copied. The source's precision does not matter: the facts are for all. If
- * the graph cannot be divided among two devices, parts and even_parts are 1. The caller destroys the result. NULL and err: the graph cannot
- * be built, or memory. */
+/* The facts of a model for samples of seq_len tokens. `name` is copied. If the source's precision is not FP8, the facts are for all
+ * others. If the graph cannot be divided among two devices, parts and even_parts are 1. The caller destroys the result. NULL and err: the
+ * graph cannot be built, or memory. */
 struct hspmd_model_facts *hspmd_model_facts_build(const struct hspmd_graph_source *source, const char *name, int seq_len,
                                                   struct hspmd_error *err);
 
+/* seq_len, or if that is 0 the length of the longest samples; -1 and err: a model of one's own that takes any. */
+int hspmd_model_facts_length(const struct hspmd_model *m, int seq_len, struct hspmd_error *err);
 /* The facts of a built-in model. seq_len 0: of its longest samples. */
 struct hspmd_model_facts *hspmd_model_facts_of(const struct hspmd_model *m, int seq_len, struct hspmd_error *err);
 

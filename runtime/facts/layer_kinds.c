@@ -149,6 +149,8 @@ static int copied_leaf(struct copy *c, int tensor)
 	int made = t->role == HSPMD_TENSOR_INPUT ? hspmd_graph_input(c->to, t->name, dtype, t->shape, layer_of(c, t->layer))
 	                                         : hspmd_graph_parameter(c->to, t->name, t->shape, layer_of(c, t->layer), t->init_mean,
 	                                                                 t->init_std, t->decay, t->split_dim, t->split_unit);
+	if (made >= 0)
+		c->to->tensors[made].history = t->history;
 	if (made >= 0 && t->annotation) {
 		struct hspmd_annotation *a = hspmd_annotation_copy(t->annotation);
 		if (!a || hspmd_graph_annotate(c->to, made, a))

@@ -64,7 +64,8 @@ int hspmd_probe_open(struct hspmd_probe *out, const struct hspmd_graph_source *s
 {
 	int devices = layout->tp * layout->context;
 	struct hspmd_graph_source precise = *source;
-	precise.precision = form == HSPMD_FACTS_PARTS_FP32 ? HSPMD_PRECISION_FP32 : HSPMD_PRECISION_BF16;
+	if (source->precision != HSPMD_PRECISION_FP8) /* whose elements follow the devices */
+		precise.precision = form == HSPMD_FACTS_PARTS_FP32 ? HSPMD_PRECISION_FP32 : HSPMD_PRECISION_BF16;
 	*out = (struct hspmd_probe){ .cluster = make_cluster(form, devices, err) };
 	if (out->cluster)
 		out->plan = make_plan(out->cluster, source->layers, layout, seq_len, err);

@@ -62,7 +62,13 @@ struct hspmd_reduced_model *hspmd_reduced_model_create(const struct hspmd_graph_
 	m->full = *full;
 	m->widest = widest;
 	m->made[0].how = (struct hspmd_model_build_options){
-		.batch = 1, .seq_len = seq_len, .vocab_parts = 1, .widest = widest, .loss_scale = 1, .forward_only = true
+		.batch = 1,
+		.seq_len = seq_len,
+		.vocab_parts = 1,
+		.widest = widest,
+		.loss_scale = 1,
+		.fp8 = full->precision == HSPMD_PRECISION_FP8,
+		.forward_only = true,
 	};
 	m->whole = full->build(full->context, &m->made[0].how, err);
 	if (m->whole && !hspmd_layer_kinds_find(m->whole, full->layers, &m->kinds, err) &&
@@ -79,6 +85,8 @@ struct hspmd_graph_source hspmd_reduced_model_source(struct hspmd_reduced_model 
 	return (struct hspmd_graph_source){ .build = build_reduced,
 		                            .context = m,
 		                            .layers = m->kinds.kind_count,
+		                            .precision =
+		                                    m->full.precision == HSPMD_PRECISION_FP8 ? HSPMD_PRECISION_FP8 : HSPMD_PRECISION_FP32,
 		                            .documents = m->full.documents,
 		                            .reset_positions = m->full.reset_positions };
 }

@@ -206,10 +206,10 @@ static int load_weights(struct hspmd_generation *g, struct hspmd_load_report *re
 	int status = weights ? 0 : -1;
 	for (int i = 0; !status && i < g->program->state_count; i++) {
 		const struct hspmd_program_state *s = &g->program->states[i];
-		size_t elements = (size_t)hspmd_box_elements(&s->shard.box);
-		float *host = s->param < 0 ? NULL : malloc(elements * sizeof *host + 1);
-		if (s->param < 0)
+		if (s->param < 0 || g->program->graph->tensors[s->tensor].history) /* files do not have amax histories: they begin empty */
 			continue;
+		size_t elements = (size_t)hspmd_box_elements(&s->shard.box);
+		float *host = malloc(elements * sizeof *host + 1);
 		status = !host ? hspmd_fail_memory(err, "reading weights")
 		               : hspmd_weights_read(weights, &map, s->name, &g->program->graph->tensors[s->tensor].shape, &s->shard.box,
 		                                    host, err);

@@ -8,6 +8,7 @@
 #include "common/alloc.h"
 #include "common/fnv.h"
 #include "runtime/graph/op_type.h"
+#include "runtime/tensor/fp8.h"
 
 struct hspmd_graph *hspmd_graph_create(const struct hspmd_op_type *const *types)
 {
@@ -108,6 +109,15 @@ int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_
 		g->tensors[t].split_dim = split_dim;
 		g->tensors[t].split_unit = split_unit;
 	}
+	return t;
+}
+
+int hspmd_graph_history(struct hspmd_graph *g, const char *name, int64_t rows, int layer)
+{
+	struct hspmd_shape shape = { .rank = 2, .dim = { rows, HSPMD_AMAX_BINS } };
+	int t = hspmd_graph_parameter(g, name, shape, layer, 0, 0, false, -1, 1);
+	if (t >= 0)
+		g->tensors[t].history = true;
 	return t;
 }
 

@@ -34,6 +34,7 @@ struct hspmd_tensor {
 	int grad;                   /* tensor that is its gradient, -1: none (yet) */
 	double init_std, init_mean; /* parameters: random initial values; deviation 0: constant init_mean */
 	bool decay;                 /* parameters: weight decay applies */
+	bool history;               /* parameters: an amax history (runtime/tensor/fp8.h), which no optimizer trains and no norm counts */
 	int split_dim;      /* parameters: the dimension that tensor parallelism splits, -1: none (every device holds the full tensor) */
 	int64_t split_unit; /* granularity of that split: heads for attention, else 1 */
 	struct hspmd_annotation *annotation; /* layout on a stage whose devices are numbered from 0; NULL: as the stage splits its
@@ -76,6 +77,9 @@ void hspmd_graph_destroy(struct hspmd_graph *g);
 int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer);
 int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
                           bool decay, int split_dim, int64_t split_unit);
+/* A parameter that holds amax histories of `rows` tensors: [rows, HSPMD_AMAX_BINS], at first empty, not split. Its gradient is the sum of
+ * thermometers. */
+int hspmd_graph_history(struct hspmd_graph *g, const char *name, int64_t rows, int layer);
 /* Sets the layout of a parameter or input on the devices of every stage that uses it, or of an activation on the devices of the stage
  * that computes it, numbered from 0. The annotation must not be partial. Takes ownership of the annotation, also on failure. 0 or -1 as
  * above. */

@@ -121,7 +121,7 @@ int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_exp
 	};
 	int routed[HSPMD_OP_MAX_IO];
 	bool biases = d->experts.biases;
-	int logits = hspmd_builder_projection(b, x, names->router, n, h, biases, (struct hspmd_cut){ -1, 1 });
+	int logits = hspmd_builder_router(b, x, names->router, n, biases);
 	int chosen_by[] = { logits, d->experts.choice_bias
 		                            ? hspmd_builder_vector(b, "mlp.gate.e_score_correction_bias", HSPMD_SHAPE(n), 0, -1, 1)
 		                            : -1 };

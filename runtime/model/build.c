@@ -14,6 +14,11 @@ struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct 
 		           m->max_positions);
 		return NULL;
 	}
+	if (m->type->graph && how->fp8) {
+		hspmd_fail(err, "precision \"fp8\" is for types of models that hspmd knows; a model of one's own computes in \"bf16\" or "
+		                "\"fp32\"");
+		return NULL;
+	}
 	if (m->type->graph)
 		return m->type->graph(m, how, err);
 	struct hspmd_graph *g = hspmd_graph_create(hspmd_op_types);
@@ -56,6 +61,7 @@ struct hspmd_graph *hspmd_model_job_graph(const struct hspmd_model *m, const str
 		                                       .loss_scale = 1,
 		                                       .reset_positions = j->reset_positions,
 		                                       .documents = j->documents,
+		                                       .fp8 = j->precision == HSPMD_PRECISION_FP8,
 		                                       .forward_only = true };
 	return hspmd_model_graph(m, &how, err);
 }

@@ -19,6 +19,7 @@ struct hspmd_model_build_options {
 	bool documents;       /* samples hold several documents, which do not attend to one another: adds the input HSPMD_TENSOR_SEGMENTS */
 	bool parts;           /* some stage's attention takes keys and values in parts: they are separate tensors in every model */
 	bool bf16;            /* compute in BF16, else F32 */
+	bool fp8;             /* products of the blocks' linear layers are of FP8 operands */
 	bool forward_only;    /* no backward operators (evaluation) */
 };
 

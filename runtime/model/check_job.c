@@ -22,9 +22,11 @@ static void add(struct check *k, const struct hspmd_error *one)
 
 static const struct hspmd_tensor *next_parameter(const struct check *k, size_t *i)
 {
-	while (*i < k->g->tensor_count)
-		if (k->g->tensors[(*i)++].role == HSPMD_TENSOR_PARAMETER)
-			return &k->g->tensors[*i - 1];
+	while (*i < k->g->tensor_count) {
+		const struct hspmd_tensor *t = &k->g->tensors[(*i)++];
+		if (t->role == HSPMD_TENSOR_PARAMETER && !t->history)
+			return t;
+	}
 	return NULL;
 }
 

@@ -40,10 +40,12 @@ struct hspmd_cut {
 /* Appends one operator of this layer. Returns its first output. */
 int hspmd_builder_op(struct hspmd_builder *b, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *inputs, int count,
                      int *outputs);
-/* x * w (+ bias; -1: none). */
+/* x * w (+ bias; -1: none), of FP8 operands if the model is built so, with amax histories that are named after the weight. */
 int hspmd_builder_linear(struct hspmd_builder *b, int x, int w, int bias, bool transposed);
 /* x * "<name>.weight"[out, in] (+ "<name>.bias"). */
 int hspmd_builder_projection(struct hspmd_builder *b, int x, const char *name, int64_t out, int64_t in, bool bias, struct hspmd_cut cut);
+/* The same for a router's logits, whose choices must not depend on the rounding: never of FP8 operands. */
+int hspmd_builder_router(struct hspmd_builder *b, int x, const char *name, int64_t experts, bool bias);
 /* Layer or RMS norm, depending on the model, with parameters "<name>.weight" (and ".bias") of `width` elements: of rows of that width, or
  * of each part of that width of a row. */
 int hspmd_builder_norm(struct hspmd_builder *b, int x, const char *name, int64_t width);

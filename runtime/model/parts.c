@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/tensor/fp8.h"
+
 static int parameter(struct hspmd_builder *b, const char *name, struct hspmd_shape shape, double mean, double deviation, bool decay,
                      int split_dim, int64_t unit)
 {
@@ -28,20 +30,50 @@ int hspmd_builder_op(struct hspmd_builder *b, enum hspmd_opcode opcode, const st
 	return hspmd_graph_append(b->g, opcode, attr, b->layer, inputs, count, outputs);
 }
 
-int hspmd_builder_linear(struct hspmd_builder *b, int x, int w, int bias, bool transposed)
+/* The amax history "<weight's name without .weight>.<name>". */
+static int history(struct hspmd_builder *b, int w, const char *name, int64_t rows)
 {
-	struct hspmd_op_attr attr = { .transposed = transposed };
-	return hspmd_builder_op(b, HSPMD_OP_LINEAR, &attr, (int[]){ x, w, bias }, bias >= 0 ? 3 : 2, NULL);
+	const char *weight = w < 0 ? "" : b->g->tensors[w].name;
+	size_t length = strlen(weight);
+	char full[256];
+	length -= length > 7 && !strcmp(weight + length - 7, ".weight") ? 7 : 0;
+	snprintf(full, sizeof full, "%.*s%s", (int)length, weight, name);
+	return hspmd_graph_history(b->g, full, rows, b->layer);
 }
 
-int hspmd_builder_projection(struct hspmd_builder *b, int x, const char *name, int64_t out, int64_t in, bool bias, struct hspmd_cut cut)
+static int product(struct hspmd_builder *b, int x, int w, int bias, bool transposed, bool fp8)
+{
+	struct hspmd_op_attr attr = { .transposed = transposed };
+	if (!fp8)
+		return hspmd_builder_op(b, HSPMD_OP_LINEAR, &attr, (int[]){ x, w, bias }, bias >= 0 ? 3 : 2, NULL);
+	attr.scale = b->how->loss_scale;
+	int in[] = { x, w, bias, history(b, w, HSPMD_AMAX_HISTORY, 2), history(b, w, HSPMD_WEIGHT_AMAX_HISTORY, 1) };
+	return hspmd_builder_op(b, HSPMD_OP_LINEAR_FP8, &attr, in, 5, NULL);
+}
+
+int hspmd_builder_linear(struct hspmd_builder *b, int x, int w, int bias, bool transposed)
+{
+	return product(b, x, w, bias, transposed, b->how->fp8);
+}
+
+static int projection(struct hspmd_builder *b, int x, const char *name, int64_t out, int64_t in, bool bias, struct hspmd_cut cut, bool fp8)
 {
 	char full[96];
 	snprintf(full, sizeof full, "%s.weight", name);
 	int w = hspmd_builder_matrix(b, full, HSPMD_SHAPE(out, in), b->d->init_range, cut.dim, cut.unit);
 	snprintf(full, sizeof full, "%s.bias", name);
-	return hspmd_builder_linear(b, x, w,
-	                            bias ? hspmd_builder_vector(b, full, HSPMD_SHAPE(out), 0, cut.dim == 0 ? 0 : -1, cut.unit) : -1, false);
+	return product(b, x, w, bias ? hspmd_builder_vector(b, full, HSPMD_SHAPE(out), 0, cut.dim == 0 ? 0 : -1, cut.unit) : -1, false,
+	               fp8);
+}
+
+int hspmd_builder_projection(struct hspmd_builder *b, int x, const char *name, int64_t out, int64_t in, bool bias, struct hspmd_cut cut)
+{
+	return projection(b, x, name, out, in, bias, cut, b->how->fp8);
+}
+
+int hspmd_builder_router(struct hspmd_builder *b, int x, const char *name, int64_t experts, bool bias)
+{
+	return projection(b, x, name, experts, b->m->hidden, bias, (struct hspmd_cut){ -1, 1 }, false);
 }
 
 int hspmd_builder_norm(struct hspmd_builder *b, int x, const char *name, int64_t width)
@@ -126,7 +158,7 @@ void hspmd_builder_head(struct hspmd_builder *b, int x, const char *prefix, cons
 	int w = m->tied ? table : hspmd_builder_matrix(b, head, HSPMD_SHAPE(m->vocab, m->hidden), b->d->init_range, 0, 1);
 	struct hspmd_op_attr attr = { .parts = b->how->vocab_parts, .scale = b->how->loss_scale };
 	struct hspmd_op_attr cap = { .softcap = b->d->logit_softcap };
-	int logits = hspmd_builder_linear(b, x, w, -1, false);
+	int logits = product(b, x, w, -1, false, false);
 	if (cap.softcap > 0)
 		logits = hspmd_builder_op(b, HSPMD_OP_SOFTCAP, &cap, &logits, 1, NULL);
 	int stats = hspmd_builder_op(b, HSPMD_OP_VOCAB_STATS, &attr, (int[]){ logits, b->targets }, 2, NULL);

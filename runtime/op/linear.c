@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/op/op_internal.h"
+#include "runtime/op/linear.h"
 
 /* *first and *end: w's output dimensions are [*first, *end). */
 static void output_dims(bool transposed, int rank, int *first, int *end)
@@ -14,7 +14,7 @@ static void output_dims(bool transposed, int rank, int *first, int *end)
 	*end = transposed ? rank : rank - 1;
 }
 
-static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
+int hspmd_linear_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
 	if (hspmd_op_expect(v, 0, -1, false, err) || hspmd_op_expect(v, 1, -1, false, err))
 		return -1;
@@ -41,14 +41,9 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	return 0;
 }
 
-/* Indices of x's rows, of the outputs, and of w, which has both. */
-struct indices {
-	char rows[HSPMD_MAX_RANK + 1], columns[4], weight[8];
-};
-
-static struct indices indices_of(bool transposed, int rows, int columns)
+struct hspmd_linear_indices hspmd_linear_indices_of(bool transposed, int rows, int columns)
 {
-	struct indices x;
+	struct hspmd_linear_indices x;
 	snprintf(x.rows, sizeof x.rows, "%s", hspmd_rule_leading(rows));
 	snprintf(x.columns, sizeof x.columns, "%.*s", columns, "nmo");
 	snprintf(x.weight, sizeof x.weight, transposed ? "k%s" : "%sk", x.columns);
@@ -56,9 +51,9 @@ static struct indices indices_of(bool transposed, int rows, int columns)
 }
 
 /* With a bias, x may not be partial: each part would add the bias. */
-static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+void hspmd_linear_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
-	struct indices x = indices_of(v->attr->transposed, v->in[0].rank - 1, v->in[1].rank - 1);
+	struct hspmd_linear_indices x = hspmd_linear_indices_of(v->attr->transposed, v->in[0].rank - 1, v->in[1].rank - 1);
 	*r = (struct hspmd_op_rule){ .priority = "1201" };
 	snprintf(r->in[0], sizeof r->in[0], "%s%sk", hspmd_op_has_input(v, 2) ? "" : "+", x.rows);
 	strcpy(r->in[1], x.weight);
@@ -66,10 +61,10 @@ static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	snprintf(r->out[0], sizeof r->out[0], "%s%s/k", x.rows, x.columns);
 }
 
-static void rule_grad_x(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+void hspmd_linear_rule_grad_x(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	int columns = v->in[1].rank - 1;
-	struct indices x = indices_of(v->attr->transposed, v->in[0].rank - columns, columns);
+	struct hspmd_linear_indices x = hspmd_linear_indices_of(v->attr->transposed, v->in[0].rank - columns, columns);
 	*r = (struct hspmd_op_rule){ .priority = "10" };
 	snprintf(r->in[0], sizeof r->in[0], "+%s%s", x.rows, x.columns);
 	strcpy(r->in[1], x.weight);
@@ -77,10 +72,10 @@ static void rule_grad_x(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 }
 
 /* Splits of widths have priority over those of rows: they leave dw split like the weight. */
-static void rule_grad_w(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+void hspmd_linear_rule_grad_w(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	int rows = v->in[1].rank - 1;
-	struct indices x = indices_of(v->attr->transposed, rows, v->in[0].rank - rows);
+	struct hspmd_linear_indices x = hspmd_linear_indices_of(v->attr->transposed, rows, v->in[0].rank - rows);
 	*r = (struct hspmd_op_rule){ 0 };
 	snprintf(r->priority, sizeof r->priority, "0%s1k01", x.columns);
 	snprintf(r->in[0], sizeof r->in[0], "+%s%s", x.rows, x.columns);
@@ -99,40 +94,40 @@ static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
 	return hspmd_graph_append_grad(g, HSPMD_OP_LINEAR_GRAD_X, &op->attr, op->layer, for_x, 2, op->in, 1);
 }
 
-static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+void hspmd_linear_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	*flops = 2 * hspmd_op_elements(&v->in[0]) * hspmd_op_elements(&v->in[1]) / (double)hspmd_op_last_dim(&v->in[0]);
 	*bytes = hspmd_op_bytes(v);
 }
 
-static void cost_grad_x(const struct hspmd_op_view *v, double *flops, double *bytes)
+void hspmd_linear_cost_grad_x(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	*flops = 2 * hspmd_op_elements(&v->out[0]) * hspmd_op_elements(&v->in[1]) / (double)hspmd_op_last_dim(&v->out[0]);
 	*bytes = hspmd_op_bytes(v);
 }
 
-static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *bytes)
+void hspmd_linear_cost_grad_w(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	*flops = 2 * hspmd_op_elements(&v->in[0]) * (double)hspmd_op_last_dim(&v->in[1]);
 	*bytes = hspmd_op_bytes(v);
 }
 
 /* The rows and columns of the weight, whose gradient sums over all positions. */
-static void product(const struct hspmd_op_view *v, double *extent, double *rows)
+void hspmd_linear_product(const struct hspmd_op_view *v, double *extent, double *rows)
 {
 	double width = (double)hspmd_op_last_dim(&v->in[0]);
 	*extent = fmax(width, hspmd_op_elements(&v->in[1]) / width);
 	*rows = 0;
 }
 
-static void product_grad_x(const struct hspmd_op_view *v, double *extent, double *rows)
+void hspmd_linear_product_grad_x(const struct hspmd_op_view *v, double *extent, double *rows)
 {
 	double width = (double)hspmd_op_last_dim(&v->out[0]);
 	*extent = fmax(width, hspmd_op_elements(&v->in[1]) / width);
 	*rows = 0;
 }
 
-static void product_grad_w(const struct hspmd_op_view *v, double *extent, double *rows)
+void hspmd_linear_product_grad_w(const struct hspmd_op_view *v, double *extent, double *rows)
 {
 	double width = (double)hspmd_op_last_dim(&v->in[1]);
 	*rows = hspmd_op_elements(&v->in[1]) / width;
@@ -143,11 +138,11 @@ const struct hspmd_op_type hspmd_op_linear = {
 	.min_inputs = 2,
 	.max_inputs = 3,
 	.output_count = 1,
-	.shape = shape,
-	.rule = rule,
+	.shape = hspmd_linear_shape,
+	.rule = hspmd_linear_rule,
 	.backward = backward,
-	.cost = cost,
-	.product = product,
+	.cost = hspmd_linear_cost,
+	.product = hspmd_linear_product,
 	.adds_gradients = true,
 	.padded_out = 1,
 };
@@ -155,9 +150,9 @@ const struct hspmd_op_type hspmd_op_linear_grad_x = {
 	.min_inputs = 2,
 	.max_inputs = 2,
 	.output_count = 1,
-	.rule = rule_grad_x,
-	.cost = cost_grad_x,
-	.product = product_grad_x,
+	.rule = hspmd_linear_rule_grad_x,
+	.cost = hspmd_linear_cost_grad_x,
+	.product = hspmd_linear_product_grad_x,
 	.padded_in = 1,
 	.accumulates = 1,
 };
@@ -165,9 +160,9 @@ const struct hspmd_op_type hspmd_op_linear_grad_w = {
 	.min_inputs = 2,
 	.max_inputs = 2,
 	.output_count = 2,
-	.rule = rule_grad_w,
-	.cost = cost_grad_w,
-	.product = product_grad_w,
+	.rule = hspmd_linear_rule_grad_w,
+	.cost = hspmd_linear_cost_grad_w,
+	.product = hspmd_linear_product_grad_w,
 	.padded_in = 1,
 	.accumulates = 1 << 0 | 1 << 1,
 };

@@ -120,7 +120,8 @@ static struct hspmd_program *build(const struct hspmd_program *of, const struct 
 	cost.cache = hspmd_resolve_cache_create();
 	across.cache = hspmd_resolve_cache_create();
 	struct hspmd_pipelines *pipelines = NULL;
-	int status = p && cost.cache && across.cache ? 0 : hspmd_fail_memory(err, "specialising");
+	int status = p && cost.cache && across.cache ? hspmd_plan_check_precision(plan, cluster, source->precision, err)
+	                                             : hspmd_fail_memory(err, "specialising");
 	if (!status) {
 		p->device = device;
 		p->optimizer = source->optimizer;
@@ -161,6 +162,10 @@ struct hspmd_program *hspmd_program_build_on(const struct hspmd_program *of, con
 {
 	struct hspmd_graph_source same = *source;
 	/* On fewer devices it could be another. */
-	same.precision = of->how.bf16 ? HSPMD_PRECISION_BF16 : of->tf32 ? HSPMD_PRECISION_TF32 : HSPMD_PRECISION_FP32;
+	same.precision = of->how.fp8    ? HSPMD_PRECISION_FP8
+	                 : of->how.bf16 ? HSPMD_PRECISION_BF16
+	                 : of->tf32     ? HSPMD_PRECISION_TF32
+	                                : HSPMD_PRECISION_FP32;
+	same.fp32_elements = of->how.fp8 && !of->how.bf16;
 	return build(of, &same, plan, cluster, of->device, dev, err);
 }

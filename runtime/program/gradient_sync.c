@@ -299,8 +299,8 @@ static int add_norm(const struct sync *s, int number)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_program_state *state = &p->states[number];
-	if (state->param < 0 || state->shard.replica)
-		return 0; /* another device counts the norm of these elements */
+	if (state->param < 0 || state->shard.replica || p->graph->tensors[state->tensor].history)
+		return 0; /* another device counts the norm of these elements, or they are none of a gradient */
 	struct hspmd_instruction *i = hspmd_program_add_instruction(p, HSPMD_INSTRUCTION_NORM, s->err);
 	if (!i)
 		return -1;

@@ -30,6 +30,11 @@ static bool any_ring(const struct hspmd_plan *plan, const struct hspmd_cluster *
 	return false;
 }
 
+bool hspmd_pipelines_are_bf16(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster)
+{
+	return !source->fp32_elements && hspmd_plan_is_bf16(plan, cluster, source->precision);
+}
+
 struct hspmd_model_build_options hspmd_pipeline_options(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                                         const struct hspmd_cluster *cluster, int pipeline, bool bf16)
 {
@@ -45,13 +50,14 @@ struct hspmd_model_build_options hspmd_pipeline_options(const struct hspmd_graph
 		.reset_positions = source->reset_positions,
 		.parts = !bf16 && any_ring(plan, cluster),
 		.bf16 = bf16,
+		.fp8 = source->precision == HSPMD_PRECISION_FP8,
 	};
 }
 
 struct hspmd_graph *hspmd_pipeline_graph(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                          const struct hspmd_cluster *cluster, struct hspmd_error *err)
 {
-	bool bf16 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_BF16;
+	bool bf16 = hspmd_pipelines_are_bf16(source, plan, cluster);
 	struct hspmd_model_build_options how = hspmd_pipeline_options(source, plan, cluster, 0, bf16);
 	return plan->synthesis ? hspmd_program_synthesise(source, plan, cluster, &how, err) : source->build(source->context, &how, err);
 }
@@ -136,7 +142,7 @@ struct hspmd_pipelines *hspmd_pipelines_build(const struct hspmd_graph_source *s
 {
 	size_t n = (size_t)plan->pipeline_count;
 	struct hspmd_pipelines *p = calloc(1, sizeof *p);
-	bool bf16 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_BF16;
+	bool bf16 = hspmd_pipelines_are_bf16(source, plan, cluster);
 	int status = p ? 0 : -1;
 	if (p) {
 		p->plan = plan;

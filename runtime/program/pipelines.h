@@ -15,6 +15,9 @@ struct hspmd_pipelines {
 	struct hspmd_model_build_options how; /* of the own pipeline's graph */
 };
 
+/* Returns true if the plan's elements are BF16. */
+bool hspmd_pipelines_are_bf16(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster);
+
 /* How the graph of a pipeline is built. bf16: the plan computes in it. */
 struct hspmd_model_build_options hspmd_pipeline_options(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                                         const struct hspmd_cluster *cluster, int pipeline, bool bf16);

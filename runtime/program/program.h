@@ -148,7 +148,9 @@ struct hspmd_graph_source {
 	struct hspmd_graph *(*build)(void *context, const struct hspmd_model_build_options *how, struct hspmd_error *err);
 	void *context;
 	int layers;
-	enum hspmd_precision precision;  /* requested: FP32 (0), TF32 or BF16; hspmd_plan_precision gives the one that a plan computes in */
+	enum hspmd_precision
+	        precision;  /* requested: FP32 (0), TF32, BF16 or FP8; hspmd_plan_precision gives the one that a plan computes in */
+	bool fp32_elements; /* with FP8: elements are F32, whatever the plan's devices compute in */
 	bool any_order;                  /* results need not have the same bits each time */
 	bool documents, reset_positions; /* passed on in struct hspmd_model_build_options */
 	enum hspmd_optimizer optimizer;

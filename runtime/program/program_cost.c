@@ -4,7 +4,6 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
-#include "common/format/plan_precision.h"
 #include "common/format/program_search.h"
 #include "common/json.h"
 #include "runtime/program/pipelines.h"
@@ -96,7 +95,7 @@ int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *clu
                        struct hspmd_program_cost *cost, struct hspmd_error *err)
 {
 	const struct hspmd_graph_source *source = graph_source;
-	bool bf16 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_BF16;
+	bool bf16 = hspmd_pipelines_are_bf16(source, plan, cluster);
 	struct hspmd_synthesis_stage stage = hspmd_stage_program_stage(source, plan, cluster, bf16);
 	struct hspmd_model_build_options how = hspmd_pipeline_options(source, plan, cluster, 0, bf16);
 	struct hspmd_stage_program f = { 0 };
@@ -121,7 +120,7 @@ int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *clu
 char *hspmd_program_explain_stage(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                   const struct hspmd_cluster *cluster, struct hspmd_error *err)
 {
-	bool bf16 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_BF16;
+	bool bf16 = hspmd_pipelines_are_bf16(source, plan, cluster);
 	struct hspmd_model_build_options how = hspmd_pipeline_options(source, plan, cluster, 0, bf16);
 	struct hspmd_stage_program found = { 0 };
 	char *text = NULL;

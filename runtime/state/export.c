@@ -14,6 +14,7 @@
 #include "common/progress.h"
 #include "runtime/state/export.h"
 #include "runtime/state/state_internal.h"
+#include "runtime/tensor/fp8.h"
 #include "runtime/weights/safetensors.h"
 
 #define FILE_MAX UINT64_C(5000000000)
@@ -115,6 +116,17 @@ static int by_tensor(const void *a, const void *b)
 	return strcmp((*(const struct hspmd_extent *const *)a)->tensor, (*(const struct hspmd_extent *const *)b)->tensor);
 }
 
+/* Amax histories are of a training, not of a model. */
+static bool is_history(const char *tensor)
+{
+	static const char *const ends[] = { HSPMD_AMAX_HISTORY, HSPMD_WEIGHT_AMAX_HISTORY };
+	size_t length = strlen(tensor);
+	for (int i = 0; i < 2; i++)
+		if (length > strlen(ends[i]) && !strcmp(tensor + length - strlen(ends[i]), ends[i]))
+			return true;
+	return false;
+}
+
 static int list_items(struct export *x, struct hspmd_error *err)
 {
 	const struct hspmd_extent *extents;
@@ -123,7 +135,7 @@ static int list_items(struct export *x, struct hspmd_error *err)
 	size_t n = 0;
 	int rv = params ? 0 : hspmd_fail_memory(err, "exporting");
 	for (int i = 0; params && i < count; i++)
-		if (extents[i].kind == HSPMD_STATE_PARAM)
+		if (extents[i].kind == HSPMD_STATE_PARAM && !(x->how->map && is_history(extents[i].tensor)))
 			params[n++] = &extents[i];
 	if (n)
 		qsort(params, n, sizeof *params, by_tensor);

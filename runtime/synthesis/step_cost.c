@@ -45,7 +45,11 @@ double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, con
 		double flops = 0, bytes = 0;
 		if (all && type->cost)
 			type->cost(&local, &flops, &bytes);
-		double seconds = flops / rate[d] + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
+		const struct hspmd_cluster_device *device = &stage->cluster->devices[stage->devices[d]];
+		double fp8 = type->fp8 ? hspmd_device_flops(&stage->cluster->types[device->type], HSPMD_PRECISION_FP8) /
+		                                 stage->cluster->nodes[device->node].slowdown
+		                       : 0;
+		double seconds = flops / fmax(rate[d], fp8) + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
 		slowest = fmax(slowest, seconds);
 		if (each)
 			each[d] = seconds;

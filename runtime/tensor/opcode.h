@@ -71,7 +71,7 @@ struct hspmd_op_attr {
 	int64_t part;
 	int parts;
 	int experts, experts_per_token, groups, top_groups, group_best;
-	bool transposed, exact, stochastic, interleaved, plus_one, whole_kv, bidirectional, ignores;
+	bool transposed, exact, stochastic, interleaved, plus_one, whole_kv, bidirectional, ignores, history;
 	enum hspmd_activation activation;
 	enum hspmd_router router;
 	double eps, theta, scale, softcap, limit, weight_scale, rate, exponent, smoothing;

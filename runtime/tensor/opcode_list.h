@@ -51,6 +51,13 @@ OP_GRAPH(LINEAR, linear)
 OP_GRAPH(LINEAR_GRAD_X, linear_grad_x)
 /* dy, x -> dw (acc), dbias (acc, optional) */
 OP_GRAPH(LINEAR_GRAD_W, linear_grad_w)
+/* x[..,K], w, bias[N..] (optional), history[2,64], weight_history[1,64] -> y[..,N..], as LINEAR of x and w that are rounded to E4M3 with
+ * scales from their amax histories (runtime/tensor/fp8.h: of x, then of dy; of w). The sums are of F32. attr.scale: factor of the loss */
+OP_GRAPH(LINEAR_FP8, linear_fp8)
+/* dy, w, history, weight_history -> dx (acc), as of dy that is rounded to E5M2, dweight_history (acc): the thermometer of w's amax */
+OP_GRAPH(LINEAR_FP8_GRAD_X, linear_fp8_grad_x)
+/* dy, x, history -> dw (acc), dbias (acc, optional; of dy itself), dhistory (acc): the thermometers of x and dy */
+OP_GRAPH(LINEAR_FP8_GRAD_W, linear_fp8_grad_w)
 /* q[B,Tq,heads*head_dim], k[B,Tk,kv*head_dim], v[same] -> o[B,Tq,heads*head_dim], lse[B,heads,Tq]; or one input
  * qkv[B,T,3,heads*head_dim]. Causal by global positions (start[1]); attr.head_dim, attr.scale, attr.window (0: none). Grouped queries:
  * head h reads kv head h / (heads / kv), in global head numbers. Optional input segments[B,T] I32: positions of different segments do
@@ -194,7 +201,8 @@ OP_GRAPH(RESHARD, reshard)
 /* x -> sum[1] F64 (acc); the same bits for any number of threads */
 OP_STATE(SUM_SQUARES, sum_squares)
 /* gradient -> parameter, moments (of attr.update.optimizer), updated in place; on CUDA an optional output: the parameter in BF16, rounded
- * as by CAST. attr.update; the gradient is multiplied by attr.scale */
+ * as by CAST. attr.update; the gradient is multiplied by attr.scale. attr.history: the parameter is an amax history
+ * (runtime/tensor/fp8.h), and its moments stay */
 OP_STATE(UPDATE, update)
 /* -> x: normal random numbers from attr.random, a pure function of (seed, stream, index of the element in the full tensor) */
 OP_STATE(NORMAL, normal)

@@ -120,6 +120,48 @@ def routed_in_groups(i, score, weight, best, normalised):
     return 1.5 * (weights / weights.sum(-1, keepdim=True) if normalised else weights), balance
 
 
+def scaled_by(history, unit, known, first):
+    """The exponent of the scale for a tensor with this amax history: as many values are set as the exponent of its amax says."""
+    level = int((history > 0).sum())
+    return (known - level + 32 if level else first) - unit
+
+
+def rounded(x, exponent, most, dtype):
+    return (x.float() * 2.0**exponent).clamp(-most, most).to(dtype).to(x.dtype) * 2.0**-exponent
+
+
+def thermometer(x, unit):
+    amax = x.abs().max().item()
+    level = min(max(math.frexp(amax)[1] - unit + 32, 1), 64) if amax > 0 else 0
+    return (torch.arange(64) < level).to(x.dtype)
+
+
+class Fp8Linear(torch.autograd.Function):
+    """x w^T + bias of operands that PyTorch itself rounds; `unit`: exponent of the loss's factor."""
+
+    @staticmethod
+    def forward(ctx, x, w, bias, history, weight_history, unit):
+        x8 = rounded(x, scaled_by(history[0], 0, 8, 2), 448, torch.float8_e4m3fn)
+        w8 = rounded(w, scaled_by(weight_history[0], 0, 8, 6), 448, torch.float8_e4m3fn)
+        ctx.save_for_backward(x, w, x8, w8, history)
+        ctx.unit, ctx.biased = unit, bias is not None
+        return x8 @ w8.T + (bias if ctx.biased else 0)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w, x8, w8, history = ctx.saved_tensors
+        dy8 = rounded(dy, scaled_by(history[1], ctx.unit, 15, 4), 57344, torch.float8_e5m2)
+        dw = torch.einsum("btn,btk->nk", dy8, x8)
+        dhistory = torch.stack((thermometer(x, 0), thermometer(dy, ctx.unit)))
+        return dy8 @ w8, dw, dy.sum((0, 1)) if ctx.biased else None, dhistory, thermometer(w, 0)[None], None
+
+
+def fp8_linear(i, transposed=False):
+    w, bias = (i["w"].flatten(1).T, i["bias"].flatten()) if transposed else (i["w"], i.get("bias"))
+    y = Fp8Linear.apply(i["x"], w, bias, i["history"], i["weight_history"], -6)
+    return y.unflatten(-1, i["w"].shape[1:]) if transposed else y
+
+
 def join_shared(i):
     y = torch.cat((i["a"].unflatten(-1, (4, 3)), i["b"][:, :, None].expand(2, 7, 4, 2)), -1)[..., :4]
     return torch.cat((y, torch.zeros(2, 7, 4, 1, dtype=y.dtype)), -1).flatten(-2)
@@ -201,6 +243,10 @@ CASES = {
     "linear with bias": lambda i: (F.linear(i["x"], i["w"], i["bias"]), 0),
     "linear transposed": lambda i: (torch.einsum("btk,kcn->btcn", i["x"], i["w"]) + i["bias"], 0),
     "linear large": lambda i: (F.linear(i["x"], i["w"], i["bias"]), 0),
+    "FP8 linear": lambda i: (fp8_linear(i), 0),
+    "FP8 linear without bias": lambda i: (fp8_linear(i), 0),
+    "FP8 linear transposed": lambda i: (fp8_linear(i, True), 0),
+    "FP8 linear transposed, whole tiles": lambda i: (fp8_linear(i, True), 0),
     "attention": lambda i: (attention(i["q"], i["k"], i["v"], 6, 0.4), 0),
     "attention window": lambda i: (attention(i["q"], i["k"], i["v"], 5, 0.4, window=40), 0),
     "attention segments": lambda i: (attention(i["q"], i["k"], i["v"], 4, 0.4, segments=i["segments"]), 0),
@@ -296,6 +342,7 @@ CASES = {
 }
 
 VOCAB = 11
+HISTORIES = {"history": (2, 64), "weight_history": (1, 64)}
 # Case -> shapes of the tensors that it reads; those in WHOLE are integers and have no gradient.
 SHAPES = {
     "embed": {"tokens": (3, 5), "table": (VOCAB, 7)},
@@ -310,6 +357,10 @@ SHAPES = {
     "linear with bias": {"x": (3, 5, 9), "w": (13, 9), "bias": (13,)},
     "linear transposed": {"x": (3, 5, 9), "w": (9, 3, 7), "bias": (3, 7)},
     "linear large": {"x": (2, 101, 407), "w": (67, 407), "bias": (67,)},
+    "FP8 linear": {"x": (3, 5, 9), "w": (13, 9), "bias": (13,), **HISTORIES},
+    "FP8 linear without bias": {"x": (2, 8, 16), "w": (32, 16), **HISTORIES},
+    "FP8 linear transposed": {"x": (3, 5, 9), "w": (9, 3, 7), "bias": (3, 7), **HISTORIES},
+    "FP8 linear transposed, whole tiles": {"x": (2, 16, 32), "w": (32, 3, 16), "bias": (3, 16), **HISTORIES},
     "attention": {"q": (2, 13, 24), "k": (2, 13, 12), "v": (2, 13, 12)},
     "attention window": {"q": (2, 135, 10), "k": (2, 135, 5), "v": (2, 135, 5)},
     "attention segments": {"q": (2, 130, 12), "k": (2, 130, 12), "v": (2, 130, 12), "segments": (2, 130)},

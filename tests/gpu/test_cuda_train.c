@@ -179,6 +179,38 @@ static void plans_bf16(void **state)
 	}
 }
 
+/* Widths for which GPUs have products of FP8 operands. GPUs and CPUs follow one another, with elements in BF16 and without; each plan twice
+ * gives the same bits. */
+static void plans_fp8(void **state)
+{
+	(void)state;
+	static const char config[] =
+	        "{\"model_type\":\"gpt2\",\"n_embd\":32,\"n_layer\":3,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257,"
+	        "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
+	const struct model m = { "gpt2 of 32", config, 5 };
+	const size_t chosen[] = { 0, 1, 5 };
+	double fp32[STEPS], cpu[STEPS], got[2][STEPS];
+	train(&m, &plans[0], 0, false, false, STEPS, fp32);
+	for (size_t i = 0; i <= sizeof chosen / sizeof *chosen; i++) {
+		const struct plan *p = &plans[i ? chosen[i - 1] : 0];
+		char *text = plan_text(p, m.layers);
+		struct hspmd_error err = { "" };
+		for (int again = 0; again < 2; again++)
+			if (trainer_train(&(struct trainer_options){ .model = config,
+			                                             .plan = text,
+			                                             .devices = p->devices,
+			                                             .steps = STEPS,
+			                                             .gpus = i ? p->gpus : 0,
+			                                             .fp8 = true },
+			                  i ? got[again] : cpu, &err))
+				fail_msg("fp8, %s: %s", p->name, err.text);
+		free(text);
+		compare(&m, p, i ? got[0] : cpu, i ? cpu : fp32, STEPS, 2e-2);
+		assert_true(!i || !memcmp(got[0], got[1], sizeof got[0]));
+		assert_true(fabs((i ? got[0] : cpu)[STEPS - 1] - fp32[STEPS - 1]) > 1e-7 * fp32[STEPS - 1]);
+	}
+}
+
 /* ---- stochastic rounding */
 
 #define ROUNDED_STEPS 50
@@ -391,10 +423,18 @@ static void graphs_between_messages(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(plans_f32),         cmocka_unit_test(tf32),           cmocka_unit_test(documents),
-		cmocka_unit_test(plans_bf16),        cmocka_unit_test(graphs),         cmocka_unit_test(graphs_between_messages),
-		cmocka_unit_test(rounded_operators), cmocka_unit_test(rounded_starts), cmocka_unit_test(rounded_plans_agree),
-		cmocka_unit_test(hundred_steps),     cmocka_unit_test(offload),
+		cmocka_unit_test(plans_f32),
+		cmocka_unit_test(tf32),
+		cmocka_unit_test(documents),
+		cmocka_unit_test(plans_bf16),
+		cmocka_unit_test(plans_fp8),
+		cmocka_unit_test(graphs),
+		cmocka_unit_test(graphs_between_messages),
+		cmocka_unit_test(rounded_operators),
+		cmocka_unit_test(rounded_starts),
+		cmocka_unit_test(rounded_plans_agree),
+		cmocka_unit_test(hundred_steps),
+		cmocka_unit_test(offload),
 	};
 	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);
 	setenv("HSPMD_CUDA_TUNE", "0", 0);     /* test_cuda_ops chooses by measurement; here that would cost more than the steps */

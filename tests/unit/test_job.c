@@ -186,7 +186,7 @@ static void tells_all_mistakes(void **state)
 	        "\"train\": [\"a\", 7, { \"path\": \"b\", \"wieght\": 1 }], \"documents\": true, \"lengths\": [5, 3],"
 	        "\"valid\": \"c\", \"valid_every_steps\": 5 }, \"global_btach\": 8, \"steps\": \"many\","
 	        "\"optimizer\": { \"type\": \"adma\", \"lr\": -1, \"min_lr\": 1e-5, \"beta1\": 0.9, \"schedule\": \"wsf\","
-	        "\"decay_steps\": 5, \"no_decay\": [1] }, \"precision\": \"fp8\", \"rounding\": \"stochastic\","
+	        "\"decay_steps\": 5, \"no_decay\": [1] }, \"precision\": \"fp6\", \"rounding\": \"stochastic\","
 	        "\"elastic\": { \"min_nodes\": 0, \"max_nodes\": 4, \"policy\": 1 },"
 	        "\"checkpoint\": { \"local\": \"/x/$USRE\", \"shared\": 1 } }";
 	static const char *const places[] = { "model",
@@ -326,12 +326,15 @@ static const struct edit edits[] = {
 	{ "\"lr\": 0.001", "\"lr\": 1, \"warmup\": 5",
 	  "j.json: optimizer.warmup: unknown key; known here: type, lr, min_lr, warmup_steps" },
 	{ "\"seq_len\"", "\"precision\": \"fp16\", \"seq_len\"",
-	  "j.json: precision: expected \"fp32\", \"bf16\" or \"tf32\", got \"fp16\"" },
+	  "j.json: precision: expected \"fp32\", \"bf16\", \"tf32\" or \"fp8\", got \"fp16\"" },
+	{ "\"seq_len\"", "\"precision\": \"fp8\", \"seq_len\"", "" },
+	{ "\"seq_len\"", "\"rounding\": \"stochastic\", \"precision\": \"fp8\", \"seq_len\"",
+	  "j.json: rounding: expected \"nearest\" with precision \"fp8\": only of \"bf16\" parameters are rounded stochastically" },
 	{ "\"seq_len\"", "\"precision\": \"tf32\", \"deterministic\": false, \"seq_len\"", "" },
 	{ "\"seq_len\"", "\"deterministic\": \"no\", \"seq_len\"", "j.json: deterministic: expected true or false" },
 	{ "\"seq_len\"", "\"rounding\": \"up\", \"seq_len\"", "j.json: rounding: expected \"nearest\" or \"stochastic\", got \"up\"" },
 	{ "\"seq_len\"", "\"rounding\": \"stochastic\", \"seq_len\"",
-	  "j.json: rounding: expected \"nearest\" with precision \"fp32\", in which nothing is rounded to bf16, got \"stochastic\"" },
+	  "j.json: rounding: expected \"nearest\" with precision \"fp32\": only of \"bf16\" parameters are rounded stochastically" },
 	{ "\"seq_len\"", "\"rounding\": \"stochastic\", \"precision\": \"bf16\", \"seq_len\"", "" },
 	{ "\"seq_len\"", "\"rounding\": \"nearest\", \"precision\": \"fp32\", \"seq_len\"", "" },
 	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": -1", "j.json: data.document_end: expected 0..2147483647, got -1" },

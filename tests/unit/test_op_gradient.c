@@ -34,12 +34,25 @@ static int64_t elements(const struct hspmd_graph *g, int t)
 	return hspmd_shape_elements(&g->tensors[t].shape);
 }
 
+/* Products of rounded operands are steps; test_golden compares them with PyTorch's. */
+static bool is_smooth(const struct hspmd_graph *g)
+{
+	for (size_t i = 0; i < g->op_count; i++)
+		if (hspmd_op_types[g->ops[i].opcode]->fp8)
+			return false;
+	return true;
+}
+
 static void check_differences(const struct op_case *c)
 {
 	const double step = 1e-4;
 	struct hspmd_graph *g = op_case_graph(c, HSPMD_F64);
 	struct op_values v;
 	int checked = 0;
+	if (!is_smooth(g)) {
+		hspmd_graph_destroy(g);
+		return;
+	}
 	op_values_open(&v, g, 2);
 	op_values_fill(&v, 7);
 	op_values_run(&v, true);

@@ -121,8 +121,8 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 	if (s->plan)
 		j = json_pack("{ss,ss,ss,s{s[s],ss},si,si,si,si,s{ss,sf,si,ss}}", "format", "hspmd-job-1", "model", "/none", "init",
 		              "random", "data", "train", corpus, "kind", "bytes", "seq_len", s->plan->seq_len, "global_batch",
-		              s->plan->global_batch, "steps", 1000, "seed", TRAINER_SEED, "optimizer", "type", "adamw", "lr", 3e-3,
-		              "warmup_steps", 2, "schedule", "constant");
+		              s->plan->global_batch, "steps", 1000, "seed", o->seed ? o->seed : TRAINER_SEED, "optimizer", "type", "adamw",
+		              "lr", 3e-3, "warmup_steps", 2, "schedule", "constant");
 	if (j && o->documents)
 		json_object_set_new(json_object_get(j, "data"), "document_end", json_integer('a'));
 	if (j && o->masked)
@@ -135,6 +135,8 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 		json_object_set_new(j, "precision", json_string("bf16"));
 	if (j && o->tf32)
 		json_object_set_new(j, "precision", json_string("tf32"));
+	if (j && o->fp8)
+		json_object_set_new(j, "precision", json_string("fp8"));
 	if (j && o->any_order)
 		json_object_set_new(j, "deterministic", json_false());
 	if (j && o->stochastic)

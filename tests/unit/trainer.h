@@ -21,7 +21,8 @@ struct trainer_options {
 	bool documents;      /* a text of short documents */
 	bool masked;         /* a mask of the corpus excludes runs of tokens, of which some are longer than a sample */
 	const char *job;     /* JSON whose sections' keys replace the job's; NULL: none */
-	bool bf16, tf32;
+	bool bf16, tf32, fp8;
+	int seed;        /* of the job; 0: TRAINER_SEED */
 	bool any_order;  /* deterministic: false */
 	bool stochastic; /* with bf16: the rounding of parameters */
 	double clip;     /* limit of the gradient's norm; 0: the job's default, below 0: none */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/device_traits.h"
 #include "common/format/plan_precision.h"
 #include "common/format/recompute_sets.h"
 #include "controller/solver/cost/cost_constants.h"
@@ -236,8 +237,9 @@ static void match_recompute(struct hspmd_costs *c, const struct hspmd_plan *plan
 		                 "only those of them that it would");
 }
 
+/* fp8: products of FP8 operands besides elements of `precision`. */
 static struct hspmd_costs *costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
-                                     const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
+                                     const struct hspmd_profile *profile, enum hspmd_precision precision, bool fp8, int seq_len,
                                      const struct hspmd_plan *plan, struct hspmd_error *err)
 {
 	struct hspmd_costs *c = hspmd_calloc(1, sizeof *c);
@@ -249,6 +251,7 @@ static struct hspmd_costs *costs_new(const struct hspmd_cluster *cluster, const 
 	c->facts = facts;
 	c->profile = profile;
 	c->precision = precision;
+	c->fp8 = fp8;
 	match_recompute(c, plan);
 	c->seq_len = seq_len ? seq_len : profile ? (int)profile->seq_len : facts ? facts->seq_len : 0;
 	if (check_input(c, err))
@@ -293,19 +296,41 @@ fail:
 	return NULL;
 }
 
+static bool all_compute_in_bf16(const struct hspmd_cluster *c)
+{
+	for (int d = 0; d < c->device_count; d++)
+		if (!hspmd_device_kind_computes(c->types[c->devices[d].type].kind, HSPMD_PRECISION_BF16))
+			return false;
+	return true;
+}
+
+struct hspmd_costs *hspmd_costs_with_elements(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                                              const struct hspmd_profile *profile, enum hspmd_precision precision, bool fp32_elements,
+                                              int seq_len, struct hspmd_error *err)
+{
+	bool fp8 = facts && precision == HSPMD_PRECISION_FP8;
+	enum hspmd_precision elements = !fp8 ? precision : fp32_elements ? HSPMD_PRECISION_FP32 : HSPMD_PRECISION_BF16;
+	return costs_new(cluster, facts, profile, elements, fp8, seq_len, NULL, err);
+}
+
 struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                     const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
                                     struct hspmd_error *err)
 {
-	return costs_new(cluster, facts, profile, precision, seq_len, NULL, err);
+	return hspmd_costs_with_elements(cluster, facts, profile, precision, !all_compute_in_bf16(cluster), seq_len, err);
 }
 
 struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                         const struct hspmd_profile *profile, enum hspmd_precision asked, const struct hspmd_plan *plan,
                                         struct hspmd_error *err)
 {
+	bool fp8 = facts && asked == HSPMD_PRECISION_FP8;
 	enum hspmd_precision precision = facts ? hspmd_plan_precision(plan, cluster, asked) : asked;
-	return costs_new(cluster, hspmd_model_facts_of_plan(facts, plan), profile, precision, plan->seq_len, plan, err);
+	if (fp8)
+		precision = hspmd_plan_is_bf16(plan, cluster, asked) ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
+	if (fp8 && hspmd_plan_check_precision(plan, cluster, asked, err))
+		return NULL;
+	return costs_new(cluster, hspmd_model_facts_of_plan(facts, plan), profile, precision, fp8, plan->seq_len, plan, err);
 }
 
 void hspmd_costs_destroy(struct hspmd_costs *c)

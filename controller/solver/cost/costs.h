@@ -70,7 +70,8 @@ struct hspmd_costs {
 	const struct hspmd_cluster *cluster;
 	const struct hspmd_model_facts *facts; /* of the model; may be NULL: hspmd does not train it */
 	const struct hspmd_profile *profile;   /* may be NULL */
-	enum hspmd_precision precision;
+	enum hspmd_precision precision;        /* of elements */
+	bool fp8;                              /* products of FP8 operands are computed at the devices' FP8 rate, others in `precision` */
 	int seq_len, layer_count;
 	enum hspmd_recompute kind_of[HSPMD_RECOMPUTE_KINDS]; /* the facts' kind of each kind of the plan that these costs are for */
 	struct hspmd_layer_info *layers;
@@ -92,7 +93,12 @@ struct hspmd_costs {
 };
 
 /* Make the tables for one input. The arguments must outlive the result, which hspmd_costs_destroy frees. seq_len 0: the profile's,
- * otherwise that of the facts, which must be for it. Returns NULL with err on failure. */
+ * otherwise that of the facts, which must be for it. Of facts in FP8 the elements are BF16 if fp32_elements is not set. Returns NULL with
+ * err on failure. */
+struct hspmd_costs *hspmd_costs_with_elements(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                                              const struct hspmd_profile *profile, enum hspmd_precision precision, bool fp32_elements,
+                                              int seq_len, struct hspmd_error *err);
+/* The same, for elements that all devices of the cluster compute in. */
 struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                     const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
                                     struct hspmd_error *err);

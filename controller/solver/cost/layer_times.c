@@ -116,11 +116,21 @@ static double on_share(const struct hspmd_facts_work *w, double share)
 	return w->replicated + w->sharded * share;
 }
 
+/* The part of an operation's time that is saved if its operands are FP8 numbers. */
+static double saved_by_fp8(const struct hspmd_costs *c, int type)
+{
+	const struct hspmd_device_type *t = &c->cluster->types[type];
+	double elements = hspmd_device_flops(t, c->precision), fp8 = hspmd_device_flops(t, HSPMD_PRECISION_FP8);
+	return c->fp8 && fp8 > elements ? 1 - elements / fp8 : 0;
+}
+
 /* Seconds of one sample's work of a pass, at `rate` operations per second. */
 static double pass_work(const struct hspmd_costs *c, int type, double share, double rate, const struct hspmd_layer_pass *pass)
 {
-	double memory_rate = memory_rate_of(c, type);
-	return (rate > 0 ? on_share(&pass->flops, share) / rate : 0) + (memory_rate > 0 ? on_share(&pass->bytes, share) / memory_rate : 0);
+	double memory_rate = memory_rate_of(c, type), flops = on_share(&pass->flops, share);
+	if (c->fp8)
+		flops -= on_share(&pass->fp8, share) * saved_by_fp8(c, type);
+	return (rate > 0 ? flops / rate : 0) + (memory_rate > 0 ? on_share(&pass->bytes, share) / memory_rate : 0);
 }
 
 /* Seconds of forward work of one sample of layer l. */

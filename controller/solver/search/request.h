@@ -40,6 +40,7 @@ struct hspmd_solve_request {
 	int seq_len;                    /* 0: the profile's */
 	int micro_batch;                /* 0: the search chooses */
 	enum hspmd_precision precision; /* of the arithmetic, if layers are computed from a model; a profile has its own element sizes */
+	bool fp32_elements;             /* set by the search, with FP8: not all devices that it uses compute in BF16 */
 	double known_s;                 /* step time of a plan that is known: slower ones need not be found; 0: none */
 	double time_limit_s;            /* the best plan found by then is returned; 0: no limit */
 	/* Fewest nodes to which the job may be shrunk. Among equal nodes, the plan is placed so that no shrink by count (nodes in Slurm's

@@ -450,7 +450,7 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 	double moved = NAN;
 	s.caps = request->caps ? *request->caps : hspmd_runtime_caps_default();
 	s.deadline = request->time_limit_s > 0 ? start + request->time_limit_s : 0;
-	s.costs = hspmd_costs_new(cluster, facts, profile, request->precision, request->seq_len, err);
+	s.costs = hspmd_costs_with_elements(cluster, facts, profile, request->precision, request->fp32_elements, request->seq_len, err);
 	if (!s.costs)
 		return NULL;
 	s.costs->sequence_parallel = s.caps.sequence_parallel;

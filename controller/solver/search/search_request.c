@@ -37,67 +37,99 @@ static bool is_allowed(const struct hspmd_solve_limits *limits, const char *type
 	return limits->type_count == 0;
 }
 
-/* Fill names with the names of the types that are allowed and compute in the precision; returns their number. *left: number of devices of
- * the other allowed types. */
-static int types_that_compute(const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const char **names, int *left)
+/* Fill names with the names of the types that are allowed and compute in both precisions; returns their number. *left: number of devices
+ * of the other allowed types. */
+static int types_that_compute(const struct hspmd_cluster *c, const struct hspmd_solve_limits *limits, enum hspmd_precision one,
+                              enum hspmd_precision other, const char **names, int *left)
 {
 	int n = 0;
 	*left = 0;
 	for (int t = 0; t < c->type_count; t++)
-		if (is_allowed(&r->limits, c->types[t].name) && hspmd_device_kind_computes(c->types[t].kind, r->precision))
+		if (is_allowed(limits, c->types[t].name) && hspmd_device_kind_computes(c->types[t].kind, one) &&
+		    hspmd_device_kind_computes(c->types[t].kind, other))
 			names[n++] = c->types[t].name;
 	for (int d = 0; d < c->device_count; d++) {
 		const struct hspmd_device_type *t = &c->types[c->devices[d].type];
-		*left += is_allowed(&r->limits, t->name) && !hspmd_device_kind_computes(t->kind, r->precision);
+		*left += is_allowed(limits, t->name) &&
+		         !(hspmd_device_kind_computes(t->kind, one) && hspmd_device_kind_computes(t->kind, other));
 	}
 	return n;
 }
 
-static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
-                                     const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
-                                     const char *const *types, int type_count, int left, struct hspmd_solve_report *report, bool *too_large,
-                                     struct hspmd_error *err)
+/* What every search is given. */
+struct question {
+	const struct hspmd_cluster *cluster;
+	const struct hspmd_model_facts *facts;
+	const struct hspmd_profile *profile;
+	struct hspmd_solve_report *report;
+	bool *too_large;
+	struct hspmd_error *err;
+};
+
+/* A plan of devices of these types alone; `left` others are left out, which cannot compute in `precision`. */
+static struct hspmd_plan *solve_among(const struct question *q, const struct hspmd_solve_request *request, const char *const *types,
+                                      int type_count, int left, enum hspmd_precision precision)
 {
 	struct hspmd_solve_request r = *request;
-	struct hspmd_plan *plan = NULL;
-	double start = hspmd_now();
 	char text[200];
-	if (type_count) {
+	if (!type_count)
+		return NULL;
+	if (left) {
 		r.limits.types = types;
 		r.limits.type_count = type_count;
-		plan = hspmd_search_whole(cluster, facts, profile, &r, report, too_large, err);
-		r.limits = request->limits;
 	}
-	if (plan) {
+	struct hspmd_plan *plan = hspmd_search_whole(q->cluster, q->facts, q->profile, &r, q->report, q->too_large, q->err);
+	if (plan && left) {
 		snprintf(text, sizeof text, "%d device%s left out, which cannot compute in %s", left, left == 1 ? " is" : "s are",
-		         hspmd_precision_names[r.precision]);
-		hspmd_report_warn(report, text);
-		return plan;
+		         hspmd_precision_names[precision]);
+		hspmd_report_warn(q->report, text);
 	}
-	hspmd_solve_report_clear(report);
-	r.precision = HSPMD_PRECISION_FP32;
-	if (r.time_limit_s > 0)
-		r.time_limit_s = fmax(r.time_limit_s - (hspmd_now() - start), 1e-3);
-	plan = hspmd_search_whole(cluster, facts, profile, &r, report, too_large, err);
-	if (plan)
-		hspmd_report_precision(report, cluster, plan, request->precision);
 	return plan;
 }
 
-/* A plan computes in bf16 if all its devices can (hspmd_plan_precision). So the search uses these devices first; if there are none or too
- * few, it uses all devices, in fp32. Cost and memory are thus always predicted for the precision that will run. This is known only of
- * hspmd's own runtime: with a profile alone, the precision stays as requested. */
+static struct hspmd_plan *solve_left(const struct question *q, const struct hspmd_solve_request *request, const char **types,
+                                     int type_count, int left)
+{
+	struct hspmd_solve_request r = *request;
+	double start = hspmd_now();
+	bool fp8 = request->precision == HSPMD_PRECISION_FP8;
+	struct hspmd_plan *plan = solve_among(q, &r, types, type_count, left, HSPMD_PRECISION_BF16);
+	if (plan)
+		return plan;
+	hspmd_solve_report_clear(q->report);
+	if (r.time_limit_s > 0)
+		r.time_limit_s = fmax(r.time_limit_s - (hspmd_now() - start), 1e-3);
+	if (fp8) {
+		r.fp32_elements = true;
+		type_count = types_that_compute(q->cluster, &r.limits, HSPMD_PRECISION_FP8, HSPMD_PRECISION_FP32, types, &left);
+		if (!type_count)
+			hspmd_fail(q->err, "none of the devices can compute in fp8");
+		return solve_among(q, &r, types, type_count, left, HSPMD_PRECISION_FP8);
+	}
+	r.precision = HSPMD_PRECISION_FP32;
+	plan = hspmd_search_whole(q->cluster, q->facts, q->profile, &r, q->report, q->too_large, q->err);
+	if (plan)
+		hspmd_report_precision(q->report, q->cluster, plan, request->precision);
+	return plan;
+}
+
+/* A plan computes in bf16 if all its devices can (hspmd_plan_precision), and in fp8 its elements are bf16 then. So the search uses these
+ * devices first; if there are none or too few, it uses all devices (of those that compute in fp8), in fp32. Cost and memory are thus always
+ * predicted for the precision that will run. This is known only of hspmd's own runtime: with a profile alone, the precision stays as
+ * requested. */
 static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                              const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                              struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
-	if (!facts || request->precision != HSPMD_PRECISION_BF16)
+	if (!facts || (request->precision != HSPMD_PRECISION_BF16 && request->precision != HSPMD_PRECISION_FP8))
 		return hspmd_search_whole(cluster, facts, profile, request, report, too_large, err);
+	const struct question q = { cluster, facts, profile, report, too_large, err };
 	const char **names = hspmd_calloc((size_t)cluster->type_count, sizeof *names);
 	struct hspmd_plan *plan = NULL;
-	int left = 0, count = names ? types_that_compute(cluster, request, names, &left) : hspmd_fail_memory(err, "choosing a precision");
+	int left = 0, count = names ? types_that_compute(cluster, &request->limits, request->precision, HSPMD_PRECISION_BF16, names, &left)
+	                            : hspmd_fail_memory(err, "choosing a precision");
 	if (count >= 0)
-		plan = left ? solve_left(cluster, facts, profile, request, names, count, left, report, too_large, err)
+		plan = left ? solve_left(&q, request, names, count, left)
 		            : hspmd_search_whole(cluster, facts, profile, request, report, too_large, err);
 	free(names);
 	return plan;

@@ -2,6 +2,8 @@
 /* Operators that update parameters: norm of the gradients, and the optimizers. */
 #include "runtime/device/cpu/kernel.h"
 
+#include "runtime/tensor/fp8.h"
+
 #define HSPMD_UPDATE_FUNCTION static inline
 #define HSPMD_UPDATE_REAL real
 #define HSPMD_UPDATE_SQRT(x) ((real)(REAL_BITS == 32 ? sqrtf((float)(x)) : sqrt(x)))
@@ -77,8 +79,20 @@ HSPMD_OPTIMIZERS(UPDATE_ITEM)
 #define ITEM_OF(NAME, name) [HSPMD_OPTIMIZER_##NAME] = name##_item,
 static void (*const items[HSPMD_OPTIMIZER_COUNT])(void *context, int64_t item, int thread) = { HSPMD_OPTIMIZERS(ITEM_OF) };
 
+static void update_history(const struct hspmd_kernel_args *args)
+{
+	const real *set = args->in[0].data;
+	real *history = args->out[0].data;
+	for (int64_t i = 0; i < element_count(&args->in[0]); i++)
+		history[i] = (real)hspmd_amax_next((float)history[i], (float)set[i]);
+}
+
 static void update(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
+	if (args->attr->history) {
+		update_history(args);
+		return;
+	}
 	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), ELEMENTS_PER_ITEM * 10 * MOVE_NS, items[args->attr->update.optimizer],
 	                      (void *)args);
 }

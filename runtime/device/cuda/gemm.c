@@ -125,7 +125,8 @@ static struct hspmd_cuda_autotune_key key_of(const struct hspmd_cuda_blas *b, co
 		.k = p->k,
 		.flags = padding_of(p) << 32 | (uint32_t)p->trans_a | (uint32_t)p->trans_b << 1 | (uint32_t)p->accumulate << 2 |
 		         (uint32_t)p->has_bias << 3 | (uint32_t)uses_tf32(b, p) << 4 | (uint32_t)p->has_residual << 5 |
-		         (uint32_t)p->has_aux << 6 | (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12 | (uint32_t)p->epilogue << 16,
+		         (uint32_t)p->has_aux << 6 | (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12 | (uint32_t)p->epilogue << 16 |
+		         (uint32_t)p->fp8 << 20 | (uint32_t)p->gradient_a << 21 | (uint32_t)p->gradient_b << 22,
 	};
 	return key;
 }
@@ -133,6 +134,12 @@ static struct hspmd_cuda_autotune_key key_of(const struct hspmd_cuda_blas *b, co
 static cudaDataType_t type_of(enum hspmd_dtype dtype)
 {
 	return dtype == HSPMD_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+/* gradient: of an operand of FP8. */
+static cudaDataType_t operand_type(const struct hspmd_cuda_gemm *p, bool gradient)
+{
+	return !p->fp8 ? type_of(p->type) : gradient ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
 }
 
 static cublasLtEpilogue_t epilogue_of(const struct hspmd_cuda_gemm *p)
@@ -160,6 +167,16 @@ static bool has_small_operand(const struct hspmd_cuda_gemm *p)
 	return p->has_bias || p->epilogue == HSPMD_EPILOGUE_BGRAD_A || p->epilogue == HSPMD_EPILOGUE_BGRAD_B;
 }
 
+/* The scales of our A and B; the operands are exchanged. */
+static cublasStatus_t set_scales(const struct plan *plan, const void *scale_a, const void *scale_b)
+{
+	cublasStatus_t status =
+	        cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scale_b, sizeof scale_b);
+	if (status)
+		return status;
+	return cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scale_a, sizeof scale_a);
+}
+
 static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p, struct plan *plan, struct hspmd_error *err)
 {
 	cublasComputeType_t compute = uses_tf32(b, p) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -184,11 +201,13 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_ge
 	if (!status && p->has_aux)
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &any_address,
 		                                        sizeof any_address);
+	if (!status && p->fp8)
+		status = set_scales(plan, any_address, any_address);
 	if (!status)
-		status = cublasLtMatrixLayoutCreate(&plan->a, type_of(p->type), p->trans_b ? k : n, p->trans_b ? n : k,
+		status = cublasLtMatrixLayoutCreate(&plan->a, operand_type(p, p->gradient_b), p->trans_b ? k : n, p->trans_b ? n : k,
 		                                    hspmd_cuda_gemm_ldb(p));
 	if (!status)
-		status = cublasLtMatrixLayoutCreate(&plan->b, type_of(p->type), p->trans_a ? m : k, p->trans_a ? k : m,
+		status = cublasLtMatrixLayoutCreate(&plan->b, operand_type(p, p->gradient_a), p->trans_a ? m : k, p->trans_a ? k : m,
 		                                    hspmd_cuda_gemm_lda(p));
 	if (!status)
 		status = cublasLtMatrixLayoutCreate(&plan->d, type_of(p->d_type), n, m, hspmd_cuda_gemm_ldd(p));
@@ -236,6 +255,8 @@ static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct pla
 	if (!status && p->has_aux)
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->beside,
 		                                        sizeof p->beside);
+	if (!status && p->fp8)
+		status = set_scales(plan, p->scale_a, p->scale_b);
 	if (status)
 		return status;
 	return cublasLtMatmul(b->handle, plan->operation, &one, p->b, plan->a, p->a, plan->b, &beta, p->has_residual ? p->residual : p->d,
@@ -304,6 +325,7 @@ static float time_algorithm(const struct hspmd_cuda_blas *b, const struct plan *
 	/* Small operands share the memory of the result: their contents do not matter here, they only have to exist. */
 	q.residual = q.bias = q.bgrad = t->memory[2];
 	q.beside = t->memory[3];
+	q.scale_a = q.scale_b = t->memory[2];
 	return hspmd_cuda_autotune_timer_time(&t->watch, TIMED_RUNS, run_candidate, &(struct candidate){ b, plan, &q, t, algorithm });
 }
 
@@ -317,7 +339,10 @@ static void log_candidate(const struct hspmd_cuda_gemm *p, int candidate, int of
 	        "{\"product\": [%" PRId64 ", %" PRId64 ", %" PRId64
 	        "], \"transposed\": \"%s%s\", \"type\": \"%s\", \"result\": \"%s\", \"epilogue\": \"%s\", \"bias\": %s, "
 	        "\"accumulate\": %s, \"residual\": %s, \"candidate\": %d, \"candidates\": %d, \"ms\": %.6g, \"tflops\": %.4g}",
-	        p->m, p->n, p->k, p->trans_a ? "a" : "", p->trans_b ? "b" : "", p->type == HSPMD_BF16 ? "bf16" : "fp32",
+	        p->m, p->n, p->k, p->trans_a ? "a" : "", p->trans_b ? "b" : "",
+	        p->fp8                  ? "fp8"
+	        : p->type == HSPMD_BF16 ? "bf16"
+	                                : "fp32",
 	        p->d_type == HSPMD_BF16 ? "bf16" : "fp32", epilogues[p->epilogue], p->has_bias ? "true" : "false",
 	        p->accumulate ? "true" : "false", p->has_residual ? "true" : "false", candidate, of, milliseconds < 0 ? -1 : seconds * 1e3,
 	        milliseconds > 0 ? flop / seconds / 1e12 : 0);
@@ -478,6 +503,8 @@ int hspmd_cuda_gemm_run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p
 	const struct hspmd_cuda_gemm_choice *c = find(cuda, p, err);
 	if (!c)
 		return -1;
+	if (c->none && p->fp8)
+		return hspmd_fail(err, "cuBLASLt has no algorithm for a product of FP8 operands");
 	if (c->none && p->epilogue != HSPMD_EPILOGUE_NONE)
 		return hspmd_fail(err, "cuBLASLt has no algorithm for what follows a product");
 	if (c->none)

@@ -5,6 +5,7 @@
 
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/rounding.h"
+#include "runtime/tensor/fp8.h"
 
 #define HSPMD_UPDATE_FUNCTION static __device__ __forceinline__
 #define HSPMD_UPDATE_REAL float
@@ -39,6 +40,7 @@ struct update {
 	int64_t count;
 	unsigned first;
 	float keep;
+	bool history; /* an amax history, whose moments stay */
 };
 
 /* Updates whose copies are rounded to the nearest. */
@@ -150,7 +152,8 @@ template <typename Updates, typename Rule> static __global__ void __launch_bound
 #pragma unroll
 			for (int s = 0; s < Rule::moments; s++)
 				own[s] = m[s][i];
-			p[i] = Rule::update(a.rates.of, a.of[k].keep, g[i] * a.rates.scale, p[i], own);
+			p[i] = a.of[k].history ? hspmd_amax_next(p[i], g[i])
+			                       : Rule::update(a.rates.of, a.of[k].keep, g[i] * a.rates.scale, p[i], own);
 #pragma unroll
 			for (int s = 0; s < Rule::moments; s++)
 				m[s][i] = own[s];
@@ -235,6 +238,7 @@ static int update_as(struct hspmd_cuda *cuda, const struct rates *rates, const s
 			u->count = hspmd_cuda_elements(&args[at].in[0]);
 			u->first = (unsigned)blocks;
 			u->keep = (float)args[at].attr->update.keep;
+			u->history = args[at].attr->history;
 			describe_rounding(&a, &args[at]);
 			blocks += ceil_div(u->count, UPDATE_ELEMENTS);
 			a.vectors += u->count > 0;

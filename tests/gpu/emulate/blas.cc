@@ -5,6 +5,7 @@
 #include <string.h>
 #include <vector>
 
+#include "runtime/tensor/fp8.h"
 #include "tests/gpu/emulate/counts.h"
 #include "tests/gpu/emulate/cublasLt.h"
 #include "tests/gpu/emulate/cuda_bf16.h"
@@ -23,6 +24,7 @@ struct emulate_product {
 	cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
 	cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
 	void *bias = NULL, *aux = NULL;
+	const float *scale[2] = { NULL, NULL }; /* of FP8 operands; on the device */
 	bool tf32 = false;
 	int64_t aux_ld = 0;
 };
@@ -40,6 +42,10 @@ static void count_lookup()
 
 static double get(const void *data, cudaDataType_t type, size_t i)
 {
+	if (type == CUDA_R_8F_E4M3)
+		return hspmd_e4m3_value(((const uint8_t *)data)[i]);
+	if (type == CUDA_R_8F_E5M2)
+		return hspmd_e5m2_value(((const uint8_t *)data)[i]);
 	return type == CUDA_R_32F ? ((const float *)data)[i] : __bfloat162float(((const __nv_bfloat16 *)data)[i]);
 }
 
@@ -74,12 +80,26 @@ static std::vector<double> unfold(const void *data, const emulate_layout &l, boo
 	return out;
 }
 
+static bool is_fp8(const emulate_layout &l)
+{
+	return l.type == CUDA_R_8F_E4M3 || l.type == CUDA_R_8F_E5M2;
+}
+
+/* As on Hopper: see the FP8 requirements of cublasLtMatmul. */
+static bool fits_fp8(const emulate_product &p, const emulate_layout &a, const emulate_layout &b, const emulate_layout &d)
+{
+	return is_fp8(a) && is_fp8(b) && !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) && p.a == CUBLAS_OP_T &&
+	       p.b == CUBLAS_OP_N && (a.rows | a.columns | b.columns | (uint64_t)a.ld | (uint64_t)b.ld | (uint64_t)d.ld) % 16 == 0 &&
+	       p.scale[0] && p.scale[1] && (d.type == CUDA_R_16BF || d.type == CUDA_R_32F);
+}
+
 static bool fits(const emulate_product &p, const emulate_layout &a, const emulate_layout &b, const emulate_layout &d)
 {
 	uint64_t m = p.a == CUBLAS_OP_T ? a.columns : a.rows, k = p.a == CUBLAS_OP_T ? a.rows : a.columns;
 	uint64_t n = p.b == CUBLAS_OP_T ? b.rows : b.columns, k2 = p.b == CUBLAS_OP_T ? b.columns : b.rows;
+	bool types = is_fp8(a) || is_fp8(b) ? fits_fp8(p, a, b, d) : a.type == b.type && (d.type == a.type || d.type == CUDA_R_32F);
 	return m == d.rows && n == d.columns && k == k2 && k && (uint64_t)a.ld >= a.rows && (uint64_t)b.ld >= b.rows &&
-	       (uint64_t)d.ld >= d.rows && a.type == b.type && (d.type == a.type || d.type == CUDA_R_32F);
+	       (uint64_t)d.ld >= d.rows && types;
 }
 
 static bool has(const emulate_product &p, int what)
@@ -137,6 +157,8 @@ static void multiply(const emulate_product &p, const emulate_layout &la, const e
                      const void *b, float alpha, float beta, const void *c, void *d)
 {
 	size_t k = p.a == CUBLAS_OP_T ? la.rows : la.columns;
+	if (is_fp8(la))
+		alpha *= *p.scale[0] * *p.scale[1];
 	std::vector<double> left = unfold(a, la, p.a == CUBLAS_OP_N, p.tf32), right = unfold(b, lb, p.b == CUBLAS_OP_T, p.tf32);
 	for (size_t n = 0; n < ld.columns; n++)
 		for (size_t m = 0; m < ld.rows; m++) {
@@ -199,6 +221,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 	           : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE             ? (void *)&desc->epilogue
 	           : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER ? (void *)&desc->aux
 	           : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD      ? (void *)&desc->aux_ld
+	           : attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER      ? (void *)&desc->scale[0]
+	           : attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER      ? (void *)&desc->scale[1]
 	                                                                    : (void *)&desc->bias;
 	if (size != (attribute >= CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : 4))
 		return CUBLAS_STATUS_INVALID_VALUE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stand-in: see cuda_runtime.h. The part of cuBLASLt that the CUDA device uses, with its names, order of arguments and column-major
  * convention; products are summed in double. There are always two algorithms, which differ only in their workspace; BF16 has them only if
- * all sizes are multiples of 8. */
+ * all sizes are multiples of 8, FP8 only if all are multiples of 16 and the summed dimension is that of both operands' columns. */
 #ifndef EMULATE_CUBLASLT_H
 #define EMULATE_CUBLASLT_H
 
@@ -31,7 +31,9 @@ typedef enum {
 	CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
 	CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
 	CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
-	CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12
+	CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
+	CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+	CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18
 } cublasLtMatmulDescAttributes_t;
 typedef enum {
 	CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Linear layers of FP8 operands, as a reference: operands become the floats that their FP8 numbers are, and these are multiplied like any
+ * others. Scales are powers of two, so that a product of scaled operands, scaled back, would have the same bits. */
+#include "runtime/device/cpu/kernel.h"
+
+#include "runtime/tensor/fp8.h"
+
+extern const struct hspmd_cpu_kernel LOCAL(linear), LOCAL(linear_grad_x), LOCAL(linear_grad_w);
+
+#define ROUND_ELEMENTS 16384 /* per item */
+
+/* The amax history of one tensor, and what it says. */
+static int level_of(const struct hspmd_view *history, int row)
+{
+	const real *values = (const real *)history->data + row * HSPMD_AMAX_BINS;
+	int level = 0;
+	for (int b = 0; b < HSPMD_AMAX_BINS; b++)
+		level += values[b] > 0;
+	return level;
+}
+
+struct rounding {
+	const real *from;
+	real *to;
+	int64_t count;
+	float scale, back;
+	bool gradient;
+};
+
+static void round_item(void *context, int64_t item, int thread)
+{
+	const struct rounding *r = context;
+	(void)thread;
+	int64_t first, end, items = (r->count + ROUND_ELEMENTS - 1) / ROUND_ELEMENTS;
+	split_range(r->count, items, item, &first, &end);
+	const real *restrict from = r->from;
+	real *restrict to = r->to;
+	float scale = r->scale, back = r->back;
+	if (r->gradient)
+		for (int64_t i = first; i < end; i++)
+			to[i] = (real)(hspmd_e5m2_round((float)from[i] * scale) * back);
+	else
+		for (int64_t i = first; i < end; i++)
+			to[i] = (real)(hspmd_e4m3_round((float)from[i] * scale) * back);
+}
+
+/* Rounds a tensor with the scale of its history, which is a row of `history`. */
+static void round_tensor(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, const struct hspmd_view *x,
+                         const struct hspmd_view *history, int row, enum hspmd_fp8_operand operand, real *to)
+{
+	bool gradient = operand == HSPMD_FP8_GRADIENT;
+	int scale = hspmd_fp8_scale(level_of(history, row), gradient ? hspmd_amax_unit(args->attr->scale) : 0, operand);
+	struct rounding r = { .from = x->data,
+		              .to = to,
+		              .count = element_count(x),
+		              .scale = hspmd_power_of_two(scale),
+		              .back = hspmd_power_of_two(-scale),
+		              .gradient = gradient };
+	hspmd_thread_pool_for(cpu->pool, (r.count + ROUND_ELEMENTS - 1) / ROUND_ELEMENTS, ROUND_ELEMENTS * 4 * MOVE_NS, round_item, &r);
+}
+
+/* Adds a tensor's thermometer to a row of a history's gradient, or writes it. */
+static void note_amax(const struct hspmd_view *x, int unit, const struct hspmd_view *to, int row)
+{
+	const real *values = x->data;
+	real *sums = (real *)to->data + row * HSPMD_AMAX_BINS;
+	int64_t count = element_count(x);
+	vec most = splat(0);
+	for (int64_t i = 0; i < count; i += LANES) {
+		vec v = i + LANES <= count ? load(values + i) : load_part(values + i, count - i);
+		most = vmax(vmax(v, -v), most); /* which ignores NaN */
+	}
+	int level = hspmd_amax_level((float)reduce_max(most), unit);
+	for (int b = 0; b < HSPMD_AMAX_BINS; b++)
+		sums[b] = (to->accumulate ? sums[b] : 0) + (b < level ? 1 : 0);
+}
+
+/* The workspace: the rounded inputs 0 and 1, then that of the operator on floats. */
+static int64_t padded(int64_t elements)
+{
+	return (elements + 15) / 16 * 16;
+}
+
+static real *rest_of(const struct hspmd_kernel_args *args)
+{
+	return (real *)args->workspace + padded(element_count(&args->in[0])) + padded(element_count(&args->in[1]));
+}
+
+static size_t with_operands(const struct hspmd_kernel_args *args, size_t bytes)
+{
+	return (size_t)(padded(element_count(&args->in[0])) + padded(element_count(&args->in[1]))) * sizeof(real) + bytes;
+}
+
+/* The same call with the rounded inputs 0 and 1. */
+static struct hspmd_kernel_args on_floats(const struct hspmd_kernel_args *args, int inputs, int outputs)
+{
+	struct hspmd_kernel_args own = *args;
+	own.input_count = inputs;
+	own.output_count = outputs;
+	own.in[0].data = args->workspace;
+	own.in[1].data = (real *)args->workspace + padded(element_count(&args->in[0]));
+	own.workspace = rest_of(args);
+	return own;
+}
+
+static void linear_fp8(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	bool has_bias = args->in[2].rank >= 0;
+	struct hspmd_kernel_args own = on_floats(args, has_bias ? 3 : 2, 1);
+	round_tensor(cpu, args, &args->in[0], &args->in[3], 0, HSPMD_FP8_ACTIVATION, own.in[0].data);
+	round_tensor(cpu, args, &args->in[1], &args->in[4], 0, HSPMD_FP8_WEIGHT, own.in[1].data);
+	LOCAL(linear).run(cpu, &own);
+}
+
+static size_t linear_fp8_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	return with_operands(args, LOCAL(linear).workspace(cpu, args));
+}
+
+static void linear_fp8_grad_x(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct hspmd_kernel_args own = on_floats(args, 2, 1);
+	if (args->out[0].data) {
+		round_tensor(cpu, args, &args->in[0], &args->in[2], 1, HSPMD_FP8_GRADIENT, own.in[0].data);
+		round_tensor(cpu, args, &args->in[1], &args->in[3], 0, HSPMD_FP8_WEIGHT, own.in[1].data);
+		LOCAL(linear_grad_x).run(cpu, &own);
+	}
+	if (args->output_count > 1 && args->out[1].data)
+		note_amax(&args->in[1], 0, &args->out[1], 0);
+}
+
+static size_t linear_fp8_grad_x_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	return with_operands(args, args->out[0].rank > 0 ? LOCAL(linear_grad_x).workspace(cpu, args) : 0);
+}
+
+static void linear_fp8_grad_w(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct hspmd_kernel_args own = on_floats(args, 2, 1), sums = *args;
+	sums.workspace = own.workspace;
+	sums.output_count = 2;
+	sums.out[0].data = NULL; /* the bias alone, from dy itself */
+	if (args->out[1].data)
+		LOCAL(linear_grad_w).run(cpu, &sums);
+	if (args->out[0].data) {
+		round_tensor(cpu, args, &args->in[0], &args->in[2], 1, HSPMD_FP8_GRADIENT, own.in[0].data);
+		round_tensor(cpu, args, &args->in[1], &args->in[2], 0, HSPMD_FP8_ACTIVATION, own.in[1].data);
+		LOCAL(linear_grad_w).run(cpu, &own);
+	}
+	if (args->output_count > 2 && args->out[2].data) {
+		note_amax(&args->in[1], 0, &args->out[2], 0);
+		note_amax(&args->in[0], hspmd_amax_unit(args->attr->scale), &args->out[2], 1);
+	}
+}
+
+static size_t linear_fp8_grad_w_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	return with_operands(args, LOCAL(linear_grad_w).workspace(cpu, args));
+}
+
+const struct hspmd_cpu_kernel LOCAL(linear_fp8) = { linear_fp8, linear_fp8_workspace };
+const struct hspmd_cpu_kernel LOCAL(linear_fp8_grad_x) = { linear_fp8_grad_x, linear_fp8_grad_x_workspace };
+const struct hspmd_cpu_kernel LOCAL(linear_fp8_grad_w) = { linear_fp8_grad_w, linear_fp8_grad_w_workspace };
