@@ -101,7 +101,7 @@
  *                       most about 0.3 MB (common/format/trace_spans.h), absent if there are none; last: nothing more comes; steps:
  *                       recorded so far; dropped: spans for which there was no room
  *   checkpoint_written  id; step; generation; shared: true if it is of the shared folder; and the report of hspmd_writer_result
- *                       (runtime/state/checkpoint.h) | error: text
+ *                       (runtime/state/checkpoint.h), without `shard` if an earlier answer of this id had it | error: text
  *   manifest_written    id; shared: as in `write_manifest` | error: text
  *   aborted             generation; step: next to run; holds: generation of whose state it has its share, or null;
  *                       ready: step whose gradients are complete but not applied, or null; applied: last step applied, or null;

@@ -10,12 +10,21 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
+static void clear_members(struct checkpoint *s)
+{
+	for (int i = 0; i < s->members; i++) {
+		json_decref(s->answer[i]);
+		json_decref(s->shard[i]);
+	}
+	free(s->answer);
+	free(s->shard);
+	free(s->member);
+	s->members = s->answers = 0;
+}
+
 static void clear(struct checkpoint *s)
 {
-	for (int i = 0; i < s->members; i++)
-		json_decref(s->answer[i]);
-	free(s->answer);
-	free(s->member);
+	clear_members(s);
 	bound_plan_unref(s->bound_plan);
 	json_decref(s->manifest);
 	memset(s, 0, sizeof *s);
@@ -30,14 +39,11 @@ void checkpoint_clear(struct hspmd_controller *m)
 /* Sets the workers whose answers the next phase needs. Returns false if memory is short. */
 static bool members(struct hspmd_controller *m, struct checkpoint *s, struct worker *const *who, int count)
 {
-	for (int i = 0; i < s->members; i++)
-		json_decref(s->answer[i]);
-	free(s->answer);
-	free(s->member);
+	clear_members(s);
 	s->member = hspmd_calloc((size_t)count, sizeof *s->member);
 	s->answer = hspmd_calloc((size_t)count, sizeof *s->answer);
-	s->members = s->answers = 0;
-	if (!s->member || !s->answer) {
+	s->shard = hspmd_calloc((size_t)count, sizeof *s->shard);
+	if (!s->member || !s->answer || !s->shard) {
 		m->failed = true;
 		return false;
 	}
@@ -176,9 +182,20 @@ static struct checkpoint *part_of(struct hspmd_controller *m, const json_t *mess
 	return &m->checkpoint[json_is_true(json_object_get(message, "shared")) ? PART_SHARED : PART_OWN];
 }
 
+/* A worker describes its shard, which is the same in both parts, in the first of its answers. */
+static void note_shard(struct hspmd_controller *m, const struct checkpoint *from, int i, json_t *message)
+{
+	json_t *shard = json_object_get(message, "shard");
+	for (int p = 0; p < PARTS && shard; p++) {
+		struct checkpoint *s = &m->checkpoint[p];
+		if (s->phase == CHECKPOINT_WRITING && s->number == from->number && i < s->members && !s->shard[i])
+			s->shard[i] = json_incref(shard);
+	}
+}
+
 /* Records an answer. Returns true if it is the last of the phase. An answer may report an error: another worker may have written a copy of
  * the slice. */
-static bool take(struct checkpoint *s, struct worker *w, json_t *message)
+static bool take(struct hspmd_controller *m, struct checkpoint *s, struct worker *w, json_t *message)
 {
 	const char *id = json_string_value(json_object_get(message, "id"));
 	if (s->phase == CHECKPOINT_NONE || !id || strcmp(id, s->id))
@@ -187,6 +204,7 @@ static bool take(struct checkpoint *s, struct worker *w, json_t *message)
 	if (i >= 0 && !s->answer[i]) {
 		s->answer[i] = json_incref(message);
 		s->answers++;
+		note_shard(m, s, i, message);
 	}
 	return s->answers == s->members;
 }
@@ -238,13 +256,16 @@ static void list(struct hspmd_controller *m, struct checkpoint *s)
 	free(one);
 }
 
-/* Each bears its sender's address. */
+/* Each bears its sender's address, and its shard unless it could not be written. */
 static json_t *answers(struct hspmd_controller *m, const struct checkpoint *s)
 {
 	json_t *all = check_alloc(m, json_array());
-	for (int i = 0; i < s->members; i++)
-		if (json_array_append(all, s->answer[i]))
+	for (int i = 0; i < s->members; i++) {
+		bool lacks = s->shard[i] && !error_of(s, i) && !json_object_get(s->answer[i], "shard");
+		json_t *one = check_alloc(m, lacks ? json_copy(s->answer[i]) : json_incref(s->answer[i]));
+		if ((lacks && json_object_set(one, "shard", s->shard[i])) || json_array_append_new(all, one))
 			m->failed = true;
+	}
 	return all;
 }
 
@@ -285,7 +306,7 @@ void on_checkpoint_written(struct hspmd_controller *m, struct worker *w, json_t 
 {
 	struct checkpoint *s = part_of(m, message);
 	struct hspmd_error err = { "" };
-	if (s->phase != CHECKPOINT_WRITING || !take(s, w, message))
+	if (s->phase != CHECKPOINT_WRITING || !take(m, s, w, message))
 		return;
 	const char *first = NULL;
 	for (int i = 0; i < s->members && !first; i++)
@@ -347,7 +368,7 @@ void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *m
 	struct checkpoint *s = part_of(m, message);
 	const char *error = NULL;
 	int bad = 0;
-	if (s->phase != CHECKPOINT_LISTING || !take(s, w, message))
+	if (s->phase != CHECKPOINT_LISTING || !take(m, s, w, message))
 		return;
 	for (int i = 0; i < s->members; i++)
 		if (error_of(s, i)) {

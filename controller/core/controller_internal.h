@@ -186,6 +186,7 @@ struct checkpoint {
 	double since, deadline;
 	struct worker **member; /* NULL: gone after it had answered */
 	json_t **answer;
+	json_t **shard; /* of each member, if it has answered with its shard, for either part; otherwise NULL */
 	int members, answers;
 	struct bound_plan *bound_plan;
 	json_t *manifest;

@@ -17,6 +17,8 @@ struct worker_checkpoints {
 	struct hspmd_writer *writer;
 	pthread_t waiter[PARTS]; /* report to the controller when the writer is done */
 	bool waiting[PARTS];
+	pthread_mutex_t reports;         /* the answers of both parts go out in the order in which they are made */
+	char *told_id;                   /* the last checkpoint whose shard was described: both parts have the same one; NULL: none */
 	struct hspmd_copy_routes copies; /* the writer may still use it */
 	char *copies_location;
 	bool *declined; /* by the placement's `from`: not kept */
@@ -112,6 +114,23 @@ static int refuse(struct worker *w, const json_t *request, int generation, const
 	return status;
 }
 
+/* The part is written, or (report NULL) has failed. Takes the report over. */
+static void answer_written(const struct wait *p, json_t *report, const char *why_not)
+{
+	struct worker_checkpoints *c = p->w->checkpoints;
+	pthread_mutex_lock(&c->reports);
+	bool told = c->told_id && !strcmp(c->told_id, p->id),
+	     there = json_array_size(json_object_get(json_object_get(report, "shard"), "nodes")) > 0;
+	if (there && told) {
+		json_object_del(report, "shard");
+	} else if (there) { /* otherwise this part has none, but perhaps the other */
+		free(c->told_id);
+		c->told_id = strdup(p->id);
+	}
+	answer(p->w, p->part, p->id, p->step, p->generation, report, report ? NULL : why_not);
+	pthread_mutex_unlock(&c->reports);
+}
+
 static void *wait_written(void *argument)
 {
 	struct wait *p = argument;
@@ -126,10 +145,7 @@ static void *wait_written(void *argument)
 	if (status == 0)
 		status = (shared ? hspmd_writer_shared_result : hspmd_writer_result)(writer, 0, &report, &err);
 	if (p->asked)
-		answer(p->w, p->part, p->id, p->step, p->generation, status == 1 ? report : NULL,
-		       status == 1   ? NULL
-		       : err.text[0] ? err.text
-		                     : "not written");
+		answer_written(p, status == 1 ? report : NULL, err.text[0] ? err.text : "not written");
 	else
 		json_decref(report);
 	hspmd_inbox_post(p->w->inbox, json_pack("{ss}", "type", "checkpoint")); /* one that has waited for the writer can be served now */
@@ -195,6 +211,7 @@ static struct worker_checkpoints *checkpoints(struct worker *w, struct hspmd_err
 		free(c);
 		return NULL;
 	}
+	pthread_mutex_init(&c->reports, NULL);
 	return w->checkpoints = c;
 }
 
@@ -517,6 +534,8 @@ void worker_end_checkpoints(struct worker *w)
 	end_wait(c, OWN);
 	end_wait(c, SHARED);
 	hspmd_writer_destroy(c->writer);
+	pthread_mutex_destroy(&c->reports);
+	free(c->told_id);
 	free(c->copies_location);
 	free(c->declined);
 	free(c);

@@ -141,7 +141,7 @@ static void expect_part(struct scene *s, int d, const char *type, const char *id
 	assert_int_equal(json_is_true(json_object_get(m, "shared")), shared);
 	if (!error != !text || (error && !strstr(text, error)))
 		fail_msg("device %d, %s: %s", d, id, text ? text : "no error");
-	assert_true(error || json_is_string(json_object_get(json_object_get(m, "shard"), "list")));
+	assert_true(error || shared == !json_object_get(m, "shard")); /* described once */
 	json_decref(m);
 }
 
@@ -189,6 +189,33 @@ static void test_shared_folder_hangs(void **state)
 		quit(&s, d);
 }
 
+/* What a node's own disk cannot take is described with what the shared folder has, whichever answers first. */
+static void test_own_disk_fails(void **state)
+{
+	(void)state;
+	struct scene s;
+	char file[80];
+	open_scene(&s);
+	start(&s, 1, prepare(&s, 1, true), 0, -1); /* each has a part of the state, and keeps a copy of the other's */
+	for (int d = 0; d < 2; d++)
+		expect_number(&s, d, "finished", "step", STEPS);
+	snprintf(file, sizeof file, "%s/no-folder", folder);
+	FILE *f = fopen(file, "w");
+	assert_true(f && !fclose(f));
+	for (int d = 0; d < 2; d++)
+		tell(&s.peer[d], json_pack("{ss,si,ss,ss,so}", "type", "checkpoint", "generation", 1, "id", "one", "local", file, "shared",
+		                           json_sprintf("%s/shared", folder)));
+	for (int i = 0; i < 4; i++) {
+		json_t *m = next(&s, i / 2, "checkpoint_written"), *shard = json_object_get(m, "shard");
+		bool shared = json_is_true(json_object_get(m, "shared"));
+		assert_true(!shared || !json_object_get(m, "error"));
+		assert_int_equal(json_array_size(json_object_get(shard, "nodes")), shared);
+		json_decref(m);
+	}
+	for (int d = 0; d < 2; d++)
+		quit(&s, d);
+}
+
 static int make(void **state)
 {
 	int status = worker_scene_make(state);
@@ -203,6 +230,7 @@ int main(void)
 		cmocka_unit_test(test_checkpoint_in_the_last_step),
 		cmocka_unit_test(test_checkpoint_at_a_vote),
 		cmocka_unit_test(test_shared_folder_hangs),
+		cmocka_unit_test(test_own_disk_fails),
 	};
 	return cmocka_run_group_tests(tests, make, worker_scene_remove);
 }

@@ -37,6 +37,7 @@ struct sim {
 	bool votes_stop, votes_save;    /* at the end of the step it is ready for */
 	json_t *checkpoint;             /* requested and not yet written */
 	json_t *hanging;                /* begun, while the shared folder is away */
+	json_t *told;                   /* the last request of which it has described its shard */
 	int64_t hanging_step;
 	json_t *waiting[WAITING]; /* until the step's end */
 	int waiting_count;

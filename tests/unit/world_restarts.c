@@ -15,8 +15,11 @@
 
 static json_t *manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written, struct hspmd_error *err)
 {
-	size_t i;
 	json_t *one;
+	size_t i;
+	json_array_foreach(written, i, one) /* whichever answer of a worker had its shard */
+		if (!json_object_get(one, "error"))
+			assert_string_equal(world_word(json_object_get(one, "shard"), "file"), id);
 	(void)c, (void)cluster;
 	json_array_foreach(written, i, one)
 		if (json_object_get(one, "error")) {

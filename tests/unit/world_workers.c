@@ -18,7 +18,8 @@ void world_forget(struct sim *s)
 	json_decref(s->start);
 	json_decref(s->checkpoint);
 	json_decref(s->hanging);
-	s->start = s->checkpoint = s->hanging = NULL;
+	json_decref(s->told);
+	s->start = s->checkpoint = s->hanging = s->told = NULL;
 	s->alive = s->set_up = s->hung = s->stays = s->reporter = false;
 	s->prepared = s->runs = s->loading = s->holds = s->done = s->stop = s->stopped = s->aborted = 0;
 	while (s->waiting_count)
@@ -75,13 +76,18 @@ static void tell_stopped(struct world *w, struct sim *s, int64_t g)
 	report(w, s, "stopped", g);
 }
 
-/* error NULL: it is. */
+/* error NULL: it is. Both parts have the same shard, which the first answer about a checkpoint describes. */
 static void say_written(struct world *w, struct sim *s, json_t *m, bool shared, int64_t step, const char *error)
 {
 	json_t *a = json_pack("{s:s, s:s, s:b, s:s*}", "type", "checkpoint_written", "id", world_word(m, "id"), "shared", (int)shared,
 	                      "error", error);
-	if (!error)
+	if (!error) {
 		json_object_set_new(a, "step", json_integer(step));
+		if (s->told != m)
+			json_object_set_new(a, "shard", json_pack("{s:s}", "file", world_word(m, "id")));
+		json_decref(s->told);
+		s->told = json_incref(m);
+	}
 	world_say_up(w, s, a);
 }
 
@@ -134,9 +140,12 @@ static void write_checkpoint(struct world *w, struct sim *s, json_t *m)
 	if (w->o.stuck)
 		return;
 	bool bad = w->o.noise && world_pick(w, 40) == 0, shared_bad = w->o.noise && world_pick(w, 40) == 0;
+	bool shared_first = world_pick(w, 2);
+	if (wants_shared(m) && shared_first)
+		write_shared(w, s, m, shared_bad);
 	if (wants_own(m))
 		say_written(w, s, m, false, s->step, bad ? "No space left on device" : NULL);
-	if (wants_shared(m))
+	if (wants_shared(m) && !shared_first)
 		write_shared(w, s, m, shared_bad);
 }
 

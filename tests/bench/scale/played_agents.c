@@ -288,9 +288,8 @@ static void answer_checkpoint(struct played_agents *a, struct agent *g, int devi
 		                 copy ? shard_on(g, next, device, false) : NULL, "error"));
 	if (json_is_string(json_object_get(m, "shared")))
 		say_as(a, g, device,
-		       json_pack("{s:s, s:s, s:I, s:I, s:b, s:o, s:f}", "type", "checkpoint_written", "id", a->checkpoint, "step",
-		                 (json_int_t)a->checkpoint_step, "generation", (json_int_t)number, "shared", 1, "shard",
-		                 shard_on(g, g->node, device, true), "seconds", 1.0));
+		       json_pack("{s:s, s:s, s:I, s:I, s:b, s:f}", "type", "checkpoint_written", "id", a->checkpoint, "step",
+		                 (json_int_t)a->checkpoint_step, "generation", (json_int_t)number, "shared", 1, "seconds", 1.0));
 }
 
 static void save(struct played_agents *a, struct agent *g, json_t *manifest)
