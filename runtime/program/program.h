@@ -241,6 +241,7 @@ struct hspmd_transfer_binding {
 	int tensor;
 	enum hspmd_dtype dtype; /* of the elements that are sent */
 	int in, out;            /* slots; -1: this device has none */
+	int choice;             /* slot: the experts that rows chose; -1: none */
 	int micro_batch, layer;
 	bool backward, recomputed; /* recomputed: for a forward pass that runs again */
 	uint64_t number;           /* number of the transfer, the same on all devices */
