@@ -63,6 +63,7 @@ struct worker {
 	struct hspmd_generation *now, *next; /* NULL: it has none, or is not a member */
 	json_t *message, *addresses, *state; /* own copies */
 	int64_t step;                        /* the next one */
+	bool spills;                         /* the device has no memory for two generations */
 	double losses[EACH];
 	json_t *shard; /* what it wrote */
 	struct hspmd_error err;
@@ -95,7 +96,9 @@ static int prepare(struct worker *w)
 static int start(struct worker *w)
 {
 	struct hspmd_load_report report;
+	bool spills = w->now && w->spills && !w->setup.device->ops->host_memory;
 	if (hspmd_generation_learn_addresses(w->next, w->addresses, &w->err) || hspmd_generation_connect(w->next, &w->err) ||
+	    (spills && hspmd_generation_spill(w->now, NULL, &w->err)) ||
 	    hspmd_generation_allocate(w->next, w->now, &w->err))
 		return -1;
 	return hspmd_generation_load(w->next, w->now, w->state, w->step, &report, &w->err);
@@ -280,6 +283,7 @@ static bool change_to(const char *text, json_t *state, int64_t step)
 	for (int d = 0; d < DEVICES; d++) {
 		job.workers[d].state = json_deep_copy(state);
 		job.workers[d].step = step;
+		job.workers[d].spills = random_plan_draw(2);
 	}
 	const struct worker *failed = everybody(start, true);
 	if (failed)

@@ -594,18 +594,18 @@ static void offload_is_chosen_where_memory_is_short(void **unused)
 	hspmd_model_destroy(m);
 }
 
-/* Two GPUs, the second with less memory, whose hosts are reached at `rate` GB/s. */
-static struct hspmd_cluster *two_gpus(double large, double small, double rate)
+/* Two GPUs, the second with less memory and `speed` as fast, whose hosts are reached at `rate` GB/s. */
+static struct hspmd_cluster *two_gpus(double large, double small, double speed, double rate)
 {
 	char text[900];
 	snprintf(text, sizeof text,
 	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"l\":{\"kind\":\"cuda\",\"memory_bytes\":%.0f,\"gbytes_per_s\":1000,"
 	         "\"peak_tflops\":{\"fp32\":50,\"bf16\":500},\"host\":{\"memory_bytes\":64000000000,\"gbytes_per_s\":%g}},\"s\":{\"kind\":"
-	         "\"cuda\",\"memory_bytes\":%.0f,\"gbytes_per_s\":1000,\"peak_tflops\":{\"fp32\":50,\"bf16\":500},\"host\":{\"memory_"
+	         "\"cuda\",\"memory_bytes\":%.0f,\"gbytes_per_s\":1000,\"peak_tflops\":{\"fp32\":50,\"bf16\":%g},\"host\":{\"memory_"
 	         "bytes\":"
 	         "64000000000,\"gbytes_per_s\":%g}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"l\",\"count\":1},{\"type\":\"s\","
 	         "\"count\":1}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":50}]}",
-	         large, rate, small, rate);
+	         large, rate, small, 500 * speed, rate);
 	return cluster_from(text);
 }
 
@@ -614,20 +614,24 @@ static void check_offload(const struct hspmd_cluster *c, const struct hspmd_mode
 {
 	struct hspmd_error err = { "" };
 	for (int i = 0; i < p->pipeline_count; i++)
-		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
 			for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++) {
 				struct hspmd_plan *other = hspmd_plan_copy(p);
 				struct hspmd_stage *stage = &other->pipelines[i].stages[s];
+				bool offload = !stage->offload;
 				struct hspmd_costs *costs = hspmd_costs_of_plan(c, f, NULL, HSPMD_PRECISION_BF16, p, &err);
-				stage->offload = stage->offload ? HSPMD_OFFLOAD_NONE : HSPMD_OFFLOAD_OPTIMIZER;
-				stage->recompute = (enum hspmd_recompute)k;
+				for (; stage < other->pipelines[i].stages + p->pipelines[i].stage_count;
+				     stage += p->pipelines[i].stage_count / p->virtual_stages) { /* of each chunk */
+					stage->offload = offload ? HSPMD_OFFLOAD_OPTIMIZER : HSPMD_OFFLOAD_NONE;
+					stage->recompute = (enum hspmd_recompute)k;
+				}
 				assert_non_null(costs);
 				if ((hspmd_recompute_kinds(f->recompute_sets) & 1u << k) && hspmd_plan_fits(costs, other)) {
 					assert_int_equal(hspmd_evaluate(c, f, NULL, HSPMD_PRECISION_BF16, other, NULL, &err), 0);
 					if (other->predicted.step_s < p->predicted.step_s * (1 - 1e-6))
-						fail_msg("%s: %g s, but %g s if stage %d of pipeline %d %s and recomputes %s", name,
-						         p->predicted.step_s, other->predicted.step_s, s, i,
-						         stage->offload ? "offloads" : "does not offload", hspmd_recompute_names[k]);
+						fail_msg("%s, %s: %g s, but %g s if stage %d of pipeline %d %s and recomputes %s", name,
+						         hspmd_schedule_names[p->schedule], p->predicted.step_s, other->predicted.step_s, s,
+						         i, offload ? "offloads" : "does not offload", hspmd_recompute_names[k]);
 				}
 				hspmd_costs_destroy(costs);
 				hspmd_plan_destroy(other);
@@ -642,13 +646,14 @@ static void stages_offload_one_by_one(void **unused)
 	struct hspmd_model *m = model_from(models[2]);
 	struct hspmd_model_facts *f = facts_of(m, 512);
 	int count[3] = { 0 }; /* plans in which no stage offloads, one of several, all */
-	for (int i = 0; i < 24; i++) {
+	for (int i = 0; i < 48; i++) {
 		char name[100];
 		double large = 2.4e9 + 0.3e9 * (i % 8), small = 1.9e9 + 0.1e9 * (i % 3), rate = i % 2 ? 20 : 0.2;
-		struct hspmd_cluster *c = two_gpus(large, small, rate);
-		struct hspmd_solve_request r = {
-			.global_batch = i / 8 == 2 ? 256 : 32, .micro_batch = 2 << i / 8, .seq_len = 512, .precision = HSPMD_PRECISION_BF16
-		};
+		struct hspmd_cluster *c = two_gpus(large, small, i < 24 ? 1 : 0.2, rate);
+		struct hspmd_solve_request r = { .global_batch = i / 8 % 3 == 2 ? 256 : 32,
+			                         .micro_batch = 2 << i / 8 % 3,
+			                         .seq_len = 512,
+			                         .precision = HSPMD_PRECISION_BF16 };
 		struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
 		snprintf(name, sizeof name, "%g and %g GB, %g GB/s, micro-batches of %d", large / 1e9, small / 1e9, rate, r.micro_batch);
 		if (p)

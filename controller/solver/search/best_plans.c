@@ -96,7 +96,7 @@ bool hspmd_stage_can_offload(const struct hspmd_search *s, const struct hspmd_st
 	return s->caps.offload && s->costs->facts;
 }
 
-static void set_offload(struct hspmd_plan *p, int pipeline, int stage, enum hspmd_offload offload)
+void hspmd_stage_set_offload(struct hspmd_plan *p, int pipeline, int stage, enum hspmd_offload offload)
 {
 	struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
 	for (int s = stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages)
@@ -109,9 +109,9 @@ void hspmd_plan_offload_least(const struct hspmd_search *s, struct hspmd_plan *p
 		for (int k = 0; k < p->pipelines[i].stage_count / p->virtual_stages; k++) {
 			if (!p->pipelines[i].stages[k].offload)
 				continue;
-			set_offload(p, i, k, HSPMD_OFFLOAD_NONE);
+			hspmd_stage_set_offload(p, i, k, HSPMD_OFFLOAD_NONE);
 			if (!hspmd_stage_fits(s->costs, p, i, k))
-				set_offload(p, i, k, HSPMD_OFFLOAD_OPTIMIZER);
+				hspmd_stage_set_offload(p, i, k, HSPMD_OFFLOAD_OPTIMIZER);
 		}
 }
 

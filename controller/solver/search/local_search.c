@@ -248,7 +248,7 @@ static bool set_offload(struct local_search *r, int i, int s, enum hspmd_offload
 	bool can = true;
 	for (int k = i; k < r->p->pipeline_count; k++)
 		if (r->group[k] == r->group[i]) {
-			r->p->pipelines[k].stages[s].offload = offload;
+			hspmd_stage_set_offload(r->p, k, s, offload);
 			can = can && (!offload || hspmd_stage_can_offload(r->s, &r->p->pipelines[k].stages[s]));
 		}
 	return can;
@@ -259,7 +259,10 @@ static bool try_offload_of(struct local_search *r, int i, int s)
 {
 	const struct hspmd_stage *st = &r->p->pipelines[i].stages[s];
 	enum hspmd_offload was = st->offload, other = was ? HSPMD_OFFLOAD_NONE : HSPMD_OFFLOAD_OPTIMIZER;
-	if (!was && (st->recompute == HSPMD_RECOMPUTE_NONE || !hspmd_stage_can_offload(r->s, st)))
+	bool recomputes = false;
+	for (int k = s; k < r->p->pipelines[i].stage_count; k += r->p->pipelines[i].stage_count / r->p->virtual_stages)
+		recomputes = recomputes || r->p->pipelines[i].stages[k].recompute != HSPMD_RECOMPUTE_NONE;
+	if (!was && (!recomputes || !hspmd_stage_can_offload(r->s, st)))
 		return false;
 	bool can = set_offload(r, i, s, other), fits = choose_all_recompute(r);
 	double seconds = can && fits ? timed(r) : INFINITY;
@@ -276,10 +279,8 @@ static bool try_offload_of(struct local_search *r, int i, int s)
 static bool try_offload(struct local_search *r)
 {
 	bool any = false;
-	if (r->p->virtual_stages > 1 || !r->offload)
-		return false;
-	for (int i = 0; i < r->p->pipeline_count && go_on(r); i++)
-		for (int s = 0; r->group[i] == i && s < r->p->pipelines[i].stage_count && go_on(r); s++)
+	for (int i = 0; r->offload && i < r->p->pipeline_count && go_on(r); i++)
+		for (int s = 0; r->group[i] == i && s < r->p->pipelines[i].stage_count / r->p->virtual_stages && go_on(r); s++)
 			any = try_offload_of(r, i, s) || any;
 	return any;
 }

@@ -88,7 +88,9 @@ bool hspmd_search_is_over(struct hspmd_search *s);
 bool hspmd_search_can_offload(const struct hspmd_search *s);
 /* All devices of the stage can. */
 bool hspmd_stage_can_offload(const struct hspmd_search *s, const struct hspmd_stage *stage);
-/* Stages that fit without offload no longer do so; all chunks of a device, or none. */
+/* Sets what a stage of the first chunk offloads, and the stages on the same devices in all other chunks. */
+void hspmd_stage_set_offload(struct hspmd_plan *p, int pipeline, int stage, enum hspmd_offload offload);
+/* Stages that fit without offload no longer do so. */
 void hspmd_plan_offload_least(const struct hspmd_search *s, struct hspmd_plan *p);
 /* sharded_plans.c: offers plans under ZeRO-2 and 3. Returns 0, or -1 if memory runs out. */
 int hspmd_offer_sharded_plans(struct hspmd_search *s);
