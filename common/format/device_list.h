@@ -5,12 +5,13 @@
 #define HSPMD_FORMAT_DEVICE_LIST_H
 
 /* Seconds between two kernels that a host program launches one after the other on a GPU: a kernel of 2.9 us takes 3.8 us (NVIDIA, "Getting
- * Started with CUDA Graphs", at second hand). Memory of a CUDA device that is in use before the program allocates any: context and kernels
- * (Hugging Face Transformers' documentation, "Model training anatomy": 1343 MB after PyTorch has put one element there). */
+ * Started with CUDA Graphs", at second hand). From a GPU's choice of rows to the first kernel that depends on it: a copy to the host, which
+ * waits, one back, and two kernels; assumed, not measured. Memory of a CUDA device that is in use before the program allocates any: context
+ * and kernels (Hugging Face Transformers' documentation, "Model training anatomy": 1343 MB after PyTorch has put one element there). */
 #define HSPMD_DEVICE_KINDS(KIND)                                                                                                           \
 	KIND(CPU, cpu, .origin = HSPMD_ORIGIN_CORES, .host_memory = true, .fp8 = true, .takes_parts = true, .overlaps = true,              \
 	     .dispatches = true)                                                                                                           \
 	KIND(CUDA, cuda, .origin = HSPMD_ORIGIN_NVIDIA, .bf16 = true, .tf32 = true, .fp8 = true, .fused = true, .row_bytes = 128,          \
-	     .rings = true, .launch_s = 0.9e-6, .context_bytes = 1343.0 * 1024 * 1024)
+	     .rings = true, .dispatches = true, .choice_s = 30e-6, .launch_s = 0.9e-6, .context_bytes = 1343.0 * 1024 * 1024)
 
 #endif

@@ -366,3 +366,38 @@ int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_st
 	free(c.member);
 	return rv ? -1 : 1;
 }
+
+int hspmd_devcomm_exchange(struct hspmd_devcomm *d, const struct hspmd_comm_step *step, const void *from, const int64_t *send, void *to,
+                           const int64_t *come, size_t row, enum hspmd_dtype dtype, struct hspmd_error *err)
+{
+	const struct devcomm_step *known = find_step(d, step);
+	const struct devcomm_group *g = known ? &d->groups[known->group] : NULL;
+	const char *out = from;
+	char *in = to;
+	size_t element = hspmd_dtype_bytes(dtype), sent = 0;
+	uint64_t ticket;
+	if (!g || !g->made)
+		return 0;
+	if (!g->made->group)
+		return hspmd_fail(err, "the communicator of these devices was aborted");
+	const struct hspmd_communicator_ops *ops = g->made->ops;
+	if (ops->begin(g->made->group, err))
+		return -1;
+	for (int m = 0; m < step->member_count; m++) {
+		int i = 0; /* the member's index in the group */
+		while (g->ranks[i] != d->o.rank_of[step->members[m]])
+			i++;
+		if (i == g->self)
+			continue;
+		if ((send[m] && ops->send(g->made->group, i, out, (size_t)send[m] * row, dtype, err)) ||
+		    (come[m] && ops->receive(g->made->group, i, in, (size_t)come[m] * row, dtype, err)))
+			return -1;
+		out += (size_t)send[m] * row * element;
+		in += (size_t)come[m] * row * element;
+		sent += (size_t)send[m] * row * element;
+	}
+	if (ops->end(g->made->group, &ticket, err) || ops->stream_wait(g->made->group, ticket, err))
+		return -1;
+	atomic_fetch_add_explicit(&d->sent_bytes, sent, memory_order_relaxed);
+	return 1;
+}

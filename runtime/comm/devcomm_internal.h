@@ -98,6 +98,11 @@ bool hspmd_devcomm_has_step(const struct hspmd_devcomm *d, const struct hspmd_co
 /* Run a collective step: 1 enqueued (see hspmd_devcomm_stream_wait), 0 no group runs it, -1 and err. */
 int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
                              const struct hspmd_local_buffer *out, struct hspmd_error *err);
+/* Exchange rows of `row` elements between the members of a step: send[m] of them to member m, which begin behind those to the members
+ * before it, and come[m] from it likewise; not of this device to itself. Later device work is ordered after it. 1, or 0: no group can, or
+ * -1 and err. */
+int hspmd_devcomm_exchange(struct hspmd_devcomm *d, const struct hspmd_comm_step *step, const void *from, const int64_t *send, void *to,
+                           const int64_t *come, size_t row, enum hspmd_dtype dtype, struct hspmd_error *err);
 /* The group for messages from one device to another; NULL: these use the transport. */
 struct devcomm_group *hspmd_devcomm_pair(const struct hspmd_devcomm *d, int from, int to);
 /* Send the moves between a pair that add, or those that do not, as one message. */

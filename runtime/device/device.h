@@ -60,6 +60,11 @@ struct hspmd_device_ops {
 	int (*copy_box)(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
 	                const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
 	                struct hspmd_error *err);
+	/* Row i of `count` rows of `elements` elements becomes the sum, in their order and in F32 for BF16, of the rows at from[first[i]] ..
+	 * from[first[i + 1] - 1]; of none: 0. Addresses are the device's, the arrays the host's, and free on return. NULL: not possible;
+	 * needed by devices whose memory the host cannot read if their programs dispatch (struct hspmd_device_traits). */
+	int (*sum_rows)(struct hspmd_device *dev, void *const *to, const int64_t *first, const void *const *from, int64_t count,
+	                int64_t elements, enum hspmd_dtype dtype, struct hspmd_error *err);
 	/* Bytes of workspace that an operator needs for these args (data pointers unset). */
 	size_t (*workspace)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args);
 	int (*run)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err);

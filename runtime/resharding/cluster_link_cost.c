@@ -27,10 +27,11 @@ static int device_class(const void *context, int device)
 	return hspmd_cluster_names_nodes(c) ? -1 : c->devices[device].type;
 }
 
-static bool dispatches(const void *context, int device)
+static double choice_seconds(const void *context, int device)
 {
 	const struct hspmd_cluster *c = context;
-	return hspmd_device_traits(c->types[c->devices[device].type].kind)->dispatches;
+	const struct hspmd_device_traits *traits = hspmd_device_traits(c->types[c->devices[device].type].kind);
+	return traits->dispatches ? traits->choice_s : -1;
 }
 
 static bool rings(const void *context, int device)
@@ -47,5 +48,5 @@ struct hspmd_link_cost hspmd_link_cost_of_cluster(const struct hspmd_cluster *c)
 		                         .network = network,
 		                         .device_class = device_class,
 		                         .rings = rings,
-		                         .dispatches = dispatches };
+		                         .choice_seconds = choice_seconds };
 }

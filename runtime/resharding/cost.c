@@ -218,6 +218,15 @@ static void book_rows(struct resolver *r, const struct hspmd_comm_step *step, do
 	}
 }
 
+/* Until all members know the choice. */
+static double choice_seconds(const struct resolver *r, const struct hspmd_comm_step *step)
+{
+	double slowest = 0;
+	for (int m = 0; m < step->member_count; m++)
+		slowest = fmax(slowest, r->cost->choice_seconds(r->cost->context, r->real[step->members[m]]));
+	return slowest;
+}
+
 static int cost_all_reduce(struct resolver *r, struct hspmd_comm_step *step, double *network_busy)
 {
 	int n = step->member_count;
@@ -267,7 +276,8 @@ int hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *ne
 	case HSPMD_COMM_DISPATCH:
 	case HSPMD_COMM_COMBINE:
 		book_rows(r, step, network_busy);
-		break;
+		step->seconds = book_end(r) + choice_seconds(r, step);
+		return 0;
 	case HSPMD_COMM_COPY:
 	case HSPMD_COMM_ZERO:
 	case HSPMD_COMM_KIND_COUNT:

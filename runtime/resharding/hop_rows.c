@@ -49,7 +49,7 @@ static bool can_choose(const struct resolver *r, const struct placement *with_ex
 	for (size_t i = 0; i < moves->count; i++) {
 		const struct hspmd_move *m = &moves->move[i];
 		if (!has_whole_rows(r, &m->box) || !knows(with_experts, m->from, &m->box) || !knows(with_experts, m->to, &m->box) ||
-		    !cost->dispatches(cost->context, r->real[m->from]) || !cost->dispatches(cost->context, r->real[m->to]))
+		    cost->choice_seconds(cost->context, r->real[m->from]) < 0 || cost->choice_seconds(cost->context, r->real[m->to]) < 0)
 			return false;
 	}
 	return true;
@@ -78,7 +78,7 @@ int hspmd_hop_rows(struct resolver *r, const struct hop_view *v, struct hop *hop
 	bool combine = v->x->experts != NULL;
 	const struct placement *with_experts = combine ? v->x : v->y;
 	struct move_list moves = { 0 };
-	if (!r->cost || !r->cost->dispatches)
+	if (!r->cost || !r->cost->choice_seconds)
 		return 1;
 	for (size_t i = 0; i < v->region_count; i++) {
 		const struct hspmd_region *region = &v->region[i];

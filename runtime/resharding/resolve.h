@@ -97,8 +97,9 @@ struct hspmd_link_cost {
 	/* Devices of one class have equal links to devices of one class on other nodes, so that the messages of large collectives can be
 	 * counted by class. NULL, or -1 for any device: not known, every pair counts alone. */
 	int (*device_class)(const void *context, int device);
-	/* Returns true if programs of the device can send chosen rows alone (DISPATCH, COMBINE). NULL: none can. */
-	bool (*dispatches)(const void *context, int device);
+	/* Seconds for which a device waits for the choice before it can send chosen rows alone (DISPATCH, COMBINE); below 0: its programs
+	 * cannot. NULL: none can. */
+	double (*choice_seconds)(const void *context, int device);
 	/* Returns true if the device gathers and sums with others of this kind around a ring. NULL: none does. */
 	bool (*rings)(const void *context, int device);
 	struct hspmd_resolve_cache *cache; /* earlier answers under this cost; NULL: none */

@@ -18,6 +18,7 @@
 #include "runtime/comm/comm.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/comm_scene.h"
+#include "tests/unit/expert_plans.h"
 #include "tests/unit/trainer.h"
 
 static void *played; /* the emulated NCCL */
@@ -496,12 +497,33 @@ static void models(void **state)
 	unsetenv("HSPMD_CUDA_GRAPHS");
 }
 
+/* Rows of experts: directly between CUDA devices, and through host memory where one of them is a CPU. */
+static void rows_of_experts(void **state)
+{
+	(void)state;
+	static const struct {
+		int plan;
+		unsigned gpus;
+	} cases[] = { { 1, 15 }, { 2, 15 }, { 3, 15 }, { 4, 15 }, { 1, 5 }, { 2, 6 } };
+	double want[EXPERT_STEPS], got[EXPERT_STEPS];
+	expert_plan_train(0, 0, want);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		int before = made();
+		expert_plan_train(cases[i].plan, cases[i].gpus, got);
+		assert_true(cases[i].gpus != 15 || made() > before);
+		for (int s = 0; s < EXPERT_STEPS; s++)
+			if (!(fabs(got[s] - want[s]) < 1e-4 * want[s]))
+				fail_msg("case %zu: loss of step %d is %.9g, not %.9g", i, s, got[s], want[s]);
+	}
+}
+
 int main(void)
 {
 	static const struct CMUnitTest emulated[] = {
-		cmocka_unit_test(versions),     cmocka_unit_test(steps),        cmocka_unit_test(generations),
-		cmocka_unit_test(given_up),     cmocka_unit_test(disagreement), cmocka_unit_test(cut_short),
-		cmocka_unit_test(members_gone), cmocka_unit_test(never_met),    cmocka_unit_test(models),
+		cmocka_unit_test(versions),        cmocka_unit_test(steps),        cmocka_unit_test(generations),
+		cmocka_unit_test(given_up),        cmocka_unit_test(disagreement), cmocka_unit_test(cut_short),
+		cmocka_unit_test(members_gone),    cmocka_unit_test(never_met),    cmocka_unit_test(models),
+		cmocka_unit_test(rows_of_experts),
 	};
 	static const struct CMUnitTest real[] = { cmocka_unit_test(models) };
 	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);

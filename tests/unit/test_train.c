@@ -13,6 +13,7 @@
 
 #include "runtime/exec/execute.h"
 #include "tests/unit/draw.h"
+#include "tests/unit/expert_plans.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 12
@@ -225,6 +226,22 @@ static void recomputes_listed_operators(void **state)
 		fail_msg("an unknown operator: \"%s\"", err.text);
 }
 
+/* Rows of experts alone are sent, evenly and unevenly divided, and the losses are those of one device; twice, to the bit. */
+static void rows_of_experts(void **state)
+{
+	(void)state;
+	double want[EXPERT_STEPS], got[EXPERT_STEPS], again[EXPERT_STEPS];
+	expert_plan_train(0, 0, want);
+	for (int p = 1; p < EXPERT_PLANS; p++) {
+		expert_plan_train(p, 0, got);
+		expert_plan_train(p, 0, again);
+		for (int s = 0; s < EXPERT_STEPS; s++)
+			if (!(fabs(got[s] - want[s]) < 1e-5 * want[s]))
+				fail_msg("plan %d: loss of step %d is %.17g, not %.17g", p, s, got[s], want[s]);
+		assert_memory_equal(got, again, sizeof got);
+	}
+}
+
 /* The norm of all first moments in the state of one device. */
 static int moment_norm(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device,
                        struct hspmd_error *err)
@@ -291,6 +308,7 @@ int main(void)
 		                            cmocka_unit_test(llama),
 		                            cmocka_unit_test(heads_in_any_ratio),
 		                            cmocka_unit_test(large_shapes),
+		                            cmocka_unit_test(rows_of_experts),
 		                            cmocka_unit_test(clipping),
 		                            cmocka_unit_test(no_decay),
 		                            cmocka_unit_test(recomputes_listed_operators) };

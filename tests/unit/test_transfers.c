@@ -243,11 +243,11 @@ static void random_transfers(void **state)
 
 /* ---- rows of experts */
 
-static bool always(const void *context, int device)
+static double at_once(const void *context, int device)
 {
 	(void)context;
 	(void)device;
-	return true;
+	return 0;
 }
 
 /* `context` groups divide dimension 1, and the devices of each, which have parts of the experts, are of `dim`. */
@@ -374,7 +374,7 @@ static void one_case_of_rows(uint64_t seed, long *kinds)
 	set_experts(combine ? a : b, devices, context, parts, count, per_token, weights);
 	int64_t n = hspmd_shape_elements(&shape), sent = 0;
 	struct chosen_experts choice = draw_choice(&r, n / shape.dim[2], count, per_token);
-	struct hspmd_link_cost cost = { .dispatches = always };
+	struct hspmd_link_cost cost = { .choice_seconds = at_once };
 	struct scene s = { .choice = &choice };
 	struct hspmd_error err = { "" };
 	s.t = hspmd_resolve(&shape, sizeof(double), a, b, &cost, &err);

@@ -61,6 +61,7 @@ static void cuda_close(struct hspmd_device *dev)
 	if (cuda->stream)
 		cudaStreamDestroy(cuda->stream);
 	hspmd_cuda_sm_partition_close(cuda);
+	cudaFree(cuda->lists);
 	free(cuda->communicators);
 	free(cuda);
 }
@@ -209,6 +210,43 @@ static int cuda_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd
 		return -1;
 	cudaError_t status = cudaGetLastError();
 	return status ? hspmd_cuda_failed(status, "copying a box", err) : 0;
+}
+
+/* Makes the device's list memory at least this large. */
+static int need_lists(struct hspmd_cuda *cuda, size_t bytes, struct hspmd_error *err)
+{
+	if (bytes <= cuda->list_bytes)
+		return 0;
+	void *grown;
+	cudaError_t status = cudaMalloc(&grown, bytes);
+	if (status)
+		return hspmd_cuda_failed(status, "making room for lists of rows on the GPU", err);
+	if (cuda->lists && hspmd_cuda_stream_wait(cuda, err)) {
+		cudaFree(grown);
+		return -1;
+	}
+	cudaFree(cuda->lists);
+	cuda->lists = grown;
+	cuda->list_bytes = bytes;
+	return 0;
+}
+
+static int cuda_sum_rows(struct hspmd_device *dev, void *const *to, const int64_t *first, const void *const *from, int64_t count,
+                         int64_t elements, enum hspmd_dtype dtype, struct hspmd_error *err)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	size_t rows = (size_t)count, addends = (size_t)first[count];
+	size_t sizes[] = { rows * sizeof *to, addends * sizeof *from, (rows + 1) * sizeof *first };
+	const void *lists[] = { to, from, first };
+	if (!count || need_lists(cuda, sizes[0] + sizes[1] + sizes[2], err))
+		return count ? -1 : 0;
+	char *at = cuda->lists;
+	for (int i = 0; i < 3; at += sizes[i++])
+		if (sizes[i] && hspmd_cuda_upload(cuda, at, lists[i], sizes[i], err))
+			return -1;
+	hspmd_cuda_sum_rows(cuda, cuda->lists, count, (int64_t)addends, elements, dtype);
+	cudaError_t status = cudaGetLastError();
+	return status ? hspmd_cuda_failed(status, "summing rows", err) : 0;
 }
 
 static size_t cuda_workspace(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args)
@@ -404,6 +442,7 @@ static const struct hspmd_device_ops cuda_ops = {
 	.to_host_concurrent = cuda_to_host_concurrent,
 	.zero = cuda_zero,
 	.copy_box = cuda_copy_box,
+	.sum_rows = cuda_sum_rows,
 	.workspace = cuda_workspace,
 	.run = cuda_run,
 	.run_batch = cuda_run_batch,

@@ -44,7 +44,9 @@ struct hspmd_cuda {
 	/* Returns -1 and err if communication in progress on the GPU has failed, takes too long or was cancelled; called while waiting. */
 	int (*check)(struct hspmd_cuda *cuda, struct hspmd_error *err);
 	struct hspmd_cuda_profile *profile; /* NULL: profiling is off */
-	bool check_each;                    /* HSPMD_CUDA_CHECK=1: wait after every operator, so that a failure names its operator */
+	void *lists;                        /* of sum_rows; NULL: there were none yet */
+	size_t list_bytes;
+	bool check_each; /* HSPMD_CUDA_CHECK=1: wait after every operator, so that a failure names its operator */
 };
 
 /* (device.h) An entry of choice[] is what a product (gemm.h) or an attention (attention_desc.h) has found for its shape; such choices
@@ -73,6 +75,10 @@ struct hspmd_cuda_kernel {
 int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src,
                         const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
                         struct hspmd_error *err);
+
+/* fill.cu: sum_rows of device.h. `lists`: to, from and first, on the device. */
+void hspmd_cuda_sum_rows(struct hspmd_cuda *cuda, const void *lists, int64_t count, int64_t addends, int64_t elements,
+                         enum hspmd_dtype dtype);
 
 /* column_sum.cu: sums[n] = the sum of the rows of x[rows, n], which may be padded, added to sums[n] if accumulate; needs
  * hspmd_cuda_column_sum_workspace bytes of workspace. */

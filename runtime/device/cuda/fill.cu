@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operators that fill tensors, casts between types, and copies of boxes. */
+/* Operators that fill tensors, casts between types, copies of boxes, and sums of rows. */
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/rounding.h"
 
@@ -211,3 +211,32 @@ static int cast(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, s
 const struct hspmd_cuda_kernel hspmd_cuda_normal = { normal, NULL };
 const struct hspmd_cuda_kernel hspmd_cuda_fill = { fill, NULL };
 const struct hspmd_cuda_kernel hspmd_cuda_cast = { cast, NULL };
+
+/* A block per row. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+        sum_rows_kernel(T *const *to, const T *const *from, const int64_t *first, int64_t elements)
+{
+	int64_t row = blockIdx.x, begin = first[row], end = first[row + 1];
+	for (int64_t j = threadIdx.x; j < elements; j += THREADS) {
+		float sum = begin < end ? to_float(from[begin][j]) : 0.0f;
+		for (int64_t k = begin + 1; k < end; k++)
+			sum += to_float(from[k][j]);
+		to[row][j] = from_float<T>(sum);
+	}
+}
+
+template <typename T> static int sum_rows_of(struct hspmd_cuda *cuda, const void *lists, int64_t count, int64_t addends, int64_t elements)
+{
+	T *const *to = (T *const *)lists;
+	const T *const *from = (const T *const *)(to + count);
+	auto *kernel = sum_rows_kernel<T>;
+	LAUNCH(kernel, (unsigned)count, THREADS, 0, cuda->stream, to, from, (const int64_t *)(from + addends), elements);
+	return 0;
+}
+
+void hspmd_cuda_sum_rows(struct hspmd_cuda *cuda, const void *lists, int64_t count, int64_t addends, int64_t elements,
+                         enum hspmd_dtype dtype)
+{
+	BY_TYPE(dtype, sum_rows_of, cuda, lists, count, addends, elements);
+}
