@@ -15,6 +15,7 @@
 #include "runtime/facts/facts.h"
 #include "runtime/model/model_internal.h"
 #include "runtime/op/op.h"
+#include "runtime/tensor/fp8.h"
 
 #define DATA HSPMD_SRCDIR "/tests/data/model/"
 
@@ -161,6 +162,36 @@ static void counts_operations(void **state)
 }
 
 /* Equal layers are of one kind, however many; the first and the last are kinds of their own. */
+/* In FP8 the four products of a block, in both passes, and no others; amax histories are parameters of each device. */
+static void products_in_fp8(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	const double t = 32, products = 24 * t * 64 * 64, histories = 4 * 3 * HSPMD_AMAX_BINS;
+	struct hspmd_model *m =
+	        from_text("{\"model_type\":\"gpt2\",\"vocab_size\":40,\"n_embd\":64,\"n_head\":8,\"n_layer\":3,\"n_positions\":32}");
+	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	source.precision = HSPMD_PRECISION_FP8;
+	struct hspmd_model_facts *plain = facts_of(m, 32), *f = hspmd_model_facts_build(&source, "gpt2", 32, &err);
+	if (!f)
+		fail_msg("%s", err.text);
+	assert_int_equal(f->kind_count, plain->kind_count);
+	for (int k = 0; k < f->kind_count; k++)
+		for (int width = 0; width < HSPMD_FACTS_WIDTHS; width++) {
+			const struct hspmd_layer_facts *is = &f->kinds[k], *was = &plain->kinds[k];
+			bool block = k == f->kind_of_layer[1];
+			assert_float_equal(all(&is->forward[width].fp8), block ? products : 0, 1e-6);
+			assert_float_equal(all(&is->backward[width].fp8), block ? 2 * products : 0, 1e-6);
+			assert_float_equal(all(&was->forward[width].fp8) + all(&was->backward[width].fp8), 0, 0);
+			assert_float_equal(all(&is->forward[width].flops), all(&was->forward[width].flops), 1e-6);
+			assert_true(is->backward[width].reductions == was->backward[width].reductions);
+			assert_float_equal(all(&is->params), all(&was->params) + (block ? histories : 0), 0);
+		}
+	hspmd_model_facts_destroy(plain);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+}
+
 static void equal_layers_count_once(void **state)
 {
 	(void)state;
@@ -284,9 +315,9 @@ static void operators_worth_recomputing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(counts_parameters),           cmocka_unit_test(counts_operations),
-		cmocka_unit_test(equal_layers_count_once),     cmocka_unit_test(a_net_of_ones_own),
-		cmocka_unit_test(operators_worth_recomputing),
+		cmocka_unit_test(counts_parameters), cmocka_unit_test(counts_operations),
+		cmocka_unit_test(products_in_fp8),   cmocka_unit_test(equal_layers_count_once),
+		cmocka_unit_test(a_net_of_ones_own), cmocka_unit_test(operators_worth_recomputing),
 	};
 	return cmocka_run_group_tests_name("facts", tests, NULL, NULL);
 }
