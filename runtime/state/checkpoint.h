@@ -22,6 +22,7 @@ struct hspmd_state_slice {
 	struct hspmd_shape shape;
 	struct hspmd_box box;
 	const void *data; /* packed, device memory */
+	bool in_host;     /* the host can read it all the same */
 };
 
 /* Copies of shards on other nodes: who sends to whom over which transport. Every member of `transport` takes part in every checkpoint. */

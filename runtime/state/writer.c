@@ -27,6 +27,7 @@ struct chunk {
 	const char *from;
 	char *to;
 	size_t bytes, block; /* index in the image of the first of its blocks */
+	bool host;           /* the source is in host memory */
 };
 
 struct hspmd_writer {
@@ -38,7 +39,7 @@ struct hspmd_writer {
 	bool quit;
 	struct hspmd_image *image;
 	bool image_good, passed_on; /* passed_on: to the shared folder's thread, which may still write it */
-	bool host;   /* the source is in host memory */
+	bool host;                  /* all of the source is in host memory */
 	bool unread; /* some of the state could not be copied */
 	struct chunk *chunks;
 	size_t chunk_count, chunk_capacity, copied;
@@ -62,7 +63,7 @@ struct hspmd_writer {
 /* A caller that delays training only copies; the checksums of these chunks are computed by the thread later. */
 static int copy_chunk(struct hspmd_writer *w, const struct chunk *c, bool holding, struct hspmd_error *err)
 {
-	if (!w->host)
+	if (!w->host && !c->host)
 		return holding ? w->dev->ops->to_host(w->dev, c->to, c->from, c->bytes, err)
 		               : w->dev->ops->to_host_concurrent(w->dev, c->to, c->from, c->bytes, err);
 	if (holding)
@@ -299,8 +300,8 @@ static int list_chunks(struct hspmd_writer *w, const struct hspmd_state_slice *s
 			if (hspmd_array_grow(&w->chunks, &w->chunk_capacity, w->chunk_count, sizeof *w->chunks))
 				return hspmd_fail_memory(err, "beginning a checkpoint");
 			size_t bytes = e->bytes - at < CHUNK ? (size_t)(e->bytes - at) : CHUNK;
-			w->chunks[w->chunk_count++] =
-			        (struct chunk){ (const char *)slices[i].data + at, w->image->data + e->offset + at, bytes, block };
+			w->chunks[w->chunk_count++] = (struct chunk){ (const char *)slices[i].data + at, w->image->data + e->offset + at,
+				                                      bytes, block, slices[i].in_host };
 			block += hspmd_block_count(bytes);
 		}
 	}
@@ -356,7 +357,7 @@ static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, c
 		return w->dev->ops->synchronise(w->dev, err);
 	/* Such a device is used by one thread only, so its memory is read here and now. */
 	for (size_t i = 0; i < w->chunk_count; i++)
-		if (w->dev->ops->to_host(w->dev, w->chunks[i].to, w->chunks[i].from, w->chunks[i].bytes, err))
+		if (copy_chunk(w, &w->chunks[i], true, err))
 			return -1;
 	w->copied = w->chunk_count;
 	return 0;
