@@ -56,7 +56,7 @@ struct hspmd_controller *hspmd_controller_create(const struct run_config *config
 	m->risk = config->risk;
 	/* All incarnations on a node share this clock, so that tickets are larger than earlier ones, which agents may still send. */
 	m->tickets = (int64_t)(now * 1e6);
-	m->checkpoint_step = m->newest_save = -1;
+	m->checkpoint_step = m->newest_save = m->attempted = -1;
 	m->checkpoint_tried_at = now;
 	m->checkpoint_tried_step = config->last_step;
 	samples_init(m);

@@ -249,7 +249,8 @@ struct hspmd_controller {
 	int64_t generation;               /* the last number used */
 	int64_t step;                     /* next to run, as settled */
 	int64_t steps_reported;           /* steps that have lines in metrics.jsonl */
-	int attempts;                     /* failures since the last committed step */
+	int attempts;                     /* generations that have failed since the last committed step */
+	int64_t attempted;                /* the last number used when that was counted last; -1: not since that step */
 	char last_error[HSPMD_ERROR_MAX]; /* of the last failure */
 	struct change change;
 	struct checkpoint_search checkpoint_search;
@@ -379,6 +380,8 @@ double requests_deadline(const struct hspmd_controller *m);
 /* run_end.c */
 /* Ends the run: its agents quit, and the controller exits when they have, or after a while. No effect if the run is ending already. */
 void end_run(struct hspmd_controller *m, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* A generation has failed, or could not begin. What fails with it, such as all other workers of a network that is gone, counts no more. */
+void count_attempt(struct hspmd_controller *m);
 /* Ends the run, and returns true, if it has failed too often without a step. */
 bool check_attempts(struct hspmd_controller *m);
 

@@ -471,7 +471,7 @@ bool advance_current(struct hspmd_controller *m)
 		}
 		if (m->now < m->step_deadline)
 			return false;
-		m->attempts++;
+		count_attempt(m);
 		char text[200];
 		snprintf(text, sizeof text, "no step for %.1f s, where %.1f s were allowed",
 		         m->now - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at),

@@ -16,7 +16,7 @@
  * others. */
 static void count_failure(struct hspmd_controller *m, struct worker *w)
 {
-	m->attempts++;
+	count_attempt(m);
 	if (++w->faults < 2 || w->node->quarantined || nodes_usable(m) <= m->config->job->elastic.min_nodes)
 		return;
 	double seconds =
@@ -267,7 +267,7 @@ static bool overdue(struct hspmd_controller *m, struct generation *g)
 	if (!message || all_answered(g) || m->now < g->deadline)
 		return false;
 	if (g->phase == PHASE_STARTING)
-		m->attempts++;
+		count_attempt(m);
 	kill_unresponsive(m, g, message);
 	return true;
 }

@@ -257,6 +257,7 @@ json_t *members_cluster(struct hspmd_controller *m, const struct generation *g, 
 void forgive_failures(struct hspmd_controller *m)
 {
 	m->attempts = 0;
+	m->attempted = -1;
 	for (size_t i = 0; i < m->nodes; i++)
 		for (int k = 0; k < m->node[i]->workers; k++)
 			m->node[i]->worker[k]->faults = m->node[i]->worker[k]->revivals = 0;

@@ -22,6 +22,12 @@ void end_run(struct hspmd_controller *m, int status, const char *fmt, ...)
 			send_node(m, m->node[i], json_pack("{s:s}", "type", "quit"));
 }
 
+void count_attempt(struct hspmd_controller *m)
+{
+	m->attempts += m->attempted != m->generation;
+	m->attempted = m->generation;
+}
+
 bool check_attempts(struct hspmd_controller *m)
 {
 	if (m->attempts <= m->config->max_attempts || m->end != END_NONE)

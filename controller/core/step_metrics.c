@@ -84,8 +84,10 @@ static void line(struct hspmd_controller *m, int64_t step, double loss, double s
 	history_note(m, step, loss);
 	m->steps_reported = step + 1;
 	m->loss = isfinite(loss) ? loss : 0;
-	if (!runs_command(m) || step >= m->furthest)
+	if (!runs_command(m) || step >= m->furthest) {
 		m->attempts = 0;
+		m->attempted = -1;
+	}
 	m->furthest = step >= m->furthest ? step + 1 : m->furthest;
 }
 

@@ -244,6 +244,27 @@ static void test_needed_though_it_fails(void **state)
 	world_destroy(w);
 }
 
+/* All workers die at once, or all of a node, as with its driver: that is one attempt that has failed, not one for each. */
+static void test_many_workers_die_at_once(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 3, .devices_per_node = 4, .held = 3, .steps = 40, .checkpoints = true, .attempts = 2 });
+		int status = -1;
+		for (int step = 5; step <= 25; step += 10) {
+			world_run_until(w, step);
+			for (int n = 0; n < (seed % 2 ? 3 : 1); n++)
+				for (int d = 0; d < 4; d++)
+					world_kill(w, n, d, WORLD_KILL);
+		}
+		world_run_out(w, seed);
+		if (!world_ended(w, &status) || status)
+			fail_msg("seed %d: %d: %s", (int)seed, status, world_exit_text(w));
+		world_destroy(w);
+	}
+}
+
 /* An agent that does not connect is started again at its deadline, not before. */
 static void test_silent(void **state)
 {
@@ -410,6 +431,7 @@ int main(void)
 		cmocka_unit_test(test_ends_in_time),
 		cmocka_unit_test(test_left_out_for_failing),
 		cmocka_unit_test(test_needed_though_it_fails),
+		cmocka_unit_test(test_many_workers_die_at_once),
 		cmocka_unit_test(test_silent),
 		cmocka_unit_test(test_adopted),
 		cmocka_unit_test(test_not_adopted),

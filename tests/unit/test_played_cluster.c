@@ -33,7 +33,7 @@ static void test_growth(void **state)
 	int count[2];
 	for (int k = 0; k < 2; k++) {
 		struct hspmd_error err = { "" };
-		if (played_scenes_run(k ? MANY : FEW, TRAIN_S, phase[k], &count[k], &err))
+		if (played_scenes_run(PLAYED_ALL, k ? MANY : FEW, TRAIN_S, phase[k], &count[k], &err))
 			fail_msg("%d devices: %s", k ? MANY : FEW, err.text);
 		assert_int_equal(count[k], PLAYED_PHASES_MAX);
 	}

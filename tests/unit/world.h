@@ -34,6 +34,7 @@ struct world_options {
 	double ends;                           /* when the job's time is over; 0: never */
 	bool stuck;                            /* the disks take no checkpoint, and do not fail either */
 	double gather;                         /* seconds that agents may take to come up; 0: the usual */
+	int attempts;                          /* that may fail without a step between; 0: 1000 */
 	bool noise;                            /* sometimes a worker does not start, cannot prepare, or cannot write */
 };
 

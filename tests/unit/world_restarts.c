@@ -155,7 +155,7 @@ struct world *world_create(const struct world_options *o)
 		.memory = o->sole || o->halves || o->seed % 4 < 2 ? "/memory" : NULL,
 		.resizable = true,
 		.members = true,
-		.max_attempts = 1000,
+		.max_attempts = o->attempts ? o->attempts : 1000,
 		.timeouts = run_timeouts_default(),
 		.covered = hspmd_stages_cover,
 		.manifest = manifest,

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what goes through the controller of a large job, and the CPU seconds that it takes (played_scenes.h).
  *
- *     played [DEVICES...] */
+ *     played [--restart] [DEVICES...]
+ *
+ * --restart: only the start, a checkpoint, and the loss of all workers, after which the state comes from it. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +13,11 @@
 
 #define TRAIN_S 5.0
 
-static int play(int devices)
+static int play(enum played_what what, int devices)
 {
 	struct hspmd_error err = { "" };
 	struct played_phase phase[PLAYED_PHASES_MAX];
-	int count = 0, status = played_scenes_run(devices, TRAIN_S, phase, &count, &err);
+	int count = 0, status = played_scenes_run(what, devices, TRAIN_S, phase, &count, &err);
 	printf("%d devices\n", devices);
 	for (int i = 0; i < count; i++)
 		printf("    %-16s %6.1f s, %7.2f CPU s; %7.2f MB down in %6lld, %7.2f MB up in %6lld; largest %.3f MB; %lld workers; "
@@ -37,7 +39,9 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	if (argc == 2 && !strcmp(argv[1], PLAYED_WAIT))
 		return played_wait();
-	for (int i = 1; i < argc; i++)
-		failed |= play(atoi(argv[i]));
-	return argc < 2 ? play(64) : failed;
+	enum played_what what = argc > 1 && !strcmp(argv[1], "--restart") ? PLAYED_RESTART : PLAYED_ALL;
+	int first = what == PLAYED_RESTART ? 2 : 1;
+	for (int i = first; i < argc; i++)
+		failed |= play(what, atoi(argv[i]));
+	return argc <= first ? play(what, 64) : failed;
 }

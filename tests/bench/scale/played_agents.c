@@ -587,6 +587,15 @@ void played_agents_lose(struct played_agents *a, int node)
 	a->now.training = false; /* its peers wait for it */
 }
 
+void played_agents_kill_workers(struct played_agents *a)
+{
+	for (int n = 0; n < a->site->nodes; n++)
+		for (int d = 0; d < PLAYED_NODE_DEVICES && a->agent[n].stream; d++)
+			if (a->agent[n].worker[d].up)
+				say_exited(a, &a->agent[n], d, 9);
+	a->now.training = false;
+}
+
 void played_agents_repair(struct played_agents *a, int node)
 {
 	a->agent[node].lost = false;

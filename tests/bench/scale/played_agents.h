@@ -36,6 +36,7 @@ void played_agents_call(struct played_agents *a, const char *address);
 int played_agents_run(struct played_agents *a, double seconds, struct hspmd_error *err);
 /* The node is lost: its workers are gone, and its agent is not started again until played_agents_repair(). */
 void played_agents_lose(struct played_agents *a, int node);
+void played_agents_kill_workers(struct played_agents *a); /* all of them, with what they hold; their agents report it */
 void played_agents_repair(struct played_agents *a, int node);
 /* The network between these nodes and all others is cut, or works again. Processes live on. */
 void played_agents_cut(struct played_agents *a, int first, int count, bool cut);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/bench/scale/played_scenes.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@
 #include "common/contact.h"
 #include "tests/bench/scale/played_agents.h"
 
-#define PATIENCE_S 240.0
+#define PATIENCE_S 240.0    /* for a phase; */
+#define PATIENCE_EACH_S 0.1 /* ... or so long for each device, if that is longer: the player itself is slow */
 #define RACK 32 /* nodes */
 #define STILL_S 1.0
 #define COOKIE "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -138,14 +140,14 @@ static int phase(struct play *p, const char *name, enum until what, struct hspmd
 	struct played_counts c = p->before;
 	int64_t largest = 0;
 	int status = 0;
-	double until = hspmd_now() + PATIENCE_S;
+	double patience = fmax(PATIENCE_S, PATIENCE_EACH_S * p->site->nodes * PLAYED_NODE_DEVICES), until = hspmd_now() + patience;
 	while (!reached(p, &c, what)) {
 		status = played_agents_run(p->agents, 0.05, err);
 		hear_reply(p);
 		c = played_agents_counts(p->agents);
 		largest = c.largest > largest ? c.largest : largest;
 		if (!status && hspmd_now() > until)
-			status = hspmd_fail(err, "waited %.0f s", PATIENCE_S);
+			status = hspmd_fail(err, "waited %.0f s", patience);
 		if (!status && refusal(p))
 			status = hspmd_fail(err, "%s", refusal(p));
 		if (!status && waitpid(p->pid, NULL, WNOHANG))
@@ -208,6 +210,20 @@ static int stand_still(struct play *p, struct hspmd_error *err)
 	return status;
 }
 
+/* All workers are killed at once, as by a fault of the network that they share: all state comes from the checkpoint. */
+static int scene_of_restart(struct play *p, struct hspmd_error *err)
+{
+	p->cpu = 0;
+	if (find_controller(p, err) || phase(p, "start", NEW_GENERATION, err))
+		return -1;
+	begin(p);
+	if (ask(p, "checkpoint", 0, err) || phase(p, "checkpoint", COMMITTED, err))
+		return -1;
+	begin(p);
+	played_agents_kill_workers(p->agents);
+	return phase(p, "workers lost", NEW_GENERATION, err);
+}
+
 static int scenes(struct play *p, int nodes, struct hspmd_error *err)
 {
 	int more = nodes / 8, rack = nodes / 4 < RACK ? nodes / 4 : RACK;
@@ -248,7 +264,7 @@ static int scenes(struct play *p, int nodes, struct hspmd_error *err)
 	return stand_still(p, err) ? -1 : restart(p, err);
 }
 
-int played_scenes_run(int devices, double train_s, struct played_phase *phases, int *count, struct hspmd_error *err)
+int played_scenes_run(enum played_what what, int devices, double train_s, struct played_phase *phases, int *count, struct hspmd_error *err)
 {
 	int nodes = devices / PLAYED_NODE_DEVICES;
 	struct play p = { .folder = "/tmp/hspmd-played.XXXXXX", .train_s = train_s, .phase = phases };
@@ -258,7 +274,7 @@ int played_scenes_run(int devices, double train_s, struct played_phase *phases, 
 	int status = -1;
 	if (p.agents && !launch(&p, false, err)) {
 		p.began = hspmd_now();
-		status = scenes(&p, nodes, err);
+		status = what == PLAYED_RESTART ? scene_of_restart(&p, err) : scenes(&p, nodes, err);
 		kill(p.pid, SIGKILL);
 		waitpid(p.pid, NULL, 0);
 	}

@@ -31,6 +31,10 @@ struct played_phase {
 /* devices: a multiple of 64. train_s: how long the job only trains.
  * Fills in phases[PLAYED_PHASES_MAX]. 0, or -1 and err, which names the phase that did not end; *count phases are filled in either way.
  * PLAYED_LOG=1 shows the controller's log. The calling program passes PLAYED_WAIT on to played_wait(). */
-int played_scenes_run(int devices, double train_s, struct played_phase *phases, int *count, struct hspmd_error *err);
+enum played_what {
+	PLAYED_ALL,
+	PLAYED_RESTART, /* from a checkpoint alone */
+};
+int played_scenes_run(enum played_what what, int devices, double train_s, struct played_phase *phases, int *count, struct hspmd_error *err);
 
 #endif
