@@ -609,7 +609,8 @@ static struct hspmd_cluster *two_gpus(double large, double small, double speed, 
 	return cluster_from(text);
 }
 
-/* Fails if the plan is faster with the optimizer's state of one stage elsewhere, and any recomputation that there is in the stage. */
+/* Fails if the plan is faster with the optimizer's state of one stage elsewhere, and any recomputation that there is in the stage; or if it
+ * would fit as well on the device. */
 static void check_offload(const struct hspmd_cluster *c, const struct hspmd_model_facts *f, const struct hspmd_plan *p, const char *name)
 {
 	struct hspmd_error err = { "" };
@@ -626,6 +627,8 @@ static void check_offload(const struct hspmd_cluster *c, const struct hspmd_mode
 					stage->recompute = (enum hspmd_recompute)k;
 				}
 				assert_non_null(costs);
+				if (!offload && k <= (int)p->pipelines[i].stages[s].recompute && hspmd_plan_fits(costs, other))
+					fail_msg("%s: stage %d of pipeline %d offloads for nothing", name, s, i);
 				if ((hspmd_recompute_kinds(f->recompute_sets) & 1u << k) && hspmd_plan_fits(costs, other)) {
 					assert_int_equal(hspmd_evaluate(c, f, NULL, HSPMD_PRECISION_BF16, other, NULL, &err), 0);
 					if (other->predicted.step_s < p->predicted.step_s * (1 - 1e-6))

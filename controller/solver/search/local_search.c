@@ -254,7 +254,7 @@ static bool set_offload(struct local_search *r, int i, int s, enum hspmd_offload
 	return can;
 }
 
-/* A stage that recomputes nothing has memory enough. What is no slower without offload is better, as it leaves the link to others. */
+/* A stage that recomputes nothing has memory enough. */
 static bool try_offload_of(struct local_search *r, int i, int s)
 {
 	const struct hspmd_stage *st = &r->p->pipelines[i].stages[s];
@@ -266,10 +266,9 @@ static bool try_offload_of(struct local_search *r, int i, int s)
 		return false;
 	bool can = set_offload(r, i, s, other), fits = choose_all_recompute(r);
 	double seconds = can && fits ? timed(r) : INFINITY;
-	bool gains = better(r, seconds);
-	if (gains || (was && seconds <= r->seconds)) {
+	if (better(r, seconds)) {
 		r->seconds = seconds;
-		return gains;
+		return true;
 	}
 	set_offload(r, i, s, was);
 	restore_recompute(r);
@@ -412,6 +411,8 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 		again = try_borders(&r) || again;
 		again = try_swaps(&r) || again;
 	}
+	if (r.offload)
+		hspmd_plan_offload_least(s, p);
 	*budget = r.budget;
 	free(r.group);
 	free(r.ends);
