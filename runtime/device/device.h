@@ -40,6 +40,10 @@ struct hspmd_device_ops {
 	void (*close)(struct hspmd_device *dev);
 	void *(*allocate)(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err); /* 64-byte aligned, not cleared */
 	void (*release)(struct hspmd_device *dev, void *data);
+	/* Memory of the host that kernels and copy_box read and write as they do the device's own, over the device's link; the host may use
+	 * it too, after synchronise. Aligned and cleared as above. NULL (the function): there is no such memory. */
+	void *(*allocate_host)(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err);
+	void (*release_host)(struct hspmd_device *dev, void *data);
 	/* Copies are ordered with this device's kernels; to_host is complete on return. */
 	int (*to_device)(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
 	int (*to_host)(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err);

@@ -152,6 +152,28 @@ static void cuda_release(struct hspmd_device *dev, void *data)
 	cudaFree(data);
 }
 
+/* Page-locked memory has the same address on the GPU (CUDA programming guide, unified virtual address space). */
+static void *cuda_allocate_host(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
+{
+	void *data = NULL;
+	enter(dev);
+	cudaError_t status = cudaMallocHost(&data, bytes ? bytes : 64);
+	if (!status)
+		return data;
+	cudaGetLastError();
+	hspmd_fail(err, "%zu bytes of page-locked host memory: %s", bytes, cudaGetErrorString(status));
+	return NULL;
+}
+
+static void cuda_release_host(struct hspmd_device *dev, void *data)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	if (!data)
+		return;
+	hspmd_cuda_stream_wait(cuda, NULL);
+	cudaFreeHost(data);
+}
+
 static int cuda_to_device(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err)
 {
 	return hspmd_cuda_upload(enter(dev), dst, host, bytes, err);
@@ -376,6 +398,8 @@ static const struct hspmd_device_ops cuda_ops = {
 	.close = cuda_close,
 	.allocate = cuda_allocate,
 	.release = cuda_release,
+	.allocate_host = cuda_allocate_host,
+	.release_host = cuda_release_host,
 	.to_device = cuda_to_device,
 	.to_host = cuda_to_host,
 	.to_host_batch = cuda_to_host_batch,
