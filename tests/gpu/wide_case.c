@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/gpu/wide_case.h"
 
+#include "runtime/tensor/fp8.h"
+
 /* Rows of complete packs, and rows longer than a block keeps in registers. */
 static int norm(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_opcode opcode, int64_t width)
 {
@@ -140,6 +142,27 @@ static int loss_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_LOSS, &attr, in, 2, NULL);
 }
 
+/* Several tiles of 64 and parts of some, in both orders of the weight. */
+static int linear_fp8(struct hspmd_graph *g, enum hspmd_dtype type, bool transposed)
+{
+	struct hspmd_op_attr attr = { .scale = 1.0 / 64, .transposed = transposed };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 80, 96)),
+		     op_case_parameter(g, type, "w", transposed ? SHAPE(96, 208) : SHAPE(208, 96)),
+		     op_case_parameter(g, type, "bias", SHAPE(208)), op_case_parameter(g, type, "history", SHAPE(2, HSPMD_AMAX_BINS)),
+		     op_case_parameter(g, type, "weight_history", SHAPE(1, HSPMD_AMAX_BINS)) };
+	return op_case_append(g, HSPMD_OP_LINEAR_FP8, &attr, in, 5, NULL);
+}
+
+static int linear_fp8_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return linear_fp8(g, type, false);
+}
+
+static int linear_fp8_turned(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return linear_fp8(g, type, true);
+}
+
 const struct op_case wide_cases[] = {
 	{ "layernorm of 768", layernorm_wide, false, NULL },
 	{ "rmsnorm of 768", rmsnorm_wide, false, NULL },
@@ -156,6 +179,8 @@ const struct op_case wide_cases[] = {
 	{ "attention packed, heads of 64", attention_packed_64, true, NULL },
 	{ "experts of 45 tokens", experts_wide, false, NULL },
 	{ "loss over 1000", loss_wide, false, NULL },
+	{ "FP8 linear of 96 to 208", linear_fp8_wide, false, NULL },
+	{ "FP8 linear of 96 to 208, transposed", linear_fp8_turned, false, NULL },
 };
 const size_t wide_case_count = sizeof wide_cases / sizeof *wide_cases;
 

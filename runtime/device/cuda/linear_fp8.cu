@@ -12,7 +12,7 @@
 #include "runtime/tensor/fp8.h"
 
 #define THREADS 256
-#define TILE 32
+#define TILE 64          /* rows and columns of a tile that is turned: a block has a thread for each 16 codes of one */
 #define EACH 16          /* elements of a thread at a time */
 #define MOST_BLOCKS 1024 /* of one rounding: the number of partial amax */
 #define BINS_PER_LANE (HSPMD_AMAX_BINS / WARP)
@@ -107,11 +107,11 @@ template <typename T, typename Out> static __global__ void __launch_bounds__(THR
 	const int n = pack<T>::count;
 	float most = 0, scale = r.scale[0], back = r.scale[1];
 	int64_t packs = (r.columns + n - 1) / n, all = r.rows * packs;
-	bool aligned = is_aligned16<T>(r.stride), packed = sizeof(Out) * n % 8 == 0 && r.columns % n == 0;
+	bool aligned = is_aligned16<T>(r.stride), packed = r.columns % n == 0;
 	for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < all; i += (int64_t)gridDim.x * THREADS) {
 		int64_t row = i / packs, j = i % packs * n;
 		float v[pack<T>::count];
-		struct __align__(sizeof(Out) * pack<T>::count < 16 ? sizeof(Out) * pack<T>::count : 16) results
+		struct __align__(sizeof(Out) * pack<T>::count) results
 		{
 			Out v[pack<T>::count];
 		}
@@ -123,7 +123,7 @@ template <typename T, typename Out> static __global__ void __launch_bounds__(THR
 			round_to(&result.v[k], v[k], r, scale, back);
 		}
 		if (packed) {
-			*(struct results *)(to + row * r.columns + j) = result;
+			store_whole((struct results *)(to + row * r.columns + j), result);
 			continue;
 		}
 		for (int k = 0; k < n && j + k < r.columns; k++)
@@ -132,54 +132,59 @@ template <typename T, typename Out> static __global__ void __launch_bounds__(THR
 	note_amax(r, most, room);
 }
 
-/* to[columns, rows]: tiles go through shared memory, so that reads and writes are of consecutive elements. */
-template <typename T, typename Out>
-static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(const T *x, Out *to, struct rounding r)
+/* to[columns, rows] in FP8; both are multiples of 16. A tile of codes is turned in shared memory, so that reads and writes are of 16 bytes;
+ * its lines are a word longer than they need be, so that they begin in different banks. */
+static __global__ void __launch_bounds__(THREADS) turn_kernel(const bf16 *x, fp8_code *to, struct rounding r)
 {
+	struct __align__(16) codes
+	{
+		uint32_t word[4];
+	};
+	const int n = pack<bf16>::count, across = TILE / n, down = TILE / EACH;
 	__shared__ float room[WARP];
-	__shared__ Out tile[TILE][TILE + 4];
-	float most = 0, scale = r.scale[0], back = r.scale[1];
-	int64_t across = (r.columns + TILE - 1) / TILE, tiles = (r.rows + TILE - 1) / TILE * across;
-	int lane = threadIdx.x % TILE, line = threadIdx.x / TILE;
+	__shared__ uint32_t tile[TILE][TILE / 4 + 1]; /* [column][row / 4] */
+	float most = 0, scale = r.scale[0];
+	int64_t tiles_across = (r.columns + TILE - 1) / TILE, tiles = (r.rows + TILE - 1) / TILE * tiles_across;
 	for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-		int64_t row = t / across * TILE, column = t % across * TILE;
+		int64_t row = t / tiles_across * TILE, column = t % tiles_across * TILE;
 		__syncthreads();
-		for (int i = line; i < TILE; i += THREADS / TILE)
-			if (row + i < r.rows && column + lane < r.columns) {
-				float v = to_float(x[(row + i) * r.stride + column + lane]);
-				most = larger(most, v);
-				round_to(&tile[i][lane], v, r, scale, back);
+		for (int i = threadIdx.x / across; i < TILE && row + i < r.rows; i += THREADS / across) {
+			int j = threadIdx.x % across * n;
+			float v[pack<bf16>::count];
+			if (column + j >= r.columns)
+				continue;
+			load_pack(v, x + (row + i) * r.stride, column + j, r.columns, true);
+#pragma unroll
+			for (int k = 0; k < n; k++) {
+				most = larger(most, v[k]);
+				round_to((fp8_code *)tile[j + k] + i, v[k], r, scale, 0);
 			}
+		}
 		__syncthreads();
-		for (int i = line; i < TILE; i += THREADS / TILE)
-			if (column + i < r.columns && row + lane < r.rows)
-				to[(column + i) * r.rows + row + lane] = tile[lane][i];
+		int line = threadIdx.x / down, at = threadIdx.x % down * EACH;
+		if (column + line < r.columns && row + at < r.rows) {
+			struct codes all;
+#pragma unroll
+			for (int k = 0; k < 4; k++)
+				all.word[k] = tile[line][at / 4 + k];
+			store_whole((struct codes *)(to + (column + line) * r.rows + row + at), all);
+		}
 	}
 	__syncthreads();
 	note_amax(r, most, room);
 }
 
-static unsigned blocks_of(const struct rounding *r, bool transposed, int each)
+static unsigned blocks_of(const struct rounding *r, bool transposed)
 {
-	int64_t n = transposed ? ceil_div(r->rows, TILE) * ceil_div(r->columns, TILE) : ceil_div(r->rows * r->columns, THREADS * each);
+	int64_t n = transposed ? ceil_div(r->rows, TILE) * ceil_div(r->columns, TILE) : ceil_div(r->rows * r->columns, THREADS * EACH);
 	return (unsigned)(n < 1 ? 1 : n > MOST_BLOCKS ? MOST_BLOCKS : n);
 }
 
 template <typename T, typename Out>
-static void round_as(struct hspmd_cuda *cuda, const void *x, void *to, const struct rounding *r, bool transposed, unsigned blocks)
+static void round_as(struct hspmd_cuda *cuda, const void *x, void *to, const struct rounding *r, unsigned blocks)
 {
-	auto *straight = round_kernel<T, Out>;
-	auto *across = round_transposed_kernel<T, Out>;
-	if (transposed)
-		LAUNCH(across, blocks, THREADS, 0, cuda->stream, (const T *)x, (Out *)to, *r);
-	else
-		LAUNCH(straight, blocks, THREADS, 0, cuda->stream, (const T *)x, (Out *)to, *r);
-}
-
-template <typename T>
-static void round_fp8(struct hspmd_cuda *cuda, const void *x, void *to, const struct rounding *r, bool transposed, unsigned blocks)
-{
-	round_as<T, fp8_code>(cuda, x, to, r, transposed, blocks);
+	auto *kernel = round_kernel<T, Out>;
+	LAUNCH(kernel, blocks, THREADS, 0, cuda->stream, (const T *)x, (Out *)to, *r);
 }
 
 /* ---- calls */
@@ -314,13 +319,15 @@ static unsigned round_operand(struct hspmd_cuda *cuda, const struct call *c, int
 	r.scale = scale;
 	r.parts = parts;
 	r.gradient = gradient;
-	unsigned blocks = blocks_of(&r, c->across[operand], EACH);
-	if (c->fp8)
-		BY_TYPE(x->dtype, round_fp8, cuda, x->data, to, &r, c->across[operand], blocks);
+	unsigned blocks = blocks_of(&r, c->across[operand]);
+	if (c->across[operand]) /* only of FP8 */
+		LAUNCH(turn_kernel, blocks, THREADS, 0, cuda->stream, (const bf16 *)x->data, (fp8_code *)to, r);
+	else if (c->fp8)
+		round_as<bf16, fp8_code>(cuda, x->data, to, &r, blocks);
 	else if (x->dtype == HSPMD_F32)
-		round_as<float, float>(cuda, x->data, to, &r, c->across[operand], blocks);
+		round_as<float, float>(cuda, x->data, to, &r, blocks);
 	else
-		round_as<bf16, bf16>(cuda, x->data, to, &r, c->across[operand], blocks);
+		round_as<bf16, bf16>(cuda, x->data, to, &r, blocks);
 	return blocks;
 }
 
