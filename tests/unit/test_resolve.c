@@ -379,16 +379,18 @@ static void rows_of_experts(void **state)
 	if (!(fabs((uneven - 3 * 2e-6) / (even - 3 * 2e-6) - 5.0 / 2) < 1e-3))
 		fail_msg("%g with five of eight experts on a device, %g with two", uneven, even);
 	check_rows("{[0-3]: -2:4}", "{[0-3]: 0:4}", "{[0-3]: 0:4}", 8, 1, "combine " ALL_PAIRS);
-	/* Copies of sums: rows alone until each sum is somewhere. */
-	check_rows("{[0-3]: -2:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 1, "combine " ALL_PAIRS "; all-gather 0,1,2,3");
+	/* Copies of sums: to all at once, or, if a row has several addends, once to where it is summed. */
+	check_rows("{[0-3]: -2:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 1, "combine " ALL_PAIRS);
+	check_rows("{[0-3]: -2:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 2, "combine " ALL_PAIRS "; all-gather 0,1,2,3");
 	/* All rows: every row chooses an expert of each device, or the choice comes too late. */
 	check_rows("{[0-3]: 0:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 4, 4, "all-gather 0,1,2,3");
 	check_rows("{[0-3]: -2:4}", "{[0-3]: 0:4}", "{[0-3]: 0:4}", 4, 4, "reduce-scatter 0,1,2,3");
 	choice_s = 1;
 	check_rows("{[0-3]: 0:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 1, "all-gather 0,1,2,3");
 	choice_s = 0;
-	/* Not if a sender or receiver does not know the choice of the rows, or a device cannot choose. */
-	check_rows("{[4-7]: 0:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 1, "all-to-all 0,1,2,3,4,5,6,7; all-gather 0,1,2,3");
+	/* Not by a sender that does not know the choice of the rows, nor by a device that cannot choose. */
+	check_rows("{[4-7]: 0:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 1,
+	           "send-receive 4,0; send-receive 5,1; send-receive 6,2; send-receive 7,3; dispatch " ALL_PAIRS);
 	check_rows("{[8-11]: 0:4}", "{[8-11]: -1:4}", "{[8-11]: 0:4}", 8, 1, "all-gather 8,9,10,11");
 	/* What a device lacks cannot be made of its rows. */
 	struct hspmd_error err = { "" };
