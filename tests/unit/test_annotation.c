@@ -257,6 +257,40 @@ static void union_builder(void **state)
 	hspmd_annotation_destroy(NULL);
 }
 
+static void rows_of_experts(void **state)
+{
+	(void)state;
+	const struct hspmd_shape shape = { 3, { 2, 4, 8 } };
+	struct hspmd_annotation *whole = parse("{[0,1]: -1:2}"), *rows = parse("{[0,1]: -1:2}"), *others = parse("{[0,1]: -1:2}"),
+	                        *sum = parse("{[0,1]: -2:2}"), *row_sum = parse("{[0,1]: -2:2}");
+	assert_int_equal(hspmd_annotation_set_rows(rows, parse("{[0,1]: 0:2}"), 4, 2), 0);
+	assert_int_equal(hspmd_annotation_set_rows(others, parse("{[0,1]: 0:2(3:1)}"), 4, 2), 0);
+	assert_int_equal(hspmd_annotation_set_rows(row_sum, parse("{[0,1]: 0:2}"), 4, 2), 0);
+	assert_int_equal(hspmd_annotation_check(rows, &shape, NULL), 0);
+	assert_false(hspmd_annotation_equal(rows, whole, &shape) || hspmd_annotation_equal(rows, others, &shape));
+	/* All copies of a row include those that are wanted; addends that are 0 are addends. Not the other way round. */
+	assert_true(hspmd_annotation_serves(whole, rows, &shape) && !hspmd_annotation_serves(rows, whole, &shape));
+	assert_true(hspmd_annotation_serves(row_sum, sum, &shape) && !hspmd_annotation_serves(sum, row_sum, &shape));
+	assert_true(!hspmd_annotation_serves(rows, others, &shape) && !hspmd_annotation_serves(sum, rows, &shape));
+	struct hspmd_annotation *copy = hspmd_annotation_copy(rows);
+	assert_true(hspmd_annotation_equal(copy, rows, &shape));
+	char *text = hspmd_annotation_text(copy);
+	assert_string_equal(text, "{[0,1]: -1:2} rows of {[0,1]: 0:2} of 4/2");
+	assert_null(hspmd_annotation_parse(text, NULL));
+	free(text);
+	hspmd_annotation_drop_rows(copy);
+	assert_true(hspmd_annotation_equal(copy, whole, &shape));
+	/* A device without experts, and a tensor without rows. */
+	struct hspmd_error err;
+	assert_int_equal(hspmd_annotation_set_rows(copy, parse("{[0,1]: 0:2}"), 1, 1), 0);
+	assert_int_equal(hspmd_annotation_check(copy, &shape, &err), -1);
+	assert_int_equal(hspmd_annotation_check(rows, &(struct hspmd_shape){ 1, { 4 } }, &err), -1);
+	assert_non_null(strstr(err.text, "rows of experts of a tensor of 1 dimensions"));
+	struct hspmd_annotation *all[] = { whole, rows, others, sum, row_sum, copy };
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		hspmd_annotation_destroy(all[i]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -270,6 +304,7 @@ int main(void)
 		cmocka_unit_test(text_errors),
 		cmocka_unit_test(equality),
 		cmocka_unit_test(union_builder),
+		cmocka_unit_test(rows_of_experts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -330,6 +330,85 @@ static void refusals(void **state)
 	hspmd_annotation_destroy(bad);
 }
 
+/* ---- rows of experts */
+
+static double choice_s;
+
+static double choice_seconds(const void *context, int device)
+{
+	(void)context;
+	return device < 8 ? choice_s : -1;
+}
+
+/* Like check_steps; rows: the experts of `to` or, if that is a sum, of `from`; of `count` experts, of which each row chooses `per_token`.
+ * Returns the seconds. */
+static double check_rows(const char *from, const char *to, const char *rows, int64_t count, int per_token, const char *want)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_link_cost cost = { .seconds = node_seconds, .node = node_number, .choice_seconds = choice_seconds };
+	struct hspmd_annotation *a = hspmd_annotation_parse(from, &err), *b = hspmd_annotation_parse(to, &err),
+	                        *experts = hspmd_annotation_parse(rows, &err);
+	assert_true(a && b && experts);
+	assert_int_equal(hspmd_annotation_set_rows(hspmd_annotation_is_partial(a) ? a : b, experts, count, per_token), 0);
+	struct hspmd_transfer *t = hspmd_resolve(&LARGE, 4, a, b, &cost, &err);
+	if (!t)
+		fail_msg("%s", err.text);
+	char *got = steps_text(t);
+	if (strcmp(got, want) != 0)
+		fail_msg("%s -> %s, rows of %s\n  got    %s\n  wanted %s\n  (%s)", from, to, rows, got, want, t->why);
+	double seconds = t->seconds;
+	free(got);
+	hspmd_transfer_destroy(t);
+	hspmd_annotation_destroy(a);
+	hspmd_annotation_destroy(b);
+	return seconds;
+}
+
+#define ALL_PAIRS "0>0,0>1,0>2,0>3,1>0,1>1,1>2,1>3,2>0,2>1,2>2,2>3,3>0,3>1,3>2,3>3"
+
+static void rows_of_experts(void **state)
+{
+	(void)state;
+	assert_true(fabs(hspmd_expert_row_share(2, 8, 1) - 0.25) < 1e-12);
+	assert_true(fabs(hspmd_expert_row_share(2, 8, 2) - 13.0 / 28) < 1e-12);
+	assert_true(hspmd_expert_row_share(3, 4, 2) == 1 && hspmd_expert_row_share(4, 4, 1) == 1);
+	choice_s = 0;
+	double even = check_rows("{[0-3]: 0:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 1, "dispatch " ALL_PAIRS);
+	double uneven = check_rows("{[0-3]: 0:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4(5:1:1:1)}", 8, 1, "dispatch " ALL_PAIRS);
+	/* But for three messages' latency: the first gets five of eight rows instead of two. */
+	if (!(fabs((uneven - 3 * 2e-6) / (even - 3 * 2e-6) - 5.0 / 2) < 1e-3))
+		fail_msg("%g with five of eight experts on a device, %g with two", uneven, even);
+	check_rows("{[0-3]: -2:4}", "{[0-3]: 0:4}", "{[0-3]: 0:4}", 8, 1, "combine " ALL_PAIRS);
+	/* Copies of sums: to all at once, or, if a row has several addends, once to where it is summed. */
+	check_rows("{[0-3]: -2:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 1, "combine " ALL_PAIRS);
+	check_rows("{[0-3]: -2:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 2, "combine " ALL_PAIRS "; all-gather 0,1,2,3");
+	/* All rows: every row chooses an expert of each device, or the choice comes too late. */
+	check_rows("{[0-3]: 0:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 4, 4, "all-gather 0,1,2,3");
+	check_rows("{[0-3]: -2:4}", "{[0-3]: 0:4}", "{[0-3]: 0:4}", 4, 4, "reduce-scatter 0,1,2,3");
+	choice_s = 1;
+	check_rows("{[0-3]: 0:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 1, "all-gather 0,1,2,3");
+	choice_s = 0;
+	/* Not by a sender that does not know the choice of the rows, nor by a device that cannot choose. */
+	check_rows("{[4-7]: 0:4}", "{[0-3]: -1:4}", "{[0-3]: 0:4}", 8, 1,
+	           "send-receive 4,0; send-receive 5,1; send-receive 6,2; send-receive 7,3; dispatch " ALL_PAIRS);
+	check_rows("{[8-11]: 0:4}", "{[8-11]: -1:4}", "{[8-11]: 0:4}", 8, 1, "all-gather 8,9,10,11");
+	/* What a device lacks cannot be made of its rows. */
+	struct hspmd_error err = { "" };
+	struct hspmd_annotation *rows = hspmd_annotation_parse("{[0-3]: -1:4}", &err),
+	                        *split = hspmd_annotation_parse("{[0-3]: 0:4}", &err);
+	assert_int_equal(hspmd_annotation_set_rows(rows, hspmd_annotation_copy(split), 8, 1), 0);
+	assert_null(hspmd_resolve(&LARGE, 4, rows, split, NULL, &err));
+	assert_non_null(strstr(err.text, "only the rows of their experts"));
+	/* All rows are there: nothing is sent. */
+	struct hspmd_annotation *whole = hspmd_annotation_parse("{[0-3]: -1:4}", &err);
+	struct hspmd_transfer *t = hspmd_resolve(&LARGE, 4, whole, rows, NULL, &err);
+	assert_true(t && t->step_count == 0);
+	hspmd_transfer_destroy(t);
+	hspmd_annotation_destroy(whole);
+	hspmd_annotation_destroy(rows);
+	hspmd_annotation_destroy(split);
+}
+
 static void cluster_costs(void **state)
 {
 	(void)state;
@@ -435,6 +514,17 @@ static void cached_answers(void **state)
 	other = hspmd_resolve(&shape, 4, a[0], a[1], &cost, NULL);
 	assert_ptr_not_equal(other, first[0][1]);
 	hspmd_transfer_destroy(other);
+	for (int per_token = 1; per_token < 3; per_token++) {
+		struct hspmd_annotation *rows = hspmd_annotation_copy(a[1]);
+		assert_int_equal(hspmd_annotation_set_rows(rows, hspmd_annotation_copy(a[2]), 4, per_token), 0);
+		other = hspmd_resolve(&shape, 4, a[2], rows, &cost, NULL);
+		struct hspmd_transfer *same = hspmd_resolve(&shape, 4, a[2], rows, &cost, NULL);
+		assert_ptr_equal(other, same);
+		assert_int_equal(other->refs, 2); /* the cache, and `same` */
+		hspmd_transfer_destroy(other);
+		hspmd_transfer_destroy(same);
+		hspmd_annotation_destroy(rows);
+	}
 	hspmd_resolve_cache_destroy(cost.cache);
 	for (int i = 0; i < COUNT * COUNT; i++) {
 		assert_int_equal(first[i / COUNT][i % COUNT]->shape.dim[0], 12);
@@ -448,10 +538,10 @@ static void cached_answers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_pairs),      cmocka_unit_test(one_collective),   cmocka_unit_test(between_groups),
-		cmocka_unit_test(between_subgroups), cmocka_unit_test(across_nodes),     cmocka_unit_test(refusals),
-		cmocka_unit_test(sums_are_whole),    cmocka_unit_test(unequal_rings),    cmocka_unit_test(cluster_costs),
-		cmocka_unit_test(cached_answers),    cmocka_unit_test(counted_by_class),
+		cmocka_unit_test(random_pairs),      cmocka_unit_test(one_collective), cmocka_unit_test(between_groups),
+		cmocka_unit_test(between_subgroups), cmocka_unit_test(across_nodes),   cmocka_unit_test(refusals),
+		cmocka_unit_test(sums_are_whole),    cmocka_unit_test(unequal_rings),  cmocka_unit_test(rows_of_experts),
+		cmocka_unit_test(cluster_costs),     cmocka_unit_test(cached_answers), cmocka_unit_test(counted_by_class),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

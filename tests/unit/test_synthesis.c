@@ -56,9 +56,23 @@ static int vector(struct hspmd_net *net, int number, char letter, int64_t size)
 	return hspmd_net_parameter(net, name, 1, &size, 0, 0.1);
 }
 
+/* Eight experts, which are divided whole. */
+static int experts(struct hspmd_net *net, int x, int number, int64_t width, int64_t inner, int per_token)
+{
+	static const char *const names[] = { "gate", "up", "down" };
+	int parts[3];
+	for (int i = 0; i < 3; i++) {
+		char name[32];
+		snprintf(name, sizeof name, "%s%d", names[i], number);
+		parts[i] = hspmd_net_parameter(net, name, 3, (int64_t[]){ 8, i < 2 ? inner : width, i < 2 ? width : inner }, 0, 0.1);
+		hspmd_net_split(net, parts[i], 0, 1);
+	}
+	return hspmd_net_experts(net, x, weight(net, number + 200, 8, width), parts, per_token, 0, HSPMD_GATE_SILU);
+}
+
 static int random_operator(const struct drawn *d, uint64_t *seed, struct hspmd_net *net, int number, const int *made, int count)
 {
-	int x = made[count - 1], y = made[below(seed, count)], kind = below(seed, 7);
+	int x = made[count - 1], y = made[below(seed, count)], kind = below(seed, 8);
 	switch (kind) {
 	case 0:
 	case 1:
@@ -72,6 +86,8 @@ static int random_operator(const struct drawn *d, uint64_t *seed, struct hspmd_n
 		return hspmd_net_add(net, x, y);
 	case 5:
 		return hspmd_net_layer_norm(net, x, vector(net, number, 'g', d->width), vector(net, number, 'b', d->width), 1e-5);
+	case 6:
+		return experts(net, x, number, d->width, d->inner, 1 + below(seed, 2));
 	default:
 		return hspmd_net_attention(net, x, x, y, -1, d->width / 4);
 	}
@@ -474,6 +490,105 @@ static void test_experts(void **state)
 	hspmd_cluster_destroy(c);
 }
 
+/* ---- each way to divide experts where it is the best */
+
+struct mixture {
+	int64_t inner;
+	int per_token;
+	bool read_whole; /* another operator, whose weight is divided, reads the experts' input */
+};
+
+static void build_mixture(void *context, struct hspmd_net *net)
+{
+	const struct mixture *m = context;
+	int x = hspmd_net_linear(net, hspmd_net_floats(net, "x", 64), weight(net, 0, 64, 64), -1);
+	int y = hspmd_net_add(net, x, experts(net, x, 1, 64, m->inner, m->per_token));
+	if (m->read_whole)
+		y = hspmd_net_add(
+		        net, y,
+		        hspmd_net_linear(net, hspmd_net_linear(net, x, weight(net, 3, 4096, 64), -1), weight(net, 4, 64, 4096), -1));
+	hspmd_net_mean_loss(net, hspmd_net_layer_norm(net, y, vector(net, 2, 'g', 64), vector(net, 2, 'b', 64), 1e-5), 1);
+}
+
+/* Steps of a kind in a program of the sharding pass. */
+static int steps_of(struct hspmd_graph *g, struct hspmd_synthesis *s, enum hspmd_comm_kind kind)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_spmd_stage stage = { .device_count = s->stage.device_count, .devices = s->stage.devices, .context = 1 };
+	int stage_of_layer[8] = { 0 }, count = 0;
+	if (hspmd_synthesis_apply(s, g, &err))
+		fail_msg("%s", err.text);
+	struct hspmd_spmd *spmd = hspmd_spmd_build(g, &stage, stage_of_layer, &s->cost, &err);
+	if (!spmd)
+		fail_msg("%s", err.text);
+	for (size_t i = 0; i < spmd->node_count; i++)
+		for (int k = 0; spmd->nodes[i].op < 0 && k < spmd->nodes[i].transfer->step_count; k++)
+			count += spmd->nodes[i].transfer->steps[k].kind == kind;
+	hspmd_spmd_destroy(spmd);
+	return count;
+}
+
+/* The experts of each device as text, "3:3:1:1"; "": they are not divided. Fails unless so many steps dispatch and combine, and unless the
+ * explanation contains `why`. */
+static void check_mixture(const char *cluster, struct mixture m, int dispatches, int combines, const char *shares, const char *why)
+{
+	struct hspmd_error err = { "" };
+	json_t *value = json_loads(cluster, 0, NULL);
+	struct hspmd_cluster *c = hspmd_cluster_from_json(value, "mixture", &err);
+	json_decref(value);
+	assert_non_null(c);
+	struct hspmd_graph *g = graph_of(build_mixture, &m, 1, 32, 16);
+	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = c->device_count, .devices = devices, .micro_batches = 1 };
+	struct hspmd_synthesis_result result;
+	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
+	if (!s || hspmd_synthesis_search(s, &result, &err))
+		fail_msg("%s", err.text);
+	struct hspmd_synthesis *t = travelled(s, result.seconds, shares);
+	int dispatched = steps_of(g, t, HSPMD_COMM_DISPATCH), combined = steps_of(g, t, HSPMD_COMM_COMBINE), group = 0;
+	char got[64] = "", *text = NULL;
+	size_t size;
+	while (g->ops[t->groups[group].op].opcode != HSPMD_OP_EXPERTS)
+		group++;
+	int segment = hspmd_synthesis_expert_segment(t, &g->ops[t->groups[group].op]);
+	for (int d = 0; t->groups[group].choices[t->chosen[group]].segment == segment && d < c->device_count; d++) {
+		int64_t lo, hi;
+		hspmd_split_range(8, 1, c->device_count, t->segments[segment].weights, d, &lo, &hi);
+		snprintf(got + strlen(got), sizeof got - strlen(got), "%s%d", d ? ":" : "", (int)(hi - lo));
+	}
+	FILE *f = open_memstream(&text, &size);
+	assert_int_equal(hspmd_synthesis_explain(s, f, &err), 0);
+	fclose(f);
+	if (dispatched != dispatches || combined != combines || strcmp(got, shares) != 0 || !strstr(text, why))
+		fail_msg("experts %s, not %s; %d dispatches, not %d; %d combines, not %d; or not \"%s\":\n%s", got, shares, dispatched,
+		         dispatches, combined, combines, why, text);
+	free(text);
+	hspmd_synthesis_destroy(t);
+	hspmd_synthesis_destroy(s);
+	hspmd_graph_destroy(g);
+	hspmd_cluster_destroy(c);
+}
+
+#define MIXTURE_CLUSTER(kind, slow, alpha, rate)                                                                                           \
+	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"a\":{\"kind\":\"" kind "\",\"memory_bytes\":1000000000,\"gbytes_per_s\":100," \
+	"\"peak_tflops\":{\"fp32\":0.3}},\"b\":{\"kind\":\"" kind "\",\"memory_bytes\":1000000000,\"gbytes_per_s\":100,\"peak_tflops\":{"  \
+	"\"fp32\":" slow                                                                                                                   \
+	"}}},\"nodes\":[{\"name\":\"n[1-2]\",\"devices\":[{\"type\":\"a\",\"count\":1}]},{\"name\":\"m[1-2]\",\"devices\":[{"              \
+	"\"type\":\"b\",\"count\":1}]}],\"links\":[{\"scope\":\"cluster\",\"alpha_s\":" alpha ",\"gbytes_per_s\":" rate "}]}"
+
+static void test_mixtures(void **state)
+{
+	(void)state;
+	static const char sent[] = ": only the rows of experts are sent, in ";
+	/* Rows in both passes, sums in both; more experts for faster devices. */
+	check_mixture(MIXTURE_CLUSTER("cpu", "0.3", "1e-7", "5"), (struct mixture){ 512, 1, false }, 2, 2, "2:2:2:2", sent);
+	check_mixture(MIXTURE_CLUSTER("cpu", "0.1", "1e-7", "5"), (struct mixture){ 512, 1, false }, 2, 2, "3:3:1:1", sent);
+	/* All rows choose all experts, or the choice costs a GPU more than it saves: experts are divided, all rows are sent. */
+	check_mixture(MIXTURE_CLUSTER("cpu", "0.3", "1e-7", "5"), (struct mixture){ 512, 8, false }, 0, 0, "2:2:2:2", "");
+	check_mixture(MIXTURE_CLUSTER("cuda", "0.3", "1e-7", "5"), (struct mixture){ 512, 1, false }, 0, 0, "2:2:2:2", "");
+	/* Small experts: samples are divided, and gradients summed. */
+	check_mixture(MIXTURE_CLUSTER("cpu", "0.3", "1e-5", "50"), (struct mixture){ 4, 1, false }, 0, 0, "", "dividing samples");
+}
+
 /* ---- an operator whose rule names no priority: each of its inputs can say how it is divided */
 
 static void build_gather(void *context, struct hspmd_net *net)
@@ -585,6 +700,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_optimal),      cmocka_unit_test(test_shares), cmocka_unit_test(test_memory),
 		cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),  cmocka_unit_test(test_experts),
+		cmocka_unit_test(test_mixtures),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -232,7 +232,9 @@ static void rows_of_experts(void **state)
 	(void)state;
 	double want[EXPERT_STEPS], got[EXPERT_STEPS], again[EXPERT_STEPS];
 	expert_plan_train(0, 0, want);
-	for (int p = 1; p < EXPERT_PLANS; p++) {
+	for (int p = 1; p < EXPERT_PLANS + SHARED_PLANS; p++) {
+		if (p == EXPERT_PLANS)
+			expert_plan_train(p++, 0, want); /* of the other model, on one device */
 		expert_plan_train(p, 0, got);
 		expert_plan_train(p, 0, again);
 		for (int s = 0; s < EXPERT_STEPS; s++)
