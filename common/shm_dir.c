@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
-#include "common/cgroup.h"
 #include "common/clock.h"
 #include "common/durable.h"
 #include "common/log.h"
+#include "common/memory_left.h"
 
 #define TMPFS "/dev/shm"
 #define LOCK ".lock"
@@ -55,12 +55,7 @@ int hspmd_shm_dir_check_space(const char *folder, uint64_t bytes, struct hspmd_e
 	struct statvfs fs;
 	if (statvfs(folder, &fs))
 		return hspmd_fail_errno(err, "%s", folder);
-	struct hspmd_cgroup group;
-	hspmd_cgroup_read(&group, "");
-	int64_t kib = hspmd_number_after("/proc/meminfo", "MemAvailable:");
-	uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize, machine = kib >= 0 ? (uint64_t)kib * 1024 : UINT64_MAX,
-	         left = (uint64_t)group.memory_unused_bytes, wanted = bytes + bytes / 4;
-	there = machine < there ? machine : there;
+	uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize, left = hspmd_memory_left(), wanted = bytes + bytes / 4;
 	there = left < there ? left : there;
 	if (there < wanted)
 		return hspmd_fail(err, "%s: copies in memory need %" PRIu64 " MiB, and %" PRIu64 " MiB are free", folder, wanted >> 20,

@@ -53,11 +53,12 @@
  *   checkpoint          snapshot at the end of the first step before whose vote all workers had received this message, or at once if
  *                       the worker runs no steps (any more); write in the background; send copies to other nodes (as many as the
  *                       generation's `replicas`, unless the plan holds the state twice anyway).
- *                       Answer, also if nothing can be written: `checkpoint_written`.
+ *                       Answer, also if nothing can be written: `checkpoint_written`, one for the shared folder and one for the others.
+ *                       If the shared folder is busy with an earlier checkpoint, the others do not wait for it.
  *                       generation; id; memory, local, shared: folders or null
  *   write_manifest      to a worker on each node that gets the manifest: write it durably into the folders; from a folder that all nodes
  *                       share remove the checkpoints beyond the job's `keep`. Answer: `manifest_written`.
- *                       id; manifest: {...}; folders: [paths]
+ *                       id; manifest: {...}; folders: [paths]; shared: whether it is the shared folder
  *   committed           to a worker on each node, when a checkpoint is: remove from this node's part of the folder the checkpoints that
  *                       were written before the newest of these and are not among them. No answer.
  *                       folder; checkpoints: [[step, generation]] that stand
@@ -99,8 +100,9 @@
  *   trace_part          trace; text: events of JSON, each with a comma before it; process, thread, labels, kinds, spans: further ones, at
  *                       most about 0.3 MB (common/format/trace_spans.h), absent if there are none; last: nothing more comes; steps:
  *                       recorded so far; dropped: spans for which there was no room
- *   checkpoint_written  id; step; generation; and the report of hspmd_writer_result (runtime/state/checkpoint.h) | error: text
- *   manifest_written    id | error: text
+ *   checkpoint_written  id; step; generation; shared: true if it is of the shared folder; and the report of hspmd_writer_result
+ *                       (runtime/state/checkpoint.h) | error: text
+ *   manifest_written    id; shared: as in `write_manifest` | error: text
  *   aborted             generation; step: next to run; holds: generation of whose state it has its share, or null;
  *                       ready: step whose gradients are complete but not applied, or null; applied: last step applied, or null;
  *                       sums: [numbers] the totals of `applied`; losses: as in `stopped`

@@ -8,6 +8,7 @@
 
 #include "common/alloc.h"
 #include "common/format/cluster_index.h"
+#include "common/format/device_traits.h"
 #include "common/hostlist.h"
 #include "common/json.h"
 
@@ -53,6 +54,21 @@ static void read_product_blocks(struct hspmd_json *type, struct hspmd_product_bl
 	hspmd_json_check_keys(&o);
 }
 
+static int read_host(struct hspmd_json *type, struct hspmd_device_type *t)
+{
+	if (!hspmd_json_has(type, "host"))
+		return 0;
+	struct hspmd_json o = hspmd_json_object(type, "host");
+	t->host.memory_bytes = hspmd_json_int(&o, "memory_bytes", 1, MEMORY_MAX);
+	t->host.gbytes_per_s = hspmd_json_number(&o, "gbytes_per_s", HSPMD_JSON_POSITIVE, RATE_MAX);
+	if (hspmd_json_check_keys(&o))
+		return -1;
+	return hspmd_device_traits(t->kind)->host_memory
+	               ? hspmd_json_fail(&o, "devices of kind \"%s\" compute in the host's memory; they have no other",
+	                                 hspmd_device_kind_names[t->kind])
+	               : 0;
+}
+
 static int read_type(struct hspmd_json *at, struct hspmd_device_type *t)
 {
 	if (!hspmd_json_expect_object(at))
@@ -65,7 +81,7 @@ static int read_type(struct hspmd_json *at, struct hspmd_device_type *t)
 	if (!given)
 		hspmd_json_fail(at, "expected a rate of at least one precision in peak_tflops or tflops");
 	read_product_blocks(at, &t->product_blocks);
-	return hspmd_json_check_keys(at);
+	return read_host(at, t) ? -1 : hspmd_json_check_keys(at);
 }
 
 static int read_types(struct reader *r, struct hspmd_json *root)

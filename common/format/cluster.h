@@ -21,6 +21,12 @@ struct hspmd_product_blocks {
 	int64_t depth, columns, rows;
 };
 
+/* The memory of the host, for devices that have memory of their own. All 0: not given. */
+struct hspmd_host_memory {
+	int64_t memory_bytes; /* what one such device may fill of it */
+	double gbytes_per_s;  /* of the device's link to it, in each direction */
+};
+
 struct hspmd_device_type {
 	char *name;
 	enum hspmd_device_kind kind;
@@ -29,6 +35,7 @@ struct hspmd_device_type {
 	double peak_tflops[HSPMD_PRECISION_COUNT]; /* 0: not given */
 	double tflops[HSPMD_PRECISION_COUNT];      /* measured on a large matrix product; 0: not measured */
 	struct hspmd_product_blocks product_blocks;
+	struct hspmd_host_memory host;
 };
 
 struct hspmd_cluster_device {
@@ -79,11 +86,12 @@ int hspmd_cluster_reindex(struct hspmd_cluster *c);
 /* New reference; nodes that differ in name only are folded into one hostlist entry. NULL: out of memory. */
 json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c);
 json_t *hspmd_product_blocks_to_json(const struct hspmd_product_blocks *b); /* likewise */
+json_t *hspmd_host_memory_to_json(const struct hspmd_host_memory *h);       /* likewise */
 void hspmd_cluster_destroy(struct hspmd_cluster *c);
 
 /* Merges the nodes of all parts, in their order, into one cluster (cluster_merge.c). Device types of one name and kind become one type if
  * all figures agree within `tolerance` (0.1: a tenth; three times that for memory rates); its memory is the least, its rates are the means,
- * its product_blocks the largest. Types that differ more stay apart: the fastest group keeps the name, slower groups get a suffix such as
+ * its product_blocks the largest; it has a host only if all have one. Types that differ more stay apart: the fastest group keeps the name, slower groups get a suffix such as
  * "@80%", their speed relative to the fastest. Of links with the same scope and ends the slower is kept. NULL and err: a node occurs
  * twice. */
 struct hspmd_cluster *hspmd_cluster_merge(const struct hspmd_cluster *const *parts, int count, double tolerance, struct hspmd_error *err);

@@ -58,6 +58,8 @@ static bool agree(const struct hspmd_device_type *a, const struct hspmd_device_t
 {
 	bool same = a->kind == b->kind && !strcmp(a->name, b->name) && near((double)a->memory_bytes, (double)b->memory_bytes, tolerance) &&
 	            near(a->gbytes_per_s, b->gbytes_per_s, RATE_SLACK * tolerance);
+	if (a->host.memory_bytes && b->host.memory_bytes)
+		same = same && near(a->host.gbytes_per_s, b->host.gbytes_per_s, RATE_SLACK * tolerance);
 	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
 		same = same && near(a->tflops[p], b->tflops[p], tolerance) && near(a->peak_tflops[p], b->peak_tflops[p], tolerance);
 	return same;
@@ -133,6 +135,14 @@ static int64_t larger(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
+/* What all devices of the merged types have of their hosts. share: of this type among them. */
+static void merge_host(const struct hspmd_host_memory *from, double share, bool first, struct hspmd_host_memory *to)
+{
+	bool given = from->memory_bytes && (first || to->memory_bytes);
+	to->memory_bytes = !given ? 0 : first || from->memory_bytes < to->memory_bytes ? from->memory_bytes : to->memory_bytes;
+	to->gbytes_per_s = given ? to->gbytes_per_s + share * from->gbytes_per_s : 0;
+}
+
 static int make_types(struct merge *m, struct hspmd_error *err)
 {
 	m->c->types = hspmd_calloc((size_t)m->group_count, sizeof *m->c->types);
@@ -151,6 +161,7 @@ static int make_types(struct merge *m, struct hspmd_error *err)
 		const struct hspmd_device_type *from = m->pieces[i].type;
 		struct hspmd_device_type *t = &m->c->types[m->pieces[i].group];
 		double share = 1.0 / m->groups[m->pieces[i].group].pieces;
+		merge_host(&from->host, share, t->gbytes_per_s <= 0, &t->host);
 		t->memory_bytes = from->memory_bytes < t->memory_bytes ? from->memory_bytes : t->memory_bytes;
 		t->gbytes_per_s += from->gbytes_per_s * share;
 		t->product_blocks.depth = larger(from->product_blocks.depth, t->product_blocks.depth);

@@ -35,6 +35,11 @@ json_t *hspmd_product_blocks_to_json(const struct hspmd_product_blocks *b)
 	return json_pack("{s:I, s:I, s:I}", "depth", (json_int_t)b->depth, "columns", (json_int_t)b->columns, "rows", (json_int_t)b->rows);
 }
 
+json_t *hspmd_host_memory_to_json(const struct hspmd_host_memory *h)
+{
+	return json_pack("{s:I, s:o}", "memory_bytes", (json_int_t)h->memory_bytes, "gbytes_per_s", hspmd_json_real(h->gbytes_per_s));
+}
+
 static json_t *type_json(const struct hspmd_device_type *t)
 {
 	json_t *o = json_object();
@@ -48,6 +53,8 @@ static json_t *type_json(const struct hspmd_device_type *t)
 		bad |= json_object_set_new(o, "tflops", rates(t->tflops));
 	if (t->product_blocks.depth)
 		bad |= json_object_set_new(o, "product_blocks", hspmd_product_blocks_to_json(&t->product_blocks));
+	if (t->host.memory_bytes)
+		bad |= json_object_set_new(o, "host", hspmd_host_memory_to_json(&t->host));
 	return hspmd_json_unless_failed(bad, o);
 }
 

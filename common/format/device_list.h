@@ -8,7 +8,7 @@
  * Started with CUDA Graphs", at second hand). Memory of a CUDA device that is in use before the program allocates any: context and kernels
  * (Hugging Face Transformers' documentation, "Model training anatomy": 1343 MB after PyTorch has put one element there). */
 #define HSPMD_DEVICE_KINDS(KIND)                                                                                                           \
-	KIND(CPU, cpu, .origin = HSPMD_ORIGIN_CORES, .host_memory = true, .takes_parts = true, .overlaps = true)                           \
+	KIND(CPU, cpu, .origin = HSPMD_ORIGIN_CORES, .host_memory = true, .takes_parts = true, .overlaps = true, .dispatches = true)       \
 	KIND(CUDA, cuda, .origin = HSPMD_ORIGIN_NVIDIA, .bf16 = true, .tf32 = true, .fused = true, .row_bytes = 128, .rings = true,        \
 	     .launch_s = 0.9e-6, .context_bytes = 1343.0 * 1024 * 1024)
 

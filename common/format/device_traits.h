@@ -24,6 +24,7 @@ struct hspmd_device_traits {
 	bool overlaps;        /* its program sums gradients over devices while passes still run */
 	int row_bytes;        /* rows of matrices that are padded begin on multiples of it; 0: rows are never padded */
 	bool fused;           /* has kernels for the operators of opcode_list.h that not all devices have */
+	bool dispatches;      /* its programs can send those rows of a tensor alone that chose an expert of the receiver or the sender */
 	bool rings;           /* gathers and sums among its like around a ring, by a library of its own (NCCL) */
 	double launch_s;      /* seconds to launch a kernel; 0: it launches nothing, and its times are in proportion to work */
 	double context_bytes; /* of its memory, in use before a program allocates any */

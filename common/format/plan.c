@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/device_traits.h"
 #include "common/format/recompute_sets.h"
 #include "common/json.h"
 
@@ -21,6 +22,7 @@
 #define OPERATORS_MAX 1024
 
 const char *const hspmd_recompute_names[] = { "none", "selective", "set 1", "set 2", "set 3", "set 4", "full", NULL };
+const char *const hspmd_offload_names[] = { "none", "optimizer", NULL };
 const char *const hspmd_schedule_names[] = { "1f1b", "gpipe", "interleaved", "zb-h1", NULL };
 
 /* The stage of a device. */
@@ -147,11 +149,30 @@ static int read_recompute(struct reader *r, struct hspmd_json *at, struct hspmd_
 	return set < 0 ? hspmd_json_fail_memory(&list) : 0;
 }
 
+static int read_offload(struct reader *r, struct hspmd_json *at, struct hspmd_stage *s)
+{
+	s->offload = (enum hspmd_offload)hspmd_json_enum_or(at, "offload", hspmd_offload_names, HSPMD_OFFLOAD_NONE);
+	struct hspmd_json where = hspmd_json_any(at, "offload");
+	for (int d = 0; !hspmd_json_failed(at) && s->offload && d < s->device_count; d++) {
+		const struct hspmd_device_type *type = &r->c->types[r->c->devices[s->devices[d]].type];
+		char address[300];
+		hspmd_cluster_device_address(r->c, s->devices[d], address, sizeof address);
+		if (hspmd_device_traits(type->kind)->host_memory)
+			return hspmd_json_fail(&where, "%s computes in the host's memory, so that nothing of it can go there", address);
+		if (!type->host.memory_bytes)
+			return hspmd_json_fail(&where,
+			                       "the cluster's file does not say what %s may use of the host's memory; its type, %s, needs "
+			                       "`host`",
+			                       address, type->name);
+	}
+	return hspmd_json_failed(at) ? -1 : 0;
+}
+
 static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, struct hspmd_stage *s, int first_layer, bool first_round)
 {
 	if (read_layers(at, s, first_layer) || read_devices(r, at, me, s, first_round))
 		return -1;
-	if (read_recompute(r, at, s))
+	if (read_recompute(r, at, s) || read_offload(r, at, s))
 		return -1;
 	s->sequence_parallel = hspmd_json_bool_or(at, "sequence_parallel", false);
 	s->zero_share = hspmd_json_number_or(at, "zero_share", HSPMD_JSON_POSITIVE, RATIO_MAX, 0);
@@ -195,6 +216,8 @@ static int check_round(const struct hspmd_json *stages, const struct hspmd_pipel
 		return hspmd_json_fail(&at, "expected the devices of stages[%d], whose next chunk this is", i % length);
 	if (s->zero_share != first->zero_share)
 		return hspmd_json_fail(&at, "expected zero_share of stages[%d], whose next chunk this is", i % length);
+	if (s->offload != first->offload)
+		return hspmd_json_fail(&at, "expected offload of stages[%d], whose next chunk this is", i % length);
 	if (!hspmd_stage_same_splits(s, first))
 		return hspmd_json_fail(
 		        &at, "expected shard_ratio, sequence_parallel, context and context_ratio of stages[%d], whose next chunk this is",
@@ -377,6 +400,8 @@ static int check_synthesis(const struct reader *r, struct hspmd_json *root)
 	if (stage->context > 1 || stage->sequence_parallel || stage->shard_ratio || p->zero_stage)
 		return hspmd_json_fail(&at,
 		                       "chooses splits and ratios itself: without context, shard_ratio, sequence_parallel and zero_stage");
+	if (stage->offload)
+		return hspmd_json_fail(&at, "knows nothing of the host's memory: without offload");
 	return 0;
 }
 
@@ -402,6 +427,9 @@ static int check_shorter(const struct reader *r, struct hspmd_json *root, const 
 	at = hspmd_json_any(root, "synthesis");
 	if (p->synthesis || of->synthesis)
 		return hspmd_json_fail(&at, "plans with `synthesis` do not share their training state with others");
+	at = hspmd_json_any(root, "pipelines");
+	if (hspmd_plan_offloads(p))
+		return hspmd_json_fail(&at, "the training state lies where the plan for the longest steps puts it: without offload");
 	for (int d = 0; d < r->c->device_count; d++) {
 		char address[300];
 		if (r->owners[d].pipeline < 0 || longest->owners[d].pipeline >= 0)

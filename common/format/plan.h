@@ -26,6 +26,10 @@ enum hspmd_recompute {
 	HSPMD_RECOMPUTE_FULL = HSPMD_RECOMPUTE_SET + HSPMD_RECOMPUTE_SETS
 };
 extern const char *const hspmd_recompute_names[]; /* "none", "selective", "set 1" ..., "full": for people */
+/* What of a stage's devices lies in the host's memory: nothing, or the optimizer's state (as ZeRO-Offload, arXiv 2101.06840, but the device
+ * updates it over its link): the moments and, if operators use rounded weights, the weights that are not rounded. */
+enum hspmd_offload { HSPMD_OFFLOAD_NONE, HSPMD_OFFLOAD_OPTIMIZER };
+extern const char *const hspmd_offload_names[]; /* "none", "optimizer" */
 enum hspmd_schedule { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_INTERLEAVED, HSPMD_SCHEDULE_ZB_H1 };
 extern const char *const hspmd_schedule_names[]; /* "1f1b", "gpipe", "interleaved", "zb-h1" */
 
@@ -40,6 +44,8 @@ struct hspmd_stage {
 	enum hspmd_recompute recompute;
 	double zero_share; /* of what ZeRO divides among the stages with the same layer: how much this one keeps, relative to the others.
 	                      0: as 1; optional key, only with zero_stage above 0. Equal in all chunks of the same devices */
+	enum hspmd_offload offload; /* optional key; only of devices whose type has `host` in the cluster. Equal in all chunks of the same
+	                               devices */
 };
 
 struct hspmd_pipeline {
@@ -106,6 +112,8 @@ char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster 
 double hspmd_plan_zero_part(const struct hspmd_plan *p, int pipeline, int layer);
 /* Returns true if some stage keeps more than another. */
 bool hspmd_plan_has_zero_shares(const struct hspmd_plan *p);
+/* Returns true if some stage has something in the host's memory. */
+bool hspmd_plan_offloads(const struct hspmd_plan *p);
 /* How many devices the plan uses. */
 int hspmd_plan_device_count(const struct hspmd_plan *p);
 /* Returns true if all pipelines come to the same layers in the same order: they have as many micro-batches each, stages of the same layers,

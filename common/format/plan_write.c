@@ -66,6 +66,8 @@ static json_t *stage_json(const struct hspmd_cluster *c, const struct hspmd_plan
 		bad |= json_object_set_new(o, "sequence_parallel", json_true());
 	if (s->zero_share > 0 && p->zero_stage)
 		bad |= json_object_set_new(o, "zero_share", hspmd_json_real(s->zero_share));
+	if (s->offload)
+		bad |= json_object_set_new(o, "offload", json_string(hspmd_offload_names[s->offload]));
 	if (s->context > 1)
 		bad |= json_object_set_new(o, "context", json_integer(s->context));
 	if (s->shard_ratio)
@@ -280,6 +282,15 @@ double hspmd_plan_zero_part(const struct hspmd_plan *p, int pipeline, int layer)
 	for (int i = 0; i < p->pipeline_count; i++)
 		all += zero_share_of(&p->pipelines[i], layer);
 	return zero_share_of(&p->pipelines[pipeline], layer) / all;
+}
+
+bool hspmd_plan_offloads(const struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			if (p->pipelines[i].stages[s].offload)
+				return true;
+	return false;
 }
 
 bool hspmd_plan_has_zero_shares(const struct hspmd_plan *p)

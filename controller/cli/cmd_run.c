@@ -388,6 +388,14 @@ static int open_output(struct run *r, struct hspmd_error *err)
 	return 0;
 }
 
+/* A mistake in files that are first read after many steps is told now. */
+static int check_validation(const struct run *r, struct hspmd_error *err)
+{
+	if (!r->model || !r->job->valid_count || r->job->data_kind == HSPMD_DATA_OWN)
+		return 0;
+	return hspmd_data_check_valid(r->job, r->model->vocab, err) ? hspmd_error_prefix(err, "%s: data.valid", r->job->file) : 0;
+}
+
 /* Finds where the documents of each length are, once for all workers, and how many steps have which length. */
 static int index_documents(struct run *r, struct hspmd_error *err)
 {
@@ -484,7 +492,8 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		snprintf(r->id, sizeof r->id, "local-%d", (int)getpid());
 	else
 		snprintf(r->id, sizeof r->id, "%u", r->slurm);
-	if (read_job(r, err) || (r->opt.cluster && (read_local_cluster(r, err) || read_plan(r, err))) || open_output(r, err))
+	if (read_job(r, err) || (r->opt.cluster && (read_local_cluster(r, err) || read_plan(r, err))) || check_validation(r, err) ||
+	    open_output(r, err))
 		return -1;
 	if ((local && !r->opt.cluster && make_local_cluster(r, err)) || (!r->opt.cluster && read_plan(r, err)) || index_documents(r, err))
 		return -1;

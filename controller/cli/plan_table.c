@@ -93,7 +93,7 @@ static bool same_shape(const struct hspmd_cluster *c, const struct hspmd_pipelin
 	for (int s = 0; s < a->stage_count; s++) {
 		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
 		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count ||
-		    x->recompute != y->recompute)
+		    x->recompute != y->recompute || x->offload != y->offload)
 			return false;
 		for (int d = 0; d < x->device_count; d++)
 			if (device_type(c, x->devices[d]) != device_type(c, y->devices[d]))
@@ -190,6 +190,23 @@ static void write_sets(FILE *to, const struct hspmd_plan *p)
 	}
 }
 
+/* How many stages have the optimizer's state in the host's memory, and the first of them. */
+static void write_offload(FILE *to, const struct hspmd_plan *p)
+{
+	int count = 0, pipeline = 0, stage = 0;
+	for (int i = p->pipeline_count - 1; i >= 0; i--)
+		for (int s = p->pipelines[i].stage_count - 1; s >= 0; s--)
+			if (p->pipelines[i].stages[s].offload) {
+				count++;
+				pipeline = i;
+				stage = s;
+			}
+	if (count > 1)
+		say(to, "optimizer in the host's memory: stage %d of pipeline %d, and %d more\n", stage, pipeline, count - 1);
+	else if (count)
+		say(to, "optimizer in the host's memory: stage %d of pipeline %d\n", stage, pipeline);
+}
+
 static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report,
                    bool current)
 {
@@ -205,6 +222,7 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	if (report->price_per_hour > 0)
 		say(to, "its nodes cost %.6g per hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
 	write_sets(to, p);
+	write_offload(to, p);
 	if (p->synthesis)
 		say(to, "every operator is divided in a way of its own, which --explain describes\n");
 	if (current && !isnan(report->moved_bytes))
@@ -212,9 +230,9 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	for (int i = 0; i < report->shortage_count && i < HSPMD_SHORTAGE_MAX; i++) {
 		char at[256];
 		const struct hspmd_shortage *s = &report->shortages[i];
-		say(to, "does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short\n",
+		say(to, "does not fit: %s (pipeline %d, stage %d) needs %.2f GB%s, %.2f GB short\n",
 		    hspmd_cluster_device_address(c, s->device, at, sizeof at), s->pipeline, s->stage, s->need_bytes / 1e9,
-		    (s->need_bytes - s->have_bytes) / 1e9);
+		    s->host ? " of its host's memory" : "", (s->need_bytes - s->have_bytes) / 1e9);
 	}
 	if (report->shortage_count > HSPMD_SHORTAGE_MAX)
 		say(to, "and so do %d more\n", report->shortage_count - HSPMD_SHORTAGE_MAX);

@@ -161,6 +161,14 @@ static int check_model(const struct run_config *c, json_t *found, json_t *manife
 	return status;
 }
 
+/* One of another model is chosen even if shards are missing: it is refused then, with its reason. */
+static int covered_or_foreign(void *context, const struct hspmd_manifest *m, const bool *there, struct hspmd_error *err)
+{
+	const struct run_config *c = context;
+	struct hspmd_error why;
+	return compare(c, m, &why) ? 0 : hspmd_root_checker_covered(c->state, m, there, err);
+}
+
 static int choose(const struct run_config *c, json_t *found, json_t *manifests, json_t *readers, struct run_checkpoint_choice *choice,
                   struct hspmd_error *err)
 {
@@ -169,7 +177,7 @@ static int choose(const struct run_config *c, json_t *found, json_t *manifests, 
 	size_t i;
 	struct hspmd_error none = { "" };
 	struct hspmd_checkpoint_choice stored = { 0 };
-	struct hspmd_root_check check = { hspmd_root_checker_covered, c->state };
+	struct hspmd_root_check check = { covered_or_foreign, (void *)(uintptr_t)c };
 	int rc = own ? 0 : -1;
 	json_object_foreach(found, node, list) {
 		json_t *kept = json_array();

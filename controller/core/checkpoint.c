@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints, in two phases: all workers write their shards, then the manifest lists them. Until the manifest is written the previous
- * checkpoint is the valid one, and it remains so after a failure. */
+ * checkpoint is the valid one, and it remains so after a failure. What nodes write to folders of their own and what they write to the
+ * folder that they share are two parts, each of which is complete or fails by itself: a shared folder that hangs holds up nothing else. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +10,8 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-void checkpoint_clear(struct hspmd_controller *m)
+static void clear(struct checkpoint *s)
 {
-	struct checkpoint *s = &m->checkpoint;
 	for (int i = 0; i < s->members; i++)
 		json_decref(s->answer[i]);
 	free(s->answer);
@@ -21,10 +21,15 @@ void checkpoint_clear(struct hspmd_controller *m)
 	memset(s, 0, sizeof *s);
 }
 
-/* Sets the workers whose answers the next phase needs. Returns false if memory is short. */
-static bool members(struct hspmd_controller *m, struct worker *const *who, int count)
+void checkpoint_clear(struct hspmd_controller *m)
 {
-	struct checkpoint *s = &m->checkpoint;
+	for (int p = 0; p < PARTS; p++)
+		clear(&m->checkpoint[p]);
+}
+
+/* Sets the workers whose answers the next phase needs. Returns false if memory is short. */
+static bool members(struct hspmd_controller *m, struct checkpoint *s, struct worker *const *who, int count)
+{
 	for (int i = 0; i < s->members; i++)
 		json_decref(s->answer[i]);
 	free(s->answer);
@@ -41,30 +46,63 @@ static bool members(struct hspmd_controller *m, struct worker *const *who, int c
 	return true;
 }
 
-/* Chooses the folders. Returns false if there is none for `target`. */
-static bool choose_targets(struct hspmd_controller *m, enum checkpoint_target target)
+/* Where workers are to write. */
+struct targets {
+	bool memory, local, shared;
+};
+
+/* While the shared folder is busy with the part of an earlier checkpoint, it is none. */
+static struct targets choose_targets(const struct hspmd_controller *m, enum checkpoint_target target)
 {
-	struct checkpoint *s = &m->checkpoint;
-	s->memory = target == TARGET_MEMORY && m->config->memory;
-	s->local = target != TARGET_MEMORY && target != TARGET_SHARED && m->config->local;
-	s->shared = m->config->shared &&
-	            (target == TARGET_ALL || target == TARGET_SHARED || (target == TARGET_SCHEDULED && checkpoint_shared_due(m)));
-	return s->memory || s->local || s->shared;
+	return (struct targets){
+		.memory = target == TARGET_MEMORY && m->config->memory,
+		.local = target != TARGET_MEMORY && target != TARGET_SHARED && m->config->local,
+		.shared = m->config->shared && m->checkpoint[PART_SHARED].phase == CHECKPOINT_NONE &&
+		          (target == TARGET_ALL || target == TARGET_SHARED || (target == TARGET_SCHEDULED && checkpoint_shared_due(m))),
+	};
 }
 
-static void note_try(struct hspmd_controller *m)
+static void note_try(struct hspmd_controller *m, const struct targets *t)
 {
-	if (m->checkpoint.memory) {
+	if (t->memory) {
 		m->copy_tried_at = m->now;
 		m->copy_tried_step = m->steps_reported;
 		return;
 	}
 	m->checkpoint_tried_at = m->now;
 	m->checkpoint_tried_step = m->steps_reported;
-	if (m->checkpoint.shared) {
+	if (t->shared) {
 		m->shared_tried_at = m->now;
 		m->shared_tried_step = m->steps_reported;
 	}
+}
+
+static void name_checkpoint(const struct hspmd_controller *m, const struct bound_plan *l, char *id, size_t size)
+{
+	/* Workers may still answer what an earlier incarnation of the controller asked: that is another one, though of the same
+	 * generation. */
+	if (m->config->journal)
+		snprintf(id, size, "g%lld-%lld-%lld", (long long)l->generation, (long long)m->first_event, (long long)m->checkpoint_count);
+	else
+		snprintf(id, size, "g%lld-%lld", (long long)l->generation, (long long)m->checkpoint_count);
+}
+
+/* Returns false if memory is short. */
+static bool begin_part(struct hspmd_controller *m, enum checkpoint_part part, const struct targets *t, const char *id)
+{
+	struct checkpoint *s = &m->checkpoint[part];
+	struct bound_plan *l = m->current.bound_plan;
+	s->number = m->checkpoint_count;
+	snprintf(s->id, sizeof s->id, "%s", id);
+	s->memory = t->memory && part == PART_OWN;
+	s->local = t->local && part == PART_OWN;
+	s->shared = part == PART_SHARED;
+	s->bound_plan = bound_plan_ref(l);
+	s->since = m->now;
+	s->deadline = m->now + m->config->timeouts.checkpoint;
+	s->step = -1;
+	s->phase = CHECKPOINT_WRITING;
+	return members(m, s, l->device, l->devices);
 }
 
 static const char *if_wanted(bool wanted, const char *folder)
@@ -74,61 +112,74 @@ static const char *if_wanted(bool wanted, const char *folder)
 
 bool checkpoint_begin(struct hspmd_controller *m, const char *why, enum checkpoint_target target)
 {
-	struct checkpoint *s = &m->checkpoint;
 	const struct generation *g = &m->current;
-	if (s->phase != CHECKPOINT_NONE || !g->bound_plan || (g->phase != PHASE_TRAINING && g->phase != PHASE_HELD) ||
-	    !bound_plan_is_whole(g->bound_plan) || !choose_targets(m, target))
+	if (m->checkpoint[PART_OWN].phase != CHECKPOINT_NONE || !g->bound_plan || (g->phase != PHASE_TRAINING && g->phase != PHASE_HELD) ||
+	    !bound_plan_is_whole(g->bound_plan))
 		return false;
-	s->number = ++m->checkpoint_count;
-	/* Workers may still answer what an earlier incarnation of the controller asked: that is another one, though of the same
-	 * generation. */
-	if (m->config->journal)
-		snprintf(s->id, sizeof s->id, "g%lld-%lld-%lld", (long long)g->bound_plan->generation, (long long)m->first_event,
-		         (long long)s->number);
-	else
-		snprintf(s->id, sizeof s->id, "g%lld-%lld", (long long)g->bound_plan->generation, (long long)s->number);
-	s->bound_plan = bound_plan_ref(g->bound_plan);
-	s->since = m->now;
-	s->slowed = 0;
-	note_try(m);
-	s->deadline = m->now + m->config->timeouts.checkpoint;
-	s->step = -1;
-	if (!members(m, g->bound_plan->device, g->bound_plan->devices))
+	struct targets t = choose_targets(m, target);
+	bool own = t.memory || t.local;
+	char id[sizeof m->checkpoint[0].id];
+	if (!own && !t.shared)
 		return false;
-	s->phase = CHECKPOINT_WRITING;
+	m->checkpoint_count++;
+	name_checkpoint(m, g->bound_plan, id, sizeof id);
+	note_try(m, &t);
+	if ((own && !begin_part(m, PART_OWN, &t, id)) || (t.shared && !begin_part(m, PART_SHARED, &t, id)))
+		return false;
 	if (why[0])
-		log_msg(m, HSPMD_LOG_INFO, "checkpoint %s: %s", s->id, why);
-	send_workers(m, s->member, s->members,
+		log_msg(m, HSPMD_LOG_INFO, "checkpoint %s: %s", id, why);
+	send_workers(m, g->bound_plan->device, g->bound_plan->devices,
 	             json_pack("{s:s, s:I, s:s, s:s?, s:s?, s:s*}", "type", "checkpoint", "generation",
-	                       (json_int_t)g->bound_plan->generation, "id", s->id, "local", if_wanted(s->local, m->config->local), "shared",
-	                       if_wanted(s->shared, m->config->shared), "memory", if_wanted(s->memory, m->config->memory)));
+	                       (json_int_t)g->bound_plan->generation, "id", id, "local", if_wanted(t.local, m->config->local), "shared",
+	                       if_wanted(t.shared, m->config->shared), "memory", if_wanted(t.memory, m->config->memory)));
 	return true;
 }
 
-static void failed(struct hspmd_controller *m, const char *why)
+/* A part is over: those who asked for the checkpoint are answered when all of it is, or some of it has failed. */
+static void answer_requests(struct hspmd_controller *m, int64_t number, int64_t step, const char *why_not)
 {
-	char text[HSPMD_ERROR_MAX + 100];
-	bool memory = m->checkpoint.memory;
-	snprintf(text, sizeof text, "%s %s failed: %s", memory ? "copy in memory" : "checkpoint", m->checkpoint.id, why);
-	int64_t number = m->checkpoint.number;
+	bool over = true;
+	for (int p = 0; p < PARTS; p++)
+		over &= m->checkpoint[p].phase == CHECKPOINT_NONE || m->checkpoint[p].number != number;
+	if (over || why_not)
+		requests_checkpoint_done(m, number, step, why_not);
+}
+
+static const char *in_shared(const struct hspmd_controller *m, const struct checkpoint *s)
+{
+	return s->shared && m->config->local ? " in the shared folder" : "";
+}
+
+static void failed(struct hspmd_controller *m, struct checkpoint *s, const char *why)
+{
+	char text[HSPMD_ERROR_MAX + 120];
+	bool memory = s->memory, for_samples = s->shared || (s->local && !m->config->shared);
+	snprintf(text, sizeof text, "%s %s failed%s: %s", memory ? "copy in memory" : "checkpoint", s->id, in_shared(m, s), why);
+	int64_t number = s->number, step = s->step;
+	struct checkpoint_trouble *trouble = &m->checkpoint_trouble[s->shared ? PART_SHARED : PART_OWN];
 	if (!memory) {
-		if (!(m->checkpoint_fails_since > 0))
-			m->checkpoint_fails_since = m->now;
-		snprintf(m->checkpoint_failure, sizeof m->checkpoint_failure, "%s", why);
+		if (!(trouble->since > 0))
+			trouble->since = m->now;
+		snprintf(trouble->why, sizeof trouble->why, "%s", why);
 	}
-	checkpoint_clear(m);
-	if (!memory)
+	clear(s);
+	if (for_samples)
 		samples_checkpoint_failed(m);
 	if (!memory || m->copy_failures++ == 0) /* copies are tried at growing intervals, and only the first failure is noted */
 		note_event(m, memory ? "copies_failed" : "checkpoint_failed", "%s", text);
-	requests_checkpoint_done(m, number, text);
+	answer_requests(m, number, step, text);
+}
+
+/* The part of which a worker's answer tells. */
+static struct checkpoint *part_of(struct hspmd_controller *m, const json_t *message)
+{
+	return &m->checkpoint[json_is_true(json_object_get(message, "shared")) ? PART_SHARED : PART_OWN];
 }
 
 /* Records an answer. Returns true if it is the last of the phase. An answer may report an error: another worker may have written a copy of
  * the slice. */
-static bool take(struct hspmd_controller *m, struct worker *w, json_t *message)
+static bool take(struct checkpoint *s, struct worker *w, json_t *message)
 {
-	struct checkpoint *s = &m->checkpoint;
 	const char *id = json_string_value(json_object_get(message, "id"));
 	if (s->phase == CHECKPOINT_NONE || !id || strcmp(id, s->id))
 		return false;
@@ -146,27 +197,19 @@ static const char *error_of(const struct checkpoint *s, int i)
 }
 
 /* { node: folders in which its worker writes the manifest } */
-static json_t *manifest_folders(struct hspmd_controller *m, struct worker *const *one, int count)
+static json_t *manifest_folders(struct hspmd_controller *m, const struct checkpoint *s, struct worker *const *one, int count)
 {
-	const struct checkpoint *s = &m->checkpoint;
-	const char *own = s->memory ? m->config->memory : s->local ? m->config->local : NULL;
+	const char *folder = s->memory ? m->config->memory : s->local ? m->config->local : m->config->shared;
 	json_t *by_node = check_alloc(m, json_object());
-	for (int i = 0; i < count; i++) {
-		json_t *folders = check_alloc(m, json_array());
-		if (own && json_array_append_new(folders, json_string(own)))
+	for (int i = 0; i < count; i++)
+		if (json_object_set_new(by_node, one[i]->node->name, json_pack("[s]", folder)))
 			m->failed = true;
-		if (s->shared && i == 0 && json_array_append_new(folders, json_string(m->config->shared)))
-			m->failed = true;
-		if (json_object_set_new(by_node, one[i]->node->name, folders))
-			m->failed = true;
-	}
 	return by_node;
 }
 
-/* Second phase: a worker on each of some nodes writes the manifest to its node's folder, the first one also to the shared folder. */
-static void list(struct hspmd_controller *m)
+/* Second phase: a worker on each of some nodes writes the manifest to its node's folder, or one of them to the shared folder. */
+static void list(struct hspmd_controller *m, struct checkpoint *s)
 {
-	struct checkpoint *s = &m->checkpoint;
 	struct worker **one = hspmd_calloc((size_t)s->members, sizeof *one);
 	int count = 0;
 	if (!one) {
@@ -176,19 +219,20 @@ static void list(struct hspmd_controller *m)
 	count = one_per_node(s->member, s->members, one);
 	if (!count) {
 		free(one);
-		failed(m, "all who have written it are gone");
+		failed(m, s, "all who have written it are gone");
 		return;
 	}
 	count = manifest_holders(m, s->bound_plan, one, count);
-	if (!s->local && !s->memory && count > 1)
+	if (s->shared && count > 1)
 		count = 1;
 	s->phase = CHECKPOINT_LISTING;
 	s->deadline = m->now + m->config->timeouts.checkpoint;
-	if (count && members(m, one, count)) {
-		json_t *by_node = manifest_folders(m, one, count);
+	if (count && members(m, s, one, count)) {
+		json_t *by_node = manifest_folders(m, s, one, count);
 		send_workers_own(m, one, count,
-		                 json_pack("{s:s, s:s, s:O}", "type", "write_manifest", "id", s->id, "manifest", s->manifest), "folders",
-		                 by_node);
+		                 json_pack("{s:s, s:s, s:b, s:O}", "type", "write_manifest", "id", s->id, "shared", (int)s->shared,
+		                           "manifest", s->manifest),
+		                 "folders", by_node);
 		json_decref(by_node);
 	}
 	free(one);
@@ -218,67 +262,92 @@ static bool one_step(struct checkpoint *s)
 	return s->step >= 0;
 }
 
+static json_t *make_manifest(struct hspmd_controller *m, struct checkpoint *s, struct hspmd_error *err)
+{
+	json_t *written = answers(m, s), *manifest;
+	if (m->config->manifest)
+		manifest = m->config->manifest(m->config, s->id, s->bound_plan->cluster_json, s->bound_plan->plan_json, written, err);
+	else
+		manifest = json_pack("{s:s, s:I, s:O}", "id", s->id, "step", (json_int_t)s->step, "checkpoint_written", written);
+	json_decref(written);
+	return manifest;
+}
+
+/* The other part has the same shards, and therefore the same manifest, if every worker writes its own there. */
+static void lend_manifest(struct hspmd_controller *m, const struct checkpoint *s)
+{
+	struct checkpoint *other = &m->checkpoint[PART_SHARED];
+	if (s != other && other->phase == CHECKPOINT_WRITING && other->number == s->number && !other->manifest)
+		other->manifest = json_incref(s->manifest);
+}
+
 void on_checkpoint_written(struct hspmd_controller *m, struct worker *w, json_t *message)
 {
-	struct checkpoint *s = &m->checkpoint;
+	struct checkpoint *s = part_of(m, message);
 	struct hspmd_error err = { "" };
-	if (s->phase != CHECKPOINT_WRITING || !take(m, w, message))
+	if (s->phase != CHECKPOINT_WRITING || !take(s, w, message))
 		return;
 	const char *first = NULL;
 	for (int i = 0; i < s->members && !first; i++)
 		first = error_of(s, i);
-	if (!one_step(s)) {
-		failed(m, s->step < 0 && first ? first : "the workers wrote different steps");
+	if (!one_step(s) || (first && s->shared)) { /* nobody else writes another's shard to the shared folder */
+		failed(m, s, first && (s->step < 0 || s->shared) ? first : "the workers wrote different steps");
 		return;
 	}
-	json_t *written = answers(m, s);
-	s->manifest = m->config->manifest
-	                      ? m->config->manifest(m->config, s->id, s->bound_plan->cluster_json, s->bound_plan->plan_json, written, &err)
-	                      : json_pack("{s:s, s:I, s:O}", "id", s->id, "step", (json_int_t)s->step, "checkpoint_written", written);
-	json_decref(written);
+	if (!s->manifest)
+		s->manifest = make_manifest(m, s, &err);
 	if (!s->manifest) {
-		failed(m, err.text[0] ? err.text : "out of memory");
+		failed(m, s, err.text[0] ? err.text : "out of memory");
 		return;
 	}
 	if (first)
 		note_event(m, "checkpoint_hurt", "checkpoint %s is whole only because of copies: %s", s->id, first);
-	list(m);
+	lend_manifest(m, s);
+	list(m, s);
 }
 
-static void done(struct hspmd_controller *m)
+static void copied(struct hspmd_controller *m, const struct checkpoint *s)
 {
-	struct checkpoint *s = &m->checkpoint;
+	committed_in_memory(m, s->bound_plan, s->step);
+	m->copied_step = s->step;
+	m->copied_at = m->now;
+	m->copy_seconds = m->now - s->since;
+	m->copy_cost_s = m->copy_cost_s > 0 ? 0.7 * m->copy_cost_s + 0.3 * s->slowed : s->slowed;
+	m->copy_failures = 0;
+}
+
+static void done(struct hspmd_controller *m, const struct checkpoint *s)
+{
 	double seconds = m->now - s->since;
-	if (s->memory) {
-		committed_in_memory(m, s->bound_plan, s->step);
-		m->copied_step = s->step;
-		m->copied_at = m->now;
-		m->copy_seconds = seconds;
-		m->copy_cost_s = m->copy_cost_s > 0 ? 0.7 * m->copy_cost_s + 0.3 * s->slowed : s->slowed;
-		m->copy_failures = 0;
-		return;
-	}
+	bool second = s->shared && m->config->local;
 	if (s->local)
 		committed_locally(m, s->bound_plan, s->step);
 	if (s->shared) {
 		m->shared_checkpoint_step = s->step;
 		m->shared_checkpoint_at = m->now;
+		m->shared_checkpoint_seconds = seconds;
 	}
-	m->checkpoint_step = s->step;
-	m->checkpoint_at = m->now;
-	m->checkpoint_seconds = seconds;
-	m->checkpoint_fails_since = 0;
-	m->checkpoint_cost_s = s->slowed;
-	note_event(m, "checkpoint", "checkpoint %s of step %lld is complete after %.2f s", s->id, (long long)s->step, seconds);
+	if (s->number >= m->checkpoint_done) { /* a later one may have been complete before */
+		m->checkpoint_done = s->number;
+		m->checkpoint_step = s->step;
+		m->checkpoint_at = m->now;
+	}
+	if (!second) {
+		m->checkpoint_seconds = seconds;
+		m->checkpoint_cost_s = s->slowed;
+	}
+	m->checkpoint_trouble[s->shared ? PART_SHARED : PART_OWN].since = 0;
+	note_event(m, second ? "checkpoint_shared" : "checkpoint", "checkpoint %s of step %lld is complete%s after %.2f s", s->id,
+	           (long long)s->step, in_shared(m, s), seconds);
 	samples_checkpoint_done(m, s->step, s->shared);
 }
 
 void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *message)
 {
-	struct checkpoint *s = &m->checkpoint;
+	struct checkpoint *s = part_of(m, message);
 	const char *error = NULL;
 	int bad = 0;
-	if (s->phase != CHECKPOINT_LISTING || !take(m, w, message))
+	if (s->phase != CHECKPOINT_LISTING || !take(s, w, message))
 		return;
 	for (int i = 0; i < s->members; i++)
 		if (error_of(s, i)) {
@@ -286,21 +355,23 @@ void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *m
 			error = error_of(s, i);
 		}
 	if (bad == s->members) {
-		failed(m, error ? error : "no node wrote the manifest");
+		failed(m, s, error ? error : "no node wrote the manifest");
 		return;
 	}
 	if (bad)
 		note_event(m, "checkpoint_hurt", "the manifest of checkpoint %s is missing on %d of %d nodes: %s", s->id, bad, s->members,
 		           error);
-	int64_t number = s->number;
-	done(m);
-	checkpoint_clear(m);
-	requests_checkpoint_done(m, number, NULL);
+	int64_t number = s->number, step = s->step;
+	if (s->memory)
+		copied(m, s);
+	else
+		done(m, s);
+	clear(s);
+	answer_requests(m, number, step, NULL);
 }
 
-void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w)
+static void part_worker_lost(struct hspmd_controller *m, struct checkpoint *s, const struct worker *w)
 {
-	struct checkpoint *s = &m->checkpoint;
 	for (int i = 0; s->phase != CHECKPOINT_NONE && i < s->members; i++) {
 		if (s->member[i] != w)
 			continue;
@@ -310,13 +381,18 @@ void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w)
 		}
 		char why[ADDRESS_MAX + 20];
 		snprintf(why, sizeof why, "worker %s is gone", w->address);
-		failed(m, why);
+		failed(m, s, why);
 	}
 }
 
-void checkpoint_tick(struct hspmd_controller *m)
+void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w)
 {
-	struct checkpoint *s = &m->checkpoint;
+	for (int p = 0; p < PARTS; p++)
+		part_worker_lost(m, &m->checkpoint[p], w);
+}
+
+static void part_tick(struct hspmd_controller *m, struct checkpoint *s)
+{
 	if (s->phase == CHECKPOINT_NONE || m->now < s->deadline)
 		return;
 	char why[ADDRESS_MAX + 60];
@@ -326,22 +402,29 @@ void checkpoint_tick(struct hspmd_controller *m)
 			snprintf(why, sizeof why, "waited %.0f s for %s", m->now - s->since, s->member[i]->address);
 			break;
 		}
-	failed(m, why);
+	failed(m, s, why);
+}
+
+void checkpoint_tick(struct hspmd_controller *m)
+{
+	for (int p = 0; p < PARTS; p++)
+		part_tick(m, &m->checkpoint[p]);
 }
 
 bool checkpoint_if_due(struct hspmd_controller *m)
 {
 	int64_t steps = m->config->job->checkpoint.every_steps;
 	bool last_chance = !m->end_saved && m->end_at - m->now < fmax(30, 3 * m->checkpoint_seconds);
-	bool samples = samples_due(m);
+	bool samples = samples_due(m) && (!m->config->shared || m->checkpoint[PART_SHARED].phase == CHECKPOINT_NONE);
 	bool due = m->now >= m->checkpoint_tried_at + checkpoint_interval_s(m) ||
 	           (steps > 0 && m->steps_reported - m->checkpoint_tried_step >= steps) || samples;
 	if (!checkpoint_may_begin(m))
 		return false;
-	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step && (last_chance || due)) {
+	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step && (last_chance || due) &&
+	    checkpoint_begin(m, last_chance ? "the job's time is nearly over" : "",
+	                     last_chance || samples ? TARGET_ALL : TARGET_SCHEDULED)) {
 		m->end_saved |= last_chance;
-		return checkpoint_begin(m, last_chance ? "the job's time is nearly over" : "",
-		                        last_chance || samples ? TARGET_ALL : TARGET_SCHEDULED);
+		return true;
 	}
 	return m->now >= checkpoint_copy_deadline(m) && checkpoint_begin(m, "", TARGET_MEMORY);
 }

@@ -163,7 +163,13 @@ double checkpoint_copy_deadline(const struct hspmd_controller *m)
 
 bool checkpoint_may_begin(const struct hspmd_controller *m)
 {
-	return m->current.phase == PHASE_TRAINING && m->checkpoint.phase == CHECKPOINT_NONE && !m->shutting_down && m->end == END_NONE;
+	return m->current.phase == PHASE_TRAINING && m->checkpoint[PART_OWN].phase == CHECKPOINT_NONE && !m->shutting_down &&
+	       m->end == END_NONE;
+}
+
+bool checkpoint_under_way(const struct hspmd_controller *m)
+{
+	return m->checkpoint[PART_OWN].phase != CHECKPOINT_NONE || m->checkpoint[PART_SHARED].phase != CHECKPOINT_NONE;
 }
 
 double checkpoint_deadline(const struct hspmd_controller *m)
@@ -171,7 +177,8 @@ double checkpoint_deadline(const struct hspmd_controller *m)
 	if (!checkpoint_may_begin(m))
 		return INFINITY;
 	double next = checkpoint_copy_deadline(m);
-	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step) /* not before there is a new step */
+	bool free = m->config->local || (m->config->shared && m->checkpoint[PART_SHARED].phase == CHECKPOINT_NONE);
+	if (free && m->steps_reported > m->checkpoint_tried_step) /* not before there is a new step */
 		next = fmin(next, m->checkpoint_tried_at + checkpoint_interval_s(m));
 	return next;
 }
@@ -181,8 +188,9 @@ double checkpoint_deadline(const struct hspmd_controller *m)
 /* A step was reported: if a checkpoint is being written, the step's extra time is the checkpoint's cost. */
 void checkpoint_step_done(struct hspmd_controller *m, double step_s)
 {
-	if (m->checkpoint.phase == CHECKPOINT_NONE)
+	if (!checkpoint_under_way(m))
 		m->quiet_step_s = m->quiet_step_s > 0 ? 0.9 * m->quiet_step_s + 0.1 * step_s : step_s;
-	else if (m->quiet_step_s > 0 && step_s > m->quiet_step_s)
-		m->checkpoint.slowed += step_s - m->quiet_step_s;
+	for (int p = 0; p < PARTS; p++)
+		if (m->checkpoint[p].phase != CHECKPOINT_NONE && m->quiet_step_s > 0 && step_s > m->quiet_step_s)
+			m->checkpoint[p].slowed += step_s - m->quiet_step_s;
 }

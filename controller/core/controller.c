@@ -344,8 +344,9 @@ double hspmd_controller_deadline(const struct hspmd_controller *m)
 		first = fmin(first, fmin(m->step_deadline, straggler_deadline(m)));
 	else if (m->current.phase >= PHASE_STARTING && m->current.phase != PHASE_HELD)
 		first = fmin(first, m->current.deadline);
-	if (m->checkpoint.phase != CHECKPOINT_NONE)
-		first = fmin(first, m->checkpoint.deadline);
+	for (int p = 0; p < PARTS; p++)
+		if (m->checkpoint[p].phase != CHECKPOINT_NONE)
+			first = fmin(first, m->checkpoint[p].deadline);
 	if (m->end == END_QUITTING)
 		first = fmin(first, m->end_deadline);
 	else if (m->shutting_down)

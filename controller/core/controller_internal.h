@@ -171,11 +171,15 @@ struct checkpoint_search {
 	json_t *bad; /* [{ node, step, generation, file, sum: of the manifest taken }]: shards that this node could not read */
 };
 
+/* Of one checkpoint: what is written to folders that nodes have for themselves, on disk or in memory; and to the one that they share. */
+enum checkpoint_part { PART_OWN, PART_SHARED, PARTS };
+
 enum checkpoint_target { TARGET_SCHEDULED, TARGET_ALL, TARGET_MEMORY, TARGET_LOCAL, TARGET_SHARED };
 
+/* A part that is being written. */
 struct checkpoint {
 	enum { CHECKPOINT_NONE, CHECKPOINT_WRITING, CHECKPOINT_LISTING } phase;
-	bool local, shared, memory; /* targets */
+	bool local, shared, memory; /* where; one is true */
 	double slowed;              /* seconds by which it has slowed steps */
 	char id[64];
 	int64_t number, step;
@@ -185,6 +189,11 @@ struct checkpoint {
 	int members, answers;
 	struct bound_plan *bound_plan;
 	json_t *manifest;
+};
+
+struct checkpoint_trouble {
+	double since; /* since when each has failed; 0: the last did not fail */
+	char why[HSPMD_ERROR_MAX];
 };
 
 /* A trace that is being recorded (trace.c). */
@@ -209,6 +218,7 @@ struct request {
 	int target;     /* nodes */
 	int64_t ticket; /* of its ACTION_GROW or ACTION_SHRINK; 0: not emitted yet */
 	int64_t number; /* of its checkpoint; 0: not started yet */
+	bool own_only;  /* which the shared folder does not get, as it is busy */
 	bool resized;   /* Slurm has carried out the resize */
 	bool gone;      /* the client has disconnected: no reply */
 	double deadline;
@@ -261,23 +271,24 @@ struct hspmd_controller {
 	struct trace trace;
 	bool trace_begun; /* that of the job file */
 
-	struct checkpoint checkpoint;
+	struct checkpoint checkpoint[PARTS];
+	struct checkpoint_trouble checkpoint_trouble[PARTS]; /* copies in memory count elsewhere */
 	json_t *committed;                         /* [[step, generation]] of those in nodes' own folders, newest first; NULL: none */
 	bool committed_all;                        /* these are all that there were, or as many as the job keeps */
 	int64_t checkpoint_count, checkpoint_step; /* last number; step of the newest complete checkpoint, -1: none */
 	double checkpoint_at, checkpoint_tried_at, shared_tried_at;
-	double checkpoint_seconds, checkpoint_cost_s; /* of the newest: duration; training time lost */
+	int64_t checkpoint_done;                      /* number of that one */
+	double checkpoint_seconds, checkpoint_cost_s; /* of the newest, without its part in the shared folder if it has another: duration;
+	                                                 training time lost */
 	int64_t checkpoint_tried_step, shared_tried_step;
 	int64_t samples_at;             /* number of steps done when samples are due next; INT64_MAX: never */
 	int64_t shared_checkpoint_step; /* newest on shared storage; -1: none */
-	double shared_checkpoint_at;
+	double shared_checkpoint_at, shared_checkpoint_seconds;
 	int64_t copied_step, copy_tried_step; /* of copies in memory; -1: none */
 	double copied_at, copy_tried_at, copy_seconds, copy_cost_s;
-	int copy_failures;                        /* consecutive */
-	double checkpoint_fails_since;            /* since when each has failed; 0: the last did not fail */
-	char checkpoint_failure[HSPMD_ERROR_MAX]; /* why the last has failed */
-	double quiet_step_s;                      /* mean step time while no checkpoint is written; 0: unknown */
-	int failures;                             /* aborted generations */
+	int copy_failures;   /* consecutive */
+	double quiet_step_s; /* mean step time while no checkpoint is written; 0: unknown */
+	int failures;        /* aborted generations */
 
 	/* of a job with a command */
 	bool elastic;            /* its ranks take changes in their own processes (runtime/command/standin.h) */
@@ -358,7 +369,7 @@ void request_drop(struct hspmd_controller *m, struct request *r);
 void request_answer(struct hspmd_controller *m, const struct request *r, bool ok, const char *text); /* none if the client is gone */
 /* Returns true, and what to answer, if the growth that r asked for has been carried out. */
 bool request_grown(const struct hspmd_controller *m, const struct request *r, char *text, size_t size);
-void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
+void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, int64_t step, const char *why_not);
 void requests_trace_done(struct hspmd_controller *m, bool ok, const char *text);
 void requests_end(struct hspmd_controller *m); /* answers all of them, because the run ends */
 void on_disconnected(struct hspmd_controller *m, const struct run_event *e);
@@ -423,6 +434,7 @@ bool is_steady(const struct hspmd_controller *m);
 /* checkpoint_schedule.c: when checkpoints are due, and how many copies; starts none itself */
 bool checkpoint_possible(const struct hspmd_controller *m); /* to some disk */
 bool checkpoint_may_begin(const struct hspmd_controller *m);
+bool checkpoint_under_way(const struct hspmd_controller *m); /* any part */
 bool checkpoint_shared_due(const struct hspmd_controller *m);
 double checkpoint_interval_s(const struct hspmd_controller *m); /* between checkpoints to disk; INFINITY: counted in steps */
 /* When copies in memory are due; INFINITY: none are made, or there is no new step. */
@@ -549,7 +561,8 @@ double slowest_recent_step(const struct hspmd_controller *m); /* seconds; 0: no 
 void extend_step_deadline(struct hspmd_controller *m);
 
 /* checkpoint.c */
-/* Starts a checkpoint. false: one is under way, the workers are in no state for it, or there is no folder for `target`. */
+/* Starts a checkpoint. false: one to the nodes' own folders is under way, the workers are in no state for it, or there is no folder for
+ * `target`: the shared one is left out while it is busy with an earlier checkpoint. */
 bool checkpoint_begin(struct hspmd_controller *m, const char *why, enum checkpoint_target target);
 bool checkpoint_if_due(struct hspmd_controller *m);
 void on_checkpoint_written(struct hspmd_controller *m, struct worker *w, json_t *message);

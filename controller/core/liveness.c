@@ -23,7 +23,7 @@ static bool pending_work(const struct hspmd_controller *m, const struct generati
 {
 	if (m->end != END_NONE && m->end != END_SAVING)
 		return false;
-	return g->phase == PHASE_HELD ? m->checkpoint.phase != CHECKPOINT_NONE : g->phase >= PHASE_PREPARING && g->phase != PHASE_READY;
+	return g->phase == PHASE_HELD ? checkpoint_under_way(m) : g->phase >= PHASE_PREPARING && g->phase != PHASE_READY;
 }
 
 /* The time when member i is to be sent `ping`, or killed; INFINITY: never. */
@@ -33,7 +33,7 @@ static double due(const struct hspmd_controller *m, const struct generation *g, 
 	if (w->process != PROC_UP)
 		return INFINITY;
 	/* It may have been asked for an earlier generation, which ended before the answer came. */
-	double since = g->phase == PHASE_HELD ? m->checkpoint.since : g->since;
+	double since = g->phase == PHASE_HELD ? fmax(m->checkpoint[PART_OWN].since, m->checkpoint[PART_SHARED].since) : g->since;
 	return w->asked_at > 0 ? fmax(since, w->asked_at) + m->config->timeouts.ping : fmax(since, w->heard_at) + SILENT_S;
 }
 

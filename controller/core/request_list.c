@@ -33,14 +33,15 @@ void request_answer(struct hspmd_controller *m, const struct request *r, bool ok
 		reply(m, r->id, ok, "%s", text);
 }
 
-void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not)
+void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, int64_t step, const char *why_not)
 {
 	for (size_t i = m->requests; i-- > 0;) {
 		struct request *r = &m->request[i];
 		if (r->kind != REQUEST_CHECKPOINT || r->number != number)
 			continue;
 		char text[200];
-		snprintf(text, sizeof text, "checkpoint of step %lld is complete", (long long)m->checkpoint_step);
+		snprintf(text, sizeof text, "checkpoint of step %lld is complete%s", (long long)step,
+		         r->own_only ? " on the nodes' own disks; the shared folder is still busy with an earlier one" : "");
 		request_answer(m, r, !why_not, why_not ? why_not : text);
 		request_drop(m, r);
 	}

@@ -366,9 +366,9 @@ bool advance_requests(struct hspmd_controller *m)
 {
 	for (size_t i = 0; i < m->requests; i++) {
 		struct request *r = &m->request[i];
-		if (r->kind == REQUEST_CHECKPOINT && !r->number && m->checkpoint.phase == CHECKPOINT_NONE &&
-		    checkpoint_begin(m, "asked for", TARGET_ALL)) {
-			r->number = m->checkpoint.number;
+		if (r->kind == REQUEST_CHECKPOINT && !r->number && checkpoint_begin(m, "asked for", TARGET_ALL)) {
+			r->number = m->checkpoint_count;
+			r->own_only = m->config->shared && m->checkpoint[PART_SHARED].number != r->number;
 			return true;
 		}
 		char text[160];

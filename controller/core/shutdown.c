@@ -28,7 +28,8 @@ double shutdown_stop_at(const struct hspmd_controller *m)
 		return command_stop_at(m);
 	if (m->shutting_down || m->end != END_NONE || isinf(m->end_at) || !checkpoint_possible(m))
 		return INFINITY;
-	return m->end_at - fmin(fmax(END_LEAD_S, 3 * m->checkpoint_seconds), (m->end_at - m->began) / 4);
+	double saving_s = fmax(m->checkpoint_seconds, m->shared_checkpoint_seconds);
+	return m->end_at - fmin(fmax(END_LEAD_S, 3 * saving_s), (m->end_at - m->began) / 4);
 }
 
 void shutdown_tick(struct hspmd_controller *m)
@@ -77,17 +78,18 @@ static void end_after_shutdown(struct hspmd_controller *m)
 		end_run(m, 1, "stopped by %s at step %lld without a checkpoint", m->shutdown_reason, (long long)m->steps_reported);
 }
 
-/* At a shutdown the time may be short: the checkpoint goes first to the nodes' own disks, which are fast, and is complete there; then to
- * shared storage, which is available even if the job continues on other nodes. */
+/* At a shutdown the time may be short: the checkpoint goes first to the nodes' own disks, which are fast; then to shared storage, which is
+ * available even if the job continues on other nodes. */
 static bool local_first(const struct hspmd_controller *m)
 {
 	return m->shutting_down && m->config->local && m->config->shared;
 }
 
+/* The last step's checkpoint is in the nodes' own folders: now in the shared one, if that did not get it at the same time. */
 static bool checkpoint_to_shared(struct hspmd_controller *m)
 {
-	if (!local_first(m) || m->shared_tried_at_end || m->current.phase != PHASE_HELD || m->checkpoint.phase != CHECKPOINT_NONE ||
-	    m->now >= m->shutdown_by || m->shared_checkpoint_step == m->step)
+	if (!m->config->local || !m->config->shared || m->shared_tried_at_end || m->current.phase != PHASE_HELD ||
+	    checkpoint_under_way(m) || (m->shutting_down && m->now >= m->shutdown_by) || m->shared_checkpoint_step == m->step)
 		return false;
 	m->shared_tried_at_end = true;
 	return checkpoint_begin(m, "to shared storage, too", TARGET_SHARED);
@@ -96,7 +98,7 @@ static bool checkpoint_to_shared(struct hspmd_controller *m)
 /* Begins the checkpoint of the last step; workers that have stopped or finished write it at once. */
 static bool final_checkpoint(struct hspmd_controller *m)
 {
-	if (m->checkpoint.phase != CHECKPOINT_NONE)
+	if (m->checkpoint[PART_OWN].phase != CHECKPOINT_NONE || (!m->config->local && checkpoint_under_way(m)))
 		return false;
 	bool held = m->current.phase == PHASE_HELD, saved = held && m->checkpoint_step == m->step;
 	enum checkpoint_target target = local_first(m) ? TARGET_LOCAL
@@ -107,10 +109,25 @@ static bool final_checkpoint(struct hspmd_controller *m)
 		m->end = END_SAVING;
 		return true;
 	}
+	m->shared_tried_at_end = m->checkpoint[PART_SHARED].number == m->checkpoint_count;
 	if (!held)
 		stop_current(m);
 	m->end = END_SAVING;
 	return true;
+}
+
+/* All steps are done, and what can be saved has been. */
+static void end_after_last_step(struct hspmd_controller *m)
+{
+	bool saved = m->checkpoint_step == m->step, none = !m->config->local && !m->config->shared;
+	const struct checkpoint_trouble *trouble = &m->checkpoint_trouble[PART_SHARED];
+	if (none || (saved && (!m->config->shared || m->shared_checkpoint_step == m->step)))
+		end_run(m, 0, "all %lld steps are done", (long long)m->step);
+	else if (saved)
+		end_run(m, 1, "all steps are done, but the last checkpoint is on the nodes' own disks alone: %s failed%s%s",
+		        m->config->shared, trouble->since > 0 ? ": " : "", trouble->since > 0 ? trouble->why : "");
+	else
+		end_run(m, 1, "all steps are done, but the last checkpoint could not be written");
 }
 
 static bool agents_left(const struct hspmd_controller *m)
@@ -138,14 +155,12 @@ bool advance_end(struct hspmd_controller *m)
 	case END_SAVING:
 		if (g->phase == PHASE_STOPPING && all_answered(g))
 			return false; /* the last answers came together: it is held first, so that shared storage gets it, too */
-		if (m->checkpoint.phase != CHECKPOINT_NONE && (!m->shutting_down || m->now < m->shutdown_by))
+		if (checkpoint_under_way(m) && (!m->shutting_down || m->now < m->shutdown_by))
 			return false;
 		if (checkpoint_to_shared(m))
 			return true;
-		if (g->finished && (m->checkpoint_step == m->step || !(m->config->local || m->config->shared)))
-			end_run(m, 0, "all %lld steps are done", (long long)m->step);
-		else if (g->finished)
-			end_run(m, 1, "all steps are done, but the last checkpoint could not be written");
+		if (g->finished)
+			end_after_last_step(m);
 		else
 			end_after_shutdown(m);
 		return true;

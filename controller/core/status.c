@@ -167,9 +167,13 @@ json_t *hspmd_controller_status(const struct hspmd_controller *m, double now, do
 		if (json_array_size(m->waiting))
 			json_object_set(s, "members_waiting", m->waiting);
 	}
-	if (s && m->checkpoint_fails_since > 0)
+	const struct checkpoint_trouble *own = &m->checkpoint_trouble[PART_OWN], *shared = &m->checkpoint_trouble[PART_SHARED];
+	if (s && own->since > 0)
+		json_object_set_new(s, "checkpoints_fail", json_pack("{s:f, s:s}", "for_s", now - own->since, "why", own->why));
+	else if (s && shared->since > 0)
 		json_object_set_new(s, "checkpoints_fail",
-		                    json_pack("{s:f, s:s}", "for_s", now - m->checkpoint_fails_since, "why", m->checkpoint_failure));
+		                    json_pack("{s:f, s:o}", "for_s", now - shared->since, "why",
+		                              json_sprintf("%s%s", m->config->local ? "in the shared folder: " : "", shared->why)));
 	if (s && m->last_error[0] && m->attempts)
 		json_object_set_new(s, "last_error", json_string(m->last_error));
 	return s;

@@ -15,7 +15,8 @@ static bool is_one_of(const char *word, const char *const *words)
 
 bool report_event_is_checkpoint(const struct report_event *e)
 {
-	static const char *const words[] = { "checkpoint", "checkpoint_failed", "checkpoint_hurt", "copies_failed", NULL };
+	static const char *const words[] = { "checkpoint",      "checkpoint_shared", "checkpoint_failed",
+		                             "checkpoint_hurt", "copies_failed",     NULL };
 	return is_one_of(e->event, words);
 }
 

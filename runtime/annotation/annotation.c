@@ -31,6 +31,7 @@ void hspmd_annotation_destroy(struct hspmd_annotation *a)
 	int saved = errno;
 	for (int g = 0; g < a->hsize; g++)
 		group_clear(&a->groups[g]);
+	hspmd_annotation_drop_rows(a);
 	free(a->groups);
 	free(a->hweights);
 	free(a);
@@ -130,6 +131,12 @@ struct hspmd_annotation *hspmd_annotation_union(const struct hspmd_annotation *c
 		if (!a->hweights)
 			goto failed;
 	}
+	const struct hspmd_expert_rows *rows = count == 1 ? parts[0]->rows : NULL;
+	if (rows) {
+		struct hspmd_annotation *experts = hspmd_annotation_copy(rows->experts);
+		if (!experts || hspmd_annotation_set_rows(a, experts, rows->count, rows->per_token))
+			goto failed;
+	}
 	return a;
 failed:
 	hspmd_annotation_destroy(a);
@@ -156,4 +163,33 @@ int hspmd_annotation_addends(const struct hspmd_annotation *a)
 bool hspmd_annotation_is_partial(const struct hspmd_annotation *a)
 {
 	return hspmd_annotation_addends(a) > 1;
+}
+
+int hspmd_annotation_set_rows(struct hspmd_annotation *a, struct hspmd_annotation *experts, int64_t count, int per_token)
+{
+	struct hspmd_expert_rows *rows = hspmd_calloc(1, sizeof *rows);
+	if (!rows) {
+		hspmd_annotation_destroy(experts);
+		return -1;
+	}
+	*rows = (struct hspmd_expert_rows){ .experts = experts, .count = count, .per_token = per_token };
+	hspmd_annotation_drop_rows(a);
+	a->rows = rows;
+	return 0;
+}
+
+void hspmd_annotation_drop_rows(struct hspmd_annotation *a)
+{
+	if (a->rows)
+		hspmd_annotation_destroy(a->rows->experts);
+	free(a->rows);
+	a->rows = NULL;
+}
+
+double hspmd_expert_row_share(int64_t experts, int64_t count, int per_token)
+{
+	double none = 1; /* that all choices are among the other experts */
+	for (int64_t k = 0; k < per_token; k++)
+		none *= count - experts > k ? (double)(count - experts - k) / (double)(count - k) : 0;
+	return 1 - none;
 }

@@ -12,7 +12,12 @@
  * -1: each subgroup has the full tensor. -2: the value is the sum over subgroups. With hsize 1, hdim is -1.
  *
  * Devices are small integers whose meaning is the caller's (device numbers of a cluster). The subgroups of one union have no device in
- * common. */
+ * common.
+ *
+ * Rows of experts. The tokens of a mixture of experts are rows of a tensor (all dimensions but the last number them), and a router chooses
+ * the experts of each (Jiang et al., arXiv 2401.04088). Where devices divide the experts, a device needs of all copies only the rows that
+ * chose one of its experts, and adds to a sum nothing in the others. An annotation may say so (`rows`): then a copy holds these rows and
+ * what the others are is not defined, and an addend is 0 in the others. Only deduction makes such annotations. */
 #ifndef HSPMD_ANNOTATION_ANNOTATION_H
 #define HSPMD_ANNOTATION_ANNOTATION_H
 
@@ -37,12 +42,21 @@ struct hspmd_subgroup {
 	struct hspmd_split *splits;
 };
 
+struct hspmd_expert_rows;
+
 struct hspmd_annotation {
 	int hsize;
 	struct hspmd_subgroup *groups;
 	int hdim;
 	int64_t hunit;     /* granularity of the split along hdim >= 0 */
 	int64_t *hweights; /* one per subgroup; NULL: even */
+	struct hspmd_expert_rows *rows; /* only the rows of the device's experts count; NULL: all rows do. Owned */
+};
+
+struct hspmd_expert_rows {
+	struct hspmd_annotation *experts; /* of the tensor [count] of all experts: which of them each device has. Owned */
+	int64_t count;
+	int per_token; /* experts that a row chooses */
 };
 
 /* One subgroup of `count` devices with an empty state (copies the array). Complete if count is 1; else add entries until the product of
@@ -52,8 +66,8 @@ struct hspmd_annotation *hspmd_annotation_single(const int *devices, int count);
  * (memory). */
 int hspmd_annotation_split(struct hspmd_annotation *a, int group, int dim, int parts, int64_t unit, const int64_t *weights);
 /* A union of the subgroups of `count` annotations, in order; copies. How the subgroups within one of `parts` were related is lost. hunit is
- * used only for hdim >= 0, and a union of one subgroup has hdim -1 whatever the argument is. NULL: memory, as for every function here that
- * makes an annotation. */
+ * used only for hdim >= 0, and a union of one subgroup has hdim -1 whatever the argument is. It has the rows of its part if there is only
+ * one. NULL: memory, as for every function here that makes an annotation. */
 struct hspmd_annotation *hspmd_annotation_union(const struct hspmd_annotation *const *parts, int count, int hdim, int64_t hunit,
                                                 const int64_t *hweights);
 struct hspmd_annotation *hspmd_annotation_copy(const struct hspmd_annotation *a);
@@ -62,6 +76,18 @@ void hspmd_annotation_destroy(struct hspmd_annotation *a);
 /* Returns true if the same devices hold the same boxes with the same partial structure for this shape, however the annotations are written.
  * Both must have been checked for the shape. Also returns false if memory is short. */
 bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape);
+
+/* Lets only the rows of a device's experts count. Takes ownership of `experts`, an annotation over the same devices, also on failure. 0 or
+ * -1 (memory). */
+int hspmd_annotation_set_rows(struct hspmd_annotation *a, struct hspmd_annotation *experts, int64_t count, int per_token);
+/* Lets all rows count again. */
+void hspmd_annotation_drop_rows(struct hspmd_annotation *a);
+/* The share of all rows that choose one of `experts` experts of `count`, if rows choose `per_token` different ones and all sets of them are
+ * equally likely. */
+double hspmd_expert_row_share(int64_t experts, int64_t count, int per_token);
+/* Returns true if what devices hold by `have` is all that `want` asks for, without a message: the annotations are equal, or differ only in
+ * that the one or the other has all rows: all copies of a row include those that are wanted, and addends that are 0 are addends. */
+bool hspmd_annotation_serves(const struct hspmd_annotation *have, const struct hspmd_annotation *want, const struct hspmd_shape *shape);
 
 /* Returns the most addends that make up an element; 1: every device holds finished elements. */
 int hspmd_annotation_addends(const struct hspmd_annotation *a);
@@ -93,8 +119,8 @@ bool hspmd_annotation_local_shard(const struct hspmd_annotation *a, const struct
 int hspmd_annotation_local_shards(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int *devices,
                                   struct hspmd_local_shard *shards);
 
-/* Text form, e.g. "{[0-3]: 0:2/64(5:3) -1:2 | [4]} h0(2:1)", which hspmd_annotation_parse reads back. malloc'd; the grammar is in
- * annotation_text.c. */
+/* Text form, e.g. "{[0-3]: 0:2/64(5:3) -1:2 | [4]} h0(2:1)", which hspmd_annotation_parse reads back, but for rows of experts, which it
+ * refuses. malloc'd; the grammar is in annotation_text.c. */
 char *hspmd_annotation_text(const struct hspmd_annotation *a);
 /* Also makes the checks that do not depend on a shape. */
 struct hspmd_annotation *hspmd_annotation_parse(const char *text, struct hspmd_error *err);

@@ -113,7 +113,10 @@ static int check_fit(const struct hspmd_annotation *a, const struct hspmd_shape 
 	}
 	free(devices);
 	free(shards);
-	return rc;
+	const struct hspmd_shape experts = { 1, { a->rows ? a->rows->count : 1 } };
+	if (rc == 0 && a->rows && shape->rank < 2)
+		return hspmd_fail(err, "rows of experts of a tensor of %d dimensions: expected 2 or more", shape->rank);
+	return rc == 0 && a->rows ? hspmd_annotation_check(a->rows->experts, &experts, err) : rc;
 }
 
 int hspmd_annotation_check(const struct hspmd_annotation *a, const struct hspmd_shape *shape, struct hspmd_error *err)

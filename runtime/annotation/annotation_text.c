@@ -7,7 +7,8 @@
  *     cut        = [ "/" unit ] [ "(" weight { ":" weight } ")" ]
  *     dim        = a dimension, "-1" duplicate, "-2" partial
  *
- * Tokens may be separated by spaces. Defaults: unit 1, even weights, hdim -1.
+ * Tokens may be separated by spaces. Defaults: unit 1, even weights, hdim -1. Rows of experts are written behind it and not read back:
+ * " rows of " annotation " of " count "/" per token.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -60,6 +61,11 @@ char *hspmd_annotation_text(const struct hspmd_annotation *a)
 	if (a->hdim != HSPMD_DUPLICATE) {
 		fprintf(f, " h%d", a->hdim);
 		print_cut(f, a->hsize, a->hunit, a->hweights);
+	}
+	if (a->rows) {
+		char *experts = hspmd_annotation_text(a->rows->experts);
+		fprintf(f, " rows of %s of %" PRId64 "/%d", experts ? experts : "?", a->rows->count, a->rows->per_token);
+		free(experts);
 	}
 	bool failed = ferror(f);
 	if (fclose(f) != 0 || failed) {

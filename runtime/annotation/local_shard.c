@@ -184,7 +184,8 @@ static bool same_shards(const struct hspmd_annotation *a, const struct placed *x
 	return true;
 }
 
-bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape)
+/* Compares annotations whatever rows count. */
+static bool same_layout(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape)
 {
 	int count = hspmd_annotation_local_shards(a, shape, NULL, NULL);
 	if (a == b)
@@ -196,4 +197,24 @@ bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd
 	free(x);
 	free(y);
 	return equal;
+}
+
+static bool same_rows(const struct hspmd_expert_rows *x, const struct hspmd_expert_rows *y)
+{
+	if (!x || !y)
+		return x == y;
+	return x->count == y->count && x->per_token == y->per_token &&
+	       same_layout(x->experts, y->experts, &(struct hspmd_shape){ 1, { x->count } });
+}
+
+bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape)
+{
+	return same_rows(a->rows, b->rows) && same_layout(a, b, shape);
+}
+
+bool hspmd_annotation_serves(const struct hspmd_annotation *have, const struct hspmd_annotation *want, const struct hspmd_shape *shape)
+{
+	bool fewer = have->rows && !want->rows && hspmd_annotation_is_partial(want);
+	bool more = !have->rows && want->rows && !hspmd_annotation_is_partial(want);
+	return (same_rows(have->rows, want->rows) || fewer || more) && same_layout(have, want, shape);
 }

@@ -157,6 +157,9 @@ static int run(struct hspmd_comm *c, const struct hspmd_comm_step *step, int sel
 		return exchange_all(c, step, self, in, out, tag, err);
 	case HSPMD_COMM_BATCHED:
 		return hspmd_comm_exchange(c, step->moves, (size_t)step->move_count, in, out, tag, err);
+	case HSPMD_COMM_DISPATCH:
+	case HSPMD_COMM_COMBINE:
+		return hspmd_fail(err, "communication: the choice of rows is not given");
 	case HSPMD_COMM_KIND_COUNT:
 		break;
 	}
@@ -179,6 +182,8 @@ bool hspmd_comm_step_uses_devcomm(const struct hspmd_comm *c, const struct hspmd
 		single = single_move(step);
 		moves = &single;
 		count = 1;
+	} else if (hspmd_comm_chooses_rows(step)) {
+		return false;
 	} else if (step->kind != HSPMD_COMM_BATCHED) {
 		return hspmd_devcomm_has_step(c->devcomm, step);
 	}
@@ -189,27 +194,50 @@ bool hspmd_comm_step_uses_devcomm(const struct hspmd_comm *c, const struct hspmd
 	return true;
 }
 
-int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
-                   const void *in, void *out, uint64_t tag, struct hspmd_error *err)
+/* Finds this device among the members and its parts of the step's values. Returns its index; -1: it is not a member; -2 and err. */
+static int find_parts(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step,
+                      enum hspmd_dtype dtype, const void *in, void *out, struct hspmd_local_buffer *from, struct hspmd_local_buffer *to,
+                      struct hspmd_error *err)
 {
 	int self = 0;
 	while (self < step->member_count && step->members[self] != c->self)
 		self++;
 	if (self == step->member_count)
-		return 0;
-	for (int i = 0; i < step->member_count; i++)
-		if (step->members[i] < 0 || step->members[i] >= c->count || c->rank_of[step->members[i]] < 0)
-			return hspmd_fail(err, "communication: device %d is not in this generation", step->members[i]);
-	struct hspmd_local_buffer from = part_of(c, transfer, step->input, dtype, (void *)(uintptr_t)in);
-	struct hspmd_local_buffer to = part_of(c, transfer, step->output, dtype, out);
-	/* Steps see each other's results. */
-	if (c->devcomm && ((from.data && hspmd_comm_stream_wait(c, from.data, part_bytes(&from), err)) ||
-	                   (to.data && hspmd_comm_stream_wait(c, to.data, part_bytes(&to), err))))
 		return -1;
+	for (int i = 0; i < step->member_count; i++)
+		if (step->members[i] < 0 || step->members[i] >= c->count || c->rank_of[step->members[i]] < 0) {
+			hspmd_fail(err, "communication: device %d is not in this generation", step->members[i]);
+			return -2;
+		}
+	*from = part_of(c, transfer, step->input, dtype, (void *)(uintptr_t)in);
+	*to = part_of(c, transfer, step->output, dtype, out);
+	/* Steps see each other's results. */
+	if (c->devcomm && ((from->data && hspmd_comm_stream_wait(c, from->data, part_bytes(from), err)) ||
+	                   (to->data && hspmd_comm_stream_wait(c, to->data, part_bytes(to), err))))
+		return -2;
+	return self;
+}
+
+int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
+                   const void *in, void *out, uint64_t tag, struct hspmd_error *err)
+{
+	struct hspmd_local_buffer from, to;
+	int self = find_parts(c, transfer, step, dtype, in, out, &from, &to, err);
+	if (self < 0)
+		return self + 1;
 	int devcomm = c->devcomm ? hspmd_devcomm_collective(c->devcomm, step, self, &from, &to, err) : 0;
 	if (devcomm)
 		return devcomm < 0 ? -1 : 0;
 	return run(c, step, self, &from, &to, tag, err);
+}
+
+int hspmd_comm_run_rows(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step,
+                        enum hspmd_dtype dtype, const void *in, void *out, const struct hspmd_row_choice *choice, uint64_t tag,
+                        struct hspmd_error *err)
+{
+	struct hspmd_local_buffer from, to;
+	int self = find_parts(c, transfer, step, dtype, in, out, &from, &to, err);
+	return self < 0 ? self + 1 : hspmd_comm_exchange_rows(c, transfer, step, self, &from, &to, choice, tag, err);
 }
 
 int hspmd_comm_post_receives(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step,
@@ -271,6 +299,9 @@ int64_t hspmd_comm_scratch_bytes(const struct hspmd_transfer *transfer, const st
 		bytes = moves ? hspmd_comm_exchange_scratch(moves, count, &in, &out, device, false, err) : -1;
 		free(moves);
 		return bytes;
+	case HSPMD_COMM_DISPATCH:
+	case HSPMD_COMM_COMBINE:
+		return hspmd_comm_rows_scratch(transfer, step, self, err);
 	case HSPMD_COMM_COPY:
 	case HSPMD_COMM_ZERO:
 	case HSPMD_COMM_KIND_COUNT:

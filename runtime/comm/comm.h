@@ -34,6 +34,21 @@ void hspmd_comm_destroy(struct hspmd_comm *c);
  * the same box. After a failure in and out stay in use until the transport is closed. */
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
                    const void *in, void *out, uint64_t tag, struct hspmd_error *err);
+/* The experts that rows chose, as this device holds them: packed [.., per token], whose leading dimensions are those of the rows. */
+struct hspmd_row_choice {
+	const int32_t *data;
+	struct hspmd_box box;
+};
+/* The same for a dispatch or combine, which hspmd_comm_run refuses. All sends are from buffers of its own, so that `in` and the choice may
+ * change. */
+int hspmd_comm_run_rows(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step,
+                        enum hspmd_dtype dtype, const void *in, void *out, const struct hspmd_row_choice *choice, uint64_t tag,
+                        struct hspmd_error *err);
+/* Returns true if a step is a dispatch or combine. */
+static inline bool hspmd_comm_chooses_rows(const struct hspmd_comm_step *step)
+{
+	return step->kind == HSPMD_COMM_DISPATCH || step->kind == HSPMD_COMM_COMBINE;
+}
 /* Start to receive a step's messages into buffers, to overlap with computation: a large message is sent after its receive is posted.
  * hspmd_comm_run must follow with the same step and tag; of equal tags in the order posted. 1; 0: the step receives nothing, or is a
  * collective, in which all members wait for each other anyway; -1 and err. */

@@ -127,6 +127,13 @@ int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count
                                     const struct hspmd_local_buffer *out, int self, bool early, struct hspmd_error *err);
 int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
                                const struct hspmd_local_buffer *out, struct hspmd_error *err);
+/* Execute a dispatch or combine (rows.c). self: this device's index among the members of `step`. */
+int hspmd_comm_exchange_rows(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int self,
+                             const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
+                             const struct hspmd_row_choice *choice, uint64_t tag, struct hspmd_error *err);
+/* The most bytes of scratch buffers that it uses at once, whatever is chosen. -1 and err: memory. */
+int64_t hspmd_comm_rows_scratch(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int self,
+                                struct hspmd_error *err);
 /* Sums in member order (reduce.c). self: this device's index among the members of `step`. */
 int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
                               const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);

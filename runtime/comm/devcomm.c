@@ -152,6 +152,8 @@ static int list_groups(struct hspmd_devcomm *d, struct hspmd_error *err)
 		case HSPMD_COMM_ALL_TO_ALL:
 			rv = add_collective(d, &d->o.uses[i], err);
 			break;
+		case HSPMD_COMM_DISPATCH: /* among devices that compute in host memory */
+		case HSPMD_COMM_COMBINE:
 		case HSPMD_COMM_COPY:
 		case HSPMD_COMM_ZERO:
 		case HSPMD_COMM_KIND_COUNT:

@@ -57,7 +57,9 @@ static int run_step(struct hspmd_engine *e, const struct hspmd_engine_job *j, st
 	double began = hspmd_now();
 	/* The memory that is written must no longer be the source of a message in transit. */
 	if ((j->out && hspmd_comm_flush(e->comm, j->out, j->out_bytes, err)) ||
-	    hspmd_comm_run(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, j->tag, err)) {
+	    (hspmd_comm_chooses_rows(j->step)
+	             ? hspmd_comm_run_rows(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, &j->choice, j->tag, err)
+	             : hspmd_comm_run(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, j->tag, err))) {
 		const char *word = hspmd_comm_kind_names[j->step->kind];
 		return j->micro_batch < 0 ? hspmd_error_prefix(err, "%s of %s", word, j->tensor)
 		                          : hspmd_error_prefix(err, "%s of %s, micro-batch %d", word, j->tensor, j->micro_batch);

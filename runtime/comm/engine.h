@@ -20,6 +20,7 @@ struct hspmd_engine_job {
 	const void *in;
 	void *out;
 	size_t in_bytes, out_bytes;
+	struct hspmd_row_choice choice; /* of a dispatch or combine, whose job is to be run, not issued: what it reads is not noted */
 	uint64_t tag;
 	const char *tensor; /* for errors */
 	int micro_batch;    /* for errors; -1: none */

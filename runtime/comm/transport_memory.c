@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/condition.h"
 #include "runtime/comm/transport.h"
 
 struct message {
@@ -125,11 +125,7 @@ static int memory_open(const struct hspmd_transport_options *o, struct hspmd_tra
 		memory_close(&t->base);
 		return hspmd_fail_memory(err, "opening a transport");
 	}
-	pthread_condattr_t attr;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&box->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	hspmd_condition_init(&box->changed);
 	TAILQ_INIT(&box->laid);
 	box->references = 1;
 	pthread_mutex_lock(&lock);
@@ -261,11 +257,7 @@ static void memory_progress(struct hspmd_transport *base)
 static void memory_block(struct hspmd_transport *base, double seconds)
 {
 	struct memory_transport *t = (struct memory_transport *)base;
-	struct timespec until;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	double ns = seconds * 1e9 + (double)until.tv_nsec;
-	until.tv_sec += (time_t)(ns / 1e9);
-	until.tv_nsec = (long)(ns - 1e9 * (double)(time_t)(ns / 1e9));
+	struct timespec until = hspmd_condition_deadline(seconds);
 	pthread_mutex_lock(&lock);
 	if (!t->own->news)
 		pthread_cond_timedwait(&t->own->changed, &lock, &until);

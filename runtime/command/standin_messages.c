@@ -281,9 +281,10 @@ static void on_query(struct standin *s, json_t *m)
 /* This process writes no checkpoints. */
 static void on_checkpoint(struct standin *s, json_t *m)
 {
-	standin_send(s, json_pack("{ss,sO?,sI,sO?,ss}", "type", "checkpoint_written", "id", json_object_get(m, "id"), "step",
-	                          (json_int_t)s->step, "generation", json_object_get(m, "generation"), "error",
-	                          "the command writes its checkpoints itself"));
+	for (int shared = 0; shared < 2; shared++)
+		standin_send(s, json_pack("{ss,sO?,sI,sO?,sb,ss}", "type", "checkpoint_written", "id", json_object_get(m, "id"), "step",
+		                          (json_int_t)s->step, "generation", json_object_get(m, "generation"), "shared", shared, "error",
+		                          "the command writes its checkpoints itself"));
 }
 
 void standin_receive(struct standin *s, json_t *m)

@@ -42,6 +42,10 @@ struct hspmd_device_ops {
 	void (*close)(struct hspmd_device *dev);
 	void *(*allocate)(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err); /* 64-byte aligned, not cleared */
 	void (*release)(struct hspmd_device *dev, void *data);
+	/* Memory of the host that kernels and copy_box read and write as they do the device's own, over the device's link; the host may use
+	 * it too, after synchronise. Aligned and cleared as above. NULL (the function): there is no such memory. */
+	void *(*allocate_host)(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err);
+	void (*release_host)(struct hspmd_device *dev, void *data);
 	/* Copies are ordered with this device's kernels; to_host is complete on return. */
 	int (*to_device)(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
 	int (*to_host)(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err);
@@ -53,12 +57,9 @@ struct hspmd_device_ops {
 	 * possible. */
 	int (*to_host_concurrent)(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 	int (*zero)(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err);
-	/* Memory of the host that the device itself reads (page-locked), 64-byte aligned; NULL and err. A device that has it also takes
-	 * args' `values`. NULL: there is none. */
-	void *(*allocate_host)(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err);
-	void (*release_host)(struct hspmd_device *dev, void *data); /* NULL is fine */
-	/* Like to_device from such memory, which must not change until the copy is done. Can be recorded: each replay then copies what is
-	 * there. Also between two places of the device's own memory. */
+	/* Copies from memory that allocate_host gave, which must not change until the copy is done, or between two places of the device's
+	 * own. Can be recorded: each replay then copies what is there. A device that has this also takes args' `values`. NULL: not
+	 * possible. */
 	int (*copy_direct)(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, struct hspmd_error *err);
 	/* Copies `part` between packed buffers that hold dst_box and src_box; add: dst += src (floating types). */
 	int (*copy_box)(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What differs from step to step, in the memory of a device that takes it from there (allocate_host of device.h): calls that were recorded
+/* What differs from step to step, in the memory of a device that takes it from there (copy_direct of device.h): calls that were recorded
  * once then hold for all steps. Kernels read it through args->values; for the others args->attr has it. */
 #ifndef HSPMD_DEVICE_STEP_VALUES_H
 #define HSPMD_DEVICE_STEP_VALUES_H

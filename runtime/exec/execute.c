@@ -62,7 +62,12 @@ static int allocate_memory(struct hspmd_executor *ex, struct hspmd_error *err)
 	ex->bases[HSPMD_ARENA_TRANSIENT] = ex->borrowed[HSPMD_ARENA_TRANSIENT]
 	                                           ? ex->bases[HSPMD_ARENA_FIXED] + arena
 	                                           : dev->ops->allocate(dev, p->arena_bytes + HSPMD_PROGRAM_ALIGN, err);
-	return ex->bases[HSPMD_ARENA_TRANSIENT] ? 0 : -1;
+	if (!ex->bases[HSPMD_ARENA_TRANSIENT] || !p->host_bytes)
+		return ex->bases[HSPMD_ARENA_TRANSIENT] ? 0 : -1;
+	if (!dev->ops->allocate_host)
+		return hspmd_fail(err, "%s devices cannot offload: their kernels do not reach the host's memory", dev->ops->name);
+	ex->bases[HSPMD_ARENA_HOST] = dev->ops->allocate_host(dev, p->host_bytes + HSPMD_PROGRAM_ALIGN, err);
+	return ex->bases[HSPMD_ARENA_HOST] ? 0 : -1;
 }
 
 struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err)
@@ -112,6 +117,8 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 		hspmd_spill_free(&ex->spilled);
 	else if (ex->bases[HSPMD_ARENA_FIXED] && !ex->borrowed[HSPMD_ARENA_FIXED])
 		dev->ops->release(dev, ex->bases[HSPMD_ARENA_FIXED]);
+	if (ex->bases[HSPMD_ARENA_HOST])
+		dev->ops->release_host(dev, ex->bases[HSPMD_ARENA_HOST]);
 	hspmd_executor_close_inputs(ex);
 	free(ex->samples);
 	free(ex->ahead.bytes);
@@ -216,6 +223,11 @@ void *hspmd_executor_slot_data(const struct hspmd_executor *ex, int slot)
 	return of ? ex->bases[of->memory] + of->offset : NULL;
 }
 
+bool hspmd_executor_slot_in_host(const struct hspmd_executor *ex, int slot)
+{
+	return ex->o.device->ops->host_memory || ex->spilled.at || ex->o.program->slots[slot].memory == HSPMD_ARENA_HOST;
+}
+
 /* ---- initial state */
 
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err)
@@ -223,5 +235,7 @@ int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err
 	ex->gathered = -1;
 	if (hspmd_executor_finish_update(ex, err))
 		return -1;
-	return hspmd_parameters_initialise(ex->p, ex->o.device, ex->bases, ex->o.job, err);
+	if (hspmd_parameters_initialise(ex->p, ex->o.device, ex->bases, ex->o.job, err))
+		return -1;
+	return ex->p->host_bytes ? ex->o.device->ops->synchronise(ex->o.device, err) : 0; /* the host may write there next */
 }

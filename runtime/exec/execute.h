@@ -51,7 +51,7 @@ void hspmd_executor_disconnect(struct hspmd_executor *ex);
 
 /* Training is over: free everything except the state, which stays readable. Nothing else works afterwards. */
 void hspmd_executor_release_scratch(struct hspmd_executor *ex);
-/* Also spill the state to host memory or disk (runtime/state/spill.h), which frees all device memory. Afterwards `persistent` may be
+/* Also spill the state to host memory or disk (runtime/state/spill.h), which frees all device memory; what is offloaded stays where it is. Afterwards `persistent` may be
  * closed. -1 and err: the state is still where it was. */
 int hspmd_executor_spill(struct hspmd_executor *ex, const char *folder, struct hspmd_error *err);
 bool hspmd_executor_spilled(const struct hspmd_executor *ex);
@@ -69,6 +69,8 @@ void hspmd_executor_set_samples(struct hspmd_executor *ex, struct hspmd_sample_s
 /* Address of a slot's bytes: on the device, or where the state was spilled. Slots are those of the program that the executor was created
  * with. */
 void *hspmd_executor_slot_data(const struct hspmd_executor *ex, int slot);
+/* Returns true if the host can read and write the bytes at this address. */
+bool hspmd_executor_slot_in_host(const struct hspmd_executor *ex, int slot);
 /* Initialise the state (parameters at random by the job's seed, moments with zero): the same numbers under any plan. */
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err);
 /* Gather parameters from the devices that hold their state to the devices that use them in the program that runs next: after the state

@@ -15,8 +15,8 @@ struct hspmd_executor {
 	struct hspmd_engine *flow;    /* communication that passes wait for; NULL: there is one device */
 	struct hspmd_engine *overlap; /* sums of gradients, and gathering of parameters */
 	bool threaded;                /* engines have threads */
-	char *bases[2];               /* by arena, on the device */
-	bool borrowed[2];             /* belongs to o.persistent, or is in one block with the fixed arena */
+	char *bases[HSPMD_ARENAS];    /* by arena, as the device addresses them */
+	bool borrowed[HSPMD_ARENAS];  /* belongs to o.persistent, or is in one block with the fixed arena */
 	struct hspmd_spill spilled;   /* the fixed arena while another plan uses the device memory; the device may be unable to access it */
 	void *workspace;
 	size_t workspace_bytes;

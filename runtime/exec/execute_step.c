@@ -44,6 +44,7 @@ static struct hspmd_engine_job job_of(const struct hspmd_executor *ex, const str
 {
 	const struct hspmd_program *p = ex->p;
 	const struct hspmd_slot_type *slot_type = &p->slot_types[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].slot_type];
+	const struct hspmd_slot_type *choice = in->input_count > 1 ? &p->slot_types[p->slots[in->in[1]].slot_type] : NULL;
 	return (struct hspmd_engine_job){
 		.transfer = in->transfer,
 		.step = &in->transfer->steps[in->step],
@@ -52,6 +53,7 @@ static struct hspmd_engine_job job_of(const struct hspmd_executor *ex, const str
 		.out = slot_data(ex, in->out[0]),
 		.in_bytes = slot_bytes(ex, in->in[0]),
 		.out_bytes = slot_bytes(ex, in->out[0]),
+		.choice = { choice ? slot_data(ex, in->in[1]) : NULL, choice ? choice->box : (struct hspmd_box){ 0 } },
 		.tag = in->tag,
 		.tensor = p->graph->tensors[slot_type->tensor].name,
 		.micro_batch = in->micro_batch,
@@ -93,6 +95,8 @@ static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *i
 	struct hspmd_engine_job job = job_of(ex, in);
 	if (engine == ex->overlap)
 		return ex->o.seconds ? hspmd_engine_run(engine, &job, err) : hspmd_engine_issue(engine, &job, err);
+	if (hspmd_comm_chooses_rows(job.step))
+		return hspmd_engine_run(engine, &job, err);
 	if (!job.out)
 		return hspmd_engine_start(engine, &job, err);
 	return ex->threaded && !is_awaited(ex, in) ? hspmd_engine_issue(engine, &job, err) : hspmd_engine_run(engine, &job, err);

@@ -13,7 +13,7 @@ int hspmd_executor_open_inputs(struct hspmd_executor *ex, struct hspmd_error *er
 	struct hspmd_step_inputs *in = &ex->inputs;
 	bool streams = ex->o.job->rounding == HSPMD_ROUNDING_STOCHASTIC;
 	in->bytes = sizeof *in->host + (streams ? (size_t)ex->p->state_count * sizeof in->host->streams[0] : 0);
-	if (dev->ops->allocate_host &&
+	if (dev->ops->copy_direct &&
 	    (!(in->host = dev->ops->allocate_host(dev, in->bytes, err)) || !(in->update = dev->ops->allocate(dev, in->bytes, err))))
 		return -1;
 	if (!(in->passes = dev->ops->allocate(dev, in->bytes, err)))
@@ -30,10 +30,10 @@ void hspmd_executor_close_inputs(struct hspmd_executor *ex)
 		dev->ops->release(dev, in->passes);
 	if (in->update)
 		dev->ops->release(dev, in->update);
-	if (dev->ops->release_host) {
+	if (in->host)
 		dev->ops->release_host(dev, in->host);
+	if (in->samples)
 		dev->ops->release_host(dev, in->samples);
-	}
 	ex->scalar = NULL;
 }
 
@@ -54,7 +54,8 @@ int hspmd_executor_make_input_room(struct hspmd_executor *ex, struct hspmd_prepa
 	char *larger = dev->ops->allocate_host(dev, of->input_at[p->vote], err);
 	if (!larger)
 		return -1;
-	dev->ops->release_host(dev, in->samples);
+	if (in->samples)
+		dev->ops->release_host(dev, in->samples);
 	in->samples = larger;
 	in->capacity = of->input_at[p->vote];
 	*moved = true;

@@ -43,7 +43,7 @@ static bool add_range(const struct hspmd_program *p, int slot, size_t update, st
 		return true;
 	const struct hspmd_slot *s = &p->slots[slot];
 	if (s->memory != HSPMD_ARENA_FIXED)
-		return false;
+		return s->memory == HSPMD_ARENA_HOST; /* no pass uses it */
 	ranges[(*count)++] = (struct range){ .begin = s->offset, .end = s->offset + p->slot_types[s->slot_type].bytes, .update = update };
 	return true;
 }

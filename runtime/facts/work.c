@@ -123,7 +123,7 @@ static int operator_of(const struct hspmd_program *p, const struct hspmd_instruc
 static void add_message(const struct hspmd_instruction *in, size_t element_bytes, struct hspmd_probe_pass *pass)
 {
 	const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
-	if (step->kind != HSPMD_COMM_ALL_REDUCE && step->kind != HSPMD_COMM_REDUCE_SCATTER)
+	if (step->kind != HSPMD_COMM_ALL_REDUCE && step->kind != HSPMD_COMM_REDUCE_SCATTER && step->kind != HSPMD_COMM_COMBINE)
 		return;
 	pass->reduced_bytes += (double)hspmd_shape_elements(&in->transfer->shape) * (double)element_bytes;
 	pass->reductions++;

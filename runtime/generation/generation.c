@@ -407,6 +407,7 @@ struct hspmd_state_slice *hspmd_generation_slices(const struct hspmd_generation 
 				.shape = p->graph->tensors[s->tensor].shape,
 				.box = s->shard.box,
 				.data = hspmd_executor_slot_data(g->executor, hspmd_generation_state_slot(s, k)),
+				.in_host = hspmd_executor_slot_in_host(g->executor, hspmd_generation_state_slot(s, k)),
 			};
 	}
 	return slices;
@@ -434,7 +435,7 @@ static int state_slot(const struct hspmd_generation *g, int tensor, const struct
 	return 0;
 }
 
-/* Copy between a slot and a packed host buffer that holds `box`. If host code cannot access the slot, the copy goes through a device
+/* Copy between a slot and a packed host buffer that holds `box`. If the host cannot access the slot, the copy goes through a device
  * buffer unless the box is contiguous. */
 static int copy_slice(struct hspmd_generation *g, int slot, const struct hspmd_box *box, void *host, bool out, struct hspmd_error *err)
 {
@@ -442,7 +443,7 @@ static int copy_slice(struct hspmd_generation *g, int slot, const struct hspmd_b
 	const struct hspmd_slot_type *slot_type = &g->program->slot_types[g->program->slots[slot].slot_type];
 	void *at = hspmd_executor_slot_data(g->executor, slot);
 	size_t element = hspmd_dtype_bytes(slot_type->dtype), bytes = (size_t)hspmd_box_elements(box) * element;
-	if (dev->ops->host_memory || hspmd_executor_spilled(g->executor)) {
+	if (hspmd_executor_slot_in_host(g->executor, slot)) {
 		if (out)
 			hspmd_box_copy(host, box, at, &slot_type->box, box, element);
 		else
@@ -484,14 +485,23 @@ int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *
 	struct hspmd_device *dev = to->setup->device;
 	struct hspmd_error not_held;
 	int in, out;
-	if ((hspmd_executor_spilled(from->executor) && !dev->ops->host_memory) || state_slot(from, tensor, box, &in, &not_held))
+	if (state_slot(from, tensor, box, &in, &not_held))
 		return 0;
 	if (state_slot(to, tensor, box, &out, err))
 		return -1;
+	bool on_host =
+	        !dev->ops->host_memory && hspmd_executor_slot_in_host(from->executor, in) && hspmd_executor_slot_in_host(to->executor, out);
+	if (hspmd_executor_spilled(from->executor) && !dev->ops->host_memory && !on_host)
+		return 0;
 	const struct hspmd_slot_type *source = &from->program->slot_types[from->program->slots[in].slot_type],
 	                             *target = &to->program->slot_types[to->program->slots[out].slot_type];
-	int status = dev->ops->copy_box(dev, hspmd_executor_slot_data(to->executor, out), &target->box,
-	                                hspmd_executor_slot_data(from->executor, in), &source->box, box, target->dtype, false, err);
+	void *into = hspmd_executor_slot_data(to->executor, out);
+	const void *data = hspmd_executor_slot_data(from->executor, in);
+	if (on_host) {
+		hspmd_box_copy(into, &target->box, data, &source->box, box, hspmd_dtype_bytes(target->dtype));
+		return 1;
+	}
+	int status = dev->ops->copy_box(dev, into, &target->box, data, &source->box, box, target->dtype, false, err);
 	return status || dev->ops->synchronise(dev, err) ? -1 : 1;
 }
 
@@ -499,7 +509,7 @@ void *hspmd_generation_box_data(const struct hspmd_generation *g, int tensor, co
 {
 	struct hspmd_error err;
 	int slot;
-	if (!g->setup->device->ops->host_memory || state_slot(g, tensor, box, &slot, &err))
+	if (state_slot(g, tensor, box, &slot, &err) || !hspmd_executor_slot_in_host(g->executor, slot))
 		return NULL;
 	const struct hspmd_slot_type *slot_type = &g->program->slot_types[g->program->slots[slot].slot_type];
 	return hspmd_box_contiguous(hspmd_executor_slot_data(g->executor, slot), &slot_type->box, box, hspmd_dtype_bytes(slot_type->dtype));

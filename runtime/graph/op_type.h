@@ -79,6 +79,11 @@ struct hspmd_op_type {
 	signed char in_place[HSPMD_OP_MAX_IO];
 	/* Bit k: kernels of devices that want rows aligned honour row_stride of the view of input or output k. */
 	unsigned padded_in, padded_out;
+	/* Of a mixture of experts: where devices divide the rule's index 'e', only the rows of a device's experts count (annotation.h). */
+	struct {
+		signed char choice; /* 1 + the input that says which experts each row chose; 0: the operator has no such rows */
+		unsigned in, out;   /* bit k: so it is for input, or for output, k */
+	} rows;
 	unsigned accumulates;    /* bit o: output o honours view.accumulate (every device's kernel does) */
 	bool adds_gradients;     /* its backward operators add to gradients of weights, and lay them out as those of other such types do */
 	signed char loss_output; /* 1 + the scalar F64 output that is a part of the loss: the backward pass starts from it. 0: none */

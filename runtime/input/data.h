@@ -5,6 +5,7 @@
 #ifndef HSPMD_INPUT_DATA_H
 #define HSPMD_INPUT_DATA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/error.h"
@@ -29,6 +30,12 @@ int hspmd_data_choose_lengths(const struct hspmd_job *job, int64_t vocab, const 
 /* The same for the files on which the validation loss is measured; all samples have seq_len tokens. If the job measures all of them, the
  * last sample may be a part of one, and neither its rest nor samples after it count. */
 struct hspmd_data *hspmd_data_open_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
+/* Batches of `samples` validation samples that each measurement of the loss takes. By default few, since with the step itself it must not
+ * take much longer than a step. parts: targets beyond the last sample do not count; a model's own reader has none to give. */
+int64_t hspmd_data_valid_batches(const struct hspmd_job *job, int64_t samples, bool parts);
+/* Reads what the first measurement will read, at most some hundred million tokens, so that a mistake in the validation files is told before
+ * the training begins. 0; -1 and err that names the file and the fault. */
+int hspmd_data_check_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
 void hspmd_data_close(struct hspmd_data *d);
 int64_t hspmd_data_samples(const struct hspmd_data *d);
 /* Index, in the job's lengths, of the length of a step's samples (length_buckets.h); 0 if the job has no lengths. */

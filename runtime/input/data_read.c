@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Samples: which tokens, targets and documents they have. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/alloc.h"
 #include "runtime/input/data_internal.h"
 #include "runtime/input/shuffle.h"
 #include "runtime/tensor/input_names.h"
@@ -279,4 +281,32 @@ static double loss_factor(void *context, int64_t step)
 struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d)
 {
 	return (struct hspmd_sample_source){ .read = read_input, .context = (void *)d, .loss_factor = loss_factor };
+}
+
+#define CHECKED_MOST (INT64_C(1) << 28) /* tokens; read in some seconds */
+
+int64_t hspmd_data_valid_batches(const struct hspmd_job *job, int64_t samples, bool parts)
+{
+	int64_t batch = job->global_batch, whole = samples / batch;
+	if (job->valid_batches < 0 && parts)
+		return (samples + batch - 1) / batch;
+	if (whole < 1)
+		return 1;
+	return job->valid_batches < 0 || whole < job->valid_batches ? whole : job->valid_batches;
+}
+
+int hspmd_data_check_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
+{
+	struct hspmd_data *d = hspmd_data_open_valid(job, vocab, err);
+	int32_t *tokens = hspmd_calloc((size_t)job->seq_len + 1, sizeof *tokens);
+	int status = d && tokens ? 0 : -1;
+	int64_t count = d ? job->global_batch * hspmd_data_valid_batches(job, d->samples, true) : 0;
+	count = d && d->samples < count ? d->samples : count;
+	for (int64_t n = 0; !status && n < count && n * job->seq_len < CHECKED_MOST; n++)
+		status = hspmd_data_read(d, n, 0, job->seq_len + 1, tokens, err);
+	if (d && !tokens)
+		hspmd_fail_memory(err, "checking data.valid");
+	free(tokens);
+	hspmd_data_close(d);
+	return status;
 }

@@ -287,12 +287,15 @@ static int take_parameters(void *context, const struct hspmd_program *p, const s
 		if (s->param < 0 || s->shard.replica)
 			continue;
 		size_t bytes = (size_t)hspmd_box_elements(&s->shard.box) * sizeof(float);
+		void *data = hspmd_executor_slot_data(executor, s->param);
 		float *part = malloc(bytes);
 		if (!part)
 			return hspmd_fail_memory(err, "keeping parameters");
-		int status = device->ops->to_host(device, part, hspmd_executor_slot_data(executor, s->param), bytes, err);
+		bool in_host = hspmd_executor_slot_in_host(executor, s->param);
+		int status = in_host ? 0 : device->ops->to_host(device, part, data, bytes, err);
 		if (!status)
-			hspmd_box_copy(t->results[i].values, &t->results[i].whole, part, &s->shard.box, &s->shard.box, sizeof *part);
+			hspmd_box_copy(t->results[i].values, &t->results[i].whole, in_host ? data : part, &s->shard.box, &s->shard.box,
+			               sizeof *part);
 		free(part);
 		if (status)
 			return -1;

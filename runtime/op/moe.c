@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixture of experts (Jiang et al., "Mixtral of Experts", arXiv 2401.04088, section 2.1). The router sends each token to the k experts of
- * largest logit. Experts may be divided among devices (expert parallel); every device adds the results of its own experts. The balance loss
+ * largest logit. Experts may be divided among devices (expert parallel); every device adds the results of its own experts, and reads and
+ * adds to only the rows that chose one of them (struct hspmd_op_type, rows), so that no others need to be sent. The balance loss
  * is computed for each sample alone (the product of fractions in Fedus et al., "Switch Transformers", arXiv 2101.03961, section 2.2, taken
  * over the tokens of a sample), so that it does not depend on how samples are divided among micro-batches and devices. */
 #include <inttypes.h>
@@ -205,6 +206,7 @@ const struct hspmd_op_type hspmd_op_experts = {
 	.cost = experts_cost,
 	.workspace = experts_workspace,
 	.product = experts_product,
+	.rows = { .choice = 1 + 1, .in = 1 << 0, .out = 1 << 0 },
 	.adds_gradients = true,
 };
 const struct hspmd_op_type hspmd_op_experts_grad = {
@@ -215,5 +217,6 @@ const struct hspmd_op_type hspmd_op_experts_grad = {
 	.cost = experts_grad_cost,
 	.workspace = experts_grad_workspace,
 	.product = experts_grad_product,
+	.rows = { .choice = 1 + 2, .in = 1 << 0 | 1 << 1, .out = 1 << 0 },
 	.accumulates = 0xfc,
 };

@@ -28,6 +28,7 @@ struct division {
 };
 
 struct deduction {
+	const struct hspmd_op_type *type;
 	const struct hspmd_op_view *v;
 	struct hspmd_op_rule rule;
 	const struct hspmd_annotation *base; /* gives the subgroups */
@@ -213,6 +214,23 @@ static struct hspmd_annotation *output_annotation(const struct deduction *d, int
 	if (!a)
 		hspmd_fail_memory(d->err, "deducing annotations");
 	return a;
+}
+
+/* Lets only the rows of a device's experts count, if the experts are divided. 0, or -1 (memory). */
+static int limit_rows(const struct deduction *d, struct hspmd_annotation *a)
+{
+	struct lookup l = { .dims = "e" };
+	int per_token = (int)hspmd_op_last_dim(&d->v->in[d->type->rows.choice - 1]);
+	bool divided = d->across.index == 'e';
+	for (int g = 0; g < d->base->hsize; g++)
+		for (int i = 0; i < d->groups[g].count; i++)
+			divided |= d->groups[g].piece[i].index == 'e' && d->groups[g].piece[i].parts > 1;
+	if (!divided)
+		return 0;
+	struct hspmd_annotation *experts = whole_union(d, &l);
+	if (!experts || hspmd_annotation_set_rows(a, experts, d->v->attr->experts, per_token))
+		return hspmd_fail_memory(d->err, "deducing annotations");
+	return 0;
 }
 
 /* Returns true if the division leaves every device a part of input `input`. */
@@ -437,7 +455,9 @@ static int fill_annotations(struct deduction *d, struct hspmd_annotation **want,
 			return -1;
 		if (hspmd_annotation_check(want[i], &d->v->in[i], d->err))
 			return hspmd_error_prefix(d->err, "input %d", i);
-		if (hspmd_annotation_equal(want[i], d->v->annotation[i], &d->v->in[i])) {
+		if (d->type->rows.choice && (d->type->rows.in >> i & 1) && !hspmd_annotation_is_partial(want[i]) && limit_rows(d, want[i]))
+			return -1;
+		if (hspmd_annotation_serves(d->v->annotation[i], want[i], &d->v->in[i])) {
 			hspmd_annotation_destroy(want[i]);
 			want[i] = NULL;
 		}
@@ -447,6 +467,8 @@ static int fill_annotations(struct deduction *d, struct hspmd_annotation **want,
 			continue;
 		out[o] = output_annotation(d, o);
 		if (!out[o])
+			return -1;
+		if (d->type->rows.choice && (d->type->rows.out >> o & 1) && limit_rows(d, out[o]))
 			return -1;
 		if (hspmd_annotation_check(out[o], &d->v->out[o], d->err))
 			return hspmd_error_prefix(d->err, "output %d", o);
@@ -465,7 +487,7 @@ static void destroy_all(struct hspmd_annotation **list, int count)
 int hspmd_op_deduce(const struct hspmd_op_type *type, const struct hspmd_op_view *v, struct hspmd_annotation **want,
                     struct hspmd_annotation **out, struct hspmd_error *err)
 {
-	struct deduction d = { .v = v, .err = err };
+	struct deduction d = { .type = type, .v = v, .err = err };
 	memset(want, 0, (size_t)v->input_count * sizeof *want);
 	memset(out, 0, (size_t)v->output_count * sizeof *out);
 	if (!type->rule)

@@ -20,6 +20,7 @@ static void find_device(struct hspmd_program *p, const struct hspmd_plan *plan)
 				if (plan->pipelines[q].stages[s].devices[d] == p->device) {
 					p->pipeline = q;
 					p->stage = s;
+					p->offloads = plan->pipelines[q].stages[s].offload == HSPMD_OFFLOAD_OPTIMIZER;
 				}
 	for (int q = 0; q < p->pipeline; q++)
 		p->first_sample += (int64_t)plan->pipelines[q].micro_batches * plan->pipelines[q].micro_batch;
@@ -126,6 +127,7 @@ static struct hspmd_program *build(const struct hspmd_program *of, const struct 
 		p->tf32 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_TF32;
 		p->any_order = source->any_order;
 		find_device(p, plan);
+		p->offloads = of ? of->offloads : p->offloads;
 		pipelines = hspmd_pipelines_build(source, plan, cluster, p->pipeline, &cost, err);
 		status = pipelines ? 0 : -1;
 	}

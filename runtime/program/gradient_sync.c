@@ -144,6 +144,7 @@ static int flush(struct sync *s, const struct bucket *b)
 		.layer = p->graph->tensors[tensor].layer,
 		.backward = true,
 		.number = HSPMD_PARAMETER_TRANSFER(b->number, 0),
+		.choice = -1,
 		.peer_pipeline_rank = -1,
 	};
 	return add_sum(s, t, &route, b->ready);
@@ -245,6 +246,7 @@ static int sum_gradient(struct sync *s, int number)
 		.layer = p->graph->tensors[l->tensor].layer,
 		.backward = true,
 		.number = HSPMD_PARAMETER_TRANSFER(number, 0),
+		.choice = -1,
 		.peer_pipeline_rank = -1,
 	};
 	return add_sum(s, t, &route, own >= 0 ? s->complete[own] : 0);
@@ -347,6 +349,7 @@ static int hand_back(const struct sync *s, int number)
 		.micro_batch = -1,
 		.layer = p->graph->tensors[l->tensor].layer,
 		.number = HSPMD_PARAMETER_TRANSFER(number, 1),
+		.choice = -1,
 		.peer_pipeline_rank = -1,
 	};
 	p->schedule_index++;

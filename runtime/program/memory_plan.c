@@ -367,12 +367,13 @@ static void place_next(struct hspmd_program *p, int slot, bool *placed)
 {
 	if (slot < 0 || placed[slot])
 		return;
+	size_t *end = p->slots[slot].memory == HSPMD_ARENA_HOST ? &p->host_bytes : &p->fixed_bytes;
 	placed[slot] = true;
-	p->slots[slot].offset = p->fixed_bytes;
-	p->fixed_bytes += slot_bytes(p, slot);
+	p->slots[slot].offset = *end;
+	*end += slot_bytes(p, slot);
 }
 
-/* Place all fixed slots one after another: first the training state, so that its place depends on nothing but the state, and programs of
+/* Place all fixed slots one after another, those in the host's memory in their own arena: first the training state, so that its place depends on nothing but the state, and programs of
  * several plans can work on one state; adjacent_to chains stay in order. */
 static int place_fixed(struct placer *pl)
 {
@@ -413,7 +414,7 @@ int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err)
 	struct placer pl = { .p = p, .err = err, .lifetimes = hspmd_calloc(p->slot_count, sizeof(struct hspmd_slot_lifetime)) };
 	if (!pl.lifetimes)
 		return hspmd_fail_memory(err, "planning memory");
-	p->fixed_bytes = p->arena_bytes = 0;
+	p->fixed_bytes = p->host_bytes = p->arena_bytes = 0;
 	int status = place_fixed(&pl);
 	if (!status) {
 		hspmd_program_lifetimes(p, pl.lifetimes);

@@ -74,18 +74,20 @@ const struct hspmd_transfer *hspmd_parameter_resolve(struct hspmd_program *p, co
 
 /* ---- states */
 
-/* The master parameter and its moments. `used`: the slot of the parameter as operators use it; -1: there is none all the time. */
+/* The master parameter and its moments. Offloaded are those of them that only the update uses. `used`: the slot of the parameter as operators use it; -1: there is none all the time. */
 static int add_masters(struct hspmd_program *p, const struct hspmd_parameter_layout *l, struct hspmd_program_state *state, int used,
                        struct hspmd_error *err)
 {
 	bool shared = used >= 0 && hspmd_box_equal(&p->slot_types[p->slots[used].slot_type].box, &state->shard.box);
 	enum hspmd_dtype kept = hspmd_parameter_kept_type(p, l), type = hspmd_parameter_used_type(p, l);
 	const struct hspmd_box *box = &state->shard.box;
+	enum hspmd_arena_kind updated = p->offloads ? HSPMD_ARENA_HOST : HSPMD_ARENA_FIXED;
 	if (kept != type && (state->copy = shared ? used : hspmd_parameter_slot(p, l, box, type, HSPMD_ARENA_FIXED, err)) < 0)
 		return -1;
-	state->param = shared && kept == type ? used : hspmd_parameter_slot(p, l, box, kept, HSPMD_ARENA_FIXED, err);
+	state->param =
+	        shared && kept == type ? used : hspmd_parameter_slot(p, l, box, kept, kept == type ? HSPMD_ARENA_FIXED : updated, err);
 	for (int k = 0; state->param >= 0 && k < hspmd_optimizer_types[p->optimizer]->moments; k++)
-		if ((state->moments[k] = hspmd_parameter_slot(p, l, box, kept, HSPMD_ARENA_FIXED, err)) < 0)
+		if ((state->moments[k] = hspmd_parameter_slot(p, l, box, kept, updated, err)) < 0)
 			return -1;
 	return state->param < 0 ? -1 : 0;
 }

@@ -126,6 +126,14 @@ int hspmd_program_add_transfer(struct hspmd_program *p, const struct hspmd_trans
 		i->input_count = i->output_count = 1;
 		i->in[0] = in;
 		i->out[0] = out;
+		if (hspmd_comm_chooses_rows(&t->steps[s])) {
+			i->in[i->input_count++] = route->choice;
+			if (route->choice < 0) {
+				status = hspmd_fail(err, "tensor %s: device %d does not know which experts its rows chose",
+				                    p->graph->tensors[route->tensor].name, p->device);
+				break;
+			}
+		}
 		i->transfer = t;
 		i->step = s;
 		i->tag = make_tag(route, s);

@@ -33,6 +33,8 @@
 enum hspmd_arena_kind {
 	HSPMD_ARENA_TRANSIENT, /* values of one step; offsets planned by liveness */
 	HSPMD_ARENA_FIXED,     /* parameters, accumulated gradients, optimizer state: allocated as long as the program is */
+	HSPMD_ARENA_HOST,      /* optimizer state in the host's memory; as long (struct hspmd_device_ops, allocate_host) */
+	HSPMD_ARENAS
 };
 
 /* Type and shape of a local part; shared by the slots of one value across micro-batches. */
@@ -112,6 +114,7 @@ struct hspmd_program {
 	struct hspmd_parameter_layouts *layouts; /* of parameters; owned */
 	int device, pipeline, stage;             /* the first stage that the device computes; -1: none */
 	bool tf32, any_order;                    /* as in struct hspmd_kernel_args */
+	bool offloads; /* the plan, or that of the training state, offloads the optimizer's state of this device */
 	bool overlaps; /* gradients are summed while earlier layers' backward passes still run: the device computes in host memory */
 	int pipeline_ranks, chunks;     /* pipeline ranks, and model chunks per device: the device computes every pipeline_ranks-th stage,
 	                                   starting with `stage` (only one stage unless the schedule is interleaved) */
@@ -130,7 +133,7 @@ struct hspmd_program {
 	struct hspmd_transfer **transfers; /* of gradients and parameters; owned */
 	size_t transfer_count, transfer_capacity;
 	int schedule_index; /* of the next instruction, while the program is built */
-	size_t arena_bytes, fixed_bytes, workspace_bytes,
+	size_t arena_bytes, fixed_bytes, host_bytes, workspace_bytes,
 	        message_bytes;              /* message_bytes: message buffers, if the device computes in host memory */
 	size_t read_bytes;                  /* of the largest READ */
 	bool sums_in_arena;                 /* the gradient that an update reads may be in the transient arena */
@@ -180,7 +183,7 @@ struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program 
 
 /* Where the transient arena begins, if it is in one block with the fixed arena. */
 size_t hspmd_program_arena_offset(const struct hspmd_program *p);
-/* Bytes of device memory that the program needs; of a set's program: that all of them need. */
+/* Bytes of device memory that the program needs; of a set's program: that all of them need. Without host_bytes. */
 size_t hspmd_program_memory(const struct hspmd_program *p);
 
 /* Returns true if the device computes this stage of its pipeline. */
@@ -238,6 +241,7 @@ struct hspmd_transfer_binding {
 	int tensor;
 	enum hspmd_dtype dtype; /* of the elements that are sent */
 	int in, out;            /* slots; -1: this device has none */
+	int choice;             /* slot: the experts that rows chose; -1: none */
 	int micro_batch, layer;
 	bool backward, recomputed; /* recomputed: for a forward pass that runs again */
 	uint64_t number;           /* number of the transfer, the same on all devices */

@@ -24,7 +24,7 @@ static void print_slot(const struct printer *pr, int slot)
 	fprintf(pr->f, " %s%s", pr->p->graph->tensors[slot_type->tensor].name, hspmd_box_text(&slot_type->box, box, sizeof box));
 	if (slot_type->row_stride)
 		fprintf(pr->f, "/%" PRId64, slot_type->row_stride);
-	fprintf(pr->f, "%s@%c%zu", lies ? lies : "", s->memory == HSPMD_ARENA_TRANSIENT ? 'a' : 'f', s->offset);
+	fprintf(pr->f, "%s@%c%zu", lies ? lies : "", "afh"[s->memory], s -> offset);
 	free(lies);
 }
 
@@ -101,6 +101,8 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
 	fprintf(pr.f,
 	        "memory: %zu bytes fixed (parameters, gradients, optimizer), %zu bytes arena, %zu bytes workspace, %zu bytes messages\n",
 	        p->fixed_bytes, p->arena_bytes, p->workspace_bytes, p->message_bytes);
+	if (p->host_bytes)
+		fprintf(pr.f, "host memory: %zu bytes (optimizer)\n", p->host_bytes);
 	if (fclose(pr.f)) {
 		free(text);
 		return NULL;

@@ -50,16 +50,18 @@ static double flops_of(const struct hspmd_program *p, const struct hspmd_instruc
 }
 
 /* Bytes that the instruction reads and writes, each operand once. What is added to is read, too, and an optimizer reads the parameter and
- * its moments, all in F32; it only writes the copy in BF16. */
-static double bytes_of(const struct hspmd_program *p, const struct hspmd_instruction *in)
+ * its moments, all in F32; it only writes the copy in BF16. *offloaded: of these, those of the host's memory, in each direction. */
+static double bytes_of(const struct hspmd_program *p, const struct hspmd_instruction *in, double *offloaded)
 {
 	double bytes = 0;
+	*offloaded = 0;
 	for (int k = 0; k < in->input_count; k++)
 		bytes += in->in[k] >= 0 ? (double)p->slot_types[p->slots[in->in[k]].slot_type].bytes : 0;
 	for (int k = 0; k < in->output_count; k++) {
 		const struct hspmd_slot_type *t = in->out[k] >= 0 ? &p->slot_types[p->slots[in->out[k]].slot_type] : NULL;
 		bool read = in->kind == HSPMD_INSTRUCTION_UPDATE ? t && t->dtype == HSPMD_F32 : in->accumulate >> k & 1;
 		bytes += t ? (double)t->bytes * (1 + read) : 0;
+		*offloaded += t && p->slots[in->out[k]].memory == HSPMD_ARENA_HOST ? (double)t->bytes : 0;
 	}
 	return bytes;
 }
@@ -100,10 +102,15 @@ static struct work work_of(const struct hspmd_program *p, const struct hspmd_dev
 	                                                         : HSPMD_PRECISION_FP32;
 	double rate = (type->tflops[precision] > 0 ? type->tflops[precision] : type->peak_tflops[precision]) * 1e12;
 	/* The norm and the optimizer are bound by their bytes. */
-	struct work w = { .flops = in->kind == HSPMD_INSTRUCTION_RUN ? flops_of(p, in) : 0, .bytes = bytes_of(p, in), .count = 1 };
+	double offloaded;
+	struct work w = { .flops = in->kind == HSPMD_INSTRUCTION_RUN ? flops_of(p, in) : 0,
+		          .bytes = bytes_of(p, in, &offloaded),
+		          .count = 1 };
 	if (!(rate > 0)) /* this precision is computed by units for another */
 		rate = hspmd_device_flops(type, precision);
 	w.seconds = fmax(rate > 0 ? w.flops / rate : 0, type->gbytes_per_s > 0 ? w.bytes / (type->gbytes_per_s * 1e9) : 0);
+	if (offloaded > 0)
+		w.seconds = fmax(w.seconds, offloaded / (type->host.gbytes_per_s * 1e9));
 	return w;
 }
 

@@ -148,6 +148,7 @@ static int run_reshard(struct walk *w, size_t number, int micro_batch)
 		.backward = n->backward,
 		.recomputed = w->recomputed,
 		.number = number,
+		.choice = n->input_count > 1 ? old_slot(w, n->in[1], micro_batch) : -1,
 		.peer_pipeline_rank = -1,
 	};
 	if (from % ranks != n->stage % ranks) {
@@ -159,7 +160,7 @@ static int run_reshard(struct walk *w, size_t number, int micro_batch)
 	route.out = hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) < 0
 	                    ? -1
 	                    : new_slot(w, n->out[0], micro_batch);
-	if (route.in == -2 || route.out == -2)
+	if (route.in == -2 || route.out == -2 || route.choice == -2)
 		return -1;
 	return hspmd_program_add_transfer(w->p, n->transfer, &route, w->err);
 }
@@ -401,6 +402,7 @@ static struct hspmd_transfer_binding bind(const struct walk *w, int number, bool
 		                                .dtype = back ? hspmd_parameter_used_type(w->p, l) : hspmd_parameter_kept_type(w->p, l),
 		                                .in = -1,
 		                                .out = -1,
+		                                .choice = -1,
 		                                .micro_batch = micro_batch,
 		                                .layer = w->layer,
 		                                .backward = backward,

@@ -27,6 +27,12 @@ static int device_class(const void *context, int device)
 	return hspmd_cluster_names_nodes(c) ? -1 : c->devices[device].type;
 }
 
+static bool dispatches(const void *context, int device)
+{
+	const struct hspmd_cluster *c = context;
+	return hspmd_device_traits(c->types[c->devices[device].type].kind)->dispatches;
+}
+
 static bool rings(const void *context, int device)
 {
 	const struct hspmd_cluster *c = context;
@@ -35,7 +41,11 @@ static bool rings(const void *context, int device)
 
 struct hspmd_link_cost hspmd_link_cost_of_cluster(const struct hspmd_cluster *c)
 {
-	return (struct hspmd_link_cost){
-		.seconds = seconds, .context = c, .node = node, .network = network, .device_class = device_class, .rings = rings
-	};
+	return (struct hspmd_link_cost){ .seconds = seconds,
+		                         .context = c,
+		                         .node = node,
+		                         .network = network,
+		                         .device_class = device_class,
+		                         .rings = rings,
+		                         .dispatches = dispatches };
 }

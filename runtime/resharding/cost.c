@@ -5,6 +5,7 @@
  * after another and receives likewise, both at the same time (the one-port model); messages between the devices of a node and other nodes
  * share the node's network. Local copies are free. Devices with a library of their own gather and sum around a ring instead, unequal parts
  * in the cheaper of two forms (common/format/collective_cost.h). */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,6 +196,28 @@ static void book_moves(struct resolver *r, const struct hspmd_comm_step *step, d
 	}
 }
 
+/* The share of the rows of a move that is sent on average; `device` has the experts. */
+static double sent_share(const struct hspmd_comm_step *step, int device)
+{
+	int m = 0;
+	while (step->members[m] != device)
+		m++;
+	return hspmd_expert_row_share(step->experts[m].hi - step->experts[m].lo, step->expert_count, step->per_token);
+}
+
+/* Like book_moves, of the rows that are sent on average. */
+static void book_rows(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+{
+	for (int i = 0, end; i < step->move_count; i = end) {
+		const struct hspmd_move *first = &step->moves[i];
+		double elements = 0, share = sent_share(step, step->kind == HSPMD_COMM_DISPATCH ? first->to : first->from);
+		for (end = i; end < step->move_count && step->moves[end].from == first->from && step->moves[end].to == first->to; end++)
+			elements += share * (double)hspmd_box_elements(&step->moves[end].box);
+		if (first->from != first->to)
+			book(r, first->from, first->to, (int64_t)ceil(elements), 1, network_busy);
+	}
+}
+
 static int cost_all_reduce(struct resolver *r, struct hspmd_comm_step *step, double *network_busy)
 {
 	int n = step->member_count;
@@ -240,6 +263,10 @@ int hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *ne
 		break;
 	case HSPMD_COMM_BATCHED:
 		book_moves(r, step, network_busy);
+		break;
+	case HSPMD_COMM_DISPATCH:
+	case HSPMD_COMM_COMBINE:
+		book_rows(r, step, network_busy);
 		break;
 	case HSPMD_COMM_COPY:
 	case HSPMD_COMM_ZERO:

@@ -5,45 +5,6 @@
 
 #include "runtime/resharding/resolve_internal.h"
 
-static int move_order(const void *a, const void *b)
-{
-	const struct hspmd_move *x = a, *y = b;
-	if (x->from != y->from)
-		return x->from < y->from ? -1 : 1;
-	if (x->to != y->to)
-		return x->to < y->to ? -1 : 1;
-	for (int d = 0; d < x->box.rank; d++)
-		if (x->box.lo[d] != y->box.lo[d])
-			return x->box.lo[d] < y->box.lo[d] ? -1 : 1;
-	return 0;
-}
-
-/* One step with all moves. */
-static int add_batch(struct resolver *r, struct hop *hop, struct move_list *moves)
-{
-	if (moves->count == 0)
-		return 0;
-	qsort(moves->move, moves->count, sizeof *moves->move, move_order);
-	bool *takes_part = hspmd_arena_alloc(r->arena, (size_t)r->device_count, sizeof *takes_part);
-	if (!takes_part)
-		return -1;
-	int members = 0;
-	for (size_t i = 0; i < moves->count; i++)
-		takes_part[moves->move[i].from] = takes_part[moves->move[i].to] = true;
-	for (int d = 0; d < r->device_count; d++)
-		members += takes_part[d];
-	struct hspmd_comm_step *step = hspmd_hop_step(r, hop, HSPMD_COMM_BATCHED, members);
-	if (!step)
-		return -1;
-	members = 0;
-	for (int d = 0; d < r->device_count; d++)
-		if (takes_part[d])
-			step->members[members++] = d;
-	step->moves = moves->move;
-	step->move_count = (int)moves->count;
-	return 0;
-}
-
 /* Limits of what a bounded search lists and visits. */
 #define ADD_LIMIT 4096
 #define CELL_LIMIT 65536
@@ -63,6 +24,18 @@ static size_t deliveries_left(const struct hop_view *v, const bool *done)
 	return count;
 }
 
+/* 0 or -1 (memory). */
+static int count_seconds(struct resolver *r, struct hop *hop)
+{
+	for (size_t s = 0; s < hop->count; s++)
+		if (hspmd_step_cost(r, &hop->step[s], hop->network_busy) != 0)
+			return -1;
+	if (hspmd_steps_reorder(r, hop->step, hop->count) != 0)
+		return -1;
+	hop->seconds = hspmd_steps_seconds(r, hop->step, hop->count, hop->network_busy);
+	return 0;
+}
+
 /* 0 built, 1 too laborious for a bounded search, -1 memory. */
 static int build(struct resolver *r, const struct hop_view *v, const struct variant *how, bool bounded, struct hop *hop)
 {
@@ -78,15 +51,19 @@ static int build(struct resolver *r, const struct hop_view *v, const struct vari
 		return -1;
 	if (bounded && deliveries_left(v, done) > DELIVERY_LIMIT)
 		return 1;
-	if (hspmd_hop_exchange(r, v, done, how->balanced, hop, &moves) != 0 || add_batch(r, hop, &moves) != 0)
+	if (hspmd_hop_exchange(r, v, done, how->balanced, hop, &moves) != 0 || hspmd_hop_batch(r, hop, HSPMD_COMM_BATCHED, &moves) != 0)
 		return -1;
-	for (size_t s = 0; s < hop->count; s++)
-		if (hspmd_step_cost(r, &hop->step[s], hop->network_busy) != 0)
-			return -1;
-	if (hspmd_steps_reorder(r, hop->step, hop->count) != 0)
+	return count_seconds(r, hop);
+}
+
+/* The variant that sends only rows of experts. 0 built, 1 not possible, -1 memory. */
+static int build_rows(struct resolver *r, const struct hop_view *v, struct hop *hop)
+{
+	*hop = (struct hop){ .network_busy = hspmd_arena_alloc(r->arena, 2 * (size_t)r->node_count, sizeof *hop->network_busy) };
+	if (!hop->network_busy)
 		return -1;
-	hop->seconds = hspmd_steps_seconds(r, hop->step, hop->count, hop->network_busy);
-	return 0;
+	int rc = hspmd_hop_rows(r, v, hop);
+	return rc == 0 ? count_seconds(r, hop) : rc;
 }
 
 /* 1: too many regions. */
@@ -169,5 +146,11 @@ int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct p
 			*hop = candidate;
 		found = found || rc == 0;
 	}
-	return found ? 0 : 1;
+	struct hop chosen;
+	rc = x->experts || y->experts ? build_rows(r, &v, &chosen) : 1;
+	if (rc < 0)
+		return hspmd_fail_memory(r->err, "resolving");
+	if (rc == 0 && (!found || hspmd_cheaper(chosen.seconds, hop->seconds)))
+		*hop = chosen;
+	return found || rc == 0 ? 0 : 1;
 }

@@ -207,6 +207,12 @@ static int add_up(struct resolver *r, const struct hop_view *v, const struct sum
 	return 0;
 }
 
+int hspmd_hop_fetch_addends(struct resolver *r, const struct hop_view *v, const struct hspmd_region *region, struct move_list *moves)
+{
+	struct sum sum;
+	return describe_sum(r, v->x, region, &sum) != 0 || add_up(r, v, &sum, moves) != 0 ? -1 : 0;
+}
+
 struct work {
 	size_t sum_count, scatter_count;
 	struct sum *sums;

@@ -284,6 +284,9 @@ struct placement *hspmd_placement_of_node(struct resolver *r, const struct place
 			hspmd_placement_add(part, &piece);
 		}
 	}
+	part->experts = p->experts;
+	part->expert_count = p->expert_count;
+	part->per_token = p->per_token;
 	hspmd_placement_finish(r, part);
 	return part;
 }

@@ -263,6 +263,24 @@ static int copies_of(const struct side *side, int group, int *first)
 	return last - *first + 1;
 }
 
+/* Which experts each device has, if only their rows count. 0 or -1 (memory). */
+static int place_experts(struct resolver *r, const struct side *side, struct placement *p)
+{
+	const struct hspmd_expert_rows *rows = side->annotation->rows;
+	if (!rows)
+		return 0;
+	p->experts = hspmd_arena_alloc(r->arena, (size_t)r->device_count, sizeof *p->experts);
+	p->expert_count = rows->count;
+	p->per_token = rows->per_token;
+	for (int i = 0; p->experts && i < side->count; i++) {
+		struct hspmd_local_shard shard;
+		if (hspmd_annotation_local_shard(rows->experts, &(struct hspmd_shape){ 1, { rows->count } }, r->real[side->device[i]],
+		                                 &shard))
+			p->experts[side->device[i]] = (struct hspmd_expert_range){ shard.box.lo[0], shard.box.hi[0] };
+	}
+	return p->experts ? 0 : -1;
+}
+
 static struct placement *source_placement(struct resolver *r, const struct side *s, const struct assignment *assignment, int problem)
 {
 	struct placement *p = hspmd_placement_create(r, s->count);
@@ -284,7 +302,7 @@ static struct placement *source_placement(struct resolver *r, const struct side 
 	}
 	if (p)
 		hspmd_placement_finish(r, p);
-	return p;
+	return p && place_experts(r, s, p) == 0 ? p : NULL;
 }
 
 static struct placement *destination_placement(struct resolver *r, const struct side *d, const struct assignment *assignment, int problem)
@@ -300,7 +318,7 @@ static struct placement *destination_placement(struct resolver *r, const struct 
 	}
 	if (p)
 		hspmd_placement_finish(r, p);
-	return p;
+	return p && place_experts(r, d, p) == 0 ? p : NULL;
 }
 
 static int add_zeros(struct resolver *r, const struct side *d, const struct assignment *assignment, struct transfer_plan *plan)
@@ -388,7 +406,11 @@ static int find_answer(struct resolver *r, const struct hspmd_annotation *source
 static struct hspmd_transfer *resolve(struct resolver *r, const struct hspmd_annotation *source, const struct hspmd_annotation *destination)
 {
 	struct answer answer = { .why = "nothing to do" };
-	if (!hspmd_annotation_equal(source, destination, r->shape) && find_answer(r, source, destination, &answer) != 0)
+	if (source->rows && !hspmd_annotation_is_partial(source) && !hspmd_annotation_serves(source, destination, r->shape)) {
+		hspmd_fail(r->err, "copies of which devices hold only the rows of their experts cannot be resharded");
+		return NULL;
+	}
+	if (!hspmd_annotation_serves(source, destination, r->shape) && find_answer(r, source, destination, &answer) != 0)
 		return NULL;
 	struct hspmd_transfer *t = hspmd_transfer_create(r, &answer.plan, source, destination, answer.why);
 	if (!t)

@@ -9,7 +9,13 @@
  * A transfer is a list of steps over numbered values. Value 0 is the source, value value_count - 1 the destination (they are the same value
  * if nothing has to be done: value_count 1, step_count 0); the values between are temporaries. `layout[v]` lists what every device holds of
  * value v. Steps run in order; steps that write the same value have disjoint devices or disjoint boxes. A device takes part in the steps
- * that have it as a member. */
+ * that have it as a member.
+ *
+ * If only the rows of a device's experts count in an annotation (annotation.h), it may be cheaper to send these alone: to the devices that
+ * have their experts (dispatch), and sums of results back (combine). Which they are is decided while the program runs, by the choice that
+ * sender and receiver both know: of all rows that a device holds on the side of the experts it also holds the choice. That is so only if
+ * both sides of each message do; else all rows are sent, as are those of devices whose programs cannot choose. Both sides count the rows,
+ * and messages have just their length. A program's memory is that for all rows. */
 #ifndef HSPMD_RESHARDING_RESOLVE_H
 #define HSPMD_RESHARDING_RESOLVE_H
 
@@ -25,6 +31,9 @@ enum hspmd_comm_kind {
 	HSPMD_COMM_ALL_GATHER,     /* output box = union of the members' input boxes (any, or none); disjoint */
 	HSPMD_COMM_ALL_TO_ALL,     /* member i sends to member j the intersection of i's input and j's output box */
 	HSPMD_COMM_BATCHED,        /* the listed moves */
+	HSPMD_COMM_DISPATCH, /* the listed moves, of those rows only that chose an expert of the receiver; others are left as they are */
+	HSPMD_COMM_COMBINE,  /* the listed moves, of those rows only that chose an expert of the sender; every element of the outputs
+	                              becomes the sum of what comes, in the order of the senders */
 	HSPMD_COMM_KIND_COUNT
 };
 extern const char *const hspmd_comm_kind_names[]; /* "copy", "zero", "send-receive", "all-reduce", ... */
@@ -35,16 +44,25 @@ struct hspmd_move {
 	int add; /* 1: the receiver adds to its contents, after all moves with add 0, in the order of the list */
 };
 
+/* Experts [lo, hi). */
+struct hspmd_expert_range {
+	int64_t lo, hi;
+};
+
 struct hspmd_comm_step {
 	enum hspmd_comm_kind kind;
 	int input, output; /* values */
 	int member_count;
-	int *members;          /* devices; for BATCHED all that send or receive */
+	int *members;          /* devices; for lists of moves all that send or receive */
 	struct hspmd_box *in;  /* per member, for collectives: the part of the input that takes part */
 	struct hspmd_box *out; /* per member */
 	int move_count;
 	struct hspmd_move *moves; /* BATCHED: ordered by (from, to); one message per pair of devices carries all its moves. The addends of
-	                             one element are in the same order on every device that sums them */
+	                             one element are in the same order on every device that sums them. DISPATCH, COMBINE: ordered by (from,
+	                             to) and place; of whole rows */
+	struct hspmd_expert_range *experts; /* DISPATCH, COMBINE: per member; NULL for others */
+	int64_t expert_count;               /* of all members and others */
+	int per_token;                      /* experts that each row chooses */
 	double seconds;           /* predicted; for --explain */
 	enum hspmd_collective_form form; /* of all-reduce, reduce-scatter and all-gather: the one that `seconds` is of */
 };
@@ -79,6 +97,8 @@ struct hspmd_link_cost {
 	/* Devices of one class have equal links to devices of one class on other nodes, so that the messages of large collectives can be
 	 * counted by class. NULL, or -1 for any device: not known, every pair counts alone. */
 	int (*device_class)(const void *context, int device);
+	/* Returns true if programs of the device can send chosen rows alone (DISPATCH, COMBINE). NULL: none can. */
+	bool (*dispatches)(const void *context, int device);
 	/* Returns true if the device gathers and sums with others of this kind around a ring. NULL: none does. */
 	bool (*rings)(const void *context, int device);
 	struct hspmd_resolve_cache *cache; /* earlier answers under this cost; NULL: none */

@@ -49,6 +49,10 @@ static int add_annotation(struct resolve_key *key, const struct hspmd_annotation
 		for (int s = 0; s < group->split_count && rc == 0; s++)
 			rc = add_cut(key, group->splits[s].dim, group->splits[s].parts, group->splits[s].unit, group->splits[s].weights);
 	}
+	if (rc == 0)
+		rc = add(key, a->rows ? a->rows->count : 0);
+	if (rc == 0 && a->rows)
+		rc = add(key, a->rows->per_token) | add_annotation(key, a->rows->experts);
 	return rc;
 }
 

@@ -38,7 +38,10 @@ struct piece {
 struct placement {
 	int count;
 	struct piece *piece;
-	int *piece_of; /* per device, -1: none */
+	int *piece_of;                      /* per device, -1: none */
+	struct hspmd_expert_range *experts; /* per device, if only the rows of its experts count; NULL: all rows do */
+	int64_t expert_count;
+	int per_token;
 };
 
 struct hop {
@@ -96,6 +99,13 @@ int hspmd_hop_gather(struct resolver *r, const struct hop_view *v, bool *done, s
 /* hop_exchange.c: the regions that are no sums and not done: copies, send-receive, all-to-all; the rest goes to `moves`. */
 int hspmd_hop_exchange(struct resolver *r, const struct hop_view *v, const bool *done, bool balanced, struct hop *hop,
                        struct move_list *moves);
+
+/* hop_rows.c: all regions by one step that sends only rows of experts. 0, 1 if there are no such rows or it cannot be, -1: memory. */
+int hspmd_hop_rows(struct resolver *r, const struct hop_view *v, struct hop *hop);
+/* One step with all moves, if there are any. Sorts them. 0 or -1 (memory). */
+int hspmd_hop_batch(struct resolver *r, struct hop *hop, enum hspmd_comm_kind kind, struct move_list *moves);
+/* hop_reduce.c: moves by which every device that needs a region whose value is a sum fetches its addends. 0 or -1 (memory). */
+int hspmd_hop_fetch_addends(struct resolver *r, const struct hop_view *v, const struct hspmd_region *region, struct move_list *moves);
 
 /* Hull of boxes: grows *hull (of boxes of total volume *volume so far, 0: none) by a disjoint box. The union is a box if the hull's volume
  * is *volume. */

@@ -8,7 +8,8 @@
 #include "common/alloc.h"
 
 const char *const hspmd_comm_kind_names[] = { "copy",       "zero",       "send-receive", "all-reduce", "reduce-scatter",
-	                                      "all-gather", "all-to-all", "batched",      NULL };
+	                                      "all-gather", "all-to-all", "batched",      "dispatch",   "combine",
+	                                      NULL };
 
 void hspmd_transfer_destroy(struct hspmd_transfer *t)
 {
@@ -24,6 +25,7 @@ void hspmd_transfer_destroy(struct hspmd_transfer *t)
 		free(t->steps[s].in);
 		free(t->steps[s].out);
 		free(t->steps[s].moves);
+		free(t->steps[s].experts);
 	}
 	free(t->layout);
 	free(t->steps);
@@ -63,6 +65,7 @@ struct hspmd_transfer *hspmd_transfer_copy(const struct hspmd_transfer *t)
 		c->steps[s].in = copy_of(from->in, from->member_count, sizeof *from->in, &failed);
 		c->steps[s].out = copy_of(from->out, from->member_count, sizeof *from->out, &failed);
 		c->steps[s].moves = copy_of(from->moves, from->move_count, sizeof *from->moves, &failed);
+		c->steps[s].experts = copy_of(from->experts, from->member_count, sizeof *from->experts, &failed);
 	}
 	if (!failed)
 		return c;
@@ -177,14 +180,19 @@ static int copy_step(const struct resolver *r, const struct hspmd_comm_step *fro
 		                        .output = from->output == TRANSFER_LAST ? last : from->output,
 		                        .member_count = from->member_count,
 		                        .move_count = from->move_count,
+		                        .expert_count = from->expert_count,
+		                        .per_token = from->per_token,
 		                        .seconds = from->seconds,
 		                        .form = from->form };
 	to->members = hspmd_calloc(members, sizeof *to->members);
 	to->in = hspmd_calloc(members, sizeof *to->in);
 	to->out = hspmd_calloc(members, sizeof *to->out);
 	to->moves = moves ? hspmd_calloc(moves, sizeof *to->moves) : NULL;
-	if (!to->members || !to->in || !to->out || (moves && !to->moves))
+	to->experts = from->experts ? hspmd_calloc(members, sizeof *to->experts) : NULL;
+	if (!to->members || !to->in || !to->out || (moves && !to->moves) || (from->experts && !to->experts))
 		return -1;
+	if (from->experts)
+		memcpy(to->experts, from->experts, members * sizeof *to->experts);
 	memcpy(to->in, from->in, members * sizeof *to->in);
 	memcpy(to->out, from->out, members * sizeof *to->out);
 	for (size_t i = 0; i < members; i++)

@@ -36,6 +36,13 @@ static bool is_over(const struct hspmd_annotation *a, const struct hspmd_spmd_st
 	return count == stage->device_count;
 }
 
+static void renumber(struct hspmd_annotation *a, const struct hspmd_spmd_stage *stage)
+{
+	for (int g = 0; g < a->hsize; g++)
+		for (int d = 0; d < a->groups[g].device_count; d++)
+			a->groups[g].devices[d] = stage->devices[a->groups[g].devices[d]];
+}
+
 /* An annotation that is set in the graph, on the stage's devices. */
 static struct hspmd_annotation *on_stage(const struct hspmd_annotation *given, const struct hspmd_spmd_stage *stage,
                                          struct hspmd_error *err)
@@ -48,9 +55,10 @@ static struct hspmd_annotation *on_stage(const struct hspmd_annotation *given, c
 		return NULL;
 	}
 	struct hspmd_annotation *a = hspmd_annotation_copy(given);
-	for (int g = 0; a && g < a->hsize; g++)
-		for (int d = 0; d < a->groups[g].device_count; d++)
-			a->groups[g].devices[d] = stage->devices[a->groups[g].devices[d]];
+	if (a)
+		renumber(a, stage);
+	if (a && a->rows)
+		renumber(a->rows->experts, stage);
 	if (!a)
 		hspmd_fail_memory(err, "annotating");
 	return a;
@@ -137,65 +145,15 @@ int hspmd_spmd_value(const struct hspmd_spmd *s, int tensor, int stage)
 	return v;
 }
 
-/* Returns true if the data reader can fill an input in this layout: every device has some samples and positions, and all of the others. */
-static bool is_readable(const struct hspmd_annotation *a, const struct hspmd_shape *shape)
-{
-	for (int g = 0; g < a->hsize; g++)
-		for (int i = 0; i < a->groups[g].device_count; i++) {
-			struct hspmd_local_shard shard;
-			if (!hspmd_annotation_local_shard(a, shape, a->groups[g].devices[i], &shard))
-				continue;
-			for (int d = 2; d < shape->rank; d++)
-				if (shard.box.lo[d] > 0 || shard.box.hi[d] < shape->dim[d])
-					return false;
-		}
-	return true;
-}
-
-/* Reshards `from` to `want` in a stage, or returns a value that is already laid out so. Takes ownership of want, also on failure. */
-static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotation *want, int stage, int layer, bool backward)
-{
-	struct hspmd_spmd *s = p->s;
-	int tensor = s->values[from].tensor;
-	const struct hspmd_tensor *t = &p->g->tensors[tensor];
-	for (int v = s->first_value[tensor]; v >= 0; v = s->values[v].next)
-		if (hspmd_annotation_equal(s->values[v].annotation, want, &t->shape)) {
-			hspmd_annotation_destroy(want);
-			return v;
-		}
-	if (t->role == HSPMD_TENSOR_INPUT && is_readable(want, &t->shape))
-		return hspmd_spmd_add_value(p, tensor, stage, want); /* the data reader fills it in this layout */
-	if (p->deduce_only)
-		return hspmd_spmd_add_value(p, tensor, stage, want);
-	struct hspmd_transfer *transfer =
-	        hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
-	if (!transfer) {
-		hspmd_annotation_destroy(want);
-		return hspmd_error_prefix(p->err, "tensor %s", t->name);
-	}
-	int to = hspmd_spmd_add_value(p, tensor, stage, want);
-	struct hspmd_spmd_node *n = to < 0 ? NULL : hspmd_spmd_add_node(p, -1, stage, layer, backward);
-	if (!n || transfer->step_count == 0) {
-		if (n) { /* nothing to do: the bytes are those of `from` */
-			s->node_count--;
-			s->values[to].same_as = from;
-		}
-		hspmd_transfer_destroy(transfer);
-		return n ? to : -1;
-	}
-	n->input_count = n->output_count = 1;
-	n->in[0] = from;
-	n->out[0] = to;
-	n->transfer = transfer;
-	return to;
-}
-
 /* A tensor's value in a stage that takes the least reduction: what is computed from it needs no more. The first of them, -1: none. */
 static int best_value(const struct hspmd_spmd *s, int tensor, int stage)
 {
 	int best = -1, least = 0;
 	for (int v = s->first_value[tensor]; v >= 0; v = s->values[v].next) {
-		int addends = s->values[v].stage == stage ? hspmd_annotation_addends(s->values[v].annotation) : 0;
+		const struct hspmd_annotation *a = s->values[v].annotation;
+		int addends = s->values[v].stage == stage ? hspmd_annotation_addends(a) : 0;
+		if (a->rows && addends == 1)
+			continue; /* copies that lack rows */
 		if (addends && (best < 0 || addends < least)) {
 			best = v;
 			least = addends;
@@ -220,14 +178,14 @@ static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int 
 	                                     : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
 	if (!a)
 		return t->role == HSPMD_TENSOR_PARAMETER ? -1 : hspmd_error_prefix(p->err, "tensor %s", t->name);
-	if (t->role == HSPMD_TENSOR_INPUT && !is_readable(a, &t->shape)) {
+	if (t->role == HSPMD_TENSOR_INPUT && !hspmd_spmd_is_readable(a, &t->shape)) {
 		hspmd_annotation_destroy(a);
 		return hspmd_fail(p->err, "tensor %s: an input can be split along samples and positions only", t->name);
 	}
 	if (t->role == HSPMD_TENSOR_PARAMETER || t->role == HSPMD_TENSOR_INPUT)
 		return hspmd_spmd_add_value(p, tensor, stage, a);
 	if (p->s->first_value[tensor] >= 0)
-		return reshard(p, p->s->first_value[tensor], a, stage, layer, backward);
+		return hspmd_spmd_reshard(p, p->s->first_value[tensor], a, -1, stage, layer, backward);
 	hspmd_annotation_destroy(a);
 	return hspmd_fail(p->err, "tensor %s is used before an operator outputs it", t->name);
 }
@@ -236,7 +194,7 @@ static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int 
 static int replace(struct hspmd_spmd_builder *p, int value, struct hspmd_annotation *a, int layer, bool backward)
 {
 	struct hspmd_spmd *s = p->s;
-	int tensor = s->values[value].tensor, split = a ? reshard(p, value, a, s->values[value].stage, layer, backward) : -1;
+	int tensor = s->values[value].tensor, split = a ? hspmd_spmd_reshard(p, value, a, -1, s->values[value].stage, layer, backward) : -1;
 	if (split < 0 || split == value)
 		return split < 0 ? -1 : 0;
 	int *link = &s->first_value[tensor]; /* lookups take the first value of a stage */
@@ -384,22 +342,44 @@ static int plain_node(struct hspmd_spmd_builder *p, size_t number, int stage, co
 	return 0;
 }
 
-static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
+/* The order in which an operator's inputs are resharded: the choice of experts first, by which rows of others are sent. */
+static int nth_input(const struct hspmd_op_type *type, int n)
 {
-	const struct hspmd_op *op = &p->g->ops[number];
+	int choice = type->rows.choice - 1;
+	return choice < 0 || n > choice ? n : n == 0 ? choice : n - 1;
+}
+
+static int choice_of(const struct hspmd_op_type *type, const int *in)
+{
+	return type->rows.choice ? in[type->rows.choice - 1] : -1;
+}
+
+/* The values of an operator's inputs, as they are or, if the graph says so, as they are taken. */
+static int find_inputs(struct hspmd_spmd_builder *p, const struct hspmd_op *op, int stage, int *in)
+{
 	const struct hspmd_op_type *type = hspmd_op_types[op->opcode];
-	int in[HSPMD_OP_MAX_IO];
-	for (int i = 0; i < op->input_count; i++) {
+	for (int n = 0; n < op->input_count; n++) {
+		int i = nth_input(type, n);
 		in[i] = op->in[i] < 0 ? -1 : input_value(p, op->in[i], stage, op->layer, op->backward);
 		if (op->in[i] >= 0 && in[i] < 0)
 			return -1;
 		if (op->in[i] < 0 || !op->take || !op->take[i])
 			continue;
 		struct hspmd_annotation *taken = on_stage(op->take[i], &p->stages[stage], p->err);
-		in[i] = taken ? reshard(p, in[i], taken, stage, op->layer, op->backward) : -1;
+		in[i] = taken ? hspmd_spmd_reshard(p, in[i], taken, choice_of(type, in), stage, op->layer, op->backward) : -1;
 		if (in[i] < 0)
 			return -1;
 	}
+	return 0;
+}
+
+static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
+{
+	const struct hspmd_op *op = &p->g->ops[number];
+	const struct hspmd_op_type *type = hspmd_op_types[op->opcode];
+	int in[HSPMD_OP_MAX_IO];
+	if (find_inputs(p, op, stage, in))
+		return -1;
 	struct hspmd_op_view view;
 	struct hspmd_annotation *want[HSPMD_OP_MAX_IO] = { NULL }, *out[HSPMD_OP_MAX_IO] = { NULL };
 	describe(p, op, stage, in, &view);
@@ -409,12 +389,13 @@ static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
 		goto fail;
 	}
 	bool ring = hspmd_ring_attention_fits(p, op, stage, in, want);
-	for (int i = 0; i < op->input_count; i++) {
+	for (int n = 0; n < op->input_count; n++) {
+		int i = nth_input(type, n);
 		if (!want[i])
 			continue;
 		struct hspmd_annotation *w = want[i];
 		want[i] = NULL;
-		in[i] = reshard(p, in[i], w, stage, op->layer, op->backward);
+		in[i] = hspmd_spmd_reshard(p, in[i], w, choice_of(type, in), stage, op->layer, op->backward);
 		if (in[i] < 0)
 			goto fail;
 	}
@@ -432,6 +413,8 @@ static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
 		made[o] = a ? output_value(p, op->out[o], stage, a) : hspmd_fail_memory(p->err, "annotating");
 		if (made[o] < 0)
 			goto fail;
+		if (p->s->values[made[o]].annotation->rows)
+			p->s->values[made[o]].choice = choice_of(type, in);
 	}
 	if (ring ? hspmd_ring_attention_emit(p, number, stage, in, made) : plain_node(p, number, stage, in, made))
 		goto fail;
@@ -458,6 +441,15 @@ static int *find_gradients(const struct hspmd_graph *g)
 	return of;
 }
 
+/* Returns true if some operator reads rows of experts. */
+static bool reads_rows(const struct hspmd_graph *g)
+{
+	for (size_t i = 0; i < g->op_count; i++)
+		if (hspmd_op_types[g->ops[i].opcode]->rows.choice)
+			return true;
+	return false;
+}
+
 static struct hspmd_spmd *run_passes(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
                                      const struct hspmd_link_cost *cost, bool deduce_only, struct hspmd_error *err)
 {
@@ -475,12 +467,17 @@ static struct hspmd_spmd *run_passes(const struct hspmd_graph *g, const struct h
 	}
 	for (size_t t = 0; t < g->tensor_count; t++)
 		s->first_value[t] = -1;
-	struct hspmd_spmd_builder p = { s, g, stages, cost, deduce_only, err, find_gradients(g) };
+	struct hspmd_spmd_builder p = { s, g, stages, cost, deduce_only, err, find_gradients(g), NULL };
 	int status = p.of_gradient ? 0 : hspmd_fail_memory(err, "annotating");
+	if (!status && !deduce_only && reads_rows(g)) {
+		p.deduced = run_passes(g, stages, stage_of_layer, NULL, true, err);
+		status = p.deduced ? 0 : -1;
+	}
 	for (size_t i = 0; !status && i < g->op_count; i++)
 		if ((status = emit_op(&p, i, stage_of_layer[g->ops[i].layer])))
 			hspmd_error_prefix(err, "stages[%d]", stage_of_layer[g->ops[i].layer]);
 	free(p.of_gradient);
+	hspmd_spmd_destroy(p.deduced);
 	if (!status)
 		return s;
 	hspmd_spmd_destroy(s);

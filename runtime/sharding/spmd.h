@@ -27,12 +27,13 @@ struct hspmd_value {
 	int tensor;
 	int stage;
 	struct hspmd_annotation *annotation;
+	int choice;  /* the value that says which experts its rows chose, if only rows of experts count; -1: none */
 	int same_as; /* the value that has the same bytes (after a Reshard with nothing to do), -1: none */
 	int next;    /* next value of the same tensor, -1: none */
 };
 
 struct hspmd_spmd_node {
-	int op;    /* index into the graph's ops; -1: Reshard of in[0] to out[0] */
+	int op;    /* index into the graph's ops; -1: Reshard of in[0] to out[0]; in[1], if there is one: the experts that rows chose */
 	int stage; /* of the operator, or of the user of the Reshard */
 	int layer;
 	bool backward;

@@ -11,7 +11,7 @@ int hspmd_spmd_add_value(struct hspmd_spmd_builder *p, int tensor, int stage, st
 		return hspmd_fail_memory(p->err, "annotating");
 	}
 	s->values[s->value_count] =
-	        (struct hspmd_value){ .tensor = tensor, .stage = stage, .annotation = annotation, .same_as = -1, .next = -1 };
+	        (struct hspmd_value){ .tensor = tensor, .stage = stage, .annotation = annotation, .choice = -1, .same_as = -1, .next = -1 };
 	int *link = &s->first_value[tensor];
 	while (*link >= 0)
 		link = &s->values[*link].next;

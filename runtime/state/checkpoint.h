@@ -22,6 +22,7 @@ struct hspmd_state_slice {
 	struct hspmd_shape shape;
 	struct hspmd_box box;
 	const void *data; /* packed, device memory */
+	bool in_host;     /* the host can read it all the same */
 };
 
 /* Copies of shards on other nodes: who sends to whom over which transport. Every member of `transport` takes part in every checkpoint. */
@@ -61,13 +62,15 @@ struct hspmd_writer_job {
 	const char *node;             /* this node */
 	const char *const *locations; /* folders in which the checkpoint's folder is created; copied */
 	int location_count;
+	const char *shared; /* one more, which may be slow or hang: it is written after those, and has a result of its own; NULL: none */
 	bool host;                              /* the slices' data are in host memory, independent of the device */
 	const char *set;                        /* the shard is reported for a root, with this set (manifest.h); NULL: with its extents */
 	const struct hspmd_copy_routes *copies; /* NULL: none. It and everything that it points to must stay unchanged until the result is
 	                                           there or hspmd_writer_detach has returned */
 };
 
-/* A writer has one background thread and one buffer for an image of the shard. */
+/* A writer has a background thread and a buffer for an image of the shard, and a thread more for the shared folder. As long as this one
+ * writes an image, the next shard takes a second buffer. */
 struct hspmd_writer;
 /* Borrows dev. NULL: all jobs are of host memory. */
 struct hspmd_writer *hspmd_writer_create(struct hspmd_device *dev, struct hspmd_error *err);
@@ -75,7 +78,8 @@ struct hspmd_writer *hspmd_writer_create(struct hspmd_device *dev, struct hspmd_
 void hspmd_writer_destroy(struct hspmd_writer *w);
 
 /* Start to write. The slices' data must not change until hspmd_writer_wait_copied has returned; names and the array may be freed at
- * once. -1 and err: the previous shard is still being written (hspmd_writer_busy), or memory is short. */
+ * once. -1 and err: the previous shard is still being written (hspmd_writer_busy, or, if job->shared, hspmd_writer_shared_busy), or memory
+ * is short. */
 int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *job, const struct hspmd_state_slice *slices, size_t count,
                        struct hspmd_error *err);
 /* To be called before the state changes: blocks until the live data is no longer needed (a copy exists). Cheap if no write is running.
@@ -84,6 +88,7 @@ int hspmd_writer_wait_copied(struct hspmd_writer *w, struct hspmd_error *err);
 /* Returns true if that would block, or may. */
 bool hspmd_writer_is_copying(struct hspmd_writer *w);
 bool hspmd_writer_busy(struct hspmd_writer *w);
+bool hspmd_writer_shared_busy(struct hspmd_writer *w);
 /* The result of a write. 0: nothing new. 1: written (in at least one location), or, if copies were requested, attempted: *report is a
  * new reference to
  *   { "shard": null if no location has it, or {"file", "bytes", "nodes": [this one], "extents": [...]},
@@ -94,6 +99,8 @@ bool hspmd_writer_busy(struct hspmd_writer *w);
  *     "places": [only those with an error], "seconds", "hold_s", "copies": as above, the shards without set }
  * -1 and err: written in no location. Each result is returned once. timeout_s 0: do not wait. */
 int hspmd_writer_result(struct hspmd_writer *w, double timeout_s, json_t **report, struct hspmd_error *err);
+/* The same for job->shared: { "shard", "seconds" }, the shard as above. */
+int hspmd_writer_shared_result(struct hspmd_writer *w, double timeout_s, json_t **report, struct hspmd_error *err);
 /* Blocks until the writer will not use the transport for copies any more; set the transport's abort flag before. The report lists the
  * copies that are missing. */
 void hspmd_writer_detach(struct hspmd_writer *w);

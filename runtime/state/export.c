@@ -322,8 +322,11 @@ static int import_shard(struct hspmd_weights *w, const struct hspmd_file_map *ma
 	int rv = slices ? 0 : hspmd_fail_memory(err, "importing");
 	for (size_t i = first; slices && i < end; i++)
 		for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++)
-			slices[n++] = (struct hspmd_state_slice){ tensors[i].name,  (enum hspmd_state_kind)k,          HSPMD_F32,
-				                                  tensors[i].shape, hspmd_box_full(&tensors[i].shape), NULL };
+			slices[n++] = (struct hspmd_state_slice){ .tensor = tensors[i].name,
+				                                  .kind = (enum hspmd_state_kind)k,
+				                                  .dtype = HSPMD_F32,
+				                                  .shape = tensors[i].shape,
+				                                  .box = hspmd_box_full(&tensors[i].shape) };
 	if (!rv)
 		rv = hspmd_image_layout(&im, slices, n, err);
 	for (size_t i = 0; i < n && !rv; i++) {

@@ -204,6 +204,14 @@ int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **exte
 	return rv;
 }
 
+json_t *hspmd_image_shard_json(const struct hspmd_image *im, const char *file, const char *node, const char *set)
+{
+	if (set) /* also if only others have copies: they do not know the set */
+		return hspmd_root_shard_json(file, im->bytes, node, im->list, set);
+	char *name = (char *)(uintptr_t)node;
+	return node ? hspmd_shard_json(file, im->bytes, &name, 1, im->extents, (int)im->extent_count) : json_null();
+}
+
 void hspmd_image_free(struct hspmd_image *im)
 {
 	free(im->data);

@@ -69,6 +69,30 @@ int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **exte
 void hspmd_image_free(struct hspmd_image *im);
 void hspmd_extents_free(struct hspmd_extent *extents, size_t count);
 
+/* A finished image as it is reported: of a root if `set` (manifest.h) is given, else with its extents, or null if no node has it (NULL). */
+json_t *hspmd_image_shard_json(const struct hspmd_image *im, const char *file, const char *node, const char *set);
+
+/* ---- the shared folder (shared_writer.c): one thread, which writes one image at a time */
+struct hspmd_shared_writer;
+/* A shard's image and where it goes. Strings are the caller's. */
+struct hspmd_shared_job {
+	struct hspmd_image *image;
+	const char *location, *file, *node, *set; /* set NULL: extents are reported */
+	int64_t step, generation;
+};
+struct hspmd_shared_writer *hspmd_shared_writer_create(struct hspmd_error *err);
+void hspmd_shared_writer_destroy(struct hspmd_shared_writer *w); /* waits until a running write has ended; NULL is fine, also below */
+/* Takes the writer for an image that is still being made; `begin` or `fail` must follow. -1 and err: it is busy. */
+int hspmd_shared_writer_claim(struct hspmd_shared_writer *w, struct hspmd_error *err);
+/* Starts to write the job's image, which must not change until hspmd_shared_writer_leave() or the result is there. A job that cannot be
+ * started has a result, too. */
+void hspmd_shared_writer_begin(struct hspmd_shared_writer *w, const struct hspmd_shared_job *job);
+void hspmd_shared_writer_fail(struct hspmd_shared_writer *w, const struct hspmd_error *err); /* there is nothing to write */
+bool hspmd_shared_writer_busy(struct hspmd_shared_writer *w);
+/* If it still writes this image: it owns it from now on. Returns whether it does. */
+bool hspmd_shared_writer_leave(struct hspmd_shared_writer *w, const struct hspmd_image *image);
+int hspmd_shared_writer_result(struct hspmd_shared_writer *w, double timeout_s, json_t **report, struct hspmd_error *err);
+
 /* ---- a parsed shard header (shard_header.c) */
 struct hspmd_shard_header {
 	struct hspmd_extent *extents; /* in the order of their offsets */
@@ -101,6 +125,10 @@ int hspmd_atomic_file_write(struct hspmd_atomic_file *s, const void *data, size_
 int hspmd_atomic_file_close(struct hspmd_atomic_file *s, bool good, struct hspmd_error *err);
 /* Write a whole file with one call. */
 int hspmd_atomic_file_write_all(const char *folder, const char *file, const void *data, size_t bytes, struct hspmd_error *err);
+
+/* Write a finished image durably into its checkpoint in this location. */
+int hspmd_image_write(const struct hspmd_image *im, const char *location, int64_t step, int64_t generation, const char *file,
+                      struct hspmd_error *err);
 
 /* ---- copies on other nodes (copies.c) */
 

@@ -128,6 +128,15 @@ int hspmd_atomic_file_write_all(const char *folder, const char *file, const void
 	return hspmd_atomic_file_close(&s, good, err);
 }
 
+int hspmd_image_write(const struct hspmd_image *im, const char *location, int64_t step, int64_t generation, const char *file,
+                      struct hspmd_error *err)
+{
+	char *folder = hspmd_checkpoint_make_folder(location, step, generation, err);
+	int rv = folder ? hspmd_atomic_file_write_all(folder, file, im->data, im->bytes, err) : -1;
+	free(folder);
+	return rv;
+}
+
 int hspmd_shard_store(const char *location, const char *node, int64_t step, int64_t generation, const char *file, const void *image,
                       size_t bytes, json_t **shard, struct hspmd_error *err)
 {

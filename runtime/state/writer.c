@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes a worker's shard while it trains on. A thread copies the live state into an image of the file while the next step computes
  * gradients, which does not change the state. Before the state changes, the caller helps to copy the rest, which is the only part that
- * delays training. Checksums and disk writes follow in the thread. From a device with its own memory the thread copies concurrently with
- * the kernels, the caller in order with them. */
+ * delays training. Checksums and disk writes follow in the thread, and in that of the shared folder (shared_writer.c). From a device with
+ * its own memory the thread copies concurrently with the kernels, the caller in order with them. */
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "common/condition.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/memory_left.h"
 #include "runtime/state/state_internal.h"
 
 /* Bytes copied at a time, so that two threads share the work evenly; full blocks. */
@@ -25,6 +27,7 @@ struct chunk {
 	const char *from;
 	char *to;
 	size_t bytes, block; /* index in the image of the first of its blocks */
+	bool host;           /* the source is in host memory */
 };
 
 struct hspmd_writer {
@@ -34,9 +37,9 @@ struct hspmd_writer {
 	pthread_cond_t changed;
 	enum phase phase;
 	bool quit;
-	struct hspmd_image image;
-	bool image_good;
-	bool host;   /* the source is in host memory */
+	struct hspmd_image *image;
+	bool image_good, passed_on; /* passed_on: to the shared folder's thread, which may still write it */
+	bool host;                  /* all of the source is in host memory */
 	bool unread; /* some of the state could not be copied */
 	struct chunk *chunks;
 	size_t chunk_count, chunk_capacity, copied;
@@ -44,6 +47,8 @@ struct hspmd_writer {
 	int64_t step, generation;
 	char *file, *node, **locations, *set; /* set NULL: extents are reported */
 	int location_count;
+	char *shared;                              /* the shared folder; NULL: not of this job */
+	struct hspmd_shared_writer *shared_writer; /* NULL: no job has had one */
 	const struct hspmd_copy_routes *copies; /* NULL: none, or detached */
 	bool with_copies;                       /* the job requested copies */
 	bool copying_out;                       /* the thread uses the transport for copies */
@@ -58,13 +63,13 @@ struct hspmd_writer {
 /* A caller that delays training only copies; the checksums of these chunks are computed by the thread later. */
 static int copy_chunk(struct hspmd_writer *w, const struct chunk *c, bool holding, struct hspmd_error *err)
 {
-	if (!w->host)
+	if (!w->host && !c->host)
 		return holding ? w->dev->ops->to_host(w->dev, c->to, c->from, c->bytes, err)
 		               : w->dev->ops->to_host_concurrent(w->dev, c->to, c->from, c->bytes, err);
 	if (holding)
 		memcpy(c->to, c->from, c->bytes);
 	else
-		hspmd_image_copy(&w->image, c->block, c->to, c->from, c->bytes);
+		hspmd_image_copy(w->image, c->block, c->to, c->from, c->bytes);
 	return 0;
 }
 
@@ -85,14 +90,6 @@ static int copy_some(struct hspmd_writer *w, bool holding, struct hspmd_error *e
 	return status;
 }
 
-static int write_location(struct hspmd_writer *w, const char *location, struct hspmd_error *err)
-{
-	char *folder = hspmd_checkpoint_make_folder(location, w->step, w->generation, err);
-	int rv = folder ? hspmd_atomic_file_write_all(folder, w->file, w->image.data, w->image.bytes, err) : -1;
-	free(folder);
-	return rv;
-}
-
 /* Write to all locations; *written counts the successful ones. NULL: memory is short. */
 static json_t *write_locations(struct hspmd_writer *w, int *written, struct hspmd_error *err)
 {
@@ -101,7 +98,7 @@ static json_t *write_locations(struct hspmd_writer *w, int *written, struct hspm
 	*written = 0;
 	for (int i = 0; i < w->location_count && !bad; i++) {
 		struct hspmd_error why = { "" };
-		int rv = write_location(w, w->locations[i], &why);
+		int rv = hspmd_image_write(w->image, w->locations[i], w->step, w->generation, w->file, &why);
 		*written += !rv;
 		if (rv) {
 			hspmd_warn("checkpoint of step %lld: %s", (long long)w->step, why.text);
@@ -125,7 +122,7 @@ static json_t *make_copies(struct hspmd_writer *w)
 	const struct hspmd_copy_routes *copies = w->copies;
 	w->copying_out = copies != NULL;
 	pthread_mutex_unlock(&w->lock);
-	int rv = copies ? hspmd_copies_run(copies, w->node, w->step, w->generation, w->file, &w->image, w->set, &kept, &err) : -1;
+	int rv = copies ? hspmd_copies_run(copies, w->node, w->step, w->generation, w->file, w->image, w->set, &kept, &err) : -1;
 	pthread_mutex_lock(&w->lock);
 	w->copying_out = false;
 	w->copies = NULL;
@@ -136,34 +133,42 @@ static json_t *make_copies(struct hspmd_writer *w)
 	return json_pack("{s:o, s:o}", "shards", kept ? kept : json_array(), "error", rv ? json_string(err.text) : json_null());
 }
 
-/* What the report says of the shard. written: some location has it. */
-static json_t *describe(const struct hspmd_writer *w, bool written)
+/* The image is sealed, or (err) cannot be. */
+static void pass_on(struct hspmd_writer *w, bool sealed, const struct hspmd_error *err)
 {
-	const struct hspmd_image *im = &w->image;
-	if (w->set) /* also if only others have copies: they do not know the set */
-		return hspmd_root_shard_json(w->file, im->bytes, written ? w->node : NULL, im->list, w->set);
-	char *node = w->node;
-	return written ? hspmd_shard_json(w->file, im->bytes, &node, 1, im->extents, (int)im->extent_count) : json_null();
+	w->passed_on = w->shared && sealed;
+	if (w->passed_on)
+		hspmd_shared_writer_begin(w->shared_writer, &(struct hspmd_shared_job){ .image = w->image,
+		                                                                        .location = w->shared,
+		                                                                        .file = w->file,
+		                                                                        .node = w->node,
+		                                                                        .set = w->set,
+		                                                                        .step = w->step,
+		                                                                        .generation = w->generation });
+	else if (w->shared)
+		hspmd_shared_writer_fail(w->shared_writer, err);
 }
 
 static json_t *write_image(struct hspmd_writer *w, bool with_copies, struct hspmd_error *err)
 {
-	int written = 0, sealed = hspmd_image_seal(&w->image, err);
-	json_t *locations = sealed ? NULL : write_locations(w, &written, err);
+	int written = 0;
+	bool sealed = !hspmd_image_seal(w->image, err);
+	json_t *locations = sealed ? write_locations(w, &written, err) : NULL;
+	pass_on(w, sealed, err);
 	/* Also if this node's disk failed: the other workers wait for this one, and a copy elsewhere is then the more valuable. */
-	json_t *copies = with_copies && !sealed ? make_copies(w) : NULL;
-	if (!locations || (!written && !copies)) {
+	json_t *copies = with_copies && sealed ? make_copies(w) : NULL;
+	if (!locations || (!written && !copies && w->location_count)) {
 		json_decref(locations);
 		json_decref(copies);
 		return NULL;
 	}
-	json_t *shard = describe(w, written > 0);
+	json_t *shard = hspmd_image_shard_json(w->image, w->file, written ? w->node : NULL, w->set);
 	pthread_mutex_lock(&w->lock);
 	double held_s = w->held_s;
 	pthread_mutex_unlock(&w->lock);
 	json_t *report =
 	        json_pack("{s:o, s:o, s:f, s:f}", "shard", shard, "places", locations, "seconds", hspmd_now() - w->begun, "hold_s", held_s);
-	if (report && !w->set && json_object_set_new(report, "bytes", json_integer((json_int_t)w->image.bytes)))
+	if (report && !w->set && json_object_set_new(report, "bytes", json_integer((json_int_t)w->image->bytes)))
 		hspmd_fail_memory(err, "reporting a checkpoint");
 	if (!report || (copies && json_object_set(report, "copies", copies)))
 		hspmd_fail_memory(err, "reporting a checkpoint");
@@ -189,6 +194,8 @@ static void *run(void *arg)
 		w->phase = WRITING;
 		bool with_copies = w->with_copies, unread = w->unread;
 		pthread_mutex_unlock(&w->lock);
+		if (unread)
+			pass_on(w, false, &err);
 		json_t *report = unread ? NULL : write_image(w, with_copies, &err);
 		pthread_mutex_lock(&w->lock);
 		w->report = report;
@@ -207,21 +214,21 @@ static void *run(void *arg)
 struct hspmd_writer *hspmd_writer_create(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	struct hspmd_writer *w = hspmd_calloc(1, sizeof *w);
-	if (!w) {
+	if (w)
+		w->image = hspmd_calloc(1, sizeof *w->image);
+	if (!w || !w->image) {
+		free(w);
 		hspmd_fail_memory(err, "starting the checkpoint writer");
 		return NULL;
 	}
-	pthread_condattr_t attr;
 	w->dev = dev;
 	pthread_mutex_init(&w->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&w->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	hspmd_condition_init(&w->changed);
 	int failed = pthread_create(&w->thread, NULL, run, w);
 	if (failed) {
 		pthread_cond_destroy(&w->changed);
 		pthread_mutex_destroy(&w->lock);
+		free(w->image);
 		free(w);
 		errno = failed;
 		hspmd_fail_errno(err, "starting the checkpoint writer");
@@ -238,8 +245,9 @@ static void forget_job(struct hspmd_writer *w)
 	free(w->file);
 	free(w->node);
 	free(w->set);
+	free(w->shared);
 	w->locations = NULL;
-	w->file = w->node = w->set = NULL;
+	w->file = w->node = w->set = w->shared = NULL;
 	w->location_count = 0;
 }
 
@@ -255,7 +263,9 @@ void hspmd_writer_destroy(struct hspmd_writer *w)
 	pthread_cond_destroy(&w->changed);
 	pthread_mutex_destroy(&w->lock);
 	forget_job(w);
-	hspmd_image_free(&w->image);
+	hspmd_shared_writer_destroy(w->shared_writer); /* it may still write the image */
+	hspmd_image_free(w->image);
+	free(w->image);
 	json_decref(w->report);
 	free(w->chunks);
 	free(w);
@@ -270,7 +280,8 @@ static int copy_job(struct hspmd_writer *w, const struct hspmd_writer_job *job, 
 	w->node = strdup(job->node);
 	w->locations = hspmd_calloc((size_t)job->location_count, sizeof *w->locations);
 	w->set = job->set ? strdup(job->set) : NULL;
-	bool whole = w->file && w->node && w->locations && (w->set || !job->set);
+	w->shared = job->shared ? strdup(job->shared) : NULL;
+	bool whole = w->file && w->node && w->locations && (w->set || !job->set) && (w->shared || !job->shared);
 	for (int i = 0; whole && i < job->location_count; i++) {
 		w->locations[i] = strdup(job->locations[i]);
 		whole = w->locations[i] != NULL;
@@ -284,24 +295,58 @@ static int list_chunks(struct hspmd_writer *w, const struct hspmd_state_slice *s
 	size_t block = 0;
 	w->chunk_count = 0;
 	for (size_t i = 0; i < count; i++) {
-		const struct hspmd_extent *e = &w->image.extents[i];
+		const struct hspmd_extent *e = &w->image->extents[i];
 		for (uint64_t at = 0; at < e->bytes; at += CHUNK) {
 			if (hspmd_array_grow(&w->chunks, &w->chunk_capacity, w->chunk_count, sizeof *w->chunks))
 				return hspmd_fail_memory(err, "beginning a checkpoint");
 			size_t bytes = e->bytes - at < CHUNK ? (size_t)(e->bytes - at) : CHUNK;
-			w->chunks[w->chunk_count++] =
-			        (struct chunk){ (const char *)slices[i].data + at, w->image.data + e->offset + at, bytes, block };
+			w->chunks[w->chunk_count++] = (struct chunk){ (const char *)slices[i].data + at, w->image->data + e->offset + at,
+				                                      bytes, block, slices[i].in_host };
 			block += hspmd_block_count(bytes);
 		}
 	}
 	return 0;
 }
 
+/* While the shared folder is busy with the image, the next shard needs another one. Without memory to spare the shard fails: training comes
+ * first. idle: the shared folder was idle a moment ago, and is this job's now. */
+static int have_image(struct hspmd_writer *w, bool idle, struct hspmd_error *err)
+{
+	uint64_t left, wanted = w->image->capacity + w->image->capacity / 4;
+	if (w->passed_on && !idle && hspmd_shared_writer_busy(w->shared_writer)) {
+		if ((left = hspmd_memory_left()) < wanted)
+			return hspmd_fail(err,
+			                  "%s is busy with the last checkpoint, and another one needs %" PRIu64 " MiB of memory: %" PRIu64
+			                  " MiB are free",
+			                  w->shared, wanted >> 20, left >> 20);
+		struct hspmd_image *other = hspmd_calloc(1, sizeof *other);
+		if (!other)
+			return hspmd_fail_memory(err, "beginning a checkpoint");
+		if (hspmd_shared_writer_leave(w->shared_writer, w->image))
+			w->image = other;
+		else
+			free(other); /* it has ended meanwhile */
+	}
+	w->passed_on = false;
+	return 0;
+}
+
+/* Takes the thread of the shared folder for this job, if the job is for it. */
+static int claim_shared(struct hspmd_writer *w, const struct hspmd_writer_job *job, struct hspmd_error *err)
+{
+	if (!job->shared)
+		return 0;
+	if (!w->shared_writer && !(w->shared_writer = hspmd_shared_writer_create(err)))
+		return -1;
+	return hspmd_shared_writer_claim(w->shared_writer, err);
+}
+
 static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, const struct hspmd_state_slice *slices, size_t count,
                    struct hspmd_error *err)
 {
 	w->image_good = false;
-	if (copy_job(w, job, err) || hspmd_image_layout(&w->image, slices, count, err) || list_chunks(w, slices, count, err))
+	if (have_image(w, job->shared, err) || copy_job(w, job, err) || hspmd_image_layout(w->image, slices, count, err) ||
+	    list_chunks(w, slices, count, err))
 		return -1;
 	w->copied = 0;
 	w->unread = false;
@@ -312,7 +357,7 @@ static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, c
 		return w->dev->ops->synchronise(w->dev, err);
 	/* Such a device is used by one thread only, so its memory is read here and now. */
 	for (size_t i = 0; i < w->chunk_count; i++)
-		if (w->dev->ops->to_host(w->dev, w->chunks[i].to, w->chunks[i].from, w->chunks[i].bytes, err))
+		if (copy_chunk(w, &w->chunks[i], true, err))
 			return -1;
 	w->copied = w->chunk_count;
 	return 0;
@@ -326,8 +371,13 @@ int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *jo
 		return hspmd_fail(err, "the checkpoint of step %lld is still being written", (long long)w->step);
 	/* The thread is idle until it is signalled: no other thread uses these fields. */
 	w->begun = start;
-	if (prepare(w, job, slices, count, err))
+	if (claim_shared(w, job, err))
 		return -1;
+	if (prepare(w, job, slices, count, err)) {
+		if (job->shared)
+			hspmd_shared_writer_fail(w->shared_writer, err);
+		return -1;
+	}
 	pthread_mutex_lock(&w->lock);
 	json_decref(w->report);
 	w->report = NULL;
@@ -381,24 +431,15 @@ bool hspmd_writer_busy(struct hspmd_writer *w)
 	return busy;
 }
 
-static struct timespec deadline_after(double seconds)
+bool hspmd_writer_shared_busy(struct hspmd_writer *w)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	double whole = seconds > 1e8 ? 1e8 : seconds;
-	t.tv_sec += (time_t)whole;
-	t.tv_nsec += (long)((whole - (double)(time_t)whole) * 1e9);
-	if (t.tv_nsec >= 1000000000) {
-		t.tv_nsec -= 1000000000;
-		t.tv_sec++;
-	}
-	return t;
+	return hspmd_shared_writer_busy(w->shared_writer);
 }
 
 int hspmd_writer_result(struct hspmd_writer *w, double timeout_s, json_t **report, struct hspmd_error *err)
 {
 	*report = NULL;
-	struct timespec until = deadline_after(timeout_s > 0 ? timeout_s : 0);
+	struct timespec until = hspmd_condition_deadline(timeout_s > 0 ? timeout_s : 0);
 	pthread_mutex_lock(&w->lock);
 	while (!w->outcome && w->phase != IDLE && timeout_s > 0)
 		if (pthread_cond_timedwait(&w->changed, &w->lock, &until))
@@ -415,11 +456,16 @@ int hspmd_writer_result(struct hspmd_writer *w, double timeout_s, json_t **repor
 	return outcome;
 }
 
+int hspmd_writer_shared_result(struct hspmd_writer *w, double timeout_s, json_t **report, struct hspmd_error *err)
+{
+	return hspmd_shared_writer_result(w->shared_writer, timeout_s, report, err);
+}
+
 const void *hspmd_writer_image(struct hspmd_writer *w, size_t *bytes)
 {
 	pthread_mutex_lock(&w->lock);
 	bool good = w->phase == IDLE && w->image_good;
 	pthread_mutex_unlock(&w->lock);
-	*bytes = good ? w->image.bytes : 0;
-	return good ? w->image.data : NULL;
+	*bytes = good ? w->image->bytes : 0;
+	return good ? w->image->data : NULL;
 }

@@ -6,12 +6,26 @@
 
 static const struct live nothing = { .home = LAYOUT_NONE, .first = LAYOUT_NONE, .gradient = LAYOUT_NONE };
 
-/* Brings a tensor to a layout, unless it is there. */
+static bool is_there(const struct live *l, int layout)
+{
+	return l->home == layout || l->first == layout || l->made >> layout & 1;
+}
+
+/* Brings a tensor to a layout, unless it is there. Rows of experts are there if all rows are, and no other layout can be made of them;
+ * where it takes as long to bring all rows, these are brought. */
 static double bring(struct hspmd_synthesis *s, int tensor, struct live *l, int layout)
 {
-	if (l->home == layout || l->first == layout || l->made >> layout & 1)
+	if (is_there(l, layout) || (layout == LAYOUT_ROWS && is_there(l, LAYOUT_WHOLE)))
 		return 0;
-	double seconds = hspmd_synthesis_reshard(s, tensor, l->first == LAYOUT_NONE ? l->home : l->first, layout);
+	int from = l->first == LAYOUT_NONE ? l->home : l->first;
+	double seconds = hspmd_synthesis_reshard(s, tensor, from, layout);
+	if (layout == LAYOUT_ROWS) {
+		if (seconds < hspmd_synthesis_reshard(s, tensor, from, LAYOUT_WHOLE)) {
+			l->made |= 1U << layout;
+			return seconds;
+		}
+		layout = LAYOUT_WHOLE;
+	}
 	if (l->first == LAYOUT_NONE)
 		l->first = (unsigned char)layout;
 	else if (seconds > 0)
@@ -44,7 +58,7 @@ static double contribute(struct hspmd_synthesis *s, const struct contribution *w
 		return HUGE_VAL;
 	if (t->contributions == 1)
 		return hspmd_synthesis_reshard(s, what->of, layout, home);
-	if (layout == LAYOUT_SUM)
+	if (hspmd_synthesis_is_sum(layout))
 		l->partial = 1;
 	l->plain += hspmd_synthesis_reshard(s, what->of, layout, home);
 	l->sum += hspmd_synthesis_reshard(s, what->of, layout, LAYOUT_SUM);
@@ -120,7 +134,7 @@ static double apply_choice(struct hspmd_synthesis *s, const struct group *g, con
 			struct live *l = &scratch[op->out[o]];
 			l->home = choice->out[o];
 			l->gradient = choice->gradient[o];
-			l->first = l->home == LAYOUT_SUM ? LAYOUT_NONE : l->home;
+			l->first = hspmd_synthesis_is_sum(l->home) ? LAYOUT_NONE : l->home;
 		}
 	for (int n = 0; n < choice->need_count; n++)
 		seconds += bring(s, choice->need[n].tensor, &scratch[choice->need[n].tensor], choice->need[n].layout);

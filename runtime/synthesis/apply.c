@@ -84,7 +84,8 @@ static int apply_gradient(struct hspmd_synthesis *s, struct hspmd_graph *g, int 
 		for (int i = 0; i < 2; i++)
 			if (take(s, &g->ops[t->adds[a]], i, tensor, added))
 				return -1;
-	return annotate(s, g, g->tensors[tensor].grad, tensor, home); /* of tensors that share it, the last one counts */
+	/* Of tensors that share it, the last one counts. Rows of experts are read so by their operator alone. */
+	return home == LAYOUT_ROWS ? 0 : annotate(s, g, g->tensors[tensor].grad, tensor, home);
 }
 
 int hspmd_synthesis_apply(struct hspmd_synthesis *s, struct hspmd_graph *g, struct hspmd_error *err)

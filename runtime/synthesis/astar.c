@@ -104,7 +104,8 @@ static double handicap(const struct search *a, int group, const struct live *x, 
 		uint32_t missing = y[i].made & ~x[i].made;
 		for (int l = 0; missing >> l; l++)
 			if (missing >> l & 1)
-				seconds += hspmd_synthesis_reshard(a->s, a->s->live[group][i], x[i].first, l);
+				seconds += hspmd_synthesis_reshard(a->s, a->s->live[group][i],
+				                                   x[i].first == LAYOUT_NONE ? x[i].home : x[i].first, l);
 		seconds += fmax(0, fmax(x[i].plain - y[i].plain, x[i].sum - y[i].sum));
 	}
 	return seconds;

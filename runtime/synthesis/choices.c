@@ -43,6 +43,11 @@ static void end_trial(struct trial *t)
 	}
 }
 
+static bool is_readable(int layout)
+{
+	return layout != LAYOUT_NONE && !hspmd_synthesis_is_sum(layout);
+}
+
 /* Takes what deduction wants of input i. Takes ownership. Returns 0, or 1 if that is impossible. */
 static int adopt(struct chooser *c, struct trial *t, int i, struct hspmd_annotation *want)
 {
@@ -54,7 +59,7 @@ static int adopt(struct chooser *c, struct trial *t, int i, struct hspmd_annotat
 	int layout = hspmd_synthesis_layout_of(c->s, t->like[i], want);
 	hspmd_annotation_destroy(want);
 	t->layout[i] = (unsigned char)layout;
-	t->in[i] = layout >= LAYOUT_SUM ? NULL : hspmd_synthesis_layout(c->s, t->like[i], layout);
+	t->in[i] = is_readable(layout) ? hspmd_synthesis_layout(c->s, t->like[i], layout) : NULL;
 	return t->in[i] ? 0 : 1;
 }
 
@@ -159,6 +164,16 @@ static int need(struct chooser *c, int tensor, int layout)
 
 /* ---- the forward operator */
 
+/* The layout in which the gradient of an output is brought here. One of which only rows of experts come is no part of a sum. */
+static unsigned char gradient_layout(const struct chooser *c, int tensor, int out)
+{
+	if (c->choice->backward >= 0)
+		return (unsigned char)hspmd_synthesis_split_by(c->s, tensor, c->choice->backward);
+	if (!hspmd_synthesis_is_sum(out))
+		return (unsigned char)out;
+	return c->choice->rows && out == LAYOUT_ROW_SUM && c->s->tensors[tensor].contributions == 1 ? LAYOUT_ROWS : LAYOUT_WHOLE;
+}
+
 static int try_forward(struct chooser *c, struct trial *t)
 {
 	const struct hspmd_op *op = c->op;
@@ -170,7 +185,8 @@ static int try_forward(struct chooser *c, struct trial *t)
 		if (op->in[i] < 0)
 			continue;
 		t->like[i] = op->in[i];
-		t->layout[i] = (unsigned char)hspmd_synthesis_split_by(c->s, op->in[i], c->choice->segment);
+		bool rows = c->choice->rows && (hspmd_op_types[op->opcode]->rows.in >> i & 1);
+		t->layout[i] = (unsigned char)(rows ? LAYOUT_ROWS : hspmd_synthesis_split_by(c->s, op->in[i], c->choice->segment));
 		t->in[i] = hspmd_synthesis_layout(c->s, op->in[i], t->layout[i]);
 		if (!t->in[i])
 			return 1;
@@ -194,10 +210,7 @@ static int try_forward(struct chooser *c, struct trial *t)
 		c->choice->out[o] = (unsigned char)hspmd_synthesis_layout_of(c->s, op->out[o], t->out[o]);
 		if (c->choice->out[o] == LAYOUT_NONE)
 			return 1;
-		c->choice->gradient[o] = c->choice->backward >= 0
-		                                 ? (unsigned char)hspmd_synthesis_split_by(c->s, op->out[o], c->choice->backward)
-		                         : c->choice->out[o] == LAYOUT_SUM ? LAYOUT_WHOLE
-		                                                           : c->choice->out[o];
+		c->choice->gradient[o] = gradient_layout(c, op->out[o], c->choice->out[o]);
 		if (!hspmd_synthesis_layout(c->s, op->out[o], c->choice->gradient[o]))
 			return 1;
 		divided |= c->choice->gradient[o] != LAYOUT_WHOLE;
@@ -253,7 +266,7 @@ static int start_backward(struct chooser *c, struct trial *t, bool factors)
 			continue;
 		t->like[i] = o >= 0 ? c->op->out[o] : tensor;
 		t->layout[i] = (unsigned char)first_layout(c, t, i, factors);
-		t->in[i] = t->layout[i] >= LAYOUT_SUM ? NULL : hspmd_synthesis_layout(c->s, t->like[i], t->layout[i]);
+		t->in[i] = is_readable(t->layout[i]) ? hspmd_synthesis_layout(c->s, t->like[i], t->layout[i]) : NULL;
 		if (!t->in[i])
 			return 1;
 	}
@@ -477,9 +490,12 @@ static int kept_ways(const struct hspmd_synthesis *s, const struct group *g)
 static int choices_by_segment(struct hspmd_synthesis *s, struct group *g, int segment, int backward, size_t *capacity)
 {
 	int ways = kept_ways(s, g), factors = has_factors(s, g) ? 2 : 1;
+	int rows = segment >= 0 && segment == hspmd_synthesis_expert_segment(s, &s->g->ops[g->op]) ? 2 : 1;
 	for (int how = 0; how < ways; how++)
-		for (int f = 0; f < factors; f++) {
-			struct choice choice = { .segment = segment, .backward = backward, .factors = f == 1, .kept_how = how };
+		for (int f = 0; f < factors * rows; f++) {
+			struct choice choice = {
+				.segment = segment, .backward = backward, .factors = f % factors == 1, .rows = f >= factors, .kept_how = how
+			};
 			struct chooser c = { .s = s, .group = g, .op = &s->g->ops[g->op], .choice = &choice };
 			int status = evaluate(&c);
 			if (status < 0 || (status == 0 && add_choice(s, g, &choice, capacity)))
@@ -514,6 +530,7 @@ int hspmd_synthesis_revalue(struct hspmd_synthesis *s, int number, struct choice
 	struct choice fresh = { .segment = choice->segment,
 		                .backward = choice->backward,
 		                .factors = choice->factors,
+		                .rows = choice->rows,
 		                .kept_how = choice->kept_how,
 		                .bytes = choice->bytes,
 		                .backward_take = choice->backward_take };
@@ -531,7 +548,7 @@ int hspmd_synthesis_find_choice(const struct hspmd_synthesis *s, int number, con
 	for (int k = 0; k < g->choice_count; k++) {
 		const struct choice *c = &g->choices[k];
 		if (s->limited ? c->segment == choice->segment && c->backward == choice->backward && c->factors == choice->factors &&
-		                         c->kept_how == choice->kept_how
+		                         c->rows == choice->rows && c->kept_how == choice->kept_how
 		               : same_outside(s, g, c, choice))
 			return k;
 	}

@@ -60,6 +60,10 @@ static void write_layout(const struct explainer *e, const struct hspmd_op *op, i
 		fputs("whole on every device", e->f);
 	} else if (layout == LAYOUT_SUM) {
 		fputs("as parts of sums", e->f);
+	} else if (layout == LAYOUT_ROWS) {
+		fputs("in the rows that chose one of the device's experts", e->f);
+	} else if (layout == LAYOUT_ROW_SUM) {
+		fputs("as parts of sums, by each device in the rows of its experts", e->f);
 	} else {
 		fputs("divided by ", e->f);
 		write_segment(e, op, e->s->tensors[tensor].segment[layout]);
@@ -75,6 +79,7 @@ static void write_way(const struct explainer *e, const struct hspmd_op *op, cons
 	} else {
 		fputs("computing all of it on every device", e->f);
 	}
+	fputs(c->rows ? ", sending only rows that chose a device's experts" : "", e->f);
 	fputs(c->factors ? ", with its weight's gradient from gathered factors" : "", e->f);
 	fputs(c->kept_how == KEPT_IN_PARTS ? ", with its weights kept in parts" : "", e->f);
 }
@@ -148,7 +153,8 @@ static int next_best(struct explainer *e, int number, double now, bool samples, 
 	int best = -1;
 	for (int k = 0; k < g->choice_count; k++) {
 		const struct choice *c = &g->choices[k];
-		bool same = c->segment == own->segment && c->backward == own->backward && c->factors == own->factors;
+		bool same =
+		        c->segment == own->segment && c->backward == own->backward && c->factors == own->factors && c->rows == own->rows;
 		if (same || (samples && (c->segment != e->samples || c->factors)))
 			continue;
 		double seconds = total_with(e, number, k, NULL) - now;
@@ -184,8 +190,8 @@ static bool alike(const struct explainer *e, int a, int b)
 	const struct choice *x = chosen(e, a), *y = chosen(e, b);
 	const struct hspmd_op *p = &e->s->g->ops[e->s->groups[a].op], *q = &e->s->g->ops[e->s->groups[b].op];
 	if (!same_shapes(e, p, q) || (x->segment == e->samples) != (y->segment == e->samples) || x->factors != y->factors ||
-	    x->kept_how != y->kept_how || x->need_count != y->need_count || fabs(x->seconds - y->seconds) > 1e-9 + 1e-3 * x->seconds ||
-	    fabs(e->moves[a] - e->moves[b]) > 1e-9 + 1e-2 * fabs(e->moves[a]))
+	    x->rows != y->rows || x->kept_how != y->kept_how || x->need_count != y->need_count ||
+	    fabs(x->seconds - y->seconds) > 1e-9 + 1e-3 * x->seconds || fabs(e->moves[a] - e->moves[b]) > 1e-9 + 1e-2 * fabs(e->moves[a]))
 		return false;
 	for (int i = 0; i < p->input_count; i++)
 		if (x->take[i] != y->take[i] || x->kept[i] != y->kept[i])
@@ -245,6 +251,18 @@ static void write_weights(struct explainer *e, const struct group *g, const stru
 		fprintf(e->f, " Messages of weights and their gradients: %.4g ms of a micro-batch.", 1e3 * seconds);
 }
 
+/* Says what it saves to send only the rows of experts. Returns false if all rows are sent. */
+static bool write_rows_sent(const struct explainer *e, int tensor, int made, int taken)
+{
+	int all_made = made == LAYOUT_ROW_SUM ? LAYOUT_SUM : made, all_taken = taken == LAYOUT_ROWS ? LAYOUT_WHOLE : taken;
+	double seconds = hspmd_synthesis_reshard(e->s, tensor, made, taken),
+	       all = hspmd_synthesis_reshard(e->s, tensor, all_made, all_taken);
+	if (!(seconds < all))
+		return false;
+	fprintf(e->f, ": only the rows of experts are sent, in %.4g ms instead of %.4g ms for all rows.", 1e3 * seconds, 1e3 * all);
+	return true;
+}
+
 /* What the group reads in another layout than that in which it was made. */
 static void write_reads(const struct explainer *e, int number)
 {
@@ -265,7 +283,9 @@ static void write_reads(const struct explainer *e, int number)
 		write_layout(e, op, t, made);
 		fputs(" and read ", e->f);
 		write_layout(e, op, t, c->take[i]);
-		fputs(made == LAYOUT_SUM           ? ": it is summed."
+		if (write_rows_sent(e, t, made, c->take[i]))
+			continue;
+		fputs(hspmd_synthesis_is_sum(made) ? ": it is summed."
 		      : c->take[i] == LAYOUT_WHOLE ? ": it is gathered."
 		      : made == LAYOUT_WHOLE       ? ", so nothing is sent."
 		                                   : ": every device sends parts to every other.",

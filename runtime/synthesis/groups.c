@@ -22,14 +22,25 @@ static bool reads(const struct hspmd_op *op, int tensor)
 	return false;
 }
 
-/* An output, other than `tensor`, of a forward operator that reads it, whose gradient is `gradient`; -1: none. */
+static bool has_backward(const struct hspmd_graph *g, int op)
+{
+	for (size_t i = 0; i < g->op_count; i++)
+		if (g->ops[i].backward && g->ops[i].of == op)
+			return true;
+	return false;
+}
+
+/* An output, other than `tensor`, of a forward operator that reads it, whose gradient is `gradient`; -1: none. If there are several, as of
+ * x + f(x), it is that of an operator that computes no gradient itself: it passes this one on. */
 static int passed_from(const struct hspmd_graph *g, int tensor, int gradient)
 {
+	int from = -1;
 	for (size_t i = 0; i < g->op_count && !g->ops[i].backward; i++)
 		for (int o = 0; reads(&g->ops[i], tensor) && o < g->ops[i].output_count; o++)
-			if (g->ops[i].out[o] >= 0 && g->tensors[g->ops[i].out[o]].grad == gradient)
-				return g->ops[i].out[o];
-	return -1;
+			if (g->ops[i].out[o] >= 0 && g->tensors[g->ops[i].out[o]].grad == gradient &&
+			    (from < 0 || !has_backward(g, (int)i)))
+				from = g->ops[i].out[o];
+	return from;
 }
 
 static int add_contribution(struct hspmd_synthesis *s, int group, struct contribution what, size_t *capacity, struct hspmd_error *err)

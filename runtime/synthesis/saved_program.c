@@ -2,7 +2,8 @@
 /* A program as JSON, which travels with the plan:
  *
  *     { "segments": [ { "tensor": 3, "name": "fc1.weight", "dim": 1, "shares": [5, 3] }, ... ],
- *       "operators": [ "linear 0", "relu 0", "matmul 1 backward 0", "linear 0 factors", "linear - in-parts", "embedding - kept 1", ... ] }
+ *       "operators": [ "linear 0", "relu 0", "matmul 1 backward 0", "linear 0 factors", "experts 2 rows", "linear - in-parts",
+ *                      "embedding - kept 1", ... ] }
  *
  * A segment is named by the first tensor that has it. Only segments that the program divides are listed. One text per group of operators,
  * in their order: the forward operator, the segment that is divided (its place in the list), and what else the choice says. */
@@ -73,8 +74,8 @@ static json_t *operator_json(struct writer *w, int number)
 		snprintf(backward, sizeof backward, " backward %d", w->place[c->backward]);
 	if (c->kept_how >= KEPT_LAYOUT)
 		snprintf(kept, sizeof kept, " kept %d", c->kept_how - KEPT_LAYOUT);
-	return json_sprintf("%s %s%s%s%s", hspmd_opcode_names[w->s->g->ops[g->op].opcode], segment, backward, c->factors ? " factors" : "",
-	                    c->kept_how == KEPT_IN_PARTS ? " in-parts" : kept);
+	return json_sprintf("%s %s%s%s%s%s", hspmd_opcode_names[w->s->g->ops[g->op].opcode], segment, backward,
+	                    c->factors ? " factors" : "", c->rows ? " rows" : "", c->kept_how == KEPT_IN_PARTS ? " in-parts" : kept);
 }
 
 json_t *hspmd_synthesis_save(const struct hspmd_synthesis *s, struct hspmd_error *err)
@@ -168,6 +169,7 @@ static int parse(const struct reader *r, const char *text, const char *opcode, s
 		out->backward = r->segments[place];
 	}
 	out->factors = skip(&text, "factors");
+	out->rows = skip(&text, "rows");
 	if (skip(&text, "in-parts")) {
 		out->kept_how = KEPT_IN_PARTS;
 	} else if (skip(&text, "kept")) {

@@ -56,6 +56,48 @@ static void join_op(struct joiner *j, const struct hspmd_op *op)
 		join_pattern(j, first, op->out[o], rule.out[o], rule.out_step[o]);
 }
 
+int hspmd_synthesis_expert_segment(const struct hspmd_synthesis *s, const struct hspmd_op *op)
+{
+	struct hspmd_op_view view;
+	struct hspmd_op_rule rule;
+	if (!hspmd_op_types[op->opcode]->rows.choice)
+		return -1;
+	hspmd_op_view_of(s->g, op, &view);
+	hspmd_op_types[op->opcode]->rule(&view, &rule);
+	for (int i = 0; i < op->input_count; i++)
+		for (int d = 0; op->in[i] >= 0 && d < view.in[i].rank && rule.in[i][d]; d++)
+			if (rule.in[i][d] == 'e')
+				return s->tensors[op->in[i]].segment[d];
+	return -1;
+}
+
+static void note_rows(struct hspmd_synthesis *s, int tensor, int op, bool *several)
+{
+	struct tensor_facts *t = &s->tensors[tensor];
+	several[tensor] |= t->expert_op >= 0 && t->expert_op != op;
+	t->expert_op = several[tensor] ? -1 : op;
+	t->expert_segment = several[tensor] ? -1 : hspmd_synthesis_expert_segment(s, &s->g->ops[op]);
+}
+
+/* Finds the tensors of which operators of experts need, or make, rows of experts. */
+static int find_rows(struct hspmd_synthesis *s)
+{
+	bool *several = hspmd_arena_alloc(s->arena, s->g->tensor_count, sizeof *several);
+	for (size_t t = 0; several && t < s->g->tensor_count; t++)
+		s->tensors[t].expert_op = s->tensors[t].expert_segment = -1;
+	for (size_t i = 0; several && i < s->g->op_count; i++) {
+		const struct hspmd_op *op = &s->g->ops[i];
+		const struct hspmd_op_type *type = hspmd_op_types[op->opcode];
+		for (int k = 0; !op->backward && type->rows.choice && k < HSPMD_OP_MAX_IO; k++) {
+			if (k < op->input_count && op->in[k] >= 0 && (type->rows.in >> k & 1))
+				note_rows(s, op->in[k], (int)i, several);
+			if (k < op->output_count && op->out[k] >= 0 && (type->rows.out >> k & 1))
+				note_rows(s, op->out[k], (int)i, several);
+		}
+	}
+	return several ? 0 : -1;
+}
+
 int hspmd_synthesis_segments(struct hspmd_synthesis *s, struct hspmd_error *err)
 {
 	size_t tensors = s->g->tensor_count, dims = tensors * HSPMD_MAX_RANK, n = (size_t)s->stage.device_count;
@@ -86,24 +128,42 @@ int hspmd_synthesis_segments(struct hspmd_synthesis *s, struct hspmd_error *err)
 		}
 		s->tensors[i / HSPMD_MAX_RANK].segment[i % HSPMD_MAX_RANK] = number[root] - 1;
 	}
-	return 0;
+	return find_rows(s) ? hspmd_fail_memory(err, "searching a program") : 0;
 }
 
 /* ---- layouts */
+
+/* Lets only the rows of each device's experts count. 0 or -1 (memory). */
+static int limit_rows(const struct hspmd_synthesis *s, int tensor, struct hspmd_annotation *a)
+{
+	const struct tensor_facts *t = &s->tensors[tensor];
+	const struct segment *segment = &s->segments[t->expert_segment];
+	const struct hspmd_op *op = &s->g->ops[t->expert_op];
+	const struct hspmd_shape *choice = &s->g->tensors[op->in[hspmd_op_types[op->opcode]->rows.choice - 1]].shape;
+	struct hspmd_annotation *experts = hspmd_annotation_single(a->groups[0].devices, a->groups[0].device_count);
+	if (!experts || hspmd_annotation_split(experts, 0, 0, s->stage.device_count, op->attr.experts / segment->steps, segment->weights)) {
+		hspmd_annotation_destroy(experts);
+		return -1;
+	}
+	return hspmd_annotation_set_rows(a, experts, op->attr.experts, (int)choice->dim[choice->rank - 1]);
+}
 
 static struct hspmd_annotation *make(const struct hspmd_synthesis *s, int tensor, int layout, const int *devices)
 {
 	int n = s->stage.device_count;
 	struct hspmd_annotation *a = hspmd_annotation_single(devices, n);
 	const int64_t *weights = NULL;
-	int dim = layout == LAYOUT_WHOLE ? HSPMD_DUPLICATE : layout == LAYOUT_SUM ? HSPMD_PARTIAL : layout;
+	bool rows = layout == LAYOUT_ROWS || layout == LAYOUT_ROW_SUM;
+	int dim = layout == LAYOUT_WHOLE || layout == LAYOUT_ROWS ? HSPMD_DUPLICATE
+	          : hspmd_synthesis_is_sum(layout)                ? HSPMD_PARTIAL
+	                                                          : layout;
 	int64_t unit = 1;
 	if (dim >= 0) {
 		const struct segment *segment = &s->segments[s->tensors[tensor].segment[dim]];
 		weights = segment->weights;
 		unit = s->g->tensors[tensor].shape.dim[dim] / segment->steps;
 	}
-	if (a && n > 1 && hspmd_annotation_split(a, 0, dim, n, unit, weights)) {
+	if (a && n > 1 && (hspmd_annotation_split(a, 0, dim, n, unit, weights) || (rows && limit_rows(s, tensor, a)))) {
 		hspmd_annotation_destroy(a);
 		return NULL;
 	}
@@ -116,7 +176,8 @@ const struct hspmd_annotation *hspmd_synthesis_layout(struct hspmd_synthesis *s,
 	const struct hspmd_shape *shape = &s->g->tensors[tensor].shape;
 	if (t->layout[layout] || t->illegal[layout])
 		return t->layout[layout];
-	if (layout < LAYOUT_WHOLE && (layout >= shape->rank || t->segment[layout] < 0)) {
+	bool rows = layout == LAYOUT_ROWS || layout == LAYOUT_ROW_SUM;
+	if ((layout < LAYOUT_WHOLE && (layout >= shape->rank || t->segment[layout] < 0)) || (rows && t->expert_segment < 0)) {
 		t->illegal[layout] = true;
 		return NULL;
 	}
@@ -136,7 +197,7 @@ struct hspmd_annotation *hspmd_synthesis_numbered(const struct hspmd_synthesis *
 
 int hspmd_synthesis_layout_of(struct hspmd_synthesis *s, int tensor, const struct hspmd_annotation *a)
 {
-	static const int order[] = { LAYOUT_WHOLE, LAYOUT_SUM, 0, 1, 2, 3, 4, 5 };
+	static const int order[] = { LAYOUT_WHOLE, LAYOUT_SUM, 0, 1, 2, 3, 4, 5, LAYOUT_ROWS, LAYOUT_ROW_SUM };
 	for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
 		const struct hspmd_annotation *known = hspmd_synthesis_layout(s, tensor, order[i]);
 		if (known && hspmd_annotation_equal(known, a, &s->g->tensors[tensor].shape))
@@ -184,6 +245,8 @@ double hspmd_synthesis_reshard(struct hspmd_synthesis *s, int tensor, int from, 
 
 static bool has_segment(const struct tensor_facts *t, int rank, int segment)
 {
+	if (t->expert_segment == segment)
+		return true;
 	for (int d = 0; d < rank; d++)
 		if (t->segment[d] == segment)
 			return true;

@@ -9,7 +9,14 @@
 #include "runtime/synthesis/synthesis.h"
 
 /* How a tensor lies: a number below HSPMD_MAX_RANK is the dimension that is split. */
-enum { LAYOUT_WHOLE = HSPMD_MAX_RANK, LAYOUT_SUM, LAYOUT_COUNT, LAYOUT_NONE = 255 };
+enum {
+	LAYOUT_WHOLE = HSPMD_MAX_RANK,
+	LAYOUT_SUM,
+	LAYOUT_ROWS,    /* whole, but only the rows of each device's experts count; only an operator of experts reads it */
+	LAYOUT_ROW_SUM, /* a sum to which each device adds in the rows of its experts */
+	LAYOUT_COUNT,
+	LAYOUT_NONE = 255
+};
 
 #define MAX_LIVE 256 /* tensors of a state */
 
@@ -58,6 +65,7 @@ struct choice {
 	int backward; /* that is divided in the backward pass if none is in the forward pass; -1: none */
 	bool factors;
 	int kept_how;  /* KEPT_ */
+	bool rows;     /* an operator of experts reads only the rows of each device's experts */
 	bool excluded; /* from this run of the search */
 	double seconds; /* its own cost */
 	double *bytes;  /* per device, if memory is limited: parameters' state, and what is kept for the backward pass */
@@ -99,6 +107,8 @@ struct tensor_facts {
 	bool shared;        /* a parameter that several groups read */
 	bool read_gradient; /* its producer's backward operators read its gradient */
 	int segment[HSPMD_MAX_RANK];
+	int expert_op;      /* the only operator of which it has rows of experts (struct hspmd_op_type), -1: none, or several */
+	int expert_segment; /* that this operator's experts are of; -1: none */
 	struct hspmd_annotation *layout[LAYOUT_COUNT]; /* NULL: not made yet */
 	bool illegal[LAYOUT_COUNT];
 	double *seconds; /* [LAYOUT_COUNT][LAYOUT_COUNT]; below 0: not known yet */
@@ -127,6 +137,12 @@ struct hspmd_synthesis {
 	struct op_record *record; /* what operators take is added to it; NULL: nowhere */
 };
 
+/* Returns true if devices hold parts of a sum. */
+static inline bool hspmd_synthesis_is_sum(int layout)
+{
+	return layout == LAYOUT_SUM || layout == LAYOUT_ROW_SUM;
+}
+
 /* Returns true if the stage's deadline has passed. */
 static inline bool hspmd_synthesis_timed_out(const struct hspmd_synthesis *s)
 {
@@ -151,6 +167,8 @@ struct hspmd_annotation *hspmd_synthesis_numbered(const struct hspmd_synthesis *
 int hspmd_synthesis_layout_of(struct hspmd_synthesis *s, int tensor, const struct hspmd_annotation *a);
 /* The layout of a tensor whose dimension of `segment` is split: whole if it has none. */
 int hspmd_synthesis_split_by(const struct hspmd_synthesis *s, int tensor, int segment);
+/* The segment of an operator's experts; -1: it has none that can be divided. */
+int hspmd_synthesis_expert_segment(const struct hspmd_synthesis *s, const struct hspmd_op *op);
 /* Seconds from one layout to another; HUGE_VAL: impossible. */
 double hspmd_synthesis_reshard(struct hspmd_synthesis *s, int tensor, int from, int to);
 /* The same between any annotations; element_bytes: 0: of the tensor. */

@@ -111,14 +111,21 @@ static void write_address(const struct nvml_pci *pci, char *text, size_t size)
 	snprintf(text, size, "%04x:%02x:%02x.0", pci->domain, pci->bus, pci->device);
 }
 
-/* Bandwidth of a PCI express lane by generation, and of an NVLink by version, in one direction. */
-static void find_links(const struct nvml *n, nvml_device d, struct hspmd_gpu *g)
+/* Bandwidth of a PCI express lane by generation, in one direction. */
+static void find_slot(const struct nvml *n, nvml_device d, struct hspmd_gpu *g)
 {
-	static const double lane[] = { 0, 0.25, 0.5, 0.985, 1.97, 3.94, 7.56 }, nvlink[] = { 0, 20, 25, 25, 25, 50 };
-	unsigned generation = 0, width = 0, version = 0;
+	static const double lane[] = { 0, 0.25, 0.5, 0.985, 1.97, 3.94, 7.56 };
+	unsigned generation = 0, width = 0;
 	if (n->pcie_generation && n->pcie_width && !n->pcie_generation(d, &generation) && !n->pcie_width(d, &width) &&
 	    generation < sizeof lane / sizeof *lane)
 		g->pcie_gbytes_per_s = lane[generation] * width;
+}
+
+/* Bandwidth of an NVLink by version, in one direction. */
+static void find_links(const struct nvml *n, nvml_device d, struct hspmd_gpu *g)
+{
+	static const double nvlink[] = { 0, 20, 25, 25, 25, 50 };
+	unsigned version = 0;
 	for (unsigned l = 0; n->nvlink_state && n->nvlink_remote && l < HSPMD_GPU_NVLINKS; l++) {
 		struct nvml_pci remote = { .domain = 0 };
 		int active = 0;
@@ -141,6 +148,7 @@ static int find_device(const struct nvml *n, unsigned index, struct found *f, st
 	if (n->by_index(index, &d) || !describe(n, d, &whole) || n->pci(d, &pci))
 		return 0;
 	write_address(&pci, whole.pci, sizeof whole.pci);
+	find_slot(n, d, &whole);
 	unsigned cores = 0, clock = 0, mode = 0, pending, slots = 0;
 	if (n->cores && !n->cores(d, &cores))
 		whole.multiprocessors = (int)(cores / 128);

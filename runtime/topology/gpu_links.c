@@ -55,6 +55,11 @@ static double between(hwloc_topology_t hwloc, const struct hspmd_gpu *a, const s
 	return package && both == package ? HOST_SHARE : PROCESSOR_SHARE;
 }
 
+double hspmd_gpu_host_rate(const struct hspmd_gpu *g)
+{
+	return EFFICIENCY * g->share * (g->pcie_gbytes_per_s > 0 ? g->pcie_gbytes_per_s : PCIE_GBYTES_PER_S);
+}
+
 int hspmd_gpu_distance(hwloc_topology_t hwloc, const struct hspmd_gpu *gpus, int count, int a, int b, double *alpha_s, double *gbytes_per_s)
 {
 	double nvlink = nvlink_rate(gpus, count, a, b);

@@ -162,7 +162,7 @@ static json_t *rate_object(const double *rates)
 }
 
 static int add_type(struct discovery *d, const char *name, enum hspmd_device_kind kind, int64_t memory, const double *peak,
-                    const struct hspmd_microbench_result *m, struct hspmd_error *err)
+                    const struct hspmd_microbench_result *m, const struct hspmd_host_memory *host, struct hspmd_error *err)
 {
 	bool measured = false;
 	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
@@ -174,6 +174,8 @@ static int add_type(struct discovery *d, const char *name, enum hspmd_device_kin
 		bad |= json_object_set_new(t, "tflops", rate_object(m->tflops));
 	if (m->product_blocks.depth)
 		bad |= json_object_set_new(t, "product_blocks", hspmd_product_blocks_to_json(&m->product_blocks));
+	if (host)
+		bad |= json_object_set_new(t, "host", hspmd_host_memory_to_json(host));
 	bad |= json_object_set(d->types, name, t);
 	json_decref(t);
 	return bad ? hspmd_fail_memory(err, "describing devices") : 0;
@@ -193,7 +195,7 @@ static int add_cpu_type(struct discovery *d, const char *name, int cores, hwloc_
 	/* A core that the constant does not describe is at least as fast as measured. */
 	if (m.tflops[HSPMD_PRECISION_FP32] > peak[HSPMD_PRECISION_FP32])
 		peak[HSPMD_PRECISION_FP32] = m.tflops[HSPMD_PRECISION_FP32];
-	return add_type(d, name, d->core_kind, d->memory_bytes / d->core_count * cores, peak, &m, err);
+	return add_type(d, name, d->core_kind, d->memory_bytes / d->core_count * cores, peak, &m, NULL, err);
 }
 
 /* Make cores [first, first + count) a device. */
@@ -290,7 +292,9 @@ static int add_gpu(struct discovery *d, const struct hspmd_gpu *g, int index, in
 		if (can && hspmd_microbench(&of, &m, &why))
 			hspmd_warn("%s", why.text);
 		m.gbytes_per_s = rate;
-		if (add_type(d, name, d->gpu_kind, g->memory_bytes, peak, &m, err))
+		struct hspmd_host_memory host = { d->memory_bytes / count, hspmd_gpu_host_rate(g) };
+		/* Devices of cores fill the host's memory themselves. */
+		if (add_type(d, name, d->gpu_kind, g->memory_bytes, peak, &m, d->o->cpu ? NULL : &host, err))
 			return -1;
 	}
 	hwloc_bitmap_t near = hwloc_bitmap_alloc();

@@ -55,6 +55,8 @@ int hspmd_gpus_find(struct hspmd_gpu **gpus, struct hspmd_error *err);
 void hspmd_gpu_rates(const struct hspmd_gpu *g, double *peak_tflops, double *gbytes_per_s);
 
 /* ---- gpu_links.c */
+/* GB/s between a GPU, or a MIG slice while the others use the slot too, and the host's memory, in each direction. */
+double hspmd_gpu_host_rate(const struct hspmd_gpu *g);
 /* Latency and bandwidth between two GPUs of one node: over their NVLinks (direct, or through switches), otherwise over PCI express, of
  * which hwloc (may lack PCI devices) knows the path. 0 and *alpha_s, *gbytes_per_s; -1: unknown. */
 int hspmd_gpu_distance(hwloc_topology_t hwloc, const struct hspmd_gpu *gpus, int count, int a, int b, double *alpha_s,

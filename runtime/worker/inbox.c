@@ -10,6 +10,7 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "common/condition.h"
 #include "common/log.h"
 #include "common/wire.h"
 
@@ -103,11 +104,7 @@ struct hspmd_inbox *hspmd_inbox_open(int fd, hspmd_inbox_hook *hook, void *conte
 	in->context = context;
 	pthread_mutex_init(&in->lock, NULL);
 	pthread_mutex_init(&in->send_lock, NULL);
-	pthread_condattr_t clock; /* the clock of hspmd_now */
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&in->more, &clock);
-	pthread_condattr_destroy(&clock);
+	hspmd_condition_init(&in->more);
 	if (pthread_create(&in->thread, NULL, read_messages, in)) {
 		hspmd_fail(err, "cannot start a thread for the control connection");
 		free(in);

@@ -10,21 +10,24 @@
 #include "runtime/state/checkpoint.h"
 #include "runtime/worker/worker_internal.h"
 
+/* What a checkpoint is written to: folders of this node, and the folder that all nodes share. Neither waits for the other. */
+enum part { OWN, SHARED, PARTS };
+
 struct worker_checkpoints {
 	struct hspmd_writer *writer;
-	pthread_t waiter; /* reports to the controller when the writer is done */
-	bool waiting;
-	/* Folders of the latest request, as the controller named them; this node uses a subfolder of each. NULL: not requested. */
-	char *local, *memory;
+	pthread_t waiter[PARTS]; /* report to the controller when the writer is done */
+	bool waiting[PARTS];
 	struct hspmd_copy_routes copies; /* the writer may still use it */
 	char *copies_location;
 	bool *declined; /* by the placement's `from`: not kept */
 	int64_t logged; /* the generation in which this was last logged */
 };
 
-/* Argument of the waiter thread. */
+/* Argument of a waiter thread. */
 struct wait {
 	struct worker *w;
+	enum part part;
+	bool asked; /* the controller waits for this part */
 	char *id;
 	int64_t step;
 	int generation;
@@ -62,16 +65,34 @@ static bool is_asked(struct worker *w)
 	return asked;
 }
 
-bool worker_checkpoint_possible(struct worker *w)
+static bool wants(const json_t *request, enum part part)
 {
-	return is_asked(w) && !(w->checkpoints && w->checkpoints->waiting && hspmd_writer_busy(w->checkpoints->writer));
+	const json_t *shared = json_object_get(request, "shared"), *local = json_object_get(request, "local"),
+	             *memory = json_object_get(request, "memory");
+	return part == SHARED ? json_is_string(shared) : json_is_string(local) || json_is_string(memory);
 }
 
-static int answer(struct worker *w, const char *id, int64_t step, int generation, json_t *report, const char *error)
+/* What the request needs is still being written. Of the two parts, the shared folder need not be ready. */
+static bool is_blocked(struct worker *w)
+{
+	struct worker_checkpoints *c = w->checkpoints;
+	pthread_mutex_lock(&w->lock);
+	bool own = wants(w->checkpoint_request, OWN);
+	pthread_mutex_unlock(&w->lock);
+	return c &&
+	       ((c->waiting[OWN] && hspmd_writer_busy(c->writer)) || (!own && c->waiting[SHARED] && hspmd_writer_shared_busy(c->writer)));
+}
+
+bool worker_checkpoint_possible(struct worker *w)
+{
+	return is_asked(w) && !is_blocked(w);
+}
+
+static int answer(struct worker *w, enum part part, const char *id, int64_t step, int generation, json_t *report, const char *error)
 {
 	json_t *m = report ? report : json_object();
-	json_t *head = json_pack("{ss,ss,sI,si,ss*}", "type", "checkpoint_written", "id", id, "step", (json_int_t)step, "generation",
-	                         generation, "error", error);
+	json_t *head = json_pack("{ss,ss,sI,si,so*,ss*}", "type", "checkpoint_written", "id", id, "step", (json_int_t)step, "generation",
+	                         generation, "shared", part == SHARED ? json_true() : NULL, "error", error);
 	if (!m || !head || json_object_update(m, head)) {
 		json_decref(m);
 		m = NULL;
@@ -80,32 +101,72 @@ static int answer(struct worker *w, const char *id, int64_t step, int generation
 	return hspmd_inbox_send(w->inbox, m);
 }
 
+/* Answers every part that the request asks for. -1: the controller cannot be told. */
+static int refuse(struct worker *w, const json_t *request, int generation, const char *why)
+{
+	const char *id = json_string_value(json_object_get(request, "id"));
+	int status = 0;
+	for (int part = 0; part < PARTS; part++)
+		if (wants(request, part))
+			status |= answer(w, part, id ? id : "", w->step, generation, NULL, why);
+	return status;
+}
+
 static void *wait_written(void *argument)
 {
 	struct wait *p = argument;
+	struct hspmd_writer *writer = p->w->checkpoints->writer;
+	bool shared = p->part == SHARED;
 	struct hspmd_error err = { "" };
 	json_t *report = NULL;
 	int status;
-	while ((status = hspmd_writer_result(p->w->checkpoints->writer, 1, &report, &err)) == 0)
-		if (!hspmd_writer_busy(p->w->checkpoints->writer))
+	while ((status = (shared ? hspmd_writer_shared_result : hspmd_writer_result)(writer, 1, &report, &err)) == 0)
+		if (!(shared ? hspmd_writer_shared_busy : hspmd_writer_busy)(writer))
 			break;
 	if (status == 0)
-		status = hspmd_writer_result(p->w->checkpoints->writer, 0, &report, &err);
-	answer(p->w, p->id, p->step, p->generation, status == 1 ? report : NULL,
-	       status == 1   ? NULL
-	       : err.text[0] ? err.text
-	                     : "not written");
+		status = (shared ? hspmd_writer_shared_result : hspmd_writer_result)(writer, 0, &report, &err);
+	if (p->asked)
+		answer(p->w, p->part, p->id, p->step, p->generation, status == 1 ? report : NULL,
+		       status == 1   ? NULL
+		       : err.text[0] ? err.text
+		                     : "not written");
+	else
+		json_decref(report);
 	hspmd_inbox_post(p->w->inbox, json_pack("{ss}", "type", "checkpoint")); /* one that has waited for the writer can be served now */
 	free(p->id);
 	free(p);
 	return NULL;
 }
 
-static void end_wait(struct worker_checkpoints *c)
+static void end_wait(struct worker_checkpoints *c, enum part part)
 {
-	if (c->waiting)
-		pthread_join(c->waiter, NULL);
-	c->waiting = false;
+	if (c->waiting[part])
+		pthread_join(c->waiter[part], NULL);
+	c->waiting[part] = false;
+}
+
+/* A thread that reports the result. */
+static int begin_wait(struct worker *w, enum part part, const json_t *request)
+{
+	struct worker_checkpoints *c = w->checkpoints;
+	const char *id = json_string_value(json_object_get(request, "id"));
+	struct wait *p = calloc(1, sizeof *p);
+	if (p)
+		*p = (struct wait){ .w = w,
+			            .part = part,
+			            .asked = wants(request, part),
+			            .id = strdup(id ? id : ""),
+			            .step = w->step,
+			            .generation = w->active->number };
+	if (p && p->id && !pthread_create(&c->waiter[part], NULL, wait_written, p)) {
+		c->waiting[part] = true;
+		return 0;
+	}
+	free(p ? p->id : NULL);
+	free(p);
+	return !wants(request, part)
+	               ? 0
+	               : answer(w, part, id ? id : "", w->step, w->active->number, NULL, "cannot start a thread that waits for the disk");
 }
 
 /* The parameters in this worker's shard, as text for the root. The caller frees it; NULL: memory. */
@@ -141,23 +202,6 @@ static struct worker_checkpoints *checkpoints(struct worker *w, struct hspmd_err
 static char *node_folder(const struct worker *w, const char *local)
 {
 	return hspmd_asprintf("%s/%s", local, w->setup.node);
-}
-
-/* If the folder is one that every node has for itself: this node's subfolder. */
-static char *location_of(const struct worker *w, const char *folder)
-{
-	const struct worker_checkpoints *c = w->checkpoints;
-	bool own = c && ((c->local && !strcmp(folder, c->local)) || (c->memory && !strcmp(folder, c->memory)));
-	return own ? node_folder(w, folder) : strdup(folder);
-}
-
-static int remember_folders(struct worker_checkpoints *c, const char *local, const char *memory, struct hspmd_error *err)
-{
-	free(c->local);
-	free(c->memory);
-	c->local = local ? strdup(local) : NULL;
-	c->memory = memory ? strdup(memory) : NULL;
-	return (local && !c->local) || (memory && !c->memory) ? hspmd_fail_memory(err, "starting a checkpoint") : 0;
 }
 
 /* Prepare to keep copies for others, in this node's first location. */
@@ -199,24 +243,25 @@ static int check_room(struct worker *w, const char *memory, const struct hspmd_s
 	return 0;
 }
 
-static int begin_in(struct worker *w, const char *const *folders, int folder_count, const struct hspmd_state_slice *slices, size_t count,
-                    struct hspmd_error *err)
+static int begin_in(struct worker *w, const char *const *folders, int folder_count, const char *shared,
+                    const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
 {
 	struct worker_checkpoints *c = w->checkpoints;
 	const struct hspmd_generation *g = w->active;
-	char *locations[3] = { NULL }, name[HSPMD_SHARD_NAME_MAX], *set = set_of(g);
+	char *locations[2] = { NULL }, name[HSPMD_SHARD_NAME_MAX], *set = set_of(g);
 	struct hspmd_writer_job job = { .step = w->step,
 		                        .generation = g->number,
 		                        .file = hspmd_shard_name(w->setup.address, name, sizeof name),
 		                        .node = w->setup.node,
 		                        .locations = (const char *const *)locations,
+		                        .shared = shared,
 		                        .host = hspmd_executor_spilled(g->executor),
 		                        .set = set };
 	int status = set ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
 	for (int i = 0; !status && i < folder_count; i++)
-		if (!(locations[job.location_count++] = location_of(w, folders[i])))
+		if (!(locations[job.location_count++] = node_folder(w, folders[i])))
 			status = hspmd_fail_memory(err, "starting a checkpoint");
-	if (!status && g->copy_transport && (c->local || c->memory)) {
+	if (!status && g->copy_transport && folder_count) {
 		status = set_up_copies(w, locations[0], err);
 		job.copies = &c->copies;
 	}
@@ -228,29 +273,28 @@ static int begin_in(struct worker *w, const char *const *folders, int folder_cou
 	return status;
 }
 
-static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
+/* with_shared: also into the shared folder. */
+static int begin(struct worker *w, json_t *request, bool with_shared, struct hspmd_error *err)
 {
 	const char *memory = json_string_value(json_object_get(request, "memory")),
 	           *local = json_string_value(json_object_get(request, "local"));
-	const char *shared = json_string_value(json_object_get(request, "shared")), *folders[3];
-	struct worker_checkpoints *c = checkpoints(w, err);
+	const char *shared = with_shared ? json_string_value(json_object_get(request, "shared")) : NULL, *folders[2];
+	struct worker_checkpoints *c = w->checkpoints;
 	int folder_count = 0;
-	if (!c)
-		return -1;
 	if (hspmd_writer_busy(c->writer)) /* waiting would stop the training */
 		return hspmd_fail(err, "the previous checkpoint is still being written");
-	end_wait(c);
 	if (memory)
 		folders[folder_count++] = memory;
 	if (local)
 		folders[folder_count++] = local;
-	if (shared)
-		folders[folder_count++] = shared;
-	if (!folder_count)
+	if (!folder_count && !shared)
 		return hspmd_fail(err, "checkpoint: no folder in the request");
+	end_wait(c, OWN);
+	if (shared)
+		end_wait(c, SHARED);
 	size_t count;
 	struct hspmd_state_slice *slices = hspmd_generation_slices(w->active, &count);
-	int status = slices ? remember_folders(c, local, memory, err) : hspmd_fail_memory(err, "starting a checkpoint");
+	int status = slices ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
 	free(c->declined);
 	c->declined = hspmd_calloc((size_t)w->active->placement.from_count, sizeof *c->declined);
 	if (!status && !c->declined)
@@ -258,28 +302,29 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	if (!status && memory)
 		status = check_room(w, memory, slices, count, err);
 	if (!status)
-		status = begin_in(w, folders, folder_count, slices, count, err);
+		status = begin_in(w, folders, folder_count, shared, slices, count, err);
 	free(slices);
 	return status;
 }
 
-/* Start to write, with a thread that reports the result. A request that cannot be started is answered too: the controller waits for all. */
+/* Start to write, with threads that report the results. A request that cannot be started is answered too: the controller waits for all. */
 static int serve(struct worker *w, json_t *request)
 {
 	struct hspmd_error err = { "" };
 	const char *id = json_string_value(json_object_get(request, "id"));
-	if (begin(w, request, &err))
-		return answer(w, id ? id : "", w->step, w->active->number, NULL, err.text);
-	struct wait *p = calloc(1, sizeof *p);
-	if (p)
-		*p = (struct wait){ w, strdup(id ? id : ""), w->step, w->active->number };
-	if (!p || !p->id || pthread_create(&w->checkpoints->waiter, NULL, wait_written, p)) {
-		free(p ? p->id : NULL);
-		free(p);
-		return answer(w, id ? id : "", w->step, w->active->number, NULL, "cannot start a thread that waits for the disk");
-	}
-	w->checkpoints->waiting = true;
-	return 0;
+	bool shared = wants(request, SHARED), own = wants(request, OWN);
+	if (!checkpoints(w, &err))
+		return refuse(w, request, w->active->number, err.text);
+	bool busy = shared && hspmd_writer_shared_busy(w->checkpoints->writer), with_shared = shared && !busy;
+	if (begin(w, request, with_shared || !own, &err))
+		return refuse(w, request, w->active->number, err.text);
+	int status = begin_wait(w, OWN, request);
+	if (with_shared)
+		status |= begin_wait(w, SHARED, request);
+	else if (busy)
+		status |= answer(w, SHARED, id ? id : "", w->step, w->active->number, NULL,
+		                 "the shared folder is still busy with an earlier checkpoint");
+	return status;
 }
 
 int worker_snapshot(struct worker *w)
@@ -293,15 +338,14 @@ int worker_snapshot(struct worker *w)
 int worker_serve_late(struct worker *w, const char *why_not)
 {
 	bool holds = is_asked(w) && w->active->executor;
-	if (!why_not && holds && !worker_checkpoint_possible(w))
+	if (!why_not && holds && is_blocked(w))
 		return 0; /* wait_written comes back to it */
 	json_t *request = take_request(w);
-	const char *id = json_string_value(json_object_get(request, "id"));
 	int number = (int)json_integer_value(json_object_get(request, "generation")), status = 0;
 	if (!why_not && !holds)
 		why_not = "this worker does not hold that generation's state";
 	if (request)
-		status = why_not ? answer(w, id ? id : "", w->step, number, NULL, why_not) : serve(w, request);
+		status = why_not ? refuse(w, request, number, why_not) : serve(w, request);
 	json_decref(request);
 	return status;
 }
@@ -326,13 +370,14 @@ void worker_detach(struct worker *w, struct hspmd_generation *g)
 
 /* ---- what commits checkpoints: `write_manifest` and `committed` */
 
-/* One of these messages, carried out in a thread of its own, after the one before: a folder that does not answer holds up neither the
- * training nor other messages. */
+/* One of these messages, carried out in a thread of its own, after the one before of the same part: a folder that does not answer holds up
+ * neither the training nor other messages. */
 struct commit {
 	struct worker *w;
 	json_t *message;    /* a deep copy: threads must not share reference counts */
-	char *locations[3]; /* of its folders, on this node */
+	char *locations[2]; /* of its folders, on this node */
 	int location_count;
+	bool shared;      /* the shared folder */
 	pthread_t before; /* the thread of the message before, if there is one */
 	bool follows;
 };
@@ -350,15 +395,13 @@ static void free_commit(struct commit *t)
  * may be removed there is told later (`committed`). */
 static int write_manifest(const struct commit *t, struct hspmd_error *err)
 {
-	json_t *folders = json_object_get(t->message, "folders");
 	struct hspmd_manifest *m = hspmd_manifest_from_json(json_object_get(t->message, "manifest"), "manifest", err);
 	int status = m ? 0 : -1;
 	for (int i = 0; !status && i < t->location_count; i++) {
 		const char *location = t->locations[i];
-		bool all_share = !strcmp(location, json_string_value(json_array_get(folders, (size_t)i)));
 		struct hspmd_error pruning;
 		status = hspmd_checkpoint_commit(location, m, err);
-		if (!status && all_share && hspmd_checkpoint_prune(location, t->w->setup.job->checkpoint.keep, &pruning))
+		if (!status && t->shared && hspmd_checkpoint_prune(location, t->w->setup.job->checkpoint.keep, &pruning))
 			hspmd_warn("old checkpoints are not removed: %s", pruning.text);
 	}
 	hspmd_manifest_destroy(m);
@@ -382,6 +425,12 @@ static int keep(const struct commit *t, struct hspmd_error *err)
 	return status;
 }
 
+static int answer_manifest(struct worker *w, bool shared, const char *id, const char *error)
+{
+	return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,sb,ss*}", "type", "manifest_written", "id", id ? id : "", "shared", (int)shared,
+	                                            "error", error));
+}
+
 static void *run_commit(void *argument)
 {
 	struct commit *t = argument;
@@ -394,14 +443,13 @@ static void *run_commit(void *argument)
 	} else {
 		const char *id = json_string_value(json_object_get(t->message, "id"));
 		int status = write_manifest(t, &err);
-		hspmd_inbox_send(t->w->inbox, json_pack("{ss,ss,ss*}", "type", "manifest_written", "id", id ? id : "", "error",
-		                                        status ? err.text : NULL));
+		answer_manifest(t->w, t->shared, id, status ? err.text : NULL);
 	}
 	free_commit(t);
 	return NULL;
 }
 
-/* Resolves the folders here, as a later `checkpoint` may name others. NULL: memory is short, or the message is none. */
+/* NULL: memory is short, or the message is none. */
 static struct commit *make_commit(struct worker *w, bool committed, const json_t *message)
 {
 	json_t *folders = json_object_get(message, "folders");
@@ -412,11 +460,12 @@ static struct commit *make_commit(struct worker *w, bool committed, const json_t
 		return NULL;
 	}
 	t->w = w;
+	t->shared = json_is_true(json_object_get(message, "shared"));
 	size_t count = committed ? 1 : json_array_size(folders);
 	bool bad = count > sizeof t->locations / sizeof *t->locations || (committed && !own);
 	for (size_t i = 0; !bad && i < count; i++) {
 		const char *folder = committed ? own : json_string_value(json_array_get(folders, i));
-		char *location = !folder ? NULL : committed ? node_folder(w, folder) : location_of(w, folder);
+		char *location = !folder ? NULL : t->shared ? strdup(folder) : node_folder(w, folder);
 		bad = !location;
 		if (location)
 			t->locations[t->location_count++] = location;
@@ -431,14 +480,15 @@ static struct commit *make_commit(struct worker *w, bool committed, const json_t
 static int begin_commit(struct worker *w, bool committed, const json_t *message)
 {
 	struct commit *t = make_commit(w, committed, message);
+	enum part part = json_is_true(json_object_get(message, "shared")) ? SHARED : OWN;
 	pthread_t thread;
 	if (t) {
-		t->before = w->commit;
-		t->follows = w->has_commit;
+		t->before = w->commit[part];
+		t->follows = w->has_commit[part];
 	}
 	if (t && !pthread_create(&thread, NULL, run_commit, t)) {
-		w->commit = thread;
-		w->has_commit = true;
+		w->commit[part] = thread;
+		w->has_commit[part] = true;
 		return 0;
 	}
 	free_commit(t);
@@ -447,8 +497,7 @@ static int begin_commit(struct worker *w, bool committed, const json_t *message)
 		return 0;
 	}
 	const char *id = json_string_value(json_object_get(message, "id"));
-	return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,ss}", "type", "manifest_written", "id", id ? id : "", "error",
-	                                            "out of memory, or folders that are none"));
+	return answer_manifest(w, part == SHARED, id, "out of memory, or folders that are none");
 }
 
 int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message)
@@ -465,14 +514,14 @@ void worker_end_checkpoints(struct worker *w)
 {
 	struct worker_checkpoints *c = w->checkpoints;
 	json_decref(w->checkpoint_request);
-	if (w->has_commit)
-		pthread_join(w->commit, NULL);
+	for (int part = 0; part < PARTS; part++)
+		if (w->has_commit[part])
+			pthread_join(w->commit[part], NULL);
 	if (!c)
 		return;
-	end_wait(c);
+	end_wait(c, OWN);
+	end_wait(c, SHARED);
 	hspmd_writer_destroy(c->writer);
-	free(c->local);
-	free(c->memory);
 	free(c->copies_location);
 	free(c->declined);
 	free(c);

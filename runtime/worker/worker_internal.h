@@ -50,8 +50,8 @@ struct worker {
 	} load;
 	json_t *checkpoint_request; /* not yet executed; NULL: none */
 	struct worker_checkpoints *checkpoints;
-	pthread_t commit; /* carries out the last `write_manifest` or `committed` */
-	bool has_commit;
+	pthread_t commit[2]; /* carry out the last `write_manifest` or `committed` of this node's own folders, and of the shared one */
+	bool has_commit[2];
 	struct worker_trace *trace;
 	atomic_int traced;  /* a trace is to be recorded, or is being recorded */
 	json_t *stored;     /* `state` of the last `stored` message, and its generation; NULL: there was none */
@@ -107,7 +107,7 @@ void worker_set_ready(struct worker *w, bool ready);
 void worker_request_checkpoint(struct worker *w, json_t *message);
 void worker_forget_checkpoint(struct worker *w);
 /* For the vote: returns true if a request has not been served, and the previous checkpoint, perhaps of another controller, has been
- * written. */
+ * written; what still goes to the shared folder counts only if the request is for nothing else. */
 bool worker_checkpoint_possible(struct worker *w);
 /* All workers had been asked, and were able, when they voted on this step, so that none waits for another: copy the state and write it in
  * the background. -1: the controller cannot be told. */

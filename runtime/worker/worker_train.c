@@ -102,18 +102,6 @@ static bool is_to_measure(const struct worker *w, const struct hspmd_totals *all
 	return w->setup.valid_count && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
 }
 
-/* Batches of the validation samples. By default few, since with the step itself validation must not take much longer than a step. */
-static int64_t batches_to_measure(const struct hspmd_worker_setup *s)
-{
-	int64_t batch = s->job->global_batch, whole = s->valid_count / batch;
-	/* Targets beyond the last sample do not count where the samples are ours. A model's own reader has none to give. */
-	if (s->job->valid_batches < 0 && s->valid)
-		return (s->valid_count + batch - 1) / batch;
-	if (s->job->valid_batches < 0)
-		return whole < 1 ? 1 : whole;
-	return whole < 1 ? 1 : whole > s->job->valid_batches ? s->job->valid_batches : whole;
-}
-
 /* The number of a batch's targets that count, in batches. */
 static double weight_of(const struct hspmd_sample_source *valid, int64_t batch)
 {
@@ -135,7 +123,7 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 {
 	const struct hspmd_worker_setup *s = &w->setup;
 	struct hspmd_generation *g = w->active;
-	int64_t batches = batches_to_measure(s);
+	int64_t batches = hspmd_data_valid_batches(s->job, s->valid_count, s->valid != NULL);
 	double sum = 0, then = hspmd_now();
 	for (int64_t b = 0; b < batches; b++)
 		sum += weight_of(&s->valid_samples, b);

@@ -53,7 +53,7 @@ static void resolve(const struct hspmd_annotation *a, const struct hspmd_annotat
 	fuzz_check(t != NULL, "every legal pair has an answer");
 	struct buffers source = buffers_source(&r, a, shape, full, true, DEVICES), result;
 	char message[256];
-	fuzz_check(transfer_run(t, &source, &result, message, sizeof message), "the steps can be executed");
+	fuzz_check(transfer_run(t, NULL, &source, &result, NULL, message, sizeof message), "the steps can be executed");
 	fuzz_check(buffers_check(&result, b, shape, full, 0, message, sizeof message), "they give the value");
 	buffers_destroy(&source);
 	buffers_destroy(&result);

@@ -279,6 +279,37 @@ static void rounded_operators(void **state)
 	gpu->ops->close(gpu);
 }
 
+/* The optimizer's state in the host's memory changes no bit, with updates beside the next step or not. */
+static void offload(void **state)
+{
+	(void)state;
+	static const struct plan offloading[] = {
+		{ "one GPU, offload",
+		  HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"],\"offload\":\"optimizer\"}]}" TAIL, 1, 0,
+		  1 },
+		{ "two GPUs, ZeRO 2, one offloads",
+		  HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"],\"offload\":\"optimizer\"}]},"
+		       "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:1\"]}]}" TAIL,
+		  2, 2, 3 },
+	};
+	for (size_t i = 0; i < 2; i++)
+		for (int bf16 = 0; bf16 < 2; bf16++)
+			for (int beside = 0; beside < 2 - (int)i; beside++) {
+				double kept[STEPS], got[STEPS];
+				struct plan without = offloading[i];
+				char *text = strdup(without.text), *key = strstr(text, ",\"offload\":\"optimizer\"");
+				memmove(key, key + strlen(",\"offload\":\"optimizer\""),
+				        strlen(key + strlen(",\"offload\":\"optimizer\"")) + 1);
+				without.text = text;
+				setenv("HSPMD_CUDA_BESIDE", beside ? "1000" : "0", 1);
+				train(&models[1], &without, without.gpus, bf16, false, STEPS, kept);
+				train(&models[1], &offloading[i], without.gpus, bf16, false, STEPS, got);
+				assert_memory_equal(got, kept, sizeof kept);
+				free(text);
+			}
+	unsetenv("HSPMD_CUDA_BESIDE");
+}
+
 static void hundred_steps(void **state)
 {
 	(void)state;
@@ -363,7 +394,7 @@ int main(void)
 		cmocka_unit_test(plans_f32),         cmocka_unit_test(tf32),           cmocka_unit_test(documents),
 		cmocka_unit_test(plans_bf16),        cmocka_unit_test(graphs),         cmocka_unit_test(graphs_between_messages),
 		cmocka_unit_test(rounded_operators), cmocka_unit_test(rounded_starts), cmocka_unit_test(rounded_plans_agree),
-		cmocka_unit_test(hundred_steps),
+		cmocka_unit_test(hundred_steps),     cmocka_unit_test(offload),
 	};
 	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);
 	setenv("HSPMD_CUDA_TUNE", "0", 0);     /* test_cuda_ops chooses by measurement; here that would cost more than the steps */

@@ -22,10 +22,16 @@ struct pretend {
 const struct hspmd_device_traits pretend_traits = { .name = "pretend", .bf16 = true, .launch_s = 1e-5, .context_bytes = 1 << 20 };
 
 static atomic_int copies;
+static atomic_size_t host_bytes;
 
 int pretend_copies(void)
 {
 	return copies;
+}
+
+size_t pretend_host_bytes(void)
+{
+	return host_bytes;
 }
 
 /* The memory can be used only between these two: whoever else touches it ends the program. */
@@ -91,6 +97,22 @@ static void pretend_release(struct hspmd_device *dev, void *data)
 	struct pretend *p = (struct pretend *)dev;
 	if (data && --p->live == 0)
 		p->used = 0;
+}
+
+static void *pretend_allocate_host(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
+{
+	void *data = aligned_alloc(64, (bytes + 64) / 64 * 64);
+	(void)dev;
+	host_bytes += bytes;
+	if (!data)
+		hspmd_fail_memory(err, "the host's memory");
+	return data;
+}
+
+static void pretend_release_host(struct hspmd_device *dev, void *data)
+{
+	(void)dev;
+	free(data);
 }
 
 static int copy(struct hspmd_device *dev, void *to, const void *from, size_t bytes, struct hspmd_error *err)
@@ -204,6 +226,8 @@ const struct hspmd_device_ops pretend_ops = {
 	.close = pretend_close,
 	.allocate = pretend_allocate,
 	.release = pretend_release,
+	.allocate_host = pretend_allocate_host,
+	.release_host = pretend_release_host,
 	.to_device = copy,
 	.to_host = copy,
 	.zero = pretend_zero,

@@ -9,6 +9,7 @@
 extern const struct hspmd_device_ops pretend_ops;
 extern const struct hspmd_device_traits pretend_traits;
 
-int pretend_copies(void); /* between host and devices, so far */
+int pretend_copies(void);        /* between host and devices, so far */
+size_t pretend_host_bytes(void); /* of the host's memory that devices have had, so far */
 
 #endif

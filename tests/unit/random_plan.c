@@ -45,9 +45,11 @@ static void put_ratio(FILE *f, const char *key, int parts, int units)
 	fputc(']', f);
 }
 
-/* How a stage on `count` devices splits its layers, under this zero_stage. The caller frees the result. */
-static char *draw_splits(const struct random_plan *of, int count, int zero)
+/* How a stage on `count` devices from `first` on splits its layers, under this zero_stage, and what it offloads. The caller frees the
+ * result. */
+static char *draw_splits(const struct random_plan *of, int first, int count, int zero)
 {
+	unsigned devices = ((1u << count) - 1) << first;
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
@@ -60,6 +62,8 @@ static char *draw_splits(const struct random_plan *of, int count, int zero)
 		fputs(",\"sequence_parallel\":true", f);
 	if (zero && random_plan_draw(3) == 0)
 		fprintf(f, ",\"zero_share\":%u", 1 + random_plan_draw(3));
+	if ((of->offloads & devices) == devices && random_plan_draw(3))
+		fputs(",\"offload\":\"optimizer\"", f);
 	put_ratio(f, "shard_ratio", count / context, of->heads);
 	put_ratio(f, "context_ratio", context > 1 ? context : 0, 16);
 	fclose(f);
@@ -141,8 +145,8 @@ static void put_pipeline(FILE *f, const struct random_plan *of, const struct com
 	int micro_batch = common->micro_batches ? samples / common->micro_batches : samples % 2 == 0 && random_plan_draw(2) ? 2 : 1;
 	int width[8], layers[8], layer = 0, stages = draw_widths(devices, of->layers / rounds, common->stages, width);
 	char *splits[8];
-	for (int s = 0; s < stages; s++)
-		splits[s] = draw_splits(of, width[s], common->zero);
+	for (int s = 0, at = first; s < stages; at += width[s++])
+		splits[s] = draw_splits(of, at, width[s], common->zero);
 	compose(of->layers, stages * rounds, layers);
 	if (common->stages)
 		memcpy(layers, common->layers, sizeof layers);

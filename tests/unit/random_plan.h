@@ -16,6 +16,7 @@ struct random_plan {
 	int seq_len;
 	int least_zero, most_zero; /* of zero_stage */
 	const char *shorter;       /* what follows the plan's pipelines; NULL: nothing */
+	unsigned offloads;         /* bit d: device n:d has memory of its own and some of its host's */
 	const struct random_plan_operators *operators; /* of which stages recompute some; NULL: they list none */
 };
 

@@ -79,7 +79,7 @@ static inline size_t scene_slices(int along, int worker, int workers, int64_t st
 			float *data = malloc((size_t)hspmd_box_elements(&box) * sizeof *data);
 			scene_visit(t, k, step, &box, data, true);
 			slices[n++] = (struct hspmd_state_slice){
-				scene_tensors[t].name, (enum hspmd_state_kind)k, HSPMD_F32, scene_tensors[t].shape, box, data
+				scene_tensors[t].name, (enum hspmd_state_kind)k, HSPMD_F32, scene_tensors[t].shape, box, data, false
 			};
 		}
 	return n;

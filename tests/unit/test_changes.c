@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes of plan: random plans of every stage of ZeRO, on devices that leave and come, follow one another as generations of one training
+/* Changes of plan: random plans of every stage of ZeRO, on devices that leave and come, of which some can offload, follow one another as generations of one training
  * state, and one of them writes a checkpoint that another reads. The losses are those of one device. Each worker is a thread, and goes
  * from one generation to the next as the worker process does (runtime/worker/worker.c). HSPMD_LONG=1 draws many more; HSPMD_SEED repeats a
  * draw. */
@@ -21,12 +21,14 @@
 #include "runtime/generation/generation.h"
 #include "runtime/model/model.h"
 #include "runtime/state/checkpoint.h"
+#include "tests/pretend/pretend.h"
 #include "tests/unit/draw.h"
 #include "tests/unit/random_plan.h"
 #include "tests/unit/state_root.h"
 #include "tests/unit/trainer.h"
 
 #define DEVICES 6
+#define ACCELERATORS 3 /* of these: the last ones, make-believe */
 #define EACH 2       /* steps of a generation */
 #define PLANS 5      /* of one job: three, of which the first writes a checkpoint, and two from that checkpoint on */
 #define STEPS 6      /* steps that a job comes to */
@@ -37,8 +39,10 @@
 
 static const char cluster_text[] =
         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
-        "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":6}]}],\"links\":[{\"scope\":"
-        "\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+        "\"peak_tflops\":{\"fp32\":0.01}},\"p\":{\"kind\":\"pretend\",\"memory_bytes\":200000000,\"gbytes_per_s\":10,\"peak_tflops\":"
+        "{\"fp32\":0.01},\"host\":{\"memory_bytes\":1000000000,\"gbytes_per_s\":1}}},\"nodes\":[{\"name\":\"n\",\"devices\":["
+        "{\"type\":\"c\",\"count\":3},{\"type\":\"p\",\"count\":3}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]"
+        "}";
 
 static const struct model {
 	const char *name, *config;
@@ -70,7 +74,8 @@ static struct {
 	char *plan_text;
 	struct worker workers[DEVICES];
 	int generation;
-	int in_parts; /* changes from or to a plan that keeps gradients or parameters in parts */
+	int in_parts;   /* changes from or to a plan that keeps gradients or parameters in parts */
+	int offloading; /* and from or to one that offloads */
 } job;
 
 /* ---- what each worker does, all at once */
@@ -276,6 +281,7 @@ static bool change_to(const char *text, json_t *state, int64_t step)
 	if (failed)
 		fail_msg("%s: %s\nfrom %s\nto %s", job.model->name, failed->err.text, job.plan_text ? job.plan_text : "nothing", text);
 	job.in_parts += is_in_parts(p) || is_in_parts(job.plan);
+	job.offloading += hspmd_plan_offloads(p) || (job.plan && hspmd_plan_offloads(job.plan));
 	forget();
 	for (int d = 0; d < DEVICES; d++)
 		if (uses(p, d)) {
@@ -316,6 +322,7 @@ static void change_at_random(json_t *state, int64_t step)
 		struct random_plan of = {
 			.layers = job.model->layers, .heads = job.model->heads, .seq_len = SEQ_LEN, .most_zero = 3, .operators = &operators
 		};
+		of.offloads = ((1u << ACCELERATORS) - 1) << (DEVICES - ACCELERATORS);
 		of.least_zero = random_plan_draw(3) ? 2 : 0;
 		of.devices = 2 + (int)random_plan_draw(DEVICES - 1);
 		of.first = (int)random_plan_draw((unsigned)(DEVICES - of.devices) + 1);
@@ -412,11 +419,11 @@ static void train_on_one(void)
 static void open_workers(const struct model *m)
 {
 	struct hspmd_error err = { "" };
-	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &err);
 	job.model = m;
 	random_plan_find_operators(m->config, &operators);
 	for (int d = 0; d < DEVICES; d++) {
 		struct hspmd_worker_setup *w = &job.workers[d].setup;
+		const struct hspmd_device_ops *ops = hspmd_device_find(d < DEVICES - ACCELERATORS ? "cpu" : "pretend", &err);
 		json_t *model = json_loads(m->config, 0, NULL);
 		json_t *text = json_pack("{ss,ss,ss,s{s[s],ss},si,si,si,si,s{ss,sf,si,ss}}", "format", "hspmd-job-1", "model", "/none",
 		                         "init", "random", "data", "train", job.corpus, "kind", "bytes", "seq_len", SEQ_LEN, "global_batch",
@@ -460,11 +467,12 @@ static void random_changes(void **state)
 	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
 		open_workers(&models[k]);
 		train_on_one();
-		job.in_parts = 0;
+		job.in_parts = job.offloading = 0;
 		for (unsigned i = first; i < first + (seed ? 1 : count); i++)
 			one_job(seed ? strtoull(seed, NULL, 0) : (uint64_t)i * 1000003 + k);
-		print_message("%s: %u jobs, %d changes from or to plans that keep parts\n", models[k].name, seed ? 1 : count, job.in_parts);
-		assert_true(job.in_parts > 0);
+		print_message("%s: %u jobs, %d changes from or to plans that keep parts, %d that offload\n", models[k].name,
+		              seed ? 1 : count, job.in_parts, job.offloading);
+		assert_true(job.in_parts > 0 && job.offloading > 0);
 		close_workers();
 	}
 }
@@ -497,5 +505,7 @@ static int tear_down(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(random_changes) };
+	if (hspmd_device_add(&pretend_ops, &pretend_traits) < 0)
+		return 1;
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

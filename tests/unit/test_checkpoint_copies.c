@@ -162,7 +162,7 @@ static void test_copies_large(void **state)
 		data[i] = malloc(n * sizeof *data[i]);
 		for (size_t k = 0; k < n; k++)
 			data[i][k] = (float)(k % 65521) + (float)i;
-		struct hspmd_state_slice slice = { "big", HSPMD_STATE_PARAM, HSPMD_F32, shape, hspmd_box_full(&shape), data[i] };
+		struct hspmd_state_slice slice = { "big", HSPMD_STATE_PARAM, HSPMD_F32, shape, hspmd_box_full(&shape), data[i], false };
 		copies[i] = (struct hspmd_copy_routes){ t[i], &other[i], &other[i], 1, 1, NULL, locations[i] };
 		struct hspmd_writer_job job = { .step = 80,
 			                        .generation = 1,

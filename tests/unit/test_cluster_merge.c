@@ -61,6 +61,8 @@ static void test_alike_and_unlike(void **state)
 	/* b and c become one type; of the others' products nothing is known. */
 	parts[1]->types[hspmd_cluster_find_type(parts[1], "cpu")].product_blocks = (struct hspmd_product_blocks){ 384, 1000, 200 };
 	parts[2]->types[hspmd_cluster_find_type(parts[2], "cpu")].product_blocks = (struct hspmd_product_blocks){ 768, 900, 300 };
+	for (int i = 0; i < 4; i++)
+		parts[i]->types[hspmd_cluster_find_type(parts[i], "gpu")].host = (struct hspmd_host_memory){ 500 - 100 * (i == 2), 20 + i };
 	struct hspmd_cluster *c = merge(parts, 4, &err);
 	assert_non_null(c);
 	assert_int_equal(c->node_count, 4);
@@ -73,6 +75,7 @@ static void test_alike_and_unlike(void **state)
 	assert_true(c->types[cpu].memory_bytes == 950 && fabs(c->types[cpu].tflops[HSPMD_PRECISION_FP32] - 0.975) < 1e-12);
 	const struct hspmd_product_blocks *blocks = &c->types[cpu].product_blocks;
 	assert_true(blocks->depth == 768 && blocks->columns == 1000 && blocks->rows == 300 && c->types[mid].product_blocks.depth == 0);
+	assert_true(c->types[gpu].host.memory_bytes == 400 && fabs(c->types[gpu].host.gbytes_per_s - 21.5) < 1e-12);
 	static const char *const nodes[] = { "a", "b", "c", "d" };
 	int types[] = { mid, cpu, cpu, slow };
 	for (int i = 0; i < 4; i++) {
@@ -98,6 +101,31 @@ static void test_alike_and_unlike(void **state)
 	assert_memory_equal(&again->types[hspmd_cluster_find_type(again, "cpu")].product_blocks, blocks, sizeof *blocks);
 	hspmd_cluster_destroy(again);
 	json_decref(v);
+	hspmd_cluster_destroy(c);
+}
+
+/* Devices offload only if all of their type can; a link that differs much makes another type. */
+static void test_host_memory(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	for (int missing = 0; missing < 3; missing++) {
+		struct hspmd_cluster *parts[] = { part("a", 1, 1000, 2), part("b", 1, 1000, 2), part("c", 1, 1000, 2) };
+		for (int i = 0; i < 3; i++)
+			if (i != missing)
+				parts[i]->types[hspmd_cluster_find_type(parts[i], "gpu")].host = (struct hspmd_host_memory){ 500, 20 };
+		struct hspmd_cluster *c = merge(parts, 3, &err);
+		assert_non_null(c);
+		const struct hspmd_device_type *gpu = &c->types[hspmd_cluster_find_type(c, "gpu")];
+		assert_true(c->type_count == 2 && gpu->host.memory_bytes == 0 && gpu->host.gbytes_per_s == 0);
+		hspmd_cluster_destroy(c);
+	}
+	struct hspmd_cluster *parts[] = { part("a", 1, 1000, 2), part("b", 1, 1000, 2) };
+	for (int i = 0; i < 2; i++)
+		parts[i]->types[hspmd_cluster_find_type(parts[i], "gpu")].host = (struct hspmd_host_memory){ 500, 20 * (1 + i) };
+	struct hspmd_cluster *c = merge(parts, 2, &err);
+	assert_non_null(c);
+	assert_int_equal(c->type_count, 3);
 	hspmd_cluster_destroy(c);
 }
 
@@ -132,6 +160,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_alike_and_unlike),
+		cmocka_unit_test(test_host_memory),
 		cmocka_unit_test(test_names_stay_apart),
 		cmocka_unit_test(test_node_twice),
 	};

@@ -22,13 +22,6 @@ static void run_until_starts(struct world *w, int starts)
 	assert_int_equal(world_starts(w, 2), starts);
 }
 
-static void run_for(struct world *w, double seconds)
-{
-	double until = world_now(w) + seconds;
-	while (world_now(w) < until)
-		world_go_on(w);
-}
-
 static struct world *two_of_three(uint64_t seed)
 {
 	struct world *w = world_create(
@@ -60,12 +53,12 @@ static void test_refused(void **state)
 		run_until_starts(w, starts);
 		assert_true(starts == 3 || world_started_at(w, 2) >= last + pause);
 	}
-	run_for(w, 60);
+	world_run_for(w, 60);
 	assert_int_equal(world_starts(w, 2), 7);
 	assert_int_equal(world_nodes(w), 2);
 	world_refuse(w, 2, 0);
 	world_hold(w, 2, false);
-	run_for(w, 1);
+	world_run_for(w, 1);
 	world_hold(w, 2, true);
 	world_run_until_nodes(w, 3);
 	assert_int_equal(world_steps_lost(w), 0);
@@ -111,14 +104,14 @@ static void test_other_version(void **state)
 		world_set_version(w, 2, "99.0");
 		world_hold(w, 2, true);
 		run_until_starts(w, 1);
-		run_for(w, 300);
+		world_run_for(w, 300);
 		assert_int_equal(world_nodes(w), 2);
 		assert_int_equal(world_starts(w, 2), 1);
 		static const char left_out[] =
 		        "node n2 is not used: it runs hspmd 99.0, and this job was started by hspmd " PACKAGE_VERSION;
 		assert_int_equal(world_events_with(w, left_out), 1);
 		world_hold(w, 2, false);
-		run_for(w, 5);
+		world_run_for(w, 5);
 		world_set_version(w, 2, NULL);
 		world_hold(w, 2, true);
 		world_run_until_nodes(w, 3);
@@ -264,7 +257,7 @@ static void test_silent(void **state)
 		run_until_starts(w, starts);
 		assert_true(world_started_at(w, 2) >= last + 5);
 	}
-	run_for(w, 60);
+	world_run_for(w, 60);
 	assert_int_equal(world_starts(w, 2), 5);
 	assert_int_equal(world_nodes(w), 2);
 	assert_int_equal(world_resizes(w), 0);
@@ -407,161 +400,9 @@ static void test_adopted_and_shrunk(void **state)
 	}
 }
 
-static void until_kept(struct world *w, int written)
-{
-	for (int i = 0; i < 100000 && (world_written(w) < written || !world_kept(w)); i++)
-		if (!world_move(w))
-			world_wait(w);
-	assert_int_equal(world_written(w), written);
-}
-
-/* Nodes, which may lack the manifests, are told of each checkpoint, and that the one before it stands; also by a controller that has taken
- * over from one that died. */
-static void test_kept(void **state)
-{
-	(void)state;
-	for (uint64_t seed = 1; seed <= 8; seed++) {
-		struct world *w = world_create(&(struct world_options){
-		        .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000, .checkpoints = true });
-		until_kept(w, 1);
-		assert_int_equal(world_kept(w), 1);
-		until_kept(w, 2);
-		assert_int_equal(world_kept(w), 2);
-		until_kept(w, 3);
-		assert_int_equal(world_kept(w), 2);
-		world_restart(w);
-		until_kept(w, 4);
-		assert_int_equal(world_kept(w), 2);
-		world_destroy(w);
-	}
-}
-
-/* The shared folder is away for five minutes: the job trains on, does not ask again and again for what hangs, and saves when the folder is
- * back. */
-static void test_shared_away(void **state)
-{
-	(void)state;
-	for (uint64_t seed = 1; seed <= 2; seed++) {
-		struct world *w = world_create(&(struct world_options){
-		        .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .checkpoints = true });
-		until_kept(w, 2);
-		int written = world_written(w), asked = world_shared_asked(w), steps = world_steps_told(w);
-		double gone = world_now(w);
-		world_shared_away(w, true);
-		while (world_now(w) < gone + 300)
-			if (!world_move(w))
-				world_wait(w);
-		assert_true(world_steps_told(w) > steps + 1000);
-		assert_in_range(world_shared_asked(w) - asked, 1, 3);
-		assert_true(world_written(w) <= written + 3); /* what does not hang behind it */
-		world_shared_away(w, false);
-		until_kept(w, world_written(w) + 1);
-		assert_true(world_now(w) < gone + 310 && world_kept(w) == 2);
-		world_destroy(w);
-	}
-}
-
-/* A job whose nodes all see a checkpoint loses all of its workers, which leave nothing in memory. */
-static struct world *lose_all(uint64_t seed, unsigned bad_senders)
-{
-	struct world *w = world_create(&(struct world_options){
-	        .seed = 4 * seed + 2, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 1000000, .checkpoints = true });
-	until_kept(w, 2);
-	world_set_bad_senders(w, bad_senders);
-	for (int n = 0; n < 4; n++)
-		world_kill(w, n, 0, WORLD_AGENT);
-	return w;
-}
-
-static void until_it_trains(struct world *w)
-{
-	int told = world_steps_told(w);
-	for (int i = 0; i < WORLD_MOVES && world_steps_told(w) < told + 10; i++)
-		world_go_on(w);
-	assert_true(world_steps_told(w) >= told + 10);
-}
-
-/* All name the checkpoint, and one sends its manifest, also if another plan must be made before the job trains. */
-static void test_manifest_is_sent_once(void **state)
-{
-	(void)state;
-	for (uint64_t seed = 1; seed <= 40; seed++) {
-		struct world *w = lose_all(seed, 0);
-		int64_t before = world_last_start(w);
-		for (int i = 0; i < WORLD_MOVES && world_last_start(w) == before; i++)
-			world_go_on(w);
-		if (seed % 2)
-			world_kill(w, (int)seed / 2 % 4, 0, WORLD_KILL); /* while it loads */
-		until_it_trains(w);
-		if (world_began_anew(w) || world_manifests(w).asked != 1 || world_manifests(w).sent != 1)
-			fail_msg("seed %d: anew %d times; %d were asked, %d sent", (int)seed, world_began_anew(w), world_manifests(w).asked,
-			         world_manifests(w).sent);
-		world_destroy(w);
-	}
-}
-
-/* Agents refuse, send something else, or do not answer: others are asked, as long as there is one. */
-static void test_manifest_of_bad_senders(void **state)
-{
-	(void)state;
-	for (unsigned good = 0; good < 4; good++)
-		for (uint64_t seed = 1; seed <= 10; seed++) {
-			struct world *w = lose_all(seed, ~(1u << good));
-			double lost = world_now(w);
-			until_it_trains(w);
-			if (world_began_anew(w) || world_manifests(w).sent < 1 || world_now(w) > lost + 100)
-				fail_msg("seed %d, good %u: anew %d times, %d sent, after %.0f s", (int)seed, good, world_began_anew(w),
-				         world_manifests(w).sent, world_now(w) - lost);
-			world_destroy(w);
-		}
-}
-
-/* Nobody can send it: the job waits before it begins anew, and goes on from the checkpoint if somebody can meanwhile. */
-static void test_manifest_of_nobody(void **state)
-{
-	(void)state;
-	for (uint64_t seed = 1; seed <= 10; seed++) {
-		struct world *w = lose_all(seed, ~0u);
-		double lost = world_now(w);
-		while (seed % 2 && world_now(w) < lost + 300)
-			world_go_on(w);
-		world_set_bad_senders(w, seed % 2 ? 0 : ~0u);
-		until_it_trains(w);
-		assert_int_equal(world_began_anew(w) > 0, seed % 2 == 0);
-		assert_true(seed % 2 || world_now(w) > lost + 600);
-		assert_in_range(world_manifests(w).asked, 4, 400);
-		world_destroy(w);
-	}
-}
-
-/* The agent that was asked dies before it answers: another is asked, without a wait for the deadline. */
-static void test_sender_dies(void **state)
-{
-	(void)state;
-	for (uint64_t seed = 1; seed <= 20; seed++) {
-		struct world *w = lose_all(seed, ~0u);
-		for (int i = 0; i < WORLD_MOVES && !world_manifests(w).asked; i++)
-			world_go_on(w);
-		assert_int_equal(world_manifests(w).asked, 1);
-		double died = world_now(w);
-		world_set_bad_senders(w, 0);
-		world_kill(w, world_manifests(w).last, 0, WORLD_AGENT); /* with what it was about to send */
-		until_it_trains(w);
-		assert_int_equal(world_began_anew(w), 0);
-		assert_true(world_now(w) < died + 20);
-		world_destroy(w);
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_kept),
-		cmocka_unit_test(test_shared_away),
-		cmocka_unit_test(test_manifest_is_sent_once),
-		cmocka_unit_test(test_manifest_of_bad_senders),
-		cmocka_unit_test(test_manifest_of_nobody),
-		cmocka_unit_test(test_sender_dies),
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_refused_at_first),
 		cmocka_unit_test(test_other_version),

@@ -521,6 +521,14 @@ static void an_index_that_contradicts_itself(void **state)
 			int got = unreadable(&job, &err), want = !k || !lies[i].error ? lies[i].samples : k == 1 ? 1 : -1;
 			if (got != want || (want && (!strstr(err.text, idx) || !strstr(err.text, lies[i].error))))
 				fail_msg("lie %zu, reading %d: got %d, \"%s\"", i, k, got, err.text);
+			/* As validation data they are told before the training. */
+			job.valid = files;
+			job.valid_count = 1;
+			job.valid_batches = -1;
+			err.text[0] = '\0';
+			if (k < 2 && (!hspmd_data_check_valid(&job, 256, &err) != !lies[i].samples ||
+			              (lies[i].samples && !strstr(err.text, lies[i].error))))
+				fail_msg("lie %zu, reading %d: \"%s\" before training", i, k, err.text);
 		}
 	}
 	remove_indexed(base);

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A kind of device that hspmd does not know, added by a folder (tests/pretend) and one line: it trains, also with CPU devices. */
+#include "config.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -19,7 +23,7 @@
 static const char cluster[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{"
                               "\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}},"
                               "\"p\":{\"kind\":\"pretend\",\"memory_bytes\":200000000,\"gbytes_per_s\":100,"
-                              "\"peak_tflops\":{\"fp32\":0.1,\"bf16\":0.2}}},"
+                              "\"peak_tflops\":{\"fp32\":0.1,\"bf16\":0.2},\"host\":{\"memory_bytes\":1000000000,\"gbytes_per_s\":1}}},"
                               "\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":1},{\"type\":\"p\",\"count\":2}]}],"
                               "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-3,\"gbytes_per_s\":0.1}]}";
 #define PLAN(pipelines)                                                                                                                    \
@@ -91,6 +95,36 @@ static void test_precision(void **state)
 	json_decref(c_json);
 }
 
+/* A plan of two pipelines on the make-believe accelerators, with `more` in both stages. The caller frees it. */
+static char *two_pipelines(int zero, const char *more)
+{
+	static const char plan[] = "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"zero_stage\":%d,"
+	                           "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:1\"]%s}]},"
+	                           "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:2\"]%s}]}]}";
+	char *text = NULL;
+	assert_true(asprintf(&text, plan, zero, more, more) > 0);
+	return text;
+}
+
+/* The optimizer's state in the host's memory changes no bit. In fp32 it is the moments, in bf16 also the weights that are not rounded. */
+static void test_offload(void **state)
+{
+	(void)state;
+	for (int bf16 = 0; bf16 < 2; bf16++)
+		for (int zero = 0; zero <= HSPMD_ZERO_MAX; zero++) {
+			double kept[STEPS], offloaded[STEPS];
+			char *with = two_pipelines(zero, ",\"offload\":\"optimizer\""), *without = two_pipelines(zero, "");
+			size_t before = pretend_host_bytes();
+			train(without, bf16, kept);
+			assert_int_equal(pretend_host_bytes(), before);
+			train(with, bf16, offloaded);
+			assert_memory_equal(offloaded, kept, sizeof kept);
+			assert_true(pretend_host_bytes() > before);
+			free(with);
+			free(without);
+		}
+}
+
 /* What its table says must be what is known of it. */
 static void test_tables(void **state)
 {
@@ -118,7 +152,8 @@ static void test_tables(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_mixed), cmocka_unit_test(test_precision), cmocka_unit_test(test_tables) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_mixed), cmocka_unit_test(test_precision), cmocka_unit_test(test_offload),
+		                            cmocka_unit_test(test_tables) };
 	if (hspmd_device_add(&pretend_ops, &pretend_traits) < 0)
 		return 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,8 +93,8 @@ static json_t *write_shard(const struct hspmd_parameter_layouts *layouts, int de
 			continue;
 		part.box.hi[0] += longer;
 		for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++)
-			slices[n++] = (struct hspmd_state_slice){ l->name,  (enum hspmd_state_kind)k,     HSPMD_F32, shape,
-				                                  part.box, fill(p, k, &shape, &part.box) };
+			slices[n++] = (struct hspmd_state_slice){ l->name,  (enum hspmd_state_kind)k,      HSPMD_F32, shape,
+				                                  part.box, fill(p, k, &shape, &part.box), false };
 	}
 	int status = hspmd_image_layout(&im, slices, n, &err);
 	for (size_t i = 0; !status && i < n; i++)

@@ -230,6 +230,14 @@ static const struct edit edits[] = {
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [5, 3]", "" },
 	{ "\"recompute\": \"none\"", "\"sequence_parallel\": 1", "stages[0].sequence_parallel: expected true or false, got 1" },
 	{ "\"recompute\": \"none\"", "\"zero_share\": 2", "stages[0].zero_share: nothing is divided in such parts under zero_stage 0" },
+	{ "\"recompute\": \"none\"", "\"offload\": \"optimizer\"", "" },
+	{ "\"recompute\": \"none\"", "\"offload\": \"all\"", "stages[0].offload: expected \"none\" or \"optimizer\", got \"all\"" },
+	{ "[\"b-08:0\", \"b-09:1\"]", "[\"b-08:0\", \"b-09:1\"], \"offload\": \"optimizer\"",
+	  "p.json: pipelines[1].stages[0].offload: the cluster's file does not say what b-08:0 may use of the host's memory; its type, "
+	  "H800, "
+	  "needs `host`" },
+	{ "[\"b-08:0\", \"b-09:1\"]", "[\"b-08:4\"], \"offload\": \"optimizer\"",
+	  "p.json: pipelines[1].stages[0].offload: b-08:4 computes in the host's memory, so that nothing of it can go there" },
 	{ "\"recompute\": \"none\"", "\"context\": 3",
 	  "p.json: pipelines[0].stages[0].context: 3 groups do not divide the stage's 2 devices" },
 	{ "\"recompute\": \"none\"", "\"context\": 2, \"shard_ratio\": [1]", "" },

@@ -165,7 +165,7 @@ static void tables_fit(void **state)
 			.price_per_hour = 1234567.891, .moved_bytes = 9.87654321e15, .shortage_count = 1000, .shortages = shortages
 		};
 		for (int k = 0; k < HSPMD_SHORTAGE_MAX; k++)
-			shortages[k] = (struct hspmd_shortage){ c->device_count - 1, 1023, 15, 9.9e17, 1e12 };
+			shortages[k] = (struct hspmd_shortage){ c->device_count - 1, 1023, 15, 9.9e17, 1e12, k % 2 };
 		char *text = table_of(p, c, &report);
 		int lines = check_lines(text);
 		assert_true(lines >= 1 + x->stages + 4 + HSPMD_SHORTAGE_MAX);

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include <math.h>
 
+#include "tests/pretend/pretend.h"
 #include "tests/unit/draw.h"
 #include "tests/unit/golden_config.h"
 #include "tests/unit/random_plan.h"
@@ -139,6 +140,8 @@ static int list_models(void **unused)
 	return 0;
 }
 
+static bool shorter_of_set; /* the plan that is drawn is one for shorter steps */
+
 static char *draw_plan_at(const struct model *m, int devices, int seq_len, int most_zero, const char *shorter)
 {
 	static struct random_plan_operators operators;
@@ -151,6 +154,7 @@ static char *draw_plan_at(const struct model *m, int devices, int seq_len, int m
 	                                          .seq_len = seq_len,
 	                                          .most_zero = most_zero,
 	                                          .shorter = shorter,
+	                                          .offloads = shorter_of_set ? 0 : trainer_pretend,
 	                                          .operators = &operators });
 }
 
@@ -202,6 +206,8 @@ static double try_plan(const struct model *m, char *(*make)(const struct model *
 {
 	uint64_t start = random_plan_state;
 	int devices = 1 + (int)random_plan_draw(8);
+	/* Half of the plans have some devices with memory of their own, so that they can offload. */
+	trainer_pretend = random_plan_draw(2) ? random_plan_draw(1u << devices) : 0;
 	char *plan = make(m, devices);
 	double got[STEPS];
 	struct hspmd_error err = { "" };
@@ -209,6 +215,7 @@ static double try_plan(const struct model *m, char *(*make)(const struct model *
 	if (refused && !strstr(err.text, "would hold no element"))
 		fail_msg("%s, HSPMD_SEED=%llu: %s\n%s", m->name, (unsigned long long)start, err.text, plan);
 	double worst = refused ? 0 : compare_losses(m, start, got, want, plan);
+	trainer_pretend = 0;
 	free(plan);
 	return worst;
 }
@@ -246,9 +253,11 @@ static void random_plans(void **unused)
 static char *draw_set(const struct model *m, int devices)
 {
 	char *shorter[2], *all = NULL;
+	shorter_of_set = true;
 	for (int i = 0; i < 2; i++) /* some leave devices without a stage, which may hold state all the same */
 		shorter[i] =
 		        draw_plan_at(m, random_plan_draw(3) ? devices : 1 + (int)random_plan_draw((unsigned)devices), i ? 14 : 8, 0, NULL);
+	shorter_of_set = false;
 	assert_true(asprintf(&all, ",\"shorter\":[%s,%s]", shorter[0], shorter[1]) > 0);
 	char *plan = draw_plan_at(m, devices, 16, 3, all);
 	free(all);
@@ -342,5 +351,7 @@ int main(void)
 		                            cmocka_unit_test(random_sets), cmocka_unit_test(random_programs) };
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	if (hspmd_device_add(&pretend_ops, &pretend_traits) < 0)
+		return 1;
 	return cmocka_run_group_tests(tests, list_models, NULL);
 }

@@ -82,7 +82,7 @@ static void one_case(uint64_t seed, struct tally *tally)
 		full[i] = exact ? (double)random_range(&r, -100000, 100000) : (double)random_next(&r) / 1e18 - 9;
 	struct buffers source = buffers_source(&r, a, &shape, full, exact, MAX_DEVICES), result;
 	char message[512];
-	if (!transfer_run(t, &source, &result, message, sizeof message) ||
+	if (!transfer_run(t, NULL, &source, &result, NULL, message, sizeof message) ||
 	    !buffers_check(&result, b, &shape, full, exact ? 0 : 1e-9, message, sizeof message))
 		fail_case(seed, a, b, message);
 	count_kinds(t, tally);
@@ -109,7 +109,7 @@ static void random_pairs(void **state)
 	print_message("%ld cases, %ld with nothing to do, %ld compositions; steps:", tally.cases, tally.identities, tally.compositions);
 	for (int k = 0; k < HSPMD_COMM_KIND_COUNT; k++) {
 		print_message(" %s %ld", hspmd_comm_kind_names[k], tally.kinds[k]);
-		assert_true(tally.kinds[k] > 0);
+		assert_true(tally.kinds[k] > 0 || k == HSPMD_COMM_DISPATCH || k == HSPMD_COMM_COMBINE); /* test_transfers has these */
 	}
 	print_message("\n");
 	assert_true(tally.identities > 0 && tally.compositions > 0);

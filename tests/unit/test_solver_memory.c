@@ -15,6 +15,7 @@
 #include "common/format/device_traits.h"
 #include "common/format/recompute_sets.h"
 #include "controller/solver/cost/cost_constants.h"
+#include "controller/solver/sim/evaluate.h"
 #include "controller/solver/solver.h"
 #include "runtime/program/parameter_layout.h"
 #include "runtime/program/program.h"
@@ -74,6 +75,7 @@ static const char *const models[] = {
 };
 
 #define STAGE(a, b, devices, more) "{\"layers\":[" #a "," #b "],\"devices\":[\"n:" devices "\"]" more "}"
+#define OFFLOAD ",\"offload\":\"optimizer\""
 #define PIPE(m, stages) "{\"micro_batches\":" #m ",\"stages\":[" stages "]}"
 
 static const struct {
@@ -152,6 +154,19 @@ static const struct {
 	{ "context 2, list recomputed", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"context\":2,\"recompute\":@")) },
 	{ "zb-h1, list recomputed", "\"schedule\":\"zb-h1\"",
 	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":@") "," STAGE(4, 8, "1", ",\"recompute\":@")) },
+	/* On CPUs there is nothing to offload: those that say so are left out. */
+	{ "one device, offload", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0", OFFLOAD)) },
+	{ "two pipelines, one offloads", "\"schedule\":\"1f1b\"", PIPE(4, STAGE(0, 8, "0", OFFLOAD)) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines, ZeRO, offload", "\"schedule\":\"1f1b\",\"zero_stage\":1",
+	  PIPE(4, STAGE(0, 8, "0", OFFLOAD ",\"zero_share\":3")) "," PIPE(4, STAGE(0, 8, "1", OFFLOAD)) },
+	{ "two pipelines, ZeRO 2, offload", "\"schedule\":\"1f1b\",\"zero_stage\":2",
+	  PIPE(4, STAGE(0, 8, "0", OFFLOAD)) "," PIPE(4, STAGE(0, 8, "1", OFFLOAD)) },
+	{ "two pipelines, ZeRO 3, offload", "\"schedule\":\"1f1b\",\"zero_stage\":3",
+	  PIPE(4, STAGE(0, 8, "0", OFFLOAD)) "," PIPE(4, STAGE(0, 8, "1", OFFLOAD ",\"zero_share\":2")) },
+	{ "two stages, zb-h1, one offloads", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", OFFLOAD)) },
+	{ "tp 2, unequal shards, offload", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", OFFLOAD ",\"shard_ratio\":[0.75,0.25]")) },
+	{ "interleaved, one rank offloads", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
+	  PIPE(8, STAGE(0, 2, "0", OFFLOAD) "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "0", OFFLOAD) "," STAGE(6, 8, "1", "")) },
 	{ "interleaved, tp 2, three rounds", "\"schedule\":\"interleaved\",\"virtual_stages\":3",
 	  PIPE(8, STAGE(0, 2, "0-1", "") "," STAGE(2, 3, "2-3", "") "," STAGE(3, 4, "0-1", "") "," STAGE(4, 6, "2-3", "") "," STAGE(
 	                  6, 7, "0-1", "") "," STAGE(7, 8, "2-3", "")) },
@@ -178,8 +193,9 @@ static double experts_workspace(const struct hspmd_program *p, const struct hspm
 	return (double)hspmd_dtype_bytes(x.dtype) * rows * ((1 + backward) * width + 3 * inner + fmax(inner, width));
 }
 
-/* Bytes of a device's program on a GPU, without the small workspaces of other kernels. */
-static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int device)
+/* Bytes of a device's program on a GPU, without the small workspaces of other kernels. *host: of the host's memory. */
+static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int device,
+                             double *host)
 {
 	struct hspmd_error err = { "" };
 	struct hspmd_graph_source source = hspmd_graph_source_model(m);
@@ -191,6 +207,7 @@ static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_pla
 	if (!program)
 		fail_msg("%s", err.text);
 	double bytes = (double)hspmd_program_memory(program), workspace = 0;
+	*host = (double)program->host_bytes;
 	for (size_t i = 0; i < program->instruction_count; i++)
 		workspace = fmax(workspace, experts_workspace(program, &program->instructions[i]));
 	bytes += workspace;
@@ -230,13 +247,33 @@ static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, c
 	return bytes;
 }
 
+/* Bytes of the host's memory that are predicted for a device. */
+static double host_bytes(const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_model_facts *f, int device)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_costs *costs = hspmd_costs_of_plan(c, f, NULL, HSPMD_PRECISION_BF16, p, &err);
+	double bytes = 0;
+	assert_non_null(costs);
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
+			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++)
+				if (p->pipelines[i].stages[s].devices[d] == device)
+					bytes = hspmd_plan_host_memory(costs, p, i, s, d) / HSPMD_HOST_COPIES;
+	hspmd_costs_destroy(costs);
+	return bytes;
+}
+
 /* Bytes that a device needs by each of the two accounts. */
-static void account(enum run run, const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int d,
-                    double *here, double *there)
+static void account(enum run run, const struct hspmd_model *m, const struct hspmd_model_facts *f, const struct hspmd_plan *p,
+                    const struct hspmd_cluster *c, int d, double *here, double *there)
 {
 	int device = p->predicted.devices[d];
 	*here = p->predicted.memory_bytes[d];
-	*there = run == BF16 ? planned_on_gpu(m, p, c, device) : planned(m, p, c, device);
+	double host = 0;
+	*there = run == BF16 ? planned_on_gpu(m, p, c, device, &host) : planned(m, p, c, device);
+	if (run == BF16 && !(fabs(host_bytes(p, c, f, device) - host) <= CLOSE * host))
+		fail_msg("device %d: predicted %.2f MB of the host, the program takes %.2f MB", device, host_bytes(p, c, f, device) / 1e6,
+		         host / 1e6);
 	if (run == BF16)
 		*here -= hspmd_device_traits(HSPMD_DEVICE_CUDA)->context_bytes;
 	if (run != PAIRED)
@@ -271,9 +308,9 @@ static void compare_on(const char *kind, enum run run)
 	char cluster[512];
 	snprintf(cluster, sizeof cluster,
 	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"%s\",\"memory_bytes\":68719476736,"
-	         "\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":0.1,\"bf16\":0.2}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":"
+	         "\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":0.1,\"bf16\":0.2}%s}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":"
 	         "\"d\",\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":5}]}",
-	         kind);
+	         kind, run == ON_CPUS ? "" : ",\"host\":{\"memory_bytes\":68719476736,\"gbytes_per_s\":2}");
 	struct hspmd_cluster *c = cluster_from(cluster);
 	struct hspmd_device *dev = open_cpu();
 	if (run == ON_CPUS)
@@ -285,6 +322,8 @@ static void compare_on(const char *kind, enum run run)
 		struct hspmd_model *m = model_from(models[k]);
 		struct hspmd_model_facts *f = facts_of(m, 512);
 		for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+			if (run == ON_CPUS && strstr(plans[i].pipelines, OFFLOAD))
+				continue;
 			char text[4096], *pipelines = with_list(plans[i].pipelines, f->recompute_sets, k + i);
 			snprintf(
 			        text, sizeof text,
@@ -306,7 +345,7 @@ static void compare_on(const char *kind, enum run run)
 			        hspmd_evaluate(c, f, NULL, run == BF16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32, p, NULL, &err), 0);
 			for (int d = 0; d < p->predicted.device_count; d++) {
 				double here, there;
-				account(run, m, p, c, d, &here, &there);
+				account(run, m, f, p, c, d, &here, &there);
 				bool close = here <= (1 + CLOSE) * there && here >= (1 - CLOSE) * there;
 				if (!close)
 					printf("%s, model %u, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n",
@@ -475,6 +514,110 @@ static void parts_follow_free_memory(void **unused)
 	hspmd_cluster_destroy(c);
 }
 
+static struct hspmd_cluster *one_gpu(double memory, double host)
+{
+	char text[500];
+	snprintf(text, sizeof text,
+	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"cuda\",\"memory_bytes\":%.0f,\"gbytes_per_s\":1000,"
+	         "\"peak_tflops\":{\"fp32\":50,\"bf16\":500},\"host\":{\"memory_bytes\":%.0f,\"gbytes_per_s\":20}}},\"nodes\":[{\"name\":"
+	         "\"n\",\"devices\":[{\"type\":\"d\",\"count\":1}]}],\"links\":[]}",
+	         memory, host);
+	return cluster_from(text);
+}
+
+/* The optimizer's state goes to the host's memory if all that is recomputed is not enough, if there is room for it, and only then; and the
+ * plan says why. */
+static void offload_is_chosen_where_memory_is_short(void **unused)
+{
+	(void)unused;
+	struct hspmd_error err = { "" };
+	struct hspmd_model *m = model_from(models[2]);
+	struct hspmd_model_facts *f = facts_of(m, 512);
+	struct hspmd_solve_request r = { .global_batch = 16, .micro_batch = 1, .seq_len = 512, .precision = HSPMD_PRECISION_BF16 };
+	struct hspmd_cluster *large = one_gpu(64e9, 64e9);
+	struct hspmd_plan *p = hspmd_solve(large, f, NULL, &r, NULL, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	struct hspmd_stage *stage = &p->pipelines[0].stages[0];
+	double step_s[2], bytes[2];
+	assert_int_equal(stage->offload, HSPMD_OFFLOAD_NONE);
+	assert_int_equal(p->pipelines[0].stage_count, 1);
+	stage->recompute = HSPMD_RECOMPUTE_FULL;
+	for (int offload = 0; offload < 2; offload++) {
+		stage->offload = (enum hspmd_offload)offload;
+		assert_int_equal(hspmd_evaluate(large, f, NULL, HSPMD_PRECISION_BF16, p, NULL, &err), 0);
+		step_s[offload] = p->predicted.step_s;
+		bytes[offload] = p->predicted.memory_bytes[0];
+	}
+	double state = 12 * f->params; /* weights in fp32 and two moments */
+	assert_true(fabs(bytes[0] - bytes[1] - state) < 0.01 * state);
+	/* Over the link, but what the device itself does meanwhile counts, too. */
+	assert_true(step_s[1] - step_s[0] < state / 20e9 && step_s[1] - step_s[0] > 0.8 * state / 20e9);
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(large);
+	const struct {
+		double memory, host;
+		int offload; /* -1: no plan */
+	} cases[] = {
+		{ bytes[0] * 1.001, 64e9, 0 },         { bytes[0] * 0.999, 64e9, 1 },  { bytes[1] * 1.001, 3.01 * state, 1 },
+		{ bytes[0] * 0.999, 2.9 * state, -1 }, { bytes[1] * 0.999, 64e9, -1 },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct hspmd_cluster *c = one_gpu(cases[i].memory, cases[i].host);
+		p = hspmd_solve(c, f, NULL, &r, NULL, &err);
+		int offload = p ? (int)p->pipelines[0].stages[0].offload : -1;
+		if (offload != cases[i].offload)
+			fail_msg("%g bytes, %g of the host: offload is %d", cases[i].memory, cases[i].host, offload);
+		char *why = p ? hspmd_plan_explain(c, f, NULL, HSPMD_PRECISION_BF16, NULL, p) : NULL;
+		assert_true(!p || (offload > 0) == (strstr(why, "keeps the optimizer's state in the host's memory") != NULL));
+		if (offload > 0 && !(strstr(why, "over 20 GB/s") && strstr(why, "without, the device would need")))
+			fail_msg("%s", why);
+		free(why);
+		hspmd_plan_destroy(p);
+		hspmd_cluster_destroy(c);
+	}
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+}
+
+/* Only those stages offload that must. */
+static void stages_offload_one_by_one(void **unused)
+{
+	(void)unused;
+	struct hspmd_error err = { "" };
+	struct hspmd_model *m = model_from(models[2]);
+	struct hspmd_model_facts *f = facts_of(m, 512);
+	char text[900];
+	static const char type[] =
+	        "{\"kind\":\"cuda\",\"memory_bytes\":%.0f,\"gbytes_per_s\":1000,\"peak_tflops\":{\"fp32\":50,\"bf16\":500},"
+	        "\"host\":{\"memory_bytes\":64000000000,\"gbytes_per_s\":20}}";
+	char large[300], small[300];
+	snprintf(large, sizeof large, type, 3.2e9);
+	snprintf(small, sizeof small, type, 2.1e9);
+	snprintf(
+	        text, sizeof text,
+	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"l\":%s,\"s\":%s},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":"
+	        "\"l\",\"count\":1},{\"type\":\"s\",\"count\":1}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":50}]}",
+	        large, small);
+	struct hspmd_cluster *c = cluster_from(text);
+	struct hspmd_solve_request r = { .global_batch = 64, .micro_batch = 2, .seq_len = 512, .precision = HSPMD_PRECISION_BF16 };
+	struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	int seen[2] = { 0 };
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			seen[p->pipelines[i].stages[s].offload]++;
+	if (seen[0] != 1 || seen[1] != 1) {
+		char *why = hspmd_plan_explain(c, f, NULL, HSPMD_PRECISION_BF16, NULL, p);
+		fail_msg("%d stages offload, %d do not: %s", seen[1], seen[0], why);
+	}
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(c);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+}
+
 /* A stage recomputes the first of the lists with which it fits, in their order, and says so. */
 static void lists_are_chosen_where_less_does_not_fit(void **unused)
 {
@@ -565,6 +708,8 @@ int main(void)
 		cmocka_unit_test(parts_follow_free_memory),
 		cmocka_unit_test(parts_follow_the_devices),
 		cmocka_unit_test(lists_are_chosen_where_less_does_not_fit),
+		cmocka_unit_test(offload_is_chosen_where_memory_is_short),
+		cmocka_unit_test(stages_offload_one_by_one),
 	};
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));

@@ -197,6 +197,11 @@ static void test_gpus(void **state)
 	assert_string_equal(t->cluster->types[t->cluster->devices[0].type].name, "H200");
 	assert_string_equal(t->cluster->types[t->cluster->devices[1].type].name, "H200-MIG-3g.71gb");
 	assert_string_equal(t->cluster->devices[1].pci, "0000:86:00.0");
+	/* PCI express 5 x 16, of which a slice has its part. */
+	const struct hspmd_host_memory *whole = &t->cluster->types[t->cluster->devices[0].type].host,
+	                               *slice = &t->cluster->types[t->cluster->devices[1].type].host;
+	assert_true(whole->memory_bytes > 0 && whole->memory_bytes == slice->memory_bytes);
+	assert_true(whole->gbytes_per_s > 10 && fabs(slice->gbytes_per_s - whole->gbytes_per_s * 3 / 7) < 1e-3);
 	assert_int_equal(t->bindings[2].gpu, 2);
 	assert_string_equal(t->bindings[2].uuid, "MIG-dddd0000-4444");
 	hspmd_topology_destroy(t);

@@ -23,6 +23,8 @@ const char trainer_mixtral[] =
 int (*trainer_complete_plan)(struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const struct hspmd_graph_source *source,
                              struct hspmd_error *err);
 
+unsigned trainer_pretend;
+
 struct job {
 	struct hspmd_job *job;
 	struct hspmd_model *model;
@@ -73,7 +75,7 @@ static int write_mask(const char *path)
 	return f ? fclose(f) : -1;
 }
 
-/* Devices in order, each an entry of its own, of type "c" (a CPU) or "g" (a GPU). */
+/* Devices in order, each an entry of its own, of type "c" (a CPU), "g" (a GPU) or "p" (make-believe). */
 static char *write_cluster(const struct trainer_options *o)
 {
 	char *text = NULL;
@@ -83,14 +85,16 @@ static char *write_cluster(const struct trainer_options *o)
 	FILE *f = open_memstream(&text, &size);
 	if (!f)
 		return NULL;
-	fputs("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
-	      "\"peak_tflops\":"
-	      "{\"fp32\":0.01}},\"g\":{\"kind\":\"cuda\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},"
-	      "\"nodes\":"
-	      "[{\"name\":\"n\",\"devices\":[",
-	      f);
+	static const char rates[] = "\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}",
+	                  host[] = "\"host\":{\"memory_bytes\":1000000000,\"gbytes_per_s\":1}";
+	fprintf(f, "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",%s}", rates);
+	if (o->gpus)
+		fprintf(f, ",\"g\":{\"kind\":\"cuda\",%s,%s}", rates, host);
+	if (o->pretend)
+		fprintf(f, ",\"p\":{\"kind\":\"pretend\",%s,%s}", rates, host);
+	fputs("},\"nodes\":[{\"name\":\"n\",\"devices\":[", f);
 	for (int d = 0; d < o->devices; d++)
-		fprintf(f, "%s{\"type\":\"%c\",\"count\":1}", d ? "," : "", o->gpus >> d & 1 ? 'g' : 'c');
+		fprintf(f, "%s{\"type\":\"%c\",\"count\":1}", d ? "," : "", o->gpus >> d & 1 ? 'g' : o->pretend >> d & 1 ? 'p' : 'c');
 	fputs("]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}", f);
 	return fclose(f) ? NULL : text;
 }
@@ -198,37 +202,51 @@ int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_
 
 int trainer_run(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
 {
-	return trainer_train(&(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps }, losses, err);
+	return trainer_train(
+	        &(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps, .pretend = trainer_pretend },
+	        losses, err);
 }
 
 int trainer_documents(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
 {
 	return trainer_train(
-	        &(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps, .documents = true }, losses,
-	        err);
+	        &(struct trainer_options){
+	                .model = model, .plan = plan, .devices = devices, .steps = steps, .pretend = trainer_pretend, .documents = true },
+	        losses, err);
 }
 
 int trainer_lengths(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
 {
 	static const char job[] = "{\"data\":{\"lengths\":[8,14,16]}}";
-	return trainer_train(
-	        &(struct trainer_options){
-	                .model = model, .plan = plan, .devices = devices, .steps = steps, .documents = true, .job = job },
-	        losses, err);
+	return trainer_train(&(struct trainer_options){ .model = model,
+	                                                .plan = plan,
+	                                                .devices = devices,
+	                                                .steps = steps,
+	                                                .pretend = trainer_pretend,
+	                                                .documents = true,
+	                                                .job = job },
+	                     losses, err);
 }
 
 int trainer_lion(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
 {
 	static const char job[] = "{\"optimizer\":{\"type\":\"lion\",\"lr\":3e-4,\"schedule\":\"wsd\",\"decay_steps\":990}}";
-	return trainer_train(&(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps, .job = job },
-	                     losses, err);
+	return trainer_train(
+	        &(struct trainer_options){
+	                .model = model, .plan = plan, .devices = devices, .steps = steps, .pretend = trainer_pretend, .job = job },
+	        losses, err);
 }
 
 int trainer_masked(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
 {
 	static const char job[] = "{\"data\":{\"reset_positions\":true}}";
-	return trainer_train(
-	        &(struct trainer_options){
-	                .model = model, .plan = plan, .devices = devices, .steps = steps, .documents = true, .masked = true, .job = job },
-	        losses, err);
+	return trainer_train(&(struct trainer_options){ .model = model,
+	                                                .plan = plan,
+	                                                .devices = devices,
+	                                                .steps = steps,
+	                                                .pretend = trainer_pretend,
+	                                                .documents = true,
+	                                                .masked = true,
+	                                                .job = job },
+	                     losses, err);
 }

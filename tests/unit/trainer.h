@@ -16,6 +16,7 @@ struct trainer_options {
 	const char *model, *plan; /* config.json and hspmd-plan-1 as text; devices "n:0" ... */
 	int devices, steps;
 	unsigned gpus;       /* bit d: device d is a CUDA device, else a CPU device of one thread */
+	unsigned pretend;    /* bit d: device d is a make-believe accelerator (tests/pretend), which the test has added */
 	const char *cluster; /* hspmd-cluster-1 as text, with the devices that the plan names; NULL: one node "n" of `devices` */
 	bool documents;      /* a text of short documents */
 	bool masked;         /* a mask of the corpus excludes runs of tokens, of which some are longer than a sample */
@@ -36,6 +37,9 @@ struct hspmd_graph_source;
 struct hspmd_plan;
 extern int (*trainer_complete_plan)(struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const struct hspmd_graph_source *source,
                                     struct hspmd_error *err);
+
+/* Devices that are make-believe accelerators, as `pretend` above, in the functions without options. */
+extern unsigned trainer_pretend;
 
 #define TRAINER_SEED 7 /* of every job */
 

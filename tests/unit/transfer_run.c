@@ -167,7 +167,9 @@ struct buffers buffers_source(struct random *r, const struct hspmd_annotation *a
 
 struct machine {
 	const struct hspmd_transfer *t;
+	const struct chosen_experts *choice;
 	struct buffers *value;
+	int64_t sent;
 	char *message;
 	size_t size;
 };
@@ -244,6 +246,79 @@ static bool run_moves(struct machine *m, int s)
 			if (move->add == add && !pass(m, s, move->from, move->to, &move->box, add))
 				return false;
 		}
+	return true;
+}
+
+bool row_chose(const struct chosen_experts *c, int64_t row, const struct hspmd_expert_range *experts)
+{
+	for (int k = 0; k < c->per_token; k++) {
+		int32_t e = c->of_row[row * c->per_token + k];
+		if (e >= experts->lo && e < experts->hi)
+			return true;
+	}
+	return false;
+}
+
+static const struct hspmd_expert_range *experts_of(const struct hspmd_comm_step *step, int device)
+{
+	int m = 0;
+	while (step->members[m] != device)
+		m++;
+	return &step->experts[m];
+}
+
+/* Moves one row of a move, or does not. */
+static bool pass_row(struct machine *m, int s, const struct hspmd_move *move, const struct hspmd_box *row)
+{
+	const struct hspmd_comm_step *step = &m->t->steps[s];
+	bool combine = step->kind == HSPMD_COMM_COMBINE;
+	const struct hspmd_box *home = held(m, step->output, move->to, row);
+	int64_t number = 0;
+	for (int d = 0; d < row->rank - 1; d++)
+		number = number * m->t->shape.dim[d] + row->lo[d];
+	if (!home)
+		return wrong(m, "writes what it does not hold", s, move->to);
+	double first;
+	struct hspmd_box corner = *row;
+	corner.hi[row->rank - 1] = 1;
+	hspmd_box_copy(&first, &corner, m->value[step->output].data[move->to], home, &corner, sizeof first);
+	bool chosen = row_chose(m->choice, number, experts_of(step, combine ? move->from : move->to));
+	m->sent += chosen && move->from != move->to;
+	if (chosen)
+		return pass(m, s, move->from, move->to, row, !isnan(first) && combine);
+	double *zero = filled(row, 0);
+	bool good = combine || deposit(m, s, step->output, move->to, row, zero, 0);
+	free(zero);
+	return good;
+}
+
+/* The rows of a box, one after another. */
+static bool each_row(struct machine *m, int s, const struct hspmd_move *move, struct hspmd_box row, int dim)
+{
+	if (dim == row.rank - 1)
+		return pass_row(m, s, move, &row);
+	for (int64_t i = move->box.lo[dim]; i < move->box.hi[dim]; i++) {
+		row.lo[dim] = i;
+		row.hi[dim] = i + 1;
+		if (!each_row(m, s, move, row, dim + 1))
+			return false;
+	}
+	return true;
+}
+
+/* Moves rows in the order of the list; rows to which nothing is added become 0. */
+static bool run_rows(struct machine *m, int s)
+{
+	const struct hspmd_comm_step *step = &m->t->steps[s];
+	for (int i = 0; i < step->move_count; i++)
+		if (!each_row(m, s, &step->moves[i], step->moves[i].box, 0))
+			return false;
+	for (int k = 0; k < step->member_count; k++) {
+		double *data = m->value[step->output].data[step->members[k]];
+		int64_t n = hspmd_box_elements(&step->out[k]);
+		for (int64_t i = 0; data && step->kind == HSPMD_COMM_COMBINE && i < n; i++)
+			data[i] = isnan(data[i]) ? 0 : data[i];
+	}
 	return true;
 }
 
@@ -327,6 +402,9 @@ static bool run_step(struct machine *m, int s)
 		return run_exchange(m, s);
 	case HSPMD_COMM_BATCHED:
 		return run_moves(m, s);
+	case HSPMD_COMM_DISPATCH:
+	case HSPMD_COMM_COMBINE:
+		return m->choice && run_rows(m, s);
 	case HSPMD_COMM_KIND_COUNT:
 		break;
 	}
@@ -355,9 +433,10 @@ static struct buffers copy_source(const struct hspmd_transfer *t, const struct b
 	return b;
 }
 
-bool transfer_run(const struct hspmd_transfer *t, const struct buffers *source, struct buffers *result, char *message, size_t size)
+bool transfer_run(const struct hspmd_transfer *t, const struct chosen_experts *choice, const struct buffers *source, struct buffers *result,
+                  int64_t *sent, char *message, size_t size)
 {
-	struct machine m = { t, calloc((size_t)t->value_count, sizeof *m.value), message, size };
+	struct machine m = { t, choice, calloc((size_t)t->value_count, sizeof *m.value), 0, message, size };
 	message[0] = '\0';
 	m.value[0] = copy_source(t, source);
 	for (int v = 1; v < t->value_count; v++) {
@@ -376,6 +455,8 @@ bool transfer_run(const struct hspmd_transfer *t, const struct buffers *source, 
 	for (int v = 0; v < t->value_count - 1; v++)
 		buffers_destroy(&m.value[v]);
 	free(m.value);
+	if (sent)
+		*sent = m.sent;
 	return good;
 }
 

@@ -33,9 +33,19 @@ void buffers_destroy(struct buffers *b);
 struct buffers buffers_source(struct random *r, const struct hspmd_annotation *a, const struct hspmd_shape *shape, const double *full,
                               bool exact, int devices);
 
-/* Runs all steps. Returns true, or false and a message: a step reads or writes elements that its devices do not hold, writes twice, or does
- * not write everything. */
-bool transfer_run(const struct hspmd_transfer *t, const struct buffers *source, struct buffers *result, char *message, size_t size);
+/* The experts that the rows of a tensor chose: per_token numbers for each row. */
+struct chosen_experts {
+	int per_token;
+	int32_t *of_row;
+};
+/* Returns true if row `row` of a tensor chose one of these experts. */
+bool row_chose(const struct chosen_experts *c, int64_t row, const struct hspmd_expert_range *experts);
+
+/* Runs all steps; choice: for those that send rows of experts; *sent: rows that these send from one device to another; both may be NULL.
+ * Of copies of rows of experts, other rows are 0. Returns true, or false and a message: a step reads or writes elements that its devices do
+ * not hold, writes twice, or does not write everything. */
+bool transfer_run(const struct hspmd_transfer *t, const struct chosen_experts *choice, const struct buffers *source, struct buffers *result,
+                  int64_t *sent, char *message, size_t size);
 
 /* Checks that the result has the layout and the values that the annotation gives. tolerance 0: exactly. Duplicates must always be equal to
  * the bit. */

@@ -6,6 +6,13 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+void world_run_for(struct world *w, double seconds)
+{
+	double until = world_now(w) + seconds;
+	while (world_now(w) < until)
+		world_go_on(w);
+}
+
 void world_run_until(struct world *w, int step)
 {
 	int status;

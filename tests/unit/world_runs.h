@@ -11,6 +11,8 @@
 
 /* One move of the world; else time passes. */
 void world_go_on(struct world *w);
+/* So many seconds of its time. */
+void world_run_for(struct world *w, double seconds);
 /* Until so many steps have been reported, or the run's end. */
 void world_run_until(struct world *w, int step);
 void world_run_until_nodes(struct world *w, int nodes);

@@ -75,9 +75,32 @@ static void tell_stopped(struct world *w, struct sim *s, int64_t g)
 	report(w, s, "stopped", g);
 }
 
-static void say_written(struct world *w, struct sim *s, json_t *m, int64_t step)
+/* error NULL: it is. */
+static void say_written(struct world *w, struct sim *s, json_t *m, bool shared, int64_t step, const char *error)
 {
-	world_say_up(w, s, json_pack("{s:s, s:s, s:I}", "type", "checkpoint_written", "id", world_word(m, "id"), "step", (json_int_t)step));
+	json_t *a = json_pack("{s:s, s:s, s:b, s:s*}", "type", "checkpoint_written", "id", world_word(m, "id"), "shared", (int)shared,
+	                      "error", error);
+	if (!error)
+		json_object_set_new(a, "step", json_integer(step));
+	world_say_up(w, s, a);
+}
+
+static bool wants_own(const json_t *m)
+{
+	return json_is_string(json_object_get(m, "local")) || json_is_string(json_object_get(m, "memory"));
+}
+
+static bool wants_shared(const json_t *m)
+{
+	return json_is_string(json_object_get(m, "shared"));
+}
+
+static void refuse(struct world *w, struct sim *s, json_t *m, const char *why)
+{
+	if (wants_own(m))
+		say_written(w, s, m, false, 0, why);
+	if (wants_shared(m))
+		say_written(w, s, m, true, 0, why);
 }
 
 void world_shared_away(struct world *w, bool away)
@@ -87,35 +110,34 @@ void world_shared_away(struct world *w, bool away)
 		for (int d = 0; d < DEVICES; d++) {
 			struct sim *s = &w->sim[n][d];
 			if (!away && s->hanging)
-				say_written(w, s, s->hanging, s->hanging_step);
+				say_written(w, s, s->hanging, true, s->hanging_step, NULL);
 			json_decref(away ? NULL : s->hanging);
 			s->hanging = away ? s->hanging : NULL;
 		}
+}
+
+static void write_shared(struct world *w, struct sim *s, json_t *m, bool bad)
+{
+	w->shared_asked += s->node == 0;
+	if (s->hanging) {
+		say_written(w, s, m, true, 0, "the shared folder is still busy with an earlier checkpoint");
+	} else if (w->shared_away) {
+		s->hanging = json_incref(m);
+		s->hanging_step = s->step;
+	} else {
+		say_written(w, s, m, true, s->step, bad ? "No space left on device" : NULL);
+	}
 }
 
 static void write_checkpoint(struct world *w, struct sim *s, json_t *m)
 {
 	if (w->o.stuck)
 		return;
-	w->shared_asked += s->node == 0 && json_is_string(json_object_get(m, "shared"));
-	if (s->hanging) {
-		world_say_up(w, s,
-		             json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error",
-		                       "the previous checkpoint is still being written"));
-		return;
-	}
-	if (w->shared_away && json_is_string(json_object_get(m, "shared"))) {
-		s->hanging = json_incref(m);
-		s->hanging_step = s->step;
-		return;
-	}
-	bool bad = w->o.noise && world_pick(w, 40) == 0;
-	if (bad)
-		world_say_up(w, s,
-		             json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error",
-		                       "No space left on device"));
-	else
-		say_written(w, s, m, s->step);
+	bool bad = w->o.noise && world_pick(w, 40) == 0, shared_bad = w->o.noise && world_pick(w, 40) == 0;
+	if (wants_own(m))
+		say_written(w, s, m, false, s->step, bad ? "No space left on device" : NULL);
+	if (wants_shared(m))
+		write_shared(w, s, m, shared_bad);
 }
 
 /* As worker_serve_late and worker_snapshot (runtime/worker/worker_checkpoint.c). */
@@ -126,7 +148,7 @@ static void serve(struct world *w, struct sim *s, const char *why_not)
 	if (m && !why_not && world_integer(m, "generation") != s->holds)
 		why_not = "it does not hold that";
 	if (m && why_not)
-		world_say_up(w, s, json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error", why_not));
+		refuse(w, s, m, why_not);
 	else if (m)
 		write_checkpoint(w, s, m);
 	json_decref(m);
@@ -344,7 +366,9 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 			serve(w, s, NULL);
 	} else if (!strcmp(type, "write_manifest")) {
 		json_t *manifest = json_object_get(m, "manifest");
-		world_say_up(w, s, json_pack("{s:s, s:s}", "type", "manifest_written", "id", world_word(m, "id")));
+		world_say_up(w, s,
+		             json_pack("{s:s, s:s, s:O}", "type", "manifest_written", "id", world_word(m, "id"), "shared",
+		                       json_object_get(m, "shared")));
 		if (!strcmp(json_string_value(json_array_get(json_object_get(m, "folders"), 0)), "/memory")) {
 			json_decref(w->copied);
 			w->copied = w->o.halves ? laid(w, manifest, s->holds) : json_incref(manifest);

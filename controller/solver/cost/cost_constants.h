@@ -37,6 +37,10 @@
  * smaller gaps or none. */
 #define HSPMD_PLAN_GAPS 1.01
 
+/* How many times what is offloaded must fit into the host's memory: itself, its part of the image from which a checkpoint is written, and
+ * the same of the next plan while state moves to that. */
+#define HSPMD_HOST_COPIES 3.0
+
 /* Standard deviation of one device's speed relative to its type's, over devices and over time: on five clusters the average variation
  * within a model is 8 % (Sinha et al., "Not All GPUs Are Created Equal", SC'22, arXiv 2208.11035, abstract), taken as the width that
  * holds 95 %, which is four standard deviations. All devices of a step wait for the slowest. */

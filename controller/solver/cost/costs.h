@@ -114,6 +114,8 @@ void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_ti
 void hspmd_layer_times_destroy(struct hspmd_layer_times *t);
 /* Seconds in which a device of the type updates so many parameters at the step's end: clipping and the optimizer. */
 double hspmd_costs_update(const struct hspmd_costs *c, int type, double params);
+/* The same if the optimizer's state is in the host's memory. */
+double hspmd_costs_offloaded_update(const struct hspmd_costs *c, int type, double params);
 
 /* links.c */
 /* The link between the nodes of devices a and b if n devices on a's side send to m on b's side at once. If no entry has these counts, an
@@ -156,6 +158,7 @@ struct hspmd_layer_copies {
 	int pipelines;
 	int zero;    /* stage of ZeRO: 0 to 3 */
 	double part; /* of what ZeRO divides that this copy keeps; 0: as much as the others */
+	bool offload; /* the optimizer's state is in the host's memory */
 };
 /* Of a stage of the plan: of its layers on average, by their weights. */
 struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage);
@@ -197,6 +200,8 @@ struct hspmd_layer_copies hspmd_vector_copies(const struct hspmd_layer_copies *c
 double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies);
 /* Additional bytes per weight at the step's end. */
 double hspmd_step_end_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies);
+/* Bytes of the host's memory per weight, if the optimizer's state is there. */
+double hspmd_offloaded_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies);
 /* Additional bytes per weight for a checkpoint's image. */
 double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, const struct hspmd_layer_copies *copies);
 /* Bytes of a device that weights and activations may fill: without the context and the loss to fragmentation. */
@@ -204,6 +209,7 @@ double hspmd_usable_bytes(const struct hspmd_costs *c, const struct hspmd_device
 /* Memory of device `which` of one stage. With interleaving the caller adds up the stages of all chunks. */
 struct hspmd_memory {
 	double state;     /* weights, gradients, optimizer state, checkpoint image */
+	double offloaded; /* of the host's memory */
 	double in_flight; /* per micro-batch in flight: saved activations, and the activation sent to the next stage */
 	double deferred;  /* per micro-batch whose weight gradients are deferred, instead of in_flight */
 	double running;   /* of the micro-batch whose pass runs, at most: instead of in_flight, with all that the pass needs */

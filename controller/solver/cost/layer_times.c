@@ -144,6 +144,12 @@ double hspmd_costs_update(const struct hspmd_costs *c, int type, double params)
 	return memory_rate > 0 ? bytes / memory_rate : 0;
 }
 
+double hspmd_costs_offloaded_update(const struct hspmd_costs *c, int type, double params)
+{
+	double rate = 1e9 * c->cluster->types[type].host.gbytes_per_s, bytes = params * (c->master_bytes + c->moment_bytes);
+	return fmax(hspmd_costs_update(c, type, params), rate > 0 ? bytes / rate : 0);
+}
+
 /* Seconds of the update over the share of the layer. */
 static double update_time(const struct hspmd_costs *c, int type, double share, int l)
 {

@@ -10,6 +10,8 @@
  * - deferred: the same of micro-batches whose weight gradients are still to be computed (zb-h1)
  * - running: of the micro-batch whose pass runs, what it has saved and what the current layer needs; and sources of messages that the pass
  *   before has left behind. Under ZeRO-3 the weights of the current layer until they are read, under ZeRO-2 and 3 their gradients
+ * - offloaded: optimizer state in the host's memory instead of the device's: the moments and, of rounded weights, those that are not
+ *   rounded. Under ZeRO, too, the updated weights that others gather stay on the device
  * - end: at the step's end, when all of this but the state is free again: under ZeRO-1 the sums that each copy received of its part of the
  *   gradients
  *
@@ -133,7 +135,7 @@ static int end_of_group(const struct hspmd_plan *p, int layer, int end)
 struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage)
 {
 	const struct hspmd_stage *s = &p->pipelines[pipeline].stages[stage];
-	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage, 0 };
+	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage, 0, s->offload == HSPMD_OFFLOAD_OPTIMIZER };
 	double kept = 0, all = 0;
 	if (!p->zero_stage || !hspmd_plan_has_zero_shares(p))
 		return copies;
@@ -153,7 +155,7 @@ double hspmd_device_vectors(const struct hspmd_costs *c, int first, int end, dou
 
 struct hspmd_layer_copies hspmd_vector_copies(const struct hspmd_layer_copies *copies)
 {
-	return (struct hspmd_layer_copies){ .pipelines = copies->pipelines };
+	return (struct hspmd_layer_copies){ .pipelines = copies->pipelines, .offload = copies->offload };
 }
 
 static double part_of(const struct hspmd_layer_copies *copies)
@@ -168,14 +170,21 @@ double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_c
 		own += c->grad_bytes;
 	/* The result of an update is there in addition to the weights in use: in hspmd's programs the master copy and, if weights are
 	 * rounded, the rounded weights too. */
-	double updated = c->facts ? c->master_bytes + c->param_bytes : fmax(c->master_bytes, c->param_bytes);
+	double master = copies->offload ? 0 : c->master_bytes, moments = copies->offload ? 0 : c->moment_bytes;
+	double updated = c->facts ? master + c->param_bytes : fmax(master, c->param_bytes);
 	double part = part_of(copies);
 	if (copies->zero < 1 || copies->pipelines < 2)
-		return own + c->master_bytes + c->moment_bytes;
-	double divided = updated + c->moment_bytes;
+		return own + master + moments;
+	double divided = updated + moments;
 	if (copies->zero == 1)
 		return own + divided * part;
 	return (copies->zero == 2 ? c->param_bytes : 0) + (c->grad_bytes + divided) * part;
+}
+
+double hspmd_offloaded_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies)
+{
+	double all = copies->offload ? c->master_bytes + c->moment_bytes : 0;
+	return copies->zero < 1 || copies->pipelines < 2 ? all : all * part_of(copies);
 }
 
 /* Bytes of one sample while a pass of a layer runs, beyond those `saved`, with what ZeRO does not keep of its `weights`: read_bytes of each
@@ -338,7 +347,8 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		running = fmax(in_flight, deferred) + sum.transient;
 	/* Weights of two stages have twice as many copies. The sums of the later stage's arrive while its passes still run, if the device
 	 * communicates meanwhile. */
-	const struct hspmd_layer_copies both = { 2 * copies->pipelines, copies->zero > 1 ? 1 : copies->zero, copies->part / 2 };
+	const struct hspmd_layer_copies both = { 2 * copies->pipelines, copies->zero > 1 ? 1 : copies->zero, copies->part / 2,
+		                                 copies->offload };
 	double whole = copies->zero > 1 && copies->pipelines > 1 ? whole_params(c, s) * device.share : 0;
 	double sums = whole * hspmd_step_end_bytes(c, &both), early = s->layers[0] && overlaps ? sums : 0;
 	const struct hspmd_layer_copies undivided = hspmd_vector_copies(copies);
@@ -347,7 +357,10 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	double state = whole * (hspmd_state_bytes(c, &both) + hspmd_image_bytes(c, type, &both)) +
 	               vectors * (hspmd_state_bytes(c, &undivided) + hspmd_image_bytes(c, type, &undivided)) +
 	               divided * (hspmd_state_bytes(c, copies) + hspmd_image_bytes(c, type, copies));
+	double offloaded = whole * hspmd_offloaded_bytes(c, &both) + vectors * hspmd_offloaded_bytes(c, &undivided) +
+	                   divided * hspmd_offloaded_bytes(c, copies);
 	return (struct hspmd_memory){ .state = state + early,
+		                      .offloaded = offloaded,
 		                      .in_flight = micro_batch * in_flight,
 		                      .deferred = micro_batch * deferred,
 		                      .running = micro_batch * running,

@@ -167,6 +167,10 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 		out->forward = fmax(out->forward, part * (t->forward[b] - t->forward[a]));
 		out->backward = fmax(out->backward, part * (t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]));
 		out->optimizer = fmax(out->optimizer, slow * (t->optimizer[b] - t->optimizer[a]));
+		if (s->offload)
+			out->optimizer = fmax(
+			        out->optimizer,
+			        slow * hspmd_costs_offloaded_update(c, d->type, hspmd_device_params(c, a, b, hspmd_stage_share(s, i))));
 		reduced = reduced && t->reduced;
 		per_byte = fmax(per_byte, t->per_byte);
 	}

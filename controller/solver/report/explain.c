@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "common/format/recompute_sets.h"
+#include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/search/search_plan.h"
 #include "controller/solver/search/subclusters.h"
 #include "controller/solver/sim/evaluate.h"
@@ -251,6 +252,53 @@ static void write_recompute(FILE *f, struct hspmd_costs *costs, const struct hsp
 	}
 }
 
+/* Write what the stage has in its hosts' memory, what that takes, and what its fullest device would need without. */
+static void write_host(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p, int pipeline, int stage)
+{
+	const struct hspmd_cluster *c = costs->cluster;
+	struct hspmd_plan *kept = hspmd_plan_copy(p);
+	struct hspmd_stage *st = kept ? &kept->pipelines[pipeline].stages[stage] : NULL;
+	struct hspmd_stage_cost with = { 0 }, without = { 0 };
+	int micro_batch = p->pipelines[pipeline].micro_batch;
+	double part = !p->zero_stage ? 1 : hspmd_plan_zero_part(p, pipeline, p->pipelines[pipeline].stages[stage].layers[0]);
+	if (!st || hspmd_costs_stage(costs, st, micro_batch, &with, NULL)) {
+		hspmd_plan_destroy(kept);
+		return;
+	}
+	const struct hspmd_device_type *type = &c->types[c->devices[st->devices[0]].type];
+	fprintf(f, ": %.3g GB of a device, which its update reads and writes over %.4g GB/s",
+	        hspmd_plan_host_memory(costs, p, pipeline, stage, 0) / HSPMD_HOST_COPIES / 1e9, type->host.gbytes_per_s);
+	for (int s = stage; s < kept->pipelines[pipeline].stage_count; s += kept->pipelines[pipeline].stage_count / p->virtual_stages)
+		kept->pipelines[pipeline].stages[s].offload = HSPMD_OFFLOAD_NONE;
+	if (!hspmd_costs_stage(costs, st, micro_batch, &without, NULL))
+		fprintf(f, " in %.3g ms instead of %.3g", 1e3 * part * with.optimizer, 1e3 * part * without.optimizer);
+	double need = hspmd_plan_memory(costs, kept, pipeline, stage, 0);
+	if (need > (double)type->memory_bytes)
+		fprintf(f, "; without, the device would need %.4g GB of its %.4g", need / 1e9, (double)type->memory_bytes / 1e9);
+	hspmd_plan_destroy(kept);
+}
+
+/* Write which stages have the optimizer's state in the host's memory, and why. */
+static void write_offload(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p)
+{
+	int pipeline = 0, stage = 0, count = 0;
+	for (int i = p->pipeline_count - 1; i >= 0; i--)
+		for (int s = p->pipelines[i].stage_count / p->virtual_stages - 1; s >= 0; s--)
+			if (p->pipelines[i].stages[s].offload) {
+				count++;
+				pipeline = i;
+				stage = s;
+			}
+	if (!count)
+		return;
+	fprintf(f, "Stage %d of pipeline %d", stage, pipeline);
+	if (count > 1)
+		fprintf(f, " (and %d more)", count - 1);
+	fputs(" keeps the optimizer's state in the host's memory", f);
+	write_host(f, costs, p, pipeline, stage);
+	fputs(".\n", f);
+}
+
 static void write_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                           const struct hspmd_profile *profile, enum hspmd_precision precision, const struct hspmd_plan *plan)
 {
@@ -263,6 +311,7 @@ static void write_details(FILE *f, const struct hspmd_cluster *cluster, const st
 		write_memory(f, c, plan);
 		write_parts(f, plan);
 		write_recompute(f, c, plan);
+		write_offload(f, c, plan);
 	}
 	hspmd_costs_destroy(c);
 }

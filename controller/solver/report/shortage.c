@@ -102,8 +102,8 @@ static void append_what_is_short(struct inquiry *q)
 	const struct hspmd_shortage *worst = NULL;
 	if (p && !hspmd_evaluate(q->c, q->facts, q->profile, q->request.precision, p, &report, NULL))
 		for (int i = 0; i < report.shortage_count && i < HSPMD_SHORTAGE_MAX; i++)
-			if (!worst ||
-			    report.shortages[i].need_bytes - report.shortages[i].have_bytes > worst->need_bytes - worst->have_bytes)
+			if (!report.shortages[i].host && (!worst || report.shortages[i].need_bytes - report.shortages[i].have_bytes >
+			                                                    worst->need_bytes - worst->have_bytes))
 				worst = &report.shortages[i];
 	if (worst) {
 		const struct hspmd_stage *s = &p->pipelines[worst->pipeline].stages[worst->stage];

@@ -59,6 +59,8 @@ static int place(struct beam *b, struct beam_draft *d)
 	if (!hspmd_beam_partition(b, d, d->how, &draft) || hspmd_draft_assign_micro_batches(&draft, b->total))
 		return 0;
 	struct hspmd_plan *p = hspmd_draft_place(b->t, &draft, d->how, b->zero, &full);
+	if (p && b->t->offload)
+		hspmd_plan_offload_least(b->s, p);
 	int rc = p ? hspmd_best_plans_level(b->s, p, &d->objective) : full ? 0 : -1;
 	if (p && !rc && !isinf(d->objective))
 		d->plan = p;
@@ -152,7 +154,7 @@ static void beam_free(struct beam *b)
 	free(b->seen);
 }
 
-/* Prepare for drafts like the best plan in micro-batch and ZeRO. Returns 0; 1 if it has no draft; -1 if memory runs out. */
+/* Prepare for drafts like the best plan in micro-batch, ZeRO and offload. Returns 0; 1 if it has no draft; -1 if memory runs out. */
 static int beam_new(struct beam *b, struct hspmd_search *s, enum hspmd_schedule schedule)
 {
 	const struct hspmd_plan *first = s->best_plans.list[0].plan;
@@ -168,6 +170,7 @@ static int beam_new(struct beam *b, struct hspmd_search *s, enum hspmd_schedule 
 	b->seen = hspmd_calloc(2 * HSPMD_BEAM_SEEN_MAX, sizeof *b->seen);
 	if (b->t && b->memos[0] && b->memos[1] && b->successors.drafts && b->placed.drafts && b->seen) {
 		b->t->schedule = schedule;
+		b->t->offload = hspmd_plan_offloads(first);
 		return 0;
 	}
 	beam_free(b);

@@ -39,7 +39,7 @@ static bool weigh_alike(const struct hspmd_cluster *c, const struct hspmd_pipeli
 	for (int s = 0; s < a->stage_count; s++) {
 		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
 		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count ||
-		    x->recompute != y->recompute)
+		    x->recompute != y->recompute || x->offload != y->offload)
 			return false;
 		if (x->shard_ratio || y->shard_ratio)
 			return false;
@@ -59,7 +59,8 @@ bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, i
 		int type = devices[st->devices[d]].type;
 		if (d > 0 && !st->shard_ratio && type == devices[st->devices[d - 1]].type)
 			continue; /* equal to the previous one */
-		if (hspmd_plan_memory(c, p, pipeline, rank, d) > (double)c->cluster->types[type].memory_bytes)
+		if (hspmd_plan_memory(c, p, pipeline, rank, d) > (double)c->cluster->types[type].memory_bytes ||
+		    (st->offload && hspmd_plan_host_memory(c, p, pipeline, rank, d) > (double)c->cluster->types[type].host.memory_bytes))
 			return false;
 	}
 	return true;
@@ -75,6 +76,43 @@ bool hspmd_plan_fits(const struct hspmd_costs *c, const struct hspmd_plan *p)
 				return false;
 	}
 	return true;
+}
+
+bool hspmd_search_can_offload(const struct hspmd_search *s)
+{
+	const struct hspmd_cluster *c = s->costs->cluster;
+	for (int d = 0; s->caps.offload && s->costs->facts && d < c->device_count; d++)
+		if (s->device_classes->class_of_device[d] >= 0 && c->types[c->devices[d].type].host.memory_bytes)
+			return true;
+	return false;
+}
+
+bool hspmd_stage_can_offload(const struct hspmd_search *s, const struct hspmd_stage *stage)
+{
+	const struct hspmd_cluster *c = s->costs->cluster;
+	for (int d = 0; d < stage->device_count; d++)
+		if (!c->types[c->devices[stage->devices[d]].type].host.memory_bytes)
+			return false;
+	return s->caps.offload && s->costs->facts;
+}
+
+static void set_offload(struct hspmd_plan *p, int pipeline, int stage, enum hspmd_offload offload)
+{
+	struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	for (int s = stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages)
+		pipe->stages[s].offload = offload;
+}
+
+void hspmd_plan_offload_least(const struct hspmd_search *s, struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int k = 0; k < p->pipelines[i].stage_count / p->virtual_stages; k++) {
+			if (!p->pipelines[i].stages[k].offload)
+				continue;
+			set_offload(p, i, k, HSPMD_OFFLOAD_NONE);
+			if (!hspmd_stage_fits(s->costs, p, i, k))
+				set_offload(p, i, k, HSPMD_OFFLOAD_OPTIMIZER);
+		}
 }
 
 double hspmd_objective(const struct hspmd_search *s, const struct hspmd_plan *p, double step_s)
@@ -199,6 +237,8 @@ int hspmd_best_plans_try(struct hspmd_search *s, const struct hspmd_submesh_tabl
 		if (!plan && !full)
 			return -1;
 		double objective;
+		if (plan && t->offload)
+			hspmd_plan_offload_least(s, plan);
 		int rc = plan ? hspmd_best_plans_level(s, plan, &objective) : 0;
 		if (rc)
 			hspmd_plan_destroy(plan);

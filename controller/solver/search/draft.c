@@ -195,6 +195,9 @@ static int make_pipelines(const struct hspmd_submesh_tables *t, const struct hsp
 					.device_count = t->submeshes[g->partition.sequence.submesh[s]].tp,
 					.context = 1,
 					.recompute = (enum hspmd_recompute)g->partition.recompute[s],
+					.offload = t->offload && t->submeshes[g->partition.sequence.submesh[s]].host_bytes > 0
+					                   ? HSPMD_OFFLOAD_OPTIMIZER
+					                   : HSPMD_OFFLOAD_NONE,
 				};
 		}
 	}

@@ -33,7 +33,8 @@ static int copy_stage(const struct hspmd_stage *from, struct hspmd_stage *to)
 	size_t n = (size_t)from->device_count;
 	*to = (struct hspmd_stage){ .device_count = from->device_count,
 		                    .context = from->context,
-		                    .sequence_parallel = from->sequence_parallel };
+		                    .sequence_parallel = from->sequence_parallel,
+		                    .offload = from->offload };
 	to->devices = hspmd_calloc(n, sizeof *to->devices);
 	to->shard_ratio = from->shard_ratio ? hspmd_calloc(n, sizeof *to->shard_ratio) : NULL;
 	to->context_ratio = from->context_ratio ? hspmd_calloc(n, sizeof *to->context_ratio) : NULL;

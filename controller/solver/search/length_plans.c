@@ -98,7 +98,8 @@ static int measure_state(struct lengths *w, struct hspmd_error *err)
 {
 	const struct hspmd_plan *p = w->home;
 	struct hspmd_costs *c = hspmd_costs_of_plan(w->cluster, w->shares[w->count - 1].facts, NULL, w->request->precision, p, err);
-	double per_weight = c ? (c->master_bytes + c->param_bytes + c->moment_bytes + c->grad_bytes) : 0;
+	double per_weight = c ? (c->master_bytes + c->param_bytes + c->moment_bytes + c->grad_bytes) : 0,
+	       optimizer = c ? c->master_bytes + c->moment_bytes : 0;
 	w->state_bytes = c ? hspmd_calloc((size_t)w->cluster->device_count, sizeof *w->state_bytes) : NULL;
 	if (c && !w->state_bytes)
 		hspmd_fail_memory(err, "planning for shorter steps");
@@ -112,10 +113,11 @@ static int measure_state(struct lengths *w, struct hspmd_error *err)
 				double *bytes = &w->state_bytes[stage->devices[d]];
 				const struct hspmd_device_type *type = &w->cluster->types[w->cluster->devices[stage->devices[d]].type];
 				double params = hspmd_device_params(c, stage->layers[0], stage->layers[1], hspmd_stage_share(stage, d));
-				double each = per_weight * (!p->zero_stage    ? 1
-				                            : copies.part > 0 ? copies.part
-				                                              : 1.0 / p->pipeline_count) +
-				              hspmd_image_bytes(c, type, &copies);
+				double each =
+				        (per_weight - (copies.offload ? optimizer : 0)) * (!p->zero_stage    ? 1
+				                                                           : copies.part > 0 ? copies.part
+				                                                                             : 1.0 / p->pipeline_count) +
+				        hspmd_image_bytes(c, type, &copies);
 				*bytes = fmax(*bytes, 0) + params * each;
 			}
 		}
@@ -190,6 +192,7 @@ static void offer_search(struct lengths *w, const struct hspmd_cluster *beside, 
 	struct hspmd_runtime_caps caps = r.caps ? *r.caps : hspmd_runtime_caps_default();
 	struct hspmd_error why;
 	caps.max_zero_stage = 1; /* the state is divided elsewhere */
+	caps.offload = false;
 	r.caps = &caps;
 	r.seq_len = w->shares[at].seq_len;
 	r.programs = NULL;
@@ -271,6 +274,9 @@ static int attach(const struct lengths *w, int j, struct hspmd_plan *plan)
 	if (!v)
 		return -1;
 	v->zero_stage = 0;
+	for (int i = 0; i < v->pipeline_count; i++)
+		for (int s = 0; s < v->pipelines[i].stage_count; s++)
+			v->pipelines[i].stages[s].offload = HSPMD_OFFLOAD_NONE;
 	for (int d = 0; d < v->predicted.device_count && !w->candidates[j].at_home; d++)
 		v->predicted.memory_bytes[d] += w->state_bytes[v->predicted.devices[d]];
 	plan->shorter[plan->shorter_count++] = v;

@@ -6,6 +6,7 @@
  * - divide the optimizer state (ZeRO-1) or not
  * - swap two neighbouring stages
  * - run the passes in another order (1F1B, ZB-H1)
+ * - put a stage's optimizer state into the host's memory, so that it recomputes less, or back
  * - halve or double the size of all micro-batches
  *
  * This accounts for what the estimates of the search leave out: uneven fill and drain, gradient synchronisation that overlaps with it,
@@ -27,6 +28,7 @@ struct local_search {
 	double *ends;             /* per pipeline: end of its last backward pass */
 	unsigned char *recompute; /* per stage of all pipelines: its recomputation before the change */
 	long budget;
+	bool offload; /* some device could */
 };
 
 bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b)
@@ -35,7 +37,8 @@ bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipe
 		return false;
 	for (int i = 0; i < a->stage_count; i++) {
 		const struct hspmd_stage *x = &a->stages[i], *y = &b->stages[i];
-		if (x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->shard_ratio || y->shard_ratio)
+		if (x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->shard_ratio || y->shard_ratio ||
+		    x->offload != y->offload)
 			return false;
 		for (int d = 0; d < x->device_count; d++)
 			if (s->device_classes->class_of_device[x->devices[d]] != s->device_classes->class_of_device[y->devices[d]])
@@ -239,6 +242,48 @@ static bool try_recompute(struct local_search *r)
 	return false;
 }
 
+/* Put the optimizer's state of stage s of pipeline i, and of those equal to it, elsewhere. Returns false if a device cannot. */
+static bool set_offload(struct local_search *r, int i, int s, enum hspmd_offload offload)
+{
+	bool can = true;
+	for (int k = i; k < r->p->pipeline_count; k++)
+		if (r->group[k] == r->group[i]) {
+			r->p->pipelines[k].stages[s].offload = offload;
+			can = can && (!offload || hspmd_stage_can_offload(r->s, &r->p->pipelines[k].stages[s]));
+		}
+	return can;
+}
+
+/* A stage that recomputes nothing has memory enough. What is no slower without offload is better, as it leaves the link to others. */
+static bool try_offload_of(struct local_search *r, int i, int s)
+{
+	const struct hspmd_stage *st = &r->p->pipelines[i].stages[s];
+	enum hspmd_offload was = st->offload, other = was ? HSPMD_OFFLOAD_NONE : HSPMD_OFFLOAD_OPTIMIZER;
+	if (!was && (st->recompute == HSPMD_RECOMPUTE_NONE || !hspmd_stage_can_offload(r->s, st)))
+		return false;
+	bool can = set_offload(r, i, s, other), fits = choose_all_recompute(r);
+	double seconds = can && fits ? timed(r) : INFINITY;
+	bool gains = better(r, seconds);
+	if (gains || (was && seconds <= r->seconds)) {
+		r->seconds = seconds;
+		return gains;
+	}
+	set_offload(r, i, s, was);
+	restore_recompute(r);
+	return false;
+}
+
+static bool try_offload(struct local_search *r)
+{
+	bool any = false;
+	if (r->p->virtual_stages > 1 || !r->offload)
+		return false;
+	for (int i = 0; i < r->p->pipeline_count && go_on(r); i++)
+		for (int s = 0; r->group[i] == i && s < r->p->pipelines[i].stage_count && go_on(r); s++)
+			any = try_offload_of(r, i, s) || any;
+	return any;
+}
+
 /* Switch between 1F1B and ZB-H1. */
 static bool try_schedule(struct local_search *r)
 {
@@ -337,7 +382,7 @@ static bool try_swaps(struct local_search *r)
 
 int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budget)
 {
-	struct local_search r = { .s = s, .p = p, .budget = *budget };
+	struct local_search r = { .s = s, .p = p, .budget = *budget, .offload = hspmd_search_can_offload(s) };
 	size_t stages = 0;
 	if (p->zero_stage > 1) /* most moves would put its pipelines out of step */
 		return hspmd_best_plans_offer(s, p, NULL);
@@ -359,6 +404,7 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 	while (again && go_on(&r)) {
 		again = try_zero(&r);
 		again = try_recompute(&r) || again;
+		again = try_offload(&r) || again;
 		again = try_schedule(&r) || again;
 		again = try_micro_batch_size(&r, true) || try_micro_batch_size(&r, false) || again;
 		again = try_micro_batches(&r) || again;

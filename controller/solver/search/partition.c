@@ -27,6 +27,7 @@ struct problem {
 	int queue[HSPMD_STAGES_MAX];                          /* per stage: pipelines that send from its node at the same time */
 	double state_bytes[HSPMD_SUBMESHES_MAX];              /* bytes of state per weight, by submesh */
 	double vector_bytes[HSPMD_SUBMESHES_MAX];             /* and how many more those have that ZeRO does not divide */
+	double host_bytes[HSPMD_SUBMESHES_MAX];               /* bytes of the host's memory per weight */
 	double end_bytes;                                     /* additional bytes per weight at the step's end */
 	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* seconds of transfers into the stage, by activation size */
 	int least_recompute;                                  /* of the kinds that are allowed */
@@ -80,7 +81,7 @@ static int least_fitting(const struct problem *p, const struct hspmd_submesh *u,
 	double more_state = (u->vectors[b] - u->vectors[a]) * p->vector_bytes[u - p->t->submeshes];
 	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes] - more_state,
 	       left = available - (u->resident[b] - u->resident[a]);
-	if (params * p->end_bytes > available)
+	if (params * p->end_bytes > available || params * p->host_bytes[u - p->t->submeshes] > u->host_bytes)
 		return -1;
 	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0, in_flight = p->in_flight[s];
 	bool in_turn = p->t->costs->facts && !(p->deferred[s] > 0); /* layers behind the one that runs have used what they saved */
@@ -222,8 +223,11 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 	for (int i = 0; i < t->submesh_count; i++) {
 		const struct hspmd_device_type *type =
 		        &t->costs->cluster->types[t->device_classes->list[t->submeshes[i].device_class].type];
-		const struct hspmd_layer_copies whole = copies->zero == 1 ? hspmd_vector_copies(copies) : *copies;
-		p->state_bytes[i] = hspmd_state_bytes(t->costs, copies) + hspmd_image_bytes(t->costs, type, copies);
+		struct hspmd_layer_copies own = *copies;
+		own.offload = t->offload && t->submeshes[i].host_bytes > 0;
+		const struct hspmd_layer_copies whole = own.zero == 1 ? hspmd_vector_copies(&own) : own;
+		p->host_bytes[i] = hspmd_offloaded_bytes(t->costs, &own);
+		p->state_bytes[i] = hspmd_state_bytes(t->costs, &own) + hspmd_image_bytes(t->costs, type, copies);
 		p->vector_bytes[i] = hspmd_state_bytes(t->costs, &whole) + hspmd_image_bytes(t->costs, type, &whole) - p->state_bytes[i];
 	}
 	p->end_bytes = hspmd_step_end_bytes(t->costs, copies);

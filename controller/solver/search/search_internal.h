@@ -84,6 +84,12 @@ struct hspmd_search {
 
 /* Returns true, and from then on always, after the time limit if there is a plan. */
 bool hspmd_search_is_over(struct hspmd_search *s);
+/* best_plans.c: some device that may be used has memory of its own and some of its host's, and the runtime can use that. */
+bool hspmd_search_can_offload(const struct hspmd_search *s);
+/* All devices of the stage can. */
+bool hspmd_stage_can_offload(const struct hspmd_search *s, const struct hspmd_stage *stage);
+/* Stages that fit without offload no longer do so; all chunks of a device, or none. */
+void hspmd_plan_offload_least(const struct hspmd_search *s, struct hspmd_plan *p);
 /* sharded_plans.c: offers plans under ZeRO-2 and 3. Returns 0, or -1 if memory runs out. */
 int hspmd_offer_sharded_plans(struct hspmd_search *s);
 

@@ -36,6 +36,7 @@ struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
 		.recompute = (1u << HSPMD_RECOMPUTE_KINDS) - 1,
 		.schedules = 1u << HSPMD_SCHEDULE_1F1B | 1u << HSPMD_SCHEDULE_ZB_H1 | 1u << HSPMD_SCHEDULE_INTERLEAVED,
 		.max_zero_stage = HSPMD_ZERO_MAX,
+		.offload = true,
 	};
 }
 
@@ -212,7 +213,8 @@ static int search_trials(struct hspmd_search *s, struct trial *trials, int count
 	return rc;
 }
 
-static int search(struct hspmd_search *s, struct hspmd_error *err)
+/* Search all micro-batches, with plans that offload wherever they can or with those that do not. */
+static int search_all(struct hspmd_search *s, bool offload, struct hspmd_error *err)
 {
 	struct trial trials[MICRO_BATCHES_MAX];
 	int count = 0, rc = 0, batch = s->request->global_batch;
@@ -221,6 +223,8 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 			continue;
 		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, mb, err);
 		rc = t ? 0 : -1;
+		if (t)
+			t->offload = offload;
 		if (t)
 			trials[count++] = (struct trial){ t, bound(s, t) };
 	}
@@ -235,6 +239,15 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 			hspmd_submesh_tables_destroy(trials[i].tables);
 	else if (search_trials(s, trials, count))
 		rc = hspmd_fail_memory(err, "searching for a plan");
+	return rc;
+}
+
+/* What offloads needs the longer for its update, so that such plans are looked for only if memory is short. */
+static int search(struct hspmd_search *s, struct hspmd_error *err)
+{
+	int rc = search_all(s, false, err);
+	if (!rc && (!s->best_plans.count || s->memory_bound) && hspmd_search_can_offload(s) && !hspmd_search_is_over(s))
+		rc = search_all(s, true, err);
 	if (!rc && !s->best_plans.count && hspmd_offer_sharded_plans(s))
 		rc = hspmd_fail_memory(err, "searching for a plan");
 	if (!rc && hspmd_improve_plans(s))

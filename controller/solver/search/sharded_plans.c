@@ -73,7 +73,7 @@ static void divide(struct copies *all, int samples)
 
 /* NULL: memory. */
 static struct hspmd_plan *make_plan(const struct hspmd_search *s, const struct copies *all, int micro_batches, int zero,
-                                    enum hspmd_recompute recompute)
+                                    enum hspmd_recompute recompute, bool offload)
 {
 	struct hspmd_plan *p = calloc(1, sizeof *p);
 	if (!p)
@@ -99,6 +99,8 @@ static struct hspmd_plan *make_plan(const struct hspmd_search *s, const struct c
 		*stage = (struct hspmd_stage){
 			.layers = { 0, s->costs->layer_count }, .device_count = 1, .devices = device, .context = 1, .recompute = recompute
 		};
+		if (offload && hspmd_stage_can_offload(s, stage))
+			stage->offload = HSPMD_OFFLOAD_OPTIMIZER;
 	}
 	if (p->pipelines)
 		return p;
@@ -186,6 +188,22 @@ static int offer(struct hspmd_search *s, struct hspmd_plan *p, double others)
 	return 0;
 }
 
+/* Offers a plan of this kind if it fits, or with unequal parts. 1: it fits, 0: it does not, -1: memory. */
+static int try_plan(struct hspmd_search *s, const struct copies *all, int micro_batches, int zero, enum hspmd_recompute recompute,
+                    bool offload, double others)
+{
+	struct hspmd_plan *p = make_plan(s, all, micro_batches, zero, recompute, offload);
+	bool even = p && hspmd_plan_fits(s->costs, p);
+	int fits = !p ? -1 : even ? 1 : divide_by_memory(s, p);
+	if (fits > 0 && !(even && zero < 2)) { /* others have tried ZeRO-1 with equal parts */
+		if (offload)
+			hspmd_plan_offload_least(s, p);
+		return offer(s, p, others) ? -1 : 1;
+	}
+	hspmd_plan_destroy(p);
+	return fits;
+}
+
 int hspmd_offer_sharded_plans(struct hspmd_search *s)
 {
 	struct copies all = { 0 };
@@ -200,16 +218,10 @@ int hspmd_offer_sharded_plans(struct hspmd_search *s)
 			for (int r = 0; !status && r < HSPMD_RECOMPUTE_KINDS; r++) {
 				if (!(s->caps.recompute & 1u << r))
 					continue;
-				struct hspmd_plan *p = make_plan(s, &all, m, zero, (enum hspmd_recompute)r);
-				bool even = p && hspmd_plan_fits(s->costs, p);
-				int fits = !p     ? -1
-				           : even ? zero > 1
-				                  : divide_by_memory(s, p); /* others have tried ZeRO-1 with equal parts */
-				if (fits > 0)
-					status = offer(s, p, before);
-				else
-					hspmd_plan_destroy(p);
-				status = fits < 0 ? -1 : status;
+				int fits = try_plan(s, &all, m, zero, (enum hspmd_recompute)r, false, before);
+				if (!fits && hspmd_search_can_offload(s))
+					fits = try_plan(s, &all, m, zero, (enum hspmd_recompute)r, true, before);
+				status = fits < 0 ? -1 : 0;
 			}
 	}
 	free(all.devices);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "controller/solver/cost/cost_constants.h"
 
 #define QUEUE_MAX 16
 
@@ -119,6 +120,7 @@ static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err
 		struct hspmd_submesh *u = &t->submeshes[i];
 		const struct hspmd_device_type *type = &c->types[t->device_classes->list[u->device_class].type];
 		u->usable_bytes = hspmd_usable_bytes(t->costs, type);
+		u->host_bytes = t->costs->facts ? (double)type->host.memory_bytes / HSPMD_HOST_COPIES : 0;
 		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++, at += 3 * n) {
 			u->work[r] = at;
 			u->saved[r] = at + n;

@@ -18,6 +18,7 @@ struct hspmd_submesh {
 	int device_class, tp;
 	double share;
 	double usable_bytes;                 /* bytes of a device that weights and activations may fill */
+	double host_bytes;                   /* of its host's memory that what is offloaded may fill; 0: it cannot offload */
 	double *params, *vectors;            /* number of weights on one device; of those that ZeRO does not divide */
 	double *work[HSPMD_RECOMPUTE_KINDS]; /* seconds per micro-batch, forward, backward and recomputation */
 	double *forward;
@@ -43,6 +44,7 @@ struct hspmd_submesh_tables {
 	const struct hspmd_runtime_caps *caps;
 	int micro_batch, layers;
 	enum hspmd_schedule schedule;   /* schedule of the drafts; set by the caller, initially 1f1b */
+	bool offload;                   /* stages offload what they can; set by the caller, initially false */
 	enum hspmd_placement placement; /* that partitions are made for; set by the caller, initially of pipelines */
 	double alike; /* W of submesh.c, at most 1: how similar the submeshes' layer times are, as fractions of their totals */
 	int submesh_count;

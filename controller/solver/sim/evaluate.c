@@ -235,8 +235,8 @@ static void find_slowest(const struct hspmd_plan *p, struct hspmd_timing *t)
 static bool cost_alike(const struct hspmd_cluster *c, const struct hspmd_stage *a, const struct hspmd_stage *b)
 {
 	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->recompute != b->recompute ||
-	    a->zero_share != b->zero_share || a->shard_ratio || b->shard_ratio || a->context_ratio || b->context_ratio ||
-	    !hspmd_stage_same_splits(a, b))
+	    a->zero_share != b->zero_share || a->offload != b->offload || a->shard_ratio || b->shard_ratio || a->context_ratio ||
+	    b->context_ratio || !hspmd_stage_same_splits(a, b))
 		return false;
 	int away = c->devices[a->devices[0]].node - c->devices[b->devices[0]].node;
 	for (int d = 0; d < a->device_count; d++) {
@@ -428,6 +428,17 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 	return hspmd_device_bytes(c, type, state + workspace + fmax(passes, end));
 }
 
+double hspmd_plan_host_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	double bytes = 0;
+	for (int s = stage; s < pipe->stage_count && pipe->stages[stage].offload; s += pipe->stage_count / p->virtual_stages) {
+		const struct hspmd_layer_copies copies = hspmd_costs_copies(c, p, pipeline, s);
+		bytes += hspmd_costs_memory(c, &pipe->stages[s], which, pipe->micro_batch, false, &copies).offloaded;
+	}
+	return HSPMD_HOST_COPIES * bytes;
+}
+
 /* ---- predicted */
 
 int hspmd_predicted_resize(struct hspmd_predicted *p, int devices, struct hspmd_error *err)
@@ -459,9 +470,13 @@ static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct
 			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++, at++) {
 				ids[at] = p->pipelines[i].stages[s].devices[d];
 				bytes[at] = hspmd_plan_memory(c, p, i, s, d);
-				double have = (double)c->cluster->types[c->cluster->devices[ids[at]].type].memory_bytes;
-				if (report && bytes[at] > have && hspmd_report_shortage(report, ids[at], i, s, bytes[at], have, err))
-					return -1;
+				const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[ids[at]].type];
+				const struct hspmd_shortage of[] = { { ids[at], i, s, bytes[at], (double)type->memory_bytes, false },
+					                             { ids[at], i, s, hspmd_plan_host_memory(c, p, i, s, d),
+					                               (double)type->host.memory_bytes, true } };
+				for (int k = 0; report && k < 2; k++)
+					if (of[k].need_bytes > of[k].have_bytes && hspmd_report_shortage(report, &of[k], err))
+						return -1;
 			}
 	return 0;
 }

@@ -34,7 +34,7 @@ static int fill_memory(const struct hspmd_costs *costs, struct hspmd_plan *p, co
 {
 	const struct hspmd_cluster *c = costs->cluster;
 	const struct hspmd_stage *stage = &p->pipelines[0].stages[0];
-	const struct hspmd_layer_copies copies = { 1, 0, 0 };
+	const struct hspmd_layer_copies copies = { .pipelines = 1 };
 	if (hspmd_predicted_resize(&p->predicted, stage->device_count, err))
 		return -1;
 	for (int d = 0; d < stage->device_count; d++) {
@@ -42,8 +42,10 @@ static int fill_memory(const struct hspmd_costs *costs, struct hspmd_plan *p, co
 		double image = hspmd_image_bytes(costs, type, &copies) * cost->parameters[d], have = (double)type->memory_bytes;
 		p->predicted.devices[d] = stage->devices[d];
 		p->predicted.memory_bytes[d] = hspmd_device_bytes(costs, type, cost->bytes[d] + image);
-		if (report && p->predicted.memory_bytes[d] > have &&
-		    hspmd_report_shortage(report, stage->devices[d], 0, 0, p->predicted.memory_bytes[d], have, err))
+		const struct hspmd_shortage of = { .device = stage->devices[d],
+			                           .need_bytes = p->predicted.memory_bytes[d],
+			                           .have_bytes = have };
+		if (report && of.need_bytes > have && hspmd_report_shortage(report, &of, err))
 			return -1;
 	}
 	return 0;

@@ -15,8 +15,7 @@ void hspmd_solve_report_clear(struct hspmd_solve_report *r)
 	*r = (struct hspmd_solve_report){ 0 };
 }
 
-int hspmd_report_shortage(struct hspmd_solve_report *r, int device, int pipeline, int stage, double need, double have,
-                          struct hspmd_error *err)
+int hspmd_report_shortage(struct hspmd_solve_report *r, const struct hspmd_shortage *s, struct hspmd_error *err)
 {
 	if (r->shortage_count++ >= HSPMD_SHORTAGE_MAX)
 		return 0;
@@ -26,7 +25,7 @@ int hspmd_report_shortage(struct hspmd_solve_report *r, int device, int pipeline
 		return hspmd_fail_memory(err, "reporting what is short");
 	}
 	r->shortages = grown;
-	grown[r->shortage_count - 1] = (struct hspmd_shortage){ device, pipeline, stage, need, have };
+	grown[r->shortage_count - 1] = *s;
 	return 0;
 }
 

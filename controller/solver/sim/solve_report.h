@@ -15,6 +15,7 @@
 struct hspmd_shortage {
 	int device, pipeline, stage;
 	double need_bytes, have_bytes;
+	bool host; /* of its host's memory */
 };
 
 /* Zero it before use; hspmd_solve_report_clear() frees what it owns. */
@@ -38,8 +39,7 @@ void hspmd_solve_report_clear(struct hspmd_solve_report *r);
 /* The following functions are for the solver's own components. */
 
 /* Count a shortage, and list it if there is room. Returns 0, or -1 with err if memory runs out. */
-int hspmd_report_shortage(struct hspmd_solve_report *r, int device, int pipeline, int stage, double need, double have,
-                          struct hspmd_error *err);
+int hspmd_report_shortage(struct hspmd_solve_report *r, const struct hspmd_shortage *s, struct hspmd_error *err);
 /* Move the warnings of the cost tables into the report. They stay where they are if memory runs out. */
 void hspmd_report_take_warnings(struct hspmd_solve_report *r, struct hspmd_costs *c);
 /* Add a copy of the text as a warning; dropped if memory runs out. */

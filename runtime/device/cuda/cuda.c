@@ -152,6 +152,28 @@ static void cuda_release(struct hspmd_device *dev, void *data)
 	cudaFree(data);
 }
 
+/* Page-locked memory has the same address on the GPU (CUDA programming guide, unified virtual address space). */
+static void *cuda_allocate_host(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
+{
+	void *data = NULL;
+	enter(dev);
+	cudaError_t status = cudaMallocHost(&data, bytes ? bytes : 64);
+	if (!status)
+		return data;
+	cudaGetLastError();
+	hspmd_fail(err, "%zu bytes of page-locked host memory: %s", bytes, cudaGetErrorString(status));
+	return NULL;
+}
+
+static void cuda_release_host(struct hspmd_device *dev, void *data)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	if (!data)
+		return;
+	hspmd_cuda_stream_wait(cuda, NULL);
+	cudaFreeHost(data);
+}
+
 static int cuda_to_device(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err)
 {
 	return hspmd_cuda_upload(enter(dev), dst, host, bytes, err);
@@ -178,25 +200,6 @@ static int cuda_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct h
 	struct hspmd_cuda *cuda = enter(dev);
 	cudaError_t status = cudaMemsetAsync(dst, 0, bytes, cuda->stream);
 	return status ? hspmd_cuda_failed(status, "clearing memory of the GPU", err) : 0;
-}
-
-static void *cuda_allocate_host(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
-{
-	void *data = NULL;
-	enter(dev);
-	cudaError_t status = cudaMallocHost(&data, bytes ? bytes : 64);
-	if (status)
-		hspmd_cuda_failed(status, "pinned memory for copies", err);
-	return status ? NULL : data;
-}
-
-static void cuda_release_host(struct hspmd_device *dev, void *data)
-{
-	struct hspmd_cuda *cuda = enter(dev);
-	if (!data)
-		return;
-	hspmd_cuda_stream_wait(cuda, NULL);
-	cudaFreeHost(data);
 }
 
 static int cuda_copy_direct(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, struct hspmd_error *err)
@@ -427,13 +430,13 @@ static const struct hspmd_device_ops cuda_ops = {
 	.close = cuda_close,
 	.allocate = cuda_allocate,
 	.release = cuda_release,
+	.allocate_host = cuda_allocate_host,
+	.release_host = cuda_release_host,
 	.to_device = cuda_to_device,
 	.to_host = cuda_to_host,
 	.to_host_batch = cuda_to_host_batch,
 	.to_host_concurrent = cuda_to_host_concurrent,
 	.zero = cuda_zero,
-	.allocate_host = cuda_allocate_host,
-	.release_host = cuda_release_host,
 	.copy_direct = cuda_copy_direct,
 	.copy_box = cuda_copy_box,
 	.workspace = cuda_workspace,

@@ -270,7 +270,7 @@ static json_t *shard_on(const struct agent *g, int of, int device, bool own)
 	                 (json_int_t)1 << 30, "nodes", json_sprintf("n%d", g->node), "list", list, "set", own ? set : NULL);
 }
 
-/* Each worker keeps a copy for one of the next node. */
+/* Each worker keeps a copy for one of the next node, in its own folder. */
 static void answer_checkpoint(struct played_agents *a, struct agent *g, int device, const json_t *m, int64_t number)
 {
 	const char *id = json_string_value(json_object_get(m, "id"));
@@ -280,11 +280,17 @@ static void answer_checkpoint(struct played_agents *a, struct agent *g, int devi
 	}
 	int next = (g->node + 1) % a->site->nodes;
 	bool copy = a->agent[next].worker[device].runs == number;
-	say_as(a, g, device,
-	       json_pack("{s:s, s:s, s:I, s:I, s:o, s:[], s:f, s:f, s:{s:[o*], s:n}}", "type", "checkpoint_written", "id", a->checkpoint,
-	                 "step", (json_int_t)a->checkpoint_step, "generation", (json_int_t)number, "shard",
-	                 shard_on(g, g->node, device, true), "places", "seconds", 1.0, "hold_s", 0.001, "copies", "shards",
-	                 copy ? shard_on(g, next, device, false) : NULL, "error"));
+	if (json_is_string(json_object_get(m, "local")))
+		say_as(a, g, device,
+		       json_pack("{s:s, s:s, s:I, s:I, s:o, s:[], s:f, s:f, s:{s:[o*], s:n}}", "type", "checkpoint_written", "id",
+		                 a->checkpoint, "step", (json_int_t)a->checkpoint_step, "generation", (json_int_t)number, "shard",
+		                 shard_on(g, g->node, device, true), "places", "seconds", 1.0, "hold_s", 0.001, "copies", "shards",
+		                 copy ? shard_on(g, next, device, false) : NULL, "error"));
+	if (json_is_string(json_object_get(m, "shared")))
+		say_as(a, g, device,
+		       json_pack("{s:s, s:s, s:I, s:I, s:b, s:o, s:f}", "type", "checkpoint_written", "id", a->checkpoint, "step",
+		                 (json_int_t)a->checkpoint_step, "generation", (json_int_t)number, "shared", 1, "shard",
+		                 shard_on(g, g->node, device, true), "seconds", 1.0));
 }
 
 static void save(struct played_agents *a, struct agent *g, json_t *manifest)
@@ -344,7 +350,9 @@ static void answer(struct played_agents *a, struct agent *g, int device, const j
 	} else if (!strcmp(type, "write_manifest")) {
 		a->counts.manifests++;
 		save(a, g, json_object_get(m, "manifest"));
-		say_as(a, g, device, json_pack("{s:s, s:O}", "type", "manifest_written", "id", json_object_get(m, "id")));
+		say_as(a, g, device,
+		       json_pack("{s:s, s:O, s:O}", "type", "manifest_written", "id", json_object_get(m, "id"), "shared",
+		                 json_object_get(m, "shared")));
 	} else if (!strcmp(type, "committed")) {
 		a->counts.committed++;
 	} else if (!strcmp(type, "abort")) {

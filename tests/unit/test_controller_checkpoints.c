@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job controller's checkpoints in a simulated cluster (world.c): which stand, a shared folder that hangs, and the search for one to
+ * continue from. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/world_runs.h"
+
+#define IN_SHARED "is complete in the shared folder"
+
+static void until_kept(struct world *w, int written)
+{
+	for (int i = 0; i < 100000 && (world_written(w) < written || !world_kept(w)); i++)
+		if (!world_move(w))
+			world_wait(w);
+	assert_int_equal(world_written(w), written);
+}
+
+/* Nodes, which may lack the manifests, are told of each checkpoint, and that the one before it stands; also by a controller that has taken
+ * over from one that died. */
+static void test_kept(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000, .checkpoints = true });
+		until_kept(w, 1);
+		assert_int_equal(world_kept(w), 1);
+		until_kept(w, 2);
+		assert_int_equal(world_kept(w), 2);
+		until_kept(w, 3);
+		assert_int_equal(world_kept(w), 2);
+		world_restart(w);
+		until_kept(w, 4);
+		assert_int_equal(world_kept(w), 2);
+		world_destroy(w);
+	}
+}
+
+static void until_it_trains(struct world *w)
+{
+	int told = world_steps_told(w);
+	for (int i = 0; i < WORLD_MOVES && world_steps_told(w) < told + 10; i++)
+		world_go_on(w);
+	assert_true(world_steps_told(w) >= told + 10);
+}
+
+static struct world *shared_goes_away(uint64_t seed, int steps)
+{
+	struct world *w = world_create(
+	        &(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = steps, .checkpoints = true });
+	until_kept(w, 2);
+	world_shared_away(w, true);
+	return w;
+}
+
+/* The shared folder is away for five minutes: the job trains on, saves on the nodes' own disks as before, does not ask again and again for
+ * what hangs, and saves in the folder when it is back. */
+static void test_shared_away(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 2; seed++) {
+		struct world *w = shared_goes_away(seed, 1000000);
+		int asked = world_shared_asked(w), steps = world_steps_told(w), in_shared = world_events_with(w, IN_SHARED);
+		double gone = world_now(w);
+		for (int minute = 0; minute < 5; minute++) {
+			int written = world_written(w);
+			world_run_for(w, 60);
+			assert_in_range(world_written(w) - written, 30, 130); /* one every 0.5 s of some seconds' steps */
+		}
+		assert_true(world_steps_told(w) > steps + 1000);
+		assert_int_equal(world_shared_asked(w) - asked, 1);
+		int replies = world_replies(w, true);
+		world_checkpoint(w); /* a user's is on the nodes' own disks, and says so */
+		world_run_for(w, 10);
+		assert_int_equal(world_replies(w, true), replies + 1);
+		assert_int_equal(world_events_with(w, IN_SHARED), in_shared);
+		world_shared_away(w, false);
+		world_run_for(w, 10);
+		assert_true(world_events_with(w, IN_SHARED) > in_shared + 1);
+		until_kept(w, world_written(w) + 1);
+		assert_int_equal(world_kept(w), 2);
+		assert_int_equal(world_events_with(w, " failed"), 0);
+		assert_true(world_now(w) < gone + 330);
+		world_destroy(w);
+	}
+}
+
+/* Meanwhile all workers are lost, with what is in memory: they go on from the newest checkpoint on the nodes' disks. */
+static void test_all_lost_while_shared_is_away(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 4; seed++) {
+		struct world *w = shared_goes_away(4 * seed + 2, 1000000);
+		world_run_for(w, 30);
+		int64_t lost = world_steps_lost(w);
+		double died = world_now(w);
+		for (int n = 0; n < 3; n++)
+			world_kill(w, n, 0, WORLD_AGENT);
+		until_it_trains(w);
+		assert_int_equal(world_began_anew(w), 0);
+		assert_true(world_now(w) < died + 60);
+		assert_true(world_steps_lost(w) - lost < 100); /* of some hundreds since the folder went away */
+		world_destroy(w);
+	}
+}
+
+/* It is away for longer than any wait: each try fails by itself and is told. A run that ends then has its last checkpoint on the nodes'
+ * disks alone, and says so by its exit status. */
+static void test_shared_stays_away(void **state)
+{
+	(void)state;
+	struct world *w = shared_goes_away(1, 40000);
+	int status = -1;
+	for (int i = 0; i < 100 * WORLD_MOVES && !world_ended(w, &status); i++)
+		if (!world_move(w))
+			world_wait(w);
+	assert_int_equal(status, 1);
+	assert_non_null(strstr(world_exit_text(w), "on the nodes' own disks alone: /shared failed: "));
+	assert_true(world_events_with(w, "failed in the shared folder: waited 600 s for ") > 0);
+	assert_true(world_events_with(w, "failed in the shared folder: the shared folder is still busy") > 0);
+	world_destroy(w);
+}
+
+/* A job whose nodes all see a checkpoint loses all of its workers, which leave nothing in memory. */
+static struct world *lose_all(uint64_t seed, unsigned bad_senders)
+{
+	struct world *w = world_create(&(struct world_options){
+	        .seed = 4 * seed + 2, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 1000000, .checkpoints = true });
+	until_kept(w, 2);
+	world_set_bad_senders(w, bad_senders);
+	for (int n = 0; n < 4; n++)
+		world_kill(w, n, 0, WORLD_AGENT);
+	return w;
+}
+
+/* All name the checkpoint, and one sends its manifest, also if another plan must be made before the job trains. */
+static void test_manifest_is_sent_once(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 40; seed++) {
+		struct world *w = lose_all(seed, 0);
+		int64_t before = world_last_start(w);
+		for (int i = 0; i < WORLD_MOVES && world_last_start(w) == before; i++)
+			world_go_on(w);
+		if (seed % 2)
+			world_kill(w, (int)seed / 2 % 4, 0, WORLD_KILL); /* while it loads */
+		until_it_trains(w);
+		if (world_began_anew(w) || world_manifests(w).asked != 1 || world_manifests(w).sent != 1)
+			fail_msg("seed %d: anew %d times; %d were asked, %d sent", (int)seed, world_began_anew(w), world_manifests(w).asked,
+			         world_manifests(w).sent);
+		world_destroy(w);
+	}
+}
+
+/* Agents refuse, send something else, or do not answer: others are asked, as long as there is one. */
+static void test_manifest_of_bad_senders(void **state)
+{
+	(void)state;
+	for (unsigned good = 0; good < 4; good++)
+		for (uint64_t seed = 1; seed <= 10; seed++) {
+			struct world *w = lose_all(seed, ~(1u << good));
+			double lost = world_now(w);
+			until_it_trains(w);
+			if (world_began_anew(w) || world_manifests(w).sent < 1 || world_now(w) > lost + 100)
+				fail_msg("seed %d, good %u: anew %d times, %d sent, after %.0f s", (int)seed, good, world_began_anew(w),
+				         world_manifests(w).sent, world_now(w) - lost);
+			world_destroy(w);
+		}
+}
+
+/* Nobody can send it: the job waits before it begins anew, and goes on from the checkpoint if somebody can meanwhile. */
+static void test_manifest_of_nobody(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 10; seed++) {
+		struct world *w = lose_all(seed, ~0u);
+		double lost = world_now(w);
+		while (seed % 2 && world_now(w) < lost + 300)
+			world_go_on(w);
+		world_set_bad_senders(w, seed % 2 ? 0 : ~0u);
+		until_it_trains(w);
+		assert_int_equal(world_began_anew(w) > 0, seed % 2 == 0);
+		assert_true(seed % 2 || world_now(w) > lost + 600);
+		assert_in_range(world_manifests(w).asked, 4, 400);
+		world_destroy(w);
+	}
+}
+
+/* The agent that was asked dies before it answers: another is asked, without a wait for the deadline. */
+static void test_sender_dies(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct world *w = lose_all(seed, ~0u);
+		for (int i = 0; i < WORLD_MOVES && !world_manifests(w).asked; i++)
+			world_go_on(w);
+		assert_int_equal(world_manifests(w).asked, 1);
+		double died = world_now(w);
+		world_set_bad_senders(w, 0);
+		world_kill(w, world_manifests(w).last, 0, WORLD_AGENT); /* with what it was about to send */
+		until_it_trains(w);
+		assert_int_equal(world_began_anew(w), 0);
+		assert_true(world_now(w) < died + 20);
+		world_destroy(w);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_kept),
+		cmocka_unit_test(test_shared_away),
+		cmocka_unit_test(test_all_lost_while_shared_is_away),
+		cmocka_unit_test(test_shared_stays_away),
+		cmocka_unit_test(test_manifest_is_sent_once),
+		cmocka_unit_test(test_manifest_of_bad_senders),
+		cmocka_unit_test(test_manifest_of_nobody),
+		cmocka_unit_test(test_sender_dies),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
