@@ -2,6 +2,7 @@
 /* Steps on the CUDA device decide nothing: no lock, no allocation and no look-up after the first step of a program, and no capture after
  * the first steps of each length. (test_cuda_ops: the same of every operator's call.) Nor do they wait for samples, or for the host between
  * passes and update. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -42,6 +43,8 @@ static struct hspmd_sample_source own_source;
 static int64_t present; /* the step that runs */
 static bool waited;     /* for the device, in this step */
 static long early, late;
+static long at_totals[EMULATE_COUNTS]; /* when the host has them */
+static long asked_later;               /* of the device, in all steps */
 
 static void see_reading(int64_t step)
 {
@@ -73,7 +76,9 @@ int __wrap_hspmd_device_read_batch(struct hspmd_device *dev, void *host, const v
                                    struct hspmd_error *err)
 {
 	waited = true;
-	return __real_hspmd_device_read_batch(dev, host, src, count, bytes, err);
+	int status = __real_hspmd_device_read_batch(dev, host, src, count, bytes, err);
+	gpu_counts(at_totals);
+	return status;
 }
 
 static long asked;
@@ -105,6 +110,7 @@ int __wrap_hspmd_executor_step(struct hspmd_executor *ex, int64_t step, struct h
 	int status = (in_three ? step_in_three : __real_hspmd_executor_step)(ex, step, all, times, err);
 	long now = host_calls_end(text);
 	gpu_counts(after);
+	asked_later += after[EMULATE_ASKED] - at_totals[EMULATE_ASKED];
 	if (now && !asked && step)
 		snprintf(first, sizeof first, "%s", text);
 	asked += step ? now : 0;
@@ -186,9 +192,10 @@ static void samples_are_read_ahead(void **state)
 	static const char *const jobs[] = { "{}", "{\"data\":{\"lengths\":[8,14,16]}}" };
 	char plan[512];
 	snprintf(plan, sizeof plan, PLAN, 5);
+	double all[4][2 * STEPS];
 	for (int i = 0; i < 4; i++) {
 		struct hspmd_error err = { "" };
-		double losses[2 * STEPS];
+		double *losses = all[i];
 		struct trainer_options o = { .model = trainer_gpt2,
 			                     .plan = plan,
 			                     .devices = 1,
@@ -204,6 +211,9 @@ static void samples_are_read_ahead(void **state)
 			assert_true(early > 0 && !late);
 		else
 			assert_true(late > 0 && !early);
+		/* Each step has a factor of its losses, for what its mask leaves. */
+		for (int s = 0; i & 1 && s < 2 * STEPS; s++)
+			assert_true(fabs(all[i][s] - all[i - 1][s]) <= 1e-4 * all[i - 1][s]);
 	}
 }
 
@@ -400,7 +410,7 @@ static void a_step_is_two_launches(void **state)
 			                     .on_end = count_losses };
 		setenv("HSPMD_CUDA_BESIDE", beside ? "1" : "0", 1);
 		setenv("HSPMD_CUDA_GRAPHS", "1", 1);
-		most_waits = 0;
+		most_waits = asked_later = 0;
 		for (int k = 0; k < 3; k++) { /* the first measures algorithms */
 			o.steps = k < 2 ? MANY : 2 * MANY;
 			if (trainer_train(&o, losses, &err))
@@ -413,6 +423,7 @@ static void a_step_is_two_launches(void **state)
 		/* beside: its stream waits for the passes, which is a thing asked, too */
 		assert_int_equal(steps, MANY * (2 + beside + 1 + losses_counted));
 		assert_int_equal(most_waits, 1);
+		assert_int_equal(asked_later, 0); /* the update did not wait for the host to learn the norm */
 	}
 	unsetenv("HSPMD_CUDA_BESIDE");
 	unsetenv("HSPMD_CUDA_GRAPHS");
