@@ -19,7 +19,12 @@ const char *const hspmd_optimizer_names[HSPMD_OPTIMIZER_COUNT + 1] = { HSPMD_OPT
 struct hspmd_optimizer_update hspmd_optimizer_update(enum hspmd_optimizer optimizer, const double *values, double lr, double weight_decay,
                                                      int64_t update)
 {
-	struct hspmd_optimizer_update u = { .optimizer = optimizer, .number = update, .keep = 1 - lr * weight_decay };
+	struct hspmd_optimizer_update u = {
+		.optimizer = optimizer,
+		.number = update,
+		.decays = weight_decay != 0,
+		.keep = 1 - lr * weight_decay,
+	};
 	hspmd_optimizer_types[optimizer]->rates(values, lr, update, u.rates);
 	return u;
 }

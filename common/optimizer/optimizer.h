@@ -4,6 +4,7 @@
 #ifndef HSPMD_OPTIMIZER_H
 #define HSPMD_OPTIMIZER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "build-aux/optimizer_list.h"
@@ -42,6 +43,7 @@ extern const char *const hspmd_optimizer_names[HSPMD_OPTIMIZER_COUNT + 1]; /* en
 struct hspmd_optimizer_update {
 	enum hspmd_optimizer optimizer;
 	int64_t number; /* from 1 on */
+	bool decays;    /* the parameter has weight decay */
 	double keep;    /* factor of the parameter: 1 - learning rate * weight decay */
 	double rates[HSPMD_OPTIMIZER_RATES];
 };

@@ -13,6 +13,7 @@
 
 /* What a device has decided about calls of one operator with operands of the same types and shapes. */
 struct hspmd_prepared;
+struct hspmd_step_values; /* step_values.h */
 
 struct hspmd_kernel_args {
 	const struct hspmd_op_attr *attr;
@@ -22,6 +23,7 @@ struct hspmd_kernel_args {
 	void *workspace;                        /* at least the size that workspace() returned for these args; 64-byte aligned */
 	size_t workspace_bytes;
 	const struct hspmd_prepared *prepared; /* of such a call (struct hspmd_device_ops); NULL: the device decides in the call */
+	const struct hspmd_step_values *values; /* what takes the place of attr's numbers, in the device's memory; NULL: nothing */
 	bool tf32;                             /* products of F32 may round their operands to TF32 */
 	bool any_order;                        /* sums may have another order, and so other bits, each time */
 };
@@ -56,6 +58,10 @@ struct hspmd_device_ops {
 	 * possible. */
 	int (*to_host_concurrent)(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 	int (*zero)(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err);
+	/* Copies from memory that allocate_host gave, which must not change until the copy is done, or between two places of the device's
+	 * own. Can be recorded: each replay then copies what is there. A device that has this also takes args' `values`. NULL: not
+	 * possible. */
+	int (*copy_direct)(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, struct hspmd_error *err);
 	/* Copies `part` between packed buffers that hold dst_box and src_box; add: dst += src (floating types). */
 	int (*copy_box)(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
 	                const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
@@ -77,7 +83,8 @@ struct hspmd_device_ops {
 	 * possible. */
 	int (*run_beside)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, int group,
 	                  struct hspmd_error *err);
-	/* What is asked afterwards begins when the group's latest work is done. If it is recorded, so does every replay. */
+	/* What is asked afterwards begins when the group's latest work is done. If it is recorded, so does every replay: the latest then is
+	 * what was asked for before the replay. */
 	int (*wait_beside)(struct hspmd_device *dev, int group, struct hspmd_error *err);
 	/* Decides what calls with such args would otherwise decide or look up each time: algorithms, plans of libraries, limits of kernels.
 	 * With the result as args' `prepared`, run and run_batch take no lock, search nothing and allocate nothing. It serves all calls
@@ -96,11 +103,14 @@ struct hspmd_device_ops {
 	/* Takes over such lines; they count instead of the device's own choices, and nothing is measured for their keys. Lines that are not
 	 * for it are left alone. While a program runs, no choice that it uses may become another. -1: out of memory. */
 	int (*choose)(struct hspmd_device *dev, const char *choices);
-	/* Calls of run() and zero() between capture_begin and capture_end are recorded instead of executed; replay executes them with the
-	 * same buffers, as often as it is called. capture_end ends the recording also if a call in between failed. NULL: not possible. */
+	/* Calls of run(), zero(), copy_direct(), run_beside() and wait_beside() between capture_begin and capture_end are recorded instead of
+	 * executed; replay executes them with the same buffers, as often as it is called. capture_end ends the recording also if a call in
+	 * between failed. NULL: not possible. */
 	int (*capture_begin)(struct hspmd_device *dev, struct hspmd_error *err);
 	int (*capture_end)(struct hspmd_device *dev, struct hspmd_device_graph **captured, struct hspmd_error *err);
 	int (*replay)(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err);
+	/* Replays calls of run_beside, beside what is asked of the device afterwards. */
+	int (*replay_beside)(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err);
 	void (*graph_free)(struct hspmd_device *dev, struct hspmd_device_graph *captured); /* NULL is fine */
 	/* Communication between such devices without host memory (runtime/device/communicator.h); NULL: none. */
 	const struct hspmd_communicator_ops *communicators;

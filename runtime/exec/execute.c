@@ -100,7 +100,7 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 	if (allocate_memory(ex, err))
 		goto fail;
 	ex->workspace_bytes = p->workspace_bytes;
-	if (!(ex->workspace = dev->ops->allocate(dev, p->workspace_bytes + 64, err)) || !(ex->scalar = dev->ops->allocate(dev, 64, err)))
+	if (!(ex->workspace = dev->ops->allocate(dev, p->workspace_bytes + 64, err)) || hspmd_executor_open_inputs(ex, err))
 		goto fail;
 	if (o->transport && start_engines(ex, err))
 		goto fail;
@@ -123,8 +123,7 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 		hspmd_spill_free(&ex->spilled);
 	else if (ex->bases[HSPMD_ARENA_FIXED] && !ex->borrowed[HSPMD_ARENA_FIXED])
 		dev->ops->release(dev, ex->bases[HSPMD_ARENA_FIXED]);
-	if (ex->scalar)
-		dev->ops->release(dev, ex->scalar); /* waits for the device */
+	hspmd_executor_close_inputs(ex); /* waits for the device */
 	if (ex->bases[HSPMD_ARENA_HOST] && !ex->borrowed[HSPMD_ARENA_HOST])
 		dev->ops->release_host(dev, ex->bases[HSPMD_ARENA_HOST]);
 	free(ex->samples);
@@ -195,7 +194,7 @@ int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_pro
 		dev->ops->release(dev, ex->workspace);
 		ex->workspace = larger;
 		ex->workspace_bytes = program->workspace_bytes;
-		hspmd_executor_workspace_moved(ex);
+		hspmd_executor_forget_captured(ex);
 	}
 	if (program->shared_bytes)
 		ex->bases[HSPMD_ARENA_TRANSIENT] = ex->bases[HSPMD_ARENA_FIXED] + hspmd_program_arena_offset(program);

@@ -111,4 +111,13 @@ int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hs
  * process that had `persistent` before was killed during this update, the update is completed. */
 int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err);
 
+/* All three in one call. all: in: this device's `stop` and `checkpoint`; out: the totals. */
+int hspmd_executor_step(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *all, struct hspmd_step_times *times,
+                        struct hspmd_error *err);
+/* Returns true if this device alone votes and takes a step's values from its memory: hspmd_executor_step then asks for the update behind
+ * the passes, without a wait of the host between them. Whatever must not see the state change must be done before. */
+bool hspmd_executor_is_alone(const struct hspmd_executor *ex);
+/* Returns true if the latest update has failed and may or may not have been done: nobody knows which step the state is of. */
+bool hspmd_executor_is_torn(const struct hspmd_executor *ex);
+
 #endif

@@ -6,6 +6,7 @@
 #include "runtime/exec/execute.h"
 #include "runtime/exec/prepared_program.h"
 #include "runtime/exec/read_ahead.h"
+#include "runtime/exec/step_inputs.h"
 #include "runtime/state/spill.h"
 
 struct hspmd_executor {
@@ -19,8 +20,11 @@ struct hspmd_executor {
 	struct hspmd_spill spilled;   /* the fixed arena while another plan uses the device memory; the device may be unable to access it */
 	void *workspace;
 	size_t workspace_bytes;
+	struct hspmd_step_inputs inputs;
 	double *scalar;                /* on the device: sum of squares */
+	bool running;                  /* a step's passes were begun and not finished: the device may still run them */
 	bool updating;                 /* the latest updates may still run beside what follows */
+	bool torn;                     /* an update was asked for and may or may not have been done */
 	int joined;                    /* groups of updates that this step's passes wait for so far */
 	double loss_factor;            /* of this step (sample_source.h) */
 	bool copied;                   /* copies of parameters in the operators' type are up to date */
@@ -36,6 +40,16 @@ struct hspmd_executor {
 	struct hspmd_prepared_program *now; /* that of p */
 	struct hspmd_totals *votes;         /* room for those of all voters */
 };
+
+/* Instruction `in` of the program that runs; attr NULL: the instruction's own. 0 or -1 and err. */
+int hspmd_executor_run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
+                              struct hspmd_error *err);
+/* If instructions are measured: records the time that instruction i took since *then. 0 or -1 and err. */
+int hspmd_executor_record_time(struct hspmd_executor *ex, size_t i, double *then, struct hspmd_error *err);
+
+/* Asks for the updates of all parameters, with the values that the device was given (step_inputs.h) or, if it takes none, with those of a
+ * step whose gradients have this sum of squares. *beside: they run beside what follows. 0 or -1 and err. */
+int hspmd_executor_update(struct hspmd_executor *ex, int64_t step, double square_sum, bool *beside, struct hspmd_error *err);
 
 /* Waits until updates that run beside other work are done: before anything but the passes looks at the state. 0 or -1 and err. */
 int hspmd_executor_finish_update(const struct hspmd_executor *ex, struct hspmd_error *err);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One step of an executor: its passes, the vote, and the update. */
+/* One step of an executor: its passes, the vote, and what is asked of the device behind them. */
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "common/alloc.h"
@@ -30,41 +29,13 @@ static void *slot_data(const struct hspmd_executor *ex, int slot)
 static int read_samples(struct hspmd_executor *ex, const struct hspmd_instruction *in, int64_t step, struct hspmd_error *err)
 {
 	size_t bytes = slot_bytes(ex, in->out[0]);
+	if (ex->inputs.host)
+		return ex->o.device->ops->copy_direct(ex->o.device, slot_data(ex, in->out[0]),
+		                                      ex->inputs.samples + ex->now->input_at[in - ex->p->instructions], bytes, err);
 	const char *from = hspmd_executor_take_input(ex, bytes);
 	if (!from && hspmd_executor_read_input(ex, ex->p, in, step, ex->samples, err))
 		return -1;
 	return ex->o.device->ops->to_device(ex->o.device, slot_data(ex, in->out[0]), from ? from : ex->samples, bytes, err);
-}
-
-void hspmd_executor_set_args(const struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
-                             struct hspmd_kernel_args *args)
-{
-	hspmd_program_kernel_args(ex->p, in, ex->bases, args);
-	if (attr)
-		args->attr = attr;
-	if (in->kind == HSPMD_INSTRUCTION_NORM) {
-		args->out[0].data = ex->scalar;
-		args->out[0].accumulate = true;
-	}
-	args->workspace = ex->workspace;
-	args->workspace_bytes = ex->p->workspace_bytes;
-	args->prepared = ex->now && ex->now->calls ? ex->now->calls[in - ex->p->instructions] : NULL;
-}
-
-static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
-                      struct hspmd_error *err)
-{
-	struct hspmd_kernel_args args;
-	struct hspmd_op_attr scaled;
-	if (ex->loss_factor != 1 && hspmd_replay_is_loss(in)) {
-		scaled = *in->attr;
-		scaled.scale *= ex->loss_factor;
-		attr = &scaled;
-	}
-	hspmd_executor_set_args(ex, in, attr, &args);
-	if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
-		return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_opcode_names[in->opcode], in->layer);
-	return 0;
 }
 
 /* ---- communication */
@@ -195,7 +166,7 @@ static int run_norms(struct hspmd_executor *ex, size_t *i, struct hspmd_error *e
 	const struct hspmd_instruction *in = &ex->p->instructions[*i];
 	int count = 1;
 	if (!ex->all)
-		return run_kernel(ex, in, &none, err);
+		return hspmd_executor_run_kernel(ex, in, &none, err);
 	hspmd_executor_set_args(ex, in, &none, &ex->all[0]);
 	for (; *i + 1 < ex->p->vote && ex->p->instructions[*i + 1].kind == HSPMD_INSTRUCTION_NORM; ++*i) {
 		const struct hspmd_instruction *next = &ex->p->instructions[*i + 1];
@@ -206,39 +177,38 @@ static int run_norms(struct hspmd_executor *ex, size_t *i, struct hspmd_error *e
 	return ex->o.device->ops->run_batch(ex->o.device, in->opcode, ex->all, count, err);
 }
 
-static int run_recorded(void *executor, size_t *i, struct hspmd_error *err)
+/* Behind the passes: the updates of the step before have been waited for, and this step's may begin. */
+static int end_passes(struct hspmd_executor *ex, struct hspmd_error *err)
+{
+	for (int groups = ex->now->updates ? ex->now->updates->groups : 0; ex->joined < groups; ex->joined++)
+		if (ex->o.device->ops->wait_beside(ex->o.device, ex->joined, err))
+			return -1;
+	return hspmd_executor_hand_over_values(ex, err);
+}
+
+/* Instruction *i of the passes, and those that run along with it (run_norms). */
+static int run_instruction(void *executor, size_t *i, struct hspmd_error *err)
 {
 	struct hspmd_executor *ex = executor;
 	const struct hspmd_instruction *in = &ex->p->instructions[*i];
-	if (wait_for_updates(ex, *i, err))
+	if ((!*i && hspmd_executor_take_values(ex, err)) || wait_for_updates(ex, *i, err))
 		return -1;
-	return in->kind == HSPMD_INSTRUCTION_NORM ? run_norms(ex, i, err) : run_kernel(ex, in, NULL, err);
+	int status = in->kind == HSPMD_INSTRUCTION_READ   ? read_samples(ex, in, ex->step, err)
+	             : in->kind == HSPMD_INSTRUCTION_RUN  ? hspmd_executor_run_kernel(ex, in, NULL, err)
+	             : in->kind == HSPMD_INSTRUCTION_COMM ? run_comm(ex, in, err)
+	                                                  : run_norms(ex, i, err);
+	return status || *i + 1 < ex->p->vote ? status : end_passes(ex, err);
 }
 
 /* Launches instructions [i, end) as captured. 1: done; 0: they must be run one by one; -1 and err. What is captured waits for updates by
  * itself. */
 static int run_captured(struct hspmd_executor *ex, size_t i, size_t end, struct hspmd_error *err)
 {
-	int joined = ex->joined, need = ex->now->updates ? ex->now->updates->need[end - 1] : 0;
-	int done = hspmd_replay_run_segment(ex->now->replay, i, end, run_recorded, ex, err);
+	const struct hspmd_update_groups *g = ex->now->updates;
+	int joined = ex->joined, need = !g ? 0 : end == ex->p->vote ? g->groups : g->need[end - 1];
+	int done = hspmd_replay_run_segment(ex->now->replay, i, end, run_instruction, ex, err);
 	ex->joined = done <= 0 ? joined : need > joined ? need : joined;
 	return done;
-}
-
-/* If instructions are measured: record the time that the instruction took since *then. */
-static int record_time(struct hspmd_executor *ex, size_t i, double *then, struct hspmd_error *err)
-{
-	const struct hspmd_instruction *in = &ex->p->instructions[i], *next = in + 1;
-	if (!ex->o.seconds)
-		return 0;
-	bool last = i + 1 == ex->p->instruction_count || next->layer != in->layer || next->backward != in->backward ||
-	            next->micro_batch != in->micro_batch || next->kind != in->kind;
-	if (last && ex->o.device->ops->synchronise(ex->o.device, err))
-		return -1;
-	double now = hspmd_now();
-	ex->o.seconds[i] = now - *then;
-	*then = now;
-	return 0;
 }
 
 static int read_totals(struct hspmd_executor *ex, struct hspmd_totals *own, struct hspmd_error *err)
@@ -272,12 +242,9 @@ static void record_spans(struct hspmd_executor *ex, const struct hspmd_instructi
 static int finish_passes(struct hspmd_executor *ex, struct hspmd_totals *own, struct hspmd_error *err)
 {
 	double then = hspmd_now();
-	for (int groups = ex->now->updates ? ex->now->updates->groups : 0; ex->joined < groups; ex->joined++)
-		if (ex->o.device->ops->wait_beside(ex->o.device, ex->joined, err))
-			return -1;
 	if (read_totals(ex, own, err))
 		return -1;
-	ex->updating = false;
+	ex->running = false;
 	hspmd_replay_end_step(ex->now->replay);
 	if (drain(ex, err))
 		return -1;
@@ -286,21 +253,31 @@ static int finish_passes(struct hspmd_executor *ex, struct hspmd_totals *own, st
 	return 0;
 }
 
-int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
-                             struct hspmd_error *err)
+/* What was not finished may still read what the step is about to write. */
+static int begin_step(struct hspmd_executor *ex, int64_t step, struct hspmd_error *err)
 {
-	const struct hspmd_program *p = ex->p;
-	own->square_sum = own->loss = 0;
-	*times = (struct hspmd_step_times){ 0 };
-	double then = hspmd_now(), measured = then;
-	struct ahead ahead = { 0 };
+	if (ex->running && ex->o.device->ops->synchronise(ex->o.device, err))
+		return -1;
+	ex->running = true;
 	ex->step = step;
 	ex->joined = 0;
 	hspmd_executor_begin_reading(ex);
+	if (hspmd_executor_stage_inputs(ex, err))
+		return -1;
 	if (ex->o.timeline)
-		hspmd_timeline_begin(ex->o.timeline, p, step);
+		hspmd_timeline_begin(ex->o.timeline, ex->p, step);
 	hspmd_replay_begin_step(ex->now->replay);
-	if (ex->o.device->ops->zero(ex->o.device, ex->scalar, sizeof *ex->scalar, err))
+	return 0;
+}
+
+/* Asks for all instructions up to the vote. */
+static int run_passes(struct hspmd_executor *ex, int64_t step, struct hspmd_step_times *times, struct hspmd_error *err)
+{
+	const struct hspmd_program *p = ex->p;
+	*times = (struct hspmd_step_times){ 0 };
+	double then = hspmd_now(), measured = then;
+	struct ahead ahead = { 0 };
+	if (begin_step(ex, step, err))
 		return -1;
 	for (size_t i = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
@@ -314,18 +291,11 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		for (size_t k = i + 1; !status && k < end; k++)
 			status = wait_for_slots(ex, &p->instructions[k], err);
 		int replayed = !status && end > i ? run_captured(ex, i, end, err) : 0;
-		if (!status && !replayed)
-			status = wait_for_updates(ex, i, err);
-		if (replayed < 0)
-			status = -1;
-		else if (replayed)
+		if (replayed > 0)
 			i = end - 1;
-		else if (!status)
-			status = in->kind == HSPMD_INSTRUCTION_READ   ? read_samples(ex, in, step, err)
-			         : in->kind == HSPMD_INSTRUCTION_RUN  ? run_kernel(ex, in, NULL, err)
-			         : in->kind == HSPMD_INSTRUCTION_COMM ? run_comm(ex, in, err)
-			                                              : run_norms(ex, &i, err);
-		if (status || record_time(ex, i, &measured, err))
+		else if (!status && !replayed)
+			status = run_instruction(ex, &i, err);
+		if (status || replayed < 0 || hspmd_executor_record_time(ex, i, &measured, err))
 			return -1;
 		double now = hspmd_now();
 		if (ex->o.timeline)
@@ -333,8 +303,58 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		*(in->kind == HSPMD_INSTRUCTION_COMM ? &times->communication_s : &times->compute_s) += now - then;
 		then = now;
 	}
+	return 0;
+}
+
+int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
+                             struct hspmd_error *err)
+{
+	own->square_sum = own->loss = 0;
+	if (run_passes(ex, step, times, err))
+		return -1;
 	hspmd_executor_read_ahead(ex);
-	return finish_passes(ex, own, err);
+	if (finish_passes(ex, own, err))
+		return -1;
+	ex->updating = false; /* the passes have waited for the updates before them */
+	return 0;
+}
+
+bool hspmd_executor_is_alone(const struct hspmd_executor *ex)
+{
+	return ex->o.voter_count == 1 && ex->inputs.host && ex->all;
+}
+
+/* The updates are asked for before the host knows anything of the passes: the device clips by the norm that it has. */
+static int step_alone(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *all, struct hspmd_step_times *times,
+                      struct hspmd_error *err)
+{
+	bool beside;
+	all->square_sum = all->loss = 0;
+	if (run_passes(ex, step, times, err) || hspmd_executor_update(ex, step, 0, &beside, err))
+		return -1;
+	hspmd_executor_read_ahead(ex);
+	if (finish_passes(ex, all, err))
+		return -1;
+	ex->torn = false;
+	ex->updating = beside;
+	return 0;
+}
+
+int hspmd_executor_step(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *all, struct hspmd_step_times *times,
+                        struct hspmd_error *err)
+{
+	struct hspmd_totals own = *all;
+	if (hspmd_executor_is_alone(ex))
+		return step_alone(ex, step, all, times, err);
+	return hspmd_executor_gradients(ex, step, &own, times, err) || hspmd_executor_vote(ex, step, &own, all, err) ||
+	                       hspmd_executor_commit(ex, step, all, err)
+	               ? -1
+	               : 0;
+}
+
+bool hspmd_executor_is_torn(const struct hspmd_executor *ex)
+{
+	return ex->torn;
 }
 
 int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *own, struct hspmd_totals *all,
@@ -354,113 +374,6 @@ int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hs
 		for (int k = 0; k < HSPMD_TOTALS_COUNT; k++)
 			sum[k] += ((const double *)&each[r])[k];
 	return 0;
-}
-
-/* `count` elements starting with `first`, as a row. */
-static struct hspmd_view part_of(const struct hspmd_view *v, int64_t first, int64_t count)
-{
-	return (struct hspmd_view){ .data = v->data ? (char *)v->data + (size_t)first * hspmd_dtype_bytes(v->dtype) : NULL,
-		                    .dtype = v->dtype,
-		                    .rank = v->data ? 1 : -1,
-		                    .shape = { count },
-		                    .full = { count } };
-}
-
-/* Update one parameter, block by block. *block: number of its first block; on return, of the one after its last. */
-static int update_persistent(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
-                             uint64_t *block, struct hspmd_error *err)
-{
-	const struct hspmd_slot_type *slot_type = &ex->p->slot_types[ex->p->slots[in->out[0]].slot_type];
-	int moments = hspmd_optimizer_types[ex->p->optimizer]->moments;
-	int64_t size = (int64_t)hspmd_dtype_bytes(slot_type->dtype), elements = (int64_t)slot_type->bytes / size,
-	        most = (int64_t)HSPMD_PERSISTENT_BLOCK / size;
-	for (int64_t first = 0; first < elements; first += most, ++*block) {
-		int64_t count = elements - first < most ? elements - first : most;
-		struct hspmd_kernel_args args;
-		hspmd_program_kernel_args(ex->p, in, ex->bases, &args);
-		for (int k = 0; k < args.input_count; k++)
-			args.in[k] = part_of(&args.in[k], first, count);
-		for (int k = 0; k < args.output_count; k++)
-			args.out[k] = part_of(&args.out[k], first, count);
-		args.attr = attr;
-		if (!hspmd_persistent_block(ex->o.persistent, *block,
-		                            (void *const[]){ args.out[0].data, args.out[1].data, moments > 1 ? args.out[2].data : NULL },
-		                            (size_t)(count * size)))
-			continue;
-		if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
-			return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_opcode_names[in->opcode], in->layer);
-		hspmd_persistent_block_done(ex->o.persistent, *block);
-	}
-	return 0;
-}
-
-/* The attributes of one parameter's update after step `step`; scale: of the gradient. */
-static struct hspmd_op_attr *set_update(struct hspmd_executor *ex, const struct hspmd_instruction *in, double scale, int64_t step)
-{
-	const struct hspmd_job *job = ex->o.job;
-	const struct hspmd_program_state *s = &ex->p->states[in->step];
-	struct hspmd_op_attr *own = &ex->updates[in->step];
-	*own = (struct hspmd_op_attr){ .scale = scale };
-	own->update = hspmd_optimizer_update(ex->p->optimizer, job->optimizer.values, hspmd_job_lr(job, step),
-	                                     s->decay && hspmd_job_decays(job, s->name) ? job->optimizer.weight_decay : 0, step + 1);
-	own->history = ex->p->graph->tensors[s->tensor].history;
-	hspmd_parameters_rounding(s, job, step + 1, own);
-	return own;
-}
-
-/* Asks for all updates, group by group, and waits for none. */
-static int update_beside(struct hspmd_executor *ex, double scale, int64_t step, struct hspmd_error *err)
-{
-	const struct hspmd_update_groups *g = ex->now->updates;
-	for (int group = 0; group < g->groups; group++) {
-		int count = 0;
-		for (size_t u = g->begin[group]; u < g->begin[group + 1]; u++) {
-			const struct hspmd_instruction *in = &ex->p->instructions[g->update[u]];
-			hspmd_executor_set_args(ex, in, set_update(ex, in, scale, step), &ex->all[count++]);
-		}
-		if (ex->o.device->ops->run_beside(ex->o.device, HSPMD_OP_UPDATE, ex->all, count, group, err))
-			return hspmd_error_prefix(err, "operator %s", hspmd_opcode_names[HSPMD_OP_UPDATE]);
-	}
-	ex->updating = true;
-	return 0;
-}
-
-static int update_now(struct hspmd_executor *ex, double scale, int64_t step, struct hspmd_error *err)
-{
-	double measured = hspmd_now();
-	uint64_t block = 0;
-	int count = 0;
-	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++) {
-		const struct hspmd_instruction *in = &ex->p->instructions[i];
-		if (in->kind != HSPMD_INSTRUCTION_UPDATE)
-			continue;
-		const struct hspmd_op_attr *own = set_update(ex, in, scale, step);
-		if (ex->all && !ex->o.persistent) {
-			hspmd_executor_set_args(ex, in, own, &ex->all[count++]);
-			continue;
-		}
-		int status = ex->o.persistent ? update_persistent(ex, in, own, &block, err) : run_kernel(ex, in, own, err);
-		if (status || record_time(ex, i, &measured, err))
-			return -1;
-	}
-	if (count && ex->o.device->ops->run_batch(ex->o.device, HSPMD_OP_UPDATE, ex->all, count, err))
-		return hspmd_error_prefix(err, "operator %s", hspmd_opcode_names[HSPMD_OP_UPDATE]);
-	return 0;
-}
-
-int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err)
-{
-	double clip = ex->o.job->optimizer.clip, norm = sqrt(all->square_sum), scale = clip > 0 && norm > clip ? clip / norm : 1;
-	bool beside = ex->now->updates;
-	if (ex->o.persistent)
-		hspmd_persistent_update(ex->o.persistent, (const double *)all);
-	if (beside ? update_beside(ex, scale, step, err) : update_now(ex, scale, step, err))
-		return -1;
-	if (ex->o.persistent)
-		hspmd_persistent_updated(ex->o.persistent);
-	ex->copied = true;
-	ex->gathered = -1;
-	return beside ? 0 : ex->o.device->ops->synchronise(ex->o.device, err);
 }
 
 int hspmd_executor_gather_parameters(struct hspmd_executor *ex, int64_t updates, struct hspmd_error *err)

@@ -15,6 +15,7 @@ static void destroy(struct hspmd_device *dev, struct hspmd_prepared_program *r)
 	for (size_t i = 0; r->calls && i < r->program->instruction_count; i++)
 		dev->ops->prepared_free(dev, r->calls[i]);
 	free(r->calls);
+	free(r->input_at);
 	free(r);
 }
 
@@ -38,6 +39,12 @@ static int prepare_calls(struct hspmd_executor *ex, struct hspmd_prepared_progra
 	return 0;
 }
 
+void hspmd_executor_forget_captured(struct hspmd_executor *ex)
+{
+	for (size_t i = 0; i < ex->prepared_count; i++)
+		hspmd_replay_forget(ex->prepared[i]->replay);
+}
+
 int hspmd_executor_prepare(struct hspmd_executor *ex, struct hspmd_error *err)
 {
 	const struct hspmd_job *job = ex->o.job;
@@ -46,6 +53,7 @@ int hspmd_executor_prepare(struct hspmd_executor *ex, struct hspmd_error *err)
 			ex->now = ex->prepared[i];
 			return 0;
 		}
+	bool moved;
 	struct hspmd_prepared_program *r = calloc(1, sizeof *r);
 	if (!r || hspmd_array_grow(&ex->prepared, &ex->prepared_capacity, ex->prepared_count, sizeof(*ex->prepared))) {
 		free(r);
@@ -53,22 +61,18 @@ int hspmd_executor_prepare(struct hspmd_executor *ex, struct hspmd_error *err)
 	}
 	ex->now = NULL;
 	r->program = ex->p;
-	if (prepare_calls(ex, r, err)) {
+	if (prepare_calls(ex, r, err) || hspmd_executor_make_input_room(ex, r, &moved, err)) {
 		destroy(ex->o.device, r);
 		return -1;
 	}
+	if (moved)
+		hspmd_executor_forget_captured(ex);
 	if (!ex->o.seconds)
-		r->replay = hspmd_replay_create(ex->p, ex->o.device, job->mask || job->valid_batches < 0);
+		r->replay = hspmd_replay_create(ex->p, ex->o.device, ex->inputs.host, job->mask || job->valid_batches < 0);
 	if (ex->all && !ex->o.persistent)
 		r->updates = hspmd_update_groups_build(ex->p, ex->o.device);
 	ex->prepared[ex->prepared_count++] = ex->now = r;
 	return 0;
-}
-
-void hspmd_executor_workspace_moved(struct hspmd_executor *ex)
-{
-	for (size_t i = 0; i < ex->prepared_count; i++)
-		hspmd_replay_forget(ex->prepared[i]->replay);
 }
 
 void hspmd_executor_forget_prepared(struct hspmd_executor *ex)

@@ -13,13 +13,14 @@ struct hspmd_prepared_program {
 	const struct hspmd_program *program;
 	struct hspmd_prepared **calls; /* [instruction_count]; NULL: those of COMM and READ, or the device prepares nothing */
 	struct hspmd_replay *replay;   /* NULL: every instruction is run on its own */
+	size_t *input_at;              /* [vote + 1] where a READ finds its samples (step_inputs.h); NULL: it reads them itself */
 	struct hspmd_update_groups *updates; /* NULL: nothing is updated beside the next step */
 };
 
 /* Makes the executor's program ready, unless that has been done; its memory and workspace must be there. 0 or -1 and err. */
 int hspmd_executor_prepare(struct hspmd_executor *ex, struct hspmd_error *err);
-/* The workspace has moved: whatever was captured is captured anew. */
-void hspmd_executor_workspace_moved(struct hspmd_executor *ex);
+/* Memory that calls use has moved: whatever was captured is captured anew. */
+void hspmd_executor_forget_captured(struct hspmd_executor *ex);
 void hspmd_executor_forget_prepared(struct hspmd_executor *ex);
 
 #endif

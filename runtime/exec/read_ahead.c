@@ -20,7 +20,7 @@ int hspmd_executor_read_input(const struct hspmd_executor *ex, const struct hspm
 	return 0;
 }
 
-static size_t bytes_of(const struct hspmd_program *p, const struct hspmd_instruction *in)
+size_t hspmd_program_read_size(const struct hspmd_program *p, const struct hspmd_instruction *in)
 {
 	return in->kind == HSPMD_INSTRUCTION_READ ? p->slot_types[p->slots[in->out[0]].slot_type].bytes : 0;
 }
@@ -29,7 +29,7 @@ static bool make_room(struct hspmd_read_ahead *a, const struct hspmd_program *p)
 {
 	size_t bytes = 0;
 	for (size_t i = 0; i < p->vote; i++)
-		bytes += bytes_of(p, &p->instructions[i]);
+		bytes += hspmd_program_read_size(p, &p->instructions[i]);
 	if (bytes > a->capacity) {
 		char *larger = realloc(a->bytes, bytes);
 		if (!larger)
@@ -60,7 +60,7 @@ void hspmd_executor_read_ahead(struct hspmd_executor *ex)
 		const struct hspmd_instruction *in = &p->instructions[i];
 		if (in->kind == HSPMD_INSTRUCTION_READ)
 			whole = !hspmd_executor_read_input(ex, p, in, step, to, &ignored);
-		to += bytes_of(p, in);
+		to += hspmd_program_read_size(p, in);
 	}
 	a->whole = whole;
 	a->program = p;

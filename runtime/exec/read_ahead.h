@@ -24,6 +24,8 @@ struct hspmd_read_ahead {
 	size_t capacity, taken; /* taken: bytes that the step's instructions have taken so far */
 };
 
+/* Bytes that an instruction reads; 0: it is no READ. */
+size_t hspmd_program_read_size(const struct hspmd_program *p, const struct hspmd_instruction *in);
 /* Reads what instruction `in` of program p reads in a step; `to` has room for its slot. 0 or -1 and err. */
 int hspmd_executor_read_input(const struct hspmd_executor *ex, const struct hspmd_program *p, const struct hspmd_instruction *in,
                               int64_t step, char *to, struct hspmd_error *err);

@@ -15,9 +15,9 @@
 struct hspmd_replay {
 	const struct hspmd_program *p;
 	struct hspmd_device *dev;
-	struct hspmd_device_graph **of; /* [p->vote], by a segment's first instruction */
+	struct hspmd_device_graph **of; /* [p->vote + 1], by a segment's first instruction; the last: of the updates */
 	bool always, off, replaying;    /* replaying: in this step */
-	bool loss_varies;
+	bool inputs_stay, loss_varies;
 	int64_t step;
 	double began, best[2]; /* seconds of a step: without and with replay */
 };
@@ -28,7 +28,7 @@ bool hspmd_replay_is_loss(const struct hspmd_instruction *in)
 	       (in->opcode == HSPMD_OP_LOSS || in->opcode == HSPMD_OP_LOSS_GRAD || in->opcode == HSPMD_OP_CROSS_ENTROPY);
 }
 
-struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev, bool loss_varies)
+struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev, bool inputs_stay, bool loss_varies)
 {
 	const char *wanted = getenv("HSPMD_CUDA_GRAPHS");
 	if (!dev->ops->capture_begin || (wanted && !strcmp(wanted, "0")))
@@ -42,6 +42,7 @@ struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct h
 	}
 	r->p = p;
 	r->dev = dev;
+	r->inputs_stay = inputs_stay;
 	r->loss_varies = loss_varies;
 	r->always = wanted && !strcmp(wanted, "1");
 	return r;
@@ -49,7 +50,7 @@ struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct h
 
 void hspmd_replay_forget(struct hspmd_replay *r)
 {
-	for (size_t i = 0; r && i < r->p->vote; i++) {
+	for (size_t i = 0; r && i <= r->p->vote; i++) {
 		r->dev->ops->graph_free(r->dev, r->of[i]);
 		r->of[i] = NULL;
 	}
@@ -88,14 +89,19 @@ void hspmd_replay_end_step(struct hspmd_replay *r)
 	r->step++;
 }
 
+static bool can_be_captured(const struct hspmd_replay *r, const struct hspmd_instruction *in)
+{
+	if (in->kind == HSPMD_INSTRUCTION_READ)
+		return r->inputs_stay;
+	return in->kind != HSPMD_INSTRUCTION_COMM && (r->inputs_stay || !r->loss_varies || !hspmd_replay_is_loss(in));
+}
+
 size_t hspmd_replay_segment_end(const struct hspmd_replay *r, size_t first)
 {
 	size_t end = first;
 	if (!r || !r->replaying)
 		return first;
-	while (end < r->p->vote &&
-	       (r->p->instructions[end].kind == HSPMD_INSTRUCTION_RUN || r->p->instructions[end].kind == HSPMD_INSTRUCTION_NORM) &&
-	       !(r->loss_varies && hspmd_replay_is_loss(&r->p->instructions[end])))
+	while (end < r->p->vote && can_be_captured(r, &r->p->instructions[end]))
 		end++;
 	return end - first < LEAST ? first : end;
 }
@@ -116,14 +122,26 @@ static struct hspmd_device_graph *record(struct hspmd_replay *r, size_t first, s
 	return NULL;
 }
 
-int hspmd_replay_run_segment(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor,
-                             struct hspmd_error *err)
+static int launch(struct hspmd_replay *r, size_t first, size_t end, bool beside, hspmd_replay_run run, void *executor,
+                  struct hspmd_error *err)
 {
+	const struct hspmd_device_ops *ops = r->dev->ops;
 	if (!r->of[first])
 		r->of[first] = record(r, first, end, run, executor);
 	if (r->of[first])
-		return r->dev->ops->replay(r->dev, r->of[first], err) ? -1 : 1;
+		return (beside ? ops->replay_beside : ops->replay)(r->dev, r->of[first], err) ? -1 : 1;
 	r->off = true;
 	r->replaying = false;
 	return 0;
+}
+
+int hspmd_replay_run_segment(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor,
+                             struct hspmd_error *err)
+{
+	return launch(r, first, end, false, run, executor, err);
+}
+
+int hspmd_replay_run_updates(struct hspmd_replay *r, bool beside, hspmd_replay_run run, void *executor, struct hspmd_error *err)
+{
+	return r && r->replaying && r->inputs_stay ? launch(r, r->p->vote, r->p->vote + 1, beside, run, executor, err) : 0;
 }

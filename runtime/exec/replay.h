@@ -2,7 +2,8 @@
 /* Segments of a program's instructions in which the host has nothing to do are captured once and launched again in later steps, if the
  * device supports this and if it is faster: steps are timed both ways, and both give the same bits. Segments end where the device
  * communicates; all transfers that any instruction of a segment depends on are complete before the segment starts. Buffers keep their
- * addresses, and everything that changes from step to step is in instructions that are not captured (samples, the optimizer).
+ * addresses, and the device takes what changes from step to step from places that stay (step_inputs.h): passes without communication are
+ * one segment, and so are the updates. On a device that does not, segments also end at samples and at losses whose factor varies.
  * HSPMD_CUDA_GRAPHS=0 never captures, =1 always. */
 #ifndef HSPMD_EXEC_REPLAY_H
 #define HSPMD_EXEC_REPLAY_H
@@ -13,9 +14,9 @@ struct hspmd_replay;
 
 /* Returns true if the instruction multiplies by the factor of the step's loss (sample_source.h). */
 bool hspmd_replay_is_loss(const struct hspmd_instruction *in);
-/* NULL: nothing is to be captured. loss_varies: the factor of the loss differs from step to step, so those instructions are not captured.
- * The device and the program must outlive the result. */
-struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev, bool loss_varies);
+/* NULL: nothing is to be captured. inputs_stay: the device takes samples and the step's values from places that stay. loss_varies: the
+ * factor of the loss differs from step to step. The device and the program must outlive the result. */
+struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev, bool inputs_stay, bool loss_varies);
 /* Captures anew what was captured: a buffer has moved. NULL is fine. */
 void hspmd_replay_forget(struct hspmd_replay *r);
 void hspmd_replay_destroy(struct hspmd_replay *r); /* to be called before the program's buffers are freed */
@@ -33,5 +34,8 @@ typedef int (*hspmd_replay_run)(void *executor, size_t *i, struct hspmd_error *e
  * in later steps; -1 and err. */
 int hspmd_replay_run_segment(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor,
                              struct hspmd_error *err);
+/* The same of the updates, all of which one call of `run` asks for; beside: by run_beside, and so they are launched. 0 also if this step
+ * launches nothing that was captured; r may be NULL. */
+int hspmd_replay_run_updates(struct hspmd_replay *r, bool beside, hspmd_replay_run run, void *executor, struct hspmd_error *err);
 
 #endif

@@ -19,7 +19,7 @@ enum hspmd_step_part {
 	HSPMD_PART_WAIT, /* for other devices, before an instruction or within one that communicates */
 	HSPMD_PART_SUMS, /* wait for sums of gradients, after the last instruction */
 	HSPMD_PART_VOTE,
-	HSPMD_PART_UPDATE,     /* clipping and the optimizer */
+	HSPMD_PART_UPDATE,     /* clipping and the optimizer; neither this nor the vote if hspmd_executor_is_alone */
 	HSPMD_PART_PARAMETERS, /* on their way back to where the next step reads them */
 	HSPMD_PART_VALIDATION,
 };

@@ -151,10 +151,9 @@ static int train(struct member *m, struct hspmd_error *err)
 	if (!(m->executor = hspmd_executor_create(&eo, err)) || hspmd_executor_initialise(m->executor, err))
 		return -1;
 	for (int64_t step = 0; step < o->steps; step++) {
-		struct hspmd_totals own = { 0 }, all;
+		struct hspmd_totals all = { 0 };
 		struct hspmd_step_times times;
-		if (use_step(m, step, err) || hspmd_executor_gradients(m->executor, step, &own, &times, err) ||
-		    hspmd_executor_vote(m->executor, step, &own, &all, err) || hspmd_executor_commit(m->executor, step, &all, err))
+		if (use_step(m, step, err) || hspmd_executor_step(m->executor, step, &all, &times, err))
 			return -1;
 		if (m->rank == 0 && o->on_loss)
 			o->on_loss(o->context, step, all.loss);

@@ -129,13 +129,14 @@ static void cost_of(const struct hspmd_op_view *v, const struct hspmd_shape *x, 
 	*bytes = hspmd_op_bytes(v);
 }
 
-/* Rows of all tokens that may choose one expert, as it gets them and within it, in F32. */
+/* Rows of all tokens that may choose one expert, as it gets them and within it: in F32 one expert after another, or in their own type. */
 static double workspace_of(const struct hspmd_op_view *v, const struct hspmd_shape *x, const struct hspmd_shape *gate, bool backward,
                            bool at_once)
 {
 	double rows = (double)(x->dim[0] * x->dim[1]) * (at_once ? v->attr->experts_per_token : 1);
 	double width = (double)x->dim[2], inner = (double)gate->dim[1], wide = width > inner ? width : inner;
-	return 4 * rows * ((backward ? 2 : 1) * width + 3 * inner + wide);
+	double size = at_once ? (double)hspmd_dtype_bytes(v->in_dtype[backward]) : 4;
+	return size * rows * ((backward ? 2 : 1) * width + 3 * inner + wide);
 }
 
 static double experts_workspace(const struct hspmd_op_view *v, bool at_once)

@@ -85,6 +85,8 @@ int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *jo
 /* To be called before the state changes: blocks until the live data is no longer needed (a copy exists). Cheap if no write is running.
  * -1 and err: the device failed to provide its part of the data; the live data is not read any more, and the checkpoint fails. */
 int hspmd_writer_wait_copied(struct hspmd_writer *w, struct hspmd_error *err);
+/* Returns true if that would block, or may. */
+bool hspmd_writer_is_copying(struct hspmd_writer *w);
 bool hspmd_writer_busy(struct hspmd_writer *w);
 bool hspmd_writer_shared_busy(struct hspmd_writer *w);
 /* The result of a write. 0: nothing new. 1: written (in at least one location), or, if copies were requested, attempted: *report is a

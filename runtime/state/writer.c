@@ -392,12 +392,17 @@ int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *jo
 	return 0;
 }
 
-int hspmd_writer_wait_copied(struct hspmd_writer *w, struct hspmd_error *err)
+bool hspmd_writer_is_copying(struct hspmd_writer *w)
 {
 	pthread_mutex_lock(&w->lock);
 	bool copying = w->phase == COPYING;
 	pthread_mutex_unlock(&w->lock);
-	if (!copying)
+	return copying;
+}
+
+int hspmd_writer_wait_copied(struct hspmd_writer *w, struct hspmd_error *err)
+{
+	if (!hspmd_writer_is_copying(w))
 		return 0;
 	double start = hspmd_now();
 	int status = copy_some(w, true, err);

@@ -364,6 +364,10 @@ static int abort_generation(struct worker *w, json_t *m)
 		hspmd_error_log("the device has failed and with it this worker's part of the state is lost: %s", err.text);
 		return -1;
 	}
+	if (w->active && w->active->executor && hspmd_executor_is_torn(w->active->executor)) {
+		hspmd_error_log("an update has failed halfway, and with it this worker's part of the state is lost");
+		return -1;
+	}
 	if (json_is_true(json_object_get(m, "revive")) && !w->active)
 		revive(w);
 	if (w->next && w->next->number == number)

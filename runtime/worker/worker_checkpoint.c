@@ -367,6 +367,11 @@ int worker_serve_late(struct worker *w, const char *why_not)
 	return status;
 }
 
+bool worker_is_copying(const struct worker *w)
+{
+	return w->checkpoints && hspmd_writer_is_copying(w->checkpoints->writer);
+}
+
 int worker_before_update(struct worker *w, struct hspmd_error *err)
 {
 	return w->checkpoints ? hspmd_writer_wait_copied(w->checkpoints->writer, err) : 0;

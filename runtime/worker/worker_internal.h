@@ -117,6 +117,8 @@ int worker_snapshot(struct worker *w);
 int worker_serve_late(struct worker *w, const char *why_not);
 /* To be called before the state changes: returns 0 when no image of it is being taken any more. */
 int worker_before_update(struct worker *w, struct hspmd_error *err);
+/* Returns true if that may block. */
+bool worker_is_copying(const struct worker *w);
 /* To be called before this generation's connections are closed: afterwards no copies are sent over them. NULL is fine. */
 void worker_detach(struct worker *w, struct hspmd_generation *g);
 /* Executes `checkpoint` outside of training, and `manifest`. */

@@ -148,19 +148,21 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 	return status;
 }
 
-/* Run one step. 0; or -1 and err: nothing has changed except what `ready` and `step` say. */
-static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_error *err)
+/* What this worker says in a step's vote. */
+static void set_requests(struct worker *w, struct hspmd_totals *own)
+{
+	own->stop = atomic_load(&w->stop) == w->active->number;
+	own->checkpoint = worker_checkpoint_possible(w);
+}
+
+/* A step in three calls, because others vote, or an image of the state is still being copied. */
+static int vote_and_update(struct worker *w, struct hspmd_totals *all, struct hspmd_step_times *times, struct hspmd_error *err)
 {
 	struct hspmd_executor *ex = w->active->executor;
 	struct hspmd_totals own = { 0 };
-	struct hspmd_step_times times;
-	double then = hspmd_now(), valid = NAN, gathered = w->gather_s;
-	worker_set_ready(w, false);
-	worker_trace_begin_step(w);
-	if (hspmd_executor_gradients(ex, w->step, &own, &times, err))
+	if (hspmd_executor_gradients(ex, w->step, &own, times, err))
 		return -1;
-	own.stop = atomic_load(&w->stop) == w->active->number;
-	own.checkpoint = worker_checkpoint_possible(w);
+	set_requests(w, &own);
 	worker_set_ready(w, true);
 	double computed = hspmd_now();
 	if (hspmd_executor_vote(ex, w->step, &own, all, err))
@@ -168,10 +170,27 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	double voted = hspmd_now();
 	if (worker_before_update(w, err) || hspmd_executor_commit(ex, w->step, all, err))
 		return -1;
+	worker_trace_part(w, HSPMD_PART_VOTE, computed, voted);
+	worker_trace_part(w, HSPMD_PART_UPDATE, voted, hspmd_now());
+	return 0;
+}
+
+/* Run one step. 0; or -1 and err: nothing has changed except what `ready` and `step` say, and hspmd_executor_is_torn. */
+static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_error *err)
+{
+	struct hspmd_executor *ex = w->active->executor;
+	struct hspmd_step_times times;
+	double then = hspmd_now(), valid = NAN, gathered = w->gather_s;
+	bool alone = hspmd_executor_is_alone(ex) && !worker_is_copying(w);
+	worker_set_ready(w, false);
+	worker_trace_begin_step(w);
+	*all = (struct hspmd_totals){ 0 };
+	if (alone ? hspmd_executor_step(ex, w->step, all, &times, err) : vote_and_update(w, all, &times, err))
+		return -1;
+	if (alone)
+		set_requests(w, all);
 	worker_remember_step(w, all);
 	double updated = hspmd_now();
-	worker_trace_part(w, HSPMD_PART_VOTE, computed, voted);
-	worker_trace_part(w, HSPMD_PART_UPDATE, voted, updated);
 	worker_trace_part(w, HSPMD_PART_STEP, then, updated);
 	if (is_to_measure(w, all) && measure(w, &valid, err))
 		return -1;

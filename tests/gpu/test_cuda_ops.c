@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "runtime/device/random.h"
+#include "runtime/device/step_values.h"
 #include "runtime/op/op.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/mirror.h"
@@ -164,13 +165,21 @@ static void sum_of_squares(void **state)
 	gpu->ops->release(gpu, total);
 }
 
+static struct hspmd_step_values *put_values(const struct hspmd_step_values *host)
+{
+	struct hspmd_error err;
+	void *device = mirror_allocate(sizeof *host);
+	mirror_must(gpu->ops->to_device(gpu, device, host, sizeof *host, &err), &err);
+	return device;
+}
+
 /* More vectors than fit into a launch, of all sizes, some without weight decay: the same bits as one after the other, except for the order
- * in which squares are summed. */
+ * in which squares are summed; and as with a step's values instead of attributes. */
 static void many_at_once(void **state)
 {
 	(void)state;
 	enum { COUNT = 131 };
-	static struct hspmd_kernel_args all[2][COUNT], squares[COUNT];
+	static struct hspmd_kernel_args all[3][COUNT], squares[COUNT];
 	struct hspmd_op_attr attr = { .scale = 0.5,
 		                      .update = hspmd_optimizer_update(HSPMD_OPTIMIZER_ADAMW, (double[]){ 0.9, 0.95, 1e-8 }, 0.01, 0, 3) },
 	                     decays = attr;
@@ -178,7 +187,10 @@ static void many_at_once(void **state)
 	double start = 0, sums[2];
 	void *total = mirror_allocate(sizeof start), *workspace = mirror_allocate(4096);
 	decays.update = hspmd_optimizer_update(HSPMD_OPTIMIZER_ADAMW, (double[]){ 0.9, 0.95, 1e-8 }, 0.01, 0.1, 3);
-	for (int way = 0; way < 2; way++)
+	struct hspmd_step_values values = { .square_sum = 36, .clip = 3, .keep = decays.update.keep };
+	memcpy(values.rates, attr.update.rates, sizeof values.rates);
+	struct hspmd_step_values *on_device = put_values(&values);
+	for (int way = 0; way < 3; way++)
 		for (int i = 0; i < COUNT; i++) {
 			int n = i % 7 == 0 ? 4096 * (i % 3) + i : i + 1;
 			struct hspmd_kernel_args *a = &all[way][i];
@@ -204,6 +216,13 @@ static void many_at_once(void **state)
 	for (int i = 0; i < COUNT; i++)
 		run_on(gpu, HSPMD_OP_UPDATE, &all[0][i]);
 	mirror_must(gpu->ops->run_batch(gpu, HSPMD_OP_UPDATE, all[1], COUNT, &err), &err);
+	for (int i = 0; i < COUNT; i++)
+		all[2][i].values = on_device;
+	attr.scale = decays.scale = attr.update.keep = decays.update.keep = 99;
+	memset(attr.update.rates, 0, sizeof attr.update.rates);
+	memset(decays.update.rates, 0, sizeof decays.update.rates);
+	attr.update.keep = 1;
+	mirror_must(gpu->ops->run_batch(gpu, HSPMD_OP_UPDATE, all[2], COUNT, &err), &err);
 	for (int way = 0; way < 2; way++) {
 		mirror_must(gpu->ops->to_device(gpu, total, &start, sizeof start, &err), &err);
 		for (int i = 0; way == 0 && i < COUNT; i++)
@@ -215,19 +234,65 @@ static void many_at_once(void **state)
 	assert_true(sums[0] > 0 && fabs(sums[1] - sums[0]) < 1e-12 * sums[0]);
 	for (int i = 0; i < COUNT; i++)
 		for (int k = 0; k < 5; k++) {
-			const struct hspmd_view *one = k ? &all[0][i].out[k - 1] : &all[0][i].in[0],
-			                        *other = k ? &all[1][i].out[k - 1] : &all[1][i].in[0];
-			size_t bytes = (size_t)one->shape[0] * hspmd_dtype_bytes(one->dtype);
-			void *x = mirror_take_back(one->data, bytes), *y = mirror_take_back(other->data, bytes);
-			if (memcmp(x, y, bytes))
-				fail_msg("vector %d of %lld elements: %d has other bits", i, (long long)one->shape[0], k);
-			free(x);
-			free(y);
-			gpu->ops->release(gpu, one->data);
-			gpu->ops->release(gpu, other->data);
+			void *got[3];
+			for (int way = 0; way < 3; way++) {
+				const struct hspmd_view *v = k ? &all[way][i].out[k - 1] : &all[way][i].in[0];
+				size_t bytes = (size_t)v->shape[0] * hspmd_dtype_bytes(v->dtype);
+				got[way] = mirror_take_back(v->data, bytes);
+				if (memcmp(got[0], got[way], bytes))
+					fail_msg("vector %d of %lld elements, way %d: %d has other bits", i, (long long)v->shape[0], way,
+					         k);
+				gpu->ops->release(gpu, v->data);
+			}
+			for (int way = 0; way < 3; way++)
+				free(got[way]);
 		}
+	gpu->ops->release(gpu, on_device);
 	gpu->ops->release(gpu, total);
 	gpu->ops->release(gpu, workspace);
+}
+
+/* A factor of the step among its values gives the bits of one that is in attr.scale. */
+static void losses_take_the_factor(void **state)
+{
+	(void)state;
+	enum { ROWS = 5, V = 37 };
+	float x[ROWS * V], *stats[2], *gradient[2];
+	int32_t wanted[ROWS] = { 3, -1, 36, 0, 11 };
+	double zero = 0, losses[2];
+	struct hspmd_error err;
+	struct hspmd_step_values *values = put_values(&(struct hspmd_step_values){ .loss_factor = 1.37 });
+	for (int i = 0; i < ROWS * V; i++)
+		x[i] = (float)hspmd_random_normal(6, 2, (uint64_t)i);
+	void *logits = mirror_allocate(sizeof x), *targets = mirror_allocate(sizeof wanted), *loss = mirror_allocate(sizeof zero),
+	     *to = mirror_allocate(sizeof x), *s = mirror_allocate(ROWS * 3 * sizeof(float));
+	mirror_must(gpu->ops->to_device(gpu, logits, x, sizeof x, &err), &err);
+	mirror_must(gpu->ops->to_device(gpu, targets, wanted, sizeof wanted, &err), &err);
+	for (int way = 0; way < 2; way++) {
+		struct hspmd_op_attr attr = { .scale = way ? 0.3 : 0.3 * 1.37, .parts = 1 };
+		struct hspmd_kernel_args args = { .attr = &attr, .input_count = 2, .output_count = 2, .values = way ? values : NULL };
+		args.in[0] = args.out[0] =
+		        (struct hspmd_view){ logits, HSPMD_F32, .rank = 3, .shape = { 1, ROWS, V }, .full = { 1, ROWS, V } };
+		args.out[0].data = to;
+		args.in[1] = (struct hspmd_view){ targets, HSPMD_I32, .rank = 2, .shape = { 1, ROWS }, .full = { 1, ROWS } };
+		args.out[1] = (struct hspmd_view){ s, HSPMD_F32, .rank = 4, .shape = { 1, 1, ROWS, 3 }, .full = { 1, 1, ROWS, 3 } };
+		run_on(gpu, HSPMD_OP_CROSS_ENTROPY, &args);
+		gradient[way] = mirror_take_back(to, sizeof x);
+		stats[way] = mirror_take_back(s, ROWS * 3 * sizeof(float));
+		args.in[0] = args.out[1];
+		args.output_count = 1;
+		args.out[0] = vector(loss, HSPMD_F64, 1);
+		run_on(gpu, HSPMD_OP_LOSS, &args);
+		mirror_must(gpu->ops->to_host(gpu, &losses[way], loss, sizeof *losses, &err), &err);
+	}
+	assert_true(losses[0] != 0 && losses[0] == losses[1]);
+	assert_memory_equal(gradient[0], gradient[1], sizeof x);
+	for (int way = 0; way < 2; way++) {
+		free(gradient[way]);
+		free(stats[way]);
+	}
+	for (int i = 0; i < 6; i++)
+		gpu->ops->release(gpu, ((void *[]){ values, logits, targets, loss, to, s })[i]);
 }
 
 static void casts(void **state)
@@ -499,11 +564,20 @@ static void attention_is_chosen(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(operators_f32),       cmocka_unit_test(operators_bf16), cmocka_unit_test(operators_of_random_shapes),
-		cmocka_unit_test(optimizer),           cmocka_unit_test(many_at_once),   cmocka_unit_test(random_numbers),
-		cmocka_unit_test(sum_of_squares),      cmocka_unit_test(casts),          cmocka_unit_test(copies),
-		cmocka_unit_test(many_copies),         cmocka_unit_test(large_copies),   cmocka_unit_test(attention_by_dnn),
+		cmocka_unit_test(operators_f32),
+		cmocka_unit_test(operators_bf16),
+		cmocka_unit_test(operators_of_random_shapes),
+		cmocka_unit_test(optimizer),
+		cmocka_unit_test(many_at_once),
+		cmocka_unit_test(random_numbers),
+		cmocka_unit_test(sum_of_squares),
+		cmocka_unit_test(casts),
+		cmocka_unit_test(copies),
+		cmocka_unit_test(many_copies),
+		cmocka_unit_test(large_copies),
+		cmocka_unit_test(attention_by_dnn),
 		cmocka_unit_test(attention_is_chosen),
+		cmocka_unit_test(losses_take_the_factor),
 	};
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps on the CUDA device decide nothing: no lock, no allocation and no look-up after the first step of a program, and no capture after
- * the first steps of each length. (test_cuda_ops: the same of every operator's call.) Nor do they wait for samples. */
+ * the first steps of each length. (test_cuda_ops: the same of every operator's call.) Nor do they wait for samples, or for the host between
+ * passes and update. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -22,13 +25,11 @@
 	"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,"         \
 	"\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0\"]}]}]}"
 
-/* A step is gradients and commit. The source of samples is a file of the test's, which is not part of the device. */
-int __real_hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
-                                    struct hspmd_error *err);
-int __real_hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err);
-int __wrap_hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
-                                    struct hspmd_error *err);
-int __wrap_hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err);
+/* The source of samples is a file of the test's, which is not part of the device. */
+int __real_hspmd_executor_step(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *all, struct hspmd_step_times *times,
+                               struct hspmd_error *err);
+int __wrap_hspmd_executor_step(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *all, struct hspmd_step_times *times,
+                               struct hspmd_error *err);
 
 /* What a step reads, and when: hspmd_device_read_batch is the step's wait for the device. */
 struct hspmd_sample_source __real_hspmd_data_source(struct hspmd_data *d);
@@ -42,6 +43,8 @@ static struct hspmd_sample_source own_source;
 static int64_t present; /* the step that runs */
 static bool waited;     /* for the device, in this step */
 static long early, late;
+static long at_totals[EMULATE_COUNTS]; /* when the host has them */
+static long asked_later;               /* of the device, in all steps */
 
 static void see_reading(int64_t step)
 {
@@ -73,43 +76,47 @@ int __wrap_hspmd_device_read_batch(struct hspmd_device *dev, void *host, const v
                                    struct hspmd_error *err)
 {
 	waited = true;
-	return __real_hspmd_device_read_batch(dev, host, src, count, bytes, err);
-}
-
-static long asked, commit_waits; /* commit_waits: of the host, for the device */
-static int watched;
-static char first[HOST_CALLS_TEXT];
-
-static void add_up(int64_t step)
-{
-	char text[HOST_CALLS_TEXT];
-	long now = host_calls_end(text);
-	if (now && !asked)
-		snprintf(first, sizeof first, "%s", text);
-	asked += step ? now : 0;
-	watched += step > 0;
-}
-
-int __wrap_hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
-                                    struct hspmd_error *err)
-{
-	present = step;
-	waited = false;
-	host_calls_begin();
-	int status = __real_hspmd_executor_gradients(ex, step, own, times, err);
-	add_up(step);
+	int status = __real_hspmd_device_read_batch(dev, host, src, count, bytes, err);
+	gpu_counts(at_totals);
 	return status;
 }
 
-int __wrap_hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err)
+static long asked;
+static int watched;
+static char first[HOST_CALLS_TEXT];
+static long most_waits; /* of the host, for the device, in a step that is not the first */
+static bool in_three;   /* steps are asked for in three calls: the host knows the norm before it asks for the update */
+static int losses_counted;
+
+static int step_in_three(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *all, struct hspmd_step_times *times,
+                         struct hspmd_error *err)
+{
+	struct hspmd_totals own = { 0 };
+	return hspmd_executor_gradients(ex, step, &own, times, err) || hspmd_executor_vote(ex, step, &own, all, err) ||
+	                       hspmd_executor_commit(ex, step, all, err)
+	               ? -1
+	               : 0;
+}
+
+int __wrap_hspmd_executor_step(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *all, struct hspmd_step_times *times,
+                               struct hspmd_error *err)
 {
 	long before[EMULATE_COUNTS], after[EMULATE_COUNTS];
+	char text[HOST_CALLS_TEXT];
+	present = step;
+	waited = false;
 	gpu_counts(before);
 	host_calls_begin();
-	int status = __real_hspmd_executor_commit(ex, step, all, err);
-	add_up(step);
+	int status = (in_three ? step_in_three : __real_hspmd_executor_step)(ex, step, all, times, err);
+	long now = host_calls_end(text);
 	gpu_counts(after);
-	commit_waits += after[EMULATE_WAITS] - before[EMULATE_WAITS];
+	asked_later += after[EMULATE_ASKED] - at_totals[EMULATE_ASKED];
+	if (now && !asked && step)
+		snprintf(first, sizeof first, "%s", text);
+	asked += step ? now : 0;
+	watched += step > 0;
+	if (step && after[EMULATE_WAITS] - before[EMULATE_WAITS] > most_waits)
+		most_waits = after[EMULATE_WAITS] - before[EMULATE_WAITS];
 	return status;
 }
 
@@ -147,7 +154,7 @@ static void steps_decide_nothing(void **state)
 			double losses[STEPS];
 			asked = watched = 0;
 			train(models[m].config, models[m].layers, bf16, NULL, true, STEPS, losses);
-			assert_int_equal(watched, 2 * (STEPS - 1));
+			assert_int_equal(watched, STEPS - 1);
 			if (asked)
 				fail_msg("steps of %s in %s asked for %ld things, the first with any for %s", models[m].name,
 				         bf16 ? "bf16" : "fp32", asked, first);
@@ -185,9 +192,10 @@ static void samples_are_read_ahead(void **state)
 	static const char *const jobs[] = { "{}", "{\"data\":{\"lengths\":[8,14,16]}}" };
 	char plan[512];
 	snprintf(plan, sizeof plan, PLAN, 5);
+	double all[4][2 * STEPS];
 	for (int i = 0; i < 4; i++) {
 		struct hspmd_error err = { "" };
-		double losses[2 * STEPS];
+		double *losses = all[i];
 		struct trainer_options o = { .model = trainer_gpt2,
 			                     .plan = plan,
 			                     .devices = 1,
@@ -203,6 +211,9 @@ static void samples_are_read_ahead(void **state)
 			assert_true(early > 0 && !late);
 		else
 			assert_true(late > 0 && !early);
+		/* Each step has a factor of its losses, for what its mask leaves. */
+		for (int s = 0; i & 1 && s < 2 * STEPS; s++)
+			assert_true(fabs(all[i][s] - all[i - 1][s]) <= 1e-4 * all[i - 1][s]);
 	}
 }
 
@@ -257,11 +268,8 @@ static void updates_run_beside(void **state)
 				                     .context = &sums[beside] };
 			setenv("HSPMD_CUDA_BESIDE", beside ? "1" : "0", 1);
 			setenv("HSPMD_CUDA_GRAPHS", i & 2 ? "1" : "0", 1);
-			commit_waits = 0;
 			if (trainer_train(&o, losses[beside], &err))
 				fail_msg("%s", err.text);
-			if (gpu_is_emulated())
-				assert_true(beside ? !commit_waits : commit_waits > 0);
 		}
 		assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
 		assert_true(sums[0] == sums[1]);
@@ -365,12 +373,158 @@ static void jobs_say_how_exact(void **state)
 	}
 }
 
+/* One launch for the passes, one for the updates, and a copy of each of the totals, which the host waits for: whatever the length of the
+ * program, and although losses have a factor of the step. */
+#define MANY 12
+
+static int count_losses(void *context, const struct hspmd_program *p, const struct hspmd_executor *ex, struct hspmd_device *device,
+                        struct hspmd_error *err)
+{
+	(void)context, (void)ex, (void)device, (void)err;
+	losses_counted = p->loss_count;
+	return 0;
+}
+
+static void a_step_is_two_launches(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *config;
+		int layers;
+	} models[] = { { trainer_gpt2, 5 }, { trainer_llama, 5 }, { trainer_mixtral, 4 } };
+	if (!gpu_is_emulated())
+		skip(); /* a real one does not count */
+	for (int i = 0; i < 6; i++) {
+		bool beside = i & 1;
+		long counts[4][EMULATE_COUNTS];
+		double losses[2 * MANY];
+		char plan[512];
+		struct hspmd_error err = { "" };
+		snprintf(plan, sizeof plan, PLAN, models[i / 2].layers);
+		struct trainer_options o = { .model = models[i / 2].config,
+			                     .plan = plan,
+			                     .devices = 1,
+			                     .gpus = 1,
+			                     .bf16 = true,
+			                     .masked = i % 3,
+			                     .on_end = count_losses };
+		setenv("HSPMD_CUDA_BESIDE", beside ? "1" : "0", 1);
+		setenv("HSPMD_CUDA_GRAPHS", "1", 1);
+		most_waits = asked_later = 0;
+		for (int k = 0; k < 3; k++) { /* the first measures algorithms */
+			o.steps = k < 2 ? MANY : 2 * MANY;
+			if (trainer_train(&o, losses, &err))
+				fail_msg("%s", err.text);
+			gpu_counts(counts[k]);
+		}
+		long steps = (counts[2][EMULATE_ASKED] - counts[1][EMULATE_ASKED]) - (counts[1][EMULATE_ASKED] - counts[0][EMULATE_ASKED]);
+		printf("updates %s the next step: %.2f things asked per step, %ld waits\n", beside ? "beside" : "before",
+		       (double)steps / MANY, most_waits);
+		/* beside: its stream waits for the passes, which is a thing asked, too */
+		assert_int_equal(steps, MANY * (2 + beside + 1 + losses_counted));
+		assert_int_equal(most_waits, 1);
+		assert_int_equal(asked_later, 0); /* the update did not wait for the host to learn the norm */
+	}
+	unsetenv("HSPMD_CUDA_BESIDE");
+	unsetenv("HSPMD_CUDA_GRAPHS");
+}
+
+/* The device clips, rates and rounds with the bits of a host that knows the norm before it asks for the update. */
+static void the_device_knows_the_step(void **state)
+{
+	(void)state;
+	static const char *const jobs[] = { NULL, "{\"data\":{\"lengths\":[8,14,16]}}", "{\"optimizer\":{\"type\":\"lion\"}}" };
+	for (int i = 0; i < 12; i++) {
+		double losses[2][2 * STEPS];
+		uint64_t sums[2] = { 0, 0 };
+		for (int k = 0; k < 2; k++) {
+			struct hspmd_error err = { "" };
+			char plan[512];
+			snprintf(plan, sizeof plan, PLAN, 5);
+			struct trainer_options o = { .model = i % 2 ? trainer_gpt2 : trainer_llama,
+				                     .plan = plan,
+				                     .devices = 1,
+				                     .gpus = 1,
+				                     .steps = 2 * STEPS,
+				                     .bf16 = i / 2 % 2,
+				                     .stochastic = i / 2 % 2 && i / 4 % 2,
+				                     .documents = i % 3 == 1,
+				                     .masked = i / 3 % 2,
+				                     .clip = i < 9 ? 0.3 : 0,
+				                     .job = jobs[i % 3],
+				                     .on_end = sum_parameters,
+				                     .context = &sums[k] };
+			setenv("HSPMD_CUDA_BESIDE", i / 4 % 2 ? "1" : "0", 1);
+			setenv("HSPMD_CUDA_GRAPHS", i / 6 ? "1" : "0", 1);
+			in_three = k;
+			if (trainer_train(&o, losses[k], &err))
+				fail_msg("%s", err.text);
+		}
+		assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
+		assert_true(sums[0] == sums[1]);
+	}
+	in_three = false;
+	unsetenv("HSPMD_CUDA_BESIDE");
+	unsetenv("HSPMD_CUDA_GRAPHS");
+}
+
+/* Passes without an update leave the state alone; and of an update that was asked for but not seen to end, the executor says so. */
+static int hang(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device,
+                struct hspmd_error *err)
+{
+	struct hspmd_executor *ex = (struct hspmd_executor *)(uintptr_t)executor;
+	struct hspmd_totals all = { 0 };
+	struct hspmd_step_times times;
+	uint64_t sums[2] = { 0, 0 };
+	(void)context;
+	if (sum_parameters(&sums[0], p, ex, device, err))
+		return -1;
+	loss_with(ex, NULL, 1);
+	if (sum_parameters(&sums[1], p, ex, device, err))
+		return -1;
+	assert_true(sums[0] == sums[1]);
+	assert_false(hspmd_executor_is_torn(ex));
+	char path[] = "/tmp/hspmd-hang-XXXXXX";
+	int fd = mkstemp(path);
+	assert_true(fd >= 0);
+	close(fd);
+	setenv("HSPMD_EMULATE_HANG", path, 1);
+	setenv("HSPMD_CUDA_WAIT_S", "0.01", 1);
+	assert_int_equal(__real_hspmd_executor_step(ex, 1, &all, &times, err), -1);
+	assert_non_null(strstr(err->text, "the GPU has not done its work for"));
+	assert_true(hspmd_executor_is_torn(ex));
+	unlink(path);
+	unsetenv("HSPMD_EMULATE_HANG");
+	unsetenv("HSPMD_CUDA_WAIT_S");
+	return 0;
+}
+
+static void an_update_without_an_end_is_torn(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	double loss;
+	char plan[512];
+	if (!gpu_is_emulated())
+		skip(); /* a real one does not hang when told to */
+	snprintf(plan, sizeof plan, PLAN, 5);
+	struct trainer_options o = { .model = trainer_gpt2, .plan = plan, .devices = 1, .gpus = 1, .steps = 1, .on_end = hang };
+	if (trainer_train(&o, &loss, &err))
+		fail_msg("%s", err.text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(steps_decide_nothing),   cmocka_unit_test(each_length_is_captured_once),
-		cmocka_unit_test(updates_run_beside),     cmocka_unit_test(samples_are_read_ahead),
-		cmocka_unit_test(sources_are_kept_apart), cmocka_unit_test(jobs_say_how_exact),
+		cmocka_unit_test(steps_decide_nothing),
+		cmocka_unit_test(each_length_is_captured_once),
+		cmocka_unit_test(updates_run_beside),
+		cmocka_unit_test(samples_are_read_ahead),
+		cmocka_unit_test(sources_are_kept_apart),
+		cmocka_unit_test(jobs_say_how_exact),
+		cmocka_unit_test(a_step_is_two_launches),
+		cmocka_unit_test(the_device_knows_the_step),
+		cmocka_unit_test(an_update_without_an_end_is_torn),
 	};
 	struct hspmd_device *gpu = gpu_open();
 	gpu->ops->close(gpu);

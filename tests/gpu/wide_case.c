@@ -119,18 +119,35 @@ static int attention_777_window(struct hspmd_graph *g, enum hspmd_dtype type)
 	return attention(g, type, 777, 4, 4, 128, 300, false);
 }
 
-static int experts_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+static int experts(struct hspmd_graph *g, enum hspmd_dtype type, int64_t tokens, int64_t count, int64_t each, int64_t width, int64_t inner)
 {
-	struct hspmd_op_attr attr = { .experts = 3, .experts_per_token = 2, .scale = 0.7 };
-	int logits = op_case_parameter(g, type, "logits", SHAPE(2, 45, 3)), routed[HSPMD_OP_MAX_IO];
+	struct hspmd_op_attr attr = { .experts = (int)count, .experts_per_token = (int)each, .scale = 0.7 };
+	int logits = op_case_parameter(g, type, "logits", SHAPE(1, tokens, count)), routed[HSPMD_OP_MAX_IO];
 	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
-	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 45, 40)),
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(1, tokens, width)),
 		     routed[1],
 		     routed[0],
-		     op_case_parameter(g, type, "gate", SHAPE(3, 48, 40)),
-		     op_case_parameter(g, type, "up", SHAPE(3, 48, 40)),
-		     op_case_parameter(g, type, "down", SHAPE(3, 40, 48)) };
+		     op_case_parameter(g, type, "gate", SHAPE(count, inner, width)),
+		     op_case_parameter(g, type, "up", SHAPE(count, inner, width)),
+		     op_case_parameter(g, type, "down", SHAPE(count, width, inner)) };
 	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
+}
+
+static int experts_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts(g, type, 90, 3, 2, 40, 48);
+}
+
+/* More rows, columns and depth than a tile of grouped_gemm.cu has, none of them a whole number of tiles. */
+static int experts_tiled(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts(g, type, 230, 2, 1, 136, 168);
+}
+
+/* Experts that nobody chooses, or few. */
+static int experts_few(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts(g, type, 5, 16, 1, 24, 16);
 }
 
 static int loss_wide(struct hspmd_graph *g, enum hspmd_dtype type)
@@ -177,7 +194,9 @@ const struct op_case wide_cases[] = {
 	{ "attention, heads of 64, window and segments", attention_64_window_segments, true, NULL },
 	{ "attention, heads of 200", attention_200, true, NULL },
 	{ "attention packed, heads of 64", attention_packed_64, true, NULL },
-	{ "experts of 45 tokens", experts_wide, false, NULL },
+	{ "experts of 90 tokens", experts_wide, false, NULL },
+	{ "experts of 230 tokens", experts_tiled, false, NULL },
+	{ "experts of 5 tokens", experts_few, false, NULL },
 	{ "loss over 1000", loss_wide, false, NULL },
 	{ "FP8 linear of 96 to 208", linear_fp8_wide, false, NULL },
 	{ "FP8 linear of 96 to 208, transposed", linear_fp8_turned, false, NULL },

@@ -181,7 +181,7 @@ enum run {
 
 static enum hspmd_optimizer optimizer; /* of the case */
 
-/* What the kernels of experts allocate on a GPU (experts.cu): rows of all tokens, sorted by expert, as FP32. */
+/* What the kernels of experts allocate on a GPU (experts.cu): rows of all tokens, sorted by expert, in their own type. */
 static double experts_workspace(const struct hspmd_program *p, const struct hspmd_instruction *in)
 {
 	bool backward = in->kind == HSPMD_INSTRUCTION_RUN && in->opcode == HSPMD_OP_EXPERTS_GRAD;
@@ -191,7 +191,7 @@ static double experts_workspace(const struct hspmd_program *p, const struct hspm
 	                  gate = hspmd_program_slot_view(p, in->in[3 + backward], NULL);
 	double rows = (double)(x.shape[0] * x.shape[1] * in->attr->experts_per_token), inner = (double)gate.shape[1],
 	       width = (double)x.shape[2];
-	return 4 * rows * ((1 + backward) * width + 3 * inner + fmax(inner, width));
+	return (double)hspmd_dtype_bytes(x.dtype) * rows * ((1 + backward) * width + 3 * inner + fmax(inner, width));
 }
 
 /* Bytes of a device's program on a GPU, without the small workspaces of other kernels. *host: of the host's memory. */

@@ -67,17 +67,6 @@ template <int D> static __device__ __forceinline__ void multiply_columns(float (
 	}
 }
 
-/* Row and column of element i of a lane's part of a 16 x 8 tile. */
-static __device__ __forceinline__ int row_of(int i)
-{
-	return (int)(threadIdx.x % WARP) / 4 + i / 2 * 8;
-}
-
-static __device__ __forceinline__ int column_of(int i)
-{
-	return (int)(threadIdx.x % 4) * 2 + i % 2;
-}
-
 /* Returns true if all queries [q, q + queries) see all keys [k, k + keys). */
 static __device__ __forceinline__ bool all_see(const struct attention &a, int q, int queries, int k, int keys)
 {
@@ -93,12 +82,12 @@ static __device__ __forceinline__ void store_rows(const struct head_rows &to, in
 	bf16 *data = (bf16 *)to.data + batch * to.batch + (int64_t)head * D;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
-		int r = first + row_of(2 * half);
+		int r = first + fragment_row(2 * half);
 		if (r >= rows)
 			continue;
 #pragma unroll
 		for (int n = 0; n < D / 8; n++)
-			*(uint32_t *)(data + (int64_t)r * to.row + n * 8 + column_of(0)) =
+			*(uint32_t *)(data + (int64_t)r * to.row + n * 8 + fragment_column(0)) =
 			        pack_pair(sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]);
 	}
 }
@@ -132,7 +121,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 		for (int n = 0; n < TILES; n++)
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
-				bool seen = inside || sees(a, batch, q0 + own + row_of(i), k0 + n * 8 + column_of(i));
+				bool seen = inside || sees(a, batch, q0 + own + fragment_row(i), k0 + n * 8 + fragment_column(i));
 				s[n][i] = seen ? s[n][i] * scale : HIDDEN;
 				now[i / 2] = fmaxf(now[i / 2], s[n][i]);
 			}
@@ -161,8 +150,8 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 	float inverse[2] = { 1.0f / sum[0], 1.0f / sum[1] };
 	store_rows<D>(a.o, batch, head, q0 + own, a.queries, out, inverse);
 	for (int h = 0; h < 2; h++)
-		if (threadIdx.x % 4 == 0 && q0 + own + row_of(2 * h) < a.queries)
-			a.lse[stats_at(a, batch, head, q0 + own + row_of(2 * h))] = (high[h] + log2f(sum[h])) / LOG2E;
+		if (threadIdx.x % 4 == 0 && q0 + own + fragment_row(2 * h) < a.queries)
+			a.lse[stats_at(a, batch, head, q0 + own + fragment_row(2 * h))] = (high[h] + log2f(sum[h])) / LOG2E;
 }
 
 /* On entry s holds the scores and ds the gradients of their probabilities; on return s holds the probabilities and ds the gradients of the
@@ -174,7 +163,7 @@ static __device__ __forceinline__ void differentiate(const struct attention &a, 
 	for (int n = 0; n < TILES; n++)
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			int r = row_of(i), c = n * 8 + column_of(i), q = transposed ? c : r, k = transposed ? r : c;
+			int r = fragment_row(i), c = n * 8 + fragment_column(i), q = transposed ? c : r, k = transposed ? r : c;
 			bool seen = inside || sees(a, batch, q0 + q, k0 + k);
 			float p = seen ? exp2f((s[n][i] * a.scale - lse[transposed ? c : i / 2]) * LOG2E) : 0.0f;
 			ds[n][i] = p * (ds[n][i] - delta[transposed ? c : i / 2]) * a.scale;
@@ -232,7 +221,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) queries_grad_
 	int own = threadIdx.x / WARP * 16, kv = kv_of(a, head), stage = 0;
 	float dq[D / 8][4] = {}, lse[2], delta[2], one[2] = { 1.0f, 1.0f };
 	for (int h = 0; h < 2; h++) {
-		int q = q0 + own + row_of(2 * h);
+		int q = q0 + own + fragment_row(2 * h);
 		lse[h] = q < a.queries ? a.lse[stats_at(a, batch, head, q)] : 0.0f;
 		delta[h] = q < a.queries ? a.delta[stats_at(a, batch, head, q)] : 0.0f;
 	}

@@ -201,6 +201,11 @@ static int cuda_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct h
 	return status ? hspmd_cuda_failed(status, "clearing memory of the GPU", err) : 0;
 }
 
+static int cuda_copy_direct(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, struct hspmd_error *err)
+{
+	return hspmd_cuda_copy_direct(enter(dev), dst, src, bytes, err);
+}
+
 static int cuda_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
                          const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
                          struct hspmd_error *err)
@@ -343,22 +348,43 @@ static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct
 	return cuda_run_batch(dev, op, args, 1, err);
 }
 
-static int cuda_run_beside(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, int group,
-                           struct hspmd_error *err)
+int hspmd_cuda_fork_beside(struct hspmd_cuda *cuda, cudaStream_t *stream, struct hspmd_error *err)
 {
-	struct hspmd_cuda *cuda = enter(dev);
 	cudaError_t status = open_beside(cuda);
 	if (!status)
 		status = cudaEventRecord(cuda->fork, cuda->stream);
 	if (!status && cuda->beside)
 		status = cudaStreamWaitEvent(cuda->beside, cuda->fork, 0);
-	if (status)
-		return hspmd_cuda_failed(status, "work beside other work", err);
+	*stream = cuda->beside ? cuda->beside : cuda->stream;
+	return status ? hspmd_cuda_failed(status, "work beside other work", err) : 0;
+}
+
+/* Which stream it is that runs what is captured is known when it is replayed. */
+static int capture_beside(struct hspmd_cuda *cuda, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, int group,
+                          struct hspmd_error *err)
+{
+	cudaError_t status = open_beside(cuda);
+	if (!status && cuda_run_batch(&cuda->base, op, args, count, err))
+		return -1;
+	if (!status)
+		status = cudaEventRecordWithFlags(cuda->done[group], cuda->stream, cudaEventRecordExternal);
+	cuda->captured_beside = group;
+	return status ? hspmd_cuda_failed(status, "work beside other work", err) : 0;
+}
+
+static int cuda_run_beside(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, int group,
+                           struct hspmd_error *err)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	if (cuda->capturing)
+		return capture_beside(cuda, op, args, count, group, err);
 	/* Other threads may wait for the device's own stream meanwhile. */
 	struct hspmd_cuda other = *cuda;
-	other.stream = cuda->beside ? cuda->beside : cuda->stream;
+	if (hspmd_cuda_fork_beside(cuda, &other.stream, err))
+		return -1;
 	other.last_beside = -1;
 	int rv = cuda_run_batch(&other.base, op, args, count, err);
+	cudaError_t status;
 	status = cudaEventRecord(cuda->done[group], other.stream);
 	__atomic_store_n(&cuda->last_beside, group, __ATOMIC_RELEASE);
 	return rv ? rv : status ? hspmd_cuda_failed(status, "work beside other work", err) : 0;
@@ -406,6 +432,7 @@ static int cuda_capture_begin(struct hspmd_device *dev, struct hspmd_error *err)
 	struct hspmd_cuda *cuda = enter(dev);
 	if (cuda->profile || cuda->check_each)
 		return hspmd_fail(err, "nothing is recorded while operators are timed or checked one by one");
+	cuda->captured_beside = -1;
 	cuda->capturing = !hspmd_cuda_capture_begin(cuda, err);
 	return cuda->capturing ? 0 : -1;
 }
@@ -420,6 +447,11 @@ static int cuda_capture_end(struct hspmd_device *dev, struct hspmd_device_graph 
 static int cuda_replay(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err)
 {
 	return hspmd_cuda_graph_replay(enter(dev), captured, err);
+}
+
+static int cuda_replay_beside(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err)
+{
+	return hspmd_cuda_graph_replay_beside(enter(dev), captured, err);
 }
 
 static void cuda_graph_free(struct hspmd_device *dev, struct hspmd_device_graph *captured)
@@ -441,6 +473,7 @@ static const struct hspmd_device_ops cuda_ops = {
 	.to_host_batch = cuda_to_host_batch,
 	.to_host_concurrent = cuda_to_host_concurrent,
 	.zero = cuda_zero,
+	.copy_direct = cuda_copy_direct,
 	.copy_box = cuda_copy_box,
 	.sum_rows = cuda_sum_rows,
 	.workspace = cuda_workspace,
@@ -457,6 +490,7 @@ static const struct hspmd_device_ops cuda_ops = {
 	.capture_begin = cuda_capture_begin,
 	.capture_end = cuda_capture_end,
 	.replay = cuda_replay,
+	.replay_beside = cuda_replay_beside,
 	.graph_free = cuda_graph_free,
 	.communicators = &hspmd_nccl_communicators,
 };

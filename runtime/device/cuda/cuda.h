@@ -35,6 +35,7 @@ struct hspmd_cuda {
 	cudaEvent_t fork, done[HSPMD_DEVICE_GROUPS]; /* fork: where such work began; done: where each group ended */
 	int last_beside;                             /* the group asked for last, whose end is the end of all; -1: there was none yet */
 	bool capturing;
+	int captured_beside; /* while capturing: the last group so far; -1: none */
 	void *green_context; /* the green context that owns stream; NULL: the whole GPU */
 	cudaEvent_t mark;    /* for waiting for the whole stream */
 	struct hspmd_cuda_blas *blas;
@@ -101,11 +102,16 @@ int hspmd_cuda_staging_create(struct hspmd_cuda *cuda, struct hspmd_error *err);
 void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda);
 /* Copies from pageable memory, which the caller may change as soon as this returns. Does not block as long as the ring has free pieces. */
 int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
+/* From memory of the host that is pinned, or of the device; does not wait. */
+int hspmd_cuda_copy_direct(struct hspmd_cuda *cuda, void *dst, const void *src, size_t bytes, struct hspmd_error *err);
 /* These return when the copy is complete. */
 int hspmd_cuda_download(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 int hspmd_cuda_download_batch(struct hspmd_cuda *cuda, void *host, const void *const *src, int count, size_t bytes,
                               struct hspmd_error *err);
 int hspmd_cuda_download_concurrent(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
+
+/* Gets the stream for work beside that of cuda->stream, on which it begins when what was asked of cuda->stream is done. */
+int hspmd_cuda_fork_beside(struct hspmd_cuda *cuda, cudaStream_t *stream, struct hspmd_error *err);
 
 /* Block the host until `event`, or all work of the device's stream, is done. Return -1 and err if communication in progress on the GPU has
  * failed, takes too long or was called off; if work on the GPU has failed; and after 600 s (environment HSPMD_CUDA_WAIT_S). The second does

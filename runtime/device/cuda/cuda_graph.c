@@ -6,6 +6,7 @@
 
 struct hspmd_device_graph {
 	cudaGraphExec_t graph;
+	int last_beside; /* the last group that it runs (run_beside); -1: none */
 };
 
 int hspmd_cuda_capture_begin(struct hspmd_cuda *cuda, struct hspmd_error *err)
@@ -25,6 +26,7 @@ int hspmd_cuda_capture_end(struct hspmd_cuda *cuda, struct hspmd_device_graph **
 	if (graph)
 		cudaGraphDestroy(graph);
 	if (!status && r) {
+		r->last_beside = cuda->captured_beside;
 		*captured = r;
 		return 0;
 	}
@@ -36,6 +38,20 @@ int hspmd_cuda_capture_end(struct hspmd_cuda *cuda, struct hspmd_device_graph **
 int hspmd_cuda_graph_replay(struct hspmd_cuda *cuda, const struct hspmd_device_graph *captured, struct hspmd_error *err)
 {
 	cudaError_t status = cudaGraphLaunch(captured->graph, cuda->stream);
+	return status ? hspmd_cuda_failed(status, "starting what was recorded", err) : 0;
+}
+
+/* The end of each group is recorded by the graph; that of the last one, which hosts wait for, once more behind it. */
+int hspmd_cuda_graph_replay_beside(struct hspmd_cuda *cuda, const struct hspmd_device_graph *captured, struct hspmd_error *err)
+{
+	cudaStream_t stream;
+	if (hspmd_cuda_fork_beside(cuda, &stream, err))
+		return -1;
+	cudaError_t status = cudaGraphLaunch(captured->graph, stream);
+	if (!status && captured->last_beside >= 0)
+		status = cudaEventRecord(cuda->done[captured->last_beside], stream);
+	if (captured->last_beside >= 0)
+		__atomic_store_n(&cuda->last_beside, captured->last_beside, __ATOMIC_RELEASE);
 	return status ? hspmd_cuda_failed(status, "starting what was recorded", err) : 0;
 }
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local experts of a mixture. The device sorts the tokens by expert, so that the host need not know how many tokens each expert got:
- * grids are sized for the worst case, and blocks beyond the last row return at once. Products run on CUDA cores in F32. */
+ * grids are sized for the worst case, and blocks beyond the last row return at once. Values between the products have the type of the
+ * operands. Products run on tensor cores in BF16 (grouped_gemm.h), and on CUDA cores in F32 or if rows are no multiple of 16 bytes. */
 #include "runtime/device/cuda/gate.h"
+#include "runtime/device/cuda/grouped_gemm.h"
 #include "runtime/device/cuda/kernel.h"
+#include "runtime/device/cuda/row_tiles.h"
 #include "runtime/device/cuda/stable_sort.h"
 
 #define THREADS 256
@@ -18,44 +21,39 @@ struct experts {
 	void *to, *dweights;
 	int activation;
 	float limit;
-	float *rows, *rows_dy, *act_gate, *act_up, *act, *result;
+	void *rows, *rows_dy, *act_gate, *act_up, *act, *result; /* of the operands' type, a row after another */
 };
 
-/* Returns the expert whose rows tile number `tile` contains, and sets *row to the tile's first row; -1: there are fewer tiles. */
-static __device__ __forceinline__ int find_tile(const int32_t *first, int experts, int tile, int *row)
-{
-	for (int e = 0; e < experts; e++) {
-		int tiles = (first[e + 1] - first[e] + TILE - 1) / TILE;
-		if (tile < tiles) {
-			*row = first[e] + tile * TILE;
-			return e;
-		}
-		tile -= tiles;
-	}
-	return -1;
-}
+/* C[row][n] = sum over k of A[row][k] B_e(k, n), where B_e(k, n) is b[e * n * depth elements + k * step_k + n * step_n]; plus the same of
+ * the second pair, if there is one. */
+struct pairs {
+	const void *a[2], *b[2]; /* a[1] NULL: there is one pair */
+	int64_t step_k, step_n;
+};
 
-/* C[row][n] (+)= sum over k of A[row][k] B_e(k, n), where B_e(k, n) is b[e * m * k elements + k * step_k + n * step_n]. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) rows_kernel(const int32_t *first, int experts, const float *a, const T *b, float *c,
-                                                              int64_t n, int64_t depth, int64_t step_k, int64_t step_n, bool accumulate)
+static __global__ void __launch_bounds__(THREADS)
+        rows_kernel(const int32_t *first, int experts, struct pairs of, T *c, int64_t n, int64_t depth)
 {
 	__shared__ float left[TILE][TILE + 1], right[TILE][TILE + 1];
-	int row, e = find_tile(first, experts, blockIdx.y, &row);
+	int row, e = find_tile<TILE>(first, experts, blockIdx.y, &row);
 	if (e < 0)
 		return;
 	int end = first[e + 1], column = threadIdx.x % TILE, line = threadIdx.x / TILE;
 	int64_t n0 = (int64_t)blockIdx.x * TILE;
-	const T *own = b + e * n * depth;
 	float sum[TILE / 8] = {};
-	for (int64_t k0 = 0; k0 < depth; k0 += TILE) {
+	int64_t once = (depth + TILE - 1) / TILE * TILE; /* steps of the first pair, whose last may be short */
+	for (int64_t at = 0; at < (of.a[1] ? 2 : 1) * once; at += TILE) {
+		bool second = at >= once;
+		int64_t k0 = second ? at - once : at;
+		const T *a = (const T *)(second ? of.a[1] : of.a[0]), *own = (const T *)(second ? of.b[1] : of.b[0]) + e * n * depth;
 		__syncthreads();
 		for (int i = line; i < TILE; i += 8) {
-			left[i][column] = row + i < end && k0 + column < depth ? a[(row + i) * depth + k0 + column] : 0.0f;
+			left[i][column] = row + i < end && k0 + column < depth ? to_float(a[(row + i) * depth + k0 + column]) : 0.0f;
 			/* neighbouring threads read neighbouring elements, whether B is transposed or not */
-			int64_t k = k0 + (step_k == 1 ? column : i), m = n0 + (step_k == 1 ? i : column);
-			right[step_k == 1 ? column : i][step_k == 1 ? i : column] =
-			        k < depth && m < n ? to_float(own[k * step_k + m * step_n]) : 0.0f;
+			int64_t k = k0 + (of.step_k == 1 ? column : i), m = n0 + (of.step_k == 1 ? i : column);
+			right[of.step_k == 1 ? column : i][of.step_k == 1 ? i : column] =
+			        k < depth && m < n ? to_float(own[k * of.step_k + m * of.step_n]) : 0.0f;
 		}
 		__syncthreads();
 		for (int k = 0; k < TILE; k++)
@@ -65,13 +63,14 @@ static __global__ void __launch_bounds__(THREADS) rows_kernel(const int32_t *fir
 	for (int i = 0; i < TILE / 8; i++) {
 		int64_t r = row + line + 8 * i;
 		if (r < end && n0 + column < n)
-			c[r * n + n0 + column] = (accumulate ? c[r * n + n0 + column] : 0.0f) + sum[i];
+			c[r * n + n0 + column] = from_float<T>(sum[i]);
 	}
 }
 
 /* C_e[m][n] (+)= sum over the rows of expert e of left[row][m] right[row][n] */
+template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-        matrix_kernel(const int32_t *first, const float *left, const float *right, float *c, int64_t m, int64_t n, bool accumulate)
+        matrix_kernel(const int32_t *first, const T *left, const T *right, float *c, int64_t m, int64_t n, bool accumulate)
 {
 	__shared__ float a[TILE][TILE + 1], b[TILE][TILE + 1];
 	int e = blockIdx.z, end = first[e + 1], column = threadIdx.x % TILE, line = threadIdx.x / TILE;
@@ -80,8 +79,8 @@ static __global__ void __launch_bounds__(THREADS)
 	for (int row = first[e]; row < end; row += TILE) {
 		__syncthreads();
 		for (int i = line; i < TILE; i += 8) {
-			a[i][column] = row + i < end && m0 + column < m ? left[(row + i) * m + m0 + column] : 0.0f;
-			b[i][column] = row + i < end && n0 + column < n ? right[(row + i) * n + n0 + column] : 0.0f;
+			a[i][column] = row + i < end && m0 + column < m ? to_float(left[(row + i) * m + m0 + column]) : 0.0f;
+			b[i][column] = row + i < end && n0 + column < n ? to_float(right[(row + i) * n + n0 + column]) : 0.0f;
 		}
 		__syncthreads();
 		for (int k = 0; k < TILE; k++)
@@ -96,14 +95,14 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-template <typename T> static __global__ void __launch_bounds__(THREADS) gather_kernel(struct experts e, const T *from, float *to)
+template <typename T> static __global__ void __launch_bounds__(THREADS) gather_kernel(struct experts e, const T *from, T *to)
 {
 	int64_t row = blockIdx.x;
 	if (row >= e.order.first[e.count])
 		return;
 	int64_t token = e.order.list[row] / e.per_token;
 	for (int64_t j = threadIdx.x; j < e.width; j += THREADS)
-		to[row * e.width + j] = to_float(from[token * e.width + j]);
+		to[row * e.width + j] = from[token * e.width + j];
 }
 
 /* The local expert that a row belongs to. */
@@ -121,13 +120,14 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) activate
 	int64_t row = blockIdx.x;
 	if (row >= e.order.first[e.count])
 		return;
+	T *act_gate = (T *)e.act_gate, *act_up = (T *)e.act_up, *act = (T *)e.act;
 	int64_t bias = e.biases[0] ? expert_of(e, row) * e.inner - row * e.inner : 0;
 	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS) {
 		if (e.biases[0]) {
-			e.act_gate[j] += to_float(((const T *)e.biases[0])[bias + j]);
-			e.act_up[j] += to_float(((const T *)e.biases[1])[bias + j]);
+			act_gate[j] = from_float<T>(to_float(act_gate[j]) + to_float(((const T *)e.biases[0])[bias + j]));
+			act_up[j] = from_float<T>(to_float(act_up[j]) + to_float(((const T *)e.biases[1])[bias + j]));
 		}
-		e.act[j] = gate_value(e.activation, e.limit, e.act_gate[j], e.act_up[j]);
+		act[j] = from_float<T>(gate_value(e.activation, e.limit, to_float(act_gate[j]), to_float(act_up[j])));
 	}
 }
 
@@ -141,7 +141,8 @@ static __global__ void __launch_bounds__(THREADS) scatter_kernel(struct experts 
 		for (int64_t k = token * e.per_token; k < (token + 1) * e.per_token; k++) {
 			if (e.order.rank[k] < 0)
 				continue;
-			float result = e.result[(int64_t)(e.order.first[choice[k] - lowest] + e.order.rank[k]) * e.width + j];
+			int64_t row = e.order.first[choice[k] - lowest] + e.order.rank[k];
+			float result = to_float(((const T *)e.result)[row * e.width + j]);
 			if (weighted && e.biases[2] && e.is_first)
 				result += to_float(((const T *)e.biases[2])[(choice[k] - lowest) * e.width + j]);
 			sum += (weighted ? to_float(((const T *)e.weights)[k]) : 1.0f) * result;
@@ -160,16 +161,19 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) differen
 		return;
 	int64_t k = e.order.list[row];
 	float w = to_float(((const T *)e.weights)[k]), dweight = 0;
+	T *act_gate = (T *)e.act_gate, *act_up = (T *)e.act_up, *act = (T *)e.act;
 	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS) {
-		float gate = e.act_gate[j], up = e.act_up[j];
-		dweight += e.act[j] * e.result[j];
-		gate_gradients(e.activation, e.limit, w * e.result[j], gate, up, &e.act_gate[j], &e.act_up[j]);
-		e.act[j] *= w;
+		float dact = to_float(((const T *)e.result)[j]), own = to_float(act[j]), dgate, dup;
+		dweight += own * dact;
+		gate_gradients(e.activation, e.limit, w * dact, to_float(act_gate[j]), to_float(act_up[j]), &dgate, &dup);
+		act_gate[j] = from_float<T>(dgate);
+		act_up[j] = from_float<T>(dup);
+		act[j] = from_float<T>(w * own);
 	}
 	if (e.biases[2] && e.is_first) {
 		const T *bias = (const T *)e.biases[2] + expert_of(e, row) * e.width;
 		for (int64_t j = threadIdx.x; j < e.width; j += THREADS)
-			dweight += to_float(bias[j]) * e.rows_dy[row * e.width + j];
+			dweight += to_float(bias[j]) * to_float(((const T *)e.rows_dy)[row * e.width + j]);
 	}
 	dweight = block_reduce<Sum>(dweight, 0.0f, room);
 	if (threadIdx.x == 0 && e.dweights)
@@ -179,14 +183,14 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) differen
 /* to[expert][j] (+)= the sum of the expert's rows, each times the token's weight if `weighted`. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-        bias_kernel(struct experts e, const float *rows, int64_t width, float *to, bool weighted, bool accumulate)
+        bias_kernel(struct experts e, const T *rows, int64_t width, float *to, bool weighted, bool accumulate)
 {
 	int64_t j = (int64_t)blockIdx.x * THREADS + threadIdx.x, expert = blockIdx.y;
 	if (j >= width)
 		return;
 	float sum = 0;
 	for (int64_t row = e.order.first[expert]; row < e.order.first[expert + 1]; row++)
-		sum += (weighted ? to_float(((const T *)e.weights)[e.order.list[row]]) : 1.0f) * rows[row * width + j];
+		sum += (weighted ? to_float(((const T *)e.weights)[e.order.list[row]]) : 1.0f) * to_float(rows[row * width + j]);
 	to[expert * width + j] = (accumulate ? to[expert * width + j] : 0.0f) + sum;
 }
 
@@ -213,26 +217,39 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 	e->gate = gate->data;
 	e->up = args->in[first + 4].data;
 	e->down = args->in[first + 5].data;
+	size_t size = hspmd_cuda_dtype_bytes(x->dtype);
 	int64_t wide = e->width > e->inner ? e->width : e->inner;
 	int64_t sizes[] = { e->width, backward ? e->width : 0, e->inner, e->inner, e->inner, wide };
-	float **places[] = { &e->rows, &e->rows_dy, &e->act_gate, &e->act_up, &e->act, &e->result };
+	void **places[] = { &e->rows, &e->rows_dy, &e->act_gate, &e->act_up, &e->act, &e->result };
 	size_t used = (hspmd_cuda_stable_sort_workspace(e->most, e->count) + 63) / 64 * 64;
 	char *base = (char *)args->workspace;
 	for (int i = 0; i < 6; i++) {
-		*places[i] = base ? (float *)(base + used) : NULL;
-		used += (size_t)ceil_div(e->most * sizes[i], 16) * 16 * sizeof(float);
+		*places[i] = base ? base + used : NULL;
+		used += (size_t)ceil_div(e->most * sizes[i] * (int64_t)size, 64) * 64;
 	}
 	return used;
 }
 
-template <typename T>
-static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, const float *a, const void *b, float *c, int64_t n,
-                          int64_t depth, bool transposed, bool accumulate)
+static struct hspmd_cuda_groups groups_of(const struct experts *e)
 {
+	return { e->order.first, e->count, e->most };
+}
+
+/* c = a0 b0, plus a1 b1 if there is a1, of every expert's rows; transposed: b is [n, depth] for each expert, else [depth, n]. */
+template <typename T>
+static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, const void *a0, const void *b0, const void *a1, const void *b1,
+                          void *c, int64_t n, int64_t depth, bool transposed)
+{
+	if (hspmd_cuda_grouped_fits(sizeof(T) == 2 ? HSPMD_BF16 : HSPMD_F32, n, depth)) {
+		const void *a[] = { a0, a1 }, *b[] = { b0, b1 };
+		struct hspmd_cuda_groups groups = groups_of(e);
+		hspmd_cuda_grouped_rows(cuda, &groups, a, b, c, n, depth, transposed);
+		return;
+	}
 	auto *kernel = rows_kernel<T>;
-	dim3 grid((unsigned)ceil_div(n, TILE), (unsigned)(ceil_div(e->most, TILE) + e->count));
-	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (int)e->count, a, (const T *)b, c, n, depth,
-	       transposed ? (int64_t)1 : n, transposed ? depth : (int64_t)1, accumulate);
+	struct pairs of = { { a0, a1 }, { b0, b1 }, transposed ? (int64_t)1 : n, transposed ? depth : (int64_t)1 };
+	dim3 grid((unsigned)ceil_div(n, TILE), most_tiles(e->most, e->count, TILE));
+	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (int)e->count, of, (T *)c, n, depth);
 }
 
 /* Sorts and gathers the rows, and runs them through the first layer. */
@@ -242,9 +259,9 @@ template <typename T> static void first_layer(struct hspmd_cuda *cuda, const str
 	hspmd_cuda_stable_sort_run(cuda, (const int32_t *)args->in[first + 1].data, e->most, (int32_t)gate->start[0], e->count,
 	                           args->workspace, &e->order);
 	auto *gather = gather_kernel<T>;
-	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, e->rows);
-	multiply_rows<T>(cuda, e, e->rows, e->gate, e->act_gate, e->inner, e->width, true, false);
-	multiply_rows<T>(cuda, e, e->rows, e->up, e->act_up, e->inner, e->width, true, false);
+	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, (T *)e->rows);
+	multiply_rows<T>(cuda, e, e->rows, e->gate, NULL, NULL, e->act_gate, e->inner, e->width, true);
+	multiply_rows<T>(cuda, e, e->rows, e->up, NULL, NULL, e->act_up, e->inner, e->width, true);
 	auto *activate = activate_kernel<T>;
 	LAUNCH(activate, (unsigned)e->most, THREADS, 0, cuda->stream, *e);
 }
@@ -257,31 +274,39 @@ template <typename T> static int experts_of(struct hspmd_cuda *cuda, const struc
 	if (!e.most)
 		return 0;
 	first_layer<T>(cuda, args, &e, 0);
-	multiply_rows<T>(cuda, &e, e.act, e.down, e.result, e.width, e.inner, true, false);
+	multiply_rows<T>(cuda, &e, e.act, e.down, NULL, NULL, e.result, e.width, e.inner, true);
 	auto *scatter = scatter_kernel<T>;
 	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[1].data, (int32_t)args->in[3].start[0],
 	       true);
 	return 0;
 }
 
+template <typename T>
 static void matrix_grad(struct hspmd_cuda *cuda, const struct experts *e, const struct hspmd_view *out, int64_t m, int64_t n,
-                        const float *left, const float *right)
+                        const void *left, const void *right)
 {
 	if (!out->data)
 		return;
+	if (hspmd_cuda_grouped_fits(sizeof(T) == 2 ? HSPMD_BF16 : HSPMD_F32, m, n)) {
+		struct hspmd_cuda_groups groups = groups_of(e);
+		hspmd_cuda_grouped_grad(cuda, &groups, left, right, (float *)out->data, m, n, out->accumulate);
+		return;
+	}
+	auto *kernel = matrix_kernel<T>;
 	dim3 grid((unsigned)ceil_div(n, TILE), (unsigned)ceil_div(m, TILE), (unsigned)e->count);
-	LAUNCH(matrix_kernel, grid, THREADS, 0, cuda->stream, e->order.first, left, right, (float *)out->data, m, n, out->accumulate);
+	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (const T *)left, (const T *)right, (float *)out->data, m, n,
+	       out->accumulate);
 }
 
 template <typename T>
-static void bias_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct experts *e, int output, const float *rows,
+static void bias_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct experts *e, int output, const void *rows,
                       bool weighted)
 {
 	if (args->output_count <= output || !args->out[output].data)
 		return;
 	int64_t width = args->out[output].shape[1];
 	auto *kernel = bias_kernel<T>;
-	LAUNCH(kernel, dim3((unsigned)ceil_div(width, THREADS), (unsigned)e->count), THREADS, 0, cuda->stream, *e, rows, width,
+	LAUNCH(kernel, dim3((unsigned)ceil_div(width, THREADS), (unsigned)e->count), THREADS, 0, cuda->stream, *e, (const T *)rows, width,
 	       (float *)args->out[output].data, weighted, args->out[output].accumulate);
 }
 
@@ -298,28 +323,34 @@ template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const 
 		cudaMemsetAsync(e.dweights, 0, (size_t)e.most * sizeof(T), cuda->stream);
 	first_layer<T>(cuda, args, &e, 1);
 	auto *gather = gather_kernel<T>;
-	LAUNCH(gather, (unsigned)e.most, THREADS, 0, cuda->stream, e, (const T *)e.dy, e.rows_dy);
-	multiply_rows<T>(cuda, &e, e.rows_dy, e.down, e.result, e.inner, e.width, false, false);
+	LAUNCH(gather, (unsigned)e.most, THREADS, 0, cuda->stream, e, (const T *)e.dy, (T *)e.rows_dy);
+	multiply_rows<T>(cuda, &e, e.rows_dy, e.down, NULL, NULL, e.result, e.inner, e.width, false);
 	auto *differentiate = differentiate_kernel<T>;
 	LAUNCH(differentiate, (unsigned)e.most, THREADS, 0, cuda->stream, e);
-	matrix_grad(cuda, &e, &args->out[2], e.inner, e.width, e.act_gate, e.rows);
-	matrix_grad(cuda, &e, &args->out[3], e.inner, e.width, e.act_up, e.rows);
-	matrix_grad(cuda, &e, &args->out[4], e.width, e.inner, e.rows_dy, e.act);
+	matrix_grad<T>(cuda, &e, &args->out[2], e.inner, e.width, e.act_gate, e.rows);
+	matrix_grad<T>(cuda, &e, &args->out[3], e.inner, e.width, e.act_up, e.rows);
+	matrix_grad<T>(cuda, &e, &args->out[4], e.width, e.inner, e.rows_dy, e.act);
 	bias_grad<T>(cuda, args, &e, 5, e.act_gate, false);
 	bias_grad<T>(cuda, args, &e, 6, e.act_up, false);
 	bias_grad<T>(cuda, args, &e, 7, e.rows_dy, true);
 	if (!e.to)
 		return 0;
-	multiply_rows<T>(cuda, &e, e.act_gate, e.gate, e.result, e.width, e.inner, false, false);
-	multiply_rows<T>(cuda, &e, e.act_up, e.up, e.result, e.width, e.inner, false, true);
+	multiply_rows<T>(cuda, &e, e.act_gate, e.gate, e.act_up, e.up, e.result, e.width, e.inner, false);
 	auto *scatter = scatter_kernel<T>;
 	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[2].data, (int32_t)args->in[4].start[0],
 	       false);
 	return 0;
 }
 
-static int experts_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+static int prepare(struct hspmd_cuda *, const struct hspmd_kernel_args *, struct hspmd_prepared *, struct hspmd_error *err)
 {
+	return hspmd_cuda_grouped_prepare(err);
+}
+
+static int experts_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	if (!args->prepared && hspmd_cuda_grouped_prepare(err))
+		return -1;
 	return BY_TYPE(args->in[0].dtype, experts_of, cuda, args);
 }
 
@@ -329,8 +360,10 @@ static size_t experts_workspace(struct hspmd_cuda *, const struct hspmd_kernel_a
 	return lay_out(args, &e, 0, false);
 }
 
-static int experts_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+static int experts_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
+	if (!args->prepared && hspmd_cuda_grouped_prepare(err))
+		return -1;
 	return BY_TYPE(args->in[1].dtype, experts_grad_of, cuda, args);
 }
 
@@ -340,5 +373,5 @@ static size_t experts_grad_workspace(struct hspmd_cuda *, const struct hspmd_ker
 	return lay_out(args, &e, 1, true);
 }
 
-const struct hspmd_cuda_kernel hspmd_cuda_experts = { experts_forward, experts_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_experts_grad = { experts_backward, experts_grad_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_experts = { experts_forward, experts_workspace, NULL, prepare };
+const struct hspmd_cuda_kernel hspmd_cuda_experts_grad = { experts_backward, experts_grad_workspace, NULL, prepare };

@@ -5,6 +5,7 @@
  * the logits, loss_grad_kernel reads and writes them, cross_entropy_kernel reads and writes them (longer rows: reads them twice, the
  * second time from L2). */
 #include "runtime/device/cuda/kernel.h"
+#include "runtime/device/step_values.h"
 
 #define MOST_THREADS 512
 #define LOSS_THREADS 512
@@ -87,6 +88,7 @@ struct tokens {
 	int width;
 	bool ignores;
 	double scale, smoothing;
+	const struct hspmd_step_values *values; /* NULL: of a step whose losses have no factor of their own */
 };
 
 /* What row r counts: 0 if its target is ignored. */
@@ -94,7 +96,8 @@ template <typename T> static __device__ __forceinline__ double weight_of(const s
 {
 	if (t.targets[r] < 0 || (t.ignores && t.targets[r] == t.ignored))
 		return 0;
-	return t.scale * (t.weights ? (double)to_float(((const T *)t.weights)[r]) : 1.0);
+	double scale = t.values ? t.scale * t.values->loss_factor : t.scale;
+	return scale * (t.weights ? (double)to_float(((const T *)t.weights)[r]) : 1.0);
 }
 
 /* Computes the log of the sum of exponentials over all shards, and the target's logit, with smoothing, of row r. */
@@ -233,6 +236,7 @@ static struct tokens tokens_of(const struct hspmd_kernel_args *args, const struc
 	t.ignored = args->attr->numbers[0];
 	t.scale = args->attr->scale;
 	t.smoothing = args->attr->smoothing;
+	t.values = args->values;
 	return t;
 }
 

@@ -65,4 +65,15 @@ static __device__ __forceinline__ uint32_t pack_pair(float low, float high)
 }
 #endif
 
+/* Row and column of c[i] in a lane's part of C. */
+static __device__ __forceinline__ int fragment_row(int i)
+{
+	return (int)(threadIdx.x % WARP) / 4 + i / 2 * 8;
+}
+
+static __device__ __forceinline__ int fragment_column(int i)
+{
+	return (int)(threadIdx.x % 4) * 2 + i % 2;
+}
+
 #endif

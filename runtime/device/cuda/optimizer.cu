@@ -5,6 +5,7 @@
 
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/rounding.h"
+#include "runtime/device/step_values.h"
 #include "runtime/tensor/fp8.h"
 
 #define HSPMD_UPDATE_FUNCTION static __device__ __forceinline__
@@ -29,7 +30,7 @@ struct squares {
 };
 
 struct rates {
-	float scale, of[HSPMD_OPTIMIZER_RATES];
+	float scale, keep, of[HSPMD_OPTIMIZER_RATES]; /* keep: of parameters that decay, from a step's values */
 };
 
 /* The update of one parameter. */
@@ -40,6 +41,7 @@ struct update {
 	int64_t count;
 	unsigned first;
 	float keep;
+	bool decays;  /* then a step's values have what it keeps */
 	bool history; /* an amax history, whose moments stay */
 };
 
@@ -47,6 +49,7 @@ struct update {
 struct nearest_updates {
 	static const int most = 60;
 	struct rates rates;
+	const struct hspmd_step_values *values; /* instead of rates; NULL: rates */
 	int vectors;
 	struct update of[most];
 };
@@ -54,8 +57,9 @@ struct nearest_updates {
 /* Updates whose copies are rounded stochastically; each parameter has its own random stream, indexed by the element's index in the full
  * tensor. */
 struct stochastic_updates {
-	static const int most = 22;
+	static const int most = 21;
 	struct rates rates;
+	const struct hspmd_step_values *values; /* instead of rates and streams; NULL: those */
 	int vectors;
 	struct update of[most];
 	uint64_t seed;
@@ -121,7 +125,8 @@ static __device__ __forceinline__ void round_four(const struct nearest_updates &
 
 static __device__ __forceinline__ void round_four(const struct stochastic_updates &a, int k, int64_t j, const float *p, uint16_t *halves)
 {
-	hspmd_round_elements(a.seed, a.by[k].stream, &a.by[k].map, j, 4, p, halves);
+	uint64_t stream = a.values ? a.values->streams[a.by[k].stream] : a.by[k].stream;
+	hspmd_round_elements(a.seed, stream, &a.by[k].map, j, 4, p, halves);
 }
 
 #define RULE(NAME, name)                                                                                                                   \
@@ -134,9 +139,28 @@ static __device__ __forceinline__ void round_four(const struct stochastic_update
 	};
 HSPMD_OPTIMIZERS(RULE)
 
+/* The rates of a step whose gradients have this norm: those that the host would compute, with the same bits. */
+static __device__ __forceinline__ struct rates rates_of(const struct hspmd_step_values &v)
+{
+	double norm = sqrt(v.square_sum);
+	struct rates r;
+	r.scale = (float)(v.clip > 0 && norm > v.clip ? v.clip / norm : 1.0);
+	r.keep = (float)v.keep;
+#pragma unroll
+	for (int i = 0; i < HSPMD_OPTIMIZER_RATES; i++)
+		r.of[i] = (float)v.rates[i];
+	return r;
+}
+
 template <typename Updates, typename Rule> static __global__ void __launch_bounds__(THREADS) update_kernel(Updates a)
 {
+	__shared__ struct rates shared;
+	if (threadIdx.x == 0) /* one thread: roots and quotients in double precision are dear */
+		shared = a.values ? rates_of(*a.values) : a.rates;
+	__syncthreads();
+	const struct rates rates = shared;
 	int k = vector_of(a);
+	float keep = a.values && a.of[k].decays ? rates.keep : a.of[k].keep;
 	int64_t count = a.of[k].count, begin = (int64_t)(blockIdx.x - a.of[k].first) * UPDATE_ELEMENTS;
 	int64_t end = begin + UPDATE_ELEMENTS < count ? begin + UPDATE_ELEMENTS : count;
 	for (int64_t j = begin + threadIdx.x * 4; j < end; j += THREADS * 4) {
@@ -153,7 +177,7 @@ template <typename Updates, typename Rule> static __global__ void __launch_bound
 			for (int s = 0; s < Rule::moments; s++)
 				own[s] = m[s][i];
 			p[i] = a.of[k].history ? hspmd_amax_next(p[i], g[i])
-			                       : Rule::update(a.rates.of, a.of[k].keep, g[i] * a.rates.scale, p[i], own);
+			                       : Rule::update(rates.of, keep, g[i] * rates.scale, p[i], own);
 #pragma unroll
 			for (int s = 0; s < Rule::moments; s++)
 				m[s][i] = own[s];
@@ -226,6 +250,7 @@ static int update_as(struct hspmd_cuda *cuda, const struct rates *rates, const s
 	auto *kernel = update_kernel<Updates, Rule>;
 	Updates a = {};
 	a.rates = *rates;
+	a.values = args->values;
 	for (int at = 0; at < count;) {
 		int64_t blocks = 0;
 		for (a.vectors = 0; at < count && a.vectors < Updates::most; at++) {
@@ -238,6 +263,7 @@ static int update_as(struct hspmd_cuda *cuda, const struct rates *rates, const s
 			u->count = hspmd_cuda_elements(&args[at].in[0]);
 			u->first = (unsigned)blocks;
 			u->keep = (float)args[at].attr->update.keep;
+			u->decays = args[at].attr->update.decays;
 			u->history = args[at].attr->history;
 			describe_rounding(&a, &args[at]);
 			blocks += ceil_div(u->count, UPDATE_ELEMENTS);
@@ -262,6 +288,7 @@ static int update_all(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 	const struct hspmd_op_attr *attr = args->attr;
 	struct rates r;
 	r.scale = (float)attr->scale;
+	r.keep = 1;
 	for (int k = 0; k < HSPMD_OPTIMIZER_RATES; k++)
 		r.of[k] = (float)attr->update.rates[k];
 	switch (attr->update.optimizer) {

@@ -89,6 +89,12 @@ int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size
 	return 0;
 }
 
+int hspmd_cuda_copy_direct(struct hspmd_cuda *cuda, void *dst, const void *src, size_t bytes, struct hspmd_error *err)
+{
+	cudaError_t status = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda->stream);
+	return status ? hspmd_cuda_failed(status, "copying to the GPU", err) : 0;
+}
+
 static int download(struct hspmd_cuda *cuda, struct hspmd_cuda_staging *s, void *host, const void *src, size_t bytes,
                     struct hspmd_error *err)
 {

@@ -35,9 +35,17 @@ struct work {
 	uint64_t number;
 };
 
+/* A piece of captured work: something to run, or an event to record or to wait for. Which record of the event that is, each launch decides
+ * when it is asked for. */
+struct captured_work {
+	std::function<void()> run;
+	std::shared_ptr<event_state> event; /* NULL: none */
+	bool records;
+};
+
 /* Captured work, shared by the graph, its executable and its launches. */
 struct emulate_graph {
-	std::shared_ptr<std::vector<std::function<void()>>> work = std::make_shared<std::vector<std::function<void()>>>();
+	std::shared_ptr<std::vector<captured_work>> work = std::make_shared<std::vector<captured_work>>();
 };
 
 struct emulate_stream {
@@ -167,7 +175,7 @@ static void count(enum emulate_count what)
 static void ask(cudaStream_t stream, std::function<void()> run)
 {
 	if (stream->recording) {
-		stream->recording->work->push_back(std::move(run));
+		stream->recording->work->push_back({ std::move(run), nullptr, false });
 		return;
 	}
 	count(EMULATE_ASKED);
@@ -252,6 +260,42 @@ static cudaError_t release(void *data)
 	munmap(found->second.map, found->second.map_bytes);
 	memory.erase(found);
 	return cudaSuccess;
+}
+
+/* ---- events */
+
+/* Notes that a stream is asked to record an event; returns the number of the record. */
+static uint64_t next_record(const std::shared_ptr<event_state> &state, emulate_stream *stream)
+{
+	std::lock_guard<std::mutex> guard(state->lock);
+	state->stream = stream;
+	return ++state->recorded;
+}
+
+/* The wait of a stream for the record of an event that is the latest now. */
+static std::function<void()> wait_for_record(emulate_stream *stream, const std::shared_ptr<event_state> &state)
+{
+	emulate_stream *other = state->stream;
+	uint64_t number = state->recorded;
+	if (!other || other == stream)
+		return [] {};
+	return [=] {
+		if (state->reached < number)
+			drain(other, state, number);
+	};
+}
+
+/* Asks a stream for the pieces of a graph up to a record of an event (NULL: its last ones). */
+static void enqueue_piece(emulate_stream *stream, std::vector<captured_work> *piece, const std::shared_ptr<event_state> &event,
+                          uint64_t number)
+{
+	auto all = std::make_shared<std::vector<captured_work>>(std::move(*piece));
+	piece->clear();
+	enqueue(stream, work{ [=] {
+				     for (const auto &each : *all)
+					     each.run();
+			     },
+			     event, number });
 }
 
 extern "C" {
@@ -363,11 +407,22 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t gra
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
 	emulate_own own;
-	auto work = exec->work;
-	emulate_enqueue(stream, [=] {
-		for (const auto &each : *work)
-			each();
-	});
+	std::vector<captured_work> piece;
+	stream->computes = true;
+	count(EMULATE_ASKED);
+	for (const auto &each : *exec->work) {
+		if (each.event && !each.records) {
+			piece.push_back({ wait_for_record(stream, each.event), nullptr, false });
+			continue;
+		}
+		if (each.run)
+			piece.push_back(each);
+		if (!each.event)
+			continue;
+		uint64_t number = next_record(each.event, stream);
+		enqueue_piece(stream, &piece, each.event, number);
+	}
+	enqueue_piece(stream, &piece, nullptr, 0);
 	return kernel_error;
 }
 
@@ -445,16 +500,19 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
 	emulate_own own;
-	uint64_t number;
 	if (stream->recording)
-		return cudaErrorInvalidValue; /* no captured work here records an event */
-	{
-		std::lock_guard<std::mutex> guard(event->state->lock);
-		event->state->stream = stream;
-		number = ++event->state->recorded;
-	}
-	enqueue(stream, work{ nullptr, event->state, number });
+		return cudaErrorInvalidValue; /* no captured work here records an event of its own graph */
+	enqueue(stream, work{ nullptr, event->state, next_record(event->state, stream) });
 	return kernel_error;
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
+{
+	emulate_own own;
+	if (!stream->recording || flags != cudaEventRecordExternal)
+		return cudaErrorInvalidValue;
+	stream->recording->work->push_back({ nullptr, event->state, true });
+	return cudaSuccess;
 }
 
 static cudaError_t reach(cudaEvent_t event)
@@ -495,22 +553,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 {
 	emulate_own own;
 	std::shared_ptr<event_state> state = event->state;
-	if (stream->recording && flags == cudaEventWaitExternal) { /* of each launch: for the latest record then */
-		ask(stream, [=] {
-			if (state->stream && state->reached < state->recorded)
-				drain(state->stream, state, state->recorded);
-		});
+	if (stream->recording && flags == cudaEventWaitExternal) { /* of each launch */
+		stream->recording->work->push_back({ nullptr, state, false });
 		return cudaSuccess;
 	}
-	emulate_stream *other = state->stream;
-	uint64_t number = state->recorded;
 	if (stream->recording)
 		return cudaErrorInvalidValue; /* nor may captured work wait for work that is not captured */
-	if (other && other != stream)
-		ask(stream, [=] {
-			if (state->reached < number)
-				drain(other, state, number);
-		});
+	if (state->stream && state->stream != stream)
+		ask(stream, wait_for_record(stream, state));
 	return cudaSuccess;
 }
 
