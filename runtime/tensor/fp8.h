@@ -72,27 +72,25 @@ HSPMD_FP8 float hspmd_e5m2_round(float x)
 	return hspmd_fp8_round(x, 2, -14, HSPMD_E5M2_MOST);
 }
 
-/* Its bits. A NaN gives all ones but for the sign. */
-HSPMD_FP8 uint8_t hspmd_e4m3_bits(float x)
+/* The bits of a number that the format has. A NaN gives all ones but for the sign. */
+HSPMD_FP8 uint8_t hspmd_fp8_encode(float x, int fraction, int least)
 {
-	float r = hspmd_e4m3_round(x);
-	uint32_t bits = hspmd_fp8_bits(r), sign = bits >> 24 & 0x80u, size = bits & 0x7fffffffu;
+	uint32_t bits = hspmd_fp8_bits(x), sign = bits >> 24 & 0x80u, size = bits & 0x7fffffffu;
 	if (size > 0x7f800000u)
 		return (uint8_t)(sign | 0x7fu);
-	if (size < (uint32_t)(127 - 6) << 23)
-		return (uint8_t)(sign | (uint32_t)(hspmd_fp8_float(size) * 512.0f));
-	return (uint8_t)(sign | (size - ((uint32_t)(127 - 7) << 23)) >> 20);
+	if (size < (uint32_t)(127 + least) << 23)
+		return (uint8_t)(sign | (uint32_t)(hspmd_fp8_float(size) * hspmd_fp8_float((uint32_t)(127 + fraction - least) << 23)));
+	return (uint8_t)(sign | (size - ((uint32_t)(126 + least) << 23)) >> (23 - fraction));
+}
+
+HSPMD_FP8 uint8_t hspmd_e4m3_bits(float x)
+{
+	return hspmd_fp8_encode(hspmd_e4m3_round(x), 3, -6);
 }
 
 HSPMD_FP8 uint8_t hspmd_e5m2_bits(float x)
 {
-	float r = hspmd_e5m2_round(x);
-	uint32_t bits = hspmd_fp8_bits(r), sign = bits >> 24 & 0x80u, size = bits & 0x7fffffffu;
-	if (size > 0x7f800000u)
-		return (uint8_t)(sign | 0x7fu);
-	if (size < (uint32_t)(127 - 14) << 23)
-		return (uint8_t)(sign | (uint32_t)(hspmd_fp8_float(size) * 65536.0f));
-	return (uint8_t)(sign | (size - ((uint32_t)(127 - 15) << 23)) >> 21);
+	return hspmd_fp8_encode(hspmd_e5m2_round(x), 2, -14);
 }
 
 /* The number with these bits. */

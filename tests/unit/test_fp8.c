@@ -21,39 +21,9 @@ struct format {
 	float (*round)(float x);
 };
 
-static float e4m3_value(uint8_t bits)
-{
-	return hspmd_e4m3_value(bits);
-}
-
-static uint8_t e4m3_bits(float x)
-{
-	return hspmd_e4m3_bits(x);
-}
-
-static float e4m3_round(float x)
-{
-	return hspmd_e4m3_round(x);
-}
-
-static float e5m2_value(uint8_t bits)
-{
-	return hspmd_e5m2_value(bits);
-}
-
-static uint8_t e5m2_bits(float x)
-{
-	return hspmd_e5m2_bits(x);
-}
-
-static float e5m2_round(float x)
-{
-	return hspmd_e5m2_round(x);
-}
-
 static const struct format formats[] = {
-	{ "E4M3", 3, 7, -6, 0x7e, e4m3_value, e4m3_bits, e4m3_round },
-	{ "E5M2", 2, 15, -14, 0x7b, e5m2_value, e5m2_bits, e5m2_round },
+	{ "E4M3", 3, 7, -6, 0x7e, hspmd_e4m3_value, hspmd_e4m3_bits, hspmd_e4m3_round },
+	{ "E5M2", 2, 15, -14, 0x7b, hspmd_e5m2_value, hspmd_e5m2_bits, hspmd_e5m2_round },
 };
 
 /* The value of a finite code by the definition. */
