@@ -49,16 +49,21 @@ struct counted {
 static int count(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device,
                  struct hspmd_error *err)
 {
-	bool sends[2][2] = { 0 }; /* combines, backward */
+	bool sends[2][2] = { 0 }, lacks = false; /* combines, backward; lacks: of some value only rows of experts are known to be there */
 	(void)executor;
 	(void)device;
-	(void)err;
 	for (size_t i = 0; i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		enum hspmd_comm_kind kind = in->kind == HSPMD_INSTRUCTION_COMM ? in->transfer->steps[in->step].kind : HSPMD_COMM_KIND_COUNT;
 		if (kind == HSPMD_COMM_DISPATCH || kind == HSPMD_COMM_COMBINE)
 			sends[kind == HSPMD_COMM_COMBINE][in->backward] = true;
+		for (int k = 0; k < in->input_count; k++) {
+			const struct hspmd_annotation *a = in->in[k] < 0 ? NULL : p->slot_types[p->slots[in->in[k]].slot_type].annotation;
+			lacks |= a && a->rows && !hspmd_annotation_is_partial(a);
+		}
 	}
+	if (lacks && !sends[0][0])
+		return hspmd_fail(err, "all rows are sent, but not known to be there");
 	struct counted *c = context;
 	bool dispatches = !c->shared;
 	if (sends[0][0] == dispatches && sends[0][1] == dispatches && sends[1][0] && sends[1][1] == dispatches)
