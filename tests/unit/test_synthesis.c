@@ -524,6 +524,9 @@ static int steps_of(struct hspmd_graph *g, struct hspmd_synthesis *s, enum hspmd
 	for (size_t i = 0; i < spmd->node_count; i++)
 		for (int k = 0; spmd->nodes[i].op < 0 && k < spmd->nodes[i].transfer->step_count; k++)
 			count += spmd->nodes[i].transfer->steps[k].kind == kind;
+	/* Where all rows are sent, all are known to be there. */
+	for (size_t v = 0; kind == HSPMD_COMM_DISPATCH && !count && v < spmd->value_count; v++)
+		assert_true(!spmd->values[v].annotation->rows || hspmd_annotation_is_partial(spmd->values[v].annotation));
 	hspmd_spmd_destroy(spmd);
 	return count;
 }

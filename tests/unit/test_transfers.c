@@ -336,7 +336,7 @@ static void check_copies(const struct scene *s, const struct hspmd_annotation *b
 static struct chosen_experts draw_choice(struct random *r, int64_t rows, int count, int per_token)
 {
 	struct chosen_experts c = { per_token, malloc((size_t)(rows * per_token) * sizeof(int32_t)) };
-	int all = (int)random_range(r, 0, 5); /* 0: all rows choose the same ones */
+	int all = (int)random_range(r, 0, 5), some = (int)random_range(r, 0, 2); /* all 0: all rows choose the same ones; some 0: or none */
 	for (int64_t i = 0; i < rows; i++)
 		for (int k = 0; k < per_token; k++)
 			for (bool again = true; again;) {
@@ -344,7 +344,7 @@ static struct chosen_experts draw_choice(struct random *r, int64_t rows, int cou
 				again = false;
 				for (int j = 0; all && j < k; j++)
 					again |= c.of_row[i * per_token + j] == e;
-				c.of_row[i * per_token + k] = e;
+				c.of_row[i * per_token + k] = !some && i % 3 == 1 ? -1 : e;
 			}
 	return c;
 }
