@@ -176,6 +176,7 @@ static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, 
 		return -1;
 	s->sequence_parallel = hspmd_json_bool_or(at, "sequence_parallel", false);
 	s->zero_share = hspmd_json_number_or(at, "zero_share", HSPMD_JSON_POSITIVE, RATIO_MAX, 0);
+	r->p->has_zero_shares |= s->zero_share > 0;
 	if (s->zero_share > 0 && !r->p->zero_stage) {
 		struct hspmd_json share = hspmd_json_any(at, "zero_share");
 		return hspmd_json_fail(&share, "nothing is divided in such parts under zero_stage 0");

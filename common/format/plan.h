@@ -70,6 +70,7 @@ struct hspmd_plan {
 	int virtual_stages; /* interleaved: chunks a device, see above; else 1 */
 	int zero_stage; /* what pipelines keep in parts (ZeRO, arXiv 1910.02054). 1: optimizer state; 2: also gradients; 3: also parameters.
 	                   2 and 3 need hspmd_plan_in_step */
+	bool has_zero_shares; /* a stage has a zero_share: whoever sets one sets this */
 	bool synthesis;     /* how the devices divide each operator is searched (runtime/synthesis): one pipeline of one stage, whose ratios
 	                       and split operators are then chosen by the search. Optional key, default false */
 	json_t *program; /* with `synthesis`: what the search found, as runtime/synthesis writes it (saved_program.c), so that workers need
@@ -110,8 +111,6 @@ bool hspmd_stage_same_splits(const struct hspmd_stage *a, const struct hspmd_sta
 char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster *c);
 /* The part of a layer's state, if zero_stage divides it, that the pipeline's stage keeps: at most 1. */
 double hspmd_plan_zero_part(const struct hspmd_plan *p, int pipeline, int layer);
-/* Returns true if some stage keeps more than another. */
-bool hspmd_plan_has_zero_shares(const struct hspmd_plan *p);
 /* Returns true if some stage has something in the host's memory. */
 bool hspmd_plan_offloads(const struct hspmd_plan *p);
 /* How many devices the plan uses. */

@@ -284,15 +284,6 @@ double hspmd_plan_zero_part(const struct hspmd_plan *p, int pipeline, int layer)
 	return zero_share_of(&p->pipelines[pipeline], layer) / all;
 }
 
-bool hspmd_plan_has_zero_shares(const struct hspmd_plan *p)
-{
-	for (int i = 0; i < p->pipeline_count; i++)
-		for (int s = 0; s < p->pipelines[i].stage_count; s++)
-			if (p->pipelines[i].stages[s].zero_share > 0)
-				return true;
-	return false;
-}
-
 int hspmd_plan_widest_group(const struct hspmd_plan *p)
 {
 	int most = 1;

@@ -98,7 +98,7 @@ static int64_t *zero_weights(const struct hspmd_parameter_layout *l, const struc
                              const struct hspmd_plan *plan, bool *failed)
 {
 	int groups = 0, at = 0;
-	if (!hspmd_plan_has_zero_shares(plan))
+	if (!plan->has_zero_shares)
 		return NULL;
 	for (int h = 0; h < l->holder_count; h++)
 		groups += parts[h]->hsize;

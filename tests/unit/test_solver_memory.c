@@ -496,7 +496,7 @@ static void parts_follow_free_memory(void **unused)
 	struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
 	if (!p)
 		fail_msg("%s", err.text);
-	assert_true(p->zero_stage > 0 && hspmd_plan_has_zero_shares(p));
+	assert_true(p->zero_stage > 0 && p->has_zero_shares);
 	for (int d = 0; d < p->predicted.device_count; d++) {
 		int type = c->devices[p->predicted.devices[d]].type;
 		assert_true(p->predicted.memory_bytes[d] <= (double)c->types[type].memory_bytes);

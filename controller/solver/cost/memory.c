@@ -137,7 +137,7 @@ struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const 
 	const struct hspmd_stage *s = &p->pipelines[pipeline].stages[stage];
 	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage, 0, s->offload == HSPMD_OFFLOAD_OPTIMIZER };
 	double kept = 0, all = 0;
-	if (!p->zero_stage || !hspmd_plan_has_zero_shares(p))
+	if (!p->zero_stage || !p->has_zero_shares)
 		return copies;
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
 		end = end_of_group(p, l, s->layers[1]);

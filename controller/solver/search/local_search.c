@@ -104,7 +104,12 @@ static bool shift(struct local_search *r, int i, int s, int by, bool all)
 		struct hspmd_stage *st = r->p->pipelines[k].stages;
 		st[s].layers[1] += by;
 		st[s + 1].layers[0] += by;
-		fits = fits && choose_recompute(r, k, s) && choose_recompute(r, k, s + 1);
+		if (k == i || r->p->has_zero_shares || r->p->pipelines[k].micro_batches != r->p->pipelines[i].micro_batches) {
+			fits = fits && choose_recompute(r, k, s) && choose_recompute(r, k, s + 1);
+			continue;
+		}
+		st[s].recompute = r->p->pipelines[i].stages[s].recompute; /* an equal one needs as much memory */
+		st[s + 1].recompute = r->p->pipelines[i].stages[s + 1].recompute;
 	}
 	return fits;
 }

@@ -50,7 +50,7 @@ static void table_clear(struct table *t)
 	*t = (struct table){ 0 };
 }
 
-/* parts_differ: as hspmd_plan_has_zero_shares. */
+/* parts_differ: as has_zero_shares of plans. */
 static struct holding holding_of(const struct hspmd_plan *p, int pipeline, const struct hspmd_stage *s, int which, bool parts_differ)
 {
 	struct holding h = { .device = s->devices[which], .layers = { s->layers[0], s->layers[1] } };
@@ -91,7 +91,7 @@ static int by_device(const void *a, const void *b)
 static int table_fill(const struct hspmd_costs *c, const struct hspmd_plan *p, struct table *t)
 {
 	int most = 0, at = 0;
-	bool parts_differ = p->zero_stage && hspmd_plan_has_zero_shares(p);
+	bool parts_differ = p->zero_stage && p->has_zero_shares;
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++)
 			most += p->pipelines[i].stages[s].device_count;

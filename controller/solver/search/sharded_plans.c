@@ -139,6 +139,7 @@ static int divide_by_memory(const struct hspmd_search *s, struct hspmd_plan *p)
 	bool fits = false, possible = part != NULL;
 	if (!part)
 		return -1;
+	p->has_zero_shares = true;
 	for (int i = 0; i < n; i++) { /* bytes that a device needs for each fraction of the whole */
 		part[i] = 1.0 / n;
 		if (weighs_as_before(c, p, i)) {

@@ -251,7 +251,7 @@ static bool cost_alike(const struct hspmd_cluster *c, const struct hspmd_stage *
 static int cost_stages(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
 	int devices = hspmd_plan_device_count(p);
-	bool any_like = !hspmd_cluster_names_nodes(c->cluster), parts_differ = hspmd_plan_has_zero_shares(p);
+	bool any_like = !hspmd_cluster_names_nodes(c->cluster), parts_differ = p->has_zero_shares;
 	for (int i = 0; i < p->pipeline_count; i++) {
 		const struct hspmd_pipeline *pipe = &p->pipelines[i], *last = i && any_like ? pipe - 1 : NULL;
 		for (int s = 0; s < pipe->stage_count; s++) {
@@ -291,7 +291,7 @@ static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int st
 	if (!one_node)
 		params = hspmd_stage_params(c, p->pipelines[0].stages[stage].layers[0], p->pipelines[0].stages[stage].layers[1]);
 	double ring = hspmd_costs_ring(c, devices, 1, p->pipeline_count, 1, params * bytes, err);
-	if (ring < 0 || !hspmd_plan_has_zero_shares(p))
+	if (ring < 0 || !p->has_zero_shares)
 		return ring;
 	double *parts = hspmd_calloc((size_t)p->pipeline_count, sizeof *parts);
 	for (int i = 0; parts && i < p->pipeline_count; i++)

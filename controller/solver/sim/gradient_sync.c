@@ -248,7 +248,7 @@ static double tied_params_of(const struct hspmd_costs *c, int l)
 static void collect(struct sync *y)
 {
 	const struct hspmd_costs *c = y->c;
-	bool parts_differ = y->p->zero_stage && hspmd_plan_has_zero_shares(y->p);
+	bool parts_differ = y->p->zero_stage && y->p->has_zero_shares;
 	for (int layer = 0; layer < c->layer_count;) {
 		int end = c->layer_count;
 		struct group *g = &y->groups[y->count++];
