@@ -67,7 +67,10 @@ static int run_rows(struct member *m, struct hspmd_comm *comm, const struct hspm
 	hspmd_box_copy(own, &known.box, m->s->choice->of_row, &whole, &known.box, sizeof *own);
 	known.data = own;
 	int at = hspmd_layout_find(&t->layout[step->output], m->device);
-	for (int64_t i = 0; at >= 0 && step->kind == HSPMD_COMM_COMBINE && i < hspmd_box_elements(&t->layout[step->output].box[at]); i++)
+	bool gets = false;
+	for (int i = 0; i < step->move_count; i++)
+		gets |= step->moves[i].to == m->device;
+	for (int64_t i = 0; gets && step->kind == HSPMD_COMM_COMBINE && i < hspmd_box_elements(&t->layout[step->output].box[at]); i++)
 		value[step->output][i] = NAN; /* all of it is written */
 	int rc = hspmd_comm_run_rows(comm, t, step, HSPMD_F64, value[step->input], value[step->output], &known, tag, &m->err);
 	free(own);
