@@ -2,7 +2,8 @@
 /* A stand-in for CUDA's runtime, for tests on machines without a GPU: the CUDA device's sources compile against it and run on the CPU.
  * - Kernels: the threads of a block are fibers, which yield at barriers and at warp-wide operations. Between two of these a fiber runs
  *   without interruption. HSPMD_EMULATE_ORDER (0 ascending, 1 descending, else a seed) determines the order of the fibers, so that a
- *   missing barrier shows as a result that depends on the order.
+ *   missing barrier shows as a result that depends on the order; with 1 blocks run in descending order, too, so that what a block writes
+ *   over the results of another shows.
  * - Streams: a stream's work is queued and done when someone waits for it, so that a missing wait shows too. With HSPMD_EMULATE_EAGER=1 one
  *   thread per stream does the work at once, as work that waits for another process needs.
  * - Memory: blocks end at a page that cannot be accessed.

@@ -312,11 +312,13 @@ void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared
 	current->thread = &thread;
 	emulate_here.threads = threads;
 	emulate_here.blocks = grid;
+	const char *text = getenv("HSPMD_EMULATE_ORDER");
+	bool descending = text && !strcmp(text, "1");
 	for (unsigned z = 0; z < grid.z; z++)
 		for (unsigned y = 0; y < grid.y; y++)
 			for (unsigned x = 0; x < grid.x; x++) {
 				current->shared.assign(shared + 16, (char)0xff); /* NaN: nobody may rely on the initial contents */
-				emulate_here.block = dim3(x, y, z);
+				emulate_here.block = descending ? dim3(grid.x - 1 - x, grid.y - 1 - y, grid.z - 1 - z) : dim3(x, y, z);
 				run_block(&kept, order);
 			}
 }
