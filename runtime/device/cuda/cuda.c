@@ -348,7 +348,8 @@ static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct
 	return cuda_run_batch(dev, op, args, 1, err);
 }
 
-int hspmd_cuda_fork_beside(struct hspmd_cuda *cuda, cudaStream_t *stream, struct hspmd_error *err)
+/* Gets the stream for work beside that of cuda->stream, on which it begins when what was asked of cuda->stream is done. */
+static int fork_beside(struct hspmd_cuda *cuda, cudaStream_t *stream, struct hspmd_error *err)
 {
 	cudaError_t status = open_beside(cuda);
 	if (!status)
@@ -380,7 +381,7 @@ static int cuda_run_beside(struct hspmd_device *dev, enum hspmd_opcode op, const
 		return capture_beside(cuda, op, args, count, group, err);
 	/* Other threads may wait for the device's own stream meanwhile. */
 	struct hspmd_cuda other = *cuda;
-	if (hspmd_cuda_fork_beside(cuda, &other.stream, err))
+	if (fork_beside(cuda, &other.stream, err))
 		return -1;
 	other.last_beside = -1;
 	int rv = cuda_run_batch(&other.base, op, args, count, err);
@@ -451,7 +452,9 @@ static int cuda_replay(struct hspmd_device *dev, const struct hspmd_device_graph
 
 static int cuda_replay_beside(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err)
 {
-	return hspmd_cuda_graph_replay_beside(enter(dev), captured, err);
+	struct hspmd_cuda *cuda = enter(dev);
+	cudaStream_t stream;
+	return fork_beside(cuda, &stream, err) ? -1 : hspmd_cuda_graph_replay_beside(cuda, captured, stream, err);
 }
 
 static void cuda_graph_free(struct hspmd_device *dev, struct hspmd_device_graph *captured)

@@ -110,9 +110,6 @@ int hspmd_cuda_download_batch(struct hspmd_cuda *cuda, void *host, const void *c
                               struct hspmd_error *err);
 int hspmd_cuda_download_concurrent(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 
-/* Gets the stream for work beside that of cuda->stream, on which it begins when what was asked of cuda->stream is done. */
-int hspmd_cuda_fork_beside(struct hspmd_cuda *cuda, cudaStream_t *stream, struct hspmd_error *err);
-
 /* Block the host until `event`, or all work of the device's stream, is done. Return -1 and err if communication in progress on the GPU has
  * failed, takes too long or was called off; if work on the GPU has failed; and after 600 s (environment HSPMD_CUDA_WAIT_S). The second does
  * not check communication: threads other than the device's call it. */

@@ -42,11 +42,9 @@ int hspmd_cuda_graph_replay(struct hspmd_cuda *cuda, const struct hspmd_device_g
 }
 
 /* The end of each group is recorded by the graph; that of the last one, which hosts wait for, once more behind it. */
-int hspmd_cuda_graph_replay_beside(struct hspmd_cuda *cuda, const struct hspmd_device_graph *captured, struct hspmd_error *err)
+int hspmd_cuda_graph_replay_beside(struct hspmd_cuda *cuda, const struct hspmd_device_graph *captured, cudaStream_t stream,
+                                   struct hspmd_error *err)
 {
-	cudaStream_t stream;
-	if (hspmd_cuda_fork_beside(cuda, &stream, err))
-		return -1;
 	cudaError_t status = cudaGraphLaunch(captured->graph, stream);
 	if (!status && captured->last_beside >= 0)
 		status = cudaEventRecord(cuda->done[captured->last_beside], stream);
