@@ -40,7 +40,7 @@ static void live_clear(struct live *l)
 static int live_read(const struct hspmd_generation *g, json_t *value, struct live *l, struct hspmd_error *err)
 {
 	json_t *holders = json_object_get(value, "holders");
-	if (hspmd_old_plan_read(&g->setup->source, hspmd_generation_plain_graph(g), json_object_get(value, "cluster"),
+	if (hspmd_old_plan_read(&g->setup->source, hspmd_generation_plain_graph(g), g->plan, json_object_get(value, "cluster"),
 	                        json_object_get(value, "plan"), "live", &l->under, err))
 		return -1;
 	const struct hspmd_cluster *cluster = l->under.cluster;

@@ -5,8 +5,8 @@
 
 #include "runtime/program/pipelines.h"
 
-int hspmd_old_plan_read(const struct hspmd_graph_source *source, const struct hspmd_graph *known, json_t *cluster, json_t *plan,
-                        const char *name, struct hspmd_old_plan *old, struct hspmd_error *err)
+int hspmd_old_plan_read(const struct hspmd_graph_source *source, const struct hspmd_graph *known, const struct hspmd_plan *known_plan,
+                        json_t *cluster, json_t *plan, const char *name, struct hspmd_old_plan *old, struct hspmd_error *err)
 {
 	char cluster_name[64], plan_name[64];
 	snprintf(cluster_name, sizeof cluster_name, "%s.cluster", name);
@@ -15,8 +15,9 @@ int hspmd_old_plan_read(const struct hspmd_graph_source *source, const struct hs
 	old->cluster = hspmd_cluster_from_json(cluster, cluster_name, err);
 	if (old->cluster)
 		old->plan = hspmd_plan_from_json(plan, plan_name, old->cluster, source->layers, err);
-	/* A search annotates the parameters of its own graph. */
-	bool own = old->plan && (old->plan->synthesis || !known);
+	/* A search annotates the parameters of its own graph, and the widest tensor-parallel group decides how heads are split. */
+	bool own =
+	        old->plan && (old->plan->synthesis || !known || hspmd_plan_widest_group(old->plan) != hspmd_plan_widest_group(known_plan));
 	if (own)
 		old->graph = hspmd_pipeline_graph(source, old->plan, old->cluster, err);
 	if (old->plan && (!own || old->graph))

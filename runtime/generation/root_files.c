@@ -151,7 +151,7 @@ static int remember(struct hspmd_root_checker *c, const struct hspmd_manifest *r
 	if (c->plan && json_equal(cluster, c->cluster) && json_equal(plan, c->plan))
 		return 0;
 	hspmd_root_checker_clear(c);
-	if (hspmd_old_plan_read(c->source, NULL, cluster, plan, "manifest.job", &c->under, err)) {
+	if (hspmd_old_plan_read(c->source, NULL, NULL, cluster, plan, "manifest.job", &c->under, err)) {
 		hspmd_old_plan_clear(&c->under);
 		return -1;
 	}

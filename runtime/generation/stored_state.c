@@ -92,7 +92,7 @@ static int read_root(struct hspmd_stored_state *s, json_t *files, struct hspmd_e
 {
 	const struct hspmd_manifest *m = s->manifest;
 	const struct hspmd_generation *g = s->g;
-	if (hspmd_old_plan_read(&g->setup->source, hspmd_generation_plain_graph(g), json_object_get(m->job, "cluster"),
+	if (hspmd_old_plan_read(&g->setup->source, hspmd_generation_plain_graph(g), g->plan, json_object_get(m->job, "cluster"),
 	                        json_object_get(m->job, "plan"), "manifest.job", &s->under, err) ||
 	    hspmd_root_files_find(m, &s->under, &s->root, err))
 		return -1;

@@ -75,7 +75,7 @@ static int make_job(struct job *j, int devices, struct hspmd_error *err)
 	json_t *cluster = hspmd_cluster_to_json(j->p.cluster), *plan = hspmd_plan_to_json(j->p.plan, j->p.cluster);
 	j->about =
 	        json_pack("{s:s, s:o, s:o, s:O}", "run", "0123456789abcdef", "cluster", cluster, "plan", plan, "model", j->p.model->config);
-	if (!j->about || hspmd_old_plan_read(&j->source, NULL, cluster, plan, "plan", &j->under, err))
+	if (!j->about || hspmd_old_plan_read(&j->source, NULL, NULL, cluster, plan, "plan", &j->under, err))
 		return -1;
 	j->extents = calloc((size_t)devices, sizeof *j->extents);
 	j->has = calloc((size_t)devices, (size_t)j->under.layouts->parameter_count);
