@@ -375,7 +375,7 @@ static void jobs_say_how_exact(void **state)
 
 /* One launch for the passes, one for the updates, and a copy of each of the totals, which the host waits for: whatever the length of the
  * program, and although losses have a factor of the step. */
-#define MANY 12
+#define MANY 4
 
 static int count_losses(void *context, const struct hspmd_program *p, const struct hspmd_executor *ex, struct hspmd_device *device,
                         struct hspmd_error *err)
