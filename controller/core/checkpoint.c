@@ -182,29 +182,35 @@ static struct checkpoint *part_of(struct hspmd_controller *m, const json_t *mess
 	return &m->checkpoint[json_is_true(json_object_get(message, "shared")) ? PART_SHARED : PART_OWN];
 }
 
-/* A worker describes its shard, which is the same in both parts, in the first of its answers. */
-static void note_shard(struct hspmd_controller *m, const struct checkpoint *from, int i, json_t *message)
+static bool is_of(const struct checkpoint *s, const json_t *message)
+{
+	const char *id = json_string_value(json_object_get(message, "id"));
+	return s->phase != CHECKPOINT_NONE && id && !strcmp(id, s->id);
+}
+
+/* A worker describes its shard, which is the same in both parts, in the first of its answers: also if that part has failed meanwhile. */
+static void note_shard(struct hspmd_controller *m, const struct worker *w, const json_t *message)
 {
 	json_t *shard = json_object_get(message, "shard");
 	for (int p = 0; p < PARTS && shard; p++) {
 		struct checkpoint *s = &m->checkpoint[p];
-		if (s->phase == CHECKPOINT_WRITING && s->number == from->number && i < s->members && !s->shard[i])
+		int i = s->phase == CHECKPOINT_WRITING && is_of(s, message) ? place_of(s->member, s->members, s->bound_plan->generation, w)
+		                                                            : -1;
+		if (i >= 0 && !s->shard[i])
 			s->shard[i] = json_incref(shard);
 	}
 }
 
 /* Records an answer. Returns true if it is the last of the phase. An answer may report an error: another worker may have written a copy of
  * the slice. */
-static bool take(struct hspmd_controller *m, struct checkpoint *s, struct worker *w, json_t *message)
+static bool take(struct checkpoint *s, struct worker *w, json_t *message)
 {
-	const char *id = json_string_value(json_object_get(message, "id"));
-	if (s->phase == CHECKPOINT_NONE || !id || strcmp(id, s->id))
+	if (!is_of(s, message))
 		return false;
 	int i = place_of(s->member, s->members, s->bound_plan->generation, w);
 	if (i >= 0 && !s->answer[i]) {
 		s->answer[i] = json_incref(message);
 		s->answers++;
-		note_shard(m, s, i, message);
 	}
 	return s->answers == s->members;
 }
@@ -306,7 +312,8 @@ void on_checkpoint_written(struct hspmd_controller *m, struct worker *w, json_t 
 {
 	struct checkpoint *s = part_of(m, message);
 	struct hspmd_error err = { "" };
-	if (s->phase != CHECKPOINT_WRITING || !take(m, s, w, message))
+	note_shard(m, w, message);
+	if (s->phase != CHECKPOINT_WRITING || !take(s, w, message))
 		return;
 	const char *first = NULL;
 	for (int i = 0; i < s->members && !first; i++)
@@ -368,7 +375,7 @@ void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *m
 	struct checkpoint *s = part_of(m, message);
 	const char *error = NULL;
 	int bad = 0;
-	if (s->phase != CHECKPOINT_LISTING || !take(m, s, w, message))
+	if (s->phase != CHECKPOINT_LISTING || !take(s, w, message))
 		return;
 	for (int i = 0; i < s->members; i++)
 		if (error_of(s, i)) {
