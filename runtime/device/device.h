@@ -66,7 +66,7 @@ struct hspmd_device_ops {
 	int (*copy_box)(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
 	                const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
 	                struct hspmd_error *err);
-	/* Row i of `count` rows of `elements` elements becomes the sum, in their order and in F32 for BF16, of the rows at from[first[i]] ..
+	/* Row i of `count` rows of `elements` elements becomes the sum, in their order and in F32 for BF16, of the rows at from[first[i]]..
 	 * from[first[i + 1] - 1]; of none: 0. Addresses are the device's, the arrays the host's, and free on return. NULL: not possible;
 	 * needed by devices whose memory the host cannot read if their programs dispatch (struct hspmd_device_traits). */
 	int (*sum_rows)(struct hspmd_device *dev, void *const *to, const int64_t *first, const void *const *from, int64_t count,
@@ -103,9 +103,9 @@ struct hspmd_device_ops {
 	/* Takes over such lines; they count instead of the device's own choices, and nothing is measured for their keys. Lines that are not
 	 * for it are left alone. While a program runs, no choice that it uses may become another. -1: out of memory. */
 	int (*choose)(struct hspmd_device *dev, const char *choices);
-	/* Calls of run(), zero(), copy_direct(), run_beside() and wait_beside() between capture_begin and capture_end are recorded instead of
-	 * executed; replay executes them with the same buffers, as often as it is called. capture_end ends the recording also if a call in
-	 * between failed. NULL: not possible. */
+	/* Calls of run(), zero(), copy_direct(), run_beside() and wait_beside() between capture_begin and capture_end are recorded
+	 * instead of executed; replay executes them with the same buffers, as often as it is called. capture_end ends the recording
+	 * also if a call in between failed. NULL: not possible. */
 	int (*capture_begin)(struct hspmd_device *dev, struct hspmd_error *err);
 	int (*capture_end)(struct hspmd_device *dev, struct hspmd_device_graph **captured, struct hspmd_error *err);
 	int (*replay)(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err);

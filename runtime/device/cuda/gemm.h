@@ -39,8 +39,8 @@ struct hspmd_cuda_gemm {
 	        ldd; /* elements from one row of A, B, D (and residual) to the next, at most 255 more than its length; 0: packed */
 	bool trans_a, trans_b, accumulate, has_bias, has_residual, has_aux;
 	bool tf32;            /* for F32: operands may be rounded to TF32 */
-	/* a and b are E4M3 numbers, or E5M2 ones if they are gradients (not both), and `type` is that of what they were rounded from; only if
-	 * trans_b and not trans_a. The result is multiplied by both scales, which are on the device. */
+	/* a and b are E4M3 numbers, or E5M2 ones if they are gradients (not both), and `type` is that of what they were rounded from;
+	 * only if trans_b and not trans_a. The result is multiplied by both scales, which are on the device. */
 	bool fp8, gradient_a, gradient_b;
 	const float *scale_a, *scale_b;
 	const void *bias;     /* of d's type, like the next three */

@@ -210,6 +210,6 @@ void hspmd_cuda_grouped_grad(struct hspmd_cuda *cuda, const struct hspmd_cuda_gr
                              int64_t m, int64_t n, bool accumulate)
 {
 	dim3 grid((unsigned)ceil_div(n, TILE), (unsigned)ceil_div(m, TILE), (unsigned)groups->count);
-	LAUNCH(grouped_grad_kernel, grid, THREADS, SHARED_BYTES, cuda->stream, groups->first, (const bf16 *)left, (const bf16 *)right, c, m, n,
-	       accumulate);
+	LAUNCH(grouped_grad_kernel, grid, THREADS, SHARED_BYTES, cuda->stream, groups->first, (const bf16 *)left, (const bf16 *)right, c, m,
+	       n, accumulate);
 }
