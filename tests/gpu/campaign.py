@@ -19,8 +19,9 @@ TORCH_AGAIN = ["gpt2-124m", "llama-1b"]
 FUSED = ["layernorm_grad_add", "rmsnorm_grad_add", "linear_add", "linear_grad_x_add", "linear_gelu", "linear_grad_x_gelu",
          "cross_entropy"]
 # What may be at fault if a case does not run, the cheapest suspicion first. The last one names the operator.
-LADDER = [{"HSPMD_CUDA_GRAPHS": "0"}, {"HSPMD_CUDA_BESIDE": "0"}, {"HSPMD_CUDNN": ""}, {"HSPMD_UNFUSED": "all"}, {"HSPMD_CUDA_TUNE": "0"},
-          {"HSPMD_CUDA_CHECK": "1", "CUDA_LAUNCH_BLOCKING": "1"}]
+LADDER = [{"HSPMD_CUDA_GRAPHS": "0"}, {"HSPMD_CUDA_BESIDE": "0"}, {"HSPMD_CUDA_WGMMA": "0"}, {"HSPMD_CUDNN": ""}, {"HSPMD_UNFUSED": "all"},
+          {"HSPMD_CUDA_TUNE": "0"}, {"HSPMD_CUDA_CHECK": "1", "CUDA_LAUNCH_BLOCKING": "1"}]
+OWN = {"HSPMD_CUDNN": ""}
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -171,6 +172,12 @@ def versions(c, deadline):
     return "done" if isinstance(found["product"], dict) else "failed"
 
 
+def tiles(c, deadline):
+    """Products of warp-groups alone: if they are wrong, attention by them is."""
+    name = "tiles_emulated" if c.emulated else "tiles"
+    return program(name)(c, deadline) if name in c.names else "skipped: not built"
+
+
 def operators(c, deadline):
     """A child process per family; one that is ended by a case goes on with the case after it."""
     rows = c.results["operators"] = []
@@ -180,13 +187,13 @@ def operators(c, deadline):
         raise RuntimeError("op_table lists no families: " + last_line(text))
     if c.emulated:
         families = [f for f in families if f in ("embed", "rmsnorm", "softmax")]
-    for with_dnn in ([False] if c.emulated else [False, True]):
-        for family in (["attention"] if with_dnn else families):
+    for way, more in {"own": OWN} if c.emulated else {"own": OWN, "own, mma": dict(OWN, HSPMD_CUDA_WGMMA="0"), "cuDNN": {}}.items():
+        for family in families if way == "own" else ["attention"]:
             for kind in ("bf16", "fp32"):
                 if until(deadline) < 2:
-                    rows.append({"family": family, "type": kind, "dnn": with_dnn, "good": False, "why": "out of time"})
+                    rows.append({"family": family, "type": kind, "way": way, "good": False, "why": "out of time"})
                     return "failed"
-                rows += family_rows(c, family, kind, with_dnn, deadline)
+                rows += family_rows(c, family, kind, way, more, deadline)
                 c.save()
     bad = [r for r in rows if not r["good"]]
     for r in bad[:20]:
@@ -194,21 +201,20 @@ def operators(c, deadline):
     return "failed" if bad else "done"
 
 
-def family_rows(c, family, kind, with_dnn, deadline):
-    more = {"HSPMD_CUDA_TUNE": "0"} if with_dnn else {"HSPMD_CUDA_TUNE": "0", "HSPMD_CUDNN": ""}
+def family_rows(c, family, kind, way, more, deadline):
     rows, first = [], 0
     while until(deadline) > 1:
-        status, text = c.run([c.names["op_table"], family, kind, str(first)], min(60, until(deadline)), **more)
+        status, text = c.run([c.names["op_table"], family, kind, str(first)], min(60, until(deadline)), HSPMD_CUDA_TUNE="0", **more)
         begun = None
         for row in json_lines(text):
             if "begins" in row:
                 begun = row
             else:
-                rows.append(dict(row, family=family, dnn=with_dnn))
+                rows.append(dict(row, family=family, way=way))
         if status in (0, 1):
             return rows
         why = "out of time" if status == -1 else last_line(text)
-        rows.append({"family": family, "type": kind, "dnn": with_dnn, "case": begun["case"] if begun else None, "good": False, "why": why})
+        rows.append({"family": family, "type": kind, "way": way, "case": begun["case"] if begun else None, "good": False, "why": why})
         if not begun:
             return rows
         first = begun["begins"] + 1
@@ -297,7 +303,8 @@ def torch(c, deadline):
 
 def ablations(c, deadline):
     """What each means of being fast brings: steps without it, in turn with steps that have all."""
-    ways = {"all": {}, "no cuDNN": {"HSPMD_CUDNN": ""}, "8 GiB for cuDNN": {"HSPMD_CUDNN_WORKSPACE": str(8 << 30)},
+    ways = {"all": {}, "no cuDNN": OWN, "no warp-group products": {"HSPMD_CUDA_WGMMA": "0"},
+            "neither": dict(OWN, HSPMD_CUDA_WGMMA="0"), "8 GiB for cuDNN": {"HSPMD_CUDNN_WORKSPACE": str(8 << 30)},
             "nothing fused": {"HSPMD_UNFUSED": "all"}, "graphs": {"HSPMD_CUDA_GRAPHS": "1"}, "no graphs": {"HSPMD_CUDA_GRAPHS": "0"},
             "no tuning": {"HSPMD_CUDA_TUNE": "0"}, "steps wait for updates": {"HSPMD_CUDA_BESIDE": "0"},
             **{"no " + f: {"HSPMD_UNFUSED": f} for f in FUSED}}
@@ -385,10 +392,10 @@ def memcheck(c, deadline):
 
 # name: function, seconds on a GPU. Together they take more than a call has: what is last is left out first.
 PARTS = {
-    "versions": (versions, 20), "operators": (operators, 70), "candidates": (candidates, 60), "steps": (steps, 150),
+    "versions": (versions, 20), "tiles": (tiles, 20), "operators": (operators, 70), "candidates": (candidates, 60), "steps": (steps, 150),
     "ablations": (ablations, 90), "kernels": (kernels, 60), "trainings": (program("test_cuda_train"), 60),
     "losses": (program("torch_parity"), 60), "jobs": (jobs, 120), "split": (split, 60), "torch": (torch, 150),
     "pairs": (program("test_cuda_fused"), 60), "groups": (program("test_cuda_communicators"), 60),
     "copies": (program("test_cuda_copies"), 30), "prepared": (program("test_cuda_prepared"), 60),
-    "rows": (program("test_cuda_rows"), 60), "memcheck": (memcheck, 90),
+    "rows": (program("test_cuda_rows"), 60), "attention": (program("test_cuda_attention"), 60), "memcheck": (memcheck, 90),
 }

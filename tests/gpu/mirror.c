@@ -265,10 +265,12 @@ void mirror_measure_case(const struct op_case *c, enum hspmd_dtype type, void (*
 	for (size_t t = 0; t < g->tensor_count; t++) {
 		if (is_given(&g->tensors[t]) || g->tensors[t].producer < 0)
 			continue;
-		struct mirror_result r = { c->name, g->tensors[t].name, type, distance(&m, (int)t), false };
+		struct mirror_result r = { c->name, g->tensors[t].name, type, distance(&m, (int)t), 0, false };
 		size_t bytes = count_of(&m, (int)t) * hspmd_dtype_bytes(type_of(&m, (int)t));
 		void *first = mirror_take_back(m.data[t], bytes), *second = mirror_take_back(again.data[t], bytes);
 		r.same_bits = !memcmp(first, second, bytes);
+		for (size_t i = 0; i < bytes; i++)
+			r.bits = (r.bits ^ ((unsigned char *)first)[i]) * 1099511628211u; /* FNV-1a */
 		free(first);
 		free(second);
 		take(&r, context);

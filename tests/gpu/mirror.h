@@ -19,6 +19,7 @@ struct mirror_result {
 	const char *name, *tensor;
 	enum hspmd_dtype type;
 	double error;
+	uint64_t bits; /* a hash of them */
 	bool same_bits;
 };
 

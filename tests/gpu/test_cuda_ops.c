@@ -2,8 +2,6 @@
 /* Every operator of the CUDA device, forward and backward, compared with the CPU device in double precision on the same inputs, with chosen
  * and random shapes; the same bits twice. Also what is not part of a model's graph: optimizer, random numbers, casts, copies. HSPMD_LONG=1
  * tries more shapes. */
-#include <dlfcn.h>
-#include <glob.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -413,171 +411,13 @@ static void large_copies(void **state)
 	free(back);
 }
 
-/* ---- attention by cuDNN; emulated on the emulated device (tests/gpu/emulate/dnn.cc) */
-
-static void reopen_with(const char *library, const char *tune, const char *workspace)
-{
-	gpu->ops->close(gpu);
-	if (gpu_is_emulated())
-		setenv("HSPMD_CUDNN", library, 1);
-	setenv("HSPMD_CUDA_TUNE", tune, 1);
-	setenv("HSPMD_CUDNN_WORKSPACE", workspace, 1);
-	gpu = gpu_open();
-}
-
-static void restore_gpu(void)
-{
-	unsetenv("HSPMD_CUDNN");
-	unsetenv("HSPMD_CUDNN_WORKSPACE");
-	unsetenv("HSPMD_CUDA_TUNE");
-	gpu->ops->close(gpu);
-	gpu = gpu_open();
-}
-
-static void check_named_attention(const struct op_case *cases, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		if (strstr(cases[i].name, "attention"))
-			mirror_check_case(&cases[i], HSPMD_BF16, BF16_BOUND);
-}
-
-/* Checks cases of attention; runs[] gets how often the emulated cuDNN ran each of its plans. */
-static void check_attention(const struct op_case *cases, size_t cases_count, long runs[2])
-{
-	void *module = gpu_is_emulated() ? dlopen(getenv("HSPMD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD) : NULL;
-	long *count = module ? dlsym(module, "emulate_dnn_runs") : NULL, before[2] = { 0 };
-	assert_true(count || !gpu_is_emulated());
-	for (int i = 0; count && i < 2; i++)
-		before[i] = count[i];
-	check_named_attention(cases, cases_count);
-	for (int i = 0; i < 2; i++)
-		runs[i] = count ? count[i] - before[i] : 0;
-	if (module)
-		dlclose(module);
-}
-
-/* Returns true if cuDNN's library can be loaded. */
-static bool has_dnn(void)
-{
-	const char *named = getenv("HSPMD_CUDNN");
-	void *library = dlopen(named ? named : "libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
-	if (library)
-		dlclose(library);
-	return library != NULL;
-}
-
-/* On a GPU also sequences that span several tiles of its kernels. cuDNN's plan is used wherever it has one and is trusted. */
-static void attention_by_dnn(void **state)
-{
-	(void)state;
-	long all[2], parts[2], none[2], odd[2], old[2];
-	if (!gpu_is_emulated() && !has_dnn())
-		skip();
-	reopen_with("played", "0", "268435456");
-	check_attention(tiled_cases, tiled_case_count, all);
-	check_attention(wide_cases, wide_case_count, odd);
-	for (size_t i = 0; i < long_case_count && (!gpu_is_emulated() || getenv("HSPMD_LONG")); i++)
-		mirror_check_case(&long_cases[i], HSPMD_BF16, BF16_BOUND);
-	/* The gradients of some cases are computed in parts (samples, kv heads), of others not by cuDNN at all. */
-	reopen_with("played", "0", "90000");
-	check_attention(tiled_cases, tiled_case_count, parts);
-	reopen_with("refusing", "0", "268435456");
-	check_attention(tiled_cases, tiled_case_count, none);
-	setenv("HSPMD_EMULATE_DNN_VERSION", "91500", 1);
-	reopen_with("played", "0", "268435456");
-	check_attention(tiled_cases, 1, old);
-	unsetenv("HSPMD_EMULATE_DNN_VERSION");
-	if (gpu_is_emulated()) {
-		assert_true(odd[0] == 0 && odd[1] == 0 && old[0] == 0 && old[1] == 0);
-		assert_true(all[0] > 0 && parts[0] > 0 && parts[0] != all[0]);
-		assert_true(all[1] == 0 && parts[1] == 0 && none[0] == 0 && none[1] == 0);
-	}
-	restore_gpu();
-}
-
-/* Returns how many lines of the files in the folder have another choice than `word` in their fifth word; *lines: the number of all. */
-static int other_choices(const char *folder, unsigned word, int *lines)
-{
-	char pattern[4096], line[512], have[32], want[32];
-	glob_t found;
-	int others = 0;
-	*lines = 0;
-	snprintf(pattern, sizeof pattern, "%s/cudnn-*", folder);
-	snprintf(want, sizeof want, "%x", word);
-	if (glob(pattern, 0, NULL, &found))
-		return 0;
-	for (size_t i = 0; i < found.gl_pathc; i++) {
-		FILE *f = fopen(found.gl_pathv[i], "r");
-		while (f && fgets(line, sizeof line, f))
-			if (sscanf(line, "%*s %*s %*s %*s %31s", have) == 1) {
-				++*lines;
-				others += strcmp(have, want) != 0;
-			}
-		if (f)
-			fclose(f);
-	}
-	globfree(&found);
-	return others;
-}
-
-/* Replaces every choice in the files with another. */
-static void rewrite_choices(const char *folder, int word)
-{
-	char command[8192];
-	snprintf(command, sizeof command, "sed -i -E 's/^(([^ ]+ ){4})[^ ]+/\\1%x/' '%s'/cudnn-*", (unsigned)word, folder);
-	assert_int_equal(system(command), 0);
-}
-
-/* A measured choice is used from then on; a plan that does not run is not chosen. */
-static void attention_is_chosen(void **state)
-{
-	(void)state;
-	char folder[] = "/tmp/hspmd-choices-XXXXXX", command[64];
-	const char *cache = getenv("HSPMD_CUDA_CACHE");
-	char *old = cache ? strdup(cache) : NULL;
-	long runs[2];
-	int lines;
-	if (!gpu_is_emulated())
-		skip();
-	assert_non_null(mkdtemp(folder));
-	setenv("HSPMD_CUDA_CACHE", folder, 1);
-	reopen_with("failing", "1", "268435456");
-	check_attention(tiled_cases, tiled_case_count, runs);
-	assert_true(runs[0] == 0 && runs[1] == 0);
-	assert_int_equal(other_choices(folder, 1, &lines), 0);
-	assert_true(lines >= 2 * (int)tiled_case_count);
-	reopen_with("played", "1", "268435456");
-	check_attention(tiled_cases, tiled_case_count, runs);
-	assert_true(runs[0] == 0 && runs[1] == 0); /* the file says: our kernels */
-	rewrite_choices(folder, 3);
-	reopen_with("played", "1", "268435456");
-	check_attention(tiled_cases, tiled_case_count, runs);
-	assert_true(runs[0] == 0 && runs[1] > 0); /* the file says: the second plan */
-	restore_gpu();
-	if (old)
-		setenv("HSPMD_CUDA_CACHE", old, 1);
-	free(old);
-	snprintf(command, sizeof command, "rm -r %s", folder);
-	assert_int_equal(system(command), 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(operators_f32),
-		cmocka_unit_test(operators_bf16),
-		cmocka_unit_test(operators_of_random_shapes),
-		cmocka_unit_test(optimizer),
-		cmocka_unit_test(many_at_once),
-		cmocka_unit_test(random_numbers),
-		cmocka_unit_test(sum_of_squares),
-		cmocka_unit_test(casts),
-		cmocka_unit_test(copies),
-		cmocka_unit_test(many_copies),
-		cmocka_unit_test(large_copies),
-		cmocka_unit_test(attention_by_dnn),
-		cmocka_unit_test(attention_is_chosen),
-		cmocka_unit_test(losses_take_the_factor),
+		cmocka_unit_test(operators_f32),  cmocka_unit_test(operators_bf16), cmocka_unit_test(operators_of_random_shapes),
+		cmocka_unit_test(optimizer),      cmocka_unit_test(many_at_once),   cmocka_unit_test(random_numbers),
+		cmocka_unit_test(sum_of_squares), cmocka_unit_test(casts),          cmocka_unit_test(copies),
+		cmocka_unit_test(many_copies),    cmocka_unit_test(large_copies),   cmocka_unit_test(losses_take_the_factor),
 	};
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);

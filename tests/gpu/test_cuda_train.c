@@ -437,7 +437,7 @@ int main(void)
 		cmocka_unit_test(offload),
 	};
 	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);
-	setenv("HSPMD_CUDA_TUNE", "0", 0);     /* test_cuda_ops chooses by measurement; here that would cost more than the steps */
+	setenv("HSPMD_CUDA_TUNE", "0", 0);     /* test_cuda_attention chooses by measurement; here that would cost more than the steps */
 	struct hspmd_device *gpu = gpu_open(); /* skips the tests if there is no GPU */
 	gpu->ops->close(gpu);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,6 +77,21 @@ static int attention_128(struct hspmd_graph *g, enum hspmd_dtype type)
 	return attention(g, type, 130, 2, 2, 128, 0, false);
 }
 
+/* Queries that see keys far ahead. */
+static int attention_across(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 64, .heads = 4, .kv_heads = 2, .scale = 0.12, .bidirectional = true };
+	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, 20, 256)), op_case_parameter(g, type, "k", SHAPE(2, 150, 128)),
+		     op_case_parameter(g, type, "v", SHAPE(2, 150, 128)) };
+	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 3, NULL);
+}
+
+/* More tiles than a kernel has stages, some of them seen by nobody. */
+static int attention_128_window_segments(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 600, 2, 1, 128, 170, true);
+}
+
 static int attention_64_window_segments(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	return attention(g, type, 150, 4, 2, 64, 50, true);
@@ -192,6 +207,8 @@ const struct op_case wide_cases[] = {
 	{ "attention, heads of 64, two a kv head", attention_64_grouped, true, NULL },
 	{ "attention, heads of 128", attention_128, true, NULL },
 	{ "attention, heads of 64, window and segments", attention_64_window_segments, true, NULL },
+	{ "attention, heads of 128, window and segments", attention_128_window_segments, true, NULL },
+	{ "attention across", attention_across, true, NULL },
 	{ "attention, heads of 200", attention_200, true, NULL },
 	{ "attention packed, heads of 64", attention_packed_64, true, NULL },
 	{ "experts of 90 tokens", experts_wide, false, NULL },

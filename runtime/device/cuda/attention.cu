@@ -352,11 +352,21 @@ static int check_size(const struct attention *a, struct hspmd_error *err)
 	return a->head_dim <= 256 ? 0 : hspmd_fail(err, "the CUDA device has attention for heads of up to 256, not %d", a->head_dim);
 }
 
+/* Whether the newest kernels are to be tried; what can also be computed by the others is prepared for both. */
+static bool tries_wgmma(const struct hspmd_cuda *cuda, const struct attention *a)
+{
+	return cuda->wgmma && a->kernels == ATTENTION_NEWEST;
+}
+
 /* Runs our kernels: the tensor-core ones if they support the heads, else those of this file. */
 template <typename T> static int own_forward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
-	if (sizeof(T) == 2 && !a->sinks && !a->noise && !a->mask && !(a->softcap > 0) && hspmd_cuda_attention_mma(cuda, a))
-		return 0;
+	if (sizeof(T) == 2 && !a->sinks && !a->noise && !a->mask && !(a->softcap > 0)) {
+		if (tries_wgmma(cuda, a) && hspmd_cuda_attention_wgmma(cuda, a) && a->stage != ATTENTION_PREPARING)
+			return 0;
+		if (hspmd_cuda_attention_mma(cuda, a))
+			return 0;
+	}
 	return a->head_dim <= 128 ? forward_of<T, 128>(cuda, a, err) : forward_of<T, 256>(cuda, a, err);
 }
 
@@ -366,8 +376,12 @@ template <typename T> static int own_backward(struct hspmd_cuda *cuda, const str
 	if (a->stage != ATTENTION_PREPARING)
 		LAUNCH(kernel, (unsigned)ceil_div((int64_t)a->batches * a->heads * a->queries, THREADS / WARP), THREADS, 0, cuda->stream,
 		       *a);
-	if (sizeof(T) == 2 && !a->noise && !a->mask && !(a->softcap > 0) && hspmd_cuda_attention_mma_grad(cuda, a))
-		return 0;
+	if (sizeof(T) == 2 && !a->noise && !a->mask && !(a->softcap > 0)) {
+		if (tries_wgmma(cuda, a) && hspmd_cuda_attention_wgmma_grad(cuda, a) && a->stage != ATTENTION_PREPARING)
+			return 0;
+		if (hspmd_cuda_attention_mma_grad(cuda, a))
+			return 0;
+	}
 	return a->head_dim <= 128 ? backward_of<T, 128>(cuda, a, err) : backward_of<T, 256>(cuda, a, err);
 }
 
@@ -389,6 +403,9 @@ template <typename T> static void set_up_backward(struct attention *a, const str
 	a->lse = (float *)args->in[o + 1].data;
 	a->delta = (float *)args->workspace;
 	a->dout = a->o;
+	a->scores = moved<char>(args->workspace, (int64_t)hspmd_cuda_attention_delta_bytes(a));
+	size_t delta = hspmd_cuda_attention_delta_bytes(a);
+	a->scores_bytes = args->workspace_bytes > delta ? args->workspace_bytes - delta : 0;
 	a->dout.data = args->in[0].data;
 	a->dq = a->q;
 	a->dk = a->k;
@@ -406,7 +423,7 @@ static bool is_empty(const struct attention *a)
 
 /* cuDNN's way or our kernels. */
 template <typename T>
-static int run_either(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct attention *a, bool backward,
+static int run_either(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct attention *a, bool backward,
                       hspmd_cuda_own_attention own, struct hspmd_error *err)
 {
 	const void *choice = args->prepared ? args->prepared->choice[0] : NULL;
@@ -494,6 +511,7 @@ static size_t backward_workspace(struct hspmd_cuda *cuda, const struct hspmd_ker
 	size_t own = (size_t)(hspmd_cuda_elements(&args->in[0]) / args->attr->head_dim) * sizeof(float), dnn = 0;
 	if (args->in[0].dtype == HSPMD_BF16) {
 		set_up_backward<bf16>(&a, args);
+		own = hspmd_cuda_attention_delta_bytes(&a) + (cuda->wgmma ? hspmd_cuda_attention_wgmma_workspace(&a) : 0);
 		dnn = hspmd_cuda_dnn_workspace(cuda, &a, true, own_backward<bf16>);
 	}
 	return dnn > own ? dnn : own;

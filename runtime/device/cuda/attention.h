@@ -29,23 +29,32 @@ static __device__ __forceinline__ bool sees(const struct attention &a, int batch
 	return !s || s[q + a.shift] == s[k];
 }
 
+/* Returns true if all queries [q, q + queries) see all keys [k, k + keys). */
+static __device__ __forceinline__ bool all_see(const struct attention &a, int q, int queries, int k, int keys)
+{
+	return !a.segments && q + queries <= a.queries && k + keys <= a.keys && is_near(a, q + a.shift - (k + keys - 1)) &&
+	       is_near(a, q + queries - 1 + a.shift - k);
+}
+
 /* Sets [*first, *end) to the keys that some query of [q0, q0 + count) may see, by causality and window. */
 static __device__ __forceinline__ void keys_seen(const struct attention &a, int q0, int count, int *first, int *end)
 {
 	*first = a.window && q0 + a.shift - a.window + 1 > 0 ? q0 + a.shift - a.window + 1 : 0;
-	int ahead = !a.bidirectional ? 0 : a.window ? a.window - 1 : a.keys;
-	*end = q0 + count + a.shift + ahead < a.keys ? q0 + count + a.shift + ahead : a.keys;
+	int ahead = a.bidirectional && a.window ? a.window - 1 : 0;
+	bool all = (a.bidirectional && !a.window) || q0 + count + a.shift + ahead > a.keys;
+	*end = all ? a.keys : q0 + count + a.shift + ahead;
 }
 
 /* Sets [*first, *end) to the queries that may see some key of [k0, k0 + count). */
 static __device__ __forceinline__ void queries_seen(const struct attention &a, int k0, int count, int *first, int *end)
 {
-	int behind = !a.bidirectional ? 0 : a.window ? a.window - 1 : a.queries;
-	*first = k0 - a.shift - behind > 0 ? k0 - a.shift - behind : 0;
+	int behind = a.bidirectional && a.window ? a.window - 1 : 0;
+	bool all = (a.bidirectional && !a.window) || k0 - a.shift - behind < 0;
+	*first = all ? 0 : k0 - a.shift - behind;
 	*end = a.window && k0 + count - 1 - a.shift + a.window < a.queries ? k0 + count - 1 - a.shift + a.window : a.queries;
 }
 
-static __device__ __forceinline__ int64_t stats_at(const struct attention &a, int batch, int head, int q)
+static __host__ __device__ __forceinline__ int64_t stats_at(const struct attention &a, int batch, int head, int q)
 {
 	return ((int64_t)batch * a.heads + head) * a.queries + q;
 }
@@ -68,5 +77,8 @@ int hspmd_cuda_attention_grad_launch(struct hspmd_cuda *cuda, const struct atten
  * expects a->delta to be computed already. */
 bool hspmd_cuda_attention_mma(struct hspmd_cuda *cuda, const struct attention *a);
 bool hspmd_cuda_attention_mma_grad(struct hspmd_cuda *cuda, const struct attention *a);
+/* The same for compute capability 9.0 alone (attention_wgmma.cu, attention_grad_wgmma.cu); the gradient also needs a->scores. */
+bool hspmd_cuda_attention_wgmma(struct hspmd_cuda *cuda, const struct attention *a);
+bool hspmd_cuda_attention_wgmma_grad(struct hspmd_cuda *cuda, const struct attention *a);
 
 #endif

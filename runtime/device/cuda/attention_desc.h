@@ -29,10 +29,18 @@ enum attention_stage {
 	ATTENTION_PREPARED,   /* launch */
 };
 
+/* Which of our kernels on tensor cores. */
+enum attention_kernels {
+	ATTENTION_NEWEST, /* attention_wgmma.cu where the device has what they need, else attention_mma.cu */
+	ATTENTION_MMA,
+};
+
 struct attention {
 	struct head_rows q, k, v, o;       /* row 0 of q and o is the first query to compute */
 	struct head_rows dq, dk, dv, dout; /* backward */
 	float *lse, *delta;                /* [batch][head][query] */
+	void *scores;                      /* for gradients of scores, aligned to 256 bytes; NULL: none */
+	size_t scores_bytes;
 	const int32_t *segments;           /* NULL: none; points at the first key of sample 0 */
 	int64_t segment_length;
 	int batches, queries, keys, heads, kv_heads, head_dim;
@@ -50,7 +58,27 @@ struct attention {
 	double rate;
 	uint64_t stream;
 	enum attention_stage stage;
+	enum attention_kernels kernels;
 };
+
+/* Returns true if all rows of all tensors begin on multiples of 16 bytes. Pointers that are not set yet count as aligned. */
+static inline bool hspmd_cuda_attention_is_aligned(const struct attention *a)
+{
+	const struct head_rows *all[] = { &a->q, &a->k, &a->v, &a->o, &a->dq, &a->dk, &a->dv, &a->dout };
+	for (int i = 0; i < 8; i++)
+		if (all[i]->row % 8 || all[i]->batch % 8 || (uintptr_t)all[i]->data % 16)
+			return false;
+	return true;
+}
+
+/* Bytes of the sums of rows, which the backward pass computes first, up to a multiple of 256. */
+static inline size_t hspmd_cuda_attention_delta_bytes(const struct attention *a)
+{
+	return ((size_t)a->batches * (size_t)a->heads * (size_t)a->queries * sizeof(float) + 255) / 256 * 256;
+}
+
+/* Bytes of a->scores with which attention_grad_wgmma.cu is fastest; it takes less, but not less than one kv head needs. 0: it cannot. */
+size_t hspmd_cuda_attention_wgmma_workspace(const struct attention *a);
 
 /* Enqueues our kernels on cuda->stream (a->stage): the forward pass, or the backward pass, which needs a->delta to have room for the sums
  * of rows. */
@@ -70,9 +98,9 @@ size_t hspmd_cuda_dnn_workspace(struct hspmd_cuda *cuda, const struct attention 
 int hspmd_cuda_dnn_prepare(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
                            const void **choice, struct hspmd_error *err);
 /* Runs as `choice` says; if a->stage is not ATTENTION_PREPARED, the choice is looked up. Returns 1 if enqueued, 0 if the caller is to use
- * our kernels, -1 and err on failure. */
-int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
-                             const void *choice, void *workspace, size_t workspace_bytes, struct hspmd_error *err);
+ * our kernels, those of a->kernels, which is set; -1 and err on failure. */
+int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, struct attention *a, bool backward, hspmd_cuda_own_attention own, const void *choice,
+                             void *workspace, size_t workspace_bytes, struct hspmd_error *err);
 
 #ifdef __cplusplus
 }

@@ -21,14 +21,19 @@
 #define TIMED_RUNS 3
 #define BF16_BYTES 2
 
+/* What may be chosen beside cuDNN's plans, which are numbered from 0 on. */
+#define OWN_NEWEST -1
+#define OWN_MMA -2
+
 /* How choices are written to the file: the value of a choice's first word. */
-#define OWN 1
-#define FIRST_PLAN 2
+#define WORD_OWN_MMA 1
+#define WORD_FIRST_PLAN 2
+#define WORD_OWN_NEWEST 0x100
 
 struct chosen {
 	struct hspmd_dnn_attention about;
 	struct hspmd_dnn_plan *plans[PLANS]; /* for one part: all that may be chosen */
-	int count, best;                     /* best -1: our kernels */
+	int count, best;
 	int64_t samples, kv_heads;           /* of a part: some samples with all heads, or some heads of one sample */
 };
 
@@ -110,19 +115,13 @@ static bool open_library(struct hspmd_cuda *cuda)
 
 /* ---- shapes */
 
-static bool is_even(const struct head_rows *r)
-{
-	return !(r->row % 8 || r->batch % 8 || (uintptr_t)r->data % 16);
-}
-
 /* Returns true if cuDNN's graph can express this attention. Pointers that are not set yet count as aligned. */
 static bool can_describe(const struct attention *a)
 {
 	return !a->segments && !a->sinks && !a->noise && !a->mask && !a->bidirectional && !(a->softcap > 0) &&
 	       a->head_dim % 8 == 0 && a->batches && a->queries && a->keys && a->kv_heads && a->heads == a->kv_heads * a->group &&
 	       a->first_head == a->first_kv * a->group && a->shift >= 0 &&
-	       a->shift + a->queries <= a->keys && is_even(&a->q) && is_even(&a->k) && is_even(&a->v) && is_even(&a->o) &&
-	       is_even(&a->dq) && is_even(&a->dk) && is_even(&a->dv) && is_even(&a->dout);
+	       a->shift + a->queries <= a->keys && hspmd_cuda_attention_is_aligned(a);
 }
 
 static struct hspmd_dnn_attention describe(const struct attention *a, bool backward)
@@ -227,6 +226,11 @@ static int run_parts(struct hspmd_dnn *dnn, const struct chosen *c, const struct
 
 /* ---- measuring */
 
+static enum attention_kernels kernels_of(int plan)
+{
+	return plan == OWN_MMA ? ATTENTION_MMA : ATTENTION_NEWEST;
+}
+
 enum { TRIAL_Q, TRIAL_K, TRIAL_V, TRIAL_O, TRIAL_LSE, TRIAL_WORKSPACE, TRIAL_DOUT, TRIAL_DQ, TRIAL_DK, TRIAL_DV, TRIAL_BUFFERS };
 
 struct trial {
@@ -245,12 +249,13 @@ static void end_trial(struct trial *t)
  * type. Returns false if there is not enough memory. */
 static bool start_trial(struct hspmd_cuda_dnn *d, struct trial *t, const struct attention *a, bool backward)
 {
-	size_t delta = (size_t)a->batches * (size_t)a->heads * (size_t)a->queries * sizeof(float),
-	       workspace = delta > d->workspace_most ? delta : d->workspace_most;
+	size_t delta = hspmd_cuda_attention_delta_bytes(a), scores = hspmd_cuda_attention_wgmma_workspace(a), own = delta + scores,
+	       workspace = own > d->workspace_most ? own : d->workspace_most;
 	struct head_rows *rows[TRIAL_BUFFERS] = {
 		&t->a.q, &t->a.k, &t->a.v, &t->a.o, NULL, NULL, &t->a.dout, &t->a.dq, &t->a.dk, &t->a.dv
 	};
 	*t = (struct trial){ .a = *a };
+	t->a.scores_bytes = scores;
 	for (int i = 0; i < (backward ? TRIAL_BUFFERS : TRIAL_DOUT); i++) {
 		size_t bytes = rows[i] ? (size_t)(a->batches * rows[i]->batch) * BF16_BYTES : workspace;
 		if (i == TRIAL_LSE)
@@ -265,6 +270,7 @@ static bool start_trial(struct hspmd_cuda_dnn *d, struct trial *t, const struct 
 	}
 	t->a.lse = t->memory[TRIAL_LSE];
 	t->a.delta = t->memory[TRIAL_WORKSPACE];
+	t->a.scores = (char *)t->memory[TRIAL_WORKSPACE] + delta;
 	return true;
 }
 
@@ -284,19 +290,20 @@ static int run_candidate(const void *what)
 	               : k->own(k->beside, &t->a, NULL);
 }
 
-static float time_plan(struct hspmd_cuda *cuda, const struct chosen *c, const struct hspmd_dnn_plan *plan, const struct trial *t,
-                       hspmd_cuda_own_attention own)
+/* plan: one's number, or which of our kernels. */
+static float time_plan(struct hspmd_cuda *cuda, const struct chosen *c, int plan, struct trial *t, hspmd_cuda_own_attention own)
 {
 	struct hspmd_cuda beside = *cuda;
 	beside.stream = cuda->dnn->watch.stream;
+	t->a.kernels = kernels_of(plan);
 	return hspmd_cuda_autotune_timer_time(&cuda->dnn->watch, TIMED_RUNS, run_candidate,
-	                                      &(struct candidate){ &beside, c, plan, t, own });
+	                                      &(struct candidate){ &beside, c, plan < 0 ? NULL : c->plans[plan], t, own });
 }
 
-/* plan: -1 for our kernels. */
 static void log_candidate(const struct hspmd_dnn_attention *a, int plan, float milliseconds)
 {
-	char how[32] = "own";
+	char how[32];
+	snprintf(how, sizeof how, "%s", plan == OWN_NEWEST ? "own, wgmma" : "own, mma");
 	if (plan >= 0)
 		snprintf(how, sizeof how, "cuDNN plan %d", plan);
 	hspmd_cuda_autotune_log("{\"attention\": {\"batches\": %" PRId64 ", \"queries\": %" PRId64 ", \"keys\": %" PRId64
@@ -306,19 +313,17 @@ static void log_candidate(const struct hspmd_dnn_attention *a, int plan, float m
 	                        a->backward ? "true" : "false", how, milliseconds < 0 ? -1 : (double)milliseconds / TIMED_RUNS);
 }
 
-/* Returns the number of the fastest plan, or -1 for our kernels. If there is no memory to measure, returns the plan that cuDNN expects to
- * be fastest. */
-static int fastest(struct hspmd_cuda *cuda, const struct chosen *c, struct hspmd_dnn_plan **plans, int count, const struct attention *a,
-                   hspmd_cuda_own_attention own, bool *measured)
+/* Returns what is fastest. If there is no memory to measure, returns the plan that cuDNN expects to be fastest. */
+static int fastest(struct hspmd_cuda *cuda, const struct chosen *c, const struct attention *a, hspmd_cuda_own_attention own, bool *measured)
 {
 	struct trial t;
 	int best = 0;
 	if ((*measured = start_trial(cuda->dnn, &t, a, c->about.backward))) {
-		float time, best_time = time_plan(cuda, c, NULL, &t, own);
-		best = -1;
-		log_candidate(&c->about, -1, best_time);
-		for (int i = 0; i < count; i++) {
-			time = time_plan(cuda, c, plans[i], &t, own);
+		float time, best_time = time_plan(cuda, c, OWN_MMA, &t, own);
+		best = OWN_MMA;
+		log_candidate(&c->about, OWN_MMA, best_time);
+		for (int i = cuda->wgmma ? OWN_NEWEST : 0; i < c->count; i++) {
+			time = time_plan(cuda, c, i, &t, own);
 			log_candidate(&c->about, i, time);
 			if (time >= 0 && (best_time < 0 || time < best_time)) {
 				best_time = time;
@@ -338,20 +343,22 @@ static struct hspmd_cuda_autotune_key key_of(const struct hspmd_dnn_attention *a
 	return (struct hspmd_cuda_autotune_key){ .m = a->queries, .n = a->keys, .k = a->head_dim, .flags = XXH3_64bits(a, sizeof *a) };
 }
 
-/* Returns true if a plan is known, from the file or from elsewhere: *best, -1 for our kernels. */
+/* Returns true if it is known what is best, from the file or from elsewhere. */
 static bool known_plan(struct hspmd_cuda_dnn *d, const struct chosen *c, int *best)
 {
 	struct hspmd_cuda_autotune_key key = key_of(&c->about);
 	struct hspmd_cuda_autotune_entry known;
 	if (!hspmd_cuda_autotune_cache_find(d->choices, &key, &known))
 		return false;
-	bool plan = known.word[0] >= FIRST_PLAN && known.word[0] - FIRST_PLAN < (uint64_t)c->count;
-	if (plan || known.word[0] == OWN)
-		*best = plan ? (int)(known.word[0] - FIRST_PLAN) : -1;
-	return plan || known.word[0] == OWN;
+	if (known.word[0] == WORD_OWN_MMA || known.word[0] == WORD_OWN_NEWEST)
+		*best = known.word[0] == WORD_OWN_MMA ? OWN_MMA : OWN_NEWEST;
+	else if (known.word[0] >= WORD_FIRST_PLAN && known.word[0] - WORD_FIRST_PLAN < (uint64_t)c->count)
+		*best = (int)(known.word[0] - WORD_FIRST_PLAN);
+	else
+		return false;
+	return true;
 }
 
-/* Returns the number of the chosen plan, or -1 for our kernels. */
 static int choose_plan(struct hspmd_cuda *cuda, struct chosen *c, const struct attention *a, hspmd_cuda_own_attention own)
 {
 	struct hspmd_cuda_dnn *d = cuda->dnn;
@@ -359,12 +366,12 @@ static int choose_plan(struct hspmd_cuda *cuda, struct chosen *c, const struct a
 	bool measured;
 	int best;
 	if (!c->count || !d->tune)
-		return c->count ? 0 : -1;
+		return c->count ? 0 : OWN_NEWEST;
 	if (known_plan(d, c, &best))
 		return best;
-	best = fastest(cuda, c, c->plans, c->count, a, own, &measured);
-	hspmd_cuda_autotune_cache_add(d->choices, &key,
-	                              &(struct hspmd_cuda_autotune_entry){ { best < 0 ? OWN : FIRST_PLAN + (uint64_t)best } }, measured);
+	best = fastest(cuda, c, a, own, &measured);
+	uint64_t word = best == OWN_MMA ? WORD_OWN_MMA : best == OWN_NEWEST ? WORD_OWN_NEWEST : WORD_FIRST_PLAN + (uint64_t)best;
+	hspmd_cuda_autotune_cache_add(d->choices, &key, &(struct hspmd_cuda_autotune_entry){ { word } }, measured);
 	return best;
 }
 
@@ -468,14 +475,15 @@ int hspmd_cuda_dnn_prepare(struct hspmd_cuda *cuda, const struct attention *a, b
 	return there < 0 ? -1 : 0;
 }
 
-int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
-                             const void *choice, void *workspace, size_t workspace_bytes, struct hspmd_error *err)
+int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, struct attention *a, bool backward, hspmd_cuda_own_attention own, const void *choice,
+                             void *workspace, size_t workspace_bytes, struct hspmd_error *err)
 {
 	const struct chosen *c = choice;
 	if (backward && !(a->dq.data && a->dk.data && a->dv.data))
 		return 0;
 	int there = a->stage == ATTENTION_PREPARED ? c != NULL : find(cuda, a, backward, own, &c, err);
 	const struct hspmd_dnn_plan *plan = there > 0 ? plan_of(c) : NULL;
+	a->kernels = there > 0 ? kernels_of(c->best) : ATTENTION_NEWEST;
 	if (!plan)
 		return there < 0 ? -1 : 0;
 	if (hspmd_dnn_plan_workspace(plan) > workspace_bytes)

@@ -67,13 +67,6 @@ template <int D> static __device__ __forceinline__ void multiply_columns(float (
 	}
 }
 
-/* Returns true if all queries [q, q + queries) see all keys [k, k + keys). */
-static __device__ __forceinline__ bool all_see(const struct attention &a, int q, int queries, int k, int keys)
-{
-	return !a.segments && q + queries <= a.queries && k + keys <= a.keys && is_near(a, q + a.shift - (k + keys - 1)) &&
-	       is_near(a, q + queries - 1 + a.shift - k);
-}
-
 /* Stores 16 x D sums as rows of a head in BF16. */
 template <int D>
 static __device__ __forceinline__ void store_rows(const struct head_rows &to, int batch, int head, int first, int rows,

@@ -12,6 +12,7 @@
 #include "runtime/device/cuda/gemm.h"
 #include "runtime/device/cuda/profile.h"
 #include "runtime/device/cuda/sm_partition.h"
+#include "runtime/device/cuda/tensor_map.h"
 
 static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = {
 #define OP(opcode, name) [HSPMD_OP_##opcode] = &hspmd_cuda_##name,
@@ -89,6 +90,8 @@ static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 		return hspmd_fail(err, "GPU %d has compute capability %d.%d; 8.0 is the least that is supported", index, major, minor);
 	struct cudaDeviceProp *about = calloc(1, sizeof *about);
 	bool named = about && !cudaGetDeviceProperties(about, index);
+	const char *wgmma = getenv("HSPMD_CUDA_WGMMA");
+	cuda->wgmma = major == 9 && minor == 0 && hspmd_cuda_has_tensor_maps() && !(wgmma && !strcmp(wgmma, "0"));
 	snprintf(cuda->model, sizeof cuda->model, "sm%d%d-%d-%.64s", major, minor, cuda->multiprocessors, named ? about->name : "");
 	free(about);
 	return 0;

@@ -47,6 +47,7 @@ struct hspmd_cuda {
 	struct hspmd_cuda_profile *profile; /* NULL: profiling is off */
 	void *lists;                        /* of sum_rows; NULL: there were none yet */
 	size_t list_bytes;
+	bool wgmma;      /* it has the instructions of wgmma.h, and HSPMD_CUDA_WGMMA=0 does not forbid them */
 	bool check_each; /* HSPMD_CUDA_CHECK=1: wait after every operator, so that a failure names its operator */
 };
 

@@ -7,7 +7,7 @@
 #include <ucontext.h>
 #include <vector>
 
-#include "tests/gpu/emulate/cuda_runtime.h"
+#include "tests/gpu/emulate/cuda.h"
 
 /* All stacks lie side by side, at distances that are no power of two: otherwise their tops would share a few lines of the caches. */
 #define STACK_BYTES ((size_t)(64 << 10) + 13 * 64)
@@ -15,7 +15,7 @@
 #define SLOT 64
 #define LANES 32
 
-enum wait { READY, AT_BARRIER, AT_WARP, DONE };
+enum wait { READY, AT_BARRIER, AT_WARP, AT_CONDITION, DONE };
 
 struct copy {
 	void *to;
@@ -35,6 +35,7 @@ struct fiber {
 	unsigned rounds; /* warp-wide operations so far */
 	unsigned group;  /* number of the group of copies that is being filled */
 	std::vector<copy> copies;
+	const std::function<bool()> *condition; /* that it waits for */
 };
 
 struct warp {
@@ -51,7 +52,9 @@ struct runner {
 	std::vector<stack *> unused;
 	void *scheduler;   /* its stack pointer while a fiber is running */
 	size_t now, count; /* the running fiber; fibers of the block */
-	size_t at_barrier, done;
+	size_t at_barrier, at_condition, done;
+	uint64_t blocks;   /* begun so far */
+	bool asynchronous; /* the block does what cuda.h emulates */
 	const std::function<void()> *thread;
 	const char *name;
 	~runner()
@@ -119,6 +122,8 @@ static void run_threads()
 {
 	for (runner *r = current;;) {
 		(*r->thread)();
+		if (r->asynchronous)
+			emulate_thread_ends();
 		fiber &f = r->fibers[r->now];
 		f.wait = DONE;
 		r->done++;
@@ -195,6 +200,31 @@ void *emulate_shared()
 	return (void *)(((uintptr_t)current->shared.data() + 15) & ~(uintptr_t)15);
 }
 
+void emulate_wait_until(const std::function<bool()> &ready)
+{
+	runner *r = current;
+	r->fibers[r->now].condition = &ready;
+	r->at_condition++;
+	pause(r, AT_CONDITION);
+}
+
+unsigned emulate_thread()
+{
+	return (unsigned)current->now;
+}
+
+uint64_t emulate_block_number()
+{
+	current->asynchronous = true;
+	return current->blocks;
+}
+
+char *emulate_shared_bytes(size_t *bytes)
+{
+	*bytes = current->shared.size() - 16;
+	return (char *)emulate_shared();
+}
+
 /* Returns the order in which runnable fibers run: warp by warp, and lane by lane within a warp. */
 static std::vector<size_t> make_order(size_t count)
 {
@@ -261,6 +291,20 @@ static bool run_warp(runner *r, const size_t *lanes)
 	}
 }
 
+/* Lets those go on whose condition is true. */
+static bool release_waiting(runner *r)
+{
+	bool any = false;
+	for (size_t i = 0; i < r->count && r->at_condition; i++)
+		if (r->fibers[i].wait == AT_CONDITION && (*r->fibers[i].condition)()) {
+			r->fibers[i].wait = READY;
+			r->warps[i / LANES].ready++;
+			r->at_condition--;
+			any = true;
+		}
+	return any;
+}
+
 static void run_block(runner *r, const std::vector<size_t> &order)
 {
 	size_t count = r->count;
@@ -270,7 +314,9 @@ static void run_block(runner *r, const std::vector<size_t> &order)
 	}
 	for (size_t i = 0; i < count; i += LANES)
 		release(r, i);
-	r->at_barrier = r->done = 0;
+	r->at_barrier = r->at_condition = r->done = 0;
+	r->asynchronous = false;
+	r->blocks++;
 	while (r->done < count) {
 		bool ran = false;
 		for (size_t i = 0; i < count; i += LANES)
@@ -281,6 +327,7 @@ static void run_block(runner *r, const std::vector<size_t> &order)
 			r->at_barrier = 0;
 			ran = true;
 		}
+		ran |= release_waiting(r);
 		if (!ran)
 			emulate_end("a barrier, or what a warp does together, was not reached by all");
 	}

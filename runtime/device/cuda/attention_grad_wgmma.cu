@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention backward in BF16 for compute capability 9.0 and heads of 64 and 128, in two kernels and five products, always with the same
+ * bits. keys_grad_kernel: a block takes ROWS keys, keeps the gradients of keys and values in registers, goes over the queries in tiles, and
+ * writes the gradients of scores, dS, in BF16 into the workspace. queries_grad_kernel: a block takes ROWS queries and multiplies their dS
+ * by the keys. So nothing is added up in memory, where either the order would be left to chance or blocks would have to wait for each
+ * other; and scores and their gradients are not computed twice, which would make seven products of five. Both kernels go over the same
+ * tiles of ROWS queries and ROWS keys in which some query may see some key, so that all dS that is read was written.
+ *
+ * Per head of D and tile: 10 D ROWS^2 FLOPs; dS takes 2 ROWS^2 bytes each way. Bound of the first kernel, which has 8 D ROWS^2 of the FLOPs:
+ * tensor cores (D = 128: 4096 cycles, beside 3072 of shared memory for operands, 1024 of exponentials, and 32 KiB to write, which at 4
+ * TB/s take a third of that). Bound of the second: reading dS. Shared memory: 163 KiB (D = 128), 82 KiB (D = 64), all registers, one block
+ * per multiprocessor; second kernel 97 and 73 KiB, two blocks. */
+#include "runtime/device/cuda/attention.h"
+
+#if defined HSPMD_SM90A || defined EMULATE
+#include "runtime/device/cuda/attention_wgmma.h"
+
+#define STAGES 3
+#define STEP 64                              /* queries per stage of keys_grad_kernel: registers allow no more */
+#define KEY_STEP 64                          /* keys per stage of queries_grad_kernel */
+#define DS_BYTES (KEY_STEP * SLAB_ROW_BYTES) /* a group's part of such a stage */
+/* Two groups that compute and a warp that copies: so few that two blocks share a multiprocessor's registers. */
+#define QUERIES_GRAD_THREADS (GROUPS * GROUP_THREADS + WARP)
+#define WORKSPACE ((size_t)256 << 20) /* environment HSPMD_CUDA_ATTENTION_WORKSPACE: bytes */
+
+struct keys_grad_maps {
+	CUtensorMap q, k, v, dout;
+};
+
+struct queries_grad_maps {
+	CUtensorMap ds, k;
+};
+
+/* dS of sample b, local head h, key k and query q is data[((b * heads + h) * keys + k) * queries + q]. keys, queries: whole tiles. */
+struct score_grads {
+	bf16 *data; /* NULL: not wanted */
+	int64_t keys, queries;
+};
+
+struct keys_grad_stage_data {
+	float lse[STEP], delta[STEP]; /* lse times LOG2E */
+};
+
+struct keys_grad_barriers {
+	uint64_t whole, full[STAGES], empty[STAGES]; /* whole: the block's keys and values */
+};
+
+/* Dynamic shared memory of keys_grad_kernel. */
+template <int D> struct keys_grad_shared {
+	char key[tile_bytes<D>(ROWS)], value[tile_bytes<D>(ROWS)];
+	char query[STAGES][tile_bytes<D>(STEP)], dout[STAGES][tile_bytes<D>(STEP)];
+	struct keys_grad_stage_data rows[STAGES];
+	struct keys_grad_barriers barriers;
+};
+
+/* What a block of keys_grad_kernel computes: the local heads [head, head_end) that read its kv head, and tiles of queries. */
+struct keys_grad_work {
+	int k0, kv, batch, head, head_end, first, end;
+};
+
+/* Runs on one warp. */
+template <int D>
+static __device__ __forceinline__ void copy_queries(const struct attention &a, const struct keys_grad_maps &maps,
+                                                    struct keys_grad_shared<D> *to, const struct keys_grad_work &w)
+{
+	struct keys_grad_barriers *b = &to->barriers;
+	struct ring<STAGES> at = { 0, 1 };
+	if (threadIdx.x == 0) {
+		barrier_arrive_expecting(&b->whole, 2 * tile_bytes<D>(ROWS));
+		copy_tile<D>(to->key, &maps.k, ROWS, w.k0, w.kv, w.batch, &b->whole);
+		copy_tile<D>(to->value, &maps.v, ROWS, w.k0, w.kv, w.batch, &b->whole);
+	}
+	for (int head = w.head; head < w.head_end; head++)
+		for (int q0 = w.first; q0 < w.end; q0 += STEP, at.advance()) {
+			struct keys_grad_stage_data *rows = &to->rows[at.stage];
+			barrier_wait(&b->empty[at.stage], at.parity);
+			for (int i = threadIdx.x; i < STEP; i += WARP) {
+				bool there = q0 + i < a.queries;
+				rows->lse[i] = there ? a.lse[stats_at(a, w.batch, head, q0 + i)] * LOG2E : 0.0f;
+				rows->delta[i] = there ? a.delta[stats_at(a, w.batch, head, q0 + i)] : 0.0f;
+			}
+			if (threadIdx.x == 0) {
+				barrier_arrive_expecting(&b->full[at.stage], 2 * tile_bytes<D>(STEP));
+				copy_tile<D>(to->query[at.stage], &maps.q, STEP, q0, head, w.batch, &b->full[at.stage]);
+				copy_tile<D>(to->dout[at.stage], &maps.dout, STEP, q0, head, w.batch, &b->full[at.stage]);
+			} else {
+				barrier_arrive(&b->full[at.stage]);
+			}
+		}
+}
+
+/* Scores of keys (rows) and queries to probabilities. */
+template <int n>
+static __device__ __forceinline__ void to_probabilities(const struct attention &a, int batch, int q0, int k0, const int (&document)[2],
+                                                        const float *lse, float (&s)[n / 8][4])
+{
+	float scale = a.scale * LOG2E;
+	bool inside = all_see(a, q0, n, k0, GROUP_ROWS);
+#pragma unroll
+	for (int j = 0; j < n / 8; j++)
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			s[j][i] = exp2_fast(s[j][i] * scale - lse[j * 8 + fragment_column(i)]);
+	if (inside)
+		return;
+#pragma unroll
+	for (int j = 0; j < n / 8; j++)
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			int q = q0 + j * 8 + fragment_column(i), k = k0 + (int)(threadIdx.x % GROUP_THREADS / WARP) * 16 + fragment_row(i);
+			s[j][i] = sees_other(a, batch, q, k, document[i / 2], q + a.shift) ? s[j][i] : 0.0f;
+		}
+}
+
+/* Writes a group's fragments of dS: to its first key and first query. */
+template <int n> static __device__ __forceinline__ void store_score_grads(bf16 *to, int64_t queries, const uint32_t (&ds)[n / 16][4])
+{
+	int own = (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
+#pragma unroll
+	for (int half = 0; half < 2; half++)
+#pragma unroll
+		for (int j = 0; j < n / 8; j += 4) {
+			pack<uint32_t> all;
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				all.v[i] = ds[(j + i) / 2][(j + i) % 2 * 2 + half];
+			transpose_pairs(all.v);
+			store_whole((pack<uint32_t> *)(to + (own + fragment_row(2 * half)) * queries + eight_column(j)), all);
+		}
+}
+
+template <int D>
+static __device__ __forceinline__ void compute_keys(const struct attention &a, struct keys_grad_shared<D> *from,
+                                                    const struct keys_grad_work &w, const struct score_grads &to)
+{
+	struct keys_grad_barriers *b = &from->barriers;
+	struct ring<STAGES> at = { 0, 0 };
+	float dk[D / 8][4] = {}, dv[D / 8][4] = {}, one[2] = { 1.0f, 1.0f };
+	int group = (int)threadIdx.x / GROUP_THREADS - 1, own = (int)(threadIdx.x % GROUP_THREADS / WARP) * 16,
+	    k0 = w.k0 + group * GROUP_ROWS, document[2];
+	uint64_t key = slab_descriptor(from->key + group * GROUP_BYTES, 0), value = slab_descriptor(from->value + group * GROUP_BYTES, 0),
+	         query = slab_descriptor(from->query, STEP * SLAB_ROW_BYTES), dout = slab_descriptor(from->dout, STEP * SLAB_ROW_BYTES);
+	for (int h = 0; h < 2; h++)
+		document[h] = document_of(a, w.batch, k0 + own + fragment_row(2 * h), a.keys);
+	barrier_wait(&b->whole, 0);
+	for (int head = w.head; head < w.head_end; head++)
+		for (int q0 = w.first; q0 < w.end; q0 += STEP, at.advance()) {
+			uint64_t these = descriptor_after(query, at.stage * tile_bytes<D>(STEP)),
+			         their = descriptor_after(dout, at.stage * tile_bytes<D>(STEP));
+			const struct keys_grad_stage_data *rows = &from->rows[at.stage];
+			float s[STEP / 8][4], ds[STEP / 8][4];
+			uint32_t p[STEP / 16][4], q[STEP / 16][4];
+			barrier_wait(&b->full[at.stage], at.parity);
+			products_begin();
+			multiply_rows<D, STEP>(s, key, ROWS, these, STEP);
+			products_commit();
+			multiply_rows<D, STEP>(ds, value, ROWS, their, STEP);
+			products_commit();
+			products_wait<1>();
+			pin(s);
+			to_probabilities<STEP>(a, w.batch, q0, k0, document, rows->lse, s);
+			to_fragments(p, s);
+			pin(p);
+			pin(dv);
+			products_begin();
+			multiply_columns<D, STEP>(dv, p, their);
+			products_commit();
+			products_wait<1>();
+			pin(ds);
+#pragma unroll
+			for (int j = 0; j < STEP / 8; j++)
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					ds[j][i] = s[j][i] * (ds[j][i] - rows->delta[j * 8 + fragment_column(i)]) * a.scale;
+			to_fragments(q, ds);
+			pin(q);
+			pin(dk);
+			products_begin();
+			multiply_columns<D, STEP>(dk, q, these);
+			products_commit();
+			if (to.data)
+				store_score_grads<STEP>(to.data + (((int64_t)w.batch * a.heads + head) * to.keys + k0) * to.queries + q0,
+				                        to.queries, q);
+			products_wait<0>();
+			pin(dk);
+			pin(dv);
+			pin(p);
+			pin(q);
+			release_stage(&b->empty[at.stage]);
+		}
+	if (a.dk.data)
+		store_sums<D>(a.dk, w.batch, w.kv, k0 + own, a.keys, dk, one);
+	if (a.dv.data)
+		store_sums<D>(a.dv, w.batch, w.kv, k0 + own, a.keys, dv, one);
+}
+
+template <int D>
+static __global__ void __launch_bounds__(THREADS, 1)
+        keys_grad_kernel(struct attention a, const __grid_constant__ struct keys_grad_maps maps, struct score_grads to, int tiles)
+{
+	DYNAMIC_SHARED(char, shared);
+	struct keys_grad_shared<D> *room = (struct keys_grad_shared<D> *)align_tiles(shared);
+	struct keys_grad_barriers *b = &room->barriers;
+	int kv = blockIdx.x / tiles % a.kv_heads, before = (a.first_kv + kv) * a.group - a.first_head;
+	struct keys_grad_work w = { (int)(blockIdx.x % tiles) * ROWS,
+		                    kv,
+		                    (int)(blockIdx.x / tiles) / a.kv_heads,
+		                    before > 0 ? before : 0,
+		                    before + a.group < a.heads ? before + a.group : a.heads,
+		                    0,
+		                    0 };
+	queries_seen(a, w.k0, ROWS, &w.first, &w.end);
+	w.first = w.first / ROWS * ROWS;
+	w.end = (w.end + ROWS - 1) / ROWS * ROWS < a.queries ? (w.end + ROWS - 1) / ROWS * ROWS : a.queries;
+	if (threadIdx.x == 0) {
+		barrier_init(&b->whole, 1);
+		for (int i = 0; i < STAGES; i++) {
+			barrier_init(&b->full[i], WARP);
+			barrier_init(&b->empty[i], COMPUTING_WARPS);
+		}
+		barriers_ready();
+	}
+	__syncthreads();
+	if (threadIdx.x < GROUP_THREADS) {
+		registers_lower<COPYING_REGISTERS>();
+		if (threadIdx.x < WARP)
+			copy_queries<D>(a, maps, room, w);
+	} else {
+		registers_raise<COMPUTING_REGISTERS>();
+		compute_keys<D>(a, room, w, to);
+	}
+}
+
+/* Dynamic shared memory of queries_grad_kernel. */
+template <int D> struct queries_grad_shared {
+	char ds[STAGES][GROUPS * DS_BYTES], key[STAGES][tile_bytes<D>(KEY_STEP)];
+	uint64_t full[STAGES], empty[STAGES];
+};
+
+/* A block of queries_grad_kernel. */
+struct queries_grad_work {
+	int q0, head, batch, first, end;
+};
+
+/* Runs on one thread. */
+template <int D>
+static __device__ __forceinline__ void copy_score_grads(const struct attention &a, const struct queries_grad_maps &maps,
+                                                        struct queries_grad_shared<D> *to, const struct queries_grad_work &w)
+{
+	struct ring<STAGES> at = { 0, 1 };
+	for (int k0 = w.first; k0 < w.end; k0 += KEY_STEP, at.advance()) {
+		uint64_t *b = &to->full[at.stage];
+		barrier_wait(&to->empty[at.stage], at.parity);
+		barrier_arrive_expecting(b, (int)sizeof to->ds[0] + (int)sizeof to->key[0]);
+		for (int i = 0; i < GROUPS; i++)
+			copy_box_async(to->ds[at.stage] + i * DS_BYTES, &maps.ds, w.q0 + i * GROUP_ROWS, k0, w.head, w.batch, b);
+		copy_tile<D>(to->key[at.stage], &maps.k, KEY_STEP, k0, kv_of(a, w.head), w.batch, b);
+	}
+}
+
+template <int D>
+static __device__ __forceinline__ void compute_queries(const struct attention &a, struct queries_grad_shared<D> *from,
+                                                       const struct queries_grad_work &w)
+{
+	struct ring<STAGES> at = { 0, 0 };
+	float dq[D / 8][4] = {}, one[2] = { 1.0f, 1.0f };
+	int group = (int)threadIdx.x / GROUP_THREADS, q0 = w.q0 + group * GROUP_ROWS + (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
+	uint64_t left = slab_descriptor(from->ds[0] + group * DS_BYTES, 0), right = slab_descriptor(from->key, DS_BYTES);
+	struct ring<STAGES> before = at;
+	for (int k0 = w.first; k0 < w.end; k0 += KEY_STEP, before = at, at.advance()) {
+		uint64_t ds = descriptor_after(left, at.stage * (int)sizeof from->ds[0]),
+		         key = descriptor_after(right, at.stage * (int)sizeof from->key[0]);
+		barrier_wait(&from->full[at.stage], at.parity);
+		products_begin();
+#pragma unroll
+		for (int k = 0; k < KEY_STEP; k += 16)
+			multiply_slabs<D, true, true>(dq, descriptor_after(ds, k * SLAB_ROW_BYTES),
+			                              descriptor_after(key, k * SLAB_ROW_BYTES), true);
+		products_commit();
+		products_wait<1>();
+		if (k0 > w.first)
+			release_stage(&from->empty[before.stage]);
+	}
+	products_wait<0>();
+	pin(dq);
+	store_sums<D>(a.dq, w.batch, w.head, q0, a.queries, dq, one);
+}
+
+template <int D>
+static __global__ void __launch_bounds__(QUERIES_GRAD_THREADS, 2)
+        queries_grad_kernel(struct attention a, const __grid_constant__ struct queries_grad_maps maps, int tiles)
+{
+	DYNAMIC_SHARED(char, shared);
+	struct queries_grad_shared<D> *room = (struct queries_grad_shared<D> *)align_tiles(shared);
+	struct queries_grad_work w = { (tiles - 1 - (int)(blockIdx.x % tiles)) * ROWS, (int)(blockIdx.x / tiles) % a.heads,
+		                       (int)(blockIdx.x / tiles) / a.heads, 0, 0 };
+	keys_seen(a, w.q0, ROWS, &w.first, &w.end);
+	w.first = w.first / ROWS * ROWS;
+	w.end = w.end < a.keys ? (w.end + ROWS - 1) / ROWS * ROWS : w.end;
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < STAGES; i++) {
+			barrier_init(&room->full[i], 1);
+			barrier_init(&room->empty[i], COMPUTING_WARPS);
+		}
+		barriers_ready();
+	}
+	__syncthreads();
+	if (threadIdx.x < GROUPS * GROUP_THREADS)
+		compute_queries<D>(a, room, w);
+	else if (threadIdx.x % WARP == 0)
+		copy_score_grads<D>(a, maps, room, w);
+}
+
+/* ---- for the host */
+
+static int64_t whole_tiles(int positions)
+{
+	return ceil_div(positions, ROWS) * ROWS;
+}
+
+/* Bytes of dS of a head. */
+static size_t score_bytes(const struct attention *a)
+{
+	return (size_t)(whole_tiles(a->keys) * whole_tiles(a->queries)) * sizeof(bf16);
+}
+
+/* The local heads that read local kv heads before number kv. */
+static int heads_before(const struct attention *a, int kv)
+{
+	int heads = (a->first_kv + kv) * a->group - a->first_head;
+	return heads < 0 ? 0 : heads > a->heads ? a->heads : heads;
+}
+
+size_t hspmd_cuda_attention_wgmma_workspace(const struct attention *a)
+{
+	const char *told = getenv("HSPMD_CUDA_ATTENTION_WORKSPACE");
+	size_t most = told ? strtoull(told, NULL, 10) : WORKSPACE;
+	size_t all = score_bytes(a) * (size_t)a->heads * (size_t)a->batches;
+	bool possible = (a->head_dim == 64 || a->head_dim == 128) && !a->noise && !a->mask && !(a->softcap > 0);
+	return !possible || score_bytes(a) * (size_t)a->group > most ? 0 : all < most ? all : most;
+}
+
+/* Some heads and samples of an attention. */
+static struct attention part_of(const struct attention *a, int batch, int batches, int kv, int kv_heads)
+{
+	struct attention part = *a;
+	int head = heads_before(a, kv), end = heads_before(a, kv + kv_heads);
+	struct head_rows *queries[] = { &part.q, &part.o, &part.dq, &part.dout }, *keys[] = { &part.k, &part.v, &part.dk, &part.dv };
+	for (int i = 0; i < 4; i++) {
+		if (queries[i]->data)
+			queries[i]->data = (bf16 *)queries[i]->data + batch * queries[i]->batch + (int64_t)head * a->head_dim;
+		if (keys[i]->data)
+			keys[i]->data = (bf16 *)keys[i]->data + batch * keys[i]->batch + (int64_t)kv * a->head_dim;
+	}
+	part.lse += stats_at(*a, batch, head, 0);
+	part.delta += stats_at(*a, batch, head, 0);
+	part.segments = a->segments ? a->segments + batch * a->segment_length : NULL;
+	part.batches = batches;
+	part.heads = end - head;
+	part.kv_heads = kv_heads;
+	part.first_head += head;
+	part.first_kv += kv;
+	return part;
+}
+
+/* The kernels' shared memory. */
+template <int D> static size_t keys_shared()
+{
+	return SWIZZLE_BYTES + sizeof(struct keys_grad_shared<D>);
+}
+
+template <int D> static size_t queries_shared()
+{
+	return SWIZZLE_BYTES + sizeof(struct queries_grad_shared<D>);
+}
+
+template <int D> static bool allow_backward(const struct attention *a)
+{
+	return a->stage == ATTENTION_PREPARED || !(allow_shared((const void *)keys_grad_kernel<D>, keys_shared<D>()) ||
+	                                           allow_shared((const void *)queries_grad_kernel<D>, queries_shared<D>()));
+}
+
+template <int D> static bool launch_part(struct hspmd_cuda *cuda, const struct attention *a, bf16 *ds)
+{
+	struct score_grads to = { a->dq.data ? ds : NULL, whole_tiles(a->keys), whole_tiles(a->queries) };
+	int key_tiles = (int)(to.keys / ROWS), query_tiles = (int)(to.queries / ROWS);
+	auto *keys_grad = keys_grad_kernel<D>;
+	auto *queries_grad = queries_grad_kernel<D>;
+	const int64_t shape[4] = { to.queries, to.keys, a->heads, a->batches };
+	const int64_t stride[3] = { to.queries, to.keys * to.queries, a->heads * to.keys * to.queries };
+	struct keys_grad_maps maps;
+	struct queries_grad_maps query_maps;
+	if (!map_heads(&maps.q, a, &a->q, a->queries, a->heads, STEP) || !map_heads(&maps.dout, a, &a->dout, a->queries, a->heads, STEP) ||
+	    !map_heads(&maps.k, a, &a->k, a->keys, a->kv_heads, ROWS) || !map_heads(&maps.v, a, &a->v, a->keys, a->kv_heads, ROWS) ||
+	    !map_heads(&query_maps.k, a, &a->k, a->keys, a->kv_heads, KEY_STEP) ||
+	    !hspmd_cuda_tensor_map(&query_maps.ds, ds, shape, stride, KEY_STEP))
+		return false;
+	LAUNCH(keys_grad, (unsigned)(key_tiles * a->batches * a->kv_heads), THREADS, keys_shared<D>(), cuda->stream, *a, maps, to,
+	       key_tiles);
+	if (to.data)
+		LAUNCH(queries_grad, (unsigned)(query_tiles * a->batches * a->heads), QUERIES_GRAD_THREADS, queries_shared<D>(),
+		       cuda->stream, *a, query_maps, query_tiles);
+	return true;
+}
+
+/* In parts whose dS fits into the workspace: some samples with all heads, or some kv heads of one. */
+template <int D> static bool backward_of(struct hspmd_cuda *cuda, const struct attention *a)
+{
+	size_t one = score_bytes(a), room = one ? a->scores_bytes / one : 0;
+	int kv_heads = room >= (size_t)a->heads ? a->kv_heads : (int)room / a->group,
+	    batches = room >= (size_t)a->heads ? (int)(room / (size_t)a->heads) : 1;
+	if (kv_heads < 1 || !allow_backward<D>(a))
+		return false;
+	if (a->stage == ATTENTION_PREPARING)
+		return true;
+	for (int batch = 0; batch < a->batches; batch += batches)
+		for (int kv = 0; kv < a->kv_heads; kv += kv_heads) {
+			struct attention part = part_of(a, batch, batch + batches < a->batches ? batches : a->batches - batch, kv,
+			                                kv + kv_heads < a->kv_heads ? kv_heads : a->kv_heads - kv);
+			if (!launch_part<D>(cuda, &part, (bf16 *)a->scores))
+				return false;
+		}
+	return true;
+}
+
+bool hspmd_cuda_attention_wgmma_grad(struct hspmd_cuda *cuda, const struct attention *a)
+{
+	if (!hspmd_cuda_attention_is_aligned(a))
+		return false;
+	return a->head_dim == 64 ? backward_of<64>(cuda, a) : a->head_dim == 128 ? backward_of<128>(cuda, a) : false;
+}
+#else
+size_t hspmd_cuda_attention_wgmma_workspace(const struct attention *)
+{
+	return 0;
+}
+
+bool hspmd_cuda_attention_wgmma_grad(struct hspmd_cuda *, const struct attention *)
+{
+	return false;
+}
+#endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the two files of attention for compute capability 9.0 share (attention_wgmma.cu, attention_grad_wgmma.cu). A block has three
+ * warp-groups: one copies tiles into shared memory, stage after stage, and two compute 64 rows each (Shah et al., "FlashAttention-3", arXiv
+ * 2407.08608, section 3.1). Every sum has one fixed order. */
+#ifndef HSPMD_CUDA_ATTENTION_WGMMA_H
+#define HSPMD_CUDA_ATTENTION_WGMMA_H
+
+#include "runtime/device/cuda/attention.h"
+#include "runtime/device/cuda/tensor_map.h"
+#include "runtime/device/cuda/wgmma.h"
+
+#define GROUPS 2      /* that compute */
+#define GROUP_ROWS 64 /* rows of such a group */
+#define ROWS (GROUPS * GROUP_ROWS)
+#define THREADS ((GROUPS + 1) * GROUP_THREADS)
+#define COMPUTING_WARPS (GROUPS * GROUP_THREADS / WARP)
+#define GROUP_BYTES (GROUP_ROWS * SLAB_ROW_BYTES) /* a group's part of a slab of ROWS rows */
+/* 240 registers for each thread that computes and 24 for those that copy are the 64 K that there are. */
+#define COMPUTING_REGISTERS 240
+#define COPYING_REGISTERS 24
+#define LOG2E 1.4426950408889634f
+
+/* The slabs of a tile of D columns and so many rows, one after the other. */
+template <int D> static __host__ __device__ constexpr int tile_bytes(int rows)
+{
+	return D / SLAB_COLUMNS * rows * SLAB_ROW_BYTES;
+}
+
+/* Dynamic shared memory, from the first multiple of SWIZZLE_BYTES on. */
+static __device__ __forceinline__ char *align_tiles(char *shared)
+{
+	return shared + (SWIZZLE_BYTES - (shared_address(shared) & (SWIZZLE_BYTES - 1))) % SWIZZLE_BYTES;
+}
+
+/* One thread copies rows [first, first + rows) of a head, zeros beyond the last; `rows` is the box of the map. */
+template <int D>
+static __device__ __forceinline__ void copy_tile(char *to, const CUtensorMap *map, int rows, int first, int head, int batch, uint64_t *b)
+{
+#pragma unroll
+	for (int slab = 0; slab < D / SLAB_COLUMNS; slab++)
+		copy_box_async(to + slab * rows * SLAB_ROW_BYTES, map, slab * SLAB_COLUMNS, first, head, batch, b);
+}
+
+/* A stage of a ring and the parity of its present use. */
+template <int stages> struct ring {
+	int stage, parity;
+	__device__ __forceinline__ void advance()
+	{
+		if (++stage == stages) {
+			stage = 0;
+			parity ^= 1;
+		}
+	}
+};
+
+/* All threads of the warp are done with a stage. */
+static __device__ __forceinline__ void release_stage(uint64_t *b)
+{
+	if (threadIdx.x % WARP == 0)
+		barrier_arrive(b);
+}
+
+/* c (64 x n) = rows of `left` times the transpose of n rows of `right`, over D columns; both are tiles of so many rows. left, right:
+ * descriptors. */
+template <int D, int n>
+static __device__ __forceinline__ void multiply_rows(float (&c)[n / 8][4], uint64_t left, int left_rows, uint64_t right, int right_rows)
+{
+#pragma unroll
+	for (int d = 0; d < D; d += 16) {
+		int slab = d / SLAB_COLUMNS, within = d % SLAB_COLUMNS * 2;
+		multiply_slabs<n, false, false>(c, descriptor_after(left, slab * left_rows * SLAB_ROW_BYTES + within),
+		                                descriptor_after(right, slab * right_rows * SLAB_ROW_BYTES + within), d > 0);
+	}
+}
+
+/* out (64 x D) += P (64 x rows, fragments) times the tile of so many rows that `right` describes. */
+template <int D, int rows>
+static __device__ __forceinline__ void multiply_columns(float (&out)[D / 8][4], const uint32_t (&p)[rows / 16][4], uint64_t right)
+{
+#pragma unroll
+	for (int k = 0; k < rows; k += 16)
+		multiply_fragment<D, true>(out, p[k / 16], descriptor_after(right, k * SLAB_ROW_BYTES), true);
+}
+
+/* An accumulator of n columns as fragments of the left operand. */
+template <int n> static __device__ __forceinline__ void to_fragments(uint32_t (&p)[n / 2][4], const float (&c)[n][4])
+{
+#pragma unroll
+	for (int i = 0; i < n; i++) {
+		p[i / 2][i % 2 * 2] = pack_pair(c[i][0], c[i][1]);
+		p[i / 2][i % 2 * 2 + 1] = pack_pair(c[i][2], c[i][3]);
+	}
+}
+
+/* Four lanes have pairs of four times eight columns; afterwards each has one of the eights, in order. */
+static __device__ __forceinline__ void transpose_pairs(uint32_t (&v)[4])
+{
+#pragma unroll
+	for (int step = 1; step <= 2; step *= 2) {
+		bool upper = threadIdx.x & step;
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			if (i & step)
+				continue;
+			uint32_t given = __shfl_xor_sync(ALL_LANES, upper ? v[i] : v[i + step], step);
+			v[i] = upper ? given : v[i];
+			v[i + step] = upper ? v[i + step] : given;
+		}
+	}
+}
+
+/* Where a thread stores the eights of columns 8 n to 8 n + 31 of its accumulator after transpose_pairs. */
+static __device__ __forceinline__ int eight_column(int n)
+{
+	return (n + (int)(threadIdx.x % 4)) * 8;
+}
+
+/* Stores 64 x D sums times factors as rows [first, ...) of a head in BF16. */
+template <int D>
+static __device__ __forceinline__ void store_sums(const struct head_rows &to, int batch, int head, int first, int rows,
+                                                  const float (&sums)[D / 8][4], const float (&factor)[2])
+{
+	bf16 *data = (bf16 *)to.data + batch * to.batch + (int64_t)head * D;
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		int r = first + fragment_row(2 * half);
+#pragma unroll
+		for (int n = 0; n < D / 8; n += 4) {
+			pack<uint32_t> all;
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				all.v[i] = pack_pair(sums[n + i][2 * half] * factor[half], sums[n + i][2 * half + 1] * factor[half]);
+			transpose_pairs(all.v);
+			if (r < rows)
+				store_whole((pack<uint32_t> *)(data + (int64_t)r * to.row + eight_column(n)), all);
+		}
+	}
+}
+
+/* The document of position `at` of a sample; those without documents have one. */
+static __device__ __forceinline__ int document_of(const struct attention &a, int batch, int at, int positions)
+{
+	return a.segments && at < positions ? a.segments[batch * a.segment_length + at] : 0;
+}
+
+/* `sees` for a query or key whose document is known; the other's is at position `other`. */
+static __device__ __forceinline__ bool sees_other(const struct attention &a, int batch, int q, int k, int document, int other)
+{
+	return q < a.queries && k < a.keys && is_near(a, q + a.shift - k) &&
+	       (!a.segments || a.segments[batch * a.segment_length + other] == document);
+}
+
+/* ---- for the host */
+
+/* Describes the heads of one tensor to the copies: boxes of so many rows of 64 columns. */
+static inline bool map_heads(CUtensorMap *map, const struct attention *a, const struct head_rows *of, int rows, int heads, int box)
+{
+	const int64_t shape[4] = { a->head_dim, rows, heads, a->batches }, stride[3] = { of->row, a->head_dim, of->batch };
+	return hspmd_cuda_tensor_map(map, of->data, shape, stride, box);
+}
+
+#endif

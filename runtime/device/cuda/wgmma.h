@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tensor cores of compute capability 9.0 have in addition to mma.h, as inline functions: products of a warp-group (128 threads) that
+ * run beside its other instructions, and copies of tiles by the tensor memory accelerator, which arrive at barriers in shared memory (PTX
+ * ISA, "Asynchronous warpgroup level matrix instructions", "mbarrier", "cp.async.bulk.tensor"). They compile for sm_90a alone; the
+ * stand-in for cuda.h has its own versions, which find what a GPU would compute wrongly.
+ *
+ * A tile in shared memory is a slab of 64 BF16 columns, 128 bytes a row, rows one after the other, that begins on a multiple of 1024 bytes;
+ * wider matrices have one slab after the other. The copies swizzle it (CU_TENSOR_MAP_SWIZZLE_128B: bits 4-6 of the address are XORed with
+ * bits 7-9), so that eight rows are in different banks. An accumulator is laid out like C of mma.h: c[n] are columns 8 n to 8 n + 7, and
+ * warp w of the group has rows 16 w to 16 w + 15. */
+#ifndef HSPMD_CUDA_WGMMA_H
+#define HSPMD_CUDA_WGMMA_H
+
+#include <cuda.h>
+
+#include "runtime/device/cuda/mma.h"
+
+#define GROUP_THREADS 128
+#define SLAB_COLUMNS 64
+#define SLAB_ROW_BYTES 128
+#define SWIZZLE_BYTES 1024 /* what the pattern repeats after: 8 rows */
+
+#ifndef EMULATE
+static __device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+	return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers in shared memory: a phase is complete after so many arrivals and all bytes that were announced */
+
+static __device__ __forceinline__ void barrier_init(uint64_t *b, int arrivals)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(shared_address(b)), "r"(arrivals) : "memory");
+}
+
+/* Makes initialised barriers known to the copies; the other threads learn of them by __syncthreads. */
+static __device__ __forceinline__ void barriers_ready()
+{
+	asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(uint64_t *b)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(shared_address(b)) : "memory");
+}
+
+/* Arrives, and announces bytes that copies will bring in the same phase. */
+static __device__ __forceinline__ void barrier_arrive_expecting(uint64_t *b, int bytes)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(shared_address(b)), "r"(bytes) : "memory");
+}
+
+/* Waits for the end of the phase with this parity: the first phase has parity 0, and "the one before it" 1. */
+static __device__ __forceinline__ void barrier_wait(uint64_t *b, int parity)
+{
+	uint32_t done;
+	do {
+		asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+		             : "=r"(done)
+		             : "r"(shared_address(b)), "r"(parity)
+		             : "memory");
+	} while (!done);
+}
+
+/* One thread copies a box of a tensor from its element (x0, x1, x2, x3) on, x0 along a row; zeros outside of the tensor. Its bytes count at
+ * the barrier when they are there. */
+static __device__ __forceinline__ void copy_box_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b)
+{
+	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+	             :
+	             : "r"(shared_address(to)), "l"(map), "r"(shared_address(b)), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+	             : "memory");
+}
+
+/* ---- products of a warp-group: all its threads call these together */
+
+/* Before the first of some products: what the threads wrote into accumulators and fragments counts. */
+static __device__ __forceinline__ void products_begin()
+{
+	asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+}
+
+static __device__ __forceinline__ void products_commit()
+{
+	asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+}
+
+/* Waits until at most `left` of the committed groups are in progress. Until then nobody may touch their accumulators and fragments, nor
+ * write to the tiles that they read. */
+template <int left> static __device__ __forceinline__ void products_wait()
+{
+	asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(left) : "memory");
+}
+
+/* The compiler must not move what is done with an accumulator or a fragment across this place: to follow a wait, or precede
+ * products_begin. */
+template <int n> static __device__ __forceinline__ void pin(float (&c)[n][4])
+{
+#pragma unroll
+	for (int i = 0; i < n; i++)
+		asm volatile("" : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3]) : : "memory");
+}
+
+template <int n> static __device__ __forceinline__ void pin(uint32_t (&a)[n][4])
+{
+#pragma unroll
+	for (int i = 0; i < n; i++)
+		asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3]) : : "memory");
+}
+
+#define FOUR(c, i) "+f"((c)[i][0]), "+f"((c)[i][1]), "+f"((c)[i][2]), "+f"((c)[i][3])
+#define EIGHT_FOURS(c, i)                                                                                                                  \
+	FOUR(c, i), FOUR(c, (i) + 1), FOUR(c, (i) + 2), FOUR(c, (i) + 3), FOUR(c, (i) + 4), FOUR(c, (i) + 5), FOUR(c, (i) + 6),            \
+	        FOUR(c, (i) + 7)
+/* clang-format off */
+#define REGISTERS_32 \
+	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+	"%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define REGISTERS_64 \
+	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+	"%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+	"%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+	"%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+/* clang-format on */
+#define PRODUCT(shape) "wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 "
+
+/* c (64 x n) += A B, or = A B unless `add`: A of 64 rows and 16 columns, B of 16 rows and n columns, each a part of slabs. a_rows, b_rows:
+ * each row of a slab is one of the 16 (else one of A's rows, or B's columns). */
+template <int n, bool a_rows, bool b_rows>
+static __device__ __forceinline__ void multiply_slabs(float (&c)[n / 8][4], uint64_t a, uint64_t b, bool add)
+{
+	static_assert(n == 64 || n == 128, "the widths that are needed");
+	if constexpr (n == 64)
+		asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t" PRODUCT("m64n64k16") REGISTERS_32
+		             ", %32, %33, p, 1, 1, %35, %36;\n\t}"
+		             : EIGHT_FOURS(c, 0)
+		             : "l"(a), "l"(b), "r"((int)add), "n"((int)a_rows), "n"((int)b_rows));
+	else
+		asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t" PRODUCT("m64n128k16") REGISTERS_64
+		             ", %64, %65, p, 1, 1, %67, %68;\n\t}"
+		             : EIGHT_FOURS(c, 0), EIGHT_FOURS(c, 8)
+		             : "l"(a), "l"(b), "r"((int)add), "n"((int)a_rows), "n"((int)b_rows));
+}
+
+/* The same with A from registers: a fragment as in mma.h of each warp's 16 rows. */
+template <int n, bool b_rows>
+static __device__ __forceinline__ void multiply_fragment(float (&c)[n / 8][4], const uint32_t (&a)[4], uint64_t b, bool add)
+{
+	static_assert(n == 64 || n == 128, "the widths that are needed");
+	if constexpr (n == 64)
+		asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t" PRODUCT("m64n64k16") REGISTERS_32
+		             ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n\t}"
+		             : EIGHT_FOURS(c, 0)
+		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)b_rows));
+	else
+		asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %69, 0;\n\t" PRODUCT("m64n128k16") REGISTERS_64
+		             ", {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n\t}"
+		             : EIGHT_FOURS(c, 0), EIGHT_FOURS(c, 8)
+		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)b_rows));
+}
+#undef FOUR
+#undef EIGHT_FOURS
+#undef REGISTERS_32
+#undef REGISTERS_64
+#undef PRODUCT
+
+/* ---- registers: warp-groups that only copy give theirs to those that compute */
+
+template <int count> static __device__ __forceinline__ void registers_raise()
+{
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(count));
+}
+
+template <int count> static __device__ __forceinline__ void registers_lower()
+{
+	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(count));
+}
+
+/* 2^x, to 2 units of the last place, 0 for results that are no normal numbers. */
+static __device__ __forceinline__ float exp2_fast(float x)
+{
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+#endif
+
+/* Describes operands in swizzled slabs (PTX ISA, "Shared memory matrix layout", "Matrix descriptor"; strides in bytes, from `start` on,
+ * which lies a multiple of 1024 bytes, or of 32 bytes along a row, after the first row of eight of a slab):
+ * - rows of the slab are A's rows, or B's columns: `stride` leads from eight of them to the next eight; `leading` is not used;
+ * - rows of the slab are the 16 that are summed over: `stride` leads from eight of them to the next eight, `leading` to the next slab. */
+static __device__ __forceinline__ uint64_t slab_descriptor(const void *start, int leading)
+{
+	return (uint64_t)1 << 62 | (uint64_t)(SWIZZLE_BYTES >> 4) << 32 | (uint64_t)(leading >> 4) << 16 |
+	       (shared_address(start) & 0x3ffff) >> 4;
+}
+
+/* The descriptor of what lies so many bytes after. */
+static __device__ __forceinline__ uint64_t descriptor_after(uint64_t descriptor, int bytes)
+{
+	return descriptor + (uint64_t)(bytes >> 4);
+}
+
+#endif
