@@ -83,7 +83,9 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
 			p[k / 16][i] = *(const uint32_t *)(left_data + (own + fragment_row(i % 2 * 2)) * depth + k + i / 2 * 8 +
 			                                   fragment_column(0));
 	pin(p);
+#ifdef EMULATE
 	if (mistake != NOT_BEGUN)
+#endif
 		products_begin();
 #pragma unroll
 	for (int k = 0; k < depth; k += 16) {

@@ -6,7 +6,7 @@
  * other; and scores and their gradients are not computed twice, which would make seven products of five. Both kernels go over the same
  * tiles of ROWS queries and ROWS keys in which some query may see some key, so that all dS that is read was written.
  *
- * Per head of D and tile: 10 D ROWS^2 FLOPs; dS takes 2 ROWS^2 bytes each way. Bound of the first kernel, which has 8 D ROWS^2 of the FLOPs:
+ * Per head of D and tile: 10 D ROWS^2 FLOPs; dS takes 2 ROWS^2 bytes each way. Bound of the first kernel, which does 8 D ROWS^2 of them:
  * tensor cores (D = 128: 4096 cycles, beside 3072 of shared memory for operands, 1024 of exponentials, and 32 KiB to write, which at 4
  * TB/s take a third of that). Bound of the second: reading dS. Shared memory: 163 KiB (D = 128), 82 KiB (D = 64), all registers, one block
  * per multiprocessor; second kernel 97 and 73 KiB, two blocks. */
