@@ -93,6 +93,19 @@ void *mirror_allocate(size_t bytes)
 	return data;
 }
 
+/* Nobody may rely on what is there. */
+static void *allocate_nan(size_t bytes)
+{
+	struct hspmd_error err;
+	char *host = malloc(bytes + 1);
+	void *data = mirror_allocate(bytes);
+	assert_non_null(host);
+	memset(host, 0xff, bytes);
+	mirror_must(gpu->ops->to_device(gpu, data, host, bytes, &err), &err);
+	free(host);
+	return data;
+}
+
 static bool is_given(const struct hspmd_tensor *t)
 {
 	return t->role == HSPMD_TENSOR_INPUT || t->role == HSPMD_TENSOR_PARAMETER;
@@ -163,7 +176,7 @@ static void run_kernel(struct mirror *m, enum hspmd_opcode opcode, struct hspmd_
 	size_t need = gpu->ops->workspace(gpu, opcode, args);
 	if (need > m->workspace_bytes) {
 		gpu->ops->release(gpu, m->workspace);
-		m->workspace = mirror_allocate(need);
+		m->workspace = allocate_nan(need);
 		m->workspace_bytes = need;
 	}
 	args->workspace = m->workspace;

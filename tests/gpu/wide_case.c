@@ -86,10 +86,10 @@ static int attention_across(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 3, NULL);
 }
 
-/* More tiles than a kernel has stages, some of them seen by nobody. */
+/* More tiles than a kernel has stages; the last tile of queries that see the first keys is not whole. */
 static int attention_128_window_segments(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	return attention(g, type, 600, 2, 1, 128, 170, true);
+	return attention(g, type, 600, 2, 1, 128, 420, true);
 }
 
 static int attention_64_window_segments(struct hspmd_graph *g, enum hspmd_dtype type)
