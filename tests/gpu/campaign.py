@@ -187,7 +187,8 @@ def operators(c, deadline):
         raise RuntimeError("op_table lists no families: " + last_line(text))
     if c.emulated:
         families = [f for f in families if f in ("embed", "rmsnorm", "softmax")]
-    for way, more in {"own": OWN} if c.emulated else {"own": OWN, "own, mma": dict(OWN, HSPMD_CUDA_WGMMA="0"), "cuDNN": {}}.items():
+    ways = {"own": OWN} if c.emulated else {"own": OWN, "own, mma": dict(OWN, HSPMD_CUDA_WGMMA="0"), "cuDNN": {}}
+    for way, more in ways.items():
         for family in families if way == "own" else ["attention"]:
             for kind in ("bf16", "fp32"):
                 if until(deadline) < 2:

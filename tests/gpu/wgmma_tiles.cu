@@ -235,7 +235,8 @@ static bool is_noticed(const struct tile_case *c, enum mistake mistake)
 	if (child == 0) {
 		if (!freopen("/dev/null", "w", stderr))
 			_exit(3);
-		_exit(check(c, mistake, 0) ? 1 : 0);
+		int wrong = check(c, mistake, 0);
+		_exit(wrong > 0 ? 1 : wrong < 0 ? 2 : 0);
 	}
 	return child > 0 && waitpid(child, &status, 0) == child &&
 	       (WIFSIGNALED(status) ? WTERMSIG(status) == SIGABRT : WEXITSTATUS(status) == 1);
@@ -268,7 +269,8 @@ int main()
 	int major = 0, minor = 0, count = 0;
 	bool good = true;
 	if (cudaGetDeviceCount(&count) || !count || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) ||
-	    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) || major != 9 || minor != 0) {
+	    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) || major != 9 || minor != 0 ||
+	    !hspmd_cuda_has_tensor_maps()) {
 		printf("skipped: no GPU of compute capability 9.0\n");
 		return 77;
 	}

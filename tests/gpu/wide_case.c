@@ -81,8 +81,8 @@ static int attention_128(struct hspmd_graph *g, enum hspmd_dtype type)
 static int attention_across(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .head_dim = 64, .heads = 4, .kv_heads = 2, .scale = 0.12, .bidirectional = true };
-	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, 20, 256)), op_case_parameter(g, type, "k", SHAPE(2, 150, 128)),
-		     op_case_parameter(g, type, "v", SHAPE(2, 150, 128)) };
+	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, 20, 256)), op_case_parameter(g, type, "k", SHAPE(2, 300, 128)),
+		     op_case_parameter(g, type, "v", SHAPE(2, 300, 128)) };
 	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 3, NULL);
 }
 
