@@ -2,10 +2,11 @@
 /* Describes one attention: where its heads are in memory, and which heads and positions are computed. Also the choice between our kernels
  * and cuDNN's (attention_dnn.c).
  *
- * cuDNN can compute BF16 without documents if heads and rows are aligned to 16 bytes. The faster of the two is found by measurement when a
- * program with such a shape is built, never inside a step, and remembered as the algorithms of products are (gemm.h, which names the
- * environment variables; HSPMD_CUDA_TUNE=0 takes cuDNN's first plan unmeasured). cuDNN's backward pass is deterministic only with the
- * gradient of the scores in memory, T x T per head; each call computes as many heads as fit into 256 MiB (HSPMD_CUDNN_WORKSPACE: bytes). */
+ * cuDNN can compute BF16 without documents if heads and rows are aligned to 16 bytes. The fastest of its plans and our kernels, those for
+ * compute capability 9.0 and those for every GPU, is found by measurement when a program with such a shape is built, never inside a step,
+ * and remembered as the algorithms of products are (gemm.h, which names the environment variables; HSPMD_CUDA_TUNE=0 takes cuDNN's first
+ * plan unmeasured). What cuDNN cannot compute is not measured. cuDNN's backward pass is deterministic only with the gradient of the scores
+ * in memory, T x T per head; each call computes as many heads as fit into 256 MiB (HSPMD_CUDNN_WORKSPACE: bytes). */
 #ifndef HSPMD_CUDA_ATTENTION_DESC_H
 #define HSPMD_CUDA_ATTENTION_DESC_H
 

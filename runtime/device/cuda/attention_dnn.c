@@ -118,10 +118,10 @@ static bool open_library(struct hspmd_cuda *cuda)
 /* Returns true if cuDNN's graph can express this attention. Pointers that are not set yet count as aligned. */
 static bool can_describe(const struct attention *a)
 {
-	return !a->segments && !a->sinks && !a->noise && !a->mask && !a->bidirectional && !(a->softcap > 0) &&
-	       a->head_dim % 8 == 0 && a->batches && a->queries && a->keys && a->kv_heads && a->heads == a->kv_heads * a->group &&
-	       a->first_head == a->first_kv * a->group && a->shift >= 0 &&
-	       a->shift + a->queries <= a->keys && hspmd_cuda_attention_is_aligned(a);
+	return !a->segments && !a->sinks && !a->noise && !a->mask && !a->bidirectional && !(a->softcap > 0) && a->head_dim % 8 == 0 &&
+	       a->batches && a->queries && a->keys && a->kv_heads && a->heads == a->kv_heads * a->group &&
+	       a->first_head == a->first_kv * a->group && a->shift >= 0 && a->shift + a->queries <= a->keys &&
+	       hspmd_cuda_attention_is_aligned(a);
 }
 
 static struct hspmd_dnn_attention describe(const struct attention *a, bool backward)

@@ -39,9 +39,10 @@ bool hspmd_cuda_tensor_map(CUtensorMap *map, const void *data, const int64_t sha
 		dim[d] = (cuuint64_t)shape[d];
 	for (int d = 0; d < 3; d++)
 		bytes[d] = (cuuint64_t)stride[d] * 2;
-	return hspmd_cuda_has_tensor_maps() && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)(uintptr_t)data, dim, bytes, box, each,
-	                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-	                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+	return hspmd_cuda_has_tensor_maps() &&
+	       encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)(uintptr_t)data, dim, bytes, box, each,
+	              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+	              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 #else
 bool hspmd_cuda_has_tensor_maps(void)
