@@ -182,6 +182,53 @@ static void test_changes_meanwhile(void **state)
 	assert_true(late > 0);
 }
 
+/* The answer of a search that was given up comes while the next one runs: it is dropped, and the other one is waited for. */
+static void test_stale_answer(void **state)
+{
+	(void)state;
+	int late = 0;
+	for (uint64_t seed = 1; seed <= 2 * SEEDS; seed++) {
+		struct world *w = four_nodes(seed, 1000000, 1.5, 0.05);
+		world_search(w, true);
+		lose(w, 3);
+		run_until_resizes(w, 1);
+		lose(w, 2);
+		run_until_resizes(w, 2);
+		int asked = world_plans_total(w);
+		world_search(w, false);
+		run_until_resizes(w, 3);
+		assert_string_equal(world_cause(w), "better-plan");
+		more_steps(w, 20);
+		assert_int_equal(world_plans_total(w), asked);
+		late += world_plans_late(w);
+		ends_well(w, seed);
+	}
+	assert_true(late > 0);
+}
+
+/* Slurm reports late that the node is gone: nothing follows from it. */
+static void test_late_report(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct world *w = four_nodes(seed, 1000000, 1.5, 0.05);
+		world_search(w, true);
+		world_silence(w, 3, true);
+		world_kill(w, 3, 0, WORLD_AGENT);
+		run_until_resizes(w, 1);
+		world_hold(w, 3, false);
+		world_poll(w);
+		run_until_event(w, "node n3 left the job");
+		more_steps(w, 20);
+		assert_int_equal(world_plans_cancelled(w), 0);
+		assert_int_equal(world_plans_asked(w), 1);
+		world_search(w, false);
+		run_until_resizes(w, 2);
+		assert_string_equal(world_cause(w), "better-plan");
+		ends_well(w, seed);
+	}
+}
+
 /* While a planned change's search runs, a worker is lost: training does not wait for that search. */
 static void test_loss_in_planned_search(void **state)
 {
@@ -253,6 +300,8 @@ int main(void)
 		cmocka_unit_test(test_goes_on_meanwhile),
 		cmocka_unit_test(test_does_not_pay),
 		cmocka_unit_test(test_changes_meanwhile),
+		cmocka_unit_test(test_stale_answer),
+		cmocka_unit_test(test_late_report),
 		cmocka_unit_test(test_loss_in_planned_search),
 		cmocka_unit_test(test_restart),
 		cmocka_unit_test(test_end_while_searching),

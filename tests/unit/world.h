@@ -106,8 +106,10 @@ double world_slowdown(const struct world *w, int node);
 
 /* From now on searches for plans end, or do not. */
 void world_search(struct world *w, bool endless);
-/* Plans that the controller waits for; that it did not need any more; and of those, plans that it was given all the same. */
+/* Plans that the controller waits for; that it has asked for at all; that it did not need any more; and of those, plans that it was given
+ * all the same. */
 int world_plans_asked(const struct world *w);
+int world_plans_total(const struct world *w);
 int world_plans_cancelled(const struct world *w);
 int world_plans_late(const struct world *w);
 

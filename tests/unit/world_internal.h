@@ -69,6 +69,7 @@ struct world {
 	json_t *solves, *grow, *shrinks;
 	int64_t grow_id;
 	bool searching;                 /* searches for plans do not end */
+	int asks;                       /* requests for plans so far */
 	int cancelled;                  /* plans of which the controller has said that it does not need them */
 	int late;                       /* of those, plans that it was given all the same */
 	int64_t member[NODES], members; /* job that brought the node (0: the anchor); last member job */
