@@ -9,8 +9,8 @@
  * the facts does not matter. Only a lost process is dealt with at once (failure.c). Every wait has a deadline (hspmd_controller_deadline)
  * and a name (hspmd_controller_status).
  *
- * After a loss nothing trains until there is a plan. So a large job goes on with its last plan, repaired, which takes no search; a better one
- * is searched for beside it, and replaces it by a planned change if that pays off (better_plan.c).
+ * After a loss nothing trains until there is a plan. So a large job goes on with its last plan, repaired, which takes no search; a better
+ * one is searched for beside it, and replaces it by a planned change if that pays off (better_plan.c).
  *
  * After a crash, the result of a step's vote may have reached some workers only (Gray & Lamport, "Consensus on transaction commit", section
  * 3): if one survivor has applied the step, then all had voted yes, and every survivor that is ready applies it, too; else all drop

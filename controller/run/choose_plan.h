@@ -46,10 +46,10 @@ struct run_planning {
  * risk }. Returns the value of an EVENT_PLAN, { plan, cluster, current_step_s } or, of a repaired plan, { plan, cluster, behind } (a new
  * reference); NULL and err.
  *
- * A plan is repaired (search/repair_plan.h, which says when such a plan is refused) if it is urgent, as nothing trains until it is there, and
- * the cluster has at least repair_devices devices. It is refused, too, if it uses so few nodes that they cannot keep the copies of the state
- * that the job wants, where the cluster has enough. Then, and in all other cases, the plan is searched for. Blocks for seconds: not to be
- * called on the event loop. */
+ * A plan is repaired (search/repair_plan.h, which says when such a plan is refused) if it is urgent, as nothing trains until it is there,
+ * and the cluster has at least repair_devices devices. It is refused, too, if it uses so few nodes that they cannot keep the copies of the
+ * state that the job wants, where the cluster has enough. Then, and in all other cases, the plan is searched for. Blocks for seconds: not
+ * to be called on the event loop. */
 json_t *run_choose_plan(const struct run_planning *p, json_t *input, struct hspmd_error *err);
 
 #endif

@@ -234,8 +234,8 @@ static unsigned lose_some(struct dice *d, int nodes)
 	return lost;
 }
 
-/* After any loss the plan, if it is not refused, is for what is there, fits, takes the whole batch and the time that it says, and is the same
- * again. */
+/* After any loss the plan, if it is not refused, is for what is there, fits, takes the whole batch and the time that it says, and is the
+ * same again. */
 static void repaired_plans_can_run(void **state)
 {
 	(void)state;

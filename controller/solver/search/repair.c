@@ -112,8 +112,8 @@ static bool may_take_over(const struct repair *r, const struct hspmd_stage *st, 
 	               r->s->device_classes->class_of_device[other->devices[other->device_count - 1]];
 }
 
-/* A stage of a later pipeline that lacks another one, which then lacks this one, too. Best is one of the same layers, so that no state moves;
- * else the one nearest to it in the pipeline, as that is often on a node with which its neighbours exchange messages anyway. */
+/* A stage of a later pipeline that lacks another one, which then lacks this one, too. Best is one of the same layers, so that no state
+ * moves; else the one nearest to it in the pipeline, as that is often on a node with which its neighbours exchange messages anyway. */
 static void take_stage(struct repair *r, int pipeline, int stage, int type)
 {
 	struct hspmd_stage *st = &r->plan->pipelines[pipeline].stages[stage], *best = NULL;

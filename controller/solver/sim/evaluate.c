@@ -36,8 +36,8 @@ static int node_of(const struct message *m, bool sender)
 	return sender ? m->from_node : m->to_node;
 }
 
-/* Copies the messages in the order of the nodes that send, or receive, them; those of one node stay in order. room: an int per node, and one
- * more. */
+/* Copies the messages in the order of the nodes that send, or receive, them; those of one node stay in order. room: an int per node, and
+ * one more. */
 static void order_by_node(const struct message *from, struct message *to, int count, bool sender, int *room, int nodes)
 {
 	memset(room, 0, ((size_t)nodes + 1) * sizeof *room);

@@ -31,7 +31,8 @@ static long memory_mb(void)
 	return u.ru_maxrss / 1024;
 }
 
-/* Choose a plan and print what that took. urgent: nothing trains until it is there. Returns { cluster, plan, ... }; NULL after a message. */
+/* Choose a plan and print what that took. urgent: nothing trains until it is there. Returns { cluster, plan, ... }; NULL after a
+ * message. */
 static json_t *choose(const char *what, const struct hspmd_job *job, const struct hspmd_model_facts *facts, json_t *cluster,
                       json_t *current, bool urgent)
 {
