@@ -28,6 +28,7 @@
 #include "controller/cli/run_options.h"
 #include "controller/cli/run_policy.h"
 #include "controller/cli/supervise.h"
+#include "controller/run/choose_plan.h"
 #include "controller/run/command_plan.h"
 #include "controller/run/coverage.h"
 #include "controller/run/step_model.h"
@@ -644,6 +645,7 @@ static int live(void *context, bool again)
 		.loopback = !r->slurm,
 		.agent_command = r->agent,
 		.solve_limit_s = 10,
+		.repair_devices = r->opt.repair_from ? (int)r->opt.repair_from : RUN_REPAIR_DEVICES,
 	};
 	int status = run_loop(&o);
 	json_decref(r->config.journal);

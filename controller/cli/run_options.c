@@ -35,6 +35,8 @@ static const char help_text[] =
         "  --transport NAME       transport between workers (default: the best)\n"
         "  --step-timeout S       a step that takes longer is aborted (default: from the times of earlier steps)\n"
         "  --reconnect-timeout S  how long agents keep the state if the controller is lost (default: 600)\n"
+        "  --repair-from DEVICES  jobs of so many devices go on after a loss with the last plan, repaired, while a better one is searched\n"
+        "                         for (default: 64)\n"
         "  --policies PATH        outside of Slurm: apply these policies as a site would (a file or a folder)\n"
         "  --no-pmix              start agents without PMIx\n"
         "      --help             print this\n"
@@ -60,6 +62,7 @@ enum {
 	OPT_TRANSPORT,
 	OPT_STEP_TIMEOUT,
 	OPT_RECONNECT_TIMEOUT,
+	OPT_REPAIR_FROM,
 	OPT_POLICIES,
 	OPT_NO_PMIX,
 	OPT_HELP
@@ -85,6 +88,7 @@ static const struct option long_options[] = {
 	{ "step-deadline", required_argument, NULL, OPT_STEP_TIMEOUT }, /* the names of earlier versions; not in --help */
 	{ "reconnect-timeout", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
 	{ "patience", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
+	{ "repair-from", required_argument, NULL, OPT_REPAIR_FROM },
 	{ "policies", required_argument, NULL, OPT_POLICIES },
 	{ "no-pmix", no_argument, NULL, OPT_NO_PMIX },
 	{ "help", no_argument, NULL, OPT_HELP },
@@ -189,6 +193,9 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 			break;
 		case OPT_RECONNECT_TIMEOUT:
 			bad |= hspmd_option_number("reconnect-timeout", optarg, 1, 1e7, &o->reconnect_timeout);
+			break;
+		case OPT_REPAIR_FROM:
+			bad |= hspmd_option_int("repair-from", optarg, 1, HSPMD_CLUSTER_MAX_DEVICES + 1, &o->repair_from);
 			break;
 		case OPT_POLICIES:
 			o->policies = optarg;

@@ -13,7 +13,7 @@ struct run_options {
 	const char *job, *plan, *output, *cluster, *transport, *policies, *node_range, *ports;
 	char **srun_args; /* NULL-terminated, freed by the caller; NULL: none */
 	struct run_command_options command;
-	int64_t local, nodes, devices, port;
+	int64_t local, nodes, devices, port, repair_from;
 	double step_timeout, reconnect_timeout;
 	bool resume, no_pmix, help;
 };

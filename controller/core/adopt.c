@@ -121,6 +121,7 @@ static struct bound_plan *restore_bound_plan(struct hspmd_controller *m, json_t 
 		l->generation = json_integer_value(json_object_get(from, "generation"));
 		l->nodes = (int)message_integer(from, "nodes", l->nodes); /* some may leave, or not be back yet */
 		l->copies = (int)message_integer(from, "copies", l->copies);
+		l->behind = number(from, "behind");
 	} else
 		log_msg(m, HSPMD_LOG_WARNING, "the journal's plan is not used: %s", err.text);
 	return l;

@@ -83,6 +83,7 @@ void hspmd_controller_destroy(struct hspmd_controller *m)
 	if (!m)
 		return;
 	checkpoint_clear(m);
+	json_decref(m->better_plan.answer);
 	generation_clear(&m->next);
 	generation_clear(&m->current);
 	bound_plan_unref(m->older);
@@ -239,6 +240,7 @@ static void dispatch(struct hspmd_controller *m, const struct run_event *e)
 		break;
 	case EVENT_PLAN:
 		on_plan(m, e);
+		on_better_plan(m, e);
 		break;
 	case EVENT_COMMAND:
 		on_command(m, e);
@@ -287,8 +289,8 @@ int hspmd_controller_handle(struct hspmd_controller *m, const struct run_event *
 	requests_tick(m);
 	for (int i = 0; i < ROUNDS && !m->failed; i++)
 		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_adopted(m) && !advance_current_overdue(m) &&
-		    !advance_next(m) && !advance_next_overdue(m) && !advance_requests(m) && !advance_members(m) && !advance_risk(m) &&
-		    !checkpoint_if_due(m))
+		    !advance_better_plan(m) && !advance_next(m) && !advance_next_overdue(m) && !advance_requests(m) &&
+		    !advance_members(m) && !advance_risk(m) && !checkpoint_if_due(m))
 			break;
 	advance_trace(m);
 	m->actions = NULL;
@@ -354,5 +356,5 @@ double hspmd_controller_deadline(const struct hspmd_controller *m)
 	first = fmin(first, fmin(shutdown_stop_at(m), trace_deadline(m)));
 	if (m->end == END_NONE && !m->shutting_down && !m->current.finished)
 		first = fmin(first, next_deadline(m));
-	return fmin(first, checkpoint_deadline(m));
+	return fmin(fmin(first, better_plan_deadline(m)), checkpoint_deadline(m));
 }

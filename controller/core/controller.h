@@ -9,6 +9,9 @@
  * the facts does not matter. Only a lost process is dealt with at once (failure.c). Every wait has a deadline (hspmd_controller_deadline)
  * and a name (hspmd_controller_status).
  *
+ * After a loss nothing trains until there is a plan. So a large job goes on with its last plan, repaired, which takes no search; a better
+ * one is searched for beside it, and replaces it by a planned change if that pays off (better_plan.c).
+ *
  * After a crash, the result of a step's vote may have reached some workers only (Gray & Lamport, "Consensus on transaction commit", section
  * 3): if one survivor has applied the step, then all had voted yes, and every survivor that is ready applies it, too; else all drop
  * it. */
@@ -39,8 +42,9 @@ enum run_event_kind {
 	EVENT_AGENT_UP,   /* node; value: its agent's `hello` */
 	EVENT_AGENT_LOST, /* node; text: the reason */
 	EVENT_MESSAGE,    /* node; value: a message from its agent or, with "from", one of its workers */
-	EVENT_PLAN,    /* id: of ACTION_SOLVE; value: { plan, cluster, current_step_s: step time of the current plan on that cluster }, or
-	                * NULL and text: why there is no plan */
+	EVENT_PLAN,    /* id: of ACTION_SOLVE; value: { plan, cluster, current_step_s: step time of the current plan on that cluster }; of a
+	                * plan that was not searched for, but repaired: { plan, cluster, behind: by what factor it is slower than the
+	                * last one that was searched for, beyond the speed that was lost since }; or NULL and text: why there is none */
 	EVENT_COMMAND, /* id: of the connection; value: the request { command, ... } */
 	EVENT_DISCONNECTED,  /* id: of the connection that is gone */
 	EVENT_RESIZED,       /* id: of ACTION_GROW or ACTION_SHRINK; text: why it failed; NULL: it was carried out */
@@ -63,8 +67,10 @@ struct run_event {
 
 enum run_action_kind {
 	ACTION_SEND,  /* node, value: to its agent */
-	ACTION_SOLVE, /* id; value { cluster, current: { cluster, plan } or null, max_nodes, copies: of the state on other nodes, every_s,
-	               * shared_every_s: checkpoint intervals, risk: as in EVENT_RISK } */
+	ACTION_SOLVE, /* id; value { cluster, current: { cluster, plan, behind: as in EVENT_PLAN, 0 if it was searched for } or null, urgent:
+	               * nothing trains until the plan is there, so that the current plan may be repaired, max_nodes, copies: of the state
+	               * on other nodes, every_s, shared_every_s: checkpoint intervals, risk: as in EVENT_RISK } */
+	ACTION_CANCEL_SOLVE,     /* id: of the ACTION_SOLVE whose answer is not needed any more */
 	ACTION_METRICS_LINE,     /* value: a line of metrics.jsonl */
 	ACTION_SAVE_PLAN,        /* id: generation; value: plan */
 	ACTION_SAVE_DEVICES,     /* id: generation; value: how long its devices have computed */

@@ -105,6 +105,8 @@ struct bound_plan {
 	int copies;             /* of the state, kept on other nodes */
 	int keep;               /* number of the plan's nodes that a shrink by count leaves (common/losses.h) */
 	bool safe;              /* living workers hold all state after any loss that the copies are meant to survive */
+	double behind; /* it was repaired, and a better one is searched for: by what factor it is slower than the last one that was searched
+	                  for, beyond the speed that was lost since; 0: it was searched for, or nothing better was found */
 };
 
 enum phase {
@@ -153,6 +155,14 @@ struct change {
 	json_t *by_node;                               /* { node: { local, peers, disk, shared } }; NULL: none, or too many nodes */
 	const char *source;                            /* "live", "copies", "checkpoint", "init" */
 	int from_nodes;
+};
+
+/* The search for a plan that may replace a repaired one, beside all else (better_plan.c). */
+struct better_plan {
+	int64_t solve;      /* ticket; 0: none is under way */
+	int64_t generation; /* whose plan may be replaced */
+	double deadline;
+	json_t *answer; /* of the solver, until it is decided on; NULL: none */
 };
 
 /* The search for checkpoints on the nodes, if no living worker holds the state: first all name those that they have, then one sends the
@@ -255,6 +265,7 @@ struct hspmd_controller {
 	struct change change;
 	struct checkpoint_search checkpoint_search;
 	int64_t solve; /* ticket of the solve under way; 0: none */
+	struct better_plan better_plan;
 
 	double recent[RECENT_STEPS]; /* times of the last steps, a ring */
 	int recent_count;
@@ -263,7 +274,7 @@ struct hspmd_controller {
 	double step_deadline;
 	double last_step_at;           /* when the last committed step was reported; NAN: none */
 	double aborted_at, settled_at; /* of the last abort; NAN: never */
-	double pause_s;                /* caused by the last change */
+	double pause_s;                /* that a planned change causes, by the last change */
 	double straggler_check_at;     /* when devices are compared next; INFINITY: never */
 	bool first_plan_used;
 	double loss, step_s, tokens_per_s;
@@ -428,12 +439,18 @@ void forgive_failures(struct hspmd_controller *m);
 
 /* replan.c: requests for a new plan */
 /* Requests a new plan. `cause`: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start",
- * "requeue", "controller", "risk"; "straggler": the new plan is used only if it is enough faster. */
+ * "requeue", "controller", "risk"; "straggler": the new plan is used only if it is enough faster. "better-plan" is the cause of changes
+ * that better_plan.c begins. */
 void request_replan(struct hspmd_controller *m, const char *cause);
 /* All devices of the latest plan have started to train, though perhaps no step of it is done yet. */
 bool is_switched(const struct hspmd_controller *m);
 /* The job trains, and no change of the plan is under way. */
 bool is_steady(const struct hspmd_controller *m);
+/* Begins a change of this cause, unless one has begun; no new plan is requested. */
+void change_open(struct hspmd_controller *m, const char *cause);
+/* Of a change without which the job would go on: returns true if steps of plan_s instead of current_s seconds (0: unknown) are enough
+ * faster for the site's policy, and save in the steps that are left more than the change costs. If not, an event `what` says so. */
+bool change_pays_off(struct hspmd_controller *m, const char *what, double current_s, double plan_s);
 
 /* checkpoint_schedule.c: when checkpoints are due, and how many copies; starts none itself */
 bool checkpoint_possible(const struct hspmd_controller *m); /* to some disk */
@@ -461,6 +478,10 @@ bool bound_plan_uses(const struct bound_plan *l, const struct worker *w);
 /* Where the worker is in a list of a generation's members, or of its plan's devices, some of which may be gone; -1: nowhere. */
 int place_of(struct worker *const *list, int count, int64_t generation, const struct worker *w);
 char *bound_plan_summary(const struct hspmd_controller *m, const struct bound_plan *l); /* malloc'd; NULL: out of memory */
+/* Returns true if the agents of all its nodes are connected. */
+bool bound_plan_agents_up(const struct bound_plan *l);
+/* Returns true if both plans have the same work for the same devices. */
+bool plans_same_work(json_t *a, json_t *b);
 /* Returns true if no worker of the plan is gone: a checkpoint can be written from the state that they hold. */
 bool bound_plan_is_whole(const struct bound_plan *l);
 /* Members: all workers of l, and those of `donor` (NULL: none) that hold state. -1: out of memory; noted. */
@@ -531,9 +552,6 @@ void straggler_begin(struct hspmd_controller *m); /* a generation has started to
 void straggler_sample(const struct hspmd_controller *m, struct worker *w, const json_t *message);
 void straggler_tick(struct hspmd_controller *m);
 double straggler_deadline(const struct hspmd_controller *m);
-/* Returns true if a plan that avoids a straggler saves more than the change costs. current_step_s: seconds of a step of the current plan
- * with the straggler (ACTION_SOLVE's answer). */
-bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_plan *plan, const json_t *current_step_s);
 
 /* status_detail.c: what a live view needs */
 void device_load_note(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
@@ -647,9 +665,19 @@ double liveness_deadline(const struct hspmd_controller *m);
 
 /* next_generation.c: solved, spawned, prepared */
 bool advance_next(struct hspmd_controller *m);
+/* Asks the solver for a plan for this cluster (taken over) to follow l (NULL: none). Returns the ticket. */
+int64_t solve_ask(struct hspmd_controller *m, json_t *cluster, const struct bound_plan *l, bool urgent);
+/* A generation of this plan, which is taken over, is to follow the current one. */
+void next_begin(struct hspmd_controller *m, struct bound_plan *l);
 void on_plan(struct hspmd_controller *m, const struct run_event *e);
 void on_prepared(struct hspmd_controller *m, struct worker *w, json_t *message);
 void on_preconnected(struct hspmd_controller *m, struct worker *w, json_t *message);
+
+/* better_plan.c: after a repaired plan */
+bool advance_better_plan(struct hspmd_controller *m);
+void on_better_plan(struct hspmd_controller *m, const struct run_event *e);
+void better_plan_forget(struct hspmd_controller *m);
+double better_plan_deadline(const struct hspmd_controller *m);
 
 /* members.c: nodes of other jobs of the same user */
 void members_update(struct hspmd_controller *m, const json_t *allocation);

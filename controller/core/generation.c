@@ -111,6 +111,25 @@ bool bound_plan_uses(const struct bound_plan *l, const struct worker *w)
 	return l && place_of(l->device, l->devices, l->generation, w) >= 0;
 }
 
+bool bound_plan_agents_up(const struct bound_plan *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->node->agent != PROC_UP)
+			return false;
+	return true;
+}
+
+bool plans_same_work(json_t *a, json_t *b)
+{
+	static const char *const keys[] = { "pipelines", "micro_batch", "global_batch", "seq_len", "schedule", "zero_stage" };
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+		json_t *x = json_object_get(a, keys[i]), *y = json_object_get(b, keys[i]);
+		if (x != y && !json_equal(x, y))
+			return false;
+	}
+	return true;
+}
+
 bool bound_plan_is_whole(const struct bound_plan *l)
 {
 	for (int i = 0; i < l->devices; i++)
@@ -144,6 +163,8 @@ void generation_clear(struct generation *g)
 void next_drop(struct hspmd_controller *m)
 {
 	generation_clear(&m->next);
+	if (m->solve)
+		emit(m, ACTION_CANCEL_SOLVE, NULL, NULL, m->solve);
 	m->solve = 0;
 }
 

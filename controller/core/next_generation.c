@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The next generation: solved, its workers spawned and prepared, so that it can start as soon as the current one has stopped. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,7 @@ static bool enough_nodes(struct hspmd_controller *m)
 	return false;
 }
 
-static void begin_next_generation(struct hspmd_controller *m, struct bound_plan *l)
+void next_begin(struct hspmd_controller *m, struct bound_plan *l)
 {
 	m->next.bound_plan = l;
 	l->generation = ++m->generation;
@@ -58,6 +59,12 @@ static void begin_next_generation(struct hspmd_controller *m, struct bound_plan 
 	char *line = bound_plan_summary(m, l);
 	note_event(m, "plan", "generation %lld: %s", (long long)l->generation, line ? line : "?");
 	free(line);
+	if (l->behind > 0)
+		note_event(m, "repaired",
+		           "generation %lld goes on with the last plan without what was lost (%.1f %% slower than the lost speed "
+		           "explains), and "
+		           "a better one is searched for meanwhile",
+		           (long long)l->generation, 100 * fmax(0, l->behind - 1));
 	char why[400];
 	if (hspmd_plan_precision_differs(l->plan, l->cluster, m->config->job->precision, why, sizeof why))
 		note_event(m, "precision", "generation %lld %s", (long long)l->generation, why);
@@ -91,7 +98,7 @@ static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
 		l = NULL;
 	}
 	if (l) {
-		begin_next_generation(m, l);
+		next_begin(m, l);
 		return true;
 	}
 	if (m->config->generation)
@@ -99,6 +106,20 @@ static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
 	else
 		end_run(m, 1, "%s", err.text);
 	return m->end != END_NONE;
+}
+
+int64_t solve_ask(struct hspmd_controller *m, json_t *cluster, const struct bound_plan *l, bool urgent)
+{
+	struct run_intervals every = checkpoint_intervals(m);
+	json_t *current =
+	        l ? json_pack("{s:O, s:O, s:f}", "cluster", l->cluster_json, "plan", l->plan_json, "behind", l->behind) : json_null();
+	emit(m, ACTION_SOLVE, NULL,
+	     check_alloc(m, json_pack("{s:o, s:o, s:b, s:i, s:i, s:f, s:f, s:{s:f, s:f}}", "cluster", cluster, "current", current, "urgent",
+	                              urgent, "max_nodes", m->config->job->elastic.max_nodes, "copies", copies_wanted(m, nodes_usable(m)),
+	                              "every_s", every.every_s, "shared_every_s", every.shared_every_s, "risk", "losses_per_node_s",
+	                              m->risk.losses_per_s, "together", m->risk.correlated)),
+	     ++m->tickets);
+	return m->tickets;
 }
 
 static bool begin(struct hspmd_controller *m)
@@ -116,34 +137,13 @@ static bool begin(struct hspmd_controller *m)
 	}
 	bool done = take_first_plan(m, cluster);
 	if (!done) {
-		const struct bound_plan *now = m->current.bound_plan;
-		int copies = copies_wanted(m, nodes_usable(m));
-		struct run_intervals every = checkpoint_intervals(m);
-		json_t *current = now ? json_pack("{s:O, s:O}", "cluster", now->cluster_json, "plan", now->plan_json) : json_null();
-		m->solve = ++m->tickets;
-		emit(m, ACTION_SOLVE, NULL,
-		     check_alloc(m, json_pack("{s:O, s:o, s:i, s:i, s:f, s:f, s:{s:f, s:f}}", "cluster", cluster, "current", current,
-		                              "max_nodes", m->config->job->elastic.max_nodes, "copies", copies, "every_s", every.every_s,
-		                              "shared_every_s", every.shared_every_s, "risk", "losses_per_node_s", m->risk.losses_per_s,
-		                              "together", m->risk.correlated)),
-		     m->solve);
+		m->solve = solve_ask(m, json_incref(cluster), m->current.bound_plan, m->current.phase != PHASE_TRAINING);
 		m->next.phase = PHASE_SOLVING;
 		m->next.since = m->now;
 		m->next.deadline = m->now + m->config->timeouts.solve;
 		m->change.wanted = false;
 	}
 	json_decref(cluster);
-	return true;
-}
-
-static bool same_work(json_t *a, json_t *b)
-{
-	static const char *const keys[] = { "pipelines", "micro_batch", "global_batch", "seq_len", "schedule", "zero_stage" };
-	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-		json_t *x = json_object_get(a, keys[i]), *y = json_object_get(b, keys[i]);
-		if (x != y && !json_equal(x, y))
-			return false;
-	}
 	return true;
 }
 
@@ -177,14 +177,6 @@ static void no_plan(struct hspmd_controller *m, const char *why)
 	note_event(m, "no_plan", "waiting up to %.0f s for more nodes: %s", m->config->timeouts.nodes, why);
 }
 
-static bool all_agents_up(const struct bound_plan *l)
-{
-	for (int i = 0; i < l->devices; i++)
-		if (l->device[i]->node->agent != PROC_UP)
-			return false;
-	return true;
-}
-
 void on_plan(struct hspmd_controller *m, const struct run_event *e)
 {
 	struct hspmd_error err = { "" };
@@ -200,23 +192,27 @@ void on_plan(struct hspmd_controller *m, const struct run_event *e)
 	if (m->change.wanted)
 		return; /* the nodes have changed since the solve began */
 	if (m->current.phase == PHASE_TRAINING && strcmp(m->change.cause, "risk") != 0 &&
-	    same_work(plan, m->current.bound_plan->plan_json)) {
+	    plans_same_work(plan, m->current.bound_plan->plan_json)) {
 		log_msg(m, HSPMD_LOG_INFO, "the plan stays as it is");
 		m->current.bound_plan->nodes = nodes_usable(m);
+		m->current.bound_plan->behind = 0;
 		journal(m);
 		change_close(m);
 		return;
 	}
 	struct bound_plan *l = bound_plan_create(m, cluster, plan, "plan", &err);
+	if (l)
+		l->behind = json_number_value(json_object_get(e->value, "behind"));
 	if (!l)
 		no_plan(m, err.text);
-	else if (!all_agents_up(l)) /* one was lost in the meantime, and a message to it would be lost, too */
+	else if (!bound_plan_agents_up(l)) /* one was lost in the meantime, and a message to it would be lost, too */
 		m->change.wanted = true;
 	else if (m->change.optional && m->current.phase == PHASE_TRAINING &&
-	         !straggler_resize_pays_off(m, l->plan, json_object_get(e->value, "current_step_s")))
+	         !change_pays_off(m, "straggler", json_number_value(json_object_get(e->value, "current_step_s")),
+	                          l->plan->predicted.step_s))
 		change_close(m);
 	else
-		begin_next_generation(m, bound_plan_ref(l));
+		next_begin(m, bound_plan_ref(l));
 	bound_plan_unref(l);
 }
 
@@ -314,6 +310,10 @@ bool advance_next(struct hspmd_controller *m)
 		}
 		return begin(m);
 	case PHASE_SOLVING:
+		if (m->change.wanted && m->now >= m->change.not_before && m->current.phase != PHASE_TRAINING) {
+			next_drop(m); /* this plan lacks what was lost since, and nothing trains until there is one */
+			return true;
+		}
 		if (m->now < g->deadline)
 			return false;
 		no_plan(m, "the solver did not answer in time");

@@ -16,7 +16,7 @@ static void node_left(struct hspmd_controller *m, struct node *n)
 	n->retry_at = 0;
 	if (n->agent == PROC_UP)
 		emit(m, ACTION_DISCONNECT_AGENT, n->name, NULL, 0);
-	bool had = n->agent != PROC_NONE;
+	bool had = n->agent == PROC_UP; /* of one whose agent has yet to start no plan knows */
 	revive_drop_node(m, n);
 	if (!member)
 		snprintf(why, sizeof why, "node %s left the job", n->name);

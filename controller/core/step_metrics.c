@@ -27,7 +27,9 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 	if (c->open && l && !first) {
 		double from = isnan(c->last_step_at) ? c->noticed : c->last_step_at;
 		double pause = c->inherited ? c->connected + c->moved : fmax(0, m->now - step_s - from);
-		m->pause_s = pause;
+		bool hurt = m->aborted_at >= from;
+		double needed = c->connected + c->moved; /* all else a planned change does before its pause */
+		m->pause_s = hurt && needed > 0 ? fmin(pause, needed) : pause;
 		trace_pause(m, from, from + pause);
 		json_t *line = json_pack(
 		        "{s:s, s:I, s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:i, s:i, s:i, s:I, s:f}", "event", "resize",
@@ -36,7 +38,6 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 		        "bytes_from_local", (json_int_t)(c->local + c->disk), "bytes_from_disk", (json_int_t)c->disk, "bytes_from_peers",
 		        (json_int_t)c->peers, "bytes_from_shared", (json_int_t)c->shared, "state", c->source, "from_nodes", c->from_nodes,
 		        "nodes", l->nodes, "devices", l->devices, "step", (json_int_t)m->step, "time", m->wall);
-		bool hurt = m->aborted_at >= from;
 		json_t *phases = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "detect", hurt ? m->aborted_at - from : 0.0, "settle",
 		                           hurt && m->settled_at >= m->aborted_at ? m->settled_at - m->aborted_at : 0.0, "plan", c->planned,
 		                           "specialise", c->specialised, "connect", c->connected, "move", c->moved, "first_step", step_s);

@@ -263,17 +263,3 @@ double straggler_deadline(const struct hspmd_controller *m)
 {
 	return m->current.phase == PHASE_TRAINING && !m->shutting_down ? m->straggler_check_at : INFINITY;
 }
-
-bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_plan *plan, const json_t *current_step_s)
-{
-	double now = json_number_value(current_step_s), then = plan->predicted.step_s;
-	if (!(now > 0) || !(then > 0))
-		return true;
-	double gain = 1 - then / now, left = (double)(m->config->job->steps - m->steps_reported) * m->step_s;
-	bool pays_off = gain >= m->config->policy_terms.min_gain && gain * left > m->pause_s;
-	if (!pays_off)
-		note_event(m, "straggler",
-		           "the plan stays: another would be %.1f %% faster and save %.1f s, and the change would cost %.1f s",
-		           100 * fmax(0, gain), fmax(0, gain) * left, m->pause_s);
-	return pays_off;
-}

@@ -29,6 +29,7 @@ const char *report_cause_words(const char *cause)
 		                                { "worker-lost", "because a worker died" },
 		                                { "fault", "because a worker failed" },
 		                                { "hang", "because a worker hung" },
+		                                { "better-plan", "because a better plan was found than the repaired one" },
 		                                { "risk", "because nodes are lost more often, or less often" },
 		                                { "requeue", "when the requeued job began" },
 		                                { "resume", "when the run was resumed" } };

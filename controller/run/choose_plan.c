@@ -147,59 +147,126 @@ static json_t *plan_command(const struct run_planning *o, json_t *input, struct 
 	return result;
 }
 
-static json_t *solve_one(const struct run_planning *o, json_t *input, struct hspmd_error *err)
+/* ---- what is asked for */
+
+struct question {
+	const struct run_planning *o;
+	json_t *input;
+	struct hspmd_cluster *c, *old_c;
+	struct hspmd_plan *old;          /* the current plan; NULL: none */
+	struct hspmd_runtime_caps whole; /* every pipeline keeps the whole optimizer state */
+	struct hspmd_solve_request request;
+};
+
+static int question_read(struct question *q, const struct run_planning *o, json_t *input, struct hspmd_error *err)
 {
 	const struct hspmd_job *job = o->job;
-	json_t *now = json_object_get(input, "current"), *result = NULL;
-	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(input, "cluster"), "cluster", err), *old_c = NULL;
-	struct hspmd_plan *old = NULL, *plan = NULL;
+	json_t *now = json_object_get(input, "current");
+	*q = (struct question){ .o = o, .input = input, .whole = hspmd_runtime_caps_default() };
+	q->whole.max_zero_stage = 0;
+	q->c = hspmd_cluster_from_json(json_object_get(input, "cluster"), "cluster", err);
 	if (json_is_object(now)) {
-		old_c = hspmd_cluster_from_json(json_object_get(now, "cluster"), "cluster", NULL);
-		old = old_c ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", old_c, o->layers, NULL) : NULL;
+		q->old_c = hspmd_cluster_from_json(json_object_get(now, "cluster"), "cluster", NULL);
+		q->old = q->old_c ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", q->old_c, o->layers, NULL) : NULL;
 	}
-	struct hspmd_solve_request request = {
+	q->request = (struct hspmd_solve_request){
 		.global_batch = (int)job->global_batch,
 		.seq_len = (int)job->seq_len,
 		.precision = job->precision,
 		.time_limit_s = o->limit_s,
+		.cancelled = o->cancelled,
 		.least_nodes = job->elastic.min_nodes,
 		.limits.max_nodes = job->elastic.max_nodes,
-		.current = old,
-		.current_cluster = old_c,
+		.current = q->old,
+		.current_cluster = q->old_c,
 	};
+	return q->c ? 0 : -1;
+}
+
+static void question_clear(struct question *q)
+{
+	hspmd_plan_destroy(q->old);
+	hspmd_cluster_destroy(q->old_c);
+	hspmd_cluster_destroy(q->c);
+}
+
+/* The value of an EVENT_PLAN; takes `more` over, its further keys. */
+static json_t *answer(const struct question *q, const struct hspmd_plan *plan, json_t *more, struct hspmd_error *err)
+{
+	json_t *p = hspmd_plan_to_json(plan, q->c);
+	json_t *result = p ? json_pack("{s:o, s:O}", "plan", p, "cluster", json_object_get(q->input, "cluster")) : NULL;
+	if (!result || !more || json_object_update(result, more)) {
+		hspmd_fail_memory(err, "planning");
+		json_decref(result);
+		result = NULL;
+	}
+	json_decref(more);
+	return result;
+}
+
+/* ---- plans that are urgent */
+
+/* NULL: the plan must be searched for. */
+static json_t *repaired(struct question *q, struct hspmd_error *err)
+{
+	json_t *now = json_object_get(q->input, "current");
+	double behind = json_number_value(json_object_get(now, "behind")), slower;
+	int copies = (int)json_integer_value(json_object_get(q->input, "copies"));
+	if (!q->old || !json_is_true(json_object_get(q->input, "urgent")) || q->c->device_count < q->o->repair_devices)
+		return NULL;
+	q->request.caps = q->old->zero_stage ? NULL : &q->whole;
+	struct hspmd_plan *plan = hspmd_repair_plan(q->c, q->o->facts, &q->request, behind > 0 ? behind : 1, 1 + copies, &slower, err);
+	if (!plan) {
+		hspmd_info("the last plan is not repaired: %s", err->text);
+		return NULL;
+	}
+	/* Processes were lost, but no device: the plan was searched for among the same ones. */
+	bool same = !(behind > 0) && json_equal(json_object_get(q->input, "cluster"), json_object_get(now, "cluster"));
+	json_t *result = answer(q, plan, same ? json_object() : json_pack("{s:f}", "behind", slower), err);
+	hspmd_plan_destroy(plan);
+	return result;
+}
+
+/* ---- plans that are searched for */
+
+static json_t *searched(struct question *q, struct hspmd_error *err)
+{
+	const struct run_planning *o = q->o;
+	struct hspmd_solve_request *request = &q->request;
+	struct conditions conditions = conditions_of(q->input, q->c);
+	enum kind kind = kind_known(o, q->c, &conditions);
+	struct hspmd_plan *plan = NULL;
 	/* If memory suffices, every pipeline keeps the whole optimizer state: then other workers hold that of a lost one, and no step must
 	 * be repeated. */
-	struct hspmd_runtime_caps whole = hspmd_runtime_caps_default();
-	whole.max_zero_stage = 0;
-	request.caps = &whole;
-	struct conditions conditions = c ? conditions_of(input, c) : (struct conditions){ 0 };
-	enum kind kind = c ? kind_known(o, c, &conditions) : KIND_ANY;
+	request->caps = &q->whole;
 	/* A job that has trained without a program needs a new plan fast, and is unlikely to need one now. */
-	request.programs = job->length_count || (old && !old->synthesis) ? NULL : o->programs;
-	if (c && kind != KIND_SHARDED)
-		plan = hspmd_search_plan(c, o->facts, NULL, &request, NULL, NULL, err);
-	request.caps = NULL;
-	request.programs = plan || kind == KIND_SHARDED ? NULL : request.programs;
+	request->programs = o->job->length_count || (q->old && !q->old->synthesis) ? NULL : o->programs;
+	if (kind != KIND_SHARDED)
+		plan = hspmd_search_plan(q->c, o->facts, NULL, request, NULL, NULL, err);
+	request->caps = NULL;
+	request->programs = plan || kind == KIND_SHARDED ? NULL : request->programs;
 	bool any = plan != NULL;
-	if (c)
-		plan = settle_for(o, c, &request, plan, err);
+	plan = settle_for(o, q->c, request, plan, err);
 	if (plan && any && kind == KIND_ANY)
-		plan = choose_by_risk(o, &conditions, c, &request, plan);
-	request.caps = plan && !plan->zero_stage ? &whole : NULL;
+		plan = choose_by_risk(o, &conditions, q->c, request, plan);
+	request->caps = plan && !plan->zero_stage ? &q->whole : NULL;
 	if (plan)
-		add_shorter_plans(o, c, &request, &plan);
-	if (plan) {
-		json_t *p = hspmd_plan_to_json(plan, c);
-		result = p ? json_pack("{s:o, s:O, s:f}", "plan", p, "cluster", json_object_get(input, "cluster"), "current_step_s",
-		                       current_plan_step_s(o, now, c))
-		           : NULL;
-		if (!result)
-			hspmd_fail_memory(err, "planning");
-	}
+		add_shorter_plans(o, q->c, request, &plan);
+	if (!plan)
+		return NULL;
+	double current_s = current_plan_step_s(o, json_object_get(q->input, "current"), q->c);
+	json_t *result = answer(q, plan, json_pack("{s:f}", "current_step_s", current_s), err);
 	hspmd_plan_destroy(plan);
-	hspmd_plan_destroy(old);
-	hspmd_cluster_destroy(old_c);
-	hspmd_cluster_destroy(c);
+	return result;
+}
+
+static json_t *solve_one(const struct run_planning *o, json_t *input, struct hspmd_error *err)
+{
+	struct question q;
+	json_t *result = question_read(&q, o, input, err) ? NULL : repaired(&q, err);
+	if (!result && q.c)
+		result = searched(&q, err);
+	question_clear(&q);
 	return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "common/error.h"
 #include "common/format/job.h"
@@ -35,11 +36,20 @@ struct run_planning {
 	int share_count;
 	double limit_s; /* of each search */
 	struct run_comparison *compared; /* brought up to date; NULL: both kinds are searched for each time */
+	int repair_devices;              /* with fewer devices no plan is repaired */
+	const atomic_bool *cancelled;    /* once it is true, nobody wants the plan any more; NULL: never */
 };
 
-/* input: the value of an ACTION_SOLVE: { cluster, current: null or { cluster, plan }, copies, every_s, shared_every_s, risk }. Returns the
- * value of an EVENT_PLAN, { plan, cluster, current_step_s } (a new reference); NULL and err. Blocks for seconds: not to be called on the
- * event loop. */
+#define RUN_REPAIR_DEVICES 64 /* of repair_devices: with half as many a search takes a seventh of a second (tests/bench/RESULTS.md) */
+
+/* input: the value of an ACTION_SOLVE: { cluster, current: null or { cluster, plan, behind }, urgent, copies, every_s, shared_every_s,
+ * risk }. Returns the value of an EVENT_PLAN, { plan, cluster, current_step_s } or, of a repaired plan, { plan, cluster, behind } (a new
+ * reference); NULL and err.
+ *
+ * A plan is repaired (search/repair_plan.h, which says when such a plan is refused) if it is urgent, as nothing trains until it is there,
+ * and the cluster has at least repair_devices devices. It is refused, too, if it uses so few nodes that they cannot keep the copies of the
+ * state that the job wants, where the cluster has enough. Then, and in all other cases, the plan is searched for. Blocks for seconds: not
+ * to be called on the event loop. */
 json_t *run_choose_plan(const struct run_planning *p, json_t *input, struct hspmd_error *err);
 
 #endif

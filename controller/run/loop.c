@@ -192,6 +192,9 @@ static void perform(struct loop *l, const struct run_action *x)
 		loop_solve(l, x->id, x->value);
 		run_ctld_session_set_cluster(l->ctld_session, json_object_get(x->value, "cluster"));
 		break;
+	case ACTION_CANCEL_SOLVE:
+		loop_cancel_solve(l, x->id);
+		break;
 	case ACTION_METRICS_LINE:
 		if (run_output_line(l->o->output, x->value, &err))
 			stop(l, 1, err.text);
@@ -476,6 +479,7 @@ static void close_all(struct loop *l)
 	run_ctld_session_close(l->ctld_session);
 	hspmd_server_close(l->server);
 	loop_remove_contacts(l);
+	loop_cancel_solve(l, 0);
 	loop_end_samples(l, l->status != 0);
 	loop_end_children(l, SIGTERM);
 	if (l->children) {

@@ -25,6 +25,7 @@ struct run_loop_options {
 	bool loopback;
 	const char *const *agent_command; /* starts an agent; NULL-terminated; "--controller ADDRESSES" is appended */
 	double solve_limit_s;
+	int repair_devices; /* as in run_planning (choose_plan.h) */
 };
 
 /* Runs the job. Returns its exit status; errors are logged. Blocks until the job ends. */

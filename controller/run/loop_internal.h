@@ -43,6 +43,7 @@ struct child {
 	bool running;
 };
 
+struct solve;
 struct sampler;
 
 struct loop {
@@ -77,6 +78,7 @@ struct loop {
 	bool polling, poll_again;
 	int poll_failures;
 	int pending_work; /* jobs under way in other threads */
+	struct solve *solves; /* those of them that look for a plan */
 	struct run_comparison compared;
 	bool stopping;
 	int status;
@@ -99,6 +101,8 @@ void loop_remove_contacts(struct loop *l);
 
 /* loop_work.c */
 void loop_solve(struct loop *l, int64_t id, json_t *value);
+/* Nobody waits for this plan any more: the thread ends soon. id 0: the same of all plans. */
+void loop_cancel_solve(struct loop *l, int64_t id);
 void loop_poll_allocation(struct loop *l);
 void loop_cancel_grow(struct loop *l);
 void loop_resize(struct loop *l, int64_t id, int grow, json_t *nodes);

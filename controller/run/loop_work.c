@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,6 +16,8 @@
 struct solve {
 	uv_work_t work;
 	struct loop *loop;
+	struct solve *next;
+	atomic_bool cancelled;
 	int64_t id;
 	json_t *input, *answer;
 	struct hspmd_error err;
@@ -31,7 +34,9 @@ static void solve_work(uv_work_t *w)
 		                               .shares = o->shares,
 		                               .share_count = o->share_count,
 		                               .limit_s = o->solve_limit_s,
-		                               .compared = &s->loop->compared };
+		                               .compared = &s->loop->compared,
+		                               .repair_devices = o->repair_devices,
+		                               .cancelled = &s->cancelled };
 	s->answer = run_choose_plan(&planning, s->input, &s->err);
 }
 
@@ -39,8 +44,12 @@ static void solve_done(uv_work_t *w, int status)
 {
 	struct solve *s = w->data;
 	struct loop *l = s->loop;
+	struct solve **at = &l->solves;
 	(void)status;
 	l->pending_work--;
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
 	struct run_event e = { .kind = EVENT_PLAN, .id = s->id, .value = s->answer, .text = s->answer ? NULL : s->err.text };
 	l->on_event(l, &e);
 	json_decref(s->answer);
@@ -60,8 +69,17 @@ void loop_solve(struct loop *l, int64_t id, json_t *value)
 	s->id = id;
 	/* A deep copy: threads must not share reference counts. */
 	s->input = json_deep_copy(value);
+	s->next = l->solves;
+	l->solves = s;
 	l->pending_work++;
 	uv_queue_work(&l->uv, &s->work, solve_work, solve_done);
+}
+
+void loop_cancel_solve(struct loop *l, int64_t id)
+{
+	for (struct solve *s = l->solves; s; s = s->next)
+		if (!id || s->id == id)
+			atomic_store(&s->cancelled, true);
 }
 
 /* ---- polling the allocation */

@@ -47,7 +47,8 @@ static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restar
 		                   .devices_per_node = 1 + (int)(seed % 3),
 		                   .checkpoints = checkpoints,
 		                   .noise = true,
-		                   .stragglers = seed % 4 == 0 };
+		                   .stragglers = seed % 4 == 0,
+		                   .repairs = seed % 3 == 0 ? 1 + 0.1 * (double)(seed % 7) : 0 };
 	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
 	o.steps = 400;
 	struct world *w = world_create(&o);

@@ -326,9 +326,10 @@ static void carry_out(struct world *w, struct run_actions *a)
 				assert_float_equal(json_number_value(json_object_get(x->value, "shared_every_s")),
 				                   w->o.checkpoints ? w->job.checkpoint.shared_every_s : w->job.checkpoint.every_s, 0);
 			}
-			json_decref(w->solve);
-			w->solve = json_incref(x->value);
-			w->solve_id = x->id;
+			world_asks_plan(w, x);
+			break;
+		case ACTION_CANCEL_SOLVE:
+			world_cancels_plan(w, x->id);
 			break;
 		case ACTION_METRICS_LINE:
 			check_line(w, x->value);

@@ -35,6 +35,9 @@ struct world_options {
 	bool stuck;                            /* the disks take no checkpoint, and do not fail either */
 	double gather;                         /* seconds that agents may take to come up; 0: the usual */
 	int attempts;                          /* that may fail without a step between; 0: 1000 */
+	double repairs;  /* plans that are urgent are repaired, and their steps take so many times as long as those that are searched for;
+	                    0: all are searched for */
+	double min_gain; /* of the policy */
 	bool noise;                            /* sometimes a worker does not start, cannot prepare, or cannot write */
 };
 
@@ -100,6 +103,15 @@ int world_copies(const struct world *w);
 void world_slow(struct world *w, int node, double factor);
 /* A node's slowdown in the solver's last input. */
 double world_slowdown(const struct world *w, int node);
+
+/* From now on searches for plans end, or do not. */
+void world_search(struct world *w, bool endless);
+/* Plans that the controller waits for; that it has asked for at all; that it did not need any more; and of those, plans that it was given
+ * all the same. */
+int world_plans_asked(const struct world *w);
+int world_plans_total(const struct world *w);
+int world_plans_cancelled(const struct world *w);
+int world_plans_late(const struct world *w);
 
 bool world_ended(const struct world *w, int *status);
 int world_steps_told(const struct world *w);

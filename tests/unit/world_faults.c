@@ -48,10 +48,8 @@ bool world_move(struct world *w)
 			json_decref(m);
 			return true;
 		}
-		if (what == 2 * NODES && w->solve) {
-			world_solve(w);
+		if (what == 2 * NODES && world_solve(w))
 			return true;
-		}
 		if (what == 2 * NODES + 1 && w->poll) {
 			world_tell_allocation(w);
 			return true;

@@ -65,8 +65,13 @@ struct world {
 	struct queue up[NODES], down[NODES];
 	struct queue steps[NODES]; /* the last steps that the agent has reported */
 	struct sim sim[NODES][DEVICES];
-	json_t *solve, *grow, *shrinks; /* requests that are not answered yet; shrinks: a list of [id, nodes, time] */
-	int64_t solve_id, grow_id;
+	/* Requests that are not answered yet. solves: a list of { id, value, cancelled }; shrinks: a list of [id, nodes, time]. */
+	json_t *solves, *grow, *shrinks;
+	int64_t grow_id;
+	bool searching;                 /* searches for plans do not end */
+	int asks;                       /* requests for plans so far */
+	int cancelled;                  /* plans of which the controller has said that it does not need them */
+	int late;                       /* of those, plans that it was given all the same */
 	int64_t member[NODES], members; /* job that brought the node (0: the anchor); last member job */
 	bool ending[NODES];             /* its member job is over to Slurm, and its processes still run */
 	int waiting;                    /* member jobs without a node */
@@ -148,7 +153,11 @@ void world_agent_dies(struct world *w, int n);
 /* The next message of node n reaches the controller. */
 void world_deliver(struct world *w, int n);
 void world_tell_allocation(struct world *w);
-void world_solve(struct world *w);
+/* The controller asks for a plan, or says that it does not need it any more. */
+void world_asks_plan(struct world *w, const struct run_action *x);
+void world_cancels_plan(struct world *w, int64_t id);
+/* Answers one of the requests for plans. Returns false if there is none, or all take their time. */
+bool world_solve(struct world *w);
 bool world_shrink_is_due(const struct world *w);
 void world_resize(struct world *w);
 /* A member job starts on a free node, if there is one. */

@@ -128,6 +128,7 @@ struct world *world_create(const struct world_options *o)
 	w->over = json_object();
 	w->events = json_array();
 	w->saves = json_object();
+	w->solves = json_array();
 	w->local = json_array();
 	w->saved_step = w->shared_step = -1;
 	w->job.steps = o->steps;
@@ -171,6 +172,8 @@ struct world *world_create(const struct world_options *o)
 		w->config.expected_busy = expected_busy;
 		w->config.policy_terms = (struct run_policy_terms){ .slower_than = 1.5, .slower_for_s = 3, .back_below = 1.2 };
 	}
+	if (o->min_gain > 0)
+		w->config.policy_terms.min_gain = o->min_gain;
 	for (int n = 0; n < NODES; n++)
 		w->slow[n] = 1;
 	for (int n = 0; n < NODES; n++)
@@ -198,7 +201,7 @@ void world_destroy(struct world *w)
 		for (int d = 0; d < DEVICES; d++)
 			world_forget(&w->sim[n][d]);
 	}
-	json_decref(w->solve);
+	json_decref(w->solves);
 	json_decref(w->grow);
 	json_decref(w->shrinks);
 	json_decref(w->over);
@@ -249,9 +252,9 @@ void world_restart(struct world *w)
 		return;
 	w->life++;
 	hspmd_controller_destroy(w->m);
-	json_decref(w->solve);
+	json_array_clear(w->solves);
 	json_decref(w->grow);
-	w->solve = w->grow = NULL;
+	w->grow = NULL;
 	json_array_clear(w->shrinks);
 	for (int n = 0; n < NODES; n++)
 		lose_controller(w, n);

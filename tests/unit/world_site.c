@@ -260,10 +260,80 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 	                 "seq_len", 8, "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
 }
 
-void world_solve(struct world *w)
+void world_asks_plan(struct world *w, const struct run_action *x)
+{
+	json_t *one;
+	size_t i;
+	w->asks++;
+	json_array_append_new(w->solves, json_pack("{s:I, s:O}", "id", (json_int_t)x->id, "value", x->value));
+	/* Those that are not needed were cancelled. One that is urgent is the only one. */
+	int wanted = 0, urgent = 0;
+	json_array_foreach(w->solves, i, one) {
+		wanted += !json_is_true(json_object_get(one, "cancelled"));
+		urgent += !json_is_true(json_object_get(one, "cancelled")) &&
+		          json_is_true(json_object_get(json_object_get(one, "value"), "urgent"));
+	}
+	assert_int_equal(wanted, 1);
+	assert_true(urgent <= 1);
+}
+
+/* Nobody waits for a search that has been cancelled, but it may have ended just before. */
+void world_cancels_plan(struct world *w, int64_t id)
+{
+	json_t *one;
+	size_t i;
+	json_array_foreach(w->solves, i, one) {
+		if (world_integer(one, "id") != id)
+			continue;
+		w->cancelled++;
+		if (w->o.repairs > 0)
+			json_object_set_new(one, "cancelled", json_true());
+		else
+			json_array_remove(w->solves, i);
+		return;
+	}
+}
+
+int world_plans_asked(const struct world *w)
+{
+	json_t *one;
+	size_t i;
+	int count = 0;
+	json_array_foreach(w->solves, i, one)
+		count += !json_is_true(json_object_get(one, "cancelled"));
+	return count;
+}
+
+/* A repaired plan's steps take `repairs` times as long as those of one that was searched for. */
+static void predict(const struct world *w, json_t *answer, bool repaired, json_t *current)
+{
+	bool was = json_number_value(json_object_get(current, "behind")) > 0;
+	if (repaired) /* it differs from any other */
+		json_object_set_new(json_object_get(answer, "plan"), "schedule", json_string("gpipe"));
+	json_object_set_new(json_object_get(answer, "plan"), "predicted",
+	                    json_pack("{s:f, s:{}}", "step_s", repaired ? w->o.repairs : 1.0, "memory_bytes"));
+	if (repaired)
+		json_object_set_new(answer, "behind", json_real(w->o.repairs));
+	else
+		json_object_set_new(answer, "current_step_s", json_real(was ? w->o.repairs : 1.0));
+}
+
+static bool is_repaired(const struct world *w, const json_t *request)
+{
+	json_t *asked = json_object_get(request, "value");
+	return w->o.repairs > 0 && json_is_true(json_object_get(asked, "urgent")) && json_is_object(json_object_get(asked, "current"));
+}
+
+bool world_solve(struct world *w)
 {
 	struct hspmd_error err = { "" };
-	json_t *cluster = json_object_get(w->solve, "cluster");
+	size_t count = json_array_size(w->solves), at = count > 1 ? (size_t)world_pick(w, count) : 0;
+	for (size_t i = 0; w->searching && i < count && !is_repaired(w, json_array_get(w->solves, at)); i++)
+		at = (at + 1) % count;
+	json_t *one = json_array_get(w->solves, at), *asked = json_object_get(one, "value"), *cluster = json_object_get(asked, "cluster");
+	bool repaired = is_repaired(w, one);
+	if (!one || (w->searching && !repaired))
+		return false;
 	struct hspmd_cluster *c = hspmd_cluster_from_json(cluster, "cluster", &err);
 	if (!c)
 		fail_msg("%s", err.text);
@@ -271,11 +341,41 @@ void world_solve(struct world *w)
 		w->told_slow[c->nodes[i].name[1] - '0'] = c->nodes[i].slowdown;
 	bool few = c->device_count < w->o.needs;
 	json_t *value = few ? json_object() : json_pack("{s:O, s:o}", "cluster", cluster, "plan", plan_for(w, c));
+	if (!few && w->o.repairs > 0)
+		predict(w, value, repaired, json_object_get(asked, "current"));
 	hspmd_cluster_destroy(c);
-	json_decref(w->solve);
-	w->solve = NULL;
-	world_feed(w, (struct run_event){ .kind = EVENT_PLAN, .id = w->solve_id, .value = value, .text = few ? "too few devices" : NULL });
+	bool late = json_is_true(json_object_get(one, "cancelled"));
+	int64_t id = world_integer(one, "id");
+	int asks = w->asks, cancelled = w->cancelled;
+	json_array_remove(w->solves, at);
+	world_feed(w, (struct run_event){ .kind = EVENT_PLAN, .id = id, .value = value, .text = few ? "too few devices" : NULL });
+	if (late && !w->dead) { /* nothing follows from it */
+		w->late++;
+		assert_int_equal(w->asks, asks);
+		assert_int_equal(w->cancelled, cancelled);
+	}
 	json_decref(value);
+	return true;
+}
+
+void world_search(struct world *w, bool endless)
+{
+	w->searching = endless;
+}
+
+int world_plans_total(const struct world *w)
+{
+	return w->asks;
+}
+
+int world_plans_cancelled(const struct world *w)
+{
+	return w->cancelled;
+}
+
+int world_plans_late(const struct world *w)
+{
+	return w->late;
 }
 
 bool world_member_starts(struct world *w)

@@ -14,6 +14,8 @@
 bool hspmd_search_is_over(struct hspmd_search *s)
 {
 	struct timespec now;
+	if (hspmd_request_is_cancelled(s->request))
+		s->timed_out = true;
 	if (s->timed_out || !(s->deadline > 0) || !s->best_plans.count)
 		return s->timed_out;
 	clock_gettime(CLOCK_MONOTONIC, &now);

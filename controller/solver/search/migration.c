@@ -342,10 +342,15 @@ static int distribute(struct hspmd_plan *p, int total)
 	return 0;
 }
 
-struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const struct hspmd_solve_request *request,
-                                         const struct hspmd_runtime_caps *caps)
+const struct hspmd_plan *hspmd_migration_current(const struct hspmd_migration *n)
 {
-	struct hspmd_plan *p = hspmd_plan_copy(n->now);
+	return n->now;
+}
+
+struct hspmd_plan *hspmd_migration_whole(const struct hspmd_migration *n, const struct hspmd_plan *plan,
+                                         const struct hspmd_solve_request *request, const struct hspmd_runtime_caps *caps)
+{
+	struct hspmd_plan *p = hspmd_plan_copy(plan);
 	int kept = 0, samples = 0;
 	bool alike = true;
 	if (!p)

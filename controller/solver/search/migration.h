@@ -15,11 +15,14 @@ struct hspmd_migration *hspmd_migration_new(const struct hspmd_costs *costs, con
                                             const struct hspmd_plan *current, const struct hspmd_cluster *of, struct hspmd_error *err);
 void hspmd_migration_destroy(struct hspmd_migration *n);
 
-/* The current plan on those of its devices that still exist and may be used: pipelines that lost a device are left out, and their
- * micro-batches are distributed over the others in proportion. Returns NULL if no pipeline is left, the batch cannot be distributed, or
- * memory runs out. The caller destroys the result. */
-struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const struct hspmd_solve_request *request,
-                                         const struct hspmd_runtime_caps *caps);
+/* The current plan over the cluster of the costs, borrowed; a device that no longer exists is -1. */
+const struct hspmd_plan *hspmd_migration_current(const struct hspmd_migration *n);
+
+/* The current plan, or one made from it, on those of its devices that exist and may be used: pipelines that lack a device are left out, and
+ * the batch's micro-batches are distributed over the others in proportion. Returns NULL if no pipeline is left, the batch cannot be
+ * distributed, or memory runs out. The caller destroys the result. */
+struct hspmd_plan *hspmd_migration_whole(const struct hspmd_migration *n, const struct hspmd_plan *plan,
+                                         const struct hspmd_solve_request *request, const struct hspmd_runtime_caps *caps);
 
 /* Bytes of weights and optimizer state that devices have under `plan` but not now, summed over all devices. Returns NAN if memory runs
  * out. */

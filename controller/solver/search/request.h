@@ -3,6 +3,7 @@
 #ifndef HSPMD_SEARCH_REQUEST_H
 #define HSPMD_SEARCH_REQUEST_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "common/format/cluster.h"
@@ -43,6 +44,7 @@ struct hspmd_solve_request {
 	bool fp32_elements;             /* set by the search, with FP8: not all devices that it uses compute in BF16 */
 	double known_s;                 /* step time of a plan that is known: slower ones need not be found; 0: none */
 	double time_limit_s;            /* the best plan found by then is returned; 0: no limit */
+	const atomic_bool *cancelled;   /* once it is true, the search ends soon, with whatever it has or with an error; NULL: never */
 	/* Fewest nodes to which the job may be shrunk. Among equal nodes, the plan is placed so that no shrink by count (nodes in Slurm's
 	 * order, as the cluster lists them) and no loss of a rack or member job removes all holders of a layer, unless that makes the step
 	 * slower by more than 2 %. 0: place it anywhere. */
@@ -55,6 +57,14 @@ struct hspmd_solve_request {
 	const struct hspmd_plan *current;
 	/* The cluster that current's device indexes refer to; NULL: the cluster given. Devices are matched by address. */
 	const struct hspmd_cluster *current_cluster;
+	/* Nothing is searched for: the result is the current plan, repaired with what is left of its devices (repair.c). This takes a small
+	 * part of a search's time, also for many devices. For hspmd_repair_plan(). */
+	bool repair;
 };
+
+static inline bool hspmd_request_is_cancelled(const struct hspmd_solve_request *r)
+{
+	return r->cancelled && atomic_load_explicit(r->cancelled, memory_order_relaxed);
+}
 
 #endif

@@ -14,6 +14,7 @@
  *   differ between pipelines
  * - beam_search.c: drafts changed step by step, for many devices: stages of two widths in one class, pipelines that differ; with
  *   beam_drafts.c and beam_successors.c
+ * - repair.c: instead of all this, the current plan repaired after a loss
  * - holders.c: placement among the nodes of a device class, so that nodes lost together do not hold all copies of anything
  * - migration.c: which of two plans moves less state from the current plan */
 #ifndef HSPMD_SEARCH_SEARCH_INTERNAL_H
@@ -82,7 +83,7 @@ struct hspmd_search {
 	int64_t evaluated;
 };
 
-/* Returns true, and from then on always, after the time limit if there is a plan. */
+/* Returns true, and from then on always, after the time limit if there is a plan, or once the search is cancelled. */
 bool hspmd_search_is_over(struct hspmd_search *s);
 /* best_plans.c: some device that may be used has memory of its own and some of its host's, and the runtime can use that. */
 bool hspmd_search_can_offload(const struct hspmd_search *s);
@@ -138,6 +139,8 @@ struct hspmd_plan *hspmd_search_whole(const struct hspmd_cluster *cluster, const
 /* A plan's objective by its prediction, to compare it with plans of other searches. */
 double hspmd_objective_of(const struct hspmd_solve_request *r, const struct hspmd_cluster *c, const struct hspmd_plan *p);
 
+/* repair.c: offer what can be made of the current plan. Returns 0, or -1 if memory runs out. */
+int hspmd_repair(struct hspmd_search *s);
 /* improve.c: refine the best plans and the plan that the search started from, then reshape and interleave. Returns 0, or -1 if memory
  * runs out. */
 int hspmd_improve_plans(struct hspmd_search *s);

@@ -245,6 +245,8 @@ static int search_all(struct hspmd_search *s, bool offload, struct hspmd_error *
 /* What offloads needs the longer for its update, so that such plans are looked for only if memory is short. */
 static int search(struct hspmd_search *s, struct hspmd_error *err)
 {
+	if (s->request->repair)
+		return hspmd_repair(s) ? hspmd_fail_memory(err, "repairing a plan") : 0;
 	int rc = search_all(s, false, err);
 	if (!rc && (!s->best_plans.count || s->memory_bound) && hspmd_search_can_offload(s) && !hspmd_search_is_over(s))
 		rc = search_all(s, true, err);
@@ -368,7 +370,7 @@ static int start_from_current(struct hspmd_search *s, struct hspmd_error *err)
 	hspmd_plan_destroy(current);
 	if (!s->migration)
 		return -1;
-	s->start = hspmd_migration_start(s->migration, r, &s->caps);
+	s->start = hspmd_migration_whole(s->migration, hspmd_migration_current(s->migration), r, &s->caps);
 	struct hspmd_plan *copy = s->start ? hspmd_plan_copy(s->start) : NULL;
 	return copy && hspmd_best_plans_offer(s, copy, NULL) ? hspmd_fail_memory(err, "starting from the current plan") : 0;
 }
@@ -456,7 +458,11 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 	s.costs->sequence_parallel = s.caps.sequence_parallel;
 	s.caps.recompute &= hspmd_recompute_kinds(hspmd_costs_recompute_sets(s.costs));
 	if (!prepare(&s, err) && !start_from_current(&s, err) && !search(&s, err)) {
-		if (!s.best_plans.count)
+		if (!s.best_plans.count && s.request->repair)
+			hspmd_fail(err, "nothing of the current plan can go on without what was lost");
+		else if (!s.best_plans.count && s.timed_out)
+			hspmd_fail(err, "the search was given up");
+		else if (!s.best_plans.count)
 			*too_large = hspmd_fail(err, "no plan fits into the memory of the %d devices", cluster->device_count) < 0;
 		else if (!(plan = choose(&s, &moved)))
 			hspmd_fail_memory(err, "choosing a plan");
@@ -504,7 +510,7 @@ static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster,
 		struct hspmd_cluster *part;
 		struct hspmd_solve_report own = { 0 };
 		double left = limit > 0 ? limit - (hspmd_now() - start) : 0;
-		if (best && limit > 0 && left <= 0) {
+		if ((best && limit > 0 && left <= 0) || hspmd_request_is_cancelled(r)) {
 			report->timed_out = true;
 			break;
 		}
@@ -539,6 +545,7 @@ struct hspmd_plan *hspmd_search_whole(const struct hspmd_cluster *cluster, const
                                       struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	struct hspmd_solve_request r = *request;
-	return hspmd_limits_bind(&r.limits, cluster) ? solve_subclusters(cluster, facts, profile, &r, report, too_large, err)
-	                                             : solve_part(cluster, facts, profile, &r, report, too_large, err);
+	bool parts = !r.repair && hspmd_limits_bind(&r.limits, cluster);
+	return parts ? solve_subclusters(cluster, facts, profile, &r, report, too_large, err)
+	             : solve_part(cluster, facts, profile, &r, report, too_large, err);
 }

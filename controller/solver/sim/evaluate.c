@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "common/order.h"
 #include "common/schedule.h"
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/sim/predict.h"
@@ -32,18 +31,29 @@ struct message {
 	double bytes;
 };
 
-static int by_nodes(const void *a, const void *b)
+static int node_of(const struct message *m, bool sender)
 {
-	const struct message *x = a, *y = b;
-	if (x->from_node != y->from_node)
-		return x->from_node < y->from_node ? -1 : 1;
-	if (x->to_node != y->to_node)
-		return x->to_node < y->to_node ? -1 : 1;
-	return x->stage < y->stage ? -1 : x->stage > y->stage;
+	return sender ? m->from_node : m->to_node;
 }
 
-static int collect_messages(const struct hspmd_costs *c, const struct hspmd_plan *p, const struct hspmd_timing *t, struct message *messages)
+/* Copies the messages in the order of the nodes that send, or receive, them; those of one node stay in order. room: an int per node, and
+ * one more. */
+static void order_by_node(const struct message *from, struct message *to, int count, bool sender, int *room, int nodes)
 {
+	memset(room, 0, ((size_t)nodes + 1) * sizeof *room);
+	for (int i = 0; i < count; i++)
+		room[node_of(&from[i], sender) + 1]++;
+	for (int n = 0; n < nodes; n++)
+		room[n + 1] += room[n];
+	for (int i = 0; i < count; i++)
+		to[room[node_of(&from[i], sender)]++] = from[i];
+}
+
+/* In the order of senders, then of receivers, then of stages. `messages` has room for twice as many. */
+static int collect_messages(const struct hspmd_costs *c, const struct hspmd_plan *p, const struct hspmd_timing *t, struct message *messages,
+                            int *room)
+{
+	struct message *other = messages + t->stage_total;
 	int count = 0;
 	for (int i = 0; i < p->pipeline_count; i++) {
 		const struct hspmd_pipeline *pipe = &p->pipelines[i];
@@ -57,7 +67,8 @@ static int collect_messages(const struct hspmd_costs *c, const struct hspmd_plan
 				                              c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
 		}
 	}
-	hspmd_sort_if_needed(messages, (size_t)count, sizeof *messages, by_nodes);
+	order_by_node(messages, other, count, false, room, c->cluster->node_count);
+	order_by_node(other, messages, count, true, room, c->cluster->node_count);
 	return count;
 }
 
@@ -75,14 +86,15 @@ static int both_directions(const struct hspmd_costs *c, const struct message *w,
  * middle of n waits for half of the others: (own + all) / 2. */
 static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
-	struct message *messages = hspmd_calloc((size_t)t->stage_total, sizeof *messages);
+	struct message *messages = hspmd_calloc((size_t)t->stage_total * 2, sizeof *messages);
+	int *room = hspmd_calloc((size_t)c->cluster->node_count + 1, sizeof *room);
 	double *leaving = hspmd_calloc((size_t)c->cluster->node_count * 2, sizeof *leaving), *returning = leaving + c->cluster->node_count;
 	int rc = -1, count;
-	if (!messages || !leaving) {
+	if (!messages || !leaving || !room) {
 		hspmd_fail_memory(err, "evaluating a plan");
 		goto out;
 	}
-	count = collect_messages(c, p, t, messages);
+	count = collect_messages(c, p, t, messages, room);
 	for (int i = 0, end; i < count; i = end) {
 		double bytes = 0, seconds[2];
 		for (end = i;
@@ -113,6 +125,7 @@ static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct h
 out:
 	free(messages);
 	free(leaving);
+	free(room);
 	return rc;
 }
 

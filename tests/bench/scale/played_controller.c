@@ -13,6 +13,7 @@
 #include "common/alloc.h"
 #include "common/log.h"
 #include "controller/cli/run_state.h"
+#include "controller/run/choose_plan.h"
 #include "controller/run/coverage.h"
 #include "controller/run/loop.h"
 #include "controller/run/step_model.h"
@@ -194,7 +195,8 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 		                      .port = p->port,
 		                      .loopback = true,
 		                      .agent_command = agent,
-		                      .solve_limit_s = 10 };
+		                      .solve_limit_s = 10,
+		                      .repair_devices = RUN_REPAIR_DEVICES };
 	return run_loop(&o);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CPU seconds and memory of choosing a job's plan (controller/run/choose_plan.h) as the job grows, in a process per size: at its start,
- * after the loss of one node, and when the node is back; with the current plan, the limit on nodes and a known rate of losses, as the
- * controller asks. From the cluster's JSON to the plan's.
+ * after the loss of one node (the repaired plan, with which the job goes on, and the search beside it), and when the node is back; with the
+ * current plan, the limit on nodes and a known rate of losses, as the controller asks. From the cluster's JSON to the plan's.
  *
  *     replan [DEVICES [TYPES]] */
 #include <stdio.h>
@@ -31,22 +31,26 @@ static long memory_mb(void)
 	return u.ru_maxrss / 1024;
 }
 
-/* Choose a plan and print what that took. Returns { cluster, plan, ... }; NULL after a message. */
+/* Choose a plan and print what that took. urgent: nothing trains until it is there. Returns { cluster, plan, ... }; NULL after a
+ * message. */
 static json_t *choose(const char *what, const struct hspmd_job *job, const struct hspmd_model_facts *facts, json_t *cluster,
-                      json_t *current)
+                      json_t *current, bool urgent)
 {
 	struct hspmd_error err = { "" };
-	json_t *input = json_pack("{s:O, s:o, s:i, s:f, s:f, s:{s:f, s:f}}", "cluster", cluster, "current",
-	                          current ? json_incref(current) : json_null(), "copies", 1, "every_s", 30.0, "shared_every_s", 600.0,
-	                          "risk", "losses_per_node_s", 1e-7, "together", 0.1);
+	json_t *input = json_pack("{s:O, s:o, s:b, s:i, s:f, s:f, s:{s:f, s:f}}", "cluster", cluster, "current",
+	                          current ? json_incref(current) : json_null(), "urgent", urgent, "copies", 1, "every_s", 30.0,
+	                          "shared_every_s", 600.0, "risk", "losses_per_node_s", 1e-7, "together", 0.1);
 	double start = seconds_now();
 	static struct run_comparison compared = { .lock = PTHREAD_MUTEX_INITIALIZER };
-	const struct run_planning planning = { .job = job, .facts = facts, .layers = LAYERS, .limit_s = LIMIT_S, .compared = &compared };
+	const struct run_planning planning = {
+		.job = job, .facts = facts, .layers = LAYERS, .limit_s = LIMIT_S, .compared = &compared, .repair_devices = 1
+	};
 	json_t *answer = run_choose_plan(&planning, input, &err);
 	if (answer)
-		printf("    %-22s %8.3f s, %ld MB; %zu pipelines, step %.4g s\n", what, seconds_now() - start, memory_mb(),
+		printf("    %-22s %8.3f s, %ld MB; %zu pipelines, step %.4g s%s\n", what, seconds_now() - start, memory_mb(),
 		       json_array_size(json_object_get(json_object_get(answer, "plan"), "pipelines")),
-		       json_number_value(json_object_get(json_object_get(json_object_get(answer, "plan"), "predicted"), "step_s")));
+		       json_number_value(json_object_get(json_object_get(json_object_get(answer, "plan"), "predicted"), "step_s")),
+		       json_object_get(answer, "behind") ? ", repaired" : "");
 	else
 		printf("    %-22s %s\n", what, err.text);
 	fflush(stdout);
@@ -64,14 +68,17 @@ static int replan(int devices, int types)
 	struct hspmd_model *model = scale_model(&err);
 	struct hspmd_model_facts *facts = model ? hspmd_model_facts_of(model, (int)job.seq_len, &err) : NULL;
 	json_t *whole = scale_cluster(devices, types, -1), *less = scale_cluster(devices, types, devices / 8 / types / 2);
-	json_t *first = NULL, *second = NULL, *third = NULL;
+	json_t *first = NULL, *repaired = NULL, *second = NULL, *third = NULL;
 	printf("%d devices of %d type%s\n", devices, types, types == 1 ? "" : "s");
 	if (!facts || !whole || !less)
 		printf("    %s\n", err.text);
-	else if ((first = choose("start", &job, facts, whole, NULL)) && (second = choose("one node lost", &job, facts, less, first)))
-		third = choose("the node is back", &job, facts, whole, second);
+	else if ((first = choose("start", &job, facts, whole, NULL, false)) &&
+	         (repaired = choose("one node lost", &job, facts, less, first, true)) &&
+	         (second = choose("search beside it", &job, facts, less, repaired, false)))
+		third = choose("the node is back", &job, facts, whole, second, false);
 	int failed = !third;
 	json_decref(first);
+	json_decref(repaired);
 	json_decref(second);
 	json_decref(third);
 	json_decref(whole);
