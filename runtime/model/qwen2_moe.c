@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Qwen2 with experts (arXiv 2407.10671, section 2.2.2; Qwen1.5-MoE): beside the experts that a token chooses there is one that all tokens
- * take, weighted by a sigmoid of its own. If use_sliding_window is set, every second of the first max_window_layers layers has the window. */
+ * take, weighted by a sigmoid of its own. If use_sliding_window is set, every second of the first max_window_layers layers has the
+ * window. */
 #include "runtime/model/fields.h"
 #include "runtime/model/qwen_moe.h"
 

@@ -302,3 +302,18 @@ int hspmd_synthesis_astar(struct hspmd_synthesis *s, struct hspmd_synthesis_resu
 	       : found == -3 ? hspmd_fail(err, "no program of the stage was found in time")
 	                     : hspmd_fail(err, "no program of the stage fits into its memory");
 }
+
+bool hspmd_synthesis_search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_result *known, int *chosen)
+{
+	size_t bytes = (size_t)s->group_count * sizeof *chosen;
+	struct hspmd_synthesis_result again = { 0 };
+	memcpy(chosen, s->chosen, bytes);
+	hspmd_synthesis_set_least(s);
+	bool better = !hspmd_synthesis_astar(s, &again, NULL) && again.seconds < known->seconds * (1 - 1e-9);
+	known->expanded += again.expanded;
+	if (better)
+		known->seconds = again.seconds;
+	else
+		memcpy(s->chosen, chosen, bytes);
+	return better;
+}

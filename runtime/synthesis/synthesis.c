@@ -103,21 +103,6 @@ int hspmd_synthesis_samples(const struct hspmd_synthesis *s)
 	return -1;
 }
 
-bool hspmd_synthesis_search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_result *known, int *chosen)
-{
-	size_t bytes = (size_t)s->group_count * sizeof *chosen;
-	struct hspmd_synthesis_result again = { 0 };
-	memcpy(chosen, s->chosen, bytes);
-	hspmd_synthesis_set_least(s);
-	bool better = !hspmd_synthesis_astar(s, &again, NULL) && again.seconds < known->seconds * (1 - 1e-9);
-	known->expanded += again.expanded;
-	if (better)
-		known->seconds = again.seconds;
-	else
-		memcpy(s->chosen, chosen, bytes);
-	return better;
-}
-
 /* Excludes all but dividing these segments where an operator has them, with weights kept as they are read (those that several operators
  * read: whole) and gradients summed: so few choices that nothing has to be left out. */
 static void allow_segments(struct hspmd_synthesis *s, const bool *allowed)

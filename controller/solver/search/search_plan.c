@@ -245,7 +245,7 @@ static int search_all(struct hspmd_search *s, bool offload, struct hspmd_error *
 	return rc;
 }
 
-/* Which sequences lead to good plans is only seen at the end, as larger steps from different beginnings end at plans that differ by some per
+/* Which drafts lead to good plans is only seen at the end: larger steps from different beginnings end at plans that differ by some per
  * cent. So drafts are made once more, now of narrow stages and without those that cannot beat what has been found, and are improved with
  * it. Where there are few devices the search misses little; where there are many, time is short. */
 static int begin_again(struct hspmd_search *s, struct hspmd_error *err)
