@@ -55,6 +55,13 @@ struct hspmd_facts_work {
 	double replicated, sharded;
 };
 
+/* Sums of the results of experts that a tensor-parallel group divides as wholes: a device adds to a row only if the row chose one of its
+ * experts, and only such rows need to be sent. */
+struct hspmd_facts_expert_sums {
+	double bytes, sums; /* bytes of all rows, for each sample; number of sums; 0: there are none */
+	int experts, per_token;
+};
+
 struct hspmd_layer_pass {
 	struct hspmd_facts_work flops;   /* floating-point operations for each sample */
 	struct hspmd_facts_work fp8;     /* of these: of products of FP8 operands, in facts of a job in FP8 */
@@ -63,6 +70,7 @@ struct hspmd_layer_pass {
 	double kernels;                  /* operators */
 	double reduced_bytes;            /* for each sample, summed over a tensor-parallel group (before a sum is divided: all of it) */
 	double reductions;               /* number of these sums */
+	struct hspmd_facts_expert_sums expert_sums; /* those of both */
 	double gathered_bytes;           /* for each sample, gathered by a context group or, backward, summed over it */
 };
 

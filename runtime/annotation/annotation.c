@@ -185,11 +185,3 @@ void hspmd_annotation_drop_rows(struct hspmd_annotation *a)
 	free(a->rows);
 	a->rows = NULL;
 }
-
-double hspmd_expert_row_share(int64_t experts, int64_t count, int per_token)
-{
-	double none = 1; /* that all choices are among the other experts */
-	for (int64_t k = 0; k < per_token; k++)
-		none *= count - experts > k ? (double)(count - experts - k) / (double)(count - k) : 0;
-	return 1 - none;
-}

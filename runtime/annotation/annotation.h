@@ -82,9 +82,6 @@ bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd
 int hspmd_annotation_set_rows(struct hspmd_annotation *a, struct hspmd_annotation *experts, int64_t count, int per_token);
 /* Lets all rows count again. */
 void hspmd_annotation_drop_rows(struct hspmd_annotation *a);
-/* The share of all rows that choose one of `experts` experts of `count`, if rows choose `per_token` different ones and all sets of them are
- * equally likely. */
-double hspmd_expert_row_share(int64_t experts, int64_t count, int per_token);
 /* Returns true if what devices hold by `have` is all that `want` asks for, without a message: the annotations are equal, or differ only in
  * that the one or the other has all rows: all copies of a row include those that are wanted, and addends that are 0 are addends. */
 bool hspmd_annotation_serves(const struct hspmd_annotation *have, const struct hspmd_annotation *want, const struct hspmd_shape *shape);

@@ -201,6 +201,7 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 		.kernels = one->kernels,
 		.reduced_bytes = tensor->reduced_bytes,
 		.reductions = tensor->reductions,
+		.expert_sums = tensor->expert_sums,
 		.gathered_bytes = gathered * (at[WORK_CONTEXT]->gathered_bytes + at[WORK_CONTEXT]->reduced_bytes),
 	};
 }

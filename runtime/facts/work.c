@@ -48,6 +48,19 @@ static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_
 		pass->workspace[at_once] = fmax(pass->workspace[at_once], type->workspace(&v, at_once));
 }
 
+/* rows: of the parts that are summed; NULL: all rows count. */
+static void add_sum(struct hspmd_probe_pass *pass, double bytes, const struct hspmd_expert_rows *rows)
+{
+	pass->reduced_bytes += bytes;
+	pass->reductions++;
+	if (!rows)
+		return;
+	pass->expert_sums.bytes += bytes;
+	pass->expert_sums.sums++;
+	pass->expert_sums.experts = (int)rows->count;
+	pass->expert_sums.per_token = rows->per_token;
+}
+
 /* Parts of a sum are reduced, parts of a sequence are gathered. It counts for the layer that the tensor is of: the layer that computes the
  * parts, even if they are put together only for the next one. */
 static void add_reshard(const struct hspmd_program *p, const struct hspmd_spmd_node *n, struct hspmd_probe_pass (*passes)[2])
@@ -57,8 +70,7 @@ static void add_reshard(const struct hspmd_program *p, const struct hspmd_spmd_n
 	struct hspmd_probe_pass *pass = &passes[t->layer][n->backward];
 	double bytes = (double)hspmd_shape_elements(&t->shape) * (double)hspmd_dtype_bytes(t->dtype);
 	if (hspmd_annotation_is_partial(from->annotation)) {
-		pass->reduced_bytes += bytes;
-		pass->reductions++;
+		add_sum(pass, bytes, from->annotation->rows);
 	} else {
 		pass->gathered_bytes += bytes;
 	}
@@ -121,13 +133,21 @@ static int operator_of(const struct hspmd_program *p, const struct hspmd_instruc
 	return -1;
 }
 
-static void add_message(const struct hspmd_instruction *in, size_t element_bytes, struct hspmd_probe_pass *pass)
+/* Of the parts that a transfer within the stage sums; NULL: all rows count. */
+static const struct hspmd_expert_rows *rows_of(const struct hspmd_program *p, const struct hspmd_transfer *transfer)
+{
+	for (size_t i = 0; i < p->spmd->node_count; i++)
+		if (p->spmd->nodes[i].transfer == transfer)
+			return p->spmd->values[p->spmd->nodes[i].in[0]].annotation->rows;
+	return NULL;
+}
+
+static void add_message(const struct hspmd_program *p, const struct hspmd_instruction *in, size_t element_bytes,
+                        struct hspmd_probe_pass *pass)
 {
 	const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
-	if (step->kind != HSPMD_COMM_ALL_REDUCE && step->kind != HSPMD_COMM_REDUCE_SCATTER && step->kind != HSPMD_COMM_COMBINE)
-		return;
-	pass->reduced_bytes += (double)hspmd_shape_elements(&in->transfer->shape) * (double)element_bytes;
-	pass->reductions++;
+	if (step->kind == HSPMD_COMM_ALL_REDUCE || step->kind == HSPMD_COMM_REDUCE_SCATTER || step->kind == HSPMD_COMM_COMBINE)
+		add_sum(pass, (double)hspmd_shape_elements(&in->transfer->shape) * (double)element_bytes, rows_of(p, in->transfer));
 }
 
 int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, struct hspmd_probe_pass *passes,
@@ -144,7 +164,7 @@ int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program 
 		if (op >= 0)
 			repeated[op] = true;
 		else if (in->kind == HSPMD_INSTRUCTION_COMM)
-			add_message(in, hspmd_dtype_bytes(p->graph->compute_dtype), &passes[in->layer]);
+			add_message(recomputed, in, hspmd_dtype_bytes(p->graph->compute_dtype), &passes[in->layer]);
 	}
 	for (size_t i = 0; i < p->spmd->node_count; i++) {
 		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];

@@ -136,16 +136,33 @@ int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_exp
 	return hspmd_builder_op(b, HSPMD_OP_EXPERTS, &attr, in, biases ? 9 : 6, NULL);
 }
 
+static int shared_experts(struct hspmd_builder *b, int x, const struct hspmd_expert_names *names)
+{
+	int y = hspmd_builder_gated_mlp(b, x, names->shared, b->d->experts.shared_ffn);
+	if (!names->shared_gate)
+		return y;
+	struct hspmd_op_attr sigmoid = { .kind = HSPMD_UNARY_SIGMOID }, times = { .kind = HSPMD_BINARY_MUL };
+	int gate = hspmd_builder_router(b, x, names->shared_gate, 1, false);
+	gate = hspmd_builder_op(b, HSPMD_OP_UNARY, &sigmoid, &gate, 1, NULL);
+	return hspmd_builder_op(b, HSPMD_OP_BINARY, &times, (int[]){ y, gate }, 2, NULL);
+}
+
 /* ---- blocks */
+
+int hspmd_builder_add_mlp(struct hspmd_builder *b, int x, const struct hspmd_expert_names *experts)
+{
+	int n = hspmd_builder_norm(b, x, "post_attention_layernorm", b->m->hidden);
+	if (!experts || hspmd_builder_layer(b)->is_dense)
+		return hspmd_builder_add(b, x, hspmd_builder_gated_mlp(b, n, "mlp", b->d->ffn));
+	x = hspmd_builder_add(b, x, hspmd_builder_experts(b, n, experts));
+	return b->d->experts.shared_ffn ? hspmd_builder_add(b, x, shared_experts(b, n, experts)) : x;
+}
 
 int hspmd_builder_experts_block(struct hspmd_builder *b, int x, const struct hspmd_expert_names *experts)
 {
-	int64_t h = b->m->hidden;
-	int n = hspmd_builder_norm(b, x, "input_layernorm", h);
+	int n = hspmd_builder_norm(b, x, "input_layernorm", b->m->hidden);
 	x = hspmd_builder_add(b, x, hspmd_builder_self_attention(b, n, "self_attn", "o_proj"));
-	n = hspmd_builder_norm(b, x, "post_attention_layernorm", h);
-	bool dense = !experts || hspmd_builder_layer(b)->is_dense;
-	return hspmd_builder_add(b, x, dense ? hspmd_builder_gated_mlp(b, n, "mlp", b->d->ffn) : hspmd_builder_experts(b, n, experts));
+	return hspmd_builder_add_mlp(b, x, experts);
 }
 
 int hspmd_builder_dense_block(struct hspmd_builder *b, int x)

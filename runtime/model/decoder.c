@@ -144,8 +144,9 @@ void hspmd_decoder_read_experts(struct hspmd_json *root, struct hspmd_decoder *d
 static double params_bound(const struct hspmd_model *m, const struct hspmd_decoder *d)
 {
 	double h = (double)m->hidden, wide = (double)d->heads * (double)d->head_dim, experts = d->experts.count;
-	double attention = 4 * (h + 1) * wide, mlp = 3 * (h + 1) * ((double)d->ffn + (double)d->experts.ffn * experts);
-	return m->block_count * (attention + mlp + h * (experts + 4)) + h * (2 * (double)m->vocab + (double)m->max_positions);
+	double inner = (double)d->ffn + (double)d->experts.ffn * experts + (double)d->experts.shared_ffn;
+	double attention = 4 * (h + 1) * wide, mlp = 3 * (h + 1) * inner;
+	return m->block_count * (attention + mlp + h * (experts + 5)) + h * (2 * (double)m->vocab + (double)m->max_positions);
 }
 
 void hspmd_decoder_check(struct hspmd_json *root, struct hspmd_model *m)

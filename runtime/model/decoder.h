@@ -42,6 +42,7 @@ struct hspmd_decoder {
 	struct {
 		int count, per_token; /* 0: dense */
 		int64_t ffn;          /* inner width of one expert */
+		int64_t shared_ffn;   /* inner width of the shared experts together, which all tokens take; 0: none */
 		enum hspmd_router router;
 		double aux_coef;                    /* factor of the loss that balances the experts' tokens */
 		double limit;                       /* of the clamped activation */

@@ -37,7 +37,8 @@ static void read_experts(struct hspmd_json *root, struct hspmd_model *m, struct 
 	d->experts.groups = (int)hspmd_json_int_or(root, "n_group", 1, 64, absent->groups);
 	d->experts.top_groups = (int)hspmd_json_int_or(root, "topk_group", 1, 64, absent->top_groups);
 	bool none = json_is_null(json_object_get(root->value, "n_shared_experts"));
-	l->shared_ffn = d->experts.ffn * hspmd_json_int_or(root, "n_shared_experts", 0, HSPMD_EXPERTS_MAX, none ? 0 : absent->shared);
+	d->experts.shared_ffn =
+	        d->experts.ffn * hspmd_json_int_or(root, "n_shared_experts", 0, HSPMD_EXPERTS_MAX, none ? 0 : absent->shared);
 	int64_t dense = hspmd_json_int_or(root, "first_k_dense_replace", 0, HSPMD_BLOCKS_MAX, absent->first_dense);
 	hspmd_refuse_number_unless(root, "moe_layer_freq", 1);
 	for (int64_t i = 0; i < m->block_count; i++)
@@ -149,15 +150,10 @@ int hspmd_latent_block(struct hspmd_builder *b, int x)
 		.gate = "mlp.experts.gate_proj",
 		.up = "mlp.experts.up_proj",
 		.down = "mlp.experts.down_proj",
+		.shared = "mlp.shared_experts",
 	};
-	const struct hspmd_latent *l = latent_of(b->m);
-	int64_t h = b->m->hidden;
-	x = hspmd_builder_add(b, x, attention(b, hspmd_builder_norm(b, x, "input_layernorm", h)));
-	int n = hspmd_builder_norm(b, x, "post_attention_layernorm", h);
-	if (hspmd_builder_layer(b)->is_dense)
-		return hspmd_builder_add(b, x, hspmd_builder_gated_mlp(b, n, "mlp", b->d->ffn));
-	x = hspmd_builder_add(b, x, hspmd_builder_experts(b, n, &names));
-	return l->shared_ffn ? hspmd_builder_add(b, x, hspmd_builder_gated_mlp(b, n, "mlp.shared_experts", l->shared_ffn)) : x;
+	x = hspmd_builder_add(b, x, attention(b, hspmd_builder_norm(b, x, "input_layernorm", b->m->hidden)));
+	return hspmd_builder_add_mlp(b, x, &names);
 }
 
 /* ---- weights: a file's rows of a head are those without rotation, then the rotated ones; or those of the key, then those of the value */

@@ -12,7 +12,6 @@ struct hspmd_latent {
 	struct hspmd_decoder d;        /* head_dim: of queries and keys */
 	int64_t q_rank, kv_rank;       /* q_rank 0: queries are made without a latent vector */
 	int64_t nope, rotated, values; /* elements of a head: of queries and keys without rotation, and rotated; of values */
-	int64_t shared_ffn;            /* inner width of the shared experts together; 0: none */
 };
 
 /* Absent keys: as in the configuration class of the model type. */

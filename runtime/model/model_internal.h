@@ -73,9 +73,10 @@ int hspmd_builder_self_attention(struct hspmd_builder *b, int x, const char *nam
 int hspmd_builder_gated_mlp(struct hspmd_builder *b, int x, const char *name, int64_t ffn);
 
 /* Router "<router>" and experts: stacks of matrices "<gate>.weight", "<up>.weight" [E, F, H] and "<down>.weight" [E, H, F]; and
- * "<..>.bias" if the decoder has them. */
+ * "<..>.bias" if the decoder has them. If the decoder has shared experts, they are one MLP "<shared>", whose result is multiplied by the
+ * sigmoid of a logit per token, made by "<shared_gate>.weight" [1, H]; shared_gate NULL: it is added as it is. */
 struct hspmd_expert_names {
-	const char *router, *gate, *up, *down;
+	const char *router, *gate, *up, *down, *shared, *shared_gate;
 };
 int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_expert_names *names);
 
@@ -85,6 +86,9 @@ void hspmd_build_decoder(struct hspmd_builder *b, int (*block)(struct hspmd_buil
 int hspmd_builder_dense_block(struct hspmd_builder *b, int x);
 /* The block of Gemma 2 and 3: the results of attention and MLP have a norm too, before they are added. */
 int hspmd_builder_sandwich_block(struct hspmd_builder *b, int x);
+/* x plus the MLP of its norm "post_attention_layernorm"; in layers that are not dense, plus the experts of these names and the shared ones
+ * instead. experts NULL: all are dense. */
+int hspmd_builder_add_mlp(struct hspmd_builder *b, int x, const struct hspmd_expert_names *experts);
 /* The block of Llama with experts of these names instead of the MLP, except in layers that are dense. */
 int hspmd_builder_experts_block(struct hspmd_builder *b, int x, const struct hspmd_expert_names *experts);
 

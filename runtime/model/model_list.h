@@ -17,6 +17,7 @@
 	X(olmo2)                                                                                                                           \
 	X(phi3)                                                                                                                            \
 	X(qwen2)                                                                                                                           \
+	X(qwen2_moe)                                                                                                                       \
 	X(qwen3)                                                                                                                           \
 	X(qwen3_moe)                                                                                                                       \
 	X(smollm3)

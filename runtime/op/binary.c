@@ -71,7 +71,8 @@ static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
 		int of = apply(g, op, HSPMD_BINARY_MUL, dy, op->out[0]);
 		return pass(g, op, of < 0 ? -1 : negative(g, op, apply(g, op, HSPMD_BINARY_DIV, of, b)), b);
 	}
-	return pass(g, op, kind == HSPMD_BINARY_ADD ? dy : kind == HSPMD_BINARY_SUB ? negative(g, op, dy) : apply(g, op, kind, dy, a), b);
+	/* The value comes first: it may be partial, and so may then the product, which is smaller where it is summed. */
+	return pass(g, op, kind == HSPMD_BINARY_ADD ? dy : kind == HSPMD_BINARY_SUB ? negative(g, op, dy) : apply(g, op, kind, a, dy), b);
 }
 
 static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)

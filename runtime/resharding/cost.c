@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/expert_rows.h"
 #include "common/order.h"
 #include "runtime/resharding/resolve_internal.h"
 

@@ -12,7 +12,8 @@
 struct partial {
 	double seconds, estimate;
 	int group, parent, choice;
-	int next;      /* with the same hash, -1: none */
+	int next;      /* in the same bucket, -1: none */
+	uint64_t hash; /* of its state */
 	size_t state;  /* of live tensors, in `states` */
 	size_t memory; /* per device, in `bytes`, if memory is limited */
 	bool dominated;
@@ -124,20 +125,27 @@ static const double *bytes_of(const struct search *a, const struct partial *p)
 	return a->s->limited ? a->bytes + p->memory : NULL;
 }
 
-/* Returns true if a known partial program is at least as good as a new one; those that the new one beats are marked. */
+/* Returns true if a known partial program is at least as good as a new one; those that the new one beats are marked, and are no longer
+ * looked at. */
 static bool is_dominated(struct search *a, uint64_t hash, int group, double seconds)
 {
-	for (int i = a->buckets[hash % a->bucket_count]; i >= 0; i = a->partials[i].next) {
-		struct partial *p = &a->partials[i];
+	for (int *at = &a->buckets[hash % a->bucket_count]; *at >= 0;) {
+		struct partial *p = &a->partials[*at];
 		const struct live *state = a->states + p->state;
-		if (p->group != group || p->dominated || !same_kinds(state, a->after, a->s->live_count[group]))
+		if (p->hash != hash || p->group != group || !same_kinds(state, a->after, a->s->live_count[group])) {
+			at = &p->next;
 			continue;
+		}
 		if (p->seconds <= seconds && p->seconds + handicap(a, group, state, a->after) <= seconds &&
 		    needs_no_more(a, bytes_of(a, p), a->after_bytes))
 			return true;
 		if (p->seconds >= seconds && seconds + handicap(a, group, a->after, state) <= p->seconds &&
-		    needs_no_more(a, a->after_bytes, bytes_of(a, p)))
+		    needs_no_more(a, a->after_bytes, bytes_of(a, p))) {
 			p->dominated = true;
+			*at = p->next;
+			continue;
+		}
+		at = &p->next;
 	}
 	return false;
 }
@@ -151,7 +159,9 @@ static int rehash(struct search *a)
 	memset(buckets, -1, count * sizeof *buckets);
 	for (size_t i = 0; i < a->partial_count; i++) {
 		struct partial *p = &a->partials[i];
-		int *bucket = &buckets[hash_of(p->group, a->states + p->state, a->s->live_count[p->group]) % count];
+		if (p->dominated)
+			continue;
+		int *bucket = &buckets[p->hash % count];
 		p->next = *bucket;
 		*bucket = (int)i;
 	}
@@ -192,6 +202,7 @@ static int add(struct search *a, int group, int parent, int choice, double secon
 		                                          .parent = parent,
 		                                          .choice = choice,
 		                                          .next = *bucket,
+		                                          .hash = hash,
 		                                          .state = a->state_count,
 		                                          .memory = a->byte_count };
 	a->state_count += live;
@@ -290,4 +301,19 @@ int hspmd_synthesis_astar(struct hspmd_synthesis *s, struct hspmd_synthesis_resu
 	return found == -1   ? hspmd_fail_memory(err, "searching a program")
 	       : found == -3 ? hspmd_fail(err, "no program of the stage was found in time")
 	                     : hspmd_fail(err, "no program of the stage fits into its memory");
+}
+
+bool hspmd_synthesis_search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_result *known, int *chosen)
+{
+	size_t bytes = (size_t)s->group_count * sizeof *chosen;
+	struct hspmd_synthesis_result again = { 0 };
+	memcpy(chosen, s->chosen, bytes);
+	hspmd_synthesis_set_least(s);
+	bool better = !hspmd_synthesis_astar(s, &again, NULL) && again.seconds < known->seconds * (1 - 1e-9);
+	known->expanded += again.expanded;
+	if (better)
+		known->seconds = again.seconds;
+	else
+		memcpy(s->chosen, chosen, bytes);
+	return better;
 }

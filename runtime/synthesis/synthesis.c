@@ -8,7 +8,6 @@
 #include "common/alloc.h"
 #include "runtime/synthesis/synthesis_internal.h"
 
-#define WINDOW 12    /* groups that are searched together if all are too many */
 #define MAX_ROUNDS 3 /* over all windows */
 #define MAX_TURNS 4  /* of shares and programs; one if the search had to leave programs out, which takes seconds */
 #define ENOUGH 1e-4  /* relative gain that is worth another */
@@ -104,22 +103,6 @@ int hspmd_synthesis_samples(const struct hspmd_synthesis *s)
 	return -1;
 }
 
-/* Searches among the choices that are not excluded. Keeps the program only if it is faster than the known one. Returns true if it is. */
-static bool search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_result *known, int *chosen)
-{
-	size_t bytes = (size_t)s->group_count * sizeof *chosen;
-	struct hspmd_synthesis_result again = { 0 };
-	memcpy(chosen, s->chosen, bytes);
-	hspmd_synthesis_set_least(s);
-	bool better = !hspmd_synthesis_astar(s, &again, NULL) && again.seconds < known->seconds * (1 - 1e-9);
-	known->expanded += again.expanded;
-	if (better)
-		known->seconds = again.seconds;
-	else
-		memcpy(s->chosen, chosen, bytes);
-	return better;
-}
-
 /* Excludes all but dividing these segments where an operator has them, with weights kept as they are read (those that several operators
  * read: whole) and gradients summed: so few choices that nothing has to be left out. */
 static void allow_segments(struct hspmd_synthesis *s, const bool *allowed)
@@ -160,19 +143,11 @@ static void search_by_hand(struct hspmd_synthesis *s, struct hspmd_synthesis_res
 	if (samples >= 0)
 		allowed[samples] = true;
 	allow_segments(s, allowed);
-	search_again(s, result, chosen);
+	hspmd_synthesis_search_again(s, result, chosen);
 	if (!add_experts(s, allowed))
 		return;
 	allow_segments(s, allowed);
-	search_again(s, result, chosen);
-}
-
-/* Excludes all but the present program outside of WINDOW groups. */
-static void allow_window(struct hspmd_synthesis *s, int first)
-{
-	for (int n = 0; n < s->group_count; n++)
-		for (int k = 0; k < s->groups[n].choice_count; k++)
-			s->groups[n].choices[k].excluded = (n < first || n >= first + WINDOW) && k != s->chosen[n];
+	hspmd_synthesis_search_again(s, result, chosen);
 }
 
 /* A search that had to leave something out is repeated with fewer choices: as people divide by hand (unless a program is known from other
@@ -180,24 +155,13 @@ static void allow_window(struct hspmd_synthesis *s, int first)
 static int search_parts(struct hspmd_synthesis *s, bool known, struct hspmd_synthesis_result *result, struct hspmd_error *err)
 {
 	int *chosen = hspmd_calloc((size_t)s->group_count, sizeof *chosen);
-	bool *allowed = hspmd_calloc((size_t)s->segment_count + 1, sizeof *allowed), better = true;
-	if (!chosen || !allowed) {
-		free(chosen);
-		free(allowed);
-		return hspmd_fail_memory(err, "searching a program");
-	}
-	if (!known)
+	bool *allowed = hspmd_calloc((size_t)s->segment_count + 1, sizeof *allowed);
+	int status = chosen && allowed ? 0 : hspmd_fail_memory(err, "searching a program");
+	if (!status && !known)
 		search_by_hand(s, result, allowed, chosen);
-	free(allowed);
-	for (int round = 0; better && round < (known ? 1 : MAX_ROUNDS); round++) {
-		better = false;
-		for (int first = 0; first < s->group_count && !hspmd_synthesis_timed_out(s); first += WINDOW / 2) {
-			allow_window(s, first);
-			better |= search_again(s, result, chosen);
-		}
-	}
 	free(chosen);
-	return 0;
+	free(allowed);
+	return status ? -1 : hspmd_synthesis_improve_windows(s, known ? 1 : MAX_ROUNDS, result, err);
 }
 
 /* Under the present shares. */

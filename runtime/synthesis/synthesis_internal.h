@@ -155,6 +155,10 @@ int hspmd_synthesis_samples(const struct hspmd_synthesis *s);
 struct program;
 int hspmd_synthesis_choose_again(struct hspmd_synthesis *s, const struct program *p, struct hspmd_error *err);
 
+/* ---- windows.c */
+/* Improves the chosen program under the present shares in at most so many rounds over all groups. 0, or -1: memory. */
+int hspmd_synthesis_improve_windows(struct hspmd_synthesis *s, int rounds, struct hspmd_synthesis_result *result, struct hspmd_error *err);
+
 /* ---- segments.c */
 int hspmd_synthesis_segments(struct hspmd_synthesis *s, struct hspmd_error *err);
 /* Forgets all layouts (segment -1), or those of tensors with this segment, after its weights have changed. */
@@ -229,5 +233,8 @@ int hspmd_synthesis_balance(struct hspmd_synthesis *s, struct program *p, double
 
 /* ---- astar.c */
 int hspmd_synthesis_astar(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err);
+/* Searches among the choices that are not excluded. Keeps the program only if it is faster than the known one. Returns true if it is.
+ * scratch: one per group. */
+bool hspmd_synthesis_search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_result *known, int *scratch);
 
 #endif

@@ -20,6 +20,8 @@ KEYS = {
     "mixtral": {"sliding_window": (None, 1, 4)},
     "qwen2": LATER_WINDOWS,
     "qwen3": dict(LATER_WINDOWS, attention_bias=EITHER),
+    "qwen2_moe": {"use_sliding_window": EITHER, "sliding_window": (1, 3, 100), "max_window_layers": range(5), "norm_topk_prob": EITHER,
+                  "decoder_sparse_step": (1, 2, 3), "qkv_bias": EITHER, "shared_expert_intermediate_size": range(2, 20)},
     "qwen3_moe": {"use_sliding_window": EITHER, "sliding_window": (1, 3, None), "decoder_sparse_step": (1, 2, 3), "norm_topk_prob": EITHER,
                   "attention_bias": EITHER},
     "smollm3": dict(DENSE, use_sliding_window=EITHER, sliding_window=(1, 3, 100), no_rope_layer_interval=range(1, 5)),
@@ -36,7 +38,7 @@ OPTIONAL = ("hidden_act", "hidden_activation", "activation_function", "rms_norm_
             "tie_word_embeddings", "rope_theta", "n_inner", "max_window_layers", "sliding_window_pattern", "rope_local_base_freq",
             "norm_topk_prob", "routed_scaling_factor", "decoder_sparse_step", "use_parallel_residual", "rotary_emb_base", "attention_bias",
             "mlp_bias", "no_rope_layer_interval", "swiglu_limit", "use_sliding_window", "final_logit_softcapping",
-            "attn_logit_softcapping", "rope_interleave", "n_shared_experts")
+            "attn_logit_softcapping", "rope_interleave", "n_shared_experts", "qkv_bias")
 
 
 def rotation(random, dims, kinds):
@@ -112,8 +114,8 @@ def config_of(random, kind):
     if kind == "mixtral":
         config |= experts(random, "num_local_experts")
         del config["moe_intermediate_size"]
-    if kind in ("qwen3_moe", "gpt_oss"):
-        config |= experts(random, "num_experts" if kind == "qwen3_moe" else "num_local_experts")
+    if kind in ("qwen2_moe", "qwen3_moe", "gpt_oss"):
+        config |= experts(random, "num_local_experts" if kind == "gpt_oss" else "num_experts")
     kinds = ("default", "linear", "dynamic", "llama3", "yarn")
     if kind.startswith("deepseek"):
         width, kinds = random.choice((2, 4, 6)), ("default", "linear", "yarn")

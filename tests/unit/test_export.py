@@ -58,6 +58,8 @@ CASES = {
     "qwen3_moe": (model("qwen3_moe", "Qwen3MoeForCausalLM", tie_word_embeddings=False, head_dim=16, num_experts=4, num_experts_per_tok=2,
                         moe_intermediate_size=24,
                         norm_topk_prob=True), []),
+    "qwen2_moe": (model("qwen2_moe", "Qwen2MoeForCausalLM", tie_word_embeddings=False, num_experts=4, num_experts_per_tok=2,
+                        moe_intermediate_size=24, shared_expert_intermediate_size=40), []),
     "smollm3": (model("smollm3", "SmolLM3ForCausalLM", tie_word_embeddings=True, pad_token_id=None), []),
     "olmo2": (model("olmo2", "Olmo2ForCausalLM", tie_word_embeddings=False, pad_token_id=None), []),
     "phi3": (model("phi3", "Phi3ForCausalLM", tie_word_embeddings=False, pad_token_id=None), ["--max-file-bytes", "100000"]),

@@ -222,6 +222,13 @@ static void reads_layers(void **state)
 	assert_true(d->layers[0].rotation == HSPMD_ROTATION_LOCAL && d->layers[1].rotation == HSPMD_ROTATION && d->head_dim == 256);
 	assert_string_equal(json_string_value(json_object_get(m->config, "model_type")), "gemma3_text");
 	hspmd_model_destroy(m);
+	m = from_text(
+	        "{\"model_type\": \"qwen2_moe\", \"use_sliding_window\": true, \"max_window_layers\": 1, \"mlp_only_layers\": [0], " SIZES
+	        "}");
+	d = hspmd_decoder_of(m);
+	assert_true(d->window == 4096 && d->layers[0].slides && !d->layers[1].slides && d->layers[0].is_dense && !d->layers[1].is_dense);
+	assert_true(d->qkv_bias && !d->out_bias && d->experts.count == 60 && d->experts.ffn == 1408 && d->experts.shared_ffn == 5632);
+	hspmd_model_destroy(m);
 	m = from_text("{\"model_type\": \"qwen3_moe\", \"num_experts\": 16, \"decoder_sparse_step\": 2, " SIZES "}");
 	d = hspmd_decoder_of(m);
 	assert_true(d->layers[0].is_dense && !d->layers[1].is_dense && d->experts.router == HSPMD_ROUTER_ALL && d->experts.aux_coef == 0);

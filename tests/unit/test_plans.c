@@ -54,6 +54,9 @@ static const char qwen3[] = "{\"model_type\":\"qwen3\"," TWO_KV ",\"head_dim\":8
 static const char qwen3_moe[] =
         "{\"model_type\":\"qwen3_moe\"," TWO_KV ",\"head_dim\":6,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,"
         "\"decoder_sparse_step\":2,\"output_router_logits\":true}";
+static const char qwen2_moe[] =
+        "{\"model_type\":\"qwen2_moe\"," TWO_KV ",\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,"
+        "\"shared_expert_intermediate_size\":20,\"mlp_only_layers\":[1],\"output_router_logits\":true}";
 static const char smollm3[] = "{\"model_type\":\"smollm3\"," TWO_KV ",\"no_rope_layer_interval\":2}";
 static const char olmo2[] = "{\"model_type\":\"olmo2\"," TWO_KV "}";
 static const char phi3[] = "{\"model_type\":\"phi3\"," TWO_KV ",\"sliding_window\":6,\"partial_rotary_factor\":0.67}";
@@ -92,6 +95,7 @@ static const struct model listed[] = {
 	{ "qwen2, some windows", qwen2_window, 5, 2, trainer_run },
 	{ "qwen3", qwen3, 5, 2, trainer_run },
 	{ "qwen3_moe", qwen3_moe, 5, 2, trainer_run },
+	{ "qwen2_moe", qwen2_moe, 5, 2, trainer_run },
 	{ "smollm3", smollm3, 5, 2, trainer_run },
 	{ "olmo2", olmo2, 5, 2, trainer_run },
 	{ "phi3", phi3, 5, 2, trainer_run },

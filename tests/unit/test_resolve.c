@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "common/format/cluster.h"
+#include "common/format/expert_rows.h"
 #include "runtime/resharding/resolve_internal.h"
 #include "tests/unit/transfer_run.h"
 

@@ -55,6 +55,8 @@ static const char *const models[] = {
 	SIZED("llama", 1024, 2816, 16, 1, "\"tie_word_embeddings\":false"),
 	SIZED("qwen3_moe", 768, 2048, 12, 4,
 	      "\"head_dim\":64,\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":512,\"decoder_sparse_step\":1"),
+	SIZED("qwen2_moe", 768, 2048, 12, 4,
+	      "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":512,\"shared_expert_intermediate_size\":1024"),
 	SIZED("smollm3", 1024, 2816, 16, 4, "\"no_rope_layer_interval\":2,\"tie_word_embeddings\":true"),
 	SIZED("olmo2", 1024, 2816, 16, 8, "\"tie_word_embeddings\":false"),
 	SIZED("phi3", 1024, 2816, 16, 8, "\"tie_word_embeddings\":false"),

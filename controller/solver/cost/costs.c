@@ -42,6 +42,7 @@ static struct hspmd_layer_pass pass_in_precision(const struct hspmd_layer_pass *
 	scale_work(&p.bytes, narrow);
 	scale_work(&p.weights, narrow);
 	p.reduced_bytes *= narrow;
+	p.expert_sums.bytes *= narrow;
 	p.gathered_bytes *= narrow;
 	return p;
 }

@@ -136,6 +136,11 @@ double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int str
 /* Seconds in which each of devices[0], devices[stride], ... gathers all n unequal parts (bytes), as the runtime does: the cheaper form of a
  * ring if all devices have one, otherwise directly. Returns -1 with err if there is no link. */
 double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int stride, int n, const double *parts, struct hspmd_error *err);
+/* Seconds in which n devices sum the results of their experts, as the resolver does: all rows, `bytes`; or each device sends those that
+ * chose one of its experts (bytes, per device) to all others; or it sends every device a part of them, whose sums are then gathered. The
+ * least of these. Returns -1 with err if there is no link. */
+double hspmd_costs_sum_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
+                               struct hspmd_error *err);
 /* Seconds of a ring all-reduce of `bytes` on each of n devices (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. Returns -1
  * with err if there is no link. */
 double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err);

@@ -73,19 +73,35 @@ static double ring_link(const void *context, int i, double bytes)
 	return between((struct members *)*m, i, (i + 1) % (*m)->n, bytes);
 }
 
-/* Every member sends its part to every other, one after another. */
-static double direct(struct members *m, const double *parts)
+/* Every member sends its part, or the fraction `each` of it, to every other, one after another. */
+static double direct(struct members *m, const double *parts, double each)
 {
 	double slowest = 0;
 	for (int i = 0; i < m->n; i++) {
 		double out = 0, in = 0;
 		for (int j = 0; j < m->n; j++) {
-			out += i == j ? 0 : between(m, i, j, parts[i]);
-			in += i == j ? 0 : between(m, j, i, parts[j]);
+			out += i == j ? 0 : between(m, i, j, each * parts[i]);
+			in += i == j ? 0 : between(m, j, i, each * parts[j]);
 		}
 		slowest = fmax(slowest, fmax(out, in));
 	}
 	return slowest;
+}
+
+double hspmd_costs_sum_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
+                               struct hspmd_error *err)
+{
+	double all = hspmd_costs_all_reduce(c, devices, n, bytes, err), choice = 0;
+	for (int i = 0; i < n; i++) {
+		const struct hspmd_device_traits *traits =
+		        hspmd_device_traits(c->cluster->types[c->cluster->devices[devices[i]].type].kind);
+		choice = fmax(choice, traits->dispatches ? traits->choice_s : INFINITY);
+	}
+	if (all < 0 || !(choice < all))
+		return all;
+	struct members m = { c, devices, 1, n, false, err };
+	double whole = direct(&m, parts, 1), divided = direct(&m, parts, 1.0 / n) + hspmd_costs_ring(c, devices, 1, n, 1, bytes, err);
+	return m.failed ? -1 : fmin(all, choice + fmin(whole, divided));
 }
 
 double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int stride, int n, const double *parts, struct hspmd_error *err)
@@ -95,6 +111,6 @@ double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int s
 	bool rings = true;
 	for (int i = 0; i < n; i++)
 		rings = rings && hspmd_device_traits(c->cluster->types[c->cluster->devices[devices[i * stride]].type].kind)->rings;
-	double seconds = n < 2 ? 0 : rings ? hspmd_ring_seconds(parts, n, ring_link, &context, &form) : direct(&m, parts);
+	double seconds = n < 2 ? 0 : rings ? hspmd_ring_seconds(parts, n, ring_link, &context, &form) : direct(&m, parts, 1);
 	return m.failed ? -1 : seconds;
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
+#include "common/format/expert_rows.h"
 #include "controller/solver/cost/cost_constants.h"
 
 double hspmd_stage_share(const struct hspmd_stage *s, int which)
@@ -78,28 +79,56 @@ static const struct hspmd_layer_pass *pass_of(const struct hspmd_costs *c, const
 	return pass == FORWARD ? &f->forward : pass == BACKWARD ? &f->backward : &f->again[s->recompute];
 }
 
-/* Seconds of one pass's all-reduces for a micro-batch, in the slowest of the stage's tensor-parallel groups: of equal parts of a layer's
- * bytes. Only the time beyond `per_byte` counts. Returns -1 with err if there is no link. */
+/* Seconds of the sums of experts' results in the tensor-parallel group that begins with device `first`, of `bytes` each. */
+static double sum_experts(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_expert_sums *sums,
+                          double bytes, struct hspmd_error *err)
+{
+	int tp = s->device_count / s->context;
+	double *parts = hspmd_calloc((size_t)tp, sizeof *parts);
+	for (int i = 0; parts && i < tp; i++) {
+		int64_t own = llround(hspmd_stage_share(s, first + i) * sums->experts);
+		parts[i] = bytes * hspmd_expert_row_share(own, sums->experts, sums->per_token);
+	}
+	double seconds = parts ? hspmd_costs_sum_experts(c, s->devices + first, tp, parts, bytes, err)
+	                       : hspmd_fail_memory(err, "predicting a stage");
+	free(parts);
+	return seconds;
+}
+
+/* Seconds of a layer's sums over that group; `scale`: samples of a micro-batch. -1 with err. */
+static double layer_sums(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_layer_pass *p, double scale,
+                         struct hspmd_error *err)
+{
+	int tp = s->device_count / s->context;
+	const struct hspmd_facts_expert_sums *of = &p->expert_sums;
+	double plain = p->reductions - of->sums;
+	double each =
+	        plain > 0 ? hspmd_costs_all_reduce(c, s->devices + first, tp, scale * (p->reduced_bytes - of->bytes) / plain, err) : 0;
+	double experts = of->sums > 0 ? sum_experts(c, s, first, of, scale * of->bytes / of->sums, err) : 0;
+	return each < 0 || experts < 0 ? -1 : plain * each + of->sums * experts;
+}
+
+/* Seconds of one pass's sums for a micro-batch, in the slowest of the stage's tensor-parallel groups: those of one kind are of equal parts
+ * of a layer's bytes. Only the time beyond `per_byte` counts. Returns -1 with err if there is no link. */
 static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, enum stage_pass pass, double per_byte,
                             struct hspmd_error *err)
 {
 	int tp = s->device_count / s->context;
 	double slowest = 0;
 	for (int group = 0; group < s->context; group++) {
-		double seconds = 0, known_bytes = -1, known_count = 0, known = 0;
+		double seconds = 0, known = 0, scale = micro_batch * hspmd_stage_context_share(s, group * tp);
+		const struct hspmd_layer_pass *last = NULL;
 		for (int l = s->layers[0]; l < s->layers[1]; l++) {
 			const struct hspmd_layer_pass *p = pass_of(c, s, l, pass);
-			double bytes = p->reduced_bytes * micro_batch * hspmd_stage_context_share(s, group * tp);
 			if (p->reductions <= 0)
 				continue;
-			if (bytes != known_bytes || p->reductions != known_count) {
-				known = hspmd_costs_all_reduce(c, s->devices + group * tp, tp, bytes / p->reductions, err);
-				known_bytes = bytes;
-				known_count = p->reductions;
-			}
+			if (!last || p->reduced_bytes != last->reduced_bytes || p->reductions != last->reductions ||
+			    p->expert_sums.bytes != last->expert_sums.bytes)
+				known = layer_sums(c, s, group * tp, p, scale, err);
+			last = p;
 			if (known < 0)
 				return -1;
-			seconds += fmax(p->reductions * known - per_byte * bytes, 0);
+			seconds += fmax(known - per_byte * scale * p->reduced_bytes, 0);
 		}
 		slowest = fmax(slowest, seconds);
 	}

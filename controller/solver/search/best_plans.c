@@ -206,7 +206,7 @@ int hspmd_best_plans_level(struct hspmd_search *s, struct hspmd_plan *plan, doub
 	return rc < 0 ? -1 : 0;
 }
 
-int hspmd_best_plans_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds)
+static int offer(struct hspmd_search *s, struct hspmd_plan *plan, bool refined, double *seconds)
 {
 	struct hspmd_best_plans *p = &s->best_plans;
 	double step, objective = hspmd_best_plans_time(s, plan, &step);
@@ -217,6 +217,8 @@ int hspmd_best_plans_offer(struct hspmd_search *s, struct hspmd_plan *plan, doub
 	while (at > 0 && p->list[at - 1].objective > objective)
 		at--;
 	bool duplicate = at > 0 && p->list[at - 1].objective == objective && p->list[at - 1].plan->pipeline_count == plan->pipeline_count;
+	if (duplicate)
+		p->list[at - 1].refined = p->list[at - 1].refined || refined;
 	if (isinf(objective) || duplicate || at == p->max_count) {
 		hspmd_plan_destroy(plan);
 		return 0;
@@ -227,7 +229,18 @@ int hspmd_best_plans_offer(struct hspmd_search *s, struct hspmd_plan *plan, doub
 		p->list[i] = p->list[i - 1];
 	p->list[at].plan = plan;
 	p->list[at].objective = objective;
+	p->list[at].refined = refined;
 	return 0;
+}
+
+int hspmd_best_plans_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds)
+{
+	return offer(s, plan, false, seconds);
+}
+
+int hspmd_best_plans_offer_refined(struct hspmd_search *s, struct hspmd_plan *plan)
+{
+	return offer(s, plan, true, NULL);
 }
 
 int hspmd_best_plans_try(struct hspmd_search *s, const struct hspmd_submesh_tables *t, struct hspmd_draft *d, bool zero)

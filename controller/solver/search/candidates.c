@@ -332,7 +332,7 @@ static int rank_submeshes(const struct builder *b, int device_class, int *submes
 {
 	int count = 0;
 	for (int u = 0; u < b->t->submesh_count; u++) {
-		if (b->t->submeshes[u].device_class != device_class)
+		if (b->t->submeshes[u].device_class != device_class || b->t->submeshes[u].tp > b->s->widest)
 			continue;
 		int at = count++;
 		for (; at > 0 && rate_of_device(b, submeshes[at - 1]) < rate_of_device(b, u); at--)

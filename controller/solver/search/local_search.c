@@ -422,5 +422,5 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 	free(r.group);
 	free(r.ends);
 	free(r.recompute);
-	return hspmd_best_plans_offer(s, p, NULL);
+	return hspmd_best_plans_offer_refined(s, p);
 }

@@ -7,7 +7,8 @@
  * - assemble.c: drafts: candidates that together fill the cluster
  * - estimate.c: what a draft's pipelines take
  * - best_plans.c: drafts placed on devices and timed by the simulator; the best plans so far
- * - improve.c: the second half of the search: local_search.c, beam_search.c, reshape.c and interleaved_plans.c applied to the best plans
+ * - improve.c: the second half of the search: local_search.c and beam_search.c, then reshape.c and interleaved_plans.c, applied to the best
+ *   plans
  * - local_search.c: single changes to the best plans, timed by the simulator, until none helps
  * - interleaved_plans.c: the best plans interleaved
  * - reshape.c: larger changes, for few devices: spare devices added, pipelines removed, stages of unequal devices, micro-batch sizes that
@@ -56,6 +57,7 @@ struct hspmd_best_plans {
 	struct {
 		struct hspmd_plan *plan;
 		double objective;
+		bool refined;         /* by local search */
 	} list[HSPMD_BEST_PLANS_MAX]; /* ascending by objective */
 };
 
@@ -69,6 +71,7 @@ struct hspmd_search {
 	struct hspmd_migration *migration; /* NULL: no current plan */
 	struct hspmd_plan *start;          /* the current plan on the devices that are left; NULL: none */
 	double best_s;                     /* step time of the fastest plan that fits; INFINITY: none yet */
+	int widest;                        /* most devices of a stage in even distributions (candidates.c) */
 	int warm_start_count;              /* sequences that did well with another micro-batch; */
 	int warm_start_any;                /* ... those for any schedule, the others for ZB-H1; and that micro-batch */
 	int warm_start_micro_batch;
@@ -113,6 +116,8 @@ int hspmd_best_plans_try(struct hspmd_search *s, const struct hspmd_submesh_tabl
 /* Time a plan, and keep it if it fits and is good enough; takes ownership of the plan. *seconds (may be NULL): its step time, INFINITY if
  * it does not fit. Returns 0, or -1 if memory runs out. */
 int hspmd_best_plans_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds);
+/* The same of a plan that local search cannot make better. */
+int hspmd_best_plans_offer_refined(struct hspmd_search *s, struct hspmd_plan *plan);
 /* Time a plan without taking ownership. Returns its objective; INFINITY if it does not fit or cannot be timed. *seconds (may be NULL):
  * its step time. */
 double hspmd_best_plans_time(struct hspmd_search *s, const struct hspmd_plan *plan, double *seconds);
@@ -141,9 +146,11 @@ double hspmd_objective_of(const struct hspmd_solve_request *r, const struct hspm
 
 /* repair.c: offer what can be made of the current plan. Returns 0, or -1 if memory runs out. */
 int hspmd_repair(struct hspmd_search *s);
-/* improve.c: refine the best plans and the plan that the search started from, then reshape and interleave. Returns 0, or -1 if memory
- * runs out. */
-int hspmd_improve_plans(struct hspmd_search *s);
+/* improve.c: refine the best plans and the plan that the search started from, and search from them by larger steps if there are many
+ * stages. Returns 0, or -1 if memory runs out. */
+int hspmd_refine_plans(struct hspmd_search *s);
+/* Reshape and interleave the best plans. As above. */
+int hspmd_reshape_plans(struct hspmd_search *s);
 /* local_search.c: refine a plan until *budget (number of stages timed) is used up, then offer it to the best plans; takes ownership of
  * the plan. Returns 0, or -1 if memory runs out. */
 int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budget);

@@ -23,6 +23,9 @@
 #include "controller/solver/search/subclusters.h"
 
 #define MICRO_BATCHES_MAX 64
+#define AGAIN_LEAST 64      /* number of devices from which on drafts are made twice, */
+#define AGAIN_MOST 512      /* ... and up to which; */
+#define AGAIN_WIDTH 2       /* ... the second time of stages of at most so many devices */
 #define BEHIND 1.4          /* a micro-batch whose bound exceeds the least bound by this factor is searched last */
 
 struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
@@ -242,6 +245,22 @@ static int search_all(struct hspmd_search *s, bool offload, struct hspmd_error *
 	return rc;
 }
 
+/* Which drafts lead to good plans is only seen at the end: larger steps from different beginnings end at plans that differ by some per
+ * cent. So drafts are made once more, now of narrow stages and without those that cannot beat what has been found, and are improved with
+ * it. Where there are few devices the search misses little; where there are many, time is short. */
+static int begin_again(struct hspmd_search *s, struct hspmd_error *err)
+{
+	int devices = s->costs->cluster->device_count, widest = s->widest;
+	if (devices < AGAIN_LEAST || devices > AGAIN_MOST || s->migration || widest <= AGAIN_WIDTH || !s->best_plans.count ||
+	    hspmd_search_is_over(s))
+		return 0;
+	s->warm_start_count = s->warm_start_any = 0;
+	s->widest = AGAIN_WIDTH;
+	int rc = search_all(s, false, err);
+	s->widest = widest;
+	return !rc && hspmd_refine_plans(s) ? hspmd_fail_memory(err, "refining a plan") : rc;
+}
+
 /* What offloads needs the longer for its update, so that such plans are looked for only if memory is short. */
 static int search(struct hspmd_search *s, struct hspmd_error *err)
 {
@@ -252,7 +271,10 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 		rc = search_all(s, true, err);
 	if (!rc && !s->best_plans.count && hspmd_offer_sharded_plans(s))
 		rc = hspmd_fail_memory(err, "searching for a plan");
-	if (!rc && hspmd_improve_plans(s))
+	if (!rc && hspmd_refine_plans(s))
+		rc = hspmd_fail_memory(err, "refining a plan");
+	rc = rc ? rc : begin_again(s, err);
+	if (!rc && hspmd_reshape_plans(s))
 		rc = hspmd_fail_memory(err, "refining a plan");
 	if (!rc && s->best_plans.count && s->memory_bound && hspmd_offer_sharded_plans(s))
 		rc = hspmd_fail_memory(err, "searching for a plan");
@@ -456,6 +478,7 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 	if (!s.costs)
 		return NULL;
 	s.costs->sequence_parallel = s.caps.sequence_parallel;
+	s.widest = s.caps.max_tp;
 	s.caps.recompute &= hspmd_recompute_kinds(hspmd_costs_recompute_sets(s.costs));
 	if (!prepare(&s, err) && !start_from_current(&s, err) && !search(&s, err)) {
 		if (!s.best_plans.count && s.request->repair)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How near the solver's plans for hundreds of devices are to what a long search finds. Random problems of 64 to 512 GPUs of one to four
- * types in nodes of 4 or 8; the plan that the solver finds without a time limit is then changed at random for a long time, and each change
- * is kept unless it is much worse than the plan before (threshold accepting, Dueck and Scheuer 1990; the threshold falls to 0). Both are
- * timed by the solver's cost model. Arguments: FIRST and LAST problem, SECONDS of processor time each (60), restarts (3). */
+/* How near the solver's plans for hundreds of devices are to what a long search finds (random_problem.h). The plan that the solver finds
+ * without a time limit, and plans that it finds for other requests, are changed at random many times, and each change is kept unless it is
+ * much worse than the plan before (threshold accepting, Dueck and Scheuer 1990; the threshold falls to 0). All are timed by the solver's
+ * cost model. The same arguments find the same plans on any machine: FIRST and LAST problem, CHANGES of all walks together (200,000), WALKS
+ * (8: one from each beginning). Prints a table, then how far the solver is behind. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,85 +13,12 @@
 #include "common/format/recompute_sets.h"
 #include "controller/solver/search/device_classes.h"
 #include "controller/solver/search/search_internal.h"
-#include "controller/solver/solver.h"
-#include "runtime/facts/facts.h"
-#include "runtime/model/model.h"
 #include "tests/bench/processor_time.h"
 #include "tests/bench/solver/dice.h"
+#include "tests/bench/solver/random_problem.h"
 
 #define THRESHOLD 0.01 /* by which a step may get longer at the beginning */
 #define LEVELS 40      /* micro-batches moved after a change */
-
-/* ---- problems */
-
-struct problem {
-	struct hspmd_cluster *cluster;
-	struct hspmd_model *model;
-	struct hspmd_model_facts *facts;
-	struct hspmd_solve_request request;
-};
-
-static const struct {
-	const char *name;
-	double memory, rate, tflops;
-} types[] = {
-	{ "H20", 96e9, 4000, 148 },     { "H800", 80e9, 3350, 990 }, { "A100", 80e9, 2039, 312 },
-	{ "A100-40", 40e9, 1555, 312 }, { "L40", 48e9, 864, 181 },   { "V100", 32e9, 900, 125 },
-};
-#define TYPES ((int)(sizeof types / sizeof *types))
-
-static json_t *random_cluster(struct dice *d)
-{
-	json_t *described = json_object(), *nodes = json_array(), *links = json_array();
-	int count = pick(d, 1, 4), first = pick(d, 0, TYPES - 1), devices = (int)between(d, 64, 512);
-	double left = 1;
-	for (int t = 0; t < count; t++) {
-		int type = (first + t) % TYPES, per_node = pick(d, 0, 2) ? 8 : 4;
-		double part = t == count - 1 ? left : left * between(d, 0.2, 0.7);
-		int n = (int)fmax(1, round(part * devices / per_node));
-		char *name = hspmd_asprintf("%s-[0-%d]", types[type].name, n - 1);
-		left -= part;
-		json_object_set_new(described, types[type].name,
-		                    json_pack("{s:s, s:I, s:f, s:{s:f}}", "kind", "cuda", "memory_bytes", (json_int_t)types[type].memory,
-		                              "gbytes_per_s", types[type].rate, "peak_tflops", "bf16", types[type].tflops));
-		json_array_append_new(
-		        nodes, json_pack("{s:s, s:[{s:s, s:i}]}", "name", name, "devices", "type", types[type].name, "count", per_node));
-		free(name);
-	}
-	json_array_append_new(links, json_pack("{s:s, s:f, s:f}", "scope", "node", "alpha_s", 5e-6, "gbytes_per_s", between(d, 20, 300)));
-	json_array_append_new(links, json_pack("{s:s, s:f, s:f}", "scope", "cluster", "alpha_s", 1e-5, "gbytes_per_s", between(d, 3, 100)));
-	return json_pack("{s:s, s:o, s:o, s:o}", "format", HSPMD_CLUSTER_FORMAT, "device_types", described, "nodes", nodes, "links", links);
-}
-
-static json_t *random_model(struct dice *d)
-{
-	int heads = pick(d, 2, 8) * 8, width = heads * 128;
-	int words = pick(d, 0, 1) ? 32000 : 128000, blocks = pick(d, 24, 80);
-	return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "model_type", "llama", "hidden_size", width, "intermediate_size",
-	                 width * 11 / 4, "num_hidden_layers", blocks, "num_attention_heads", heads, "num_key_value_heads", 8, "vocab_size",
-	                 words, "max_position_embeddings", 4096);
-}
-
-static int problem_new(unsigned seed, struct problem *p, struct hspmd_error *err)
-{
-	struct dice d = { seed * 7919u + 1 };
-	json_t *cluster = random_cluster(&d), *model = random_model(&d);
-	*p = (struct problem){ .cluster = hspmd_cluster_from_json(cluster, "cluster", err) };
-	p->model = p->cluster ? hspmd_model_from_json(model, "model", err) : NULL;
-	p->request =
-	        (struct hspmd_solve_request){ .global_batch = 1 << pick(&d, 8, 11), .seq_len = 4096, .precision = HSPMD_PRECISION_BF16 };
-	p->facts = p->model ? hspmd_model_facts_of(p->model, p->request.seq_len, err) : NULL;
-	json_decref(cluster);
-	json_decref(model);
-	return p->facts ? 0 : -1;
-}
-
-static void problem_free(struct problem *p)
-{
-	hspmd_model_facts_destroy(p->facts);
-	hspmd_model_destroy(p->model);
-	hspmd_cluster_destroy(p->cluster);
-}
 
 /* ---- one plan */
 
@@ -294,8 +222,8 @@ static bool add_stage(struct walk *w, struct hspmd_pipeline *x, int s, int by)
 }
 
 typedef bool change(struct walk *w, struct hspmd_pipeline *x, int s, int by);
-static change *const changes[] = { move_border, move_border, move_border, swap_stages, widen, narrow, drop_stage, add_stage };
-#define CHANGES ((int)(sizeof changes / sizeof *changes))
+static change *const kinds[] = { move_border, move_border, move_border, swap_stages, widen, narrow, drop_stage, add_stage };
+#define CHANGES ((int)(sizeof kinds / sizeof *kinds))
 
 static void mark_used(struct walk *w, const struct hspmd_plan *p)
 {
@@ -374,25 +302,27 @@ static bool change_plan(struct walk *w, struct hspmd_plan *p)
 		like[k] = k == i || (all && alike(w, &p->pipelines[i], &p->pipelines[k]));
 	for (int k = 0; k < p->pipeline_count; k++)
 		if (like[k])
-			any = changes[what](w, &p->pipelines[k], s, by) || any;
+			any = kinds[what](w, &p->pipelines[k], s, by) || any;
 	return any;
 }
 
 /* ---- the search */
 
-static struct hspmd_plan *walk_from(struct walk *w, const struct hspmd_plan *start, double seconds, double *best_s)
+/* The best plan of a walk of so many changes. */
+static struct hspmd_plan *walk_from(struct walk *w, const struct hspmd_plan *start, long changes, double *best_s)
 {
 	struct hspmd_plan *now = hspmd_plan_copy(start), *best = hspmd_plan_copy(start);
-	double began = processor_time(), now_s = time_plan(w, now), part;
+	double now_s = time_plan(w, now);
 	*best_s = now_s;
-	while ((part = (processor_time() - began) / seconds) < 1) {
+	for (long n = 0; n < changes; n++) {
+		double left = 1 - (double)n / (double)changes;
 		struct hspmd_plan *p = hspmd_plan_copy(now);
 		int count = pick(&w->dice, 1, 2);
 		bool changed = false;
 		while (count--)
 			changed = change_plan(w, p) || changed;
 		double next_s = changed && recompute_least(w, p) ? level(w, p, time_plan(w, p)) : INFINITY;
-		if (next_s > now_s * (1 + THRESHOLD * (1 - part) * (1 - part))) {
+		if (next_s > now_s * (1 + THRESHOLD * left * left)) {
 			hspmd_plan_destroy(p);
 			continue;
 		}
@@ -417,27 +347,76 @@ static void say(const char *what, const struct hspmd_plan *p, const struct hspmd
 	free(line);
 }
 
-/* Where a walk begins: at our plan, or at the one found with micro-batches of twice or half its size. Interleaved plans are not changed. */
-static struct hspmd_plan *start_of(const struct problem *p, const struct hspmd_plan *ours, int restart)
+/* Other requests, whose plans walks begin with: what the search chooses otherwise may lead to a better one. Factors of our plan's
+ * micro-batch, largest tensor-parallel groups, schedules, stages of ZeRO; 0: as we choose. */
+static const struct {
+	const char *name;
+	double micro_batch;
+	int max_tp;
+	unsigned schedules;
+	bool no_zero;
+} beginnings[] = {
+	{ "our plan", 0, 0, 0, false },
+	{ "micro-batches of twice the size", 2, 0, 0, false },
+	{ "micro-batches of half the size", 0.5, 0, 0, false },
+	{ "groups of at most 4", 0, 4, 0, false },
+	{ "groups of at most 2", 0, 2, 0, false },
+	{ "1F1B", 0, 0, 1u << HSPMD_SCHEDULE_1F1B, false },
+	{ "ZB-H1", 0, 0, 1u << HSPMD_SCHEDULE_ZB_H1, false },
+	{ "no ZeRO", 0, 0, 0, true },
+};
+#define BEGINNINGS ((int)(sizeof beginnings / sizeof *beginnings))
+
+/* Interleaved plans are not changed: where ours is one, the best other one takes its place. */
+static struct hspmd_plan *start_of(const struct problem *p, const struct hspmd_plan *ours, int number)
 {
 	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
 	struct hspmd_solve_request r = p->request;
 	struct hspmd_error err;
-	if (restart % 3 == 0 && ours->virtual_stages == 1)
+	if (!number && ours->virtual_stages == 1)
 		return hspmd_plan_copy(ours);
-	r.micro_batch = restart % 3 == 1 ? 2 * ours->micro_batch : ours->micro_batch / (restart % 3 ? 2 : 1);
-	r.micro_batch = r.micro_batch < 1 ? 1 : r.micro_batch;
+	if (beginnings[number].micro_batch > 0)
+		r.micro_batch = (int)fmax(1, beginnings[number].micro_batch * ours->micro_batch);
 	caps.schedules &= ~(1u << HSPMD_SCHEDULE_INTERLEAVED);
+	caps.schedules = beginnings[number].schedules ? beginnings[number].schedules : caps.schedules;
+	caps.max_tp = beginnings[number].max_tp ? beginnings[number].max_tp : caps.max_tp;
+	caps.max_zero_stage = beginnings[number].no_zero ? 0 : caps.max_zero_stage;
 	r.caps = &caps;
 	return hspmd_solve(p->cluster, p->facts, NULL, &r, NULL, &err);
 }
 
-static int compare(unsigned seed, double seconds, int restarts)
+/* What a long search finds. */
+struct found {
+	struct hspmd_plan *plan; /* NULL: nothing faster than ours */
+	double seconds;
+	const char *from; /* the beginning of the walk */
+};
+
+static void search_long(struct walk *w, const struct hspmd_plan *ours, long changes, int walks, struct found *best)
+{
+	*best = (struct found){ NULL, ours->predicted.step_s, "" };
+	for (int i = 0; i < walks; i++) {
+		double seconds = INFINITY;
+		struct hspmd_plan *start = start_of(w->of, ours, i % BEGINNINGS),
+		                  *found = start ? walk_from(w, start, changes / walks, &seconds) : NULL;
+		hspmd_plan_destroy(start);
+		if (seconds < best->seconds) {
+			hspmd_plan_destroy(best->plan);
+			*best = (struct found){ found, seconds, beginnings[i % BEGINNINGS].name };
+		} else {
+			hspmd_plan_destroy(found);
+		}
+	}
+}
+
+/* Adds what our plan is behind to *behind. Returns 0 or -1. */
+static int compare(unsigned seed, long changes, int walks, double *behind)
 {
 	struct hspmd_error err = { "" };
 	struct problem p;
 	if (problem_new(seed, &p, &err)) {
 		fprintf(stderr, "problem %u: %s\n", seed, err.text);
+		problem_free(&p);
 		return -1;
 	}
 	double began = processor_time();
@@ -450,33 +429,23 @@ static int compare(unsigned seed, double seconds, int restarts)
 	}
 	bool allowed[8] = { true, true, true, true, true, true, true, true };
 	struct walk w = { .of = &p, .dice = { seed } };
+	struct found best;
 	w.costs = hspmd_costs_new(p.cluster, p.facts, NULL, p.request.precision, p.request.seq_len, &err);
 	w.classes = hspmd_device_classes_new(p.cluster, allowed, &err);
 	w.ends = hspmd_calloc((size_t)p.cluster->device_count, sizeof *w.ends);
 	w.used = hspmd_calloc((size_t)p.cluster->device_count, sizeof *w.used);
-	struct hspmd_plan *best = NULL;
-	double best_s = ours->predicted.step_s;
-	for (int i = 0; i < restarts; i++) {
-		double found_s = INFINITY;
-		struct hspmd_plan *start = start_of(&p, ours, i),
-		                  *found = start ? walk_from(&w, start, seconds / restarts, &found_s) : NULL;
-		hspmd_plan_destroy(start);
-		if (found_s < best_s) {
-			hspmd_plan_destroy(best);
-			best = found;
-			best_s = found_s;
-		} else {
-			hspmd_plan_destroy(found);
-		}
+	began = processor_time();
+	search_long(&w, ours, changes, walks, &best);
+	*behind = ours->predicted.step_s / best.seconds - 1;
+	printf("| %u | %d | %d | %d | %d | %.6g | %.2f | %.6g | %.1f | %ld | %.2f %% |\n", seed, p.cluster->device_count,
+	       p.cluster->type_count, p.facts->layer_count, p.request.global_batch, ours->predicted.step_s, took, best.seconds,
+	       processor_time() - began, w.timed, 100 * *behind);
+	if (best.plan) {
+		say("ours", ours, p.cluster);
+		say(best.from, best.plan, p.cluster);
 	}
-	printf("problem %u: %d devices of %d types, %d layers, batch %d: %.6g s found in %.2f s; %.6g s after %ld more: %.2f %%\n", seed,
-	       p.cluster->device_count, p.cluster->type_count, p.facts->layer_count, p.request.global_batch, ours->predicted.step_s, took,
-	       best_s, w.timed, 100 * (ours->predicted.step_s / best_s - 1));
-	say("ours", ours, p.cluster);
-	if (best)
-		say("best", best, p.cluster);
 	fflush(stdout);
-	hspmd_plan_destroy(best);
+	hspmd_plan_destroy(best.plan);
 	hspmd_plan_destroy(ours);
 	free(w.ends);
 	free(w.used);
@@ -486,13 +455,34 @@ static int compare(unsigned seed, double seconds, int restarts)
 	return 0;
 }
 
+static int by_size(const void *x, const void *y)
+{
+	double a = *(const double *)x, b = *(const double *)y;
+	return a < b ? -1 : a > b;
+}
+
 int main(int argc, char **argv)
 {
 	unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1, last = argc > 2 ? (unsigned)atoi(argv[2]) : 50;
-	double seconds = argc > 3 ? atof(argv[3]) : 60;
-	int restarts = argc > 4 ? atoi(argv[4]) : 3;
-	for (unsigned seed = first; seed <= last; seed++)
-		if (compare(seed, seconds, restarts))
+	long changes = argc > 3 ? atol(argv[3]) : 200000;
+	int walks = argc > 4 ? atoi(argv[4]) : BEGINNINGS, far = 0;
+	size_t count = last >= first ? last - first + 1 : 0;
+	double *behind = hspmd_calloc(count + 1, sizeof *behind), sum = 0;
+	if (!behind || !count || walks < 0 || changes < 0) {
+		fprintf(stderr, "Usage: long_search [FIRST LAST [CHANGES [WALKS]]]\n");
+		return 2;
+	}
+	printf("| problem | devices | types | layers | batch | step, s | found in, s | long search, s | took, s | timed | behind |\n"
+	       "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+	for (size_t i = 0; i < count; i++) {
+		if (compare(first + (unsigned)i, changes, walks, &behind[i]))
 			return 1;
+		sum += behind[i];
+		far += behind[i] > 0.005;
+	}
+	qsort(behind, count, sizeof *behind, by_size);
+	printf("%zu problems: behind by %.2f %% on average, %.2f %% in the median, %.2f %% at most; %d by more than 0.5 %%\n", count,
+	       100 * sum / (double)count, 100 * behind[count / 2], 100 * behind[count - 1], far);
+	free(behind);
 	return 0;
 }
