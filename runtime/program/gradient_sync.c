@@ -288,8 +288,10 @@ static int sum_gradient(struct sync *s, int number)
 	/* A state that is cut further than the parameter never gets a plain sum. */
 	const struct hspmd_transfer *t = from && !l->cut ? hspmd_parameter_resolve(p, l, from, l->state, type, &s->alike, s->err) : NULL;
 	bool plain = t && (!t->step_count || is_plain_sum(t));
-	if (from && (l->cut || (t && !plain)))
-		t = hspmd_parameter_likely(p, &(struct hspmd_parameter_path){ number, false, s->pipelines }, &s->joined, s->err);
+	if (from && (l->cut || (t && !plain))) {
+		struct hspmd_link_cost likely = hspmd_joined_likely(&s->joined, &l->shape, hspmd_dtype_bytes(type));
+		t = hspmd_parameter_resolve(p, l, from, l->state, type, &likely, s->err);
+	}
 	hspmd_annotation_destroy(from);
 	if (!t)
 		return -1;

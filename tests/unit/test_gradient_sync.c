@@ -286,8 +286,8 @@ static const struct {
 };
 #define PLAN_COUNT (sizeof plans / sizeof *plans)
 
-/* What has the same way travels together: matrices under ZeRO-1 and, layer by layer in each pass, all parameters under ZeRO-2 and 3, but for
- * the gradient of a layer's first one; tensors that pipelines divide differently. Between nodes there are two steps. */
+/* What has the same way travels together: matrices under ZeRO-1 and, layer by layer in each pass, all parameters under ZeRO-2 and 3, but
+ * for the gradient of a layer's first one; tensors that pipelines divide differently. Between nodes there are two steps. */
 static void messages_are_joined(void **state)
 {
 	(void)state;
@@ -303,6 +303,36 @@ static void messages_are_joined(void **state)
 		}
 		clear(&s);
 	}
+}
+
+/* What a message's instructions read and write is there at one time, so that no two of their slots share memory. */
+static void joined_slots_are_apart(void **state)
+{
+	(void)state;
+	int pairs = 0;
+	for (size_t i = 0; i < PLAN_COUNT; i++) {
+		struct scene s;
+		build_for(&s, llama, plans[i].plan, plans[i].device);
+		const struct hspmd_program *p = s.program;
+		for (size_t first = 0; first < p->instruction_count; first++)
+			for (int k = 1; k <= 2 * p->instructions[first].joined + 1; k++)
+				for (int other = 0; other < k; other++) {
+					const struct hspmd_instruction *x = &p->instructions[first + (size_t)k / 2],
+					                               *y = &p->instructions[first + (size_t)other / 2];
+					int a = k % 2 ? x->out[0] : x->in[0], b = other % 2 ? y->out[0] : y->in[0];
+					if (!p->instructions[first].joined || a < 0 || b < 0 || a == b ||
+					    p->slots[a].memory != p->slots[b].memory)
+						continue;
+					size_t begin_a = p->slots[a].offset, end_a = begin_a + p->slot_types[p->slots[a].slot_type].bytes,
+					       begin_b = p->slots[b].offset, end_b = begin_b + p->slot_types[p->slots[b].slot_type].bytes;
+					if (begin_a < end_b && begin_b < end_a)
+						fail_msg("%s: slots %d and %d of the message at instruction %zu overlap", plans[i].name, a,
+						         b, first);
+					pairs++;
+				}
+		clear(&s);
+	}
+	assert_true(pairs > 1000);
 }
 
 /* The bits are those of messages of their own. */
@@ -353,6 +383,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(messages_are_joined),
 		cmocka_unit_test(joined_sums_have_the_same_bits),
+		cmocka_unit_test(joined_slots_are_apart),
 		cmocka_unit_test(vectors_travel_together),
 		cmocka_unit_test(once_a_node),
 		cmocka_unit_test(same_losses),
