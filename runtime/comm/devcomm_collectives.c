@@ -453,6 +453,51 @@ static int run_call(struct call *c, const struct method *how, struct hspmd_error
 	return 0;
 }
 
+/* Bytes of a step's tensor, the same on all members. */
+static size_t step_bytes(const struct hspmd_comm_step *step, size_t element_bytes)
+{
+	const struct hspmd_box *parts = step->kind == HSPMD_COMM_REDUCE_SCATTER ? step->out : step->in;
+	size_t elements = 0;
+	for (int m = 0; m < (step->kind == HSPMD_COMM_ALL_REDUCE ? 1 : step->member_count); m++)
+		elements += elements_of(&parts[m]);
+	return elements * element_bytes;
+}
+
+/* The number of tensors of `j` from number `at` on whose calls are one launch: beyond so many bytes, their buffers would cost more than a
+ * launch. */
+#define LAUNCH_BYTES ((size_t)16 << 20)
+static int launched_together(const struct hspmd_joint *j, int at)
+{
+	size_t bytes = step_bytes(j->step[at], j->in->element_bytes);
+	int end = at + 1;
+	while (end < j->count && (bytes += step_bytes(j->step[end], j->in->element_bytes)) <= LAUNCH_BYTES)
+		end++;
+	return end - at;
+}
+
+/* Tensors [at, at + count) of `j`. */
+static int launch(struct call *c, const struct hspmd_joint *j, int at, int count, enum hspmd_collective_form form, struct hspmd_error *err)
+{
+	enum hspmd_comm_kind kind = j->step[at]->kind;
+	size_t elements = 0;
+	c->count = count;
+	for (int i = 0; i < count; i++) {
+		c->work[i] = (struct work){ .step = j->step[at + i], .in = &j->in[at + i], .out = &j->out[at + i] };
+		elements += elements_of(&j->step[at + i]->in[j->self]);
+	}
+	if (!elements && kind == HSPMD_COMM_ALL_REDUCE)
+		return 0;
+	/* After a failure the buffers stay in use until the communicator is aborted. */
+	if (run_call(c, method_of(kind, form == HSPMD_FORM_GROUPED), err))
+		return -1;
+	for (int i = 0; i < count; i++) {
+		atomic_fetch_add_explicit(&c->d->sent_bytes, sent_by(c, &c->work[i]), memory_order_relaxed);
+		for (int b = 0; b < 2; b++)
+			hspmd_devcomm_buffer_release(c->work[i].buffer[b], c->g->made, c->ticket);
+	}
+	return 0;
+}
+
 int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_joint *j, struct hspmd_error *err)
 {
 	const struct hspmd_comm_step *first = j->step[0];
@@ -462,27 +507,18 @@ int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_joint *
 		return 0;
 	if (!g->made->group)
 		return hspmd_fail(err, "the communicator of these devices was aborted");
-	struct call c = { .d = d, .g = g, .group = g->made->group, .ops = g->made->ops, .self = j->self, .count = j->count };
+	struct call c = { .d = d, .g = g, .group = g->made->group, .ops = g->made->ops, .self = j->self };
 	c.member = hspmd_calloc((size_t)g->count, sizeof *c.member);
 	c.work = hspmd_calloc((size_t)j->count, sizeof *c.work);
 	int rv = c.member && c.work ? 0 : hspmd_fail_memory(err, "communicating");
-	size_t elements = 0;
 	for (int i = 0; !rv && i < g->count; i++)
 		for (int k = 0; k < g->count; k++)
 			if (d->o.rank_of[first->members[k]] == g->ranks[i])
 				c.member[i] = k;
-	for (int i = 0; !rv && i < j->count; i++) {
-		c.work[i] = (struct work){ .step = j->step[i], .in = &j->in[i], .out = &j->out[i] };
-		elements += elements_of(&j->step[i]->in[j->self]);
-	}
-	/* An all-reduce of nothing needs no launch. */
-	if (!rv && (elements || first->kind != HSPMD_COMM_ALL_REDUCE))
-		rv = run_call(&c, method_of(first->kind, known->form == HSPMD_FORM_GROUPED), err);
-	/* After a failure the buffers stay in use until the communicator is aborted. */
-	for (int i = 0; !rv && i < j->count; i++) {
-		atomic_fetch_add_explicit(&d->sent_bytes, sent_by(&c, &c.work[i]), memory_order_relaxed);
-		for (int b = 0; b < 2; b++)
-			hspmd_devcomm_buffer_release(c.work[i].buffer[b], g->made, c.ticket);
+	for (int at = 0; !rv && at < j->count;) {
+		int count = launched_together(j, at);
+		rv = launch(&c, j, at, count, known->form, err);
+		at += count;
 	}
 	free(c.member);
 	free(c.work);

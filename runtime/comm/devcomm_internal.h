@@ -95,7 +95,7 @@ int hspmd_devcomm_stream_wait(struct hspmd_devcomm *d, const void *data, size_t 
 
 /* Returns true if a group runs this collective step. */
 bool hspmd_devcomm_has_step(const struct hspmd_devcomm *d, const struct hspmd_comm_step *step);
-/* Run a collective step, of several tensors as one launch; the first tensor's step is the one that was announced. 1 enqueued (see
+/* Run a collective step, of several tensors as few launches; the first tensor's step is the one that was announced. 1 enqueued (see
  * hspmd_devcomm_stream_wait), 0 no group runs it, -1 and err. */
 int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_joint *j, struct hspmd_error *err);
 /* Exchange rows of `row` elements between the members of a step: send[m] of them to member m, which begin behind those to the members
