@@ -44,7 +44,7 @@ struct hspmd_comm_part {
 /* The same for steps of several tensors at once (the buckets of Li et al., "PyTorch Distributed", arXiv 2006.15704, section 3.2.3, for any
  * step): between two devices one stream of messages carries the boxes of all of them, packed one behind the other. The steps are of one
  * kind among the same members in the same order, their moves between the same pairs of devices; no dispatch or combine. Results have the
- * bits of single steps. On a communicator's library up to 16 MB of them are one launch. All members join the same tensors in the same order. */
+ * bits of single steps. On a communicator's library up to 16 MB of them are one launch. All members join the same tensors in one order. */
 int hspmd_comm_run_joined(struct hspmd_comm *c, const struct hspmd_comm_part *parts, int count, enum hspmd_dtype dtype, uint64_t tag,
                           struct hspmd_error *err);
 /* The experts that rows chose, as this device holds them: packed [.., per token], whose leading dimensions are those of the rows. */
