@@ -21,7 +21,7 @@ struct place {
 
 struct chain {
 	struct hspmd_comm *c;
-	const struct hspmd_comm_step *step;
+	const int *member;
 	int self, last; /* indexes among the members */
 	const struct hspmd_local_buffer *in, *out;
 	uint64_t tag;
@@ -55,7 +55,7 @@ static int post(struct chain *h, size_t m, struct hspmd_error *err)
 	if (!s)
 		return -1;
 	h->partial[m % WINDOW] = s;
-	return hspmd_comm_receive(h->c, h->step->members[h->self - 1], h->tag | TAG_PARTIAL, s->data, partial_bytes(h, m),
+	return hspmd_comm_receive(h->c, h->member[h->self - 1], h->tag | TAG_PARTIAL, s->data, partial_bytes(h, m),
 	                          &h->received[m % WINDOW], err);
 }
 
@@ -79,7 +79,7 @@ static int send_on(struct chain *h, size_t m, struct hspmd_scratch *s, int membe
 		return -1;
 	hspmd_comm_scratch_release(h->leaving[slot]);
 	h->leaving[slot] = s;
-	return hspmd_comm_send_tracked(h->c, h->step->members[member], h->tag | tag, s->data, bytes, &h->sent[slot], err);
+	return hspmd_comm_send_tracked(h->c, h->member[member], h->tag | tag, s->data, bytes, &h->sent[slot], err);
 }
 
 /* The last member: a total is complete. All-reduce: it is put in place, and goes back along the members. Reduce-scatter: it goes to its
@@ -97,7 +97,7 @@ static int deliver(struct chain *h, size_t m, const void *sum, struct hspmd_erro
 	if (!mine)
 		return send_on(h, m, s, h->place[m].range, TAG_TOTAL, bytes, err);
 	if (all)
-		return hspmd_comm_send(h->c, h->step->members[h->self - 1], h->tag | TAG_TOTAL, to, bytes, NULL, err);
+		return hspmd_comm_send(h->c, h->member[h->self - 1], h->tag | TAG_TOTAL, to, bytes, NULL, err);
 	int rv = to ? 0 : hspmd_pieces_unpack(h->c, p, at, h->out, s->data, false, err);
 	hspmd_comm_scratch_release(s);
 	return rv;
@@ -147,8 +147,8 @@ static int post_totals(struct chain *h, struct hspmd_error *err)
 		if (!to && !(h->buffer[i] = hspmd_comm_scratch_acquire(h->c, p->bytes[i], err)))
 			return -1;
 		h->total_count++;
-		if (hspmd_comm_receive(h->c, h->step->members[all ? h->self + 1 : h->last], h->tag | TAG_TOTAL,
-		                       to ? to : h->buffer[i]->data, p->bytes[i], &h->total[i], err))
+		if (hspmd_comm_receive(h->c, h->member[all ? h->self + 1 : h->last], h->tag | TAG_TOTAL, to ? to : h->buffer[i]->data,
+		                       p->bytes[i], &h->total[i], err))
 			return -1;
 	}
 	return 0;
@@ -163,8 +163,8 @@ static int take_total(struct chain *h, struct hspmd_error *err)
 	if (hspmd_transport_wait(h->c->transport, &h->total[i], 1, err))
 		return -1;
 	if (all && h->self) /* in place: an all-reduce works on rows */
-		return hspmd_comm_send(h->c, h->step->members[h->self - 1], h->tag | TAG_TOTAL, hspmd_pieces_in_place(p, i, h->out),
-		                       p->bytes[i], NULL, err);
+		return hspmd_comm_send(h->c, h->member[h->self - 1], h->tag | TAG_TOTAL, hspmd_pieces_in_place(p, i, h->out), p->bytes[i],
+		                       NULL, err);
 	int rv = h->buffer[i] ? hspmd_pieces_unpack(h->c, p, i, h->out, h->buffer[i]->data, false, err) : 0;
 	hspmd_comm_scratch_release(h->buffer[i]);
 	h->buffer[i] = NULL;
@@ -205,24 +205,18 @@ static int run_chain(struct chain *h, struct hspmd_error *err)
 /* After a failure, buffers of messages keep their users, so that they are not reused. */
 static void end_chain(struct chain *h)
 {
-	for (int i = 0; h->ranges && i < h->range_count; i++)
+	for (int i = 0; i < h->range_count; i++)
 		hspmd_pieces_free(&h->ranges[i]);
-	free(h->ranges);
 	free(h->place);
 	free(h->total);
 	free(h->buffer);
 }
 
-static int list_messages(struct chain *h, const struct hspmd_box *ranges, struct hspmd_error *err)
+static int list_messages(struct chain *h, struct hspmd_error *err)
 {
-	h->ranges = hspmd_calloc((size_t)h->range_count, sizeof *h->ranges);
-	for (int i = 0; h->ranges && i < h->range_count; i++) {
-		if (hspmd_pieces_of(&h->ranges[i], &ranges[i], h->in->element_bytes, err))
-			return -1;
+	for (int i = 0; i < h->range_count; i++)
 		h->count += h->ranges[i].message_count;
-	}
-	h->place = h->ranges ? hspmd_calloc(h->count, sizeof *h->place) : NULL;
-	if (!h->place)
+	if (!(h->place = hspmd_calloc(h->count, sizeof *h->place)))
 		return hspmd_fail_memory(err, "summing");
 	size_t m = 0;
 	for (int i = 0; i < h->range_count; i++)
@@ -231,19 +225,20 @@ static int list_messages(struct chain *h, const struct hspmd_box *ranges, struct
 	return 0;
 }
 
-int hspmd_comm_chain(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                     const struct hspmd_local_buffer *out, const struct hspmd_box *ranges, int range_count, uint64_t tag,
+int hspmd_comm_chain(struct hspmd_comm *c, const struct hspmd_chain_members *members, const struct hspmd_local_buffer *in,
+                     const struct hspmd_local_buffer *out, struct hspmd_pieces *ranges, int range_count, uint64_t tag,
                      struct hspmd_error *err)
 {
 	struct chain h = { .c = c,
-		           .step = step,
-		           .self = self,
-		           .last = step->member_count - 1,
+		           .member = members->member,
+		           .self = members->self,
+		           .last = members->count - 1,
 		           .in = in,
 		           .out = out,
 		           .tag = tag,
-		           .range_count = range_count };
-	int rv = list_messages(&h, ranges, err) || run_chain(&h, err) ? -1 : 0;
+		           .range_count = range_count,
+		           .ranges = ranges };
+	int rv = list_messages(&h, err) || run_chain(&h, err) ? -1 : 0;
 	end_chain(&h);
 	return rv;
 }

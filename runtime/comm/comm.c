@@ -121,49 +121,121 @@ static struct hspmd_move *moves_of(const struct hspmd_comm_step *step, int self,
 	return moves;
 }
 
-static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                        const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
-{
-	size_t count;
-	struct hspmd_move *moves = moves_of(step, self, &count, err);
-	int rv = moves ? hspmd_comm_exchange(c, moves, count, in, out, tag, err) : -1;
-	free(moves);
-	return rv;
-}
-
 static struct hspmd_move single_move(const struct hspmd_comm_step *step)
 {
 	return (struct hspmd_move){ .from = step->members[0], .to = step->members[1], .box = step->in[0] };
 }
 
-static int run(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-               const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
+/* A move of several tensors' lists, and where it stands in them. */
+struct numbered_move {
+	struct hspmd_move move;
+	int part;
+	size_t at;
+};
+
+static int by_pair(const void *a, const void *b)
 {
-	struct hspmd_move single;
-	switch (step->kind) {
+	const struct numbered_move *x = a, *y = b;
+	if (x->move.from != y->move.from)
+		return x->move.from < y->move.from ? -1 : 1;
+	if (x->move.to != y->move.to)
+		return x->move.to < y->move.to ? -1 : 1;
+	return (x->at > y->at) - (x->at < y->at);
+}
+
+/* The moves of a joint step, at least those in which this device takes part; of several tensors by pairs of devices, and there tensor by
+ * tensor. The caller frees with drop_moves, also after a failure. -1 and err. */
+static int joint_moves(const struct hspmd_joint *j, struct hspmd_move_list *l, struct hspmd_error *err)
+{
+	struct numbered_move *all = NULL;
+	size_t capacity = 0, count = 0;
+	int status = 0;
+	*l = (struct hspmd_move_list){ 0 };
+	for (int i = 0; !status && i < j->count; i++) {
+		const struct hspmd_comm_step *step = j->step[i];
+		struct hspmd_move single, *made = NULL;
+		const struct hspmd_move *moves = step->moves;
+		size_t own = (size_t)step->move_count;
+		if (step->kind == HSPMD_COMM_SEND_RECEIVE) {
+			single = single_move(step);
+			moves = &single;
+			own = 1;
+		} else if (step->kind != HSPMD_COMM_BATCHED) {
+			moves = made = moves_of(step, j->self, &own, err);
+			status = made ? 0 : -1;
+		}
+		for (size_t k = 0; !status && k < own; k++) {
+			if (hspmd_array_grow(&all, &capacity, count, sizeof *all))
+				status = hspmd_fail_memory(err, "exchanging");
+			else
+				all[count] = (struct numbered_move){ moves[k], i, count };
+			count++;
+		}
+		free(made);
+	}
+	if (!status && j->count > 1 && count)
+		qsort(all, count, sizeof *all, by_pair);
+	struct hspmd_move *move = status ? NULL : hspmd_calloc(count + 1, sizeof *move);
+	int *part = status ? NULL : hspmd_calloc(count + 1, sizeof *part);
+	for (size_t k = 0; move && part && k < count; k++) {
+		move[k] = all[k].move;
+		part[k] = all[k].part;
+	}
+	free(all);
+	*l = (struct hspmd_move_list){ move, count, part };
+	return status || (move && part) ? status : hspmd_fail_memory(err, "exchanging");
+}
+
+static void drop_moves(struct hspmd_move_list *l)
+{
+	free((void *)(uintptr_t)l->move);
+	free((void *)(uintptr_t)l->part);
+}
+
+static int exchange(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err)
+{
+	const struct hspmd_comm_step *step = j->step[0];
+	struct hspmd_move_list l = { step->moves, (size_t)step->move_count, NULL };
+	if (j->count == 1 && step->kind == HSPMD_COMM_BATCHED)
+		return hspmd_comm_exchange(c, &l, j->in, j->out, tag, err);
+	int rv = joint_moves(j, &l, err);
+	if (!rv)
+		rv = hspmd_comm_exchange(c, &l, j->in, j->out, tag, err);
+	drop_moves(&l);
+	return rv;
+}
+
+static int copy_all(struct hspmd_comm *c, const struct hspmd_joint *j, struct hspmd_error *err)
+{
+	for (int i = 0; i < j->count; i++)
+		if (j->step[i]->kind == HSPMD_COMM_COPY ? copy(c, j->step[i], j->self, &j->in[i], &j->out[i], err)
+		                                        : zero(c, &j->step[i]->out[j->self], &j->out[i], err))
+			return -1;
+	return 0;
+}
+
+static int run(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err)
+{
+	switch (j->step[0]->kind) {
 	case HSPMD_COMM_COPY:
-		return copy(c, step, self, in, out, err);
 	case HSPMD_COMM_ZERO:
-		return zero(c, &step->out[self], out, err);
-	case HSPMD_COMM_SEND_RECEIVE:
-		single = single_move(step);
-		return hspmd_comm_exchange(c, &single, 1, in, out, tag, err);
+		return copy_all(c, j, err);
 	case HSPMD_COMM_ALL_REDUCE:
-		return hspmd_comm_all_reduce(c, step, self, in, out, tag, err);
+		return hspmd_comm_all_reduce(c, j, tag, err);
 	case HSPMD_COMM_REDUCE_SCATTER:
-		return hspmd_comm_reduce_scatter(c, step, self, in, out, tag, err);
+		return hspmd_comm_reduce_scatter(c, j, tag, err);
+	case HSPMD_COMM_SEND_RECEIVE:
 	case HSPMD_COMM_ALL_GATHER:
 	case HSPMD_COMM_ALL_TO_ALL:
-		return exchange_all(c, step, self, in, out, tag, err);
 	case HSPMD_COMM_BATCHED:
-		return hspmd_comm_exchange(c, step->moves, (size_t)step->move_count, in, out, tag, err);
+		return exchange(c, j, tag, err);
 	case HSPMD_COMM_DISPATCH:
 	case HSPMD_COMM_COMBINE:
 		return hspmd_fail(err, "communication: the choice of rows is not given");
 	case HSPMD_COMM_KIND_COUNT:
 		break;
 	}
-	return hspmd_fail(err, "communication: step of unknown kind %d", (int)step->kind);
+	return hspmd_fail(err, "communication: step of unknown kind %d", (int)j->step[0]->kind);
 }
 
 static size_t part_bytes(const struct hspmd_local_buffer *p)
@@ -218,17 +290,48 @@ static int find_parts(struct hspmd_comm *c, const struct hspmd_transfer *transfe
 	return self;
 }
 
+int hspmd_comm_run_joined(struct hspmd_comm *c, const struct hspmd_comm_part *parts, int count, enum hspmd_dtype dtype, uint64_t tag,
+                          struct hspmd_error *err)
+{
+	struct hspmd_local_buffer one[2], *from = one, *to = one + 1;
+	const struct hspmd_comm_step *only = parts->step, **steps = &only;
+	int rv = -1, self = -1;
+	if (count > 1) {
+		from = hspmd_calloc((size_t)count, sizeof *from);
+		to = hspmd_calloc((size_t)count, sizeof *to);
+		steps = hspmd_calloc((size_t)count, sizeof(struct hspmd_comm_step *));
+	}
+	if (!from || !to || !steps) {
+		hspmd_fail_memory(err, "communicating");
+		goto out;
+	}
+	for (int i = 0; i < count; i++) {
+		steps[i] = parts[i].step;
+		self = find_parts(c, parts[i].transfer, parts[i].step, dtype, parts[i].in, parts[i].out, &from[i], &to[i], err);
+		if (self < 0)
+			break;
+	}
+	if (self >= 0) {
+		struct hspmd_joint j = { count, steps, from, to, self };
+		int devcomm = c->devcomm ? hspmd_devcomm_collective(c->devcomm, &j, err) : 0;
+		rv = devcomm ? (devcomm < 0 ? -1 : 0) : run(c, &j, tag, err);
+	} else {
+		rv = self + 1;
+	}
+out:
+	if (count > 1) {
+		free(from);
+		free(to);
+		free(steps);
+	}
+	return rv;
+}
+
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
                    const void *in, void *out, uint64_t tag, struct hspmd_error *err)
 {
-	struct hspmd_local_buffer from, to;
-	int self = find_parts(c, transfer, step, dtype, in, out, &from, &to, err);
-	if (self < 0)
-		return self + 1;
-	int devcomm = c->devcomm ? hspmd_devcomm_collective(c->devcomm, step, self, &from, &to, err) : 0;
-	if (devcomm)
-		return devcomm < 0 ? -1 : 0;
-	return run(c, step, self, &from, &to, tag, err);
+	struct hspmd_comm_part only = { transfer, step, in, out };
+	return hspmd_comm_run_joined(c, &only, 1, dtype, tag, err);
 }
 
 int hspmd_comm_run_rows(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step,
@@ -258,7 +361,8 @@ int hspmd_comm_post_receives(struct hspmd_comm *c, const struct hspmd_transfer *
 	if (!comes)
 		return 0;
 	struct hspmd_local_buffer to = part_of(c, transfer, step->output, dtype, NULL);
-	return hspmd_comm_exchange_early(c, moves, count, &to, tag, err) ? -1 : 1;
+	struct hspmd_move_list l = { moves, count, NULL };
+	return hspmd_comm_exchange_early(c, &l, &to, tag, err) ? -1 : 1;
 }
 
 /* A packed host buffer without memory, for computing addresses only. */
@@ -272,40 +376,65 @@ static struct hspmd_local_buffer imagined(const struct hspmd_transfer *t, int va
 	return p;
 }
 
-int64_t hspmd_comm_scratch_bytes(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int device,
-                                 struct hspmd_error *err)
+static int64_t joint_scratch(const struct hspmd_joint *j, int device, struct hspmd_error *err)
 {
-	struct hspmd_local_buffer in = imagined(transfer, step->input, device), out = imagined(transfer, step->output, device);
-	struct hspmd_move *moves, single;
-	size_t count;
-	int64_t bytes;
-	int self = 0;
-	while (self < step->member_count && step->members[self] != device)
-		self++;
-	if (self == step->member_count)
-		return 0;
-	switch (step->kind) {
+	struct hspmd_move_list l;
+	bool early = j->count == 1;
+	int64_t bytes = 0;
+	switch (j->step[0]->kind) {
 	case HSPMD_COMM_SEND_RECEIVE:
-		single = single_move(step);
-		return hspmd_comm_exchange_scratch(&single, 1, &in, &out, device, true, err);
 	case HSPMD_COMM_BATCHED:
-		return hspmd_comm_exchange_scratch(step->moves, (size_t)step->move_count, &in, &out, device, true, err);
-	case HSPMD_COMM_ALL_REDUCE:
-	case HSPMD_COMM_REDUCE_SCATTER:
-		return hspmd_comm_sum_scratch(step, self, &in, &out, err);
 	case HSPMD_COMM_ALL_GATHER:
 	case HSPMD_COMM_ALL_TO_ALL:
-		moves = moves_of(step, self, &count, err);
-		bytes = moves ? hspmd_comm_exchange_scratch(moves, count, &in, &out, device, false, err) : -1;
-		free(moves);
+		early = early && (j->step[0]->kind == HSPMD_COMM_SEND_RECEIVE || j->step[0]->kind == HSPMD_COMM_BATCHED);
+		bytes = joint_moves(j, &l, err) ? -1 : hspmd_comm_exchange_scratch(&l, j->in, j->out, device, early, err);
+		drop_moves(&l);
 		return bytes;
-	case HSPMD_COMM_DISPATCH:
-	case HSPMD_COMM_COMBINE:
-		return hspmd_comm_rows_scratch(transfer, step, self, err);
+	case HSPMD_COMM_ALL_REDUCE:
+	case HSPMD_COMM_REDUCE_SCATTER:
+		return hspmd_comm_sum_scratch(j, err);
 	case HSPMD_COMM_COPY:
 	case HSPMD_COMM_ZERO:
+	case HSPMD_COMM_DISPATCH:
+	case HSPMD_COMM_COMBINE:
 	case HSPMD_COMM_KIND_COUNT:
 		break;
 	}
-	return 0;
+	return bytes;
+}
+
+int64_t hspmd_comm_joined_scratch_bytes(const struct hspmd_comm_part *parts, int count, int device, struct hspmd_error *err)
+{
+	const struct hspmd_comm_step *first = parts->step;
+	int64_t bytes = -1;
+	int self = 0;
+	while (self < first->member_count && first->members[self] != device)
+		self++;
+	if (self == first->member_count)
+		return 0;
+	if (hspmd_comm_chooses_rows(first))
+		return hspmd_comm_rows_scratch(parts->transfer, first, self, err);
+	const struct hspmd_comm_step **steps = hspmd_calloc((size_t)count, sizeof(struct hspmd_comm_step *));
+	struct hspmd_local_buffer *in = hspmd_calloc((size_t)count, sizeof *in), *out = hspmd_calloc((size_t)count, sizeof *out);
+	if (steps && in && out) {
+		for (int i = 0; i < count; i++) {
+			steps[i] = parts[i].step;
+			in[i] = imagined(parts[i].transfer, parts[i].step->input, device);
+			out[i] = imagined(parts[i].transfer, parts[i].step->output, device);
+		}
+		bytes = joint_scratch(&(struct hspmd_joint){ count, steps, in, out, self }, device, err);
+	} else {
+		hspmd_fail_memory(err, "planning communication");
+	}
+	free(steps);
+	free(in);
+	free(out);
+	return bytes;
+}
+
+int64_t hspmd_comm_scratch_bytes(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int device,
+                                 struct hspmd_error *err)
+{
+	struct hspmd_comm_part only = { .transfer = transfer, .step = step };
+	return hspmd_comm_joined_scratch_bytes(&only, 1, device, err);
 }

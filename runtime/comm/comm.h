@@ -34,6 +34,19 @@ void hspmd_comm_destroy(struct hspmd_comm *c);
  * the same box. After a failure in and out stay in use until the transport is closed. */
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
                    const void *in, void *out, uint64_t tag, struct hspmd_error *err);
+/* One tensor of several whose messages are joined: a step of its transfer, and the buffers of hspmd_comm_run. */
+struct hspmd_comm_part {
+	const struct hspmd_transfer *transfer;
+	const struct hspmd_comm_step *step;
+	const void *in;
+	void *out;
+};
+/* The same for steps of several tensors at once (the buckets of Li et al., "PyTorch Distributed", arXiv 2006.15704, section 3.2.3, for any
+ * step): between two devices one stream of messages carries the boxes of all of them, packed one behind the other. The steps are of one
+ * kind among the same members in the same order, their moves between the same pairs of devices; no dispatch or combine. Results have the
+ * bits of single steps. On a communicator's library up to 16 MB of them are one launch. All members join the same tensors in one order. */
+int hspmd_comm_run_joined(struct hspmd_comm *c, const struct hspmd_comm_part *parts, int count, enum hspmd_dtype dtype, uint64_t tag,
+                          struct hspmd_error *err);
 /* The experts that rows chose, as this device holds them: packed [.., per token], whose leading dimensions are those of the rows. */
 struct hspmd_row_choice {
 	const int32_t *data;
@@ -60,6 +73,8 @@ int hspmd_comm_poll(struct hspmd_comm *c, bool *sending, struct hspmd_error *err
  * received early count in full. -1 and err: memory. */
 int64_t hspmd_comm_scratch_bytes(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int device,
                                  struct hspmd_error *err);
+/* The same for joined steps, none of whose messages are received early; buffers are not read. */
+int64_t hspmd_comm_joined_scratch_bytes(const struct hspmd_comm_part *parts, int count, int device, struct hspmd_error *err);
 /* Returns true if all of this device's part of the step uses device-to-device communication, so that running it only enqueues it. */
 bool hspmd_comm_step_uses_devcomm(const struct hspmd_comm *c, const struct hspmd_comm_step *step);
 /* Order later device work after every device-to-device transfer that reads or writes [data, data + bytes); NULL: any. Does not block. */

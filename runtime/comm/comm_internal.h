@@ -84,18 +84,25 @@ int hspmd_local_buffer_pack(struct hspmd_comm *c, const struct hspmd_local_buffe
 int hspmd_local_buffer_unpack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, const void *host,
                               bool add, struct hspmd_error *err);
 
-/* Pieces of some boxes, in order, joined to messages: message m consists of pieces [first[m], first[m + 1]), bytes[m] bytes in all. */
+/* A box of part number `part` of an array of parts, which are of one tensor each. */
+struct hspmd_piece {
+	struct hspmd_box box;
+	int part;
+};
+
+/* Pieces of some boxes, in order, joined to messages: message m consists of pieces [first[m], first[m + 1]), bytes[m] bytes in all. The
+ * functions that take a `part` and pieces take the array of parts. */
 struct hspmd_pieces {
 	size_t count, capacity;
-	struct hspmd_box *box;
+	struct hspmd_piece *piece;
 	size_t message_count, first_capacity, bytes_capacity;
 	size_t *first; /* message_count + 1 entries after hspmd_pieces_close */
 	size_t *bytes;
 };
-int hspmd_pieces_add(struct hspmd_pieces *p, const struct hspmd_box *box, size_t element_bytes, struct hspmd_error *err);
+int hspmd_pieces_add(struct hspmd_pieces *p, const struct hspmd_box *box, int part, size_t element_bytes, struct hspmd_error *err);
 int hspmd_pieces_close(struct hspmd_pieces *p, size_t element_bytes, struct hspmd_error *err);
 int hspmd_pieces_of(struct hspmd_pieces *p, const struct hspmd_box *box, size_t element_bytes,
-                    struct hspmd_error *err); /* add one and close */
+                    struct hspmd_error *err); /* add one of part 0 and close */
 void hspmd_pieces_free(struct hspmd_pieces *p);
 
 /* Address of message m in `part` if it is one contiguous piece of host memory, otherwise NULL. */
@@ -113,20 +120,38 @@ int hspmd_comm_send_pieces(struct hspmd_comm *c, const struct hspmd_pieces *p, c
 
 /* ---- patterns */
 
-/* Execute the moves that this device sends or receives, in the order of the step (exchange.c). The data of in or out may be NULL if no
- * move reads or writes it. */
-int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in,
+/* A step of one tensor, or of several whose messages are joined: the same kind of step among the same members in the same order. */
+struct hspmd_joint {
+	int count;
+	const struct hspmd_comm_step *const *step; /* per tensor */
+	const struct hspmd_local_buffer *in, *out; /* per tensor */
+	int self;                                  /* this device's index among the members */
+};
+
+/* Moves of one or several tensors, those of one pair of devices one after the other. */
+struct hspmd_move_list {
+	const struct hspmd_move *move;
+	size_t count;
+	const int *part; /* per move: the tensor's number; NULL: all are of number 0 */
+};
+static inline int hspmd_move_part(const struct hspmd_move_list *l, size_t at)
+{
+	return l->part ? l->part[at] : 0;
+}
+
+/* Execute the moves that this device sends or receives, in the order of the list (exchange.c). in, out: the tensors' parts. The data of in
+ * or out may be NULL if no move reads or writes it. */
+int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move_list *moves, const struct hspmd_local_buffer *in,
                         const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
 /* Post the receives among these moves into buffers; a later hspmd_comm_exchange with this tag takes them over. out: its data may still
  * be unknown. */
-int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *out,
-                              uint64_t tag, struct hspmd_error *err);
+int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move_list *moves, const struct hspmd_local_buffer *out, uint64_t tag,
+                              struct hspmd_error *err);
 void hspmd_comm_drop_early(struct hspmd_comm *c);
 /* Bytes of scratch buffers that such an exchange, or such a sum, uses at once (hspmd_comm_scratch_bytes). -1 and err: memory. */
-int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in,
+int64_t hspmd_comm_exchange_scratch(const struct hspmd_move_list *moves, const struct hspmd_local_buffer *in,
                                     const struct hspmd_local_buffer *out, int self, bool early, struct hspmd_error *err);
-int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                               const struct hspmd_local_buffer *out, struct hspmd_error *err);
+int64_t hspmd_comm_sum_scratch(const struct hspmd_joint *j, struct hspmd_error *err);
 /* Execute a dispatch or combine (rows.c). self: this device's index among the members of `step`. */
 int hspmd_comm_exchange_rows(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int self,
                              const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
@@ -134,15 +159,17 @@ int hspmd_comm_exchange_rows(struct hspmd_comm *c, const struct hspmd_transfer *
 /* The most bytes of scratch buffers that it uses at once, whatever is chosen. -1 and err: memory. */
 int64_t hspmd_comm_rows_scratch(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int self,
                                 struct hspmd_error *err);
-/* Sums in member order (reduce.c). self: this device's index among the members of `step`. */
-int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                              const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
-int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                          const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
-/* Such a sum by passing partial sums along the members (chain.c). ranges: of the tensor; one, whose total all members get in `out`, both
- * parts being rows in host memory, or one per member, which gets its total. */
-int hspmd_comm_chain(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                     const struct hspmd_local_buffer *out, const struct hspmd_box *ranges, int range_count, uint64_t tag,
+/* Sums in member order (reduce.c). */
+int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err);
+int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err);
+/* Such a sum by passing partial sums along the members (chain.c). ranges: the pieces of each range, which this frees; one range, whose
+ * total all members get in `out`, both parts being rows in host memory, or one per member, which gets its total. members: devices. */
+struct hspmd_chain_members {
+	const int *member;
+	int count, self;
+};
+int hspmd_comm_chain(struct hspmd_comm *c, const struct hspmd_chain_members *members, const struct hspmd_local_buffer *in,
+                     const struct hspmd_local_buffer *out, struct hspmd_pieces *ranges, int range_count, uint64_t tag,
                      struct hspmd_error *err);
 /* Bytes of scratch buffers for the sums of a chain whose longest range has so many bytes, without those of the totals that come back. */
 int64_t hspmd_comm_chain_scratch(size_t element_bytes, size_t bytes);

@@ -8,24 +8,42 @@
 
 /* ---- a collective in progress */
 
+/* What one tensor's part of it needs: found before the launch, in which the calls of all tensors are grouped, and used behind it. */
+struct work {
+	const struct hspmd_comm_step *step;
+	const struct hspmd_local_buffer *in, *out;
+	struct devcomm_buffer *buffer[2];
+	const char *from;       /* what is sent; NULL: there are several parts */
+	char *to;               /* where the result comes; NULL: to `scratch`, and is copied behind the launch */
+	char *scratch, *second; /* in the buffers; `second` may be in place */
+	size_t most;            /* elements of the largest part */
+	bool unpacks;           /* something is copied behind the launch */
+};
+
 struct call {
 	struct hspmd_devcomm *d;
 	const struct devcomm_group *g;
 	struct hspmd_communicator *group;
 	const struct hspmd_communicator_ops *ops;
-	const struct hspmd_comm_step *step;
-	const struct hspmd_local_buffer *in, *out;
-	int self;    /* index of this device among the members of the step */
-	int *member; /* index among the step's members, by index in the group */
-	struct devcomm_buffer *buffer[2];
+	int self;    /* index of this device among the members of the steps */
+	int *member; /* index among the steps' members, by index in the group */
+	int count;
+	struct work *work; /* per tensor */
 	uint64_t ticket;
 };
 
-static int copy_box(struct call *c, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
-                    const struct hspmd_box *part, struct hspmd_error *err)
+/* How a kind of collective works on one tensor. */
+struct method {
+	int (*prepare)(struct call *c, struct work *w, struct hspmd_error *err); /* packs */
+	int (*launch)(struct call *c, struct work *w, struct hspmd_error *err);
+	int (*finish)(struct call *c, struct work *w, struct hspmd_error *err); /* copies what was not received in place */
+};
+
+static int copy_box(struct call *c, const struct work *w, void *dst, const struct hspmd_box *dst_box, const void *src,
+                    const struct hspmd_box *src_box, const struct hspmd_box *part, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = c->d->o.device;
-	return dev->ops->copy_box(dev, dst, dst_box, src, src_box, part, c->out->dtype, false, err);
+	return dev->ops->copy_box(dev, dst, dst_box, src, src_box, part, w->out->dtype, false, err);
 }
 
 static size_t elements_of(const struct hspmd_box *box)
@@ -34,77 +52,106 @@ static size_t elements_of(const struct hspmd_box *box)
 }
 
 /* `box` of the input as contiguous memory: in place, or packed to `room`. NULL: an error. */
-static const char *packed(struct call *c, const struct hspmd_box *box, char *scratch, struct hspmd_error *err)
+static const char *packed(struct call *c, const struct work *w, const struct hspmd_box *box, char *room, struct hspmd_error *err)
 {
-	const char *at = hspmd_local_buffer_contiguous(c->in, box);
+	const char *at = hspmd_local_buffer_contiguous(w->in, box);
 	if (at)
 		return at;
-	return copy_box(c, scratch, box, c->in->data, &c->in->box, box, err) ? NULL : scratch;
+	return copy_box(c, w, room, box, w->in->data, &w->in->box, box, err) ? NULL : room;
 }
 
 /* Copy the part of a received contiguous box that this device needs to the output. */
-static int unpack(struct call *c, const struct hspmd_box *box, const char *from, struct hspmd_error *err)
+static int unpack(struct call *c, const struct work *w, const struct hspmd_box *box, const char *from, struct hspmd_error *err)
 {
 	struct hspmd_box wanted;
-	if (!hspmd_box_intersect(box, &c->step->out[c->self], &wanted))
+	if (!hspmd_box_intersect(box, &w->step->out[c->self], &wanted))
 		return 0;
-	return copy_box(c, c->out->data, &c->out->box, from, box, &wanted, err);
+	return copy_box(c, w, w->out->data, &w->out->box, from, box, &wanted, err);
 }
 
 /* Address in the output to which `box` may be received directly; NULL: not all of it is needed, or it is not contiguous. */
-static char *target(struct call *c, const struct hspmd_box *box)
+static char *target(const struct call *c, const struct work *w, const struct hspmd_box *box)
 {
-	return hspmd_box_contains(&c->step->out[c->self], box) ? hspmd_local_buffer_contiguous(c->out, box) : NULL;
+	return hspmd_box_contains(&w->step->out[c->self], box) ? hspmd_local_buffer_contiguous(w->out, box) : NULL;
 }
 
-static char *scratch_for(struct call *c, int which, size_t elements, struct hspmd_error *err)
+static char *scratch_for(struct call *c, struct work *w, int which, size_t elements, struct hspmd_error *err)
 {
-	c->buffer[which] = hspmd_devcomm_buffer(c->d, elements * c->in->element_bytes, err);
-	return c->buffer[which] ? c->buffer[which]->data : NULL;
+	w->buffer[which] = hspmd_devcomm_buffer(c->d, elements * w->in->element_bytes, err);
+	return w->buffer[which] ? w->buffer[which]->data : NULL;
 }
 
-/* unpacks: later device work waits for the received data at once; otherwise when hspmd_devcomm_stream_wait is called. */
-static int end(struct call *c, bool unpacks, struct hspmd_error *err)
+/* What is copied behind the launch is waited for by later device work at once; the rest when hspmd_devcomm_stream_wait is called. */
+static int end(struct call *c, struct hspmd_error *err)
 {
+	bool unpacks = false;
 	if (c->ops->end(c->group, &c->ticket, err))
 		return -1;
+	for (int i = 0; i < c->count; i++)
+		unpacks |= c->work[i].unpacks;
 	if (unpacks)
 		return c->ops->stream_wait(c->group, c->ticket, err);
-	const struct hspmd_local_buffer *parts[] = { c->in, c->out };
-	for (int i = 0; i < 2; i++)
-		if (parts[i]->data && (!i || c->out->data != c->in->data) &&
-		    hspmd_devcomm_note_use(c->d, c->g->made, parts[i]->data, elements_of(&parts[i]->box) * parts[i]->element_bytes,
-		                           c->ticket, err))
-			return -1;
+	for (int i = 0; i < c->count; i++) {
+		const struct hspmd_local_buffer *parts[] = { c->work[i].in, c->work[i].out };
+		for (int k = 0; k < 2; k++)
+			if (parts[k]->data && (!k || parts[1]->data != parts[0]->data) &&
+			    hspmd_devcomm_note_use(c->d, c->g->made, parts[k]->data, elements_of(&parts[k]->box) * parts[k]->element_bytes,
+			                           c->ticket, err))
+				return -1;
+	}
 	return 0;
 }
 
-static int all_reduce(struct call *c, struct hspmd_error *err)
+/* ---- all-reduce */
+
+static int prepare_all_reduce(struct call *c, struct work *w, struct hspmd_error *err)
 {
-	const struct hspmd_box *box = &c->step->in[c->self];
+	const struct hspmd_box *box = &w->step->in[c->self];
 	size_t n = elements_of(box);
 	if (!n)
 		return 0;
-	char *to = hspmd_local_buffer_contiguous(c->out, &c->step->out[c->self]);
-	const char *from = hspmd_local_buffer_contiguous(c->in, box);
-	char *scratch = from && to ? NULL : scratch_for(c, 0, n, err);
-	if ((!from || !to) && !scratch)
+	w->to = hspmd_local_buffer_contiguous(w->out, &w->step->out[c->self]);
+	w->from = hspmd_local_buffer_contiguous(w->in, box);
+	w->scratch = w->from && w->to ? NULL : scratch_for(c, w, 0, n, err);
+	w->unpacks = !w->to;
+	if ((!w->from || !w->to) && !w->scratch)
 		return -1;
-	if (!from)
-		from = packed(c, box, scratch, err);
-	if (!from || c->ops->begin(c->group, err) || c->ops->all_reduce(c->group, from, to ? to : scratch, n, c->out->dtype, err) ||
-	    end(c, !to, err))
-		return -1;
-	return to ? 0 : copy_box(c, c->out->data, &c->out->box, scratch, box, &c->step->out[c->self], err);
+	if (!w->from)
+		w->from = packed(c, w, box, w->scratch, err);
+	return w->from ? 0 : -1;
 }
 
-/* Members' boxes by index in the group, and the size of the largest. */
-static size_t largest(const struct call *c, const struct hspmd_box *boxes)
+static int launch_all_reduce(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	size_t n = elements_of(&w->step->in[c->self]);
+	return n ? c->ops->all_reduce(c->group, w->from, w->to ? w->to : w->scratch, n, w->out->dtype, err) : 0;
+}
+
+static int finish_all_reduce(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	const struct hspmd_box *box = &w->step->in[c->self];
+	if (!w->unpacks)
+		return 0;
+	return copy_box(c, w, w->out->data, &w->out->box, w->scratch, box, &w->step->out[c->self], err);
+}
+
+/* ---- all-gather */
+
+/* The size of the largest of the members' boxes. */
+static size_t largest(const struct work *w, const struct hspmd_box *boxes)
 {
 	size_t most = 0;
-	for (int i = 0; i < c->step->member_count; i++)
+	for (int i = 0; i < w->step->member_count; i++)
 		most = elements_of(&boxes[i]) > most ? elements_of(&boxes[i]) : most;
 	return most;
+}
+
+static size_t total_of(const struct call *c, const struct hspmd_box *boxes)
+{
+	size_t total = 0;
+	for (int i = 0; i < c->g->count; i++)
+		total += elements_of(&boxes[i]);
+	return total;
 }
 
 /* The address of the first box if the boxes are adjacent in the group's order, each `each` elements long; NULL: they are not. */
@@ -124,178 +171,214 @@ static char *row_of(const struct call *c, const struct hspmd_local_buffer *part,
 }
 
 /* One call in which all parts are padded to the longest. */
-static int gather_padded(struct call *c, struct hspmd_error *err)
+static int prepare_padded_gather(struct call *c, struct work *w, struct hspmd_error *err)
 {
-	const struct hspmd_box *parts = c->step->in;
-	size_t most = largest(c, parts), stride = most * c->in->element_bytes;
-	char *row = row_of(c, c->out, parts, &c->step->out[c->self], most),
-	     *scratch = row ? row : scratch_for(c, 0, most * (size_t)c->g->count, err);
-	const char *own = scratch && elements_of(&parts[c->self]) == most ? hspmd_local_buffer_contiguous(c->in, &parts[c->self]) : NULL;
-	if (!scratch)
+	const struct hspmd_box *parts = w->step->in;
+	w->most = largest(w, parts);
+	char *row = row_of(c, w->out, parts, &w->step->out[c->self], w->most);
+	w->unpacks = !row;
+	w->scratch = row ? row : scratch_for(c, w, 0, w->most * (size_t)c->g->count, err);
+	if (!w->scratch)
 		return -1;
-	if (!own) {
-		char *place = scratch + (size_t)c->g->self * stride;
-		if (elements_of(&parts[c->self]) && copy_box(c, place, &parts[c->self], c->in->data, &c->in->box, &parts[c->self], err))
+	w->from = elements_of(&parts[c->self]) == w->most ? hspmd_local_buffer_contiguous(w->in, &parts[c->self]) : NULL;
+	if (w->from)
+		return 0;
+	char *place = w->scratch + (size_t)c->g->self * w->most * w->in->element_bytes;
+	w->from = place;
+	return elements_of(&parts[c->self]) ? copy_box(c, w, place, &parts[c->self], w->in->data, &w->in->box, &parts[c->self], err) : 0;
+}
+
+static int launch_padded_gather(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	return c->ops->all_gather(c->group, w->from, w->scratch, w->most, w->out->dtype, err);
+}
+
+static int finish_padded_gather(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	size_t stride = w->most * w->in->element_bytes;
+	for (int i = 0; w->unpacks && i < c->g->count; i++) {
+		const struct hspmd_box *box = &w->step->in[c->member[i]];
+		if (elements_of(box) && unpack(c, w, box, w->scratch + (size_t)i * stride, err))
 			return -1;
-		own = place;
 	}
-	if (c->ops->begin(c->group, err) || c->ops->all_gather(c->group, own, scratch, most, c->out->dtype, err) || end(c, !row, err))
-		return -1;
-	for (int i = 0; !row && i < c->g->count; i++)
-		if (elements_of(&parts[c->member[i]]) && unpack(c, &parts[c->member[i]], scratch + (size_t)i * stride, err))
-			return -1;
 	return 0;
 }
 
 /* One broadcast per part, all of them grouped. */
-static int gather_grouped(struct call *c, struct hspmd_error *err)
+static int prepare_grouped_gather(struct call *c, struct work *w, struct hspmd_error *err)
 {
-	const struct hspmd_box *parts = c->step->in;
-	size_t total = 0, at = 0;
-	for (int i = 0; i < c->g->count; i++)
-		total += elements_of(&parts[i]);
-	char *scratch = scratch_for(c, 0, total, err);
-	if (!scratch)
+	const struct hspmd_box *own = &w->step->in[c->self];
+	w->unpacks = true;
+	if (!(w->scratch = scratch_for(c, w, 0, total_of(c, w->step->in), err)))
 		return -1;
-	const char *own = elements_of(&parts[c->self]) ? hspmd_local_buffer_contiguous(c->in, &parts[c->self]) : scratch;
-	if (!own) {
-		char *packing = scratch_for(c, 1, elements_of(&parts[c->self]), err);
-		own = packing ? packed(c, &parts[c->self], packing, err) : NULL;
-	}
-	if (!own || c->ops->begin(c->group, err))
-		return -1;
+	w->from = elements_of(own) ? hspmd_local_buffer_contiguous(w->in, own) : w->scratch;
+	if (w->from)
+		return 0;
+	char *packing = scratch_for(c, w, 1, elements_of(own), err);
+	w->from = packing ? packed(c, w, own, packing, err) : NULL;
+	return w->from ? 0 : -1;
+}
+
+static int launch_grouped_gather(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	char *at = w->scratch;
 	for (int i = 0; i < c->g->count; i++) {
-		const struct hspmd_box *box = &parts[c->member[i]];
-		char *to = target(c, box);
+		const struct hspmd_box *box = &w->step->in[c->member[i]];
+		char *to = target(c, w, box);
 		size_t n = elements_of(box);
-		if (n && c->ops->broadcast(c->group, i, own, to ? to : scratch + at * c->in->element_bytes, n, c->out->dtype, err))
+		if (n && c->ops->broadcast(c->group, i, w->from, to ? to : at, n, w->out->dtype, err))
 			return -1;
-		at += n;
-	}
-	if (end(c, true, err))
-		return -1;
-	at = 0;
-	for (int i = 0; i < c->g->count; i++) {
-		const struct hspmd_box *box = &parts[c->member[i]];
-		if (elements_of(box) && !target(c, box) && unpack(c, box, scratch + at * c->in->element_bytes, err))
-			return -1;
-		at += elements_of(box);
+		at += n * w->in->element_bytes;
 	}
 	return 0;
 }
 
-static int scatter_padded(struct call *c, struct hspmd_error *err)
+static int finish_grouped_gather(struct call *c, struct work *w, struct hspmd_error *err)
 {
-	const struct hspmd_box *parts = c->step->out, *own = &parts[c->self];
-	size_t most = largest(c, parts), stride = most * c->in->element_bytes;
-	char *row = row_of(c, c->in, parts, &c->step->in[c->self], most),
-	     *scratch = row ? row : scratch_for(c, 0, most * (size_t)c->g->count, err);
-	char *to = elements_of(own) == most ? hspmd_local_buffer_contiguous(c->out, own) : NULL,
-	     *sum = to ? to : scratch_for(c, 1, most, err);
-	if (!scratch || !sum)
+	const char *at = w->scratch;
+	for (int i = 0; i < c->g->count; i++) {
+		const struct hspmd_box *box = &w->step->in[c->member[i]];
+		if (elements_of(box) && !target(c, w, box) && unpack(c, w, box, at, err))
+			return -1;
+		at += elements_of(box) * w->in->element_bytes;
+	}
+	return 0;
+}
+
+/* ---- reduce-scatter */
+
+static int prepare_padded_scatter(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	const struct hspmd_box *parts = w->step->out, *own = &parts[c->self];
+	w->most = largest(w, parts);
+	size_t stride = w->most * w->in->element_bytes;
+	char *row = row_of(c, w->in, parts, &w->step->in[c->self], w->most);
+	w->scratch = row ? row : scratch_for(c, w, 0, w->most * (size_t)c->g->count, err);
+	w->to = elements_of(own) == w->most ? hspmd_local_buffer_contiguous(w->out, own) : NULL;
+	w->second = w->to ? w->to : scratch_for(c, w, 1, w->most, err);
+	w->unpacks = !w->to;
+	if (!w->scratch || !w->second)
 		return -1;
 	for (int i = 0; !row && i < c->g->count; i++) {
 		const struct hspmd_box *box = &parts[c->member[i]];
-		if (elements_of(box) && copy_box(c, scratch + (size_t)i * stride, box, c->in->data, &c->in->box, box, err))
+		if (elements_of(box) && copy_box(c, w, w->scratch + (size_t)i * stride, box, w->in->data, &w->in->box, box, err))
 			return -1;
 	}
-	if (c->ops->begin(c->group, err) || c->ops->reduce_scatter(c->group, scratch, sum, most, c->out->dtype, err) || end(c, !to, err))
-		return -1;
-	return to || !elements_of(own) ? 0 : copy_box(c, c->out->data, &c->out->box, sum, own, own, err);
+	return 0;
+}
+
+static int launch_padded_scatter(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	return c->ops->reduce_scatter(c->group, w->scratch, w->second, w->most, w->out->dtype, err);
 }
 
 /* One reduction per part, all of them grouped. */
-static int scatter_grouped(struct call *c, struct hspmd_error *err)
+static int prepare_grouped_scatter(struct call *c, struct work *w, struct hspmd_error *err)
 {
-	const struct hspmd_box *parts = c->step->out, *own = &parts[c->self];
-	size_t total = 0, at = 0;
-	for (int i = 0; i < c->g->count; i++)
-		total += elements_of(&parts[i]);
-	char *scratch = scratch_for(c, 0, total, err), *to = elements_of(own) ? hspmd_local_buffer_contiguous(c->out, own) : NULL;
-	char *sum = to ? to : scratch_for(c, 1, elements_of(own), err);
-	if (!scratch || !sum)
+	const struct hspmd_box *parts = w->step->out, *own = &parts[c->self];
+	w->scratch = scratch_for(c, w, 0, total_of(c, parts), err);
+	w->to = elements_of(own) ? hspmd_local_buffer_contiguous(w->out, own) : NULL;
+	w->second = w->to ? w->to : scratch_for(c, w, 1, elements_of(own), err);
+	w->unpacks = !w->to;
+	if (!w->scratch || !w->second)
 		return -1;
-	for (int i = 0; i < c->g->count; at += elements_of(&parts[c->member[i++]])) {
+	char *at = w->scratch;
+	for (int i = 0; i < c->g->count; i++) {
 		const struct hspmd_box *box = &parts[c->member[i]];
-		if (elements_of(box) && !packed(c, box, scratch + at * c->in->element_bytes, err))
+		if (elements_of(box) && !packed(c, w, box, at, err))
 			return -1;
+		at += elements_of(box) * w->in->element_bytes;
 	}
-	if (c->ops->begin(c->group, err))
-		return -1;
-	at = 0;
-	for (int i = 0; i < c->g->count; at += elements_of(&parts[c->member[i++]])) {
-		const struct hspmd_box *box = &parts[c->member[i]];
-		const char *from = elements_of(box) ? hspmd_local_buffer_contiguous(c->in, box) : NULL;
-		if (elements_of(box) && c->ops->reduce(c->group, i, from ? from : scratch + at * c->in->element_bytes, sum,
-		                                       elements_of(box), c->out->dtype, err))
+	return 0;
+}
+
+static int launch_grouped_scatter(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	const char *at = w->scratch;
+	for (int i = 0; i < c->g->count; i++) {
+		const struct hspmd_box *box = &w->step->out[c->member[i]];
+		const char *from = elements_of(box) ? hspmd_local_buffer_contiguous(w->in, box) : NULL;
+		if (elements_of(box) && c->ops->reduce(c->group, i, from ? from : at, w->second, elements_of(box), w->out->dtype, err))
 			return -1;
+		at += elements_of(box) * w->in->element_bytes;
 	}
-	if (end(c, !to, err))
-		return -1;
-	return to || !elements_of(own) ? 0 : copy_box(c, c->out->data, &c->out->box, sum, own, own, err);
+	return 0;
+}
+
+static int finish_scatter(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	const struct hspmd_box *own = &w->step->out[c->self];
+	return w->to || !elements_of(own) ? 0 : copy_box(c, w, w->out->data, &w->out->box, w->second, own, own, err);
 }
 
 /* ---- all-to-all */
 
-static int send_parts(struct call *c, char *scratch, struct hspmd_error *err)
+static int launch_sends(struct call *c, struct work *w, struct hspmd_error *err)
 {
+	const char *at = w->scratch;
 	for (int i = 0; i < c->g->count; i++) {
 		struct hspmd_box box;
-		if (i == c->g->self || !hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->member[i]], &box))
+		if (i == c->g->self || !hspmd_box_intersect(&w->step->in[c->self], &w->step->out[c->member[i]], &box))
 			continue;
-		const char *from = hspmd_local_buffer_contiguous(c->in, &box);
-		if (c->ops->send(c->group, i, from ? from : scratch, elements_of(&box), c->out->dtype, err))
+		const char *from = hspmd_local_buffer_contiguous(w->in, &box);
+		if (c->ops->send(c->group, i, from ? from : at, elements_of(&box), w->out->dtype, err))
 			return -1;
-		scratch += elements_of(&box) * c->in->element_bytes;
-	}
-	return 0;
-}
-
-static int pack_parts(struct call *c, char *scratch, struct hspmd_error *err)
-{
-	for (int i = 0; i < c->g->count; i++) {
-		struct hspmd_box box;
-		if (i == c->g->self || !hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->member[i]], &box))
-			continue;
-		if (!packed(c, &box, scratch, err))
-			return -1;
-		scratch += elements_of(&box) * c->in->element_bytes;
+		at += elements_of(&box) * w->in->element_bytes;
 	}
 	return 0;
 }
 
 /* unpacking: the data have been received. */
-static int receive_parts(struct call *c, char *scratch, bool unpacking, struct hspmd_error *err)
+static int receive_parts(struct call *c, struct work *w, bool unpacking, struct hspmd_error *err)
 {
+	char *at = w->second;
 	for (int i = 0; i < c->g->count; i++) {
 		struct hspmd_box box;
-		if (i == c->g->self || !hspmd_box_intersect(&c->step->in[c->member[i]], &c->step->out[c->self], &box))
+		if (i == c->g->self || !hspmd_box_intersect(&w->step->in[c->member[i]], &w->step->out[c->self], &box))
 			continue;
-		char *to = hspmd_local_buffer_contiguous(c->out, &box);
-		if (unpacking ? !to && unpack(c, &box, scratch, err)
-		              : c->ops->receive(c->group, i, to ? to : scratch, elements_of(&box), c->out->dtype, err))
+		char *to = hspmd_local_buffer_contiguous(w->out, &box);
+		if (unpacking ? !to && unpack(c, w, &box, at, err)
+		              : c->ops->receive(c->group, i, to ? to : at, elements_of(&box), w->out->dtype, err))
 			return -1;
-		scratch += elements_of(&box) * c->in->element_bytes;
+		at += elements_of(&box) * w->in->element_bytes;
 	}
 	return 0;
 }
 
-static int all_to_all(struct call *c, struct hspmd_error *err)
+static int prepare_all_to_all(struct call *c, struct work *w, struct hspmd_error *err)
 {
-	struct hspmd_box own_box;
+	const struct hspmd_box *own = &w->step->in[c->self];
+	struct hspmd_box box;
 	size_t total = 0; /* elements for other members; several may need the same ones */
 	for (int i = 0; i < c->g->count; i++)
-		if (hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->member[i]], &own_box))
-			total += elements_of(&own_box);
-	char *sent = scratch_for(c, 0, total, err), *came = scratch_for(c, 1, elements_of(&c->step->out[c->self]), err);
-	if (!sent || !came || pack_parts(c, sent, err))
+		if (hspmd_box_intersect(own, &w->step->out[c->member[i]], &box))
+			total += elements_of(&box);
+	w->unpacks = true;
+	w->scratch = scratch_for(c, w, 0, total, err);
+	w->second = scratch_for(c, w, 1, elements_of(&w->step->out[c->self]), err);
+	char *at = w->scratch;
+	if (!w->scratch || !w->second)
 		return -1;
-	if (hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->self], &own_box) &&
-	    copy_box(c, c->out->data, &c->out->box, c->in->data, &c->in->box, &own_box, err))
-		return -1;
-	if (c->ops->begin(c->group, err) || send_parts(c, sent, err) || receive_parts(c, came, false, err) || end(c, true, err))
-		return -1;
-	return receive_parts(c, came, true, err);
+	for (int i = 0; i < c->g->count; i++) {
+		if (i == c->g->self || !hspmd_box_intersect(own, &w->step->out[c->member[i]], &box))
+			continue;
+		if (!packed(c, w, &box, at, err))
+			return -1;
+		at += elements_of(&box) * w->in->element_bytes;
+	}
+	return hspmd_box_intersect(own, &w->step->out[c->self], &box)
+	               ? copy_box(c, w, w->out->data, &w->out->box, w->in->data, &w->in->box, &box, err)
+	               : 0;
+}
+
+static int launch_all_to_all(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	return launch_sends(c, w, err) || receive_parts(c, w, false, err) ? -1 : 0;
+}
+
+static int finish_all_to_all(struct call *c, struct work *w, struct hspmd_error *err)
+{
+	return receive_parts(c, w, true, err);
 }
 
 /* ---- */
@@ -319,51 +402,126 @@ bool hspmd_devcomm_has_step(const struct hspmd_devcomm *d, const struct hspmd_co
 	return known && d->groups[known->group].made;
 }
 
-/* The bytes that this member sends, in a ring. */
-static size_t sent_by(const struct call *c)
+/* The bytes of a tensor that this member sends, in a ring. */
+static size_t sent_by(const struct call *c, const struct work *w)
 {
-	const struct hspmd_box *parts = c->step->kind == HSPMD_COMM_REDUCE_SCATTER ? c->step->out : c->step->in;
+	const struct hspmd_comm_step *step = w->step;
+	const struct hspmd_box *parts = step->kind == HSPMD_COMM_REDUCE_SCATTER ? step->out : step->in;
 	size_t elements = 0, members = (size_t)c->g->count;
-	if (c->step->kind == HSPMD_COMM_ALL_REDUCE)
-		return 2 * elements_of(&c->step->in[c->self]) * (members - 1) / members * c->in->element_bytes;
+	if (step->kind == HSPMD_COMM_ALL_REDUCE)
+		return 2 * elements_of(&step->in[c->self]) * (members - 1) / members * w->in->element_bytes;
 	for (int i = 0; i < c->g->count; i++) {
 		struct hspmd_box box;
-		if (c->step->kind != HSPMD_COMM_ALL_TO_ALL)
+		if (step->kind != HSPMD_COMM_ALL_TO_ALL)
 			elements += elements_of(&parts[c->member[i]]);
-		else if (i != c->g->self && hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->member[i]], &box))
+		else if (i != c->g->self && hspmd_box_intersect(&step->in[c->self], &step->out[c->member[i]], &box))
 			elements += elements_of(&box);
 	}
-	return (c->step->kind == HSPMD_COMM_ALL_TO_ALL ? elements : elements * (members - 1) / members) * c->in->element_bytes;
+	return (step->kind == HSPMD_COMM_ALL_TO_ALL ? elements : elements * (members - 1) / members) * w->in->element_bytes;
 }
 
-int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                             const struct hspmd_local_buffer *out, struct hspmd_error *err)
+static const struct method *method_of(enum hspmd_comm_kind kind, bool grouped)
 {
-	const struct devcomm_step *known = find_step(d, step);
+	static const struct method all_reduce = { prepare_all_reduce, launch_all_reduce, finish_all_reduce },
+	                           gather[] = { { prepare_padded_gather, launch_padded_gather, finish_padded_gather },
+		                                { prepare_grouped_gather, launch_grouped_gather, finish_grouped_gather } },
+	                           scatter[] = { { prepare_padded_scatter, launch_padded_scatter, finish_scatter },
+		                                 { prepare_grouped_scatter, launch_grouped_scatter, finish_scatter } },
+	                           all_to_all = { prepare_all_to_all, launch_all_to_all, finish_all_to_all };
+	return kind == HSPMD_COMM_ALL_REDUCE       ? &all_reduce
+	       : kind == HSPMD_COMM_ALL_GATHER     ? &gather[grouped]
+	       : kind == HSPMD_COMM_REDUCE_SCATTER ? &scatter[grouped]
+	                                           : &all_to_all;
+}
+
+/* All tensors' calls as one launch. */
+static int run_call(struct call *c, const struct method *how, struct hspmd_error *err)
+{
+	for (int i = 0; i < c->count; i++)
+		if (how->prepare(c, &c->work[i], err))
+			return -1;
+	if (c->ops->begin(c->group, err))
+		return -1;
+	for (int i = 0; i < c->count; i++)
+		if (how->launch(c, &c->work[i], err))
+			return -1;
+	if (end(c, err))
+		return -1;
+	for (int i = 0; i < c->count; i++)
+		if (how->finish(c, &c->work[i], err))
+			return -1;
+	return 0;
+}
+
+/* Bytes of a step's tensor, the same on all members. */
+static size_t step_bytes(const struct hspmd_comm_step *step, size_t element_bytes)
+{
+	const struct hspmd_box *parts = step->kind == HSPMD_COMM_REDUCE_SCATTER ? step->out : step->in;
+	size_t elements = 0;
+	for (int m = 0; m < (step->kind == HSPMD_COMM_ALL_REDUCE ? 1 : step->member_count); m++)
+		elements += elements_of(&parts[m]);
+	return elements * element_bytes;
+}
+
+/* The number of tensors of `j` from number `at` on whose calls are one launch: beyond so many bytes, their buffers would cost more than a
+ * launch. */
+#define LAUNCH_BYTES ((size_t)16 << 20)
+static int launched_together(const struct hspmd_joint *j, int at)
+{
+	size_t bytes = step_bytes(j->step[at], j->in->element_bytes);
+	int end = at + 1;
+	while (end < j->count && (bytes += step_bytes(j->step[end], j->in->element_bytes)) <= LAUNCH_BYTES)
+		end++;
+	return end - at;
+}
+
+/* Tensors [at, at + count) of `j`. */
+static int launch(struct call *c, const struct hspmd_joint *j, int at, int count, enum hspmd_collective_form form, struct hspmd_error *err)
+{
+	enum hspmd_comm_kind kind = j->step[at]->kind;
+	size_t elements = 0;
+	c->count = count;
+	for (int i = 0; i < count; i++) {
+		c->work[i] = (struct work){ .step = j->step[at + i], .in = &j->in[at + i], .out = &j->out[at + i] };
+		elements += elements_of(&j->step[at + i]->in[j->self]);
+	}
+	if (!elements && kind == HSPMD_COMM_ALL_REDUCE)
+		return 0;
+	/* After a failure the buffers stay in use until the communicator is aborted. */
+	if (run_call(c, method_of(kind, form == HSPMD_FORM_GROUPED), err))
+		return -1;
+	for (int i = 0; i < count; i++) {
+		atomic_fetch_add_explicit(&c->d->sent_bytes, sent_by(c, &c->work[i]), memory_order_relaxed);
+		for (int b = 0; b < 2; b++)
+			hspmd_devcomm_buffer_release(c->work[i].buffer[b], c->g->made, c->ticket);
+	}
+	return 0;
+}
+
+int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_joint *j, struct hspmd_error *err)
+{
+	const struct hspmd_comm_step *first = j->step[0];
+	const struct devcomm_step *known = find_step(d, first);
 	const struct devcomm_group *g = known ? &d->groups[known->group] : NULL;
 	if (!g || !g->made)
 		return 0;
 	if (!g->made->group)
 		return hspmd_fail(err, "the communicator of these devices was aborted");
-	struct call c = { .d = d, .g = g, .group = g->made->group, .ops = g->made->ops, .step = step, .in = in, .out = out, .self = self };
+	struct call c = { .d = d, .g = g, .group = g->made->group, .ops = g->made->ops, .self = j->self };
 	c.member = hspmd_calloc((size_t)g->count, sizeof *c.member);
-	if (!c.member)
-		return hspmd_fail_memory(err, "communicating");
-	for (int i = 0; i < g->count; i++)
+	c.work = hspmd_calloc((size_t)j->count, sizeof *c.work);
+	int rv = c.member && c.work ? 0 : hspmd_fail_memory(err, "communicating");
+	for (int i = 0; !rv && i < g->count; i++)
 		for (int k = 0; k < g->count; k++)
-			if (d->o.rank_of[step->members[k]] == g->ranks[i])
+			if (d->o.rank_of[first->members[k]] == g->ranks[i])
 				c.member[i] = k;
-	bool grouped = known->form == HSPMD_FORM_GROUPED;
-	int rv = step->kind == HSPMD_COMM_ALL_REDUCE       ? all_reduce(&c, err)
-	         : step->kind == HSPMD_COMM_ALL_GATHER     ? (grouped ? gather_grouped(&c, err) : gather_padded(&c, err))
-	         : step->kind == HSPMD_COMM_REDUCE_SCATTER ? (grouped ? scatter_grouped(&c, err) : scatter_padded(&c, err))
-	                                                   : all_to_all(&c, err);
-	if (!rv)
-		atomic_fetch_add_explicit(&d->sent_bytes, sent_by(&c), memory_order_relaxed);
-	/* After a failure the buffers stay in use until the communicator is aborted. */
-	for (int b = 0; !rv && b < 2; b++)
-		hspmd_devcomm_buffer_release(c.buffer[b], g->made, c.ticket);
+	for (int at = 0; !rv && at < j->count;) {
+		int count = launched_together(j, at);
+		rv = launch(&c, j, at, count, known->form, err);
+		at += count;
+	}
 	free(c.member);
+	free(c.work);
 	return rv ? -1 : 1;
 }
 

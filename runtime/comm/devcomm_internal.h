@@ -95,9 +95,9 @@ int hspmd_devcomm_stream_wait(struct hspmd_devcomm *d, const void *data, size_t 
 
 /* Returns true if a group runs this collective step. */
 bool hspmd_devcomm_has_step(const struct hspmd_devcomm *d, const struct hspmd_comm_step *step);
-/* Run a collective step: 1 enqueued (see hspmd_devcomm_stream_wait), 0 no group runs it, -1 and err. */
-int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                             const struct hspmd_local_buffer *out, struct hspmd_error *err);
+/* Run a collective step, of several tensors as few launches; the first tensor's step is the one that was announced. 1 enqueued (see
+ * hspmd_devcomm_stream_wait), 0 no group runs it, -1 and err. */
+int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_joint *j, struct hspmd_error *err);
 /* Exchange rows of `row` elements between the members of a step: send[m] of them to member m, which begin behind those to the members
  * before it, and come[m] from it likewise; not of this device to itself. Later device work is ordered after it. 1, or 0: no group can, or
  * -1 and err. */
@@ -106,16 +106,15 @@ int hspmd_devcomm_exchange(struct hspmd_devcomm *d, const struct hspmd_comm_step
 /* The group for messages from one device to another; NULL: these use the transport. */
 struct devcomm_group *hspmd_devcomm_pair(const struct hspmd_devcomm *d, int from, int to);
 /* Send the moves between a pair that add, or those that do not, as one message. */
-int hspmd_devcomm_send(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to,
-                       bool add, const struct hspmd_local_buffer *in, struct hspmd_error *err);
+int hspmd_devcomm_send(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move_list *moves, int from, int to, bool add,
+                       const struct hspmd_local_buffer *in, struct hspmd_error *err);
 /* Receive such a message: directly to its destination (if out->data is known, and it is one contiguous box without addition), otherwise
  * into a buffer. */
-int hspmd_devcomm_receive(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to,
-                          bool add, bool early, const struct hspmd_local_buffer *out, struct devcomm_buffer **buffer, uint64_t *ticket,
+int hspmd_devcomm_receive(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move_list *moves, int from, int to, bool add,
+                          bool early, const struct hspmd_local_buffer *out, struct devcomm_buffer **buffer, uint64_t *ticket,
                           struct hspmd_error *err);
 /* Complete the receive: order later work after it, unpack and release the buffer. */
-int hspmd_devcomm_unpack(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to,
-                         bool add, const struct hspmd_local_buffer *out, struct devcomm_buffer *buffer, uint64_t ticket,
-                         struct hspmd_error *err);
+int hspmd_devcomm_unpack(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move_list *moves, int from, int to, bool add,
+                         const struct hspmd_local_buffer *out, struct devcomm_buffer *buffer, uint64_t ticket, struct hspmd_error *err);
 
 #endif

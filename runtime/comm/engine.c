@@ -52,14 +52,45 @@ struct hspmd_engine {
 
 /* ---- for the thread that has set `busy` */
 
+/* The job itself (0), or one that is joined with it. */
+static const struct hspmd_engine_job *part_of(const struct hspmd_engine_job *j, int number)
+{
+	return number ? &j->joined[number - 1] : j;
+}
+
+static int run_joined(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct hspmd_error *err)
+{
+	struct hspmd_comm_part *parts = hspmd_calloc((size_t)j->joined_count + 1, sizeof *parts);
+	if (!parts)
+		return hspmd_fail_memory(err, "communicating");
+	for (int i = 0; i <= j->joined_count; i++) {
+		const struct hspmd_engine_job *one = part_of(j, i);
+		parts[i] = (struct hspmd_comm_part){ one->transfer, one->step, one->in, one->out };
+	}
+	int status = hspmd_comm_run_joined(e->comm, parts, j->joined_count + 1, j->dtype, j->tag, err);
+	free(parts);
+	return status;
+}
+
+/* The memory that is written must no longer be the source of a message in transit. */
+static int flush_outputs(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct hspmd_error *err)
+{
+	for (int i = 0; i <= j->joined_count; i++) {
+		const struct hspmd_engine_job *one = part_of(j, i);
+		if (one->out && hspmd_comm_flush(e->comm, one->out, one->out_bytes, err))
+			return -1;
+	}
+	return 0;
+}
+
 static int run_step(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct hspmd_error *err)
 {
 	double began = hspmd_now();
-	/* The memory that is written must no longer be the source of a message in transit. */
-	if ((j->out && hspmd_comm_flush(e->comm, j->out, j->out_bytes, err)) ||
+	if (flush_outputs(e, j, err) ||
 	    (hspmd_comm_chooses_rows(j->step)
 	             ? hspmd_comm_run_rows(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, &j->choice, j->tag, err)
-	             : hspmd_comm_run(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, j->tag, err))) {
+	     : j->joined_count ? run_joined(e, j, err)
+	                       : hspmd_comm_run(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, j->tag, err))) {
 		const char *word = hspmd_comm_kind_names[j->step->kind];
 		return j->micro_batch < 0 ? hspmd_error_prefix(err, "%s of %s", word, j->tensor)
 		                          : hspmd_error_prefix(err, "%s of %s, micro-batch %d", word, j->tensor, j->micro_batch);
@@ -287,9 +318,12 @@ static int note_memory(struct hspmd_engine *e, const struct hspmd_engine_job *j,
 {
 	if (e->span_count >= 16)
 		prune(e);
-	if (hspmd_array_grow(&e->spans, &e->span_capacity, e->span_count, sizeof *e->spans))
-		return hspmd_fail_memory(err, "communicating");
-	e->spans[e->span_count++] = (struct span){ e->issued + 1, j->in, j->out, j->in_bytes, j->out_bytes };
+	for (int i = 0; i <= j->joined_count; i++) {
+		const struct hspmd_engine_job *one = part_of(j, i);
+		if (hspmd_array_grow(&e->spans, &e->span_capacity, e->span_count, sizeof *e->spans))
+			return hspmd_fail_memory(err, "communicating");
+		e->spans[e->span_count++] = (struct span){ e->issued + 1, one->in, one->out, one->in_bytes, one->out_bytes };
+	}
 	return 0;
 }
 
@@ -327,7 +361,7 @@ static bool receives(const struct hspmd_engine_job *j, int self)
 int hspmd_engine_post_receives(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
 {
 	struct task t = { POST_RECEIVES, *job };
-	if (!receives(job, e->self))
+	if (job->joined_count || !receives(job, e->self))
 		return 0;
 	return do_now(e, &t, false, err) ? -1 : 1;
 }

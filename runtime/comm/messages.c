@@ -5,20 +5,20 @@
 #include "common/alloc.h"
 #include "runtime/comm/comm_internal.h"
 
-static int append(struct hspmd_pieces *p, const struct hspmd_box *box, struct hspmd_error *err)
+static int append(struct hspmd_pieces *p, const struct hspmd_box *box, int part, struct hspmd_error *err)
 {
-	if (hspmd_array_grow(&p->box, &p->capacity, p->count, sizeof *p->box))
+	if (hspmd_array_grow(&p->piece, &p->capacity, p->count, sizeof *p->piece))
 		return hspmd_fail_memory(err, "cutting a box into messages");
-	p->box[p->count++] = *box;
+	p->piece[p->count++] = (struct hspmd_piece){ *box, part };
 	return 0;
 }
 
 /* Cut along the outermost dimension first, so that pieces are as contiguous as the box allows. */
-static int cut(struct hspmd_pieces *p, const struct hspmd_box *box, int64_t most, struct hspmd_error *err)
+static int cut(struct hspmd_pieces *p, const struct hspmd_box *box, int part, int64_t most, struct hspmd_error *err)
 {
 	int64_t elements = hspmd_box_elements(box);
 	if (elements <= most)
-		return elements ? append(p, box, err) : 0;
+		return elements ? append(p, box, part, err) : 0;
 	int d = 0;
 	while (box->hi[d] - box->lo[d] == 1)
 		d++;
@@ -28,15 +28,15 @@ static int cut(struct hspmd_pieces *p, const struct hspmd_box *box, int64_t most
 	for (int64_t lo = box->lo[d]; lo < box->hi[d]; lo += rows) {
 		slab.lo[d] = lo;
 		slab.hi[d] = lo + rows < box->hi[d] ? lo + rows : box->hi[d];
-		if (cut(p, &slab, most, err))
+		if (cut(p, &slab, part, most, err))
 			return -1;
 	}
 	return 0;
 }
 
-int hspmd_pieces_add(struct hspmd_pieces *p, const struct hspmd_box *box, size_t element_bytes, struct hspmd_error *err)
+int hspmd_pieces_add(struct hspmd_pieces *p, const struct hspmd_box *box, int part, size_t element_bytes, struct hspmd_error *err)
 {
-	return cut(p, box, (int64_t)(HSPMD_COMM_MESSAGE / element_bytes), err);
+	return cut(p, box, part, (int64_t)(HSPMD_COMM_MESSAGE / element_bytes), err);
 }
 
 int hspmd_pieces_close(struct hspmd_pieces *p, size_t element_bytes, struct hspmd_error *err)
@@ -44,7 +44,7 @@ int hspmd_pieces_close(struct hspmd_pieces *p, size_t element_bytes, struct hspm
 	size_t filled = 0;
 	p->message_count = 0;
 	for (size_t i = 0; i < p->count; i++) {
-		size_t bytes = (size_t)hspmd_box_elements(&p->box[i]) * element_bytes;
+		size_t bytes = (size_t)hspmd_box_elements(&p->piece[i].box) * element_bytes;
 		if (!p->message_count || filled + bytes > HSPMD_COMM_MESSAGE) {
 			/* One more entry than there are messages: the end of the last one. */
 			if (hspmd_array_grow(&p->first, &p->first_capacity, p->message_count + 1, sizeof *p->first) ||
@@ -63,12 +63,12 @@ int hspmd_pieces_close(struct hspmd_pieces *p, size_t element_bytes, struct hspm
 
 int hspmd_pieces_of(struct hspmd_pieces *p, const struct hspmd_box *box, size_t element_bytes, struct hspmd_error *err)
 {
-	return hspmd_pieces_add(p, box, element_bytes, err) || hspmd_pieces_close(p, element_bytes, err) ? -1 : 0;
+	return hspmd_pieces_add(p, box, 0, element_bytes, err) || hspmd_pieces_close(p, element_bytes, err) ? -1 : 0;
 }
 
 void hspmd_pieces_free(struct hspmd_pieces *p)
 {
-	free(p->box);
+	free(p->piece);
 	free(p->first);
 	free(p->bytes);
 	memset(p, 0, sizeof *p);
@@ -81,9 +81,10 @@ char *hspmd_local_buffer_contiguous(const struct hspmd_local_buffer *part, const
 
 char *hspmd_pieces_in_place(const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part)
 {
+	const struct hspmd_piece *only = &p->piece[p->first[m]];
 	if (!part->on_host || p->first[m + 1] - p->first[m] != 1)
 		return NULL;
-	return hspmd_local_buffer_contiguous(part, &p->box[p->first[m]]);
+	return hspmd_local_buffer_contiguous(&part[only->part], &only->box);
 }
 
 int hspmd_comm_need_device_scratch(struct hspmd_comm *c, size_t bytes, struct hspmd_error *err)
@@ -136,9 +137,9 @@ int hspmd_pieces_pack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t
 {
 	char *at = host;
 	for (size_t i = p->first[m]; i < p->first[m + 1]; i++) {
-		if (hspmd_local_buffer_pack(c, part, &p->box[i], at, err))
+		if (hspmd_local_buffer_pack(c, &part[p->piece[i].part], &p->piece[i].box, at, err))
 			return -1;
-		at += (size_t)hspmd_box_elements(&p->box[i]) * part->element_bytes;
+		at += (size_t)hspmd_box_elements(&p->piece[i].box) * part->element_bytes;
 	}
 	return 0;
 }
@@ -148,9 +149,9 @@ int hspmd_pieces_unpack(struct hspmd_comm *c, const struct hspmd_pieces *p, size
 {
 	const char *at = host;
 	for (size_t i = p->first[m]; i < p->first[m + 1]; i++) {
-		if (hspmd_local_buffer_unpack(c, part, &p->box[i], at, add, err))
+		if (hspmd_local_buffer_unpack(c, &part[p->piece[i].part], &p->piece[i].box, at, add, err))
 			return -1;
-		at += (size_t)hspmd_box_elements(&p->box[i]) * part->element_bytes;
+		at += (size_t)hspmd_box_elements(&p->piece[i].box) * part->element_bytes;
 	}
 	return 0;
 }

@@ -23,11 +23,11 @@ enum { TAG_ADDEND = 0, TAG_TOTAL = 1, TAG_SMALL = 2 };
 /* The owner's side: receives addends of its range from all other members, message by message. */
 struct summing {
 	struct hspmd_comm *c;
-	const struct hspmd_comm_step *step;
-	int self;
+	const int *member;
+	int members, self;
 	const struct hspmd_local_buffer *in, *out;
 	uint64_t tag;
-	struct hspmd_pieces pieces;
+	struct hspmd_pieces pieces;     /* of its range */
 	struct hspmd_request **request; /* [WINDOW][members] */
 	struct hspmd_scratch **scratch; /* of the same shape */
 	const void **source;            /* [members] */
@@ -38,7 +38,7 @@ static int post(struct summing *s, size_t m, struct hspmd_error *err)
 {
 	if (m >= s->pieces.message_count)
 		return 0;
-	int n = s->step->member_count;
+	int n = s->members;
 	for (int i = 0; i < n; i++) {
 		size_t slot = m % WINDOW * (size_t)n + (size_t)i;
 		if (i == s->self)
@@ -46,7 +46,7 @@ static int post(struct summing *s, size_t m, struct hspmd_error *err)
 		s->scratch[slot] = hspmd_comm_scratch_acquire(s->c, s->pieces.bytes[m], err);
 		if (!s->scratch[slot])
 			return -1;
-		if (hspmd_comm_receive(s->c, s->step->members[i], s->tag | TAG_ADDEND, s->scratch[slot]->data, s->pieces.bytes[m],
+		if (hspmd_comm_receive(s->c, s->member[i], s->tag | TAG_ADDEND, s->scratch[slot]->data, s->pieces.bytes[m],
 		                       &s->request[slot], err)) {
 			hspmd_comm_scratch_release(s->scratch[slot]);
 			return -1;
@@ -57,16 +57,16 @@ static int post(struct summing *s, size_t m, struct hspmd_error *err)
 
 static int send_total(struct summing *s, const void *total, size_t bytes, struct hspmd_scratch *scratch, struct hspmd_error *err)
 {
-	int n = s->step->member_count;
+	int n = s->members;
 	for (int k = 1; s->send_totals && k < n; k++)
-		if (hspmd_comm_send(s->c, s->step->members[(s->self + k) % n], s->tag | TAG_TOTAL, total, bytes, scratch, err))
+		if (hspmd_comm_send(s->c, s->member[(s->self + k) % n], s->tag | TAG_TOTAL, total, bytes, scratch, err))
 			return -1;
 	return 0;
 }
 
 static int sum_message(struct summing *s, size_t m, struct hspmd_error *err)
 {
-	int n = s->step->member_count;
+	int n = s->members;
 	size_t base = m % WINDOW * (size_t)n, bytes = s->pieces.bytes[m];
 	struct hspmd_scratch *own = NULL, *total = NULL;
 	const char *mine = hspmd_pieces_in_place(&s->pieces, m, s->in);
@@ -101,17 +101,14 @@ static int sum_message(struct summing *s, size_t m, struct hspmd_error *err)
 	return rv;
 }
 
-/* box: this member's range. */
-static int start_summing(struct summing *s, const struct hspmd_box *box, struct hspmd_error *err)
+static int start_summing(struct summing *s, struct hspmd_error *err)
 {
-	size_t n = (size_t)s->step->member_count;
+	size_t n = (size_t)s->members;
 	s->request = hspmd_calloc(WINDOW * n, sizeof *s->request);
 	s->scratch = hspmd_calloc(WINDOW * n, sizeof *s->scratch);
 	s->source = hspmd_calloc(n, sizeof *s->source);
 	if (!s->request || !s->scratch || !s->source)
 		return hspmd_fail_memory(err, "summing");
-	if (hspmd_pieces_of(&s->pieces, box, s->in->element_bytes, err))
-		return -1;
 	for (size_t m = 0; m < WINDOW; m++)
 		if (post(s, m, err))
 			return -1;
@@ -134,28 +131,50 @@ static void end_summing(struct summing *s)
 	free(s->source);
 }
 
-static int send_box(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, int device, uint64_t tag,
-                    struct hspmd_error *err)
+/* The pieces of what member `owner` gets of the sums. */
+static int pieces_of_owner(const struct hspmd_joint *j, int owner, struct hspmd_pieces *p, struct hspmd_error *err)
 {
-	struct hspmd_pieces p = { 0 };
-	int rv = hspmd_pieces_of(&p, box, part->element_bytes, err);
+	for (int i = 0; i < j->count; i++)
+		if (hspmd_pieces_add(p, &j->step[i]->out[owner], i, j->in->element_bytes, err))
+			return -1;
+	return hspmd_pieces_close(p, j->in->element_bytes, err);
+}
+
+static int scatter_by_chain(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err)
+{
+	int n = j->step[0]->member_count, rv = 0;
+	struct hspmd_chain_members members = { j->step[0]->members, n, j->self };
+	struct hspmd_pieces *ranges = hspmd_calloc((size_t)n, sizeof *ranges);
+	if (!ranges)
+		return hspmd_fail_memory(err, "summing");
+	for (int i = 0; !rv && i < n; i++)
+		rv = pieces_of_owner(j, i, &ranges[i], err);
 	if (!rv)
-		rv = hspmd_comm_send_pieces(c, &p, part, device, tag, err);
-	hspmd_pieces_free(&p);
+		rv = hspmd_comm_chain(c, &members, j->in, j->out, ranges, n, tag, err);
+	else
+		for (int i = 0; i < n; i++)
+			hspmd_pieces_free(&ranges[i]);
+	free(ranges);
 	return rv;
 }
 
-int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                              const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
+int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err)
 {
-	struct summing s = { .c = c, .step = step, .self = self, .in = in, .out = out, .tag = tag };
-	int n = step->member_count;
+	const int *member = j->step[0]->members;
+	int n = j->step[0]->member_count;
+	struct summing s = { .c = c, .member = member, .members = n, .self = j->self, .in = j->in, .out = j->out, .tag = tag };
 	if (n > FEW_MEMBERS)
-		return hspmd_comm_chain(c, step, self, in, out, step->out, n, tag, err);
-	int rv = start_summing(&s, &step->out[self], err);
+		return scatter_by_chain(c, j, tag, err);
+	int rv = pieces_of_owner(j, j->self, &s.pieces, err);
+	if (!rv)
+		rv = start_summing(&s, err);
 	for (int k = 1; !rv && k < n; k++) {
-		int to = (self + k) % n;
-		rv = send_box(c, in, &step->out[to], step->members[to], tag | TAG_ADDEND, err);
+		int to = (j->self + k) % n;
+		struct hspmd_pieces p = { 0 };
+		rv = pieces_of_owner(j, to, &p, err);
+		if (!rv)
+			rv = hspmd_comm_send_pieces(c, &p, j->in, member[to], tag | TAG_ADDEND, err);
+		hspmd_pieces_free(&p);
 	}
 	if (!rv)
 		rv = finish_summing(&s, err);
@@ -163,29 +182,65 @@ int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step
 	return rv;
 }
 
-/* ---- all-reduce: on the packed box as a row of elements, of which every member owns an equal range */
+/* ---- all-reduce: on the packed boxes as a row of elements, of which every member owns an equal range */
 
-/* A box of a part as a row; scratch NULL: the box is contiguous there. */
+#define ROW ((int64_t)8 << 20) /* bytes of the boxes of several tensors that are packed into one row at a time */
+
+/* Boxes of the tensors as a row; scratch NULL: there is one, and it is contiguous in its part. */
 struct row {
 	struct hspmd_local_buffer part;
 	struct hspmd_scratch *scratch;
 };
 
-static int make_row(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, bool fill, struct row *row,
-                    struct hspmd_error *err)
+static int64_t row_elements(const struct hspmd_joint *j)
 {
-	int64_t elements = hspmd_box_elements(box);
-	*row = (struct row){ .part = *part };
-	row->part.box = (struct hspmd_box){ .rank = 1, .hi = { elements } };
-	row->part.data = part->on_host ? hspmd_local_buffer_contiguous(part, box) : NULL;
-	row->part.on_host = true;
-	if (row->part.data)
+	int64_t elements = 0;
+	for (int i = 0; i < j->count; i++)
+		elements += hspmd_box_elements(&j->step[i]->in[j->self]);
+	return elements;
+}
+
+/* The box of the only tensor in its part's memory; NULL: there are several, or it is not contiguous in the host's memory. */
+static char *row_in_place(const struct hspmd_joint *j, const struct hspmd_local_buffer *part, const struct hspmd_box *box)
+{
+	return j->count == 1 && part->on_host ? hspmd_local_buffer_contiguous(part, box) : NULL;
+}
+
+/* Copies all boxes between their parts and a row. */
+static int copy_row(struct hspmd_comm *c, const struct hspmd_joint *j, char *row, bool pack, struct hspmd_error *err)
+{
+	for (int i = 0; i < j->count; i++) {
+		const struct hspmd_box *box = pack ? &j->step[i]->in[j->self] : &j->step[i]->out[j->self];
+		if (pack ? hspmd_local_buffer_pack(c, &j->in[i], box, row, err)
+		         : hspmd_local_buffer_unpack(c, &j->out[i], box, row, false, err))
+			return -1;
+		row += (size_t)hspmd_box_elements(box) * j->in->element_bytes;
+	}
+	return 0;
+}
+
+/* Rows of the addends and of the sums; if neither can be in place, they are one. */
+static int make_rows(struct hspmd_comm *c, const struct hspmd_joint *j, struct row *from, struct row *to, struct hspmd_error *err)
+{
+	int64_t elements = row_elements(j);
+	from->part = j->in[0];
+	from->part.box = (struct hspmd_box){ .rank = 1, .hi = { elements } };
+	from->part.on_host = true;
+	to->part = from->part;
+	from->part.data = row_in_place(j, &j->in[0], &j->step[0]->in[j->self]);
+	to->part.data = row_in_place(j, &j->out[0], &j->step[0]->out[j->self]);
+	if (from->part.data && to->part.data)
 		return 0;
-	row->scratch = hspmd_comm_scratch_acquire(c, (size_t)elements * part->element_bytes, err);
-	if (!row->scratch)
+	struct row *packed = from->part.data ? to : from;
+	packed->scratch = hspmd_comm_scratch_acquire(c, (size_t)elements * j->in->element_bytes, err);
+	if (!packed->scratch)
 		return -1;
-	row->part.data = row->scratch->data;
-	return fill ? hspmd_local_buffer_pack(c, part, box, row->part.data, err) : 0;
+	if (!from->part.data && copy_row(c, j, packed->scratch->data, true, err))
+		return -1;
+	packed->part.data = packed->scratch->data;
+	if (!to->part.data)
+		to->part.data = packed->part.data;
+	return 0;
 }
 
 static struct hspmd_box range(int64_t elements, int n, int owner)
@@ -196,10 +251,10 @@ static struct hspmd_box range(int64_t elements, int n, int owner)
 	return (struct hspmd_box){ .rank = 1, .lo = { lo < elements ? lo : elements }, .hi = { hi < elements ? hi : elements } };
 }
 
-static int reduce_small(struct hspmd_comm *c, const struct hspmd_comm_step *step, const struct hspmd_local_buffer *in,
+static int reduce_small(struct hspmd_comm *c, const struct hspmd_chain_members *members, const struct hspmd_local_buffer *in,
                         const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
-	int n = step->member_count, rv = -1;
+	int n = members->count, rv = -1;
 	size_t bytes = (size_t)in->box.hi[0] * in->element_bytes;
 	struct hspmd_scratch *all = hspmd_comm_scratch_acquire(c, bytes * (size_t)n, err);
 	int *ranks = hspmd_calloc((size_t)n, sizeof *ranks);
@@ -207,7 +262,7 @@ static int reduce_small(struct hspmd_comm *c, const struct hspmd_comm_step *step
 	if (!ranks || !source)
 		hspmd_fail_memory(err, "summing");
 	for (int i = 0; ranks && i < n; i++)
-		ranks[i] = c->rank_of[step->members[i]];
+		ranks[i] = c->rank_of[members->member[i]];
 	if (all && ranks && source)
 		rv = hspmd_transport_all_gather(c->transport, ranks, n, tag | TAG_SMALL, in->data, bytes, all->data, err);
 	for (int i = 0; !rv && i < n; i++)
@@ -226,39 +281,47 @@ struct totals {
 	size_t count, capacity;
 };
 
-static int post_totals(struct hspmd_comm *c, const struct hspmd_comm_step *step, int owner, const struct hspmd_local_buffer *out,
+static int post_totals(struct hspmd_comm *c, const struct hspmd_chain_members *members, int owner, const struct hspmd_local_buffer *out,
                        uint64_t tag, struct totals *t, struct hspmd_error *err)
 {
 	struct hspmd_pieces p = { 0 };
-	struct hspmd_box box = range(out->box.hi[0], step->member_count, owner);
+	struct hspmd_box box = range(out->box.hi[0], members->count, owner);
 	int rv = hspmd_pieces_of(&p, &box, out->element_bytes, err);
 	for (size_t m = 0; !rv && m < p.message_count; m++) {
 		rv = hspmd_array_grow(&t->request, &t->capacity, t->count, sizeof *t->request);
 		if (rv)
 			hspmd_fail_memory(err, "summing");
 		else
-			rv = hspmd_comm_receive(c, step->members[owner], tag | TAG_TOTAL, hspmd_pieces_in_place(&p, m, out), p.bytes[m],
+			rv = hspmd_comm_receive(c, members->member[owner], tag | TAG_TOTAL, hspmd_pieces_in_place(&p, m, out), p.bytes[m],
 			                        &t->request[t->count++], err);
 	}
 	hspmd_pieces_free(&p);
 	return rv;
 }
 
-static int reduce_large(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+static int reduce_large(struct hspmd_comm *c, const struct hspmd_chain_members *members, const struct hspmd_local_buffer *in,
                         const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
-	int n = step->member_count, rv = 0;
+	int n = members->count, self = members->self, rv = 0;
 	int64_t elements = in->box.hi[0];
-	struct summing s = { .c = c, .step = step, .self = self, .in = in, .out = out, .tag = tag, .send_totals = true };
+	struct summing s = {
+		.c = c, .member = members->member, .members = n, .self = self, .in = in, .out = out, .tag = tag, .send_totals = true
+	};
 	struct totals totals = { 0 };
 	struct hspmd_box mine = range(elements, n, self);
 	for (int k = 1; !rv && k < n; k++)
-		rv = post_totals(c, step, (self + n - k) % n, out, tag, &totals, err);
+		rv = post_totals(c, members, (self + n - k) % n, out, tag, &totals, err);
 	if (!rv)
-		rv = start_summing(&s, &mine, err);
+		rv = hspmd_pieces_of(&s.pieces, &mine, in->element_bytes, err);
+	if (!rv)
+		rv = start_summing(&s, err);
 	for (int k = 1; !rv && k < n; k++) {
 		struct hspmd_box box = range(elements, n, (self + k) % n);
-		rv = send_box(c, in, &box, step->members[(self + k) % n], tag | TAG_ADDEND, err);
+		struct hspmd_pieces p = { 0 };
+		rv = hspmd_pieces_of(&p, &box, in->element_bytes, err);
+		if (!rv)
+			rv = hspmd_comm_send_pieces(c, &p, in, members->member[(self + k) % n], tag | TAG_ADDEND, err);
+		hspmd_pieces_free(&p);
 	}
 	if (!rv)
 		rv = finish_summing(&s, err);
@@ -276,10 +339,15 @@ static int reduce_large(struct hspmd_comm *c, const struct hspmd_comm_step *step
 }
 
 /* Along the members; afterwards out may be used freely. */
-static int reduce_by_chain(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+static int reduce_by_chain(struct hspmd_comm *c, const struct hspmd_chain_members *members, const struct hspmd_local_buffer *in,
                            const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
-	if (hspmd_comm_chain(c, step, self, in, out, &in->box, 1, tag, err))
+	struct hspmd_pieces all = { 0 };
+	if (hspmd_pieces_of(&all, &in->box, in->element_bytes, err)) {
+		hspmd_pieces_free(&all);
+		return -1;
+	}
+	if (hspmd_comm_chain(c, members, in, out, &all, 1, tag, err))
 		return -1;
 	return hspmd_comm_flush(c, out->data, (size_t)out->box.hi[0] * out->element_bytes, err);
 }
@@ -289,94 +357,140 @@ static bool is_small(int members, size_t bytes)
 	return bytes * (size_t)members <= (members > FEW_MEMBERS ? SMALL_OF_MANY : SMALL);
 }
 
-int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                          const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
+/* Of all tensors of `j` in one row. */
+static int reduce_row(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err)
 {
 	struct row from = { 0 }, to = { 0 };
-	const struct hspmd_box *box = &step->in[self];
-	size_t bytes = (size_t)hspmd_box_elements(box) * in->element_bytes;
+	struct hspmd_chain_members members = { j->step[0]->members, j->step[0]->member_count, j->self };
+	size_t bytes = (size_t)row_elements(j) * j->in->element_bytes;
 	if (!bytes)
 		return 0;
-	int rv = make_row(c, in, box, true, &from, err);
+	int rv = make_rows(c, j, &from, &to, err);
 	if (!rv)
-		rv = make_row(c, out, &step->out[self], false, &to, err);
-	if (!rv)
-		rv = is_small(step->member_count, bytes) ? reduce_small(c, step, &from.part, &to.part, tag, err)
-		     : step->member_count > FEW_MEMBERS  ? reduce_by_chain(c, step, self, &from.part, &to.part, tag, err)
-		                                         : reduce_large(c, step, self, &from.part, &to.part, tag, err);
+		rv = is_small(members.count, bytes) ? reduce_small(c, &members, &from.part, &to.part, tag, err)
+		     : members.count > FEW_MEMBERS  ? reduce_by_chain(c, &members, &from.part, &to.part, tag, err)
+		                                    : reduce_large(c, &members, &from.part, &to.part, tag, err);
 	if (rv)
 		return -1; /* the rows' buffers keep their users: messages may be in transit */
-	if (to.scratch)
-		rv = hspmd_local_buffer_unpack(c, out, &step->out[self], to.part.data, false, err);
+	if (!row_in_place(j, &j->out[0], &j->step[0]->out[j->self]))
+		rv = copy_row(c, j, to.part.data, false, err);
 	hspmd_comm_scratch_release(from.scratch);
 	hspmd_comm_scratch_release(to.scratch);
 	return rv;
 }
 
-/* Scratch bytes for a box that is sent or received in messages: of all messages, or of the `window` largest. A message that is
- * contiguous in the part needs none unless it is an addend. */
-static int64_t buffers_of(const struct hspmd_box *box, const struct hspmd_local_buffer *part, size_t window, bool addends,
-                          struct hspmd_error *err)
+/* The next tensors of `j`, from number `at` on, that are summed in one row; the same on all members. */
+static struct hspmd_joint next_row(const struct hspmd_joint *j, int at)
 {
-	struct hspmd_pieces p = { 0 };
+	struct hspmd_joint row = { 0, j->step + at, j->in + at, j->out + at, j->self };
+	int64_t bytes = 0;
+	do {
+		bytes += hspmd_box_elements(&j->step[at + row.count]->in[j->self]) * (int64_t)j->in->element_bytes;
+		row.count++;
+	} while (at + row.count < j->count &&
+	         bytes + hspmd_box_elements(&j->step[at + row.count]->in[j->self]) * (int64_t)j->in->element_bytes <= ROW);
+	return row;
+}
+
+int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err)
+{
+	for (int at = 0; at < j->count;) {
+		struct hspmd_joint row = next_row(j, at);
+		if (reduce_row(c, &row, tag, err))
+			return -1;
+		at += row.count;
+	}
+	return 0;
+}
+
+/* Scratch bytes for what is sent or received in messages: of all messages, or of the `window` largest. A message that is contiguous in the
+ * part needs none unless it is an addend. Frees the pieces. */
+static int64_t buffers_of(struct hspmd_pieces *p, const struct hspmd_local_buffer *part, size_t window, bool addends)
+{
 	size_t all = 0, most = 0;
-	int rv = hspmd_pieces_of(&p, box, part->element_bytes, err);
-	for (size_t m = 0; !rv && m < p.message_count; m++) {
-		size_t bytes = addends || !hspmd_pieces_in_place(&p, m, part) ? hspmd_comm_scratch_size(p.bytes[m]) : 0;
+	for (size_t m = 0; m < p->message_count; m++) {
+		size_t bytes = addends || !hspmd_pieces_in_place(p, m, part) ? hspmd_comm_scratch_size(p->bytes[m]) : 0;
 		all += bytes;
 		most = bytes > most ? bytes : most;
 	}
+	hspmd_pieces_free(p);
+	return (int64_t)(window && all > window * most ? window * most : all);
+}
+
+/* The same for the sums that member `owner` gets. -1 and err. */
+static int64_t owner_buffers(const struct hspmd_joint *j, int owner, const struct hspmd_local_buffer *part, size_t window, bool addends,
+                             struct hspmd_error *err)
+{
+	struct hspmd_pieces p = { 0 };
+	if (!pieces_of_owner(j, owner, &p, err))
+		return buffers_of(&p, part, window, addends);
 	hspmd_pieces_free(&p);
-	return rv ? -1 : (int64_t)(window && all > window * most ? window * most : all);
+	return -1;
 }
 
-static int64_t row_buffer(const struct hspmd_local_buffer *part, const struct hspmd_box *box)
+static int64_t scatter_scratch(const struct hspmd_joint *j, struct hspmd_error *err)
 {
-	return hspmd_local_buffer_contiguous(part, box)
-	               ? 0
-	               : (int64_t)hspmd_comm_scratch_size((size_t)hspmd_box_elements(box) * part->element_bytes);
-}
-
-/* `total`: of an all-reduce's rows, in which its totals are received. */
-static int64_t chain_scratch(const struct hspmd_comm_step *step, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-                             int self, int64_t total, struct hspmd_error *err)
-{
-	bool all = step->kind == HSPMD_COMM_ALL_REDUCE;
-	size_t most = 0;
-	for (int i = 0; i < (all ? 1 : step->member_count); i++) {
-		size_t bytes = (size_t)hspmd_box_elements(all ? &step->in[self] : &step->out[i]) * in->element_bytes;
-		most = bytes > most ? bytes : most;
+	int n = j->step[0]->member_count;
+	int64_t total = 0, most = 0;
+	if (n > FEW_MEMBERS) {
+		for (int i = 0; i < n; i++) {
+			int64_t elements = 0;
+			for (int k = 0; k < j->count; k++)
+				elements += hspmd_box_elements(&j->step[k]->out[i]);
+			most = elements > most ? elements : most;
+		}
+		total = owner_buffers(j, j->self, j->out, 0, false, err);
+		return total < 0 ? -1 : total + hspmd_comm_chain_scratch(j->in->element_bytes, (size_t)most * j->in->element_bytes);
 	}
-	int64_t totals = all ? 0 : buffers_of(&step->out[self], out, 0, false, err);
-	return totals < 0 ? -1 : total + totals + hspmd_comm_chain_scratch(in->element_bytes, most);
-}
-
-int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-                               const struct hspmd_local_buffer *out, struct hspmd_error *err)
-{
-	int n = step->member_count;
-	bool all = step->kind == HSPMD_COMM_ALL_REDUCE;
-	int64_t elements = hspmd_box_elements(&step->in[self]);
-	size_t bytes = (size_t)elements * in->element_bytes;
-	struct hspmd_box mine = all ? range(elements, n, self) : step->out[self];
-	struct hspmd_local_buffer row = {
-		.data = in->data, .box = { .rank = 1, .hi = { elements } }, .element_bytes = in->element_bytes, .on_host = true
-	};
-	int64_t total = all ? row_buffer(in, &step->in[self]) + row_buffer(out, &step->out[self]) : 0;
-	if (all && is_small(n, bytes))
-		return total + (int64_t)hspmd_comm_scratch_size(bytes * (size_t)n);
-	if (n > FEW_MEMBERS)
-		return chain_scratch(step, in, out, self, total, err);
-	int64_t addends = buffers_of(&mine, all ? &row : out, WINDOW, true, err);
-	int64_t own = all ? 0 : buffers_of(&mine, in, 1, false, err), sum = all ? 0 : buffers_of(&mine, out, 1, false, err);
+	int64_t addends = owner_buffers(j, j->self, j->out, WINDOW, true, err), own = owner_buffers(j, j->self, j->in, 1, false, err),
+	        sum = owner_buffers(j, j->self, j->out, 1, false, err);
 	if (addends < 0 || own < 0 || sum < 0)
 		return -1;
-	total += (n - 1) * addends + own + sum;
-	for (int to = 0; !all && to < n; to++) {
-		int64_t sent = to == self ? 0 : buffers_of(&step->out[to], in, 0, false, err);
+	total = (n - 1) * addends + own + sum;
+	for (int to = 0; to < n; to++) {
+		int64_t sent = to == j->self ? 0 : owner_buffers(j, to, j->in, 0, false, err);
 		if (sent < 0)
 			return -1;
 		total += sent;
 	}
 	return total;
+}
+
+/* Of one row. */
+static int64_t row_scratch(const struct hspmd_joint *j, struct hspmd_error *err)
+{
+	int n = j->step[0]->member_count;
+	int64_t elements = row_elements(j);
+	size_t bytes = (size_t)elements * j->in->element_bytes;
+	struct hspmd_local_buffer row = j->in[0];
+	struct hspmd_box mine = range(elements, n, j->self);
+	struct hspmd_pieces p = { 0 };
+	bool in_place = row_in_place(j, &j->in[0], &j->step[0]->in[j->self]) && row_in_place(j, &j->out[0], &j->step[0]->out[j->self]);
+	int64_t total = in_place ? 0 : (int64_t)hspmd_comm_scratch_size(bytes);
+	if (is_small(n, bytes))
+		return total + (int64_t)hspmd_comm_scratch_size(bytes * (size_t)n);
+	if (n > FEW_MEMBERS)
+		return total + hspmd_comm_chain_scratch(j->in->element_bytes, bytes);
+	row.box = (struct hspmd_box){ .rank = 1, .hi = { elements } };
+	if (hspmd_pieces_of(&p, &mine, row.element_bytes, err)) {
+		hspmd_pieces_free(&p);
+		return -1;
+	}
+	return total + (n - 1) * buffers_of(&p, &row, WINDOW, true);
+}
+
+int64_t hspmd_comm_sum_scratch(const struct hspmd_joint *j, struct hspmd_error *err)
+{
+	int64_t most = 0;
+	if (j->step[0]->kind != HSPMD_COMM_ALL_REDUCE)
+		return scatter_scratch(j, err);
+	for (int at = 0; at < j->count;) {
+		struct hspmd_joint row = next_row(j, at);
+		int64_t bytes = row_scratch(&row, err);
+		if (bytes < 0)
+			return -1;
+		most = bytes > most ? bytes : most;
+		at += row.count;
+	}
+	return most;
 }

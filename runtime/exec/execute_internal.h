@@ -44,6 +44,18 @@ struct hspmd_executor {
 /* Instruction `in` of the program that runs; attr NULL: the instruction's own. 0 or -1 and err. */
 int hspmd_executor_run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
                               struct hspmd_error *err);
+/* Bytes of a slot of the program that runs, and their address (NULL: no slot). */
+static inline size_t hspmd_running_slot_bytes(const struct hspmd_executor *ex, int slot)
+{
+	return slot < 0 ? 0 : ex->p->slot_types[ex->p->slots[slot].slot_type].bytes;
+}
+static inline void *hspmd_running_slot(const struct hspmd_executor *ex, int slot)
+{
+	return slot < 0 ? NULL : ex->bases[ex->p->slots[slot].memory] + ex->p->slots[slot].offset;
+}
+
+/* What an engine needs to run a message's instruction by itself. */
+struct hspmd_engine_job hspmd_executor_job(const struct hspmd_executor *ex, const struct hspmd_instruction *in);
 /* If instructions are measured: records the time that instruction i took since *then. 0 or -1 and err. */
 int hspmd_executor_record_time(struct hspmd_executor *ex, size_t i, double *then, struct hspmd_error *err);
 

@@ -15,50 +15,29 @@ _Static_assert(HSPMD_TOTALS_COUNT == HSPMD_PERSISTENT_TOTALS, "a step's totals o
 
 /* ---- instructions */
 
-static size_t slot_bytes(const struct hspmd_executor *ex, int slot)
-{
-	return slot < 0 ? 0 : ex->p->slot_types[ex->p->slots[slot].slot_type].bytes;
-}
-
-/* Address of a slot of the program that runs; NULL: no slot. */
-static void *slot_data(const struct hspmd_executor *ex, int slot)
-{
-	return slot < 0 ? NULL : ex->bases[ex->p->slots[slot].memory] + ex->p->slots[slot].offset;
-}
-
 static int read_samples(struct hspmd_executor *ex, const struct hspmd_instruction *in, int64_t step, struct hspmd_error *err)
 {
-	size_t bytes = slot_bytes(ex, in->out[0]);
+	size_t bytes = hspmd_running_slot_bytes(ex, in->out[0]);
 	if (ex->inputs.host)
-		return ex->o.device->ops->copy_direct(ex->o.device, slot_data(ex, in->out[0]),
+		return ex->o.device->ops->copy_direct(ex->o.device, hspmd_running_slot(ex, in->out[0]),
 		                                      ex->inputs.samples + ex->now->input_at[in - ex->p->instructions], bytes, err);
 	const char *from = hspmd_executor_take_input(ex, bytes);
 	if (!from && hspmd_executor_read_input(ex, ex->p, in, step, ex->samples, err))
 		return -1;
-	return ex->o.device->ops->to_device(ex->o.device, slot_data(ex, in->out[0]), from ? from : ex->samples, bytes, err);
+	return ex->o.device->ops->to_device(ex->o.device, hspmd_running_slot(ex, in->out[0]), from ? from : ex->samples, bytes, err);
 }
 
 /* ---- communication */
 
+/* The same with the jobs that are joined with it. */
 static struct hspmd_engine_job job_of(const struct hspmd_executor *ex, const struct hspmd_instruction *in)
 {
-	const struct hspmd_program *p = ex->p;
-	const struct hspmd_slot_type *slot_type = &p->slot_types[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].slot_type];
-	const struct hspmd_slot_type *choice = in->input_count > 1 ? &p->slot_types[p->slots[in->in[1]].slot_type] : NULL;
-	return (struct hspmd_engine_job){
-		.transfer = in->transfer,
-		.step = &in->transfer->steps[in->step],
-		.dtype = slot_type->dtype,
-		.in = slot_data(ex, in->in[0]),
-		.out = slot_data(ex, in->out[0]),
-		.in_bytes = slot_bytes(ex, in->in[0]),
-		.out_bytes = slot_bytes(ex, in->out[0]),
-		.choice = { choice ? slot_data(ex, in->in[1]) : NULL, choice ? choice->box : (struct hspmd_box){ 0 } },
-		.tag = in->tag,
-		.tensor = p->graph->tensors[slot_type->tensor].name,
-		.micro_batch = in->micro_batch,
-		.number = (int)(in - p->instructions),
-	};
+	struct hspmd_engine_job job = hspmd_executor_job(ex, in);
+	if (!in->joined)
+		return job;
+	job.joined = ex->now->joined + ex->now->joined_at[in - ex->p->instructions];
+	job.joined_count = in->joined;
+	return job;
 }
 
 /* Gradients (and parameters, which return the same way) have their own engine, so that communication that passes wait for is never
@@ -70,7 +49,8 @@ static struct hspmd_engine *engine_of(const struct hspmd_executor *ex, const str
 	return in->micro_batch < 0 ? ex->overlap : ex->flow;
 }
 
-/* Returns true if the next operator uses the result of this instruction, so that the transfer cannot overlap with computation. */
+/* Returns true if the next operator uses the result of this instruction, or of one that runs with it, so that the transfer cannot overlap
+ * with computation. */
 static bool is_awaited(const struct hspmd_executor *ex, const struct hspmd_instruction *in)
 {
 	const struct hspmd_instruction *next = in + 1, *end = ex->p->instructions + ex->p->vote;
@@ -78,11 +58,8 @@ static bool is_awaited(const struct hspmd_executor *ex, const struct hspmd_instr
 		next++;
 	if (next >= end)
 		return true;
-	for (int k = 0; k < next->input_count; k++)
-		if (next->in[k] == in->out[0])
-			return true;
-	for (int k = 0; k < next->output_count; k++)
-		if (next->out[k] == in->out[0])
+	for (int k = 0; k <= in->joined; k++)
+		if (in[k].out[0] >= 0 && hspmd_instruction_uses(next, in[k].out[0]))
 			return true;
 	return false;
 }
@@ -97,7 +74,10 @@ static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *i
 		return ex->o.seconds ? hspmd_engine_run(engine, &job, err) : hspmd_engine_issue(engine, &job, err);
 	if (hspmd_comm_chooses_rows(job.step))
 		return hspmd_engine_run(engine, &job, err);
-	if (!job.out)
+	bool receives = job.out;
+	for (int k = 0; k < job.joined_count; k++)
+		receives |= job.joined[k].out != NULL;
+	if (!receives)
 		return hspmd_engine_start(engine, &job, err);
 	return ex->threaded && !is_awaited(ex, in) ? hspmd_engine_issue(engine, &job, err) : hspmd_engine_run(engine, &job, err);
 }
@@ -109,12 +89,12 @@ static int wait_for_slots(struct hspmd_executor *ex, const struct hspmd_instruct
 	struct hspmd_engine *own = engine_of(ex, in), *engines[] = { ex->flow, ex->overlap };
 	for (int e = 0; ex->flow && e < 2; e++) {
 		for (int k = 0; engines[e] != own && k < in->input_count; k++)
-			if (in->in[k] >= 0 &&
-			    hspmd_engine_wait_range(engines[e], slot_data(ex, in->in[k]), slot_bytes(ex, in->in[k]), false, err))
+			if (in->in[k] >= 0 && hspmd_engine_wait_range(engines[e], hspmd_running_slot(ex, in->in[k]),
+			                                              hspmd_running_slot_bytes(ex, in->in[k]), false, err))
 				return -1;
 		for (int k = 0; engines[e] != own && k < in->output_count; k++)
-			if (in->out[k] >= 0 &&
-			    hspmd_engine_wait_range(engines[e], slot_data(ex, in->out[k]), slot_bytes(ex, in->out[k]), true, err))
+			if (in->out[k] >= 0 && hspmd_engine_wait_range(engines[e], hspmd_running_slot(ex, in->out[k]),
+			                                               hspmd_running_slot_bytes(ex, in->out[k]), true, err))
 				return -1;
 	}
 	return 0;
@@ -137,7 +117,7 @@ static int post_receives(struct hspmd_executor *ex, size_t now, struct ahead *ah
 	const struct hspmd_program *p = ex->p;
 	while (ex->flow && ahead->coming <= now && ahead->looked < p->vote) {
 		const struct hspmd_instruction *in = &p->instructions[ahead->looked++];
-		if (engine_of(ex, in) != ex->flow)
+		if (engine_of(ex, in) != ex->flow || in->joins)
 			continue;
 		struct hspmd_engine_job job = job_of(ex, in);
 		int comes = hspmd_engine_post_receives(ex->flow, &job, err);
@@ -197,6 +177,7 @@ static int run_instruction(void *executor, size_t *i, struct hspmd_error *err)
 	             : in->kind == HSPMD_INSTRUCTION_RUN  ? hspmd_executor_run_kernel(ex, in, NULL, err)
 	             : in->kind == HSPMD_INSTRUCTION_COMM ? run_comm(ex, in, err)
 	                                                  : run_norms(ex, i, err);
+	*i += (size_t)in->joined;
 	return status || *i + 1 < ex->p->vote ? status : end_passes(ex, err);
 }
 
@@ -216,7 +197,7 @@ static int read_totals(struct hspmd_executor *ex, struct hspmd_totals *own, stru
 	const void *from[1 + HSPMD_PROGRAM_MAX_LOSSES] = { ex->scalar };
 	double got[1 + HSPMD_PROGRAM_MAX_LOSSES];
 	for (int i = 0; i < ex->p->loss_count; i++)
-		from[1 + i] = slot_data(ex, ex->p->loss[i]);
+		from[1 + i] = hspmd_running_slot(ex, ex->p->loss[i]);
 	if (hspmd_device_read_batch(ex->o.device, got, from, 1 + ex->p->loss_count, sizeof *got, err))
 		return -1;
 	own->square_sum = got[0];
@@ -287,8 +268,8 @@ static int run_passes(struct hspmd_executor *ex, int64_t step, struct hspmd_step
 		double began = hspmd_now(), waited = then;
 		times->communication_s += began - then;
 		then = began;
-		size_t end = hspmd_replay_segment_end(ex->now->replay, i);
-		for (size_t k = i + 1; !status && k < end; k++)
+		size_t end = hspmd_replay_segment_end(ex->now->replay, i), runs = i + (size_t)in->joined + 1;
+		for (size_t k = i + 1; !status && k < (end > runs ? end : runs); k++)
 			status = wait_for_slots(ex, &p->instructions[k], err);
 		int replayed = !status && end > i ? run_captured(ex, i, end, err) : 0;
 		if (replayed > 0)
@@ -385,7 +366,8 @@ int hspmd_executor_gather_parameters(struct hspmd_executor *ex, int64_t updates,
 		return -1;
 	ex->copied = true;
 	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++)
-		if (ex->p->instructions[i].kind == HSPMD_INSTRUCTION_COMM && run_comm(ex, &ex->p->instructions[i], err))
+		if (ex->p->instructions[i].kind == HSPMD_INSTRUCTION_COMM && !ex->p->instructions[i].joins &&
+		    run_comm(ex, &ex->p->instructions[i], err))
 			return -1;
 	if (drain(ex, err))
 		return -1;

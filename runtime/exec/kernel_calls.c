@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An executor's calls of its device's kernels. */
+/* An executor's calls of its device's kernels, and of its engines. */
 #include "common/clock.h"
 #include "runtime/exec/execute_internal.h"
 #include "runtime/op/op.h"
@@ -37,6 +37,27 @@ int hspmd_executor_run_kernel(struct hspmd_executor *ex, const struct hspmd_inst
 	if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
 		return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_opcode_names[in->opcode], in->layer);
 	return 0;
+}
+
+struct hspmd_engine_job hspmd_executor_job(const struct hspmd_executor *ex, const struct hspmd_instruction *in)
+{
+	const struct hspmd_program *p = ex->p;
+	const struct hspmd_slot_type *slot_type = &p->slot_types[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].slot_type];
+	const struct hspmd_slot_type *choice = in->input_count > 1 ? &p->slot_types[p->slots[in->in[1]].slot_type] : NULL;
+	return (struct hspmd_engine_job){
+		.transfer = in->transfer,
+		.step = &in->transfer->steps[in->step],
+		.dtype = slot_type->dtype,
+		.in = hspmd_running_slot(ex, in->in[0]),
+		.out = hspmd_running_slot(ex, in->out[0]),
+		.in_bytes = hspmd_running_slot_bytes(ex, in->in[0]),
+		.out_bytes = hspmd_running_slot_bytes(ex, in->out[0]),
+		.choice = { choice ? hspmd_running_slot(ex, in->in[1]) : NULL, choice ? choice->box : (struct hspmd_box){ 0 } },
+		.tag = in->tag,
+		.tensor = p->graph->tensors[slot_type->tensor].name,
+		.micro_batch = in->micro_batch,
+		.number = (int)(in - p->instructions),
+	};
 }
 
 int hspmd_executor_record_time(struct hspmd_executor *ex, size_t i, double *then, struct hspmd_error *err)

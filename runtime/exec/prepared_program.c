@@ -16,6 +16,8 @@ static void destroy(struct hspmd_device *dev, struct hspmd_prepared_program *r)
 		dev->ops->prepared_free(dev, r->calls[i]);
 	free(r->calls);
 	free(r->input_at);
+	free(r->joined);
+	free(r->joined_at);
 	free(r);
 }
 
@@ -35,6 +37,28 @@ static int prepare_calls(struct hspmd_executor *ex, struct hspmd_prepared_progra
 		hspmd_executor_set_args(ex, in, in->attr ? NULL : &none, &args);
 		if (dev->ops->prepare(dev, in->opcode, &args, &r->calls[i], err))
 			return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_opcode_names[in->opcode], in->layer);
+	}
+	return 0;
+}
+
+/* The jobs of instructions that run with others, which must stay while these are under way. */
+static int prepare_joined(struct hspmd_executor *ex, struct hspmd_prepared_program *r, struct hspmd_error *err)
+{
+	const struct hspmd_program *p = r->program;
+	size_t count = 0;
+	for (size_t i = 0; i < p->instruction_count; i++)
+		count += p->instructions[i].joins;
+	if (!count)
+		return 0;
+	r->joined = hspmd_calloc(count, sizeof *r->joined);
+	r->joined_at = hspmd_calloc(p->instruction_count, sizeof *r->joined_at);
+	if (!r->joined || !r->joined_at)
+		return hspmd_fail_memory(err, "preparing a program");
+	count = 0;
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		r->joined_at[i] = count;
+		if (p->instructions[i].joins)
+			r->joined[count++] = hspmd_executor_job(ex, &p->instructions[i]);
 	}
 	return 0;
 }
@@ -61,7 +85,7 @@ int hspmd_executor_prepare(struct hspmd_executor *ex, struct hspmd_error *err)
 	}
 	ex->now = NULL;
 	r->program = ex->p;
-	if (prepare_calls(ex, r, err) || hspmd_executor_make_input_room(ex, r, &moved, err)) {
+	if (prepare_calls(ex, r, err) || prepare_joined(ex, r, err) || hspmd_executor_make_input_room(ex, r, &moved, err)) {
 		destroy(ex->o.device, r);
 		return -1;
 	}

@@ -4,6 +4,7 @@
 #ifndef HSPMD_EXEC_PREPARED_PROGRAM_H
 #define HSPMD_EXEC_PREPARED_PROGRAM_H
 
+#include "runtime/comm/engine.h"
 #include "runtime/exec/replay.h"
 #include "runtime/exec/update_groups.h"
 
@@ -12,6 +13,8 @@ struct hspmd_executor;
 struct hspmd_prepared_program {
 	const struct hspmd_program *program;
 	struct hspmd_prepared **calls; /* [instruction_count]; NULL: those of COMM and READ, or the device prepares nothing */
+	struct hspmd_engine_job *joined; /* of all instructions that run with one before them, in order; NULL: none */
+	size_t *joined_at;               /* [instruction_count]: where those of an instruction begin; NULL: there are none */
 	struct hspmd_replay *replay;   /* NULL: every instruction is run on its own */
 	size_t *input_at;              /* [vote + 1] where a READ finds its samples (step_inputs.h); NULL: it reads them itself */
 	struct hspmd_update_groups *updates; /* NULL: nothing is updated beside the next step */

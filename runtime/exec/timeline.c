@@ -136,6 +136,11 @@ static struct label label_of(const struct hspmd_program *p, const struct hspmd_i
 	bool message = in->kind == HSPMD_INSTRUCTION_COMM;
 	int slot = in->output_count && in->out[0] >= 0 ? in->out[0] : in->in[0];
 	const struct hspmd_slot_type *type = slot < 0 ? NULL : &p->slot_types[p->slots[slot].slot_type];
+	size_t bytes = type ? type->bytes : 0;
+	for (int k = 1; k <= in->joined; k++) { /* one message has them all */
+		int other = in[k].out[0] >= 0 ? in[k].out[0] : in[k].in[0];
+		bytes += other < 0 ? 0 : p->slot_types[p->slots[other].slot_type].bytes;
+	}
 	return (struct label){
 		.name = message                              ? hspmd_comm_kind_names[in->transfer->steps[in->step].kind]
 		        : in->kind == HSPMD_INSTRUCTION_READ ? "read"
@@ -146,7 +151,7 @@ static struct label label_of(const struct hspmd_program *p, const struct hspmd_i
 		                                           : "forward",
 		.layer = in->layer,
 		.tensor = type ? type->tensor : -1,
-		.bytes = message && type ? type->bytes : 0,
+		.bytes = message ? bytes : 0,
 		.message = !message    ? NO_MESSAGE
 		           : in->sends ? MESSAGE_OUT
 		                       : MESSAGE_IN,

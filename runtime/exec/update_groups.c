@@ -71,12 +71,13 @@ static void see(const struct hspmd_program *p, int slot, size_t at, const struct
 
 static void see_all(const struct hspmd_program *p, const struct range *ranges, size_t count, struct order *orders)
 {
-	for (size_t i = 0; i < p->vote; i++) {
+	for (size_t i = 0, at = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
+		at = in->joins ? at : i; /* when it runs */
 		for (int k = 0; k < in->input_count; k++)
-			see(p, in->in[k], i, ranges, count, orders);
+			see(p, in->in[k], at, ranges, count, orders);
 		for (int k = 0; k < in->output_count; k++)
-			see(p, in->out[k], i, ranges, count, orders);
+			see(p, in->out[k], at, ranges, count, orders);
 	}
 }
 

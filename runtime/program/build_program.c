@@ -44,6 +44,19 @@ static void measure_slots(struct hspmd_program *p)
 		        p->states[i].param >= 0 && p->states[i].grad >= 0 && p->slots[p->states[i].grad].memory == HSPMD_ARENA_TRANSIENT;
 }
 
+/* Of an instruction and those that run with it. -1 and err: memory. */
+static int64_t message_bytes(const struct hspmd_program *p, const struct hspmd_instruction *in, struct hspmd_error *err)
+{
+	struct hspmd_comm_part *parts = hspmd_calloc((size_t)in->joined + 1, sizeof *parts);
+	int64_t bytes = parts ? 0 : hspmd_fail_memory(err, "planning memory");
+	for (int k = 0; parts && k <= in->joined; k++)
+		parts[k] = (struct hspmd_comm_part){ .transfer = in[k].transfer, .step = &in[k].transfer->steps[in[k].step] };
+	if (parts)
+		bytes = hspmd_comm_joined_scratch_bytes(parts, in->joined + 1, p->device, err);
+	free(parts);
+	return bytes;
+}
+
 /* Sizes of the message buffers: those of the step that needs most, and those of one whose receives were posted early; and the same for
  * communication once per step, which has its own engine and buffers. */
 static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, struct hspmd_error *err)
@@ -51,11 +64,12 @@ static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, s
 	int64_t most[2] = { 0 }, early = 0;
 	for (size_t i = 0; dev && dev->ops->host_memory && i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		if (in->kind != HSPMD_INSTRUCTION_COMM)
+		if (in->kind != HSPMD_INSTRUCTION_COMM || in->joins)
 			continue;
 		const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
-		int64_t bytes = hspmd_comm_scratch_bytes(in->transfer, step, p->device, err);
-		bool comes = step->kind == HSPMD_COMM_SEND_RECEIVE || step->kind == HSPMD_COMM_BATCHED, whole = in->micro_batch < 0;
+		int64_t bytes = message_bytes(p, in, err);
+		bool comes = !in->joined && (step->kind == HSPMD_COMM_SEND_RECEIVE || step->kind == HSPMD_COMM_BATCHED),
+		     whole = in->micro_batch < 0;
 		if (bytes < 0)
 			return -1;
 		most[whole] = bytes > most[whole] ? bytes : most[whole];

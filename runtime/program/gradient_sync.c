@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "runtime/program/joined.h"
 #include "runtime/program/parameter_state.h"
 #include "runtime/program/program.h"
 
@@ -15,7 +16,8 @@ struct sync {
 	const struct hspmd_pipelines *pipelines;
 	const struct hspmd_link_cost *cost;
 	struct hspmd_link_cost
-	        alike;    /* as if all links were equal: a sum that all devices need is then one all-reduce, and can share a message */
+	        alike; /* as if all links were equal: a sum that all devices need is then one all-reduce, and can share a message */
+	struct hspmd_joined_costs joined; /* of transfers whose messages are joined */
 	size_t passes;    /* number of instructions of the micro-batches */
 	size_t *complete; /* per slot: index of the instruction after the last one that adds to it; 0: none does */
 	size_t *when;     /* per instruction of a sum: the number of micro-batch instructions that must precede it */
@@ -83,25 +85,34 @@ static int64_t pitch(const struct hspmd_box *box, size_t element_bytes)
 
 /* Gradients that are sent in one message. Every device must fill and send its buckets in the same order as the others that take part, and
  * knows only of gradients that it has a part of. So buckets of different groups fill side by side, and what ends a bucket is known to all
- * of its members: its own gradients, and the layers that the walk over all parameters comes to. */
+ * of its members: its own gradients, and the layers that the walk over all parameters comes to.
+ *
+ * Plain sums of a bucket are one sum of a row. Others, to parts of gradients or between unlike parts, are joined step by step (joined.h);
+ * they are resolved when the bucket is sent, as what is cheapest depends on all that travels. */
 struct bucket {
-	const struct hspmd_transfer *first; /* the first gradient's transfer, whose groups all others share */
+	bool plain;
+	const struct hspmd_transfer *first; /* the first gradient's transfer; all others have the same groups, or can be joined with it */
 	int number;                         /* of its first parameter; numbers the transfer */
 	int layer;                          /* of its last parameter */
 	size_t ready;                       /* the number of instructions after which all of them are complete on this device */
 	int count;
 	int first_slot, last_slot; /* on this device; -1: it takes no part */
-	int64_t *elements;         /* per step of the transfer, so far */
+	int64_t *elements;         /* plain: per step of the transfer, so far */
+	int64_t bytes;             /* on a device, so far */
+	struct addend *addends;    /* not plain */
+	size_t capacity;           /* of addends */
 };
 
-/* Add the instructions of a sum of gradients that are complete at `ready`. */
-static int add_sum(struct sync *s, const struct hspmd_transfer *t, const struct hspmd_transfer_binding *route, size_t ready)
+/* A gradient of a bucket. */
+struct addend {
+	int number; /* of its parameter */
+	const struct hspmd_transfer *likely;
+};
+
+/* The instructions from `first` on are of sums of gradients that are complete at `ready`. */
+static int note_sums(struct sync *s, size_t first, size_t ready)
 {
 	struct hspmd_program *p = s->p;
-	size_t first = p->instruction_count;
-	p->schedule_index++;
-	if (hspmd_program_add_transfer(p, t, route, s->err))
-		return -1;
 	for (size_t i = first; i < p->instruction_count; i++) {
 		if (hspmd_array_grow(&s->when, &s->when_capacity, s->when_count, sizeof *s->when))
 			return hspmd_fail_memory(s->err, "specialising");
@@ -111,12 +122,30 @@ static int add_sum(struct sync *s, const struct hspmd_transfer *t, const struct 
 	return 0;
 }
 
-/* Add the instructions for a bucket's gradients. */
-static int flush(struct sync *s, const struct bucket *b)
+static struct hspmd_transfer_binding bind(const struct hspmd_program *p, int number, bool back, int in, int out)
+{
+	const struct hspmd_parameter_layout *l = &p->layouts->parameters[number];
+	return (struct hspmd_transfer_binding){
+		.tensor = l->tensor,
+		.dtype = back ? hspmd_parameter_used_type(p, l) : hspmd_parameter_kept_type(p, l),
+		.in = in,
+		.out = out,
+		.micro_batch = -1,
+		.layer = p->graph->tensors[l->tensor].layer,
+		.backward = !back,
+		.number = HSPMD_PARAMETER_TRANSFER(number, back),
+		.choice = -1,
+		.peer_pipeline_rank = -1,
+	};
+}
+
+/* Add the instructions for a bucket's gradients, which are neighbours in memory. */
+static int flush_row(struct sync *s, const struct bucket *b)
 {
 	struct hspmd_program *p = s->p;
 	int tensor = s->layouts->parameters[b->number].tensor, slot = b->first_slot;
 	const struct hspmd_transfer *t = b->first;
+	size_t first = p->instruction_count;
 	bool hops;
 	struct hspmd_transfer *fused = hspmd_program_bucket(b->first, b->elements, s->cost, &hops, s->err);
 	if (!fused || hspmd_parameter_own_transfer(s->p, fused, s->err))
@@ -135,33 +164,59 @@ static int flush(struct sync *s, const struct bucket *b)
 			return -1;
 		p->slots[slot].aliases = b->first_slot;
 	}
-	struct hspmd_transfer_binding route = {
-		.tensor = tensor,
-		.dtype = hspmd_dtype_master(p->graph->tensors[tensor].dtype),
-		.in = slot,
-		.out = slot,
-		.micro_batch = -1,
-		.layer = p->graph->tensors[tensor].layer,
-		.backward = true,
-		.number = HSPMD_PARAMETER_TRANSFER(b->number, 0),
-		.choice = -1,
-		.peer_pipeline_rank = -1,
-	};
-	return add_sum(s, t, &route, b->ready);
+	struct hspmd_transfer_binding route = bind(p, b->number, false, slot, slot);
+	p->schedule_index++;
+	return hspmd_program_add_transfer(p, t, &route, s->err) ? -1 : note_sums(s, first, b->ready);
+}
+
+/* How one gradient of a bucket of `total` bytes is summed, and where. */
+static int bind_sum(struct sync *s, const struct addend *one, int64_t total, struct hspmd_bound_transfer *out)
+{
+	struct hspmd_program *p = s->p;
+	const struct hspmd_parameter_layout *l = &s->layouts->parameters[one->number];
+	struct hspmd_program_state *state = &p->states[one->number];
+	enum hspmd_dtype type = hspmd_parameter_kept_type(p, l);
+	struct hspmd_parameter_path path = { one->number, false, s->pipelines };
+	const struct hspmd_transfer *t = hspmd_parameter_joined(p, &path, one->likely, total, &s->joined, s->err);
+	int own = state->grad;
+	if (!t)
+		return -1;
+	state->grad = own >= 0 && stays_here(t, p->device) ? own : -1;
+	if (state->grad < 0 && state->param >= 0 &&
+	    (state->grad = hspmd_parameter_slot(p, l, &state->shard.box, type, HSPMD_ARENA_TRANSIENT, s->err)) < 0)
+		return -1;
+	*out = (struct hspmd_bound_transfer){ .transfer = t, .route = bind(p, one->number, false, own, state->grad) };
+	return 0;
+}
+
+static int flush_joined(struct sync *s, const struct bucket *b)
+{
+	struct hspmd_program *p = s->p;
+	struct hspmd_bound_transfer *all = hspmd_calloc((size_t)b->count, sizeof *all);
+	size_t first = p->instruction_count;
+	int status = all ? 0 : hspmd_fail_memory(s->err, "specialising");
+	for (int i = 0; !status && i < b->count; i++)
+		status = bind_sum(s, &b->addends[i], b->bytes, &all[i]);
+	p->schedule_index++;
+	if (!status)
+		status = hspmd_program_add_transfers(p, all, b->count, NULL, NULL, s->err);
+	free(all);
+	return status ? -1 : note_sums(s, first, b->ready);
+}
+
+static void clear_bucket(struct bucket *b)
+{
+	free(b->elements);
+	free(b->addends);
 }
 
 static int flush_at(struct sync *s, size_t at)
 {
 	struct bucket b = s->buckets[at];
 	memmove(&s->buckets[at], &s->buckets[at + 1], (--s->bucket_count - at) * sizeof *s->buckets);
-	int status = flush(s, &b);
-	free(b.elements);
+	int status = b.plain ? flush_row(s, &b) : flush_joined(s, &b);
+	clear_bucket(&b);
 	return status;
-}
-
-static int64_t bucket_bytes(const struct bucket *b)
-{
-	return b->elements[0] * (int64_t)b->first->element_bytes;
 }
 
 /* Send what is large enough before the gradients of another layer are collected. */
@@ -169,7 +224,7 @@ static int enter_layer(struct sync *s, int layer)
 {
 	for (size_t at = 0; at < s->bucket_count;) {
 		const struct bucket *b = &s->buckets[at];
-		if (layer == b->layer || bucket_bytes(b) <= HSPMD_PROGRAM_BUCKET_MIN)
+		if (layer == b->layer || b->bytes <= HSPMD_PROGRAM_BUCKET_MIN)
 			at++;
 		else if (flush_at(s, at))
 			return -1;
@@ -177,12 +232,14 @@ static int enter_layer(struct sync *s, int layer)
 	return 0;
 }
 
-/* The bucket for gradients that are summed in this transfer's groups. NULL: memory. */
-static struct bucket *find_bucket(struct sync *s, const struct hspmd_transfer *t, int number, int slot)
+/* The bucket for gradients that are summed as this transfer does. NULL: memory. */
+static struct bucket *find_bucket(struct sync *s, const struct hspmd_transfer *t, bool plain, int number, int slot)
 {
-	for (size_t at = 0; at < s->bucket_count; at++)
-		if (same_groups(s->buckets[at].first, t))
+	for (size_t at = 0; at < s->bucket_count; at++) {
+		const struct hspmd_transfer *first = s->buckets[at].first;
+		if (s->buckets[at].plain == plain && (plain ? same_groups(first, t) : hspmd_transfers_join(first, t)))
 			return &s->buckets[at];
+	}
 	int64_t *elements = hspmd_calloc((size_t)t->step_count, sizeof *elements);
 	if (!elements || hspmd_array_grow(&s->buckets, &s->bucket_capacity, s->bucket_count, sizeof *s->buckets)) {
 		free(elements);
@@ -190,66 +247,56 @@ static struct bucket *find_bucket(struct sync *s, const struct hspmd_transfer *t
 		return NULL;
 	}
 	struct bucket *b = &s->buckets[s->bucket_count++];
-	*b = (struct bucket){ .first = t, .number = number, .elements = elements, .first_slot = slot };
+	*b = (struct bucket){ .plain = plain, .first = t, .number = number, .elements = elements, .first_slot = slot };
 	return b;
 }
 
 /* Put a gradient into the bucket of its groups, and send the bucket if it is full. */
-static int collect(struct sync *s, const struct hspmd_transfer *t, int number, int slot)
+static int collect(struct sync *s, const struct hspmd_transfer *t, bool plain, int number, int slot)
 {
-	struct bucket *b = find_bucket(s, t, number, slot);
+	struct bucket *b = find_bucket(s, t, plain, number, slot);
 	if (!b)
 		return -1;
-	if (b->count && slot >= 0)
+	if (plain && b->count && slot >= 0)
 		s->p->slots[slot].adjacent_to = b->last_slot;
 	b->last_slot = slot;
 	b->layer = s->p->graph->tensors[s->layouts->parameters[number].tensor].layer;
 	b->ready = slot >= 0 && s->complete[slot] > b->ready ? s->complete[slot] : b->ready;
+	if (!plain) {
+		if (hspmd_array_grow(&b->addends, &b->capacity, (size_t)b->count, sizeof *b->addends))
+			return hspmd_fail_memory(s->err, "specialising");
+		b->addends[b->count] = (struct addend){ number, t };
+		b->bytes += hspmd_transfer_device_bytes(t);
+	}
 	b->count++;
-	for (int k = 0; k < t->step_count; k++)
+	for (int k = 0; plain && k < t->step_count; k++)
 		b->elements[k] += pitch(&t->steps[k].in[0], t->element_bytes);
-	return bucket_bytes(b) > HSPMD_PROGRAM_BUCKET ? flush_at(s, (size_t)(b - s->buckets)) : 0;
+	if (plain)
+		b->bytes = b->elements[0] * (int64_t)t->element_bytes;
+	return b->bytes > HSPMD_PROGRAM_BUCKET ? flush_at(s, (size_t)(b - s->buckets)) : 0;
 }
 
-/* Sum one gradient to the devices that hold its state, or put it into a bucket. */
+/* Sum one gradient to the devices that hold its state, with others. */
 static int sum_gradient(struct sync *s, int number)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_parameter_layout *l = &s->layouts->parameters[number];
 	struct hspmd_program_state *state = &p->states[number];
+	enum hspmd_dtype type = hspmd_parameter_kept_type(p, l);
 	int own = p->graph->tensors[l->tensor].grad < 0 ? -1 : p->fixed_of_tensor[p->graph->tensors[l->tensor].grad];
 	struct hspmd_annotation *from = hspmd_parameter_gradient(s->p, s->pipelines, l, s->err);
 	/* A state that is cut further than the parameter never gets a plain sum. */
-	const struct hspmd_transfer *t =
-	        from && !l->cut ? hspmd_parameter_resolve(p, l, from, l->state, hspmd_parameter_kept_type(p, l), &s->alike, s->err) : NULL;
-	if (from && (l->cut || (t && t->step_count && !is_plain_sum(t))))
-		t = hspmd_parameter_resolve(p, l, from, l->state, hspmd_parameter_kept_type(p, l), s->cost, s->err);
+	const struct hspmd_transfer *t = from && !l->cut ? hspmd_parameter_resolve(p, l, from, l->state, type, &s->alike, s->err) : NULL;
+	bool plain = t && (!t->step_count || is_plain_sum(t));
+	if (from && (l->cut || (t && !plain))) {
+		struct hspmd_link_cost likely = hspmd_joined_likely(&s->joined, &l->shape, hspmd_dtype_bytes(type));
+		t = hspmd_parameter_resolve(p, l, from, l->state, type, &likely, s->err);
+	}
 	hspmd_annotation_destroy(from);
 	if (!t)
 		return -1;
 	state->grad = own;
-	if (t->step_count == 0)
-		return 0;
-	if (is_plain_sum(t))
-		return collect(s, t, number, own);
-	state->grad = own >= 0 && stays_here(t, p->device) ? own : -1;
-	if (state->grad < 0 && state->param >= 0 &&
-	    (state->grad = hspmd_parameter_slot(p, l, &state->shard.box, hspmd_parameter_kept_type(p, l), HSPMD_ARENA_TRANSIENT, s->err)) <
-	            0)
-		return -1;
-	struct hspmd_transfer_binding route = {
-		.tensor = l->tensor,
-		.dtype = hspmd_parameter_kept_type(s->p, l),
-		.in = own,
-		.out = state->grad,
-		.micro_batch = -1,
-		.layer = p->graph->tensors[l->tensor].layer,
-		.backward = true,
-		.number = HSPMD_PARAMETER_TRANSFER(number, 0),
-		.choice = -1,
-		.peer_pipeline_rank = -1,
-	};
-	return add_sum(s, t, &route, own >= 0 ? s->complete[own] : 0);
+	return t->step_count ? collect(s, t, plain, number, own) : 0;
 }
 
 /* ---- sums that overlap with the passes */
@@ -334,32 +381,47 @@ static int update(const struct sync *s, int number)
 	return 0;
 }
 
-static int hand_back(const struct sync *s, int number)
-{
-	struct hspmd_program *p = s->p;
-	const struct hspmd_parameter_layout *l = &s->layouts->parameters[number];
-	const struct hspmd_transfer *t = hspmd_parameter_resolve(p, l, l->state, l->used, hspmd_parameter_used_type(p, l), s->cost, s->err);
-	if (!t)
-		return -1;
-	struct hspmd_transfer_binding route = {
-		.tensor = l->tensor,
-		.dtype = hspmd_parameter_used_type(s->p, l),
-		.in = p->states[number].copy >= 0 ? p->states[number].copy : p->states[number].param,
-		.out = p->states[number].used,
-		.micro_batch = -1,
-		.layer = p->graph->tensors[l->tensor].layer,
-		.number = HSPMD_PARAMETER_TRANSFER(number, 1),
-		.choice = -1,
-		.peer_pipeline_rank = -1,
-	};
-	p->schedule_index++;
-	return hspmd_program_add_transfer(p, t, &route, s->err);
-}
-
 /* Returns true if this device has a part of the parameter, or of its state. */
 static bool has_part(const struct hspmd_program *p, int number)
 {
 	return hspmd_parameter_is_here(p, number) || p->states[number].param >= 0;
+}
+
+/* Parameters return to the devices that use them, those together that can: nothing else has to be sent then. */
+static int hand_back(struct sync *s)
+{
+	struct hspmd_program *p = s->p;
+	size_t most = (size_t)p->state_count + 1;
+	const struct hspmd_transfer **likely = hspmd_calloc(most, sizeof(*likely));
+	struct hspmd_bound_transfer *all = hspmd_calloc(most, sizeof *all);
+	int64_t *totals = hspmd_calloc(most, sizeof *totals);
+	int *group = hspmd_calloc(most, sizeof *group), count = 0; /* one group */
+	int status = likely && all && totals && group ? 0 : hspmd_fail_memory(s->err, "specialising");
+	for (int i = 0; !status && i < p->state_count; i++)
+		if (has_part(p, i) && !p->states[i].gather)
+			status =
+			        (likely[i] = hspmd_parameter_likely(p, &(struct hspmd_parameter_path){ i, true, NULL }, &s->joined, s->err))
+			                ? 0
+			                : -1;
+	if (!status)
+		status = hspmd_joined_totals(likely, group, p->state_count, totals, s->err);
+	for (int i = 0; !status && i < p->state_count; i++) {
+		const struct hspmd_program_state *state = &p->states[i];
+		if (!likely[i])
+			continue;
+		all[count].route = bind(p, i, true, state->copy >= 0 ? state->copy : state->param, state->used);
+		all[count].transfer = hspmd_parameter_joined(p, &(struct hspmd_parameter_path){ i, true, NULL }, likely[i], totals[i],
+		                                             &s->joined, s->err);
+		status = all[count++].transfer ? 0 : -1;
+	}
+	p->schedule_index++;
+	if (!status)
+		status = hspmd_program_add_transfers(p, all, count, NULL, NULL, s->err);
+	free(likely);
+	free(all);
+	free(totals);
+	free(group);
+	return status;
 }
 
 int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_link_cost *cost,
@@ -372,7 +434,7 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pip
 		          .cost = cost,
 		          .alike = { .cache = hspmd_resolve_cache_create() },
 		          .err = err };
-	int status = s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");
+	int status = s.alike.cache ? hspmd_joined_costs_init(&s.joined, cost, err) : hspmd_fail_memory(err, "specialising");
 	for (int i = 0; !status && i < p->state_count; i++)
 		status = hspmd_parameter_add_state(p, i, err);
 	if (!status)
@@ -388,21 +450,18 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pip
 	if (!status && p->overlaps)
 		status = interleave(&s);
 	for (size_t k = 0; k < s.bucket_count; k++)
-		free(s.buckets[k].elements);
+		clear_bucket(&s.buckets[k]);
 	free(s.buckets);
 	free(s.complete);
 	free(s.when);
 	hspmd_resolve_cache_destroy(s.alike.cache);
 	for (int i = p->state_count - 1; !status && i >= 0; i--)
 		status = add_norm(&s, i);
-	if (status)
-		return -1;
 	p->vote = p->instruction_count;
-	for (int i = 0; i < p->state_count; i++)
-		if (update(&s, i))
-			return -1;
-	for (int i = 0; i < p->state_count; i++)
-		if (has_part(p, i) && !p->states[i].gather && hand_back(&s, i))
-			return -1;
-	return 0;
+	for (int i = 0; !status && i < p->state_count; i++)
+		status = update(&s, i);
+	if (!status)
+		status = hand_back(&s);
+	hspmd_joined_costs_clear(&s.joined);
+	return status ? -1 : 0;
 }

@@ -55,6 +55,15 @@ static void touch(struct hspmd_slot_lifetime *l, size_t at)
 	hold(l, at);
 }
 
+/* The slot (-1: none) is used by all of these instructions. */
+static void touch_all(struct hspmd_slot_lifetime *lifetimes, int slot, size_t begin, size_t end)
+{
+	if (slot < 0)
+		return;
+	touch(&lifetimes[slot], begin);
+	touch(&lifetimes[slot], end);
+}
+
 /* A message may still be in transit after its instruction, and whatever overwrites its source must wait for it. Within a stage all
  * devices run the same instructions, so if the source stays until the end of the next schedule entry, that wait is certain to end;
  * mostly an earlier point suffices (surely_taken). Between stages it does not: the receiver may be waiting for this device. In that case
@@ -101,12 +110,12 @@ static bool includes_members(const struct hspmd_comm_step *step, const struct hs
 
 /* The point from which a message's source may be overwritten. An all-reduce has sent everything when its result is complete, and the
  * first reader of the result waits for that. For other steps, the members have received what this device sends when they take part in a
- * later collective, because an engine runs steps in order. At most `latest`. */
-static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t latest)
+ * later collective, because an engine runs steps in order. end: the last of the instructions that run with this one. At most `latest`. */
+static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t end, size_t latest)
 {
 	const struct hspmd_instruction *sent = &p->instructions[at];
 	bool whole = step_of(sent)->kind == HSPMD_COMM_ALL_REDUCE && sent->out[0] >= 0;
-	for (size_t i = at + 1; sent->micro_batch >= 0 && i < latest; i++) {
+	for (size_t i = end + 1; sent->micro_batch >= 0 && i < latest; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		if (whole ? hspmd_instruction_uses(in, sent->out[0])
 		          : in->kind == HSPMD_INSTRUCTION_COMM && in->micro_batch >= 0 && includes_members(step_of(in), step_of(sent)))
@@ -117,16 +126,16 @@ static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t late
 
 static void find_uses(const struct hspmd_program *p, struct hspmd_slot_lifetime *lifetimes)
 {
-	size_t entry_end = 0;
+	size_t entry_end = 0, begin = 0, end = 0; /* of instructions that run as one */
 	int schedule_index = -1;
 	for (size_t i = 0; i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
+		begin = in->joins ? begin : i;
+		end = in->joins ? end : i + (size_t)in->joined;
 		for (int k = 0; k < in->input_count; k++)
-			if (in->in[k] >= 0)
-				touch(&lifetimes[in->in[k]], i);
+			touch_all(lifetimes, in->in[k], begin, end);
 		for (int k = 0; k < in->output_count; k++)
-			if (in->out[k] >= 0)
-				touch(&lifetimes[in->out[k]], i);
+			touch_all(lifetimes, in->out[k], begin, end);
 		if (in->kind != HSPMD_INSTRUCTION_COMM)
 			continue;
 		/* The passes do not wait for steps that overlap them, whose peers may be late: the slots stay until the vote. */
@@ -141,7 +150,7 @@ static void find_uses(const struct hspmd_program *p, struct hspmd_slot_lifetime 
 			entry_end = end_of_next_entry(p, i);
 		}
 		hold(&lifetimes[in->in[0]],
-		     in->peer_pipeline_rank >= 0 && in->sends ? surely_received(p, i) : surely_taken(p, i, entry_end));
+		     in->peer_pipeline_rank >= 0 && in->sends ? surely_received(p, i) : surely_taken(p, i, end, entry_end));
 	}
 }
 
@@ -239,16 +248,17 @@ static size_t allocate_range(struct placer *pl, size_t bytes)
 static void place_outputs(struct placer *pl, size_t at, bool *kept)
 {
 	struct hspmd_program *p = pl->p;
-	const struct hspmd_instruction *in = &p->instructions[at];
-	for (int o = 0; o < in->output_count; o++) {
-		int slot = in->out[o];
-		if (!is_new(p, pl->lifetimes, at, slot))
-			continue;
-		int from = pl->lifetimes[slot].takes_over;
-		for (int k = 0; from >= 0 && k < in->input_count; k++)
-			kept[k] |= in->in[k] == from;
-		p->slots[slot].offset = from >= 0 ? p->slots[from].offset : allocate_range(pl, slot_bytes(p, slot));
-	}
+	const struct hspmd_instruction *in = &p->instructions[at], *last = in + in->joined;
+	for (; in <= last; in++)
+		for (int o = 0; o < in->output_count; o++) {
+			int slot = in->out[o];
+			if (!is_new(p, pl->lifetimes, at, slot))
+				continue;
+			int from = pl->lifetimes[slot].takes_over;
+			for (int k = 0; from >= 0 && k < in->input_count; k++)
+				kept[k] |= in->in[k] == from;
+			p->slots[slot].offset = from >= 0 ? p->slots[from].offset : allocate_range(pl, slot_bytes(p, slot));
+		}
 }
 
 /* Slots by the instruction of their last use, as linked lists: head per instruction, next per slot. */
@@ -307,10 +317,11 @@ static long find_blocks(const struct placer *pl, struct hspmd_memory_block **blo
 	long count = 0;
 	*blocks = hspmd_calloc(p->slot_count, sizeof **blocks);
 	*block_of = hspmd_calloc(p->slot_count, sizeof **block_of);
-	for (size_t i = 0; *blocks && *block_of && i < p->instruction_count; i++)
+	for (size_t i = 0, begin = 0; *blocks && *block_of && i < p->instruction_count; i++) {
+		begin = p->instructions[i].joins ? begin : i;
 		for (int o = 0; o < p->instructions[i].output_count; o++) {
 			int slot = p->instructions[i].out[o];
-			if (!is_new(p, pl->lifetimes, i, slot))
+			if (!is_new(p, pl->lifetimes, begin, slot))
 				continue;
 			const struct hspmd_slot_lifetime *l = &pl->lifetimes[slot];
 			if (l->takes_over >= 0) {
@@ -321,6 +332,7 @@ static long find_blocks(const struct placer *pl, struct hspmd_memory_block **blo
 			(*blocks)[count] = (struct hspmd_memory_block){ .first = l->first, .last = l->last, .bytes = slot_bytes(p, slot) };
 			(*block_of)[slot] = (int)count++;
 		}
+	}
 	return *blocks && *block_of ? count : -1;
 }
 

@@ -72,6 +72,38 @@ const struct hspmd_transfer *hspmd_parameter_resolve(struct hspmd_program *p, co
 	return hspmd_parameter_own_transfer(p, t, err) ? NULL : t;
 }
 
+static const struct hspmd_transfer *resolve_path(struct hspmd_program *p, const struct hspmd_parameter_path *path,
+                                                 const struct hspmd_link_cost *cost, struct hspmd_error *err)
+{
+	const struct hspmd_parameter_layout *l = &p->layouts->parameters[path->number];
+	if (path->back)
+		return hspmd_parameter_resolve(p, l, l->state, l->used, hspmd_parameter_used_type(p, l), cost, err);
+	struct hspmd_annotation *from = hspmd_parameter_gradient(p, path->pipelines, l, err);
+	const struct hspmd_transfer *t =
+	        from ? hspmd_parameter_resolve(p, l, from, l->state, hspmd_parameter_kept_type(p, l), cost, err) : NULL;
+	hspmd_annotation_destroy(from);
+	return t;
+}
+
+const struct hspmd_transfer *hspmd_parameter_likely(struct hspmd_program *p, const struct hspmd_parameter_path *path,
+                                                    const struct hspmd_joined_costs *costs, struct hspmd_error *err)
+{
+	const struct hspmd_parameter_layout *l = &p->layouts->parameters[path->number];
+	enum hspmd_dtype type = path->back ? hspmd_parameter_used_type(p, l) : hspmd_parameter_kept_type(p, l);
+	struct hspmd_link_cost likely = hspmd_joined_likely(costs, &l->shape, hspmd_dtype_bytes(type));
+	return resolve_path(p, path, &likely, err);
+}
+
+const struct hspmd_transfer *hspmd_parameter_joined(struct hspmd_program *p, const struct hspmd_parameter_path *path,
+                                                    const struct hspmd_transfer *likely, int64_t total, struct hspmd_joined_costs *costs,
+                                                    struct hspmd_error *err)
+{
+	struct hspmd_link_cost cost;
+	if (hspmd_joined_cost(costs, total, hspmd_transfer_device_bytes(likely), &cost, err))
+		return NULL;
+	return resolve_path(p, path, &cost, err);
+}
+
 /* ---- states */
 
 /* The master parameter and its moments, of which those that only the update uses can be offloaded. `used`: the slot of the parameter as
@@ -93,33 +125,56 @@ static int add_masters(struct hspmd_program *p, const struct hspmd_parameter_lay
 	return state->param < 0 ? -1 : 0;
 }
 
-static int shard_state(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, int number, const struct hspmd_link_cost *cost,
-                       struct hspmd_error *err)
+/* This device's part of a state that is kept in parts during the passes. */
+static int add_part(struct hspmd_program *p, int number, struct hspmd_error *err)
 {
 	const struct hspmd_parameter_layout *l = &p->layouts->parameters[number];
 	struct hspmd_program_state *state = &p->states[number];
-	struct hspmd_annotation *from = hspmd_parameter_gradient(p, pipelines, l, err);
-	state->scatter = from ? hspmd_parameter_resolve(p, l, from, l->state, hspmd_parameter_kept_type(p, l), cost, err) : NULL;
-	hspmd_annotation_destroy(from);
-	if (!state->scatter)
-		return -1;
-	if (l->sharded_parameter &&
-	    !(state->gather = hspmd_parameter_resolve(p, l, l->state, l->used, hspmd_parameter_used_type(p, l), cost, err)))
-		return -1;
 	if (!hspmd_annotation_local_shard(l->state, &l->shape, p->device, &state->shard))
 		return 0;
 	state->grad = hspmd_parameter_slot(p, l, &state->shard.box, hspmd_parameter_kept_type(p, l), HSPMD_ARENA_FIXED, err);
 	return state->grad < 0 || (state->gather && add_masters(p, l, state, -1, err)) ? -1 : 0;
 }
 
+/* Resolves the transfers of one direction of all parameters that are kept in parts; those of a layer travel together. */
+static int shard_path(struct hspmd_program *p, bool back, const struct hspmd_pipelines *pipelines, struct hspmd_joined_costs *costs,
+                      struct hspmd_error *err)
+{
+	size_t most = (size_t)p->state_count + 1;
+	const struct hspmd_transfer **likely = hspmd_calloc(most, sizeof(*likely));
+	int64_t *totals = hspmd_calloc(most, sizeof *totals);
+	int *layer = hspmd_calloc(most, sizeof *layer), status = likely && totals && layer ? 0 : hspmd_fail_memory(err, "specialising");
+	for (int i = 0; !status && i < p->state_count; i++) {
+		const struct hspmd_parameter_layout *l = &p->layouts->parameters[i];
+		layer[i] = p->graph->tensors[l->tensor].layer;
+		if ((back ? l->sharded_parameter : l->sharded_gradient) && hspmd_parameter_is_here(p, i) &&
+		    !(likely[i] = hspmd_parameter_likely(p, &(struct hspmd_parameter_path){ i, back, pipelines }, costs, err)))
+			status = -1;
+	}
+	if (!status)
+		status = hspmd_joined_totals(likely, layer, p->state_count, totals, err);
+	for (int i = 0; !status && i < p->state_count; i++) {
+		const struct hspmd_transfer **at = back ? &p->states[i].gather : &p->states[i].scatter;
+		if (likely[i] && !(*at = hspmd_parameter_joined(p, &(struct hspmd_parameter_path){ i, back, pipelines }, likely[i],
+		                                                totals[i], costs, err)))
+			status = -1;
+	}
+	free(likely);
+	free(totals);
+	free(layer);
+	return status;
+}
+
 int hspmd_parameter_shard_states(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_link_cost *cost,
                                  struct hspmd_error *err)
 {
+	struct hspmd_joined_costs costs;
 	p->state_count = p->layouts->parameter_count;
 	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
-	if (!p->states)
-		return hspmd_fail_memory(err, "specialising");
-	for (int i = 0; i < p->state_count; i++) {
+	int status = hspmd_joined_costs_init(&costs, cost, err);
+	if (!status && !p->states)
+		status = hspmd_fail_memory(err, "specialising");
+	for (int i = 0; !status && i < p->state_count; i++) {
 		const struct hspmd_parameter_layout *l = &p->layouts->parameters[i];
 		p->states[i] = (struct hspmd_program_state){ .tensor = l->tensor,
 			                                     .name = l->name,
@@ -129,10 +184,14 @@ int hspmd_parameter_shard_states(struct hspmd_program *p, const struct hspmd_pip
 			                                     .copy = -1,
 			                                     .used = -1,
 			                                     .grad = -1 };
-		if (l->sharded_gradient && hspmd_parameter_is_here(p, i) && shard_state(p, pipelines, i, cost, err))
-			return -1;
 	}
-	return 0;
+	if (!status)
+		status = shard_path(p, false, pipelines, &costs, err) || shard_path(p, true, pipelines, &costs, err) ? -1 : 0;
+	for (int i = 0; !status && i < p->state_count; i++)
+		if (p->states[i].scatter)
+			status = add_part(p, i, err);
+	hspmd_joined_costs_clear(&costs);
+	return status;
 }
 
 int hspmd_parameter_add_state(struct hspmd_program *p, int number, struct hspmd_error *err)

@@ -5,6 +5,7 @@
 #ifndef HSPMD_PROGRAM_PARAMETER_STATE_H
 #define HSPMD_PROGRAM_PARAMETER_STATE_H
 
+#include "runtime/program/joined.h"
 #include "runtime/program/parameter_layout.h"
 #include "runtime/program/pipelines.h"
 #include "runtime/program/program.h"
@@ -33,6 +34,20 @@ int hspmd_parameter_own_transfer(struct hspmd_program *p, struct hspmd_transfer 
 const struct hspmd_transfer *hspmd_parameter_resolve(struct hspmd_program *p, const struct hspmd_parameter_layout *l,
                                                      const struct hspmd_annotation *from, const struct hspmd_annotation *to,
                                                      enum hspmd_dtype dtype, const struct hspmd_link_cost *cost, struct hspmd_error *err);
+
+/* Which transfer of a parameter: of its gradient to its state, or back to the devices that use it. */
+struct hspmd_parameter_path {
+	int number;
+	bool back;
+	const struct hspmd_pipelines *pipelines; /* of a gradient */
+};
+/* The transfer as it is probably done together with others, from which follows what can be joined; and as it is done if `total` bytes on a
+ * device travel together. The program owns both. NULL and err. */
+const struct hspmd_transfer *hspmd_parameter_likely(struct hspmd_program *p, const struct hspmd_parameter_path *path,
+                                                    const struct hspmd_joined_costs *costs, struct hspmd_error *err);
+const struct hspmd_transfer *hspmd_parameter_joined(struct hspmd_program *p, const struct hspmd_parameter_path *path,
+                                                    const struct hspmd_transfer *likely, int64_t total, struct hspmd_joined_costs *costs,
+                                                    struct hspmd_error *err);
 
 /* Before the passes are specialised: makes p->states. Those that are kept in parts during the passes get their transfers and slots. 0, or
  * -1 and err. */

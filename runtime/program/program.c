@@ -60,91 +60,6 @@ struct hspmd_instruction *hspmd_program_add_instruction(struct hspmd_program *p,
 	return i;
 }
 
-/* Messages between two devices are distinguished by transfer, step, recomputation and micro-batch (modulo 512: messages with equal tags
- * arrive in order, and both sides process micro-batches in the same order). comm.h requires the low 8 bits to be free, transport.h tags
- * below 2^44. */
-static uint64_t make_tag(const struct hspmd_transfer_binding *route, int step)
-{
-	return route->number << 24 | (uint64_t)(step & (HSPMD_PROGRAM_MAX_TRANSFER_STEPS - 1)) << 18 | (uint64_t)route->recomputed << 17 |
-	       ((uint64_t)(route->micro_batch + 1) & 0x1ff) << 8;
-}
-
-static bool takes_part(const struct hspmd_comm_step *step, int device)
-{
-	for (int m = 0; m < step->member_count; m++)
-		if (step->members[m] == device)
-			return true;
-	return false;
-}
-
-/* The slot of a transfer's value on this device: passed in for the first and last value, added for intermediate ones. -1: nothing on
- * this device; -2: failed. */
-static int value_slot(struct hspmd_program *p, const struct hspmd_transfer *t, int value, const struct hspmd_transfer_binding *route,
-                      int *slots, struct hspmd_error *err)
-{
-	if (value == 0)
-		return route->in;
-	if (value == t->value_count - 1)
-		return route->out;
-	int at = hspmd_layout_find(&t->layout[value], p->device);
-	if (at < 0)
-		return -1;
-	if (slots[value] < 0) {
-		struct hspmd_slot_type slot_type = {
-			.tensor = route->tensor, .dtype = route->dtype, .box = t->layout[value].box[at], .full = t->shape
-		};
-		int f = hspmd_program_add_slot_type(p, &slot_type, err);
-		slots[value] = f < 0 ? -1 : hspmd_program_add_slot(p, f, HSPMD_ARENA_TRANSIENT, route->micro_batch, err);
-		if (slots[value] < 0)
-			return -2;
-	}
-	return slots[value];
-}
-
-int hspmd_program_add_transfer(struct hspmd_program *p, const struct hspmd_transfer *t, const struct hspmd_transfer_binding *route,
-                               struct hspmd_error *err)
-{
-	int *slots = malloc((size_t)t->value_count * sizeof *slots);
-	if (!slots)
-		return hspmd_fail_memory(err, "specialising");
-	for (int v = 0; v < t->value_count; v++)
-		slots[v] = -1;
-	int status = 0;
-	for (int s = 0; !status && s < t->step_count; s++) {
-		if (!takes_part(&t->steps[s], p->device))
-			continue;
-		int in = value_slot(p, t, t->steps[s].input, route, slots, err),
-		    out = value_slot(p, t, t->steps[s].output, route, slots, err);
-		struct hspmd_instruction *i = in == -2 || out == -2 ? NULL : hspmd_program_add_instruction(p, HSPMD_INSTRUCTION_COMM, err);
-		if (!i) {
-			status = -1;
-			break;
-		}
-		i->micro_batch = route->micro_batch;
-		i->layer = route->layer;
-		i->backward = route->backward;
-		i->input_count = i->output_count = 1;
-		i->in[0] = in;
-		i->out[0] = out;
-		if (hspmd_comm_chooses_rows(&t->steps[s])) {
-			i->in[i->input_count++] = route->choice;
-			if (route->choice < 0) {
-				status = hspmd_fail(err, "tensor %s: device %d does not know which experts its rows chose",
-				                    p->graph->tensors[route->tensor].name, p->device);
-				break;
-			}
-		}
-		i->transfer = t;
-		i->step = s;
-		i->tag = make_tag(route, s);
-		i->peer_pipeline_rank = route->peer_pipeline_rank;
-		i->peer_schedule_index = route->peer_schedule_index;
-		i->sends = route->sends;
-	}
-	free(slots);
-	return status;
-}
-
 /* ---- where a graph comes from */
 
 static struct hspmd_graph *build_model(void *context, const struct hspmd_model_build_options *how, struct hspmd_error *err)
@@ -240,7 +155,7 @@ struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program 
 		const struct hspmd_program *one = i < 0 ? p : more[i];
 		for (size_t k = 0; k < one->instruction_count; k++) {
 			const struct hspmd_instruction *in = &one->instructions[k];
-			if (in->kind == HSPMD_INSTRUCTION_COMM && (in->micro_batch < 0) == (lane == 1))
+			if (in->kind == HSPMD_INSTRUCTION_COMM && !in->joins && (in->micro_batch < 0) == (lane == 1))
 				uses[(*count)++] = (struct hspmd_devcomm_use){ &in->transfer->steps[in->step], in->tag };
 		}
 	}

@@ -83,6 +83,8 @@ struct hspmd_instruction {
 	int peer_pipeline_rank, peer_schedule_index; /* for transfers between stages: the other side's pipeline rank, and the index of its
 	                                                schedule entry that receives or sends this; rank -1: within a stage */
 	bool sends;                                  /* this device is the sender */
+	int joined;    /* COMM: so many instructions behind this one run with it, their steps joined (joined.h) */
+	bool joins;    /* COMM: it is one of those */
 	bool overlaps; /* COMM: the result is not needed before all gradients are complete, so that the transfer may run until then */
 };
 

@@ -64,6 +64,8 @@ static void print_instruction(const struct printer *pr, size_t i)
 	}
 	if (in->kind == HSPMD_INSTRUCTION_COMM)
 		print_peers(pr, &in->transfer->steps[in->step]);
+	if (in->joined)
+		fprintf(pr->f, ", in one message with the next %d", in->joined);
 	if (in->overlaps)
 		fputs(", beside what follows", pr->f);
 	fputc('\n', pr->f);
@@ -117,12 +119,15 @@ static bool takes_part(const struct hspmd_transfer *t, int device)
 	return hspmd_layout_find(&t->layout[0], device) >= 0 || hspmd_layout_find(&t->layout[t->value_count - 1], device) >= 0;
 }
 
-static void explain_transfer(FILE *f, const char *tensor, const char *from, const char *to, const struct hspmd_transfer *t)
+static void explain_transfer(FILE *f, const char *tensor, const char *from, const char *to, const struct hspmd_transfer *t, int together)
 {
 	fprintf(f, "%s", tensor);
 	if (from)
 		fprintf(f, " %s -> %s", from, to ? to : "?");
-	fprintf(f, ": %s\n", t->why ? t->why : "a sum of several tensors at once");
+	fprintf(f, ": %s", t->why ? t->why : "a sum of several tensors at once");
+	if (together)
+		fprintf(f, ", of %d tensors whose messages are joined", together + 1);
+	fputc('\n', f);
 }
 
 static void explain_nodes(FILE *f, const struct hspmd_program *p)
@@ -134,7 +139,7 @@ static void explain_nodes(FILE *f, const struct hspmd_program *p)
 		const struct hspmd_value *from = &p->spmd->values[n->in[0]], *to = &p->spmd->values[n->out[0]];
 		char *lies = hspmd_annotation_text(from->annotation), *must = hspmd_annotation_text(to->annotation);
 		fprintf(f, "%c L%-3d ", n->backward ? 'B' : 'F', n->layer);
-		explain_transfer(f, p->graph->tensors[from->tensor].name, lies, must, n->transfer);
+		explain_transfer(f, p->graph->tensors[from->tensor].name, lies, must, n->transfer, 0);
 		free(lies);
 		free(must);
 	}
@@ -143,14 +148,16 @@ static void explain_nodes(FILE *f, const struct hspmd_program *p)
 /* The transfers once per step: gradients to the optimizer state, and parameters back. */
 static void explain_step(FILE *f, const struct hspmd_program *p)
 {
+	int together = 0;
 	for (size_t i = 0; i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		if (in->kind != HSPMD_INSTRUCTION_COMM || in->micro_batch >= 0 || in->step > 0)
 			continue;
+		together = in->joins ? together : in->joined;
 		fprintf(f, "step L%-3d ", in->layer);
 		explain_transfer(f,
 		                 p->graph->tensors[p->slot_types[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].slot_type].tensor].name,
-		                 NULL, NULL, in->transfer);
+		                 NULL, NULL, in->transfer, together);
 	}
 }
 

@@ -3,140 +3,24 @@
  * arXiv 2504.20490, section 6), unrolled over the schedule's entries. Recomputation (arXiv 1604.06174; selective: arXiv 2205.05198,
  * section 5; of the operators that a plan lists) runs forward nodes of a block again, into new slots, right before the block's backward
  * pass; the slots of the first run are then free early, because nothing reads them any more.
- *
- * Parameters of which only parts are kept (zero_stage 3) are gathered when a pass enters a layer that uses them, all of the layer's, and
- * dropped when it leaves the layer; their gradients (zero_stage 2 and 3) are then scattered and added to the parts. Pipelines that exchange
- * such parts come to the same layers in the same order (hspmd_plan_in_step), and what they exchange does not depend on anything in which
- * they may differ, so that all wait for the same transfer. */
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
 #include "common/schedule.h"
 #include "runtime/op/op.h"
-#include "runtime/program/parameter_state.h"
-
-struct walk {
-	struct hspmd_program *p;
-	const struct hspmd_plan *plan;
-	struct hspmd_error *err;
-	int *slot_of;      /* [micro-batch][value]: slot that holds the value now; -1: none */
-	int *slot_type_of; /* per value; -1: not added yet */
-	bool *written;     /* per fixed slot's tensor: it holds a value of this step */
-	bool *wanted;      /* per node: run again before its block's backward pass */
-	bool *weights;     /* per node: only computes weight gradients, so it runs in a separate entry if the schedule has such entries */
-	int *index_of;     /* [rank][backward][chunk][micro-batch]: the index of the schedule entry that runs it */
-	unsigned char *in_sets; /* per operator: bit s: the plan's list s of operators to recompute has it; NULL: there are none */
-	bool recomputed;
-	bool *in_parts;          /* per tensor: a parameter, or a gradient, of which only parts are kept */
-	struct sharded *sharded; /* by layer, then by parameter */
-	int sharded_count;
-	int layer; /* of which `sharded` parameters are there; -1: none */
-};
-
-/* A layer uses a parameter of which only parts are kept, of itself or of its gradient. */
-struct sharded {
-	int layer, number; /* of its state */
-};
-
-static int value_slot_type(struct walk *w, int value)
-{
-	struct hspmd_program *p = w->p;
-	if (w->slot_type_of[value] >= 0)
-		return w->slot_type_of[value];
-	const struct hspmd_value *v = &p->spmd->values[value];
-	const struct hspmd_tensor *t = &p->graph->tensors[v->tensor];
-	struct hspmd_local_shard shard;
-	if (!hspmd_annotation_local_shard(v->annotation, &t->shape, p->device, &shard))
-		return -1;
-	struct hspmd_slot_type slot_type = {
-		.tensor = v->tensor, .dtype = t->dtype, .box = shard.box, .full = t->shape, .annotation = v->annotation
-	};
-	return w->slot_type_of[value] = hspmd_program_add_slot_type(p, &slot_type, w->err);
-}
-
-/* Parameters, their gradients and losses outlive the micro-batch; the result of resharding one does not. */
-static bool is_first(const struct hspmd_program *p, int value)
-{
-	const struct hspmd_value *v = &p->spmd->values[value];
-	enum hspmd_tensor_role role = p->graph->tensors[v->tensor].role;
-	return (role == HSPMD_TENSOR_PARAMETER || role == HSPMD_TENSOR_PARAMETER_GRADIENT || role == HSPMD_TENSOR_LOSS) &&
-	       hspmd_spmd_value(p->spmd, v->tensor, v->stage) == value;
-}
-
-static bool is_fixed(const struct walk *w, int value)
-{
-	return is_first(w->p, value) && !w->in_parts[w->p->spmd->values[value].tensor];
-}
-
-static int root_value(const struct hspmd_spmd *s, int value)
-{
-	while (s->values[value].same_as >= 0)
-		value = s->values[value].same_as;
-	return value;
-}
-
-/* A new slot for a value that this device computes or receives next. -1: the device holds no part of it; -2: failed. */
-static int new_slot(struct walk *w, int value, int micro_batch)
-{
-	struct hspmd_program *p = w->p;
-	int slot_type = value_slot_type(w, value);
-	if (slot_type < 0)
-		return hspmd_annotation_local_shard(p->spmd->values[value].annotation,
-		                                    &p->graph->tensors[p->spmd->values[value].tensor].shape, p->device,
-		                                    &(struct hspmd_local_shard){ 0 })
-		               ? -2
-		               : -1;
-	int tensor = p->spmd->values[value].tensor;
-	if (is_fixed(w, value)) {
-		if (p->fixed_of_tensor[tensor] < 0)
-			p->fixed_of_tensor[tensor] = hspmd_program_add_slot(p, slot_type, HSPMD_ARENA_FIXED, -1, w->err);
-		return p->fixed_of_tensor[tensor] < 0 ? -2 : p->fixed_of_tensor[tensor];
-	}
-	int slot = hspmd_program_add_slot(p, slot_type, HSPMD_ARENA_TRANSIENT, micro_batch, w->err);
-	if (slot < 0)
-		return -2;
-	w->slot_of[(size_t)micro_batch * p->spmd->value_count + (size_t)value] = slot;
-	return slot;
-}
-
-/* Tokens and targets are read when they are first used. */
-static int read_input(struct walk *w, int value, int micro_batch)
-{
-	int slot = new_slot(w, value, micro_batch);
-	struct hspmd_instruction *i = slot < 0 ? NULL : hspmd_program_add_instruction(w->p, HSPMD_INSTRUCTION_READ, w->err);
-	if (!i)
-		return -2;
-	i->micro_batch = micro_batch;
-	i->layer = w->p->graph->tensors[w->p->spmd->values[value].tensor].layer;
-	i->output_count = 1;
-	i->out[0] = slot;
-	return slot;
-}
-
-/* The slot that an input value is read from. -1: nothing on this device; -2: failed. */
-static int old_slot(struct walk *w, int value, int micro_batch)
-{
-	struct hspmd_program *p = w->p;
-	value = root_value(p->spmd, value);
-	const struct hspmd_tensor *t = &p->graph->tensors[p->spmd->values[value].tensor];
-	if (is_fixed(w, value))
-		return new_slot(w, value, micro_batch);
-	int slot = w->slot_of[(size_t)micro_batch * p->spmd->value_count + (size_t)value];
-	if (slot < 0 && t->role == HSPMD_TENSOR_INPUT)
-		return read_input(w, value, micro_batch);
-	return slot;
-}
+#include "runtime/program/walk.h"
 
 /* The index of the schedule entry that runs a pass of this stage on its pipeline rank. */
-static int *index_of(const struct walk *w, bool backward, int stage, int micro_batch)
+static int *index_of(const struct hspmd_walk *w, bool backward, int stage, int micro_batch)
 {
 	const struct hspmd_program *p = w->p;
 	int rank = stage % p->pipeline_ranks, chunk = stage / p->pipeline_ranks;
 	return &w->index_of[((rank * 2 + backward) * p->chunks + chunk) * p->micro_batches + micro_batch];
 }
 
-static int run_reshard(struct walk *w, size_t number, int micro_batch)
+static int run_reshard(struct hspmd_walk *w, size_t number, int micro_batch)
 {
 	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
 	int from = w->p->spmd->values[n->in[0]].stage, ranks = w->p->pipeline_ranks;
@@ -148,7 +32,7 @@ static int run_reshard(struct walk *w, size_t number, int micro_batch)
 		.backward = n->backward,
 		.recomputed = w->recomputed,
 		.number = number,
-		.choice = n->input_count > 1 ? old_slot(w, n->in[1], micro_batch) : -1,
+		.choice = n->input_count > 1 ? hspmd_walk_old_slot(w, n->in[1], micro_batch) : -1,
 		.peer_pipeline_rank = -1,
 	};
 	if (from % ranks != n->stage % ranks) {
@@ -156,33 +40,28 @@ static int run_reshard(struct walk *w, size_t number, int micro_batch)
 		route.peer_pipeline_rank = (route.sends ? n->stage : from) % ranks;
 		route.peer_schedule_index = *index_of(w, n->backward, route.sends ? n->stage : from, micro_batch);
 	}
-	route.in = old_slot(w, n->in[0], micro_batch);
+	route.in = hspmd_walk_old_slot(w, n->in[0], micro_batch);
 	route.out = hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) < 0
 	                    ? -1
-	                    : new_slot(w, n->out[0], micro_batch);
+	                    : hspmd_walk_new_slot(w, n->out[0], micro_batch);
 	if (route.in == -2 || route.out == -2 || route.choice == -2)
 		return -1;
 	return hspmd_program_add_transfer(w->p, n->transfer, &route, w->err);
 }
 
-static int *slot_in(const struct walk *w, int value, int micro_batch)
-{
-	return &w->slot_of[(size_t)micro_batch * w->p->spmd->value_count + (size_t)value];
-}
-
 /* Returns true if another operator of the layer has added to a gradient of which only parts are kept. */
-static bool adds_again(const struct walk *w, int value, int micro_batch)
+static bool adds_again(const struct hspmd_walk *w, int value, int micro_batch)
 {
-	return is_first(w->p, value) && !is_fixed(w, value) && *slot_in(w, value, micro_batch) >= 0;
+	return hspmd_walk_is_first(w->p, value) && !hspmd_walk_is_fixed(w, value) && *hspmd_walk_slot(w, value, micro_batch) >= 0;
 }
 
-static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_batch)
+static int run_op(struct hspmd_walk *w, const struct hspmd_spmd_node *n, int micro_batch)
 {
 	struct hspmd_program *p = w->p;
 	const struct hspmd_op *op = &p->graph->ops[n->op];
 	struct hspmd_instruction made = { .opcode = op->opcode, .input_count = n->input_count, .output_count = n->output_count };
 	for (int k = 0; k < n->input_count; k++) {
-		made.in[k] = n->in[k] < 0 ? -1 : old_slot(w, n->in[k], micro_batch);
+		made.in[k] = n->in[k] < 0 ? -1 : hspmd_walk_old_slot(w, n->in[k], micro_batch);
 		if (made.in[k] == -2)
 			return -1;
 		if (n->in[k] >= 0 && made.in[k] < 0)
@@ -191,7 +70,9 @@ static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_bat
 	}
 	for (int k = 0; k < n->output_count; k++) {
 		bool there = (n->accumulate >> k & 1) || (n->out[k] >= 0 && adds_again(w, n->out[k], micro_batch));
-		made.out[k] = n->out[k] < 0 ? -1 : there ? old_slot(w, n->out[k], micro_batch) : new_slot(w, n->out[k], micro_batch);
+		made.out[k] = n->out[k] < 0 ? -1
+		              : there       ? hspmd_walk_old_slot(w, n->out[k], micro_batch)
+		                            : hspmd_walk_new_slot(w, n->out[k], micro_batch);
 		made.accumulate |= (unsigned)there << k;
 		if (made.out[k] == -2)
 			return -1;
@@ -214,7 +95,7 @@ static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_bat
 	return 0;
 }
 
-static bool is_skipped(const struct walk *w, const struct hspmd_spmd_node *n)
+static bool is_skipped(const struct hspmd_walk *w, const struct hspmd_spmd_node *n)
 {
 	const struct hspmd_stage *stage = &w->plan->pipelines[w->p->pipeline].stages[n->stage];
 	for (int d = 0; d < n->skip_devices; d++)
@@ -225,7 +106,7 @@ static bool is_skipped(const struct walk *w, const struct hspmd_spmd_node *n)
 
 /* Run a node in one stage's schedule entry. A transfer is received in an entry of the destination stage and sent in an entry of the
  * source stage. */
-static int run_node(struct walk *w, size_t number, int stage, int micro_batch)
+static int run_node(struct hspmd_walk *w, size_t number, int stage, int micro_batch)
 {
 	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
 	if (n->op >= 0)
@@ -259,7 +140,7 @@ static void list_names(const struct hspmd_graph *g, char *text, size_t size)
 }
 
 /* Find which operators the plan's lists have. Each name must be that of some operator. */
-static int find_sets(struct walk *w)
+static int find_sets(struct hspmd_walk *w)
 {
 	const struct hspmd_graph *g = w->p->graph;
 	const json_t *sets = w->plan->recompute_sets;
@@ -290,7 +171,7 @@ static int find_sets(struct walk *w)
 }
 
 /* Returns true if this forward node may run again: only in blocks, and only if no other stage takes part and nothing accumulates. */
-static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
+static bool can_rerun(const struct hspmd_walk *w, const struct hspmd_spmd_node *n)
 {
 	const struct hspmd_program *p = w->p;
 	const struct hspmd_pipeline *pipeline = &w->plan->pipelines[p->pipeline];
@@ -299,7 +180,7 @@ static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 	if (n->backward || !hspmd_program_in_stage(p, n->stage) || n->layer < 1 || n->layer >= last || recompute == HSPMD_RECOMPUTE_NONE)
 		return false;
 	if (n->op < 0)
-		return recompute == HSPMD_RECOMPUTE_FULL && p->spmd->values[root_value(p->spmd, n->in[0])].stage == n->stage;
+		return recompute == HSPMD_RECOMPUTE_FULL && p->spmd->values[hspmd_walk_root(p->spmd, n->in[0])].stage == n->stage;
 	const struct hspmd_op *op = &p->graph->ops[n->op];
 	if (!hspmd_graph_op_repeats(p->graph, op))
 		return false;
@@ -309,14 +190,14 @@ static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 }
 
 /* Mark the forward nodes of a block whose results its backward pass needs, directly or indirectly. */
-static void mark_wanted(struct walk *w, int layer, bool *needed)
+static void mark_wanted(struct hspmd_walk *w, int layer, bool *needed)
 {
 	const struct hspmd_spmd *s = w->p->spmd;
 	memset(needed, 0, s->value_count * sizeof *needed);
 	for (size_t i = 0; i < s->node_count; i++)
 		for (int k = 0; s->nodes[i].backward && s->nodes[i].layer == layer && k < s->nodes[i].input_count; k++)
 			if (s->nodes[i].in[k] >= 0)
-				needed[root_value(s, s->nodes[i].in[k])] = true;
+				needed[hspmd_walk_root(s, s->nodes[i].in[k])] = true;
 	for (size_t i = s->node_count; i-- > 0;) {
 		const struct hspmd_spmd_node *n = &s->nodes[i];
 		if (n->layer != layer || n->backward)
@@ -326,11 +207,11 @@ static void mark_wanted(struct walk *w, int layer, bool *needed)
 			w->wanted[i] |= n->out[k] >= 0 && needed[n->out[k]];
 		for (int k = 0; w->wanted[i] && k < n->input_count; k++)
 			if (n->in[k] >= 0)
-				needed[root_value(s, n->in[k])] = true;
+				needed[hspmd_walk_root(s, n->in[k])] = true;
 	}
 }
 
-static int rerun(struct walk *w, int stage, int layer, int micro_batch)
+static int rerun(struct hspmd_walk *w, int stage, int layer, int micro_batch)
 {
 	const struct hspmd_spmd *s = w->p->spmd;
 	w->recomputed = true;
@@ -341,157 +222,10 @@ static int rerun(struct walk *w, int stage, int layer, int micro_batch)
 	return 0;
 }
 
-/* ---- parameters of which only parts are kept */
-
-static int compare_sharded(const void *a, const void *b)
-{
-	const struct sharded *x = a, *y = b;
-	return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer) : (x->number > y->number) - (x->number < y->number);
-}
-
-static void mark_parts(struct walk *w, const struct hspmd_program_state *s, int number, int *number_of)
-{
-	if (!s->scatter)
-		return;
-	number_of[s->tensor] = number;
-	w->in_parts[s->tensor] = s->gather != NULL;
-	w->in_parts[w->p->graph->tensors[s->tensor].grad] = true;
-}
-
-/* Lists the parameters of which only parts are kept, with the layers of this device that use them. */
-static int find_sharded(struct walk *w)
-{
-	const struct hspmd_program *p = w->p;
-	const struct hspmd_graph *g = p->graph;
-	size_t capacity = 0;
-	int count = 0, *number = malloc((g->tensor_count + 1) * sizeof *number), status = number ? 0 : -1;
-	for (size_t t = 0; number && t < g->tensor_count; t++)
-		number[t] = -1;
-	for (int i = 0; number && i < p->state_count; i++)
-		mark_parts(w, &p->states[i], i, number);
-	for (size_t i = 0; !status && i < g->op_count; i++)
-		for (int k = 0; !status && !g->ops[i].backward && k < g->ops[i].input_count; k++) {
-			if (g->ops[i].in[k] < 0 || number[g->ops[i].in[k]] < 0)
-				continue;
-			status = hspmd_array_grow(&w->sharded, &capacity, (size_t)w->sharded_count, sizeof *w->sharded);
-			if (!status)
-				w->sharded[w->sharded_count++] = (struct sharded){ g->ops[i].layer, number[g->ops[i].in[k]] };
-		}
-	free(number);
-	if (status)
-		return hspmd_fail_memory(w->err, "specialising");
-	if (w->sharded_count)
-		qsort(w->sharded, (size_t)w->sharded_count, sizeof *w->sharded, compare_sharded);
-	for (int i = 0; i < w->sharded_count; i++)
-		if (!i || compare_sharded(&w->sharded[i], &w->sharded[i - 1]))
-			w->sharded[count++] = w->sharded[i];
-	w->sharded_count = count;
-	return 0;
-}
-
-/* The first value of a tensor on this device; -1: none. */
-static int own_value(const struct walk *w, int tensor)
-{
-	return tensor < 0 ? -1 : hspmd_spmd_value(w->p->spmd, tensor, w->p->stage);
-}
-
-static struct hspmd_transfer_binding bind(const struct walk *w, int number, bool back, int micro_batch, bool backward)
-{
-	const struct hspmd_parameter_layout *l = &w->p->layouts->parameters[number];
-	return (struct hspmd_transfer_binding){ .tensor = l->tensor,
-		                                .dtype = back ? hspmd_parameter_used_type(w->p, l) : hspmd_parameter_kept_type(w->p, l),
-		                                .in = -1,
-		                                .out = -1,
-		                                .choice = -1,
-		                                .micro_batch = micro_batch,
-		                                .layer = w->layer,
-		                                .backward = backward,
-		                                .recomputed = back && backward,
-		                                .number = HSPMD_PARAMETER_TRANSFER(number, back),
-		                                .peer_pipeline_rank = -1 };
-}
-
-static int gather(struct walk *w, int number, int micro_batch, bool backward)
-{
-	const struct hspmd_program_state *s = &w->p->states[number];
-	int value = own_value(w, s->tensor);
-	struct hspmd_transfer_binding route = bind(w, number, true, micro_batch, backward);
-	if (!s->gather || value < 0)
-		return 0;
-	route.in = s->copy >= 0 ? s->copy : s->param;
-	route.out = new_slot(w, value, micro_batch);
-	return route.out == -2 ? -1 : hspmd_program_add_transfer(w->p, s->gather, &route, w->err);
-}
-
-/* Adds what this device gets of a micro-batch's gradient to what it keeps. */
-static int keep_part(struct walk *w, int number, int part, int micro_batch)
-{
-	static const struct hspmd_op_attr none = { 0 };
-	struct hspmd_instruction *i = hspmd_program_add_instruction(w->p, HSPMD_INSTRUCTION_RUN, w->err);
-	if (!i)
-		return -1;
-	i->opcode = HSPMD_OP_ACCUMULATE;
-	i->attr = &none;
-	i->micro_batch = micro_batch;
-	i->layer = w->layer;
-	i->backward = true;
-	i->input_count = 2;
-	i->in[0] = part;
-	i->in[1] = -1;
-	i->output_count = 1;
-	i->out[0] = w->p->states[number].grad;
-	i->accumulate = 1;
-	return 0;
-}
-
-static int scatter(struct walk *w, int number, int micro_batch)
-{
-	struct hspmd_program *p = w->p;
-	const struct hspmd_program_state *s = &p->states[number];
-	int gradient = p->graph->tensors[s->tensor].grad, value = own_value(w, gradient);
-	struct hspmd_transfer_binding route = bind(w, number, false, micro_batch, true);
-	if (value < 0 || (route.in = *slot_in(w, value, micro_batch)) < 0)
-		return 0; /* no operator of this layer adds to it */
-	*slot_in(w, value, micro_batch) = -1;
-	bool first = !w->written[gradient];
-	w->written[gradient] = true;
-	route.out = s->grad;
-	if (s->grad >= 0 && !first) {
-		route.out =
-		        hspmd_parameter_slot(p, &p->layouts->parameters[number], &s->shard.box,
-		                             hspmd_parameter_kept_type(p, &p->layouts->parameters[number]), HSPMD_ARENA_TRANSIENT, w->err);
-		if (route.out < 0)
-			return -1;
-		p->slots[route.out].micro_batch = micro_batch;
-	}
-	if (hspmd_program_add_transfer(p, s->scatter, &route, w->err))
-		return -1;
-	return s->grad >= 0 && !first ? keep_part(w, number, route.out, micro_batch) : 0;
-}
-
-/* The pass comes to another layer (-1: to its end). */
-static int enter_layer(struct walk *w, int layer, int micro_batch, bool backward)
-{
-	int status = 0;
-	for (int i = w->sharded_count - 1; !status && w->layer >= 0 && i >= 0; i--) {
-		int value = own_value(w, w->p->states[w->sharded[i].number].tensor);
-		if (w->sharded[i].layer != w->layer)
-			continue;
-		status = backward ? scatter(w, w->sharded[i].number, micro_batch) : 0;
-		if (value >= 0 && w->p->states[w->sharded[i].number].gather)
-			*slot_in(w, value, micro_batch) = -1;
-	}
-	w->layer = layer;
-	for (int i = 0; !status && layer >= 0 && i < w->sharded_count; i++)
-		if (w->sharded[i].layer == layer)
-			status = gather(w, w->sharded[i].number, micro_batch, backward);
-	return status;
-}
-
 /* ---- schedule entries */
 
 /* Mark nodes that only add to gradients of parameters, which are not read before the step's end. */
-static int mark_weights(struct walk *w)
+static int mark_weights(struct hspmd_walk *w)
 {
 	const struct hspmd_spmd *s = w->p->spmd;
 	bool *read = hspmd_calloc(s->value_count, sizeof *read);
@@ -500,18 +234,18 @@ static int mark_weights(struct walk *w)
 	for (size_t i = 0; i < s->node_count; i++)
 		for (int k = 0; k < s->nodes[i].input_count; k++)
 			if (s->nodes[i].in[k] >= 0)
-				read[root_value(s, s->nodes[i].in[k])] = true;
+				read[hspmd_walk_root(s, s->nodes[i].in[k])] = true;
 	for (size_t i = 0; i < s->node_count; i++) {
 		const struct hspmd_spmd_node *n = &s->nodes[i];
 		w->weights[i] = n->op >= 0 && n->backward;
 		for (int k = 0; w->weights[i] && k < n->output_count; k++)
-			w->weights[i] = n->out[k] < 0 || (is_first(w->p, n->out[k]) && !read[n->out[k]]);
+			w->weights[i] = n->out[k] < 0 || (hspmd_walk_is_first(w->p, n->out[k]) && !read[n->out[k]]);
 	}
 	free(read);
 	return 0;
 }
 
-static int run_entry(struct walk *w, const struct hspmd_schedule_entry *entry)
+static int run_entry(struct hspmd_walk *w, const struct hspmd_schedule_entry *entry)
 {
 	const struct hspmd_spmd *s = w->p->spmd;
 	int layer = -1, stage = w->p->stage + entry->chunk * w->p->pipeline_ranks;
@@ -520,7 +254,7 @@ static int run_entry(struct walk *w, const struct hspmd_schedule_entry *entry)
 		if (n->backward != (entry->backward || entry->weights) || w->weights[i] != entry->weights)
 			continue;
 		if (w->sharded_count && n->stage == stage && n->layer != w->layer &&
-		    enter_layer(w, n->layer, entry->micro_batch, n->backward))
+		    hspmd_walk_enter_layer(w, n->layer, entry->micro_batch, n->backward))
 			return -1;
 		if (entry->backward && n->stage == stage && n->layer != layer) {
 			layer = n->layer;
@@ -530,14 +264,14 @@ static int run_entry(struct walk *w, const struct hspmd_schedule_entry *entry)
 		if (run_node(w, i, stage, entry->micro_batch))
 			return -1;
 	}
-	if (enter_layer(w, -1, entry->micro_batch, entry->backward))
+	if (hspmd_walk_enter_layer(w, -1, entry->micro_batch, entry->backward))
 		return -1;
 	w->p->schedule_index++;
 	return 0;
 }
 
 /* Find the parts of the loss that this device counts. */
-static int find_losses(struct walk *w)
+static int find_losses(struct hspmd_walk *w)
 {
 	struct hspmd_program *p = w->p;
 	for (size_t t = 0; t < p->graph->tensor_count; t++) {
@@ -555,7 +289,7 @@ static int find_losses(struct walk *w)
 }
 
 /* Index the schedule entries of all ranks by the pass that they run; leaves this device's own in `entries`. */
-static void index_entries(struct walk *w, struct hspmd_schedule_entry *entries)
+static void index_entries(struct hspmd_walk *w, struct hspmd_schedule_entry *entries)
 {
 	const struct hspmd_program *p = w->p;
 	for (int i = 0; i < p->pipeline_ranks; i++) {
@@ -569,7 +303,7 @@ static void index_entries(struct walk *w, struct hspmd_schedule_entry *entries)
 	}
 }
 
-static int walk_entries(struct walk *w)
+static int walk_entries(struct hspmd_walk *w)
 {
 	struct hspmd_program *p = w->p;
 	const struct hspmd_pipeline *pipeline = &w->plan->pipelines[p->pipeline];
@@ -600,7 +334,7 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 	if (p->spmd->node_count >= HSPMD_PROGRAM_STEP_TRANSFERS || p->graph->tensor_count >= HSPMD_PROGRAM_STEP_TRANSFERS / 2)
 		return hspmd_fail(err, "the graph has more than %d operators", (int)HSPMD_PROGRAM_STEP_TRANSFERS);
 	size_t values = p->spmd->value_count, cells = values * (size_t)p->micro_batches, tensors = p->graph->tensor_count;
-	struct walk w = {
+	struct hspmd_walk w = {
 		.p = p,
 		.plan = plan,
 		.err = err,
@@ -620,7 +354,7 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 		memset(w.slot_of, -1, cells * sizeof(int));
 		memset(w.slot_type_of, -1, values * sizeof(int));
 		memset(p->fixed_of_tensor, -1, tensors * sizeof(int));
-		status = find_sets(&w) || (p->stage >= 0 && (find_sharded(&w) || walk_entries(&w))) ? -1 : 0;
+		status = find_sets(&w) || (p->stage >= 0 && (hspmd_walk_find_sharded(&w) || walk_entries(&w))) ? -1 : 0;
 	}
 	free(w.slot_of);
 	free(w.slot_type_of);
@@ -631,5 +365,6 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 	free(w.index_of);
 	free(w.in_sets);
 	free(w.sharded);
+	free(w.joined);
 	return status;
 }

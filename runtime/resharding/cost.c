@@ -32,8 +32,9 @@ int hspmd_cost_prepare(struct resolver *r)
 			name[count++] = name[d];
 	for (int d = 0; d < r->device_count; d++)
 		r->node[d] = (int)((int *)bsearch(&r->node[d], name, (size_t)count, sizeof *name, hspmd_int_order) - name);
+	double together = r->cost && r->cost->together > 0 ? r->cost->together : 1;
 	for (int n = 0; n < count && named && r->cost->network; n++)
-		r->network[n] = r->cost->network(r->cost->context, name[n]);
+		r->network[n] = r->cost->network(r->cost->context, name[n]) / together;
 	r->node_count = count;
 	return 0;
 }

@@ -10,6 +10,8 @@ double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int t
 {
 	if (from == to)
 		return 0;
+	if (cost && cost->together > 0)
+		bytes *= cost->together;
 	return cost && cost->seconds ? cost->seconds(cost->context, from, to, bytes) : 1e-5 + bytes / 1e9;
 }
 

@@ -102,6 +102,7 @@ struct hspmd_link_cost {
 	double (*choice_seconds)(const void *context, int device);
 	/* Returns true if the device gathers and sums with others of this kind around a ring. NULL: none does. */
 	bool (*rings)(const void *context, int device);
+	double together; /* so many times a message's bytes travel in it, because those of other tensors join it; 0: alone */
 	struct hspmd_resolve_cache *cache; /* earlier answers under this cost; NULL: none */
 };
 
@@ -122,6 +123,9 @@ struct hspmd_transfer *hspmd_resolve(const struct hspmd_shape *shape, size_t ele
                                      struct hspmd_error *err);
 void hspmd_transfer_destroy(struct hspmd_transfer *t);
 struct hspmd_transfer *hspmd_transfer_copy(const struct hspmd_transfer *t); /* a copy that may be changed; NULL: memory */
+/* Returns true if the steps of both transfers can be joined (runtime/comm/comm.h), and the same devices hold their sources and their
+ * destinations. */
+bool hspmd_transfers_join(const struct hspmd_transfer *a, const struct hspmd_transfer *b);
 /* Index of a device in a layout, -1: it holds nothing. */
 int hspmd_layout_find(const struct hspmd_layout *layout, int device);
 

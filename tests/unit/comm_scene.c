@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "runtime/comm/comm_internal.h"
+#include "tests/unit/comm_scene_parts.h"
 
 #define LIMIT_S 60.0
 #define SCENE_REPEAT 3
@@ -34,30 +35,6 @@ void scene_add_box(float *dst, const struct hspmd_box *dst_box, const float *src
 			dst[(r - dst_box->lo[0]) * (dst_box->hi[1] - dst_box->lo[1]) + k - dst_box->lo[1]] +=
 			        src[(r - src_box->lo[0]) * (src_box->hi[1] - src_box->lo[1]) + k - src_box->lo[1]];
 }
-
-/* ---- a step, its inputs and expected outputs */
-
-struct scene {
-	int members;
-	int device[SCENE_MEMBERS]; /* of member m; device numbers are not ranks */
-	struct hspmd_transfer transfer;
-	struct hspmd_layout layout[2];
-	struct hspmd_comm_step step;
-	struct hspmd_box held_in[SCENE_MEMBERS], held_out[SCENE_MEMBERS]; /* by rank */
-	float *in[SCENE_MEMBERS], *out[SCENE_MEMBERS], *want[SCENE_MEMBERS];
-	bool in_place;
-	int repeat;
-	struct hspmd_transport *transport[SCENE_MEMBERS];
-	struct hspmd_address devcomm[SCENE_MEMBERS];
-	pthread_barrier_t everybody;
-	atomic_int failed;
-	int left_out; /* rank without device-to-device communication; -1: none */
-	int directs;
-	struct hspmd_error err[SCENE_MEMBERS];
-	int rv[SCENE_MEMBERS];
-	int sent[SCENE_MEMBERS][SCENE_MEMBERS]; /* number of messages, by rank from and to */
-	bool small;                             /* of moves: everything between two members fits in one message */
-};
 
 /* ---- counting messages */
 
@@ -239,33 +216,46 @@ static int open_direct(struct scene *s, int rank, struct hspmd_device *dev, cons
 	return rv;
 }
 
+static int run_joined(struct hspmd_comm *c, const struct scene *s, const struct scene_part *all, uint64_t tag, struct hspmd_error *err)
+{
+	struct hspmd_comm_part parts[SCENE_PARTS];
+	for (int k = 0; k < s->parts; k++)
+		parts[k] = (struct hspmd_comm_part){ &all[k].transfer, k ? &all[k].step : &s->step, all[k].in, all[k].out };
+	return hspmd_comm_run_joined(c, parts, s->parts, HSPMD_F32, tag, err);
+}
+
 static int run_steps(struct scene *s, int rank, struct hspmd_device *dev, struct hspmd_comm *c, struct hspmd_error *err)
 {
 	const struct hspmd_device_ops *ops = dev->ops;
-	size_t n = (size_t)hspmd_box_elements(&s->held_in[rank]) * 4, m = (size_t)hspmd_box_elements(&s->held_out[rank]) * 4;
-	char *in = ops->allocate(dev, n, err), *out = s->in_place ? in : ops->allocate(dev, m, err);
-	int rv = in && out ? 0 : -1, expected = 0;
+	struct scene_part part[SCENE_PARTS] = { 0 };
+	int rv = 0, expected = 0;
+	for (int k = 0; k < s->parts && !rv; k++)
+		rv = scene_open_part(s, rank, k, dev, &part[k]);
 	for (int i = 0; i < s->repeat && !rv; i++) {
-		if (!s->in_place)
-			rv = ops->to_device(dev, out, s->out[rank], m, err);
-		if (!rv)
-			rv = ops->to_device(dev, in, s->in[rank], n, err);
+		for (int k = 0; k < s->parts && !rv; k++) {
+			if (!s->in_place)
+				rv = ops->to_device(dev, part[k].out, part[k].values[1], part[k].out_bytes, err);
+			if (!rv)
+				rv = ops->to_device(dev, part[k].in, part[k].values[0], part[k].in_bytes, err);
+		}
 		/* Some members post receives early, some several steps ahead. */
-		int ahead = rank % 3 == 1 ? i + 1 : rank % 3 == 2 ? s->repeat : 0;
+		int ahead = s->parts > 1 ? 0 : rank % 3 == 1 ? i + 1 : rank % 3 == 2 ? s->repeat : 0;
 		for (; expected < ahead && !rv; expected++)
 			rv = hspmd_comm_post_receives(c, &s->transfer, &s->step, HSPMD_F32, (uint64_t)(expected + 1) << 8, err) < 0;
-		if (!rv)
-			rv = hspmd_comm_run(c, &s->transfer, &s->step, HSPMD_F32, in, out, (uint64_t)(i + 1) << 8, err);
-		if (!rv)
-			rv = i % 2 ? hspmd_comm_flush(c, in, n, err) : hspmd_comm_flush(c, NULL, 0, err);
-		if (!rv)
-			rv = hspmd_comm_stream_wait(c, out, m, err);
+		if (!rv && s->parts > 1)
+			rv = run_joined(c, s, part, (uint64_t)(i + 1) << 8, err);
+		else if (!rv)
+			rv = hspmd_comm_run(c, &s->transfer, &s->step, HSPMD_F32, part->in, part->out, (uint64_t)(i + 1) << 8, err);
+		for (int k = 0; k < s->parts && !rv; k++)
+			rv = i % 2 ? hspmd_comm_flush(c, part[k].in, part[k].in_bytes, err) : hspmd_comm_flush(c, NULL, 0, err);
+		for (int k = 0; k < s->parts && !rv; k++)
+			rv = hspmd_comm_stream_wait(c, part[k].out, part[k].out_bytes, err);
 	}
 	if (!rv)
-		rv = ops->to_host(dev, s->out[rank], out, m, err);
-	ops->release(dev, in);
-	if (!s->in_place)
-		ops->release(dev, out);
+		rv = ops->to_host(dev, s->out[rank], part->out, part->out_bytes, err);
+	bool check = !rv;
+	for (int k = 0; k < s->parts; k++)
+		rv |= part[k].in ? scene_close_part(s, dev, &part[k], check && k, err) : 0;
 	return rv;
 }
 
@@ -403,6 +393,7 @@ static void new_scene(struct scene *s, enum hspmd_comm_kind kind, int members)
 	s->members = members;
 	s->repeat = 1 + (int)draw(SCENE_REPEAT);
 	s->left_out = ground->devcomm && draw(4) == 0 ? (int)draw(members) : -1;
+	s->parts = draw(3) ? 1 : 2 + (int)draw(SCENE_PARTS - 1);
 	s->step.kind = kind;
 	s->step.member_count = members;
 	s->step.members = calloc(SCENE_MEMBERS, sizeof *s->step.members);

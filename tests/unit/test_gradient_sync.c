@@ -232,8 +232,129 @@ static void narrow_gradients_are_summed(void **state)
 	}
 }
 
-/* Under ZeRO-1 each matrix is summed to its parts and gathered from them by itself. Vectors, of which there are twice as many, travel
- * together and need not be gathered. */
+/* ---- messages of a step */
+
+struct counts {
+	int tensors;  /* steps of single tensors, each of which would have messages of its own */
+	int messages; /* of these, those that are not joined with one before them */
+};
+
+/* What a device does in the passes (0), in the sums behind them (1), and behind the vote (2). */
+static void count(const struct hspmd_program *p, struct counts *c)
+{
+	memset(c, 0, 3 * sizeof *c);
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind != HSPMD_INSTRUCTION_COMM)
+			continue;
+		struct counts *of = &c[in->micro_batch >= 0 ? 0 : i < p->vote ? 1 : 2];
+		enum hspmd_comm_kind kind = in->transfer->steps[in->step].kind;
+		bool sent = kind != HSPMD_COMM_COPY && kind != HSPMD_COMM_ZERO;
+		of->tensors += sent;
+		of->messages += sent && !in->joins;
+	}
+}
+
+/* A decoder of three blocks. */
+static const char llama[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":32,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
+        "\"intermediate_size\":48,\"max_position_embeddings\":64,\"vocab_size\":257,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
+#define LAYERS 5
+
+#define ZERO(stage)                                                                                                                        \
+	"{\"format\":\"hspmd-plan-1\",\"zero_stage\":" #stage ",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"pipelines\":"
+#define PAIR(device) "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"" device "\"]}]}"
+#define FOUR "[" PAIR("n0:0") "," PAIR("n0:1") "," PAIR("n1:0") "," PAIR("n1:1") "]}"
+/* Tensor parallelism of two, one and one. */
+#define UNEQUAL "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0-1\"]}]}," PAIR("n0:2") "," PAIR("n1:0") "]}"
+#define TWICE(devices) "{\"micro_batches\":2,\"micro_batch\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"" devices "\"]}]}"
+#define IN_STEP "[" TWICE("n0:0-1") "," PAIR("n0:2") "," PAIR("n1:0") "]}"
+
+static const struct {
+	const char *name, *plan;
+	int device;
+	struct counts passes, sums, parameters;
+} plans[] = {
+	{ "ZeRO-1", ZERO(1) FOUR, 0, { 0, 0 }, { 49, 5 }, { 46, 2 } },
+	{ "ZeRO-2", ZERO(2) FOUR, 0, { 120, 36 }, { 0, 0 }, { 60, 2 } },
+	{ "ZeRO-3", ZERO(3) FOUR, 0, { 360, 76 }, { 0, 0 }, { 0, 0 } },
+	{ "unequal", ZERO(0) UNEQUAL, 0, { 60, 60 }, { 37, 3 }, { 0, 0 } },
+	{ "unequal, whole", ZERO(0) UNEQUAL, 2, { 0, 0 }, { 53, 3 }, { 0, 0 } },
+	{ "unequal, ZeRO-1", ZERO(1) UNEQUAL, 0, { 60, 60 }, { 37, 3 }, { 23, 1 } },
+	{ "unequal, ZeRO-2", ZERO(2) IN_STEP, 2, { 60, 24 }, { 0, 0 }, { 37, 3 } },
+	{ "unequal, ZeRO-3", ZERO(3) IN_STEP, 2, { 208, 76 }, { 0, 0 }, { 0, 0 } },
+};
+#define PLAN_COUNT (sizeof plans / sizeof *plans)
+
+/* What has the same way travels together: matrices under ZeRO-1 and, layer by layer in each pass, all parameters under ZeRO-2 and 3, but
+ * for the gradient of a layer's first one; tensors that pipelines divide differently. Between nodes there are two steps. */
+static void messages_are_joined(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < PLAN_COUNT; i++) {
+		struct scene s;
+		struct counts got[3];
+		const struct counts *want[] = { &plans[i].passes, &plans[i].sums, &plans[i].parameters };
+		build_for(&s, llama, plans[i].plan, plans[i].device);
+		count(s.program, got);
+		for (int k = 0; k < 3; k++) {
+			assert_int_equal(got[k].tensors, want[k]->tensors);
+			assert_int_equal(got[k].messages, want[k]->messages);
+		}
+		clear(&s);
+	}
+}
+
+/* What a message's instructions read and write is there at one time, so that no two of their slots share memory. */
+static void joined_slots_are_apart(void **state)
+{
+	(void)state;
+	int pairs = 0;
+	for (size_t i = 0; i < PLAN_COUNT; i++) {
+		struct scene s;
+		build_for(&s, llama, plans[i].plan, plans[i].device);
+		const struct hspmd_program *p = s.program;
+		for (size_t first = 0; first < p->instruction_count; first++)
+			for (int k = 1; k <= 2 * p->instructions[first].joined + 1; k++)
+				for (int other = 0; other < k; other++) {
+					const struct hspmd_instruction *x = &p->instructions[first + (size_t)k / 2],
+					                               *y = &p->instructions[first + (size_t)other / 2];
+					int a = k % 2 ? x->out[0] : x->in[0], b = other % 2 ? y->out[0] : y->in[0];
+					if (!p->instructions[first].joined || a < 0 || b < 0 || a == b ||
+					    p->slots[a].memory != p->slots[b].memory)
+						continue;
+					size_t begin_a = p->slots[a].offset, end_a = begin_a + p->slot_types[p->slots[a].slot_type].bytes,
+					       begin_b = p->slots[b].offset, end_b = begin_b + p->slot_types[p->slots[b].slot_type].bytes;
+					if (begin_a < end_b && begin_b < end_a)
+						fail_msg("%s: slots %d and %d of the message at instruction %zu overlap", plans[i].name, a,
+						         b, first);
+					pairs++;
+				}
+		clear(&s);
+	}
+	assert_true(pairs > 1000);
+}
+
+/* The bits are those of messages of their own. */
+static void joined_sums_have_the_same_bits(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < PLAN_COUNT; i++) {
+		struct hspmd_error err = { "" };
+		double joined[STEPS], apart[STEPS];
+		struct trainer_options o = { .cluster = cluster, .model = llama, .plan = plans[i].plan, .steps = STEPS };
+		if (trainer_train(&o, joined, &err))
+			fail_msg("%s: %s", plans[i].name, err.text);
+		setenv("HSPMD_UNJOINED", "1", 1);
+		int status = trainer_train(&o, apart, &err);
+		unsetenv("HSPMD_UNJOINED");
+		if (status)
+			fail_msg("%s, apart: %s", plans[i].name, err.text);
+		assert_memory_equal(joined, apart, sizeof joined);
+	}
+}
+
+/* Under ZeRO-1 vectors, of which there are more than matrices, are summed as rows and need not be gathered. */
 static void vectors_travel_together(void **state)
 {
 	(void)state;
@@ -243,24 +364,26 @@ static void vectors_travel_together(void **state)
 	         six + strlen("{\"format\":\"hspmd-plan-1\","));
 	build(&s, plan);
 	const struct hspmd_program *p = s.program;
-	int matrices = 0, sums = 0, gathered = 0, in_passes = 0;
+	int matrices = 0;
+	struct counts c[3];
 	for (int i = 0; i < p->state_count; i++)
 		matrices += p->graph->tensors[p->states[i].tensor].shape.rank > 1;
 	assert_true(matrices >= 14 && p->state_count > 2 * matrices);
-	for (size_t i = 0; i < p->instruction_count; i++) {
-		const struct hspmd_instruction *in = &p->instructions[i];
-		if (in->kind != HSPMD_INSTRUCTION_COMM || in->step)
-			continue;
-		*(in->micro_batch >= 0 ? &in_passes : i < p->vote ? &sums : &gathered) += 1;
-	}
-	if (sums != matrices + 1 || gathered != matrices || in_passes)
-		fail_msg("%d matrices, %d vectors: %d sums, %d gathered", matrices, p->state_count - matrices, sums, gathered);
+	count(p, c);
+	/* Sums go within the nodes and then between them, in two steps, those of rows in three; parameters come back in two. */
+	if (c[0].tensors || c[1].tensors != 2 * matrices + 3 || c[1].messages != 2 + 3 || c[2].tensors != 2 * matrices ||
+	    c[2].messages != 2)
+		fail_msg("%d matrices, %d vectors: %d sums in %d messages, %d gathered in %d", matrices, p->state_count - matrices,
+		         c[1].tensors, c[1].messages, c[2].tensors, c[2].messages);
 	clear(&s);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(messages_are_joined),
+		cmocka_unit_test(joined_sums_have_the_same_bits),
+		cmocka_unit_test(joined_slots_are_apart),
 		cmocka_unit_test(vectors_travel_together),
 		cmocka_unit_test(once_a_node),
 		cmocka_unit_test(same_losses),

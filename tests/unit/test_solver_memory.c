@@ -363,6 +363,7 @@ static void compare_on(const char *kind, enum run run)
 	}
 	hspmd_cluster_destroy(c);
 	assert_int_equal(off, 0);
+	assert_true(HSPMD_JOINED_BYTES == (double)HSPMD_PROGRAM_BUCKET);
 }
 
 static void memory_agrees_with_the_program(void **state)

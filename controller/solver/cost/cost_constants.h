@@ -37,6 +37,10 @@
  * smaller gaps or none. */
 #define HSPMD_PLAN_GAPS 1.01
 
+/* Bytes of gradients whose messages are joined: hspmd's programs sum no more of a layer at a time (HSPMD_PROGRAM_BUCKET in
+ * runtime/program/program.h; test_solver_memory compares). */
+#define HSPMD_JOINED_BYTES ((double)(64 << 20))
+
 /* How many times what is offloaded must fit into the host's memory: itself, its part of the image from which a checkpoint is written, and
  * the same of the next plan while state moves to that. */
 #define HSPMD_HOST_COPIES 3.0

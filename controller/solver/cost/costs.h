@@ -170,6 +170,7 @@ struct hspmd_layer_copies {
 	int zero;    /* stage of ZeRO: 0 to 3 */
 	double part; /* of what ZeRO divides that this copy keeps; 0: as much as the others */
 	bool offload; /* the optimizer's state is in the host's memory */
+	bool adds;    /* parts of gradients are added up over several micro-batches */
 };
 /* Of a stage of the plan: of its layers on average, by their weights. */
 struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage);

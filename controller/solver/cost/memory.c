@@ -135,7 +135,8 @@ static int end_of_group(const struct hspmd_plan *p, int layer, int end)
 struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage)
 {
 	const struct hspmd_stage *s = &p->pipelines[pipeline].stages[stage];
-	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage, 0, s->offload == HSPMD_OFFLOAD_OPTIMIZER };
+	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage, 0, s->offload == HSPMD_OFFLOAD_OPTIMIZER,
+		                             p->pipelines[pipeline].micro_batches > 1 };
 	double kept = 0, all = 0;
 	if (!p->zero_stage || !p->has_zero_shares)
 		return copies;
@@ -199,6 +200,26 @@ static double pass_bytes(const struct hspmd_layer_moments *m, double most, doubl
 		most = fmax(most,
 		            at(&m->bytes[i], scale, device) - saved + weights * (m->unread[i] * read_bytes + m->summed[i] * sum_bytes));
 	return most;
+}
+
+/* Bytes of one sample, per weight of a layer. */
+struct weight_bytes {
+	double read, sum; /* while a pass of the layer runs: of each weight until it is read, and of each gradient */
+	double end;       /* at the step's end */
+	double part;      /* of each gradient that is summed, while the sum of its part is not added yet */
+	double joined;    /* most gradients that are summed at a time */
+	double more;      /* weights that the first layer uses beyond its own */
+	double held;      /* weights whose gradients the layer after the last one has left behind */
+};
+
+/* Bytes of one sample when a backward pass leaves a layer, beyond those that the layer has saved: all gradients of its `weights`, the sums
+ * of those parts that this device keeps, not added yet, and the gradient for the layer before. */
+static double leaving_bytes(const struct hspmd_costs *c, int layer, double saved, double weights, const struct weight_bytes *of_weight,
+                            const struct hspmd_device_share *device)
+{
+	double returned =
+	        layer ? c->layers[layer - 1].output_bytes * device->context_share * (device->sequence_parallel ? device->share : 1) : 0;
+	return returned - saved + weights * of_weight->sum + fmin(weights, of_weight->joined) * of_weight->part;
 }
 
 static bool has_layer(const struct hspmd_stage *s, int layer)
@@ -271,14 +292,6 @@ struct stage_memory {
 	double transient;                   /* most that one of them needs while it runs */
 };
 
-/* Bytes of one sample, per weight of a layer. */
-struct weight_bytes {
-	double read, sum; /* while a pass of the layer runs: of each weight until it is read, and of each gradient */
-	double end;       /* at the step's end */
-	double more;      /* weights that the first layer uses beyond its own */
-	double held;      /* weights whose gradients the layer after the last one has left behind */
-};
-
 /* Add `count` equal layers, of which `layer` is the first. */
 static void add_layers(const struct hspmd_costs *c, int layer, int count, enum hspmd_recompute recompute, bool deferring, int micro_batch,
                        const struct weight_bytes *of_weight, const struct hspmd_device_share *device, struct stage_memory *sum)
@@ -296,6 +309,8 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
 	double used = weights / count + of_weight->more;
 	forward = pass_bytes(&m->moments[0], forward, saved, f->memory_scale, device, used, of_weight->read, 0);
 	backward = pass_bytes(&m->moments[1], backward, saved, f->memory_scale, device, used, of_weight->read, of_weight->sum);
+	if (of_weight->sum > 0)
+		backward = fmax(backward, leaving_bytes(c, layer, saved, used, of_weight, device));
 	/* While layer l runs backward, there is what the layers up to it have saved and what those after it have deferred: relative to all
 	 * deferred, the difference of the sums up to l. It is largest at the first of equal layers, or at the last. */
 	double first = sum->saved - sum->deferred + saved - deferred, last = first + (count - 1) * (saved - deferred);
@@ -324,8 +339,11 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	bool overlaps = hspmd_device_traits(type->kind)->overlaps && c->facts;
 	double end_bytes = overlaps ? hspmd_step_end_bytes(c, copies) / micro_batch : 0;
 	bool shared = copies->pipelines > 1;
-	struct weight_bytes of_weight = { shared && copies->zero > 2 ? c->param_bytes / micro_batch : 0,
-		                          shared && copies->zero > 1 ? c->grad_bytes / micro_batch : 0, end_bytes, 0, 0 };
+	struct weight_bytes of_weight = { .read = shared && copies->zero > 2 ? c->param_bytes / micro_batch : 0,
+		                          .sum = shared && copies->zero > 1 ? c->grad_bytes / micro_batch : 0,
+		                          .end = end_bytes,
+		                          .joined = HSPMD_JOINED_BYTES / c->grad_bytes };
+	of_weight.part = copies->adds ? of_weight.sum * part_of(copies) : 0;
 	struct stage_memory sum = { 0 };
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
 		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)
@@ -348,7 +366,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	/* Weights of two stages have twice as many copies. The sums of the later stage's arrive while its passes still run, if the device
 	 * communicates meanwhile. */
 	const struct hspmd_layer_copies both = { 2 * copies->pipelines, copies->zero > 1 ? 1 : copies->zero, copies->part / 2,
-		                                 copies->offload };
+		                                 copies->offload, false };
 	double whole = copies->zero > 1 && copies->pipelines > 1 ? whole_params(c, s) * device.share : 0;
 	double sums = whole * hspmd_step_end_bytes(c, &both), early = s->layers[0] && overlaps ? sums : 0;
 	const struct hspmd_layer_copies undivided = hspmd_vector_copies(copies);
