@@ -13,16 +13,24 @@
 #define NODES_NEAR (1 / 64.0)
 #define RISK_NEAR 0.1
 
+static bool mixes(const struct run_planning *o)
+{
+	return o->job->mix_lengths && o->share_count > 1;
+}
+
 /* Predicted step time in seconds of the current plan on the changed cluster; 0: it cannot run there. */
 static double current_plan_step_s(const struct run_planning *o, const json_t *now, const struct hspmd_cluster *c)
 {
 	struct hspmd_error err;
 	struct hspmd_plan *p = json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->layers, &err) : NULL;
 	enum hspmd_precision precision = o->job->precision;
+	struct hspmd_mixed_report mixed = { 0 };
 	int status = !p             ? -1
+	             : mixes(o)     ? hspmd_evaluate_mixed(c, precision, o->shares, o->share_count, p, &mixed, &err)
 	             : p->synthesis ? hspmd_evaluate_program(c, o->facts, o->programs, precision, p, o->limit_s, NULL, &err)
 	                            : hspmd_evaluate(c, o->facts, NULL, precision, p, NULL, &err);
 	double step_s = status ? 0 : p->predicted.step_s;
+	hspmd_mixed_report_clear(&mixed);
 	hspmd_plan_destroy(p);
 	return step_s;
 }
@@ -118,6 +126,21 @@ static struct hspmd_plan *settle_for(const struct run_planning *o, const struct 
 	return other;
 }
 
+/* Pipelines for some of the lengths are worth having, but not needed. */
+static void mix_lengths(const struct run_planning *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
+                        struct hspmd_plan **plan)
+{
+	struct hspmd_mixed_report report;
+	struct hspmd_error err = { "" };
+	if (hspmd_search_mixed_plan(c, request, o->shares, o->share_count, plan, &report, &err))
+		hspmd_warn("every pipeline takes samples of all lengths: %s", err.text);
+	else
+		hspmd_info("%d pipelines for steps that mix lengths: %.3g s expected per step, instead of %.3g s by the plan for the "
+		           "longest samples",
+		           (*plan)->pipeline_count, report.mixed_s, report.given_s);
+	hspmd_mixed_report_clear(&report);
+}
+
 /* Plans for shorter steps are worth having, but not needed. */
 static void add_shorter_plans(const struct run_planning *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
                               struct hspmd_plan **plan)
@@ -169,7 +192,8 @@ static json_t *solve_one(const struct run_planning *o, json_t *input, struct hsp
 	};
 	/* If memory suffices, every pipeline keeps the whole optimizer state: then other workers hold that of a lost one, and no step must
 	 * be repeated. */
-	struct hspmd_runtime_caps whole = hspmd_runtime_caps_default();
+	const struct hspmd_runtime_caps possible = job->mix_lengths ? hspmd_mixed_caps(NULL) : hspmd_runtime_caps_default();
+	struct hspmd_runtime_caps whole = possible;
 	whole.max_zero_stage = 0;
 	request.caps = &whole;
 	struct conditions conditions = c ? conditions_of(input, c) : (struct conditions){ 0 };
@@ -178,15 +202,17 @@ static json_t *solve_one(const struct run_planning *o, json_t *input, struct hsp
 	request.programs = job->length_count || (old && !old->synthesis) ? NULL : o->programs;
 	if (c && kind != KIND_SHARDED)
 		plan = hspmd_search_plan(c, o->facts, NULL, &request, NULL, NULL, err);
-	request.caps = NULL;
+	request.caps = &possible;
 	request.programs = plan || kind == KIND_SHARDED ? NULL : request.programs;
 	bool any = plan != NULL;
 	if (c)
 		plan = settle_for(o, c, &request, plan, err);
 	if (plan && any && kind == KIND_ANY)
 		plan = choose_by_risk(o, &conditions, c, &request, plan);
-	request.caps = plan && !plan->zero_stage ? &whole : NULL;
-	if (plan)
+	request.caps = plan && !plan->zero_stage ? &whole : &possible;
+	if (plan && mixes(o))
+		mix_lengths(o, c, &request, &plan);
+	else if (plan && !job->mix_lengths)
 		add_shorter_plans(o, c, &request, &plan);
 	if (plan) {
 		json_t *p = hspmd_plan_to_json(plan, c);
