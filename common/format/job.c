@@ -119,8 +119,11 @@ static const char *const auto_lengths[] = { "auto", NULL };
 /* Adds seq_len unless it is listed. Reads nothing if seq_len is wrong. */
 static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
 {
-	struct hspmd_json ends = hspmd_json_any(data, "lengths"), all = { 0 };
+	struct hspmd_json ends = hspmd_json_any(data, "lengths"), mix = hspmd_json_any(data, "mix_lengths"), all = { 0 };
 	int before = hspmd_json_mistakes(data);
+	j->mix_lengths = hspmd_json_bool_or(data, "mix_lengths", false);
+	if (j->mix_lengths && !ends.value)
+		return hspmd_json_fail(&mix, "expected lengths beside it: those that a step mixes");
 	if (json_is_string(ends.value))
 		j->lengths_auto = hspmd_json_enum(data, "lengths", auto_lengths) == 0 && hspmd_json_mistakes(data) == before;
 	else
@@ -176,7 +179,7 @@ static void read_documents(struct hspmd_job *j, struct hspmd_json *data, bool ki
 static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json data = hspmd_json_object(root, "data");
-	static const char *const not_own[] = { "document_end", "documents", "reset_positions", "mask", "lengths" };
+	static const char *const not_own[] = { "document_end", "documents", "reset_positions", "mask", "lengths", "mix_lengths" };
 	int before = hspmd_json_mistakes(root);
 	j->data_kind = (enum hspmd_data_kind)hspmd_json_enum(&data, "kind", hspmd_data_kind_names);
 	bool known = hspmd_json_mistakes(root) == before;
@@ -466,6 +469,8 @@ static json_t *data_json(const struct hspmd_job *j)
 	} else if (j->lengths_auto) {
 		bad |= json_object_set_new(o, "lengths", json_string(auto_lengths[0]));
 	}
+	if (j->mix_lengths)
+		bad |= json_object_set_new(o, "mix_lengths", json_true());
 	if (j->valid_count) {
 		bad |= json_object_set_new(o, "valid", paths_json(j->valid, j->valid_count));
 		bad |= json_object_set_new(o, "valid_every_steps", json_integer(j->valid_every));

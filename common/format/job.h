@@ -50,6 +50,7 @@ struct hspmd_job {
 	/* With documents: the lengths by which they are grouped, ascending, the last is seq_len. Default none: every step is of seq_len. */
 	int64_t *lengths;
 	int length_count;
+	bool mix_lengths;                     /* a step has samples of several of these lengths, else of one. Default false */
 	bool lengths_auto;                    /* they are chosen by the data; until they are, there are none (hspmd_data_choose_lengths) */
 	int64_t seq_len, global_batch, steps; /* with a command: 1, 1 and INT64_MAX */
 	uint64_t seed; /* default 1 */

@@ -7,6 +7,7 @@
 
 #include "common/alloc.h"
 #include "common/format/device_traits.h"
+#include "common/format/plan_lengths.h"
 #include "common/format/recompute_sets.h"
 #include "common/json.h"
 
@@ -268,10 +269,12 @@ static int read_pipelines(struct reader *r, struct hspmd_json *root)
 		struct hspmd_pipeline *pl = &p->pipelines[p->pipeline_count++];
 		pl->micro_batches = (int)hspmd_json_int(&at, "micro_batches", 1, GLOBAL_BATCH_MAX);
 		pl->micro_batch = (int)hspmd_json_int_or(&at, "micro_batch", 1, MICRO_BATCH_MAX, p->micro_batch);
-		if (read_stages(r, &at, (int)i, pl) || hspmd_json_check_keys(&at))
+		if (hspmd_pipeline_lengths_read(&at, p->seq_len, pl) || read_stages(r, &at, (int)i, pl) || hspmd_json_check_keys(&at))
 			return -1;
 		samples += (int64_t)pl->micro_batches * pl->micro_batch;
 	}
+	if (!hspmd_plan_takes(p, p->seq_len))
+		return hspmd_json_fail(&all, "none of them takes samples of seq_len (%d) by its lengths", p->seq_len);
 	if (samples != p->global_batch)
 		return hspmd_json_fail(&all, "their micro_batches times micro_batch add up to %lld, but global_batch is %d",
 		                       (long long)samples, p->global_batch);
@@ -526,10 +529,8 @@ void hspmd_plan_drop_shorter(struct hspmd_plan *p)
 	p->shorter_count = 0;
 }
 
-void hspmd_plan_destroy(struct hspmd_plan *p)
+void hspmd_plan_drop_pipelines(struct hspmd_plan *p)
 {
-	if (!p)
-		return;
 	for (int i = 0; i < p->pipeline_count; i++) {
 		for (int k = 0; k < p->pipelines[i].stage_count; k++) {
 			struct hspmd_stage *s = &p->pipelines[i].stages[k];
@@ -538,8 +539,18 @@ void hspmd_plan_destroy(struct hspmd_plan *p)
 			free(s->context_ratio);
 		}
 		free(p->pipelines[i].stages);
+		free(p->pipelines[i].lengths);
 	}
 	free(p->pipelines);
+	p->pipelines = NULL;
+	p->pipeline_count = 0;
+}
+
+void hspmd_plan_destroy(struct hspmd_plan *p)
+{
+	if (!p)
+		return;
+	hspmd_plan_drop_pipelines(p);
 	hspmd_plan_drop_shorter(p);
 	json_decref(p->program);
 	json_decref(p->recompute_sets);

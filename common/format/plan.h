@@ -48,9 +48,19 @@ struct hspmd_stage {
 	                               devices */
 };
 
+/* What a pipeline does with samples of one length, if a step's samples have several (plan_lengths.h). */
+struct hspmd_pipeline_length {
+	int seq_len;
+	int micro_batch;      /* most samples of a micro-batch of this length */
+	double micro_batch_s; /* expected seconds of such a micro-batch, forward and backward, in the stage that takes longest */
+};
+
 struct hspmd_pipeline {
 	int micro_batches;
 	int micro_batch; /* samples; the plan's unless it has its own */
+	int seq_len; /* of its longest samples, set for the programs of steps that mix lengths (plan_lengths.h); 0: the plan's. Not in files */
+	int length_count;
+	struct hspmd_pipeline_length *lengths; /* ascending; longer samples go to other pipelines. NULL: it takes all. Optional key */
 	int stage_count;
 	struct hspmd_stage *stages;
 };
@@ -86,6 +96,8 @@ struct hspmd_plan {
 	struct hspmd_plan **shorter;
 };
 
+/* The plan has no pipelines, until somebody gives it some. */
+void hspmd_plan_drop_pipelines(struct hspmd_plan *p);
 /* The plan is no longer one of a set. */
 void hspmd_plan_drop_shorter(struct hspmd_plan *p);
 /* Which plan a step of this length runs: the first of `shorter` whose seq_len suffices, as 1 + its index; 0: the plan itself. */

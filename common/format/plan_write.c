@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/plan_lengths.h"
 #include "common/format/recompute_sets.h"
 #include "common/json.h"
 
@@ -86,6 +87,8 @@ static json_t *pipeline_json(const struct hspmd_cluster *c, const struct hspmd_p
 	bad |= json_object_set_new(o, "micro_batches", json_integer(pl->micro_batches));
 	if (pl->micro_batch != p->micro_batch)
 		bad |= json_object_set_new(o, "micro_batch", json_integer(pl->micro_batch));
+	if (pl->length_count)
+		bad |= json_object_set_new(o, "lengths", hspmd_pipeline_lengths_json(pl));
 	bad |= json_object_set_new(o, "stages", stages);
 	return hspmd_json_unless_failed(bad, o);
 }
@@ -174,6 +177,7 @@ static void copy_pipeline(struct hspmd_pipeline *to, const struct hspmd_pipeline
 		to->stage_count = 0;
 		*failed = 1;
 	}
+	to->lengths = copy_array(from->lengths, (size_t)from->length_count, sizeof *from->lengths, failed);
 	for (int i = 0; i < to->stage_count; i++)
 		copy_stage(&to->stages[i], &from->stages[i], failed);
 }

@@ -31,7 +31,7 @@ struct plan_options {
 	int64_t global_batch, seq_len, micro_batch, max_nodes, max_devices;
 	double time_limit, max_price, cost_weight;
 	struct hspmd_option_list types, lengths;
-	bool explain, json;
+	bool explain, json, mix_lengths;
 };
 
 struct plan_inputs {
@@ -43,6 +43,7 @@ struct plan_inputs {
 	struct hspmd_program_search programs;
 	struct hspmd_step_lengths_of lengths;
 	struct hspmd_length_report length_report;
+	struct hspmd_mixed_report mixed_report;
 	struct hspmd_profile *profile;
 	struct hspmd_plan *current, *plan;
 	struct hspmd_policy *policy; /* owns names in limits */
@@ -79,6 +80,9 @@ static int check(const struct plan_options *o)
 	if (o->lengths.count && (!o->model || !o->seq_len || o->evaluate))
 		return hspmd_usage_error("plan",
 		                         "--lengths needs --model and --seq-len, and no --evaluate; a job's lengths are those of its data");
+	if (o->mix_lengths && !o->lengths.count)
+		return hspmd_usage_error("plan",
+		                         "--mix-lengths needs --lengths; a job says by data.mix_lengths whether its steps mix lengths");
 	if (o->rule && !o->policy)
 		return hspmd_usage_error("plan", "--rule needs --policy");
 	return 0;
@@ -101,6 +105,8 @@ static int parse(int argc, char **argv, struct plan_options *o)
 		{ "lengths", 0, "LIST", HSPMD_OPTION_LIST, &o->lengths, 0, 0,
 		  "steps of several lengths, up to --seq-len: LENGTH:SHARE,... (shares\nof steps); also search plans for the shorter "
 		  "ones" },
+		{ "mix-lengths", 0, NULL, HSPMD_OPTION_FLAG, &o->mix_lengths, 0, 0,
+		  "each step mixes samples of these lengths (shares of samples)" },
 		{ "precision", 0, "WORD", HSPMD_OPTION_TEXT, &o->precision, 0, 0,
 		  "fp32, tf32, bf16, fp16, fp8 or fp64 (default: bf16 where all devices\nhave it, else fp32)" },
 		{ "current", 0, "PLAN", HSPMD_OPTION_TEXT, &o->current, 0, 0,
@@ -242,11 +248,32 @@ static struct hspmd_solve_request request_of(const struct plan_options *o, const
 	};
 }
 
+/* Steps mix lengths, which are known. */
+static bool mixes(const struct plan_options *o, const struct plan_inputs *in)
+{
+	return in->lengths.count && (in->job ? in->job->mix_lengths : o->mix_lengths);
+}
+
+static int solve_mixed(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	struct hspmd_solve_request request = request_of(o, in);
+	struct hspmd_runtime_caps caps = hspmd_mixed_caps(NULL);
+	request.caps = &caps;
+	if (!in->plan && !(in->plan = hspmd_solve(in->cluster, in->facts, in->profile, &request, report, err)))
+		return -1;
+	if (o->evaluate)
+		return hspmd_evaluate_mixed(in->cluster, in->precision, in->lengths.shares, in->lengths.count, in->plan, &in->mixed_report,
+		                            err);
+	return hspmd_search_mixed_plan(in->cluster, &request, in->lengths.shares, in->lengths.count, &in->plan, &in->mixed_report, err);
+}
+
 static int solve(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	const struct hspmd_plan_task task = task_of(in);
 	if (in->plan && in->model && hspmd_plan_check_programs(in->cluster, &task, in->plan, CHECK_LIMIT_S, err))
 		return hspmd_error_prefix(err, "%s", o->evaluate);
+	if (mixes(o, in))
+		return solve_mixed(o, in, report, err);
 	if (in->plan && in->plan->synthesis && in->model)
 		return hspmd_evaluate_program(in->cluster, in->facts, &in->programs, in->precision, in->plan, o->time_limit, report, err);
 	if (in->plan)
@@ -290,6 +317,12 @@ static int explain(const struct plan_options *o, const struct plan_inputs *in, c
 	if (in->length_report.count && !(text = hspmd_plan_explain_lengths(in->plan, &in->length_report)))
 		return hspmd_fail_memory(err, "explaining the plan");
 	if (in->length_report.count) {
+		hspmd_plan_wrap(stdout, text);
+		free(text);
+	}
+	if (in->mixed_report.count) {
+		if (!(text = hspmd_plan_explain_mixed(in->plan, &in->mixed_report)))
+			return hspmd_fail_memory(err, "explaining the plan");
 		hspmd_plan_wrap(stdout, text);
 		free(text);
 	}
@@ -369,6 +402,7 @@ int hspmd_command_plan(int argc, char **argv)
 	hspmd_plan_destroy(in.plan);
 	hspmd_plan_destroy(in.current);
 	hspmd_length_report_clear(&in.length_report);
+	hspmd_mixed_report_clear(&in.mixed_report);
 	hspmd_step_lengths_clear(&in.lengths);
 	hspmd_profile_destroy(in.profile);
 	hspmd_model_facts_destroy(in.facts);

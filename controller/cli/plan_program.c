@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/format/plan_lengths.h"
 #include "common/format/plan_precision.h"
 #include "common/log.h"
 #include "runtime/program/program_set.h"
@@ -29,6 +30,12 @@ static struct hspmd_graph_source source_of(const struct hspmd_plan_task *task)
 	return source;
 }
 
+static struct hspmd_step_lengths lengths_of(const struct hspmd_job *job)
+{
+	struct hspmd_step_lengths none = { 0 };
+	return job ? (struct hspmd_step_lengths){ job->lengths, job->length_count, job->file, job->mix_lengths } : none;
+}
+
 int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan,
                              const char *address, int64_t length, bool explain, struct hspmd_error *err)
 {
@@ -40,7 +47,9 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 	if (device < 0)
 		return -1;
 	struct hspmd_device *dev = open_device(cluster->types[cluster->devices[device].type].kind);
-	struct hspmd_step_lengths only = { &length, length > 0, NULL };
+	struct hspmd_step_lengths only = { .lengths = &length, .count = length > 0 };
+	if (task->job && task->job->mix_lengths && length <= 0)
+		only = lengths_of(task->job);
 	struct hspmd_program_set *programs = hspmd_program_set_build(&source, plan, cluster, device, dev, &only, err);
 	const struct hspmd_program *program = programs ? hspmd_program_set_at(programs, 0) : NULL;
 	char *text = program ? hspmd_program_text(program, cluster) : NULL;
@@ -63,7 +72,7 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 static int check_program(const struct hspmd_graph_source *source, const struct hspmd_cluster *cluster, const struct hspmd_plan *plan,
                          const struct hspmd_job *job, int device, struct hspmd_error *err)
 {
-	struct hspmd_step_lengths lengths = { job ? job->lengths : NULL, job ? job->length_count : 0, job ? job->file : NULL };
+	struct hspmd_step_lengths lengths = lengths_of(job);
 	struct hspmd_program_set *p = hspmd_program_set_build(source, plan, cluster, device, NULL, &lengths, err);
 	int status = p ? 0 : -1;
 	hspmd_program_set_destroy(p);
@@ -96,7 +105,7 @@ static bool like_one_before(const struct hspmd_cluster *c, const struct hspmd_pl
 	for (int q = 0; q < number; q++) {
 		const struct hspmd_pipeline *other = &plan->pipelines[q];
 		bool alike = other->stage_count == p->stage_count && other->micro_batch == p->micro_batch &&
-		             other->micro_batches == p->micro_batches;
+		             other->micro_batches == p->micro_batches && hspmd_pipeline_same_lengths(other, p);
 		for (int s = 0; alike && s < p->stage_count; s++)
 			alike = like_stage(c, &p->stages[s], &other->stages[s]);
 		if (alike)

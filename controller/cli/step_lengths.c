@@ -9,7 +9,7 @@
 #include "runtime/facts/facts.h"
 #include "runtime/input/data.h"
 
-#define COUNTED_MOST 16384 /* steps whose lengths are counted */
+#define COUNTED_MOST 16384 /* steps, or samples, whose lengths are counted */
 #define SHARES_MOST 1e12
 
 int hspmd_job_choose_lengths(struct hspmd_job *job, const struct hspmd_model *model, const char *index, struct hspmd_error *err)
@@ -57,9 +57,9 @@ static int count_steps(const struct hspmd_job *job, const struct hspmd_model *mo
                        struct hspmd_error *err)
 {
 	struct hspmd_data *d = hspmd_data_open(job, model->vocab, index, err);
-	int64_t steps = job->steps < COUNTED_MOST ? job->steps : COUNTED_MOST;
+	int64_t all = job->mix_lengths ? job->steps * job->global_batch : job->steps, steps = all < COUNTED_MOST ? all : COUNTED_MOST;
 	for (int64_t s = 0; d && s < steps; s++)
-		out->shares[hspmd_data_length_of_step(d, s)].share++;
+		out->shares[job->mix_lengths ? hspmd_data_length_of_sample(d, s) : hspmd_data_length_of_step(d, s)].share++;
 	hspmd_data_close(d);
 	return d ? 0 : -1;
 }

@@ -20,8 +20,8 @@ int hspmd_job_choose_lengths(struct hspmd_job *job, const struct hspmd_model *mo
 /* Make the file `index` for the job's workers if they need it. A failure is logged: they can do without. */
 void hspmd_job_index_lengths(const struct hspmd_job *job, const struct hspmd_model *model, const char *index);
 
-/* Of the job's steps. longest: facts of the model at its seq_len, borrowed; source: for those of other
- * lengths, which the result owns. 0, or -1 and err. */
+/* Of the job's steps, or of its samples if steps mix lengths. longest: facts of the model at its seq_len, borrowed; source: for those of
+ * other lengths, which the result owns. 0, or -1 and err. */
 int hspmd_step_lengths_of_job(const struct hspmd_job *job, const struct hspmd_model *model, const struct hspmd_graph_source *source,
                               const struct hspmd_model_facts *longest, const char *index, struct hspmd_step_lengths_of *out,
                               struct hspmd_error *err);

@@ -13,16 +13,24 @@
 #define NODES_NEAR (1 / 64.0)
 #define RISK_NEAR 0.1
 
+static bool mixes(const struct run_planning *o)
+{
+	return o->job->mix_lengths && o->share_count > 1;
+}
+
 /* Predicted step time in seconds of the current plan on the changed cluster; 0: it cannot run there. */
 static double current_plan_step_s(const struct run_planning *o, const json_t *now, const struct hspmd_cluster *c)
 {
 	struct hspmd_error err;
 	struct hspmd_plan *p = json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->layers, &err) : NULL;
 	enum hspmd_precision precision = o->job->precision;
+	struct hspmd_mixed_report mixed = { 0 };
 	int status = !p             ? -1
+	             : mixes(o)     ? hspmd_evaluate_mixed(c, precision, o->shares, o->share_count, p, &mixed, &err)
 	             : p->synthesis ? hspmd_evaluate_program(c, o->facts, o->programs, precision, p, o->limit_s, NULL, &err)
 	                            : hspmd_evaluate(c, o->facts, NULL, precision, p, NULL, &err);
 	double step_s = status ? 0 : p->predicted.step_s;
+	hspmd_mixed_report_clear(&mixed);
 	hspmd_plan_destroy(p);
 	return step_s;
 }
@@ -118,6 +126,21 @@ static struct hspmd_plan *settle_for(const struct run_planning *o, const struct 
 	return other;
 }
 
+/* Pipelines for some of the lengths are worth having, but not needed. */
+static void mix_lengths(const struct run_planning *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
+                        struct hspmd_plan **plan)
+{
+	struct hspmd_mixed_report report;
+	struct hspmd_error err = { "" };
+	if (hspmd_search_mixed_plan(c, request, o->shares, o->share_count, plan, &report, &err))
+		hspmd_warn("every pipeline takes samples of all lengths: %s", err.text);
+	else
+		hspmd_info("%d pipelines for steps that mix lengths: %.3g s expected per step, instead of %.3g s by the plan for the "
+		           "longest samples",
+		           (*plan)->pipeline_count, report.mixed_s, report.given_s);
+	hspmd_mixed_report_clear(&report);
+}
+
 /* Plans for shorter steps are worth having, but not needed. */
 static void add_shorter_plans(const struct run_planning *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
                               struct hspmd_plan **plan)
@@ -154,7 +177,7 @@ struct question {
 	json_t *input;
 	struct hspmd_cluster *c, *old_c;
 	struct hspmd_plan *old;          /* the current plan; NULL: none */
-	struct hspmd_runtime_caps whole; /* every pipeline keeps the whole optimizer state */
+	struct hspmd_runtime_caps possible, whole; /* what the job's plans may be; and every pipeline keeps the whole optimizer state */
 	struct hspmd_solve_request request;
 };
 
@@ -162,7 +185,8 @@ static int question_read(struct question *q, const struct run_planning *o, json_
 {
 	const struct hspmd_job *job = o->job;
 	json_t *now = json_object_get(input, "current");
-	*q = (struct question){ .o = o, .input = input, .whole = hspmd_runtime_caps_default() };
+	*q = (struct question){ .o = o, .input = input, .possible = job->mix_lengths ? hspmd_mixed_caps(NULL) : hspmd_runtime_caps_default() };
+	q->whole = q->possible;
 	q->whole.max_zero_stage = 0;
 	q->c = hspmd_cluster_from_json(json_object_get(input, "cluster"), "cluster", err);
 	if (json_is_object(now)) {
@@ -214,7 +238,7 @@ static json_t *repaired(struct question *q, struct hspmd_error *err)
 	int copies = (int)json_integer_value(json_object_get(q->input, "copies"));
 	if (!q->old || !json_is_true(json_object_get(q->input, "urgent")) || q->c->device_count < q->o->repair_devices)
 		return NULL;
-	q->request.caps = q->old->zero_stage ? NULL : &q->whole;
+	q->request.caps = q->old->zero_stage ? &q->possible : &q->whole;
 	struct hspmd_plan *plan = hspmd_repair_plan(q->c, q->o->facts, &q->request, behind > 0 ? behind : 1, 1 + copies, &slower, err);
 	if (!plan) {
 		hspmd_info("the last plan is not repaired: %s", err->text);
@@ -243,14 +267,16 @@ static json_t *searched(struct question *q, struct hspmd_error *err)
 	request->programs = o->job->length_count || (q->old && !q->old->synthesis) ? NULL : o->programs;
 	if (kind != KIND_SHARDED)
 		plan = hspmd_search_plan(q->c, o->facts, NULL, request, NULL, NULL, err);
-	request->caps = NULL;
+	request->caps = &q->possible;
 	request->programs = plan || kind == KIND_SHARDED ? NULL : request->programs;
 	bool any = plan != NULL;
 	plan = settle_for(o, q->c, request, plan, err);
 	if (plan && any && kind == KIND_ANY)
 		plan = choose_by_risk(o, &conditions, q->c, request, plan);
-	request->caps = plan && !plan->zero_stage ? &q->whole : NULL;
-	if (plan)
+	request->caps = plan && !plan->zero_stage ? &q->whole : &q->possible;
+	if (plan && mixes(o))
+		mix_lengths(o, q->c, request, &plan);
+	else if (plan && !o->job->mix_lengths)
 		add_shorter_plans(o, q->c, request, &plan);
 	if (!plan)
 		return NULL;

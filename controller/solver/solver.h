@@ -11,7 +11,7 @@
  * Times are in seconds, memory in bytes. Devices are indexes into the cluster's devices. All functions block while they compute.
  *
  * - search/request.h: what is requested; search/search_plan.h: the search alone; search/length_plans.h: plans for shorter steps;
- *   search/repair_plan.h: the current plan after a loss, without a search
+ *   search/mixed_plans.h: plans for steps that mix lengths; search/repair_plan.h: the current plan after a loss, without a search
  * - sim/predict.h: step time, busy time and memory of a given plan; sim/solve_report.h: warnings and shortages
  * - report/explain.h: a plan in words and as a timeline
  */
@@ -20,7 +20,9 @@
 
 #include "controller/solver/report/explain.h"
 #include "controller/solver/report/explain_lengths.h"
+#include "controller/solver/report/explain_mixed.h"
 #include "controller/solver/search/length_plans.h"
+#include "controller/solver/search/mixed_plans.h"
 #include "controller/solver/search/repair_plan.h"
 #include "controller/solver/search/request.h"
 #include "controller/solver/search/search_plan.h"

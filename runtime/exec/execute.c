@@ -104,7 +104,7 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 		goto fail;
 	if (o->transport && start_engines(ex, err))
 		goto fail;
-	if (hspmd_executor_prepare(ex, err))
+	if (!p->varies && hspmd_executor_prepare(ex, err)) /* what varies is made ready for each step */
 		goto fail;
 	return ex;
 fail:
@@ -198,6 +198,8 @@ int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_pro
 	}
 	if (program->shared_bytes)
 		ex->bases[HSPMD_ARENA_TRANSIENT] = ex->bases[HSPMD_ARENA_FIXED] + hspmd_program_arena_offset(program);
+	if (program != ex->p && ex->p->batches)
+		hspmd_executor_forget_program(ex, ex->p); /* no other step runs it */
 	if (program != ex->p && ex->o.timeline)
 		hspmd_timeline_begin(ex->o.timeline, program, ex->step);
 	ex->p = program;

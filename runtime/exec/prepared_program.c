@@ -99,6 +99,18 @@ int hspmd_executor_prepare(struct hspmd_executor *ex, struct hspmd_error *err)
 	return 0;
 }
 
+void hspmd_executor_forget_program(struct hspmd_executor *ex, const struct hspmd_program *p)
+{
+	size_t kept = 0;
+	for (size_t i = 0; i < ex->prepared_count; i++)
+		if (ex->prepared[i]->program == p)
+			destroy(ex->o.device, ex->prepared[i]);
+		else
+			ex->prepared[kept++] = ex->prepared[i];
+	ex->prepared_count = kept;
+	ex->now = NULL;
+}
+
 void hspmd_executor_forget_prepared(struct hspmd_executor *ex)
 {
 	for (size_t i = 0; i < ex->prepared_count; i++)

@@ -24,6 +24,8 @@ struct hspmd_prepared_program {
 int hspmd_executor_prepare(struct hspmd_executor *ex, struct hspmd_error *err);
 /* Memory that calls use has moved: whatever was captured is captured anew. */
 void hspmd_executor_forget_captured(struct hspmd_executor *ex);
+/* This program will not run again. */
+void hspmd_executor_forget_program(struct hspmd_executor *ex, const struct hspmd_program *p);
 void hspmd_executor_forget_prepared(struct hspmd_executor *ex);
 
 #endif

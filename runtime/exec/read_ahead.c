@@ -10,13 +10,15 @@ int hspmd_executor_read_input(const struct hspmd_executor *ex, const struct hspm
 {
 	const struct hspmd_slot_type *slot_type = &p->slot_types[p->slots[in->out[0]].slot_type];
 	const char *name = p->graph->tensors[slot_type->tensor].name;
-	int64_t first = step * ex->o.job->global_batch + p->first_sample + (int64_t)in->micro_batch * p->micro_batch;
 	int64_t start = slot_type->box.rank > 1 ? slot_type->box.lo[1] : 0,
 	        count = slot_type->box.rank > 1 ? slot_type->box.hi[1] - start : 1;
 	size_t sample = slot_type->bytes / (size_t)(slot_type->box.hi[0] - slot_type->box.lo[0]);
-	for (int64_t b = slot_type->box.lo[0]; b < slot_type->box.hi[0]; b++, to += sample)
-		if (ex->o.samples.read(ex->o.samples.context, name, first + b, start, count, to, err))
+	for (int64_t b = slot_type->box.lo[0]; b < slot_type->box.hi[0]; b++, to += sample) {
+		int64_t index = hspmd_program_sample(p, in->micro_batch, b),
+		        number = index < 0 ? -1 : step * ex->o.job->global_batch + index;
+		if (ex->o.samples.read(ex->o.samples.context, name, number, start, count, to, err))
 			return -1;
+	}
 	return 0;
 }
 

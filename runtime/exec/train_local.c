@@ -45,8 +45,11 @@ static void report(struct shared *s, const struct hspmd_error *err)
 
 static const struct hspmd_program *program_of_step(void *member, int64_t step)
 {
-	const struct member *m = member;
+	struct member *m = member;
 	const struct hspmd_train_local_options *o = m->s->o;
+	struct hspmd_error ignored; /* the step itself will tell */
+	if (o->length_of_sample)
+		return hspmd_program_set_for_step(m->programs, step, o->length_of_sample, o->length_context, &ignored);
 	int length = o->length_count ? o->length_of_step(o->length_context, step) : 0;
 	return length >= 0 && length < o->length_count ? hspmd_program_set_at(m->programs, length) : m->programs->programs[0];
 }
@@ -57,6 +60,12 @@ static int use_step(struct member *m, int64_t step, struct hspmd_error *err)
 	const struct hspmd_train_local_options *o = m->s->o;
 	if (!o->length_count)
 		return hspmd_executor_gather_parameters(m->executor, step, err);
+	if (o->length_of_sample) {
+		const struct hspmd_program *p = hspmd_program_set_for_step(m->programs, step, o->length_of_sample, o->length_context, err);
+		return !p || hspmd_executor_set_program(m->executor, p, err) || hspmd_executor_gather_parameters(m->executor, step, err)
+		               ? -1
+		               : 0;
+	}
 	int length_of_step = o->length_of_step(o->length_context, step);
 	if (length_of_step < 0 || length_of_step >= o->length_count)
 		return hspmd_fail(err, "step %" PRId64 ": length number %d of %d", step, length_of_step, o->length_count);
@@ -98,7 +107,7 @@ static int open_member(struct member *m, struct hspmd_error *err)
 	int threads = o->threads_of ? o->threads_of[device] : o->threads;
 	if (!ops || ops->open(&m->device, o->cluster->devices[device].index, threads > 0 ? threads : 1, err))
 		return -1;
-	struct hspmd_step_lengths lengths = { o->lengths, o->length_count, NULL };
+	struct hspmd_step_lengths lengths = { o->lengths, o->length_count, NULL, o->length_of_sample };
 	m->programs = hspmd_program_set_build(&o->source, o->plan, o->cluster, device, m->device, &lengths, err);
 	if (!m->programs)
 		return -1;
@@ -158,7 +167,7 @@ static int train(struct member *m, struct hspmd_error *err)
 		if (m->rank == 0 && o->on_loss)
 			o->on_loss(o->context, step, all.loss);
 	}
-	if (hspmd_executor_set_program(m->executor, m->programs->programs[0], err) ||
+	if ((!m->programs->mixed && hspmd_executor_set_program(m->executor, m->programs->programs[0], err)) ||
 	    hspmd_executor_gather_parameters(m->executor, o->steps, err))
 		return -1;
 	if (!o->on_end)

@@ -166,7 +166,7 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 		goto fail;
 	struct hspmd_error not_there;
 	device = hspmd_cluster_find_device(g->cluster, setup->address, &not_there);
-	struct hspmd_step_lengths lengths = { setup->job->lengths, setup->job->length_count, setup->job->file };
+	struct hspmd_step_lengths lengths = { setup->job->lengths, setup->job->length_count, setup->job->file, setup->job->mix_lengths };
 	g->programs = hspmd_program_set_build(&setup->source, g->plan, g->cluster, device, setup->device, &lengths, err);
 	if (!g->programs)
 		goto fail;
@@ -214,27 +214,42 @@ static int length_of_step(const struct hspmd_generation *g, int64_t step)
 	return g->setup->data && g->setup->job->length_count ? hspmd_data_length_of_step(g->setup->data, step) : 0;
 }
 
+static int length_of_sample(void *data, int64_t number)
+{
+	return hspmd_data_length_of_sample(data, number);
+}
+
+/* NULL step: of the longest samples. NULL and err. */
+static const struct hspmd_program *find_program(const struct hspmd_generation *g, const int64_t *step, struct hspmd_error *err)
+{
+	int lengths = g->setup->job->length_count, longest = lengths ? lengths - 1 : 0;
+	if (g->programs->mixed)
+		return hspmd_program_set_for_step(g->programs, step ? *step : 0, step ? length_of_sample : NULL, g->setup->data, err);
+	return hspmd_program_set_at(g->programs, step ? length_of_step(g, *step) : longest);
+}
+
 static const struct hspmd_program *program_of_step(void *generation, int64_t step)
 {
-	const struct hspmd_generation *g = generation;
-	return hspmd_program_set_at(g->programs, length_of_step(g, step));
+	struct hspmd_error ignored; /* the step itself will tell */
+	return find_program(generation, &step, &ignored);
 }
 
 int hspmd_generation_use_step(struct hspmd_generation *g, const int64_t *step, struct hspmd_error *err)
 {
-	int lengths = g->setup->job->length_count, longest = lengths ? lengths - 1 : 0;
-	return hspmd_executor_set_program(g->executor, hspmd_program_set_at(g->programs, step ? length_of_step(g, *step) : longest), err);
+	const struct hspmd_program *p = find_program(g, step, err);
+	return p ? hspmd_executor_set_program(g->executor, p, err) : -1;
 }
 
-int64_t hspmd_generation_step_length(const struct hspmd_generation *g, int64_t step)
+int64_t hspmd_generation_step_tokens(const struct hspmd_generation *g, int64_t step)
 {
 	const struct hspmd_job *job = g->setup->job;
-	return job->length_count ? job->lengths[length_of_step(g, step)] : job->seq_len;
+	return job->length_count && g->setup->data ? hspmd_data_step_tokens(g->setup->data, step) : job->global_batch * job->seq_len;
 }
 
 int hspmd_generation_step_plan(const struct hspmd_generation *g, int64_t step)
 {
-	return hspmd_plan_for_length(g->plan, hspmd_generation_step_length(g, step));
+	const struct hspmd_job *job = g->setup->job;
+	return job->length_count ? hspmd_plan_for_length(g->plan, job->lengths[length_of_step(g, step)]) : 0;
 }
 
 int64_t hspmd_generation_memory(const struct hspmd_generation *g)

@@ -116,8 +116,8 @@ void hspmd_generation_detach(struct hspmd_generation *g);
 /* Switch to the program of this step, which depends on its sequence length: that of the plan, or of the plan's `shorter` plans. If it is
  * another plan's than before, parameters must be gathered for it. NULL: of the longest steps, as validation has them. */
 int hspmd_generation_use_step(struct hspmd_generation *g, const int64_t *step, struct hspmd_error *err);
-/* Sequence length of a step's samples, and which of the plan's plans it runs (hspmd_plan_for_length). */
-int64_t hspmd_generation_step_length(const struct hspmd_generation *g, int64_t step);
+/* Tokens of a step's samples, and which of the plan's plans it runs (hspmd_plan_for_length). */
+int64_t hspmd_generation_step_tokens(const struct hspmd_generation *g, int64_t step);
 int hspmd_generation_step_plan(const struct hspmd_generation *g, int64_t step);
 
 /* Fill the state as the `start` message says (`state` object, and `step`, the next one): at random, or from the live state of the

@@ -48,6 +48,8 @@ static int add_documents(struct hspmd_data *d, const int64_t *lengths, int count
 	d->buckets = hspmd_length_buckets_create(lengths, count, job->train_weights, d->stream_count, job->global_batch, job->seed);
 	if (!d->buckets)
 		return hspmd_fail_memory(err, "opening data");
+	if (job->mix_lengths)
+		hspmd_length_buckets_mix(d->buckets);
 	hspmd_length_buckets_hand_on(d->buckets, sink, index);
 	for (int i = 0; i < d->file_count; i++) {
 		int stream = d->stream_count > 1 ? i : 0;
@@ -119,6 +121,8 @@ static int use_index(struct hspmd_data *d, const char *path, struct hspmd_error 
 		return -1;
 	d->buckets = hspmd_length_buckets_create(job->lengths, job->length_count, job->train_weights, d->stream_count, job->global_batch,
 	                                         job->seed);
+	if (d->buckets && job->mix_lengths)
+		hspmd_length_buckets_mix(d->buckets);
 	int status = d->buckets ? hspmd_length_index_fill(d->index, d->buckets, err) : hspmd_fail_memory(err, "opening data");
 	if (!status)
 		return 0;
@@ -335,9 +339,29 @@ void hspmd_data_close(struct hspmd_data *d)
 	free(d);
 }
 
+int hspmd_data_length_of_sample(const struct hspmd_data *d, int64_t number)
+{
+	return d->buckets ? hspmd_length_buckets_of_sample(d->buckets, number) : 0;
+}
+
 int hspmd_data_length_of_step(const struct hspmd_data *d, int64_t step)
 {
-	return d->buckets ? hspmd_length_buckets_of_step(d->buckets, step) : 0;
+	return hspmd_data_length_of_sample(d, step * d->batch);
+}
+
+static int64_t tokens_of_sample(const struct hspmd_data *d, int64_t number)
+{
+	return d->buckets ? d->job->lengths[hspmd_data_length_of_sample(d, number)] : d->seq_len;
+}
+
+int64_t hspmd_data_step_tokens(const struct hspmd_data *d, int64_t step)
+{
+	int64_t tokens = 0;
+	if (!d->buckets || !d->job->mix_lengths)
+		return d->batch * tokens_of_sample(d, step * d->batch);
+	for (int64_t b = 0; b < d->batch; b++)
+		tokens += tokens_of_sample(d, step * d->batch + b);
+	return tokens;
 }
 
 int64_t hspmd_data_samples(const struct hspmd_data *d)

@@ -38,8 +38,13 @@ int64_t hspmd_data_valid_batches(const struct hspmd_job *job, int64_t samples, b
 int hspmd_data_check_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
 void hspmd_data_close(struct hspmd_data *d);
 int64_t hspmd_data_samples(const struct hspmd_data *d);
-/* Index, in the job's lengths, of the length of a step's samples (length_buckets.h); 0 if the job has no lengths. */
+/* Index, in the job's lengths, of the length of a step's samples (length_buckets.h), or of its first sample's if steps mix lengths; 0 if
+ * the job has no lengths. */
 int hspmd_data_length_of_step(const struct hspmd_data *d, int64_t step);
+/* The same of sample `number`, counted over all training. */
+int hspmd_data_length_of_sample(const struct hspmd_data *d, int64_t number);
+/* Tokens of the global batch of a step. */
+int64_t hspmd_data_step_tokens(const struct hspmd_data *d, int64_t step);
 
 /* Reads `count` tokens from offset `start` (0..T) of sample `number`, counted over all training (step * global batch + index in the batch).
  * For inputs start is the position, for targets one more. -1 and err if a token is not below the vocabulary (names file and offset). */
@@ -61,7 +66,7 @@ void hspmd_data_noise(const struct hspmd_data *d, int64_t number, int64_t start,
 void hspmd_sample_noise(uint64_t seed, bool drops, int64_t number, int64_t start, int64_t count, int32_t *noise);
 
 /* Source of the inputs of a language model (runtime/tensor/input_names.h): tokens, targets one position later, segments and
- * positions. Borrows d. */
+ * positions. Of a negative sample number: one that counts nothing (sample_source.h). Borrows d. */
 struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d);
 
 #endif

@@ -250,16 +250,29 @@ double hspmd_data_loss_factor(const struct hspmd_data *d, int64_t step)
 {
 	if (!d->job->mask && !d->once)
 		return 1;
-	int64_t length = d->buckets ? d->job->lengths[hspmd_data_length_of_step(d, step)] : d->seq_len, counted = 0;
+	int64_t counted = 0;
 	for (int64_t b = 0; b < d->batch; b++) {
-		struct walk w = walk_from(d, step * d->batch + b, 1);
-		counted += count_predicted(&w, length);
+		int64_t number = step * d->batch + b;
+		struct walk w = walk_from(d, number, 1);
+		counted += count_predicted(&w, d->buckets ? d->job->lengths[hspmd_data_length_of_sample(d, number)] : d->seq_len);
 	}
-	return counted ? (double)(d->batch * length) / (double)counted : 0;
+	return counted ? (double)hspmd_data_step_tokens(d, step) / (double)counted : 0;
+}
+
+/* A sample that counts nothing: no target is to be predicted, nothing is dropped, all tokens are one document of the first token. */
+static void fill_input(const char *name, int64_t count, int32_t *to)
+{
+	int32_t value = hspmd_input_is_noise(name) || !strcmp(name, HSPMD_TENSOR_TARGETS) ? -1 : 0;
+	for (int64_t i = 0; i < count; i++)
+		to[i] = value;
 }
 
 static int read_input(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
+	if (number < 0) {
+		fill_input(name, count, to);
+		return 0;
+	}
 	if (hspmd_input_is_noise(name)) {
 		hspmd_data_noise(context, number, start, count, to);
 		return 0;

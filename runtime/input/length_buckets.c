@@ -10,7 +10,7 @@
 #include "runtime/input/shuffle.h"
 
 struct bucket {
-	int64_t tokens, samples, batches;
+	int64_t tokens, samples, draws;
 	size_t count, capacity;
 	struct hspmd_token_run last, *own; /* last: of those added; own: NULL if they lie elsewhere */
 	const struct hspmd_token_run *runs;
@@ -27,7 +27,9 @@ struct length {
 struct hspmd_length_buckets {
 	int count, sets;
 	double *weights;        /* [sets]; NULL: there is one set, without a weight */
-	int64_t batch, batches; /* per epoch, over all buckets */
+	int64_t batch;
+	int64_t drawn;            /* samples that are drawn together, from one bucket: a batch, or one if steps mix lengths */
+	int64_t draws, per_epoch; /* of all buckets without weights, and how many of them an epoch has: those that fill batches */
 	uint64_t seed;
 	struct hspmd_blend *blend; /* of the lengths that have samples; NULL: no weights */
 	int *blended;              /* by number in the blend: the length */
@@ -44,7 +46,7 @@ struct hspmd_length_buckets *hspmd_length_buckets_create(const int64_t *lengths,
 		return NULL;
 	g->count = count;
 	g->sets = sets;
-	g->batch = batch;
+	g->batch = g->drawn = batch;
 	g->seed = seed;
 	bool made = !weights || ((g->weights = hspmd_calloc((size_t)sets, sizeof *weights)) &&
 	                         (g->blended = hspmd_calloc((size_t)count, sizeof *g->blended)));
@@ -102,6 +104,11 @@ bool hspmd_length_buckets_bucket(const struct hspmd_length_buckets *g, int lengt
 	*tokens = g->lengths[length].buckets[set].tokens;
 	*runs = g->lengths[length].buckets[set].count;
 	return true;
+}
+
+void hspmd_length_buckets_mix(struct hspmd_length_buckets *g)
+{
+	g->drawn = 1;
 }
 
 /* Begins a run of a bucket. */
@@ -179,10 +186,11 @@ int hspmd_length_buckets_close(struct hspmd_length_buckets *g, int *set, struct 
 		for (int k = 0; k < g->sets; k++) {
 			struct bucket *of = &g->lengths[i].buckets[k];
 			of->samples = of->tokens > 0 ? (of->tokens - 1) / g->lengths[i].tokens : 0;
-			of->batches = of->samples / g->batch;
-			g->batches += of->batches;
+			of->draws = of->samples / g->drawn;
+			g->draws += of->draws;
 			tokens[k] += (double)(of->samples * g->lengths[i].tokens);
 		}
+	g->per_epoch = g->draws / (g->batch / g->drawn) * (g->batch / g->drawn);
 	int status = 0;
 	for (int k = 0; g->weights && !status && k < g->sets; k++)
 		if (tokens[k] == 0) {
@@ -191,51 +199,51 @@ int hspmd_length_buckets_close(struct hspmd_length_buckets *g, int *set, struct 
 		}
 	if (!status && g->weights)
 		status = mix(g, tokens, err);
-	else if (!status && !g->batches)
-		status = hspmd_fail(err, "documents of no length fill a global batch of %lld samples", (long long)g->batch);
+	else if (!status && !g->per_epoch)
+		status = hspmd_fail(err, "documents of %s fill a global batch of %lld samples",
+		                    g->drawn > 1 || g->batch == 1 ? "no length" : "all lengths together do not", (long long)g->batch);
 	free(tokens);
 	return status;
 }
 
-/* The length of a step (its index), and the index of the step's batch among those of this length: in an epoch, or with weights in all
- * steps. */
-static int length_of(const struct hspmd_length_buckets *g, int64_t step, int64_t *batch)
+/* Where a sample is: the length and the set of its bucket, its index in the bucket, and the epoch. */
+struct place {
+	int length, set;
+	int64_t index, epoch;
+};
+
+static struct place place_of(const struct hspmd_length_buckets *g, int64_t number)
 {
-	if (g->weights)
-		return g->blended[hspmd_blend_find(g->blend, step, batch)];
-	uint64_t epoch = (uint64_t)(step / g->batches);
-	int64_t at = (int64_t)hspmd_shuffle((uint64_t)(step % g->batches), (uint64_t)g->batches, hspmd_mix(g->seed ^ hspmd_mix(epoch)));
-	int length = 0;
-	for (; at >= g->lengths[length].buckets[0].batches; length++)
-		at -= g->lengths[length].buckets[0].batches;
-	*batch = at;
-	return length;
+	int64_t draw = number / g->drawn, at;
+	struct place p = { 0 };
+	if (g->weights) { /* the samples of every set and length have epochs of their own */
+		const struct length *length = &g->lengths[p.length = g->blended[hspmd_blend_find(g->blend, draw, &at)]];
+		p.set = length->blended[hspmd_blend_find(length->blend, at * g->drawn + number % g->drawn, &p.index)];
+		p.epoch = p.index / length->buckets[p.set].samples;
+		p.index %= length->buckets[p.set].samples;
+		return p;
+	}
+	p.epoch = draw / g->per_epoch;
+	at = (int64_t)hspmd_shuffle((uint64_t)(draw % g->per_epoch), (uint64_t)g->draws, hspmd_mix(g->seed ^ hspmd_mix((uint64_t)p.epoch)));
+	for (; at >= g->lengths[p.length].buckets[0].draws; p.length++)
+		at -= g->lengths[p.length].buckets[0].draws;
+	p.index = at * g->drawn + number % g->drawn;
+	return p;
 }
 
-int hspmd_length_buckets_of_step(const struct hspmd_length_buckets *g, int64_t step)
+int hspmd_length_buckets_of_sample(const struct hspmd_length_buckets *g, int64_t number)
 {
-	int64_t batch;
-	return length_of(g, step, &batch);
+	return place_of(g, number).length;
 }
 
 int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t number, int64_t offset, int *set, int64_t *run)
 {
-	int64_t batch, step = number / g->batch;
-	int which = length_of(g, step, &batch);
-	const struct length *length = &g->lengths[which];
-	const struct bucket *of = length->buckets;
-	int64_t index = batch * g->batch + number % g->batch, epoch;
-	*set = 0;
-	if (g->weights) {
-		*set = length->blended[hspmd_blend_find(length->blend, index, &index)];
-		of = &length->buckets[*set];
-		epoch = index / of->samples;
-		index %= of->samples;
-	} else {
-		epoch = step / g->batches;
-	}
-	uint64_t key = hspmd_mix(g->seed ^ hspmd_mix((uint64_t)epoch ^ hspmd_mix((uint64_t)(*set * g->count + which) + 1)));
-	int64_t at = (int64_t)hspmd_shuffle((uint64_t)index, (uint64_t)of->samples, key) * length->tokens + offset;
+	struct place p = place_of(g, number);
+	const struct length *length = &g->lengths[p.length];
+	const struct bucket *of = &length->buckets[p.set];
+	*set = p.set;
+	uint64_t key = hspmd_mix(g->seed ^ hspmd_mix((uint64_t)p.epoch ^ hspmd_mix((uint64_t)(p.set * g->count + p.length) + 1)));
+	int64_t at = (int64_t)hspmd_shuffle((uint64_t)p.index, (uint64_t)of->samples, key) * length->tokens + offset;
 	size_t low = 0, high = of->count; /* the last run that begins at or before `at` */
 	while (high - low > 1) {
 		size_t middle = (low + high) / 2;

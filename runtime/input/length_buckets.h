@@ -5,6 +5,9 @@
  * follow one another, and its sample i is tokens [i L, i L + L] of them. A step takes its samples from one bucket; each bucket serves as
  * many steps per epoch as it has batches, in an order that depends on the seed and the epoch.
  *
+ * Steps may mix lengths instead: an epoch is then one permutation of all samples, of which each step takes the next ones, whatever their
+ * lengths; those at the end of an epoch that fill no batch are left out.
+ *
  * Sets with weights (blend.h) have buckets of their own. Lengths, and the sets within a length, are then blends: each set's part of the
  * tokens of all steps is its weight's, and is divided among the lengths as the tokens of its samples are. */
 #ifndef HSPMD_INPUT_LENGTH_BUCKETS_H
@@ -27,6 +30,8 @@ struct hspmd_token_run {
 struct hspmd_length_buckets *hspmd_length_buckets_create(const int64_t *lengths, int count, const double *weights, int sets, int64_t batch,
                                                          uint64_t seed);
 void hspmd_length_buckets_destroy(struct hspmd_length_buckets *g);
+/* Steps mix lengths. Before the adding of documents ends. */
+void hspmd_length_buckets_mix(struct hspmd_length_buckets *g);
 /* Adds the next document of a set: `tokens` tokens from position `start` of the set's stream. 0 or -1 (memory). */
 int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int set, int64_t start, int64_t tokens, struct hspmd_error *err);
 /* Runs are handed to `sink`, in the order in which they begin, and not kept: the buckets then know their tokens only, and find nothing.
@@ -44,8 +49,8 @@ int64_t hspmd_length_buckets_tokens(const struct hspmd_length_buckets *g, int le
 /* One bucket's tokens and number of runs; false: there is no such length or set. *of: the length. */
 bool hspmd_length_buckets_bucket(const struct hspmd_length_buckets *g, int length, int set, int64_t *of, int64_t *tokens, size_t *runs);
 
-/* Index of the length of step `step`. */
-int hspmd_length_buckets_of_step(const struct hspmd_length_buckets *g, int64_t step);
+/* Index of the length of sample `number` (step * batch + index in the batch): of all samples of its step, unless steps mix lengths. */
+int hspmd_length_buckets_of_sample(const struct hspmd_length_buckets *g, int64_t number);
 /* Position of token `offset` of sample `number` (step * batch + index in the batch) in the stream of its set; *run: the number of tokens
  * that follow contiguously, including that one. */
 int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t number, int64_t offset, int *set, int64_t *run);

@@ -13,6 +13,7 @@
 struct hspmd_sample_source {
 	int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err);
 	void *context;
+	/* If steps mix lengths, number may be negative: a sample whose targets all do not count. */
 	/* If not all targets of a step count (targets below 0 do not): the factor of the loss of their mean (data.h). NULL: all count. */
 	double (*loss_factor)(void *context, int64_t step);
 };

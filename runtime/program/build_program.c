@@ -24,6 +24,7 @@ static void find_device(struct hspmd_program *p, const struct hspmd_plan *plan)
 				}
 	for (int q = 0; q < p->pipeline; q++)
 		p->first_sample += (int64_t)plan->pipelines[q].micro_batches * plan->pipelines[q].micro_batch;
+	p->varies = plan->pipelines[p->pipeline].seq_len > 0;
 	p->chunks = plan->virtual_stages;
 	p->pipeline_ranks = plan->pipelines[p->pipeline].stage_count / plan->virtual_stages;
 	p->micro_batches = plan->pipelines[p->pipeline].micro_batches;
@@ -79,10 +80,11 @@ static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, s
 	return 0;
 }
 
-/* Run the passes that make the device's instructions. of: the program whose training state this one works on; NULL: its own. */
-static int make_instructions(struct hspmd_program *p, const struct hspmd_program *of, const struct hspmd_pipelines *pipelines,
-                             const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const struct hspmd_link_cost *across,
-                             struct hspmd_device *dev, struct hspmd_error *err)
+/* Run the passes that make the device's instructions. of: the program whose training state this one works on; NULL: its own. source: only
+ * if micro-batches have different sizes. */
+static int make_instructions(struct hspmd_program *p, const struct hspmd_program *of, const struct hspmd_graph_source *source,
+                             const struct hspmd_pipelines *pipelines, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
+                             const struct hspmd_link_cost *across, struct hspmd_device *dev, struct hspmd_error *err)
 {
 	const struct hspmd_device_type *type = p->device >= 0 ? &cluster->types[cluster->devices[p->device].type] : NULL;
 	p->overlaps = type && hspmd_device_traits(type->kind)->overlaps;
@@ -90,7 +92,8 @@ static int make_instructions(struct hspmd_program *p, const struct hspmd_program
 	if (!p->layouts || (of && hspmd_parameter_layouts_share_state(p->layouts, of->layouts, err)) ||
 	    hspmd_parameter_shard_states(p, pipelines, across, err) || hspmd_program_specialise(p, plan, err) ||
 	    (type && (hspmd_program_fuse_ops(p, type->kind, err) || hspmd_program_pad_rows(p, type->kind, err))) ||
-	    hspmd_program_sync_gradients(p, pipelines, across, err) || hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
+	    (p->varies && hspmd_program_make_room(p, source, plan, err)) || hspmd_program_sync_gradients(p, pipelines, across, err) ||
+	    hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
 		return -1;
 	measure_slots(p);
 	hspmd_program_query_workspace(p, dev);
@@ -115,7 +118,7 @@ struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const
 		p->any_order = like->any_order;
 		p->optimizer = like->optimizer;
 		struct hspmd_pipelines only = { .plan = plan, .like = &(int){ 0 }, .spmds = &p->spmd };
-		status = make_instructions(p, NULL, &only, plan, cluster, &across, NULL, err);
+		status = make_instructions(p, NULL, NULL, &only, plan, cluster, &across, NULL, err);
 	}
 	hspmd_resolve_cache_destroy(across.cache);
 	if (!status)
@@ -150,7 +153,7 @@ static struct hspmd_program *build(const struct hspmd_program *of, const struct 
 		p->how = pipelines->how;
 		p->graph = pipelines->graphs[p->pipeline];
 		p->spmd = pipelines->spmds[p->pipeline];
-		status = make_instructions(p, of, pipelines, plan, cluster, &across, dev, err);
+		status = make_instructions(p, of, source, pipelines, plan, cluster, &across, dev, err);
 		pipelines->graphs[p->pipeline] = NULL; /* now owned by the program */
 		pipelines->spmds[p->pipeline] = NULL;
 	}

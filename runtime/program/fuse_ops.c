@@ -241,6 +241,7 @@ static int fuse_losses(struct hspmd_program *p, struct hspmd_error *err)
 struct angles {
 	const struct hspmd_op_attr *attr;
 	int64_t start, length;
+	int micro_batch; /* that it is for, if they have different sizes; else -1 */
 	int slot;
 };
 
@@ -258,11 +259,12 @@ static bool serves(const struct angles *have, const struct angles *want)
 {
 	const struct hspmd_op_attr *a = have->attr, *b = want->attr;
 	return a->theta == b->theta && rotated(a) == rotated(b) && a->frequencies == b->frequencies &&
-	       a->rotation_scale == b->rotation_scale && have->start == want->start && have->length == want->length;
+	       a->rotation_scale == b->rotation_scale && have->start == want->start && have->length == want->length &&
+	       have->micro_batch == want->micro_batch;
 }
 
 /* Make the instruction that computes the table, before its first reader. Dimension 1 of the table is the position, as in the reader's
- * input; the table's slot is assigned to the input's tensor so that it scales with the sequence length as that tensor does (seq_len.c). */
+ * input; the table's slot is assigned to the input's tensor so that it scales with the sequence length as that tensor does (scaling.h). */
 static int make_table(struct hspmd_program *p, struct angles *a, const struct hspmd_instruction *reader, struct hspmd_instruction *made,
                       struct hspmd_error *err)
 {
@@ -271,6 +273,7 @@ static int make_table(struct hspmd_program *p, struct angles *a, const struct hs
 		.dtype = HSPMD_F32,
 		.box = { 3, { 0, a->start, 0 }, { 1, a->start + a->length, rotated(a->attr) } },
 		.full = { 3, { 1, a->start + a->length, rotated(a->attr) } },
+		.own = 1u << 0 | 1u << 2,
 	};
 	int f = hspmd_program_add_slot_type(p, &slot_type, err);
 	a->slot = f < 0 ? -1 : hspmd_program_add_slot(p, f, HSPMD_ARENA_TRANSIENT, reader->micro_batch, err);
@@ -301,7 +304,10 @@ static int share_angles(struct hspmd_program *p, struct hspmd_error *err)
 		struct hspmd_instruction *in = &p->instructions[i];
 		if (is_rope(in)) {
 			const struct hspmd_box *box = &p->slot_types[p->slots[in->in[0]].slot_type].box;
-			struct angles want = { .attr = in->attr, .start = box->lo[1], .length = box->hi[1] - box->lo[1] };
+			struct angles want = { .attr = in->attr,
+				               .start = box->lo[1],
+				               .length = box->hi[1] - box->lo[1],
+				               .micro_batch = p->varies ? in->micro_batch : -1 };
 			size_t k = 0;
 			while (k < tables && !serves(&have[k], &want))
 				k++;

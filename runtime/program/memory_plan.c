@@ -37,7 +37,8 @@ static size_t aligned(size_t bytes)
 
 static size_t slot_bytes(const struct hspmd_program *p, int slot)
 {
-	return aligned(p->slot_types[p->slots[slot].slot_type].bytes);
+	const struct hspmd_slot_type *type = &p->slot_types[p->slots[slot].slot_type];
+	return aligned(type->room > type->bytes ? type->room : type->bytes);
 }
 
 /* The slot must still be there at instruction `at`. */

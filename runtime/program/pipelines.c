@@ -42,7 +42,7 @@ struct hspmd_model_build_options hspmd_pipeline_options(const struct hspmd_graph
 	const struct hspmd_stage *last = &p->stages[p->stage_count - 1];
 	return (struct hspmd_model_build_options){
 		.batch = p->micro_batch,
-		.seq_len = plan->seq_len,
+		.seq_len = p->seq_len ? p->seq_len : plan->seq_len,
 		.vocab_parts = last->device_count / last->context,
 		.widest = plan->synthesis ? 1 : hspmd_plan_widest_group(plan), /* all pipelines split their parameters in the same units */
 		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
@@ -118,7 +118,7 @@ static bool same_stage(const struct hspmd_cluster *cluster, const struct hspmd_s
 /* Returns true if the annotations of the two pipelines differ in the devices only. */
 static bool same_shape(const struct hspmd_cluster *cluster, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b)
 {
-	bool same = a->micro_batch == b->micro_batch && a->stage_count == b->stage_count;
+	bool same = a->micro_batch == b->micro_batch && a->seq_len == b->seq_len && a->stage_count == b->stage_count;
 	for (int s = 0; same && s < a->stage_count; s++)
 		same = same_stage(cluster, &a->stages[s], &b->stages[s]);
 	return same;

@@ -162,6 +162,14 @@ struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program 
 	return uses;
 }
 
+int64_t hspmd_program_sample(const struct hspmd_program *p, int micro_batch, int64_t sample)
+{
+	if (!p->batches)
+		return p->first_sample + (int64_t)micro_batch * p->micro_batch + sample;
+	int first = p->batches[micro_batch].first;
+	return first < 0 ? -1 : p->order[first + sample];
+}
+
 #define PAGE ((size_t)4096)
 
 size_t hspmd_program_arena_offset(const struct hspmd_program *p)
@@ -187,6 +195,9 @@ void hspmd_program_destroy(struct hspmd_program *p)
 	free(p->instructions);
 	free(p->slots);
 	free(p->slot_types);
+	free(p->batches);
+	free(p->order);
+	free(p->attrs);
 	hspmd_parameter_layouts_destroy(p->layouts);
 	if (!p->borrows) {
 		hspmd_spmd_destroy(p->spmd);

@@ -45,6 +45,8 @@ struct hspmd_slot_type {
 	struct hspmd_shape full;
 	int64_t row_stride; /* as in struct hspmd_view; 0: packed */
 	size_t bytes;
+	size_t room;  /* of its slots, if they may hold more than `bytes`; else 0 */
+	unsigned own; /* bit d: dimension d is not the tensor's, and does not grow with it (scaling.h) */
 	const struct hspmd_annotation
 	        *annotation; /* of the tensor that this is a part of; borrowed. NULL: an intermediate value of a transfer */
 };
@@ -105,11 +107,22 @@ struct hspmd_program_state {
 	const struct hspmd_transfer *gather, *scatter;
 };
 
+/* A micro-batch of a step that mixes lengths: `samples` of its samples, from `first` on in the program's `order`; -1: one that counts
+ * nothing (common/step_batches.h). */
+struct hspmd_program_batch {
+	int first, samples;
+};
+
 struct hspmd_parameter_layouts;
 struct hspmd_pipelines;
 
 struct hspmd_program {
-	bool borrows;                            /* graph and spmd are another program's (hspmd_program_vary) */
+	bool borrows; /* graph and spmd are another program's (hspmd_program_vary, step_program.h) */
+	bool varies;  /* micro-batches have different sizes: nothing is shared between them */
+	struct hspmd_program_batch
+	        *batches;            /* [micro_batches] of one step; NULL: of every step, micro_batch samples from first_sample on */
+	int *order;                  /* indexes in the global batch */
+	struct hspmd_op_attr *attrs; /* of instructions that no graph has; owned */
 	int which;                               /* of a plan's programs (hspmd_plan_for_length): 0: the plan itself */
 	struct hspmd_graph *graph;               /* of this device's pipeline; owned */
 	struct hspmd_spmd *spmd;                 /* owned */
@@ -189,6 +202,9 @@ struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program 
 size_t hspmd_program_arena_offset(const struct hspmd_program *p);
 /* Bytes of device memory that the program needs; of a set's program: that all of them need. Without host_bytes. */
 size_t hspmd_program_memory(const struct hspmd_program *p);
+
+/* Index in the global batch of a micro-batch's sample; -1: one that counts nothing. */
+int64_t hspmd_program_sample(const struct hspmd_program *p, int micro_batch, int64_t sample);
 
 /* Returns true if the device computes this stage of its pipeline. */
 bool hspmd_program_in_stage(const struct hspmd_program *p, int stage);
@@ -272,6 +288,9 @@ bool hspmd_program_leaves_apart(const char *name);
  * that this device has a part of. */
 int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_link_cost *cost,
                                  struct hspmd_error *err);
+/* If micro-batches have different sizes: make room for values of every size that the plan's pipeline has (step_program.h). */
+int hspmd_program_make_room(struct hspmd_program *p, const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                            struct hspmd_error *err);
 /* Set the offsets of all slots. */
 int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err);
 /* Set workspace_bytes to the largest workspace of any kernel; dev NULL: nothing is counted. */

@@ -3,8 +3,10 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/plan_rates.h"
 #include "runtime/comm/comm.h"
 #include "runtime/program/seq_len.h"
 
@@ -50,6 +52,81 @@ static int build_programs(struct hspmd_program_set *s, const struct hspmd_graph_
 	return 0;
 }
 
+/* For steps that mix lengths: the program that has room for all of them. */
+static int build_mixed(struct hspmd_program_set *s, const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                       const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev, const struct hspmd_step_lengths *lengths,
+                       struct hspmd_error *err)
+{
+	s->count = 1;
+	s->pipeline_count = plan->pipeline_count;
+	s->global_batch = plan->global_batch;
+	s->mixed_lengths = lengths->count;
+	if (hspmd_plan_check_mixing(plan, err) || !(s->rates = hspmd_plan_rates(plan, lengths->lengths, lengths->count, err)))
+		return -1;
+	struct hspmd_plan *any = hspmd_plan_for_any_step(plan, s->rates, lengths->lengths, lengths->count);
+	s->programs[0] = any ? hspmd_program_build(source, any, cluster, device, dev, err) : NULL;
+	int status = s->programs[0] ? 0 : -1, *most = hspmd_calloc((size_t)lengths->count, sizeof *most);
+	if (!any || !most)
+		status = hspmd_fail_memory(err, "specialising");
+	hspmd_plan_destroy(any);
+	if (!status && s->programs[0]->stage >= 0) {
+		for (int l = 0; l < lengths->count; l++)
+			most[l] = s->rates[s->programs[0]->pipeline].length[l].most;
+		s->mixed = hspmd_step_programs_create(s->programs[0], source, lengths->lengths, lengths->count, dev, err);
+		status = s->mixed ? hspmd_step_programs_check(s->mixed, most, err) : -1;
+		if (status && lengths->file)
+			hspmd_error_prefix(err, "%s: data.lengths", lengths->file);
+	}
+	free(most);
+	return status;
+}
+
+/* The least recently asked for comes last. */
+static struct hspmd_kept_program *take_oldest(struct hspmd_program_set *s)
+{
+	int last = HSPMD_STEP_PROGRAMS_KEPT - 1;
+	hspmd_program_destroy(s->kept[last].program);
+	memmove(&s->kept[1], &s->kept[0], (size_t)last * sizeof *s->kept);
+	s->kept[0].program = NULL;
+	return &s->kept[0];
+}
+
+static struct hspmd_program *make_for_step(struct hspmd_program_set *s, int64_t step, int (*length_of)(void *context, int64_t number),
+                                           void *context, struct hspmd_error *err)
+{
+	struct hspmd_step_batches batches;
+	int *of = hspmd_calloc((size_t)s->global_batch, sizeof *of);
+	if (!of) {
+		hspmd_fail_memory(err, "dividing a step's samples");
+		return NULL;
+	}
+	for (int i = 0; i < s->global_batch; i++)
+		of[i] = length_of ? length_of(context, step * s->global_batch + i) : s->mixed_lengths - 1;
+	int status = hspmd_step_batches_make(s->rates, s->pipeline_count, s->mixed_lengths, of, s->global_batch, &batches, err);
+	struct hspmd_program *made = status ? NULL : hspmd_step_program_make(s->mixed, &batches, err);
+	if (!status)
+		hspmd_step_batches_clear(&batches);
+	free(of);
+	return made;
+}
+
+const struct hspmd_program *hspmd_program_set_for_step(struct hspmd_program_set *s, int64_t step,
+                                                       int (*length_of)(void *context, int64_t number), void *context,
+                                                       struct hspmd_error *err)
+{
+	step = length_of ? step : -1;
+	for (int k = 0; k < HSPMD_STEP_PROGRAMS_KEPT; k++)
+		if (s->kept[k].program && s->kept[k].step == step) {
+			struct hspmd_kept_program found = s->kept[k];
+			memmove(&s->kept[1], &s->kept[0], (size_t)k * sizeof *s->kept);
+			return (s->kept[0] = found).program;
+		}
+	struct hspmd_program *made = make_for_step(s, step, length_of, context, err);
+	if (made)
+		*take_oldest(s) = (struct hspmd_kept_program){ step, made };
+	return made;
+}
+
 static int build_lengths(struct hspmd_program_set *s, const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                          struct hspmd_device *dev, const struct hspmd_step_lengths *lengths, struct hspmd_error *err)
 {
@@ -73,14 +150,17 @@ struct hspmd_program_set *hspmd_program_set_build(const struct hspmd_graph_sourc
 	int status = s ? 0 : -1;
 	if (s) {
 		s->count = 1 + plan->shorter_count;
-		s->length_count = lengths ? lengths->count : 0;
+		s->length_count = lengths && !lengths->mixed ? lengths->count : 0;
 		s->programs = hspmd_calloc((size_t)s->count, sizeof(*s->programs));
 		s->at_length = s->length_count ? hspmd_calloc((size_t)s->length_count, sizeof(*s->at_length)) : NULL;
 		status = s->programs && (s->at_length || !s->length_count) ? 0 : -1;
 	}
 	if (status)
 		hspmd_fail_memory(err, "specialising");
-	if (!status && !build_programs(s, source, plan, cluster, device, dev, err) && !build_lengths(s, source, plan, dev, lengths, err))
+	if (!status && lengths && lengths->mixed && !build_mixed(s, source, plan, cluster, device, dev, lengths, err))
+		return s;
+	if (!status && !(lengths && lengths->mixed) && !build_programs(s, source, plan, cluster, device, dev, err) &&
+	    !build_lengths(s, source, plan, dev, lengths, err))
 		return s;
 	hspmd_program_set_destroy(s);
 	return NULL;
@@ -90,6 +170,10 @@ void hspmd_program_set_destroy(struct hspmd_program_set *s)
 {
 	if (!s)
 		return;
+	for (int k = 0; k < HSPMD_STEP_PROGRAMS_KEPT; k++)
+		hspmd_program_destroy(s->kept[k].program);
+	hspmd_step_programs_destroy(s->mixed);
+	hspmd_plan_rates_free(s->rates, s->pipeline_count);
 	for (int i = 0; s->at_length && i < s->length_count; i++)
 		hspmd_program_destroy(s->at_length[i]);
 	for (int i = s->programs ? s->count - 1 : -1; i >= 0; i--) /* the first has the state's annotations of all */

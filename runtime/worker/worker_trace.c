@@ -255,8 +255,8 @@ int worker_trace_end_step(struct worker *w)
 		t->active = false;
 		return worker_trace_flush(w, w->active) || worker_trace_end(w) ? -1 : 0;
 	}
-	/* Room for another step like the last one. */
-	bool full = t->active && hspmd_timeline_is_full(t->timeline);
+	/* Room for another step like the last one; the programs of steps that mix lengths do not stay. */
+	bool full = t->active && (hspmd_timeline_is_full(t->timeline) || w->setup.job->mix_lengths);
 	return full ? worker_trace_flush(w, w->active) : 0;
 }
 

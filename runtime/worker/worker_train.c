@@ -58,12 +58,11 @@ static int report_step(struct worker *w, const struct hspmd_totals *all, double 
 	const struct hspmd_generation *g = w->active;
 	int64_t done = w->step - 1;
 	if (g->rank == g->voters[0]) {
-		json_t *report =
-		        json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step", (json_int_t)done,
-		                  "loss", worker_number_or_null(all->loss), "tokens",
-		                  (json_int_t)(w->setup.job->global_batch * hspmd_generation_step_length(g, done)), "step_s", step_s, "lr",
-		                  hspmd_job_lr(w->setup.job, done), "grad_norm", worker_number_or_null(sqrt(all->square_sum)), "compute_s",
-		                  times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL);
+		json_t *report = json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step",
+		                           (json_int_t)done, "loss", worker_number_or_null(all->loss), "tokens",
+		                           (json_int_t)hspmd_generation_step_tokens(g, done), "step_s", step_s, "lr",
+		                           hspmd_job_lr(w->setup.job, done), "grad_norm", worker_number_or_null(sqrt(all->square_sum)),
+		                           "compute_s", times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL);
 		return hspmd_inbox_send(w->inbox, with_load(w, with_plan(w, report, done, gather_s, times->compute_s)));
 	}
 	w->busy_s += times->compute_s;

@@ -65,7 +65,7 @@ static char *draw_splits(const struct random_plan *of, int first, int count, int
 	if ((of->offloads & devices) == devices && random_plan_draw(3))
 		fputs(",\"offload\":\"optimizer\"", f);
 	put_ratio(f, "shard_ratio", count / context, of->heads);
-	put_ratio(f, "context_ratio", context > 1 ? context : 0, 16);
+	put_ratio(f, "context_ratio", context > 1 ? context : 0, of->mixed ? 4 : 16);
 	fclose(f);
 	return text;
 }
@@ -138,6 +138,19 @@ static int draw_widths(int devices, int most, int fixed, int *width)
 	return stages;
 }
 
+/* What a pipeline does with samples of several lengths; or nothing of it. some: it need not take the longest. */
+static void put_lengths(FILE *f, int seq_len, bool some)
+{
+	int longest = some ? 4 * (1 + (int)random_plan_draw((unsigned)seq_len / 4)) : seq_len, micro_batch = 1 + (int)random_plan_draw(2);
+	if (random_plan_draw(3) == 0)
+		return;
+	fputs("\"lengths\":[", f);
+	for (int length = 4; length < longest; length += 4 * (1 + (int)random_plan_draw(3)))
+		fprintf(f, "{\"seq_len\":%d,\"micro_batch\":%d,\"micro_batch_s\":%g},", length,
+		        1 + (int)random_plan_draw((unsigned)(longest * micro_batch / length)), 1e-3 * (1 + random_plan_draw(9)));
+	fprintf(f, "{\"seq_len\":%d,\"micro_batch\":%d,\"micro_batch_s\":%g}],", longest, micro_batch, 1e-3 * (1 + random_plan_draw(9)));
+}
+
 /* `chunks`: model chunks per device (virtual stages). recompute: what a stage may have. */
 static void put_pipeline(FILE *f, const struct random_plan *of, const struct common *common, int rounds, int first, int devices,
                          int samples, const char *const recompute[3 + LISTS])
@@ -150,7 +163,10 @@ static void put_pipeline(FILE *f, const struct random_plan *of, const struct com
 	compose(of->layers, stages * rounds, layers);
 	if (common->stages)
 		memcpy(layers, common->layers, sizeof layers);
-	fprintf(f, "{\"micro_batches\":%d,\"micro_batch\":%d,\"stages\":[", samples / micro_batch, micro_batch);
+	fprintf(f, "{\"micro_batches\":%d,\"micro_batch\":%d,", samples / micro_batch, micro_batch);
+	if (of->mixed)
+		put_lengths(f, of->seq_len, first > of->first);
+	fputs("\"stages\":[", f);
 	for (int s = 0, at = first; s < stages * rounds; s++) {
 		if (s)
 			fputc(',', f);
@@ -166,14 +182,14 @@ static void put_pipeline(FILE *f, const struct random_plan *of, const struct com
 		free(splits[s]);
 }
 
-static void put_schedule(FILE *f, bool in_step, int *rounds)
+static void put_schedule(FILE *f, bool in_step, bool mixed, int *rounds)
 {
 	static const char *const plain[] = { "1f1b", "gpipe", "zb-h1" };
 	*rounds = random_plan_draw(3) ? 1 : 2;
 	if (*rounds > 1)
 		fprintf(f, "\"schedule\":\"interleaved\",\"virtual_stages\":%d", *rounds);
 	else
-		fprintf(f, "\"schedule\":\"%s\"", plain[random_plan_draw(in_step ? 2 : 3)]);
+		fprintf(f, "\"schedule\":\"%s\"", plain[mixed ? 2 * random_plan_draw(2) : random_plan_draw(in_step ? 2 : 3)]);
 }
 
 /* Pipelines with as many micro-batches each, of as many samples as they can, and stages of the same layers. */
@@ -211,7 +227,7 @@ char *random_plan(const struct random_plan *of)
 		zero = width[p] > 6 && zero > 1 ? 1 : zero; /* one stage would be too wide */
 	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":%d,\"zero_stage\":%d,", BATCH,
 	        of->seq_len, zero);
-	put_schedule(f, zero > 1, &rounds);
+	put_schedule(f, zero > 1, of->mixed, &rounds);
 	common.zero = zero;
 	if (zero > 1)
 		draw_common(of, pipelines, width, rounds, samples, &common);

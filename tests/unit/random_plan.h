@@ -3,6 +3,7 @@
 #ifndef TESTS_RANDOM_PLAN_H
 #define TESTS_RANDOM_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define RANDOM_PLAN_BATCH 8 /* global batch of every plan */
@@ -15,6 +16,7 @@ struct random_plan {
 	int first, devices; /* devices n:first ... of one node; at most 8, at least two if least_zero is above 1 */
 	int seq_len;
 	int least_zero, most_zero; /* of zero_stage */
+	bool mixed; /* for steps that mix lengths, of which the shortest and all others are multiples of 4: every pipeline takes that, some all */
 	const char *shorter;       /* what follows the plan's pipelines; NULL: nothing */
 	unsigned offloads;         /* bit d: device n:d has memory of its own and some of its host's */
 	const struct random_plan_operators *operators; /* of which stages recompute some; NULL: they list none */

@@ -207,6 +207,79 @@ static void grouped_by_length(void **state)
 	restore_second();
 }
 
+/* Steps mix lengths: an epoch has every sample once, whatever its length, in an order of its own. */
+static void mixed_in_steps(void **state)
+{
+	(void)state;
+	static const int length[] = { 4, 30, 4, 8, 8, 3, 12, 16, 4, 16, 8, 8, 4, 2, 16, 8, 4, 4, 9, 16 };
+	enum { COUNT = sizeof length / sizeof *length, BATCH = 3 };
+	int64_t lengths[] = { 4, 8, 16 };
+	char *files[] = { second };
+	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_BYTES, 16);
+	struct hspmd_error err;
+	write_documents(length, COUNT);
+	group(&job, lengths, BATCH);
+	job.mix_lengths = true;
+	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
+	assert_non_null(d);
+	int tokens_of[3] = { 0 }, samples[3], all = 0, mixed = 0;
+	for (int i = 0; i < COUNT; i++)
+		tokens_of[length[i] <= 4 ? 0 : length[i] <= 8 ? 1 : 2] += length[i];
+	for (int g = 0; g < 3; g++)
+		all += samples[g] = (tokens_of[g] - 1) / (int)lengths[g];
+	int steps = all / BATCH, order[2][64];
+	assert_true(steps >= 5 && all < 64);
+	for (int epoch = 0; epoch < 2; epoch++) {
+		int seen[3] = { 0 }, count = 0;
+		for (int s = 0; s < steps; s++) {
+			int64_t step = epoch * steps + s, tokens = 0;
+			bool several = false;
+			for (int b = 0; b < BATCH; b++, count++) {
+				int64_t number = step * BATCH + b;
+				int which = hspmd_data_length_of_sample(d, number);
+				int64_t n = lengths[which];
+				int32_t t[17];
+				assert_int_equal(hspmd_data_read(d, number, 0, n + 1, t, &err), 0);
+				for (int i = 0; i <= n; i++) {
+					if (t[i] < COUNT)
+						assert_true((length[t[i]] <= n || which == 2) &&
+						            (which == 0 || length[t[i]] > lengths[which - 1]));
+					if (i && t[i] > 100 && t[i] != 255 && t[i - 1] != 255)
+						assert_int_equal(t[i], t[i - 1] < COUNT ? 101 : t[i - 1] + 1);
+				}
+				order[epoch][count] = which << 16 | t[0] << 8 | t[1]; /* what it begins with */
+				several |= which != hspmd_data_length_of_sample(d, step * BATCH);
+				tokens += n;
+				seen[which]++;
+			}
+			mixed += several;
+			assert_int_equal(hspmd_data_step_tokens(d, step), tokens);
+			assert_true(hspmd_data_loss_factor(d, step) == 1);
+		}
+		int left = 0;
+		for (int g = 0; g < 3; g++) {
+			assert_true(seen[g] <= samples[g]);
+			left += samples[g] - seen[g];
+		}
+		assert_int_equal(left, all % BATCH);
+	}
+	assert_true(mixed > 0);
+	assert_memory_not_equal(order[0], order[1], sizeof(int) * (size_t)(steps * BATCH));
+	/* One that counts nothing. */
+	struct hspmd_sample_source source = hspmd_data_source(d);
+	int32_t none[4] = { 7, 7, 7, 7 };
+	assert_int_equal(source.read(source.context, "targets", -1, 0, 4, none, &err), 0);
+	assert_memory_equal(none, ((int32_t[]){ -1, -1, -1, -1 }), sizeof none);
+	assert_int_equal(source.read(source.context, "tokens", -1, 0, 4, none, &err), 0);
+	assert_memory_equal(none, ((int32_t[]){ 0, 0, 0, 0 }), sizeof none);
+	hspmd_data_close(d);
+	job.global_batch = 1000;
+	assert_null(hspmd_data_open(&job, 256, NULL, &err));
+	assert_string_equal(err.text,
+	                    "job.json: data.lengths: documents of all lengths together do not fill a global batch of 1000 samples");
+	restore_second();
+}
+
 /* "auto": halves of halves of seq_len, of which those remain that have enough tokens; the others' documents are trained at a longer one. */
 static void chosen_lengths(void **state)
 {
@@ -709,6 +782,7 @@ int main(void)
 		cmocka_unit_test(parts_of_a_sample),
 		cmocka_unit_test(documents),
 		cmocka_unit_test(grouped_by_length),
+		cmocka_unit_test(mixed_in_steps),
 		cmocka_unit_test(chosen_lengths),
 		cmocka_unit_test(weights_by_length),
 		cmocka_unit_test(what_is_wrong_is_told),

@@ -13,8 +13,9 @@
 #include "runtime/resharding/regions.h" /* included with program.h, to show that one file can include both */
 #include "runtime/model/model.h"
 #include "runtime/op/op.h"
-#include "runtime/program/seq_len.h"
 #include "runtime/program/program.h"
+#include "runtime/program/program_set.h"
+#include "runtime/program/seq_len.h"
 #include "tests/unit/trainer.h"
 
 #define BLOCKS 3
@@ -48,6 +49,42 @@ static void check_shorter(const struct hspmd_program *p, const struct hspmd_grap
 
 static const char *schedule = "1f1b";
 
+static int by_turns(void *context, int64_t number)
+{
+	(void)context;
+	return (int)(number % 2);
+}
+
+/* In a step that mixes lengths every micro-batch has tables of its own, of as many positions as its samples. */
+static void check_mixed(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_step_lengths lengths = { .lengths = (int64_t[]){ 8, 16 }, .count = 2, .mixed = true };
+	int seen[2] = { 0 };
+	if (plan->schedule == HSPMD_SCHEDULE_GPIPE)
+		return;
+	struct hspmd_program_set *set = hspmd_program_set_build(source, plan, cluster, 0, NULL, &lengths, &err);
+	const struct hspmd_program *p = set ? hspmd_program_set_for_step(set, 0, by_turns, NULL, &err) : NULL;
+	if (!p)
+		fail_msg("%s", err.text);
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind != HSPMD_INSTRUCTION_RUN || in->opcode != HSPMD_OP_ROPE)
+			continue;
+		struct hspmd_view x = hspmd_program_slot_view(p, in->in[0], NULL);
+		seen[x.shape[1] > 8]++;
+		if (in->input_count < 2)
+			continue;
+		struct hspmd_view table = hspmd_program_slot_view(p, in->in[1], NULL);
+		assert_int_equal(p->slots[in->in[1]].micro_batch, in->micro_batch);
+		assert_int_equal(table.shape[0], 1);
+		assert_int_equal(table.shape[1], x.shape[1]);
+		assert_int_equal(table.start[1], x.start[1]);
+	}
+	assert_true(!seen[0] == !seen[1]); /* both lengths, if the model has such operators */
+	hspmd_program_set_destroy(set);
+}
+
 static struct hspmd_program *build(const char *model, const char *kind, const char *devices, const char *more, bool bf16)
 {
 	struct hspmd_error err = { "" };
@@ -71,8 +108,10 @@ static struct hspmd_program *build(const char *model, const char *kind, const ch
 		struct hspmd_graph_source source = hspmd_graph_source_model(read);
 		source.precision = bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
 		program = hspmd_program_build(&source, plan, cluster, 0, NULL, &err);
-		if (program)
+		if (program) {
 			check_shorter(program, &source);
+			check_mixed(&source, plan, cluster);
+		}
 	}
 	if (!program)
 		fail_msg("%s", err.text);

@@ -203,6 +203,22 @@ static const struct edit edits[] = {
 	  "p.json: pipelines: their micro_batches times micro_batch add up to 12, but global_batch is 13" },
 	{ "\"micro_batches\": 4", "\"micro_batches\": 4, \"micro_batch\": 3", "add up to 16, but global_batch is 12" },
 	{ "\"micro_batches\": 4", "\"micro_batches\": 1, \"micro_batch\": 8", "" },
+	{ "\"micro_batches\": 4",
+	  "\"micro_batches\": 4, \"lengths\": [{\"seq_len\": 4, \"micro_batch\": 2, \"micro_batch_s\": 0.5}, {\"seq_len\": 8, "
+	  "\"micro_batch\": 1, \"micro_batch_s\": 1}]",
+	  "" },
+	{ "\"micro_batches\": 4", "\"micro_batches\": 4, \"lengths\": [{\"seq_len\": 17, \"micro_batch\": 2, \"micro_batch_s\": 0.5}]",
+	  "p.json: pipelines[1].lengths[0].seq_len: expected 1..16, got 17" },
+	{ "\"micro_batches\": 4",
+	  "\"micro_batches\": 4, \"lengths\": [{\"seq_len\": 4, \"micro_batch\": 2, \"micro_batch_s\": 0.5}, {\"seq_len\": 4, "
+	  "\"micro_batch\": 1, \"micro_batch_s\": 1}]",
+	  "p.json: pipelines[1].lengths[1].seq_len: expected 5..16, got 4" },
+	{ "\"micro_batches\": 4",
+	  "\"micro_batches\": 4, \"lengths\": [{\"seq_len\": 4, \"micro_batch\": 3, \"micro_batch_s\": 0.5}, {\"seq_len\": 8, "
+	  "\"micro_batch\": 1, \"micro_batch_s\": 1}]",
+	  "p.json: pipelines[1].lengths[0].micro_batch: expected at most 2: as many tokens as" },
+	{ "\"micro_batches\": 4", "\"micro_batches\": 4, \"lengths\": [{\"seq_len\": 4, \"micro_batch\": 2}]",
+	  "p.json: pipelines[1].lengths[0].micro_batch_s: expected a number above 0" },
 	{ "\"micro_batches\": 4", "\"micro_batches\": 0", "p.json: pipelines[1].micro_batches: expected 1..1073741824, got 0" },
 	{ "\"global_batch\": 12", "\"global_batch\": 0", "p.json: global_batch: expected 1..1073741824, got 0" },
 	{ "\"seq_len\": 16,", "", "p.json: seq_len: expected an integer in 1..67108864, but it is missing" },

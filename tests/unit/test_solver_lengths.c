@@ -128,6 +128,61 @@ static void a_long_tail(void **state)
 	clear(&s);
 }
 
+/* Steps that mix the same two lengths: the plan for the longest samples gives way to pipelines for some of the lengths, which hold what
+ * they are said to, and are divided among as the report says. */
+static void mixed_lengths(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_mixed_report r;
+	struct scene s = { .cluster = cluster_from(two_types), .model = model_from(llama_8b), .count = 2 };
+	struct hspmd_runtime_caps caps = hspmd_mixed_caps(NULL);
+	struct hspmd_solve_request request = { .global_batch = 64, .seq_len = 32768, .precision = HSPMD_PRECISION_BF16, .caps = &caps };
+	for (int i = 0; i < 2; i++)
+		s.shares[i] = (struct hspmd_step_share){ i ? 32768 : 2048, i ? 1 : 16, facts_of(s.model, i ? 32768 : 2048) };
+	s.plan = hspmd_solve(s.cluster, s.shares[1].facts, NULL, &request, NULL, &err);
+	if (!s.plan || hspmd_search_mixed_plan(s.cluster, &request, s.shares, 2, &s.plan, &r, &err))
+		fail_msg("%s", err.text);
+	check_plan(s.plan, s.cluster, LAYERS);
+	assert_true(r.mixed_s == s.plan->predicted.step_s && r.mixed_s * 1.3 <= r.given_s);
+	assert_int_equal(r.pipeline_count, s.plan->pipeline_count);
+	bool takes_all = false, takes_short = false;
+	double parts[2] = { 0 };
+	for (int i = 0; i < s.plan->pipeline_count; i++) {
+		const struct hspmd_pipeline *p = &s.plan->pipelines[i];
+		assert_in_range(p->length_count, 1, 2);
+		takes_all |= p->length_count == 2;
+		takes_short |= p->length_count == 1;
+		for (int l = 0; l < 2; l++) {
+			double part = r.parts[i * 2 + l];
+			assert_true(part == 0 || l < p->length_count);
+			parts[l] += part;
+		}
+	}
+	assert_true(takes_all && takes_short);
+	assert_true(fabs(parts[0] - 1) < 1e-9 && fabs(parts[1] - 1) < 1e-9);
+	for (int d = 0; d < s.plan->predicted.device_count; d++) {
+		int device = s.plan->predicted.devices[d];
+		assert_true(s.plan->predicted.memory_bytes[d] <= (double)s.cluster->types[s.cluster->devices[device].type].memory_bytes);
+	}
+	char *text = hspmd_plan_explain_mixed(s.plan, &r);
+	assert_non_null(strstr(text, "Samples of 2048 tokens (94.1% of all, 50% of the tokens)"));
+	free(text);
+	/* The plan as a file says the same. */
+	json_t *json = hspmd_plan_to_json(s.plan, s.cluster);
+	struct hspmd_plan *again = hspmd_plan_from_json(json, "plan", s.cluster, LAYERS, &err);
+	if (!again)
+		fail_msg("%s", err.text);
+	struct hspmd_mixed_report same;
+	assert_int_equal(hspmd_evaluate_mixed(s.cluster, HSPMD_PRECISION_BF16, s.shares, 2, again, &same, &err), 0);
+	assert_true(fabs(same.mixed_s - r.mixed_s) < 1e-9 * r.mixed_s);
+	hspmd_mixed_report_clear(&same);
+	hspmd_mixed_report_clear(&r);
+	hspmd_plan_destroy(again);
+	json_decref(json);
+	clear(&s);
+}
+
 /* Where the longest steps need nothing of the kind, one plan is enough. */
 static void like_lengths(void **state)
 {
@@ -144,6 +199,7 @@ static void like_lengths(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(two_lengths), cmocka_unit_test(a_long_tail), cmocka_unit_test(like_lengths) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(two_lengths), cmocka_unit_test(a_long_tail), cmocka_unit_test(mixed_lengths),
+		                            cmocka_unit_test(like_lengths) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,6 +45,11 @@ static int length_of_step(void *context, int64_t step)
 	return hspmd_data_length_of_step(((struct job *)context)->data, step);
 }
 
+static int length_of_sample(void *context, int64_t number)
+{
+	return hspmd_data_length_of_sample(((struct job *)context)->data, number);
+}
+
 static int look(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device,
                 struct hspmd_error *err)
 {
@@ -189,6 +194,7 @@ int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_
 			local.lengths = s.job->lengths;
 			local.length_count = s.job->length_count;
 			local.length_of_step = length_of_step;
+			local.length_of_sample = s.job->mix_lengths ? length_of_sample : NULL;
 			local.length_context = &s;
 		}
 		local.timeout_s = o->gpus ? 600 : 0; /* an emulated GPU on a loaded machine is very slow */
@@ -217,9 +223,9 @@ int trainer_documents(const char *model, const char *plan, int devices, int step
 	        losses, err);
 }
 
-int trainer_lengths(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
+static int train_documents(const char *job, const char *model, const char *plan, int devices, int steps, double *losses,
+                           struct hspmd_error *err)
 {
-	static const char job[] = "{\"data\":{\"lengths\":[8,14,16]}}";
 	return trainer_train(&(struct trainer_options){ .model = model,
 	                                                .plan = plan,
 	                                                .devices = devices,
@@ -228,6 +234,16 @@ int trainer_lengths(const char *model, const char *plan, int devices, int steps,
 	                                                .documents = true,
 	                                                .job = job },
 	                     losses, err);
+}
+
+int trainer_lengths(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
+{
+	return train_documents("{\"data\":{\"lengths\":[8,14,16]}}", model, plan, devices, steps, losses, err);
+}
+
+int trainer_mixed(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
+{
+	return train_documents("{\"data\":{\"lengths\":[4,8,16],\"mix_lengths\":true}}", model, plan, devices, steps, losses, err);
 }
 
 int trainer_lion(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)

@@ -15,13 +15,7 @@
 #include "common/error.h"
 #include "common/format/model_facts.h"
 #include "controller/solver/search/request.h"
-
-/* The steps of one length, among those of a job. */
-struct hspmd_step_share {
-	int seq_len;
-	double share;                          /* of all steps; only ratios count */
-	const struct hspmd_model_facts *facts; /* of the model, for samples of this length */
-};
+#include "controller/solver/sim/mixed_step.h"
 
 /* What steps of one length run. */
 struct hspmd_length_use {

@@ -76,6 +76,14 @@ static int check_limits(const struct hspmd_plan *p, const struct hspmd_cluster *
 	return 0;
 }
 
+static bool can_be_repaired(const struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		if (p->pipelines[i].length_count)
+			return false;
+	return !p->synthesis && !p->shorter_count;
+}
+
 struct hspmd_plan *hspmd_repair_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                      const struct hspmd_solve_request *request, double behind, int nodes, double *slower,
                                      struct hspmd_error *err)
@@ -84,7 +92,7 @@ struct hspmd_plan *hspmd_repair_plan(const struct hspmd_cluster *cluster, const 
 	const struct hspmd_cluster *of = request->current_cluster ? request->current_cluster : cluster;
 	struct hspmd_solve_request r = *request;
 	double before, left;
-	if (!current || current->synthesis || current->shorter_count) {
+	if (!current || !can_be_repaired(current)) {
 		hspmd_fail(err, "there is no plan that can be repaired");
 		return NULL;
 	}

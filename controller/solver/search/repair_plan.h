@@ -8,7 +8,7 @@
  *   second in the plan's precision over its node's slowdown
  * - it computes in another precision than the current plan, exceeds the request's limits, or uses fewer nodes than the caller wants where
  *   the cluster has as many
- * - the current plan has plans for shorter steps, or a program that was searched for: neither can be repaired
+ * - the current plan has plans for shorter steps, steps that mix lengths, or a program that was searched for: these cannot be repaired
  * Whether it is refused follows from the input alone; no clock is read. */
 #ifndef HSPMD_SEARCH_REPAIR_PLAN_H
 #define HSPMD_SEARCH_REPAIR_PLAN_H

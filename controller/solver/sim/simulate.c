@@ -51,6 +51,11 @@ double hspmd_sim_weight_grads(double forward, double backward)
 	return forward < backward / 2 ? forward : backward / 2;
 }
 
+static const struct hspmd_sim_stage *stage_of(const struct run *r, int stage, int micro_batch)
+{
+	return &r->stages[micro_batch * r->result->stride + stage];
+}
+
 static void note(struct run *r, enum hspmd_sim_kind kind, int stage, int micro_batch, double start, double end)
 {
 	if (r->result->ops)
@@ -73,8 +78,10 @@ static bool exists(const struct run *r, int micro_batch)
 static double exchange(struct run *r, int s, int i, double free)
 {
 	int next = forward_of(r, s, i + 1);
-	double at = r->forward_done[s - 1], gradient = r->stages[s].send_backward, activation = r->stages[s - 1].send_forward;
+	double at = r->forward_done[s - 1];
 	bool has_gradient = i >= 0, has_next = exists(r, next);
+	double gradient = has_gradient ? stage_of(r, s, i)->send_backward : 0,
+	       activation = has_next ? stage_of(r, s - 1, next)->send_forward : 0;
 	r->exchanged[s] = free;
 	if (!has_gradient && !has_next)
 		return at;
@@ -95,8 +102,8 @@ static double run_weight_grads(struct run *r, int s, int i, double start)
 {
 	int left = i - s < 0 ? 0 : i - s, due = i == r->micro_batches - 1 ? r->micro_batches : i - s + 1;
 	for (; left < due; left++) {
-		note(r, HSPMD_SIM_WEIGHT_GRADS, s, left, start, start + r->stages[s].weight_grads);
-		start += r->stages[s].weight_grads;
+		note(r, HSPMD_SIM_WEIGHT_GRADS, s, left, start, start + stage_of(r, s, left)->weight_grads);
+		start += stage_of(r, s, left)->weight_grads;
 	}
 	return start;
 }
@@ -107,7 +114,7 @@ static void round_of(struct run *r, int i)
 		int micro_batch = forward_of(r, s, i);
 		r->forward_done[s] = r->exchanged[s];
 		if (exists(r, micro_batch)) {
-			r->forward_done[s] += r->stages[s].forward;
+			r->forward_done[s] += stage_of(r, s, micro_batch)->forward;
 			note(r, HSPMD_SIM_FORWARD, s, micro_batch, r->exchanged[s], r->forward_done[s]);
 		}
 	}
@@ -115,7 +122,7 @@ static void round_of(struct run *r, int i)
 	for (int s = r->count - 1; s >= 0; s--) {
 		double done = ready, idle;
 		if (i >= 0) {
-			done += r->stages[s].backward - (r->split_backward ? r->stages[s].weight_grads : 0);
+			done += stage_of(r, s, i)->backward - (r->split_backward ? stage_of(r, s, i)->weight_grads : 0);
 			note(r, HSPMD_SIM_BACKWARD, s, i, ready, done);
 		}
 		idle = i >= 0 && r->split_backward ? run_weight_grads(r, s, i, done) : done;

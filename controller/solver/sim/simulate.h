@@ -24,6 +24,7 @@ struct hspmd_sim_op {
 };
 
 struct hspmd_pipeline_sim {
+	int stride; /* from the caller: micro-batch m has stages[m * stride], so that micro-batches may differ; 0: all are alike */
 	double end;               /* end of the last operation */
 	double *stage_end;        /* array of the caller, one element per stage, or NULL: end of each stage's last backward pass */
 	struct hspmd_sim_op *ops; /* array of the caller with hspmd_sim_op_count() elements, or NULL */

@@ -30,11 +30,16 @@ static void note(struct schedule_run *t, enum hspmd_sim_kind kind, int stage, in
 		t->result->ops[t->ops++] = (struct hspmd_sim_op){ kind, stage, micro_batch, start, end };
 }
 
-static double seconds_of_transfer(const struct schedule_run *t, int from, bool backward)
+static const struct hspmd_sim_stage *stage_of(const struct schedule_run *t, int stage, int micro_batch)
+{
+	return &t->stages[micro_batch * t->result->stride + stage];
+}
+
+static double seconds_of_transfer(const struct schedule_run *t, int from, int micro_batch, bool backward)
 {
 	if (t->ranks == 1)
 		return 0;
-	return backward ? t->stages[from].send_backward : t->stages[from].send_forward;
+	return backward ? stage_of(t, from, micro_batch)->send_backward : stage_of(t, from, micro_batch)->send_forward;
 }
 
 /* Run the rank's next entry. Returns false if its input has not been sent yet. */
@@ -49,9 +54,9 @@ static bool run_entry(struct schedule_run *t, int rank)
 		double sent = t->sent[entry->backward][(size_t)from * (size_t)t->micro_batches + (size_t)m];
 		if (sent < 0)
 			return false;
-		start = (sent > start ? sent : start) + seconds_of_transfer(t, from, entry->backward);
+		start = (sent > start ? sent : start) + seconds_of_transfer(t, from, m, entry->backward);
 	}
-	double end = start + (entry->backward ? t->stages[stage].backward : t->stages[stage].forward);
+	double end = start + (entry->backward ? stage_of(t, stage, m)->backward : stage_of(t, stage, m)->forward);
 	note(t, entry->backward ? HSPMD_SIM_BACKWARD : HSPMD_SIM_FORWARD, stage, m, start, end);
 	t->sent[entry->backward][(size_t)stage * (size_t)t->micro_batches + (size_t)m] = t->free[rank] = end;
 	if (entry->backward && t->result->stage_end && end > t->result->stage_end[stage])
@@ -59,7 +64,7 @@ static bool run_entry(struct schedule_run *t, int rank)
 	if (end > t->result->end)
 		t->result->end = end;
 	if (to >= 0 && to < t->count) {
-		t->free[rank] += seconds_of_transfer(t, stage, entry->backward);
+		t->free[rank] += seconds_of_transfer(t, stage, m, entry->backward);
 		note(t, entry->backward ? HSPMD_SIM_SEND_BACKWARD : HSPMD_SIM_SEND_FORWARD, stage, m, end, t->free[rank]);
 	}
 	t->next[rank]++;
