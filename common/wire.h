@@ -35,7 +35,7 @@
  *   start               the worker connects, moves state, answers `started` and trains. If it holds state of the old plan, that state
  *                       stays valid until `started`.
  *                       generation; addresses: { device: base64 }: of the members on this node, and of the leaders of its neighbours in
- *                       the tree along which the members exchange the rest (common/address_tree.h), unless they have done so already;
+ *                       the tree along which the members exchange the rest (common/address_tree.h); absent if they have done so already;
  *                       choices: as in a plan, if some were made since `prepare`: they count instead of the device's own;
  *                       step: the next step to run (= steps done); state: where the state comes from:
  *                         init: true (random, or job.init), or one or both of
