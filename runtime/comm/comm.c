@@ -125,6 +125,9 @@ static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step
                         const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
 	size_t count;
+	if (step->member_count > HSPMD_COMM_FEW_MEMBERS)
+		return step->kind == HSPMD_COMM_ALL_GATHER ? hspmd_comm_ring_gather(c, step, self, in, out, tag, err)
+		                                           : hspmd_comm_pairwise(c, step, self, in, out, tag, err);
 	struct hspmd_move *moves = moves_of(step, self, &count, err);
 	int rv = moves ? hspmd_comm_exchange(c, moves, count, in, out, tag, err) : -1;
 	free(moves);
@@ -295,6 +298,8 @@ int64_t hspmd_comm_scratch_bytes(const struct hspmd_transfer *transfer, const st
 		return hspmd_comm_sum_scratch(step, self, &in, &out, err);
 	case HSPMD_COMM_ALL_GATHER:
 	case HSPMD_COMM_ALL_TO_ALL:
+		if (step->member_count > HSPMD_COMM_FEW_MEMBERS)
+			return hspmd_comm_ring_scratch(step, self, &in, &out, err);
 		moves = moves_of(step, self, &count, err);
 		bytes = moves ? hspmd_comm_exchange_scratch(moves, count, &in, &out, device, false, err) : -1;
 		free(moves);

@@ -11,12 +11,9 @@
 
 #define WINDOW 4
 
-#define FEW_MEMBERS 16 /* up to so many send to each other: WINDOW MB from each of fifteen others are held at most */
-
-/* Up to this many bytes in total, every member gathers all addends and sums them itself: one logarithmic all-gather. It saves more rounds
- * among many members. */
+/* Up to this many bytes in total (HSPMD_COMM_SMALL_OF_MANY among many members), every member gathers all addends and sums them itself: one
+ * logarithmic all-gather. */
 #define SMALL (64u << 10)
-#define SMALL_OF_MANY (4u << 20)
 
 enum { TAG_ADDEND = 0, TAG_TOTAL = 1, TAG_SMALL = 2 };
 
@@ -150,7 +147,7 @@ int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step
 {
 	struct summing s = { .c = c, .step = step, .self = self, .in = in, .out = out, .tag = tag };
 	int n = step->member_count;
-	if (n > FEW_MEMBERS)
+	if (n > HSPMD_COMM_FEW_MEMBERS)
 		return hspmd_comm_chain(c, step, self, in, out, step->out, n, tag, err);
 	int rv = start_summing(&s, &step->out[self], err);
 	for (int k = 1; !rv && k < n; k++) {
@@ -286,7 +283,7 @@ static int reduce_by_chain(struct hspmd_comm *c, const struct hspmd_comm_step *s
 
 static bool is_small(int members, size_t bytes)
 {
-	return bytes * (size_t)members <= (members > FEW_MEMBERS ? SMALL_OF_MANY : SMALL);
+	return bytes * (size_t)members <= (members > HSPMD_COMM_FEW_MEMBERS ? HSPMD_COMM_SMALL_OF_MANY : SMALL);
 }
 
 int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
@@ -301,9 +298,9 @@ int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *st
 	if (!rv)
 		rv = make_row(c, out, &step->out[self], false, &to, err);
 	if (!rv)
-		rv = is_small(step->member_count, bytes) ? reduce_small(c, step, &from.part, &to.part, tag, err)
-		     : step->member_count > FEW_MEMBERS  ? reduce_by_chain(c, step, self, &from.part, &to.part, tag, err)
-		                                         : reduce_large(c, step, self, &from.part, &to.part, tag, err);
+		rv = is_small(step->member_count, bytes)           ? reduce_small(c, step, &from.part, &to.part, tag, err)
+		     : step->member_count > HSPMD_COMM_FEW_MEMBERS ? reduce_by_chain(c, step, self, &from.part, &to.part, tag, err)
+		                                                   : reduce_large(c, step, self, &from.part, &to.part, tag, err);
 	if (rv)
 		return -1; /* the rows' buffers keep their users: messages may be in transit */
 	if (to.scratch)
@@ -365,7 +362,7 @@ int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, con
 	int64_t total = all ? row_buffer(in, &step->in[self]) + row_buffer(out, &step->out[self]) : 0;
 	if (all && is_small(n, bytes))
 		return total + (int64_t)hspmd_comm_scratch_size(bytes * (size_t)n);
-	if (n > FEW_MEMBERS)
+	if (n > HSPMD_COMM_FEW_MEMBERS)
 		return chain_scratch(step, in, out, self, total, err);
 	int64_t addends = buffers_of(&mine, all ? &row : out, WINDOW, true, err);
 	int64_t own = all ? 0 : buffers_of(&mine, in, 1, false, err), sum = all ? 0 : buffers_of(&mine, out, 1, false, err);
