@@ -487,7 +487,7 @@ void scene_gathers(int trials)
 	for (int trial = 0; trial < trials; trial++) {
 		struct scene s;
 		bool all = trial % 2;
-		int few = ground->devcomm || trial % 3 ? SCENE_FEW : 0;
+		int few = ground->devcomm || (trial % 3 && trial % 16 > 1) ? SCENE_FEW : 0; /* large ones have many */
 		new_scene(&s, all ? HSPMD_COMM_ALL_GATHER : HSPMD_COMM_ALL_TO_ALL, few ? 1 + (int)draw(few) : SCENE_MEMBERS - (int)draw(8));
 		struct hspmd_box whole = random_whole(trial / 2), box = few ? random_box(&whole) : whole;
 		deal_rows(&s, &box, s.step.in);
