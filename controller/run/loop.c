@@ -130,7 +130,7 @@ static void log_progress(struct loop *l, const json_t *line)
 		           json_number_value(json_object_get(line, "step_s")));
 }
 
-void loop_stop(struct loop *l, int status, const char *why)
+static void stop(struct loop *l, int status, const char *why)
 {
 	if (l->stopping)
 		return;
@@ -201,7 +201,7 @@ static void perform(struct loop *l, const struct run_action *x)
 		answer(l, x);
 		break;
 	case ACTION_EXIT:
-		loop_stop(l, x->count, x->text ? x->text : "ended");
+		stop(l, x->count, x->text ? x->text : "ended");
 		break;
 	default: /* written */
 		break;
@@ -235,7 +235,7 @@ static void handle_event(struct loop *l, struct run_event *e)
 	run_actions_clear(&actions);
 	forget_text(l);
 	if (rc)
-		loop_stop(l, 1, "the job controller is out of memory");
+		stop(l, 1, "the job controller is out of memory");
 	if (l->start_count && !l->stopping)
 		loop_start_agents(l);
 }
@@ -244,7 +244,7 @@ static void enqueue_event(struct loop *l, const struct run_event *e)
 {
 	struct pending *p = calloc(1, sizeof *p);
 	if (!p) {
-		loop_stop(l, 1, "the job controller is out of memory");
+		stop(l, 1, "the job controller is out of memory");
 		return;
 	}
 	p->event = *e;
@@ -341,7 +341,7 @@ static void on_signal(uv_signal_t *s, int number)
 	}
 	struct run_event e = { .kind = EVENT_SHUTDOWN, .text = number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : "SIGHUP" };
 	if (l->signals_seen++ && number == SIGINT)
-		loop_stop(l, 1, "interrupted twice: ended at once");
+		stop(l, 1, "interrupted twice: ended at once");
 	else
 		loop_event(l, &e);
 }
@@ -471,9 +471,11 @@ static void close_all(struct loop *l)
 
 int run_loop(const struct run_loop_options *o)
 {
-	struct loop l = {
-		.o = o, .on_event = loop_event, .suspended_s = hspmd_clock_left_out(), .compared.lock = PTHREAD_MUTEX_INITIALIZER
-	};
+	struct loop l = { .o = o,
+		          .on_event = loop_event,
+		          .stop = stop,
+		          .suspended_s = hspmd_clock_left_out(),
+		          .compared.lock = PTHREAD_MUTEX_INITIALIZER };
 	struct hspmd_error err = { "" };
 	signal(SIGPIPE, SIG_IGN);
 	hspmd_clock_leave_out_stops();

@@ -50,6 +50,7 @@ struct loop {
 	const struct run_loop_options *o;
 	/* Feeds the controller; may be called while it handles another. Messages wait until all that have arrived are read. */
 	void (*on_event)(struct loop *l, const struct run_event *e);
+	void (*stop)(struct loop *l, int status, const char *why); /* ends the loop */
 	uv_loop_t uv;
 	uv_timer_t clock, poll_timer, kill_timer;
 	uv_prepare_t before_wait; /* these two hand over the messages that have arrived together */
@@ -112,8 +113,6 @@ void loop_save_status(struct loop *l, bool at_once);
 void loop_end_output(struct loop *l);
 /* When all else is done, before the loop's last run. Returns -1 if something could not be written. */
 int loop_close_output(struct loop *l);
-/* Ends the loop. */
-void loop_stop(struct loop *l, int status, const char *why);
 
 /* loop_work.c */
 void loop_solve(struct loop *l, int64_t id, json_t *value);

@@ -25,24 +25,23 @@ void loop_save_status(struct loop *l, bool at_once)
 	json_decref(s);
 }
 
-static void save_plan(struct loop *l, int64_t generation, const json_t *plan)
+/* A file per generation. */
+static void save_of(struct loop *l, const char *what, int64_t generation, const json_t *value)
 {
 	char name[64];
-	snprintf(name, sizeof name, "plan-%lld.json", (long long)generation);
+	snprintf(name, sizeof name, "%s-%lld.json", what, (long long)generation);
+	run_output_queue_save(l->output, name, value);
+}
+
+static void save_plan(struct loop *l, int64_t generation, const json_t *plan)
+{
 	json_t *run =
 	        json_pack("{s:s, s:I, s:s}", "run", l->o->output->run, "generation", (json_int_t)generation, "job", l->o->config->job_id);
 	run_journal_memory_begin(l->o->journal, generation);
-	run_output_queue_save(l->output, name, plan);
+	save_of(l, "plan", generation, plan);
 	if (run)
 		run_output_queue_save(l->output, "run.json", run);
 	json_decref(run);
-}
-
-static void save_devices(struct loop *l, int64_t generation, const json_t *devices)
-{
-	char name[64];
-	snprintf(name, sizeof name, "devices-%lld.json", (long long)generation);
-	run_output_queue_save(l->output, name, devices);
 }
 
 static bool write_action(struct loop *l, const struct run_action *x)
@@ -59,7 +58,7 @@ static bool write_action(struct loop *l, const struct run_action *x)
 		save_plan(l, x->id, x->value);
 		return true;
 	case ACTION_SAVE_DEVICES:
-		save_devices(l, x->id, x->value);
+		save_of(l, "devices", x->id, x->value);
 		return true;
 	case ACTION_JOURNAL:
 		if (run_journal_memory_save(l->o->journal, x->value, &err))
@@ -135,7 +134,7 @@ static void on_failed(uv_async_t *a)
 	struct loop *l = a->data;
 	struct hspmd_error why;
 	if (run_output_queue_has_failed(l->output, &why))
-		loop_stop(l, 1, why.text);
+		l->stop(l, 1, why.text);
 }
 
 static void log_line(void *queue, const char *line, size_t size)

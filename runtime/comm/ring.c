@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All-gather and all-to-all of many members. In an all-gather each member passes every part on to the next one (the second half of Patarasuk
- * and Yuan's ring, 2009): it talks to two others and sends as many bytes as if it had sent its own part to all. Small parts take the
- * logarithmic all-gather of the transport. In an all-to-all the members exchange in rounds, in each of which everyone sends to one and
+/* All-gather and all-to-all of many members. In an all-gather each member passes every part on to the next one (the second half of
+ * Patarasuk and Yuan's ring, 2009): it talks to two others and sends as many bytes as if it had sent its own part to all. Small parts take
+ * the logarithmic all-gather of the transport. In an all-to-all the members exchange in rounds, in each of which everyone sends to one and
  * receives from one (pairwise exchange: Thakur, Rabenseifner and Gropp 2005, section 4.4): it needs all connections, but few messages at a
  * time. In both a member holds a few messages, however many members there are. */
 #include <stdlib.h>

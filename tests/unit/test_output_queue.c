@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that writes a job's output folder: order, a folder that does not answer (metrics.jsonl is a full pipe), what is dropped then, a
- * disk that fails; and the journal in memory, whose writer is killed at any time. */
+/* The thread that writes a job's output folder: order, a folder that does not answer (metrics.jsonl is a full pipe), what is dropped then,
+ * a disk that fails; and the journal in memory, whose writer is killed at any time. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
