@@ -29,7 +29,7 @@
 #include "common/error.h"
 #include "common/stream.h"
 
-#define HSPMD_PROTOCOL 3           /* of control connections; 2: without compressed messages, 1: without signed frames */
+#define HSPMD_PROTOCOL 4           /* of control connections; 3: with messages compressed by zlib alone, 2: not compressed, 1: not signed */
 #define HSPMD_NONCE_HEX 65         /* 32 random bytes in hexadecimal, and NUL */
 #define HSPMD_AUTH_AGAIN (-2)
 #define HSPMD_HELLO_MAX (1u << 20) /* longest frame accepted before authentication */

@@ -6,7 +6,7 @@
  *
  *   { "job": "123", "cluster": "c", "user": 1000, "addresses": ["n0:41000", "10.0.0.1:41000"], "auth": "munge" | "cookie",
  *     "cookie": "...", "munge_socket": "...", "host": "n0", "pid": 4242, "output": "/home/x/hspmd-123",
- *     "protocol": 3, "version": "0.1.0" }
+ *     "protocol": 4, "version": "0.1.0" }
  */
 #ifndef HSPMD_COMMON_CONTACT_H
 #define HSPMD_COMMON_CONTACT_H

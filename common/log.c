@@ -18,6 +18,8 @@ static char speaker[64] = "hspmd";
 static atomic_int level_max = -1; /* -1: HSPMD_LOG has not been read yet */
 static int with_time;
 static int tee_fd = -1;
+static void (*tee_write)(void *context, const char *line, size_t size);
+static void *tee_context;
 
 void hspmd_log_name(const char *name)
 {
@@ -37,6 +39,12 @@ void hspmd_log_time(int on)
 void hspmd_log_tee(int fd)
 {
 	tee_fd = fd;
+}
+
+void hspmd_log_tee_to(void (*write)(void *context, const char *line, size_t size), void *context)
+{
+	tee_context = context;
+	tee_write = write;
 }
 
 static int level_from_environment(void)
@@ -77,7 +85,9 @@ void hspmd_log(enum hspmd_log_level level, const char *fmt, ...)
 	hspmd_sanitize_line(line, n);
 	line[n++] = '\n';
 	ssize_t done = write(STDERR_FILENO, line, n);
-	if (tee_fd >= 0)
+	if (tee_write)
+		tee_write(tee_context, line, n);
+	else if (tee_fd >= 0)
 		done = write(tee_fd, line, n);
 	(void)done; /* a failure to log cannot be logged */
 	errno = saved;

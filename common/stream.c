@@ -63,6 +63,11 @@ void hspmd_stream_set_max_frame(struct hspmd_stream *s, size_t max_frame)
 	hspmd_wire_reader_set_max_frame(s->reader, max_frame);
 }
 
+void hspmd_stream_set_memo(struct hspmd_stream *s, struct hspmd_wire_memo *memo)
+{
+	hspmd_wire_reader_set_memo(s->reader, memo);
+}
+
 int hspmd_stream_sign(struct hspmd_stream *s, struct hspmd_signer *sent, struct hspmd_signer *received, struct hspmd_error *err)
 {
 	hspmd_signer_destroy(s->signer);

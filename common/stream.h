@@ -19,6 +19,7 @@ struct hspmd_stream *hspmd_stream_create(int fd, size_t max_frame, size_t max_un
 void hspmd_stream_destroy(struct hspmd_stream *s);
 int hspmd_stream_fd(const struct hspmd_stream *s);
 void hspmd_stream_set_max_frame(struct hspmd_stream *s, size_t max_frame);
+void hspmd_stream_set_memo(struct hspmd_stream *s, struct hspmd_wire_memo *memo); /* of its reader (common/wire.h) */
 /* From now on all messages are signed, both ways. Takes over both signers, also on failure. -1: the connection is no longer usable. */
 int hspmd_stream_sign(struct hspmd_stream *s, struct hspmd_signer *sent, struct hspmd_signer *received, struct hspmd_error *err);
 

@@ -12,9 +12,11 @@
 #include "common/alloc.h"
 #include "common/base64.h"
 #include "common/clock.h"
+#include "common/delta_text.h"
 
 #define HEAD 8
 #define PACK_LEAST 4096 /* bytes of a text that is worth compressing */
+#define PASSES 2        /* of zlib, whose longest match has 258 bytes: what repeats for longer leaves a stream that repeats itself */
 static const char magic[4] = { 'H', 'S', 'P', '1' }, signed_magic[4] = { 'H', 'S', 'P', '2' };
 
 struct hspmd_wire_reader {
@@ -24,6 +26,12 @@ struct hspmd_wire_reader {
 	json_t **messages; /* complete messages, [taken, count) */
 	size_t taken, count, message_capacity;
 	struct hspmd_signer *signer; /* NULL: frames are not signed */
+	struct hspmd_wire_memo *memo; /* NULL: none */
+};
+
+struct hspmd_wire_memo {
+	char *packed;  /* the last compressed text; NULL: none */
+	json_t *inner; /* what it says */
 };
 
 static void put_length(unsigned char *at, uint32_t n)
@@ -79,6 +87,28 @@ int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct 
 	return rc;
 }
 
+/* The text compressed, in base64. Appends its length after each step but the last to `bytes`. */
+static int pack(const char *text, size_t size, json_t *bytes, char **packed, struct hspmd_error *err)
+{
+	char *now;
+	size_t n;
+	if (hspmd_delta_text_encode(text, size, &now, &n, err))
+		return -1;
+	bool failed = false;
+	for (int i = 0; i < PASSES && !failed; i++) {
+		uLongf room = compressBound(n);
+		unsigned char *next = malloc(room);
+		failed = json_array_append_new(bytes, json_integer((json_int_t)n)) || !next ||
+		         compress2(next, &room, (const unsigned char *)now, n, Z_DEFAULT_COMPRESSION) != Z_OK;
+		free(now);
+		now = (char *)next;
+		n = room;
+	}
+	*packed = failed ? NULL : hspmd_base64_encode(now, n);
+	free(now);
+	return *packed ? 0 : hspmd_fail_memory(err, "compressing a control message");
+}
+
 int hspmd_wire_text_packed(const json_t *message, char **text, size_t *size, struct hspmd_error *err)
 {
 	char *plain;
@@ -95,15 +125,14 @@ int hspmd_wire_text_packed(const json_t *message, char **text, size_t *size, str
 		*size = n;
 		return 0;
 	}
-	uLongf packed_size = compressBound(n);
-	unsigned char *packed = malloc(packed_size);
-	char *encoded = packed && compress2(packed, &packed_size, (const unsigned char *)plain, n, Z_DEFAULT_COMPRESSION) == Z_OK
-	                        ? hspmd_base64_encode(packed, packed_size)
-	                        : NULL;
-	json_t *outer = encoded ? json_pack("{s:s, s:I}", "packed", encoded, "bytes", (json_int_t)n) : NULL;
-	int rc = outer ? hspmd_wire_text(outer, text, size, err) : hspmd_fail_memory(err, "compressing a control message");
+	char *packed = NULL;
+	json_t *bytes = json_pack("[I]", (json_int_t)n), *outer = NULL;
+	int rc = bytes ? pack(plain, n, bytes, &packed, err) : hspmd_fail_memory(err, "compressing a control message");
+	if (!rc && !(outer = json_pack("{s:s, s:O}", "packed", packed, "bytes", bytes)))
+		rc = hspmd_fail_memory(err, "compressing a control message");
+	rc = rc ? rc : hspmd_wire_text(outer, text, size, err);
 	json_decref(outer);
-	free(encoded);
+	json_decref(bytes);
 	free(packed);
 	free(plain);
 	return rc;
@@ -158,6 +187,30 @@ void hspmd_wire_reader_destroy(struct hspmd_wire_reader *r)
 	free(r);
 }
 
+struct hspmd_wire_memo *hspmd_wire_memo_create(void)
+{
+	return calloc(1, sizeof(struct hspmd_wire_memo));
+}
+
+static void memo_forget(struct hspmd_wire_memo *memo)
+{
+	free(memo->packed);
+	json_decref(memo->inner);
+	*memo = (struct hspmd_wire_memo){ NULL, NULL };
+}
+
+void hspmd_wire_memo_destroy(struct hspmd_wire_memo *memo)
+{
+	if (memo)
+		memo_forget(memo);
+	free(memo);
+}
+
+void hspmd_wire_reader_set_memo(struct hspmd_wire_reader *r, struct hspmd_wire_memo *memo)
+{
+	r->memo = memo;
+}
+
 static int keep(struct hspmd_wire_reader *r, json_t *message)
 {
 	if (r->taken == r->count)
@@ -173,29 +226,82 @@ static bool begins_with(const unsigned char *at, size_t have, const char *wanted
 	return !memcmp(at, wanted, have < sizeof magic ? have : sizeof magic);
 }
 
+/* The lengths of a compressed text after each step of compressing it but the last. */
+static int packed_lengths(const struct hspmd_wire_reader *r, const json_t *bytes, size_t *length, struct hspmd_error *err)
+{
+	for (size_t i = 0; i <= PASSES; i++) {
+		json_int_t n = json_integer_value(json_array_get(bytes, i));
+		if (n < 2 || (uint64_t)n > r->max)
+			return hspmd_fail(err, "a compressed message of %lld bytes where at most %zu are accepted", (long long)n, r->max);
+		length[i] = (size_t)n;
+	}
+	return 0;
+}
+
+/* Undoes pack(). NULL and err. */
+static char *unpack_text(const char *packed, const size_t *length, struct hspmd_error *err)
+{
+	size_t n = 0;
+	char *now = (char *)hspmd_base64_decode(packed, &n), *text = NULL;
+	for (int i = PASSES; i > 0 && now; i--) {
+		uLongf size = (uLongf)length[i];
+		char *next = malloc(size);
+		if (next && (uncompress((unsigned char *)next, &size, (unsigned char *)now, n) != Z_OK || size != length[i])) {
+			free(next);
+			next = NULL;
+		}
+		free(now);
+		now = next;
+		n = length[i];
+	}
+	if (!now)
+		hspmd_fail(err, "a compressed message is damaged");
+	else
+		hspmd_delta_text_decode(now, n, length[0], &text, err);
+	free(now);
+	return text;
+}
+
+/* What a compressed text says, as a copy that may be changed. NULL and err. */
+static json_t *read_packed(struct hspmd_wire_reader *r, const char *packed, const json_t *bytes, struct hspmd_error *err)
+{
+	struct hspmd_wire_memo *memo = r->memo;
+	size_t length[PASSES + 1];
+	if (packed_lengths(r, bytes, length, err))
+		return NULL;
+	if (memo && memo->packed && !strcmp(memo->packed, packed))
+		return json_copy(memo->inner);
+	char *text = unpack_text(packed, length, err);
+	json_t *inner = text ? json_loadb(text, length[0], JSON_REJECT_DUPLICATES, NULL) : NULL;
+	free(text);
+	if (!json_is_object(inner)) {
+		json_decref(inner);
+		hspmd_fail(err, "a compressed message is damaged");
+		return NULL;
+	}
+	char *copy = memo ? strdup(packed) : NULL;
+	if (!copy)
+		return inner;
+	memo_forget(memo);
+	*memo = (struct hspmd_wire_memo){ copy, inner };
+	return json_copy(inner);
+}
+
 /* A message that hspmd_wire_text_packed() has compressed, with what stands beside the compressed text; or -1. */
-static int unpack(const struct hspmd_wire_reader *r, json_t **message, struct hspmd_error *err)
+static int unpack(struct hspmd_wire_reader *r, json_t **message, struct hspmd_error *err)
 {
 	json_t *outer = *message;
-	const char *encoded = json_string_value(json_object_get(outer, "packed"));
-	json_int_t bytes = json_integer_value(json_object_get(outer, "bytes"));
-	size_t packed_size = 0;
-	if (!encoded || bytes < 2 || (uint64_t)bytes > r->max)
-		return hspmd_fail(err, "a compressed message of %lld bytes where at most %zu are accepted", (long long)bytes, r->max);
-	unsigned char *packed = (unsigned char *)hspmd_base64_decode(encoded, &packed_size);
-	char *text = malloc((size_t)bytes);
-	uLongf size = (uLongf)bytes;
-	json_error_t why;
-	json_t *inner = packed && text && uncompress((unsigned char *)text, &size, packed, packed_size) == Z_OK && size == (uLongf)bytes
-	                        ? json_loadb(text, size, JSON_REJECT_DUPLICATES, &why)
-	                        : NULL;
-	free(text);
-	free(packed);
+	const char *packed = json_string_value(json_object_get(outer, "packed"));
+	json_t *inner = packed ? read_packed(r, packed, json_object_get(outer, "bytes"), err) : NULL;
+	if (!packed)
+		return hspmd_fail(err, "a compressed message is damaged");
+	if (!inner)
+		return -1;
 	json_object_del(outer, "packed");
 	json_object_del(outer, "bytes");
-	if (!json_is_object(inner) || json_object_update(inner, outer)) {
+	if (json_object_update(inner, outer)) {
 		json_decref(inner);
-		return hspmd_fail(err, "a compressed message is damaged");
+		return hspmd_fail_memory(err, "reading a control message");
 	}
 	json_decref(outer);
 	*message = inner;

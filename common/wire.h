@@ -35,7 +35,7 @@
  *   start               the worker connects, moves state, answers `started` and trains. If it holds state of the old plan, that state
  *                       stays valid until `started`.
  *                       generation; addresses: { device: base64 }: of the members on this node, and of the leaders of its neighbours in
- *                       the tree along which the members exchange the rest (common/address_tree.h), unless they have done so already;
+ *                       the tree along which the members exchange the rest (common/address_tree.h); absent if they have done so already;
  *                       choices: as in a plan, if some were made since `prepare`: they count instead of the device's own;
  *                       step: the next step to run (= steps done); state: where the state comes from:
  *                         init: true (random, or job.init), or one or both of
@@ -157,7 +157,8 @@
 int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct hspmd_error *err);
 /* A message for many peers that differs in some keys: the text is made once, of the keys that all share, and each peer's frame of the text
  * and of an object with this peer's own keys. The caller frees both. 0 or -1. hspmd_wire_text_packed() compresses a long text ("packed":
- * base64 of a zlib stream; "bytes": length before). Readers take such a message apart, but only on a signed connection. */
+ * base64 of a zlib stream of a zlib stream of the text's delta encoding (common/delta_text.h); "bytes": [length of the text, of its
+ * encoding, of the inner stream]). Readers take such a message apart, but only on a signed connection. */
 int hspmd_wire_text(const json_t *message, char **text, size_t *size, struct hspmd_error *err);
 int hspmd_wire_text_packed(const json_t *message, char **text, size_t *size, struct hspmd_error *err);
 int hspmd_wire_encode_with(const char *text, size_t text_size, const json_t *own, char **frame, size_t *size, struct hspmd_error *err);
@@ -172,6 +173,12 @@ void hspmd_wire_reader_set_max_frame(struct hspmd_wire_reader *r, size_t max_fra
 /* From now on all frames must be signed. Takes over the signer, also on failure. Signed frames that came before wait for this call, as the
  * other side may send them right behind the last frame of the handshake. Returns as hspmd_wire_feed() for these. */
 int hspmd_wire_reader_expect_signed(struct hspmd_wire_reader *r, struct hspmd_signer *signer, struct hspmd_error *err);
+/* For a process with many connections on which it is sent the same: the readers that share a memo take each compressed text apart once, if
+ * it comes several times in a row, and their messages share its values, which must then not be changed. Borrowed; for one thread. */
+struct hspmd_wire_memo;
+struct hspmd_wire_memo *hspmd_wire_memo_create(void); /* NULL: no memory */
+void hspmd_wire_memo_destroy(struct hspmd_wire_memo *memo);
+void hspmd_wire_reader_set_memo(struct hspmd_wire_reader *r, struct hspmd_wire_memo *memo);
 /* 0 or -1: not this protocol, frame too long, not JSON, wrong signature, no memory. After -1 the caller must close the connection. */
 int hspmd_wire_feed(struct hspmd_wire_reader *r, const void *data, size_t size, struct hspmd_error *err);
 json_t *hspmd_wire_next(struct hspmd_wire_reader *r); /* new reference; NULL: no complete message yet */

@@ -66,6 +66,7 @@ struct run {
 	struct hspmd_cluster *cluster; /* local */
 	char *cluster_path, *save_folder, *local, *shared, *memory, *munge_socket, *member_log;
 	struct run_output output;
+	struct run_journal_memory *journal;
 	struct hspmd_auth *auth;
 	struct run_allocation *allocation;
 	struct run_config config;
@@ -539,6 +540,7 @@ static void tear_down(struct run *r)
 	hspmd_auth_destroy(r->auth);
 	hspmd_srun_args_free(r->opt.srun_args);
 	hspmd_log_tee(-1);
+	run_journal_memory_destroy(r->journal);
 	if (r->output.folder)
 		run_output_close(&r->output);
 	json_decref(r->config.job_json);
@@ -604,12 +606,14 @@ static int last_settings(struct run *r, struct hspmd_error *err)
 	memcpy(o->run, name, sizeof name);
 	hspmd_log_tee(o->log);
 	r->config.output = o->folder;
-	r->config.generation = o->generation;
+	/* The folder may not have what the last incarnation did. */
+	int64_t begun = run_journal_memory_generation(r->journal);
+	r->config.generation = o->generation > begun ? o->generation : begun;
 	r->config.last_step = o->steps_reported;
 	r->config.resize_reported = o->resize_reported;
 	r->config.events = o->events;
 	r->config.resumed = "controller";
-	r->config.journal = load_saved(r, "journal.json");
+	r->config.journal = run_journal_memory_load(r->journal);
 	if (!r->slurm && r->config.journal)
 		run_allocation_local_hold(r->allocation, json_object_get(r->config.journal, "nodes"));
 	return 0;
@@ -635,6 +639,7 @@ static int live(void *context, bool again)
 		.programs = r->model ? &r->programs : NULL,
 		.allocation = r->allocation,
 		.output = &r->output,
+		.journal = r->journal,
 		.auth = r->auth,
 		.munge_socket = r->munge_socket,
 		.ctld = r->slurm && !hspmd_auth_secret(r->auth) ? getenv("HSPMD_CTLD") : NULL,
@@ -660,7 +665,7 @@ int hspmd_command_run(int argc, char **argv)
 	int status = run_options_parse(&r.opt, argc, argv);
 	if (status || r.opt.help)
 		return status;
-	if (set_up(&r, &err)) {
+	if (set_up(&r, &err) || !(r.journal = run_journal_memory_create(&err))) {
 		hspmd_error_log("%s", err.text);
 		tear_down(&r);
 		return HSPMD_EXIT_FAILED;

@@ -254,6 +254,9 @@ static void dispatch(struct hspmd_controller *m, const struct run_event *e)
 	case EVENT_SAMPLED:
 		on_sampled(m, e);
 		break;
+	case EVENT_OUTPUT:
+		note_warning(m, "output", "%s", e->text);
+		break;
 	case EVENT_RISK:
 		m->risk = run_risk_read(e->value);
 		m->risk_changed = true;

@@ -50,6 +50,7 @@ enum run_event_kind {
 	EVENT_RESIZED,       /* id: of ACTION_GROW or ACTION_SHRINK; text: why it failed; NULL: it was carried out */
 	EVENT_SAMPLED,       /* id: of ACTION_SAMPLE; text: why there are none; NULL: they are written, after `seconds` */
 	EVENT_RISK,          /* value { losses_per_node_s, correlated }: node losses on this cluster, as hspmdctld has observed them */
+	EVENT_OUTPUT,        /* text: the output folder does not answer, or does again */
 	EVENT_WAS_SUSPENDED, /* seconds: for how long; they are not part of `now` */
 	EVENT_SHUTDOWN,      /* write a checkpoint and end within `seconds` (0: unknown); text: why ("SIGTERM") */
 };
@@ -74,7 +75,7 @@ enum run_action_kind {
 	ACTION_METRICS_LINE,     /* value: a line of metrics.jsonl */
 	ACTION_SAVE_PLAN,        /* id: generation; value: plan */
 	ACTION_SAVE_DEVICES,     /* id: generation; value: how long its devices have computed */
-	ACTION_JOURNAL,          /* value: the journal for a later incarnation of the controller; written durably before the next action */
+	ACTION_JOURNAL,          /* value: the journal for a later incarnation of the controller; kept for it before the next action */
 	ACTION_TRACE_TEXT,       /* value: text of the trace file that is being written; the first is its head */
 	ACTION_TRACE_SPANS,      /* value: a part of it (common/format/trace_spans.h) */
 	ACTION_TRACE_END,        /* value { name: of the file; hspmd: what is to be said in it }: the file is complete */

@@ -211,6 +211,15 @@ static void send_stored(struct hspmd_controller *m, const struct generation *g, 
 	             json_pack("{s:s, s:I, s:o}", "type", "stored", "generation", (json_int_t)g->bound_plan->generation, "state", state));
 }
 
+/* Returns true if all members have told each other their addresses while the older generation trained. */
+static bool have_exchanged(const struct hspmd_controller *m, const struct generation *g)
+{
+	bool all = !runs_command(m);
+	for (int i = 0; i < g->members; i++)
+		all &= json_is_true(json_object_get(g->answer[i], "preconnected"));
+	return all;
+}
+
 void start_generation(struct hspmd_controller *m)
 {
 	struct generation *g = &m->next;
@@ -235,7 +244,7 @@ void start_generation(struct hspmd_controller *m)
 	}
 	if (g->expected && json_equal(json_object_get(source, "live"), g->expected) && json_object_set_new(source, "live", json_true()))
 		m->failed = true;
-	json_t *addresses = member_addresses(m, g),
+	json_t *addresses = have_exchanged(m, g) ? NULL : member_addresses(m, g),
 	       *start = json_pack("{s:s, s:I, s:I, s:o}", "type", "start", "generation", (json_int_t)g->bound_plan->generation, "step",
 	                          (json_int_t)step, "state", source);
 	if (m->new_choices) {
@@ -263,7 +272,7 @@ void start_generation(struct hspmd_controller *m)
 	journal(m); /* before any worker drops the older state */
 	if (json_object_get(source, "manifest"))
 		send_stored(m, &m->current, source);
-	send_workers_own(m, m->current.member, m->current.members, start, "addresses", addresses);
+	send_workers_own(m, m->current.member, m->current.members, start, addresses ? "addresses" : NULL, addresses);
 	json_decref(addresses);
 }
 

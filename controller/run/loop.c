@@ -17,7 +17,6 @@
 #include "controller/run/loop_internal.h"
 #include "controller/run/peer_limits.h"
 
-#define STATUS_EVERY_S 10 /* greatest age of status.json while there are events */
 #define PROGRESS_EVERY_S 10
 #define KILL_AFTER_MS 3000
 
@@ -114,19 +113,6 @@ static void answer(struct loop *l, const struct run_action *x)
 	}
 }
 
-static void save_status(struct loop *l, bool at_once)
-{
-	struct hspmd_error err;
-	double now = hspmd_now();
-	if (!at_once && now - l->status_at < STATUS_EVERY_S)
-		return;
-	l->status_at = now;
-	json_t *s = hspmd_controller_status(l->controller, now, hspmd_unix_time());
-	if (s && run_output_save(l->o->output, "status.json", s, &err))
-		hspmd_warn("%s", err.text);
-	json_decref(s);
-}
-
 /* Logs the progress now and then. */
 static void log_progress(struct loop *l, const json_t *line)
 {
@@ -144,18 +130,6 @@ static void log_progress(struct loop *l, const json_t *line)
 		           json_number_value(json_object_get(line, "step_s")));
 }
 
-static void save_plan(struct loop *l, int64_t generation, const json_t *plan)
-{
-	struct hspmd_error err = { "" };
-	char name[64];
-	snprintf(name, sizeof name, "plan-%lld.json", (long long)generation);
-	json_t *run =
-	        json_pack("{s:s, s:I, s:s}", "run", l->o->output->run, "generation", (json_int_t)generation, "job", l->o->config->job_id);
-	if (!run || run_output_save(l->o->output, name, plan, &err) || run_output_save(l->o->output, "run.json", run, &err))
-		hspmd_warn("%s", err.text);
-	json_decref(run);
-}
-
 static void stop(struct loop *l, int status, const char *why)
 {
 	if (l->stopping)
@@ -166,7 +140,7 @@ static void stop(struct loop *l, int status, const char *why)
 		hspmd_error_log("%s", why);
 	else
 		hspmd_info("%s", why);
-	save_status(l, true);
+	loop_save_status(l, true);
 	uv_stop(&l->uv);
 }
 
@@ -182,8 +156,7 @@ static void queue_start(struct loop *l, const char *node)
 
 static void perform(struct loop *l, const struct run_action *x)
 {
-	struct hspmd_error err = { "" };
-	char name[48];
+	loop_write_output(l, x);
 	switch (x->kind) {
 	case ACTION_SEND:
 		send_to_agent(l, x);
@@ -196,39 +169,11 @@ static void perform(struct loop *l, const struct run_action *x)
 		loop_cancel_solve(l, x->id);
 		break;
 	case ACTION_METRICS_LINE:
-		if (run_output_line(l->o->output, x->value, &err))
-			stop(l, 1, err.text);
 		log_progress(l, x->value);
 		run_ctld_session_metrics_line(l->ctld_session, x->value);
-		save_status(l, false);
-		break;
-	case ACTION_SAVE_PLAN:
-		save_plan(l, x->id, x->value);
-		break;
-	case ACTION_SAVE_DEVICES:
-		snprintf(name, sizeof name, "devices-%lld.json", (long long)x->id);
-		if (run_output_save(l->o->output, name, x->value, &err))
-			hspmd_warn("%s", err.text);
-		break;
-	case ACTION_JOURNAL:
-		if (run_output_save(l->o->output, "journal.json", x->value, &err))
-			hspmd_warn("%s", err.text);
-		break;
-	case ACTION_TRACE_TEXT:
-		if (run_trace_file_text(&l->trace, l->o->output->folder, x->value, &err))
-			hspmd_warn("%s", err.text);
-		break;
-	case ACTION_TRACE_SPANS:
-		if (run_trace_file_spans(&l->trace, x->value, &err))
-			hspmd_warn("%s", err.text);
-		break;
-	case ACTION_TRACE_END:
-		if (run_trace_file_end(&l->trace, l->o->output->folder, x->value, &err))
-			hspmd_warn("%s", err.text);
+		loop_save_status(l, false);
 		break;
 	case ACTION_RECORD_EVENT:
-		if (run_output_event(l->o->output, x->value, &err))
-			hspmd_warn("%s", err.text);
 		run_ctld_session_event(l->ctld_session, x->value);
 		break;
 	case ACTION_SAMPLE:
@@ -260,6 +205,8 @@ static void perform(struct loop *l, const struct run_action *x)
 		break;
 	case ACTION_EXIT:
 		stop(l, x->count, x->text ? x->text : "ended");
+		break;
+	default: /* written */
 		break;
 	}
 }
@@ -461,6 +408,8 @@ static int open_all(struct loop *l, struct hspmd_error *err)
 		l->signals[i].data = l;
 		uv_signal_start(&l->signals[i], on_signal, signals_taken[i]);
 	}
+	if (loop_open_output(l, err))
+		return -1;
 	l->controller = hspmd_controller_create(l->o->config, hspmd_now(), err);
 	if (!l->controller || loop_open_server(l, err))
 		return -1;
@@ -486,6 +435,7 @@ static void close_all(struct loop *l)
 		uv_timer_start(&l->kill_timer, on_kill, KILL_AFTER_MS, 0);
 		uv_unref((uv_handle_t *)&l->kill_timer);
 	}
+	loop_end_output(l);
 	uv_close((uv_handle_t *)&l->clock, NULL);
 	uv_close((uv_handle_t *)&l->poll_timer, NULL);
 	uv_close((uv_handle_t *)&l->before_wait, NULL);
@@ -493,6 +443,8 @@ static void close_all(struct loop *l)
 	for (int i = 0; i < 4; i++)
 		uv_close((uv_handle_t *)&l->signals[i], NULL);
 	uv_run(&l->uv, UV_RUN_DEFAULT); /* until children have exited and work in other threads is done */
+	if (loop_close_output(l) && !l->status)
+		l->status = 1;
 	uv_close((uv_handle_t *)&l->kill_timer, NULL);
 	uv_run(&l->uv, UV_RUN_DEFAULT);
 	uv_loop_close(&l->uv);
@@ -518,15 +470,16 @@ static void close_all(struct loop *l)
 		free(l->to_start[i]);
 	free(l->to_start);
 	free(l->agent_command);
-	run_trace_file_close(&l->trace);
 	hspmd_controller_destroy(l->controller);
 }
 
 int run_loop(const struct run_loop_options *o)
 {
-	struct loop l = {
-		.o = o, .on_event = loop_event, .suspended_s = hspmd_clock_left_out(), .compared.lock = PTHREAD_MUTEX_INITIALIZER
-	};
+	struct loop l = { .o = o,
+		          .on_event = loop_event,
+		          .stop = stop,
+		          .suspended_s = hspmd_clock_left_out(),
+		          .compared.lock = PTHREAD_MUTEX_INITIALIZER };
 	struct hspmd_error err = { "" };
 	signal(SIGPIPE, SIG_IGN);
 	hspmd_clock_leave_out_stops();

@@ -6,6 +6,7 @@
 #include "common/auth.h"
 #include "controller/run/allocation.h"
 #include "controller/core/controller.h"
+#include "controller/run/journal_memory.h"
 #include "controller/run/output.h"
 
 /* All pointers are borrowed. */
@@ -16,7 +17,8 @@ struct run_loop_options {
 	int share_count;
 	const struct hspmd_program_search *programs; /* of the model; NULL: the job has a command */
 	struct run_allocation *allocation;
-	struct run_output *output;
+	struct run_output *output; /* must stay if it hangs when the loop ends, as a thread waits for it then */
+	struct run_journal_memory *journal;
 	const struct hspmd_auth *auth;
 	const char *munge_socket; /* for the contact file; NULL: the default */
 	const char *ctld;         /* HSPMD_CTLD: hspmdctld's address; NULL: the site has none */

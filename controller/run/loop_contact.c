@@ -68,9 +68,10 @@ int loop_publish_addresses(struct loop *l, struct hspmd_error *err)
 
 void loop_remove_contacts(struct loop *l)
 {
-	for (int i = 0; i < 2; i++) {
-		if (l->contact[i])
-			hspmd_contact_remove(l->contact[i], getpid());
-		free(l->contact[i]);
-	}
+	if (l->contact[0])
+		run_output_queue_remove_contact(l->output, l->contact[0], getpid());
+	if (l->contact[1])
+		hspmd_contact_remove(l->contact[1], getpid());
+	free(l->contact[0]);
+	free(l->contact[1]);
 }

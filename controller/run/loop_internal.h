@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by loop.c (events and actions), loop_peers.c (the server for agents and commands), loop_contact.c (how
- * others find the controller), loop_work.c (work outside the loop's thread: solver, Slurm, processes) and loop_samples.c (samples). */
+ * others find the controller), loop_output.c (the output folder), loop_work.c (work outside the loop's thread: solver, Slurm, processes)
+ * and loop_samples.c (samples). */
 #ifndef HSPMD_RUN_LOOP_INTERNAL_H
 #define HSPMD_RUN_LOOP_INTERNAL_H
 
@@ -9,7 +10,7 @@
 #include "controller/run/loop.h"
 #include "controller/run/choose_plan.h"
 #include "controller/run/ctld_session.h"
-#include "controller/run/trace_file.h"
+#include "controller/run/output_queue.h"
 #include "controller/server/server.h"
 
 struct agent {
@@ -50,6 +51,7 @@ struct loop {
 	const struct run_loop_options *o;
 	/* Feeds the controller; may be called while it handles another. Messages wait until all that have arrived are read. */
 	void (*on_event)(struct loop *l, const struct run_event *e);
+	void (*stop)(struct loop *l, int status, const char *why); /* ends the loop */
 	uv_loop_t uv;
 	uv_timer_t clock, poll_timer, kill_timer;
 	uv_prepare_t before_wait; /* these two hand over the messages that have arrived together */
@@ -84,7 +86,12 @@ struct loop {
 	int status;
 	int signals_seen;
 	double status_at, progress_at;
-	struct run_trace_file trace;
+	struct run_output_queue *output;
+	uv_async_t output_failed;
+	uv_timer_t output_timer; /* looks whether the folder answers */
+	bool output_late;        /* that it does not was told */
+	double output_late_s;    /* for how long, when it was looked at last */
+	long output_dropped;     /* lines of which was told that they are lost */
 	double suspended_s; /* of which the controller has been told */
 	char *contact[2];
 };
@@ -98,6 +105,16 @@ int loop_open_server(struct loop *l, struct hspmd_error *err);
 /* Once the server listens: writes the contact files, and prepares the command that starts an agent. */
 int loop_publish_addresses(struct loop *l, struct hspmd_error *err);
 void loop_remove_contacts(struct loop *l);
+
+/* loop_output.c */
+int loop_open_output(struct loop *l, struct hspmd_error *err);
+/* What an action writes there, if it does, and keeps for the next incarnation. Waits until it is written, unless the folder hangs. */
+void loop_write_output(struct loop *l, const struct run_action *x);
+void loop_save_status(struct loop *l, bool at_once);
+/* At the end of the loop: no longer keeps it. */
+void loop_end_output(struct loop *l);
+/* When all else is done, before the loop's last run. Returns -1 if something could not be written. */
+int loop_close_output(struct loop *l);
 
 /* loop_work.c */
 void loop_solve(struct loop *l, int64_t id, json_t *value);

@@ -122,8 +122,10 @@ static int keep(struct loop *l, const struct sampler *s, struct hspmd_error *err
 		json_t *line = json_pack("{s:I, s:O, s:O, s:I, s:f}", "step", (json_int_t)s->step, "prompt", json_object_get(one, "prompt"),
 		                         "text", json_object_get(one, "text"), "tokens",
 		                         (json_int_t)json_array_size(json_object_get(one, "tokens")), "time", hspmd_unix_time());
-		if (!rv)
-			rv = line ? run_output_sample(l->o->output, line, err) : hspmd_fail(err, "hspmd generate printed no texts");
+		if (line)
+			run_output_queue_sample(l->output, line);
+		else
+			rv = hspmd_fail(err, "hspmd generate printed no texts");
 		json_decref(line);
 	}
 	json_decref(answer);

@@ -192,9 +192,16 @@ static void drop_moves(struct hspmd_move_list *l)
 	free((void *)(uintptr_t)l->part);
 }
 
+static bool goes_around(const struct hspmd_comm_step *step)
+{
+	return (step->kind == HSPMD_COMM_ALL_GATHER || step->kind == HSPMD_COMM_ALL_TO_ALL) && step->member_count > HSPMD_COMM_FEW_MEMBERS;
+}
+
 static int exchange(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err)
 {
 	const struct hspmd_comm_step *step = j->step[0];
+	if (goes_around(step))
+		return step->kind == HSPMD_COMM_ALL_GATHER ? hspmd_comm_ring_gather(c, j, tag, err) : hspmd_comm_pairwise(c, j, tag, err);
 	struct hspmd_move_list l = { step->moves, (size_t)step->move_count, NULL };
 	if (j->count == 1 && step->kind == HSPMD_COMM_BATCHED)
 		return hspmd_comm_exchange(c, &l, j->in, j->out, tag, err);
@@ -387,6 +394,8 @@ static int64_t joint_scratch(const struct hspmd_joint *j, int device, struct hsp
 	case HSPMD_COMM_ALL_GATHER:
 	case HSPMD_COMM_ALL_TO_ALL:
 		early = early && (j->step[0]->kind == HSPMD_COMM_SEND_RECEIVE || j->step[0]->kind == HSPMD_COMM_BATCHED);
+		if (goes_around(j->step[0]))
+			return hspmd_comm_ring_scratch(j, err);
 		bytes = joint_moves(j, &l, err) ? -1 : hspmd_comm_exchange_scratch(&l, j->in, j->out, device, early, err);
 		drop_moves(&l);
 		return bytes;

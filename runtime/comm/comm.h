@@ -28,10 +28,10 @@ void hspmd_comm_destroy(struct hspmd_comm *c);
  * input and output value (NULL if it has none). tag: of the step and micro-batch, and the same on all members; its low 8 bits must be 0
  * and are used inside. A step may run again with the same tag if all its members run both in the same order. dtype: of the elements.
  *
- * On return receives are complete, and for an all-reduce also the sends. Other sends may still be in transit: `in` must not change until
- * hspmd_comm_flush. Collectives give all members the same bits and sum in member order, independent of sizes; for BF16 they sum in F32,
- * while a batched move that adds rounds each time. in and out must not overlap, except that an all-reduce may have out == in if both are
- * the same box. After a failure in and out stay in use until the transport is closed. */
+ * On return receives are complete, and for an all-reduce, and an all-gather or all-to-all of many members, also the sends. Other sends
+ * may still be in transit: `in` must not change until hspmd_comm_flush. Collectives give all members the same bits and sum in member order,
+ * independent of sizes; for BF16 they sum in F32, while a batched move that adds rounds each time. in and out must not overlap, except that
+ * an all-reduce may have out == in if both are the same box. After a failure in and out stay in use until the transport is closed. */
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
                    const void *in, void *out, uint64_t tag, struct hspmd_error *err);
 /* One tensor of several whose messages are joined: a step of its transfer, and the buffers of hspmd_comm_run. */

@@ -17,6 +17,10 @@
  * summed. */
 #define HSPMD_COMM_MESSAGE (1u << 20)
 
+#define HSPMD_COMM_FEW_MEMBERS 16 /* up to so many send to each other: four messages from each of fifteen others are held at most */
+/* Up to so many bytes among more members, all get everything by one logarithmic all-gather, which saves rounds. */
+#define HSPMD_COMM_SMALL_OF_MANY (4u << 20)
+
 /* ---- buffers in host memory (scratch.c) */
 
 struct hspmd_scratch {
@@ -152,6 +156,11 @@ void hspmd_comm_drop_early(struct hspmd_comm *c);
 int64_t hspmd_comm_exchange_scratch(const struct hspmd_move_list *moves, const struct hspmd_local_buffer *in,
                                     const struct hspmd_local_buffer *out, int self, bool early, struct hspmd_error *err);
 int64_t hspmd_comm_sum_scratch(const struct hspmd_joint *j, struct hspmd_error *err);
+/* All-gather and all-to-all of many members (ring.c), and the bytes of scratch buffers that they use at once. Nothing is in transit on
+ * return. */
+int hspmd_comm_ring_gather(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err);
+int hspmd_comm_pairwise(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_t tag, struct hspmd_error *err);
+int64_t hspmd_comm_ring_scratch(const struct hspmd_joint *j, struct hspmd_error *err);
 /* Execute a dispatch or combine (rows.c). self: this device's index among the members of `step`. */
 int hspmd_comm_exchange_rows(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int self,
                              const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,

@@ -11,12 +11,9 @@
 
 #define WINDOW 4
 
-#define FEW_MEMBERS 16 /* up to so many send to each other: WINDOW MB from each of fifteen others are held at most */
-
-/* Up to this many bytes in total, every member gathers all addends and sums them itself: one logarithmic all-gather. It saves more rounds
- * among many members. */
+/* Up to this many bytes in total (HSPMD_COMM_SMALL_OF_MANY among many members), every member gathers all addends and sums them itself: one
+ * logarithmic all-gather. */
 #define SMALL (64u << 10)
-#define SMALL_OF_MANY (4u << 20)
 
 enum { TAG_ADDEND = 0, TAG_TOTAL = 1, TAG_SMALL = 2 };
 
@@ -163,7 +160,7 @@ int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_joint *j,
 	const int *member = j->step[0]->members;
 	int n = j->step[0]->member_count;
 	struct summing s = { .c = c, .member = member, .members = n, .self = j->self, .in = j->in, .out = j->out, .tag = tag };
-	if (n > FEW_MEMBERS)
+	if (n > HSPMD_COMM_FEW_MEMBERS)
 		return scatter_by_chain(c, j, tag, err);
 	int rv = pieces_of_owner(j, j->self, &s.pieces, err);
 	if (!rv)
@@ -354,7 +351,7 @@ static int reduce_by_chain(struct hspmd_comm *c, const struct hspmd_chain_member
 
 static bool is_small(int members, size_t bytes)
 {
-	return bytes * (size_t)members <= (members > FEW_MEMBERS ? SMALL_OF_MANY : SMALL);
+	return bytes * (size_t)members <= (members > HSPMD_COMM_FEW_MEMBERS ? HSPMD_COMM_SMALL_OF_MANY : SMALL);
 }
 
 /* Of all tensors of `j` in one row. */
@@ -368,7 +365,7 @@ static int reduce_row(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_
 	int rv = make_rows(c, j, &from, &to, err);
 	if (!rv)
 		rv = is_small(members.count, bytes) ? reduce_small(c, &members, &from.part, &to.part, tag, err)
-		     : members.count > FEW_MEMBERS  ? reduce_by_chain(c, &members, &from.part, &to.part, tag, err)
+		     : members.count > HSPMD_COMM_FEW_MEMBERS  ? reduce_by_chain(c, &members, &from.part, &to.part, tag, err)
 		                                    : reduce_large(c, &members, &from.part, &to.part, tag, err);
 	if (rv)
 		return -1; /* the rows' buffers keep their users: messages may be in transit */
@@ -432,7 +429,7 @@ static int64_t scatter_scratch(const struct hspmd_joint *j, struct hspmd_error *
 {
 	int n = j->step[0]->member_count;
 	int64_t total = 0, most = 0;
-	if (n > FEW_MEMBERS) {
+	if (n > HSPMD_COMM_FEW_MEMBERS) {
 		for (int i = 0; i < n; i++) {
 			int64_t elements = 0;
 			for (int k = 0; k < j->count; k++)
@@ -469,7 +466,7 @@ static int64_t row_scratch(const struct hspmd_joint *j, struct hspmd_error *err)
 	int64_t total = in_place ? 0 : (int64_t)hspmd_comm_scratch_size(bytes);
 	if (is_small(n, bytes))
 		return total + (int64_t)hspmd_comm_scratch_size(bytes * (size_t)n);
-	if (n > FEW_MEMBERS)
+	if (n > HSPMD_COMM_FEW_MEMBERS)
 		return total + hspmd_comm_chain_scratch(j->in->element_bytes, bytes);
 	row.box = (struct hspmd_box){ .rank = 1, .hi = { elements } };
 	if (hspmd_pieces_of(&p, &mine, row.element_bytes, err)) {

@@ -55,19 +55,27 @@ static int join(struct bench *b, struct hspmd_error *err)
 	return b->ops->connect(b->t, all, err);
 }
 
-/* One kind of step on a tensor of rows x 1024 floats; every member holds all of it, or its rows. */
+/* One kind of step on a tensor of rows x 1024 floats; every member holds all of it, or its rows, or (all-to-all) has its
+ * columns and gets its rows. */
 static int run(struct bench *b, enum hspmd_comm_kind kind, struct hspmd_error *err)
 {
 	int n = b->members, members[MOST], devices[MOST];
-	struct hspmd_box whole = { 2, { 0, 0 }, { b->rows, 1024 } }, part[MOST], all[MOST], *in = all, *out = all;
+	struct hspmd_box whole = { 2, { 0, 0 }, { b->rows, 1024 } }, part[MOST], columns[MOST], all[MOST], *in = all, *out = all;
 	for (int i = 0; i < n; i++) {
 		members[i] = devices[i] = i;
 		all[i] = part[i] = whole;
 		part[i].lo[0] = b->rows * i / n;
 		part[i].hi[0] = b->rows * (i + 1) / n;
+		columns[i] = whole;
+		columns[i].lo[1] = 1024 * i / n;
+		columns[i].hi[1] = 1024 * (i + 1) / n;
 	}
 	if (kind == HSPMD_COMM_ALL_GATHER)
 		in = part;
+	if (kind == HSPMD_COMM_ALL_TO_ALL) {
+		in = columns;
+		out = part;
+	}
 	if (kind == HSPMD_COMM_REDUCE_SCATTER)
 		out = part;
 	struct hspmd_layout layout[2] = { { n, devices, in }, { n, devices, out } };
@@ -116,8 +124,8 @@ static int run(struct bench *b, enum hspmd_comm_kind kind, struct hspmd_error *e
 
 static int member(struct bench *b)
 {
-	static const enum hspmd_comm_kind kinds[] = { HSPMD_COMM_SEND_RECEIVE, HSPMD_COMM_ALL_GATHER, HSPMD_COMM_REDUCE_SCATTER,
-		                                      HSPMD_COMM_ALL_REDUCE };
+	static const enum hspmd_comm_kind kinds[] = { HSPMD_COMM_SEND_RECEIVE, HSPMD_COMM_ALL_GATHER, HSPMD_COMM_ALL_TO_ALL,
+		                                      HSPMD_COMM_REDUCE_SCATTER, HSPMD_COMM_ALL_REDUCE };
 	struct hspmd_error err = { "" };
 	int rank_of[MOST];
 	const struct hspmd_device_ops *cpu = hspmd_device_find("cpu", &err);

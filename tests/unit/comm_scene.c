@@ -21,6 +21,7 @@
 
 static struct scene_ground *ground;
 static int chains; /* scenes whose sums have passed along the members */
+static int rings;  /* scenes whose parts have */
 
 void scene_use(struct scene_ground *use)
 {
@@ -333,6 +334,23 @@ static void check_chain(const struct scene *s)
 	chains++;
 }
 
+/* In an all-gather of many members, unless it is small, each sends to the next one only. */
+static void check_ring(const struct scene *s)
+{
+	size_t most = 0;
+	for (int i = 0; i < s->members; i++) {
+		size_t bytes = (size_t)hspmd_box_elements(&s->step.in[i]) * 4;
+		most = bytes > most ? bytes : most;
+	}
+	if (ground->devcomm || s->step.kind != HSPMD_COMM_ALL_GATHER || s->members <= 16 || most * (size_t)s->members <= 4u << 20)
+		return;
+	for (int i = 0; i < s->members; i++)
+		for (int k = 0; k < s->members; k++)
+			if (k != (i + 1) % s->members && s->sent[rank_of_device(s->step.members[i])][rank_of_device(s->step.members[k])])
+				fail_msg("all-gather of %d: member %d has sent messages to member %d", s->members, i, k);
+	rings++;
+}
+
 static void run_scene(struct scene *s, const char *what)
 {
 	struct hspmd_address a[SCENE_MEMBERS];
@@ -376,6 +394,7 @@ static void run_scene(struct scene *s, const char *what)
 	if (s->small)
 		check_messages(s);
 	check_chain(s);
+	check_ring(s);
 	ground->directs += s->directs;
 	for (int v = 0; v < 2; v++) {
 		free(s->layout[v].devices);
@@ -459,8 +478,9 @@ void scene_gathers(int trials)
 	for (int trial = 0; trial < trials; trial++) {
 		struct scene s;
 		bool all = trial % 2;
-		new_scene(&s, all ? HSPMD_COMM_ALL_GATHER : HSPMD_COMM_ALL_TO_ALL, 1 + (int)draw(SCENE_FEW));
-		struct hspmd_box whole = random_whole(trial / 2), box = random_box(&whole);
+		int few = ground->devcomm || (trial % 3 && trial % 16 > 1) ? SCENE_FEW : 0; /* large ones have many */
+		new_scene(&s, all ? HSPMD_COMM_ALL_GATHER : HSPMD_COMM_ALL_TO_ALL, few ? 1 + (int)draw(few) : SCENE_MEMBERS - (int)draw(8));
+		struct hspmd_box whole = random_whole(trial / 2), box = few ? random_box(&whole) : whole;
 		deal_rows(&s, &box, s.step.in);
 		for (int m = 0; m < s.members; m++) {
 			int r = rank_of_device(s.step.members[m]);
@@ -470,6 +490,7 @@ void scene_gathers(int trials)
 		}
 		run_scene(&s, hspmd_comm_kind_names[s.step.kind]);
 	}
+	assert_true(ground->devcomm || trials < 100 || rings > trials / 100);
 }
 
 static int by_pair(const void *a, const void *b)

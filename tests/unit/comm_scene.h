@@ -8,8 +8,8 @@
 
 #include "runtime/device/device.h"
 
-#define SCENE_MEMBERS 20 /* maximum; of sums: so many that they pass along the members */
-#define SCENE_FEW 6      /* of other steps, and of most sums */
+#define SCENE_MEMBERS 20 /* maximum; of sums and gathers: so many that they pass along the members */
+#define SCENE_FEW 6      /* of other steps, and of most of these */
 
 /* The devices and transports that steps run on. */
 struct scene_ground {

@@ -77,7 +77,7 @@ static int obey(const char *what, const char *path, void (*half)(void *), void *
 	if (strcmp(act, "keep") && REAL(unlink)(order))
 		return 0; /* another was first */
 	if (!strcmp(act, "stop")) {
-		kill(getpid(), SIGSTOP);
+		raise(SIGSTOP); /* this thread must not go on, whichever others there are */
 		return 0;
 	}
 	if (!strcmp(act, "kill")) {

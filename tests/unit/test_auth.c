@@ -176,7 +176,7 @@ static void test_greet(void **state)
 		                            "closed",
 		                            "is held by user",
 		                            "refused: crowded",
-		                            "an older hspmd (protocol 1), this is hspmd " PACKAGE_VERSION " (protocol 3)",
+		                            "an older hspmd (protocol 1), this is hspmd " PACKAGE_VERSION " (protocol 4)",
 		                            "no keys" };
 	static const int expected[] = { 0, -1, -1, HSPMD_AUTH_AGAIN, HSPMD_AUTH_AGAIN, -1, HSPMD_AUTH_AGAIN, -1, -1 };
 	for (int mode = 0; mode < 9; mode++) {

@@ -192,7 +192,7 @@ static void test_sums_in_parts(void **state)
 	}
 }
 
-/* ---- sums in BF16 along many members: in the bits of one sum, and in no more memory than is planned */
+/* ---- steps of many members: sums in the bits of one sum, all of them in no more memory than is planned */
 
 enum { CHAIN = 18, CHAIN_ELEMENTS = 1200007 };
 
@@ -216,20 +216,40 @@ static struct hspmd_box range_of(int member)
 	return (struct hspmd_box){ .rank = 1, .lo = { lo }, .hi = { member == 5 ? lo : hi } };
 }
 
+enum { TABLE_ROWS = 1203, TABLE_COLUMNS = 2001 }; /* more than small steps of many members have */
+
+/* The boxes of member `member`: of sums, a row and ranges of it; in an all-gather, unequal columns of a table, some of them empty, and all
+ * of it; in an all-to-all, such columns, and rows. */
+static void chain_boxes(enum hspmd_comm_kind kind, int member, struct hspmd_box *in, struct hspmd_box *out)
+{
+	struct hspmd_box table = { .rank = 2, .hi = { TABLE_ROWS, TABLE_COLUMNS } };
+	bool sums = kind == HSPMD_COMM_ALL_REDUCE || kind == HSPMD_COMM_REDUCE_SCATTER;
+	*in = *out = sums ? (struct hspmd_box){ .rank = 1, .hi = { CHAIN_ELEMENTS } } : table;
+	if (kind == HSPMD_COMM_REDUCE_SCATTER)
+		*out = range_of(member);
+	if (sums)
+		return;
+	in->lo[1] = member == 5 ? 0 : TABLE_COLUMNS * member / CHAIN + member % 3;
+	in->hi[1] = member == 5 ? 0 : member == CHAIN - 1 ? TABLE_COLUMNS : TABLE_COLUMNS * (member + 1) / CHAIN + (member + 1) % 3;
+	if (kind == HSPMD_COMM_ALL_TO_ALL) {
+		out->lo[0] = TABLE_ROWS * member / CHAIN;
+		out->hi[0] = TABLE_ROWS * (member + 1) / CHAIN;
+	}
+}
+
 static void *run_chain_member(void *arg)
 {
 	struct chain_member *m = arg;
 	int devices[CHAIN], rank_of[CHAIN];
-	struct hspmd_box whole[CHAIN], part[CHAIN], *out = m->kind == HSPMD_COMM_ALL_REDUCE ? whole : part;
+	struct hspmd_box in[CHAIN], out[CHAIN];
 	for (int i = 0; i < CHAIN; i++) {
 		devices[i] = rank_of[i] = i;
-		whole[i] = (struct hspmd_box){ .rank = 1, .hi = { CHAIN_ELEMENTS } };
-		part[i] = range_of(i);
+		chain_boxes(m->kind, i, &in[i], &out[i]);
 	}
-	struct hspmd_layout layout[2] = { { CHAIN, devices, whole }, { CHAIN, devices, out } };
+	struct hspmd_layout layout[2] = { { CHAIN, devices, in }, { CHAIN, devices, out } };
 	struct hspmd_transfer t = { .element_bytes = 2, .value_count = 2, .layout = layout };
 	struct hspmd_comm_step step = {
-		.kind = m->kind, .input = 0, .output = 1, .member_count = CHAIN, .members = devices, .in = whole, .out = out
+		.kind = m->kind, .input = 0, .output = 1, .member_count = CHAIN, .members = devices, .in = in, .out = out
 	};
 	struct test_device device = { .base.ops = &near_ops };
 	struct hspmd_comm *c = hspmd_comm_create(&device.base, m->transport, rank_of, CHAIN, m->rank, &m->err);
@@ -244,20 +264,13 @@ static void *run_chain_member(void *arg)
 	return NULL;
 }
 
-static void run_chain(enum hspmd_comm_kind kind)
+/* Connects the members, and runs the step. */
+static void run_chain_members(struct chain_member *member)
 {
-	static struct chain_member member[CHAIN];
 	struct hspmd_address address[CHAIN];
 	struct hspmd_error err = { "" };
-	const void *source[CHAIN];
 	for (int r = 0; r < CHAIN; r++) {
 		struct hspmd_transport_options o = { .rank = r, .size = CHAIN, .timeout_s = 60 };
-		member[r] = (struct chain_member){ .rank = r, .kind = kind };
-		member[r].in = calloc(CHAIN_ELEMENTS, 2);
-		member[r].out = calloc(CHAIN_ELEMENTS, 2);
-		for (int i = 0; i < CHAIN_ELEMENTS; i++)
-			member[r].in[i] = hspmd_bf16_from_float((float)((i * 31 + r * 1017) % 4099 - 2000) * (float)(1 << r % 7));
-		source[r] = member[r].in;
 		assert_int_equal(hspmd_transport_memory.open(&o, &member[r].transport, &err), 0);
 		assert_int_equal(hspmd_transport_memory.address(member[r].transport, &address[r], &err), 0);
 	}
@@ -267,25 +280,96 @@ static void run_chain(enum hspmd_comm_kind kind)
 		assert_int_equal(pthread_create(&member[r].thread, NULL, run_chain_member, &member[r]), 0);
 	for (int r = 0; r < CHAIN; r++)
 		pthread_join(member[r].thread, NULL);
+	for (int r = 0; r < CHAIN; r++) {
+		if (member[r].rv)
+			fail_msg("rank %d: %s", r, member[r].err.text);
+		free(address[r].data);
+	}
+}
+
+static void clear_chain_members(struct chain_member *member)
+{
+	for (int r = 0; r < CHAIN; r++) {
+		hspmd_transport_memory.close(member[r].transport);
+		free(member[r].in);
+		free(member[r].out);
+	}
+}
+
+static void run_chain(enum hspmd_comm_kind kind)
+{
+	static struct chain_member member[CHAIN];
+	const void *source[CHAIN];
+	for (int r = 0; r < CHAIN; r++) {
+		member[r] = (struct chain_member){ .rank = r, .kind = kind };
+		member[r].in = calloc(CHAIN_ELEMENTS, 2);
+		member[r].out = calloc(CHAIN_ELEMENTS, 2);
+		for (int i = 0; i < CHAIN_ELEMENTS; i++)
+			member[r].in[i] = hspmd_bf16_from_float((float)((i * 31 + r * 1017) % 4099 - 2000) * (float)(1 << r % 7));
+		source[r] = member[r].in;
+	}
+	run_chain_members(member);
 	uint16_t *want = calloc(CHAIN_ELEMENTS, 2);
 	hspmd_comm_add(HSPMD_BF16, want, source, CHAIN, CHAIN_ELEMENTS);
 	for (int r = 0; r < CHAIN; r++) {
-		struct hspmd_box box =
-		        kind == HSPMD_COMM_ALL_REDUCE ? (struct hspmd_box){ .rank = 1, .hi = { CHAIN_ELEMENTS } } : range_of(r);
-		if (member[r].rv)
-			fail_msg("rank %d: %s", r, member[r].err.text);
+		struct hspmd_box in, box;
+		chain_boxes(kind, r, &in, &box);
 		assert_memory_equal(member[r].out, want + box.lo[0], (size_t)(box.hi[0] - box.lo[0]) * 2);
 		assert_true(kind == HSPMD_COMM_REDUCE_SCATTER || !member[r].left);
 		assert_in_range(member[r].held, 1, member[r].planned);
 		assert_in_range(member[r].planned, 1, 20 << 20); /* nine sums of a message, in F32, whatever CHAIN is */
 	}
-	for (int r = 0; r < CHAIN; r++) {
-		hspmd_transport_memory.close(member[r].transport);
-		free(address[r].data);
-		free(member[r].in);
-		free(member[r].out);
-	}
+	clear_chain_members(member);
 	free(want);
+}
+
+static uint16_t table_value(int64_t row, int64_t column)
+{
+	return (uint16_t)(row * 4099 + column * 31 + 1);
+}
+
+static bool is_in_part(enum hspmd_comm_kind kind, int64_t column)
+{
+	bool any = false;
+	for (int r = 0; r < CHAIN; r++) {
+		struct hspmd_box in, out;
+		chain_boxes(kind, r, &in, &out);
+		any |= column >= in.lo[1] && column < in.hi[1];
+	}
+	return any;
+}
+
+/* Each member gets what it needs of the columns that the members have, and nothing else is written. */
+static void run_moves(enum hspmd_comm_kind kind)
+{
+	static struct chain_member member[CHAIN];
+	struct hspmd_box in, out;
+	for (int r = 0; r < CHAIN; r++) {
+		chain_boxes(kind, r, &in, &out);
+		member[r] = (struct chain_member){ .rank = r, .kind = kind };
+		member[r].in = calloc((size_t)hspmd_box_elements(&in) + 1, 2);
+		member[r].out = calloc((size_t)hspmd_box_elements(&out), 2);
+		uint16_t *at = member[r].in;
+		for (int64_t row = in.lo[0]; row < in.hi[0]; row++)
+			for (int64_t column = in.lo[1]; column < in.hi[1]; column++)
+				*at++ = table_value(row, column);
+	}
+	run_chain_members(member);
+	for (int64_t column = 0; column < TABLE_COLUMNS; column++) {
+		bool there = is_in_part(kind, column);
+		for (int r = 0; r < CHAIN; r++) {
+			chain_boxes(kind, r, &in, &out);
+			for (int64_t row = out.lo[0]; row < out.hi[0]; row++)
+				if (member[r].out[(row - out.lo[0]) * TABLE_COLUMNS + column] != (there ? table_value(row, column) : 0))
+					fail_msg("rank %d: row %d, column %d", r, (int)row, (int)column);
+		}
+	}
+	for (int r = 0; r < CHAIN; r++) {
+		assert_int_equal(member[r].left, 0);
+		assert_in_range(member[r].held, 1, member[r].planned);
+		assert_in_range(member[r].planned, 1, 8 << 20); /* eight messages, whatever CHAIN is */
+	}
+	clear_chain_members(member);
 }
 
 static void test_chain(void **state)
@@ -295,12 +379,19 @@ static void test_chain(void **state)
 	run_chain(HSPMD_COMM_REDUCE_SCATTER);
 }
 
+static void test_ring(void **state)
+{
+	(void)state;
+	run_moves(HSPMD_COMM_ALL_GATHER);
+	run_moves(HSPMD_COMM_ALL_TO_ALL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sums),           cmocka_unit_test(test_gathers), cmocka_unit_test(test_batched),
 		cmocka_unit_test(test_local_and_pair), cmocka_unit_test(test_add),     cmocka_unit_test(test_sums_in_parts),
-		cmocka_unit_test(test_chain),
+		cmocka_unit_test(test_chain),          cmocka_unit_test(test_ring),
 	};
 	static struct scene_ground ground = { .open = open_device, .close = close_device, .longest = 1500 };
 	scene_use(&ground);

@@ -184,7 +184,7 @@ static void another_version(void **state)
 	json_decref(contact);
 	control_start("status 7");
 	control_ends_with(1);
-	control_says(control_said, "the job is hspmd 9.0 (protocol 4), this is hspmd " PACKAGE_VERSION " (protocol 3)");
+	control_says(control_said, "the job is hspmd 9.0 (protocol 5), this is hspmd " PACKAGE_VERSION " (protocol 4)");
 }
 
 /* Root may look at a user's job, but is not led by one user's file to the job of another; other users may look at their own only. */

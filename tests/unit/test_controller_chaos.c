@@ -37,7 +37,8 @@ static bool uses_all_nodes(struct world *w, uint64_t seed)
 	return all;
 }
 
-static int meetings[2]; /* preconnects in worlds without and with devices that connect slowly */
+/* In worlds without and with devices that connect slowly: preconnects, and starts after them without addresses. */
+static int meetings[2], informed[2];
 
 /* restarts: the controller is killed at random actions, too. */
 static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restarts)
@@ -72,7 +73,7 @@ static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restar
 	if (status && !strstr(world_exit_text(w), "checkpoint"))
 		fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
 	assert_int_equal(world_steps_told(w), world_steps(w));
-	meetings[seed % 2] += world_preconnects(w);
+	meetings[seed % 2] += world_preconnects(w, &informed[seed % 2]);
 	world_destroy(w);
 }
 
@@ -125,6 +126,8 @@ static void test_chaos(void **state)
 	}
 	assert_int_equal(meetings[0], 0);
 	assert_true(meetings[1] > runs / 10);
+	assert_int_equal(informed[0], 0);
+	assert_true(informed[1] > runs / 10);
 }
 
 int main(void)

@@ -83,7 +83,7 @@ static void test_other_versions_are_told(void **state)
 	assert_int_equal(json_integer_value(json_object_get(challenge, "protocol")), HSPMD_PROTOCOL);
 	assert_string_equal(json_string_value(json_object_get(challenge, "version")), PACKAGE_VERSION);
 	say(s, hspmd_auth_seal(auth, "hello", json_string_value(json_object_get(challenge, "nonce")), content, getuid(), NULL));
-	expect_refused(s, "the caller is an older hspmd (protocol 1), this is hspmd " PACKAGE_VERSION " (protocol 3)");
+	expect_refused(s, "the caller is an older hspmd (protocol 1), this is hspmd " PACKAGE_VERSION " (protocol 4)");
 	assert_int_equal(seen.hellos, 0);
 	json_decref(challenge);
 	json_decref(content);

@@ -11,8 +11,10 @@
 
 #include <cmocka.h>
 
+#include "common/delta_text.h"
 #include "common/stream.h"
 #include "common/wire.h"
+#include "draw.h"
 
 static json_t *sample(int i)
 {
@@ -169,6 +171,104 @@ static void test_packed(void **state)
 	json_decref(own);
 }
 
+/* Connections that share a memo read the same as others: equal texts, which are read once, and another one between them. */
+static void test_memo(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_wire_memo *memo = hspmd_wire_memo_create();
+	json_t *shared = NULL;
+	for (int i = 0; i < 6; i++) {
+		json_t *m = sample(i / 2 == 1), *own = json_pack("{s:i}", "to", i), *list = json_array();
+		for (int k = 0; k < 2000; k++)
+			json_array_append_new(list, json_sprintf("n%d:0-7", k + (i / 2 == 1)));
+		json_object_set_new(m, "list", list);
+		char *text, *frame;
+		size_t text_size, size;
+		assert_int_equal(hspmd_wire_text_packed(m, &text, &text_size, &err), 0);
+		assert_int_equal(hspmd_wire_encode_with(text, text_size, own, &frame, &size, &err), 0);
+		struct hspmd_wire_reader *r = signed_reader(HSPMD_WIRE_MAX, &frame, &size);
+		hspmd_wire_reader_set_memo(r, memo);
+		assert_int_equal(hspmd_wire_feed(r, frame, size, &err), 0);
+		json_t *got = hspmd_wire_next(r);
+		json_object_update(m, own);
+		assert_true(json_equal(got, m));
+		if (i % 2)
+			assert_ptr_equal(json_object_get(got, "list"), shared);
+		shared = json_object_get(got, "list"); /* the memo holds it */
+		json_decref(got);
+		hspmd_wire_reader_destroy(r);
+		json_decref(m);
+		json_decref(own);
+		free(text);
+		free(frame);
+	}
+	hspmd_wire_memo_destroy(memo);
+}
+
+static int pick(unsigned *seed, int count)
+{
+	return rand_r(seed) % count;
+}
+
+static void delta_back(const char *text, const char *wanted, unsigned seed)
+{
+	struct hspmd_error err = { "" };
+	char *encoded, *back;
+	size_t n, size = strlen(text);
+	assert_int_equal(hspmd_delta_text_encode(text, size, &encoded, &n, &err), 0);
+	if (wanted) {
+		assert_int_equal(n, strlen(wanted));
+		assert_memory_equal(encoded, wanted, n);
+	}
+	assert_int_equal(hspmd_delta_text_decode(encoded, n, size, &back, &err), 0);
+	assert_memory_equal(back, text, size);
+	free(back);
+	assert_int_equal(hspmd_delta_text_decode(encoded, n, size + 1, &back, &err), -1);
+	assert_int_equal(hspmd_delta_text_decode(encoded, n, size - 1, &back, &err), -1);
+	/* A damaged one gives an error or another text, never a crash or a write past the end (run under a sanitizer). */
+	for (int i = 0; i < 20; i++) {
+		size_t at = (size_t)pick(&seed, (int)n);
+		char was = encoded[at];
+		encoded[at] = (char)pick(&seed, 256);
+		if (!hspmd_delta_text_decode(encoded, n, size, &back, &err))
+			assert_int_equal(back[size], '\0');
+		free(back);
+		encoded[at] = was;
+	}
+	free(encoded);
+}
+
+static void test_delta_text(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	char *encoded;
+	size_t n;
+	/* Numbers outside of strings stay; names that count on become bytes; each text before a number has its own last number. */
+	delta_back("[7,8,\"n7\",\"n8\",\"m3\",\"n6:0-3\",\"n6:4-7\"]", "[7,8,\"n7\",\"n\x10\",\"m3\",\"n\x0d:0-3\",\"n\x0f:\x13-\x13\"]",
+	           1);
+	/* Leading zeros are kept, until a number does not have them. */
+	delta_back("[\"n098\",\"n099\",\"n100\",\"n1\",\"n02\"]", "[\"n098\",\"n\x10\",\"n\x10\",\"n1\",\"n02\"]", 1);
+	delta_back("[\"n0\",\"n320\",\"n1\",\"n\\\"5\"]",
+	           "[\"n0\",\"n\x1e"
+	           "320\x1e\",\"n\x1e-319\x1e\",\"n\\\"5\"]",
+	           1);
+	delta_back("\"n[0-7,10-17]\"", "\"n[0-7,10-17]\"", 1);
+	delta_back("[\"9999999999\",\"9999999999\",\"999999999\",\"0\"]", NULL, 1);
+	assert_int_equal(hspmd_delta_text_encode("{\n}", 3, &encoded, &n, &err), -1);
+	assert_non_null(strstr(err.text, "control character"));
+	static const char *const parts[] = { "n", "\"", "\\\\", ",", ":", "[", "-", "0", "9", "12", "007", "1000000000", "}", " ", "a" };
+	unsigned few = draw_count(3000, 200000), first = draw_first(few, 1000000);
+	for (unsigned seed = first; seed < first + few; seed++) {
+		unsigned s = seed;
+		char text[700] = "";
+		for (int words = 1 + pick(&s, 60); words > 0; words--)
+			strcat(text, parts[pick(&s, (int)(sizeof parts / sizeof *parts))]);
+		delta_back(text, NULL, s);
+	}
+}
+
 static void refused(const char *bytes, size_t size, size_t max, const char *says)
 {
 	struct hspmd_error err = { "" };
@@ -317,9 +417,10 @@ static void test_limit(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_pieces), cmocka_unit_test(test_shared_text), cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_damage), cmocka_unit_test(test_blocking),    cmocka_unit_test(test_unread),
-		cmocka_unit_test(test_limit),  cmocka_unit_test(test_packed),
+		cmocka_unit_test(test_pieces),     cmocka_unit_test(test_shared_text), cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_damage),     cmocka_unit_test(test_blocking),    cmocka_unit_test(test_unread),
+		cmocka_unit_test(test_limit),      cmocka_unit_test(test_packed),      cmocka_unit_test(test_memo),
+		cmocka_unit_test(test_delta_text),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

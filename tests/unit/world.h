@@ -119,7 +119,8 @@ int world_nodes(const struct world *w); /* of the last step */
 int world_generations(const struct world *w);
 int64_t world_last_start(const struct world *w); /* the newest generation whose members were sent `start`; 0: none */
 int world_unexpected(const struct world *w);  /* `start` messages whose holders of the state differ from those of `prepare` */
-int world_preconnects(const struct world *w); /* workers that preconnected, in all generations */
+/* Workers that preconnected, in all generations, and (added to *informed) that started without being sent addresses again. */
+int world_preconnects(const struct world *w, int *informed);
 int world_resizes(const struct world *w);
 const char *world_cause(const struct world *w); /* of the last resize; "": none */
 int64_t world_steps_lost(const struct world *w);

@@ -43,6 +43,8 @@ struct sim {
 	int waiting_count;
 	bool reporter;
 	int preconnects;     /* number of preconnects */
+	int informed;        /* number of starts without addresses */
+	int64_t exchanged;   /* generation of which it knows all addresses, and has said so */
 	int choice[CHOICES]; /* 0: it has not measured */
 	struct {             /* state of a killed process in its node's memory; holds 0: none */
 		int64_t holds, step, ready, applied;

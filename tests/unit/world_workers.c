@@ -169,12 +169,14 @@ static bool world_has_gpu(const struct world *w, const struct sim *s)
 	return w->o.seed % 2 && s->node % 2;
 }
 
-int world_preconnects(const struct world *w)
+int world_preconnects(const struct world *w, int *informed)
 {
 	int meetings = 0;
 	for (int n = 0; n < NODES; n++)
-		for (int d = 0; d < DEVICES; d++)
+		for (int d = 0; d < DEVICES; d++) {
 			meetings += w->sim[n][d].preconnects;
+			*informed += w->sim[n][d].informed;
+		}
 	return meetings;
 }
 
@@ -328,13 +330,16 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 		assert_int_equal(s->loading, 0);
 		s->preconnects += world_has_gpu(w, s);
 		world_check_addresses(s, m);
-		/* Some never answer: that costs only time. */
-		if (world_has_gpu(w, s) && !(w->o.noise && world_pick(w, 10) == 0))
+		/* Some never answer: that costs only time, and addresses that are sent again. */
+		s->exchanged = world_has_gpu(w, s) && w->o.noise && world_pick(w, 10) == 0 ? 0 : g;
+		if (s->exchanged)
 			world_say_up(w, s, json_pack("{s:s, s:I}", "type", "preconnected", "generation", (json_int_t)g));
 	} else if (!strcmp(type, "start")) {
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->runs, 0);
-		world_check_addresses(s, m);
+		if (s->exchanged != g || json_object_get(m, "addresses")) /* it knows all of them, and has said so */
+			world_check_addresses(s, m);
+		s->informed += !json_object_get(m, "addresses");
 		take_choices(s, json_object_get(m, "choices"));
 		s->loading = g;
 		json_decref(s->start);

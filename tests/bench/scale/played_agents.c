@@ -54,6 +54,7 @@ struct generation {
 struct played_agents {
 	struct played_site *site;
 	struct hspmd_auth *auth;
+	struct hspmd_wire_memo *memo; /* what many nodes are sent is read once */
 	int epoll;
 	json_t *address; /* of the controller; NULL: it is not there */
 	struct agent *agent;
@@ -80,6 +81,7 @@ struct played_agents *played_agents_create(struct played_site *site, const char 
 	a->site = site;
 	a->epoll = epoll_create1(EPOLL_CLOEXEC);
 	a->auth = hspmd_auth_cookie(cookie, err);
+	a->memo = hspmd_wire_memo_create();
 	for (int i = 0; i < site->nodes; i++)
 		a->agent[i].node = i;
 	return a;
@@ -110,6 +112,7 @@ void played_agents_destroy(struct played_agents *a)
 		hang_up(&a->agent[i]);
 	close(a->epoll);
 	hspmd_auth_destroy(a->auth);
+	hspmd_wire_memo_destroy(a->memo);
 	json_decref(a->address);
 	json_decref(a->saved);
 	free(a->in_plan);
@@ -512,6 +515,7 @@ static int greet(struct played_agents *a, struct agent *g, struct hspmd_error *e
 		return -1;
 	}
 	json_decref(hello);
+	hspmd_stream_set_memo(s, a->memo);
 	g->stream = s;
 	g->alive = true;
 	a->counts.connects++;

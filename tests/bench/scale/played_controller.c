@@ -184,12 +184,12 @@ static int live(const struct played_controller *p, bool again, struct hspmd_erro
 	};
 	run_state_bind(&c, &roots);
 	c.timeouts.ping = c.timeouts.step_min = c.timeouts.stop = c.timeouts.abort = PATIENCE_S;
-	char *journal = hspmd_asprintf("%s/journal.json", p->folder);
-	c.journal = again && journal ? json_load_file(journal, 0, NULL) : NULL;
+	c.journal = again ? run_journal_memory_load(p->journal) : NULL;
 	struct run_loop_options o = { .config = &c,
 		                      .facts = facts,
 		                      .allocation = &a.base,
 		                      .output = &output,
+		                      .journal = p->journal,
 		                      .auth = auth,
 		                      .cluster = "played",
 		                      .port = p->port,

@@ -26,7 +26,8 @@ struct played_controller {
 	struct played_site *site;
 	const char *folder; /* output folder */
 	const char *cookie; /* that agents must know */
-	int port;           /* 0: any */
+	struct run_journal_memory *journal;
+	int port; /* 0: any */
 };
 
 /* Make a site of `devices` / 8 nodes, of which the job holds the first `held`. NULL and err. */

@@ -13,6 +13,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "common/contact.h"
+#include "controller/run/journal_memory.h"
 #include "tests/bench/scale/played_agents.h"
 
 #define PATIENCE_S 240.0    /* for a phase; */
@@ -270,9 +271,9 @@ int played_scenes_run(enum played_what what, int devices, double train_s, struct
 	struct play p = { .folder = "/tmp/hspmd-played.XXXXXX", .train_s = train_s, .phase = phases };
 	p.site = mkdtemp(p.folder) ? played_site_create(devices, nodes - nodes / 8, err) : NULL;
 	p.agents = p.site ? played_agents_create(p.site, COOKIE, err) : NULL;
-	p.controller = (struct played_controller){ p.site, p.folder, COOKIE, 0 };
+	p.controller = (struct played_controller){ p.site, p.folder, COOKIE, run_journal_memory_create(err), 0 };
 	int status = -1;
-	if (p.agents && !launch(&p, false, err)) {
+	if (p.agents && p.controller.journal && !launch(&p, false, err)) {
 		p.began = hspmd_now();
 		status = what == PLAYED_RESTART ? scene_of_restart(&p, err) : scenes(&p, nodes, err);
 		kill(p.pid, SIGKILL);
@@ -283,6 +284,7 @@ int played_scenes_run(enum played_what what, int devices, double train_s, struct
 	json_decref(p.reply);
 	played_agents_destroy(p.agents);
 	played_site_destroy(p.site);
+	run_journal_memory_destroy(p.controller.journal);
 	char *remove = hspmd_asprintf("rm -rf %s", p.folder);
 	if (remove && system(remove))
 		perror("rm");
