@@ -138,6 +138,8 @@ int hspmd_command_worker(int argc, char **argv)
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
+	/* It ends by itself if its agent is killed, but only if it is not stopped then. */
+	prctl(PR_SET_PDEATHSIG, SIGCONT);
 	if (fcntl(CONTROL_FD, F_SETFD, FD_CLOEXEC))
 		return hspmd_usage_error("worker", "an agent starts this");
 	hspmd_clock_leave_out_stops();

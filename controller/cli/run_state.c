@@ -203,7 +203,7 @@ static int choose(const struct run_config *c, json_t *found, json_t *manifests, 
 	if (!rc)
 		rc = hspmd_checkpoint_choose(own, manifests, readers, &check, &stored, &none);
 	if (rc < 0)
-		hspmd_info("no checkpoint to continue from: %s", none.text[0] ? none.text : "out of memory");
+		hspmd_fail(err, "%s", none.text[0] ? none.text : "out of memory");
 	int chosen = rc < 0 ? 0 : rc > 0 ? 2 : check_model(c, own, stored.manifest, err) ? -1 : 1;
 	json_decref(own);
 	_Static_assert(RUN_MANIFEST_SUM == HSPMD_MANIFEST_SUM, "both have room for one name");

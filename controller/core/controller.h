@@ -179,8 +179,8 @@ struct run_config {
 	                    struct hspmd_error *err);
 	/* Chooses the newest complete checkpoint from the agents' `checkpoint_list` answers ({ node: checkpoints }). `manifests` has those
 	 * that are known, and null for those that nobody could send, by their sums; `readers` maps a node to the address of the device that
-	 * reads its files. 1: *choice is set; 2: that depends on the manifest that choice->sum names; 0: there is none; -1 and err: there is
-	 * one, but not of this job's model, so that the job can neither continue from it nor start anew beside it. */
+	 * reads its files. 1: *choice is set; 2: that depends on the manifest that choice->sum names; 0 and err: there is none; -1 and err:
+	 * there is one, but not of this job's model, so that the job can neither continue from it nor start anew beside it. */
 	int (*choose)(const struct run_config *c, json_t *found, json_t *manifests, json_t *readers, struct run_checkpoint_choice *choice,
 	              struct hspmd_error *err);
 	/* Checks what an agent has sent as the manifest of this sum. 0; -1 and err: it is something else. */

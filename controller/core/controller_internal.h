@@ -85,6 +85,7 @@ struct node {
 	int64_t checkpoint_search;        /* the last search for checkpoints in which its present agent was asked; 0: none */
 	json_t *holds, *granted;          /* what the job holds here by Slurm, and its agent's step; NULL: unknown */
 	bool idle_checked;                /* idle_check() has compared them */
+	bool reads; /* the next plan does not use the node, but a worker reads files of the checkpoint there (readers.c) */
 	json_t *bindings;                 /* per device: { threads, index }, for its worker's `job` message */
 	json_t *to;                       /* while a message is sent to workers: those of this node; otherwise NULL */
 	const struct bound_plan *counted; /* the last plan that was made with it */
@@ -488,6 +489,7 @@ bool bound_plan_is_whole(const struct bound_plan *l);
 int generation_set_members(struct hspmd_controller *m, struct generation *g, struct bound_plan *l, struct bound_plan *donor);
 void generation_clear(struct generation *g);
 void next_drop(struct hspmd_controller *m);                           /* cancels the next generation */
+void generation_begin_again(struct hspmd_controller *m);              /* the next one, by the same plan under another number */
 int member_index(const struct generation *g, const struct worker *w); /* -1: not a member */
 void record_answer(struct generation *g, const struct worker *w, json_t *message);
 /* Forgets all answers; the members have timeout_s to answer again. */
@@ -534,6 +536,8 @@ void checkpoint_search_check(struct hspmd_controller *m);
 void checkpoint_search_want(struct hspmd_controller *m, const char *sum);
 /* There is no checkpoint to continue from. Returns true if the search goes on, as somebody has named one whose manifest nobody has sent. */
 bool checkpoint_search_again(struct hspmd_controller *m);
+/* The choice among those that were found, as run_config's `choose` makes it; 0 also if nothing was found. */
+int checkpoint_choose(struct hspmd_controller *m, json_t *readers, struct run_checkpoint_choice *choice, struct hspmd_error *err);
 void checkpoint_search_clear(struct hspmd_controller *m);
 void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message);
 void on_manifest(struct hspmd_controller *m, struct node *n, json_t *message);

@@ -8,6 +8,7 @@
 #include "common/alloc.h"
 #include "common/format/device_runs.h"
 #include "controller/core/controller_internal.h"
+#include "controller/core/readers.h"
 
 #define ABORT_LEAST_S 3.0 /* for answers to `abort` after a hang */
 
@@ -138,27 +139,40 @@ static json_t *found_checkpoints(struct hspmd_controller *m)
 	return all;
 }
 
-/* NULL: the search goes on; or the checkpoint is not this job's, and the run ends; or memory is short. */
+int checkpoint_choose(struct hspmd_controller *m, json_t *readers, struct run_checkpoint_choice *choice, struct hspmd_error *err)
+{
+	json_t *found = found_checkpoints(m);
+	hspmd_fail(err, "none was found");
+	int chosen = m->config->choose && readers && json_object_size(found)
+	                     ? m->config->choose(m->config, found, m->checkpoint_search.manifests, readers, choice, err)
+	                     : 0;
+	json_decref(found);
+	return chosen;
+}
+
+/* NULL: the search goes on, or the generation is begun again; or the checkpoint is not this job's, and the run ends; or memory is short. */
 static json_t *checkpoint_source(struct hspmd_controller *m, const struct generation *g, int64_t *step)
 {
 	struct run_checkpoint_choice choice = { 0 };
 	struct hspmd_error err;
-	json_t *map = readers(m, g), *found = found_checkpoints(m);
-	int chosen = m->config->choose && map && json_object_size(found)
-	                     ? m->config->choose(m->config, found, m->checkpoint_search.manifests, map, &choice, &err)
-	                     : 0;
-	json_decref(map);
-	json_decref(found);
-	if (chosen < 0) {
-		end_run(m, 1, "%s", err.text);
-		return NULL;
-	}
+	json_t *map = readers(m, g);
+	int chosen = checkpoint_choose(m, map, &choice, &err);
 	if (chosen == 2)
 		checkpoint_search_want(m, choice.sum);
-	if (chosen == 2 || (!chosen && checkpoint_search_again(m)))
+	bool waits = chosen == 2 || (chosen >= 0 && readers_beyond(m, map, chosen ? choice.step : -1)) ||
+	             (!chosen && checkpoint_search_again(m));
+	json_decref(map);
+	if (chosen < 0)
+		end_run(m, 1, "%s", err.text);
+	if (waits || chosen < 0) {
+		json_decref(choice.manifest);
+		json_decref(choice.files);
 		return NULL;
+	}
 	if (!chosen) {
 		*step = 0;
+		if (json_object_size(m->checkpoint_search.found))
+			log_msg(m, HSPMD_LOG_INFO, "no checkpoint to continue from: %s", err.text);
 		if (m->steps_reported)
 			log_msg(m, HSPMD_LOG_WARNING,
 			        "no copy of the state is left and no checkpoint was found: starting anew from step 0");
@@ -428,6 +442,7 @@ static void enter_training(struct hspmd_controller *m)
 	json_decref(m->checkpoint_search.bad);
 	json_decref(m->checkpoint_search.manifests);
 	m->checkpoint_search.bad = m->checkpoint_search.manifests = NULL;
+	readers_forget(m);
 	journal(m);
 	extend_step_deadline(m);
 	straggler_begin(m);

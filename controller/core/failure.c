@@ -8,6 +8,7 @@
 
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
+#include "controller/core/readers.h"
 
 #define QUARANTINE_S 60.0      /* the first quarantine of a node; each later one is twice as long ... */
 #define QUARANTINE_DOUBLINGS 6 /* ... up to so many times */
@@ -76,7 +77,7 @@ static void lose(struct hspmd_controller *m, struct worker *w, const char *cause
 	 * again. */
 	bool sent = at >= 0 && g->phase == PHASE_STARTING && g->answer[at] && !bound_plan_uses(g->bound_plan, w);
 	bool needed = at >= 0 && !sent;
-	bool in_next = member_index(&m->next, w) >= 0 || bound_plan_uses(m->next.bound_plan, w);
+	bool in_next = member_index(&m->next, w) >= 0 || bound_plan_uses(m->next.bound_plan, w) || reads_for_next(m, w);
 	w->process = PROC_NONE;
 	w->holds = 0;
 	checkpoint_worker_lost(m, w);

@@ -8,6 +8,7 @@
 #include "common/format/device_runs.h"
 #include "common/format/plan_precision.h"
 #include "controller/core/controller_internal.h"
+#include "controller/core/readers.h"
 
 #define COMMAND_PRECONNECT_S 30.0 /* for the ranks of a command, one of which may hang; the rest connects when the generation starts */
 
@@ -72,6 +73,14 @@ void next_begin(struct hspmd_controller *m, struct bound_plan *l)
 	for (int i = 0; i < l->devices; i++)
 		if (l->device[i]->process == PROC_NONE)
 			worker_spawn(m, l->device[i]);
+	readers_spawn(m, &m->next);
+}
+
+void generation_begin_again(struct hspmd_controller *m)
+{
+	struct bound_plan *l = bound_plan_ref(m->next.bound_plan);
+	next_drop(m);
+	begin_next_generation(m, l);
 }
 
 /* A plan that was completed is the one that workers get. */
@@ -229,7 +238,7 @@ static void prepare(struct hspmd_controller *m)
 	struct generation *g = &m->next;
 	int64_t step;
 	struct bound_plan *donor = m->current.phase == PHASE_TRAINING ? m->current.bound_plan : held_bound_plan(m, &step);
-	if (generation_set_members(m, g, g->bound_plan, workers_give_state(m) ? donor : NULL))
+	if (generation_set_members(m, g, g->bound_plan, workers_give_state(m) ? donor : NULL) || (!donor && readers_join(m, g)))
 		return;
 	struct hspmd_error err;
 	json_t *cluster = members_cluster(m, g, &err);
@@ -319,7 +328,7 @@ bool advance_next(struct hspmd_controller *m)
 		no_plan(m, "the solver did not answer in time");
 		return true;
 	case PHASE_SPAWNING:
-		if (!all_up(g->bound_plan) ||
+		if (!all_up(g->bound_plan) || !readers_up(m, g) ||
 		    (m->current.phase != PHASE_NONE && m->current.phase != PHASE_TRAINING && m->current.phase != PHASE_HELD))
 			return false;
 		prepare(m);

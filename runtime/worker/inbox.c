@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/alloc.h"
 #include "common/clock.h"
@@ -15,6 +16,7 @@
 #include "common/wire.h"
 
 #define SEND_DEADLINE_S 60 /* the agent reads all the time; if it does not for this long, it is gone */
+#define END_S 60           /* without its agent a worker ends; this long, if it must write the rest of a checkpoint */
 
 struct hspmd_inbox {
 	int fd;
@@ -25,7 +27,7 @@ struct hspmd_inbox {
 	pthread_cond_t more;
 	json_t **queue; /* a ring would avoid moves; but this queue holds only a few messages */
 	size_t count, capacity;
-	bool lost;
+	bool lost, closing;
 };
 
 static void lose(struct hspmd_inbox *in)
@@ -34,6 +36,17 @@ static void lose(struct hspmd_inbox *in)
 	in->lost = true;
 	pthread_cond_broadcast(&in->more);
 	pthread_mutex_unlock(&in->lock);
+}
+
+/* Wait until there is another message, the connection is lost, or `until` has passed. */
+static void wait_for_more(struct hspmd_inbox *in, double until)
+{
+	if (until == HUGE_VAL) {
+		pthread_cond_wait(&in->more, &in->lock);
+		return;
+	}
+	struct timespec at = { .tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9) };
+	pthread_cond_timedwait(&in->more, &in->lock, &at);
 }
 
 int hspmd_inbox_post(struct hspmd_inbox *in, json_t *message)
@@ -60,6 +73,21 @@ static json_t *answer_to(const json_t *message)
 	if (type && !strcmp(type, "clock"))
 		return json_pack("{ss,sO*,sf}", "type", "clock", "sent", json_object_get(message, "sent"), "now", hspmd_now());
 	return NULL;
+}
+
+/* Nobody else is left who would end a worker that hangs. */
+static void end_in_time(struct hspmd_inbox *in)
+{
+	double until = hspmd_now() + END_S;
+	pthread_mutex_lock(&in->lock);
+	while (!in->closing && hspmd_now() < until)
+		wait_for_more(in, until);
+	bool hangs = !in->closing;
+	pthread_mutex_unlock(&in->lock);
+	if (!hangs)
+		return;
+	hspmd_error_log("the agent is gone, and the worker has not ended for %d s: it is ended", END_S);
+	_exit(1);
 }
 
 static void *read_messages(void *argument)
@@ -89,6 +117,7 @@ static void *read_messages(void *argument)
 		in->hook(in->context, gone);
 	json_decref(gone);
 	lose(in);
+	end_in_time(in);
 	return NULL;
 }
 
@@ -111,17 +140,6 @@ struct hspmd_inbox *hspmd_inbox_open(int fd, hspmd_inbox_hook *hook, void *conte
 		return NULL;
 	}
 	return in;
-}
-
-/* Wait until there is another message, the connection is lost, or `until` has passed. */
-static void wait_for_more(struct hspmd_inbox *in, double until)
-{
-	if (until == HUGE_VAL) {
-		pthread_cond_wait(&in->more, &in->lock);
-		return;
-	}
-	struct timespec at = { .tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9) };
-	pthread_cond_timedwait(&in->more, &in->lock, &at);
 }
 
 json_t *hspmd_inbox_next_before(struct hspmd_inbox *in, double until)
@@ -173,6 +191,10 @@ void hspmd_inbox_close(struct hspmd_inbox *in)
 {
 	if (!in)
 		return;
+	pthread_mutex_lock(&in->lock);
+	in->closing = true;
+	pthread_cond_broadcast(&in->more);
+	pthread_mutex_unlock(&in->lock);
 	shutdown(in->fd, SHUT_RDWR);
 	pthread_join(in->thread, NULL);
 	for (size_t i = 0; i < in->count; i++)

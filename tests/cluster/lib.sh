@@ -116,7 +116,7 @@ layers_of() {
 	model=$(jq -r .model "$1")
 	[[ $model == /* || $1 != */* ]] || model=${1%/*}/$model
 	[[ $model != *.so && $model != *.c ]] || { jq '.model_config.depth + 2' "$1"; return; } # the example's
-	jq '(.n_layer // .num_hidden_layers) + 2' "$model"
+	jq '(.text_config // .) | (.n_layer // .num_hidden_layers) + 2' "$model"
 }
 
 # same_losses METRICS: a run on one worker, for as many steps as any generation made (lost steps may not have been repeated yet), has the
@@ -127,10 +127,14 @@ same_losses() {
 	run_alone same.json undisturbed && "$top/tests/compare-losses" "$1" undisturbed/metrics.jsonl
 }
 
-# as_undisturbed METRICS: the losses are the same, every change is explained, and no generation started from nothing.
-as_undisturbed() {
-	same_losses "$1" && explained "$1" &&
+# unharmed METRICS: every change is explained, and no generation started from nothing.
+unharmed() {
+	explained "$1" &&
 		equal "generations that began from nothing" "" "$(jq -rR 'fromjson? | objects | select(.state? == "init") | .generation' "$1")"
+}
+
+as_undisturbed() { # METRICS
+	same_losses "$1" && unharmed "$1"
 }
 
 # ---- the cluster

@@ -9,6 +9,7 @@
 
 . "$top/tests/faults/processes.sh"
 . "$top/tests/faults/switches.sh"
+[[ -z $models ]] || . "$top/tests/faults/models.sh"
 
 unset "${!SLURM@}"
 folder=$(mktemp -d "${TMPDIR:-/tmp}/hspmd-faults.XXXXXX")
