@@ -489,7 +489,6 @@ bool bound_plan_is_whole(const struct bound_plan *l);
 int generation_set_members(struct hspmd_controller *m, struct generation *g, struct bound_plan *l, struct bound_plan *donor);
 void generation_clear(struct generation *g);
 void next_drop(struct hspmd_controller *m);                           /* cancels the next generation */
-void generation_begin_again(struct hspmd_controller *m);              /* the next one, by the same plan under another number */
 int member_index(const struct generation *g, const struct worker *w); /* -1: not a member */
 void record_answer(struct generation *g, const struct worker *w, json_t *message);
 /* Forgets all answers; the members have timeout_s to answer again. */

@@ -76,13 +76,6 @@ void next_begin(struct hspmd_controller *m, struct bound_plan *l)
 	readers_spawn(m, &m->next);
 }
 
-void generation_begin_again(struct hspmd_controller *m)
-{
-	struct bound_plan *l = bound_plan_ref(m->next.bound_plan);
-	next_drop(m);
-	begin_next_generation(m, l);
-}
-
 /* A plan that was completed is the one that workers get. */
 static int take_completed(struct bound_plan *l, struct hspmd_error *err)
 {

@@ -101,7 +101,9 @@ static void begin_with_readers(struct hspmd_controller *m, int64_t step)
 	}
 	log_msg(m, HSPMD_LOG_INFO, "the plan does not use %s, where parts of the checkpoint of step %lld are: they are read there", names,
 	        (long long)step);
-	generation_begin_again(m);
+	struct bound_plan *l = bound_plan_ref(m->next.bound_plan);
+	next_drop(m);
+	next_begin(m, l);
 }
 
 bool readers_beyond(struct hspmd_controller *m, const json_t *readers, int64_t step)

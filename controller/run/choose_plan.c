@@ -176,7 +176,7 @@ struct question {
 	const struct run_planning *o;
 	json_t *input;
 	struct hspmd_cluster *c, *old_c;
-	struct hspmd_plan *old;          /* the current plan; NULL: none */
+	struct hspmd_plan *old;                    /* the current plan; NULL: none */
 	struct hspmd_runtime_caps possible, whole; /* what the job's plans may be; and every pipeline keeps the whole optimizer state */
 	struct hspmd_solve_request request;
 };
@@ -185,7 +185,9 @@ static int question_read(struct question *q, const struct run_planning *o, json_
 {
 	const struct hspmd_job *job = o->job;
 	json_t *now = json_object_get(input, "current");
-	*q = (struct question){ .o = o, .input = input, .possible = job->mix_lengths ? hspmd_mixed_caps(NULL) : hspmd_runtime_caps_default() };
+	*q = (struct question){ .o = o,
+		                .input = input,
+		                .possible = job->mix_lengths ? hspmd_mixed_caps(NULL) : hspmd_runtime_caps_default() };
 	q->whole = q->possible;
 	q->whole.max_zero_stage = 0;
 	q->c = hspmd_cluster_from_json(json_object_get(input, "cluster"), "cluster", err);

@@ -364,9 +364,9 @@ static int reduce_row(struct hspmd_comm *c, const struct hspmd_joint *j, uint64_
 		return 0;
 	int rv = make_rows(c, j, &from, &to, err);
 	if (!rv)
-		rv = is_small(members.count, bytes) ? reduce_small(c, &members, &from.part, &to.part, tag, err)
-		     : members.count > HSPMD_COMM_FEW_MEMBERS  ? reduce_by_chain(c, &members, &from.part, &to.part, tag, err)
-		                                    : reduce_large(c, &members, &from.part, &to.part, tag, err);
+		rv = is_small(members.count, bytes)           ? reduce_small(c, &members, &from.part, &to.part, tag, err)
+		     : members.count > HSPMD_COMM_FEW_MEMBERS ? reduce_by_chain(c, &members, &from.part, &to.part, tag, err)
+		                                              : reduce_large(c, &members, &from.part, &to.part, tag, err);
 	if (rv)
 		return -1; /* the rows' buffers keep their users: messages may be in transit */
 	if (!row_in_place(j, &j->out[0], &j->step[0]->out[j->self]))
