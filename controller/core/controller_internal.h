@@ -136,6 +136,7 @@ struct generation {
 	int members;
 	json_t *expected; /* `live` of its `prepare`; NULL: it had none */
 	bool finished;    /* all steps are done */
+	bool again;       /* it must be begun again, with members that read (readers.h) */
 };
 
 /* A change of the plan: its cause and its cost. */
@@ -535,6 +536,8 @@ void checkpoint_search_check(struct hspmd_controller *m);
 void checkpoint_search_want(struct hspmd_controller *m, const char *sum);
 /* There is no checkpoint to continue from. Returns true if the search goes on, as somebody has named one whose manifest nobody has sent. */
 bool checkpoint_search_again(struct hspmd_controller *m);
+/* { node: address of the device that reads the node's files }: the first member on each. */
+json_t *checkpoint_readers(struct hspmd_controller *m, const struct generation *g);
 /* The choice among those that were found, as run_config's `choose` makes it; 0 also if nothing was found. */
 int checkpoint_choose(struct hspmd_controller *m, json_t *readers, struct run_checkpoint_choice *choice, struct hspmd_error *err);
 void checkpoint_search_clear(struct hspmd_controller *m);

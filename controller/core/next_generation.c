@@ -352,6 +352,11 @@ bool advance_next(struct hspmd_controller *m)
 		    (m->checkpoint_search.asked && !m->checkpoint_search.done))
 			return false;
 		start_generation(m);
+		if (m->next.again) {
+			struct bound_plan *l = bound_plan_ref(m->next.bound_plan);
+			next_drop(m);
+			next_begin(m, l);
+		}
 		return true;
 	default:
 		return false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes that a plan does not use, but that have shards of the checkpoint from which it continues. One worker on each becomes a member of the
- * generation: it reads the node's files and sends them, and quits when all have started, like a worker that leaves. Which nodes these are
- * is known when they have named their checkpoints, so the generation is then begun again with these members. */
+/* Nodes that a plan does not use, but that have shards of the checkpoint from which it continues. One worker on each becomes a member of
+ * the generation: it reads the node's files and sends them, and quits when all have started, like a worker that leaves. Which nodes these
+ * are is known when they have named their checkpoints, so the generation is then begun again with these members. */
 #include "controller/core/readers.h"
 
 #include <stdio.h>
@@ -87,8 +87,8 @@ static bool has_checkpoint(const struct hspmd_controller *m, const struct node *
 	return false;
 }
 
-/* Begins the next generation again, with members on the nodes that have something of the checkpoint of this step. */
-static void begin_with_readers(struct hspmd_controller *m, int64_t step)
+/* The next generation needs members on the nodes that have something of the checkpoint of this step. */
+static void want_readers(struct hspmd_controller *m, int64_t step)
 {
 	char names[200] = "";
 	for (size_t i = 0; i < m->nodes; i++) {
@@ -101,9 +101,7 @@ static void begin_with_readers(struct hspmd_controller *m, int64_t step)
 	}
 	log_msg(m, HSPMD_LOG_INFO, "the plan does not use %s, where parts of the checkpoint of step %lld are: they are read there", names,
 	        (long long)step);
-	struct bound_plan *l = bound_plan_ref(m->next.bound_plan);
-	next_drop(m);
-	next_begin(m, l);
+	m->next.again = true;
 }
 
 bool readers_beyond(struct hspmd_controller *m, const json_t *readers, int64_t step)
@@ -118,7 +116,7 @@ bool readers_beyond(struct hspmd_controller *m, const json_t *readers, int64_t s
 	if (chosen == 2)
 		checkpoint_search_want(m, choice.sum);
 	else if (chosen == 1 && choice.step > step)
-		begin_with_readers(m, choice.step);
+		want_readers(m, choice.step);
 	else
 		return false;
 	return true;

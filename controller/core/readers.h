@@ -17,8 +17,8 @@ bool reads_for_next(const struct hspmd_controller *m, const struct worker *w);
 void readers_forget(struct hspmd_controller *m);
 
 /* `readers` maps the nodes of the next generation's members to those who read there; with it the checkpoint of `step` (-1: none) can be
- * continued from. Returns true if nodes without a member have a newer one, or may have: the generation was begun again, or one of them was
- * asked for a manifest. */
+ * continued from. Returns true if nodes without a member have a newer one, or may have: the generation must be begun again (`again`), or
+ * one of them was asked for a manifest. */
 bool readers_beyond(struct hspmd_controller *m, const json_t *readers, int64_t step);
 
 #endif
