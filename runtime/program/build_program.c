@@ -37,7 +37,8 @@ static void measure_slots(struct hspmd_program *p)
 {
 	for (size_t i = 0; i < p->instruction_count; i++)
 		if (p->instructions[i].kind == HSPMD_INSTRUCTION_READ) {
-			size_t bytes = p->slot_types[p->slots[p->instructions[i].out[0]].slot_type].bytes;
+			const struct hspmd_slot_type *type = &p->slot_types[p->slots[p->instructions[i].out[0]].slot_type];
+			size_t bytes = type->room > type->bytes ? type->room : type->bytes;
 			p->read_bytes = bytes > p->read_bytes ? bytes : p->read_bytes;
 		}
 	for (int i = 0; i < p->state_count; i++)
