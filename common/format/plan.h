@@ -58,7 +58,8 @@ struct hspmd_pipeline_length {
 struct hspmd_pipeline {
 	int micro_batches;
 	int micro_batch; /* samples; the plan's unless it has its own */
-	int seq_len; /* of its longest samples, set for the programs of steps that mix lengths (plan_lengths.h); 0: the plan's. Not in files */
+	/* Of its longest samples, set for the programs of steps that mix lengths (plan_lengths.h); 0: the plan's. Not in files. */
+	int seq_len;
 	int length_count;
 	struct hspmd_pipeline_length *lengths; /* ascending; longer samples go to other pipelines. NULL: it takes all. Optional key */
 	int stage_count;

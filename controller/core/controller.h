@@ -67,22 +67,22 @@ struct run_event {
 };
 
 enum run_action_kind {
-	ACTION_SEND,  /* node, value: to its agent */
-	ACTION_SOLVE, /* id; value { cluster, current: { cluster, plan, behind: as in EVENT_PLAN, 0 if it was searched for } or null, urgent:
-	               * nothing trains until the plan is there, so that the current plan may be repaired, max_nodes, copies: of the state
-	               * on other nodes, every_s, shared_every_s: checkpoint intervals, risk: as in EVENT_RISK } */
-	ACTION_CANCEL_SOLVE,     /* id: of the ACTION_SOLVE whose answer is not needed any more */
-	ACTION_METRICS_LINE,     /* value: a line of metrics.jsonl */
-	ACTION_SAVE_PLAN,        /* id: generation; value: plan */
-	ACTION_SAVE_DEVICES,     /* id: generation; value: how long its devices have computed */
-	ACTION_JOURNAL,          /* value: the journal for a later incarnation of the controller; kept for it before the next action */
-	ACTION_TRACE_TEXT,       /* value: text of the trace file that is being written; the first is its head */
-	ACTION_TRACE_SPANS,      /* value: a part of it (common/format/trace_spans.h) */
-	ACTION_TRACE_END,        /* value { name: of the file; hspmd: what is to be said in it }: the file is complete */
-	ACTION_RECORD_EVENT,     /* value: an event of `hspmd events`, { number, time, event, text, generation } */
-	ACTION_SAMPLE,           /* id: step of a complete checkpoint, from which samples are to be made */
-	ACTION_LOG,              /* id: enum hspmd_log_level; text */
-	ACTION_START_AGENT,      /* node */
+	ACTION_SEND,         /* node, value: to its agent */
+	ACTION_SOLVE,        /* id; value { cluster, current: { cluster, plan, behind: as in EVENT_PLAN, 0 if it was searched for } or null,
+	               * urgent: nothing trains until the plan is there, so that the current plan may be repaired, max_nodes, copies: of
+	               * the state on other nodes, every_s, shared_every_s: checkpoint intervals, risk: as in EVENT_RISK } */
+	ACTION_CANCEL_SOLVE, /* id: of the ACTION_SOLVE whose answer is not needed any more */
+	ACTION_METRICS_LINE, /* value: a line of metrics.jsonl */
+	ACTION_SAVE_PLAN,    /* id: generation; value: plan */
+	ACTION_SAVE_DEVICES, /* id: generation; value: how long its devices have computed */
+	ACTION_JOURNAL,      /* value: the journal for a later incarnation of the controller; kept for it before the next action */
+	ACTION_TRACE_TEXT,   /* value: text of the trace file that is being written; the first is its head */
+	ACTION_TRACE_SPANS,  /* value: a part of it (common/format/trace_spans.h) */
+	ACTION_TRACE_END,    /* value { name: of the file; hspmd: what is to be said in it }: the file is complete */
+	ACTION_RECORD_EVENT, /* value: an event of `hspmd events`, { number, time, event, text, generation } */
+	ACTION_SAMPLE,       /* id: step of a complete checkpoint, from which samples are to be made */
+	ACTION_LOG,          /* id: enum hspmd_log_level; text */
+	ACTION_START_AGENT,  /* node */
 	ACTION_DISCONNECT_AGENT, /* node: close its connection */
 	ACTION_POLL_SLURM,       /* poll Slurm now for the job's allocation */
 	ACTION_GROW,             /* id; count: nodes to add */

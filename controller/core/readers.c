@@ -15,10 +15,16 @@ static bool has_member(const struct generation *g, const struct node *n)
 	return false;
 }
 
+/* The plan uses no worker here, and one could read. */
+static bool is_spare(const struct generation *g, const struct node *n)
+{
+	return node_usable(n) && n->workers && !has_member(g, n);
+}
+
 /* The worker that reads on this node for the generation; NULL: none, or a worker of the plan does. */
 static struct worker *reader_on(const struct generation *g, const struct node *n)
 {
-	return n->reads && node_usable(n) && n->workers && !has_member(g, n) ? n->worker[0] : NULL;
+	return n->reads && is_spare(g, n) ? n->worker[0] : NULL;
 }
 
 void readers_spawn(struct hspmd_controller *m, const struct generation *g)
@@ -67,8 +73,7 @@ static int add_others(struct hspmd_controller *m, const struct generation *g, js
 	int count = 0;
 	for (size_t i = 0; i < m->nodes; i++) {
 		const struct node *n = m->node[i];
-		if (!node_usable(n) || !n->workers || has_member(g, n) ||
-		    !json_array_size(json_object_get(m->checkpoint_search.found, n->name)))
+		if (!is_spare(g, n) || !json_array_size(json_object_get(m->checkpoint_search.found, n->name)))
 			continue;
 		if (json_object_set_new(readers, n->name, json_string(n->worker[0]->address)))
 			m->failed = true;
@@ -93,9 +98,9 @@ static void want_readers(struct hspmd_controller *m, int64_t step)
 	char names[200] = "";
 	for (size_t i = 0; i < m->nodes; i++) {
 		struct node *n = m->node[i];
-		if (!node_usable(n) || !n->workers || has_member(&m->next, n) || !has_checkpoint(m, n, step))
+		if (!is_spare(&m->next, n) || !has_checkpoint(m, n, step))
 			continue;
-		size_t used = strlen(names);
+		size_t used = strlen(names); /* of very many nodes the first are named */
 		snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", n->name);
 		n->reads = true;
 	}

@@ -22,8 +22,8 @@ struct hspmd_engine_job {
 	size_t in_bytes, out_bytes;
 	struct hspmd_row_choice choice; /* of a dispatch or combine, whose job is to be run, not issued: what it reads is not noted */
 	uint64_t tag;
-	/* Further jobs whose steps are joined with this one (hspmd_comm_run_joined): of the same dtype and tag, without `joined` of their own.
-	 * Receives of joined steps are not posted early. */
+	/* Further jobs whose steps are joined with this one (hspmd_comm_run_joined): of the same dtype and tag, without `joined` of their
+	 * own. Receives of joined steps are not posted early. */
 	const struct hspmd_engine_job *joined;
 	int joined_count;
 	const char *tensor; /* for errors */

@@ -20,8 +20,8 @@ struct hspmd_train_local_options {
 	int length_count;
 	int (*length_of_step)(void *context, int64_t step);
 	void *length_context;
-	/* If steps mix these lengths: sample n (step * global batch + index in the batch) has lengths[length_of_sample(length_context, n)], and
-	 * length_of_step is not asked. NULL: they do not. */
+	/* If steps mix these lengths: sample n (step * global batch + index in the batch) has
+	 * lengths[length_of_sample(length_context, n)], and length_of_step is not asked. NULL: they do not. */
 	int (*length_of_sample)(void *context, int64_t number);
 	int threads;           /* per CPU device; 0: 1 */
 	const int *threads_of; /* by device of the cluster, if they differ; NULL: all have `threads` */

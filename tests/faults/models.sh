@@ -28,9 +28,10 @@ prepare() {
 	bytes=$(hspmd plan --job job.json --cluster large.json --max-devices 1 --json | jq '.predicted.memory_bytes | add')
 	draw 3
 	bytes=$((bytes * (4 + drawn) / 10))
-	while write_devices "$bytes" cluster.json && ! hspmd plan --job job.json --cluster cluster.json --max-nodes "$((nodes - 1))" --json \
-		>least.json 2>least.log; do
+	while write_devices "$bytes" cluster.json &&
+		! hspmd plan --job job.json --cluster cluster.json --max-nodes "$((nodes - 1))" --json >least.json 2>least.log; do
 		bytes=$((bytes * 11 / 10))
+		((bytes > 0 && bytes < 4000000000)) || { echo "no plan fits whatever the memory:"; cat least.log; exit 1; }
 	done
 	hspmd plan --job job.json --cluster cluster.json --json >plan.json || exit 1
 	echo "  $(jq -r .model_type "$config") in $bytes bytes a device: $(jq -c '[.zero_stage, .schedule, (.pipelines[] |

@@ -247,8 +247,10 @@ static bool check_mistakes()
 	bool good = true;
 	for (const struct tile_case &c : cases)
 		for (int mistake = NONE + 1; mistake < MISTAKES; mistake++) {
-			if ((mistake == FRAGMENT_TOUCHED && c.how != FRAGMENT) || (mistake == WRONG_LEADING && (c.how == BY_ROWS || c.n == 64)))
-				continue; /* no mistake there */
+			bool is_none = (mistake == FRAGMENT_TOUCHED && c.how != FRAGMENT) ||
+			               (mistake == WRONG_LEADING && (c.how == BY_ROWS || c.n == 64));
+			if (is_none)
+				continue;
 			if (!is_noticed(&c, (enum mistake)mistake)) {
 				printf("not ok %s: nobody noticed mistake %d\n", c.name, mistake);
 				good = false;

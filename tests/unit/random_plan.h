@@ -16,7 +16,8 @@ struct random_plan {
 	int first, devices; /* devices n:first ... of one node; at most 8, at least two if least_zero is above 1 */
 	int seq_len;
 	int least_zero, most_zero; /* of zero_stage */
-	bool mixed; /* for steps that mix lengths, of which the shortest and all others are multiples of 4: every pipeline takes that, some all */
+	/* For steps that mix lengths, of which the shortest and all others are multiples of 4: every pipeline takes that, some all. */
+	bool mixed;
 	const char *shorter;       /* what follows the plan's pipelines; NULL: nothing */
 	unsigned offloads;         /* bit d: device n:d has memory of its own and some of its host's */
 	const struct random_plan_operators *operators; /* of which stages recompute some; NULL: they list none */

@@ -188,17 +188,12 @@ static void offer_home(struct lengths *w, int at)
 
 static void offer_search(struct lengths *w, const struct hspmd_cluster *beside, int at)
 {
-	struct hspmd_solve_request r = *w->request;
+	struct hspmd_solve_request r = hspmd_request_of_length(w->request, w->shares[at].seq_len);
 	struct hspmd_runtime_caps caps = r.caps ? *r.caps : hspmd_runtime_caps_default();
 	struct hspmd_error why;
 	caps.max_zero_stage = 1; /* the state is divided elsewhere */
 	caps.offload = false;
 	r.caps = &caps;
-	r.seq_len = w->shares[at].seq_len;
-	r.programs = NULL;
-	r.current = NULL;
-	r.current_cluster = NULL;
-	r.known_s = 0;
 	r.time_limit_s = r.time_limit_s / w->count;
 	offer(w, at, hspmd_search_plan(beside, w->shares[at].facts, NULL, &r, NULL, NULL, &why), false);
 }

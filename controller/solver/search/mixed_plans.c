@@ -195,19 +195,14 @@ struct candidates {
 /* The fastest plan for `batch` samples of one length, on all devices or on those of one type. NULL: none, or memory. */
 static struct hspmd_plan *search_length(const struct search *w, int length, int batch, int type, double limit_s)
 {
-	struct hspmd_solve_request r = *w->request;
+	struct hspmd_solve_request r = hspmd_request_of_length(w->request, w->shares[length].seq_len);
 	struct hspmd_runtime_caps caps = hspmd_mixed_caps(r.caps);
 	struct hspmd_error why;
 	const char *only = type < 0 ? NULL : w->cluster->types[type].name;
 	caps.recompute &= 1u << HSPMD_RECOMPUTE_NONE | 1u << HSPMD_RECOMPUTE_SELECTIVE | 1u << HSPMD_RECOMPUTE_FULL; /* without lists */
 	caps.offload = false;
 	r.caps = &caps;
-	r.seq_len = w->shares[length].seq_len;
 	r.global_batch = batch;
-	r.programs = NULL;
-	r.current = NULL;
-	r.current_cluster = NULL;
-	r.known_s = 0;
 	r.time_limit_s = limit_s;
 	if (only) {
 		r.limits.types = &only;

@@ -67,4 +67,16 @@ static inline bool hspmd_request_is_cancelled(const struct hspmd_solve_request *
 	return r->cancelled && atomic_load_explicit(r->cancelled, memory_order_relaxed);
 }
 
+/* The request for samples of another length, from the beginning: without a current plan, programs, or a known time. */
+static inline struct hspmd_solve_request hspmd_request_of_length(const struct hspmd_solve_request *r, int seq_len)
+{
+	struct hspmd_solve_request of = *r;
+	of.seq_len = seq_len;
+	of.programs = NULL;
+	of.current = NULL;
+	of.current_cluster = NULL;
+	of.known_s = 0;
+	return of;
+}
+
 #endif
