@@ -7,6 +7,8 @@
 static void read_dense_layers(struct hspmd_json *root, struct hspmd_model *m, struct hspmd_decoder *d)
 {
 	int64_t step = hspmd_json_int_or(root, "decoder_sparse_step", 1, HSPMD_BLOCKS_MAX, 1);
+	if (hspmd_json_failed(root))
+		return; /* what was not read is zero */
 	for (int64_t l = 0; l < m->block_count; l++)
 		d->layers[l].is_dense = (l + 1) % step != 0;
 	struct hspmd_json dense = hspmd_json_array_or_none(root, "mlp_only_layers", 0, HSPMD_BLOCKS_MAX);

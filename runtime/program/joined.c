@@ -7,13 +7,14 @@
 #include "runtime/comm/comm.h"
 #include "runtime/program/joined.h"
 
-/* Messages between two devices are distinguished by transfer, step, recomputation and micro-batch (modulo 512: messages with equal tags
- * arrive in order, and both sides process micro-batches in the same order). comm.h requires the low 8 bits to be free, transport.h tags
- * below 2^44. */
-static uint64_t make_tag(const struct hspmd_transfer_binding *route, int step)
+/* Messages between two devices are distinguished by transfer, step, recomputation, whether they are joined, and micro-batch (modulo 256:
+ * messages with equal tags arrive in order, and both sides process micro-batches in the same order). A tied parameter may travel with
+ * others in one layer and alone in another: only the receives of the latter are posted early, and must not take the former's messages.
+ * comm.h requires the low 8 bits to be free, transport.h tags below 2^44. */
+static uint64_t make_tag(const struct hspmd_transfer_binding *route, int step, bool joined)
 {
 	return route->number << 24 | (uint64_t)(step & (HSPMD_PROGRAM_MAX_TRANSFER_STEPS - 1)) << 18 | (uint64_t)route->recomputed << 17 |
-	       ((uint64_t)(route->micro_batch + 1) & 0x1ff) << 8;
+	       (uint64_t)joined << 16 | ((uint64_t)(route->micro_batch + 1) & 0xff) << 8;
 }
 
 static bool takes_part(const struct hspmd_comm_step *step, int device)
@@ -48,9 +49,9 @@ static int value_slot(struct hspmd_program *p, const struct hspmd_transfer *t, i
 	return slots[value];
 }
 
-/* Add this device's part of one step. tag_of: whose tag the messages have. */
-static int add_step(struct hspmd_program *p, const struct hspmd_bound_transfer *one, int step, const struct hspmd_transfer_binding *tag_of,
-                    int *slots, struct hspmd_error *err)
+/* Add this device's part of one step. joined_to: the first of those whose messages are joined; NULL: it has its own. */
+static int add_step(struct hspmd_program *p, const struct hspmd_bound_transfer *one, int step,
+                    const struct hspmd_transfer_binding *joined_to, int *slots, struct hspmd_error *err)
 {
 	const struct hspmd_transfer *t = one->transfer;
 	const struct hspmd_transfer_binding *route = &one->route;
@@ -73,7 +74,7 @@ static int add_step(struct hspmd_program *p, const struct hspmd_bound_transfer *
 	}
 	i->transfer = t;
 	i->step = step;
-	i->tag = make_tag(tag_of, step);
+	i->tag = make_tag(joined_to ? joined_to : route, step, joined_to != NULL);
 	i->peer_pipeline_rank = route->peer_pipeline_rank;
 	i->peer_schedule_index = route->peer_schedule_index;
 	i->sends = route->sends;
@@ -94,7 +95,7 @@ static int add_joined_step(struct hspmd_program *p, const struct hspmd_bound_tra
 	if (!takes_part(&all[0]->transfer->steps[step], p->device))
 		return 0;
 	for (int i = 0; i < count; i++) {
-		if (add_step(p, all[i], step, joins ? &all[0]->route : &all[i]->route, slots + i * all[0]->transfer->value_count, err))
+		if (add_step(p, all[i], step, joins ? &all[0]->route : NULL, slots + i * all[0]->transfer->value_count, err))
 			return -1;
 		p->instructions[p->instruction_count - 1].joins = joins && i;
 	}

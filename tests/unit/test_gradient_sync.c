@@ -354,6 +354,29 @@ static void joined_sums_have_the_same_bits(void **state)
 	}
 }
 
+/* A tied parameter is gathered with others in the first layer and alone in the last one, whose messages are waited for already while those
+ * of the first are on their way: a tag tells which they are. */
+static void joined_messages_have_tags_of_their_own(void **state)
+{
+	(void)state;
+	struct scene s;
+	int both_ways = 0;
+	build(&s, ZERO(3) "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0\"],\"zero_share\":3}]}," PAIR(
+	                  "n0:1") "," PAIR("n0:2") ",{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n1:0-1\"],"
+	                                           "\"context\":2}]}]}");
+	const struct hspmd_program *p = s.program;
+	for (size_t i = 0; i < p->instruction_count; i++)
+		for (size_t k = 0; k < p->instruction_count; k++) {
+			const struct hspmd_instruction *a = &p->instructions[i], *b = &p->instructions[k];
+			if (a->kind != HSPMD_INSTRUCTION_COMM || b->kind != HSPMD_INSTRUCTION_COMM || !a->joined || b->joined || b->joins)
+				continue;
+			both_ways += a->tag >> 17 == b->tag >> 17;
+			assert_true(a->tag != b->tag);
+		}
+	assert_true(both_ways > 0);
+	clear(&s);
+}
+
 /* Under ZeRO-1 vectors, of which there are more than matrices, are summed as rows and need not be gathered. */
 static void vectors_travel_together(void **state)
 {
@@ -384,6 +407,7 @@ int main(void)
 		cmocka_unit_test(messages_are_joined),
 		cmocka_unit_test(joined_sums_have_the_same_bits),
 		cmocka_unit_test(joined_slots_are_apart),
+		cmocka_unit_test(joined_messages_have_tags_of_their_own),
 		cmocka_unit_test(vectors_travel_together),
 		cmocka_unit_test(once_a_node),
 		cmocka_unit_test(same_losses),

@@ -176,6 +176,8 @@ static const struct edit wrong[] = {
 	  "config.json: layer_types: expected an array of 2, got 1 elements" },
 	{ "{\"model_type\": \"qwen3_moe\", \"mlp_only_layers\": [2], " SIZES "}", "",
 	  "config.json: mlp_only_layers[0]: expected 0..1, got 2" },
+	{ "{\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 0, " SIZES "}", "",
+	  "config.json: decoder_sparse_step: expected 1..16384, got 0" },
 	{ "{\"model_type\": \"gemma3\", \"text_config\": {\"vocab_size\": 9}}", "",
 	  "config.json: text_config.hidden_size: expected an integer" },
 	{ "{\"model_type\": \"smollm3\", \"no_rope_layers\": [1], " SIZES "}", "", "config.json: no_rope_layers: expected" },
