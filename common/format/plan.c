@@ -336,6 +336,7 @@ static int read_head(struct reader *r, struct hspmd_json *root)
 	p->seq_len = (int)hspmd_json_int(root, "seq_len", 1, SEQ_LEN_MAX);
 	p->schedule = (enum hspmd_schedule)hspmd_json_enum_or(root, "schedule", hspmd_schedule_names, HSPMD_SCHEDULE_1F1B);
 	p->zero_stage = (int)hspmd_json_int_or(root, "zero_stage", 0, HSPMD_ZERO_MAX, 0);
+	p->no_prefetch = !hspmd_json_bool_or(root, "prefetch", true);
 	p->synthesis = hspmd_json_bool_or(root, "synthesis", false);
 	struct hspmd_json program = hspmd_json_object_or_none(root, "program");
 	if (program.value && !p->synthesis)
@@ -368,9 +369,12 @@ bool hspmd_plan_in_step(const struct hspmd_plan *p)
 static int check_zero(const struct reader *r, struct hspmd_json *root)
 {
 	const struct hspmd_plan *p = r->p;
+	struct hspmd_json at = hspmd_json_any(root, "prefetch");
+	if (p->no_prefetch && p->zero_stage < 3)
+		return hspmd_json_fail(&at, "only under zero_stage 3 are parameters gathered in the passes");
 	if (p->zero_stage < 2 || hspmd_plan_in_step(p))
 		return 0;
-	struct hspmd_json at = hspmd_json_any(root, "zero_stage");
+	at = hspmd_json_any(root, "zero_stage");
 	return hspmd_json_fail(
 	        &at,
 	        "%d needs pipelines in step: as many micro_batches in each (their micro_batch may differ), stages of the same "

@@ -82,6 +82,8 @@ struct hspmd_plan {
 	int zero_stage; /* what pipelines keep in parts (ZeRO, arXiv 1910.02054). 1: optimizer state; 2: also gradients; 3: also parameters.
 	                   2 and 3 need hspmd_plan_in_step */
 	bool has_zero_shares; /* a stage has a zero_share: whoever sets one sets this */
+	bool no_prefetch;     /* zero_stage 3: the parameters of a layer are gathered when a pass comes to it, not while the layer before it
+	                         computes, which takes the memory of another layer's parameters. Optional key `prefetch`, default true */
 	bool synthesis;     /* how the devices divide each operator is searched (runtime/synthesis): one pipeline of one stage, whose ratios
 	                       and split operators are then chosen by the search. Optional key, default false */
 	json_t *program; /* with `synthesis`: what the search found, as runtime/synthesis writes it (saved_program.c), so that workers need

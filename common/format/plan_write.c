@@ -127,6 +127,8 @@ json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluste
 	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
 		bad |= json_object_set_new(o, "virtual_stages", json_integer(p->virtual_stages));
 	bad |= json_object_set_new(o, "zero_stage", json_integer(p->zero_stage));
+	if (p->no_prefetch && p->zero_stage > 2)
+		bad |= json_object_set_new(o, "prefetch", json_false());
 	if (p->synthesis)
 		bad |= json_object_set_new(o, "synthesis", json_true());
 	if (p->program)

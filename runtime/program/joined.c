@@ -63,6 +63,7 @@ static int add_step(struct hspmd_program *p, const struct hspmd_bound_transfer *
 	i->micro_batch = route->micro_batch;
 	i->layer = route->layer;
 	i->backward = route->backward;
+	i->ahead = route->ahead;
 	i->input_count = i->output_count = 1;
 	i->in[0] = in;
 	i->out[0] = out;

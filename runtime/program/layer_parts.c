@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters of which only parts are kept (zero_stage 3) are gathered when a pass enters a layer that uses them, all of the layer's, and
+/* Parameters of which only parts are kept (zero_stage 3) are gathered before a pass enters a layer that uses them, all of the layer's, and
  * dropped when it leaves the layer; their gradients (zero_stage 2 and 3) are then scattered and added to the parts. Pipelines that exchange
  * such parts come to the same layers in the same order (hspmd_plan_in_step), and what they exchange does not depend on anything in which
- * they may differ, so that all wait for the same transfer. */
+ * they may differ, so that all wait for the same transfer.
+ *
+ * A layer's parameters are gathered while the layer computes that the device comes to before it, in whichever pass (prefetching; Zhao et
+ * al., "PyTorch FSDP", arXiv 2304.11277, section 3.3.2): so the device has those of two layers. If a plan has no memory for this
+ * (no_prefetch), they are gathered when the pass comes to the layer. */
 #include <stdlib.h>
 
 #include "common/alloc.h"
@@ -61,7 +65,7 @@ static int own_value(const struct hspmd_walk *w, int tensor)
 	return tensor < 0 ? -1 : hspmd_spmd_value(w->p->spmd, tensor, w->p->stage);
 }
 
-static struct hspmd_transfer_binding bind(const struct hspmd_walk *w, int number, bool back, int micro_batch, bool backward)
+static struct hspmd_transfer_binding bind(const struct hspmd_walk *w, int number, bool back, const struct hspmd_visit *visit)
 {
 	const struct hspmd_parameter_layout *l = &w->p->layouts->parameters[number];
 	return (struct hspmd_transfer_binding){ .tensor = l->tensor,
@@ -69,10 +73,10 @@ static struct hspmd_transfer_binding bind(const struct hspmd_walk *w, int number
 		                                .in = -1,
 		                                .out = -1,
 		                                .choice = -1,
-		                                .micro_batch = micro_batch,
-		                                .layer = w->layer,
-		                                .backward = backward,
-		                                .recomputed = back && backward,
+		                                .micro_batch = visit->micro_batch,
+		                                .layer = visit->layer,
+		                                .backward = visit->backward,
+		                                .recomputed = back && visit->backward,
 		                                .number = HSPMD_PARAMETER_TRANSFER(number, back),
 		                                .peer_pipeline_rank = -1 };
 }
@@ -96,19 +100,75 @@ static int add_routes(struct hspmd_walk *w, int apart, hspmd_after_transfer *aft
 	               : 0;
 }
 
-static int gather(struct hspmd_walk *w, int number, int micro_batch, bool backward)
+/* Where it is noted which slot has a parameter that is gathered; NULL: this one is not, or not here. */
+static int *gathered_slot(const struct hspmd_walk *w, int number, int micro_batch)
 {
 	const struct hspmd_program_state *s = &w->p->states[number];
-	int value = own_value(w, s->tensor);
-	struct hspmd_transfer_binding route = bind(w, number, true, micro_batch, backward);
-	if (!s->gather || value < 0)
-		return 0;
-	route.in = s->copy >= 0 ? s->copy : s->param;
-	route.out = hspmd_walk_new_slot(w, value, micro_batch);
-	if (route.out == -2)
-		return -1;
-	add_route(w, s->gather, &route);
+	int value = s->gather ? own_value(w, s->tensor) : -1;
+	return value < 0 ? NULL : hspmd_walk_slot(w, value, micro_batch);
+}
+
+/* Gathers what is not there yet of the parameters for a visit. ahead: an earlier one still uses its own. */
+static int gather_layer(struct hspmd_walk *w, const struct hspmd_visit *visit, bool ahead)
+{
+	for (int i = 0; i < w->sharded_count; i++) {
+		int number = w->sharded[i].number,
+		    *at = w->sharded[i].layer == visit->layer ? gathered_slot(w, number, visit->micro_batch) : NULL;
+		if (!at || *at >= 0)
+			continue;
+		const struct hspmd_program_state *s = &w->p->states[number];
+		struct hspmd_transfer_binding route = bind(w, number, true, visit);
+		route.ahead = ahead;
+		route.in = s->copy >= 0 ? s->copy : s->param;
+		route.out = hspmd_walk_new_slot(w, own_value(w, s->tensor), visit->micro_batch);
+		if (route.out == -2)
+			return -1;
+		add_route(w, s->gather, &route);
+	}
+	return add_routes(w, 0, NULL);
+}
+
+int hspmd_walk_find_visits(struct hspmd_walk *w, const struct hspmd_schedule_entry *entries, int count)
+{
+	const struct hspmd_program *p = w->p;
+	size_t capacity = 0;
+	for (int t = 0; w->sharded_count && !w->plan->no_prefetch && t < count; t++) {
+		int layer = -1, stage = p->stage + entries[t].chunk * p->pipeline_ranks;
+		for (size_t i = 0; i < p->spmd->node_count; i++) {
+			const struct hspmd_spmd_node *n = &p->spmd->nodes[i];
+			if (n->stage != stage || n->layer == layer || !hspmd_walk_has_node(w, &entries[t], i))
+				continue;
+			if (hspmd_array_grow(&w->visits, &capacity, w->visit_count, sizeof *w->visits))
+				return hspmd_fail_memory(w->err, "specialising");
+			layer = n->layer;
+			w->visits[w->visit_count++] = (struct hspmd_visit){ layer, entries[t].micro_batch, n->backward };
+		}
+	}
 	return 0;
+}
+
+/* The visit that comes next, whose parameters are gathered already; NULL: none. */
+static const struct hspmd_visit *coming(const struct hspmd_walk *w)
+{
+	return w->next_visit < w->visit_count ? &w->visits[w->next_visit] : NULL;
+}
+
+static bool uses(const struct hspmd_walk *w, int layer, int number)
+{
+	const struct hspmd_sharded one = { layer, number };
+	return bsearch(&one, w->sharded, (size_t)w->sharded_count, sizeof one, compare_sharded);
+}
+
+/* The pass leaves the layer: its parameters are dropped, but for those that the next visit uses in the same micro-batch, as the last
+ * layer's backward pass does behind its forward pass. */
+static void drop_layer(struct hspmd_walk *w, int micro_batch)
+{
+	const struct hspmd_visit *next = coming(w);
+	for (int i = 0; w->layer >= 0 && i < w->sharded_count; i++) {
+		int number = w->sharded[i].number, *at = w->sharded[i].layer == w->layer ? gathered_slot(w, number, micro_batch) : NULL;
+		if (at && !(next && next->micro_batch == micro_batch && uses(w, next->layer, number)))
+			*at = -1;
+	}
 }
 
 /* Adds what this device gets of a micro-batch's gradient to what it keeps. */
@@ -142,7 +202,7 @@ static int scatter(struct hspmd_walk *w, int number, int micro_batch)
 	struct hspmd_program *p = w->p;
 	const struct hspmd_program_state *s = &p->states[number];
 	int gradient = p->graph->tensors[s->tensor].grad, value = own_value(w, gradient);
-	struct hspmd_transfer_binding route = bind(w, number, false, micro_batch, true);
+	struct hspmd_transfer_binding route = bind(w, number, false, &(struct hspmd_visit){ w->layer, micro_batch, true });
 	if (value < 0 || (route.in = *hspmd_walk_slot(w, value, micro_batch)) < 0)
 		return 0; /* no operator of this layer adds to it */
 	*hspmd_walk_slot(w, value, micro_batch) = -1;
@@ -174,15 +234,14 @@ static int scatter_layer(struct hspmd_walk *w, int micro_batch)
 
 int hspmd_walk_enter_layer(struct hspmd_walk *w, int layer, int micro_batch, bool backward)
 {
-	int status = backward && w->layer >= 0 ? scatter_layer(w, micro_batch) : 0;
-	for (int i = 0; !status && w->layer >= 0 && i < w->sharded_count; i++) {
-		int value = own_value(w, w->p->states[w->sharded[i].number].tensor);
-		if (w->sharded[i].layer == w->layer && value >= 0 && w->p->states[w->sharded[i].number].gather)
-			*hspmd_walk_slot(w, value, micro_batch) = -1;
-	}
+	if (backward && w->layer >= 0 && scatter_layer(w, micro_batch))
+		return -1;
+	drop_layer(w, micro_batch);
 	w->layer = layer;
-	for (int i = 0; !status && layer >= 0 && i < w->sharded_count; i++)
-		if (w->sharded[i].layer == layer)
-			status = gather(w, w->sharded[i].number, micro_batch, backward);
-	return status ? status : add_routes(w, 0, NULL);
+	if (layer < 0)
+		return 0;
+	w->next_visit++;
+	const struct hspmd_visit *next = coming(w);
+	return gather_layer(w, &(struct hspmd_visit){ layer, micro_batch, backward }, false) || (next && gather_layer(w, next, true)) ? -1
+	                                                                                                                              : 0;
 }

@@ -87,6 +87,7 @@ struct hspmd_instruction {
 	bool sends;                                  /* this device is the sender */
 	int joined;    /* COMM: so many instructions behind this one run with it, their steps joined (joined.h) */
 	bool joins;    /* COMM: it is one of those */
+	bool ahead;    /* COMM: gathers parameters for a layer that the passes come to next, while the one before it computes */
 	bool overlaps; /* COMM: the result is not needed before all gradients are complete, so that the transfer may run until then */
 };
 
@@ -264,6 +265,7 @@ struct hspmd_transfer_binding {
 	int choice;             /* slot: the experts that rows chose; -1: none */
 	int micro_batch, layer;
 	bool backward, recomputed; /* recomputed: for a forward pass that runs again */
+	bool ahead;                /* as in struct hspmd_instruction */
 	uint64_t number;           /* number of the transfer, the same on all devices */
 	int peer_pipeline_rank, peer_schedule_index;
 	bool sends; /* as in struct hspmd_instruction; peer_pipeline_rank -1: within a stage */

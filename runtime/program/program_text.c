@@ -68,6 +68,8 @@ static void print_instruction(const struct printer *pr, size_t i)
 		fprintf(pr->f, ", in one message with the next %d", in->joined);
 	if (in->overlaps)
 		fputs(", beside what follows", pr->f);
+	if (in->ahead && !in->joins)
+		fputs(", ahead, beside the layer before", pr->f);
 	fputc('\n', pr->f);
 }
 

@@ -251,7 +251,7 @@ static int run_entry(struct hspmd_walk *w, const struct hspmd_schedule_entry *en
 	int layer = -1, stage = w->p->stage + entry->chunk * w->p->pipeline_ranks;
 	for (size_t i = 0; i < s->node_count; i++) {
 		const struct hspmd_spmd_node *n = &s->nodes[i];
-		if (n->backward != (entry->backward || entry->weights) || w->weights[i] != entry->weights)
+		if (!hspmd_walk_has_node(w, entry, i))
 			continue;
 		if (w->sharded_count && n->stage == stage && n->layer != w->layer &&
 		    hspmd_walk_enter_layer(w, n->layer, entry->micro_batch, n->backward))
@@ -320,8 +320,10 @@ static int walk_entries(struct hspmd_walk *w)
 			mark_wanted(w, l, needed);
 	if (!status && w->plan->schedule == HSPMD_SCHEDULE_ZB_H1)
 		status = mark_weights(w);
-	if (!status)
+	if (!status) {
 		index_entries(w, entries);
+		status = hspmd_walk_find_visits(w, entries, entry_count);
+	}
 	for (int t = 0; !status && t < entry_count; t++)
 		status = run_entry(w, &entries[t]);
 	free(entries);
@@ -365,6 +367,7 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 	free(w.index_of);
 	free(w.in_sets);
 	free(w.sharded);
+	free(w.visits);
 	free(w.joined);
 	return status;
 }

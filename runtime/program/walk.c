@@ -88,6 +88,11 @@ int hspmd_walk_old_slot(struct hspmd_walk *w, int value, int micro_batch)
 	return slot;
 }
 
+bool hspmd_walk_has_node(const struct hspmd_walk *w, const struct hspmd_schedule_entry *entry, size_t node)
+{
+	return w->p->spmd->nodes[node].backward == (entry->backward || entry->weights) && w->weights[node] == entry->weights;
+}
+
 int *hspmd_walk_slot(const struct hspmd_walk *w, int value, int micro_batch)
 {
 	return &w->slot_of[(size_t)micro_batch * w->p->spmd->value_count + (size_t)value];

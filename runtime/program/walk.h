@@ -4,12 +4,19 @@
 #ifndef HSPMD_PROGRAM_WALK_H
 #define HSPMD_PROGRAM_WALK_H
 
+#include "common/schedule.h"
 #include "runtime/program/joined.h"
 #include "runtime/program/parameter_state.h"
 
 /* A layer uses a parameter of which only parts are kept, of itself or of its gradient. */
 struct hspmd_sharded {
 	int layer, number; /* of its state */
+};
+
+/* A pass of this device comes to a layer. */
+struct hspmd_visit {
+	int layer, micro_batch;
+	bool backward;
 };
 
 struct hspmd_walk {
@@ -27,6 +34,8 @@ struct hspmd_walk {
 	bool *in_parts;                /* per tensor: a parameter, or a gradient, of which only parts are kept */
 	struct hspmd_sharded *sharded; /* by layer, then by parameter */
 	int sharded_count;
+	struct hspmd_visit *visits;          /* all of the program, in order, if `sharded` parameters are gathered a layer ahead */
+	size_t visit_count, next_visit;      /* next_visit: the first that the walk has not come to */
 	int layer;                           /* of which `sharded` parameters are there; -1: none */
 	struct hspmd_bound_transfer *joined; /* what a layer begins or ends with, not added yet: room for one of each of `sharded` */
 	int joined_count;
@@ -45,10 +54,14 @@ int hspmd_walk_new_slot(struct hspmd_walk *w, int value, int micro_batch);
 int hspmd_walk_old_slot(struct hspmd_walk *w, int value, int micro_batch);
 /* Where the slot is noted that holds the value now; there -1: none. */
 int *hspmd_walk_slot(const struct hspmd_walk *w, int value, int micro_batch);
+/* Returns true if a schedule entry has this node, of whichever stage. */
+bool hspmd_walk_has_node(const struct hspmd_walk *w, const struct hspmd_schedule_entry *entry, size_t node);
 
 /* ---- layer_parts.c */
 /* Lists the parameters of which only parts are kept, with the layers of this device that use them. 0, or -1 and err. */
 int hspmd_walk_find_sharded(struct hspmd_walk *w);
+/* Lists the layers that the device's schedule entries come to, unless the plan gathers nothing ahead. 0, or -1 and err. */
+int hspmd_walk_find_visits(struct hspmd_walk *w, const struct hspmd_schedule_entry *entries, int count);
 /* The pass comes to another layer (-1: to its end). 0, or -1 and err. */
 int hspmd_walk_enter_layer(struct hspmd_walk *w, int layer, int micro_batch, bool backward);
 

@@ -225,8 +225,8 @@ char *random_plan(const struct random_plan *of)
 	compose(BATCH, pipelines, samples);
 	for (int p = 0; p < pipelines; p++)
 		zero = width[p] > 6 && zero > 1 ? 1 : zero; /* one stage would be too wide */
-	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":%d,\"zero_stage\":%d,", BATCH,
-	        of->seq_len, zero);
+	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":%d,\"zero_stage\":%d,%s", BATCH,
+	        of->seq_len, zero, zero == 3 && !random_plan_draw(4) ? "\"prefetch\":false," : "");
 	put_schedule(f, zero > 1, of->mixed, &rounds);
 	common.zero = zero;
 	if (zero > 1)

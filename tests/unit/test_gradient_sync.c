@@ -144,15 +144,16 @@ static void same_losses(void **state)
 	}
 }
 
-/* The tags of this device's sums in which `other` takes part too, in their order, as text. */
-static char *sums_with(const struct hspmd_program *p, int other)
+/* The tags of what this device does together with `other`, in their order, as text: of sums once per step, or of the passes. Messages
+ * between stages are not among them: there one side sends when the other comes to it. */
+static char *common_with(const struct hspmd_program *p, int other, bool passes)
 {
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
 	for (size_t i = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		if (in->kind != HSPMD_INSTRUCTION_COMM || in->micro_batch >= 0)
+		if (in->kind != HSPMD_INSTRUCTION_COMM || (in->micro_batch >= 0) != passes || in->peer_pipeline_rank >= 0)
 			continue;
 		const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
 		int64_t elements = 0;
@@ -168,7 +169,27 @@ static char *sums_with(const struct hspmd_program *p, int other)
 	return text;
 }
 
-/* A device knows only of gradients that it has a part of. Any two must still agree on what they send each other, and in which order. */
+/* Any two devices agree on what they do together, and in which order. Returns the length of its text. */
+static size_t check_order(const char *model, const char *plan, bool passes)
+{
+	struct scene s[DEVICES];
+	size_t shared = 0;
+	for (int d = 0; d < DEVICES; d++)
+		build_for(&s[d], model, plan, d);
+	for (int a = 0; a < DEVICES; a++)
+		for (int b = 0; b < a; b++) {
+			char *x = common_with(s[a].program, b, passes), *y = common_with(s[b].program, a, passes);
+			assert_string_equal(x, y);
+			shared += strlen(x);
+			free(x);
+			free(y);
+		}
+	for (int d = 0; d < DEVICES; d++)
+		clear(&s[d]);
+	return shared;
+}
+
+/* A device knows only of gradients that it has a part of. */
 static void same_order(void **state)
 {
 	(void)state;
@@ -183,23 +204,8 @@ static void same_order(void **state)
 		"{\"layers\":[0,3],\"devices\":[\"n1:0-1\"]},{\"layers\":[3,6],\"devices\":[\"n0:2\"]},{\"layers\":[6,8],\"devices\":[\"n1:"
 		"2\"]}]}]}",
 	};
-	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
-		struct scene s[DEVICES];
-		size_t shared = 0;
-		for (int d = 0; d < DEVICES; d++)
-			build_for(&s[d], wide, plans[i], d);
-		for (int a = 0; a < DEVICES; a++)
-			for (int b = 0; b < a; b++) {
-				char *x = sums_with(s[a].program, b), *y = sums_with(s[b].program, a);
-				assert_string_equal(x, y);
-				shared += strlen(x);
-				free(x);
-				free(y);
-			}
-		assert_true(shared > 0);
-		for (int d = 0; d < DEVICES; d++)
-			clear(&s[d]);
-	}
+	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+		assert_true(check_order(wide, plans[i], false) > 0);
 }
 
 /* Each device of two context groups of two has the gradients of one head of keys and values at all positions, by its own heads and
@@ -277,12 +283,12 @@ static const struct {
 } plans[] = {
 	{ "ZeRO-1", ZERO(1) FOUR, 0, { 0, 0 }, { 49, 5 }, { 46, 2 } },
 	{ "ZeRO-2", ZERO(2) FOUR, 0, { 120, 36 }, { 0, 0 }, { 60, 2 } },
-	{ "ZeRO-3", ZERO(3) FOUR, 0, { 360, 76 }, { 0, 0 }, { 0, 0 } },
+	{ "ZeRO-3", ZERO(3) FOUR, 0, { 352, 72 }, { 0, 0 }, { 0, 0 } },
 	{ "unequal", ZERO(0) UNEQUAL, 0, { 60, 60 }, { 37, 3 }, { 0, 0 } },
 	{ "unequal, whole", ZERO(0) UNEQUAL, 2, { 0, 0 }, { 53, 3 }, { 0, 0 } },
 	{ "unequal, ZeRO-1", ZERO(1) UNEQUAL, 0, { 60, 60 }, { 37, 3 }, { 23, 1 } },
 	{ "unequal, ZeRO-2", ZERO(2) IN_STEP, 2, { 60, 24 }, { 0, 0 }, { 37, 3 } },
-	{ "unequal, ZeRO-3", ZERO(3) IN_STEP, 2, { 208, 76 }, { 0, 0 }, { 0, 0 } },
+	{ "unequal, ZeRO-3", ZERO(3) IN_STEP, 2, { 202, 70 }, { 0, 0 }, { 0, 0 } },
 };
 #define PLAN_COUNT (sizeof plans / sizeof *plans)
 
@@ -377,6 +383,108 @@ static void joined_messages_have_tags_of_their_own(void **state)
 	clear(&s);
 }
 
+/* ---- parameters gathered ahead */
+
+#define STAGES(device, next)                                                                                                               \
+	"{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"" device "\"]},{\"layers\":[2,5],\"devices\":[\"" next "\"]}]}"
+#define CHUNKS(device, next)                                                                                                               \
+	"{\"micro_batches\":4,\"stages\":[{\"layers\":[0,1],\"devices\":[\"" device "\"]},{\"layers\":[1,2],\"devices\":[\"" next          \
+	"\"]},{\"layers\":[2,3],\"devices\":[\"" device "\"]},{\"layers\":[3,5],\"devices\":[\"" next "\"]}]}"
+
+static const char *const ahead[] = {
+	ZERO(3) FOUR,
+	ZERO(3) IN_STEP,
+	ZERO(3) "[" STAGES("n0:0", "n0:1") "," STAGES("n1:0", "n1:1") "]}",
+	ZERO(3) "[" STAGES("n0:0", "n0:1") "," STAGES("n1:0", "n1:1") "],\"schedule\":\"gpipe\"}",
+	ZERO(3) "[" CHUNKS("n0:0", "n0:1") "," CHUNKS("n1:0", "n1:1") "],\"schedule\":\"interleaved\",\"virtual_stages\":2}",
+};
+#define AHEAD_COUNT (sizeof ahead / sizeof *ahead)
+
+/* The passes of devices in step have their messages in one order, also where a layer is gathered ahead in another micro-batch's pass. */
+static void same_order_in_passes(void **state)
+{
+	(void)state;
+	static const char *const models[] = { llama, trainer_gpt2 }; /* the latter's first and last layer share a weight */
+	for (size_t i = 0; i < AHEAD_COUNT; i++)
+		for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+			assert_true(check_order(models[m], ahead[i], true) > 0);
+}
+
+/* The instruction that gathered the parameter in a slot, before `at`; SIZE_MAX: none did. */
+static size_t gathered_by(const struct hspmd_program *p, size_t at, int slot)
+{
+	const struct hspmd_slot *s = slot < 0 ? NULL : &p->slots[slot];
+	if (!s || s->memory != HSPMD_ARENA_TRANSIENT ||
+	    p->graph->tensors[p->slot_types[s->slot_type].tensor].role != HSPMD_TENSOR_PARAMETER)
+		return SIZE_MAX;
+	while (at-- > 0)
+		if (p->instructions[at].kind == HSPMD_INSTRUCTION_COMM && p->instructions[at].out[0] == slot)
+			return at;
+	return SIZE_MAX;
+}
+
+/* Each layer of a pass but the program's first two uses parameters whose gathering began before the layer before it computed. */
+static void check_ahead(const struct hspmd_program *p)
+{
+	size_t begins[2] = { 0 }; /* where the layers before this one began to compute: the last, and the one before it */
+	const struct hspmd_instruction *last = NULL;
+	int used = 0, visits = 0;
+	for (size_t i = 0; i < p->vote; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind != HSPMD_INSTRUCTION_RUN || in->opcode == HSPMD_OP_ACCUMULATE)
+			continue;
+		bool comes = !last || last->layer != in->layer || last->micro_batch != in->micro_batch || last->backward != in->backward;
+		last = in;
+		if (comes) {
+			begins[1] = begins[0];
+			begins[0] = i;
+			visits++;
+		}
+		for (int k = 0; k < in->input_count; k++) {
+			size_t by = gathered_by(p, i, in->in[k]);
+			if (by == SIZE_MAX || visits < 3)
+				continue;
+			assert_true(by < begins[1]);
+			used++;
+		}
+	}
+	assert_true(used > 10);
+}
+
+static int count_ahead(const struct hspmd_program *p)
+{
+	int count = 0;
+	for (size_t i = 0; i < p->instruction_count; i++)
+		count += p->instructions[i].ahead;
+	return count;
+}
+
+/* A plan that does without takes less memory, and all bits are the same. */
+static void layers_are_gathered_ahead(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < AHEAD_COUNT; i++) {
+		struct hspmd_error err = { "" };
+		struct scene with, without;
+		double losses[2][STEPS];
+		char late[1024];
+		snprintf(late, sizeof late, "{\"prefetch\":false,%s", ahead[i] + 1);
+		build_for(&with, llama, ahead[i], 0);
+		build_for(&without, llama, late, 0);
+		check_ahead(with.program);
+		assert_int_equal(count_ahead(without.program), 0);
+		assert_true(without.program->arena_bytes < with.program->arena_bytes);
+		clear(&with);
+		clear(&without);
+		for (int k = 0; k < 2; k++) {
+			struct trainer_options o = { .cluster = cluster, .model = llama, .plan = k ? late : ahead[i], .steps = STEPS };
+			if (trainer_train(&o, losses[k], &err))
+				fail_msg("plan %zu, %s: %s", i, k ? "without" : "with", err.text);
+		}
+		assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
+	}
+}
+
 /* Under ZeRO-1 vectors, of which there are more than matrices, are summed as rows and need not be gathered. */
 static void vectors_travel_together(void **state)
 {
@@ -413,6 +521,8 @@ int main(void)
 		cmocka_unit_test(same_losses),
 		cmocka_unit_test(same_order),
 		cmocka_unit_test(narrow_gradients_are_summed),
+		cmocka_unit_test(same_order_in_passes),
+		cmocka_unit_test(layers_are_gathered_ahead),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -493,6 +493,36 @@ static void sums_beside_backward_passes(void **state)
 	            &(struct plot){ .begins = wait_for_last_kernel, .before = compute_until_a_sum_is_done, .told = see_sum }, STEPS);
 }
 
+/* ---- parameters of a layer are gathered while the layer before it computes, forward and backward */
+
+static const char in_parts[] =
+        "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":3,"
+        "\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]},"
+        "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:1\"]}]}]}";
+
+/* The first attention of a step is that of layer 1, and the first backward that of layer 3. */
+static void attend_until_the_next_layer_has_come(struct member *m, enum hspmd_opcode op)
+{
+	if (m->number == 0 && op == HSPMD_OP_ATTENTION)
+		await(m, FIRST);
+	if (m->number == 0 && op == HSPMD_OP_ATTENTION_GRAD)
+		await(m, SECOND);
+}
+
+static void see_gathered(struct member *m, enum hspmd_lane lane, int instruction, struct span span)
+{
+	const struct hspmd_instruction *in = &m->program->instructions[instruction];
+	(void)span;
+	if (m->number == 0 && lane == HSPMD_LANE_TRANSFERS && in->ahead && in->layer == 2 && in->micro_batch == 0)
+		happens(m, in->backward ? SECOND : FIRST);
+}
+
+static void gathers_beside_the_layer_before(void **state)
+{
+	(void)state;
+	same_losses(trainer_gpt2, in_parts, &(struct plot){ .before = attend_until_the_next_layer_has_come, .told = see_gathered }, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -500,6 +530,7 @@ int main(void)
 		cmocka_unit_test(receives_beside_passes),
 		cmocka_unit_test(ring_beside_attention),
 		cmocka_unit_test(sums_beside_backward_passes),
+		cmocka_unit_test(gathers_beside_the_layer_before),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,6 +199,8 @@ static const struct edit edits[] = {
 	{ "\"schedule\"", "\"shcedule\"", "p.json: shcedule: unknown key; did you mean \"schedule\"?" },
 	{ "1f1b", "2f2b", "p.json: schedule: expected \"1f1b\", \"gpipe\", \"interleaved\" or \"zb-h1\", got \"2f2b\"" },
 	{ "\"zero_stage\": 0", "\"zero_stage\": 4", "p.json: zero_stage: expected 0..3, got 4" },
+	{ "\"zero_stage\": 0", "\"zero_stage\": 2, \"prefetch\": false",
+	  "p.json: prefetch: only under zero_stage 3 are parameters gathered in the passes" },
 	{ "\"global_batch\": 12", "\"global_batch\": 13",
 	  "p.json: pipelines: their micro_batches times micro_batch add up to 12, but global_batch is 13" },
 	{ "\"micro_batches\": 4", "\"micro_batches\": 4, \"micro_batch\": 3", "add up to 16, but global_batch is 12" },

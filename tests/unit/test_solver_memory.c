@@ -92,6 +92,14 @@ static const struct {
 	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
 	{ "two pipelines, ZeRO 3", "\"schedule\":\"1f1b\",\"zero_stage\":3",
 	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines, ZeRO 3, without prefetch", "\"schedule\":\"1f1b\",\"zero_stage\":3,\"prefetch\":false",
+	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "four pipelines, ZeRO 3", "\"schedule\":\"1f1b\",\"zero_stage\":3",
+	  PIPE(2, STAGE(0, 8, "0", "")) "," PIPE(2, STAGE(0, 8, "1", "")) "," PIPE(2, STAGE(0, 8, "2", "")) "," PIPE(
+	          2, STAGE(0, 8, "3", "")) },
+	{ "two interleaved pipelines, ZeRO 3", "\"schedule\":\"interleaved\",\"virtual_stages\":2,\"zero_stage\":3",
+	  PIPE(4, STAGE(0, 2, "0", "") "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "0", "") "," STAGE(6, 8, "1", "")) "," PIPE(
+	          4, STAGE(0, 2, "2", "") "," STAGE(2, 4, "3", "") "," STAGE(4, 6, "2", "") "," STAGE(6, 8, "3", "")) },
 	{ "two pipelines, ZeRO, unequal", "\"schedule\":\"1f1b\",\"zero_stage\":1",
 	  PIPE(4, STAGE(0, 8, "0", ",\"zero_share\":3")) "," PIPE(4, STAGE(0, 8, "1", ",\"zero_share\":0.5")) },
 	{ "two pipelines, ZeRO 2, unequal", "\"schedule\":\"1f1b\",\"zero_stage\":2",

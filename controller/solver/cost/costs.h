@@ -171,6 +171,9 @@ struct hspmd_layer_copies {
 	double part; /* of what ZeRO divides that this copy keeps; 0: as much as the others */
 	bool offload; /* the optimizer's state is in the host's memory */
 	bool adds;    /* parts of gradients are added up over several micro-batches */
+	/* The weights of a layer are gathered while the layer before it computes; behind the stage's last layer comes a pass of this stage,
+	 * another chunk of the same devices if there are several. NULL: none are gathered ahead. */
+	const struct hspmd_stage *turn;
 };
 /* Of a stage of the plan: of its layers on average, by their weights. */
 struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage);
@@ -210,6 +213,11 @@ double hspmd_device_vectors(const struct hspmd_costs *c, int first, int end, dou
 struct hspmd_layer_copies hspmd_vector_copies(const struct hspmd_layer_copies *copies);
 /* Bytes of weight, gradient and optimizer state per weight. */
 double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies);
+/* Number of weights that ZeRO-3 gathers ahead while a pass runs layers [l, end) of the stage: those of the layer behind them. When most
+ * micro-batches are in flight, a stage's forward pass is followed by the backward pass of another one through `turn`, and that by a forward
+ * pass; at the end of the model the same one goes back, and the last layer's weights are there. */
+double hspmd_weights_ahead(const struct hspmd_costs *c, const struct hspmd_stage *s, const struct hspmd_stage *turn, int l, int end,
+                           bool backward, double share);
 /* Additional bytes per weight at the step's end. */
 double hspmd_step_end_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies);
 /* Bytes of the host's memory per weight, if the optimizer's state is there. */

@@ -9,7 +9,8 @@
  *   allocated until that stage is known to have it
  * - deferred: the same of micro-batches whose weight gradients are still to be computed (zb-h1)
  * - running: of the micro-batch whose pass runs, what it has saved and what the current layer needs; and sources of messages that the pass
- *   before has left behind. Under ZeRO-3 the weights of the current layer until they are read, under ZeRO-2 and 3 their gradients
+ *   before has left behind. Under ZeRO-3 the weights of the current layer until they are read, and those of the next one, unless the plan
+ *   gathers nothing ahead; under ZeRO-2 and 3 their gradients
  * - offloaded: optimizer state in the host's memory instead of the device's: the moments and, of rounded weights, those that are not
  *   rounded. Under ZeRO, too, the updated weights that others gather stay on the device
  * - end: at the step's end, when all of this but the state is free again: under ZeRO-1 the sums that each copy received of its part of the
@@ -134,9 +135,15 @@ static int end_of_group(const struct hspmd_plan *p, int layer, int end)
 
 struct hspmd_layer_copies hspmd_costs_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage)
 {
-	const struct hspmd_stage *s = &p->pipelines[pipeline].stages[stage];
-	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage, 0, s->offload == HSPMD_OFFLOAD_OPTIMIZER,
-		                             p->pipelines[pipeline].micro_batches > 1 };
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	const struct hspmd_stage *s = &pipe->stages[stage];
+	int ranks = pipe->stage_count / p->virtual_stages, turn = (p->virtual_stages - 1 - stage / ranks) * ranks + stage % ranks;
+	struct hspmd_layer_copies copies = { p->pipeline_count,
+		                             p->zero_stage,
+		                             0,
+		                             s->offload == HSPMD_OFFLOAD_OPTIMIZER,
+		                             pipe->micro_batches > 1,
+		                             p->zero_stage > 2 && !p->no_prefetch ? &pipe->stages[turn] : NULL };
 	double kept = 0, all = 0;
 	if (!p->zero_stage || !p->has_zero_shares)
 		return copies;
@@ -210,6 +217,8 @@ struct weight_bytes {
 	double joined;    /* most gradients that are summed at a time */
 	double more;      /* weights that the first layer uses beyond its own */
 	double held;      /* weights whose gradients the layer after the last one has left behind */
+	double ahead;     /* of each weight of the layer whose pass comes next */
+	double next[2]; /* weights of the layer to which a forward pass comes behind the last layer, and a backward pass behind the first */
 };
 
 /* Bytes of one sample when a backward pass leaves a layer, beyond those that the layer has saved: all gradients of its `weights`, the sums
@@ -249,6 +258,23 @@ static double more_weights(const struct hspmd_costs *c, const struct hspmd_stage
 		params += layer == l && both ? c->layers[l].tied_params : layer == other && !both ? -c->layers[l].tied_params : 0;
 	}
 	return params;
+}
+
+/* Weights that are gathered for a pass of the layer. */
+static double gathered_weights(const struct hspmd_costs *c, const struct hspmd_stage *s, int layer, double share)
+{
+	double replicated = c->replicated_sum[layer + 1] - c->replicated_sum[layer];
+	return replicated + (c->params_sum[layer + 1] - c->params_sum[layer] - replicated + more_weights(c, s, layer)) * share;
+}
+
+double hspmd_weights_ahead(const struct hspmd_costs *c, const struct hspmd_stage *s, const struct hspmd_stage *turn, int l, int end,
+                           bool backward, double share)
+{
+	if (backward)
+		return l > s->layers[0] ? gathered_weights(c, s, l - 1, share) : gathered_weights(c, turn, turn->layers[0], share);
+	return end < s->layers[1]      ? gathered_weights(c, s, end, share)
+	       : end == c->layer_count ? 0
+	                               : gathered_weights(c, turn, turn->layers[1] - 1, share);
 }
 
 double hspmd_step_end_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies)
@@ -314,12 +340,16 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
 	/* While layer l runs backward, there is what the layers up to it have saved and what those after it have deferred: relative to all
 	 * deferred, the difference of the sums up to l. It is largest at the first of equal layers, or at the last. */
 	double first = sum->saved - sum->deferred + saved - deferred, last = first + (count - 1) * (saved - deferred);
-	sum->most_backward = fmax(sum->most_backward, fmax(first, last + of_weight->held * of_weight->sum) + backward);
+	double like = of_weight->ahead * used, after = of_weight->ahead * of_weight->next[0],
+	       before_it = of_weight->ahead * of_weight->next[1];
+	sum->most_backward =
+	        fmax(sum->most_backward,
+	             fmax(first + before_it, last + of_weight->held * of_weight->sum + (count > 1 ? like : before_it)) + backward);
 	double ends = weights * of_weight->end;
 	double before = sum->saved - sum->ended + saved;
 	sum->most_ending = fmax(sum->most_ending, fmax(before, before + (count - 1) * (saved - ends / count)) + backward);
 	sum->ended += ends;
-	sum->most_forward = fmax(sum->most_forward, sum->saved + count * saved + forward);
+	sum->most_forward = fmax(sum->most_forward, sum->saved + count * saved + forward + fmax(after, count > 1 ? like - saved : 0));
 	sum->saved += count * saved;
 	sum->deferred += count * deferred;
 	sum->left_forward += count * at(&m->left_forward, f->memory_scale, device);
@@ -344,6 +374,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		                          .end = end_bytes,
 		                          .joined = HSPMD_JOINED_BYTES / c->grad_bytes };
 	of_weight.part = copies->adds ? of_weight.sum * part_of(copies) : 0;
+	of_weight.ahead = copies->turn ? of_weight.read : 0;
 	struct stage_memory sum = { 0 };
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
 		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)
@@ -352,6 +383,8 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		/* Weights of another layer come first in the model and their gradients are summed last, so nothing surely waits for these
 		 * before the next layer's. Under ZeRO-3 its weights do. */
 		of_weight.held = copies->zero == 2 && end < s->layers[1] ? fmax(0, more_weights(c, s, end)) * device.share : 0;
+		for (int backward = 0; of_weight.ahead > 0 && backward < 2; backward++)
+			of_weight.next[backward] = hspmd_weights_ahead(c, s, copies->turn, l, end, backward, device.share);
 		add_layers(c, l, end - l, s->recompute, deferring, micro_batch, &of_weight, &device, &sum);
 	}
 	bool last = s->layers[1] == c->layer_count;
@@ -365,8 +398,9 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		running = fmax(in_flight, deferred) + sum.transient;
 	/* Weights of two stages have twice as many copies. The sums of the later stage's arrive while its passes still run, if the device
 	 * communicates meanwhile. */
-	const struct hspmd_layer_copies both = { 2 * copies->pipelines, copies->zero > 1 ? 1 : copies->zero, copies->part / 2,
-		                                 copies->offload, false };
+	const struct hspmd_layer_copies both = {
+		2 * copies->pipelines, copies->zero > 1 ? 1 : copies->zero, copies->part / 2, copies->offload, false, NULL
+	};
 	double whole = copies->zero > 1 && copies->pipelines > 1 ? whole_params(c, s) * device.share : 0;
 	double sums = whole * hspmd_step_end_bytes(c, &both), early = s->layers[0] && overlaps ? sums : 0;
 	const struct hspmd_layer_copies undivided = hspmd_vector_copies(copies);

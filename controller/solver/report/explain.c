@@ -299,6 +299,34 @@ static void write_offload(FILE *f, struct hspmd_costs *costs, const struct hspmd
 	fputs(".\n", f);
 }
 
+/* Write whether weights are gathered ahead, what that takes, and what it saves. */
+static void write_prefetch(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p)
+{
+	struct hspmd_timing with, without;
+	struct hspmd_plan *other = p->zero_stage > 2 && p->pipeline_count > 1 ? hspmd_plan_copy(p) : NULL;
+	const struct location at = fullest(costs->cluster, p);
+	if (!other)
+		return;
+	other->no_prefetch = !p->no_prefetch;
+	const struct hspmd_plan *ahead = p->no_prefetch ? other : p, *late = p->no_prefetch ? p : other;
+	double more = hspmd_plan_memory(costs, ahead, at.pipeline, at.stage, at.which),
+	       less = hspmd_plan_memory(costs, late, at.pipeline, at.stage, at.which);
+	if (!hspmd_timing_compute(costs, ahead, &with, NULL)) {
+		if (!hspmd_timing_compute(costs, late, &without, NULL)) {
+			fprintf(f,
+			        "The weights of a layer are gathered %s: a step of %.4g s %s %.4g s, and %.4g GB on the fullest device "
+			        "%s %.4g.\n",
+			        p->no_prefetch ? "when a pass comes to it, not while the layer before it computes"
+			                       : "while the layer before it computes",
+			        (p->no_prefetch ? &without : &with)->step_s, "instead of", (p->no_prefetch ? &with : &without)->step_s,
+			        (p->no_prefetch ? less : more) / 1e9, "instead of", (p->no_prefetch ? more : less) / 1e9);
+			hspmd_timing_clear(&without);
+		}
+		hspmd_timing_clear(&with);
+	}
+	hspmd_plan_destroy(other);
+}
+
 static void write_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                           const struct hspmd_profile *profile, enum hspmd_precision precision, const struct hspmd_plan *plan)
 {
@@ -310,6 +338,7 @@ static void write_details(FILE *f, const struct hspmd_cluster *cluster, const st
 		hspmd_timing_clear(&t);
 		write_memory(f, c, plan);
 		write_parts(f, plan);
+		write_prefetch(f, c, plan);
 		write_recompute(f, c, plan);
 		write_offload(f, c, plan);
 	}

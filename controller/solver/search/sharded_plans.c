@@ -71,9 +71,15 @@ static void divide(struct copies *all, int samples)
 	}
 }
 
+/* What plans of the same copies differ in. */
+struct variant {
+	int micro_batches, zero;
+	enum hspmd_recompute recompute;
+	bool offload, no_prefetch;
+};
+
 /* NULL: memory. */
-static struct hspmd_plan *make_plan(const struct hspmd_search *s, const struct copies *all, int micro_batches, int zero,
-                                    enum hspmd_recompute recompute, bool offload)
+static struct hspmd_plan *make_plan(const struct hspmd_search *s, const struct copies *all, const struct variant *v)
 {
 	struct hspmd_plan *p = calloc(1, sizeof *p);
 	if (!p)
@@ -82,24 +88,27 @@ static struct hspmd_plan *make_plan(const struct hspmd_search *s, const struct c
 		                  .micro_batch = all->samples[0],
 		                  .seq_len = s->costs->seq_len,
 		                  .virtual_stages = 1,
-		                  .zero_stage = zero };
+		                  .zero_stage = v->zero,
+		                  .no_prefetch = v->no_prefetch };
 	p->pipelines = hspmd_calloc((size_t)all->count, sizeof *p->pipelines);
 	for (int i = 0; p->pipelines && i < all->count; i++) {
 		struct hspmd_stage *stage = hspmd_calloc(1, sizeof *stage);
 		int *device = stage ? malloc(sizeof *device) : NULL;
 		p->pipeline_count++;
 		p->pipelines[i] = (struct hspmd_pipeline){
-			.micro_batches = micro_batches, .micro_batch = all->samples[i], .stage_count = stage != NULL, .stages = stage
+			.micro_batches = v->micro_batches, .micro_batch = all->samples[i], .stage_count = stage != NULL, .stages = stage
 		};
 		if (!device) {
 			hspmd_plan_destroy(p);
 			return NULL;
 		}
 		*device = all->devices[i];
-		*stage = (struct hspmd_stage){
-			.layers = { 0, s->costs->layer_count }, .device_count = 1, .devices = device, .context = 1, .recompute = recompute
-		};
-		if (offload && hspmd_stage_can_offload(s, stage))
+		*stage = (struct hspmd_stage){ .layers = { 0, s->costs->layer_count },
+			                       .device_count = 1,
+			                       .devices = device,
+			                       .context = 1,
+			                       .recompute = v->recompute };
+		if (v->offload && hspmd_stage_can_offload(s, stage))
 			stage->offload = HSPMD_OFFLOAD_OPTIMIZER;
 	}
 	if (p->pipelines)
@@ -190,19 +199,26 @@ static int offer(struct hspmd_search *s, struct hspmd_plan *p, double others)
 }
 
 /* Offers a plan of this kind if it fits, or with unequal parts. 1: it fits, 0: it does not, -1: memory. */
-static int try_plan(struct hspmd_search *s, const struct copies *all, int micro_batches, int zero, enum hspmd_recompute recompute,
-                    bool offload, double others)
+static int try_plan(struct hspmd_search *s, const struct copies *all, const struct variant *v, double others)
 {
-	struct hspmd_plan *p = make_plan(s, all, micro_batches, zero, recompute, offload);
+	struct hspmd_plan *p = make_plan(s, all, v);
 	bool even = p && hspmd_plan_fits(s->costs, p);
 	int fits = !p ? -1 : even ? 1 : divide_by_memory(s, p);
-	if (fits > 0 && !(even && zero < 2)) { /* others have tried ZeRO-1 with equal parts */
-		if (offload)
+	if (fits > 0 && !(even && v->zero < 2)) { /* others have tried ZeRO-1 with equal parts */
+		if (v->offload)
 			hspmd_plan_offload_least(s, p);
 		return offer(s, p, others) ? -1 : 1;
 	}
 	hspmd_plan_destroy(p);
 	return fits;
+}
+
+/* The same; where there is no room for the weights of two layers, without gathering any ahead. */
+static int try_with_less(struct hspmd_search *s, const struct copies *all, struct variant v, double others)
+{
+	int fits = try_plan(s, all, &v, others);
+	v.no_prefetch = true;
+	return !fits && v.zero > 2 ? try_plan(s, all, &v, others) : fits;
 }
 
 int hspmd_offer_sharded_plans(struct hspmd_search *s)
@@ -219,9 +235,11 @@ int hspmd_offer_sharded_plans(struct hspmd_search *s)
 			for (int r = 0; !status && r < HSPMD_RECOMPUTE_KINDS; r++) {
 				if (!(s->caps.recompute & 1u << r))
 					continue;
-				int fits = try_plan(s, &all, m, zero, (enum hspmd_recompute)r, false, before);
+				struct variant v = { .micro_batches = m, .zero = zero, .recompute = (enum hspmd_recompute)r };
+				int fits = try_with_less(s, &all, v, before);
+				v.offload = true;
 				if (!fits && hspmd_search_can_offload(s))
-					fits = try_plan(s, &all, m, zero, (enum hspmd_recompute)r, true, before);
+					fits = try_with_less(s, &all, v, before);
 				status = fits < 0 ? -1 : 0;
 			}
 	}

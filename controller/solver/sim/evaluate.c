@@ -315,6 +315,33 @@ static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int st
 	return seconds < 0 ? seconds : fmax(seconds, ring);
 }
 
+/* Seconds of layers [l, end) of a pass, of one sample's worth or more: only their ratios count. */
+static double layer_seconds(const struct hspmd_layer_times *t, enum hspmd_recompute recompute, bool backward, int l, int end)
+{
+	const double *again = t->recompute_s[recompute];
+	return backward ? t->backward[end] - t->backward[l] + again[end] - again[l] : t->forward[end] - t->forward[l];
+}
+
+/* Seconds by which a pass of `pass_s` over the stage waits for its weights, all of which are gathered in gather_s: those of each layer
+ * while the layer before it computes, if that is not too short. -1 with err. */
+static double gather_wait(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, bool backward, double pass_s, double gather_s,
+                          struct hspmd_error *err)
+{
+	const struct hspmd_stage *s = &p->pipelines[0].stages[stage];
+	int first = s->layers[0], end = s->layers[1];
+	double share = hspmd_stage_share(s, 0), all = hspmd_device_params(c, first, end, share), wait = 0;
+	if (p->no_prefetch || gather_s <= 0 || all <= 0)
+		return gather_s;
+	const struct hspmd_layer_times *t =
+	        hspmd_costs_times(c, c->cluster->devices[s->devices[0]].type, share, p->pipelines[0].micro_batch, err);
+	double total = t ? layer_seconds(t, s->recompute, backward, first, end) : 0;
+	for (int l = first; t && l < end; l++) {
+		double own = total > 0 ? pass_s * layer_seconds(t, s->recompute, backward, l, l + 1) / total : 0;
+		wait += fmax(0, gather_s * hspmd_weights_ahead(c, s, s, l, l + 1, backward, share) / all - own);
+	}
+	return t ? wait : -1;
+}
+
 /* Under ZeRO-2 and 3 the pipelines exchange parts in every pass of a layer, so each pass takes as long as the slowest of them. */
 static int run_in_step(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
@@ -329,11 +356,14 @@ static int run_in_step(struct hspmd_costs *c, const struct hspmd_plan *p, struct
 			forward = fmax(forward, t->stages[t->first_stage[i] + s].cost.forward);
 			backward = fmax(backward, t->stages[t->first_stage[i] + s].cost.backward);
 		}
+		double before_forward = gather_wait(c, p, s, false, forward, gather, err),
+		       before_backward = gather_wait(c, p, s, true, backward, gather, err);
+		status = status || before_forward < 0 || before_backward < 0 ? -1 : 0;
 		for (int i = 0; i < p->pipeline_count; i++) {
 			struct hspmd_stage_cost *cost = &t->stages[t->first_stage[i] + s].cost;
-			cost->forward = forward + gather;
-			cost->backward = backward + gather + scatter;
-			cost->group_comm += 2 * gather + scatter;
+			cost->forward = forward + before_forward;
+			cost->backward = backward + before_backward + scatter;
+			cost->group_comm += before_forward + before_backward + scatter;
 		}
 	}
 	free(devices);
