@@ -40,8 +40,9 @@ static bool uses_all_nodes(struct world *w, uint64_t seed)
 /* In worlds without and with devices that connect slowly: preconnects, and starts after them without addresses. */
 static int meetings[2], informed[2];
 
-/* restarts: the controller is killed at random actions, too. */
-static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restarts)
+/* restarts: the controller is killed at random actions, too. unused: plans leave nodes out, which may have parts of the copies in memory.
+ * Returns how many members only read such parts. */
+static int under_chaos_with(uint64_t seed, int faults, bool checkpoints, bool restarts, bool unused)
 {
 	struct world_options o = { .seed = seed,
 		                   .nodes = 2 + (int)(seed % 5),
@@ -50,6 +51,11 @@ static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restar
 		                   .noise = true,
 		                   .stragglers = seed % 4 == 0,
 		                   .repairs = seed % 3 == 0 ? 1 + 0.1 * (double)(seed % 7) : 0 };
+	if (unused) {
+		o.nodes = 3 + (int)(seed % 2);
+		o.devices_per_node = 1;
+		o.halves = o.unused = true;
+	}
 	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
 	o.steps = 400;
 	struct world *w = world_create(&o);
@@ -74,7 +80,30 @@ static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restar
 		fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
 	assert_int_equal(world_steps_told(w), world_steps(w));
 	meetings[seed % 2] += world_preconnects(w, &informed[seed % 2]);
+	int readers = world_readers(w);
 	world_destroy(w);
+	return readers;
+}
+
+static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restarts)
+{
+	under_chaos_with(seed, faults, checkpoints, restarts, false);
+}
+
+/* What a lost node had is only on nodes that the next plan does not use. */
+static void test_chaos_unused(void **state)
+{
+	(void)state;
+	const char *one = getenv("HSPMD_SEED");
+	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 30;
+	const uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000);
+	int readers = 0;
+	for (uint64_t seed = first; seed < first + count; seed++) {
+		if (getenv("HSPMD_WORLD"))
+			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+		readers += under_chaos_with(seed, 25, seed % 8 == 0, seed % 2, true);
+	}
+	assert_true(readers || one);
 }
 
 static void test_chaos_restarts(void **state)
@@ -135,6 +164,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_chaos),
 		cmocka_unit_test(test_chaos_restarts),
+		cmocka_unit_test(test_chaos_unused),
 	};
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));

@@ -3,6 +3,7 @@
  *   - numbers of generations only grow; `start` is sent only to members that have prepared this very generation, and never while one of
  *     them still trains;
  *   - `start` is right about the state: each holder has that step under that plan, and together they have every slice;
+ *   - it starts from the newest checkpoint that nodes have, also those that the plan does not use, and members read each part of it;
  *   - steps are reported in order, with the loss of the undisturbed job, each after the previous one or after a resize line that has the
  *     number of lost steps;
  *   - after each event the next deadline is in the future;
@@ -173,6 +174,27 @@ static bool covers(struct world *w, json_t *live, int64_t step)
 	return yes;
 }
 
+/* Members that only read are counted; each part of a copy in the nodes' memory has a member on a node where it is. */
+static void check_readers(struct world *w, const json_t *of)
+{
+	struct hspmd_error err;
+	bool there[LAYERS] = { false };
+	char(*member)[HSPMD_DEVICE_RUNS_ADDRESS];
+	json_t *on = json_object_get(json_object_get(w->stored, "manifest"), "on"), *nodes;
+	const char *layer;
+	int count = hspmd_device_runs_expand(json_object_get(of, "members"), &member, &err);
+	assert_true(count > 0);
+	for (int i = 0; i < count; i++) {
+		w->readers += !world_find(w, member[i])->prepared_in_plan;
+		member[i][2] = '\0'; /* the node */
+		json_object_foreach(on, layer, nodes)
+			there[atoi(layer)] |= world_named(nodes, member[i]);
+	}
+	json_object_foreach(on, layer, nodes)
+		assert_true(there[atoi(layer)]);
+	free(member);
+}
+
 /* What is stored of the state goes to one worker. */
 static void take_stored(struct world *w, const json_t *m)
 {
@@ -189,6 +211,7 @@ static void check_start(struct world *w, const json_t *m)
 	assert_null(json_object_get(state, "manifest"));
 	int64_t step = world_integer(m, "step");
 	assert_int_equal(world_integer(m, "generation"), w->generation);
+	bool first = w->last_start != w->generation; /* of the nodes to which it is sent */
 	w->last_start = w->generation;
 	size_t i;
 	json_t *part;
@@ -205,10 +228,14 @@ static void check_start(struct world *w, const json_t *m)
 	} else if (stored) {
 		assert_int_equal(w->stored_generation, w->generation);
 		assert_int_equal(world_integer(json_object_get(w->stored, "manifest"), "step"), step);
+		if (first)
+			check_readers(w, json_object_get(w->plans, key));
 	} else {
 		assert_int_equal(step, 0);
 		w->anew += w->next_line > 0;
 	}
+	if (first && (!live || stored))
+		world_check_choice(w, step);
 }
 
 /* A worker is told the addresses of the members of its node and of few others, whatever the number of nodes. */
@@ -294,13 +321,15 @@ static void carry_out(struct world *w, struct run_actions *a)
 			if (!strcmp(world_word(x->value, "type"), "prepare") && g != w->generation) {
 				assert_true(g > w->generation);
 				w->generation = g;
+				world_forget_choice(w);
 				w->copies = (int)world_integer(x->value, "replicas");
 				char key[32];
 				snprintf(key, sizeof key, "%lld", (long long)g);
 				json_object_set_new(
 				        w->plans, key,
-				        json_pack("{s:O, s:O, s:O, s:O, s:O*}", "cluster", json_object_get(x->value, "cluster"), "plan",
-				                  json_object_get(x->value, "plan"), "replicas", json_object_get(x->value, "replicas"),
+				        json_pack("{s:O, s:O, s:O, s:O, s:O, s:O*}", "cluster", json_object_get(x->value, "cluster"),
+				                  "plan", json_object_get(x->value, "plan"), "members",
+				                  json_object_get(x->value, "members"), "replicas", json_object_get(x->value, "replicas"),
 				                  "keep", json_object_get(x->value, "keep"), "live", json_object_get(x->value, "live")));
 			}
 			if (!strcmp(world_word(x->value, "type"), "stored"))
@@ -496,6 +525,11 @@ int world_resizes(const struct world *w)
 int64_t world_steps_lost(const struct world *w)
 {
 	return w->lost;
+}
+
+int world_readers(const struct world *w)
+{
+	return w->readers;
 }
 
 int world_began_anew(const struct world *w)

@@ -20,6 +20,7 @@ struct world_options {
 	bool sole;       /* one pipeline of all devices: each slice of the state has one holder */
 	bool halves; /* plans are two pipelines of two stages, or one pipeline of one stage per node, on any of the nodes; copies in memory
 	              * are on certain nodes, and lost with them. Needs one device per node, and at most 4 nodes */
+	bool unused; /* with `halves`: every other plan leaves a node out, whichever it is */
 	bool avoids; /* plans do not use slow nodes; needs one device per node, and 2 or 3 nodes */
 	const struct hspmd_model_facts *facts; /* borrowed; NULL: unknown */
 	json_t *given;                         /* borrowed; the first plan; NULL: none */
@@ -124,6 +125,7 @@ int world_preconnects(const struct world *w, int *informed);
 int world_resizes(const struct world *w);
 const char *world_cause(const struct world *w); /* of the last resize; "": none */
 int64_t world_steps_lost(const struct world *w);
+int world_readers(const struct world *w); /* members that only read a checkpoint on their node, in all generations that started */
 int world_began_anew(const struct world *w);                     /* starts from step 0 after steps had been reported */
 int world_events_with(const struct world *w, const char *words); /* events so far whose text contains the words */
 int world_replies(const struct world *w, bool ok);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated cluster's state, and the functions that its files offer each other: world.c (the controller's actions, and the checks),
- * world_faults.c (what happens), world_workers.c, world_site.c (agents, Slurm, the solver), world_restarts.c (incarnations of the
- * controller). */
+ * world_faults.c (what happens), world_workers.c, world_checkpoints.c (what workers write), world_site.c (agents, Slurm, the solver),
+ * world_restarts.c (incarnations of the controller). */
 #ifndef HSPMD_UNIT_WORLD_INTERNAL_H
 #define HSPMD_UNIT_WORLD_INTERNAL_H
 
@@ -114,8 +114,9 @@ struct world {
 	                                    nodes were last told to keep */
 	json_t *stored;       /* `state` of the last `stored` message, and its generation */
 	int64_t stored_generation;
-	int anew, unexpected;
-	json_t *copied; /* the same of the copy in memory */
+	int anew, unexpected, readers;
+	json_t *copied;        /* the same of the copy in memory */
+	json_t *found, *known; /* what nodes have, and manifests, when a checkpoint was last chosen for this generation; NULL: none was */
 	bool ended;
 	int status;
 	char text[1200];
@@ -144,9 +145,20 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m);
 /* Does a part of a step. Returns false if there is none to do. */
 bool world_work(struct world *w);
 
+/* world_checkpoints.c */
+/* Writes the checkpoint that was requested of the worker, if one was, or refuses to, with why_not. As worker_serve_late and worker_snapshot
+ * (runtime/worker/worker_checkpoint.c). */
+void world_serve(struct world *w, struct sim *s, const char *why_not);
+/* The manifest of a copy in memory of this generation, with its places. */
+json_t *world_lay_copy(struct world *w, const json_t *manifest, int64_t generation);
+
 /* world_restarts.c */
 /* The agent of node n reconnects to the controller. */
 void world_call(struct world *w, int n);
+/* Fails if a generation starts from `step` of a checkpoint, or anew, although nodes that are there have a newer one. */
+void world_check_choice(struct world *w, int64_t step);
+/* A generation is prepared: nothing has been chosen for it. */
+void world_forget_choice(struct world *w);
 
 /* world_site.c */
 json_t *world_part(const struct world *w, int n); /* the hardware in the hello of node n's agent */

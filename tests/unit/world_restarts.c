@@ -42,8 +42,8 @@ static int check_manifest(const json_t *manifest, const char *sum, struct hspmd_
 	return strcmp(world_sum(manifest, its), sum) ? hspmd_fail(err, "it is %s instead of %s", its, sum) : 0;
 }
 
-/* Returns true if the nodes that are left have each layer of a copy in memory. */
-static bool copy_is_whole(json_t *found, const json_t *copy)
+/* Returns true if the nodes whose files are read have each layer of a copy in memory. readers NULL: all are. */
+static bool copy_is_whole(json_t *found, const json_t *readers, const json_t *copy)
 {
 	bool there[LAYERS] = { false }, whole = true;
 	const char *node, *key;
@@ -54,26 +54,38 @@ static bool copy_is_whole(json_t *found, const json_t *copy)
 	json_object_foreach(found, node, list)
 		json_array_foreach(list, i, one)
 			json_object_foreach(json_object_get(copy, "on"), key, v)
-				there[atoi(key)] |= !strcmp(world_word(one, "place"), "memory") && world_named(v, node);
+				there[atoi(key)] |= (!readers || json_object_get(readers, node)) &&
+				                    !strcmp(world_word(one, "place"), "memory") && world_named(v, node);
 	for (int layer = 0; layer < LAYERS; layer++)
 		whole &= there[layer];
 	return whole;
+}
+
+/* Borrowed; NULL: there is none. */
+static const json_t *newest(json_t *found, json_t *manifests, const json_t *readers)
+{
+	const char *key;
+	size_t i;
+	json_t *list, *one, *best = NULL;
+	json_object_foreach(found, key, list)
+		json_array_foreach(list, i, one)
+			if (!json_is_null(json_object_get(manifests, world_word(one, "sum"))) &&
+			    (strcmp(world_word(one, "place"), "memory") || copy_is_whole(found, readers, one)) &&
+			    (!best || world_integer(one, "step") > world_integer(best, "step")))
+				best = one;
+	return best;
 }
 
 /* Chooses the newest checkpoint. */
 static int choose(const struct run_config *c, json_t *found, json_t *manifests, json_t *readers, struct run_checkpoint_choice *choice,
                   struct hspmd_error *err)
 {
-	const char *key;
-	size_t i;
-	json_t *list, *one, *best = NULL;
-	(void)c, (void)readers, (void)err;
-	json_object_foreach(found, key, list)
-		json_array_foreach(list, i, one)
-			if (!json_is_null(json_object_get(manifests, world_word(one, "sum"))) &&
-			    (strcmp(world_word(one, "place"), "memory") || copy_is_whole(found, one)) &&
-			    (!best || world_integer(one, "step") > world_integer(best, "step")))
-				best = one;
+	const json_t *best = newest(found, manifests, readers);
+	struct world *w = c->state;
+	(void)err;
+	world_forget_choice(w);
+	w->found = json_incref(found);
+	w->known = json_copy(manifests);
 	if (!best)
 		return 0;
 	snprintf(choice->sum, sizeof choice->sum, "%s", world_word(best, "sum"));
@@ -86,6 +98,27 @@ static int choose(const struct run_config *c, json_t *found, json_t *manifests, 
 	return 1;
 }
 
+void world_forget_choice(struct world *w)
+{
+	json_decref(w->found);
+	json_decref(w->known);
+	w->found = w->known = NULL;
+}
+
+void world_check_choice(struct world *w, int64_t step)
+{
+	json_t *status = world_status(w), *there = json_object(), *list;
+	const char *node;
+	json_object_foreach(w->found, node, list)
+		if (w->agent[node[1] - '0'] && !w->away[node[1] - '0'] && !json_object_get(json_object_get(status, "left_out"), node))
+			json_object_set(there, node, list);
+	const json_t *best = newest(there, w->known, NULL);
+	if (best && world_integer(best, "step") > step)
+		fail_msg("it goes on from step %lld, but nodes have step %lld", (long long)step, (long long)world_integer(best, "step"));
+	json_decref(status);
+	json_decref(there);
+}
+
 static int refuse(const struct run_config *c, json_t *found, json_t *manifests, json_t *readers, struct run_checkpoint_choice *choice,
                   struct hspmd_error *err)
 {
@@ -94,6 +127,7 @@ static int refuse(const struct run_config *c, json_t *found, json_t *manifests, 
 		return chosen;
 	json_decref(choice->manifest);
 	json_decref(choice->files);
+	choice->manifest = choice->files = NULL;
 	return hspmd_fail(err, "the checkpoint is of another model");
 }
 
@@ -159,6 +193,7 @@ struct world *world_create(const struct world_options *o)
 		.max_attempts = o->attempts ? o->attempts : 1000,
 		.timeouts = run_timeouts_default(),
 		.covered = hspmd_stages_cover,
+		.state = w,
 		.manifest = manifest,
 		.choose = o->foreign ? refuse : choose,
 		.check_manifest = check_manifest,
@@ -211,6 +246,7 @@ void world_destroy(struct world *w)
 	json_decref(w->kept);
 	json_decref(w->copied);
 	json_decref(w->stored);
+	world_forget_choice(w);
 	json_decref(w->config.job_json);
 	json_decref(w->config.model_json);
 	json_decref(w->config.journal);

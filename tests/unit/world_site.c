@@ -218,7 +218,8 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 		                 "seq_len", 8, "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
 	}
 	if (w->o.halves) { /* in any order of devices, as with measured links */
-		int order[NODES * DEVICES], rows = c->device_count == 4 && world_pick(w, 3) ? 2 : 1, stages = c->device_count / rows;
+		int order[NODES * DEVICES], used = c->device_count - (w->o.unused && c->device_count > 1 && world_pick(w, 2));
+		int rows = used == 4 && world_pick(w, 3) ? 2 : 1, stages = used / rows;
 		for (int d = 0; d < c->device_count; d++) {
 			int other = (int)world_pick(w, (uint64_t)d + 1);
 			order[d] = order[other];
