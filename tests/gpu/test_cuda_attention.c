@@ -243,6 +243,79 @@ static void always_the_same_bits(void **state)
 	restore_gpu();
 }
 
+/* Pairs of tiles of 128 queries and keys in which some query sees some key by causality, and of these the ones without a common document. */
+static void count_tile_pairs(int positions, int *all, int *apart)
+{
+	int begin = 0, tiles = (positions + 127) / 128;
+	bool meet[8][8] = { 0 };
+	assert_true(tiles <= 8);
+	for (size_t d = 0; d <= op_case_document_count; d++) {
+		int end = d < op_case_document_count ? (int)op_case_documents[d] : positions;
+		for (int q = begin / 128; q <= (end - 1) / 128; q++)
+			for (int k = begin / 128; k <= q; k++)
+				meet[q][k] = true;
+		begin = end;
+	}
+	*all = *apart = 0;
+	for (int q = 0; q < tiles; q++)
+		for (int k = 0; k <= q; k++) {
+			++*all;
+			*apart += !meet[q][k];
+		}
+}
+
+/* Of a case: how many results were wrong, what their bits add up to, and how many boxes were copied. */
+struct documents_run {
+	double bound;
+	int wrong;
+	uint64_t bits;
+	long boxes;
+};
+
+static void take_documents(const struct mirror_result *r, void *to)
+{
+	struct documents_run *run = to;
+	run->wrong += !(r->error < run->bound);
+	add_bits(r, &run->bits);
+}
+
+static struct documents_run run_documents(const struct op_case *c, enum hspmd_dtype type)
+{
+	struct documents_run run = { .bound = type == HSPMD_BF16 ? BF16_BOUND : F32_BOUND };
+	long before[EMULATE_COUNTS], after[EMULATE_COUNTS];
+	gpu_counts(before);
+	mirror_measure_case(c, type, take_documents, &run);
+	gpu_counts(after);
+	run.boxes = after[EMULATE_BOXES] - before[EMULATE_BOXES];
+	return run;
+}
+
+/* Tiles that are entirely in other documents are skipped in both passes, which changes no bit: where numbers descend nothing is skipped. */
+static void other_documents_are_skipped(void **state)
+{
+	(void)state;
+	/* Of a pair of tiles, a head of 64 and a sample: keys and values; two steps of queries and their gradients; two of keys, and of dS
+	 * for each group. A case runs twice. */
+	const int boxes_per_pair = 2 + 4 + 2 * 3, heads = 2, samples = 2, runs = 2;
+	for (int way = 0; way < (gpu_is_emulated() && !getenv("HSPMD_LONG") ? 2 : 3); way++) {
+		struct documents_run run[3];
+		int all, apart;
+		setenv("HSPMD_CUDA_WGMMA", way ? "0" : "1", 1);
+		reopen_with("", "0", "0");
+		for (int i = 0; i < 3; i++) {
+			run[i] = run_documents(&document_cases[i], way < 2 ? HSPMD_BF16 : HSPMD_F32);
+			assert_int_equal(run[i].wrong, 0);
+		}
+		count_tile_pairs(600, &all, &apart);
+		assert_true(apart >= all / 3);
+		if (gpu_is_emulated()) {
+			assert_true(run[0].bits == run[1].bits);
+			assert_int_equal(run[1].boxes - run[0].boxes, way ? 0 : apart * boxes_per_pair * heads * samples * runs);
+		}
+	}
+	restore_gpu();
+}
+
 /* Both kinds of our kernels are measured, and the choice between them counts. */
 static void our_kernels_are_chosen(void **state)
 {
@@ -273,8 +346,12 @@ static void our_kernels_are_chosen(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(our_kernels),         cmocka_unit_test(always_the_same_bits),   cmocka_unit_test(attention_by_dnn),
-		cmocka_unit_test(attention_is_chosen), cmocka_unit_test(our_kernels_are_chosen),
+		cmocka_unit_test(our_kernels),
+		cmocka_unit_test(always_the_same_bits),
+		cmocka_unit_test(attention_by_dnn),
+		cmocka_unit_test(attention_is_chosen),
+		cmocka_unit_test(our_kernels_are_chosen),
+		cmocka_unit_test(other_documents_are_skipped),
 	};
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));

@@ -12,6 +12,7 @@
 #define GROUPS 2      /* that compute */
 #define GROUP_ROWS 64 /* rows of such a group */
 #define ROWS (GROUPS * GROUP_ROWS)
+static_assert(ROWS == DOCUMENT_TILE, "blocks skip tiles as they are found");
 #define THREADS ((GROUPS + 1) * GROUP_THREADS)
 #define COMPUTING_WARPS (GROUPS * GROUP_THREADS / WARP)
 #define GROUP_BYTES (GROUP_ROWS * SLAB_ROW_BYTES) /* a group's part of a slab of ROWS rows */

@@ -231,6 +231,7 @@ void copy_box_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, in
 		emulate_end("a swizzled box does not begin on a multiple of 1024 bytes, or has rows of other than 128 bytes");
 	emulate_shared_address((char *)to + c.bytes - 1);
 	refuse_to_overwrite(c);
+	__atomic_add_fetch(&emulate_counts[EMULATE_BOXES], 1, __ATOMIC_RELAXED);
 	each_piece(c, [](const char *, char *piece) { memset(piece, 0xff, 16); });
 	barrier_at(b).copies.push_back(c);
 }
