@@ -178,16 +178,6 @@ static void attention_is_chosen(void **state)
 	end_choices(folder, old);
 }
 
-/* Returns how many kernels with products of warp-groups have run since the last call. */
-static long wgmma_runs(void)
-{
-	static long before;
-	long counts[EMULATE_COUNTS], was = before;
-	gpu_counts(counts);
-	before = counts[EMULATE_WGMMA];
-	return before - was;
-}
-
 /* On the emulated device, where threads and blocks run in each of three orders, a missing wait or a sum whose order is left to chance
  * changes the result. */
 static void our_kernels(void **state)
@@ -197,23 +187,16 @@ static void our_kernels(void **state)
 	for (int way = 0; way < 2; way++) {
 		setenv("HSPMD_CUDA_WGMMA", way ? "0" : "1", 1);
 		reopen_with("", "0", "0");
-		wgmma_runs();
+		gpu_wgmma_runs();
 		for (int o = 0; o < (gpu_is_emulated() && (!way || getenv("HSPMD_LONG")) ? 3 : 1); o++) {
 			setenv("HSPMD_EMULATE_ORDER", orders[o], 1);
 			check_named_attention(wide_cases, wide_case_count);
 			check_named_attention(tiled_cases, tiled_case_count);
 		}
 		setenv("HSPMD_EMULATE_ORDER", "0", 1);
-		assert_true(!gpu_is_emulated() || (wgmma_runs() > 0) == !way);
+		assert_true(!gpu_is_emulated() || (gpu_wgmma_runs() > 0) == !way);
 	}
 	restore_gpu();
-}
-
-/* What the bits of a case's outputs add up to. */
-static void add_bits(const struct mirror_result *r, void *sum)
-{
-	assert_true(r->same_bits);
-	*(uint64_t *)sum = *(uint64_t *)sum * 1099511628211u + r->bits;
 }
 
 /* In whatever order blocks run, and whether or not the gradient is computed in parts. */
@@ -226,15 +209,15 @@ static void always_the_same_bits(void **state)
 	for (size_t c = 0; c < tiled_case_count; c++) {
 		uint64_t first = 0;
 		for (int i = 0; i < 8; i++) {
-			uint64_t sum = 0;
+			struct mirror_sum sum = { .bound = BF16_BOUND };
 			setenv("HSPMD_EMULATE_ORDER", orders[i % 4], 1);
 			if (i / 4)
 				setenv("HSPMD_CUDA_ATTENTION_WORKSPACE", "70000", 1);
 			reopen_with("", "0", "0");
-			mirror_measure_case(&tiled_cases[c], HSPMD_BF16, add_bits, &sum);
+			mirror_measure_case(&tiled_cases[c], HSPMD_BF16, mirror_add_result, &sum);
 			if (i == 0)
-				first = sum;
-			if (sum != first)
+				first = sum.bits;
+			if (sum.bits != first)
 				fail_msg("%s has other bits in order %s", tiled_cases[c].name, orders[i % 4]);
 		}
 		unsetenv("HSPMD_CUDA_ATTENTION_WORKSPACE");
@@ -243,7 +226,7 @@ static void always_the_same_bits(void **state)
 	restore_gpu();
 }
 
-/* Pairs of tiles of 128 queries and keys in which some query sees some key by causality, and of these the ones without a common document. */
+/* Pairs of tiles of 128 queries and keys in which some query sees some key by causality, and of these those without a common document. */
 static void count_tile_pairs(int positions, int *all, int *apart)
 {
 	int begin = 0, tiles = (positions + 127) / 128;
@@ -264,30 +247,11 @@ static void count_tile_pairs(int positions, int *all, int *apart)
 		}
 }
 
-/* Of a case: how many results were wrong, what their bits add up to, and how many boxes were copied. */
-struct documents_run {
-	double bound;
-	int wrong;
-	uint64_t bits;
-	long boxes;
-};
-
-static void take_documents(const struct mirror_result *r, void *to)
+static long boxes_copied(void)
 {
-	struct documents_run *run = to;
-	run->wrong += !(r->error < run->bound);
-	add_bits(r, &run->bits);
-}
-
-static struct documents_run run_documents(const struct op_case *c, enum hspmd_dtype type)
-{
-	struct documents_run run = { .bound = type == HSPMD_BF16 ? BF16_BOUND : F32_BOUND };
-	long before[EMULATE_COUNTS], after[EMULATE_COUNTS];
-	gpu_counts(before);
-	mirror_measure_case(c, type, take_documents, &run);
-	gpu_counts(after);
-	run.boxes = after[EMULATE_BOXES] - before[EMULATE_BOXES];
-	return run;
+	long counts[EMULATE_COUNTS];
+	gpu_counts(counts);
+	return counts[EMULATE_BOXES];
 }
 
 /* Tiles that are entirely in other documents are skipped in both passes, which changes no bit: where numbers descend nothing is skipped. */
@@ -298,19 +262,23 @@ static void other_documents_are_skipped(void **state)
 	 * for each group. A case runs twice. */
 	const int boxes_per_pair = 2 + 4 + 2 * 3, heads = 2, samples = 2, runs = 2;
 	for (int way = 0; way < (gpu_is_emulated() && !getenv("HSPMD_LONG") ? 2 : 3); way++) {
-		struct documents_run run[3];
+		struct mirror_sum sum[3];
+		long boxes[4];
 		int all, apart;
 		setenv("HSPMD_CUDA_WGMMA", way ? "0" : "1", 1);
 		reopen_with("", "0", "0");
 		for (int i = 0; i < 3; i++) {
-			run[i] = run_documents(&document_cases[i], way < 2 ? HSPMD_BF16 : HSPMD_F32);
-			assert_int_equal(run[i].wrong, 0);
+			sum[i] = (struct mirror_sum){ .bound = way < 2 ? BF16_BOUND : F32_BOUND };
+			boxes[i] = boxes_copied();
+			mirror_measure_case(&document_cases[i], way < 2 ? HSPMD_BF16 : HSPMD_F32, mirror_add_result, &sum[i]);
+			boxes[i + 1] = boxes_copied();
 		}
 		count_tile_pairs(600, &all, &apart);
 		assert_true(apart >= all / 3);
 		if (gpu_is_emulated()) {
-			assert_true(run[0].bits == run[1].bits);
-			assert_int_equal(run[1].boxes - run[0].boxes, way ? 0 : apart * boxes_per_pair * heads * samples * runs);
+			assert_true(sum[0].bits == sum[1].bits);
+			assert_int_equal(boxes[2] - boxes[1] - (boxes[1] - boxes[0]),
+			                 way ? 0 : apart * boxes_per_pair * heads * samples * runs);
 		}
 	}
 	restore_gpu();
@@ -330,15 +298,15 @@ static void our_kernels_are_chosen(void **state)
 		skip();
 	old = begin_choices(folder);
 	reopen_with("failing", "1", "268435456");
-	wgmma_runs();
+	gpu_wgmma_runs();
 	check_attention(tiled_cases, tiled_case_count, runs);
-	assert_true(wgmma_runs() > 0); /* measured */
+	assert_true(gpu_wgmma_runs() > 0); /* measured */
 	for (int i = 0; i < 2; i++) {
 		rewrite_choices(folder, choices[i].word);
 		reopen_with("played", "1", "268435456");
-		wgmma_runs();
+		gpu_wgmma_runs();
 		check_attention(tiled_cases, tiled_case_count, runs);
-		assert_true(runs[0] == 0 && runs[1] == 0 && (wgmma_runs() > 0) == choices[i].wgmma);
+		assert_true(runs[0] == 0 && runs[1] == 0 && (gpu_wgmma_runs() > 0) == choices[i].wgmma);
 	}
 	end_choices(folder, old);
 }

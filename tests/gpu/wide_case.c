@@ -183,6 +183,18 @@ static int experts_tiled(struct hspmd_graph *g, enum hspmd_dtype type)
 	return experts(g, type, 230, 2, 1, 136, 168);
 }
 
+/* Experts with rows of several tiles of 128, more than 256 columns; the depth of a gradient ends within a step. */
+static int experts_wide_tiled(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts(g, type, 330, 3, 1, 264, 72);
+}
+
+/* More tiles of rows than a band of grouped_gemm_wgmma.cu has. */
+static int experts_banded(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts(g, type, 600, 2, 2, 16, 272);
+}
+
 /* Experts that nobody chooses, or few. */
 static int experts_few(struct hspmd_graph *g, enum hspmd_dtype type)
 {
@@ -238,6 +250,8 @@ const struct op_case wide_cases[] = {
 	{ "experts of 90 tokens", experts_wide, false, NULL },
 	{ "experts of 230 tokens", experts_tiled, false, NULL },
 	{ "experts of 5 tokens", experts_few, false, NULL },
+	{ "experts of 330 tokens", experts_wide_tiled, true, NULL },
+	{ "experts of 600 tokens", experts_banded, true, NULL },
 	{ "loss over 1000", loss_wide, false, NULL },
 	{ "FP8 linear of 96 to 208", linear_fp8_wide, false, NULL },
 	{ "FP8 linear of 96 to 208, transposed", linear_fp8_turned, false, NULL },
