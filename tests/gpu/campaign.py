@@ -398,5 +398,6 @@ PARTS = {
     "losses": (program("torch_parity"), 60), "jobs": (jobs, 120), "split": (split, 60), "torch": (torch, 150),
     "pairs": (program("test_cuda_fused"), 60), "groups": (program("test_cuda_communicators"), 60),
     "copies": (program("test_cuda_copies"), 30), "prepared": (program("test_cuda_prepared"), 60),
-    "rows": (program("test_cuda_rows"), 60), "attention": (program("test_cuda_attention"), 60), "memcheck": (memcheck, 90),
+    "rows": (program("test_cuda_rows"), 60), "attention": (program("test_cuda_attention"), 60),
+    "experts": (program("test_cuda_experts"), 30), "memcheck": (memcheck, 90),
 }

@@ -46,3 +46,12 @@ void gpu_counts(long counts[EMULATE_COUNTS])
 	if (module)
 		dlclose(module);
 }
+
+long gpu_wgmma_runs(void)
+{
+	static long before;
+	long counts[EMULATE_COUNTS], was = before;
+	gpu_counts(counts);
+	before = counts[EMULATE_WGMMA];
+	return before - was;
+}

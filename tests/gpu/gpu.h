@@ -14,5 +14,7 @@ bool gpu_is_emulated(void);
 
 /* Gets what the emulated device has counted so far, indexed as in tests/gpu/emulate/counts.h; zeros on a real device. */
 void gpu_counts(long counts[EMULATE_COUNTS]);
+/* Returns how many blocks with products of warp-groups have run since the last call. */
+long gpu_wgmma_runs(void);
 
 #endif

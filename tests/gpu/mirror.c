@@ -306,3 +306,10 @@ void mirror_check_case(const struct op_case *c, enum hspmd_dtype type, double bo
 {
 	mirror_measure_case(c, type, check_result, &bound);
 }
+
+void mirror_add_result(const struct mirror_result *r, void *sum)
+{
+	struct mirror_sum *to = sum;
+	check_result(r, &to->bound);
+	to->bits = to->bits * 1099511628211u + r->bits;
+}

@@ -30,6 +30,14 @@ void mirror_measure_case(const struct op_case *c, enum hspmd_dtype type, void (*
 /* Fails the test unless every output's error is less than `bound`, and its bits are the same. */
 void mirror_check_case(const struct op_case *c, enum hspmd_dtype type, double bound);
 
+/* What the outputs of a case come to. */
+struct mirror_sum {
+	double bound; /* given */
+	uint64_t bits;
+};
+/* For `take`, with a struct mirror_sum: adds the bits, and fails the test as mirror_check_case does. */
+void mirror_add_result(const struct mirror_result *r, void *sum);
+
 /* Fails the test with err's text unless status is 0. */
 void mirror_must(int status, const struct hspmd_error *err);
 /* Allocate memory of `gpu`, and copy it to the host; the copy is malloc'd. */

@@ -20,7 +20,7 @@
 
 static size_t case_count(void)
 {
-	return op_case_count() + wide_case_count + tiled_case_count + (gpu_is_emulated() ? 0 : long_case_count);
+	return op_case_count() + wide_case_count + tiled_case_count + document_case_count + (gpu_is_emulated() ? 0 : long_case_count);
 }
 
 static const struct op_case *case_at(size_t i)
@@ -31,7 +31,10 @@ static const struct op_case *case_at(size_t i)
 	if (i < wide_case_count)
 		return &wide_cases[i];
 	i -= wide_case_count;
-	return i < tiled_case_count ? &tiled_cases[i] : &long_cases[i - tiled_case_count];
+	if (i < tiled_case_count)
+		return &tiled_cases[i];
+	i -= tiled_case_count;
+	return i < document_case_count ? &document_cases[i] : &long_cases[i - document_case_count];
 }
 
 static const char *family_of(const struct op_case *c)

@@ -178,16 +178,6 @@ static void attention_is_chosen(void **state)
 	end_choices(folder, old);
 }
 
-/* Returns how many kernels with products of warp-groups have run since the last call. */
-static long wgmma_runs(void)
-{
-	static long before;
-	long counts[EMULATE_COUNTS], was = before;
-	gpu_counts(counts);
-	before = counts[EMULATE_WGMMA];
-	return before - was;
-}
-
 /* On the emulated device, where threads and blocks run in each of three orders, a missing wait or a sum whose order is left to chance
  * changes the result. */
 static void our_kernels(void **state)
@@ -197,23 +187,16 @@ static void our_kernels(void **state)
 	for (int way = 0; way < 2; way++) {
 		setenv("HSPMD_CUDA_WGMMA", way ? "0" : "1", 1);
 		reopen_with("", "0", "0");
-		wgmma_runs();
+		gpu_wgmma_runs();
 		for (int o = 0; o < (gpu_is_emulated() && (!way || getenv("HSPMD_LONG")) ? 3 : 1); o++) {
 			setenv("HSPMD_EMULATE_ORDER", orders[o], 1);
 			check_named_attention(wide_cases, wide_case_count);
 			check_named_attention(tiled_cases, tiled_case_count);
 		}
 		setenv("HSPMD_EMULATE_ORDER", "0", 1);
-		assert_true(!gpu_is_emulated() || (wgmma_runs() > 0) == !way);
+		assert_true(!gpu_is_emulated() || (gpu_wgmma_runs() > 0) == !way);
 	}
 	restore_gpu();
-}
-
-/* What the bits of a case's outputs add up to. */
-static void add_bits(const struct mirror_result *r, void *sum)
-{
-	assert_true(r->same_bits);
-	*(uint64_t *)sum = *(uint64_t *)sum * 1099511628211u + r->bits;
 }
 
 /* In whatever order blocks run, and whether or not the gradient is computed in parts. */
@@ -226,20 +209,78 @@ static void always_the_same_bits(void **state)
 	for (size_t c = 0; c < tiled_case_count; c++) {
 		uint64_t first = 0;
 		for (int i = 0; i < 8; i++) {
-			uint64_t sum = 0;
+			struct mirror_sum sum = { .bound = BF16_BOUND };
 			setenv("HSPMD_EMULATE_ORDER", orders[i % 4], 1);
 			if (i / 4)
 				setenv("HSPMD_CUDA_ATTENTION_WORKSPACE", "70000", 1);
 			reopen_with("", "0", "0");
-			mirror_measure_case(&tiled_cases[c], HSPMD_BF16, add_bits, &sum);
+			mirror_measure_case(&tiled_cases[c], HSPMD_BF16, mirror_add_result, &sum);
 			if (i == 0)
-				first = sum;
-			if (sum != first)
+				first = sum.bits;
+			if (sum.bits != first)
 				fail_msg("%s has other bits in order %s", tiled_cases[c].name, orders[i % 4]);
 		}
 		unsetenv("HSPMD_CUDA_ATTENTION_WORKSPACE");
 	}
 	setenv("HSPMD_EMULATE_ORDER", "0", 1);
+	restore_gpu();
+}
+
+/* Pairs of tiles of 128 queries and keys in which some query sees some key by causality, and of these those without a common document. */
+static void count_tile_pairs(int positions, int *all, int *apart)
+{
+	int begin = 0, tiles = (positions + 127) / 128;
+	bool meet[8][8] = { 0 };
+	assert_true(tiles <= 8);
+	for (size_t d = 0; d <= op_case_document_count; d++) {
+		int end = d < op_case_document_count ? (int)op_case_documents[d] : positions;
+		for (int q = begin / 128; q <= (end - 1) / 128; q++)
+			for (int k = begin / 128; k <= q; k++)
+				meet[q][k] = true;
+		begin = end;
+	}
+	*all = *apart = 0;
+	for (int q = 0; q < tiles; q++)
+		for (int k = 0; k <= q; k++) {
+			++*all;
+			*apart += !meet[q][k];
+		}
+}
+
+static long boxes_copied(void)
+{
+	long counts[EMULATE_COUNTS];
+	gpu_counts(counts);
+	return counts[EMULATE_BOXES];
+}
+
+/* Tiles that are entirely in other documents are skipped in both passes, which changes no bit: where numbers descend nothing is skipped. */
+static void other_documents_are_skipped(void **state)
+{
+	(void)state;
+	/* Of a pair of tiles, a head of 64 and a sample: keys and values; two steps of queries and their gradients; two of keys, and of dS
+	 * for each group. A case runs twice. */
+	const int boxes_per_pair = 2 + 4 + 2 * 3, heads = 2, samples = 2, runs = 2;
+	for (int way = 0; way < (gpu_is_emulated() && !getenv("HSPMD_LONG") ? 2 : 3); way++) {
+		struct mirror_sum sum[3];
+		long boxes[4];
+		int all, apart;
+		setenv("HSPMD_CUDA_WGMMA", way ? "0" : "1", 1);
+		reopen_with("", "0", "0");
+		for (int i = 0; i < 3; i++) {
+			sum[i] = (struct mirror_sum){ .bound = way < 2 ? BF16_BOUND : F32_BOUND };
+			boxes[i] = boxes_copied();
+			mirror_measure_case(&document_cases[i], way < 2 ? HSPMD_BF16 : HSPMD_F32, mirror_add_result, &sum[i]);
+			boxes[i + 1] = boxes_copied();
+		}
+		count_tile_pairs(600, &all, &apart);
+		assert_true(apart >= all / 3);
+		if (gpu_is_emulated()) {
+			assert_true(sum[0].bits == sum[1].bits);
+			assert_int_equal(boxes[2] - boxes[1] - (boxes[1] - boxes[0]),
+			                 way ? 0 : apart * boxes_per_pair * heads * samples * runs);
+		}
+	}
 	restore_gpu();
 }
 
@@ -257,15 +298,15 @@ static void our_kernels_are_chosen(void **state)
 		skip();
 	old = begin_choices(folder);
 	reopen_with("failing", "1", "268435456");
-	wgmma_runs();
+	gpu_wgmma_runs();
 	check_attention(tiled_cases, tiled_case_count, runs);
-	assert_true(wgmma_runs() > 0); /* measured */
+	assert_true(gpu_wgmma_runs() > 0); /* measured */
 	for (int i = 0; i < 2; i++) {
 		rewrite_choices(folder, choices[i].word);
 		reopen_with("played", "1", "268435456");
-		wgmma_runs();
+		gpu_wgmma_runs();
 		check_attention(tiled_cases, tiled_case_count, runs);
-		assert_true(runs[0] == 0 && runs[1] == 0 && (wgmma_runs() > 0) == choices[i].wgmma);
+		assert_true(runs[0] == 0 && runs[1] == 0 && (gpu_wgmma_runs() > 0) == choices[i].wgmma);
 	}
 	end_choices(folder, old);
 }
@@ -273,8 +314,12 @@ static void our_kernels_are_chosen(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(our_kernels),         cmocka_unit_test(always_the_same_bits),   cmocka_unit_test(attention_by_dnn),
-		cmocka_unit_test(attention_is_chosen), cmocka_unit_test(our_kernels_are_chosen),
+		cmocka_unit_test(our_kernels),
+		cmocka_unit_test(always_the_same_bits),
+		cmocka_unit_test(attention_by_dnn),
+		cmocka_unit_test(attention_is_chosen),
+		cmocka_unit_test(our_kernels_are_chosen),
+		cmocka_unit_test(other_documents_are_skipped),
 	};
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of one warp-group on tiles that the tensor memory accelerator copies (runtime/device/cuda/wgmma.h), for each layout that
- * attention uses, compared with the same on the host: numbers are so small that all sums are exact. Built for a GPU of compute capability
- * 9.0 and for the emulated one. The emulated one must also notice what a kernel may do wrong: products that are not begun or not waited
- * for, tiles that are used before they are there or overwritten too early, registers that are touched too early, wrong descriptors.
+ * attention and grouped products use, compared with the same on the host: numbers are so small that all sums are exact. Built for a GPU of
+ * compute capability 9.0 and for the emulated one. The emulated one must also notice what a kernel may do wrong: products that are not
+ * begun or not waited for, tiles that are used before they are there or overwritten too early, registers that are touched too early, wrong
+ * descriptors.
  *
  * Usage: wgmma_tiles      Prints a line per case. Exit status: 0 all right, 1 not, 77 no such GPU. */
 #include <stdio.h>
@@ -21,11 +22,18 @@
 #define ROWS 64
 #define CASE(how, depth, n) { #how ", " #depth " deep, " #n " wide", how, depth, n, run_kernel<how, depth, n> }
 
-/* How the product of 64 rows, `depth` columns, by n columns is computed, as attention does:
+/* How the product of 64 rows, `depth` columns, by n columns is computed:
  * - BY_ROWS: rows of both tiles, which are as wide as the product is deep;
  * - FRAGMENT: the left operand from registers, the right one by columns of a tile of as many rows as the product is deep;
- * - BY_COLUMNS: both by columns of such tiles. */
-enum how { BY_ROWS, FRAGMENT, BY_COLUMNS };
+ * - BY_COLUMNS: both by columns of such tiles;
+ * - BY_BOTH: the left operand as in the first, the right one as in the last. */
+enum how { BY_ROWS, FRAGMENT, BY_COLUMNS, BY_BOTH };
+
+/* Returns true if the left tile has the rows of the product. */
+static __host__ __device__ constexpr bool left_has_rows(enum how how)
+{
+	return how == BY_ROWS || how == BY_BOTH;
+}
 
 enum mistake {
 	NONE,
@@ -50,7 +58,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
         tile_kernel(const __grid_constant__ struct tile_maps maps, const bf16 *left_data, float *out, enum mistake mistake)
 {
 	/* Slabs and rows of the tiles in shared memory. */
-	const int left_rows = how == BY_ROWS ? ROWS : depth, left_slabs = how == BY_ROWS ? depth / SLAB_COLUMNS : ROWS / SLAB_COLUMNS;
+	const int left_rows = left_has_rows(how) ? ROWS : depth, left_slabs = (left_has_rows(how) ? depth : ROWS) / SLAB_COLUMNS;
 	const int right_rows = how == BY_ROWS ? n : depth, right_slabs = (how == BY_ROWS ? depth : n) / SLAB_COLUMNS;
 	const int left_bytes = how == FRAGMENT ? 0 : left_rows * left_slabs * SLAB_ROW_BYTES,
 	          right_bytes = right_rows * right_slabs * SLAB_ROW_BYTES;
@@ -93,6 +101,9 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
 		if constexpr (how == BY_ROWS)
 			multiply_slabs<n, false, false>(c, descriptor_after(a, slab * left_rows * SLAB_ROW_BYTES + within),
 			                                descriptor_after(d, slab * right_rows * SLAB_ROW_BYTES + within), k > 0);
+		else if constexpr (how == BY_BOTH)
+			multiply_slabs<n, false, true>(c, descriptor_after(a, slab * left_rows * SLAB_ROW_BYTES + within),
+			                               descriptor_after(d, k * SLAB_ROW_BYTES), k > 0);
 		else if constexpr (how == FRAGMENT)
 			multiply_fragment<n, true>(c, p[k / 16], descriptor_after(d, k * SLAB_ROW_BYTES), k > 0);
 		else
@@ -140,7 +151,7 @@ template <enum how how, int depth, int n> static cudaError_t run_kernel(const st
 	struct tile_maps maps;
 	size_t shared = 2 * SWIZZLE_BYTES + (size_t)(ROWS + n) * depth * 2;
 	auto *kernel = tile_kernel<how, depth, n>;
-	if (!map(&maps.left, m->left, m->left_rows, m->left_columns, how == BY_ROWS ? ROWS : depth) ||
+	if (!map(&maps.left, m->left, m->left_rows, m->left_columns, left_has_rows(how) ? ROWS : depth) ||
 	    !map(&maps.right, m->right, m->right_rows, m->right_columns, how == BY_ROWS ? n : depth))
 		return cudaErrorInvalidValue;
 	cudaError_t status = allow_shared((const void *)kernel, shared);
@@ -158,9 +169,8 @@ struct tile_case {
 };
 
 static const struct tile_case cases[] = {
-	CASE(BY_ROWS, 64, 64),    CASE(BY_ROWS, 64, 128),  CASE(BY_ROWS, 128, 64),   CASE(BY_ROWS, 128, 128),
-	CASE(FRAGMENT, 64, 64),   CASE(FRAGMENT, 64, 128), CASE(FRAGMENT, 128, 128), CASE(BY_COLUMNS, 64, 64),
-	CASE(BY_COLUMNS, 64, 128),
+	CASE(BY_ROWS, 64, 64),   CASE(BY_ROWS, 64, 128),   CASE(BY_ROWS, 128, 64),   CASE(BY_ROWS, 128, 128),   CASE(FRAGMENT, 64, 64),
+	CASE(FRAGMENT, 64, 128), CASE(FRAGMENT, 128, 128), CASE(BY_COLUMNS, 64, 64), CASE(BY_COLUMNS, 64, 128), CASE(BY_BOTH, 64, 128),
 };
 
 /* A small whole number that depends on both places. */
@@ -201,9 +211,9 @@ static int check(const struct tile_case *c, enum mistake mistake, int lacks)
 	for (int r = 0; r < m.right_rows; r++)
 		for (int j = 0; j < m.right_columns; j++)
 			right.push_back((float)element(1, rows ? j : r, rows ? r : j));
-	m.left_rows = rows ? ROWS : c->depth;
-	m.left_columns = rows ? c->depth : ROWS;
-	if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) || upload(&m.left, rows ? left : turned, stream) ||
+	m.left_rows = left_has_rows(c->how) ? ROWS : c->depth;
+	m.left_columns = left_has_rows(c->how) ? c->depth : ROWS;
+	if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) || upload(&m.left, left_has_rows(c->how) ? left : turned, stream) ||
 	    upload(&m.left_data, left, stream) || upload(&m.right, right, stream) ||
 	    cudaMalloc((void **)&m.out, out.size() * sizeof(float)) || c->run(&m, mistake, stream) ||
 	    cudaMemcpyAsync(out.data(), m.out, out.size() * sizeof(float), cudaMemcpyDeviceToHost, stream) || cudaStreamSynchronize(stream))

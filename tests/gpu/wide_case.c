@@ -97,6 +97,30 @@ static int attention_64_window_segments(struct hspmd_graph *g, enum hspmd_dtype 
 	return attention(g, type, 150, 4, 2, 64, 50, true);
 }
 
+/* More tiles of 128 than documents reach across; half a tile that is within one document. */
+static int attention_documents(struct hspmd_graph *g, enum hspmd_dtype type, const char *segments)
+{
+	struct hspmd_op_attr attr = { .head_dim = 64, .heads = 2, .kv_heads = 1, .scale = 0.12 };
+	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, 600, 128)), op_case_parameter(g, type, "k", SHAPE(2, 600, 64)),
+		     op_case_parameter(g, type, "v", SHAPE(2, 600, 64)), hspmd_graph_input(g, segments, HSPMD_I32, SHAPE(2, 600), 0) };
+	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 4, NULL);
+}
+
+static int attention_ascending(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention_documents(g, type, "segments, ascending");
+}
+
+static int attention_descending(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention_documents(g, type, "segments, descending");
+}
+
+static int attention_returning(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention_documents(g, type, "segments, returning");
+}
+
 static int attention_200(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	return attention(g, type, 40, 1, 1, 200, 0, false);
@@ -159,6 +183,18 @@ static int experts_tiled(struct hspmd_graph *g, enum hspmd_dtype type)
 	return experts(g, type, 230, 2, 1, 136, 168);
 }
 
+/* Experts with rows of several tiles of 128, more than 256 columns; the depth of a gradient ends within a step. */
+static int experts_wide_tiled(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts(g, type, 330, 3, 1, 264, 72);
+}
+
+/* More tiles of rows than a band of grouped_gemm_wgmma.cu has. */
+static int experts_banded(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts(g, type, 600, 2, 2, 16, 272);
+}
+
 /* Experts that nobody chooses, or few. */
 static int experts_few(struct hspmd_graph *g, enum hspmd_dtype type)
 {
@@ -214,6 +250,8 @@ const struct op_case wide_cases[] = {
 	{ "experts of 90 tokens", experts_wide, false, NULL },
 	{ "experts of 230 tokens", experts_tiled, false, NULL },
 	{ "experts of 5 tokens", experts_few, false, NULL },
+	{ "experts of 330 tokens", experts_wide_tiled, true, NULL },
+	{ "experts of 600 tokens", experts_banded, true, NULL },
 	{ "loss over 1000", loss_wide, false, NULL },
 	{ "FP8 linear of 96 to 208", linear_fp8_wide, false, NULL },
 	{ "FP8 linear of 96 to 208, transposed", linear_fp8_turned, false, NULL },
@@ -225,6 +263,13 @@ const struct op_case tiled_cases[] = {
 	{ "attention of 128 positions, heads of 128, window", attention_tiled_window, true, NULL },
 };
 const size_t tiled_case_count = sizeof tiled_cases / sizeof *tiled_cases;
+
+const struct op_case document_cases[] = {
+	{ "attention within documents whose numbers ascend", attention_ascending, true, NULL },
+	{ "attention within documents whose numbers descend", attention_descending, true, NULL },
+	{ "attention within documents whose numbers return", attention_returning, true, NULL },
+};
+const size_t document_case_count = sizeof document_cases / sizeof *document_cases;
 
 const struct op_case long_cases[] = {
 	{ "attention of 1024 positions, four a kv head", attention_1024_grouped, true, NULL },

@@ -18,6 +18,10 @@ struct op_case {
 	bool large; /* slow: not for tests that run a case many times */
 	const struct hspmd_op_example *example; /* instead of `build` */
 };
+/* Where documents begin, after the first, in tensors "segments, ascending", "segments, descending" and "segments, returning": these say how
+ * their numbers go on. */
+extern const int64_t op_case_documents[];
+extern const size_t op_case_document_count;
 /* The cases of op_case.c, and the examples of all operators. */
 size_t op_case_count(void);
 const struct op_case *op_case_at(size_t number);

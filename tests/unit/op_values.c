@@ -14,6 +14,9 @@
 #include "runtime/device/random.h"
 #include "runtime/op/op.h"
 
+const int64_t op_case_documents[] = { 40, 130, 200, 256, 520 };
+const size_t op_case_document_count = sizeof op_case_documents / sizeof *op_case_documents;
+
 static int64_t elements(const struct hspmd_graph *g, int t)
 {
 	return hspmd_shape_elements(&g->tensors[t].shape);
@@ -63,10 +66,21 @@ void op_value_set(void *data, enum hspmd_dtype type, int64_t i, double value)
 		((int32_t *)data)[i] = (int32_t)value;
 }
 
+/* The document of a position in a sample of many: their numbers ascend, descend, or return. */
+static int32_t one_of_many(const char *order, int64_t at)
+{
+	int32_t number = 0;
+	for (size_t i = 0; i < op_case_document_count && at >= op_case_documents[i]; i++)
+		number++;
+	return !strcmp(order, "descending") ? 7 - number : !strcmp(order, "returning") ? number % 3 : number;
+}
+
 static int32_t integer_of(const struct hspmd_tensor *t, unsigned seed, int64_t i)
 {
 	uint32_t w[4];
 	hspmd_random_words(seed, 1, (uint64_t)i, w);
+	if (!strncmp(t->name, "segments, ", 10))
+		return one_of_many(t->name + 10, i % t->shape.dim[1]);
 	if (!strcmp(t->name, "segments")) {
 		int64_t length = t->shape.dim[1], at = i % length;
 		return (int32_t)((at > length / 3) + (at > length / 2));

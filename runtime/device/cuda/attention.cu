@@ -73,7 +73,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 		sum = 1;
 	}
 	load_rows<T>(query, a.q, batch, head, d, q0, a.queries);
-	keys_seen(a, q0, TILE, &first, &end);
+	keys_seen(a, batch, q0, TILE, &first, &end);
 	for (int k0 = first / TILE * TILE; k0 < end; k0 += TILE) {
 		__syncthreads();
 		load_rows<T>(key, a.k, batch, kv_of(a, head), d, k0, a.keys);
@@ -168,7 +168,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 	float dk[most / PARTS] = {}, dv[most / PARTS] = {};
 	load_rows<T>(key, a.k, batch, kv, d, k0, a.keys);
 	load_rows<T>(value, a.v, batch, kv, d, k0, a.keys);
-	queries_seen(a, k0, TILE, &first, &end);
+	queries_seen(a, batch, k0, TILE, &first, &end);
 	for (int head = 0; head < a.heads; head++) {
 		if (kv_of(a, head) != kv)
 			continue;
@@ -227,7 +227,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 	float delta = here ? a.delta[stats_at(a, batch, head, q0 + own)] : 0.0f;
 	load_rows<T>(query, a.q, batch, head, d, q0, a.queries);
 	load_rows<T>(dout, a.dout, batch, head, d, q0, a.queries);
-	keys_seen(a, q0, TILE, &first, &end);
+	keys_seen(a, batch, q0, TILE, &first, &end);
 	for (int k0 = first / TILE * TILE; k0 < end; k0 += TILE) {
 		__syncthreads();
 		load_rows<T>(key, a.k, batch, kv_of(a, head), d, k0, a.keys);
@@ -361,6 +361,7 @@ static bool tries_wgmma(const struct hspmd_cuda *cuda, const struct attention *a
 /* Runs our kernels: the tensor-core ones if they support the heads, else those of this file. */
 template <typename T> static int own_forward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
+	hspmd_cuda_attention_find_documents(cuda, a);
 	if (sizeof(T) == 2 && !a->sinks && !a->noise && !a->mask && !(a->softcap > 0)) {
 		if (tries_wgmma(cuda, a) && hspmd_cuda_attention_wgmma(cuda, a) && a->stage != ATTENTION_PREPARING)
 			return 0;
@@ -373,6 +374,7 @@ template <typename T> static int own_forward(struct hspmd_cuda *cuda, const stru
 template <typename T> static int own_backward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
 	auto *kernel = delta_kernel<T>;
+	hspmd_cuda_attention_find_documents(cuda, a);
 	if (a->stage != ATTENTION_PREPARING)
 		LAUNCH(kernel, (unsigned)ceil_div((int64_t)a->batches * a->heads * a->queries, THREADS / WARP), THREADS, 0, cuda->stream,
 		       *a);
@@ -393,6 +395,7 @@ template <typename T> static void set_up_forward(struct attention *a, const stru
 		a->sinks = args->in[segments + 1].data;
 	a->o.data = args->out[0].data;
 	a->lse = (float *)args->out[1].data;
+	a->documents = (struct tile_documents *)args->workspace;
 }
 
 template <typename T> static void set_up_backward(struct attention *a, const struct hspmd_kernel_args *args)
@@ -403,9 +406,10 @@ template <typename T> static void set_up_backward(struct attention *a, const str
 	a->lse = (float *)args->in[o + 1].data;
 	a->delta = (float *)args->workspace;
 	a->dout = a->o;
-	a->scores = moved<char>(args->workspace, (int64_t)hspmd_cuda_attention_delta_bytes(a));
-	size_t delta = hspmd_cuda_attention_delta_bytes(a);
-	a->scores_bytes = args->workspace_bytes > delta ? args->workspace_bytes - delta : 0;
+	size_t delta = hspmd_cuda_attention_delta_bytes(a), own = delta + hspmd_cuda_attention_documents_bytes(a);
+	a->documents = (struct tile_documents *)moved<char>(args->workspace, (int64_t)delta);
+	a->scores = moved<char>(args->workspace, (int64_t)own);
+	a->scores_bytes = args->workspace_bytes > own ? args->workspace_bytes - own : 0;
 	a->dout.data = args->in[0].data;
 	a->dq = a->q;
 	a->dk = a->k;
@@ -496,25 +500,29 @@ static int attention_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel
 	return BY_TYPE(args->in[0].dtype, run_backward, cuda, args, err);
 }
 
-static size_t forward_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+template <typename T> static size_t workspace_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, bool backward)
 {
 	struct attention a;
-	if (args->in[0].dtype != HSPMD_BF16)
-		return 0;
-	set_up_forward<bf16>(&a, args);
-	return hspmd_cuda_dnn_workspace(cuda, &a, false, own_forward<bf16>);
+	if (backward)
+		set_up_backward<T>(&a, args);
+	else
+		set_up_forward<T>(&a, args);
+	size_t own = hspmd_cuda_attention_documents_bytes(&a) + (backward ? hspmd_cuda_attention_delta_bytes(&a) : 0), dnn = 0;
+	if (sizeof(T) == 2) {
+		own += backward && cuda->wgmma ? hspmd_cuda_attention_wgmma_workspace(&a) : 0;
+		dnn = hspmd_cuda_dnn_workspace(cuda, &a, backward, backward ? own_backward<T> : own_forward<T>);
+	}
+	return dnn > own ? dnn : own;
+}
+
+static size_t forward_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	return BY_TYPE(args->in[0].dtype, workspace_of, cuda, args, false);
 }
 
 static size_t backward_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	struct attention a;
-	size_t own = (size_t)(hspmd_cuda_elements(&args->in[0]) / args->attr->head_dim) * sizeof(float), dnn = 0;
-	if (args->in[0].dtype == HSPMD_BF16) {
-		set_up_backward<bf16>(&a, args);
-		own = hspmd_cuda_attention_delta_bytes(&a) + (cuda->wgmma ? hspmd_cuda_attention_wgmma_workspace(&a) : 0);
-		dnn = hspmd_cuda_dnn_workspace(cuda, &a, true, own_backward<bf16>);
-	}
-	return dnn > own ? dnn : own;
+	return BY_TYPE(args->in[0].dtype, workspace_of, cuda, args, true);
 }
 
 static int forward_prepare(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to,

@@ -29,29 +29,73 @@ static __device__ __forceinline__ bool sees(const struct attention &a, int batch
 	return !s || s[q + a.shift] == s[k];
 }
 
-/* Returns true if all queries [q, q + queries) see all keys [k, k + keys). */
-static __device__ __forceinline__ bool all_see(const struct attention &a, int q, int queries, int k, int keys)
+static __host__ __device__ __forceinline__ int query_tiles(const struct attention &a)
 {
-	return !a.segments && q + queries <= a.queries && k + keys <= a.keys && is_near(a, q + a.shift - (k + keys - 1)) &&
-	       is_near(a, q + queries - 1 + a.shift - k);
+	return (a.queries + DOCUMENT_TILE - 1) / DOCUMENT_TILE;
 }
 
-/* Sets [*first, *end) to the keys that some query of [q0, q0 + count) may see, by causality and window. */
-static __device__ __forceinline__ void keys_seen(const struct attention &a, int q0, int count, int *first, int *end)
+static __host__ __device__ __forceinline__ int key_tiles(const struct attention &a)
+{
+	return (a.keys + DOCUMENT_TILE - 1) / DOCUMENT_TILE;
+}
+
+/* The documents of the tile that has query, or key, number `at`; there must be segments. */
+static __device__ __forceinline__ const struct tile_documents *documents_of(const struct attention &a, int batch, int at, bool of_keys)
+{
+	int tiles = query_tiles(a), first = batch * (tiles + key_tiles(a)) + (of_keys ? tiles : 0);
+	return a.documents + first + at / DOCUMENT_TILE;
+}
+
+/* Returns true if [at, at + count), queries or keys within a tile, are all of `document`. */
+static __device__ __forceinline__ bool all_of_document(const struct attention &a, int batch, int at, int count, bool of_keys,
+                                                       int32_t document)
+{
+	const struct tile_documents *tile = documents_of(a, batch, at, of_keys);
+	const int half = DOCUMENT_TILE / 2;
+	return tile->document[at / half % 2] == document && tile->document[(at + count - 1) / half % 2] == document;
+}
+
+/* Returns true if all queries [q, q + queries), within half a tile of documents, see all keys [k, k + keys), within a tile. */
+static __device__ __forceinline__ bool all_see(const struct attention &a, int batch, int q, int queries, int k, int keys)
+{
+	if (q + queries > a.queries || k + keys > a.keys || !is_near(a, q + a.shift - (k + keys - 1)) ||
+	    !is_near(a, q + queries - 1 + a.shift - k))
+		return false;
+	if (!a.segments)
+		return true;
+	int32_t document = documents_of(a, batch, q, false)->document[q / (DOCUMENT_TILE / 2) % 2];
+	return document != DOCUMENTS_MANY && all_of_document(a, batch, k, keys, true, document);
+}
+
+/* Narrows [*first, *end) to what documents leave for the tile of queries, or keys, that has number `at`. */
+static __device__ __forceinline__ void narrow(const struct attention &a, int batch, int at, bool of_keys, int *first, int *end)
+{
+	if (!a.segments)
+		return;
+	const struct tile_documents *tile = documents_of(a, batch, at, of_keys);
+	*first = tile->first > *first ? tile->first : *first;
+	*end = tile->end < *end ? tile->end : *end;
+}
+
+/* Sets [*first, *end) to the keys that some query of [q0, q0 + count), within a tile of documents, may see by causality and window, and as
+ * far as whole tiles tell by documents. */
+static __device__ __forceinline__ void keys_seen(const struct attention &a, int batch, int q0, int count, int *first, int *end)
 {
 	*first = a.window && q0 + a.shift - a.window + 1 > 0 ? q0 + a.shift - a.window + 1 : 0;
 	int ahead = a.bidirectional && a.window ? a.window - 1 : 0;
 	bool all = (a.bidirectional && !a.window) || q0 + count + a.shift + ahead > a.keys;
 	*end = all ? a.keys : q0 + count + a.shift + ahead;
+	narrow(a, batch, q0, false, first, end);
 }
 
 /* Sets [*first, *end) to the queries that may see some key of [k0, k0 + count). */
-static __device__ __forceinline__ void queries_seen(const struct attention &a, int k0, int count, int *first, int *end)
+static __device__ __forceinline__ void queries_seen(const struct attention &a, int batch, int k0, int count, int *first, int *end)
 {
 	int behind = a.bidirectional && a.window ? a.window - 1 : 0;
 	bool all = (a.bidirectional && !a.window) || k0 - a.shift - behind < 0;
 	*first = all ? 0 : k0 - a.shift - behind;
 	*end = a.window && k0 + count - 1 - a.shift + a.window < a.queries ? k0 + count - 1 - a.shift + a.window : a.queries;
+	narrow(a, batch, k0, true, first, end);
 }
 
 static __host__ __device__ __forceinline__ int64_t stats_at(const struct attention &a, int batch, int head, int q)
@@ -72,6 +116,9 @@ int hspmd_cuda_attention_launch(struct hspmd_cuda *cuda, const struct attention 
                                 struct hspmd_error *err);
 int hspmd_cuda_attention_grad_launch(struct hspmd_cuda *cuda, const struct attention *a, const struct attention_kernel *keys,
                                      const struct attention_kernel *queries, struct hspmd_error *err);
+
+/* attention_documents.cu: enqueues what fills a->documents, if there are segments; before the kernels. */
+void hspmd_cuda_attention_find_documents(struct hspmd_cuda *cuda, const struct attention *a);
 
 /* Kernels on tensor cores for BF16 (attention_mma.cu). Return false, and enqueue nothing, if they do not support such heads. The gradient
  * expects a->delta to be computed already. */

@@ -36,6 +36,14 @@ enum attention_kernels {
 	ATTENTION_MMA,
 };
 
+/* What documents leave of a tile of DOCUMENT_TILE queries, or of keys (attention_documents.cu). */
+#define DOCUMENT_TILE 128
+#define DOCUMENTS_MANY INT32_MIN
+struct tile_documents {
+	int32_t first, end;  /* keys that its queries may see, or queries that may see its keys; empty if end <= first */
+	int32_t document[2]; /* of each half: the one that all positions are of, or DOCUMENTS_MANY */
+};
+
 struct attention {
 	struct head_rows q, k, v, o;       /* row 0 of q and o is the first query to compute */
 	struct head_rows dq, dk, dv, dout; /* backward */
@@ -44,6 +52,7 @@ struct attention {
 	size_t scores_bytes;
 	const int32_t *segments;           /* NULL: none; points at the first key of sample 0 */
 	int64_t segment_length;
+	struct tile_documents *documents; /* if there are segments: [batch] those of the tiles of queries, then of keys */
 	int batches, queries, keys, heads, kv_heads, head_dim;
 	int first_head, first_kv, group; /* global numbers of the first local heads; query heads per kv head */
 	int shift;                       /* global position of the first query minus that of the first key */
@@ -76,6 +85,13 @@ static inline bool hspmd_cuda_attention_is_aligned(const struct attention *a)
 static inline size_t hspmd_cuda_attention_delta_bytes(const struct attention *a)
 {
 	return ((size_t)a->batches * (size_t)a->heads * (size_t)a->queries * sizeof(float) + 255) / 256 * 256;
+}
+
+/* Bytes of a->documents, up to a multiple of 256. */
+static inline size_t hspmd_cuda_attention_documents_bytes(const struct attention *a)
+{
+	size_t tiles = (size_t)((a->queries + DOCUMENT_TILE - 1) / DOCUMENT_TILE + (a->keys + DOCUMENT_TILE - 1) / DOCUMENT_TILE);
+	return a->segments ? ((size_t)a->batches * tiles * sizeof(struct tile_documents) + 255) / 256 * 256 : 0;
 }
 
 /* Bytes of a->scores with which attention_grad_wgmma.cu is fastest; it takes less, but not less than one kv head needs. 0: it cannot. */

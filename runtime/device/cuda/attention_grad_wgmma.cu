@@ -4,7 +4,8 @@
  * writes the gradients of scores, dS, in BF16 into the workspace. queries_grad_kernel: a block takes ROWS queries and multiplies their dS
  * by the keys. So nothing is added up in memory, where either the order would be left to chance or blocks would have to wait for each
  * other; and scores and their gradients are not computed twice, which would make seven products of five. Both kernels go over the same
- * tiles of ROWS queries and ROWS keys in which some query may see some key, so that all dS that is read was written.
+ * tiles of ROWS queries and ROWS keys in which some query may see some key (by causality, window, documents), so that all dS that is read
+ * was written.
  *
  * Per head of D and tile: 10 D ROWS^2 FLOPs; dS takes 2 ROWS^2 bytes each way. Bound of the first kernel, which does 8 D ROWS^2 of them:
  * tensor cores (D = 128: 4096 cycles, beside 3072 of shared memory for operands, 1024 of exponentials, and 32 KiB to write, which at 4
@@ -95,7 +96,7 @@ static __device__ __forceinline__ void to_probabilities(const struct attention &
                                                         const float *lse, float (&s)[n / 8][4])
 {
 	float scale = a.scale * LOG2E;
-	bool inside = all_see(a, q0, n, k0, GROUP_ROWS);
+	bool inside = all_see(a, batch, q0, n, k0, GROUP_ROWS);
 #pragma unroll
 	for (int j = 0; j < n / 8; j++)
 #pragma unroll
@@ -209,7 +210,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 		                    before + a.group < a.heads ? before + a.group : a.heads,
 		                    0,
 		                    0 };
-	queries_seen(a, w.k0, ROWS, &w.first, &w.end);
+	queries_seen(a, w.batch, w.k0, ROWS, &w.first, &w.end);
 	w.first = w.first / ROWS * ROWS;
 	w.end = (w.end + ROWS - 1) / ROWS * ROWS < a.queries ? (w.end + ROWS - 1) / ROWS * ROWS : a.queries;
 	if (threadIdx.x == 0) {
@@ -294,7 +295,7 @@ static __global__ void __launch_bounds__(QUERIES_GRAD_THREADS, 2)
 	struct queries_grad_shared<D> *room = (struct queries_grad_shared<D> *)align_tiles(shared);
 	struct queries_grad_work w = { (tiles - 1 - (int)(blockIdx.x % tiles)) * ROWS, (int)(blockIdx.x / tiles) % a.heads,
 		                       (int)(blockIdx.x / tiles) / a.heads, 0, 0 };
-	keys_seen(a, w.q0, ROWS, &w.first, &w.end);
+	keys_seen(a, w.batch, w.q0, ROWS, &w.first, &w.end);
 	w.first = w.first / ROWS * ROWS;
 	w.end = w.end < a.keys ? (w.end + ROWS - 1) / ROWS * ROWS : w.end;
 	if (threadIdx.x == 0) {
@@ -313,15 +314,10 @@ static __global__ void __launch_bounds__(QUERIES_GRAD_THREADS, 2)
 
 /* ---- for the host */
 
-static int64_t whole_tiles(int positions)
-{
-	return ceil_div(positions, ROWS) * ROWS;
-}
-
 /* Bytes of dS of a head. */
 static size_t score_bytes(const struct attention *a)
 {
-	return (size_t)(whole_tiles(a->keys) * whole_tiles(a->queries)) * sizeof(bf16);
+	return (size_t)key_tiles(*a) * (size_t)query_tiles(*a) * ROWS * ROWS * sizeof(bf16);
 }
 
 /* The local heads that read local kv heads before number kv. */
@@ -355,6 +351,7 @@ static struct attention part_of(const struct attention *a, int batch, int batche
 	part.lse += stats_at(*a, batch, head, 0);
 	part.delta += stats_at(*a, batch, head, 0);
 	part.segments = a->segments ? a->segments + batch * a->segment_length : NULL;
+	part.documents = a->documents + batch * (query_tiles(*a) + key_tiles(*a));
 	part.batches = batches;
 	part.heads = end - head;
 	part.kv_heads = kv_heads;
@@ -382,8 +379,7 @@ template <int D> static bool allow_backward(const struct attention *a)
 
 template <int D> static bool launch_part(struct hspmd_cuda *cuda, const struct attention *a, bf16 *ds)
 {
-	struct score_grads to = { a->dq.data ? ds : NULL, whole_tiles(a->keys), whole_tiles(a->queries) };
-	int key_tiles = (int)(to.keys / ROWS), query_tiles = (int)(to.queries / ROWS);
+	struct score_grads to = { a->dq.data ? ds : NULL, key_tiles(*a) * ROWS, query_tiles(*a) * ROWS };
 	auto *keys_grad = keys_grad_kernel<D>;
 	auto *queries_grad = queries_grad_kernel<D>;
 	const int64_t shape[4] = { to.queries, to.keys, a->heads, a->batches };
@@ -395,11 +391,11 @@ template <int D> static bool launch_part(struct hspmd_cuda *cuda, const struct a
 	    !map_heads(&query_maps.k, a, &a->k, a->keys, a->kv_heads, KEY_STEP) ||
 	    !hspmd_cuda_tensor_map(&query_maps.ds, ds, shape, stride, KEY_STEP))
 		return false;
-	LAUNCH(keys_grad, (unsigned)(key_tiles * a->batches * a->kv_heads), THREADS, keys_shared<D>(), cuda->stream, *a, maps, to,
-	       key_tiles);
+	LAUNCH(keys_grad, (unsigned)(key_tiles(*a) * a->batches * a->kv_heads), THREADS, keys_shared<D>(), cuda->stream, *a, maps, to,
+	       key_tiles(*a));
 	if (to.data)
-		LAUNCH(queries_grad, (unsigned)(query_tiles * a->batches * a->heads), QUERIES_GRAD_THREADS, queries_shared<D>(),
-		       cuda->stream, *a, query_maps, query_tiles);
+		LAUNCH(queries_grad, (unsigned)(query_tiles(*a) * a->batches * a->heads), QUERIES_GRAD_THREADS, queries_shared<D>(),
+		       cuda->stream, *a, query_maps, query_tiles(*a));
 	return true;
 }
 

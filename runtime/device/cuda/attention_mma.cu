@@ -93,7 +93,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 	    first, end;
 	int own = threadIdx.x / WARP * 16, kv = kv_of(a, head), stage = 0;
 	float out[D / 8][4] = {}, high[2] = { HIDDEN, HIDDEN }, sum[2] = {}, scale = a.scale * LOG2E;
-	keys_seen(a, q0, ROWS, &first, &end);
+	keys_seen(a, batch, q0, ROWS, &first, &end);
 	first = first / STEP * STEP;
 	copy_rows<D, ROWS>(query, a.q, batch, head, q0, a.queries);
 	copy_rows<D, STEP>(keys, a.k, batch, kv, first, a.keys);
@@ -109,7 +109,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 		__syncthreads();
 		float s[TILES][4] = {}, now[2] = { high[0], high[1] }, factor[2], more[2] = {};
 		multiply_rows<D>(s, query, own, keys + stage * STEP * (D + PAD));
-		bool inside = all_see(a, q0 + own, 16, k0, STEP);
+		bool inside = all_see(a, batch, q0 + own, 16, k0, STEP);
 #pragma unroll
 		for (int n = 0; n < TILES; n++)
 #pragma unroll
@@ -175,7 +175,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) keys_grad_ker
 	float dk[D / 8][4] = {}, dv[D / 8][4] = {}, one[2] = { 1.0f, 1.0f };
 	copy_rows<D, ROWS>(key, a.k, batch, kv, k0, a.keys);
 	copy_rows<D, ROWS>(value, a.v, batch, kv, k0, a.keys);
-	queries_seen(a, k0, ROWS, &first, &end);
+	queries_seen(a, batch, k0, ROWS, &first, &end);
 	for (int head = 0; head < a.heads; head++) {
 		if (kv_of(a, head) != kv)
 			continue;
@@ -194,7 +194,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) keys_grad_ker
 			float s[TILES][4] = {}, ds[TILES][4] = {};
 			multiply_rows<D>(s, key, own, query);
 			multiply_rows<D>(ds, value, own, dout);
-			differentiate(a, batch, q0, k0 + own, true, all_see(a, q0, STEP, k0 + own, 16), s, ds, lse, delta);
+			differentiate(a, batch, q0, k0 + own, true, all_see(a, batch, q0, STEP, k0 + own, 16), s, ds, lse, delta);
 			multiply_columns<D>(dv, s, dout);
 			multiply_columns<D>(dk, ds, query);
 		}
@@ -218,7 +218,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) queries_grad_
 		lse[h] = q < a.queries ? a.lse[stats_at(a, batch, head, q)] : 0.0f;
 		delta[h] = q < a.queries ? a.delta[stats_at(a, batch, head, q)] : 0.0f;
 	}
-	keys_seen(a, q0, ROWS, &first, &end);
+	keys_seen(a, batch, q0, ROWS, &first, &end);
 	first = first / STEP * STEP;
 	copy_rows<D, ROWS>(query, a.q, batch, head, q0, a.queries);
 	copy_rows<D, ROWS>(dout, a.dout, batch, head, q0, a.queries);
@@ -237,7 +237,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) queries_grad_
 		float s[TILES][4] = {}, ds[TILES][4] = {};
 		multiply_rows<D>(s, query, own, key);
 		multiply_rows<D>(ds, dout, own, value);
-		differentiate(a, batch, q0 + own, k0, false, all_see(a, q0 + own, 16, k0, STEP), s, ds, lse, delta);
+		differentiate(a, batch, q0 + own, k0, false, all_see(a, batch, q0 + own, 16, k0, STEP), s, ds, lse, delta);
 		multiply_columns<D>(dq, ds, key);
 		__syncthreads(); /* all are done with this stage */
 	}

@@ -31,6 +31,8 @@ static __device__ __forceinline__ void copy_keys(const struct attention &a, cons
 	const int bytes = tile_bytes<D>(KEYS);
 	struct ring<STAGES> at = { 0, 1 };
 	int kv = kv_of(a, head);
+	if (first >= end)
+		return;
 	barrier_arrive_expecting(&b->query, tile_bytes<D>(ROWS));
 	copy_tile<D>(query, &maps.q, ROWS, q0, head, batch, &b->query);
 	for (int k0 = first; k0 < end; k0 += KEYS, at.advance()) {
@@ -54,7 +56,7 @@ static __device__ __forceinline__ void weigh(const struct attention &a, int batc
                                              struct softmax_rows *rows, float (&factor)[2])
 {
 	float scale = a.scale * LOG2E, now[2] = { rows->high[0], rows->high[1] }, base[2];
-	if (!all_see(a, q0, GROUP_ROWS, k0, KEYS)) {
+	if (!all_see(a, batch, q0, GROUP_ROWS, k0, KEYS)) {
 #pragma unroll
 		for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -169,7 +171,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 	struct forward_barriers *b = (struct forward_barriers *)(values + STAGES * tile_bytes<D>(KEYS));
 	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * ROWS, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads,
 	    first, end;
-	keys_seen(a, q0, ROWS, &first, &end);
+	keys_seen(a, batch, q0, ROWS, &first, &end);
 	first = first / KEYS * KEYS;
 	if (threadIdx.x == 0) {
 		barrier_init(&b->query, 1);
@@ -197,7 +199,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 template <int D> static bool forward_of(struct hspmd_cuda *cuda, const struct attention *a)
 {
 	size_t shared = SWIZZLE_BYTES + tile_bytes<D>(ROWS) + 2 * STAGES * tile_bytes<D>(KEYS) + sizeof(struct forward_barriers);
-	int tiles = (int)ceil_div(a->queries, ROWS);
+	int tiles = query_tiles(*a);
 	auto *kernel = forward_kernel<D>;
 	struct forward_maps maps;
 	if (a->stage != ATTENTION_PREPARED && allow_shared((const void *)kernel, shared))

@@ -9,27 +9,16 @@
 #include "runtime/device/cuda/tensor_map.h"
 #include "runtime/device/cuda/wgmma.h"
 
-#define GROUPS 2      /* that compute */
-#define GROUP_ROWS 64 /* rows of such a group */
 #define ROWS (GROUPS * GROUP_ROWS)
+static_assert(ROWS == DOCUMENT_TILE, "blocks skip tiles as they are found");
 #define THREADS ((GROUPS + 1) * GROUP_THREADS)
-#define COMPUTING_WARPS (GROUPS * GROUP_THREADS / WARP)
 #define GROUP_BYTES (GROUP_ROWS * SLAB_ROW_BYTES) /* a group's part of a slab of ROWS rows */
-/* 240 registers for each thread that computes and 24 for those that copy are the 64 K that there are. */
-#define COMPUTING_REGISTERS 240
-#define COPYING_REGISTERS 24
 #define LOG2E 1.4426950408889634f
 
 /* The slabs of a tile of D columns and so many rows, one after the other. */
 template <int D> static __host__ __device__ constexpr int tile_bytes(int rows)
 {
 	return D / SLAB_COLUMNS * rows * SLAB_ROW_BYTES;
-}
-
-/* Dynamic shared memory, from the first multiple of SWIZZLE_BYTES on. */
-static __device__ __forceinline__ char *align_tiles(char *shared)
-{
-	return shared + (SWIZZLE_BYTES - (shared_address(shared) & (SWIZZLE_BYTES - 1))) % SWIZZLE_BYTES;
 }
 
 /* One thread copies rows [first, first + rows) of a head, zeros beyond the last; `rows` is the box of the map. */
@@ -39,25 +28,6 @@ static __device__ __forceinline__ void copy_tile(char *to, const CUtensorMap *ma
 #pragma unroll
 	for (int slab = 0; slab < D / SLAB_COLUMNS; slab++)
 		copy_box_async(to + slab * rows * SLAB_ROW_BYTES, map, slab * SLAB_COLUMNS, first, head, batch, b);
-}
-
-/* A stage of a ring and the parity of its present use. */
-template <int stages> struct ring {
-	int stage, parity;
-	__device__ __forceinline__ void advance()
-	{
-		if (++stage == stages) {
-			stage = 0;
-			parity ^= 1;
-		}
-	}
-};
-
-/* All threads of the warp are done with a stage. */
-static __device__ __forceinline__ void release_stage(uint64_t *b)
-{
-	if (threadIdx.x % WARP == 0)
-		barrier_arrive(b);
 }
 
 /* c (64 x n) = rows of `left` times the transpose of n rows of `right`, over D columns; both are tiles of so many rows. left, right:
@@ -90,29 +60,6 @@ template <int n> static __device__ __forceinline__ void to_fragments(uint32_t (&
 		p[i / 2][i % 2 * 2] = pack_pair(c[i][0], c[i][1]);
 		p[i / 2][i % 2 * 2 + 1] = pack_pair(c[i][2], c[i][3]);
 	}
-}
-
-/* Four lanes have pairs of four times eight columns; afterwards each has one of the eights, in order. */
-static __device__ __forceinline__ void transpose_pairs(uint32_t (&v)[4])
-{
-#pragma unroll
-	for (int step = 1; step <= 2; step *= 2) {
-		bool upper = threadIdx.x & step;
-#pragma unroll
-		for (int i = 0; i < 4; i++) {
-			if (i & step)
-				continue;
-			uint32_t given = __shfl_xor_sync(ALL_LANES, upper ? v[i] : v[i + step], step);
-			v[i] = upper ? given : v[i];
-			v[i + step] = upper ? v[i + step] : given;
-		}
-	}
-}
-
-/* Where a thread stores the eights of columns 8 n to 8 n + 31 of its accumulator after transpose_pairs. */
-static __device__ __forceinline__ int eight_column(int n)
-{
-	return (n + (int)(threadIdx.x % 4)) * 8;
 }
 
 /* Stores 64 x D sums times factors as rows [first, ...) of a head in BF16. */

@@ -342,14 +342,14 @@ template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const 
 	return 0;
 }
 
-static int prepare(struct hspmd_cuda *, const struct hspmd_kernel_args *, struct hspmd_prepared *, struct hspmd_error *err)
+static int prepare(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *, struct hspmd_prepared *, struct hspmd_error *err)
 {
-	return hspmd_cuda_grouped_prepare(err);
+	return hspmd_cuda_grouped_prepare(cuda, err);
 }
 
 static int experts_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	if (!args->prepared && hspmd_cuda_grouped_prepare(err))
+	if (!args->prepared && hspmd_cuda_grouped_prepare(cuda, err))
 		return -1;
 	return BY_TYPE(args->in[0].dtype, experts_of, cuda, args);
 }
@@ -362,7 +362,7 @@ static size_t experts_workspace(struct hspmd_cuda *, const struct hspmd_kernel_a
 
 static int experts_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	if (!args->prepared && hspmd_cuda_grouped_prepare(err))
+	if (!args->prepared && hspmd_cuda_grouped_prepare(cuda, err))
 		return -1;
 	return BY_TYPE(args->in[1].dtype, experts_grad_of, cuda, args);
 }

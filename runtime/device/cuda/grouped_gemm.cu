@@ -184,21 +184,30 @@ bool hspmd_cuda_grouped_fits(enum hspmd_dtype dtype, int64_t n, int64_t depth)
 	return dtype == HSPMD_BF16 && n % 8 == 0 && depth % 8 == 0;
 }
 
-int hspmd_cuda_grouped_prepare(struct hspmd_error *err)
+int hspmd_cuda_grouped_allow(const void *const *kernels, size_t count, size_t bytes, struct hspmd_error *err)
 {
-	const void *kernels[] = { (const void *)grouped_rows_kernel<false>, (const void *)grouped_rows_kernel<true>,
-		                  (const void *)grouped_grad_kernel };
-	for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
-		cudaError_t status = allow_shared(kernels[i], SHARED_BYTES);
+	for (size_t i = 0; i < count; i++) {
+		cudaError_t status = allow_shared(kernels[i], bytes);
 		if (status)
 			return hspmd_cuda_failed(status, "shared memory of grouped products", err);
 	}
 	return 0;
 }
 
+int hspmd_cuda_grouped_prepare(struct hspmd_cuda *cuda, struct hspmd_error *err)
+{
+	const void *kernels[] = { (const void *)grouped_rows_kernel<false>, (const void *)grouped_rows_kernel<true>,
+		                  (const void *)grouped_grad_kernel };
+	if (cuda->wgmma && hspmd_cuda_grouped_wgmma_prepare(err))
+		return -1;
+	return hspmd_cuda_grouped_allow(kernels, sizeof kernels / sizeof *kernels, SHARED_BYTES, err);
+}
+
 void hspmd_cuda_grouped_rows(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *const a[2],
                              const void *const b[2], void *c, int64_t n, int64_t depth, bool transposed)
 {
+	if (cuda->wgmma && hspmd_cuda_grouped_wgmma_rows(cuda, groups, a, b, c, n, depth, transposed))
+		return;
 	auto *kernel = transposed ? grouped_rows_kernel<true> : grouped_rows_kernel<false>;
 	struct rows_product p = { groups->first,        (int)groups->count,     { (const bf16 *)a[0], (const bf16 *)a[1] },
 		                  { (const bf16 *)b[0], (const bf16 *)b[1] }, (bf16 *)c, n, depth };
@@ -209,6 +218,8 @@ void hspmd_cuda_grouped_rows(struct hspmd_cuda *cuda, const struct hspmd_cuda_gr
 void hspmd_cuda_grouped_grad(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *left, const void *right, float *c,
                              int64_t m, int64_t n, bool accumulate)
 {
+	if (cuda->wgmma && hspmd_cuda_grouped_wgmma_grad(cuda, groups, left, right, c, m, n, accumulate))
+		return;
 	dim3 grid((unsigned)ceil_div(n, TILE), (unsigned)ceil_div(m, TILE), (unsigned)groups->count);
 	LAUNCH(grouped_grad_kernel, grid, THREADS, SHARED_BYTES, cuda->stream, groups->first, (const bf16 *)left, (const bf16 *)right, c, m,
 	       n, accumulate);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of many matrices whose numbers of rows only the device knows (a mixture's experts, each with the tokens that chose it), on
- * tensor cores, in one launch for all. Rows are sorted by group. cuBLASLt of CUDA 13.0 has no such product, and cuBLAS
- * (cublasGemmGroupedBatchedEx) wants the numbers of rows on the host, which would have to wait for them. */
+ * tensor cores, in one launch for all: by grouped_gemm_wgmma.cu where the device has what that needs, else by grouped_gemm.cu. Rows are
+ * sorted by group. cuBLASLt of CUDA 13.0 has no such product, and cuBLAS (cublasGemmGroupedBatchedEx) wants the numbers of rows on the
+ * host, which would have to wait for them. */
 #ifndef HSPMD_CUDA_GROUPED_GEMM_H
 #define HSPMD_CUDA_GROUPED_GEMM_H
 
@@ -19,7 +20,7 @@ extern "C" {
 /* Returns true if these products can be computed here: BF16, rows of whole 16 bytes. All buffers begin on 16 bytes. */
 bool hspmd_cuda_grouped_fits(enum hspmd_dtype dtype, int64_t n, int64_t depth);
 /* Lets the kernels have the shared memory that they need; once per device. 0 or -1 and err. */
-int hspmd_cuda_grouped_prepare(struct hspmd_error *err);
+int hspmd_cuda_grouped_prepare(struct hspmd_cuda *cuda, struct hspmd_error *err);
 
 /* C[row][n] = sum over k of A[row][k] B(k, n), in BF16, rounded once, where B is that of the row's group g: if transposed
  * b[(g * n + n) * depth + k], else b[(g * depth + k) * n + n]. a[1], b[1] NULL: none; else the product of the two is added. */
@@ -28,6 +29,16 @@ void hspmd_cuda_grouped_rows(struct hspmd_cuda *cuda, const struct hspmd_cuda_gr
 /* C[g][m][n] (+)= sum over the rows of group g of left[row][m] right[row][n], in the order of the rows; C in F32. */
 void hspmd_cuda_grouped_grad(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *left, const void *right, float *c,
                              int64_t m, int64_t n, bool accumulate);
+
+/* The same by products of warp-groups, for compute capability 9.0 alone. False, and nothing is enqueued: the driver refuses to describe the
+ * matrices. */
+int hspmd_cuda_grouped_wgmma_prepare(struct hspmd_error *err);
+bool hspmd_cuda_grouped_wgmma_rows(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *const a[2],
+                                   const void *const b[2], void *c, int64_t n, int64_t depth, bool transposed);
+bool hspmd_cuda_grouped_wgmma_grad(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *left, const void *right,
+                                   float *c, int64_t m, int64_t n, bool accumulate);
+/* Lets `count` kernels have so much shared memory. */
+int hspmd_cuda_grouped_allow(const void *const *kernels, size_t count, size_t bytes, struct hspmd_error *err);
 
 #ifdef __cplusplus
 }

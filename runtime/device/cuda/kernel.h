@@ -160,6 +160,13 @@ struct Max {
 	}
 };
 
+struct Min {
+	template <typename T> static __device__ __forceinline__ T combine(T a, T b)
+	{
+		return a < b ? a : b;
+	}
+};
+
 template <typename Op, typename T> static __device__ __forceinline__ T warp_reduce(T x, int lanes = WARP)
 {
 	for (int step = lanes / 2; step; step /= 2)

@@ -72,6 +72,13 @@ static __device__ __forceinline__ void copy_box_async(void *to, const CUtensorMa
 	             : "memory");
 }
 
+/* What this thread has written to shared memory counts for copies and products that begin later, after a barrier also those of other
+ * threads. */
+static __device__ __forceinline__ void shared_ready()
+{
+	asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+
 /* ---- products of a warp-group: all its threads call these together */
 
 /* Before the first of some products: what the threads wrote into accumulators and fragments counts. */
@@ -199,6 +206,63 @@ static __device__ __forceinline__ uint64_t slab_descriptor(const void *start, in
 static __device__ __forceinline__ uint64_t descriptor_after(uint64_t descriptor, int bytes)
 {
 	return descriptor + (uint64_t)(bytes >> 4);
+}
+
+/* ---- blocks of three warp-groups, of which one copies and two compute */
+
+#define GROUPS 2      /* that compute */
+#define GROUP_ROWS 64 /* rows of such a group */
+#define COMPUTING_WARPS (GROUPS * GROUP_THREADS / WARP)
+/* 240 registers for each thread that computes and 24 for those that copy are the 64 K that there are. */
+#define COMPUTING_REGISTERS 240
+#define COPYING_REGISTERS 24
+
+/* Dynamic shared memory, from the first multiple of SWIZZLE_BYTES on. */
+static __device__ __forceinline__ char *align_tiles(char *shared)
+{
+	return shared + (SWIZZLE_BYTES - (shared_address(shared) & (SWIZZLE_BYTES - 1))) % SWIZZLE_BYTES;
+}
+
+/* A stage of a ring and the parity of its present use. */
+template <int stages> struct ring {
+	int stage, parity;
+	__device__ __forceinline__ void advance()
+	{
+		if (++stage == stages) {
+			stage = 0;
+			parity ^= 1;
+		}
+	}
+};
+
+/* All threads of the warp are done with a stage. */
+static __device__ __forceinline__ void release_stage(uint64_t *b)
+{
+	if (threadIdx.x % WARP == 0)
+		barrier_arrive(b);
+}
+
+/* Four lanes have pairs of four times eight columns; afterwards each has one of the eights, in order. */
+static __device__ __forceinline__ void transpose_pairs(uint32_t (&v)[4])
+{
+#pragma unroll
+	for (int step = 1; step <= 2; step *= 2) {
+		bool upper = threadIdx.x & step;
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			if (i & step)
+				continue;
+			uint32_t given = __shfl_xor_sync(ALL_LANES, upper ? v[i] : v[i + step], step);
+			v[i] = upper ? given : v[i];
+			v[i + step] = upper ? v[i + step] : given;
+		}
+	}
+}
+
+/* Where a thread stores the eights of columns 8 n to 8 n + 31 of its accumulator after transpose_pairs. */
+static __device__ __forceinline__ int eight_column(int n)
+{
+	return (n + (int)(threadIdx.x % 4)) * 8;
 }
 
 #endif

@@ -54,6 +54,11 @@ static const struct bench_case cases[] = {
 	{ "llama-160m", LLAMA(768, 12, 12, 12, 2048, 2048), 12, 768, 2048, 16, 32000, true },
 	{ "llama-1b", LLAMA(2048, 16, 32, 8, 8192, 4096), 16, 2048, 4096, 4, 32000, true },
 	{ "llama-7b-8l", LLAMA(4096, 8, 32, 32, 11008, 4096), 8, 4096, 4096, 2, 32000, true },
+	{ "mixtral-2l", /* two blocks of Mixtral 8x7B */
+	  "{\"model_type\":\"mixtral\",\"hidden_size\":4096,\"num_hidden_layers\":2,\"num_attention_heads\":32,\"num_key_value_heads\":8,"
+	  "\"intermediate_size\":14336,\"num_local_experts\":8,\"num_experts_per_tok\":2,\"vocab_size\":32000,"
+	  "\"max_position_embeddings\":4096,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}",
+	  2, 4096, 4096, 4, 32000, true },
 };
 
 static const char cluster_text[] =
@@ -419,12 +424,12 @@ int main(int argc, char **argv)
 		for (size_t l = 0; !strcmp(argv[1], cases[c].name) && l < sizeof layouts / sizeof *layouts; l++)
 			if ((!strcmp(argv[2], layouts[l]) && cases[c].gpu == (l > 3)) || (cases[c].gpu && !strncmp(argv[2], "split-", 6)))
 				return steps || cases[c].gpu ? measure(&cases[c], argv[2], threads, steps) : 2;
-	fprintf(stderr,
-	        "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n"
-	        "       step gpt2-tiny|gpt2-124m|gpt2-124m-50257|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32|split-N-M 1 STEPS\n"
-	        "       step describe CASE\n"
-	        "       step product SIZE 1 RUNS\n"
-	        "       step rounding SIZE THREADS RUNS\n"
-	        "       step rounding-gpu SIZE 1 RUNS\n");
+	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n"
+	                "       step gpt2-tiny|gpt2-124m|gpt2-124m-50257|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l|mixtral-2l gpu|gpu-fp32|"
+	                "split-N-M 1 STEPS\n"
+	                "       step describe CASE\n"
+	                "       step product SIZE 1 RUNS\n"
+	                "       step rounding SIZE THREADS RUNS\n"
+	                "       step rounding-gpu SIZE 1 RUNS\n");
 	return 2;
 }

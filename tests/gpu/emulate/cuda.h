@@ -5,6 +5,7 @@
  *   read what it overwrites, it ends the process.
  * - Products are computed when someone waits for them, from what then lies in their tiles, which their descriptors are decoded to find.
  *   Meanwhile their accumulators hold NaN. If these or their fragments were written to, the process ends.
+ * - Products see what copies have brought, and what threads had written when one of them called shared_ready.
  * - Whoever arrives at a barrier lets the other threads run first. */
 #ifndef EMULATE_CUDA_H
 #define EMULATE_CUDA_H
@@ -61,6 +62,7 @@ void barrier_arrive_expecting(uint64_t *b, int bytes);
 void barrier_wait(uint64_t *b, int parity);
 void copy_box_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b);
 
+void shared_ready();
 void products_begin();
 void products_commit();
 void emulate_products_wait(unsigned left);

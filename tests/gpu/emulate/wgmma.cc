@@ -59,6 +59,7 @@ struct block {
 	uint64_t number = 0;
 	std::map<uint64_t *, barrier> barriers;
 	std::vector<thread> threads;
+	std::vector<char> seen; /* shared memory as copies have written it, and threads before a shared_ready; from shared_start() on */
 	bool multiplies = false;
 };
 
@@ -89,6 +90,24 @@ uint32_t emulate_shared_address(const void *p)
 	if ((const char *)p < begin || (const char *)p >= begin + bytes)
 		emulate_end("the address is not in dynamic shared memory");
 	return (uint32_t)((const char *)p - shared_start());
+}
+
+/* Shared memory as products see it. */
+static std::vector<char> &seen()
+{
+	std::vector<char> &all = here().seen;
+	size_t bytes;
+	char *begin = emulate_shared_bytes(&bytes);
+	all.resize((size_t)(begin - shared_start()) + bytes, (char)0xff);
+	return all;
+}
+
+void shared_ready()
+{
+	std::vector<char> &all = seen();
+	size_t bytes;
+	char *begin = emulate_shared_bytes(&bytes);
+	memcpy(all.data() + (begin - shared_start()), begin, bytes);
 }
 
 static uint32_t swizzled(uint32_t address, uint32_t mask)
@@ -213,6 +232,16 @@ template <typename F> static void each_piece(const box_copy &c, F f)
 				}
 }
 
+/* from NULL: 16 times `filler`. */
+static void write_piece(char *to, const char *from, int filler)
+{
+	if (from)
+		memcpy(to, from, 16);
+	else
+		memset(to, filler, 16);
+	memcpy(seen().data() + (to - shared_start()), to, 16);
+}
+
 static void refuse_to_overwrite(const box_copy &c)
 {
 	uint32_t first = (uint32_t)(c.to - shared_start()), last = first + (uint32_t)c.bytes;
@@ -231,7 +260,8 @@ void copy_box_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, in
 		emulate_end("a swizzled box does not begin on a multiple of 1024 bytes, or has rows of other than 128 bytes");
 	emulate_shared_address((char *)to + c.bytes - 1);
 	refuse_to_overwrite(c);
-	each_piece(c, [](const char *, char *piece) { memset(piece, 0xff, 16); });
+	__atomic_add_fetch(&emulate_counts[EMULATE_BOXES], 1, __ATOMIC_RELAXED);
+	each_piece(c, [](const char *, char *piece) { write_piece(piece, NULL, 0xff); });
 	barrier_at(b).copies.push_back(c);
 }
 
@@ -244,12 +274,7 @@ static void try_to_complete(barrier *b)
 	if (b->pending || bytes != b->expected)
 		return;
 	for (const box_copy &c : b->copies)
-		each_piece(c, [](const char *from, char *piece) {
-			if (from)
-				memcpy(piece, from, 16);
-			else
-				memset(piece, 0, 16);
-		});
+		each_piece(c, [](const char *from, char *piece) { write_piece(piece, from, 0); });
 	b->copies.clear();
 	b->expected = 0;
 	b->pending = b->count;
@@ -337,12 +362,11 @@ void products_commit()
 /* The thread's part of a product: two rows, and in every eight columns two. */
 static void compute(const product &p, std::vector<float> &sums)
 {
-	size_t end;
-	char *begin = emulate_shared_bytes(&end), *shared = shared_start();
+	const char *shared = seen().data();
+	size_t end = seen().size();
 	unsigned lane = emulate_thread() % WARP, warp = emulate_thread() % GROUP / WARP;
 	operand a(p.a, p.a_rows), b(p.b, p.b_rows);
 	float left[2][DEPTH];
-	end += (size_t)(begin - shared);
 	for (unsigned half = 0; half < 2; half++)
 		for (unsigned k = 0; k < DEPTH; k++) {
 			uint32_t pair = p.lane[k % 8 / 2][half + (k >= 8 ? 2 : 0)];

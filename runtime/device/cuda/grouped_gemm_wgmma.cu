@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Grouped products in BF16 for compute capability 9.0 (grouped_gemm.h). A block computes ROWS x COLUMNS of one group's result: one
+ * warp-group copies steps of DEPTH of both operands by the tensor memory accelerator, and two multiply 64 rows each. Every sum is in the
+ * order of its steps.
+ *
+ * Bound: tensor cores, if operands come from the L2 cache: a step is 2 ROWS COLUMNS DEPTH FLOPs, 1024 cycles of a multiprocessor, beside
+ * 768 of its shared memory, and reads 48 KiB. Blocks that run at the same time are neighbours in both directions (tile_of), so that most of
+ * these bytes were read before. Shared memory: 193 KiB, all registers, one block per multiprocessor. */
+#include "runtime/device/cuda/grouped_gemm.h"
+#include "runtime/device/cuda/kernel.h"
+#include "runtime/device/cuda/row_tiles.h"
+
+#if defined HSPMD_SM90A || defined EMULATE
+#include "runtime/device/cuda/tensor_map.h"
+#include "runtime/device/cuda/wgmma.h"
+
+#define ROWS (GROUPS * GROUP_ROWS)
+#define COLUMNS 256
+#define DEPTH SLAB_COLUMNS /* of a step */
+#define STAGES 4
+#define THREADS ((GROUPS + 1) * GROUP_THREADS)
+#define SLAB_BYTES (DEPTH * SLAB_ROW_BYTES) /* of 64 rows or columns of an operand, and a step's depth */
+#define BAND 8                              /* tiles of rows next to each other that are computed for one tile of columns after another */
+
+/* Operands, as they lie in memory: [outer, depth] or [depth, outer] of each group. A second pair may follow the first. */
+struct operand_maps {
+	CUtensorMap left[2], right[2];
+};
+
+struct stage_data {
+	char left[ROWS / SLAB_COLUMNS * SLAB_BYTES], right[COLUMNS / SLAB_COLUMNS * SLAB_BYTES];
+};
+
+struct grouped_shared {
+	struct stage_data stage[STAGES];
+	uint64_t full[STAGES], empty[STAGES], cleared; /* cleared: what the last step has beyond the end */
+};
+
+/* One tile: its first row and column; the depth [begin, end), in `pairs` pairs of operands; the matrix of the right operand. */
+struct tile_work {
+	int row, column, begin, end, pairs, matrix;
+};
+
+/* Which tile of rows and of columns a block computes. */
+static __device__ __forceinline__ void tile_of(int block, int rows, int columns, int *row, int *column)
+{
+	int band = block / (BAND * columns), within = block % (BAND * columns),
+	    high = rows - band * BAND < BAND ? rows - band * BAND : BAND;
+	*row = band * BAND + within % high;
+	*column = within / high;
+}
+
+/* One thread copies a step's part of one operand. */
+template <bool depth_first, int outer>
+static __device__ __forceinline__ void copy_operand(char *to, const CUtensorMap *map, int first, int depth, int matrix, uint64_t *b)
+{
+	if (depth_first) {
+#pragma unroll
+		for (int i = 0; i < outer; i += SLAB_COLUMNS)
+			copy_box_async(to + i / SLAB_COLUMNS * SLAB_BYTES, map, first + i, depth, matrix, 0, b);
+	} else {
+		copy_box_async(to, map, depth, first, matrix, 0, b);
+	}
+}
+
+/* Runs on one warp. Rows of the depth beyond its end may hold anything, those of another group, too: they become zeros. */
+template <bool left_depth_first, bool right_depth_first>
+static __device__ __forceinline__ void copy_steps(const struct operand_maps &maps, struct grouped_shared *to, const struct tile_work &w)
+{
+	struct ring<STAGES> at = { 0, 1 }, last = at;
+	for (int pair = 0; pair < w.pairs; pair++)
+		for (int depth = w.begin; depth < w.end; depth += DEPTH, last = at, at.advance()) {
+			struct stage_data *stage = &to->stage[at.stage];
+			barrier_wait(&to->empty[at.stage], at.parity);
+			if (threadIdx.x == 0) {
+				barrier_arrive_expecting(&to->full[at.stage], (int)sizeof *stage);
+				copy_operand<left_depth_first, ROWS>(stage->left, &maps.left[pair], w.row, depth, 0, &to->full[at.stage]);
+				copy_operand<right_depth_first, COLUMNS>(stage->right, &maps.right[pair], w.column, depth, w.matrix,
+				                                         &to->full[at.stage]);
+			}
+		}
+	int beyond = (w.end - w.begin) % DEPTH;
+	if (!left_depth_first || !beyond)
+		return;
+	barrier_wait(&to->full[last.stage], last.parity ^ 1);
+	for (int slab = 0; slab < (int)sizeof(struct stage_data) / SLAB_BYTES; slab++)
+#pragma unroll 1
+		for (int i = beyond * SLAB_ROW_BYTES + (int)threadIdx.x * 16; i < SLAB_BYTES; i += WARP * 16)
+			*(pack<uint32_t> *)(to->stage[last.stage].left + slab * SLAB_BYTES + i) = pack<uint32_t>{};
+	shared_ready();
+	barrier_arrive(&to->cleared);
+}
+
+/* A group's sums of 64 rows: of the first half of the columns, and of the second. */
+typedef float tile_sums[2][COLUMNS / 16][4];
+
+template <bool left_depth_first, bool right_depth_first>
+static __device__ __forceinline__ void multiply_steps(tile_sums &sums, struct grouped_shared *from, const struct tile_work &w)
+{
+	const int half_bytes = COLUMNS / 2 / SLAB_COLUMNS * SLAB_BYTES;
+	struct ring<STAGES> at = { 0, 0 }, before = at;
+	int group = (int)threadIdx.x / GROUP_THREADS - 1, steps = w.pairs * ((w.end - w.begin + DEPTH - 1) / DEPTH);
+	bool clears = left_depth_first && (w.end - w.begin) % DEPTH;
+	uint64_t left = slab_descriptor(from->stage[0].left + group * SLAB_BYTES, 0),
+	         right = slab_descriptor(from->stage[0].right, SLAB_BYTES);
+	for (int step = 0; step < steps; step++, before = at, at.advance()) {
+		uint64_t a = descriptor_after(left, at.stage * (int)sizeof(struct stage_data)),
+		         b = descriptor_after(right, at.stage * (int)sizeof(struct stage_data));
+		barrier_wait(&from->full[at.stage], at.parity);
+		if (clears && step == steps - 1)
+			barrier_wait(&from->cleared, 0);
+		products_begin();
+#pragma unroll
+		for (int k = 0; k < DEPTH; k += 16)
+#pragma unroll
+			for (int half = 0; half < 2; half++)
+				multiply_slabs<COLUMNS / 2, left_depth_first, right_depth_first>(
+				        sums[half], descriptor_after(a, k * (left_depth_first ? SLAB_ROW_BYTES : 2)),
+				        descriptor_after(b, half * half_bytes + k * (right_depth_first ? SLAB_ROW_BYTES : 2)), true);
+		products_commit();
+		products_wait<1>();
+		if (step)
+			release_stage(&from->empty[before.stage]);
+	}
+	products_wait<0>();
+	pin(sums[0]);
+	pin(sums[1]);
+}
+
+/* Computes one tile; store(sums) is called by the threads that have some. */
+template <bool left_depth_first, bool right_depth_first, typename F>
+static __device__ __forceinline__ void compute_tile(const struct operand_maps &maps, char *shared, const struct tile_work &w, F store)
+{
+	struct grouped_shared *room = (struct grouped_shared *)align_tiles(shared);
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < STAGES; i++) {
+			barrier_init(&room->full[i], 1);
+			barrier_init(&room->empty[i], COMPUTING_WARPS);
+		}
+		barrier_init(&room->cleared, WARP);
+		barriers_ready();
+	}
+	__syncthreads();
+	if (threadIdx.x < GROUP_THREADS) {
+		registers_lower<COPYING_REGISTERS>();
+		if (threadIdx.x < WARP)
+			copy_steps<left_depth_first, right_depth_first>(maps, room, w);
+	} else {
+		tile_sums sums = {};
+		registers_raise<COMPUTING_REGISTERS>();
+		multiply_steps<left_depth_first, right_depth_first>(sums, room, w);
+		store(sums);
+	}
+}
+
+/* Row of the tile at which a warp's sums begin. */
+static __device__ __forceinline__ int warp_row()
+{
+	return ((int)threadIdx.x / GROUP_THREADS - 1) * GROUP_ROWS + (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
+}
+
+struct rows_product {
+	const int32_t *first;
+	int groups, tiles; /* tiles of rows, at most */
+	int pairs, n, depth;
+	bf16 *c;
+};
+
+template <bool transposed>
+static __global__ void __launch_bounds__(THREADS, 1)
+        grouped_rows_kernel(struct rows_product p, const __grid_constant__ struct operand_maps maps)
+{
+	DYNAMIC_SHARED(char, shared);
+	int tile, column, row;
+	tile_of(blockIdx.x, p.tiles, (p.n + COLUMNS - 1) / COLUMNS, &tile, &column);
+	int group = find_tile<ROWS>(p.first, p.groups, tile, &row);
+	if (group < 0)
+		return;
+	struct tile_work w = { row, column * COLUMNS, 0, p.depth, p.pairs, group };
+	int end = p.first[group + 1];
+	compute_tile<false, !transposed>(maps, shared, w, [&](const tile_sums &sums) {
+#pragma unroll
+		for (int rows = 0; rows < 2; rows++) {
+			int r = w.row + warp_row() + fragment_row(2 * rows);
+#pragma unroll
+			for (int half = 0; half < 2; half++)
+#pragma unroll
+				for (int j = 0; j < COLUMNS / 16; j += 4) {
+					pack<uint32_t> all;
+#pragma unroll
+					for (int i = 0; i < 4; i++)
+						all.v[i] = pack_pair(sums[half][j + i][2 * rows], sums[half][j + i][2 * rows + 1]);
+					transpose_pairs(all.v);
+					int c = w.column + half * COLUMNS / 2 + eight_column(j);
+					if (r < end && c < p.n)
+						store_whole((pack<uint32_t> *)(p.c + (int64_t)r * p.n + c), all);
+				}
+		}
+	});
+}
+
+struct grad_product {
+	const int32_t *first;
+	int m, n;
+	bool accumulate;
+	float *c;
+};
+
+static __global__ void __launch_bounds__(THREADS, 1)
+        grouped_grad_kernel(struct grad_product p, const __grid_constant__ struct operand_maps maps)
+{
+	DYNAMIC_SHARED(char, shared);
+	int row, column;
+	tile_of(blockIdx.x, (p.m + ROWS - 1) / ROWS, (p.n + COLUMNS - 1) / COLUMNS, &row, &column);
+	struct tile_work w = { row * ROWS, column * COLUMNS, p.first[blockIdx.y], p.first[blockIdx.y + 1], 1, 0 };
+	float *own = p.c + (int64_t)blockIdx.y * p.m * p.n;
+	compute_tile<true, true>(maps, shared, w, [&](const tile_sums &sums) {
+#pragma unroll
+		for (int rows = 0; rows < 2; rows++) {
+			int r = w.row + warp_row() + fragment_row(2 * rows);
+#pragma unroll
+			for (int half = 0; half < 2; half++)
+#pragma unroll
+				for (int j = 0; j < COLUMNS / 16; j++) {
+					int c = w.column + half * COLUMNS / 2 + j * 8 + fragment_column(0);
+					if (r >= p.m || c >= p.n)
+						continue;
+					float2 *to = (float2 *)(own + (int64_t)r * p.n + c), was = p.accumulate ? *to : make_float2(0, 0);
+					*to = make_float2(was.x + sums[half][j][2 * rows], was.y + sums[half][j][2 * rows + 1]);
+				}
+		}
+	});
+}
+
+/* ---- for the host */
+
+#define SHARED_BYTES (SWIZZLE_BYTES + sizeof(struct grouped_shared))
+
+/* Describes `matrices` matrices of so many rows of `width`; box: rows that are copied at a time. */
+static bool map_matrices(CUtensorMap *map, const void *data, int64_t matrices, int64_t rows, int64_t width, int box)
+{
+	const int64_t shape[4] = { width, rows, matrices, 1 }, stride[3] = { width, rows * width, matrices * rows * width };
+	return hspmd_cuda_tensor_map(map, data, shape, stride, box);
+}
+
+int hspmd_cuda_grouped_wgmma_prepare(struct hspmd_error *err)
+{
+	const void *kernels[] = { (const void *)grouped_rows_kernel<false>, (const void *)grouped_rows_kernel<true>,
+		                  (const void *)grouped_grad_kernel };
+	return hspmd_cuda_grouped_allow(kernels, sizeof kernels / sizeof *kernels, SHARED_BYTES, err);
+}
+
+bool hspmd_cuda_grouped_wgmma_rows(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *const a[2],
+                                   const void *const b[2], void *c, int64_t n, int64_t depth, bool transposed)
+{
+	auto *kernel = transposed ? grouped_rows_kernel<true> : grouped_rows_kernel<false>;
+	int tiles = (int)most_tiles(groups->most, groups->count, ROWS), pairs = a[1] ? 2 : 1;
+	struct operand_maps maps;
+	for (int i = 0; i < pairs; i++)
+		if (!map_matrices(&maps.left[i], a[i], 1, groups->most, depth, ROWS) ||
+		    !(transposed ? map_matrices(&maps.right[i], b[i], groups->count, n, depth, COLUMNS)
+		                 : map_matrices(&maps.right[i], b[i], groups->count, depth, n, DEPTH)))
+			return false;
+	struct rows_product p = { groups->first, (int)groups->count, tiles, pairs, (int)n, (int)depth, (bf16 *)c };
+	LAUNCH(kernel, (unsigned)(tiles * ceil_div(n, COLUMNS)), THREADS, SHARED_BYTES, cuda->stream, p, maps);
+	return true;
+}
+
+bool hspmd_cuda_grouped_wgmma_grad(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *left, const void *right,
+                                   float *c, int64_t m, int64_t n, bool accumulate)
+{
+	struct operand_maps maps;
+	struct grad_product p = { groups->first, (int)m, (int)n, accumulate, c };
+	if (!map_matrices(&maps.left[0], left, 1, groups->most, m, DEPTH) ||
+	    !map_matrices(&maps.right[0], right, 1, groups->most, n, DEPTH))
+		return false;
+	dim3 grid((unsigned)(ceil_div(m, ROWS) * ceil_div(n, COLUMNS)), (unsigned)groups->count);
+	LAUNCH(grouped_grad_kernel, grid, THREADS, SHARED_BYTES, cuda->stream, p, maps);
+	return true;
+}
+#else
+int hspmd_cuda_grouped_wgmma_prepare(struct hspmd_error *)
+{
+	return 0;
+}
+
+bool hspmd_cuda_grouped_wgmma_rows(struct hspmd_cuda *, const struct hspmd_cuda_groups *, const void *const[2], const void *const[2],
+                                   void *, int64_t, int64_t, bool)
+{
+	return false;
+}
+
+bool hspmd_cuda_grouped_wgmma_grad(struct hspmd_cuda *, const struct hspmd_cuda_groups *, const void *, const void *, float *, int64_t,
+                                   int64_t, bool)
+{
+	return false;
+}
+#endif

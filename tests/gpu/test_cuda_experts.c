@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ways in which the CUDA device computes experts, each compared with the CPU device in double precision: grouped products of
+ * warp-groups and of warps, in all orders of threads and blocks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/mirror.h"
+#include "tests/gpu/wide_case.h"
+
+static void reopen(bool wgmma)
+{
+	gpu->ops->close(gpu);
+	setenv("HSPMD_CUDA_WGMMA", wgmma ? "1" : "0", 1);
+	gpu = gpu_open();
+	gpu_wgmma_runs();
+}
+
+static bool has_experts(const struct op_case *c)
+{
+	return !strncmp(c->name, "experts", 7);
+}
+
+/* In each of some orders of threads and blocks, in which a missing wait, or a sum whose order is left to chance, changes bits. */
+static void check_in_orders(const struct op_case *c)
+{
+	static const char *const orders[] = { "0", "1", "7" };
+	uint64_t first = 0;
+	for (int i = 0; i < (gpu_is_emulated() ? 3 : 1); i++) {
+		struct mirror_sum sum = { .bound = BF16_BOUND };
+		setenv("HSPMD_EMULATE_ORDER", orders[i], 1);
+		mirror_measure_case(c, HSPMD_BF16, mirror_add_result, &sum);
+		first = i ? first : sum.bits;
+		if (sum.bits != first)
+			fail_msg("%s has other bits in order %s", c->name, orders[i]);
+	}
+	setenv("HSPMD_EMULATE_ORDER", "0", 1);
+}
+
+static void both_kinds_of_kernels(void **state)
+{
+	(void)state;
+	for (int wgmma = 0; wgmma < 2; wgmma++) {
+		reopen(wgmma);
+		for (size_t i = 0; i < wide_case_count; i++)
+			if (has_experts(&wide_cases[i]) && (wgmma || !gpu_is_emulated()))
+				check_in_orders(&wide_cases[i]);
+			else if (has_experts(&wide_cases[i]) && !wide_cases[i].large)
+				mirror_check_case(&wide_cases[i], HSPMD_BF16, BF16_BOUND);
+		assert_true(!gpu_is_emulated() || (gpu_wgmma_runs() > 0) == (bool)wgmma);
+	}
+}
+
+/* Rows that are no multiple of 16 bytes, and F32, have no such products. */
+static void others_are_left_alone(void **state)
+{
+	(void)state;
+	reopen(true);
+	for (size_t i = 0; i < op_case_count(); i++)
+		if (has_experts(op_case_at(i)) && !op_case_at(i)->large)
+			mirror_check_case(op_case_at(i), HSPMD_BF16, BF16_BOUND);
+	for (size_t i = 0; i < wide_case_count; i++)
+		if (has_experts(&wide_cases[i]) && !wide_cases[i].large)
+			mirror_check_case(&wide_cases[i], HSPMD_F32, F32_BOUND);
+	assert_int_equal(gpu_wgmma_runs(), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(both_kinds_of_kernels), cmocka_unit_test(others_are_left_alone) };
+	if (getenv("HSPMD_ONLY"))
+		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	gpu = gpu_open();
+	int status = cmocka_run_group_tests(tests, NULL, NULL);
+	gpu->ops->close(gpu);
+	return status;
+}
