@@ -60,13 +60,20 @@ static const char *packed(struct call *c, const struct work *w, const struct hsp
 	return copy_box(c, w, room, box, w->in->data, &w->in->box, box, err) ? NULL : room;
 }
 
+/* Copy a box that has been received to the output, in the group's order: the device's own work goes on. */
+static int copy_received(struct call *c, const struct work *w, const void *from, const struct hspmd_box *from_box,
+                         const struct hspmd_box *part, struct hspmd_error *err)
+{
+	return c->ops->copy_box(c->group, w->out->data, &w->out->box, from, from_box, part, w->out->dtype, err);
+}
+
 /* Copy the part of a received contiguous box that this device needs to the output. */
 static int unpack(struct call *c, const struct work *w, const struct hspmd_box *box, const char *from, struct hspmd_error *err)
 {
 	struct hspmd_box wanted;
 	if (!hspmd_box_intersect(box, &w->step->out[c->self], &wanted))
 		return 0;
-	return copy_box(c, w, w->out->data, &w->out->box, from, box, &wanted, err);
+	return copy_received(c, w, from, box, &wanted, err);
 }
 
 /* Address in the output to which `box` may be received directly; NULL: not all of it is needed, or it is not contiguous. */
@@ -77,20 +84,22 @@ static char *target(const struct call *c, const struct work *w, const struct hsp
 
 static char *scratch_for(struct call *c, struct work *w, int which, size_t elements, struct hspmd_error *err)
 {
-	w->buffer[which] = hspmd_devcomm_buffer(c->d, elements * w->in->element_bytes, err);
+	w->buffer[which] = hspmd_devcomm_buffer(c->d, elements * w->in->element_bytes, NULL, err);
 	return w->buffer[which] ? w->buffer[which]->data : NULL;
 }
 
-/* What is copied behind the launch is waited for by later device work at once; the rest when hspmd_devcomm_stream_wait is called. */
+/* For what is received: the device writes nothing there, and so need not wait until the group has used it before. */
+static char *scratch_to_receive(struct call *c, struct work *w, size_t elements, struct hspmd_error *err)
+{
+	w->buffer[0] = hspmd_devcomm_buffer(c->d, elements * w->in->element_bytes, c->g->made, err);
+	return w->buffer[0] ? w->buffer[0]->data : NULL;
+}
+
+/* Later device work waits for it when hspmd_devcomm_stream_wait is called. */
 static int end(struct call *c, struct hspmd_error *err)
 {
-	bool unpacks = false;
 	if (c->ops->end(c->group, &c->ticket, err))
 		return -1;
-	for (int i = 0; i < c->count; i++)
-		unpacks |= c->work[i].unpacks;
-	if (unpacks)
-		return c->ops->stream_wait(c->group, c->ticket, err);
 	for (int i = 0; i < c->count; i++) {
 		const struct hspmd_local_buffer *parts[] = { c->work[i].in, c->work[i].out };
 		for (int k = 0; k < 2; k++)
@@ -100,6 +109,18 @@ static int end(struct call *c, struct hspmd_error *err)
 				return -1;
 	}
 	return 0;
+}
+
+/* Copies what was not received in place. */
+static int finish(struct call *c, const struct method *how, struct hspmd_error *err)
+{
+	bool unpacks = false;
+	for (int i = 0; i < c->count; i++) {
+		unpacks |= c->work[i].unpacks;
+		if (how->finish(c, &c->work[i], err))
+			return -1;
+	}
+	return unpacks ? c->ops->copies_end(c->group, err) : 0;
 }
 
 /* ---- all-reduce */
@@ -132,7 +153,7 @@ static int finish_all_reduce(struct call *c, struct work *w, struct hspmd_error 
 	const struct hspmd_box *box = &w->step->in[c->self];
 	if (!w->unpacks)
 		return 0;
-	return copy_box(c, w, w->out->data, &w->out->box, w->scratch, box, &w->step->out[c->self], err);
+	return copy_received(c, w, w->scratch, box, &w->step->out[c->self], err);
 }
 
 /* ---- all-gather */
@@ -177,12 +198,12 @@ static int prepare_padded_gather(struct call *c, struct work *w, struct hspmd_er
 	w->most = largest(w, parts);
 	char *row = row_of(c, w->out, parts, &w->step->out[c->self], w->most);
 	w->unpacks = !row;
-	w->scratch = row ? row : scratch_for(c, w, 0, w->most * (size_t)c->g->count, err);
-	if (!w->scratch)
-		return -1;
 	w->from = elements_of(&parts[c->self]) == w->most ? hspmd_local_buffer_contiguous(w->in, &parts[c->self]) : NULL;
-	if (w->from)
-		return 0;
+	w->scratch = row       ? row
+	             : w->from ? scratch_to_receive(c, w, w->most * (size_t)c->g->count, err)
+	                       : scratch_for(c, w, 0, w->most * (size_t)c->g->count, err);
+	if (w->from || !w->scratch)
+		return w->scratch ? 0 : -1;
 	char *place = w->scratch + (size_t)c->g->self * w->most * w->in->element_bytes;
 	w->from = place;
 	return elements_of(&parts[c->self]) ? copy_box(c, w, place, &parts[c->self], w->in->data, &w->in->box, &parts[c->self], err) : 0;
@@ -209,7 +230,7 @@ static int prepare_grouped_gather(struct call *c, struct work *w, struct hspmd_e
 {
 	const struct hspmd_box *own = &w->step->in[c->self];
 	w->unpacks = true;
-	if (!(w->scratch = scratch_for(c, w, 0, total_of(c, w->step->in), err)))
+	if (!(w->scratch = scratch_to_receive(c, w, total_of(c, w->step->in), err)))
 		return -1;
 	w->from = elements_of(own) ? hspmd_local_buffer_contiguous(w->in, own) : w->scratch;
 	if (w->from)
@@ -308,7 +329,7 @@ static int launch_grouped_scatter(struct call *c, struct work *w, struct hspmd_e
 static int finish_scatter(struct call *c, struct work *w, struct hspmd_error *err)
 {
 	const struct hspmd_box *own = &w->step->out[c->self];
-	return w->to || !elements_of(own) ? 0 : copy_box(c, w, w->out->data, &w->out->box, w->second, own, own, err);
+	return w->to || !elements_of(own) ? 0 : copy_received(c, w, w->second, own, own, err);
 }
 
 /* ---- all-to-all */
@@ -445,12 +466,7 @@ static int run_call(struct call *c, const struct method *how, struct hspmd_error
 	for (int i = 0; i < c->count; i++)
 		if (how->launch(c, &c->work[i], err))
 			return -1;
-	if (end(c, err))
-		return -1;
-	for (int i = 0; i < c->count; i++)
-		if (how->finish(c, &c->work[i], err))
-			return -1;
-	return 0;
+	return end(c, err) || finish(c, how, err) ? -1 : 0;
 }
 
 /* Bytes of a step's tensor, the same on all members. */

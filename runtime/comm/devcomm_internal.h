@@ -81,7 +81,9 @@ struct hspmd_devcomm {
 
 /* ---- memory (devcomm_memory.c) */
 
-struct devcomm_buffer *hspmd_devcomm_buffer(struct hspmd_devcomm *d, size_t bytes, struct hspmd_error *err);
+/* writer: the group whose next call writes the buffer first, in whose order it may have been used before; NULL: the device. */
+struct devcomm_buffer *hspmd_devcomm_buffer(struct hspmd_devcomm *d, size_t bytes, const struct cached_communicator *writer,
+                                            struct hspmd_error *err);
 /* Make the buffer available for reuse after call `ticket` of the group; group NULL: in the device's own order. NULL buffer is fine. */
 void hspmd_devcomm_buffer_release(struct devcomm_buffer *b, struct cached_communicator *group, uint64_t ticket);
 

@@ -9,7 +9,8 @@
 
 /* ---- memory on the device */
 
-struct devcomm_buffer *hspmd_devcomm_buffer(struct hspmd_devcomm *d, size_t bytes, struct hspmd_error *err)
+struct devcomm_buffer *hspmd_devcomm_buffer(struct hspmd_devcomm *d, size_t bytes, const struct cached_communicator *writer,
+                                            struct hspmd_error *err)
 {
 	struct devcomm_buffer *best = NULL;
 	for (struct devcomm_buffer *b = d->buffers; b; b = b->next)
@@ -31,7 +32,8 @@ struct devcomm_buffer *hspmd_devcomm_buffer(struct hspmd_devcomm *d, size_t byte
 		b->next = d->buffers;
 		d->buffers = best = b;
 	}
-	if (best->group && best->group->group && best->group->ops->stream_wait(best->group->group, best->ticket, err))
+	if (best->group && best->group != writer && best->group->group &&
+	    best->group->ops->stream_wait(best->group->group, best->ticket, err))
 		return NULL;
 	best->group = NULL;
 	best->used = true;

@@ -62,7 +62,7 @@ int hspmd_devcomm_send(struct hspmd_devcomm *d, struct devcomm_group *g, const s
 		return -1;
 	const char *data = m.moves == 1 ? hspmd_local_buffer_contiguous(&in[m.part], &m.one->box) : NULL;
 	if (!data) {
-		buffer = hspmd_devcomm_buffer(d, m.elements * in->element_bytes, err);
+		buffer = hspmd_devcomm_buffer(d, m.elements * in->element_bytes, NULL, err);
 		char *at = buffer ? buffer->data : NULL;
 		for (size_t i = 0; at && i < l->count; i++) {
 			const struct hspmd_local_buffer *part = &in[hspmd_move_part(l, i)];
@@ -99,7 +99,7 @@ int hspmd_devcomm_receive(struct hspmd_devcomm *d, struct devcomm_group *g, cons
 		return -1;
 	char *at = m.moves == 1 && !add && !early ? hspmd_local_buffer_contiguous(&out[m.part], &m.one->box) : NULL;
 	if (!at) {
-		*buffer = hspmd_devcomm_buffer(d, m.elements * out->element_bytes, err);
+		*buffer = hspmd_devcomm_buffer(d, m.elements * out->element_bytes, NULL, err);
 		if (!*buffer)
 			return -1;
 		at = (*buffer)->data;

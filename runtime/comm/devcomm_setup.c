@@ -138,7 +138,7 @@ static int connect_pair(const struct devcomm_group *g, char *memory, struct hspm
  * there is no circular wait. */
 static int connect_pairs(struct hspmd_devcomm *d, struct hspmd_error *err)
 {
-	struct devcomm_buffer *b = hspmd_devcomm_buffer(d, 64, err);
+	struct devcomm_buffer *b = hspmd_devcomm_buffer(d, 64, NULL, err);
 	int rv = b ? d->o.device->ops->zero(d->o.device, b->data, 64, err) : -1;
 	struct devcomm_group *last = NULL;
 	for (size_t turn = 0; !rv && turn < d->group_count; turn++) {

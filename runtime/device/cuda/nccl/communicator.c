@@ -342,6 +342,24 @@ static int nccl_end(struct hspmd_communicator *g, uint64_t *ticket, struct hspmd
 	return 0;
 }
 
+/* On the communicator's stream: what the device computes meanwhile does not wait. */
+static int nccl_copy_box(struct hspmd_communicator *g, void *dst, const struct hspmd_box *dst_box, const void *src,
+                         const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, struct hspmd_error *err)
+{
+	struct hspmd_cuda own = *g->cuda;
+	own.stream = g->stream;
+	if (hspmd_cuda_copy_box(&own, dst, dst_box, src, src_box, part, dtype, false, err))
+		return -1;
+	cudaError_t status = cudaGetLastError();
+	return status ? failed_cuda(g, status, "copying what was received", err) : 0;
+}
+
+static int nccl_copies_end(struct hspmd_communicator *g, struct hspmd_error *err)
+{
+	cudaError_t status = cudaEventRecord(g->ended[g->issued % RING], g->stream);
+	return status ? failed_cuda(g, status, "copying what was received", err) : 0;
+}
+
 static int nccl_stream_wait(struct hspmd_communicator *g, uint64_t ticket, struct hspmd_error *err)
 {
 	/* The events of a call that long ago were reused, after it was complete. */
@@ -369,5 +387,7 @@ const struct hspmd_communicator_ops hspmd_nccl_communicators = {
 	.all_gather = nccl_all_gather,
 	.reduce_scatter = nccl_reduce_scatter,
 	.end = nccl_end,
+	.copy_box = nccl_copy_box,
+	.copies_end = nccl_copies_end,
 	.stream_wait = nccl_stream_wait,
 };
