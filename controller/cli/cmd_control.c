@@ -241,6 +241,8 @@ static void print_status(const json_t *s)
 	print_nodes("left out", json_object_get(s, "left_out"), "%.0f s more");
 	printf("generation  %.0f\n", number(s, "generation"));
 	printf("plan        %s\n", *text(s, "plan") ? text(s, "plan") : "-");
+	if (json_object_get(s, "repaired"))
+		printf("repaired    %s\n", text(json_object_get(s, "repaired"), "text"));
 	if (number(s, "steps") > 0)
 		printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
 	else if (number(s, "step") > 0) /* a command has told it */

@@ -3,6 +3,7 @@
  * training. Once the generation trains, a plan that pays off replaces it by a planned change; by the rule for all changes without which a
  * job would go on (change_pays_off). Any other change ends the search: its own plan is searched for, from what is there then. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "controller/core/controller_internal.h"
@@ -27,26 +28,31 @@ void better_plan_forget(struct hspmd_controller *m)
 	memset(b, 0, sizeof *b);
 }
 
+/* It stays, as the last event says; a later incarnation need not search again. */
+static void keep(struct hspmd_controller *m, struct bound_plan *l)
+{
+	const json_t *last = json_array_get(m->events, json_array_size(m->events) - 1);
+	const char *why = json_string_value(json_object_get(last, "text"));
+	snprintf(l->found, sizeof l->found, "%s", why ? why : "nothing better");
+	better_plan_forget(m);
+	l->behind = 0;
+	if (l == m->current.bound_plan)
+		journal(m);
+}
+
 static void search(struct hspmd_controller *m, struct bound_plan *l)
 {
 	struct hspmd_error err;
 	json_t *cluster = usable_cluster(m, &err);
 	if (!cluster) {
-		l->behind = 0;
+		note_event(m, "better_plan", "the repaired plan stays: %s", err.text);
+		keep(m, l);
 		return;
 	}
 	m->better_plan = (struct better_plan){ .solve = solve_ask(m, cluster, l, false),
 		                               .generation = l->generation,
+		                               .since = m->now,
 		                               .deadline = m->now + m->config->timeouts.solve };
-}
-
-/* It stays; a later incarnation need not search again. */
-static void keep(struct hspmd_controller *m, struct bound_plan *l)
-{
-	better_plan_forget(m);
-	l->behind = 0;
-	if (l == m->current.bound_plan)
-		journal(m);
 }
 
 static void decide(struct hspmd_controller *m, struct bound_plan *l)
@@ -63,6 +69,7 @@ static void decide(struct hspmd_controller *m, struct bound_plan *l)
 	} else if (better && change_pays_off(m, "better_plan", json_number_value(json_object_get(answer, "current_step_s")),
 	                                     better->plan->predicted.step_s)) {
 		l->behind = 0;
+		snprintf(l->found, sizeof l->found, "a better one, which replaces it");
 		better_plan_forget(m);
 		change_open(m, "better-plan");
 		next_begin(m, bound_plan_ref(better));
@@ -109,4 +116,24 @@ void on_better_plan(struct hspmd_controller *m, const struct run_event *e)
 double better_plan_deadline(const struct hspmd_controller *m)
 {
 	return m->better_plan.solve ? m->better_plan.deadline : INFINITY;
+}
+
+json_t *better_plan_status(const struct hspmd_controller *m, double now)
+{
+	const struct better_plan *b = &m->better_plan;
+	const struct bound_plan *l = m->current.bound_plan;
+	if (!l || !l->repaired)
+		return NULL;
+	bool its = b->generation == l->generation;
+	if (b->solve && its)
+		return json_pack("{s:s, s:f, s:o}", "search", "running", "for_s", now - b->since, "text",
+		                 json_sprintf("after a loss; a search for a better plan runs, for %.0f s so far", now - b->since));
+	if (b->answer && its)
+		return json_pack("{s:s, s:s}", "search", "answered", "text",
+		                 "after a loss; a search has ended, and is decided on after some steps");
+	if (!l->found[0])
+		return json_pack("{s:s, s:s}", "search", "none", "text",
+		                 "after a loss; a better plan is searched for after the change under way");
+	return json_pack("{s:s, s:s, s:o}", "search", "ended", "found", l->found, "text",
+	                 json_sprintf("after a loss; a search has ended: %s", l->found));
 }

@@ -349,6 +349,8 @@ bool advance_better_plan(struct hspmd_controller *m);
 void on_better_plan(struct hspmd_controller *m, const struct run_event *e);
 void better_plan_forget(struct hspmd_controller *m);
 double better_plan_deadline(const struct hspmd_controller *m);
+/* What the status tells of the plan in use, if it was repaired; NULL: it was not, or memory is short. */
+json_t *better_plan_status(const struct hspmd_controller *m, double now);
 
 /* members.c: nodes of other jobs of the same user */
 void members_update(struct hspmd_controller *m, const json_t *allocation);

@@ -108,6 +108,8 @@ struct bound_plan {
 	bool safe;              /* living workers hold all state after any loss that the copies are meant to survive */
 	double behind; /* it was repaired, and a better one is searched for: by what factor it is slower than the last one that was searched
 	                  for, beyond the speed that was lost since; 0: it was searched for, or nothing better was found */
+	bool repaired; /* also when that search has ended */
+	char found[240]; /* what it has found, in words; "": it has not ended */
 };
 
 enum phase {
@@ -163,7 +165,7 @@ struct change {
 struct better_plan {
 	int64_t solve;      /* ticket; 0: none is under way */
 	int64_t generation; /* whose plan may be replaced */
-	double deadline;
+	double since, deadline;
 	json_t *answer; /* of the solver, until it is decided on; NULL: none */
 };
 

@@ -164,6 +164,9 @@ json_t *hspmd_controller_status(const struct hspmd_controller *m, double now, do
 		json_object_set_new(s, "members", by_node(m, member_job, now));
 		json_object_set_new(s, "stragglers", by_node(m, slow, now));
 		json_object_set_new(s, "left_out", by_node(m, left_out, now));
+		json_t *repaired = better_plan_status(m, now);
+		if (repaired)
+			json_object_set_new(s, "repaired", repaired);
 		if (json_array_size(m->waiting))
 			json_object_set(s, "members_waiting", m->waiting);
 	}

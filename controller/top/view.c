@@ -165,6 +165,10 @@ static void draw_state(const struct top_view *v, struct top_page *p)
 	size_t i;
 	top_page_print(p, TOP_NORMAL, "plan  %s", *text(s, "plan") ? text(s, "plan") : "none yet");
 	top_page_end_line(p);
+	if (json_object_get(s, "repaired")) {
+		top_page_print(p, TOP_WARN, "      repaired %s", text(json_object_get(s, "repaired"), "text"));
+		top_page_end_line(p);
+	}
 	top_page_put(p, TOP_NORMAL, "saved ");
 	if (!json_array_size(copies))
 		top_page_put(p, TOP_WARN, "no copy of the state yet");
@@ -357,6 +361,10 @@ void top_view_describe(struct top_view *v, struct top_page *p, double now)
 	if (!isnan(remaining(s)))
 		top_page_print(p, TOP_NORMAL, ", %s left", top_duration(remaining(s), span, sizeof span));
 	top_page_end_line(p);
+	if (json_object_get(s, "repaired")) {
+		top_page_print(p, TOP_WARN, "plan repaired %s", text(json_object_get(s, "repaired"), "text"));
+		top_page_end_line(p);
+	}
 	json_array_foreach(json_object_get(s, "state"), i, c) {
 		top_page_print(p, TOP_NORMAL, "saved in %s: step %.0f, %s old", text(c, "where"), number_or_0(c, "step"),
 		               top_duration(number_or_0(c, "age_s"), span, sizeof span));

@@ -72,6 +72,7 @@ hurt() {
 	15)
 		signal KILL "everything" "$run" $(processes)
 		wait "$run" 2>/dev/null
+		end_processes || { show; exit 1; } # also what was being started in that instant
 		start --resume
 		;;
 	esac

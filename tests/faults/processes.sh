@@ -44,18 +44,19 @@ workers() { # NODE-NUMBER
 	done
 }
 
-# Kills all processes with the folder's name in their environment, also those that are being started meanwhile. Returns 1 if any is left.
+# Kills all processes with the folder's name in their environment until none has been there for half a second: one that is just being
+# started has no environment yet, and would wait for its dead controller for minutes. Returns 1 if any is left.
 end_processes() {
-	local pid tries
-	for ((tries = 0; tries < 100; tries++)); do
-		[[ -n $(processes) ]] || return 0
-		for pid in $(processes); do
+	local deadline=$((SECONDS + 15)) none=0 pid found
+	while ((none < 5)); do
+		found=$(processes)
+		none=$((${#found} ? 0 : none + 1))
+		for pid in $found; do
 			kill -KILL "$pid" 2>/dev/null || true
 		done
+		((SECONDS < deadline)) || { echo "processes are left: $found"; return 1; }
 		sleep 0.1
 	done
-	echo "processes are left: $(processes)"
-	return 1
 }
 
 # Prints what the memory of emulated nodes still holds of runs whose output is in the folder.

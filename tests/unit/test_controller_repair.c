@@ -72,6 +72,18 @@ static void ends_well(struct world *w, uint64_t seed)
 	world_destroy(w);
 }
 
+/* The status says this of the repaired plan; NULL: it is not one. */
+static void status_says(const struct world *w, const char *search, const char *words)
+{
+	json_t *s = world_status(w), *repaired = json_object_get(s, "repaired");
+	assert_int_equal(repaired != NULL, search != NULL);
+	if (search) {
+		assert_string_equal(json_string_value(json_object_get(repaired, "search")), search);
+		assert_non_null(strstr(json_string_value(json_object_get(repaired, "text")), words));
+	}
+	json_decref(s);
+}
+
 static void test_better_plan(void **state)
 {
 	(void)state;
@@ -88,6 +100,7 @@ static void test_better_plan(void **state)
 		assert_int_equal(world_plans_asked(w), 0);
 		assert_int_equal(world_resizes(w), 2);
 		assert_int_equal(world_plans_cancelled(w), 0);
+		status_says(w, NULL, NULL);
 		ends_well(w, seed);
 	}
 }
@@ -98,6 +111,7 @@ static void test_goes_on_meanwhile(void **state)
 	(void)state;
 	struct world *w = four_nodes(1, 1000000, 1.5, 0.05);
 	world_search(w, true);
+	status_says(w, NULL, NULL);
 	lose(w, 3);
 	while (!world_plans_asked(w) || !world_events_with(w, "a better one is searched for"))
 		world_go_on(w);
@@ -108,8 +122,10 @@ static void test_goes_on_meanwhile(void **state)
 	json_t *s = world_status(w);
 	assert_string_equal(json_string_value(json_object_get(s, "phase")), "training");
 	json_decref(s);
+	status_says(w, "running", "a search for a better plan runs, for ");
 	/* But not for ever. */
 	run_until_event(w, "the solver did not answer in time");
+	status_says(w, "ended", "the repaired plan stays: the solver did not answer in time");
 	assert_int_equal(world_plans_asked(w), 0);
 	more_steps(w, 20);
 	assert_int_equal(world_plans_asked(w), 0);
@@ -139,6 +155,7 @@ static void test_does_not_pay(void **state)
 				more_steps(w, 10);
 				world_restart(w);
 				more_steps(w, 10);
+				status_says(w, "ended", ANOTHER);
 			}
 			assert_int_equal(world_plans_asked(w), 0);
 			assert_int_equal(world_events_with(w, ANOTHER), 1);

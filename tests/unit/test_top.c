@@ -15,7 +15,8 @@
 static const char answer[] =
         "{\"job\": \"7\", \"phase\": \"training\", \"node_count\": 2, \"devices\": 3, \"generation\": 4, \"up_s\": 3700, "
         "\"step\": 250, \"steps\": 1000, \"step_s\": 2, \"tokens_per_s\": 12345, \"loss\": 2.5, \"plan\": \"1 pipeline\", "
-        "\"waiting_for\": \"\", \"state\": [{\"where\": \"memory\", \"step\": 250, \"age_s\": 1}, {\"where\": \"shared\", "
+        "\"repaired\": {\"text\": \"after a loss\"}, \"waiting_for\": \"\", \"state\": [{\"where\": \"memory\", \"step\": 250, \"age_s\": "
+        "1}, {\"where\": \"shared\", "
         "\"step\": 200, \"age_s\": 600}], \"history\": [[247, 4], [248, null], [249, 2]], \"device_list\": "
         "[{\"device\": \"n0:0\", \"type\": \"H100\", \"pipeline\": 0, \"stage\": 0, \"layers\": [0, 8], \"busy\": 0.75, "
         "\"memory_bytes\": 4e10, \"memory_total_bytes\": 8e10, \"sent_per_s\": 1.5e9}, {\"device\": \"n1:0\", \"type\": "
@@ -79,6 +80,7 @@ static void a_job(void **state)
 	has(page, "step  250 of 1000 [|||||.............] 25.0 %, 25 min left\n"); /* 750 steps of 2 s */
 	has(page, "speed 1.234e+04 tokens/s, 2 s per step\n");
 	has(page, "# _  2 to 4 in 3 steps");
+	has(page, "plan  1 pipeline\n      repaired after a loss\n");
 	has(page, "saved memory step 250 (1 s old), shared step 200 (10 min old)\n");
 	has(page, "n0:0           H100      0.0 L0-7    [||||||..] 75%  [|||..] 40.0 GB   1.5 GB/s\n");
 	has(page, "n1:0           A100      0.1 L8-15   [        ]");
@@ -164,7 +166,7 @@ static void many_devices(void **state)
 	v.scroll = 5000;
 	const char *page = drawn(&v, 80, 24, false, 0);
 	has(page, "\nn625:0");
-	has(page, "devices 5001 to 5013 of 10240");
+	has(page, "devices 5001 to 5012 of 10240");
 	assert_null(strstr(page, "n624:7"));
 	v.scroll = 10239;
 	has(drawn(&v, 80, 24, false, 0), "devices 10240 to 10240 of 10240");
@@ -185,6 +187,7 @@ static void in_words(void **state)
 	top_view_describe(&v, &p, 0);
 	const char *text = text_of(&p);
 	has(text, "job 7: training\n2 nodes, 3 devices, generation 4\nstep 250 of 1000, loss 2.5, ");
+	has(text, "plan repaired after a loss\n");
 	has(text, "device n0:0, H100, pipeline 0 stage 0, layers 0 to 7, busy 75 percent, waits 25 percent, memory 40.0 GB of 80.0 GB, sends "
 	          "1.5 GB per second\n");
 	has(text, "device n1:1, A100, not in the plan\n");

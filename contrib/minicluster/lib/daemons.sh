@@ -22,8 +22,8 @@ munge_answers() {
 	munge --socket="$MINI_DIR/run/munge" --no-input | unmunge --socket="$MINI_DIR/run/munge"
 }
 
-# Its temporary files are in our folder: two databases that share a folder for them can disturb each other, and memory may be short for a
-# moment.
+# A database that starts removes all temporary tables (#sql...) from its folder for them, also those that another one is using: each has a
+# folder of its own. Memory may be short for a moment.
 install_database() { # [--user=USER]
 	mkdir -p "$MINI_DIR/tmp/db" &&
 		TMPDIR=$MINI_DIR/tmp/db mariadb-install-db --no-defaults "$@" --datadir="$MINI_DIR/db" --auth-root-authentication-method=normal \
@@ -49,8 +49,9 @@ start_mariadb() {
 		GRANT ALL ON slurm_acct.* TO 'slurm'@'localhost';
 	END
 	spawn mariadbd mariadbd --no-defaults "${user[@]}" --datadir="$MINI_DIR/db" --skip-networking --socket="$MINI_DIR/run/db" \
-		--pid-file="$MINI_DIR/run/mariadbd.self" --init-file="$MINI_DIR/etc/mariadb-init.sql" --innodb-log-file-size=8M \
-		--innodb-buffer-pool-size=32M --innodb-flush-log-at-trx-commit=0 --innodb-lock-wait-timeout=900 --performance-schema=OFF
+		--pid-file="$MINI_DIR/run/mariadbd.self" --tmpdir="$MINI_DIR/tmp/db" \
+		--init-file="$MINI_DIR/etc/mariadb-init.sql" --innodb-log-file-size=8M --innodb-buffer-pool-size=32M \
+		--innodb-flush-log-at-trx-commit=0 --innodb-lock-wait-timeout=900 --performance-schema=OFF
 }
 
 start_slurmdbd() {
