@@ -472,6 +472,9 @@ static void models(void **state)
 		       "\"devices\":[\"n:1\"]}]},"
 		       "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:2-3\"],\"shard_ratio\":[0.7,0.3]}]}]}",
 		  4, 7 },
+		{ HEAD "3,\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]},{\"micro_batches\":2,"
+		       "\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:1\"]}]}]}",
+		  2, 3 },
 	};
 	double want[STEPS], got[STEPS], again[STEPS];
 	train(HEAD "0,\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}", 1, 0, false, want);
