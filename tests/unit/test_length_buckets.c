@@ -10,12 +10,10 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <jansson.h>
 #include <math.h>
 
 #include "common/alloc.h"
 #include "runtime/exec/train_local.h"
-#include "runtime/model/model.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 8
@@ -32,11 +30,6 @@ static int read_tokens(void *context, const char *name, int64_t number, int64_t 
 	return 0;
 }
 
-static void take_loss(void *context, int64_t step, double loss)
-{
-	((double *)context)[step] = loss;
-}
-
 static int by_turns(void *context, int64_t step)
 {
 	return (int)(step % *(int *)context);
@@ -46,45 +39,21 @@ static int by_turns(void *context, int64_t step)
 static int train(const char *model, const char *pipelines, int length, const int64_t *lengths, int count, double *losses,
                  struct hspmd_error *err)
 {
-	static const char cluster[] =
-	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
-	        "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":4}]}],"
-	        "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
-	char *plan_text = hspmd_asprintf(
+	char *plan = hspmd_asprintf(
 	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":1,\"seq_len\":%d,\"schedule\":\"1f1b\",\"zero_stage\":1,"
 	        "\"pipelines\":%s}",
 	        length, pipelines);
-	json_t *c = json_loads(cluster, 0, NULL), *p = json_loads(plan_text, 0, NULL), *m = json_loads(model, 0, NULL);
-	struct hspmd_job job = {
-		.seed = 5, .global_batch = 4, .optimizer = { .lr = 2e-3, .values = { 0.9, 0.95, 1e-8 }, .clip = 1 }, .steps = STEPS
-	};
-	struct hspmd_cluster *cl = hspmd_cluster_from_json(c, "cluster", err);
-	struct hspmd_model *mo = hspmd_model_from_json(m, "model", err);
-	struct hspmd_plan *pl = hspmd_plan_from_json(p, "plan", cl, hspmd_model_layers(mo), err);
-	assert_non_null(pl);
-	struct hspmd_train_local_options o = {
-		.source = hspmd_graph_source_model(mo),
-		.cluster = cl,
-		.plan = pl,
-		.job = &job,
-		.samples = { read_tokens, NULL },
-		.steps = STEPS,
-		.lengths = lengths,
-		.length_count = count,
-		.length_of_step = by_turns,
-		.length_context = &count,
-		.on_loss = take_loss,
-		.context = losses,
-	};
-	o.source.documents = true;
-	int status = hspmd_train_local(&o, err);
-	hspmd_plan_destroy(pl);
-	hspmd_cluster_destroy(cl);
-	hspmd_model_destroy(mo);
-	json_decref(c);
-	json_decref(p);
-	json_decref(m);
-	free(plan_text);
+	int status = trainer_samples(model, plan,
+	                             &(struct hspmd_train_local_options){
+	                                     .samples = { read_tokens, NULL },
+	                                     .steps = STEPS,
+	                                     .lengths = lengths,
+	                                     .length_count = count,
+	                                     .length_of_step = by_turns,
+	                                     .length_context = &count,
+	                             },
+	                             losses, err);
+	free(plan);
 	return status;
 }
 
@@ -102,23 +71,13 @@ static const char *const plans[] = {
 };
 static const char *const *const models[] = { &(const char *const){ trainer_gpt2 }, &(const char *const){ trainer_mixtral } };
 
-/* Mixtral's config has two blocks, GPT-2's three: drops one so that plans fit both. */
-static char *four_layers(const char *config)
-{
-	char *text = strdup(config), *at = text ? strstr(text, "\"n_layer\":3") : NULL;
-	assert_non_null(text);
-	if (at)
-		at[strlen("\"n_layer\":")] = '2';
-	return text;
-}
-
 static void one_program_many_lengths(void **state)
 {
 	(void)state;
 	static const int64_t lengths[] = { 16, 4, 12, 8 };
 	for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
 		struct hspmd_error err = { "" };
-		char *model = four_layers(*models[m]);
+		char *model = trainer_four_layers(*models[m]);
 		double want[STEPS], got[STEPS];
 		for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
 			if (train(model, plans[p], 16, lengths, 4, p ? got : want, &err))
@@ -136,7 +95,7 @@ static void as_if_made_for_it(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
-	char *model = four_layers(trainer_gpt2);
+	char *model = trainer_four_layers(trainer_gpt2);
 	for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
 		double made[STEPS], served[STEPS];
 		if (train(model, plans[p], 8, NULL, 0, made, &err) || train(model, plans[p], 16, &(int64_t){ 8 }, 1, served, &err))
@@ -150,7 +109,7 @@ static void what_cannot_be_is_refused(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
-	char *model = four_layers(trainer_gpt2);
+	char *model = trainer_four_layers(trainer_gpt2);
 	double losses[STEPS] = { 0 };
 	assert_int_equal(train(model, plans[1], 16, &(int64_t){ 7 }, 1, losses, &err), -1);
 	assert_string_equal(err.text, "a sequence length of 7 cannot be split as this program's 16: expected a multiple of 2");

@@ -9,12 +9,10 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <jansson.h>
 #include <math.h>
 
 #include "common/alloc.h"
 #include "runtime/exec/train_local.h"
-#include "runtime/model/model.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 12
@@ -77,53 +75,22 @@ static double loss_factor(void *context, int64_t step)
 	return all / counted;
 }
 
-static void take_loss(void *context, int64_t step, double loss)
-{
-	((double *)context)[step] = loss;
-}
-
 /* Trains on devices n:0-3. head: keys of the plan before its pipelines. */
 static int train(const char *model, const char *head, const char *pipelines, struct samples *s, double *losses, struct hspmd_error *err)
 {
-	static const char cluster[] =
-	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
-	        "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":4}]}],"
-	        "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
-	char *plan_text = hspmd_asprintf("{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"seq_len\":%d,%s,\"pipelines\":%s}", BATCH,
-	                                 LONGEST, head, pipelines);
-	json_t *c = json_loads(cluster, 0, NULL), *p = json_loads(plan_text, 0, NULL), *m = json_loads(model, 0, NULL);
-	struct hspmd_job job = {
-		.seed = 5, .global_batch = BATCH, .optimizer = { .lr = 2e-3, .values = { 0.9, 0.95, 1e-8 }, .clip = 1 }, .steps = STEPS
-	};
-	struct hspmd_cluster *cl = hspmd_cluster_from_json(c, "cluster", err);
-	struct hspmd_model *mo = hspmd_model_from_json(m, "model", err);
-	struct hspmd_plan *pl = hspmd_plan_from_json(p, "plan", cl, hspmd_model_layers(mo), err);
-	int status = -1;
-	if (pl) {
-		struct hspmd_train_local_options o = {
-			.source = hspmd_graph_source_model(mo),
-			.cluster = cl,
-			.plan = pl,
-			.job = &job,
-			.samples = { read_samples, s, .loss_factor = loss_factor },
-			.steps = STEPS,
-			.lengths = s->padded ? NULL : lengths,
-			.length_count = s->padded ? 0 : (int)(sizeof lengths / sizeof *lengths),
-			.length_context = s,
-			.length_of_sample = s->padded ? NULL : length_of_sample,
-			.on_loss = take_loss,
-			.context = losses,
-		};
-		o.source.documents = true;
-		status = hspmd_train_local(&o, err);
-	}
-	hspmd_plan_destroy(pl);
-	hspmd_cluster_destroy(cl);
-	hspmd_model_destroy(mo);
-	json_decref(c);
-	json_decref(p);
-	json_decref(m);
-	free(plan_text);
+	char *plan = hspmd_asprintf("{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"seq_len\":%d,%s,\"pipelines\":%s}", BATCH, LONGEST,
+	                            head, pipelines);
+	int status = trainer_samples(model, plan,
+	                             &(struct hspmd_train_local_options){
+	                                     .samples = { read_samples, s, .loss_factor = loss_factor },
+	                                     .steps = STEPS,
+	                                     .lengths = s->padded ? NULL : lengths,
+	                                     .length_count = s->padded ? 0 : (int)(sizeof lengths / sizeof *lengths),
+	                                     .length_context = s,
+	                                     .length_of_sample = s->padded ? NULL : length_of_sample,
+	                             },
+	                             losses, err);
+	free(plan);
 	return status;
 }
 
@@ -159,15 +126,6 @@ static const struct {
 	  "\"micro_batch\":1,\"micro_batch_s\":1000}],\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:1\"]}]}]" },
 };
 
-static char *four_layers(const char *config)
-{
-	char *text = strdup(config), *at = text ? strstr(text, "_layer") : NULL;
-	at = at ? strchr(at, ':') : NULL;
-	assert_non_null(at);
-	at[1] = '2';
-	return text;
-}
-
 static void close_losses(const char *plan, const double *got, const double *want)
 {
 	for (int s = 0; s < STEPS; s++)
@@ -179,7 +137,7 @@ static void close_losses(const char *plan, const double *got, const double *want
 static void trains_alike(const char *config, bool experts)
 {
 	struct hspmd_error err = { "" };
-	char *model = four_layers(config);
+	char *model = trainer_four_layers(config);
 	for (int bimodal = 0; bimodal < 2; bimodal++) {
 		struct samples padded = { .bimodal = bimodal, .padded = !experts }, mixed = { .bimodal = bimodal };
 		double want[STEPS], got[STEPS];
@@ -211,7 +169,7 @@ static void the_same_bits_twice(void **unused)
 {
 	(void)unused;
 	struct hspmd_error err = { "" };
-	char *model = four_layers(trainer_llama);
+	char *model = trainer_four_layers(trainer_llama);
 	struct samples s = { .bimodal = false };
 	double once[STEPS], twice[STEPS];
 	assert_int_equal(train(model, plans[5].head, plans[5].pipelines, &s, once, &err), 0);
@@ -223,7 +181,7 @@ static void the_same_bits_twice(void **unused)
 static void refuse(const char *head, const char *pipelines, const char *why)
 {
 	struct hspmd_error err = { "" };
-	char *model = four_layers(trainer_gpt2);
+	char *model = trainer_four_layers(trainer_gpt2);
 	struct samples s = { .bimodal = false };
 	double losses[STEPS] = { 0 };
 	assert_int_equal(train(model, head, pipelines, &s, losses, &err), -1);

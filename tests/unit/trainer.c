@@ -268,3 +268,51 @@ int trainer_masked(const char *model, const char *plan, int devices, int steps, 
 	                                                .job = job },
 	                     losses, err);
 }
+
+static void store_loss(void *context, int64_t step, double loss)
+{
+	((double *)context)[step] = loss;
+}
+
+int trainer_samples(const char *model, const char *plan, struct hspmd_train_local_options *o, double *losses, struct hspmd_error *err)
+{
+	static const char cluster[] =
+	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
+	        "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":4}]}],"
+	        "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+	json_t *c = json_loads(cluster, 0, NULL), *p = json_loads(plan, 0, NULL), *m = json_loads(model, 0, NULL);
+	struct hspmd_cluster *cl = hspmd_cluster_from_json(c, "cluster", err);
+	struct hspmd_model *mo = hspmd_model_from_json(m, "model", err);
+	struct hspmd_plan *pl = hspmd_plan_from_json(p, "plan", cl, hspmd_model_layers(mo), err);
+	struct hspmd_job job = { .seed = 5,
+		                 .global_batch = pl ? pl->global_batch : 0,
+		                 .optimizer = { .lr = 2e-3, .values = { 0.9, 0.95, 1e-8 }, .clip = 1 },
+		                 .steps = o->steps };
+	int status = -1;
+	if (pl) {
+		o->source = hspmd_graph_source_model(mo);
+		o->source.documents = true;
+		o->cluster = cl;
+		o->plan = pl;
+		o->job = &job;
+		o->on_loss = store_loss;
+		o->context = losses;
+		status = hspmd_train_local(o, err);
+	}
+	hspmd_plan_destroy(pl);
+	hspmd_cluster_destroy(cl);
+	hspmd_model_destroy(mo);
+	json_decref(c);
+	json_decref(p);
+	json_decref(m);
+	return status;
+}
+
+char *trainer_four_layers(const char *model)
+{
+	char *text = strdup(model), *at = text ? strstr(text, "_layer") : NULL;
+	at = at ? strchr(at, ':') : NULL;
+	if (at)
+		at[1] = '2';
+	return text;
+}

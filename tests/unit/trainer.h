@@ -11,6 +11,7 @@
 struct hspmd_device;
 struct hspmd_executor;
 struct hspmd_program;
+struct hspmd_train_local_options;
 
 struct trainer_options {
 	const char *model, *plan; /* config.json and hspmd-plan-1 as text; devices "n:0" ... */
@@ -56,7 +57,13 @@ int trainer_lengths(const char *model, const char *plan, int devices, int steps,
 int trainer_mixed(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 int trainer_lion(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 
+/* Trains on devices n:0-3, with the plan as text, on samples that the test makes: documents of o->samples. o also has steps and lengths;
+ * all else is filled in. losses[o->steps]. 0, or -1 with err. */
+int trainer_samples(const char *model, const char *plan, struct hspmd_train_local_options *o, double *losses, struct hspmd_error *err);
+
 /* The models the tests train. */
 extern const char trainer_gpt2[], trainer_llama[], trainer_mixtral[];
+/* One of them with two blocks, which are four layers; malloc'd. */
+char *trainer_four_layers(const char *model);
 
 #endif
