@@ -19,6 +19,7 @@ struct chunk {
 
 struct hspmd_arena {
 	struct chunk *chunks; /* newest first; only it is filled further */
+	struct chunk *spare;  /* cleared */
 	size_t next_size;
 };
 
@@ -30,22 +31,49 @@ struct hspmd_arena *hspmd_arena_create(void)
 	return a;
 }
 
+void hspmd_arena_clear(struct hspmd_arena *a)
+{
+	while (a->chunks) {
+		struct chunk *c = a->chunks;
+		a->chunks = c->next;
+		c->next = a->spare;
+		c->used = 0;
+		a->spare = c;
+	}
+}
+
 void hspmd_arena_destroy(struct hspmd_arena *a)
 {
 	if (!a)
 		return;
 	int saved = errno;
-	while (a->chunks) {
-		struct chunk *c = a->chunks;
-		a->chunks = c->next;
+	hspmd_arena_clear(a);
+	while (a->spare) {
+		struct chunk *c = a->spare;
+		a->spare = c->next;
 		free(c);
 	}
 	free(a);
 	errno = saved;
 }
 
+static struct chunk *reuse_chunk(struct hspmd_arena *a, size_t bytes)
+{
+	for (struct chunk **at = &a->spare; *at; at = &(*at)->next)
+		if ((*at)->size >= bytes) {
+			struct chunk *c = *at;
+			*at = c->next;
+			c->next = a->chunks;
+			return a->chunks = c;
+		}
+	return NULL;
+}
+
 static struct chunk *add_chunk(struct hspmd_arena *a, size_t bytes)
 {
+	struct chunk *spare = reuse_chunk(a, bytes);
+	if (spare)
+		return spare;
 	size_t size = bytes > a->next_size ? bytes : a->next_size;
 	if (size > SIZE_MAX - sizeof(struct chunk)) {
 		errno = ENOMEM;

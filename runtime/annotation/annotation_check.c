@@ -28,7 +28,7 @@ static int check_devices(const struct hspmd_annotation *a, struct hspmd_error *e
 		memcpy(all + at, a->groups[g].devices, (size_t)a->groups[g].device_count * sizeof *all);
 		at += (size_t)a->groups[g].device_count;
 	}
-	qsort(all, total, sizeof *all, hspmd_int_order);
+	hspmd_sort_if_needed(all, total, sizeof *all, hspmd_int_order);
 	int rc = 0;
 	if (all[0] < 0)
 		rc = hspmd_fail(err, "device %d: device numbers start at 0", all[0]);

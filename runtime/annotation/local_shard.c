@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "runtime/annotation/annotation.h"
 
 /* Bound after the first k parts of n elements, as the head of annotation.h defines it. */
@@ -52,23 +53,38 @@ struct group_base {
 	int partial, partials, replica;
 };
 
+/* Of the first subgroup, without its box. */
+static struct group_base first_base(const struct hspmd_annotation *a)
+{
+	struct group_base base = { 0 };
+	for (int g = 0; a->hdim == HSPMD_PARTIAL && g < a->hsize; g++)
+		base.partials += multiplicity(&a->groups[g], HSPMD_PARTIAL);
+	return base;
+}
+
+static void enter_group(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int group, struct group_base *base)
+{
+	base->box = hspmd_box_full(shape);
+	if (a->hdim >= 0)
+		cut(&base->box, a->hdim, a->hunit, a->hsize, a->hweights, group);
+	if (a->hdim != HSPMD_PARTIAL)
+		base->partials = multiplicity(&a->groups[group], HSPMD_PARTIAL);
+}
+
+static void leave_group(const struct hspmd_annotation *a, int group, struct group_base *base)
+{
+	if (a->hdim == HSPMD_DUPLICATE)
+		base->replica += multiplicity(&a->groups[group], HSPMD_DUPLICATE);
+	if (a->hdim == HSPMD_PARTIAL)
+		base->partial += multiplicity(&a->groups[group], HSPMD_PARTIAL);
+}
+
 static struct group_base group_base(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int group)
 {
-	struct group_base base = { .box = hspmd_box_full(shape) };
-	if (a->hdim >= 0)
-		cut(&base.box, a->hdim, a->hunit, a->hsize, a->hweights, group);
-	base.partials = multiplicity(&a->groups[group], HSPMD_PARTIAL);
-	if (a->hdim == HSPMD_DUPLICATE)
-		for (int g = 0; g < group; g++)
-			base.replica += multiplicity(&a->groups[g], HSPMD_DUPLICATE);
-	if (a->hdim == HSPMD_PARTIAL) {
-		base.partials = 0;
-		for (int g = 0; g < a->hsize; g++) {
-			int addends = multiplicity(&a->groups[g], HSPMD_PARTIAL);
-			base.partial += g < group ? addends : 0;
-			base.partials += addends;
-		}
-	}
+	struct group_base base = first_base(a);
+	for (int g = 0; g < group; g++)
+		leave_group(a, g, &base);
+	enter_group(a, shape, group, &base);
 	return base;
 }
 
@@ -109,16 +125,17 @@ int hspmd_annotation_local_shards(const struct hspmd_annotation *a, const struct
                                   struct hspmd_local_shard *shards)
 {
 	int n = 0;
+	struct group_base base = first_base(a);
 	for (int g = 0; g < a->hsize; g++) {
-		struct group_base base = { 0 };
 		if (shards)
-			base = group_base(a, shape, g);
+			enter_group(a, shape, g, &base);
 		for (int i = 0; i < a->groups[g].device_count; i++, n++) {
 			if (devices)
 				devices[n] = a->groups[g].devices[i];
 			if (shards)
 				shards[n] = device_shard(&a->groups[g], &base, g, i);
 		}
+		leave_group(a, g, &base);
 	}
 	return n;
 }
@@ -155,7 +172,7 @@ static struct placed *sorted_shards(const struct hspmd_annotation *a, const stru
 		hspmd_annotation_local_shards(a, shape, devices, shards);
 		for (int i = 0; i < count; i++)
 			placed[i] = (struct placed){ devices[i], shards[i] };
-		qsort(placed, (size_t)count, sizeof *placed, placed_order);
+		hspmd_sort_if_needed(placed, (size_t)count, sizeof *placed, placed_order);
 	} else {
 		free(placed);
 		placed = NULL;

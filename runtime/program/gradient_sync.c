@@ -105,8 +105,8 @@ struct bucket {
 
 /* A gradient of a bucket. */
 struct addend {
-	int number; /* of its parameter */
-	const struct hspmd_transfer *likely;
+	int number;    /* of its parameter */
+	int64_t bytes; /* on a device */
 };
 
 /* The instructions from `first` on are of sums of gradients that are complete at `ready`. */
@@ -177,7 +177,8 @@ static int bind_sum(struct sync *s, const struct addend *one, int64_t total, str
 	struct hspmd_program_state *state = &p->states[one->number];
 	enum hspmd_dtype type = hspmd_parameter_kept_type(p, l);
 	struct hspmd_parameter_path path = { one->number, false, s->pipelines };
-	const struct hspmd_transfer *t = hspmd_parameter_joined(p, &path, one->likely, total, &s->joined, s->err);
+	struct hspmd_joined_bytes bytes = { one->bytes, total };
+	const struct hspmd_transfer *t = hspmd_parameter_joined(p, &path, &bytes, &s->joined, s->err);
 	int own = state->grad;
 	if (!t)
 		return -1;
@@ -265,8 +266,8 @@ static int collect(struct sync *s, const struct hspmd_transfer *t, bool plain, i
 	if (!plain) {
 		if (hspmd_array_grow(&b->addends, &b->capacity, (size_t)b->count, sizeof *b->addends))
 			return hspmd_fail_memory(s->err, "specialising");
-		b->addends[b->count] = (struct addend){ number, t };
-		b->bytes += hspmd_transfer_device_bytes(t);
+		b->addends[b->count] = (struct addend){ number, hspmd_transfer_device_bytes(t) };
+		b->bytes += b->addends[b->count].bytes;
 	}
 	b->count++;
 	for (int k = 0; plain && k < t->step_count; k++)
@@ -276,26 +277,35 @@ static int collect(struct sync *s, const struct hspmd_transfer *t, bool plain, i
 	return b->bytes > HSPMD_PROGRAM_BUCKET ? flush_at(s, (size_t)(b - s->buckets)) : 0;
 }
 
-/* Sum one gradient to the devices that hold its state, with others. */
-static int sum_gradient(struct sync *s, int number)
+/* The transfer of a gradient, by which its bucket is found. NULL and err. */
+static const struct hspmd_transfer *find_sum(struct sync *s, int number, bool *plain)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_parameter_layout *l = &s->layouts->parameters[number];
-	struct hspmd_program_state *state = &p->states[number];
-	enum hspmd_dtype type = hspmd_parameter_kept_type(p, l);
-	int own = p->graph->tensors[l->tensor].grad < 0 ? -1 : p->fixed_of_tensor[p->graph->tensors[l->tensor].grad];
-	struct hspmd_annotation *from = hspmd_parameter_gradient(s->p, s->pipelines, l, s->err);
-	/* A state that is cut further than the parameter never gets a plain sum. */
-	const struct hspmd_transfer *t = from && !l->cut ? hspmd_parameter_resolve(p, l, from, l->state, type, &s->alike, s->err) : NULL;
-	bool plain = t && (!t->step_count || is_plain_sum(t));
-	if (from && (l->cut || (t && !plain))) {
-		struct hspmd_link_cost likely = hspmd_joined_likely(&s->joined, &l->shape, hspmd_dtype_bytes(type));
-		t = hspmd_parameter_resolve(p, l, from, l->state, type, &likely, s->err);
+	*plain = false;
+	if (!l->cut) { /* a state that is cut further than the parameter never gets a plain sum */
+		enum hspmd_dtype type = hspmd_parameter_kept_type(p, l);
+		struct hspmd_annotation *from = hspmd_parameter_gradient(p, s->pipelines, l, s->err);
+		const struct hspmd_transfer *t = from ? hspmd_parameter_resolve(p, l, from, l->state, type, &s->alike, s->err) : NULL;
+		hspmd_annotation_destroy(from);
+		*plain = t && (!t->step_count || is_plain_sum(t));
+		if (!t || *plain)
+			return t;
 	}
-	hspmd_annotation_destroy(from);
+	return hspmd_parameter_likely(p, &(struct hspmd_parameter_path){ number, false, s->pipelines }, &s->joined, s->err);
+}
+
+/* Sum one gradient to the devices that hold its state, with others. */
+static int sum_gradient(struct sync *s, int number)
+{
+	const struct hspmd_program *p = s->p;
+	int gradient = p->graph->tensors[s->layouts->parameters[number].tensor].grad;
+	int own = gradient < 0 ? -1 : p->fixed_of_tensor[gradient];
+	bool plain;
+	const struct hspmd_transfer *t = find_sum(s, number, &plain);
 	if (!t)
 		return -1;
-	state->grad = own;
+	p->states[number].grad = own;
 	return t->step_count ? collect(s, t, plain, number, own) : 0;
 }
 
@@ -394,9 +404,9 @@ static int hand_back(struct sync *s)
 	size_t most = (size_t)p->state_count + 1;
 	const struct hspmd_transfer **likely = hspmd_calloc(most, sizeof(*likely));
 	struct hspmd_bound_transfer *all = hspmd_calloc(most, sizeof *all);
-	int64_t *totals = hspmd_calloc(most, sizeof *totals);
+	struct hspmd_joined_bytes *bytes = hspmd_calloc(most, sizeof *bytes);
 	int *group = hspmd_calloc(most, sizeof *group), count = 0; /* one group */
-	int status = likely && all && totals && group ? 0 : hspmd_fail_memory(s->err, "specialising");
+	int status = likely && all && bytes && group ? 0 : hspmd_fail_memory(s->err, "specialising");
 	for (int i = 0; !status && i < p->state_count; i++)
 		if (has_part(p, i) && !p->states[i].gather)
 			status =
@@ -404,14 +414,15 @@ static int hand_back(struct sync *s)
 			                ? 0
 			                : -1;
 	if (!status)
-		status = hspmd_joined_totals(likely, group, p->state_count, totals, s->err);
+		status = hspmd_joined_totals(likely, group, p->state_count, bytes, s->err);
+	hspmd_joined_forget(&s->joined);
 	for (int i = 0; !status && i < p->state_count; i++) {
 		const struct hspmd_program_state *state = &p->states[i];
-		if (!likely[i])
+		if (!bytes[i].own)
 			continue;
 		all[count].route = bind(p, i, true, state->copy >= 0 ? state->copy : state->param, state->used);
-		all[count].transfer = hspmd_parameter_joined(p, &(struct hspmd_parameter_path){ i, true, NULL }, likely[i], totals[i],
-		                                             &s->joined, s->err);
+		all[count].transfer =
+		        hspmd_parameter_joined(p, &(struct hspmd_parameter_path){ i, true, NULL }, &bytes[i], &s->joined, s->err);
 		status = all[count++].transfer ? 0 : -1;
 	}
 	p->schedule_index++;
@@ -419,7 +430,7 @@ static int hand_back(struct sync *s)
 		status = hspmd_program_add_transfers(p, all, count, NULL, NULL, s->err);
 	free(likely);
 	free(all);
-	free(totals);
+	free(bytes);
 	free(group);
 	return status;
 }
@@ -451,6 +462,7 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pip
 		status = interleave(&s);
 	for (size_t k = 0; k < s.bucket_count; k++)
 		clear_bucket(&s.buckets[k]);
+	hspmd_joined_forget(&s.joined);
 	free(s.buckets);
 	free(s.complete);
 	free(s.when);

@@ -184,8 +184,28 @@ int hspmd_joined_costs_init(struct hspmd_joined_costs *all, const struct hspmd_l
 	return all->likely ? 0 : hspmd_fail_memory(err, "specialising");
 }
 
+int hspmd_joined_keep(struct hspmd_joined_costs *all, struct hspmd_transfer *likely, struct hspmd_error *err)
+{
+	if (hspmd_array_grow(&all->kept, &all->kept_capacity, all->kept_count, sizeof(*all->kept))) {
+		hspmd_transfer_destroy(likely);
+		return hspmd_fail_memory(err, "specialising");
+	}
+	all->kept[all->kept_count++] = likely;
+	return 0;
+}
+
+void hspmd_joined_forget(struct hspmd_joined_costs *all)
+{
+	while (all->kept_count)
+		hspmd_transfer_destroy(all->kept[--all->kept_count]);
+	if (all->likely)
+		hspmd_resolve_cache_clear(all->likely);
+}
+
 void hspmd_joined_costs_clear(struct hspmd_joined_costs *all)
 {
+	hspmd_joined_forget(all);
+	free(all->kept);
 	hspmd_resolve_cache_destroy(all->likely);
 	for (size_t i = 0; i < all->count; i++)
 		hspmd_resolve_cache_destroy(all->list[i].cache);
@@ -199,22 +219,23 @@ struct hspmd_link_cost hspmd_joined_likely(const struct hspmd_joined_costs *all,
 		                         .together = LIKELY_BYTES / ((double)hspmd_shape_elements(shape) * (double)element_bytes) };
 }
 
-int hspmd_joined_cost(struct hspmd_joined_costs *all, int64_t total, int64_t own, struct hspmd_link_cost *cost, struct hspmd_error *err)
+int hspmd_joined_cost(struct hspmd_joined_costs *all, const struct hspmd_joined_bytes *bytes, struct hspmd_link_cost *cost,
+                      struct hspmd_error *err)
 {
 	size_t at = 0;
 	*cost = *all->base;
-	if (own >= total || own <= 0)
+	if (bytes->own >= bytes->total || bytes->own <= 0)
 		return 0;
-	while (at < all->count && all->list[at].bytes != total)
+	while (at < all->count && all->list[at].bytes != bytes->total)
 		at++;
 	if (at == all->count) {
 		if (hspmd_array_grow(&all->list, &all->capacity, all->count, sizeof *all->list) ||
 		    !(all->list[at].cache = hspmd_resolve_cache_create()))
 			return hspmd_fail_memory(err, "specialising");
-		all->list[all->count++].bytes = total;
+		all->list[all->count++].bytes = bytes->total;
 	}
 	cost->cache = all->list[at].cache;
-	cost->together = (double)total / (double)own;
+	cost->together = (double)bytes->total / (double)bytes->own;
 	return 0;
 }
 
@@ -226,7 +247,8 @@ struct class
 	int64_t bytes;
 };
 
-int hspmd_joined_totals(const struct hspmd_transfer *const *likely, const int *group, int count, int64_t *totals, struct hspmd_error *err)
+int hspmd_joined_totals(const struct hspmd_transfer *const *likely, const int *group, int count, struct hspmd_joined_bytes *bytes,
+                        struct hspmd_error *err)
 {
 	struct class *classes = hspmd_calloc((size_t)count + 1, sizeof *classes);
 	int *of = hspmd_calloc((size_t)count + 1, sizeof *of), found = 0;
@@ -240,11 +262,13 @@ int hspmd_joined_totals(const struct hspmd_transfer *const *likely, const int *g
 		if (at == found)
 			classes[found++] = (struct class){ .like = likely[i], .group = group[i] };
 		of[i] = at;
-		classes[at].bytes += hspmd_transfer_device_bytes(likely[i]);
+		bytes[i].own = hspmd_transfer_device_bytes(likely[i]);
+		classes[at].bytes += bytes[i].own;
 	}
 	for (int i = 0; !status && i < count; i++) {
-		int64_t own = likely[i] ? hspmd_transfer_device_bytes(likely[i]) : 0, all = likely[i] ? classes[of[i]].bytes : 0;
-		totals[i] = own > HSPMD_PROGRAM_BUCKET ? own : all > HSPMD_PROGRAM_BUCKET ? HSPMD_PROGRAM_BUCKET : all;
+		int64_t own = likely[i] ? bytes[i].own : 0, all = likely[i] ? classes[of[i]].bytes : 0;
+		int64_t total = own > HSPMD_PROGRAM_BUCKET ? own : all > HSPMD_PROGRAM_BUCKET ? HSPMD_PROGRAM_BUCKET : all;
+		bytes[i] = (struct hspmd_joined_bytes){ own, total };
 	}
 	free(classes);
 	free(of);

@@ -24,10 +24,18 @@ int hspmd_program_add_transfers(struct hspmd_program *p, const struct hspmd_boun
 /* The most bytes that a device has of the transfer's source or destination. */
 int64_t hspmd_transfer_device_bytes(const struct hspmd_transfer *t);
 
+/* Bytes on a device. */
+struct hspmd_joined_bytes {
+	int64_t own;   /* of a transfer */
+	int64_t total; /* of all that travel with it, itself included */
+};
+
 /* Costs of links for tensors that travel with others, whose latency is shared. */
 struct hspmd_joined_costs {
 	const struct hspmd_link_cost *base; /* of a tensor alone; borrowed */
 	struct hspmd_resolve_cache *likely;
+	struct hspmd_transfer **kept; /* hspmd_joined_keep */
+	size_t kept_count, kept_capacity;
 	struct {
 		int64_t bytes; /* of all tensors of a message */
 		struct hspmd_resolve_cache *cache;
@@ -39,11 +47,17 @@ int hspmd_joined_costs_init(struct hspmd_joined_costs *all, const struct hspmd_l
 void hspmd_joined_costs_clear(struct hspmd_joined_costs *all);
 /* To find out which transfers can be joined before it is known what travels: as if all links were equal and all tensors of one size. */
 struct hspmd_link_cost hspmd_joined_likely(const struct hspmd_joined_costs *all, const struct hspmd_shape *shape, size_t element_bytes);
-/* *cost: for a tensor of `own` bytes on a device that travels with others, `total` in all; valid until hspmd_joined_costs_clear. 0, or -1
- * and err. */
-int hspmd_joined_cost(struct hspmd_joined_costs *all, int64_t total, int64_t own, struct hspmd_link_cost *cost, struct hspmd_error *err);
-/* totals[i]: bytes on a device of all transfers of i's group that can be joined with it, up to HSPMD_PROGRAM_BUCKET. likely[i] NULL: there
- * is none. 0, or -1 and err. */
-int hspmd_joined_totals(const struct hspmd_transfer *const *likely, const int *group, int count, int64_t *totals, struct hspmd_error *err);
+/* Keeps a transfer that was resolved for that until hspmd_joined_forget, and destroys it on failure: with thousands of devices, hundreds of
+ * them would fill the memory if the program kept them. 0, or -1 and err. */
+int hspmd_joined_keep(struct hspmd_joined_costs *all, struct hspmd_transfer *likely, struct hspmd_error *err);
+/* It is known what travels together. */
+void hspmd_joined_forget(struct hspmd_joined_costs *all);
+/* *cost: for a tensor that travels with others; valid until hspmd_joined_costs_clear. 0, or -1 and err. */
+int hspmd_joined_cost(struct hspmd_joined_costs *all, const struct hspmd_joined_bytes *bytes, struct hspmd_link_cost *cost,
+                      struct hspmd_error *err);
+/* bytes[i]: of the transfer likely[i] (NULL: there is none, and 0 bytes), and of all of its group that can be joined with it, up to
+ * HSPMD_PROGRAM_BUCKET. 0, or -1 and err. */
+int hspmd_joined_totals(const struct hspmd_transfer *const *likely, const int *group, int count, struct hspmd_joined_bytes *bytes,
+                        struct hspmd_error *err);
 
 #endif

@@ -60,48 +60,54 @@ int hspmd_parameter_own_transfer(struct hspmd_program *p, struct hspmd_transfer 
 	return 0;
 }
 
+/* The caller destroys the result. NULL and err. */
+static struct hspmd_transfer *resolve(const struct hspmd_parameter_layout *l, const struct hspmd_annotation *from,
+                                      const struct hspmd_annotation *to, enum hspmd_dtype dtype, const struct hspmd_link_cost *cost,
+                                      struct hspmd_error *err)
+{
+	struct hspmd_transfer *t = hspmd_resolve(&l->shape, hspmd_dtype_bytes(dtype), from, to, cost, err);
+	if (!t)
+		hspmd_error_prefix(err, "parameter %s", l->name);
+	return t;
+}
+
 const struct hspmd_transfer *hspmd_parameter_resolve(struct hspmd_program *p, const struct hspmd_parameter_layout *l,
                                                      const struct hspmd_annotation *from, const struct hspmd_annotation *to,
                                                      enum hspmd_dtype dtype, const struct hspmd_link_cost *cost, struct hspmd_error *err)
 {
-	struct hspmd_transfer *t = hspmd_resolve(&l->shape, hspmd_dtype_bytes(dtype), from, to, cost, err);
-	if (!t) {
-		hspmd_error_prefix(err, "parameter %s", l->name);
-		return NULL;
-	}
-	return hspmd_parameter_own_transfer(p, t, err) ? NULL : t;
+	struct hspmd_transfer *t = resolve(l, from, to, dtype, cost, err);
+	return t && !hspmd_parameter_own_transfer(p, t, err) ? t : NULL;
 }
 
-static const struct hspmd_transfer *resolve_path(struct hspmd_program *p, const struct hspmd_parameter_path *path,
-                                                 const struct hspmd_link_cost *cost, struct hspmd_error *err)
+static struct hspmd_transfer *resolve_path(const struct hspmd_program *p, const struct hspmd_parameter_path *path,
+                                           const struct hspmd_link_cost *cost, struct hspmd_error *err)
 {
 	const struct hspmd_parameter_layout *l = &p->layouts->parameters[path->number];
 	if (path->back)
-		return hspmd_parameter_resolve(p, l, l->state, l->used, hspmd_parameter_used_type(p, l), cost, err);
+		return resolve(l, l->state, l->used, hspmd_parameter_used_type(p, l), cost, err);
 	struct hspmd_annotation *from = hspmd_parameter_gradient(p, path->pipelines, l, err);
-	const struct hspmd_transfer *t =
-	        from ? hspmd_parameter_resolve(p, l, from, l->state, hspmd_parameter_kept_type(p, l), cost, err) : NULL;
+	struct hspmd_transfer *t = from ? resolve(l, from, l->state, hspmd_parameter_kept_type(p, l), cost, err) : NULL;
 	hspmd_annotation_destroy(from);
 	return t;
 }
 
-const struct hspmd_transfer *hspmd_parameter_likely(struct hspmd_program *p, const struct hspmd_parameter_path *path,
-                                                    const struct hspmd_joined_costs *costs, struct hspmd_error *err)
+const struct hspmd_transfer *hspmd_parameter_likely(const struct hspmd_program *p, const struct hspmd_parameter_path *path,
+                                                    struct hspmd_joined_costs *costs, struct hspmd_error *err)
 {
 	const struct hspmd_parameter_layout *l = &p->layouts->parameters[path->number];
 	enum hspmd_dtype type = path->back ? hspmd_parameter_used_type(p, l) : hspmd_parameter_kept_type(p, l);
 	struct hspmd_link_cost likely = hspmd_joined_likely(costs, &l->shape, hspmd_dtype_bytes(type));
-	return resolve_path(p, path, &likely, err);
+	struct hspmd_transfer *t = resolve_path(p, path, &likely, err);
+	return t && !hspmd_joined_keep(costs, t, err) ? t : NULL;
 }
 
 const struct hspmd_transfer *hspmd_parameter_joined(struct hspmd_program *p, const struct hspmd_parameter_path *path,
-                                                    const struct hspmd_transfer *likely, int64_t total, struct hspmd_joined_costs *costs,
+                                                    const struct hspmd_joined_bytes *bytes, struct hspmd_joined_costs *costs,
                                                     struct hspmd_error *err)
 {
 	struct hspmd_link_cost cost;
-	if (hspmd_joined_cost(costs, total, hspmd_transfer_device_bytes(likely), &cost, err))
-		return NULL;
-	return resolve_path(p, path, &cost, err);
+	struct hspmd_transfer *t = hspmd_joined_cost(costs, bytes, &cost, err) ? NULL : resolve_path(p, path, &cost, err);
+	return t && !hspmd_parameter_own_transfer(p, t, err) ? t : NULL;
 }
 
 /* ---- states */
@@ -142,8 +148,8 @@ static int shard_path(struct hspmd_program *p, bool back, const struct hspmd_pip
 {
 	size_t most = (size_t)p->state_count + 1;
 	const struct hspmd_transfer **likely = hspmd_calloc(most, sizeof(*likely));
-	int64_t *totals = hspmd_calloc(most, sizeof *totals);
-	int *layer = hspmd_calloc(most, sizeof *layer), status = likely && totals && layer ? 0 : hspmd_fail_memory(err, "specialising");
+	struct hspmd_joined_bytes *bytes = hspmd_calloc(most, sizeof *bytes);
+	int *layer = hspmd_calloc(most, sizeof *layer), status = likely && bytes && layer ? 0 : hspmd_fail_memory(err, "specialising");
 	for (int i = 0; !status && i < p->state_count; i++) {
 		const struct hspmd_parameter_layout *l = &p->layouts->parameters[i];
 		layer[i] = p->graph->tensors[l->tensor].layer;
@@ -152,15 +158,16 @@ static int shard_path(struct hspmd_program *p, bool back, const struct hspmd_pip
 			status = -1;
 	}
 	if (!status)
-		status = hspmd_joined_totals(likely, layer, p->state_count, totals, err);
+		status = hspmd_joined_totals(likely, layer, p->state_count, bytes, err);
+	hspmd_joined_forget(costs);
 	for (int i = 0; !status && i < p->state_count; i++) {
 		const struct hspmd_transfer **at = back ? &p->states[i].gather : &p->states[i].scatter;
-		if (likely[i] && !(*at = hspmd_parameter_joined(p, &(struct hspmd_parameter_path){ i, back, pipelines }, likely[i],
-		                                                totals[i], costs, err)))
+		if (bytes[i].own &&
+		    !(*at = hspmd_parameter_joined(p, &(struct hspmd_parameter_path){ i, back, pipelines }, &bytes[i], costs, err)))
 			status = -1;
 	}
 	free(likely);
-	free(totals);
+	free(bytes);
 	free(layer);
 	return status;
 }

@@ -41,12 +41,13 @@ struct hspmd_parameter_path {
 	bool back;
 	const struct hspmd_pipelines *pipelines; /* of a gradient */
 };
-/* The transfer as it is probably done together with others, from which follows what can be joined; and as it is done if `total` bytes on a
- * device travel together. The program owns both. NULL and err. */
-const struct hspmd_transfer *hspmd_parameter_likely(struct hspmd_program *p, const struct hspmd_parameter_path *path,
-                                                    const struct hspmd_joined_costs *costs, struct hspmd_error *err);
+/* The transfer as it is probably done together with others, from which follows what can be joined; valid until hspmd_joined_forget. NULL
+ * and err. */
+const struct hspmd_transfer *hspmd_parameter_likely(const struct hspmd_program *p, const struct hspmd_parameter_path *path,
+                                                    struct hspmd_joined_costs *costs, struct hspmd_error *err);
+/* The transfer as it is done if so much travels together. The program owns it. NULL and err. */
 const struct hspmd_transfer *hspmd_parameter_joined(struct hspmd_program *p, const struct hspmd_parameter_path *path,
-                                                    const struct hspmd_transfer *likely, int64_t total, struct hspmd_joined_costs *costs,
+                                                    const struct hspmd_joined_bytes *bytes, struct hspmd_joined_costs *costs,
                                                     struct hspmd_error *err);
 
 /* Before the passes are specialised: makes p->states. Those that are kept in parts during the passes get their transfers and slots. 0, or

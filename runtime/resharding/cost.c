@@ -93,6 +93,37 @@ static int book_parts(struct resolver *r, const struct hspmd_comm_step *step, do
 	return status < 0 ? -1 : 0;
 }
 
+/* A box in its first two dimensions. Of the pairs of a thousand members few overlap, most of which this tells. */
+struct box_bounds {
+	int64_t lo[2], hi[2];
+};
+
+static struct box_bounds bounds_of(const struct hspmd_box *box)
+{
+	return (struct box_bounds){ .lo = { box->lo[0], box->rank > 1 ? box->lo[1] : 0 },
+		                    .hi = { box->hi[0], box->rank > 1 ? box->hi[1] : 1 } };
+}
+
+static bool may_overlap(const struct box_bounds *a, const struct box_bounds *b)
+{
+	return (a->lo[0] < b->hi[0]) & (b->lo[0] < a->hi[0]) & (a->lo[1] < b->hi[1]) & (b->lo[1] < a->hi[1]);
+}
+
+static int book_overlaps(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+{
+	struct box_bounds *out = hspmd_arena_alloc(r->arena, (size_t)step->member_count, sizeof *out);
+	struct hspmd_box common;
+	for (int j = 0; out && j < step->member_count; j++)
+		out[j] = bounds_of(&step->out[j]);
+	for (int i = 0; out && i < step->member_count; i++) {
+		const struct box_bounds in = bounds_of(&step->in[i]);
+		for (int j = 0; j < step->member_count; j++)
+			if (may_overlap(&in, &out[j]) && i != j && hspmd_box_intersect(&step->in[i], &step->out[j], &common))
+				book(r, step->members[i], step->members[j], hspmd_box_elements(&common), 1, network_busy);
+	}
+	return out ? 0 : -1;
+}
+
 /* Every member sends member j what its input has of j's output. */
 static int book_common(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
 {
@@ -102,12 +133,7 @@ static int book_common(struct resolver *r, const struct hspmd_comm_step *step, d
 		      (hspmd_box_elements(&step->in[i]) == 0 || hspmd_box_contains(&step->out[0], &step->in[i]));
 	const int64_t *elements = all ? count_elements(r, step->in, step->member_count) : NULL;
 	int status = !all ? 1 : elements ? hspmd_book_classes(r, step, elements, true, 1, network_busy) : -1;
-	struct hspmd_box common;
-	for (int i = 0; status > 0 && i < step->member_count; i++)
-		for (int j = 0; j < step->member_count; j++)
-			if (i != j && hspmd_box_intersect(&step->in[i], &step->out[j], &common))
-				book(r, step->members[i], step->members[j], hspmd_box_elements(&common), 1, network_busy);
-	return status < 0 ? -1 : 0;
+	return status > 0 ? book_overlaps(r, step, network_busy) : status;
 }
 
 /* ---- around a ring, in the devices' order */

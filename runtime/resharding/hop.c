@@ -122,12 +122,54 @@ static bool is_collective(const struct hop *hop)
 	return true;
 }
 
-int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop *hop)
+/* ---- what a search leaves: its arrays are many times as large as its result */
+
+static bool keep(struct hspmd_arena *arena, void *array, size_t count, size_t size)
+{
+	void **at = array;
+	void *copy = *at ? hspmd_arena_alloc(arena, count, size) : NULL;
+	if (!*at)
+		return true;
+	if (copy && count)
+		memcpy(copy, *at, count * size);
+	*at = copy;
+	return copy;
+}
+
+/* Moves a hop from the arena of the search to the resolver's. 0 or -1 (memory). */
+static int keep_hop(struct resolver *r, struct hop *hop)
+{
+	bool kept = keep(r->arena, &hop->network_busy, 2 * (size_t)r->node_count, sizeof *hop->network_busy) &&
+	            keep(r->arena, &hop->step, hop->count, sizeof *hop->step);
+	hop->capacity = hop->count;
+	for (size_t s = 0; kept && s < hop->count; s++) {
+		struct hspmd_comm_step *step = &hop->step[s];
+		size_t members = (size_t)step->member_count;
+		kept = keep(r->arena, &step->members, members, sizeof *step->members) &&
+		       keep(r->arena, &step->in, members, sizeof *step->in) && keep(r->arena, &step->out, members, sizeof *step->out) &&
+		       keep(r->arena, &step->moves, (size_t)step->move_count, sizeof *step->moves) &&
+		       keep(r->arena, &step->experts, members, sizeof *step->experts);
+	}
+	return kept ? 0 : hspmd_fail_memory(r->err, "resolving");
+}
+
+/* The arena for the next variant, while the other one has the best so far. */
+static struct hspmd_arena *next_arena(const struct resolver *r, int best)
+{
+	struct hspmd_arena *next = r->scratch[SCRATCH_VARIANTS + !best];
+	hspmd_arena_clear(next);
+	return next;
+}
+
+/* Like hspmd_hop_find, in the arenas of the search. */
+static int search(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop *hop)
 {
 	/* On a tie the first wins: collectives before batches. */
 	static const struct variant variants[] = { { true, true, false },  { true, false, false },  { true, false, true },
 		                                   { false, true, false }, { false, false, false }, { false, false, true } };
 	struct hop_view v;
+	int best = 0; /* of the arenas of variants */
+	r->arena = r->scratch[SCRATCH_REGIONS];
 	int rc = view(r, x, y, bounded, &v);
 	if (rc != 0)
 		return rc;
@@ -139,18 +181,34 @@ int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct p
 			continue;
 		if (found && kinds.deliveries > DELIVERY_LIMIT && is_collective(hop))
 			break;
+		r->arena = next_arena(r, best);
 		rc = build(r, &v, &variants[i], bounded, &candidate);
 		if (rc < 0)
 			return hspmd_fail_memory(r->err, "resolving");
-		if (rc == 0 && (!found || hspmd_cheaper(candidate.seconds, hop->seconds)))
+		if (rc == 0 && (!found || hspmd_cheaper(candidate.seconds, hop->seconds))) {
 			*hop = candidate;
+			best = !best;
+		}
 		found = found || rc == 0;
 	}
 	struct hop chosen;
+	r->arena = next_arena(r, best);
 	rc = x->experts || y->experts ? build_rows(r, &v, &chosen) : 1;
 	if (rc < 0)
 		return hspmd_fail_memory(r->err, "resolving");
 	if (rc == 0 && (!found || hspmd_cheaper(chosen.seconds, hop->seconds)))
 		*hop = chosen;
 	return found || rc == 0 ? 0 : 1;
+}
+
+int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop *hop)
+{
+	struct hspmd_arena *own = r->arena;
+	int rc = search(r, x, y, bounded, hop);
+	r->arena = own;
+	if (rc == 0)
+		rc = keep_hop(r, hop);
+	for (int i = SCRATCH_REGIONS; i < SCRATCH_ARENAS; i++)
+		hspmd_arena_clear(r->scratch[i]);
+	return rc;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/order.h"
 #include "runtime/resharding/move_plan_internal.h"
 #include "runtime/resharding/resolve_internal.h"
 
@@ -89,18 +90,12 @@ static int deliver_nearest(struct exchange *e, const bool *done)
 	return 0;
 }
 
-static int sender_order(const void *a, const void *b)
-{
-	int x = *(const int *)a, y = *(const int *)b;
-	return (x > y) - (x < y);
-}
-
 /* The devices that hold a region, as a set. */
 static const struct sender_set *holders_of(struct exchange *e, struct sender_sets *sets, const struct hspmd_region *region, int *scratch)
 {
 	for (int i = 0; i < region->x_count; i++)
 		scratch[i] = e->v->x->piece[region->x[i]].device;
-	qsort(scratch, (size_t)region->x_count, sizeof *scratch, sender_order);
+	hspmd_sort_if_needed(scratch, (size_t)region->x_count, sizeof *scratch, hspmd_int_order);
 	return hspmd_sender_set(sets, scratch, region->x_count);
 }
 
@@ -192,7 +187,7 @@ static void check_held_once(struct exchange *e)
 		const struct hspmd_region *region = e->delivery[i].region;
 		struct component *c = &e->about[root(e, e->delivery[i].to)];
 		int holders = 0;
-		for (int k = 0; k < region->x_count && holders < 2; k++)
+		for (int k = 0; c->exchange && k < region->x_count && holders < 2; k++)
 			holders += &e->about[root(e, e->v->x->piece[region->x[k]].device)] == c;
 		c->exchange = c->exchange && holders == 1;
 	}
@@ -200,14 +195,15 @@ static void check_held_once(struct exchange *e)
 
 static void find_components(struct exchange *e)
 {
-	for (int d = 0; d < e->r->device_count; d++) {
+	for (int d = 0; d < e->r->device_count; d++)
 		e->parent[d] = d;
-		e->about[d].exchange = true;
-	}
 	for (size_t i = 0; i < e->count; i++)
 		e->parent[root(e, e->delivery[i].from)] = root(e, e->delivery[i].to);
-	for (size_t i = 0; i < e->count; i++)
-		e->received[e->delivery[i].to] += hspmd_box_elements(&e->delivery[i].box);
+	for (size_t i = 0; i < e->count; i++) {
+		const struct delivery *d = &e->delivery[i];
+		e->received[d->to] += hspmd_box_elements(&d->box);
+		e->about[root(e, d->to)].exchange |= d->from != d->to;
+	}
 	check_held_once(e);
 	for (int d = 0; d < e->r->device_count; d++) {
 		struct component *c = &e->about[root(e, d)];

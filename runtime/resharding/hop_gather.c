@@ -13,6 +13,7 @@ struct group {
 	size_t count;
 	int member_count;
 	const int *member; /* pieces of y */
+	int *member_of;    /* per device: which member it is, -1: none */
 	int *first;        /* per member: the first region of the group that it holds, -1: none */
 	int *holders;      /* per region of the group: members that have it as their first */
 };
@@ -21,7 +22,7 @@ static int need_order(const struct hspmd_region *p, const struct hspmd_region *q
 {
 	if (p->y_count != q->y_count)
 		return p->y_count < q->y_count ? -1 : 1;
-	return memcmp(p->y, q->y, (size_t)p->y_count * sizeof *p->y);
+	return p->y == q->y ? 0 : memcmp(p->y, q->y, (size_t)p->y_count * sizeof *p->y);
 }
 
 static int indirect_order(const void *a, const void *b, void *context)
@@ -42,29 +43,37 @@ static int member_device(const struct group *g, int m)
 	return g->v->y->piece[g->member[m]].device;
 }
 
-static bool holds(const struct group *g, int m, const struct hspmd_region *region)
+/* The member that is the k-th device that holds the region; -1: it is none. */
+static int holding_member(const struct group *g, const struct hspmd_region *region, int k)
 {
-	int piece = g->v->x->piece_of[member_device(g, m)];
-	return piece >= 0 && hspmd_box_contains(&g->v->x->piece[piece].box, &region->box);
+	return g->member_of[g->v->x->piece[region->x[k]].device];
+}
+
+static void find_first(struct group *g)
+{
+	for (int m = 0; m < g->member_count; m++)
+		g->first[m] = -1;
+	for (size_t i = 0; i < g->count; i++)
+		for (int k = 0; k < region_of(g, i)->x_count; k++) {
+			int m = holding_member(g, region_of(g, i), k);
+			if (m < 0 || g->first[m] >= 0)
+				continue;
+			g->first[m] = (int)i;
+			g->holders[i]++;
+		}
 }
 
 /* The number of members that hold every part, if there are several parts, the parts that members hold are the same or disjoint, and each
  * has equally many holders; else 0. */
 static int copies(struct group *g)
 {
-	for (int m = 0; m < g->member_count; m++) {
-		g->first[m] = -1;
-		for (size_t i = 0; i < g->count && g->first[m] < 0; i++)
-			if (holds(g, m, region_of(g, i)))
-				g->first[m] = (int)i;
-		if (g->first[m] >= 0)
-			g->holders[g->first[m]]++;
-	}
+	find_first(g);
 	int common = 0, parts = 0;
 	for (size_t i = 0; i < g->count; i++) {
 		int part = -1, count = 0;
-		for (int m = 0; m < g->member_count; m++) {
-			if (!holds(g, m, region_of(g, i)))
+		for (int k = 0; k < region_of(g, i)->x_count; k++) {
+			int m = holding_member(g, region_of(g, i), k);
+			if (m < 0)
 				continue;
 			if (part >= 0 && g->first[m] != part)
 				return 0;
@@ -96,26 +105,33 @@ static int gather(struct resolver *r, const struct group *g, int round, const in
 	for (int m = 0; m < g->member_count; m++)
 		n += round_of[m] == round;
 	struct hspmd_comm_step *step = hspmd_hop_step(r, hop, HSPMD_COMM_ALL_GATHER, n);
-	if (!step)
+	int *place = hspmd_arena_alloc(r->arena, (size_t)g->member_count, sizeof *place); /* in the step, per member of this round */
+	int64_t *volume = hspmd_arena_alloc(r->arena, (size_t)n, sizeof *volume);
+	if (!step || !place || !volume)
 		return -1;
+	n = 0;
+	for (int m = 0; m < g->member_count; m++)
+		if (round_of[m] == round) {
+			step->members[n] = member_device(g, m);
+			place[m] = n++;
+		}
 	struct hspmd_box whole = { 0 };
 	int64_t total = 0;
-	bool joins = true;
-	for (size_t i = 0; i < g->count; i++)
-		hspmd_hull_add(&whole, &total, &region_of(g, i)->box);
-	n = 0;
-	for (int m = 0; m < g->member_count; m++) {
-		if (round_of[m] != round)
-			continue;
-		int64_t volume = 0;
-		for (size_t i = 0; i < g->count; i++)
-			if (holds(g, m, region_of(g, i)))
-				hspmd_hull_add(&step->in[n], &volume, &region_of(g, i)->box);
-		joins = joins && (volume == 0 || hspmd_hull_is_box(&step->in[n], volume));
-		step->out[n] = whole;
-		step->members[n++] = member_device(g, m);
+	for (size_t i = 0; i < g->count; i++) {
+		const struct hspmd_region *region = region_of(g, i);
+		hspmd_hull_add(&whole, &total, &region->box);
+		for (int k = 0; k < region->x_count; k++) {
+			int m = holding_member(g, region, k);
+			if (m >= 0 && round_of[m] == round)
+				hspmd_hull_add(&step->in[place[m]], &volume[place[m]], &region->box);
+		}
 	}
-	if (joins && hspmd_hull_is_box(&whole, total))
+	bool joins = hspmd_hull_is_box(&whole, total);
+	for (int k = 0; k < n; k++) {
+		joins = joins && (volume[k] == 0 || hspmd_hull_is_box(&step->in[k], volume[k]));
+		step->out[k] = whole;
+	}
+	if (joins)
 		return 0;
 	hop->count--;
 	return 1;
@@ -164,9 +180,12 @@ static bool worth_gathering(const struct hop_view *v, const struct hspmd_region 
 int hspmd_hop_gather(struct resolver *r, const struct hop_view *v, bool *done, struct hop *hop)
 {
 	size_t *index = hspmd_arena_alloc(r->arena, v->region_count, sizeof *index);
-	if (!index)
+	int *member_of = hspmd_arena_alloc(r->arena, (size_t)r->device_count, sizeof *member_of);
+	if (!index || !member_of)
 		return -1;
 	size_t count = 0;
+	for (int d = 0; d < r->device_count; d++)
+		member_of[d] = -1;
 	for (size_t i = 0; i < v->region_count; i++)
 		if (worth_gathering(v, &v->region[i]))
 			index[count++] = i;
@@ -175,9 +194,18 @@ int hspmd_hop_gather(struct resolver *r, const struct hop_view *v, bool *done, s
 		const struct hspmd_region *first = &v->region[index[i]];
 		for (end = i + 1; end < count && need_order(first, &v->region[index[end]]) == 0;)
 			end++;
-		struct group g = { .v = v, .index = index + i, .count = end - i, .member_count = first->y_count, .member = first->y };
+		struct group g = { .v = v,
+			           .index = index + i,
+			           .count = end - i,
+			           .member_count = first->y_count,
+			           .member = first->y,
+			           .member_of = member_of };
+		for (int m = 0; m < g.member_count; m++)
+			member_of[member_device(&g, m)] = m;
 		if (gather_group(r, &g, done, hop) != 0)
 			return -1;
+		for (int m = 0; m < g.member_count; m++)
+			member_of[member_device(&g, m)] = -1;
 	}
 	return 0;
 }

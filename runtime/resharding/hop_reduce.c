@@ -7,6 +7,8 @@
 
 #include "runtime/resharding/resolve_internal.h"
 
+#define SAME_BACK 16 /* sums looked back at for one of the same addends */
+
 /* The addends of one region: copy j of addend a is piece x[start[a] + j]. */
 struct sum {
 	const struct hspmd_region *region;
@@ -101,7 +103,7 @@ static int scatter_order(const void *a, const void *b)
 		return x->copy < y->copy ? -1 : 1;
 	if (p->x_count != q->x_count)
 		return p->x_count < q->x_count ? -1 : 1;
-	return memcmp(p->x, q->x, (size_t)p->x_count * sizeof *p->x);
+	return p->x == q->x ? 0 : memcmp(p->x, q->x, (size_t)p->x_count * sizeof *p->x);
 }
 
 /* Reduce-scatter of s[0..n), which have one group of holders. 1: its boxes do not join. */
@@ -221,6 +223,15 @@ struct work {
 	int *needed;
 };
 
+/* A sum of the same addends nearby: regions of one device have them from a few sets of devices. NULL: there is none. */
+static const struct sum *same_addends(const struct work *w, const struct hspmd_region *region)
+{
+	for (size_t back = 1; back <= SAME_BACK && back <= w->sum_count; back++)
+		if (w->sums[w->sum_count - back].region->x == region->x)
+			return &w->sums[w->sum_count - back];
+	return NULL;
+}
+
 static int work_start(struct resolver *r, const struct hop_view *v, struct work *w)
 {
 	size_t scatters = 0;
@@ -235,8 +246,16 @@ static int work_start(struct resolver *r, const struct hop_view *v, struct work 
 		return -1;
 	for (size_t i = 0; i < v->region_count; i++) {
 		const struct hspmd_region *region = &v->region[i];
-		if (v->x->piece[region->x[0]].addends > 1 && describe_sum(r, v->x, region, &w->sums[w->sum_count++]) != 0)
+		if (v->x->piece[region->x[0]].addends == 1)
+			continue;
+		const struct sum *same = same_addends(w, region);
+		struct sum *sum = &w->sums[w->sum_count++];
+		if (same) {
+			*sum = *same;
+			sum->region = region;
+		} else if (describe_sum(r, v->x, region, sum) != 0) {
 			return -1;
+		}
 	}
 	return 0;
 }

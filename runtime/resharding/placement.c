@@ -88,28 +88,28 @@ struct sharer {
 	int node; /* if nodes are distinguished, else 0 */
 };
 
-static int corner_order(const struct hspmd_box *x, const struct hspmd_box *y)
+int hspmd_box_order(const struct hspmd_box *a, const struct hspmd_box *b)
 {
-	for (int d = 0; d < x->rank; d++)
-		if (x->lo[d] != y->lo[d])
-			return x->lo[d] < y->lo[d] ? -1 : 1;
-	for (int d = 0; d < x->rank; d++)
-		if (x->hi[d] != y->hi[d])
-			return x->hi[d] < y->hi[d] ? -1 : 1;
+	for (int d = 0; d < a->rank; d++)
+		if (a->lo[d] != b->lo[d])
+			return a->lo[d] < b->lo[d] ? -1 : 1;
+	for (int d = 0; d < a->rank; d++)
+		if (a->hi[d] != b->hi[d])
+			return a->hi[d] < b->hi[d] ? -1 : 1;
 	return 0;
 }
 
 static int near_order(const struct sharer *x, const struct sharer *y)
 {
 	if (x->near && y->near)
-		return corner_order(x->near, y->near);
+		return hspmd_box_order(x->near, y->near);
 	return (x->near == NULL) - (y->near == NULL);
 }
 
 static int sharer_order(const void *a, const void *b)
 {
 	const struct sharer *x = a, *y = b;
-	int order = corner_order(&x->piece->box, &y->piece->box);
+	int order = hspmd_box_order(&x->piece->box, &y->piece->box);
 	if (order == 0)
 		order = (x->node > y->node) - (x->node < y->node);
 	/* The holders of one set of addends are consecutive, so that they divide one box. */
@@ -269,13 +269,19 @@ const struct placement *hspmd_placement_reduced_per_node(struct resolver *r, con
 
 struct placement *hspmd_placement_of_node(struct resolver *r, const struct placement *p, int node)
 {
-	struct placement *part = hspmd_placement_create(r, p->count);
-	struct sharer *sharers = list_sharers(r, p, NULL, true);
+	int count = 0;
+	for (int i = 0; i < p->count; i++)
+		count += r->node[p->piece[i].device] == node;
+	struct placement *there = hspmd_placement_create(r, count), *part = hspmd_placement_create(r, count);
+	for (int i = 0; there && i < p->count; i++)
+		if (r->node[p->piece[i].device] == node)
+			hspmd_placement_add(there, &p->piece[i]);
+	struct sharer *sharers = there ? list_sharers(r, there, NULL, true) : NULL;
 	if (!part || !sharers)
 		return NULL;
-	for (int i = 0, n; i < p->count; i += n) {
-		n = same_box(sharers + i, p->count - i, true);
-		for (int k = 0; k < n && sharers[i].node == node; k++) {
+	for (int i = 0, n; i < count; i += n) {
+		n = same_box(sharers + i, count - i, true);
+		for (int k = 0; k < n; k++) {
 			struct piece piece = *sharers[i + k].piece;
 			if (piece.addends > 1) {
 				piece.addend = k;

@@ -423,11 +423,16 @@ static struct hspmd_transfer *resolve_anew(const struct hspmd_shape *shape, size
                                            struct hspmd_error *err)
 {
 	struct resolver r = { .arena = hspmd_arena_create(), .shape = shape, .element_bytes = element_bytes, .cost = cost, .err = err };
-	if (!r.arena) {
+	bool made = r.arena;
+	for (int i = 0; i < SCRATCH_ARENAS; i++)
+		made &= (r.scratch[i] = hspmd_arena_create()) != NULL;
+	struct hspmd_transfer *t = NULL;
+	if (made)
+		t = resolve(&r, source, destination);
+	else
 		hspmd_fail_memory(err, "resolving");
-		return NULL;
-	}
-	struct hspmd_transfer *t = resolve(&r, source, destination);
+	for (int i = 0; i < SCRATCH_ARENAS; i++)
+		hspmd_arena_destroy(r.scratch[i]);
 	hspmd_arena_destroy(r.arena);
 	return t;
 }
@@ -439,15 +444,14 @@ struct hspmd_transfer *hspmd_resolve(const struct hspmd_shape *shape, size_t ele
 	struct hspmd_resolve_cache *cache = cost ? cost->cache : NULL;
 	struct resolve_key key = { 0 };
 	struct hspmd_transfer *t = NULL;
-	if (hspmd_annotation_check(source, shape, err) != 0 || hspmd_annotation_check(destination, shape, err) != 0)
-		return NULL;
 	if (cache && hspmd_resolve_key(&key, shape, element_bytes, source, destination) != 0) {
 		hspmd_fail_memory(err, "resolving");
 		return NULL;
 	}
 	if (cache)
 		t = hspmd_resolve_cache_find(cache, &key);
-	if (!t) {
+	/* Annotations that have an answer have been checked. */
+	if (!t && !hspmd_annotation_check(source, shape, err) && !hspmd_annotation_check(destination, shape, err)) {
 		t = resolve_anew(shape, element_bytes, source, destination, cost, err);
 		if (t && cache)
 			hspmd_resolve_cache_keep(cache, &key, t);

@@ -110,6 +110,7 @@ struct hspmd_link_cost {
  * one thread. May be destroyed before the transfers that came from it. */
 struct hspmd_resolve_cache;
 struct hspmd_resolve_cache *hspmd_resolve_cache_create(void); /* NULL: memory */
+void hspmd_resolve_cache_clear(struct hspmd_resolve_cache *c); /* forgets all answers */
 void hspmd_resolve_cache_destroy(struct hspmd_resolve_cache *c);
 
 /* Costs between a cluster's devices, by their indexes. The cluster must outlive the result. */

@@ -81,15 +81,21 @@ struct hspmd_resolve_cache *hspmd_resolve_cache_create(void)
 	return hspmd_calloc(1, sizeof(struct hspmd_resolve_cache));
 }
 
-void hspmd_resolve_cache_destroy(struct hspmd_resolve_cache *c)
+void hspmd_resolve_cache_clear(struct hspmd_resolve_cache *c)
 {
-	if (!c)
-		return;
 	for (size_t i = 0; i < c->slots; i++) {
 		hspmd_transfer_destroy(c->entry[i].transfer);
 		free(c->entry[i].key.value);
 	}
 	free(c->entry);
+	*c = (struct hspmd_resolve_cache){ 0 };
+}
+
+void hspmd_resolve_cache_destroy(struct hspmd_resolve_cache *c)
+{
+	if (!c)
+		return;
+	hspmd_resolve_cache_clear(c);
 	free(c);
 }
 

@@ -12,8 +12,12 @@
 #include "runtime/resharding/regions.h"
 #include "runtime/resharding/resolve.h"
 
+/* What dies before the answer: one node's placements; the regions of one hop; a hop's best variant so far, and the next one. */
+enum { SCRATCH_NODE, SCRATCH_REGIONS, SCRATCH_VARIANTS, SCRATCH_ARENAS = SCRATCH_VARIANTS + 2 };
+
 struct resolver {
 	struct hspmd_arena *arena;
+	struct hspmd_arena *scratch[SCRATCH_ARENAS];
 	const struct hspmd_shape *shape;
 	size_t element_bytes;
 	const struct hspmd_link_cost *cost;
@@ -75,6 +79,9 @@ const struct placement *hspmd_placement_scattered(struct resolver *r, const stru
 const struct placement *hspmd_placement_reduced_per_node(struct resolver *r, const struct placement *p, const struct placement *near);
 /* The pieces of one node as a placement of its own, whose sums are complete there; addends become numbers within the node. */
 struct placement *hspmd_placement_of_node(struct resolver *r, const struct placement *p, int node);
+
+/* Order by the first corner, then by the other one: below 0, 0 or above 0. Of boxes of the same rank. */
+int hspmd_box_order(const struct hspmd_box *a, const struct hspmd_box *b);
 
 /* ---- hop.c */
 /* The cheapest steps from x to y. y is not partial, and x covers its boxes. bounded: return 1 if the search would be laborious (very many

@@ -148,8 +148,12 @@ static int hop_within(struct resolver *r, const struct placement *from, const st
 	if (!hop->network_busy)
 		return hspmd_fail_memory(r->err, "resolving");
 	for (int node = 0; node < r->node_count; node++) {
+		struct hspmd_arena *own = r->arena;
+		r->arena = r->scratch[SCRATCH_NODE];
+		hspmd_arena_clear(r->arena);
 		struct placement *x = hspmd_placement_of_node(r, from, node), *y = hspmd_placement_of_node(r, within, node);
 		struct hop part;
+		r->arena = own;
 		if (!x || !y)
 			return hspmd_fail_memory(r->err, "resolving");
 		for (int i = 0; i < y->count; i++)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 
 const char *const hspmd_comm_kind_names[] = { "copy",       "zero",       "send-receive", "all-reduce", "reduce-scatter",
 	                                      "all-gather", "all-to-all", "batched",      "dispatch",   "combine",
@@ -131,7 +132,7 @@ static int fill_layout(struct hspmd_layout *layout, struct held *held, int count
 	layout->box = hspmd_calloc((size_t)count, sizeof *layout->box);
 	if (!layout->devices || !layout->box)
 		return -1;
-	qsort(held, (size_t)count, sizeof *held, held_order);
+	hspmd_sort_if_needed(held, (size_t)count, sizeof *held, held_order);
 	layout->device_count = count;
 	for (int i = 0; i < count; i++) {
 		layout->devices[i] = held[i].device;
