@@ -245,18 +245,18 @@ static int search_all(struct hspmd_search *s, bool offload, struct hspmd_error *
 	return rc;
 }
 
-/* Draft and improve once more, with stages of at most so many devices and these schedules, and without drafts that cannot beat what has been
- * found. */
+/* Draft and improve once more, with stages of at most so many devices and these schedules, and without drafts that cannot beat what has
+ * been found. */
 static int search_from(struct hspmd_search *s, int width, unsigned schedules, struct hspmd_error *err)
 {
-	int widest = s->widest, rc = 0;
+	int widest = s->widest;
 	unsigned allowed = s->caps.schedules;
 	if (!(allowed & schedules) || hspmd_search_is_over(s))
 		return 0;
 	s->warm_start_count = s->warm_start_any = 0;
 	s->widest = width < widest ? width : widest;
 	s->caps.schedules = allowed & schedules;
-	rc = search_all(s, false, err);
+	int rc = search_all(s, false, err);
 	if (!rc && hspmd_refine_plans(s))
 		rc = hspmd_fail_memory(err, "refining a plan");
 	s->widest = widest;
