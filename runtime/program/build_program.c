@@ -81,20 +81,28 @@ static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, s
 	return 0;
 }
 
-/* Run the passes that make the device's instructions. of: the program whose training state this one works on; NULL: its own. source: only
- * if micro-batches have different sizes. */
-static int make_instructions(struct hspmd_program *p, const struct hspmd_program *of, const struct hspmd_graph_source *source,
-                             const struct hspmd_pipelines *pipelines, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
-                             const struct hspmd_link_cost *across, struct hspmd_device *dev, struct hspmd_error *err)
+/* Add the instructions of the micro-batches. of: the program whose training state this one works on; NULL: its own. */
+static int make_passes(struct hspmd_program *p, const struct hspmd_program *of, const struct hspmd_pipelines *pipelines,
+                       const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const struct hspmd_link_cost *across,
+                       struct hspmd_error *err)
 {
 	const struct hspmd_device_type *type = p->device >= 0 ? &cluster->types[cluster->devices[p->device].type] : NULL;
 	p->overlaps = type && hspmd_device_traits(type->kind)->overlaps;
 	p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
 	if (!p->layouts || (of && hspmd_parameter_layouts_share_state(p->layouts, of->layouts, err)) ||
 	    hspmd_parameter_shard_states(p, pipelines, across, err) || hspmd_program_specialise(p, plan, err) ||
-	    (type && (hspmd_program_fuse_ops(p, type->kind, err) || hspmd_program_pad_rows(p, type->kind, err))) ||
-	    (p->varies && hspmd_program_make_room(p, source, plan, err)) || hspmd_program_sync_gradients(p, pipelines, across, err) ||
-	    hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
+	    (type && (hspmd_program_fuse_ops(p, type->kind, err) || hspmd_program_pad_rows(p, type->kind, err))))
+		return -1;
+	return 0;
+}
+
+/* Run the passes that make the device's instructions. source: only if micro-batches have different sizes. */
+static int make_instructions(struct hspmd_program *p, const struct hspmd_program *of, const struct hspmd_graph_source *source,
+                             const struct hspmd_pipelines *pipelines, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
+                             const struct hspmd_link_cost *across, struct hspmd_device *dev, struct hspmd_error *err)
+{
+	if (make_passes(p, of, pipelines, plan, cluster, across, err) || (p->varies && hspmd_program_make_room(p, source, plan, err)) ||
+	    hspmd_program_sync_gradients(p, pipelines, across, err) || hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
 		return -1;
 	measure_slots(p);
 	hspmd_program_query_workspace(p, dev);
@@ -119,7 +127,7 @@ struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const
 		p->any_order = like->any_order;
 		p->optimizer = like->optimizer;
 		struct hspmd_pipelines only = { .plan = plan, .like = &(int){ 0 }, .spmds = &p->spmd };
-		status = make_instructions(p, NULL, NULL, &only, plan, cluster, &across, NULL, err);
+		status = make_passes(p, NULL, &only, plan, cluster, &across, err);
 	}
 	hspmd_resolve_cache_destroy(across.cache);
 	if (!status)

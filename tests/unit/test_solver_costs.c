@@ -392,6 +392,13 @@ static void stages_cost_what_they_cost_alone(void **state)
 		            t.stages[2].cost.forward > t.stages[1].cost.forward && t.stages[4].cost.forward > t.stages[1].cost.forward &&
 		            (t.stages[5].cost.forward > t.stages[4].cost.forward) == (with == 1) &&
 		            t.stages[7].cost.backward > t.stages[4].cost.backward);
+		/* Only what is shorter than a limit is timed to its end, and as it is without a limit. */
+		double step_s = t.step_s, passes_s = t.compute_end + t.optimizer_s;
+		hspmd_timing_clear(&t);
+		assert_int_equal(hspmd_timing_compute_below(costs, p, NULL, passes_s, &t, &err), 1);
+		assert_null(t.stages);
+		assert_int_equal(hspmd_timing_compute_below(costs, p, NULL, step_s * (1 + 1e-12), &t, &err), 0);
+		assert_true(t.step_s == step_s);
 		hspmd_timing_clear(&t);
 		hspmd_costs_destroy(costs);
 		hspmd_plan_destroy(p);

@@ -98,6 +98,14 @@ static void two_lengths(void **state)
 	assert_non_null(strstr(text, "Steps of 2048 tokens (94.1% of all"));
 	assert_non_null(strstr(text, "recomputation: none instead of selective"));
 	free(text);
+	/* The plan must hold samples that no step has. */
+	double share = s.report.uses[1].share;
+	s.report.uses[1].share = 0;
+	text = hspmd_plan_explain_lengths(s.plan, &s.report);
+	assert_non_null(strstr(text, "Steps of 32768 tokens run the plan itself; none is expected."));
+	assert_null(strstr(text, "nan"));
+	free(text);
+	s.report.uses[1].share = share;
 	/* Solved again from the set, as at a change of nodes: its shorter plans are not taken along, but found anew. */
 	struct hspmd_error err = { "" };
 	struct hspmd_solve_request request = { .global_batch = 64, .seq_len = 32768, .precision = HSPMD_PRECISION_BF16, .current = s.plan };

@@ -6,9 +6,11 @@
 #include <cmocka.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/schedule.h"
-#include "controller/solver/sim/simulate.h"
+#include "controller/solver/sim/pipeline_memo.h"
+#include "tests/unit/draw.h"
 
 #define CLOSE 1e-9
 
@@ -151,6 +153,45 @@ static void in_flight_is_what_the_schedule_holds(void **state)
 				}
 }
 
+static double fraction(unsigned *dice)
+{
+	*dice = *dice * 1103515245 + 12345;
+	return (double)(*dice >> 16 & 0x7fff) / 0x7fff;
+}
+
+/* Random pipelines, half of which were there shortly before: what the simulation of all operations says, to the bit, is also said without a
+ * list of them, and by a memo, whether it knows the pipeline or not. */
+static void known_pipelines_take_as_long(void **state)
+{
+	(void)state;
+	enum { MOST = 12, PARTS = 40 };
+	static const enum hspmd_schedule schedules[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_ZB_H1 };
+	static struct hspmd_sim_op ops[5 * MOST * PARTS];
+	const unsigned count = draw_count(4000, 20000), first = draw_first(count, 20000);
+	struct hspmd_pipeline_memo *memo = hspmd_pipeline_memo_new();
+	assert_non_null(memo);
+	for (unsigned i = 0; i < count; i++) {
+		unsigned number = first + (i % 2 && i > 100 ? i - 101 : i), dice = 97 * number;
+		struct hspmd_sim_stage stages[MOST];
+		double listed[MOST], plain[MOST], known[MOST], end;
+		struct hspmd_pipeline_run run = { stages, 1 + (int)(fraction(&dice) * (MOST - 1)), 1 + (int)(fraction(&dice) * (PARTS - 1)),
+			                          schedules[(int)(fraction(&dice) * 2.99)] };
+		size_t bytes = (size_t)run.count * sizeof *listed;
+		for (int s = 0; s < run.count; s++) {
+			double forward = 1 + fraction(&dice), backward = 2 * forward + fraction(&dice);
+			stages[s] = (struct hspmd_sim_stage){ forward, backward, hspmd_sim_weight_grads(forward, backward), fraction(&dice),
+				                              fraction(&dice) };
+		}
+		struct hspmd_pipeline_sim all = { .stage_end = listed, .ops = ops }, short_one = { .stage_end = plain };
+		assert_int_equal(hspmd_simulate(stages, run.count, run.micro_batches, run.schedule, &all), 0);
+		assert_int_equal(hspmd_simulate(stages, run.count, run.micro_batches, run.schedule, &short_one), 0);
+		assert_int_equal(hspmd_pipeline_memo_simulate(memo, &run, known, &end), 0);
+		if (all.end != short_one.end || all.end != end || memcmp(listed, plain, bytes) || memcmp(listed, known, bytes))
+			fail_msg("pipeline %u: %.17g s, %.17g s without a list, %.17g s by the memo", number, all.end, short_one.end, end);
+	}
+	hspmd_pipeline_memo_destroy(memo);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -158,6 +199,7 @@ int main(void)
 		cmocka_unit_test(transfers_are_part_of_the_cycle),      cmocka_unit_test(split_backward_by_hand),
 		cmocka_unit_test(interleaving_shrinks_the_bubble),      cmocka_unit_test(interleaved_operations_do_not_overlap),
 		cmocka_unit_test(in_flight_is_what_the_schedule_holds), cmocka_unit_test(in_flight_falls_along_the_pipeline),
+		cmocka_unit_test(known_pipelines_take_as_long),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,6 +68,10 @@ static void write_lengths(FILE *f, const struct hspmd_length_report *r, int whic
 		fprintf(f, "Steps of %d tokens", longest);
 	else
 		fprintf(f, "Steps of %d to %d tokens", shortest, longest);
+	if (!(share > 0)) {
+		fprintf(f, " run %s; none is expected.", which ? "a plan of their own" : "the plan itself");
+		return;
+	}
 	fprintf(f, " (%.3g%% of all, %.3g%% of the time) run ", 100 * share, 100 * s / r->set_s);
 	if (which)
 		fprintf(f, "a plan of their own: %.4g s instead of %.4g s.", s / share, without / share);

@@ -144,11 +144,60 @@ static int search(struct beam *b, int expanded)
 	return rc;
 }
 
+/* ---- the ground of a search */
+
+static void ground_destroy(struct hspmd_beam_ground *g)
+{
+	for (int how = 0; g && how < HSPMD_PLACEMENT_COUNT; how++)
+		hspmd_partition_memo_destroy(g->memos[how]);
+	hspmd_submesh_tables_destroy(g ? g->t : NULL);
+	free(g);
+}
+
+void hspmd_beam_grounds_clear(struct hspmd_search *s)
+{
+	while (s->beam_ground_count)
+		ground_destroy(s->beam_grounds[--s->beam_ground_count]);
+}
+
+static struct hspmd_beam_ground *ground_new(struct hspmd_search *s, const struct hspmd_plan *like, enum hspmd_schedule schedule)
+{
+	struct hspmd_beam_ground *g = hspmd_calloc(1, sizeof *g);
+	if (g)
+		g->t = hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, like->micro_batch, NULL);
+	for (int how = 0; g && how < HSPMD_PLACEMENT_COUNT; how++)
+		g->memos[how] = hspmd_partition_memo_new();
+	if (!g || !g->t || !g->memos[0] || !g->memos[1]) {
+		ground_destroy(g);
+		return NULL;
+	}
+	g->t->schedule = schedule;
+	g->t->offload = hspmd_plan_offloads(like);
+	g->zero = like->zero_stage > 0;
+	return g;
+}
+
+/* The ground for plans like this one in micro-batch, ZeRO and offload. NULL: memory. */
+static struct hspmd_beam_ground *find_ground(struct hspmd_search *s, const struct hspmd_plan *like, enum hspmd_schedule schedule)
+{
+	for (int i = 0; i < s->beam_ground_count; i++) {
+		const struct hspmd_beam_ground *g = s->beam_grounds[i];
+		if (g->t->micro_batch == like->micro_batch && g->t->schedule == schedule && g->zero == (like->zero_stage > 0) &&
+		    g->t->offload == hspmd_plan_offloads(like))
+			return s->beam_grounds[i];
+	}
+	struct hspmd_beam_ground *g = ground_new(s, like, schedule);
+	if (g && s->beam_ground_count == HSPMD_BEAM_GROUNDS) {
+		ground_destroy(s->beam_grounds[0]);
+		memmove(s->beam_grounds, s->beam_grounds + 1, (size_t)--s->beam_ground_count * sizeof(struct hspmd_beam_ground *));
+	}
+	if (g)
+		s->beam_grounds[s->beam_ground_count++] = g;
+	return g;
+}
+
 static void beam_free(struct beam *b)
 {
-	for (int how = 0; how < HSPMD_PLACEMENT_COUNT; how++)
-		hspmd_partition_memo_destroy(b->memos[how]);
-	hspmd_submesh_tables_destroy(b->t);
 	free(b->successors.drafts);
 	free(b->placed.drafts);
 	free(b->seen);
@@ -158,19 +207,18 @@ static void beam_free(struct beam *b)
 static int beam_new(struct beam *b, struct hspmd_search *s, enum hspmd_schedule schedule)
 {
 	const struct hspmd_plan *first = s->best_plans.list[0].plan;
-	*b = (struct beam){ .s = s, .zero = first->zero_stage > 0 };
+	*b = (struct beam){ .s = s };
 	if (first->virtual_stages > 1 || first->zero_stage > 1 || first->global_batch % first->micro_batch)
 		return 1;
+	struct hspmd_beam_ground *ground = find_ground(s, first, schedule);
 	b->total = first->global_batch / first->micro_batch;
-	b->t = hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, first->micro_batch, NULL);
-	for (int how = 0; how < HSPMD_PLACEMENT_COUNT; how++)
-		b->memos[how] = hspmd_partition_memo_new();
 	b->successors = (struct beam_list){ .most = SUCCESSORS, .drafts = hspmd_calloc(SUCCESSORS, sizeof *b->successors.drafts) };
 	b->placed = (struct beam_list){ .most = BEAM, .drafts = hspmd_calloc(BEAM, sizeof *b->placed.drafts) };
 	b->seen = hspmd_calloc(2 * HSPMD_BEAM_SEEN_MAX, sizeof *b->seen);
-	if (b->t && b->memos[0] && b->memos[1] && b->successors.drafts && b->placed.drafts && b->seen) {
-		b->t->schedule = schedule;
-		b->t->offload = hspmd_plan_offloads(first);
+	if (ground && b->successors.drafts && b->placed.drafts && b->seen) {
+		b->t = ground->t;
+		b->zero = ground->zero;
+		b->memos = ground->memos;
 		return 0;
 	}
 	beam_free(b);

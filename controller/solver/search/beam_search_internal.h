@@ -25,11 +25,18 @@ struct beam_list {
 	struct beam_draft *drafts;
 };
 
+/* What all beam searches for plans of one kind have in common, however many there are. */
+struct hspmd_beam_ground {
+	struct hspmd_submesh_tables *t; /* has the micro-batch, the schedule, and whether stages offload */
+	bool zero;                      /* the pipelines divide the optimizer state */
+	struct hspmd_partition_memo *memos[HSPMD_PLACEMENT_COUNT];
+};
+
 struct beam {
 	struct hspmd_search *s;
-	struct hspmd_submesh_tables *t;
-	bool zero; /* the pipelines divide the optimizer state */
-	struct hspmd_partition_memo *memos[HSPMD_PLACEMENT_COUNT];
+	struct hspmd_submesh_tables *t; /* this and the next two are of a ground */
+	bool zero;
+	struct hspmd_partition_memo **memos;
 	int total;                   /* micro-batches */
 	struct beam_list successors; /* of one draft, by the estimate */
 	struct beam_list placed;     /* by the objective */

@@ -147,7 +147,7 @@ static bool is_timed(struct hspmd_search *s, const struct hspmd_plan *plan, stru
 {
 	/* Changes to a plan whose pipelines must be in step mostly put them out of it. */
 	if ((plan->zero_stage > 1 && !hspmd_plan_in_step(plan)) || !hspmd_plan_fits(s->costs, plan) ||
-	    hspmd_timing_compute(s->costs, plan, t, NULL))
+	    hspmd_timing_compute_below(s->costs, plan, s->known, INFINITY, t, NULL))
 		return false;
 	s->evaluated++;
 	return true;

@@ -57,19 +57,35 @@ static void find_groups(struct local_search *r)
 	}
 }
 
-/* Seconds of a step of the plan as it is now; INFINITY if it does not fit. */
-static double timed(struct local_search *r)
+/* Seconds of a step of the plan as it is now, which fits; INFINITY if the step is not shorter than `below`. */
+static double timed_fitting(struct local_search *r, double below)
 {
 	struct hspmd_timing t;
-	if (!hspmd_plan_fits(r->s->costs, r->p) || hspmd_timing_compute(r->s->costs, r->p, &t, NULL))
+	int status = hspmd_timing_compute_below(r->s->costs, r->p, r->s->known, below, &t, NULL);
+	if (status < 0)
 		return INFINITY;
 	r->s->evaluated++;
-	r->budget -= t.stage_total;
+	for (int i = 0; i < r->p->pipeline_count; i++)
+		r->budget -= r->p->pipelines[i].stage_count;
+	if (status)
+		return INFINITY;
 	for (int i = 0; i < r->p->pipeline_count; i++)
 		r->ends[i] = t.stages[t.first_stage[i]].end;
 	double seconds = t.step_s;
 	hspmd_timing_clear(&t);
 	return seconds;
+}
+
+/* The same; INFINITY also if it does not fit. */
+static double timed_below(struct local_search *r, double below)
+{
+	return hspmd_plan_fits(r->s->costs, r->p) ? timed_fitting(r, below) : INFINITY;
+}
+
+/* Of a change: a step that is not shorter is of no use. */
+static double timed(struct local_search *r)
+{
+	return timed_below(r, r->seconds);
 }
 
 static bool better(const struct local_search *r, double seconds)
@@ -119,7 +135,9 @@ static bool try_border(struct local_search *r, int i, int s, int by, bool all)
 	const struct hspmd_stage *st = r->p->pipelines[i].stages;
 	if (st[s].layers[1] + by <= st[s].layers[0] || st[s].layers[1] + by >= st[s + 1].layers[1])
 		return false;
-	double seconds = shift(r, i, s, by, all) ? timed(r) : INFINITY;
+	/* Two stages have changed, and they have been chosen a recomputation with which they fit. */
+	bool fits = shift(r, i, s, by, all), others_fit = !isinf(r->seconds) && !r->p->has_zero_shares && r->p->virtual_stages == 1;
+	double seconds = !fits ? INFINITY : others_fit ? timed_fitting(r, r->seconds) : timed(r);
 	if (better(r, seconds)) {
 		r->seconds = seconds;
 		return true;
@@ -169,7 +187,7 @@ static bool give_one(struct local_search *r, int from, int to)
 static bool move_micro_batch(struct local_search *r)
 {
 	int n = r->p->pipeline_count, last = 0;
-	if (isinf(timed(r)))
+	if (isinf(timed_below(r, INFINITY)))
 		return false;
 	for (int i = 1; i < n; i++)
 		if (r->ends[i] > r->ends[last])
@@ -404,7 +422,7 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 		return -1;
 	}
 	find_groups(&r);
-	r.seconds = timed(&r);
+	r.seconds = timed_below(&r, INFINITY);
 	bool again = true;
 	while (again && go_on(&r)) {
 		again = try_zero(&r);

@@ -61,6 +61,9 @@ struct hspmd_best_plans {
 	} list[HSPMD_BEST_PLANS_MAX]; /* ascending by objective */
 };
 
+#define HSPMD_BEAM_GROUNDS 4
+struct hspmd_beam_ground;
+
 struct hspmd_search {
 	struct hspmd_costs *costs;
 	const struct hspmd_solve_request *request;
@@ -70,6 +73,7 @@ struct hspmd_search {
 	struct hspmd_best_plans best_plans;
 	struct hspmd_migration *migration; /* NULL: no current plan */
 	struct hspmd_plan *start;          /* the current plan on the devices that are left; NULL: none */
+	struct hspmd_pipeline_memo *known; /* pipelines that were simulated */
 	double best_s;                     /* step time of the fastest plan that fits; INFINITY: none yet */
 	int widest;                        /* most devices of a stage in even distributions (candidates.c) */
 	int warm_start_count;              /* sequences that did well with another micro-batch; */
@@ -80,6 +84,8 @@ struct hspmd_search {
 		struct hspmd_stage_sequence sequence;
 		int pipelines;
 	} * warm_starts;
+	int beam_ground_count;
+	struct hspmd_beam_ground *beam_grounds[HSPMD_BEAM_GROUNDS]; /* those of the last beam searches, which later ones begin with */
 	double deadline; /* monotonic seconds; 0: none */
 	bool timed_out;
 	bool memory_bound; /* memory excluded something that was tried */
@@ -162,6 +168,7 @@ int hspmd_interleave(struct hspmd_search *s);
 /* beam_search.c: change pipelines and stages of the best plans, for many stages, and refine the results. Returns 0, or -1 if memory runs
  * out. */
 int hspmd_beam_search(struct hspmd_search *s);
+void hspmd_beam_grounds_clear(struct hspmd_search *s);
 /* reshape.c: make larger changes to the best plans, and refine the results. Returns 0, or -1 if memory runs out. */
 int hspmd_reshape(struct hspmd_search *s);
 

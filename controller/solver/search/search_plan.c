@@ -245,20 +245,36 @@ static int search_all(struct hspmd_search *s, bool offload, struct hspmd_error *
 	return rc;
 }
 
-/* Which drafts lead to good plans is only seen at the end: larger steps from different beginnings end at plans that differ by some per
- * cent. So drafts are made once more, now of narrow stages and without those that cannot beat what has been found, and are improved with
- * it. Where there are few devices the search misses little; where there are many, time is short. */
-static int begin_again(struct hspmd_search *s, struct hspmd_error *err)
+/* Draft and improve once more, with stages of at most so many devices and these schedules, and without drafts that cannot beat what has
+ * been found. */
+static int search_from(struct hspmd_search *s, int width, unsigned schedules, struct hspmd_error *err)
 {
-	int devices = s->costs->cluster->device_count, widest = s->widest;
-	if (devices < AGAIN_LEAST || devices > AGAIN_MOST || s->migration || widest <= AGAIN_WIDTH || !s->best_plans.count ||
-	    hspmd_search_is_over(s))
+	int widest = s->widest;
+	unsigned allowed = s->caps.schedules;
+	if (!(allowed & schedules) || hspmd_search_is_over(s))
 		return 0;
 	s->warm_start_count = s->warm_start_any = 0;
-	s->widest = AGAIN_WIDTH;
+	s->widest = width < widest ? width : widest;
+	s->caps.schedules = allowed & schedules;
 	int rc = search_all(s, false, err);
+	if (!rc && hspmd_refine_plans(s))
+		rc = hspmd_fail_memory(err, "refining a plan");
 	s->widest = widest;
-	return !rc && hspmd_refine_plans(s) ? hspmd_fail_memory(err, "refining a plan") : rc;
+	s->caps.schedules = allowed;
+	return rc;
+}
+
+/* Which drafts lead to good plans is only seen at the end: larger steps from different beginnings end at plans that differ by some per
+ * cent. So drafts are made again: of narrow stages; then for ZB-H1, for which until then only sequences were tried that did well with 1F1B.
+ * Where there are few devices the search misses little; where there are many, time is short. */
+static int begin_again(struct hspmd_search *s, struct hspmd_error *err)
+{
+	int devices = s->costs->cluster->device_count;
+	if (devices < AGAIN_LEAST || devices > AGAIN_MOST || s->migration || !s->best_plans.count)
+		return 0;
+	if (s->widest > AGAIN_WIDTH && search_from(s, AGAIN_WIDTH, s->caps.schedules, err))
+		return -1;
+	return search_from(s, s->widest, 1u << HSPMD_SCHEDULE_ZB_H1, err);
 }
 
 /* What offloads needs the longer for its update, so that such plans are looked for only if memory is short. */
@@ -368,7 +384,8 @@ static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 	warn_of_prices(s);
 	warn_of_links(s);
 	s->warm_starts = hspmd_calloc((size_t)2 * HSPMD_WARM_STARTS, sizeof *s->warm_starts);
-	if (!s->warm_starts)
+	s->known = hspmd_pipeline_memo_new();
+	if (!s->warm_starts || !s->known)
 		return hspmd_fail_memory(err, "preparing the search");
 	for (int i = 0; i < DRAFTED; i++)
 		if (s->caps.schedules & 1u << drafted[i])
@@ -448,6 +465,8 @@ static void clear_search(struct hspmd_search *s)
 	hspmd_plan_destroy(s->start);
 	hspmd_migration_destroy(s->migration);
 	free(s->warm_starts);
+	hspmd_pipeline_memo_destroy(s->known);
+	hspmd_beam_grounds_clear(s);
 	hspmd_device_classes_destroy(s->device_classes);
 	hspmd_costs_destroy(s->costs);
 }

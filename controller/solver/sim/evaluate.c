@@ -147,30 +147,36 @@ int hspmd_simulate_pipeline(const struct hspmd_plan *p, int pipeline, const stru
 	return hspmd_simulate(stages, pipe->stage_count, pipe->micro_batches, p->schedule, result);
 }
 
-static int simulate_pipeline(const struct hspmd_plan *p, int pipeline, struct hspmd_timing *t, double *end, struct hspmd_error *err)
+/* ends: room for a number per stage. */
+static int simulate_stages(const struct hspmd_plan *p, int pipeline, struct hspmd_pipeline_memo *known,
+                           const struct hspmd_sim_stage *stages, double *ends, double *end)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED) {
+		struct hspmd_pipeline_sim result = { .stage_end = ends };
+		int status = hspmd_simulate_pipeline(p, pipeline, stages, &result);
+		*end = result.end;
+		return status;
+	}
+	const struct hspmd_pipeline_run run = { stages, pipe->stage_count, pipe->micro_batches, p->schedule };
+	return hspmd_pipeline_memo_simulate(known, &run, ends, end);
+}
+
+static int simulate_pipeline(const struct hspmd_plan *p, int pipeline, struct hspmd_pipeline_memo *known, struct hspmd_timing *t,
+                             double *end, struct hspmd_error *err)
+{
 	struct hspmd_stage_timing *st = &t->stages[t->first_stage[pipeline]];
-	size_t n = (size_t)pipe->stage_count;
+	size_t n = (size_t)p->pipelines[pipeline].stage_count;
 	struct hspmd_sim_stage *sim = hspmd_calloc(n, sizeof *sim);
 	double *ends = hspmd_calloc(n, sizeof *ends);
-	struct hspmd_pipeline_sim result = { .stage_end = ends };
-	if (!sim || !ends)
-		goto memory;
-	for (size_t s = 0; s < n; s++)
+	for (size_t s = 0; sim && s < n; s++)
 		sim[s] = hspmd_sim_stage_of(&st[s]);
-	if (hspmd_simulate_pipeline(p, pipeline, sim, &result))
-		goto memory;
-	for (size_t s = 0; s < n; s++)
+	int status = sim && ends ? simulate_stages(p, pipeline, known, sim, ends, end) : -1;
+	for (size_t s = 0; !status && s < n; s++)
 		st[s].end = ends[s];
-	*end = result.end;
 	free(sim);
 	free(ends);
-	return 0;
-memory:
-	free(sim);
-	free(ends);
-	return hspmd_fail_memory(err, "simulating a pipeline");
+	return status ? hspmd_fail_memory(err, "simulating a pipeline") : 0;
 }
 
 /* Returns true if two pipelines run alike, so that one need not be simulated. */
@@ -187,7 +193,8 @@ static bool run_alike(const struct hspmd_plan *p, const struct hspmd_timing *t, 
 }
 
 /* Simulates the pipelines, those that are alike once: large clusters have many. */
-static int simulate_pipelines(const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+static int simulate_pipelines(const struct hspmd_plan *p, struct hspmd_pipeline_memo *known, struct hspmd_timing *t,
+                              struct hspmd_error *err)
 {
 	int different[DIFFERENT_MAX], count = 0; /* the last pipelines that were simulated, and when they end */
 	double end[DIFFERENT_MAX];
@@ -198,7 +205,7 @@ static int simulate_pipelines(const struct hspmd_plan *p, struct hspmd_timing *t
 		if (k < 0 || k < count - DIFFERENT_MAX) {
 			k = count++;
 			different[k % DIFFERENT_MAX] = i;
-			if (simulate_pipeline(p, i, t, &end[k % DIFFERENT_MAX], err))
+			if (simulate_pipeline(p, i, known, t, &end[k % DIFFERENT_MAX], err))
 				return -1;
 		}
 		for (int s = 0, like = different[k % DIFFERENT_MAX]; s < p->pipelines[i].stage_count; s++)
@@ -372,6 +379,13 @@ static int run_in_step(struct hspmd_costs *c, const struct hspmd_plan *p, struct
 
 int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
+	return hspmd_timing_compute_below(c, p, NULL, INFINITY, t, err);
+}
+
+int hspmd_timing_compute_below(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_pipeline_memo *known, double limit_s,
+                               struct hspmd_timing *t, struct hspmd_error *err)
+{
+	int status = -1;
 	*t = (struct hspmd_timing){ 0 };
 	t->first_stage = hspmd_calloc((size_t)p->pipeline_count, sizeof *t->first_stage);
 	if (!t->first_stage)
@@ -389,9 +403,13 @@ int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, stru
 		goto fail;
 	if (transfers(c, p, t, err))
 		goto fail;
-	if (simulate_pipelines(p, t, err))
+	if (simulate_pipelines(p, known, t, err))
 		goto fail;
 	find_slowest(p, t);
+	if (t->compute_end + t->optimizer_s >= limit_s) {
+		status = 1;
+		goto fail;
+	}
 	if (hspmd_time_gradient_sync(c, p, t, err))
 		goto fail;
 	t->sync_end = t->compute_end;
@@ -401,7 +419,7 @@ int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, stru
 	return 0;
 fail:
 	hspmd_timing_clear(t);
-	return -1;
+	return status;
 }
 
 /* Most bytes at one time on stage `stage` of every chunk, in the order of its schedule. Returns INFINITY if memory runs out. */

@@ -4,6 +4,7 @@
 #define HSPMD_SIM_EVALUATE_H
 
 #include "controller/solver/cost/costs.h"
+#include "controller/solver/sim/pipeline_memo.h"
 #include "controller/solver/sim/simulate.h"
 #include "controller/solver/sim/solve_report.h"
 
@@ -31,6 +32,10 @@ struct hspmd_sim_stage hspmd_sim_stage_of(const struct hspmd_stage_timing *t);
 /* Compute the timing of a plan. Returns 0, and the caller clears *t; or -1 with err. */
 int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
 void hspmd_timing_clear(struct hspmd_timing *t);
+/* The same of one of many plans. known: pipelines that were simulated before; only what decides whether the step is shorter than limit_s is
+ * computed. Returns 1, and *t is empty, if it is not. */
+int hspmd_timing_compute_below(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_pipeline_memo *known, double limit_s,
+                               struct hspmd_timing *t, struct hspmd_error *err);
 
 /* The sum, per micro-batch, of the timing of stage s of the first chunk and of the stages on the same devices in the other chunks. */
 struct hspmd_stage_timing hspmd_timing_all_chunks(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s);

@@ -85,6 +85,18 @@ static int by_nodes(const void *a, const void *b)
 	return x->to_node < y->to_node ? -1 : x->to_node > y->to_node;
 }
 
+/* By insertion: the holders are in the order of their nodes, and so are the hops but for the last one, back to the first. */
+static void order_flows(struct flow *flows, int n)
+{
+	for (int i = 1; i < n; i++) {
+		struct flow flow = flows[i];
+		int at = i;
+		for (; at > 0 && by_nodes(&flows[at - 1], &flow) > 0; at--)
+			flows[at] = flows[at - 1];
+		flows[at] = flow;
+	}
+}
+
 /* The hops of one ring. Hops between the same two nodes share a link and are merged; hops inside a node have links of their own. Returns
  * their number. */
 static int ring_flows(const struct hspmd_costs *c, const struct group *g, struct flow *flows)
@@ -100,7 +112,7 @@ static int ring_flows(const struct hspmd_costs *c, const struct group *g, struct
 			                  b->device_count,
 			                  g->params * g->largest };
 	}
-	hspmd_sort_if_needed(flows, (size_t)n, sizeof *flows, by_nodes);
+	order_flows(flows, n);
 	int last = 0;
 	for (int i = 1; i < n; i++) {
 		if (by_nodes(&flows[last], &flows[i])) {
