@@ -93,8 +93,8 @@ static int make_instructions(struct hspmd_program *p, const struct hspmd_program
 	if (!p->layouts || (of && hspmd_parameter_layouts_share_state(p->layouts, of->layouts, err)) ||
 	    hspmd_parameter_shard_states(p, pipelines, across, err) || hspmd_program_specialise(p, plan, err) ||
 	    (type && (hspmd_program_fuse_ops(p, type->kind, err) || hspmd_program_pad_rows(p, type->kind, err))) ||
-	    (p->varies && hspmd_program_make_room(p, source, plan, err)) || hspmd_program_sync_gradients(p, pipelines, across, err) ||
-	    hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
+	    hspmd_program_offload_activations(p, err) || (p->varies && hspmd_program_make_room(p, source, plan, err)) ||
+	    hspmd_program_sync_gradients(p, pipelines, across, err) || hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
 		return -1;
 	measure_slots(p);
 	hspmd_program_query_workspace(p, dev);
