@@ -125,36 +125,46 @@ static int read_layers(struct hspmd_json *at, struct hspmd_stage *s, int first)
 	return 0;
 }
 
-/* A word, or a list of operators. Their names are checked against the model by whoever has it. */
-static int read_recompute(struct reader *r, struct hspmd_json *at, struct hspmd_stage *s)
+/* The index in *sets of a list of operators, whose names are checked against the model by whoever has it. -1: the key is absent or a word;
+ * -2: failed. */
+static int read_operators(struct hspmd_json *at, const char *key, json_t **sets)
 {
-	static const char *const words[] = { "none", "selective", "full", NULL };
-	struct hspmd_json any = hspmd_json_any(at, "recompute");
-	if (!json_is_array(any.value)) {
-		int word = hspmd_json_enum_or(at, "recompute", words, HSPMD_RECOMPUTE_NONE);
-		s->recompute = word < HSPMD_RECOMPUTE_SET ? (enum hspmd_recompute)word : HSPMD_RECOMPUTE_FULL;
-		return hspmd_json_failed(at) ? -1 : 0;
-	}
-	struct hspmd_json list = hspmd_json_array(at, "recompute", 1, OPERATORS_MAX);
+	if (!json_is_array(hspmd_json_any(at, key).value))
+		return -1;
+	struct hspmd_json list = hspmd_json_array(at, key, 1, OPERATORS_MAX);
 	for (size_t i = 0; i < hspmd_json_length(&list); i++) {
 		struct hspmd_json one = hspmd_json_at(&list, i);
 		if (!hspmd_json_string_value(&one))
-			return -1;
+			return -2;
 	}
 	if (hspmd_json_failed(at))
-		return -1;
-	int set = hspmd_recompute_sets_add(&r->p->recompute_sets, list.value);
+		return -2;
+	int set = hspmd_recompute_sets_add(sets, list.value);
 	if (set == HSPMD_RECOMPUTE_SETS)
-		return hspmd_json_fail(&list, "the plan has %d other lists of operators already, and may have no more", set);
-	s->recompute = (enum hspmd_recompute)(HSPMD_RECOMPUTE_SET + set);
-	return set < 0 ? hspmd_json_fail_memory(&list) : 0;
+		hspmd_json_fail(&list, "the plan has %d other lists of operators already, and may have no more", set);
+	else if (set < 0)
+		hspmd_json_fail_memory(&list);
+	return hspmd_json_failed(at) ? -2 : set;
 }
 
-static int read_offload(struct reader *r, struct hspmd_json *at, struct hspmd_stage *s)
+static int read_recompute(struct reader *r, struct hspmd_json *at, struct hspmd_stage *s)
 {
-	s->offload = (enum hspmd_offload)hspmd_json_enum_or(at, "offload", hspmd_offload_names, HSPMD_OFFLOAD_NONE);
-	struct hspmd_json where = hspmd_json_any(at, "offload");
-	for (int d = 0; !hspmd_json_failed(at) && s->offload && d < s->device_count; d++) {
+	static const char *const words[] = { "none", "selective", "full", NULL };
+	int set = read_operators(at, "recompute", &r->p->recompute_sets);
+	if (set == -2)
+		return -1;
+	int word = set < 0 ? hspmd_json_enum_or(at, "recompute", words, HSPMD_RECOMPUTE_NONE) : 0;
+	s->recompute = set >= 0                     ? (enum hspmd_recompute)(HSPMD_RECOMPUTE_SET + set)
+	               : word < HSPMD_RECOMPUTE_SET ? (enum hspmd_recompute)word
+	                                            : HSPMD_RECOMPUTE_FULL;
+	return hspmd_json_failed(at) ? -1 : 0;
+}
+
+/* All of the stage's devices must have something of the host's memory. */
+static int check_host(const struct reader *r, struct hspmd_json *at, const char *key, const struct hspmd_stage *s)
+{
+	struct hspmd_json where = hspmd_json_any(at, key);
+	for (int d = 0; d < s->device_count; d++) {
 		const struct hspmd_device_type *type = &r->c->types[r->c->devices[s->devices[d]].type];
 		char address[300];
 		hspmd_cluster_device_address(r->c, s->devices[d], address, sizeof address);
@@ -166,7 +176,20 @@ static int read_offload(struct reader *r, struct hspmd_json *at, struct hspmd_st
 			                       "`host`",
 			                       address, type->name);
 	}
-	return hspmd_json_failed(at) ? -1 : 0;
+	return 0;
+}
+
+static int read_offload(const struct reader *r, struct hspmd_json *at, struct hspmd_stage *s)
+{
+	static const char *const words[] = { "none", "all", NULL };
+	s->offload = (enum hspmd_offload)hspmd_json_enum_or(at, "offload", hspmd_offload_names, HSPMD_OFFLOAD_NONE);
+	if (hspmd_json_failed(at) || (s->offload && check_host(r, at, "offload", s)))
+		return -1;
+	int set = read_operators(at, "offload_activations", &r->p->offload_sets);
+	if (set == -2)
+		return -1;
+	s->offload_activations = set < 0 ? hspmd_json_enum_or(at, "offload_activations", words, 0) : HSPMD_OFFLOAD_SET + set;
+	return hspmd_json_failed(at) || (s->offload_activations && check_host(r, at, "offload_activations", s)) ? -1 : 0;
 }
 
 static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, struct hspmd_stage *s, int first_layer, bool first_round)
@@ -408,8 +431,8 @@ static int check_synthesis(const struct reader *r, struct hspmd_json *root)
 	if (stage->context > 1 || stage->sequence_parallel || stage->shard_ratio || p->zero_stage)
 		return hspmd_json_fail(&at,
 		                       "chooses splits and ratios itself: without context, shard_ratio, sequence_parallel and zero_stage");
-	if (stage->offload)
-		return hspmd_json_fail(&at, "knows nothing of the host's memory: without offload");
+	if (stage->offload || stage->offload_activations)
+		return hspmd_json_fail(&at, "knows nothing of the host's memory: without offload and offload_activations");
 	return 0;
 }
 
@@ -558,6 +581,7 @@ void hspmd_plan_destroy(struct hspmd_plan *p)
 	hspmd_plan_drop_shorter(p);
 	json_decref(p->program);
 	json_decref(p->recompute_sets);
+	json_decref(p->offload_sets);
 	json_decref(p->choices);
 	free(p->predicted.devices);
 	free(p->predicted.memory_bytes);

@@ -30,6 +30,10 @@ extern const char *const hspmd_recompute_names[]; /* "none", "selective", "set 1
  * updates it over its link): the moments and, if operators use rounded weights, the weights that are not rounded. */
 enum hspmd_offload { HSPMD_OFFLOAD_NONE, HSPMD_OFFLOAD_OPTIMIZER };
 extern const char *const hspmd_offload_names[]; /* "none", "optimizer" */
+/* What of a stage's blocks lies in the host's memory between the forward and the backward pass of a micro-batch: nothing, the results of
+ * all operators, or of those that one of the plan's `offload_sets` lists (its index is added to SET). What is recomputed is not saved, and
+ * so not offloaded. */
+enum { HSPMD_OFFLOAD_ALL = 1, HSPMD_OFFLOAD_SET };
 enum hspmd_schedule { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_INTERLEAVED, HSPMD_SCHEDULE_ZB_H1 };
 extern const char *const hspmd_schedule_names[]; /* "1f1b", "gpipe", "interleaved", "zb-h1" */
 
@@ -44,6 +48,7 @@ struct hspmd_stage {
 	enum hspmd_recompute recompute;
 	double zero_share; /* of what ZeRO divides among the stages with the same layer: how much this one keeps, relative to the others.
 	                      0: as 1; optional key, only with zero_stage above 0. Equal in all chunks of the same devices */
+	int offload_activations;    /* 0: none, or see above; optional key; only of such devices as `offload` */
 	enum hspmd_offload offload; /* optional key; only of devices whose type has `host` in the cluster. Equal in all chunks of the same
 	                               devices */
 };
@@ -92,6 +97,7 @@ struct hspmd_plan {
 	struct hspmd_pipeline *pipelines;
 	struct hspmd_predicted predicted;
 	json_t *recompute_sets; /* lists of operators that stages recompute (recompute_sets.h); owned. NULL: none */
+	json_t *offload_sets;   /* lists of operators whose results stages offload; likewise */
 	json_t *choices; /* [lines]: what devices chose by measurement (`choose` of runtime/device/device.h); NULL: nothing */
 	/* Plans for shorter steps, which work on this plan's training state: it stays where this plan puts it. In the order of their
 	 * seq_len, all below this plan's; on some or all of its devices; without `shorter` of their own. Owned. */

@@ -69,6 +69,11 @@ static json_t *stage_json(const struct hspmd_cluster *c, const struct hspmd_plan
 		bad |= json_object_set_new(o, "zero_share", hspmd_json_real(s->zero_share));
 	if (s->offload)
 		bad |= json_object_set_new(o, "offload", json_string(hspmd_offload_names[s->offload]));
+	if (s->offload_activations == HSPMD_OFFLOAD_ALL)
+		bad |= json_object_set_new(o, "offload_activations", json_string("all"));
+	else if (s->offload_activations)
+		bad |= json_object_set_new(o, "offload_activations",
+		                           json_deep_copy(json_array_get(p->offload_sets, s->offload_activations - HSPMD_OFFLOAD_SET)));
 	if (s->context > 1)
 		bad |= json_object_set_new(o, "context", json_integer(s->context));
 	if (s->shard_ratio)
@@ -206,6 +211,7 @@ struct hspmd_plan *hspmd_plan_copy(const struct hspmd_plan *p)
 	copy->program = p->program ? json_deep_copy(p->program) : NULL;
 	failed = p->program && !copy->program;
 	copy->recompute_sets = json_incref(p->recompute_sets);
+	copy->offload_sets = json_incref(p->offload_sets);
 	copy->choices = json_incref(p->choices);
 	size_t n = (size_t)p->predicted.device_count;
 	copy->predicted.devices = copy_array(p->predicted.devices, n, sizeof *p->predicted.devices, &failed);

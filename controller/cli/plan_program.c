@@ -90,7 +90,7 @@ static bool same_kind(const struct hspmd_cluster *c, int a, int b)
 static bool like_stage(const struct hspmd_cluster *c, const struct hspmd_stage *a, const struct hspmd_stage *b)
 {
 	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->recompute != b->recompute || a->offload != b->offload ||
-	    !hspmd_stage_same_splits(a, b))
+	    a->offload_activations != b->offload_activations || !hspmd_stage_same_splits(a, b))
 		return false;
 	for (int d = 0; d < a->device_count; d++)
 		if (!same_kind(c, a->devices[d], b->devices[d]))

@@ -93,7 +93,7 @@ static bool same_shape(const struct hspmd_cluster *c, const struct hspmd_pipelin
 	for (int s = 0; s < a->stage_count; s++) {
 		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
 		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count ||
-		    x->recompute != y->recompute || x->offload != y->offload)
+		    x->recompute != y->recompute || x->offload != y->offload || x->offload_activations != y->offload_activations)
 			return false;
 		for (int d = 0; d < x->device_count; d++)
 			if (device_type(c, x->devices[d]) != device_type(c, y->devices[d]))

@@ -29,6 +29,7 @@ struct hspmd_kernel_args {
 };
 
 #define HSPMD_DEVICE_GROUPS 64
+#define HSPMD_DEVICE_COPIES 64
 
 struct hspmd_device;
 struct hspmd_communicator_ops;
@@ -62,6 +63,13 @@ struct hspmd_device_ops {
 	 * own. Can be recorded: each replay then copies what is there. A device that has this also takes args' `values`. NULL: not
 	 * possible. */
 	int (*copy_direct)(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, struct hspmd_error *err);
+	/* Copies between the device's own memory and memory that allocate_host gave, in either direction, beside what is asked of the device
+	 * afterwards: begins when all that was asked before is done. Such copies are made one after the other. `number`, below
+	 * HSPMD_DEVICE_COPIES, names it until the next call with the same number. synchronise waits for it, too. Not while calls are
+	 * recorded. NULL: not possible. */
+	int (*copy_beside)(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, int number, struct hspmd_error *err);
+	/* What is asked afterwards begins when the latest copy with this number is done. */
+	int (*wait_copy)(struct hspmd_device *dev, int number, struct hspmd_error *err);
 	/* Copies `part` between packed buffers that hold dst_box and src_box; add: dst += src (floating types). */
 	int (*copy_box)(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
 	                const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,

@@ -62,8 +62,18 @@ static int allocate_memory(struct hspmd_executor *ex, struct hspmd_error *err)
 	ex->bases[HSPMD_ARENA_TRANSIENT] = ex->borrowed[HSPMD_ARENA_TRANSIENT]
 	                                           ? ex->bases[HSPMD_ARENA_FIXED] + arena
 	                                           : dev->ops->allocate(dev, p->arena_bytes + HSPMD_PROGRAM_ALIGN, err);
-	if (!ex->bases[HSPMD_ARENA_TRANSIENT] || !p->host_bytes)
-		return ex->bases[HSPMD_ARENA_TRANSIENT] ? 0 : -1;
+	if (!ex->bases[HSPMD_ARENA_TRANSIENT])
+		return -1;
+	if (p->saved_bytes) {
+		if (!dev->ops->allocate_host || !dev->ops->copy_beside)
+			return hspmd_fail(err, "%s devices cannot offload activations: they copy nothing beside their kernels",
+			                  dev->ops->name);
+		ex->bases[HSPMD_ARENA_SAVED] = dev->ops->allocate_host(dev, p->saved_bytes + HSPMD_PROGRAM_ALIGN, err);
+		if (!ex->bases[HSPMD_ARENA_SAVED])
+			return -1;
+	}
+	if (!p->host_bytes)
+		return 0;
 	if (!dev->ops->allocate_host)
 		return hspmd_fail(err, "%s devices cannot offload: their kernels do not reach the host's memory", dev->ops->name);
 	ex->borrowed[HSPMD_ARENA_HOST] = ex->o.host != NULL;
@@ -138,11 +148,16 @@ void hspmd_executor_release_scratch(struct hspmd_executor *ex)
 {
 	struct hspmd_device *dev = ex->o.device;
 	hspmd_executor_forget_prepared(ex);
+	struct hspmd_error ignored; /* a device that has failed copies nothing any more */
+	if (ex->bases[HSPMD_ARENA_SAVED]) {
+		dev->ops->synchronise(dev, &ignored);
+		dev->ops->release_host(dev, ex->bases[HSPMD_ARENA_SAVED]);
+	}
 	if (ex->bases[HSPMD_ARENA_TRANSIENT] && !ex->borrowed[HSPMD_ARENA_TRANSIENT])
 		dev->ops->release(dev, ex->bases[HSPMD_ARENA_TRANSIENT]);
 	if (ex->workspace)
 		dev->ops->release(dev, ex->workspace);
-	ex->bases[HSPMD_ARENA_TRANSIENT] = NULL;
+	ex->bases[HSPMD_ARENA_TRANSIENT] = ex->bases[HSPMD_ARENA_SAVED] = NULL;
 	ex->workspace = NULL;
 	ex->workspace_bytes = 0;
 }

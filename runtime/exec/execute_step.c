@@ -27,6 +27,16 @@ static int read_samples(struct hspmd_executor *ex, const struct hspmd_instructio
 	return ex->o.device->ops->to_device(ex->o.device, hspmd_running_slot(ex, in->out[0]), from ? from : ex->samples, bytes, err);
 }
 
+/* Begin or end a copy of an offloaded activation. */
+static int run_copy(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
+{
+	struct hspmd_device *dev = ex->o.device;
+	if (in->kind == HSPMD_INSTRUCTION_AWAIT)
+		return dev->ops->wait_copy(dev, in->step, err);
+	return dev->ops->copy_beside(dev, hspmd_running_slot(ex, in->out[0]), hspmd_running_slot(ex, in->in[0]),
+	                             hspmd_running_slot_bytes(ex, in->in[0]), in->step, err);
+}
+
 /* ---- communication */
 
 /* The same with the jobs that are joined with it. */
@@ -176,7 +186,8 @@ static int run_instruction(void *executor, size_t *i, struct hspmd_error *err)
 	int status = in->kind == HSPMD_INSTRUCTION_READ   ? read_samples(ex, in, ex->step, err)
 	             : in->kind == HSPMD_INSTRUCTION_RUN  ? hspmd_executor_run_kernel(ex, in, NULL, err)
 	             : in->kind == HSPMD_INSTRUCTION_COMM ? run_comm(ex, in, err)
-	                                                  : run_norms(ex, i, err);
+	             : in->kind == HSPMD_INSTRUCTION_NORM ? run_norms(ex, i, err)
+	                                                  : run_copy(ex, in, err);
 	*i += (size_t)in->joined;
 	return status || *i + 1 < ex->p->vote ? status : end_passes(ex, err);
 }

@@ -32,7 +32,7 @@ static int prepare_calls(struct hspmd_executor *ex, struct hspmd_prepared_progra
 	for (size_t i = 0; i < r->program->instruction_count; i++) {
 		const struct hspmd_instruction *in = &r->program->instructions[i];
 		struct hspmd_kernel_args args;
-		if (in->kind == HSPMD_INSTRUCTION_READ || in->kind == HSPMD_INSTRUCTION_COMM)
+		if (!hspmd_instruction_computes(in))
 			continue;
 		hspmd_executor_set_args(ex, in, in->attr ? NULL : &none, &args);
 		if (dev->ops->prepare(dev, in->opcode, &args, &r->calls[i], err))

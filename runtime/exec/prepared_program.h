@@ -12,7 +12,7 @@ struct hspmd_executor;
 
 struct hspmd_prepared_program {
 	const struct hspmd_program *program;
-	struct hspmd_prepared **calls; /* [instruction_count]; NULL: those of COMM and READ, or the device prepares nothing */
+	struct hspmd_prepared **calls;   /* [instruction_count]; NULL: those that run no kernel, or the device prepares nothing */
 	struct hspmd_engine_job *joined; /* of all instructions that run with one before them, in order; NULL: none */
 	size_t *joined_at;               /* [instruction_count]: where those of an instruction begin; NULL: there are none */
 	struct hspmd_replay *replay;   /* NULL: every instruction is run on its own */

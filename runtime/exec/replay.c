@@ -93,6 +93,8 @@ static bool can_be_captured(const struct hspmd_replay *r, const struct hspmd_ins
 {
 	if (in->kind == HSPMD_INSTRUCTION_READ)
 		return r->inputs_stay;
+	if (in->kind == HSPMD_INSTRUCTION_COPY || in->kind == HSPMD_INSTRUCTION_AWAIT)
+		return false; /* they begin in one segment and end in another */
 	return in->kind != HSPMD_INSTRUCTION_COMM && (r->inputs_stay || !r->loss_varies || !hspmd_replay_is_loss(in));
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segments of a program's instructions in which the host has nothing to do are captured once and launched again in later steps, if the
  * device supports this and if it is faster: steps are timed both ways, and both give the same bits. Segments end where the device
- * communicates; all transfers that any instruction of a segment depends on are complete before the segment starts. Buffers keep their
- * addresses, and the device takes what changes from step to step from places that stay (step_inputs.h): passes without communication are
- * one segment, and so are the updates. On a device that does not, segments also end at samples and at losses whose factor varies.
+ * communicates or copies offloaded activations; all transfers that any instruction of a segment depends on are complete before the segment
+ * starts. Buffers keep their addresses, and the device takes what changes from step to step from places that stay (step_inputs.h): passes
+ * without communication are one segment, and so are the updates. On a device that does not, segments also end at samples and at losses
+ * whose factor varies.
  * HSPMD_CUDA_GRAPHS=0 never captures, =1 always. */
 #ifndef HSPMD_EXEC_REPLAY_H
 #define HSPMD_EXEC_REPLAY_H

@@ -142,9 +142,11 @@ static struct label label_of(const struct hspmd_program *p, const struct hspmd_i
 		bytes += other < 0 ? 0 : p->slot_types[p->slots[other].slot_type].bytes;
 	}
 	return (struct label){
-		.name = message                              ? hspmd_comm_kind_names[in->transfer->steps[in->step].kind]
-		        : in->kind == HSPMD_INSTRUCTION_READ ? "read"
-		                                             : hspmd_opcode_names[in->opcode],
+		.name = message                               ? hspmd_comm_kind_names[in->transfer->steps[in->step].kind]
+		        : in->kind == HSPMD_INSTRUCTION_READ  ? "read"
+		        : in->kind == HSPMD_INSTRUCTION_COPY  ? "copy"
+		        : in->kind == HSPMD_INSTRUCTION_AWAIT ? "await copy"
+		                                              : hspmd_opcode_names[in->opcode],
 		.category = message && in->micro_batch < 0 ? "synchronisation"
 		            : message                      ? "communication"
 		            : in->backward                 ? "backward"

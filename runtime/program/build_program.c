@@ -91,7 +91,8 @@ static int make_passes(struct hspmd_program *p, const struct hspmd_program *of, 
 	p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
 	if (!p->layouts || (of && hspmd_parameter_layouts_share_state(p->layouts, of->layouts, err)) ||
 	    hspmd_parameter_shard_states(p, pipelines, across, err) || hspmd_program_specialise(p, plan, err) ||
-	    (type && (hspmd_program_fuse_ops(p, type->kind, err) || hspmd_program_pad_rows(p, type->kind, err))))
+	    (type && (hspmd_program_fuse_ops(p, type->kind, err) || hspmd_program_pad_rows(p, type->kind, err))) ||
+	    hspmd_program_offload_activations(p, err))
 		return -1;
 	return 0;
 }

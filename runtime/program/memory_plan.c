@@ -2,7 +2,8 @@
 /* Assigns an offset to every slot. Fixed slots are adjacent. Transient slots are live from the instruction that writes them to the last
  * one that reads them (hspmd_program_lifetimes); they are placed by best fit into the gaps between live slots. Small slots in a large
  * slot's gap (that of the logits) can prevent the next large slot from fitting; therefore the largest slots are also tried in a part of
- * their own. If both leave gaps, all slots are also placed by place_blocks.c. The smallest arena is used. */
+ * their own. If both leave gaps, all slots are also placed by place_blocks.c. The smallest arena is used. What is offloaded has a place in
+ * the host's memory from its copy there to its copy back: copies are made in the order of the instructions. */
 #include <stdint.h>
 #include <string.h>
 
@@ -422,16 +423,42 @@ static int place_fixed(struct placer *pl)
 	return 0;
 }
 
+/* Place the offloaded activations in their arena. */
+static int place_saved(struct placer *pl)
+{
+	struct hspmd_program *p = pl->p;
+	struct hspmd_memory_block *blocks = hspmd_calloc(p->slot_count + 1, sizeof *blocks);
+	int *slots = hspmd_calloc(p->slot_count + 1, sizeof *slots);
+	size_t count = 0;
+	int status = blocks && slots ? 0 : hspmd_fail_memory(pl->err, "planning memory");
+	for (size_t i = 0; !status && i < p->instruction_count; i++) {
+		int slot = p->instructions[i].kind == HSPMD_INSTRUCTION_COPY ? p->instructions[i].out[0] : -1;
+		if (slot < 0 || p->slots[slot].memory != HSPMD_ARENA_SAVED)
+			continue;
+		blocks[count] = (struct hspmd_memory_block){ .first = pl->lifetimes[slot].first,
+			                                     .last = pl->lifetimes[slot].last,
+			                                     .bytes = slot_bytes(p, slot) };
+		slots[count++] = slot;
+	}
+	if (!status && count)
+		status = hspmd_place_blocks(blocks, count, &p->saved_bytes, pl->err);
+	for (size_t i = 0; !status && i < count; i++)
+		p->slots[slots[i]].offset = blocks[i].offset;
+	free(blocks);
+	free(slots);
+	return status;
+}
+
 int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err)
 {
 	struct placer pl = { .p = p, .err = err, .lifetimes = hspmd_calloc(p->slot_count, sizeof(struct hspmd_slot_lifetime)) };
 	if (!pl.lifetimes)
 		return hspmd_fail_memory(err, "planning memory");
-	p->fixed_bytes = p->host_bytes = p->arena_bytes = 0;
+	p->fixed_bytes = p->host_bytes = p->saved_bytes = p->arena_bytes = 0;
 	int status = place_fixed(&pl);
 	if (!status) {
 		hspmd_program_lifetimes(p, pl.lifetimes);
-		status = place_best(&pl) || place_by_lifetimes(&pl) ? -1 : 0;
+		status = place_best(&pl) || place_by_lifetimes(&pl) || place_saved(&pl) ? -1 : 0;
 	}
 	free(pl.lifetimes);
 	free(pl.heaps[0].gaps);

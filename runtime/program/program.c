@@ -28,6 +28,11 @@ bool hspmd_instruction_uses(const struct hspmd_instruction *in, int slot)
 	return false;
 }
 
+bool hspmd_instruction_computes(const struct hspmd_instruction *in)
+{
+	return in->kind == HSPMD_INSTRUCTION_RUN || in->kind == HSPMD_INSTRUCTION_NORM || in->kind == HSPMD_INSTRUCTION_UPDATE;
+}
+
 int hspmd_program_add_slot_type(struct hspmd_program *p, const struct hspmd_slot_type *slot_type, struct hspmd_error *err)
 {
 	if (hspmd_array_grow(&p->slot_types, &p->slot_type_capacity, p->slot_type_count, sizeof *p->slot_types))
@@ -132,7 +137,7 @@ void hspmd_program_query_workspace(struct hspmd_program *p, struct hspmd_device 
 	for (size_t i = 0; dev && i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		struct hspmd_kernel_args args;
-		if (in->kind == HSPMD_INSTRUCTION_READ || in->kind == HSPMD_INSTRUCTION_COMM)
+		if (!hspmd_instruction_computes(in))
 			continue;
 		hspmd_program_kernel_args(p, in, NULL, &args);
 		if (!args.attr)

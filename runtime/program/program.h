@@ -34,6 +34,7 @@ enum hspmd_arena_kind {
 	HSPMD_ARENA_TRANSIENT, /* values of one step; offsets planned by liveness */
 	HSPMD_ARENA_FIXED,     /* parameters, accumulated gradients, optimizer state: allocated as long as the program is */
 	HSPMD_ARENA_HOST,      /* optimizer state in the host's memory; as long (struct hspmd_device_ops, allocate_host) */
+	HSPMD_ARENA_SAVED,     /* offloaded activations in the host's memory; offsets planned by liveness */
 	HSPMD_ARENAS
 };
 
@@ -58,6 +59,7 @@ struct hspmd_slot {
 	size_t offset;   /* within its arena; 64-byte aligned */
 	int adjacent_to; /* fixed slots: the slot that must end where this one begins, so that one message can carry both; -1: any */
 	int aliases;     /* fixed slots: begins where that slot begins and has no bytes of its own; -1: none */
+	bool offloads;   /* transient slots: in the host's memory between forward and backward pass, if that frees memory */
 };
 
 enum hspmd_instruction_kind {
@@ -66,6 +68,8 @@ enum hspmd_instruction_kind {
 	HSPMD_INSTRUCTION_COMM,   /* this device's part of one step of a transfer */
 	HSPMD_INSTRUCTION_NORM,   /* in[0]: gradient; add its sum of squares to the step's total */
 	HSPMD_INSTRUCTION_UPDATE, /* in[0]: gradient; out: parameter, its moments, its copy if it has one */
+	HSPMD_INSTRUCTION_COPY,  /* begin to copy in[0], or out[0], from or to the host's memory, beside what follows; `step`: its number */
+	HSPMD_INSTRUCTION_AWAIT, /* in[0]: the device's slot of copy number `step`, which is now complete */
 };
 
 struct hspmd_instruction {
@@ -149,7 +153,7 @@ struct hspmd_program {
 	struct hspmd_transfer **transfers; /* of gradients and parameters; owned */
 	size_t transfer_count, transfer_capacity;
 	int schedule_index; /* of the next instruction, while the program is built */
-	size_t arena_bytes, fixed_bytes, host_bytes, workspace_bytes,
+	size_t arena_bytes, fixed_bytes, host_bytes, saved_bytes, workspace_bytes,
 	        message_bytes;              /* message_bytes: message buffers, if the device computes in host memory */
 	size_t read_bytes;                  /* of the largest READ */
 	bool sums_in_arena;                 /* the gradient that an update reads may be in the transient arena */
@@ -201,7 +205,7 @@ struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program 
 
 /* Where the transient arena begins, if it is in one block with the fixed arena. */
 size_t hspmd_program_arena_offset(const struct hspmd_program *p);
-/* Bytes of device memory that the program needs; of a set's program: that all of them need. Without host_bytes. */
+/* Bytes of device memory that the program needs; of a set's program: that all of them need. Without host_bytes and saved_bytes. */
 size_t hspmd_program_memory(const struct hspmd_program *p);
 
 /* Index in the global batch of a micro-batch's sample; -1: one that counts nothing. */
@@ -253,6 +257,8 @@ int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *clu
 /* ---- for the passes that build a program (build_program.c calls them; program.c has the functions that they share) */
 /* Returns true if the slot is an input or an output of the instruction. */
 bool hspmd_instruction_uses(const struct hspmd_instruction *in, int slot);
+/* Returns true if it runs a kernel. */
+bool hspmd_instruction_computes(const struct hspmd_instruction *in);
 size_t hspmd_program_slot_type_bytes(const struct hspmd_slot_type *t); /* by its box, type and row_stride */
 int hspmd_program_add_slot_type(struct hspmd_program *p, const struct hspmd_slot_type *slot_type, struct hspmd_error *err);
 int hspmd_program_add_slot(struct hspmd_program *p, int slot_type, enum hspmd_arena_kind memory, int micro_batch, struct hspmd_error *err);
@@ -286,6 +292,8 @@ int hspmd_program_pad_rows(struct hspmd_program *p, enum hspmd_device_kind kind,
 /* Returns true if the environment variable HSPMD_UNFUSED names it: fused operators not to use, or "pad_rows", for measurements and
  * comparisons (separated by commas; or "all"). */
 bool hspmd_program_leaves_apart(const char *name);
+/* Copy the slots that offload to the host's memory and back (offload_activations.c). 0 or -1 (memory). */
+int hspmd_program_offload_activations(struct hspmd_program *p, struct hspmd_error *err);
 /* Add the instructions of the step: sum gradients to where the optimizer state is, norm, update, gather parameters. Only of parameters
  * that this device has a part of. */
 int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pipelines *pipelines, const struct hspmd_link_cost *cost,

@@ -24,7 +24,7 @@ static void print_slot(const struct printer *pr, int slot)
 	fprintf(pr->f, " %s%s", pr->p->graph->tensors[slot_type->tensor].name, hspmd_box_text(&slot_type->box, box, sizeof box));
 	if (slot_type->row_stride)
 		fprintf(pr->f, "/%" PRId64, slot_type->row_stride);
-	fprintf(pr->f, "%s@%c%zu", lies ? lies : "", "afh"[s->memory], s -> offset);
+	fprintf(pr->f, "%s@%c%zu", lies ? lies : "", "afhs"[s->memory], s -> offset);
 	free(lies);
 }
 
@@ -44,7 +44,7 @@ static void print_peers(const struct printer *pr, const struct hspmd_comm_step *
 static void print_instruction(const struct printer *pr, size_t i)
 {
 	const struct hspmd_instruction *in = &pr->p->instructions[i];
-	const char *const kinds[] = { "read", NULL, NULL, "norm", hspmd_optimizer_names[pr->p->optimizer] };
+	const char *const kinds[] = { "read", NULL, NULL, "norm", hspmd_optimizer_names[pr->p->optimizer], "copy", "await copy" };
 	const char *name = in->kind == HSPMD_INSTRUCTION_RUN    ? hspmd_opcode_names[in->opcode]
 	                   : in->kind == HSPMD_INSTRUCTION_COMM ? hspmd_comm_kind_names[in->transfer->steps[in->step].kind]
 	                                                        : kinds[in->kind];
@@ -107,6 +107,8 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
 	        p->fixed_bytes, p->arena_bytes, p->workspace_bytes, p->message_bytes);
 	if (p->host_bytes)
 		fprintf(pr.f, "host memory: %zu bytes (optimizer)\n", p->host_bytes);
+	if (p->saved_bytes)
+		fprintf(pr.f, "host memory: %zu bytes (activations)\n", p->saved_bytes);
 	if (fclose(pr.f)) {
 		free(text);
 		return NULL;

@@ -161,7 +161,7 @@ char *hspmd_program_roofline(const struct hspmd_program *p, const struct hspmd_c
 	      f);
 	for (size_t i = 0; i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		if (in->kind == HSPMD_INSTRUCTION_READ || in->kind == HSPMD_INSTRUCTION_COMM)
+		if (!hspmd_instruction_computes(in))
 			continue;
 		struct work w = work_of(p, type, in);
 		fprintf(f, "%5zu L%-3d %-22s", i, in->layer, name_of(p, in));

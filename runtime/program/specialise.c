@@ -20,6 +20,23 @@ static int *index_of(const struct hspmd_walk *w, bool backward, int stage, int m
 	return &w->index_of[((rank * 2 + backward) * p->chunks + chunk) * p->micro_batches + micro_batch];
 }
 
+/* Returns true if the node computes in a block: not in the embedding, nor in the head. */
+static bool is_in_block(const struct hspmd_walk *w, const struct hspmd_spmd_node *n)
+{
+	const struct hspmd_pipeline *pipeline = &w->plan->pipelines[w->p->pipeline];
+	return n->layer >= 1 && n->layer < pipeline->stages[pipeline->stage_count - 1].layers[1] - 1;
+}
+
+/* Does the plan offload this result of the node? What runs again is saved for no other pass. */
+static void mark_offloaded(struct hspmd_walk *w, const struct hspmd_spmd_node *n, int slot)
+{
+	struct hspmd_slot *s = slot < 0 ? NULL : &w->p->slots[slot];
+	int what = w->plan->pipelines[w->p->pipeline].stages[n->stage].offload_activations;
+	if (!s || !what || s->memory != HSPMD_ARENA_TRANSIENT || n->backward || w->recomputed || !is_in_block(w, n))
+		return;
+	s->offloads = what == HSPMD_OFFLOAD_ALL || (n->op >= 0 && w->offloaded[n->op] >> (what - HSPMD_OFFLOAD_SET) & 1);
+}
+
 static int run_reshard(struct hspmd_walk *w, size_t number, int micro_batch)
 {
 	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
@@ -46,6 +63,7 @@ static int run_reshard(struct hspmd_walk *w, size_t number, int micro_batch)
 	                    : hspmd_walk_new_slot(w, n->out[0], micro_batch);
 	if (route.in == -2 || route.out == -2 || route.choice == -2)
 		return -1;
+	mark_offloaded(w, n, route.out);
 	return hspmd_program_add_transfer(w->p, n->transfer, &route, w->err);
 }
 
@@ -76,6 +94,7 @@ static int run_op(struct hspmd_walk *w, const struct hspmd_spmd_node *n, int mic
 		made.accumulate |= (unsigned)there << k;
 		if (made.out[k] == -2)
 			return -1;
+		mark_offloaded(w, n, made.out[k]);
 		if (made.out[k] >= 0 && p->slots[made.out[k]].memory == HSPMD_ARENA_FIXED) {
 			bool *written = &w->written[p->spmd->values[n->out[k]].tensor];
 			made.accumulate |= (unsigned)*written << k;
@@ -139,15 +158,15 @@ static void list_names(const struct hspmd_graph *g, char *text, size_t size)
 			}
 }
 
-/* Find which operators the plan's lists have. Each name must be that of some operator. */
-static int find_sets(struct hspmd_walk *w)
+/* Find which operators the plan's lists under this key have. Each name must be that of some forward operator. *out: the sets of each
+ * operator; NULL: there are none. The caller frees it. */
+static int find_sets(struct hspmd_walk *w, const char *key, const json_t *sets, unsigned char **out)
 {
 	const struct hspmd_graph *g = w->p->graph;
-	const json_t *sets = w->plan->recompute_sets;
 	if (!json_array_size(sets))
 		return 0;
-	w->in_sets = hspmd_calloc(g->op_count + 1, sizeof *w->in_sets);
-	if (!w->in_sets)
+	unsigned char *in = *out = hspmd_calloc(g->op_count + 1, sizeof *in);
+	if (!in)
 		return hspmd_fail_memory(w->err, "specialising");
 	for (size_t s = 0; s < json_array_size(sets); s++)
 		for (size_t n = 0; n < json_array_size(json_array_get(sets, s)); n++) {
@@ -156,16 +175,16 @@ static int find_sets(struct hspmd_walk *w)
 			bool found = false;
 			for (size_t i = 0; i < g->op_count; i++)
 				if (hspmd_graph_op_repeats(g, &g->ops[i]) && is_named(g, &g->ops[i], name)) {
-					w->in_sets[i] |= (unsigned char)(1u << s);
+					in[i] |= (unsigned char)(1u << s);
 					found = true;
 				}
 			if (found)
 				continue;
 			list_names(g, names, sizeof names);
 			return hspmd_fail(w->err,
-			                  "recompute: the model has no operator \"%s\" that can run again; it has %s, and those named "
-			                  "after the weight of a block that they multiply with",
-			                  name, names);
+			                  "%s: the model has no operator \"%s\" that a stage can list; it has %s, and those named after "
+			                  "the weight of a block that they multiply with",
+			                  key, name, names);
 		}
 	return 0;
 }
@@ -176,8 +195,7 @@ static bool can_rerun(const struct hspmd_walk *w, const struct hspmd_spmd_node *
 	const struct hspmd_program *p = w->p;
 	const struct hspmd_pipeline *pipeline = &w->plan->pipelines[p->pipeline];
 	enum hspmd_recompute recompute = pipeline->stages[n->stage].recompute;
-	int last = pipeline->stages[pipeline->stage_count - 1].layers[1] - 1;
-	if (n->backward || !hspmd_program_in_stage(p, n->stage) || n->layer < 1 || n->layer >= last || recompute == HSPMD_RECOMPUTE_NONE)
+	if (n->backward || !hspmd_program_in_stage(p, n->stage) || !is_in_block(w, n) || recompute == HSPMD_RECOMPUTE_NONE)
 		return false;
 	if (n->op < 0)
 		return recompute == HSPMD_RECOMPUTE_FULL && p->spmd->values[hspmd_walk_root(p->spmd, n->in[0])].stage == n->stage;
@@ -356,7 +374,11 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 		memset(w.slot_of, -1, cells * sizeof(int));
 		memset(w.slot_type_of, -1, values * sizeof(int));
 		memset(p->fixed_of_tensor, -1, tensors * sizeof(int));
-		status = find_sets(&w) || (p->stage >= 0 && (hspmd_walk_find_sharded(&w) || walk_entries(&w))) ? -1 : 0;
+		status = find_sets(&w, "recompute", plan->recompute_sets, &w.in_sets) ||
+		                         find_sets(&w, "offload_activations", plan->offload_sets, &w.offloaded) ||
+		                         (p->stage >= 0 && (hspmd_walk_find_sharded(&w) || walk_entries(&w)))
+		                 ? -1
+		                 : 0;
 	}
 	free(w.slot_of);
 	free(w.slot_type_of);
@@ -366,6 +388,7 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 	free(w.weights);
 	free(w.index_of);
 	free(w.in_sets);
+	free(w.offloaded);
 	free(w.sharded);
 	free(w.visits);
 	free(w.joined);

@@ -130,7 +130,8 @@ static int check_memory(const struct hspmd_step_programs *s, const struct shape 
 		const struct hspmd_slot_type *own = &p->slot_types[p->slots[i].slot_type], *now = &of->slot_types[p->slots[i].slot_type];
 		if (!hspmd_scaling_grows(&of->scaling, own))
 			continue;
-		if (p->slots[i].memory != HSPMD_ARENA_TRANSIENT || p->slots[i].micro_batch < 0)
+		bool passes = p->slots[i].memory == HSPMD_ARENA_TRANSIENT || p->slots[i].memory == HSPMD_ARENA_SAVED;
+		if (!passes || p->slots[i].micro_batch < 0)
 			return hspmd_fail(err, "tensor %s outlives its micro-batch and has its size, so that steps cannot mix lengths",
 			                  p->graph->tensors[own->tensor].name);
 		if (now->bytes > (own->room > own->bytes ? own->room : own->bytes))

@@ -30,6 +30,7 @@ struct hspmd_walk {
 	bool *weights;     /* per node: only computes weight gradients, so it runs in a separate entry if the schedule has such entries */
 	int *index_of;     /* [rank][backward][chunk][micro-batch]: the index of the schedule entry that runs it */
 	unsigned char *in_sets; /* per operator: bit s: the plan's list s of operators to recompute has it; NULL: there are none */
+	unsigned char *offloaded; /* the same of its lists of operators to offload */
 	bool recomputed;
 	bool *in_parts;                /* per tensor: a parameter, or a gradient, of which only parts are kept */
 	struct hspmd_sharded *sharded; /* by layer, then by parameter */

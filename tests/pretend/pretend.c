@@ -17,12 +17,19 @@ struct pretend {
 	char *memory;
 	size_t used;
 	int live; /* allocations; if there are none, the memory begins anew */
+	int copy_count;
+	struct {
+		void *to;
+		const void *from;
+		size_t bytes;
+		int number;
+	} copies[HSPMD_DEVICE_COPIES]; /* of copy_beside, not made yet */
 };
 
 const struct hspmd_device_traits pretend_traits = { .name = "pretend", .bf16 = true, .launch_s = 1e-5, .context_bytes = 1 << 20 };
 
 static atomic_int copies;
-static atomic_size_t host_bytes;
+static atomic_size_t host_bytes, offloaded;
 
 int pretend_copies(void)
 {
@@ -32,6 +39,11 @@ int pretend_copies(void)
 size_t pretend_host_bytes(void)
 {
 	return host_bytes;
+}
+
+size_t pretend_offloaded_bytes(void)
+{
+	return offloaded;
 }
 
 /* The memory can be used only between these two: whoever else touches it ends the program. */
@@ -140,6 +152,36 @@ static int pretend_to_host(struct hspmd_device *dev, void *host, const void *src
 	return copy(dev, host, src, src, bytes);
 }
 
+/* Most copies are made as late as they may be: a reader that did not wait sees what was there before, and a source that is written too
+ * early is copied as it is then. Some are made at once, and write where something else may still be. */
+static int pretend_wait_copy(struct hspmd_device *dev, int number, struct hspmd_error *err)
+{
+	struct pretend *p = unlock_memory(dev);
+	int made = p->copy_count;
+	(void)err;
+	while (made > 0 && p->copies[made - 1].number != number)
+		made--;
+	for (int i = 0; i < made; i++)
+		memcpy(p->copies[i].to, p->copies[i].from, p->copies[i].bytes);
+	p->copy_count -= made;
+	memmove(p->copies, p->copies + made, (size_t)p->copy_count * sizeof *p->copies);
+	lock_memory(p);
+	return 0;
+}
+
+static int pretend_copy_beside(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, int number, struct hspmd_error *err)
+{
+	struct pretend *p = (struct pretend *)dev;
+	if (p->copy_count == HSPMD_DEVICE_COPIES)
+		pretend_wait_copy(dev, p->copies[0].number, err);
+	p->copies[p->copy_count].to = dst;
+	p->copies[p->copy_count].from = src;
+	p->copies[p->copy_count].bytes = bytes;
+	p->copies[p->copy_count++].number = number;
+	offloaded += bytes;
+	return number % 4 == 3 ? pretend_wait_copy(dev, number, err) : 0;
+}
+
 static int pretend_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err)
 {
 	struct pretend *p = unlock_memory(dev);
@@ -231,8 +273,8 @@ static int pretend_run(struct hspmd_device *dev, enum hspmd_opcode op, const str
 
 static int pretend_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 {
-	(void)dev, (void)err;
-	return 0;
+	struct pretend *p = (struct pretend *)dev;
+	return p->copy_count ? pretend_wait_copy(dev, p->copies[p->copy_count - 1].number, err) : 0;
 }
 
 const struct hspmd_device_ops pretend_ops = {
@@ -246,6 +288,8 @@ const struct hspmd_device_ops pretend_ops = {
 	.to_device = pretend_to_device,
 	.to_host = pretend_to_host,
 	.zero = pretend_zero,
+	.copy_beside = pretend_copy_beside,
+	.wait_copy = pretend_wait_copy,
 	.copy_box = pretend_copy_box,
 	.workspace = pretend_workspace,
 	.run = pretend_run,

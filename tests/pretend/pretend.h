@@ -11,5 +11,6 @@ extern const struct hspmd_device_traits pretend_traits;
 
 int pretend_copies(void);        /* between host and devices, so far */
 size_t pretend_host_bytes(void); /* of the host's memory that devices have had, so far */
+size_t pretend_offloaded_bytes(void); /* of activations, in both directions, so far */
 
 #endif

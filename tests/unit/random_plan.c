@@ -45,11 +45,16 @@ static void put_ratio(FILE *f, const char *key, int parts, int units)
 	fputc(']', f);
 }
 
+static bool can_offload(const struct random_plan *of, int first, int count)
+{
+	unsigned devices = ((1u << count) - 1) << first;
+	return (of->offloads & devices) == devices;
+}
+
 /* How a stage on `count` devices from `first` on splits its layers, under this zero_stage, and what it offloads. The caller frees the
  * result. */
 static char *draw_splits(const struct random_plan *of, int first, int count, int zero)
 {
-	unsigned devices = ((1u << count) - 1) << first;
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
@@ -62,7 +67,7 @@ static char *draw_splits(const struct random_plan *of, int first, int count, int
 		fputs(",\"sequence_parallel\":true", f);
 	if (zero && random_plan_draw(3) == 0)
 		fprintf(f, ",\"zero_share\":%u", 1 + random_plan_draw(3));
-	if ((of->offloads & devices) == devices && random_plan_draw(3))
+	if (can_offload(of, first, count) && !of->borrows_state && random_plan_draw(3))
 		fputs(",\"offload\":\"optimizer\"", f);
 	put_ratio(f, "shard_ratio", count / context, of->heads);
 	put_ratio(f, "context_ratio", context > 1 ? context : 0, of->mixed ? 4 : 16);
@@ -151,6 +156,14 @@ static void put_lengths(FILE *f, int seq_len, bool some)
 	fprintf(f, "{\"seq_len\":%d,\"micro_batch\":%d,\"micro_batch_s\":%g}],", longest, micro_batch, 1e-3 * (1 + random_plan_draw(9)));
 }
 
+/* Which activations a stage offloads: none, all, or those that it could also recompute. */
+static void put_offloaded(FILE *f, const struct random_plan *of, const char *const recompute[3 + LISTS])
+{
+	unsigned kind = random_plan_draw(of->operators ? 2 + LISTS : 2);
+	if (kind)
+		fprintf(f, ",\"offload_activations\":%s", kind == 1 ? "\"all\"" : recompute[1 + kind]);
+}
+
 /* `chunks`: model chunks per device (virtual stages). recompute: what a stage may have. */
 static void put_pipeline(FILE *f, const struct random_plan *of, const struct common *common, int rounds, int first, int devices,
                          int samples, const char *const recompute[3 + LISTS])
@@ -172,8 +185,11 @@ static void put_pipeline(FILE *f, const struct random_plan *of, const struct com
 			fputc(',', f);
 		if (s % stages == 0)
 			at = first;
-		fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":%s%s}", layer, layer + layers[s], at,
+		fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":%s%s", layer, layer + layers[s], at,
 		        at + width[s % stages] - 1, recompute[random_plan_draw(of->operators ? 3 + LISTS : 3)], splits[s % stages]);
+		if (can_offload(of, at, width[s % stages]))
+			put_offloaded(f, of, recompute);
+		fputc('}', f);
 		layer += layers[s];
 		at += width[s % stages];
 	}

@@ -20,6 +20,7 @@ struct random_plan {
 	bool mixed;
 	const char *shorter;       /* what follows the plan's pipelines; NULL: nothing */
 	unsigned offloads;         /* bit d: device n:d has memory of its own and some of its host's */
+	bool borrows_state;        /* works on another plan's training state, and so does not offload it */
 	const struct random_plan_operators *operators; /* of which stages recompute some; NULL: they list none */
 };
 

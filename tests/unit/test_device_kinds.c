@@ -128,6 +128,79 @@ static void test_offload(void **state)
 		}
 }
 
+/* A plan of one device with so many micro-batches in a schedule, and `more` in its only stage. The caller frees it. */
+static char *one_device(const char *schedule, int micro_batches, const char *more)
+{
+	char *text = NULL;
+	assert_true(
+	        asprintf(&text,
+	                 "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":%d,\"seq_len\":16,\"schedule\":\"%s\","
+	                 "\"zero_stage\":0,\"pipelines\":[{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:1\"]%s}]}]}",
+	                 8 / micro_batches, schedule, micro_batches, more) > 0);
+	return text;
+}
+
+static struct hspmd_program *program_of(const char *plan, struct hspmd_error *err)
+{
+	json_t *c_json = json_loads(cluster, 0, NULL), *p_json = json_loads(plan, 0, NULL), *m_json = json_loads(trainer_llama, 0, NULL);
+	struct hspmd_cluster *c = hspmd_cluster_from_json(c_json, "cluster", err);
+	struct hspmd_plan *p = hspmd_plan_from_json(p_json, "plan", c, 5, err);
+	struct hspmd_model *m = hspmd_model_from_json(m_json, "model", err);
+	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	struct hspmd_program *program = p ? hspmd_program_build(&source, p, c, 1, NULL, err) : NULL;
+	hspmd_model_destroy(m);
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(c);
+	json_decref(c_json);
+	json_decref(p_json);
+	json_decref(m_json);
+	return program;
+}
+
+/* What is copied to the host's memory changes no bit, and its place on the device is free in between: with every schedule the arena is
+ * smaller, most of all where many micro-batches wait for their backward passes. A list offloads less than all. */
+static void test_offload_activations(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *schedule;
+		int micro_batches;
+		double most; /* of the arena without, with all offloaded */
+	} cases[] = { { "1f1b", 1, 0.95 }, { "1f1b", 4, 0.95 }, { "gpipe", 8, 0.5 }, { "zb-h1", 4, 0.95 } };
+	static const char *const what[] = { "", ",\"offload_activations\":[\"swiglu\",\"mlp.up_proj\"]", ",\"offload_activations\":\"all\"",
+		                            ",\"recompute\":\"full\",\"offload_activations\":\"all\"" };
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct hspmd_error err = { "" };
+		double kept[STEPS], offloaded[STEPS];
+		size_t arena[4], saved[4];
+		for (int k = 0; k < 4; k++) {
+			char *plan = one_device(cases[i].schedule, cases[i].micro_batches, what[k]);
+			struct hspmd_program *program = program_of(plan, &err);
+			if (!program)
+				fail_msg("%s", err.text);
+			arena[k] = program->arena_bytes;
+			saved[k] = program->saved_bytes;
+			hspmd_program_destroy(program);
+			size_t before = pretend_offloaded_bytes();
+			train(plan, true, k ? offloaded : kept);
+			assert_true((pretend_offloaded_bytes() > before) == (saved[k] > 0));
+			if (k)
+				assert_memory_equal(offloaded, kept, sizeof kept);
+			free(plan);
+		}
+		print_message("%s, %d micro-batches: arena %zu, %zu, %zu, %zu; in the host's memory %zu, %zu, %zu, %zu\n",
+		              cases[i].schedule, cases[i].micro_batches, arena[0], arena[1], arena[2], arena[3], saved[0], saved[1],
+		              saved[2], saved[3]);
+		assert_true(!saved[0] && saved[1] > 0 && saved[1] < saved[2] && saved[3] < saved[2]);
+		assert_true(arena[1] < arena[0] && (double)arena[2] < cases[i].most * (double)arena[0]);
+	}
+	char *plan = one_device("1f1b", 1, ",\"offload_activations\":[\"silo\"]");
+	struct hspmd_error err = { "" };
+	assert_null(program_of(plan, &err));
+	assert_non_null(strstr(err.text, "offload_activations: the model has no operator \"silo\" that a stage can list; it has "));
+	free(plan);
+}
+
 static int never(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, int group,
                  struct hspmd_error *err)
 {
@@ -211,7 +284,8 @@ static void test_tables(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_mixed), cmocka_unit_test(test_precision), cmocka_unit_test(test_offload),
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_mixed),        cmocka_unit_test(test_precision),
+		                            cmocka_unit_test(test_offload),      cmocka_unit_test(test_offload_activations),
 		                            cmocka_unit_test(test_program_text), cmocka_unit_test(test_tables) };
 	if (hspmd_device_add(&pretend_ops, &pretend_traits) < 0)
 		return 1;

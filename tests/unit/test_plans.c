@@ -160,7 +160,8 @@ static char *draw_plan_at(const struct model *m, int devices, int seq_len, int m
 	                                          .most_zero = most_zero,
 	                                          .mixed = mixes,
 	                                          .shorter = shorter,
-	                                          .offloads = shorter_of_set ? 0 : trainer_pretend,
+	                                          .offloads = trainer_pretend,
+	                                          .borrows_state = shorter_of_set,
 	                                          .operators = &operators });
 }
 

@@ -222,7 +222,7 @@ static void recomputes_listed_operators(void **state)
 		if (i && memcmp(got, want, sizeof got) != 0)
 			fail_msg("%s: losses differ by %g", recompute[i], worst(got, want));
 	}
-	if (!strstr(err.text, "the model has no operator \"wheel\" that can run again; it has "))
+	if (!strstr(err.text, "the model has no operator \"wheel\" that a stage can list; it has "))
 		fail_msg("an unknown operator: \"%s\"", err.text);
 }
 

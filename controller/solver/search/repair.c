@@ -167,7 +167,7 @@ static bool sequence_of(const struct repair *r, const struct hspmd_submesh_table
 		const struct hspmd_stage *st = &pipe->stages[s];
 		if (!is_whole(st))
 			continue;
-		int u = st->shard_ratio || st->context != 1 || st->offload || x->stages == HSPMD_STAGES_MAX
+		int u = st->shard_ratio || st->context != 1 || st->offload || st->offload_activations || x->stages == HSPMD_STAGES_MAX
 		                ? -1
 		                : hspmd_beam_submesh(t, class_of[st->devices[0]], st->device_count);
 		for (int d = 1; d < st->device_count; d++)
