@@ -23,9 +23,9 @@
 #include "controller/solver/search/subclusters.h"
 
 #define MICRO_BATCHES_MAX 64
-#define AGAIN_LEAST 64      /* number of devices from which on drafts are made twice, */
+#define AGAIN_LEAST 64      /* number of devices from which on drafts are made again, */
 #define AGAIN_MOST 512      /* ... and up to which; */
-#define AGAIN_WIDTH 2       /* ... the second time of stages of at most so many devices */
+#define AGAIN_WIDTH 2       /* ... once of stages of at most so many devices */
 #define BEHIND 1.4          /* a micro-batch whose bound exceeds the least bound by this factor is searched last */
 
 struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
@@ -265,8 +265,8 @@ static int search_from(struct hspmd_search *s, int width, unsigned schedules, st
 }
 
 /* Which drafts lead to good plans is only seen at the end: larger steps from different beginnings end at plans that differ by some per
- * cent. So drafts are made again: of narrow stages; then for ZB-H1, for which until then only sequences were tried that did well with 1F1B.
- * Where there are few devices the search misses little; where there are many, time is short. */
+ * cent. So drafts are made again: of narrow stages; then for ZB-H1, for which until then only sequences were tried that did well with
+ * 1F1B. Where there are few devices the search misses little; where there are many, time is short. */
 static int begin_again(struct hspmd_search *s, struct hspmd_error *err)
 {
 	int devices = s->costs->cluster->device_count;
