@@ -51,12 +51,12 @@ static int under_chaos_with(uint64_t seed, int faults, bool checkpoints, bool re
 		                   .noise = true,
 		                   .stragglers = seed % 4 == 0,
 		                   .repairs = seed % 3 == 0 ? 1 + 0.1 * (double)(seed % 7) : 0 };
-	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
 	if (unused) {
-		o.held = o.nodes = 3 + (int)(seed % 2);
+		o.nodes = 3 + (int)(seed % 2);
 		o.devices_per_node = 1;
 		o.halves = o.unused = true;
 	}
+	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
 	o.steps = 400;
 	struct world *w = world_create(&o);
 	int status;
@@ -103,7 +103,7 @@ static void test_chaos_unused(void **state)
 			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
 		readers += under_chaos_with(seed, 25, seed % 8 == 0, seed % 2, true);
 	}
-	assert_true(readers || count < 1000); /* in one of ten runs */
+	assert_true(readers || count < 1000); /* few runs come to it */
 }
 
 static void test_chaos_restarts(void **state)
