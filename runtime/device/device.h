@@ -63,8 +63,8 @@ struct hspmd_device_ops {
 	 * own. Can be recorded: each replay then copies what is there. A device that has this also takes args' `values`. NULL: not
 	 * possible. */
 	int (*copy_direct)(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, struct hspmd_error *err);
-	/* Copies between the device's own memory and memory that allocate_host gave, in either direction, beside what is asked of the device
-	 * afterwards: begins when all that was asked before is done. Such copies are made one after the other. `number`, below
+	/* Copies between the device's own memory and memory that allocate_host gave, in either direction, beside what is asked of the
+	 * device afterwards: begins when all that was asked before is done. Such copies are made one after the other. `number`, below
 	 * HSPMD_DEVICE_COPIES, names it until the next call with the same number. synchronise waits for it, too. Not while calls are
 	 * recorded. NULL: not possible. */
 	int (*copy_beside)(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, int number, struct hspmd_error *err);

@@ -342,6 +342,32 @@ static void offload(void **state)
 	unsetenv("HSPMD_CUDA_BESIDE");
 }
 
+/* Activations in the host's memory change no bit, with graphs or without, of one GPU and of pipelines that divide their layers. */
+static void offload_activations(void **state)
+{
+	(void)state;
+#define ALL ",\"offload_activations\":\"all\""
+	static const char *const texts[][2] = {
+		{ HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]" ALL "}]}" TAIL,
+		  HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]}" TAIL },
+		{ HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"recompute\":\"selective\"" ALL
+		       "}]}" TAIL,
+		  HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"recompute\":\"selective\"}]}" TAIL },
+	};
+#undef ALL
+	for (int i = 0; i < 2; i++)
+		for (int graphs = 0; graphs < 2 - i; graphs++) {
+			double kept[STEPS], got[STEPS];
+			const struct plan with = { "activations offloaded", texts[i][0], 1 + i, 0, 1 + 2 * (unsigned)i },
+			                  without = { "activations kept", texts[i][1], 1 + i, 0, 1 + 2 * (unsigned)i };
+			setenv("HSPMD_CUDA_GRAPHS", graphs ? "1" : "0", 1);
+			train(&models[1], &without, 1 + 2 * (unsigned)i, true, false, STEPS, kept);
+			train(&models[1], &with, 1 + 2 * (unsigned)i, true, false, STEPS, got);
+			assert_memory_equal(got, kept, sizeof kept);
+		}
+	unsetenv("HSPMD_CUDA_GRAPHS");
+}
+
 static void hundred_steps(void **state)
 {
 	(void)state;
@@ -435,6 +461,7 @@ int main(void)
 		cmocka_unit_test(rounded_plans_agree),
 		cmocka_unit_test(hundred_steps),
 		cmocka_unit_test(offload),
+		cmocka_unit_test(offload_activations),
 	};
 	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);
 	setenv("HSPMD_CUDA_TUNE", "0", 0);     /* test_cuda_attention chooses by measurement; here that would cost more than the steps */

@@ -57,6 +57,7 @@ static void cuda_close(struct hspmd_device *dev)
 	hspmd_cuda_blas_destroy(cuda);
 	hspmd_cuda_staging_destroy(cuda);
 	close_beside(cuda);
+	hspmd_cuda_copies_destroy(cuda);
 	if (cuda->mark)
 		cudaEventDestroy(cuda->mark);
 	if (cuda->stream)
@@ -104,7 +105,7 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 	if (!cuda)
 		return hspmd_fail_memory(err, "opening a CUDA device");
 	cuda->base.ops = &cuda_ops;
-	cuda->last_beside = -1;
+	cuda->last_beside = cuda->last_copy = -1;
 	int rv = find_gpu(cuda, index, err);
 	if (!rv)
 		rv = hspmd_cuda_sm_partition_open(cuda, index, err);
@@ -207,6 +208,16 @@ static int cuda_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct h
 static int cuda_copy_direct(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, struct hspmd_error *err)
 {
 	return hspmd_cuda_copy_direct(enter(dev), dst, src, bytes, err);
+}
+
+static int cuda_copy_beside(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, int number, struct hspmd_error *err)
+{
+	return hspmd_cuda_copy_beside(enter(dev), dst, src, bytes, number, err);
+}
+
+static int cuda_wait_copy(struct hspmd_device *dev, int number, struct hspmd_error *err)
+{
+	return hspmd_cuda_wait_copy(enter(dev), number, err);
 }
 
 static int cuda_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
@@ -386,7 +397,7 @@ static int cuda_run_beside(struct hspmd_device *dev, enum hspmd_opcode op, const
 	struct hspmd_cuda other = *cuda;
 	if (fork_beside(cuda, &other.stream, err))
 		return -1;
-	other.last_beside = -1;
+	other.last_beside = other.last_copy = -1;
 	int rv = cuda_run_batch(&other.base, op, args, count, err);
 	cudaError_t status;
 	status = cudaEventRecord(cuda->done[group], other.stream);
@@ -480,6 +491,8 @@ static const struct hspmd_device_ops cuda_ops = {
 	.to_host_concurrent = cuda_to_host_concurrent,
 	.zero = cuda_zero,
 	.copy_direct = cuda_copy_direct,
+	.copy_beside = cuda_copy_beside,
+	.wait_copy = cuda_wait_copy,
 	.copy_box = cuda_copy_box,
 	.sum_rows = cuda_sum_rows,
 	.workspace = cuda_workspace,

@@ -34,6 +34,9 @@ struct hspmd_cuda {
 	cudaStream_t beside;                         /* for work beside that of `stream` (run_beside); NULL: there was none yet */
 	cudaEvent_t fork, done[HSPMD_DEVICE_GROUPS]; /* fork: where such work began; done: where each group ended */
 	int last_beside;                             /* the group asked for last, whose end is the end of all; -1: there was none yet */
+	cudaStream_t copies;                         /* of copy_beside; NULL: there was none yet */
+	cudaEvent_t copy_fork, copied[HSPMD_DEVICE_COPIES]; /* copy_fork: where a copy may begin; copied: where each has ended */
+	int last_copy; /* the number of the last copy, whose end is the end of all; -1: there was none yet */
 	bool capturing;
 	int captured_beside; /* while capturing: the last group so far; -1: none */
 	void *green_context; /* the green context that owns stream; NULL: the whole GPU */
@@ -103,6 +106,10 @@ int hspmd_cuda_staging_create(struct hspmd_cuda *cuda, struct hspmd_error *err);
 void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda);
 /* Copies from pageable memory, which the caller may change as soon as this returns. Does not block as long as the ring has free pieces. */
 int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
+/* Implement copy_beside and wait_copy of device.h (copy_beside.c). */
+int hspmd_cuda_copy_beside(struct hspmd_cuda *cuda, void *dst, const void *src, size_t bytes, int number, struct hspmd_error *err);
+int hspmd_cuda_wait_copy(struct hspmd_cuda *cuda, int number, struct hspmd_error *err);
+void hspmd_cuda_copies_destroy(struct hspmd_cuda *cuda);
 /* From memory of the host that is pinned, or of the device; does not wait. */
 int hspmd_cuda_copy_direct(struct hspmd_cuda *cuda, void *dst, const void *src, size_t bytes, struct hspmd_error *err);
 /* These return when the copy is complete. */

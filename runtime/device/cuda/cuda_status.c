@@ -108,6 +108,9 @@ int hspmd_cuda_stream_wait(struct hspmd_cuda *cuda, struct hspmd_error *err)
 	int beside = __atomic_load_n(&cuda->last_beside, __ATOMIC_ACQUIRE);
 	if (beside >= 0)
 		status = cudaStreamWaitEvent(cuda->stream, cuda->done[beside], 0);
+	int copy = __atomic_load_n(&cuda->last_copy, __ATOMIC_ACQUIRE);
+	if (!status && copy >= 0)
+		status = cudaStreamWaitEvent(cuda->stream, cuda->copied[copy], 0);
 	if (!status)
 		status = cudaEventRecord(cuda->mark, cuda->stream);
 	return status ? hspmd_cuda_failed(status, "the GPU", err) : hspmd_cuda_event_wait(cuda, cuda->mark, err);
