@@ -26,6 +26,8 @@ struct hspmd_kernel_args {
 	const struct hspmd_step_values *values; /* what takes the place of attr's numbers, in the device's memory; NULL: nothing */
 	bool tf32;                             /* products of F32 may round their operands to TF32 */
 	bool any_order;                        /* sums may have another order, and so other bits, each time */
+	bool repeats_first; /* the call before rounded the same in[0] to FP8, and neither it nor the workspace has changed since: what is
+	                       left there may be used again */
 };
 
 #define HSPMD_DEVICE_GROUPS 64

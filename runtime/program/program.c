@@ -110,12 +110,25 @@ struct hspmd_view hspmd_program_slot_view(const struct hspmd_program *p, int slo
 	return v;
 }
 
+bool hspmd_program_repeats_first(const struct hspmd_program *p, const struct hspmd_instruction *in)
+{
+	const struct hspmd_instruction *before = in - 1;
+	if (in == p->instructions || in->kind != HSPMD_INSTRUCTION_RUN || before->kind != HSPMD_INSTRUCTION_RUN ||
+	    !hspmd_op_types[in->opcode]->fp8 || !hspmd_op_types[before->opcode]->fp8)
+		return false;
+	for (int k = 0; k < before->output_count; k++)
+		if (before->out[k] == in->in[0])
+			return false;
+	return in->in[0] == before->in[0];
+}
+
 void hspmd_program_kernel_args(const struct hspmd_program *p, const struct hspmd_instruction *in, char *const *bases,
                                struct hspmd_kernel_args *args)
 {
 	*args = (struct hspmd_kernel_args){ .attr = in->attr,
 		                            .input_count = in->input_count,
 		                            .output_count = in->output_count,
+		                            .repeats_first = hspmd_program_repeats_first(p, in),
 		                            .tf32 = p->tf32,
 		                            .any_order = p->any_order };
 	for (int k = 0; k < in->input_count; k++)

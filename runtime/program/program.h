@@ -229,6 +229,8 @@ void hspmd_program_lifetimes(const struct hspmd_program *p, struct hspmd_slot_li
 /* A slot as kernels see it. bases[arena]: where the arenas begin; NULL: data stays NULL. */
 struct hspmd_view hspmd_program_slot_view(const struct hspmd_program *p, int slot, char *const *bases);
 
+/* Returns true if the instruction and the one before it, of the program, round the same first operand to FP8. */
+bool hspmd_program_repeats_first(const struct hspmd_program *p, const struct hspmd_instruction *in);
 /* The kernel arguments of an instruction. The output of NORM has no data yet. attr is NULL if the executor sets it. */
 void hspmd_program_kernel_args(const struct hspmd_program *p, const struct hspmd_instruction *in, char *const *bases,
                                struct hspmd_kernel_args *args);

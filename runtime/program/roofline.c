@@ -49,13 +49,20 @@ static double flops_of(const struct hspmd_program *p, const struct hspmd_instruc
 	return flops;
 }
 
-/* Bytes that the instruction reads and writes, each operand once. What is added to is read, too, and an optimizer reads the parameter and
- * its moments, all in F32; it only writes the copy in BF16. *offloaded: of these, those of the host's memory, in each direction. */
+/* Returns true if the FP8 numbers of the first operand are there already. Gradients of one layer need theirs in different orders. */
+static bool finds_first(const struct hspmd_program *p, const struct hspmd_instruction *in)
+{
+	return hspmd_program_repeats_first(p, in) && in->opcode == in[-1].opcode;
+}
+
+/* Bytes that the instruction reads and writes, each operand once, but not the one whose FP8 numbers are there already. What is added to is
+ * read, too, and an optimizer reads the parameter and its moments, all in F32; it only writes the copy in BF16. *offloaded: of these, those
+ * of the host's memory, in each direction. */
 static double bytes_of(const struct hspmd_program *p, const struct hspmd_instruction *in, double *offloaded)
 {
 	double bytes = 0;
 	*offloaded = 0;
-	for (int k = 0; k < in->input_count; k++)
+	for (int k = finds_first(p, in); k < in->input_count; k++)
 		bytes += in->in[k] >= 0 ? (double)p->slot_types[p->slots[in->in[k]].slot_type].bytes : 0;
 	for (int k = 0; k < in->output_count; k++) {
 		const struct hspmd_slot_type *t = in->out[k] >= 0 ? &p->slot_types[p->slots[in->out[k]].slot_type] : NULL;

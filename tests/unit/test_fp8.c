@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* E4M3 and E5M2: every code against the formats' definition, rounding by a search among all numbers, and the scales from amax histories. */
+/* E4M3 and E5M2: every code against the formats' definition, rounding by a search among all numbers, the scales from amax histories,
+ * and which operands the CPU device rounds anew. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,8 +10,9 @@
 
 #include <cmocka.h>
 
-#include "runtime/tensor/fp8.h"
 #include "runtime/device/random.h"
+#include "runtime/tensor/fp8.h"
+#include "tests/unit/repeated_operand.h"
 
 struct format {
 	const char *name;
@@ -178,13 +180,22 @@ static void test_window(void **state)
 	assert_int_equal(level_of(history), 0);
 }
 
+static void repeated_operands(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	struct hspmd_device *dev;
+	assert_int_equal(hspmd_device_find("cpu", &err)->open(&dev, 0, 1, &err), 0);
+	for (int transposed = 0; transposed < 2; transposed++)
+		check_repeated_operand(dev, HSPMD_F32, transposed, true);
+	dev->ops->close(dev);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_codes),
-		cmocka_unit_test(test_rounding),
-		cmocka_unit_test(test_levels),
-		cmocka_unit_test(test_window),
+		cmocka_unit_test(test_codes),  cmocka_unit_test(test_rounding),     cmocka_unit_test(test_levels),
+		cmocka_unit_test(test_window), cmocka_unit_test(repeated_operands),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

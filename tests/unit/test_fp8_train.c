@@ -210,15 +210,17 @@ static void losses_of_all_plans(void **state)
 #define LAST 20 /* steps whose mean is the final loss */
 #define MOST_SEEDS 6
 
-/* Device 0 is a share of the CPU, device 1 computes in bf16, device 2 in bf16 and fp8. */
+/* Device 0 is a share of the CPU, device 1 computes in bf16, devices 2 and 3 in bf16 and fp8. */
 static const char cluster[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{"
                               "\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}},"
                               "\"p\":{\"kind\":\"pretend\",\"memory_bytes\":200000000,\"gbytes_per_s\":100,"
                               "\"peak_tflops\":{\"fp32\":0.1,\"bf16\":0.2}},"
                               "\"q\":{\"kind\":\"pretend8\",\"memory_bytes\":200000000,\"gbytes_per_s\":100,"
+                              "\"peak_tflops\":{\"fp32\":0.1,\"bf16\":0.2,\"fp8\":0.4}},"
+                              "\"r\":{\"kind\":\"anew8\",\"memory_bytes\":200000000,\"gbytes_per_s\":100,"
                               "\"peak_tflops\":{\"fp32\":0.1,\"bf16\":0.2,\"fp8\":0.4}}},"
                               "\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":1},{\"type\":\"p\",\"count\":1},"
-                              "{\"type\":\"q\",\"count\":1}]}],"
+                              "{\"type\":\"q\",\"count\":1},{\"type\":\"r\",\"count\":1}]}],"
                               "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-3,\"gbytes_per_s\":0.1}]}";
 #define ON(device) HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:" #device "\"]}]}]}"
 
@@ -226,7 +228,7 @@ static const char cluster[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":
 static double final_loss(const struct trainer_options *o, const char *plan, int steps, double *losses)
 {
 	double sum = 0;
-	train(o, plan, 3, steps, losses, NULL);
+	train(o, plan, 4, steps, losses, NULL);
 	for (int s = steps - LAST; s < steps; s++)
 		sum += losses[s];
 	return sum / LAST;
@@ -270,13 +272,49 @@ static void beside_bf16(void **state)
 		compare_final(trainer_gpt2, MOST_SEEDS, MOST_STEPS);
 }
 
+/* ---- operands that several products read */
+
+static int repeated;
+static struct hspmd_device_ops anew;
+
+/* As if no call found anything of the one before. */
+static int run_anew(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct hspmd_kernel_args own = *args;
+	repeated += args->repeats_first;
+	own.repeats_first = false;
+	return pretend_ops.run(dev, op, &own, err);
+}
+
+static int open_anew(struct hspmd_device **dev, int index, int threads, struct hspmd_error *err)
+{
+	int status = pretend_ops.open(dev, index, threads, err);
+	if (!status)
+		(*dev)->ops = &anew;
+	return status;
+}
+
+/* Keys, values and up repeat an operand in each block, and the gradients of each product do. No bit depends on it. */
+static void operands_are_rounded_once(void **state)
+{
+	(void)state;
+	const struct trainer_options o = { .model = trainer_llama, .cluster = cluster, .fp8 = true, .bf16 = true };
+	const int blocks = 3, micro_batches = 8, steps = 3;
+	double losses[3], again[3];
+	train(&o, ON(2), 4, steps, losses, NULL);
+	repeated = 0;
+	train(&o, ON(3), 4, steps, again, NULL);
+	assert_memory_equal(losses, again, sizeof losses);
+	assert_int_equal(repeated, (3 + 7) * blocks * micro_batches * steps);
+}
+
 static void refuses(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
 	double losses[1];
 	const struct trainer_options o = {
-		.model = trainer_gpt2, .cluster = cluster, .fp8 = true, .plan = ON(1), .devices = 3, .steps = 1
+		.model = trainer_gpt2, .cluster = cluster, .fp8 = true, .plan = ON(1), .devices = 4, .steps = 1
 	};
 	assert_int_equal(trainer_train(&o, losses, &err), -1);
 	assert_non_null(strstr(err.text, "n:1, a pretend device, cannot compute in fp8"));
@@ -288,15 +326,24 @@ int main(void)
 		cmocka_unit_test(scales_of_all_plans),
 		cmocka_unit_test(losses_of_all_plans),
 		cmocka_unit_test(beside_bf16),
+		cmocka_unit_test(operands_are_rounded_once),
 		cmocka_unit_test(refuses),
 	};
 	static struct hspmd_device_ops ops;
-	static struct hspmd_device_traits traits;
+	static struct hspmd_device_traits traits, anew_traits;
 	ops = pretend_ops;
 	traits = pretend_traits;
 	ops.name = traits.name = "pretend8";
 	traits.fp8 = true;
-	if (hspmd_device_add(&pretend_ops, &pretend_traits) < 0 || hspmd_device_add(&ops, &traits) < 0)
+	anew = ops;
+	anew_traits = traits;
+	anew.name = anew_traits.name = "anew8";
+	anew.open = open_anew;
+	anew.run = run_anew;
+	if (hspmd_device_add(&pretend_ops, &pretend_traits) < 0 || hspmd_device_add(&ops, &traits) < 0 ||
+	    hspmd_device_add(&anew, &anew_traits) < 0)
 		return 1;
+	if (getenv("HSPMD_ONLY"))
+		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear layers of FP8 operands, as a reference: operands become the floats that their FP8 numbers are, and these are multiplied like any
- * others. Scales are powers of two, so that a product of scaled operands, scaled back, would have the same bits. */
+ * others. Scales are powers of two, so that a product of scaled operands, scaled back, would have the same bits. Several calls may follow
+ * one another that read the same operand: it is rounded once (`repeats_first`). */
 #include "runtime/device/cpu/kernel.h"
 
 #include "runtime/tensor/fp8.h"
@@ -44,12 +45,15 @@ static void round_item(void *context, int64_t item, int thread)
 			to[i] = (real)(hspmd_e4m3_round((float)from[i] * scale) * back);
 }
 
-/* Rounds a tensor with the scale of its history, which is a row of `history`. */
-static void round_tensor(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, const struct hspmd_view *x,
-                         const struct hspmd_view *history, int row, enum hspmd_fp8_operand operand, real *to)
+static int scale_of(const struct hspmd_kernel_args *args, const struct hspmd_view *history, int row, enum hspmd_fp8_operand operand)
+{
+	return hspmd_fp8_scale(level_of(history, row), operand == HSPMD_FP8_GRADIENT ? hspmd_amax_unit(args->attr->scale) : 0, operand);
+}
+
+/* Rounds a tensor with a scale, given as its exponent. */
+static void round_tensor(struct hspmd_cpu *cpu, const struct hspmd_view *x, int scale, enum hspmd_fp8_operand operand, real *to)
 {
 	bool gradient = operand == HSPMD_FP8_GRADIENT;
-	int scale = hspmd_fp8_scale(level_of(history, row), gradient ? hspmd_amax_unit(args->attr->scale) : 0, operand);
 	struct rounding r = { .from = x->data,
 		              .to = to,
 		              .count = element_count(x),
@@ -75,20 +79,42 @@ static void note_amax(const struct hspmd_view *x, int unit, const struct hspmd_v
 		sums[b] = (to->accumulate ? sums[b] : 0) + (b < level ? 1 : 0);
 }
 
-/* The workspace: the rounded inputs 0 and 1, then that of the operator on floats. */
+/* The workspace: how input 0 was rounded, the rounded inputs 0 and 1, then that of the operator on floats. */
+#define ROUNDED 16 /* the first two: what kind of operand, -1 none; the exponent of the scale */
+
 static int64_t padded(int64_t elements)
 {
 	return (elements + 15) / 16 * 16;
 }
 
-static real *rest_of(const struct hspmd_kernel_args *args)
+static int64_t operand_elements(const struct hspmd_kernel_args *args)
 {
-	return (real *)args->workspace + padded(element_count(&args->in[0])) + padded(element_count(&args->in[1]));
+	return ROUNDED + padded(element_count(&args->in[0])) + padded(element_count(&args->in[1]));
 }
 
 static size_t with_operands(const struct hspmd_kernel_args *args, size_t bytes)
 {
-	return (size_t)(padded(element_count(&args->in[0])) + padded(element_count(&args->in[1]))) * sizeof(real) + bytes;
+	return (size_t)operand_elements(args) * sizeof(real) + bytes;
+}
+
+/* Rounds input 0 to where on_floats has it, unless that is there. history_row: of its history, which is input number `history`. */
+static void round_first(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, int history, int history_row,
+                        enum hspmd_fp8_operand operand)
+{
+	real *rounded = args->workspace;
+	int scale = scale_of(args, &args->in[history], history_row, operand);
+	if (args->repeats_first && rounded[0] == (real)operand && rounded[1] == (real)scale)
+		return;
+	round_tensor(cpu, &args->in[0], scale, operand, rounded + ROUNDED);
+	rounded[0] = (real)operand;
+	rounded[1] = (real)scale;
+}
+
+/* Nothing is rounded: the next call may not use what is there. */
+static void round_nothing(const struct hspmd_kernel_args *args)
+{
+	if (!args->repeats_first)
+		((real *)args->workspace)[0] = -1;
 }
 
 /* The same call with the rounded inputs 0 and 1. */
@@ -97,9 +123,9 @@ static struct hspmd_kernel_args on_floats(const struct hspmd_kernel_args *args, 
 	struct hspmd_kernel_args own = *args;
 	own.input_count = inputs;
 	own.output_count = outputs;
-	own.in[0].data = args->workspace;
-	own.in[1].data = (real *)args->workspace + padded(element_count(&args->in[0]));
-	own.workspace = rest_of(args);
+	own.in[0].data = (real *)args->workspace + ROUNDED;
+	own.in[1].data = (real *)own.in[0].data + padded(element_count(&args->in[0]));
+	own.workspace = (real *)args->workspace + operand_elements(args);
 	return own;
 }
 
@@ -107,8 +133,8 @@ static void linear_fp8(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *ar
 {
 	bool has_bias = args->in[2].rank >= 0;
 	struct hspmd_kernel_args own = on_floats(args, has_bias ? 3 : 2, 1);
-	round_tensor(cpu, args, &args->in[0], &args->in[3], 0, HSPMD_FP8_ACTIVATION, own.in[0].data);
-	round_tensor(cpu, args, &args->in[1], &args->in[4], 0, HSPMD_FP8_WEIGHT, own.in[1].data);
+	round_first(cpu, args, 3, 0, HSPMD_FP8_ACTIVATION);
+	round_tensor(cpu, &args->in[1], scale_of(args, &args->in[4], 0, HSPMD_FP8_WEIGHT), HSPMD_FP8_WEIGHT, own.in[1].data);
 	LOCAL(linear).run(cpu, &own);
 }
 
@@ -121,9 +147,11 @@ static void linear_fp8_grad_x(struct hspmd_cpu *cpu, const struct hspmd_kernel_a
 {
 	struct hspmd_kernel_args own = on_floats(args, 2, 1);
 	if (args->out[0].data) {
-		round_tensor(cpu, args, &args->in[0], &args->in[2], 1, HSPMD_FP8_GRADIENT, own.in[0].data);
-		round_tensor(cpu, args, &args->in[1], &args->in[3], 0, HSPMD_FP8_WEIGHT, own.in[1].data);
+		round_first(cpu, args, 2, 1, HSPMD_FP8_GRADIENT);
+		round_tensor(cpu, &args->in[1], scale_of(args, &args->in[3], 0, HSPMD_FP8_WEIGHT), HSPMD_FP8_WEIGHT, own.in[1].data);
 		LOCAL(linear_grad_x).run(cpu, &own);
+	} else {
+		round_nothing(args);
 	}
 	if (args->output_count > 1 && args->out[1].data)
 		note_amax(&args->in[1], 0, &args->out[1], 0);
@@ -143,9 +171,12 @@ static void linear_fp8_grad_w(struct hspmd_cpu *cpu, const struct hspmd_kernel_a
 	if (args->out[1].data)
 		LOCAL(linear_grad_w).run(cpu, &sums);
 	if (args->out[0].data) {
-		round_tensor(cpu, args, &args->in[0], &args->in[2], 1, HSPMD_FP8_GRADIENT, own.in[0].data);
-		round_tensor(cpu, args, &args->in[1], &args->in[2], 0, HSPMD_FP8_ACTIVATION, own.in[1].data);
+		round_first(cpu, args, 2, 1, HSPMD_FP8_GRADIENT);
+		round_tensor(cpu, &args->in[1], scale_of(args, &args->in[2], 0, HSPMD_FP8_ACTIVATION), HSPMD_FP8_ACTIVATION,
+		             own.in[1].data);
 		LOCAL(linear_grad_w).run(cpu, &own);
+	} else {
+		round_nothing(args);
 	}
 	if (args->output_count > 2 && args->out[2].data) {
 		note_amax(&args->in[1], 0, &args->out[2], 0);

@@ -184,16 +184,6 @@ bool hspmd_cuda_grouped_fits(enum hspmd_dtype dtype, int64_t n, int64_t depth)
 	return dtype == HSPMD_BF16 && n % 8 == 0 && depth % 8 == 0;
 }
 
-int hspmd_cuda_grouped_allow(const void *const *kernels, size_t count, size_t bytes, struct hspmd_error *err)
-{
-	for (size_t i = 0; i < count; i++) {
-		cudaError_t status = allow_shared(kernels[i], bytes);
-		if (status)
-			return hspmd_cuda_failed(status, "shared memory of grouped products", err);
-	}
-	return 0;
-}
-
 int hspmd_cuda_grouped_prepare(struct hspmd_cuda *cuda, struct hspmd_error *err)
 {
 	const void *kernels[] = { (const void *)grouped_rows_kernel<false>, (const void *)grouped_rows_kernel<true>,

@@ -6,7 +6,7 @@
 #ifndef HSPMD_CUDA_GROUPED_GEMM_H
 #define HSPMD_CUDA_GROUPED_GEMM_H
 
-#include "runtime/device/cuda/cuda.h"
+#include "runtime/device/cuda/kernel.h"
 
 struct hspmd_cuda_groups {
 	const int32_t *first; /* [count + 1], on the device: where a group's rows begin; the last: where they end */
@@ -37,11 +37,20 @@ bool hspmd_cuda_grouped_wgmma_rows(struct hspmd_cuda *cuda, const struct hspmd_c
                                    const void *const b[2], void *c, int64_t n, int64_t depth, bool transposed);
 bool hspmd_cuda_grouped_wgmma_grad(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *left, const void *right,
                                    float *c, int64_t m, int64_t n, bool accumulate);
-/* Lets `count` kernels have so much shared memory. */
-int hspmd_cuda_grouped_allow(const void *const *kernels, size_t count, size_t bytes, struct hspmd_error *err);
 
 #ifdef __cplusplus
 }
 #endif
+
+/* Lets `count` kernels have so much shared memory. */
+static inline int hspmd_cuda_grouped_allow(const void *const *kernels, size_t count, size_t bytes, struct hspmd_error *err)
+{
+	for (size_t i = 0; i < count; i++) {
+		cudaError_t status = allow_shared(kernels[i], bytes);
+		if (status)
+			return hspmd_cuda_failed(status, "shared memory of grouped products", err);
+	}
+	return 0;
+}
 
 #endif

@@ -4,7 +4,9 @@
  * weight the one that it is not kept in, so the kernel that rounds an operand can write it transposed: the copy is made anyway, and a
  * transposed one costs no more bytes. It finds the operand's amax on its way. Where cuBLASLt has no such product (GPUs without FP8, sizes
  * that are no multiples of 16, elements of F32), the rounded operands are kept as elements of the type of x, which represents them exactly,
- * and multiplied as such: the same numbers up to the order of sums.
+ * and multiplied as such: the same numbers up to the order of sums. Of calls that follow one another and read the same operand in the same
+ * order (queries, keys and values; gate and up), the first rounds it. The others find on the device whether their histories, too, give its
+ * scale.
  *
  * Bytes moved beside the product, for operands of BF16: 3 for each element of both. */
 #include "runtime/device/cuda/gemm.h"
@@ -25,6 +27,7 @@ struct fp8_code {
 struct rounding {
 	int64_t rows, columns, stride; /* of what is read: elements from one row to the next */
 	const float *scale;            /* two: the scale, and the inverse scale */
+	const float *done;             /* not 0: the result is there already; NULL: it is not */
 	float *parts;                  /* per block: amax; NULL: not wanted */
 	bool gradient;
 };
@@ -36,7 +39,12 @@ struct histories {
 	const void *row[2];
 	int unit[2];
 	enum hspmd_fp8_operand operand[2];
+	float form; /* how input 0 is rounded and where its result is, as a number; 0: not where the next call would look */
+	bool repeats;
 };
+
+/* What follows the pairs: whether the first operand is there as this call needs it; its scale, and its form. */
+enum { DONE = 4, DONE_SCALE, DONE_FORM };
 
 template <typename T> static __global__ void __launch_bounds__(WARP) scales_kernel(struct histories h, float *out)
 {
@@ -51,6 +59,11 @@ template <typename T> static __global__ void __launch_bounds__(WARP) scales_kern
 			out[2 * k] = hspmd_power_of_two(scale);
 			out[2 * k + 1] = hspmd_power_of_two(-scale);
 		}
+	}
+	if (threadIdx.x == 0) {
+		out[DONE] = h.repeats && h.form > 0 && out[DONE_FORM] == h.form && out[DONE_SCALE] == out[0] ? 1.0f : 0.0f;
+		out[DONE_SCALE] = out[0];
+		out[DONE_FORM] = h.form;
 	}
 }
 
@@ -105,6 +118,8 @@ template <typename T, typename Out> static __global__ void __launch_bounds__(THR
 {
 	__shared__ float room[WARP];
 	const int n = pack<T>::count;
+	if (r.done && *r.done != 0)
+		return;
 	float most = 0, scale = r.scale[0], back = r.scale[1];
 	int64_t packs = (r.columns + n - 1) / n, all = r.rows * packs;
 	bool aligned = is_aligned16<T>(r.stride), packed = r.columns % n == 0;
@@ -143,6 +158,8 @@ static __global__ void __launch_bounds__(THREADS) turn_kernel(const bf16 *x, fp8
 	const int n = pack<bf16>::count, across = TILE / n, down = TILE / EACH;
 	__shared__ float room[WARP];
 	__shared__ uint32_t tile[TILE][TILE / 4 + 1]; /* [column][row / 4] */
+	if (r.done && *r.done != 0)
+		return;
 	float most = 0, scale = r.scale[0];
 	int64_t tiles_across = (r.columns + TILE - 1) / TILE, tiles = (r.rows + TILE - 1) / TILE * tiles_across;
 	for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
@@ -290,7 +307,8 @@ static size_t operand_bytes(const struct call *c, int operand)
 	return aligned((size_t)hspmd_cuda_elements(&c->args->in[c->input[operand]]) * each);
 }
 
-/* The workspace: two scales with their inverses, partial amax of both operands, the operands, and the product's. */
+/* The workspace: two scales with their inverses and what scales_kernel notes beside them, partial amax of both operands, the operands, and
+ * the product's. */
 #define SCALES_BYTES 64
 #define PARTS_BYTES (MOST_BLOCKS * sizeof(float))
 
@@ -307,8 +325,9 @@ template <typename T> static void find_scales(struct hspmd_cuda *cuda, const str
 	LAUNCH(kernel, 1, WARP, 0, cuda->stream, *h, out);
 }
 
-/* Rounds one operand. Returns the number of partial amax, which are written to `parts` if it is not NULL. */
-static unsigned round_operand(struct hspmd_cuda *cuda, const struct call *c, int operand, const float *scale, float *parts, void *to)
+/* Rounds one operand, unless input 0 is there already. Returns the number of partial amax, which are written to `parts` if it is not
+ * NULL. */
+static unsigned round_operand(struct hspmd_cuda *cuda, const struct call *c, int operand, const float *scales, float *parts, void *to)
 {
 	const struct hspmd_view *x = &c->args->in[c->input[operand]];
 	bool gradient = operand ? c->product.gradient_b : c->product.gradient_a, is_weight = c->which != GRAD_W && operand == 1;
@@ -316,7 +335,8 @@ static unsigned round_operand(struct hspmd_cuda *cuda, const struct call *c, int
 	r.rows = is_weight ? (c->args->attr->transposed ? c->k : c->n) : c->rows;
 	r.columns = is_weight ? (c->args->attr->transposed ? c->n : c->k) : hspmd_cuda_elements(x) / c->rows;
 	r.stride = r.columns;
-	r.scale = scale;
+	r.scale = scales + 2 * operand;
+	r.done = operand == 0 && !parts ? scales + DONE : NULL;
 	r.parts = parts;
 	r.gradient = gradient;
 	unsigned blocks = blocks_of(&r, c->across[operand]);
@@ -344,10 +364,12 @@ static struct histories histories_of(const struct call *c)
 	const struct hspmd_view *history = &args->in[c->which == FORWARD ? 3 : 2], *weight = &args->in[c->which == FORWARD ? 4 : 3];
 	size_t row = HSPMD_AMAX_BINS * hspmd_cuda_dtype_bytes(history->dtype);
 	struct histories h = {};
+	h.repeats = args->repeats_first;
 	for (int k = 0; k < 2; k++) {
 		bool gradient = k ? c->product.gradient_b : c->product.gradient_a, is_weight = c->which != GRAD_W && k == 1;
 		h.row[k] = is_weight ? weight->data : (const char *)history->data + (gradient ? row : 0);
 		h.unit[k] = gradient ? hspmd_amax_unit(args->attr->scale) : 0;
+		h.form = k == 0 && c->input[0] == 0 ? (float)(1 + gradient + 2 * c->fp8 + 4 * c->across[0]) : h.form;
 		h.operand[k] = is_weight ? HSPMD_FP8_WEIGHT : gradient ? HSPMD_FP8_GRADIENT : HSPMD_FP8_ACTIVATION;
 	}
 	return h;
@@ -366,7 +388,7 @@ static int run(struct hspmd_cuda *cuda, int which, const struct hspmd_kernel_arg
 	unsigned counts[2];
 	BY_TYPE(args->in[which == FORWARD ? 3 : 2].dtype, find_scales, cuda, &h, scales);
 	for (int k = 0; k < 2; k++)
-		counts[k] = round_operand(cuda, &c, k, scales + 2 * k, which != FORWARD && noted ? parts[k] : NULL, operands[k]);
+		counts[k] = round_operand(cuda, &c, k, scales, noted && (which == GRAD_W || k == 1) ? parts[k] : NULL, operands[k]);
 	if (which == GRAD_X && noted)
 		note_level(cuda, parts[1], counts[1], 0, noted, 0);
 	for (int k = 0; which == GRAD_W && noted && k < 2; k++)
