@@ -214,10 +214,11 @@ void start_generation(struct hspmd_controller *m)
 			m->failed = true;
 		m->new_choices = false;
 	}
-	if (step < m->steps_reported) {
-		m->change.steps_lost += m->steps_reported - step;
-		m->steps_reported = step;
-	}
+	/* Of what an earlier start of this change lost, which no line tells yet, this one may have found a copy. */
+	int64_t onward = step - m->steps_reported;
+	onward = onward < m->change.steps_lost ? onward : m->change.steps_lost;
+	m->change.steps_lost -= onward;
+	m->steps_reported += onward;
 	struct bound_plan *left = m->older;
 	m->older = bound_plan_ref(from); /* may be m->older itself */
 	bound_plan_unref(left);

@@ -56,7 +56,7 @@ static int under_chaos_with(uint64_t seed, int faults, bool checkpoints, bool re
 		o.devices_per_node = 1;
 		o.halves = o.unused = true;
 	}
-	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
+	o.held = unused ? o.nodes : 1 + (int)(seed % (uint64_t)o.nodes);
 	o.steps = 400;
 	struct world *w = world_create(&o);
 	int status;
@@ -98,6 +98,8 @@ static void test_chaos_unused(void **state)
 	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 30;
 	const uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000);
 	int readers = 0;
+	if (!one) /* A start from the beginning is lost before its first step, and the next one finds a copy again. */
+		under_chaos_with(1733, 25, false, true, true);
 	for (uint64_t seed = first; seed < first + count; seed++) {
 		if (getenv("HSPMD_WORLD"))
 			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);

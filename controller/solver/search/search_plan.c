@@ -251,7 +251,8 @@ static int search_from(struct hspmd_search *s, int width, unsigned schedules, st
 {
 	int widest = s->widest;
 	unsigned allowed = s->caps.schedules;
-	if (!(allowed & schedules) || hspmd_search_is_over(s))
+	bool done = (allowed & schedules) == allowed && width >= widest; /* the first search was the same */
+	if (!(allowed & schedules) || done || hspmd_search_is_over(s))
 		return 0;
 	s->warm_start_count = s->warm_start_any = 0;
 	s->widest = width < widest ? width : widest;
