@@ -60,12 +60,14 @@ static void see(struct offload *o, int slot, bool written, size_t begin, size_t 
 static void find_spans(struct offload *o)
 {
 	const struct hspmd_program *p = o->p;
+	const struct hspmd_instruction *latest = p->instructions; /* but for those that are of a later layer, ahead */
 	for (size_t i = 0, begin = 0, end = 0, group = 0; i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		begin = in->joins ? begin : i;
 		end = in->joins ? end : i + (size_t)in->joined + 1;
-		if (i && !in->joins && (in->schedule_index != in[-1].schedule_index || in->layer != in[-1].layer))
+		if (i && !in->joins && !in->ahead && (in->schedule_index != latest->schedule_index || in->layer != latest->layer))
 			o->begin[++group] = i;
+		latest = in->ahead ? latest : in;
 		o->group_of[i] = group;
 		for (int k = 0; k < in->input_count; k++)
 			see(o, in->in[k], false, begin, end);
