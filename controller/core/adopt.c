@@ -122,7 +122,6 @@ static struct bound_plan *restore_bound_plan(struct hspmd_controller *m, json_t 
 		l->nodes = (int)message_integer(from, "nodes", l->nodes); /* some may leave, or not be back yet */
 		l->copies = (int)message_integer(from, "copies", l->copies);
 		l->behind = number(from, "behind");
-		l->repaired = l->behind > 0 || json_is_true(json_object_get(from, "repaired"));
 		const char *found = json_string_value(json_object_get(from, "found"));
 		snprintf(l->found, sizeof l->found, "%s", found ? found : "");
 	} else

@@ -122,7 +122,7 @@ json_t *better_plan_status(const struct hspmd_controller *m, double now)
 {
 	const struct better_plan *b = &m->better_plan;
 	const struct bound_plan *l = m->current.bound_plan;
-	if (!l || !l->repaired)
+	if (!l || !(l->behind > 0 || l->found[0])) /* it was not repaired */
 		return NULL;
 	bool its = b->generation == l->generation;
 	if (b->solve && its)

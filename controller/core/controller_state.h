@@ -108,8 +108,7 @@ struct bound_plan {
 	bool safe;              /* living workers hold all state after any loss that the copies are meant to survive */
 	double behind; /* it was repaired, and a better one is searched for: by what factor it is slower than the last one that was searched
 	                  for, beyond the speed that was lost since; 0: it was searched for, or nothing better was found */
-	bool repaired; /* also when that search has ended */
-	char found[240]; /* what it has found, in words; "": it has not ended */
+	char found[240]; /* of a plan that was repaired: what that search has found, in words; "": it has not ended */
 };
 
 enum phase {

@@ -4,9 +4,9 @@
 
 static json_t *bound_plan_json(struct hspmd_controller *m, const struct bound_plan *l)
 {
-	return l ? check_alloc(m, json_pack("{s:I, s:O, s:O, s:i, s:i, s:f, s:b, s:s}", "generation", (json_int_t)l->generation, "cluster",
+	return l ? check_alloc(m, json_pack("{s:I, s:O, s:O, s:i, s:i, s:f, s:s}", "generation", (json_int_t)l->generation, "cluster",
 	                                    l->cluster_json, "plan", l->plan_json, "nodes", l->nodes, "copies", l->copies, "behind",
-	                                    l->behind, "repaired", (int)l->repaired, "found", l->found))
+	                                    l->behind, "found", l->found))
 	         : json_null();
 }
 

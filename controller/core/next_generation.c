@@ -198,16 +198,14 @@ void on_plan(struct hspmd_controller *m, const struct run_event *e)
 		log_msg(m, HSPMD_LOG_INFO, "the plan stays as it is");
 		m->current.bound_plan->nodes = nodes_usable(m);
 		m->current.bound_plan->behind = 0;
-		m->current.bound_plan->repaired = false;
+		m->current.bound_plan->found[0] = '\0';
 		journal(m);
 		change_close(m);
 		return;
 	}
 	struct bound_plan *l = bound_plan_create(m, cluster, plan, "plan", &err);
-	if (l) {
+	if (l)
 		l->behind = json_number_value(json_object_get(e->value, "behind"));
-		l->repaired = l->behind > 0;
-	}
 	if (!l)
 		no_plan(m, err.text);
 	else if (!bound_plan_agents_up(l)) /* one was lost in the meantime, and a message to it would be lost, too */

@@ -62,8 +62,8 @@ struct hspmd_communicator_ops {
 	                      struct hspmd_error *err);
 	int (*end)(struct hspmd_communicator *g, uint64_t *ticket, struct hspmd_error *err);
 
-	/* Copies a box from memory that the latest batch has filled, as copy_box of device.h, as part of that batch: until copies_end(), which
-	 * must follow before anything waits for its ticket. */
+	/* Copies a box from memory that the latest batch has filled, as copy_box of device.h. It becomes part of that batch by
+	 * copies_end(), which must follow before anything waits for the batch's ticket. 0 or -1 and err. */
 	int (*copy_box)(struct hspmd_communicator *g, void *dst, const struct hspmd_box *dst_box, const void *src,
 	                const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, struct hspmd_error *err);
 	int (*copies_end)(struct hspmd_communicator *g, struct hspmd_error *err);

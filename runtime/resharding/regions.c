@@ -24,7 +24,7 @@ struct region_side {
 	int *next;       /* per box: the next one that is equal; -1: none */
 	int *class_of;   /* per cell; -1: taken */
 	int class_limit; /* classes have smaller numbers */
-	struct class *classes;
+	struct cell_class *classes;
 };
 
 enum { X, Y, SIDES };
@@ -38,8 +38,7 @@ struct grid {
 	struct region_side side[SIDES];
 };
 
-struct class
-{
+struct cell_class {
 	int64_t first; /* its first cell, which represents all; -1: no cell */
 	int count;
 	int *boxes; /* that contain it, ascending */
@@ -216,7 +215,7 @@ static void visit_first_cells(const struct grid *g, const struct region_side *si
 		do {
 			int64_t cell = cell_index(g, at);
 			for (int64_t k = run_length(span); k > 0; k--, cell++) {
-				struct class *c = &side->classes[side->class_of[cell]];
+				struct cell_class *c = &side->classes[side->class_of[cell]];
 				if (c->first != cell)
 					continue;
 				for (int box = side->distinct[i]; box >= 0; box = side->next[box], c->count++)
@@ -303,7 +302,7 @@ static int join_cells(struct grid *g, struct hspmd_arena *arena, struct hspmd_re
 		int64_t from[HSPMD_MAX_RANK];
 		for (int d = 0; d < g->rank; d++)
 			from[d] = cell / g->stride[d] % g->extent[d];
-		const struct class *x = &g->side[X].classes[class_x], *y = &g->side[Y].classes[class_y];
+		const struct cell_class *x = &g->side[X].classes[class_x], *y = &g->side[Y].classes[class_y];
 		struct hspmd_box span = take_span(g, from, class_x, class_y);
 		if (hspmd_arena_array_grow(arena, regions, &capacity, *count, sizeof **regions) != 0)
 			return -1;

@@ -140,20 +140,37 @@ static char *one_device(const char *schedule, int micro_batches, const char *mor
 	return text;
 }
 
+/* What a program is built from. */
+struct parts {
+	struct hspmd_cluster *cluster;
+	struct hspmd_plan *plan;
+	struct hspmd_model *model;
+};
+
+static struct parts read_parts(const char *plan, struct hspmd_error *err)
+{
+	json_t *c = json_loads(cluster, 0, NULL), *p = json_loads(plan, 0, NULL), *m = json_loads(trainer_llama, 0, NULL);
+	struct parts parts = { .cluster = hspmd_cluster_from_json(c, "cluster", err), .model = hspmd_model_from_json(m, "model", err) };
+	parts.plan = hspmd_plan_from_json(p, "plan", parts.cluster, 5, err);
+	json_decref(c);
+	json_decref(p);
+	json_decref(m);
+	return parts;
+}
+
+static void free_parts(const struct parts *parts)
+{
+	hspmd_model_destroy(parts->model);
+	hspmd_plan_destroy(parts->plan);
+	hspmd_cluster_destroy(parts->cluster);
+}
+
 static struct hspmd_program *program_of(const char *plan, struct hspmd_error *err)
 {
-	json_t *c_json = json_loads(cluster, 0, NULL), *p_json = json_loads(plan, 0, NULL), *m_json = json_loads(trainer_llama, 0, NULL);
-	struct hspmd_cluster *c = hspmd_cluster_from_json(c_json, "cluster", err);
-	struct hspmd_plan *p = hspmd_plan_from_json(p_json, "plan", c, 5, err);
-	struct hspmd_model *m = hspmd_model_from_json(m_json, "model", err);
-	struct hspmd_graph_source source = hspmd_graph_source_model(m);
-	struct hspmd_program *program = p ? hspmd_program_build(&source, p, c, 1, NULL, err) : NULL;
-	hspmd_model_destroy(m);
-	hspmd_plan_destroy(p);
-	hspmd_cluster_destroy(c);
-	json_decref(c_json);
-	json_decref(p_json);
-	json_decref(m_json);
+	struct parts parts = read_parts(plan, err);
+	struct hspmd_graph_source source = hspmd_graph_source_model(parts.model);
+	struct hspmd_program *program = parts.plan ? hspmd_program_build(&source, parts.plan, parts.cluster, 1, NULL, err) : NULL;
+	free_parts(&parts);
 	return program;
 }
 
@@ -217,18 +234,15 @@ static void test_program_text(void **state)
 	char *plan = two_pipelines(0, ",\"offload\":\"optimizer\"");
 	const struct hspmd_device_ops beside_ops = { .run_beside = never };
 	const struct hspmd_device beside = { &beside_ops };
-	json_t *c_json = json_loads(cluster, 0, NULL), *p_json = json_loads(plan, 0, NULL), *m_json = json_loads(trainer_llama, 0, NULL);
-	struct hspmd_cluster *c = hspmd_cluster_from_json(c_json, "cluster", &err);
-	struct hspmd_plan *p = hspmd_plan_from_json(p_json, "plan", c, 5, &err);
-	struct hspmd_model *m = hspmd_model_from_json(m_json, "model", &err);
-	assert_true(c && p && m);
-	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	struct parts parts = read_parts(plan, &err);
+	assert_true(parts.cluster && parts.plan && parts.model);
+	struct hspmd_graph_source source = hspmd_graph_source_model(parts.model);
 	for (int bf16 = 0; bf16 < 2; bf16++) {
 		source.precision = bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
-		struct hspmd_program *program = hspmd_program_build(&source, p, c, 1, NULL, &err);
+		struct hspmd_program *program = hspmd_program_build(&source, parts.plan, parts.cluster, 1, NULL, &err);
 		if (!program)
 			fail_msg("%s", err.text);
-		char *text = hspmd_program_text(program, c), *update = strstr(text, " adamw "),
+		char *text = hspmd_program_text(program, parts.cluster), *update = strstr(text, " adamw "),
 		     *out = update ? strstr(update, " -> ") : NULL;
 		size_t bytes = 0;
 		for (int i = 0; i < program->state_count; i++)
@@ -248,12 +262,7 @@ static void test_program_text(void **state)
 		free(text);
 		hspmd_program_destroy(program);
 	}
-	hspmd_model_destroy(m);
-	hspmd_plan_destroy(p);
-	hspmd_cluster_destroy(c);
-	json_decref(c_json);
-	json_decref(p_json);
-	json_decref(m_json);
+	free_parts(&parts);
 	free(plan);
 }
 

@@ -314,12 +314,12 @@ static void write_prefetch(FILE *f, struct hspmd_costs *costs, const struct hspm
 	if (!hspmd_timing_compute(costs, ahead, &with, NULL)) {
 		if (!hspmd_timing_compute(costs, late, &without, NULL)) {
 			fprintf(f,
-			        "The weights of a layer are gathered %s: a step of %.4g s %s %.4g s, and %.4g GB on the fullest device "
-			        "%s %.4g.\n",
+			        "The weights of a layer are gathered %s: a step of %.4g s instead of %.4g s, and %.4g GB on the fullest "
+			        "device instead of %.4g.\n",
 			        p->no_prefetch ? "when a pass comes to it, not while the layer before it computes"
 			                       : "while the layer before it computes",
-			        (p->no_prefetch ? &without : &with)->step_s, "instead of", (p->no_prefetch ? &with : &without)->step_s,
-			        (p->no_prefetch ? less : more) / 1e9, "instead of", (p->no_prefetch ? more : less) / 1e9);
+			        (p->no_prefetch ? &without : &with)->step_s, (p->no_prefetch ? &with : &without)->step_s,
+			        (p->no_prefetch ? less : more) / 1e9, (p->no_prefetch ? more : less) / 1e9);
 			hspmd_timing_clear(&without);
 		}
 		hspmd_timing_clear(&with);
