@@ -144,6 +144,8 @@ static struct hspmd_program *build(const struct hspmd_program *of, const struct 
 	struct hspmd_link_cost across = hspmd_link_cost_of_cluster(cluster), cost = across;
 	if (!plan->synthesis)
 		cost.node = NULL; /* between stages there are few devices; the bulk of the data between nodes is gradients and parameters */
+	/* A cut along samples or tokens would not be possible for every number of samples and every length that a step may have. */
+	cost.whole_dims = plan->pipelines[0].length_count ? 2 : 0;
 	cost.cache = hspmd_resolve_cache_create();
 	across.cache = hspmd_resolve_cache_create();
 	struct hspmd_pipelines *pipelines = NULL;

@@ -181,7 +181,7 @@ static int find_shape(struct hspmd_step_programs *s, int64_t length, int64_t sam
 int hspmd_step_programs_check(struct hspmd_step_programs *s, const int *most, struct hspmd_error *err)
 {
 	for (int l = 0; l < s->count; l++)
-		if (most[l] && find_shape(s, s->lengths[l], most[l], err) < 0)
+		if (most[l] && (find_shape(s, s->lengths[l], 1, err) < 0 || find_shape(s, s->lengths[l], most[l], err) < 0))
 			return -1;
 	return 0;
 }

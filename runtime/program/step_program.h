@@ -24,7 +24,8 @@ void hspmd_step_programs_destroy(struct hspmd_step_programs *s);
 struct hspmd_program *hspmd_step_program_make(struct hspmd_step_programs *s, const struct hspmd_step_batches *batches,
                                               struct hspmd_error *err);
 
-/* Checks that micro-batches of every length, with at most most[length] samples (0: none), can be bound. 0 or -1 and err. */
+/* Checks that micro-batches of every length, with at most most[length] samples (0: none), can be bound: one sample can be divided if and
+ * only if every number of them can, and the largest number needs the most memory. 0 or -1 and err. */
 int hspmd_step_programs_check(struct hspmd_step_programs *s, const int *most, struct hspmd_error *err);
 
 #endif

@@ -135,7 +135,8 @@ static int deliver_balanced(struct exchange *e, const bool *done)
 			fetch[count++] = f;
 		}
 	}
-	if (hspmd_assign_senders(e->r->arena, fetch, count, e->r->device_count, &sends) != 0)
+	bool whole = e->r->cost && e->r->cost->whole_dims > 0; /* a cut in row-major order is one along the outermost dimension */
+	if (hspmd_assign_senders(e->r->arena, fetch, count, e->r->device_count, whole, &sends) != 0)
 		return -1;
 	for (size_t i = 0; i < sends.count; i++) {
 		const struct send *send = &sends.send[i];

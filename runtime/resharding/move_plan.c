@@ -246,7 +246,7 @@ static int plan(struct planner *p, size_t have_count, size_t need_count)
 		return hspmd_fail_memory(p->err, "planning moves");
 	if (plan_tensors(p, have_count, need_count) != 0)
 		return -1;
-	if (hspmd_assign_senders(p->arena, p->fetch, p->fetch_count, p->location_count, &sends) != 0)
+	if (hspmd_assign_senders(p->arena, p->fetch, p->fetch_count, p->location_count, false, &sends) != 0)
 		return hspmd_fail_memory(p->err, "planning moves");
 	for (size_t i = 0; i < sends.count; i++) {
 		const struct send *e = &sends.send[i];

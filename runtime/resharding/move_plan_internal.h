@@ -42,8 +42,9 @@ struct sends {
 };
 
 /* Assigns fetches to senders so that the load of the busiest sender is within 2 % of the least possible, cutting as few fetches as that
- * needs. 0 or -1 (memory). */
-int hspmd_assign_senders(struct hspmd_arena *arena, const struct fetch *fetches, size_t count, int senders, struct sends *sends);
+ * needs; whole: cutting none, so that the load may be more. 0 or -1 (memory). */
+int hspmd_assign_senders(struct hspmd_arena *arena, const struct fetch *fetches, size_t count, int senders, bool whole,
+                         struct sends *sends);
 
 /* ---- balance.c */
 /* Bytes that any sender of a set can send. */

@@ -127,18 +127,18 @@ static int64_t extent(const struct hspmd_box *box, int dim)
 	return box->hi[dim] - box->lo[dim];
 }
 
-/* The dimension along which to cut a box in n: one that is cut in `near` (may be NULL), so that the parts match the boxes there; else the
- * outermost that is long enough; else the longest. -1: a scalar. */
-static int cut_dimension(const struct hspmd_box *box, int n, const struct hspmd_box *near)
+/* The dimension, `first` or later, along which to cut a box in n: one that is cut in `near` (may be NULL), so that the parts match the
+ * boxes there; else the outermost that is long enough; else the longest. -1: there is none. */
+static int cut_dimension(const struct hspmd_box *box, int first, int n, const struct hspmd_box *near)
 {
-	for (int d = 0; near && d < box->rank; d++)
+	for (int d = first; near && d < box->rank; d++)
 		if (extent(box, d) >= n && extent(near, d) < extent(box, d))
 			return d;
-	for (int d = 0; d < box->rank; d++)
+	for (int d = first; d < box->rank; d++)
 		if (extent(box, d) >= n)
 			return d;
 	int longest = -1;
-	for (int d = 0; d < box->rank; d++)
+	for (int d = first; d < box->rank; d++)
 		if (longest < 0 || extent(box, d) > extent(box, longest))
 			longest = d;
 	return longest;
@@ -198,9 +198,9 @@ static int same_box(const struct sharer *sharers, int count, bool by_node)
 }
 
 /* Divides the box of sharers[0..n) among them; their parts are pieces of the given addend. */
-static void share_out(struct placement *p, const struct sharer *sharers, int n, int addend, int addends)
+static void share_out(const struct resolver *r, struct placement *p, const struct sharer *sharers, int n, int addend, int addends)
 {
-	int dim = cut_dimension(&sharers[0].piece->box, n, sharers[0].near);
+	int dim = cut_dimension(&sharers[0].piece->box, r->cost ? r->cost->whole_dims : 0, n, sharers[0].near);
 	for (int k = 0; k < n; k++) {
 		struct piece part = { .device = sharers[k].piece->device, .addend = addend, .addends = addends, .copies = 1 };
 		if (nth_part(&sharers[0].piece->box, dim, n, k, &part.box))
@@ -220,7 +220,7 @@ const struct placement *hspmd_placement_scattered(struct resolver *r, const stru
 		if (!complete(sharers + i, n))
 			return p;
 		shared = shared || n > 1;
-		share_out(scattered, sharers + i, n, 0, 1);
+		share_out(r, scattered, sharers + i, n, 0, 1);
 	}
 	if (!shared)
 		return p;
@@ -229,14 +229,14 @@ const struct placement *hspmd_placement_scattered(struct resolver *r, const stru
 }
 
 /* Holders of all addends of one box, node by node: one addend per node. */
-static void share_out_nodes(struct placement *p, const struct sharer *sharers, int count)
+static void share_out_nodes(const struct resolver *r, struct placement *p, const struct sharer *sharers, int count)
 {
 	int nodes = 0, addend = 0;
 	for (int i = 0, n; i < count; i += n, nodes++)
 		n = same_box(sharers + i, count - i, true);
 	for (int i = 0, n; i < count; i += n, addend++) {
 		n = same_box(sharers + i, count - i, true);
-		share_out(p, sharers + i, n, addend, nodes);
+		share_out(r, p, sharers + i, n, addend, nodes);
 	}
 }
 
@@ -259,7 +259,7 @@ const struct placement *hspmd_placement_reduced_per_node(struct resolver *r, con
 			return p;
 		across = across || sharers[i].node != sharers[i + n - 1].node;
 		together = together || same_box(sharers + i, n, true) > 1;
-		share_out_nodes(within, sharers + i, n);
+		share_out_nodes(r, within, sharers + i, n);
 	}
 	if (!across || !together)
 		return p;

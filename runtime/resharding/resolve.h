@@ -102,6 +102,7 @@ struct hspmd_link_cost {
 	double (*choice_seconds)(const void *context, int device);
 	/* Returns true if the device gathers and sums with others of this kind around a ring. NULL: none does. */
 	bool (*rings)(const void *context, int device);
+	int whole_dims;  /* the transfer cuts no value along the first so many dimensions where neither annotation does; 0: along any */
 	double together; /* so many times a message's bytes travel in it, because those of other tensors join it; 0: alone */
 	struct hspmd_resolve_cache *cache; /* earlier answers under this cost; NULL: none */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From quotas to boxes: the fetches that have the same possible senders form a row, the row's bytes are divided at the quotas, and a
- * division inside a fetch moves to the fetch's end if that is near enough, else cuts the fetch. */
+ * division inside a fetch moves to the fetch's end if that is near enough or fetches stay whole, else cuts the fetch. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +13,7 @@ struct assigner {
 	struct hspmd_arena *arena;
 	const struct fetch *fetch;
 	struct sends *out;
+	bool whole;  /* no fetch is cut */
 	size_t *row; /* fetches in the order of their classes */
 	size_t row_count;
 };
@@ -97,7 +98,8 @@ static int assign_row(struct assigner *d, const size_t *row, size_t count, const
 			int64_t cut = elements;
 			if (next < class->senders->count && bound < start + elements * unit) {
 				int64_t smaller = class->quota[sender] < class->quota[next] ? class->quota[sender] : class->quota[next];
-				cut = round_cut(&f->box, (bound - start) / unit, (int64_t)(LEEWAY * (double)smaller) / unit);
+				int64_t leeway = d->whole ? elements : (int64_t)(LEEWAY * (double)smaller) / unit;
+				cut = round_cut(&f->box, (bound - start) / unit, leeway);
 			}
 			if (cut > at && add_range(d, row[i], class->senders->senders[sender], &f->box, 0, at, cut) != 0)
 				return -1;
@@ -131,9 +133,9 @@ static int classify(struct assigner *d, struct balance_class *classes, size_t *f
 	return 0;
 }
 
-int hspmd_assign_senders(struct hspmd_arena *arena, const struct fetch *fetches, size_t count, int senders, struct sends *sends)
+int hspmd_assign_senders(struct hspmd_arena *arena, const struct fetch *fetches, size_t count, int senders, bool whole, struct sends *sends)
 {
-	struct assigner d = { .arena = arena, .fetch = fetches, .out = sends, .row_count = count };
+	struct assigner d = { .arena = arena, .fetch = fetches, .out = sends, .whole = whole, .row_count = count };
 	struct balance_class *classes = hspmd_arena_alloc(arena, count, sizeof *classes);
 	size_t *first = hspmd_arena_alloc(arena, count + 1, sizeof *first), class_count;
 	int64_t most;

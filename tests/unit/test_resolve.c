@@ -63,6 +63,41 @@ static void count_kinds(const struct hspmd_transfer *t, struct tally *tally)
 		tally->kinds[t->steps[s].kind]++;
 }
 
+/* Returns true if source or destination, values 0 and the last, begin or end there. */
+static bool is_bound(const struct hspmd_transfer *t, int dim, int64_t at)
+{
+	for (int v = 0; v<t->value_count; v += t->value_count> 1 ? t->value_count - 1 : 1)
+		for (int i = 0; i < t->layout[v].device_count; i++)
+			if (t->layout[v].box[i].lo[dim] == at || t->layout[v].box[i].hi[dim] == at)
+				return true;
+	return false;
+}
+
+static int count_cuts(const struct hspmd_transfer *t, const struct hspmd_box *box, int dims)
+{
+	int cuts = 0;
+	for (int d = 0; d < dims && d < t->shape.rank && box->lo[d] < box->hi[d]; d++)
+		cuts += !is_bound(t, d, box->lo[d]) + !is_bound(t, d, box->hi[d]);
+	return cuts;
+}
+
+/* Bounds along the first `dims` dimensions where neither source nor destination has one. */
+static int cuts_along(const struct hspmd_transfer *t, int dims)
+{
+	int cuts = 0;
+	for (int v = 1; v + 1 < t->value_count; v++)
+		for (int i = 0; i < t->layout[v].device_count; i++)
+			cuts += count_cuts(t, &t->layout[v].box[i], dims);
+	for (int k = 0; k < t->step_count; k++) {
+		const struct hspmd_comm_step *step = &t->steps[k];
+		for (int m = 0; m < step->member_count; m++)
+			cuts += (step->in ? count_cuts(t, &step->in[m], dims) : 0) + (step->out ? count_cuts(t, &step->out[m], dims) : 0);
+		for (int m = 0; m < step->move_count; m++)
+			cuts += count_cuts(t, &step->moves[m].box, dims);
+	}
+	return cuts;
+}
+
 static void one_case(uint64_t seed, struct tally *tally)
 {
 	struct random r = { seed * 1000003 };
@@ -71,12 +106,16 @@ static void one_case(uint64_t seed, struct tally *tally)
 	struct hspmd_annotation *a = random_annotation(&r, &shape, devices);
 	struct hspmd_annotation *b = random_range(&r, 0, 1) ? random_annotation(&r, &shape, devices) : random_relative(&r, a, &shape);
 	bool exact = random_range(&r, 0, 3) > 0;
-	struct hspmd_link_cost cost = { .seconds = node_seconds, .node = random_range(&r, 0, 2) ? node_number : NULL };
+	struct hspmd_link_cost cost = { .seconds = node_seconds,
+		                        .node = random_range(&r, 0, 2) ? node_number : NULL,
+		                        .whole_dims = (int)random_range(&r, 0, 2) };
+	const struct hspmd_link_cost *by = random_range(&r, 0, 1) ? &cost : NULL;
 	struct hspmd_error err = { "" };
-	struct hspmd_transfer *t =
-	        hspmd_resolve(&shape, random_range(&r, 0, 1) ? 4 : 4000, a, b, random_range(&r, 0, 1) ? &cost : NULL, &err);
+	struct hspmd_transfer *t = hspmd_resolve(&shape, random_range(&r, 0, 1) ? 4 : 4000, a, b, by, &err);
 	if (!t)
 		fail_case(seed, a, b, err.text);
+	if (by && cuts_along(t, cost.whole_dims))
+		fail_case(seed, a, b, "a dimension that must stay whole is cut");
 	int64_t n = hspmd_shape_elements(&shape);
 	double *full = malloc((size_t)n * sizeof *full);
 	for (int64_t i = 0; i < n; i++)
