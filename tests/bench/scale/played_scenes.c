@@ -33,6 +33,7 @@ struct play {
 	struct played_phase *phase; /* what was seen, PLAYED_PHASES_MAX of them */
 	int phases;
 	struct played_counts before;
+	int64_t whole;                 /* workers of the generation that WHOLE_AGAIN waits for */
 	int asked_before, srun_before; /* calls of Slurm, as in struct played_phase */
 	struct hspmd_stream *asked;    /* a command that has not been answered */
 	json_t *reply;
@@ -99,7 +100,7 @@ static void hear_reply(struct play *p)
 
 /* ---- phases */
 
-enum until { NEW_GENERATION, COMMITTED, SECONDS, ALL_BACK };
+enum until { NEW_GENERATION, WHOLE_AGAIN, COMMITTED, SECONDS, ALL_BACK };
 
 static void begin(struct play *p)
 {
@@ -126,6 +127,8 @@ static bool reached(const struct play *p, const struct played_counts *c, enum un
 	switch (what) {
 	case NEW_GENERATION:
 		return c->training > p->before.training && c->steps >= p->before.steps + 2 && (!p->asked || p->reply);
+	case WHOLE_AGAIN: /* not of a better plan for a part, which may come first */
+		return c->training > p->before.training && c->steps >= p->before.steps + 2 && c->workers >= p->whole;
 	case COMMITTED: /* and all nodes know it */
 		return p->reply && c->committed - p->before.committed >= c->workers / PLAYED_NODE_DEVICES;
 	case ALL_BACK:
@@ -252,6 +255,7 @@ static int scenes(struct play *p, int nodes, struct hspmd_error *err)
 	if (phase(p, "rack lost", NEW_GENERATION, err))
 		return -1;
 	begin(p);
+	p->whole = p->before.workers;
 	/* Part of what is left: the first nodes keep the controller. */
 	int first = nodes / 2, cut = nodes / 8;
 	played_agents_cut(p->agents, first, cut, true);
@@ -259,7 +263,7 @@ static int scenes(struct play *p, int nodes, struct hspmd_error *err)
 		return -1;
 	begin(p);
 	played_agents_cut(p->agents, first, cut, false);
-	if (phase(p, "healed", NEW_GENERATION, err))
+	if (phase(p, "healed", WHOLE_AGAIN, err))
 		return -1;
 	begin(p);
 	return stand_still(p, err) ? -1 : restart(p, err);
