@@ -28,12 +28,11 @@ void better_plan_forget(struct hspmd_controller *m)
 	memset(b, 0, sizeof *b);
 }
 
-/* It stays, as the last event says; a later incarnation need not search again. */
-static void keep(struct hspmd_controller *m, struct bound_plan *l)
+/* It stays; a later incarnation need not search again. */
+static void keep(struct hspmd_controller *m, struct bound_plan *l, const char *why)
 {
-	const json_t *last = json_array_get(m->events, json_array_size(m->events) - 1);
-	const char *why = json_string_value(json_object_get(last, "text"));
-	snprintf(l->found, sizeof l->found, "%s", why ? why : "nothing better");
+	snprintf(l->found, sizeof l->found, "the repaired plan stays: %.200s", why);
+	note_event(m, "better_plan", "%s", l->found);
 	better_plan_forget(m);
 	l->behind = 0;
 	if (l == m->current.bound_plan)
@@ -45,8 +44,7 @@ static void search(struct hspmd_controller *m, struct bound_plan *l)
 	struct hspmd_error err;
 	json_t *cluster = usable_cluster(m, &err);
 	if (!cluster) {
-		note_event(m, "better_plan", "the repaired plan stays: %s", err.text);
-		keep(m, l);
+		keep(m, l, err.text);
 		return;
 	}
 	m->better_plan = (struct better_plan){ .solve = solve_ask(m, cluster, l, false),
@@ -61,20 +59,20 @@ static void decide(struct hspmd_controller *m, struct bound_plan *l)
 	json_t *answer = m->better_plan.answer, *plan = json_object_get(answer, "plan");
 	struct bound_plan *better = NULL;
 	if (!plan || plans_same_work(plan, l->plan_json))
-		note_event(m, "better_plan", "the repaired plan stays: no other was found");
-	else if (!(better = bound_plan_create(m, json_object_get(answer, "cluster"), plan, "plan", &err)))
-		note_event(m, "better_plan", "the repaired plan stays: %s", err.text);
+		hspmd_fail(&err, "no other was found");
+	else
+		better = bound_plan_create(m, json_object_get(answer, "cluster"), plan, "plan", &err);
 	if (better && !bound_plan_agents_up(better)) { /* a node was lost that is not in use */
 		better_plan_forget(m);
-	} else if (better && change_pays_off(m, "better_plan", json_number_value(json_object_get(answer, "current_step_s")),
-	                                     better->plan->predicted.step_s)) {
+	} else if (better &&
+	           change_pays_off(m, json_number_value(json_object_get(answer, "current_step_s")), better->plan->predicted.step_s, &err)) {
 		l->behind = 0;
 		snprintf(l->found, sizeof l->found, "a better one, which replaces it");
 		better_plan_forget(m);
 		change_open(m, "better-plan");
 		next_begin(m, bound_plan_ref(better));
 	} else {
-		keep(m, l);
+		keep(m, l, err.text);
 	}
 	bound_plan_unref(better);
 }
@@ -90,8 +88,7 @@ bool advance_better_plan(struct hspmd_controller *m)
 	if (!l)
 		return false;
 	if (b->solve && m->now >= b->deadline) {
-		note_event(m, "better_plan", "the repaired plan stays: the solver did not answer in time");
-		keep(m, l);
+		keep(m, l, "the solver did not answer in time");
 		return true;
 	}
 	if (!b->solve && !b->answer) {

@@ -116,8 +116,8 @@ bool is_steady(const struct hspmd_controller *m);
 /* Begins a change of this cause, unless one has begun; no new plan is requested. */
 void change_open(struct hspmd_controller *m, const char *cause);
 /* Of a change without which the job would go on: returns true if steps of plan_s instead of current_s seconds (0: unknown) are enough
- * faster for the site's policy, and save in the steps that are left more than the change costs. If not, an event `what` says so. */
-bool change_pays_off(struct hspmd_controller *m, const char *what, double current_s, double plan_s);
+ * faster for the site's policy, and save in the steps that are left more than the change costs; if not, `why` says so. */
+bool change_pays_off(const struct hspmd_controller *m, double current_s, double plan_s, struct hspmd_error *why);
 
 /* checkpoint_schedule.c: when checkpoints are due, and how many copies; starts none itself */
 bool checkpoint_possible(const struct hspmd_controller *m); /* to some disk */

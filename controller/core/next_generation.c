@@ -211,11 +211,12 @@ void on_plan(struct hspmd_controller *m, const struct run_event *e)
 	else if (!bound_plan_agents_up(l)) /* one was lost in the meantime, and a message to it would be lost, too */
 		m->change.wanted = true;
 	else if (m->change.optional && m->current.phase == PHASE_TRAINING &&
-	         !change_pays_off(m, "straggler", json_number_value(json_object_get(e->value, "current_step_s")),
-	                          l->plan->predicted.step_s))
+	         !change_pays_off(m, json_number_value(json_object_get(e->value, "current_step_s")), l->plan->predicted.step_s, &err)) {
+		note_event(m, "straggler", "the plan stays: %s", err.text);
 		change_close(m);
-	else
+	} else {
 		next_begin(m, bound_plan_ref(l));
+	}
 	bound_plan_unref(l);
 }
 

@@ -56,16 +56,16 @@ void request_replan(struct hspmd_controller *m, const char *cause)
 	c->not_before = m->now + m->config->timeouts.debounce;
 }
 
-bool change_pays_off(struct hspmd_controller *m, const char *what, double current_s, double plan_s)
+bool change_pays_off(const struct hspmd_controller *m, double current_s, double plan_s, struct hspmd_error *why)
 {
 	if (!(current_s > 0) || !(plan_s > 0))
 		return true;
 	double gain = 1 - plan_s / current_s, left = (double)(m->config->job->steps - m->steps_reported) * m->step_s;
-	bool pays_off = gain >= m->config->policy_terms.min_gain && gain * left > m->pause_s;
-	if (!pays_off)
-		note_event(m, what, "the plan stays: another would be %.1f %% faster and save %.1f s, and the change would cost %.1f s",
-		           100 * fmax(0, gain), fmax(0, gain) * left, m->pause_s);
-	return pays_off;
+	if (gain >= m->config->policy_terms.min_gain && gain * left > m->pause_s)
+		return true;
+	hspmd_fail(why, "another would be %.1f %% faster and save %.1f s, and the change would cost %.1f s", 100 * fmax(0, gain),
+	           fmax(0, gain) * left, m->pause_s);
+	return false;
 }
 
 bool is_switched(const struct hspmd_controller *m)

@@ -14,7 +14,7 @@
 #include "tests/unit/world_runs.h"
 
 #define SEEDS 12
-#define ANOTHER "the plan stays: another would be"
+#define ANOTHER "plan stays: another would be"
 
 static struct world *four_nodes(uint64_t seed, int steps, double repairs, double min_gain)
 {
