@@ -158,9 +158,12 @@ static int attention_777_window(struct hspmd_graph *g, enum hspmd_dtype type)
 	return attention(g, type, 777, 4, 4, 128, 300, false);
 }
 
-static int experts(struct hspmd_graph *g, enum hspmd_dtype type, int64_t tokens, int64_t count, int64_t each, int64_t width, int64_t inner)
+static int experts_of(struct hspmd_graph *g, enum hspmd_dtype type, int64_t tokens, int64_t count, int64_t each, int64_t width,
+                      int64_t inner, enum hspmd_activation activation, bool biases)
 {
-	struct hspmd_op_attr attr = { .experts = (int)count, .experts_per_token = (int)each, .scale = 0.7 };
+	struct hspmd_op_attr attr = {
+		.experts = (int)count, .experts_per_token = (int)each, .scale = 0.7, .activation = activation, .limit = 25
+	};
 	int logits = op_case_parameter(g, type, "logits", SHAPE(1, tokens, count)), routed[HSPMD_OP_MAX_IO];
 	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
 	int in[] = { op_case_parameter(g, type, "x", SHAPE(1, tokens, width)),
@@ -168,8 +171,31 @@ static int experts(struct hspmd_graph *g, enum hspmd_dtype type, int64_t tokens,
 		     routed[0],
 		     op_case_parameter(g, type, "gate", SHAPE(count, inner, width)),
 		     op_case_parameter(g, type, "up", SHAPE(count, inner, width)),
-		     op_case_parameter(g, type, "down", SHAPE(count, width, inner)) };
-	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
+		     op_case_parameter(g, type, "down", SHAPE(count, width, inner)),
+		     biases ? op_case_parameter(g, type, "gate_bias", SHAPE(count, inner)) : -1,
+		     biases ? op_case_parameter(g, type, "up_bias", SHAPE(count, inner)) : -1,
+		     biases ? op_case_parameter(g, type, "down_bias", SHAPE(count, width)) : -1 };
+	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, biases ? 9 : 6, NULL);
+}
+
+static int experts(struct hspmd_graph *g, enum hspmd_dtype type, int64_t tokens, int64_t count, int64_t each, int64_t width, int64_t inner)
+{
+	return experts_of(g, type, tokens, count, each, width, inner, HSPMD_SILU, false);
+}
+
+static int experts_biased(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts_of(g, type, 90, 3, 2, 40, 136, HSPMD_CLAMPED, true);
+}
+
+static int experts_gelu(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts_of(g, type, 50, 3, 2, 72, 40, HSPMD_GELU_TANH, true);
+}
+
+static int experts_gelu_erf(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts_of(g, type, 50, 3, 1, 72, 40, HSPMD_GELU_ERF, false);
 }
 
 static int experts_wide(struct hspmd_graph *g, enum hspmd_dtype type)
@@ -249,6 +275,9 @@ const struct op_case wide_cases[] = {
 	{ "attention packed, heads of 64", attention_packed_64, true, NULL },
 	{ "experts of 90 tokens", experts_wide, false, NULL },
 	{ "experts of 230 tokens", experts_tiled, false, NULL },
+	{ "experts with biases, clamped", experts_biased, false, NULL },
+	{ "experts with biases, gelu", experts_gelu, false, NULL },
+	{ "experts, gelu by erf", experts_gelu_erf, false, NULL },
 	{ "experts of 5 tokens", experts_few, false, NULL },
 	{ "experts of 330 tokens", experts_wide_tiled, true, NULL },
 	{ "experts of 600 tokens", experts_banded, true, NULL },

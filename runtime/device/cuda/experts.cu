@@ -114,8 +114,13 @@ static __device__ __forceinline__ int64_t expert_of(const struct experts &e, int
 	return expert;
 }
 
-/* Adds the biases to gate and up; act = f(gate) * up */
-template <typename T> static __global__ void __launch_bounds__(THREADS) activate_kernel(struct experts e)
+template <typename T> static __device__ __forceinline__ float activation_of(const struct experts &e, float gate, float up)
+{
+	return to_float(from_float<T>(gate_value(e.activation, e.limit, gate, up)));
+}
+
+/* Adds the biases to gate and up; act = f(gate) * up, if wanted */
+template <typename T> static __global__ void __launch_bounds__(THREADS) activate_kernel(struct experts e, bool wants_act)
 {
 	int64_t row = blockIdx.x;
 	if (row >= e.order.first[e.count])
@@ -127,7 +132,8 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) activate
 			act_gate[j] = from_float<T>(to_float(act_gate[j]) + to_float(((const T *)e.biases[0])[bias + j]));
 			act_up[j] = from_float<T>(to_float(act_up[j]) + to_float(((const T *)e.biases[1])[bias + j]));
 		}
-		act[j] = from_float<T>(gate_value(e.activation, e.limit, to_float(act_gate[j]), to_float(act_up[j])));
+		if (wants_act)
+			act[j] = from_float<T>(activation_of<T>(e, to_float(act_gate[j]), to_float(act_up[j])));
 	}
 }
 
@@ -151,8 +157,8 @@ static __global__ void __launch_bounds__(THREADS) scatter_kernel(struct experts 
 	}
 }
 
-/* On entry `result` holds dy * down, the gradient of act without the token's weight. Writes the gradient of the weight, and replaces gate
- * and up with their gradients, and act with weight * act, which ddown needs. */
+/* On entry `result` holds dy * down, the gradient of act without the token's weight. Writes the gradient of the weight, and weight * act,
+ * which ddown needs, and replaces gate and up with their gradients. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) differentiate_kernel(struct experts e)
 {
 	__shared__ float room[WARP];
@@ -163,9 +169,10 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) differen
 	float w = to_float(((const T *)e.weights)[k]), dweight = 0;
 	T *act_gate = (T *)e.act_gate, *act_up = (T *)e.act_up, *act = (T *)e.act;
 	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS) {
-		float dact = to_float(((const T *)e.result)[j]), own = to_float(act[j]), dgate, dup;
+		float dact = to_float(((const T *)e.result)[j]), gate = to_float(act_gate[j]), up = to_float(act_up[j]), dgate, dup;
+		float own = activation_of<T>(e, gate, up);
 		dweight += own * dact;
-		gate_gradients(e.activation, e.limit, w * dact, to_float(act_gate[j]), to_float(act_up[j]), &dgate, &dup);
+		gate_gradients(e.activation, e.limit, w * dact, gate, up, &dgate, &dup);
 		act_gate[j] = from_float<T>(dgate);
 		act_up[j] = from_float<T>(dup);
 		act[j] = from_float<T>(w * own);
@@ -252,18 +259,41 @@ static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, cons
 	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (int)e->count, of, (T *)c, n, depth);
 }
 
-/* Sorts and gathers the rows, and runs them through the first layer. */
-template <typename T> static void first_layer(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct experts *e, int first)
+/* Gate and up in one product, where there is one; the forward pass needs their activation alone, the backward pass what it is computed
+ * from. */
+template <typename T> static bool gate_up_at_once(struct hspmd_cuda *cuda, const struct experts *e, bool forward)
+{
+	struct hspmd_cuda_groups groups = groups_of(e);
+	struct hspmd_cuda_gate_up p = {};
+	p.gate = e->gate;
+	p.up = e->up;
+	p.biases[0] = e->biases[0];
+	p.biases[1] = e->biases[1];
+	p.act_gate = forward ? NULL : e->act_gate;
+	p.act_up = forward ? NULL : e->act_up;
+	p.act = forward ? e->act : NULL;
+	p.activation = e->activation;
+	p.limit = e->limit;
+	return cuda->wgmma && hspmd_cuda_grouped_fits(sizeof(T) == 2 ? HSPMD_BF16 : HSPMD_F32, e->inner, e->width) &&
+	       hspmd_cuda_grouped_wgmma_gate_up(cuda, &groups, e->rows, e->inner, e->width, &p);
+}
+
+/* Sorts and gathers the rows, and runs them through the first layer: to act, or if not forward to gate and up. */
+template <typename T>
+static void first_layer(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct experts *e, int first, bool forward)
 {
 	const struct hspmd_view *gate = &args->in[first + 3];
 	hspmd_cuda_stable_sort_run(cuda, (const int32_t *)args->in[first + 1].data, e->most, (int32_t)gate->start[0], e->count,
 	                           args->workspace, &e->order);
 	auto *gather = gather_kernel<T>;
 	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, (T *)e->rows);
+	if (gate_up_at_once<T>(cuda, e, forward))
+		return;
 	multiply_rows<T>(cuda, e, e->rows, e->gate, NULL, NULL, e->act_gate, e->inner, e->width, true);
 	multiply_rows<T>(cuda, e, e->rows, e->up, NULL, NULL, e->act_up, e->inner, e->width, true);
 	auto *activate = activate_kernel<T>;
-	LAUNCH(activate, (unsigned)e->most, THREADS, 0, cuda->stream, *e);
+	if (forward || e->biases[0])
+		LAUNCH(activate, (unsigned)e->most, THREADS, 0, cuda->stream, *e, forward);
 }
 
 template <typename T> static int experts_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
@@ -273,7 +303,7 @@ template <typename T> static int experts_of(struct hspmd_cuda *cuda, const struc
 	e.to = args->out[0].data;
 	if (!e.most)
 		return 0;
-	first_layer<T>(cuda, args, &e, 0);
+	first_layer<T>(cuda, args, &e, 0, true);
 	multiply_rows<T>(cuda, &e, e.act, e.down, NULL, NULL, e.result, e.width, e.inner, true);
 	auto *scatter = scatter_kernel<T>;
 	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[1].data, (int32_t)args->in[3].start[0],
@@ -321,7 +351,7 @@ template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const 
 		return 0;
 	if (e.dweights)
 		cudaMemsetAsync(e.dweights, 0, (size_t)e.most * sizeof(T), cuda->stream);
-	first_layer<T>(cuda, args, &e, 1);
+	first_layer<T>(cuda, args, &e, 1, false);
 	auto *gather = gather_kernel<T>;
 	LAUNCH(gather, (unsigned)e.most, THREADS, 0, cuda->stream, e, (const T *)e.dy, (T *)e.rows_dy);
 	multiply_rows<T>(cuda, &e, e.rows_dy, e.down, NULL, NULL, e.result, e.inner, e.width, false);

@@ -13,6 +13,16 @@ struct hspmd_cuda_groups {
 	int64_t count, most;  /* groups; upper bound of the rows of all */
 };
 
+/* The first layer of experts: gate and up of the rows, and their activation. Types are BF16. */
+struct hspmd_cuda_gate_up {
+	const void *gate, *up;   /* [group][n][depth] */
+	const void *biases[2];   /* [group][n]; NULL: none */
+	void *act_gate, *act_up; /* [row][n]; NULL: not wanted */
+	void *act;               /* the same */
+	int activation;
+	float limit;
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -35,6 +45,9 @@ void hspmd_cuda_grouped_grad(struct hspmd_cuda *cuda, const struct hspmd_cuda_gr
 int hspmd_cuda_grouped_wgmma_prepare(struct hspmd_error *err);
 bool hspmd_cuda_grouped_wgmma_rows(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *const a[2],
                                    const void *const b[2], void *c, int64_t n, int64_t depth, bool transposed);
+/* Two products of the same rows, each rounded once, and once more after its bias is added, and then what follows. */
+bool hspmd_cuda_grouped_wgmma_gate_up(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *rows, int64_t n,
+                                      int64_t depth, const struct hspmd_cuda_gate_up *p);
 bool hspmd_cuda_grouped_wgmma_grad(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *left, const void *right,
                                    float *c, int64_t m, int64_t n, bool accumulate);
 

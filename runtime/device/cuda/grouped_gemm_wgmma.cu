@@ -5,7 +5,13 @@
  *
  * Bound: tensor cores, if operands come from the L2 cache: a step is 2 ROWS COLUMNS DEPTH FLOPs, 1024 cycles of a multiprocessor, beside
  * 768 of its shared memory, and reads 48 KiB. Blocks that run at the same time are neighbours in both directions (tile_of), so that most of
- * these bytes were read before. Shared memory: 193 KiB, all registers, one block per multiprocessor. */
+ * these bytes were read before. Shared memory: 193 KiB, all registers, one block per multiprocessor.
+ *
+ * Gate and up of experts are one product: a block's columns are half of them gate's and half up's, so that a thread has both sums of an
+ * element, and applies the activation before anything is written. The product reads as many bytes for its FLOPs as two do. An element of
+ * gate costs 2 bytes of memory in the forward pass, and 4 in the backward pass, whose next kernel computes the activation again, instead
+ * of 10 and 12 with a kernel that reads gate and up and writes the activation. */
+#include "runtime/device/cuda/gate.h"
 #include "runtime/device/cuda/grouped_gemm.h"
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/cuda/row_tiles.h"
@@ -20,9 +26,12 @@
 #define STAGES 4
 #define THREADS ((GROUPS + 1) * GROUP_THREADS)
 #define SLAB_BYTES (DEPTH * SLAB_ROW_BYTES) /* of 64 rows or columns of an operand, and a step's depth */
+#define HALF (COLUMNS / 2)
+#define HALF_BYTES (HALF / SLAB_COLUMNS * SLAB_BYTES)
 #define BAND 8                              /* tiles of rows next to each other that are computed for one tile of columns after another */
 
-/* Operands, as they lie in memory: [outer, depth] or [depth, outer] of each group. A second pair may follow the first. */
+/* Operands, as they lie in memory: [outer, depth] or [depth, outer] of each group. A second pair may follow the first, or the right operand
+ * consist of two. */
 struct operand_maps {
 	CUtensorMap left[2], right[2];
 };
@@ -63,8 +72,9 @@ static __device__ __forceinline__ void copy_operand(char *to, const CUtensorMap 
 	}
 }
 
-/* Runs on one warp. Rows of the depth beyond its end may hold anything, those of another group, too: they become zeros. */
-template <bool left_depth_first, bool right_depth_first>
+/* Runs on one warp. Rows of the depth beyond its end may hold anything, those of another group, too: they become zeros. two_rights: half of
+ * the columns are of the second right operand. */
+template <bool left_depth_first, bool right_depth_first, bool two_rights>
 static __device__ __forceinline__ void copy_steps(const struct operand_maps &maps, struct grouped_shared *to, const struct tile_work &w)
 {
 	struct ring<STAGES> at = { 0, 1 }, last = at;
@@ -75,8 +85,10 @@ static __device__ __forceinline__ void copy_steps(const struct operand_maps &map
 			if (threadIdx.x == 0) {
 				barrier_arrive_expecting(&to->full[at.stage], (int)sizeof *stage);
 				copy_operand<left_depth_first, ROWS>(stage->left, &maps.left[pair], w.row, depth, 0, &to->full[at.stage]);
-				copy_operand<right_depth_first, COLUMNS>(stage->right, &maps.right[pair], w.column, depth, w.matrix,
-				                                         &to->full[at.stage]);
+				for (int i = 0; i < (two_rights ? 2 : 1); i++)
+					copy_operand<right_depth_first, two_rights ? HALF : COLUMNS>(stage->right + i * HALF_BYTES,
+					                                                             &maps.right[pair + i], w.column, depth,
+					                                                             w.matrix, &to->full[at.stage]);
 			}
 		}
 	int beyond = (w.end - w.begin) % DEPTH;
@@ -92,12 +104,11 @@ static __device__ __forceinline__ void copy_steps(const struct operand_maps &map
 }
 
 /* A group's sums of 64 rows: of the first half of the columns, and of the second. */
-typedef float tile_sums[2][COLUMNS / 16][4];
+typedef float tile_sums[2][HALF / 8][4];
 
 template <bool left_depth_first, bool right_depth_first>
 static __device__ __forceinline__ void multiply_steps(tile_sums &sums, struct grouped_shared *from, const struct tile_work &w)
 {
-	const int half_bytes = COLUMNS / 2 / SLAB_COLUMNS * SLAB_BYTES;
 	struct ring<STAGES> at = { 0, 0 }, before = at;
 	int group = (int)threadIdx.x / GROUP_THREADS - 1, steps = w.pairs * ((w.end - w.begin + DEPTH - 1) / DEPTH);
 	bool clears = left_depth_first && (w.end - w.begin) % DEPTH;
@@ -114,9 +125,9 @@ static __device__ __forceinline__ void multiply_steps(tile_sums &sums, struct gr
 		for (int k = 0; k < DEPTH; k += 16)
 #pragma unroll
 			for (int half = 0; half < 2; half++)
-				multiply_slabs<COLUMNS / 2, left_depth_first, right_depth_first>(
+				multiply_slabs<HALF, left_depth_first, right_depth_first>(
 				        sums[half], descriptor_after(a, k * (left_depth_first ? SLAB_ROW_BYTES : 2)),
-				        descriptor_after(b, half * half_bytes + k * (right_depth_first ? SLAB_ROW_BYTES : 2)), true);
+				        descriptor_after(b, half * HALF_BYTES + k * (right_depth_first ? SLAB_ROW_BYTES : 2)), true);
 		products_commit();
 		products_wait<1>();
 		if (step)
@@ -128,7 +139,7 @@ static __device__ __forceinline__ void multiply_steps(tile_sums &sums, struct gr
 }
 
 /* Computes one tile; store(sums) is called by the threads that have some. */
-template <bool left_depth_first, bool right_depth_first, typename F>
+template <bool left_depth_first, bool right_depth_first, bool two_rights, typename F>
 static __device__ __forceinline__ void compute_tile(const struct operand_maps &maps, char *shared, const struct tile_work &w, F store)
 {
 	struct grouped_shared *room = (struct grouped_shared *)align_tiles(shared);
@@ -144,7 +155,7 @@ static __device__ __forceinline__ void compute_tile(const struct operand_maps &m
 	if (threadIdx.x < GROUP_THREADS) {
 		registers_lower<COPYING_REGISTERS>();
 		if (threadIdx.x < WARP)
-			copy_steps<left_depth_first, right_depth_first>(maps, room, w);
+			copy_steps<left_depth_first, right_depth_first, two_rights>(maps, room, w);
 	} else {
 		tile_sums sums = {};
 		registers_raise<COMPUTING_REGISTERS>();
@@ -153,10 +164,28 @@ static __device__ __forceinline__ void compute_tile(const struct operand_maps &m
 	}
 }
 
-/* Row of the tile at which a warp's sums begin. */
-static __device__ __forceinline__ int warp_row()
+/* Calls f(row, rows, j) for the thread's sums [.][j..j + each - 1][2 rows..2 rows + 1], which are those of the row `row` of the result. */
+template <int each, typename F> static __device__ __forceinline__ void each_row(const struct tile_work &w, F f)
 {
-	return ((int)threadIdx.x / GROUP_THREADS - 1) * GROUP_ROWS + (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
+	int first = w.row + ((int)threadIdx.x / GROUP_THREADS - 1) * GROUP_ROWS + (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
+#pragma unroll
+	for (int rows = 0; rows < 2; rows++)
+#pragma unroll
+		for (int j = 0; j < HALF / 8; j += each)
+			f(first + fragment_row(2 * rows), rows, j);
+}
+
+/* Stores eight elements of a row in BF16, of the 32 of which the thread and its neighbours have pairs; column: where the 32 begin. */
+static __device__ __forceinline__ void store_eight(bf16 *row, uint32_t (&pairs)[4], int column, int end, bool is_there)
+{
+	pack<uint32_t> all;
+	transpose_pairs(pairs);
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		all.v[i] = pairs[i];
+	int c = column + eight_column(0);
+	if (is_there && c < end)
+		store_whole((pack<uint32_t> *)(row + c), all);
 }
 
 struct rows_product {
@@ -178,24 +207,75 @@ static __global__ void __launch_bounds__(THREADS, 1)
 		return;
 	struct tile_work w = { row, column * COLUMNS, 0, p.depth, p.pairs, group };
 	int end = p.first[group + 1];
-	compute_tile<false, !transposed>(maps, shared, w, [&](const tile_sums &sums) {
+	compute_tile<false, !transposed, false>(maps, shared, w, [&](const tile_sums &sums) {
+		each_row<4>(w, [&](int r, int rows, int j) {
 #pragma unroll
-		for (int rows = 0; rows < 2; rows++) {
-			int r = w.row + warp_row() + fragment_row(2 * rows);
+			for (int half = 0; half < 2; half++) {
+				uint32_t pairs[4];
 #pragma unroll
-			for (int half = 0; half < 2; half++)
+				for (int i = 0; i < 4; i++)
+					pairs[i] = pack_pair(sums[half][j + i][2 * rows], sums[half][j + i][2 * rows + 1]);
+				store_eight(p.c + (int64_t)r * p.n, pairs, w.column + half * HALF + j * 8, p.n, r < end);
+			}
+		});
+	});
+}
+
+struct gate_up_kernel_args {
+	struct rows_product of; /* c: not used */
+	struct hspmd_cuda_gate_up to;
+};
+
+/* What becomes of two neighbouring sums of gate and of up: all three as they are written. */
+template <int activation>
+static __device__ __forceinline__ void activate_pair(const struct hspmd_cuda_gate_up &to, int64_t bias, const float *gate, const float *up,
+                                                     uint32_t *gate_pair, uint32_t *up_pair, uint32_t *act_pair)
+{
+	float g[2], u[2], a[2];
 #pragma unroll
-				for (int j = 0; j < COLUMNS / 16; j += 4) {
-					pack<uint32_t> all;
-#pragma unroll
-					for (int i = 0; i < 4; i++)
-						all.v[i] = pack_pair(sums[half][j + i][2 * rows], sums[half][j + i][2 * rows + 1]);
-					transpose_pairs(all.v);
-					int c = w.column + half * COLUMNS / 2 + eight_column(j);
-					if (r < end && c < p.n)
-						store_whole((pack<uint32_t> *)(p.c + (int64_t)r * p.n + c), all);
-				}
+	for (int i = 0; i < 2; i++) {
+		g[i] = to_float(from_float<bf16>(gate[i]));
+		u[i] = to_float(from_float<bf16>(up[i]));
+		if (to.biases[0]) {
+			g[i] = to_float(from_float<bf16>(g[i] + to_float(((const bf16 *)to.biases[0])[bias + i])));
+			u[i] = to_float(from_float<bf16>(u[i] + to_float(((const bf16 *)to.biases[1])[bias + i])));
 		}
+		a[i] = to.act ? gate_value(activation, to.limit, g[i], u[i]) : 0.0f;
+	}
+	*gate_pair = pack_pair(g[0], g[1]);
+	*up_pair = pack_pair(u[0], u[1]);
+	*act_pair = pack_pair(a[0], a[1]);
+}
+
+template <int activation>
+static __global__ void __launch_bounds__(THREADS, 1)
+        grouped_gate_up_kernel(struct gate_up_kernel_args p, const __grid_constant__ struct operand_maps maps)
+{
+	DYNAMIC_SHARED(char, shared);
+	int tile, column, row;
+	tile_of(blockIdx.x, p.of.tiles, (p.of.n + HALF - 1) / HALF, &tile, &column);
+	int group = find_tile<ROWS>(p.of.first, p.of.groups, tile, &row);
+	if (group < 0)
+		return;
+	struct tile_work w = { row, column * HALF, 0, p.of.depth, 1, group };
+	int end = p.of.first[group + 1], n = p.of.n;
+	compute_tile<false, false, true>(maps, shared, w, [&](const tile_sums &sums) {
+		each_row<4>(w, [&](int r, int rows, int j) {
+			uint32_t gate[4], up[4], act[4];
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				int c = w.column + (j + i) * 8 + fragment_column(0);
+				activate_pair<activation>(p.to, (int64_t)group * n + (c < n ? c : 0), sums[0][j + i] + 2 * rows,
+				                          sums[1][j + i] + 2 * rows, &gate[i], &up[i], &act[i]);
+			}
+			int64_t at = (int64_t)r * n;
+			if (p.to.act_gate) {
+				store_eight((bf16 *)p.to.act_gate + at, gate, w.column + j * 8, n, r < end);
+				store_eight((bf16 *)p.to.act_up + at, up, w.column + j * 8, n, r < end);
+			}
+			if (p.to.act)
+				store_eight((bf16 *)p.to.act + at, act, w.column + j * 8, n, r < end);
+		});
 	});
 }
 
@@ -214,21 +294,17 @@ static __global__ void __launch_bounds__(THREADS, 1)
 	tile_of(blockIdx.x, (p.m + ROWS - 1) / ROWS, (p.n + COLUMNS - 1) / COLUMNS, &row, &column);
 	struct tile_work w = { row * ROWS, column * COLUMNS, p.first[blockIdx.y], p.first[blockIdx.y + 1], 1, 0 };
 	float *own = p.c + (int64_t)blockIdx.y * p.m * p.n;
-	compute_tile<true, true>(maps, shared, w, [&](const tile_sums &sums) {
+	compute_tile<true, true, false>(maps, shared, w, [&](const tile_sums &sums) {
+		each_row<1>(w, [&](int r, int rows, int j) {
 #pragma unroll
-		for (int rows = 0; rows < 2; rows++) {
-			int r = w.row + warp_row() + fragment_row(2 * rows);
-#pragma unroll
-			for (int half = 0; half < 2; half++)
-#pragma unroll
-				for (int j = 0; j < COLUMNS / 16; j++) {
-					int c = w.column + half * COLUMNS / 2 + j * 8 + fragment_column(0);
-					if (r >= p.m || c >= p.n)
-						continue;
-					float2 *to = (float2 *)(own + (int64_t)r * p.n + c), was = p.accumulate ? *to : make_float2(0, 0);
-					*to = make_float2(was.x + sums[half][j][2 * rows], was.y + sums[half][j][2 * rows + 1]);
-				}
-		}
+			for (int half = 0; half < 2; half++) {
+				int c = w.column + half * HALF + j * 8 + fragment_column(0);
+				if (r >= p.m || c >= p.n)
+					continue;
+				float2 *to = (float2 *)(own + (int64_t)r * p.n + c), was = p.accumulate ? *to : make_float2(0, 0);
+				*to = make_float2(was.x + sums[half][j][2 * rows], was.y + sums[half][j][2 * rows + 1]);
+			}
+		});
 	});
 }
 
@@ -246,7 +322,11 @@ static bool map_matrices(CUtensorMap *map, const void *data, int64_t matrices, i
 int hspmd_cuda_grouped_wgmma_prepare(struct hspmd_error *err)
 {
 	const void *kernels[] = { (const void *)grouped_rows_kernel<false>, (const void *)grouped_rows_kernel<true>,
-		                  (const void *)grouped_grad_kernel };
+		                  (const void *)grouped_grad_kernel,
+		                  (const void *)grouped_gate_up_kernel<HSPMD_SILU>,
+		                  (const void *)grouped_gate_up_kernel<HSPMD_GELU_TANH>,
+		                  (const void *)grouped_gate_up_kernel<HSPMD_GELU_ERF>,
+		                  (const void *)grouped_gate_up_kernel<HSPMD_CLAMPED> };
 	return hspmd_cuda_grouped_allow(kernels, sizeof kernels / sizeof *kernels, SHARED_BYTES, err);
 }
 
@@ -263,6 +343,24 @@ bool hspmd_cuda_grouped_wgmma_rows(struct hspmd_cuda *cuda, const struct hspmd_c
 			return false;
 	struct rows_product p = { groups->first, (int)groups->count, tiles, pairs, (int)n, (int)depth, (bf16 *)c };
 	LAUNCH(kernel, (unsigned)(tiles * ceil_div(n, COLUMNS)), THREADS, SHARED_BYTES, cuda->stream, p, maps);
+	return true;
+}
+
+bool hspmd_cuda_grouped_wgmma_gate_up(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *rows, int64_t n,
+                                      int64_t depth, const struct hspmd_cuda_gate_up *p)
+{
+	auto *kernel = p->activation == HSPMD_GELU_TANH  ? grouped_gate_up_kernel<HSPMD_GELU_TANH>
+	               : p->activation == HSPMD_GELU_ERF ? grouped_gate_up_kernel<HSPMD_GELU_ERF>
+	               : p->activation == HSPMD_CLAMPED  ? grouped_gate_up_kernel<HSPMD_CLAMPED>
+	                                                 : grouped_gate_up_kernel<HSPMD_SILU>;
+	int tiles = (int)most_tiles(groups->most, groups->count, ROWS);
+	struct operand_maps maps;
+	if (!map_matrices(&maps.left[0], rows, 1, groups->most, depth, ROWS) ||
+	    !map_matrices(&maps.right[0], p->gate, groups->count, n, depth, HALF) ||
+	    !map_matrices(&maps.right[1], p->up, groups->count, n, depth, HALF))
+		return false;
+	struct gate_up_kernel_args args = { { groups->first, (int)groups->count, tiles, 1, (int)n, (int)depth, NULL }, *p };
+	LAUNCH(kernel, (unsigned)(tiles * ceil_div(n, HALF)), THREADS, SHARED_BYTES, cuda->stream, args, maps);
 	return true;
 }
 
@@ -286,6 +384,12 @@ int hspmd_cuda_grouped_wgmma_prepare(struct hspmd_error *)
 
 bool hspmd_cuda_grouped_wgmma_rows(struct hspmd_cuda *, const struct hspmd_cuda_groups *, const void *const[2], const void *const[2],
                                    void *, int64_t, int64_t, bool)
+{
+	return false;
+}
+
+bool hspmd_cuda_grouped_wgmma_gate_up(struct hspmd_cuda *, const struct hspmd_cuda_groups *, const void *, int64_t, int64_t,
+                                      const struct hspmd_cuda_gate_up *)
 {
 	return false;
 }

@@ -375,16 +375,15 @@ static void compute(const product &p, std::vector<float> &sums)
 		}
 	for (unsigned n = 0; n < (unsigned)p.columns / 8; n++)
 		for (unsigned j = 0; j < 2; j++) {
-			double sum[2] = {};
+			float *to = &sums[n * 4 + j];
+			double sum[2] = { p.add ? (double)to[0] : 0, p.add ? (double)to[2] : 0 }; /* in the order of multiply_add */
 			for (unsigned k = 0; k < DEPTH; k++) {
 				double right = (double)b.value(shared, end, n * 8 + lane % 4 * 2 + j, k);
 				sum[0] += (double)left[0][k] * right;
 				sum[1] += (double)left[1][k] * right;
 			}
-			for (unsigned half = 0; half < 2; half++) {
-				float &to = sums[n * 4 + half * 2 + j];
-				to = (float)((p.add ? (double)to : 0) + sum[half]);
-			}
+			to[0] = (float)sum[0];
+			to[2] = (float)sum[1];
 		}
 }
 
