@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix product (the blocking of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Both operands are
- * packed into panels that the innermost kernel reads in order: A in panels of MR rows, B in panels of NR columns, both along k. All threads
- * together pack a block of B, which they share; then each thread takes blocks of C. An element of C is always summed in the same order, so
- * its bits depend neither on the threads nor on how rows and columns are divided among devices. */
+ * packed into panels that the innermost kernel reads in order: A in panels of MR rows, B in panels of NR columns, both along k. Where the
+ * kernel can read rows of A as they are, these are not packed. All threads together pack a block of B, which they share; then each thread
+ * takes blocks of C. An element of C is always summed in the same order, so its bits depend neither on the threads nor on how rows and
+ * columns are divided among devices. */
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/microkernel.h"
 
@@ -61,8 +62,19 @@ static void pack_b_panel(void *context, int64_t item, int thread)
 	pack_panel_b(b->b_panels + item * NR * depth, m->data + b->k0 * m->rows + column * m->columns, m->rows, m->columns, depth, width);
 }
 
+/* `a`: rows of A, a_step apart, or (a_step 0) a packed panel. */
+static inline __attribute__((always_inline)) void multiply(int64_t depth, const real *a, int64_t a_step, const real *b, real *c,
+                                                           int64_t ldc, bool add, const real *bias)
+{
+	if (a_step)
+		micro_kernel_at(depth, a, a_step, 1, b, c, ldc, add, bias);
+	else
+		micro_kernel(depth, a, b, c, ldc, add, bias);
+}
+
 /* One tile of C; `rows` x `columns` of it are real, the rest padding. */
-static void tile(const struct blocks *b, const real *a, const real *bp, int64_t row, int64_t column, int64_t rows, int64_t columns)
+static void tile(const struct blocks *b, const real *a, int64_t a_step, const real *bp, int64_t row, int64_t column, int64_t rows,
+                 int64_t columns)
 {
 	const struct gemm *p = b->p;
 	bool first = b->k0 == 0;
@@ -70,7 +82,7 @@ static void tile(const struct blocks *b, const real *a, const real *bp, int64_t 
 	const real *bias = first && p->bias ? p->bias + column : NULL;
 	real *c = p->c + row * p->ldc + column;
 	if (rows == MR && columns == NR) {
-		micro_kernel(b->k1 - b->k0, a, bp, c, p->ldc, add, bias);
+		multiply(b->k1 - b->k0, a, a_step, bp, c, p->ldc, add, bias);
 		return;
 	}
 	real whole[MR * NR], padded_bias[NR] = { 0 };
@@ -79,7 +91,7 @@ static void tile(const struct blocks *b, const real *a, const real *bp, int64_t 
 	if (add)
 		for (int64_t i = 0; i < rows; i++)
 			memcpy(whole + i * NR, c + i * p->ldc, (size_t)columns * sizeof *c);
-	micro_kernel(b->k1 - b->k0, a, bp, whole, NR, add, bias ? padded_bias : NULL);
+	multiply(b->k1 - b->k0, a, a_step, bp, whole, NR, add, bias ? padded_bias : NULL);
 	for (int64_t i = 0; i < rows; i++)
 		memcpy(c + i * p->ldc, whole + i * NR, (size_t)columns * sizeof *c);
 }
@@ -99,6 +111,13 @@ static void pack_a_block(real *restrict to, const real *restrict from, const str
 		pack_panel_a(to + row * depth, from + row * m->rows, m->rows, m->columns, depth, rows - row < MR ? rows - row : MR);
 }
 
+/* Returns true if the kernel reads rows of A where they are. Twelve rows take more registers for addresses than there are; and rows that are a
+ * multiple of 8 KiB apart lie in so few sets of a cache that a block of them does not stay there. */
+static bool is_read_in_place(const struct matrix *m)
+{
+	return MR <= 6 && m->columns == 1 && m->rows * (int64_t)sizeof(real) % 8192 != 0;
+}
+
 static void compute_block(void *context, int64_t item, int thread)
 {
 	struct blocks *b = context;
@@ -107,14 +126,16 @@ static void compute_block(void *context, int64_t item, int thread)
 	int64_t row0 = item / b->column_items * b->mc, row1 = row0 + b->mc < b->p->m ? row0 + b->mc : b->p->m;
 	int64_t panels = (b->n1 - b->n0 + NR - 1) / NR, panel0, panel1;
 	split_range(panels, b->column_items, item % b->column_items, &panel0, &panel1);
+	const real *rows = m->data + row0 * m->rows + b->k0 * m->columns;
 	real *a = b->a_panels + (int64_t)thread * MC * b->kc;
-	pack_a_block(a, m->data + row0 * m->rows + b->k0 * m->columns, m, depth, row1 - row0);
+	int64_t unpacked = is_read_in_place(m) ? (row1 - row0) / MR * MR : 0;
+	pack_a_block(a + unpacked * depth, rows + unpacked * m->rows, m, depth, row1 - row0 - unpacked);
 	for (int64_t panel = panel0; panel < panel1; panel++) {
 		int64_t column = b->n0 + panel * NR;
 		int64_t columns = b->n1 - column < NR ? b->n1 - column : NR;
-		for (int64_t row = row0; row < row1; row += MR)
-			tile(b, a + (row - row0) * depth, b->b_panels + panel * NR * depth, row, column, row1 - row < MR ? row1 - row : MR,
-			     columns);
+		for (int64_t row = row0, i = 0; row < row1; row += MR, i += MR)
+			tile(b, i < unpacked ? rows + i * m->rows : a + i * depth, i < unpacked ? m->rows : 0,
+			     b->b_panels + panel * NR * depth, row, column, row1 - row < MR ? row1 - row : MR, columns);
 	}
 }
 

@@ -19,27 +19,39 @@
 #define CACHE_LINE 64
 #define ROWS_AHEAD 8
 
-/* C tile (rows ldc apart) = (add ? C : 0) + bias + sum over k of a[k][.] b[k][.]. */
-static inline __attribute__((always_inline)) void micro_kernel(int64_t depth, const real *restrict a, const real *restrict b,
-                                                               real *restrict c, int64_t ldc, bool add, const real *restrict bias)
+/* Adds the products of one k: row i of A is at a[i * row_step]. */
+static inline __attribute__((always_inline)) void add_products(vec sum[MR][NV], const real *restrict a, int64_t row_step,
+                                                               const real *restrict b)
+{
+	vec right[NV];
+#pragma GCC unroll 4
+	for (int j = 0; j < NV; j++)
+		right[j] = load(b + j * LANES);
+#pragma GCC unroll 16
+	for (int i = 0; i < MR; i++) {
+		vec left = splat(a[i * row_step]);
+#pragma GCC unroll 4
+		for (int j = 0; j < NV; j++)
+			sum[i][j] += left * right[j];
+	}
+}
+
+/* C tile (rows ldc apart) = (add ? C : 0) + bias + sum over k of a[k][.] b[k][.]. Row i of A at k is a[i * row_step + k * column_step]. The
+ * loop has two k and no counter: what is not a multiplication there takes the processor's time. */
+static inline __attribute__((always_inline)) void micro_kernel_at(int64_t depth, const real *restrict a, int64_t row_step,
+                                                                  int64_t column_step, const real *restrict b, real *restrict c,
+                                                                  int64_t ldc, bool add, const real *restrict bias)
 {
 	vec sum[MR][NV] = { { { 0 } } };
 	for (int i = 0; add && i < MR; i++)
 		for (int j = 0; j < NR; j += CACHE_LINE / (int)sizeof *c)
 			__builtin_prefetch(c + i * ldc + j);
-	for (int64_t k = 0; k < depth; k++, a += MR, b += NR) {
-		vec right[NV];
-#pragma GCC unroll 4
-		for (int j = 0; j < NV; j++)
-			right[j] = load(b + j * LANES);
-#pragma GCC unroll 16
-		for (int i = 0; i < MR; i++) {
-			vec left = splat(a[i]);
-#pragma GCC unroll 4
-			for (int j = 0; j < NV; j++)
-				sum[i][j] += left * right[j];
-		}
+	for (const real *end = b + depth / 2 * 2 * NR; b < end; a += 2 * column_step, b += 2 * NR) {
+		add_products(sum, a, row_step, b);
+		add_products(sum, a + column_step, row_step, b + NR);
 	}
+	if (depth % 2)
+		add_products(sum, a, row_step, b);
 #pragma GCC unroll 16
 	for (int i = 0; i < MR; i++)
 #pragma GCC unroll 4
@@ -50,6 +62,13 @@ static inline __attribute__((always_inline)) void micro_kernel(int64_t depth, co
 				v += load(bias + j * LANES);
 			store(to, add ? load(to) + v : v);
 		}
+}
+
+/* The same of a packed panel of A. */
+static inline __attribute__((always_inline)) void micro_kernel(int64_t depth, const real *restrict a, const real *restrict b,
+                                                               real *restrict c, int64_t ldc, bool add, const real *restrict bias)
+{
+	micro_kernel_at(depth, a, 1, MR, b, c, ldc, add, bias);
 }
 
 /* Panel of B from `width` <= NR columns; rows are row_step apart, columns column_step. */
