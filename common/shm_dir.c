@@ -26,7 +26,6 @@
 
 #define TMPFS "/dev/shm"
 #define LOCK ".lock"
-#define LOOK_S 1.0 /* time for another process to release a lock that it only tests */
 #define KILL_S 2.0 /* time for a killed process to be gone */
 #define NO_GROUP 65534
 #define LEFT_S 1800 /* a controller waits less long for a lost agent */
@@ -65,32 +64,39 @@ int hspmd_shm_dir_check_space(const char *folder, uint64_t bytes, struct hspmd_e
 
 /* ---- agents */
 
-/* Another process may hold the lock for a moment, to test whether the folder was left behind. */
-static int lock(int fd)
+/* Another process may hold the lock for a moment, to test whether the folder was left behind. Returns HSPMD_SHM_DIR_TAKEN if it is held
+ * for longer, or its holder has removed the file meanwhile. */
+static int lock(int fd, double wait_s)
 {
-	double until = hspmd_now() + LOOK_S;
+	double until = hspmd_now() + wait_s;
 	while (flock(fd, LOCK_EX | LOCK_NB)) {
-		if ((errno != EWOULDBLOCK && errno != EINTR) || hspmd_now() > until)
+		if (errno != EWOULDBLOCK && errno != EINTR)
 			return -1;
+		if (hspmd_now() > until)
+			return HSPMD_SHM_DIR_TAKEN;
 		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
 	}
-	return 0;
+	struct stat st;
+	return fstat(fd, &st) ? -1 : st.st_nlink ? 0 : HSPMD_SHM_DIR_TAKEN;
 }
 
-int hspmd_shm_dir_lock(const char *folder, const char *node, const char *job, struct hspmd_error *err)
+int hspmd_shm_dir_lock(const char *folder, const char *node, const char *job, double wait_s, struct hspmd_error *err)
 {
 	if (hspmd_shm_dir_create(folder, err))
 		return -1;
 	char *path = hspmd_asprintf("%s/%s" LOCK, folder, node);
-	int fd = path ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+	int fd = path ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1, locked = fd < 0 ? -1 : lock(fd, wait_s);
 	if (!path)
 		hspmd_fail_memory(err, "taking a place in memory");
 	else if (fd < 0)
 		hspmd_fail_errno(err, "%s", path);
-	else if (lock(fd)) {
-		hspmd_fail_errno(err, "%s: another agent has it", path);
+	else if (locked) {
+		if (locked == HSPMD_SHM_DIR_TAKEN)
+			hspmd_fail(err, "%s: another agent has it", path);
+		else
+			hspmd_fail_errno(err, "%s", path);
 		close(fd);
-		fd = -1;
+		fd = locked;
 	} else if (ftruncate(fd, 0) || (job && hspmd_write_all(fd, job, strlen(job)))) {
 		hspmd_fail_errno(err, "%s", path);
 		close(fd);

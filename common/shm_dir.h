@@ -18,9 +18,12 @@ int hspmd_shm_dir_create(const char *folder, struct hspmd_error *err);
 /* 0 if the file system, the machine and this process's cgroup have memory for `bytes` more, with some to spare; else -1 and err. */
 int hspmd_shm_dir_check_space(const char *folder, uint64_t bytes, struct hspmd_error *err);
 
-/* For agents: create this node's part, for this Slurm job (NULL: none), and lock it. Returns the descriptor that holds the lock; -1 and
- * err: the part cannot be made, or another agent holds the lock. */
-int hspmd_shm_dir_lock(const char *folder, const char *node, const char *job, struct hspmd_error *err);
+#define HSPMD_SHM_DIR_TAKEN (-2)
+#define HSPMD_SHM_DIR_LOOK_S 1.0 /* for a process that holds the lock only to test it */
+
+/* For agents: create this node's part, for this Slurm job (NULL: none), and lock it. Blocks for up to wait_s. Returns the descriptor that
+ * holds the lock; HSPMD_SHM_DIR_TAKEN and err: another agent of the node, which lives, holds it; -1 and err: the part cannot be made. */
+int hspmd_shm_dir_lock(const char *folder, const char *node, const char *job, double wait_s, struct hspmd_error *err);
 /* Remove the node's part, and the job's folder with the last part. */
 void hspmd_shm_dir_remove(const char *folder, const char *node);
 /* Remove folders that dead agents of this user have left behind, unless somebody may still come back for them. */

@@ -120,13 +120,18 @@
  *   kill                end the worker now (it hangs).  device; serial
  *   list_checkpoints    Answer: `checkpoint_list`, with the checkpoints in one of the folders.  id; memory, local, shared: folders or null
  *   read_manifest       Answer: `manifest`, of one that the agent has named.  id; sum; memory, local, shared: folders or null
+ *   ping                Answer: `pong`. Sent if another agent of the node has connected.
+ *   turned_away         as `quit`, but what is in the node's memory stays: another agent of the node works for the controller.  text
  *   quit                end all workers, then the agent
  *
  * agent -> controller
  *
  *   hello               sealed, see auth.h.
  *                       role: "agent"; node; job: the Slurm job of which the agent is a step; pid; cluster: the node's part;
- *                       bindings: [{ threads, index }] of its devices; workers: [{ device, serial, pid }] that live
+ *                       bindings: [{ threads, index }] of its devices; workers: [{ device, serial, pid }] that live;
+ *                       alone: true if it holds the lock of the node's part of the job's memory, false if another process does, which
+ *                       is a living agent of the node; absent: unknown
+ *   alone               after a hello with `alone` false: this agent holds the lock now
  *   exited              device; serial; status; signal (0: none); text
  *   checkpoint_list     id; checkpoints: [{ place: "memory", "local" or "shared"; step; generation;
  *                         sum: names the manifest (runtime/state/manifest.h), and run: of whose job it is; both absent if it is not here;

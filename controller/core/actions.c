@@ -41,6 +41,13 @@ void emit(struct hspmd_controller *m, enum run_action_kind kind, const char *nod
 		m->failed = true;
 }
 
+void emit_words(struct hspmd_controller *m, enum run_action_kind kind, const char *node, const char *text)
+{
+	struct run_action *a = add(m, kind);
+	if (a && (!(a->node = strdup(node)) || !(a->text = strdup(text))))
+		m->failed = true;
+}
+
 void log_msg(struct hspmd_controller *m, enum hspmd_log_level level, const char *fmt, ...)
 {
 	char text[1500];

@@ -186,6 +186,7 @@ static void on_message(struct hspmd_controller *m, const struct run_event *e)
 	json_t *from = json_object_get(e->value, "from");
 	if (!n || n->agent != PROC_UP || !type)
 		return;
+	newcomer_first_heard(m, n);
 	if (from) {
 		struct worker *w = worker_find(m, json_string_value(from));
 		if (w && w->node == n)
@@ -200,6 +201,10 @@ static void on_message(struct hspmd_controller *m, const struct run_event *e)
 		json_t *request = check_alloc(m, json_pack("{s:s}", "command", "checkpoint"));
 		on_command(m, &(struct run_event){ .kind = EVENT_COMMAND, .value = request });
 		json_decref(request);
+	} else if (equals(type, "alone")) {
+		n->agent_locks = true;
+	} else if (equals(type, "pong")) {
+		newcomer_first_lives(m, n->name);
 	} else if (equals(type, "terminating")) {
 		on_agent_terminating(m, n, e);
 	}
@@ -231,9 +236,19 @@ static void dispatch(struct hspmd_controller *m, const struct run_event *e)
 		break;
 	case EVENT_AGENT_UP:
 		on_agent_up(m, e);
+		newcomer_first_lives(m, e->node);
 		break;
 	case EVENT_AGENT_LOST:
 		on_agent_lost(m, e);
+		break;
+	case EVENT_NEWCOMER:
+		on_newcomer(m, e);
+		break;
+	case EVENT_NEWCOMER_MESSAGE:
+		on_newcomer_message(m, e);
+		break;
+	case EVENT_NEWCOMER_GONE:
+		on_newcomer_gone(m, e);
 		break;
 	case EVENT_MESSAGE:
 		on_message(m, e);
@@ -286,6 +301,7 @@ int hspmd_controller_handle(struct hspmd_controller *m, const struct run_event *
 	}
 	shutdown_tick(m);
 	nodes_tick(m);
+	newcomers_tick(m);
 	liveness_tick(m);
 	straggler_tick(m);
 	checkpoint_tick(m);
@@ -342,7 +358,7 @@ double hspmd_controller_deadline(const struct hspmd_controller *m)
 {
 	if (m->end == END_DONE)
 		return INFINITY;
-	double first = fmin(fmin(requests_deadline(m), nodes_deadline(m)), liveness_deadline(m));
+	double first = fmin(fmin(requests_deadline(m), nodes_deadline(m)), fmin(newcomers_deadline(m), liveness_deadline(m)));
 	if (m->adopt && !m->current.bound_plan)
 		first = fmin(first, m->adopt_until);
 	if (m->current.phase == PHASE_TRAINING)

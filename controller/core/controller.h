@@ -41,7 +41,11 @@ enum run_event_kind {
 	                   * how it ended }. With Slurm also held: { node: { cpus: n, gpus: "0-1" } }, by Slurm's numbers of GPUs */
 	EVENT_AGENT_UP,   /* node; value: its agent's `hello` */
 	EVENT_AGENT_LOST, /* node; text: the reason */
-	EVENT_MESSAGE,    /* node; value: a message from its agent or, with "from", one of its workers */
+	EVENT_NEWCOMER,   /* node; value: the hello of another agent of this node, with which the controller does not work: it waits for
+	                   * ACTION_TURN_AWAY or ACTION_REPLACE_AGENT. It takes the place of another that waits */
+	EVENT_NEWCOMER_MESSAGE, /* node; value: a message from that agent */
+	EVENT_NEWCOMER_GONE,    /* node: that agent's connection is gone */
+	EVENT_MESSAGE,          /* node; value: a message from its agent or, with "from", one of its workers */
 	EVENT_PLAN,    /* id: of ACTION_SOLVE; value: { plan, cluster, current_step_s: step time of the current plan on that cluster }; of a
 	                * plan that was not searched for, but repaired: { plan, cluster, behind: by what factor it is slower than the
 	                * last one that was searched for, beyond the speed that was lost since }; or NULL and text: why there is none */
@@ -84,6 +88,8 @@ enum run_action_kind {
 	ACTION_LOG,          /* id: enum hspmd_log_level; text */
 	ACTION_START_AGENT,  /* node */
 	ACTION_DISCONNECT_AGENT, /* node: close its connection */
+	ACTION_TURN_AWAY,        /* node; text: the other agent, which waits, is told why it is not needed, and ends */
+	ACTION_REPLACE_AGENT,    /* node; text: from now on the node's agent is the one that waits; an earlier one is told why, and ends */
 	ACTION_POLL_SLURM,       /* poll Slurm now for the job's allocation */
 	ACTION_GROW,             /* id; count: nodes to add */
 	ACTION_SHRINK,           /* id (0: no request waits for it); value: [nodes to give back] */

@@ -28,6 +28,7 @@ static inline int64_t message_integer(const json_t *message, const char *key, in
 
 /* actions.c: requests to the loop */
 void emit(struct hspmd_controller *m, enum run_action_kind kind, const char *node, json_t *value, int64_t id); /* takes `value` over */
+void emit_words(struct hspmd_controller *m, enum run_action_kind kind, const char *node, const char *text);
 void log_msg(struct hspmd_controller *m, enum hspmd_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Sends `message`, which it takes over, through the agent of each node that has workers of `to`; those whose process is not up are left
  * out. */
@@ -394,5 +395,15 @@ void idle_check(struct hspmd_controller *m, struct node *n);
 /* Describes what of `held` { cpus, gpus } is idle, given the step's `granted` { cpus, gpus } (gpus absent: all) and how many GPUs were
  * found. Returns false, with an empty text, if nothing is. */
 bool idle_describe(const json_t *held, const json_t *granted, int gpus_found, char *text, size_t size);
+
+/* newcomer.c: a second agent of a node */
+void on_newcomer(struct hspmd_controller *m, const struct run_event *e);
+void on_newcomer_message(struct hspmd_controller *m, const struct run_event *e);
+void on_newcomer_gone(struct hspmd_controller *m, const struct run_event *e);
+/* The node's first agent has answered `ping`, or has connected. */
+void newcomer_first_lives(struct hspmd_controller *m, const char *node);
+void newcomer_first_heard(struct hspmd_controller *m, struct node *n); /* a message of the first agent */
+void newcomers_tick(struct hspmd_controller *m);
+double newcomers_deadline(const struct hspmd_controller *m); /* INFINITY: none waits */
 
 #endif

@@ -74,7 +74,11 @@ struct node {
 	bool released;            /* a member's node that is of no use: its job is being ended */
 	double unconfirmed_until; /* its agent is up, but Slurm has not named the node yet: when the agent is sent away; 0: confirmed */
 	enum process_state agent;
-	double deadline; /* PROC_STARTING */
+	bool agent_locks; /* it held the lock of the node's part of the memory when it connected, or later */
+	double deadline;  /* PROC_STARTING */
+	json_t *newcomer; /* the hello of another agent of this node, which waits (newcomer.c); NULL: none */
+	double newcomer_until;
+	bool pinged;     /* that agent waits because the present one was sent `ping` */
 	int attempts;    /* agent starts since one was up */
 	double retry_at; /* its agent is not started again before this, because the last start failed */
 	struct hspmd_cluster *part;

@@ -84,8 +84,8 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e)
 			n->agent = PROC_STARTING; /* it reconnects */
 			n->deadline = m->adopt_until;
 		}
-		if (n->agent == PROC_NONE && n->attempts < AGENT_ATTEMPTS && m->now >= n->retry_at && !n->leaving && !n->released &&
-		    !m->shutting_down && m->end == END_NONE)
+		if (n->agent == PROC_NONE && !n->newcomer && n->attempts < AGENT_ATTEMPTS && m->now >= n->retry_at && !n->leaving &&
+		    !n->released && !m->shutting_down && m->end == END_NONE)
 			agent_start(m, n);
 	}
 	put_in_order(m, names);
@@ -129,7 +129,7 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 	if (!n && !(n = node_add(m, e->node)))
 		return;
 	if (n->agent == PROC_UP)
-		node_lost(m, n, "its agent was replaced by another");
+		node_lost(m, n, "its agent has connected again");
 	if (leave_out_other_version(m, n, e->value))
 		return;
 	struct hspmd_cluster *part = hspmd_cluster_from_json(json_object_get(e->value, "cluster"), e->node, &err);
@@ -155,6 +155,7 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 	if (workers_make(m, n, part->device_count))
 		m->failed = true;
 	n->agent = PROC_UP;
+	n->agent_locks = json_is_true(json_object_get(e->value, "alone"));
 	n->terminating = n->quit_sent = false;
 	n->checkpoint_search = 0;
 	adopt_workers(m, n, json_object_get(e->value, "workers"));

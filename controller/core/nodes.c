@@ -110,6 +110,7 @@ void node_free(struct node *n)
 		free(n->worker[i]);
 	free(n->worker);
 	free(n->name);
+	json_decref(n->newcomer);
 	json_decref(n->holds);
 	json_decref(n->granted);
 	json_decref(n->bindings);

@@ -78,15 +78,6 @@ static void send_to_agent(struct loop *l, const struct run_action *x)
 	l->on_event(l, &e);
 }
 
-static void drop_agent(struct loop *l, const char *node)
-{
-	struct agent *a = loop_agent_of(l, node);
-	if (a && a->peer)
-		hspmd_peer_drain(a->peer);
-	if (a)
-		a->peer = NULL;
-}
-
 static void answer(struct loop *l, const struct run_action *x)
 {
 	for (struct command **at = &l->commands; *at; at = &(*at)->next) {
@@ -186,7 +177,13 @@ static void perform(struct loop *l, const struct run_action *x)
 		queue_start(l, x->node);
 		break;
 	case ACTION_DISCONNECT_AGENT:
-		drop_agent(l, x->node);
+		loop_drop_agent(l, x->node);
+		break;
+	case ACTION_TURN_AWAY:
+		loop_turn_away(l, x->node, x->text);
+		break;
+	case ACTION_REPLACE_AGENT:
+		loop_replace_agent(l, x->node, x->text);
 		break;
 	case ACTION_POLL_SLURM:
 		loop_poll_allocation(l);

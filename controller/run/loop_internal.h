@@ -19,6 +19,8 @@ struct agent {
 	char *job;               /* Slurm job of its step, from its hello; NULL: none */
 	struct hspmd_peer *peer; /* NULL: not connected */
 	json_int_t pid;          /* from its hello */
+	struct hspmd_peer *newcomer; /* another agent of the node, which the controller keeps waiting; NULL: none */
+	json_int_t newcomer_pid;
 };
 
 struct command {
@@ -99,6 +101,10 @@ struct loop {
 /* loop_peers.c */
 /* Returns the agent of a node, made if it is not known yet; NULL: no memory. */
 struct agent *loop_agent_of(struct loop *l, const char *node);
+/* ACTION_DISCONNECT_AGENT, ACTION_TURN_AWAY, ACTION_REPLACE_AGENT */
+void loop_drop_agent(struct loop *l, const char *node);
+void loop_turn_away(struct loop *l, const char *node, const char *why);
+void loop_replace_agent(struct loop *l, const char *node, const char *why);
 int loop_open_server(struct loop *l, struct hspmd_error *err);
 
 /* loop_contact.c */

@@ -48,17 +48,67 @@ static int on_hello(void *context, struct hspmd_peer *peer, json_t *hello, uid_t
 
 static void take_command(struct loop *l, struct hspmd_peer *peer, json_t *message);
 
-/* An agent that connects again (same pid) has lost its connection. A new agent of the node replaces the old one, which must quit. */
-static void replace_agent(struct agent *a, json_int_t pid)
+/* Sends an agent away: another one of its node works for this job. */
+static void turn_away(struct hspmd_peer *peer, const char *why)
 {
 	struct hspmd_error err;
-	json_t *quit = a->peer && a->pid != pid ? json_pack("{s:s}", "type", "quit") : NULL;
-	if (a->peer && quit && !hspmd_peer_send(a->peer, quit, &err))
+	json_t *m = json_pack("{s:s, s:s}", "type", "turned_away", "text", why ? why : "the node has another agent");
+	if (m && !hspmd_peer_send(peer, m, &err))
+		hspmd_peer_drain(peer);
+	else
+		hspmd_peer_close(peer);
+	json_decref(m);
+}
+
+void loop_drop_agent(struct loop *l, const char *node)
+{
+	struct agent *a = loop_agent_of(l, node);
+	if (a && a->peer)
 		hspmd_peer_drain(a->peer);
-	else if (a->peer)
-		hspmd_peer_close(a->peer);
-	json_decref(quit);
-	a->pid = pid;
+	if (a)
+		a->peer = NULL;
+}
+
+void loop_turn_away(struct loop *l, const char *node, const char *why)
+{
+	struct agent *a = loop_agent_of(l, node);
+	if (a && a->newcomer)
+		turn_away(a->newcomer, why);
+	if (a)
+		a->newcomer = NULL;
+}
+
+void loop_replace_agent(struct loop *l, const char *node, const char *why)
+{
+	struct agent *a = loop_agent_of(l, node);
+	if (!a)
+		return;
+	if (a->peer)
+		turn_away(a->peer, why);
+	a->peer = a->newcomer;
+	a->pid = a->newcomer_pid;
+	a->newcomer = NULL;
+	struct run_event e = { .kind = EVENT_AGENT_LOST, .node = node, .text = "the agent that was to take its place is gone" };
+	if (!a->peer)
+		l->on_event(l, &e);
+}
+
+/* Returns true if this agent is not the one of its node with which the controller works, or may work again. */
+static bool is_newcomer(const struct agent *a, const json_t *hello)
+{
+	json_int_t pid = json_integer_value(json_object_get(hello, "pid"));
+	return pid != a->pid && (a->peer || json_is_false(json_object_get(hello, "alone")));
+}
+
+static void keep_newcomer(struct agent *a, struct hspmd_peer *peer, const json_t *hello)
+{
+	json_int_t pid = json_integer_value(json_object_get(hello, "pid"));
+	if (a->newcomer && a->newcomer_pid != pid)
+		turn_away(a->newcomer, "the node has a third agent, which came later");
+	else if (a->newcomer) /* it has lost its connection */
+		hspmd_peer_close(a->newcomer);
+	a->newcomer = peer;
+	a->newcomer_pid = pid;
 }
 
 static void on_known(void *context, struct hspmd_peer *peer, json_t *hello)
@@ -73,13 +123,20 @@ static void on_known(void *context, struct hspmd_peer *peer, json_t *hello)
 		hspmd_peer_close(peer);
 		return;
 	}
-	replace_agent(a, json_integer_value(json_object_get(hello, "pid")));
-	a->peer = peer;
+	bool newcomer = is_newcomer(a, hello);
+	if (newcomer) {
+		keep_newcomer(a, peer, hello);
+	} else {
+		if (a->peer)
+			hspmd_peer_close(a->peer); /* the agent has connected again */
+		a->peer = peer;
+		a->pid = json_integer_value(json_object_get(hello, "pid"));
+	}
 	const char *job = json_string_value(json_object_get(hello, "job"));
 	free(a->job);
 	a->job = job ? strdup(job) : NULL;
 	hspmd_peer_set_data(peer, a);
-	struct run_event e = { .kind = EVENT_AGENT_UP, .node = a->node, .value = hello };
+	struct run_event e = { .kind = newcomer ? EVENT_NEWCOMER : EVENT_AGENT_UP, .node = a->node, .value = hello };
 	l->on_event(l, &e);
 }
 
@@ -119,9 +176,9 @@ static int on_message(void *context, struct hspmd_peer *peer, json_t *message, s
 		return 0;
 	}
 	struct agent *a = tag;
-	if (a->peer != peer)
+	if (a->peer != peer && a->newcomer != peer)
 		return 0; /* another agent has replaced it */
-	struct run_event e = { .kind = EVENT_MESSAGE, .node = a->node, .value = message };
+	struct run_event e = { .kind = a->peer == peer ? EVENT_MESSAGE : EVENT_NEWCOMER_MESSAGE, .node = a->node, .value = message };
 	l->on_event(l, &e);
 	return 0;
 }
@@ -132,10 +189,10 @@ static void on_gone(void *context, struct hspmd_peer *peer, const char *why)
 	void *tag = hspmd_peer_data(peer);
 	if (is_agent(l, tag)) {
 		struct agent *a = tag;
-		if (a->peer != peer)
+		if (a->peer != peer && a->newcomer != peer)
 			return;
-		a->peer = NULL;
-		struct run_event e = { .kind = EVENT_AGENT_LOST, .node = a->node, .text = why };
+		struct run_event e = { .kind = a->peer == peer ? EVENT_AGENT_LOST : EVENT_NEWCOMER_GONE, .node = a->node, .text = why };
+		*(a->peer == peer ? &a->peer : &a->newcomer) = NULL;
 		l->on_event(l, &e);
 		return;
 	}

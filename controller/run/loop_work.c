@@ -264,7 +264,7 @@ static void on_child_closed(uv_handle_t *h)
 static bool connected(const struct loop *l, const char *node)
 {
 	for (const struct agent *a = l->agents; a; a = a->next)
-		if (a->peer && !strcmp(a->node, node))
+		if ((a->peer || a->newcomer) && !strcmp(a->node, node))
 			return true;
 	return false;
 }

@@ -18,6 +18,7 @@
 #define FIRST_CONNECT_S 90.0 /* for the first connection, if the controller is crowded: it waits longer for its agents */
 #define RECONNECT_S 1.0
 #define RECONNECT_MOST_S 8.0
+#define RELOCK_S 1.0
 #define TICK_MS 100
 #define QUIT_S 10.0 /* for workers to end by themselves */
 
@@ -92,9 +93,10 @@ static json_t *granted_to_step(void)
 
 static json_t *make_hello(struct agent *a)
 {
-	return json_pack("{so*,ss,ss,ss*,si,sO,sO,sO*,so}", "granted", granted_to_step(), "role", "agent", "node", a->node, "job",
-	                 getenv("SLURM_JOB_ID"), "pid", (int)getpid(), "cluster", a->part, "bindings", a->bindings, "gathered", a->gathered,
-	                 "workers", agent_list_workers(a));
+	json_t *alone = a->memory >= 0 ? json_true() : a->memory == HSPMD_SHM_DIR_TAKEN ? json_false() : NULL;
+	return json_pack("{so*,ss,ss,ss*,si,so*,sO,sO,sO*,so}", "granted", granted_to_step(), "role", "agent", "node", a->node, "job",
+	                 getenv("SLURM_JOB_ID"), "pid", (int)getpid(), "alone", alone, "cluster", a->part, "bindings", a->bindings,
+	                 "gathered", a->gathered, "workers", agent_list_workers(a));
 }
 
 static void start_quitting(struct agent *a, int status)
@@ -105,6 +107,14 @@ static void start_quitting(struct agent *a, int status)
 	a->quit_by = hspmd_now() + QUIT_S;
 	a->status = status;
 	agent_end_workers(a, false);
+}
+
+/* Another agent of this node works for the controller. What is in the node's memory is that agent's. */
+static void turn_away(struct agent *a, const char *why)
+{
+	hspmd_error_log("this agent is not needed, and ends: %s", why ? why : "the job controller has another agent of this node");
+	a->unwanted = true;
+	start_quitting(a, 1);
 }
 
 static void on_message(struct agent *a, json_t *m)
@@ -120,6 +130,10 @@ static void on_message(struct agent *a, json_t *m)
 		agent_list_checkpoints(a, m);
 	else if (type && !strcmp(type, "read_manifest"))
 		agent_read_manifest(a, m);
+	else if (type && !strcmp(type, "ping"))
+		agent_send(a, json_pack("{ss}", "type", "pong"));
+	else if (type && !strcmp(type, "turned_away"))
+		turn_away(a, json_string_value(json_object_get(m, "text")));
 	else if (type && !strcmp(type, "quit"))
 		start_quitting(a, 0);
 }
@@ -149,6 +163,25 @@ static void on_worker_exited(struct agent *a)
 		uv_stop(&a->loop); /* the controller waits for this node */
 }
 
+static void try_lock(struct agent *a, double wait_s, struct hspmd_error *err)
+{
+	a->memory = hspmd_shm_dir_lock(a->options->memory, a->node, getenv("SLURM_JOB_ID"), wait_s, err);
+	a->lock_at = hspmd_now() + RELOCK_S;
+}
+
+/* The node's other agent may have ended. */
+static void lock_again(struct agent *a)
+{
+	struct hspmd_error err;
+	if (a->memory != HSPMD_SHM_DIR_TAKEN || hspmd_now() < a->lock_at)
+		return;
+	try_lock(a, 0, &err);
+	if (a->memory >= 0)
+		agent_send(a, json_pack("{ss}", "type", "alone"));
+	else if (a->memory != HSPMD_SHM_DIR_TAKEN)
+		hspmd_warn("%s", err.text);
+}
+
 static void on_time(uv_timer_t *timer)
 {
 	struct agent *a = timer->data;
@@ -162,6 +195,7 @@ static void on_time(uv_timer_t *timer)
 			agent_end_workers(a, true);
 		return;
 	}
+	lock_again(a);
 	if (a->stream || hspmd_now() < a->reconnect_at)
 		return;
 	a->reconnect_at = hspmd_now() + RECONNECT_S;
@@ -200,25 +234,30 @@ static void close_handle(uv_handle_t *handle, void *unused)
 		uv_close(handle, NULL);
 }
 
-/* Without this folder copies are on disks only. */
+/* Without this folder copies are on disks only. The lock also shows whether another agent of the node lives, which the controller may
+ * not know: its connection may be broken, or there may be a new controller. */
 static void lock_memory(struct agent *a)
 {
 	struct hspmd_error err;
 	if (!a->options->memory)
 		return;
 	hspmd_shm_dir_sweep();
-	a->memory = hspmd_shm_dir_lock(a->options->memory, a->node, getenv("SLURM_JOB_ID"), &err);
+	try_lock(a, HSPMD_SHM_DIR_LOOK_S, &err);
 	if (a->memory < 0)
 		hspmd_warn("%s", err.text);
 }
 
 /* Its contents are useful as long as a worker may come back to this node: not if the agent was told to quit, or stops waiting for a
  * controller. */
-static void remove_memory(struct agent *a)
+static void remove_memory(struct agent *a, bool was_connected)
 {
+	struct hspmd_error err;
+	if (a->memory == HSPMD_SHM_DIR_TAKEN && !a->unwanted)
+		try_lock(a, HSPMD_SHM_DIR_LOOK_S, &err); /* it was told to end before it found out that the other one has */
 	if (a->memory < 0)
 		return;
-	hspmd_shm_dir_remove(a->options->memory, a->node);
+	if (was_connected && !a->unwanted)
+		hspmd_shm_dir_remove(a->options->memory, a->node);
 	close(a->memory);
 }
 
@@ -243,7 +282,7 @@ static int connect_first(struct agent *a, struct hspmd_error *err)
 	return 0;
 }
 
-static int run(struct agent *a)
+static int run(struct agent *a, bool *connected)
 {
 	struct hspmd_error err;
 	if (describe_node(a, &err) || uv_loop_init(&a->loop)) {
@@ -258,11 +297,12 @@ static int run(struct agent *a)
 	uv_signal_init(&a->loop, &a->interrupt);
 	uv_signal_init(&a->loop, &a->usr1);
 	a->timer.data = a->term.data = a->interrupt.data = a->usr1.data = a;
-	if (connect_first(a, &err)) {
+	lock_memory(a);
+	*connected = !connect_first(a, &err);
+	if (!*connected) {
 		hspmd_error_log("the controller cannot be reached: %s", err.text);
 		a->status = 1;
 	} else {
-		lock_memory(a);
 		uv_signal_start(&a->term, on_term, SIGTERM);
 		uv_signal_start(&a->interrupt, ignore, SIGINT);
 		uv_signal_start(&a->usr1, on_usr1, SIGUSR1);
@@ -284,8 +324,9 @@ int hspmd_agent_main(const struct hspmd_agent_options *options)
 	struct agent a = { .options = options, .on = &callbacks, .memory = -1 };
 	signal(SIGPIPE, SIG_IGN);
 	setenv("UCX_LOG_LEVEL", "error", 0); /* otherwise UCX in the workers would warn about every message of a dead peer */
-	int status = run(&a);
-	remove_memory(&a);
+	bool connected = false;
+	int status = run(&a, &connected);
+	remove_memory(&a, connected);
 	hspmd_stream_destroy(a.stream);
 	free(a.node);
 	json_decref(a.part);

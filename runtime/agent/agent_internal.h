@@ -55,7 +55,10 @@ struct agent {
 	json_t *steps;  /* the latest `step` messages sent: a controller that died may not have read them, and its successor ignores those
 	                   that it knows; NULL: none */
 	bool orphans;   /* processes of stand-ins that were killed may be left */
-	int memory;     /* file descriptor that locks this node's part of the job's folder in memory; -1: none */
+	int memory;     /* file descriptor that locks this node's part of the job's folder in memory; HSPMD_SHM_DIR_TAKEN: another agent of
+	                   the node holds the lock; -1: none */
+	double lock_at; /* HSPMD_SHM_DIR_TAKEN: next attempt */
+	bool unwanted;  /* another agent of the node works for the controller */
 };
 
 /* ---- controller_link.c: the connection to the controller */

@@ -30,6 +30,7 @@ static struct hspmd_error err;
 static char folder[] = "/tmp/hspmd-agent.XXXXXX";
 static char controllers[128], cluster[64], *memory;
 static pid_t agent;
+static int first_lock = -1; /* of the node's memory, as another agent holds it */
 
 /* ---- the worker */
 
@@ -111,6 +112,8 @@ static void start_agent(const char *cookie, double reconnect_s)
 	int log = open(path_of("log"), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	fake_controller_close(&controller); /* its descriptors are the test's */
+	if (first_lock >= 0)
+		close(first_lock);
 	dup2(log, 1);
 	dup2(log, 2);
 	_exit(hspmd_agent_main(&o));
@@ -605,6 +608,56 @@ static int end(void **state)
 	return system(command);
 }
 
+static void expect_alone(json_t *hello, int expected)
+{
+	json_t *alone = json_object_get(hello, "alone");
+	assert_int_equal(!alone ? -1 : json_is_true(alone), expected);
+	json_decref(hello);
+}
+
+/* An agent tells whether another one of its node lives, and when that has ended. If it is turned away, the other one's memory stays, and
+ * the exit status tells. */
+static void second_agent(void **state)
+{
+	(void)state;
+	char name[32], own[64];
+	snprintf(name, sizeof name, "test%d", (int)getpid());
+	memory = hspmd_shm_dir(name);
+	if (!memory)
+		skip();
+	snprintf(own, sizeof own, "%s/n1", memory);
+	for (int ends = 0; ends < 2; ends++) {
+		first_lock = hspmd_shm_dir_lock(memory, "n1", NULL, HSPMD_SHM_DIR_LOOK_S, &err);
+		assert_true(first_lock >= 0);
+		assert_true(!mkdir(own, 0700));
+		start_agent(FAKE_CONTROLLER_COOKIE, 60);
+		expect_alone(fake_controller_accept(&controller), 0);
+		send("{\"type\": \"ping\"}");
+		expect("{\"type\": \"pong\"}");
+		if (ends) {
+			close(first_lock);
+			expect("{\"type\": \"alone\"}");
+			fake_controller_hang_up(&controller);
+			expect_alone(fake_controller_accept(&controller), 1);
+		}
+		send(ends ? "{\"type\": \"quit\"}" : "{\"type\": \"turned_away\", \"text\": \"the first one lives\"}");
+		agent_ends_with(ends ? 0 : 1);
+		assert_true(ends || logged("this agent is not needed, and ends: the first one lives"));
+		assert_int_equal(access(own, F_OK), ends ? -1 : 0);
+		if (!ends) {
+			close(first_lock);
+			hspmd_shm_dir_remove(memory, "n1");
+		}
+		first_lock = -1;
+	}
+	/* Whoever cannot reach the controller removes nothing either. */
+	assert_true(!mkdir(memory, 0700) && !mkdir(own, 0700));
+	fake_controller_deafen(&controller);
+	start_agent(FAKE_CONTROLLER_COOKIE, 60);
+	agent_ends_with(1);
+	assert_int_equal(access(own, F_OK), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -619,6 +672,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(lists_checkpoints, with_agent, end_test),
 		cmocka_unit_test_setup_teardown(sends_manifests, with_agent, end_test),
 		cmocka_unit_test_setup_teardown(memory_of_the_node, begin_test, end_test),
+		cmocka_unit_test_setup_teardown(second_agent, begin_test, end_test),
 	};
 	if (argc > 1 && !strcmp(argv[1], "worker"))
 		return worker();

@@ -401,6 +401,104 @@ static void test_adopted_in_two_minds(void **state)
 		}
 }
 
+static struct world *three_nodes(uint64_t seed)
+{
+	struct world *w = world_create(&(struct world_options){
+	        .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .sole = true, .cuts = true });
+	world_run_until(w, 20);
+	return w;
+}
+
+/* Someone starts a second agent on a node whose first one works: nothing changes. */
+static void test_second_agent(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 40; seed++) {
+		struct world *w = three_nodes(seed);
+		for (int i = 1; i <= 3; i++) {
+			world_start_second(w, 2);
+			world_run_until(w, world_steps_told(w) + 100);
+			assert_int_equal(world_turned_away(w), i);
+		}
+		assert_int_equal(world_replaced(w), 0);
+		assert_int_equal(world_generations(w), 1);
+		for (int n = 0; n < 3; n++)
+			assert_int_equal(world_starts(w, n), 1);
+		world_destroy(w);
+	}
+}
+
+/* The first agent is dead, but its connection is open: the second one takes its place, and its workers take up the state in the node's
+ * memory. */
+static void test_second_agent_of_a_dead_one(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 40; seed++) {
+		struct world *w = three_nodes(seed);
+		world_vanish(w, 2);
+		world_start_second(w, 2);
+		double since = world_now(w);
+		for (int i = 0; i < WORLD_MOVES && !world_replaced(w); i++)
+			world_go_on(w);
+		assert_int_equal(world_replaced(w), 1);
+		assert_true(world_now(w) <= since + 11);
+		world_run_until(w, world_steps_told(w) + 100);
+		assert_int_equal(world_nodes(w), 3);
+		assert_int_equal(world_steps_lost(w), 0);
+		assert_int_equal(world_turned_away(w), 0);
+		assert_int_equal(world_starts(w, 2), 1);
+		world_destroy(w);
+	}
+}
+
+/* A link is cut, and an agent is started meanwhile. When the link is back, either may come first: the one with the workers stays, and its
+ * node's memory is used. */
+static void test_second_agent_after_a_cut(void **state)
+{
+	(void)state;
+	int second_came_first = 0, turned_away = 0;
+	for (uint64_t seed = 1; seed <= 100; seed++) {
+		struct world *w = three_nodes(seed);
+		bool polls = seed % 2;
+		world_cut(w, 2);
+		world_silence(w, 2, true);
+		for (int i = 0; i < WORLD_MOVES && polls && world_starts(w, 2) < 2; i++)
+			world_go_on(w);
+		world_silence(w, 2, false);
+		world_run_until(w, world_steps_told(w) + 100);
+		world_run_until_nodes(w, 3);
+		world_run_until(w, world_steps_told(w) + 100);
+		assert_int_equal(world_steps_lost(w), 0);
+		assert_int_equal(world_replaced(w), 0);
+		assert_true(world_starts(w, 2) <= 2);
+		assert_int_equal(world_turned_away(w), world_starts(w, 2) - 1);
+		turned_away += world_turned_away(w);
+		second_came_first += world_second_came_first(w);
+		world_destroy(w);
+	}
+	assert_true(turned_away > 40 && second_came_first && second_came_first < turned_away);
+}
+
+/* A second agent calls a new controller before the first one does: it waits, and the workers train on. */
+static void test_second_agent_and_a_new_controller(void **state)
+{
+	(void)state;
+	int second_came_first = 0;
+	for (uint64_t seed = 1; seed <= 100; seed++) {
+		struct world *w = three_nodes(seed);
+		world_start_second(w, 2);
+		world_restart(w);
+		world_run_until(w, 300);
+		assert_int_equal(world_turned_away(w), 1);
+		assert_int_equal(world_replaced(w), 0);
+		assert_int_equal(world_generations(w), 1);
+		assert_int_equal(world_resizes(w), 0);
+		second_came_first += world_second_came_first(w);
+		world_destroy(w);
+	}
+	assert_in_range(second_came_first, 10, 90);
+}
+
 /* Whichever agent connects first after a controller's death, the node with the batch script stays. */
 static void test_adopted_and_shrunk(void **state)
 {
@@ -438,6 +536,10 @@ int main(void)
 		cmocka_unit_test(test_adopted_in_a_switch),
 		cmocka_unit_test(test_adopted_in_two_minds),
 		cmocka_unit_test(test_adopted_and_shrunk),
+		cmocka_unit_test(test_second_agent),
+		cmocka_unit_test(test_second_agent_of_a_dead_one),
+		cmocka_unit_test(test_second_agent_after_a_cut),
+		cmocka_unit_test(test_second_agent_and_a_new_controller),
 	};
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));

@@ -40,15 +40,19 @@ static bool uses_all_nodes(struct world *w, uint64_t seed)
 /* In worlds without and with devices that connect slowly: preconnects, and starts after them without addresses. */
 static int meetings[2], informed[2];
 
+/* Second agents that were turned away, and that replaced the first. */
+static int turned_away, replaced;
+
 /* restarts: the controller is killed at random actions, too. unused: plans leave nodes out, which may have parts of the copies in memory.
- * Returns how many members only read such parts. */
-static int under_chaos_with(uint64_t seed, int faults, bool checkpoints, bool restarts, bool unused)
+ * cuts: as in world_options. Returns how many members only read such parts. */
+static int under_chaos_with(uint64_t seed, int faults, bool checkpoints, bool restarts, bool unused, bool cuts)
 {
 	struct world_options o = { .seed = seed,
 		                   .nodes = 2 + (int)(seed % 5),
 		                   .devices_per_node = 1 + (int)(seed % 3),
 		                   .checkpoints = checkpoints,
 		                   .noise = true,
+		                   .cuts = cuts,
 		                   .stragglers = seed % 4 == 0,
 		                   .repairs = seed % 3 == 0 ? 1 + 0.1 * (double)(seed % 7) : 0 };
 	if (unused) {
@@ -80,6 +84,8 @@ static int under_chaos_with(uint64_t seed, int faults, bool checkpoints, bool re
 		fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
 	assert_int_equal(world_steps_told(w), world_steps(w));
 	meetings[seed % 2] += world_preconnects(w, &informed[seed % 2]);
+	turned_away += world_turned_away(w);
+	replaced += world_replaced(w);
 	int readers = world_readers(w);
 	world_destroy(w);
 	return readers;
@@ -87,7 +93,7 @@ static int under_chaos_with(uint64_t seed, int faults, bool checkpoints, bool re
 
 static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restarts)
 {
-	under_chaos_with(seed, faults, checkpoints, restarts, false);
+	under_chaos_with(seed, faults, checkpoints, restarts, false, false);
 }
 
 /* What a lost node had is only on nodes that the next plan does not use. */
@@ -99,13 +105,28 @@ static void test_chaos_unused(void **state)
 	const uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000);
 	int readers = 0;
 	if (!one) /* A start from the beginning is lost before its first step, and the next one finds a copy again. */
-		under_chaos_with(1733, 25, false, true, true);
+		under_chaos_with(1733, 25, false, true, true, false);
 	for (uint64_t seed = first; seed < first + count; seed++) {
 		if (getenv("HSPMD_WORLD"))
 			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
-		readers += under_chaos_with(seed, 25, seed % 8 == 0, seed % 2, true);
+		readers += under_chaos_with(seed, 25, seed % 8 == 0, seed % 2, true, false);
 	}
 	assert_true(readers || count < 1000); /* few runs come to it */
+}
+
+/* Links are cut, agents die unnoticed, and nodes have two agents. */
+static void test_chaos_cuts(void **state)
+{
+	(void)state;
+	const char *one = getenv("HSPMD_SEED");
+	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 30;
+	const uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000);
+	for (uint64_t seed = first; seed < first + count; seed++) {
+		if (getenv("HSPMD_WORLD"))
+			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+		under_chaos_with(seed, 30, seed % 2, seed % 3 == 0, seed % 7 == 0, true);
+	}
+	assert_true(one || (turned_away && replaced));
 }
 
 static void test_chaos_restarts(void **state)
@@ -167,6 +188,7 @@ int main(void)
 		cmocka_unit_test(test_chaos),
 		cmocka_unit_test(test_chaos_restarts),
 		cmocka_unit_test(test_chaos_unused),
+		cmocka_unit_test(test_chaos_cuts),
 	};
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));

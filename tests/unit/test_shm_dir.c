@@ -62,7 +62,7 @@ static int part(const char *node, const char *of, bool held)
 {
 	struct hspmd_error err;
 	char file[64];
-	int fd = hspmd_shm_dir_lock(folder, node, of, &err);
+	int fd = hspmd_shm_dir_lock(folder, node, of, HSPMD_SHM_DIR_LOOK_S, &err);
 	assert_true(fd >= 0);
 	assert_true(!mkdir(in(node), 0700));
 	snprintf(file, sizeof file, "%s/%s-0.g1.live", node, node);

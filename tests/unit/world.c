@@ -368,7 +368,9 @@ static void carry_out(struct world *w, struct run_actions *a)
 				fail_msg("the agent of n%d is started, but its member job has its own", n);
 			w->starts[n]++;
 			w->started_at[n] = w->now;
-			if (w->held[n])
+			if (w->o.cuts && w->held[n] && w->agent[n])
+				w->second_starts[n] = true;
+			else if (w->held[n])
 				world_put(&w->up[n], json_pack("{s:s}", "type", "boot"));
 			break;
 		case ACTION_DISCONNECT_AGENT:
@@ -376,9 +378,15 @@ static void carry_out(struct world *w, struct run_actions *a)
 				break;
 			for (int d = 0; d < DEVICES; d++)
 				w->sim[n][d].alive = false;
-			w->agent[n] = false;
+			w->agent[n] = w->vanished[n] = false;
 			world_empty(&w->up[n]);
 			world_empty(&w->down[n]);
+			break;
+		case ACTION_TURN_AWAY:
+			world_turns_away(w, n, x->text);
+			break;
+		case ACTION_REPLACE_AGENT:
+			world_replaces(w, n);
 			break;
 		case ACTION_POLL_SLURM:
 			w->poll = true;

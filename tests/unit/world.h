@@ -39,6 +39,7 @@ struct world_options {
 	double repairs;  /* plans that are urgent are repaired, and their steps take so many times as long as those that are searched for;
 	                    0: all are searched for */
 	double min_gain; /* of the policy */
+	bool cuts; /* faults are also links that are cut for a while, agents whose death nobody notices, and second agents of a node */
 	bool noise;                            /* sometimes a worker does not start, cannot prepare, or cannot write */
 };
 
@@ -87,6 +88,16 @@ double world_now(const struct world *w);
 /* Kills (SIGKILL) or hangs worker `device` of a node, or kills the node's agent with its workers. */
 enum world_how { WORLD_KILL, WORLD_HANG, WORLD_AGENT };
 void world_kill(struct world *w, int node, int device, enum world_how how);
+/* The link of a node is cut: its agent, and workers, live and connect again. */
+void world_cut(struct world *w, int node);
+/* The node's agent and workers are gone, and their connection stays, until the controller's machine finds it dead. */
+void world_vanish(struct world *w, int node);
+/* Another agent of the node is started, as by hand, and arrives when world_move says so. */
+void world_start_second(struct world *w, int node);
+/* Second agents that were turned away, and that have taken the place of the first. */
+int world_turned_away(const struct world *w);
+int world_replaced(const struct world *w);
+int world_second_came_first(const struct world *w); /* second agents that came while the first one was not connected */
 /* A user's command: "grow" or "shrink" by `by` nodes. */
 void world_ask(struct world *w, const char *what, int by);
 void world_checkpoint(struct world *w); /* a user asks for one */

@@ -33,6 +33,8 @@ bool world_move(struct world *w)
 	int start = (int)world_pick(w, 2 * NODES + 5);
 	for (int k = 0; k < 2 * NODES + 5; k++) {
 		int what = (start + k) % (2 * NODES + 5);
+		if (what < NODES && world_second_moves(w, what))
+			return true;
 		if (what < NODES && w->away[what] && !w->silent[what]) {
 			world_call(w, what);
 			return true;
@@ -43,7 +45,7 @@ bool world_move(struct world *w)
 		}
 		if (what >= NODES && what < 2 * NODES && w->down[what - NODES].count) {
 			json_t *m = world_get(&w->down[what - NODES]);
-			if (w->agent[what - NODES])
+			if (w->agent[what - NODES] && !w->vanished[what - NODES])
 				world_agent_hears(w, what - NODES, m);
 			json_decref(m);
 			return true;
@@ -71,6 +73,9 @@ void world_wait(struct world *w)
 	double next = hspmd_controller_deadline(w->m);
 	if (w->ended)
 		return;
+	for (int n = 0; n < NODES; n++)
+		if (w->vanished[n])
+			next = fmin(next, w->vanished_at[n] + WORLD_UNNOTICED_S);
 	if (isinf(next))
 		fail_msg("nothing can happen and nothing is waited for");
 	w->now = next;
@@ -139,7 +144,7 @@ void world_fault(struct world *w)
 	struct sim *s = &w->sim[n][world_pick(w, (uint64_t)w->o.devices_per_node)];
 	if (w->ended)
 		return;
-	switch (world_pick(w, 10)) {
+	switch (world_pick(w, w->o.cuts ? 13 : 10)) {
 	case 0: /* kill -9 of a worker */
 		killed(w, s);
 		break;
@@ -187,6 +192,15 @@ void world_fault(struct world *w)
 	case 8:
 		world_checkpoint(w);
 		break;
+	case 10:
+		world_cut(w, n);
+		break;
+	case 11:
+		world_vanish(w, n);
+		break;
+	case 12:
+		world_start_second(w, n);
+		break;
 	}
 }
 
@@ -206,6 +220,54 @@ void world_poll(struct world *w)
 bool world_polled(const struct world *w)
 {
 	return w->polled;
+}
+
+void world_cut(struct world *w, int n)
+{
+	char name[16];
+	snprintf(name, sizeof name, "n%d", n);
+	if (w->ended || !w->agent[n] || w->away[n] || w->vanished[n] || w->ending[n])
+		return;
+	world_lose_controller(w, n);
+	if (w->second[n] && world_pick(w, 2)) { /* the connection of the second one breaks first; it connects again */
+		w->second[n] = false;
+		w->second_starts[n] = true;
+		world_feed(w, (struct run_event){ .kind = EVENT_NEWCOMER_GONE, .node = name });
+	}
+	world_feed(w, (struct run_event){ .kind = EVENT_AGENT_LOST, .node = name, .text = "connection timed out" });
+}
+
+void world_vanish(struct world *w, int n)
+{
+	if (w->ended || !w->agent[n] || w->away[n] || w->vanished[n] || w->member[n])
+		return;
+	for (int d = 0; d < DEVICES; d++)
+		world_killed(&w->sim[n][d]);
+	world_empty(&w->up[n]);
+	world_empty(&w->down[n]);
+	world_empty(&w->steps[n]);
+	w->vanished[n] = true;
+	w->vanished_at[n] = w->now;
+}
+
+void world_start_second(struct world *w, int n)
+{
+	w->second_starts[n] |= w->held[n] && w->agent[n] && !w->member[n];
+}
+
+int world_turned_away(const struct world *w)
+{
+	return w->turned_away;
+}
+
+int world_replaced(const struct world *w)
+{
+	return w->replaced;
+}
+
+int world_second_came_first(const struct world *w)
+{
+	return w->second_first;
 }
 
 void world_set_version(struct world *w, int node, const char *version)

@@ -61,6 +61,11 @@ struct world {
 	bool held[NODES], agent[NODES];
 	bool away[NODES];                   /* the agent has lost the controller, and will reconnect */
 	bool silent[NODES];                 /* the agent does not start, connect or reconnect */
+	bool vanished[NODES];               /* the agent is dead, and its connection is not closed */
+	double vanished_at[NODES];
+	bool second_starts[NODES], second[NODES]; /* another agent is being started; is connected, and waits */
+	bool second_told[NODES];                  /* that it is alone */
+	int turned_away, replaced, second_first;
 	const char *version[NODES];         /* of its agents; NULL: the controller's */
 	int refusals[NODES], starts[NODES]; /* of the agent: starts that will fail; all starts so far */
 	double started_at[NODES];
@@ -153,6 +158,8 @@ void world_serve(struct world *w, struct sim *s, const char *why_not);
 json_t *world_lay_copy(struct world *w, const json_t *manifest, int64_t generation);
 
 /* world_restarts.c */
+/* The agent of node n has lost the controller, and keeps what it will send again. */
+void world_lose_controller(struct world *w, int n);
 /* The agent of node n reconnects to the controller. */
 void world_call(struct world *w, int n);
 /* Fails if a generation starts from `step` of a checkpoint, or anew, although nodes that are there have a newer one. */
@@ -164,6 +171,11 @@ void world_forget_choice(struct world *w);
 json_t *world_part(const struct world *w, int n); /* the hardware in the hello of node n's agent */
 void world_agent_hears(struct world *w, int n, json_t *m);
 void world_agent_dies(struct world *w, int n);
+/* What may happen to the second agent of node n, or to one that has vanished. Returns false if nothing. */
+bool world_second_moves(struct world *w, int n);
+void world_turns_away(struct world *w, int n, const char *why);
+void world_replaces(struct world *w, int n);
+#define WORLD_UNNOTICED_S 11.0 /* until a dead connection is found */
 /* The next message of node n reaches the controller. */
 void world_deliver(struct world *w, int n);
 void world_tell_allocation(struct world *w);

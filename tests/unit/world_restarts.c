@@ -110,7 +110,8 @@ void world_check_choice(struct world *w, int64_t step)
 	json_t *status = world_status(w), *there = json_object(), *list;
 	const char *node;
 	json_object_foreach(w->found, node, list)
-		if (w->agent[node[1] - '0'] && !w->away[node[1] - '0'] && !json_object_get(json_object_get(status, "left_out"), node))
+		if (w->agent[node[1] - '0'] && !w->away[node[1] - '0'] && !w->vanished[node[1] - '0'] &&
+		    !json_object_get(json_object_get(status, "left_out"), node))
 			json_object_set(there, node, list);
 	const json_t *best = newest(there, w->known, NULL);
 	if (best && world_integer(best, "step") > step)
@@ -260,7 +261,7 @@ void world_destroy(struct world *w)
 
 /* The agent of node n when the controller is dead: it carries out what it has received, and will report the last steps again; all other
  * messages in transit are lost. */
-static void lose_controller(struct world *w, int n)
+void world_lose_controller(struct world *w, int n)
 {
 	for (uint64_t heard = world_pick(w, (uint64_t)w->down[n].count + 1); heard && w->down[n].count; heard--) {
 		json_t *m = world_get(&w->down[n]);
@@ -292,8 +293,15 @@ void world_restart(struct world *w)
 	json_decref(w->grow);
 	w->grow = NULL;
 	json_array_clear(w->shrinks);
-	for (int n = 0; n < NODES; n++)
-		lose_controller(w, n);
+	for (int n = 0; n < NODES; n++) {
+		if (w->vanished[n]) { /* nobody receives what was sent there */
+			w->agent[n] = w->vanished[n] = false;
+			world_empty(&w->down[n]);
+		}
+		w->second_starts[n] |= w->second[n]; /* it connects again */
+		w->second[n] = false;
+		world_lose_controller(w, n);
+	}
 	json_decref(w->config.journal);
 	w->config.journal = w->journal ? json_deep_copy(w->journal) : NULL;
 	w->config.events = w->events;

@@ -91,6 +91,8 @@ void world_agent_hears(struct world *w, int n, json_t *m)
 			json_array_append_new(list, named("memory", w->copied));
 		world_put(&w->up[n], json_pack("{s:s, s:I, s:o}", "type", "checkpoint_list", "id", (json_int_t)world_integer(m, "id"),
 		                               "checkpoints", list));
+	} else if (!strcmp(type, "ping")) {
+		world_put(&w->up[n], json_pack("{s:s}", "type", "pong"));
 	} else if (!strcmp(type, "read_manifest")) {
 		send_manifest(w, n, m);
 	} else if (!strcmp(type, "quit")) {
@@ -104,7 +106,7 @@ void world_agent_dies(struct world *w, int n)
 	snprintf(name, sizeof name, "n%d", n);
 	bool was = w->agent[n];
 	was &= !w->away[n];
-	w->agent[n] = w->away[n] = false;
+	w->agent[n] = w->away[n] = w->vanished[n] = false;
 	for (int d = 0; d < DEVICES; d++)
 		world_killed(&w->sim[n][d]);
 	world_empty(&w->up[n]);
@@ -114,6 +116,84 @@ void world_agent_dies(struct world *w, int n)
 		world_member_ends(w, n, "");
 	if (was)
 		world_feed(w, (struct run_event){ .kind = EVENT_AGENT_LOST, .node = name, .text = "connection closed" });
+}
+
+/* ---- a second agent of a node */
+
+/* Without the folder in memory no agent knows of another. If the first one is not connected, each has it here. */
+static json_t *alone(struct world *w, int n)
+{
+	bool first = w->agent[n] && !w->vanished[n];
+	if (first && w->away[n])
+		return json_false();
+	return world_pick(w, 3) == 0 ? NULL : json_boolean(!first);
+}
+
+static void second_arrives(struct world *w, int n)
+{
+	char name[16];
+	snprintf(name, sizeof name, "n%d", n);
+	w->second_starts[n] = false;
+	if (!w->held[n] || w->member[n])
+		return;
+	if (!w->agent[n]) { /* the first one has died meanwhile */
+		world_put(&w->up[n], json_pack("{s:s}", "type", "boot"));
+		return;
+	}
+	json_t *hello = json_pack("{s:s, s:s, s:o, s:s, s:i, s:o*}", "node", name, "job", "7", "cluster", world_part(w, n), "version",
+	                          w->version[n] ? w->version[n] : PACKAGE_VERSION, "pid", 2, "alone", alone(w, n));
+	w->second[n] = true;
+	w->second_first += w->away[n];
+	w->second_told[n] = !json_is_false(json_object_get(hello, "alone"));
+	world_feed(w, (struct run_event){ .kind = EVENT_NEWCOMER, .node = name, .value = hello });
+	json_decref(hello);
+}
+
+bool world_second_moves(struct world *w, int n)
+{
+	char name[16];
+	snprintf(name, sizeof name, "n%d", n);
+	bool first = w->agent[n] && !w->vanished[n];
+	if (w->vanished[n] && w->now >= w->vanished_at[n] + WORLD_UNNOTICED_S) {
+		world_agent_dies(w, n);
+	} else if (w->second_starts[n] && !w->silent[n] && !(w->away[n] && world_pick(w, 2))) {
+		second_arrives(w, n);
+	} else if (w->second[n] && !w->held[n]) { /* Slurm has ended it */
+		w->second[n] = false;
+		world_feed(w, (struct run_event){ .kind = EVENT_NEWCOMER_GONE, .node = name });
+	} else if (w->second[n] && !first && !w->second_told[n]) {
+		json_t *m = json_pack("{s:s}", "type", "alone");
+		w->second_told[n] = true;
+		world_feed(w, (struct run_event){ .kind = EVENT_NEWCOMER_MESSAGE, .node = name, .value = m });
+		json_decref(m);
+	} else {
+		return false;
+	}
+	return true;
+}
+
+/* The first one lives: the second is not sent away for another reason, unless the job ends. */
+void world_turns_away(struct world *w, int n, const char *why)
+{
+	assert_true(w->second[n]);
+	assert_true((w->agent[n] && !w->vanished[n] && !w->away[n]) || !strcmp(why, "the job ends"));
+	w->second[n] = false;
+	w->turned_away++;
+}
+
+/* An agent that answers is not replaced. */
+void world_replaces(struct world *w, int n)
+{
+	assert_true(w->second[n]);
+	assert_true(!w->agent[n] || w->vanished[n] || w->away[n]);
+	for (int d = 0; d < DEVICES; d++)
+		world_killed(&w->sim[n][d]);
+	world_empty(&w->up[n]);
+	world_empty(&w->down[n]);
+	world_empty(&w->steps[n]);
+	w->agent[n] = true;
+	w->away[n] = w->vanished[n] = w->second[n] = false;
+	w->replaced++;
 }
 
 /* The message that follows in the agent's queue; NULL: none, or it is not for the controller as it is. */
@@ -154,8 +234,9 @@ void world_deliver(struct world *w, int n)
 			char job[24] = "7";
 			if (w->member[n])
 				snprintf(job, sizeof job, "%lld", (long long)w->member[n]);
-			json_t *hello = json_pack("{s:s, s:s, s:o, s:s}", "node", name, "job", job, "cluster", world_part(w, n), "version",
-			                          w->version[n] ? w->version[n] : PACKAGE_VERSION);
+			json_t *hello =
+			        json_pack("{s:s, s:s, s:o, s:s, s:o*}", "node", name, "job", job, "cluster", world_part(w, n), "version",
+			                  w->version[n] ? w->version[n] : PACKAGE_VERSION, "alone", w->o.seed % 2 ? json_true() : NULL);
 			w->agent[n] = true;
 			world_feed(w, (struct run_event){ .kind = EVENT_AGENT_UP, .node = name, .value = hello });
 			json_decref(hello);
