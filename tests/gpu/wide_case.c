@@ -86,6 +86,15 @@ static int attention_across(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 3, NULL);
 }
 
+/* The last queries are beyond every key's window. */
+static int attention_unseen(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 64, .heads = 2, .kv_heads = 1, .scale = 0.12, .bidirectional = true, .window = 40 };
+	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, 150, 128)), op_case_parameter(g, type, "k", SHAPE(2, 50, 64)),
+		     op_case_parameter(g, type, "v", SHAPE(2, 50, 64)) };
+	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 3, NULL);
+}
+
 /* More tiles than a kernel has stages; the last tile of queries that see the first keys is not whole. */
 static int attention_128_window_segments(struct hspmd_graph *g, enum hspmd_dtype type)
 {
@@ -271,6 +280,7 @@ const struct op_case wide_cases[] = {
 	{ "attention, heads of 64, window and segments", attention_64_window_segments, true, NULL },
 	{ "attention, heads of 128, window and segments", attention_128_window_segments, true, NULL },
 	{ "attention across", attention_across, true, NULL },
+	{ "attention, queries that see no key", attention_unseen, true, NULL },
 	{ "attention, heads of 200", attention_200, true, NULL },
 	{ "attention packed, heads of 64", attention_packed_64, true, NULL },
 	{ "experts of 90 tokens", experts_wide, false, NULL },

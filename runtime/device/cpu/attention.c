@@ -86,12 +86,12 @@ static void soften(int64_t keys, int64_t d, const struct scratch *s, vec most[NV
 		now[j] = most[j];
 		for (int64_t k = 0; k < keys; k++)
 			now[j] = vmax(load(s->scores + k * QUERIES + j * LANES), now[j]);
-		vec factor = vexp(most[j] - now[j]);
+		vec factor = vexp(most[j] - now[j]), base = vmax(now[j], splat(MASKED / 2)); /* no key seen yet: all exponentials are 0 */
 		most[j] = now[j];
 		sum[j] *= factor;
 		for (int64_t k = 0; k < keys; k++) {
 			real *at = s->scores + k * QUERIES + j * LANES;
-			vec e = vexp(load(at) - now[j]);
+			vec e = vexp(load(at) - base);
 			sum[j] += e;
 			store(at, e);
 		}

@@ -71,7 +71,7 @@ static void add_to_keys(const struct attention *a, real *to, int64_t k0, int64_t
 		multiply_panels(keys, QUERIES, left, QUERIES * MR, right + c * QUERIES, to + k0 * wide + c, wide, true);
 }
 
-/* lse and delta = sum of do * o for the block's queries; beyond the last query, values that make p 0. */
+/* lse and delta = sum of do * o for the block's queries; for those that see no key, and beyond the last, values that make p 0. */
 static void query_terms(const struct attention *a, int64_t batch, int64_t head, int64_t q0, int64_t count, int out, real *lse, real *delta)
 {
 	int64_t d = a->head_dim, width = a->heads * d, at = (batch * a->queries + q0) * width + head * d;
@@ -82,7 +82,7 @@ static void query_terms(const struct attention *a, int64_t batch, int64_t head, 
 		for (int64_t i = 0; j < count && i < d; i++)
 			sum += dout[j * width + i] * o[j * width + i];
 		delta[j] = sum;
-		if (j >= count)
+		if (j >= count || lse[j] < MASKED / 2)
 			lse[j] = -MASKED;
 	}
 }

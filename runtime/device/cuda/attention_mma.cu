@@ -140,11 +140,13 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 		multiply_columns<D>(out, s, values + stage * STEP * (D + PAD));
 		__syncthreads(); /* all are done with this stage */
 	}
-	float inverse[2] = { 1.0f / sum[0], 1.0f / sum[1] };
+	/* A query that sees no key has a sum of 0, and zeros as its result. */
+	float inverse[2] = { sum[0] > 0.0f ? 1.0f / sum[0] : 0.0f, sum[1] > 0.0f ? 1.0f / sum[1] : 0.0f };
 	store_rows<D>(a.o, batch, head, q0 + own, a.queries, out, inverse);
 	for (int h = 0; h < 2; h++)
 		if (threadIdx.x % 4 == 0 && q0 + own + fragment_row(2 * h) < a.queries)
-			a.lse[stats_at(a, batch, head, q0 + own + fragment_row(2 * h))] = (high[h] + log2f(sum[h])) / LOG2E;
+			a.lse[stats_at(a, batch, head, q0 + own + fragment_row(2 * h))] =
+			        sum[h] > 0.0f ? (high[h] + log2f(sum[h])) / LOG2E : HIDDEN;
 }
 
 /* On entry s holds the scores and ds the gradients of their probabilities; on return s holds the probabilities and ds the gradients of the
