@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search for a checkpoint to continue from. Every usable node names those that it sees. A large job's manifest has a megabyte and is
+/* The search for a checkpoint to continue from. Every readable node names those that it sees. A large job's manifest has a megabyte and is
  * seen by all nodes, so one node is asked for the text of the one that is needed. If it refuses, or does not answer in time, two others are
  * asked, then four, and so on: that takes few deadlines even if most of a thousand nodes are bad, and usually one text. If a node of the
  * plan dies meanwhile, another plan and another search are made anyway. */
@@ -8,12 +8,12 @@
 
 #include "controller/core/controller_internal.h"
 
-/* Asks every usable node once per search, including nodes that became usable after the search began. */
+/* Asks every readable node once per search, including nodes that became readable after the search began. */
 static void ask_nodes(struct hspmd_controller *m)
 {
 	for (size_t i = 0; i < m->nodes; i++) {
 		struct node *n = m->node[i];
-		if (!node_usable(n) || n->checkpoint_search == m->checkpoint_search.id)
+		if (!node_readable(n) || n->checkpoint_search == m->checkpoint_search.id)
 			continue;
 		n->checkpoint_search = m->checkpoint_search.id;
 		send_node(m, n,
@@ -90,7 +90,7 @@ static void check_lists(struct hspmd_controller *m)
 	struct checkpoint_search *f = &m->checkpoint_search;
 	bool all = true;
 	for (size_t i = 0; i < m->nodes; i++)
-		if (node_usable(m->node[i]) && !json_object_get(f->found, m->node[i]->name))
+		if (node_readable(m->node[i]) && !json_object_get(f->found, m->node[i]->name))
 			all = false;
 	if (all || m->now < f->deadline) {
 		f->done = all;
@@ -125,7 +125,7 @@ static bool ask_more(struct hspmd_controller *m)
 	int count = 0;
 	json_object_foreach(f->found, name, list) {
 		struct node *n = node_find(m, name);
-		if (count == f->at_once || !n || !node_usable(n) || json_object_get(f->senders, name) || !names(list, f->wanted))
+		if (count == f->at_once || !n || !node_readable(n) || json_object_get(f->senders, name) || !names(list, f->wanted))
 			continue;
 		count++;
 		if (json_object_set_new(f->senders, name, json_true()))

@@ -159,7 +159,7 @@ static bool all_have_answered(const struct hspmd_controller *m)
 {
 	bool all = true;
 	for (size_t k = 0; k < m->nodes; k++)
-		all &= !node_usable(m->node[k]) || json_object_get(m->checkpoint_search.found, m->node[k]->name);
+		all &= !node_readable(m->node[k]) || json_object_get(m->checkpoint_search.found, m->node[k]->name);
 	return all;
 }
 

@@ -73,6 +73,7 @@ double command_stop_at(const struct hspmd_controller *m); /* when ranks are told
 void command_log_tail(struct hspmd_controller *m);
 
 /* nodes.c: the table of nodes and workers */
+#define FAILED_READS 2   /* of a quarantined node; then nothing is read there until the quarantine ends */
 #define AGENT_ATTEMPTS 5 /* starts of a node's agent; then the node is not used until the allocation changes */
 struct node *node_find(struct hspmd_controller *m, const char *name);        /* NULL: unknown */
 struct worker *worker_find(struct hspmd_controller *m, const char *address); /* NULL: unknown */
@@ -84,6 +85,8 @@ int workers_make(struct hspmd_controller *m, struct node *n, int count);
 /* Adds a node with `devices` devices that an earlier incarnation's journal names; no effect if its agent is connected. */
 void node_restore(struct hspmd_controller *m, const char *name, int devices);
 bool node_usable(const struct node *n); /* new plans may use it */
+/* What it has of the state can be read there: it is usable, or quarantined and has not failed too often since. */
+bool node_readable(const struct node *n);
 int nodes_usable(const struct hspmd_controller *m);
 int nodes_held(const struct hspmd_controller *m);     /* in the allocation */
 bool nodes_pending(const struct hspmd_controller *m); /* the agent of some node is starting */

@@ -68,6 +68,7 @@ struct node {
 	bool rejoins;     /* used again as soon as the others train: a rank of an elastic command was lost here */
 	double quarantined_until;
 	int quarantines;          /* how often it was quarantined */
+	int failed_reads;         /* failures of its workers in this quarantine, since the last committed step */
 	bool terminating;         /* its agent is ending, because of a shrink or a signal from outside */
 	int64_t member;           /* the member job that holds it; 0: the anchor */
 	bool quit_sent;           /* a terminating member's agent was sent `quit` */

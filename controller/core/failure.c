@@ -13,16 +13,28 @@
 #define QUARANTINE_S 60.0      /* the first quarantine of a node; each later one is twice as long ... */
 #define QUARANTINE_DOUBLINGS 6 /* ... up to so many times */
 
+/* A quarantined node, which no plan uses, may have the only copy of the state, and is read then. It cannot hold up the job for ever. */
+static void count_failed_read(struct hspmd_controller *m, const struct worker *w)
+{
+	if (++w->node->failed_reads == FAILED_READS)
+		note_event(m, "not_read",
+		           "node %s, which is left out, failed %d times to send what it has of the state: the job goes on without that",
+		           w->node->name, FAILED_READS);
+}
+
 /* Counts a failure. If a worker fails repeatedly without a committed step between, its node is quarantined, provided that there are enough
  * others. */
 static void count_failure(struct hspmd_controller *m, struct worker *w)
 {
 	count_attempt(m);
+	if (w->node->quarantined)
+		count_failed_read(m, w);
 	if (++w->faults < 2 || w->node->quarantined || nodes_usable(m) <= m->config->job->elastic.min_nodes)
 		return;
 	double seconds =
 	        QUARANTINE_S * (1 << (w->node->quarantines < QUARANTINE_DOUBLINGS ? w->node->quarantines++ : QUARANTINE_DOUBLINGS));
 	w->node->quarantined = true;
+	w->node->failed_reads = 0;
 	w->node->quarantined_until = m->now + seconds;
 	note_event(m, "quarantined", "node %s is left out for %.0f s: worker %s failed %d times without a step between", w->node->name,
 	           seconds, w->address, w->faults);

@@ -48,6 +48,11 @@ bool node_usable(const struct node *n)
 	return n->held && n->agent == PROC_UP && !n->leaving && !n->quarantined && !n->terminating;
 }
 
+bool node_readable(const struct node *n)
+{
+	return n->held && n->agent == PROC_UP && !n->leaving && !n->terminating && (!n->quarantined || n->failed_reads < FAILED_READS);
+}
+
 int nodes_usable(const struct hspmd_controller *m)
 {
 	int count = 0;
@@ -259,9 +264,11 @@ void forgive_failures(struct hspmd_controller *m)
 {
 	m->attempts = 0;
 	m->attempted = -1;
-	for (size_t i = 0; i < m->nodes; i++)
+	for (size_t i = 0; i < m->nodes; i++) {
+		m->node[i]->failed_reads = 0;
 		for (int k = 0; k < m->node[i]->workers; k++)
 			m->node[i]->worker[k]->faults = m->node[i]->worker[k]->revivals = 0;
+	}
 }
 
 void release_nodes(struct hspmd_controller *m, bool (*matches)(const struct node *n), int64_t ticket)

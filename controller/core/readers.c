@@ -15,10 +15,10 @@ static bool has_member(const struct generation *g, const struct node *n)
 	return false;
 }
 
-/* The plan uses no worker here, and one could read. */
+/* The plan uses no worker here, and one could read: also if the node is quarantined. */
 static bool is_spare(const struct generation *g, const struct node *n)
 {
-	return node_usable(n) && n->workers && !has_member(g, n);
+	return node_readable(n) && n->workers && !has_member(g, n);
 }
 
 /* The worker that reads on this node for the generation; NULL: none, or a worker of the plan does. */
@@ -67,7 +67,7 @@ void readers_forget(struct hspmd_controller *m)
 		m->node[i]->reads = false;
 }
 
-/* Adds to `readers` a worker of each usable node without a member that has named a checkpoint. Returns how many. */
+/* Adds to `readers` a worker of each readable node without a member that has named a checkpoint. Returns how many. */
 static int add_others(struct hspmd_controller *m, const struct generation *g, json_t *readers)
 {
 	int count = 0;
