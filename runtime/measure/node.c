@@ -321,12 +321,13 @@ static int exchange(struct node *n, struct hspmd_pmix *step, struct hspmd_cluste
 {
 	int size = hspmd_pmix_size(step);
 	bool first = !hspmd_pmix_rank(step);
+	double wait_s = START_S + OVERTIME * n->options->budget_s + HSPMD_PMIX_WAIT_S; /* for the slowest node */
 	char **parts = NULL, **lists = NULL, *own = n->count ? hspmd_topology_text(n->topology->cluster) : NULL;
-	int rv = hspmd_pmix_gather(step, own, &parts, err);
+	int rv = hspmd_pmix_gather(step, own, &parts, wait_s, err);
 	struct hspmd_cluster *all = rv ? NULL : hspmd_topology_merge(parts, size, err);
 	free(own);
 	own = all && n->count ? open_all(n, all, err) : NULL;
-	rv = hspmd_pmix_gather(step, own, &lists, all ? err : NULL) || !all ? -1 : 0;
+	rv = hspmd_pmix_gather(step, own, &lists, wait_s, all ? err : NULL) || !all ? -1 : 0;
 	bool lost = all && n->count && !own;
 	json_t *addresses = rv || lost ? NULL : join_lists(lists, parts, size, err);
 	hspmd_pmix_free_texts(lists, size);
@@ -334,7 +335,9 @@ static int exchange(struct node *n, struct hspmd_pmix *step, struct hspmd_cluste
 	free(own);
 	own = addresses && n->count ? measure_all(n, addresses, err) : NULL;
 	*failed = addresses && n->count && !own;
-	rv = *failed || hspmd_pmix_gather(step, own, first ? &lists : NULL, addresses && !lost ? err : NULL) || !addresses || lost ? -1 : 0;
+	rv = *failed || hspmd_pmix_gather(step, own, first ? &lists : NULL, wait_s, addresses && !lost ? err : NULL) || !addresses || lost
+	             ? -1
+	             : 0;
 	if (!rv && first) {
 		*rows = join_lists(lists, parts, size, err);
 		*cluster = *rows ? all : NULL;

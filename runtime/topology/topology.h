@@ -43,13 +43,15 @@ void hspmd_topology_destroy(struct hspmd_topology *t);
  * 0) into *all (the caller destroys it); NULL on the other tasks. *rank (may be NULL): this task's number. Outside of a step with
  * several tasks *all is a copy of own. PMIx is initialised and finalised within the call, so that a later failure does not end the step.
  * -1 and err: no PMIx although it is needed (names --mpi=pmix), or a part that cannot be read. own NULL: this node has no part (its
- * discovery failed), but takes part in the exchange so that the others do not wait in vain. */
+ * discovery failed), but takes part in the exchange so that the others do not wait in vain. They wait for HSPMD_PMIX_WAIT_S. */
 int hspmd_topology_exchange(const struct hspmd_cluster *own, struct hspmd_cluster **all, int *rank, struct hspmd_error *err);
 
 /* hspmd_topology_text: a cluster as one line of JSON (the caller frees it; NULL: no cluster, or memory). hspmd_topology_merge: the
  * cluster of several such parts (NULL entries are left out). */
 char *hspmd_topology_text(const struct hspmd_cluster *c);
 struct hspmd_cluster *hspmd_topology_merge(char *const *texts, int count, struct hspmd_error *err);
+
+#define HSPMD_PMIX_WAIT_S 60.0 /* for tasks that start together, and before they give up waiting for each other's hardware */
 
 /* For tasks that exchange data more than once. From open to close all tasks of the step must make the same calls, even after errors, or
  * the others wait in vain; a task that dies in between ends the step. Outside of a step with several tasks there is one task. */
@@ -59,8 +61,8 @@ int hspmd_pmix_rank(const struct hspmd_pmix *s);
 int hspmd_pmix_size(const struct hspmd_pmix *s);
 int hspmd_pmix_local_rank(const struct hspmd_pmix *s); /* rank among the tasks of this node */
 /* Every task passes a text (NULL: none) and, if all is not NULL, receives the texts of all tasks: `size` of them, NULL for none. Blocks
- * until all tasks have called it. */
-int hspmd_pmix_gather(struct hspmd_pmix *s, const char *own, char ***all, struct hspmd_error *err);
+ * until all tasks have called it, or for wait_s; then all further calls fail at once. */
+int hspmd_pmix_gather(struct hspmd_pmix *s, const char *own, char ***all, double wait_s, struct hspmd_error *err);
 void hspmd_pmix_free_texts(char **texts, int count);
 int hspmd_pmix_close(struct hspmd_pmix *s, struct hspmd_error *err); /* NULL is fine; s is freed in any case */
 /* Instead of hspmd_pmix_close, for a task that cannot continue while the others would wait for long: the end of this process then ends
