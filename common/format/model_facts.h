@@ -55,10 +55,19 @@ struct hspmd_facts_work {
 	double replicated, sharded;
 };
 
-/* Sums of the results of experts that a tensor-parallel group divides as wholes: a device adds to a row only if the row chose one of its
- * experts, and only such rows need to be sent. */
-struct hspmd_facts_expert_sums {
-	double bytes, sums; /* bytes of all rows, for each sample; number of sums; 0: there are none */
+/* So many tensors, and their bytes for each sample, before a group divides them. */
+struct hspmd_facts_tensors {
+	double count, bytes;
+};
+
+/* Messages of one pass within a tensor-parallel group. A device reads, and adds to, only those rows of tensors of experts that chose one of
+ * its experts, so that only these need to be sent. */
+struct hspmd_facts_messages {
+	struct hspmd_facts_tensors reduced; /* sums that every device gets */
+	/* Of tensors that are divided along the sequence: sums of which every device gets its part, and those that every device gathers from
+	 * parts. Either is half of an all-reduce. */
+	struct hspmd_facts_tensors parted;
+	struct hspmd_facts_tensors expert_reduced, expert_parted; /* those of both that have rows of experts */
 	int experts, per_token;
 };
 
@@ -68,9 +77,7 @@ struct hspmd_layer_pass {
 	struct hspmd_facts_work bytes;   /* read and written for each sample */
 	struct hspmd_facts_work weights; /* bytes read and written for each micro-batch, of any number of samples */
 	double kernels;                  /* operators */
-	double reduced_bytes;            /* for each sample, summed over a tensor-parallel group (before a sum is divided: all of it) */
-	double reductions;               /* number of these sums */
-	struct hspmd_facts_expert_sums expert_sums; /* those of both */
+	struct hspmd_facts_messages messages[2]; /* [sequence parallelism] */
 	double gathered_bytes;           /* for each sample, gathered by a context group or, backward, summed over it */
 };
 

@@ -174,13 +174,13 @@ static int probe_memory(struct build *b)
 
 /* ---- work */
 
-/* The points that work is computed from: one device and two of a tensor-parallel group, each with one sample and with two; and two of a
- * context group. */
-enum { WORK_ONE, WORK_ONE_TWICE, WORK_TENSOR, WORK_TENSOR_TWICE, WORK_CONTEXT, WORK_POINTS };
+/* The points that work is computed from: one device and two of a tensor-parallel group, each with one sample and with two; two of a
+ * context group; and two with sequence parallelism. */
+enum { WORK_ONE, WORK_ONE_TWICE, WORK_TENSOR, WORK_TENSOR_TWICE, WORK_CONTEXT, WORK_SEQUENCE, WORK_POINTS };
 
 static const struct {
 	int layout, samples;
-} points[WORK_POINTS] = { { ONE, 1 }, { ONE, 2 }, { TENSOR, 1 }, { TENSOR, 2 }, { CONTEXT, 1 } };
+} points[WORK_POINTS] = { { ONE, 1 }, { ONE, 2 }, { TENSOR, 1 }, { TENSOR, 2 }, { CONTEXT, 1 }, { S2, 1 } };
 
 /* Passes per kind: forward, backward, and what each recomputation repeats. */
 struct point {
@@ -192,6 +192,7 @@ struct point {
 static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[WORK_POINTS], double gathered)
 {
 	const struct hspmd_probe_pass *one = at[WORK_ONE], *tensor = at[WORK_TENSOR];
+	const struct hspmd_facts_messages *context = &at[WORK_CONTEXT]->messages;
 	double more = at[WORK_ONE_TWICE]->bytes - one->bytes, more_of_half = at[WORK_TENSOR_TWICE]->bytes - tensor->bytes;
 	return (struct hspmd_layer_pass){
 		.flops = work(one->flops, tensor->flops),
@@ -199,10 +200,8 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 		.bytes = work(more, more_of_half),
 		.weights = work(one->bytes - more, tensor->bytes - more_of_half),
 		.kernels = one->kernels,
-		.reduced_bytes = tensor->reduced_bytes,
-		.reductions = tensor->reductions,
-		.expert_sums = tensor->expert_sums,
-		.gathered_bytes = gathered * (at[WORK_CONTEXT]->gathered_bytes + at[WORK_CONTEXT]->reduced_bytes),
+		.messages = { tensor->messages, at[WORK_SEQUENCE]->messages },
+		.gathered_bytes = gathered * (context->parted.bytes + context->reduced.bytes),
 	};
 }
 
@@ -299,6 +298,8 @@ static int probe_work(struct build *b, enum hspmd_facts_width width)
 		}
 		if (!b->possible[CONTEXT])
 			own[WORK_CONTEXT] = own[WORK_ONE];
+		if (!b->possible[S2])
+			own[WORK_SEQUENCE] = own[WORK_TENSOR];
 		set_work(b, width, k, own);
 	}
 	for (int i = 0; i < WORK_POINTS; i++) {

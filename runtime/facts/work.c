@@ -48,32 +48,73 @@ static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_
 		pass->workspace[at_once] = fmax(pass->workspace[at_once], type->workspace(&v, at_once));
 }
 
-/* rows: of the parts that are summed; NULL: all rows count. */
-static void add_sum(struct hspmd_probe_pass *pass, double bytes, const struct hspmd_expert_rows *rows)
+/* The operator of experts that alone reads a value, of which it needs only rows of its experts; NULL: there is none. All rows may be sent
+ * nevertheless, by links on which that is cheaper. */
+static const struct hspmd_op *reader_of_rows(const struct hspmd_program *p, int value)
 {
-	pass->reduced_bytes += bytes;
-	pass->reductions++;
-	if (!rows)
-		return;
-	pass->expert_sums.bytes += bytes;
-	pass->expert_sums.sums++;
-	pass->expert_sums.experts = (int)rows->count;
-	pass->expert_sums.per_token = rows->per_token;
+	const struct hspmd_op *reader = NULL;
+	for (size_t i = 0; i < p->spmd->node_count; i++) {
+		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];
+		for (int k = 0; k < n->input_count; k++) {
+			const struct hspmd_op *op = n->op < 0 ? NULL : &p->graph->ops[n->op];
+			if (n->in[k] != value)
+				continue;
+			if (!op || !hspmd_op_types[op->opcode]->rows.choice || !(hspmd_op_types[op->opcode]->rows.in >> k & 1))
+				return NULL;
+			reader = op;
+		}
+	}
+	return reader;
 }
 
-/* Parts of a sum are reduced, parts of a sequence are gathered. It counts for the layer that the tensor is of: the layer that computes the
- * parts, even if they are put together only for the next one. */
-static void add_reshard(const struct hspmd_program *p, const struct hspmd_spmd_node *n, struct hspmd_probe_pass (*passes)[2])
+static bool is_local(const struct hspmd_transfer *t)
+{
+	for (int k = 0; k < t->step_count; k++)
+		if (t->steps[k].kind != HSPMD_COMM_COPY && t->steps[k].kind != HSPMD_COMM_ZERO)
+			return false;
+	return true;
+}
+
+/* Returns true if the program's device holds less than all of the value. */
+static bool is_part(const struct hspmd_program *p, const struct hspmd_value *v, const struct hspmd_shape *shape)
+{
+	struct hspmd_local_shard shard;
+	return !hspmd_annotation_local_shard(v->annotation, shape, p->device, &shard) ||
+	       hspmd_box_elements(&shard.box) < hspmd_shape_elements(shape);
+}
+
+static void add_tensor(struct hspmd_facts_tensors *to, double bytes)
+{
+	to->count++;
+	to->bytes += bytes;
+}
+
+/* Parts of a sum are reduced, parts of a sequence are gathered. types: an equal graph, whose elements count. */
+static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_node *n, const struct hspmd_graph *types,
+                         struct hspmd_facts_messages *to)
 {
 	const struct hspmd_value *from = &p->spmd->values[n->in[0]];
 	const struct hspmd_tensor *t = &p->graph->tensors[from->tensor];
-	struct hspmd_probe_pass *pass = &passes[t->layer][n->backward];
-	double bytes = (double)hspmd_shape_elements(&t->shape) * (double)hspmd_dtype_bytes(t->dtype);
-	if (hspmd_annotation_is_partial(from->annotation)) {
-		add_sum(pass, bytes, from->annotation->rows);
-	} else {
-		pass->gathered_bytes += bytes;
-	}
+	double bytes = (double)hspmd_shape_elements(&t->shape) * (double)hspmd_dtype_bytes(types->tensors[from->tensor].dtype);
+	bool sum = hspmd_annotation_is_partial(from->annotation), whole = sum && !is_part(p, &p->spmd->values[n->out[0]], &t->shape);
+	const struct hspmd_expert_rows *rows = sum ? from->annotation->rows : NULL;
+	const struct hspmd_op *reader = sum ? NULL : reader_of_rows(p, n->out[0]);
+	if (is_local(n->transfer))
+		return;
+	add_tensor(whole ? &to->reduced : &to->parted, bytes);
+	if (!rows && !reader)
+		return;
+	add_tensor(whole ? &to->expert_reduced : &to->expert_parted, bytes);
+	to->experts = rows ? (int)rows->count : reader->attr.experts;
+	to->per_token = rows ? rows->per_token : reader->attr.experts_per_token;
+}
+
+/* A sum counts for the layer that computes its parts, even if they are put together only for the next one; what is gathered, for the layer
+ * that reads it. */
+static int layer_of_messages(const struct hspmd_program *p, const struct hspmd_spmd_node *n)
+{
+	const struct hspmd_value *from = &p->spmd->values[n->in[0]];
+	return hspmd_annotation_is_partial(from->annotation) ? p->graph->tensors[from->tensor].layer : n->layer;
 }
 
 void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2])
@@ -83,7 +124,7 @@ void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*p
 		if (n->op >= 0)
 			add_operator(p, n, &passes[n->layer][n->backward]);
 		else
-			add_reshard(p, n, passes);
+			add_messages(p, n, p->graph, &passes[layer_of_messages(p, n)][n->backward].messages);
 	}
 }
 
@@ -133,21 +174,20 @@ static int operator_of(const struct hspmd_program *p, const struct hspmd_instruc
 	return -1;
 }
 
-/* Of the parts that a transfer within the stage sums; NULL: all rows count. */
-static const struct hspmd_expert_rows *rows_of(const struct hspmd_program *p, const struct hspmd_transfer *transfer)
+/* The Reshard that the instruction begins; NULL: there is none. */
+static const struct hspmd_spmd_node *reshard_begun(const struct hspmd_program *p, size_t instruction)
 {
-	for (size_t i = 0; i < p->spmd->node_count; i++)
-		if (p->spmd->nodes[i].transfer == transfer)
-			return p->spmd->values[p->spmd->nodes[i].in[0]].annotation->rows;
+	const struct hspmd_instruction *in = &p->instructions[instruction], *before = instruction ? in - 1 : NULL;
+	bool goes_on = before && before->kind == in->kind && before->transfer == in->transfer && before->step < in->step;
+	if (in->kind != HSPMD_INSTRUCTION_COMM || goes_on)
+		return NULL;
+	int tensor = p->slot_types[p->slots[in->in[0] < 0 ? in->out[0] : in->in[0]].slot_type].tensor;
+	for (size_t i = 0; i < p->spmd->node_count; i++) {
+		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];
+		if (n->op < 0 && n->transfer == in->transfer && p->spmd->values[n->in[0]].tensor == tensor)
+			return n;
+	}
 	return NULL;
-}
-
-static void add_message(const struct hspmd_program *p, const struct hspmd_instruction *in, size_t element_bytes,
-                        struct hspmd_probe_pass *pass)
-{
-	const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
-	if (step->kind == HSPMD_COMM_ALL_REDUCE || step->kind == HSPMD_COMM_REDUCE_SCATTER || step->kind == HSPMD_COMM_COMBINE)
-		add_sum(pass, (double)hspmd_shape_elements(&in->transfer->shape) * (double)element_bytes, rows_of(p, in->transfer));
 }
 
 int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, struct hspmd_probe_pass *passes,
@@ -161,10 +201,11 @@ int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program 
 		if (in->micro_batch != 0 || in->backward || in->schedule_index != 1) /* of the first forward pass: entry 0 */
 			continue;
 		int op = operator_of(recomputed, in);
+		const struct hspmd_spmd_node *reshard = op < 0 ? reshard_begun(recomputed, i) : NULL;
 		if (op >= 0)
 			repeated[op] = true;
-		else if (in->kind == HSPMD_INSTRUCTION_COMM)
-			add_message(recomputed, in, hspmd_dtype_bytes(p->graph->compute_dtype), &passes[in->layer]);
+		else if (reshard)
+			add_messages(recomputed, reshard, p->graph, &passes[layer_of_messages(recomputed, reshard)].messages);
 	}
 	for (size_t i = 0; i < p->spmd->node_count; i++) {
 		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];

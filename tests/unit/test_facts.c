@@ -119,10 +119,16 @@ static void counts_operations(void **state)
 	assert_true(block->params.sharded == 12 * 64 * 64 + 3 * 64 + 4 * 64);
 	assert_true(block->output_elements == t * 64 && head->output_elements == 1);
 	/* Megatron's two all-reduces of the hidden state each way, and one each way for the embedding and the head */
-	assert_true(block->forward[HSPMD_FACTS_FP32].reductions == 2 && block->forward[HSPMD_FACTS_FP32].reduced_bytes == 2 * t * 64 * 4);
-	assert_true(block->backward[HSPMD_FACTS_BF16].reductions == 2 && block->backward[HSPMD_FACTS_BF16].reduced_bytes == 2 * t * 64 * 2);
-	assert_true(hspmd_model_layer_facts(f, 0)->forward[HSPMD_FACTS_FP32].reductions == 1);
-	assert_true(head->forward[HSPMD_FACTS_FP32].reduced_bytes == 0 && head->backward[HSPMD_FACTS_FP32].reduced_bytes == t * 64 * 4);
+	const struct hspmd_facts_messages *ahead = block->forward[HSPMD_FACTS_FP32].messages,
+	                                  *back = block->backward[HSPMD_FACTS_BF16].messages;
+	assert_true(ahead[0].reduced.count == 2 && ahead[0].reduced.bytes == 2 * t * 64 * 4 && ahead[0].parted.count == 0);
+	assert_true(back[0].reduced.count == 2 && back[0].reduced.bytes == 2 * t * 64 * 2);
+	/* With sequence parallelism a gathering and the half of a sum in place of each (arXiv 2205.05198) */
+	assert_true(ahead[1].parted.count == 4 && ahead[1].parted.bytes == 4 * t * 64 * 4 && ahead[1].reduced.count == 0);
+	assert_true(back[1].parted.count == 4 && back[1].parted.bytes == 4 * t * 64 * 2);
+	assert_true(hspmd_model_layer_facts(f, 0)->forward[HSPMD_FACTS_FP32].messages[0].reduced.count == 1);
+	assert_true(head->forward[HSPMD_FACTS_FP32].messages[0].reduced.bytes == 0 &&
+	            head->backward[HSPMD_FACTS_FP32].messages[0].reduced.bytes == t * 64 * 4);
 	assert_true(block->recomputable && !head->recomputable && !hspmd_model_layer_facts(f, 0)->recomputable);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
@@ -137,7 +143,7 @@ static void counts_operations(void **state)
 	/* keys and values, both ways */
 	assert_true(block->forward[HSPMD_FACTS_FP32].gathered_bytes == 2 * t * 16 * 4);
 	assert_true(block->backward[HSPMD_FACTS_BF16].gathered_bytes == 2 * t * 16 * 2);
-	assert_true(block->params.replicated == 2 * 64 && block->backward[HSPMD_FACTS_FP32].reductions == 2);
+	assert_true(block->params.replicated == 2 * 64 && block->backward[HSPMD_FACTS_FP32].messages[0].reduced.count == 2);
 	/* In larger groups each device projects all keys and values, and the gradients of these projections are summed. */
 	const struct hspmd_layer_facts *wide = hspmd_model_layer_facts(f->wide, 1);
 	double both = all(&block->forward[HSPMD_FACTS_FP32].flops), kv = 2 * 2 * t * 64 * 16;
@@ -145,7 +151,7 @@ static void counts_operations(void **state)
 	assert_float_equal(all(&wide->forward[HSPMD_FACTS_FP32].flops), both, 1e-6 * both);
 	assert_true(wide->forward[HSPMD_FACTS_FP32].flops.replicated - block->forward[HSPMD_FACTS_FP32].flops.replicated >= kv);
 	assert_true(block->partial_params == 0 && wide->partial_params == 2 * 64 * 16);
-	assert_true(wide->backward[HSPMD_FACTS_FP32].reductions == 2);
+	assert_true(wide->backward[HSPMD_FACTS_FP32].messages[0].reduced.count == 2);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
 
@@ -185,7 +191,7 @@ static void products_in_fp8(void **state)
 			assert_float_equal(all(&is->backward[width].fp8), block ? 2 * products : 0, 1e-6);
 			assert_float_equal(all(&was->forward[width].fp8) + all(&was->backward[width].fp8), 0, 0);
 			assert_float_equal(all(&is->forward[width].flops), all(&was->forward[width].flops), 1e-6);
-			assert_true(is->backward[width].reductions == was->backward[width].reductions);
+			assert_true(is->backward[width].messages[0].reduced.count == was->backward[width].messages[0].reduced.count);
 			assert_float_equal(all(&is->params), all(&was->params) + (block ? histories : 0), 0);
 		}
 	hspmd_model_facts_destroy(plain);

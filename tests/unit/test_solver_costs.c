@@ -16,8 +16,6 @@
 #include "controller/solver/sim/evaluate.h"
 #include "controller/solver/solver.h"
 #include "runtime/facts/facts.h"
-#include "runtime/model/build.h"
-#include "runtime/sharding/spmd.h"
 #include "tests/unit/solver_inputs.h"
 
 #define NEAR 1e-9
@@ -466,97 +464,6 @@ static void the_larger_part_of_a_sequence_passes_the_link(void **state)
 	hspmd_model_facts_destroy(m);
 }
 
-/* What the sums of block 1 take in a program of these devices, forward and backward; *rows: how many of them send rows of experts alone. */
-static double sums_of_program(const struct hspmd_model *m, const struct hspmd_cluster *c, const struct hspmd_stage *stage, int samples,
-                              int *rows)
-{
-	struct hspmd_error err = { "" };
-	struct hspmd_model_build_options how = {
-		.batch = samples, .seq_len = 32, .vocab_parts = 1, .widest = stage->device_count, .loss_scale = 1
-	};
-	int64_t weights[4] = { 1, 1, 1, 1 };
-	for (int i = 0; stage->shard_ratio && i < stage->device_count; i++)
-		weights[i] = llround(16 * stage->shard_ratio[i]);
-	struct hspmd_spmd_stage view = {
-		.device_count = stage->device_count, .devices = stage->devices, .context = 1, .tensor_weights = weights
-	};
-	int stage_of_layer[8] = { 0 };
-	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(c);
-	struct hspmd_graph *g = hspmd_model_graph(m, &how, &err);
-	struct hspmd_spmd *spmd = g ? hspmd_spmd_build(g, &view, stage_of_layer, &cost, &err) : NULL;
-	double seconds = 0;
-	if (!spmd)
-		fail_msg("%s", err.text);
-	*rows = 0;
-	for (size_t i = 0; i < spmd->node_count; i++) {
-		const struct hspmd_spmd_node *n = &spmd->nodes[i];
-		if (n->op >= 0 || g->tensors[spmd->values[n->in[0]].tensor].layer != 1)
-			continue;
-		seconds += n->transfer->seconds;
-		for (int k = 0; k < n->transfer->step_count; k++)
-			*rows += n->transfer->steps[k].kind == HSPMD_COMM_COMBINE;
-	}
-	hspmd_spmd_destroy(spmd);
-	hspmd_graph_destroy(g);
-	return seconds;
-}
-
-/* Sums of experts' results are predicted as the program makes them: of the rows that chose an expert of a device where that is less, of all
- * rows where it is more. */
-static void sums_of_experts_take_what_the_program_takes(void **state)
-{
-	(void)state;
-	static const struct {
-		const char *experts, *kind;
-		int tp;
-		double first; /* share of the first of two devices; 0: even */
-		bool rows;
-	} cases[] = {
-		{ "\"num_experts\":16,\"num_experts_per_tok\":1", "cpu", 2, 0, true },
-		{ "\"num_experts\":16,\"num_experts_per_tok\":2", "cpu", 4, 0, true },
-		{ "\"num_experts\":16,\"num_experts_per_tok\":1", "cpu", 2, 0.75, true },
-		{ "\"num_experts\":16,\"num_experts_per_tok\":12", "cpu", 2, 0, false },
-		{ "\"num_experts\":16,\"num_experts_per_tok\":1", "cuda", 2, 0, true },
-	};
-	int devices[] = { 0, 1, 2, 3 };
-	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		struct hspmd_error err = { "" };
-		char text[1024];
-		snprintf(text, sizeof text,
-		         "{\"model_type\":\"qwen2_moe\",\"hidden_size\":256,\"intermediate_size\":64,\"num_hidden_layers\":2,"
-		         "\"num_attention_heads\":16,\"num_key_value_heads\":16,\"max_position_embeddings\":64,\"vocab_size\":64,%s,"
-		         "\"moe_intermediate_size\":16,\"shared_expert_intermediate_size\":64}",
-		         cases[i].experts);
-		json_t *value = json_loads(text, 0, NULL);
-		struct hspmd_model *m = hspmd_model_from_json(value, "model", &err);
-		struct hspmd_model_facts *f = m ? hspmd_model_facts_of(m, 32, &err) : NULL;
-		if (!f)
-			fail_msg("%s", err.text);
-		snprintf(text, sizeof text, CLUSTER_OF("%s", "", "{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":1}"),
-		         cases[i].kind);
-		struct hspmd_cluster *c = cluster_from(text);
-		struct hspmd_costs *costs = hspmd_costs_new(c, f, NULL, HSPMD_PRECISION_FP32, 32, &err);
-		assert_non_null(costs);
-		double ratio[] = { cases[i].first, 1 - cases[i].first };
-		struct hspmd_stage stage = { .layers = { 1, 2 },
-			                     .devices = devices,
-			                     .device_count = cases[i].tp,
-			                     .context = 1,
-			                     .shard_ratio = cases[i].first > 0 ? ratio : NULL };
-		struct hspmd_stage_cost cost;
-		int rows;
-		assert_int_equal(hspmd_costs_stage(costs, &stage, 4, &cost, &err), 0);
-		double made = sums_of_program(m, c, &stage, 4, &rows);
-		if ((rows > 0) != cases[i].rows || fabs(cost.group_comm / made - 1) > 0.01)
-			fail_msg("case %zu: %g s predicted, %g s in the program, %d sums of rows", i, cost.group_comm, made, rows);
-		hspmd_costs_destroy(costs);
-		hspmd_cluster_destroy(c);
-		hspmd_model_facts_destroy(f);
-		json_decref(value);
-		hspmd_model_destroy(m);
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -565,7 +472,6 @@ int main(void)
 		cmocka_unit_test(the_pipeline_that_differs_decides),
 		cmocka_unit_test(groups_across_nodes_pay_what_is_longer_there),
 		cmocka_unit_test(groups_that_were_not_measured_communicate),
-		cmocka_unit_test(sums_of_experts_take_what_the_program_takes),
 		cmocka_unit_test(what_is_not_work_shrinks_on_cpus_alone),
 		cmocka_unit_test(backward_times_are_believed),
 		cmocka_unit_test(interleaving_pays),

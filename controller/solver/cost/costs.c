@@ -41,8 +41,13 @@ static struct hspmd_layer_pass pass_in_precision(const struct hspmd_layer_pass *
 	struct hspmd_layer_pass p = *pass;
 	scale_work(&p.bytes, narrow);
 	scale_work(&p.weights, narrow);
-	p.reduced_bytes *= narrow;
-	p.expert_sums.bytes *= narrow;
+	for (int sequence = 0; sequence < 2; sequence++) {
+		struct hspmd_facts_messages *m = &p.messages[sequence];
+		m->reduced.bytes *= narrow;
+		m->parted.bytes *= narrow;
+		m->expert_reduced.bytes *= narrow;
+		m->expert_parted.bytes *= narrow;
+	}
 	p.gathered_bytes *= narrow;
 	return p;
 }
@@ -154,8 +159,7 @@ static void facts_without_model(struct hspmd_costs *c, int l, double saved)
 	f->forward = (struct hspmd_layer_pass){ .flops = { 0, profile_flops(p, l, c->seq_len) },
 		                                .bytes = { HSPMD_TRAFFIC * replicated, HSPMD_TRAFFIC * (saved - replicated) },
 		                                .kernels = HSPMD_BLOCK_KERNELS,
-		                                .reduced_bytes = 2 * input,
-		                                .reductions = 2 };
+		                                .messages = { { .reduced = { 2, 2 * input } }, { .parted = { 4, 4 * input } } } };
 	f->backward = f->forward;
 	scale_work(&f->backward.flops, 2);
 	scale_work(&f->backward.bytes, 2);

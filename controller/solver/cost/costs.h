@@ -141,6 +141,10 @@ double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int s
  * least of these. Returns -1 with err if there is no link. */
 double hspmd_costs_sum_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
                                struct hspmd_error *err);
+/* The same where each device gets its part of the sequence alone, or gathers what it reads from such parts: of all rows, or of those that
+ * chose one of its experts. */
+double hspmd_costs_part_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
+                                struct hspmd_error *err);
 /* Seconds of a ring all-reduce of `bytes` on each of n devices (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. Returns -1
  * with err if there is no link. */
 double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err);

@@ -88,15 +88,33 @@ static double direct(struct members *m, const double *parts, double each)
 	return slowest;
 }
 
-double hspmd_costs_sum_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
-                               struct hspmd_error *err)
+/* Seconds until all devices know which experts the rows chose; INFINITY: some cannot send rows alone. */
+static double choice_seconds(const struct hspmd_costs *c, const int *devices, int n)
 {
-	double all = hspmd_costs_all_reduce(c, devices, n, bytes, err), choice = 0;
+	double choice = 0;
 	for (int i = 0; i < n; i++) {
 		const struct hspmd_device_traits *traits =
 		        hspmd_device_traits(c->cluster->types[c->cluster->devices[devices[i]].type].kind);
 		choice = fmax(choice, traits->dispatches ? traits->choice_s : INFINITY);
 	}
+	return choice;
+}
+
+double hspmd_costs_part_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
+                                struct hspmd_error *err)
+{
+	double all = hspmd_costs_ring(c, devices, 1, n, 1, bytes, err), choice = choice_seconds(c, devices, n);
+	if (all < 0 || !(choice < all))
+		return all;
+	struct members m = { c, devices, 1, n, false, err };
+	double rows = direct(&m, parts, 1.0 / n);
+	return m.failed ? -1 : fmin(all, choice + rows);
+}
+
+double hspmd_costs_sum_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
+                               struct hspmd_error *err)
+{
+	double all = hspmd_costs_all_reduce(c, devices, n, bytes, err), choice = choice_seconds(c, devices, n);
 	if (all < 0 || !(choice < all))
 		return all;
 	struct members m = { c, devices, 1, n, false, err };

@@ -2,28 +2,39 @@
 /* Cost of one micro-batch on one stage.
  *
  * A group runs at the pace of its slowest device: devices differ in type, share and slowdown. Layer times that were measured in a group
- * contain its all-reduces within a node. Otherwise the sums of each pass are added, two for each transformer block (Megatron-LM, arXiv
- * 1909.08053); for groups that span nodes, only what these take longer there. Context groups gather keys and
+ * contain its all-reduces within a node. Otherwise the messages of each pass are added, two sums for each transformer block (Megatron-LM,
+ * arXiv 1909.08053) or, with sequence parallelism, their halves (2205.05198), and rows of experts; for groups that span nodes, only what
+ * these take longer there. Context groups gather keys and
  * values before attention, and sum their gradients after it. */
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/alloc.h"
 #include "common/format/expert_rows.h"
 #include "controller/solver/cost/cost_constants.h"
 
+/* Part `which` of a whole that is divided in this ratio, of any positive numbers; NULL: evenly. Ratios of the search add up to 1. */
+static double part_of(const double *ratio, int count, int which)
+{
+	double sum = 0;
+	for (int i = 0; ratio && i < count; i++)
+		sum += ratio[i];
+	return !ratio ? 1.0 / count : fabs(sum - 1) < 1e-9 ? ratio[which] : ratio[which] / sum;
+}
+
 double hspmd_stage_share(const struct hspmd_stage *s, int which)
 {
 	int tp = s->device_count / s->context;
-	return s->shard_ratio ? s->shard_ratio[which % tp] : 1.0 / tp;
+	return part_of(s->shard_ratio, tp, which % tp);
 }
 
 double hspmd_stage_context_share(const struct hspmd_stage *s, int which)
 {
 	int tp = s->device_count / s->context;
-	return s->context_ratio ? s->context_ratio[which / tp] : 1.0 / s->context;
+	return part_of(s->context_ratio, s->context, which / tp);
 }
 
 /* Expected maximum of n standard normal draws, after Blom (1958): the quantile of (n - 0.375) / (n + 0.25), by Newton's method on the
@@ -79,33 +90,41 @@ static const struct hspmd_layer_pass *pass_of(const struct hspmd_costs *c, const
 	return pass == FORWARD ? &f->forward : pass == BACKWARD ? &f->backward : &f->again[s->recompute];
 }
 
-/* Seconds of the sums of experts' results in the tensor-parallel group that begins with device `first`, of `bytes` each. */
-static double sum_experts(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_expert_sums *sums,
-                          double bytes, struct hspmd_error *err)
+static const struct hspmd_facts_messages *messages_of(const struct hspmd_costs *c, const struct hspmd_stage *s, int l, enum stage_pass pass)
+{
+	return &pass_of(c, s, l, pass)->messages[s->sequence_parallel || c->sequence_parallel];
+}
+
+/* Seconds of one message of experts' rows in the tensor-parallel group that begins with device `first`. bytes: of all rows; parted: these
+ * are divided among the group. -1 with err. */
+static double send_experts(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of,
+                           bool parted, double bytes, struct hspmd_error *err)
 {
 	int tp = s->device_count / s->context;
-	double *parts = hspmd_calloc((size_t)tp, sizeof *parts);
+	double *parts = hspmd_calloc((size_t)tp, sizeof *parts), before = 0; /* whole experts: bounds are rounded to the nearest */
 	for (int i = 0; parts && i < tp; i++) {
-		int64_t own = llround(hspmd_stage_share(s, first + i) * sums->experts);
-		parts[i] = bytes * hspmd_expert_row_share(own, sums->experts, sums->per_token);
+		double after = before + hspmd_stage_share(s, first + i) * of->experts;
+		parts[i] = bytes * hspmd_expert_row_share((int64_t)(floor(after + 0.5) - floor(before + 0.5)), of->experts, of->per_token);
+		before = after;
 	}
-	double seconds = parts ? hspmd_costs_sum_experts(c, s->devices + first, tp, parts, bytes, err)
+	double seconds = parts ? (parted ? hspmd_costs_part_experts : hspmd_costs_sum_experts)(c, s->devices + first, tp, parts, bytes, err)
 	                       : hspmd_fail_memory(err, "predicting a stage");
 	free(parts);
 	return seconds;
 }
 
-/* Seconds of a layer's sums over that group; `scale`: samples of a micro-batch. -1 with err. */
-static double layer_sums(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_layer_pass *p, double scale,
-                         struct hspmd_error *err)
+/* Seconds of a layer's messages of one kind in that group, of tensors of equal size; `scale`: samples of a micro-batch. -1 with err. */
+static double send_layer(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of, bool parted,
+                         double scale, struct hspmd_error *err)
 {
-	int tp = s->device_count / s->context;
-	const struct hspmd_facts_expert_sums *of = &p->expert_sums;
-	double plain = p->reductions - of->sums;
+	const struct hspmd_facts_tensors *all = parted ? &of->parted : &of->reduced,
+	                                 *rows = parted ? &of->expert_parted : &of->expert_reduced;
+	int tp = s->device_count / s->context, rounds = parted ? 1 : 2;
+	double plain = all->count - rows->count;
 	double each =
-	        plain > 0 ? hspmd_costs_all_reduce(c, s->devices + first, tp, scale * (p->reduced_bytes - of->bytes) / plain, err) : 0;
-	double experts = of->sums > 0 ? sum_experts(c, s, first, of, scale * of->bytes / of->sums, err) : 0;
-	return each < 0 || experts < 0 ? -1 : plain * each + of->sums * experts;
+	        plain > 0 ? hspmd_costs_ring(c, s->devices + first, 1, tp, rounds, scale * (all->bytes - rows->bytes) / plain, err) : 0;
+	double experts = rows->count > 0 ? send_experts(c, s, first, of, parted, scale * rows->bytes / rows->count, err) : 0;
+	return each < 0 || experts < 0 ? -1 : plain * each + rows->count * experts;
 }
 
 /* Seconds of one pass's sums for a micro-batch, in the slowest of the stage's tensor-parallel groups: those of one kind are of equal parts
@@ -117,18 +136,18 @@ static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, 
 	double slowest = 0;
 	for (int group = 0; group < s->context; group++) {
 		double seconds = 0, known = 0, scale = micro_batch * hspmd_stage_context_share(s, group * tp);
-		const struct hspmd_layer_pass *last = NULL;
+		const struct hspmd_facts_messages *last = NULL;
 		for (int l = s->layers[0]; l < s->layers[1]; l++) {
-			const struct hspmd_layer_pass *p = pass_of(c, s, l, pass);
-			if (p->reductions <= 0)
-				continue;
-			if (!last || p->reduced_bytes != last->reduced_bytes || p->reductions != last->reductions ||
-			    p->expert_sums.bytes != last->expert_sums.bytes)
-				known = layer_sums(c, s, group * tp, p, scale, err);
-			last = p;
+			const struct hspmd_facts_messages *m = messages_of(c, s, l, pass);
+			if (!last || memcmp(m, last, sizeof *m) != 0) {
+				double reduced = send_layer(c, s, group * tp, m, false, scale, err),
+				       parted = reduced < 0 ? -1 : send_layer(c, s, group * tp, m, true, scale, err);
+				known = parted < 0 ? -1 : reduced + parted;
+			}
+			last = m;
 			if (known < 0)
 				return -1;
-			seconds += fmax(known - per_byte * scale * p->reduced_bytes, 0);
+			seconds += fmax(known - per_byte * scale * (m->reduced.bytes + m->parted.bytes / 2), 0);
 		}
 		slowest = fmax(slowest, seconds);
 	}
@@ -143,7 +162,7 @@ static double gather_share(struct hspmd_costs *c, const struct hspmd_stage *s, i
 		return hspmd_costs_ring(c, s->devices + which, tp, s->context, 1, bytes, err);
 	double *parts = hspmd_calloc((size_t)s->context, sizeof *parts);
 	for (int g = 0; parts && g < s->context; g++)
-		parts[g] = bytes * s->context_ratio[g];
+		parts[g] = bytes * hspmd_stage_context_share(s, g * tp);
 	double seconds = parts ? hspmd_costs_gather(c, s->devices + which, tp, s->context, parts, err)
 	                       : hspmd_fail_memory(err, "predicting a stage");
 	free(parts);

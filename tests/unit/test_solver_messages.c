@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the messages within a stage are predicted to take, compared with those of the programs that the runtime specialises: of models of
+ * several types, with and without experts, under drawn plans (tensor, sequence and context parallelism, unequal shares, recomputation). The
+ * links have hardly any latency: small sums go along a tree, which the predictions leave out. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/format/recompute_sets.h"
+#include "controller/solver/cost/costs.h"
+#include "runtime/program/program.h"
+#include "tests/unit/draw.h"
+#include "tests/unit/random_plan.h"
+#include "tests/unit/solver_inputs.h"
+
+#define SEQ_LEN 48
+#define HEADS 8
+#define CLOSE 0.02
+#define CASES 1000
+
+#define SIZED(type, more)                                                                                                                  \
+	"{\"model_type\":\"" type "\",\"hidden_size\":128,\"intermediate_size\":96,\"num_hidden_layers\":3,\"num_attention_heads\":8,"     \
+	"\"num_key_value_heads\":8,\"max_position_embeddings\":64,\"vocab_size\":96," more "}"
+
+static const char *const models[] = {
+	SIZED("mixtral", "\"num_local_experts\":8,\"num_experts_per_tok\":1"),
+	SIZED("mixtral", "\"num_local_experts\":16,\"num_experts_per_tok\":4,\"sliding_window\":null"),
+	SIZED("qwen2_moe",
+	      "\"num_experts\":16,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":64"),
+	SIZED("qwen3_moe",
+	      "\"head_dim\":16,\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,\"decoder_sparse_step\":2"),
+	SIZED("gpt_oss", "\"head_dim\":16,\"num_local_experts\":8,\"num_experts_per_tok\":2,\"sliding_window\":16"),
+	SIZED("deepseek_v2", "\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,\"n_shared_experts\":1,"
+	                     "\"first_k_dense_replace\":1,\"topk_method\":\"greedy\",\"q_lora_rank\":null,\"kv_lora_rank\":32,"
+	                     "\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":16"),
+	SIZED("llama", "\"tie_word_embeddings\":false"),
+	"{\"model_type\":\"gpt2\",\"n_embd\":128,\"n_layer\":3,\"n_head\":8,\"n_positions\":64,\"vocab_size\":96,\"resid_pdrop\":0,"
+	"\"embd_pdrop\":0,\"attn_pdrop\":0}",
+};
+
+/* One case. */
+struct drawn {
+	const char *model, *kind;
+	char cluster[512], plan[1024];
+};
+
+static void draw_ratio(FILE *f, int tp)
+{
+	int left = HEADS;
+	fputs(",\"shard_ratio\":[", f);
+	for (int i = 0; i < tp; i++) {
+		int own = i == tp - 1 ? left : 1 + (int)random_plan_draw((unsigned)(left - (tp - 1 - i)));
+		fprintf(f, "%s%d", i ? "," : "", own);
+		left -= own;
+	}
+	fputc(']', f);
+}
+
+/* A plan of one stage. Context groups are not compared on CPUs, where attention runs in parts and gathers nothing, and not with latent
+ * attention, which gathers more than keys and values. */
+static struct drawn draw_case(void)
+{
+	struct drawn d = { .model = models[random_plan_draw(sizeof models / sizeof *models)],
+		           .kind = random_plan_draw(2) ? "cuda" : "cpu" };
+	bool latent = strstr(d.model, "kv_lora_rank"), groups = !latent && !strcmp(d.kind, "cuda") && random_plan_draw(4) == 0;
+	int tp = groups ? 2 : 2 + (int)random_plan_draw(3), devices = groups ? 4 : tp, samples = 1 + (int)random_plan_draw(3);
+	static const char *const recompute[] = { "none", "selective", "full" };
+	FILE *f = fmemopen(d.plan, sizeof d.plan, "w");
+	snprintf(d.cluster, sizeof d.cluster,
+	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"%s\",\"memory_bytes\":8000000000,\"gbytes_per_s\":20,"
+	         "\"peak_tflops\":{\"fp32\":1}}},\"nodes\":[{\"name\":\"a\",\"devices\":[{\"type\":\"x\",\"count\":4}]}],\"links\":[{"
+	         "\"scope\":\"node\",\"alpha_s\":1e-9,\"gbytes_per_s\":%g}]}",
+	         d.kind, random_plan_draw(2) ? 0.1 : 1);
+	fprintf(f,
+	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":[{"
+	        "\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-%d\"],\"recompute\":\"%s\"",
+	        2 * samples, samples, SEQ_LEN, devices - 1, recompute[random_plan_draw(3)]);
+	if (random_plan_draw(3))
+		fputs(",\"sequence_parallel\":true", f);
+	if (groups)
+		fputs(random_plan_draw(2) ? ",\"context\":2" : ",\"context\":2,\"context_ratio\":[1,2]", f);
+	if (random_plan_draw(3) == 0)
+		draw_ratio(f, tp);
+	fputs("}]}]}", f);
+	fclose(f);
+	return d;
+}
+
+/* Seconds of all messages within the stage for the second micro-batch on a device, as its program says. Writes them to `text`; NULL:
+ * nowhere. */
+static double seconds_of(const struct hspmd_model *m, const struct hspmd_plan *plan, const struct hspmd_cluster *c, int device, FILE *text)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	struct hspmd_program *p = hspmd_program_build(&source, plan, c, device, NULL, &err);
+	double seconds = 0;
+	if (!p)
+		fail_msg("%s", err.text);
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind != HSPMD_INSTRUCTION_COMM || in->micro_batch != 1)
+			continue;
+		const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
+		seconds += step->seconds;
+		if (text)
+			fprintf(text, "layer %d %s: %s of %lld, %g us\n", in->layer, in->backward ? "backward" : "forward",
+			        hspmd_comm_kind_names[step->kind], (long long)hspmd_shape_elements(&in->transfer->shape),
+			        1e6 * step->seconds);
+	}
+	hspmd_program_destroy(p);
+	return seconds;
+}
+
+/* Returns true if both take as long; else it prints what differs. */
+static bool is_predicted(const struct drawn *d)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from(d->cluster);
+	struct hspmd_model *m = model_from(d->model);
+	struct hspmd_model_facts *f = facts_of(m, SEQ_LEN);
+	json_t *value = json_loads(d->plan, 0, NULL);
+	struct hspmd_plan *plan = hspmd_plan_from_json(value, "plan", c, hspmd_model_layers(m), &err);
+	json_decref(value);
+	if (!plan)
+		fail_msg("%s: %s", d->plan, err.text);
+	hspmd_plan_take_recompute_sets(plan, f->recompute_sets);
+	struct hspmd_costs *costs = hspmd_costs_of_plan(c, f, NULL, HSPMD_PRECISION_FP32, plan, &err);
+	const struct hspmd_stage *stage = &plan->pipelines[0].stages[0];
+	struct hspmd_stage_cost cost;
+	double most = 0;
+	if (!costs || hspmd_costs_stage(costs, stage, plan->micro_batch, &cost, &err))
+		fail_msg("%s", err.text);
+	for (int i = 0; i < stage->device_count; i++)
+		most = fmax(most, seconds_of(m, plan, c, stage->devices[i], NULL));
+	bool close = fabs(cost.group_comm - most) <= CLOSE * most;
+	if (!close) {
+		printf("%s\n%s\n%s\n%g us predicted, %g us in the program:\n", d->model, d->cluster, d->plan, 1e6 * cost.group_comm,
+		       1e6 * most);
+		seconds_of(m, plan, c, stage->devices[0], stdout);
+	}
+	hspmd_costs_destroy(costs);
+	hspmd_plan_destroy(plan);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+	return close;
+}
+
+static void messages_take_what_the_program_takes(void **state)
+{
+	(void)state;
+	const unsigned count = draw_count(24, CASES), first = draw_first(count, CASES);
+	int off = 0;
+	for (unsigned i = first; i < first + count; i++) {
+		random_plan_state = i;
+		struct drawn d = draw_case();
+		off += !is_predicted(&d);
+	}
+	assert_int_equal(off, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(messages_take_what_the_program_takes) };
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
