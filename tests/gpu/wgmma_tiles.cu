@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of one warp-group on tiles that the tensor memory accelerator copies (runtime/device/cuda/wgmma.h), for each layout that
- * attention and grouped products use, compared with the same on the host: numbers are so small that all sums are exact. Built for a GPU of
- * compute capability 9.0 and for the emulated one. The emulated one must also notice what a kernel may do wrong: products that are not
- * begun or not waited for, tiles that are used before they are there or overwritten too early, registers that are touched too early, wrong
- * descriptors.
+ * attention and grouped products use, and of a pair of blocks that copy to each other, compared with the same on the host: numbers are so
+ * small that all sums are exact. Built for a GPU of compute capability 9.0 and for the emulated one. The emulated one must also notice what
+ * a kernel may do wrong: products that are not begun or not waited for, tiles that are used before they are there or overwritten too early,
+ * registers that are touched too early, wrong descriptors.
  *
  * Usage: wgmma_tiles      Prints a line per case. Exit status: 0 all right, 1 not, 77 no such GPU. */
 #include <stdio.h>
@@ -235,6 +235,86 @@ static int check(const struct tile_case *c, enum mistake mistake, int lacks)
 	return wrong;
 }
 
+/* ---- a pair of blocks, of which each copies half of the right tile to both */
+
+#define PAIR_DEPTH 64
+#define PAIR_COLUMNS 128
+
+static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(GROUP_THREADS)
+        pair_kernel(const __grid_constant__ struct tile_maps maps, float *out)
+{
+	DYNAMIC_SHARED(char, shared);
+	char *left = align_tiles(shared), *right = left + ROWS * SLAB_ROW_BYTES;
+	uint64_t *b = (uint64_t *)(right + PAIR_COLUMNS * SLAB_ROW_BYTES);
+	int rank = (int)(blockIdx.x % 2), half = PAIR_COLUMNS / 2;
+	float c[PAIR_COLUMNS / 8][4];
+	if (threadIdx.x == 0) {
+		barrier_init(b, 1);
+		barrier_init(b + 1, 2 * GROUP_THREADS / WARP);
+		barriers_ready();
+	}
+	pair_wait();
+	uint64_t a = slab_descriptor(left, 0), d = slab_descriptor(right, 0);
+	for (int round = 0; round < 2; round++) { /* the second overwrites what the first has read, in both blocks */
+		if (threadIdx.x == 0) {
+			barrier_wait(b + 1, round ^ 1);
+			barrier_arrive_expecting(b, (ROWS + PAIR_COLUMNS) * SLAB_ROW_BYTES);
+			copy_box_async(left, &maps.left, 0, rank * ROWS, 0, 0, b);
+			copy_box_to_both_async(right + rank * half * SLAB_ROW_BYTES, &maps.right, 0, rank * half, 0, 0, b);
+		}
+		__syncwarp();
+		barrier_wait(b, round);
+		products_begin();
+#pragma unroll
+		for (int k = 0; k < PAIR_DEPTH; k += 16)
+			multiply_slabs<PAIR_COLUMNS, false, false>(c, descriptor_after(a, k * 2), descriptor_after(d, k * 2), k > 0);
+		products_commit();
+		products_wait<0>();
+		pin(c);
+		release_stage(b + 1, true);
+	}
+	for (int j = 0; j < PAIR_COLUMNS / 8; j++)
+		for (int i = 0; i < 4; i++)
+			out[(rank * ROWS + (int)threadIdx.x / WARP * 16 + fragment_row(i)) * PAIR_COLUMNS + j * 8 + fragment_column(i)] = c[j][i];
+	pair_wait();
+}
+
+/* Returns the number of wrong elements, -1 if it does not run. */
+static int check_pair()
+{
+	std::vector<float> left, right, out((size_t)(2 * ROWS * PAIR_COLUMNS));
+	bf16 *from[2] = {};
+	float *to = NULL;
+	cudaStream_t stream;
+	struct tile_maps maps;
+	const size_t shared = SWIZZLE_BYTES + (ROWS + PAIR_COLUMNS) * SLAB_ROW_BYTES + 2 * sizeof(uint64_t);
+	for (int k = 0; k < 2 * ROWS * PAIR_DEPTH; k++)
+		left.push_back((float)element(0, k / PAIR_DEPTH, k % PAIR_DEPTH));
+	for (int k = 0; k < PAIR_COLUMNS * PAIR_DEPTH; k++)
+		right.push_back((float)element(1, k % PAIR_DEPTH, k / PAIR_DEPTH));
+	if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) || upload(&from[0], left, stream) || upload(&from[1], right, stream) ||
+	    cudaMalloc((void **)&to, out.size() * sizeof(float)) || !map(&maps.left, from[0], 2 * ROWS, PAIR_DEPTH, ROWS) ||
+	    !map(&maps.right, from[1], PAIR_COLUMNS, PAIR_DEPTH, PAIR_COLUMNS / 2) || allow_shared((const void *)pair_kernel, shared))
+		return -1;
+	LAUNCH_PAIRS(pair_kernel, 2u, GROUP_THREADS, shared, stream, maps, to);
+	if (cudaGetLastError() || cudaMemcpyAsync(out.data(), to, out.size() * sizeof(float), cudaMemcpyDeviceToHost, stream) ||
+	    cudaStreamSynchronize(stream))
+		return -1;
+	int wrong = 0;
+	for (int i = 0; i < 2 * ROWS; i++)
+		for (int j = 0; j < PAIR_COLUMNS; j++) {
+			float sum = 0;
+			for (int k = 0; k < PAIR_DEPTH; k++)
+				sum += (float)(element(0, i, k) * element(1, k, j));
+			wrong += !(out[(size_t)(i * PAIR_COLUMNS + j)] == sum);
+		}
+	cudaFree(from[0]);
+	cudaFree(from[1]);
+	cudaFree(to);
+	cudaStreamDestroy(stream);
+	return wrong;
+}
+
 #ifdef EMULATE
 /* A mistake ends the process, or makes elements wrong. */
 static bool is_noticed(const struct tile_case *c, enum mistake mistake)
@@ -294,5 +374,8 @@ int main()
 			printf("ok %s\n", c.name);
 		good = good && !wrong && !short_wrong;
 	}
+	int wrong = check_pair();
+	printf("%s a pair of blocks: %d wrong\n", wrong ? "not ok" : "ok", wrong);
+	good = good && !wrong;
 	return check_mistakes() && good ? 0 : 1;
 }

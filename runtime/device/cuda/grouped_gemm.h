@@ -17,8 +17,8 @@ struct hspmd_cuda_groups {
 struct hspmd_cuda_gate_up {
 	const void *gate, *up;   /* [group][n][depth] */
 	const void *biases[2];   /* [group][n]; NULL: none */
-	void *act_gate, *act_up; /* [row][n]; NULL: not wanted */
-	void *act;               /* the same */
+	void *act_gate, *act_up; /* [row][n]; written if act is NULL */
+	void *act;
 	int activation;
 	float limit;
 };

@@ -72,6 +72,39 @@ static __device__ __forceinline__ void copy_box_async(void *to, const CUtensorMa
 	             : "memory");
 }
 
+/* ---- pairs of blocks on neighbouring multiprocessors (clusters of two), of which each can copy into the other's shared memory */
+
+#define LAUNCH_PAIRS LAUNCH /* of kernels with __cluster_dims__(2, 1, 1); the first dimension of the grid is even */
+
+/* Waits until all threads of both blocks have come here. Before, neither block may touch the other's barriers, and after it neither may end
+ * while the other still does. */
+static __device__ __forceinline__ void pair_wait()
+{
+	asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" : : : "memory");
+}
+
+/* Arrives at the barrier at this place in each of the two blocks. */
+static __device__ __forceinline__ void barrier_arrive_in_both(uint64_t *b)
+{
+#pragma unroll
+	for (int rank = 0; rank < 2; rank++)
+		asm volatile("{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\t"
+		             "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}"
+		             :
+		             : "r"(shared_address(b)), "r"(rank)
+		             : "memory");
+}
+
+/* Copies a box to this place in both blocks; its bytes count at the barrier at this place in each. */
+static __device__ __forceinline__ void copy_box_to_both_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b)
+{
+	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+	             "[%1, {%3, %4, %5, %6}], [%2], %7;"
+	             :
+	             : "r"(shared_address(to)), "l"(map), "r"(shared_address(b)), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "h"((short)3)
+	             : "memory");
+}
+
 /* What this thread has written to shared memory counts for copies and products that begin later, after a barrier also those of other
  * threads. */
 static __device__ __forceinline__ void shared_ready()
@@ -235,10 +268,14 @@ template <int stages> struct ring {
 	}
 };
 
-/* All threads of the warp are done with a stage. */
-static __device__ __forceinline__ void release_stage(uint64_t *b)
+/* All threads of the warp are done with a stage. in_both: of which the other block of the pair writes a part. */
+static __device__ __forceinline__ void release_stage(uint64_t *b, bool in_both = false)
 {
-	if (threadIdx.x % WARP == 0)
+	if (threadIdx.x % WARP != 0)
+		return;
+	if (in_both)
+		barrier_arrive_in_both(b);
+	else
 		barrier_arrive(b);
 }
 

@@ -6,7 +6,8 @@
  * - Products are computed when someone waits for them, from what then lies in their tiles, which their descriptors are decoded to find.
  *   Meanwhile their accumulators hold NaN. If these or their fragments were written to, the process ends.
  * - Products see what copies have brought, and what threads had written when one of them called shared_ready.
- * - Whoever arrives at a barrier lets the other threads run first. */
+ * - Whoever arrives at a barrier lets the other threads run first.
+ * Pairs of blocks (clusters of two) run together. Dynamic shared memory is each block's own; other shared variables are not. */
 #ifndef EMULATE_CUDA_H
 #define EMULATE_CUDA_H
 
@@ -60,6 +61,9 @@ void barriers_ready();
 void barrier_arrive(uint64_t *b);
 void barrier_arrive_expecting(uint64_t *b, int bytes);
 void barrier_wait(uint64_t *b, int parity);
+void barrier_arrive_in_both(uint64_t *b);
+void pair_wait();
+void copy_box_to_both_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b);
 void copy_box_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b);
 
 void shared_ready();
@@ -113,6 +117,25 @@ uint64_t emulate_block_number();
 char *emulate_shared_bytes(size_t *bytes);
 /* Called at the end of every thread, and every block. */
 void emulate_thread_ends();
+/* Of the pair's two blocks, the one that what follows is about, until another thread runs: shared memory, for example. Returns which it
+ * was. */
+size_t emulate_look_at(size_t rank);
+size_t emulate_rank();
+/* Returns true if a thread of that block has ended. */
+bool emulate_has_ended();
+
+void emulate_run_pairs(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread);
+template <typename... Formal, typename... Actual>
+static inline void emulate_launch_pairs(const char *name, dim3 grid, dim3 threads, size_t shared, cudaStream_t stream,
+                                        void (*kernel)(Formal...), Actual... actual)
+{
+	emulate_own own;
+	std::tuple<Formal...> values(actual...);
+	emulate_enqueue(stream, [=] { emulate_run_pairs(name, grid, threads, shared, [&] { std::apply(kernel, values); }); });
+}
+#define LAUNCH_PAIRS(kernel, grid, threads, shared, stream, ...)                                                                           \
+	emulate_launch_pairs(#kernel, grid, threads, shared, stream, kernel, __VA_ARGS__)
+#define __cluster_dims__(...)
 #endif
 
 #endif

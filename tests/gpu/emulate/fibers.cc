@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a block of a kernel as fibers: see cuda_runtime.h. A thread gets a stack when it begins and returns it when it ends, so that the
- * threads of a kernel without barriers run one after the other on one stack. */
+/* Runs a block of a kernel, or a pair of blocks (cuda.h), as fibers: see cuda_runtime.h. A thread gets a stack when it begins and returns
+ * it when it ends, so that the threads of a kernel without barriers run one after the other on one stack. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -14,6 +14,8 @@
 #define MOST_THREADS ((size_t)1024)
 #define SLOT 64
 #define LANES 32
+#define PAIR 2
+#define SHARED_ALIGNMENT ((size_t)1024) /* of what lies between the shared memory of two blocks: the same address in both */
 
 enum wait { READY, AT_BARRIER, AT_WARP, AT_CONDITION, DONE };
 
@@ -51,8 +53,11 @@ struct runner {
 	size_t prepared;
 	std::vector<stack *> unused;
 	void *scheduler;   /* its stack pointer while a fiber is running */
-	size_t now, count; /* the running fiber; fibers of the block */
-	size_t at_barrier, at_condition, done;
+	size_t now, count; /* the running fiber; fibers of a block */
+	size_t pair, rank; /* blocks that run together, the first fibers being those of the first; the one that is looked at */
+	size_t shared_bytes; /* of each block */
+	dim3 place[PAIR];    /* of the blocks in the grid */
+	size_t at_barrier[PAIR], done[PAIR], at_condition;
 	uint64_t blocks;   /* begun so far */
 	bool asynchronous; /* the block does what cuda.h emulates */
 	const std::function<void()> *thread;
@@ -126,7 +131,7 @@ static void run_threads()
 			emulate_thread_ends();
 		fiber &f = r->fibers[r->now];
 		f.wait = DONE;
-		r->done++;
+		r->done[r->now / r->count]++;
 		emulate_switch(&f.stack->at, r->scheduler);
 	}
 }
@@ -153,7 +158,7 @@ static stack *take_stack(runner *r)
 void __syncthreads()
 {
 	runner *r = current;
-	r->at_barrier++;
+	r->at_barrier[r->now / r->count]++;
 	pause(r, AT_BARRIER);
 }
 
@@ -197,7 +202,9 @@ void emulate_copies_wait(int left)
 
 void *emulate_shared()
 {
-	return (void *)(((uintptr_t)current->shared.data() + 15) & ~(uintptr_t)15);
+	uintptr_t first = ((uintptr_t)current->shared.data() + 15) & ~(uintptr_t)15;
+	size_t stride = (current->shared_bytes + 2 * SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT;
+	return (void *)(first + current->rank * stride);
 }
 
 void emulate_wait_until(const std::function<bool()> &ready)
@@ -210,7 +217,24 @@ void emulate_wait_until(const std::function<bool()> &ready)
 
 unsigned emulate_thread()
 {
-	return (unsigned)current->now;
+	return (unsigned)(current->now % current->count);
+}
+
+size_t emulate_look_at(size_t rank)
+{
+	size_t was = current->rank;
+	current->rank = rank;
+	return was;
+}
+
+size_t emulate_rank()
+{
+	return current->rank;
+}
+
+bool emulate_has_ended()
+{
+	return current->done[current->rank] > 0;
 }
 
 uint64_t emulate_block_number()
@@ -221,7 +245,7 @@ uint64_t emulate_block_number()
 
 char *emulate_shared_bytes(size_t *bytes)
 {
-	*bytes = current->shared.size() - 16;
+	*bytes = current->shared_bytes;
 	return (char *)emulate_shared();
 }
 
@@ -265,6 +289,8 @@ static void run_fiber(runner *r, size_t i)
 		f.stack = take_stack(r);
 	r->now = i;
 	emulate_here.thread = f.index;
+	emulate_here.block = r->place[i / r->count];
+	r->rank = i / r->count;
 	emulate_switch(&r->scheduler, f.stack->at);
 	if (f.wait == DONE) {
 		r->unused.push_back(f.stack);
@@ -272,10 +298,11 @@ static void run_fiber(runner *r, size_t i)
 	}
 }
 
-/* Runs one warp as far as it gets without the others, so that data it should have waited for is not there yet or already overwritten. */
-static bool run_warp(runner *r, const size_t *lanes)
+/* Runs one warp as far as it gets without the others, so that data it should have waited for is not there yet or already overwritten.
+ * begin: number of the block's first fiber. */
+static bool run_warp(runner *r, size_t begin, const size_t *lanes)
 {
-	size_t first = lanes[0] / LANES * LANES;
+	size_t first = begin + lanes[0] / LANES * LANES;
 	warp &w = r->warps[first / LANES];
 	bool ran = false;
 	for (;;) {
@@ -284,66 +311,101 @@ static bool run_warp(runner *r, const size_t *lanes)
 		if (!w.ready)
 			return ran;
 		for (size_t i = 0; i < LANES; i++)
-			if (r->fibers[lanes[i]].wait == READY)
-				run_fiber(r, lanes[i]);
+			if (r->fibers[begin + lanes[i]].wait == READY)
+				run_fiber(r, begin + lanes[i]);
 		w.ready = 0;
 		ran = true;
 	}
 }
 
-/* Lets those go on whose condition is true. */
-static bool release_waiting(runner *r)
+/* Lets those of a block go on whose condition is true. */
+static bool release_waiting(runner *r, size_t rank)
 {
 	bool any = false;
-	for (size_t i = 0; i < r->count && r->at_condition; i++)
+	for (size_t i = rank * r->count; i < (rank + 1) * r->count && r->at_condition; i++) {
+		r->rank = rank;
 		if (r->fibers[i].wait == AT_CONDITION && (*r->fibers[i].condition)()) {
 			r->fibers[i].wait = READY;
 			r->warps[i / LANES].ready++;
 			r->at_condition--;
 			any = true;
 		}
+	}
 	return any;
 }
 
-static void run_block(runner *r, const std::vector<size_t> &order)
+static bool is_done(const runner *r)
 {
-	size_t count = r->count;
+	for (size_t rank = 0; rank < r->pair; rank++)
+		if (r->done[rank] < r->count)
+			return false;
+	return true;
+}
+
+/* Lets the threads of a block go on if all are at the barrier. */
+static bool release_barrier(runner *r, size_t rank)
+{
+	if (r->at_barrier[rank] < r->count)
+		return false;
+	for (size_t i = 0; i < r->count; i += LANES)
+		release(r, rank * r->count + i);
+	r->at_barrier[rank] = 0;
+	return true;
+}
+
+/* Runs a block as far as it gets without the other of its pair. Returns false if that is nowhere. */
+static bool run_block(runner *r, size_t rank, const std::vector<size_t> &order)
+{
+	bool ran = false;
+	for (;;) {
+		bool now = false;
+		for (size_t i = 0; i < r->count; i += LANES)
+			now |= run_warp(r, rank * r->count, &order[i]);
+		now |= release_barrier(r, rank);
+		now |= release_waiting(r, rank);
+		if (!now)
+			return ran;
+		ran = true;
+	}
+}
+
+static void run_blocks(runner *r, const std::vector<size_t> &order, bool descending)
+{
+	size_t count = r->pair * r->count;
 	for (size_t i = 0; i < count; i++) {
 		r->fibers[i].rounds = r->fibers[i].group = 0;
 		r->fibers[i].copies.clear();
 	}
 	for (size_t i = 0; i < count; i += LANES)
 		release(r, i);
-	r->at_barrier = r->at_condition = r->done = 0;
+	for (size_t rank = 0; rank < PAIR; rank++)
+		r->at_barrier[rank] = r->done[rank] = 0;
+	r->at_condition = 0;
 	r->asynchronous = false;
 	r->blocks++;
-	while (r->done < count) {
+	while (!is_done(r)) {
 		bool ran = false;
-		for (size_t i = 0; i < count; i += LANES)
-			ran |= run_warp(r, &order[i]);
-		if (r->at_barrier == count) {
-			for (size_t i = 0; i < count; i += LANES)
-				release(r, i);
-			r->at_barrier = 0;
-			ran = true;
-		}
-		ran |= release_waiting(r);
+		for (size_t k = 0; k < r->pair; k++)
+			ran |= run_block(r, descending ? r->pair - 1 - k : k, order);
 		if (!ran)
 			emulate_end("a barrier, or what a warp does together, was not reached by all");
 	}
 }
 
-void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread)
+static void run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread, size_t pair)
 {
 	static thread_local runner kept{};
 	current = &kept;
 	current->name = name;
 	current->count = (size_t)threads.x * threads.y * threads.z;
-	if (!current->count || current->count > MOST_THREADS || current->count % LANES || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
-	    grid.z > 65535)
+	current->pair = pair;
+	current->shared_bytes = shared;
+	size_t all = pair * current->count;
+	if (!all || all > MOST_THREADS || current->count % LANES || !grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 ||
+	    grid.x % pair)
 		emulate_end("a grid that no GPU takes");
-	if (current->fibers.size() < current->count)
-		current->fibers.resize(current->count);
+	if (current->fibers.size() < all)
+		current->fibers.resize(all);
 	if (!kept.stacks) {
 		void *stacks =
 		        mmap(NULL, MOST_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -351,11 +413,13 @@ void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared
 			emulate_end("no memory for its stacks");
 		kept.stacks = (char *)stacks;
 	}
-	current->warps.resize((current->count + LANES - 1) / LANES);
+	current->warps.resize(all / LANES);
 	std::vector<size_t> order = make_order(current->count);
-	for (size_t i = 0; i < current->count; i++)
+	for (size_t i = 0; i < all; i++) {
+		size_t own = i % current->count;
 		current->fibers[i].index =
-		        dim3((unsigned)(i % threads.x), (unsigned)(i / threads.x % threads.y), (unsigned)(i / threads.x / threads.y));
+		        dim3((unsigned)(own % threads.x), (unsigned)(own / threads.x % threads.y), (unsigned)(own / threads.x / threads.y));
+	}
 	current->thread = &thread;
 	emulate_here.threads = threads;
 	emulate_here.blocks = grid;
@@ -363,9 +427,23 @@ void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared
 	bool descending = text && !strcmp(text, "1");
 	for (unsigned z = 0; z < grid.z; z++)
 		for (unsigned y = 0; y < grid.y; y++)
-			for (unsigned x = 0; x < grid.x; x++) {
-				current->shared.assign(shared + 16, (char)0xff); /* NaN: nobody may rely on the initial contents */
-				emulate_here.block = descending ? dim3(grid.x - 1 - x, grid.y - 1 - y, grid.z - 1 - z) : dim3(x, y, z);
-				run_block(&kept, order);
+			for (unsigned x = 0; x < grid.x; x += (unsigned)pair) {
+				/* NaN: nobody may rely on the initial contents */
+				current->shared.assign(pair * (shared + 2 * SHARED_ALIGNMENT), (char)0xff);
+				for (unsigned rank = 0; rank < pair; rank++)
+					current->place[rank] =
+					        descending ? dim3(grid.x - (unsigned)pair - x + rank, grid.y - 1 - y, grid.z - 1 - z)
+					                   : dim3(x + rank, y, z);
+				run_blocks(&kept, order, descending);
 			}
+}
+
+void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread)
+{
+	run_kernel(name, grid, threads, shared, thread, 1);
+}
+
+void emulate_run_pairs(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread)
+{
+	run_kernel(name, grid, threads, shared, thread, PAIR);
 }

@@ -61,11 +61,13 @@ struct block {
 	std::vector<thread> threads;
 	std::vector<char> seen; /* shared memory as copies have written it, and threads before a shared_ready; from shared_start() on */
 	bool multiplies = false;
+	size_t at_pair_barrier = 0;
 };
 
 static block &here()
 {
-	static thread_local block b;
+	static thread_local block blocks[2];
+	block &b = blocks[emulate_rank()];
 	if (b.number != emulate_block_number()) {
 		b = block();
 		b.number = emulate_block_number();
@@ -253,16 +255,43 @@ static void refuse_to_overwrite(const box_copy &c)
 				emulate_end("a copy overwrites what a product reads that is in progress");
 }
 
-void copy_box_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b)
+static void copy_box(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b)
 {
 	box_copy c = { (char *)to, *map, { x0, x1, x2, x3 }, (size_t)map->box[0] * map->box[1] * map->box[2] * map->box[3] * 2 };
 	if (emulate_shared_address(to) % 1024 || map->box[0] != 64)
 		emulate_end("a swizzled box does not begin on a multiple of 1024 bytes, or has rows of other than 128 bytes");
 	emulate_shared_address((char *)to + c.bytes - 1);
 	refuse_to_overwrite(c);
-	__atomic_add_fetch(&emulate_counts[EMULATE_BOXES], 1, __ATOMIC_RELAXED);
 	each_piece(c, [](const char *, char *piece) { write_piece(piece, NULL, 0xff); });
 	barrier_at(b).copies.push_back(c);
+}
+
+void copy_box_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b)
+{
+	__atomic_add_fetch(&emulate_counts[EMULATE_BOXES], 1, __ATOMIC_RELAXED);
+	copy_box(to, map, x0, x1, x2, x3, b);
+}
+
+/* Calls f(distance from this block's shared memory to the other's, or 0) for both blocks of the pair. */
+template <typename F> static void in_both(F f)
+{
+	size_t own = emulate_rank();
+	char *from = shared_start();
+	for (size_t rank = 0; rank < 2; rank++) {
+		emulate_look_at(rank);
+		f(shared_start() - from);
+	}
+	emulate_look_at(own);
+}
+
+void copy_box_to_both_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b)
+{
+	__atomic_add_fetch(&emulate_counts[EMULATE_BOXES], 1, __ATOMIC_RELAXED);
+	in_both([=](ptrdiff_t by) {
+		if (by && emulate_has_ended())
+			emulate_end("a copy goes to a block of which threads have ended");
+		copy_box((char *)to + by, map, x0, x1, x2, x3, (uint64_t *)((char *)b + by));
+	});
 }
 
 /* Ends the phase if nobody is missing; only then do the copies' bytes arrive. */
@@ -281,7 +310,7 @@ static void try_to_complete(barrier *b)
 	b->phase++;
 }
 
-void barrier_arrive_expecting(uint64_t *at, int bytes)
+static void arrive(uint64_t *at, int bytes)
 {
 	barrier &b = barrier_at(at);
 	try_to_complete(&b);
@@ -289,7 +318,39 @@ void barrier_arrive_expecting(uint64_t *at, int bytes)
 		emulate_end("more threads arrive at a barrier than it expects");
 	b.pending--;
 	b.expected += bytes;
+}
+
+void barrier_arrive_expecting(uint64_t *at, int bytes)
+{
+	arrive(at, bytes);
 	emulate_wait_until([] { return true; });
+}
+
+void barrier_arrive_in_both(uint64_t *b)
+{
+	in_both([=](ptrdiff_t by) {
+		if (by && emulate_has_ended())
+			emulate_end("a thread arrives at a barrier of a block of which threads have ended");
+		arrive((uint64_t *)((char *)b + by), 0);
+	});
+	emulate_wait_until([] { return true; });
+}
+
+/* A thread that has waited may come again before others of its block go on: each counts for the times that it has come. */
+void pair_wait()
+{
+	size_t all = (size_t)blockDim.x * blockDim.y * blockDim.z;
+	size_t round = here().at_pair_barrier++ / all + 1;
+	emulate_wait_until([=] {
+		bool over = true;
+		size_t own = emulate_rank();
+		for (size_t rank = 0; rank < 2; rank++) {
+			emulate_look_at(rank);
+			over = over && here().at_pair_barrier >= round * all;
+		}
+		emulate_look_at(own);
+		return over;
+	});
 }
 
 void barrier_arrive(uint64_t *b)
