@@ -51,7 +51,7 @@ int hspmd_topology_exchange(const struct hspmd_cluster *own, struct hspmd_cluste
 char *hspmd_topology_text(const struct hspmd_cluster *c);
 struct hspmd_cluster *hspmd_topology_merge(char *const *texts, int count, struct hspmd_error *err);
 
-#define HSPMD_PMIX_WAIT_S 60.0 /* for tasks that start together, and before they give up waiting for each other's hardware */
+#define HSPMD_PMIX_WAIT_S 120.0 /* for tasks that start together, and before they give up waiting for each other's hardware */
 
 /* For tasks that exchange data more than once. From open to close all tasks of the step must make the same calls, even after errors, or
  * the others wait in vain; a task that dies in between ends the step. Outside of a step with several tasks there is one task. */

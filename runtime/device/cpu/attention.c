@@ -78,26 +78,37 @@ static int64_t lay_out(const struct attention *a, real *base, struct scratch *s)
 	return used;
 }
 
-/* Turns scores into exponentials against the running maximum, and scales sums and output to the new maximum. */
+/* Turns scores into exponentials against the running maximum, and scales sums and output to the new maximum. Keys alternate between two
+ * maxima, so that one comparison need not wait for the other. */
 static void soften(int64_t keys, int64_t d, const struct scratch *s, vec most[NV], vec sum[NV])
 {
-	vec now[NV];
-	for (int j = 0; j < NV; j++) {
-		now[j] = most[j];
-		for (int64_t k = 0; k < keys; k++)
+	vec now[NV], other[NV], factor[NV], base[NV];
+	for (int j = 0; j < NV; j++)
+		now[j] = other[j] = most[j];
+	for (int64_t k = 0; k + 2 <= keys; k += 2)
+		for (int j = 0; j < NV; j++) {
 			now[j] = vmax(load(s->scores + k * QUERIES + j * LANES), now[j]);
-		vec factor = vexp(most[j] - now[j]), base = vmax(now[j], splat(MASKED / 2)); /* no key seen yet: all exponentials are 0 */
+			other[j] = vmax(load(s->scores + (k + 1) * QUERIES + j * LANES), other[j]);
+		}
+	for (int j = 0; j < NV; j++) {
+		if (keys % 2)
+			now[j] = vmax(load(s->scores + (keys - 1) * QUERIES + j * LANES), now[j]);
+		now[j] = vmax(now[j], other[j]);
+		factor[j] = vexp(most[j] - now[j]);
+		base[j] = vmax(now[j], splat(MASKED / 2)); /* no key seen yet: all exponentials are 0 */
 		most[j] = now[j];
-		sum[j] *= factor;
-		for (int64_t k = 0; k < keys; k++) {
+		sum[j] *= factor[j];
+	}
+	for (int64_t k = 0; k < keys; k++)
+		for (int j = 0; j < NV; j++) {
 			real *at = s->scores + k * QUERIES + j * LANES;
-			vec e = vexp(load(at) - base);
+			vec e = vexp(load(at) - base[j]);
 			sum[j] += e;
 			store(at, e);
 		}
-		for (int64_t i = 0; i < d; i++)
-			store(s->output + i * QUERIES + j * LANES, load(s->output + i * QUERIES + j * LANES) * factor);
-	}
+	for (int64_t i = 0; i < d; i++)
+		for (int j = 0; j < NV; j++)
+			store(s->output + i * QUERIES + j * LANES, load(s->output + i * QUERIES + j * LANES) * factor[j]);
 }
 
 /* Merges the queries' results over earlier keys with those over these keys: softmax over both. Scales both to a common maximum and sum. */

@@ -97,6 +97,8 @@ static inline void mask_scores(const struct attention *a, int64_t batch, int64_t
 		return;
 	for (int64_t k = k0; k < k1; k++) {
 		real *row = scores + (k - k0) * QUERIES;
+		if (!segments && is_near(a, q0 + shift - k) && is_near(a, q0 + QUERIES - 1 + shift - k))
+			continue;
 		for (int64_t j = 0; j < QUERIES; j++) {
 			int64_t distance = q0 + j + shift - k;
 			if (!is_near(a, distance))

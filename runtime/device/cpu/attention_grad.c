@@ -2,15 +2,13 @@
 #include "runtime/device/cpu/attention.h"
 
 /* Workspace of one thread. For one kv head: keys and values packed for scores (panels of keys), keys packed for dq (panels of head_dim),
- * and sums of dk and dv. For one block of queries: q and do as right operands in both orientations, scores and their gradient, also as left
- * operands. */
+ * and sums of dk and dv. For one block of queries: q and do as right operands in both orientations, scores and their gradient. */
 struct scratch {
 	real *keys, *values, *keys_across;
 	real *dk, *dv;                /* [keys][columns] */
 	real *query, *dout;           /* [head_dim][QUERIES] */
 	real *query_rows, *dout_rows; /* panels [QUERIES][NR] of columns */
 	real *p, *ds;                 /* [KEYS][QUERIES] */
-	real *p_across, *ds_across;   /* panels of keys: [QUERIES][MR] */
 	real *dq;                     /* [head_dim][QUERIES] */
 };
 
@@ -22,11 +20,10 @@ static int64_t columns_of(const struct attention *a)
 static int64_t lay_out(const struct attention *a, real *base, struct scratch *s)
 {
 	int64_t d = a->head_dim, wide = columns_of(a), keys = padded(a->keys), block = (KEYS + MR) * QUERIES, used = 0;
-	int64_t sizes[] = { keys * d,    keys * d,           a->keys * padded(d), keys * wide, keys * wide, d * QUERIES,
-		            d * QUERIES, wide * QUERIES,     wide * QUERIES,      block,       block,       block,
-		            block,       padded(d) * QUERIES };
-	real **places[] = { &s->keys,       &s->values,    &s->keys_across, &s->dk, &s->dv,       &s->query,     &s->dout,
-		            &s->query_rows, &s->dout_rows, &s->p,           &s->ds, &s->p_across, &s->ds_across, &s->dq };
+	int64_t sizes[] = { keys * d,    keys * d,       a->keys * padded(d), keys * wide, keys * wide, d * QUERIES,
+		            d * QUERIES, wide * QUERIES, wide * QUERIES,      block,       block,       padded(d) * QUERIES };
+	real **places[] = { &s->keys, &s->values,     &s->keys_across, &s->dk, &s->dv, &s->query,
+		            &s->dout, &s->query_rows, &s->dout_rows,   &s->p,  &s->ds, &s->dq };
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
 		if (base)
 			*places[i] = base + used;
@@ -47,12 +44,14 @@ static void pack_query_rows(const struct attention *a, real *to, const real *fro
 /* p = exp(scores - lse), ds = p (dp - delta) scale, where ds holds dp on entry; for `keys` rows. Clears the rows up to a multiple of MR. */
 static void differentiate_scores(const struct attention *a, int64_t keys, const struct scratch *s, const real *lse, const real *delta)
 {
+	real softcap = a->softcap;
+	vec whole = splat(a->scale);
 	for (int j = 0; j < QUERIES; j += LANES) {
 		vec shift = load(lse + j), mean = load(delta + j);
 		for (int64_t k = 0; k < keys; k++) {
-			vec score = load(s->p + k * QUERIES + j), p = vexp(score - shift), scale = splat(a->scale);
-			if (a->softcap > 0) {
-				vec t = score / splat(a->softcap);
+			vec score = load(s->p + k * QUERIES + j), p = vexp(score - shift), scale = whole;
+			if (softcap > 0) {
+				vec t = score / splat(softcap);
 				scale *= vselect(t < splat(-1), splat(0), splat(1) - t * t); /* hidden scores are far below */
 			}
 			store(s->p + k * QUERIES + j, p);
@@ -64,11 +63,26 @@ static void differentiate_scores(const struct attention *a, int64_t keys, const 
 	memset(s->ds + keys * QUERIES, 0, rest);
 }
 
+/* `left`: [keys][QUERIES], whose rows the kernel reads where they are. */
 static void add_to_keys(const struct attention *a, real *to, int64_t k0, int64_t keys, const real *left, const real *right)
 {
 	int64_t wide = columns_of(a);
 	for (int64_t c = 0; c < a->head_dim; c += NR)
-		multiply_panels(keys, QUERIES, left, QUERIES * MR, right + c * QUERIES, to + k0 * wide + c, wide, true);
+		for (int64_t i = 0; i < keys; i += MR)
+			micro_kernel_at(QUERIES, left + i * QUERIES, QUERIES, 1, right + c * QUERIES, to + (k0 + i) * wide + c, wide, true,
+			                NULL);
+}
+
+static real dot(const real *restrict x, const real *restrict y, int64_t count)
+{
+	vec sums = { 0 };
+	int64_t i = 0;
+	for (; i + LANES <= count; i += LANES)
+		sums += load(x + i) * load(y + i);
+	real sum = reduce_add(sums);
+	for (; i < count; i++)
+		sum += x[i] * y[i];
+	return sum;
 }
 
 /* lse and delta = sum of do * o for the block's queries; for those that see no key, and beyond the last, values that make p 0. */
@@ -78,10 +92,7 @@ static void query_terms(const struct attention *a, int64_t batch, int64_t head, 
 	const real *dout = (const real *)a->args->in[0].data + at, *o = (const real *)a->args->in[out].data + at;
 	memcpy(lse, (const real *)a->args->in[out + 1].data + (batch * a->heads + head) * a->queries + q0, (size_t)count * sizeof *lse);
 	for (int64_t j = 0; j < QUERIES; j++) {
-		real sum = 0;
-		for (int64_t i = 0; j < count && i < d; i++)
-			sum += dout[j * width + i] * o[j * width + i];
-		delta[j] = sum;
+		delta[j] = j < count ? dot(dout + j * width, o + j * width, d) : 0;
 		if (j >= count || lse[j] < MASKED / 2)
 			lse[j] = -MASKED;
 	}
@@ -147,10 +158,8 @@ static void block_grad(const struct grads *g, int64_t batch, int64_t head, int64
 		if (a->noise)
 			drop_scores(a, batch, head, q0, k0, k1, s->p);
 		multiply_panels(d, keys, s->keys_across + k0 * MR, a->keys * MR, s->ds, s->dq, QUERIES, true);
-		pack_rows(s->p_across, s->p, QUERIES, 1, QUERIES, padded(keys));
-		pack_rows(s->ds_across, s->ds, QUERIES, 1, QUERIES, padded(keys));
-		add_to_keys(a, s->dv, k0, keys, s->p_across, s->dout_rows);
-		add_to_keys(a, s->dk, k0, keys, s->ds_across, s->query_rows);
+		add_to_keys(a, s->dv, k0, keys, s->p, s->dout_rows);
+		add_to_keys(a, s->dk, k0, keys, s->ds, s->query_rows);
 	}
 	if (g->dq.data)
 		write_dq(g, batch, head, q0, count, s);
@@ -247,10 +256,8 @@ static void sinks_grad_head(void *context, int64_t head, int thread)
 		for (int64_t q = 0; q < queries; q++) {
 			int64_t at = ((b * queries + q) * heads + head) * d;
 			const real *dout = (const real *)args->in[0].data + at, *out = (const real *)o->data + at;
-			real delta = 0;
-			for (int64_t i = 0; i < d; i++)
-				delta += dout[i] * out[i];
-			sum -= exp(sink - (double)((const real *)args->in[2].data)[(b * heads + head) * queries + q]) * (double)delta;
+			double lse = (double)((const real *)args->in[2].data)[(b * heads + head) * queries + q];
+			sum -= exp(sink - lse) * (double)dot(dout, out, d);
 		}
 	real *to = (real *)args->out[0].data + head;
 	*to = (args->out[0].accumulate ? *to : 0) + (real)sum;

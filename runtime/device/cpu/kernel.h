@@ -7,6 +7,9 @@
 
 #include <math.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include "runtime/device/cpu/cpu.h"
 
@@ -69,9 +72,35 @@ static inline vec vselect(ivec mask, vec yes, vec no)
 	return (vec)((mask & (ivec)yes) | (~mask & (ivec)no));
 }
 
+/* The larger and the smaller of two; the second if one is not a number. */
+#ifdef __x86_64__
+#if defined __AVX512F__
+#define INTRINSIC(name) _mm512_##name
+#elif defined __AVX2__
+#define INTRINSIC(name) _mm256_##name
+#else
+#define INTRINSIC(name) _mm_##name
+#endif
+#if REAL_BITS == 32
+#define VMAX INTRINSIC(max_ps)
+#define VMIN INTRINSIC(min_ps)
+#else
+#define VMAX INTRINSIC(max_pd)
+#define VMIN INTRINSIC(min_pd)
+#endif
+#else
+#define VMAX(a, b) vselect(a > b, a, b)
+#define VMIN(a, b) vselect(a < b, a, b)
+#endif
+
 static inline vec vmax(vec a, vec b)
 {
-	return vselect(a > b, a, b);
+	return (vec)VMAX(a, b);
+}
+
+static inline vec vmin(vec a, vec b)
+{
+	return (vec)VMIN(a, b);
 }
 
 static inline real reduce_add(vec v)
@@ -106,8 +135,7 @@ static inline vec vsqrt(vec v)
 static inline vec vexp(vec x)
 {
 	const vec round = splat(12582912.0f); /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
-	ivec tiny = x < splat(-87.3f);
-	vec y = vselect(x > splat(88.7f), splat(88.7f), vselect(tiny, splat(-87.3f), x));
+	vec y = vmin(x, splat(88.7f));
 	vec shifted = y * splat(1.44269504f) + round;
 	vec n = shifted - round;
 	vec r = y - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
@@ -119,7 +147,7 @@ static inline vec vexp(vec x)
 	p = p * r + splat(5.0000001201e-1f);
 	p = p * (r * r) + r + splat(1.0f);
 	ivec scaled = (ivec)p + (((ivec)shifted - (ivec)round) << 23);
-	return vselect(tiny | (x != x), vselect(x != x, x, splat(0)), (vec)scaled);
+	return (vec)((scaled & ~(ivec)(x < splat(-87.3f))) | (ivec)(x != x));
 }
 #else
 static inline vec vexp(vec x)
