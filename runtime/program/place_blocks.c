@@ -2,9 +2,9 @@
 #include "runtime/program/place_blocks.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/alloc.h"
 
@@ -34,17 +34,25 @@ struct waiting_blocks {
 	size_t soonest;  /* the first end of a lifetime */
 };
 
+/* A segment in the heap of all: the lowest is on top, of several the one with the lowest number. */
+struct low_part {
+	size_t height, segment;
+};
+
 /* What one placement knows, and the weights for the next one. */
 struct skyline {
 	struct hspmd_memory_block *blocks;
 	size_t count, end; /* end: number of instructions */
 	double *weights;   /* per block */
-	/* Binary trees in arrays, the root at 1: over the blocks; and over the segments, the number of the lowest one. */
-	size_t leaves, segment_leaves;
+	size_t *begins;    /* per instruction, and for `end`: the first block that begins there or later */
+	/* A binary tree over the blocks in an array, the root at 1. */
+	size_t leaves;
 	struct waiting_blocks *waiting;
-	size_t *lowest;
 	struct skyline_part *segments;
 	size_t segment_count;
+	/* Only the segment on top rises. One that was joined with another stays here until it comes to the top. */
+	struct low_part *heap;
+	size_t heap_count;
 	size_t placed; /* blocks, in all rounds */
 };
 
@@ -70,49 +78,84 @@ static size_t height_of(const struct skyline *p, size_t segment)
 	return segment == NONE ? SIZE_MAX : p->segments[segment].height;
 }
 
-static void update_segment(struct skyline *p, size_t segment)
+static bool is_lower(struct low_part a, struct low_part b)
 {
-	size_t at = p->segment_leaves + segment;
-	p->lowest[at] = p->segments[segment].height == SIZE_MAX ? NONE : segment;
-	while (at >>= 1) {
-		size_t a = p->lowest[2 * at], b = p->lowest[2 * at + 1], low = height_of(p, b) < height_of(p, a) ? b : a;
-		if (low == p->lowest[at] && low != segment)
-			return;
-		p->lowest[at] = low;
-	}
+	return a.height < b.height || (a.height == b.height && a.segment < b.segment);
 }
 
-/* The first block that begins at `first` or later. */
-static size_t first_block(const struct skyline *p, size_t first)
+static void heap_add(struct skyline *p, struct low_part part)
 {
-	size_t low = 0, high = p->count;
-	while (low < high) {
-		size_t middle = (low + high) / 2;
-		if (p->blocks[middle].first < first)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
+	size_t at = p->heap_count++;
+	for (; at > 0 && is_lower(part, p->heap[(at - 1) / 2]); at = (at - 1) / 2)
+		p->heap[at] = p->heap[(at - 1) / 2];
+	p->heap[at] = part;
 }
 
-/* Of the waiting blocks from..to-1, within those under the tree's node (low..low+width-1), the one of most weight above `weight` whose
- * life ends by `last`; else `best`. */
-static size_t heaviest_within(const struct skyline *p, size_t node, size_t low, size_t width, size_t from, size_t to, size_t last,
-                              double *weight, size_t best)
+/* Puts the part in the place of the one on top. */
+static void heap_replace_top(struct skyline *p, struct low_part part)
 {
-	if (p->waiting[node].heaviest <= *weight || p->waiting[node].soonest > last || low >= to || low + width <= from)
-		return best;
+	size_t at = 0, child;
+	for (; (child = 2 * at + 1) < p->heap_count; at = child) {
+		child += child + 1 < p->heap_count && is_lower(p->heap[child + 1], p->heap[child]);
+		if (!is_lower(p->heap[child], part))
+			break;
+		p->heap[at] = p->heap[child];
+	}
+	p->heap[at] = part;
+}
+
+static size_t lowest_segment(struct skyline *p)
+{
+	while (height_of(p, p->heap[0].segment) == SIZE_MAX) { /* joined */
+		p->heap_count--;
+		heap_replace_top(p, p->heap[p->heap_count]);
+	}
+	return p->heap[0].segment;
+}
+
+/* The heaviest block found so far, of several the first. */
+struct block_choice {
+	double weight;
+	size_t block; /* NONE: none yet */
+};
+
+/* Among the waiting blocks under the tree's node, which are `width` from `low` on: takes the heaviest whose life ends by `last`, if it goes
+ * before the choice. */
+static void choose_below(const struct skyline *p, size_t node, size_t low, size_t width, size_t last, struct block_choice *choice)
+{
+	const struct waiting_blocks *w = &p->waiting[node];
+	if (w->soonest > last || w->heaviest < choice->weight || (w->heaviest == choice->weight && low > choice->block))
+		return;
 	if (width == 1) {
-		*weight = p->waiting[node].heaviest;
-		return low;
+		*choice = (struct block_choice){ w->heaviest, low };
+		return;
 	}
 	width /= 2;
-	best = heaviest_within(p, 2 * node, low, width, from, to, last, weight, best);
-	return heaviest_within(p, 2 * node + 1, low + width, width, from, to, last, weight, best);
+	/* The heavier half first: then there is often nothing to look for in the other one. */
+	size_t second = p->waiting[2 * node + 1].heaviest > p->waiting[2 * node].heaviest;
+	choose_below(p, 2 * node + second, low + second * width, width, last, choice);
+	choose_below(p, 2 * node + !second, low + !second * width, width, last, choice);
 }
 
-static size_t add_segment(struct skyline *p, struct skyline_part s)
+/* Returns the heaviest waiting block from..to-1 whose life ends by `last`, or NONE. */
+static size_t choose_block(const struct skyline *p, size_t from, size_t to, size_t last)
+{
+	struct block_choice choice = { 0, NONE };
+	size_t width = 1;
+	for (from += p->leaves, to += p->leaves; from < to; from /= 2, to /= 2, width *= 2) {
+		if (from & 1) {
+			choose_below(p, from, from * width - p->leaves, width, last, &choice);
+			from++;
+		}
+		if (to & 1) {
+			to--;
+			choose_below(p, to, to * width - p->leaves, width, last, &choice);
+		}
+	}
+	return choice.block;
+}
+
+static void add_segment(struct skyline *p, struct skyline_part s)
 {
 	size_t number = p->segment_count++;
 	p->segments[number] = s;
@@ -120,8 +163,7 @@ static size_t add_segment(struct skyline *p, struct skyline_part s)
 		p->segments[s.before].after = number;
 	if (s.after != NONE)
 		p->segments[s.after].before = number;
-	update_segment(p, number);
-	return number;
+	heap_add(p, (struct low_part){ s.height, number });
 }
 
 /* Joins the segment with the one after it if both are of one height. */
@@ -136,14 +178,14 @@ static void join(struct skyline *p, size_t segment)
 	if (s->after != NONE)
 		p->segments[s->after].before = segment;
 	p->segments[gone].height = SIZE_MAX;
-	update_segment(p, gone);
 }
 
+/* The segment is the one on top of the heap. */
 static void rise(struct skyline *p, size_t segment, size_t height)
 {
 	struct skyline_part *s = &p->segments[segment];
 	s->height = height;
-	update_segment(p, segment);
+	heap_replace_top(p, (struct low_part){ height, segment });
 	join(p, segment);
 	join(p, s->before);
 }
@@ -172,15 +214,12 @@ static size_t place_once(struct skyline *p)
 		        i < p->count ? (struct waiting_blocks){ p->weights[i], p->blocks[i].last } : (struct waiting_blocks){ 0, NONE };
 	for (size_t at = p->leaves; --at;)
 		p->waiting[at] = both(p->waiting[2 * at], p->waiting[2 * at + 1]);
-	memset(p->lowest, -1, 2 * p->segment_leaves * sizeof *p->lowest);
-	p->segment_count = 0;
+	p->segment_count = p->heap_count = 0;
 	add_segment(p, (struct skyline_part){ 0, p->end - 1, 0, NONE, NONE });
 	for (size_t left = p->count; left;) {
-		size_t low = p->lowest[1];
+		size_t low = lowest_segment(p);
 		const struct skyline_part *s = &p->segments[low];
-		double weight = 0;
-		size_t block =
-		        heaviest_within(p, 1, 0, p->leaves, first_block(p, s->first), first_block(p, s->last + 1), s->last, &weight, NONE);
+		size_t block = choose_block(p, p->begins[s->first], p->begins[s->last + 1], s->last);
 		if (block == NONE) {
 			size_t before = height_of(p, s->before), after = height_of(p, s->after);
 			rise(p, low, before < after ? before : after);
@@ -250,23 +289,27 @@ static size_t power_of_two(size_t least)
 
 int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, size_t *bytes, struct hspmd_error *err)
 {
-	struct skyline p = {
-		.blocks = blocks, .count = count, .leaves = power_of_two(count), .segment_leaves = power_of_two(2 * count + 1)
-	};
+	struct skyline p = { .blocks = blocks, .count = count, .leaves = power_of_two(count) };
 	size_t enough = hspmd_live_bytes(blocks, count), *offsets = hspmd_calloc(count + 1, sizeof *offsets);
+	for (size_t i = 0; i < count; i++)
+		p.end = blocks[i].last + 1 > p.end ? blocks[i].last + 1 : p.end;
 	p.weights = hspmd_calloc(count + 1, sizeof *p.weights);
+	p.begins = hspmd_calloc(p.end + 1, sizeof *p.begins);
 	p.waiting = hspmd_calloc(2 * p.leaves, sizeof *p.waiting);
-	p.lowest = malloc(2 * p.segment_leaves * sizeof *p.lowest);
 	p.segments = hspmd_calloc(2 * count + 1, sizeof *p.segments);
+	p.heap = hspmd_calloc(2 * count + 1, sizeof *p.heap);
 	int status = 0;
 	*bytes = count ? SIZE_MAX : 0;
 	if (enough < SIZE_MAX)
 		enough += (size_t)(NEGLIGIBLE * (double)enough);
-	if (enough == SIZE_MAX || !offsets || !p.weights || !p.waiting || !p.lowest || !p.segments) {
+	if (enough == SIZE_MAX || !offsets || !p.weights || !p.begins || !p.waiting || !p.segments || !p.heap) {
 		status = hspmd_fail_memory(err, "planning memory");
 	} else {
-		for (size_t i = 0; i < count; i++)
-			p.end = blocks[i].last + 1 > p.end ? blocks[i].last + 1 : p.end;
+		for (size_t at = 0, i = 0; at <= p.end; at++) {
+			while (i < count && blocks[i].first < at)
+				i++;
+			p.begins[at] = i;
+		}
 		for (int kind = 0; kind < WEIGHTS; kind++)
 			place_by_weights(&p, kind, enough, bytes, offsets);
 		for (size_t i = 0; i < count; i++)
@@ -274,8 +317,9 @@ int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, size_t *
 	}
 	free(offsets);
 	free(p.weights);
+	free(p.begins);
 	free(p.waiting);
-	free(p.lowest);
 	free(p.segments);
+	free(p.heap);
 	return status;
 }
