@@ -165,7 +165,7 @@ int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **reque
 		if (waited > t->options.timeout_s)
 			return hspmd_fail(err, "waited %.3g s for %s", t->options.timeout_s,
 			                  describe(t, requests[first], what, sizeof what));
-		if (waited > SPIN_S)
+		if (waited > SPIN_S || t->ops->sleeps_at_once)
 			t->ops->block(t, fmin(NAP_S, t->options.timeout_s - waited + 1e-3));
 	}
 }

@@ -43,6 +43,7 @@ struct hspmd_transport_options {
 
 struct hspmd_transport_ops {
 	const char *name; /* "ucx", "socket" (no library needed), "memory" (threads of one process, for tests) */
+	bool sleeps_at_once; /* a wait does not spin before it sleeps: for more threads than the machine has cores */
 	int (*open)(const struct hspmd_transport_options *o, struct hspmd_transport **t, struct hspmd_error *err);
 	int (*address)(struct hspmd_transport *t, struct hspmd_address *own, struct hspmd_error *err); /* caller frees own->data */
 	/* addresses[r] of every member; copied as needed. Pairs connect when first used. Addresses come from peers and are checked. Size

@@ -295,6 +295,7 @@ static int memory_test(struct hspmd_transport *base, struct hspmd_request *r, st
 
 const struct hspmd_transport_ops hspmd_transport_memory = {
 	.name = "memory",
+	.sleeps_at_once = true,
 	.open = memory_open,
 	.address = memory_address,
 	.connect = memory_connect,

@@ -14,7 +14,8 @@
 struct pretend {
 	struct hspmd_device base;
 	struct hspmd_device *cpu;
-	char *memory;
+	char *memory; /* what its addresses lead to: nobody can use it, and who tries ends the program */
+	char *real;   /* where the contents are */
 	size_t used;
 	int live; /* allocations; if there are none, the memory begins anew */
 	int copy_count;
@@ -46,19 +47,11 @@ size_t pretend_offloaded_bytes(void)
 	return offloaded;
 }
 
-/* The memory can be used only between these two: whoever else touches it ends the program. */
-static struct pretend *unlock_memory(struct hspmd_device *dev)
+/* Where the contents of an address are: the device's own are elsewhere, any other is the host's. */
+static void *contents(const struct pretend *p, const void *address)
 {
-	struct pretend *p = (struct pretend *)dev;
-	if (mprotect(p->memory, MEMORY, PROT_READ | PROT_WRITE))
-		abort();
-	return p;
-}
-
-static void lock_memory(struct pretend *p)
-{
-	if (mprotect(p->memory, MEMORY, PROT_NONE))
-		abort();
+	const char *at = address;
+	return at >= p->memory && at < p->memory + MEMORY ? p->real + (at - p->memory) : (void *)(uintptr_t)address;
 }
 
 static void pretend_close(struct hspmd_device *dev)
@@ -68,6 +61,8 @@ static void pretend_close(struct hspmd_device *dev)
 		return;
 	if (p->memory)
 		munmap(p->memory, MEMORY);
+	if (p->real)
+		munmap(p->real, MEMORY);
 	if (p->cpu)
 		p->cpu->ops->close(p->cpu);
 	free(p);
@@ -81,9 +76,11 @@ static int pretend_open(struct hspmd_device **dev, int index, int threads, struc
 	if (!p)
 		return hspmd_fail_memory(err, "opening a device");
 	p->base.ops = &pretend_ops;
-	void *memory = mmap(NULL, MEMORY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *memory = mmap(NULL, MEMORY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+	     *real = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	p->memory = memory == MAP_FAILED ? NULL : memory;
-	if (!p->memory || cpu->open(&p->cpu, index, 1, err)) {
+	p->real = real == MAP_FAILED ? NULL : real;
+	if (!p->memory || !p->real || cpu->open(&p->cpu, index, 1, err)) {
 		pretend_close(&p->base);
 		return hspmd_fail(err, "the make-believe device cannot be opened");
 	}
@@ -130,13 +127,12 @@ static void pretend_release_host(struct hspmd_device *dev, void *data)
 /* Of the two sides, `own` must be the device's. */
 static int copy(struct hspmd_device *dev, void *to, const void *from, const void *own, size_t bytes)
 {
-	struct pretend *p = unlock_memory(dev);
+	struct pretend *p = (struct pretend *)dev;
 	const char *at = own;
 	if (bytes && (at < p->memory || at + bytes > p->memory + MEMORY))
 		abort();
-	memcpy(to, from, bytes);
+	memcpy(contents(p, to), contents(p, from), bytes);
 	copies++;
-	lock_memory(p);
 	return 0;
 }
 
@@ -156,16 +152,15 @@ static int pretend_to_host(struct hspmd_device *dev, void *host, const void *src
  * early is copied as it is then. Some are made at once, and write where something else may still be. */
 static int pretend_wait_copy(struct hspmd_device *dev, int number, struct hspmd_error *err)
 {
-	struct pretend *p = unlock_memory(dev);
+	struct pretend *p = (struct pretend *)dev;
 	int made = p->copy_count;
 	(void)err;
 	while (made > 0 && p->copies[made - 1].number != number)
 		made--;
 	for (int i = 0; i < made; i++)
-		memcpy(p->copies[i].to, p->copies[i].from, p->copies[i].bytes);
+		memcpy(contents(p, p->copies[i].to), contents(p, p->copies[i].from), p->copies[i].bytes);
 	p->copy_count -= made;
 	memmove(p->copies, p->copies + made, (size_t)p->copy_count * sizeof *p->copies);
-	lock_memory(p);
 	return 0;
 }
 
@@ -184,10 +179,8 @@ static int pretend_copy_beside(struct hspmd_device *dev, void *dst, const void *
 
 static int pretend_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err)
 {
-	struct pretend *p = unlock_memory(dev);
 	(void)err;
-	memset(dst, 0, bytes);
-	lock_memory(p);
+	memset(contents((struct pretend *)dev, dst), 0, bytes);
 	return 0;
 }
 
@@ -195,10 +188,8 @@ static int pretend_copy_box(struct hspmd_device *dev, void *dst, const struct hs
                             const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
                             struct hspmd_error *err)
 {
-	struct pretend *p = unlock_memory(dev);
-	int status = p->cpu->ops->copy_box(p->cpu, dst, dst_box, src, src_box, part, dtype, add, err);
-	lock_memory(p);
-	return status;
+	struct pretend *p = (struct pretend *)dev;
+	return p->cpu->ops->copy_box(p->cpu, contents(p, dst), dst_box, contents(p, src), src_box, part, dtype, add, err);
 }
 
 static int64_t elements(const struct hspmd_view *v)
@@ -264,11 +255,15 @@ static int run_wide(struct pretend *p, enum hspmd_opcode op, const struct hspmd_
 
 static int pretend_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	struct pretend *p = unlock_memory(dev);
+	struct pretend *p = (struct pretend *)dev;
+	struct hspmd_kernel_args real = *args;
+	real.workspace = contents(p, args->workspace);
+	for (int i = 0; i < args->input_count; i++)
+		real.in[i].data = contents(p, args->in[i].data);
+	for (int i = 0; i < args->output_count; i++)
+		real.out[i].data = contents(p, args->out[i].data);
 	/* A cast reads and writes any two types. */
-	int status = op == HSPMD_OP_CAST ? p->cpu->ops->run(p->cpu, op, args, err) : run_wide(p, op, args, err);
-	lock_memory(p);
-	return status;
+	return op == HSPMD_OP_CAST ? p->cpu->ops->run(p->cpu, op, &real, err) : run_wide(p, op, &real, err);
 }
 
 static int pretend_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
