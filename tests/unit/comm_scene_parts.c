@@ -25,10 +25,11 @@ static struct hspmd_box *all_stretched(const struct hspmd_box *boxes, int count,
 /* The values of a box in tensor number `part`. */
 static float *expanded(const float *values, const struct hspmd_box *box, int part)
 {
-	int64_t columns = box->hi[1] - box->lo[1], rows = box->hi[0] - box->lo[0];
-	float *all = malloc((size_t)(rows * columns * (part + 1)) * sizeof *all + 1);
-	for (int64_t i = 0; i < rows * (part + 1) * columns; i++)
-		all[i] = ldexpf(values[i / columns / (part + 1) * columns + i % columns], part);
+	int64_t columns = box->hi[1] - box->lo[1], rows = (box->hi[0] - box->lo[0]) * (part + 1);
+	float *all = malloc((size_t)(rows * columns) * sizeof *all + 1), factor = ldexpf(1, part);
+	for (int64_t row = 0; row < rows; row++)
+		for (int64_t i = 0; i < columns; i++)
+			all[row * columns + i] = values[row / (part + 1) * columns + i] * factor;
 	return all;
 }
 

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -395,5 +396,8 @@ int main(void)
 	};
 	static struct scene_ground ground = { .open = open_device, .close = close_device, .longest = 1500 };
 	scene_use(&ground);
+	/* Thousands of members have buffers, one after the other: the process keeps the memory. */
+	mallopt(M_MMAP_THRESHOLD, 32 << 20);
+	mallopt(M_TRIM_THRESHOLD, 1 << 30);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
