@@ -23,18 +23,15 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float x)
 
 /* ---- the functions of runtime/device/cuda/mma.h */
 
-static inline float emulate_half(uint32_t pair, int which)
-{
-	return hspmd_bf16_to_float((uint16_t)(pair >> 16 * which));
-}
-
 static inline uint32_t pack_pair(float low, float high)
 {
 	return (uint32_t)hspmd_bf16_from_float(low) | (uint32_t)hspmd_bf16_from_float(high) << 16;
 }
 
+/* Sums are in double, in the order of k. */
 static inline void multiply_add(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
+	typedef double two_doubles __attribute__((vector_size(16)));
 	uint32_t own[6] = { a[0], a[1], a[2], a[3], b0, b1 };
 	const char *all = emulate_exchange(own, sizeof own);
 	auto word = [&](unsigned lane, int i) {
@@ -42,17 +39,23 @@ static inline void multiply_add(float *c, const uint32_t *a, uint32_t b0, uint32
 		memcpy(&w, all + lane * 64 + i * 4, sizeof w);
 		return w;
 	};
-	unsigned lane = threadIdx.x % 32;
-	for (int i = 0; i < 4; i++) {
-		unsigned row = lane / 4 + (i < 2 ? 0 : 8), column = lane % 4 * 2 + (i & 1);
-		double sum = c[i];
-		for (unsigned k = 0; k < 16; k++) {
-			unsigned from_a = row % 8 * 4 + k % 8 / 2, from_b = column * 4 + k % 8 / 2;
-			sum += (double)emulate_half(word(from_a, (row >= 8 ? 1 : 0) + (k >= 8 ? 2 : 0)), k & 1) *
-			       emulate_half(word(from_b, 4 + (k >= 8 ? 1 : 0)), k & 1);
+	unsigned lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+	two_doubles sum[2] = { { c[0], c[1] }, { c[2], c[3] } };
+	for (int half = 0; half < 2; half++)
+		for (unsigned q = 0; q < 4; q++) {
+			uint32_t left[2] = { word(row * 4 + q, 2 * half), word(row * 4 + q, 2 * half + 1) };
+			uint32_t right[2] = { word(column * 4 + q, 4 + half), word((column + 1) * 4 + q, 4 + half) };
+			for (int k = 0; k < 2; k++) {
+				auto part = [&](uint32_t pair) { return (double)hspmd_bf16_to_float((uint16_t)(pair >> 16 * k)); };
+				two_doubles columns = { part(right[0]), part(right[1]) };
+				for (int i = 0; i < 2; i++) {
+					double x = part(left[i]);
+					sum[i] += two_doubles{ x, x } * columns;
+				}
+			}
 		}
-		c[i] = (float)sum;
-	}
+	for (int i = 0; i < 4; i++)
+		c[i] = (float)sum[i / 2][i % 2];
 }
 
 static inline void emulate_load_matrices(uint32_t *to, const __nv_bfloat16 *row, bool transposed)

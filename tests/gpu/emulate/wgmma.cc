@@ -12,6 +12,7 @@
 #define GROUP 128
 #define WARP 32
 #define DEPTH 16 /* what a product sums over */
+#define ROWS 64  /* of A */
 #define SHARED_BYTES (227 * 1024)
 
 extern "C" long emulate_counts[EMULATE_COUNTS]; /* runtime.cc */
@@ -54,12 +55,27 @@ struct thread {
 	bool begun = false;
 };
 
+/* An operand that a descriptor leads to, for all threads that use it before shared memory is written to again. */
+struct tile {
+	uint64_t descriptor;
+	bool rows;
+	unsigned count;            /* of A's rows, or of B's columns */
+	std::vector<double> value; /* [DEPTH][count], at tile_place() */
+};
+
+/* Where row or column i is: those of a thread (two of every eight) lie side by side. */
+static unsigned tile_place(unsigned i, unsigned count)
+{
+	return i % 8 / 2 * (count / 4) + i / 8 * 2 + i % 2;
+}
+
 /* Of the block that this thread of the process runs. */
 struct block {
 	uint64_t number = 0;
 	std::map<uint64_t *, barrier> barriers;
 	std::vector<thread> threads;
 	std::vector<char> seen; /* shared memory as copies have written it, and threads before a shared_ready; from shared_start() on */
+	std::vector<tile> tiles; /* of `seen` as it is */
 	bool multiplies = false;
 	size_t at_pair_barrier = 0;
 };
@@ -110,6 +126,7 @@ void shared_ready()
 	size_t bytes;
 	char *begin = emulate_shared_bytes(&bytes);
 	memcpy(all.data() + (begin - shared_start()), begin, bytes);
+	here().tiles.clear();
 }
 
 static uint32_t swizzled(uint32_t address, uint32_t mask)
@@ -242,6 +259,7 @@ static void write_piece(char *to, const char *from, int filler)
 	else
 		memset(to, filler, 16);
 	memcpy(seen().data() + (to - shared_start()), to, 16);
+	here().tiles.clear();
 }
 
 static void refuse_to_overwrite(const box_copy &c)
@@ -251,7 +269,7 @@ static void refuse_to_overwrite(const box_copy &c)
 	for (size_t i = 0; i < threads.size(); i += WARP) /* the others of a warp have the same products */
 		for (const product &p : threads[i].products)
 			if (operand(p.b, p.b_rows).meets((unsigned)p.columns, first, last) ||
-			    (!p.fragment && operand(p.a, p.a_rows).meets(64, first, last)))
+			    (!p.fragment && operand(p.a, p.a_rows).meets(ROWS, first, last)))
 				emulate_end("a copy overwrites what a product reads that is in progress");
 }
 
@@ -420,31 +438,51 @@ void products_commit()
 	running().group++;
 }
 
+static const double *tile_values(uint64_t descriptor, bool rows, unsigned count)
+{
+	std::vector<tile> &tiles = here().tiles;
+	for (const tile &t : tiles)
+		if (t.descriptor == descriptor && t.rows == rows && t.count == count)
+			return t.value.data();
+	const char *shared = seen().data();
+	size_t end = seen().size();
+	operand o(descriptor, rows);
+	tiles.push_back(tile{ descriptor, rows, count, std::vector<double>((size_t)DEPTH * count) });
+	double *value = tiles.back().value.data();
+	for (unsigned k = 0; k < DEPTH; k++)
+		for (unsigned i = 0; i < count; i++)
+			value[k * count + tile_place(i, count)] = (double)o.value(shared, end, i, k);
+	return value;
+}
+
+typedef double two_doubles __attribute__((vector_size(16)));
+
 /* The thread's part of a product: two rows, and in every eight columns two. */
 static void compute(const product &p, std::vector<float> &sums)
 {
-	const char *shared = seen().data();
-	size_t end = seen().size();
-	unsigned lane = emulate_thread() % WARP, warp = emulate_thread() % GROUP / WARP;
-	operand a(p.a, p.a_rows), b(p.b, p.b_rows);
-	float left[2][DEPTH];
+	unsigned lane = emulate_thread() % WARP, warp = emulate_thread() % GROUP / WARP, columns = (unsigned)p.columns;
+	const double *a = p.fragment ? NULL : tile_values(p.a, p.a_rows, ROWS);
+	two_doubles left[2][DEPTH];
 	for (unsigned half = 0; half < 2; half++)
 		for (unsigned k = 0; k < DEPTH; k++) {
 			uint32_t pair = p.lane[k % 8 / 2][half + (k >= 8 ? 2 : 0)];
-			left[half][k] = p.fragment ? hspmd_bf16_to_float((uint16_t)(pair >> 16 * (k & 1)))
-			                           : a.value(shared, end, warp * 16 + lane / 4 + half * 8, k);
+			double x = a ? a[k * ROWS + tile_place(warp * 16 + lane / 4 + half * 8, ROWS)]
+			             : (double)hspmd_bf16_to_float((uint16_t)(pair >> 16 * (k & 1)));
+			left[half][k] = two_doubles{ x, x };
 		}
-	for (unsigned n = 0; n < (unsigned)p.columns / 8; n++)
-		for (unsigned j = 0; j < 2; j++) {
-			float *to = &sums[n * 4 + j];
-			double sum[2] = { p.add ? (double)to[0] : 0, p.add ? (double)to[2] : 0 }; /* in the order of multiply_add */
+	const double *b = tile_values(p.b, p.b_rows, columns) + lane % 4 * (columns / 4);
+	for (unsigned n = 0; n < columns / 8; n++)
+		for (unsigned half = 0; half < 2; half++) {
+			float *to = &sums[n * 4 + half * 2];
+			two_doubles sum = {}, right; /* in the order of multiply_add */
+			if (p.add)
+				sum = two_doubles{ to[0], to[1] };
 			for (unsigned k = 0; k < DEPTH; k++) {
-				double right = (double)b.value(shared, end, n * 8 + lane % 4 * 2 + j, k);
-				sum[0] += (double)left[0][k] * right;
-				sum[1] += (double)left[1][k] * right;
+				memcpy(&right, b + k * columns + n * 2, sizeof right);
+				sum += left[half][k] * right;
 			}
 			to[0] = (float)sum[0];
-			to[2] = (float)sum[1];
+			to[1] = (float)sum[1];
 		}
 }
 
@@ -474,12 +512,12 @@ void emulate_products_wait(unsigned left)
 		for (const product &p : later)
 			more |= p.c == a.c;
 		if (more)
-			busy.push_back(a);
+			busy.push_back(std::move(a));
 		else
 			memcpy((void *)a.c, a.value.data(), a.value.size() * sizeof(float));
 	}
-	t.products = later;
-	t.accumulators = busy;
+	t.products = std::move(later);
+	t.accumulators = std::move(busy);
 	t.begun = false;
 	emulate_exchange("", 0);
 }
