@@ -12,6 +12,7 @@
 
 /* Measurements of equal nodes differ a little; a plan should not treat such nodes as different. */
 #define TOLERANCE 0.1
+#define LEAVE_S 10.0 /* for all tasks to have what they have exchanged */
 
 struct hspmd_cluster *hspmd_topology_merge(char *const *texts, int count, struct hspmd_error *err)
 {
@@ -228,18 +229,17 @@ static pmix_status_t put(const char *key, const char *text)
 }
 
 /* Wait for all tasks: every task calls this even after errors, so that no task hangs. */
-static pmix_status_t fence(const pmix_proc_t *self, double wait_s)
+static pmix_status_t fence(const pmix_proc_t *self, bool collects, double wait_s)
 {
 	pmix_proc_t everyone;
 	pmix_info_t collect;
-	bool yes = true;
 	struct answer *a = answer_create();
 	if (!a)
 		return PMIX_ERR_NOMEM;
 	PMIX_PROC_CONSTRUCT(&everyone);
 	PMIX_LOAD_PROCID(&everyone, self->nspace, PMIX_RANK_WILDCARD);
 	PMIX_INFO_CONSTRUCT(&collect);
-	PMIX_INFO_LOAD(&collect, PMIX_COLLECT_DATA, &yes, PMIX_BOOL);
+	PMIX_INFO_LOAD(&collect, PMIX_COLLECT_DATA, &collects, PMIX_BOOL);
 	pmix_status_t s = answer_await(&a, PMIx_Fence_nb(&everyone, 1, &collect, 1, answer_comes, a), wait_s);
 	PMIX_INFO_DESTRUCT(&collect);
 	answer_free(a);
@@ -309,7 +309,7 @@ static int gather_over_pmix(struct hspmd_pmix *step, const char *own, bool wante
 		return hspmd_fail(err, "PMIx: an earlier exchange with the other nodes has failed");
 	snprintf(key, sizeof key, "hspmd.%u", step->gathered++);
 	wait_s = limit(wait_s);
-	pmix_status_t s = put(key, own ? own : ""), fenced = fence(&step->self, wait_s);
+	pmix_status_t s = put(key, own ? own : ""), fenced = fence(&step->self, true, wait_s);
 	step->broken = fenced != PMIX_SUCCESS;
 	if (fenced == PMIX_ERR_TIMEOUT)
 		return fail_timeout(err, "all tasks of this Slurm step", wait_s);
@@ -326,6 +326,10 @@ int hspmd_pmix_close(struct hspmd_pmix *step, struct hspmd_error *err)
 {
 	if (!step)
 		return 0;
+	/* Slurm tells a task that a fence is complete while its node is still passing on what others wait for, which is lost if the task
+	 * then ends first. Whoever comes out of this further fence knows that all are out of the last one. Nothing depends on it. */
+	if (!step->alone && !step->broken)
+		fence(&step->self, false, limit(LEAVE_S));
 	pmix_status_t s = step->alone ? PMIX_SUCCESS : PMIx_Finalize(NULL, 0);
 	free(step);
 	return s == PMIX_SUCCESS ? 0 : fail_pmix(err, "ending", s);

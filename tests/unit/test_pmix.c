@@ -121,10 +121,13 @@ static struct hspmd_pmix *join(enum silent silent)
 	return step;
 }
 
-static void leave(struct hspmd_pmix *step)
+/* Nobody ends before all others have what was exchanged, unless they do not come. */
+static void leave(struct hspmd_pmix *step, bool waits)
 {
 	struct hspmd_error err = { "" };
+	int fences = pmix.fences;
 	assert_int_equal(hspmd_pmix_close(step, &err), 0);
+	assert_int_equal(pmix.fences, fences + waits);
 	assert_int_equal(pmix.finalized, 1);
 }
 
@@ -146,7 +149,11 @@ static void test_all_come(void **state)
 	pmix.got = PMIX_ERR_NOT_FOUND;
 	assert_int_equal(hspmd_pmix_gather(step, "c", &all, 60, &err), -1);
 	assert_non_null(strstr(err.text, "taking the other nodes' parts"));
-	leave(step);
+	pmix.fence = PMIX_SUCCESS;
+	leave(step, true);
+	step = join(FENCE);
+	leave(step, true);
+	pmix.fence_answer(PMIX_SUCCESS, pmix.context);
 }
 
 /* A task of the step never comes: the others are told, do not wait again, and end PMIx properly. Its answer may still come. */
@@ -166,7 +173,7 @@ static void test_one_never_comes(void **state)
 		assert_int_equal(pmix.fences, 1);
 		if (late)
 			pmix.fence_answer(PMIX_SUCCESS, pmix.context);
-		leave(step);
+		leave(step, false);
 		if (!late)
 			pmix.fence_answer(PMIX_ERR_LOST_CONNECTION, pmix.context);
 	}
@@ -182,7 +189,7 @@ static void test_a_part_never_comes(void **state)
 	assert_int_equal(hspmd_pmix_gather(step, "a", &all, 60, &err), -1);
 	assert_non_null(strstr(err.text, "waited 0.2 s for the other nodes' parts, in vain"));
 	pmix.get_answer(PMIX_SUCCESS, &v, pmix.context);
-	leave(step);
+	leave(step, true);
 }
 
 static void test_slurm_never_answers(void **state)
