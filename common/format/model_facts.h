@@ -40,6 +40,9 @@ struct hspmd_layer_moments {
 /* Bytes for each sample of a micro-batch. */
 struct hspmd_layer_memory {
 	struct hspmd_facts_amount saved;    /* kept from the forward pass for the backward pass */
+	struct hspmd_facts_amount offloads; /* of these: what a stage that offloads all activations has in the host's memory */
+	struct hspmd_facts_amount
+	        offloads_later; /* of these: what only gradients of weights need, if they are computed after the backward pass */
 	struct hspmd_facts_amount deferred; /* kept for gradients of weights that are computed after the backward pass (zb-h1) */
 	/* Needed while the layer runs, in addition to what it and the layers before it save. split_backward: the backward pass without
 	 * gradients of weights, in addition to what the layers after it have deferred. */

@@ -447,6 +447,15 @@ bool hspmd_plan_offloads(const struct hspmd_plan *p)
 	return false;
 }
 
+bool hspmd_plan_uses_host(const struct hspmd_plan *p)
+{
+	bool any = hspmd_plan_offloads(p);
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			any = any || p->pipelines[i].stages[s].offload_activations;
+	return any;
+}
+
 static struct hspmd_plan *read_one(struct hspmd_json *root, const struct hspmd_cluster *c, int layers, const struct reader *longest);
 
 /* All that a plan for shorter steps has in common with the one whose state it works on. */

@@ -132,8 +132,9 @@ bool hspmd_stage_same_splits(const struct hspmd_stage *a, const struct hspmd_sta
 char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster *c);
 /* The part of a layer's state, if zero_stage divides it, that the pipeline's stage keeps: at most 1. */
 double hspmd_plan_zero_part(const struct hspmd_plan *p, int pipeline, int layer);
-/* Returns true if some stage has something in the host's memory. */
+/* Returns true if some stage has its optimizer's state in the host's memory; that, or activations. */
 bool hspmd_plan_offloads(const struct hspmd_plan *p);
+bool hspmd_plan_uses_host(const struct hspmd_plan *p);
 /* How many devices the plan uses. */
 int hspmd_plan_device_count(const struct hspmd_plan *p);
 /* Returns true if all pipelines come to the same layers in the same order: they have as many micro-batches each, stages of the same layers,

@@ -190,21 +190,22 @@ static void write_sets(FILE *to, const struct hspmd_plan *p)
 	}
 }
 
-/* How many stages have the optimizer's state in the host's memory, and the first of them. */
-static void write_offload(FILE *to, const struct hspmd_plan *p)
+/* How many stages have the optimizer's state, or activations, in the host's memory, and the first of them. */
+static void write_offload(FILE *to, const struct hspmd_plan *p, bool activations)
 {
 	int count = 0, pipeline = 0, stage = 0;
 	for (int i = p->pipeline_count - 1; i >= 0; i--)
 		for (int s = p->pipelines[i].stage_count - 1; s >= 0; s--)
-			if (p->pipelines[i].stages[s].offload) {
+			if (activations ? p->pipelines[i].stages[s].offload_activations : (int)p->pipelines[i].stages[s].offload) {
 				count++;
 				pipeline = i;
 				stage = s;
 			}
+	const char *what = activations ? "activations" : "optimizer";
 	if (count > 1)
-		say(to, "optimizer in the host's memory: stage %d of pipeline %d, and %d more\n", stage, pipeline, count - 1);
+		say(to, "%s in the host's memory: stage %d of pipeline %d, and %d more\n", what, stage, pipeline, count - 1);
 	else if (count)
-		say(to, "optimizer in the host's memory: stage %d of pipeline %d\n", stage, pipeline);
+		say(to, "%s in the host's memory: stage %d of pipeline %d\n", what, stage, pipeline);
 }
 
 static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report,
@@ -222,7 +223,8 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	if (report->price_per_hour > 0)
 		say(to, "its nodes cost %.6g per hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
 	write_sets(to, p);
-	write_offload(to, p);
+	write_offload(to, p, false);
+	write_offload(to, p, true);
 	if (p->synthesis)
 		say(to, "every operator is divided in a way of its own, which --explain describes\n");
 	if (current && !isnan(report->moved_bytes))

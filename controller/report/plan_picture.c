@@ -117,6 +117,8 @@ static void write_block(FILE *out, const struct report_run *r, const struct repo
 		report_textf(out, "%s %s", i ? "" : ", recompute", json_string_value(json_array_get(s->recompute, i)));
 	if (json_is_string(s->offload) && strcmp(json_string_value(s->offload), "none"))
 		report_textf(out, ", %s in the host's memory", json_string_value(s->offload));
+	if (json_is_array(s->activations) || (json_is_string(s->activations) && strcmp(json_string_value(s->activations), "none") != 0))
+		report_textf(out, ", activations in the host's memory");
 	if (!isnan(memory))
 		report_textf(out, ", memory %.0f %% of a device", memory * 100);
 	if (!isnan(s->compute_s))

@@ -51,6 +51,7 @@ static int read_stage(struct hspmd_json *at, struct report_stage *s)
 	s->end = (int)hspmd_json_int_value(&end, 1, COUNT_MAX);
 	s->recompute = hspmd_json_any(at, "recompute").value;
 	s->offload = hspmd_json_any(at, "offload").value;
+	s->activations = hspmd_json_any(at, "offload_activations").value;
 	if (!hspmd_json_failed(at) && s->end <= s->first)
 		return hspmd_json_fail(&layers, "[%d, %d) has no layer", s->first, s->end);
 	return read_devices(at, s);

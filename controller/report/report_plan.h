@@ -15,6 +15,7 @@ struct report_stage {
 	int device_count;
 	const json_t *devices; /* runs: "node:first-last"; belongs to the plan's source */
 	const json_t *recompute; /* a word, or a list of operators; NULL where not given; belongs to the source */
+	const json_t *activations; /* that are offloaded: a word, or an array of operators; likewise */
 	const json_t *offload;   /* a word; NULL where not given; likewise */
 	double compute_s;      /* for which its slowest device computes per micro-batch; NaN: not measured */
 };

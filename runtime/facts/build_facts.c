@@ -113,6 +113,8 @@ static void set_memory(struct build *b, enum hspmd_facts_form form, enum hspmd_r
 			at[k] = &b->memory[form][c->at[k]][kind];
 		b->facts->kinds[kind].memory[form][context][sequence][recompute] = (struct hspmd_layer_memory){
 			.saved = AMOUNT(saved),
+			.offloads = AMOUNT(offloads),
+			.offloads_later = AMOUNT(offloads_later),
 			.deferred = AMOUNT(deferred),
 			.forward = AMOUNT(forward),
 			.backward = AMOUNT(backward),

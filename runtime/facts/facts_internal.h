@@ -64,7 +64,7 @@ struct hspmd_probe_moments {
 
 /* Quantities of one layer in one program, for one sample. */
 struct hspmd_probe_memory {
-	double saved, deferred, forward, backward, split_backward, left_forward, left_backward;
+	double saved, offloads, offloads_later, deferred, forward, backward, split_backward, left_forward, left_backward;
 	struct hspmd_probe_moments moments[2];
 };
 

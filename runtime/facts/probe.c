@@ -168,6 +168,14 @@ static int layer_of(const struct memory_probe *m, size_t slot, size_t border)
 	return last;
 }
 
+/* Returns true if no instruction from `border` to `end` reads the slot. */
+static bool is_unread(const struct memory_probe *m, size_t slot, size_t border, size_t end)
+{
+	while (border < end && !reads(&m->p->instructions[border], slot))
+		border++;
+	return border == end;
+}
+
 /* Returns true if a message holds the slot until the pass ends, and not only until a later message: then what all layers leave adds up. */
 static bool is_held(const struct memory_probe *m, size_t slot)
 {
@@ -176,19 +184,34 @@ static bool is_held(const struct memory_probe *m, size_t slot)
 	       m->p->instructions[last + 1].schedule_index != m->p->instructions[last].schedule_index;
 }
 
-/* Add up by layer what lives across the border before instruction `border`: what is read after it, and what messages left behind. */
-static void across(const struct memory_probe *m, size_t border, double *kept, double *left)
+/* Returns true if a stage that offloads all activations offloads a slot that this layer saves: any result of the layers before the last
+ * one (specialise.c), which needs what it saves at once (offload_activations.c). */
+static bool offloads(const struct memory_probe *m, size_t slot, int layer)
+{
+	const struct hspmd_instruction *in = &m->p->instructions[m->lifetimes[slot].first];
+	return in->kind != HSPMD_INSTRUCTION_READ && in->layer < m->layers - 1 && layer < m->layers - 1;
+}
+
+/* Add up by layer what lives across the border before instruction `border`: what is read after it, of this what could be offloaded and is
+ * read after instruction `unread` (NULL, 0: not wanted), and what messages left behind. */
+static void across(const struct memory_probe *m, size_t border, size_t unread, double *kept, double *offloaded, double *left)
 {
 	memset(kept, 0, (size_t)m->layers * sizeof *kept);
 	memset(left, 0, (size_t)m->layers * sizeof *left);
+	for (int layer = 0; offloaded && layer < m->layers; layer++)
+		offloaded[layer] = 0;
 	for (size_t s = 0; border && s < m->p->slot_count; s++) {
 		const struct hspmd_slot_lifetime *l = &m->lifetimes[s];
 		if (!counts(m, s) || l->first >= border || l->last < border)
 			continue;
-		if (l->last_use >= border)
-			kept[layer_of(m, s, border)] += bytes_of(m, s);
-		else if (is_held(m, s))
+		int layer = l->last_use >= border ? layer_of(m, s, border) : -1;
+		if (layer >= 0) {
+			kept[layer] += bytes_of(m, s);
+			if (offloaded && offloads(m, s, layer) && is_unread(m, s, border, unread))
+				offloaded[layer] += bytes_of(m, s);
+		} else if (is_held(m, s)) {
 			left[m->p->instructions[l->last_use].layer] += bytes_of(m, s);
+		}
 	}
 }
 
@@ -227,13 +250,15 @@ static int find_moments(struct memory_probe *m, size_t from, size_t end, bool ba
 static int read_entries(struct memory_probe *m, bool deferred, double *scratch)
 {
 	int n = m->layers, forward = deferred ? 3 : 2;
-	double *kept = scratch, *left = scratch + n, *later = scratch + 2 * n, *left_later = scratch + 3 * n, *most = scratch + 4 * n;
+	double *kept = scratch, *left = scratch + n, *later = scratch + 2 * n, *left_later = scratch + 3 * n, *most = scratch + 4 * n,
+	       *offloaded = scratch + 5 * n;
 	size_t start = m->start, border = entry_start(m->p, forward + 1), end = entry_start(m->p, forward + 2);
-	across(m, start, later, left_later); /* nothing is read across the start of a micro-batch */
-	across(m, border, kept, left);
+	across(m, start, 0, later, NULL, left_later); /* nothing is read across the start of a micro-batch */
+	across(m, border, deferred ? end : border, kept, offloaded, left);
 	double left_before = sum(left_later, 0, n), left_behind = sum(left, 0, n);
 	for (int l = 0; l < n && !deferred; l++) {
 		m->out[l].saved = kept[l];
+		m->out[l].offloads = offloaded[l];
 		m->out[l].left_forward = left[l];
 		m->out[l].left_backward = left_later[l];
 	}
@@ -248,10 +273,11 @@ static int read_entries(struct memory_probe *m, bool deferred, double *scratch)
 			m->out[l].backward = most[l];
 		return find_moments(m, border, end, true);
 	}
-	across(m, end, later, left_later);
+	across(m, end, 0, later, NULL, left_later);
 	peaks(m, border, end, kept, later, left_behind, most);
 	for (int l = 0; l < n; l++) {
 		m->out[l].deferred = later[l];
+		m->out[l].offloads_later = offloaded[l];
 		m->out[l].split_backward = most[l];
 	}
 	return 0;
@@ -265,7 +291,7 @@ int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form
 		n = p->graph->ops[i].layer >= n ? p->graph->ops[i].layer + 1 : n;
 	struct hspmd_slot_lifetime *lifetimes = hspmd_calloc(p->slot_count + 1, sizeof *lifetimes);
 	double *live = hspmd_calloc(2 * p->instruction_count + 2, sizeof *live),
-	       *scratch = hspmd_calloc(5 * (size_t)n + 1, sizeof *scratch);
+	       *scratch = hspmd_calloc(6 * (size_t)n + 1, sizeof *scratch);
 	struct memory_probe m = {
 		.p = p, .lifetimes = lifetimes, .wide = form == HSPMD_FACTS_GATHERED_FP32, .live = live, .layers = n, .out = layers
 	};

@@ -3,9 +3,10 @@
  * pass, and back into a new slot before its first use in the backward pass (vDNN, arXiv 1602.08124, section 3). Copies run beside what
  * follows them; an AWAIT ends each, so that the memory plan, which knows nothing of them, keeps both slots for as long as the copy needs.
  *
- * The passes are divided into groups: the instructions of one layer in one schedule entry. A copy out may take until the end of the group
- * behind its last use; a copy back begins with the group before its first use. If not a single group would lie between the two, nothing
- * would become free, and the slot stays where it is. */
+ * The passes are divided into groups: the instructions of one layer in one schedule entry. Messages between stages, beside which a copy
+ * may have no time, are of the group before. A copy out may take until the end of the group behind its last use; a copy back begins with
+ * the group before its first use. If not a single group would lie between the two, nothing would become free, and the slot stays where it
+ * is. */
 #include <stdlib.h>
 
 #include "common/alloc.h"
@@ -57,6 +58,11 @@ static void see(struct offload *o, int slot, bool written, size_t begin, size_t 
 	s->kept |= written;
 }
 
+static bool is_between_stages(const struct hspmd_instruction *in)
+{
+	return in->kind == HSPMD_INSTRUCTION_COMM && in->peer_pipeline_rank >= 0;
+}
+
 static void find_spans(struct offload *o)
 {
 	const struct hspmd_program *p = o->p;
@@ -65,9 +71,10 @@ static void find_spans(struct offload *o)
 		const struct hspmd_instruction *in = &p->instructions[i];
 		begin = in->joins ? begin : i;
 		end = in->joins ? end : i + (size_t)in->joined + 1;
-		if (i && !in->joins && !in->ahead && (in->schedule_index != latest->schedule_index || in->layer != latest->layer))
+		bool goes_on = in->joins || in->ahead || is_between_stages(in);
+		if (i && !goes_on && (in->schedule_index != latest->schedule_index || in->layer != latest->layer))
 			o->begin[++group] = i;
-		latest = in->ahead ? latest : in;
+		latest = in->ahead || is_between_stages(in) ? latest : in;
 		o->group_of[i] = group;
 		for (int k = 0; k < in->input_count; k++)
 			see(o, in->in[k], false, begin, end);

@@ -27,12 +27,14 @@ static bool is_in_block(const struct hspmd_walk *w, const struct hspmd_spmd_node
 	return n->layer >= 1 && n->layer < pipeline->stages[pipeline->stage_count - 1].layers[1] - 1;
 }
 
-/* Does the plan offload this result of the node? What runs again is saved for no other pass. */
+/* Does the plan offload this result of the node? What runs again is saved for no other pass. All activations include the embedding's
+ * result, which the first block saves as other blocks save that of the block before. */
 static void mark_offloaded(struct hspmd_walk *w, const struct hspmd_spmd_node *n, int slot)
 {
 	struct hspmd_slot *s = slot < 0 ? NULL : &w->p->slots[slot];
 	int what = w->plan->pipelines[w->p->pipeline].stages[n->stage].offload_activations;
-	if (!s || !what || s->memory != HSPMD_ARENA_TRANSIENT || n->backward || w->recomputed || !is_in_block(w, n))
+	if (!s || !what || s->memory != HSPMD_ARENA_TRANSIENT || n->backward || w->recomputed ||
+	    (!is_in_block(w, n) && !(what == HSPMD_OFFLOAD_ALL && !n->layer)))
 		return;
 	s->offloads = what == HSPMD_OFFLOAD_ALL || (n->op >= 0 && w->offloaded[n->op] >> (what - HSPMD_OFFLOAD_SET) & 1);
 }

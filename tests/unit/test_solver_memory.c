@@ -79,6 +79,7 @@ static const char *const models[] = {
 
 #define STAGE(a, b, devices, more) "{\"layers\":[" #a "," #b "],\"devices\":[\"n:" devices "\"]" more "}"
 #define OFFLOAD ",\"offload\":\"optimizer\""
+#define ACTIVATIONS ",\"offload_activations\":\"all\""
 #define PIPE(m, stages) "{\"micro_batches\":" #m ",\"stages\":[" stages "]}"
 
 static const struct {
@@ -178,6 +179,28 @@ static const struct {
 	{ "tp 2, unequal shards, offload", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", OFFLOAD ",\"shard_ratio\":[0.75,0.25]")) },
 	{ "interleaved, one rank offloads", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
 	  PIPE(8, STAGE(0, 2, "0", OFFLOAD) "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "0", OFFLOAD) "," STAGE(6, 8, "1", "")) },
+	{ "one device, activations", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0", ACTIVATIONS)) },
+	{ "one device, recompute full, activations", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0", OFFLOAD ACTIVATIONS ",\"recompute\":\"full\"")) },
+	{ "one device, list recomputed, activations", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0", ACTIVATIONS ",\"recompute\":@")) },
+	{ "two stages, activations", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 4, "0", ACTIVATIONS) "," STAGE(4, 8, "1", ACTIVATIONS)) },
+	{ "four stages, activations of two", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 2, "0", ACTIVATIONS) "," STAGE(2, 4, "1", ACTIVATIONS ",\"recompute\":\"selective\"") "," STAGE(
+	                  4, 6, "2", "") "," STAGE(6, 8, "3", "")) },
+	{ "tp 2, activations", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ACTIVATIONS)) },
+	{ "tp 4, sequence parallel, activations", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0-3", ACTIVATIONS ",\"sequence_parallel\":true")) },
+	{ "tp 2, sequence parallel, recompute selective, activations", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0-1", ACTIVATIONS ",\"sequence_parallel\":true,\"recompute\":\"selective\"")) },
+	{ "context 2, activations", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ACTIVATIONS ",\"context\":2")) },
+	{ "zb-h1, activations", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 4, "0", ACTIVATIONS) "," STAGE(4, 8, "1", ACTIVATIONS)) },
+	{ "two pipelines, ZeRO 3, activations", "\"schedule\":\"1f1b\",\"zero_stage\":3",
+	  PIPE(4, STAGE(0, 8, "0", ACTIVATIONS)) "," PIPE(4, STAGE(0, 8, "1", ACTIVATIONS)) },
+	{ "two pipelines, ZeRO 2, activations", "\"schedule\":\"1f1b\",\"zero_stage\":2",
+	  PIPE(4, STAGE(0, 8, "0", ACTIVATIONS)) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "interleaved, activations", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
+	  PIPE(8, STAGE(0, 2, "0", ACTIVATIONS) "," STAGE(2, 4, "1", ACTIVATIONS) "," STAGE(4, 6, "0", ACTIVATIONS) "," STAGE(
+	                  6, 8, "1", ACTIVATIONS)) },
 	{ "interleaved, tp 2, three rounds", "\"schedule\":\"interleaved\",\"virtual_stages\":3",
 	  PIPE(8, STAGE(0, 2, "0-1", "") "," STAGE(2, 3, "2-3", "") "," STAGE(3, 4, "0-1", "") "," STAGE(4, 6, "2-3", "") "," STAGE(
 	                  6, 7, "0-1", "") "," STAGE(7, 8, "2-3", "")) },
@@ -218,7 +241,7 @@ static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_pla
 	if (!program)
 		fail_msg("%s", err.text);
 	double bytes = (double)hspmd_program_memory(program), workspace = 0;
-	*host = (double)program->host_bytes;
+	*host = (double)(program->host_bytes + program->saved_bytes);
 	for (size_t i = 0; i < program->instruction_count; i++)
 		workspace = fmax(workspace, experts_workspace(program, &program->instructions[i]));
 	bytes += workspace;
@@ -263,15 +286,15 @@ static double host_bytes(const struct hspmd_plan *p, const struct hspmd_cluster 
 {
 	struct hspmd_error err = { "" };
 	struct hspmd_costs *costs = hspmd_costs_of_plan(c, f, NULL, HSPMD_PRECISION_BF16, p, &err);
-	double bytes = 0;
+	struct hspmd_host_bytes bytes = { 0, 0 };
 	assert_non_null(costs);
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
 			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++)
 				if (p->pipelines[i].stages[s].devices[d] == device)
-					bytes = hspmd_plan_host_memory(costs, p, i, s, d) / HSPMD_HOST_COPIES;
+					bytes = hspmd_plan_host_bytes(costs, p, i, s, d);
 	hspmd_costs_destroy(costs);
-	return bytes;
+	return bytes.optimizer + bytes.activations;
 }
 
 /* Bytes that a device needs by each of the two accounts. */
@@ -333,7 +356,8 @@ static void compare_on(const char *kind, enum run run)
 		struct hspmd_model *m = model_from(models[k]);
 		struct hspmd_model_facts *f = facts_of(m, 512);
 		for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
-			if (run == ON_CPUS && strstr(plans[i].pipelines, OFFLOAD))
+			if ((run == ON_CPUS && strstr(plans[i].pipelines, OFFLOAD)) ||
+			    (run != BF16 && strstr(plans[i].pipelines, ACTIVATIONS)))
 				continue;
 			char text[4096], *pipelines = with_list(plans[i].pipelines, f->recompute_sets, k + i);
 			snprintf(
@@ -456,37 +480,43 @@ static struct hspmd_cluster *one_gpu(double memory, double host)
 	return cluster_from(text);
 }
 
-/* The optimizer's state goes to the host's memory if all that is recomputed is not enough, if there is room for it, and only then; and the
- * plan says why. */
+/* Optimizer state and activations go to the host's memory if all that is recomputed is not enough, if there is room for them, and only
+ * then; and the plan says why. */
 static void offload_is_chosen_where_memory_is_short(void **unused)
 {
 	(void)unused;
 	struct hspmd_error err = { "" };
 	struct hspmd_model *m = model_from(models[2]);
 	struct hspmd_model_facts *f = facts_of(m, 512);
-	struct hspmd_solve_request r = { .global_batch = 16, .micro_batch = 1, .seq_len = 512, .precision = HSPMD_PRECISION_BF16 };
+	struct hspmd_solve_request r = { .global_batch = 16, .micro_batch = 8, .seq_len = 512, .precision = HSPMD_PRECISION_BF16 };
 	struct hspmd_cluster *large = one_gpu(64e9, 64e9);
 	struct hspmd_plan *p = hspmd_solve(large, f, NULL, &r, NULL, &err);
 	if (!p)
 		fail_msg("%s", err.text);
 	struct hspmd_stage *stage = &p->pipelines[0].stages[0];
-	double step_s[2], bytes[2];
+	double step_s[2][2], bytes[2][2], host[2][2]; /* [optimizer][activations] */
 	assert_int_equal(stage->offload, HSPMD_OFFLOAD_NONE);
+	assert_int_equal(stage->offload_activations, 0);
 	assert_int_equal(p->pipelines[0].stage_count, 1);
 	stage->recompute = HSPMD_RECOMPUTE_FULL;
-	for (int offload = 0; offload < 2; offload++) {
-		stage->offload = (enum hspmd_offload)offload;
+	for (int i = 0; i < 4; i++) {
+		stage->offload = (enum hspmd_offload)(i / 2);
+		stage->offload_activations = i % 2 ? HSPMD_OFFLOAD_ALL : 0;
 		assert_int_equal(hspmd_evaluate(large, f, NULL, HSPMD_PRECISION_BF16, p, NULL, &err), 0);
-		step_s[offload] = p->predicted.step_s;
-		bytes[offload] = p->predicted.memory_bytes[0];
+		step_s[i / 2][i % 2] = p->predicted.step_s;
+		bytes[i / 2][i % 2] = p->predicted.memory_bytes[0];
+		struct hspmd_costs *costs = hspmd_costs_of_plan(large, f, NULL, HSPMD_PRECISION_BF16, p, &err);
+		host[i / 2][i % 2] = costs ? hspmd_plan_host_memory(costs, p, 0, 0, 0) : NAN;
+		hspmd_costs_destroy(costs);
 	}
 	double state = 12 * f->params; /* weights in fp32 and two moments */
-	assert_true(fabs(bytes[0] - bytes[1] - state) < 0.01 * state);
+	assert_true(fabs(bytes[0][0] - bytes[1][0] - state) < 0.01 * state);
 	/* Over the link, but what the device itself does meanwhile counts, too. */
-	assert_true(step_s[1] - step_s[0] < state / 20e9 && step_s[1] - step_s[0] > 0.8 * state / 20e9);
+	assert_true(step_s[1][0] - step_s[0][0] < state / 20e9 && step_s[1][0] - step_s[0][0] > 0.8 * state / 20e9);
+	assert_true(bytes[0][1] < bytes[0][0] && host[0][1] > 0.9 * (bytes[0][0] - bytes[0][1]) && step_s[0][1] >= step_s[0][0]);
 	hspmd_cluster_destroy(large);
-	for (int enough = 0; enough < 2; enough++) { /* of the host's memory, for the plan that offloads */
-		struct hspmd_cluster *c = one_gpu(bytes[1] * 1.001, (2.99 + 0.02 * enough) * state);
+	for (int enough = 0; enough < 2; enough++) { /* of the host's memory, for the plan that offloads both */
+		struct hspmd_cluster *c = one_gpu(bytes[1][1] * 1.001, (0.999 + 0.002 * enough) * host[1][1]);
 		struct hspmd_costs *costs = hspmd_costs_of_plan(c, f, NULL, HSPMD_PRECISION_BF16, p, &err);
 		struct hspmd_solve_report report = { 0 };
 		assert_non_null(costs);
@@ -499,27 +529,43 @@ static void offload_is_chosen_where_memory_is_short(void **unused)
 		hspmd_cluster_destroy(c);
 	}
 	hspmd_plan_destroy(p);
+	double between = (bytes[0][0] + bytes[0][1]) / 2; /* drafts estimate memory a little higher */
 	const struct {
 		double memory, host;
-		int offload; /* -1: no plan */
+		int offload, activations; /* -1: no plan */
 	} cases[] = {
-		{ bytes[0] * 1.001, 64e9, 0 },         { bytes[0] * 0.999, 64e9, 1 },  { bytes[1] * 1.001, 3.01 * state, 1 },
-		{ bytes[0] * 0.999, 2.9 * state, -1 }, { bytes[1] * 0.999, 64e9, -1 },
+		{ bytes[0][0] * 1.2, 64e9, 0, 0 },
+		{ bytes[0][0] * 0.999, 64e9, 0, 1 },
+		{ between, 1.001 * host[0][1], 0, 1 },
+		{ between, 0.999 * host[0][1], -1, -1 },
+		{ bytes[0][1] * 0.999, 64e9, 1, 0 },
+		{ bytes[1][1] * 1.02, 1.001 * host[1][1], 1, 1 },
+		{ bytes[0][1] * 0.999, 2.9 * state, -1, -1 },
+		{ bytes[1][1] * 0.999, 64e9, -1, -1 },
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct hspmd_cluster *c = one_gpu(cases[i].memory, cases[i].host);
 		p = hspmd_solve(c, f, NULL, &r, NULL, &err);
-		int offload = p ? (int)p->pipelines[0].stages[0].offload : -1;
-		if (offload != cases[i].offload)
-			fail_msg("%g bytes, %g of the host: offload is %d", cases[i].memory, cases[i].host, offload);
+		int offload = p ? (int)p->pipelines[0].stages[0].offload : -1,
+		    activations = p ? p->pipelines[0].stages[0].offload_activations : -1;
+		if (offload != cases[i].offload || activations != cases[i].activations)
+			fail_msg("%zu: %g bytes, %g of the host: offload is %d, of activations %d", i, cases[i].memory, cases[i].host,
+			         offload, activations);
 		char *why = p ? hspmd_plan_explain(c, f, NULL, HSPMD_PRECISION_BF16, NULL, p) : NULL;
 		assert_true(!p || (offload > 0) == (strstr(why, "keeps the optimizer's state in the host's memory") != NULL));
-		if (offload > 0 && !(strstr(why, "over 20 GB/s") && strstr(why, "without, the device would need")))
+		assert_true(!p || (activations > 0) == (strstr(why, "keeps what forward passes save in the host's memory") != NULL));
+		if ((offload > 0 || activations > 0) && !(strstr(why, "over 20 GB/s") && strstr(why, "without, the device would need")))
 			fail_msg("%s", why);
 		free(why);
 		hspmd_plan_destroy(p);
 		hspmd_cluster_destroy(c);
 	}
+	struct hspmd_cluster *c = one_gpu(bytes[1][1] * 1.02, 2 * state);
+	r.micro_batch = 1;
+	assert_null(hspmd_solve(c, f, NULL, &r, NULL, &err));
+	if (!strstr(err.text, "with 2 times the host's memory for what devices offload there is a plan"))
+		fail_msg("%s", err.text);
+	hspmd_cluster_destroy(c);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
 }

@@ -71,7 +71,7 @@ static void splits_have_the_least_cycle(void **state)
 		assert_int_equal(instance_new(seed, 6, 9, &in, &err), 0);
 		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
 		struct hspmd_device_classes *device_classes = hspmd_device_classes_new(in.cluster, allowed, &err);
-		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(c, device_classes, &caps, 1, &err);
+		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(c, device_classes, &caps, 1, HSPMD_DRAFT_OFFLOADS_NOTHING, &err);
 		assert_non_null(t);
 		struct hspmd_stage_sequence sequence = { 0 };
 		for (int u = 0; u < t->submesh_count; u++)
@@ -117,7 +117,8 @@ static void no_plan_beats_the_bound(void **state)
 		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
 		struct hspmd_device_classes *device_classes = hspmd_device_classes_new(in.cluster, allowed, &err);
 		for (int mb = 1; mb <= 2; mb++) {
-			struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(c, device_classes, &caps, mb, &err);
+			struct hspmd_submesh_tables *t =
+			        hspmd_submesh_tables_new(c, device_classes, &caps, mb, HSPMD_DRAFT_OFFLOADS_NOTHING, &err);
 			struct hspmd_solve_request r = { .global_batch = in.global_batch, .micro_batch = mb };
 			struct hspmd_plan *p = hspmd_solve(in.cluster, NULL, in.profile, &r, NULL, &err);
 			int available[HSPMD_DEVICE_CLASSES_MAX] = { 0 };

@@ -3,6 +3,7 @@
  *
  * - costs.c: facts of each layer (parameters, bytes, operations) from the model or the profile
  * - layer_times.c: seconds of each layer on each device type, at each tensor-parallel share and micro-batch
+ * - device_share.c: the part of a stage that one device has
  * - links.c: seconds of messages and collectives between devices
  * - stage_cost.c: seconds of one micro-batch on a stage
  * - memory.c: bytes on each device of a stage
@@ -157,7 +158,7 @@ struct hspmd_stage_cost {
 /* stage_cost.c. Fills *out. Returns 0, or -1 with err. */
 int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out,
                       struct hspmd_error *err);
-/* Share of device `which`: even, or from shard_ratio. */
+/* device_share.c. Share of device `which`: even, or from shard_ratio. */
 double hspmd_stage_share(const struct hspmd_stage *s, int which);
 /* Its fraction of the sequence. */
 double hspmd_stage_context_share(const struct hspmd_stage *s, int which);
@@ -190,6 +191,8 @@ struct hspmd_device_share {
 	bool in_parts;          /* a context group's attention takes keys and values part by part (hspmd_type_takes_parts) */
 	const struct hspmd_product_blocks *blocks; /* that the device packs */
 };
+/* The part of the stage's device `which`. */
+struct hspmd_device_share hspmd_stage_device(const struct hspmd_costs *c, const struct hspmd_stage *s, int which);
 /* Returns true if attention on these devices does that, in a precision in which they can. */
 bool hspmd_type_takes_parts(const struct hspmd_device_type *type);
 /* Bytes of one sample on such a device. Saved: what the layer saves for the backward pass, for each micro-batch in flight. Deferred: what
@@ -197,6 +200,9 @@ bool hspmd_type_takes_parts(const struct hspmd_device_type *type);
  * sent, once, for any number of micro-batches in flight. */
 double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                const struct hspmd_device_share *device);
+/* The part of `saved` that a stage that offloads all activations has in the host's memory. */
+double hspmd_layer_offloaded_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+                                   const struct hspmd_device_share *device);
 double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device);
 double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
@@ -233,7 +239,10 @@ double hspmd_usable_bytes(const struct hspmd_costs *c, const struct hspmd_device
 /* Memory of device `which` of one stage. With interleaving the caller adds up the stages of all chunks. */
 struct hspmd_memory {
 	double state;     /* weights, gradients, optimizer state, checkpoint image */
-	double offloaded; /* of the host's memory */
+	double offloaded; /* of the host's memory: optimizer state */
+	double offloaded_activations; /* likewise, per micro-batch in flight: activations; ... */
+	double offloaded_later;       /* ... per micro-batch whose weight gradients are deferred; ... */
+	double last_offloads;         /* ... what of one micro-batch is on the device at the time: of the last layer */
 	double in_flight; /* per micro-batch in flight: saved activations, and the activation sent to the next stage */
 	double deferred;  /* per micro-batch whose weight gradients are deferred, instead of in_flight */
 	double running;   /* of the micro-batch whose pass runs, at most: instead of in_flight, with all that the pass needs */

@@ -13,6 +13,9 @@
  *   gathers nothing ahead; under ZeRO-2 and 3 their gradients
  * - offloaded: optimizer state in the host's memory instead of the device's: the moments and, of rounded weights, those that are not
  *   rounded. Under ZeRO, too, the updated weights that others gather stay on the device
+ * - offloaded activations (runtime/program/offload_activations.c): what a layer has saved stays on the device until the next layer's pass
+ *   is over, and is there again from the pass before its backward pass on. In between it is in the host's memory. Behind a stage's forward
+ *   pass comes a backward pass, so that its last layer's activations of two micro-batches meet. The model's last layer offloads nothing
  * - end: at the step's end, when all of this but the state is free again: under ZeRO-1 the sums that each copy received of its part of the
  *   gradients
  *
@@ -68,16 +71,18 @@ bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspm
 	       a->memory_scale == b->memory_scale;
 }
 
-bool hspmd_type_takes_parts(const struct hspmd_device_type *type)
-{
-	return hspmd_device_traits(type->kind)->takes_parts;
-}
-
 double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
 	return at(&memory_of(c, f, recompute, device)->saved, f->saved_scale, device);
+}
+
+double hspmd_layer_offloaded_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+                                   const struct hspmd_device_share *device)
+{
+	const struct hspmd_layer_info *f = &c->layers[layer];
+	return at(&memory_of(c, f, recompute, device)->offloads, f->saved_scale, device);
 }
 
 double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
@@ -307,6 +312,12 @@ double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device
 	return used / usable_fraction(c, traits) + traits->context_bytes;
 }
 
+/* Lists of operators are predicted as if nothing of them were offloaded. */
+static bool offloads_all(const struct hspmd_stage *s)
+{
+	return s->offload_activations == HSPMD_OFFLOAD_ALL;
+}
+
 /* Bytes of a run of layers, all or before the next layer that differs. */
 struct stage_memory {
 	double saved, deferred;             /* of the layers so far */
@@ -315,15 +326,19 @@ struct stage_memory {
 	double ended;                       /* sums of gradients of the layers so far */
 	double most_ending;                 /* while one of them runs backward, without the sums of the layers before it */
 	double workspace;                   /* of a micro-batch, most of one of them */
+	double offloaded;                   /* of what they save: in the host's memory */
+	double offloaded_later;             /* of these: for deferred gradients of weights; ... */
+	double most_later;                  /* ... most of two layers */
+	double leaving, coming;             /* of the layer before: on their way there, and back */
 	double transient;                   /* most that one of them needs while it runs */
 };
 
-/* Add `count` equal layers, of which `layer` is the first. */
-static void add_layers(const struct hspmd_costs *c, int layer, int count, enum hspmd_recompute recompute, bool deferring, int micro_batch,
+/* Add `count` equal layers, of which `layer` is the first, to those of stage s. */
+static void add_layers(const struct hspmd_costs *c, const struct hspmd_stage *s, int layer, int count, bool deferring, int micro_batch,
                        const struct weight_bytes *of_weight, const struct hspmd_device_share *device, struct stage_memory *sum)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	const struct hspmd_layer_memory *m = memory_of(c, f, recompute, device);
+	const struct hspmd_layer_memory *m = memory_of(c, f, s->recompute, device);
 	double saved = at(&m->saved, f->saved_scale, device), deferred = deferring ? at(&m->deferred, f->saved_scale, device) : 0;
 	double backward = at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device);
 	double forward = at(&m->forward, f->memory_scale, device);
@@ -337,19 +352,38 @@ static void add_layers(const struct hspmd_costs *c, int layer, int count, enum h
 	backward = pass_bytes(&m->moments[1], backward, saved, f->memory_scale, device, used, of_weight->read, of_weight->sum);
 	if (of_weight->sum > 0)
 		backward = fmax(backward, leaving_bytes(c, layer, saved, used, of_weight, device));
+	/* A layer that runs has all that its pass needs of what it saves, and what comes and goes of the layers beside it. */
+	double offloaded = offloads_all(s) ? at(&m->offloads, f->saved_scale, device) : 0;
+	double later = offloads_all(s) && deferring ? at(&m->offloads_later, f->saved_scale, device) : 0, needed = offloaded - later;
+	double leaving = count > 1 ? offloaded : sum->leaving, coming = layer > s->layers[0] ? sum->coming : 0;
+	bool last_of_stage = layer + count == s->layers[1];
+	saved -= offloaded;
+	deferred -= later;
+	forward += offloaded;
+	backward += needed;
 	/* While layer l runs backward, there is what the layers up to it have saved and what those after it have deferred: relative to all
 	 * deferred, the difference of the sums up to l. It is largest at the first of equal layers, or at the last. */
 	double first = sum->saved - sum->deferred + saved - deferred, last = first + (count - 1) * (saved - deferred);
 	double like = of_weight->ahead * used, after = of_weight->ahead * of_weight->next[0],
 	       before_it = of_weight->ahead * of_weight->next[1];
-	sum->most_backward =
-	        fmax(sum->most_backward,
-	             fmax(first + before_it, last + of_weight->held * of_weight->sum + (count > 1 ? like : before_it)) + backward);
+	double at_first = coming + (last_of_stage && count == 1 ? offloaded : 0),
+	       at_last = (count > 1 ? needed : coming) + (last_of_stage ? offloaded : 0);
+	sum->most_backward = fmax(sum->most_backward, fmax(first + before_it + at_first, last + of_weight->held * of_weight->sum +
+	                                                                                         (count > 1 ? like : before_it) + at_last) +
+	                                                      backward);
 	double ends = weights * of_weight->end;
 	double before = sum->saved - sum->ended + saved;
 	sum->most_ending = fmax(sum->most_ending, fmax(before, before + (count - 1) * (saved - ends / count)) + backward);
 	sum->ended += ends;
-	sum->most_forward = fmax(sum->most_forward, sum->saved + count * saved + forward + fmax(after, count > 1 ? like - saved : 0));
+	double in_last = after + leaving + (last_of_stage ? needed : 0),
+	       in_first = (count > 1 ? like : after) + sum->leaving - (count - 1) * saved;
+	double between = count > 1 ? like - saved + (count > 2 ? offloaded : sum->leaving) : 0;
+	sum->most_forward = fmax(sum->most_forward, sum->saved + count * saved + forward + fmax(in_last, fmax(in_first, between)));
+	sum->offloaded += count * offloaded;
+	sum->offloaded_later += count * later;
+	sum->most_later = fmax(sum->most_later, 2 * later);
+	sum->leaving = offloaded;
+	sum->coming = needed;
 	sum->saved += count * saved;
 	sum->deferred += count * deferred;
 	sum->left_forward += count * at(&m->left_forward, f->memory_scale, device);
@@ -362,9 +396,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
                                        const struct hspmd_layer_copies *copies)
 {
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
-	struct hspmd_device_share device = { hspmd_stage_share(s, which), hspmd_stage_context_share(s, which),
-		                             s->sequence_parallel || c->sequence_parallel, hspmd_type_takes_parts(type),
-		                             &type->product_blocks };
+	struct hspmd_device_share device = hspmd_stage_device(c, s, which);
 	/* Bytes are per sample here. */
 	bool overlaps = hspmd_device_traits(type->kind)->overlaps && c->facts;
 	double end_bytes = overlaps ? hspmd_step_end_bytes(c, copies) / micro_batch : 0;
@@ -376,6 +408,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	of_weight.part = copies->adds ? of_weight.sum * part_of(copies) : 0;
 	of_weight.ahead = copies->turn ? of_weight.read : 0;
 	struct stage_memory sum = { 0 };
+	sum.leaving = offloads_all(s) ? hspmd_layer_offloaded_bytes(c, s->layers[1] - 1, s->recompute, &device) : 0;
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
 		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)
 			end++;
@@ -385,7 +418,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		of_weight.held = copies->zero == 2 && end < s->layers[1] ? fmax(0, more_weights(c, s, end)) * device.share : 0;
 		for (int backward = 0; of_weight.ahead > 0 && backward < 2; backward++)
 			of_weight.next[backward] = hspmd_weights_ahead(c, s, copies->turn, l, end, backward, device.share);
-		add_layers(c, l, end - l, s->recompute, deferring, micro_batch, &of_weight, &device, &sum);
+		add_layers(c, s, l, end - l, deferring, micro_batch, &of_weight, &device, &sum);
 	}
 	bool last = s->layers[1] == c->layer_count;
 	double part = device.context_share * (device.sequence_parallel ? device.share : 1);
@@ -393,7 +426,7 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	double params = hspmd_device_params(c, s->layers[0], s->layers[1], device.share);
 	double in_flight = sum.saved + sent, deferred = deferring ? sum.deferred + sent : 0;
 	double running = fmax(fmax(sum.most_forward + sum.left_backward, sum.most_backward + sum.deferred + sum.left_forward),
-	                      fmax(in_flight, deferred));
+	                      fmax(in_flight, deferred + sum.most_later));
 	if (!c->facts) /* little is known: all of it at the same time */
 		running = fmax(in_flight, deferred) + sum.transient;
 	/* Weights of two stages have twice as many copies. The sums of the later stage's arrive while its passes still run, if the device
@@ -413,6 +446,9 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	                   divided * hspmd_offloaded_bytes(c, copies);
 	return (struct hspmd_memory){ .state = state + early,
 		                      .offloaded = offloaded,
+		                      .offloaded_activations = micro_batch * sum.offloaded,
+		                      .offloaded_later = micro_batch * sum.offloaded_later,
+		                      .last_offloads = micro_batch * sum.coming,
 		                      .in_flight = micro_batch * in_flight,
 		                      .deferred = micro_batch * deferred,
 		                      .running = micro_batch * running,

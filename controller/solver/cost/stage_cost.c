@@ -4,8 +4,8 @@
  * A group runs at the pace of its slowest device: devices differ in type, share and slowdown. Layer times that were measured in a group
  * contain its all-reduces within a node. Otherwise the messages of each pass are added, two sums for each transformer block (Megatron-LM,
  * arXiv 1909.08053) or, with sequence parallelism, their halves (2205.05198), and rows of experts; for groups that span nodes, only what
- * these take longer there. Context groups gather keys and
- * values before attention, and sum their gradients after it. */
+ * these take longer there. Context groups gather keys and values before attention, and sum their gradients after it. Offloaded activations
+ * are copied while the layer behind computes. */
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
@@ -15,27 +15,6 @@
 #include "common/alloc.h"
 #include "common/format/expert_rows.h"
 #include "controller/solver/cost/cost_constants.h"
-
-/* Part `which` of a whole that is divided in this ratio, of any positive numbers; NULL: evenly. Ratios of the search add up to 1. */
-static double part_of(const double *ratio, int count, int which)
-{
-	double sum = 0;
-	for (int i = 0; ratio && i < count; i++)
-		sum += ratio[i];
-	return !ratio ? 1.0 / count : fabs(sum - 1) < 1e-9 ? ratio[which] : ratio[which] / sum;
-}
-
-double hspmd_stage_share(const struct hspmd_stage *s, int which)
-{
-	int tp = s->device_count / s->context;
-	return part_of(s->shard_ratio, tp, which % tp);
-}
-
-double hspmd_stage_context_share(const struct hspmd_stage *s, int which)
-{
-	int tp = s->device_count / s->context;
-	return part_of(s->context_ratio, s->context, which / tp);
-}
 
 /* Expected maximum of n standard normal draws, after Blom (1958): the quantile of (n - 0.375) / (n + 0.25), by Newton's method on the
  * normal distribution. */
@@ -198,6 +177,30 @@ static double messages(struct hspmd_costs *c, const struct hspmd_stage *s, int m
 	return summed < 0 || gathered < 0 ? -1 : summed + gathered;
 }
 
+/* Seconds of a layer's pass on device `which`, without messages. */
+static double layer_seconds(const struct hspmd_layer_times *t, const struct hspmd_stage *s, int l, bool backward, double part)
+{
+	const double *again = t->recompute_s[s->recompute], *pass = backward ? t->backward : t->forward;
+	return part * (pass[l + 1] - pass[l] + (backward ? again[l + 1] - again[l] : 0));
+}
+
+/* Add the seconds by which copies of offloaded activations exceed what the device computes beside them (offload_activations.c). A layer's
+ * go to the host's memory during the next layer's forward pass, and come back during its backward pass. The last layer's do so during its
+ * own pass in the other direction; the sum of both is the same. part: of the layers' times that the device has. */
+static void add_copies(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch,
+                       const struct hspmd_layer_times *t, double part, double waits[2])
+{
+	const struct hspmd_device_share device = hspmd_stage_device(c, s, which);
+	double rate = 1e9 * c->cluster->types[t->type].host.gbytes_per_s;
+	for (int l = s->layers[0]; rate > 0 && l < s->layers[1]; l++) {
+		double copy = micro_batch * hspmd_layer_offloaded_bytes(c, l, s->recompute, &device) / rate;
+		for (int backward = 0; copy > 0 && backward < 2; backward++) {
+			int beside = l + 1 < s->layers[1] ? l + 1 : l;
+			waits[backward] += fmax(0, copy - layer_seconds(t, s, beside, backward, part));
+		}
+	}
+}
+
 int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out,
                       struct hspmd_error *err)
 {
@@ -212,8 +215,11 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 			return -1;
 		const double *recompute_s = t->recompute_s[s->recompute];
 		double slow = c->cluster->nodes[d->node].slowdown, part = slow * hspmd_stage_context_share(s, i);
-		out->forward = fmax(out->forward, part * (t->forward[b] - t->forward[a]));
-		out->backward = fmax(out->backward, part * (t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]));
+		double waits[2] = { 0 };
+		if (s->offload_activations == HSPMD_OFFLOAD_ALL)
+			add_copies(c, s, i, micro_batch, t, part, waits);
+		out->forward = fmax(out->forward, part * (t->forward[b] - t->forward[a]) + waits[0]);
+		out->backward = fmax(out->backward, part * (t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]) + waits[1]);
 		out->optimizer = fmax(out->optimizer, slow * (t->optimizer[b] - t->optimizer[a]));
 		if (s->offload)
 			out->optimizer =

@@ -267,7 +267,7 @@ static void write_host(FILE *f, struct hspmd_costs *costs, const struct hspmd_pl
 	}
 	const struct hspmd_device_type *type = &c->types[c->devices[st->devices[0]].type];
 	fprintf(f, ": %.3g GB of a device, which its update reads and writes over %.4g GB/s",
-	        hspmd_plan_host_memory(costs, p, pipeline, stage, 0) / HSPMD_HOST_COPIES / 1e9, type->host.gbytes_per_s);
+	        hspmd_plan_host_bytes(costs, p, pipeline, stage, 0).optimizer / 1e9, type->host.gbytes_per_s);
 	for (int s = stage; s < kept->pipelines[pipeline].stage_count; s += kept->pipelines[pipeline].stage_count / p->virtual_stages)
 		kept->pipelines[pipeline].stages[s].offload = HSPMD_OFFLOAD_NONE;
 	if (!hspmd_costs_stage(costs, st, micro_batch, &without, NULL))
@@ -278,13 +278,45 @@ static void write_host(FILE *f, struct hspmd_costs *costs, const struct hspmd_pl
 	hspmd_plan_destroy(kept);
 }
 
-/* Write which stages have the optimizer's state in the host's memory, and why. */
-static void write_offload(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p)
+/* Write how much the stage copies to its hosts' memory, how long that takes beyond computing, and what its fullest device would need
+ * without. Of lists of operators little is known. */
+static void write_copies(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p, int pipeline, int stage)
+{
+	struct hspmd_plan *kept = hspmd_plan_copy(p);
+	struct hspmd_stage *st = kept ? &kept->pipelines[pipeline].stages[stage] : NULL;
+	struct hspmd_stage_cost with = { 0 }, without = { 0 };
+	int micro_batch = p->pipelines[pipeline].micro_batch, ranks = p->pipelines[pipeline].stage_count / p->virtual_stages;
+	const struct hspmd_layer_copies copies = hspmd_costs_copies(costs, p, pipeline, stage);
+	if (!st || st->offload_activations != HSPMD_OFFLOAD_ALL || hspmd_costs_stage(costs, st, micro_batch, &with, NULL)) {
+		hspmd_plan_destroy(kept);
+		return;
+	}
+	const struct hspmd_device_type *type = &costs->cluster->types[costs->cluster->devices[st->devices[0]].type];
+	double each = hspmd_costs_memory(costs, st, 0, micro_batch, false, &copies).offloaded_activations;
+	fprintf(f, ": %.3g GB of a device, and %.3g GB of each micro-batch there and back over %.4g GB/s",
+	        hspmd_plan_host_bytes(costs, p, pipeline, stage % ranks, 0).activations / 1e9, each / 1e9, type->host.gbytes_per_s);
+	st->offload_activations = 0;
+	if (!hspmd_costs_stage(costs, st, micro_batch, &without, NULL)) {
+		double more = with.forward + with.backward - without.forward - without.backward;
+		if (more > 0)
+			fprintf(f, ", which takes %.3g ms longer than the %.3g that it computes", 1e3 * more,
+			        1e3 * (without.forward + without.backward));
+		else
+			fputs(", all of it beside computing", f);
+	}
+	double need = hspmd_plan_memory(costs, kept, pipeline, stage % ranks, 0);
+	if (need > (double)type->memory_bytes)
+		fprintf(f, "; without, the device would need %.4g GB of its %.4g", need / 1e9, (double)type->memory_bytes / 1e9);
+	hspmd_plan_destroy(kept);
+}
+
+/* Write which stages have the optimizer's state, or activations, in the host's memory, and why. */
+static void write_offload(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p, bool activations)
 {
 	int pipeline = 0, stage = 0, count = 0;
 	for (int i = p->pipeline_count - 1; i >= 0; i--)
-		for (int s = p->pipelines[i].stage_count / p->virtual_stages - 1; s >= 0; s--)
-			if (p->pipelines[i].stages[s].offload) {
+		for (int s = p->pipelines[i].stage_count / (activations ? 1 : p->virtual_stages) - 1; s >= 0; s--)
+			if (activations ? p->pipelines[i].stages[s].offload_activations : (int)p->pipelines[i].stages[s].offload) {
 				count++;
 				pipeline = i;
 				stage = s;
@@ -294,8 +326,8 @@ static void write_offload(FILE *f, struct hspmd_costs *costs, const struct hspmd
 	fprintf(f, "Stage %d of pipeline %d", stage, pipeline);
 	if (count > 1)
 		fprintf(f, " (and %d more)", count - 1);
-	fputs(" keeps the optimizer's state in the host's memory", f);
-	write_host(f, costs, p, pipeline, stage);
+	fprintf(f, " keeps %s in the host's memory", activations ? "what forward passes save" : "the optimizer's state");
+	(activations ? write_copies : write_host)(f, costs, p, pipeline, stage);
 	fputs(".\n", f);
 }
 
@@ -340,7 +372,8 @@ static void write_details(FILE *f, const struct hspmd_cluster *cluster, const st
 		write_parts(f, plan);
 		write_prefetch(f, c, plan);
 		write_recompute(f, c, plan);
-		write_offload(f, c, plan);
+		write_offload(f, c, plan, false);
+		write_offload(f, c, plan, true);
 	}
 	hspmd_costs_destroy(c);
 }

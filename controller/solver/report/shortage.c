@@ -18,6 +18,7 @@
 #define FACTOR_CLOSE 1.02
 #define NODES_MAX 64       /* most additional nodes that are tried */
 #define NODES_LOOKED_AT 64 /* nodes among which missing links are searched for */
+#define HOST_TIMES_MAX 8   /* most times the hosts' memory that is tried */
 #define FACTOR_NEAR 2      /* up to so many times the memory, more memory is named in addition to another change */
 
 struct inquiry {
@@ -236,6 +237,27 @@ static bool smaller_micro_batches_would_do(struct inquiry *q)
 	return p != NULL;
 }
 
+/* Try with more of the hosts' memory, for the devices that may use some. */
+static bool more_of_hosts_would_do(struct inquiry *q)
+{
+	struct hspmd_error ignored;
+	json_t *json = hspmd_cluster_to_json(q->c);
+	struct hspmd_cluster *copy = json ? hspmd_cluster_from_json(json, "the cluster with more of the hosts' memory", &ignored) : NULL;
+	bool any = false, fine = false;
+	for (int t = 0; copy && t < copy->type_count; t++)
+		any = any || copy->types[t].host.memory_bytes;
+	for (int times = 2; any && !fine && times <= HOST_TIMES_MAX && time_is_left(q); times *= 2) {
+		for (int t = 0; t < copy->type_count; t++)
+			copy->types[t].host.memory_bytes = (int64_t)fmin(times * (double)q->c->types[t].host.memory_bytes, 9e18);
+		fine = would_do(q, copy, &q->request);
+		if (fine)
+			append_text(q, "; with %d times the host's memory for what devices offload there is a plan", times);
+	}
+	hspmd_cluster_destroy(copy);
+	json_decref(json);
+	return fine;
+}
+
 static bool has_limits(const struct hspmd_solve_limits *l)
 {
 	return hspmd_limits_are_set(l) || l->type_count > 0;
@@ -253,8 +275,8 @@ static bool no_limits_would_do(struct inquiry *q)
 
 static void append_what_would_do(struct inquiry *q)
 {
-	bool fine = smaller_micro_batches_would_do(q) || no_limits_would_do(q) || links_would_do(q) || more_nodes_would_do(q) ||
-	            shorter_sequences_would_do(q);
+	bool fine = smaller_micro_batches_would_do(q) || no_limits_would_do(q) || links_would_do(q) || more_of_hosts_would_do(q) ||
+	            more_nodes_would_do(q) || shorter_sequences_would_do(q);
 	if (!fine && time_is_left(q))
 		append_text(q, "; neither smaller micro-batches nor more nodes like these would do");
 	if (q->factor > 0 && (!fine || q->factor < FACTOR_NEAR))

@@ -164,7 +164,8 @@ static struct hspmd_beam_ground *ground_new(struct hspmd_search *s, const struct
 {
 	struct hspmd_beam_ground *g = hspmd_calloc(1, sizeof *g);
 	if (g)
-		g->t = hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, like->micro_batch, NULL);
+		g->t = hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, like->micro_batch, hspmd_draft_offload_of(like),
+		                                NULL);
 	for (int how = 0; g && how < HSPMD_PLACEMENT_COUNT; how++)
 		g->memos[how] = hspmd_partition_memo_new();
 	if (!g || !g->t || !g->memos[0] || !g->memos[1]) {
@@ -172,7 +173,6 @@ static struct hspmd_beam_ground *ground_new(struct hspmd_search *s, const struct
 		return NULL;
 	}
 	g->t->schedule = schedule;
-	g->t->offload = hspmd_plan_offloads(like);
 	g->zero = like->zero_stage > 0;
 	return g;
 }
@@ -183,7 +183,7 @@ static struct hspmd_beam_ground *find_ground(struct hspmd_search *s, const struc
 	for (int i = 0; i < s->beam_ground_count; i++) {
 		const struct hspmd_beam_ground *g = s->beam_grounds[i];
 		if (g->t->micro_batch == like->micro_batch && g->t->schedule == schedule && g->zero == (like->zero_stage > 0) &&
-		    g->t->offload == hspmd_plan_offloads(like))
+		    g->t->offload == hspmd_draft_offload_of(like))
 			return s->beam_grounds[i];
 	}
 	struct hspmd_beam_ground *g = ground_new(s, like, schedule);

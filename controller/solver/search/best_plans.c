@@ -41,7 +41,7 @@ static bool weigh_alike(const struct hspmd_cluster *c, const struct hspmd_pipeli
 	for (int s = 0; s < a->stage_count; s++) {
 		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
 		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count ||
-		    x->recompute != y->recompute || x->offload != y->offload)
+		    x->recompute != y->recompute || x->offload != y->offload || x->offload_activations != y->offload_activations)
 			return false;
 		if (x->shard_ratio || y->shard_ratio)
 			return false;
@@ -62,7 +62,7 @@ bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, i
 		if (d > 0 && !st->shard_ratio && type == devices[st->devices[d - 1]].type)
 			continue; /* equal to the previous one */
 		if (hspmd_plan_memory(c, p, pipeline, rank, d) > (double)c->cluster->types[type].memory_bytes ||
-		    (st->offload && hspmd_plan_host_memory(c, p, pipeline, rank, d) > (double)c->cluster->types[type].host.memory_bytes))
+		    hspmd_plan_host_memory(c, p, pipeline, rank, d) > (double)c->cluster->types[type].host.memory_bytes)
 			return false;
 	}
 	return true;

@@ -172,7 +172,7 @@ static void try_sequence(struct builder *b, const struct hspmd_stage_sequence *s
 		if (!hspmd_partition_layers(b->t, sequence, &b->copies, max_micro_batches, ROUGHLY, &partition))
 			continue;
 		for (int s = 0; s < sequence->stages; s++)
-			b->out->memory_bound = b->out->memory_bound || partition.recompute[s] != HSPMD_RECOMPUTE_NONE;
+			b->out->memory_bound = b->out->memory_bound || partition.way[s] != HSPMD_RECOMPUTE_NONE;
 		b->out->memory_bound = b->out->memory_bound || held < sequence->stages;
 		keep_another(b, &partition, found, &found_count);
 		/* With few micro-batches another partition may be better than the one with the least period: for a fair share, and for

@@ -176,6 +176,22 @@ static void place_stages(struct placing *p, int group, int first)
 			place_stage(p, &g->partition.sequence, s, -1, 0, &p->plan->pipelines[first + i].stages[s]);
 }
 
+enum hspmd_draft_offload hspmd_draft_offload_of(const struct hspmd_plan *p)
+{
+	return hspmd_plan_offloads(p)    ? HSPMD_DRAFT_OFFLOADS_ALL
+	       : hspmd_plan_uses_host(p) ? HSPMD_DRAFT_OFFLOADS_ACTIVATIONS
+	                                 : HSPMD_DRAFT_OFFLOADS_NOTHING;
+}
+
+void hspmd_draft_set_saving(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_partition *of, int s,
+                            struct hspmd_stage *stage)
+{
+	bool offload = t->offload == HSPMD_DRAFT_OFFLOADS_ALL && t->submeshes[of->sequence.submesh[s]].host_bytes > 0;
+	stage->recompute = hspmd_way_recompute(of->way[s]);
+	stage->offload_activations = hspmd_way_offloads(of->way[s]) ? HSPMD_OFFLOAD_ALL : 0;
+	stage->offload = offload ? HSPMD_OFFLOAD_OPTIMIZER : HSPMD_OFFLOAD_NONE;
+}
+
 static int make_pipelines(const struct hspmd_submesh_tables *t, const struct hspmd_draft *d, struct hspmd_plan *plan)
 {
 	for (int i = 0; i < d->group_count; i++) {
@@ -194,11 +210,9 @@ static int make_pipelines(const struct hspmd_submesh_tables *t, const struct hsp
 					.layers = { s ? g->partition.ends[s - 1] : 0, g->partition.ends[s] },
 					.device_count = t->submeshes[g->partition.sequence.submesh[s]].tp,
 					.context = 1,
-					.recompute = (enum hspmd_recompute)g->partition.recompute[s],
-					.offload = t->offload && t->submeshes[g->partition.sequence.submesh[s]].host_bytes > 0
-					                   ? HSPMD_OFFLOAD_OPTIMIZER
-					                   : HSPMD_OFFLOAD_NONE,
 				};
+			for (int s = 0; s < pipe->stage_count; s++)
+				hspmd_draft_set_saving(t, &g->partition, s, &pipe->stages[s]);
 		}
 	}
 	return 0;

@@ -28,6 +28,12 @@ int hspmd_draft_assign_micro_batches(struct hspmd_draft *d, int total);
 struct hspmd_plan *hspmd_draft_place(const struct hspmd_submesh_tables *t, const struct hspmd_draft *d, enum hspmd_placement how, bool zero,
                                      bool *full);
 
+/* What drafts like this plan offload. */
+enum hspmd_draft_offload hspmd_draft_offload_of(const struct hspmd_plan *p);
+/* How stage s of the partition keeps what its passes save, and whether its optimizer's state is offloaded: set in *stage. */
+void hspmd_draft_set_saving(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_partition *of, int s,
+                            struct hspmd_stage *stage);
+
 int hspmd_draft_pipelines(const struct hspmd_draft *d);
 
 #endif

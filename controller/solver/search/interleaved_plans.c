@@ -65,22 +65,8 @@ static int deal_layers(const struct hspmd_pipeline *from, int chunks, struct hsp
 	return 0;
 }
 
-/* Choose the least recomputation, the same in all chunks, with which the devices of stage s can hold their layers. Returns false if there
- * is none. */
-static bool choose_recompute(const struct hspmd_search *s, struct hspmd_plan *p, int pipeline, int stage)
-{
-	struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
-	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++) {
-		for (int r = stage; r < pipe->stage_count; r += pipe->stage_count / p->virtual_stages)
-			pipe->stages[r].recompute = (enum hspmd_recompute)k;
-		if ((s->caps.recompute & 1u << k) && hspmd_stage_fits(s->costs, p, pipeline, stage))
-			return true;
-	}
-	return false;
-}
-
 /* Make the plan in chunks. Returns NULL with *possible false if it does not fit, NULL with *possible true if memory runs out. */
-static struct hspmd_plan *interleaved_plan(const struct hspmd_search *s, const struct hspmd_plan *base, int chunks, bool *possible)
+static struct hspmd_plan *interleaved_plan(struct hspmd_search *s, const struct hspmd_plan *base, int chunks, bool *possible)
 {
 	struct hspmd_plan *p = hspmd_calloc(1, sizeof *p);
 	*possible = true;
@@ -99,7 +85,7 @@ static struct hspmd_plan *interleaved_plan(const struct hspmd_search *s, const s
 			p->pipeline_count++; /* the plan owns the part of it that exists */
 	for (int i = 0; !rc && *possible && i < p->pipeline_count; i++)
 		for (int k = 0; *possible && k < base->pipelines[i].stage_count; k++)
-			*possible = choose_recompute(s, p, i, k);
+			*possible = hspmd_stage_choose_way(s, p, i, k, true);
 	if (!rc && *possible)
 		return p;
 	hspmd_plan_destroy(p);

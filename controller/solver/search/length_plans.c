@@ -157,8 +157,9 @@ static void offer(struct lengths *w, int at, struct hspmd_plan *plan, bool at_ho
 	c->step_s[at] = s;
 }
 
-/* The home with every `merge` micro-batches in one, and at most this recomputation. NULL: not possible, or memory. */
-static struct hspmd_plan *larger_micro_batches(const struct lengths *w, int at, int merge, enum hspmd_recompute most)
+/* The home with every `merge` micro-batches in one, at most this recomputation, and its activations offloaded as they are or not at all.
+ * NULL: not possible, or memory. */
+static struct hspmd_plan *larger_micro_batches(const struct lengths *w, int at, int merge, enum hspmd_recompute most, bool offload)
 {
 	struct hspmd_plan *v = variant(w->home, w->shares[at].seq_len, 0);
 	bool possible = v && (merge == 1 || v->virtual_stages == 1);
@@ -167,8 +168,10 @@ static struct hspmd_plan *larger_micro_batches(const struct lengths *w, int at, 
 		possible = pipe->micro_batches % merge == 0;
 		pipe->micro_batches /= merge;
 		pipe->micro_batch *= merge;
-		for (int s = 0; s < pipe->stage_count; s++)
+		for (int s = 0; s < pipe->stage_count; s++) {
 			pipe->stages[s].recompute = pipe->stages[s].recompute < most ? pipe->stages[s].recompute : most;
+			pipe->stages[s].offload_activations = offload ? pipe->stages[s].offload_activations : 0;
+		}
 	}
 	if (possible) {
 		v->micro_batch *= merge;
@@ -182,8 +185,9 @@ static void offer_home(struct lengths *w, int at)
 {
 	for (int merge = 1; merge <= MERGE_MOST; merge *= 2)
 		for (int r = HSPMD_RECOMPUTE_NONE; r <= HSPMD_RECOMPUTE_FULL; r++)
-			if (hspmd_recompute_kinds(w->home->recompute_sets) & 1u << r)
-				offer(w, at, larger_micro_batches(w, at, merge, (enum hspmd_recompute)r), true);
+			for (int offload = 0; offload <= hspmd_plan_uses_host(w->home); offload++)
+				if (hspmd_recompute_kinds(w->home->recompute_sets) & 1u << r)
+					offer(w, at, larger_micro_batches(w, at, merge, (enum hspmd_recompute)r, offload), true);
 }
 
 static void offer_search(struct lengths *w, const struct hspmd_cluster *beside, int at)

@@ -6,7 +6,7 @@
  * - divide the optimizer state (ZeRO-1) or not
  * - swap two neighbouring stages
  * - run the passes in another order (1F1B, ZB-H1)
- * - put a stage's optimizer state into the host's memory, so that it recomputes less, or back
+ * - put a stage's optimizer state into the host's memory, so that it recomputes or offloads less of its activations, or back
  * - halve or double the size of all micro-batches
  *
  * This accounts for what the estimates of the search leave out: uneven fill and drain, gradient synchronisation that overlaps with it,
@@ -26,7 +26,7 @@ struct local_search {
 	double seconds;
 	int *group;               /* per pipeline: the first pipeline equal to it */
 	double *ends;             /* per pipeline: end of its last backward pass */
-	unsigned char *recompute; /* per stage of all pipelines: its recomputation before the change */
+	struct hspmd_stage *ways; /* per stage of all pipelines: its recomputation, and what it offloads, before the change */
 	long budget;
 	bool offload; /* some device could */
 };
@@ -38,7 +38,7 @@ bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipe
 	for (int i = 0; i < a->stage_count; i++) {
 		const struct hspmd_stage *x = &a->stages[i], *y = &b->stages[i];
 		if (x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->shard_ratio || y->shard_ratio ||
-		    x->offload != y->offload)
+		    x->offload != y->offload || x->offload_activations != y->offload_activations)
 			return false;
 		for (int d = 0; d < x->device_count; d++)
 			if (s->device_classes->class_of_device[x->devices[d]] != s->device_classes->class_of_device[y->devices[d]])
@@ -98,16 +98,16 @@ static bool go_on(struct local_search *r)
 	return r->budget > 0 && !hspmd_search_is_over(r->s);
 }
 
-/* Choose the least recomputation with which stage s of pipeline i fits. Returns false if there is none. */
-static bool choose_recompute(struct local_search *r, int i, int s)
+/* Choose the fastest way in which stage s of pipeline i fits to keep what its passes save. Returns false if there is none. */
+static bool choose_way(struct local_search *r, int i, int s)
 {
-	struct hspmd_stage *st = &r->p->pipelines[i].stages[s];
-	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++) {
-		st->recompute = (enum hspmd_recompute)k;
-		if ((r->s->caps.recompute & 1u << k) && hspmd_stage_fits(r->s->costs, r->p, i, s))
-			return true;
-	}
-	return false;
+	return hspmd_stage_choose_way(r->s, r->p, i, s, false);
+}
+
+static void copy_way(const struct hspmd_stage *from, struct hspmd_stage *to)
+{
+	to->recompute = from->recompute;
+	to->offload_activations = from->offload_activations;
 }
 
 /* Move the boundary after stage s by `by` layers in pipeline i, and if `all`, also in all pipelines equal to it. */
@@ -121,11 +121,11 @@ static bool shift(struct local_search *r, int i, int s, int by, bool all)
 		st[s].layers[1] += by;
 		st[s + 1].layers[0] += by;
 		if (k == i || r->p->has_zero_shares || r->p->pipelines[k].micro_batches != r->p->pipelines[i].micro_batches) {
-			fits = fits && choose_recompute(r, k, s) && choose_recompute(r, k, s + 1);
+			fits = fits && choose_way(r, k, s) && choose_way(r, k, s + 1);
 			continue;
 		}
-		st[s].recompute = r->p->pipelines[i].stages[s].recompute; /* an equal one needs as much memory */
-		st[s + 1].recompute = r->p->pipelines[i].stages[s + 1].recompute;
+		copy_way(&r->p->pipelines[i].stages[s], &st[s]); /* an equal one needs as much memory */
+		copy_way(&r->p->pipelines[i].stages[s + 1], &st[s + 1]);
 	}
 	return fits;
 }
@@ -135,7 +135,7 @@ static bool try_border(struct local_search *r, int i, int s, int by, bool all)
 	const struct hspmd_stage *st = r->p->pipelines[i].stages;
 	if (st[s].layers[1] + by <= st[s].layers[0] || st[s].layers[1] + by >= st[s + 1].layers[1])
 		return false;
-	/* Two stages have changed, and they have been chosen a recomputation with which they fit. */
+	/* Two stages have changed, and ways have been chosen in which they fit. */
 	bool fits = shift(r, i, s, by, all), others_fit = !isinf(r->seconds) && !r->p->has_zero_shares && r->p->virtual_stages == 1;
 	double seconds = !fits ? INFINITY : others_fit ? timed_fitting(r, r->seconds) : timed(r);
 	if (better(r, seconds)) {
@@ -230,38 +230,41 @@ static bool try_zero(struct local_search *r)
 	return false;
 }
 
-/* Choose the recomputation of all stages anew. Returns false if one does not fit. */
-static bool choose_all_recompute(struct local_search *r)
+/* Choose the ways of all stages anew. Returns false if one does not fit. */
+static bool choose_all_ways(struct local_search *r)
 {
 	bool fits = true;
 	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
 		for (int s = 0; s < r->p->pipelines[i].stage_count; s++) {
-			r->recompute[at++] = (unsigned char)r->p->pipelines[i].stages[s].recompute;
-			fits = fits && choose_recompute(r, i, s);
+			copy_way(&r->p->pipelines[i].stages[s], &r->ways[at++]);
+			fits = fits && choose_way(r, i, s);
 		}
 	return fits;
 }
 
-static void restore_recompute(struct local_search *r)
+static void restore_ways(struct local_search *r)
 {
 	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
 		for (int s = 0; s < r->p->pipelines[i].stage_count; s++)
-			r->p->pipelines[i].stages[s].recompute = (enum hspmd_recompute)r->recompute[at++];
+			copy_way(&r->ways[at++], &r->p->pipelines[i].stages[s]);
 }
 
-/* Candidates are made by an estimate of memory that is never too low: some stages fit with less recomputation. */
-static bool try_recompute(struct local_search *r)
+/* Candidates are made by an estimate of memory that is never too low: some stages fit in a faster way. */
+static bool try_ways(struct local_search *r)
 {
-	bool fits = choose_all_recompute(r), other = false;
+	bool fits = choose_all_ways(r), other = false;
 	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
-		for (int s = 0; s < r->p->pipelines[i].stage_count; s++)
-			other = r->p->pipelines[i].stages[s].recompute != r->recompute[at++] || other;
+		for (int s = 0; s < r->p->pipelines[i].stage_count; s++, at++) {
+			const struct hspmd_stage *st = &r->p->pipelines[i].stages[s];
+			other = other || st->recompute != r->ways[at].recompute ||
+			        st->offload_activations != r->ways[at].offload_activations;
+		}
 	double seconds = fits && other ? timed(r) : INFINITY;
 	if (better(r, seconds)) {
 		r->seconds = seconds;
 		return true;
 	}
-	restore_recompute(r);
+	restore_ways(r);
 	return false;
 }
 
@@ -277,24 +280,24 @@ static bool set_offload(struct local_search *r, int i, int s, enum hspmd_offload
 	return can;
 }
 
-/* A stage that recomputes nothing has memory enough. */
+/* A stage that recomputes nothing and offloads no activations has memory enough. */
 static bool try_offload_of(struct local_search *r, int i, int s)
 {
 	const struct hspmd_stage *st = &r->p->pipelines[i].stages[s];
 	enum hspmd_offload was = st->offload, other = was ? HSPMD_OFFLOAD_NONE : HSPMD_OFFLOAD_OPTIMIZER;
-	bool recomputes = false;
+	bool is_short = false;
 	for (int k = s; k < r->p->pipelines[i].stage_count; k += r->p->pipelines[i].stage_count / r->p->virtual_stages)
-		recomputes = recomputes || r->p->pipelines[i].stages[k].recompute != HSPMD_RECOMPUTE_NONE;
-	if (!was && (!recomputes || !hspmd_stage_can_offload(r->s, st)))
+		is_short = is_short || st[k - s].recompute != HSPMD_RECOMPUTE_NONE || st[k - s].offload_activations;
+	if (!was && (!is_short || !hspmd_stage_can_offload(r->s, st)))
 		return false;
-	bool can = set_offload(r, i, s, other), fits = choose_all_recompute(r);
+	bool can = set_offload(r, i, s, other), fits = choose_all_ways(r);
 	double seconds = can && fits ? timed(r) : INFINITY;
 	if (better(r, seconds)) {
 		r->seconds = seconds;
 		return true;
 	}
 	set_offload(r, i, s, was);
-	restore_recompute(r);
+	restore_ways(r);
 	return false;
 }
 
@@ -317,14 +320,14 @@ static bool try_schedule(struct local_search *r)
 	r->p->schedule = other;
 	for (int i = 0; i < r->p->pipeline_count; i++)
 		deep = deep || r->p->pipelines[i].stage_count > 1;
-	bool fits = choose_all_recompute(r);
+	bool fits = choose_all_ways(r);
 	double seconds = deep && fits ? timed(r) : INFINITY;
 	if (better(r, seconds)) {
 		r->seconds = seconds;
 		return true;
 	}
 	r->p->schedule = was;
-	restore_recompute(r);
+	restore_ways(r);
 	return false;
 }
 
@@ -353,14 +356,14 @@ static bool try_micro_batch_size(struct local_search *r, bool half)
 	if (half && 2 * parts > HSPMD_PARTS_MAX)
 		return false;
 	resize_micro_batches(r->p, half);
-	double seconds = choose_all_recompute(r) ? timed(r) : INFINITY;
+	double seconds = choose_all_ways(r) ? timed(r) : INFINITY;
 	if (better(r, seconds)) {
 		r->seconds = seconds;
 		return true;
 	}
 	resize_micro_batches(r->p, !half);
 	r->p->micro_batch = size;
-	restore_recompute(r);
+	restore_ways(r);
 	return false;
 }
 
@@ -413,11 +416,11 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 		stages += (size_t)p->pipelines[i].stage_count;
 	r.group = hspmd_calloc((size_t)p->pipeline_count, sizeof *r.group);
 	r.ends = hspmd_calloc((size_t)p->pipeline_count, sizeof *r.ends);
-	r.recompute = hspmd_calloc(stages, sizeof *r.recompute);
-	if (!r.group || !r.ends || !r.recompute) {
+	r.ways = hspmd_calloc(stages, sizeof *r.ways);
+	if (!r.group || !r.ends || !r.ways) {
 		free(r.group);
 		free(r.ends);
-		free(r.recompute);
+		free(r.ways);
 		hspmd_plan_destroy(p);
 		return -1;
 	}
@@ -426,7 +429,7 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 	bool again = true;
 	while (again && go_on(&r)) {
 		again = try_zero(&r);
-		again = try_recompute(&r) || again;
+		again = try_ways(&r) || again;
 		again = try_offload(&r) || again;
 		again = try_schedule(&r) || again;
 		again = try_micro_batch_size(&r, true) || try_micro_batch_size(&r, false) || again;
@@ -439,6 +442,6 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 	*budget = r.budget;
 	free(r.group);
 	free(r.ends);
-	free(r.recompute);
+	free(r.ways);
 	return hspmd_best_plans_offer_refined(s, p);
 }

@@ -12,6 +12,7 @@
 
 #include <math.h>
 
+#include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/sim/simulate.h"
 
 #define PARTITIONS_ALL 300 /* up to so many partitions, all are tried */
@@ -27,11 +28,10 @@ struct problem {
 	int queue[HSPMD_STAGES_MAX];                          /* per stage: pipelines that send from its node at the same time */
 	double state_bytes[HSPMD_SUBMESHES_MAX];              /* bytes of state per weight, by submesh */
 	double vector_bytes[HSPMD_SUBMESHES_MAX];             /* and how many more those have that ZeRO does not divide */
-	double host_bytes[HSPMD_SUBMESHES_MAX];               /* bytes of the host's memory per weight */
+	double host_bytes[HSPMD_SUBMESHES_MAX];               /* bytes of the host's memory that must be free per weight */
 	double end_bytes;                                     /* additional bytes per weight at the step's end */
 	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* seconds of transfers into the stage, by activation size */
-	int least_recompute;                                  /* of the kinds that are allowed */
-	bool *limited; /* set if memory does not suffice for some layers without more recomputation */
+	bool *limited; /* set if memory does not suffice for some layers in the way of the least work */
 };
 
 /* The copies of every stage are together: no two stages of a pipeline are. */
@@ -72,7 +72,7 @@ static double larger(double a, double b)
 	return a > b ? a : b;
 }
 
-/* The recomputation with the least work with which layers [a, b) fit on stage s; -1: none. */
+/* The way of the least work in which layers [a, b) fit on stage s; -1: none. */
 static int least_fitting(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
 {
 	int j = 31 - __builtin_clz((unsigned)(b - a));
@@ -81,32 +81,34 @@ static int least_fitting(const struct problem *p, const struct hspmd_submesh *u,
 	double more_state = (u->vectors[b] - u->vectors[a]) * p->vector_bytes[u - p->t->submeshes];
 	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes] - more_state,
 	       left = available - (u->resident[b] - u->resident[a]);
-	if (params * p->end_bytes > available || params * p->host_bytes[u - p->t->submeshes] > u->host_bytes)
+	double host_left = u->host_bytes - params * p->host_bytes[u - p->t->submeshes];
+	if (params * p->end_bytes > available || host_left < 0)
 		return -1;
 	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0, in_flight = p->in_flight[s];
 	bool in_turn = p->t->costs->facts && !(p->deferred[s] > 0); /* layers behind the one that runs have used what they saved */
-	unsigned kinds = p->t->caps->recompute;
-	const double *least = u->saved[31 - __builtin_clz(kinds)];
+	const double *least = u->saved[u->leanest];
 	if (in_flight * (least[b] - least[a] + sent) > left)
 		return -1;
-	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
-		if (!(kinds & 1u << r))
-			continue;
-		double saved = u->saved[r][b] - u->saved[r][a], more = u->deferred[r][b] - u->deferred[r][a] - saved;
-		double *const *peak = u->peak[r];
-		double running = in_turn ? larger(saved + sent, larger(peak[j][a], peak[j][b - (1 << j)]) - u->saved[r][a])
-		                         : saved + sent + larger(transient, u->recomputed[r]);
-		if ((in_flight - 1) * (saved + sent) + running + p->deferred[s] * larger(more, 0) <= left)
-			return r;
+	for (int i = 0; i < u->way_count; i++) {
+		int way = u->ways[i];
+		double saved = u->saved[way][b] - u->saved[way][a], more = u->deferred[way][b] - u->deferred[way][a] - saved;
+		double *const *peak = u->peak[way], *offloaded = u->offloaded[way];
+		double running = in_turn ? larger(saved + sent, larger(peak[j][a], peak[j][b - (1 << j)]) - u->saved[way][a])
+		                         : saved + sent + larger(transient, u->recomputed[way]);
+		bool in_host = !offloaded || in_flight * (offloaded[b] - offloaded[a]) <= host_left;
+		running +=
+		        offloaded ? offloaded[b] - offloaded[b - 1] : 0; /* of two micro-batches, between a forward and a backward pass */
+		if ((in_flight - 1) * (saved + sent) + running + p->deferred[s] * larger(more, 0) <= left && in_host)
+			return way;
 	}
 	return -1;
 }
 
 static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
 {
-	int recompute = least_fitting(p, u, s, a, b);
-	*p->limited = *p->limited || recompute != p->least_recompute;
-	return recompute;
+	int way = least_fitting(p, u, s, a, b);
+	*p->limited = *p->limited || way != u->ways[0];
+	return way;
 }
 
 /* Seconds of the transfers into a stage whose first layer is the one after `layer`. */
@@ -115,16 +117,16 @@ static double border(const struct problem *p, int stage, int layer)
 	return p->boundary_s[stage][p->t->size_of[layer]];
 }
 
-static double work(const struct problem *p, int s, int a, int b, int recompute)
+static double work(const struct problem *p, int s, int a, int b, int way)
 {
-	const double *sums = p->t->submeshes[p->sequence->submesh[s]].work[recompute];
+	const double *sums = p->t->submeshes[p->sequence->submesh[s]].work[way];
 	return sums[b] - sums[a];
 }
 
 /* Seconds of a micro-batch on stage s with layers [a, b), whether they fit or not. */
-static double period(const struct problem *p, int s, int a, int b, int recompute)
+static double period(const struct problem *p, int s, int a, int b, int way)
 {
-	double seconds = work(p, s, a, b, recompute);
+	double seconds = work(p, s, a, b, way);
 	if (s > 0)
 		seconds += border(p, s, a - 1);
 	if (s < p->sequence->stages - 1)
@@ -133,10 +135,10 @@ static double period(const struct problem *p, int s, int a, int b, int recompute
 }
 
 /* The same; INFINITY if they do not fit. */
-static double cost(const struct problem *p, int s, int a, int b, int *recompute)
+static double cost(const struct problem *p, int s, int a, int b, int *way)
 {
-	*recompute = fits(p, &p->t->submeshes[p->sequence->submesh[s]], s, a, b);
-	return *recompute < 0 ? INFINITY : period(p, s, a, b, *recompute);
+	*way = fits(p, &p->t->submeshes[p->sequence->submesh[s]], s, a, b);
+	return *way < 0 ? INFINITY : period(p, s, a, b, *way);
 }
 
 /* The most layers, [a, end) with end from `low` to `high`, that stage s may have by the bound if it has the memory. */
@@ -144,7 +146,7 @@ static int most_in_time(const struct problem *p, double bound, int s, int a, int
 {
 	while (low < high) {
 		int middle = (low + high + 1) / 2;
-		if (period(p, s, a, middle, p->least_recompute) <= bound)
+		if (period(p, s, a, middle, p->t->submeshes[p->sequence->submesh[s]].ways[0]) <= bound)
 			low = middle;
 		else
 			high = middle - 1;
@@ -158,30 +160,30 @@ static double fill(const struct problem *p, double bound, struct hspmd_pipeline_
 	int layers = p->t->layers, stages = p->sequence->stages, at = 0;
 	double slowest = 0;
 	for (int s = 0; s < stages; s++) {
-		int low = at + 1, high = layers - (stages - 1 - s), recompute;
+		int low = at + 1, high = layers - (stages - 1 - s), way;
 		if (s == stages - 1)
 			low = high;
-		if (period(p, s, at, low, p->least_recompute) > bound)
+		if (period(p, s, at, low, p->t->submeshes[p->sequence->submesh[s]].ways[0]) > bound)
 			return INFINITY;
 		/* Mostly memory suffices for as many layers as time does. */
 		high = most_in_time(p, bound, s, at, low, high);
-		double seconds = cost(p, s, at, high, &recompute);
+		double seconds = cost(p, s, at, high, &way);
 		if (seconds <= bound) {
 			low = high;
 		} else {
 			high--;
-			seconds = cost(p, s, at, low, &recompute);
+			seconds = cost(p, s, at, low, &way);
 		}
 		if (seconds > bound)
 			return INFINITY;
-		out->recompute[s] = (unsigned char)recompute;
+		out->way[s] = (unsigned char)way;
 		while (low < high) {
 			int middle = (low + high + 1) / 2, with;
 			double more = cost(p, s, at, middle, &with);
 			if (more <= bound) {
 				low = middle;
 				seconds = more;
-				out->recompute[s] = (unsigned char)with;
+				out->way[s] = (unsigned char)with;
 			} else {
 				high = middle - 1;
 			}
@@ -201,7 +203,7 @@ static double step(const struct problem *p, const struct hspmd_pipeline_partitio
 	int stages = p->sequence->stages;
 	for (int s = 0, a = 0; s < stages; a = partition->ends[s++]) {
 		const struct hspmd_submesh *u = &p->t->submeshes[p->sequence->submesh[s]];
-		double all = work(p, s, a, partition->ends[s], partition->recompute[s]);
+		double all = work(p, s, a, partition->ends[s], partition->way[s]);
 		double forward = u->forward[partition->ends[s]] - u->forward[a], both = s ? border(p, s, a - 1) : 0;
 		sim[s] = (struct hspmd_sim_stage){ .forward = forward,
 			                           .backward = all - forward,
@@ -219,14 +221,13 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 	p->t = t;
 	p->sequence = sequence;
 	p->limited = limited;
-	p->least_recompute = t->caps->recompute ? __builtin_ctz(t->caps->recompute) : 0;
 	for (int i = 0; i < t->submesh_count; i++) {
 		const struct hspmd_device_type *type =
 		        &t->costs->cluster->types[t->device_classes->list[t->submeshes[i].device_class].type];
 		struct hspmd_layer_copies own = *copies;
-		own.offload = t->offload && t->submeshes[i].host_bytes > 0;
+		own.offload = t->offload == HSPMD_DRAFT_OFFLOADS_ALL && t->submeshes[i].host_bytes > 0;
 		const struct hspmd_layer_copies whole = own.zero == 1 ? hspmd_vector_copies(&own) : own;
-		p->host_bytes[i] = hspmd_offloaded_bytes(t->costs, &own);
+		p->host_bytes[i] = HSPMD_HOST_COPIES * hspmd_offloaded_bytes(t->costs, &own);
 		p->state_bytes[i] = hspmd_state_bytes(t->costs, &own) + hspmd_image_bytes(t->costs, type, copies);
 		p->vector_bytes[i] = hspmd_state_bytes(t->costs, &whole) + hspmd_image_bytes(t->costs, type, &whole) - p->state_bytes[i];
 	}
@@ -250,7 +251,7 @@ static double through(const struct problem *p, const struct hspmd_pipeline_parti
 {
 	double seconds = 0;
 	for (int s = 0, a = 0; s < p->sequence->stages; a = partition->ends[s++]) {
-		const double *work = p->t->submeshes[p->sequence->submesh[s]].work[partition->recompute[s]];
+		const double *work = p->t->submeshes[p->sequence->submesh[s]].work[partition->way[s]];
 		seconds += work[partition->ends[s]] - work[a] + (s ? border(p, s, a - 1) : 0);
 	}
 	return seconds;
@@ -265,8 +266,8 @@ static bool finish(const struct problem *p, int max_micro_batches, int m, struct
 	out->sequence = *p->sequence;
 	out->max_micro_batches = max_micro_batches;
 	out->period_s = 0;
-	for (int s = 0, a = 0, recompute; s < p->sequence->stages; a = out->ends[s++])
-		out->period_s = fmax(out->period_s, cost(p, s, a, out->ends[s], &recompute));
+	for (int s = 0, a = 0, way; s < p->sequence->stages; a = out->ends[s++])
+		out->period_s = fmax(out->period_s, cost(p, s, a, out->ends[s], &way));
 	if (p->t->schedule == HSPMD_SCHEDULE_ZB_H1) {
 		/* Weight gradients fill the time of messages and of waiting for neighbours; there is no simple sum for either. */
 		m = m < few ? m : few;
@@ -348,8 +349,8 @@ static bool move(const struct problem *p, struct hspmd_pipeline_partition *x, in
 	if (at <= first || at >= end || isinf(cost(p, s, first, at, &a)) || isinf(cost(p, s + 1, at, end, &b)))
 		return false;
 	x->ends[s] = (short)at;
-	x->recompute[s] = (unsigned char)a;
-	x->recompute[s + 1] = (unsigned char)b;
+	x->way[s] = (unsigned char)a;
+	x->way[s + 1] = (unsigned char)b;
 	return true;
 }
 
@@ -362,7 +363,7 @@ static double least_step(const struct problem *p, const struct hspmd_pipeline_pa
 	double before = 0, least = 0;
 	for (int s = 0, first = 0; s < p->sequence->stages; first = x->ends[s++]) {
 		const double *forward = p->t->submeshes[p->sequence->submesh[s]].forward;
-		double own = work(p, s, first, x->ends[s], x->recompute[s]), in = s ? border(p, s, first - 1) : 0;
+		double own = work(p, s, first, x->ends[s], x->way[s]), in = s ? border(p, s, first - 1) : 0;
 		double out = s < p->sequence->stages - 1 ? border(p, s + 1, x->ends[s] - 1) : 0;
 		least = fmax(least, before + m * (split_backward ? own : own + in + out));
 		before += split_backward ? forward[x->ends[s]] - forward[first] : own + in;
@@ -394,14 +395,14 @@ static void descend(const struct problem *p, int m, double best, struct hspmd_pi
 static void enumerate(const struct problem *p, int s, int first, double before, int m, struct hspmd_pipeline_partition *now, double *best,
                       struct hspmd_pipeline_partition *out)
 {
-	int stages = p->sequence->stages, layers = p->t->layers, recompute;
+	int stages = p->sequence->stages, layers = p->t->layers, way;
 	bool split_backward = p->t->schedule == HSPMD_SCHEDULE_ZB_H1;
 	for (int end = s == stages - 1 ? layers : first + 1; end <= layers - (stages - 1 - s); end++) {
-		double here = cost(p, s, first, end, &recompute);
-		if (before + m * (split_backward && !isinf(here) ? work(p, s, first, end, recompute) : here) >= *best)
+		double here = cost(p, s, first, end, &way);
+		if (before + m * (split_backward && !isinf(here) ? work(p, s, first, end, way) : here) >= *best)
 			return;
 		now->ends[s] = (short)end;
-		now->recompute[s] = (unsigned char)recompute;
+		now->way[s] = (unsigned char)way;
 		if (s < stages - 1) {
 			const double *forward = p->t->submeshes[p->sequence->submesh[s]].forward;
 			double passed = split_backward ? forward[end] - forward[first] : here - border(p, s + 1, end - 1);

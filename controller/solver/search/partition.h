@@ -18,7 +18,7 @@ struct hspmd_stage_sequence {
 struct hspmd_pipeline_partition {
 	struct hspmd_stage_sequence sequence;
 	short ends[HSPMD_STAGES_MAX];
-	unsigned char recompute[HSPMD_STAGES_MAX];
+	unsigned char way[HSPMD_STAGES_MAX]; /* in which it keeps what forward passes save (submesh.h) */
 	double period_s;       /* seconds per micro-batch of the slowest stage, including its transfers */
 	double fill_drain_s;   /* seconds of fill and drain: m micro-batches take about fill_drain_s + (m - 1) period_s */
 	int max_micro_batches; /* most micro-batches for which its memory is large enough; INT_MAX: any number */

@@ -167,7 +167,7 @@ static bool sequence_of(const struct repair *r, const struct hspmd_submesh_table
 		const struct hspmd_stage *st = &pipe->stages[s];
 		if (!is_whole(st))
 			continue;
-		int u = st->shard_ratio || st->context != 1 || st->offload || st->offload_activations || x->stages == HSPMD_STAGES_MAX
+		int u = st->shard_ratio || st->context != 1 || x->stages == HSPMD_STAGES_MAX
 		                ? -1
 		                : hspmd_beam_submesh(t, class_of[st->devices[0]], st->device_count);
 		for (int d = 1; d < st->device_count; d++)
@@ -179,7 +179,7 @@ static bool sequence_of(const struct repair *r, const struct hspmd_submesh_table
 	return x->stages > 0;
 }
 
-static void keep_whole_stages(struct hspmd_pipeline *pipe, const struct hspmd_pipeline_partition *of)
+static void keep_whole_stages(const struct hspmd_submesh_tables *t, struct hspmd_pipeline *pipe, const struct hspmd_pipeline_partition *of)
 {
 	int kept = 0, before = pipe->stage_count;
 	for (int s = 0; s < before; s++) {
@@ -192,7 +192,7 @@ static void keep_whole_stages(struct hspmd_pipeline *pipe, const struct hspmd_pi
 		}
 		st.layers[0] = kept ? of->ends[kept - 1] : 0;
 		st.layers[1] = of->ends[kept];
-		st.recompute = (enum hspmd_recompute)of->recompute[kept];
+		hspmd_draft_set_saving(t, of, kept, &st);
 		pipe->stages[kept++] = st;
 	}
 	pipe->stage_count = kept;
@@ -204,7 +204,9 @@ static int shorten(struct repair *r)
 {
 	struct hspmd_plan *p = r->plan;
 	const struct hspmd_layer_copies copies = { .pipelines = p->pipeline_count, .zero = p->zero_stage };
-	struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(r->s->costs, r->s->device_classes, &r->s->caps, p->micro_batch, NULL);
+	enum hspmd_draft_offload offload = hspmd_draft_offload_of(p);
+	struct hspmd_submesh_tables *t =
+	        hspmd_submesh_tables_new(r->s->costs, r->s->device_classes, &r->s->caps, p->micro_batch, offload, NULL);
 	struct hspmd_pipeline_partition last = { .max_micro_batches = 0 };
 	bool any = false;
 	if (!t)
@@ -221,7 +223,7 @@ static int shorten(struct repair *r)
 				last = (struct hspmd_pipeline_partition){ .sequence = x, .max_micro_batches = 0 };
 		}
 		if (last.max_micro_batches > 0) {
-			keep_whole_stages(&p->pipelines[i], &last);
+			keep_whole_stages(t, &p->pipelines[i], &last);
 			any = true;
 		}
 	}
@@ -253,7 +255,10 @@ int hspmd_repair(struct hspmd_search *s)
 			lacks = lacks || lacks_stage(&r.plan->pipelines[i]);
 	}
 	int shortened = !rc && lacks && r.plan->zero_stage < 2 ? shorten(&r) : 0;
-	rc = rc || shortened < 0 ? -1 : shortened ? offer(s, whole_pipelines(&r)) : 0;
+	struct hspmd_plan *shorter = shortened > 0 ? whole_pipelines(&r) : NULL;
+	if (shorter)
+		hspmd_plan_offload_least(s, shorter);
+	rc = rc || shortened < 0 ? -1 : shortened ? offer(s, shorter) : 0;
 	hspmd_plan_destroy(r.plan);
 	free(r.used);
 	return rc;

@@ -7,6 +7,7 @@
  * - assemble.c: drafts: candidates that together fill the cluster
  * - estimate.c: what a draft's pipelines take
  * - best_plans.c: drafts placed on devices and timed by the simulator; the best plans so far
+ * - saving_ways.c: how a stage keeps what its forward passes save
  * - improve.c: the second half of the search: local_search.c and beam_search.c, then reshape.c and interleaved_plans.c, applied to the best
  *   plans
  * - local_search.c: single changes to the best plans, timed by the simulator, until none helps
@@ -102,6 +103,9 @@ bool hspmd_stage_can_offload(const struct hspmd_search *s, const struct hspmd_st
 void hspmd_stage_set_offload(struct hspmd_plan *p, int pipeline, int stage, enum hspmd_offload offload);
 /* Stages that fit without offload no longer do so. */
 void hspmd_plan_offload_least(const struct hspmd_search *s, struct hspmd_plan *p);
+/* saving_ways.c: chooses the fastest way to keep what forward passes save with which a stage, or all stages on its devices, fits. Returns
+ * false if there is none. */
+bool hspmd_stage_choose_way(struct hspmd_search *s, struct hspmd_plan *p, int pipeline, int stage, bool all_chunks);
 /* sharded_plans.c: offers plans under ZeRO-2 and 3. Returns 0, or -1 if memory runs out. */
 int hspmd_offer_sharded_plans(struct hspmd_search *s);
 

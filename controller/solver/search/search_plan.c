@@ -67,7 +67,7 @@ static uint64_t fingerprint(const struct hspmd_candidates *l)
 		const struct hspmd_pipeline_partition *x = &l->candidates[i].partition;
 		size_t stages = (size_t)x->sequence.stages;
 		const uint64_t parts[] = { sum, hspmd_fnv1a(x->sequence.submesh, stages), hspmd_fnv1a(x->ends, stages * sizeof *x->ends),
-			                   hspmd_fnv1a(x->recompute, stages), (uint64_t)x->max_micro_batches };
+			                   hspmd_fnv1a(x->way, stages), (uint64_t)x->max_micro_batches };
 		sum = hspmd_fnv1a(parts, sizeof parts);
 	}
 	return sum;
@@ -216,18 +216,16 @@ static int search_trials(struct hspmd_search *s, struct trial *trials, int count
 	return rc;
 }
 
-/* Search all micro-batches, with plans that offload wherever they can or with those that do not. */
-static int search_all(struct hspmd_search *s, bool offload, struct hspmd_error *err)
+/* Search all micro-batches, with plans that offload this. */
+static int search_all(struct hspmd_search *s, enum hspmd_draft_offload offload, struct hspmd_error *err)
 {
 	struct trial trials[MICRO_BATCHES_MAX];
 	int count = 0, rc = 0, batch = s->request->global_batch;
 	for (int mb = 1; mb <= batch && mb <= HSPMD_MICRO_BATCH_MAX && count < MICRO_BATCHES_MAX && !rc; mb++) {
 		if (batch % mb || (s->request->micro_batch && mb != s->request->micro_batch) || batch / mb > HSPMD_PARTS_MAX)
 			continue;
-		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, mb, err);
+		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, mb, offload, err);
 		rc = t ? 0 : -1;
-		if (t)
-			t->offload = offload;
 		if (t)
 			trials[count++] = (struct trial){ t, bound(s, t) };
 	}
@@ -257,7 +255,7 @@ static int search_from(struct hspmd_search *s, int width, unsigned schedules, st
 	s->warm_start_count = s->warm_start_any = 0;
 	s->widest = width < widest ? width : widest;
 	s->caps.schedules = allowed & schedules;
-	int rc = search_all(s, false, err);
+	int rc = search_all(s, HSPMD_DRAFT_OFFLOADS_NOTHING, err);
 	if (!rc && hspmd_refine_plans(s))
 		rc = hspmd_fail_memory(err, "refining a plan");
 	s->widest = widest;
@@ -278,14 +276,16 @@ static int begin_again(struct hspmd_search *s, struct hspmd_error *err)
 	return search_from(s, s->widest, 1u << HSPMD_SCHEDULE_ZB_H1, err);
 }
 
-/* What offloads needs the longer for its update, so that such plans are looked for only if memory is short. */
+/* What offloads needs the longer for its update or its passes, so that such plans are looked for only if memory is short. */
 static int search(struct hspmd_search *s, struct hspmd_error *err)
 {
 	if (s->request->repair)
 		return hspmd_repair(s) ? hspmd_fail_memory(err, "repairing a plan") : 0;
-	int rc = search_all(s, false, err);
+	int rc = search_all(s, HSPMD_DRAFT_OFFLOADS_NOTHING, err);
 	if (!rc && (!s->best_plans.count || s->memory_bound) && hspmd_search_can_offload(s) && !hspmd_search_is_over(s))
-		rc = search_all(s, true, err);
+		rc = search_all(s, HSPMD_DRAFT_OFFLOADS_ALL, err);
+	if (!rc && !s->best_plans.count && hspmd_search_can_offload(s) && !hspmd_search_is_over(s)) /* the hosts have too little for all */
+		rc = search_all(s, HSPMD_DRAFT_OFFLOADS_ACTIVATIONS, err);
 	if (!rc && !s->best_plans.count && hspmd_offer_sharded_plans(s))
 		rc = hspmd_fail_memory(err, "searching for a plan");
 	if (!rc && hspmd_refine_plans(s))

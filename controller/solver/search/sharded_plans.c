@@ -75,7 +75,7 @@ static void divide(struct copies *all, int samples)
 struct variant {
 	int micro_batches, zero;
 	enum hspmd_recompute recompute;
-	bool offload, no_prefetch;
+	bool offload, activations, no_prefetch; /* activations: they are offloaded */
 };
 
 /* NULL: memory. */
@@ -110,6 +110,8 @@ static struct hspmd_plan *make_plan(const struct hspmd_search *s, const struct c
 			                       .recompute = v->recompute };
 		if (v->offload && hspmd_stage_can_offload(s, stage))
 			stage->offload = HSPMD_OFFLOAD_OPTIMIZER;
+		if (v->activations && hspmd_stage_can_offload(s, stage))
+			stage->offload_activations = HSPMD_OFFLOAD_ALL;
 	}
 	if (p->pipelines)
 		return p;
@@ -221,6 +223,22 @@ static int try_with_less(struct hspmd_search *s, const struct copies *all, struc
 	return !fits && v.zero > 2 ? try_plan(s, all, &v, others) : fits;
 }
 
+/* The same; if it does not fit, with the optimizer's state or activations in the host's memory, and if neither is enough, with both. 0 or
+ * -1. */
+static int try_with_host(struct hspmd_search *s, const struct copies *all, struct variant v, double others)
+{
+	int fits = try_with_less(s, all, v, others), either = 0;
+	if (fits || !hspmd_search_can_offload(s))
+		return fits < 0 ? -1 : 0;
+	for (int what = 1; what <= 3 && fits >= 0 && !(either && what == 3); what++) {
+		v.offload = what & 1;
+		v.activations = what & 2;
+		fits = try_with_less(s, all, v, others);
+		either |= fits;
+	}
+	return fits < 0 ? -1 : 0;
+}
+
 int hspmd_offer_sharded_plans(struct hspmd_search *s)
 {
 	struct copies all = { 0 };
@@ -236,11 +254,7 @@ int hspmd_offer_sharded_plans(struct hspmd_search *s)
 				if (!(s->caps.recompute & 1u << r))
 					continue;
 				struct variant v = { .micro_batches = m, .zero = zero, .recompute = (enum hspmd_recompute)r };
-				int fits = try_with_less(s, &all, v, before);
-				v.offload = true;
-				if (!fits && hspmd_search_can_offload(s))
-					fits = try_with_less(s, &all, v, before);
-				status = fits < 0 ? -1 : 0;
+				status = try_with_host(s, &all, v, before);
 			}
 	}
 	free(all.devices);

@@ -48,6 +48,42 @@ static void fill_levels(const struct hspmd_submesh_tables *t, double *const *lev
 			levels[j][l] = fmax(levels[j - 1][l], levels[j - 1][l + (1 << (j - 1))]);
 }
 
+/* The number of ways that have tables. */
+static int ways_of(const struct hspmd_submesh_tables *t, const struct hspmd_submesh *u)
+{
+	return t->offload && u->host_bytes > 0 ? HSPMD_SAVING_WAYS : HSPMD_RECOMPUTE_KINDS;
+}
+
+/* Fill in layer l of what the ways save and need that offload. What one layer offloads meets that of the layer before (memory.c). */
+static void measure_offloaded(const struct hspmd_submesh_tables *t, struct hspmd_submesh *u, int l, int way, double running,
+                              const struct hspmd_device_share *device)
+{
+	enum hspmd_recompute r = hspmd_way_recompute(way);
+	double own = t->micro_batch * hspmd_layer_offloaded_bytes(t->costs, l, r, device),
+	       before = l ? t->micro_batch * hspmd_layer_offloaded_bytes(t->costs, l - 1, r, device) : 0;
+	u->offloaded[way][l + 1] = u->offloaded[way][l] + own;
+	u->saved[way][l + 1] = u->saved[way][l] + u->saved[r][l + 1] - u->saved[r][l] - own;
+	u->deferred[way][l + 1] = u->deferred[r][l + 1];
+	u->recomputed[way] = fmax(u->recomputed[way], running + own + before);
+	u->peak[way][0][l] = u->saved[way][l + 1] + running + own + before;
+}
+
+/* Put the ways that are allowed in the order of their work; of equal ones those come first that recompute less, and do not offload. */
+static void order_ways(const struct hspmd_submesh_tables *t, struct hspmd_submesh *u)
+{
+	for (int way = 0; way < ways_of(t, u); way++) {
+		int at = u->way_count;
+		if (!(t->caps->recompute & 1u << hspmd_way_recompute(way)))
+			continue;
+		while (hspmd_way_offloads(way) && at > 0 && u->work[u->ways[at - 1]][t->layers] > u->work[way][t->layers])
+			at--;
+		memmove(&u->ways[at + 1], &u->ways[at], (size_t)(u->way_count++ - at) * sizeof *u->ways);
+		u->ways[at] = (unsigned char)way;
+		if (u->way_count == 1 || u->saved[way][t->layers] < u->saved[u->leanest][t->layers])
+			u->leanest = way;
+	}
+}
+
 static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, struct hspmd_error *err)
 {
 	struct hspmd_costs *c = t->costs;
@@ -59,17 +95,25 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 	              hspmd_variation(c, c->cluster->device_count, u->tp);
 	const struct hspmd_device_type *type = &c->cluster->types[device_class->type];
 	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel, hspmd_type_takes_parts(type), &type->product_blocks };
-	struct hspmd_stage_cost costs[HSPMD_RECOMPUTE_KINDS];
+	struct hspmd_stage_cost costs[HSPMD_SAVING_WAYS];
 	for (int l = 0; l < t->layers; l++) {
 		bool as_before = l && c->facts && !c->profile && c->facts->kind_of_layer[l] == c->facts->kind_of_layer[l - 1];
 		double transient = most_transient(c, l, HSPMD_RECOMPUTE_NONE, t->caps, t->micro_batch, &device);
-		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
-			struct hspmd_stage s = {
-				.layers = { l, l + 1 }, .device_count = u->tp, .devices = devices, .context = 1, .recompute = r
-			};
-			if (!as_before && hspmd_costs_stage(c, &s, t->micro_batch, &costs[r], err))
+		for (int way = 0; way < ways_of(t, u); way++) {
+			enum hspmd_recompute r = hspmd_way_recompute(way);
+			struct hspmd_stage s = { .layers = { l, l + 1 },
+				                 .device_count = u->tp,
+				                 .devices = devices,
+				                 .context = 1,
+				                 .recompute = r,
+				                 .offload_activations = hspmd_way_offloads(way) ? HSPMD_OFFLOAD_ALL : 0 };
+			if (!as_before && hspmd_costs_stage(c, &s, t->micro_batch, &costs[way], err))
 				return -1;
-			u->work[r][l + 1] = u->work[r][l] + slow * (costs[r].forward + costs[r].backward);
+			u->work[way][l + 1] = u->work[way][l] + slow * (costs[way].forward + costs[way].backward);
+			if (hspmd_way_offloads(way)) {
+				measure_offloaded(t, u, l, way, u->peak[r][0][l] - u->saved[r][l + 1], &device);
+				continue;
+			}
 			u->forward[l + 1] = u->forward[l] + slow * costs[r].forward;
 			u->saved[r][l + 1] = u->saved[r][l] + t->micro_batch * hspmd_layer_saved_bytes(c, l, r, &device);
 			u->deferred[r][l + 1] = u->deferred[r][l] + t->micro_batch * hspmd_layer_deferred_bytes(c, l, r, &device);
@@ -83,8 +127,9 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 		u->params[l + 1] = c->replicated_sum[l + 1] + (c->params_sum[l + 1] - c->replicated_sum[l + 1]) * u->share;
 	}
 	fill_levels(t, u->transient);
-	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++)
-		fill_levels(t, u->peak[r]);
+	for (int way = 0; way < ways_of(t, u); way++)
+		fill_levels(t, u->peak[way]);
+	order_ways(t, u);
 	return 0;
 }
 
@@ -107,7 +152,8 @@ static void bound_rates(struct hspmd_submesh_tables *t)
 static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = t->costs->cluster;
-	size_t n = (size_t)t->layers + 1, arrays = (3 + HSPMD_RANGE_LEVELS) * HSPMD_RECOMPUTE_KINDS + 4 + HSPMD_RANGE_LEVELS;
+	size_t n = (size_t)t->layers + 1, arrays = 4 + HSPMD_RANGE_LEVELS;
+	arrays += (4 + HSPMD_RANGE_LEVELS) * (size_t)(t->offload ? HSPMD_SAVING_WAYS : HSPMD_RECOMPUTE_KINDS);
 	for (int k = 0; k < t->device_classes->count; k++)
 		for (int tp = 1; tp <= t->device_classes->list[k].per_node; tp++)
 			if (tp_is_allowed(t, tp) && t->submesh_count < HSPMD_SUBMESHES_MAX)
@@ -120,11 +166,12 @@ static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err
 		struct hspmd_submesh *u = &t->submeshes[i];
 		const struct hspmd_device_type *type = &c->types[t->device_classes->list[u->device_class].type];
 		u->usable_bytes = hspmd_usable_bytes(t->costs, type);
-		u->host_bytes = t->costs->facts ? (double)type->host.memory_bytes / HSPMD_HOST_COPIES : 0;
-		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++, at += 3 * n) {
-			u->work[r] = at;
-			u->saved[r] = at + n;
-			u->deferred[r] = at + 2 * n;
+		u->host_bytes = t->costs->facts ? (double)type->host.memory_bytes : 0;
+		for (int way = 0; way < ways_of(t, u); way++, at += 4 * n) {
+			u->work[way] = at;
+			u->saved[way] = at + n;
+			u->deferred[way] = at + 2 * n;
+			u->offloaded[way] = hspmd_way_offloads(way) ? at + 3 * n : NULL;
 		}
 		u->forward = at;
 		u->params = at + n;
@@ -133,9 +180,9 @@ static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err
 		at += 4 * n;
 		for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
 			u->transient[j] = at;
-		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++)
+		for (int way = 0; way < ways_of(t, u); way++)
 			for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
-				u->peak[r][j] = at;
+				u->peak[way][j] = at;
 		if (measure(t, u, err))
 			return -1;
 	}
@@ -182,7 +229,8 @@ static int add_sizes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 }
 
 struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs, const struct hspmd_device_classes *device_classes,
-                                                      const struct hspmd_runtime_caps *caps, int micro_batch, struct hspmd_error *err)
+                                                      const struct hspmd_runtime_caps *caps, int micro_batch,
+                                                      enum hspmd_draft_offload offload, struct hspmd_error *err)
 {
 	struct hspmd_submesh_tables *t = hspmd_calloc(1, sizeof *t);
 	if (!t) {
@@ -193,6 +241,7 @@ struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs,
 	t->device_classes = device_classes;
 	t->caps = caps;
 	t->micro_batch = micro_batch;
+	t->offload = offload;
 	t->layers = costs->layer_count;
 	if (add_submeshes(t, err) || add_sizes(t, err)) {
 		hspmd_submesh_tables_destroy(t);

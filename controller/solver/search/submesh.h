@@ -12,6 +12,18 @@
 #define HSPMD_SIZES_MAX 8     /* most distinct sizes of activations between layers; other sizes count as the next larger one */
 #define HSPMD_RANGE_LEVELS 12 /* number of powers of two: models of up to 4095 layers */
 
+/* The ways in which a stage keeps what its forward passes save: with each recomputation on the devices and, if they can offload, in the
+ * host's memory. */
+#define HSPMD_SAVING_WAYS (2 * HSPMD_RECOMPUTE_KINDS)
+static inline enum hspmd_recompute hspmd_way_recompute(int way)
+{
+	return (enum hspmd_recompute)(way % HSPMD_RECOMPUTE_KINDS);
+}
+static inline bool hspmd_way_offloads(int way)
+{
+	return way >= HSPMD_RECOMPUTE_KINDS;
+}
+
 /* tp devices of one device class in one node. Arrays are prefix sums over layers, with layer_count + 1 elements: layers [a, b) have x[b]
  * - x[a]. */
 struct hspmd_submesh {
@@ -20,17 +32,20 @@ struct hspmd_submesh {
 	double usable_bytes;                 /* bytes of a device that weights and activations may fill */
 	double host_bytes;                   /* of its host's memory that what is offloaded may fill; 0: it cannot offload */
 	double *params, *vectors;            /* number of weights on one device; of those that ZeRO does not divide */
-	double *work[HSPMD_RECOMPUTE_KINDS]; /* seconds per micro-batch, forward, backward and recomputation */
+	unsigned char ways[HSPMD_SAVING_WAYS]; /* those that are allowed, from the least work on */
+	int way_count, leanest;                /* leanest: that which keeps the fewest bytes on the device */
+	double *work[HSPMD_SAVING_WAYS];       /* seconds per micro-batch, forward, backward and recomputation */
 	double *forward;
-	double *saved[HSPMD_RECOMPUTE_KINDS];  /* bytes per micro-batch */
-	double *deferred[HSPMD_RECOMPUTE_KINDS]; /* bytes per micro-batch whose gradients of weights are deferred, instead of saved */
+	double *saved[HSPMD_SAVING_WAYS];      /* bytes per micro-batch, on the device; */
+	double *offloaded[HSPMD_SAVING_WAYS];  /* ... in the host's memory; NULL: none */
+	double *deferred[HSPMD_SAVING_WAYS];   /* bytes per micro-batch whose gradients of weights are deferred, instead of saved */
 	double *resident;                      /* bytes, for any number of micro-batches in flight */
 	double *transient[HSPMD_RANGE_LEVELS]; /* not sums: transient[j][a] is the most that one of the layers [a, a + 2^j) needs while it
 	                                          runs */
-	double recomputed[HSPMD_RECOMPUTE_KINDS]; /* most bytes that one layer needs while it runs, of those that need more if they are
-	                                     recomputed */
-	/* The same with what the layers up to it have saved, of the whole model: peak[r][j][a] of the layers [a, a + 2^j). */
-	double *peak[HSPMD_RECOMPUTE_KINDS][HSPMD_RANGE_LEVELS];
+	double recomputed[HSPMD_SAVING_WAYS];  /* most bytes that one layer needs while it runs, of those that need more if they are
+	                                     recomputed or offloaded */
+	/* The same with what the layers up to it have saved, of the whole model: peak[way][j][a] of the layers [a, a + 2^j). */
+	double *peak[HSPMD_SAVING_WAYS][HSPMD_RANGE_LEVELS];
 	double rate;                              /* no pipeline runs more micro-batches per second than the sum of its submeshes' rates */
 };
 
@@ -38,13 +53,16 @@ struct hspmd_submesh {
  * stage together, so that gradients are summed inside a node before they leave it. */
 enum hspmd_placement { HSPMD_PLACE_PIPELINES, HSPMD_PLACE_STAGES, HSPMD_PLACEMENT_COUNT };
 
+/* What stages of drafts offload whose devices can: nothing; activations where that is worth it; and the optimizer's state, always. */
+enum hspmd_draft_offload { HSPMD_DRAFT_OFFLOADS_NOTHING, HSPMD_DRAFT_OFFLOADS_ACTIVATIONS, HSPMD_DRAFT_OFFLOADS_ALL };
+
 struct hspmd_submesh_tables {
 	struct hspmd_costs *costs;
 	const struct hspmd_device_classes *device_classes;
 	const struct hspmd_runtime_caps *caps;
 	int micro_batch, layers;
 	enum hspmd_schedule schedule;   /* schedule of the drafts; set by the caller, initially 1f1b */
-	bool offload;                   /* stages offload what they can; set by the caller, initially false */
+	enum hspmd_draft_offload offload;
 	enum hspmd_placement placement; /* that partitions are made for; set by the caller, initially of pipelines */
 	double alike; /* W of submesh.c, at most 1: how similar the submeshes' layer times are, as fractions of their totals */
 	int submesh_count;
@@ -57,9 +75,11 @@ struct hspmd_submesh_tables {
 	int boundary_classes;
 };
 
-/* Make the tables for one micro-batch; the arguments must outlive them. Returns NULL with err on failure. */
+/* Make the tables for one micro-batch, of drafts that offload this; the arguments must outlive them. Returns NULL with err
+ * on failure. */
 struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs, const struct hspmd_device_classes *device_classes,
-                                                      const struct hspmd_runtime_caps *caps, int micro_batch, struct hspmd_error *err);
+                                                      const struct hspmd_runtime_caps *caps, int micro_batch,
+                                                      enum hspmd_draft_offload offload, struct hspmd_error *err);
 void hspmd_submesh_tables_destroy(struct hspmd_submesh_tables *t);
 
 /* Upper bound on the micro-batches per second of any plan of `available` devices of each device class, if its devices wait for one

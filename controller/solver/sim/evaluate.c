@@ -255,8 +255,8 @@ static void find_slowest(const struct hspmd_plan *p, struct hspmd_timing *t)
 static bool cost_alike(const struct hspmd_cluster *c, const struct hspmd_stage *a, const struct hspmd_stage *b)
 {
 	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->recompute != b->recompute ||
-	    a->zero_share != b->zero_share || a->offload != b->offload || a->shard_ratio || b->shard_ratio || a->context_ratio ||
-	    b->context_ratio || !hspmd_stage_same_splits(a, b))
+	    a->zero_share != b->zero_share || a->offload != b->offload || a->offload_activations != b->offload_activations ||
+	    a->shard_ratio || b->shard_ratio || a->context_ratio || b->context_ratio || !hspmd_stage_same_splits(a, b))
 		return false;
 	int away = c->devices[a->devices[0]].node - c->devices[b->devices[0]].node;
 	for (int d = 0; d < a->device_count; d++) {
@@ -422,22 +422,30 @@ fail:
 	return status;
 }
 
-/* Most bytes at one time on stage `stage` of every chunk, in the order of its schedule. Returns INFINITY if memory runs out. */
-static double fullest(const struct hspmd_plan *p, int pipeline, int stage, const struct hspmd_memory *chunks)
+/* What micro-batches have on a device at one time: on it, or in the host's memory. */
+struct levels {
+	double device, host;
+};
+
+/* Most bytes at one time on stage `stage` of every chunk, in the order of its schedule. INFINITY if memory runs out. */
+static struct levels fullest(const struct hspmd_plan *p, int pipeline, int stage, const struct hspmd_memory *chunks)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
 	struct hspmd_pipeline_rank rank = { stage, pipe->stage_count / p->virtual_stages, p->virtual_stages, pipe->micro_batches };
 	int entries = hspmd_schedule_length(p->schedule, &rank);
 	struct hspmd_schedule_entry *entry = hspmd_calloc((size_t)entries, sizeof *entry);
-	double now = 0, most = 0;
+	struct levels now = { 0, 0 }, most = { 0, 0 };
 	if (!entry)
-		return INFINITY;
+		return (struct levels){ INFINITY, INFINITY };
 	hspmd_schedule(p->schedule, &rank, entry);
 	for (int i = 0; i < entries; i++) {
 		const struct hspmd_memory *m = &chunks[entry[i].chunk];
-		now -= entry[i].backward ? m->in_flight : 0;
-		most = fmax(most, now + m->running);
-		now += entry[i].backward ? 0 : m->in_flight;
+		now.device -= entry[i].backward ? m->in_flight : 0;
+		now.host -= entry[i].backward ? m->offloaded_activations : 0;
+		most.device = fmax(most.device, now.device + m->running);
+		most.host = fmax(most.host, now.host + m->offloaded_activations - m->last_offloads);
+		now.device += entry[i].backward ? 0 : m->in_flight;
+		now.host += entry[i].backward ? 0 : m->offloaded_activations;
 	}
 	free(entry);
 	return most;
@@ -481,23 +489,49 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 		end = fmax(end + chunks[r].end, chunks[r].ending);
 		workspace = fmax(workspace, chunks[r].workspace);
 	}
-	double passes = chunks == &one ? fullest_plain(p, pipeline, stage, &one) : fullest(p, pipeline, stage, chunks);
+	double passes = chunks == &one ? fullest_plain(p, pipeline, stage, &one) : fullest(p, pipeline, stage, chunks).device;
 	if (c->facts && deferring)
 		passes *= HSPMD_PLAN_GAPS;
+	if (c->facts && copies.turn && pipe->stages[stage].offload_activations)
+		passes *= HSPMD_PLAN_GAPS_AHEAD;
 	if (chunks != &one)
 		free(chunks);
 	return hspmd_device_bytes(c, type, state + workspace + fmax(passes, end));
 }
 
-double hspmd_plan_host_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
+struct hspmd_host_bytes hspmd_plan_host_bytes(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
-	double bytes = 0;
-	for (int s = stage; s < pipe->stage_count && pipe->stages[stage].offload; s += pipe->stage_count / p->virtual_stages) {
-		const struct hspmd_layer_copies copies = hspmd_costs_copies(c, p, pipeline, s);
-		bytes += hspmd_costs_memory(c, &pipe->stages[s], which, pipe->micro_batch, false, &copies).offloaded;
+	struct hspmd_memory *chunks = NULL;
+	struct hspmd_host_bytes bytes = { 0, 0 };
+	int step = pipe->stage_count / p->virtual_stages;
+	bool any = false;
+	for (int s = stage; s < pipe->stage_count; s += step)
+		any = any || pipe->stages[s].offload || pipe->stages[s].offload_activations;
+	if (!any)
+		return bytes;
+	if (!(chunks = hspmd_calloc((size_t)p->virtual_stages, sizeof *chunks)))
+		return (struct hspmd_host_bytes){ INFINITY, INFINITY };
+	for (int r = 0; r < p->virtual_stages; r++) {
+		const struct hspmd_layer_copies copies = hspmd_costs_copies(c, p, pipeline, stage + r * step);
+		chunks[r] = hspmd_costs_memory(c, &pipe->stages[stage + r * step], which, pipe->micro_batch,
+		                               p->schedule == HSPMD_SCHEDULE_ZB_H1, &copies);
+		bytes.optimizer += chunks[r].offloaded;
 	}
-	return HSPMD_HOST_COPIES * bytes;
+	int in_flight = hspmd_in_flight(stage, step, pipe->micro_batches, p->schedule);
+	int deferred = hspmd_deferred_weight_grads(stage, pipe->micro_batches, p->schedule);
+	deferred -= deferred > 0;
+	bytes.activations = p->virtual_stages > 1 ? fullest(p, pipeline, stage, chunks).host
+	                                          : (in_flight - deferred) * chunks[0].offloaded_activations +
+	                                                    deferred * chunks[0].offloaded_later - chunks[0].last_offloads;
+	free(chunks);
+	return bytes;
+}
+
+double hspmd_plan_host_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
+{
+	struct hspmd_host_bytes bytes = hspmd_plan_host_bytes(c, p, pipeline, stage, which);
+	return HSPMD_HOST_COPIES * bytes.optimizer + bytes.activations;
 }
 
 /* ---- predicted */

@@ -49,7 +49,12 @@ int hspmd_time_gradient_sync(struct hspmd_costs *c, const struct hspmd_plan *p, 
 
 /* Bytes that device `which` of a stage (interleaved: of the first chunk) needs under this plan. Returns INFINITY if memory runs out. */
 double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which);
-/* Bytes of the host's memory that it needs, with what checkpoints and changes need of it besides (HSPMD_HOST_COPIES). */
+/* Bytes that it has in the host's memory. INFINITY if memory runs out. */
+struct hspmd_host_bytes {
+	double optimizer, activations;
+};
+struct hspmd_host_bytes hspmd_plan_host_bytes(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which);
+/* Their sum, with what checkpoints and changes need besides of the optimizer's state (HSPMD_HOST_COPIES). */
 double hspmd_plan_host_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which);
 /* Fill p->predicted; shortages go into report (may be NULL). Returns 0, or -1 with err. */
 int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err);

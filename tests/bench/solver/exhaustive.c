@@ -285,7 +285,7 @@ struct hspmd_plan *fastest_plan(const struct instance *in, double known, long mo
 	for (b->micro_batch = 1; device_classes && b->micro_batch <= in->global_batch; b->micro_batch++) {
 		if (in->global_batch % b->micro_batch)
 			continue;
-		b->t = hspmd_submesh_tables_new(b->c, device_classes, &caps, b->micro_batch, err);
+		b->t = hspmd_submesh_tables_new(b->c, device_classes, &caps, b->micro_batch, HSPMD_DRAFT_OFFLOADS_NOTHING, err);
 		for (int apart = 0; b->t && apart < 2; apart++) {
 			/* With ZB-H1 the first layer's stage may finish before the others. */
 			b->tail = apart ? 0 : summing;

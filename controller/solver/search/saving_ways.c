@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The way in which a stage keeps what its forward passes save (submesh.h): the fastest in which it fits. Ways that offload are compared
+ * only if the stage does not fit without recomputation. A way that recomputes as much as one that fits without offloading is no faster. */
+#include <math.h>
+
+#include "controller/solver/search/search_internal.h"
+
+/* The stages that get a way: of one chunk, or those on the same devices in all. */
+struct chunks {
+	struct hspmd_search *s;
+	struct hspmd_plan *p;
+	int pipeline, stage, step; /* step: stages from one to the next */
+};
+
+static void set_way(const struct chunks *x, int way)
+{
+	struct hspmd_pipeline *pipe = &x->p->pipelines[x->pipeline];
+	for (int k = x->stage; k < pipe->stage_count; k += x->step) {
+		pipe->stages[k].recompute = hspmd_way_recompute(way);
+		pipe->stages[k].offload_activations = hspmd_way_offloads(way) ? HSPMD_OFFLOAD_ALL : 0;
+	}
+}
+
+static bool fits(const struct chunks *x, int way)
+{
+	if (!(x->s->caps.recompute & 1u << hspmd_way_recompute(way)))
+		return false;
+	set_way(x, way);
+	return hspmd_stage_fits(x->s->costs, x->p, x->pipeline, x->stage);
+}
+
+/* Seconds of a micro-batch; INFINITY: unknown. */
+static double seconds(const struct chunks *x, int way)
+{
+	const struct hspmd_pipeline *pipe = &x->p->pipelines[x->pipeline];
+	double all = 0;
+	set_way(x, way);
+	for (int k = x->stage; k < pipe->stage_count; k += x->step) {
+		struct hspmd_stage_cost cost;
+		if (hspmd_costs_stage(x->s->costs, &pipe->stages[k], pipe->micro_batch, &cost, NULL))
+			return INFINITY;
+		all += cost.forward + cost.backward;
+	}
+	return all;
+}
+
+bool hspmd_stage_choose_way(struct hspmd_search *s, struct hspmd_plan *p, int pipeline, int stage, bool all_chunks)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	int ranks = pipe->stage_count / p->virtual_stages, best = 0;
+	const struct chunks x = { s, p, pipeline, stage, all_chunks ? ranks : pipe->stage_count };
+	while (best < HSPMD_RECOMPUTE_KINDS && !fits(&x, best))
+		best++;
+	bool found = best < HSPMD_RECOMPUTE_KINDS;
+	if ((found && !(s->caps.recompute & ((1u << best) - 1))) || !hspmd_stage_can_offload(s, &pipe->stages[stage]))
+		return found;
+	double least = found ? seconds(&x, best) : INFINITY;
+	for (int r = 0, most = best; r < most; r++) {
+		int way = r + HSPMD_RECOMPUTE_KINDS;
+		double takes = s->caps.recompute & 1u << r ? seconds(&x, way) : INFINITY;
+		if (takes < least && fits(&x, way)) {
+			least = takes;
+			best = way;
+			found = true;
+		}
+	}
+	if (found)
+		set_way(&x, best);
+	return found;
+}
