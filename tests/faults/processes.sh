@@ -22,18 +22,23 @@ prepare() {
 	((nodes <= 5)) || { echo "--nodes: at most 5 here"; exit 2; }
 }
 
+# In one go: while other tests run there are many processes of that name.
 processes() {
-	local pid
+	local -a pids files
 	[[ -n ${folder-} ]] || return 0
-	for pid in $(pgrep -x hspmd; pgrep -x lt-hspmd); do
-		! grep -qzF "HSPMD_CONTACTS=$folder/" "/proc/$pid/environ" 2>/dev/null || echo "$pid"
-	done
+	mapfile -t pids < <(pgrep -x 'hspmd|lt-hspmd')
+	((${#pids[@]} > 0)) || return 0
+	files=("${pids[@]/#//proc/}")
+	{ grep -lszF "HSPMD_CONTACTS=$folder/" "${files[@]/%//environ}" || true; } | cut -d / -f 3
 }
 
 agent() { # NODE-NUMBER
 	local pid
+	local -a words
 	for pid in $(processes); do
-		! tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qE "agent .*--node ${node_prefix-n}$1( |\$)" || echo "$pid"
+		words=()
+		mapfile -d '' -t words 2>/dev/null <"/proc/$pid/cmdline" || true
+		[[ ! "${words[*]} " =~ agent\ .*--node\ ${node_prefix-n}$1\  ]] || echo "$pid"
 	done
 }
 
