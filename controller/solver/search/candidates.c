@@ -516,6 +516,8 @@ static void remember(struct builder *b, const struct hspmd_candidates *l)
 bool hspmd_candidates_are_exhaustive(struct hspmd_search *s, struct hspmd_submesh_tables *t)
 {
 	struct builder b = { .s = s, .t = t };
+	if (s->request->even_only)
+		return false;
 	multisets(&b, 0, true);
 	return b.sequences <= SEQUENCES_ALL;
 }

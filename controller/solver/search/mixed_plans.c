@@ -204,6 +204,7 @@ static struct hspmd_plan *search_length(const struct search *w, int length, int 
 	r.caps = &caps;
 	r.global_batch = batch;
 	r.time_limit_s = limit_s;
+	r.even_only = true;
 	if (only) {
 		r.limits.types = &only;
 		r.limits.type_count = 1;
