@@ -4,63 +4,19 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include <math.h>
-
-#include "runtime/input/data.h"
-
-static char folder[] = "/tmp/hspmd-data-XXXXXX";
-static char first[64], second[64];
-
-static void write_file(const char *path, const void *data, size_t size)
-{
-	FILE *f = fopen(path, "wb");
-	assert_non_null(f);
-	assert_int_equal(fwrite(data, 1, size, f), size);
-	assert_int_equal(fclose(f), 0);
-}
-
-static int set_up(void **state)
-{
-	(void)state;
-	unsigned char bytes[256];
-	for (int i = 0; i < 256; i++)
-		bytes[i] = (unsigned char)i;
-	if (!mkdtemp(folder))
-		return -1;
-	snprintf(first, sizeof first, "%s/a", folder);
-	snprintf(second, sizeof second, "%s/b", folder);
-	write_file(first, bytes, 100);
-	write_file(second, bytes + 100, 61);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	unlink(first);
-	unlink(second);
-	return rmdir(folder);
-}
-
-static struct hspmd_job job_of(char **files, int count, enum hspmd_data_kind kind, int64_t seq_len)
-{
-	return (struct hspmd_job){
-		.file = "job.json", .train = files, .train_count = count, .data_kind = kind, .seq_len = seq_len, .seed = 3
-	};
-}
+#include "tests/unit/data_files.h"
 
 /* Every epoch has every sample once; another seed gives another order; samples continue across the border between files. */
 static void epochs(void **state)
 {
 	(void)state;
-	char *files[] = { first, second };
-	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 16);
+	char *files[] = { data_first, data_second };
+	struct hspmd_job job = data_job(files, 2, HSPMD_DATA_BYTES, 16);
 	struct hspmd_error err;
 	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 	assert_non_null(d);
@@ -87,8 +43,8 @@ static void epochs(void **state)
 static void parts_of_a_sample(void **state)
 {
 	(void)state;
-	char *files[] = { first, second };
-	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 16);
+	char *files[] = { data_first, data_second };
+	struct hspmd_job job = data_job(files, 2, HSPMD_DATA_BYTES, 16);
 	struct hspmd_error err;
 	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 	assert_non_null(d);
@@ -103,8 +59,8 @@ static void parts_of_a_sample(void **state)
 static void documents(void **state)
 {
 	(void)state;
-	char *files[] = { first, second };
-	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 160);
+	char *files[] = { data_first, data_second };
+	struct hspmd_job job = data_job(files, 2, HSPMD_DATA_BYTES, 160);
 	struct hspmd_error err;
 	job.documents = true;
 	for (int end = 0; end < 3; end++) {
@@ -121,259 +77,21 @@ static void documents(void **state)
 	}
 }
 
-/* Byte streams of documents of known lengths: the first byte of a document is its number, the end is 255, and the bytes between count
- * positions. */
-static void write_documents(const int *length, int count)
-{
-	FILE *f = fopen(second, "wb");
-	assert_non_null(f);
-	for (int d = 0; d < count; d++)
-		for (int i = 0; i < length[d]; i++)
-			fputc(i == length[d] - 1 ? 255 : i ? 100 + i : d, f);
-	assert_int_equal(fclose(f), 0);
-}
-
-static void restore_second(void)
-{
-	unsigned char bytes[61];
-	for (int i = 0; i < 61; i++)
-		bytes[i] = (unsigned char)(i + 100);
-	write_file(second, bytes, sizeof bytes);
-}
-
-/* Documents end with 255, and are grouped by these three lengths. */
-static void group(struct hspmd_job *job, int64_t *lengths, int global_batch)
-{
-	job->documents = true;
-	job->document_end = 255;
-	job->lengths = lengths;
-	job->length_count = 3;
-	job->global_batch = global_batch;
-}
-
-/* Steps have samples of one length; a document is in the bucket of the shortest length that holds it, complete and in order; an epoch has
- * every batch of every bucket once. */
-static void grouped_by_length(void **state)
-{
-	(void)state;
-	static const int length[] = { 4, 30, 4, 8, 8, 3, 12, 16, 4, 16, 8, 8, 4, 2, 16, 8, 4, 4, 9, 16 };
-	enum { COUNT = sizeof length / sizeof *length };
-	int64_t lengths[] = { 4, 8, 16 }, tokens_of[3] = { 0 };
-	char *files[] = { second };
-	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_BYTES, 16);
-	struct hspmd_error err;
-	write_documents(length, COUNT);
-	group(&job, lengths, 2);
-	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
-	assert_non_null(d);
-	for (int i = 0; i < COUNT; i++)
-		tokens_of[length[i] <= 4 ? 0 : length[i] <= 8 ? 1 : 2] += length[i];
-	int batches[3], all = 0, order[2][64];
-	for (int g = 0; g < 3; g++)
-		all += batches[g] = (int)((tokens_of[g] - 1) / lengths[g] / 2);
-	assert_true(all >= 5 && all < 64);
-	for (int epoch = 0; epoch < 2; epoch++) {
-		int seen[3] = { 0 };
-		for (int s = 0; s < all; s++) {
-			int which = order[epoch][s] = hspmd_data_length_of_step(d, epoch * all + s);
-			seen[which]++;
-			for (int b = 0; b < 2; b++) {
-				int64_t number = 2 * (epoch * all + s) + b, n = lengths[which];
-				int32_t t[17], part[3], segments[16], segment = 0;
-				assert_int_equal(hspmd_data_read(d, number, 0, n + 1, t, &err), 0);
-				assert_int_equal(hspmd_data_read(d, number, n - 2, 3, part, &err), 0);
-				assert_memory_equal(part, t + n - 2, sizeof part);
-				assert_int_equal(hspmd_data_segments(d, number, 0, n, segments, &err), 0);
-				for (int i = 0; i <= n; i++) {
-					if (t[i] < COUNT) /* a document begins: it belongs to this bucket */
-						assert_true((length[t[i]] <= n || which == 2) &&
-						            (which == 0 || length[t[i]] > lengths[which - 1]));
-					if (i && t[i] > 100 && t[i] != 255 && t[i - 1] != 255) /* and continues */
-						assert_int_equal(t[i], t[i - 1] < COUNT ? 101 : t[i - 1] + 1);
-					if (i < n)
-						assert_int_equal(segments[i], segment);
-					segment += t[i] == 255;
-				}
-			}
-		}
-		for (int g = 0; g < 3; g++)
-			assert_int_equal(seen[g], batches[g]);
-	}
-	assert_memory_not_equal(order[0], order[1], sizeof(int) * (size_t)all);
-	hspmd_data_close(d);
-	job.global_batch = 1000;
-	assert_null(hspmd_data_open(&job, 256, NULL, &err));
-	assert_string_equal(err.text, "job.json: data.lengths: documents of no length fill a global batch of 1000 samples");
-	restore_second();
-}
-
-/* Steps mix lengths: an epoch has every sample once, whatever its length, in an order of its own. */
-static void mixed_in_steps(void **state)
-{
-	(void)state;
-	static const int length[] = { 4, 30, 4, 8, 8, 3, 12, 16, 4, 16, 8, 8, 4, 2, 16, 8, 4, 4, 9, 16 };
-	enum { COUNT = sizeof length / sizeof *length, BATCH = 3 };
-	int64_t lengths[] = { 4, 8, 16 };
-	char *files[] = { second };
-	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_BYTES, 16);
-	struct hspmd_error err;
-	write_documents(length, COUNT);
-	group(&job, lengths, BATCH);
-	job.mix_lengths = true;
-	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
-	assert_non_null(d);
-	int tokens_of[3] = { 0 }, samples[3], all = 0, mixed = 0;
-	for (int i = 0; i < COUNT; i++)
-		tokens_of[length[i] <= 4 ? 0 : length[i] <= 8 ? 1 : 2] += length[i];
-	for (int g = 0; g < 3; g++)
-		all += samples[g] = (tokens_of[g] - 1) / (int)lengths[g];
-	int steps = all / BATCH, order[2][64];
-	assert_true(steps >= 5 && all < 64);
-	for (int epoch = 0; epoch < 2; epoch++) {
-		int seen[3] = { 0 }, count = 0;
-		for (int s = 0; s < steps; s++) {
-			int64_t step = epoch * steps + s, tokens = 0;
-			bool several = false;
-			for (int b = 0; b < BATCH; b++, count++) {
-				int64_t number = step * BATCH + b;
-				int which = hspmd_data_length_of_sample(d, number);
-				int64_t n = lengths[which];
-				int32_t t[17];
-				assert_int_equal(hspmd_data_read(d, number, 0, n + 1, t, &err), 0);
-				for (int i = 0; i <= n; i++) {
-					if (t[i] < COUNT)
-						assert_true((length[t[i]] <= n || which == 2) &&
-						            (which == 0 || length[t[i]] > lengths[which - 1]));
-					if (i && t[i] > 100 && t[i] != 255 && t[i - 1] != 255)
-						assert_int_equal(t[i], t[i - 1] < COUNT ? 101 : t[i - 1] + 1);
-				}
-				order[epoch][count] = which << 16 | t[0] << 8 | t[1]; /* what it begins with */
-				several |= which != hspmd_data_length_of_sample(d, step * BATCH);
-				tokens += n;
-				seen[which]++;
-			}
-			mixed += several;
-			assert_int_equal(hspmd_data_step_tokens(d, step), tokens);
-			assert_true(hspmd_data_loss_factor(d, step) == 1);
-		}
-		int left = 0;
-		for (int g = 0; g < 3; g++) {
-			assert_true(seen[g] <= samples[g]);
-			left += samples[g] - seen[g];
-		}
-		assert_int_equal(left, all % BATCH);
-	}
-	assert_true(mixed > 0);
-	assert_memory_not_equal(order[0], order[1], sizeof(int) * (size_t)(steps * BATCH));
-	/* One that counts nothing. */
-	struct hspmd_sample_source source = hspmd_data_source(d);
-	int32_t none[4] = { 7, 7, 7, 7 };
-	assert_int_equal(source.read(source.context, "targets", -1, 0, 4, none, &err), 0);
-	assert_memory_equal(none, ((int32_t[]){ -1, -1, -1, -1 }), sizeof none);
-	assert_int_equal(source.read(source.context, "tokens", -1, 0, 4, none, &err), 0);
-	assert_memory_equal(none, ((int32_t[]){ 0, 0, 0, 0 }), sizeof none);
-	hspmd_data_close(d);
-	job.global_batch = 1000;
-	assert_null(hspmd_data_open(&job, 256, NULL, &err));
-	assert_string_equal(err.text,
-	                    "job.json: data.lengths: documents of all lengths together do not fill a global batch of 1000 samples");
-	restore_second();
-}
-
-/* "auto": halves of halves of seq_len, of which those remain that have enough tokens; the others' documents are trained at a longer one. */
-static void chosen_lengths(void **state)
-{
-	(void)state;
-	enum { SHORT = 60, FEW = 6, MIDDLE = 12, COUNT = SHORT + FEW + MIDDLE };
-	int length[COUNT];
-	for (int i = 0; i < COUNT; i++)
-		length[i] = i < SHORT ? 10 : i < SHORT + FEW ? 20 : 50;
-	int64_t chosen[HSPMD_DATA_LENGTHS_MOST];
-	static const int64_t expected[] = { 16, 64, 128 };
-	char *files[] = { second };
-	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_BYTES, 128);
-	struct hspmd_error err;
-	write_documents(length, COUNT);
-	group(&job, NULL, 2);
-	job.length_count = 0;
-	job.lengths_auto = true;
-	assert_null(hspmd_data_open(&job, 256, NULL, &err));
-	assert_string_equal(err.text, "job.json: data.lengths: nothing has been chosen for \"auto\"");
-	assert_int_equal(hspmd_data_choose_lengths(&job, 256, NULL, chosen, &err), 3);
-	assert_memory_equal(chosen, expected, sizeof expected);
-	job.global_batch = 100; /* no length has enough but seq_len */
-	assert_int_equal(hspmd_data_choose_lengths(&job, 256, NULL, chosen, &err), 1);
-	assert_int_equal(chosen[0], 128);
-	restore_second();
-}
-
-/* Each file has its part of all tokens, at the lengths of its own documents, which come in epochs of their own. */
-static void weights_by_length(void **state)
-{
-	(void)state;
-	enum { STEPS = 5000, COUNT = 9 };
-	static const int length[COUNT] = { 4, 4, 8, 4, 8, 8, 4, 8, 4 };
-	int64_t lengths[] = { 4, 8, 16 };
-	char *files[] = { first, second, second };
-	struct hspmd_job job = job_of(files, 3, HSPMD_DATA_BYTES, 16);
-	struct hspmd_error err;
-	write_documents(length, COUNT);
-	group(&job, lengths, 3);
-	job.train_weights = (double[]){ 1, 1, 3 };
-	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err); /* the first file is one long document: samples of 16 */
-	if (!d)
-		fail_msg("%s", err.text);
-	double tokens[2] = { 0 }, of_length[3] = { 0 };
-	int seen[2][4] = { 0 };
-	for (int s = 0; s < STEPS; s++) {
-		int which = hspmd_data_length_of_step(d, s);
-		int64_t n = lengths[which];
-		for (int b = 0; b < 3; b++) {
-			int32_t t[17];
-			assert_int_equal(hspmd_data_read(d, 3 * s + b, 0, n + 1, t, &err), 0);
-			tokens[which < 2] += (double)n;
-			of_length[which] += (double)n;
-			if (which == 2)
-				continue;
-			assert_true(t[0] < COUNT && length[t[0]] == n); /* documents fill samples exactly */
-			int at = 0;
-			for (int k = 0; k < t[0]; k++)
-				at += length[k] == n;
-			seen[which][at]++;
-		}
-	}
-	assert_true(fabs(tokens[1] / (tokens[0] + tokens[1]) - 0.8) < 1e-3);
-	assert_true(fabs(of_length[1] / of_length[0] - 24.0 / 16) < 5e-3); /* samples: 4 of 4 tokens, 3 of 8 */
-	for (int i = 0; i < 4; i++) /* each of the two sets has been through its samples equally often, to one epoch */
-		assert_true(abs(seen[0][i] - seen[0][0]) <= 2 && (i > 2 ? !seen[1][i] : abs(seen[1][i] - seen[1][0]) <= 2));
-	hspmd_data_close(d);
-	job.length_count = 2;
-	job.seq_len = 8;
-	write_documents((const int[]){ 4, 4, 4, 4, 4, 3 }, 6); /* enough for a sample of 8, but in documents of 4 */
-	assert_non_null(d = hspmd_data_open(&job, 256, NULL, &err));
-	hspmd_data_close(d);
-	write_documents((const int[]){ 4, 5 }, 2);
-	assert_null(hspmd_data_open(&job, 256, NULL, &err));
-	assert_non_null(strstr(err.text, "job.json: data.train[1], "));
-	assert_non_null(strstr(err.text, "its documents of no length fill a sample"));
-	restore_second();
-}
-
 static void what_is_wrong_is_told(void **state)
 {
 	(void)state;
 	struct hspmd_error err;
-	char *files[] = { first }, *none[] = { "/nonexistent/x" };
-	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_BYTES, 100);
+	char *files[] = { data_first }, *none[] = { "/nonexistent/x" };
+	struct hspmd_job job = data_job(files, 1, HSPMD_DATA_BYTES, 100);
 	assert_null(hspmd_data_open(&job, 256, NULL, &err)); /* one sample takes 101 tokens */
-	assert_non_null(strstr(err.text, first));
-	job = job_of(none, 1, HSPMD_DATA_BYTES, 10);
+	assert_non_null(strstr(err.text, data_first));
+	job = data_job(none, 1, HSPMD_DATA_BYTES, 10);
 	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_non_null(strstr(err.text, "/nonexistent/x"));
-	job = job_of(files, 1, HSPMD_DATA_MEGATRON, 10);
+	job = data_job(files, 1, HSPMD_DATA_MEGATRON, 10);
 	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_non_null(strstr(err.text, ".idx"));
-	job = job_of(files, 1, HSPMD_DATA_BYTES, 10);
+	job = data_job(files, 1, HSPMD_DATA_BYTES, 10);
 	struct hspmd_data *d = hspmd_data_open(&job, 50, NULL, &err);
 	int32_t tokens[11];
 	int bad = 0;
@@ -390,15 +108,15 @@ static void megatron_names(void **state)
 	(void)state;
 	static const unsigned char index[34] = "MMIDIDX\0\0\1\0\0\0\0\0\0\0\x08";
 	const unsigned char tokens[] = { 7, 0, 8, 0, 9, 0 };
-	char bin[sizeof first + 4], idx[sizeof first + 4], *names[] = { first, bin, idx };
+	char bin[sizeof data_first + 4], idx[sizeof data_first + 4], *names[] = { data_first, bin, idx };
 	struct hspmd_error err;
-	snprintf(bin, sizeof bin, "%s.bin", first);
-	snprintf(idx, sizeof idx, "%s.idx", first);
-	write_file(bin, tokens, sizeof tokens);
-	write_file(idx, index, sizeof index);
+	snprintf(bin, sizeof bin, "%s.bin", data_first);
+	snprintf(idx, sizeof idx, "%s.idx", data_first);
+	data_write_file(bin, tokens, sizeof tokens);
+	data_write_file(idx, index, sizeof index);
 	for (int i = 0; i < 3; i++) {
 		int32_t read[3];
-		struct hspmd_job job = job_of(&names[i], 1, HSPMD_DATA_MEGATRON, 2);
+		struct hspmd_job job = data_job(&names[i], 1, HSPMD_DATA_MEGATRON, 2);
 		struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 		if (!d)
 			fail_msg("%s", err.text);
@@ -412,8 +130,8 @@ static void megatron_names(void **state)
 		unsigned char wrong[sizeof index];
 		memcpy(wrong, index, sizeof wrong);
 		wrong[17] = codes[i];
-		write_file(idx, wrong, sizeof wrong);
-		struct hspmd_job job = job_of(names, 1, HSPMD_DATA_MEGATRON, 2);
+		data_write_file(idx, wrong, sizeof wrong);
+		struct hspmd_job job = data_job(names, 1, HSPMD_DATA_MEGATRON, 2);
 		assert_null(hspmd_data_open(&job, 256, NULL, &err));
 		assert_non_null(strstr(err.text, "expected an integer type"));
 	}
@@ -425,16 +143,16 @@ static void widths(void **state)
 {
 	(void)state;
 	struct hspmd_error err;
-	char *files[] = { first };
+	char *files[] = { data_first };
 	int32_t tokens[3];
-	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_UINT16, 2);
+	struct hspmd_job job = data_job(files, 1, HSPMD_DATA_UINT16, 2);
 	struct hspmd_data *d = hspmd_data_open(&job, 65536, NULL, &err);
 	assert_non_null(d);
 	assert_int_equal(hspmd_data_samples(d), 24); /* 50 tokens */
 	assert_int_equal(hspmd_data_read(d, 0, 0, 3, tokens, &err), 0);
 	assert_int_equal(tokens[1] - tokens[0], 0x0202);
 	hspmd_data_close(d);
-	job = job_of(files, 1, HSPMD_DATA_UINT32, 2);
+	job = data_job(files, 1, HSPMD_DATA_UINT32, 2);
 	d = hspmd_data_open(&job, INT64_C(1) << 31, NULL, &err);
 	assert_non_null(d);
 	assert_int_equal(hspmd_data_samples(d), 12);
@@ -485,10 +203,10 @@ static void documents_of_an_index(void **state)
 	char base[2][64], *files[] = { base[0], base[1] };
 	struct hspmd_error err;
 	for (int i = 0; i < 2; i++) {
-		snprintf(base[i], sizeof base[i], "%s/indexed%d", folder, i);
+		snprintf(base[i], sizeof base[i], "%s/indexed%d", data_folder, i);
 		write_indexed(base[i], lengths, 5, documents, 5);
 	}
-	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_MEGATRON, 39);
+	struct hspmd_job job = data_job(files, 2, HSPMD_DATA_MEGATRON, 39);
 	job.documents = true;
 	job.document_end = -1;
 	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
@@ -573,9 +291,9 @@ static void an_index_that_contradicts_itself(void **state)
 	};
 	char base[64], idx[70], *files[] = { base };
 	struct hspmd_error err;
-	snprintf(base, sizeof base, "%s/lies", folder);
+	snprintf(base, sizeof base, "%s/lies", data_folder);
 	snprintf(idx, sizeof idx, "%s.idx", base);
-	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_MEGATRON, 5);
+	struct hspmd_job job = data_job(files, 1, HSPMD_DATA_MEGATRON, 5);
 	job.documents = true;
 	job.document_end = -1;
 	job.global_batch = 1;
@@ -612,8 +330,8 @@ static void weights(void **state)
 {
 	(void)state;
 	enum { STEPS = 65536 + 1000 };
-	char *files[] = { first, second, first };
-	struct hspmd_job job = job_of(files, 3, HSPMD_DATA_BYTES, 10);
+	char *files[] = { data_first, data_second, data_first };
+	struct hspmd_job job = data_job(files, 3, HSPMD_DATA_BYTES, 10);
 	struct hspmd_error err;
 	job.train_weights = (double[]){ 7, 3, 1e-6 }; /* the last gets one sample per block */
 	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
@@ -642,20 +360,20 @@ static void write_mask(const char *of, int count)
 	for (int i = 0; i < count; i++)
 		mask[i] = i % 3 != 0;
 	snprintf(path, sizeof path, "%s.mask", of);
-	write_file(path, mask, (size_t)count);
+	data_write_file(path, mask, (size_t)count);
 }
 
 /* Targets that the mask excludes are -1, and the loss is the mean over the others; inputs stay. */
 static void masks(void **state)
 {
 	(void)state;
-	char *files[] = { first, second };
-	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 16);
+	char *files[] = { data_first, data_second };
+	struct hspmd_job job = data_job(files, 2, HSPMD_DATA_BYTES, 16);
 	struct hspmd_error err;
 	job.mask = true;
 	job.global_batch = 4;
-	write_mask(first, 100);
-	write_mask(second, 61);
+	write_mask(data_first, 100);
+	write_mask(data_second, 61);
 	struct hspmd_data *d = hspmd_data_open(&job, 256, NULL, &err);
 	if (!d)
 		fail_msg("%s", err.text);
@@ -675,11 +393,11 @@ static void masks(void **state)
 		assert_true(source.loss_factor(source.context, step) == 64.0 / counted);
 	}
 	hspmd_data_close(d);
-	write_mask(second, 60);
+	write_mask(data_second, 60);
 	assert_null(hspmd_data_open(&job, 256, NULL, &err));
 	assert_non_null(strstr(err.text, ".mask: 60 bytes, expected one for each of the 61 tokens of"));
-	remove_indexed(first);
-	remove_indexed(second);
+	remove_indexed(data_first);
+	remove_indexed(data_second);
 }
 
 /* The factor of a step's loss is what its targets say: with masks of any length, samples over several files, and documents by length. */
@@ -692,18 +410,18 @@ static void factors(void **state)
 	char name[2][140], *files[] = { name[0], name[1] }, path[160];
 	struct hspmd_error err = { "" };
 	for (int f = 0; f < 2; f++) {
-		snprintf(name[f], sizeof name[f], "%s.factors%d", first, f);
+		snprintf(name[f], sizeof name[f], "%s.factors%d", data_first, f);
 		for (int i = 0; i < TOKENS - 1000 * f; i++) {
 			uint32_t drawn = (uint32_t)(i * 2654435761u + (unsigned)f) * 2246822519u;
 			tokens[i] = drawn >> 24 < 2 || i % 900 == 899 ? 0 : 1 + (drawn >> 16) % 255;
 			mask[i] = i / 600 % 2 ? 1 : (unsigned char)((drawn >> 12) % 3);
 		}
-		write_file(files[f], tokens, (size_t)(TOKENS - 1000 * f));
+		data_write_file(files[f], tokens, (size_t)(TOKENS - 1000 * f));
 		snprintf(path, sizeof path, "%s.mask", files[f]);
-		write_file(path, mask, (size_t)(TOKENS - 1000 * f));
+		data_write_file(path, mask, (size_t)(TOKENS - 1000 * f));
 	}
 	for (int by_length = 0; by_length < 2; by_length++) {
-		struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 700);
+		struct hspmd_job job = data_job(files, 2, HSPMD_DATA_BYTES, 700);
 		job.mask = true;
 		job.global_batch = 3;
 		if (by_length) {
@@ -738,8 +456,8 @@ static void factors(void **state)
 static void all_for_validation(void **state)
 {
 	(void)state;
-	char *files[] = { first, second };
-	struct hspmd_job job = job_of(NULL, 0, HSPMD_DATA_BYTES, 12); /* 160 = 13 * 12 + 4 */
+	char *files[] = { data_first, data_second };
+	struct hspmd_job job = data_job(NULL, 0, HSPMD_DATA_BYTES, 12); /* 160 = 13 * 12 + 4 */
 	struct hspmd_error err;
 	job.valid = files;
 	job.valid_count = 2;
@@ -781,10 +499,6 @@ int main(void)
 		cmocka_unit_test(epochs),
 		cmocka_unit_test(parts_of_a_sample),
 		cmocka_unit_test(documents),
-		cmocka_unit_test(grouped_by_length),
-		cmocka_unit_test(mixed_in_steps),
-		cmocka_unit_test(chosen_lengths),
-		cmocka_unit_test(weights_by_length),
 		cmocka_unit_test(what_is_wrong_is_told),
 		cmocka_unit_test(megatron_names),
 		cmocka_unit_test(widths),
@@ -795,5 +509,5 @@ int main(void)
 		cmocka_unit_test(factors),
 		cmocka_unit_test(all_for_validation),
 	};
-	return cmocka_run_group_tests(tests, set_up, tear_down);
+	return cmocka_run_group_tests(tests, data_files_set_up, data_files_tear_down);
 }
