@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention forward in BF16 for compute capability 9.0 and heads of 64 and 128. A block takes ROWS queries of one head and goes over the
  * keys in tiles of KEYS. While the tensor cores multiply the next keys, a group computes the weights of these ("FlashAttention-3", section
- * 3.2), and while one group computes weights the other's products run.
+ * 3.2), and while one group computes weights the other's products run: they take turns at asking for products (section 3.1), without which
+ * both would want the tensor cores, and then the special function units, at the same time.
  *
  * Per head of D and pair of a query and a key that sees it: 4 D FLOPs and one exponential. A block reads 2 D (ROWS + 2 keys) bytes, keys
  * and values mostly from the L2 cache, and writes 2 D ROWS. Bound: tensor cores; a tile with D = 128 takes a multiprocessor's 2048 cycles,
@@ -104,11 +105,16 @@ static __device__ __forceinline__ void compute_queries(const struct attention &a
 	for (int h = 0; h < 2; h++)
 		rows.document[h] = document_of(a, batch, q0 + own + fragment_row(2 * h) + a.shift, a.keys);
 	if (first < end) {
+		if (group)
+			turn_pass(group);
 		barrier_wait(&b->query, 0);
 		barrier_wait(&b->keys[0], 0);
+		turn_wait(group);
 		products_begin();
 		multiply_rows<D, KEYS>(s, left, ROWS, right, KEYS);
 		products_commit();
+		if (!group || first + KEYS < end)
+			turn_pass(group);
 		products_wait<0>();
 		pin(s);
 		release_stage(&b->keys_free[0]);
@@ -121,11 +127,14 @@ static __device__ __forceinline__ void compute_queries(const struct attention &a
 		barrier_wait(&b->values[before.stage], before.parity);
 		pin(out);
 		pin(p);
+		turn_wait(group);
 		products_begin();
 		multiply_rows<D, KEYS>(s, left, ROWS, descriptor_after(right, at.stage * bytes), KEYS);
 		products_commit();
 		multiply_columns<D, KEYS>(out, p, descriptor_after(weighed, before.stage * bytes));
 		products_commit();
+		if (!group || k0 + KEYS < end)
+			turn_pass(group);
 		products_wait<1>();
 		pin(s);
 		release_stage(&b->keys_free[at.stage]);

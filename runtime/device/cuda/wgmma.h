@@ -204,6 +204,20 @@ static __device__ __forceinline__ void multiply_fragment(float (&c)[n / 8][4], c
 #undef REGISTERS_64
 #undef PRODUCT
 
+/* ---- turns of a block's two computing groups at asking for products ("FlashAttention-3", section 3.1): one group's products then run
+ * while the other does something else. Each group waits for its turn and passes it on equally often, one after the other; group 1 passes it
+ * once before, and not after its last. */
+
+static __device__ __forceinline__ void turn_wait(int group)
+{
+	asm volatile("bar.sync %0, %1;" : : "r"(1 + group), "n"(2 * GROUP_THREADS) : "memory");
+}
+
+static __device__ __forceinline__ void turn_pass(int group)
+{
+	asm volatile("bar.arrive %0, %1;" : : "r"(2 - group), "n"(2 * GROUP_THREADS) : "memory");
+}
+
 /* ---- registers: warp-groups that only copy give theirs to those that compute */
 
 template <int count> static __device__ __forceinline__ void registers_raise()

@@ -66,6 +66,9 @@ void pair_wait();
 void copy_box_to_both_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b);
 void copy_box_async(void *to, const CUtensorMap *map, int x0, int x1, int x2, int x3, uint64_t *b);
 
+void turn_wait(int group);
+void turn_pass(int group);
+
 void shared_ready();
 void products_begin();
 void products_commit();

@@ -78,6 +78,7 @@ struct block {
 	std::vector<tile> tiles; /* of `seen` as it is */
 	bool multiplies = false;
 	size_t at_pair_barrier = 0;
+	size_t at_turn[2] = {}; /* arrivals at the barrier before each group's turn */
 };
 
 static block &here()
@@ -386,6 +387,21 @@ void barrier_wait(uint64_t *at, int parity)
 	};
 	if (!over())
 		emulate_wait_until(over);
+}
+
+/* ---- turns */
+
+/* Each turn is taken by all of a group and passed on by all of the other. */
+void turn_wait(int group)
+{
+	block *own = &here();
+	size_t turn = own->at_turn[group]++ / (2 * GROUP) + 1;
+	emulate_wait_until([=] { return own->at_turn[group] >= turn * 2 * GROUP; });
+}
+
+void turn_pass(int group)
+{
+	here().at_turn[1 - group]++;
 }
 
 /* ---- products */
