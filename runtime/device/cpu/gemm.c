@@ -16,6 +16,7 @@
 #endif
 #define MC 96 /* a multiple of MR */
 #define NC_MAX (NR * 96)
+#define PANELS_MAX 4 /* of B, packed at once */
 
 struct blocks {
 	const struct gemm *p;
@@ -23,6 +24,7 @@ struct blocks {
 	int64_t kc, k0, k1; /* depth of blocks; this block's range of k */
 	int64_t n0, n1;     /* columns of this block of B */
 	int64_t row_items, column_items;
+	int64_t panels; /* of B, packed at once: as many as leave work for all threads */
 	real *b_panels;
 	real *a_panels; /* one block per thread */
 };
@@ -52,14 +54,39 @@ size_t LOCAL(gemm_workspace)(int threads, int64_t n, int64_t k)
 	return (size_t)((k < KC_MAX ? k : KC_MAX) * (columns + (int64_t)threads * MC)) * sizeof(real);
 }
 
-static void pack_b_panel(void *context, int64_t item, int thread)
+/* Adds the sums of a panel's columns, of which `width` are real, to `to`. */
+static void add_column_sums(real *restrict to, const real *restrict panel, int64_t depth, int64_t width)
 {
-	struct blocks *b = context;
+	vec sum[2][NV] = { { { 0 } } };
+	real total[NR];
+	for (int64_t k = 0; k < depth; k++)
+		for (int j = 0; j < NV; j++)
+			sum[k % 2][j] += load(panel + k * NR + j * LANES);
+	for (int j = 0; j < NV; j++)
+		store(total + j * LANES, sum[0][j] + sum[1][j]);
+	for (int64_t j = 0; j < width; j++)
+		to[j] += total[j];
+}
+
+static void pack_b_panels(void *context, int64_t item, int thread)
+{
+	const struct blocks *b = context;
 	(void)thread;
 	const struct matrix *m = &b->p->b;
-	int64_t column = b->n0 + item * NR, depth = b->k1 - b->k0;
-	int64_t width = b->n1 - column < NR ? b->n1 - column : NR;
-	pack_panel_b(b->b_panels + item * NR * depth, m->data + b->k0 * m->rows + column * m->columns, m->rows, m->columns, depth, width);
+	int64_t depth = b->k1 - b->k0, columns = b->panels * NR, first = b->n0 + item * columns;
+	int64_t end = first + columns < b->n1 ? first + columns : b->n1;
+	int64_t whole = m->columns == 1 ? (end - first) / NR : 0;
+	const real *from = m->data + b->k0 * m->rows + first * m->columns;
+	real *panels = b->b_panels + item * columns * depth;
+	pack_panels_b(panels, from, m->rows, depth, whole);
+	for (int64_t column = first; column < end; column += NR) {
+		real *panel = panels + (column - first) * depth;
+		int64_t width = end - column < NR ? end - column : NR;
+		if (column - first >= whole * NR)
+			pack_panel_b(panel, from + (column - first) * m->columns, m->rows, m->columns, depth, width);
+		if (b->p->column_sums)
+			add_column_sums(b->p->column_sums + column, panel, depth, width);
+	}
 }
 
 /* `a`: rows of A, a_step apart, or (a_step 0) a packed panel. */
@@ -157,17 +184,21 @@ void LOCAL(gemm)(struct hspmd_thread_pool *pool, const struct gemm *p, void *wor
 	int64_t nc = block_columns(p->n);
 	b.b_panels = workspace;
 	b.a_panels = b.b_panels + b.kc * nc;
-	share_out(&b, hspmd_thread_pool_threads(pool));
+	int threads = hspmd_thread_pool_threads(pool);
+	share_out(&b, threads);
 	for (b.n0 = 0; b.n0 < p->n; b.n0 = b.n1) {
 		b.n1 = b.n0 + nc < p->n ? b.n0 + nc : p->n;
 		int64_t panels = (b.n1 - b.n0 + NR - 1) / NR;
 		if (b.column_items > panels)
 			b.column_items = panels;
+		b.panels = panels / threads < PANELS_MAX ? panels / threads : PANELS_MAX;
+		b.panels = b.panels > 1 ? b.panels : 1;
 		for (b.k0 = 0; b.k0 < p->k; b.k0 = b.k1) {
 			b.k1 = b.k0 + b.kc < p->k ? b.k0 + b.kc : p->k;
 			double depth = (double)(b.k1 - b.k0), columns = (double)(b.n1 - b.n0);
 			int64_t items = b.row_items * b.column_items;
-			hspmd_thread_pool_for(pool, panels, depth * NR * MOVE_NS, pack_b_panel, &b);
+			hspmd_thread_pool_for(pool, (panels + b.panels - 1) / b.panels, depth * (double)(b.panels * NR) * MOVE_NS,
+			                      pack_b_panels, &b);
 			hspmd_thread_pool_for(pool, items, (double)p->m * columns * depth / (double)items * PRODUCT_NS, compute_block, &b);
 		}
 	}

@@ -215,7 +215,8 @@ struct gemm {
 	struct matrix a, b;
 	real *c;
 	int64_t ldc;
-	const real *bias; /* added to every row; NULL: none */
+	const real *bias;  /* added to every row; NULL: none */
+	real *column_sums; /* to which the sums of B's columns are added, as B is read; NULL: none */
 	bool accumulate;
 };
 void LOCAL(gemm)(struct hspmd_thread_pool *pool, const struct gemm *p, void *workspace);

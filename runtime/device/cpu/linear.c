@@ -70,7 +70,9 @@ static void linear_grad_w(struct hspmd_cpu *cpu, const struct hspmd_kernel_args 
 {
 	const struct hspmd_view *dy = &args->in[0], *x = &args->in[1], *dw = &args->out[0];
 	int64_t k = row_length(x), rows = row_count(x), n = rows ? element_count(dy) / rows : 0;
-	if (args->output_count > 1 && args->out[1].data)
+	real *dbias = args->output_count > 1 ? args->out[1].data : NULL;
+	bool with_product = args->attr->transposed && dw->data; /* which reads dy by rows then */
+	if (dbias && !with_product)
 		bias_grad(cpu, args, n);
 	if (!dw->data)
 		return;
@@ -78,7 +80,9 @@ static void linear_grad_w(struct hspmd_cpu *cpu, const struct hspmd_kernel_args 
 	              x_rows = { x->data, k, 1 };
 	struct gemm p = { .k = rows, .c = dw->data, .accumulate = dw->accumulate };
 	if (args->attr->transposed) {
-		p.m = k, p.n = n, p.a = x_columns, p.b = dy_rows;
+		if (dbias && !args->out[1].accumulate)
+			memset(dbias, 0, (size_t)n * sizeof *dbias);
+		p.m = k, p.n = n, p.a = x_columns, p.b = dy_rows, p.column_sums = dbias;
 	} else {
 		p.m = n, p.n = k, p.a = dy_columns, p.b = x_rows;
 	}

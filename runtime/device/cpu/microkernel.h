@@ -71,16 +71,23 @@ static inline __attribute__((always_inline)) void micro_kernel(int64_t depth, co
 	micro_kernel_at(depth, a, 1, MR, b, c, ldc, add, bias);
 }
 
+/* `panels` panels of B that lie side by side, from rows whose elements are one after another: row by row, as memory is read fastest. */
+static inline void pack_panels_b(real *restrict to, const real *restrict from, int64_t row_step, int64_t depth, int64_t panels)
+{
+	for (int64_t k = 0; k < depth; k++) {
+		for (int64_t j = 0; j < panels * NR; j += CACHE_LINE / (int)sizeof *to)
+			__builtin_prefetch(from + (k + ROWS_AHEAD) * row_step + j);
+		for (int64_t i = 0; i < panels; i++)
+			memcpy(to + (i * depth + k) * NR, from + k * row_step + i * NR, NR * sizeof *to);
+	}
+}
+
 /* Panel of B from `width` <= NR columns; rows are row_step apart, columns column_step. */
 static inline void pack_panel_b(real *restrict to, const real *restrict from, int64_t row_step, int64_t column_step, int64_t depth,
                                 int64_t width)
 {
 	if (column_step == 1 && width == NR) {
-		for (int64_t k = 0; k < depth; k++) {
-			for (int j = 0; j < NR; j += CACHE_LINE / (int)sizeof *to)
-				__builtin_prefetch(from + (k + ROWS_AHEAD) * row_step + j);
-			memcpy(to + k * NR, from + k * row_step, NR * sizeof *to);
-		}
+		pack_panels_b(to, from, row_step, depth, 1);
 		return;
 	}
 	if (row_step == 1)
