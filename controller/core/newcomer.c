@@ -4,14 +4,15 @@
  * as long as it answers, the second is turned away. Meanwhile the second waits.
  *
  * The agents of a node compete for a lock (`alone` in the hello, common/wire.h). So the second also knows of a first one that is not
- * connected: then that one has a while to connect again. If the second has the lock that the first one had, there is no first one any
- * more. */
+ * connected: then that one has a while to connect again. If the second has the lock that the first one had, that one is most likely dead
+ * (unless each is in a container with a memory of its own), and has less time to answer. */
 #include <math.h>
 #include <string.h>
 
 #include "controller/core/controller_internal.h"
 
 #define ANSWER_S 10.0  /* for the first agent's answer to `ping`, since its last message */
+#define LOCK_LOST_S 3.0 /* the same if the second one has the lock that it had */
 #define CONNECT_S 15.0 /* for the first agent to connect again: it tries every second */
 
 static void forget(struct node *n)
@@ -41,20 +42,22 @@ static void take_over(struct hspmd_controller *m, struct node *n, const char *wh
 
 static void ping(struct hspmd_controller *m, struct node *n)
 {
+	bool lost = n->agent_locks && json_is_true(json_object_get(n->newcomer, "alone"));
+	double until = m->now + (lost ? LOCK_LOST_S : ANSWER_S);
+	n->newcomer_until = n->pinged ? fmin(n->newcomer_until, until) : until;
+	if (!n->pinged)
+		send_node(m, n, json_pack("{s:s}", "type", "ping"));
 	n->pinged = true;
-	n->newcomer_until = m->now + ANSWER_S;
-	send_node(m, n, json_pack("{s:s}", "type", "ping"));
 }
 
 static void decide(struct hspmd_controller *m, struct node *n)
 {
 	const json_t *alone = json_object_get(n->newcomer, "alone");
-	if (json_is_true(alone) && (n->agent != PROC_UP || n->agent_locks)) {
-		take_over(m, n, "another agent of the node has the lock of its memory, so it has ended");
-	} else if (n->agent == PROC_UP) {
-		log_msg(m, HSPMD_LOG_INFO, "another agent of %s has come: asking the first one whether it lives", n->name);
+	if (n->agent == PROC_UP) {
+		if (!n->pinged)
+			log_msg(m, HSPMD_LOG_INFO, "another agent of %s has come: asking the first one whether it lives", n->name);
 		ping(m, n);
-	} else if (!alone) {
+	} else if (!alone || json_is_true(alone)) {
 		take_over(m, n, "another agent of the node has come");
 	} else {
 		log_msg(m, HSPMD_LOG_INFO, "the agent of %s that has come is not alone there: waiting for the other one", n->name);
@@ -106,6 +109,12 @@ void newcomer_first_heard(struct hspmd_controller *m, struct node *n)
 		n->newcomer_until = m->now + ANSWER_S;
 }
 
+static void ping_again(struct hspmd_controller *m, struct node *n)
+{
+	n->pinged = false;
+	ping(m, n);
+}
+
 /* If the controller looks as late as that, it was stopped itself, and has not read an answer either. */
 static bool controller_was_stopped(const struct hspmd_controller *m, const struct node *n)
 {
@@ -123,7 +132,7 @@ void newcomers_tick(struct hspmd_controller *m)
 		else if (n->pinged && n->agent != PROC_UP) /* the first one's connection is gone */
 			decide(m, n);
 		else if (m->now >= n->newcomer_until && controller_was_stopped(m, n))
-			ping(m, n);
+			ping_again(m, n);
 		else if (m->now >= n->newcomer_until)
 			take_over(m, n,
 			          n->pinged ? "it does not answer, and another agent of the node has come"
