@@ -136,6 +136,23 @@ static void a_long_tail(void **state)
 	clear(&s);
 }
 
+/* Solves for steps that mix samples of these lengths. The caller clears *r. */
+static void solve_mixed(struct scene *s, const int *lengths, const double *shares, int count, struct hspmd_mixed_report *r)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_runtime_caps caps = hspmd_mixed_caps(NULL);
+	struct hspmd_solve_request request = {
+		.global_batch = 64, .seq_len = lengths[count - 1], .precision = HSPMD_PRECISION_BF16, .caps = &caps
+	};
+	*s = (struct scene){ .cluster = cluster_from(two_types), .model = model_from(llama_8b), .count = count };
+	for (int i = 0; i < count; i++)
+		s->shares[i] = (struct hspmd_step_share){ lengths[i], shares[i], facts_of(s->model, lengths[i]) };
+	s->plan = hspmd_solve(s->cluster, s->shares[count - 1].facts, NULL, &request, NULL, &err);
+	if (!s->plan || hspmd_search_mixed_plan(s->cluster, &request, s->shares, count, &s->plan, r, &err))
+		fail_msg("%s", err.text);
+	check_plan(s->plan, s->cluster, LAYERS);
+}
+
 /* Steps that mix the same two lengths: the plan for the longest samples gives way to pipelines for some of the lengths, which hold what
  * they are said to, and are divided among as the report says. */
 static void mixed_lengths(void **state)
@@ -143,15 +160,8 @@ static void mixed_lengths(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_mixed_report r;
-	struct scene s = { .cluster = cluster_from(two_types), .model = model_from(llama_8b), .count = 2 };
-	struct hspmd_runtime_caps caps = hspmd_mixed_caps(NULL);
-	struct hspmd_solve_request request = { .global_batch = 64, .seq_len = 32768, .precision = HSPMD_PRECISION_BF16, .caps = &caps };
-	for (int i = 0; i < 2; i++)
-		s.shares[i] = (struct hspmd_step_share){ i ? 32768 : 2048, i ? 1 : 16, facts_of(s.model, i ? 32768 : 2048) };
-	s.plan = hspmd_solve(s.cluster, s.shares[1].facts, NULL, &request, NULL, &err);
-	if (!s.plan || hspmd_search_mixed_plan(s.cluster, &request, s.shares, 2, &s.plan, &r, &err))
-		fail_msg("%s", err.text);
-	check_plan(s.plan, s.cluster, LAYERS);
+	struct scene s;
+	solve_mixed(&s, (const int[]){ 2048, 32768 }, (const double[]){ 16, 1 }, 2, &r);
 	assert_true(r.mixed_s == s.plan->predicted.step_s && r.mixed_s * 1.3 <= r.given_s);
 	assert_int_equal(r.pipeline_count, s.plan->pipeline_count);
 	bool takes_all = false, takes_short = false;
@@ -196,18 +206,9 @@ static void mixed_lengths(void **state)
 static void a_mixed_tail(void **state)
 {
 	(void)state;
-	static const int lengths[] = { 2048, 8192, 16384, 32768 }, samples[] = { 315, 30, 22, 10 };
-	struct hspmd_error err = { "" };
 	struct hspmd_mixed_report r;
-	struct scene s = { .cluster = cluster_from(two_types), .model = model_from(llama_8b), .count = 4 };
-	struct hspmd_runtime_caps caps = hspmd_mixed_caps(NULL);
-	struct hspmd_solve_request request = { .global_batch = 64, .seq_len = 32768, .precision = HSPMD_PRECISION_BF16, .caps = &caps };
-	for (int i = 0; i < 4; i++)
-		s.shares[i] = (struct hspmd_step_share){ lengths[i], samples[i], facts_of(s.model, lengths[i]) };
-	s.plan = hspmd_solve(s.cluster, s.shares[3].facts, NULL, &request, NULL, &err);
-	if (!s.plan || hspmd_search_mixed_plan(s.cluster, &request, s.shares, 4, &s.plan, &r, &err))
-		fail_msg("%s", err.text);
-	check_plan(s.plan, s.cluster, LAYERS);
+	struct scene s;
+	solve_mixed(&s, (const int[]){ 2048, 8192, 16384, 32768 }, (const double[]){ 315, 30, 22, 10 }, 4, &r);
 	assert_true(r.mixed_s <= 1.005 * 2.818);
 	hspmd_mixed_report_clear(&r);
 	clear(&s);
