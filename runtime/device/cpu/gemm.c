@@ -138,8 +138,8 @@ static void pack_a_block(real *restrict to, const real *restrict from, const str
 		pack_panel_a(to + row * depth, from + row * m->rows, m->rows, m->columns, depth, rows - row < MR ? rows - row : MR);
 }
 
-/* Returns true if the kernel reads rows of A where they are. Twelve rows take more registers for addresses than there are; and rows that are a
- * multiple of 8 KiB apart lie in so few sets of a cache that a block of them does not stay there. */
+/* Returns true if the kernel reads rows of A where they are. Twelve rows take more registers for addresses than there are; and rows that
+ * are a multiple of 8 KiB apart lie in so few sets of a cache that a block of them does not stay there. */
 static bool is_read_in_place(const struct matrix *m)
 {
 	return MR <= 6 && m->columns == 1 && m->rows * (int64_t)sizeof(real) % 8192 != 0;
