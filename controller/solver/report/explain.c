@@ -190,6 +190,14 @@ static int count_stages(const struct hspmd_plan *p, enum hspmd_recompute recompu
 	return count;
 }
 
+/* Bytes that a micro-batch in flight has of the stage, on a device and in the host's memory. */
+static double kept_bytes(const struct hspmd_costs *costs, const struct hspmd_stage *st, int micro_batch,
+                         const struct hspmd_layer_copies *copies)
+{
+	struct hspmd_memory m = hspmd_costs_memory(costs, st, 0, micro_batch, false, copies);
+	return m.in_flight + m.offloaded_activations;
+}
+
 /* Write what the stage saves by recomputation, for which time, and what its fullest device would need if it recomputed less. */
 static void write_gain(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p, int pipeline, int stage)
 {
@@ -203,13 +211,13 @@ static void write_gain(FILE *f, struct hspmd_costs *costs, const struct hspmd_pl
 		hspmd_plan_destroy(less);
 		return;
 	}
-	double kept = hspmd_costs_memory(costs, st, 0, micro_batch, false, &copies).in_flight;
+	double kept = kept_bytes(costs, st, micro_batch, &copies);
 	enum hspmd_recompute before = st->recompute;
 	st->recompute = HSPMD_RECOMPUTE_NONE;
-	double all = hspmd_costs_memory(costs, st, 0, micro_batch, false, &copies).in_flight;
+	double all = kept_bytes(costs, st, micro_batch, &copies);
 	if (!hspmd_costs_stage(costs, st, micro_batch, &without, NULL))
-		fprintf(f, "; that keeps %.3g GB of a micro-batch instead of %.3g and takes %.3g ms more of its %.3g", kept / 1e6,
-		        all / 1e6, 1e3 * (with.backward - without.backward), 1e3 * (with.forward + with.backward));
+		fprintf(f, "; that keeps %.3g GB of a micro-batch instead of %.3g and takes %.3g ms more of its %.3g", kept / 1e9,
+		        all / 1e9, 1e3 * (with.backward - without.backward), 1e3 * (with.forward + with.backward));
 	do
 		before--;
 	while (!(kinds & 1u << before));
