@@ -553,7 +553,7 @@ static void offload_is_chosen_where_memory_is_short(void **unused)
 		{ between, 1.001 * host[0][1], 0, 1 },
 		{ between, 0.999 * host[0][1], -1, -1 },
 		{ bytes[0][1] * 0.999, 64e9, 1, 0 },
-		{ bytes[1][1] * 1.02, 1.001 * host[1][1], 1, 1 },
+		{ (bytes[1][0] + bytes[1][1]) / 2, 1.001 * host[1][1], 1, 1 },
 		{ bytes[0][1] * 0.999, 2.9 * state, -1, -1 },
 		{ bytes[1][1] * 0.999, 64e9, -1, -1 },
 	};
@@ -631,6 +631,35 @@ static void check_offload(const struct hspmd_cluster *c, const struct hspmd_mode
 			}
 }
 
+/* The same of activations. */
+static void check_activations(const struct hspmd_cluster *c, const struct hspmd_model_facts *f, const struct hspmd_plan *p,
+                              const char *name)
+{
+	struct hspmd_error err = { "" };
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++) {
+				struct hspmd_plan *other = hspmd_plan_copy(p);
+				struct hspmd_stage *stage = &other->pipelines[i].stages[s];
+				struct hspmd_costs *costs = hspmd_costs_of_plan(c, f, NULL, HSPMD_PRECISION_BF16, p, &err);
+				bool offloads = stage->offload_activations;
+				stage->offload_activations = offloads ? 0 : HSPMD_OFFLOAD_ALL;
+				stage->recompute = (enum hspmd_recompute)k;
+				assert_non_null(costs);
+				if ((hspmd_recompute_kinds(f->recompute_sets) & 1u << k) && hspmd_plan_fits(costs, other)) {
+					if (offloads && k <= (int)p->pipelines[i].stages[s].recompute)
+						fail_msg("%s: stage %d of pipeline %d offloads activations for nothing", name, s, i);
+					assert_int_equal(hspmd_evaluate(c, f, NULL, HSPMD_PRECISION_BF16, other, NULL, &err), 0);
+					if (other->predicted.step_s < p->predicted.step_s * (1 - 1e-6))
+						fail_msg("%s: %g s, but %g s if stage %d of pipeline %d %s activations and recomputes %s",
+						         name, p->predicted.step_s, other->predicted.step_s, s, i,
+						         offloads ? "keeps" : "offloads", hspmd_recompute_names[k]);
+				}
+				hspmd_costs_destroy(costs);
+				hspmd_plan_destroy(other);
+			}
+}
+
 /* Each stage offloads or not as is best for it: where recomputation would take longer, and where nothing else fits. */
 static void stages_offload_one_by_one(void **unused)
 {
@@ -638,7 +667,7 @@ static void stages_offload_one_by_one(void **unused)
 	struct hspmd_error err = { "" };
 	struct hspmd_model *m = model_from(models[2]);
 	struct hspmd_model_facts *f = facts_of(m, 512);
-	int count[3] = { 0 }; /* plans in which no stage offloads, one of several, all */
+	int activations = 0, count[3] = { 0 }; /* plans in which no stage offloads, one of several, all */
 	for (int i = 0; i < 48; i++) {
 		char name[100];
 		double large = 2.4e9 + 0.3e9 * (i % 8), small = 1.9e9 + 0.1e9 * (i % 3), rate = i % 2 ? 20 : 0.2;
@@ -649,19 +678,24 @@ static void stages_offload_one_by_one(void **unused)
 			                         .precision = HSPMD_PRECISION_BF16 };
 		struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
 		snprintf(name, sizeof name, "%g and %g GB, %g GB/s, micro-batches of %d", large / 1e9, small / 1e9, rate, r.micro_batch);
-		if (p)
+		if (p) {
 			check_offload(c, f, p, name);
+			check_activations(c, f, p, name);
+		}
 		int offload = 0, stages = 0;
 		for (int q = 0; p && q < p->pipeline_count; q++)
-			for (int s = 0; s < p->pipelines[q].stage_count; s++, stages++)
+			for (int s = 0; s < p->pipelines[q].stage_count; s++, stages++) {
 				offload += p->pipelines[q].stages[s].offload;
+				activations += p->pipelines[q].stages[s].offload_activations;
+			}
 		if (p)
 			count[!offload ? 0 : offload == stages ? 2 : 1]++;
 		hspmd_plan_destroy(p);
 		hspmd_cluster_destroy(c);
 	}
-	print_message("%d plans offload nothing, %d one of two stages, %d all\n", count[0], count[1], count[2]);
-	assert_true(count[1] > 0 && count[2] > 0);
+	print_message("%d plans offload no optimizer, %d one of two stages, %d all; %d stages offload activations\n", count[0], count[1],
+	              count[2], activations);
+	assert_true(count[1] > 0 && count[2] > 0 && activations > 0);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
 }

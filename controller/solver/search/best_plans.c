@@ -105,6 +105,18 @@ void hspmd_stage_set_offload(struct hspmd_plan *p, int pipeline, int stage, enum
 		pipe->stages[s].offload = offload;
 }
 
+/* Stages that fit with their activations on their devices keep them there. */
+static void keep_activations(const struct hspmd_search *s, struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int k = 0; k < p->pipelines[i].stage_count; k++) {
+			int *offloads = &p->pipelines[i].stages[k].offload_activations, was = *offloads;
+			*offloads = 0;
+			if (was && !hspmd_stage_fits(s->costs, p, i, k))
+				*offloads = was;
+		}
+}
+
 void hspmd_plan_offload_least(const struct hspmd_search *s, struct hspmd_plan *p)
 {
 	for (int i = 0; i < p->pipeline_count; i++)
@@ -115,6 +127,7 @@ void hspmd_plan_offload_least(const struct hspmd_search *s, struct hspmd_plan *p
 			if (!hspmd_stage_fits(s->costs, p, i, k))
 				hspmd_stage_set_offload(p, i, k, HSPMD_OFFLOAD_OPTIMIZER);
 		}
+	keep_activations(s, p);
 }
 
 double hspmd_objective(const struct hspmd_search *s, const struct hspmd_plan *p, double step_s)

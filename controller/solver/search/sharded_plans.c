@@ -207,7 +207,7 @@ static int try_plan(struct hspmd_search *s, const struct copies *all, const stru
 	bool even = p && hspmd_plan_fits(s->costs, p);
 	int fits = !p ? -1 : even ? 1 : divide_by_memory(s, p);
 	if (fits > 0 && !(even && v->zero < 2)) { /* others have tried ZeRO-1 with equal parts */
-		if (v->offload)
+		if (v->offload || v->activations)
 			hspmd_plan_offload_least(s, p);
 		return offer(s, p, others) ? -1 : 1;
 	}
