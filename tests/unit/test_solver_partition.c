@@ -13,6 +13,7 @@
 #include "controller/solver/search/partition.h"
 #include "controller/solver/search/partition_memo.h"
 #include "controller/solver/search/shard_ratio.h"
+#include "controller/solver/sim/simulate.h"
 #include "tests/bench/solver/instances.h"
 
 /* ---- partitions */
@@ -58,6 +59,18 @@ static void expect_least_period(struct hspmd_submesh_tables *t, const struct hsp
 	assert_true(bound >= 0.99 * best);
 }
 
+/* A stage for each device that is alone in its node. */
+static struct hspmd_stage_sequence one_device_stages(const struct hspmd_submesh_tables *t)
+{
+	struct hspmd_stage_sequence sequence = { 0 };
+	for (int u = 0; u < t->submesh_count; u++) {
+		const struct hspmd_device_class *k = &t->device_classes->list[t->submeshes[u].device_class];
+		for (int n = 0; t->submeshes[u].tp == 1 && k->per_node == 1 && n < k->node_count && sequence.stages < t->layers; n++)
+			sequence.submesh[sequence.stages++] = (unsigned char)u;
+	}
+	return sequence;
+}
+
 /* On clusters of one-device nodes every boundary crosses nodes, so the period can be computed by hand. */
 static void splits_have_the_least_cycle(void **state)
 {
@@ -73,12 +86,7 @@ static void splits_have_the_least_cycle(void **state)
 		struct hspmd_device_classes *device_classes = hspmd_device_classes_new(in.cluster, allowed, &err);
 		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(c, device_classes, &caps, 1, HSPMD_DRAFT_OFFLOADS_NOTHING, &err);
 		assert_non_null(t);
-		struct hspmd_stage_sequence sequence = { 0 };
-		for (int u = 0; u < t->submesh_count; u++)
-			if (t->submeshes[u].tp == 1 && device_classes->list[t->submeshes[u].device_class].per_node == 1)
-				for (int n = 0;
-				     n < device_classes->list[t->submeshes[u].device_class].node_count && sequence.stages < t->layers; n++)
-					sequence.submesh[sequence.stages++] = (unsigned char)u;
+		struct hspmd_stage_sequence sequence = one_device_stages(t);
 		struct hspmd_pipeline_partition partition;
 		struct hspmd_layer_copies copies = { .pipelines = 1 };
 		int ends[HSPMD_STAGES_MAX];
@@ -100,6 +108,76 @@ static void splits_have_the_least_cycle(void **state)
 		instance_free(&in);
 	}
 	assert_true(compared > 20);
+}
+
+/* Seconds of m micro-batches under ZB-H1. */
+static double zb_h1_step(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence, const int *ends, int m)
+{
+	struct hspmd_sim_stage stages[HSPMD_STAGES_MAX] = { 0 };
+	struct hspmd_pipeline_sim result = { 0 };
+	for (int s = 0, first = 0; s < sequence->stages; first = ends[s++]) {
+		const struct hspmd_submesh *u = &t->submeshes[sequence->submesh[s]];
+		double forward = u->forward[ends[s]] - u->forward[first];
+		double passes = u->work[HSPMD_RECOMPUTE_NONE][ends[s]] - u->work[HSPMD_RECOMPUTE_NONE][first];
+		stages[s].forward = forward;
+		stages[s].backward = passes - forward;
+		stages[s].weight_grads = hspmd_sim_weight_grads(forward, passes - forward);
+		if (s > 0)
+			stages[s].send_backward = stages[s - 1].send_forward =
+			        hspmd_boundary_seconds(t, sequence->submesh[s - 1], sequence->submesh[s], false, 1, t->size_of[first - 1]) /
+			        2;
+	}
+	assert_int_equal(hspmd_simulate(stages, sequence->stages, m, HSPMD_SCHEDULE_ZB_H1, &result), 0);
+	return result.end;
+}
+
+#define STEADY 4000 /* micro-batches by which any pipeline has settled */
+#define SLOWER 20   /* links, by this factor, so that a transfer takes about as long as gradients of weights */
+
+/* Under ZB-H1 the period is what the simulation comes to, and the partition for which transfers hide is taken where it is faster than the
+ * one for which they do not: some of those are much faster. */
+static void transfers_hide_behind_gradients_of_weights(void **state)
+{
+	(void)state;
+	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
+	int compared = 0, faster = 0;
+	for (unsigned seed = 1; seed <= 200; seed++) {
+		struct hspmd_error err = { "" };
+		struct instance in;
+		bool allowed[3] = { true, true, true };
+		assert_int_equal(instance_new(seed, 6, 9, &in, &err), 0);
+		for (int l = 0; l < in.cluster->link_count; l++)
+			in.cluster->links[l].gbytes_per_s /= SLOWER;
+		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
+		struct hspmd_device_classes *device_classes = hspmd_device_classes_new(in.cluster, allowed, &err);
+		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(c, device_classes, &caps, 1, &err);
+		assert_non_null(t);
+		struct hspmd_stage_sequence sequence = one_device_stages(t);
+		struct hspmd_pipeline_partition with, without;
+		const struct hspmd_layer_copies copies = { .pipelines = 1 };
+		if (!in.tight && sequence.stages > 1) {
+			int ends[HSPMD_STAGES_MAX], ends_without[HSPMD_STAGES_MAX], few = HSPMD_FEW_MICRO_BATCHES * sequence.stages;
+			assert_true(hspmd_partition_layers(t, &sequence, &copies, STEADY, 1e-9, &without));
+			t->schedule = HSPMD_SCHEDULE_ZB_H1;
+			assert_true(hspmd_partition_layers(t, &sequence, &copies, STEADY, 1e-9, &with));
+			for (int s = 0; s < sequence.stages; s++) {
+				ends[s] = with.ends[s];
+				ends_without[s] = without.ends[s];
+			}
+			double later = zb_h1_step(t, &sequence, ends, 2 * STEADY) - zb_h1_step(t, &sequence, ends, STEADY);
+			assert_true(fabs(with.period_s - later / STEADY) <= 1e-3 * with.period_s);
+			double ours = zb_h1_step(t, &sequence, ends, few), other = zb_h1_step(t, &sequence, ends_without, few);
+			assert_true(ours <= other * (1 + 1e-9));
+			faster += ours < 0.98 * other;
+			compared++;
+		}
+		hspmd_submesh_tables_destroy(t);
+		hspmd_device_classes_destroy(device_classes);
+		hspmd_costs_destroy(c);
+		instance_free(&in);
+	}
+	print_message("%d compared, %d of them much faster\n", compared, faster);
+	assert_true(compared > 20 && faster > 3);
 }
 
 /* Every plan that the search makes of all devices respects the bound by which it prunes, and the bound is tight: a bound lower by a fifth
@@ -358,9 +436,13 @@ static void known_partitions_are_found(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(known_partitions_are_found), cmocka_unit_test(splits_have_the_least_cycle),
-		cmocka_unit_test(no_plan_beats_the_bound),    cmocka_unit_test(shares_are_optimal_in_whole_parts),
-		cmocka_unit_test(copies_take_alike),          cmocka_unit_test(unlike_devices_share_a_stage_as_well_as_can_be),
+		cmocka_unit_test(known_partitions_are_found),
+		cmocka_unit_test(splits_have_the_least_cycle),
+		cmocka_unit_test(transfers_hide_behind_gradients_of_weights),
+		cmocka_unit_test(no_plan_beats_the_bound),
+		cmocka_unit_test(shares_are_optimal_in_whole_parts),
+		cmocka_unit_test(copies_take_alike),
+		cmocka_unit_test(unlike_devices_share_a_stage_as_well_as_can_be),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans with many stages: a beam search (Lowerre 1976) over drafts, first from the numbers of pipelines that promise most, then from the
- * best plans. The layers and micro-batches of a draft's successors (beam_successors.c) are divided anew for both ways to place it, and it
- * is judged by the estimate (estimate.h), which takes a small part of the time of a simulation. The best ones are simulated, and the best
- * of those refined. */
+ * best plans. How good a number of pipelines is shows only after some steps, and the estimate misjudges it by a fifth: so a few steps are
+ * made from many, under either schedule, and more from the best of them.
+ *
+ * The layers and micro-batches of a draft's successors (beam_successors.c) are divided anew for both ways to place it, and it is judged by
+ * the estimate (estimate.h), which takes a small part of the time of a simulation. The best ones are simulated, and the best of those
+ * refined. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,15 +13,18 @@
 #include "common/alloc.h"
 #include "controller/solver/search/beam_search_internal.h"
 
-#define ROUNDS 3         /* each begins with the best plans of the round before */
-#define BASES 4          /* plans that a round begins with */
+#define ROUNDS 5         /* each begins with the best plans of the round before */
+#define BASES 8          /* plans that a round begins with */
 #define BEAM 24          /* drafts that are kept */
 #define SUCCESSORS 10    /* of a draft: those that are placed and timed */
-#define EXPANDED 16      /* drafts whose successors are made, per round */
-#define ORIGINS 16       /* numbers of pipelines from each of which a short search begins; */
+#define EXPANDED 24      /* drafts whose successors are made, per round */
+#define ORIGINS 24       /* numbers of pipelines from each of which a short search begins, per schedule; */
 #define ORIGINS_MAX 64   /* ... that are estimated; */
-#define FAR_BEHIND 1.2   /* ... not of those that are slower than the best one by this factor */
-#define EXPANDED_FIRST 5 /* drafts whose successors are made, from one such number */
+#define FAR_BEHIND 1.3   /* ... not of those that are slower than the best one by this factor */
+#define EXPANDED_FIRST 2 /* drafts whose successors are made, from one such number; */
+#define ORIGINS_GOOD 8   /* ... of the numbers that this shows to be best, */
+#define GOOD 1.1         /* ... and at most by this factor slower than the best plan, */
+#define EXPANDED_GOOD 6  /* ... so many more drafts' */
 #define BEHIND 1.02      /* successors are not made of drafts that are slower than the best one by this factor */
 #define REFINED 2        /* plans refined per round; */
 #define WORK_EACH 60     /* ... plans timed for each; */
@@ -127,8 +133,15 @@ static int next_of(const struct beam *b)
 	return -1;
 }
 
-/* Search from the drafts that are among the successors. */
-static int search(struct beam *b, int expanded)
+static void clear_placed(struct beam_list *l)
+{
+	for (int i = 0; i < l->count; i++)
+		hspmd_plan_destroy(l->drafts[i].plan);
+	l->count = 0;
+}
+
+/* Search from the drafts that are among the successors, and from those that are placed. */
+static int expand(struct beam *b, int expanded)
 {
 	int rc = place_all(b);
 	for (int n = 0, i; n < expanded && !rc && (i = next_of(b)) >= 0; n++) {
@@ -137,10 +150,6 @@ static int search(struct beam *b, int expanded)
 		hspmd_beam_expand(b, &base);
 		rc = b->short_of_memory ? -1 : place_all(b);
 	}
-	rc = rc ? rc : refine(b);
-	for (int i = 0; i < b->placed.count; i++)
-		hspmd_plan_destroy(b->placed.drafts[i].plan);
-	b->placed.count = 0;
 	return rc;
 }
 
@@ -198,6 +207,7 @@ static struct hspmd_beam_ground *find_ground(struct hspmd_search *s, const struc
 
 static void beam_free(struct beam *b)
 {
+	clear_placed(&b->placed);
 	free(b->successors.drafts);
 	free(b->placed.drafts);
 	free(b->seen);
@@ -257,25 +267,79 @@ static int by_seconds(const void *x, const void *y)
 	return a->seconds < b->seconds ? -1 : a->seconds > b->seconds;
 }
 
-/* Short searches from the most promising numbers of pipelines. */
-static int search_origins(struct hspmd_search *s, enum hspmd_schedule schedule)
+/* A number of pipelines, and what has been placed of the drafts that it leads to. */
+struct origin {
+	struct beam *of;
+	struct beam_list placed;
+};
+
+static int explore(struct origin *o, int expanded, bool refined)
 {
-	struct beam b;
-	struct beam_draft *origins = hspmd_calloc(ORIGINS_MAX, sizeof *origins);
-	int rc = origins ? beam_new(&b, s, schedule) : -1;
-	if (rc) {
-		free(origins);
-		return rc < 0 ? -1 : 0;
-	}
-	int count = find_origins(&b, origins);
-	qsort(origins, (size_t)count, sizeof *origins, by_seconds);
-	for (int i = 0; i < count && i < ORIGINS && !rc && origins[i].seconds < FAR_BEHIND * origins[0].seconds; i++) {
-		hspmd_beam_consider(&b, &origins[i]);
-		rc = search(&b, EXPANDED_FIRST);
-	}
-	free(origins);
-	beam_free(&b);
+	struct beam *b = o->of;
+	struct beam_list own = b->placed;
+	b->placed = o->placed;
+	int rc = expand(b, expanded);
+	rc = rc || !refined ? rc : refine(b);
+	o->placed = b->placed;
+	b->placed = own;
 	return rc;
+}
+
+/* Explore the numbers of pipelines that promise most under the beam's schedule, and add them to the origins. */
+static int explore_origins(struct beam *b, struct origin *origins, int *count)
+{
+	struct beam_draft *drafts = hspmd_calloc(ORIGINS_MAX, sizeof *drafts);
+	int found = drafts ? find_origins(b, drafts) : 0, rc = drafts ? 0 : -1;
+	if (found)
+		qsort(drafts, (size_t)found, sizeof *drafts, by_seconds);
+	for (int i = 0; i < found && i < ORIGINS && !rc && drafts[i].seconds < FAR_BEHIND * drafts[0].seconds; i++) {
+		struct origin *o = &origins[*count];
+		*o = (struct origin){ b, { .most = BEAM, .drafts = hspmd_calloc(BEAM, sizeof *o->placed.drafts) } };
+		if (!o->placed.drafts) {
+			rc = -1;
+			break;
+		}
+		(*count)++;
+		hspmd_beam_consider(b, &drafts[i]);
+		rc = explore(o, EXPANDED_FIRST, false);
+	}
+	free(drafts);
+	return rc;
+}
+
+static double best_of(const struct origin *o)
+{
+	return o->placed.count ? o->placed.drafts[0].objective : INFINITY;
+}
+
+static int by_best(const void *x, const void *y)
+{
+	double a = best_of(x), b = best_of(y);
+	return a < b ? -1 : a > b;
+}
+
+/* Short searches from the most promising numbers of pipelines. */
+static int search_origins(struct hspmd_search *s)
+{
+	static const enum hspmd_schedule schedules[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_ZB_H1 };
+	struct beam beams[2];
+	struct origin *origins = hspmd_calloc((size_t)2 * ORIGINS, sizeof *origins);
+	int rc = origins ? 0 : -1, used = 0, count = 0;
+	for (int i = 0; i < 2 && !rc; i++)
+		if (s->caps.schedules & 1u << schedules[i] && !(rc = beam_new(&beams[used], s, schedules[i])))
+			rc = explore_origins(&beams[used++], origins, &count);
+	if (count)
+		qsort(origins, (size_t)count, sizeof *origins, by_best);
+	for (int i = 0; i < count && i < ORIGINS_GOOD && !rc && best_of(&origins[i]) < GOOD * s->best_plans.list[0].objective; i++)
+		rc = explore(&origins[i], EXPANDED_GOOD, true);
+	for (int i = 0; i < count; i++) {
+		clear_placed(&origins[i].placed);
+		free(origins[i].placed.drafts);
+	}
+	while (used)
+		beam_free(&beams[--used]);
+	free(origins);
+	return rc < 0 ? -1 : 0;
 }
 
 static int search_round(struct hspmd_search *s)
@@ -285,18 +349,15 @@ static int search_round(struct hspmd_search *s)
 	if (rc)
 		return rc < 0 ? -1 : 0;
 	begin(&b);
-	rc = search(&b, EXPANDED);
+	rc = expand(&b, EXPANDED);
+	rc = rc ? rc : refine(&b);
 	beam_free(&b);
 	return rc;
 }
 
 int hspmd_beam_search(struct hspmd_search *s)
 {
-	static const enum hspmd_schedule schedules[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_ZB_H1 };
-	int rc = 0;
-	for (int i = 0; i < 2 && !rc && s->best_plans.count; i++)
-		if (s->caps.schedules & 1u << schedules[i])
-			rc = search_origins(s, schedules[i]);
+	int rc = s->best_plans.count ? search_origins(s) : 0;
 	for (int round = 0; round < ROUNDS && !rc && s->best_plans.count && !hspmd_search_is_over(s); round++) {
 		double before = s->best_plans.list[0].objective;
 		rc = search_round(s);

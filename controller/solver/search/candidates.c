@@ -21,8 +21,7 @@
 #define ORDERS_ALL 120      /* orders of one multiset that are tried if all sequences are */
 #define ORDERS_EVEN 12      /* orders tried in even distributions of one or two device classes */
 #define ORDERS_MANY 4       /* and of more device classes */
-#define ROUGHLY 2e-3        /* relative precision of a candidate's period; */
-#define FITS_ROUGHLY 0.1    /* ... if it only matters whether there is one */
+#define ROUGHLY 2e-3        /* relative precision of a candidate's period */
 #define BOUND_ROUNDING 1e-9
 #define FRONT 8          /* candidates kept among those with the same devices */
 #define CHOICES 64       /* choices of one degree per device class of a set */
@@ -469,10 +468,9 @@ static int by_waste(const void *x, const void *y)
 /* Returns true if the candidate's sequence can hold the model under ZB-H1 too, which needs more memory than the others. */
 static bool fits_zb_h1(const struct builder *b, const struct hspmd_pipeline_candidate *c)
 {
-	struct hspmd_pipeline_partition x;
 	enum hspmd_schedule own = b->t->schedule;
 	b->t->schedule = HSPMD_SCHEDULE_ZB_H1;
-	bool fits = hspmd_partition_layers(b->t, &c->partition.sequence, &c->copies, b->max_micro_batches, FITS_ROUGHLY, &x);
+	bool fits = hspmd_partition_fits(b->t, &c->partition.sequence, &c->copies, b->max_micro_batches);
 	b->t->schedule = own;
 	return fits;
 }

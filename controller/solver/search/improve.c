@@ -6,6 +6,16 @@
 
 #define WORK_MAX 400000 /* most stages timed while refining, ... */
 #define WORK_MIN 100    /* ... or so many plans of the best plan's size, if that is more */
+#define BEFORE_BEAM 4   /* plans that are refined if a beam search follows, besides the best one of each number of pipelines */
+
+/* Returns true if a better plan than the i-th has as many pipelines. */
+static bool is_like_better(const struct hspmd_best_plans *best, int i)
+{
+	for (int k = 0; k < i; k++)
+		if (best->list[k].plan->pipeline_count == best->list[i].plan->pipeline_count)
+			return true;
+	return false;
+}
 
 int hspmd_refine_plans(struct hspmd_search *s)
 {
@@ -18,6 +28,8 @@ int hspmd_refine_plans(struct hspmd_search *s)
 	for (int i = 0; i <= most && !rc; i++) {
 		const struct hspmd_plan *p = i == most ? s->start : s->best_plans.list[i].plan;
 		if (!p || !most || (i < most && s->best_plans.list[i].refined))
+			continue;
+		if (stages > HSPMD_RESHAPED_STAGES && i >= BEFORE_BEAM && i < most && is_like_better(&s->best_plans, i))
 			continue;
 		rc = (copies[count] = hspmd_plan_copy(p)) ? 0 : -1;
 		count += !rc;

@@ -5,19 +5,22 @@
  * layers). With few micro-batches the slowest stage alone does not decide: hspmd_partition_rebalance searches for the partition with the
  * shortest simulated step.
  *
- * A stage's cost is its passes and all four transfers of a micro-batch, one after another, as the simulator has them. Consecutive stages
+ * A stage's cost is its passes and all four transfers of a micro-batch, one after another, as the simulator has them; but under ZB-H1 the
+ * transfers with the stage before it pass while it computes gradients of weights, and only what they take longer counts. Consecutive stages
  * of one device class share nodes as far as these have devices; a transfer that leaves the node queues with those of the other pipelines
  * that fit into the same node. */
 #include "controller/solver/search/partition.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/sim/simulate.h"
 
 #define PARTITIONS_ALL 300 /* up to so many partitions, all are tried */
 #define BOUND_PRECISION 5e-3
-#define WIDEN 1.02 /* first bound tried, as a factor over the least conceivable one */
+#define WIDEN 1.02      /* first bound tried, as a factor over the least conceivable one */
+#define UNBOUNDED 1e300 /* only memory limits the stages */
 
 struct problem {
 	struct hspmd_submesh_tables *t;
@@ -31,6 +34,7 @@ struct problem {
 	double host_bytes[HSPMD_SUBMESHES_MAX];               /* bytes of the host's memory that must be free per weight */
 	double end_bytes;                                     /* additional bytes per weight at the step's end */
 	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* seconds of transfers into the stage, by activation size */
+	bool hides;                                           /* transfers hide behind gradients of weights */
 	bool *limited; /* set if memory does not suffice for some layers in the way of the least work */
 };
 
@@ -126,12 +130,13 @@ static double work(const struct problem *p, int s, int a, int b, int way)
 /* Seconds of a micro-batch on stage s with layers [a, b), whether they fit or not. */
 static double period(const struct problem *p, int s, int a, int b, int way)
 {
-	double seconds = work(p, s, a, b, way);
-	if (s > 0)
-		seconds += border(p, s, a - 1);
-	if (s < p->sequence->stages - 1)
-		seconds += border(p, s + 1, b - 1);
-	return seconds;
+	double passes = work(p, s, a, b, way), before = s > 0 ? border(p, s, a - 1) : 0;
+	if (p->hides && before > 0) {
+		const double *forward = p->t->submeshes[p->sequence->submesh[s]].forward;
+		double own = forward[b] - forward[a];
+		before = larger(before - hspmd_sim_weight_grads(own, passes - own), 0);
+	}
+	return passes + before + (s < p->sequence->stages - 1 ? border(p, s + 1, b - 1) : 0);
 }
 
 /* The same; INFINITY if they do not fit. */
@@ -141,12 +146,29 @@ static double cost(const struct problem *p, int s, int a, int b, int *way)
 	return *way < 0 ? INFINITY : period(p, s, a, b, *way);
 }
 
+/* How far each stage gets by a bound, as far as that is known. Higher bounds get as far or farther. */
+struct reach {
+	int stages;
+	short ends[HSPMD_STAGES_MAX];
+};
+
+/* By the highest bound tried that is not met, and the least one that is. */
+struct range {
+	struct reach low, high;
+};
+
 /* The most layers, [a, end) with end from `low` to `high`, that stage s may have by the bound if it has the memory. */
-static int most_in_time(const struct problem *p, double bound, int s, int a, int low, int high)
+static int most_in_time(const struct problem *p, double bound, const struct range *known, int s, int a, int low, int high)
 {
+	int least = s < known->low.stages ? known->low.ends[s] : low, most = s < known->high.stages ? known->high.ends[s] : high;
+	int way = p->t->submeshes[p->sequence->submesh[s]].ways[0];
+	if (least > low && least <= high && period(p, s, a, least, way) <= bound)
+		low = least;
+	if (most >= low && most < high && period(p, s, a, most + 1, way) > bound)
+		high = most;
 	while (low < high) {
 		int middle = (low + high + 1) / 2;
-		if (period(p, s, a, middle, p->t->submeshes[p->sequence->submesh[s]].ways[0]) <= bound)
+		if (period(p, s, a, middle, way) <= bound)
 			low = middle;
 		else
 			high = middle - 1;
@@ -154,11 +176,14 @@ static int most_in_time(const struct problem *p, double bound, int s, int a, int
 	return low;
 }
 
-/* Give every stage as many layers as the bound allows. Returns the slowest stage's cost, or INFINITY if the last layer is not reached. */
-static double fill(const struct problem *p, double bound, struct hspmd_pipeline_partition *out)
+/* Give every stage as many layers as the bound allows. Returns the slowest stage's cost, or INFINITY if the last layer is not reached.
+ * *reach: how far the stages got. */
+static double fill(const struct problem *p, double bound, const struct range *known, struct reach *reach,
+                   struct hspmd_pipeline_partition *out)
 {
 	int layers = p->t->layers, stages = p->sequence->stages, at = 0;
 	double slowest = 0;
+	reach->stages = 0;
 	for (int s = 0; s < stages; s++) {
 		int low = at + 1, high = layers - (stages - 1 - s), way;
 		if (s == stages - 1)
@@ -166,7 +191,7 @@ static double fill(const struct problem *p, double bound, struct hspmd_pipeline_
 		if (period(p, s, at, low, p->t->submeshes[p->sequence->submesh[s]].ways[0]) > bound)
 			return INFINITY;
 		/* Mostly memory suffices for as many layers as time does. */
-		high = most_in_time(p, bound, s, at, low, high);
+		high = most_in_time(p, bound, known, s, at, low, high);
 		double seconds = cost(p, s, at, high, &way);
 		if (seconds <= bound) {
 			low = high;
@@ -189,7 +214,7 @@ static double fill(const struct problem *p, double bound, struct hspmd_pipeline_
 			}
 		}
 		slowest = fmax(slowest, seconds);
-		out->ends[s] = (short)low;
+		out->ends[s] = reach->ends[reach->stages++] = (short)low;
 		at = low;
 	}
 	return slowest;
@@ -221,6 +246,7 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 	p->t = t;
 	p->sequence = sequence;
 	p->limited = limited;
+	p->hides = false;
 	for (int i = 0; i < t->submesh_count; i++) {
 		const struct hspmd_device_type *type =
 		        &t->costs->cluster->types[t->device_classes->list[t->submeshes[i].device_class].type];
@@ -257,8 +283,8 @@ static double through(const struct problem *p, const struct hspmd_pipeline_parti
 	return seconds;
 }
 
-/* Fill in period_s and fill_drain_s, the latter by simulation if m micro-batches are few, otherwise its upper bound. Returns false if the
- * partition does not fit. */
+/* Fill in period_s and fill_drain_s, the latter by simulation if m micro-batches are few or the schedule is ZB-H1, otherwise its upper
+ * bound. Returns false if the partition does not fit. */
 static bool finish(const struct problem *p, int max_micro_batches, int m, struct hspmd_pipeline_partition *out)
 {
 	int few = HSPMD_FEW_MICRO_BATCHES * p->sequence->stages;
@@ -268,11 +294,8 @@ static bool finish(const struct problem *p, int max_micro_batches, int m, struct
 	out->period_s = 0;
 	for (int s = 0, a = 0, way; s < p->sequence->stages; a = out->ends[s++])
 		out->period_s = fmax(out->period_s, cost(p, s, a, out->ends[s], &way));
-	if (p->t->schedule == HSPMD_SCHEDULE_ZB_H1) {
-		/* Weight gradients fill the time of messages and of waiting for neighbours; there is no simple sum for either. */
+	if (p->t->schedule == HSPMD_SCHEDULE_ZB_H1) /* there is no simple sum */
 		m = m < few ? m : few;
-		out->period_s = m > 1 ? (step(p, out, m) - step(p, out, m / 2)) / (m - m / 2) : out->period_s;
-	}
 	out->fill_drain_s = m <= few ? step(p, out, m) - (m - 1) * out->period_s : through(p, out);
 	return !isinf(out->fill_drain_s);
 }
@@ -307,30 +330,52 @@ double hspmd_partition_least_period(const struct hspmd_submesh_tables *t, const 
 	return low;
 }
 
-bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
-                            const struct hspmd_layer_copies *copies, int max_micro_batches, double precision,
-                            struct hspmd_pipeline_partition *out)
+/* Least seconds of the transfers into a stage, of any layer's activation. */
+static double least_border(const struct problem *p, int s)
 {
-	struct problem p;
+	double least = INFINITY;
+	for (int size = 0; size < p->t->size_count; size++)
+		least = fmin(least, p->boundary_s[s][size]);
+	return least;
+}
+
+/* No partition has a slowest stage that is faster. By the rates of submesh.c a stage's part of a pass through all layers is at most its
+ * rate times what its period leaves to passes; all parts together are the whole. */
+static double least_slowest(const struct problem *p)
+{
+	double rates = 0, parts = 1;
+	for (int s = 0; s < p->sequence->stages; s++) {
+		double rate = p->t->submeshes[p->sequence->submesh[s]].rate;
+		rates += rate;
+		parts += rate * (s > 0 && !p->hides ? least_border(p, s) : 0);
+		parts += rate * (s < p->sequence->stages - 1 ? least_border(p, s + 1) : 0);
+	}
+	return parts / rates;
+}
+
+/* Find the partition whose slowest stage is as fast as possible. high: that stage's seconds in *out; INFINITY: *out is not filled in yet.
+ * Returns false if there is no partition. */
+static bool search_bounds(const struct problem *p, double high, double precision, struct hspmd_pipeline_partition *out)
+{
 	struct hspmd_pipeline_partition now;
-	double rates = 0, high = INFINITY;
-	if (sequence->stages > t->layers)
+	struct range known;
+	struct reach reach;
+	double low = least_slowest(p);
+	known.low.stages = known.high.stages = 0;
+	if (isinf(low))
 		return false;
-	for (int s = 0; s < sequence->stages; s++)
-		rates += t->submeshes[sequence->submesh[s]].rate;
-	out->limited = false;
-	prepare(&p, t, sequence, copies, max_micro_batches, &out->limited);
 	/* Widen the bound from below until it is met, the last time without a bound; then narrow it. */
-	double low = 1 / rates;
 	for (double factor = WIDEN; isinf(high); factor *= factor) {
-		double bound = factor < 1e3 ? low * factor : 1e300;
-		high = fill(&p, bound, out);
-		if (isinf(high) && bound == 1e300)
+		double bound = factor < 1e3 ? low * factor : UNBOUNDED;
+		high = fill(p, bound, &known, &reach, out);
+		if (isinf(high) && bound == UNBOUNDED)
 			return false;
+		*(isinf(high) ? &known.low : &known.high) = reach;
 		low = isinf(high) ? bound : low;
 	}
 	while (high - low > precision * high) {
-		double middle = (low + high) / 2, reached = fill(&p, middle, &now);
+		double middle = (low + high) / 2, reached = fill(p, middle, &known, &reach, &now);
+		*(isinf(reached) ? &known.low : &known.high) = reach;
 		if (isinf(reached)) {
 			low = middle;
 		} else {
@@ -339,7 +384,62 @@ bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_s
 			*out = now;
 		}
 	}
-	return finish(&p, max_micro_batches, max_micro_batches, out);
+	return true;
+}
+
+/* Seconds of the pipeline's step, if its micro-batches are not many. */
+static double short_step(const struct hspmd_pipeline_partition *x)
+{
+	int few = HSPMD_FEW_MICRO_BATCHES * x->sequence.stages;
+	return x->fill_drain_s + ((x->max_micro_batches < few ? x->max_micro_batches : few) - 1) * x->period_s;
+}
+
+/* Under ZB-H1 a period that is as short as can be may come with a long fill and drain, or with several stages that wait for one another. So
+ * *out, for which no transfer was hidden, is only replaced by a partition that is faster with few micro-batches. */
+static bool hide_transfers(struct problem *p, int max_micro_batches, double precision, struct hspmd_pipeline_partition *out)
+{
+	p->hides = true;
+	bool fits = finish(p, max_micro_batches, max_micro_batches, out);
+	struct hspmd_pipeline_partition other = *out;
+	if (!search_bounds(p, out->period_s, precision, &other) ||
+	    !memcmp(other.ends, out->ends, (size_t)p->sequence->stages * sizeof *other.ends))
+		return fits;
+	if (finish(p, max_micro_batches, max_micro_batches, &other) && (!fits || short_step(&other) < short_step(out))) {
+		other.limited = out->limited;
+		*out = other;
+		fits = true;
+	}
+	return fits;
+}
+
+bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
+                            const struct hspmd_layer_copies *copies, int max_micro_batches, double precision,
+                            struct hspmd_pipeline_partition *out)
+{
+	struct problem p;
+	if (sequence->stages > t->layers)
+		return false;
+	out->limited = false;
+	prepare(&p, t, sequence, copies, max_micro_batches, &out->limited);
+	if (!search_bounds(&p, INFINITY, precision, out))
+		return false;
+	return t->schedule == HSPMD_SCHEDULE_ZB_H1 && sequence->stages > 1 ? hide_transfers(&p, max_micro_batches, precision, out)
+	                                                                   : finish(&p, max_micro_batches, max_micro_batches, out);
+}
+
+bool hspmd_partition_fits(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
+                          const struct hspmd_layer_copies *copies, int max_micro_batches)
+{
+	struct problem p;
+	struct hspmd_pipeline_partition any;
+	struct range none;
+	struct reach reach;
+	bool limited = false;
+	if (sequence->stages > t->layers)
+		return false;
+	none.low.stages = none.high.stages = 0;
+	prepare(&p, t, sequence, copies, max_micro_batches, &limited);
+	return !isinf(fill(&p, UNBOUNDED, &none, &reach, &any));
 }
 
 /* Move boundary s by `by` layers, if that leaves both stages some layers and they fit. Returns false if not. */
@@ -434,6 +534,7 @@ void hspmd_partition_rebalance(struct hspmd_submesh_tables *t, const struct hspm
 	int max_micro_batches = partition->max_micro_batches;
 	bool limited = partition->limited;
 	prepare(&p, t, &sequence, copies, max_micro_batches, &limited);
+	p.hides = t->schedule == HSPMD_SCHEDULE_ZB_H1;
 	double best = step(&p, partition, m);
 	if (splits(t->layers, sequence.stages) <= PARTITIONS_ALL)
 		enumerate(&p, 0, 0, 0, m, &now, &best, partition);

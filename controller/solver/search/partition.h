@@ -31,6 +31,10 @@ bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_s
                             const struct hspmd_layer_copies *copies, int max_micro_batches, double precision,
                             struct hspmd_pipeline_partition *out);
 
+/* Returns true if the sequence can hold the model. */
+bool hspmd_partition_fits(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
+                          const struct hspmd_layer_copies *copies, int max_micro_batches);
+
 /* No stage of any partition over the sequence, whatever memory is needed and messages take, lets a pipeline run micro-batches in less than
  * this many seconds each. */
 double hspmd_partition_least_period(const struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence);

@@ -216,12 +216,13 @@ static int search_trials(struct hspmd_search *s, struct trial *trials, int count
 	return rc;
 }
 
-/* Search all micro-batches, with plans that offload this. */
-static int search_all(struct hspmd_search *s, enum hspmd_draft_offload offload, struct hspmd_error *err)
+/* Search all micro-batches of `least` to `most` samples that are allowed, with plans that offload this. */
+static int search_all(struct hspmd_search *s, int least, int most, enum hspmd_draft_offload offload, struct hspmd_error *err)
 {
 	struct trial trials[MICRO_BATCHES_MAX];
 	int count = 0, rc = 0, batch = s->request->global_batch;
-	for (int mb = 1; mb <= batch && mb <= HSPMD_MICRO_BATCH_MAX && count < MICRO_BATCHES_MAX && !rc; mb++) {
+	most = most < HSPMD_MICRO_BATCH_MAX ? most : HSPMD_MICRO_BATCH_MAX;
+	for (int mb = least; mb <= batch && mb <= most && count < MICRO_BATCHES_MAX && !rc; mb++) {
 		if (batch % mb || (s->request->micro_batch && mb != s->request->micro_batch) || batch / mb > HSPMD_PARTS_MAX)
 			continue;
 		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, mb, offload, err);
@@ -243,19 +244,19 @@ static int search_all(struct hspmd_search *s, enum hspmd_draft_offload offload, 
 	return rc;
 }
 
-/* Draft and improve once more, with stages of at most so many devices and these schedules, and without drafts that cannot beat what has
- * been found. */
+/* Draft and improve once more, with micro-batches of the best plan's size or up to twice as large, stages of at most so many devices and
+ * these schedules, and without drafts that cannot beat what has been found. */
 static int search_from(struct hspmd_search *s, int width, unsigned schedules, struct hspmd_error *err)
 {
-	int widest = s->widest;
+	int widest = s->widest, micro_batch = s->best_plans.list[0].plan->micro_batch;
 	unsigned allowed = s->caps.schedules;
 	bool done = (allowed & schedules) == allowed && width >= widest; /* the first search was the same */
-	if (!(allowed & schedules) || done || hspmd_search_is_over(s))
+	if (!(allowed & schedules) || done || s->request->global_batch % micro_batch || hspmd_search_is_over(s))
 		return 0;
 	s->warm_start_count = s->warm_start_any = 0;
 	s->widest = width < widest ? width : widest;
 	s->caps.schedules = allowed & schedules;
-	int rc = search_all(s, HSPMD_DRAFT_OFFLOADS_NOTHING, err);
+	int rc = search_all(s, micro_batch, 2 * micro_batch, HSPMD_DRAFT_OFFLOADS_NOTHING, err);
 	if (!rc && hspmd_refine_plans(s))
 		rc = hspmd_fail_memory(err, "refining a plan");
 	s->widest = widest;
@@ -281,11 +282,11 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 {
 	if (s->request->repair)
 		return hspmd_repair(s) ? hspmd_fail_memory(err, "repairing a plan") : 0;
-	int rc = search_all(s, HSPMD_DRAFT_OFFLOADS_NOTHING, err);
+	int rc = search_all(s, 1, HSPMD_MICRO_BATCH_MAX, HSPMD_DRAFT_OFFLOADS_NOTHING, err);
 	if (!rc && (!s->best_plans.count || s->memory_bound) && hspmd_search_can_offload(s) && !hspmd_search_is_over(s))
-		rc = search_all(s, HSPMD_DRAFT_OFFLOADS_ALL, err);
+		rc = search_all(s, 1, HSPMD_MICRO_BATCH_MAX, HSPMD_DRAFT_OFFLOADS_ALL, err);
 	if (!rc && !s->best_plans.count && hspmd_search_can_offload(s) && !hspmd_search_is_over(s)) /* the hosts have too little for all */
-		rc = search_all(s, HSPMD_DRAFT_OFFLOADS_ACTIVATIONS, err);
+		rc = search_all(s, 1, HSPMD_MICRO_BATCH_MAX, HSPMD_DRAFT_OFFLOADS_ACTIVATIONS, err);
 	if (!rc && !s->best_plans.count && hspmd_offer_sharded_plans(s))
 		rc = hspmd_fail_memory(err, "searching for a plan");
 	if (!rc && hspmd_refine_plans(s))
