@@ -150,7 +150,7 @@ static void transfers_hide_behind_gradients_of_weights(void **state)
 			in.cluster->links[l].gbytes_per_s /= SLOWER;
 		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
 		struct hspmd_device_classes *device_classes = hspmd_device_classes_new(in.cluster, allowed, &err);
-		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(c, device_classes, &caps, 1, &err);
+		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(c, device_classes, &caps, 1, HSPMD_DRAFT_OFFLOADS_NOTHING, &err);
 		assert_non_null(t);
 		struct hspmd_stage_sequence sequence = one_device_stages(t);
 		struct hspmd_pipeline_partition with, without;

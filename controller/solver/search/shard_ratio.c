@@ -43,7 +43,9 @@ static bool is_guess(const struct sharding *x, int which, double share)
 
 static double bytes(const struct sharding *x, int which, double share)
 {
-	x->s->shard_ratio[which] = share;
+	int others = x->s->device_count - 1;
+	for (int i = 0; i <= others; i++)
+		x->s->shard_ratio[i] = i == which ? share : (1 - share) / others; /* a ratio is of a whole */
 	return hspmd_plan_memory(x->c, x->p, x->pipeline, x->stage, which);
 }
 
