@@ -21,7 +21,7 @@ struct hspmd_runtime_caps {
 	unsigned recompute;       /* set of 1 << enum hspmd_recompute; of lists of operators, those that there are for the model */
 	unsigned schedules;       /* set of 1 << enum hspmd_schedule */
 	int max_zero_stage;       /* 0 to 3 */
-	bool offload;             /* a stage may have the optimizer's state in its hosts' memory */
+	bool offload;             /* a stage may have the optimizer's state and activations in its hosts' memory */
 };
 
 /* What hspmd's own runtime supports. */
