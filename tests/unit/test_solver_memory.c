@@ -395,7 +395,9 @@ static void compare_on(const char *kind, enum run run)
 				if (!is_compared(p, d, first + (unsigned)i))
 					continue;
 				account(run, m, f, p, c, d, &here, &there);
-				bool close = here <= (1 + CLOSE) * there && here >= (1 - CLOSE) * there;
+				/* How much of what interleaved plans gather ahead falls into gaps differs from model to model. */
+				double above = p->virtual_stages > 1 && p->zero_stage > 2 && !p->no_prefetch ? 2 * CLOSE : CLOSE;
+				bool close = here <= (1 + above) * there && here >= (1 - CLOSE) * there;
 				if (!close)
 					printf("%s, model %u, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n",
 					       kind, k, plans[i].name, p->predicted.devices[d], here / 1e6, there / 1e6,

@@ -494,6 +494,8 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 		passes *= HSPMD_PLAN_GAPS;
 	if (c->facts && copies.turn && pipe->stages[stage].offload_activations)
 		passes *= HSPMD_PLAN_GAPS_AHEAD;
+	if (c->facts && copies.turn && p->virtual_stages > 1)
+		passes *= HSPMD_PLAN_GAPS_INTERLEAVED;
 	if (chunks != &one)
 		free(chunks);
 	return hspmd_device_bytes(c, type, state + workspace + fmax(passes, end));
