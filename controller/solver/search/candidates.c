@@ -17,7 +17,7 @@
 #include "common/alloc.h"
 #include "controller/solver/search/search_internal.h"
 
-#define SEQUENCES_ALL 20000 /* up to so many sequences, all are tried */
+#define SEQUENCES_ALL 5000 /* up to so many sequences, all are tried */
 #define ORDERS_ALL 120      /* orders of one multiset that are tried if all sequences are */
 #define ORDERS_EVEN 12      /* orders tried in even distributions of one or two device classes */
 #define ORDERS_MANY 4       /* and of more device classes */
