@@ -47,7 +47,8 @@ int hspmd_simulate_pipeline(const struct hspmd_plan *p, int pipeline, const stru
 /* gradient_sync.c: fill sync_start and sync_end of every stage from `end`. Returns 0, or -1 with err. */
 int hspmd_time_gradient_sync(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
 
-/* plan_memory.c: bytes that device `which` of a stage (interleaved: of the first chunk) needs under this plan. Returns INFINITY if memory runs out. */
+/* plan_memory.c: bytes that device `which` of a stage (interleaved: of the first chunk) needs under this plan. Returns INFINITY if memory
+ * runs out. */
 double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which);
 /* Bytes that it has in the host's memory. INFINITY if memory runs out. */
 struct hspmd_host_bytes {
