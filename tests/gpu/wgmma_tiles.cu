@@ -273,9 +273,10 @@ static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(GROUP_THREADS
 		pin(c);
 		release_stage(b + 1, true);
 	}
+	int first = rank * ROWS + (int)threadIdx.x / WARP * 16;
 	for (int j = 0; j < PAIR_COLUMNS / 8; j++)
 		for (int i = 0; i < 4; i++)
-			out[(rank * ROWS + (int)threadIdx.x / WARP * 16 + fragment_row(i)) * PAIR_COLUMNS + j * 8 + fragment_column(i)] = c[j][i];
+			out[(first + fragment_row(i)) * PAIR_COLUMNS + j * 8 + fragment_column(i)] = c[j][i];
 	pair_wait();
 }
 

@@ -17,19 +17,11 @@ static bool is_like_better(const struct hspmd_best_plans *best, int i)
 	return false;
 }
 
-static long stages_of(const struct hspmd_plan *p)
-{
-	long stages = 0;
-	for (int i = 0; i < p->pipeline_count; i++)
-		stages += p->pipelines[i].stage_count;
-	return stages;
-}
-
 int hspmd_refine_plans(struct hspmd_search *s)
 {
 	struct hspmd_plan *copies[HSPMD_BEST_PLANS + 1];
 	int most = s->best_plans.count < HSPMD_BEST_PLANS ? s->best_plans.count : HSPMD_BEST_PLANS, count = 0, rc = 0;
-	long stages = most ? stages_of(s->best_plans.list[0].plan) : 0, budget = WORK_MAX;
+	long stages = most ? hspmd_stage_count(s->best_plans.list[0].plan) : 0, budget = WORK_MAX;
 	budget = budget > WORK_MIN * stages ? budget : WORK_MIN * stages;
 	for (int i = 0; i <= most && !rc; i++) {
 		const struct hspmd_plan *p = i == most ? s->start : s->best_plans.list[i].plan;
@@ -52,7 +44,7 @@ int hspmd_refine_plans(struct hspmd_search *s)
 /* The last plan that was reshaped may have come to the end of the work that is allowed for all while changes still helped it. */
 static int refine_best(struct hspmd_search *s)
 {
-	long stages = s->best_plans.count ? stages_of(s->best_plans.list[0].plan) : 0, budget = WORK_MIN * stages;
+	long stages = s->best_plans.count ? hspmd_stage_count(s->best_plans.list[0].plan) : 0, budget = WORK_MIN * stages;
 	if (!stages || stages > HSPMD_RESHAPED_STAGES || hspmd_search_is_over(s))
 		return 0;
 	struct hspmd_plan *copy = hspmd_plan_copy(s->best_plans.list[0].plan);

@@ -31,6 +31,14 @@ struct local_search {
 	bool offload; /* some device could */
 };
 
+int hspmd_stage_count(const struct hspmd_plan *p)
+{
+	int stages = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		stages += p->pipelines[i].stage_count;
+	return stages;
+}
+
 bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b)
 {
 	if (a->stage_count != b->stage_count || a->micro_batch != b->micro_batch)
@@ -409,14 +417,11 @@ static bool try_swaps(struct local_search *r)
 int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budget)
 {
 	struct local_search r = { .s = s, .p = p, .budget = *budget, .offload = hspmd_search_can_offload(s) };
-	size_t stages = 0;
 	if (p->zero_stage > 1) /* most moves would put its pipelines out of step */
 		return hspmd_best_plans_offer(s, p, NULL);
-	for (int i = 0; i < p->pipeline_count; i++)
-		stages += (size_t)p->pipelines[i].stage_count;
 	r.group = hspmd_calloc((size_t)p->pipeline_count, sizeof *r.group);
 	r.ends = hspmd_calloc((size_t)p->pipeline_count, sizeof *r.ends);
-	r.ways = hspmd_calloc(stages, sizeof *r.ways);
+	r.ways = hspmd_calloc((size_t)hspmd_stage_count(p), sizeof *r.ways);
 	if (!r.group || !r.ends || !r.ways) {
 		free(r.group);
 		free(r.ends);

@@ -30,14 +30,6 @@ struct reshape {
 	long budget; /* stages that may still be timed */
 };
 
-static int stages_of(const struct hspmd_plan *p)
-{
-	int stages = 0;
-	for (int i = 0; i < p->pipeline_count; i++)
-		stages += p->pipelines[i].stage_count;
-	return stages;
-}
-
 static bool go_on(const struct reshape *r)
 {
 	return r->budget > 0 && !hspmd_search_is_over(r->s);
@@ -46,7 +38,7 @@ static bool go_on(const struct reshape *r)
 /* Refine a changed plan and offer it to the best plans; takes ownership of the plan. Returns 0, or -1 if memory runs out. */
 static int judge(struct reshape *r, struct hspmd_plan *p)
 {
-	long most = (long)WORK_EACH * stages_of(p), left = most;
+	long most = (long)WORK_EACH * hspmd_stage_count(p), left = most;
 	int rc = hspmd_local_search(r->s, p, &left);
 	r->budget -= most - left;
 	return rc;
@@ -332,7 +324,7 @@ static int reshape_best(struct reshape *r)
 		rc = (bases[i] = hspmd_plan_copy(r->s->best_plans.list[i].plan)) ? rc : -1;
 	for (int i = 0; i < count && !rc && go_on(r); i++) {
 		r->base = bases[i];
-		if (stages_of(bases[i]) <= STAGES_FEW && bases[i]->schedule != HSPMD_SCHEDULE_INTERLEAVED)
+		if (hspmd_stage_count(bases[i]) <= STAGES_FEW && bases[i]->schedule != HSPMD_SCHEDULE_INTERLEAVED)
 			rc = reshape_plan(r);
 	}
 	for (int i = 0; i < count; i++)

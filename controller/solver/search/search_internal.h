@@ -164,6 +164,7 @@ int hspmd_reshape_plans(struct hspmd_search *s);
 /* local_search.c: refine a plan until *budget (number of stages timed) is used up, then offer it to the best plans; takes ownership of
  * the plan. Returns 0, or -1 if memory runs out. */
 int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budget);
+int hspmd_stage_count(const struct hspmd_plan *p); /* of all pipelines */
 /* Returns true if both pipelines have the same layers on devices of the same device classes, and the same micro-batches. */
 bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b);
 /* interleaved_plans.c: interleave the best plans, and refine those that come near the best plan. Returns 0, or -1 if memory runs out. */
