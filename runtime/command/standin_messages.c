@@ -75,7 +75,7 @@ static int reserve_port(struct standin *s, struct hspmd_error *err)
 	socklen_t size = sizeof a;
 	release_port(s);
 	s->port_socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (s->port_socket < 0 || hspmd_tcp_bind(s->port_socket, (struct sockaddr *)&a, sizeof a) ||
+	if (s->port_socket < 0 || hspmd_tcp_bind_apart(s->port_socket, (struct sockaddr *)&a, sizeof a) ||
 	    getsockname(s->port_socket, (struct sockaddr *)&a, &size))
 		return hspmd_tcp_fail_bind(err, "finding a port for the ranks");
 	return ntohs(a.sin_port);

@@ -8,16 +8,19 @@
 
 #include <cmocka.h>
 #include <dlfcn.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/tcp.h"
 #include "runtime/comm/socket_address.h"
 #include "runtime/comm/socket_connection.h"
 #include "runtime/comm/transport.h"
@@ -538,6 +541,40 @@ static void test_ports(void **state)
 	unsetenv("HSPMD_PORTS");
 }
 
+static int bound_port(int fd)
+{
+	struct sockaddr_in a;
+	socklen_t size = sizeof a;
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
+	return ntohs(a.sin_port);
+}
+
+/* A port that a process reserves for another one is none that an outgoing connection may get in between. */
+static void test_ports_apart(void **state)
+{
+	(void)state;
+	int low, high, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	const struct sockaddr_in any = { .sin_family = AF_INET };
+	assert_true(hspmd_tcp_ports_apart(32768, 60999, &low, &high));
+	assert_int_equal(low, 61000);
+	assert_int_equal(high, 65535);
+	assert_true(hspmd_tcp_ports_apart(20000, 65500, &low, &high));
+	assert_int_equal(low, 12000);
+	assert_int_equal(high, 19999);
+	assert_false(hspmd_tcp_ports_apart(9000, 65500, &low, &high));
+	FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+	int from = 1, to = 65535;
+	if (f && fscanf(f, "%d %d", &from, &to) != 2)
+		from = 1;
+	if (f)
+		fclose(f);
+	assert_int_equal(hspmd_tcp_bind_apart(fd, (const struct sockaddr *)&any, sizeof any), 0);
+	assert_in_range(bound_port(fd), 1, 65535);
+	if (hspmd_tcp_ports_apart(from, to, &low, &high))
+		assert_in_range(bound_port(fd), low, high);
+	close(fd);
+}
+
 static void test_find(void **state)
 {
 	(void)state;
@@ -551,12 +588,19 @@ int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_find),        cmocka_unit_test(test_traffic),
-		cmocka_unit_test(test_sum),         cmocka_unit_test(test_deadline),
-		cmocka_unit_test(test_abort),       cmocka_unit_test(test_wrong_size),
-		cmocka_unit_test(test_kill_socket), cmocka_unit_test(test_kill_ucx),
-		cmocka_unit_test(test_strangers),   cmocka_unit_test(test_dead_connection),
-		cmocka_unit_test(test_ports),       cmocka_unit_test(test_silent_strangers),
+		cmocka_unit_test(test_find),
+		cmocka_unit_test(test_traffic),
+		cmocka_unit_test(test_sum),
+		cmocka_unit_test(test_deadline),
+		cmocka_unit_test(test_abort),
+		cmocka_unit_test(test_wrong_size),
+		cmocka_unit_test(test_kill_socket),
+		cmocka_unit_test(test_kill_ucx),
+		cmocka_unit_test(test_strangers),
+		cmocka_unit_test(test_dead_connection),
+		cmocka_unit_test(test_ports),
+		cmocka_unit_test(test_ports_apart),
+		cmocka_unit_test(test_silent_strangers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
