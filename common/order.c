@@ -15,6 +15,12 @@ int hspmd_int_order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+int hspmd_double_order(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
 void hspmd_sort_if_needed(void *list, size_t count, size_t size, int (*order)(const void *, const void *))
 {
 	const char *at = list;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "policies/decision_state_internal.h"
 
 /* ---- limits */
@@ -206,12 +207,6 @@ static int shrink_donors(struct decision_state *k, const struct donor *donors, i
 
 /* ---- EASY backfill (Lifka, JSSPP'95), as in Slurm: after the first job that cannot start, only jobs start that do not delay it */
 
-static int by_time(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return x < y ? -1 : x > y;
-}
-
 /* Computes when the blocked job can start: once enough nodes of rigid jobs are free, in addition to the `there` nodes that are available
  * now. */
 static int reserve(struct decision_state *k, int pending, int there)
@@ -224,7 +219,7 @@ static int reserve(struct decision_state *k, int pending, int there)
 	for (int i = 0; i < k->s->node_count; i++)
 		if (k->s->nodes[i].state == HSPMD_SNAPSHOT_BUSY && p->usable[k->s->nodes[i].class])
 			ends[n++] = k->s->nodes[i].free_s;
-	qsort(ends, (size_t)n, sizeof *ends, by_time);
+	qsort(ends, (size_t)n, sizeof *ends, hspmd_double_order);
 	k->blocked = pending;
 	k->start_s = lacking <= n ? ends[lacking - 1] : INFINITY;
 	k->extra = there - p->nodes;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/order.h"
 #include "policies/sim_internal.h"
 
 static int count_idle(const struct sim *s, const struct sim_job *j)
@@ -61,12 +62,6 @@ static void preempt_for(struct sim *s, const struct sim_job *j)
 	}
 }
 
-static int by_time(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return x < y ? -1 : x > y;
-}
-
 static double ends(const struct sim *s, const struct sim_job *j, const struct sim_node *n)
 {
 	const struct sim_job *v = n->job >= 0 ? &s->jobs[n->job] : NULL;
@@ -82,7 +77,7 @@ static double shadow_time(const struct sim *s, const struct sim_job *j, int idle
 	for (int i = 0; i < s->node_count; i++)
 		if (s->nodes[i].up && s->nodes[i].job != SIM_IDLE && sim_fits(s, j, s->nodes[i].class))
 			s->ends[n++] = ends(s, j, &s->nodes[i]);
-	qsort(s->ends, (size_t)n, sizeof *s->ends, by_time);
+	qsort(s->ends, (size_t)n, sizeof *s->ends, hspmd_double_order);
 	int lacking = j->t->nodes - idle;
 	if (lacking > n)
 		return INFINITY;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "controller/core/controller_internal.h"
 
 #define SAMPLES_MIN 2     /* per device and window */
@@ -106,16 +107,10 @@ static void fill_comparisons(const struct bound_plan *l, struct comparison *comp
 	}
 }
 
-static int by_size(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return x < y ? -1 : x > y;
-}
-
 /* Of an even number of values, the lower or the upper of the two in the middle. Sorts them. */
 static double median(double *value, int count, bool upper)
 {
-	qsort(value, (size_t)count, sizeof *value, by_size);
+	qsort(value, (size_t)count, sizeof *value, hspmd_double_order);
 	return value[(count - !upper) / 2];
 }
 

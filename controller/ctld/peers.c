@@ -9,6 +9,7 @@
 
 #include "common/alloc.h"
 #include "common/json.h"
+#include "common/order.h"
 
 #define CLAIM 2      /* a claim of more than so many times what is accepted is logged */
 #define SLACK 1.05   /* a claim may exceed the measurement by this factor: noise */
@@ -291,12 +292,6 @@ static double rate_per_node(const struct ctld_peer *p)
 	return most;
 }
 
-static int by_size(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return x < y ? -1 : x > y;
-}
-
 void ctld_peers_compare(struct ctld_peers *p)
 {
 	double *rates = hspmd_calloc((size_t)p->count, sizeof *rates);
@@ -307,7 +302,7 @@ void ctld_peers_compare(struct ctld_peers *p)
 			rates[n++] = rate;
 	}
 	if (n)
-		qsort(rates, (size_t)n, sizeof *rates, by_size);
+		qsort(rates, (size_t)n, sizeof *rates, hspmd_double_order);
 	double most = n ? SCALE_MOST * rates[(n - 1) / 2] : INFINITY;
 	for (int i = 0; i < p->count; i++) {
 		double rate = rate_per_node(&p->peers[i]);

@@ -6,6 +6,7 @@
 
 #include "common/alloc.h"
 #include "common/json.h"
+#include "common/order.h"
 
 int ctld_quote_read(struct ctld_quote_request *request, json_t *message, struct hspmd_error *err)
 {
@@ -60,12 +61,6 @@ static int jobs_before(const struct hspmd_slurm_view *v, const struct ctld_peer 
 	return n;
 }
 
-static int by_price(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return x < y ? -1 : x > y;
-}
-
 /* Adds up the prices of the cheapest request->nodes nodes that the job could get; of all, if there are fewer. */
 static int cheapest(const struct hspmd_slurm_view *v, const struct ctld_quote_request *request, double *price, struct hspmd_error *err)
 {
@@ -79,7 +74,7 @@ static int cheapest(const struct hspmd_slurm_view *v, const struct ctld_quote_re
 	for (int i = 0; i < v->node_count; i++)
 		if (request->partition ? ctld_fits(v, &job, i) : ctld_request_fits(&job, &v->nodes[i]))
 			prices[n++] = ctld_price(v->nodes[i].features);
-	qsort(prices, (size_t)n, sizeof *prices, by_price);
+	qsort(prices, (size_t)n, sizeof *prices, hspmd_double_order);
 	for (int i = 0; i < n && i < request->nodes; i++)
 		*price += prices[i];
 	free(prices);

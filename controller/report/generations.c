@@ -6,12 +6,7 @@
 
 #include "common/alloc.h"
 #include "common/json.h"
-
-static int by_size(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
+#include "common/order.h"
 
 /* The first step is left out if there are others: buffers are made and caches filled in it. */
 static double median(const struct report_step *steps, size_t count, double *room)
@@ -20,7 +15,7 @@ static double median(const struct report_step *steps, size_t count, double *room
 	for (size_t i = count > 1; i < count; i++)
 		if (steps[i].values[REPORT_STEP_S] > 0)
 			room[n++] = steps[i].values[REPORT_STEP_S];
-	qsort(room, n, sizeof *room, by_size);
+	qsort(room, n, sizeof *room, hspmd_double_order);
 	return n ? (room[(n - 1) / 2] + room[n / 2]) / 2 : NAN;
 }
 

@@ -14,7 +14,6 @@
 #include "controller/run/scaling.h"
 
 #define SCALING_LIMIT_S 1.0 /* to solve for one size */
-#define SETTLED_STEPS 5     /* the first steps after a change are slow: rates count from the fifth on */
 #define GROW_TIMEOUT_S 120
 #define CLASSES_MAX 32
 
@@ -33,8 +32,9 @@ struct run_ctld_session {
 	run_ctld_on_risk *risk;
 	void *context;
 	/* what is reported to hspmdctld */
-	int nodes, steps;
-	double rate, pause_s;
+	int nodes;
+	struct run_rate rate;
+	double pause_s;
 	int64_t step;
 	struct run_figures figures;
 	double curve[RUN_SCALING_MAX];
@@ -149,10 +149,9 @@ static void send_state(struct run_ctld_session *s)
 	for (int i = 0; relative_speed && i < s->class_count; i++)
 		if (*s->classes[i].node)
 			json_object_set_new(relative_speed, s->classes[i].node, json_real(s->classes[i].relative_speed));
-	bool settled = s->steps >= SETTLED_STEPS;
 	json_t *state = json_pack("{s:i, s:i, s:s, s:i, s:f, s:f, s:I, s:o, s:o}", "min_nodes", s->job->elastic.min_nodes, "max_nodes",
 	                          s->job->elastic.max_nodes, "policy", s->job->elastic.policy, "nodes", s->nodes, "tokens_per_s",
-	                          settled ? s->rate : 0.0, "pause_s", s->pause_s, "step", (json_int_t)s->step, "curve", curve,
+	                          run_rate_median(&s->rate), "pause_s", s->pause_s, "step", (json_int_t)s->step, "curve", curve,
 	                          CTLD_KEY_RELATIVE_SPEED, relative_speed);
 	if (state && json_array_size(s->members))
 		json_object_set(state, "members", s->members);
@@ -233,10 +232,9 @@ void run_ctld_session_metrics_line(struct run_ctld_session *s, const json_t *lin
 	run_figures_metrics_line(&s->figures, line);
 	if (event && !strcmp(event, "resize")) {
 		s->pause_s = json_number_value(json_object_get(line, "pause_s"));
-		s->steps = 0;
+		run_rate_restart(&s->rate);
 	} else if (step_s > 0) {
-		double rate = json_number_value(json_object_get(line, "tokens")) / step_s;
-		s->rate = ++s->steps <= SETTLED_STEPS ? rate : 0.9 * s->rate + 0.1 * rate;
+		run_rate_step(&s->rate, json_number_value(json_object_get(line, "tokens")) / step_s);
 		s->nodes = (int)json_integer_value(json_object_get(line, "nodes"));
 		s->step = json_integer_value(json_object_get(line, "step"));
 	}

@@ -2,9 +2,11 @@
 #include "controller/run/figures.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/json.h"
+#include "common/order.h"
 
 void run_figures_init(struct run_figures *f)
 {
@@ -82,4 +84,27 @@ json_t *run_figures_json(const struct run_figures *f)
 	                      "lost_device_s", f->lost_device_s);
 	int bad = !o || (isfinite(f->loss) && json_object_set_new(o, "loss", json_real(f->loss)));
 	return hspmd_json_unless_failed(bad, o);
+}
+
+void run_rate_restart(struct run_rate *r)
+{
+	r->steps = 0;
+}
+
+void run_rate_step(struct run_rate *r, double tokens_per_s)
+{
+	if (r->steps == 2 * RUN_RATE_STEPS)
+		r->steps = RUN_RATE_STEPS;
+	r->rates[r->steps++ % RUN_RATE_STEPS] = tokens_per_s;
+}
+
+double run_rate_median(const struct run_rate *r)
+{
+	double sorted[RUN_RATE_STEPS];
+	int count = r->steps < RUN_RATE_STEPS ? r->steps : RUN_RATE_STEPS;
+	if (count < RUN_RATE_LEAST)
+		return 0;
+	memcpy(sorted, r->rates, sizeof sorted);
+	qsort(sorted, (size_t)count, sizeof *sorted, hspmd_double_order);
+	return sorted[count / 2];
 }

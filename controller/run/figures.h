@@ -33,4 +33,20 @@ void run_figures_event(struct run_figures *f, const json_t *event);
 /* New reference; NULL: out of memory. */
 json_t *run_figures_json(const struct run_figures *f);
 
+/* ---- the rate on the present nodes */
+
+#define RUN_RATE_STEPS 15 /* the last so many steps count ... */
+#define RUN_RATE_LEAST 9  /* ... once there are so many: the first after a change are slow */
+
+/* hspmdctld remembers it for this number of nodes, and may never see the job on as many again: a few slow steps must not decide. */
+struct run_rate {
+	double rates[RUN_RATE_STEPS]; /* tokens per second of the last steps */
+	int steps;                    /* since the nodes changed */
+};
+
+void run_rate_restart(struct run_rate *r); /* the nodes have changed */
+void run_rate_step(struct run_rate *r, double tokens_per_s);
+/* The median of the last steps; 0: not known yet. */
+double run_rate_median(const struct run_rate *r);
+
 #endif

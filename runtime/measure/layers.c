@@ -6,6 +6,7 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "common/order.h"
 #include "runtime/exec/execute.h"
 #include "runtime/measure/measure.h"
 #include "runtime/model/own.h"
@@ -53,15 +54,9 @@ struct hspmd_trial {
 	double *steps; /* seconds of the measured ones: [count][kind][time] */
 };
 
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return x < y ? -1 : x > y;
-}
-
 double hspmd_middle_mean(double *values, int count)
 {
-	qsort(values, (size_t)count, sizeof *values, by_value);
+	qsort(values, (size_t)count, sizeof *values, hspmd_double_order);
 	int first = (count + 1) / 4, end = count - first;
 	double sum = 0;
 	for (int i = first; i < end; i++)

@@ -83,12 +83,35 @@ static void test_what_is_not_told(void **state)
 	json_decref(o);
 }
 
+/* The first steps after a change, and those beside a checkpoint, are slow: the job says nothing yet, and then not of those. */
+static void test_few_slow_steps_do_not_decide(void **state)
+{
+	struct run_rate r = { .steps = 0 };
+	(void)state;
+	for (int i = 0; i < RUN_RATE_LEAST; i++) {
+		assert_float_equal(run_rate_median(&r), 0, 0);
+		run_rate_step(&r, i < 3 ? 5 : 100 + i % 2);
+	}
+	assert_float_equal(run_rate_median(&r), 100, 0);
+	run_rate_step(&r, 1);
+	assert_float_equal(run_rate_median(&r), 100, 0);
+	for (int i = 0; i < 3 * RUN_RATE_STEPS; i++)
+		run_rate_step(&r, 200);
+	assert_float_equal(run_rate_median(&r), 200, 0);
+	for (int i = 0; i < RUN_RATE_STEPS / 2 + 1; i++)
+		run_rate_step(&r, 80);
+	assert_float_equal(run_rate_median(&r), 80, 0); /* a lasting change shows */
+	run_rate_restart(&r);
+	assert_float_equal(run_rate_median(&r), 0, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_lost_steps_are_not_trained),
 		cmocka_unit_test(test_steps_lost_before),
 		cmocka_unit_test(test_what_is_not_told),
+		cmocka_unit_test(test_few_slow_steps_do_not_decide),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

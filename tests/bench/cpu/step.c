@@ -21,6 +21,7 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "common/order.h"
 #include "runtime/device/random.h"
 #include "runtime/model/model.h"
 #include "runtime/op/op.h"
@@ -238,12 +239,6 @@ static int train(struct measurement *m, const char *layout, int threads, int ste
 	return rc;
 }
 
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
 static int measure(const struct bench_case *c, const char *layout, int threads, int steps)
 {
 	const int warm = steps ? 2 : 0;
@@ -256,7 +251,7 @@ static int measure(const struct bench_case *c, const char *layout, int threads, 
 		printf("{\"peer\": \"hspmd\", \"case\": \"%s\", \"layout\": \"%s\", \"peak_gib\": %.2f, \"tflop_token\": %.6g}\n", c->name,
 		       layout, m.bytes / (1 << 30), m.work);
 	} else {
-		qsort(m.seconds + warm, (size_t)steps, sizeof *m.seconds, ascending);
+		qsort(m.seconds + warm, (size_t)steps, sizeof *m.seconds, hspmd_double_order);
 		double median = m.seconds[warm + steps / 2];
 		printf("{\"peer\": \"hspmd\", \"case\": \"%s\", \"layout\": \"%s\", \"threads\": %d, \"step_s\": %.4f, \"least_s\": %.4f, "
 		       "\"tokens_s\": %.0f, "
