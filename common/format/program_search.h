@@ -19,12 +19,18 @@ struct hspmd_program_cost {
 };
 void hspmd_program_cost_clear(struct hspmd_program_cost *c);
 
+/* How much is searched; 0: all. */
+struct hspmd_program_limits {
+	double seconds; /* after which a search gives up */
+	double step_s;  /* programs that take as long for a step, or longer, are not wanted */
+};
+
 struct hspmd_program_search {
-	/* plan: of one stage, with `synthesis`. If it has no program, finds the fastest one and sets plan->program; gives up after
-	 * limit_s seconds (0: never). Fills *cost, which the caller clears. 0, or -1 and err: there is none. Blocks; may be called from
-	 * any thread, but from one at a time. */
-	int (*find)(const void *context, const struct hspmd_cluster *cluster, struct hspmd_plan *plan, double limit_s,
-	            struct hspmd_program_cost *cost, struct hspmd_error *err);
+	/* plan: of one stage, with `synthesis`. If it has no program, finds the fastest one of those that are wanted, by the sum of its
+	 * operators, messages and sums of gradients, and sets plan->program. Fills *cost, which the caller clears. 0; 1: none is wanted;
+	 * -1 and err: there is none. Blocks; may be called from any thread, but from one at a time. */
+	int (*find)(const void *context, const struct hspmd_cluster *cluster, struct hspmd_plan *plan,
+	            const struct hspmd_program_limits *limits, struct hspmd_program_cost *cost, struct hspmd_error *err);
 	const void *context;
 };
 

@@ -270,12 +270,13 @@ static int solve_mixed(const struct plan_options *o, struct plan_inputs *in, str
 static int solve(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	const struct hspmd_plan_task task = task_of(in);
+	const struct hspmd_program_limits limits = { .seconds = o->time_limit };
 	if (in->plan && in->model && hspmd_plan_check_programs(in->cluster, &task, in->plan, CHECK_LIMIT_S, err))
 		return hspmd_error_prefix(err, "%s", o->evaluate);
 	if (mixes(o, in))
 		return solve_mixed(o, in, report, err);
 	if (in->plan && in->plan->synthesis && in->model)
-		return hspmd_evaluate_program(in->cluster, in->facts, &in->programs, in->precision, in->plan, o->time_limit, report, err);
+		return hspmd_evaluate_program(in->cluster, in->facts, &in->programs, in->precision, in->plan, &limits, report, err);
 	if (in->plan)
 		return hspmd_evaluate(in->cluster, in->facts, in->profile, in->precision, in->plan, report, err);
 	struct hspmd_solve_request request = request_of(o, in);
@@ -288,7 +289,9 @@ static int solve(const struct plan_options *o, struct plan_inputs *in, struct hs
 /* What the search for a program found, and why. */
 static int explain_program(const struct plan_inputs *in, const struct hspmd_solve_report *report, struct hspmd_error *err)
 {
-	if (!in->plan->synthesis && report->program_s > 0)
+	if (!in->plan->synthesis && isinf(report->program_s))
+		printf("Dividing every operator in a way of its own would not be faster.\n");
+	else if (!in->plan->synthesis && report->program_s > 0)
 		printf("Dividing every operator in a way of its own would take %.4g s a step, which is not worth it.\n", report->program_s);
 	if (!in->plan->synthesis)
 		return 0;

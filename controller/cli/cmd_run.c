@@ -175,9 +175,10 @@ static int complete_plan(const struct run_config *c, struct hspmd_plan *plan, co
 {
 	struct hspmd_graph_source source = hspmd_graph_source_job(c->model, c->job);
 	const struct hspmd_program_search programs = { hspmd_program_find, &source };
+	const struct hspmd_program_limits unlimited = { 0 };
 	if (!plan->synthesis || plan->program)
 		return 0;
-	int status = hspmd_evaluate_program(cluster, c->facts, &programs, c->job->precision, plan, 0, NULL, err);
+	int status = hspmd_evaluate_program(cluster, c->facts, &programs, c->job->precision, plan, &unlimited, NULL, err);
 	return status ? hspmd_error_prefix(err, "%s", c->first_plan_name) : 0;
 }
 

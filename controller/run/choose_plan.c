@@ -25,9 +25,10 @@ static double current_plan_step_s(const struct run_planning *o, const json_t *no
 	struct hspmd_plan *p = json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->layers, &err) : NULL;
 	enum hspmd_precision precision = o->job->precision;
 	struct hspmd_mixed_report mixed = { 0 };
+	const struct hspmd_program_limits limits = { .seconds = o->limit_s };
 	int status = !p             ? -1
 	             : mixes(o)     ? hspmd_evaluate_mixed(c, precision, o->shares, o->share_count, p, &mixed, &err)
-	             : p->synthesis ? hspmd_evaluate_program(c, o->facts, o->programs, precision, p, o->limit_s, NULL, &err)
+	             : p->synthesis ? hspmd_evaluate_program(c, o->facts, o->programs, precision, p, &limits, NULL, &err)
 	                            : hspmd_evaluate(c, o->facts, NULL, precision, p, NULL, &err);
 	double step_s = status ? 0 : p->predicted.step_s;
 	hspmd_mixed_report_clear(&mixed);

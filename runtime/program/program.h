@@ -254,8 +254,9 @@ char *hspmd_program_explain_stage(const struct hspmd_graph_source *source, const
 
 /* The `find` of struct hspmd_program_search (common/format/program_search.h); its context is a struct hspmd_graph_source. */
 struct hspmd_program_cost;
-int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *cluster, struct hspmd_plan *plan, double limit_s,
-                       struct hspmd_program_cost *cost, struct hspmd_error *err);
+struct hspmd_program_limits;
+int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *cluster, struct hspmd_plan *plan,
+                       const struct hspmd_program_limits *limits, struct hspmd_program_cost *cost, struct hspmd_error *err);
 
 /* ---- for the passes that build a program (build_program.c calls them; program.c has the functions that they share) */
 /* Returns true if the slot is an input or an output of the instruction. */

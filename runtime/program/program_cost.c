@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
-#include "common/clock.h"
 #include "common/format/program_search.h"
 #include "common/json.h"
 #include "runtime/program/pipelines.h"
@@ -91,8 +90,8 @@ static int note_busy(json_t *program, const double *busy_s, int devices)
 	return bad | json_object_set_new(program, "busy_s", all);
 }
 
-int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *cluster, struct hspmd_plan *plan, double limit_s,
-                       struct hspmd_program_cost *cost, struct hspmd_error *err)
+int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *cluster, struct hspmd_plan *plan,
+                       const struct hspmd_program_limits *limits, struct hspmd_program_cost *cost, struct hspmd_error *err)
 {
 	const struct hspmd_graph_source *source = graph_source;
 	bool bf16 = hspmd_pipelines_are_bf16(source, plan, cluster);
@@ -105,8 +104,9 @@ int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *clu
 		                             .bytes = hspmd_calloc(n, sizeof(double)) };
 	if (!cost->busy_s || !cost->parameters || !cost->bytes)
 		return hspmd_fail_memory(err, "predicting a program");
-	if (hspmd_stage_program_find(source, plan, cluster, &how, limit_s > 0 ? hspmd_now() + limit_s : 0, &f, err))
-		return -1;
+	int rc = hspmd_stage_program_find(source, plan, cluster, &how, limits, &f, err);
+	if (rc)
+		return rc;
 	json_t *program = hspmd_stage_program_save(&f, err);
 	int status = program && !hspmd_synthesis_apply(f.synthesis, f.graph, err) ? measure(f.graph, &stage, cost, err) : -1;
 	if (!status && note_busy(program, cost->busy_s, stage.device_count))
@@ -120,14 +120,15 @@ int hspmd_program_find(const void *graph_source, const struct hspmd_cluster *clu
 char *hspmd_program_explain_stage(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                   const struct hspmd_cluster *cluster, struct hspmd_error *err)
 {
+	const struct hspmd_program_limits unlimited = { 0 };
 	bool bf16 = hspmd_pipelines_are_bf16(source, plan, cluster);
 	struct hspmd_model_build_options how = hspmd_pipeline_options(source, plan, cluster, 0, bf16);
 	struct hspmd_stage_program found = { 0 };
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
-	int status =
-	        f ? hspmd_stage_program_find(source, plan, cluster, &how, 0, &found, err) : hspmd_fail_memory(err, "explaining a program");
+	int status = f ? hspmd_stage_program_find(source, plan, cluster, &how, &unlimited, &found, err)
+	               : hspmd_fail_memory(err, "explaining a program");
 	if (!status)
 		status = hspmd_synthesis_explain(found.synthesis, f, err);
 	hspmd_stage_program_clear(&found);

@@ -3,6 +3,7 @@
 #ifndef HSPMD_PROGRAM_STAGE_PROGRAM_H
 #define HSPMD_PROGRAM_STAGE_PROGRAM_H
 
+#include "common/format/program_search.h"
 #include "runtime/program/program.h"
 #include "runtime/synthesis/synthesis.h"
 
@@ -18,10 +19,10 @@ struct hspmd_stage_program {
 struct hspmd_synthesis_stage hspmd_stage_program_stage(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                                                        const struct hspmd_cluster *cluster, bool bf16);
 /* Takes the plan's program, or if it has none finds the fastest. how: of the pipeline; how many parts the vocabulary has is chosen here.
- * until_s: hspmd_now() after which no search goes on; 0: never. Fills *p. 0, or -1 and err. */
+ * Fills *p. 0; 1: none is wanted; -1 and err. */
 int hspmd_stage_program_find(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
-                             const struct hspmd_model_build_options *how, double until_s, struct hspmd_stage_program *p,
-                             struct hspmd_error *err);
+                             const struct hspmd_model_build_options *how, const struct hspmd_program_limits *limits,
+                             struct hspmd_stage_program *p, struct hspmd_error *err);
 /* As plan->program; a new reference. NULL and err: memory. */
 json_t *hspmd_stage_program_save(const struct hspmd_stage_program *p, struct hspmd_error *err);
 void hspmd_stage_program_clear(struct hspmd_stage_program *p);

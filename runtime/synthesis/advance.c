@@ -75,7 +75,7 @@ static double add_seconds(struct hspmd_synthesis *s, int tensor, int layout)
 		hspmd_op_view_of(s->g, op, &view);
 		t->add_seconds[layout] = hspmd_synthesis_op_seconds(&s->stage, s->rate, s->memory_rate, &view, hspmd_op_types[op->opcode],
 		                                                    (const struct hspmd_annotation *const[]){ a, a },
-		                                                    (const struct hspmd_annotation *const[]){ a }, NULL);
+		                                                    (const struct hspmd_annotation *const[]){ a }, NULL, NULL);
 	}
 	return t->add_seconds[layout];
 }

@@ -6,6 +6,7 @@
 #include "common/alloc.h"
 #include "runtime/synthesis/synthesis_internal.h"
 
+#define SHARES_MARGIN 1.03 /* for messages, which may get shorter under other shares, too */
 #define MAX_EXPANDED 300 /* partial programs of one length that are continued; the rest then only counts for the bound */
 
 /* A partial program: groups before `group` are divided. */
@@ -15,8 +16,15 @@ struct partial {
 	int next;      /* in the same bucket, -1: none */
 	uint64_t hash; /* of its state */
 	size_t state;  /* of live tensors, in `states` */
-	size_t memory; /* per device, in `bytes`, if memory is limited */
+	size_t memory; /* per watched device, in `bytes` */
 	bool dominated;
+};
+
+/* When a search ends that has only partial programs left of below_s or more. */
+enum wanted {
+	WANTED_ANY,   /* if none that was left out could take less; else it goes on until one is complete */
+	WANTED_BELOW, /* always */
+	WANTED_ALL,   /* at once if one is left out that could take less */
 };
 
 struct search {
@@ -36,6 +44,8 @@ struct search {
 	double *after_bytes;
 	int *expanded;   /* per group: partial programs that ended before it and were continued */
 	double left_out; /* the least estimate of those that were not */
+	double below_s;  /* a complete program that takes as long, or longer, is not wanted; HUGE_VAL: any is */
+	enum wanted wanted;
 };
 
 static bool precedes(const struct search *a, int x, int y)
@@ -112,17 +122,15 @@ static double handicap(const struct search *a, int group, const struct live *x, 
 	return seconds;
 }
 
-static bool needs_no_more(const struct search *a, const double *x, const double *y)
+/* Returns true if whatever of the groups from `group` on fits beside y fits beside x, too. */
+static bool leaves_room(const struct search *a, int group, const double *x, const double *y)
 {
-	for (int d = 0; a->s->limited && d < a->s->stage.device_count; d++)
-		if (x[d] > y[d])
+	int count = a->s->watched_count;
+	const double *most = a->s->most_bytes + (size_t)group * (size_t)count;
+	for (int w = 0; w < count; w++)
+		if (x[w] > y[w] && x[w] + most[w] > a->s->watched_memory[w])
 			return false;
 	return true;
-}
-
-static const double *bytes_of(const struct search *a, const struct partial *p)
-{
-	return a->s->limited ? a->bytes + p->memory : NULL;
 }
 
 /* Returns true if a known partial program is at least as good as a new one; those that the new one beats are marked, and are no longer
@@ -137,10 +145,10 @@ static bool is_dominated(struct search *a, uint64_t hash, int group, double seco
 			continue;
 		}
 		if (p->seconds <= seconds && p->seconds + handicap(a, group, state, a->after) <= seconds &&
-		    needs_no_more(a, bytes_of(a, p), a->after_bytes))
+		    leaves_room(a, group, a->bytes + p->memory, a->after_bytes))
 			return true;
 		if (p->seconds >= seconds && seconds + handicap(a, group, a->after, state) <= p->seconds &&
-		    needs_no_more(a, a->after_bytes, bytes_of(a, p))) {
+		    leaves_room(a, group, a->after_bytes, a->bytes + p->memory)) {
 			p->dominated = true;
 			*at = p->next;
 			continue;
@@ -174,7 +182,7 @@ static int rehash(struct search *a)
 /* Adds the partial program whose state is in a->after. */
 static int add(struct search *a, int group, int parent, int choice, double seconds)
 {
-	size_t live = (size_t)a->s->live_count[group], devices = a->s->limited ? (size_t)a->s->stage.device_count : 0;
+	size_t live = (size_t)a->s->live_count[group], devices = (size_t)a->s->watched_count;
 	uint64_t hash = hash_of(group, a->after, (int)live);
 	if (is_dominated(a, hash, group, seconds))
 		return 0;
@@ -211,13 +219,15 @@ static int add(struct search *a, int group, int parent, int choice, double secon
 	return push(a, (int)a->partial_count++);
 }
 
-/* Adds a choice's memory to that of the partial program. Returns false if a device has less. */
+/* Adds a choice's memory to that of the partial program. Returns false if a device then has too little for the groups that are left,
+ * however these are divided. */
 static bool fits(struct search *a, const struct partial *p, const struct choice *choice)
 {
-	const struct hspmd_cluster *c = a->s->stage.cluster;
-	for (int d = 0; a->s->limited && d < a->s->stage.device_count; d++) {
-		a->after_bytes[d] = a->bytes[p->memory + (size_t)d] + choice->bytes[d];
-		if (a->after_bytes[d] > (double)c->types[c->devices[a->s->stage.devices[d]].type].memory_bytes)
+	int count = a->s->watched_count;
+	const double *least = a->s->least_bytes + (size_t)(p->group + 1) * (size_t)count;
+	for (int w = 0; w < count; w++) {
+		a->after_bytes[w] = a->bytes[p->memory + (size_t)w] + choice->bytes[a->s->watched[w]];
+		if (a->after_bytes[w] + least[w] > a->s->watched_memory[w])
 			return false;
 	}
 	return true;
@@ -239,17 +249,21 @@ static int expand(struct search *a, int item)
 }
 
 /* Takes the best partial program from the queue until it is complete. Returns its number, -1: memory, -2: there is none, -3: none was
- * complete in time. */
+ * complete in time, -4: none that is wanted. */
 static int run(struct search *a, long *expanded)
 {
 	while (a->heap_count) {
 		int item = pop(a);
 		if (a->partials[item].dominated)
 			continue;
+		if (a->partials[item].estimate >= a->below_s && (a->wanted == WANTED_BELOW || a->left_out >= a->below_s))
+			return -4;
 		if (a->partials[item].group == a->s->group_count)
 			return item;
 		if (a->expanded[a->partials[item].group]++ >= MAX_EXPANDED) {
 			a->left_out = fmin(a->left_out, a->partials[item].estimate);
+			if (a->wanted == WANTED_ALL && a->left_out < a->below_s)
+				return -2;
 			continue;
 		}
 		if (hspmd_synthesis_timed_out(a->s))
@@ -275,9 +289,10 @@ static void end(struct search *a)
 	free(a->expanded);
 }
 
-int hspmd_synthesis_astar(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+/* Returns what run() does. */
+static int find(struct hspmd_synthesis *s, double below_s, enum wanted wanted, struct hspmd_synthesis_result *result)
 {
-	struct search a = { .s = s, .bucket_count = 1024, .left_out = HUGE_VAL };
+	struct search a = { .s = s, .bucket_count = 1024, .left_out = HUGE_VAL, .below_s = below_s, .wanted = wanted };
 	a.buckets = malloc(a.bucket_count * sizeof *a.buckets);
 	a.scratch = hspmd_calloc(s->g->tensor_count, sizeof *a.scratch);
 	a.reads = hspmd_calloc(s->g->tensor_count, sizeof *a.reads);
@@ -296,11 +311,46 @@ int hspmd_synthesis_astar(struct hspmd_synthesis *s, struct hspmd_synthesis_resu
 	for (int item = found; item >= 0 && a.partials[item].parent >= 0; item = a.partials[item].parent)
 		s->chosen[a.partials[item].group - 1] = a.partials[item].choice;
 	end(&a);
+	return found;
+}
+
+int hspmd_synthesis_astar(struct hspmd_synthesis *s, double below_s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
+{
+	int found = find(s, below_s, WANTED_ANY, result);
 	if (found >= 0)
 		return 0;
-	return found == -1   ? hspmd_fail_memory(err, "searching a program")
+	return found == -4   ? 1
+	       : found == -1 ? hspmd_fail_memory(err, "searching a program")
 	       : found == -3 ? hspmd_fail(err, "no program of the stage was found in time")
 	                     : hspmd_fail(err, "no program of the stage fits into its memory");
+}
+
+/* For the run, choices cost what they do under the best shares, and memory is not limited: other shares need less of it elsewhere. */
+static void swap_shares(struct hspmd_synthesis *s)
+{
+	for (int n = 0; n < s->group_count; n++)
+		for (int k = 0; k < s->groups[n].choice_count; k++) {
+			struct choice *c = &s->groups[n].choices[k];
+			double seconds = c->seconds;
+			c->seconds = c->any_shares;
+			c->any_shares = seconds;
+		}
+}
+
+bool hspmd_synthesis_is_beaten(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result)
+{
+	int watched = s->watched_count;
+	double below_s = s->stage.below_s;
+	if (!(below_s > 0) || s->alike)
+		return below_s > 0 && s->rest[0] >= below_s;
+	swap_shares(s);
+	s->watched_count = 0;
+	hspmd_synthesis_set_bounds(s);
+	bool beaten = s->rest[0] >= below_s * SHARES_MARGIN || find(s, below_s * SHARES_MARGIN, WANTED_ALL, result) == -4;
+	swap_shares(s);
+	s->watched_count = watched;
+	hspmd_synthesis_set_bounds(s);
+	return beaten;
 }
 
 bool hspmd_synthesis_search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_result *known, int *chosen)
@@ -308,8 +358,8 @@ bool hspmd_synthesis_search_again(struct hspmd_synthesis *s, struct hspmd_synthe
 	size_t bytes = (size_t)s->group_count * sizeof *chosen;
 	struct hspmd_synthesis_result again = { 0 };
 	memcpy(chosen, s->chosen, bytes);
-	hspmd_synthesis_set_least(s);
-	bool better = !hspmd_synthesis_astar(s, &again, NULL) && again.seconds < known->seconds * (1 - 1e-9);
+	hspmd_synthesis_set_bounds(s);
+	bool better = find(s, known->seconds * (1 - 1e-9), WANTED_BELOW, &again) >= 0 && again.seconds < known->seconds * (1 - 1e-9);
 	known->expanded += again.expanded;
 	if (better)
 		known->seconds = again.seconds;

@@ -15,6 +15,7 @@ struct chooser {
 	const struct group *group;
 	const struct hspmd_op *op;
 	struct choice *choice;
+	double unequal; /* seconds that other shares of the devices may save of its operators */
 	int local_count;
 	struct {
 		int tensor;
@@ -90,16 +91,20 @@ static int settle(struct chooser *c, struct trial *t)
 	return 1;
 }
 
-/* HUGE_VAL: memory is short. */
-static double seconds_of(const struct chooser *c, const struct trial *t)
+/* Adds the operator's seconds. Returns 0, or 1 if memory is short. */
+static int add_operator(struct chooser *c, const struct trial *t)
 {
 	const struct hspmd_synthesis *s = c->s;
 	struct op_record *r = s->record;
 	size_t n = (size_t)s->stage.device_count;
 	if (r && hspmd_array_grow(&r->seconds, &r->capacity, r->count, n * sizeof *r->seconds))
-		return HUGE_VAL;
-	return hspmd_synthesis_op_seconds(&s->stage, s->rate, s->memory_rate, &t->view, hspmd_op_types[t->op->opcode], t->in,
-	                                  (const struct hspmd_annotation *const *)t->out, r ? r->seconds + n * r->count++ : NULL);
+		return 1;
+	double least, seconds = hspmd_synthesis_op_seconds(&s->stage, s->rate, s->memory_rate, &t->view, hspmd_op_types[t->op->opcode],
+	                                                   t->in, (const struct hspmd_annotation *const *)t->out,
+	                                                   r ? r->seconds + n * r->count++ : NULL, &least);
+	c->choice->seconds += seconds;
+	c->unequal += seconds - least;
+	return 0;
 }
 
 static bool is_parameter(const struct chooser *c, int tensor)
@@ -217,8 +222,7 @@ static int try_forward(struct chooser *c, struct trial *t)
 	}
 	if (!divided && c->choice->backward >= 0)
 		return 1;
-	c->choice->seconds += seconds_of(c, t);
-	return 0;
+	return add_operator(c, t);
 }
 
 /* ---- backward operators */
@@ -330,9 +334,8 @@ static int try_backward(struct chooser *c, int number)
 	hspmd_op_view_of(c->s->g, t.op, &t.view);
 	int status = start_backward(c, &t, factors) || settle(c, &t) || book_inputs(c, &t) ? 1 : 0;
 	if (!status) {
-		c->choice->seconds += seconds_of(c, &t);
 		memcpy(c->choice->backward_take[number], t.layout, sizeof t.layout);
-		status = book_outputs(c, &t);
+		status = add_operator(c, &t) || book_outputs(c, &t) ? 1 : 0;
 	}
 	end_trial(&t);
 	return status;
@@ -432,6 +435,7 @@ static int evaluate(struct chooser *c)
 		status = try_backward(c, b);
 	if (!status && (give(c) || sum_gradients(c)))
 		status = 1;
+	c->choice->any_shares = c->choice->seconds - c->unequal;
 	for (int l = 0; l < c->local_count; l++)
 		hspmd_annotation_destroy(c->local[l].annotation);
 	return status ? status : count_bytes(c);
@@ -458,8 +462,10 @@ static int add_choice(struct hspmd_synthesis *s, struct group *g, const struct c
 {
 	for (int k = 0; k < g->choice_count && !s->limited; k++)
 		if (same_outside(s, g, &g->choices[k], what)) {
+			double any_shares = fmin(what->any_shares, g->choices[k].any_shares);
 			if (what->seconds < g->choices[k].seconds)
 				g->choices[k] = *what;
+			g->choices[k].any_shares = any_shares;
 			return 0;
 		}
 	if (hspmd_arena_array_grow(s->arena, &g->choices, capacity, (size_t)g->choice_count, sizeof *what))
@@ -555,19 +561,6 @@ int hspmd_synthesis_find_choice(const struct hspmd_synthesis *s, int number, con
 	return -1;
 }
 
-void hspmd_synthesis_set_least(struct hspmd_synthesis *s)
-{
-	s->rest[s->group_count] = 0;
-	for (int n = s->group_count - 1; n >= 0; n--) {
-		struct group *g = &s->groups[n];
-		g->least = HUGE_VAL;
-		for (int k = 0; k < g->choice_count; k++)
-			if (!g->choices[k].excluded)
-				g->least = fmin(g->least, g->choices[k].seconds);
-		s->rest[n] = s->rest[n + 1] + g->least;
-	}
-}
-
 int hspmd_synthesis_choices(struct hspmd_synthesis *s, struct hspmd_error *err)
 {
 	for (int n = 0; n < s->group_count; n++) {
@@ -589,6 +582,6 @@ int hspmd_synthesis_choices(struct hspmd_synthesis *s, struct hspmd_error *err)
 			return hspmd_fail(err, "operator %s (layer %d) cannot be divided, nor repeated by all devices",
 			                  hspmd_opcode_names[op->opcode], op->layer);
 	}
-	hspmd_synthesis_set_least(s);
+	hspmd_synthesis_watch(s);
 	return 0;
 }

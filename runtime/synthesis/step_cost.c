@@ -32,9 +32,10 @@ static bool cut(struct hspmd_shape *shape, const struct hspmd_annotation *a, int
 
 double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
                                   const struct hspmd_op_view *view, const struct hspmd_op_type *type,
-                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each)
+                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each,
+                                  double *least)
 {
-	double slowest = 0;
+	double slowest = 0, rates = 0, memory_rates = 0, sum = 0, memory_sum = 0;
 	for (int d = 0; d < stage->device_count; d++) {
 		struct hspmd_op_view local = *view;
 		bool all = true;
@@ -49,11 +50,17 @@ double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, con
 		double fp8 = type->fp8 ? hspmd_device_flops(&stage->cluster->types[device->type], HSPMD_PRECISION_FP8) /
 		                                 stage->cluster->nodes[device->node].slowdown
 		                       : 0;
-		double seconds = flops / fmax(rate[d], fp8) + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
+		double speed = fmax(rate[d], fp8), seconds = flops / speed + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
+		rates += speed;
+		sum += speed * seconds;
+		memory_rates += memory_rate[d];
+		memory_sum += memory_rate[d] * seconds;
 		slowest = fmax(slowest, seconds);
 		if (each)
 			each[d] = seconds;
 	}
+	if (least)
+		*least = fmin(sum / rates, memory_rates > 0 ? memory_sum / memory_rates : HUGE_VAL);
 	return slowest;
 }
 
@@ -76,7 +83,7 @@ static void add_operator(const struct pricing *p, const struct hspmd_spmd_node *
 	for (int o = 0; o < n->output_count; o++)
 		out[o] = n->out[o] < 0 ? NULL : spmd->values[n->out[o]].annotation;
 	parts->operators +=
-	        hspmd_synthesis_op_seconds(p->stage, p->rate, p->memory_rate, &view, hspmd_op_types[op->opcode], in, out, p->each);
+	        hspmd_synthesis_op_seconds(p->stage, p->rate, p->memory_rate, &view, hspmd_op_types[op->opcode], in, out, p->each, NULL);
 	parts->operator_count++;
 	for (int d = 0; parts->busy && d < p->stage->device_count; d++)
 		parts->busy[d] += p->each[d];

@@ -37,9 +37,14 @@ static int allocate(struct hspmd_synthesis *s)
 	s->tensors = hspmd_arena_alloc(s->arena, s->g->tensor_count, sizeof *s->tensors);
 	s->rest = hspmd_arena_alloc(s->arena, s->g->op_count + 1, sizeof *s->rest);
 	s->chosen = hspmd_arena_alloc(s->arena, s->g->op_count, sizeof *s->chosen);
+	s->watched = hspmd_arena_alloc(s->arena, n, sizeof *s->watched);
+	s->watched_memory = hspmd_arena_alloc(s->arena, n, sizeof *s->watched_memory);
+	s->least_bytes = hspmd_arena_alloc(s->arena, n * (s->g->op_count + 1), sizeof *s->least_bytes);
+	s->most_bytes = hspmd_arena_alloc(s->arena, n * (s->g->op_count + 1), sizeof *s->most_bytes);
 	for (size_t d = 0; s->order && d < n; d++)
 		s->order[d] = (int)d;
-	return s->rate && s->memory_rate && s->order && s->tensors && s->rest && s->chosen ? 0 : -1;
+	bool all = s->watched && s->watched_memory && s->least_bytes && s->most_bytes;
+	return all && s->rate && s->memory_rate && s->order && s->tensors && s->rest && s->chosen ? 0 : -1;
 }
 
 /* Memory is watched only if the parameters' state and all activations, whole, would not fit on some device. */
@@ -61,6 +66,18 @@ static bool is_limited(const struct hspmd_synthesis *s)
 	return false;
 }
 
+static bool are_alike(const struct hspmd_synthesis_stage *stage)
+{
+	const struct hspmd_cluster *c = stage->cluster;
+	const struct hspmd_cluster_device *first = &c->devices[stage->devices[0]];
+	for (int d = 1; d < stage->device_count; d++) {
+		const struct hspmd_cluster_device *device = &c->devices[stage->devices[d]];
+		if (device->type != first->type || c->nodes[device->node].slowdown != c->nodes[first->node].slowdown)
+			return false;
+	}
+	return true;
+}
+
 struct hspmd_synthesis *hspmd_synthesis_create(const struct hspmd_graph *g, const struct hspmd_synthesis_stage *stage,
                                                struct hspmd_error *err)
 {
@@ -80,6 +97,7 @@ struct hspmd_synthesis *hspmd_synthesis_create(const struct hspmd_graph *g, cons
 		return NULL;
 	}
 	hspmd_synthesis_forget(s, -1);
+	s->alike = are_alike(stage);
 	s->limited = is_limited(s);
 	return s;
 }
@@ -164,14 +182,18 @@ static int search_parts(struct hspmd_synthesis *s, bool known, struct hspmd_synt
 	return status ? -1 : hspmd_synthesis_improve_windows(s, known ? 1 : MAX_ROUNDS, result, err);
 }
 
-/* Under the present shares. */
+/* Under the present shares. Returns 1 if programs that the stage wants are none. */
 static int search_programs(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
 {
 	if (hspmd_synthesis_choices(s, err))
 		return -1;
 	result->first_bound = s->rest[0];
-	if (hspmd_synthesis_astar(s, result, err))
-		return -1;
+	if (!s->found && hspmd_synthesis_is_beaten(s, result))
+		return 1;
+	int rc = hspmd_synthesis_astar(s, s->alike && s->stage.below_s > 0 ? s->stage.below_s : HUGE_VAL, result, err);
+	if (rc)
+		return rc;
+	result->settled = true;
 	return result->bound < result->seconds ? search_parts(s, false, result, err) : 0;
 }
 
@@ -229,15 +251,15 @@ static int turn(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result
 /* Programs and shares in turns, from the present shares on. */
 static int search_from_here(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err)
 {
-	bool better = !s->stage.keep_shares && s->stage.device_count > 1;
 	*result = (struct hspmd_synthesis_result){ 0 };
-	if (search_programs(s, result, err)) {
-		if (!s->limited || s->stage.keep_shares)
-			return -1;
+	int rc = search_programs(s, result, err);
+	if (rc < 0 && s->limited && !s->stage.keep_shares && !s->alike) {
 		set_shares_by_memory(s);
-		if (search_programs(s, result, err))
-			return -1;
+		rc = search_programs(s, result, err);
 	}
+	if (rc)
+		return rc;
+	bool better = !s->stage.keep_shares && s->stage.device_count > 1 && !(s->alike && result->settled);
 	s->found = true;
 	result->shares_bound = result->seconds;
 	while (better && !hspmd_synthesis_timed_out(s) && result->turns < (result->bound < result->seconds ? 1 : MAX_TURNS))
@@ -272,7 +294,7 @@ static int search_from_equal(struct hspmd_synthesis *s, struct hspmd_synthesis_r
 			for (int d = 0; d < s->stage.device_count; d++)
 				s->segments[g].weights[d] = 1;
 		hspmd_synthesis_forget(s, -1);
-		bool better = !search_from_here(s, &other, &why) && other.seconds < result->seconds;
+		bool better = search_from_here(s, &other, &why) == 0 && other.seconds < result->seconds;
 		other.expanded += result->expanded;
 		if (better) {
 			*result = other;
@@ -291,7 +313,8 @@ int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_res
 	bool *experts = hspmd_calloc((size_t)s->segment_count + 1, sizeof *experts);
 	if (!experts)
 		return hspmd_fail_memory(err, "searching a program");
-	bool any = add_experts(s, experts) && !s->stage.keep_shares && s->stage.device_count > 1;
+	bool any = add_experts(s, experts) && !s->stage.keep_shares && !s->alike;
 	free(experts);
-	return search_from_here(s, result, err) || (any && !hspmd_synthesis_timed_out(s) && search_from_equal(s, result, err)) ? -1 : 0;
+	int rc = search_from_here(s, result, err);
+	return !rc && any && !hspmd_synthesis_timed_out(s) ? search_from_equal(s, result, err) : rc;
 }

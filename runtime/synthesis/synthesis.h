@@ -57,6 +57,7 @@ struct hspmd_synthesis_stage {
 	double state_bytes; /* of one element of a parameter: value, gradient, master and moments; 0: memory is not limited */
 	bool keep_shares;   /* in proportion to the devices' speed: only programs are searched */
 	double until_s;     /* hspmd_now() from which on nothing more is tried; 0: never */
+	double below_s;     /* programs that take as long for a micro-batch, or longer, are not wanted; 0: all are */
 };
 
 struct hspmd_synthesis;
@@ -68,6 +69,7 @@ struct hspmd_synthesis_result {
 	double shares_bound; /* the optimum of the last linear program, in parts of steps: about what any shares of this program take */
 	int turns;           /* in which shares were found for a program, and a program for those */
 	long expanded;      /* partial programs that were taken from the queue */
+	bool settled;       /* under these shares nothing else was found at last */
 };
 
 /* Reads the graph (forward and backward operators; none annotated by hand). It must outlive the result, and so must `stage`'s pointers.
@@ -77,7 +79,8 @@ struct hspmd_synthesis *hspmd_synthesis_create(const struct hspmd_graph *g, cons
 void hspmd_synthesis_destroy(struct hspmd_synthesis *s);
 
 /* Finds the fastest program and shares, starting with shares in proportion to the devices' speed, or to their memory if nothing else fits.
- * 0, or -1 and err: no program fits into memory, none divides the graph legally, or none was found in time. */
+ * 0; 1: no program takes less than stage->below_s; -1 and err: no program fits into memory, none divides the graph legally, or none was
+ * found in time. */
 int hspmd_synthesis_search(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err);
 
 /* Writes the program that was found into a graph equal to the one searched: annotations of parameters, inputs and gradients, and how every

@@ -67,7 +67,8 @@ struct choice {
 	int kept_how;  /* KEPT_ */
 	bool rows;     /* an operator of experts reads only the rows of each device's experts */
 	bool excluded; /* from this run of the search */
-	double seconds; /* its own cost */
+	double seconds;    /* its own cost */
+	double any_shares; /* the same at least, under any shares of the devices */
 	double *bytes;  /* per device, if memory is limited: parameters' state, and what is kept for the backward pass */
 	unsigned char take[HSPMD_OP_MAX_IO], out[HSPMD_OP_MAX_IO];
 	unsigned char gradient[HSPMD_OP_MAX_IO]; /* of outputs: the layout in which the backward operators get their gradients */
@@ -131,7 +132,11 @@ struct hspmd_synthesis {
 	double *rest;            /* per group, and the end: the bound of what is left from it on */
 	int *live_count, **live; /* per group, and the end: tensors of the state before it */
 	int **live_next;         /* the group that touches each of them next */
+	bool alike;              /* devices are, so that their shares are equal */
 	bool limited;            /* memory could run out */
+	int watched_count, *watched; /* devices that decide what fits: what fits on them fits on the others, too */
+	double *watched_memory;
+	double *least_bytes, *most_bytes; /* [group][watched]: what groups from it on need of such a device at least, and at most */
 	int *chosen;             /* per group: the program that was found; -1: none yet */
 	bool found;              /* there is one: what a search still tries may end at any time */
 	struct op_record *record; /* what operators take is added to it; NULL: nowhere */
@@ -187,10 +192,12 @@ void hspmd_synthesis_each_segment(const struct hspmd_synthesis *s, int number, c
 int hspmd_synthesis_groups(struct hspmd_synthesis *s, struct hspmd_error *err);
 
 /* ---- step_cost.c */
-/* Seconds of an operator on the slowest device. in and out: annotations, NULL: absent. each: filled per device; may be NULL. */
+/* Seconds of an operator on the slowest device. in and out: annotations, NULL: absent. each: filled per device; least: what the same work
+ * takes the slowest device at least, however the devices share it. Both may be NULL. */
 double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
                                   const struct hspmd_op_view *view, const struct hspmd_op_type *type,
-                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each);
+                                  const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each,
+                                  double *least);
 int hspmd_synthesis_rates(const struct hspmd_synthesis_stage *stage, double *rate, double *memory_rate, struct hspmd_error *err);
 
 /* ---- choices.c */
@@ -201,8 +208,11 @@ int hspmd_synthesis_revalue(struct hspmd_synthesis *s, int number, struct choice
 /* The choice of group `number` that is, or is for other groups, this one; -1: none. */
 int hspmd_synthesis_find_choice(const struct hspmd_synthesis *s, int number, const struct choice *choice);
 
-/* Sets the groups' least costs and their sums, after choices have been excluded. */
-void hspmd_synthesis_set_least(struct hspmd_synthesis *s);
+/* ---- bounds.c */
+/* Finds the devices that decide what fits, and sets the bounds. After choices have been made. */
+void hspmd_synthesis_watch(struct hspmd_synthesis *s);
+/* Sets the groups' least costs, and sums of these and of memory. After choices have been excluded. */
+void hspmd_synthesis_set_bounds(struct hspmd_synthesis *s);
 
 /* ---- advance.c */
 /* The state after group `number`, made by `choice`, from the one before it: `before` as live[number] lists the tensors, `after` as
@@ -232,7 +242,11 @@ double hspmd_synthesis_program_seconds(struct hspmd_synthesis *s, struct program
 int hspmd_synthesis_balance(struct hspmd_synthesis *s, struct program *p, double *seconds, double *bound, struct hspmd_error *err);
 
 /* ---- astar.c */
-int hspmd_synthesis_astar(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result, struct hspmd_error *err);
+/* Finds the fastest program under the present shares. 0; 1: each takes at least below_s (HUGE_VAL: any is wanted); -1 and err. If a search
+ * has to leave out what could take less, a program that takes longer is found, too. */
+int hspmd_synthesis_astar(struct hspmd_synthesis *s, double below_s, struct hspmd_synthesis_result *result, struct hspmd_error *err);
+/* Returns true if no program takes less than the stage's below_s, under any shares. */
+bool hspmd_synthesis_is_beaten(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result);
 /* Searches among the choices that are not excluded. Keeps the program only if it is faster than the known one. Returns true if it is.
  * scratch: one per group. */
 bool hspmd_synthesis_search_again(struct hspmd_synthesis *s, struct hspmd_synthesis_result *known, int *scratch);

@@ -226,8 +226,6 @@ static int windows_new(struct windows *w, struct hspmd_synthesis *s)
 	for (int n = 0; n < s->group_count; n++)
 		w->alike[n] = alike_of(s, n);
 	find_blocks(w);
-	if (getenv("DBGW"))
-		fprintf(stderr, "groups %d begin %d period %d\n", s->group_count, w->begin, w->period);
 	return 0;
 }
 
@@ -244,6 +242,7 @@ int hspmd_synthesis_improve_windows(struct hspmd_synthesis *s, int rounds, struc
 			better = better || rc > 0;
 		}
 	}
+	result->settled = !better;
 	windows_free(&w);
 	return status ? hspmd_fail_memory(err, "searching a program") : 0;
 }

@@ -86,17 +86,18 @@ struct question {
 	double until;
 };
 
-/* Predicts the plan, which gets a program if it has none. Returns false if there is none; *fits: into memory. */
-static bool price(const struct question *q, struct hspmd_plan *p, bool *fits)
+/* Predicts the plan, which gets a program if it has none. below_s: of a step; one that takes as long is not wanted (0: any is). Returns 0;
+ * 1: none is wanted; -1: there is none. *fits: into memory. */
+static int price(const struct question *q, struct hspmd_plan *p, double below_s, bool *fits)
 {
 	const struct hspmd_solve_request *r = q->request;
 	struct hspmd_solve_report report = { 0 };
 	struct hspmd_error why;
-	double left = fmax(q->until - hspmd_now(), 1e-3); /* 0 would be no limit */
-	bool found = !hspmd_evaluate_program(q->cluster, q->facts, r->programs, r->precision, p, left, &report, &why);
-	*fits = found && !report.shortage_count;
+	const struct hspmd_program_limits limits = { .seconds = fmax(q->until - hspmd_now(), 1e-3), .step_s = below_s }; /* 0: no limit */
+	int status = hspmd_evaluate_program(q->cluster, q->facts, r->programs, r->precision, p, &limits, &report, &why);
+	*fits = !status && !report.shortage_count;
 	hspmd_solve_report_clear(&report);
-	return found;
+	return status;
 }
 
 /* The plan that runs now, if it has a program and its devices are still there. */
@@ -109,7 +110,7 @@ static struct hspmd_plan *current_plan(const struct question *q)
 	json_t *json = r->current && r->current->synthesis && r->current->program ? hspmd_plan_to_json(r->current, of) : NULL;
 	struct hspmd_plan *p = json ? hspmd_plan_from_json(json, "plan", q->cluster, -1, &why) : NULL;
 	json_decref(json);
-	if (p && price(q, p, &fits) && fits)
+	if (p && !price(q, p, 0, &fits) && fits)
 		return p;
 	hspmd_plan_destroy(p);
 	return NULL;
@@ -122,12 +123,13 @@ static struct hspmd_plan *new_plan(const struct question *q, const struct hspmd_
 	int batch = q->request->global_batch, micro_batch = q->request->micro_batch, n = micro_batch ? batch / micro_batch : 1;
 	for (int trial = 0; trial < MAX_TRIALS && n && hspmd_now() < q->until; trial++) {
 		struct hspmd_plan *p = one_stage(best, n);
-		bool fits = false, found = p && price(q, p, &fits);
-		*found_s = fits ? p->predicted.step_s : 0;
+		bool fits = false;
+		int status = p ? price(q, p, gain * best->predicted.step_s, &fits) : -1;
+		*found_s = fits ? p->predicted.step_s : status > 0 ? INFINITY : 0;
 		if (fits && p->predicted.step_s < gain * best->predicted.step_s)
 			return p;
 		hspmd_plan_destroy(p);
-		n = found && !fits && !micro_batch ? next_divisor(batch, n) : 0;
+		n = !status && !fits && !micro_batch ? next_divisor(batch, n) : 0;
 	}
 	return NULL;
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "common/alloc.h"
+#include "common/format/device_speed.h"
 #include "common/format/device_traits.h"
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/sim/evaluate.h"
@@ -66,13 +67,65 @@ static int predict(struct hspmd_costs *costs, struct hspmd_plan *p, const struct
 	return fill_memory(costs, p, cost, report, err);
 }
 
+/* What operators of all layers do: per sample, and (weights' bytes) per micro-batch. */
+struct model_work {
+	double flops, fp8, bytes, weight_bytes, kernels;
+};
+
+static void add_pass(struct model_work *w, const struct hspmd_layer_pass *p)
+{
+	w->flops += p->flops.replicated + p->flops.sharded - p->fp8.replicated - p->fp8.sharded;
+	w->fp8 += p->fp8.replicated + p->fp8.sharded;
+	w->bytes += p->bytes.replicated + p->bytes.sharded;
+	w->weight_bytes += p->weights.replicated + p->weights.sharded;
+	w->kernels += p->kernels;
+}
+
+/* Seconds of a step's operators at least: they share all of their work as well as no program can, and repeat nothing. */
+static double least_operators(const struct hspmd_costs *costs, const struct hspmd_plan *p, const struct model_work *w)
+{
+	const struct hspmd_cluster *c = costs->cluster;
+	const struct hspmd_stage *stage = &p->pipelines[0].stages[0];
+	double rates = 0, fp8_rates = 0, flops_per_byte = HUGE_VAL, samples = p->global_batch, m = p->pipelines[0].micro_batches;
+	for (int d = 0; d < stage->device_count; d++) {
+		const struct hspmd_cluster_device *device = &c->devices[stage->devices[d]];
+		const struct hspmd_device_type *type = &c->types[device->type];
+		double slowdown = c->nodes[device->node].slowdown, memory_rate = hspmd_device_memory_rate(type) / slowdown;
+		double rate = hspmd_device_flops(type, costs->precision) / slowdown;
+		rates += rate;
+		fp8_rates += fmax(rate, hspmd_device_flops(type, HSPMD_PRECISION_FP8) / slowdown);
+		flops_per_byte = memory_rate > 0 ? fmin(flops_per_byte, rate / memory_rate) : 0;
+	}
+	double bytes = samples * w->bytes + m * w->weight_bytes;
+	return rates > 0 ? (samples * w->flops + bytes * flops_per_byte) / rates + samples * w->fp8 / fp8_rates : 0;
+}
+
+/* Returns step_s without what a program cannot change: what is left of it for operators, messages and sums. 0 or less: nothing. */
+static double left_for_program(struct hspmd_costs *costs, const struct hspmd_plan *p, double step_s)
+{
+	const struct hspmd_stage *stage = &p->pipelines[0].stages[0];
+	struct model_work w = { 0 };
+	for (int l = 0; l < costs->layer_count; l++) {
+		add_pass(&w, &costs->layers[l].forward);
+		add_pass(&w, &costs->layers[l].backward);
+	}
+	double vary = hspmd_variation(costs, stage->device_count, 1), least = least_operators(costs, p, &w);
+	double left = step_s - (vary - 1) * least - vary * p->pipelines[0].micro_batches * launches(costs->cluster, stage, w.kernels);
+	return left > least ? left : 0;
+}
+
 int hspmd_evaluate_program(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                            const struct hspmd_program_search *programs, enum hspmd_precision precision, struct hspmd_plan *plan,
-                           double limit_s, struct hspmd_solve_report *report, struct hspmd_error *err)
+                           const struct hspmd_program_limits *limits, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	struct hspmd_program_cost cost = { 0 };
+	struct hspmd_program_limits left = *limits;
 	struct hspmd_costs *costs = hspmd_costs_of_plan(cluster, facts, NULL, precision, plan, err);
-	int status = costs ? programs->find(programs->context, cluster, plan, limit_s, &cost, err) : -1;
+	if (costs && limits->step_s > 0 && !plan->program)
+		left.step_s = left_for_program(costs, plan, limits->step_s);
+	int status = !costs                                   ? -1
+	             : limits->step_s > 0 && left.step_s <= 0 ? 1
+	                                                      : programs->find(programs->context, cluster, plan, &left, &cost, err);
 	if (!status)
 		status = predict(costs, plan, &cost, report, err);
 	if (!status && report)
