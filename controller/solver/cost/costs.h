@@ -6,7 +6,8 @@
  * - device_share.c: the part of a stage that one device has
  * - links.c: seconds of messages and collectives between devices
  * - stage_cost.c: seconds of one micro-batch on a stage
- * - memory.c: bytes on each device of a stage
+ * - memory.c: bytes of layers and weights
+ * - stage_memory.c: bytes on each device of a stage
  * - warnings.c: warnings for the report
  *
  * A "share" is the part of a layer that one device of a tensor-parallel group holds: 1 / tp if the group divides evenly. Times are in
@@ -166,7 +167,7 @@ double hspmd_stage_context_share(const struct hspmd_stage *s, int which);
  * slowest device. */
 double hspmd_variation(struct hspmd_costs *c, int devices, int group);
 
-/* ---- memory.c: bytes of one device */
+/* ---- memory.c, stage_memory.c: bytes of one device */
 
 /* How many copies of each layer a plan holds. With several copies a framework other than hspmd needs buckets to reduce gradients with;
  * with zero the copies share the optimizer state. */

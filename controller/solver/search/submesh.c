@@ -54,7 +54,7 @@ static int ways_of(const struct hspmd_submesh_tables *t, const struct hspmd_subm
 	return t->offload && u->host_bytes > 0 ? HSPMD_SAVING_WAYS : HSPMD_RECOMPUTE_KINDS;
 }
 
-/* Fill in layer l of what the ways save and need that offload. What one layer offloads meets that of the layer before (memory.c). */
+/* Fill in layer l of what the ways save and need that offload. What one layer offloads meets that of the layer before (stage_memory.c). */
 static void measure_offloaded(const struct hspmd_submesh_tables *t, struct hspmd_submesh *u, int l, int way, double running,
                               const struct hspmd_device_share *device)
 {

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What memory.c and stage_memory.c share. */
+#ifndef HSPMD_COST_MEMORY_INTERNAL_H
+#define HSPMD_COST_MEMORY_INTERNAL_H
+
+#include "controller/solver/cost/costs.h"
+
+static inline const struct hspmd_layer_memory *hspmd_memory_of(const struct hspmd_costs *c, const struct hspmd_layer_info *f,
+                                                               enum hspmd_recompute recompute, const struct hspmd_device_share *device)
+{
+	bool sequence = device->sequence_parallel && device->share < 1;
+	return &f->memory[device->in_parts][device->context_share < 1][sequence][c->kind_of[recompute]];
+}
+
+static inline double hspmd_bytes_at(const struct hspmd_facts_amount *amount, double scale, const struct hspmd_device_share *device)
+{
+	return scale * hspmd_facts_amount_at(amount, device->share, device->context_share);
+}
+
+/* The part of what ZeRO divides that a copy keeps. */
+static inline double hspmd_part_of(const struct hspmd_layer_copies *copies)
+{
+	return copies->part > 0 ? copies->part : 1.0 / copies->pipelines;
+}
+
+/* Bytes within operators, of a micro-batch. */
+double hspmd_layer_workspace(const struct hspmd_layer_info *f, int micro_batch, const struct hspmd_device_share *device);
+
+#endif
