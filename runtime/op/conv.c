@@ -8,7 +8,10 @@
 
 #include "runtime/op/op_internal.h"
 
-#define PART 2048 /* positions whose windows a CPU device has as columns at a time */
+/* A CPU device has the windows of so many positions of a sample as columns at a time, or of several samples if they have few positions
+ * (runtime/device/cpu/conv.c). */
+#define PART 2048
+#define JOINED 512
 
 static int64_t groups_of(const struct hspmd_op_attr *attr)
 {
@@ -126,11 +129,17 @@ static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *by
 		cost_of(v, &v->in[0], &v->out[0], flops, bytes);
 }
 
-/* The windows of a sample's positions as columns; part by part (runtime/device/cpu/conv.c). */
+static bool is_joined(double positions)
+{
+	return positions <= JOINED / 2;
+}
+
+/* The windows of a sample's positions as columns, on CPU devices part by part, or with the results of samples that are joined. */
 static double columns_of(const struct hspmd_op_view *v, const struct hspmd_shape *y, const struct hspmd_shape *w, bool at_once)
 {
 	double positions = (double)(y->dim[2] * y->dim[3]), window = (double)(w->dim[1] * w->dim[2] * w->dim[3]);
-	return window * (at_once ? positions : fmin(positions, PART)) * (double)hspmd_dtype_bytes(v->in_dtype[0]);
+	double results = !at_once && is_joined(positions) ? (double)w->dim[0] : 0;
+	return (window + results) * (at_once ? positions : fmin(positions, PART)) * (double)hspmd_dtype_bytes(v->in_dtype[0]);
 }
 
 static double workspace(const struct hspmd_op_view *v, bool at_once)
@@ -151,7 +160,8 @@ static double workspace_grad_w(const struct hspmd_op_view *v, bool at_once)
 /* Columns, the weight and the results are the factors. */
 static void product_of(const struct hspmd_shape *y, const struct hspmd_shape *w, double *extent, double *rows)
 {
-	*extent = fmax((double)(w->dim[1] * w->dim[2] * w->dim[3]), fmin((double)(y->dim[2] * y->dim[3]), PART));
+	double positions = (double)(y->dim[2] * y->dim[3]);
+	*extent = fmax((double)(w->dim[1] * w->dim[2] * w->dim[3]), is_joined(positions) ? JOINED : fmin(positions, PART));
 	*rows = 0;
 }
 
