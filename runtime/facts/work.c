@@ -41,7 +41,7 @@ static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_
 		return;
 	type->cost(&v, &flops, &bytes);
 	pass->flops += flops;
-	pass->fp8 += type->fp8 ? flops : 0;
+	pass->fp8 += type->fp8_units ? flops : 0;
 	pass->bytes += bytes;
 	pass->kernels++;
 	for (int at_once = 0; at_once < 2 && type->workspace; at_once++)

@@ -88,7 +88,8 @@ struct hspmd_op_type {
 	bool adds_gradients;     /* its backward operators add to gradients of weights, and lay them out as those of other such types do */
 	signed char loss_output; /* 1 + the scalar F64 output that is a part of the loss: the backward pass starts from it. 0: none */
 	bool begins_sequence;    /* with sequence parallelism, output 0 is split along the sequence for all operators that follow */
-	bool fp8;                /* its products are of FP8 numbers */
+	bool fp8;                /* operands of its products are rounded to FP8 numbers */
+	bool fp8_units;          /* and GPUs that have units for FP8 multiply them there; others are multiplied as elements */
 	bool cheap;              /* few operations for the size of its results: "selective" recomputation runs it again */
 	struct hspmd_op_pair pair;
 	const struct hspmd_op_example *examples; /* NULL: cases of this operator are in tests/unit/op_case.c */

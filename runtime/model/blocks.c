@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "runtime/model/model_internal.h"
+#include "runtime/tensor/fp8.h"
 
 /* ---- attention */
 
@@ -133,7 +134,11 @@ int hspmd_builder_experts(struct hspmd_builder *b, int x, const struct hspmd_exp
 	in[6] = biases ? stack(b, names->gate, "bias", HSPMD_SHAPE(n, f)) : -1;
 	in[7] = biases ? stack(b, names->up, "bias", HSPMD_SHAPE(n, f)) : -1;
 	in[8] = biases ? stack(b, names->down, "bias", HSPMD_SHAPE(n, h)) : -1;
-	return hspmd_builder_op(b, HSPMD_OP_EXPERTS, &attr, in, biases ? 9 : 6, NULL);
+	if (biases || !b->how->fp8)
+		return hspmd_builder_op(b, HSPMD_OP_EXPERTS, &attr, in, biases ? 9 : 6, NULL);
+	attr.scale = b->how->loss_scale;
+	in[6] = hspmd_builder_history(b, in[3], HSPMD_AMAX_HISTORY, HSPMD_EXPERTS_OPERANDS);
+	return hspmd_builder_op(b, HSPMD_OP_EXPERTS_FP8, &attr, in, 7, NULL);
 }
 
 static int shared_experts(struct hspmd_builder *b, int x, const struct hspmd_expert_names *names)

@@ -40,6 +40,8 @@ struct hspmd_cut {
 /* Appends one operator of this layer. Returns its first output. */
 int hspmd_builder_op(struct hspmd_builder *b, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *inputs, int count,
                      int *outputs);
+/* The amax history "<name of w without .weight><name>" of `rows` tensors. */
+int hspmd_builder_history(struct hspmd_builder *b, int w, const char *name, int64_t rows);
 /* x * w (+ bias; -1: none), of FP8 operands if the model is built so, with amax histories that are named after the weight. */
 int hspmd_builder_linear(struct hspmd_builder *b, int x, int w, int bias, bool transposed);
 /* x * "<name>.weight"[out, in] (+ "<name>.bias"). */
@@ -74,7 +76,8 @@ int hspmd_builder_gated_mlp(struct hspmd_builder *b, int x, const char *name, in
 
 /* Router "<router>" and experts: stacks of matrices "<gate>.weight", "<up>.weight" [E, F, H] and "<down>.weight" [E, H, F]; and
  * "<..>.bias" if the decoder has them. If the decoder has shared experts, they are one MLP "<shared>", whose result is multiplied by the
- * sigmoid of a logit per token, made by "<shared_gate>.weight" [1, H]; shared_gate NULL: it is added as it is. */
+ * sigmoid of a logit per token, made by "<shared_gate>.weight" [1, H]; shared_gate NULL: it is added as it is. If the model is built so,
+ * products of experts without biases are of FP8 operands, with the amax history "<gate>.amax_history". */
 struct hspmd_expert_names {
 	const char *router, *gate, *up, *down, *shared, *shared_gate;
 };

@@ -30,8 +30,7 @@ int hspmd_builder_op(struct hspmd_builder *b, enum hspmd_opcode opcode, const st
 	return hspmd_graph_append(b->g, opcode, attr, b->layer, inputs, count, outputs);
 }
 
-/* The amax history "<weight's name without .weight>.<name>". */
-static int history(struct hspmd_builder *b, int w, const char *name, int64_t rows)
+int hspmd_builder_history(struct hspmd_builder *b, int w, const char *name, int64_t rows)
 {
 	const char *weight = w < 0 ? "" : b->g->tensors[w].name;
 	size_t length = strlen(weight);
@@ -47,7 +46,8 @@ static int product(struct hspmd_builder *b, int x, int w, int bias, bool transpo
 	if (!fp8)
 		return hspmd_builder_op(b, HSPMD_OP_LINEAR, &attr, (int[]){ x, w, bias }, bias >= 0 ? 3 : 2, NULL);
 	attr.scale = b->how->loss_scale;
-	int in[] = { x, w, bias, history(b, w, HSPMD_AMAX_HISTORY, 2), history(b, w, HSPMD_WEIGHT_AMAX_HISTORY, 1) };
+	int in[] = { x, w, bias, hspmd_builder_history(b, w, HSPMD_AMAX_HISTORY, 2),
+		     hspmd_builder_history(b, w, HSPMD_WEIGHT_AMAX_HISTORY, 1) };
 	return hspmd_builder_op(b, HSPMD_OP_LINEAR_FP8, &attr, in, 5, NULL);
 }
 

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/op/op_internal.h"
+#include "runtime/op/moe.h"
 
 static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
@@ -65,7 +65,7 @@ static int expect_biases(const struct hspmd_op_view *v, const struct hspmd_shape
 	return 0;
 }
 
-static int experts_shape(struct hspmd_op_view *v, struct hspmd_error *err)
+int hspmd_experts_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
 	const struct hspmd_shape *x = &v->in[0], *gate = &v->in[3];
 	if (hspmd_op_expect(v, 0, 3, false, err) || hspmd_op_expect(v, 1, 3, true, err) || hspmd_op_expect(v, 2, 3, false, err) ||
@@ -78,20 +78,25 @@ static int experts_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	    hspmd_op_expect_dim(v, 5, 1, x->dim[2], "the width of input 0", err) ||
 	    hspmd_op_expect_dim(v, 5, 2, gate->dim[1], "the inner width of input 3", err))
 		return -1;
-	if (v->input_count > 6 && expect_biases(v, gate, x->dim[2], err))
-		return -1;
 	hspmd_op_output_like(v, 0, 0);
 	return 0;
 }
 
-static void experts_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+static int experts_shape(struct hspmd_op_view *v, struct hspmd_error *err)
+{
+	if (hspmd_experts_shape(v, err))
+		return -1;
+	return v->input_count > 6 ? expect_biases(v, &v->in[3], v->in[0].dim[2], err) : 0;
+}
+
+void hspmd_experts_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	*r = (struct hspmd_op_rule){ .in = { "bt!", "bt!", "bt!", "ef!", "ef!", "e!f", "ef", "ef", "e!" }, .out = { "bt!/ef" } };
 	strcpy(r->priority, v->input_count > 6 ? "345012678" : "345012");
 }
 
 /* dy, x, choice, weights, gate, up, down, (biases) -> dx, dweights, dgate, dup, ddown, (dbiases). */
-static void experts_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+void hspmd_experts_rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	*r = (struct hspmd_op_rule){ .in = { "+bt!", "bt!", "bt!", "bt!", "ef!", "ef!", "e!f", "ef", "ef", "e!" },
 		                     .out = { "bt!/ef", "bt!/ef", "ef!/bt", "ef!/bt", "e!f/bt", "ef/bt", "ef/bt", "e!/bt" } };
@@ -139,12 +144,12 @@ static double workspace_of(const struct hspmd_op_view *v, const struct hspmd_sha
 	return size * rows * ((backward ? 2 : 1) * width + 3 * inner + wide);
 }
 
-static double experts_workspace(const struct hspmd_op_view *v, bool at_once)
+double hspmd_experts_workspace(const struct hspmd_op_view *v, bool at_once)
 {
 	return workspace_of(v, &v->in[0], &v->in[3], false, at_once);
 }
 
-static double experts_grad_workspace(const struct hspmd_op_view *v, bool at_once)
+double hspmd_experts_workspace_grad(const struct hspmd_op_view *v, bool at_once)
 {
 	return workspace_of(v, &v->in[1], &v->in[4], true, at_once);
 }
@@ -156,22 +161,22 @@ static void product_of(const struct hspmd_shape *x, const struct hspmd_shape *ga
 	*rows = (double)(x->dim[0] * x->dim[1]);
 }
 
-static void experts_product(const struct hspmd_op_view *v, double *extent, double *rows)
+void hspmd_experts_product(const struct hspmd_op_view *v, double *extent, double *rows)
 {
 	product_of(&v->in[0], &v->in[3], extent, rows);
 }
 
-static void experts_grad_product(const struct hspmd_op_view *v, double *extent, double *rows)
+void hspmd_experts_product_grad(const struct hspmd_op_view *v, double *extent, double *rows)
 {
 	product_of(&v->in[1], &v->in[4], extent, rows);
 }
 
-static void experts_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+void hspmd_experts_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	cost_of(v, &v->in[0], &v->in[3], 3, flops, bytes);
 }
 
-static void experts_grad_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+void hspmd_experts_cost_grad(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	cost_of(v, &v->in[1], &v->in[4], 8, flops, bytes);
 }
@@ -201,11 +206,11 @@ const struct hspmd_op_type hspmd_op_experts = {
 	.max_inputs = 9,
 	.output_count = 1,
 	.shape = experts_shape,
-	.rule = experts_rule,
+	.rule = hspmd_experts_rule,
 	.backward = experts_backward,
-	.cost = experts_cost,
-	.workspace = experts_workspace,
-	.product = experts_product,
+	.cost = hspmd_experts_cost,
+	.workspace = hspmd_experts_workspace,
+	.product = hspmd_experts_product,
 	.rows = { .choice = 1 + 1, .in = 1 << 0, .out = 1 << 0 },
 	.adds_gradients = true,
 };
@@ -213,10 +218,10 @@ const struct hspmd_op_type hspmd_op_experts_grad = {
 	.min_inputs = 7,
 	.max_inputs = 10,
 	.output_count = 5,
-	.rule = experts_grad_rule,
-	.cost = experts_grad_cost,
-	.workspace = experts_grad_workspace,
-	.product = experts_grad_product,
+	.rule = hspmd_experts_rule_grad,
+	.cost = hspmd_experts_cost_grad,
+	.workspace = hspmd_experts_workspace_grad,
+	.product = hspmd_experts_product_grad,
 	.rows = { .choice = 1 + 2, .in = 1 << 0 | 1 << 1, .out = 1 << 0 },
 	.accumulates = 0xfc,
 };

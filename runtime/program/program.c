@@ -110,11 +110,18 @@ struct hspmd_view hspmd_program_slot_view(const struct hspmd_program *p, int slo
 	return v;
 }
 
+/* Experts round rows of it, and others. */
+static bool rounds_first(const struct hspmd_instruction *in)
+{
+	const struct hspmd_op_type *type = hspmd_op_types[in->opcode];
+	return type->fp8 && !type->rows.choice;
+}
+
 bool hspmd_program_repeats_first(const struct hspmd_program *p, const struct hspmd_instruction *in)
 {
 	const struct hspmd_instruction *before = in - 1;
-	if (in == p->instructions || in->kind != HSPMD_INSTRUCTION_RUN || before->kind != HSPMD_INSTRUCTION_RUN ||
-	    !hspmd_op_types[in->opcode]->fp8 || !hspmd_op_types[before->opcode]->fp8)
+	if (in == p->instructions || in->kind != HSPMD_INSTRUCTION_RUN || before->kind != HSPMD_INSTRUCTION_RUN || !rounds_first(in) ||
+	    !rounds_first(before))
 		return false;
 	for (int k = 0; k < before->output_count; k++)
 		if (before->out[k] == in->in[0])

@@ -104,10 +104,10 @@ static bool computes_in_bf16(const struct hspmd_program *p, const struct hspmd_i
 
 static struct work work_of(const struct hspmd_program *p, const struct hspmd_device_type *type, const struct hspmd_instruction *in)
 {
-	enum hspmd_precision precision = hspmd_op_types[in->opcode]->fp8 ? HSPMD_PRECISION_FP8
-	                                 : computes_in_bf16(p, in)       ? HSPMD_PRECISION_BF16
-	                                 : p->tf32                       ? HSPMD_PRECISION_TF32
-	                                                                 : HSPMD_PRECISION_FP32;
+	enum hspmd_precision precision = hspmd_op_types[in->opcode]->fp8_units ? HSPMD_PRECISION_FP8
+	                                 : computes_in_bf16(p, in)             ? HSPMD_PRECISION_BF16
+	                                 : p->tf32                             ? HSPMD_PRECISION_TF32
+	                                                                       : HSPMD_PRECISION_FP32;
 	double rate = (type->tflops[precision] > 0 ? type->tflops[precision] : type->peak_tflops[precision]) * 1e12;
 	/* The norm and the optimizer are bound by their bytes. */
 	double offloaded;

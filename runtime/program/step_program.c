@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "runtime/op/op.h"
 #include "runtime/program/scaling.h"
 
 /* Micro-batches of one size. */
@@ -39,9 +40,7 @@ static int find_losses(struct hspmd_step_programs *s, struct hspmd_error *err)
 	if (!other)
 		return -1;
 	for (size_t i = 0; i < g->op_count && i < other->op_count; i++) {
-		enum hspmd_opcode code = g->ops[i].opcode;
-		bool fp8 = code == HSPMD_OP_LINEAR_FP8 || code == HSPMD_OP_LINEAR_FP8_GRAD_X || code == HSPMD_OP_LINEAR_FP8_GRAD_W;
-		s->loss[i] = !fp8 && g->ops[i].attr.scale != other->ops[i].attr.scale;
+		s->loss[i] = !hspmd_op_types[g->ops[i].opcode]->fp8 && g->ops[i].attr.scale != other->ops[i].attr.scale;
 	}
 	hspmd_graph_destroy(other);
 	return 0;

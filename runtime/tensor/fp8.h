@@ -26,8 +26,9 @@
 #define HSPMD_AMAX_BINS 64   /* one for each power of two */
 #define HSPMD_AMAX_LEAST -32 /* exponent of the first bin, whose values are below twice that power; the last bin has all large ones */
 
-/* Names of amax histories after those of their weights, of which ".weight" is left out. */
-#define HSPMD_AMAX_HISTORY ".amax_history"               /* [2, HSPMD_AMAX_BINS]: of the activation, and of the gradient of the result */
+/* Names of amax histories after those of their weights, of which ".weight" is left out. Of a linear layer [2, HSPMD_AMAX_BINS]: of the
+ * activation, and of the gradient of the result; of experts [HSPMD_EXPERTS_OPERANDS, HSPMD_AMAX_BINS]. */
+#define HSPMD_AMAX_HISTORY ".amax_history"
 #define HSPMD_WEIGHT_AMAX_HISTORY ".weight_amax_history" /* [1, HSPMD_AMAX_BINS] */
 
 HSPMD_FP8 uint32_t hspmd_fp8_bits(float x)
@@ -136,6 +137,28 @@ HSPMD_FP8 int hspmd_amax_level(float amax, int unit)
 
 /* What a tensor is to its product: E4M3 numbers forward, E5M2 numbers backward, where the range matters more. */
 enum hspmd_fp8_operand { HSPMD_FP8_ACTIVATION, HSPMD_FP8_WEIGHT, HSPMD_FP8_GRADIENT };
+
+/* What is rounded for the products of a mixture's experts, as rows of their amax history: x, the matrices, the first layer's result and
+ * that times the token's weight, and gradients of the result, gate and up. A row is for the tensors of all experts. */
+enum hspmd_experts_operand {
+	HSPMD_EXPERTS_X,
+	HSPMD_EXPERTS_GATE,
+	HSPMD_EXPERTS_UP,
+	HSPMD_EXPERTS_DOWN,
+	HSPMD_EXPERTS_ACT,
+	HSPMD_EXPERTS_WEIGHTED_ACT,
+	HSPMD_EXPERTS_DY,
+	HSPMD_EXPERTS_DGATE,
+	HSPMD_EXPERTS_DUP,
+	HSPMD_EXPERTS_OPERANDS
+};
+
+HSPMD_FP8 enum hspmd_fp8_operand hspmd_experts_operand_kind(int row)
+{
+	return row >= HSPMD_EXPERTS_DY                                  ? HSPMD_FP8_GRADIENT
+	       : row >= HSPMD_EXPERTS_GATE && row <= HSPMD_EXPERTS_DOWN ? HSPMD_FP8_WEIGHT
+	                                                                : HSPMD_FP8_ACTIVATION;
+}
 
 /* The exponent of the scale for a tensor whose history has `level` values that are set. Its amax is below the power of two with exponent
  * level + HSPMD_AMAX_LEAST + unit, and may become nearly twice that before the largest numbers are too large. If nothing is known yet,

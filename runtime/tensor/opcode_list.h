@@ -136,6 +136,13 @@ OP_GRAPH(TOPK_ROUTER_GRAD, topk_router_grad)
 OP_GRAPH(EXPERTS, experts)
 /* dy, x, choice, weights, gate, up, down, (biases) -> dx, dweights, dgate (acc), dup (acc), ddown (acc), (dbiases (acc)) */
 OP_GRAPH(EXPERTS_GRAD, experts_grad)
+/* x, choice, weights, gate, up, down, history[9,64] -> y, as EXPERTS without biases of which each operand of a product is rounded to E4M3,
+ * with a scale from its amax history (runtime/tensor/fp8.h, enum hspmd_experts_operand). The sums are of F32, and what is between the
+ * products has the type of x. attr.scale: factor of the loss */
+OP_GRAPH(EXPERTS_FP8, experts_fp8)
+/* dy, x, choice, weights, gate, up, down, history -> dx, dweights, dgate (acc), dup (acc), ddown (acc), dhistory (acc): thermometers. dy
+ * and gradients of gate and up are rounded to E5M2 */
+OP_GRAPH(EXPERTS_FP8_GRAD, experts_fp8_grad)
 /* ---- general operators: any number of dimensions; attr.numbers holds what is said of numbers[] */
 /* x -> f(x); attr.kind is an hspmd_unary. May be done in place */
 OP_GRAPH(UNARY, unary)

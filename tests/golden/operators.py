@@ -162,6 +162,67 @@ def fp8_linear(i, transposed=False):
     return y.unflatten(-1, i["w"].shape[1:]) if transposed else y
 
 
+class Fp8Experts(torch.autograd.Function):
+    """Experts of operands that PyTorch itself rounds; `unit`: exponent of the loss's factor."""
+
+    NAMES = ("x", "gate", "up", "down", "act", "weighted_act", "dy", "dgate", "dup")
+
+    @staticmethod
+    def rounding(history, unit):
+        def round_one(name, x):
+            row, gradient = history[Fp8Experts.NAMES.index(name)], name in ("dy", "dgate", "dup")
+            if gradient:
+                return rounded(x, scaled_by(row, unit, 15, 4), 57344, torch.float8_e5m2)
+            return rounded(x, scaled_by(row, 0, 8, 6 if name in ("gate", "up", "down") else 2), 448, torch.float8_e4m3fn)
+        return round_one
+
+    @staticmethod
+    def forward(ctx, x, weights, choice, gate, up, down, history, act, unit):
+        ctx.save_for_backward(x, weights, choice, gate, up, down, history)
+        ctx.act, ctx.unit = act, unit
+        r, y = Fp8Experts.rounding(history, unit), torch.zeros_like(x)
+        for e in range(gate.shape[0]):
+            b, t, k = torch.nonzero(choice == e, as_tuple=True)
+            rows = r("x", x[b, t])
+            a = act(rows @ r("gate", gate[e]).T) * (rows @ r("up", up[e]).T)
+            y.index_put_((b, t), weights[b, t, k, None] * (r("act", a) @ r("down", down[e]).T), accumulate=True)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weights, choice, gate, up, down, history = ctx.saved_tensors
+        r, seen = Fp8Experts.rounding(history, ctx.unit), {name: [] for name in Fp8Experts.NAMES}
+
+        def read(name, value):
+            seen[name].append(value.flatten())
+            return r(name, value)
+
+        dx, dweights = torch.zeros_like(x), torch.zeros_like(weights)
+        dgates, dups, ddowns = torch.zeros_like(gate), torch.zeros_like(up), torch.zeros_like(down)
+        for e in range(gate.shape[0]):
+            b, t, k = torch.nonzero(choice == e, as_tuple=True)
+            rows, rows_dy, w = read("x", x[b, t]), read("dy", dy[b, t]), weights[b, t, k, None]
+            gate8, up8, down8 = read("gate", gate[e]), read("up", up[e]), read("down", down[e])
+            with torch.enable_grad():
+                g, u = (rows @ gate8.T).requires_grad_(), (rows @ up8.T).requires_grad_()
+                a = ctx.act(g) * u
+            dact = rows_dy @ down8
+            dweights[b, t, k] = (read("act", a.detach()) * dact).sum(-1)
+            dg, du = torch.autograd.grad(a, (g, u), w * dact)
+            dg, du = read("dgate", dg), read("dup", du)
+            dgates[e], dups[e] = dg.T @ rows, du.T @ rows
+            ddowns[e] = rows_dy.T @ read("weighted_act", w * a.detach())
+            dx.index_put_((b, t), dg @ gate8 + du @ up8, accumulate=True)
+        units = [ctx.unit if name in ("dy", "dgate", "dup") else 0 for name in Fp8Experts.NAMES]
+        dhistory = torch.stack([thermometer(torch.cat(seen[name]), unit) for name, unit in zip(Fp8Experts.NAMES, units)])
+        return dx, dweights, None, dgates, dups, ddowns, dhistory, None, None
+
+
+def fp8_mixture(i, act=F.silu):
+    weights, choice, balance = route(i["logits"], 2, 0.7)
+    return Fp8Experts.apply(i["x"], weights, choice, i["gate"], i["up"], i["down"], i["history"], act, -6), balance
+
+
 def join_shared(i):
     y = torch.cat((i["a"].unflatten(-1, (4, 3)), i["b"][:, :, None].expand(2, 7, 4, 2)), -1)[..., :4]
     return torch.cat((y, torch.zeros(2, 7, 4, 1, dtype=y.dtype)), -1).flatten(-2)
@@ -277,6 +338,8 @@ CASES = {
     "experts": mixture,
     "experts gelu": mixture_gelu,
     "experts with biases": mixture_biased,
+    "FP8 experts": fp8_mixture,
+    "FP8 experts gelu": lambda i: fp8_mixture(i, lambda x: F.gelu(x, approximate="tanh")),
     "loss": loss,
     "loss in 2 parts": loss,
     "loss smoothed": smoothed,
@@ -390,6 +453,8 @@ SHAPES = {
     "join heads, shared": {"a": (2, 7, 12), "b": (2, 7, 2)},
     "experts": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9)},
     "experts gelu": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9)},
+    "FP8 experts": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9), "history": (9, 64)},
+    "FP8 experts gelu": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9), "history": (9, 64)},
     "experts with biases": {"logits": (3, 6, 5), "x": (3, 6, 7), "gate": (5, 9, 7), "up": (5, 9, 7), "down": (5, 7, 9), "gate_bias": (5, 9),
                             "up_bias": (5, 9),
                             "down_bias": (5, 7)},

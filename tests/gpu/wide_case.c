@@ -230,6 +230,37 @@ static int experts_banded(struct hspmd_graph *g, enum hspmd_dtype type)
 	return experts(g, type, 600, 2, 2, 16, 272);
 }
 
+/* Experts whose products are of FP8 operands. */
+static int experts_fp8(struct hspmd_graph *g, enum hspmd_dtype type, int64_t tokens, int64_t count, int64_t width, int64_t inner)
+{
+	struct hspmd_op_attr attr = { .experts = (int)count, .experts_per_token = 2, .scale = 1.0 / 256 };
+	int logits = op_case_parameter(g, type, "logits", SHAPE(1, tokens, count)), routed[HSPMD_OP_MAX_IO];
+	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(1, tokens, width)),
+		     routed[1],
+		     routed[0],
+		     op_case_parameter(g, type, "gate", SHAPE(count, inner, width)),
+		     op_case_parameter(g, type, "up", SHAPE(count, inner, width)),
+		     op_case_parameter(g, type, "down", SHAPE(count, width, inner)),
+		     op_case_parameter(g, type, "history", SHAPE(HSPMD_EXPERTS_OPERANDS, HSPMD_AMAX_BINS)) };
+	return op_case_append(g, HSPMD_OP_EXPERTS_FP8, &attr, in, 7, NULL);
+}
+
+static int experts_fp8_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts_fp8(g, type, 90, 3, 40, 136);
+}
+
+static int experts_fp8_tiled(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts_fp8(g, type, 230, 2, 136, 168);
+}
+
+static int experts_fp8_few(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts_fp8(g, type, 5, 16, 24, 16);
+}
+
 /* Experts that nobody chooses, or few. */
 static int experts_few(struct hspmd_graph *g, enum hspmd_dtype type)
 {
@@ -289,6 +320,9 @@ const struct op_case wide_cases[] = {
 	{ "experts with biases, gelu", experts_gelu, false, NULL },
 	{ "experts, gelu by erf", experts_gelu_erf, false, NULL },
 	{ "experts of 5 tokens", experts_few, false, NULL },
+	{ "experts in FP8 of 90 tokens", experts_fp8_wide, false, NULL },
+	{ "experts in FP8 of 230 tokens", experts_fp8_tiled, false, NULL },
+	{ "experts in FP8 of 5 tokens", experts_fp8_few, false, NULL },
 	{ "experts of 330 tokens", experts_wide_tiled, true, NULL },
 	{ "experts of 600 tokens", experts_banded, true, NULL },
 	{ "loss over 1000", loss_wide, false, NULL },

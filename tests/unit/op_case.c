@@ -12,6 +12,7 @@
 #include "runtime/device/cpu/cpu.h"
 #include "runtime/device/random.h"
 #include "runtime/op/op.h"
+#include "runtime/tensor/fp8.h"
 
 int op_case_parameter(struct hspmd_graph *g, enum hspmd_dtype type, const char *name, struct hspmd_shape shape)
 {
@@ -280,7 +281,8 @@ static int build_route_all(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, in, 1, NULL);
 }
 
-static int mixture(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_activation activation)
+/* fp8: its products are of FP8 operands. */
+static int mixture(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_activation activation, bool fp8)
 {
 	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7, .activation = activation };
 	int logits = op_case_parameter(g, type, "logits", SHAPE(3, 6, 5)), routed[HSPMD_OP_MAX_IO];
@@ -290,18 +292,33 @@ static int mixture(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_acti
 		     routed[0],
 		     op_case_parameter(g, type, "gate", SHAPE(5, 9, 7)),
 		     op_case_parameter(g, type, "up", SHAPE(5, 9, 7)),
-		     op_case_parameter(g, type, "down", SHAPE(5, 7, 9)) };
-	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
+		     op_case_parameter(g, type, "down", SHAPE(5, 7, 9)),
+		     -1 };
+	if (!fp8)
+		return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
+	attr.scale = 1.0 / 64;
+	in[6] = op_case_parameter(g, type, "history", SHAPE(HSPMD_EXPERTS_OPERANDS, HSPMD_AMAX_BINS));
+	return op_case_append(g, HSPMD_OP_EXPERTS_FP8, &attr, in, 7, NULL);
 }
 
 static int build_experts(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	return mixture(g, type, HSPMD_SILU);
+	return mixture(g, type, HSPMD_SILU, false);
+}
+
+static int build_experts_fp8(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return mixture(g, type, HSPMD_SILU, true);
 }
 
 static int build_experts_gelu(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	return mixture(g, type, HSPMD_GELU_TANH);
+	return mixture(g, type, HSPMD_GELU_TANH, false);
+}
+
+static int build_experts_fp8_gelu(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return mixture(g, type, HSPMD_GELU_TANH, true);
 }
 
 static int routed(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_router router, int group_best)
@@ -438,6 +455,8 @@ static const struct op_case op_cases[] = {
 	{ "experts", build_experts, false, NULL },
 	{ "experts gelu", build_experts_gelu, false, NULL },
 	{ "experts with biases", build_experts_biases, false, NULL },
+	{ "FP8 experts", build_experts_fp8, false, NULL },
+	{ "FP8 experts gelu", build_experts_fp8_gelu, false, NULL },
 	{ "loss", build_loss, false, NULL },
 	{ "loss in 2 parts", build_loss_parts, false, NULL },
 	{ "loss smoothed", build_loss_smoothed, false, NULL },

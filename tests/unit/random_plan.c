@@ -84,12 +84,14 @@ static void add_name(struct random_plan_operators *out, const char *name)
 		strcpy(out->names[out->count++], name);
 }
 
-void random_plan_find_operators(const char *config, struct random_plan_operators *out)
+void random_plan_find_operators(const char *config, bool fp8, struct random_plan_operators *out)
 {
 	struct hspmd_error err = { "" };
 	json_t *json = json_loads(config, 0, NULL);
 	struct hspmd_model *m = hspmd_model_from_json(json, "model", &err);
-	struct hspmd_model_build_options how = { .batch = 1, .seq_len = 8, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
+	struct hspmd_model_build_options how = {
+		.batch = 1, .seq_len = 8, .vocab_parts = 1, .loss_scale = 1, .forward_only = true, .fp8 = fp8
+	};
 	struct hspmd_graph *g = m ? hspmd_model_graph(m, &how, &err) : NULL;
 	char weight[64];
 	out->count = 0;

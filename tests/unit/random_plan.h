@@ -29,8 +29,8 @@ struct random_plan_operators {
 	int count;
 	char names[64][64];
 };
-/* config: the model's config.json as text. */
-void random_plan_find_operators(const char *config, struct random_plan_operators *out);
+/* config: the model's config.json as text; fp8: its products are in FP8. */
+void random_plan_find_operators(const char *config, bool fp8, struct random_plan_operators *out);
 
 /* hspmd-plan-1 as text, malloc'd. The runtime may refuse it because a ratio leaves a device without a head. */
 char *random_plan(const struct random_plan *of);

@@ -199,6 +199,35 @@ static void products_in_fp8(void **state)
 	hspmd_model_destroy(m);
 }
 
+/* Of experts in FP8 the linear layers of attention are products of FP8 units, and the products of experts are not. */
+static void experts_in_fp8(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	const double t = 32, h = 64, f = 48, attention = 2 * 4 * t * h * h, experts = 2 * 2 * 3 * t * h * f,
+	             histories = (4 * 3 + HSPMD_EXPERTS_OPERANDS) * HSPMD_AMAX_BINS;
+	struct hspmd_model *m =
+	        from_text("{\"model_type\":\"mixtral\",\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":8,"
+	                  "\"num_key_value_heads\":8,\"intermediate_size\":48,\"max_position_embeddings\":32,"
+	                  "\"vocab_size\":40,\"num_local_experts\":4,\"num_experts_per_tok\":2}");
+	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	source.precision = HSPMD_PRECISION_FP8;
+	struct hspmd_model_facts *plain = facts_of(m, 32), *facts = hspmd_model_facts_build(&source, "mixtral", 32, &err);
+	if (!facts)
+		fail_msg("%s", err.text);
+	const struct hspmd_layer_facts *is = &facts->kinds[facts->kind_of_layer[1]], *was = &plain->kinds[plain->kind_of_layer[1]];
+	for (int width = 0; width < HSPMD_FACTS_WIDTHS; width++) {
+		assert_float_equal(all(&is->forward[width].fp8), attention, 1e-6);
+		assert_float_equal(all(&is->backward[width].fp8), 2 * attention, 1e-6);
+		assert_float_equal(all(&is->forward[width].flops), all(&was->forward[width].flops), 1e-6);
+		assert_true(all(&is->forward[width].flops) > attention + experts);
+	}
+	assert_float_equal(all(&is->params), all(&was->params) + histories, 0);
+	hspmd_model_facts_destroy(plain);
+	hspmd_model_facts_destroy(facts);
+	hspmd_model_destroy(m);
+}
+
 static void equal_layers_count_once(void **state)
 {
 	(void)state;
@@ -322,9 +351,13 @@ static void operators_worth_recomputing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(counts_parameters), cmocka_unit_test(counts_operations),
-		cmocka_unit_test(products_in_fp8),   cmocka_unit_test(equal_layers_count_once),
-		cmocka_unit_test(a_net_of_ones_own), cmocka_unit_test(operators_worth_recomputing),
+		cmocka_unit_test(counts_parameters),
+		cmocka_unit_test(counts_operations),
+		cmocka_unit_test(products_in_fp8),
+		cmocka_unit_test(experts_in_fp8),
+		cmocka_unit_test(equal_layers_count_once),
+		cmocka_unit_test(a_net_of_ones_own),
+		cmocka_unit_test(operators_worth_recomputing),
 	};
 	return cmocka_run_group_tests_name("facts", tests, NULL, NULL);
 }

@@ -34,6 +34,11 @@
 	"\"pipelines\":[{\"micro_batches\":2,\"micro_batch\":3,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"]}]},"                  \
 	"{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:2\"]}]}]}"
 
+/* trainer_mixtral with as many layers as the others. */
+static const char mixtral[] = "{\"model_type\":\"mixtral\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,"
+                              "\"num_key_value_heads\":4,\"intermediate_size\":20,\"max_position_embeddings\":64,\"vocab_size\":256,"
+                              "\"num_local_experts\":4,\"num_experts_per_tok\":2}";
+
 static const char one[] = HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}";
 
 static const struct plan {
@@ -79,8 +84,9 @@ struct histories {
 	int count;
 	struct {
 		char *name;
-		float values[2 * HSPMD_AMAX_BINS];
-		bool seen[2 * HSPMD_AMAX_BINS];
+		int rows;
+		float values[HSPMD_EXPERTS_OPERANDS * HSPMD_AMAX_BINS];
+		bool seen[HSPMD_EXPERTS_OPERANDS * HSPMD_AMAX_BINS];
 	} of[MOST_HISTORIES];
 };
 
@@ -98,9 +104,10 @@ static int put_together(struct histories *h, const struct hspmd_program *p, cons
 		h->count = number > h->count ? number : h->count;
 		if (!h->of[at].name)
 			h->of[at].name = strdup(s->name);
+		h->of[at].rows = (int)p->graph->tensors[s->tensor].shape.dim[0];
 		if (s->param < 0)
 			continue;
-		float values[2 * HSPMD_AMAX_BINS];
+		float values[HSPMD_EXPERTS_OPERANDS * HSPMD_AMAX_BINS];
 		const struct hspmd_box *box = &s->shard.box;
 		int64_t count = hspmd_box_elements(box), width = box->hi[1] - box->lo[1];
 		if (device->ops->to_host(device, values, hspmd_executor_slot_data(executor, s->param), (size_t)count * sizeof *values, err))
@@ -160,14 +167,15 @@ static void scales_of_all_plans(void **state)
 {
 	(void)state;
 	static struct histories want, got;
-	const char *const models[] = { trainer_gpt2, trainer_llama };
-	for (int m = 0; m < 2; m++) {
+	const char *const models[] = { trainer_gpt2, trainer_llama, mixtral };
+	const int counts[] = { 3 * 4 * 2, 3 * 7 * 2, 3 * (4 * 2 + 1) };
+	for (int m = 0; m < 3; m++) {
 		double losses[1];
 		const struct trainer_options o = { .model = models[m], .fp8 = true };
 		train(&o, one, 1, 1, losses, &want);
-		assert_int_equal(want.count, m ? 3 * 7 * 2 : 3 * 4 * 2);
+		assert_int_equal(want.count, counts[m]);
 		for (int i = 0; i < want.count; i++)
-			for (int row = 0; row < (strstr(want.of[i].name, "weight") ? 1 : 2); row++)
+			for (int row = 0; row < want.of[i].rows; row++)
 				assert_true(want.of[i].values[row * HSPMD_AMAX_BINS] == HSPMD_AMAX_WINDOW); /* it was not all 0 */
 		for (size_t k = 0; k < PLANS; k++) {
 			double own[1];
@@ -189,18 +197,21 @@ static void losses_of_all_plans(void **state)
 {
 	(void)state;
 	static double want[STEPS], got[STEPS], again[STEPS];
-	const struct trainer_options o = { .model = trainer_gpt2, .fp8 = true };
-	train(&o, one, 1, STEPS, want, NULL);
-	for (size_t k = 0; k < PLANS; k++) {
-		train(&o, plans[k].text, plans[k].devices, STEPS, got, NULL);
-		printf("%s: losses differ by %.2g\n", plans[k].name, worst(got, want, STEPS));
-		if (!(worst(got, want, 1) < 1e-7 && worst(got, want, STEPS) < BOUND))
-			fail_msg("%s: losses differ by %g at first, by %g at most", plans[k].name, worst(got, want, 1),
-			         worst(got, want, STEPS));
-		if (plans[k].same)
-			assert_memory_equal(got, want, sizeof got);
-		train(&o, plans[k].text, plans[k].devices, STEPS, again, NULL);
-		assert_memory_equal(got, again, sizeof got);
+	const char *const models[] = { trainer_gpt2, mixtral };
+	for (int m = 0; m < 2; m++) {
+		const struct trainer_options o = { .model = models[m], .fp8 = true };
+		train(&o, one, 1, STEPS, want, NULL);
+		for (size_t k = 0; k < PLANS; k++) {
+			train(&o, plans[k].text, plans[k].devices, STEPS, got, NULL);
+			printf("%s: losses differ by %.2g\n", plans[k].name, worst(got, want, STEPS));
+			if (!(worst(got, want, 1) < 1e-7 && worst(got, want, STEPS) < BOUND))
+				fail_msg("%s: losses differ by %g at first, by %g at most", plans[k].name, worst(got, want, 1),
+				         worst(got, want, STEPS));
+			if (plans[k].same)
+				assert_memory_equal(got, want, sizeof got);
+			train(&o, plans[k].text, plans[k].devices, STEPS, again, NULL);
+			assert_memory_equal(got, again, sizeof got);
+		}
 	}
 }
 
@@ -268,6 +279,7 @@ static void beside_bf16(void **state)
 	(void)state;
 	bool all = getenv("HSPMD_LONG") != NULL;
 	compare_final(trainer_llama, all ? MOST_SEEDS : 4, all ? MOST_STEPS : 80);
+	compare_final(mixtral, all ? MOST_SEEDS : 4, all ? MOST_STEPS : 80);
 	if (all)
 		compare_final(trainer_gpt2, MOST_SEEDS, MOST_STEPS);
 }

@@ -146,7 +146,8 @@ static void wrong(const struct trial *t, const char *what, int output, int64_t i
 /* Of a sum of thermometers only the signs are the same (runtime/tensor/fp8.h). */
 static bool is_thermometer(const struct trial *t, int o)
 {
-	return (t->op->opcode == HSPMD_OP_LINEAR_FP8_GRAD_X && o == 1) || (t->op->opcode == HSPMD_OP_LINEAR_FP8_GRAD_W && o == 2);
+	return (t->op->opcode == HSPMD_OP_LINEAR_FP8_GRAD_X && o == 1) || (t->op->opcode == HSPMD_OP_LINEAR_FP8_GRAD_W && o == 2) ||
+	       (t->op->opcode == HSPMD_OP_EXPERTS_FP8_GRAD && o == 5);
 }
 
 /* The counted copies of all addends add up to the full value, and the other copies are equal to them. */

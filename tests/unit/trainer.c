@@ -255,6 +255,14 @@ int trainer_lion(const char *model, const char *plan, int devices, int steps, do
 	        losses, err);
 }
 
+int trainer_fp8(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
+{
+	return trainer_train(
+	        &(struct trainer_options){
+	                .model = model, .plan = plan, .devices = devices, .steps = steps, .pretend = trainer_pretend, .fp8 = true },
+	        losses, err);
+}
+
 int trainer_masked(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
 {
 	static const char job[] = "{\"data\":{\"reset_positions\":true}}";

@@ -49,13 +49,14 @@ extern unsigned trainer_pretend;
 int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_error *err);
 /* The same on CPU devices; trainer_documents: with documents; trainer_lengths: with documents, in steps of 8, 14 and 16 tokens;
  * trainer_mixed: with documents, in steps that mix samples of 4, 8 and 16; trainer_lion: by that optimizer; trainer_masked: with documents
- * that reset positions, a mask, and files with weights. */
+ * that reset positions, a mask, and files with weights; trainer_fp8: with products in FP8. */
 int trainer_run(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 int trainer_documents(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 int trainer_masked(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 int trainer_lengths(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 int trainer_mixed(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 int trainer_lion(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
+int trainer_fp8(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 
 /* Trains on devices n:0-3, with the plan as text, on samples that the test makes: documents of o->samples. o also has steps and lengths;
  * all else is filled in. losses[o->steps]. 0, or -1 with err. */

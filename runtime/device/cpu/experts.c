@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local experts of a mixture, one after another: the tokens that chose an expert are gathered, go through its two layers, and are added
- * to their rows. An expert sees its tokens in order and a token its experts in order, so that sums have one order. */
+ * to their rows. An expert sees its tokens in order and a token its experts in order, so that sums have one order. With FP8 operands they
+ * are the same products, of the floats that the FP8 numbers are. */
+#include "runtime/device/cpu/fp8_operand.h"
 #include "runtime/device/cpu/gate.h"
 
 #define ROWS_PER_ITEM 16
+
+/* What is rounded to FP8 for the products, each with one scale, for all experts. */
+struct fp8_operands {
+	int scale[HSPMD_EXPERTS_OPERANDS]; /* exponents */
+	real amax[HSPMD_EXPERTS_OPERANDS]; /* so far; found by the backward pass alone */
+	real *matrix;                      /* one, rounded */
+};
 
 /* One call, and in it one expert's tokens. */
 struct experts {
@@ -18,6 +27,7 @@ struct experts {
 	void *workspace;
 	const struct hspmd_view *biases; /* of gate, up, down; NULL: none */
 	bool is_first;                   /* this device has the first part of the inner width */
+	struct fp8_operands *fp8;        /* NULL: operands are not rounded */
 	/* of the current expert */
 	int64_t count;
 	int32_t *token, *slot; /* number of the token, and of the choice among the token's choices */
@@ -58,6 +68,62 @@ static real weight_of(const struct experts *e, int64_t i)
 {
 	return e->weights[e->token[i] * e->per_token + e->slot[i]];
 }
+
+/* ---- FP8 operands: without, these do nothing */
+
+static void find_scales(struct experts *e, struct fp8_operands *fp8, const struct hspmd_view *history)
+{
+	e->fp8 = fp8;
+	memset(fp8->amax, 0, sizeof fp8->amax);
+	for (int row = 0; row < HSPMD_EXPERTS_OPERANDS; row++)
+		fp8->scale[row] = scale_of(e->args, history, row, hspmd_experts_operand_kind(row));
+}
+
+static void note(const struct experts *e, enum hspmd_experts_operand row, const real *values, int64_t count)
+{
+	real amax = e->dy ? amax_of(values, count) : 0;
+	if (amax > e->fp8->amax[row])
+		e->fp8->amax[row] = amax;
+}
+
+static void round_rows(const struct experts *e, enum hspmd_experts_operand row, real *rows, int64_t length)
+{
+	if (!e->fp8)
+		return;
+	note(e, row, rows, e->count * length);
+	round_elements(e->pool, rows, e->count * length, e->fp8->scale[row], hspmd_experts_operand_kind(row), rows);
+}
+
+/* An expert's matrix as its products read it: until the next call, if it is rounded. */
+static const real *operand_of(const struct experts *e, enum hspmd_experts_operand row, const real *matrix)
+{
+	int64_t count = e->inner * e->width;
+	if (!e->fp8)
+		return matrix;
+	note(e, row, matrix, count);
+	if (e->count)
+		round_elements(e->pool, matrix, count, e->fp8->scale[row], HSPMD_FP8_WEIGHT, e->fp8->matrix);
+	return e->fp8->matrix;
+}
+
+/* The thermometers of everything that was rounded. */
+static void note_operands(const struct experts *e, const struct hspmd_view *to)
+{
+	for (int row = 0; to->data && row < HSPMD_EXPERTS_OPERANDS; row++)
+		note_amax(e->fp8->amax[row],
+		          hspmd_experts_operand_kind(row) == HSPMD_FP8_GRADIENT ? hspmd_amax_unit(e->args->attr->scale) : 0, to, row);
+}
+
+/* The forward pass's act, of which the weight's gradient consists. */
+static real act_as_read(const struct experts *e, real act)
+{
+	if (!e->fp8)
+		return act;
+	int scale = e->fp8->scale[HSPMD_EXPERTS_ACT];
+	return fp8_value(act, hspmd_power_of_two(scale), hspmd_power_of_two(-scale), false);
+}
+
+/* ---- an expert */
 
 static void gather(void *context, int64_t item, int thread)
 {
@@ -136,7 +202,7 @@ static void differentiate(void *context, int64_t item, int thread)
 		if (e->args->attr->activation != HSPMD_SILU)
 			differentiate_gate(e, w, dact, gate, up);
 		for (int64_t j = 0; j < e->inner; j++) {
-			dweight += act[j] * dact[j];
+			dweight += act_as_read(e, act[j]) * dact[j];
 			act[j] *= w;
 			if (e->args->attr->activation != HSPMD_SILU)
 				continue;
@@ -172,13 +238,18 @@ static void first_layer(struct experts *e, int64_t expert, const real *gate, con
 {
 	struct matrix rows = { e->rows, e->width, 1 };
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), gather, e);
-	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ gate, 1, e->width }, bias_of(e, 0, expert), e->gate, false);
-	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ up, 1, e->width }, bias_of(e, 1, expert), e->up, false);
+	round_rows(e, HSPMD_EXPERTS_X, e->rows, e->width);
+	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ operand_of(e, HSPMD_EXPERTS_GATE, gate), 1, e->width },
+	         bias_of(e, 0, expert), e->gate, false);
+	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ operand_of(e, HSPMD_EXPERTS_UP, up), 1, e->width },
+	         bias_of(e, 1, expert), e->up, false);
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, 2 * VEXP_NS), activate, e);
 }
 
-/* Lays out the workspace for all tokens choosing one expert; returns the bytes used. first: number of the first input, x. */
-static size_t lay_out(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward)
+/* Lays out the workspace for all tokens choosing one expert; returns the bytes used. first: number of the first input, x. fp8: is filled
+ * in, from the history that follows the matrices; NULL: operands are not rounded. */
+static size_t lay_out(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward,
+                      struct fp8_operands *fp8)
 {
 	const struct hspmd_view *x = &args->in[first], *gate = &args->in[first + 3];
 	*e = (struct experts){ .args = args,
@@ -191,47 +262,73 @@ static size_t lay_out(const struct hspmd_cpu *cpu, const struct hspmd_kernel_arg
 		               .choice = args->in[first + 1].data,
 		               .weights = args->in[first + 2].data,
 		               .workspace = args->workspace,
-		               .biases = args->input_count > first + 6 ? &args->in[first + 6] : NULL,
+		               .biases = !fp8 && args->input_count > first + 6 ? &args->in[first + 6] : NULL,
 		               .is_first = gate->start[1] == 0 };
 	int64_t wide = e->width > e->inner ? e->width : e->inner, deep = e->tokens > wide ? e->tokens : wide;
-	int64_t sizes[] = { e->tokens * e->width, backward ? e->tokens * e->width : 0,
-		            e->tokens * e->inner, e->tokens * e->inner,
-		            e->tokens * e->inner, e->tokens * wide };
-	real **places[] = { &e->rows, &e->rows_dy, &e->gate, &e->up, &e->act, &e->result };
+	real *matrix;
+	int64_t sizes[] = { e->tokens * e->width,         backward ? e->tokens * e->width : 0,
+		            e->tokens * e->inner,         e->tokens * e->inner,
+		            e->tokens * e->inner,         e->tokens * wide,
+		            fp8 ? e->inner * e->width : 0 };
+	real **places[] = { &e->rows, &e->rows_dy, &e->gate, &e->up, &e->act, &e->result, &matrix };
 	size_t used = LOCAL(gemm_workspace)(hspmd_thread_pool_threads(cpu->pool), wide, deep),
 	       indices = (size_t)(e->tokens * 4 + 63) / 64 * 64;
 	used = (used + 63) / 64 * 64;
 	char *base = args->workspace;
-	for (int i = 0; i < 6; i++) {
+	for (int i = 0; i < 7; i++) {
 		*places[i] = base ? (real *)(base + used) : NULL;
 		used += (size_t)(sizes[i] + 15) / 16 * 16 * sizeof(real);
 	}
 	e->token = base ? (int32_t *)(base + used) : NULL;
 	e->slot = base ? (int32_t *)(base + used + indices) : NULL;
+	if (fp8 && base) {
+		find_scales(e, fp8, &args->in[first + 6]);
+		fp8->matrix = matrix;
+	}
 	return used + 2 * indices;
 }
 
-static void experts(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+static void forward(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, struct fp8_operands *fp8)
 {
 	struct experts e;
 	const struct hspmd_view *gate = &args->in[3];
-	lay_out(cpu, args, &e, 0, false);
+	lay_out(cpu, args, &e, 0, false, fp8);
 	e.to = args->out[0].data;
 	memset(e.to, 0, (size_t)(e.tokens * e.width) * sizeof *e.to);
 	for (int64_t k = 0; k < gate->shape[0]; k++) {
 		int64_t at = k * e.inner * e.width;
 		find_tokens(&e, (int32_t)(gate->start[0] + k));
 		first_layer(&e, k, (const real *)gate->data + at, (const real *)args->in[4].data + at);
+		round_rows(&e, HSPMD_EXPERTS_ACT, e.act, e.inner);
 		multiply(&e, e.count, e.width, e.inner, (struct matrix){ e.act, e.inner, 1 },
-		         (struct matrix){ (const real *)args->in[5].data + at, 1, e.inner }, bias_of(&e, 2, k), e.result, false);
+		         (struct matrix){ operand_of(&e, HSPMD_EXPERTS_DOWN, (const real *)args->in[5].data + at), 1, e.inner },
+		         bias_of(&e, 2, k), e.result, false);
 		hspmd_thread_pool_for(cpu->pool, items_of(e.count), rows_ns(e.width, MOVE_NS), scatter, &e);
 	}
+}
+
+static void experts(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	forward(cpu, args, NULL);
 }
 
 static size_t experts_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	struct experts e;
-	return lay_out(cpu, args, &e, 0, false);
+	return lay_out(cpu, args, &e, 0, false, NULL);
+}
+
+static void experts_fp8(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct fp8_operands fp8;
+	forward(cpu, args, &fp8);
+}
+
+static size_t experts_fp8_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct experts e;
+	struct fp8_operands fp8;
+	return lay_out(cpu, args, &e, 0, false, &fp8);
 }
 
 /* Gradient of one expert's matrix, unless it is not wanted: left^T right over the expert's tokens. */
@@ -251,7 +348,7 @@ static void matrix_grad(const struct experts *e, const struct hspmd_view *out, i
 static void bias_grad(const struct experts *e, int output, int64_t expert, const real *rows, bool weighted)
 {
 	const struct hspmd_view *out = &e->args->out[output];
-	if (e->args->output_count <= output || !out->data)
+	if (e->fp8 || e->args->output_count <= output || !out->data)
 		return;
 	int64_t n = out->shape[1];
 	real *to = (real *)out->data + expert * n;
@@ -270,9 +367,15 @@ static void expert_grad(struct experts *e, int64_t k)
 	           *down = (const real *)args->in[6].data + at;
 	first_layer(e, k, gate, up);
 	e->down_bias = bias_of(e, 2, k);
-	multiply(e, e->count, e->inner, e->width, (struct matrix){ e->rows_dy, e->width, 1 }, (struct matrix){ down, e->inner, 1 }, NULL,
-	         e->result, false);
+	round_rows(e, HSPMD_EXPERTS_DY, e->rows_dy, e->width);
+	multiply(e, e->count, e->inner, e->width, (struct matrix){ e->rows_dy, e->width, 1 },
+	         (struct matrix){ operand_of(e, HSPMD_EXPERTS_DOWN, down), e->inner, 1 }, NULL, e->result, false);
+	if (e->fp8)
+		note(e, HSPMD_EXPERTS_ACT, e->act, e->count * e->inner);
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, LIBM_NS), differentiate, e);
+	round_rows(e, HSPMD_EXPERTS_WEIGHTED_ACT, e->act, e->inner);
+	round_rows(e, HSPMD_EXPERTS_DGATE, e->gate, e->inner);
+	round_rows(e, HSPMD_EXPERTS_DUP, e->up, e->inner);
 	matrix_grad(e, &args->out[2], at, e->inner, e->width, e->gate, e->rows);
 	matrix_grad(e, &args->out[3], at, e->inner, e->width, e->up, e->rows);
 	matrix_grad(e, &args->out[4], at, e->width, e->inner, e->rows_dy, e->act);
@@ -281,18 +384,18 @@ static void expert_grad(struct experts *e, int64_t k)
 	bias_grad(e, 7, k, e->rows_dy, true);
 	if (!e->to)
 		return;
-	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->gate, e->inner, 1 }, (struct matrix){ gate, e->width, 1 }, NULL,
-	         e->result, false);
-	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 }, (struct matrix){ up, e->width, 1 }, NULL,
-	         e->result, true);
+	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->gate, e->inner, 1 },
+	         (struct matrix){ operand_of(e, HSPMD_EXPERTS_GATE, gate), e->width, 1 }, NULL, e->result, false);
+	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 },
+	         (struct matrix){ operand_of(e, HSPMD_EXPERTS_UP, up), e->width, 1 }, NULL, e->result, true);
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), scatter, e);
 }
 
-static void experts_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+static void backward(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, struct fp8_operands *fp8)
 {
 	struct experts e;
 	const struct hspmd_view *gate = &args->in[4];
-	lay_out(cpu, args, &e, 1, true);
+	lay_out(cpu, args, &e, 1, true, fp8);
 	e.dy = args->in[0].data;
 	e.to = args->out[0].data;
 	e.dweights = args->out[1].data;
@@ -304,13 +407,35 @@ static void experts_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *
 		find_tokens(&e, (int32_t)(gate->start[0] + k));
 		expert_grad(&e, k);
 	}
+	if (fp8 && args->output_count > 5)
+		note_operands(&e, &args->out[5]);
+}
+
+static void experts_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	backward(cpu, args, NULL);
 }
 
 static size_t experts_grad_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	struct experts e;
-	return lay_out(cpu, args, &e, 1, true);
+	return lay_out(cpu, args, &e, 1, true, NULL);
+}
+
+static void experts_fp8_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct fp8_operands fp8;
+	backward(cpu, args, &fp8);
+}
+
+static size_t experts_fp8_grad_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct experts e;
+	struct fp8_operands fp8;
+	return lay_out(cpu, args, &e, 1, true, &fp8);
 }
 
 const struct hspmd_cpu_kernel LOCAL(experts) = { experts, experts_workspace };
 const struct hspmd_cpu_kernel LOCAL(experts_grad) = { experts_grad, experts_grad_workspace };
+const struct hspmd_cpu_kernel LOCAL(experts_fp8) = { experts_fp8, experts_fp8_workspace };
+const struct hspmd_cpu_kernel LOCAL(experts_fp8_grad) = { experts_fp8_grad, experts_fp8_grad_workspace };

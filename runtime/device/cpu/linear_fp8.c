@@ -2,81 +2,18 @@
 /* Linear layers of FP8 operands, as a reference: operands become the floats that their FP8 numbers are, and these are multiplied like any
  * others. Scales are powers of two, so that a product of scaled operands, scaled back, would have the same bits. Several calls may follow
  * one another that read the same operand: it is rounded once (`repeats_first`). */
-#include "runtime/device/cpu/kernel.h"
-
-#include "runtime/tensor/fp8.h"
+#include "runtime/device/cpu/fp8_operand.h"
 
 extern const struct hspmd_cpu_kernel LOCAL(linear), LOCAL(linear_grad_x), LOCAL(linear_grad_w);
 
-#define ROUND_ELEMENTS 16384 /* per item */
-
-/* The amax history of one tensor, and what it says. */
-static int level_of(const struct hspmd_view *history, int row)
-{
-	const real *values = (const real *)history->data + row * HSPMD_AMAX_BINS;
-	int level = 0;
-	for (int b = 0; b < HSPMD_AMAX_BINS; b++)
-		level += values[b] > 0;
-	return level;
-}
-
-struct rounding {
-	const real *from;
-	real *to;
-	int64_t count;
-	float scale, back;
-	bool gradient;
-};
-
-static void round_item(void *context, int64_t item, int thread)
-{
-	const struct rounding *r = context;
-	(void)thread;
-	int64_t first, end, items = (r->count + ROUND_ELEMENTS - 1) / ROUND_ELEMENTS;
-	split_range(r->count, items, item, &first, &end);
-	const real *restrict from = r->from;
-	real *restrict to = r->to;
-	float scale = r->scale, back = r->back;
-	if (r->gradient)
-		for (int64_t i = first; i < end; i++)
-			to[i] = (real)(hspmd_e5m2_round((float)from[i] * scale) * back);
-	else
-		for (int64_t i = first; i < end; i++)
-			to[i] = (real)(hspmd_e4m3_round((float)from[i] * scale) * back);
-}
-
-static int scale_of(const struct hspmd_kernel_args *args, const struct hspmd_view *history, int row, enum hspmd_fp8_operand operand)
-{
-	return hspmd_fp8_scale(level_of(history, row), operand == HSPMD_FP8_GRADIENT ? hspmd_amax_unit(args->attr->scale) : 0, operand);
-}
-
-/* Rounds a tensor with a scale, given as its exponent. */
 static void round_tensor(struct hspmd_cpu *cpu, const struct hspmd_view *x, int scale, enum hspmd_fp8_operand operand, real *to)
 {
-	bool gradient = operand == HSPMD_FP8_GRADIENT;
-	struct rounding r = { .from = x->data,
-		              .to = to,
-		              .count = element_count(x),
-		              .scale = hspmd_power_of_two(scale),
-		              .back = hspmd_power_of_two(-scale),
-		              .gradient = gradient };
-	hspmd_thread_pool_for(cpu->pool, (r.count + ROUND_ELEMENTS - 1) / ROUND_ELEMENTS, ROUND_ELEMENTS * 4 * MOVE_NS, round_item, &r);
+	round_elements(cpu->pool, x->data, element_count(x), scale, operand, to);
 }
 
-/* Adds a tensor's thermometer to a row of a history's gradient, or writes it. */
-static void note_amax(const struct hspmd_view *x, int unit, const struct hspmd_view *to, int row)
+static void note_tensor(const struct hspmd_view *x, int unit, const struct hspmd_view *to, int row)
 {
-	const real *values = x->data;
-	real *sums = (real *)to->data + row * HSPMD_AMAX_BINS;
-	int64_t count = element_count(x);
-	vec most = splat(0);
-	for (int64_t i = 0; i < count; i += LANES) {
-		vec v = i + LANES <= count ? load(values + i) : load_part(values + i, count - i);
-		most = vmax(vmax(v, -v), most); /* which ignores NaN */
-	}
-	int level = hspmd_amax_level((float)reduce_max(most), unit);
-	for (int b = 0; b < HSPMD_AMAX_BINS; b++)
-		sums[b] = (to->accumulate ? sums[b] : 0) + (b < level ? 1 : 0);
+	note_amax(amax_of(x->data, element_count(x)), unit, to, row);
 }
 
 /* The workspace: how input 0 was rounded, the rounded inputs 0 and 1, then that of the operator on floats. */
@@ -154,7 +91,7 @@ static void linear_fp8_grad_x(struct hspmd_cpu *cpu, const struct hspmd_kernel_a
 		round_nothing(args);
 	}
 	if (args->output_count > 1 && args->out[1].data)
-		note_amax(&args->in[1], 0, &args->out[1], 0);
+		note_tensor(&args->in[1], 0, &args->out[1], 0);
 }
 
 static size_t linear_fp8_grad_x_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
@@ -179,8 +116,8 @@ static void linear_fp8_grad_w(struct hspmd_cpu *cpu, const struct hspmd_kernel_a
 		round_nothing(args);
 	}
 	if (args->output_count > 2 && args->out[2].data) {
-		note_amax(&args->in[1], 0, &args->out[2], 0);
-		note_amax(&args->in[0], hspmd_amax_unit(args->attr->scale), &args->out[2], 1);
+		note_tensor(&args->in[1], 0, &args->out[2], 0);
+		note_tensor(&args->in[0], hspmd_amax_unit(args->attr->scale), &args->out[2], 1);
 	}
 }
 

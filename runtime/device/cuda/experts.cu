@@ -1,15 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The local experts of a mixture. The device sorts the tokens by expert, so that the host need not know how many tokens each expert got:
  * grids are sized for the worst case, and blocks beyond the last row return at once. Values between the products have the type of the
- * operands. Products run on tensor cores in BF16 (grouped_gemm.h), and on CUDA cores in F32 or if rows are no multiple of 16 bytes. */
+ * operands. Products run on tensor cores in BF16 (grouped_gemm.h), and on CUDA cores in F32 or if rows are no multiple of 16 bytes.
+ *
+ * FP8 operands are kept as elements of that type, which represents them exactly, and multiplied as such: the numbers that FP8 units would
+ * give up to the order of sums, at the speed of BF16. Rounding the matrices moves 4 bytes per element besides, and act 4 in the forward
+ * pass; what else is rounded is so where it is written. */
 #include "runtime/device/cuda/gate.h"
 #include "runtime/device/cuda/grouped_gemm.h"
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/cuda/row_tiles.h"
 #include "runtime/device/cuda/stable_sort.h"
+#include "runtime/tensor/fp8.h"
 
 #define THREADS 256
 #define TILE 32
+#define MATRIX_BLOCKS 1024 /* that round a matrix, at most */
+
+/* Of FP8 operands, by enum hspmd_experts_operand. */
+struct fp8_operands {
+	float scale[HSPMD_EXPERTS_OPERANDS], back[HSPMD_EXPERTS_OPERANDS]; /* back: the inverse */
+	int amax[HSPMD_EXPERTS_OPERANDS]; /* the largest magnitudes so far, as bits of floats, which are in the same order */
+};
 
 /* One call. A "row" is one token of one expert. Rows are sorted by expert; order.list maps a row to its (token, choice). */
 struct experts {
@@ -22,6 +34,9 @@ struct experts {
 	int activation;
 	float limit;
 	void *rows, *rows_dy, *act_gate, *act_up, *act, *result; /* of the operands' type, a row after another */
+	struct fp8_operands *fp8; /* on the device; NULL: operands are not rounded */
+	bool notes_amax;
+	void *rounded[2]; /* matrices of all experts, of the operands' type */
 };
 
 /* C[row][n] = sum over k of A[row][k] B_e(k, n), where B_e(k, n) is b[e * n * depth elements + k * step_k + n * step_n]; plus the same of
@@ -95,14 +110,109 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-template <typename T> static __global__ void __launch_bounds__(THREADS) gather_kernel(struct experts e, const T *from, T *to)
+/* ---- FP8 operands: without, these change nothing */
+
+static __global__ void __launch_bounds__(WARP)
+        find_scales_kernel(const void *history, bool is_float, int gradient_unit, struct fp8_operands *to)
+{
+	int row = blockIdx.x, level = 0;
+	for (int b = threadIdx.x; b < HSPMD_AMAX_BINS; b += WARP) {
+		int at = row * HSPMD_AMAX_BINS + b;
+		level += (is_float ? ((const float *)history)[at] : to_float(((const bf16 *)history)[at])) > 0 ? 1 : 0;
+	}
+	level = warp_reduce<Sum>(level);
+	enum hspmd_fp8_operand kind = hspmd_experts_operand_kind(row);
+	int scale = hspmd_fp8_scale(level, kind == HSPMD_FP8_GRADIENT ? gradient_unit : 0, kind);
+	if (threadIdx.x == 0) {
+		to->scale[row] = hspmd_power_of_two(scale);
+		to->back[row] = hspmd_power_of_two(-scale);
+		to->amax[row] = 0;
+	}
+}
+
+/* Writes the thermometers of all operands, or adds them. */
+static __global__ void __launch_bounds__(HSPMD_AMAX_BINS)
+        note_operands_kernel(const struct fp8_operands *fp8, int gradient_unit, float *out, bool accumulate)
+{
+	int row = blockIdx.x, at = row * HSPMD_AMAX_BINS + threadIdx.x;
+	bool gradient = hspmd_experts_operand_kind(row) == HSPMD_FP8_GRADIENT;
+	int level = hspmd_amax_level(hspmd_fp8_float((uint32_t)fp8->amax[row]), gradient ? gradient_unit : 0);
+	out[at] = (accumulate ? out[at] : 0) + ((int)threadIdx.x < level ? 1 : 0);
+}
+
+/* A value as products read it. */
+template <int operand> static __device__ __forceinline__ float as_read(const struct experts &e, float x)
+{
+	if (!e.fp8)
+		return x;
+	float scaled = x * e.fp8->scale[operand];
+	return (operand >= HSPMD_EXPERTS_DY ? hspmd_e5m2_round(scaled) : hspmd_e4m3_round(scaled)) * e.fp8->back[operand];
+}
+
+/* All threads of the block call this, with the largest magnitude that each has. */
+static __device__ __forceinline__ void note_amax(const struct experts &e, int operand, float most, float *room)
+{
+	if (!e.notes_amax)
+		return;
+	most = block_reduce<Max>(most, 0.0f, room);
+	if (threadIdx.x == 0)
+		atomicMax(&e.fp8->amax[operand], (int)hspmd_fp8_bits(most));
+}
+
+/* A NaN does not count. */
+static __device__ __forceinline__ float larger(float most, float x)
+{
+	return fabsf(x) > most ? fabsf(x) : most;
+}
+
+/* to: a matrix of all experts. */
+template <typename T, int operand>
+static __global__ void __launch_bounds__(THREADS) round_matrix_kernel(struct experts e, const T *from, T *to, int64_t count)
+{
+	__shared__ float room[WARP];
+	const int n = pack<T>::count;
+	float most = 0;
+	for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * n; i < count; i += (int64_t)gridDim.x * THREADS * n) {
+		float v[pack<T>::count];
+		load_pack(v, from, i, count, true);
+#pragma unroll
+		for (int k = 0; k < n; k++) {
+			most = larger(most, v[k]);
+			v[k] = as_read<operand>(e, v[k]);
+		}
+		store_pack(to, v, i, count, true);
+	}
+	note_amax(e, operand, most, room);
+}
+
+/* The forward pass's act, in its place. */
+template <typename T> static __global__ void __launch_bounds__(THREADS) round_act_kernel(struct experts e)
 {
 	int64_t row = blockIdx.x;
 	if (row >= e.order.first[e.count])
 		return;
+	T *act = (T *)e.act + row * e.inner;
+	for (int64_t j = threadIdx.x; j < e.inner; j += THREADS)
+		act[j] = from_float<T>(as_read<HSPMD_EXPERTS_ACT>(e, to_float(act[j])));
+}
+
+/* ---- rows */
+
+template <typename T, int operand>
+static __global__ void __launch_bounds__(THREADS) gather_kernel(struct experts e, const T *from, T *to)
+{
+	__shared__ float room[WARP];
+	int64_t row = blockIdx.x;
+	if (row >= e.order.first[e.count])
+		return;
 	int64_t token = e.order.list[row] / e.per_token;
-	for (int64_t j = threadIdx.x; j < e.width; j += THREADS)
-		to[row * e.width + j] = from[token * e.width + j];
+	float most = 0;
+	for (int64_t j = threadIdx.x; j < e.width; j += THREADS) {
+		float x = to_float(from[token * e.width + j]);
+		most = larger(most, x);
+		to[row * e.width + j] = from_float<T>(as_read<operand>(e, x));
+	}
+	note_amax(e, operand, most, room);
 }
 
 /* The local expert that a row belongs to. */
@@ -166,17 +276,25 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) differen
 	if (row >= e.order.first[e.count])
 		return;
 	int64_t k = e.order.list[row];
-	float w = to_float(((const T *)e.weights)[k]), dweight = 0;
+	float w = to_float(((const T *)e.weights)[k]), dweight = 0, most_act = 0, most_weighted = 0, most_gate = 0, most_up = 0;
 	T *act_gate = (T *)e.act_gate, *act_up = (T *)e.act_up, *act = (T *)e.act;
 	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS) {
 		float dact = to_float(((const T *)e.result)[j]), gate = to_float(act_gate[j]), up = to_float(act_up[j]), dgate, dup;
 		float own = activation_of<T>(e, gate, up);
-		dweight += own * dact;
+		dweight += as_read<HSPMD_EXPERTS_ACT>(e, own) * dact;
 		gate_gradients(e.activation, e.limit, w * dact, gate, up, &dgate, &dup);
-		act_gate[j] = from_float<T>(dgate);
-		act_up[j] = from_float<T>(dup);
-		act[j] = from_float<T>(w * own);
+		act_gate[j] = from_float<T>(as_read<HSPMD_EXPERTS_DGATE>(e, dgate));
+		act_up[j] = from_float<T>(as_read<HSPMD_EXPERTS_DUP>(e, dup));
+		act[j] = from_float<T>(as_read<HSPMD_EXPERTS_WEIGHTED_ACT>(e, w * own));
+		most_act = larger(most_act, own);
+		most_weighted = larger(most_weighted, w * own);
+		most_gate = larger(most_gate, dgate);
+		most_up = larger(most_up, dup);
 	}
+	note_amax(e, HSPMD_EXPERTS_ACT, most_act, room);
+	note_amax(e, HSPMD_EXPERTS_WEIGHTED_ACT, most_weighted, room);
+	note_amax(e, HSPMD_EXPERTS_DGATE, most_gate, room);
+	note_amax(e, HSPMD_EXPERTS_DUP, most_up, room);
 	if (e.biases[2] && e.is_first) {
 		const T *bias = (const T *)e.biases[2] + expert_of(e, row) * e.width;
 		for (int64_t j = threadIdx.x; j < e.width; j += THREADS)
@@ -203,8 +321,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- for the host */
 
-/* Lays out the workspace. Returns the bytes used. first: number of the first input, x. */
-static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward)
+/* Lays out the workspace. Returns the bytes used. first: number of the first input, x; fp8: operands are rounded. */
+static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward, bool fp8)
 {
 	const struct hspmd_view *x = &args->in[first], *gate = &args->in[first + 3];
 	*e = experts();
@@ -214,7 +332,7 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 	e->count = gate->shape[0];
 	e->per_token = hspmd_cuda_row_length(&args->in[first + 1]);
 	e->most = e->tokens * e->per_token;
-	for (int i = 0; i < 3 && args->input_count > first + 6; i++)
+	for (int i = 0; i < 3 && !fp8 && args->input_count > first + 6; i++)
 		e->biases[i] = args->in[first + 6 + i].data;
 	e->is_first = gate->start[1] == 0;
 	e->activation = args->attr->activation;
@@ -234,12 +352,46 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 		*places[i] = base ? base + used : NULL;
 		used += (size_t)ceil_div(e->most * sizes[i] * (int64_t)size, 64) * 64;
 	}
-	return used;
+	e->notes_amax = fp8 && backward && args->output_count > 5 && args->out[5].data;
+	if (!fp8)
+		return used;
+	for (int i = 0; i < 2; i++) {
+		e->rounded[i] = base ? base + used : NULL;
+		used += (size_t)ceil_div(e->count * e->inner * e->width * (int64_t)size, 64) * 64;
+	}
+	e->fp8 = base ? (struct fp8_operands *)(base + used) : NULL;
+	return used + (sizeof *e->fp8 + 63) / 64 * 64;
 }
 
 static struct hspmd_cuda_groups groups_of(const struct experts *e)
 {
 	return { e->order.first, e->count, e->most };
+}
+
+static int gradient_unit(const struct hspmd_kernel_args *args)
+{
+	return hspmd_amax_unit(args->attr->scale);
+}
+
+static void find_scales(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct experts *e, int first)
+{
+	const struct hspmd_view *history = &args->in[first + 6];
+	if (e->fp8)
+		LAUNCH(find_scales_kernel, HSPMD_EXPERTS_OPERANDS, WARP, 0, cuda->stream, history->data, history->dtype == HSPMD_F32,
+		       gradient_unit(args), e->fp8);
+}
+
+/* A matrix of all experts as products read it: in e->rounded[slot], if it is rounded. */
+template <typename T, int operand>
+static const void *operand_of(struct hspmd_cuda *cuda, const struct experts *e, const void *matrix, int slot)
+{
+	int64_t count = e->count * e->inner * e->width, blocks = ceil_div(count, THREADS * pack<T>::count);
+	auto *kernel = round_matrix_kernel<T, operand>;
+	if (!e->fp8)
+		return matrix;
+	LAUNCH(kernel, (unsigned)(blocks < MATRIX_BLOCKS ? blocks : MATRIX_BLOCKS), THREADS, 0, cuda->stream, *e, (const T *)matrix,
+	       (T *)e->rounded[slot], count);
+	return e->rounded[slot];
 }
 
 /* c = a0 b0, plus a1 b1 if there is a1, of every expert's rows; transposed: b is [n, depth] for each expert, else [depth, n]. */
@@ -261,12 +413,13 @@ static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, cons
 
 /* Gate and up in one product, where there is one; the forward pass needs their activation alone, the backward pass what it is computed
  * from. */
-template <typename T> static bool gate_up_at_once(struct hspmd_cuda *cuda, const struct experts *e, bool forward)
+template <typename T>
+static bool gate_up_at_once(struct hspmd_cuda *cuda, const struct experts *e, const void *gate, const void *up, bool forward)
 {
 	struct hspmd_cuda_groups groups = groups_of(e);
 	struct hspmd_cuda_gate_up p = {};
-	p.gate = e->gate;
-	p.up = e->up;
+	p.gate = gate;
+	p.up = up;
 	p.biases[0] = e->biases[0];
 	p.biases[1] = e->biases[1];
 	p.act_gate = forward ? NULL : e->act_gate;
@@ -282,29 +435,35 @@ template <typename T> static bool gate_up_at_once(struct hspmd_cuda *cuda, const
 template <typename T>
 static void first_layer(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct experts *e, int first, bool forward)
 {
-	const struct hspmd_view *gate = &args->in[first + 3];
-	hspmd_cuda_stable_sort_run(cuda, (const int32_t *)args->in[first + 1].data, e->most, (int32_t)gate->start[0], e->count,
-	                           args->workspace, &e->order);
-	auto *gather = gather_kernel<T>;
+	hspmd_cuda_stable_sort_run(cuda, (const int32_t *)args->in[first + 1].data, e->most, (int32_t)args->in[first + 3].start[0],
+	                           e->count, args->workspace, &e->order);
+	find_scales(cuda, args, e, first);
+	auto *gather = gather_kernel<T, HSPMD_EXPERTS_X>;
 	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, (T *)e->rows);
-	if (gate_up_at_once<T>(cuda, e, forward))
+	const void *gate = operand_of<T, HSPMD_EXPERTS_GATE>(cuda, e, e->gate, 0);
+	const void *up = operand_of<T, HSPMD_EXPERTS_UP>(cuda, e, e->up, 1);
+	if (gate_up_at_once<T>(cuda, e, gate, up, forward))
 		return;
-	multiply_rows<T>(cuda, e, e->rows, e->gate, NULL, NULL, e->act_gate, e->inner, e->width, true);
-	multiply_rows<T>(cuda, e, e->rows, e->up, NULL, NULL, e->act_up, e->inner, e->width, true);
+	multiply_rows<T>(cuda, e, e->rows, gate, NULL, NULL, e->act_gate, e->inner, e->width, true);
+	multiply_rows<T>(cuda, e, e->rows, up, NULL, NULL, e->act_up, e->inner, e->width, true);
 	auto *activate = activate_kernel<T>;
 	if (forward || e->biases[0])
 		LAUNCH(activate, (unsigned)e->most, THREADS, 0, cuda->stream, *e, forward);
 }
 
-template <typename T> static int experts_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+template <typename T> static int experts_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, bool fp8)
 {
 	struct experts e;
-	lay_out(args, &e, 0, false);
+	lay_out(args, &e, 0, false, fp8);
 	e.to = args->out[0].data;
 	if (!e.most)
 		return 0;
 	first_layer<T>(cuda, args, &e, 0, true);
-	multiply_rows<T>(cuda, &e, e.act, e.down, NULL, NULL, e.result, e.width, e.inner, true);
+	auto *round_act = round_act_kernel<T>;
+	if (fp8)
+		LAUNCH(round_act, (unsigned)e.most, THREADS, 0, cuda->stream, e);
+	const void *down = operand_of<T, HSPMD_EXPERTS_DOWN>(cuda, &e, e.down, 0);
+	multiply_rows<T>(cuda, &e, e.act, down, NULL, NULL, e.result, e.width, e.inner, true);
 	auto *scatter = scatter_kernel<T>;
 	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[1].data, (int32_t)args->in[3].start[0],
 	       true);
@@ -332,7 +491,7 @@ template <typename T>
 static void bias_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct experts *e, int output, const void *rows,
                       bool weighted)
 {
-	if (args->output_count <= output || !args->out[output].data)
+	if (e->fp8 || args->output_count <= output || !args->out[output].data)
 		return;
 	int64_t width = args->out[output].shape[1];
 	auto *kernel = bias_kernel<T>;
@@ -340,10 +499,10 @@ static void bias_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 	       (float *)args->out[output].data, weighted, args->out[output].accumulate);
 }
 
-template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, bool fp8)
 {
 	struct experts e;
-	lay_out(args, &e, 1, true);
+	lay_out(args, &e, 1, true, fp8);
 	e.dy = args->in[0].data;
 	e.to = args->out[0].data;
 	e.dweights = args->out[1].data;
@@ -352,9 +511,10 @@ template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const 
 	if (e.dweights)
 		cudaMemsetAsync(e.dweights, 0, (size_t)e.most * sizeof(T), cuda->stream);
 	first_layer<T>(cuda, args, &e, 1, false);
-	auto *gather = gather_kernel<T>;
+	auto *gather = gather_kernel<T, HSPMD_EXPERTS_DY>;
 	LAUNCH(gather, (unsigned)e.most, THREADS, 0, cuda->stream, e, (const T *)e.dy, (T *)e.rows_dy);
-	multiply_rows<T>(cuda, &e, e.rows_dy, e.down, NULL, NULL, e.result, e.inner, e.width, false);
+	const void *down = operand_of<T, HSPMD_EXPERTS_DOWN>(cuda, &e, e.down, 0);
+	multiply_rows<T>(cuda, &e, e.rows_dy, down, NULL, NULL, e.result, e.inner, e.width, false);
 	auto *differentiate = differentiate_kernel<T>;
 	LAUNCH(differentiate, (unsigned)e.most, THREADS, 0, cuda->stream, e);
 	matrix_grad<T>(cuda, &e, &args->out[2], e.inner, e.width, e.act_gate, e.rows);
@@ -363,9 +523,14 @@ template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const 
 	bias_grad<T>(cuda, args, &e, 5, e.act_gate, false);
 	bias_grad<T>(cuda, args, &e, 6, e.act_up, false);
 	bias_grad<T>(cuda, args, &e, 7, e.rows_dy, true);
+	if (e.notes_amax)
+		LAUNCH(note_operands_kernel, HSPMD_EXPERTS_OPERANDS, HSPMD_AMAX_BINS, 0, cuda->stream, e.fp8, gradient_unit(args),
+		       (float *)args->out[5].data, args->out[5].accumulate);
 	if (!e.to)
 		return 0;
-	multiply_rows<T>(cuda, &e, e.act_gate, e.gate, e.act_up, e.up, e.result, e.width, e.inner, false);
+	e.notes_amax = false; /* gate was noted */
+	const void *gate = operand_of<T, HSPMD_EXPERTS_GATE>(cuda, &e, e.gate, 0);
+	multiply_rows<T>(cuda, &e, e.act_gate, gate, e.act_up, fp8 ? e.rounded[1] : e.up, e.result, e.width, e.inner, false);
 	auto *scatter = scatter_kernel<T>;
 	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[2].data, (int32_t)args->in[4].start[0],
 	       false);
@@ -377,31 +542,34 @@ static int prepare(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *, st
 	return hspmd_cuda_grouped_prepare(cuda, err);
 }
 
-static int experts_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
-{
-	if (!args->prepared && hspmd_cuda_grouped_prepare(cuda, err))
-		return -1;
-	return BY_TYPE(args->in[0].dtype, experts_of, cuda, args);
-}
+#define FUNCTIONS(name, fp8)                                                                                                               \
+	static int name##_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)                  \
+	{                                                                                                                                  \
+		if (!args->prepared && hspmd_cuda_grouped_prepare(cuda, err))                                                              \
+			return -1;                                                                                                         \
+		return BY_TYPE(args->in[0].dtype, experts_of, cuda, args, fp8);                                                            \
+	}                                                                                                                                  \
+	static size_t name##_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)                                          \
+	{                                                                                                                                  \
+		struct experts e;                                                                                                          \
+		return lay_out(args, &e, 0, false, fp8);                                                                                   \
+	}                                                                                                                                  \
+	static int name##_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)                 \
+	{                                                                                                                                  \
+		if (!args->prepared && hspmd_cuda_grouped_prepare(cuda, err))                                                              \
+			return -1;                                                                                                         \
+		return BY_TYPE(args->in[1].dtype, experts_grad_of, cuda, args, fp8);                                                       \
+	}                                                                                                                                  \
+	static size_t name##_grad_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)                                     \
+	{                                                                                                                                  \
+		struct experts e;                                                                                                          \
+		return lay_out(args, &e, 1, true, fp8);                                                                                    \
+	}
 
-static size_t experts_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)
-{
-	struct experts e;
-	return lay_out(args, &e, 0, false);
-}
-
-static int experts_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
-{
-	if (!args->prepared && hspmd_cuda_grouped_prepare(cuda, err))
-		return -1;
-	return BY_TYPE(args->in[1].dtype, experts_grad_of, cuda, args);
-}
-
-static size_t experts_grad_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)
-{
-	struct experts e;
-	return lay_out(args, &e, 1, true);
-}
+FUNCTIONS(experts, false)
+FUNCTIONS(experts_fp8, true)
 
 const struct hspmd_cuda_kernel hspmd_cuda_experts = { experts_forward, experts_workspace, NULL, prepare };
 const struct hspmd_cuda_kernel hspmd_cuda_experts_grad = { experts_backward, experts_grad_workspace, NULL, prepare };
+const struct hspmd_cuda_kernel hspmd_cuda_experts_fp8 = { experts_fp8_forward, experts_fp8_workspace, NULL, prepare };
+const struct hspmd_cuda_kernel hspmd_cuda_experts_fp8_grad = { experts_fp8_backward, experts_fp8_grad_workspace, NULL, prepare };
