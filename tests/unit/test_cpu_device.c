@@ -15,7 +15,7 @@
 #define ISA generic
 #include "common/format/cluster.h"
 #include "common/half.h"
-#include "runtime/device/cpu/kernel.h"
+#include "runtime/device/cpu/gate.h"
 #include "runtime/device/random.h"
 
 static struct hspmd_device *open_device(int threads)
@@ -206,6 +206,21 @@ static void test_exponential(void **state)
 	assert_true(vexp(splat(0))[0] == 1);
 	assert_true(isnan(vexp(splat(NAN))[2]));
 	assert_true(vexp(splat(1e30f))[0] > 1e38f);
+}
+
+static void test_gelu(void **state)
+{
+	(void)state;
+	for (double step = -13; step < 13; step += 0.00093) {
+		double x = (double)(float)step, phi = 0.5 * erfc(-x * M_SQRT1_2), bell = exp(-0.5 * x * x) * 0.3989422804014327;
+		double rounding = 5e-7 + 0.5 * x * x * 1.2e-7; /* of e^(-x^2 / 2), whose exponent is rounded */
+		assert_true(fabs((double)erf_gelu(splat((float)x), false)[0] - x * phi) <= fabs(x * phi) * rounding);
+		assert_true(fabs((double)erf_gelu(splat((float)x), true)[1] - (phi + x * bell)) <= 1e-6);
+	}
+	assert_true(erf_gelu(splat(0), false)[0] == 0);
+	assert_true(erf_gelu(splat(30), false)[0] == 30);
+	assert_true(erf_gelu(splat(-30), false)[0] == 0);
+	assert_true(isnan(erf_gelu(splat(NAN), false)[1]));
 }
 
 static void test_adamw(void **state)
@@ -482,11 +497,12 @@ static void test_errors(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_small_calls),   cmocka_unit_test(test_small_kernels), cmocka_unit_test(test_spins_in_vain),
-		cmocka_unit_test(test_absent_helper), cmocka_unit_test(test_pool),          cmocka_unit_test(test_exponential),
-		cmocka_unit_test(test_adamw),         cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_sum_squares),
-		cmocka_unit_test(test_random),        cmocka_unit_test(test_cast),          cmocka_unit_test(test_cast_at_random),
-		cmocka_unit_test(test_copies),        cmocka_unit_test(test_errors),        cmocka_unit_test(test_product_blocks),
+		cmocka_unit_test(test_small_calls),    cmocka_unit_test(test_small_kernels), cmocka_unit_test(test_spins_in_vain),
+		cmocka_unit_test(test_absent_helper),  cmocka_unit_test(test_pool),          cmocka_unit_test(test_exponential),
+		cmocka_unit_test(test_gelu),           cmocka_unit_test(test_adamw),         cmocka_unit_test(test_cross_entropy),
+		cmocka_unit_test(test_sum_squares),    cmocka_unit_test(test_random),        cmocka_unit_test(test_cast),
+		cmocka_unit_test(test_cast_at_random), cmocka_unit_test(test_copies),        cmocka_unit_test(test_errors),
+		cmocka_unit_test(test_product_blocks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,20 @@
 #define GELU_CUBE 0.044715
 #define CLAMPED_SLOPE 1.702
 
+#if REAL_BITS == 32
+/* Phi(x) from Phi(-|x|) = e^(-x^2 / 2) t P(t), t = 1 / (1 + 0.35 |x|). P has degree 8 and interpolates at Chebyshev's nodes for |x| < 14:
+ * within 5 units of the last place. */
+static inline vec erf_gelu(vec x, bool derivative)
+{
+	static const float p[] = { 0.13961871f,  0.139912292f,  0.119444914f, 0.107114591f,  -0.0270466078f,
+		                   0.165050998f, -0.260961235f, 0.146545827f, -0.0296795219f };
+	vec t = splat(1) / (splat(1) + splat(0.35f) * vselect(x < splat(0), -x, x)), bell = vexp(splat(-0.5f) * x * x), sum = splat(p[8]);
+	for (int k = 7; k >= 0; k--)
+		sum = sum * t + splat(p[k]);
+	vec tail = sum * t * bell, phi = vselect(x < splat(0), tail, splat(1) - tail);
+	return derivative ? phi + x * bell * splat(0.3989422804f) : x * phi;
+}
+#else
 static inline vec erf_gelu(vec x, bool derivative)
 {
 	vec y;
@@ -20,6 +34,7 @@ static inline vec erf_gelu(vec x, bool derivative)
 	}
 	return y;
 }
+#endif
 
 static inline vec tanh_gelu(vec x)
 {

@@ -86,8 +86,8 @@ static inline void softcap_grad_map(const struct hspmd_op_attr *attr, const vec 
 	}                                                                                                                                  \
 	const struct hspmd_cpu_kernel LOCAL(name) = { name, NULL }
 
-POINTWISE(gelu, 1, 1, args->attr->exact ? 2 * LIBM_NS : 2 * VEXP_NS);
-POINTWISE(gelu_grad, 2, 1, args->attr->exact ? 3 * LIBM_NS : 2 * VEXP_NS);
+POINTWISE(gelu, 1, 1, args->attr->exact ? 3 * VEXP_NS : 2 * VEXP_NS);
+POINTWISE(gelu_grad, 2, 1, args->attr->exact ? 3 * VEXP_NS : 2 * VEXP_NS);
 POINTWISE(swiglu, 2, 1, 2 * VEXP_NS);
 POINTWISE(swiglu_grad, 3, 2, 2 * VEXP_NS);
 POINTWISE(add, 2, 1, MOVE_NS);
