@@ -16,6 +16,7 @@
 #define MEMORY_MAX ((int64_t)1 << 50) /* bytes of one device */
 #define RATE_MAX 1e9                  /* GB/s, TFLOP/s: beyond it a unit is wrong */
 #define SECONDS_MAX 1e9
+#define OPERATOR_MAX 1.0 /* seconds of an operator without work: beyond it a unit is wrong */
 #define LINKS_MAX (1 << 20)
 #define POINTS_MAX 4096
 #define NUMA_MAX 65535
@@ -80,6 +81,8 @@ static int read_type(struct hspmd_json *at, struct hspmd_device_type *t)
 	given += read_rates(at, "tflops", t->tflops);
 	if (!given)
 		hspmd_json_fail(at, "expected a rate of at least one precision in peak_tflops or tflops");
+	if (hspmd_json_has(at, "operator_s"))
+		t->operator_s = hspmd_json_number(at, "operator_s", HSPMD_JSON_POSITIVE, OPERATOR_MAX);
 	read_product_blocks(at, &t->product_blocks);
 	return read_host(at, t) ? -1 : hspmd_json_check_keys(at);
 }

@@ -34,6 +34,7 @@ struct hspmd_device_type {
 	double gbytes_per_s;                       /* device memory */
 	double peak_tflops[HSPMD_PRECISION_COUNT]; /* 0: not given */
 	double tflops[HSPMD_PRECISION_COUNT];      /* measured on a large matrix product; 0: not measured */
+	double operator_s;                         /* of an operator beside its work, measured on a small one; 0: not measured */
 	struct hspmd_product_blocks product_blocks;
 	struct hspmd_host_memory host;
 };

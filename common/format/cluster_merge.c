@@ -164,6 +164,7 @@ static int make_types(struct merge *m, struct hspmd_error *err)
 		merge_host(&from->host, share, t->gbytes_per_s <= 0, &t->host);
 		t->memory_bytes = from->memory_bytes < t->memory_bytes ? from->memory_bytes : t->memory_bytes;
 		t->gbytes_per_s += from->gbytes_per_s * share;
+		t->operator_s += from->operator_s * share;
 		t->product_blocks.depth = larger(from->product_blocks.depth, t->product_blocks.depth);
 		t->product_blocks.columns = larger(from->product_blocks.columns, t->product_blocks.columns);
 		t->product_blocks.rows = larger(from->product_blocks.rows, t->product_blocks.rows);

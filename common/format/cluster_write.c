@@ -51,6 +51,8 @@ static json_t *type_json(const struct hspmd_device_type *t)
 		bad |= json_object_set_new(o, "peak_tflops", rates(t->peak_tflops));
 	if (any_rate(t->tflops))
 		bad |= json_object_set_new(o, "tflops", rates(t->tflops));
+	if (t->operator_s > 0)
+		bad |= json_object_set_new(o, "operator_s", hspmd_json_real(t->operator_s));
 	if (t->product_blocks.depth)
 		bad |= json_object_set_new(o, "product_blocks", hspmd_product_blocks_to_json(&t->product_blocks));
 	if (t->host.memory_bytes)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/format/device_speed.h"
 
+#include "common/format/device_traits.h"
+
 double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision)
 {
 	/* A device without units for the precision computes in the next wider precision that it has. */
@@ -20,6 +22,11 @@ double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precisio
 			return t->peak_tflops[p] * 1e12 * HSPMD_SUSTAINED_FLOPS;
 	}
 	return 0;
+}
+
+double hspmd_device_operator_seconds(const struct hspmd_device_type *t)
+{
+	return t->operator_s > 0 ? t->operator_s : hspmd_device_traits(t->kind)->launch_s;
 }
 
 double hspmd_device_memory_rate(const struct hspmd_device_type *t)

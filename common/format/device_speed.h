@@ -16,6 +16,8 @@
 
 /* Sustained operations per second in this precision, or if the device has no units for it in the next wider one that it has; 0: unknown. */
 double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision);
+/* Seconds of an operator beside its work, as measured, or to launch it. */
+double hspmd_device_operator_seconds(const struct hspmd_device_type *t);
 /* Sustained bytes per second; 0: unknown. */
 double hspmd_device_memory_rate(const struct hspmd_device_type *t);
 

@@ -79,6 +79,7 @@ struct hspmd_layer_pass {
 	struct hspmd_facts_work fp8;     /* of these: of products of FP8 operands, in facts of a job in FP8 */
 	struct hspmd_facts_work bytes;   /* read and written for each sample */
 	struct hspmd_facts_work weights; /* bytes read and written for each micro-batch, of any number of samples */
+	struct hspmd_facts_work windows; /* bytes of convolutions' windows for each sample */
 	double kernels;                  /* operators */
 	struct hspmd_facts_messages messages[2]; /* [sequence parallelism] */
 	double gathered_bytes;           /* for each sample, gathered by a context group or, backward, summed over it */

@@ -201,6 +201,7 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 		.fp8 = work(one->fp8, tensor->fp8),
 		.bytes = work(more, more_of_half),
 		.weights = work(one->bytes - more, tensor->bytes - more_of_half),
+		.windows = work(one->windows, tensor->windows),
 		.kernels = one->kernels,
 		.messages = { tensor->messages, at[WORK_SEQUENCE]->messages },
 		.gathered_bytes = gathered * (context->parted.bytes + context->reduced.bytes),

@@ -95,6 +95,7 @@ int hspmd_probe_moments(const struct hspmd_program *p, int layer, size_t from, s
 /* Work of each layer on the program's device: passes[layer][backward]. */
 struct hspmd_probe_pass {
 	double flops, fp8, bytes, kernels; /* fp8: of the flops, those of products of FP8 operands */
+	double windows;                    /* bytes */
 	struct hspmd_facts_messages messages;
 	double workspace[2]; /* of the operator that needs most; [1]: at once (op_type.h) */
 };

@@ -43,6 +43,7 @@ static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_
 	pass->flops += flops;
 	pass->fp8 += type->fp8_units ? flops : 0;
 	pass->bytes += bytes;
+	pass->windows += type->windows ? type->windows(&v) : 0;
 	pass->kernels++;
 	for (int at_once = 0; at_once < 2 && type->workspace; at_once++)
 		pass->workspace[at_once] = fmax(pass->workspace[at_once], type->workspace(&v, at_once));

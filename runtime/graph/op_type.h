@@ -67,6 +67,8 @@ struct hspmd_op_type {
 	int (*backward)(struct hspmd_graph *g, const struct hspmd_op *op);
 	/* Cost of one call: floating-point operations and bytes moved. The shapes of inputs and outputs are set. */
 	void (*cost)(const struct hspmd_op_view *v, double *flops, double *bytes);
+	/* Bytes of its windows, which a CPU device lays out as a factor of a matrix product. NULL: it has none. */
+	double (*windows)(const struct hspmd_op_view *v);
 	/* The integers that it takes are 0 or more, and below this: the rows or classes that they choose among. NULL: any are fine. */
 	int64_t (*choices)(const struct hspmd_graph *g, const struct hspmd_op *op);
 	/* Most bytes of values within the operator that a device needs while it runs, if they are not small. at_once: on a device that

@@ -134,6 +134,27 @@ static bool is_joined(double positions)
 	return positions <= JOINED / 2;
 }
 
+static double windows_of(const struct hspmd_op_view *v, const struct hspmd_shape *y, const struct hspmd_shape *w)
+{
+	double window = (double)(w->dim[1] * w->dim[2] * w->dim[3]) * (double)groups_of(v->attr);
+	return window * (double)(y->dim[0] * y->dim[2] * y->dim[3]) * (double)hspmd_dtype_bytes(v->in_dtype[0]);
+}
+
+static double windows(const struct hspmd_op_view *v)
+{
+	return windows_of(v, &v->out[0], &v->in[1]);
+}
+
+static double windows_grad_x(const struct hspmd_op_view *v)
+{
+	return windows_of(v, &v->in[0], &v->in[1]);
+}
+
+static double windows_grad_w(const struct hspmd_op_view *v)
+{
+	return v->out[0].rank < 0 ? 0 : windows_of(v, &v->in[0], &v->out[0]);
+}
+
 /* The windows of a sample's positions as columns, on CPU devices part by part, or with the results of samples that are joined. */
 static double columns_of(const struct hspmd_op_view *v, const struct hspmd_shape *y, const struct hspmd_shape *w, bool at_once)
 {
@@ -208,6 +229,7 @@ const struct hspmd_op_type hspmd_op_conv = {
 	.rule = rule,
 	.backward = backward,
 	.cost = cost,
+	.windows = windows,
 	.workspace = workspace,
 	.product = product,
 	.examples = examples,
@@ -219,6 +241,7 @@ const struct hspmd_op_type hspmd_op_conv_grad_x = {
 	.output_count = 1,
 	.rule = rule_grad_x,
 	.cost = cost_grad_x,
+	.windows = windows_grad_x,
 	.workspace = workspace_grad_x,
 	.product = product_grad_x,
 };
@@ -229,6 +252,7 @@ const struct hspmd_op_type hspmd_op_conv_grad_w = {
 	.rule = rule_grad_w,
 	.accumulates = 1 << 0 | 1 << 1,
 	.cost = cost_grad_w,
+	.windows = windows_grad_w,
 	.workspace = workspace_grad_w,
 	.product = product_grad_w,
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures a device's speed: a matrix product with the kernel that training uses, and for cores also a memory stream; the best of
- * several short windows, so that brief disturbances have no effect. And asks what such a product packs. Runs in its own process, so that
- * the caller keeps its affinity and gets no threads from libraries; and only one measurement at a time per user and machine, so that agents
- * that share a machine (a test cluster) do not disturb each other. */
+/* Measures a device's speed: a matrix product with the kernel that training uses, and for cores also a small product and a memory stream;
+ * the best of several short windows, so that brief disturbances have no effect. And asks what such a product packs. Runs in its own process,
+ * so that the caller keeps its affinity and gets no threads from libraries; and only one measurement at a time per user and machine, so that
+ * agents that share a machine (a test cluster) do not disturb each other. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -27,6 +27,7 @@
 #define WINDOWS 3
 #define WINDOW_S 0.08
 #define LIMIT_S 30.0
+#define SMALL 8 /* rows and columns of a product that has next to no work */
 #define LOCK_NAMES 8
 
 /* Number of floats in each of a thread's three streams: all together exceed the caches. */
@@ -111,6 +112,9 @@ static void measure_products(const struct hspmd_microbench_options *of, struct h
 	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
 		if (hspmd_device_kind_computes(of->kind, types[i].precision))
 			m->tflops[types[i].precision] = repeat_product(dev, types[i].dtype, product_size(of), of->threads);
+	/* Helpers do not take part in a product that is as small as this. */
+	double small = of->threads ? repeat_product(dev, HSPMD_F32, SMALL, 1) : 0;
+	m->operator_s = small > 0 ? 2.0 * SMALL * SMALL * SMALL / (small * 1e12) : 0;
 	hspmd_device_product_blocks(dev, &m->product_blocks);
 	ops->close(dev);
 }

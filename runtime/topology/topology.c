@@ -172,6 +172,8 @@ static int add_type(struct discovery *d, const char *name, enum hspmd_device_kin
 	int bad = !t;
 	if (measured)
 		bad |= json_object_set_new(t, "tflops", rate_object(m->tflops));
+	if (m->operator_s > 0)
+		bad |= json_object_set_new(t, "operator_s", hspmd_json_real(m->operator_s));
 	if (m->product_blocks.depth)
 		bad |= json_object_set_new(t, "product_blocks", hspmd_product_blocks_to_json(&m->product_blocks));
 	if (host)

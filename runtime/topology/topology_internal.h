@@ -29,6 +29,7 @@ struct hspmd_microbench_options {
 struct hspmd_microbench_result {
 	double tflops[HSPMD_PRECISION_COUNT]; /* of one large product; 0: not measured */
 	double gbytes_per_s;                  /* CPU: memory bandwidth of a = b + s * c, three streams */
+	double operator_s;                    /* CPU: of a product that has next to no work */
 	struct hspmd_product_blocks product_blocks;
 };
 /* Runs in a process of its own. -1 and err: it died, cannot multiply, or did not end in time. */

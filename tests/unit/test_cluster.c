@@ -144,6 +144,8 @@ static const struct edit edits[] = {
 	{ "1000,", "1000, \"product_blocks\": {\"depth\": 384, \"columns\": 2048, \"rows\": 9, \"more\": 1},",
 	  "c.json: device_types.X.product_blocks.more: unknown key" },
 	{ "1000,", "1000, \"product_blocks\": {\"depth\": 384, \"columns\": 2048, \"rows\": 9},", "" },
+	{ "1000,", "1000, \"operator_s\": 1e-6,", "" },
+	{ "1000,", "1000, \"operator_s\": 2,", "c.json: device_types.X.operator_s: expected a number above 0 and at most 1, got 2" },
 	{ "4e9,", "4e9, \"host\": {\"memory_bytes\": 5, \"gbytes_per_s\": 2},", "" },
 	{ "4e9,", "4e9, \"host\": {\"memory_bytes\": 5},",
 	  "c.json: device_types.Y.host.gbytes_per_s: expected a number above 0 and at most 1e+09, but it is missing" },

@@ -61,6 +61,8 @@ static void test_alike_and_unlike(void **state)
 	/* b and c become one type; of the others' products nothing is known. */
 	parts[1]->types[hspmd_cluster_find_type(parts[1], "cpu")].product_blocks = (struct hspmd_product_blocks){ 384, 1000, 200 };
 	parts[2]->types[hspmd_cluster_find_type(parts[2], "cpu")].product_blocks = (struct hspmd_product_blocks){ 768, 900, 300 };
+	parts[1]->types[hspmd_cluster_find_type(parts[1], "cpu")].operator_s = 2e-6;
+	parts[2]->types[hspmd_cluster_find_type(parts[2], "cpu")].operator_s = 4e-6;
 	for (int i = 0; i < 4; i++)
 		parts[i]->types[hspmd_cluster_find_type(parts[i], "gpu")].host = (struct hspmd_host_memory){ 500 - 100 * (i == 2), 20 + i };
 	struct hspmd_cluster *c = merge(parts, 4, &err);
@@ -75,6 +77,7 @@ static void test_alike_and_unlike(void **state)
 	assert_true(c->types[cpu].memory_bytes == 950 && fabs(c->types[cpu].tflops[HSPMD_PRECISION_FP32] - 0.975) < 1e-12);
 	const struct hspmd_product_blocks *blocks = &c->types[cpu].product_blocks;
 	assert_true(blocks->depth == 768 && blocks->columns == 1000 && blocks->rows == 300 && c->types[mid].product_blocks.depth == 0);
+	assert_true(fabs(c->types[cpu].operator_s - 3e-6) < 1e-12 && c->types[mid].operator_s == 0);
 	assert_true(c->types[gpu].host.memory_bytes == 400 && fabs(c->types[gpu].host.gbytes_per_s - 21.5) < 1e-12);
 	static const char *const nodes[] = { "a", "b", "c", "d" };
 	int types[] = { mid, cpu, cpu, slow };
@@ -99,6 +102,7 @@ static void test_alike_and_unlike(void **state)
 	struct hspmd_cluster *again = hspmd_cluster_from_json(v, "again", &err);
 	assert_non_null(again);
 	assert_memory_equal(&again->types[hspmd_cluster_find_type(again, "cpu")].product_blocks, blocks, sizeof *blocks);
+	assert_true(fabs(again->types[hspmd_cluster_find_type(again, "cpu")].operator_s - 3e-6) < 1e-12);
 	hspmd_cluster_destroy(again);
 	json_decref(v);
 	hspmd_cluster_destroy(c);

@@ -28,6 +28,7 @@
 #define hspmd_model hspmd_model_of_vit
 #include "contrib/examples/nets/vit.c"
 #undef hspmd_model
+#include "runtime/facts/facts.h"
 #include "runtime/lib/net.h"
 #include "tests/unit/draw.h"
 #include "tests/unit/golden.h"
@@ -324,13 +325,31 @@ static void test_synthesis(void **state)
 	}
 }
 
+/* Windows that the CPU device lays out: of both convolutions of the first group, and backward also for the gradient of the second's
+ * input. */
+static void test_windows(void **state)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_net_source source = { vgg19_build, (void *)&small_vgg19, VGG19_LAYERS };
+	struct hspmd_graph_source graphs = hspmd_net_graph_source(&source);
+	struct hspmd_model_facts *f = hspmd_model_facts_build(&graphs, "vgg19", 1, &err);
+	(void)state;
+	if (!f)
+		fail_msg("%s", err.text);
+	const struct hspmd_layer_facts *first = hspmd_model_layer_facts(f, 0), *last = hspmd_model_layer_facts(f, VGG19_LAYERS - 1);
+	const struct hspmd_facts_work *forward = &first->forward[HSPMD_FACTS_FP32].windows,
+	                              *backward = &first->backward[HSPMD_FACTS_FP32].windows;
+	assert_true(forward->replicated + forward->sharded == (3 + 2) * 9 * 32 * 32 * 4.0);
+	assert_true(backward->replicated + backward->sharded == (3 + 2 + 2) * 9 * 32 * 32 * 4.0);
+	assert_true(last->forward[HSPMD_FACTS_FP32].windows.replicated == 0 && last->forward[HSPMD_FACTS_FP32].windows.sharded == 0);
+	hspmd_model_facts_destroy(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_published_sizes),
-		cmocka_unit_test(test_step),
-		cmocka_unit_test(test_plans),
-		cmocka_unit_test(test_synthesis),
+		cmocka_unit_test(test_published_sizes), cmocka_unit_test(test_windows),   cmocka_unit_test(test_step),
+		cmocka_unit_test(test_plans),           cmocka_unit_test(test_synthesis),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

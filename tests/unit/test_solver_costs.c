@@ -169,6 +169,48 @@ static void what_is_not_work_shrinks_on_cpus_alone(void **state)
 	hspmd_profile_destroy(p);
 }
 
+/* A forward pass over a micro-batch of the second layer; windows: bytes of its convolutions' windows. */
+static double second_layer(const struct hspmd_model_facts *m, const char *more, int micro_batch, double windows)
+{
+	struct hspmd_error err = { "" };
+	static const char text[] = CLUSTER_OF("cpu", "", FREE);
+	const char *end = strstr(text, "\"peak_tflops\"");
+	char *with = hspmd_asprintf("%.*s%s%s", (int)(end - text), text, more, end);
+	struct hspmd_cluster *c = cluster_from(with);
+	struct hspmd_costs *costs = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, m->seq_len, &err);
+	assert_non_null(costs);
+	costs->layers[1].forward.windows.replicated = windows;
+	const struct hspmd_layer_times *t = hspmd_costs_times(costs, 0, 1, micro_batch, &err);
+	assert_non_null(t);
+	double seconds = t->forward[2] - t->forward[1];
+	hspmd_costs_destroy(costs);
+	hspmd_cluster_destroy(c);
+	free(with);
+	return seconds;
+}
+
+/* What each operator takes beside its work, and the weights that a device packs, are part of every micro-batch, of any size; windows are
+ * work. */
+static void small_micro_batches_cost_more(void **state)
+{
+	static const char packs[] = "\"product_blocks\":{\"depth\":384,\"columns\":1536,\"rows\":96},", slow[] = "\"operator_s\":1e-3,";
+	struct hspmd_model_facts *m = small_gpt2(4, 64);
+	const struct hspmd_layer_pass *pass = &hspmd_model_layer_facts(m, 1)->forward[HSPMD_FACTS_FP32];
+	double rate = 20e9 * HSPMD_SUSTAINED_MEMORY, weights = (pass->weights.replicated + pass->weights.sharded) / rate;
+	(void)state;
+	assert_true(weights > 0 && pass->kernels > 5);
+	for (int samples = 1; samples <= 4; samples *= 4) {
+		double plain = second_layer(m, "", samples, 0);
+		assert_true(plain > weights);
+		assert_float_equal(second_layer(m, slow, samples, 0) - plain, 1e-3 * pass->kernels, NEAR);
+		assert_float_equal(second_layer(m, packs, samples, 0) - plain, weights, NEAR);
+		assert_float_equal(second_layer(m, packs, samples, 1e6) - plain, weights + samples * HSPMD_WINDOW_TRAFFIC * 1e6 / rate,
+		                   NEAR);
+		assert_float_equal(second_layer(m, "", samples, 1e6), plain, NEAR);
+	}
+	hspmd_model_facts_destroy(m);
+}
+
 /* A profile's times are used as they are, even twice the forward time; except those that no clock can have measured on the backward
  * pass. */
 static void backward_times_are_believed(void **state)
@@ -473,6 +515,7 @@ int main(void)
 		cmocka_unit_test(groups_across_nodes_pay_what_is_longer_there),
 		cmocka_unit_test(groups_that_were_not_measured_communicate),
 		cmocka_unit_test(what_is_not_work_shrinks_on_cpus_alone),
+		cmocka_unit_test(small_micro_batches_cost_more),
 		cmocka_unit_test(backward_times_are_believed),
 		cmocka_unit_test(interleaving_pays),
 		cmocka_unit_test(gradients_hide_behind_the_passes_before),

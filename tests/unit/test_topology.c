@@ -78,6 +78,7 @@ static void test_cores(void **state)
 	assert_string_equal(type->name + strlen(type->name) - 3, "-1c");
 	assert_true(type->tflops[HSPMD_PRECISION_FP32] > 0 && type->memory_bytes > 1 << 20);
 	assert_true(type->product_blocks.depth > 1 && type->product_blocks.columns > 1 && type->product_blocks.rows > 1);
+	assert_true(type->operator_s > 0 && type->operator_s < 1);
 	/* A plan for the discovered cluster must find a link for any pair. */
 	assert_int_equal(t->cluster->link_count, 2);
 	struct hspmd_cluster *all;

@@ -4,7 +4,8 @@
  * Work is a lower bound given by the hardware, a roofline (Williams et al., 2009) over one sample:
  *     work = flops share / rate + bytes moved / memory rate
  * with the rate of a large matrix product as measured on the device, or the part of a data sheet's peak that is sustained. Products read
- * their weights while they compute, so that only matters if it takes longer. The rest of a layer's time is launching kernels that the
+ * their weights while they compute, so that only matters if it takes longer; but a device that packs weights does so before, for each
+ * micro-batch. The rest of a layer's time is what every operator takes beside its work, as measured, or launching kernels that the
  * device finishes before the host can start the next, and does not grow with the micro-batch. Of a layer known only by its profile, the
  * backward pass has two products for each one of the forward pass (Megatron-LM, arXiv 2104.04473, appendix).
  *
@@ -27,8 +28,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/format/device_traits.h"
 #include "common/alloc.h"
+#include "common/format/device_speed.h"
+#include "common/format/device_traits.h"
 #include "controller/solver/cost/cost_constants.h"
 
 static size_t slot_of(const struct hspmd_costs *c, int type, double share, int micro_batch)
@@ -124,13 +126,22 @@ static double saved_by_fp8(const struct hspmd_costs *c, int type)
 	return c->fp8 && fp8 > elements ? 1 - elements / fp8 : 0;
 }
 
+/* Returns true if a device of the type packs the factors of its products. */
+static bool packs(const struct hspmd_costs *c, int type)
+{
+	return c->cluster->types[type].product_blocks.depth > 0;
+}
+
 /* Seconds of one sample's work of a pass, at `rate` operations per second. */
 static double pass_work(const struct hspmd_costs *c, int type, double share, double rate, const struct hspmd_layer_pass *pass)
 {
 	double memory_rate = memory_rate_of(c, type), flops = on_share(&pass->flops, share);
 	if (c->fp8)
 		flops -= on_share(&pass->fp8, share) * saved_by_fp8(c, type);
-	return (rate > 0 ? flops / rate : 0) + (memory_rate > 0 ? on_share(&pass->bytes, share) / memory_rate : 0);
+	double bytes = on_share(&pass->bytes, share);
+	if (packs(c, type))
+		bytes += HSPMD_WINDOW_TRAFFIC * on_share(&pass->windows, share);
+	return (rate > 0 ? flops / rate : 0) + (memory_rate > 0 ? bytes / memory_rate : 0);
 }
 
 /* Seconds of forward work of one sample of layer l. */
@@ -139,12 +150,14 @@ static double forward_work(const struct hspmd_costs *c, int type, double share, 
 	return pass_work(c, type, share, rate, &c->layers[l].forward);
 }
 
-/* Seconds of a pass over a micro-batch: its samples' work, but at least the time in which its weights are read, and launching kernels. */
+/* Seconds of a pass over a micro-batch: its samples' work, but at least the time in which its weights are read, or that and the time in
+ * which they are packed; and what every operator takes. */
 static double pass_time(const struct hspmd_costs *c, const struct hspmd_layer_times *t, double rate, const struct hspmd_layer_pass *pass)
 {
-	double launch = hspmd_device_traits(c->cluster->types[t->type].kind)->launch_s, memory_rate = memory_rate_of(c, t->type);
-	double weights = memory_rate > 0 ? on_share(&pass->weights, t->share) / memory_rate : 0;
-	return fmax(t->micro_batch * pass_work(c, t->type, t->share, rate, pass), weights) + launch * pass->kernels;
+	double operators = hspmd_device_operator_seconds(&c->cluster->types[t->type]) * pass->kernels;
+	double memory_rate = memory_rate_of(c, t->type), weights = memory_rate > 0 ? on_share(&pass->weights, t->share) / memory_rate : 0;
+	double work = t->micro_batch * pass_work(c, t->type, t->share, rate, pass);
+	return (packs(c, t->type) ? work + weights : fmax(work, weights)) + operators;
 }
 
 double hspmd_costs_update(const struct hspmd_costs *c, int type, double params)

@@ -5,7 +5,6 @@
 
 #include "common/alloc.h"
 #include "common/format/device_speed.h"
-#include "common/format/device_traits.h"
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/sim/evaluate.h"
 #include "controller/solver/sim/predict.h"
@@ -14,7 +13,7 @@ static double launches(const struct hspmd_cluster *c, const struct hspmd_stage *
 {
 	double slowest = 0;
 	for (int d = 0; d < stage->device_count; d++)
-		slowest = fmax(slowest, hspmd_device_traits(c->types[c->devices[stage->devices[d]].type].kind)->launch_s);
+		slowest = fmax(slowest, hspmd_device_operator_seconds(&c->types[c->devices[stage->devices[d]].type]));
 	return slowest * operators;
 }
 
