@@ -9,6 +9,11 @@ void hspmd_model_facts_destroy(struct hspmd_model_facts *f)
 	if (!f)
 		return;
 	hspmd_model_facts_destroy(f->wide);
+	for (int i = 0; i < f->result_count; i++) {
+		free(f->results[i].op);
+		free(f->results[i].weight);
+	}
+	free(f->results);
 	free(f->name);
 	free(f->kind_of_layer);
 	free(f->kinds);

@@ -108,6 +108,16 @@ struct hspmd_layer_facts {
 	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][2][HSPMD_RECOMPUTE_KINDS];
 };
 
+/* What operators of one name save in the layers of one kind: what a stage has in the host's memory, for each sample of a micro-batch, if it
+ * offloads their results. */
+struct hspmd_saved_results {
+	int kind;          /* of layer */
+	char *op, *weight; /* names that a list may have for them (recompute_sets.h); owned. NULL: they multiply with no weight of a name */
+	bool of_block_before; /* the layer saves results of the block before it, which the first block of a stage does not have */
+	/* Of these, and likewise indexed: `offloads` and `offloads_later` of struct hspmd_layer_memory. */
+	struct hspmd_facts_amount bytes[HSPMD_FACTS_FORMS][2][2][HSPMD_RECOMPUTE_KINDS][2];
+};
+
 /* Weights of one layer that another layer uses too. */
 struct hspmd_layer_tie {
 	int owner;     /* the other layer, whose weights they are; -1: none */
@@ -121,6 +131,8 @@ struct hspmd_model_facts {
 	int *kind_of_layer;              /* [layer_count] */
 	struct hspmd_layer_facts *kinds; /* [kind_count] */
 	struct hspmd_layer_tie *ties;    /* [layer_count] */
+	int result_count;
+	struct hspmd_saved_results *results; /* [result_count] of blocks */
 	double params;                   /* of the whole model; shared ones count once */
 	int moments;                     /* values that the optimizer keeps per parameter in addition to it */
 	json_t *recompute_sets; /* lists of operators worth recomputing, each with all of the one before (recompute_sets.h); owned */

@@ -46,6 +46,7 @@ struct build {
 	bool possible[LAYOUTS];
 	struct hspmd_probe in_parts[LAYOUTS], gathered[LAYOUTS];       /* programs of forms PARTS_FP32 and GATHERED_BF16 */
 	struct hspmd_probe_memory *memory[HSPMD_FACTS_FORMS][LAYOUTS]; /* [kind] */
+	double (*results[HSPMD_FACTS_FORMS][LAYOUTS])[2];              /* [facts->result_count] */
 	struct hspmd_error *err;
 };
 
@@ -126,6 +127,19 @@ static void set_memory(struct build *b, enum hspmd_facts_form form, enum hspmd_r
 	}
 }
 
+/* What result `r` of the facts takes of the host's memory. */
+static void set_result(struct build *b, enum hspmd_facts_form form, enum hspmd_recompute recompute, int r)
+{
+	for (int i = 0; i < 8; i++) {
+		int context = i / 4, sequence = i / 2 % 2, later = i % 2;
+		const struct corners *c = corners_of(b, context, sequence);
+		double at[4];
+		for (int k = 0; k < 4; k++)
+			at[k] = b->results[form][c->at[k]][r][later];
+		b->facts->results[r].bytes[form][context][sequence][recompute][later] = through(c, at[0], at[1], at[2], at[3]);
+	}
+}
+
 /* The layout whose values stand for those of a layout that is not possible. */
 static int instead_of(const struct build *b, int layout)
 {
@@ -143,8 +157,9 @@ static int probe_layout(struct build *b, const struct hspmd_probe *probe, int la
 	for (int deferred = 0; !status && deferred < 2; deferred++) {
 		struct hspmd_program *p = hspmd_probe_program(probe, b->facts->recompute_sets, recompute,
 		                                              deferred ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B, b->err);
-		status = !p || hspmd_probe_memory(p, form, deferred, b->memory[form][layout], b->err) ||
-		                         hspmd_probe_memory(p, second, deferred, b->memory[second][layout], b->err)
+		status = !p || hspmd_probe_memory(p, form, deferred, b->facts, b->memory[form][layout], b->results[form][layout], b->err) ||
+		                         hspmd_probe_memory(p, second, deferred, b->facts, b->memory[second][layout],
+		                                            b->results[second][layout], b->err)
 		                 ? -1
 		                 : 0;
 		hspmd_program_destroy(p);
@@ -164,13 +179,20 @@ static int probe_memory(struct build *b)
 			    (probe_layout(b, &b->gathered[layout], layout, r, HSPMD_FACTS_GATHERED_BF16, HSPMD_FACTS_GATHERED_FP32) ||
 			     probe_layout(b, &b->in_parts[layout], layout, r, HSPMD_FACTS_PARTS_FP32, HSPMD_FACTS_PARTS_FP32)))
 				return -1;
-			for (int form = 0; form < HSPMD_FACTS_FORMS && from != layout; form++)
+			for (int form = 0; form < HSPMD_FACTS_FORMS && from != layout; form++) {
 				memcpy(b->memory[form][layout], b->memory[form][from], n * sizeof **b->memory[form]);
+				memcpy(b->results[form][layout], b->results[form][from],
+				       (size_t)b->facts->result_count * sizeof **b->results[form]);
+			}
 		}
-		for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
+		for (int form = 0; form < HSPMD_FACTS_FORMS; form++) {
 			for (int k = 0; k < b->facts->kind_count; k++)
 				set_memory(b, (enum hspmd_facts_form)form, r, k);
+			for (int k = 0; k < b->facts->result_count; k++)
+				set_result(b, (enum hspmd_facts_form)form, r, k);
+		}
 	}
+	hspmd_probe_drop_results(b->facts);
 	return 0;
 }
 
@@ -477,10 +499,15 @@ static void close_probes(struct build *b)
 
 static int allocate_memory(struct build *b)
 {
+	if (hspmd_probe_list_results(b->in_parts[ONE].program->graph, b->facts, b->err))
+		return -1;
 	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
-		for (int layout = 0; layout < LAYOUTS; layout++)
-			if (!(b->memory[form][layout] = hspmd_calloc((size_t)b->facts->kind_count, sizeof *b->memory[form][layout])))
+		for (int layout = 0; layout < LAYOUTS; layout++) {
+			b->memory[form][layout] = hspmd_calloc((size_t)b->facts->kind_count, sizeof *b->memory[form][layout]);
+			b->results[form][layout] = hspmd_calloc((size_t)b->facts->result_count + 1, sizeof *b->results[form][layout]);
+			if (!b->memory[form][layout] || !b->results[form][layout])
 				return hspmd_fail_memory(b->err, "probing a model's memory");
+		}
 	return 0;
 }
 
@@ -497,8 +524,10 @@ static int fill_facts(struct hspmd_model_facts *f, const struct hspmd_graph_sour
 	                     ? -1
 	                     : 0;
 	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
-		for (int layout = 0; layout < LAYOUTS; layout++)
+		for (int layout = 0; layout < LAYOUTS; layout++) {
 			free(b.memory[form][layout]);
+			free(b.results[form][layout]);
+		}
 	if (!status)
 		count_partial(&b);
 	close_probes(&b);

@@ -83,9 +83,18 @@ void hspmd_probe_close(struct hspmd_probe *p);
  * err. */
 struct hspmd_program *hspmd_probe_program(const struct hspmd_probe *p, json_t *sets, enum hspmd_recompute recompute,
                                           enum hspmd_schedule schedule, struct hspmd_error *err);
-/* Fill what a program of this schedule shows of each layer (1f1b: all but deferred and split_backward, zb-h1: these two). 0 or -1. */
-int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form, bool deferred, struct hspmd_probe_memory *layers,
-                       struct hspmd_error *err);
+/* Fill what a program of this schedule shows of each layer (1f1b: all but deferred and split_backward, zb-h1: these two). results: of the
+ * same, what operators of one name save (of each of `facts->results`, [0] with 1f1b, [1] with zb-h1). 0 or -1. */
+int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form, bool deferred, const struct hspmd_model_facts *facts,
+                       struct hspmd_probe_memory *layers, double (*results)[2], struct hspmd_error *err);
+
+/* probe_results.c: list the names of the operators in the blocks of the reduced model, whose layers are the kinds. 0, or -1 (memory). */
+int hspmd_probe_list_results(const struct hspmd_graph *g, struct hspmd_model_facts *facts, struct hspmd_error *err);
+/* Which of facts->results a slot is that `layer` saves; -1: none. */
+int hspmd_probe_result(const struct hspmd_program *p, const struct hspmd_model_facts *facts, size_t slot,
+                       const struct hspmd_instruction *made_by, int layer);
+/* Drop the results that nothing saves. */
+void hspmd_probe_drop_results(struct hspmd_model_facts *facts);
 
 /* probe_moments.c: fill a layer's moments in its pass, the instructions [from, end). bytes: per instruction of these, what is needed. 0 or
  * -1. */

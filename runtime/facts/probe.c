@@ -106,6 +106,8 @@ struct memory_probe {
 	int layers;
 	size_t start; /* the first instruction of the second micro-batch */
 	struct hspmd_probe_memory *out;
+	const struct hspmd_model_facts *facts;
+	double (*results)[2];
 };
 
 static double bytes_of(const struct memory_probe *m, size_t slot)
@@ -192,8 +194,17 @@ static bool offloads(const struct memory_probe *m, size_t slot, int layer)
 	return in->kind != HSPMD_INSTRUCTION_READ && in->layer < m->layers - 1 && layer < m->layers - 1;
 }
 
+/* Count what could be offloaded of the slot, which `layer` saves; `later`: of what deferred gradients of weights need. */
+static void add_offloads(const struct memory_probe *m, size_t slot, int layer, bool later, double *offloaded)
+{
+	int r = hspmd_probe_result(m->p, m->facts, slot, &m->p->instructions[m->lifetimes[slot].first], layer);
+	offloaded[layer] += bytes_of(m, slot);
+	if (r >= 0)
+		m->results[r][later] += bytes_of(m, slot);
+}
+
 /* Add up by layer what lives across the border before instruction `border`: what is read after it, of this what could be offloaded and is
- * read after instruction `unread` (NULL, 0: not wanted), and what messages left behind. */
+ * read after instruction `unread` (offloaded NULL: not wanted), and what messages left behind. */
 static void across(const struct memory_probe *m, size_t border, size_t unread, double *kept, double *offloaded, double *left)
 {
 	memset(kept, 0, (size_t)m->layers * sizeof *kept);
@@ -208,7 +219,7 @@ static void across(const struct memory_probe *m, size_t border, size_t unread, d
 		if (layer >= 0) {
 			kept[layer] += bytes_of(m, s);
 			if (offloaded && offloads(m, s, layer) && is_unread(m, s, border, unread))
-				offloaded[layer] += bytes_of(m, s);
+				add_offloads(m, s, layer, unread > border, offloaded);
 		} else if (is_held(m, s)) {
 			left[m->p->instructions[l->last_use].layer] += bytes_of(m, s);
 		}
@@ -283,8 +294,8 @@ static int read_entries(struct memory_probe *m, bool deferred, double *scratch)
 	return 0;
 }
 
-int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form, bool deferred, struct hspmd_probe_memory *layers,
-                       struct hspmd_error *err)
+int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form, bool deferred, const struct hspmd_model_facts *facts,
+                       struct hspmd_probe_memory *layers, double (*results)[2], struct hspmd_error *err)
 {
 	int n = 0;
 	for (size_t i = 0; i < p->graph->op_count; i++)
@@ -292,9 +303,16 @@ int hspmd_probe_memory(const struct hspmd_program *p, enum hspmd_facts_form form
 	struct hspmd_slot_lifetime *lifetimes = hspmd_calloc(p->slot_count + 1, sizeof *lifetimes);
 	double *live = hspmd_calloc(2 * p->instruction_count + 2, sizeof *live),
 	       *scratch = hspmd_calloc(6 * (size_t)n + 1, sizeof *scratch);
-	struct memory_probe m = {
-		.p = p, .lifetimes = lifetimes, .wide = form == HSPMD_FACTS_GATHERED_FP32, .live = live, .layers = n, .out = layers
-	};
+	struct memory_probe m = { .p = p,
+		                  .lifetimes = lifetimes,
+		                  .wide = form == HSPMD_FACTS_GATHERED_FP32,
+		                  .live = live,
+		                  .layers = n,
+		                  .out = layers,
+		                  .facts = facts,
+		                  .results = results };
+	for (int i = 0; i < facts->result_count; i++)
+		results[i][deferred] = 0;
 	m.more = live ? live + p->instruction_count + 2 : NULL;
 	int status = lifetimes && live && scratch ? 0 : hspmd_fail_memory(err, "probing a model's memory");
 	if (!status) {

@@ -80,6 +80,7 @@ static const char *const models[] = {
 #define STAGE(a, b, devices, more) "{\"layers\":[" #a "," #b "],\"devices\":[\"n:" devices "\"]" more "}"
 #define OFFLOAD ",\"offload\":\"optimizer\""
 #define ACTIVATIONS ",\"offload_activations\":\"all\""
+#define LISTED ",\"offload_activations\":#"
 #define PIPE(m, stages) "{\"micro_batches\":" #m ",\"stages\":[" stages "]}"
 
 static const struct {
@@ -201,6 +202,20 @@ static const struct {
 	{ "interleaved, activations", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
 	  PIPE(8, STAGE(0, 2, "0", ACTIVATIONS) "," STAGE(2, 4, "1", ACTIVATIONS) "," STAGE(4, 6, "0", ACTIVATIONS) "," STAGE(
 	                  6, 8, "1", ACTIVATIONS)) },
+	/* "#": another of these lists */
+	{ "one device, list offloaded", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0", LISTED)) },
+	{ "two stages, list offloaded", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 4, "0", LISTED) "," STAGE(4, 8, "1", LISTED)) },
+	{ "two stages, list recomputed, list offloaded", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 4, "0", LISTED ",\"recompute\":@") "," STAGE(4, 8, "1", LISTED ",\"recompute\":\"selective\"")) },
+	{ "tp 2, list offloaded", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", LISTED)) },
+	{ "tp 2, sequence parallel, list offloaded", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0-1", LISTED ",\"sequence_parallel\":true")) },
+	{ "context 2, list offloaded", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", LISTED ",\"context\":2")) },
+	{ "zb-h1, list offloaded", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 4, "0", LISTED) "," STAGE(4, 8, "1", LISTED)) },
+	{ "two pipelines, ZeRO 3, list offloaded", "\"schedule\":\"1f1b\",\"zero_stage\":3",
+	  PIPE(4, STAGE(0, 8, "0", LISTED)) "," PIPE(4, STAGE(0, 8, "1", LISTED)) },
+	{ "interleaved, list offloaded", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
+	  PIPE(8, STAGE(0, 2, "0", LISTED) "," STAGE(2, 4, "1", LISTED) "," STAGE(4, 6, "0", LISTED) "," STAGE(6, 8, "1", LISTED)) },
 	{ "interleaved, tp 2, three rounds", "\"schedule\":\"interleaved\",\"virtual_stages\":3",
 	  PIPE(8, STAGE(0, 2, "0-1", "") "," STAGE(2, 3, "2-3", "") "," STAGE(3, 4, "0-1", "") "," STAGE(4, 6, "2-3", "") "," STAGE(
 	                  6, 7, "0-1", "") "," STAGE(7, 8, "2-3", "")) },
@@ -297,17 +312,17 @@ static double host_bytes(const struct hspmd_plan *p, const struct hspmd_cluster 
 	return bytes.optimizer + bytes.activations;
 }
 
-/* Bytes that a device needs by each of the two accounts. */
-static void account(enum run run, const struct hspmd_model *m, const struct hspmd_model_facts *f, const struct hspmd_plan *p,
-                    const struct hspmd_cluster *c, int d, double *here, double *there)
+/* Bytes that a device needs by each of the two accounts. `name`: of the case. */
+static void account(enum run run, const char *name, const struct hspmd_model *m, const struct hspmd_model_facts *f,
+                    const struct hspmd_plan *p, const struct hspmd_cluster *c, int d, double *here, double *there)
 {
 	int device = p->predicted.devices[d];
 	*here = p->predicted.memory_bytes[d];
 	double host = 0;
 	*there = run == BF16 ? planned_on_gpu(m, p, c, device, &host) : planned(m, p, c, device);
 	if (run == BF16 && !(fabs(host_bytes(p, c, f, device) - host) <= CLOSE * host))
-		fail_msg("device %d: predicted %.2f MB of the host, the program takes %.2f MB", device, host_bytes(p, c, f, device) / 1e6,
-		         host / 1e6);
+		fail_msg("%s, %s, device %d: predicted %.2f MB of the host, the program takes %.2f MB", f->name, name, device,
+		         host_bytes(p, c, f, device) / 1e6, host / 1e6);
 	if (run == BF16)
 		*here -= hspmd_device_traits(HSPMD_DEVICE_CUDA)->context_bytes;
 	if (run != PAIRED)
@@ -317,21 +332,23 @@ static void account(enum run run, const struct hspmd_model *m, const struct hspm
 	unsetenv("HSPMD_UNFUSED");
 }
 
-/* The plan's pipelines with the list in them. The caller frees it. */
-static char *with_list(const char *pipelines, const json_t *sets, size_t which)
+/* The plan's pipelines with lists in them. The caller frees it. */
+static char *with_lists(const char *pipelines, const json_t *sets, size_t which)
 {
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
-	char *list = json_dumps(json_array_get(sets, which % json_array_size(sets)), JSON_COMPACT);
+	char *lists[2];
 	assert_non_null(f);
-	assert_non_null(list);
+	for (size_t i = 0; i < 2; i++)
+		assert_non_null(lists[i] = json_dumps(json_array_get(sets, (which + i) % json_array_size(sets)), JSON_COMPACT));
 	for (; *pipelines; pipelines++)
-		if (*pipelines == '@')
-			fputs(list, f);
+		if (*pipelines == '@' || *pipelines == '#')
+			fputs(lists[*pipelines == '#'], f);
 		else
 			fputc(*pipelines, f);
-	free(list);
+	free(lists[0]);
+	free(lists[1]);
 	assert_int_equal(fclose(f), 0);
 	return text;
 }
@@ -369,9 +386,9 @@ static void compare_on(const char *kind, enum run run)
 		struct hspmd_model_facts *f = facts_of(m, 512);
 		for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
 			if ((run == ON_CPUS && strstr(plans[i].pipelines, OFFLOAD)) ||
-			    (run != BF16 && strstr(plans[i].pipelines, ACTIVATIONS)))
+			    (run != BF16 && (strstr(plans[i].pipelines, ACTIVATIONS) || strstr(plans[i].pipelines, LISTED))))
 				continue;
-			char text[4096], *pipelines = with_list(plans[i].pipelines, f->recompute_sets, k + i);
+			char text[8192], *pipelines = with_lists(plans[i].pipelines, f->recompute_sets, k + i);
 			snprintf(
 			        text, sizeof text,
 			        "{\"format\":\"hspmd-plan-1\",\"global_batch\":16,\"micro_batch\":2,\"seq_len\":512,%s,\"pipelines\":[%s]}",
@@ -394,7 +411,7 @@ static void compare_on(const char *kind, enum run run)
 				double here, there;
 				if (!is_compared(p, d, first + (unsigned)i))
 					continue;
-				account(run, m, f, p, c, d, &here, &there);
+				account(run, plans[i].name, m, f, p, c, d, &here, &there);
 				/* How much of what interleaved plans gather ahead falls into gaps differs from model to model. */
 				double above = p->virtual_stages > 1 && p->zero_stage > 2 && !p->no_prefetch ? 2 * CLOSE : CLOSE;
 				bool close = here <= (1 + above) * there && here >= (1 - CLOSE) * there;

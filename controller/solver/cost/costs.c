@@ -58,6 +58,8 @@ static void facts_from_model(struct hspmd_costs *c)
 	enum hspmd_facts_width width = e > 2 ? HSPMD_FACTS_FP32 : HSPMD_FACTS_BF16;
 	enum hspmd_facts_form gathered = e > 2 ? HSPMD_FACTS_GATHERED_FP32 : HSPMD_FACTS_GATHERED_BF16;
 	double narrow = e / (e > 2 ? 4 : 2);
+	c->forms[0] = gathered;
+	c->forms[1] = e > 2 ? HSPMD_FACTS_PARTS_FP32 : gathered;
 	for (int l = 0; l < c->layer_count; l++) {
 		struct hspmd_layer_info *f = &c->layers[l];
 		const struct hspmd_layer_facts *facts = hspmd_model_layer_facts(c->facts, l);
@@ -70,8 +72,8 @@ static void facts_from_model(struct hspmd_costs *c)
 		f->backward = pass_in_precision(&facts->backward[width], narrow);
 		for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
 			f->again[k] = pass_in_precision(&facts->again[c->kind_of[k]][width], narrow);
-		f->memory[0] = facts->memory[gathered];
-		f->memory[1] = facts->memory[e > 2 ? HSPMD_FACTS_PARTS_FP32 : gathered];
+		f->memory[0] = facts->memory[c->forms[0]];
+		f->memory[1] = facts->memory[c->forms[1]];
 		f->workspace[0] = &facts->workspace[gathered];
 		f->workspace[1] = &facts->workspace[HSPMD_FACTS_PARTS_FP32];
 		f->products = &facts->products;
@@ -242,6 +244,29 @@ static void match_recompute(struct hspmd_costs *c, const struct hspmd_plan *plan
 		                 "only those of them that it would");
 }
 
+static bool is_listed(const json_t *list, const struct hspmd_saved_results *r)
+{
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const char *name = json_string_value(json_array_get(list, i));
+		if (name && (!strcmp(name, r->op) || (r->weight && !strcmp(name, r->weight))))
+			return true;
+	}
+	return false;
+}
+
+/* Find what the plan's lists of offloaded operators name. */
+static int match_offload(struct hspmd_costs *c, const struct hspmd_plan *plan)
+{
+	int lists = plan && c->facts ? (int)json_array_size(plan->offload_sets) : 0;
+	if (lists && !(c->listed = hspmd_calloc((size_t)c->facts->result_count + 1, sizeof *c->listed)))
+		return -1;
+	for (int list = 0; list < lists; list++)
+		for (int i = 0; i < c->facts->result_count; i++)
+			if (is_listed(json_array_get(plan->offload_sets, (size_t)list), &c->facts->results[i]))
+				c->listed[i] |= (unsigned char)(1u << list);
+	return 0;
+}
+
 /* fp8: products of FP8 operands besides elements of `precision`. */
 static struct hspmd_costs *costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                      const struct hspmd_profile *profile, enum hspmd_precision precision, bool fp8, int seq_len,
@@ -268,7 +293,8 @@ static struct hspmd_costs *costs_new(const struct hspmd_cluster *cluster, const 
 	c->vectors_sum[0] = hspmd_calloc(2 * ((size_t)c->layer_count + 1), sizeof **c->vectors_sum);
 	c->tied_layers = hspmd_calloc((size_t)c->layer_count, sizeof *c->tied_layers);
 	c->own_memory = hspmd_calloc(facts ? 1 : (size_t)c->layer_count, sizeof *c->own_memory);
-	if (!c->layers || !c->params_sum || !c->replicated_sum || !c->vectors_sum[0] || !c->tied_layers || !c->own_memory) {
+	if (!c->layers || !c->params_sum || !c->replicated_sum || !c->vectors_sum[0] || !c->tied_layers || !c->own_memory ||
+	    match_offload(c, plan)) {
 		hspmd_fail_memory(err, "preparing the cost model");
 		goto fail;
 	}
@@ -352,6 +378,7 @@ void hspmd_costs_destroy(struct hspmd_costs *c)
 	free(c->replicated_sum);
 	free(c->vectors_sum[0]);
 	free(c->own_memory);
+	free(c->listed);
 	free(c->tied_layers);
 	free(c->layers);
 	free(c);

@@ -76,6 +76,8 @@ struct hspmd_costs {
 	bool fp8;                              /* products of FP8 operands are computed at the devices' FP8 rate, others in `precision` */
 	int seq_len, layer_count;
 	enum hspmd_recompute kind_of[HSPMD_RECOMPUTE_KINDS]; /* the facts' kind of each kind of the plan that these costs are for */
+	enum hspmd_facts_form forms[2];                      /* [in parts] of memory, if there are facts */
+	unsigned char *listed; /* per result of the facts: a set of 1 << which of the plan's lists name it. NULL: the plan has no lists */
 	struct hspmd_layer_info *layers;
 	struct hspmd_layer_memory (*own_memory)[2][2][HSPMD_RECOMPUTE_KINDS]; /* per layer, if there are no facts */
 	double *params_sum;                                                /* prefix sums of params, layer_count + 1 */
@@ -204,6 +206,12 @@ double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspm
 /* The part of `saved` that a stage that offloads all activations has in the host's memory. */
 double hspmd_layer_offloaded_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                    const struct hspmd_device_share *device);
+/* What a stage with this layer has in the host's memory of it, of the operators that it offloads. */
+struct hspmd_offloaded {
+	double all, later; /* later: of all, what only gradients of weights need, if they are deferred */
+};
+struct hspmd_offloaded hspmd_stage_offloaded(const struct hspmd_costs *c, const struct hspmd_stage *s, int layer,
+                                             const struct hspmd_device_share *device);
 double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device);
 double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,

@@ -49,6 +49,38 @@ double hspmd_layer_offloaded_bytes(const struct hspmd_costs *c, int layer, enum 
 	return hspmd_bytes_at(&hspmd_memory_of(c, f, recompute, device)->offloads, f->saved_scale, device);
 }
 
+/* A block is a stage's first if its layer before is the embedding, or of another stage. */
+static struct hspmd_offloaded listed_bytes(const struct hspmd_costs *c, const struct hspmd_stage *s, int layer,
+                                           const struct hspmd_device_share *device)
+{
+	bool context = device->context_share < 1, sequence = device->sequence_parallel && device->share < 1,
+	     first = hspmd_is_first_block(s, layer);
+	int list = s->offload_activations - HSPMD_OFFLOAD_SET;
+	struct hspmd_offloaded sum = { 0, 0 };
+	for (int i = 0; c->listed && i < c->facts->result_count; i++) {
+		const struct hspmd_saved_results *r = &c->facts->results[i];
+		if (r->kind != c->facts->kind_of_layer[layer] || !(c->listed[i] >> list & 1) || (first && r->of_block_before))
+			continue;
+		const struct hspmd_facts_amount *of = r->bytes[c->forms[device->in_parts]][context][sequence][c->kind_of[s->recompute]];
+		sum.all += hspmd_bytes_at(&of[0], c->layers[layer].saved_scale, device);
+		sum.later += hspmd_bytes_at(&of[1], c->layers[layer].saved_scale, device);
+	}
+	return sum;
+}
+
+struct hspmd_offloaded hspmd_stage_offloaded(const struct hspmd_costs *c, const struct hspmd_stage *s, int layer,
+                                             const struct hspmd_device_share *device)
+{
+	const struct hspmd_layer_info *f = &c->layers[layer];
+	const struct hspmd_layer_memory *m = hspmd_memory_of(c, f, s->recompute, device);
+	if (s->offload_activations >= HSPMD_OFFLOAD_SET)
+		return listed_bytes(c, s, layer, device);
+	if (!s->offload_activations)
+		return (struct hspmd_offloaded){ 0, 0 };
+	return (struct hspmd_offloaded){ hspmd_bytes_at(&m->offloads, f->saved_scale, device),
+		                         hspmd_bytes_at(&m->offloads_later, f->saved_scale, device) };
+}
+
 double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device)
 {

@@ -17,6 +17,12 @@ static inline double hspmd_bytes_at(const struct hspmd_facts_amount *amount, dou
 	return scale * hspmd_facts_amount_at(amount, device->share, device->context_share);
 }
 
+/* Returns true if the layer before this block is not a block of the stage. */
+static inline bool hspmd_is_first_block(const struct hspmd_stage *s, int layer)
+{
+	return layer == s->layers[0] || layer == 1;
+}
+
 /* The part of what ZeRO divides that a copy keeps. */
 static inline double hspmd_part_of(const struct hspmd_layer_copies *copies)
 {

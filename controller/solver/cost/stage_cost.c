@@ -193,7 +193,7 @@ static void add_copies(const struct hspmd_costs *c, const struct hspmd_stage *s,
 	const struct hspmd_device_share device = hspmd_stage_device(c, s, which);
 	double rate = 1e9 * c->cluster->types[t->type].host.gbytes_per_s;
 	for (int l = s->layers[0]; rate > 0 && l < s->layers[1]; l++) {
-		double copy = micro_batch * hspmd_layer_offloaded_bytes(c, l, s->recompute, &device) / rate;
+		double copy = micro_batch * hspmd_stage_offloaded(c, s, l, &device).all / rate;
 		for (int backward = 0; copy > 0 && backward < 2; backward++) {
 			int beside = l + 1 < s->layers[1] ? l + 1 : l;
 			waits[backward] += fmax(0, copy - layer_seconds(t, s, beside, backward, part));
@@ -216,7 +216,7 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 		const double *recompute_s = t->recompute_s[s->recompute];
 		double slow = c->cluster->nodes[d->node].slowdown, part = slow * hspmd_stage_context_share(s, i);
 		double waits[2] = { 0 };
-		if (s->offload_activations == HSPMD_OFFLOAD_ALL)
+		if (s->offload_activations)
 			add_copies(c, s, i, micro_batch, t, part, waits);
 		out->forward = fmax(out->forward, part * (t->forward[b] - t->forward[a]) + waits[0]);
 		out->backward = fmax(out->backward, part * (t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]) + waits[1]);

@@ -118,10 +118,12 @@ double hspmd_weights_ahead(const struct hspmd_costs *c, const struct hspmd_stage
 	                               : gathered_weights(c, turn, turn->layers[1] - 1, share);
 }
 
-/* Lists of operators are predicted as if nothing of them were offloaded. */
-static bool offloads_all(const struct hspmd_stage *s)
+/* Returns true if layer l, not the stage's first, takes as much memory as the one before it. */
+static bool is_as_before(const struct hspmd_costs *c, const struct hspmd_stage *s, int l)
 {
-	return s->offload_activations == HSPMD_OFFLOAD_ALL;
+	bool lists = s->offload_activations >= HSPMD_OFFLOAD_SET && c->facts;
+	return c->layers[l].same_memory &&
+	       !(lists && (hspmd_is_first_block(s, l - 1) || c->facts->kind_of_layer[l] != c->facts->kind_of_layer[l - 1]));
 }
 
 /* Bytes of a run of layers, all or before the next layer that differs. */
@@ -175,12 +177,11 @@ static void find_passes(const struct hspmd_costs *c, int layer, bool deferring, 
 	r->left[1] = hspmd_bytes_at(&m->left_backward, scale, device);
 }
 
-/* Move from the device to the host's memory what the run offloads. A layer that runs has all that its pass needs of it. */
-static void offload_run(const struct hspmd_stage *s, const struct hspmd_layer_memory *m, double scale, bool deferring,
-                        const struct hspmd_device_share *device, struct layer_run *r)
+/* Move from the device to the host's memory what the stage offloads of a layer. One that runs has all that its pass needs of it. */
+static void offload_run(struct hspmd_offloaded of, bool deferring, struct layer_run *r)
 {
-	r->offloaded = offloads_all(s) ? hspmd_bytes_at(&m->offloads, scale, device) : 0;
-	r->later = offloads_all(s) && deferring ? hspmd_bytes_at(&m->offloads_later, scale, device) : 0;
+	r->offloaded = of.all;
+	r->later = deferring ? of.later : 0;
 	r->saved -= r->offloaded;
 	r->deferred -= r->later;
 	r->forward += r->offloaded;
@@ -210,7 +211,7 @@ static struct layer_run run_of(const struct hspmd_costs *c, const struct hspmd_s
 	r.ahead[1] = of_weight->ahead * of_weight->next[1];
 	r.held = of_weight->held * of_weight->sum;
 	find_passes(c, layer, deferring, of_weight, m, device, &r);
-	offload_run(s, m, f->saved_scale, deferring, device, &r);
+	offload_run(hspmd_stage_offloaded(c, s, layer, device), deferring, &r);
 	return r;
 }
 
@@ -278,9 +279,9 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	of_weight.part = copies->adds ? of_weight.sum * hspmd_part_of(copies) : 0;
 	of_weight.ahead = copies->turn ? of_weight.read : 0;
 	struct stage_memory sum = { 0 };
-	sum.leaving = offloads_all(s) ? hspmd_layer_offloaded_bytes(c, s->layers[1] - 1, s->recompute, &device) : 0;
+	sum.leaving = hspmd_stage_offloaded(c, s, s->layers[1] - 1, &device).all;
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
-		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)
+		for (end = l + 1; end < s->layers[1] && is_as_before(c, s, end);)
 			end++;
 		of_weight.more = more_weights(c, s, l) * device.share;
 		/* Weights of another layer come first in the model and their gradients are summed last, so nothing surely waits for these

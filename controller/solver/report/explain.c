@@ -287,7 +287,7 @@ static void write_host(FILE *f, struct hspmd_costs *costs, const struct hspmd_pl
 }
 
 /* Write how much the stage copies to its hosts' memory, how long that takes beyond computing, and what its fullest device would need
- * without. Of lists of operators little is known. */
+ * without. */
 static void write_copies(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p, int pipeline, int stage)
 {
 	struct hspmd_plan *kept = hspmd_plan_copy(p);
@@ -295,7 +295,7 @@ static void write_copies(FILE *f, struct hspmd_costs *costs, const struct hspmd_
 	struct hspmd_stage_cost with = { 0 }, without = { 0 };
 	int micro_batch = p->pipelines[pipeline].micro_batch, ranks = p->pipelines[pipeline].stage_count / p->virtual_stages;
 	const struct hspmd_layer_copies copies = hspmd_costs_copies(costs, p, pipeline, stage);
-	if (!st || st->offload_activations != HSPMD_OFFLOAD_ALL || hspmd_costs_stage(costs, st, micro_batch, &with, NULL)) {
+	if (!st || hspmd_costs_stage(costs, st, micro_batch, &with, NULL)) {
 		hspmd_plan_destroy(kept);
 		return;
 	}
