@@ -255,6 +255,39 @@ static void pipelines_that_differ_have_their_own_rows(void **state)
 	hspmd_cluster_destroy(c);
 }
 
+/* The table says which stages have something in the host's memory, and pipelines that differ in it have their own rows. */
+static void offload_is_named(void **state)
+{
+	(void)state;
+	static const struct shape two = { "n", { "a", "b" }, 4, 4, 2, 4, 2, 10, 8, 4096, 1.5, 0.8, false };
+	struct hspmd_cluster *c = make_cluster(&two);
+	struct hspmd_plan *p = make_plan(&two, c);
+	struct hspmd_solve_report report = { 0 };
+	struct hspmd_stage *first = &p->pipelines[0].stages[1], *second = &p->pipelines[1].stages[1];
+	char *text = table_of(p, c, &report);
+	assert_null(strstr(text, "in the host's memory"));
+	free(text);
+	second->offload = HSPMD_OFFLOAD_OPTIMIZER;
+	assert_false(are_joined(p, c));
+	text = table_of(p, c, &report);
+	assert_non_null(strstr(text, "\noptimizer in the host's memory: stage 1 of pipeline 1\n"));
+	assert_null(strstr(text, "activations in the host's memory"));
+	free(text);
+	first->offload = HSPMD_OFFLOAD_OPTIMIZER;
+	first->offload_activations = HSPMD_OFFLOAD_ALL;
+	assert_false(are_joined(p, c));
+	second->offload_activations = HSPMD_OFFLOAD_ALL;
+	assert_true(are_joined(p, c));
+	p->pipelines[0].stages[0].offload_activations = HSPMD_OFFLOAD_SET;
+	text = table_of(p, c, &report);
+	assert_non_null(strstr(text, "\noptimizer in the host's memory: stage 1 of pipeline 0, and 1 more\n"));
+	assert_non_null(strstr(text, "\nactivations in the host's memory: stage 0 of pipeline 0, and 2 more\n"));
+	check_lines(text);
+	free(text);
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(c);
+}
+
 /* A stage with devices of two types names each of them once. */
 static void a_type_is_named_once(void **state)
 {
@@ -303,6 +336,7 @@ int main(void)
 		cmocka_unit_test(tables_fit),
 		cmocka_unit_test(what_is_cut_can_be_told_apart),
 		cmocka_unit_test(pipelines_that_differ_have_their_own_rows),
+		cmocka_unit_test(offload_is_named),
 		cmocka_unit_test(a_type_is_named_once),
 		cmocka_unit_test(sentences_are_broken_between_words),
 	};
