@@ -29,6 +29,16 @@ double hspmd_device_operator_seconds(const struct hspmd_device_type *t)
 	return t->operator_s > 0 ? t->operator_s : hspmd_device_traits(t->kind)->launch_s;
 }
 
+bool hspmd_device_packs(const struct hspmd_device_type *t)
+{
+	return t->product_blocks.depth > 0;
+}
+
+double hspmd_device_window_traffic(const struct hspmd_device_type *t, double windows)
+{
+	return hspmd_device_packs(t) ? HSPMD_WINDOW_TRAFFIC * windows : 0;
+}
+
 double hspmd_device_memory_rate(const struct hspmd_device_type *t)
 {
 	return t->gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;

@@ -14,10 +14,19 @@
  * 1903.07486, memory throughput; at second hand); their mean. */
 #define HSPMD_SUSTAINED_MEMORY 0.76
 
+/* How many times a device that packs the factors of its products (product_blocks) moves each byte of a convolution's windows: it writes
+ * them, reads them and writes them packed; the backward pass moves them in the other direction. That the product then reads what was
+ * packed is part of its measured rate. */
+#define HSPMD_WINDOW_TRAFFIC 3.0
+
 /* Sustained operations per second in this precision, or if the device has no units for it in the next wider one that it has; 0: unknown. */
 double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision);
 /* Seconds of an operator beside its work, as measured, or to launch it. */
 double hspmd_device_operator_seconds(const struct hspmd_device_type *t);
+/* Returns true if the device packs the factors of its products before it multiplies. */
+bool hspmd_device_packs(const struct hspmd_device_type *t);
+/* Bytes that the device moves to lay out so many bytes of a convolution's windows. */
+double hspmd_device_window_traffic(const struct hspmd_device_type *t, double windows);
 /* Sustained bytes per second; 0: unknown. */
 double hspmd_device_memory_rate(const struct hspmd_device_type *t);
 

@@ -47,9 +47,10 @@ double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, con
 		if (all && type->cost)
 			type->cost(&local, &flops, &bytes);
 		const struct hspmd_cluster_device *device = &stage->cluster->devices[stage->devices[d]];
-		double fp8 = type->fp8_units ? hspmd_device_flops(&stage->cluster->types[device->type], HSPMD_PRECISION_FP8) /
-		                                       stage->cluster->nodes[device->node].slowdown
-		                             : 0;
+		const struct hspmd_device_type *kind = &stage->cluster->types[device->type];
+		double fp8 =
+		        type->fp8_units ? hspmd_device_flops(kind, HSPMD_PRECISION_FP8) / stage->cluster->nodes[device->node].slowdown : 0;
+		bytes += all && type->windows ? hspmd_device_window_traffic(kind, type->windows(&local)) : 0;
 		double speed = fmax(rate[d], fp8), seconds = flops / speed + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
 		rates += speed;
 		sum += speed * seconds;

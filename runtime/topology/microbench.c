@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures a device's speed: a matrix product with the kernel that training uses, and for cores also a small product and a memory stream;
- * the best of several short windows, so that brief disturbances have no effect. And asks what such a product packs. Runs in its own process,
- * so that the caller keeps its affinity and gets no threads from libraries; and only one measurement at a time per user and machine, so that
- * agents that share a machine (a test cluster) do not disturb each other. */
+/* Measures a device's speed: a matrix product with the kernel that training uses, and for cores also a small product and a memory
+ * stream; the best of several short windows, so that brief disturbances have no effect. And asks what such a product packs. Runs in its own
+ * process, so that the caller keeps its affinity and gets no threads from libraries; and only one measurement at a time per user and
+ * machine, so that agents that share a machine (a test cluster) do not disturb each other. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>

@@ -14,6 +14,7 @@
 #include <math.h>
 
 #include "common/error.h"
+#include "common/format/device_speed.h"
 #include "runtime/lib/hspmd.h"
 #include "runtime/lib/net.h"
 #include "runtime/synthesis/synthesis_internal.h"
@@ -698,12 +699,49 @@ static void test_saved(void **state)
 	hspmd_cluster_destroy(c);
 }
 
+/* A device that packs the factors of its products lays out a convolution's windows before. */
+static void test_windows(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	json_t *value = json_loads("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
+	                           "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n\",\"devices\":"
+	                           "[{\"type\":\"d\",\"count\":1}]}],\"links\":[]}",
+	                           0, NULL);
+	struct hspmd_cluster *c = hspmd_cluster_from_json(value, "windows", &err);
+	if (!c)
+		fail_msg("%s", err.text);
+	int device = 0;
+	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 1, .devices = &device, .precision = HSPMD_PRECISION_FP32 };
+	struct hspmd_annotation *all = hspmd_annotation_single(&device, 1);
+	const struct hspmd_annotation *in[] = { all, all }, *out[] = { all };
+	struct hspmd_op_attr attr = { .numbers = { 1, 1, 1, 1, 1, 1 } };
+	struct hspmd_op_view view = { .attr = &attr, .input_count = 2, .output_count = 1 };
+	view.in[0] = (struct hspmd_shape){ 4, { 2, 4, 5, 6 } };
+	view.in[1] = (struct hspmd_shape){ 4, { 6, 4, 3, 3 } };
+	view.out[0] = (struct hspmd_shape){ 4, { 2, 6, 5, 6 } };
+	view.in_dtype[0] = view.in_dtype[1] = view.out_dtype[0] = HSPMD_F32;
+	double rate, memory_rate, seconds[2];
+	assert_int_equal(hspmd_synthesis_rates(&stage, &rate, &memory_rate, &err), 0);
+	for (int packs = 0; packs < 2; packs++) {
+		c->types[0].product_blocks.depth = packs;
+		seconds[packs] =
+		        hspmd_synthesis_op_seconds(&stage, &rate, &memory_rate, &view, hspmd_op_types[HSPMD_OP_CONV], in, out, NULL);
+	}
+	double windows = 2.0 * 5 * 6 * 4 * 9 * 4;
+	assert_true(fabs(seconds[1] - seconds[0] - hspmd_device_window_traffic(&c->types[0], windows) / memory_rate) < 1e-15);
+	assert_true(hspmd_device_window_traffic(&c->types[0], windows) > windows);
+	hspmd_annotation_destroy(all);
+	hspmd_cluster_destroy(c);
+	json_decref(value);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_optimal),      cmocka_unit_test(test_shares), cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),  cmocka_unit_test(test_experts),
-		cmocka_unit_test(test_mixtures),
+		cmocka_unit_test(test_optimal),      cmocka_unit_test(test_shares),  cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),   cmocka_unit_test(test_experts),
+		cmocka_unit_test(test_mixtures),     cmocka_unit_test(test_windows),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,11 +27,6 @@
  * to add it (two reads and one write). */
 #define HSPMD_SUM_TRAFFIC 7.0
 
-/* How many times a device that packs the factors of its products (product_blocks) moves each byte of a convolution's windows: it writes
- * them, reads them and writes them packed; the backward pass moves them in the other direction. That the product then reads what was
- * packed is part of its measured rate. */
-#define HSPMD_WINDOW_TRAFFIC 3.0
-
 /* Fraction of a CUDA device's memory that a caching allocator can fill: an allocator without fragmentation gains 15 % on average over
  * eight language models (GMLake, ASPLOS'24, arXiv 2401.08156, abstract). hspmd's own programs have no fragmentation:
  * runtime/program/memory_plan.c plans all of their memory. */

@@ -126,12 +126,6 @@ static double saved_by_fp8(const struct hspmd_costs *c, int type)
 	return c->fp8 && fp8 > elements ? 1 - elements / fp8 : 0;
 }
 
-/* Returns true if a device of the type packs the factors of its products. */
-static bool packs(const struct hspmd_costs *c, int type)
-{
-	return c->cluster->types[type].product_blocks.depth > 0;
-}
-
 /* Seconds of one sample's work of a pass, at `rate` operations per second. */
 static double pass_work(const struct hspmd_costs *c, int type, double share, double rate, const struct hspmd_layer_pass *pass)
 {
@@ -139,8 +133,7 @@ static double pass_work(const struct hspmd_costs *c, int type, double share, dou
 	if (c->fp8)
 		flops -= on_share(&pass->fp8, share) * saved_by_fp8(c, type);
 	double bytes = on_share(&pass->bytes, share);
-	if (packs(c, type))
-		bytes += HSPMD_WINDOW_TRAFFIC * on_share(&pass->windows, share);
+	bytes += hspmd_device_window_traffic(&c->cluster->types[type], on_share(&pass->windows, share));
 	return (rate > 0 ? flops / rate : 0) + (memory_rate > 0 ? bytes / memory_rate : 0);
 }
 
@@ -157,7 +150,7 @@ static double pass_time(const struct hspmd_costs *c, const struct hspmd_layer_ti
 	double operators = hspmd_device_operator_seconds(&c->cluster->types[t->type]) * pass->kernels;
 	double memory_rate = memory_rate_of(c, t->type), weights = memory_rate > 0 ? on_share(&pass->weights, t->share) / memory_rate : 0;
 	double work = t->micro_batch * pass_work(c, t->type, t->share, rate, pass);
-	return (packs(c, t->type) ? work + weights : fmax(work, weights)) + operators;
+	return (hspmd_device_packs(&c->cluster->types[t->type]) ? work + weights : fmax(work, weights)) + operators;
 }
 
 double hspmd_costs_update(const struct hspmd_costs *c, int type, double params)
