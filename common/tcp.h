@@ -20,8 +20,8 @@ int hspmd_tcp_ports_parse(const char *text, int *low, int *high, struct hspmd_er
  * is then off. Returns 0, or -1 and errno: EADDRINUSE if there is no such port. */
 int hspmd_tcp_bind(int fd, const struct sockaddr *address, socklen_t size);
 /* As hspmd_tcp_bind, for a port that another process binds after this one has closed its socket. Without HSPMD_PORTS, it is one that the
- * kernel gives to no outgoing connection, so that none takes it in between: neither that of a third process, nor that of a peer that tries to
- * connect to the port already, which would be connected to itself. If there are too few of them, any port. */
+ * kernel gives to no outgoing connection, so that none takes it in between: neither that of a third process, nor that of a peer that
+ * tries to connect to the port already, which would be connected to itself. If there are too few of them, any port. */
 int hspmd_tcp_bind_apart(int fd, const struct sockaddr *address, socklen_t size);
 /* Returns true and ports that lie apart from outgoing_low to outgoing_high; false if there are too few. */
 bool hspmd_tcp_ports_apart(int outgoing_low, int outgoing_high, int *low, int *high);

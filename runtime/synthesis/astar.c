@@ -6,8 +6,9 @@
 #include "common/alloc.h"
 #include "runtime/synthesis/synthesis_internal.h"
 
-#define SHARES_MARGIN 1.03 /* for messages, which may get shorter under other shares, too */
+#define SHARES_MARGIN 1.01 /* for messages, which may get shorter under other shares, too */
 #define MAX_EXPANDED 300 /* partial programs of one length that are continued; the rest then only counts for the bound */
+#define PROOF_EXPANDED 6000 /* the same in a search that only proves a bound (hspmd_synthesis_is_beaten) */
 
 /* A partial program: groups before `group` are divided. */
 struct partial {
@@ -140,15 +141,16 @@ static bool is_dominated(struct search *a, uint64_t hash, int group, double seco
 	for (int *at = &a->buckets[hash % a->bucket_count]; *at >= 0;) {
 		struct partial *p = &a->partials[*at];
 		const struct live *state = a->states + p->state;
-		if (p->hash != hash || p->group != group || !same_kinds(state, a->after, a->s->live_count[group])) {
+		bool same = p->hash == hash && p->group == group;
+		bool may_beat = same && p->seconds <= seconds && leaves_room(a, group, a->bytes + p->memory, a->after_bytes);
+		bool may_lose = same && p->seconds >= seconds && leaves_room(a, group, a->after_bytes, a->bytes + p->memory);
+		if (!(may_beat || may_lose) || !same_kinds(state, a->after, a->s->live_count[group])) {
 			at = &p->next;
 			continue;
 		}
-		if (p->seconds <= seconds && p->seconds + handicap(a, group, state, a->after) <= seconds &&
-		    leaves_room(a, group, a->bytes + p->memory, a->after_bytes))
+		if (may_beat && p->seconds + handicap(a, group, state, a->after) <= seconds)
 			return true;
-		if (p->seconds >= seconds && seconds + handicap(a, group, a->after, state) <= p->seconds &&
-		    leaves_room(a, group, a->after_bytes, a->bytes + p->memory)) {
+		if (may_lose && seconds + handicap(a, group, a->after, state) <= p->seconds) {
 			p->dominated = true;
 			*at = p->next;
 			continue;
@@ -260,7 +262,7 @@ static int run(struct search *a, long *expanded)
 			return -4;
 		if (a->partials[item].group == a->s->group_count)
 			return item;
-		if (a->expanded[a->partials[item].group]++ >= MAX_EXPANDED) {
+		if (a->expanded[a->partials[item].group]++ >= (a->wanted == WANTED_ALL ? PROOF_EXPANDED : MAX_EXPANDED)) {
 			a->left_out = fmin(a->left_out, a->partials[item].estimate);
 			if (a->wanted == WANTED_ALL && a->left_out < a->below_s)
 				return -2;
@@ -325,7 +327,7 @@ int hspmd_synthesis_astar(struct hspmd_synthesis *s, double below_s, struct hspm
 	                     : hspmd_fail(err, "no program of the stage fits into its memory");
 }
 
-/* For the run, choices cost what they do under the best shares, and memory is not limited: other shares need less of it elsewhere. */
+/* Lets choices cost what they do at least under any shares, and back. */
 static void swap_shares(struct hspmd_synthesis *s)
 {
 	for (int n = 0; n < s->group_count; n++)
@@ -337,17 +339,22 @@ static void swap_shares(struct hspmd_synthesis *s)
 		}
 }
 
+/* Memory is not limited meanwhile: partial programs that are dearer, but need less of it, need not be kept. */
 bool hspmd_synthesis_is_beaten(struct hspmd_synthesis *s, struct hspmd_synthesis_result *result)
 {
 	int watched = s->watched_count;
 	double below_s = s->stage.below_s;
-	if (!(below_s > 0) || s->alike)
-		return below_s > 0 && s->rest[0] >= below_s;
-	swap_shares(s);
+	if (!(below_s > 0))
+		return false;
+	if (!s->alike) {
+		below_s *= SHARES_MARGIN;
+		swap_shares(s);
+	}
 	s->watched_count = 0;
 	hspmd_synthesis_set_bounds(s);
-	bool beaten = s->rest[0] >= below_s * SHARES_MARGIN || find(s, below_s * SHARES_MARGIN, WANTED_ALL, result) == -4;
-	swap_shares(s);
+	bool beaten = s->rest[0] >= below_s || find(s, below_s, WANTED_ALL, result) == -4;
+	if (!s->alike)
+		swap_shares(s);
 	s->watched_count = watched;
 	hspmd_synthesis_set_bounds(s);
 	return beaten;

@@ -34,6 +34,13 @@
  * same reason the bound of a longer prefix is never lower than that of a shorter one by more than what was paid between, so no state is
  * taken from the queue twice.
  *
+ * If only programs below a limit are wanted (below_s), a search comes first that only proves that there is none: without limits of memory,
+ * so that few prefixes differ; and if devices differ, with operators that take what they would if the devices shared the same work best,
+ * so that it holds under any shares. It ends at the first prefix that is left out and could lead below the limit.
+ *
+ * Memory. A prefix is not continued if the groups that are left need more than it leaves, however they are divided. Only devices are
+ * watched on which something may not fit that fits on the others.
+ *
  * Of two prefixes of which one has copies or cheaper gradients that the other lacks, the other dominates if it is cheaper by what those are
  * worth. After 300 prefixes of one length the search leaves further ones out, and says what they could at best have led to; it then also
  * searches among programs that divide nothing but samples, as data parallelism does, and among those that divide samples and whole experts,

@@ -249,6 +249,18 @@ static struct hspmd_synthesis *travelled(const struct hspmd_synthesis *s, double
 	return t;
 }
 
+/* Searches again for programs that take less than so many seconds. Returns what the search does. */
+static int search_below(const struct hspmd_graph *g, struct hspmd_synthesis_stage stage, double below_s,
+                        struct hspmd_synthesis_result *result)
+{
+	struct hspmd_error err = { "" };
+	stage.below_s = below_s;
+	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
+	int rc = s ? hspmd_synthesis_search(s, result, &err) : -1;
+	hspmd_synthesis_destroy(s);
+	return rc;
+}
+
 /* Returns false if the graph has too many programs to try all. */
 static bool check_case(unsigned number)
 {
@@ -272,6 +284,10 @@ static bool check_case(unsigned number)
 		fail_msg("%s: %s", what, err.text);
 	bool tried = count_programs(s) <= MOST_PROGRAMS;
 	if (tried) {
+		struct hspmd_synthesis_result wanted;
+		if (search_below(g, stage, result.seconds * (1 + 1e-6), &wanted) ||
+		    !(fabs(wanted.seconds - result.seconds) <= 1e-9 * result.seconds))
+			fail_msg("%s: a program that is wanted was not found", what);
 		struct hspmd_synthesis *loaded = travelled(s, result.seconds, what);
 		double best = best_of_all(s), applied = cost_of_applied(g, loaded, what);
 		hspmd_synthesis_destroy(loaded);
@@ -287,6 +303,45 @@ static bool check_case(unsigned number)
 	hspmd_graph_destroy(g);
 	hspmd_cluster_destroy(c);
 	return tried;
+}
+
+/* Four devices that are alike: the count of partial programs says how much is searched for nothing. */
+static void test_wanted(void **state)
+{
+	(void)state;
+	char text[1024];
+	struct hspmd_error err = { "" };
+	for (int limited = 0; limited < 3; limited++) {
+		snprintf(text, sizeof text,
+		         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"a\":{\"kind\":\"cpu\",\"memory_bytes\":%d,\"gbytes_per_s\":"
+		         "100,"
+		         "\"peak_tflops\":{\"fp32\":0.004}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"a\",\"count\":4}]}],"
+		         "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-7,\"gbytes_per_s\":20}]}",
+		         (const int[]){ 1000000000, 300000, 100000 }[limited]);
+		json_t *value = json_loads(text, 0, NULL);
+		struct hspmd_cluster *c = hspmd_cluster_from_json(value, "alike", &err);
+		json_decref(value);
+		assert_non_null(c);
+		struct drawn d = { .seed = 12, .operators = 3, .width = 32, .inner = 64 };
+		struct hspmd_graph *g = graph_of(build_random, &d, 1, 64, 16);
+		struct hspmd_synthesis_stage stage = {
+			.cluster = c, .device_count = 4, .devices = devices, .micro_batches = 1, .state_bytes = 16
+		};
+		struct hspmd_synthesis_result all, none;
+		int rc = search_below(g, stage, 0, &all);
+		printf("%d: %ld partial programs, %g s, at least %g s\n", rc, all.expanded, all.seconds, all.first_bound);
+		assert_int_equal(rc, limited == 2 ? -1 : 0);
+		if (limited == 2) { /* it is seen at once that nothing fits */
+			assert_true(all.expanded <= 1);
+		} else {
+			assert_int_equal(search_below(g, stage, all.seconds, &none), 1);
+			assert_true(none.expanded <= all.expanded);
+			assert_int_equal(search_below(g, stage, all.first_bound, &none), 1);
+			assert_int_equal(none.expanded, 0);
+		}
+		hspmd_graph_destroy(g);
+		hspmd_cluster_destroy(c);
+	}
 }
 
 static void test_optimal(void **state)
@@ -739,9 +794,9 @@ static void test_windows(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_optimal),      cmocka_unit_test(test_shares),  cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),   cmocka_unit_test(test_experts),
-		cmocka_unit_test(test_mixtures),     cmocka_unit_test(test_windows),
+		cmocka_unit_test(test_optimal), cmocka_unit_test(test_wanted),       cmocka_unit_test(test_shares),
+		cmocka_unit_test(test_memory),  cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),
+		cmocka_unit_test(test_experts), cmocka_unit_test(test_mixtures),     cmocka_unit_test(test_windows),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,8 +18,8 @@ int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model
                    enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err);
 
 /* The same for a plan whose operators are divided by a search of their own (plan->synthesis), which `programs` asks; if the plan has no
- * program yet, it gets the fastest one that is found within the limits. Returns 1 if bounds say that none takes less than limits->step_s for
- * a step; otherwise one that takes longer may be found. -1 and err also if there is none. */
+ * program yet, it gets the fastest one that is found within the limits. Returns 1 if bounds say that none takes less than limits->step_s
+ * for a step; otherwise one that takes longer may be found. -1 and err also if there is none. */
 int hspmd_evaluate_program(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                            const struct hspmd_program_search *programs, enum hspmd_precision precision, struct hspmd_plan *plan,
                            const struct hspmd_program_limits *limits, struct hspmd_solve_report *report, struct hspmd_error *err);
