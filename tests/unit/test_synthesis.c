@@ -781,7 +781,7 @@ static void test_windows(void **state)
 	for (int packs = 0; packs < 2; packs++) {
 		c->types[0].product_blocks.depth = packs;
 		seconds[packs] =
-		        hspmd_synthesis_op_seconds(&stage, &rate, &memory_rate, &view, hspmd_op_types[HSPMD_OP_CONV], in, out, NULL);
+		        hspmd_synthesis_op_seconds(&stage, &rate, &memory_rate, &view, hspmd_op_types[HSPMD_OP_CONV], in, out, NULL, NULL);
 	}
 	double windows = 2.0 * 5 * 6 * 4 * 9 * 4;
 	assert_true(fabs(seconds[1] - seconds[0] - hspmd_device_window_traffic(&c->types[0], windows) / memory_rate) < 1e-15);
