@@ -41,7 +41,7 @@ static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_
 		return;
 	type->cost(&v, &flops, &bytes);
 	pass->flops += flops;
-	pass->fp8 += type->fp8_units ? flops : 0;
+	pass->fp8 += type->fp8_units * flops;
 	pass->bytes += bytes;
 	pass->windows += type->windows ? type->windows(&v) : 0;
 	pass->kernels++;

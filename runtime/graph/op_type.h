@@ -91,7 +91,7 @@ struct hspmd_op_type {
 	signed char loss_output; /* 1 + the scalar F64 output that is a part of the loss: the backward pass starts from it. 0: none */
 	bool begins_sequence;    /* with sequence parallelism, output 0 is split along the sequence for all operators that follow */
 	bool fp8;                /* operands of its products are rounded to FP8 numbers */
-	bool fp8_units;          /* and GPUs that have units for FP8 multiply them there; others are multiplied as elements */
+	double fp8_units;        /* the part of their operations that GPUs do on units for FP8, if they have them; others are on elements */
 	bool cheap;              /* few operations for the size of its results: "selective" recomputation runs it again */
 	struct hspmd_op_pair pair;
 	const struct hspmd_op_example *examples; /* NULL: cases of this operator are in tests/unit/op_case.c */

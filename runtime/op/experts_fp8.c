@@ -44,39 +44,38 @@ static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
 	return hspmd_graph_append_grad(g, HSPMD_OP_EXPERTS_FP8_GRAD, &op->attr, op->layer, in, 8, wrt, 6);
 }
 
-/* The rounded matrices are written once and read once, too. */
-static void add_rounded(const struct hspmd_op_view *v, int gate, double *bytes)
-{
-	*bytes += 2 * 3 * hspmd_op_elements(&v->in[gate]) * (double)hspmd_dtype_bytes(v->in_dtype[gate]);
-}
-
+/* The matrices' codes are written and read; for gradients of rows those of gate and up are made anew, in another order. */
 static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	hspmd_experts_cost(v, flops, bytes);
-	add_rounded(v, 3, bytes);
+	*bytes += 2 * 3 * hspmd_op_elements(&v->in[3]);
 }
 
 static void cost_grad(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	hspmd_experts_cost_grad(v, flops, bytes);
-	add_rounded(v, 4, bytes);
+	*bytes += (2 * 5 + 2 * (double)hspmd_dtype_bytes(v->in_dtype[4])) * hspmd_op_elements(&v->in[4]);
 }
 
-/* The rounded matrices: two of all local experts, or in F32 one of one expert. */
-static double matrices(const struct hspmd_op_view *v, int gate, bool at_once)
+/* Besides: codes of two matrices of all local experts, and `columns` codes of each row; or in F32 one rounded matrix of one expert. */
+static double rounded(const struct hspmd_op_view *v, int x, int gate, double columns, bool at_once)
 {
-	double elements = hspmd_op_elements(&v->in[gate]);
-	return at_once ? 2 * elements * (double)hspmd_dtype_bytes(v->in_dtype[gate]) : 4 * elements / (double)v->in[gate].dim[0];
+	double elements = hspmd_op_elements(&v->in[gate]), rows = (double)(v->in[x].dim[0] * v->in[x].dim[1]) * v->attr->experts_per_token;
+	return at_once ? 2 * elements + rows * columns : 4 * elements / (double)v->in[gate].dim[0];
 }
 
+/* x and act are codes instead of elements. */
 static double workspace(const struct hspmd_op_view *v, bool at_once)
 {
-	return hspmd_experts_workspace(v, at_once) + matrices(v, 3, at_once);
+	double columns = (double)(v->in[3].dim[1] + v->in[3].dim[2]);
+	return hspmd_experts_workspace(v, at_once) + rounded(v, 0, 3, (1 - (double)hspmd_dtype_bytes(v->in_dtype[0])) * columns, at_once);
 }
 
+/* x, dy and gradients of gate and up are codes, too. */
 static double workspace_grad(const struct hspmd_op_view *v, bool at_once)
 {
-	return hspmd_experts_workspace_grad(v, at_once) + matrices(v, 4, at_once);
+	double columns = (double)(v->in[4].dim[1] + v->in[4].dim[2]);
+	return hspmd_experts_workspace_grad(v, at_once) + rounded(v, 1, 4, 2 * columns, at_once);
 }
 
 const struct hspmd_op_type hspmd_op_experts_fp8 = {
@@ -92,6 +91,7 @@ const struct hspmd_op_type hspmd_op_experts_fp8 = {
 	.rows = { .choice = 1 + 1, .in = 1 << 0, .out = 1 << 0 },
 	.adds_gradients = true,
 	.fp8 = true,
+	.fp8_units = 1,
 };
 const struct hspmd_op_type hspmd_op_experts_fp8_grad = {
 	.min_inputs = 8,
@@ -104,4 +104,5 @@ const struct hspmd_op_type hspmd_op_experts_fp8_grad = {
 	.rows = { .choice = 1 + 2, .in = 1 << 0 | 1 << 1, .out = 1 << 0 },
 	.accumulates = 0x3c,
 	.fp8 = true,
+	.fp8_units = 5.0 / 8, /* the depth of gradients of matrices is the rows, along which their operands do not lie */
 };

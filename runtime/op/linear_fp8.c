@@ -152,7 +152,7 @@ const struct hspmd_op_type hspmd_op_linear_fp8 = {
 	.product = hspmd_linear_product,
 	.adds_gradients = true,
 	.fp8 = true,
-	.fp8_units = true,
+	.fp8_units = 1,
 	.examples = examples,
 };
 const struct hspmd_op_type hspmd_op_linear_fp8_grad_x = {
@@ -165,7 +165,7 @@ const struct hspmd_op_type hspmd_op_linear_fp8_grad_x = {
 	.product = hspmd_linear_product_grad_x,
 	.accumulates = 1 << 0 | 1 << 1,
 	.fp8 = true,
-	.fp8_units = true,
+	.fp8_units = 1,
 };
 const struct hspmd_op_type hspmd_op_linear_fp8_grad_w = {
 	.min_inputs = 3,
@@ -177,5 +177,5 @@ const struct hspmd_op_type hspmd_op_linear_fp8_grad_w = {
 	.product = hspmd_linear_product_grad_w,
 	.accumulates = 1 << 0 | 1 << 1 | 1 << 2,
 	.fp8 = true,
-	.fp8_units = true,
+	.fp8_units = 1,
 };

@@ -181,34 +181,48 @@ static void plans_bf16(void **state)
 
 /* Widths for which GPUs have products of FP8 operands. GPUs and CPUs follow one another, with elements in BF16 and without; each plan twice
  * gives the same bits. */
-static void plans_fp8(void **state)
+static void train_in_fp8(const struct model *m)
 {
-	(void)state;
-	static const char config[] =
-	        "{\"model_type\":\"gpt2\",\"n_embd\":32,\"n_layer\":3,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257,"
-	        "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
-	const struct model m = { "gpt2 of 32", config, 5 };
 	const size_t chosen[] = { 0, 1, 5 };
 	double fp32[STEPS], cpu[STEPS], got[2][STEPS];
-	train(&m, &plans[0], 0, false, false, STEPS, fp32);
+	train(m, &plans[0], 0, false, false, STEPS, fp32);
 	for (size_t i = 0; i <= sizeof chosen / sizeof *chosen; i++) {
 		const struct plan *p = &plans[i ? chosen[i - 1] : 0];
-		char *text = plan_text(p, m.layers);
+		char *text = plan_text(p, m->layers);
 		struct hspmd_error err = { "" };
 		for (int again = 0; again < 2; again++)
-			if (trainer_train(&(struct trainer_options){ .model = config,
+			if (trainer_train(&(struct trainer_options){ .model = m->config,
 			                                             .plan = text,
 			                                             .devices = p->devices,
 			                                             .steps = STEPS,
 			                                             .gpus = i ? p->gpus : 0,
 			                                             .fp8 = true },
 			                  i ? got[again] : cpu, &err))
-				fail_msg("fp8, %s: %s", p->name, err.text);
+				fail_msg("%s in fp8, %s: %s", m->name, p->name, err.text);
 		free(text);
-		compare(&m, p, i ? got[0] : cpu, i ? cpu : fp32, STEPS, 2e-2);
+		compare(m, p, i ? got[0] : cpu, i ? cpu : fp32, STEPS, 2e-2);
 		assert_true(!i || !memcmp(got[0], got[1], sizeof got[0]));
 		assert_true(fabs((i ? got[0] : cpu)[STEPS - 1] - fp32[STEPS - 1]) > 1e-7 * fp32[STEPS - 1]);
 	}
+}
+
+static void plans_fp8(void **state)
+{
+	(void)state;
+	static const struct model in_fp8[] = {
+		{ "gpt2 of 32",
+		  "{\"model_type\":\"gpt2\",\"n_embd\":32,\"n_layer\":3,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257,"
+		  "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}",
+		  5 },
+		{ "mixtral of 32",
+		  "{\"model_type\":\"mixtral\",\"hidden_size\":32,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_"
+		  "heads\":4,"
+		  "\"intermediate_size\":48,\"max_position_embeddings\":32,\"vocab_size\":257,\"num_local_experts\":4,"
+		  "\"num_experts_per_tok\":2}",
+		  5 },
+	};
+	for (size_t k = 0; k < sizeof in_fp8 / sizeof *in_fp8; k++)
+		train_in_fp8(&in_fp8[k]);
 }
 
 /* ---- stochastic rounding */

@@ -12,6 +12,7 @@
 
 #include "runtime/device/cuda/tensor_map.h"
 #include "runtime/device/cuda/wgmma.h"
+#include "runtime/tensor/fp8.h"
 
 #ifdef EMULATE
 #include <signal.h>
@@ -26,13 +27,26 @@
  * - BY_ROWS: rows of both tiles, which are as wide as the product is deep;
  * - FRAGMENT: the left operand from registers, the right one by columns of a tile of as many rows as the product is deep;
  * - BY_COLUMNS: both by columns of such tiles;
- * - BY_BOTH: the left operand as in the first, the right one as in the last. */
-enum how { BY_ROWS, FRAGMENT, BY_COLUMNS, BY_BOTH };
+ * - BY_BOTH: the left operand as in the first, the right one as in the last;
+ * - CODES: as the first, of E4M3 codes, of which two lie where a BF16 number would; GRADIENT_CODES: the left ones are E5M2. */
+enum how { BY_ROWS, FRAGMENT, BY_COLUMNS, BY_BOTH, CODES, GRADIENT_CODES };
 
 /* Returns true if the left tile has the rows of the product. */
 static __host__ __device__ constexpr bool left_has_rows(enum how how)
 {
-	return how == BY_ROWS || how == BY_BOTH;
+	return how != FRAGMENT && how != BY_COLUMNS;
+}
+
+/* Returns true if the right tile has the columns of the product as its rows. */
+static __host__ __device__ constexpr bool right_has_rows(enum how how)
+{
+	return how == BY_ROWS || how == CODES || how == GRADIENT_CODES;
+}
+
+/* How many numbers lie where a BF16 number would. */
+static __host__ __device__ constexpr int in_place_of_one(enum how how)
+{
+	return how == CODES || how == GRADIENT_CODES ? 2 : 1;
 }
 
 enum mistake {
@@ -59,7 +73,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
 {
 	/* Slabs and rows of the tiles in shared memory. */
 	const int left_rows = left_has_rows(how) ? ROWS : depth, left_slabs = (left_has_rows(how) ? depth : ROWS) / SLAB_COLUMNS;
-	const int right_rows = how == BY_ROWS ? n : depth, right_slabs = (how == BY_ROWS ? depth : n) / SLAB_COLUMNS;
+	const int right_rows = right_has_rows(how) ? n : depth, right_slabs = (right_has_rows(how) ? depth : n) / SLAB_COLUMNS;
 	const int left_bytes = how == FRAGMENT ? 0 : left_rows * left_slabs * SLAB_ROW_BYTES,
 	          right_bytes = right_rows * right_slabs * SLAB_ROW_BYTES;
 	DYNAMIC_SHARED(char, shared);
@@ -101,6 +115,9 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
 		if constexpr (how == BY_ROWS)
 			multiply_slabs<n, false, false>(c, descriptor_after(a, slab * left_rows * SLAB_ROW_BYTES + within),
 			                                descriptor_after(d, slab * right_rows * SLAB_ROW_BYTES + within), k > 0);
+		else if constexpr (right_has_rows(how))
+			multiply_fp8_slabs<n, how == GRADIENT_CODES>(c, descriptor_after(a, slab * left_rows * SLAB_ROW_BYTES + within),
+			                                             descriptor_after(d, slab * right_rows * SLAB_ROW_BYTES + within), k > 0);
 		else if constexpr (how == BY_BOTH)
 			multiply_slabs<n, false, true>(c, descriptor_after(a, slab * left_rows * SLAB_ROW_BYTES + within),
 			                               descriptor_after(d, k * SLAB_ROW_BYTES), k > 0);
@@ -152,7 +169,7 @@ template <enum how how, int depth, int n> static cudaError_t run_kernel(const st
 	size_t shared = 2 * SWIZZLE_BYTES + (size_t)(ROWS + n) * depth * 2;
 	auto *kernel = tile_kernel<how, depth, n>;
 	if (!map(&maps.left, m->left, m->left_rows, m->left_columns, left_has_rows(how) ? ROWS : depth) ||
-	    !map(&maps.right, m->right, m->right_rows, m->right_columns, how == BY_ROWS ? n : depth))
+	    !map(&maps.right, m->right, m->right_rows, m->right_columns, right_has_rows(how) ? n : depth))
 		return cudaErrorInvalidValue;
 	cudaError_t status = allow_shared((const void *)kernel, shared);
 	if (status)
@@ -171,6 +188,7 @@ struct tile_case {
 static const struct tile_case cases[] = {
 	CASE(BY_ROWS, 64, 64),   CASE(BY_ROWS, 64, 128),   CASE(BY_ROWS, 128, 64),   CASE(BY_ROWS, 128, 128),   CASE(FRAGMENT, 64, 64),
 	CASE(FRAGMENT, 64, 128), CASE(FRAGMENT, 128, 128), CASE(BY_COLUMNS, 64, 64), CASE(BY_COLUMNS, 64, 128), CASE(BY_BOTH, 64, 128),
+	CASE(CODES, 64, 128), CASE(CODES, 128, 128), CASE(GRADIENT_CODES, 64, 128),
 };
 
 /* A small whole number that depends on both places. */
@@ -179,10 +197,13 @@ static int element(int matrix, int row, int column)
 	return (int)((unsigned)(row * 131 + column * 17 + matrix * 7) * 2654435761u >> 20) % 7 - 3;
 }
 
-static cudaError_t upload(bf16 **to, const std::vector<float> &from, cudaStream_t stream)
+/* code: of a number; NULL: they are BF16 numbers. */
+static cudaError_t upload(bf16 **to, const std::vector<float> &from, cudaStream_t stream, uint8_t (*code)(float) = NULL)
 {
 	std::vector<uint16_t> bits;
-	for (float x : from) {
+	for (size_t i = 0; code && i < from.size(); i += 2)
+		bits.push_back((uint16_t)(code(from[i]) | code(from[i + 1]) << 8));
+	for (float x : code ? std::vector<float>() : from) {
 		uint32_t whole;
 		memcpy(&whole, &x, sizeof whole);
 		bits.push_back((uint16_t)(whole >> 16)); /* exact */
@@ -199,22 +220,26 @@ static int check(const struct tile_case *c, enum mistake mistake, int lacks)
 	std::vector<float> left, turned, right, out((size_t)(ROWS * c->n));
 	struct matrices m = {};
 	cudaStream_t stream;
-	bool rows = c->how == BY_ROWS;
+	bool rows = right_has_rows(c->how);
+	int depth = c->depth * in_place_of_one(c->how);
+	uint8_t (*right_code)(float) = in_place_of_one(c->how) == 2 ? hspmd_e4m3_bits : NULL;
+	uint8_t (*left_code)(float) = c->how == GRADIENT_CODES ? hspmd_e5m2_bits : right_code;
 	for (int i = 0; i < ROWS; i++)
-		for (int k = 0; k < c->depth; k++)
+		for (int k = 0; k < depth; k++)
 			left.push_back((float)element(0, i, k));
-	for (int k = 0; k < c->depth; k++)
+	for (int k = 0; k < depth; k++)
 		for (int i = 0; i < ROWS; i++)
 			turned.push_back((float)element(0, i, k));
 	m.right_rows = (rows ? c->n : c->depth) - lacks;
 	m.right_columns = rows ? c->depth : c->n;
 	for (int r = 0; r < m.right_rows; r++)
-		for (int j = 0; j < m.right_columns; j++)
+		for (int j = 0; j < m.right_columns * in_place_of_one(c->how); j++)
 			right.push_back((float)element(1, rows ? j : r, rows ? r : j));
 	m.left_rows = left_has_rows(c->how) ? ROWS : c->depth;
 	m.left_columns = left_has_rows(c->how) ? c->depth : ROWS;
-	if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) || upload(&m.left, left_has_rows(c->how) ? left : turned, stream) ||
-	    upload(&m.left_data, left, stream) || upload(&m.right, right, stream) ||
+	if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) ||
+	    upload(&m.left, left_has_rows(c->how) ? left : turned, stream, left_code) ||
+	    upload(&m.left_data, left, stream, left_code) || upload(&m.right, right, stream, right_code) ||
 	    cudaMalloc((void **)&m.out, out.size() * sizeof(float)) || c->run(&m, mistake, stream) ||
 	    cudaMemcpyAsync(out.data(), m.out, out.size() * sizeof(float), cudaMemcpyDeviceToHost, stream) || cudaStreamSynchronize(stream))
 		return -1;
@@ -222,7 +247,7 @@ static int check(const struct tile_case *c, enum mistake mistake, int lacks)
 	for (int i = 0; i < ROWS; i++)
 		for (int j = 0; j < c->n; j++) {
 			float sum = 0;
-			for (int k = 0; k < c->depth; k++)
+			for (int k = 0; k < depth; k++)
 				if ((rows ? j : k) < m.right_rows)
 					sum += (float)(element(0, i, k) * element(1, k, j));
 			wrong += !(out[(size_t)(i * c->n + j)] == sum);
@@ -339,7 +364,7 @@ static bool check_mistakes()
 	for (const struct tile_case &c : cases)
 		for (int mistake = NONE + 1; mistake < MISTAKES; mistake++) {
 			bool is_none = (mistake == FRAGMENT_TOUCHED && c.how != FRAGMENT) ||
-			               (mistake == WRONG_LEADING && (c.how == BY_ROWS || c.n == 64));
+			               (mistake == WRONG_LEADING && (right_has_rows(c.how) || c.n == 64));
 			if (is_none)
 				continue;
 			if (!is_noticed(&c, (enum mistake)mistake)) {

@@ -230,7 +230,7 @@ static int experts_banded(struct hspmd_graph *g, enum hspmd_dtype type)
 	return experts(g, type, 600, 2, 2, 16, 272);
 }
 
-/* Experts whose products are of FP8 operands. */
+/* Experts whose products are of FP8 operands: in codes, if rows are whole 16 of them. */
 static int experts_fp8(struct hspmd_graph *g, enum hspmd_dtype type, int64_t tokens, int64_t count, int64_t width, int64_t inner)
 {
 	struct hspmd_op_attr attr = { .experts = (int)count, .experts_per_token = 2, .scale = 1.0 / 256 };
@@ -253,12 +253,18 @@ static int experts_fp8_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 
 static int experts_fp8_tiled(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	return experts_fp8(g, type, 230, 2, 136, 168);
+	return experts_fp8(g, type, 230, 2, 144, 176);
 }
 
 static int experts_fp8_few(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	return experts_fp8(g, type, 5, 16, 24, 16);
+	return experts_fp8(g, type, 5, 16, 32, 16);
+}
+
+/* Rows of several tiles of 128, more than 256 columns, a depth of more than one step. */
+static int experts_fp8_wide_tiled(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return experts_fp8(g, type, 330, 3, 272, 144);
 }
 
 /* Experts that nobody chooses, or few. */
@@ -323,6 +329,7 @@ const struct op_case wide_cases[] = {
 	{ "experts in FP8 of 90 tokens", experts_fp8_wide, false, NULL },
 	{ "experts in FP8 of 230 tokens", experts_fp8_tiled, false, NULL },
 	{ "experts in FP8 of 5 tokens", experts_fp8_few, false, NULL },
+	{ "experts in FP8 of 330 tokens", experts_fp8_wide_tiled, true, NULL },
 	{ "experts of 330 tokens", experts_wide_tiled, true, NULL },
 	{ "experts of 600 tokens", experts_banded, true, NULL },
 	{ "loss over 1000", loss_wide, false, NULL },

@@ -3,41 +3,18 @@
  * grids are sized for the worst case, and blocks beyond the last row return at once. Values between the products have the type of the
  * operands. Products run on tensor cores in BF16 (grouped_gemm.h), and on CUDA cores in F32 or if rows are no multiple of 16 bytes.
  *
- * FP8 operands are kept as elements of that type, which represents them exactly, and multiplied as such: the numbers that FP8 units would
- * give up to the order of sums, at the speed of BF16. Rounding the matrices moves 4 bytes per element besides, and act 4 in the forward
- * pass; what else is rounded is so where it is written. */
+ * FP8 operands are codes where FP8 units can multiply them: in BF16 on compute capability 9.0, in rows of whole 16 codes. They multiply
+ * only operands whose rows have the depth, so that the matrices are turned for gradients of rows. The depth of gradients of matrices are
+ * the rows, whose operands, and all others elsewhere, are kept as elements of the type of x, which represents them exactly, and multiplied
+ * as such: the same numbers up to the order of sums, at the speed of BF16. A matrix that is rounded moves 3 bytes per element besides, or 4
+ * without codes; what else is rounded is so where it is written, but for act without codes. */
+#include "runtime/device/cuda/experts.h"
 #include "runtime/device/cuda/gate.h"
 #include "runtime/device/cuda/grouped_gemm.h"
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/cuda/row_tiles.h"
-#include "runtime/device/cuda/stable_sort.h"
-#include "runtime/tensor/fp8.h"
 
-#define THREADS 256
 #define TILE 32
-#define MATRIX_BLOCKS 1024 /* that round a matrix, at most */
-
-/* Of FP8 operands, by enum hspmd_experts_operand. */
-struct fp8_operands {
-	float scale[HSPMD_EXPERTS_OPERANDS], back[HSPMD_EXPERTS_OPERANDS]; /* back: the inverse */
-	int amax[HSPMD_EXPERTS_OPERANDS]; /* the largest magnitudes so far, as bits of floats, which are in the same order */
-};
-
-/* One call. A "row" is one token of one expert. Rows are sorted by expert; order.list maps a row to its (token, choice). */
-struct experts {
-	struct hspmd_cuda_stable_sort order;
-	int64_t tokens, per_token, width, inner, count, most; /* count: local experts; most: upper bound of the rows */
-	const void *x, *dy, *weights, *gate, *up, *down;
-	const void *biases[3]; /* of gate, up, down; NULL: none */
-	bool is_first;         /* this device has the first part of the inner width, and adds down's bias */
-	void *to, *dweights;
-	int activation;
-	float limit;
-	void *rows, *rows_dy, *act_gate, *act_up, *act, *result; /* of the operands' type, a row after another */
-	struct fp8_operands *fp8; /* on the device; NULL: operands are not rounded */
-	bool notes_amax;
-	void *rounded[2]; /* matrices of all experts, of the operands' type */
-};
 
 /* C[row][n] = sum over k of A[row][k] B_e(k, n), where B_e(k, n) is b[e * n * depth elements + k * step_k + n * step_n]; plus the same of
  * the second pair, if there is one. */
@@ -110,96 +87,10 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-/* ---- FP8 operands: without, these change nothing */
-
-static __global__ void __launch_bounds__(WARP)
-        find_scales_kernel(const void *history, bool is_float, int gradient_unit, struct fp8_operands *to)
-{
-	int row = blockIdx.x, level = 0;
-	for (int b = threadIdx.x; b < HSPMD_AMAX_BINS; b += WARP) {
-		int at = row * HSPMD_AMAX_BINS + b;
-		level += (is_float ? ((const float *)history)[at] : to_float(((const bf16 *)history)[at])) > 0 ? 1 : 0;
-	}
-	level = warp_reduce<Sum>(level);
-	enum hspmd_fp8_operand kind = hspmd_experts_operand_kind(row);
-	int scale = hspmd_fp8_scale(level, kind == HSPMD_FP8_GRADIENT ? gradient_unit : 0, kind);
-	if (threadIdx.x == 0) {
-		to->scale[row] = hspmd_power_of_two(scale);
-		to->back[row] = hspmd_power_of_two(-scale);
-		to->amax[row] = 0;
-	}
-}
-
-/* Writes the thermometers of all operands, or adds them. */
-static __global__ void __launch_bounds__(HSPMD_AMAX_BINS)
-        note_operands_kernel(const struct fp8_operands *fp8, int gradient_unit, float *out, bool accumulate)
-{
-	int row = blockIdx.x, at = row * HSPMD_AMAX_BINS + threadIdx.x;
-	bool gradient = hspmd_experts_operand_kind(row) == HSPMD_FP8_GRADIENT;
-	int level = hspmd_amax_level(hspmd_fp8_float((uint32_t)fp8->amax[row]), gradient ? gradient_unit : 0);
-	out[at] = (accumulate ? out[at] : 0) + ((int)threadIdx.x < level ? 1 : 0);
-}
-
-/* A value as products read it. */
-template <int operand> static __device__ __forceinline__ float as_read(const struct experts &e, float x)
-{
-	if (!e.fp8)
-		return x;
-	float scaled = x * e.fp8->scale[operand];
-	return (operand >= HSPMD_EXPERTS_DY ? hspmd_e5m2_round(scaled) : hspmd_e4m3_round(scaled)) * e.fp8->back[operand];
-}
-
-/* All threads of the block call this, with the largest magnitude that each has. */
-static __device__ __forceinline__ void note_amax(const struct experts &e, int operand, float most, float *room)
-{
-	if (!e.notes_amax)
-		return;
-	most = block_reduce<Max>(most, 0.0f, room);
-	if (threadIdx.x == 0)
-		atomicMax(&e.fp8->amax[operand], (int)hspmd_fp8_bits(most));
-}
-
-/* A NaN does not count. */
-static __device__ __forceinline__ float larger(float most, float x)
-{
-	return fabsf(x) > most ? fabsf(x) : most;
-}
-
-/* to: a matrix of all experts. */
-template <typename T, int operand>
-static __global__ void __launch_bounds__(THREADS) round_matrix_kernel(struct experts e, const T *from, T *to, int64_t count)
-{
-	__shared__ float room[WARP];
-	const int n = pack<T>::count;
-	float most = 0;
-	for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * n; i < count; i += (int64_t)gridDim.x * THREADS * n) {
-		float v[pack<T>::count];
-		load_pack(v, from, i, count, true);
-#pragma unroll
-		for (int k = 0; k < n; k++) {
-			most = larger(most, v[k]);
-			v[k] = as_read<operand>(e, v[k]);
-		}
-		store_pack(to, v, i, count, true);
-	}
-	note_amax(e, operand, most, room);
-}
-
-/* The forward pass's act, in its place. */
-template <typename T> static __global__ void __launch_bounds__(THREADS) round_act_kernel(struct experts e)
-{
-	int64_t row = blockIdx.x;
-	if (row >= e.order.first[e.count])
-		return;
-	T *act = (T *)e.act + row * e.inner;
-	for (int64_t j = threadIdx.x; j < e.inner; j += THREADS)
-		act[j] = from_float<T>(as_read<HSPMD_EXPERTS_ACT>(e, to_float(act[j])));
-}
-
 /* ---- rows */
 
 template <typename T, int operand>
-static __global__ void __launch_bounds__(THREADS) gather_kernel(struct experts e, const T *from, T *to)
+static __global__ void __launch_bounds__(THREADS) gather_kernel(struct experts e, const T *from, T *to, void *codes)
 {
 	__shared__ float room[WARP];
 	int64_t row = blockIdx.x;
@@ -210,9 +101,12 @@ static __global__ void __launch_bounds__(THREADS) gather_kernel(struct experts e
 	for (int64_t j = threadIdx.x; j < e.width; j += THREADS) {
 		float x = to_float(from[token * e.width + j]);
 		most = larger(most, x);
-		to[row * e.width + j] = from_float<T>(as_read<operand>(e, x));
+		if (to)
+			to[row * e.width + j] = from_float<T>(as_read<operand>(e, x));
+		if (codes)
+			store_code<operand>(e, codes, row * e.width + j, x);
 	}
-	note_amax(e, operand, most, room);
+	note_operand(e, operand, most, room);
 }
 
 /* The local expert that a row belongs to. */
@@ -286,15 +180,19 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) differen
 		act_gate[j] = from_float<T>(as_read<HSPMD_EXPERTS_DGATE>(e, dgate));
 		act_up[j] = from_float<T>(as_read<HSPMD_EXPERTS_DUP>(e, dup));
 		act[j] = from_float<T>(as_read<HSPMD_EXPERTS_WEIGHTED_ACT>(e, w * own));
+		if (e.dgate_codes) {
+			store_code<HSPMD_EXPERTS_DGATE>(e, e.dgate_codes, j, dgate);
+			store_code<HSPMD_EXPERTS_DUP>(e, e.dup_codes, j, dup);
+		}
 		most_act = larger(most_act, own);
 		most_weighted = larger(most_weighted, w * own);
 		most_gate = larger(most_gate, dgate);
 		most_up = larger(most_up, dup);
 	}
-	note_amax(e, HSPMD_EXPERTS_ACT, most_act, room);
-	note_amax(e, HSPMD_EXPERTS_WEIGHTED_ACT, most_weighted, room);
-	note_amax(e, HSPMD_EXPERTS_DGATE, most_gate, room);
-	note_amax(e, HSPMD_EXPERTS_DUP, most_up, room);
+	note_operand(e, HSPMD_EXPERTS_ACT, most_act, room);
+	note_operand(e, HSPMD_EXPERTS_WEIGHTED_ACT, most_weighted, room);
+	note_operand(e, HSPMD_EXPERTS_DGATE, most_gate, room);
+	note_operand(e, HSPMD_EXPERTS_DUP, most_up, room);
 	if (e.biases[2] && e.is_first) {
 		const T *bias = (const T *)e.biases[2] + expert_of(e, row) * e.width;
 		for (int64_t j = threadIdx.x; j < e.width; j += THREADS)
@@ -322,7 +220,8 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- for the host */
 
 /* Lays out the workspace. Returns the bytes used. first: number of the first input, x; fp8: operands are rounded. */
-static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward, bool fp8)
+static size_t lay_out(const struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward,
+                      bool fp8)
 {
 	const struct hspmd_view *x = &args->in[first], *gate = &args->in[first + 3];
 	*e = experts();
@@ -344,7 +243,9 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 	e->down = args->in[first + 5].data;
 	size_t size = hspmd_cuda_dtype_bytes(x->dtype);
 	int64_t wide = e->width > e->inner ? e->width : e->inner;
-	int64_t sizes[] = { e->width, backward ? e->width : 0, e->inner, e->inner, e->inner, wide };
+	e->is_coded = fp8 && x->dtype == HSPMD_BF16 && hspmd_cuda_grouped_fp8_fits(cuda, e->inner, e->width);
+	bool no_rows = e->is_coded && !backward;
+	int64_t sizes[] = { no_rows ? 0 : e->width, backward ? e->width : 0, e->inner, e->inner, no_rows ? 0 : e->inner, wide };
 	void **places[] = { &e->rows, &e->rows_dy, &e->act_gate, &e->act_up, &e->act, &e->result };
 	size_t used = (hspmd_cuda_stable_sort_workspace(e->most, e->count) + 63) / 64 * 64;
 	char *base = (char *)args->workspace;
@@ -355,9 +256,14 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 	e->notes_amax = fp8 && backward && args->output_count > 5 && args->out[5].data;
 	if (!fp8)
 		return used;
-	for (int i = 0; i < 2; i++) {
-		e->rounded[i] = base ? base + used : NULL;
-		used += (size_t)ceil_div(e->count * e->inner * e->width * (int64_t)size, 64) * 64;
+	int64_t matrix = e->count * e->inner * e->width * (int64_t)(e->is_coded ? 1 : size);
+	int64_t bytes[] = { matrix, matrix, e->most * e->width, e->most * e->width, e->most * e->inner, e->most * e->inner, e->most * e->inner };
+	void **codes[] = { &e->rounded[0], &e->rounded[1], &e->x_codes, &e->dy_codes, &e->act_codes, &e->dgate_codes, &e->dup_codes };
+	for (int i = 0; i < (e->is_coded ? 7 : 2); i++) {
+		if (i == 4 ? backward : i > 2 && !backward)
+			continue;
+		*codes[i] = base ? base + used : NULL;
+		used += (size_t)ceil_div(bytes[i], 64) * 64;
 	}
 	e->fp8 = base ? (struct fp8_operands *)(base + used) : NULL;
 	return used + (sizeof *e->fp8 + 63) / 64 * 64;
@@ -366,6 +272,11 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 static struct hspmd_cuda_groups groups_of(const struct experts *e)
 {
 	return { e->order.first, e->count, e->most };
+}
+
+static int report_refused(const struct experts *e, struct hspmd_error *err)
+{
+	return e->refused ? hspmd_cuda_failed(cudaErrorInvalidValue, "describing codes of experts for products", err) : 0;
 }
 
 static int gradient_unit(const struct hspmd_kernel_args *args)
@@ -381,17 +292,34 @@ static void find_scales(struct hspmd_cuda *cuda, const struct hspmd_kernel_args 
 		       gradient_unit(args), e->fp8);
 }
 
-/* A matrix of all experts as products read it: in e->rounded[slot], if it is rounded. */
-template <typename T, int operand>
-static const void *operand_of(struct hspmd_cuda *cuda, const struct experts *e, const void *matrix, int slot)
+/* A matrix of all experts as products read it: in e->rounded[slot], if it is rounded. rows: of one expert's; turned: as codes, with its
+ * columns as rows. */
+template <typename T>
+static const void *operand_of(struct hspmd_cuda *cuda, const struct experts *e, int operand, const void *matrix, int64_t rows, int slot,
+                              bool turned)
 {
-	int64_t count = e->count * e->inner * e->width, blocks = ceil_div(count, THREADS * pack<T>::count);
-	auto *kernel = round_matrix_kernel<T, operand>;
+	struct rounding r = {};
 	if (!e->fp8)
 		return matrix;
-	LAUNCH(kernel, (unsigned)(blocks < MATRIX_BLOCKS ? blocks : MATRIX_BLOCKS), THREADS, 0, cuda->stream, *e, (const T *)matrix,
-	       (T *)e->rounded[slot], count);
+	r.columns = r.stride = e->inner * e->width / rows;
+	r.rows = rows * (turned ? 1 : e->count);
+	r.scale = e->fp8->scale[operand];
+	r.amax = e->notes_amax ? &e->fp8->amax[operand] : NULL;
+	unsigned blocks = blocks_of(&r, turned);
+	if (!e->is_coded)
+		round_as<T, T>(cuda, matrix, e->rounded[slot], &r, blocks);
+	else if (turned)
+		LAUNCH(turn_kernel, dim3(blocks, (unsigned)e->count), THREADS, 0, cuda->stream, (const bf16 *)matrix,
+		       (fp8_code *)e->rounded[slot], r);
+	else
+		round_as<bf16, fp8_code>(cuda, matrix, e->rounded[slot], &r, blocks);
 	return e->rounded[slot];
+}
+
+/* The inverse scales of two products' operands. */
+static struct hspmd_cuda_inverse_scales inverse_scales(const struct experts *e, int left, int right, int other_left, int other_right)
+{
+	return { { &e->fp8->scale[left][1], &e->fp8->scale[other_left][1] }, { &e->fp8->scale[right][1], &e->fp8->scale[other_right][1] } };
 }
 
 /* c = a0 b0, plus a1 b1 if there is a1, of every expert's rows; transposed: b is [n, depth] for each expert, else [depth, n]. */
@@ -411,6 +339,23 @@ static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, cons
 	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (int)e->count, of, (T *)c, n, depth);
 }
 
+/* Codes, and which operands they are. [1] NULL: there is one pair. */
+struct code_pairs {
+	const void *codes[2];
+	int operand[2];
+};
+
+/* result = a0 b0, plus a1 b1 if there is a1, of every expert's rows, in codes; b is [n, depth] for each expert. */
+static void multiply_codes(struct hspmd_cuda *cuda, struct experts *e, struct code_pairs a, struct code_pairs b, int64_t n, int64_t depth)
+{
+	struct hspmd_cuda_groups groups = groups_of(e);
+	int other = a.codes[1] ? 1 : 0;
+	struct hspmd_cuda_inverse_scales scales =
+	        inverse_scales(e, a.operand[0], b.operand[0], a.operand[other], b.operand[other]);
+	bool gradient = a.operand[0] >= HSPMD_EXPERTS_DY;
+	e->refused |= !hspmd_cuda_grouped_fp8_rows(cuda, &groups, a.codes, b.codes, &scales, gradient, e->result, n, depth);
+}
+
 /* Gate and up in one product, where there is one; the forward pass needs their activation alone, the backward pass what it is computed
  * from. */
 template <typename T>
@@ -427,6 +372,13 @@ static bool gate_up_at_once(struct hspmd_cuda *cuda, const struct experts *e, co
 	p.act = forward ? e->act : NULL;
 	p.activation = e->activation;
 	p.limit = e->limit;
+	if (e->is_coded) {
+		struct hspmd_cuda_inverse_scales scales =
+		        inverse_scales(e, HSPMD_EXPERTS_X, HSPMD_EXPERTS_GATE, HSPMD_EXPERTS_X, HSPMD_EXPERTS_UP);
+		p.act = forward ? e->act_codes : NULL;
+		return hspmd_cuda_grouped_fp8_gate_up(cuda, &groups, e->x_codes, e->inner, e->width, &scales, &p,
+		                                      e->fp8->scale[HSPMD_EXPERTS_ACT]);
+	}
 	return cuda->wgmma && hspmd_cuda_grouped_fits(sizeof(T) == 2 ? HSPMD_BF16 : HSPMD_F32, e->inner, e->width) &&
 	       hspmd_cuda_grouped_wgmma_gate_up(cuda, &groups, e->rows, e->inner, e->width, &p);
 }
@@ -439,10 +391,13 @@ static void first_layer(struct hspmd_cuda *cuda, const struct hspmd_kernel_args 
 	                           e->count, args->workspace, &e->order);
 	find_scales(cuda, args, e, first);
 	auto *gather = gather_kernel<T, HSPMD_EXPERTS_X>;
-	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, (T *)e->rows);
-	const void *gate = operand_of<T, HSPMD_EXPERTS_GATE>(cuda, e, e->gate, 0);
-	const void *up = operand_of<T, HSPMD_EXPERTS_UP>(cuda, e, e->up, 1);
-	if (gate_up_at_once<T>(cuda, e, gate, up, forward))
+	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, (T *)(e->x_codes && forward ? NULL : e->rows),
+	       e->x_codes);
+	const void *gate = operand_of<T>(cuda, e, HSPMD_EXPERTS_GATE, e->gate, e->inner, 0, false);
+	const void *up = operand_of<T>(cuda, e, HSPMD_EXPERTS_UP, e->up, e->inner, 1, false);
+	bool at_once = gate_up_at_once<T>(cuda, e, gate, up, forward);
+	e->refused |= e->is_coded && !at_once;
+	if (at_once || e->is_coded)
 		return;
 	multiply_rows<T>(cuda, e, e->rows, gate, NULL, NULL, e->act_gate, e->inner, e->width, true);
 	multiply_rows<T>(cuda, e, e->rows, up, NULL, NULL, e->act_up, e->inner, e->width, true);
@@ -451,23 +406,27 @@ static void first_layer(struct hspmd_cuda *cuda, const struct hspmd_kernel_args 
 		LAUNCH(activate, (unsigned)e->most, THREADS, 0, cuda->stream, *e, forward);
 }
 
-template <typename T> static int experts_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, bool fp8)
+template <typename T>
+static int experts_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, bool fp8, struct hspmd_error *err)
 {
 	struct experts e;
-	lay_out(args, &e, 0, false, fp8);
+	lay_out(cuda, args, &e, 0, false, fp8);
 	e.to = args->out[0].data;
 	if (!e.most)
 		return 0;
 	first_layer<T>(cuda, args, &e, 0, true);
 	auto *round_act = round_act_kernel<T>;
-	if (fp8)
+	if (fp8 && !e.is_coded)
 		LAUNCH(round_act, (unsigned)e.most, THREADS, 0, cuda->stream, e);
-	const void *down = operand_of<T, HSPMD_EXPERTS_DOWN>(cuda, &e, e.down, 0);
-	multiply_rows<T>(cuda, &e, e.act, down, NULL, NULL, e.result, e.width, e.inner, true);
+	const void *down = operand_of<T>(cuda, &e, HSPMD_EXPERTS_DOWN, e.down, e.width, 0, false);
+	if (e.is_coded)
+		multiply_codes(cuda, &e, { { e.act_codes }, { HSPMD_EXPERTS_ACT } }, { { down }, { HSPMD_EXPERTS_DOWN } }, e.width, e.inner);
+	else
+		multiply_rows<T>(cuda, &e, e.act, down, NULL, NULL, e.result, e.width, e.inner, true);
 	auto *scatter = scatter_kernel<T>;
 	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[1].data, (int32_t)args->in[3].start[0],
 	       true);
-	return 0;
+	return report_refused(&e, err);
 }
 
 template <typename T>
@@ -499,10 +458,11 @@ static void bias_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 	       (float *)args->out[output].data, weighted, args->out[output].accumulate);
 }
 
-template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, bool fp8)
+template <typename T>
+static int experts_grad_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, bool fp8, struct hspmd_error *err)
 {
 	struct experts e;
-	lay_out(args, &e, 1, true, fp8);
+	lay_out(cuda, args, &e, 1, true, fp8);
 	e.dy = args->in[0].data;
 	e.to = args->out[0].data;
 	e.dweights = args->out[1].data;
@@ -512,9 +472,12 @@ template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const 
 		cudaMemsetAsync(e.dweights, 0, (size_t)e.most * sizeof(T), cuda->stream);
 	first_layer<T>(cuda, args, &e, 1, false);
 	auto *gather = gather_kernel<T, HSPMD_EXPERTS_DY>;
-	LAUNCH(gather, (unsigned)e.most, THREADS, 0, cuda->stream, e, (const T *)e.dy, (T *)e.rows_dy);
-	const void *down = operand_of<T, HSPMD_EXPERTS_DOWN>(cuda, &e, e.down, 0);
-	multiply_rows<T>(cuda, &e, e.rows_dy, down, NULL, NULL, e.result, e.inner, e.width, false);
+	LAUNCH(gather, (unsigned)e.most, THREADS, 0, cuda->stream, e, (const T *)e.dy, (T *)e.rows_dy, e.dy_codes);
+	const void *down = operand_of<T>(cuda, &e, HSPMD_EXPERTS_DOWN, e.down, e.width, 0, e.is_coded);
+	if (e.is_coded)
+		multiply_codes(cuda, &e, { { e.dy_codes }, { HSPMD_EXPERTS_DY } }, { { down }, { HSPMD_EXPERTS_DOWN } }, e.inner, e.width);
+	else
+		multiply_rows<T>(cuda, &e, e.rows_dy, down, NULL, NULL, e.result, e.inner, e.width, false);
 	auto *differentiate = differentiate_kernel<T>;
 	LAUNCH(differentiate, (unsigned)e.most, THREADS, 0, cuda->stream, e);
 	matrix_grad<T>(cuda, &e, &args->out[2], e.inner, e.width, e.act_gate, e.rows);
@@ -527,14 +490,19 @@ template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const 
 		LAUNCH(note_operands_kernel, HSPMD_EXPERTS_OPERANDS, HSPMD_AMAX_BINS, 0, cuda->stream, e.fp8, gradient_unit(args),
 		       (float *)args->out[5].data, args->out[5].accumulate);
 	if (!e.to)
-		return 0;
-	e.notes_amax = false; /* gate was noted */
-	const void *gate = operand_of<T, HSPMD_EXPERTS_GATE>(cuda, &e, e.gate, 0);
-	multiply_rows<T>(cuda, &e, e.act_gate, gate, e.act_up, fp8 ? e.rounded[1] : e.up, e.result, e.width, e.inner, false);
+		return report_refused(&e, err);
+	e.notes_amax = false; /* they were noted */
+	const void *gate = operand_of<T>(cuda, &e, HSPMD_EXPERTS_GATE, e.gate, e.inner, 0, e.is_coded);
+	const void *up = fp8 && !e.is_coded ? e.rounded[1] : operand_of<T>(cuda, &e, HSPMD_EXPERTS_UP, e.up, e.inner, 1, e.is_coded);
+	if (e.is_coded)
+		multiply_codes(cuda, &e, { { e.dgate_codes, e.dup_codes }, { HSPMD_EXPERTS_DGATE, HSPMD_EXPERTS_DUP } },
+		               { { gate, up }, { HSPMD_EXPERTS_GATE, HSPMD_EXPERTS_UP } }, e.width, e.inner);
+	else
+		multiply_rows<T>(cuda, &e, e.act_gate, gate, e.act_up, up, e.result, e.width, e.inner, false);
 	auto *scatter = scatter_kernel<T>;
 	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[2].data, (int32_t)args->in[4].start[0],
 	       false);
-	return 0;
+	return report_refused(&e, err);
 }
 
 static int prepare(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *, struct hspmd_prepared *, struct hspmd_error *err)
@@ -547,23 +515,23 @@ static int prepare(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *, st
 	{                                                                                                                                  \
 		if (!args->prepared && hspmd_cuda_grouped_prepare(cuda, err))                                                              \
 			return -1;                                                                                                         \
-		return BY_TYPE(args->in[0].dtype, experts_of, cuda, args, fp8);                                                            \
+		return BY_TYPE(args->in[0].dtype, experts_of, cuda, args, fp8, err);                                                         \
 	}                                                                                                                                  \
-	static size_t name##_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)                                          \
+	static size_t name##_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)                                          \
 	{                                                                                                                                  \
 		struct experts e;                                                                                                          \
-		return lay_out(args, &e, 0, false, fp8);                                                                                   \
+		return lay_out(cuda, args, &e, 0, false, fp8);                                                                                   \
 	}                                                                                                                                  \
 	static int name##_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)                 \
 	{                                                                                                                                  \
 		if (!args->prepared && hspmd_cuda_grouped_prepare(cuda, err))                                                              \
 			return -1;                                                                                                         \
-		return BY_TYPE(args->in[1].dtype, experts_grad_of, cuda, args, fp8);                                                       \
+		return BY_TYPE(args->in[1].dtype, experts_grad_of, cuda, args, fp8, err);                                                    \
 	}                                                                                                                                  \
-	static size_t name##_grad_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)                                     \
+	static size_t name##_grad_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)                                     \
 	{                                                                                                                                  \
 		struct experts e;                                                                                                          \
-		return lay_out(args, &e, 1, true, fp8);                                                                                    \
+		return lay_out(cuda, args, &e, 1, true, fp8);                                                                                    \
 	}
 
 FUNCTIONS(experts, false)

@@ -188,7 +188,7 @@ int hspmd_cuda_grouped_prepare(struct hspmd_cuda *cuda, struct hspmd_error *err)
 {
 	const void *kernels[] = { (const void *)grouped_rows_kernel<false>, (const void *)grouped_rows_kernel<true>,
 		                  (const void *)grouped_grad_kernel };
-	if (cuda->wgmma && hspmd_cuda_grouped_wgmma_prepare(err))
+	if (cuda->wgmma && (hspmd_cuda_grouped_wgmma_prepare(err) || hspmd_cuda_grouped_fp8_prepare(err)))
 		return -1;
 	return hspmd_cuda_grouped_allow(kernels, sizeof kernels / sizeof *kernels, SHARED_BYTES, err);
 }

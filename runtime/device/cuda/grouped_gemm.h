@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of many matrices whose numbers of rows only the device knows (a mixture's experts, each with the tokens that chose it), on
- * tensor cores, in one launch for all: by grouped_gemm_wgmma.cu where the device has what that needs, else by grouped_gemm.cu. Rows are
- * sorted by group. cuBLASLt of CUDA 13.0 has no such product, and cuBLAS (cublasGemmGroupedBatchedEx) wants the numbers of rows on the
- * host, which would have to wait for them. */
+ * tensor cores, in one launch for all: by grouped_gemm_wgmma.cu and grouped_fp8_wgmma.cu where the device has what they need, else by
+ * grouped_gemm.cu. Rows are sorted by group. cuBLASLt of CUDA 13.0 has no such product, and cuBLAS (cublasGemmGroupedBatchedEx) wants the
+ * numbers of rows on the host, which would have to wait for them. */
 #ifndef HSPMD_CUDA_GROUPED_GEMM_H
 #define HSPMD_CUDA_GROUPED_GEMM_H
 
@@ -21,6 +21,11 @@ struct hspmd_cuda_gate_up {
 	void *act;
 	int activation;
 	float limit;
+};
+
+/* Inverse scales of FP8 operands, on the device: of both operands of one product, and of another. */
+struct hspmd_cuda_inverse_scales {
+	const float *left[2], *right[2];
 };
 
 #ifdef __cplusplus
@@ -50,6 +55,18 @@ bool hspmd_cuda_grouped_wgmma_gate_up(struct hspmd_cuda *cuda, const struct hspm
                                       int64_t depth, const struct hspmd_cuda_gate_up *p);
 bool hspmd_cuda_grouped_wgmma_grad(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *left, const void *right,
                                    float *c, int64_t m, int64_t n, bool accumulate);
+
+int hspmd_cuda_grouped_fp8_prepare(struct hspmd_error *err);
+/* Returns true if there are products of FP8 codes. */
+bool hspmd_cuda_grouped_fp8_fits(const struct hspmd_cuda *cuda, int64_t n, int64_t depth);
+/* The same products of FP8 codes: `a` in E4M3, or in E5M2 if a_e5m2, and `b` in E4M3, transposed. Results are multiplied by the inverse
+ * scales of their operands. Of gate and up, act is written in E4M3 with the scale *act_scale. */
+bool hspmd_cuda_grouped_fp8_rows(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *const a[2],
+                                 const void *const b[2], const struct hspmd_cuda_inverse_scales *scales, bool a_e5m2, void *c, int64_t n,
+                                 int64_t depth);
+bool hspmd_cuda_grouped_fp8_gate_up(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *rows, int64_t n,
+                                    int64_t depth, const struct hspmd_cuda_inverse_scales *scales, const struct hspmd_cuda_gate_up *p,
+                                    const float *act_scale);
 
 #ifdef __cplusplus
 }

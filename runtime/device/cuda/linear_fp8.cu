@@ -9,28 +9,11 @@
  * scale.
  *
  * Bytes moved beside the product, for operands of BF16: 3 for each element of both. */
+#include "runtime/device/cuda/fp8_round.h"
 #include "runtime/device/cuda/gemm.h"
-#include "runtime/device/cuda/kernel.h"
-#include "runtime/tensor/fp8.h"
 
-#define THREADS 256
-#define TILE 64          /* rows and columns of a tile that is turned: a block has a thread for each 16 codes of one */
-#define EACH 16          /* elements of a thread at a time */
-#define MOST_BLOCKS 1024 /* of one rounding: the number of partial amax */
+#define THREADS ROUND_THREADS
 #define BINS_PER_LANE (HSPMD_AMAX_BINS / WARP)
-
-struct fp8_code {
-	uint8_t bits;
-};
-
-/* How an operand is rounded; the scales are on the device. */
-struct rounding {
-	int64_t rows, columns, stride; /* of what is read: elements from one row to the next */
-	const float *scale;            /* two: the scale, and the inverse scale */
-	const float *done;             /* not 0: the result is there already; NULL: it is not */
-	float *parts;                  /* per block: amax; NULL: not wanted */
-	bool gradient;
-};
 
 /* ---- scales */
 
@@ -78,130 +61,6 @@ static __global__ void __launch_bounds__(THREADS) thermometer_kernel(const float
 	int level = hspmd_amax_level(most, unit);
 	if (threadIdx.x < HSPMD_AMAX_BINS)
 		out[threadIdx.x] = (accumulate ? out[threadIdx.x] : 0) + ((int)threadIdx.x < level ? 1 : 0);
-}
-
-/* ---- rounding */
-
-static __device__ __forceinline__ void round_to(fp8_code *to, float x, const struct rounding &r, float scale, float)
-{
-	to->bits = r.gradient ? hspmd_e5m2_bits(x * scale) : hspmd_e4m3_bits(x * scale);
-}
-
-static __device__ __forceinline__ void round_to(float *to, float x, const struct rounding &r, float scale, float back)
-{
-	*to = (r.gradient ? hspmd_e5m2_round(x * scale) : hspmd_e4m3_round(x * scale)) * back;
-}
-
-static __device__ __forceinline__ void round_to(bf16 *to, float x, const struct rounding &r, float scale, float back)
-{
-	float rounded;
-	round_to(&rounded, x, r, scale, back);
-	*to = from_float<bf16>(rounded);
-}
-
-/* A NaN does not count. */
-static __device__ __forceinline__ float larger(float most, float x)
-{
-	return fabsf(x) > most ? fabsf(x) : most;
-}
-
-static __device__ __forceinline__ void note_amax(const struct rounding &r, float most, float *room)
-{
-	if (!r.parts)
-		return;
-	most = block_reduce<Max>(most, 0.0f, room);
-	if (threadIdx.x == 0)
-		r.parts[blockIdx.x] = most;
-}
-
-template <typename T, typename Out> static __global__ void __launch_bounds__(THREADS) round_kernel(const T *x, Out *to, struct rounding r)
-{
-	__shared__ float room[WARP];
-	const int n = pack<T>::count;
-	if (r.done && *r.done != 0)
-		return;
-	float most = 0, scale = r.scale[0], back = r.scale[1];
-	int64_t packs = (r.columns + n - 1) / n, all = r.rows * packs;
-	bool aligned = is_aligned16<T>(r.stride), packed = r.columns % n == 0;
-	for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < all; i += (int64_t)gridDim.x * THREADS) {
-		int64_t row = i / packs, j = i % packs * n;
-		float v[pack<T>::count];
-		struct __align__(sizeof(Out) * pack<T>::count) results
-		{
-			Out v[pack<T>::count];
-		}
-		result;
-		load_pack(v, x + row * r.stride, j, r.columns, aligned);
-#pragma unroll
-		for (int k = 0; k < n; k++) {
-			most = larger(most, v[k]);
-			round_to(&result.v[k], v[k], r, scale, back);
-		}
-		if (packed) {
-			store_whole((struct results *)(to + row * r.columns + j), result);
-			continue;
-		}
-		for (int k = 0; k < n && j + k < r.columns; k++)
-			to[row * r.columns + j + k] = result.v[k];
-	}
-	note_amax(r, most, room);
-}
-
-/* to[columns, rows] in FP8; both are multiples of 16. A tile of codes is turned in shared memory, so that reads and writes are of 16 bytes;
- * its lines are a word longer than they need be, so that they begin in different banks. */
-static __global__ void __launch_bounds__(THREADS) turn_kernel(const bf16 *x, fp8_code *to, struct rounding r)
-{
-	struct __align__(16) codes
-	{
-		uint32_t word[4];
-	};
-	const int n = pack<bf16>::count, across = TILE / n, down = TILE / EACH;
-	__shared__ float room[WARP];
-	__shared__ uint32_t tile[TILE][TILE / 4 + 1]; /* [column][row / 4] */
-	if (r.done && *r.done != 0)
-		return;
-	float most = 0, scale = r.scale[0];
-	int64_t tiles_across = (r.columns + TILE - 1) / TILE, tiles = (r.rows + TILE - 1) / TILE * tiles_across;
-	for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-		int64_t row = t / tiles_across * TILE, column = t % tiles_across * TILE;
-		__syncthreads();
-		for (int i = threadIdx.x / across; i < TILE && row + i < r.rows; i += THREADS / across) {
-			int j = threadIdx.x % across * n;
-			float v[pack<bf16>::count];
-			if (column + j >= r.columns)
-				continue;
-			load_pack(v, x + (row + i) * r.stride, column + j, r.columns, true);
-#pragma unroll
-			for (int k = 0; k < n; k++) {
-				most = larger(most, v[k]);
-				round_to((fp8_code *)tile[j + k] + i, v[k], r, scale, 0);
-			}
-		}
-		__syncthreads();
-		int line = threadIdx.x / down, at = threadIdx.x % down * EACH;
-		if (column + line < r.columns && row + at < r.rows) {
-			struct codes all;
-#pragma unroll
-			for (int k = 0; k < 4; k++)
-				all.word[k] = tile[line][at / 4 + k];
-			store_whole((struct codes *)(to + (column + line) * r.rows + row + at), all);
-		}
-	}
-	__syncthreads();
-	note_amax(r, most, room);
-}
-
-static unsigned blocks_of(const struct rounding *r, bool transposed)
-{
-	int64_t n = transposed ? ceil_div(r->rows, TILE) * ceil_div(r->columns, TILE) : ceil_div(r->rows * r->columns, THREADS * EACH);
-	return (unsigned)(n < 1 ? 1 : n > MOST_BLOCKS ? MOST_BLOCKS : n);
-}
-
-template <typename T, typename Out>
-static void round_as(struct hspmd_cuda *cuda, const void *x, void *to, const struct rounding *r, unsigned blocks)
-{
-	auto *kernel = round_kernel<T, Out>;
-	LAUNCH(kernel, blocks, THREADS, 0, cuda->stream, (const T *)x, (Out *)to, *r);
 }
 
 /* ---- calls */

@@ -5,9 +5,9 @@
  * stand-in for cuda.h has its own versions, which find what a GPU would compute wrongly.
  *
  * A tile in shared memory is a slab of 64 BF16 columns, 128 bytes a row, rows one after the other, that begins on a multiple of 1024 bytes;
- * wider matrices have one slab after the other. The copies swizzle it (CU_TENSOR_MAP_SWIZZLE_128B: bits 4-6 of the address are XORed with
- * bits 7-9), so that eight rows are in different banks. An accumulator is laid out like C of mma.h: c[n] are columns 8 n to 8 n + 7, and
- * warp w of the group has rows 16 w to 16 w + 15. */
+ * wider matrices have one slab after the other. Of FP8 numbers a slab has 128 columns. The copies swizzle it
+ * (CU_TENSOR_MAP_SWIZZLE_128B: bits 4-6 of the address are XORed with bits 7-9), so that eight rows are in different banks. An accumulator
+ * is laid out like C of mma.h: c[n] are columns 8 n to 8 n + 7, and warp w of the group has rows 16 w to 16 w + 15. */
 #ifndef HSPMD_CUDA_WGMMA_H
 #define HSPMD_CUDA_WGMMA_H
 
@@ -198,6 +198,24 @@ static __device__ __forceinline__ void multiply_fragment(float (&c)[n / 8][4], c
 		             : EIGHT_FOURS(c, 0), EIGHT_FOURS(c, 8)
 		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)b_rows));
 }
+
+/* c (64 x n) += A B, or = A B unless `add`, of FP8 numbers: A of 64 rows and 32 columns in E4M3, or in E5M2 if a_e5m2, and B of 32 rows and
+ * n columns in E4M3. Each row of a slab is one of A's rows, or of B's columns: FP8 has no other layout. */
+template <int n, bool a_e5m2>
+static __device__ __forceinline__ void multiply_fp8_slabs(float (&c)[n / 8][4], uint64_t a, uint64_t b, bool add)
+{
+	static_assert(n == 128, "the width that is needed");
+	if constexpr (a_e5m2)
+		asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+		             "wgmma.mma_async.sync.aligned.m64n128k32.f32.e5m2.e4m3 " REGISTERS_64 ", %64, %65, p, 1, 1;\n\t}"
+		             : EIGHT_FOURS(c, 0), EIGHT_FOURS(c, 8)
+		             : "l"(a), "l"(b), "r"((int)add));
+	else
+		asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+		             "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " REGISTERS_64 ", %64, %65, p, 1, 1;\n\t}"
+		             : EIGHT_FOURS(c, 0), EIGHT_FOURS(c, 8)
+		             : "l"(a), "l"(b), "r"((int)add));
+}
 #undef FOUR
 #undef EIGHT_FOURS
 #undef REGISTERS_32
@@ -228,6 +246,14 @@ template <int count> static __device__ __forceinline__ void registers_raise()
 template <int count> static __device__ __forceinline__ void registers_lower()
 {
 	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(count));
+}
+
+/* Two E4M3 codes, of the first in the lower byte. */
+static __device__ __forceinline__ uint32_t e4m3_pair(float first, float second)
+{
+	uint16_t codes;
+	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+	return codes;
 }
 
 /* 2^x, to 2 units of the last place, 0 for results that are no normal numbers. */

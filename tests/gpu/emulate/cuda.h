@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "cuda_runtime.h"
+#include "runtime/tensor/fp8.h"
 
 #define CUDA_VERSION 12000
 
@@ -82,8 +83,11 @@ template <typename T> static inline void pin(T &)
 {
 }
 
-/* A fragment or, if that is NULL, a descriptor of A. */
-void emulate_product(float *c, int columns, const uint32_t *fragment, uint64_t a, bool a_rows, uint64_t b, bool b_rows, bool add);
+enum emulate_numbers { EMULATE_BF16, EMULATE_E4M3, EMULATE_E5M2 };
+
+/* A fragment or, if that is NULL, a descriptor of A. numbers: those of A; B's are E4M3 if A's are of FP8. */
+void emulate_product(float *c, int columns, const uint32_t *fragment, uint64_t a, bool a_rows, uint64_t b, bool b_rows, bool add,
+                     emulate_numbers numbers = EMULATE_BF16);
 
 template <int n, bool a_rows, bool b_rows> static inline void multiply_slabs(float (&c)[n / 8][4], uint64_t a, uint64_t b, bool add)
 {
@@ -93,6 +97,16 @@ template <int n, bool a_rows, bool b_rows> static inline void multiply_slabs(flo
 template <int n, bool b_rows> static inline void multiply_fragment(float (&c)[n / 8][4], const uint32_t (&a)[4], uint64_t b, bool add)
 {
 	emulate_product(c[0], n, a, 0, false, b, b_rows, add);
+}
+
+template <int n, bool a_e5m2> static inline void multiply_fp8_slabs(float (&c)[n / 8][4], uint64_t a, uint64_t b, bool add)
+{
+	emulate_product(c[0], n, NULL, a, false, b, false, add, a_e5m2 ? EMULATE_E5M2 : EMULATE_E4M3);
+}
+
+static inline uint32_t e4m3_pair(float first, float second)
+{
+	return (uint32_t)hspmd_e4m3_bits(first) | (uint32_t)hspmd_e4m3_bits(second) << 8;
 }
 
 template <int count> static inline void registers_raise()

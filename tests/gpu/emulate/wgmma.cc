@@ -11,7 +11,8 @@
 
 #define GROUP 128
 #define WARP 32
-#define DEPTH 16 /* what a product sums over */
+#define DEPTH 16     /* what a product sums over: so many BF16 numbers, or twice as many FP8 numbers */
+#define MOST_DEPTH 32
 #define ROWS 64  /* of A */
 #define SHARED_BYTES (227 * 1024)
 
@@ -40,6 +41,7 @@ struct product {
 	uint64_t a, b;
 	bool a_rows, b_rows, add;
 	unsigned group;
+	emulate_numbers a_numbers, b_numbers;
 };
 
 /* An accumulator that products in progress have. */
@@ -59,8 +61,9 @@ struct thread {
 struct tile {
 	uint64_t descriptor;
 	bool rows;
+	emulate_numbers numbers;
 	unsigned count;            /* of A's rows, or of B's columns */
-	std::vector<double> value; /* [DEPTH][count], at tile_place() */
+	std::vector<double> value; /* [depth][count], at tile_place() */
 };
 
 /* Where row or column i is: those of a thread (two of every eight) lie side by side. */
@@ -165,9 +168,16 @@ struct operand {
 		return swizzled(start + offset, mask);
 	}
 
-	float value(const char *shared, size_t end, unsigned i, unsigned k) const
+	float value(const char *shared, size_t end, unsigned i, unsigned k, emulate_numbers numbers) const
 	{
 		uint16_t bits;
+		if (numbers != EMULATE_BF16) {
+			uint32_t address = at(i, k / 2) + k % 2;
+			if (address >= end)
+				emulate_end("a matrix descriptor leads out of shared memory");
+			uint8_t code = (uint8_t)shared[address];
+			return numbers == EMULATE_E4M3 ? hspmd_e4m3_value(code) : hspmd_e5m2_value(code);
+		}
 		uint32_t address = at(i, k);
 		if (address + 2 > end)
 			emulate_end("a matrix descriptor leads out of shared memory");
@@ -426,7 +436,8 @@ static accumulator &accumulator_of(thread &t, float *c, int columns)
 	return t.accumulators.back();
 }
 
-void emulate_product(float *c, int columns, const uint32_t *fragment, uint64_t a, bool a_rows, uint64_t b, bool b_rows, bool add)
+void emulate_product(float *c, int columns, const uint32_t *fragment, uint64_t a, bool a_rows, uint64_t b, bool b_rows, bool add,
+                     emulate_numbers numbers)
 {
 	thread &t = running();
 	uint64_t same[] = { a, b, (uint64_t)add };
@@ -435,7 +446,8 @@ void emulate_product(float *c, int columns, const uint32_t *fragment, uint64_t a
 		emulate_end("the threads of a warp ask for different products");
 	if (!t.begun)
 		emulate_end("products are asked for without products_begin");
-	product p = { c, columns, fragment, {}, {}, a, b, a_rows, b_rows, add, t.group };
+	product p = { c, columns, fragment, {}, {}, a, b, a_rows, b_rows, add, t.group,
+		      numbers, numbers == EMULATE_BF16 ? EMULATE_BF16 : EMULATE_E4M3 };
 	if (fragment) {
 		memcpy(p.own, fragment, sizeof p.own);
 		all = emulate_exchange(p.own, sizeof p.own);
@@ -454,20 +466,26 @@ void products_commit()
 	running().group++;
 }
 
-static const double *tile_values(uint64_t descriptor, bool rows, unsigned count)
+static unsigned depth_of(emulate_numbers numbers)
+{
+	return numbers == EMULATE_BF16 ? DEPTH : MOST_DEPTH;
+}
+
+static const double *tile_values(uint64_t descriptor, bool rows, unsigned count, emulate_numbers numbers)
 {
 	std::vector<tile> &tiles = here().tiles;
 	for (const tile &t : tiles)
-		if (t.descriptor == descriptor && t.rows == rows && t.count == count)
+		if (t.descriptor == descriptor && t.rows == rows && t.count == count && t.numbers == numbers)
 			return t.value.data();
 	const char *shared = seen().data();
 	size_t end = seen().size();
 	operand o(descriptor, rows);
-	tiles.push_back(tile{ descriptor, rows, count, std::vector<double>((size_t)DEPTH * count) });
+	unsigned depth = depth_of(numbers);
+	tiles.push_back(tile{ descriptor, rows, numbers, count, std::vector<double>((size_t)depth * count) });
 	double *value = tiles.back().value.data();
-	for (unsigned k = 0; k < DEPTH; k++)
+	for (unsigned k = 0; k < depth; k++)
 		for (unsigned i = 0; i < count; i++)
-			value[k * count + tile_place(i, count)] = (double)o.value(shared, end, i, k);
+			value[k * count + tile_place(i, count)] = (double)o.value(shared, end, i, k, numbers);
 	return value;
 }
 
@@ -477,23 +495,24 @@ typedef double two_doubles __attribute__((vector_size(16)));
 static void compute(const product &p, std::vector<float> &sums)
 {
 	unsigned lane = emulate_thread() % WARP, warp = emulate_thread() % GROUP / WARP, columns = (unsigned)p.columns;
-	const double *a = p.fragment ? NULL : tile_values(p.a, p.a_rows, ROWS);
-	two_doubles left[2][DEPTH];
+	unsigned depth = depth_of(p.a_numbers);
+	const double *a = p.fragment ? NULL : tile_values(p.a, p.a_rows, ROWS, p.a_numbers);
+	two_doubles left[2][MOST_DEPTH];
 	for (unsigned half = 0; half < 2; half++)
-		for (unsigned k = 0; k < DEPTH; k++) {
+		for (unsigned k = 0; k < depth; k++) {
 			uint32_t pair = p.lane[k % 8 / 2][half + (k >= 8 ? 2 : 0)];
 			double x = a ? a[k * ROWS + tile_place(warp * 16 + lane / 4 + half * 8, ROWS)]
 			             : (double)hspmd_bf16_to_float((uint16_t)(pair >> 16 * (k & 1)));
 			left[half][k] = two_doubles{ x, x };
 		}
-	const double *b = tile_values(p.b, p.b_rows, columns) + lane % 4 * (columns / 4);
+	const double *b = tile_values(p.b, p.b_rows, columns, p.b_numbers) + lane % 4 * (columns / 4);
 	for (unsigned n = 0; n < columns / 8; n++)
 		for (unsigned half = 0; half < 2; half++) {
 			float *to = &sums[n * 4 + half * 2];
 			two_doubles sum = {}, right; /* in the order of multiply_add */
 			if (p.add)
 				sum = two_doubles{ to[0], to[1] };
-			for (unsigned k = 0; k < DEPTH; k++) {
+			for (unsigned k = 0; k < depth; k++) {
 				memcpy(&right, b + k * columns + n * 2, sizeof right);
 				sum += left[half][k] * right;
 			}
