@@ -78,6 +78,8 @@ struct hspmd_layer_pass {
 	struct hspmd_facts_work flops;   /* floating-point operations for each sample */
 	struct hspmd_facts_work fp8;     /* of these: of products of FP8 operands, in facts of a job in FP8 */
 	struct hspmd_facts_work bytes;   /* read and written for each sample */
+	struct hspmd_facts_work parted_flops, parted_bytes; /* flops and bytes with sequence parallelism, under which each device has a part
+	                                                       of what it would have whole without */
 	struct hspmd_facts_work weights; /* bytes read and written for each micro-batch, of any number of samples */
 	struct hspmd_facts_work windows; /* bytes of convolutions' windows for each sample */
 	double kernels;                  /* operators */

@@ -93,7 +93,8 @@ static bool same_shape(const struct hspmd_cluster *c, const struct hspmd_pipelin
 	for (int s = 0; s < a->stage_count; s++) {
 		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
 		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count ||
-		    x->recompute != y->recompute || x->offload != y->offload || x->offload_activations != y->offload_activations)
+		    x->recompute != y->recompute || x->offload != y->offload || x->offload_activations != y->offload_activations ||
+		    x->sequence_parallel != y->sequence_parallel)
 			return false;
 		for (int d = 0; d < x->device_count; d++)
 			if (device_type(c, x->devices[d]) != device_type(c, y->devices[d]))
@@ -190,22 +191,31 @@ static void write_sets(FILE *to, const struct hspmd_plan *p)
 	}
 }
 
-/* How many stages have the optimizer's state, or activations, in the host's memory, and the first of them. */
-static void write_offload(FILE *to, const struct hspmd_plan *p, bool activations)
+/* What the rows do not say of a stage. */
+enum feature { OPTIMIZER_OFFLOAD, ACTIVATION_OFFLOAD, SEQUENCE_PARALLEL, FEATURES };
+
+static bool has(const struct hspmd_stage *s, enum feature f)
 {
+	return f == SEQUENCE_PARALLEL ? s->sequence_parallel : f == ACTIVATION_OFFLOAD ? s->offload_activations != 0 : s->offload != 0;
+}
+
+/* How many stages have the feature, and the first of them. */
+static void write_feature(FILE *to, const struct hspmd_plan *p, enum feature f)
+{
+	static const char *const what[FEATURES] = { "optimizer in the host's memory", "activations in the host's memory",
+		                                    "sequence parallelism" };
 	int count = 0, pipeline = 0, stage = 0;
 	for (int i = p->pipeline_count - 1; i >= 0; i--)
 		for (int s = p->pipelines[i].stage_count - 1; s >= 0; s--)
-			if (activations ? p->pipelines[i].stages[s].offload_activations : (int)p->pipelines[i].stages[s].offload) {
+			if (has(&p->pipelines[i].stages[s], f)) {
 				count++;
 				pipeline = i;
 				stage = s;
 			}
-	const char *what = activations ? "activations" : "optimizer";
 	if (count > 1)
-		say(to, "%s in the host's memory: stage %d of pipeline %d, and %d more\n", what, stage, pipeline, count - 1);
+		say(to, "%s: stage %d of pipeline %d, and %d more\n", what[f], stage, pipeline, count - 1);
 	else if (count)
-		say(to, "%s in the host's memory: stage %d of pipeline %d\n", what, stage, pipeline);
+		say(to, "%s: stage %d of pipeline %d\n", what[f], stage, pipeline);
 }
 
 static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report,
@@ -223,8 +233,8 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	if (report->price_per_hour > 0)
 		say(to, "its nodes cost %.6g per hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
 	write_sets(to, p);
-	write_offload(to, p, false);
-	write_offload(to, p, true);
+	for (int f = 0; f < FEATURES; f++)
+		write_feature(to, p, (enum feature)f);
 	if (p->synthesis)
 		say(to, "every operator is divided in a way of its own, which --explain describes\n");
 	if (current && !isnan(report->moved_bytes))

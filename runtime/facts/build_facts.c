@@ -218,11 +218,14 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 	const struct hspmd_probe_pass *one = at[WORK_ONE], *tensor = at[WORK_TENSOR];
 	const struct hspmd_facts_messages *context = &at[WORK_CONTEXT]->messages;
 	double more = at[WORK_ONE_TWICE]->bytes - one->bytes, more_of_half = at[WORK_TENSOR_TWICE]->bytes - tensor->bytes;
+	double weights_of_half = tensor->bytes - more_of_half; /* with sequence parallelism, too */
 	return (struct hspmd_layer_pass){
 		.flops = work(one->flops, tensor->flops),
 		.fp8 = work(one->fp8, tensor->fp8),
 		.bytes = work(more, more_of_half),
-		.weights = work(one->bytes - more, tensor->bytes - more_of_half),
+		.parted_flops = work(one->flops, at[WORK_SEQUENCE]->flops),
+		.parted_bytes = work(more, at[WORK_SEQUENCE]->bytes - weights_of_half),
+		.weights = work(one->bytes - more, weights_of_half),
 		.windows = work(one->windows, tensor->windows),
 		.kernels = one->kernels,
 		.messages = { tensor->messages, at[WORK_SEQUENCE]->messages },

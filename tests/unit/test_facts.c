@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/format/recompute_sets.h"
-#include "runtime/facts/facts.h"
+#include "runtime/facts/facts_internal.h"
 #include "runtime/model/model_internal.h"
 #include "runtime/op/op.h"
 #include "runtime/tensor/fp8.h"
@@ -118,6 +118,11 @@ static void counts_operations(void **state)
 	assert_true(block->params.replicated == 2 * 2 * 64 + 64 + 64); /* norms, and the biases of the outputs */
 	assert_true(block->params.sharded == 12 * 64 * 64 + 3 * 64 + 4 * 64);
 	assert_true(block->output_elements == t * 64 && head->output_elements == 1);
+	/* Norms and residuals are done by each device, or, with sequence parallelism, for its part of the sequence. */
+	const struct hspmd_layer_pass *pass = &block->forward[HSPMD_FACTS_FP32];
+	assert_float_equal(pass->flops.replicated, t * 64 * (16 + 2), 1);
+	assert_float_equal(pass->parted_flops.replicated, 0, 1);
+	assert_float_equal(all(&pass->parted_flops), all(&pass->flops), 1);
 	/* Megatron's two all-reduces of the hidden state each way, and one each way for the embedding and the head */
 	const struct hspmd_facts_messages *ahead = block->forward[HSPMD_FACTS_FP32].messages,
 	                                  *back = block->backward[HSPMD_FACTS_BF16].messages;
@@ -164,6 +169,40 @@ static void counts_operations(void **state)
 	assert_true(flops > dense && flops < 1.15 * dense);
 	assert_true(all(&block->params) == 2 * 64 + 4 * 64 * 64 + 64 * 8 + 8 * 3 * 64 * 96);
 	assert_true(block->params.replicated == 2 * 64 + 64 * 8);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+}
+
+/* What four devices with sequence parallelism do of a layer, which the facts are not made from, is what their program does. */
+static void work_is_divided_along_the_sequence(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_model *m = from_text("{\"model_type\":\"llama\",\"num_key_value_heads\":4," SIZES "}");
+	struct hspmd_model_facts *f = facts_of(m, 32);
+	const struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	const struct hspmd_probe_layout four = { .tp = 4, .context = 1, .sequence_parallel = true, .samples = 1 };
+	struct hspmd_probe probe;
+	struct hspmd_probe_pass(*passes)[2] = calloc((size_t)f->layer_count, sizeof *passes);
+	assert_non_null(passes);
+	if (hspmd_probe_open(&probe, &source, &four, HSPMD_FACTS_PARTS_FP32, 32, &err))
+		fail_msg("%s", err.text);
+	hspmd_probe_work(probe.program, passes);
+	for (int l = 0; l + 1 < f->layer_count; l++) /* what the loss takes depends on the number of devices */
+		for (int backward = 0; backward < 2; backward++) {
+			const struct hspmd_layer_facts *layer = hspmd_model_layer_facts(f, l);
+			const struct hspmd_layer_pass *pass =
+			        backward ? &layer->backward[HSPMD_FACTS_FP32] : &layer->forward[HSPMD_FACTS_FP32];
+			double flops = pass->parted_flops.replicated + pass->parted_flops.sharded / 4,
+			       bytes = pass->parted_bytes.replicated + pass->weights.replicated +
+			               (pass->parted_bytes.sharded + pass->weights.sharded) / 4;
+			if (!(fabs(flops - passes[l][backward].flops) <= 0.01 * flops &&
+			      fabs(bytes - passes[l][backward].bytes) <= 0.01 * bytes))
+				fail_msg("layer %d: %g operations and %g bytes instead of %g and %g", l, flops, bytes,
+				         passes[l][backward].flops, passes[l][backward].bytes);
+		}
+	hspmd_probe_close(&probe);
+	free(passes);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
 }
@@ -357,6 +396,7 @@ int main(void)
 		cmocka_unit_test(equal_layers_count_once),
 		cmocka_unit_test(a_net_of_ones_own),
 		cmocka_unit_test(operators_worth_recomputing),
+		cmocka_unit_test(work_is_divided_along_the_sequence),
 	};
 	return cmocka_run_group_tests_name("facts", tests, NULL, NULL);
 }

@@ -255,7 +255,8 @@ static void pipelines_that_differ_have_their_own_rows(void **state)
 	hspmd_cluster_destroy(c);
 }
 
-/* The table says which stages have something in the host's memory, and pipelines that differ in it have their own rows. */
+/* The table says which stages have something in the host's memory, or sequence parallelism, and pipelines that differ in it have their own
+ * rows. */
 static void offload_is_named(void **state)
 {
 	(void)state;
@@ -266,7 +267,14 @@ static void offload_is_named(void **state)
 	struct hspmd_stage *first = &p->pipelines[0].stages[1], *second = &p->pipelines[1].stages[1];
 	char *text = table_of(p, c, &report);
 	assert_null(strstr(text, "in the host's memory"));
+	assert_null(strstr(text, "sequence parallelism"));
 	free(text);
+	first->sequence_parallel = true;
+	assert_false(are_joined(p, c));
+	text = table_of(p, c, &report);
+	assert_non_null(strstr(text, "\nsequence parallelism: stage 1 of pipeline 0\n"));
+	free(text);
+	first->sequence_parallel = false;
 	second->offload = HSPMD_OFFLOAD_OPTIMIZER;
 	assert_false(are_joined(p, c));
 	text = table_of(p, c, &report);

@@ -279,7 +279,7 @@ static double summing(const char *kind, double tflops, double gbytes_per_s, cons
 	if (!p || hspmd_evaluate(c, m, NULL, HSPMD_PRECISION_FP32, p, NULL, &err))
 		fail_msg("%s", err.text);
 	struct hspmd_costs *costs = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, p->seq_len, &err);
-	const struct hspmd_layer_times *t = hspmd_costs_times(costs, 0, 1, 1, &err);
+	const struct hspmd_layer_times *t = hspmd_costs_times(costs, 0, 1, false, 1, &err);
 	assert_non_null(t);
 	*before = (t->backward[layers - 1] - t->backward[0]) * hspmd_variation(costs, 2, 1);
 	*whole = 4 * m->params / (gbytes_per_s * 1e9);

@@ -323,7 +323,7 @@ static double slowest_shard(struct stage_of *x, bool memory, bool *guess)
 	x->stage.shard_ratio = x->ratio;
 	for (int i = 0; i < x->stage.device_count; i++) {
 		int type = x->c->cluster->devices[x->devices[i]].type;
-		const struct hspmd_layer_times *t = hspmd_costs_times(x->c, type, x->ratio[i], 1, NULL);
+		const struct hspmd_layer_times *t = hspmd_costs_times(x->c, type, x->ratio[i], false, 1, NULL);
 		assert_non_null(t);
 		worst = fmax(worst, t->forward[x->c->layer_count] + t->backward[x->c->layer_count]);
 		*guess = *guess || (t->origins & HSPMD_TIME_TP_EXTRAPOLATED);

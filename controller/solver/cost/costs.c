@@ -40,6 +40,7 @@ static struct hspmd_layer_pass pass_in_precision(const struct hspmd_layer_pass *
 {
 	struct hspmd_layer_pass p = *pass;
 	scale_work(&p.bytes, narrow);
+	scale_work(&p.parted_bytes, narrow);
 	scale_work(&p.weights, narrow);
 	for (int sequence = 0; sequence < 2; sequence++) {
 		struct hspmd_facts_messages *m = &p.messages[sequence];
@@ -162,7 +163,11 @@ static void facts_without_model(struct hspmd_costs *c, int l, double saved)
 		                                .bytes = { HSPMD_TRAFFIC * replicated, HSPMD_TRAFFIC * (saved - replicated) },
 		                                .kernels = HSPMD_BLOCK_KERNELS,
 		                                .messages = { { .reduced = { 2, 2 * input } }, { .parted = { 4, 4 * input } } } };
+	f->forward.parted_flops = f->forward.flops;
+	f->forward.parted_bytes = f->forward.bytes;
 	f->backward = f->forward;
+	scale_work(&f->backward.parted_flops, 2);
+	scale_work(&f->backward.parted_bytes, 2);
 	scale_work(&f->backward.flops, 2);
 	scale_work(&f->backward.bytes, 2);
 	f->again[HSPMD_RECOMPUTE_FULL] = f->forward;

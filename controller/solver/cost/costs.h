@@ -60,6 +60,7 @@ enum hspmd_time_origin {
 struct hspmd_layer_times {
 	int type, micro_batch;
 	double share;
+	bool sequence;    /* with sequence parallelism; never of whole layers */
 	bool measured;    /* from the profile */
 	bool reduced;     /* the measured times contain the all-reduces of a group within a node */
 	double per_byte;  /* seconds of these all-reduces per byte */
@@ -86,7 +87,6 @@ struct hspmd_costs {
 	int tied_layer_count;
 	int *tied_layers;                                           /* layers with tied_params > 0 */
 	double param_bytes, grad_bytes, master_bytes, moment_bytes; /* bytes per element */
-	bool sequence_parallel;
 	struct hspmd_layer_times **times; /* cache, a hash table with open addressing */
 	size_t times_size, times_count;
 	double variation[HSPMD_MAX_TP + 1]; /* cache: expected maximum of [n] standard normal draws; 0: not computed yet */
@@ -117,8 +117,10 @@ json_t *hspmd_costs_recompute_sets(const struct hspmd_costs *c);
 /* Add a warning, unless it is there already; dropped if memory runs out. */
 void hspmd_costs_warn(struct hspmd_costs *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* layer_times.c. The tables own the result. Returns NULL with err if there is nothing to compute the times from. */
-const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, int micro_batch, struct hspmd_error *err);
+/* layer_times.c. sequence: with sequence parallelism. The tables own the result. Returns NULL with err if there is nothing to compute the
+ * times from. */
+const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, bool sequence, int micro_batch,
+                                                  struct hspmd_error *err);
 /* Add the warnings for t's origins. */
 void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_times *t);
 void hspmd_layer_times_destroy(struct hspmd_layer_times *t);

@@ -34,7 +34,6 @@ bool hspmd_type_takes_parts(const struct hspmd_device_type *type)
 struct hspmd_device_share hspmd_stage_device(const struct hspmd_costs *c, const struct hspmd_stage *s, int which)
 {
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
-	return (struct hspmd_device_share){ hspmd_stage_share(s, which), hspmd_stage_context_share(s, which),
-		                            s->sequence_parallel || c->sequence_parallel, hspmd_type_takes_parts(type),
-		                            &type->product_blocks };
+	return (struct hspmd_device_share){ hspmd_stage_share(s, which), hspmd_stage_context_share(s, which), s->sequence_parallel,
+		                            hspmd_type_takes_parts(type), &type->product_blocks };
 }

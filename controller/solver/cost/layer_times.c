@@ -33,11 +33,11 @@
 #include "common/format/device_traits.h"
 #include "controller/solver/cost/cost_constants.h"
 
-static size_t slot_of(const struct hspmd_costs *c, int type, double share, int micro_batch)
+static size_t slot_of(const struct hspmd_costs *c, int type, double share, bool sequence, int micro_batch)
 {
 	uint64_t bits;
 	memcpy(&bits, &share, sizeof bits);
-	bits ^= (uint64_t)type * 0x9e3779b97f4a7c15u ^ (uint64_t)micro_batch * 0xc2b2ae3d27d4eb4fu;
+	bits ^= (uint64_t)type * 0x9e3779b97f4a7c15u ^ (2 * (uint64_t)micro_batch + sequence) * 0xc2b2ae3d27d4eb4fu;
 	bits ^= bits >> 29;
 	bits *= 0xbf58476d1ce4e5b9u;
 	return (size_t)(bits ^ bits >> 32) & (c->times_size - 1);
@@ -56,14 +56,15 @@ static int cache_insert(struct hspmd_costs *c, struct hspmd_layer_times *t)
 		c->times_size = size;
 		for (size_t i = 0; i < old_size; i++)
 			if (old[i])
-				for (size_t s = slot_of(c, old[i]->type, old[i]->share, old[i]->micro_batch);; s = (s + 1) & (size - 1))
+				for (size_t s = slot_of(c, old[i]->type, old[i]->share, old[i]->sequence, old[i]->micro_batch);;
+				     s = (s + 1) & (size - 1))
 					if (!bigger[s]) {
 						bigger[s] = old[i];
 						break;
 					}
 		free(old);
 	}
-	size_t s = slot_of(c, t->type, t->share, t->micro_batch);
+	size_t s = slot_of(c, t->type, t->share, t->sequence, t->micro_batch);
 	while (c->times[s])
 		s = (s + 1) & (c->times_size - 1);
 	c->times[s] = t;
@@ -127,12 +128,13 @@ static double saved_by_fp8(const struct hspmd_costs *c, int type)
 }
 
 /* Seconds of one sample's work of a pass, at `rate` operations per second. */
-static double pass_work(const struct hspmd_costs *c, int type, double share, double rate, const struct hspmd_layer_pass *pass)
+static double pass_work(const struct hspmd_costs *c, int type, double share, bool sequence, double rate,
+                        const struct hspmd_layer_pass *pass)
 {
-	double memory_rate = memory_rate_of(c, type), flops = on_share(&pass->flops, share);
+	double memory_rate = memory_rate_of(c, type), flops = on_share(sequence ? &pass->parted_flops : &pass->flops, share),
+	       bytes = on_share(sequence ? &pass->parted_bytes : &pass->bytes, share);
 	if (c->fp8)
 		flops -= on_share(&pass->fp8, share) * saved_by_fp8(c, type);
-	double bytes = on_share(&pass->bytes, share);
 	bytes += hspmd_device_window_traffic(&c->cluster->types[type], on_share(&pass->windows, share));
 	return (rate > 0 ? flops / rate : 0) + (memory_rate > 0 ? bytes / memory_rate : 0);
 }
@@ -140,7 +142,7 @@ static double pass_work(const struct hspmd_costs *c, int type, double share, dou
 /* Seconds of forward work of one sample of layer l. */
 static double forward_work(const struct hspmd_costs *c, int type, double share, double rate, int l)
 {
-	return pass_work(c, type, share, rate, &c->layers[l].forward);
+	return pass_work(c, type, share, false, rate, &c->layers[l].forward);
 }
 
 /* Seconds of a pass over a micro-batch: its samples' work, but at least the time in which its weights are read, or that and the time in
@@ -149,7 +151,7 @@ static double pass_time(const struct hspmd_costs *c, const struct hspmd_layer_ti
 {
 	double operators = hspmd_device_operator_seconds(&c->cluster->types[t->type]) * pass->kernels;
 	double memory_rate = memory_rate_of(c, t->type), weights = memory_rate > 0 ? on_share(&pass->weights, t->share) / memory_rate : 0;
-	double work = t->micro_batch * pass_work(c, t->type, t->share, rate, pass);
+	double work = t->micro_batch * pass_work(c, t->type, t->share, t->sequence, rate, pass);
 	return (hspmd_device_packs(&c->cluster->types[t->type]) ? work + weights : fmax(work, weights)) + operators;
 }
 
@@ -180,7 +182,8 @@ static double recompute_time(const struct hspmd_costs *c, const struct hspmd_lay
 {
 	const struct hspmd_layer_info *f = &c->layers[l];
 	double rate = hspmd_device_flops(&c->cluster->types[t->type], c->precision);
-	double all = forward_work(c, t->type, t->share, rate, l), again = pass_work(c, t->type, t->share, rate, &f->again[recompute]);
+	double all = pass_work(c, t->type, t->share, t->sequence, rate, &f->forward),
+	       again = pass_work(c, t->type, t->share, t->sequence, rate, &f->again[recompute]);
 	if (recompute > HSPMD_RECOMPUTE_SELECTIVE)
 		return f->recomputable ? t->forward[l + 1] * (all > 0 && again < all ? again / all : 1) : 0;
 	return fmin(t->micro_batch * again, t->forward[l + 1]);
@@ -441,11 +444,14 @@ void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_ti
 		        type);
 }
 
-const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, int micro_batch, struct hspmd_error *err)
+const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, bool sequence, int micro_batch,
+                                                  struct hspmd_error *err)
 {
+	sequence = sequence && share < 1;
 	if (c->times_size)
-		for (size_t s = slot_of(c, type, share, micro_batch); c->times[s]; s = (s + 1) & (c->times_size - 1))
-			if (c->times[s]->type == type && c->times[s]->share == share && c->times[s]->micro_batch == micro_batch)
+		for (size_t s = slot_of(c, type, share, sequence, micro_batch); c->times[s]; s = (s + 1) & (c->times_size - 1))
+			if (c->times[s]->type == type && c->times[s]->share == share && c->times[s]->sequence == sequence &&
+			    c->times[s]->micro_batch == micro_batch)
 				return c->times[s];
 	struct hspmd_layer_times *t = times_new(c->layer_count);
 	if (!t) {
@@ -454,6 +460,7 @@ const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int typ
 	}
 	t->type = type;
 	t->share = share;
+	t->sequence = sequence;
 	t->micro_batch = micro_batch;
 	if (!fill_profile(c, t) && fill_roofline(c, t, err)) {
 		hspmd_layer_times_destroy(t);

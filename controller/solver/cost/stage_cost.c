@@ -71,7 +71,7 @@ static const struct hspmd_layer_pass *pass_of(const struct hspmd_costs *c, const
 
 static const struct hspmd_facts_messages *messages_of(const struct hspmd_costs *c, const struct hspmd_stage *s, int l, enum stage_pass pass)
 {
-	return &pass_of(c, s, l, pass)->messages[s->sequence_parallel || c->sequence_parallel];
+	return &pass_of(c, s, l, pass)->messages[s->sequence_parallel];
 }
 
 /* Seconds of one message of experts' rows in the tensor-parallel group that begins with device `first`. bytes: of all rows; parted: these
@@ -210,7 +210,8 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 	*out = (struct hspmd_stage_cost){ 0 };
 	for (int i = 0; i < s->device_count; i++) {
 		const struct hspmd_cluster_device *d = &c->cluster->devices[s->devices[i]];
-		const struct hspmd_layer_times *t = hspmd_costs_times(c, d->type, hspmd_stage_share(s, i), micro_batch, err);
+		const struct hspmd_layer_times *t =
+		        hspmd_costs_times(c, d->type, hspmd_stage_share(s, i), s->sequence_parallel, micro_batch, err);
 		if (!t)
 			return -1;
 		const double *recompute_s = t->recompute_s[s->recompute];

@@ -339,6 +339,38 @@ static void write_offload(FILE *f, struct hspmd_costs *costs, const struct hspmd
 	fputs(".\n", f);
 }
 
+/* Write which stages divide activations along the sequence, and what that saves. */
+static void write_sequence(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p)
+{
+	int pipeline = 0, stage = 0, count = 0;
+	for (int i = p->pipeline_count - 1; i >= 0; i--)
+		for (int s = p->pipelines[i].stage_count - 1; s >= 0; s--)
+			if (p->pipelines[i].stages[s].sequence_parallel) {
+				count++;
+				pipeline = i;
+				stage = s;
+			}
+	if (!count)
+		return;
+	const struct hspmd_layer_copies copies = hspmd_costs_copies(costs, p, pipeline, stage);
+	struct hspmd_stage st = p->pipelines[pipeline].stages[stage];
+	struct hspmd_stage_cost with = { 0 }, without = { 0 };
+	int micro_batch = p->pipelines[pipeline].micro_batch;
+	double kept = kept_bytes(costs, &st, micro_batch, &copies);
+	bool known = !hspmd_costs_stage(costs, &st, micro_batch, &with, NULL);
+	st.sequence_parallel = false;
+	double all = kept_bytes(costs, &st, micro_batch, &copies);
+	known = known && !hspmd_costs_stage(costs, &st, micro_batch, &without, NULL);
+	fprintf(f, "Stage %d of pipeline %d", stage, pipeline);
+	if (count > 1)
+		fprintf(f, " (and %d more)", count - 1);
+	fprintf(f, " has sequence parallelism: it keeps %.3g GB of a micro-batch, %.3g GB without", kept / 1e9, all / 1e9);
+	if (known)
+		fprintf(f, ", and takes %.4g ms for one, %.4g ms without", 1e3 * (with.forward + with.backward),
+		        1e3 * (without.forward + without.backward));
+	fputs(".\n", f);
+}
+
 /* Write whether weights are gathered ahead, what that takes, and what it saves. */
 static void write_prefetch(FILE *f, struct hspmd_costs *costs, const struct hspmd_plan *p)
 {
@@ -379,6 +411,7 @@ static void write_details(FILE *f, const struct hspmd_cluster *cluster, const st
 		write_memory(f, c, plan);
 		write_parts(f, plan);
 		write_prefetch(f, c, plan);
+		write_sequence(f, c, plan);
 		write_recompute(f, c, plan);
 		write_offload(f, c, plan, false);
 		write_offload(f, c, plan, true);

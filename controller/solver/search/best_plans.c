@@ -41,7 +41,8 @@ static bool weigh_alike(const struct hspmd_cluster *c, const struct hspmd_pipeli
 	for (int s = 0; s < a->stage_count; s++) {
 		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
 		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count ||
-		    x->recompute != y->recompute || x->offload != y->offload || x->offload_activations != y->offload_activations)
+		    x->recompute != y->recompute || x->offload != y->offload || x->offload_activations != y->offload_activations ||
+		    x->sequence_parallel != y->sequence_parallel)
 			return false;
 		if (x->shard_ratio || y->shard_ratio)
 			return false;

@@ -188,6 +188,7 @@ void hspmd_draft_set_saving(const struct hspmd_submesh_tables *t, const struct h
 {
 	bool offload = t->offload == HSPMD_DRAFT_OFFLOADS_ALL && t->submeshes[of->sequence.submesh[s]].host_bytes > 0;
 	stage->recompute = hspmd_way_recompute(of->way[s]);
+	stage->sequence_parallel = t->submeshes[of->sequence.submesh[s]].sequence[stage->recompute];
 	stage->offload_activations = hspmd_way_offloads(of->way[s]) ? HSPMD_OFFLOAD_ALL : 0;
 	stage->offload = offload ? HSPMD_OFFLOAD_OPTIMIZER : HSPMD_OFFLOAD_NONE;
 }

@@ -26,7 +26,7 @@ struct local_search {
 	double seconds;
 	int *group;               /* per pipeline: the first pipeline equal to it */
 	double *ends;             /* per pipeline: end of its last backward pass */
-	struct hspmd_stage *ways; /* per stage of all pipelines: its recomputation, and what it offloads, before the change */
+	struct hspmd_stage *ways; /* per stage of all pipelines: how it keeps what passes save, before the change */
 	long budget;
 	bool offload; /* some device could */
 };
@@ -46,7 +46,8 @@ bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipe
 	for (int i = 0; i < a->stage_count; i++) {
 		const struct hspmd_stage *x = &a->stages[i], *y = &b->stages[i];
 		if (x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->shard_ratio || y->shard_ratio ||
-		    x->offload != y->offload || x->offload_activations != y->offload_activations)
+		    x->offload != y->offload || x->offload_activations != y->offload_activations ||
+		    x->sequence_parallel != y->sequence_parallel)
 			return false;
 		for (int d = 0; d < x->device_count; d++)
 			if (s->device_classes->class_of_device[x->devices[d]] != s->device_classes->class_of_device[y->devices[d]])
@@ -116,6 +117,7 @@ static void copy_way(const struct hspmd_stage *from, struct hspmd_stage *to)
 {
 	to->recompute = from->recompute;
 	to->offload_activations = from->offload_activations;
+	to->sequence_parallel = from->sequence_parallel;
 }
 
 /* Move the boundary after stage s by `by` layers in pipeline i, and if `all`, also in all pipelines equal to it. */
@@ -265,7 +267,8 @@ static bool try_ways(struct local_search *r)
 		for (int s = 0; s < r->p->pipelines[i].stage_count; s++, at++) {
 			const struct hspmd_stage *st = &r->p->pipelines[i].stages[s];
 			other = other || st->recompute != r->ways[at].recompute ||
-			        st->offload_activations != r->ways[at].offload_activations;
+			        st->offload_activations != r->ways[at].offload_activations ||
+			        st->sequence_parallel != r->ways[at].sequence_parallel;
 		}
 	double seconds = fits && other ? timed(r) : INFINITY;
 	if (better(r, seconds)) {
@@ -385,9 +388,11 @@ static void swap_devices(struct local_search *r, int i, int s)
 		a->device_count = b->device_count;
 		a->devices = b->devices;
 		a->shard_ratio = b->shard_ratio;
+		a->sequence_parallel = b->sequence_parallel;
 		b->device_count = was.device_count;
 		b->devices = was.devices;
 		b->shard_ratio = was.shard_ratio;
+		b->sequence_parallel = was.sequence_parallel;
 	}
 }
 

@@ -17,7 +17,7 @@ struct hspmd_runtime_caps {
 	bool mixed_stage;         /* a group may hold devices of several types */
 	bool unequal_shards;      /* shard_ratio may be uneven (in whole heads); otherwise tp must divide heads and kv_heads */
 	bool unequal_micro_batch; /* a pipeline may have its own micro_batch */
-	bool sequence_parallel;   /* activations between the sharded parts are sharded along the sequence (Megatron, arXiv 2205.05198) */
+	bool sequence_parallel; /* a group may divide the activations between the sharded parts along the sequence (Megatron, 2205.05198) */
 	unsigned recompute;       /* set of 1 << enum hspmd_recompute; of lists of operators, those that there are for the model */
 	unsigned schedules;       /* set of 1 << enum hspmd_schedule */
 	int max_zero_stage;       /* 0 to 3 */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The way in which a stage keeps what its forward passes save (submesh.h): the fastest in which it fits. Ways that offload are compared
- * only if the stage does not fit without recomputation. A way that recomputes as much as one that fits without offloading is no faster. */
+ * only if the stage does not fit without recomputation. A way that recomputes as much as one that fits without offloading is no faster.
+ *
+ * In each way a tensor-parallel group has sequence parallelism or not, whichever is faster, or else whichever fits. */
 #include <math.h>
 
 #include "controller/solver/search/search_internal.h"
@@ -10,7 +12,26 @@ struct chunks {
 	struct hspmd_search *s;
 	struct hspmd_plan *p;
 	int pipeline, stage, step; /* step: stages from one to the next */
+	bool divides, faster;      /* sequence parallelism may be chosen; it is faster */
 };
+
+static void set_sequence(const struct chunks *x, bool sequence)
+{
+	struct hspmd_pipeline *pipe = &x->p->pipelines[x->pipeline];
+	for (int k = x->stage; x->divides && k < pipe->stage_count; k += x->step)
+		pipe->stages[k].sequence_parallel = sequence;
+}
+
+/* Chunks of the same devices have sequence parallelism all or none. A group of unequal shares has none. */
+static void find_sequence(struct chunks *x)
+{
+	const struct hspmd_pipeline *pipe = &x->p->pipelines[x->pipeline];
+	const struct hspmd_stage *stage = &pipe->stages[x->stage];
+	bool all = x->p->virtual_stages == 1 || x->step == pipe->stage_count / x->p->virtual_stages;
+	x->divides =
+	        all && x->s->caps.sequence_parallel && x->s->costs->facts && stage->device_count > stage->context && !stage->shard_ratio;
+	x->faster = x->divides && hspmd_sequence_is_faster(x->s->costs, stage, pipe->micro_batch);
+}
 
 static void set_way(const struct chunks *x, int way)
 {
@@ -26,7 +47,11 @@ static bool fits(const struct chunks *x, int way)
 	if (!(x->s->caps.recompute & 1u << hspmd_way_recompute(way)))
 		return false;
 	set_way(x, way);
-	return hspmd_stage_fits(x->s->costs, x->p, x->pipeline, x->stage);
+	set_sequence(x, x->faster);
+	if (hspmd_stage_fits(x->s->costs, x->p, x->pipeline, x->stage))
+		return true;
+	set_sequence(x, !x->faster);
+	return x->divides && hspmd_stage_fits(x->s->costs, x->p, x->pipeline, x->stage);
 }
 
 /* Seconds of a micro-batch; INFINITY: unknown. */
@@ -48,23 +73,29 @@ bool hspmd_stage_choose_way(struct hspmd_search *s, struct hspmd_plan *p, int pi
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
 	int ranks = pipe->stage_count / p->virtual_stages, best = 0;
-	const struct chunks x = { s, p, pipeline, stage, all_chunks ? ranks : pipe->stage_count };
+	struct chunks x = { s, p, pipeline, stage, all_chunks ? ranks : pipe->stage_count, false, false };
+	find_sequence(&x);
 	while (best < HSPMD_RECOMPUTE_KINDS && !fits(&x, best))
 		best++;
 	bool found = best < HSPMD_RECOMPUTE_KINDS;
 	if ((found && !(s->caps.recompute & ((1u << best) - 1))) || !hspmd_stage_can_offload(s, &pipe->stages[stage]))
 		return found;
+	bool sequence = pipe->stages[stage].sequence_parallel;
 	double least = found ? seconds(&x, best) : INFINITY;
 	for (int r = 0, most = best; r < most; r++) {
 		int way = r + HSPMD_RECOMPUTE_KINDS;
+		set_sequence(&x, x.faster);
 		double takes = s->caps.recompute & 1u << r ? seconds(&x, way) : INFINITY;
 		if (takes < least && fits(&x, way)) {
 			least = takes;
 			best = way;
+			sequence = pipe->stages[stage].sequence_parallel;
 			found = true;
 		}
 	}
-	if (found)
+	if (found) {
 		set_way(&x, best);
+		set_sequence(&x, sequence);
+	}
 	return found;
 }

@@ -36,6 +36,7 @@ struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
 		.mixed_stage = true,
 		.unequal_shards = true,
 		.unequal_micro_batch = true,
+		.sequence_parallel = true,
 		.recompute = (1u << HSPMD_RECOMPUTE_KINDS) - 1,
 		.schedules = 1u << HSPMD_SCHEDULE_1F1B | 1u << HSPMD_SCHEDULE_ZB_H1 | 1u << HSPMD_SCHEDULE_INTERLEAVED,
 		.max_zero_stage = HSPMD_ZERO_MAX,
@@ -311,7 +312,7 @@ static int allow_types(struct hspmd_search *s, bool *allowed)
 		allowed[t] = lim->type_count == 0;
 		for (int i = 0; i < lim->type_count; i++)
 			allowed[t] = allowed[t] || !strcmp(lim->types[i], c->types[t].name);
-		if (allowed[t] && !hspmd_costs_times(s->costs, t, 1.0, 1, &why)) {
+		if (allowed[t] && !hspmd_costs_times(s->costs, t, 1.0, false, 1, &why)) {
 			hspmd_costs_warn(s->costs, "%s; its devices are left out", why.text);
 			allowed[t] = false;
 		}
@@ -498,7 +499,6 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 	s.costs = hspmd_costs_with_elements(cluster, facts, profile, request->precision, request->fp32_elements, request->seq_len, err);
 	if (!s.costs)
 		return NULL;
-	s.costs->sequence_parallel = s.caps.sequence_parallel;
 	s.widest = s.caps.max_tp;
 	s.caps.recompute &= hspmd_recompute_kinds(hspmd_costs_recompute_sets(s.costs));
 	if (!prepare(&s, err) && !start_from_current(&s, err) && !search(&s, err)) {

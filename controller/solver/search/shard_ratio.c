@@ -23,7 +23,8 @@ struct sharding {
 static double seconds(const struct sharding *x, int which, double share)
 {
 	const struct hspmd_cluster_device *d = &x->c->cluster->devices[x->s->devices[which]];
-	const struct hspmd_layer_times *t = hspmd_costs_times(x->c, d->type, share, x->p->pipelines[x->pipeline].micro_batch, NULL);
+	const struct hspmd_layer_times *t =
+	        hspmd_costs_times(x->c, d->type, share, x->s->sequence_parallel, x->p->pipelines[x->pipeline].micro_batch, NULL);
 	int a = x->s->layers[0], b = x->s->layers[1];
 	if (!t)
 		return INFINITY;
@@ -37,7 +38,8 @@ static double seconds(const struct sharding *x, int which, double share)
 static bool is_guess(const struct sharding *x, int which, double share)
 {
 	const struct hspmd_cluster_device *d = &x->c->cluster->devices[x->s->devices[which]];
-	const struct hspmd_layer_times *t = hspmd_costs_times(x->c, d->type, share, x->p->pipelines[x->pipeline].micro_batch, NULL);
+	const struct hspmd_layer_times *t =
+	        hspmd_costs_times(x->c, d->type, share, x->s->sequence_parallel, x->p->pipelines[x->pipeline].micro_batch, NULL);
 	return !t || (t->origins & HSPMD_TIME_TP_EXTRAPOLATED);
 }
 
@@ -124,6 +126,7 @@ int hspmd_choose_shard_ratio(struct hspmd_costs *c, struct hspmd_plan *p, int pi
 	struct sharding x = { c, p, pipeline, stage, granules(c->facts), s };
 	size_t n = (size_t)s->device_count;
 	double *was = s->shard_ratio;
+	s->sequence_parallel = false; /* it divides the sequence evenly */
 	if (s->context != 1 || x.granules < s->device_count)
 		return 1;
 	int *parts = hspmd_calloc(2 * n, sizeof *parts), rc = -1;

@@ -35,7 +35,7 @@ static int find_copies(struct hspmd_search *s, struct copies *all)
 	for (int d = 0; d < c->device_count; d++) {
 		if (s->device_classes->class_of_device[d] < 0)
 			continue;
-		const struct hspmd_layer_times *t = hspmd_costs_times(s->costs, c->devices[d].type, 1, 1, NULL);
+		const struct hspmd_layer_times *t = hspmd_costs_times(s->costs, c->devices[d].type, 1, false, 1, NULL);
 		double seconds = t ? t->forward[s->costs->layer_count] + t->backward[s->costs->layer_count] : 0;
 		if (!(seconds > 0))
 			continue;

@@ -84,6 +84,42 @@ static void order_ways(const struct hspmd_submesh_tables *t, struct hspmd_submes
 	}
 }
 
+bool hspmd_sequence_is_faster(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch)
+{
+	int middle = (s->layers[0] + s->layers[1]) / 2;
+	struct hspmd_stage_cost cost[2];
+	for (int sequence = 0; sequence < 2; sequence++) {
+		struct hspmd_stage one = *s;
+		one.layers[0] = middle;
+		one.layers[1] = middle + 1;
+		one.sequence_parallel = sequence;
+		if (hspmd_costs_stage(c, &one, micro_batch, &cost[sequence], NULL))
+			return false;
+	}
+	return cost[1].forward + cost[1].backward < cost[0].forward + cost[0].backward;
+}
+
+/* Without recomputation stages have sequence parallelism where it takes less time; otherwise where it saves memory, or time for as much.
+ * Refinement tries the other, too (saving_ways.c). */
+static void choose_sequence(const struct hspmd_submesh_tables *t, struct hspmd_submesh *u, int *devices,
+                            const struct hspmd_device_share *device)
+{
+	if (u->tp < 2 || !t->caps->sequence_parallel || !t->costs->facts)
+		return;
+	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
+		const struct hspmd_stage s = { .layers = { 0, t->layers },
+			                       .device_count = u->tp,
+			                       .devices = devices,
+			                       .context = 1,
+			                       .recompute = (enum hspmd_recompute)r };
+		struct hspmd_device_share with = *device;
+		with.sequence_parallel = true;
+		double saved = hspmd_layer_saved_bytes(t->costs, t->layers / 2, s.recompute, device),
+		       less = saved - hspmd_layer_saved_bytes(t->costs, t->layers / 2, s.recompute, &with);
+		u->sequence[r] = r && less != 0 ? less > 0 : hspmd_sequence_is_faster(t->costs, &s, t->micro_batch);
+	}
+}
+
 static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, struct hspmd_error *err)
 {
 	struct hspmd_costs *c = t->costs;
@@ -94,14 +130,18 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 	double slow = device_class->slowdown / c->cluster->nodes[device_class->nodes[0]].slowdown *
 	              hspmd_variation(c, c->cluster->device_count, u->tp);
 	const struct hspmd_device_type *type = &c->cluster->types[device_class->type];
-	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel, hspmd_type_takes_parts(type), &type->product_blocks };
+	struct hspmd_device_share device = { u->share, 1, false, hspmd_type_takes_parts(type), &type->product_blocks };
 	struct hspmd_stage_cost costs[HSPMD_SAVING_WAYS];
+	choose_sequence(t, u, devices, &device);
 	for (int l = 0; l < t->layers; l++) {
 		bool as_before = l && c->facts && !c->profile && c->facts->kind_of_layer[l] == c->facts->kind_of_layer[l - 1];
+		device.sequence_parallel = u->sequence[HSPMD_RECOMPUTE_NONE];
 		double transient = most_transient(c, l, HSPMD_RECOMPUTE_NONE, t->caps, t->micro_batch, &device);
 		for (int way = 0; way < ways_of(t, u); way++) {
 			enum hspmd_recompute r = hspmd_way_recompute(way);
+			device.sequence_parallel = u->sequence[r];
 			struct hspmd_stage s = { .layers = { l, l + 1 },
+				                 .sequence_parallel = u->sequence[r],
 				                 .device_count = u->tp,
 				                 .devices = devices,
 				                 .context = 1,
@@ -122,6 +162,7 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 			u->peak[r][0][l] = u->saved[r][l + 1] + again;
 		}
 		u->transient[0][l] = transient;
+		device.sequence_parallel = u->sequence[HSPMD_RECOMPUTE_FULL];
 		u->resident[l + 1] = u->resident[l] + t->micro_batch * hspmd_layer_resident_bytes(c, l, HSPMD_RECOMPUTE_FULL, &device);
 		u->vectors[l + 1] = hspmd_device_vectors(c, 0, l + 1, u->share);
 		u->params[l + 1] = c->replicated_sum[l + 1] + (c->params_sum[l + 1] - c->replicated_sum[l + 1]) * u->share;

@@ -34,6 +34,7 @@ struct hspmd_submesh {
 	double *params, *vectors;            /* number of weights on one device; of those that ZeRO does not divide */
 	unsigned char ways[HSPMD_SAVING_WAYS]; /* those that are allowed, from the least work on */
 	int way_count, leanest;                /* leanest: that which keeps the fewest bytes on the device */
+	bool sequence[HSPMD_RECOMPUTE_KINDS];  /* with this recomputation stages have sequence parallelism */
 	double *work[HSPMD_SAVING_WAYS];       /* seconds per micro-batch, forward, backward and recomputation */
 	double *forward;
 	double *saved[HSPMD_SAVING_WAYS];      /* bytes per micro-batch, on the device; */
@@ -55,6 +56,9 @@ enum hspmd_placement { HSPMD_PLACE_PIPELINES, HSPMD_PLACE_STAGES, HSPMD_PLACEMEN
 
 /* What stages of drafts offload whose devices can: nothing; activations where that is worth it; and the optimizer's state, always. */
 enum hspmd_draft_offload { HSPMD_DRAFT_OFFLOADS_NOTHING, HSPMD_DRAFT_OFFLOADS_ACTIVATIONS, HSPMD_DRAFT_OFFLOADS_ALL };
+
+/* Returns true if the stage's passes take less time with sequence parallelism, by one of its layers. */
+bool hspmd_sequence_is_faster(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch);
 
 struct hspmd_submesh_tables {
 	struct hspmd_costs *costs;

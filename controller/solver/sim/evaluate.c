@@ -339,8 +339,8 @@ static double gather_wait(struct hspmd_costs *c, const struct hspmd_plan *p, int
 	double share = hspmd_stage_share(s, 0), all = hspmd_device_params(c, first, end, share), wait = 0;
 	if (p->no_prefetch || gather_s <= 0 || all <= 0)
 		return gather_s;
-	const struct hspmd_layer_times *t =
-	        hspmd_costs_times(c, c->cluster->devices[s->devices[0]].type, share, p->pipelines[0].micro_batch, err);
+	const struct hspmd_layer_times *t = hspmd_costs_times(c, c->cluster->devices[s->devices[0]].type, share, s->sequence_parallel,
+	                                                      p->pipelines[0].micro_batch, err);
 	double total = t ? layer_seconds(t, s->recompute, backward, first, end) : 0;
 	for (int l = first; t && l < end; l++) {
 		double own = total > 0 ? pass_s * layer_seconds(t, s->recompute, backward, l, l + 1) / total : 0;
@@ -486,7 +486,7 @@ static void warn_origins(struct hspmd_costs *c, const struct hspmd_plan *p)
 			for (int d = 0; d < st->device_count; d++) {
 				const struct hspmd_layer_times *t =
 				        hspmd_costs_times(c, c->cluster->devices[st->devices[d]].type, hspmd_stage_share(st, d),
-				                          p->pipelines[i].micro_batch, NULL);
+				                          st->sequence_parallel, p->pipelines[i].micro_batch, NULL);
 				if (t && t->origins)
 					hspmd_costs_warn_origins(c, t);
 			}

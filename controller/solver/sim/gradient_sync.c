@@ -204,8 +204,8 @@ static double backward_left(const struct sync *y, int pipeline, int stage, int l
 	const struct hspmd_pipeline *pipe = &y->p->pipelines[pipeline];
 	const struct hspmd_stage *s = &pipe->stages[stage];
 	const struct hspmd_stage_cost *cost = &y->t->stages[y->t->first_stage[pipeline] + stage].cost;
-	const struct hspmd_layer_times *t =
-	        hspmd_costs_times(y->c, y->c->cluster->devices[s->devices[0]].type, hspmd_stage_share(s, 0), pipe->micro_batch, NULL);
+	const struct hspmd_layer_times *t = hspmd_costs_times(y->c, y->c->cluster->devices[s->devices[0]].type, hspmd_stage_share(s, 0),
+	                                                      s->sequence_parallel, pipe->micro_batch, NULL);
 	if (!t || layer == s->layers[0])
 		return 0;
 	const double *recompute_s = t->recompute_s[s->recompute];
