@@ -180,7 +180,7 @@ static double second_layer(const struct hspmd_model_facts *m, const char *more, 
 	struct hspmd_costs *costs = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, m->seq_len, &err);
 	assert_non_null(costs);
 	costs->layers[1].forward.windows.replicated = windows;
-	const struct hspmd_layer_times *t = hspmd_costs_times(costs, 0, 1, micro_batch, &err);
+	const struct hspmd_layer_times *t = hspmd_costs_times(costs, 0, 1, false, micro_batch, &err);
 	assert_non_null(t);
 	double seconds = t->forward[2] - t->forward[1];
 	hspmd_costs_destroy(costs);
