@@ -51,7 +51,7 @@ double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, con
 		double units = type->fp8_units,
 		       fp8 = units > 0 ? hspmd_device_flops(kind, HSPMD_PRECISION_FP8) / stage->cluster->nodes[device->node].slowdown : 0;
 		bytes += all && type->windows ? hspmd_device_window_traffic(kind, type->windows(&local)) : 0;
-		double speed = 1 / ((1 - units) / rate[d] + units / fmax(rate[d], fp8));
+		double speed = units > 0 ? 1 / ((1 - units) / rate[d] + units / fmax(rate[d], fp8)) : rate[d];
 		double seconds = flops / speed + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
 		rates += speed;
 		sum += speed * seconds;

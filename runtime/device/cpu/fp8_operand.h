@@ -48,11 +48,9 @@ static inline void round_item(void *context, int64_t item, int thread)
 	real *to = r->to;
 	float scale = r->scale, back = r->back;
 	if (r->gradient)
-#pragma GCC ivdep
 		for (int64_t i = first; i < end; i++)
 			to[i] = fp8_value(from[i], scale, back, true);
 	else
-#pragma GCC ivdep
 		for (int64_t i = first; i < end; i++)
 			to[i] = fp8_value(from[i], scale, back, false);
 }
