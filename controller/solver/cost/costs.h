@@ -151,8 +151,8 @@ double hspmd_costs_sum_experts(const struct hspmd_costs *c, const int *devices, 
  * chose one of its experts. */
 double hspmd_costs_part_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
                                 struct hspmd_error *err);
-/* Seconds of a ring all-reduce of `bytes` on each of n devices (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. Returns -1
- * with err if there is no link. */
+/* Seconds of an all-reduce of `bytes` on each of n devices, as the resolver does: around a ring (Patarasuk and Yuan, 2009), 2 (n - 1)
+ * messages of bytes / n; or all addends are gathered in log2 n rounds, if that is faster. Returns -1 with err if there is no link. */
 double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err);
 
 /* Seconds of a stage for one micro-batch, and of its optimizer if one copy updates all of the stage's state. */

@@ -46,9 +46,39 @@ double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int str
 	return rounds * (n - 1) * slowest;
 }
 
+static bool are_rings(const struct hspmd_costs *c, const int *devices, int stride, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (!hspmd_device_traits(c->cluster->types[c->cluster->devices[devices[i * stride]].type].kind)->rings)
+			return false;
+	return true;
+}
+
+/* Seconds in which all addends are gathered: in rounds of 1, 2, 4 .. a member receives that many from the member that far behind. */
+static double gather_addends(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err)
+{
+	double total = 0;
+	for (int done = 1; done < n; done *= 2) {
+		int addends = done < n - done ? done : n - done;
+		double slowest = 0;
+		for (int i = 0; i < n; i++) {
+			double s = hspmd_costs_transfer(c, devices[(i + done) % n], devices[i], 1, 1, addends * bytes, err);
+			if (s < 0)
+				return -1;
+			slowest = fmax(slowest, s);
+		}
+		total += slowest;
+	}
+	return total;
+}
+
 double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err)
 {
-	return hspmd_costs_ring(c, devices, 1, n, 2, bytes, err);
+	double ring = hspmd_costs_ring(c, devices, 1, n, 2, bytes, err);
+	if (ring <= 0 || !c->facts) /* another framework sums otherwise */
+		return ring;
+	double gathered = gather_addends(c, devices, n, bytes, err);
+	return gathered < 0 ? -1 : fmin(ring, gathered);
 }
 
 /* Members of a context group that gather parts. */
@@ -126,9 +156,8 @@ double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int s
 {
 	struct members m = { c, devices, stride, n, false, err }, *context = &m;
 	enum hspmd_collective_form form;
-	bool rings = true;
-	for (int i = 0; i < n; i++)
-		rings = rings && hspmd_device_traits(c->cluster->types[c->cluster->devices[devices[i * stride]].type].kind)->rings;
-	double seconds = n < 2 ? 0 : rings ? hspmd_ring_seconds(parts, n, ring_link, &context, &form) : direct(&m, parts, 1);
+	double seconds = n < 2                              ? 0
+	                 : are_rings(c, devices, stride, n) ? hspmd_ring_seconds(parts, n, ring_link, &context, &form)
+	                                                    : direct(&m, parts, 1);
 	return m.failed ? -1 : seconds;
 }

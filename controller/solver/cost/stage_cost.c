@@ -98,10 +98,10 @@ static double send_layer(struct hspmd_costs *c, const struct hspmd_stage *s, int
 {
 	const struct hspmd_facts_tensors *all = parted ? &of->parted : &of->reduced,
 	                                 *rows = parted ? &of->expert_parted : &of->expert_reduced;
-	int tp = s->device_count / s->context, rounds = parted ? 1 : 2;
-	double plain = all->count - rows->count;
-	double each =
-	        plain > 0 ? hspmd_costs_ring(c, s->devices + first, 1, tp, rounds, scale * (all->bytes - rows->bytes) / plain, err) : 0;
+	int tp = s->device_count / s->context;
+	double plain = all->count - rows->count, bytes = plain > 0 ? scale * (all->bytes - rows->bytes) / plain : 0;
+	double each = parted ? hspmd_costs_ring(c, s->devices + first, 1, tp, 1, bytes, err)
+	                     : hspmd_costs_all_reduce(c, s->devices + first, tp, bytes, err);
 	double experts = rows->count > 0 ? send_experts(c, s, first, of, parted, scale * rows->bytes / rows->count, err) : 0;
 	return each < 0 || experts < 0 ? -1 : plain * each + rows->count * experts;
 }
