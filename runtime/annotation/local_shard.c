@@ -201,12 +201,53 @@ static bool same_shards(const struct hspmd_annotation *a, const struct placed *x
 	return true;
 }
 
+static bool same_weights(const int64_t *a, const int64_t *b, int count)
+{
+	return a == b || (a && b && !memcmp(a, b, (size_t)count * sizeof *a));
+}
+
+static bool same_devices(const struct hspmd_subgroup *a, const struct hspmd_subgroup *b)
+{
+	return a->device_count == b->device_count && !memcmp(a->devices, b->devices, (size_t)a->device_count * sizeof *a->devices);
+}
+
+/* Returns true if annotations are the same word by word; others may mean the same, too. */
+static bool same_words(const struct hspmd_annotation *a, const struct hspmd_annotation *b)
+{
+	if (a->hsize != b->hsize || a->hdim != b->hdim || a->hunit != b->hunit || !same_weights(a->hweights, b->hweights, a->hsize))
+		return false;
+	for (int g = 0; g < a->hsize; g++) {
+		const struct hspmd_subgroup *x = &a->groups[g], *y = &b->groups[g];
+		if (!same_devices(x, y) || x->split_count != y->split_count)
+			return false;
+		for (int k = 0; k < x->split_count; k++) {
+			const struct hspmd_split *v = &x->splits[k], *w = &y->splits[k];
+			if (v->dim != w->dim || v->parts != w->parts || v->unit != w->unit ||
+			    !same_weights(v->weights, w->weights, v->parts))
+				return false;
+		}
+	}
+	return true;
+}
+
+/* Returns true if each annotation divides the tensor among the same devices at once, and only one of them as copies, or as addends. */
+static bool differ_in_kind(const struct hspmd_annotation *a, const struct hspmd_annotation *b)
+{
+	const struct hspmd_subgroup *x = &a->groups[0], *y = &b->groups[0];
+	if (a->hsize != 1 || b->hsize != 1 || x->split_count != 1 || y->split_count != 1 || !same_devices(x, y))
+		return false;
+	int v = x->splits[0].dim, w = y->splits[0].dim, n = x->device_count;
+	return n > 1 && x->splits[0].parts == n && y->splits[0].parts == n && v != w && (v < 0 || w < 0);
+}
+
 /* Compares annotations whatever rows count. */
 static bool same_layout(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape)
 {
-	int count = hspmd_annotation_local_shards(a, shape, NULL, NULL);
-	if (a == b)
+	if (a == b || same_words(a, b))
 		return true;
+	if (differ_in_kind(a, b))
+		return false;
+	int count = hspmd_annotation_local_shards(a, shape, NULL, NULL);
 	if (hspmd_annotation_local_shards(b, shape, NULL, NULL) != count)
 		return false;
 	struct placed *x = sorted_shards(a, shape, count), *y = sorted_shards(b, shape, count);
