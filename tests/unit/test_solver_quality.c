@@ -230,17 +230,17 @@ static void each_schedule_has_its_own_sequences(void **state)
 	        34.5);
 }
 
-/* 320 devices of three types: 64 pipelines of five stages, V100, H20 and three L40, take 6.66 s. By the estimate twenty other numbers of
- * pipelines promise more, and the best of those leads to 6.93 s. */
+/* 216 devices of two types: a plan that takes 6.71 s is found from one of 24 numbers of pipelines. With the eight that promise most by the
+ * estimate, the search ends at 6.86 s. */
 static void many_numbers_of_pipelines_are_explored(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct problem p;
-	assert_int_equal(problem_new(8, &p, &err), 0);
+	assert_int_equal(problem_new(40, &p, &err), 0);
 	struct hspmd_plan *plan = hspmd_solve(p.cluster, p.facts, NULL, &p.request, NULL, &err);
 	assert_non_null(plan);
-	assert_true(plan->predicted.step_s < 6.7);
+	assert_true(plan->predicted.step_s < 6.78);
 	hspmd_plan_destroy(plan);
 	problem_free(&p);
 }
