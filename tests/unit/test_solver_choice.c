@@ -523,76 +523,6 @@ static void holders_stay(void **state)
 	hspmd_model_facts_destroy(m);
 }
 
-/* Four GPUs that have one sample for each step, which only tensor parallelism makes shorter. */
-static struct hspmd_cluster *four_gpus(double memory)
-{
-	char text[600];
-	snprintf(text, sizeof text,
-	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"cuda\",\"memory_bytes\":%.0f,\"gbytes_per_s\":500,"
-	         "\"peak_tflops\":{\"fp32\":50,\"bf16\":100}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"d\",\"count\":4}]}],"
-	         "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":400}]}",
-	         memory);
-	return cluster_from(text);
-}
-
-/* Sequence parallelism is chosen where a step is shorter with it, and where nothing fits without; and the plan says so. */
-static void sequence_parallelism_is_chosen(void **state)
-{
-	(void)state;
-	struct hspmd_error err = { "" };
-	struct hspmd_model *m =
-	        model_from("{\"model_type\":\"llama\",\"hidden_size\":1024,\"intermediate_size\":2816,\"num_hidden_layers\":6,"
-	                   "\"num_attention_heads\":16,\"num_key_value_heads\":8,\"max_position_embeddings\":4096,"
-	                   "\"vocab_size\":8000,\"tie_word_embeddings\":false}");
-	struct hspmd_model_facts *f = facts_of(m, 4096);
-	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
-	struct hspmd_solve_request r = { .global_batch = 1, .seq_len = 4096, .precision = HSPMD_PRECISION_BF16, .caps = &caps };
-	struct hspmd_cluster *c = four_gpus(64e9);
-	struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
-	if (!p)
-		fail_msg("%s", err.text);
-	struct hspmd_stage *stage = &p->pipelines[0].stages[0];
-	assert_int_equal(stage->device_count, 4);
-	assert_true(stage->sequence_parallel);
-	char *why = hspmd_plan_explain(c, f, NULL, r.precision, NULL, p);
-	assert_non_null(strstr(why, "Stage 0 of pipeline 0 has sequence parallelism: it keeps "));
-	free(why);
-	double with_s = p->predicted.step_s, with_bytes = p->predicted.memory_bytes[0];
-	stage->sequence_parallel = false;
-	assert_int_equal(hspmd_evaluate(c, f, NULL, r.precision, p, NULL, &err), 0);
-	assert_true(p->predicted.step_s > with_s && p->predicted.memory_bytes[0] > with_bytes);
-	hspmd_plan_destroy(p);
-	caps.sequence_parallel = false;
-	p = hspmd_solve(c, f, NULL, &r, NULL, &err);
-	assert_true(p && !p->pipelines[0].stages[0].sequence_parallel && p->predicted.step_s > with_s);
-	/* Less memory than all recomputation needs without it. Drafts estimate memory a little higher. */
-	double bytes[2];
-	stage = &p->pipelines[0].stages[0];
-	stage->recompute = HSPMD_RECOMPUTE_FULL;
-	for (int sequence = 0; sequence < 2; sequence++) {
-		stage->sequence_parallel = sequence;
-		assert_int_equal(hspmd_evaluate(c, f, NULL, r.precision, p, NULL, &err), 0);
-		bytes[sequence] = p->predicted.memory_bytes[0];
-	}
-	print_message("%.4g GB without, %.4g GB with sequence parallelism\n", bytes[0] / 1e9, bytes[1] / 1e9);
-	struct hspmd_cluster *little = four_gpus(bytes[1] + 0.9 * (bytes[0] - bytes[1]));
-	assert_null(hspmd_solve(little, f, NULL, &r, NULL, &err));
-	caps.sequence_parallel = true;
-	struct hspmd_plan *found = hspmd_solve(little, f, NULL, &r, NULL, &err);
-	if (!found)
-		fail_msg("%s", err.text);
-	bool any = false;
-	for (int s = 0; s < found->pipelines[0].stage_count; s++)
-		any = any || found->pipelines[0].stages[s].sequence_parallel;
-	assert_true(any);
-	hspmd_plan_destroy(found);
-	hspmd_plan_destroy(p);
-	hspmd_cluster_destroy(little);
-	hspmd_cluster_destroy(c);
-	hspmd_model_facts_destroy(f);
-	hspmd_model_destroy(m);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -606,7 +536,6 @@ int main(void)
 		cmocka_unit_test(impossible_limits_are_told),
 		cmocka_unit_test(cost_steers),
 		cmocka_unit_test(holders_stay),
-		cmocka_unit_test(sequence_parallelism_is_chosen),
 	};
 	if (getenv("HSPMD_ONLY"))
 		cmocka_set_test_filter(getenv("HSPMD_ONLY"));

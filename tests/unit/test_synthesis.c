@@ -19,6 +19,7 @@
 #include "runtime/lib/net.h"
 #include "runtime/synthesis/synthesis_internal.h"
 #include "tests/unit/draw.h"
+#include "tests/unit/synthesis_case.h"
 
 #define WORST_ROUNDING 0.005 /* of shares: whole steps, and communication that is not convex */
 #define MOST_PROGRAMS 1500   /* of a graph that is searched exhaustively: others are left out */
@@ -43,52 +44,25 @@ struct drawn {
 	bool table; /* the first and the last operator share a weight */
 };
 
-static int weight(struct hspmd_net *net, int number, int64_t out, int64_t in)
-{
-	char name[32];
-	snprintf(name, sizeof name, "w%d", number);
-	return hspmd_net_parameter(net, name, 2, (int64_t[]){ out, in }, 0, 0.1);
-}
-
-static int vector(struct hspmd_net *net, int number, char letter, int64_t size)
-{
-	char name[32];
-	snprintf(name, sizeof name, "%c%d", letter, number);
-	return hspmd_net_parameter(net, name, 1, &size, 0, 0.1);
-}
-
-/* Eight experts, which are divided whole. */
-static int experts(struct hspmd_net *net, int x, int number, int64_t width, int64_t inner, int per_token)
-{
-	static const char *const names[] = { "gate", "up", "down" };
-	int parts[3];
-	for (int i = 0; i < 3; i++) {
-		char name[32];
-		snprintf(name, sizeof name, "%s%d", names[i], number);
-		parts[i] = hspmd_net_parameter(net, name, 3, (int64_t[]){ 8, i < 2 ? inner : width, i < 2 ? width : inner }, 0, 0.1);
-		hspmd_net_split(net, parts[i], 0, 1);
-	}
-	return hspmd_net_experts(net, x, weight(net, number + 200, 8, width), parts, per_token, 0, HSPMD_GATE_SILU);
-}
-
 static int random_operator(const struct drawn *d, uint64_t *seed, struct hspmd_net *net, int number, const int *made, int count)
 {
 	int x = made[count - 1], y = made[below(seed, count)], kind = below(seed, 8);
 	switch (kind) {
 	case 0:
 	case 1:
-		return hspmd_net_linear(net, x, weight(net, number, d->width, d->width), kind ? vector(net, number, 'b', d->width) : -1);
+		return hspmd_net_linear(net, x, case_weight(net, number, d->width, d->width),
+		                        kind ? case_vector(net, number, 'b', d->width) : -1);
 	case 2:
-		x = hspmd_net_linear(net, x, weight(net, number, d->inner, d->width), -1);
-		return hspmd_net_linear(net, x, weight(net, number + 100, d->width, d->inner), -1);
+		x = hspmd_net_linear(net, x, case_weight(net, number, d->inner, d->width), -1);
+		return hspmd_net_linear(net, x, case_weight(net, number + 100, d->width, d->inner), -1);
 	case 3:
 		return hspmd_net_gelu(net, x);
 	case 4:
 		return hspmd_net_add(net, x, y);
 	case 5:
-		return hspmd_net_layer_norm(net, x, vector(net, number, 'g', d->width), vector(net, number, 'b', d->width), 1e-5);
+		return hspmd_net_layer_norm(net, x, case_vector(net, number, 'g', d->width), case_vector(net, number, 'b', d->width), 1e-5);
 	case 6:
-		return experts(net, x, number, d->width, d->inner, 1 + below(seed, 2));
+		return case_experts(net, x, number, d->width, d->inner, 1 + below(seed, 2));
 	default:
 		return hspmd_net_attention(net, x, x, y, -1, d->width / 4);
 	}
@@ -98,12 +72,12 @@ static void build_random(void *context, struct hspmd_net *net)
 {
 	const struct drawn *d = context;
 	uint64_t seed = d->seed;
-	int made[16], count = 0, shared = d->table ? weight(net, 99, d->width, d->width) : -1;
+	int made[16], count = 0, shared = d->table ? case_weight(net, 99, d->width, d->width) : -1;
 	made[count++] = hspmd_net_floats(net, "x", d->width);
 	if (d->table)
 		made[count++] = hspmd_net_linear(net, made[0], shared, -1);
 	else
-		made[count++] = hspmd_net_linear(net, made[0], weight(net, 98, d->width, d->width), -1);
+		made[count++] = hspmd_net_linear(net, made[0], case_weight(net, 98, d->width, d->width), -1);
 	for (int i = 0; i < d->operators; i++, count++)
 		made[count] = random_operator(d, &seed, net, i, made, count);
 	if (d->table) {
@@ -111,18 +85,6 @@ static void build_random(void *context, struct hspmd_net *net)
 		count++;
 	}
 	hspmd_net_mean_loss(net, made[count - 1], 1);
-}
-
-static struct hspmd_graph *graph_of(void (*build)(void *, struct hspmd_net *), void *context, int layers, int samples, int64_t length)
-{
-	struct hspmd_error err = { "" };
-	struct hspmd_net_source source = { build, context, layers };
-	struct hspmd_graph_source graphs = hspmd_net_graph_source(&source);
-	struct hspmd_model_build_options how = { .batch = samples, .seq_len = length, .vocab_parts = 1, .widest = 1, .loss_scale = 0.1 };
-	struct hspmd_graph *g = graphs.build(graphs.context, &how, &err);
-	if (!g)
-		fail_msg("%s", err.text);
-	return g;
 }
 
 /* ---- random devices: of two types, on one or more nodes */
@@ -191,29 +153,6 @@ static double count_programs(const struct hspmd_synthesis *s)
 	return all;
 }
 
-/* What the sharding pass makes of the program, under the same cost model. */
-static double cost_of_applied(struct hspmd_graph *g, struct hspmd_synthesis *s, const char *what)
-{
-	struct hspmd_error err = { "" };
-	struct hspmd_spmd_stage stage = { .device_count = s->stage.device_count, .devices = s->stage.devices, .context = 1 };
-	int stage_of_layer[64] = { 0 };
-	if (s->chosen && hspmd_synthesis_apply(s, g, &err))
-		fail_msg("%s: %s", what, err.text);
-	struct hspmd_spmd *spmd = hspmd_spmd_build(g, &stage, stage_of_layer, &s->cost, &err);
-	if (!spmd)
-		fail_msg("%s: %s", what, err.text);
-	double seconds = hspmd_synthesis_cost(spmd, &s->stage, &s->cost, NULL, &err);
-	if (getenv("HSPMD_SHOW")) {
-		char *text = hspmd_spmd_text(spmd);
-		fputs(text, stderr);
-		free(text);
-	}
-	hspmd_spmd_destroy(spmd);
-	return seconds;
-}
-
-static const int devices[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
-
 /* Returns true if an operator passes a gradient on unchanged, to be added to others. The sharding pass may find it in the layout that is
  * needed, because it came so or was brought for another; the search does not know of that. */
 static bool passes_on_gradients(const struct hspmd_synthesis *s)
@@ -223,30 +162,6 @@ static bool passes_on_gradients(const struct hspmd_synthesis *s)
 			if (s->groups[n].contributions[k].leaf < 0 && s->tensors[s->groups[n].contributions[k].of].contributions > 1)
 				return true;
 	return false;
-}
-
-/* Saves the program and loads it into another search over the same graph, which the caller destroys. Both are equal, and the new one has
- * searched nothing. */
-static struct hspmd_synthesis *travelled(const struct hspmd_synthesis *s, double seconds, const char *what)
-{
-	struct hspmd_error err = { "" };
-	json_t *saved = hspmd_synthesis_save(s, &err);
-	struct hspmd_synthesis *t = saved ? hspmd_synthesis_create(s->g, &s->stage, &err) : NULL;
-	if (!t || hspmd_synthesis_load(t, saved, &err))
-		fail_msg("%s: %s", what, err.text);
-	json_t *again = hspmd_synthesis_save(t, &err);
-	if (!json_equal(saved, again))
-		fail_msg("%s: the program is another one after it was saved", what);
-	struct program p;
-	double bytes[8];
-	assert_int_equal(hspmd_synthesis_program_open(t, &p), 0);
-	double same = hspmd_synthesis_program_seconds(t, &p, bytes);
-	if (!(fabs(same - seconds) <= 1e-9 * seconds))
-		fail_msg("%s: found %.12g, %.12g after it was saved", what, seconds, same);
-	hspmd_synthesis_program_close(&p);
-	json_decref(again);
-	json_decref(saved);
-	return t;
 }
 
 /* Searches again for programs that take less than so many seconds. Returns what the search does. */
@@ -271,10 +186,12 @@ static bool check_case(unsigned number)
 	d.inner = d.width * (1 + below(&seed, 3));
 	d.table = below(&seed, 6) == 0;
 	struct hspmd_cluster *c = random_cluster(&seed, 2 + below(&seed, 3));
-	struct hspmd_graph *g = graph_of(build_random, &d, 1, 4 + below(&seed, 5), 4 + below(&seed, 3));
-	struct hspmd_synthesis_stage stage = {
-		.cluster = c, .device_count = c->device_count, .devices = devices, .micro_batches = 1 + below(&seed, 4), .keep_shares = true
-	};
+	struct hspmd_graph *g = case_graph(build_random, &d, 1, 4 + below(&seed, 5), 4 + below(&seed, 3));
+	struct hspmd_synthesis_stage stage = { .cluster = c,
+		                               .device_count = c->device_count,
+		                               .devices = case_devices,
+		                               .micro_batches = 1 + below(&seed, 4),
+		                               .keep_shares = true };
 	struct hspmd_error err = { "" };
 	char what[64];
 	struct hspmd_synthesis_result result;
@@ -288,8 +205,8 @@ static bool check_case(unsigned number)
 		if (search_below(g, stage, result.seconds * (1 + 1e-6), &wanted) ||
 		    !(fabs(wanted.seconds - result.seconds) <= 1e-9 * result.seconds))
 			fail_msg("%s: a program that is wanted was not found", what);
-		struct hspmd_synthesis *loaded = travelled(s, result.seconds, what);
-		double best = best_of_all(s), applied = cost_of_applied(g, loaded, what);
+		struct hspmd_synthesis *loaded = case_travelled(s, result.seconds, what);
+		double best = best_of_all(s), applied = case_applied_cost(g, loaded, what);
 		hspmd_synthesis_destroy(loaded);
 		if (!(fabs(result.seconds - best) <= 1e-9 * best))
 			fail_msg("%s: found %.12g, the best of %g programs takes %.12g", what, result.seconds, count_programs(s), best);
@@ -323,9 +240,9 @@ static void test_wanted(void **state)
 		json_decref(value);
 		assert_non_null(c);
 		struct drawn d = { .seed = 12, .operators = 3, .width = 32, .inner = 64 };
-		struct hspmd_graph *g = graph_of(build_random, &d, 1, 64, 16);
+		struct hspmd_graph *g = case_graph(build_random, &d, 1, 64, 16);
 		struct hspmd_synthesis_stage stage = {
-			.cluster = c, .device_count = 4, .devices = devices, .micro_batches = 1, .state_bytes = 16
+			.cluster = c, .device_count = 4, .devices = case_devices, .micro_batches = 1, .state_bytes = 16
 		};
 		struct hspmd_synthesis_result all, none;
 		int rc = search_below(g, stage, 0, &all);
@@ -400,8 +317,8 @@ static bool check_shares(unsigned number)
 	struct drawn d = { .seed = next(&seed), .operators = 1 + below(&seed, 3), .width = 8 * (1 + below(&seed, 6)) };
 	d.inner = d.width * (1 + below(&seed, 3));
 	struct hspmd_cluster *c = random_cluster(&seed, 2 + below(&seed, 3));
-	struct hspmd_graph *g = graph_of(build_random, &d, 1, 4 + below(&seed, 60), 4 + below(&seed, 3));
-	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = c->device_count, .devices = devices, .micro_batches = 1 };
+	struct hspmd_graph *g = case_graph(build_random, &d, 1, 4 + below(&seed, 60), 4 + below(&seed, 3));
+	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = c->device_count, .devices = case_devices, .micro_batches = 1 };
 	struct hspmd_error err = { "" };
 	struct hspmd_synthesis_result by_speed, found;
 	char what[64];
@@ -417,7 +334,7 @@ static bool check_shares(unsigned number)
 		fail_msg("%s: %s", what, err.text);
 	if (!(found.seconds <= by_speed.seconds * (1 + 1e-9)))
 		fail_msg("%s: %.12g with shares of its own, %.12g with those by speed", what, found.seconds, by_speed.seconds);
-	hspmd_synthesis_destroy(travelled(s, found.seconds, what));
+	hspmd_synthesis_destroy(case_travelled(s, found.seconds, what));
 	int first = 0;
 	while (c->devices[first].type == 0)
 		first++;
@@ -463,8 +380,10 @@ static int64_t samples_of_fast(int64_t memory, double *seconds)
 	json_decref(value);
 	assert_non_null(c);
 	struct drawn d = { .seed = 12, .operators = 2, .width = 32, .inner = 64 };
-	struct hspmd_graph *g = graph_of(build_random, &d, 1, 64, 16);
-	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 2, .devices = devices, .micro_batches = 1, .state_bytes = 16 };
+	struct hspmd_graph *g = case_graph(build_random, &d, 1, 64, 16);
+	struct hspmd_synthesis_stage stage = {
+		.cluster = c, .device_count = 2, .devices = case_devices, .micro_batches = 1, .state_bytes = 16
+	};
 	struct hspmd_synthesis_result result;
 	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
 	if (!s || hspmd_synthesis_search(s, &result, &err))
@@ -494,166 +413,12 @@ static void test_memory(void **state)
 	assert_true(tight > ample);
 }
 
-/* ---- experts beside a residual connection: of the parts of a gradient, one is a sum */
-
-static void build_experts(void *context, struct hspmd_net *net)
-{
-	(void)context;
-	int x = hspmd_net_linear(net, hspmd_net_floats(net, "x", 32), weight(net, 0, 32, 32), -1), router = weight(net, 1, 4, 32), parts[3];
-	parts[0] = hspmd_net_parameter(net, "gate", 3, (int64_t[]){ 4, 256, 32 }, 0, 0.1);
-	parts[1] = hspmd_net_parameter(net, "up", 3, (int64_t[]){ 4, 256, 32 }, 0, 0.1);
-	parts[2] = hspmd_net_parameter(net, "down", 3, (int64_t[]){ 4, 32, 256 }, 0, 0.1);
-	for (int i = 0; i < 3; i++)
-		hspmd_net_split(net, parts[i], 0, 1);
-	int y = hspmd_net_experts(net, x, router, parts, 1, 0, HSPMD_GATE_SILU);
-	hspmd_net_mean_loss(net,
-	                    hspmd_net_layer_norm(net, hspmd_net_add(net, x, y), vector(net, 2, 'g', 32), vector(net, 2, 'b', 32), 1e-5), 1);
-}
-
-/* Data parallelism with whole experts per device, as people write it: each part of a gradient is scattered before it is added. */
-static void test_experts(void **state)
-{
-	(void)state;
-	struct hspmd_error err = { "" };
-	json_t *value = json_loads("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"a\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
-	                           "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n[1-4]\",\"devices\":[{"
-	                           "\"type\":\"a\",\"count\":1}]}],\"links\":[{\"scope\":\"cluster\",\"alpha_s\":1e-7,"
-	                           "\"gbytes_per_s\":5}]}",
-	                           0, NULL);
-	struct hspmd_cluster *c = hspmd_cluster_from_json(value, "experts", &err);
-	json_decref(value);
-	assert_non_null(c);
-	struct hspmd_graph *g = graph_of(build_experts, NULL, 1, 64, 16), *by_hand = graph_of(build_experts, NULL, 1, 64, 16);
-	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 4, .devices = devices, .micro_batches = 1 };
-	struct hspmd_synthesis_result result;
-	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err), hand = { .stage = stage };
-	if (!s || hspmd_synthesis_search(s, &result, &err))
-		fail_msg("%s", err.text);
-	hand.cost = s->cost;
-	for (size_t t = 0; t < by_hand->tensor_count; t++) {
-		struct hspmd_tensor *what = &by_hand->tensors[t];
-		if (what->role != HSPMD_TENSOR_INPUT && what->role != HSPMD_TENSOR_PARAMETER)
-			continue;
-		what->annotation = hspmd_annotation_single(devices, 4);
-		bool split = what->role == HSPMD_TENSOR_INPUT || what->shape.rank == 3;
-		assert_int_equal(hspmd_annotation_split(what->annotation, 0, split ? 0 : HSPMD_DUPLICATE, 4, 1, NULL), 0);
-	}
-	assert_true(result.seconds <= cost_of_applied(by_hand, &hand, "experts by hand") * (1 + 1e-9));
-	assert_true(cost_of_applied(g, s, "experts") <= result.seconds * (1 + 1e-9));
-	hspmd_synthesis_destroy(s);
-	hspmd_graph_destroy(g);
-	hspmd_graph_destroy(by_hand);
-	hspmd_cluster_destroy(c);
-}
-
-/* ---- each way to divide experts where it is the best */
-
-struct mixture {
-	int64_t inner;
-	int per_token;
-	bool read_whole; /* another operator, whose weight is divided, reads the experts' input */
-};
-
-static void build_mixture(void *context, struct hspmd_net *net)
-{
-	const struct mixture *m = context;
-	int x = hspmd_net_linear(net, hspmd_net_floats(net, "x", 64), weight(net, 0, 64, 64), -1);
-	int y = hspmd_net_add(net, x, experts(net, x, 1, 64, m->inner, m->per_token));
-	if (m->read_whole)
-		y = hspmd_net_add(
-		        net, y,
-		        hspmd_net_linear(net, hspmd_net_linear(net, x, weight(net, 3, 4096, 64), -1), weight(net, 4, 64, 4096), -1));
-	hspmd_net_mean_loss(net, hspmd_net_layer_norm(net, y, vector(net, 2, 'g', 64), vector(net, 2, 'b', 64), 1e-5), 1);
-}
-
-/* Steps of a kind in a program of the sharding pass. */
-static int steps_of(struct hspmd_graph *g, struct hspmd_synthesis *s, enum hspmd_comm_kind kind)
-{
-	struct hspmd_error err = { "" };
-	struct hspmd_spmd_stage stage = { .device_count = s->stage.device_count, .devices = s->stage.devices, .context = 1 };
-	int stage_of_layer[8] = { 0 }, count = 0;
-	if (hspmd_synthesis_apply(s, g, &err))
-		fail_msg("%s", err.text);
-	struct hspmd_spmd *spmd = hspmd_spmd_build(g, &stage, stage_of_layer, &s->cost, &err);
-	if (!spmd)
-		fail_msg("%s", err.text);
-	for (size_t i = 0; i < spmd->node_count; i++)
-		for (int k = 0; spmd->nodes[i].op < 0 && k < spmd->nodes[i].transfer->step_count; k++)
-			count += spmd->nodes[i].transfer->steps[k].kind == kind;
-	/* Where all rows are sent, all are known to be there. */
-	for (size_t v = 0; kind == HSPMD_COMM_DISPATCH && !count && v < spmd->value_count; v++)
-		assert_true(!spmd->values[v].annotation->rows || hspmd_annotation_is_partial(spmd->values[v].annotation));
-	hspmd_spmd_destroy(spmd);
-	return count;
-}
-
-/* The experts of each device as text, "3:3:1:1"; "": they are not divided. Fails unless so many steps dispatch and combine, and unless the
- * explanation contains `why`. */
-static void check_mixture(const char *cluster, struct mixture m, int dispatches, int combines, const char *shares, const char *why)
-{
-	struct hspmd_error err = { "" };
-	json_t *value = json_loads(cluster, 0, NULL);
-	struct hspmd_cluster *c = hspmd_cluster_from_json(value, "mixture", &err);
-	json_decref(value);
-	assert_non_null(c);
-	struct hspmd_graph *g = graph_of(build_mixture, &m, 1, 32, 16);
-	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = c->device_count, .devices = devices, .micro_batches = 1 };
-	struct hspmd_synthesis_result result;
-	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
-	if (!s || hspmd_synthesis_search(s, &result, &err))
-		fail_msg("%s", err.text);
-	struct hspmd_synthesis *t = travelled(s, result.seconds, shares);
-	int dispatched = steps_of(g, t, HSPMD_COMM_DISPATCH), combined = steps_of(g, t, HSPMD_COMM_COMBINE), group = 0;
-	char got[64] = "", *text = NULL;
-	size_t size;
-	while (g->ops[t->groups[group].op].opcode != HSPMD_OP_EXPERTS)
-		group++;
-	int segment = hspmd_synthesis_expert_segment(t, &g->ops[t->groups[group].op]);
-	for (int d = 0; t->groups[group].choices[t->chosen[group]].segment == segment && d < c->device_count; d++) {
-		int64_t lo, hi;
-		hspmd_split_range(8, 1, c->device_count, t->segments[segment].weights, d, &lo, &hi);
-		snprintf(got + strlen(got), sizeof got - strlen(got), "%s%d", d ? ":" : "", (int)(hi - lo));
-	}
-	FILE *f = open_memstream(&text, &size);
-	assert_int_equal(hspmd_synthesis_explain(s, f, &err), 0);
-	fclose(f);
-	if (dispatched != dispatches || combined != combines || strcmp(got, shares) != 0 || !strstr(text, why))
-		fail_msg("experts %s, not %s; %d dispatches, not %d; %d combines, not %d; or not \"%s\":\n%s", got, shares, dispatched,
-		         dispatches, combined, combines, why, text);
-	free(text);
-	hspmd_synthesis_destroy(t);
-	hspmd_synthesis_destroy(s);
-	hspmd_graph_destroy(g);
-	hspmd_cluster_destroy(c);
-}
-
-#define MIXTURE_CLUSTER(kind, slow, alpha, rate)                                                                                           \
-	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"a\":{\"kind\":\"" kind "\",\"memory_bytes\":1000000000,\"gbytes_per_s\":100," \
-	"\"peak_tflops\":{\"fp32\":0.3}},\"b\":{\"kind\":\"" kind "\",\"memory_bytes\":1000000000,\"gbytes_per_s\":100,\"peak_tflops\":{"  \
-	"\"fp32\":" slow                                                                                                                   \
-	"}}},\"nodes\":[{\"name\":\"n[1-2]\",\"devices\":[{\"type\":\"a\",\"count\":1}]},{\"name\":\"m[1-2]\",\"devices\":[{"              \
-	"\"type\":\"b\",\"count\":1}]}],\"links\":[{\"scope\":\"cluster\",\"alpha_s\":" alpha ",\"gbytes_per_s\":" rate "}]}"
-
-static void test_mixtures(void **state)
-{
-	(void)state;
-	static const char sent[] = ": only the rows of experts are sent, in ";
-	/* Rows in both passes, sums in both; more experts for faster devices. */
-	check_mixture(MIXTURE_CLUSTER("cpu", "0.3", "1e-7", "5"), (struct mixture){ 512, 1, false }, 2, 2, "2:2:2:2", sent);
-	check_mixture(MIXTURE_CLUSTER("cpu", "0.1", "1e-7", "5"), (struct mixture){ 512, 1, false }, 2, 2, "3:3:1:1", sent);
-	/* All rows choose all experts, or the choice costs a GPU more than it saves: experts are divided, all rows are sent. */
-	check_mixture(MIXTURE_CLUSTER("cpu", "0.3", "1e-7", "5"), (struct mixture){ 512, 8, false }, 0, 0, "2:2:2:2", "");
-	check_mixture(MIXTURE_CLUSTER("cuda", "0.3", "1e-7", "5"), (struct mixture){ 512, 1, false }, 0, 0, "2:2:2:2", "");
-	/* Small experts: samples are divided, and gradients summed. */
-	check_mixture(MIXTURE_CLUSTER("cpu", "0.3", "1e-5", "50"), (struct mixture){ 4, 1, false }, 0, 0, "", "dividing samples");
-}
-
 /* ---- an operator whose rule names no priority: each of its inputs can say how it is divided */
 
 static void build_gather(void *context, struct hspmd_net *net)
 {
 	(void)context;
-	hspmd_net_mean_loss(net, hspmd_net_gather(net, weight(net, 0, 2, 8), hspmd_net_integers(net, "types"), 0), 1);
+	hspmd_net_mean_loss(net, hspmd_net_gather(net, case_weight(net, 0, 2, 8), hspmd_net_integers(net, "types"), 0), 1);
 }
 
 static void test_second_input(void **state)
@@ -661,8 +426,8 @@ static void test_second_input(void **state)
 	(void)state;
 	uint64_t seed = 1;
 	struct hspmd_cluster *c = random_cluster(&seed, 2);
-	struct hspmd_graph *g = graph_of(build_gather, NULL, 1, 4, 4);
-	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 2, .devices = devices, .micro_batches = 1 };
+	struct hspmd_graph *g = case_graph(build_gather, NULL, 1, 4, 4);
+	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 2, .devices = case_devices, .micro_batches = 1 };
 	struct hspmd_synthesis_result result;
 	struct hspmd_error err = { "" };
 	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
@@ -709,8 +474,8 @@ static void test_saved(void **state)
 	uint64_t seed = 5;
 	struct drawn d = { .seed = next(&seed), .operators = 3, .width = 16, .inner = 32 };
 	struct hspmd_cluster *c = random_cluster(&seed, 3);
-	struct hspmd_graph *g = graph_of(build_random, &d, 1, 8, 4);
-	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 3, .devices = devices, .micro_batches = 1 };
+	struct hspmd_graph *g = case_graph(build_random, &d, 1, 8, 4);
+	struct hspmd_synthesis_stage stage = { .cluster = c, .device_count = 3, .devices = case_devices, .micro_batches = 1 };
 	struct hspmd_synthesis_result result;
 	struct hspmd_error err = { "" };
 	struct hspmd_synthesis *s = hspmd_synthesis_create(g, &stage, &err);
