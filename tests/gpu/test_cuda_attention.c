@@ -15,6 +15,7 @@
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/mirror.h"
 #include "tests/gpu/wide_case.h"
+#include "tests/unit/only.h"
 #include "tests/unit/op_case.h"
 
 static void reopen_with(const char *library, const char *tune, const char *workspace)
@@ -321,8 +322,7 @@ int main(void)
 		cmocka_unit_test(our_kernels_are_chosen),
 		cmocka_unit_test(other_documents_are_skipped),
 	};
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);
 	gpu->ops->close(gpu);

@@ -12,6 +12,7 @@
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/mirror.h"
 #include "tests/gpu/wide_case.h"
+#include "tests/unit/only.h"
 
 static void reopen(bool wgmma)
 {
@@ -138,8 +139,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(both_kinds_of_kernels), cmocka_unit_test(gate_and_up_are_one_product),
 		                            cmocka_unit_test(rows_are_codes), cmocka_unit_test(others_are_left_alone) };
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);
 	gpu->ops->close(gpu);

@@ -19,6 +19,7 @@
 #include "tests/gpu/random_case.h"
 #include "tests/gpu/wide_case.h"
 #include "tests/unit/draw.h"
+#include "tests/unit/only.h"
 #include "tests/unit/op_case.h"
 #include "tests/unit/repeated_operand.h"
 
@@ -440,8 +441,7 @@ int main(void)
 		cmocka_unit_test(large_copies),
 		cmocka_unit_test(losses_take_the_factor),
 	};
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);
 	gpu->ops->close(gpu);

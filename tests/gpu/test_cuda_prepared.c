@@ -16,6 +16,7 @@
 #include "runtime/input/data.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/host_calls.h"
+#include "tests/unit/only.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 4
@@ -526,6 +527,7 @@ int main(void)
 		cmocka_unit_test(the_device_knows_the_step),
 		cmocka_unit_test(an_update_without_an_end_is_torn),
 	};
+	only_chosen_tests();
 	struct hspmd_device *gpu = gpu_open();
 	gpu->ops->close(gpu);
 	return cmocka_run_group_tests_name("prepared", tests, NULL, NULL);

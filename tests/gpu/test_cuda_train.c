@@ -181,12 +181,12 @@ static void plans_bf16(void **state)
 
 /* Widths for which GPUs have products of FP8 operands. GPUs and CPUs follow one another, with elements in BF16 and without; each plan twice
  * gives the same bits. */
-static void train_in_fp8(const struct model *m)
+static void train_in_fp8(const struct model *m, size_t count)
 {
-	const size_t chosen[] = { 0, 1, 5 };
+	const size_t chosen[] = { 5, 0, 1 };
 	double fp32[STEPS], cpu[STEPS], got[2][STEPS];
 	train(m, &plans[0], 0, false, false, STEPS, fp32);
-	for (size_t i = 0; i <= sizeof chosen / sizeof *chosen; i++) {
+	for (size_t i = 0; i <= count; i++) {
 		const struct plan *p = &plans[i ? chosen[i - 1] : 0];
 		char *text = plan_text(p, m->layers);
 		struct hspmd_error err = { "" };
@@ -221,8 +221,8 @@ static void plans_fp8(void **state)
 		  "\"num_experts_per_tok\":2}",
 		  5 },
 	};
-	for (size_t k = 0; k < sizeof in_fp8 / sizeof *in_fp8; k++)
-		train_in_fp8(&in_fp8[k]);
+	train_in_fp8(&in_fp8[0], 3);
+	train_in_fp8(&in_fp8[1], getenv("HSPMD_LONG") || !gpu_is_emulated() ? 3 : 1);
 }
 
 /* ---- stochastic rounding */

@@ -3,6 +3,7 @@
 #ifndef TESTS_SYNTHESIS_CASE_H
 #define TESTS_SYNTHESIS_CASE_H
 
+#include "common/error.h"
 #include "runtime/lib/net.h"
 #include "runtime/synthesis/synthesis_internal.h"
 

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/draw.h"
+#include "tests/unit/only.h"
 #include "tests/unit/world_runs.h"
 
 static void test_undisturbed(void **state)
@@ -631,7 +632,6 @@ int main(void)
 		cmocka_unit_test(test_left_out),
 		cmocka_unit_test(test_shrunk_by_count),
 	};
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

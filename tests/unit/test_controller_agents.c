@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "controller/core/controller_internal.h"
+#include "tests/unit/only.h"
 #include "tests/unit/world_runs.h"
 
 /* Runs until the agent of node 2 was started `starts` times; the number of polls of Slurm makes no difference. */
@@ -541,7 +542,6 @@ int main(void)
 		cmocka_unit_test(test_second_agent_after_a_cut),
 		cmocka_unit_test(test_second_agent_and_a_new_controller),
 	};
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

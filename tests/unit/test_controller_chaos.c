@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/draw.h"
+#include "tests/unit/only.h"
 #include "tests/unit/world_runs.h"
 
 /* Once the faults are over, the job trains on all nodes that it holds, but for those that are left out for a while. Returns false if it
@@ -190,7 +191,6 @@ int main(void)
 		cmocka_unit_test(test_chaos_unused),
 		cmocka_unit_test(test_chaos_cuts),
 	};
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

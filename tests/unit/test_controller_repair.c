@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "controller/core/controller_internal.h"
+#include "tests/unit/only.h"
 #include "tests/unit/world_runs.h"
 
 #define SEEDS 12
@@ -323,7 +324,6 @@ int main(void)
 		cmocka_unit_test(test_restart),
 		cmocka_unit_test(test_end_while_searching),
 	};
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

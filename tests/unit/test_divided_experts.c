@@ -13,6 +13,7 @@
 
 #include "common/error.h"
 #include "runtime/lib/hspmd.h"
+#include "tests/unit/only.h"
 #include "tests/unit/synthesis_case.h"
 
 /* Beside a residual connection: of the parts of a gradient, one is a sum. */
@@ -173,5 +174,6 @@ static void test_mixtures(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(test_experts), cmocka_unit_test(test_mixtures) };
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

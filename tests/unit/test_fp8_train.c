@@ -20,6 +20,7 @@
 #include "runtime/program/program.h"
 #include "runtime/tensor/fp8.h"
 #include "tests/pretend/pretend.h"
+#include "tests/unit/only.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 40
@@ -355,7 +356,6 @@ int main(void)
 	if (hspmd_device_add(&pretend_ops, &pretend_traits) < 0 || hspmd_device_add(&ops, &traits) < 0 ||
 	    hspmd_device_add(&anew, &anew_traits) < 0)
 		return 1;
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,7 @@
 #include "controller/run/peer_limits.h"
 #include "controller/server/server.h"
 #include "runtime/agent/agent.h"
+#include "tests/unit/only.h"
 #include "tests/unit/own_munged.h"
 
 #define AGENTS_MAX 2000
@@ -240,7 +241,6 @@ int main(void)
 		cmocka_unit_test(all_at_once_with_munge),
 		cmocka_unit_test(few_places),
 	};
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, prepare, clean);
 }

@@ -18,6 +18,7 @@
 #include "tests/pretend/pretend.h"
 #include "tests/unit/draw.h"
 #include "tests/unit/golden_config.h"
+#include "tests/unit/only.h"
 #include "tests/unit/random_plan.h"
 #include "tests/unit/random_program.h"
 #include "tests/unit/model_types.h"
@@ -398,8 +399,7 @@ int main(void)
 	const struct CMUnitTest tests[] = { cmocka_unit_test(the_only_model_is_known), cmocka_unit_test(random_plans),
 		                            cmocka_unit_test(random_sets), cmocka_unit_test(random_mixing),
 		                            cmocka_unit_test(random_programs) };
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	static struct hspmd_device_traits traits; /* in FP8 it computes with the same elements as CPUs */
 	traits = pretend_traits;
 	traits.bf16 = false;

@@ -15,6 +15,7 @@
 #include "controller/solver/search/search_internal.h"
 #include "controller/solver/sim/evaluate.h"
 #include "controller/solver/solver.h"
+#include "tests/unit/only.h"
 #include "tests/unit/solver_inputs.h"
 
 #define LLAMA                                                                                                                              \
@@ -369,5 +370,6 @@ int main(void)
 		cmocka_unit_test(stages_offload_one_by_one),
 		cmocka_unit_test(sequence_parallelism_is_chosen),
 	};
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@
 #include "controller/solver/search/migration.h"
 #include "tests/bench/solver/instances.h"
 #include "tests/unit/draw.h"
+#include "tests/unit/only.h"
 #include "tests/unit/solver_inputs.h"
 
 /* ---- assignment */
@@ -537,7 +538,6 @@ int main(void)
 		cmocka_unit_test(cost_steers),
 		cmocka_unit_test(holders_stay),
 	};
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

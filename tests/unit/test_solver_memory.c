@@ -22,6 +22,7 @@
 #include "runtime/program/program.h"
 #include "tests/unit/draw.h"
 #include "tests/unit/model_types.h"
+#include "tests/unit/only.h"
 #include "tests/unit/solver_inputs.h"
 
 #define CLOSE 0.02
@@ -509,7 +510,6 @@ int main(void)
 		cmocka_unit_test(packed_blocks_are_predicted), cmocka_unit_test(memory_agrees_with_pairs),
 		cmocka_unit_test(memory_agrees_in_bf16),
 	};
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@
 #include "tests/bench/solver/instances.h"
 #include "tests/bench/solver/random_problem.h"
 #include "tests/unit/draw.h"
+#include "tests/unit/only.h"
 #include "tests/unit/solver_inputs.h"
 
 static struct hspmd_plan *solve(const struct instance *in, struct hspmd_error *err)
@@ -306,7 +307,6 @@ int main(void)
 		cmocka_unit_test(many_numbers_of_pipelines_are_explored),
 		cmocka_unit_test(more_memory_is_not_slower),
 	};
-	if (getenv("HSPMD_ONLY"))
-		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
+	only_chosen_tests();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

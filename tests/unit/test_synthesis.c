@@ -561,7 +561,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_optimal), cmocka_unit_test(test_wanted),       cmocka_unit_test(test_shares),
 		cmocka_unit_test(test_memory),  cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),
-		cmocka_unit_test(test_experts), cmocka_unit_test(test_mixtures),     cmocka_unit_test(test_windows),
+		cmocka_unit_test(test_windows),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
