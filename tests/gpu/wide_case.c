@@ -167,23 +167,32 @@ static int attention_777_window(struct hspmd_graph *g, enum hspmd_dtype type)
 	return attention(g, type, 777, 4, 4, 128, 300, false);
 }
 
+/* x, choice, weights, gate, up and down: what all experts read. */
+static void experts_inputs(struct hspmd_graph *g, enum hspmd_dtype type, int64_t tokens, const struct hspmd_op_attr *attr, int64_t width,
+                           int64_t inner, int *in)
+{
+	int64_t count = attr->experts;
+	int logits = op_case_parameter(g, type, "logits", SHAPE(1, tokens, count)), routed[HSPMD_OP_MAX_IO];
+	op_case_append(g, HSPMD_OP_TOPK_ROUTER, attr, &logits, 1, routed);
+	in[0] = op_case_parameter(g, type, "x", SHAPE(1, tokens, width));
+	in[1] = routed[1];
+	in[2] = routed[0];
+	in[3] = op_case_parameter(g, type, "gate", SHAPE(count, inner, width));
+	in[4] = op_case_parameter(g, type, "up", SHAPE(count, inner, width));
+	in[5] = op_case_parameter(g, type, "down", SHAPE(count, width, inner));
+}
+
 static int experts_of(struct hspmd_graph *g, enum hspmd_dtype type, int64_t tokens, int64_t count, int64_t each, int64_t width,
                       int64_t inner, enum hspmd_activation activation, bool biases)
 {
 	struct hspmd_op_attr attr = {
 		.experts = (int)count, .experts_per_token = (int)each, .scale = 0.7, .activation = activation, .limit = 25
 	};
-	int logits = op_case_parameter(g, type, "logits", SHAPE(1, tokens, count)), routed[HSPMD_OP_MAX_IO];
-	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
-	int in[] = { op_case_parameter(g, type, "x", SHAPE(1, tokens, width)),
-		     routed[1],
-		     routed[0],
-		     op_case_parameter(g, type, "gate", SHAPE(count, inner, width)),
-		     op_case_parameter(g, type, "up", SHAPE(count, inner, width)),
-		     op_case_parameter(g, type, "down", SHAPE(count, width, inner)),
-		     biases ? op_case_parameter(g, type, "gate_bias", SHAPE(count, inner)) : -1,
-		     biases ? op_case_parameter(g, type, "up_bias", SHAPE(count, inner)) : -1,
-		     biases ? op_case_parameter(g, type, "down_bias", SHAPE(count, width)) : -1 };
+	int in[9];
+	experts_inputs(g, type, tokens, &attr, width, inner, in);
+	in[6] = biases ? op_case_parameter(g, type, "gate_bias", SHAPE(count, inner)) : -1;
+	in[7] = biases ? op_case_parameter(g, type, "up_bias", SHAPE(count, inner)) : -1;
+	in[8] = biases ? op_case_parameter(g, type, "down_bias", SHAPE(count, width)) : -1;
 	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, biases ? 9 : 6, NULL);
 }
 
@@ -234,15 +243,9 @@ static int experts_banded(struct hspmd_graph *g, enum hspmd_dtype type)
 static int experts_fp8(struct hspmd_graph *g, enum hspmd_dtype type, int64_t tokens, int64_t count, int64_t width, int64_t inner)
 {
 	struct hspmd_op_attr attr = { .experts = (int)count, .experts_per_token = 2, .scale = 1.0 / 256 };
-	int logits = op_case_parameter(g, type, "logits", SHAPE(1, tokens, count)), routed[HSPMD_OP_MAX_IO];
-	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
-	int in[] = { op_case_parameter(g, type, "x", SHAPE(1, tokens, width)),
-		     routed[1],
-		     routed[0],
-		     op_case_parameter(g, type, "gate", SHAPE(count, inner, width)),
-		     op_case_parameter(g, type, "up", SHAPE(count, inner, width)),
-		     op_case_parameter(g, type, "down", SHAPE(count, width, inner)),
-		     op_case_parameter(g, type, "history", SHAPE(HSPMD_EXPERTS_OPERANDS, HSPMD_AMAX_BINS)) };
+	int in[7];
+	experts_inputs(g, type, tokens, &attr, width, inner, in);
+	in[6] = op_case_parameter(g, type, "history", SHAPE(HSPMD_EXPERTS_OPERANDS, HSPMD_AMAX_BINS));
 	return op_case_append(g, HSPMD_OP_EXPERTS_FP8, &attr, in, 7, NULL);
 }
 

@@ -515,23 +515,23 @@ static int prepare(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *, st
 	{                                                                                                                                  \
 		if (!args->prepared && hspmd_cuda_grouped_prepare(cuda, err))                                                              \
 			return -1;                                                                                                         \
-		return BY_TYPE(args->in[0].dtype, experts_of, cuda, args, fp8, err);                                                         \
+		return BY_TYPE(args->in[0].dtype, experts_of, cuda, args, fp8, err);                                                       \
 	}                                                                                                                                  \
-	static size_t name##_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)                                          \
+	static size_t name##_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)                                      \
 	{                                                                                                                                  \
 		struct experts e;                                                                                                          \
-		return lay_out(cuda, args, &e, 0, false, fp8);                                                                                   \
+		return lay_out(cuda, args, &e, 0, false, fp8);                                                                             \
 	}                                                                                                                                  \
 	static int name##_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)                 \
 	{                                                                                                                                  \
 		if (!args->prepared && hspmd_cuda_grouped_prepare(cuda, err))                                                              \
 			return -1;                                                                                                         \
-		return BY_TYPE(args->in[1].dtype, experts_grad_of, cuda, args, fp8, err);                                                    \
+		return BY_TYPE(args->in[1].dtype, experts_grad_of, cuda, args, fp8, err);                                                  \
 	}                                                                                                                                  \
-	static size_t name##_grad_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)                                     \
+	static size_t name##_grad_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)                                 \
 	{                                                                                                                                  \
 		struct experts e;                                                                                                          \
-		return lay_out(cuda, args, &e, 1, true, fp8);                                                                                    \
+		return lay_out(cuda, args, &e, 1, true, fp8);                                                                              \
 	}
 
 FUNCTIONS(experts, false)
