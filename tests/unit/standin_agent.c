@@ -19,11 +19,24 @@
 #include "common/alloc.h"
 #include "common/base64.h"
 #include "common/clock.h"
+#include "common/durable.h"
 #include "common/wire.h"
 #include "runtime/command/standin.h"
 
 char agent_folder[] = "/tmp/hspmd-standin.XXXXXX";
 struct hspmd_error agent_err;
+
+int agent_make_folder(void **state)
+{
+	(void)state;
+	return mkdtemp(agent_folder) ? 0 : -1;
+}
+
+int agent_drop_folder(void **state)
+{
+	(void)state;
+	return hspmd_remove_tree(agent_folder, &agent_err);
+}
 
 void agent_tell(struct agent *a, json_t *m)
 {

@@ -19,7 +19,10 @@ struct agent {
 	int64_t generation;
 };
 
+/* Made before a group of tests, and removed after it. */
 extern char agent_folder[];
+int agent_make_folder(void **state);
+int agent_drop_folder(void **state);
 extern struct hspmd_error agent_err;
 extern bool agent_is_warm;
 void agent_tell(struct agent *a, json_t *m);
