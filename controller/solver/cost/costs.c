@@ -379,6 +379,7 @@ void hspmd_costs_destroy(struct hspmd_costs *c)
 		free(c->warnings[i]);
 	free(c->warnings);
 	free(c->times);
+	free(c->costed_stages);
 	free(c->params_sum);
 	free(c->replicated_sum);
 	free(c->vectors_sum[0]);

@@ -89,6 +89,7 @@ struct hspmd_costs {
 	double param_bytes, grad_bytes, master_bytes, moment_bytes; /* bytes per element */
 	struct hspmd_layer_times **times; /* cache, a hash table with open addressing */
 	size_t times_size, times_count;
+	struct hspmd_costed_stage *costed_stages; /* cache of stage_cost.c; NULL: none yet */
 	double variation[HSPMD_MAX_TP + 1]; /* cache: expected maximum of [n] standard normal draws; 0: not computed yet */
 	int last_devices;                   /* the last `devices` of hspmd_variation, and their expected maximum */
 	double last_maximum;

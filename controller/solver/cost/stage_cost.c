@@ -9,6 +9,7 @@
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -201,7 +202,7 @@ static void add_copies(const struct hspmd_costs *c, const struct hspmd_stage *s,
 	}
 }
 
-int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out,
+static int cost_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out,
                       struct hspmd_error *err)
 {
 	bool reduced = true;
@@ -236,5 +237,79 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 	out->forward += seconds[FORWARD];
 	out->backward += seconds[BACKWARD] + seconds[AGAIN];
 	out->group_comm = seconds[FORWARD] + seconds[BACKWARD] + seconds[AGAIN];
+	return 0;
+}
+
+/* ---- stages that were costed */
+
+/* All that the cost of an evenly divided stage in one node depends on, if links are not given for single nodes. */
+struct stage_key {
+	double slowdown;
+	int layers[2], device_count, type, context, micro_batch;
+	int kept; /* how it keeps what forward passes save, and the optimizer's state */
+};
+
+/* A table in which each stage has one place, by a hash of its key. One that comes to a place takes it. device_count 0: free. */
+struct hspmd_costed_stage {
+	struct stage_key key;
+	struct hspmd_stage_cost cost;
+};
+
+#define PLACES 2048
+
+/* Returns false if the stage has no key. */
+static bool find_key(const struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct stage_key *key)
+{
+	const struct hspmd_cluster_device *first = &c->cluster->devices[s->devices[0]];
+	if (s->shard_ratio || s->context_ratio || hspmd_cluster_names_nodes(c->cluster))
+		return false;
+	for (int i = 1; i < s->device_count; i++) {
+		const struct hspmd_cluster_device *d = &c->cluster->devices[s->devices[i]];
+		if (d->node != first->node || d->type != first->type)
+			return false;
+	}
+	*key = (struct stage_key){ .slowdown = c->cluster->nodes[first->node].slowdown,
+		                   .layers = { s->layers[0], s->layers[1] },
+		                   .device_count = s->device_count,
+		                   .type = first->type,
+		                   .context = s->context,
+		                   .micro_batch = micro_batch,
+		                   .kept = ((int)s->recompute * 2 + s->sequence_parallel) * 2 + (s->offload != HSPMD_OFFLOAD_NONE) };
+	key->kept += s->offload_activations * 4 * HSPMD_RECOMPUTE_KINDS;
+	return true;
+}
+
+static bool is_key(const struct stage_key *a, const struct stage_key *b)
+{
+	return a->slowdown == b->slowdown && a->layers[0] == b->layers[0] && a->layers[1] == b->layers[1] &&
+	       a->device_count == b->device_count && a->type == b->type && a->context == b->context && a->micro_batch == b->micro_batch &&
+	       a->kept == b->kept;
+}
+
+static struct hspmd_costed_stage *place_of(const struct hspmd_costs *c, const struct stage_key *k)
+{
+	const int parts[] = { k->layers[0], k->layers[1], k->device_count, k->type, k->context, k->micro_batch, k->kept };
+	uint64_t hash = 0;
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+		hash = (hash ^ (uint64_t)parts[i]) * UINT64_C(0x9e3779b97f4a7c15);
+	return &c->costed_stages[(hash >> 32) % PLACES];
+}
+
+int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out,
+                      struct hspmd_error *err)
+{
+	struct stage_key key;
+	if (!c->costed_stages)
+		c->costed_stages = hspmd_calloc(PLACES, sizeof *c->costed_stages);
+	if (!c->costed_stages || !find_key(c, s, micro_batch, &key))
+		return cost_stage(c, s, micro_batch, out, err);
+	struct hspmd_costed_stage *place = place_of(c, &key);
+	if (is_key(&place->key, &key)) {
+		*out = place->cost;
+		return 0;
+	}
+	if (cost_stage(c, s, micro_batch, out, err))
+		return -1;
+	*place = (struct hspmd_costed_stage){ key, *out };
 	return 0;
 }
