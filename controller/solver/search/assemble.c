@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "controller/solver/search/amounts.h"
 #include "controller/solver/search/estimate.h"
 #include "controller/solver/search/search_internal.h"
 
@@ -31,6 +32,7 @@
 #define REBALANCE_WORK_MAX 2048 /* up to so many micro-batches x stages^2, boundaries are chosen by simulation */
 #define REFINED_SLOTS 4093
 #define EXACTLY 1e-7 /* relative precision of a partition that is timed */
+#define ROUNDING 1e-9
 #define TARGET 1.15  /* factor over the least conceivable step time, for the step time that leftovers are filled for */
 
 struct combination {
@@ -43,6 +45,19 @@ struct combination {
 struct fillers {
 	int count, *candidate;
 	unsigned *classes; /* bit k: uses devices of device class k */
+};
+
+/* What a combination of a candidate is bounded by. */
+struct rate {
+	double per_s, ahead; /* micro-batches per second; and how many it would have run by the time that it has filled and drained */
+	double fill_drain_s;
+};
+
+/* A candidate as the dynamic program needs it. */
+struct item {
+	int candidate, capacity; /* capacity: micro-batches that it can run */
+	size_t step;             /* states by which the inventory without it is before the one with it */
+	struct hspmd_amounts use;
 };
 
 /* A candidate's partition for m micro-batches (refined()). */
@@ -65,7 +80,9 @@ struct assembly {
 	/* the dynamic program: states of the inventory in mixed radix */
 	size_t states, stride[HSPMD_DEVICE_CLASSES_MAX];
 	int *value, *last;       /* per state: micro-batches that can be run; the candidate added last, -1: none */
-	int *capacity;           /* per candidate, in order: micro-batches that it can run */
+	struct item *items;      /* candidates that it may add */
+	int pairs;               /* of device classes */
+	struct rate *rates;      /* per candidate */
 	struct fillers fillers;  /* if there is no such program */
 	struct refined *refined; /* the last ones, each in one slot */
 };
@@ -83,6 +100,20 @@ static void estimate_passes(const struct assembly *a, struct combination *k, str
 		pipelines += k->copies[i];
 	}
 	k->pipelines_s = pipelines > a->pipelines ? INFINITY : hspmd_estimate_passes(mix, a->total);
+}
+
+/* Returns true if sums of rates show that the combination's pipelines need at least so many seconds, without what rounding may add. Most
+ * combinations do. */
+static bool takes_at_least(const struct assembly *a, const struct combination *k, double seconds)
+{
+	double per_s = 0, ahead = 0, longest = 0;
+	for (int i = 0; i < k->count; i++) {
+		const struct rate *r = &a->rates[k->candidate[i]];
+		per_s += k->copies[i] * r->per_s;
+		ahead += k->copies[i] * r->ahead;
+		longest = r->fill_drain_s > longest ? r->fill_drain_s : longest;
+	}
+	return longest * (1 - ROUNDING) >= seconds || (a->total + ahead) * (1 - ROUNDING) >= seconds * per_s;
 }
 
 /* ---- the best combinations */
@@ -134,6 +165,9 @@ static bool is_known(struct assembly *a, const struct combination *k)
 static void consider(struct assembly *a, struct combination *k)
 {
 	struct hspmd_pipeline_mix mix;
+	double enough_s = a->combination_count == a->combinations_max ? a->combinations[0].seconds : INFINITY;
+	if (takes_at_least(a, k, fmin(a->s->best_s / HINDSIGHT, enough_s)))
+		return;
 	estimate_passes(a, k, &mix);
 	if (k->pipelines_s * HINDSIGHT >= a->s->best_s ||
 	    (a->combination_count == a->combinations_max && k->pipelines_s >= a->combinations[0].seconds))
@@ -167,14 +201,6 @@ static int by_seconds(const void *x, const void *y)
 
 /* ---- all sets */
 
-static bool goes_in(const struct assembly *a, const struct hspmd_pipeline_candidate *c, const int *inventory)
-{
-	for (int k = 0; k < a->t->device_classes->count; k++)
-		if (c->use[k] > inventory[k])
-			return false;
-	return true;
-}
-
 static void take(const struct hspmd_pipeline_candidate *c, int *inventory, int times)
 {
 	for (int k = 0; k < HSPMD_DEVICE_CLASSES_MAX; k++)
@@ -183,25 +209,25 @@ static void take(const struct hspmd_pipeline_candidate *c, int *inventory, int t
 
 /* Try every set that continues with candidates from `from` on; each is a combination of its own that leaves the rest of the inventory
  * spare. */
-static void all_sets(struct assembly *a, const int *order, int count, int from, int *inventory, int depth, struct combination *k)
+static void all_sets(struct assembly *a, const struct item *items, int count, int from, struct hspmd_amounts inventory, int depth,
+                     struct combination *k)
 {
 	for (int i = from; i < count && a->sets < a->sets_max && depth < a->pipelines; i++) {
-		const struct hspmd_pipeline_candidate *c = &a->l->candidates[order[i]];
-		if (!goes_in(a, c, inventory))
+		int candidate = items[i].candidate;
+		if (!hspmd_amounts_within(&items[i].use, &inventory, a->pairs))
 			continue;
-		bool more = k->count && k->candidate[k->count - 1] == order[i];
+		bool more = k->count && k->candidate[k->count - 1] == candidate;
 		if (!more && k->count == HSPMD_PIPELINE_GROUPS_MAX)
 			continue;
 		if (!more) {
-			k->candidate[k->count] = order[i];
+			k->candidate[k->count] = candidate;
 			k->copies[k->count++] = 0;
 		}
 		k->copies[k->count - 1]++;
-		take(c, inventory, 1);
+		struct hspmd_amounts left = hspmd_amounts_without(&inventory, &items[i].use);
 		a->sets++;
 		consider(a, k);
-		all_sets(a, order, count, i, inventory, depth + 1, k);
-		take(c, inventory, -1);
+		all_sets(a, items, count, i, left, depth + 1, k);
 		if (--k->copies[k->count - 1] == 0)
 			k->count--;
 	}
@@ -235,28 +261,55 @@ static int *rank_candidates(const struct hspmd_candidates *l)
 
 /* ---- base and rest */
 
+/* Returns true if the dynamic program would never add item y because of x: x uses no more devices and runs as many micro-batches. Of two that
+ * are equal in both the first one is added. */
+static bool replaces(const struct assembly *a, const struct item *x, const struct item *y, bool first)
+{
+	return (first ? x->capacity >= y->capacity : x->capacity > y->capacity) && hspmd_amounts_within(&x->use, &y->use, a->pairs);
+}
+
+/* The candidates that can run a micro-batch in `seconds` and that no other one replaces. Returns their number. */
+static int find_items(struct assembly *a, const int *order, int count, double seconds)
+{
+	int items = 0;
+	for (int i = 0; i < count; i++) {
+		const struct hspmd_pipeline_candidate *c = &a->l->candidates[order[i]];
+		struct item x = { order[i], hspmd_estimate_capacity(&c->partition, seconds), 0, hspmd_amounts_of(c->use) };
+		bool replaced = !x.capacity;
+		for (int k = 0; k < items && !replaced; k++)
+			replaced = replaces(a, &a->items[k], &x, true);
+		if (replaced)
+			continue;
+		for (int k = 0; k < a->t->device_classes->count; k++)
+			x.step += (size_t)c->use[k] * a->stride[k];
+		int kept = 0;
+		for (int k = 0; k < items; k++)
+			if (!replaces(a, &x, &a->items[k], false))
+				a->items[kept++] = a->items[k];
+		a->items[kept] = x;
+		items = kept + 1;
+	}
+	return items;
+}
+
 /* For every state of the inventory, compute the most micro-batches that candidates can run in `seconds`. */
 static void programme(struct assembly *a, const int *order, int count, double seconds)
 {
 	int device_classes = a->t->device_classes->count, inventory[HSPMD_DEVICE_CLASSES_MAX] = { 0 };
-	for (int i = 0; i < count; i++)
-		a->capacity[i] = hspmd_estimate_capacity(&a->l->candidates[order[i]].partition, seconds);
+	int items = find_items(a, order, count, seconds);
 	for (size_t state = 0; state < a->states; state++) {
-		a->value[state] = 0;
-		a->last[state] = -1;
-		for (int i = 0; i < count; i++) {
-			const struct hspmd_pipeline_candidate *c = &a->l->candidates[order[i]];
-			size_t before = state;
-			if (!a->capacity[i] || !goes_in(a, c, inventory))
+		const struct hspmd_amounts there = hspmd_amounts_of(inventory);
+		int most = 0, last = -1;
+		for (int i = 0; i < items; i++) {
+			const struct item *x = &a->items[i];
+			if (!hspmd_amounts_within(&x->use, &there, a->pairs))
 				continue;
-			for (int k = 0; k < device_classes; k++)
-				before -= (size_t)c->use[k] * a->stride[k];
-			int done = a->value[before] + a->capacity[i];
-			if (done > a->value[state]) {
-				a->value[state] = done;
-				a->last[state] = order[i];
-			}
+			int done = a->value[state - x->step] + x->capacity;
+			last = done > most ? x->candidate : last;
+			most = done > most ? done : most;
 		}
+		a->value[state] = most;
+		a->last[state] = last;
 		for (int k = 0; k < device_classes && ++inventory[k] > a->s->available[k]; k++)
 			inventory[k] = 0;
 	}
@@ -453,8 +506,7 @@ static int prepare_programme(struct assembly *a, int *count)
 	*count = *count < (int)(WORK_MAX / a->states) ? *count : (int)(WORK_MAX / a->states);
 	a->value = hspmd_calloc(a->states, sizeof *a->value);
 	a->last = hspmd_calloc(a->states, sizeof *a->last);
-	a->capacity = hspmd_calloc((size_t)*count + 1, sizeof *a->capacity);
-	return a->value && a->last && a->capacity ? 0 : -1;
+	return a->value && a->last ? 0 : -1;
 }
 
 /* Combinations for about the time that all devices would need if they never waited. If that is little work, also for the least time in
@@ -489,7 +541,9 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_submesh_tables *t, const
 	a->fillers.candidate = hspmd_calloc((size_t)count, sizeof *a->fillers.candidate);
 	a->fillers.classes = hspmd_calloc((size_t)count, sizeof *a->fillers.classes);
 	a->refined = hspmd_calloc(REFINED_SLOTS, sizeof *a->refined);
-	if (!a->combinations || !a->seen || !a->refined || !a->fillers.candidate || !a->fillers.classes)
+	a->items = hspmd_calloc((size_t)count, sizeof *a->items);
+	a->rates = hspmd_calloc((size_t)count, sizeof *a->rates);
+	if (!a->combinations || !a->seen || !a->refined || !a->fillers.candidate || !a->fillers.classes || !a->items || !a->rates)
 		goto out;
 	a->s = s;
 	a->t = t;
@@ -498,11 +552,16 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_submesh_tables *t, const
 	a->total = s->request->global_batch / t->micro_batch;
 	a->pipelines = pipelines < a->total ? pipelines : a->total;
 	a->sets_max = SETS_MAX * (l->exhaustive ? THOROUGH : 1);
+	a->pairs = (t->device_classes->count + 1) / 2;
+	for (int i = 0; i < count; i++) {
+		const struct hspmd_pipeline_partition *x = &l->candidates[i].partition;
+		a->rates[i] = (struct rate){ 1 / x->period_s, x->fill_drain_s / x->period_s - 1, x->fill_drain_s };
+	}
 	if (l->count <= SETS_CANDIDATES * (l->exhaustive ? 2 : 1)) {
-		int inventory[HSPMD_DEVICE_CLASSES_MAX];
 		struct combination k = { 0 };
-		memcpy(inventory, s->available, sizeof inventory);
-		all_sets(a, order, l->count, 0, inventory, 0, &k);
+		for (int i = 0; i < count; i++)
+			a->items[i] = (struct item){ .candidate = order[i], .use = hspmd_amounts_of(l->candidates[order[i]].use) };
+		all_sets(a, a->items, count, 0, hspmd_amounts_of(s->available), 0, &k);
 	}
 	if (a->sets == 0 || a->sets >= a->sets_max) {
 		if (prepare_programme(a, &count))
@@ -514,7 +573,8 @@ out:
 	if (a) {
 		free(a->value);
 		free(a->last);
-		free(a->capacity);
+		free(a->items);
+		free(a->rates);
 		free(a->combinations);
 		free(a->seen);
 		free(a->refined);
