@@ -245,13 +245,21 @@ show_everything() {
 	tail -n 30 "$HSPMD_MINI/log/slurmctld.log" | sed 's/^/  | /'
 }
 
-# Runs all functions test_... in the order in which they are written; HSPMD_ONLY chooses those whose name contains it.
+# Sets `names` to the functions test_... of the file, in the order in which they are written. HSPMD_ONLY chooses those whose name contains
+# it, and is not handed on to what they start.
+choose_tests() {
+	local only=${HSPMD_ONLY-}
+	mapfile -t names < <(sed -n 's/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$0" | grep -F -- "$only")
+	((${#names[@]} > 0)) || { echo "not ok HSPMD_ONLY=$only: no test of ${0##*/} has that in its name"; exit 1; }
+	unset HSPMD_ONLY
+}
+
+# Runs all tests of the file.
 run_tests() {
 	local name stuck failures=0
 	local -a names
-	mapfile -t names < <(sed -n 's/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$0")
+	choose_tests
 	for name in "${names[@]}"; do
-		[[ $name == *"${HSPMD_ONLY-}"* ]] || continue
 		# Not "run_one || break": set -e has no effect in a command before "||".
 		run_one "$name" </dev/null
 		stuck=$?
@@ -273,9 +281,8 @@ look_at_clock() {
 run_tests_in() {
 	local name began before spent took status failures=0
 	local -a names
-	mapfile -t names < <(sed -n 's/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$0")
+	choose_tests
 	for name in "${names[@]}"; do
-		[[ $name == *"${HSPMD_ONLY-}"* ]] || continue
 		began=$SECONDS
 		look_at_clock
 		before=$spent

@@ -322,7 +322,7 @@ int main(void)
 		cmocka_unit_test(our_kernels_are_chosen),
 		cmocka_unit_test(other_documents_are_skipped),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);
 	gpu->ops->close(gpu);

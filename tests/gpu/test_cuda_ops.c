@@ -441,7 +441,7 @@ int main(void)
 		cmocka_unit_test(large_copies),
 		cmocka_unit_test(losses_take_the_factor),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);
 	gpu->ops->close(gpu);

@@ -527,7 +527,7 @@ int main(void)
 		cmocka_unit_test(the_device_knows_the_step),
 		cmocka_unit_test(an_update_without_an_end_is_torn),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	struct hspmd_device *gpu = gpu_open();
 	gpu->ops->close(gpu);
 	return cmocka_run_group_tests_name("prepared", tests, NULL, NULL);

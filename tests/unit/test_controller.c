@@ -632,6 +632,6 @@ int main(void)
 		cmocka_unit_test(test_left_out),
 		cmocka_unit_test(test_shrunk_by_count),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

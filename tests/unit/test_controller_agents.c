@@ -542,6 +542,6 @@ int main(void)
 		cmocka_unit_test(test_second_agent_after_a_cut),
 		cmocka_unit_test(test_second_agent_and_a_new_controller),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

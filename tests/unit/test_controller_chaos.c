@@ -191,6 +191,6 @@ int main(void)
 		cmocka_unit_test(test_chaos_unused),
 		cmocka_unit_test(test_chaos_cuts),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -324,6 +324,6 @@ int main(void)
 		cmocka_unit_test(test_restart),
 		cmocka_unit_test(test_end_while_searching),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -356,6 +356,6 @@ int main(void)
 	if (hspmd_device_add(&pretend_ops, &pretend_traits) < 0 || hspmd_device_add(&ops, &traits) < 0 ||
 	    hspmd_device_add(&anew, &anew_traits) < 0)
 		return 1;
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -241,6 +241,6 @@ int main(void)
 		cmocka_unit_test(all_at_once_with_munge),
 		cmocka_unit_test(few_places),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, prepare, clean);
 }

@@ -399,7 +399,7 @@ int main(void)
 	const struct CMUnitTest tests[] = { cmocka_unit_test(the_only_model_is_known), cmocka_unit_test(random_plans),
 		                            cmocka_unit_test(random_sets), cmocka_unit_test(random_mixing),
 		                            cmocka_unit_test(random_programs) };
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	static struct hspmd_device_traits traits; /* in FP8 it computes with the same elements as CPUs */
 	traits = pretend_traits;
 	traits.bf16 = false;

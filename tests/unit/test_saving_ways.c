@@ -370,6 +370,6 @@ int main(void)
 		cmocka_unit_test(stages_offload_one_by_one),
 		cmocka_unit_test(sequence_parallelism_is_chosen),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

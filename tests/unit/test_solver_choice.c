@@ -538,6 +538,6 @@ int main(void)
 		cmocka_unit_test(cost_steers),
 		cmocka_unit_test(holders_stay),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

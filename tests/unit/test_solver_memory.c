@@ -510,6 +510,6 @@ int main(void)
 		cmocka_unit_test(packed_blocks_are_predicted), cmocka_unit_test(memory_agrees_with_pairs),
 		cmocka_unit_test(memory_agrees_in_bf16),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

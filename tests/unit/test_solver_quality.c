@@ -307,6 +307,6 @@ int main(void)
 		cmocka_unit_test(many_numbers_of_pipelines_are_explored),
 		cmocka_unit_test(more_memory_is_not_slower),
 	};
-	only_chosen_tests();
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
