@@ -40,18 +40,18 @@ static uint64_t fingerprint(const struct beam_draft *d)
 	return sum ? sum : 1;
 }
 
-/* Returns true if the draft has been looked at before, or too many have been; marks it as looked at. */
-static bool is_known(struct beam *b, const struct beam_draft *d)
+struct beam_known *hspmd_beam_known(struct beam *b, const struct beam_draft *d)
 {
+	struct hspmd_beam_ground *g = b->ground;
 	uint64_t what = fingerprint(d);
-	size_t at = (size_t)what % (2 * HSPMD_BEAM_SEEN_MAX);
-	while (b->seen[at] && b->seen[at] != what)
-		at = (at + 1) % (2 * HSPMD_BEAM_SEEN_MAX);
-	if (b->seen[at] || b->seen_count == HSPMD_BEAM_SEEN_MAX)
-		return true;
-	b->seen[at] = what;
-	b->seen_count++;
-	return false;
+	size_t at = (size_t)what % (2 * HSPMD_BEAM_KNOWN_MAX);
+	while (g->known[at].what && g->known[at].what != what)
+		at = (at + 1) % (2 * HSPMD_BEAM_KNOWN_MAX);
+	if (!g->known[at].what && g->known_count == HSPMD_BEAM_KNOWN_MAX)
+		return NULL;
+	g->known_count += !g->known[at].what;
+	g->known[at].what = what;
+	return &g->known[at];
 }
 
 bool hspmd_beam_add_copies(struct beam_draft *d, const struct hspmd_stage_sequence *x, int copies)
@@ -79,6 +79,29 @@ void hspmd_beam_remove_copies(struct beam_draft *d, int group, int copies)
 	d->count--;
 	memmove(&d->sequence[group], &d->sequence[group + 1], (size_t)(d->count - group) * sizeof *d->sequence);
 	memmove(&d->copies[group], &d->copies[group + 1], (size_t)(d->count - group) * sizeof *d->copies);
+}
+
+bool hspmd_beam_draft_of(const struct beam *b, const struct hspmd_plan *p, struct beam_draft *d)
+{
+	const int *class_of = b->s->device_classes->class_of_device;
+	d->count = 0;
+	for (int i = 0; i < p->pipeline_count; i++) {
+		struct hspmd_stage_sequence x = { .stages = p->pipelines[i].stage_count };
+		if (x.stages > HSPMD_STAGES_MAX || p->pipelines[i].micro_batch != b->t->micro_batch)
+			return false;
+		for (int s = 0; s < x.stages; s++) {
+			const struct hspmd_stage *st = &p->pipelines[i].stages[s];
+			int u = hspmd_beam_submesh(b->t, class_of[st->devices[0]], st->device_count);
+			for (int k = 1; k < st->device_count; k++)
+				u = class_of[st->devices[k]] == class_of[st->devices[0]] ? u : -1;
+			if (u < 0 || st->shard_ratio || st->context != 1)
+				return false;
+			x.submesh[s] = (unsigned char)u;
+		}
+		if (!hspmd_beam_add_copies(d, &x, 1))
+			return false;
+	}
+	return true;
 }
 
 static bool within_inventory(const struct beam *b, const struct beam_draft *d)
@@ -174,9 +197,23 @@ void hspmd_beam_judge(struct beam *b, struct beam_draft *d)
 
 void hspmd_beam_consider(struct beam *b, struct beam_draft *d)
 {
-	if (!d->count || !within_inventory(b, d) || is_known(b, d))
+	struct beam_known *known = NULL;
+	if (d->count && b->seen_count < HSPMD_BEAM_SEEN_MAX && within_inventory(b, d))
+		known = hspmd_beam_known(b, d);
+	if (!known || known->search == b->search)
 		return;
-	hspmd_beam_judge(b, d);
+	b->seen_count++;
+	if (known->search) {
+		d->seconds = known->seconds;
+		d->how = known->how;
+		d->expanded = false;
+		d->plan = NULL;
+	} else {
+		hspmd_beam_judge(b, d);
+		known->seconds = d->seconds;
+		known->how = d->how;
+	}
+	known->search = b->search;
 	if (!isinf(d->seconds))
 		hspmd_beam_insert(&b->successors, d, false);
 }

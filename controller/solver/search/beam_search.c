@@ -19,8 +19,8 @@
 #define SUCCESSORS 10    /* of a draft: those that are placed and timed */
 #define EXPANDED 24      /* drafts whose successors are made, per round */
 #define ORIGINS 24       /* numbers of pipelines from each of which a short search begins, per schedule; */
-#define ORIGINS_MAX 64   /* ... that are estimated; */
-#define FAR_BEHIND 1.3   /* ... not of those that are slower than the best one by this factor */
+#define COMPLETED 16     /* ... and of those among which micro-batches divide well; */
+#define KNOWN 24         /* ... and of those of the best plans */
 #define EXPANDED_FIRST 2 /* drafts whose successors are made, from one such number; */
 #define ORIGINS_GOOD 8   /* ... of the numbers that this shows to be best, */
 #define GOOD 1.1         /* ... and at most by this factor slower than the best plan, */
@@ -29,45 +29,29 @@
 #define REFINED 2        /* plans refined per round; */
 #define WORK_EACH 60     /* ... plans timed for each; */
 #define NEAR 1.02        /* ... none that is slower than the best one by this factor */
+#define FAR 1.1          /* a draft is not placed again whose plan is slower than the best one by this factor */
 #define GAIN 1e-3        /* least relative gain for another round */
 
 /* ---- plans */
 
-/* Returns false if a stage is no submesh, or pipelines of too many kinds. */
-static bool draft_of_plan(const struct beam *b, const struct hspmd_plan *p, struct beam_draft *d)
-{
-	const int *class_of = b->s->device_classes->class_of_device;
-	d->count = 0;
-	for (int i = 0; i < p->pipeline_count; i++) {
-		struct hspmd_stage_sequence x = { .stages = p->pipelines[i].stage_count };
-		if (x.stages > HSPMD_STAGES_MAX || p->pipelines[i].micro_batch != b->t->micro_batch)
-			return false;
-		for (int s = 0; s < x.stages; s++) {
-			const struct hspmd_stage *st = &p->pipelines[i].stages[s];
-			int u = hspmd_beam_submesh(b->t, class_of[st->devices[0]], st->device_count);
-			for (int k = 1; k < st->device_count; k++)
-				u = class_of[st->devices[k]] == class_of[st->devices[0]] ? u : -1;
-			if (u < 0 || st->shard_ratio || st->context != 1)
-				return false;
-			x.submesh[s] = (unsigned char)u;
-		}
-		if (!hspmd_beam_add_copies(d, &x, 1))
-			return false;
-	}
-	return true;
-}
-
-/* Place a draft. *d gets the plan, if there is one. */
+/* Place a draft, unless an earlier search did so and its plan is far behind. *d gets the plan, if there is one. */
 static int place(struct beam *b, struct beam_draft *d)
 {
+	struct beam_known *known = hspmd_beam_known(b, d);
 	struct hspmd_draft draft;
 	bool full;
+	if (known && known->objective > FAR * b->s->best_plans.list[0].objective)
+		return 0;
+	if (known)
+		known->objective = INFINITY;
 	if (!hspmd_beam_partition(b, d, d->how, &draft) || hspmd_draft_assign_micro_batches(&draft, b->total))
 		return 0;
 	struct hspmd_plan *p = hspmd_draft_place(b->t, &draft, d->how, b->zero, &full);
 	if (p && b->t->offload)
 		hspmd_plan_offload_least(b->s, p);
 	int rc = p ? hspmd_best_plans_level(b->s, p, &d->objective) : full ? 0 : -1;
+	if (p && !rc && known)
+		known->objective = d->objective;
 	if (p && !rc && !isinf(d->objective))
 		d->plan = p;
 	else
@@ -117,7 +101,7 @@ static void begin(struct beam *b)
 		const struct hspmd_plan *p = best->list[i].plan;
 		struct beam_draft d;
 		int before = b->seen_count;
-		if (p->schedule == first->schedule && p->zero_stage == first->zero_stage && draft_of_plan(b, p, &d))
+		if (p->schedule == first->schedule && p->zero_stage == first->zero_stage && hspmd_beam_draft_of(b, p, &d))
 			hspmd_beam_consider(b, &d);
 		bases += b->seen_count > before;
 	}
@@ -160,6 +144,7 @@ static void ground_destroy(struct hspmd_beam_ground *g)
 	for (int how = 0; g && how < HSPMD_PLACEMENT_COUNT; how++)
 		hspmd_partition_memo_destroy(g->memos[how]);
 	hspmd_submesh_tables_destroy(g ? g->t : NULL);
+	free(g ? g->known : NULL);
 	free(g);
 }
 
@@ -177,7 +162,9 @@ static struct hspmd_beam_ground *ground_new(struct hspmd_search *s, const struct
 		                                NULL);
 	for (int how = 0; g && how < HSPMD_PLACEMENT_COUNT; how++)
 		g->memos[how] = hspmd_partition_memo_new();
-	if (!g || !g->t || !g->memos[0] || !g->memos[1]) {
+	if (g)
+		g->known = hspmd_calloc(2 * HSPMD_BEAM_KNOWN_MAX, sizeof *g->known);
+	if (!g || !g->t || !g->memos[0] || !g->memos[1] || !g->known) {
 		ground_destroy(g);
 		return NULL;
 	}
@@ -190,10 +177,13 @@ static struct hspmd_beam_ground *ground_new(struct hspmd_search *s, const struct
 static struct hspmd_beam_ground *find_ground(struct hspmd_search *s, const struct hspmd_plan *like, enum hspmd_schedule schedule)
 {
 	for (int i = 0; i < s->beam_ground_count; i++) {
-		const struct hspmd_beam_ground *g = s->beam_grounds[i];
-		if (g->t->micro_batch == like->micro_batch && g->t->schedule == schedule && g->zero == (like->zero_stage > 0) &&
-		    g->t->offload == hspmd_draft_offload_of(like))
-			return s->beam_grounds[i];
+		struct hspmd_beam_ground *g = s->beam_grounds[i];
+		if (g->t->micro_batch != like->micro_batch || g->t->schedule != schedule || g->zero != (like->zero_stage > 0) ||
+		    g->t->offload != hspmd_draft_offload_of(like))
+			continue;
+		for (; i + 1 < s->beam_ground_count; i++)
+			s->beam_grounds[i] = s->beam_grounds[i + 1];
+		return s->beam_grounds[i] = g; /* that which was used last is destroyed last */
 	}
 	struct hspmd_beam_ground *g = ground_new(s, like, schedule);
 	if (g && s->beam_ground_count == HSPMD_BEAM_GROUNDS) {
@@ -210,7 +200,6 @@ static void beam_free(struct beam *b)
 	clear_placed(&b->placed);
 	free(b->successors.drafts);
 	free(b->placed.drafts);
-	free(b->seen);
 }
 
 /* Prepare for drafts like the best plan in micro-batch, ZeRO and offload. Returns 0; 1 if it has no draft; -1 if memory runs out. */
@@ -224,8 +213,9 @@ static int beam_new(struct beam *b, struct hspmd_search *s, enum hspmd_schedule 
 	b->total = first->global_batch / first->micro_batch;
 	b->successors = (struct beam_list){ .most = SUCCESSORS, .drafts = hspmd_calloc(SUCCESSORS, sizeof *b->successors.drafts) };
 	b->placed = (struct beam_list){ .most = BEAM, .drafts = hspmd_calloc(BEAM, sizeof *b->placed.drafts) };
-	b->seen = hspmd_calloc(2 * HSPMD_BEAM_SEEN_MAX, sizeof *b->seen);
-	if (ground && b->successors.drafts && b->placed.drafts && b->seen) {
+	if (ground && b->successors.drafts && b->placed.drafts) {
+		b->ground = ground;
+		b->search = ++ground->searches;
 		b->t = ground->t;
 		b->zero = ground->zero;
 		b->memos = ground->memos;
@@ -236,36 +226,6 @@ static int beam_new(struct beam *b, struct hspmd_search *s, enum hspmd_schedule 
 }
 
 /* ---- other beginnings */
-
-/* Pipelines of one sequence that did well, as many as the inventory allows. Keep the best such draft for each number of pipelines. */
-static int find_origins(struct beam *b, struct beam_draft *origins)
-{
-	int count = 0;
-	for (int i = 0; i < b->s->warm_start_count; i++) {
-		struct beam_draft d = { .count = 1, .sequence = { b->s->warm_starts[i].sequence }, .copies = { b->total } };
-		int use[HSPMD_DEVICE_CLASSES_MAX] = { 0 }, at = 0;
-		hspmd_beam_add_use(b, &d.sequence[0], 1, use);
-		for (int k = 0; k < b->t->device_classes->count; k++)
-			if (use[k] && b->s->available[k] / use[k] < d.copies[0])
-				d.copies[0] = b->s->available[k] / use[k];
-		if (d.copies[0] < 1)
-			continue;
-		hspmd_beam_judge(b, &d);
-		while (at < count && origins[at].copies[0] != d.copies[0])
-			at++;
-		if (at == count && count < ORIGINS_MAX)
-			origins[count++] = d;
-		else if (at < count && d.seconds < origins[at].seconds)
-			origins[at] = d;
-	}
-	return count;
-}
-
-static int by_seconds(const void *x, const void *y)
-{
-	const struct beam_draft *a = x, *b = y;
-	return a->seconds < b->seconds ? -1 : a->seconds > b->seconds;
-}
 
 /* A number of pipelines, and what has been placed of the drafts that it leads to. */
 struct origin {
@@ -285,14 +245,18 @@ static int explore(struct origin *o, int expanded, bool refined)
 	return rc;
 }
 
-/* Explore the numbers of pipelines that promise most under the beam's schedule, and add them to the origins. */
-static int explore_origins(struct beam *b, struct origin *origins, int *count)
+static const int origins_max[] = {
+	[HSPMD_BEAM_ORIGINS_ALIKE] = ORIGINS,
+	[HSPMD_BEAM_ORIGINS_COMPLETED] = COMPLETED,
+	[HSPMD_BEAM_ORIGINS_PLANS] = KNOWN,
+};
+
+/* Explore the drafts that promise most under the beam's schedule, and add them to the origins. */
+static int explore_origins(struct beam *b, enum beam_origins which, struct origin *origins, int *count)
 {
-	struct beam_draft *drafts = hspmd_calloc(ORIGINS_MAX, sizeof *drafts);
-	int found = drafts ? find_origins(b, drafts) : 0, rc = drafts ? 0 : -1;
-	if (found)
-		qsort(drafts, (size_t)found, sizeof *drafts, by_seconds);
-	for (int i = 0; i < found && i < ORIGINS && !rc && drafts[i].seconds < FAR_BEHIND * drafts[0].seconds; i++) {
+	struct beam_draft *drafts = hspmd_calloc(HSPMD_BEAM_ORIGINS_MAX, sizeof *drafts);
+	int found = drafts ? hspmd_beam_origins(b, which, drafts) : 0, rc = drafts ? 0 : -1;
+	for (int i = 0; i < found && i < origins_max[which] && !rc && drafts[i].seconds < HSPMD_BEAM_FAR_BEHIND * drafts[0].seconds; i++) {
 		struct origin *o = &origins[*count];
 		*o = (struct origin){ b, { .most = BEAM, .drafts = hspmd_calloc(BEAM, sizeof *o->placed.drafts) } };
 		if (!o->placed.drafts) {
@@ -323,11 +287,14 @@ static int search_origins(struct hspmd_search *s)
 {
 	static const enum hspmd_schedule schedules[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_ZB_H1 };
 	struct beam beams[2];
-	struct origin *origins = hspmd_calloc((size_t)2 * ORIGINS, sizeof *origins);
+	struct origin *origins = hspmd_calloc((size_t)2 * (ORIGINS + COMPLETED + KNOWN), sizeof *origins);
 	int rc = origins ? 0 : -1, used = 0, count = 0;
 	for (int i = 0; i < 2 && !rc; i++)
-		if (s->caps.schedules & 1u << schedules[i] && !(rc = beam_new(&beams[used], s, schedules[i])))
-			rc = explore_origins(&beams[used++], origins, &count);
+		if (s->caps.schedules & 1u << schedules[i] && !(rc = beam_new(&beams[used], s, schedules[i]))) {
+			struct beam *b = &beams[used++];
+			for (int which = 0; which < HSPMD_BEAM_ORIGINS_COUNT && !rc; which++)
+				rc = explore_origins(b, (enum beam_origins)which, origins, &count);
+		}
 	if (count)
 		qsort(origins, (size_t)count, sizeof *origins, by_best);
 	for (int i = 0; i < count && i < ORIGINS_GOOD && !rc && best_of(&origins[i]) < GOOD * s->best_plans.list[0].objective; i++)

@@ -5,7 +5,10 @@
 
 #include "controller/solver/search/search_internal.h"
 
-#define HSPMD_BEAM_SEEN_MAX 16384 /* drafts that are looked at, per search */
+#define HSPMD_BEAM_SEEN_MAX 16384  /* drafts that are looked at, per search; */
+#define HSPMD_BEAM_KNOWN_MAX 65536 /* ... and by all searches on a ground */
+#define HSPMD_BEAM_ORIGINS_MAX 64  /* drafts that a search may begin with; */
+#define HSPMD_BEAM_FAR_BEHIND 1.3  /* ... none that is slower than the best one by this factor, by the estimate */
 
 /* Pipelines whose layers are not divided yet: by sequence, and how many there are of each. */
 struct beam_draft {
@@ -25,23 +28,35 @@ struct beam_list {
 	struct beam_draft *drafts;
 };
 
+/* What is known of a draft. */
+struct beam_known {
+	uint64_t what;    /* its fingerprint; 0: a free place */
+	double seconds;   /* estimate */
+	double objective; /* of the plan; 0: it has not been placed; INFINITY: it cannot be, or does not fit */
+	int search;       /* number of the last search that looked at it */
+	enum hspmd_placement how;
+};
+
 /* What all beam searches for plans of one kind have in common, however many there are. */
 struct hspmd_beam_ground {
 	struct hspmd_submesh_tables *t; /* has the micro-batch, the schedule, and whether stages offload */
 	bool zero;                      /* the pipelines divide the optimizer state */
 	struct hspmd_partition_memo *memos[HSPMD_PLACEMENT_COUNT];
+	struct beam_known *known; /* open addressing, twice HSPMD_BEAM_KNOWN_MAX places */
+	int known_count, searches;
 };
 
 struct beam {
 	struct hspmd_search *s;
-	struct hspmd_submesh_tables *t; /* this and the next two are of a ground */
+	struct hspmd_beam_ground *ground;
+	struct hspmd_submesh_tables *t; /* this and the next two are of the ground */
 	bool zero;
 	struct hspmd_partition_memo **memos;
 	int total;                   /* micro-batches */
 	struct beam_list successors; /* of one draft, by the estimate */
 	struct beam_list placed;     /* by the objective */
-	uint64_t *seen;              /* fingerprints of drafts, open addressing; 0: free */
-	int seen_count;
+	int search;                  /* its number on the ground */
+	int seen_count;              /* drafts that it has looked at */
 	bool short_of_memory;
 };
 
@@ -52,6 +67,8 @@ void hspmd_beam_add_use(const struct beam *b, const struct hspmd_stage_sequence 
 /* Add copies of a pipeline. Returns false if the draft has too many different ones. */
 bool hspmd_beam_add_copies(struct beam_draft *d, const struct hspmd_stage_sequence *x, int copies);
 void hspmd_beam_remove_copies(struct beam_draft *d, int group, int copies);
+/* The draft of a plan. Returns false if a stage is no submesh, or pipelines are of too many kinds. */
+bool hspmd_beam_draft_of(const struct beam *b, const struct hspmd_plan *p, struct beam_draft *d);
 /* Fill the partitions of the draft's pipelines if it is placed in this way. Returns false if one cannot hold the model. */
 bool hspmd_beam_partition(struct beam *b, const struct beam_draft *d, enum hspmd_placement how, struct hspmd_draft *out);
 /* Set the draft's estimate, and how it is placed. */
@@ -59,8 +76,20 @@ void hspmd_beam_judge(struct beam *b, struct beam_draft *d);
 /* Insert a draft, which takes its plan along, after those that are not worse, unless one is equally good. A list that is full loses its
  * last one. */
 void hspmd_beam_insert(struct beam_list *l, const struct beam_draft *d, bool by_objective);
-/* Estimate a draft that has not been looked at yet, and keep it if it is among the best successors. */
+/* What is known of a draft; NULL: nothing, and there is no place for more. */
+struct beam_known *hspmd_beam_known(struct beam *b, const struct beam_draft *d);
+/* Estimate a draft that the search has not looked at yet, and keep it if it is among the best successors. */
 void hspmd_beam_consider(struct beam *b, struct beam_draft *d);
+
+enum beam_origins {
+	HSPMD_BEAM_ORIGINS_ALIKE,     /* pipelines of one sequence that did well, as many as the inventory allows */
+	HSPMD_BEAM_ORIGINS_COMPLETED, /* as many as micro-batches divide among well, with what devices that leaves over */
+	HSPMD_BEAM_ORIGINS_PLANS,     /* the pipelines of the best plans, under whatever schedule */
+	HSPMD_BEAM_ORIGINS_COUNT
+};
+/* beam_origins.c: the best draft, by the estimate, for each number of pipelines, at most HSPMD_BEAM_ORIGINS_MAX. Returns how many there
+ * are, the best first. */
+int hspmd_beam_origins(struct beam *b, enum beam_origins which, struct beam_draft *origins);
 
 /* beam_successors.c: consider all successors of a draft. */
 void hspmd_beam_expand(struct beam *b, const struct beam_draft *base);

@@ -2,10 +2,11 @@
 /* Candidates have stages of one width per device class, and equal parts of the devices (candidates.c). A draft's successors differ from it
  * in one place: in all copies of a pipeline, or in one or some of them,
  *
- * - two equal stages become one of twice the width, a stage becomes two of half the width, or its width is halved or doubled
- * - a stage is dropped or added, or goes to another pipeline
+ * - of a run of equal stages one, two, four and so on or all are divided into twice as many of half the width, or joined by twos into
+ *   stages of twice the width; or the width of one or all is halved or doubled
+ * - a stage is dropped or added, or goes to another pipeline, or half of its devices do
  * - two device classes that follow one another change places
- * - a pipeline is dropped or added, becomes two of half the width, or two become one
+ * - a pipeline is dropped or added, becomes two of half the width or depth, or two become one
  *
  * so that stages of one class differ in width, and what does not divide evenly is used too. */
 #include "controller/solver/search/beam_search_internal.h"
@@ -46,6 +47,29 @@ static bool scale(const struct hspmd_submesh_tables *t, const struct hspmd_stage
 		out->submesh[s] = (unsigned char)to;
 	}
 	return true;
+}
+
+/* Twice as many stages of each run. Returns false if they are too many. */
+static bool deepen(const struct hspmd_stage_sequence *x, struct hspmd_stage_sequence *out)
+{
+	out->stages = 2 * x->stages;
+	for (int s = 0; s < x->stages && out->stages <= HSPMD_STAGES_MAX; s++)
+		out->submesh[2 * s] = out->submesh[2 * s + 1] = x->submesh[s];
+	return out->stages <= HSPMD_STAGES_MAX;
+}
+
+/* The stages of every run, divided among two pipelines. */
+static void halve(const struct hspmd_stage_sequence *x, struct hspmd_stage_sequence *one, struct hspmd_stage_sequence *other)
+{
+	one->stages = other->stages = 0;
+	for (int at = 0, length; at < x->stages; at += length) {
+		length = run_length(x, at);
+		int more = (length + (one->stages <= other->stages)) / 2;
+		memset(one->submesh + one->stages, x->submesh[at], (size_t)more);
+		memset(other->submesh + other->stages, x->submesh[at], (size_t)(length - more));
+		one->stages += more;
+		other->stages += length - more;
+	}
 }
 
 /* Replace `from` copies of a group by `to` of another sequence. */
@@ -100,10 +124,12 @@ static void change_run(struct beam *b, const struct beam_draft *base, int group,
 	splice_some(b, base, group, at + length, 0, 1, half);
 	splice_some(b, base, group, at, 1, 1, twice);
 	splice_some(b, base, group, at, length, length, twice);
-	if (length < 2)
-		return;
-	splice_some(b, base, group, at, 2, 1, twice);
-	splice_some(b, base, group, at, length / 2 * 2, length / 2, twice);
+	for (int part = 2; part < length; part *= 2)
+		splice_some(b, base, group, last + 1 - part, part, 2 * part, half);
+	for (int part = 1; 2 * part < length / 2 * 2; part *= 2)
+		splice_some(b, base, group, at, 2 * part, part, twice);
+	if (length > 1)
+		splice_some(b, base, group, at, length / 2 * 2, length / 2, twice);
 }
 
 /* Two runs of equal stages that follow one another change places. */
@@ -131,24 +157,49 @@ static void add_classes(struct beam *b, const struct beam_draft *base, int group
 		}
 }
 
-/* A stage goes from one pipeline to another, next to those of its class, or to the end: in one copy of both, or as many as both have. */
-static void move_stage(struct beam *b, const struct beam_draft *base, int from, int to, int at)
+/* As many pipelines of two groups as there are of both, or one of each, are replaced. */
+static void replace_two(struct beam *b, const struct beam_draft *base, int one, const struct hspmd_stage_sequence *x, int other,
+                        const struct hspmd_stage_sequence *y)
 {
-	const struct hspmd_stage_sequence *x = &base->sequence[from], *y = &base->sequence[to];
-	int own = x->submesh[at], place = y->stages;
-	struct hspmd_stage_sequence less, more;
-	for (int s = 0; s < y->stages; s++)
-		if (b->t->submeshes[y->submesh[s]].device_class == b->t->submeshes[own].device_class)
-			place = s + 1;
-	if (!splice(x, at, 1, 0, own, &less) || !splice(y, place, 0, 1, own, &more))
-		return;
-	int both = base->copies[from] < base->copies[to] ? base->copies[from] : base->copies[to];
+	int both = base->copies[one] < base->copies[other] ? base->copies[one] : base->copies[other];
 	for (int n = both; n > 0; n = n > 1 ? 1 : 0) {
 		struct beam_draft d = *base;
 		/* The group with the higher number first, as removal moves those after it. */
-		hspmd_beam_remove_copies(&d, from > to ? from : to, n);
-		hspmd_beam_remove_copies(&d, from > to ? to : from, n);
-		if (hspmd_beam_add_copies(&d, &less, n) && hspmd_beam_add_copies(&d, &more, n))
+		hspmd_beam_remove_copies(&d, one > other ? one : other, n);
+		hspmd_beam_remove_copies(&d, one > other ? other : one, n);
+		if (hspmd_beam_add_copies(&d, x, n) && hspmd_beam_add_copies(&d, y, n))
+			hspmd_beam_consider(b, &d);
+	}
+}
+
+/* A stage, or half of its devices, goes from one pipeline to another: next to stages of its device class, or to the nearer end. */
+static void move_stage(struct beam *b, const struct beam_draft *base, int from, int to, int at)
+{
+	const struct hspmd_stage_sequence *x = &base->sequence[from], *y = &base->sequence[to];
+	int own = x->submesh[at], place = 2 * at < x->stages ? 0 : y->stages;
+	const struct hspmd_submesh *u = &b->t->submeshes[own];
+	int half = u->tp % 2 ? -1 : hspmd_beam_submesh(b->t, u->device_class, u->tp / 2);
+	struct hspmd_stage_sequence less, more;
+	for (int s = 0; s < y->stages; s++)
+		if (b->t->submeshes[y->submesh[s]].device_class == u->device_class)
+			place = s + 1;
+	if (splice(x, at, 1, 0, own, &less) && splice(y, place, 0, 1, own, &more))
+		replace_two(b, base, from, &less, to, &more);
+	if (splice(x, at, 1, 1, half, &less) && splice(y, place, 0, 1, half, &more))
+		replace_two(b, base, from, &less, to, &more);
+}
+
+/* Pipelines become twice as many of half the depth. */
+static void divide(struct beam *b, const struct beam_draft *base, int group)
+{
+	struct hspmd_stage_sequence one, other;
+	halve(&base->sequence[group], &one, &other);
+	if (!one.stages || !other.stages)
+		return;
+	for (int copies = base->copies[group], n = copies; n > 0; n = n > 1 ? 1 : 0) {
+		struct beam_draft d = *base;
+		hspmd_beam_remove_copies(&d, group, n);
+		if (hspmd_beam_add_copies(&d, &one, n) && hspmd_beam_add_copies(&d, &other, n))
 			hspmd_beam_consider(b, &d);
 	}
 }
@@ -168,6 +219,11 @@ static void change_pipelines(struct beam *b, const struct beam_draft *base, int 
 		replace(b, base, group, 2, 1, &x);
 		replace(b, base, group, copies / 2 * 2, copies / 2, &x);
 	}
+	if (copies > 1 && deepen(own, &x)) {
+		replace(b, base, group, 2, 1, &x);
+		replace(b, base, group, copies / 2 * 2, copies / 2, &x);
+	}
+	divide(b, base, group);
 }
 
 void hspmd_beam_expand(struct beam *b, const struct beam_draft *base)

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second half of the search: the best plans found are refined, then changed by beam search or reshaped, then interleaved. */
+/* The second half of the search: the best plans found are refined, changed by beam search from several beginnings or reshaped, then
+ * interleaved. */
 #include <stdlib.h>
 
 #include "controller/solver/search/search_internal.h"
 
 #define WORK_MAX 400000 /* most stages timed while refining, ... */
 #define WORK_MIN 100    /* ... or so many plans of the best plan's size, if that is more */
-#define BEFORE_BEAM 4   /* plans that are refined if a beam search follows, besides the best one of each number of pipelines */
+#define BEFORE_BEAM 4   /* plans that are refined if a beam search follows, besides the best one of each number of pipelines; */
+#define WORK_BEFORE 40  /* ... plans of the best one's size that are timed for that */
+
+#define AGAIN_LEAST 64 /* number of devices from which on the search begins again, */
+#define AGAIN_MOST 512 /* ... and up to which; */
+#define AGAIN_WIDTH 2  /* ... once with stages of at most so many devices */
 
 /* Returns true if a better plan than the i-th has as many pipelines. */
 static bool is_like_better(const struct hspmd_best_plans *best, int i)
@@ -23,6 +29,7 @@ int hspmd_refine_plans(struct hspmd_search *s)
 	int most = s->best_plans.count < HSPMD_BEST_PLANS ? s->best_plans.count : HSPMD_BEST_PLANS, count = 0, rc = 0;
 	long stages = most ? hspmd_stage_count(s->best_plans.list[0].plan) : 0, budget = WORK_MAX;
 	budget = budget > WORK_MIN * stages ? budget : WORK_MIN * stages;
+	budget = stages > HSPMD_RESHAPED_STAGES ? WORK_BEFORE * stages : budget;
 	for (int i = 0; i <= most && !rc; i++) {
 		const struct hspmd_plan *p = i == most ? s->start : s->best_plans.list[i].plan;
 		if (!p || !most || (i < most && s->best_plans.list[i].refined))
@@ -41,11 +48,57 @@ int hspmd_refine_plans(struct hspmd_search *s)
 	return !rc && stages > HSPMD_RESHAPED_STAGES ? hspmd_beam_search(s) : rc;
 }
 
-/* The last plan that was reshaped may have come to the end of the work that is allowed for all while changes still helped it. */
+/* Find the sequences that do well with micro-batches of this size. */
+static int find_sequences(struct hspmd_search *s, int micro_batch)
+{
+	struct hspmd_candidates l = { 0 };
+	struct hspmd_submesh_tables *t =
+	        hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, micro_batch, HSPMD_DRAFT_OFFLOADS_NOTHING, NULL);
+	if (!t)
+		return -1;
+	s->warm_start_count = s->warm_start_any = 0;
+	t->schedule = s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B ? HSPMD_SCHEDULE_1F1B : HSPMD_SCHEDULE_ZB_H1;
+	int rc = hspmd_candidates_fill(s, t, 2, s->caps.max_zero_stage > 0, NULL, &l);
+	hspmd_candidates_clear(&l);
+	hspmd_submesh_tables_destroy(t);
+	return rc;
+}
+
+/* Search once more by larger steps, from other sequences: of stages of at most so many devices, or for these schedules alone. */
+static int search_from(struct hspmd_search *s, int width, unsigned schedules)
+{
+	int widest = s->widest, micro_batch = s->best_plans.list[0].plan->micro_batch;
+	unsigned allowed = s->caps.schedules;
+	bool done = (allowed & schedules) == allowed && width >= widest; /* the first search was the same */
+	if (!(allowed & schedules) || done || s->request->global_batch % micro_batch || hspmd_search_is_over(s))
+		return 0;
+	s->widest = width < widest ? width : widest;
+	s->caps.schedules = allowed & schedules;
+	int rc = find_sequences(s, micro_batch);
+	rc = rc ? rc : hspmd_beam_search(s);
+	s->widest = widest;
+	s->caps.schedules = allowed;
+	return rc;
+}
+
+/* Which drafts lead to good plans is only seen at the end: larger steps from different beginnings end at plans that differ by some per
+ * cent. So the search begins again with other sequences: of narrow stages; then for ZB-H1, for which until then only those were tried that
+ * did well with 1F1B. Where there are few devices the search misses little; where there are many, time is short. */
+int hspmd_begin_again(struct hspmd_search *s)
+{
+	int devices = s->costs->cluster->device_count;
+	if (devices < AGAIN_LEAST || devices > AGAIN_MOST || s->migration || !s->best_plans.count)
+		return 0;
+	if (s->widest > AGAIN_WIDTH && search_from(s, AGAIN_WIDTH, s->caps.schedules))
+		return -1;
+	return search_from(s, s->widest, 1u << HSPMD_SCHEDULE_ZB_H1);
+}
+
+/* The work that is allowed for all plans may have come to its end while changes still helped the best one. */
 static int refine_best(struct hspmd_search *s)
 {
 	long stages = s->best_plans.count ? hspmd_stage_count(s->best_plans.list[0].plan) : 0, budget = WORK_MIN * stages;
-	if (!stages || stages > HSPMD_RESHAPED_STAGES || hspmd_search_is_over(s))
+	if (!stages || stages > HSPMD_RESHAPED_STAGES || s->best_plans.list[0].refined || hspmd_search_is_over(s))
 		return 0;
 	struct hspmd_plan *copy = hspmd_plan_copy(s->best_plans.list[0].plan);
 	return copy ? hspmd_local_search(s, copy, &budget) : -1;

@@ -436,7 +436,7 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 	}
 	find_groups(&r);
 	r.seconds = timed_below(&r, INFINITY);
-	bool again = true;
+	bool again = true, whole = false; /* the last pass came to its end */
 	while (again && go_on(&r)) {
 		again = try_zero(&r);
 		again = try_ways(&r) || again;
@@ -446,6 +446,7 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 		again = try_micro_batches(&r) || again;
 		again = try_borders(&r) || again;
 		again = try_swaps(&r) || again;
+		whole = go_on(&r);
 	}
 	if (r.offload)
 		hspmd_plan_offload_least(s, p);
@@ -453,5 +454,5 @@ int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 	free(r.group);
 	free(r.ends);
 	free(r.ways);
-	return hspmd_best_plans_offer_refined(s, p);
+	return whole && !again ? hspmd_best_plans_offer_refined(s, p) : hspmd_best_plans_offer(s, p, NULL);
 }

@@ -15,7 +15,7 @@
  * - reshape.c: larger changes, for few devices: spare devices added, pipelines removed, stages of unequal devices, micro-batch sizes that
  *   differ between pipelines
  * - beam_search.c: drafts changed step by step, for many devices: stages of two widths in one class, pipelines that differ; with
- *   beam_drafts.c and beam_successors.c
+ *   beam_drafts.c, beam_origins.c and beam_successors.c
  * - repair.c: instead of all this, the current plan repaired after a loss
  * - holders.c: placement among the nodes of a device class, so that nodes lost together do not hold all copies of anything
  * - migration.c: which of two plans moves less state from the current plan */
@@ -159,6 +159,8 @@ int hspmd_repair(struct hspmd_search *s);
 /* improve.c: refine the best plans and the plan that the search started from, and search from them by larger steps if there are many
  * stages. Returns 0, or -1 if memory runs out. */
 int hspmd_refine_plans(struct hspmd_search *s);
+/* For many devices, search by larger steps from further beginnings. As above. */
+int hspmd_begin_again(struct hspmd_search *s);
 /* Reshape and interleave the best plans. As above. */
 int hspmd_reshape_plans(struct hspmd_search *s);
 /* local_search.c: refine a plan until *budget (number of stages timed) is used up, then offer it to the best plans; takes ownership of

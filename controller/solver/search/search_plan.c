@@ -23,10 +23,7 @@
 #include "controller/solver/search/subclusters.h"
 
 #define MICRO_BATCHES_MAX 64
-#define AGAIN_LEAST 64      /* number of devices from which on drafts are made again, */
-#define AGAIN_MOST 512      /* ... and up to which; */
-#define AGAIN_WIDTH 2       /* ... once of stages of at most so many devices */
-#define BEHIND 1.4          /* a micro-batch whose bound exceeds the least bound by this factor is searched last */
+#define BEHIND 1.4 /* a micro-batch whose bound exceeds the least bound by this factor is searched last */
 
 struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
 {
@@ -245,39 +242,6 @@ static int search_all(struct hspmd_search *s, int least, int most, enum hspmd_dr
 	return rc;
 }
 
-/* Draft and improve once more, with micro-batches of the best plan's size or up to twice as large, stages of at most so many devices and
- * these schedules, and without drafts that cannot beat what has been found. */
-static int search_from(struct hspmd_search *s, int width, unsigned schedules, struct hspmd_error *err)
-{
-	int widest = s->widest, micro_batch = s->best_plans.list[0].plan->micro_batch;
-	unsigned allowed = s->caps.schedules;
-	bool done = (allowed & schedules) == allowed && width >= widest; /* the first search was the same */
-	if (!(allowed & schedules) || done || s->request->global_batch % micro_batch || hspmd_search_is_over(s))
-		return 0;
-	s->warm_start_count = s->warm_start_any = 0;
-	s->widest = width < widest ? width : widest;
-	s->caps.schedules = allowed & schedules;
-	int rc = search_all(s, micro_batch, 2 * micro_batch, HSPMD_DRAFT_OFFLOADS_NOTHING, err);
-	if (!rc && hspmd_refine_plans(s))
-		rc = hspmd_fail_memory(err, "refining a plan");
-	s->widest = widest;
-	s->caps.schedules = allowed;
-	return rc;
-}
-
-/* Which drafts lead to good plans is only seen at the end: larger steps from different beginnings end at plans that differ by some per
- * cent. So drafts are made again: of narrow stages; then for ZB-H1, for which until then only sequences were tried that did well with
- * 1F1B. Where there are few devices the search misses little; where there are many, time is short. */
-static int begin_again(struct hspmd_search *s, struct hspmd_error *err)
-{
-	int devices = s->costs->cluster->device_count;
-	if (devices < AGAIN_LEAST || devices > AGAIN_MOST || s->migration || !s->best_plans.count)
-		return 0;
-	if (s->widest > AGAIN_WIDTH && search_from(s, AGAIN_WIDTH, s->caps.schedules, err))
-		return -1;
-	return search_from(s, s->widest, 1u << HSPMD_SCHEDULE_ZB_H1, err);
-}
-
 /* What offloads needs the longer for its update or its passes, so that such plans are looked for only if memory is short. */
 static int search(struct hspmd_search *s, struct hspmd_error *err)
 {
@@ -292,7 +256,8 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 		rc = hspmd_fail_memory(err, "searching for a plan");
 	if (!rc && hspmd_refine_plans(s))
 		rc = hspmd_fail_memory(err, "refining a plan");
-	rc = rc ? rc : begin_again(s, err);
+	if (!rc && hspmd_begin_again(s))
+		rc = hspmd_fail_memory(err, "searching for a plan");
 	if (!rc && hspmd_reshape_plans(s))
 		rc = hspmd_fail_memory(err, "refining a plan");
 	if (!rc && s->best_plans.count && s->memory_bound && hspmd_offer_sharded_plans(s))
