@@ -131,8 +131,9 @@ static bool is_useless(const struct builder *b, const struct hspmd_stage_sequenc
 	double seconds = s->best_s * (s->migration ? HSPMD_NEAR_ENOUGH : 1) * hspmd_variation(s->costs, s->costs->cluster->device_count, 1);
 	for (int k = 0; k < b->t->device_classes->count; k++)
 		left[k] = s->available[k] - b->use[k];
-	return floor(seconds / hspmd_partition_least_period(b->t, sequence)) + seconds * hspmd_submesh_tables_rate(b->t, left) <
-	       b->max_micro_batches * (1 - BOUND_ROUNDING);
+	double others = seconds * hspmd_submesh_tables_rate(b->t, left), all = b->max_micro_batches * (1 - BOUND_ROUNDING);
+	double compared = all > others ? seconds / ceil(all - others) : INFINITY;
+	return floor(seconds / hspmd_partition_least_period(b->t, sequence, compared)) + others < all;
 }
 
 /* Keep a partition found, and write it to found[*count]. */

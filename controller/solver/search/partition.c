@@ -18,7 +18,6 @@
 #include "controller/solver/sim/simulate.h"
 
 #define PARTITIONS_ALL 300 /* up to so many partitions, all are tried */
-#define BOUND_PRECISION 5e-3
 #define WIDEN 1.02      /* first bound tried, as a factor over the least conceivable one */
 #define UNBOUNDED 1e300 /* only memory limits the stages */
 
@@ -76,6 +75,11 @@ static double larger(double a, double b)
 	return a > b ? a : b;
 }
 
+static double smaller(double a, double b)
+{
+	return a < b ? a : b;
+}
+
 /* The way of the least work in which layers [a, b) fit on stage s; -1: none. */
 static int least_fitting(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
 {
@@ -127,16 +131,43 @@ static double work(const struct problem *p, int s, int a, int b, int way)
 	return sums[b] - sums[a];
 }
 
+/* A micro-batch on one stage from layer `first` on, in one way. */
+struct clock {
+	const double *sums, *forward; /* seconds of passes; of forward passes behind which transfers hide, NULL: none hides */
+	const double *after;          /* per activation size: transfers to the next stage; NULL: there is none */
+	const int *size_of;
+	double before; /* transfers from the stage before */
+	int first;
+};
+
+static struct clock clock_of(const struct problem *p, int s, int first, int way)
+{
+	const struct hspmd_submesh *u = &p->t->submeshes[p->sequence->submesh[s]];
+	double before = s > 0 ? border(p, s, first - 1) : 0;
+	return (struct clock){ u->work[way],
+		               p->hides && before > 0 ? u->forward : NULL,
+		               s < p->sequence->stages - 1 ? p->boundary_s[s + 1] : NULL,
+		               p->t->size_of,
+		               before,
+		               first };
+}
+
+/* Seconds with layers [first, end), whether they fit or not. */
+static inline double seconds_to(const struct clock *c, int end)
+{
+	double passes = c->sums[end] - c->sums[c->first], before = c->before;
+	if (c->forward) {
+		double own = c->forward[end] - c->forward[c->first];
+		before = larger(before - hspmd_sim_weight_grads(own, passes - own), 0);
+	}
+	return passes + before + (c->after ? c->after[c->size_of[end - 1]] : 0);
+}
+
 /* Seconds of a micro-batch on stage s with layers [a, b), whether they fit or not. */
 static double period(const struct problem *p, int s, int a, int b, int way)
 {
-	double passes = work(p, s, a, b, way), before = s > 0 ? border(p, s, a - 1) : 0;
-	if (p->hides && before > 0) {
-		const double *forward = p->t->submeshes[p->sequence->submesh[s]].forward;
-		double own = forward[b] - forward[a];
-		before = larger(before - hspmd_sim_weight_grads(own, passes - own), 0);
-	}
-	return passes + before + (s < p->sequence->stages - 1 ? border(p, s + 1, b - 1) : 0);
+	struct clock c = clock_of(p, s, a, way);
+	return seconds_to(&c, b);
 }
 
 /* The same; INFINITY if they do not fit. */
@@ -157,63 +188,84 @@ struct range {
 	struct reach low, high;
 };
 
-/* The most layers, [a, end) with end from `low` to `high`, that stage s may have by the bound if it has the memory. */
-static int most_in_time(const struct problem *p, double bound, const struct range *known, int s, int a, int low, int high)
+/* The most layers, with end from `low` to `high`, that stage s may have by the bound if it has the memory. *more: seconds with one more; it
+ * stays as it is if there may be no more. */
+static int most_in_time(const struct clock *c, double bound, const struct range *known, int s, int low, int high, double *more)
 {
 	int least = s < known->low.stages ? known->low.ends[s] : low, most = s < known->high.stages ? known->high.ends[s] : high;
-	int way = p->t->submeshes[p->sequence->submesh[s]].ways[0];
-	if (least > low && least <= high && period(p, s, a, least, way) <= bound)
+	double seconds;
+	if (least > low && least <= high && seconds_to(c, least) <= bound)
 		low = least;
-	if (most >= low && most < high && period(p, s, a, most + 1, way) > bound)
+	if (most >= low && most < high && (seconds = seconds_to(c, most + 1)) > bound) {
 		high = most;
-	while (low < high) {
-		int middle = (low + high + 1) / 2;
-		if (period(p, s, a, middle, way) <= bound)
+		*more = seconds;
+	}
+	/* Layers are mostly alike: first look where the bound would be met if all took as long as the next one. */
+	double each = low < high ? c->sums[low + 1] - c->sums[low] : 0, left = low < high ? bound - seconds_to(c, low) : 0;
+	int middle = each > 0 && left >= 0 && left < each * (high - low) ? low + (int)(left / each) : (low + high + 1) / 2;
+	middle = middle > low ? middle : low + 1;
+	for (bool next = true; low < high; next = false) {
+		seconds = seconds_to(c, middle);
+		if (seconds <= bound) {
 			low = middle;
-		else
+		} else {
 			high = middle - 1;
+			*more = seconds;
+		}
+		middle = next ? seconds <= bound ? low + 1 : high : (low + high + 1) / 2;
+		middle = middle > low ? middle : low + 1;
 	}
 	return low;
 }
 
 /* Give every stage as many layers as the bound allows. Returns the slowest stage's cost, or INFINITY if the last layer is not reached.
- * *reach: how far the stages got. */
-static double fill(const struct problem *p, double bound, const struct range *known, struct reach *reach,
+ * *reach: how far the stages got. *next: no bound below this one allows any of them more layers. */
+static double fill(const struct problem *p, double bound, const struct range *known, struct reach *reach, double *next,
                    struct hspmd_pipeline_partition *out)
 {
 	int layers = p->t->layers, stages = p->sequence->stages, at = 0;
 	double slowest = 0;
 	reach->stages = 0;
+	*next = INFINITY;
 	for (int s = 0; s < stages; s++) {
 		int low = at + 1, high = layers - (stages - 1 - s), way;
+		struct clock clock = clock_of(p, s, at, p->t->submeshes[p->sequence->submesh[s]].ways[0]);
 		if (s == stages - 1)
 			low = high;
-		if (period(p, s, at, low, p->t->submeshes[p->sequence->submesh[s]].ways[0]) > bound)
+		double seconds = seconds_to(&clock, low), more = INFINITY;
+		if (seconds > bound) {
+			*next = smaller(*next, seconds);
 			return INFINITY;
+		}
 		/* Mostly memory suffices for as many layers as time does. */
-		high = most_in_time(p, bound, known, s, at, low, high);
-		double seconds = cost(p, s, at, high, &way);
+		high = most_in_time(&clock, bound, known, s, low, high, &more);
+		seconds = cost(p, s, at, high, &way);
 		if (seconds <= bound) {
 			low = high;
 		} else {
+			more = seconds;
 			high--;
 			seconds = cost(p, s, at, low, &way);
 		}
-		if (seconds > bound)
+		if (seconds > bound) {
+			*next = smaller(*next, seconds);
 			return INFINITY;
+		}
 		out->way[s] = (unsigned char)way;
 		while (low < high) {
 			int middle = (low + high + 1) / 2, with;
-			double more = cost(p, s, at, middle, &with);
-			if (more <= bound) {
+			double longer = cost(p, s, at, middle, &with);
+			if (longer <= bound) {
 				low = middle;
-				seconds = more;
+				seconds = longer;
 				out->way[s] = (unsigned char)with;
 			} else {
 				high = middle - 1;
+				more = longer;
 			}
 		}
-		slowest = fmax(slowest, seconds);
+		*next = smaller(*next, more);
+		slowest = larger(slowest, seconds);
 		out->ends[s] = reach->ends[reach->stages++] = (short)low;
 		at = low;
 	}
@@ -292,42 +344,12 @@ static bool finish(const struct problem *p, int max_micro_batches, int m, struct
 	out->sequence = *p->sequence;
 	out->max_micro_batches = max_micro_batches;
 	out->period_s = 0;
-	for (int s = 0, a = 0, way; s < p->sequence->stages; a = out->ends[s++])
-		out->period_s = fmax(out->period_s, cost(p, s, a, out->ends[s], &way));
+	for (int s = 0, a = 0; s < p->sequence->stages; a = out->ends[s++])
+		out->period_s = larger(out->period_s, period(p, s, a, out->ends[s], out->way[s]));
 	if (p->t->schedule == HSPMD_SCHEDULE_ZB_H1) /* there is no simple sum */
 		m = m < few ? m : few;
 	out->fill_drain_s = m <= few ? step(p, out, m) - (m - 1) * out->period_s : through(p, out);
 	return !isinf(out->fill_drain_s);
-}
-
-double hspmd_partition_least_period(const struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence)
-{
-	double low = 0, high = 0;
-	for (int s = 0; s < sequence->stages; s++) {
-		low += t->submeshes[sequence->submesh[s]].rate;
-		high = fmax(high, t->submeshes[sequence->submesh[s]].work[HSPMD_RECOMPUTE_NONE][t->layers]);
-	}
-	for (low = 1 / low; high - low > BOUND_PRECISION * high;) {
-		double middle = (low + high) / 2;
-		int at = 0;
-		for (int s = 0; s < sequence->stages && at < t->layers; s++) {
-			const double *sums = t->submeshes[sequence->submesh[s]].work[HSPMD_RECOMPUTE_NONE];
-			int reached = at, beyond = t->layers + 1;
-			while (beyond - reached > 1) {
-				int end = (reached + beyond) / 2;
-				if (sums[end] - sums[at] <= middle)
-					reached = end;
-				else
-					beyond = end;
-			}
-			at = reached;
-		}
-		if (at == t->layers)
-			high = middle;
-		else
-			low = middle;
-	}
-	return low;
 }
 
 /* Least seconds of the transfers into a stage, of any layer's activation. */
@@ -360,29 +382,38 @@ static bool search_bounds(const struct problem *p, double high, double precision
 	struct hspmd_pipeline_partition now;
 	struct range known;
 	struct reach reach;
-	double low = least_slowest(p);
+	double low = least_slowest(p), met = 0; /* met: no bound below is met */
 	known.low.stages = known.high.stages = 0;
 	if (isinf(low))
 		return false;
 	/* Widen the bound from below until it is met, the last time without a bound; then narrow it. */
 	for (double factor = WIDEN; isinf(high); factor *= factor) {
-		double bound = factor < 1e3 ? low * factor : UNBOUNDED;
-		high = fill(p, bound, &known, &reach, out);
+		double bound = factor < 1e3 ? low * factor : UNBOUNDED, next;
+		high = bound < met ? INFINITY : fill(p, bound, &known, &reach, &next, out);
 		if (isinf(high) && bound == UNBOUNDED)
 			return false;
-		*(isinf(high) ? &known.low : &known.high) = reach;
+		if (isinf(high) && bound >= met) {
+			known.low = reach;
+			met = next;
+		} else if (!isinf(high)) {
+			known.high = reach;
+		}
 		low = isinf(high) ? bound : low;
 	}
-	while (high - low > precision * high) {
-		double middle = (low + high) / 2, reached = fill(p, middle, &known, &reach, &now);
-		*(isinf(reached) ? &known.low : &known.high) = reach;
-		if (isinf(reached)) {
-			low = middle;
-		} else {
+	while (high - low > precision * high && met < high) {
+		double middle = (low + high) / 2, next, reached = middle < met ? INFINITY : fill(p, middle, &known, &reach, &next, &now);
+		if (!isinf(reached)) {
+			known.high = reach;
 			high = reached;
 			now.limited = out->limited;
 			*out = now;
+			continue;
 		}
+		if (middle >= met) {
+			known.low = reach;
+			met = next;
+		}
+		low = middle;
 	}
 	return true;
 }
@@ -435,11 +466,12 @@ bool hspmd_partition_fits(struct hspmd_submesh_tables *t, const struct hspmd_sta
 	struct range none;
 	struct reach reach;
 	bool limited = false;
+	double next;
 	if (sequence->stages > t->layers)
 		return false;
 	none.low.stages = none.high.stages = 0;
 	prepare(&p, t, sequence, copies, max_micro_batches, &limited);
-	return !isinf(fill(&p, UNBOUNDED, &none, &reach, &any));
+	return !isinf(fill(&p, UNBOUNDED, &none, &reach, &next, &any));
 }
 
 /* Move boundary s by `by` layers, if that leaves both stages some layers and they fit. Returns false if not. */

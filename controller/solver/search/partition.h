@@ -36,8 +36,8 @@ bool hspmd_partition_fits(struct hspmd_submesh_tables *t, const struct hspmd_sta
                           const struct hspmd_layer_copies *copies, int max_micro_batches);
 
 /* No stage of any partition over the sequence, whatever memory is needed and messages take, lets a pipeline run micro-batches in less than
- * this many seconds each. */
-double hspmd_partition_least_period(const struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence);
+ * this many seconds each; as exactly as it takes to say whether that is more than `compared` (NAN: exactly). */
+double hspmd_partition_least_period(const struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence, double compared);
 
 /* Change a partition so that a step of m micro-batches is short: the best of all partitions if there are few, otherwise the best that
  * moving boundaries by one layer reaches. The work grows with m. */

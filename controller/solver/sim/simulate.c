@@ -46,11 +46,6 @@ int hspmd_deferred_weight_grads(int stage, int micro_batches, enum hspmd_schedul
 	return schedule != HSPMD_SCHEDULE_ZB_H1 ? 0 : stage + 1 < micro_batches ? stage + 1 : micro_batches;
 }
 
-double hspmd_sim_weight_grads(double forward, double backward)
-{
-	return forward < backward / 2 ? forward : backward / 2;
-}
-
 static const struct hspmd_sim_stage *stage_of(const struct run *r, int stage, int micro_batch)
 {
 	return &r->stages[micro_batch * r->result->stride + stage];

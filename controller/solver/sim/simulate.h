@@ -43,7 +43,10 @@ int hspmd_simulate_interleaved(const struct hspmd_sim_stage *stages, int count, 
 
 /* Seconds of a stage's backward pass that compute weight gradients. They are as many products as the forward pass has; a backward pass
  * takes twice the forward pass, and more if it recomputes. */
-double hspmd_sim_weight_grads(double forward, double backward);
+static inline double hspmd_sim_weight_grads(double forward, double backward)
+{
+	return forward < backward / 2 ? forward : backward / 2;
+}
 
 /* Most micro-batches for which stage `stage` has deferred weight gradients at one time; 0 if the schedule does not defer them. */
 int hspmd_deferred_weight_grads(int stage, int micro_batches, enum hspmd_schedule schedule);
