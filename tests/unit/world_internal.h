@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated cluster's state, and the functions that its files offer each other: world.c (the controller's actions, and the checks),
  * world_faults.c (what happens), world_workers.c, world_checkpoints.c (what workers write), world_site.c (agents, Slurm, the solver),
- * world_restarts.c (incarnations of the controller). */
+ * world_restarts.c (incarnations of the controller), world_questions.c (what a test asks of it). */
 #ifndef HSPMD_UNIT_WORLD_INTERNAL_H
 #define HSPMD_UNIT_WORLD_INTERNAL_H
 
