@@ -6,6 +6,7 @@
  * every link, which is also what the index is tested against. */
 #include "common/format/cluster_index.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,7 @@ struct cell {
 
 struct hspmd_cluster_index {
 	int type_count, entry_count;
+	int most_gpus;       /* largest number in `gpus` of an entry */
 	int node_entries[2]; /* entries[0, n) of scope 0, then up to [1]: those for nodes */
 	struct named *by_name;
 	struct entry *entries;
@@ -99,6 +101,8 @@ static void fill_entries(const struct hspmd_cluster *c, struct hspmd_cluster_ind
 {
 	for (int i = 0; i < c->link_count; i++) {
 		struct entry e = link_entry(&c->links[i], i);
+		for (int side = 0; side < 2; side++)
+			x->most_gpus = e.gpus[side] > x->most_gpus ? e.gpus[side] : x->most_gpus;
 		x->entries[x->entry_count++] = e;
 		if (e.a != e.b || e.gpus[0] != e.gpus[1])
 			x->entries[x->entry_count++] = turned(e);
@@ -350,6 +354,11 @@ const struct hspmd_link *hspmd_cluster_find_link(const struct hspmd_cluster *c, 
 bool hspmd_cluster_names_nodes(const struct hspmd_cluster *c)
 {
 	return !c->index || c->index->node_entries[1] > 0;
+}
+
+int hspmd_cluster_most_gpus(const struct hspmd_cluster *c)
+{
+	return c->index ? c->index->most_gpus : INT_MAX;
 }
 
 double hspmd_link_seconds(const struct hspmd_link *link, double bytes)

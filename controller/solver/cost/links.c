@@ -4,13 +4,14 @@
 
 #include <math.h>
 
+#include "common/format/cluster_index.h"
 #include "common/format/collective_cost.h"
 #include "common/format/device_traits.h"
 
 const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, int b, int n, int m, struct hspmd_error *err)
 {
 	/* More senders never have less bandwidth in total, so counts without an entry use the next smaller ones. */
-	for (int k = n > m ? n : m; k > 0; k--) {
+	for (int k = n > m ? n : m, most = hspmd_cluster_most_gpus(c->cluster); k > 0; k = k - 1 < most ? k - 1 : most) {
 		const struct hspmd_link *link = hspmd_cluster_find_link(c->cluster, a, b, k < n ? k : n, k < m ? k : m);
 		if (link)
 			return link;
