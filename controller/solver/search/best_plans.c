@@ -10,6 +10,7 @@
 #include "controller/solver/search/search_internal.h"
 
 #define UNEVEN 1.01 /* micro-batches are divided anew if that makes the passes of all pipelines shorter by this factor */
+#define ROUNDING 1e-9
 
 bool hspmd_search_is_over(struct hspmd_search *s)
 {
@@ -156,22 +157,19 @@ double hspmd_plan_price(const struct hspmd_cluster *c, const struct hspmd_plan *
 	return price;
 }
 
-/* Returns true if the plan fits and *t has its timing, which the caller clears. */
-static bool is_timed(struct hspmd_search *s, const struct hspmd_plan *plan, struct hspmd_timing *t)
+/* Returns true if the plan may be timed, and fits. */
+static bool can_run(const struct hspmd_search *s, const struct hspmd_plan *plan)
 {
 	/* Changes to a plan whose pipelines must be in step mostly put them out of it. */
-	if ((plan->zero_stage > 1 && !hspmd_plan_in_step(plan)) || !hspmd_plan_fits(s->costs, plan) ||
-	    hspmd_timing_compute_below(s->costs, plan, s->known, INFINITY, t, NULL))
-		return false;
-	s->evaluated++;
-	return true;
+	return (plan->zero_stage < 2 || hspmd_plan_in_step(plan)) && hspmd_plan_fits(s->costs, plan);
 }
 
 double hspmd_best_plans_time(struct hspmd_search *s, const struct hspmd_plan *plan, double *seconds)
 {
 	struct hspmd_timing t;
-	bool timed = is_timed(s, plan, &t);
+	bool timed = can_run(s, plan) && !hspmd_timing_compute_below(s->costs, plan, s->known, INFINITY, &t, NULL);
 	double step = timed ? t.step_s : INFINITY;
+	s->evaluated += timed;
 	if (timed)
 		hspmd_timing_clear(&t);
 	if (seconds)
@@ -179,27 +177,37 @@ double hspmd_best_plans_time(struct hspmd_search *s, const struct hspmd_plan *pl
 	return timed ? hspmd_objective(s, plan, step) : INFINITY;
 }
 
-/* Divide the micro-batches anew, by how long those of each pipeline take. Returns 0; 1 if they stay as they are, because the step would
- * not get shorter than the best one or because they cannot be divided otherwise; -1 if memory runs out. */
-static int level(const struct hspmd_search *s, struct hspmd_plan *plan, const struct hspmd_timing *t)
+/* Seconds of the passes if micro-batches are divided by how long those of each pipeline take; INFINITY if that is not worth while, because
+ * it gains little, or because the step, which takes at least `rest` longer, would not be shorter than the best one. */
+static double level_seconds(const struct hspmd_search *s, const struct hspmd_plan *plan, const struct hspmd_timing *t, double rest)
 {
-	size_t n = (size_t)plan->pipeline_count;
 	double rates = 0;
 	int total = 0;
-	for (size_t i = 0; i < n; i++) {
+	for (int i = 0; i < plan->pipeline_count; i++) {
 		rates += plan->pipelines[i].micro_batches / t->stages[t->first_stage[i]].end;
 		total += plan->pipelines[i].micro_batches;
 	}
-	double level_s = total / rates, rest = t->step_s - t->compute_end;
-	if (level_s > t->compute_end / UNEVEN || level_s + rest > s->best_s)
+	double level_s = total / rates;
+	return level_s > t->compute_end / UNEVEN || level_s + rest > s->best_s ? INFINITY : level_s;
+}
+
+/* Divide the micro-batches anew. Returns 0; 1 if they stay as they are, because that is not worth while or they cannot be divided
+ * otherwise; -1 if memory runs out. */
+static int level(const struct hspmd_search *s, struct hspmd_plan *plan, const struct hspmd_timing *t)
+{
+	size_t n = (size_t)plan->pipeline_count;
+	int total = 0;
+	if (isinf(level_seconds(s, plan, t, t->step_s - t->compute_end)))
 		return 1;
 	struct hspmd_minmax_worker *workers = hspmd_calloc(n, sizeof *workers);
 	int *parts = hspmd_calloc(2 * n, sizeof *parts), *extra = parts + n;
 	int rc = workers && parts ? 0 : -1;
-	for (size_t i = 0; !rc && i < n; i++)
+	for (size_t i = 0; !rc && i < n; i++) {
 		workers[i] = (struct hspmd_minmax_worker){ .each = t->stages[t->first_stage[i]].end / plan->pipelines[i].micro_batches,
 			                                   .copies = 1,
 			                                   .max_parts = INT_MAX };
+		total += plan->pipelines[i].micro_batches;
+	}
 	rc = rc ? rc : hspmd_minmax_divide(workers, (int)n, total, parts, extra);
 	for (size_t i = 0; !rc && i < n; i++)
 		plan->pipelines[i].micro_batches = parts[i] + extra[i];
@@ -208,25 +216,39 @@ static int level(const struct hspmd_search *s, struct hspmd_plan *plan, const st
 	return rc;
 }
 
-int hspmd_best_plans_level(struct hspmd_search *s, struct hspmd_plan *plan, double *objective)
+/* Divide the micro-batches anew if that is worth while, and find the plan's objective and step time: INFINITY if it does not fit, or if
+ * the step surely is not shorter than `below`. Returns 0, or -1 if memory runs out. */
+static int time_level(struct hspmd_search *s, struct hspmd_plan *plan, double below, double *objective, double *seconds)
 {
 	struct hspmd_timing t;
-	*objective = INFINITY;
-	if (!is_timed(s, plan, &t))
+	*objective = *seconds = INFINITY;
+	if (!can_run(s, plan) || hspmd_timing_passes(s->costs, plan, s->known, &t, NULL))
+		return 0;
+	s->evaluated++;
+	if (t.compute_end + t.optimizer_s >= below && isinf(level_seconds(s, plan, &t, t.optimizer_s * (1 - ROUNDING)))) {
+		hspmd_timing_clear(&t);
+		return 0;
+	}
+	if (hspmd_timing_end(s->costs, plan, &t, NULL))
 		return 0;
 	int rc = level(s, plan, &t);
-	*objective = rc ? hspmd_objective(s, plan, t.step_s) : hspmd_best_plans_time(s, plan, NULL);
+	*seconds = t.step_s;
+	*objective = rc ? hspmd_objective(s, plan, t.step_s) : hspmd_best_plans_time(s, plan, seconds);
 	hspmd_timing_clear(&t);
 	return rc < 0 ? -1 : 0;
 }
 
-static int offer(struct hspmd_search *s, struct hspmd_plan *plan, bool refined, double *seconds)
+int hspmd_best_plans_level(struct hspmd_search *s, struct hspmd_plan *plan, double *objective)
+{
+	double seconds;
+	return time_level(s, plan, INFINITY, objective, &seconds);
+}
+
+/* Keep a plan of this objective and step time if it is good enough; takes ownership of it. */
+static void keep(struct hspmd_search *s, struct hspmd_plan *plan, bool refined, double objective, double seconds)
 {
 	struct hspmd_best_plans *p = &s->best_plans;
-	double step, objective = hspmd_best_plans_time(s, plan, &step);
-	if (seconds)
-		*seconds = step;
-	s->best_s = fmin(s->best_s, step);
+	s->best_s = fmin(s->best_s, seconds);
 	int at = p->count;
 	while (at > 0 && p->list[at - 1].objective > objective)
 		at--;
@@ -235,7 +257,7 @@ static int offer(struct hspmd_search *s, struct hspmd_plan *plan, bool refined, 
 		p->list[at - 1].refined = p->list[at - 1].refined || refined;
 	if (isinf(objective) || duplicate || at == p->max_count) {
 		hspmd_plan_destroy(plan);
-		return 0;
+		return;
 	}
 	if (p->count == p->max_count)
 		hspmd_plan_destroy(p->list[--p->count].plan);
@@ -244,6 +266,14 @@ static int offer(struct hspmd_search *s, struct hspmd_plan *plan, bool refined, 
 	p->list[at].plan = plan;
 	p->list[at].objective = objective;
 	p->list[at].refined = refined;
+}
+
+static int offer(struct hspmd_search *s, struct hspmd_plan *plan, bool refined, double *seconds)
+{
+	double step, objective = hspmd_best_plans_time(s, plan, &step);
+	if (seconds)
+		*seconds = step;
+	keep(s, plan, refined, objective, step);
 	return 0;
 }
 
@@ -257,6 +287,14 @@ int hspmd_best_plans_offer_refined(struct hspmd_search *s, struct hspmd_plan *pl
 	return offer(s, plan, true, NULL);
 }
 
+/* A plan whose step takes as long is not kept. */
+static double worst_kept(const struct hspmd_search *s)
+{
+	const struct hspmd_best_plans *p = &s->best_plans;
+	bool by_step = !(s->request->limits.cost_weight > 0);
+	return by_step && p->count == p->max_count ? p->list[p->count - 1].objective : INFINITY;
+}
+
 int hspmd_best_plans_try(struct hspmd_search *s, const struct hspmd_submesh_tables *t, struct hspmd_draft *d, bool zero)
 {
 	int placements = hspmd_draft_pipelines(d) > 1 ? HSPMD_PLACEMENT_COUNT : 1;
@@ -265,14 +303,15 @@ int hspmd_best_plans_try(struct hspmd_search *s, const struct hspmd_submesh_tabl
 		struct hspmd_plan *plan = hspmd_draft_place(t, d, (enum hspmd_placement)how, zero, &full);
 		if (!plan && !full)
 			return -1;
-		double objective;
+		double objective, seconds;
 		if (plan && t->offload)
 			hspmd_plan_offload_least(s, plan);
-		int rc = plan ? hspmd_best_plans_level(s, plan, &objective) : 0;
-		if (rc)
+		if (plan && time_level(s, plan, worst_kept(s), &objective, &seconds)) {
 			hspmd_plan_destroy(plan);
-		if (rc || (plan && hspmd_best_plans_offer(s, plan, NULL)))
 			return -1;
+		}
+		if (plan)
+			keep(s, plan, false, objective, seconds);
 	}
 	return 0;
 }

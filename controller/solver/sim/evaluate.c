@@ -382,10 +382,9 @@ int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, stru
 	return hspmd_timing_compute_below(c, p, NULL, INFINITY, t, err);
 }
 
-int hspmd_timing_compute_below(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_pipeline_memo *known, double limit_s,
-                               struct hspmd_timing *t, struct hspmd_error *err)
+int hspmd_timing_passes(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_pipeline_memo *known, struct hspmd_timing *t,
+                        struct hspmd_error *err)
 {
-	int status = -1;
 	*t = (struct hspmd_timing){ 0 };
 	t->first_stage = hspmd_calloc((size_t)p->pipeline_count, sizeof *t->first_stage);
 	if (!t->first_stage)
@@ -399,27 +398,38 @@ int hspmd_timing_compute_below(struct hspmd_costs *c, const struct hspmd_plan *p
 		hspmd_fail_memory(err, "evaluating a plan");
 		goto fail;
 	}
-	if (cost_stages(c, p, t, err) || (p->zero_stage > 1 && p->pipeline_count > 1 && run_in_step(c, p, t, err)))
-		goto fail;
-	if (transfers(c, p, t, err))
-		goto fail;
-	if (simulate_pipelines(p, known, t, err))
+	if (cost_stages(c, p, t, err) || (p->zero_stage > 1 && p->pipeline_count > 1 && run_in_step(c, p, t, err)) ||
+	    transfers(c, p, t, err) || simulate_pipelines(p, known, t, err))
 		goto fail;
 	find_slowest(p, t);
-	if (t->compute_end + t->optimizer_s >= limit_s) {
-		status = 1;
-		goto fail;
+	return 0;
+fail:
+	hspmd_timing_clear(t);
+	return -1;
+}
+
+int hspmd_timing_end(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+{
+	if (hspmd_time_gradient_sync(c, p, t, err)) {
+		hspmd_timing_clear(t);
+		return -1;
 	}
-	if (hspmd_time_gradient_sync(c, p, t, err))
-		goto fail;
 	t->sync_end = t->compute_end;
 	for (int s = 0; s < t->stage_total; s++)
 		t->sync_end = fmax(t->sync_end, t->stages[s].sync_end);
 	t->step_s = t->sync_end + t->optimizer_s;
 	return 0;
-fail:
+}
+
+int hspmd_timing_compute_below(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_pipeline_memo *known, double limit_s,
+                               struct hspmd_timing *t, struct hspmd_error *err)
+{
+	if (hspmd_timing_passes(c, p, known, t, err))
+		return -1;
+	if (t->compute_end + t->optimizer_s < limit_s)
+		return hspmd_timing_end(c, p, t, err);
 	hspmd_timing_clear(t);
-	return status;
+	return 1;
 }
 
 /* ---- predicted */

@@ -36,6 +36,11 @@ void hspmd_timing_clear(struct hspmd_timing *t);
  * computed. Returns 1, and *t is empty, if it is not. */
 int hspmd_timing_compute_below(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_pipeline_memo *known, double limit_s,
                                struct hspmd_timing *t, struct hspmd_error *err);
+/* The same in two parts: the passes, up to compute_end and optimizer_s; and the rest, from the former. Return 0, or -1 with err and *t
+ * empty. */
+int hspmd_timing_passes(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_pipeline_memo *known, struct hspmd_timing *t,
+                        struct hspmd_error *err);
+int hspmd_timing_end(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
 
 /* The sum, per micro-batch, of the timing of stage s of the first chunk and of the stages on the same devices in the other chunks. */
 struct hspmd_stage_timing hspmd_timing_all_chunks(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s);
