@@ -26,6 +26,7 @@ struct run {
 	bool split_backward;             /* weight gradients are computed separately */
 	int count, micro_batches, ahead; /* ahead: additional rounds between the last stage's first forward pass and first backward pass */
 	double *exchanged, *forward_done;
+	double *backward, *deferred; /* per stage, if micro-batches are alike: of a backward pass, without and only weight gradients */
 	struct hspmd_pipeline_sim *result;
 	int ops;
 };
@@ -133,8 +134,35 @@ static void round_of(struct run *r, int i)
 	}
 }
 
-/* round_of for a round with backward passes but the last, of micro-batches that are alike, if operations are not listed: most rounds that a
- * search simulates. Its sums are the same, term by term. */
+/* The following are round_of for micro-batches that are alike, if operations are not listed: most rounds that a search simulates. Their sums
+ * are the same, term by term. */
+
+static inline double later(double a, double b)
+{
+	return a > b ? a : b;
+}
+
+/* A round without backward passes. */
+static void forward_round_of(struct run *r, int i)
+{
+	const struct hspmd_sim_stage *x = r->stages;
+	double *exchanged = r->exchanged, *forward_done = r->forward_done;
+	int first = forward_of(r, 0, i);
+	for (int s = 0; s < r->count; s++)
+		forward_done[s] = exchanged[s] + (exists(r, first - s) ? x[s].forward : 0);
+	double ready = forward_done[r->count - 1];
+	for (int s = r->count - 1; s > 0; s--) {
+		exchanged[s] = ready;
+		ready = forward_done[s - 1];
+		if (exists(r, first - s + 1)) {
+			ready = later(exchanged[s], ready) + x[s - 1].send_forward;
+			exchanged[s] = ready;
+		}
+	}
+	exchanged[0] = ready;
+}
+
+/* A round with backward passes but the last. */
 static void plain_round_of(struct run *r, int i)
 {
 	const struct hspmd_sim_stage *x = r->stages;
@@ -144,46 +172,78 @@ static void plain_round_of(struct run *r, int i)
 		forward_done[s] = exchanged[s] + (exists(r, first - s) ? x[s].forward : 0);
 	double ready = forward_done[r->count - 1];
 	for (int s = r->count - 1; s >= 0; s--) {
-		double deferred = r->split_backward ? x[s].weight_grads : 0, done = ready + (x[s].backward - deferred);
-		double idle = i >= s ? done + deferred : done;
-		end = idle > end ? idle : end;
+		double done = ready + r->backward[s], idle = i >= s ? done + r->deferred[s] : done;
+		end = later(idle, end);
 		exchanged[s] = idle;
 		if (!s)
 			break;
-		ready = done > forward_done[s - 1] ? done : forward_done[s - 1];
+		ready = later(done, forward_done[s - 1]);
 		ready += x[s].send_backward;
 		ready += exists(r, first - s + 1) ? x[s - 1].send_forward : 0;
-		exchanged[s] = idle > ready ? idle : ready;
+		exchanged[s] = later(idle, ready);
 	}
 	r->result->end = end;
+}
+
+/* A round in which every stage runs all that it may. */
+static void full_round_of(struct run *r)
+{
+	const struct hspmd_sim_stage *x = r->stages;
+	const double *backward = r->backward, *deferred = r->deferred;
+	double *exchanged = r->exchanged, end = r->result->end;
+	int last = r->count - 1;
+	double ready = exchanged[last] + x[last].forward;
+	for (int s = last; s > 0; s--) {
+		double done = ready + backward[s], idle = done + deferred[s], forward_done = exchanged[s - 1] + x[s - 1].forward;
+		end = later(idle, end);
+		ready = later(done, forward_done) + x[s].send_backward + x[s - 1].send_forward;
+		exchanged[s] = later(idle, ready);
+	}
+	exchanged[0] = ready + backward[0] + deferred[0];
+	r->result->end = later(exchanged[0], end);
+}
+
+static void run_round(struct run *r, bool alike, int i)
+{
+	bool full = i >= (r->split_backward ? r->count - 1 : 0) && forward_of(r, 0, i) + 1 < r->micro_batches;
+	if (!alike || i == r->micro_batches - 1)
+		round_of(r, i);
+	else if (i < 0)
+		forward_round_of(r, i);
+	else if (full)
+		full_round_of(r);
+	else
+		plain_round_of(r, i);
 }
 
 int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule,
                    struct hspmd_pipeline_sim *result)
 {
 	bool alike = !result->stride && !result->ops;
-	double few[2 * SMALL] = { 0 }, *many = NULL;
+	double few[4 * SMALL], *many = NULL, *room = few;
 	struct run r = { .stages = stages,
 		         .split_backward = schedule == HSPMD_SCHEDULE_ZB_H1,
 		         .count = count,
 		         .micro_batches = micro_batches,
 		         .ahead = schedule == HSPMD_SCHEDULE_GPIPE ? micro_batches : 0,
-		         .exchanged = few,
-		         .forward_done = few + SMALL,
 		         .result = result };
 	if (count > SMALL) {
-		many = hspmd_calloc((size_t)count * 2, sizeof *many);
+		room = many = hspmd_calloc((size_t)count * 4, sizeof *many);
 		if (!many)
 			return -1;
-		r.exchanged = many;
-		r.forward_done = many + count;
+	}
+	r.exchanged = room;
+	r.forward_done = room + count;
+	r.backward = room + 2 * count;
+	r.deferred = room + 3 * count;
+	for (int s = 0; s < count; s++) {
+		r.exchanged[s] = 0;
+		r.deferred[s] = r.split_backward ? stages[s].weight_grads : 0;
+		r.backward[s] = stages[s].backward - r.deferred[s];
 	}
 	result->end = 0;
 	for (int i = 1 - count - r.ahead; i < micro_batches; i++)
-		if (alike && i >= 0 && i < micro_batches - 1)
-			plain_round_of(&r, i);
-		else
-			round_of(&r, i);
+		run_round(&r, alike, i);
 	free(many);
 	return 0;
 }
