@@ -298,8 +298,10 @@ static struct hspmd_costs *costs_new(const struct hspmd_cluster *cluster, const 
 	c->vectors_sum[0] = hspmd_calloc(2 * ((size_t)c->layer_count + 1), sizeof **c->vectors_sum);
 	c->tied_layers = hspmd_calloc((size_t)c->layer_count, sizeof *c->tied_layers);
 	c->own_memory = hspmd_calloc(facts ? 1 : (size_t)c->layer_count, sizeof *c->own_memory);
-	if (!c->layers || !c->params_sum || !c->replicated_sum || !c->vectors_sum[0] || !c->tied_layers || !c->own_memory ||
-	    match_offload(c, plan)) {
+	bool for_types = !hspmd_cluster_names_nodes(cluster);
+	c->transfers = for_types ? hspmd_calloc(HSPMD_KNOWN_TRANSFERS, sizeof *c->transfers) : NULL;
+	if ((for_types && !c->transfers) || !c->layers || !c->params_sum || !c->replicated_sum || !c->vectors_sum[0] || !c->tied_layers ||
+	    !c->own_memory || match_offload(c, plan)) {
 		hspmd_fail_memory(err, "preparing the cost model");
 		goto fail;
 	}
@@ -380,6 +382,7 @@ void hspmd_costs_destroy(struct hspmd_costs *c)
 	free(c->warnings);
 	free(c->times);
 	free(c->costed_stages);
+	free(c->transfers);
 	free(c->params_sum);
 	free(c->replicated_sum);
 	free(c->vectors_sum[0]);

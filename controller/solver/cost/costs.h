@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/error.h"
 #include "common/format/cluster.h"
@@ -90,6 +91,7 @@ struct hspmd_costs {
 	struct hspmd_layer_times **times; /* cache, a hash table with open addressing */
 	size_t times_size, times_count;
 	struct hspmd_costed_stage *costed_stages; /* cache of stage_cost.c; NULL: none yet */
+	struct hspmd_known_transfer *transfers;   /* cache of links.c; NULL: links are given for single nodes */
 	double variation[HSPMD_MAX_TP + 1]; /* cache: expected maximum of [n] standard normal draws; 0: not computed yet */
 	int last_devices;                   /* the last `devices` of hspmd_variation, and their expected maximum */
 	double last_maximum;
@@ -131,6 +133,11 @@ double hspmd_costs_update(const struct hspmd_costs *c, int type, double params);
 double hspmd_costs_offloaded_update(const struct hspmd_costs *c, int type, double share, int first, int end);
 
 /* links.c */
+#define HSPMD_KNOWN_TRANSFERS 1024 /* places for messages that were timed */
+struct hspmd_known_transfer {
+	uint64_t key; /* 0: none */
+	double bytes, seconds;
+};
 /* The link between the nodes of devices a and b if n devices on a's side send to m on b's side at once. If no entry has these counts, an
  * entry with smaller counts is used. Returns NULL with err if there is no link. */
 const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, int b, int n, int m, struct hspmd_error *err);

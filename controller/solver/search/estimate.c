@@ -60,15 +60,9 @@ static double slowest_link(const struct hspmd_submesh_tables *t, const struct hs
 			most[k] = use[k] > most[k] ? use[k] : most[k];
 	}
 	for (int k = 0; k < t->device_classes->count; k++) {
-		const struct hspmd_device_class *x = &t->device_classes->list[k];
-		if (!most[k] || (x->node_count < 2 && x->per_node < 2))
-			continue;
-		int from = hspmd_device_class_device(t->costs->cluster, x, 0, 0),
-		    to = x->node_count > 1 ? hspmd_device_class_device(t->costs->cluster, x, 1, 0) : from + 1;
-		double seconds = hspmd_costs_transfer(t->costs, from, to, x->per_node, x->per_node, 1e8, NULL);
-		if (seconds > 0)
-			slowest = fmin(slowest, 1e8 / seconds);
-		else if (seconds < 0 && most[k] > x->per_node)
+		if (most[k] && t->link_rate[k] > 0)
+			slowest = fmin(slowest, t->link_rate[k]);
+		else if (most[k] > t->device_classes->list[k].per_node)
 			return 0;
 	}
 	return slowest;

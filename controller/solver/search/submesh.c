@@ -12,6 +12,7 @@
 #include "common/alloc.h"
 #include "controller/solver/cost/cost_constants.h"
 
+#define PROBE_BYTES 1e8 /* large, so that latency does not matter */
 #define QUEUE_MAX 16
 
 static bool tp_is_allowed(const struct hspmd_submesh_tables *t, int tp)
@@ -269,6 +270,20 @@ static int add_sizes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 	return 0;
 }
 
+static void find_link_rates(struct hspmd_submesh_tables *t)
+{
+	const struct hspmd_cluster *c = t->costs->cluster;
+	for (int k = 0; k < t->device_classes->count; k++) {
+		const struct hspmd_device_class *x = &t->device_classes->list[k];
+		t->link_rate[k] = INFINITY;
+		if (x->node_count < 2 && x->per_node < 2)
+			continue;
+		int from = hspmd_device_class_device(c, x, 0, 0), to = x->node_count > 1 ? hspmd_device_class_device(c, x, 1, 0) : from + 1;
+		double seconds = hspmd_costs_transfer(t->costs, from, to, x->per_node, x->per_node, PROBE_BYTES, NULL);
+		t->link_rate[k] = seconds > 0 ? PROBE_BYTES / seconds : seconds < 0 ? 0 : INFINITY;
+	}
+}
+
 struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs, const struct hspmd_device_classes *device_classes,
                                                       const struct hspmd_runtime_caps *caps, int micro_batch,
                                                       enum hspmd_draft_offload offload, struct hspmd_error *err)
@@ -288,6 +303,7 @@ struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs,
 		hspmd_submesh_tables_destroy(t);
 		return NULL;
 	}
+	find_link_rates(t);
 	return t;
 }
 

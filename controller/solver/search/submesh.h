@@ -75,6 +75,9 @@ struct hspmd_submesh_tables {
 	int size_count;     /* number of distinct activation sizes */
 	int *size_of;       /* per layer: index into size_bytes */
 	double *size_bytes; /* bytes per micro-batch */
+	/* Per device class: bytes per second between its nodes, or within its node if there is only one, if all of a node's devices send.
+	 * INFINITY: no limit; 0: there is no link. */
+	double link_rate[HSPMD_DEVICE_CLASSES_MAX];
 	double *boundaries; /* cache of hspmd_boundary_seconds */
 	int boundary_classes;
 };
