@@ -110,8 +110,11 @@ static inline void pack_panel_a(real *restrict to, const real *restrict from, in
 		return;
 	}
 #if MR <= LANES
-	if (column_step == 1 && height == MR) {
-		transpose_strip(to, MR, from, row_step, MR, depth);
+	if (column_step == 1) {
+		if (height == MR)
+			transpose_strip(to, MR, from, row_step, MR, MR, depth);
+		else
+			transpose_strip(to, MR, from, row_step, MR, (int)height, depth);
 		return;
 	}
 #endif

@@ -43,16 +43,17 @@ static inline __attribute__((always_inline)) void transpose(vec v[LANES])
 	}
 }
 
-/* to[c * to_step + r] = from[r * from_step + c] for `rows` <= LANES rows (a constant in the fast path) and all columns. */
+/* to[c * to_step + r] = from[r * from_step + c] for `rows` <= LANES rows (a constant in the fast path) and all columns. Rows from `given` on
+ * are zeros. */
 static inline __attribute__((always_inline)) void transpose_strip(real *restrict to, int64_t to_step, const real *restrict from,
-                                                                  int64_t from_step, int rows, int64_t columns)
+                                                                  int64_t from_step, int rows, int given, int64_t columns)
 {
 	int64_t c = 0;
 	for (; c + LANES <= columns; c += LANES) {
 		vec v[LANES];
 #pragma GCC unroll 16
 		for (int r = 0; r < LANES; r++)
-			v[r] = r < rows ? load(from + r * from_step + c) : splat(0);
+			v[r] = r < given ? load(from + r * from_step + c) : splat(0);
 		transpose(v);
 #pragma GCC unroll 16
 		for (int i = 0; i < LANES; i++)
@@ -60,7 +61,7 @@ static inline __attribute__((always_inline)) void transpose_strip(real *restrict
 	}
 	for (int i = 0; i < (int)(columns % LANES); i++)
 		for (int r = 0; r < rows; r++)
-			to[(c + i) * to_step + r] = from[r * from_step + c + i];
+			to[(c + i) * to_step + r] = r < given ? from[r * from_step + c + i] : 0;
 }
 
 /* The same for any number of rows. */
@@ -69,7 +70,7 @@ static inline void transpose_copy(real *restrict to, int64_t to_step, const real
 {
 	int64_t r = 0;
 	for (; r + LANES <= rows; r += LANES)
-		transpose_strip(to + r, to_step, from + r * from_step, from_step, LANES, columns);
+		transpose_strip(to + r, to_step, from + r * from_step, from_step, LANES, LANES, columns);
 	for (int64_t c = 0; r < rows && c < columns; c++)
 		for (int i = 0; i < (int)(rows - r); i++)
 			to[c * to_step + r + i] = from[(r + i) * from_step + c];
