@@ -68,16 +68,39 @@ static double to_tf32(double value)
 	return x;
 }
 
-/* Returns op(X) as rows of doubles, so that both operands are read in order. */
-static std::vector<double> unfold(const void *data, const emulate_layout &l, bool rows_first, bool tf32)
+/* A matrix as doubles in the order in which it is read. Numbers of the outer index are `stride` apart. */
+struct unfolded {
+	size_t outer, inner, stride;
+	std::vector<double> value;
+};
+
+/* Calls f with what returns element i of the data. */
+template <typename F> static void with_elements(const void *data, cudaDataType_t type, F f)
 {
-	std::vector<double> out(l.rows * l.columns);
-	for (size_t c = 0; c < l.columns; c++)
-		for (size_t r = 0; r < l.rows; r++)
-			out[rows_first ? r * l.columns + c : c * l.rows + r] = get(data, l.type, c * (size_t)l.ld + r);
-	for (size_t i = 0; tf32 && i < out.size(); i++)
-		out[i] = to_tf32(out[i]);
-	return out;
+	if (type == CUDA_R_8F_E4M3)
+		f([=](size_t i) { return get(data, CUDA_R_8F_E4M3, i); });
+	else if (type == CUDA_R_8F_E5M2)
+		f([=](size_t i) { return get(data, CUDA_R_8F_E5M2, i); });
+	else if (type == CUDA_R_32F)
+		f([=](size_t i) { return get(data, CUDA_R_32F, i); });
+	else
+		f([=](size_t i) { return get(data, CUDA_R_16BF, i); });
+}
+
+/* Returns op(X), with the rows of X outside or its columns; the inner index is filled up with zeros to whole blocks. */
+static unfolded unfold(const void *data, const emulate_layout &l, bool rows_outside, bool tf32, size_t block)
+{
+	unfolded u = { rows_outside ? l.rows : l.columns, rows_outside ? l.columns : l.rows, 0, {} };
+	u.stride = (u.inner + block - 1) / block * block;
+	u.value.resize(u.outer * u.stride);
+	with_elements(data, l.type, [&](auto element) {
+		for (size_t o = 0; o < u.outer; o++)
+			for (size_t i = 0; i < u.inner; i++)
+				u.value[o * u.stride + i] = rows_outside ? element(i * (size_t)l.ld + o) : element(o * (size_t)l.ld + i);
+	});
+	for (size_t i = 0; tf32 && i < u.value.size(); i++)
+		u.value[i] = to_tf32(u.value[i]);
+	return u;
 }
 
 static bool is_fp8(const emulate_layout &l)
@@ -142,36 +165,51 @@ static double finish(const emulate_product &p, const emulate_layout &d, size_t m
 	return gelu(value);
 }
 
-/* Sums one operand's rows over k, as `unfold` returns them. */
-static void add_up(const std::vector<double> &rows, size_t k, void *sums, cudaDataType_t type)
+/* Sums over the depth, which is the outer index of A and the inner one of B. */
+static void add_up(const unfolded &x, bool depth_outside, void *sums, cudaDataType_t type)
 {
-	for (size_t r = 0; r < rows.size() / k; r++) {
+	for (size_t r = 0; r < (depth_outside ? x.inner : x.outer); r++) {
 		double sum = 0;
-		for (size_t i = 0; i < k; i++)
-			sum += rows[r * k + i];
+		for (size_t i = 0; i < (depth_outside ? x.outer : x.inner); i++)
+			sum += x.value[depth_outside ? i * x.stride + r : r * x.stride + i];
 		put(sums, type, r, sum);
 	}
+}
+
+#define BLOCK 8 /* sums that are computed side by side, each in the order of the depth: no bit depends on it */
+
+static void multiply_block(const double *left, size_t stride, const double *right, size_t depth, double sums[BLOCK])
+{
+	typedef double two_doubles __attribute__((vector_size(16)));
+	two_doubles sum[BLOCK / 2] = {};
+	for (size_t i = 0; i < depth; i++) {
+		two_doubles x[BLOCK / 2], y = { right[i], right[i] };
+		memcpy(x, left + i * stride, sizeof x);
+#pragma GCC unroll 4
+		for (int j = 0; j < BLOCK / 2; j++)
+			sum[j] += x[j] * y;
+	}
+	memcpy(sums, sum, sizeof sum);
 }
 
 static void multiply(const emulate_product &p, const emulate_layout &la, const emulate_layout &lb, const emulate_layout &ld, const void *a,
                      const void *b, float alpha, float beta, const void *c, void *d)
 {
-	size_t k = p.a == CUBLAS_OP_T ? la.rows : la.columns;
 	if (is_fp8(la))
 		alpha *= *p.scale[0] * *p.scale[1];
-	std::vector<double> left = unfold(a, la, p.a == CUBLAS_OP_N, p.tf32), right = unfold(b, lb, p.b == CUBLAS_OP_T, p.tf32);
+	unfolded left = unfold(a, la, p.a == CUBLAS_OP_T, p.tf32, BLOCK), right = unfold(b, lb, p.b == CUBLAS_OP_T, p.tf32, 1);
 	for (size_t n = 0; n < ld.columns; n++)
-		for (size_t m = 0; m < ld.rows; m++) {
-			const double *x = &left[m * k], *y = &right[n * k];
-			double sum = 0;
-			for (size_t i = 0; i < k; i++)
-				sum += x[i] * y[i];
-			size_t at = n * (size_t)ld.ld + m;
-			double value = alpha * sum + (beta != 0 ? beta * get(c, ld.type, at) : 0);
-			put(d, ld.type, at, finish(p, ld, m, n, value));
+		for (size_t first = 0; first < ld.rows; first += BLOCK) {
+			double sums[BLOCK];
+			multiply_block(&left.value[first], left.stride, &right.value[n * right.stride], left.outer, sums);
+			for (size_t m = first; m < ld.rows && m < first + BLOCK; m++) {
+				size_t at = n * (size_t)ld.ld + m;
+				double value = alpha * sums[m - first] + (beta != 0 ? beta * get(c, ld.type, at) : 0);
+				put(d, ld.type, at, finish(p, ld, m, n, value));
+			}
 		}
 	if (has(p, CUBLASLT_EPILOGUE_BGRADA) || has(p, CUBLASLT_EPILOGUE_BGRADB))
-		add_up(has(p, CUBLASLT_EPILOGUE_BGRADA) ? left : right, k, p.bias, ld.type);
+		add_up(has(p, CUBLASLT_EPILOGUE_BGRADA) ? left : right, has(p, CUBLASLT_EPILOGUE_BGRADA), p.bias, ld.type);
 }
 
 extern "C" {

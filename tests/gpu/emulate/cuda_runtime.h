@@ -102,8 +102,8 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
-/* Each thread of the process runs one block at a time. */
-#define __shared__ static thread_local
+/* One block runs at a time in a process: what kernels read all the time need not be found by the thread. */
+#define __shared__ static
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emulate_shared()
 #define LAUNCH(kernel, grid, threads, shared, stream, ...) emulate_launch(#kernel, grid, threads, shared, stream, kernel, __VA_ARGS__)
 
@@ -125,8 +125,7 @@ static inline float2 make_float2(float x, float y)
 struct emulate_place {
 	dim3 thread, block, threads, blocks;
 };
-/* __thread needs no call that initialises it first. */
-extern __thread emulate_place emulate_here;
+extern emulate_place emulate_here;
 #define threadIdx emulate_here.thread
 #define blockIdx emulate_here.block
 #define blockDim emulate_here.threads

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a block of a kernel, or a pair of blocks (cuda.h), as fibers: see cuda_runtime.h. A thread gets a stack when it begins and returns
  * it when it ends, so that the threads of a kernel without barriers run one after the other on one stack. */
+#include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -69,8 +70,8 @@ struct runner {
 	}
 };
 
-__thread emulate_place emulate_here;
-static __thread runner *current;
+emulate_place emulate_here;
+static runner *current;
 
 [[noreturn]] void emulate_end(const char *why)
 {
@@ -394,7 +395,9 @@ static void run_blocks(runner *r, const std::vector<size_t> &order, bool descend
 
 static void run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread, size_t pair)
 {
-	static thread_local runner kept{};
+	static std::mutex lock;
+	static runner kept{};
+	std::lock_guard<std::mutex> alone(lock);
 	current = &kept;
 	current->name = name;
 	current->count = (size_t)threads.x * threads.y * threads.z;

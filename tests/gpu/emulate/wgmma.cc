@@ -72,7 +72,7 @@ static unsigned tile_place(unsigned i, unsigned count)
 	return i % 8 / 2 * (count / 4) + i / 8 * 2 + i % 2;
 }
 
-/* Of the block that this thread of the process runs. */
+/* Of a block that runs. */
 struct block {
 	uint64_t number = 0;
 	std::map<uint64_t *, barrier> barriers;
@@ -86,7 +86,7 @@ struct block {
 
 static block &here()
 {
-	static thread_local block blocks[2];
+	static block blocks[2];
 	block &b = blocks[emulate_rank()];
 	if (b.number != emulate_block_number()) {
 		b = block();
@@ -262,14 +262,17 @@ template <typename F> static void each_piece(const box_copy &c, F f)
 				}
 }
 
-/* from NULL: 16 times `filler`. */
-static void write_piece(char *to, const char *from, int filler)
+/* Overwrites a box, before its bytes arrive with nonsense. */
+static void write_box(const box_copy &c, bool arrives)
 {
-	if (from)
-		memcpy(to, from, 16);
-	else
-		memset(to, filler, 16);
-	memcpy(seen().data() + (to - shared_start()), to, 16);
+	char *all = seen().data(), *start = shared_start();
+	each_piece(c, [=](const char *from, char *to) {
+		if (arrives && from)
+			memcpy(to, from, 16);
+		else
+			memset(to, arrives ? 0 : 0xff, 16);
+		memcpy(all + (to - start), to, 16);
+	});
 	here().tiles.clear();
 }
 
@@ -291,7 +294,7 @@ static void copy_box(void *to, const CUtensorMap *map, int x0, int x1, int x2, i
 		emulate_end("a swizzled box does not begin on a multiple of 1024 bytes, or has rows of other than 128 bytes");
 	emulate_shared_address((char *)to + c.bytes - 1);
 	refuse_to_overwrite(c);
-	each_piece(c, [](const char *, char *piece) { write_piece(piece, NULL, 0xff); });
+	write_box(c, false);
 	barrier_at(b).copies.push_back(c);
 }
 
@@ -332,7 +335,7 @@ static void try_to_complete(barrier *b)
 	if (b->pending || bytes != b->expected)
 		return;
 	for (const box_copy &c : b->copies)
-		each_piece(c, [](const char *from, char *piece) { write_piece(piece, from, 0); });
+		write_box(c, true);
 	b->copies.clear();
 	b->expected = 0;
 	b->pending = b->count;
@@ -491,6 +494,33 @@ static const double *tile_values(uint64_t descriptor, bool rows, unsigned count,
 
 typedef double two_doubles __attribute__((vector_size(16)));
 
+/* Adds to the sums of two rows and, in each of `count` times eight columns, two: side by side, because each sum waits for its last addend.
+ * Addends are in the order of multiply_add. */
+template <unsigned count>
+static inline void add_products(const two_doubles (&left)[2][MOST_DEPTH], unsigned depth, const double *right, unsigned columns, bool add,
+                                float *sums)
+{
+	two_doubles sum[count][2] = {};
+	if (add) {
+#pragma GCC unroll 4
+		for (unsigned n = 0; n < count; n++) {
+			sum[n][0] = two_doubles{ sums[n * 4], sums[n * 4 + 1] };
+			sum[n][1] = two_doubles{ sums[n * 4 + 2], sums[n * 4 + 3] };
+		}
+	}
+	for (unsigned k = 0; k < depth; k++)
+#pragma GCC unroll 4
+		for (unsigned n = 0; n < count; n++) {
+			two_doubles both;
+			memcpy(&both, right + k * columns + n * 2, sizeof both);
+			sum[n][0] += left[0][k] * both;
+			sum[n][1] += left[1][k] * both;
+		}
+#pragma GCC unroll 16
+	for (unsigned i = 0; i < 4 * count; i++)
+		sums[i] = (float)sum[i / 4][i / 2 % 2][i % 2];
+}
+
 /* The thread's part of a product: two rows, and in every eight columns two. */
 static void compute(const product &p, std::vector<float> &sums)
 {
@@ -506,19 +536,11 @@ static void compute(const product &p, std::vector<float> &sums)
 			left[half][k] = two_doubles{ x, x };
 		}
 	const double *b = tile_values(p.b, p.b_rows, columns, p.b_numbers) + lane % 4 * (columns / 4);
-	for (unsigned n = 0; n < columns / 8; n++)
-		for (unsigned half = 0; half < 2; half++) {
-			float *to = &sums[n * 4 + half * 2];
-			two_doubles sum = {}, right; /* in the order of multiply_add */
-			if (p.add)
-				sum = two_doubles{ to[0], to[1] };
-			for (unsigned k = 0; k < depth; k++) {
-				memcpy(&right, b + k * columns + n * 2, sizeof right);
-				sum += left[half][k] * right;
-			}
-			to[0] = (float)sum[0];
-			to[1] = (float)sum[1];
-		}
+	unsigned n = 0;
+	for (; n + 4 <= columns / 8; n += 4)
+		add_products<4>(left, depth, b + n * 2, columns, p.add, &sums[n * 4]);
+	for (; n < columns / 8; n++)
+		add_products<1>(left, depth, b + n * 2, columns, p.add, &sums[n * 4]);
 }
 
 void emulate_products_wait(unsigned left)
