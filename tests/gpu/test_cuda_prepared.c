@@ -16,6 +16,7 @@
 #include "runtime/input/data.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/host_calls.h"
+#include "tests/unit/draw.h"
 #include "tests/unit/only.h"
 #include "tests/unit/trainer.h"
 
@@ -239,6 +240,14 @@ static int sum_parameters(void *context, const struct hspmd_program *p, const st
 	return 0;
 }
 
+/* Draws `few` consecutive cases of all for the emulated GPU; a real one tries all. */
+static void draw_few(unsigned few, unsigned all, unsigned *begin, unsigned *end)
+{
+	unsigned count = gpu_is_emulated() ? draw_count(few, all) : all;
+	*begin = draw_first(count, all);
+	*end = *begin + count;
+}
+
 /* The optimizer beside the next step's passes gives the bits of one that is waited for: of all losses, and of the state that is left. */
 static void updates_run_beside(void **state)
 {
@@ -250,7 +259,9 @@ static void updates_run_beside(void **state)
 		       { trainer_llama, NULL, 5 },
 		       { trainer_mixtral, NULL, 4 },
 		       { trainer_gpt2, "{\"data\":{\"lengths\":[8,14,16]}}", 5 } };
-	for (int i = 0; i < 16; i++) {
+	unsigned begin, end;
+	draw_few(6, 16, &begin, &end);
+	for (unsigned i = begin; i < end; i++) {
 		double losses[2][2 * STEPS];
 		uint64_t sums[2] = { 0, 0 };
 		for (int beside = 0; beside < 2; beside++) {
@@ -435,7 +446,9 @@ static void the_device_knows_the_step(void **state)
 {
 	(void)state;
 	static const char *const jobs[] = { NULL, "{\"data\":{\"lengths\":[8,14,16]}}", "{\"optimizer\":{\"type\":\"lion\"}}" };
-	for (int i = 0; i < 12; i++) {
+	unsigned begin, end;
+	draw_few(4, 12, &begin, &end);
+	for (unsigned i = begin; i < end; i++) {
 		double losses[2][2 * STEPS];
 		uint64_t sums[2] = { 0, 0 };
 		for (int k = 0; k < 2; k++) {
