@@ -45,6 +45,7 @@ struct build {
 	struct hspmd_graph_source reduced;
 	bool possible[LAYOUTS];
 	struct hspmd_probe in_parts[LAYOUTS], gathered[LAYOUTS];       /* programs of forms PARTS_FP32 and GATHERED_BF16 */
+	struct hspmd_program *again[LAYOUTS][HSPMD_RECOMPUTE_KINDS];   /* those of PARTS_FP32 under 1F1B that were made so far */
 	struct hspmd_probe_memory *memory[HSPMD_FACTS_FORMS][LAYOUTS]; /* [kind] */
 	double (*results[HSPMD_FACTS_FORMS][LAYOUTS])[2];              /* [facts->result_count] */
 	struct hspmd_error *err;
@@ -149,21 +150,46 @@ static int instead_of(const struct build *b, int layout)
 	return layout;
 }
 
-/* Read the memory of all layers off a probe's programs: of `form`, and of a second form that has the same programs (or the same again). */
-static int probe_layout(struct build *b, const struct hspmd_probe *probe, int layout, enum hspmd_recompute recompute,
-                        enum hspmd_facts_form form, enum hspmd_facts_form second)
+/* The program of form PARTS_FP32 with this recomputation under 1F1B, which is kept: work and memory are read off it. NULL with err. */
+static const struct hspmd_program *program_again(struct build *b, int layout, enum hspmd_recompute recompute)
+{
+	struct hspmd_program **p = &b->again[layout][recompute];
+	if (!*p)
+		*p = hspmd_probe_program(&b->in_parts[layout], b->facts->recompute_sets, recompute, HSPMD_SCHEDULE_1F1B, b->err);
+	return *p;
+}
+
+/* Read the memory of all layers off a program in this form. */
+static int read_memory(struct build *b, const struct hspmd_program *p, int layout, enum hspmd_facts_form form, bool deferred)
+{
+	return hspmd_probe_memory(p, form, deferred, b->facts, b->memory[form][layout], b->results[form][layout], b->err);
+}
+
+/* Forms GATHERED_BF16 and GATHERED_FP32 have the same programs. */
+static int probe_gathered(struct build *b, int layout, enum hspmd_recompute recompute)
 {
 	int status = 0;
 	for (int deferred = 0; !status && deferred < 2; deferred++) {
-		struct hspmd_program *p = hspmd_probe_program(probe, b->facts->recompute_sets, recompute,
+		struct hspmd_program *p = hspmd_probe_program(&b->gathered[layout], b->facts->recompute_sets, recompute,
 		                                              deferred ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B, b->err);
-		status = !p || hspmd_probe_memory(p, form, deferred, b->facts, b->memory[form][layout], b->results[form][layout], b->err) ||
-		                         hspmd_probe_memory(p, second, deferred, b->facts, b->memory[second][layout],
-		                                            b->results[second][layout], b->err)
+		status = !p || read_memory(b, p, layout, HSPMD_FACTS_GATHERED_BF16, deferred) ||
+		                         read_memory(b, p, layout, HSPMD_FACTS_GATHERED_FP32, deferred)
 		                 ? -1
 		                 : 0;
 		hspmd_program_destroy(p);
 	}
+	return status;
+}
+
+static int probe_in_parts(struct build *b, int layout, enum hspmd_recompute recompute)
+{
+	const struct hspmd_program *plain = program_again(b, layout, recompute);
+	if (!plain || read_memory(b, plain, layout, HSPMD_FACTS_PARTS_FP32, false))
+		return -1;
+	struct hspmd_program *deferring =
+	        hspmd_probe_program(&b->in_parts[layout], b->facts->recompute_sets, recompute, HSPMD_SCHEDULE_ZB_H1, b->err);
+	int status = deferring ? read_memory(b, deferring, layout, HSPMD_FACTS_PARTS_FP32, true) : -1;
+	hspmd_program_destroy(deferring);
 	return status;
 }
 
@@ -175,9 +201,7 @@ static int probe_memory(struct build *b)
 		bool there = hspmd_recompute_kinds(b->facts->recompute_sets) & 1u << r; /* else as the kind before */
 		for (int layout = 0; there && layout < LAYOUTS; layout++) {
 			int from = instead_of(b, layout);
-			if (from == layout &&
-			    (probe_layout(b, &b->gathered[layout], layout, r, HSPMD_FACTS_GATHERED_BF16, HSPMD_FACTS_GATHERED_FP32) ||
-			     probe_layout(b, &b->in_parts[layout], layout, r, HSPMD_FACTS_PARTS_FP32, HSPMD_FACTS_PARTS_FP32)))
+			if (from == layout && (probe_gathered(b, layout, r) || probe_in_parts(b, layout, r)))
 				return -1;
 			for (int form = 0; form < HSPMD_FACTS_FORMS && from != layout; form++) {
 				memcpy(b->memory[form][layout], b->memory[form][from], n * sizeof **b->memory[form]);
@@ -240,11 +264,8 @@ static int probe_again(struct build *b, int layout, const struct hspmd_program *
 			memcpy(out->again[r], out->again[r - 1], (size_t)b->facts->kind_count * sizeof *out->again[r]);
 			continue;
 		}
-		struct hspmd_program *recomputed = hspmd_probe_program(&b->in_parts[layout], b->facts->recompute_sets,
-		                                                       (enum hspmd_recompute)r, HSPMD_SCHEDULE_1F1B, b->err);
-		int status = recomputed ? hspmd_probe_again(p, recomputed, out->again[r], b->err) : -1;
-		hspmd_program_destroy(recomputed);
-		if (status)
+		const struct hspmd_program *recomputed = program_again(b, layout, (enum hspmd_recompute)r);
+		if (!recomputed || hspmd_probe_again(p, recomputed, out->again[r], b->err))
 			return -1;
 	}
 	return 0;
@@ -346,42 +367,6 @@ static int probe_products(struct build *b)
 
 /* ---- parameters */
 
-/* A part of a weight is several rows, if rows belong together (heads), or a matrix (experts). Finer parts can be divided almost as one
- * likes. */
-static void count_parts(struct hspmd_model_facts *f, const struct hspmd_tensor *t)
-{
-	if (t->split_dim < 0 || (t->split_unit <= 1 && (t->shape.rank < 3 || t->split_dim > 0)))
-		return;
-	int64_t parts = t->shape.dim[t->split_dim] / (t->split_unit > 1 ? t->split_unit : 1);
-	f->parts = (int)hspmd_common_divisor(f->parts, parts);
-	if (t->split_unit > 1)
-		f->even_parts = (int)hspmd_common_divisor(f->even_parts, parts);
-}
-
-/* The number of elements of every weight, from the whole model's graph: weights that a layer reads and another layer owns tie them. */
-static void count_parameters(struct hspmd_model_facts *f, const struct hspmd_graph *g)
-{
-	for (size_t i = 0; i < g->tensor_count; i++) {
-		const struct hspmd_tensor *t = &g->tensors[i];
-		if (t->role != HSPMD_TENSOR_PARAMETER)
-			continue;
-		double elements = (double)hspmd_shape_elements(&t->shape);
-		f->params += elements;
-		count_parts(f, t);
-	}
-	for (int l = 0; l < f->layer_count; l++)
-		f->ties[l].owner = -1;
-	for (size_t i = 0; i < g->op_count; i++)
-		for (int k = 0; !g->ops[i].backward && k < g->ops[i].input_count; k++) {
-			const struct hspmd_tensor *t = g->ops[i].in[k] < 0 ? NULL : &g->tensors[g->ops[i].in[k]];
-			int layer = g->ops[i].layer;
-			if (!t || t->role != HSPMD_TENSOR_PARAMETER || t->layer == layer)
-				continue;
-			f->ties[layer].owner = t->layer;
-			f->ties[layer].params += (double)hspmd_shape_elements(&t->shape);
-		}
-}
-
 /* Weights of one layer of each kind, from a program's share of the reduced model; vectors: those of one dimension alone. */
 static void add_params(const struct hspmd_program *p, bool vectors, double *params)
 {
@@ -457,7 +442,7 @@ static int read_model(struct build *b, const struct hspmd_reduced_model *m, cons
 	memcpy(f->kind_of_layer, m->kinds.kind_of_layer, layers * sizeof *f->kind_of_layer);
 	for (int k = 0; k < f->kind_count; k++)
 		f->kinds[k].output_elements = output_elements(m->whole, m->kinds.first_layer[k], f->layer_count);
-	count_parameters(f, m->whole);
+	hspmd_facts_count_parameters(f, m->whole);
 	return 0;
 }
 
@@ -495,6 +480,8 @@ static int choose_sets(struct build *b)
 static void close_probes(struct build *b)
 {
 	for (int layout = 0; layout < LAYOUTS; layout++) {
+		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++)
+			hspmd_program_destroy(b->again[layout][r]);
 		hspmd_probe_close(&b->gathered[layout]);
 		hspmd_probe_close(&b->in_parts[layout]);
 	}
@@ -537,22 +524,12 @@ static int fill_facts(struct hspmd_model_facts *f, const struct hspmd_graph_sour
 	return status;
 }
 
-/* Returns true if the weights of a model's graph can be divided into more parts than `parts` (struct hspmd_model_facts). */
-static bool has_more_parts(const struct hspmd_graph *g, int parts)
-{
-	struct hspmd_model_facts f = { 0 };
-	for (size_t i = 0; i < g->tensor_count; i++)
-		if (g->tensors[i].role == HSPMD_TENSOR_PARAMETER)
-			count_parts(&f, &g->tensors[i]);
-	return f.even_parts > parts;
-}
-
 static struct hspmd_model_facts *build_for(const struct hspmd_graph_source *source, const char *name, int seq_len, int widest,
                                            struct hspmd_error *err)
 {
 	struct hspmd_reduced_model *m = hspmd_reduced_model_create(source, seq_len, widest, err);
 	struct hspmd_model_facts *f = NULL;
-	if (m && (widest == 1 || has_more_parts(m->whole, widest - 1)) && !(f = hspmd_calloc(1, sizeof *f)))
+	if (m && (widest == 1 || hspmd_graph_has_more_parts(m->whole, widest - 1)) && !(f = hspmd_calloc(1, sizeof *f)))
 		hspmd_fail_memory(err, "reading a model's layers");
 	if (f && fill_facts(f, source, m, name, seq_len, err)) {
 		hspmd_model_facts_destroy(f);

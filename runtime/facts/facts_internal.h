@@ -30,6 +30,13 @@ struct hspmd_graph *hspmd_graph_copy_forward(const struct hspmd_graph *g, bool b
 int hspmd_recompute_sets_choose(const struct hspmd_program *whole, const struct hspmd_program *divided, int layers, const double *weight,
                                 json_t **sets, struct hspmd_error *err);
 
+/* ---- parameters.c */
+
+/* The number of elements of every weight, from the whole model's graph: weights that a layer reads and another layer owns tie them. */
+void hspmd_facts_count_parameters(struct hspmd_model_facts *f, const struct hspmd_graph *g);
+/* Returns true if the weights of a model's graph can be divided into more parts than `parts` (struct hspmd_model_facts). */
+bool hspmd_graph_has_more_parts(const struct hspmd_graph *g, int parts);
+
 /* ---- reduced_model.c */
 
 /* A graph of the reduced model per set of options that change it. */
@@ -73,6 +80,7 @@ struct hspmd_probe {
 	struct hspmd_cluster *cluster;
 	struct hspmd_plan *plan;
 	struct hspmd_program *program;
+	struct hspmd_resolve_cache *resolved; /* of its variations */
 };
 
 /* `source` gives the reduced model. 0, or -1 and err; then *out is empty. hspmd_probe_close frees it. */

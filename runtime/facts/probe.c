@@ -71,8 +71,10 @@ int hspmd_probe_open(struct hspmd_probe *out, const struct hspmd_graph_source *s
 		out->plan = make_plan(out->cluster, source->layers, layout, seq_len, err);
 	if (out->plan)
 		out->program = hspmd_program_build(&precise, out->plan, out->cluster, devices - 1, NULL, err);
-	if (out->program)
+	if (out->program && (out->resolved = hspmd_resolve_cache_create()))
 		return 0;
+	if (out->program)
+		hspmd_fail_memory(err, "probing a model's memory");
 	hspmd_probe_close(out);
 	return -1;
 }
@@ -80,6 +82,7 @@ int hspmd_probe_open(struct hspmd_probe *out, const struct hspmd_graph_source *s
 void hspmd_probe_close(struct hspmd_probe *p)
 {
 	hspmd_program_destroy(p->program);
+	hspmd_resolve_cache_destroy(p->resolved);
 	hspmd_plan_destroy(p->plan);
 	hspmd_cluster_destroy(p->cluster);
 	*p = (struct hspmd_probe){ 0 };
@@ -92,7 +95,7 @@ struct hspmd_program *hspmd_probe_program(const struct hspmd_probe *p, json_t *s
 	p->plan->recompute_sets = json_incref(sets);
 	p->plan->schedule = schedule;
 	p->plan->pipelines[0].stages[0].recompute = recompute;
-	return hspmd_program_vary(p->program, p->plan, p->cluster, err);
+	return hspmd_program_vary(p->program, p->plan, p->cluster, p->resolved, err);
 }
 
 /* ---- memory */

@@ -111,12 +111,12 @@ static int make_instructions(struct hspmd_program *p, const struct hspmd_program
 }
 
 struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const struct hspmd_plan *plan,
-                                         const struct hspmd_cluster *cluster, struct hspmd_error *err)
+                                         const struct hspmd_cluster *cluster, struct hspmd_resolve_cache *resolved, struct hspmd_error *err)
 {
 	struct hspmd_program *p = calloc(1, sizeof *p);
 	struct hspmd_link_cost across = hspmd_link_cost_of_cluster(cluster);
-	across.cache = hspmd_resolve_cache_create();
-	int status = p && across.cache ? 0 : hspmd_fail_memory(err, "specialising");
+	across.cache = resolved;
+	int status = p ? 0 : hspmd_fail_memory(err, "specialising");
 	if (!status) {
 		p->device = like->device;
 		find_device(p, plan);
@@ -130,7 +130,6 @@ struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const
 		struct hspmd_pipelines only = { .plan = plan, .like = &(int){ 0 }, .spmds = &p->spmd };
 		status = make_passes(p, NULL, &only, plan, cluster, &across, err);
 	}
-	hspmd_resolve_cache_destroy(across.cache);
 	if (!status)
 		return p;
 	hspmd_program_destroy(p);

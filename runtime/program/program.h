@@ -193,10 +193,11 @@ struct hspmd_program *hspmd_program_build_on(const struct hspmd_program *of, con
                                              struct hspmd_error *err);
 void hspmd_program_destroy(struct hspmd_program *p);
 /* The program of the same device for a plan of one pipeline that differs from that of `like` only in schedule and recomputation. It borrows
- * `like`'s graph, so that it must be destroyed first. It has the passes alone: no sums of gradients, updates, offsets and workspace. NULL
- * and err. */
+ * `like`'s graph, so that it must be destroyed first. It has the passes alone: no sums of gradients, updates, offsets and workspace.
+ * resolved: answers that variations share. NULL and err. */
 struct hspmd_program *hspmd_program_vary(const struct hspmd_program *like, const struct hspmd_plan *plan,
-                                         const struct hspmd_cluster *cluster, struct hspmd_error *err);
+                                         const struct hspmd_cluster *cluster, struct hspmd_resolve_cache *resolved,
+                                         struct hspmd_error *err);
 
 /* The communication of the program in its order, followed by that of `more` programs (the same program at other lengths; NULL: none).
  * Lane 0: of the passes; lane 1: sums of gradients and parameters of the step. The caller frees the array. NULL: memory. */

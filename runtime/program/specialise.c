@@ -140,11 +140,23 @@ static int run_node(struct hspmd_walk *w, size_t number, int stage, int micro_ba
 
 /* ---- recomputation */
 
-static bool is_named(const struct hspmd_graph *g, const struct hspmd_op *op, const char *name)
+/* An operator's name in one of the plan's lists. */
+struct listed {
+	const char *name;
+	size_t set;
+	bool found;
+};
+
+/* Add the operator to the sets that list it, by its own name or by that of its weight. */
+static void find_op(const struct hspmd_graph *g, const struct hspmd_op *op, struct listed *names, size_t count, unsigned char *sets)
 {
 	char weight[256];
-	return !strcmp(name, hspmd_opcode_names[op->opcode]) ||
-	       (hspmd_graph_op_weight(g, op, weight, sizeof weight) && !strcmp(name, weight));
+	bool has_weight = hspmd_graph_op_weight(g, op, weight, sizeof weight);
+	for (size_t i = 0; i < count; i++)
+		if (!strcmp(names[i].name, hspmd_opcode_names[op->opcode]) || (has_weight && !strcmp(names[i].name, weight))) {
+			*sets |= (unsigned char)(1u << names[i].set);
+			names[i].found = true;
+		}
 }
 
 /* The names by which operators could be listed, for an error. */
@@ -165,30 +177,34 @@ static void list_names(const struct hspmd_graph *g, char *text, size_t size)
 static int find_sets(struct hspmd_walk *w, const char *key, const json_t *sets, unsigned char **out)
 {
 	const struct hspmd_graph *g = w->p->graph;
+	size_t count = 0, at = 0;
+	int status = 0;
+	for (size_t s = 0; s < json_array_size(sets); s++)
+		count += json_array_size(json_array_get(sets, s));
 	if (!json_array_size(sets))
 		return 0;
-	unsigned char *in = *out = hspmd_calloc(g->op_count + 1, sizeof *in);
-	if (!in)
-		return hspmd_fail_memory(w->err, "specialising");
-	for (size_t s = 0; s < json_array_size(sets); s++)
-		for (size_t n = 0; n < json_array_size(json_array_get(sets, s)); n++) {
-			const char *name = json_string_value(json_array_get(json_array_get(sets, s), n));
-			char names[400];
-			bool found = false;
-			for (size_t i = 0; i < g->op_count; i++)
-				if (hspmd_graph_op_repeats(g, &g->ops[i]) && is_named(g, &g->ops[i], name)) {
-					in[i] |= (unsigned char)(1u << s);
-					found = true;
-				}
-			if (found)
-				continue;
-			list_names(g, names, sizeof names);
-			return hspmd_fail(w->err,
-			                  "%s: the model has no operator \"%s\" that a stage can list; it has %s, and those named after "
-			                  "the weight of a block that they multiply with",
-			                  key, name, names);
-		}
-	return 0;
+	struct listed *names = hspmd_calloc(count + 1, sizeof *names);
+	*out = hspmd_calloc(g->op_count + 1, sizeof **out);
+	if (!names || !*out)
+		status = hspmd_fail_memory(w->err, "specialising");
+	for (size_t s = 0; !status && s < json_array_size(sets); s++)
+		for (size_t n = 0; n < json_array_size(json_array_get(sets, s)); n++)
+			names[at++] = (struct listed){ json_string_value(json_array_get(json_array_get(sets, s), n)), s, false };
+	for (size_t i = 0; !status && i < g->op_count; i++)
+		if (hspmd_graph_op_repeats(g, &g->ops[i]))
+			find_op(g, &g->ops[i], names, count, &(*out)[i]);
+	for (size_t i = 0; !status && i < count; i++) {
+		char there[400];
+		if (names[i].found)
+			continue;
+		list_names(g, there, sizeof there);
+		status = hspmd_fail(w->err,
+		                    "%s: the model has no operator \"%s\" that a stage can list; it has %s, and those named after "
+		                    "the weight of a block that they multiply with",
+		                    key, names[i].name, there);
+	}
+	free(names);
+	return status;
 }
 
 /* Returns true if this forward node may run again: only in blocks, and only if no other stage takes part and nothing accumulates. */
