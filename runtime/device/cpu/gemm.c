@@ -2,8 +2,9 @@
 /* Matrix product (the blocking of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Both operands are
  * packed into panels that the innermost kernel reads in order: A in panels of MR rows, B in panels of NR columns, both along k. Where the
  * kernel can read rows of A as they are, these are not packed. All threads together pack a block of B, which they share; then each thread
- * takes blocks of C. An element of C is always summed in the same order, so its bits depend neither on the threads nor on how rows and
- * columns are divided among devices. */
+ * takes blocks of C. For gradients of weights it is the block of A that they share. What a thread reads next, it fetches while it
+ * multiplies. An element of C is always summed in the same order, so its bits depend neither on the threads nor on how rows and columns are
+ * divided among devices. */
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/microkernel.h"
 
@@ -15,6 +16,7 @@
 #define KC_MAX 384
 #endif
 #define MC 96 /* a multiple of MR */
+#define MC_SHARED 384 /* most rows of a block of A that all threads share */
 #define NC_MAX (NR * 96)
 #define PANELS_MAX 4 /* of B, packed at once */
 
@@ -23,11 +25,40 @@ struct blocks {
 	int64_t mc;         /* rows of blocks of A, at most MC */
 	int64_t kc, k0, k1; /* depth of blocks; this block's range of k */
 	int64_t n0, n1;     /* columns of this block of B */
-	int64_t row_items, column_items;
+	int64_t row_items, column_items, threads;
 	int64_t panels; /* of B, packed at once: as many as leave work for all threads */
 	real *b_panels;
-	real *a_panels; /* one block per thread */
+	real *a_panels; /* one block per thread, or the block that all share */
+	real *b_panel;  /* one per thread, where all share the block of A */
 };
+
+/* Rows that a thread reads next: it fetches some lines of them before each tile. */
+#define LINE (CACHE_LINE / (int)sizeof(real))
+struct next_rows {
+	const real *row;
+	int64_t step, width, rows; /* to the next row; elements of a row; rows left */
+	int64_t at, lines;         /* next element of the row; lines per tile */
+};
+
+static struct next_rows next_rows_of(const real *data, int64_t step, int64_t width, int64_t rows, int64_t tiles)
+{
+	struct next_rows f = { .row = data, .step = step, .width = width, .rows = rows };
+	f.lines = ((width + LINE - 1) / LINE * rows + tiles - 1) / tiles;
+	return f;
+}
+
+static inline void fetch_some(struct next_rows *f)
+{
+	for (int64_t n = 0; n < f->lines && f->rows > 0; n++) {
+		__builtin_prefetch(f->row + f->at, 0, 2);
+		f->at += LINE;
+		if (f->at >= f->width) {
+			f->at = 0;
+			f->row += f->step;
+			f->rows--;
+		}
+	}
+}
 
 static int64_t round_up(int64_t n, int64_t unit)
 {
@@ -68,6 +99,16 @@ static void add_column_sums(real *restrict to, const real *restrict panel, int64
 		to[j] += total[j];
 }
 
+static void pack_columns(const struct blocks *b, real *panel, int64_t column, int64_t width, bool is_packed)
+{
+	const struct matrix *m = &b->p->b;
+	int64_t depth = b->k1 - b->k0;
+	if (!is_packed)
+		pack_panel_b(panel, m->data + b->k0 * m->rows + column * m->columns, m->rows, m->columns, depth, width);
+	if (b->p->column_sums)
+		add_column_sums(b->p->column_sums + column, panel, depth, width);
+}
+
 static void pack_b_panels(void *context, int64_t item, int thread)
 {
 	const struct blocks *b = context;
@@ -82,10 +123,7 @@ static void pack_b_panels(void *context, int64_t item, int thread)
 	for (int64_t column = first; column < end; column += NR) {
 		real *panel = panels + (column - first) * depth;
 		int64_t width = end - column < NR ? end - column : NR;
-		if (column - first >= whole * NR)
-			pack_panel_b(panel, from + (column - first) * m->columns, m->rows, m->columns, depth, width);
-		if (b->p->column_sums)
-			add_column_sums(b->p->column_sums + column, panel, depth, width);
+		pack_columns(b, panel, column, width, column - first < whole * NR);
 	}
 }
 
@@ -157,12 +195,19 @@ static void compute_block(void *context, int64_t item, int thread)
 	real *a = b->a_panels + (int64_t)thread * MC * b->kc;
 	int64_t unpacked = is_read_in_place(m) ? (row1 - row0) / MR * MR : 0;
 	pack_a_block(a + unpacked * depth, rows + unpacked * m->rows, m, depth, row1 - row0 - unpacked);
+	struct next_rows next = { .rows = 0 };
+	if (unpacked && row0 + b->mc * b->threads < b->p->m) {
+		int64_t tiles = unpacked / MR * (panel1 - panel0), left = b->p->m - row0 - b->mc * b->threads;
+		next = next_rows_of(rows + b->mc * b->threads * m->rows, m->rows, depth, left < b->mc ? left : b->mc, tiles);
+	}
 	for (int64_t panel = panel0; panel < panel1; panel++) {
 		int64_t column = b->n0 + panel * NR;
 		int64_t columns = b->n1 - column < NR ? b->n1 - column : NR;
-		for (int64_t row = row0, i = 0; row < row1; row += MR, i += MR)
+		for (int64_t row = row0, i = 0; row < row1; row += MR, i += MR) {
+			fetch_some(&next);
 			tile(b, i < unpacked ? rows + i * m->rows : a + i * depth, i < unpacked ? m->rows : 0,
 			     b->b_panels + panel * NR * depth, row, column, row1 - row < MR ? row1 - row : MR, columns);
+		}
 	}
 }
 
@@ -170,10 +215,73 @@ static void compute_block(void *context, int64_t item, int thread)
  * there are few rows, also in columns. */
 static void share_out(struct blocks *b, int threads)
 {
+	b->threads = threads;
 	int64_t m = b->p->m, blocks = round_up((m + MC - 1) / MC, threads);
 	b->mc = round_up((m + blocks - 1) / blocks, MR);
 	b->row_items = (m + b->mc - 1) / b->mc;
 	b->column_items = b->row_items < 4 * threads ? (4 * threads + b->row_items - 1) / b->row_items : 1;
+}
+
+/* ---- threads that share a block of A, for gradients of weights: C is small then, and both operands, which are much larger, are read from
+ * memory once, to be packed. A thread packs a panel of B when it comes to it, multiplies the whole block of A by it, and meanwhile fetches
+ * the next one. */
+
+/* Rows of A for which the workspace has room beside a panel of B per thread. */
+static int64_t shared_rows(const struct gemm *p, int threads)
+{
+	int64_t room = block_columns(p->n) + threads * (MC - NR);
+	return (room < MC_SHARED ? room : MC_SHARED) / MR * MR;
+}
+
+static bool shares_a(const struct gemm *p, int threads)
+{
+	return p->a.rows == 1 && p->a.columns != 1 && p->b.columns == 1 && p->m <= shared_rows(p, threads);
+}
+
+static void pack_shared(void *context, int64_t item, int thread)
+{
+	const struct blocks *b = context;
+	const struct matrix *m = &b->p->a;
+	int64_t depth = b->k1 - b->k0, row0 = item * MC, row1 = row0 + MC < b->p->m ? row0 + MC : b->p->m;
+	(void)thread;
+	pack_a_block(b->a_panels + row0 * depth, m->data + row0 + b->k0 * m->columns, m, depth, row1 - row0);
+}
+
+static void multiply_shared(void *context, int64_t item, int thread)
+{
+	const struct blocks *b = context;
+	const struct gemm *p = b->p;
+	int64_t depth = b->k1 - b->k0, tiles = (p->m + MR - 1) / MR, panel, end;
+	real *packed = b->b_panel + thread * b->kc * NR;
+	split_range((p->n + NR - 1) / NR, b->column_items, item, &panel, &end);
+	for (; panel < end; panel++) {
+		int64_t column = panel * NR, columns = p->n - column < NR ? p->n - column : NR;
+		struct next_rows next = { .rows = 0 };
+		pack_columns(b, packed, column, columns, false);
+		if (panel + 1 < end)
+			next = next_rows_of(p->b.data + b->k0 * p->b.rows + column + NR, p->b.rows, NR, depth, tiles);
+		for (int64_t row = 0; row < p->m; row += MR) {
+			fetch_some(&next);
+			tile(b, b->a_panels + row * depth, 0, packed, row, column, p->m - row < MR ? p->m - row : MR, columns);
+		}
+	}
+}
+
+static void gemm_shared(struct hspmd_thread_pool *pool, struct blocks *b, real *workspace)
+{
+	const struct gemm *p = b->p;
+	int threads = hspmd_thread_pool_threads(pool);
+	b->a_panels = workspace;
+	b->b_panel = workspace + b->kc * shared_rows(p, threads);
+	b->column_items = threads > 1 ? 4 * threads : 1;
+	for (b->k0 = 0; b->k0 < p->k; b->k0 = b->k1) {
+		b->k1 = b->k0 + b->kc < p->k ? b->k0 + b->kc : p->k;
+		double elements = (double)(b->k1 - b->k0) * (double)p->m;
+		int64_t items = (p->m + MC - 1) / MC;
+		hspmd_thread_pool_for(pool, items, elements / (double)items * MOVE_NS, pack_shared, b);
+		hspmd_thread_pool_for(pool, b->column_items, elements * (double)p->n / (double)b->column_items * PRODUCT_NS,
+		                      multiply_shared, b);
+	}
 }
 
 void LOCAL(gemm)(struct hspmd_thread_pool *pool, const struct gemm *p, void *workspace)
@@ -181,6 +289,10 @@ void LOCAL(gemm)(struct hspmd_thread_pool *pool, const struct gemm *p, void *wor
 	if (p->m == 0)
 		return;
 	struct blocks b = { .p = p, .kc = block_depth(p->k) };
+	if (shares_a(p, hspmd_thread_pool_threads(pool))) {
+		gemm_shared(pool, &b, workspace);
+		return;
+	}
 	int64_t nc = block_columns(p->n);
 	b.b_panels = workspace;
 	b.a_panels = b.b_panels + b.kc * nc;

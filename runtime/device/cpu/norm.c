@@ -21,8 +21,11 @@ static void put(real *p, int64_t j, int64_t width, vec v)
 static void layernorm_row(const real *x, const real *gain, const real *bias, real *y, real *stats, int64_t width, double eps)
 {
 	vec sum = { 0 };
-	for (int64_t j = 0; j < width; j += LANES)
+	for (int64_t j = 0; j < width; j += LANES) {
 		sum += part(x, j, width);
+		fetch_ahead(x + j);
+		fetch_ahead(y + j);
+	}
 	real mean = reduce_add(sum) / (real)width;
 	vec squares = { 0 };
 	int64_t j = 0;
@@ -48,6 +51,8 @@ static void rmsnorm_row(const real *x, const real *gain, real *y, real *stats, i
 	for (int64_t j = 0; j < width; j += LANES) {
 		vec v = part(x, j, width);
 		squares += v * v;
+		fetch_ahead(x + j);
+		fetch_ahead(y + j);
 	}
 	real scale = (real)(1 / sqrt((double)reduce_add(squares) / (double)width + attr->eps)), one = attr->plus_one;
 	for (int64_t j = 0; j < width; j += LANES)
@@ -104,6 +109,9 @@ static void grad_row(const real *dy, const real *x, const real *gain, real one, 
 		g *= part(gain, j, width) + splat(one);
 		sum += g;
 		dot += g * normal;
+		fetch_ahead(dy + j);
+		fetch_ahead(x + j);
+		fetch_ahead(dx ? dx + j : x + j);
 	}
 	if (!dx)
 		return;

@@ -52,6 +52,8 @@ static size_t sum_squares_workspace(const struct hspmd_cpu *cpu, const struct hs
 	return (size_t)items_of(&args->in[0]) * sizeof(double);
 }
 
+#define FETCHED_AT_ONCE 64 /* elements */
+
 /* The update of one item's elements by optimizer NAME; the compiler unrolls the loops over moments. */
 #define UPDATE_ITEM(NAME, name)                                                                                                            \
 	static void name##_item(void *context, int64_t item, int thread)                                                                   \
@@ -66,12 +68,22 @@ static size_t sum_squares_workspace(const struct hspmd_cpu *cpu, const struct hs
 		real scale = (real)attr->scale, keep = (real)attr->update.keep, rates[HSPMD_OPTIMIZER_RATES];                              \
 		for (int k = 0; k < HSPMD_OPTIMIZER_RATES; k++)                                                                            \
 			rates[k] = (real)attr->update.rates[k];                                                                            \
-		for (; i < end; i++) {                                                                                                     \
-			real moments[HSPMD_OPTIMIZER_MOMENTS] = { first[i], name##_MOMENTS > 1 ? second[i] : 0 };                          \
-			parameter[i] = name##_update(rates, keep, gradient[i] * scale, parameter[i], moments);                             \
-			first[i] = moments[0];                                                                                             \
-			if (name##_MOMENTS > 1)                                                                                            \
-				second[i] = moments[1];                                                                                    \
+		for (int64_t stop; i < end;) {                                                                                             \
+			stop = i + FETCHED_AT_ONCE < end ? i + FETCHED_AT_ONCE : end;                                                      \
+			for (int64_t k = i; k < stop; k += LANES) {                                                                        \
+				fetch_ahead(gradient + k);                                                                                 \
+				fetch_ahead(parameter + k);                                                                                \
+				fetch_ahead(first + k);                                                                                    \
+				if (name##_MOMENTS > 1)                                                                                    \
+					fetch_ahead(second + k);                                                                           \
+			}                                                                                                                  \
+			for (; i < stop; i++) {                                                                                            \
+				real moments[HSPMD_OPTIMIZER_MOMENTS] = { first[i], name##_MOMENTS > 1 ? second[i] : 0 };                  \
+				parameter[i] = name##_update(rates, keep, gradient[i] * scale, parameter[i], moments);                     \
+				first[i] = moments[0];                                                                                     \
+				if (name##_MOMENTS > 1)                                                                                    \
+					second[i] = moments[1];                                                                            \
+			}                                                                                                                  \
 		}                                                                                                                          \
 	}
 HSPMD_OPTIMIZERS(UPDATE_ITEM)

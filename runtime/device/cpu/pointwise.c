@@ -14,12 +14,16 @@ static inline __attribute__((always_inline)) void apply(const struct hspmd_kerne
 	vec in[3], out[2];
 	end = end < count ? end : count;
 	for (; i + LANES <= end; i += LANES) {
-		for (int k = 0; k < inputs; k++)
+		for (int k = 0; k < inputs; k++) {
 			in[k] = load((const real *)args->in[k].data + i);
+			fetch_ahead((const real *)args->in[k].data + i);
+		}
 		f(args->attr, in, out);
 		for (int k = 0; k < outputs; k++)
-			if (args->out[k].data)
+			if (args->out[k].data) {
 				store((real *)args->out[k].data + i, out[k]);
+				fetch_ahead((const real *)args->out[k].data + i);
+			}
 	}
 	if (i == end)
 		return;

@@ -86,6 +86,10 @@ static void rotate_rows(void *context, int64_t item, int thread)
 		for (int64_t head = 0; head < width; head += size) {
 			const real *from = (const real *)x->data + row * width + head;
 			real *to = (real *)r->args->out[0].data + row * width + head;
+			for (int64_t i = 0; i < size; i += LANES) {
+				fetch_ahead(from + i);
+				fetch_ahead(to + i);
+			}
 			if (r->args->attr->interleaved)
 				rotate_neighbours(r, from, to, cosine, sine);
 			else

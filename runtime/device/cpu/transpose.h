@@ -43,8 +43,8 @@ static inline __attribute__((always_inline)) void transpose(vec v[LANES])
 	}
 }
 
-/* to[c * to_step + r] = from[r * from_step + c] for `rows` <= LANES rows (a constant in the fast path) and all columns. Rows from `given` on
- * are zeros. */
+/* to[c * to_step + r] = from[r * from_step + c] for `rows` <= LANES rows (a constant in the fast path) and all columns. Rows from `given`
+ * on are zeros. */
 static inline __attribute__((always_inline)) void transpose_strip(real *restrict to, int64_t to_step, const real *restrict from,
                                                                   int64_t from_step, int rows, int given, int64_t columns)
 {

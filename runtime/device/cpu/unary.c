@@ -83,6 +83,10 @@ static void item_of(const struct hspmd_kernel_args *args, int64_t item, bool bac
 		vec v = whole ? load(x + i) : load_part(x + i, end - i), factor = splat(1);
 		if (backward)
 			factor = whole ? load(dy + i) : load_part(dy + i, end - i);
+		fetch_ahead(x + i);
+		fetch_ahead(y + i);
+		if (backward)
+			fetch_ahead(dy + i);
 		v = backward ? factor * slope(args->attr, v) : value(args->attr, v);
 		if (whole)
 			store(y + i, v);
