@@ -7,22 +7,29 @@
  * tiles of ROWS queries and ROWS keys in which some query may see some key (by causality, window, documents), so that all dS that is read
  * was written.
  *
+ * With heads of 64 the products of a step run beside the exponentials and dS of the same and of the next: while probabilities are
+ * computed, this step's dP and the last one's part of dK are in progress, and beside dS, dV and the next scores. The two groups of a block
+ * never wait for each other. Heads of 128 leave no registers for the next scores.
+ *
  * Per head of D and tile: 10 D ROWS^2 FLOPs; dS takes 2 ROWS^2 bytes each way. Bound of the first kernel, which does 8 D ROWS^2 of them:
- * tensor cores (D = 128: 4096 cycles, beside 3072 of shared memory for operands, 1024 of exponentials, and 32 KiB to write, which at 4
- * TB/s take a third of that). Bound of the second: reading dS. Shared memory: 163 KiB (D = 128), 82 KiB (D = 64), all registers, one block
- * per multiprocessor; second kernel 97 and 73 KiB, two blocks. */
+ * tensor cores. With D = 64 a tile takes them 2048 cycles, beside 1740 in which a scheduler issues instructions (430 for 32 scores of a
+ * thread, as compiled), 1536 of shared memory for operands, 1024 of exponentials, and 32 KiB to write; with D = 128 4096, beside 3072 of
+ * shared memory. Bound of the second: reading dS. Shared memory: 195 KiB (D = 128), 99 KiB (D = 64), all registers, one block per
+ * multiprocessor; second kernel 97 and 73 KiB, two blocks. Both run once for each part of the heads and samples whose dS fits into the
+ * workspace: too few blocks for all multiprocessors if that is small (Llama 1B, T 4096: 1 GiB for 256 blocks at a time). */
 #include "runtime/device/cuda/attention.h"
 
 #if defined HSPMD_SM90A || defined EMULATE
 #include "runtime/device/cuda/attention_wgmma.h"
 
 #define STAGES 3
+#define KEYS_GRAD_STAGES 4                   /* two that products read, one that they read next, one that is copied */
 #define STEP 64                              /* queries per stage of keys_grad_kernel: registers allow no more */
 #define KEY_STEP 64                          /* keys per stage of queries_grad_kernel */
 #define DS_BYTES (KEY_STEP * SLAB_ROW_BYTES) /* a group's part of such a stage */
 /* Two groups that compute and a warp that copies: so few that two blocks share a multiprocessor's registers. */
 #define QUERIES_GRAD_THREADS (GROUPS * GROUP_THREADS + WARP)
-#define WORKSPACE ((size_t)256 << 20) /* environment HSPMD_CUDA_ATTENTION_WORKSPACE: bytes */
+#define WORKSPACE ((size_t)1 << 30) /* environment HSPMD_CUDA_ATTENTION_WORKSPACE: bytes */
 
 struct keys_grad_maps {
 	CUtensorMap q, k, v, dout;
@@ -39,18 +46,18 @@ struct score_grads {
 };
 
 struct keys_grad_stage_data {
-	float lse[STEP], delta[STEP]; /* lse times LOG2E */
+	float lse[STEP], delta[STEP]; /* times LOG2E, and times the scale */
 };
 
 struct keys_grad_barriers {
-	uint64_t whole, full[STAGES], empty[STAGES]; /* whole: the block's keys and values */
+	uint64_t whole, full[KEYS_GRAD_STAGES], empty[KEYS_GRAD_STAGES]; /* whole: the block's keys and values */
 };
 
 /* Dynamic shared memory of keys_grad_kernel. */
 template <int D> struct keys_grad_shared {
 	char key[tile_bytes<D>(ROWS)], value[tile_bytes<D>(ROWS)];
-	char query[STAGES][tile_bytes<D>(STEP)], dout[STAGES][tile_bytes<D>(STEP)];
-	struct keys_grad_stage_data rows[STAGES];
+	char query[KEYS_GRAD_STAGES][tile_bytes<D>(STEP)], dout[KEYS_GRAD_STAGES][tile_bytes<D>(STEP)];
+	struct keys_grad_stage_data rows[KEYS_GRAD_STAGES];
 	struct keys_grad_barriers barriers;
 };
 
@@ -65,7 +72,7 @@ static __device__ __forceinline__ void copy_queries(const struct attention &a, c
                                                     struct keys_grad_shared<D> *to, const struct keys_grad_work &w)
 {
 	struct keys_grad_barriers *b = &to->barriers;
-	struct ring<STAGES> at = { 0, 1 };
+	struct ring<KEYS_GRAD_STAGES> at = { 0, 1 };
 	if (threadIdx.x == 0) {
 		barrier_arrive_expecting(&b->whole, 2 * tile_bytes<D>(ROWS));
 		copy_tile<D>(to->key, &maps.k, ROWS, w.k0, w.kv, w.batch, &b->whole);
@@ -78,7 +85,7 @@ static __device__ __forceinline__ void copy_queries(const struct attention &a, c
 			for (int i = threadIdx.x; i < STEP; i += WARP) {
 				bool there = q0 + i < a.queries;
 				rows->lse[i] = there ? a.lse[stats_at(a, w.batch, head, q0 + i)] * LOG2E : 0.0f;
-				rows->delta[i] = there ? a.delta[stats_at(a, w.batch, head, q0 + i)] : 0.0f;
+				rows->delta[i] = there ? a.delta[stats_at(a, w.batch, head, q0 + i)] * a.scale : 0.0f;
 			}
 			if (threadIdx.x == 0) {
 				barrier_arrive_expecting(&b->full[at.stage], 2 * tile_bytes<D>(STEP));
@@ -90,30 +97,37 @@ static __device__ __forceinline__ void copy_queries(const struct attention &a, c
 		}
 }
 
-/* Scores of keys (rows) and queries to probabilities. */
+/* p = the probabilities that scores s of keys (rows) and queries give. */
 template <int n>
 static __device__ __forceinline__ void to_probabilities(const struct attention &a, int batch, int q0, int k0, const int (&document)[2],
-                                                        const float *lse, float (&s)[n / 8][4])
+                                                        const float *lse, const float (&s)[n / 8][4], float (&p)[n / 8][4])
 {
 	float scale = a.scale * LOG2E;
-	bool inside = all_see(a, batch, q0, n, k0, GROUP_ROWS);
 #pragma unroll
 	for (int j = 0; j < n / 8; j++)
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			s[j][i] = exp2_fast(s[j][i] * scale - lse[j * 8 + fragment_column(i)]);
-	if (inside)
+			p[j][i] = exp2_fast(s[j][i] * scale - lse[j * 8 + fragment_column(i)]);
+	if (all_see(a, batch, q0, n, k0, GROUP_ROWS))
 		return;
+	int own = k0 + (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
+	if (!a.segments) {
+		const struct columns seen[2] = { queries_of_key(a, own + fragment_row(0), q0),
+			                         queries_of_key(a, own + fragment_row(2), q0) };
+		hide_unseen(p, seen, 0.0f);
+		return;
+	}
 #pragma unroll
 	for (int j = 0; j < n / 8; j++)
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			int q = q0 + j * 8 + fragment_column(i), k = k0 + (int)(threadIdx.x % GROUP_THREADS / WARP) * 16 + fragment_row(i);
-			s[j][i] = sees_other(a, batch, q, k, document[i / 2], q + a.shift) ? s[j][i] : 0.0f;
+			int q = q0 + j * 8 + fragment_column(i);
+			p[j][i] = sees_other(a, batch, q, own + fragment_row(i), document[i / 2], q + a.shift) ? p[j][i] : 0.0f;
 		}
 }
 
-/* Writes a group's fragments of dS: to its first key and first query. */
+/* Writes a group's fragments of dS: to its first key and first query. What a thread has of a key and 32 queries lies together, so that no
+ * lanes exchange anything: query 8 i + 2 t + b of these is at place 8 t + 2 i + b. */
 template <int n> static __device__ __forceinline__ void store_score_grads(bf16 *to, int64_t queries, const uint32_t (&ds)[n / 16][4])
 {
 	int own = (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
@@ -125,7 +139,6 @@ template <int n> static __device__ __forceinline__ void store_score_grads(bf16 *
 #pragma unroll
 			for (int i = 0; i < 4; i++)
 				all.v[i] = ds[(j + i) / 2][(j + i) % 2 * 2 + half];
-			transpose_pairs(all.v);
 			store_whole((pack<uint32_t> *)(to + (own + fragment_row(2 * half)) * queries + eight_column(j)), all);
 		}
 }
@@ -134,78 +147,121 @@ template <int D>
 static __device__ __forceinline__ void compute_keys(const struct attention &a, struct keys_grad_shared<D> *from,
                                                     const struct keys_grad_work &w, const struct score_grads &to)
 {
+	const bool early = D == 64; /* the next scores are computed beside this dS: there are registers for them */
 	struct keys_grad_barriers *b = &from->barriers;
-	struct ring<STAGES> at = { 0, 0 };
-	float dk[D / 8][4] = {}, dv[D / 8][4] = {}, one[2] = { 1.0f, 1.0f };
+	struct ring<KEYS_GRAD_STAGES> at = { 0, 0 }, before = at, next = at;
+	float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[STEP / 8][4], one[2] = { 1.0f, 1.0f };
+	uint32_t weights[STEP / 16][4], q[STEP / 16][4];
 	int group = (int)threadIdx.x / GROUP_THREADS - 1, own = (int)(threadIdx.x % GROUP_THREADS / WARP) * 16,
-	    k0 = w.k0 + group * GROUP_ROWS, document[2];
+	    k0 = w.k0 + group * GROUP_ROWS, head = w.head, q0 = w.first, steps = 0, document[2];
 	uint64_t key = slab_descriptor(from->key + group * GROUP_BYTES, 0), value = slab_descriptor(from->value + group * GROUP_BYTES, 0),
 	         query = slab_descriptor(from->query, STEP * SLAB_ROW_BYTES), dout = slab_descriptor(from->dout, STEP * SLAB_ROW_BYTES);
+	if (w.end > w.first && w.head_end > w.head)
+		steps = (w.end - w.first + STEP - 1) / STEP * (w.head_end - w.head);
 	for (int h = 0; h < 2; h++)
 		document[h] = document_of(a, w.batch, k0 + own + fragment_row(2 * h), a.keys);
 	barrier_wait(&b->whole, 0);
-	for (int head = w.head; head < w.head_end; head++)
-		for (int q0 = w.first; q0 < w.end; q0 += STEP, at.advance()) {
-			uint64_t these = descriptor_after(query, at.stage * tile_bytes<D>(STEP)),
-			         their = descriptor_after(dout, at.stage * tile_bytes<D>(STEP));
-			const struct keys_grad_stage_data *rows = &from->rows[at.stage];
-			float s[STEP / 8][4], ds[STEP / 8][4];
-			uint32_t p[STEP / 16][4], q[STEP / 16][4];
+	if (early && steps) {
+		barrier_wait(&b->full[0], 0);
+		products_begin();
+		multiply_rows<D, STEP>(s, key, ROWS, query, STEP);
+		products_commit();
+		products_wait<0>();
+		pin(s);
+	}
+	for (int step = 0; step < steps; step++, before = at, at = next) {
+		uint64_t these = descriptor_after(query, at.stage * tile_bytes<D>(STEP)),
+		         their = descriptor_after(dout, at.stage * tile_bytes<D>(STEP));
+		const struct keys_grad_stage_data *rows = &from->rows[at.stage];
+		float p[STEP / 8][4], ds[STEP / 8][4];
+		next.advance();
+		if (!early) {
 			barrier_wait(&b->full[at.stage], at.parity);
 			products_begin();
 			multiply_rows<D, STEP>(s, key, ROWS, these, STEP);
 			products_commit();
-			multiply_rows<D, STEP>(ds, value, ROWS, their, STEP);
-			products_commit();
-			products_wait<1>();
-			pin(s);
-			to_probabilities<STEP>(a, w.batch, q0, k0, document, rows->lse, s);
-			to_fragments(p, s);
-			pin(p);
-			pin(dv);
-			products_begin();
-			multiply_columns<D, STEP>(dv, p, their);
-			products_commit();
-			products_wait<1>();
-			pin(ds);
-#pragma unroll
-			for (int j = 0; j < STEP / 8; j++)
-#pragma unroll
-				for (int i = 0; i < 4; i++)
-					ds[j][i] = s[j][i] * (ds[j][i] - rows->delta[j * 8 + fragment_column(i)]) * a.scale;
-			to_fragments(q, ds);
-			pin(q);
-			pin(dk);
-			products_begin();
-			multiply_columns<D, STEP>(dk, q, these);
-			products_commit();
-			if (to.data)
-				store_score_grads<STEP>(to.data + (((int64_t)w.batch * a.heads + head) * to.keys + k0) * to.queries + q0,
-				                        to.queries, q);
-			products_wait<0>();
-			pin(dk);
-			pin(dv);
-			pin(p);
-			pin(q);
-			release_stage(&b->empty[at.stage]);
 		}
+		products_begin();
+		multiply_rows<D, STEP>(ds, value, ROWS, their, STEP);
+		products_commit();
+		if (!early) {
+			products_wait<1>(); /* in progress: ds */
+			pin(s);
+		}
+		to_probabilities<STEP>(a, w.batch, q0, k0, document, rows->lse, s, p);
+		to_fragments(weights, p);
+		pin(weights);
+		pin(dv);
+		products_begin();
+		multiply_columns<D, STEP>(dv, weights, their);
+		products_commit();
+		if (early) {
+			bool more = step + 1 < steps; /* else the same scores again, for nobody */
+			if (more)
+				barrier_wait(&b->full[next.stage], next.parity);
+			products_begin();
+			multiply_rows<D, STEP>(s, key, ROWS, more ? descriptor_after(query, next.stage * tile_bytes<D>(STEP)) : these,
+			                       STEP);
+			products_commit();
+		}
+		products_wait<early ? 2 : 1>(); /* in progress: dv, and the next scores */
+		pin(ds);
+		pin(q);
+		pin(dk);
+		if (step)
+			release_stage(&b->empty[before.stage]);
+#pragma unroll
+		for (int j = 0; j < STEP / 8; j++)
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				ds[j][i] = p[j][i] * (ds[j][i] * a.scale - rows->delta[j * 8 + fragment_column(i)]);
+		to_fragments(q, ds);
+		pin(q);
+		products_begin();
+		multiply_columns<D, STEP>(dk, q, these);
+		products_commit();
+		if (to.data)
+			store_score_grads<STEP>(to.data + (((int64_t)w.batch * a.heads + head) * to.keys + k0) * to.queries + q0,
+			                        to.queries, q);
+		products_wait<early ? 1 : 0>(); /* in progress: dk */
+		pin(s);
+		pin(weights);
+		if (!early) {
+			pin(q);
+			pin(dk);
+			pin(dv);
+		}
+		q0 += STEP;
+		if (q0 >= w.end) {
+			q0 = w.first;
+			head++;
+		}
+	}
+	products_wait<0>();
+	pin(weights);
+	pin(q);
+	pin(dk);
+	pin(dv);
+	int first = k0 + own + fragment_row(0), second = k0 + own + fragment_row(2);
 	if (a.dk.data)
-		store_sums<D>(a.dk, w.batch, w.kv, k0 + own, a.keys, dk, one);
+		store_sums<D>(a.dk, w.batch, w.kv, first, second, a.keys, dk, one);
 	if (a.dv.data)
-		store_sums<D>(a.dv, w.batch, w.kv, k0 + own, a.keys, dv, one);
+		store_sums<D>(a.dv, w.batch, w.kv, first, second, a.keys, dv, one);
 }
 
 template <int D>
 static __global__ void __launch_bounds__(THREADS, 1)
-        keys_grad_kernel(struct attention a, const __grid_constant__ struct keys_grad_maps maps, struct score_grads to, int tiles)
+        keys_grad_kernel(struct attention a, const __grid_constant__ struct keys_grad_maps maps, struct score_grads to, int tiles,
+                         int together)
 {
 	DYNAMIC_SHARED(char, shared);
 	struct keys_grad_shared<D> *room = (struct keys_grad_shared<D> *)align_tiles(shared);
 	struct keys_grad_barriers *b = &room->barriers;
-	int kv = blockIdx.x / tiles % a.kv_heads, before = (a.first_kv + kv) * a.group - a.first_head;
-	struct keys_grad_work w = { (int)(blockIdx.x % tiles) * ROWS,
+	struct place at = place_of(blockIdx.x, tiles, a.kv_heads, a.batches, together);
+	int kv = at.head, before = (a.first_kv + kv) * a.group - a.first_head;
+	struct keys_grad_work w = { at.rank * ROWS,
 		                    kv,
-		                    (int)(blockIdx.x / tiles) / a.kv_heads,
+		                    at.batch,
 		                    before > 0 ? before : 0,
 		                    before + a.group < a.heads ? before + a.group : a.heads,
 		                    0,
@@ -215,7 +271,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 	w.end = (w.end + ROWS - 1) / ROWS * ROWS < a.queries ? (w.end + ROWS - 1) / ROWS * ROWS : a.queries;
 	if (threadIdx.x == 0) {
 		barrier_init(&b->whole, 1);
-		for (int i = 0; i < STAGES; i++) {
+		for (int i = 0; i < KEYS_GRAD_STAGES; i++) {
 			barrier_init(&b->full[i], WARP);
 			barrier_init(&b->empty[i], COMPUTING_WARPS);
 		}
@@ -243,6 +299,12 @@ struct queries_grad_work {
 	int q0, head, batch, first, end;
 };
 
+/* The query whose dS is at a place of its group's. */
+static __device__ __forceinline__ int query_at(int place)
+{
+	return place / 32 * 32 + place % 8 / 2 * 8 + place % 32 / 8 * 2 + place % 2;
+}
+
 /* Runs on one thread. */
 template <int D>
 static __device__ __forceinline__ void copy_score_grads(const struct attention &a, const struct queries_grad_maps &maps,
@@ -265,7 +327,7 @@ static __device__ __forceinline__ void compute_queries(const struct attention &a
 {
 	struct ring<STAGES> at = { 0, 0 };
 	float dq[D / 8][4] = {}, one[2] = { 1.0f, 1.0f };
-	int group = (int)threadIdx.x / GROUP_THREADS, q0 = w.q0 + group * GROUP_ROWS + (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
+	int group = (int)threadIdx.x / GROUP_THREADS, q0 = w.q0 + group * GROUP_ROWS, own = (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
 	uint64_t left = slab_descriptor(from->ds[0] + group * DS_BYTES, 0), right = slab_descriptor(from->key, DS_BYTES);
 	struct ring<STAGES> before = at;
 	for (int k0 = w.first; k0 < w.end; k0 += KEY_STEP, before = at, at.advance()) {
@@ -284,17 +346,18 @@ static __device__ __forceinline__ void compute_queries(const struct attention &a
 	}
 	products_wait<0>();
 	pin(dq);
-	store_sums<D>(a.dq, w.batch, w.head, q0, a.queries, dq, one);
+	store_sums<D>(a.dq, w.batch, w.head, q0 + query_at(own + fragment_row(0)), q0 + query_at(own + fragment_row(2)), a.queries, dq,
+	              one);
 }
 
 template <int D>
 static __global__ void __launch_bounds__(QUERIES_GRAD_THREADS, 2)
-        queries_grad_kernel(struct attention a, const __grid_constant__ struct queries_grad_maps maps, int tiles)
+        queries_grad_kernel(struct attention a, const __grid_constant__ struct queries_grad_maps maps, int tiles, int together)
 {
 	DYNAMIC_SHARED(char, shared);
 	struct queries_grad_shared<D> *room = (struct queries_grad_shared<D> *)align_tiles(shared);
-	struct queries_grad_work w = { (tiles - 1 - (int)(blockIdx.x % tiles)) * ROWS, (int)(blockIdx.x / tiles) % a.heads,
-		                       (int)(blockIdx.x / tiles) / a.heads, 0, 0 };
+	struct place at = place_of(blockIdx.x, tiles, a.heads, a.batches, together);
+	struct queries_grad_work w = { (tiles - 1 - at.rank) * ROWS, at.head, at.batch, 0, 0 };
 	keys_seen(a, w.batch, w.q0, ROWS, &w.first, &w.end);
 	w.first = w.first / ROWS * ROWS;
 	w.end = w.end < a.keys ? (w.end + ROWS - 1) / ROWS * ROWS : w.end;
@@ -392,11 +455,18 @@ template <int D> static bool launch_part(struct hspmd_cuda *cuda, const struct a
 	    !hspmd_cuda_tensor_map(&query_maps.ds, ds, shape, stride, KEY_STEP))
 		return false;
 	LAUNCH(keys_grad, (unsigned)(key_tiles(*a) * a->batches * a->kv_heads), THREADS, keys_shared<D>(), cuda->stream, *a, maps, to,
-	       key_tiles(*a));
+	       key_tiles(*a), heads_together(a->queries, D, a->group));
 	if (to.data)
 		LAUNCH(queries_grad, (unsigned)(query_tiles(*a) * a->batches * a->heads), QUERIES_GRAD_THREADS, queries_shared<D>(),
-		       cuda->stream, *a, query_maps, query_tiles(*a));
+		       cuda->stream, *a, query_maps, query_tiles(*a), heads_together(a->keys, D, 1));
 	return true;
+}
+
+/* The size of parts of `count` that are at most `most` and about equally large. */
+static int part_size(int count, int most)
+{
+	int parts = (count + most - 1) / most;
+	return (count + parts - 1) / parts;
 }
 
 /* In parts whose dS fits into the workspace: some samples with all heads, or some kv heads of one. */
@@ -407,6 +477,8 @@ template <int D> static bool backward_of(struct hspmd_cuda *cuda, const struct a
 	    batches = room >= (size_t)a->heads ? (int)(room / (size_t)a->heads) : 1;
 	if (kv_heads < 1 || !allow_backward<D>(a))
 		return false;
+	kv_heads = part_size(a->kv_heads, kv_heads);
+	batches = part_size(a->batches, batches);
 	if (a->stage == ATTENTION_PREPARING)
 		return true;
 	for (int batch = 0; batch < a->batches; batch += batches)

@@ -58,14 +58,21 @@ static __device__ __forceinline__ void weigh(const struct attention &a, int batc
 {
 	float scale = a.scale * LOG2E, now[2] = { rows->high[0], rows->high[1] }, base[2];
 	if (!all_see(a, batch, q0, GROUP_ROWS, k0, KEYS)) {
+		int own = q0 + (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
+		if (!a.segments) {
+			const struct columns seen[2] = { keys_of_query(a, own + fragment_row(0), k0),
+				                         keys_of_query(a, own + fragment_row(2), k0) };
+			hide_unseen(s, seen, -INFINITY);
+		} else {
 #pragma unroll
-		for (int n = 0; n < KEYS / 8; n++)
+			for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
-			for (int i = 0; i < 4; i++) {
-				int q = q0 + (int)(threadIdx.x % GROUP_THREADS / WARP) * 16 + fragment_row(i),
-				    k = k0 + n * 8 + fragment_column(i);
-				s[n][i] = sees_other(a, batch, q, k, rows->document[i / 2], k) ? s[n][i] : -INFINITY;
-			}
+				for (int i = 0; i < 4; i++) {
+					int k = k0 + n * 8 + fragment_column(i);
+					s[n][i] = sees_other(a, batch, own + fragment_row(i), k, rows->document[i / 2], k) ? s[n][i]
+					                                                                                   : -INFINITY;
+				}
+		}
 	}
 #pragma unroll
 	for (int n = 0; n < KEYS / 8; n++)
@@ -168,18 +175,18 @@ static __device__ __forceinline__ void compute_queries(const struct attention &a
 		if (threadIdx.x % 4 == 0 && q < a.queries)
 			a.lse[stats_at(a, batch, head, q)] = sum > 0.0f ? rows.high[h] * a.scale + logf(sum) : -1e30f;
 	}
-	store_sums<D>(a.o, batch, head, q0 + own, a.queries, out, factor);
+	store_sums<D>(a.o, batch, head, q0 + own + fragment_row(0), q0 + own + fragment_row(2), a.queries, out, factor);
 }
 
 template <int D>
 static __global__ void __launch_bounds__(THREADS, 1)
-        forward_kernel(struct attention a, const __grid_constant__ struct forward_maps maps, int tiles)
+        forward_kernel(struct attention a, const __grid_constant__ struct forward_maps maps, int tiles, int together)
 {
 	DYNAMIC_SHARED(char, shared);
 	char *query = align_tiles(shared), *keys = query + tile_bytes<D>(ROWS), *values = keys + STAGES * tile_bytes<D>(KEYS);
 	struct forward_barriers *b = (struct forward_barriers *)(values + STAGES * tile_bytes<D>(KEYS));
-	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * ROWS, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads,
-	    first, end;
+	struct place at = place_of(blockIdx.x, tiles, a.heads, a.batches, together);
+	int q0 = (tiles - 1 - at.rank) * ROWS, head = at.head, batch = at.batch, first, end;
 	keys_seen(a, batch, q0, ROWS, &first, &end);
 	first = first / KEYS * KEYS;
 	if (threadIdx.x == 0) {
@@ -218,7 +225,8 @@ template <int D> static bool forward_of(struct hspmd_cuda *cuda, const struct at
 	if (!map_heads(&maps.q, a, &a->q, a->queries, a->heads, ROWS) || !map_heads(&maps.k, a, &a->k, a->keys, a->kv_heads, KEYS) ||
 	    !map_heads(&maps.v, a, &a->v, a->keys, a->kv_heads, KEYS))
 		return false;
-	LAUNCH(kernel, (unsigned)(tiles * a->batches * a->heads), THREADS, shared, cuda->stream, *a, maps, tiles);
+	LAUNCH(kernel, (unsigned)(tiles * a->batches * a->heads), THREADS, shared, cuda->stream, *a, maps, tiles,
+	       heads_together(a->keys, D, 1));
 	return true;
 }
 

@@ -15,6 +15,24 @@ static_assert(ROWS == DOCUMENT_TILE, "blocks skip tiles as they are found");
 #define GROUP_BYTES (GROUP_ROWS * SLAB_ROW_BYTES) /* a group's part of a slab of ROWS rows */
 #define LOG2E 1.4426950408889634f
 
+/* Bytes that blocks which run at the same time should read again and again from the L2 cache (50 MB on H100 and H200). */
+#define TOGETHER_BYTES (32 << 20)
+
+/* What a block of a launch computes: tile number `rank`, by how much there is to do in causal attention, of a head of a sample. */
+struct place {
+	int rank, head, batch;
+};
+
+/* Blocks begin in the order of their numbers: heads in sets of so many (counting those of all samples), and of a set the tiles with most to
+ * do first, so that multiprocessors end at about the same time, and what blocks that run at the same time read is in the L2 cache. */
+static __device__ __forceinline__ struct place place_of(int block, int tiles, int heads, int batches, int together)
+{
+	int set = block / (tiles * together), first = set * together, within = block - first * tiles,
+	    count = heads * batches - first < together ? heads * batches - first : together, head = first + within % count;
+	struct place p = { within / count, head % heads, head / heads };
+	return p;
+}
+
 /* The slabs of a tile of D columns and so many rows, one after the other. */
 template <int D> static __host__ __device__ constexpr int tile_bytes(int rows)
 {
@@ -62,15 +80,15 @@ template <int n> static __device__ __forceinline__ void to_fragments(uint32_t (&
 	}
 }
 
-/* Stores 64 x D sums times factors as rows [first, ...) of a head in BF16. */
+/* Stores 64 x D sums times factors in BF16: the thread's two rows as these rows of a head, unless they are not among the first `rows`. */
 template <int D>
-static __device__ __forceinline__ void store_sums(const struct head_rows &to, int batch, int head, int first, int rows,
+static __device__ __forceinline__ void store_sums(const struct head_rows &to, int batch, int head, int first, int second, int rows,
                                                   const float (&sums)[D / 8][4], const float (&factor)[2])
 {
 	bf16 *data = (bf16 *)to.data + batch * to.batch + (int64_t)head * D;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
-		int r = first + fragment_row(2 * half);
+		int r = half ? second : first;
 #pragma unroll
 		for (int n = 0; n < D / 8; n += 4) {
 			pack<uint32_t> all;
@@ -90,14 +108,59 @@ static __device__ __forceinline__ int document_of(const struct attention &a, int
 	return a.segments && at < positions ? a.segments[batch * a.segment_length + at] : 0;
 }
 
-/* `sees` for a query or key whose document is known; the other's is at position `other`. */
+/* `sees` with documents for a query or key whose document is known; the other's is at position `other`. */
 static __device__ __forceinline__ bool sees_other(const struct attention &a, int batch, int q, int k, int document, int other)
 {
-	return q < a.queries && k < a.keys && is_near(a, q + a.shift - k) &&
-	       (!a.segments || a.segments[batch * a.segment_length + other] == document);
+	return q < a.queries && k < a.keys && is_near(a, q + a.shift - k) && a.segments[batch * a.segment_length + other] == document;
+}
+
+/* Columns of a tile, from number `first` on. */
+struct columns {
+	int first, count;
+};
+
+static __device__ __forceinline__ struct columns columns_between(int first, int last)
+{
+	struct columns c = { first, last < first ? 0 : last + 1 - first };
+	return c;
+}
+
+/* Without documents: the keys from k0 on that query q sees, and the queries from q0 on that see key k. */
+static __device__ __forceinline__ struct columns keys_of_query(const struct attention &a, int q, int k0)
+{
+	int own = q + a.shift - k0, first = a.window ? own - a.window + 1 : 0, last = a.window ? own + a.window - 1 : INT32_MAX - 1,
+	    end = q >= a.queries ? INT32_MIN : a.keys - 1 - k0;
+	last = a.bidirectional ? last : own;
+	return columns_between(first, last < end ? last : end);
+}
+
+static __device__ __forceinline__ struct columns queries_of_key(const struct attention &a, int k, int q0)
+{
+	int own = k - a.shift - q0, first = a.window ? own - a.window + 1 : 0, last = a.window ? own + a.window - 1 : INT32_MAX - 1,
+	    end = k >= a.keys ? INT32_MIN : a.queries - 1 - q0;
+	return columns_between(a.bidirectional ? first : own, last < end ? last : end);
+}
+
+/* Sets what a thread's two rows of `s` do not see to `unseen`. */
+template <int n> static __device__ __forceinline__ void hide_unseen(float (&s)[n][4], const struct columns (&rows)[2], float unseen)
+{
+#pragma unroll
+	for (int j = 0; j < n; j++)
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			unsigned after = (unsigned)(j * 8 + fragment_column(i) - rows[i / 2].first);
+			s[j][i] = after < (unsigned)rows[i / 2].count ? s[j][i] : unseen;
+		}
 }
 
 /* ---- for the host */
+
+/* The heads of a set: such that two tensors of so many rows of `group` heads of each fit into TOGETHER_BYTES. */
+static inline int heads_together(int rows, int head_dim, int group)
+{
+	int64_t heads = TOGETHER_BYTES / ((int64_t)rows * head_dim * group * 2 * (int64_t)sizeof(bf16));
+	return heads < 1 ? 1 : heads > 1024 ? 1024 : (int)heads;
+}
 
 /* Describes the heads of one tensor to the copies: boxes of so many rows of 64 columns. */
 static inline bool map_heads(CUtensorMap *map, const struct attention *a, const struct head_rows *of, int rows, int heads, int box)
