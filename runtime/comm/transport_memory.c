@@ -29,7 +29,8 @@ struct mailbox {
 	uint64_t id;
 	int references;
 	bool closed;
-	bool news; /* something has changed since its owner last slept */
+	bool news;   /* something has changed since its owner last slept */
+	int waiting; /* threads that sleep on `changed`: a signal that nobody waits for is a call of the system for nothing */
 	pthread_cond_t changed;
 	struct message_list laid;
 };
@@ -37,6 +38,7 @@ struct mailbox {
 struct memory_transport {
 	struct hspmd_transport base;
 	struct mailbox *own, **peers;
+	struct mailbox **woken; /* by a call of progress, after it has released the lock */
 	struct message_list sent, posted; /* not yet reported; in the order in which they were started */
 };
 
@@ -60,10 +62,17 @@ static void unreference(struct mailbox *box)
 	free(box);
 }
 
-/* With the lock held. */
-static void notify(struct mailbox *box)
+/* With the lock held. Returns true if the caller must wake the owner, which it may do without the lock, in which the owner would otherwise
+ * have to wait again. Who told it before, and has not been heard yet, does so. */
+static bool notify(struct mailbox *box)
 {
+	bool sleeps = box->waiting > 0 && !box->news;
 	box->news = true;
+	return sleeps;
+}
+
+static void wake(struct mailbox *box)
+{
 	pthread_cond_broadcast(&box->changed);
 }
 
@@ -98,11 +107,13 @@ static void memory_close(struct hspmd_transport *base)
 	for (int r = 0; t->peers && r < base->options.size; r++) {
 		if (!t->peers[r])
 			continue;
-		notify(t->peers[r]);
+		if (notify(t->peers[r]))
+			wake(t->peers[r]); /* it may not exist any longer when the lock is released */
 		unreference(t->peers[r]);
 	}
 	pthread_mutex_unlock(&lock);
 	free(t->peers);
+	free(t->woken);
 	hspmd_transport_fini(base);
 	free(t);
 }
@@ -120,7 +131,8 @@ static int memory_open(const struct hspmd_transport_options *o, struct hspmd_tra
 	}
 	struct mailbox *box = hspmd_calloc(1, sizeof *box);
 	t->peers = hspmd_calloc((size_t)o->size, sizeof *t->peers);
-	if (!box || !t->peers) {
+	t->woken = hspmd_calloc((size_t)o->size, sizeof *t->woken);
+	if (!box || !t->peers || !t->woken) {
 		free(box);
 		memory_close(&t->base);
 		return hspmd_fail_memory(err, "opening a transport");
@@ -204,14 +216,17 @@ static int memory_send(struct hspmd_transport *base, int to, uint64_t tag, const
 	struct message *m = start(t, to, true, tag, (void *)(uintptr_t)data, bytes, err);
 	if (!m)
 		return -1;
+	bool sleeps = false;
 	pthread_mutex_lock(&lock);
 	TAILQ_INSERT_TAIL(&t->sent, m, own);
 	if (!t->peers[to]->closed) {
 		m->at = t->peers[to];
 		TAILQ_INSERT_TAIL(&m->at->laid, m, laid);
-		notify(m->at);
+		sleeps = notify(m->at);
 	}
 	pthread_mutex_unlock(&lock);
+	if (sleeps)
+		wake(t->peers[to]);
 	*r = &m->request;
 	return 0;
 }
@@ -232,6 +247,7 @@ static void memory_progress(struct hspmd_transport *base)
 {
 	struct memory_transport *t = (struct memory_transport *)base;
 	struct message *m, *s;
+	int woken = 0; /* each peer once: after that it has news */
 	pthread_mutex_lock(&lock);
 	TAILQ_FOREACH(m, &t->posted, own)
 	{
@@ -248,10 +264,12 @@ static void memory_progress(struct hspmd_transport *base)
 		m->offered = s->request.bytes;
 		if (m->offered == m->request.bytes && m->offered)
 			memcpy(m->data, s->data, m->offered);
-		if (t->peers[m->sender])
-			notify(t->peers[m->sender]);
+		if (t->peers[m->sender] && notify(t->peers[m->sender]))
+			t->woken[woken++] = t->peers[m->sender];
 	}
 	pthread_mutex_unlock(&lock);
+	while (woken)
+		wake(t->woken[--woken]);
 }
 
 static void memory_block(struct hspmd_transport *base, double seconds)
@@ -259,8 +277,11 @@ static void memory_block(struct hspmd_transport *base, double seconds)
 	struct memory_transport *t = (struct memory_transport *)base;
 	struct timespec until = hspmd_condition_deadline(seconds);
 	pthread_mutex_lock(&lock);
-	if (!t->own->news)
+	if (!t->own->news) {
+		t->own->waiting++;
 		pthread_cond_timedwait(&t->own->changed, &lock, &until);
+		t->own->waiting--;
+	}
 	t->own->news = false;
 	pthread_mutex_unlock(&lock);
 }
@@ -269,8 +290,10 @@ static void memory_wake(struct hspmd_transport *base)
 {
 	struct memory_transport *t = (struct memory_transport *)base;
 	pthread_mutex_lock(&lock);
-	notify(t->own);
+	bool sleeps = notify(t->own);
 	pthread_mutex_unlock(&lock);
+	if (sleeps)
+		wake(t->own);
 }
 
 static int memory_test(struct hspmd_transport *base, struct hspmd_request *r, struct hspmd_error *err)
