@@ -130,7 +130,8 @@ int on_controller_message(void *context, uint32_t job, json_t *message, struct h
 	const struct ctld_peer *p = &d->peers.peers[at];
 	double pause_s = p->pause_s;
 	struct ctld_figures figures = d->peers.histories[at].figures;
-	int rc = ctld_peers_state(&d->peers, at, message, ctld_nodes_held(d->view, p), ctld_reference_nodes(d->view, p), err);
+	int rc = ctld_peers_state(&d->peers, at, message, ctld_nodes_held(d->view, p), ctld_reference_nodes(d->view, p), hspmd_unix_time(),
+	                          err);
 	d->dirty |= rc > 0;
 	d->totals.pauses_s += p->pause_s != pause_s ? p->pause_s : 0; /* each resize reports its own */
 	peer_log_claim(d, at);

@@ -173,7 +173,7 @@ static int read_state(struct hspmd_json *obj, struct ctld_peer *p, int *nodes, s
 }
 
 /* Keeps the newest sample per size; if the table is full, the sample of the nearest size is replaced. */
-static void see(struct ctld_peer_history *r, int nodes, double tokens_per_s)
+static void see(struct ctld_peer_history *r, int nodes, double tokens_per_s, double now_s)
 {
 	int at = 0, nearest = 0;
 	for (; at < r->seen_count && r->seen[at].nodes != nodes; at++)
@@ -184,6 +184,23 @@ static void see(struct ctld_peer_history *r, int nodes, double tokens_per_s)
 	else if (at == r->seen_count)
 		r->seen_count++;
 	r->seen[at] = (struct hspmd_curve_sample){ nodes, tokens_per_s };
+	r->seen_s[at] = now_s;
+}
+
+/* Forgets samples older than CTLD_SEEN_S, except the newest. */
+static void forget_old(struct ctld_peer_history *r, double now_s)
+{
+	double newest_s = -INFINITY;
+	int kept = 0;
+	for (int i = 0; i < r->seen_count; i++)
+		newest_s = fmax(newest_s, r->seen_s[i]);
+	for (int i = 0; i < r->seen_count; i++) {
+		if (r->seen_s[i] < newest_s && now_s - r->seen_s[i] > CTLD_SEEN_S)
+			continue;
+		r->seen[kept] = r->seen[i];
+		r->seen_s[kept++] = r->seen_s[i];
+	}
+	r->seen_count = kept;
 }
 
 static void claim(struct ctld_peer_history *r, enum ctld_claim kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -244,7 +261,7 @@ static void bound_rest(struct ctld_peer *p, struct ctld_peer_history *r, int nod
 	p->pause_s = fmin(p->pause_s, max_pause_s);
 }
 
-int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, double size, struct hspmd_error *err)
+int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, double size, double now_s, struct hspmd_error *err)
 {
 	struct ctld_peer *old = &p->peers[at], new = *old;
 	struct hspmd_json_doc doc;
@@ -265,7 +282,8 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, do
 	if (!same)
 		p->histories[at].seen_count = 0;
 	if (same && nodes > 0 && nodes == held && new.tokens_per_s > 0 && size >= 0.5)
-		see(&p->histories[at], (int)lround(size), new.tokens_per_s);
+		see(&p->histories[at], (int)lround(size), new.tokens_per_s, now_s);
+	forget_old(&p->histories[at], now_s);
 	if (new.curve_count && bound(&new, &p->histories[at]) < 0) {
 		free(new.curve);
 		return hspmd_fail_memory(err, "taking a state");

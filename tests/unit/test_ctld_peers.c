@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,13 +18,18 @@
 
 /* ---- peers */
 
-static int say(struct ctld_peers *p, int at, int held, const char *text, struct hspmd_error *err)
+static int say_at(struct ctld_peers *p, int at, int held, const char *text, double now_s, struct hspmd_error *err)
 {
 	json_t *m = json_loads(text, 0, NULL);
 	assert_non_null(m);
-	int rc = ctld_peers_state(p, at, m, held, held, err);
+	int rc = ctld_peers_state(p, at, m, held, held, now_s, err);
 	json_decref(m);
 	return rc;
+}
+
+static int say(struct ctld_peers *p, int at, int held, const char *text, struct hspmd_error *err)
+{
+	return say_at(p, at, held, text, 0, err);
 }
 
 static void test_claims_are_bounded_by_what_was_seen(void **state)
@@ -161,6 +167,37 @@ static void test_measured_rates_are_held_to_one_another(void **state)
 	ctld_peers_clear(&p);
 }
 
+/* A job states this rate on so many nodes at a time. */
+static int say_rate(struct ctld_peers *p, int nodes, double tokens_per_s, double now_s)
+{
+	char text[200];
+	snprintf(text, sizeof text,
+	         "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": %d, \"tokens_per_s\": %g, "
+	         "\"curve\": [100, 200, 300, 400]}",
+	         nodes, tokens_per_s);
+	return say_at(p, 0, nodes, text, now_s, NULL);
+}
+
+/* A job that was slow on three nodes, and lost one, would else never get the third again. */
+static void test_old_rates_are_forgotten(void **state)
+{
+	(void)state;
+	struct ctld_peers p = { 0 };
+	ctld_peers_hello(&p, 7, 1000);
+	say_rate(&p, 3, 150, 1000);
+	say_rate(&p, 2, 200, 1010);
+	say_rate(&p, 2, 200, 1000 + CTLD_SEEN_S);
+	assert_float_equal(p.peers[0].curve[2], 200, 1e-9);
+	assert_int_equal(say_rate(&p, 2, 200, 1001 + CTLD_SEEN_S), 1); /* decisions depend on it */
+	assert_float_equal(p.peers[0].curve[2], 300, 1e-9);
+	/* A job that does not say how fast it trains is still bounded by the newest rate. */
+	say_rate(&p, 1, 10, 2000 + CTLD_SEEN_S);
+	say_rate(&p, 1, 0, 2000 + 10 * CTLD_SEEN_S);
+	assert_int_equal(p.histories[0].seen_count, 1);
+	assert_float_equal(p.peers[0].curve[3], 40, 1e-9);
+	ctld_peers_clear(&p);
+}
+
 /* Samples count reference nodes; if the relative speeds change, they are dropped. */
 static void test_worth_counts_in_what_is_seen(void **state)
 {
@@ -175,7 +212,7 @@ static void test_worth_counts_in_what_is_seen(void **state)
 	int at = ctld_peers_hello(&p, 7, 1000);
 	for (int i = 0; i < 3; i++) {
 		json_t *m = json_loads(words[i / 2], 0, NULL);
-		assert_true(ctld_peers_state(&p, at, m, 1, 3, NULL) >= 0);
+		assert_true(ctld_peers_state(&p, at, m, 1, 3, 0, NULL) >= 0);
 		json_decref(m);
 		assert_int_equal(p.histories[at].seen_count, i == 1);
 	}
@@ -248,6 +285,7 @@ int main(void)
 		cmocka_unit_test(test_needs_and_pauses_are_bounded),
 		cmocka_unit_test(test_rates_are_held_against_those_of_others),
 		cmocka_unit_test(test_measured_rates_are_held_to_one_another),
+		cmocka_unit_test(test_old_rates_are_forgotten),
 		cmocka_unit_test(test_worth_counts_in_what_is_seen),
 		cmocka_unit_test(test_ill_formed_states_change_nothing),
 		cmocka_unit_test(test_answers),
