@@ -9,7 +9,7 @@
  *     reached (reclaim.c).
  *  3. Idle nodes go, one after the other, to the elastic job that gains most by them (grow_into_idle.c). With equal nodes and concave
  * curves this is optimal: the sets of increments that the nodes can serve form a matroid (exchange along augmenting paths), on which a
- * greedy choice is optimal.
+ * greedy choice is optimal. A job waits for up to HSPMD_GATHER_S if it could soon grow by more.
  *  4. Between jobs whose policies say `rebalance`, nodes move to a job that gains more by them than the other loses (rebalance.c).
  * Gain is weight x tokens per second (or tokens per second relative to the rate on the job's fewest nodes), less the cost of unforeseen
  * losses: the expected rate of *committed* tokens, Parcae's liveput (Duan et al., NSDI'24, section 4). A resize must bring min_gain, and
@@ -25,6 +25,10 @@
 /* A pending job that could have started for this long and did not is held up by something that the snapshot does not show: nodes are kept
  * for it no longer. Two rounds of Slurm's slowest scheduler. */
 #define HSPMD_STALE_PENDING_S 120.0
+
+/* A job that is to grow waits for so long if nodes that it could use as well are about to be idle: those of an ended job become so one by
+ * one, and each resize is a pause. */
+#define HSPMD_GATHER_S 5.0
 
 enum hspmd_resize_kind { HSPMD_RESIZE_GROW, HSPMD_RESIZE_SHRINK };
 
@@ -43,6 +47,7 @@ struct hspmd_decision {
 	int count;
 	struct hspmd_resize_action *actions;
 	double *eligible_since_s;      /* per pending job: since when it could start; NAN: it cannot */
+	double *wait_until_s;          /* per elastic job: when its wait for further nodes ends, or has ended; NAN: it is not to grow */
 	char (*why)[HSPMD_REASON_MAX]; /* per elastic job: why it is not grown; "" if it is, or no reason applies */
 };
 

@@ -179,7 +179,9 @@ int decision_state_open(struct decision_state *k, const struct hspmd_snapshot *s
 	k->limit_used = hspmd_calloc((size_t)s->limit_count, sizeof *k->limit_used);
 	d->eligible_since_s = hspmd_calloc((size_t)s->pending_count, sizeof *d->eligible_since_s);
 	d->why = hspmd_calloc((size_t)s->elastic_count, sizeof *d->why);
-	if (!k->jobs || !k->taken || !k->wanted || !k->limit_used || !d->eligible_since_s || !d->why || list_held(k) < 0)
+	d->wait_until_s = hspmd_calloc((size_t)s->elastic_count, sizeof *d->wait_until_s);
+	if (!k->jobs || !k->taken || !k->wanted || !k->limit_used || !d->eligible_since_s || !d->why || !d->wait_until_s ||
+	    list_held(k) < 0)
 		return hspmd_fail_memory(err, "deciding");
 	for (int i = 0; i < s->elastic_count; i++) {
 		struct decision_job *j = &k->jobs[i];
@@ -200,6 +202,7 @@ int decision_state_open(struct decision_state *k, const struct hspmd_snapshot *s
 	for (int i = 0; i < s->elastic_count; i++) {
 		k->jobs[i].now = k->jobs[i].was;
 		set_scale(&k->jobs[i]);
+		d->wait_until_s[i] = NAN;
 	}
 	return 0;
 }
@@ -258,6 +261,7 @@ void hspmd_decision_clear(struct hspmd_decision *d)
 		free(d->actions[i].nodes);
 	free(d->actions);
 	free(d->eligible_since_s);
+	free(d->wait_until_s);
 	free(d->why);
 	memset(d, 0, sizeof *d);
 }

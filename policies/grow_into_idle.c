@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Step 3: idle nodes. */
+#include <math.h>
 #include <stdio.h>
 
 #include "policies/growth_internal.h"
@@ -43,6 +44,33 @@ static bool bar_worst(struct growth *f)
 	return true;
 }
 
+/* Returns true if the node, which is not idle for long enough yet, will be for this job before `until_s`, or may be at any time. */
+static bool is_about_to_be_idle(const struct growth *f, const struct decision_job *j, int node, double until_s)
+{
+	const struct hspmd_snapshot_node *n = &f->k->s->nodes[node];
+	if (f->k->taken[node] || !j->e->usable[n->class] || (n->reserved_for && n->reserved_for != j->e->id))
+		return false;
+	if (n->state == HSPMD_SNAPSHOT_HELD)
+		return n->holder < 0 && n->leaving;
+	double from_s = n->since_s + (n->reserved_for ? 0 : j->e->terms.after_idle_s);
+	return n->state == HSPMD_SNAPSHOT_IDLE && from_s > f->k->s->now_s && from_s <= until_s;
+}
+
+/* Returns true if the job should wait until until_s: a node that is about to be idle would bring it more. */
+static bool should_wait(const struct growth *f, const struct decision_job *j, double until_s)
+{
+	if (f->k->s->now_s >= until_s || decision_limit_in_way(f->k, j, NULL, 1))
+		return false;
+	for (int i = 0; i < f->k->s->node_count; i++) {
+		if (!is_about_to_be_idle(f, j, i, until_s))
+			continue;
+		struct holding more = holding_with_nodes(f->k, j, &j->now, f->k->s->nodes[i].class, 1);
+		if (decision_allowed(f->k, j, &more, f->k->s->nodes[i].class) && holding_value(j, &more) > holding_value(j, &j->now))
+			return true;
+	}
+	return false;
+}
+
 static int emit(struct growth *f, int job)
 {
 	struct decision_job *j = growth_job(f, job);
@@ -53,6 +81,12 @@ static int emit(struct growth *f, int job)
 			decision_set_why(f->k, f->jobs[job], "Slurm's limit leaves no room for another node: %s", limit->name);
 		else if (!j->barred)
 			decision_set_why(f->k, f->jobs[job], "no idle node that it may use brings it more than it brings others");
+		return 0;
+	}
+	double *until_s = &f->k->d->wait_until_s[f->jobs[job]];
+	*until_s = fmin(j->e->wait_until_s, f->k->s->now_s + HSPMD_GATHER_S);
+	if (should_wait(f, j, *until_s)) {
+		decision_set_why(f->k, f->jobs[job], "it waits a few seconds for nodes that are about to be idle");
 		return 0;
 	}
 	double before = holding_rate(j, &j->was), after = holding_rate(j, &j->now);

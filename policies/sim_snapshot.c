@@ -70,6 +70,7 @@ static int snapshot_jobs(struct sim *s)
 			.remaining_s = j->ends_s - s->now_s,
 			.reachable = true,
 			.declined_grow_until_s = -INFINITY,
+			.wait_until_s = -INFINITY, /* a job that ends leaves its nodes at once */
 			.usable = j->usable,
 			.fewest_nodes = j->fewest,
 			.spent_node_hours =

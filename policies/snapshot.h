@@ -69,6 +69,7 @@ struct hspmd_snapshot_elastic {
 	bool request_pending;           /* a request to it is not answered yet */
 	double declined_grow_until_s;   /* it declined to grow: no such request before; -INFINITY: it has not */
 	double declined_shrink_until_s; /* it declined to shrink: other jobs are requested until then */
+	double wait_until_s;            /* of the last decision; NAN: it was not to grow; -INFINITY: it never waits for further nodes */
 	const unsigned char *usable;    /* per class */
 	int fewest_nodes;               /* that it has held; more were added, and count against the budget */
 	double spent_node_hours;        /* of its rule's budget, by all jobs of the rule in the last budget_days */

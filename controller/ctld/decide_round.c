@@ -42,6 +42,12 @@ static void remember_eligible(struct ctld *d, const struct ctld_snapshot *s, con
 	qsort(d->eligible, (size_t)d->eligible_count, sizeof *d->eligible, by_job);
 }
 
+static void remember_waits(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_decision *e)
+{
+	for (int i = 0; i < s->snapshot.elastic_count; i++)
+		d->peers.peers[s->elastic_peer[i]].wait_until_s = e->wait_until_s[i];
+}
+
 static void remember_why(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_decision *e)
 {
 	for (int i = 0; i < s->snapshot.elastic_count; i++)
@@ -118,6 +124,7 @@ void decide(struct ctld *d)
 		log_event(d, "trouble", 0, err.text, NULL);
 	else {
 		remember_eligible(d, &s, &e);
+		remember_waits(d, &s, &e);
 		send_requests(d, &s, &e);
 	}
 	hspmd_decision_clear(&e);

@@ -45,7 +45,8 @@ int ctld_peers_hello(struct ctld_peers *p, uint32_t job, uid_t uid)
 		                                 .pause_s = 5,
 		                                 .resized_s = -INFINITY,
 		                                 .declined_grow_until_s = -INFINITY,
-		                                 .declined_shrink_until_s = -INFINITY };
+		                                 .declined_shrink_until_s = -INFINITY,
+		                                 .wait_until_s = NAN };
 	p->histories[p->count] =
 	        (struct ctld_peer_history){ .last_s = NAN, .risk_sent = { -1, 0 }, .min_nodes_bound = INT_MAX, .line_s = -INFINITY };
 	return p->count++;

@@ -228,6 +228,7 @@ static int add_elastic(struct building *b, int peer, const struct hspmd_slurm_vi
 		.request_pending = p->request_pending,
 		.declined_grow_until_s = p->declined_grow_until_s,
 		.declined_shrink_until_s = p->declined_shrink_until_s,
+		.wait_until_s = p->wait_until_s,
 		.usable = s->usable + (size_t)at * (size_t)s->snapshot.class_count,
 	};
 	s->elastic[at].fewest_nodes = p->fewest_nodes;

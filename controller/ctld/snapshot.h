@@ -32,6 +32,7 @@ struct ctld_peer {
 	bool request_pending;                                  /* a request is not answered yet */
 	double resized_s;                                      /* time of the last request that was carried out; -INFINITY: none */
 	double declined_grow_until_s, declined_shrink_until_s; /* no such request before this time */
+	double wait_until_s;                                   /* hspmd_snapshot_elastic.wait_until_s */
 };
 
 /* What is kept of a node between rounds. Losing it costs nothing but time. */

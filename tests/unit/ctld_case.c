@@ -94,7 +94,7 @@ static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct h
 {
 	struct ctld_case_world *w = context;
 	int n = w->polls < CTLD_CASE_POLLS ? w->polls : CTLD_CASE_POLLS - 1;
-	bool waits = w->waits, ended = w->job_ended;
+	bool waits = w->waits, ended = w->job_ended, completing = w->completing;
 	(void)err;
 	*rpcs += 2;
 	w->began[n] = hspmd_now();
@@ -103,11 +103,17 @@ static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct h
 	w->ended[n] = hspmd_now();
 	w->polls = n + 1;
 	*new = NULL;
-	if (old && (old->jobs[2].state == HSPMD_SLURM_VIEW_PENDING) == waits && (old->jobs[0].id == 6) == ended)
+	if (old && (old->jobs[2].state == HSPMD_SLURM_VIEW_PENDING) == waits && (old->jobs[0].id == 6) == ended &&
+	    (old->nodes[5].state == HSPMD_SLURM_VIEW_LEAVING) == completing)
 		return 0;
 	*new = ctld_case_view(waits);
 	if (ended)
 		(*new)->jobs[0].id = 6; /* another one has its nodes */
+	if (completing) {
+		(*new)->jobs[1].held_count = 1;
+		(*new)->nodes[4].state = HSPMD_SLURM_VIEW_IDLE;
+		(*new)->nodes[5].state = HSPMD_SLURM_VIEW_LEAVING;
+	}
 	return 1;
 }
 

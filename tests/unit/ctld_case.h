@@ -15,6 +15,7 @@
 struct ctld_case_world {
 	volatile bool waits;     /* job 9 wants two nodes */
 	volatile bool job_ended; /* job 7 is no more */
+	volatile bool completing; /* job 8 has n3 only, n4 is idle, and n5 is always completing */
 	volatile double slow_s;  /* duration of a poll */
 	volatile int polls;
 	double began[CTLD_CASE_POLLS], ended[CTLD_CASE_POLLS];

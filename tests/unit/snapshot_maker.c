@@ -65,6 +65,7 @@ int maker_elastic(struct maker *m, double rate, double power)
 		                              .remaining_s = INFINITY,
 		                              .reachable = true,
 		                              .declined_grow_until_s = -INFINITY,
+		                              .wait_until_s = -INFINITY,
 		                              .usable = m->elastic_usable[job] };
 	e->terms.into_idle = true;
 	e->terms.after_idle_s = e->terms.grow_cooldown_s = e->terms.shrink_cooldown_s = e->terms.min_gain = 0;

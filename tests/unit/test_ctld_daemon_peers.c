@@ -131,6 +131,18 @@ static void test_no_request_on_an_old_view(void **state)
 	assert_true(w->polls > before);
 }
 
+/* Some node is always completing: job 8 gets the idle one nevertheless. */
+static void test_a_wait_for_further_nodes_ends(void **state)
+{
+	struct ctld_case *d = *state;
+	ctld_case_call(d, 1, 1000);
+	d->world->completing = true;
+	ctld_case_write(d, "job_state", "");
+	json_t *ask = ctld_case_expect_request(d, 1, "grow", 1);
+	assert_int_equal(json_integer_value(json_object_get(ask, "by")), 1);
+	json_decref(ask);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -138,6 +150,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_dry_run_asks_nobody, start_dry, ctld_case_stop),
 		cmocka_unit_test_setup_teardown(test_a_slow_slurmctld_is_left_in_peace, ctld_case_start, ctld_case_stop),
 		cmocka_unit_test_setup_teardown(test_no_request_on_an_old_view, ctld_case_start, ctld_case_stop),
+		cmocka_unit_test_setup_teardown(test_a_wait_for_further_nodes_ends, ctld_case_start, ctld_case_stop),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

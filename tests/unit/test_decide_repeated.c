@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy engine, decision after decision: a quiet site comes to rest; and the policies that ship. */
+/* The policy engine, decision after decision: a quiet site comes to rest, and growth waits for further nodes; and the policies that ship. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -160,11 +160,97 @@ static void test_policies_that_ship_do_what_they_say(void **state)
 	hspmd_policy_destroy(p);
 }
 
+/* ---- waiting for further nodes */
+
+/* A job on one node, one node idle for 62 s, two of an ended job. */
+static void ended_job(struct maker *m, double idle_s)
+{
+	maker_start(m);
+	int c = maker_class(m, 0, 1);
+	maker_elastic(m, 100, 0.9);
+	m->elastic[0].terms.after_idle_s = 60;
+	m->elastic[0].wait_until_s = NAN;
+	maker_nodes(m, c, 1, 0, 0);
+	maker_nodes(m, c, 1, -1, 62);
+	int first = maker_nodes(m, c, 2, -1, idle_s);
+	for (int i = first; i < first + 2 && idle_s < 0; i++) {
+		m->nodes[i].state = HSPMD_SNAPSHOT_HELD;
+		m->nodes[i].leaving = true;
+	}
+}
+
+/* Nodes of an ended job become idle one by one, and a job that takes them one by one pauses for each. */
+static void test_growth_waits_for_further_nodes(void **state)
+{
+	(void)state;
+	struct maker m;
+	struct hspmd_decision d;
+	ended_job(&m, -1);
+	maker_decide(&m, &d);
+	assert_int_equal(d.count, 0);
+	assert_non_null(strstr(d.why[0], "waits a few seconds"));
+	assert_float_equal(d.wait_until_s[0], m.snapshot.now_s + HSPMD_GATHER_S, 0);
+	m.elastic[0].wait_until_s = d.wait_until_s[0];
+	hspmd_decision_clear(&d);
+	m.snapshot.now_s += 1;
+	assert_int_equal(maker_grown(&m, "waits a few seconds"), 0);
+	for (int i = 2; i < 4; i++) {
+		m.nodes[i].state = HSPMD_SNAPSHOT_IDLE;
+		m.nodes[i].since_s = m.snapshot.now_s - 60;
+	}
+	assert_int_equal(maker_grown(&m, NULL), 3);
+	/* Nodes that are idle, but not for long enough. */
+	ended_job(&m, 55);
+	assert_int_equal(maker_grown(&m, "waits a few seconds"), 0);
+	ended_job(&m, 54);
+	assert_int_equal(maker_grown(&m, NULL), 1);
+}
+
+static void test_growth_does_not_wait(void **state)
+{
+	(void)state;
+	struct maker m;
+	struct hspmd_decision d;
+	ended_job(&m, -1);
+	m.elastic[0].max_nodes = 2; /* it could not use more */
+	assert_int_equal(maker_grown(&m, NULL), 1);
+	ended_job(&m, -1);
+	for (int i = 2; i < MAKER_CURVE; i++)
+		m.curves[0][i] = m.curves[0][1]; /* more bring it nothing */
+	assert_int_equal(maker_grown(&m, NULL), 1);
+	ended_job(&m, -1);
+	m.nodes[2].class = m.nodes[3].class = maker_class(&m, 0, 1); /* it may not use them */
+	m.elastic_usable[0][1] = 0;
+	assert_int_equal(maker_grown(&m, NULL), 1);
+	ended_job(&m, -1);
+	m.nodes[2].reserved_for = m.nodes[3].reserved_for = 7;
+	assert_int_equal(maker_grown(&m, NULL), 1);
+	/* Where some node is always completing, the wait ends nevertheless, and does not begin again before the job has grown. */
+	ended_job(&m, -1);
+	m.elastic[0].wait_until_s = m.snapshot.now_s;
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, 0), 1);
+	assert_float_equal(d.wait_until_s[0], m.snapshot.now_s, 0);
+	hspmd_decision_clear(&d);
+	m.nodes[1].state = HSPMD_SNAPSHOT_BUSY;
+	maker_decide(&m, &d);
+	assert_true(isnan(d.wait_until_s[0]));
+	hspmd_decision_clear(&d);
+	/* A clock that was set back. */
+	m.nodes[1].state = HSPMD_SNAPSHOT_IDLE;
+	m.elastic[0].wait_until_s = m.snapshot.now_s + 1e6;
+	maker_decide(&m, &d);
+	assert_float_equal(d.wait_until_s[0], m.snapshot.now_s + HSPMD_GATHER_S, 0);
+	hspmd_decision_clear(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_quiet_site_comes_to_rest),
 		cmocka_unit_test(test_policies_that_ship_do_what_they_say),
+		cmocka_unit_test(test_growth_waits_for_further_nodes),
+		cmocka_unit_test(test_growth_does_not_wait),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
