@@ -38,7 +38,7 @@ struct mailbox {
 struct memory_transport {
 	struct hspmd_transport base;
 	struct mailbox *own, **peers;
-	struct mailbox **woken; /* by a call of progress, after it has released the lock */
+	struct mailbox **woken;           /* by a call of progress, after it has released the lock */
 	struct message_list sent, posted; /* not yet reported; in the order in which they were started */
 };
 
