@@ -49,13 +49,15 @@ workers() { # NODE-NUMBER
 	done
 }
 
-# Kills all processes with the folder's name in their environment until none has been there for half a second: one that is just being
-# started has no environment yet, and would wait for its dead controller for minutes. Returns 1 if any is left.
+# Kills all processes with the folder's name in their environment. If there were any, until none has been there for half a second: one that
+# they are just starting has no environment yet, and would wait for its dead controller for minutes.
 end_processes() {
-	local deadline=$((SECONDS + 15)) none=0 pid found
-	while ((none < 5)); do
+	local deadline=$((SECONDS + 15)) none=0 looks=1 pid found
+	for (( ; ; )); do
 		found=$(processes)
 		none=$((${#found} ? 0 : none + 1))
+		((none < looks)) || return 0
+		looks=5
 		for pid in $found; do
 			kill -KILL "$pid" 2>/dev/null || true
 		done

@@ -23,11 +23,13 @@ change() {
 	jq "$1" "$base/job.json" >job.json
 }
 
+# small [SEQ_LEN]
 small() {
+	length=${1-64}
 	"$top/contrib/examples/make-corpus" -o "$folder/corpus.bin" 200000
 	jq '.n_embd = 32' "$top/contrib/examples/gpt2-tiny.json" >"$folder/gpt2-tiny.json"
-	jq --arg f "$folder" '.data.train = [$f + "/corpus.bin"] | .model = $f + "/gpt2-tiny.json" | .steps = 24 | .optimizer.lr = 3e-4
-		| .seq_len = 64 | .global_batch = 8
+	jq --arg f "$folder" --argjson length "$length" '.data.train = [$f + "/corpus.bin"] | .model = $f + "/gpt2-tiny.json" | .steps = 24
+		| .optimizer.lr = 3e-4 | .seq_len = $length | .global_batch = 8
 		| .checkpoint = { local: ($f + "/ckpt"), every_s: 3600, replicas: 0, keep: 2 }' "$top/contrib/examples/job.json" >"$folder/job.json"
 }
 
@@ -39,7 +41,8 @@ ends_with() { # STATUS COMMAND...
 }
 
 plan() { # PIPELINES
-	jq -n "{ format: \"hspmd-plan-1\", global_batch: 8, micro_batch: 1, seq_len: 64, schedule: \"1f1b\", zero_stage: 0, pipelines: [ $1 ] }"
+	jq -n "{ format: \"hspmd-plan-1\", global_batch: 8, micro_batch: 1, seq_len: $length, schedule: \"1f1b\", zero_stage: 0,
+		pipelines: [ $1 ] }"
 }
 
 quietly() {
@@ -54,10 +57,13 @@ like_undisturbed() {
 	reference && "$top/tests/compare-losses" "$1/metrics.jsonl" "$folder/reference/metrics.jsonl"
 }
 
-# at_a_pace: steps of runs that this test starts take at least a second, on any machine, until ends_like_undisturbed lifts this.
+# Of runs that are changed, and of the one to compare them with: long enough at the pace below.
+steps=100
+
+# at_a_pace [SECONDS]: steps of runs that this test starts take at least a second, on any machine, until ends_like_undisturbed lifts this.
 at_a_pace() {
 	export HSPMD_TEST_STEP_S=$WORK/pace
-	echo 1 >"$HSPMD_TEST_STEP_S"
+	echo "${1-1}" >"$HSPMD_TEST_STEP_S"
 }
 
 # start LOCAL: starts a run in the background, which makes steps when this returns; sets $pid.
@@ -81,7 +87,7 @@ controller() {
 
 long_reference() {
 	[[ ! -s $base/long/metrics.jsonl ]] || return 0
-	jq '.steps = 100' "$base/job.json" >"$base/long.json"
+	jq ".steps = $steps" "$base/job.json" >"$base/long.json"
 	run_alone "$base/long.json" "$base/long"
 }
 
