@@ -5,6 +5,7 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "common/log.h"
 #include "runtime/generation/generation.h"
 #include "runtime/generation/generation_connect.h"
 #include "runtime/generation/member_moves.h"
@@ -169,6 +170,29 @@ static int open_reader(struct ends *e, json_t *state, const struct hspmd_member_
 	return e->reader ? check_files(e, err) : -1;
 }
 
+/* Zeros, as at the first step: a job of an earlier hspmd had no amax histories of experts. */
+static int begin_histories(struct hspmd_generation *g, const bool *absent, struct hspmd_error *err)
+{
+	const char *first = NULL;
+	int status = 0, count = 0;
+	for (int i = 0; !status && i < g->program->state_count; i++) {
+		const struct hspmd_program_state *s = &g->program->states[i];
+		if (s->param < 0 || !absent[i])
+			continue;
+		float *zeros = hspmd_calloc((size_t)hspmd_box_elements(&s->shard.box), sizeof *zeros);
+		status = zeros ? 0 : hspmd_fail_memory(err, "beginning amax histories");
+		for (int k = 0; !status && k < hspmd_generation_state_kinds(g); k++)
+			status = hspmd_generation_put(g, i * HSPMD_STATE_KIND_COUNT + k, &s->shard.box, zeros, err);
+		free(zeros);
+		first = first ? first : s->name;
+		count++;
+	}
+	if (count)
+		hspmd_warn("the checkpoint has no %s%s: amax histories that are missing begin empty, as at the first step (%d here)", first,
+		           count > 1 ? " and others" : "", count);
+	return status;
+}
+
 /* Fill the state from the memory of members that hold it, from files or, if both have the same step, from either. */
 static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
                      struct hspmd_error *err)
@@ -191,6 +215,8 @@ static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, j
 		status = open_reader(&ends, state, &own, err);
 	if (!status)
 		status = run_moves(g, &own, &end, report, err);
+	if (!status && m)
+		status = begin_histories(g, stored.absent, err);
 	free(own.list);
 	hspmd_reader_destroy(ends.reader);
 	hspmd_stored_state_clear(&stored);

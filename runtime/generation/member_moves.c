@@ -103,6 +103,7 @@ static int plan(const struct hspmd_generation *g, const struct live *lives, size
 			.stored = stored ? stored->part : NULL,
 			.stored_count = stored ? stored->count : 0,
 			.files = stored ? hspmd_stored_state_files(stored) : NULL,
+			.absent = stored ? stored->absent : NULL,
 			.cost = &cost,
 		};
 		status = hspmd_state_moves_plan(&m, &moves->list, &moves->count, err);

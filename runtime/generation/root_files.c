@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "runtime/tensor/fp8.h"
 
 static int out_of_memory(struct hspmd_error *err)
 {
@@ -43,16 +44,52 @@ static int find_shards(struct hspmd_root_files *f, struct hspmd_error *err)
 	return 0;
 }
 
+/* Experts were multiplied in BF16 before they had amax histories. */
+static bool is_history_of_experts(const struct hspmd_parameter_layout *l)
+{
+	size_t length = strlen(l->name), end = strlen(HSPMD_AMAX_HISTORY);
+	return l->shape.dim[0] == HSPMD_EXPERTS_OPERANDS && length > end && !strcmp(l->name + length - end, HSPMD_AMAX_HISTORY);
+}
+
+/* Returns the number of parameters of a root, the last of which is in some set. */
+static int count_parameters(const struct hspmd_manifest *root)
+{
+	for (int p = 4 * root->set_digits; p > 0; p--)
+		for (int s = 0; s < root->set_count; s++)
+			if (hspmd_manifest_set_has(root, s, p - 1))
+				return p;
+	return 0;
+}
+
+static int digits_for(int parameters)
+{
+	return (parameters + 3) / 4;
+}
+
+static int number_parameters(struct hspmd_root_files *f, struct hspmd_error *err)
+{
+	const struct hspmd_parameter_layouts *all = f->under->layouts;
+	int count = all->parameter_count, later = 0, number = 0;
+	for (int p = 0; p < count; p++)
+		later += is_history_of_experts(&all->parameters[p]);
+	bool without = later && count_parameters(f->root) == count - later;
+	if (f->root->set_digits != digits_for(without ? count - later : count))
+		return hspmd_fail(err,
+		                  "the checkpoint's model has another number of parameters than this one: its sets have %d digits, not %d",
+		                  f->root->set_digits, digits_for(count));
+	f->bit_of = hspmd_calloc((size_t)count, sizeof *f->bit_of);
+	for (int p = 0; f->bit_of && p < count; p++)
+		f->bit_of[p] = without && is_history_of_experts(&all->parameters[p]) ? -1 : number++;
+	return f->bit_of ? 0 : out_of_memory(err);
+}
+
 int hspmd_root_files_find(const struct hspmd_manifest *root, const struct hspmd_old_plan *under, struct hspmd_root_files *f,
                           struct hspmd_error *err)
 {
-	int digits = (under->layouts->parameter_count + 3) / 4;
 	size_t devices = (size_t)under->cluster->device_count;
 	*f = (struct hspmd_root_files){ .root = root, .under = under };
-	if (root->set_digits != digits)
-		return hspmd_fail(err,
-		                  "the checkpoint's model has another number of parameters than this one: its sets have %d digits, not %d",
-		                  root->set_digits, digits);
+	if (number_parameters(f, err))
+		return -1;
 	f->shard_of = hspmd_calloc(devices, sizeof *f->shard_of);
 	f->device = hspmd_calloc(devices, sizeof *f->device);
 	f->local = hspmd_calloc(devices, sizeof *f->local);
@@ -63,6 +100,7 @@ int hspmd_root_files_find(const struct hspmd_manifest *root, const struct hspmd_
 
 void hspmd_root_files_clear(struct hspmd_root_files *f)
 {
+	free(f->bit_of);
 	free(f->shard_of);
 	free(f->device);
 	free(f->local);
@@ -72,7 +110,7 @@ void hspmd_root_files_clear(struct hspmd_root_files *f)
 bool hspmd_root_files_has(const struct hspmd_root_files *f, int device, int parameter)
 {
 	int shard = f->shard_of[device];
-	return shard >= 0 && hspmd_manifest_set_has(f->root, f->root->shards[shard].set, parameter);
+	return shard >= 0 && f->bit_of[parameter] >= 0 && hspmd_manifest_set_has(f->root, f->root->shards[shard].set, f->bit_of[parameter]);
 }
 
 /* ---- completeness */
@@ -118,10 +156,13 @@ int hspmd_root_files_covered(const struct hspmd_root_files *f, const bool *there
 {
 	const struct hspmd_parameter_layouts *all = f->under->layouts;
 	struct rest r = { 0 };
+	const struct hspmd_parameter_layout *last = NULL;
 	int rv = 0, count = 0;
 	for (int p = 0; !rv && p < all->parameter_count; p++) {
-		const struct hspmd_parameter_layout *l = &all->parameters[p], *last = p ? l - 1 : NULL;
+		const struct hspmd_parameter_layout *l = &all->parameters[p];
 		bool whole = true;
+		if (f->bit_of[p] < 0)
+			continue;
 		/* The blocks of a stage are alike. */
 		if (!last || last->state != l->state || memcmp(&last->shape, &l->shape, sizeof l->shape))
 			count = hspmd_annotation_local_shards(l->state, &l->shape, f->device, f->local);
@@ -130,6 +171,7 @@ int hspmd_root_files_covered(const struct hspmd_root_files *f, const bool *there
 			whole = f->local[i].replica || is_there(f, i, p, there);
 		if (!whole)
 			rv = search(f, p, count, there, &r, err);
+		last = l;
 	}
 	free(r.boxes);
 	return rv;

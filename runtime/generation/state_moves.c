@@ -211,7 +211,7 @@ static int find_own(struct planner *p)
 		for (int s = 0; !own && s < m->live_count; s++)
 			own = is_there(&m->live[s], i, m->self);
 		own = own || (m->files && is_in_files(m->files, i, m->self));
-		if (own)
+		if (own && !(m->absent && m->absent[i]))
 			status = add_parameter(p, i, stored + at, end - at);
 	}
 	free(stored);

@@ -37,6 +37,7 @@ struct hspmd_state_moves {
 	const struct hspmd_holding *stored; /* what members can read from files, of state tensors */
 	size_t stored_count;
 	const struct hspmd_file_side *files; /* what else they can read; NULL: nothing */
+	const bool *absent;                  /* by parameter: no state of it is needed; NULL: of none */
 	const struct hspmd_link_cost *cost; /* between ranks */
 };
 

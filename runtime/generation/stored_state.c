@@ -38,6 +38,16 @@ static int add_part(struct hspmd_stored_state *s, int tensor, int rank, const st
 	return 0;
 }
 
+/* At first all amax histories are absent. */
+static int expect_histories(struct hspmd_stored_state *s, struct hspmd_error *err)
+{
+	const struct hspmd_parameter_layouts *l = s->g->layouts;
+	s->absent = hspmd_calloc((size_t)l->parameter_count, sizeof *s->absent);
+	for (int p = 0; s->absent && p < l->parameter_count; p++)
+		s->absent[p] = s->g->program->graph->tensors[l->parameters[p].tensor].history;
+	return s->absent ? 0 : out_of_memory(err);
+}
+
 static int read_extents(struct hspmd_stored_state *s, json_t *files, struct hspmd_error *err)
 {
 	const struct hspmd_generation *g = s->g;
@@ -48,6 +58,7 @@ static int read_extents(struct hspmd_stored_state *s, json_t *files, struct hspm
 		int p = hspmd_stored_state_check(g, e, err);
 		if (p < 0)
 			return -1;
+		s->absent[p] = false;
 		for (size_t r = 0; r < json_array_size(readers); r++) {
 			int rank = rank_of(g, json_string_value(json_array_get(readers, r)));
 			if (rank >= 0 && add_part(s, p * HSPMD_STATE_KIND_COUNT + (int)e->kind, rank, &e->box, err))
@@ -96,6 +107,8 @@ static int read_root(struct hspmd_stored_state *s, json_t *files, struct hspmd_e
 	                        json_object_get(m->job, "plan"), "manifest.job", &s->under, err) ||
 	    hspmd_root_files_find(m, &s->under, &s->root, err))
 		return -1;
+	for (int p = 0; p < g->layouts->parameter_count; p++)
+		s->absent[p] &= s->root.bit_of[p] < 0;
 	size_t devices = (size_t)s->under.cluster->device_count;
 	s->first_reader = hspmd_calloc(devices + 1, sizeof *s->first_reader);
 	s->everybody = hspmd_calloc(devices, sizeof *s->everybody);
@@ -119,6 +132,8 @@ int hspmd_stored_state_read(const struct hspmd_generation *g, const struct hspmd
                             struct hspmd_error *err)
 {
 	*s = (struct hspmd_stored_state){ .g = g, .manifest = m };
+	if (expect_histories(s, err))
+		return -1;
 	return m->root ? read_root(s, files, err) : read_extents(s, files, err);
 }
 
@@ -126,6 +141,7 @@ void hspmd_stored_state_clear(struct hspmd_stored_state *s)
 {
 	hspmd_old_plan_clear(&s->under);
 	hspmd_root_files_clear(&s->root);
+	free(s->absent);
 	free(s->part);
 	free(s->first_reader);
 	free(s->readers);

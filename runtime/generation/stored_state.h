@@ -12,6 +12,7 @@
 struct hspmd_stored_state {
 	const struct hspmd_generation *g;      /* borrowed */
 	const struct hspmd_manifest *manifest; /* borrowed */
+	bool *absent;                          /* by parameter: an amax history that the checkpoint does not have */
 	/* Of a manifest that lists extents: each of them, of each member that can read it. */
 	struct hspmd_holding *part;
 	size_t count, capacity;
