@@ -8,9 +8,10 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/search/search_internal.h"
+#include "controller/solver/search/beam_search_internal.h"
 #include "tests/unit/solver_inputs.h"
 
 #define ENOUGH 1000000 /* stages timed */
@@ -59,6 +60,7 @@ static void scene_new(struct scene *s, const char *nodes, int batch)
 static void scene_free(struct scene *s)
 {
 	hspmd_best_plans_clear(&s->search.best_plans);
+	hspmd_beam_grounds_clear(&s->search);
 	hspmd_device_classes_destroy(s->search.device_classes);
 	hspmd_costs_destroy(s->search.costs);
 	hspmd_model_facts_destroy(s->facts);
@@ -292,6 +294,121 @@ static void micro_batches_are_levelled(void **state)
 	scene_free(&s);
 }
 
+/* ---- steps of the beam search, whether they are faster or not */
+
+#define EIGHT "[{\"name\": \"n-[0-1]\", \"devices\": [{\"type\": \"a\", \"count\": 4}]}]"
+#define SUCCESSORS 10
+
+/* A beam that has looked at nothing yet. */
+static void beam_new(struct beam *b, struct scene *s)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_beam_ground *g = hspmd_calloc(1, sizeof *g);
+	*b = (struct beam){ .s = &s->search, .ground = g, .total = s->request.global_batch, .search = 1 };
+	assert_non_null(g);
+	b->t = g->t =
+	        hspmd_submesh_tables_new(s->search.costs, s->search.device_classes, &s->search.caps, 1, HSPMD_DRAFT_OFFLOADS_NOTHING, &err);
+	b->memos = g->memos;
+	for (int how = 0; how < HSPMD_PLACEMENT_COUNT; how++)
+		g->memos[how] = hspmd_partition_memo_new();
+	g->known = hspmd_calloc(2 * HSPMD_BEAM_KNOWN_MAX, sizeof *g->known);
+	b->successors = (struct beam_list){ .most = SUCCESSORS, .drafts = hspmd_calloc(SUCCESSORS, sizeof *b->successors.drafts) };
+	s->search.beam_grounds[s->search.beam_ground_count++] = g; /* destroyed with the scene */
+}
+
+/* Pipelines as "2*44+3*1": two of two stages of four devices, three of one stage of one. */
+static void draft_from(const struct beam *b, const char *text, struct beam_draft *d)
+{
+	*d = (struct beam_draft){ 0 };
+	while (*text) {
+		char *end;
+		int copies = (int)strtol(text, &end, 10);
+		struct hspmd_stage_sequence x = { 0 };
+		for (text = end + 1; *text && *text != '+'; text++)
+			x.submesh[x.stages++] = (unsigned char)hspmd_beam_submesh(b->t, 0, *text - '0');
+		assert_true(hspmd_beam_add_copies(d, &x, copies));
+		text += *text == '+';
+	}
+}
+
+static bool same_drafts(const struct beam_draft *a, const struct beam_draft *b)
+{
+	bool same = a->count == b->count;
+	for (int g = 0; same && g < a->count; g++) {
+		bool found = false;
+		for (int k = 0; k < b->count; k++)
+			found = found || (a->copies[g] == b->copies[k] && a->sequence[g].stages == b->sequence[k].stages &&
+			                  !memcmp(a->sequence[g].submesh, b->sequence[k].submesh, (size_t)a->sequence[g].stages));
+		same = found;
+	}
+	return same;
+}
+
+static bool is_among(const struct beam *b, const struct beam_list *l, const char *text)
+{
+	struct beam_draft d;
+	bool found = false;
+	draft_from(b, text, &d);
+	for (int i = 0; i < l->count; i++)
+		found = found || same_drafts(&l->drafts[i], &d);
+	return found;
+}
+
+static void successors_differ_in_one_step(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *what, *from, *to;
+	} steps[] = {
+		{ "pipelines of half the depth", "2*1111", "4*11" },
+		{ "of twice the depth", "4*11", "2*1111" },
+		{ "stages distributed among one pipeline less", "4*11", "2*111+1*11" },
+		{ "... and one more", "2*111", "3*11" },
+		{ "a pipeline that is cut", "1*112", "1*11+1*2" },
+		{ "pipelines that are joined", "2*2+2*11", "2*211" },
+		{ "half of a stage in another pipeline", "2*12+2*1", "2*11+2*11" },
+		{ "part of a run at half the width", "1*2222", "1*221111" },
+		{ "... and at twice the width", "1*11111111", "1*221111" },
+	};
+	for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+		struct scene s;
+		struct beam b;
+		struct beam_draft base, next;
+		scene_new(&s, EIGHT, 32);
+		beam_new(&b, &s);
+		draft_from(&b, steps[i].from, &base);
+		hspmd_beam_expand(&b, &base);
+		draft_from(&b, steps[i].to, &next);
+		if (hspmd_beam_known(&b, &next)->search != b.search)
+			fail_msg("%s: %s does not lead to %s", steps[i].what, steps[i].from, steps[i].to);
+		free(b.successors.drafts);
+		scene_free(&s);
+	}
+}
+
+/* One of eight pipelines would run five micro-batches, as each of seven does; these have a device left over. */
+static void beginnings_divide_micro_batches(void **state)
+{
+	(void)state;
+	struct scene s;
+	struct beam b;
+	struct beam_draft known;
+	struct beam_list found = { .drafts = hspmd_calloc(HSPMD_BEAM_ORIGINS_MAX, sizeof *found.drafts) };
+	scene_new(&s, EIGHT, 33);
+	beam_new(&b, &s);
+	draft_from(&b, "1*1", &known);
+	s.search.warm_starts = hspmd_calloc(1, sizeof *s.search.warm_starts);
+	s.search.warm_starts[s.search.warm_start_count++].sequence = known.sequence[0];
+	found.count = hspmd_beam_origins(&b, HSPMD_BEAM_ORIGINS_ALIKE, found.drafts);
+	assert_true(found.count == 1 && is_among(&b, &found, "8*1"));
+	found.count = hspmd_beam_origins(&b, HSPMD_BEAM_ORIGINS_COMPLETED, found.drafts);
+	assert_true(is_among(&b, &found, "6*1+1*11"));
+	free(found.drafts);
+	free(s.search.warm_starts);
+	free(b.successors.drafts);
+	scene_free(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -308,6 +425,8 @@ int main(void)
 		cmocka_unit_test(pipelines_are_added),
 		cmocka_unit_test(what_slows_down_is_dropped),
 		cmocka_unit_test(micro_batches_are_levelled),
+		cmocka_unit_test(successors_differ_in_one_step),
+		cmocka_unit_test(beginnings_divide_micro_batches),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,10 +18,10 @@
 #define BEAM 24          /* drafts that are kept */
 #define SUCCESSORS 10    /* of a draft: those that are placed and timed */
 #define EXPANDED 24      /* drafts whose successors are made, per round */
-#define ORIGINS 24       /* numbers of pipelines from each of which a short search begins, per schedule; */
-#define COMPLETED 16     /* ... and of those among which micro-batches divide well; */
-#define KNOWN 24         /* ... and of those of the best plans */
-#define EXPANDED_FIRST 2 /* drafts whose successors are made, from one such number; */
+#define ORIGINS 12       /* numbers of pipelines from each of which a short search begins, per schedule; */
+#define COMPLETED 5      /* ... and of those among which micro-batches divide well; */
+#define KNOWN 5          /* ... and of those of the best plans */
+#define EXPANDED_FIRST 3 /* drafts whose successors are made, from one such number; */
 #define ORIGINS_GOOD 8   /* ... of the numbers that this shows to be best, */
 #define GOOD 1.1         /* ... and at most by this factor slower than the best plan, */
 #define EXPANDED_GOOD 6  /* ... so many more drafts' */

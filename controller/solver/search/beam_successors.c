@@ -6,7 +6,9 @@
  *   stages of twice the width; or the width of one or all is halved or doubled
  * - a stage is dropped or added, or goes to another pipeline, or half of its devices do
  * - two device classes that follow one another change places
- * - a pipeline is dropped or added, becomes two of half the width or depth, or two become one
+ * - a pipeline is dropped or added, becomes two of half the width, or two become one
+ * - stages are distributed among half as many pipelines, one less, one more or twice as many
+ * - a pipeline is cut into two, or two different ones are joined
  *
  * so that stages of one class differ in width, and what does not divide evenly is used too. */
 #include "controller/solver/search/beam_search_internal.h"
@@ -47,29 +49,6 @@ static bool scale(const struct hspmd_submesh_tables *t, const struct hspmd_stage
 		out->submesh[s] = (unsigned char)to;
 	}
 	return true;
-}
-
-/* Twice as many stages of each run. Returns false if they are too many. */
-static bool deepen(const struct hspmd_stage_sequence *x, struct hspmd_stage_sequence *out)
-{
-	out->stages = 2 * x->stages;
-	for (int s = 0; s < x->stages && out->stages <= HSPMD_STAGES_MAX; s++)
-		out->submesh[2 * s] = out->submesh[2 * s + 1] = x->submesh[s];
-	return out->stages <= HSPMD_STAGES_MAX;
-}
-
-/* The stages of every run, divided among two pipelines. */
-static void halve(const struct hspmd_stage_sequence *x, struct hspmd_stage_sequence *one, struct hspmd_stage_sequence *other)
-{
-	one->stages = other->stages = 0;
-	for (int at = 0, length; at < x->stages; at += length) {
-		length = run_length(x, at);
-		int more = (length + (one->stages <= other->stages)) / 2;
-		memset(one->submesh + one->stages, x->submesh[at], (size_t)more);
-		memset(other->submesh + other->stages, x->submesh[at], (size_t)(length - more));
-		one->stages += more;
-		other->stages += length - more;
-	}
 }
 
 /* Replace `from` copies of a group by `to` of another sequence. */
@@ -189,17 +168,59 @@ static void move_stage(struct beam *b, const struct beam_draft *base, int from, 
 		replace_two(b, base, from, &less, to, &more);
 }
 
-/* Pipelines become twice as many of half the depth. */
-static void divide(struct beam *b, const struct beam_draft *base, int group)
+/* The stages of `from` copies of a pipeline are distributed among `to` pipelines, those of each run evenly. */
+static void distribute(struct beam *b, const struct beam_draft *base, int group, int from, int to)
 {
-	struct hspmd_stage_sequence one, other;
-	halve(&base->sequence[group], &one, &other);
-	if (!one.stages || !other.stages)
+	const struct hspmd_stage_sequence *own = &base->sequence[group];
+	struct beam_draft d = *base;
+	hspmd_beam_remove_copies(&d, group, from);
+	for (int i = 0; i < to; i++) {
+		struct hspmd_stage_sequence x = { 0 };
+		for (int at = 0, next = 0, length; at < own->stages; at += length) {
+			length = run_length(own, at);
+			int more = length * from % to, stages = length * from / to + ((i - next + to) % to < more);
+			if (x.stages + stages > HSPMD_STAGES_MAX)
+				return;
+			memset(x.submesh + x.stages, own->submesh[at], (size_t)stages);
+			x.stages += stages;
+			next = (next + more) % to; /* of the next run those get more that have fewer stages */
+		}
+		if (!x.stages || !hspmd_beam_add_copies(&d, &x, 1))
+			return;
+	}
+	hspmd_beam_consider(b, &d);
+}
+
+/* Pipelines of two groups become longer ones: all that there are of both, or one. */
+static void join(struct beam *b, const struct beam_draft *base, int first, int second)
+{
+	struct hspmd_stage_sequence x = base->sequence[first];
+	const struct hspmd_stage_sequence *y = &base->sequence[second];
+	int both = base->copies[first] < base->copies[second] ? base->copies[first] : base->copies[second];
+	if (x.stages + y->stages > HSPMD_STAGES_MAX)
 		return;
-	for (int copies = base->copies[group], n = copies; n > 0; n = n > 1 ? 1 : 0) {
+	memcpy(x.submesh + x.stages, y->submesh, (size_t)y->stages);
+	x.stages += y->stages;
+	for (int n = both; n > 0; n = n > 1 ? 1 : 0) {
+		struct beam_draft d = *base;
+		hspmd_beam_remove_copies(&d, first > second ? first : second, n);
+		hspmd_beam_remove_copies(&d, first > second ? second : first, n);
+		if (hspmd_beam_add_copies(&d, &x, n))
+			hspmd_beam_consider(b, &d);
+	}
+}
+
+/* The stages before this one become a pipeline, and the others another: in all copies or in one. */
+static void cut(struct beam *b, const struct beam_draft *base, int group, int at)
+{
+	struct hspmd_stage_sequence x = base->sequence[group], y = x;
+	x.stages = at;
+	y.stages -= at;
+	memmove(y.submesh, y.submesh + at, (size_t)y.stages);
+	for (int n = base->copies[group]; at > 0 && n > 0; n = n > 1 ? 1 : 0) {
 		struct beam_draft d = *base;
 		hspmd_beam_remove_copies(&d, group, n);
-		if (hspmd_beam_add_copies(&d, &one, n) && hspmd_beam_add_copies(&d, &other, n))
+		if (hspmd_beam_add_copies(&d, &x, n) && hspmd_beam_add_copies(&d, &y, n))
 			hspmd_beam_consider(b, &d);
 	}
 }
@@ -219,11 +240,14 @@ static void change_pipelines(struct beam *b, const struct beam_draft *base, int 
 		replace(b, base, group, 2, 1, &x);
 		replace(b, base, group, copies / 2 * 2, copies / 2, &x);
 	}
-	if (copies > 1 && deepen(own, &x)) {
-		replace(b, base, group, 2, 1, &x);
-		replace(b, base, group, copies / 2 * 2, copies / 2, &x);
-	}
-	divide(b, base, group);
+	distribute(b, base, group, 1, 2);
+	distribute(b, base, group, copies, 2 * copies);
+	distribute(b, base, group, copies, copies + 1);
+	if (copies < 2)
+		return;
+	distribute(b, base, group, 2, 1);
+	distribute(b, base, group, copies, copies / 2);
+	distribute(b, base, group, copies, copies - 1);
 }
 
 void hspmd_beam_expand(struct beam *b, const struct beam_draft *base)
@@ -231,9 +255,13 @@ void hspmd_beam_expand(struct beam *b, const struct beam_draft *base)
 	for (int g = 0; g < base->count && !b->short_of_memory && !hspmd_search_is_over(b->s); g++) {
 		change_pipelines(b, base, g);
 		add_classes(b, base, g);
+		for (int other = 0; other < base->count; other++)
+			if (other != g)
+				join(b, base, g, other);
 		for (int at = 0; at < base->sequence[g].stages; at += run_length(&base->sequence[g], at)) {
 			change_run(b, base, g, at);
 			swap_runs(b, base, g, at);
+			cut(b, base, g, at);
 			for (int other = 0; other < base->count; other++)
 				if (other != g)
 					move_stage(b, base, g, other, at);

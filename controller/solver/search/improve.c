@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The second half of the search: the best plans found are refined, changed by beam search from several beginnings or reshaped, then
  * interleaved. */
+#include <limits.h>
 #include <stdlib.h>
 
 #include "controller/solver/search/search_internal.h"
@@ -48,7 +49,7 @@ int hspmd_refine_plans(struct hspmd_search *s)
 	return !rc && stages > HSPMD_RESHAPED_STAGES ? hspmd_beam_search(s) : rc;
 }
 
-/* Find the sequences that do well with micro-batches of this size. */
+/* Find the sequences that do well with micro-batches of this size; for ZB-H1 alone also plans, whose pipelines may differ. */
 static int find_sequences(struct hspmd_search *s, int micro_batch)
 {
 	struct hspmd_candidates l = { 0 };
@@ -58,7 +59,10 @@ static int find_sequences(struct hspmd_search *s, int micro_batch)
 		return -1;
 	s->warm_start_count = s->warm_start_any = 0;
 	t->schedule = s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B ? HSPMD_SCHEDULE_1F1B : HSPMD_SCHEDULE_ZB_H1;
-	int rc = hspmd_candidates_fill(s, t, 2, s->caps.max_zero_stage > 0, NULL, &l);
+	bool zero = s->caps.max_zero_stage > 0;
+	int rc = hspmd_candidates_fill(s, t, 2, zero, NULL, &l);
+	if (t->schedule == HSPMD_SCHEDULE_ZB_H1)
+		rc = rc ? rc : hspmd_assemble(s, t, &l, INT_MAX, zero);
 	hspmd_candidates_clear(&l);
 	hspmd_submesh_tables_destroy(t);
 	return rc;
