@@ -9,7 +9,7 @@
 #include "policies/curve.h"
 
 #define CTLD_SEEN_MAX 64
-/* So long a rate on a number of nodes counts. The newest rate always counts, since otherwise a job that says nothing would not be bounded. */
+/* So long a rate on a number of nodes counts. The newest rate always counts: otherwise a job that says nothing would not be bounded. */
 #define CTLD_SEEN_S 3600.0
 
 /* Claims that are not accepted: a rate on more nodes, a larger min_nodes, a longer pause, a rate far above the other jobs'. */
@@ -67,12 +67,13 @@ void ctld_peers_drop(struct ctld_peers *p, int at);
 void ctld_peers_clear(struct ctld_peers *p);
 
 /* Takes a controller's `state`. `held`: nodes that the job holds by Slurm's account (ctld_nodes_held()), 0: not known; a rate becomes a
- * sample only if the controller names the same number. `size`: ctld_reference_nodes(), by the relative speeds of the previous state. now_s: wall clock.
+ * sample only if the controller names the same number. `size`: ctld_reference_nodes(), by the relative speeds of the previous state.
+ * now_s: wall clock.
  *
  * Bounds: min_nodes is accepted up to the number of nodes held at the first state, since a job runs on no fewer nodes than it needs; later
  * states can only lower it, otherwise a job that was grown would keep all nodes by claiming to need them. pause_s is accepted up to the
- * longest time that a request took, or one minute. The curve is bounded by the samples (policies/curve.h), the newest for
- * each number of nodes. A sample older than CTLD_SEEN_S is forgotten, so that rates of a bad hour do not keep a job from trying again.
+ * longest time that a request took, or one minute. The curve is bounded by the samples (policies/curve.h), the newest for each number of
+ * nodes. A sample older than CTLD_SEEN_S is forgotten, so that rates of a bad hour do not keep a job from trying again.
  *
  * Returns 1 if something changed that decisions depend on, otherwise 0; -1 and err: malformed or out of memory, the peer is unchanged. */
 int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, double size, double now_s, struct hspmd_error *err);

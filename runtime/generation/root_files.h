@@ -25,8 +25,8 @@ void hspmd_root_files_clear(struct hspmd_root_files *f);
 /* Whether the device's file contains its part of the parameter. */
 bool hspmd_root_files_has(const struct hspmd_root_files *f, int device, int parameter);
 
-/* Checks that the shards that are `there` (by number) contain all of the state of every parameter that the root has. 0; or -1 and err, which
- * names the first missing part. */
+/* Checks that the shards that are `there` (by number) contain all of the state of every parameter that the root has. 0; or -1 and err,
+ * which names the first missing part. */
 int hspmd_root_files_covered(const struct hspmd_root_files *f, const bool *there, struct hspmd_error *err);
 
 /* A struct hspmd_root_check (its context is this) for the roots of one run. It remembers the layouts of the last root's plan: making them

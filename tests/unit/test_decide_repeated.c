@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy engine, decision after decision: a quiet site comes to rest, and growth waits for further nodes; and the policies that ship. */
+/* The policy engine, decision after decision: a quiet site comes to rest, growth waits for further nodes; and the policies that ship. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -231,8 +231,8 @@ static void each_schedule_has_its_own_sequences(void **state)
 	        34.5);
 }
 
-/* 216 devices of two types: a plan that takes 6.71 s is found from one of many numbers of pipelines. With the eight that promise most by the
- * estimate, the search ends at 6.86 s. */
+/* 216 devices of two types: a plan that takes 6.71 s is found from one of many numbers of pipelines. With the eight that promise most by
+ * the estimate, the search ends at 6.86 s. */
 static void many_numbers_of_pipelines_are_explored(void **state)
 {
 	(void)state;

@@ -261,8 +261,8 @@ static int *rank_candidates(const struct hspmd_candidates *l)
 
 /* ---- base and rest */
 
-/* Returns true if the dynamic program would never add item y because of x: x uses no more devices and runs as many micro-batches. Of two that
- * are equal in both the first one is added. */
+/* Returns true if the dynamic program would never add item y because of x: x uses no more devices and runs as many micro-batches. Of two
+ * that are equal in both the first one is added. */
 static bool replaces(const struct assembly *a, const struct item *x, const struct item *y, bool first)
 {
 	return (first ? x->capacity >= y->capacity : x->capacity > y->capacity) && hspmd_amounts_within(&x->use, &y->use, a->pairs);

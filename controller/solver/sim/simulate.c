@@ -134,8 +134,8 @@ static void round_of(struct run *r, int i)
 	}
 }
 
-/* The following are round_of for micro-batches that are alike, if operations are not listed: most rounds that a search simulates. Their sums
- * are the same, term by term. */
+/* The following are round_of for micro-batches that are alike, if operations are not listed: most rounds that a search simulates. Their
+ * sums are the same, term by term. */
 
 static inline double later(double a, double b)
 {
