@@ -5,8 +5,8 @@
 
 #include "controller/solver/search/search_internal.h"
 
-#define HSPMD_BEAM_SEEN_MAX 16384  /* drafts that are looked at, per search; */
-#define HSPMD_BEAM_KNOWN_MAX 65536 /* ... and by all searches on a ground */
+#define HSPMD_BEAM_SEEN_MAX 32768  /* drafts that are looked at, per search; */
+#define HSPMD_BEAM_KNOWN_MAX 131072 /* ... and by all searches on a ground */
 #define HSPMD_BEAM_ORIGINS_MAX 64  /* drafts that a search may begin with; */
 #define HSPMD_BEAM_FAR_BEHIND 1.3  /* ... none that is slower than the best one by this factor, by the estimate */
 
