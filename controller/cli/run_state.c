@@ -43,7 +43,8 @@ static int compare_parameters(const struct hspmd_manifest *m, const struct hspmd
 		return hspmd_fail_memory(err, "comparing a checkpoint with the model");
 	for (size_t i = 0; i < g->tensor_count; i++)
 		if (g->tensors[i].role == HSPMD_TENSOR_PARAMETER)
-			parameters[count++] = (struct hspmd_state_parameter){ g->tensors[i].name, &g->tensors[i].shape };
+			parameters[count++] =
+			        (struct hspmd_state_parameter){ g->tensors[i].name, &g->tensors[i].shape, g->tensors[i].history };
 	int status = hspmd_manifest_check_model(m, parameters, count, err);
 	free(parameters);
 	return status;

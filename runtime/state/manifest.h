@@ -140,8 +140,9 @@ int hspmd_manifest_check_kinds(const struct hspmd_manifest *m, enum hspmd_optimi
 struct hspmd_state_parameter { /* borrowed */
 	const char *name;
 	const struct hspmd_shape *shape;
+	bool history; /* an amax history, which a checkpoint may lack: it then begins empty */
 };
-/* Whether the extents are of the parameters of a model: of all of them, and no others. Sorts them. */
+/* Whether the extents are of the parameters of a model: of all of them but for amax histories, and no others. Sorts them. */
 int hspmd_manifest_check_model(const struct hspmd_manifest *m, struct hspmd_state_parameter *parameters, size_t count,
                                struct hspmd_error *err);
 
