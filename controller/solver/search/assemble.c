@@ -207,56 +207,65 @@ static void take(const struct hspmd_pipeline_candidate *c, int *inventory, int t
 		inventory[k] -= times * c->use[k];
 }
 
-/* Try every set that continues with candidates from `from` on; each is a combination of its own that leaves the rest of the inventory
- * spare. */
-static void all_sets(struct assembly *a, const struct item *items, int count, int from, struct hspmd_amounts inventory, int depth,
-                     struct combination *k)
+/* Those of the items listed that are within an inventory, in order. Returns their number. */
+static int items_within(const struct assembly *a, const int *list, int count, const struct hspmd_amounts *inventory, int *out)
 {
-	for (int i = from; i < count && a->sets < a->sets_max && depth < a->pipelines; i++) {
-		int candidate = items[i].candidate;
-		if (!hspmd_amounts_within(&items[i].use, &inventory, a->pairs))
-			continue;
-		bool more = k->count && k->candidate[k->count - 1] == candidate;
+	int within = 0;
+	for (int i = 0; i < count; i++) {
+		out[within] = list[i];
+		within += hspmd_amounts_within(&a->items[list[i]].use, inventory, a->pairs);
+	}
+	return within;
+}
+
+/* Try every set that continues with the items listed, all of which are within the inventory; each is a combination of its own that leaves the
+ * rest of the inventory spare. Behind the list there is room for a list of each level to come. */
+static void all_sets(struct assembly *a, int *list, int count, const struct hspmd_amounts *inventory, int depth, struct combination *k)
+{
+	for (int i = 0; i < count && a->sets < a->sets_max && depth < a->pipelines; i++) {
+		const struct item *x = &a->items[list[i]];
+		bool more = k->count && k->candidate[k->count - 1] == x->candidate;
 		if (!more && k->count == HSPMD_PIPELINE_GROUPS_MAX)
 			continue;
 		if (!more) {
-			k->candidate[k->count] = candidate;
+			k->candidate[k->count] = x->candidate;
 			k->copies[k->count++] = 0;
 		}
 		k->copies[k->count - 1]++;
-		struct hspmd_amounts left = hspmd_amounts_without(&inventory, &items[i].use);
+		const struct hspmd_amounts left = hspmd_amounts_without(inventory, &x->use);
 		a->sets++;
 		consider(a, k);
-		all_sets(a, items, count, i, left, depth + 1, k);
+		all_sets(a, list + count, items_within(a, list + i, count - i, &left, list + count), &left, depth + 1, k);
 		if (--k->copies[k->count - 1] == 0)
 			k->count--;
 	}
 }
 
-struct ranked {
-	double waste; /* period divided by the bound on it; 1: no time is lost */
-	int candidate;
-};
-
-static int by_waste(const void *x, const void *y)
+/* Try all sets of candidates. */
+static int from_all_sets(struct assembly *a, const int *order)
 {
-	const struct ranked *a = x, *b = y;
-	return a->waste < b->waste ? -1 : a->waste > b->waste ? 1 : a->candidate - b->candidate;
-}
-
-/* Indexes of candidates, the most efficient first. Returns NULL if memory runs out. */
-static int *rank_candidates(const struct hspmd_candidates *l)
-{
-	struct ranked *ranked = hspmd_calloc((size_t)l->count, sizeof *ranked);
-	int *order = ranked ? hspmd_calloc((size_t)l->count, sizeof *order) : NULL;
-	for (int i = 0; order && i < l->count; i++)
-		ranked[i] = (struct ranked){ l->candidates[i].partition.period_s * l->candidates[i].rates, i };
-	if (order)
-		qsort(ranked, (size_t)l->count, sizeof *ranked, by_waste);
-	for (int i = 0; order && i < l->count; i++)
-		order[i] = ranked[i].candidate;
-	free(ranked);
-	return order;
+	const struct hspmd_amounts inventory = hspmd_amounts_of(a->s->available);
+	struct combination k = { 0 };
+	int devices = 0, least = INT_MAX, count = a->l->count;
+	for (int c = 0; c < a->t->device_classes->count; c++)
+		devices += a->s->available[c];
+	for (int i = 0; i < count; i++) {
+		const struct hspmd_pipeline_candidate *c = &a->l->candidates[order[i]];
+		int use = 0;
+		for (int n = 0; n < a->t->device_classes->count; n++)
+			use += c->use[n];
+		least = use < least ? use : least;
+		a->items[i] = (struct item){ .candidate = order[i], .use = hspmd_amounts_of(c->use) };
+	}
+	/* All candidates, those that the inventory has, and one list per pipeline; what is written behind a list may be one longer than it. */
+	int *lists = hspmd_calloc((size_t)count * (size_t)(devices / least + 3) + 1, sizeof *lists);
+	if (!lists)
+		return -1;
+	for (int i = 0; i < count; i++)
+		lists[i] = i;
+	all_sets(a, lists + count, items_within(a, lists, count, &inventory, lists + count), &inventory, 0, &k);
+	free(lists);
+	return 0;
 }
 
 /* ---- base and rest */
@@ -532,7 +541,7 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_submesh_tables *t, const
 	if (!l->count)
 		return 0;
 	struct assembly *a = hspmd_calloc(1, sizeof *a);
-	int *order = rank_candidates(l), count = l->count, rc = -1;
+	int *order = hspmd_candidates_rank(l), count = l->count, rc = -1;
 	if (!a || !order)
 		goto out;
 	a->combinations_max = DRAFTS_MAX * (l->exhaustive ? THOROUGH : 1);
@@ -557,12 +566,8 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_submesh_tables *t, const
 		const struct hspmd_pipeline_partition *x = &l->candidates[i].partition;
 		a->rates[i] = (struct rate){ 1 / x->period_s, x->fill_drain_s / x->period_s - 1, x->fill_drain_s };
 	}
-	if (l->count <= SETS_CANDIDATES * (l->exhaustive ? 2 : 1)) {
-		struct combination k = { 0 };
-		for (int i = 0; i < count; i++)
-			a->items[i] = (struct item){ .candidate = order[i], .use = hspmd_amounts_of(l->candidates[order[i]].use) };
-		all_sets(a, a->items, count, 0, hspmd_amounts_of(s->available), 0, &k);
-	}
+	if (count <= SETS_CANDIDATES * (l->exhaustive ? 2 : 1) && from_all_sets(a, order))
+		goto out;
 	if (a->sets == 0 || a->sets >= a->sets_max) {
 		if (prepare_programme(a, &count))
 			goto out;

@@ -512,6 +512,31 @@ static void remember(struct builder *b, const struct hspmd_candidates *l)
 		}
 }
 
+struct ranked {
+	double waste; /* period divided by the bound on it; 1: no time is lost */
+	int candidate;
+};
+
+static int by_ranked_waste(const void *x, const void *y)
+{
+	const struct ranked *a = x, *b = y;
+	return a->waste < b->waste ? -1 : a->waste > b->waste ? 1 : a->candidate - b->candidate;
+}
+
+int *hspmd_candidates_rank(const struct hspmd_candidates *l)
+{
+	struct ranked *ranked = hspmd_calloc((size_t)l->count, sizeof *ranked);
+	int *order = ranked ? hspmd_calloc((size_t)l->count, sizeof *order) : NULL;
+	for (int i = 0; order && i < l->count; i++)
+		ranked[i] = (struct ranked){ l->candidates[i].partition.period_s * l->candidates[i].rates, i };
+	if (order)
+		qsort(ranked, (size_t)l->count, sizeof *ranked, by_ranked_waste);
+	for (int i = 0; order && i < l->count; i++)
+		order[i] = ranked[i].candidate;
+	free(ranked);
+	return order;
+}
+
 bool hspmd_candidates_are_exhaustive(struct hspmd_search *s, struct hspmd_submesh_tables *t)
 {
 	struct builder b = { .s = s, .t = t };

@@ -116,6 +116,8 @@ int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t
                           struct hspmd_partition_memo *memo, struct hspmd_candidates *out);
 /* Returns true if all sequences will be tried, because there are few. */
 bool hspmd_candidates_are_exhaustive(struct hspmd_search *s, struct hspmd_submesh_tables *t);
+/* Their indexes, the most efficient first; the caller frees them. Returns NULL if memory runs out. */
+int *hspmd_candidates_rank(const struct hspmd_candidates *l);
 void hspmd_candidates_clear(struct hspmd_candidates *l);
 
 /* assemble.c: make drafts of at most `pipelines` candidates and time the most promising ones. Returns 0, or -1 if memory runs out. */
