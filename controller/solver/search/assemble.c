@@ -218,8 +218,8 @@ static int items_within(const struct assembly *a, const int *list, int count, co
 	return within;
 }
 
-/* Try every set that continues with the items listed, all of which are within the inventory; each is a combination of its own that leaves the
- * rest of the inventory spare. Behind the list there is room for a list of each level to come. */
+/* Try every set that continues with the items listed, all of which are within the inventory; each is a combination of its own that leaves
+ * the rest of the inventory spare. Behind the list there is room for a list of each level to come. */
 static void all_sets(struct assembly *a, int *list, int count, const struct hspmd_amounts *inventory, int depth, struct combination *k)
 {
 	for (int i = 0; i < count && a->sets < a->sets_max && depth < a->pipelines; i++) {
