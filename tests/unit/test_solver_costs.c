@@ -451,6 +451,68 @@ static void stages_cost_what_they_cost_alone(void **state)
 	hspmd_model_facts_destroy(m);
 }
 
+static struct hspmd_stage_cost cost_of(struct hspmd_costs *costs, const struct hspmd_stage *stage, int micro_batch)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_stage_cost cost;
+	if (hspmd_costs_stage(costs, stage, micro_batch, &cost, &err))
+		fail_msg("%s", err.text);
+	return cost;
+}
+
+/* Costs that are kept are those of stages that are alike in all that they depend on. */
+static void costs_are_kept_of_like_stages_alone(void **state)
+{
+	(void)state;
+	static const char *const text =
+	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{"
+	        "\"x\":{\"kind\":\"cuda\",\"memory_bytes\":8000000000,\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":1},"
+	        "\"host\":{\"memory_bytes\":8000000000,\"gbytes_per_s\":0.001}},"
+	        "\"y\":{\"kind\":\"cuda\",\"memory_bytes\":8000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.5}}},"
+	        "\"nodes\":[{\"name\":\"a\",\"devices\":[{\"type\":\"x\",\"count\":4}]},{\"name\":\"s\",\"slowdown\":1.5,"
+	        "\"devices\":[{\"type\":\"x\",\"count\":4}]},{\"name\":\"y\",\"devices\":[{\"type\":\"y\",\"count\":4}]}],"
+	        "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-3,\"gbytes_per_s\":1},{\"scope\":\"cluster\",\"alpha_s\":3e-3,"
+	        "\"gbytes_per_s\":0.5}]}";
+	int near[] = { 0, 1, 2, 3 }, slow[] = { 4, 5 }, other[] = { 8, 9 }, far[] = { 0, 4 };
+	double ratio[] = { 0.75, 0.25 };
+	const struct hspmd_stage base = { .layers = { 1, 4 }, .devices = near, .device_count = 2, .context = 1 };
+	struct hspmd_stage stages[13];
+	for (int i = 0; i < 13; i++)
+		stages[i] = base;
+	stages[1].layers[0] = 2;
+	stages[2].layers[1] = 5;
+	stages[3].devices = slow;
+	stages[4].devices = other;
+	stages[5].devices = far;
+	stages[6].device_count = 4;
+	stages[7].context = 2;
+	stages[8].recompute = HSPMD_RECOMPUTE_FULL;
+	stages[9].sequence_parallel = true;
+	stages[10].offload = HSPMD_OFFLOAD_OPTIMIZER;
+	stages[11].offload_activations = HSPMD_OFFLOAD_ALL;
+	stages[12].shard_ratio = ratio;
+	struct hspmd_error err = { "" };
+	struct hspmd_model_facts *m = small_gpt2(4, 64);
+	struct hspmd_cluster *c = cluster_from(text);
+	struct hspmd_costs *kept = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, 64, &err);
+	struct hspmd_stage_cost first = cost_of(kept, &base, 1);
+	for (int i = 0; i < 2 * 14; i++) {
+		/* The last one is the first with larger micro-batches. */
+		const struct hspmd_stage *stage = i % 14 == 13 ? &base : &stages[i % 14];
+		int micro_batch = i % 14 == 13 ? 2 : 1;
+		struct hspmd_costs *fresh = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, 64, &err);
+		struct hspmd_stage_cost before = cost_of(kept, &base, 1), alone = cost_of(fresh, stage, micro_batch),
+		                        again = cost_of(kept, stage, micro_batch);
+		assert_memory_equal(&before, &first, sizeof first);
+		assert_memory_equal(&again, &alone, sizeof alone);
+		assert_int_equal(memcmp(&first, &alone, sizeof alone) != 0, i % 14 != 0);
+		hspmd_costs_destroy(fresh);
+	}
+	hspmd_costs_destroy(kept);
+	hspmd_cluster_destroy(c);
+	hspmd_model_facts_destroy(m);
+}
+
 /* A context group gathers unequal parts in the form that the runtime takes: around a ring of GPUs the cheaper one, among CPUs directly. */
 static void unequal_parts_are_gathered_as_in_the_runtime(void **state)
 {
@@ -523,6 +585,7 @@ int main(void)
 		cmocka_unit_test(sums_take_as_long_as_the_nodes_network),
 		cmocka_unit_test(gradients_of_replicated_heads_are_summed),
 		cmocka_unit_test(stages_cost_what_they_cost_alone),
+		cmocka_unit_test(costs_are_kept_of_like_stages_alone),
 		cmocka_unit_test(unequal_parts_are_gathered_as_in_the_runtime),
 		cmocka_unit_test(the_larger_part_of_a_sequence_passes_the_link),
 	};
