@@ -284,12 +284,11 @@ static void check_data(struct check *k, const char *what, char *const *paths, in
 
 /* ---- the rest */
 
-static int check_seq_len(const struct check *k)
+int hspmd_job_check_positions(const struct hspmd_job *j, const struct hspmd_model *m, struct hspmd_error *err)
 {
-	const struct hspmd_job *j = k->j;
-	if (j->seq_len > k->m->max_positions)
-		return hspmd_fail(k->err, "%s: seq_len: expected at most %lld, the model's positions (%s), got %lld", j->file,
-		                  (long long)k->m->max_positions, j->model_path, (long long)j->seq_len);
+	if (j->seq_len > m->max_positions)
+		return hspmd_fail(err, "%s: seq_len: expected at most %lld, the model's positions (%s), got %lld", j->file,
+		                  (long long)m->max_positions, j->model_path, (long long)j->seq_len);
 	return 0;
 }
 
@@ -319,7 +318,7 @@ static int check_kind(const struct check *k)
 
 static void check_model(struct check *k, const struct hspmd_job_models *models)
 {
-	take(k, check_seq_len(k));
+	take(k, hspmd_job_check_positions(k->j, k->m, k->err));
 	take(k, check_document_end(k));
 	take(k, check_kind(k));
 	take(k, hspmd_job_samples_check(k->j, k->m, k->err));

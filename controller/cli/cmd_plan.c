@@ -156,6 +156,17 @@ static int load_job(const struct plan_options *o, struct plan_inputs *in, struct
 	if (!(in->model = hspmd_model_read_job(in->job, NULL, err)))
 		return -1;
 	in->precision = in->job->precision;
+	return hspmd_job_check_positions(in->job, in->model, err);
+}
+
+/* The plan that is evaluated says itself for what batch and length it is. A program may also be printed of one of its shorter steps. */
+static int check_evaluated(const struct plan_options *o, const struct hspmd_plan *p, struct hspmd_error *err)
+{
+	if (o->global_batch && o->global_batch != p->global_batch)
+		return hspmd_fail(err, "%s: global_batch is %d, but --global-batch says %d", o->evaluate, p->global_batch,
+		                  (int)o->global_batch);
+	if (o->seq_len && o->seq_len != p->seq_len && !o->program)
+		return hspmd_fail(err, "%s: seq_len is %d, but --seq-len says %d", o->evaluate, p->seq_len, (int)o->seq_len);
 	return 0;
 }
 
@@ -211,7 +222,7 @@ static int load(const struct plan_options *o, struct plan_inputs *in, struct hsp
 	int layers = in->profile ? in->profile->layer_count : hspmd_model_layers(in->model);
 	if (o->current && !(in->current = hspmd_plan_read_current(o->current, in->cluster, layers, &in->current_cluster, err)))
 		return -1;
-	if (o->evaluate && !(in->plan = hspmd_plan_read(o->evaluate, in->cluster, layers, err)))
+	if (o->evaluate && (!(in->plan = hspmd_plan_read(o->evaluate, in->cluster, layers, err)) || check_evaluated(o, in->plan, err)))
 		return -1;
 	const struct hspmd_solve_limits asked = { .max_nodes = (int)o->max_nodes,
 		                                  .max_devices = (int)o->max_devices,

@@ -30,12 +30,28 @@ int run_nodes_make_local(struct run *r, struct hspmd_error *err)
 	return rc;
 }
 
+/* The first nodes of the cluster that have as many devices together as there are to be workers. */
+static int take_first(struct run *r, struct hspmd_error *err)
+{
+	int nodes = 0;
+	int64_t devices = 0;
+	while (devices < r->opt.local && nodes < r->cluster->node_count)
+		devices += r->cluster->nodes[nodes++].device_count;
+	if (devices != r->opt.local)
+		return hspmd_fail(err, "%s: nodes: no first nodes have the %" PRId64 " devices of --local: the first %d have %" PRId64,
+		                  r->opt.cluster, r->opt.local, nodes, devices);
+	r->opt.nodes = nodes;
+	return 0;
+}
+
 int run_nodes_read_local(struct run *r, struct hspmd_error *err)
 {
 	if (!(r->cluster = hspmd_cluster_read(r->opt.cluster, err)))
 		return -1;
 	if (!r->cluster->device_count)
 		return hspmd_fail(err, "%s: nodes: there is no device", r->opt.cluster);
+	if (r->opt.local && take_first(r, err))
+		return -1;
 	if (r->opt.nodes > r->cluster->node_count)
 		return hspmd_fail(err, "%s: nodes: %" PRId64 " were asked for, there are %d", r->opt.cluster, r->opt.nodes,
 		                  r->cluster->node_count);

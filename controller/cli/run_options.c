@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/job_command.h"
 #include "common/log.h"
+#include "common/range.h"
 #include "common/tcp.h"
 #include "controller/cli/commands.h"
 #include "controller/slurm/srun_args.h"
@@ -22,7 +24,7 @@ static const char help_text[] =
         "  --output DIR           folder for metrics, plans and log (default: hspmd-JOBID here)\n"
         "  --resume               continue the run whose metrics are in the output folder\n"
         "  --local N              N workers on this machine, each a node of its own (default outside of Slurm: 1)\n"
-        "  --cluster FILE         emulate the nodes of this cluster file on this machine\n"
+        "  --cluster FILE         emulate the nodes of this cluster file on this machine; with --local the first that have N devices\n"
         "  --nodes N              start with the first N nodes of the cluster file\n"
         "  --nodes MIN-MAX        fewest and most nodes of the command\n"
         "  --per-node             a process of the command per node\n"
@@ -95,6 +97,19 @@ static const struct option long_options[] = {
 	{ NULL, 0, NULL, 0 },
 };
 
+/* --notice and --nodes of a command. */
+static int check_words(const struct run_options *o)
+{
+	struct hspmd_error err;
+	int number, least, most;
+	double seconds;
+	if (o->command.notice && hspmd_job_notice_parse(o->command.notice, &number, &seconds, &err))
+		return hspmd_usage_error("run", "--notice: %s", err.text);
+	if (o->node_range && hspmd_range_parse(o->node_range, &least, &most, &err))
+		return hspmd_usage_error("run", "--nodes: %s", err.text);
+	return 0;
+}
+
 /* With a command --nodes is a range, which the job is checked against; else a number. */
 static int check_command(struct run_options *o)
 {
@@ -108,7 +123,9 @@ static int check_command(struct run_options *o)
 		                         o->command.notice ? "--notice"
 		                         : o->command.warm ? "--warm"
 		                                           : "--per-node");
-	if (o->command.argc || !o->node_range)
+	if (o->command.argc)
+		return check_words(o);
+	if (!o->node_range)
 		return 0;
 	if (hspmd_option_int("nodes", o->node_range, 1, 1 << 16, &o->nodes))
 		return hspmd_usage_hint("run");
@@ -224,8 +241,9 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 	int status = check_command(o);
 	if (status)
 		return status;
-	if (o->local && o->cluster)
-		return hspmd_usage_error("run", "--local and --cluster exclude one another");
+	if (o->local && o->cluster && o->nodes)
+		return hspmd_usage_error(
+		        "run", "--local and --nodes both say how many of the cluster file's nodes to start with: expected one of them");
 	if (o->srun_args && (o->local || o->cluster || !getenv("SLURM_JOB_ID")))
 		return hspmd_usage_error("run", "--srun-args is for runs in a Slurm job: outside of one nothing starts srun");
 	if (o->policies && !o->local && !o->cluster && getenv("SLURM_JOB_ID"))
