@@ -12,6 +12,9 @@
 #include "controller/solver/search/subclusters.h"
 #include "controller/solver/sim/evaluate.h"
 
+/* Among more devices one more brings less than by how much plans differ that searches for clusters which are nearly alike end with. */
+#define ONE_MORE_MOST 512
+
 static void write_time(FILE *f, const struct hspmd_predicted *p)
 {
 	const struct {
@@ -468,18 +471,19 @@ static void write_one_more(FILE *f, const struct hspmd_cluster *c, const struct 
 	fprintf(f, "%s.\n", limits ? " within the limits" : "");
 }
 
-char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
-                         enum hspmd_precision precision, const struct hspmd_solve_request *request, const struct hspmd_plan *plan)
+/* What one more device of each type would bring, by a search of its own. */
+static void write_more_devices(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
+                               const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                               const struct hspmd_plan *plan)
 {
-	char *text = NULL;
-	size_t size;
-	FILE *f = open_memstream(&text, &size);
-	if (!f)
-		return NULL;
-	write_time(f, &plan->predicted);
-	if (!plan->synthesis) /* the runtime explains those */
-		write_details(f, cluster, facts, profile, precision, plan);
-	for (int t = 0; request && t < cluster->type_count; t++) {
+	if (cluster->device_count > ONE_MORE_MOST) {
+		fprintf(f,
+		        "What one more device would bring is not searched for where there are more than %d: searches differ by more than "
+		        "that.\n",
+		        ONE_MORE_MOST);
+		return;
+	}
+	for (int t = 0; t < cluster->type_count; t++) {
 		struct hspmd_error err = { "" };
 		struct hspmd_cluster *more = with_one_more(cluster, t);
 		struct hspmd_plan *better = more ? hspmd_search_plan(more, facts, profile, request, NULL, NULL, &err) : NULL;
@@ -491,6 +495,21 @@ char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd
 		hspmd_plan_destroy(better);
 		hspmd_cluster_destroy(more);
 	}
+}
+
+char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts, const struct hspmd_profile *profile,
+                         enum hspmd_precision precision, const struct hspmd_solve_request *request, const struct hspmd_plan *plan)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	if (!f)
+		return NULL;
+	write_time(f, &plan->predicted);
+	if (!plan->synthesis) /* the runtime explains those */
+		write_details(f, cluster, facts, profile, precision, plan);
+	if (request)
+		write_more_devices(f, cluster, facts, profile, request, plan);
 	if (fclose(f)) {
 		free(text);
 		return NULL;
