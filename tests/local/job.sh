@@ -25,10 +25,10 @@ change() {
 
 # small [SEQ_LEN]
 small() {
-	length=${1-64}
+	sample_length=${1-64}
 	"$top/contrib/examples/make-corpus" -o "$folder/corpus.bin" 200000
 	jq '.n_embd = 32' "$top/contrib/examples/gpt2-tiny.json" >"$folder/gpt2-tiny.json"
-	jq --arg f "$folder" --argjson length "$length" '.data.train = [$f + "/corpus.bin"] | .model = $f + "/gpt2-tiny.json" | .steps = 24
+	jq --arg f "$folder" --argjson length "$sample_length" '.data.train = [$f + "/corpus.bin"] | .model = $f + "/gpt2-tiny.json" | .steps = 24
 		| .optimizer.lr = 3e-4 | .seq_len = $length | .global_batch = 8
 		| .checkpoint = { local: ($f + "/ckpt"), every_s: 3600, replicas: 0, keep: 2 }' "$top/contrib/examples/job.json" >"$folder/job.json"
 }
@@ -41,7 +41,7 @@ ends_with() { # STATUS COMMAND...
 }
 
 plan() { # PIPELINES
-	jq -n "{ format: \"hspmd-plan-1\", global_batch: 8, micro_batch: 1, seq_len: $length, schedule: \"1f1b\", zero_stage: 0,
+	jq -n "{ format: \"hspmd-plan-1\", global_batch: 8, micro_batch: 1, seq_len: ${sample_length-64}, schedule: \"1f1b\", zero_stage: 0,
 		pipelines: [ $1 ] }"
 }
 
@@ -58,7 +58,7 @@ like_undisturbed() {
 }
 
 # Of runs that are changed, and of the one to compare them with: long enough at the pace below.
-steps=100
+changed_steps=100
 
 # at_a_pace [SECONDS]: steps of runs that this test starts take at least a second, on any machine, until ends_like_undisturbed lifts this.
 at_a_pace() {
@@ -87,7 +87,7 @@ controller() {
 
 long_reference() {
 	[[ ! -s $base/long/metrics.jsonl ]] || return 0
-	jq ".steps = $steps" "$base/job.json" >"$base/long.json"
+	jq ".steps = $changed_steps" "$base/job.json" >"$base/long.json"
 	run_alone "$base/long.json" "$base/long"
 }
 
