@@ -8,132 +8,19 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
 #include "common/durable.h"
 #include "runtime/state/checkpoint_choice.h"
-#include "runtime/state/state_internal.h"
-#include "tests/unit/state_folder.h"
-
-/* ---- a device with or without its own memory */
-
-#define FAR ((uintptr_t)1 << 56)
-
-static int far_to_host(struct hspmd_device *d, void *host, const void *src, size_t bytes, struct hspmd_error *err)
-{
-	(void)d;
-	(void)err;
-	memcpy(host, (const void *)((uintptr_t)src - FAR), bytes);
-	return 0;
-}
-
-static const struct hspmd_device_ops near_ops = { .name = "near", .host_memory = true };
-static const struct hspmd_device_ops far_ops = { .name = "far", .to_host = far_to_host };
-
-/* For a device that can be read concurrently with its kernels: by the writer's thread, after all enqueued work is done, and in order
- * with the kernels by a caller that delays training. */
-static struct {
-	pthread_t trains;
-	atomic_int synchronised, beside, fails; /* fails: reads that fail */
-} lane;
-
-static int lane_synchronise(struct hspmd_device *d, struct hspmd_error *err)
-{
-	(void)d;
-	(void)err;
-	lane.synchronised++;
-	return 0;
-}
-
-static int lane_to_host(struct hspmd_device *d, void *host, const void *src, size_t bytes, struct hspmd_error *err)
-{
-	if (!pthread_equal(pthread_self(), lane.trains))
-		return hspmd_fail(err, "the device's own stream was used by another thread");
-	return lane.fails ? hspmd_fail(err, "the device is gone") : far_to_host(d, host, src, bytes, err);
-}
-
-static int lane_to_host_concurrent(struct hspmd_device *d, void *host, const void *src, size_t bytes, struct hspmd_error *err)
-{
-	if (pthread_equal(pthread_self(), lane.trains) || !lane.synchronised)
-		return hspmd_fail(err, "read in the wrong thread, or too early");
-	lane.beside++;
-	return lane.fails ? hspmd_fail(err, "the device is gone") : far_to_host(d, host, src, bytes, err);
-}
-
-static const struct hspmd_device_ops lane_ops = {
-	.name = "far, with a lane",
-	.to_host = lane_to_host,
-	.to_host_concurrent = lane_to_host_concurrent,
-	.synchronise = lane_synchronise,
-};
-
-/* Write one worker's shard into its node's location (and `more`, if not NULL); returns the report's shard. */
-static json_t *write_shard(int along, int worker, int workers, int64_t step, bool far, const char *more)
-{
-	struct hspmd_device dev = { .ops = !far ? &near_ops : step % 2 ? &lane_ops : &far_ops };
-	struct hspmd_state_slice slices[SCENE_SLICES];
-	struct hspmd_error err = { "" };
-	char file[40], node[16];
-	size_t n = scene_slices(along, worker, workers, step, slices);
-	snprintf(node, sizeof node, "n%d", worker);
-	snprintf(file, sizeof file, "n%d-0.safetensors", worker);
-	const char *locations[] = { scene_path("%s", node), more };
-	struct hspmd_writer_job job = {
-		.step = step, .generation = 1, .file = file, .node = node, .locations = locations, .location_count = more ? 2 : 1
-	};
-	for (size_t i = 0; far && i < n; i++)
-		slices[i].data = (const char *)slices[i].data + FAR;
-	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
-	assert_non_null(w);
-	lane.trains = pthread_self();
-	lane.synchronised = 0;
-	must(hspmd_writer_begin(w, &job, slices, n, &err), &err);
-	must(hspmd_writer_wait_copied(w, &err), &err);
-	/* From here on training may change the state. */
-	for (size_t i = 0; i < n; i++) {
-		slices[i].data = (const void *)((uintptr_t)slices[i].data - (far ? FAR : 0));
-		memset((void *)(uintptr_t)slices[i].data, 0xee, (size_t)hspmd_box_elements(&slices[i].box) * 4);
-	}
-	json_t *report;
-	int rv = hspmd_writer_result(w, 60, &report, &err);
-	assert_int_equal(rv, 1);
-	json_t *shard = json_incref(json_object_get(report, "shard"));
-	json_decref(report);
-	hspmd_writer_destroy(w);
-	scene_free(slices, n);
-	return shard;
-}
-
-/* The tests marked below run with both formats of manifests. */
-static bool with_roots;
-
-static struct hspmd_manifest *write_all(int along, int workers, int64_t step, const char *more)
-{
-	json_t *shards[8], *job = json_pack("{s:i}", "seed", 7);
-	struct hspmd_error err = { "" };
-	for (int i = 0; i < workers; i++)
-		shards[i] = write_shard(along, i, workers, step, i % 2, more);
-	struct hspmd_manifest *m = hspmd_manifest_assemble(step, 1, job, shards, (size_t)workers, &err);
-	must(!m, &err);
-	if (with_roots)
-		m = scene_as_root(m, workers);
-	for (int i = 0; i < workers; i++) {
-		json_decref(shards[i]);
-		must(hspmd_checkpoint_commit(scene_path("n%d", i), m, &err), &err);
-	}
-	json_decref(job);
-	return m;
-}
+#include "tests/unit/state_shards.h"
 
 static void test_round_trip(void **state)
 {
 	(void)state;
 	for (int along = 0; along < 3; along++) {
 		int64_t step = 10 + along;
-		struct hspmd_manifest *m = write_all(along, 3, step, NULL);
+		struct hspmd_manifest *m = scene_write_all(along, 3, step, NULL);
 		struct hspmd_error err;
 		struct hspmd_manifest *again = hspmd_manifest_read(scene_path("n1/step-%010d-g1/manifest.json", (int)step), &err);
 		assert_non_null(again);
@@ -157,15 +44,15 @@ static void test_round_trip(void **state)
 static void test_read_beside(void **state)
 {
 	(void)state;
-	struct hspmd_device dev = { .ops = &lane_ops };
+	struct hspmd_device dev = { .ops = &scene_lane_ops };
 	struct hspmd_state_slice slices[SCENE_SLICES];
 	struct hspmd_error err;
 	json_t *report;
 	const char *locations[] = { scene_path("beside") };
 	size_t n = scene_slices(0, 0, 1, 5, slices);
 	for (size_t i = 0; i < n; i++)
-		slices[i].data = (const char *)slices[i].data + FAR;
-	lane.trains = pthread_self();
+		slices[i].data = (const char *)slices[i].data + SCENE_FAR;
+	scene_lane.trains = pthread_self();
 	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
 	assert_non_null(w);
 	for (int fails = 0; fails < 2; fails++) {
@@ -175,11 +62,11 @@ static void test_read_beside(void **state)
 			                        .node = "n0",
 			                        .locations = locations,
 			                        .location_count = 1 };
-		lane.synchronised = lane.beside = 0;
-		lane.fails = fails;
+		scene_lane.synchronised = scene_lane.beside = 0;
+		scene_lane.fails = fails;
 		must(hspmd_writer_begin(w, &job, slices, n, &err), &err);
 		assert_int_equal(hspmd_writer_result(w, 60, &report, &err), fails ? -1 : 1);
-		assert_true(lane.synchronised == 1 && lane.beside > 0);
+		assert_true(scene_lane.synchronised == 1 && scene_lane.beside > 0);
 		if (fails)
 			assert_string_equal(err.text, "the device is gone");
 		json_decref(report);
@@ -187,7 +74,7 @@ static void test_read_beside(void **state)
 	}
 	/* State that was spilled to host memory is not read from the device. */
 	for (size_t i = 0; i < n; i++)
-		slices[i].data = (const char *)slices[i].data - FAR;
+		slices[i].data = (const char *)slices[i].data - SCENE_FAR;
 	struct hspmd_writer_job spilled = { .step = 7,
 		                            .generation = 1,
 		                            .file = "n0-0.safetensors",
@@ -200,7 +87,7 @@ static void test_read_beside(void **state)
 	assert_int_equal(hspmd_writer_result(w, 60, &report, &err), 1);
 	json_decref(report);
 	hspmd_writer_destroy(w);
-	lane.fails = 0;
+	scene_lane.fails = 0;
 	scene_free(slices, n);
 }
 
@@ -208,7 +95,7 @@ static void test_read_beside(void **state)
 static void test_reads_little(void **state)
 {
 	(void)state;
-	struct hspmd_manifest *m = write_all(0, 1, 5, NULL);
+	struct hspmd_manifest *m = scene_write_all(0, 1, 5, NULL);
 	const char *folders[] = { scene_folder(m, "n0") };
 	struct hspmd_error err;
 	struct hspmd_reader *r = hspmd_reader_create(m, NULL, folders, 1, &err);
@@ -237,7 +124,7 @@ static void flip(const char *file, off_t at)
 static void test_damage(void **state)
 {
 	(void)state;
-	struct hspmd_manifest *m = write_all(0, 2, 20, scene_path("shared"));
+	struct hspmd_manifest *m = scene_write_all(0, 2, 20, scene_path("shared"));
 	const char *shared = scene_folder(m, "shared"), *own = scene_folder(m, "n0");
 	const char *both[] = { own, shared }, *one[] = { own };
 	char file[512];
@@ -278,7 +165,7 @@ static void test_damage(void **state)
 static void test_peer_copy(void **state)
 {
 	(void)state;
-	struct hspmd_manifest *m = write_all(0, 2, 30, NULL);
+	struct hspmd_manifest *m = scene_write_all(0, 2, 30, NULL);
 	struct hspmd_error err = { "" };
 	size_t bytes;
 	char source[512];
@@ -332,16 +219,16 @@ static void test_half_started(void **state)
 	(void)state;
 	char text[256];
 	struct hspmd_error err = { "" };
-	struct hspmd_manifest *old = write_all(0, 2, 60, NULL);
+	struct hspmd_manifest *old = scene_write_all(0, 2, 60, NULL);
 	const char *folders[] = { scene_folder(old, "n0"), scene_folder(old, "n1") };
-	json_decref(write_shard(0, 0, 2, 61, false, NULL));
-	json_decref(write_shard(1, 1, 3, 62, false, NULL));
+	json_decref(scene_write_shard(0, 0, 2, 61, false, NULL));
+	json_decref(scene_write_shard(1, 1, 3, 62, false, NULL));
 	found_steps(scene_root, text, sizeof text);
 	assert_string_equal(text, "60 60 -1! -1! ");
 	assert_int_equal(scene_read_worker(old, folders, 2, 1, 0, 1), 0);
 	/* A shard of the other layout with the name of a listed one: a gap, never a mixture. */
-	struct hspmd_manifest *m = write_all(0, 2, 63, NULL);
-	json_decref(write_shard(1, 0, 2, 63, false, NULL));
+	struct hspmd_manifest *m = scene_write_all(0, 2, 63, NULL);
+	json_decref(scene_write_shard(1, 0, 2, 63, false, NULL));
 	const char *mixed[] = { scene_folder(m, "n0"), scene_folder(m, "n1") };
 	assert_true(scene_read_worker(m, mixed, 2, 0, 0, 2) > 0);
 	assert_int_equal(scene_read_worker(m, mixed, 2, 0, 1, 2), 0);
@@ -363,7 +250,7 @@ static bool not_n1(void *context, const struct hspmd_shard *s)
 static void test_covered(void **state)
 {
 	(void)state;
-	struct hspmd_manifest *m = write_all(0, 2, 40, NULL);
+	struct hspmd_manifest *m = scene_write_all(0, 2, 40, NULL);
 	struct hspmd_error err = { "" };
 	assert_int_equal(hspmd_manifest_covered(m, NULL, NULL, NULL, &err), 0);
 	assert_int_equal(hspmd_manifest_covered(m, not_n1, NULL, NULL, &err), -1);
@@ -396,7 +283,7 @@ static void test_choose(void **state)
 	json_t *found = json_pack("{s:[], s:[]}", "n0", "n1"), *readers = json_pack("{s:s, s:s}", "n0", "n0:0", "n1", "n1:0"),
 	       *manifests = json_object();
 	for (size_t i = 0; i < 3; i++) {
-		struct hspmd_manifest *m = write_all(0, 2, steps[i], NULL);
+		struct hspmd_manifest *m = scene_write_all(0, 2, steps[i], NULL);
 		json_t *text = hspmd_manifest_to_json(m), *on[] = { named(text, "n0-0.safetensors"), named(text, "n1-0.safetensors") };
 		assert_string_equal(json_string_value(json_object_get(text, "format")), HSPMD_CHECKPOINT_FORMAT);
 		json_object_set_new(manifests, json_string_value(json_object_get(on[0], "sum")), text);
@@ -428,10 +315,10 @@ static void test_list_and_prune(void **state)
 	char text[256];
 	struct hspmd_error err;
 	for (int step = 50; step < 55; step++)
-		hspmd_manifest_destroy(write_all(0, 2, step, NULL));
-	json_decref(write_shard(0, 0, 2, 52, false, NULL)); /* once more, over the existing one */
-	json_decref(write_shard(0, 0, 2, 1, false, NULL));  /* begun long ago and never committed */
-	json_decref(write_shard(0, 0, 2, 99, false, NULL)); /* being written now */
+		hspmd_manifest_destroy(scene_write_all(0, 2, step, NULL));
+	json_decref(scene_write_shard(0, 0, 2, 52, false, NULL)); /* once more, over the existing one */
+	json_decref(scene_write_shard(0, 0, 2, 1, false, NULL));  /* begun long ago and never committed */
+	json_decref(scene_write_shard(0, 0, 2, 99, false, NULL)); /* being written now */
 	assert_int_equal(found_steps(scene_path("n0"), text, sizeof text), 7);
 	assert_string_equal(text, "-1! 50 51 52 53 54 -1! ");
 	assert_int_equal(found_steps(scene_root, text, sizeof text), 12);
@@ -453,7 +340,7 @@ static void test_list_and_prune(void **state)
 	must(hspmd_checkpoint_keep(scene_path("n1"), later, 1, &err), &err);
 	assert_int_equal(found_steps(scene_path("n1"), text, sizeof text), 0);
 	must(hspmd_checkpoint_keep(scene_path("nowhere"), later, 1, &err), &err);
-	json_decref(write_shard(0, 5, 6, 1, false, NULL));
+	json_decref(scene_write_shard(0, 5, 6, 1, false, NULL));
 	must(hspmd_checkpoint_prune(scene_path("n5"), 1, &err), &err);
 	assert_int_equal(found_steps(scene_path("n5"), text, sizeof text), 1);
 	assert_int_equal(found_steps(scene_path("nowhere"), text, sizeof text), 0);
@@ -470,7 +357,7 @@ static void test_list_and_prune(void **state)
 static void test_bad_places(void **state)
 {
 	(void)state;
-	struct hspmd_device dev = { .ops = &near_ops };
+	struct hspmd_device dev = { .ops = &scene_near_ops };
 	struct hspmd_state_slice slices[SCENE_SLICES];
 	struct hspmd_error err = { "" };
 	size_t n = scene_slices(0, 0, 1, 3, slices);
@@ -508,7 +395,7 @@ static void test_large_parts(void **state)
 	(void)state;
 	static const int64_t lengths[] = { (5 << 18) + 3, 7, (9 << 18) + 1, 1 << 18 };
 	enum { PARTS = 4 };
-	struct hspmd_device dev = { .ops = &near_ops };
+	struct hspmd_device dev = { .ops = &scene_near_ops };
 	struct hspmd_error err = { "" };
 	struct hspmd_state_slice slices[PARTS];
 	const char *locations[] = { scene_path("large") };
@@ -553,7 +440,7 @@ static void test_large_parts(void **state)
 static void test_manifest_checks(void **state)
 {
 	(void)state;
-	struct hspmd_manifest *m = write_all(0, 1, 60, NULL);
+	struct hspmd_manifest *m = scene_write_all(0, 1, 60, NULL);
 	static const struct {
 		const char *key, *value, *says;
 	} lies[] = {
@@ -614,15 +501,16 @@ static void test_names(void **state)
 		assert_false(hspmd_checkpoint_parse(wrong[i], &step, &generation));
 }
 
+/* The tests marked below run with both formats of manifests. */
 static int root_setup(void **state)
 {
-	with_roots = true;
+	scene_with_roots = true;
 	return scene_setup(state);
 }
 
 static int root_teardown(void **state)
 {
-	with_roots = false;
+	scene_with_roots = false;
 	return scene_teardown(state);
 }
 #define WITH_ROOTS(f)                                                                                                                      \

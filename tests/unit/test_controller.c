@@ -83,42 +83,6 @@ static void test_leave(void **state)
 	}
 }
 
-static struct world *short_job(uint64_t seed, int steps, int every_steps)
-{
-	return world_create(&(struct world_options){ .seed = seed,
-	                                             .nodes = 2,
-	                                             .devices_per_node = 1 + (int)(seed % 2),
-	                                             .held = 2,
-	                                             .steps = steps,
-	                                             .checkpoints = true,
-	                                             .every_steps = every_steps });
-}
-
-/* All steps are made, and a checkpoint of the last step exists. */
-static void ends_well(struct world *w, uint64_t seed, int steps)
-{
-	int status;
-	world_run_out(w, seed);
-	if (!world_ended(w, &status) || status)
-		fail_msg("seed %llu, %d steps: %s", (unsigned long long)seed, steps, world_exit_text(w));
-	assert_int_equal(world_steps_told(w), steps);
-	assert_true(world_saved(w));
-	assert_int_equal(world_replies(w, true) + world_replies(w, false), world_commands(w));
-}
-
-/* Checkpoints at every alignment with the last step. */
-static void test_last_checkpoint(void **state)
-{
-	(void)state;
-	for (int steps = 1; steps <= 7; steps++)
-		for (int every = 1; every <= 7; every++)
-			for (uint64_t seed = 1; seed <= 8; seed++) {
-				struct world *w = short_job(seed, steps, every);
-				ends_well(w, seed, steps);
-				world_destroy(w);
-			}
-}
-
 /* Samples are asked for when they are due, from a checkpoint that is made for them if there is no other; also if the job is resized, and at
  * the last step. */
 static void test_samples(void **state)
@@ -145,71 +109,6 @@ static void test_samples(void **state)
 		assert_in_range(world_samples(w), resized ? 2 : 4, 5);
 		world_destroy(w);
 	}
-}
-
-/* Before every move of a short job something happens: a checkpoint is requested, a worker or an agent is lost or hangs, the controller
- * dies. */
-static void test_to_the_end(void **state)
-{
-	(void)state;
-	for (int what = 0; what < 5; what++)
-		for (int when = 0, over = 0; !over; when++) {
-			uint64_t seed = (uint64_t)when;
-			struct world *w = short_job(seed, 3, 1 + when % 4);
-			int status;
-			for (int i = 0; i < when && !world_ended(w, &status); i++)
-				if (!world_move(w))
-					world_wait(w);
-			over = world_ended(w, &status);
-			double began = world_now(w);
-			for (int i = 0; i < 2 && (over || what == 0); i++) /* the second waits for the first, and perhaps in vain */
-				world_checkpoint(w);
-			if (over || what == 0)
-				;
-			else if (what < 4)
-				world_kill(w, when % 2, 0, (enum world_how)(what - 1));
-			else
-				world_restart(w);
-			world_run_out(w, seed);
-			world_ended(w, &status);
-			if (status)
-				fail_msg("what %d before move %d: %s", what, when, world_exit_text(w));
-			if (world_now(w) - began > 100)
-				fail_msg("what %d before move %d: it took %.0f s", what, when, world_now(w) - began);
-			assert_int_equal(world_steps_told(w), 3);
-			assert_int_equal(world_replies(w, true) + world_replies(w, false), world_commands(w));
-			world_destroy(w);
-		}
-}
-
-/* SIGTERM before every move of a short job whose disks hang: it ends when its time is over, whichever checkpoint it waits for. */
-static void test_leave_from_a_save(void **state)
-{
-	(void)state;
-	for (int every = 1; every <= 4; every++)
-		for (int when = 0; when < 200; when++) {
-			struct world *w = world_create(&(struct world_options){ .seed = 2 + (uint64_t)when,
-			                                                        .nodes = 2,
-			                                                        .devices_per_node = 1,
-			                                                        .held = 2,
-			                                                        .steps = 3,
-			                                                        .checkpoints = true,
-			                                                        .every_steps = every,
-			                                                        .stuck = true });
-			int status;
-			for (int i = 0; i < when; i++)
-				if (!world_move(w) && world_steps_told(w) < 3)
-					world_wait(w);
-			double began = world_now(w);
-			world_shutdown(w);
-			world_run_out(w, 2 + (uint64_t)when);
-			world_ended(w, &status);
-			assert_int_equal(status, 1);
-			if (world_now(w) - began > 20 + 10 + 1)
-				fail_msg("every %d steps, after %d moves: it took %.0f s: %s", every, when, world_now(w) - began,
-				         world_exit_text(w));
-			world_destroy(w);
-		}
 }
 
 /* All state is lost, and while the controller waits for a plan and searches for checkpoints a node joins, or its agent dies once more: its
@@ -243,31 +142,6 @@ static void test_asked_again(void **state)
 			fail_msg("after %d moves: it has not gone on after %.0f s", when, world_now(w) - began);
 		world_destroy(w);
 	}
-}
-
-/* All state is lost, and the checkpoints are of another model: the run neither continues from them nor starts anew, but ends and says
- * why. */
-static void test_foreign_checkpoint(void **state)
-{
-	(void)state;
-	struct world *w = world_create(&(struct world_options){
-	        .seed = 2, .nodes = 2, .devices_per_node = 1, .held = 2, .steps = 1000000, .checkpoints = true, .foreign = true });
-	int status, steps;
-	world_run_until(w, 5);
-	world_checkpoint(w);
-	for (int i = 0; i < WORLD_MOVES && !world_events_with(w, "is complete"); i++)
-		if (!world_move(w))
-			world_wait(w);
-	world_kill(w, 0, 0, WORLD_AGENT);
-	world_kill(w, 1, 0, WORLD_AGENT);
-	steps = world_steps_told(w);
-	world_run_out(w, 2);
-	assert_true(world_ended(w, &status));
-	assert_int_equal(status, 1);
-	assert_string_equal(world_exit_text(w), "the checkpoint is of another model");
-	assert_int_equal(world_steps_told(w), steps);
-	assert_int_equal(world_began_anew(w), 0);
-	world_destroy(w);
 }
 
 /* One pipeline, no copies anywhere: a worker's state is taken up from its node's memory, whatever was in progress when the worker was
@@ -614,12 +488,8 @@ int main(void)
 		cmocka_unit_test(test_causes),
 		cmocka_unit_test(test_given),
 		cmocka_unit_test(test_leave),
-		cmocka_unit_test(test_last_checkpoint),
 		cmocka_unit_test(test_samples),
-		cmocka_unit_test(test_to_the_end),
-		cmocka_unit_test(test_leave_from_a_save),
 		cmocka_unit_test(test_asked_again),
-		cmocka_unit_test(test_foreign_checkpoint),
 		cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_lost_without_controller),
 		cmocka_unit_test(test_resized_too_early),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job controller's checkpoints in a simulated cluster (world.c): which stand, a shared folder that hangs, and the search for one to
- * continue from. */
+/* The job controller's checkpoints in a simulated cluster (world.c): which stand, a shared folder that hangs, the search for one to
+ * continue from, and those at the job's end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -289,6 +289,132 @@ static void test_left_out_node_has_a_part(void **state)
 	}
 }
 
+static struct world *short_job(uint64_t seed, int steps, int every_steps)
+{
+	return world_create(&(struct world_options){ .seed = seed,
+	                                             .nodes = 2,
+	                                             .devices_per_node = 1 + (int)(seed % 2),
+	                                             .held = 2,
+	                                             .steps = steps,
+	                                             .checkpoints = true,
+	                                             .every_steps = every_steps });
+}
+
+/* All steps are made, and a checkpoint of the last step exists. */
+static void ends_well(struct world *w, uint64_t seed, int steps)
+{
+	int status;
+	world_run_out(w, seed);
+	if (!world_ended(w, &status) || status)
+		fail_msg("seed %llu, %d steps: %s", (unsigned long long)seed, steps, world_exit_text(w));
+	assert_int_equal(world_steps_told(w), steps);
+	assert_true(world_saved(w));
+	assert_int_equal(world_replies(w, true) + world_replies(w, false), world_commands(w));
+}
+
+/* Checkpoints at every alignment with the last step. */
+static void test_last_checkpoint(void **state)
+{
+	(void)state;
+	for (int steps = 1; steps <= 7; steps++)
+		for (int every = 1; every <= 7; every++)
+			for (uint64_t seed = 1; seed <= 8; seed++) {
+				struct world *w = short_job(seed, steps, every);
+				ends_well(w, seed, steps);
+				world_destroy(w);
+			}
+}
+
+/* Before every move of a short job something happens: a checkpoint is requested, a worker or an agent is lost or hangs, the controller
+ * dies. */
+static void test_to_the_end(void **state)
+{
+	(void)state;
+	for (int what = 0; what < 5; what++)
+		for (int when = 0, over = 0; !over; when++) {
+			uint64_t seed = (uint64_t)when;
+			struct world *w = short_job(seed, 3, 1 + when % 4);
+			int status;
+			for (int i = 0; i < when && !world_ended(w, &status); i++)
+				if (!world_move(w))
+					world_wait(w);
+			over = world_ended(w, &status);
+			double began = world_now(w);
+			for (int i = 0; i < 2 && (over || what == 0); i++) /* the second waits for the first, and perhaps in vain */
+				world_checkpoint(w);
+			if (over || what == 0)
+				;
+			else if (what < 4)
+				world_kill(w, when % 2, 0, (enum world_how)(what - 1));
+			else
+				world_restart(w);
+			world_run_out(w, seed);
+			world_ended(w, &status);
+			if (status)
+				fail_msg("what %d before move %d: %s", what, when, world_exit_text(w));
+			if (world_now(w) - began > 100)
+				fail_msg("what %d before move %d: it took %.0f s", what, when, world_now(w) - began);
+			assert_int_equal(world_steps_told(w), 3);
+			assert_int_equal(world_replies(w, true) + world_replies(w, false), world_commands(w));
+			world_destroy(w);
+		}
+}
+
+/* SIGTERM before every move of a short job whose disks hang: it ends when its time is over, whichever checkpoint it waits for. */
+static void test_leave_from_a_save(void **state)
+{
+	(void)state;
+	for (int every = 1; every <= 4; every++)
+		for (int when = 0; when < 200; when++) {
+			struct world *w = world_create(&(struct world_options){ .seed = 2 + (uint64_t)when,
+			                                                        .nodes = 2,
+			                                                        .devices_per_node = 1,
+			                                                        .held = 2,
+			                                                        .steps = 3,
+			                                                        .checkpoints = true,
+			                                                        .every_steps = every,
+			                                                        .stuck = true });
+			int status;
+			for (int i = 0; i < when; i++)
+				if (!world_move(w) && world_steps_told(w) < 3)
+					world_wait(w);
+			double began = world_now(w);
+			world_shutdown(w);
+			world_run_out(w, 2 + (uint64_t)when);
+			world_ended(w, &status);
+			assert_int_equal(status, 1);
+			if (world_now(w) - began > 20 + 10 + 1)
+				fail_msg("every %d steps, after %d moves: it took %.0f s: %s", every, when, world_now(w) - began,
+				         world_exit_text(w));
+			world_destroy(w);
+		}
+}
+
+/* All state is lost, and the checkpoints are of another model: the run neither continues from them nor starts anew, but ends and says
+ * why. */
+static void test_foreign_checkpoint(void **state)
+{
+	(void)state;
+	struct world *w = world_create(&(struct world_options){
+	        .seed = 2, .nodes = 2, .devices_per_node = 1, .held = 2, .steps = 1000000, .checkpoints = true, .foreign = true });
+	int status, steps;
+	world_run_until(w, 5);
+	world_checkpoint(w);
+	for (int i = 0; i < WORLD_MOVES && !world_events_with(w, "is complete"); i++)
+		if (!world_move(w))
+			world_wait(w);
+	world_kill(w, 0, 0, WORLD_AGENT);
+	world_kill(w, 1, 0, WORLD_AGENT);
+	steps = world_steps_told(w);
+	world_run_out(w, 2);
+	assert_true(world_ended(w, &status));
+	assert_int_equal(status, 1);
+	assert_string_equal(world_exit_text(w), "the checkpoint is of another model");
+	assert_int_equal(world_steps_told(w), steps);
+	assert_int_equal(world_began_anew(w), 0);
+	world_destroy(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -302,6 +428,10 @@ int main(void)
 		cmocka_unit_test(test_sender_dies),
 		cmocka_unit_test(test_unused_node_has_a_part),
 		cmocka_unit_test(test_left_out_node_has_a_part),
+		cmocka_unit_test(test_last_checkpoint),
+		cmocka_unit_test(test_to_the_end),
+		cmocka_unit_test(test_leave_from_a_save),
+		cmocka_unit_test(test_foreign_checkpoint),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/durable.h"
+#include "tests/unit/own_folder.h"
 
 /* ---- system calls that fail on request */
 
@@ -64,20 +65,7 @@ ssize_t __wrap_write(int fd, const void *data, size_t size)
 /* ---- the tests */
 
 static struct hspmd_error err;
-static char folder[] = "/tmp/hspmd-test-durable-XXXXXX";
 static char path[512];
-
-static int make_folder(void **state)
-{
-	(void)state;
-	return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-	(void)state;
-	return hspmd_remove_tree(folder, &err);
-}
 
 static const char *in_folder(const char *name)
 {

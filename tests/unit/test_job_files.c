@@ -17,23 +17,11 @@
 #include "common/format/job.h"
 #include "edit.h"
 #include "runtime/model/model.h"
+#include "tests/unit/own_folder.h"
 
 #define DATA HSPMD_SRCDIR "/tests/data/"
 
 static struct hspmd_error err;
-static char folder[] = "/tmp/hspmd-test-job-files-XXXXXX";
-
-static int make_folder(void **state)
-{
-	(void)state;
-	return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-	(void)state;
-	return hspmd_remove_tree(folder, &err);
-}
 
 static void write_file(const char *name, const void *data, size_t size)
 {

@@ -18,14 +18,12 @@
 #include <cmocka.h>
 
 #include "common/alloc.h"
-#include "common/durable.h"
 #include "controller/run/journal_memory.h"
 #include "controller/run/output_queue.h"
+#include "tests/unit/own_folder.h"
 
 #define PATIENCE_S 60
 #define PIPE 4096
-
-static char folder[64];
 
 struct output_scene {
 	struct run_output output;
@@ -319,25 +317,11 @@ static void test_journal_memory(void **state)
 	run_journal_memory_destroy(j);
 }
 
-static int make_folder(void **state)
-{
-	(void)state;
-	snprintf(folder, sizeof folder, "/tmp/hspmd-output.XXXXXX");
-	return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-	(void)state;
-	struct hspmd_error err;
-	return hspmd_remove_tree(folder, &err);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_order), cmocka_unit_test(test_full),           cmocka_unit_test(test_failure),
 		cmocka_unit_test(test_end),   cmocka_unit_test(test_journal_memory),
 	};
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
+	return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }

@@ -12,10 +12,10 @@
 
 #include <cmocka.h>
 
-#include "common/durable.h"
 #include "common/format/policy.h"
 #include "policies/limits.h"
 #include "policies/match.h"
+#include "tests/unit/own_folder.h"
 
 static const char site[] = "{\"format\": \"hspmd-policy-1\", \"defaults\": {\"limits\": {\"max_nodes\": 64}, \"share\": {\"weight\": 2}}}";
 static const char spot[] =
@@ -185,21 +185,6 @@ static void test_same_default_twice_is_fine(void **state)
 }
 
 /* ---- trusted owners */
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-	(void)state;
-	strcpy(folder, "/tmp/hspmd-policy-XXXXXX");
-	return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-	(void)state;
-	return hspmd_remove_tree(folder, NULL);
-}
 
 static void put(const char *name, const char *text, mode_t mode)
 {

@@ -1,73 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/bench/scale/played_agents.h"
-
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/alloc.h"
 #include "common/auth.h"
 #include "common/clock.h"
 #include "common/contact.h"
-#include "common/format/device_runs.h"
-#include "common/stream.h"
-#include "runtime/state/manifest.h"
-#include "tests/bench/scale/problem.h"
+#include "tests/bench/scale/played_agents_internal.h"
 
 #define GREETING_S 30.0
 #define STEP_S 0.2
 #define HEARTBEAT_S 1.0
-#define ADDRESS_CHARS 1200 /* base64 of what UCX, two sockets and NCCL take */
-#define SET_DIGITS ((SCALE_PARAMETERS + 3) / 4)
-#define MANY_MEMBERS 256 /* that exchange addresses before they start (runtime/generation) */
-#define CONNECTS 8       /* at a time */
+#define CONNECTS 8 /* at a time */
 #define UNSENT_MAX ((size_t)1 << 30)
-
-struct worker {
-	bool up;
-	int64_t serial, prepared, runs, holds, step, stop;
-};
-
-struct agent {
-	struct hspmd_stream *stream;  /* NULL: not connected */
-	int node, started;            /* the site's `starts` when it was started last */
-	bool lost, alive, cut;        /* alive: its process is there, and would connect again; cut: but it cannot */
-	bool manifest;                /* it has that of the last checkpoint */
-	int64_t bytes_down, bytes_up; /* of earlier connections */
-	struct worker worker[PLAYED_NODE_DEVICES];
-};
-
-/* The generation that workers prepare or run. */
-struct generation {
-	int64_t number;
-	int members, planned, started, stopping; /* planned: members that have a part in the plan, the first ones */
-	int reporter;                            /* its device number */
-	bool training;
-	int64_t step;
-};
-
-struct played_agents {
-	struct played_site *site;
-	struct hspmd_auth *auth;
-	struct hspmd_wire_memo *memo; /* what many nodes are sent is read once */
-	int epoll;
-	json_t *address; /* of the controller; NULL: it is not there */
-	struct agent *agent;
-	struct generation next, now;
-	bool *in_plan; /* of `next`: by device number */
-	double step_at, heartbeat_at;
-	char checkpoint[64]; /* the checkpoint under way */
-	int64_t checkpoint_step;
-	json_t *saved; /* the last manifest; NULL: none */
-	char saved_sum[HSPMD_MANIFEST_SUM];
-	struct played_counts counts;
-	char sizes[512]; /* kinds of messages whose size is known */
-};
 
 struct played_agents *played_agents_create(struct played_site *site, const char *cookie, struct hspmd_error *err)
 {
@@ -87,29 +33,12 @@ struct played_agents *played_agents_create(struct played_site *site, const char 
 	return a;
 }
 
-static void note_bytes(const struct agent *g, int64_t *down, int64_t *up)
-{
-	struct tcp_info info;
-	socklen_t size = sizeof info;
-	if (!g->stream || getsockopt(hspmd_stream_fd(g->stream), IPPROTO_TCP, TCP_INFO, &info, &size))
-		return;
-	*down += (int64_t)info.tcpi_bytes_received;
-	*up += (int64_t)info.tcpi_bytes_acked;
-}
-
-static void hang_up(struct agent *g)
-{
-	note_bytes(g, &g->bytes_down, &g->bytes_up);
-	hspmd_stream_destroy(g->stream);
-	g->stream = NULL;
-}
-
 void played_agents_destroy(struct played_agents *a)
 {
 	if (!a)
 		return;
 	for (int i = 0; i < a->site->nodes; i++)
-		hang_up(&a->agent[i]);
+		played_hang_up(&a->agent[i]);
 	close(a->epoll);
 	hspmd_auth_destroy(a->auth);
 	hspmd_wire_memo_destroy(a->memo);
@@ -126,306 +55,9 @@ void played_agents_call(struct played_agents *a, const char *address)
 	a->address = address ? json_pack("[s]", address) : NULL;
 }
 
-/* ---- what is sent */
-
-static void fault(struct played_agents *a, const char *what)
-{
-	if (!a->counts.fault[0])
-		snprintf(a->counts.fault, sizeof a->counts.fault, "%.255s", what);
-}
-
-/* Texts of one kind are about equally long: the first of each is measured. */
-static void measure(struct played_agents *a, const json_t *m, const char *way)
-{
-	char kind[80];
-	snprintf(kind, sizeof kind, "%s%.60s,", way, json_string_value(json_object_get(m, "type")));
-	if (strstr(a->sizes, kind) || strlen(a->sizes) + strlen(kind) >= sizeof a->sizes)
-		return;
-	strcat(a->sizes, kind);
-	int64_t bytes = (int64_t)json_dumpb(m, NULL, 0, JSON_COMPACT);
-	a->counts.largest = bytes > a->counts.largest ? bytes : a->counts.largest;
-}
-
-static void say(struct played_agents *a, struct agent *g, json_t *m)
-{
-	struct hspmd_error err;
-	const char *type = json_string_value(json_object_get(m, "type"));
-	measure(a, m, "up ");
-	a->counts.up++;
-	if (!strcmp(type, "checkpoint_list") || !strcmp(type, "manifest"))
-		a->counts.found_bytes += (int64_t)json_dumpb(m, NULL, 0, JSON_COMPACT);
-	if (g->stream && hspmd_stream_send(g->stream, m, &err)) /* the controller is gone */
-		hang_up(g);
-	json_decref(m);
-}
-
-static void say_as(struct played_agents *a, struct agent *g, int device, json_t *m)
-{
-	json_object_set_new(m, "from", json_sprintf("n%d:%d", g->node, device));
-	say(a, g, m);
-}
-
-static json_t *losses_at(int64_t step)
-{
-	return step ? json_pack("[[I,f]]", (json_int_t)(step - 1), 2.0) : json_array();
-}
-
-static void say_exited(struct played_agents *a, struct agent *g, int device, int signal)
-{
-	struct worker *w = &g->worker[device];
-	json_t *m = json_pack("{s:s, s:o, s:I, s:i, s:i, s:s}", "type", "exited", "device", json_sprintf("n%d:%d", g->node, device),
-	                      "serial", (json_int_t)w->serial, "status", 0, "signal", signal, "text", "it was told to");
-	memset(w, 0, sizeof *w);
-	say(a, g, m);
-}
-
-/* ---- generations */
-
-/* The device numbers of these runs, in *device, which the caller frees. Returns how many there are. */
-static int devices_of(const struct played_agents *a, const json_t *runs, int **device)
-{
-	struct hspmd_error err;
-	char(*address)[HSPMD_DEVICE_RUNS_ADDRESS];
-	int count = hspmd_device_runs_expand(runs, &address, &err);
-	*device = calloc((size_t)(count > 0 ? count : 1), sizeof **device);
-	for (int i = 0; *device && i < count; i++) {
-		int n = atoi(address[i] + 1) * PLAYED_NODE_DEVICES + atoi(strrchr(address[i], ':') + 1);
-		(*device)[i] = n < a->site->nodes * PLAYED_NODE_DEVICES ? n : 0;
-	}
-	free(address);
-	return *device && count > 0 ? count : 0;
-}
-
-/* The first worker that is asked to prepare reads the message for all. */
-static void read_prepare(struct played_agents *a, const json_t *m, int64_t number)
-{
-	if (a->next.number == number)
-		return;
-	json_t *pipeline, *stage;
-	size_t i, k;
-	int *device;
-	struct generation g = { .number = number, .members = devices_of(a, json_object_get(m, "members"), &device) };
-	g.reporter = device ? device[0] : 0;
-	free(device);
-	memset(a->in_plan, 0, (size_t)a->site->nodes * PLAYED_NODE_DEVICES);
-	json_array_foreach(json_object_get(json_object_get(m, "plan"), "pipelines"), i, pipeline)
-		json_array_foreach(json_object_get(pipeline, "stages"), k, stage) {
-			int count = devices_of(a, json_object_get(stage, "devices"), &device);
-			for (int d = 0; d < count; d++)
-				a->in_plan[device[d]] = true;
-			g.planned += count;
-			free(device);
-		}
-	a->next = g;
-}
-
-static void answer_prepare(struct played_agents *a, struct agent *g, int device, const json_t *m, int64_t number)
-{
-	struct worker *w = &g->worker[device];
-	char address[ADDRESS_CHARS + 1];
-	read_prepare(a, m, number);
-	w->prepared = a->in_plan[g->node * PLAYED_NODE_DEVICES + device] ? number : -number;
-	memset(address, 'A' + (g->node + device) % 26, ADDRESS_CHARS);
-	address[ADDRESS_CHARS] = '\0';
-	say_as(a, g, device,
-	       json_pack("{s:s, s:I, s:s, s:I, s:f, s:o*}", "type", "prepared", "generation", (json_int_t)number, "address", address,
-	                 "memory_bytes", (json_int_t)7e10, "seconds", 2.0, "needs_preconnect",
-	                 a->next.members >= MANY_MEMBERS ? json_true() : NULL));
-}
-
-static void answer_start(struct played_agents *a, struct agent *g, int device, const json_t *m, int64_t number)
-{
-	struct worker *w = &g->worker[device];
-	if (a->next.number == number && w->prepared && a->now.number != number) {
-		a->now = a->next;
-		a->now.step = json_integer_value(json_object_get(m, "step"));
-	}
-	if (a->now.number != number || (w->prepared != number && w->prepared != -number)) {
-		fault(a, "start of a generation that is not prepared");
-		return;
-	}
-	w->runs = w->prepared > 0 ? number : 0;
-	w->holds = w->runs ? number : w->holds;
-	w->stop = 0;
-	w->prepared = 0;
-	say_as(a, g, device,
-	       json_pack("{s:s, s:I, s:I, s:{s:i, s:I, s:i, s:i}, s:{s:f, s:f, s:f}}", "type", "started", "generation", (json_int_t)number,
-	                 "step", (json_int_t)a->now.step, "bytes", "local", 0, "peers", (json_int_t)1 << 30, "disk", 0, "shared", 0,
-	                 "seconds", "connect", 0.1, "move", 0.2, "plan", 0.0));
-	if (++a->now.started < a->now.members)
-		return;
-	a->now.training = true;
-	a->counts.training = number;
-	a->counts.from = a->now.step;
-	a->counts.workers = a->now.members;
-	a->step_at = a->heartbeat_at = hspmd_now();
-}
-
-/* A worker's shard, as a node reports that has it (runtime/state/checkpoint.h). Only the worker itself says which parameters it has: here
- * its part of each. */
-static json_t *shard_on(const struct agent *g, int of, int device, bool own)
-{
-	char set[SET_DIGITS + 1], list[17];
-	memset(set, 'f', sizeof set);
-	set[SET_DIGITS] = '\0';
-	snprintf(list, sizeof list, "%016llx", (unsigned long long)(of * PLAYED_NODE_DEVICES + device + 1) * 0x9e3779b97f4a7c15);
-	return json_pack("{s:o, s:I, s:[o], s:s, s:s*}", "file", json_sprintf("n%d-%d.safetensors", of, device), "bytes",
-	                 (json_int_t)1 << 30, "nodes", json_sprintf("n%d", g->node), "list", list, "set", own ? set : NULL);
-}
-
-/* Each worker keeps a copy for one of the next node, in its own folder. */
-static void answer_checkpoint(struct played_agents *a, struct agent *g, int device, const json_t *m, int64_t number)
-{
-	const char *id = json_string_value(json_object_get(m, "id"));
-	if (id && strcmp(a->checkpoint, id) != 0) {
-		snprintf(a->checkpoint, sizeof a->checkpoint, "%s", id);
-		a->checkpoint_step = a->now.step;
-	}
-	int next = (g->node + 1) % a->site->nodes;
-	bool copy = a->agent[next].worker[device].runs == number;
-	if (json_is_string(json_object_get(m, "local")))
-		say_as(a, g, device,
-		       json_pack("{s:s, s:s, s:I, s:I, s:o, s:[], s:f, s:f, s:{s:[o*], s:n}}", "type", "checkpoint_written", "id",
-		                 a->checkpoint, "step", (json_int_t)a->checkpoint_step, "generation", (json_int_t)number, "shard",
-		                 shard_on(g, g->node, device, true), "places", "seconds", 1.0, "hold_s", 0.001, "copies", "shards",
-		                 copy ? shard_on(g, next, device, false) : NULL, "error"));
-	if (json_is_string(json_object_get(m, "shared")))
-		say_as(a, g, device,
-		       json_pack("{s:s, s:s, s:I, s:I, s:b, s:f}", "type", "checkpoint_written", "id", a->checkpoint, "step",
-		                 (json_int_t)a->checkpoint_step, "generation", (json_int_t)number, "shared", 1, "seconds", 1.0));
-}
-
-static void save(struct played_agents *a, struct agent *g, json_t *manifest)
-{
-	for (int n = 0; n < a->site->nodes && !json_equal(json_object_get(a->saved, "step"), json_object_get(manifest, "step")); n++)
-		a->agent[n].manifest = false;
-	g->manifest = true;
-	json_decref(a->saved);
-	a->saved = json_incref(manifest);
-	struct hspmd_error err;
-	if (hspmd_manifest_sum(manifest, a->saved_sum, &err))
-		fault(a, err.text);
-}
-
-/* What a node finds of the last checkpoint: shards of its own workers and copies of the next node's, and all in the shared folder. */
-static json_t *list_saved(const struct played_agents *a, const struct agent *g)
-{
-	json_t *shards = json_array(), *list = json_array();
-	if (!a->saved)
-		return list;
-	for (int d = 0; d < 2 * PLAYED_NODE_DEVICES; d++)
-		json_array_append_new(shards, json_sprintf("n%d-%d.safetensors", (g->node + d / PLAYED_NODE_DEVICES) % a->site->nodes,
-		                                           d % PLAYED_NODE_DEVICES));
-	json_t *step = json_object_get(a->saved, "step"), *generation = json_object_get(a->saved, "generation"),
-	       *run = json_object_get(json_object_get(a->saved, "job"), "run");
-	json_array_append_new(list, json_pack("{s:s, s:O, s:O, s:s*, s:O, s:o}", "place", "local", "step", step, "generation", generation,
-	                                      "sum", g->manifest ? a->saved_sum : NULL, "run", run, "shards", shards));
-	json_array_append_new(list, json_pack("{s:s, s:O, s:O, s:s, s:O, s:b}", "place", "shared", "step", step, "generation", generation,
-	                                      "sum", a->saved_sum, "run", run, "shards", 1));
-	return list;
-}
-
-/* The first of all that are asked for a manifest refuses. */
-static void send_manifest(struct played_agents *a, struct agent *g, const json_t *m)
-{
-	bool refuses = a->counts.asked_for_manifest++ == 0;
-	say(a, g,
-	    json_pack("{s:s, s:O, s:O, s:O*, s:s*}", "type", "manifest", "id", json_object_get(m, "id"), "sum", json_object_get(m, "sum"),
-	              "manifest", refuses ? NULL : a->saved, "error", refuses ? "it cannot be read" : NULL));
-}
-
-static void answer(struct played_agents *a, struct agent *g, int device, const json_t *m, const char *type)
-{
-	struct worker *w = &g->worker[device];
-	int64_t number = json_integer_value(json_object_get(m, "generation")), step = w->runs ? a->now.step : w->step;
-	if (!strcmp(type, "prepare")) {
-		answer_prepare(a, g, device, m, number);
-	} else if (!strcmp(type, "preconnect")) {
-		say_as(a, g, device, json_pack("{s:s, s:I}", "type", "preconnected", "generation", (json_int_t)number));
-	} else if (!strcmp(type, "start")) {
-		answer_start(a, g, device, m, number);
-	} else if (!strcmp(type, "stop")) {
-		a->now.stopping += number == w->runs && w->stop != number;
-		w->stop = number;
-	} else if (!strcmp(type, "checkpoint")) {
-		answer_checkpoint(a, g, device, m, number);
-	} else if (!strcmp(type, "write_manifest")) {
-		a->counts.manifests++;
-		save(a, g, json_object_get(m, "manifest"));
-		say_as(a, g, device,
-		       json_pack("{s:s, s:O, s:O}", "type", "manifest_written", "id", json_object_get(m, "id"), "shared",
-		                 json_object_get(m, "shared")));
-	} else if (!strcmp(type, "committed")) {
-		a->counts.committed++;
-	} else if (!strcmp(type, "abort")) {
-		a->now.training &= number != a->now.number;
-		w->step = step;
-		w->runs = 0;
-		say_as(a, g, device,
-		       json_pack("{s:s, s:I, s:I, s:o, s:n, s:o, s:[f,f], s:o}", "type", "aborted", "generation", (json_int_t)number,
-		                 "step", (json_int_t)step, "holds", w->holds ? json_integer(w->holds) : json_null(), "ready", "applied",
-		                 step ? json_integer(step - 1) : json_null(), "sums", 1.0, 2.0, "losses", losses_at(step)));
-	} else if (!strcmp(type, "settle")) {
-		say_as(a, g, device,
-		       json_pack("{s:s, s:I, s:I, s:o}", "type", "settled", "generation", (json_int_t)number, "step", (json_int_t)w->step,
-		                 "losses", losses_at(w->step)));
-	} else if (!strcmp(type, "query")) {
-		say_as(a, g, device,
-		       json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "query_reply", "generation", (json_int_t)number, "step",
-		                 (json_int_t)step, "holds", w->holds ? json_integer(w->holds) : json_null(), "training",
-		                 w->runs == number && w->stop != number, "losses", losses_at(step)));
-	} else if (!strcmp(type, "ping")) {
-		say_as(a, g, device, json_pack("{s:s}", "type", "pong"));
-	} else if (!strcmp(type, "quit")) {
-		say_exited(a, g, device, 0);
-	}
-}
-
-/* ---- what is received */
-
-static int device_of(const json_t *m)
-{
-	const char *text = json_string_value(json_object_get(m, "device")), *colon = text ? strrchr(text, ':') : NULL;
-	int device = colon ? atoi(colon + 1) : -1;
-	return device >= 0 && device < PLAYED_NODE_DEVICES ? device : 0;
-}
-
-static void hear(struct played_agents *a, struct agent *g, json_t *m)
-{
-	const char *type = json_string_value(json_object_get(m, "type"));
-	json_t *to = json_object_get(m, "to"), *one;
-	size_t i;
-	measure(a, m, "down ");
-	a->counts.down++;
-	if (json_is_array(to)) {
-		json_array_foreach(to, i, one) {
-			int device = atoi(strrchr(json_string_value(one), ':') + 1);
-			if (g->worker[device].up)
-				answer(a, g, device, m, type);
-		}
-	} else if (!strcmp(type, "spawn")) {
-		struct worker *w = &g->worker[device_of(m)];
-		*w = (struct worker){ .up = true, .serial = json_integer_value(json_object_get(m, "serial")) };
-		say_as(a, g, device_of(m), json_pack("{s:s, s:i}", "type", "hello", "pid", 1000 + g->node));
-	} else if (!strcmp(type, "kill")) {
-		if (g->worker[device_of(m)].serial == json_integer_value(json_object_get(m, "serial")))
-			say_exited(a, g, device_of(m), 9);
-	} else if (!strcmp(type, "list_checkpoints")) {
-		say(a, g,
-		    json_pack("{s:s, s:O, s:o}", "type", "checkpoint_list", "id", json_object_get(m, "id"), "checkpoints",
-		              list_saved(a, g)));
-	} else if (!strcmp(type, "read_manifest")) {
-		send_manifest(a, g, m);
-	} else if (!strcmp(type, "quit")) {
-		memset(g->worker, 0, sizeof g->worker);
-		g->alive = false;
-		hang_up(g);
-	}
-}
-
 /* ---- steps */
 
-static void each_worker(struct played_agents *a, void (*what)(struct played_agents *a, struct agent *g, int device))
+static void each_worker(struct played_agents *a, void (*what)(struct played_agents *a, struct played_agent *g, int device))
 {
 	for (int n = 0; n < a->site->nodes; n++)
 		for (int d = 0; d < PLAYED_NODE_DEVICES; d++)
@@ -433,31 +65,31 @@ static void each_worker(struct played_agents *a, void (*what)(struct played_agen
 				what(a, &a->agent[n], d);
 }
 
-static void say_heartbeat(struct played_agents *a, struct agent *g, int device)
+static void say_heartbeat(struct played_agents *a, struct played_agent *g, int device)
 {
 	if (g->node * PLAYED_NODE_DEVICES + device != a->now.reporter)
-		say_as(a, g, device,
-		       json_pack("{s:s, s:I, s:I, s:f}", "type", "heartbeat", "generation", (json_int_t)a->now.number, "step",
-		                 (json_int_t)a->now.step, "compute_s", 0.15));
+		played_say_as(a, g, device,
+		              json_pack("{s:s, s:I, s:I, s:f}", "type", "heartbeat", "generation", (json_int_t)a->now.number, "step",
+		                        (json_int_t)a->now.step, "compute_s", 0.15));
 }
 
-static void say_stopped(struct played_agents *a, struct agent *g, int device)
+static void say_stopped(struct played_agents *a, struct played_agent *g, int device)
 {
-	struct worker *w = &g->worker[device];
+	struct played_worker *w = &g->worker[device];
 	w->step = a->now.step;
 	w->runs = 0;
-	say_as(a, g, device,
-	       json_pack("{s:s, s:I, s:I, s:o}", "type", "stopped", "generation", (json_int_t)a->now.number, "step", (json_int_t)w->step,
-	                 "losses", losses_at(w->step)));
+	played_say_as(a, g, device,
+	              json_pack("{s:s, s:I, s:I, s:o}", "type", "stopped", "generation", (json_int_t)a->now.number, "step",
+	                        (json_int_t)w->step, "losses", played_losses_at(w->step)));
 }
 
 static void make_step(struct played_agents *a)
 {
-	struct agent *g = &a->agent[a->now.reporter / PLAYED_NODE_DEVICES];
-	say_as(a, g, a->now.reporter % PLAYED_NODE_DEVICES,
-	       json_pack("{s:s, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:f}", "type", "step", "generation", (json_int_t)a->now.number, "step",
-	                 (json_int_t)a->now.step, "loss", 2.0, "tokens", (json_int_t)4194304, "step_s", STEP_S, "lr", 1e-4, "grad_norm",
-	                 1.0, "compute_s", 0.15));
+	struct played_agent *g = &a->agent[a->now.reporter / PLAYED_NODE_DEVICES];
+	played_say_as(a, g, a->now.reporter % PLAYED_NODE_DEVICES,
+	              json_pack("{s:s, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:f}", "type", "step", "generation", (json_int_t)a->now.number,
+	                        "step", (json_int_t)a->now.step, "loss", 2.0, "tokens", (json_int_t)4194304, "step_s", STEP_S, "lr", 1e-4,
+	                        "grad_norm", 1.0, "compute_s", 0.15));
 	a->now.step++;
 	a->counts.steps++;
 	if (a->now.stopping < a->now.planned)
@@ -483,11 +115,11 @@ static void train(struct played_agents *a)
 
 /* ---- connections */
 
-static json_t *hello_of(const struct agent *g)
+static json_t *hello_of(const struct played_agent *g)
 {
 	json_t *bindings = json_array(), *workers = json_array();
 	for (int d = 0; d < PLAYED_NODE_DEVICES; d++) {
-		const struct worker *w = &g->worker[d];
+		const struct played_worker *w = &g->worker[d];
 		json_array_append_new(bindings, json_pack("{s:i, s:i}", "threads", 8, "index", d));
 		if (w->up)
 			json_array_append_new(workers, json_pack("{s:o, s:I, s:i}", "device", json_sprintf("n%d:%d", g->node, d), "serial",
@@ -504,7 +136,7 @@ static json_t *hello_of(const struct agent *g)
 }
 
 /* -1 and err: the controller does not answer (yet). */
-static int greet(struct played_agents *a, struct agent *g, struct hspmd_error *err)
+static int greet(struct played_agents *a, struct played_agent *g, struct hspmd_error *err)
 {
 	int fd = hspmd_connect_any(a->address, -1, GREETING_S, err);
 	struct hspmd_stream *s = fd < 0 ? NULL : hspmd_stream_create(fd, HSPMD_WIRE_MAX, UNSENT_MAX, err);
@@ -523,10 +155,10 @@ static int greet(struct played_agents *a, struct agent *g, struct hspmd_error *e
 	return epoll_ctl(a->epoll, EPOLL_CTL_ADD, fd, &e) ? hspmd_fail_errno(err, "watching a connection") : 0;
 }
 
-static void hear_all(struct played_agents *a, struct agent *g)
+static void hear_all(struct played_agents *a, struct played_agent *g)
 {
 	for (json_t *m; g->stream && (m = hspmd_stream_next(g->stream)); json_decref(m))
-		hear(a, g, m);
+		played_hear(a, g, m);
 }
 
 /* Agents that the controller has started, and those that have lost it, connect. */
@@ -535,7 +167,7 @@ static void connect_some(struct played_agents *a)
 	struct hspmd_error err;
 	int tries = 0;
 	for (int n = 0; a->address && n < a->site->nodes && tries < CONNECTS; n++) {
-		struct agent *g = &a->agent[n];
+		struct played_agent *g = &a->agent[n];
 		int starts = atomic_load(&a->site->node[n].starts);
 		if (g->stream || g->lost || g->cut || (!g->alive && starts == g->started))
 			continue;
@@ -547,13 +179,13 @@ static void connect_some(struct played_agents *a)
 	}
 }
 
-static void serve(struct played_agents *a, struct agent *g)
+static void serve(struct played_agents *a, struct played_agent *g)
 {
 	struct hspmd_error err = { "" };
 	int open = hspmd_stream_read(g->stream, &err);
 	hear_all(a, g);
 	if (g->stream && open <= 0)
-		hang_up(g);
+		played_hang_up(g);
 }
 
 int played_agents_run(struct played_agents *a, double seconds, struct hspmd_error *err)
@@ -565,15 +197,15 @@ int played_agents_run(struct played_agents *a, double seconds, struct hspmd_erro
 		train(a);
 		int count = epoll_wait(a->epoll, events, 256, 10);
 		for (int i = 0; i < count; i++) {
-			struct agent *g = events[i].data.ptr;
+			struct played_agent *g = events[i].data.ptr;
 			if (g->stream)
 				serve(a, g);
 			train(a); /* reading what all nodes are sent takes longer than a step */
 		}
 		for (int n = 0; n < a->site->nodes; n++) {
-			struct agent *g = &a->agent[n];
+			struct played_agent *g = &a->agent[n];
 			if (g->stream && hspmd_stream_has_unsent(g->stream) && hspmd_stream_flush(g->stream, err))
-				hang_up(g);
+				played_hang_up(g);
 		}
 		if (a->counts.fault[0])
 			return hspmd_fail(err, "%s", a->counts.fault);
@@ -583,8 +215,8 @@ int played_agents_run(struct played_agents *a, double seconds, struct hspmd_erro
 
 void played_agents_lose(struct played_agents *a, int node)
 {
-	struct agent *g = &a->agent[node];
-	hang_up(g);
+	struct played_agent *g = &a->agent[node];
+	played_hang_up(g);
 	memset(g->worker, 0, sizeof g->worker);
 	g->lost = true;
 	g->alive = false;
@@ -596,7 +228,7 @@ void played_agents_kill_workers(struct played_agents *a)
 	for (int n = 0; n < a->site->nodes; n++)
 		for (int d = 0; d < PLAYED_NODE_DEVICES && a->agent[n].stream; d++)
 			if (a->agent[n].worker[d].up)
-				say_exited(a, &a->agent[n], d, 9);
+				played_say_exited(a, &a->agent[n], d, 9);
 	a->now.training = false;
 }
 
@@ -610,7 +242,7 @@ void played_agents_cut(struct played_agents *a, int first, int count, bool cut)
 	for (int n = first; n < first + count; n++) {
 		a->agent[n].cut = cut;
 		if (cut)
-			hang_up(&a->agent[n]);
+			played_hang_up(&a->agent[n]);
 	}
 	a->now.training &= !cut;
 }
@@ -623,7 +255,7 @@ struct played_counts played_agents_counts(struct played_agents *a)
 	for (int i = 0; i < a->site->nodes; i++) {
 		c.bytes_down += a->agent[i].bytes_down;
 		c.bytes_up += a->agent[i].bytes_up;
-		note_bytes(&a->agent[i], &c.bytes_down, &c.bytes_up);
+		played_note_bytes(&a->agent[i], &c.bytes_down, &c.bytes_up);
 		c.agents += a->agent[i].stream != NULL;
 	}
 	return c;
