@@ -55,7 +55,7 @@ ends_as_undisturbed() {
 # undisturbed: sets $reference to the folder of the same job, run by one worker without Slurm; runs once for all tests of a file.
 undisturbed() {
 	local key
-	key=$(jq -S 'del(.checkpoint, .elastic)' job.json | md5sum | cut -c 1-12)
+	key=$(jq 'del(.checkpoint, .elastic)' job.json | md5sum | cut -c 1-12)
 	reference=$HSPMD_MINI/jobs/undisturbed-$key
 	[[ -s $reference/metrics.jsonl ]] || run_alone job.json "$reference" || fail "the undisturbed run failed"
 }
