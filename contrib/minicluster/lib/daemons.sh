@@ -25,9 +25,26 @@ munge_answers() {
 # A database that starts removes all temporary tables (#sql...) from its folder for them, also those that another one is using: each has a
 # folder of its own. Memory may be short for a moment.
 install_database() { # [--user=USER]
-	mkdir -p "$MINI_DIR/tmp/db" &&
-		TMPDIR=$MINI_DIR/tmp/db mariadb-install-db --no-defaults "$@" --datadir="$MINI_DIR/db" --auth-root-authentication-method=normal \
-			--skip-test-db --innodb-log-file-size=8M --tmpdir="$MINI_DIR/tmp/db" >"$MINI_DIR/log/mariadb-install.out" 2>&1
+	local kept=${MINICLUSTER_DATABASE-}
+	mkdir -p "$MINI_DIR/tmp/db" || return 1
+	if [[ -z $kept ]]; then
+		make_database "$@"
+		return
+	fi
+	# The first cluster makes it, and the others wait for that.
+	(
+		flock 9 &&
+			if [[ ! -d $kept ]]; then
+				make_database "$@" && rm -rf -- "$kept.part" && cp -r "$MINI_DIR/db" "$kept.part" && mv "$kept.part" "$kept"
+			else
+				rm -rf -- "$MINI_DIR/db" && cp -r "$kept" "$MINI_DIR/db"
+			fi
+	) 9>"$kept.lock"
+}
+
+make_database() { # [--user=USER]
+	TMPDIR=$MINI_DIR/tmp/db mariadb-install-db --no-defaults "$@" --datadir="$MINI_DIR/db" --auth-root-authentication-method=normal \
+		--skip-test-db --innodb-log-file-size=8M --tmpdir="$MINI_DIR/tmp/db" >"$MINI_DIR/log/mariadb-install.out" 2>&1
 }
 
 # With these sizes the database is small and quick to create; nothing here has to survive a power failure.
