@@ -93,8 +93,11 @@ at_step() { # STEP
 	[[ -n $step ]] && ((step >= $1))
 }
 
-# A job that has ended will never reach the step: fail at once.
+# A job that has ended will never reach the step: fail. Waits look at files ten times as fast as slurmctld answers: it is asked every fifth
+# time.
+polls=0
 still_running() {
+	((polls++ % 5 == 0)) || return 0
 	! job_ended "$job" || { note "job $job has ended"; exit 1; }
 }
 

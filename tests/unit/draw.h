@@ -5,6 +5,7 @@
 #ifndef HSPMD_TESTS_DRAW_H
 #define HSPMD_TESTS_DRAW_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,6 +25,13 @@ static inline unsigned draw_first(unsigned few, unsigned all)
 	unsigned first = few < all ? (unsigned)(strtoul(given ? given : "0", NULL, 10) % (all - few + 1)) : 0;
 	printf("cases %u to %u of %u (HSPMD_DRAW=%s)\n", first, first + few - 1, all, given ? given : "0");
 	return first;
+}
+
+/* Returns true for one in `of` cases, others with each draw; with HSPMD_LONG for all. */
+static inline bool draw_takes(unsigned i, unsigned of)
+{
+	const char *given = getenv("HSPMD_DRAW");
+	return draw_count(1, of) == of || (i + strtoul(given ? given : "0", NULL, 10)) % of == 0;
 }
 
 #endif

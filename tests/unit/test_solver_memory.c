@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory that the solver predicts for a device, compared with the memory plan of the program that the runtime specialises for it:
- * models of every type (a part of them, unless HSPMD_LONG is set), every parallelism, schedule and recomputation. Nothing is allocated, so
- * the models are of a size at which the small workspaces of kernels that multiply no matrices matter little. */
+ * models of every type, every parallelism, schedule and recomputation (unless HSPMD_LONG is set, a part of the models, each under every
+ * second of the plans: HSPMD_DRAW says which). Nothing is allocated, so the models are of a size at which the small workspaces of kernels
+ * that multiply no matrices matter little. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -387,7 +388,8 @@ static void compare_on(const char *kind, enum run run)
 		struct hspmd_model_facts *f = facts_of(m, 512);
 		for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
 			if ((run == ON_CPUS && strstr(plans[i].pipelines, OFFLOAD)) ||
-			    (run != BF16 && (strstr(plans[i].pipelines, ACTIVATIONS) || strstr(plans[i].pipelines, LISTED))))
+			    (run != BF16 && (strstr(plans[i].pipelines, ACTIVATIONS) || strstr(plans[i].pipelines, LISTED))) ||
+			    !draw_takes((unsigned)i + k, 2))
 				continue;
 			char text[8192], *pipelines = with_lists(plans[i].pipelines, f->recompute_sets, k + i);
 			snprintf(
