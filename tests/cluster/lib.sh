@@ -123,12 +123,34 @@ layers_of() {
 	jq '(.text_config // .) | (.n_layer // .num_hidden_layers) + 2' "$model"
 }
 
+# undisturbed STEPS: writes undisturbed.jsonl, with the losses of the first STEPS steps of job.json, run by one worker. Tests whose jobs
+# train the same share such a run; if the learning rate is constant, it may have more steps than they.
+undisturbed() {
+	local key shared=$build/tests/undisturbed
+	mkdir -p "$shared"
+	jq --argjson least "$1" '.checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }
+		| .steps = if .optimizer.schedule == "constant" and .steps > 100 then [$least, 200] | max else $least end' job.json >same.json
+	key=$({
+		jq 'del(.elastic, .data.train) | del(select(.optimizer.schedule == "constant") | .steps)' same.json
+		jq -c '.data.train[]? | objects | del(.path)' same.json
+		stat -Lc '%i %.Y %s' "$(command -v hspmd)"
+		jq -r '.model, (.data.train[]? | .path? // ., (.path? // .) + ".mask")' same.json | xargs -d '\n' cat 2>/dev/null || true # few have masks
+	} | md5sum | cut -c 1-32)
+	(
+		flock 9
+		if (($(steps_of "$shared/$key.jsonl" | wc -l) < $1)); then
+			rm -rf undisturbed
+			run_alone same.json undisturbed && cp undisturbed/metrics.jsonl "$shared/$key.part" && mv "$shared/$key.part" "$shared/$key.jsonl"
+		fi
+	) 9>"$shared/$key.lock" || { fail "the undisturbed run failed"; return 1; }
+	awk -F '[:,]' -v steps="$1" '/^{"step":[0-9]+,"loss":/ && $2 < steps' "$shared/$key.jsonl" >undisturbed.jsonl
+}
+
 # same_losses METRICS: a run on one worker, for as many steps as any generation made (lost steps may not have been repeated yet), has the
 # same losses.
 same_losses() {
-	jq --argjson steps "$(jq -rR 'fromjson? | objects | select(has("loss")) | .step' "$1" | jq -s 'max + 1')" \
-		'.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json >same.json
-	run_alone same.json undisturbed && "$top/tests/compare-losses" "$1" undisturbed/metrics.jsonl
+	undisturbed "$(steps_of "$1" | awk '$1 >= steps { steps = $1 + 1 } END { print steps + 0 }')" &&
+		"$top/tests/compare-losses" "$1" undisturbed.jsonl
 }
 
 # unharmed METRICS: every change is explained, and no generation started from nothing.

@@ -52,14 +52,6 @@ ends_as_undisturbed() {
 	steps_are_in_order
 }
 
-# undisturbed: sets $reference to the folder of the same job, run by one worker without Slurm; runs once for all tests of a file.
-undisturbed() {
-	local key
-	key=$(jq 'del(.checkpoint, .elastic)' job.json | md5sum | cut -c 1-12)
-	reference=$HSPMD_MINI/jobs/undisturbed-$key
-	[[ -s $reference/metrics.jsonl ]] || run_alone job.json "$reference" || fail "the undisturbed run failed"
-}
-
 # start_training_cluster [OPTION...]: nodes with one processor each, so that a worker has one thread.
 start_training_cluster() {
 	start_cluster_with_plugin --cpus 1 "$@"
@@ -128,10 +120,10 @@ has_resumed() {
 # the_job_is_done: lifts the limit on speed; then the job succeeds, every step is there, and the losses are those of the undisturbed run.
 the_job_is_done() {
 	rm -f "${HSPMD_TEST_STEP_S-}"
-	undisturbed
+	undisturbed "$(jq .steps job.json)"
 	wait_for 300 "job $job to end" job_ended "$job"
 	job_is "$job" COMPLETED
-	"$top/tests/compare-losses" "$output/metrics.jsonl" "$reference/metrics.jsonl"
+	"$top/tests/compare-losses" "$output/metrics.jsonl" undisturbed.jsonl
 	explained "$output/metrics.jsonl"
 	equal "generations that began from nothing" "" "$(lines 'select(.state? == "init") | .generation')"
 	steps_are_in_order
