@@ -67,8 +67,8 @@ struct hspmd_facts_tensors {
  * its experts, so that only these need to be sent. */
 struct hspmd_facts_messages {
 	struct hspmd_facts_tensors reduced; /* sums that every device gets */
-	/* Of tensors that are divided along the sequence: sums of which every device gets its part, and those that every device gathers from
-	 * parts. Either is half of an all-reduce. */
+	/* Of tensors that are divided along the sequence: sums of which every device gets its part, and those that every device gathers
+	 * from parts. Either is half of an all-reduce. */
 	struct hspmd_facts_tensors parted;
 	struct hspmd_facts_tensors expert_reduced, expert_parted; /* those of both that have rows of experts */
 	int experts, per_token;

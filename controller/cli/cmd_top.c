@@ -347,9 +347,11 @@ int hspmd_command_top(int argc, char **argv)
 	bool plain = false, once = false;
 	double every = 0;
 	const struct hspmd_option options[] = {
-		{ "plain", 0, NULL, HSPMD_OPTION_FLAG, &plain, 0, 0, "lines of text for screen readers and files; commands are typed as words" },
+		{ "plain", 0, NULL, HSPMD_OPTION_FLAG, &plain, 0, 0,
+		  "lines of text for screen readers and files; commands are typed as words" },
 		{ "once", 0, NULL, HSPMD_OPTION_FLAG, &once, 0, 0, "with --plain: print once" },
-		{ "every", 0, "S", HSPMD_OPTION_NUMBER, &every, 0.1, 3600, "seconds from one look to the next (default: 1; with --plain 10)" },
+		{ "every", 0, "S", HSPMD_OPTION_NUMBER, &every, 0.1, 3600,
+		  "seconds from one look to the next (default: 1; with --plain 10)" },
 		{ 0 },
 	};
 	int status = hspmd_options_parse_files("top", head, options, argc, argv);

@@ -150,7 +150,8 @@ int run_nodes_set_up_slurm(struct run *r, struct hspmd_error *err)
 		run_nodes_agent_arguments(r, (const char *const[]){ "--munge-socket", r->munge_socket, NULL });
 	if (!r->opt.no_pmix)
 		run_nodes_agent_arguments(r, (const char *const[]){ "--exchange", NULL });
-	/* Where there is no MUNGE, members read the cookie from the contact file: Slurm may keep a batch job's environment in its database. */
+	/* Where there is no MUNGE, members read the cookie from the contact file: Slurm may keep a batch job's environment in its
+	 * database. */
 	if (hspmd_auth_secret(r->auth))
 		run_nodes_agent_arguments(r, (const char *const[]){ "--contact", r->output.folder, NULL });
 	if (!(r->member_log = hspmd_asprintf("%s/member-%%j.log", r->output.folder)))

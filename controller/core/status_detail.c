@@ -72,8 +72,8 @@ static json_t *device(const struct hspmd_controller *m, const struct worker *w, 
 	json_t *d = json_pack("{s:s, s:s, s:I}", "device", w->address, "type", type->name, "memory_total_bytes",
 	                      (json_int_t)type->memory_bytes);
 	if (stage)
-		json_object_update_new(
-		        d, json_pack("{s:i, s:i, s:[i,i]}", "pipeline", pipeline, "stage", rank, "layers", stage->layers[0], stage->layers[1]));
+		json_object_update_new(d, json_pack("{s:i, s:i, s:[i,i]}", "pipeline", pipeline, "stage", rank, "layers", stage->layers[0],
+		                                    stage->layers[1]));
 	const struct bound_plan *l = m->current.bound_plan;
 	if (!stage || w->load.generation != l->generation)
 		return d;

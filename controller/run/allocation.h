@@ -17,8 +17,8 @@ struct run_allocation_ops {
 	 * a worker thread. */
 	json_t *(*poll_allocation)(struct run_allocation *a, struct hspmd_error *err);
 	/* Returns a command that starts agents, and ends with `command`: one malloc'd block of arguments (free it). It may not be able to
-	 * start all: those of which it starts the agents are moved to the front of `nodes`, and *count is set to their number. Call it again
-	 * for the others; if it fails, *count is the number of those that it failed for. */
+	 * start all: those of which it starts the agents are moved to the front of `nodes`, and *count is set to their number. Call it
+	 * again for the others; if it fails, *count is the number of those that it failed for. */
 	char **(*start)(struct run_allocation *a, char **nodes, int *count, const char *const *command, struct hspmd_error *err);
 	/* grow: adds `count` nodes, or requests them: they may come later, or never; `command` starts an agent. shrink: gives nodes back.
 	 * cancel_grow: cancels requests for nodes that have not come. Return 0 or -1. May block: called from worker threads, several at a

@@ -21,8 +21,8 @@ static void put_doing(const json_t *s, struct top_page *p, enum top_style style)
 	if (json_object_get(s, "reason"))
 		top_page_put(p, style, text(s, "reason", reason, sizeof reason));
 	else if (number(s, "steps") > 0)
-		top_page_print(p, style, "step %.0f of %.0f, loss %.5g, %.4g tokens/s", number(s, "step"), number(s, "steps"), number(s, "loss"),
-		               number(s, "tokens_per_s"));
+		top_page_print(p, style, "step %.0f of %.0f, loss %.5g, %.4g tokens/s", number(s, "step"), number(s, "steps"),
+		               number(s, "loss"), number(s, "tokens_per_s"));
 	else
 		top_page_print(p, style, "step %.0f", number(s, "step"));
 	if (json_object_get(s, "checkpoints_fail"))

@@ -17,7 +17,9 @@ static bool is_open;
 static chtype attribute(enum top_style style)
 {
 	static const short pairs[TOP_STYLES] = { [TOP_GOOD] = 1, [TOP_WARN] = 2, [TOP_BAD] = 3 };
-	static const chtype attributes[TOP_STYLES] = { [TOP_TITLE] = A_BOLD, [TOP_BAD] = A_BOLD, [TOP_DIM] = A_DIM, [TOP_CHOSEN] = A_REVERSE };
+	static const chtype attributes[TOP_STYLES] = {
+		[TOP_TITLE] = A_BOLD, [TOP_BAD] = A_BOLD, [TOP_DIM] = A_DIM, [TOP_CHOSEN] = A_REVERSE
+	};
 	return attributes[style] | (has_colors() && pairs[style] ? (chtype)COLOR_PAIR(pairs[style]) : 0);
 }
 

@@ -108,8 +108,8 @@ static void draw_head(const struct top_view *v, struct top_page *p, double now, 
 	top_page_put(p, TOP_NORMAL, "  ");
 	const char *phase = text(s, "phase");
 	top_page_put(p, style_of_phase(phase), phase);
-	top_page_print(p, TOP_NORMAL, "  %.0f nodes, %.0f devices, generation %.0f", number_or_0(s, "node_count"), number_or_0(s, "devices"),
-	               number_or_0(s, "generation"));
+	top_page_print(p, TOP_NORMAL, "  %.0f nodes, %.0f devices, generation %.0f", number_or_0(s, "node_count"),
+	               number_or_0(s, "devices"), number_or_0(s, "generation"));
 	if (!isnan(number(s, "up_s")))
 		top_page_print(p, TOP_DIM, "  up %s", top_duration(number(s, "up_s"), span, sizeof span));
 	top_page_to(p, p->width - 8);

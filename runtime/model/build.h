@@ -15,7 +15,7 @@ struct hspmd_model_build_options {
 	int vocab_parts;      /* shards of the vocabulary in the head's stage, 1: not split */
 	int widest;           /* devices of the largest tensor-parallel group, 0 or 1: none has several */
 	double loss_scale;    /* factor of each token's loss: 1 / tokens of the global batch */
-	bool reset_positions; /* learnt positions begin anew in each document: a model that has some gets the input HSPMD_TENSOR_POSITIONS */
+	bool reset_positions; /* learnt positions begin anew in each document: with some, a model gets the input HSPMD_TENSOR_POSITIONS */
 	bool documents;       /* samples hold several documents, which do not attend to one another: adds the input HSPMD_TENSOR_SEGMENTS */
 	bool parts;           /* some stage's attention takes keys and values in parts: they are separate tensors in every model */
 	bool bf16;            /* compute in BF16, else F32 */

@@ -265,7 +265,8 @@ static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph 
 	if (!status) {
 		bool failed = false;
 		/* Vectors (gains, biases) stay whole, so that their sums travel together and none is gathered, as small weights do in
-		 * DeepSpeed. They are a thousandth of a model. Not under ZeRO-2 and 3, where their messages free those before them early. */
+		 * DeepSpeed. They are a thousandth of a model. Not under ZeRO-2 and 3, where their messages free those before them
+		 * early. */
 		bool cuts = plan->zero_stage > 0 && out->holder_count > 1 && (plan->zero_stage > 1 || out->shape.rank > 1);
 		int64_t *weights = cuts ? zero_weights(out, (const struct hspmd_annotation *const *)parts, plan, &failed) : NULL;
 		if (cuts && !failed)

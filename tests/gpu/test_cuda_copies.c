@@ -62,7 +62,8 @@ static void a_step(void **state)
 		       more[EMULATE_COPIES_BESIDE]);
 		assert_int_equal(more[EMULATE_WAITS], 1); /* for the totals that are voted on */
 		assert_int_equal(more[EMULATE_ALLOCATIONS], 0);
-		/* The norm and the loss; and unless the graph does it, the step's values for the passes and for the update, tokens and targets. */
+		/* The norm and the loss; and unless the graph does it, the step's values for the passes and for the update, tokens and
+		 * targets. */
 		assert_int_equal(more[EMULATE_COPIES], graphs ? 2 : 2 + 2 + 2 * MICRO_BATCHES);
 		assert_int_equal(more[EMULATE_COPIES_BESIDE], 0);
 	}

@@ -117,7 +117,8 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
 			                                descriptor_after(d, slab * right_rows * SLAB_ROW_BYTES + within), k > 0);
 		else if constexpr (right_has_rows(how))
 			multiply_fp8_slabs<n, how == GRADIENT_CODES>(c, descriptor_after(a, slab * left_rows * SLAB_ROW_BYTES + within),
-			                                             descriptor_after(d, slab * right_rows * SLAB_ROW_BYTES + within), k > 0);
+			                                             descriptor_after(d, slab * right_rows * SLAB_ROW_BYTES + within),
+			                                             k > 0);
 		else if constexpr (how == BY_BOTH)
 			multiply_slabs<n, false, true>(c, descriptor_after(a, slab * left_rows * SLAB_ROW_BYTES + within),
 			                               descriptor_after(d, k * SLAB_ROW_BYTES), k > 0);
@@ -318,8 +319,9 @@ static int check_pair()
 		left.push_back((float)element(0, k / PAIR_DEPTH, k % PAIR_DEPTH));
 	for (int k = 0; k < PAIR_COLUMNS * PAIR_DEPTH; k++)
 		right.push_back((float)element(1, k % PAIR_DEPTH, k / PAIR_DEPTH));
-	if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) || upload(&from[0], left, stream) || upload(&from[1], right, stream) ||
-	    cudaMalloc((void **)&to, out.size() * sizeof(float)) || !map(&maps.left, from[0], 2 * ROWS, PAIR_DEPTH, ROWS) ||
+	if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) || upload(&from[0], left, stream) ||
+	    upload(&from[1], right, stream) || cudaMalloc((void **)&to, out.size() * sizeof(float)) ||
+	    !map(&maps.left, from[0], 2 * ROWS, PAIR_DEPTH, ROWS) ||
 	    !map(&maps.right, from[1], PAIR_COLUMNS, PAIR_DEPTH, PAIR_COLUMNS / 2) || allow_shared((const void *)pair_kernel, shared))
 		return -1;
 	LAUNCH_PAIRS(pair_kernel, 2u, GROUP_THREADS, shared, stream, maps, to);

@@ -217,7 +217,8 @@ static int prepare(void **state)
 	static const char text[] =
 	        "{ \"format\": \"hspmd-cluster-1\", \"device_types\": { \"core\": { \"kind\": \"cpu\", \"memory_bytes\": 1000000000, "
 	        "\"gbytes_per_s\": 10, \"peak_tflops\": { \"fp32\": 0.05 } } }, \"nodes\": [ { \"name\": \"n\", \"devices\": "
-	        "[ { \"type\": \"core\", \"count\": 1 } ] } ], \"links\": [ { \"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5 } ] }";
+	        "[ { \"type\": \"core\", \"count\": 1 } ] } ], "
+	        "\"links\": [ { \"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5 } ] }";
 	struct rlimit files;
 	(void)state;
 	if (getrlimit(RLIMIT_NOFILE, &files))

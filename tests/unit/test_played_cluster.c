@@ -62,8 +62,8 @@ static void test_growth(void **state)
 	assert_int_equal(phase_of(phase[0], count[0], "checkpoint")->manifests,
 	                 FEW / PLAYED_NODE_DEVICES * 7 / 8 + 1); /* the shared folder's */
 	assert_int_equal(phase_of(phase[1], count[1], "grow")->workers, MANY);
-	/* Whatever is lost at once: few calls of Slurm, not one for each node; no agent connects twice; a few messages for each node; and no
-	 * step that a checkpoint has is made again. */
+	/* Whatever is lost at once: few calls of Slurm, not one for each node; no agent connects twice; a few messages for each node; and
+	 * no step that a checkpoint has is made again. */
 	static const char *const harms[] = { "one node lost", "rack lost", "partition", "healed", "controller slow", "controller lost" };
 	for (size_t i = 0; i < sizeof harms / sizeof *harms; i++) {
 		const struct played_phase *p = phase_of(phase[1], count[1], harms[i]), *before = p - 1;

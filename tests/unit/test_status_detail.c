@@ -56,8 +56,9 @@ static void scene_open(struct scene *x)
 	}
 	x->of_plan[0] = &x->worker[0];
 	x->of_plan[1] = &x->worker[2];
-	x->bound_plan =
-	        (struct bound_plan){ .generation = 4, .cluster = x->cluster, .plan = x->plan, .device = x->of_plan, .devices = 2, .nodes = 2 };
+	x->bound_plan = (struct bound_plan){
+		.generation = 4, .cluster = x->cluster, .plan = x->plan, .device = x->of_plan, .devices = 2, .nodes = 2
+	};
 	x->m = (struct hspmd_controller){ .node = x->nodes, .nodes = 2, .step_s = 2, .current = { .bound_plan = &x->bound_plan } };
 }
 
@@ -103,10 +104,10 @@ static void devices(void **state)
 	report(&x.worker[0], "{\"generation\": 4, \"compute_s\": 0.5, \"steps\": 4, \"memory_bytes\": 1000, \"sent_bytes\": 800}");
 	report(&x.worker[2], "{\"generation\": 3, \"compute_s\": 1.0, \"memory_bytes\": 2000, \"sent_bytes\": 10}");
 	json_t *status = detail(&x), *list = json_object_get(status, "device_list");
-	is(list, "[{\"device\": \"n0:0\", \"type\": \"g\", \"memory_total_bytes\": 8000000000, \"pipeline\": 0, \"stage\": 0, \"layers\": [0, 3], "
-	         "\"memory_bytes\": 1000, \"busy\": 0.25, \"sent_per_s\": 100.0}, {\"device\": \"n1:0\", \"type\": \"g\", "
-	         "\"memory_total_bytes\": 8000000000, \"pipeline\": 0, \"stage\": 1, \"layers\": [3, 6]}, {\"device\": \"n0:1\", \"type\": \"g\", "
-	         "\"memory_total_bytes\": 8000000000}]");
+	is(list, "[{\"device\": \"n0:0\", \"type\": \"g\", \"memory_total_bytes\": 8000000000, \"pipeline\": 0, \"stage\": 0, "
+	         "\"layers\": [0, 3], \"memory_bytes\": 1000, \"busy\": 0.25, \"sent_per_s\": 100.0}, {\"device\": \"n1:0\", "
+	         "\"type\": \"g\", \"memory_total_bytes\": 8000000000, \"pipeline\": 0, \"stage\": 1, \"layers\": [3, 6]}, "
+	         "{\"device\": \"n0:1\", \"type\": \"g\", \"memory_total_bytes\": 8000000000}]");
 	json_decref(status);
 	/* Of a job that has no plan yet, what it holds. */
 	x.m.current.bound_plan = NULL;

@@ -127,10 +127,13 @@ static void hostile_answers(void **state)
 {
 	static const char *const answers[] = {
 		"{}",
-		"{\"job\": \"\\u001b[2J\\u009b\\n\\té\", \"phase\": \"a\\rb\", \"plan\": \"\\u001b]0;x\\u0007\", \"last_error\": \"\\u202e\"}",
-		"{\"job\": 7, \"phase\": [], \"steps\": \"x\", \"device_list\": {}, \"events\": 3, \"history\": [1, [], [null, {}]], \"state\": [4]}",
-		"{\"steps\": 1e308, \"step\": -1e308, \"step_s\": 1e308, \"up_s\": -1, \"device_list\": [{\"device\": 3}, 4, null, {\"stage\": 1e300, "
-		"\"busy\": 1e300, \"memory_bytes\": -1e300, \"sent_per_s\": 1e300, \"layers\": 7}], \"state\": [{\"age_s\": 1e300}]}",
+		"{\"job\": \"\\u001b[2J\\u009b\\n\\té\", \"phase\": \"a\\rb\", \"plan\": \"\\u001b]0;x\\u0007\", "
+		"\"last_error\": \"\\u202e\"}",
+		"{\"job\": 7, \"phase\": [], \"steps\": \"x\", \"device_list\": {}, \"events\": 3, \"history\": [1, [], [null, {}]], "
+		"\"state\": [4]}",
+		"{\"steps\": 1e308, \"step\": -1e308, \"step_s\": 1e308, \"up_s\": -1, \"device_list\": [{\"device\": 3}, 4, null, "
+		"{\"stage\": 1e300, \"busy\": 1e300, \"memory_bytes\": -1e300, \"sent_per_s\": 1e300, \"layers\": 7}], "
+		"\"state\": [{\"age_s\": 1e300}]}",
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
@@ -188,8 +191,9 @@ static void in_words(void **state)
 	const char *text = text_of(&p);
 	has(text, "job 7: training\n2 nodes, 3 devices, generation 4\nstep 250 of 1000, loss 2.5, ");
 	has(text, "plan repaired after a loss\n");
-	has(text, "device n0:0, H100, pipeline 0 stage 0, layers 0 to 7, busy 75 percent, waits 25 percent, memory 40.0 GB of 80.0 GB, sends "
-	          "1.5 GB per second\n");
+	has(text,
+	    "device n0:0, H100, pipeline 0 stage 0, layers 0 to 7, busy 75 percent, waits 25 percent, memory 40.0 GB of 80.0 GB, sends "
+	    "1.5 GB per second\n");
 	has(text, "device n1:1, A100, not in the plan\n");
 	has(text, "generation 4 on 2 nodes");
 	top_page_begin(&p, 1000, false);
@@ -201,10 +205,11 @@ static void in_words(void **state)
 static void jobs(void **state)
 {
 	struct top_page p;
-	json_t *list = json_loads("[{\"job\": \"12\", \"phase\": \"training\", \"node_count\": 4, \"step\": 3, \"steps\": 9, \"loss\": 1.5, "
-	                          "\"tokens_per_s\": 100}, {\"job\": \"13\", \"phase\": \"pending\", \"node_count\": 2, "
-	                          "\"reason\": \"Priority\"}]",
-	                          0, NULL);
+	json_t *list =
+	        json_loads("[{\"job\": \"12\", \"phase\": \"training\", \"node_count\": 4, \"step\": 3, \"steps\": 9, \"loss\": 1.5, "
+	                   "\"tokens_per_s\": 100}, {\"job\": \"13\", \"phase\": \"pending\", \"node_count\": 2, "
+	                   "\"reason\": \"Priority\"}]",
+	                   0, NULL);
 	(void)state;
 	top_page_begin(&p, 80, false);
 	top_jobs_draw(list, 1, NULL, &p, 24);
@@ -231,8 +236,8 @@ static void units(void **state)
 	static const struct {
 		double bytes;
 		const char *text;
-	} sizes[] = { { 0, "0 B" }, { 999, "999 B" }, { 1000, "1.0 kB" }, { 99.94e3, "99.9 kB" }, { 99.96e3, "100 kB" }, { 999.6e6, "1.0 GB" },
-		      { 8e18, "8000 PB" } };
+	} sizes[] = { { 0, "0 B" },          { 999, "999 B" },      { 1000, "1.0 kB" }, { 99.94e3, "99.9 kB" },
+		      { 99.96e3, "100 kB" }, { 999.6e6, "1.0 GB" }, { 8e18, "8000 PB" } };
 	static const struct {
 		double seconds;
 		const char *text;

@@ -148,8 +148,8 @@ static void test_packed(void **state)
 		assert_int_equal(hspmd_wire_encode_with(text, text_size, own, &frame, &size, &err), 0);
 		free(text);
 		/* c 1: longer than the reader accepts; c 3: nobody has proved anything, and nothing is unpacked. */
-		struct hspmd_wire_reader *r =
-		        c == 3 ? hspmd_wire_reader_create(HSPMD_WIRE_MAX) : signed_reader(c == 1 ? whole - 1 : HSPMD_WIRE_MAX, &frame, &size);
+		struct hspmd_wire_reader *r = c == 3 ? hspmd_wire_reader_create(HSPMD_WIRE_MAX)
+		                                     : signed_reader(c == 1 ? whole - 1 : HSPMD_WIRE_MAX, &frame, &size);
 		assert_int_equal(hspmd_wire_feed(r, frame, size, &err), c == 1 || c == 2 ? -1 : 0);
 		json_t *got = hspmd_wire_next(r);
 		if (c == 0) {

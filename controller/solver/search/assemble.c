@@ -257,7 +257,8 @@ static int from_all_sets(struct assembly *a, const int *order)
 		least = use < least ? use : least;
 		a->items[i] = (struct item){ .candidate = order[i], .use = hspmd_amounts_of(c->use) };
 	}
-	/* All candidates, those that the inventory has, and one list per pipeline; what is written behind a list may be one longer than it. */
+	/* All candidates, those that the inventory has, and one list per pipeline; what is written behind a list may be one longer than
+	 * it. */
 	int *lists = hspmd_calloc((size_t)count * (size_t)(devices / least + 3) + 1, sizeof *lists);
 	if (!lists)
 		return -1;

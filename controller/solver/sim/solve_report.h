@@ -28,7 +28,8 @@ struct hspmd_solve_report {
 	int shortage_count; /* number of devices on which the plan does not fit; the first HSPMD_SHORTAGE_MAX are listed */
 	struct hspmd_shortage *shortages;
 	double moved_bytes; /* bytes of training state that change device between the request's `current` and the plan; NaN if no current */
-	/* Step time of the best plan with a program of its own that was found; 0: none, or none was asked for; INFINITY: none is as fast. */
+	/* Step time of the best plan with a program of its own that was found; 0: none, or none was asked for; INFINITY: none is as
+	 * fast. */
 	double program_s;
 	double whole_s;     /* if the plan has such a program: step time of the best plan without; 0: unknown */
 	double price_per_hour; /* of the nodes that the plan uses; 0: unknown */

@@ -257,7 +257,9 @@ static size_t lay_out(const struct hspmd_cuda *cuda, const struct hspmd_kernel_a
 	if (!fp8)
 		return used;
 	int64_t matrix = e->count * e->inner * e->width * (int64_t)(e->is_coded ? 1 : size);
-	int64_t bytes[] = { matrix, matrix, e->most * e->width, e->most * e->width, e->most * e->inner, e->most * e->inner, e->most * e->inner };
+	int64_t bytes[] = {
+		matrix, matrix, e->most * e->width, e->most * e->width, e->most * e->inner, e->most * e->inner, e->most * e->inner
+	};
 	void **codes[] = { &e->rounded[0], &e->rounded[1], &e->x_codes, &e->dy_codes, &e->act_codes, &e->dgate_codes, &e->dup_codes };
 	for (int i = 0; i < (e->is_coded ? 7 : 2); i++) {
 		if (i == 4 ? backward : i > 2 && !backward)
@@ -420,7 +422,8 @@ static int experts_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 		LAUNCH(round_act, (unsigned)e.most, THREADS, 0, cuda->stream, e);
 	const void *down = operand_of<T>(cuda, &e, HSPMD_EXPERTS_DOWN, e.down, e.width, 0, false);
 	if (e.is_coded)
-		multiply_codes(cuda, &e, { { e.act_codes }, { HSPMD_EXPERTS_ACT } }, { { down }, { HSPMD_EXPERTS_DOWN } }, e.width, e.inner);
+		multiply_codes(cuda, &e, { { e.act_codes }, { HSPMD_EXPERTS_ACT } }, { { down }, { HSPMD_EXPERTS_DOWN } }, e.width,
+		               e.inner);
 	else
 		multiply_rows<T>(cuda, &e, e.act, down, NULL, NULL, e.result, e.width, e.inner, true);
 	auto *scatter = scatter_kernel<T>;

@@ -174,7 +174,8 @@ bool hspmd_cuda_grouped_fp8_gate_up(struct hspmd_cuda *cuda, const struct hspmd_
 	    !map_matrices(&maps.right[1], p->up, groups->count, n, depth / 2, HALF))
 		return false;
 	struct gate_up_product args = { { groups->first, (int)groups->count, tiles, 1, (int)n, (int)depth / 2, NULL }, *p };
-	LAUNCH_PAIRS(kernel, (unsigned)(2 * tiles * ceil_div(n, HALF)), THREADS, SHARED_BYTES, cuda->stream, args, *scales, act_scale, maps);
+	LAUNCH_PAIRS(kernel, (unsigned)(2 * tiles * ceil_div(n, HALF)), THREADS, SHARED_BYTES, cuda->stream, args, *scales, act_scale,
+	             maps);
 	return true;
 }
 #else

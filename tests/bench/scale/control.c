@@ -90,8 +90,8 @@ static double report(const char *name, const json_t *message, const struct membe
 	if (rc)
 		printf("    %-9s %s\n", name, err.text);
 	else
-		printf("    %-9s %9.3f MB to each of %d agents at most, %8.1f MB to all; frames made in %6.2f s\n", name, (double)most / 1e6,
-		       m->nodes, bytes / 1e6, seconds);
+		printf("    %-9s %9.3f MB to each of %d agents at most, %8.1f MB to all; frames made in %6.2f s\n", name,
+		       (double)most / 1e6, m->nodes, bytes / 1e6, seconds);
 	free(text);
 	fflush(stdout);
 	return bytes;
