@@ -138,7 +138,7 @@ undisturbed() {
 	} | md5sum | cut -c 1-32)
 	(
 		flock 9
-		if (($(steps_of "$shared/$key.jsonl" | wc -l) < $1)); then
+		if [[ ! -s $shared/$key.jsonl ]] || (($(steps_of "$shared/$key.jsonl" | wc -l) < $1)); then
 			rm -rf undisturbed
 			run_alone same.json undisturbed && cp undisturbed/metrics.jsonl "$shared/$key.part" && mv "$shared/$key.part" "$shared/$key.jsonl"
 		fi
