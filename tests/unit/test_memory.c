@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory that a program announces is the memory that training takes: the memory plans of all of a plan's devices against the growth
- * of this process. */
+ * of this process. Half of the plans, which HSPMD_DRAW chooses; with HSPMD_LONG all. */
 #include "config.h"
 
 #include <setjmp.h>
@@ -195,7 +195,7 @@ static int measure(const char *model, const char *plan, int fd)
 static void plan_and_process_agree(void **state)
 {
 	(void)state;
-	const unsigned all = sizeof plans / sizeof *plans, count = draw_count(all, all), first = draw_first(count, all);
+	const unsigned all = sizeof plans / sizeof *plans, count = draw_count(6, all), first = draw_first(count, all);
 	for (unsigned i = first; i < first + count; i++) {
 		int ends[2], status = 0;
 		double bytes[2];

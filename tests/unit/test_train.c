@@ -95,6 +95,8 @@ static double worst(const double *a, const double *b)
 	return most;
 }
 
+/* Each plan has the losses of one device; one in three plans (HSPMD_DRAW says which, with HSPMD_LONG all) has the same ones, to the bit, a
+ * second time. */
 static void same_losses(const char *model)
 {
 	struct hspmd_error err = { "" };
@@ -109,6 +111,8 @@ static void same_losses(const char *model)
 		if (!(worst(got, want) < 1e-5))
 			fail_msg("%s: losses differ by %g (%.17g against %.17g at the end)", plans[i].name, worst(got, want),
 			         got[STEPS - 1], want[STEPS - 1]);
+		if (!draw_takes(i, 3))
+			continue;
 		if (trainer_run(model, plans[i].plan, plans[i].devices, STEPS, again, &err))
 			fail_msg("%s, again: %s", plans[i].name, err.text);
 		assert_memory_equal(got, again, sizeof got);
