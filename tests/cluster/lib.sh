@@ -129,7 +129,7 @@ undisturbed() {
 	local key shared=$build/tests/undisturbed
 	mkdir -p "$shared"
 	jq --argjson least "$1" '.checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }
-		| .steps = if .optimizer.schedule == "constant" and .steps > 100 then [$least, 200] | max else $least end' job.json >same.json
+		| .steps = if .optimizer.schedule == "constant" and .steps > 100 then [$least, 60] | max else $least end' job.json >same.json
 	key=$({
 		jq 'del(.elastic, .data.train) | del(select(.optimizer.schedule == "constant") | .steps)' same.json
 		jq -c '.data.train[]? | objects | del(.path)' same.json

@@ -19,6 +19,7 @@
 #include "runtime/inference/inference.h"
 #include "runtime/inference/token_choice.h"
 #include "runtime/model/build.h"
+#include "tests/unit/draw.h"
 #include "tests/unit/op_case.h"
 
 #define MODELS HSPMD_SRCDIR "/contrib/examples/models"
@@ -169,12 +170,14 @@ static void check_model_on(const char *name, const struct hspmd_model *m, int64_
 	free(tokens);
 }
 
+/* On one device, two, or more than it has layers, which differs from model to model and from draw to draw; with HSPMD_LONG on all. */
 static void check_model(const char *name, const struct hspmd_model *m, int64_t length, bool cached)
 {
 	static const int counts[] = { 1, 2, 9 };
 	float *want = trained_logits(m, length);
-	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-		check_model_on(name, m, length, cached, counts[i], want);
+	for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
+		if (draw_takes((unsigned)strlen(name) + i, 3))
+			check_model_on(name, m, length, cached, counts[i], want);
 	free(want);
 }
 
