@@ -138,8 +138,8 @@ static int zero_chosen(const struct run_planning *p, int nodes, double losses_pe
 }
 
 /* Plans that shard the state are weighed against others once, and again when the number of nodes, the rate of losses or the intervals have
- * changed; until then only plans of the better kind are searched for. Of three decisions that are remembered, one (HSPMD_DRAW says which) is
- * compared with one that is made anew, with HSPMD_LONG all. */
+ * changed; until then only plans of the better kind are searched for. Of three decisions that are remembered, one (HSPMD_DRAW says which)
+ * is compared with one that is made anew, with HSPMD_LONG all. */
 static void test_what_was_decided_is_remembered(void **state)
 {
 	(void)state;
