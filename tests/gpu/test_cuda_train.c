@@ -16,7 +16,7 @@
 #include "tests/unit/only.h"
 #include "tests/unit/trainer.h"
 
-#define STEPS 5
+#define STEPS 3
 #define LONG_STEPS 100
 #define HEAD                                                                                                                               \
 	"{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":#,"         \
