@@ -63,14 +63,20 @@ struct hspmd_facts_tensors {
 	double count, bytes;
 };
 
+/* What a message within a tensor-parallel group does. The last two are of tensors that are divided along the sequence, each half of an
+ * all-reduce. */
+enum hspmd_facts_message {
+	HSPMD_FACTS_REDUCED,   /* a sum that every device gets */
+	HSPMD_FACTS_SCATTERED, /* a sum of which every device gets its part */
+	HSPMD_FACTS_GATHERED,  /* every device gathers all parts */
+	HSPMD_FACTS_MESSAGES
+};
+
 /* Messages of one pass within a tensor-parallel group. A device reads, and adds to, only those rows of tensors of experts that chose one of
  * its experts, so that only these need to be sent. */
 struct hspmd_facts_messages {
-	struct hspmd_facts_tensors reduced; /* sums that every device gets */
-	/* Of tensors that are divided along the sequence: sums of which every device gets its part, and those that every device gathers
-	 * from parts. Either is half of an all-reduce. */
-	struct hspmd_facts_tensors parted;
-	struct hspmd_facts_tensors expert_reduced, expert_parted; /* those of both that have rows of experts */
+	struct hspmd_facts_tensors of[HSPMD_FACTS_MESSAGES];
+	struct hspmd_facts_tensors experts_of[HSPMD_FACTS_MESSAGES]; /* those of them that have rows of experts */
 	int experts, per_token;
 };
 

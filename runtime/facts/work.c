@@ -97,15 +97,18 @@ static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_
 	const struct hspmd_value *from = &p->spmd->values[n->in[0]];
 	const struct hspmd_tensor *t = &p->graph->tensors[from->tensor];
 	double bytes = (double)hspmd_shape_elements(&t->shape) * (double)hspmd_dtype_bytes(types->tensors[from->tensor].dtype);
-	bool sum = hspmd_annotation_is_partial(from->annotation), whole = sum && !is_part(p, &p->spmd->values[n->out[0]], &t->shape);
+	bool sum = hspmd_annotation_is_partial(from->annotation);
+	enum hspmd_facts_message kind = !sum                                                 ? HSPMD_FACTS_GATHERED
+	                                : is_part(p, &p->spmd->values[n->out[0]], &t->shape) ? HSPMD_FACTS_SCATTERED
+	                                                                                     : HSPMD_FACTS_REDUCED;
 	const struct hspmd_expert_rows *rows = sum ? from->annotation->rows : NULL;
 	const struct hspmd_op *reader = sum ? NULL : reader_of_rows(p, n->out[0]);
 	if (is_local(n->transfer))
 		return;
-	add_tensor(whole ? &to->reduced : &to->parted, bytes);
+	add_tensor(&to->of[kind], bytes);
 	if (!rows && !reader)
 		return;
-	add_tensor(whole ? &to->expert_reduced : &to->expert_parted, bytes);
+	add_tensor(&to->experts_of[kind], bytes);
 	to->experts = rows ? (int)rows->count : reader->attr.experts;
 	to->per_token = rows ? rows->per_token : reader->attr.experts_per_token;
 }

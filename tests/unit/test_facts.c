@@ -101,6 +101,15 @@ static void expect_flops(const struct hspmd_layer_facts *f, double products, dou
 		assert_float_equal(all(&f->forward[width].flops), products + elementwise, 1e-6 * products);
 }
 
+/* Messages within a group: so many of each kind, all of tensors of `bytes`. */
+static void expect_tensors(const struct hspmd_facts_messages *m, const int count[HSPMD_FACTS_MESSAGES], double bytes)
+{
+	for (int kind = 0; kind < HSPMD_FACTS_MESSAGES; kind++) {
+		assert_true(m->of[kind].count == count[kind]);
+		assert_true(m->of[kind].bytes == count[kind] * bytes);
+	}
+}
+
 static void counts_operations(void **state)
 {
 	(void)state;
@@ -126,14 +135,14 @@ static void counts_operations(void **state)
 	/* Megatron's two all-reduces of the hidden state each way, and one each way for the embedding and the head */
 	const struct hspmd_facts_messages *ahead = block->forward[HSPMD_FACTS_FP32].messages,
 	                                  *back = block->backward[HSPMD_FACTS_BF16].messages;
-	assert_true(ahead[0].reduced.count == 2 && ahead[0].reduced.bytes == 2 * t * 64 * 4 && ahead[0].parted.count == 0);
-	assert_true(back[0].reduced.count == 2 && back[0].reduced.bytes == 2 * t * 64 * 2);
+	expect_tensors(&ahead[0], (int[]){ 2, 0, 0 }, t * 64 * 4);
+	expect_tensors(&back[0], (int[]){ 2, 0, 0 }, t * 64 * 2);
 	/* With sequence parallelism a gathering and the half of a sum in place of each (arXiv 2205.05198) */
-	assert_true(ahead[1].parted.count == 4 && ahead[1].parted.bytes == 4 * t * 64 * 4 && ahead[1].reduced.count == 0);
-	assert_true(back[1].parted.count == 4 && back[1].parted.bytes == 4 * t * 64 * 2);
-	assert_true(hspmd_model_layer_facts(f, 0)->forward[HSPMD_FACTS_FP32].messages[0].reduced.count == 1);
-	assert_true(head->forward[HSPMD_FACTS_FP32].messages[0].reduced.bytes == 0 &&
-	            head->backward[HSPMD_FACTS_FP32].messages[0].reduced.bytes == t * 64 * 4);
+	expect_tensors(&ahead[1], (int[]){ 0, 2, 2 }, t * 64 * 4);
+	expect_tensors(&back[1], (int[]){ 0, 2, 2 }, t * 64 * 2);
+	assert_true(hspmd_model_layer_facts(f, 0)->forward[HSPMD_FACTS_FP32].messages[0].of[HSPMD_FACTS_REDUCED].count == 1);
+	assert_true(head->forward[HSPMD_FACTS_FP32].messages[0].of[HSPMD_FACTS_REDUCED].bytes == 0 &&
+	            head->backward[HSPMD_FACTS_FP32].messages[0].of[HSPMD_FACTS_REDUCED].bytes == t * 64 * 4);
 	assert_true(block->recomputable && !head->recomputable && !hspmd_model_layer_facts(f, 0)->recomputable);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
@@ -148,7 +157,7 @@ static void counts_operations(void **state)
 	/* keys and values, both ways */
 	assert_true(block->forward[HSPMD_FACTS_FP32].gathered_bytes == 2 * t * 16 * 4);
 	assert_true(block->backward[HSPMD_FACTS_BF16].gathered_bytes == 2 * t * 16 * 2);
-	assert_true(block->params.replicated == 2 * 64 && block->backward[HSPMD_FACTS_FP32].messages[0].reduced.count == 2);
+	assert_true(block->params.replicated == 2 * 64 && block->backward[HSPMD_FACTS_FP32].messages[0].of[HSPMD_FACTS_REDUCED].count == 2);
 	/* In larger groups each device projects all keys and values, and the gradients of these projections are summed. */
 	const struct hspmd_layer_facts *wide = hspmd_model_layer_facts(f->wide, 1);
 	double both = all(&block->forward[HSPMD_FACTS_FP32].flops), kv = 2 * 2 * t * 64 * 16;
@@ -156,7 +165,7 @@ static void counts_operations(void **state)
 	assert_float_equal(all(&wide->forward[HSPMD_FACTS_FP32].flops), both, 1e-6 * both);
 	assert_true(wide->forward[HSPMD_FACTS_FP32].flops.replicated - block->forward[HSPMD_FACTS_FP32].flops.replicated >= kv);
 	assert_true(block->partial_params == 0 && wide->partial_params == 2 * 64 * 16);
-	assert_true(wide->backward[HSPMD_FACTS_FP32].messages[0].reduced.count == 2);
+	assert_true(wide->backward[HSPMD_FACTS_FP32].messages[0].of[HSPMD_FACTS_REDUCED].count == 2);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);
 
@@ -230,7 +239,8 @@ static void products_in_fp8(void **state)
 			assert_float_equal(all(&is->backward[width].fp8), block ? 2 * products : 0, 1e-6);
 			assert_float_equal(all(&was->forward[width].fp8) + all(&was->backward[width].fp8), 0, 0);
 			assert_float_equal(all(&is->forward[width].flops), all(&was->forward[width].flops), 1e-6);
-			assert_true(is->backward[width].messages[0].reduced.count == was->backward[width].messages[0].reduced.count);
+			assert_true(is->backward[width].messages[0].of[HSPMD_FACTS_REDUCED].count ==
+			            was->backward[width].messages[0].of[HSPMD_FACTS_REDUCED].count);
 			assert_float_equal(all(&is->params), all(&was->params) + (block ? histories : 0), 0);
 		}
 	hspmd_model_facts_destroy(plain);

@@ -25,6 +25,11 @@
 #define CLOSE 0.02
 #define CASES 1000
 
+#define CLUSTER                                                                                                                            \
+	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"%s\",\"memory_bytes\":8000000000,\"gbytes_per_s\":20,"        \
+	"\"peak_tflops\":{\"fp32\":1}}},\"nodes\":[{\"name\":\"a\",\"devices\":[{\"type\":\"x\",\"count\":4}]}],\"links\":[{"              \
+	"\"scope\":\"node\",\"alpha_s\":%g,\"gbytes_per_s\":%g}]}"
+
 #define SIZED(type, more)                                                                                                                  \
 	"{\"model_type\":\"" type "\",\"hidden_size\":128,\"intermediate_size\":96,\"num_hidden_layers\":3,\"num_attention_heads\":8,"     \
 	"\"num_key_value_heads\":8,\"max_position_embeddings\":64,\"vocab_size\":96," more "}"
@@ -73,11 +78,8 @@ static struct drawn draw_case(void)
 	int tp = groups ? 2 : 2 + (int)random_plan_draw(3), devices = groups ? 4 : tp, samples = 1 + (int)random_plan_draw(3);
 	static const char *const recompute[] = { "none", "selective", "full" };
 	FILE *f = fmemopen(d.plan, sizeof d.plan, "w");
-	snprintf(d.cluster, sizeof d.cluster,
-	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"%s\",\"memory_bytes\":8000000000,\"gbytes_per_s\":20,"
-	         "\"peak_tflops\":{\"fp32\":1}}},\"nodes\":[{\"name\":\"a\",\"devices\":[{\"type\":\"x\",\"count\":4}]}],\"links\":[{"
-	         "\"scope\":\"node\",\"alpha_s\":%g,\"gbytes_per_s\":%g}]}",
-	         d.kind, strstr(d.model, "experts") || groups || random_plan_draw(2) ? 1e-9 : 1e-4, random_plan_draw(2) ? 0.1 : 1);
+	snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, strstr(d.model, "experts") || groups || random_plan_draw(2) ? 1e-9 : 1e-4,
+	         random_plan_draw(2) ? 0.1 : 1);
 	fprintf(f,
 	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":[{"
 	        "\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-%d\"],\"recompute\":\"%s\"",
@@ -166,8 +168,29 @@ static void messages_take_what_the_program_takes(void **state)
 	assert_int_equal(off, 0);
 }
 
+/* Sums of which each of four devices gets a part: where latency rules, addends are gathered in two rounds rather than sent around in
+ * three. */
+static void small_sums_of_parts_take_fewer_rounds(void **state)
+{
+	static const char *const kinds[] = { "cpu", "cuda" }, *const recompute[] = { "none", "full" };
+	(void)state;
+	int off = 0;
+	for (int i = 0; i < 4; i++) {
+		struct drawn d = { .model = models[6], .kind = kinds[i / 2] };
+		snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, 1e-4, 1.0);
+		snprintf(d.plan, sizeof d.plan,
+		         "{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,\"seq_len\":%d,\"schedule\":\"1f1b\","
+		         "\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-3\"],\"recompute\":\"%s\","
+		         "\"sequence_parallel\":true}]}]}",
+		         SEQ_LEN, recompute[i % 2]);
+		off += !is_predicted(&d);
+	}
+	assert_int_equal(off, 0);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(messages_take_what_the_program_takes) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(messages_take_what_the_program_takes),
+		                            cmocka_unit_test(small_sums_of_parts_take_fewer_rounds) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

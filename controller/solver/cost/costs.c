@@ -42,13 +42,11 @@ static struct hspmd_layer_pass pass_in_precision(const struct hspmd_layer_pass *
 	scale_work(&p.bytes, narrow);
 	scale_work(&p.parted_bytes, narrow);
 	scale_work(&p.weights, narrow);
-	for (int sequence = 0; sequence < 2; sequence++) {
-		struct hspmd_facts_messages *m = &p.messages[sequence];
-		m->reduced.bytes *= narrow;
-		m->parted.bytes *= narrow;
-		m->expert_reduced.bytes *= narrow;
-		m->expert_parted.bytes *= narrow;
-	}
+	for (int sequence = 0; sequence < 2; sequence++)
+		for (int kind = 0; kind < HSPMD_FACTS_MESSAGES; kind++) {
+			p.messages[sequence].of[kind].bytes *= narrow;
+			p.messages[sequence].experts_of[kind].bytes *= narrow;
+		}
 	p.gathered_bytes *= narrow;
 	return p;
 }
@@ -158,11 +156,14 @@ static void facts_without_model(struct hspmd_costs *c, int l, double saved)
 	double input = l ? p->layers[l - 1].output_elems * p->activation_bytes : 0;
 	bool inner = l > 0 && l < c->layer_count - 1;
 	double replicated = inner ? fmin(4 * input, saved) : 0;
+	const struct hspmd_facts_tensors sums = { 2, 2 * input };
 	f->recomputable = inner;
-	f->forward = (struct hspmd_layer_pass){ .flops = { 0, profile_flops(p, l, c->seq_len) },
-		                                .bytes = { HSPMD_TRAFFIC * replicated, HSPMD_TRAFFIC * (saved - replicated) },
-		                                .kernels = HSPMD_BLOCK_KERNELS,
-		                                .messages = { { .reduced = { 2, 2 * input } }, { .parted = { 4, 4 * input } } } };
+	f->forward =
+	        (struct hspmd_layer_pass){ .flops = { 0, profile_flops(p, l, c->seq_len) },
+		                           .bytes = { HSPMD_TRAFFIC * replicated, HSPMD_TRAFFIC * (saved - replicated) },
+		                           .kernels = HSPMD_BLOCK_KERNELS,
+		                           .messages = { { .of = { [HSPMD_FACTS_REDUCED] = sums } },
+		                                         { .of = { [HSPMD_FACTS_SCATTERED] = sums, [HSPMD_FACTS_GATHERED] = sums } } } };
 	f->forward.parted_flops = f->forward.flops;
 	f->forward.parted_bytes = f->forward.bytes;
 	f->backward = f->forward;

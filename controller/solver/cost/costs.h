@@ -150,18 +150,16 @@ double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int str
 /* Seconds in which each of devices[0], devices[stride], ... gathers all n unequal parts (bytes), as the runtime does: the cheaper form of a
  * ring if all devices have one, otherwise directly. Returns -1 with err if there is no link. */
 double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int stride, int n, const double *parts, struct hspmd_error *err);
-/* Seconds in which n devices sum the results of their experts, as the resolver does: all rows, `bytes`; or each device sends those that
- * chose one of its experts (bytes, per device) to all others; or it sends every device a part of them, whose sums are then gathered. The
- * least of these. Returns -1 with err if there is no link. */
-double hspmd_costs_sum_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
-                               struct hspmd_error *err);
-/* The same where each device gets its part of the sequence alone, or gathers what it reads from such parts: of all rows, or of those that
- * chose one of its experts. */
-double hspmd_costs_part_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
-                                struct hspmd_error *err);
-/* Seconds of an all-reduce of `bytes` on each of n devices, as the resolver does: around a ring (Patarasuk and Yuan, 2009), 2 (n - 1)
- * messages of bytes / n; or all addends are gathered in log2 n rounds, if that is faster. Returns -1 with err if there is no link. */
-double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err);
+/* Seconds of a message of `bytes` within a group of n devices, as the resolver does: around a ring (Patarasuk and Yuan, 2009), n - 1
+ * messages of bytes / n, twice that for a sum that all get; or, for a sum of which each gets all or a part, all addends are gathered in
+ * log2 n rounds, if that is faster. Returns -1 with err if there is no link. */
+double hspmd_costs_collective(const struct hspmd_costs *c, const int *devices, int n, enum hspmd_facts_message kind, double bytes,
+                              struct hspmd_error *err);
+/* The same of the experts' rows, as the resolver does: all rows, `bytes`; or of those alone that chose one of a device's experts (bytes,
+ * per device) each device sends, or gets, every other's part of the sequence; for a sum that all get, it sends them to all others, or sends
+ * every device a part of them, whose sums are then gathered. The least of these. Returns -1 with err if there is no link. */
+double hspmd_costs_experts(const struct hspmd_costs *c, const int *devices, int n, enum hspmd_facts_message kind, const double *parts,
+                           double bytes, struct hspmd_error *err);
 
 /* Seconds of a stage for one micro-batch, and of its optimizer if one copy updates all of the stage's state. */
 struct hspmd_stage_cost {

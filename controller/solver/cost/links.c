@@ -95,10 +95,11 @@ static double gather_addends(const struct hspmd_costs *c, const int *devices, in
 	return total;
 }
 
-double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err)
+double hspmd_costs_collective(const struct hspmd_costs *c, const int *devices, int n, enum hspmd_facts_message kind, double bytes,
+                              struct hspmd_error *err)
 {
-	double ring = hspmd_costs_ring(c, devices, 1, n, 2, bytes, err);
-	if (ring <= 0 || !c->facts) /* another framework sums otherwise */
+	double ring = hspmd_costs_ring(c, devices, 1, n, kind == HSPMD_FACTS_REDUCED ? 2 : 1, bytes, err);
+	if (ring <= 0 || kind == HSPMD_FACTS_GATHERED || !c->facts) /* another framework sums otherwise */
 		return ring;
 	double gathered = gather_addends(c, devices, n, bytes, err);
 	return gathered < 0 ? -1 : fmin(ring, gathered);
@@ -153,26 +154,17 @@ static double choice_seconds(const struct hspmd_costs *c, const int *devices, in
 	return choice;
 }
 
-double hspmd_costs_part_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
-                                struct hspmd_error *err)
+double hspmd_costs_experts(const struct hspmd_costs *c, const int *devices, int n, enum hspmd_facts_message kind, const double *parts,
+                           double bytes, struct hspmd_error *err)
 {
-	double all = hspmd_costs_ring(c, devices, 1, n, 1, bytes, err), choice = choice_seconds(c, devices, n);
+	double all = hspmd_costs_collective(c, devices, n, kind, bytes, err), choice = choice_seconds(c, devices, n);
 	if (all < 0 || !(choice < all))
 		return all;
 	struct members m = { c, devices, 1, n, false, err };
 	double rows = direct(&m, parts, 1.0 / n);
+	if (kind == HSPMD_FACTS_REDUCED)
+		rows = fmin(direct(&m, parts, 1), rows + hspmd_costs_ring(c, devices, 1, n, 1, bytes, err));
 	return m.failed ? -1 : fmin(all, choice + rows);
-}
-
-double hspmd_costs_sum_experts(const struct hspmd_costs *c, const int *devices, int n, const double *parts, double bytes,
-                               struct hspmd_error *err)
-{
-	double all = hspmd_costs_all_reduce(c, devices, n, bytes, err), choice = choice_seconds(c, devices, n);
-	if (all < 0 || !(choice < all))
-		return all;
-	struct members m = { c, devices, 1, n, false, err };
-	double whole = direct(&m, parts, 1), divided = direct(&m, parts, 1.0 / n) + hspmd_costs_ring(c, devices, 1, n, 1, bytes, err);
-	return m.failed ? -1 : fmin(all, choice + fmin(whole, divided));
 }
 
 double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int stride, int n, const double *parts, struct hspmd_error *err)

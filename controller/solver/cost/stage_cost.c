@@ -75,10 +75,9 @@ static const struct hspmd_facts_messages *messages_of(const struct hspmd_costs *
 	return &pass_of(c, s, l, pass)->messages[s->sequence_parallel];
 }
 
-/* Seconds of one message of experts' rows in the tensor-parallel group that begins with device `first`. bytes: of all rows; parted: these
- * are divided among the group. -1 with err. */
+/* Seconds of one message of experts' rows in the tensor-parallel group that begins with device `first`. bytes: of all rows. -1 with err. */
 static double send_experts(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of,
-                           bool parted, double bytes, struct hspmd_error *err)
+                           enum hspmd_facts_message kind, double bytes, struct hspmd_error *err)
 {
 	int tp = s->device_count / s->context;
 	double *parts = hspmd_calloc((size_t)tp, sizeof *parts), before = 0; /* whole experts: bounds are rounded to the nearest */
@@ -87,24 +86,42 @@ static double send_experts(struct hspmd_costs *c, const struct hspmd_stage *s, i
 		parts[i] = bytes * hspmd_expert_row_share((int64_t)(floor(after + 0.5) - floor(before + 0.5)), of->experts, of->per_token);
 		before = after;
 	}
-	double seconds = parts ? (parted ? hspmd_costs_part_experts : hspmd_costs_sum_experts)(c, s->devices + first, tp, parts, bytes, err)
+	double seconds = parts ? hspmd_costs_experts(c, s->devices + first, tp, kind, parts, bytes, err)
 	                       : hspmd_fail_memory(err, "predicting a stage");
 	free(parts);
 	return seconds;
 }
 
 /* Seconds of a layer's messages of one kind in that group, of tensors of equal size; `scale`: samples of a micro-batch. -1 with err. */
-static double send_layer(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of, bool parted,
-                         double scale, struct hspmd_error *err)
+static double send_layer(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of,
+                         enum hspmd_facts_message kind, double scale, struct hspmd_error *err)
 {
-	const struct hspmd_facts_tensors *all = parted ? &of->parted : &of->reduced,
-	                                 *rows = parted ? &of->expert_parted : &of->expert_reduced;
+	const struct hspmd_facts_tensors *all = &of->of[kind], *rows = &of->experts_of[kind];
 	int tp = s->device_count / s->context;
 	double plain = all->count - rows->count, bytes = plain > 0 ? scale * (all->bytes - rows->bytes) / plain : 0;
-	double each = parted ? hspmd_costs_ring(c, s->devices + first, 1, tp, 1, bytes, err)
-	                     : hspmd_costs_all_reduce(c, s->devices + first, tp, bytes, err);
-	double experts = rows->count > 0 ? send_experts(c, s, first, of, parted, scale * rows->bytes / rows->count, err) : 0;
+	double each = hspmd_costs_collective(c, s->devices + first, tp, kind, bytes, err);
+	double experts = rows->count > 0 ? send_experts(c, s, first, of, kind, scale * rows->bytes / rows->count, err) : 0;
 	return each < 0 || experts < 0 ? -1 : plain * each + rows->count * experts;
+}
+
+/* Seconds of all messages of a layer in that group. -1 with err. */
+static double send_all(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of, double scale,
+                       struct hspmd_error *err)
+{
+	double sum = 0;
+	for (int kind = 0; kind < HSPMD_FACTS_MESSAGES; kind++) {
+		double one = send_layer(c, s, first, of, (enum hspmd_facts_message)kind, scale, err);
+		if (one < 0)
+			return -1;
+		sum += one;
+	}
+	return sum;
+}
+
+/* The bytes of as many all-reduces. */
+static double reduced_bytes(const struct hspmd_facts_messages *m)
+{
+	return m->of[HSPMD_FACTS_REDUCED].bytes + (m->of[HSPMD_FACTS_SCATTERED].bytes + m->of[HSPMD_FACTS_GATHERED].bytes) / 2;
 }
 
 /* Seconds of one pass's sums for a micro-batch, in the slowest of the stage's tensor-parallel groups: those of one kind are of equal parts
@@ -119,15 +136,10 @@ static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, 
 		const struct hspmd_facts_messages *last = NULL;
 		for (int l = s->layers[0]; l < s->layers[1]; l++) {
 			const struct hspmd_facts_messages *m = messages_of(c, s, l, pass);
-			if (!last || memcmp(m, last, sizeof *m) != 0) {
-				double reduced = send_layer(c, s, group * tp, m, false, scale, err),
-				       parted = reduced < 0 ? -1 : send_layer(c, s, group * tp, m, true, scale, err);
-				known = parted < 0 ? -1 : reduced + parted;
-			}
-			last = m;
-			if (known < 0)
+			if ((!last || memcmp(m, last, sizeof *m) != 0) && (known = send_all(c, s, group * tp, m, scale, err)) < 0)
 				return -1;
-			seconds += fmax(known - per_byte * scale * (m->reduced.bytes + m->parted.bytes / 2), 0);
+			last = m;
+			seconds += fmax(known - per_byte * scale * reduced_bytes(m), 0);
 		}
 		slowest = fmax(slowest, seconds);
 	}

@@ -149,8 +149,8 @@ static int sum_within(const struct hspmd_costs *c, struct group *g, struct hspmd
 	double most = 0;
 	for (int i = 0; i < g->count && g->partial_params > 0; i++) {
 		const struct hspmd_stage *s = g->holders[i].s;
-		double seconds =
-		        hspmd_costs_all_reduce(c, s->devices, s->device_count / s->context, g->partial_params * c->grad_bytes, err);
+		double seconds = hspmd_costs_collective(c, s->devices, s->device_count / s->context, HSPMD_FACTS_REDUCED,
+		                                        g->partial_params * c->grad_bytes, err);
 		if (seconds < 0)
 			return -1;
 		most = fmax(most, seconds);
