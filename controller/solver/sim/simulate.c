@@ -162,58 +162,77 @@ static void forward_round_of(struct run *r, int i)
 	exchanged[0] = ready;
 }
 
-/* A round with backward passes but the last. */
-static void plain_round_of(struct run *r, int i)
+/* A round with backward passes but the last, on its way from the last stage to the first. */
+struct sweep {
+	int first, deferring; /* stages from `first` on run another forward pass; those up to `deferring` weight gradients */
+	double ready;         /* when the stage before the ones that are done has received its gradient, and the activation has been sent */
+	double end;
+};
+
+static inline struct sweep begin_sweep(const struct run *r, int i)
 {
-	const struct hspmd_sim_stage *x = r->stages;
-	double *exchanged = r->exchanged, *forward_done = r->forward_done, end = r->result->end;
-	int first = forward_of(r, 0, i);
-	for (int s = 0; s < r->count; s++)
-		forward_done[s] = exchanged[s] + (exists(r, first - s) ? x[s].forward : 0);
-	double ready = forward_done[r->count - 1];
-	for (int s = r->count - 1; s >= 0; s--) {
-		double done = ready + r->backward[s], idle = i >= s ? done + r->deferred[s] : done;
-		end = later(idle, end);
-		exchanged[s] = idle;
-		if (!s)
-			break;
-		ready = later(done, forward_done[s - 1]);
-		ready += x[s].send_backward;
-		ready += exists(r, first - s + 1) ? x[s - 1].send_forward : 0;
-		exchanged[s] = later(idle, ready);
-	}
-	r->result->end = end;
+	int last = r->count - 1, first = forward_of(r, 0, i) - r->micro_batches + 1;
+	return (struct sweep){ first, r->split_backward ? i : last, r->exchanged[last] + (last >= first ? r->stages[last].forward : 0),
+		               r->result->end };
 }
 
-/* A round in which every stage runs all that it may. */
-static void full_round_of(struct run *r)
+/* full: every stage runs all that it may. */
+static inline void sweep_stage(const struct run *r, struct sweep *w, bool full, int s)
 {
-	const struct hspmd_sim_stage *x = r->stages;
-	const double *backward = r->backward, *deferred = r->deferred;
-	double *exchanged = r->exchanged, end = r->result->end;
+	const struct hspmd_sim_stage *x = &r->stages[s];
+	double *exchanged = r->exchanged;
+	double done = w->ready + r->backward[s], idle = done + (full || s <= w->deferring ? r->deferred[s] : 0);
+	w->end = later(idle, w->end);
+	if (s) {
+		double forward_done = exchanged[s - 1] + (full || s > w->first ? x[-1].forward : 0);
+		w->ready = later(done, forward_done) + x->send_backward;
+		w->ready += full || s > w->first ? x[-1].send_forward : 0;
+		idle = later(idle, w->ready);
+	}
+	exchanged[s] = idle;
+}
+
+/* Rounds i and i + 1. The latter follows two stages behind, where all that it needs is known: so a processor can compute both at once. */
+static inline void two_rounds_of(struct run *r, bool full, int i)
+{
 	int last = r->count - 1;
-	double ready = exchanged[last] + x[last].forward;
-	for (int s = last; s > 0; s--) {
-		double done = ready + backward[s], idle = done + deferred[s], forward_done = exchanged[s - 1] + x[s - 1].forward;
-		end = later(idle, end);
-		ready = later(done, forward_done) + x[s].send_backward + x[s - 1].send_forward;
-		exchanged[s] = later(idle, ready);
+	struct sweep one = begin_sweep(r, i), other;
+	sweep_stage(r, &one, full, last);
+	if (last)
+		sweep_stage(r, &one, full, last - 1);
+	other = begin_sweep(r, i + 1);
+	for (int s = last - 2; s >= 0; s--) {
+		sweep_stage(r, &one, full, s);
+		sweep_stage(r, &other, full, s + 2);
 	}
-	exchanged[0] = ready + backward[0] + deferred[0];
-	r->result->end = later(exchanged[0], end);
+	if (last)
+		sweep_stage(r, &other, full, 1);
+	sweep_stage(r, &other, full, 0);
+	r->result->end = later(other.end, one.end);
 }
 
-static void run_round(struct run *r, bool alike, int i)
+static void round_alone(struct run *r, int i)
 {
-	bool full = i >= (r->split_backward ? r->count - 1 : 0) && forward_of(r, 0, i) + 1 < r->micro_batches;
-	if (!alike || i == r->micro_batches - 1)
-		round_of(r, i);
-	else if (i < 0)
-		forward_round_of(r, i);
-	else if (full)
-		full_round_of(r);
-	else
-		plain_round_of(r, i);
+	struct sweep w = begin_sweep(r, i);
+	for (int s = r->count - 1; s >= 0; s--)
+		sweep_stage(r, &w, false, s);
+	r->result->end = w.end;
+}
+
+/* Rounds [i, end) with backward passes, without the last one. */
+static void run_plain_rounds(struct run *r, int i, int end)
+{
+	int full = r->split_backward ? r->count - 1 : 0, full_end = r->micro_batches - r->count - r->ahead;
+	while (i < end) {
+		bool two = i + 1 < end;
+		if (!two)
+			round_alone(r, i);
+		else if (i >= full && i + 1 < full_end)
+			two_rounds_of(r, true, i);
+		else
+			two_rounds_of(r, false, i);
+		i += two ? 2 : 1;
+	}
 }
 
 int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule,
@@ -242,8 +261,12 @@ int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_ba
 		r.backward[s] = stages[s].backward - r.deferred[s];
 	}
 	result->end = 0;
-	for (int i = 1 - count - r.ahead; i < micro_batches; i++)
-		run_round(&r, alike, i);
+	for (int i = 1 - count - r.ahead; i < (alike ? 0 : micro_batches); i++)
+		(alike ? forward_round_of : round_of)(&r, i);
+	if (alike && micro_batches > 0) {
+		run_plain_rounds(&r, 0, micro_batches - 1);
+		round_of(&r, micro_batches - 1);
+	}
 	free(many);
 	return 0;
 }
