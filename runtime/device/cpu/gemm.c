@@ -2,7 +2,7 @@
 /* Matrix product (the blocking of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Both operands are
  * packed into panels that the innermost kernel reads in order: A in panels of MR rows, B in panels of NR columns, both along k. Where the
  * kernel can read rows of A as they are, these are not packed. All threads together pack a block of B, which they share; then each thread
- * takes blocks of C. For gradients of weights it is the block of A that they share. What a thread reads next, it fetches while it
+ * takes blocks of C, so that what the kernel reads again and again stays in the thread's own caches. For gradients of weights it is the block of A that they share. What a thread reads next, it fetches while it
  * multiplies. An element of C is always summed in the same order, so its bits depend neither on the threads nor on how rows and columns are
  * divided among devices. */
 #include "runtime/device/cpu/kernel.h"
@@ -19,6 +19,9 @@
 #define MC_SHARED 384 /* most rows of a block of A that all threads share */
 #define NC_MAX (NR * 96)
 #define PANELS_MAX 4 /* of B, packed at once */
+/* Panels of B, the fewest that a thread multiplies by all rows of A before it goes to others, if rows of A are not packed: these panels
+ * stay in the second-level cache, and MR rows of A in the first-level one. */
+#define PANELS_KEPT 16
 
 struct blocks {
 	const struct gemm *p;
@@ -26,6 +29,7 @@ struct blocks {
 	int64_t kc, k0, k1; /* depth of blocks; this block's range of k */
 	int64_t n0, n1;     /* columns of this block of B */
 	int64_t row_items, column_items, threads;
+	bool in_place;  /* rows of A are read where they are */
 	int64_t panels; /* of B, packed at once: as many as leave work for all threads */
 	real *b_panels;
 	real *a_panels; /* one block per thread, or the block that all share */
@@ -183,32 +187,47 @@ static bool is_read_in_place(const struct matrix *m)
 	return MR <= 6 && m->columns == 1 && m->rows * (int64_t)sizeof(real) % 8192 != 0;
 }
 
+/* The rows of A and the panels of B of an item. */
+struct item {
+	int64_t row, row_end, panel, panel_end;
+};
+
+/* Items that follow each other have the same panels of B if rows of A are read in place, else the same rows of A. */
+static struct item find_item(const struct blocks *b, int64_t item)
+{
+	int64_t row_item = b->in_place ? item % b->row_items : item / b->column_items;
+	int64_t column_item = b->in_place ? item / b->row_items : item % b->column_items;
+	struct item found = { .row = row_item * b->mc };
+	found.row_end = found.row + b->mc < b->p->m ? found.row + b->mc : b->p->m;
+	split_range((b->n1 - b->n0 + NR - 1) / NR, b->column_items, column_item, &found.panel, &found.panel_end);
+	return found;
+}
+
 static void compute_block(void *context, int64_t item, int thread)
 {
-	struct blocks *b = context;
+	const struct blocks *b = context;
 	const struct matrix *m = &b->p->a;
-	int64_t depth = b->k1 - b->k0;
-	int64_t row0 = item / b->column_items * b->mc, row1 = row0 + b->mc < b->p->m ? row0 + b->mc : b->p->m;
-	int64_t panels = (b->n1 - b->n0 + NR - 1) / NR, panel0, panel1;
-	split_range(panels, b->column_items, item % b->column_items, &panel0, &panel1);
-	const real *rows = m->data + row0 * m->rows + b->k0 * m->columns;
+	const struct item at = find_item(b, item);
+	int64_t depth = b->k1 - b->k0, count = at.row_end - at.row, unpacked = b->in_place ? count / MR * MR : 0;
+	const real *rows = m->data + at.row * m->rows + b->k0 * m->columns;
 	real *a = b->a_panels + (int64_t)thread * MC * b->kc;
-	int64_t unpacked = is_read_in_place(m) ? (row1 - row0) / MR * MR : 0;
-	pack_a_block(a + unpacked * depth, rows + unpacked * m->rows, m, depth, row1 - row0 - unpacked);
+	pack_a_block(a + unpacked * depth, rows + unpacked * m->rows, m, depth, count - unpacked);
 	struct next_rows next = { .rows = 0 };
-	if (unpacked && row0 + b->mc * b->threads < b->p->m) {
-		int64_t tiles = unpacked / MR * (panel1 - panel0), left = b->p->m - row0 - b->mc * b->threads;
+	if (unpacked && at.row + b->mc * b->threads < b->p->m) {
+		int64_t tiles = unpacked / MR * (at.panel_end - at.panel), left = b->p->m - at.row - b->mc * b->threads;
 		next = next_rows_of(rows + b->mc * b->threads * m->rows, m->rows, depth, left < b->mc ? left : b->mc, tiles);
 	}
-	for (int64_t panel = panel0; panel < panel1; panel++) {
-		int64_t column = b->n0 + panel * NR;
-		int64_t columns = b->n1 - column < NR ? b->n1 - column : NR;
-		for (int64_t row = row0, i = 0; row < row1; row += MR, i += MR) {
-			fetch_some(&next);
-			tile(b, i < unpacked ? rows + i * m->rows : a + i * depth, i < unpacked ? m->rows : 0,
-			     b->b_panels + panel * NR * depth, row, column, row1 - row < MR ? row1 - row : MR, columns);
-		}
-	}
+	/* a panel of B for all rows or, if they are read in place, rows for all panels */
+	int64_t panels_each = b->in_place ? at.panel_end - at.panel : 1;
+	for (int64_t panel = at.panel; panel < at.panel_end; panel += panels_each)
+		for (int64_t i = 0; i < count; i += MR)
+			for (int64_t p = panel; p < panel + panels_each; p++) {
+				int64_t column = b->n0 + p * NR;
+				fetch_some(&next);
+				tile(b, i < unpacked ? rows + i * m->rows : a + i * depth, i < unpacked ? m->rows : 0,
+				     b->b_panels + p * NR * depth, at.row + i, column, count - i < MR ? count - i : MR,
+				     b->n1 - column < NR ? b->n1 - column : NR);
+			}
 }
 
 /* Divides C into blocks so that all threads have equal work, which no result depends on: a multiple of the number of threads in rows or, if
@@ -216,10 +235,18 @@ static void compute_block(void *context, int64_t item, int thread)
 static void share_out(struct blocks *b, int threads)
 {
 	b->threads = threads;
+	b->in_place = is_read_in_place(&b->p->a);
 	int64_t m = b->p->m, blocks = round_up((m + MC - 1) / MC, threads);
 	b->mc = round_up((m + blocks - 1) / blocks, MR);
 	b->row_items = (m + b->mc - 1) / b->mc;
-	b->column_items = b->row_items < 4 * threads ? (4 * threads + b->row_items - 1) / b->row_items : 1;
+}
+
+/* The parts into which an item's block of rows divides `panels` panels of B. */
+static int64_t column_parts(const struct blocks *b, int64_t panels)
+{
+	int64_t few_rows = (4 * b->threads + b->row_items - 1) / b->row_items, kept = b->in_place ? panels / PANELS_KEPT : 1;
+	int64_t parts = few_rows > kept ? few_rows : kept;
+	return parts > panels ? panels : parts;
 }
 
 /* ---- threads that share a block of A, for gradients of weights: C is small then, and both operands, which are much larger, are read from
@@ -301,8 +328,7 @@ void LOCAL(gemm)(struct hspmd_thread_pool *pool, const struct gemm *p, void *wor
 	for (b.n0 = 0; b.n0 < p->n; b.n0 = b.n1) {
 		b.n1 = b.n0 + nc < p->n ? b.n0 + nc : p->n;
 		int64_t panels = (b.n1 - b.n0 + NR - 1) / NR;
-		if (b.column_items > panels)
-			b.column_items = panels;
+		b.column_items = column_parts(&b, panels);
 		b.panels = panels / threads < PANELS_MAX ? panels / threads : PANELS_MAX;
 		b.panels = b.panels > 1 ? b.panels : 1;
 		for (b.k0 = 0; b.k0 < p->k; b.k0 = b.k1) {
