@@ -110,6 +110,7 @@ struct hspmd_layer_facts {
 	/* The part of `forward` that the backward pass repeats. */
 	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS];
 	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS]; /* bytes within an operator for each sample, on GPUs (gathered) and CPUs */
+	struct hspmd_facts_amount weights_workspace[HSPMD_FACTS_FORMS]; /* and for any number of samples: weights that are rounded */
 	struct hspmd_layer_products products;
 	/* [form][context parallelism][sequence parallelism][recompute]; if there are fewer lists of operators, the others' are as the kind
 	 * before. They differ in more than in shares: a group has what it gathers, and what it sends and receives. */

@@ -293,11 +293,15 @@ static int probe_point(struct build *b, enum hspmd_facts_width width, int which,
 	return status;
 }
 
-static struct hspmd_facts_amount workspace_of(const struct point *at, int kind, bool at_once)
+/* Of the pass that needs most. */
+static struct hspmd_facts_amount workspace_of(const struct point *at, int kind, bool weights, bool at_once)
 {
 	double most[WORK_POINTS];
-	for (int i = 0; i < WORK_POINTS; i++)
-		most[i] = fmax(at[i].plain[kind][0].workspace[at_once], at[i].plain[kind][1].workspace[at_once]);
+	for (int i = 0; i < WORK_POINTS; i++) {
+		const struct hspmd_probe_pass *pass = at[i].plain[kind];
+		most[i] = weights ? fmax(pass[0].weights_workspace[at_once], pass[1].weights_workspace[at_once])
+		                  : fmax(pass[0].workspace[at_once], pass[1].workspace[at_once]);
+	}
 	double one = most[WORK_ONE], both = one > 0 ? most[WORK_TENSOR] * most[WORK_CONTEXT] / one : 0;
 	return amount(one, most[WORK_TENSOR], most[WORK_CONTEXT], both);
 }
@@ -317,8 +321,10 @@ static void set_work(struct build *b, enum hspmd_facts_width width, int kind, co
 			of[i] = &at[i].again[r][kind];
 		f->again[r][width] = pass_of(of, gathered);
 	}
-	for (int form = 0; form < HSPMD_FACTS_FORMS; form++)
-		f->workspace[form] = workspace_of(at, kind, form != HSPMD_FACTS_PARTS_FP32);
+	for (int form = 0; form < HSPMD_FACTS_FORMS; form++) {
+		f->workspace[form] = workspace_of(at, kind, false, form != HSPMD_FACTS_PARTS_FP32);
+		f->weights_workspace[form] = workspace_of(at, kind, true, form != HSPMD_FACTS_PARTS_FP32);
+	}
 	f->recomputable = f->again[HSPMD_RECOMPUTE_FULL][width].kernels > 0;
 	if (f->recomputable)
 		f->again[HSPMD_RECOMPUTE_FULL][width].gathered_bytes = f->forward[width].gathered_bytes;

@@ -114,7 +114,8 @@ struct hspmd_probe_pass {
 	double flops, fp8, bytes, kernels; /* fp8: of the flops, those of products of FP8 operands */
 	double windows;                    /* bytes */
 	struct hspmd_facts_messages messages;
-	double workspace[2]; /* of the operator that needs most; [1]: at once (op_type.h) */
+	/* Of the operator that needs most of samples, and of the one that needs most of weights; [1]: at once (op_type.h). */
+	double workspace[2], weights_workspace[2];
 };
 void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2]);
 /* Fill the layers' products. `divided`: the same model's program in a layout of two tensor-parallel devices; NULL: there is none. 0 or

@@ -41,12 +41,15 @@ static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_
 		return;
 	type->cost(&v, &flops, &bytes);
 	pass->flops += flops;
-	pass->fp8 += type->fp8_units * flops;
+	pass->fp8 += type->fp8 ? flops : 0;
 	pass->bytes += bytes;
 	pass->windows += type->windows ? type->windows(&v) : 0;
 	pass->kernels++;
-	for (int at_once = 0; at_once < 2 && type->workspace; at_once++)
-		pass->workspace[at_once] = fmax(pass->workspace[at_once], type->workspace(&v, at_once));
+	for (int at_once = 0; at_once < 2 && type->workspace; at_once++) {
+		double weights = type->weights_workspace ? type->weights_workspace(&v, at_once) : 0;
+		pass->workspace[at_once] = fmax(pass->workspace[at_once], type->workspace(&v, at_once) - weights);
+		pass->weights_workspace[at_once] = fmax(pass->weights_workspace[at_once], weights);
+	}
 }
 
 /* The operator of experts that alone reads a value, of which it needs only rows of its experts; NULL: there is none. All rows may be sent

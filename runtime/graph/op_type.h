@@ -74,6 +74,8 @@ struct hspmd_op_type {
 	/* Most bytes of values within the operator that a device needs while it runs, if they are not small. at_once: on a device that
 	 * computes all parts of the operator at once (a GPU). NULL: they are small. */
 	double (*workspace)(const struct hspmd_op_view *v, bool at_once);
+	/* Of these, the bytes of weights, which are as many for any number of samples. NULL: there are none. */
+	double (*weights_workspace)(const struct hspmd_op_view *v, bool at_once);
 	/* Matrix products that it consists of: sets *extent to the most rows or columns of a factor, apart from positions, of which *rows
 	 * are summed. NULL: it has none that a device packs (common/format/cluster.h). */
 	void (*product)(const struct hspmd_op_view *v, double *extent, double *rows);
@@ -90,8 +92,7 @@ struct hspmd_op_type {
 	bool adds_gradients;     /* its backward operators add to gradients of weights, and lay them out as those of other such types do */
 	signed char loss_output; /* 1 + the scalar F64 output that is a part of the loss: the backward pass starts from it. 0: none */
 	bool begins_sequence;    /* with sequence parallelism, output 0 is split along the sequence for all operators that follow */
-	bool fp8;                /* operands of its products are rounded to FP8 numbers */
-	double fp8_units;        /* the part of their operations that GPUs do on units for FP8, if they have them; others are on elements */
+	bool fp8; /* operands of its products are rounded to FP8 numbers, which GPUs multiply on units for FP8, if they can */
 	bool cheap;              /* few operations for the size of its results: "selective" recomputation runs it again */
 	struct hspmd_op_pair pair;
 	const struct hspmd_op_example *examples; /* NULL: cases of this operator are in tests/unit/op_case.c */

@@ -4,6 +4,7 @@
  * operands (the rounding counts as if it were the identity). The backward operator also writes the thermometers of the amax of everything
  * that is rounded, of the rows and parts of its device alone: their sum over all devices, as the gradient of the amax history
  * (runtime/tensor/fp8.h), is that of the largest. */
+#include <math.h>
 #include <string.h>
 
 #include "runtime/op/moe.h"
@@ -13,10 +14,7 @@ enum { HISTORY = 6 }; /* input; of the backward operator it is the next */
 
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
-	if (hspmd_experts_shape(v, err) || hspmd_op_expect(v, HISTORY, 2, false, err) ||
-	    hspmd_op_expect_dim(v, HISTORY, 0, HSPMD_EXPERTS_OPERANDS, "the number of operands of experts", err))
-		return -1;
-	return hspmd_op_expect_dim(v, HISTORY, 1, HSPMD_AMAX_BINS, "the bins of an amax history", err);
+	return hspmd_experts_shape(v, err) ? -1 : hspmd_op_expect_history(v, HISTORY, HSPMD_EXPERTS_OPERANDS, err);
 }
 
 static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
@@ -57,25 +55,46 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 	*bytes += (2 * 5 + 2 * (double)hspmd_dtype_bytes(v->in_dtype[4])) * hspmd_op_elements(&v->in[4]);
 }
 
-/* Besides: codes of two matrices of all local experts, and `columns` codes of each row; or in F32 one rounded matrix of one expert. */
-static double rounded(const struct hspmd_op_view *v, int x, int gate, double columns, bool at_once)
+/* Rounded matrices: two of all experts as a GPU keeps them that has no products of codes; or one of one expert in F32. */
+static double matrices(const struct hspmd_op_view *v, int x, bool at_once)
 {
-	double elements = hspmd_op_elements(&v->in[gate]), rows = (double)(v->in[x].dim[0] * v->in[x].dim[1]) * v->attr->experts_per_token;
-	return at_once ? 2 * elements + rows * columns : 4 * elements / (double)v->in[gate].dim[0];
+	double stack = hspmd_op_elements(&v->in[x + 3]), size = (double)hspmd_dtype_bytes(v->in_dtype[x]);
+	return at_once ? 2 * size * stack : sizeof(float) * stack / (double)v->in[x + 3].dim[0];
 }
 
-/* x and act are codes instead of elements. */
+/* A GPU has either elements of rows or, where it multiplies codes (runtime/device/cuda/experts.h), codes of them, in the backward pass also
+ * turned: the larger counts, for which it is, is not known here. */
+static double rows(const struct hspmd_op_view *v, int x, double elements, bool at_once)
+{
+	const struct hspmd_shape *gate = &v->in[x + 3];
+	double all = (double)(v->in[x].dim[0] * v->in[x].dim[1]) * v->attr->experts_per_token;
+	double turned = all + (double)gate->dim[0] * HSPMD_TURNED_ROWS;
+	double inner = (double)gate->dim[1], width = (double)gate->dim[2], wide = fmax(width, inner);
+	double codes = all * (width + inner + 2 * wide);
+	if (x)
+		codes = all * (width + 2 * inner + wide) + 2 * turned * width + 2 * fmax(2 * all, turned) * inner +
+		        fmax(2 * all * wide, turned * inner);
+	return at_once && hspmd_dtype_bytes(v->in_dtype[x]) == 2 ? fmax(elements, codes) : elements;
+}
+
+static double weights_workspace(const struct hspmd_op_view *v, bool at_once)
+{
+	return matrices(v, 0, at_once);
+}
+
 static double workspace(const struct hspmd_op_view *v, bool at_once)
 {
-	double columns = (double)(v->in[3].dim[1] + v->in[3].dim[2]);
-	return hspmd_experts_workspace(v, at_once) + rounded(v, 0, 3, (1 - (double)hspmd_dtype_bytes(v->in_dtype[0])) * columns, at_once);
+	return rows(v, 0, hspmd_experts_workspace(v, at_once), at_once) + matrices(v, 0, at_once);
 }
 
-/* x, dy and gradients of gate and up are codes, too. */
+static double weights_workspace_grad(const struct hspmd_op_view *v, bool at_once)
+{
+	return matrices(v, 1, at_once);
+}
+
 static double workspace_grad(const struct hspmd_op_view *v, bool at_once)
 {
-	double columns = (double)(v->in[4].dim[1] + v->in[4].dim[2]);
-	return hspmd_experts_workspace_grad(v, at_once) + rounded(v, 1, 4, 2 * columns, at_once);
+	return rows(v, 1, hspmd_experts_workspace_grad(v, at_once), at_once) + matrices(v, 1, at_once);
 }
 
 const struct hspmd_op_type hspmd_op_experts_fp8 = {
@@ -87,11 +106,11 @@ const struct hspmd_op_type hspmd_op_experts_fp8 = {
 	.backward = backward,
 	.cost = cost,
 	.workspace = workspace,
+	.weights_workspace = weights_workspace,
 	.product = hspmd_experts_product,
 	.rows = { .choice = 1 + 1, .in = 1 << 0, .out = 1 << 0 },
 	.adds_gradients = true,
 	.fp8 = true,
-	.fp8_units = 1,
 };
 const struct hspmd_op_type hspmd_op_experts_fp8_grad = {
 	.min_inputs = 8,
@@ -100,9 +119,9 @@ const struct hspmd_op_type hspmd_op_experts_fp8_grad = {
 	.rule = rule_grad,
 	.cost = cost_grad,
 	.workspace = workspace_grad,
+	.weights_workspace = weights_workspace_grad,
 	.product = hspmd_experts_product_grad,
 	.rows = { .choice = 1 + 2, .in = 1 << 0 | 1 << 1, .out = 1 << 0 },
 	.accumulates = 0x3c,
 	.fp8 = true,
-	.fp8_units = 5.0 / 8, /* the depth of gradients of matrices is the rows, along which their operands do not lie */
 };

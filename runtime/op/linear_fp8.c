@@ -10,18 +10,11 @@
 
 enum { HISTORY = 3, WEIGHT_HISTORY = 4 }; /* inputs */
 
-static int expect_history(const struct hspmd_op_view *v, int input, int64_t rows, struct hspmd_error *err)
-{
-	if (hspmd_op_expect(v, input, 2, false, err) || hspmd_op_expect_dim(v, input, 0, rows, "the number of tensors", err))
-		return -1;
-	return hspmd_op_expect_dim(v, input, 1, HSPMD_AMAX_BINS, "the bins of an amax history", err);
-}
-
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
-	if (hspmd_linear_shape(v, err) || expect_history(v, HISTORY, 2, err))
+	if (hspmd_linear_shape(v, err) || hspmd_op_expect_history(v, HISTORY, 2, err))
 		return -1;
-	return expect_history(v, WEIGHT_HISTORY, 1, err);
+	return hspmd_op_expect_history(v, WEIGHT_HISTORY, 1, err);
 }
 
 /* Input 0 must be whole; `history` and the one after it, if any, on every device. */
@@ -76,8 +69,8 @@ static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
 	return hspmd_graph_append_grad(g, HSPMD_OP_LINEAR_FP8_GRAD_X, &op->attr, op->layer, for_x, 4, wrt_x, 2);
 }
 
-/* Both operands are written once and read once as FP8 numbers, too. */
-static double rounded_bytes(const struct hspmd_op_view *v)
+/* Of both operands, which are written once and read once as FP8 numbers, too. */
+static double rounded_elements(const struct hspmd_op_view *v)
 {
 	return hspmd_op_elements(&v->in[0]) + hspmd_op_elements(&v->in[1]);
 }
@@ -85,25 +78,36 @@ static double rounded_bytes(const struct hspmd_op_view *v)
 static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	hspmd_linear_cost(v, flops, bytes);
-	*bytes += 2 * rounded_bytes(v);
+	*bytes += 2 * rounded_elements(v);
 }
 
 static void cost_grad_x(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	hspmd_linear_cost_grad_x(v, flops, bytes);
-	*bytes += 2 * rounded_bytes(v);
+	*bytes += 2 * rounded_elements(v);
 }
 
 static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
 	hspmd_linear_cost_grad_w(v, flops, bytes);
-	*bytes += 2 * rounded_bytes(v);
+	*bytes += 2 * rounded_elements(v);
 }
 
-/* The rounded operands: as FP8 numbers on a GPU, as the floats that they are on others. */
+/* Bytes of a rounded element: of the type of x on a GPU that has no such products, else less; F32 on others. */
+static double rounded_size(const struct hspmd_op_view *v, bool at_once)
+{
+	return at_once ? (double)hspmd_dtype_bytes(v->in_dtype[0]) : sizeof(float);
+}
+
 static double workspace(const struct hspmd_op_view *v, bool at_once)
 {
-	return rounded_bytes(v) * (at_once ? 1 : sizeof(float));
+	return rounded_elements(v) * rounded_size(v, at_once);
+}
+
+/* Of the products that read w. */
+static double weights_workspace(const struct hspmd_op_view *v, bool at_once)
+{
+	return hspmd_op_elements(&v->in[1]) * rounded_size(v, at_once);
 }
 
 #define HISTORIES                                                                                                                          \
@@ -149,10 +153,10 @@ const struct hspmd_op_type hspmd_op_linear_fp8 = {
 	.backward = backward,
 	.cost = cost,
 	.workspace = workspace,
+	.weights_workspace = weights_workspace,
 	.product = hspmd_linear_product,
 	.adds_gradients = true,
 	.fp8 = true,
-	.fp8_units = 1,
 	.examples = examples,
 };
 const struct hspmd_op_type hspmd_op_linear_fp8_grad_x = {
@@ -162,10 +166,10 @@ const struct hspmd_op_type hspmd_op_linear_fp8_grad_x = {
 	.rule = rule_grad_x,
 	.cost = cost_grad_x,
 	.workspace = workspace,
+	.weights_workspace = weights_workspace,
 	.product = hspmd_linear_product_grad_x,
 	.accumulates = 1 << 0 | 1 << 1,
 	.fp8 = true,
-	.fp8_units = 1,
 };
 const struct hspmd_op_type hspmd_op_linear_fp8_grad_w = {
 	.min_inputs = 3,
@@ -177,5 +181,4 @@ const struct hspmd_op_type hspmd_op_linear_fp8_grad_w = {
 	.product = hspmd_linear_product_grad_w,
 	.accumulates = 1 << 0 | 1 << 1 | 1 << 2,
 	.fp8 = true,
-	.fp8_units = 1,
 };

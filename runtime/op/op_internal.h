@@ -32,6 +32,8 @@ static inline void hspmd_op_output_like(struct hspmd_op_view *v, int o, int i)
 int hspmd_op_expect(const struct hspmd_op_view *v, int i, int rank, bool integer, struct hspmd_error *err);
 /* Dimension d of input i must be `size`; `what` names the size in the error. */
 int hspmd_op_expect_dim(const struct hspmd_op_view *v, int i, int d, int64_t size, const char *what, struct hspmd_error *err);
+/* Input i must be an amax history of `rows` tensors. */
+int hspmd_op_expect_history(const struct hspmd_op_view *v, int i, int64_t rows, struct hspmd_error *err);
 /* Inputs i and j must have the same shape. */
 int hspmd_op_expect_same(const struct hspmd_op_view *v, int i, int j, struct hspmd_error *err);
 

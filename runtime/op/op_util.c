@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 
+#include "runtime/tensor/fp8.h"
+
 int hspmd_op_expect(const struct hspmd_op_view *v, int i, int rank, bool integer, struct hspmd_error *err)
 {
 	if (v->in[i].rank < 0)
@@ -21,6 +23,13 @@ int hspmd_op_expect_dim(const struct hspmd_op_view *v, int i, int d, int64_t siz
 		return hspmd_fail(err, "dimension %d of input %d is %" PRId64 ", expected %" PRId64 " as %s", d, i, v->in[i].dim[d], size,
 		                  what);
 	return 0;
+}
+
+int hspmd_op_expect_history(const struct hspmd_op_view *v, int i, int64_t rows, struct hspmd_error *err)
+{
+	if (hspmd_op_expect(v, i, 2, false, err) || hspmd_op_expect_dim(v, i, 0, rows, "the number of tensors", err))
+		return -1;
+	return hspmd_op_expect_dim(v, i, 1, HSPMD_AMAX_BINS, "the bins of an amax history", err);
 }
 
 int hspmd_op_expect_same(const struct hspmd_op_view *v, int i, int j, struct hspmd_error *err)

@@ -112,14 +112,14 @@ static double rate_of(const struct hspmd_device_type *type, enum hspmd_precision
 static struct work work_of(const struct hspmd_program *p, const struct hspmd_device_type *type, const struct hspmd_instruction *in)
 {
 	double rate = rate_of(type, computes_in_bf16(p, in) ? HSPMD_PRECISION_BF16 : p->tf32 ? HSPMD_PRECISION_TF32 : HSPMD_PRECISION_FP32);
-	double fp8 = rate_of(type, HSPMD_PRECISION_FP8), units = hspmd_op_types[in->opcode]->fp8_units;
+	double fp8 = hspmd_op_types[in->opcode]->fp8 ? rate_of(type, HSPMD_PRECISION_FP8) : 0;
 	/* The norm and the optimizer are bound by their bytes. */
 	double offloaded;
 	struct work w = { .flops = in->kind == HSPMD_INSTRUCTION_RUN ? flops_of(p, in) : 0,
 		          .bytes = bytes_of(p, in, &offloaded),
 		          .count = 1 };
-	w.seconds = fmax(rate > 0 ? w.flops * ((1 - units) / rate + units / (fp8 > 0 ? fp8 : rate)) : 0,
-	                 type->gbytes_per_s > 0 ? w.bytes / (type->gbytes_per_s * 1e9) : 0);
+	rate = fp8 > 0 ? fp8 : rate;
+	w.seconds = fmax(rate > 0 ? w.flops / rate : 0, type->gbytes_per_s > 0 ? w.bytes / (type->gbytes_per_s * 1e9) : 0);
 	if (offloaded > 0)
 		w.seconds = fmax(w.seconds, offloaded / (type->host.gbytes_per_s * 1e9));
 	return w;

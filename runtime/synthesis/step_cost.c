@@ -48,10 +48,9 @@ double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, con
 			type->cost(&local, &flops, &bytes);
 		const struct hspmd_cluster_device *device = &stage->cluster->devices[stage->devices[d]];
 		const struct hspmd_device_type *kind = &stage->cluster->types[device->type];
-		double units = type->fp8_units,
-		       fp8 = units > 0 ? hspmd_device_flops(kind, HSPMD_PRECISION_FP8) / stage->cluster->nodes[device->node].slowdown : 0;
+		double slowdown = stage->cluster->nodes[device->node].slowdown;
+		double speed = type->fp8 ? fmax(rate[d], hspmd_device_flops(kind, HSPMD_PRECISION_FP8) / slowdown) : rate[d];
 		bytes += all && type->windows ? hspmd_device_window_traffic(kind, type->windows(&local)) : 0;
-		double speed = units > 0 ? 1 / ((1 - units) / rate[d] + units / fmax(rate[d], fp8)) : rate[d];
 		double seconds = flops / speed + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
 		rates += speed;
 		sum += speed * seconds;

@@ -153,6 +153,10 @@ enum hspmd_experts_operand {
 	HSPMD_EXPERTS_OPERANDS
 };
 
+/* GPUs that multiply codes turn those of experts' rows for gradients of matrices; those of each expert then begin on a multiple of so many
+ * rows. */
+#define HSPMD_TURNED_ROWS 128
+
 HSPMD_FP8 enum hspmd_fp8_operand hspmd_experts_operand_kind(int row)
 {
 	return row >= HSPMD_EXPERTS_DY                                  ? HSPMD_FP8_GRADIENT

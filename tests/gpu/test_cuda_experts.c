@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "runtime/op/op.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/mirror.h"
 #include "tests/gpu/wide_case.h"
@@ -101,26 +102,78 @@ static void gate_and_up_are_one_product(void **state)
 	}
 }
 
-/* Rows of whole 16 codes are multiplied as codes, in steps of another depth; others as elements, in the steps that warps have, too. */
+/* Rows of whole 16 codes are multiplied as codes by all products, those of gradients of matrices, too; others as elements. */
 static void rows_are_codes(void **state)
 {
 	(void)state;
-	uint64_t bits[2][16];
-	for (int wgmma = 0; wgmma < 2; wgmma++) {
-		size_t n = 0;
-		reopen(wgmma);
-		for (size_t i = 0; i < wide_case_count && gpu_is_emulated(); i++) {
-			long asked;
-			const char *name = wide_cases[i].name;
-			bool coded = strstr(name, "of 230") != NULL;
-			if (!is_fp8(&wide_cases[i]) || !has_experts(&wide_cases[i]) || (!coded && !strstr(name, "of 90")))
-				continue;
-			bits[wgmma][n] = bits_of(&wide_cases[i], &asked);
-			if (wgmma && (bits[1][n] == bits[0][n]) == coded)
-				fail_msg("%s has %s bits", name, coded ? "the same" : "other");
-			n++;
+	int cases = 0;
+	reopen(true);
+	for (size_t i = 0; i < wide_case_count && gpu_is_emulated(); i++) {
+		const struct op_case *c = &wide_cases[i];
+		bool coded = strstr(c->name, "of 90") == NULL;
+		long before[EMULATE_COUNTS], after[EMULATE_COUNTS], asked;
+		if (!is_fp8(c) || !has_experts(c) || c->large)
+			continue;
+		gpu_counts(before);
+		bits_of(c, &asked);
+		gpu_counts(after);
+		long products = after[EMULATE_WGMMA] - before[EMULATE_WGMMA], codes = after[EMULATE_FP8] - before[EMULATE_FP8];
+		if (!products || codes != (coded ? products : 0))
+			fail_msg("%s: %ld of %ld blocks multiply codes", c->name, codes, products);
+		cases++;
+	}
+	assert_true(!gpu_is_emulated() || cases == 3);
+}
+
+/* A tensor without data, for a question about memory. */
+static void ask_about(struct hspmd_kernel_args *args, struct hspmd_op_view *v, int input, enum hspmd_dtype type, int64_t a, int64_t b,
+                      int64_t c)
+{
+	struct hspmd_view *to = &args->in[input];
+	v->in[input] = (struct hspmd_shape){ 3, { a, b, c } };
+	v->in_dtype[input] = to->dtype = type;
+	to->rank = 3;
+	to->shape[0] = a;
+	to->shape[1] = b;
+	to->shape[2] = c;
+}
+
+/* What plans count for the memory within experts in FP8 is enough whether operands are codes or elements, and not far from what either
+ * takes: it is the larger of the rows, and of the matrices, of both. */
+static void memory_is_counted(void **state)
+{
+	(void)state;
+	static const struct {
+		int64_t tokens, count, width, inner;
+	} sizes[] = { { 64, 8, 512, 256 }, { 64, 8, 256, 512 }, { 2048, 4, 64, 512 }, { 2048, 4, 512, 64 }, { 300, 4, 200, 264 } };
+	struct hspmd_op_attr attr = { .experts_per_token = 2, .scale = 1.0 / 256 };
+	for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+		int64_t tokens = sizes[i / 2].tokens, count = sizes[i / 2].count, width = sizes[i / 2].width, inner = sizes[i / 2].inner;
+		int x = i % 2;
+		enum hspmd_opcode opcode = x ? HSPMD_OP_EXPERTS_FP8_GRAD : HSPMD_OP_EXPERTS_FP8;
+		struct hspmd_kernel_args args = { .attr = &attr, .input_count = 7 + x, .output_count = 5 * x + 1 };
+		struct hspmd_op_view v = { .attr = &attr, .input_count = 7 + x, .output_count = 5 * x + 1 };
+		attr.experts = (int)count;
+		ask_about(&args, &v, 0, HSPMD_BF16, 1, tokens, width);
+		ask_about(&args, &v, x, HSPMD_BF16, 1, tokens, width);
+		ask_about(&args, &v, x + 1, HSPMD_I32, 1, tokens, 2);
+		ask_about(&args, &v, x + 2, HSPMD_BF16, 1, tokens, 2);
+		ask_about(&args, &v, x + 3, HSPMD_BF16, count, inner, width);
+		ask_about(&args, &v, x + 4, HSPMD_BF16, count, inner, width);
+		ask_about(&args, &v, x + 5, HSPMD_BF16, count, width, inner);
+		double counted = hspmd_op_types[opcode]->workspace(&v, true), most = 0, sort = 4096 + 16.0 * (double)tokens;
+		for (int wgmma = 0; wgmma < 2; wgmma++) {
+			reopen(wgmma);
+			double taken = (double)gpu->ops->workspace(gpu, opcode, &args);
+			if (taken > counted + sort)
+				fail_msg("%s %zu: %.0f bytes are counted, %.0f are needed", hspmd_opcode_names[opcode], i / 2, counted,
+				         taken);
+			most = taken > most ? taken : most;
 		}
-		assert_true(!gpu_is_emulated() || n == 2);
+		double matrices = 2 * (double)(count * width * inner);
+		if (gpu_is_emulated() && counted > most + matrices)
+			fail_msg("%s %zu: %.0f bytes are counted, %.0f at most are needed", hspmd_opcode_names[opcode], i / 2, counted,
+			         most);
 	}
 }
 
@@ -141,7 +194,8 @@ static void others_are_left_alone(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(both_kinds_of_kernels), cmocka_unit_test(gate_and_up_are_one_product),
-		                            cmocka_unit_test(rows_are_codes), cmocka_unit_test(others_are_left_alone) };
+		                            cmocka_unit_test(rows_are_codes), cmocka_unit_test(memory_is_counted),
+		                            cmocka_unit_test(others_are_left_alone) };
 	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);

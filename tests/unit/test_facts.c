@@ -248,7 +248,7 @@ static void products_in_fp8(void **state)
 	hspmd_model_destroy(m);
 }
 
-/* Products of attention's linear layers and of experts are of FP8 units, but for gradients of experts' matrices. */
+/* Products of attention's linear layers and of experts are of FP8 units; backward experts compute gate and up again. */
 static void experts_in_fp8(void **state)
 {
 	(void)state;
@@ -267,10 +267,16 @@ static void experts_in_fp8(void **state)
 	const struct hspmd_layer_facts *is = &facts->kinds[facts->kind_of_layer[1]], *was = &plain->kinds[plain->kind_of_layer[1]];
 	for (int width = 0; width < HSPMD_FACTS_WIDTHS; width++) {
 		assert_float_equal(all(&is->forward[width].fp8), attention + experts, 1e-3);
-		assert_float_equal(all(&is->backward[width].fp8), 2 * attention + experts * 5 / 3, 1e-3);
+		assert_float_equal(all(&is->backward[width].fp8), 2 * attention + experts * 8 / 3, 1e-3);
 		assert_float_equal(all(&is->forward[width].flops), all(&was->forward[width].flops), 1e-3);
 	}
 	assert_float_equal(all(&is->params), all(&was->params) + histories, 0);
+	/* Rounded matrices take the same memory for any number of samples: two of all experts in BF16, and what is largest of one in F32. */
+	const struct hspmd_facts_amount *gpus = &is->weights_workspace[HSPMD_FACTS_GATHERED_BF16],
+	                                *cpus = &is->weights_workspace[HSPMD_FACTS_PARTS_FP32];
+	assert_float_equal(hspmd_facts_amount_at(gpus, 1, 1), 2 * 2 * 4 * h * f, 1e-6);
+	assert_float_equal(hspmd_facts_amount_at(gpus, 1, 0.5), 2 * 2 * 4 * h * f, 1e-6);
+	assert_float_equal(hspmd_facts_amount_at(cpus, 1, 1), 4 * h * h, 1e-6);
 	hspmd_model_facts_destroy(plain);
 	hspmd_model_facts_destroy(facts);
 	hspmd_model_destroy(m);

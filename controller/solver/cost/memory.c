@@ -22,7 +22,8 @@ static double packed_bytes(const struct hspmd_layer_info *f, int micro_batch, co
 
 double hspmd_layer_workspace(const struct hspmd_layer_info *f, int micro_batch, const struct hspmd_device_share *device)
 {
-	return (f->workspace[device->in_parts] ? micro_batch * hspmd_bytes_at(f->workspace[device->in_parts], 1, device) : 0) +
+	const struct hspmd_facts_amount *samples = f->workspace[device->in_parts], *weights = f->weights_workspace[device->in_parts];
+	return (samples ? micro_batch * hspmd_bytes_at(samples, 1, device) : 0) + (weights ? hspmd_bytes_at(weights, 1, device) : 0) +
 	       packed_bytes(f, micro_batch, device);
 }
 

@@ -4,10 +4,10 @@
  * operands. Products run on tensor cores in BF16 (grouped_gemm.h), and on CUDA cores in F32 or if rows are no multiple of 16 bytes.
  *
  * FP8 operands are codes where FP8 units can multiply them: in BF16 on compute capability 9.0, in rows of whole 16 codes. They multiply
- * only operands whose rows have the depth, so that the matrices are turned for gradients of rows. The depth of gradients of matrices are
- * the rows, whose operands, and all others elsewhere, are kept as elements of the type of x, which represents them exactly, and multiplied
- * as such: the same numbers up to the order of sums, at the speed of BF16. A matrix that is rounded moves 3 bytes per element besides, or 4
- * without codes; what else is rounded is so where it is written, but for act without codes. */
+ * only operands whose rows have the depth, so that the matrices are turned for gradients of rows, and rows for gradients of matrices. All
+ * others are kept as elements of the type of x, which represents them exactly, and multiplied as such: the same numbers up to the order of
+ * sums, at the speed of BF16. A matrix that is rounded moves 3 bytes per element besides, or 4 without codes; what else is rounded is so
+ * where it is written, but for act without codes. */
 #include "runtime/device/cuda/experts.h"
 #include "runtime/device/cuda/gate.h"
 #include "runtime/device/cuda/grouped_gemm.h"
@@ -177,12 +177,14 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) differen
 		float own = activation_of<T>(e, gate, up);
 		dweight += as_read<HSPMD_EXPERTS_ACT>(e, own) * dact;
 		gate_gradients(e.activation, e.limit, w * dact, gate, up, &dgate, &dup);
-		act_gate[j] = from_float<T>(as_read<HSPMD_EXPERTS_DGATE>(e, dgate));
-		act_up[j] = from_float<T>(as_read<HSPMD_EXPERTS_DUP>(e, dup));
-		act[j] = from_float<T>(as_read<HSPMD_EXPERTS_WEIGHTED_ACT>(e, w * own));
-		if (e.dgate_codes) {
+		if (e.is_coded) {
 			store_code<HSPMD_EXPERTS_DGATE>(e, e.dgate_codes, j, dgate);
 			store_code<HSPMD_EXPERTS_DUP>(e, e.dup_codes, j, dup);
+			store_code<HSPMD_EXPERTS_WEIGHTED_ACT>(e, e.act_codes, j, w * own);
+		} else {
+			act_gate[j] = from_float<T>(as_read<HSPMD_EXPERTS_DGATE>(e, dgate));
+			act_up[j] = from_float<T>(as_read<HSPMD_EXPERTS_DUP>(e, dup));
+			act[j] = from_float<T>(as_read<HSPMD_EXPERTS_WEIGHTED_ACT>(e, w * own));
 		}
 		most_act = larger(most_act, own);
 		most_weighted = larger(most_weighted, w * own);
@@ -218,58 +220,6 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* ---- for the host */
-
-/* Lays out the workspace. Returns the bytes used. first: number of the first input, x; fp8: operands are rounded. */
-static size_t lay_out(const struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward,
-                      bool fp8)
-{
-	const struct hspmd_view *x = &args->in[first], *gate = &args->in[first + 3];
-	*e = experts();
-	e->tokens = hspmd_cuda_row_count(x);
-	e->width = hspmd_cuda_row_length(x);
-	e->inner = gate->shape[1];
-	e->count = gate->shape[0];
-	e->per_token = hspmd_cuda_row_length(&args->in[first + 1]);
-	e->most = e->tokens * e->per_token;
-	for (int i = 0; i < 3 && !fp8 && args->input_count > first + 6; i++)
-		e->biases[i] = args->in[first + 6 + i].data;
-	e->is_first = gate->start[1] == 0;
-	e->activation = args->attr->activation;
-	e->limit = (float)args->attr->limit;
-	e->x = x->data;
-	e->weights = args->in[first + 2].data;
-	e->gate = gate->data;
-	e->up = args->in[first + 4].data;
-	e->down = args->in[first + 5].data;
-	size_t size = hspmd_cuda_dtype_bytes(x->dtype);
-	int64_t wide = e->width > e->inner ? e->width : e->inner;
-	e->is_coded = fp8 && x->dtype == HSPMD_BF16 && hspmd_cuda_grouped_fp8_fits(cuda, e->inner, e->width);
-	bool no_rows = e->is_coded && !backward;
-	int64_t sizes[] = { no_rows ? 0 : e->width, backward ? e->width : 0, e->inner, e->inner, no_rows ? 0 : e->inner, wide };
-	void **places[] = { &e->rows, &e->rows_dy, &e->act_gate, &e->act_up, &e->act, &e->result };
-	size_t used = (hspmd_cuda_stable_sort_workspace(e->most, e->count) + 63) / 64 * 64;
-	char *base = (char *)args->workspace;
-	for (int i = 0; i < 6; i++) {
-		*places[i] = base ? base + used : NULL;
-		used += (size_t)ceil_div(e->most * sizes[i] * (int64_t)size, 64) * 64;
-	}
-	e->notes_amax = fp8 && backward && args->output_count > 5 && args->out[5].data;
-	if (!fp8)
-		return used;
-	int64_t matrix = e->count * e->inner * e->width * (int64_t)(e->is_coded ? 1 : size);
-	int64_t bytes[] = {
-		matrix, matrix, e->most * e->width, e->most * e->width, e->most * e->inner, e->most * e->inner, e->most * e->inner
-	};
-	void **codes[] = { &e->rounded[0], &e->rounded[1], &e->x_codes, &e->dy_codes, &e->act_codes, &e->dgate_codes, &e->dup_codes };
-	for (int i = 0; i < (e->is_coded ? 7 : 2); i++) {
-		if (i == 4 ? backward : i > 2 && !backward)
-			continue;
-		*codes[i] = base ? base + used : NULL;
-		used += (size_t)ceil_div(bytes[i], 64) * 64;
-	}
-	e->fp8 = base ? (struct fp8_operands *)(base + used) : NULL;
-	return used + (sizeof *e->fp8 + 63) / 64 * 64;
-}
 
 static struct hspmd_cuda_groups groups_of(const struct experts *e)
 {
@@ -393,8 +343,7 @@ static void first_layer(struct hspmd_cuda *cuda, const struct hspmd_kernel_args 
 	                           e->count, args->workspace, &e->order);
 	find_scales(cuda, args, e, first);
 	auto *gather = gather_kernel<T, HSPMD_EXPERTS_X>;
-	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, (T *)(e->x_codes && forward ? NULL : e->rows),
-	       e->x_codes);
+	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, (T *)e->rows, e->x_codes);
 	const void *gate = operand_of<T>(cuda, e, HSPMD_EXPERTS_GATE, e->gate, e->inner, 0, false);
 	const void *up = operand_of<T>(cuda, e, HSPMD_EXPERTS_UP, e->up, e->inner, 1, false);
 	bool at_once = gate_up_at_once<T>(cuda, e, gate, up, forward);
@@ -432,20 +381,32 @@ static int experts_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 	return report_refused(&e, err);
 }
 
+/* One of the gradients of matrices: what is multiplied, as elements or as turned codes of these operands. */
+struct grad_factor {
+	const void *elements, *turned;
+	int operand;
+};
+
 template <typename T>
-static void matrix_grad(struct hspmd_cuda *cuda, const struct experts *e, const struct hspmd_view *out, int64_t m, int64_t n,
-                        const void *left, const void *right)
+static void matrix_grad(struct hspmd_cuda *cuda, struct experts *e, const struct hspmd_view *out, int64_t m, int64_t n,
+                        struct grad_factor left, struct grad_factor right)
 {
 	if (!out->data)
 		return;
+	float *to = (float *)out->data;
+	struct hspmd_cuda_groups groups = groups_of(e);
+	if (e->is_coded) {
+		struct hspmd_cuda_inverse_scales scales = inverse_scales(e, left.operand, right.operand, left.operand, right.operand);
+		e->refused |= !hspmd_cuda_grouped_fp8_grad(cuda, &groups, left.turned, right.turned, &scales, to, m, n, out->accumulate);
+		return;
+	}
 	if (hspmd_cuda_grouped_fits(sizeof(T) == 2 ? HSPMD_BF16 : HSPMD_F32, m, n)) {
-		struct hspmd_cuda_groups groups = groups_of(e);
-		hspmd_cuda_grouped_grad(cuda, &groups, left, right, (float *)out->data, m, n, out->accumulate);
+		hspmd_cuda_grouped_grad(cuda, &groups, left.elements, right.elements, to, m, n, out->accumulate);
 		return;
 	}
 	auto *kernel = matrix_kernel<T>;
 	dim3 grid((unsigned)ceil_div(n, TILE), (unsigned)ceil_div(m, TILE), (unsigned)e->count);
-	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (const T *)left, (const T *)right, (float *)out->data, m, n,
+	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (const T *)left.elements, (const T *)right.elements, to, m, n,
 	       out->accumulate);
 }
 
@@ -474,8 +435,13 @@ static int experts_grad_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_ar
 	if (e.dweights)
 		cudaMemsetAsync(e.dweights, 0, (size_t)e.most * sizeof(T), cuda->stream);
 	first_layer<T>(cuda, args, &e, 1, false);
+	struct hspmd_cuda_groups groups = groups_of(&e);
+	bool turns = e.is_coded && (args->out[2].data || args->out[3].data || args->out[4].data);
 	auto *gather = gather_kernel<T, HSPMD_EXPERTS_DY>;
 	LAUNCH(gather, (unsigned)e.most, THREADS, 0, cuda->stream, e, (const T *)e.dy, (T *)e.rows_dy, e.dy_codes);
+	const struct hspmd_cuda_turned of_width[] = { { e.x_codes, e.x_turned, e.width }, { e.dy_codes, e.dy_turned, e.width } };
+	if (turns)
+		hspmd_cuda_grouped_fp8_turn(cuda, &groups, of_width, 2);
 	const void *down = operand_of<T>(cuda, &e, HSPMD_EXPERTS_DOWN, e.down, e.width, 0, e.is_coded);
 	if (e.is_coded)
 		multiply_codes(cuda, &e, { { e.dy_codes }, { HSPMD_EXPERTS_DY } }, { { down }, { HSPMD_EXPERTS_DOWN } }, e.inner, e.width);
@@ -483,9 +449,15 @@ static int experts_grad_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_ar
 		multiply_rows<T>(cuda, &e, e.rows_dy, down, NULL, NULL, e.result, e.inner, e.width, false);
 	auto *differentiate = differentiate_kernel<T>;
 	LAUNCH(differentiate, (unsigned)e.most, THREADS, 0, cuda->stream, e);
-	matrix_grad<T>(cuda, &e, &args->out[2], e.inner, e.width, e.act_gate, e.rows);
-	matrix_grad<T>(cuda, &e, &args->out[3], e.inner, e.width, e.act_up, e.rows);
-	matrix_grad<T>(cuda, &e, &args->out[4], e.width, e.inner, e.rows_dy, e.act);
+	const struct hspmd_cuda_turned of_inner[] = { { e.dgate_codes, e.dgate_turned, e.inner },
+		                                      { e.dup_codes, e.dup_turned, e.inner },
+		                                      { e.act_codes, e.act_turned, e.inner } };
+	if (turns)
+		hspmd_cuda_grouped_fp8_turn(cuda, &groups, of_inner, 3);
+	struct grad_factor x = { e.rows, e.x_turned, HSPMD_EXPERTS_X }, dy = { e.rows_dy, e.dy_turned, HSPMD_EXPERTS_DY };
+	matrix_grad<T>(cuda, &e, &args->out[2], e.inner, e.width, { e.act_gate, e.dgate_turned, HSPMD_EXPERTS_DGATE }, x);
+	matrix_grad<T>(cuda, &e, &args->out[3], e.inner, e.width, { e.act_up, e.dup_turned, HSPMD_EXPERTS_DUP }, x);
+	matrix_grad<T>(cuda, &e, &args->out[4], e.width, e.inner, dy, { e.act, e.act_turned, HSPMD_EXPERTS_WEIGHTED_ACT });
 	bias_grad<T>(cuda, args, &e, 5, e.act_gate, false);
 	bias_grad<T>(cuda, args, &e, 6, e.act_up, false);
 	bias_grad<T>(cuda, args, &e, 7, e.rows_dy, true);

@@ -28,6 +28,15 @@ struct hspmd_cuda_inverse_scales {
 	const float *left[2], *right[2];
 };
 
+/* Codes that products over rows read: of each column one after the other, those of a group from a multiple of HSPMD_TURNED_ROWS on, with
+ * zeros up to the next one's. */
+#define HSPMD_CUDA_TURNED 3 /* most that are turned at once */
+struct hspmd_cuda_turned {
+	const void *from; /* [row][columns] */
+	void *to;         /* [columns][hspmd_cuda_grouped_turned_rows()] */
+	int64_t columns;  /* multiple of 16 */
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -67,6 +76,14 @@ bool hspmd_cuda_grouped_fp8_rows(struct hspmd_cuda *cuda, const struct hspmd_cud
 bool hspmd_cuda_grouped_fp8_gate_up(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *rows, int64_t n,
                                     int64_t depth, const struct hspmd_cuda_inverse_scales *scales, const struct hspmd_cuda_gate_up *p,
                                     const float *act_scale);
+/* Returns how many codes a column of turned codes has, the zeros between groups included. */
+int64_t hspmd_cuda_grouped_turned_rows(int64_t most, int64_t groups);
+/* Turns the codes of `count` tensors of the same rows, in one launch. */
+void hspmd_cuda_grouped_fp8_turn(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const struct hspmd_cuda_turned *tensors,
+                                 int count);
+/* As hspmd_cuda_grouped_grad, of turned codes: `left` [m] in E5M2, `right` [n] in E4M3. */
+bool hspmd_cuda_grouped_fp8_grad(struct hspmd_cuda *cuda, const struct hspmd_cuda_groups *groups, const void *left, const void *right,
+                                 const struct hspmd_cuda_inverse_scales *scales, float *c, int64_t m, int64_t n, bool accumulate);
 
 #ifdef __cplusplus
 }

@@ -89,35 +89,15 @@ static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
 	});
 }
 
-struct grad_product {
-	const int32_t *first;
-	int m, n;
-	bool accumulate;
-	float *c;
-};
-
 static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
         grouped_grad_kernel(struct grad_product p, const __grid_constant__ struct operand_maps maps)
 {
 	DYNAMIC_SHARED(char, shared);
-	int row, column;
-	tile_of(blockIdx.x / 2, (p.m + 2 * ROWS - 1) / (2 * ROWS), (p.n + COLUMNS - 1) / COLUMNS, &row, &column);
-	struct tile_work w = { row * 2 * ROWS, column * COLUMNS, p.first[blockIdx.y], p.first[blockIdx.y + 1], 1, 0 };
-	if (!take_tile(&w, p.m))
+	struct tile_work w = { 0, 0, p.first[blockIdx.y], p.first[blockIdx.y + 1], 1, 0 };
+	if (!find_grad(p, &w))
 		return;
-	float *own = p.c + (int64_t)blockIdx.y * p.m * p.n;
-	compute_tile<true, true, false>(maps, shared, w, bf16_products<true, true>{ w }, [&](const tile_sums &sums) {
-		each_row<1>(w, [&](int r, int rows, int j) {
-#pragma unroll
-			for (int half = 0; half < 2; half++) {
-				int c = w.column + half * HALF + j * 8 + fragment_column(0);
-				if (r >= p.m || c >= p.n)
-					continue;
-				float2 *to = (float2 *)(own + (int64_t)r * p.n + c), was = p.accumulate ? *to : make_float2(0, 0);
-				*to = make_float2(was.x + sums[half][j][2 * rows], was.y + sums[half][j][2 * rows + 1]);
-			}
-		});
-	});
+	compute_tile<true, true, false>(maps, shared, w, bf16_products<true, true>{ w },
+	                                [&](const tile_sums &sums) { store_grad(p, w, sums); });
 }
 
 int hspmd_cuda_grouped_wgmma_prepare(struct hspmd_error *err)
@@ -175,8 +155,7 @@ bool hspmd_cuda_grouped_wgmma_grad(struct hspmd_cuda *cuda, const struct hspmd_c
 	if (!map_matrices(&maps.left[0], left, 1, groups->most, m, DEPTH) ||
 	    !map_matrices(&maps.right[0], right, 1, groups->most, n, DEPTH))
 		return false;
-	dim3 grid((unsigned)(2 * ceil_div(m, 2 * ROWS) * ceil_div(n, COLUMNS)), (unsigned)groups->count);
-	LAUNCH_PAIRS(grouped_grad_kernel, grid, THREADS, SHARED_BYTES, cuda->stream, p, maps);
+	LAUNCH_PAIRS(grouped_grad_kernel, grad_grid(groups, m, n), THREADS, SHARED_BYTES, cuda->stream, p, maps);
 	return true;
 }
 

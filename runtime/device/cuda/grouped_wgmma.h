@@ -255,6 +255,39 @@ static __device__ __forceinline__ void store_gate_up(const struct gate_up_produc
 	});
 }
 
+/* Gradients of the groups' matrices: sums over rows. */
+struct grad_product {
+	const int32_t *first;
+	int m, n;
+	bool accumulate;
+	float *c;
+};
+
+/* Which tile of the group's matrix the block computes. Returns false if there is none. */
+static __device__ __forceinline__ bool find_grad(const struct grad_product &p, struct tile_work *w)
+{
+	int row, column;
+	tile_of(blockIdx.x / 2, (p.m + 2 * ROWS - 1) / (2 * ROWS), (p.n + COLUMNS - 1) / COLUMNS, &row, &column);
+	w->row = row * 2 * ROWS;
+	w->column = column * COLUMNS;
+	return take_tile(w, p.m);
+}
+
+static __device__ __forceinline__ void store_grad(const struct grad_product &p, const struct tile_work &w, const tile_sums &sums)
+{
+	float *own = p.c + (int64_t)blockIdx.y * p.m * p.n;
+	each_row<1>(w, [&](int r, int rows, int j) {
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			int c = w.column + half * HALF + j * 8 + fragment_column(0);
+			if (r >= p.m || c >= p.n)
+				continue;
+			float2 *to = (float2 *)(own + (int64_t)r * p.n + c), was = p.accumulate ? *to : make_float2(0, 0);
+			*to = make_float2(was.x + sums[half][j][2 * rows], was.y + sums[half][j][2 * rows + 1]);
+		}
+	});
+}
+
 /* ---- for the host */
 
 #define SHARED_BYTES (SWIZZLE_BYTES + sizeof(struct grouped_shared))
@@ -264,6 +297,12 @@ static bool map_matrices(CUtensorMap *map, const void *data, int64_t matrices, i
 {
 	const int64_t shape[4] = { width, rows, matrices, 1 }, stride[3] = { width, rows * width, matrices * rows * width };
 	return hspmd_cuda_tensor_map(map, data, shape, stride, box);
+}
+
+/* Blocks of gradients of [m, n] for each group. */
+static dim3 grad_grid(const struct hspmd_cuda_groups *groups, int64_t m, int64_t n)
+{
+	return dim3((unsigned)(2 * ceil_div(m, 2 * ROWS) * ceil_div(n, COLUMNS)), (unsigned)groups->count);
 }
 
 #endif

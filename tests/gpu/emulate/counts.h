@@ -17,6 +17,7 @@ enum emulate_count {
 	EMULATE_LOOKUPS,       /* questions to libraries for algorithms and plans, and limits of kernels that are changed */
 	EMULATE_GRAPHS,        /* graphs that were made ready to launch */
 	EMULATE_WGMMA,         /* blocks with products of warp-groups */
+	EMULATE_FP8,           /* of these, blocks whose first product is of FP8 codes */
 	EMULATE_BOXES,         /* boxes that were copied into shared memory */
 	EMULATE_COUNTS
 };

@@ -459,8 +459,10 @@ void emulate_product(float *c, int columns, const uint32_t *fragment, uint64_t a
 	}
 	accumulator_of(t, c, columns);
 	t.products.push_back(p);
-	if (!here().multiplies)
+	if (!here().multiplies) {
 		__atomic_add_fetch(&emulate_counts[EMULATE_WGMMA], 1, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&emulate_counts[EMULATE_FP8], numbers != EMULATE_BF16, __ATOMIC_RELAXED);
+	}
 	here().multiplies = true;
 }
 
