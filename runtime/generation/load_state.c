@@ -126,14 +126,29 @@ static int run_moves(struct hspmd_generation *g, const struct hspmd_member_moves
 	return status;
 }
 
-/* What this node's files contain must be state of this model. The headers of a root's shards are known only now. */
+/* The name of the first of the last parameters, if a root has all before them. */
+static const char *first_missing(const struct hspmd_stored_state *s)
+{
+	const struct hspmd_parameter_layouts *l = s->g->layouts;
+	int count = 0;
+	for (int p = 0; p < l->parameter_count; p++)
+		count += s->root.bit_of[p] >= 0;
+	return l->parameters[count].name;
+}
+
+/* What this node's files contain must be state of this model. The headers of a root's shards are known only now: if they have a parameter
+ * that the root was taken not to have, it lacks others. */
 static int check_files(const struct ends *e, struct hspmd_error *err)
 {
 	const struct hspmd_extent *extents;
 	int count = e->stored->manifest->root ? hspmd_reader_extents(e->reader, &extents) : 0;
-	for (int i = 0; i < count; i++)
-		if (hspmd_stored_state_check(e->now, &extents[i], err) < 0)
+	for (int i = 0; i < count; i++) {
+		int p = hspmd_stored_state_check(e->now, &extents[i], err);
+		if (p < 0)
 			return -1;
+		if (e->stored->root.bit_of[p] < 0)
+			return hspmd_fail(err, "the checkpoint has no tensor %s, which is in the model", first_missing(e->stored));
+	}
 	return 0;
 }
 

@@ -51,14 +51,21 @@ static bool is_history_of_experts(const struct hspmd_parameter_layout *l)
 	return l->shape.dim[0] == HSPMD_EXPERTS_OPERANDS && length > end && !strcmp(l->name + length - end, HSPMD_AMAX_HISTORY);
 }
 
+static bool is_in_some_set(const struct hspmd_manifest *root, int number)
+{
+	bool found = false;
+	for (int s = 0; s < root->set_count && !found; s++)
+		found = hspmd_manifest_set_has(root, s, number);
+	return found;
+}
+
 /* Returns the number of parameters of a root, the last of which is in some set. */
 static int count_parameters(const struct hspmd_manifest *root)
 {
-	for (int p = 4 * root->set_digits; p > 0; p--)
-		for (int s = 0; s < root->set_count; s++)
-			if (hspmd_manifest_set_has(root, s, p - 1))
-				return p;
-	return 0;
+	int p = 4 * root->set_digits;
+	while (p > 0 && !is_in_some_set(root, p - 1))
+		p--;
+	return p;
 }
 
 static int digits_for(int parameters)
@@ -66,21 +73,55 @@ static int digits_for(int parameters)
 	return (parameters + 3) / 4;
 }
 
-static int number_parameters(struct hspmd_root_files *f, struct hspmd_error *err)
+/* without: the root has no amax histories of experts. */
+static void number_parameters(struct hspmd_root_files *f, bool without)
 {
 	const struct hspmd_parameter_layouts *all = f->under->layouts;
-	int count = all->parameter_count, later = 0, number = 0;
+	int number = 0;
+	for (int p = 0; p < all->parameter_count; p++)
+		f->bit_of[p] = without && is_history_of_experts(&all->parameters[p]) ? -1 : number++;
+}
+
+/* Returns true if no file is said to contain a parameter of which its device has no part. */
+static bool numbers_fit(const struct hspmd_root_files *f)
+{
+	const struct hspmd_parameter_layouts *all = f->under->layouts;
+	int devices = f->under->cluster->device_count;
+	for (int p = 0; p < all->parameter_count; p++) {
+		const struct hspmd_parameter_layout *l = &all->parameters[p];
+		int count = hspmd_annotation_local_shards(l->state, &l->shape, f->device, f->local);
+		for (int d = 0; d < devices; d++) {
+			bool is_part = !hspmd_root_files_has(f, d, p);
+			for (int i = 0; i < count && !is_part; i++)
+				is_part = f->device[i] == d;
+			if (!is_part)
+				return false;
+		}
+	}
+	return true;
+}
+
+/* An old root has as many parameters less as there are amax histories of experts. So has one that lacks its last parameters, whose sets may
+ * be as long: it is one of these if its files then had what they cannot have. Otherwise only names in files can tell (load_state.c). */
+static int find_numbers(struct hspmd_root_files *f, struct hspmd_error *err)
+{
+	const struct hspmd_parameter_layouts *all = f->under->layouts;
+	int count = all->parameter_count, later = 0, digits = f->root->set_digits;
 	for (int p = 0; p < count; p++)
 		later += is_history_of_experts(&all->parameters[p]);
-	bool without = later && count_parameters(f->root) == count - later;
-	if (f->root->set_digits != digits_for(without ? count - later : count))
+	bool is_new = digits == digits_for(count);
+	bool is_old = later && digits == digits_for(count - later) && count_parameters(f->root) == count - later;
+	if (!is_new && !is_old)
 		return hspmd_fail(err,
 		                  "the checkpoint's model has another number of parameters than this one: its sets have %d digits, not %d",
-		                  f->root->set_digits, digits_for(count));
-	f->bit_of = hspmd_calloc((size_t)count, sizeof *f->bit_of);
-	for (int p = 0; f->bit_of && p < count; p++)
-		f->bit_of[p] = without && is_history_of_experts(&all->parameters[p]) ? -1 : number++;
-	return f->bit_of ? 0 : out_of_memory(err);
+		                  digits, digits_for(count));
+	number_parameters(f, is_old);
+	if (is_new && is_old && !numbers_fit(f))
+		number_parameters(f, false);
+	for (int p = 0; p < count; p++)
+		if (f->bit_of[p] >= 0 && !is_in_some_set(f->root, f->bit_of[p]))
+			return hspmd_fail(err, "the checkpoint has no tensor %s, which is in the model", all->parameters[p].name);
+	return 0;
 }
 
 int hspmd_root_files_find(const struct hspmd_manifest *root, const struct hspmd_old_plan *under, struct hspmd_root_files *f,
@@ -88,14 +129,13 @@ int hspmd_root_files_find(const struct hspmd_manifest *root, const struct hspmd_
 {
 	size_t devices = (size_t)under->cluster->device_count;
 	*f = (struct hspmd_root_files){ .root = root, .under = under };
-	if (number_parameters(f, err))
-		return -1;
+	f->bit_of = hspmd_calloc((size_t)under->layouts->parameter_count, sizeof *f->bit_of);
 	f->shard_of = hspmd_calloc(devices, sizeof *f->shard_of);
 	f->device = hspmd_calloc(devices, sizeof *f->device);
 	f->local = hspmd_calloc(devices, sizeof *f->local);
-	if (!f->shard_of || !f->device || !f->local)
+	if (!f->bit_of || !f->shard_of || !f->device || !f->local)
 		return out_of_memory(err);
-	return find_shards(f, err);
+	return find_shards(f, err) || find_numbers(f, err) ? -1 : 0;
 }
 
 void hspmd_root_files_clear(struct hspmd_root_files *f)

@@ -440,16 +440,17 @@ static void memory_agrees_with_the_program(void **state)
 	compare_on("cpu", ON_CPUS);
 }
 
+static const char one_cpu[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"cpu\",\"memory_bytes\":68719476736,"
+                              "\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":"
+                              "\"d\",\"count\":1}]}],\"links\":[]}";
+
 /* Beside such models the packed blocks of products are a few per cent: they are compared by themselves. In a net without experts no other
  * operator of a CPU has a larger workspace. */
 static void packed_blocks_are_predicted(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
-	struct hspmd_cluster *c = cluster_from(
-	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"cpu\",\"memory_bytes\":68719476736,\"gbytes_per_s\":"
-	        "20,"
-	        "\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"d\",\"count\":1}]}],\"links\":[]}");
+	struct hspmd_cluster *c = cluster_from(one_cpu);
 	json_t *value =
 	        json_loads("{\"format\":\"hspmd-plan-1\",\"global_batch\":16,\"micro_batch\":2,\"seq_len\":512,\"schedule\":\"1f1b\","
 	                   "\"pipelines\":[" PIPE(8, STAGE(0, 8, "0", "")) "]}",
@@ -477,6 +478,53 @@ static void packed_blocks_are_predicted(void **state)
 	hspmd_plan_destroy(p);
 	json_decref(value);
 	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
+/* The workspace alone, of a job in FP8: what is rounded of samples is as much more as there are samples, the rounded matrices are not. */
+static void rounded_weights_count_once(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from(one_cpu);
+	struct hspmd_model *m = model_from(models[3]);
+	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	struct hspmd_device *dev = open_cpu();
+	source.precision = HSPMD_PRECISION_FP8;
+	hspmd_device_product_blocks(dev, &c->types[0].product_blocks);
+	for (int samples = 1; samples <= 4; samples += 3) {
+		char text[256];
+		snprintf(text, sizeof text,
+		         "{\"format\":\"hspmd-plan-1\",\"global_batch\":16,\"micro_batch\":%d,\"seq_len\":512,\"schedule\":\"1f1b\","
+		         "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,8],\"devices\":[\"n:0\"]}]}]}",
+		         samples, 16 / samples);
+		json_t *value = json_loads(text, 0, NULL);
+		struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, hspmd_model_layers(m), &err);
+		struct hspmd_program *program = p ? hspmd_program_build(&source, p, c, 0, dev, &err) : NULL;
+		struct hspmd_model_facts *f = program ? hspmd_model_facts_build(&source, "mixtral", 512, &err) : NULL;
+		if (!f)
+			fail_msg("%s", err.text);
+		double predicted[2];
+		for (int with = 1; with >= 0; with--) {
+			assert_int_equal(hspmd_evaluate(c, f, NULL, HSPMD_PRECISION_FP8, p, NULL, &err), 0);
+			predicted[with] = p->predicted.memory_bytes[0];
+			for (int k = 0; k < f->kind_count; k++) {
+				memset(f->kinds[k].workspace, 0, sizeof f->kinds[k].workspace);
+				memset(f->kinds[k].weights_workspace, 0, sizeof f->kinds[k].weights_workspace);
+				f->kinds[k].products = (struct hspmd_layer_products){ 0 };
+			}
+		}
+		double workspace = predicted[1] - predicted[0], taken = (double)program->workspace_bytes;
+		if (!(fabs(workspace - taken) <= CLOSE * taken))
+			fail_msg("%d samples: predicted a workspace of %.2f MB, the program's is %.2f MB", samples, workspace / 1e6,
+			         taken / 1e6);
+		hspmd_model_facts_destroy(f);
+		hspmd_program_destroy(program);
+		hspmd_plan_destroy(p);
+		json_decref(value);
+	}
+	dev->ops->close(dev);
 	hspmd_model_destroy(m);
 	hspmd_cluster_destroy(c);
 }
@@ -509,8 +557,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(all_types_are_compared),      cmocka_unit_test(memory_agrees_with_the_program),
-		cmocka_unit_test(packed_blocks_are_predicted), cmocka_unit_test(memory_agrees_with_pairs),
-		cmocka_unit_test(memory_agrees_in_bf16),
+		cmocka_unit_test(packed_blocks_are_predicted), cmocka_unit_test(rounded_weights_count_once),
+		cmocka_unit_test(memory_agrees_with_pairs),    cmocka_unit_test(memory_agrees_in_bf16),
 	};
 	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
