@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#define HSPMD_ORDER_FUNCTION static
+#include "runtime/device/cuda/attention_order.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/mirror.h"
 #include "tests/gpu/wide_case.h"
@@ -231,6 +233,88 @@ static void always_the_same_bits(void **state)
 	restore_gpu();
 }
 
+/* A launch's blocks are all tiles of all heads, once: heads in sets, one after the other, and of a set the tiles with most to do first. */
+static void tiles_with_most_to_do_begin_first(void **state)
+{
+	(void)state;
+	static const struct {
+		int tiles, heads, batches, together;
+	} cases[] = { { 5, 3, 4, 1 }, { 5, 3, 4, 5 }, { 5, 3, 4, 6 }, { 1, 8, 2, 3 }, { 7, 1, 1, 9 }, { 4, 2, 6, 12 }, { 3, 11, 1, 1024 } };
+	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+		int tiles = cases[c].tiles, heads = cases[c].heads, pairs = heads * cases[c].batches, together = cases[c].together;
+		int *seen = calloc((size_t)(tiles * pairs), sizeof *seen), set = 0, rank = 0;
+		assert_non_null(seen);
+		for (int block = 0; block < tiles * pairs; block++) {
+			struct place p = place_of(block, tiles, heads, cases[c].batches, together);
+			assert_in_range(p.rank, 0, tiles - 1);
+			assert_in_range(p.head, 0, heads - 1);
+			assert_in_range(p.batch, 0, cases[c].batches - 1);
+			int pair = p.batch * heads + p.head, own = pair / together;
+			assert_true(own == set ? p.rank >= rank : own == set + 1 && p.rank == 0);
+			assert_int_equal(seen[pair * tiles + p.rank]++, 0);
+			set = own;
+			rank = p.rank;
+		}
+		free(seen);
+	}
+}
+
+/* Of both kinds every block has its turn once, in order; those that lead come first, and from there on both are begun at one pace. */
+static void kinds_of_blocks_alternate(void **state)
+{
+	(void)state;
+	static const struct alternation cases[] = { { 0, 1, 0 },  { 0, 0, 7 },       { 3, 10, 40 }, { 10, 10, 4 },
+		                                    { 2, 50, 3 }, { 99, 256, 1024 }, { 1, 2, 1 } };
+	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+		struct alternation o = cases[c];
+		int ones = 0, others = 0;
+		for (int block = 0; block < o.ones + o.others; block++) {
+			struct turn t = turn_of(o, block);
+			assert_int_equal(t.number, t.other ? others : ones);
+			*(t.other ? &others : &ones) += 1;
+			assert_true(!t.other || ones >= o.lead);
+			/* Of the rest: (ones - lead) / (all ones - lead) and others / all others differ by less than a block. */
+			int64_t apart = (int64_t)(ones - o.lead) * o.others - (int64_t)others * (o.ones - o.lead);
+			int64_t rest = o.ones - o.lead + o.others;
+			assert_true(ones < o.lead || (apart < rest && apart > -rest));
+		}
+		assert_true(ones == o.ones && others == o.others);
+	}
+}
+
+/* Heads in several sets, of which the last is not whole, in both passes: alone, in pairs, in threes; and the gradient whole, in parts that
+ * have one buffer of dS, and in parts whose queries are computed beside the next one's keys. */
+static void heads_in_several_sets(void **state)
+{
+	(void)state;
+	static const char *const cached[] = { "1", "153600", "230400", "33554432" }, *const workspace[] = { "", "270000", "530000" };
+	const struct op_case *several = NULL;
+	uint64_t first = 0;
+	long runs = 0;
+	if (!gpu_is_emulated())
+		skip();
+	for (size_t i = 0; i < wide_case_count; i++)
+		several = strcmp(wide_cases[i].name, "attention, heads of 64, window and segments") ? several : &wide_cases[i];
+	assert_non_null(several);
+	for (size_t w = 0; w < sizeof workspace / sizeof *workspace; w++)
+		for (size_t i = 0; i < sizeof cached / sizeof *cached; i++) {
+			struct mirror_sum sum = { .bound = BF16_BOUND };
+			setenv("HSPMD_CUDA_ATTENTION_CACHED", cached[i], 1);
+			setenv("HSPMD_CUDA_ATTENTION_WORKSPACE", workspace[w], 1);
+			if (!*workspace[w])
+				unsetenv("HSPMD_CUDA_ATTENTION_WORKSPACE");
+			reopen_with("", "0", "0");
+			gpu_wgmma_runs();
+			mirror_measure_case(several, HSPMD_BF16, mirror_add_result, &sum);
+			runs = gpu_wgmma_runs();
+			first = w || i ? first : sum.bits;
+			assert_true(runs > 0 && sum.bits == first);
+		}
+	unsetenv("HSPMD_CUDA_ATTENTION_CACHED");
+	unsetenv("HSPMD_CUDA_ATTENTION_WORKSPACE");
+	restore_gpu();
+}
+
 /* Pairs of tiles of 128 queries and keys in which some query sees some key by causality, and of these those without a common document. */
 static void count_tile_pairs(int positions, int *all, int *apart)
 {
@@ -321,6 +405,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(our_kernels),
 		cmocka_unit_test(always_the_same_bits),
+		cmocka_unit_test(tiles_with_most_to_do_begin_first),
+		cmocka_unit_test(kinds_of_blocks_alternate),
+		cmocka_unit_test(heads_in_several_sets),
 		cmocka_unit_test(attention_by_dnn),
 		cmocka_unit_test(attention_is_chosen),
 		cmocka_unit_test(our_kernels_are_chosen),

@@ -509,7 +509,7 @@ template <typename T> static size_t workspace_of(struct hspmd_cuda *cuda, const 
 		set_up_forward<T>(&a, args);
 	size_t own = hspmd_cuda_attention_documents_bytes(&a) + (backward ? hspmd_cuda_attention_delta_bytes(&a) : 0), dnn = 0;
 	if (sizeof(T) == 2) {
-		own += backward && cuda->wgmma ? hspmd_cuda_attention_wgmma_workspace(&a) : 0;
+		own += backward && cuda->wgmma ? hspmd_cuda_attention_wgmma_workspace(cuda, &a) : 0;
 		dnn = hspmd_cuda_dnn_workspace(cuda, &a, backward, backward ? own_backward<T> : own_forward<T>);
 	}
 	return dnn > own ? dnn : own;

@@ -95,7 +95,7 @@ static inline size_t hspmd_cuda_attention_documents_bytes(const struct attention
 }
 
 /* Bytes of a->scores with which attention_grad_wgmma.cu is fastest; it takes less, but not less than one kv head needs. 0: it cannot. */
-size_t hspmd_cuda_attention_wgmma_workspace(const struct attention *a);
+size_t hspmd_cuda_attention_wgmma_workspace(const struct hspmd_cuda *cuda, const struct attention *a);
 
 /* Enqueues our kernels on cuda->stream (a->stage): the forward pass, or the backward pass, which needs a->delta to have room for the sums
  * of rows. */

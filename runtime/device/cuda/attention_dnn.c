@@ -34,7 +34,7 @@ struct chosen {
 	struct hspmd_dnn_attention about;
 	struct hspmd_dnn_plan *plans[PLANS]; /* for one part: all that may be chosen */
 	int count, best;
-	int64_t samples, kv_heads;           /* of a part: some samples with all heads, or some heads of one sample */
+	int64_t samples, kv_heads; /* of a part: some samples with all heads, or some heads of one sample */
 };
 
 struct hspmd_cuda_dnn {
@@ -247,9 +247,10 @@ static void end_trial(struct trial *t)
 
 /* Allocates trial buffers next to the program's, if there is memory for them; they are filled with bytes that are small numbers in either
  * type. Returns false if there is not enough memory. */
-static bool start_trial(struct hspmd_cuda_dnn *d, struct trial *t, const struct attention *a, bool backward)
+static bool start_trial(const struct hspmd_cuda *cuda, struct trial *t, const struct attention *a, bool backward)
 {
-	size_t delta = hspmd_cuda_attention_delta_bytes(a), scores = hspmd_cuda_attention_wgmma_workspace(a), own = delta + scores,
+	const struct hspmd_cuda_dnn *d = cuda->dnn;
+	size_t delta = hspmd_cuda_attention_delta_bytes(a), scores = hspmd_cuda_attention_wgmma_workspace(cuda, a), own = delta + scores,
 	       workspace = own > d->workspace_most ? own : d->workspace_most;
 	struct head_rows *rows[TRIAL_BUFFERS] = {
 		&t->a.q, &t->a.k, &t->a.v, &t->a.o, NULL, NULL, &t->a.dout, &t->a.dq, &t->a.dk, &t->a.dv
@@ -318,7 +319,7 @@ static int fastest(struct hspmd_cuda *cuda, const struct chosen *c, const struct
 {
 	struct trial t;
 	int best = 0;
-	if ((*measured = start_trial(cuda->dnn, &t, a, c->about.backward))) {
+	if ((*measured = start_trial(cuda, &t, a, c->about.backward))) {
 		float time, best_time = time_plan(cuda, c, OWN_MMA, &t, own);
 		best = OWN_MMA;
 		log_candidate(&c->about, OWN_MMA, best_time);

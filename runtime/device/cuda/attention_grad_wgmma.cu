@@ -1,48 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention backward in BF16 for compute capability 9.0 and heads of 64 and 128, in two kernels and five products, always with the same
- * bits. keys_grad_kernel: a block takes ROWS keys, keeps the gradients of keys and values in registers, goes over the queries in tiles, and
- * writes the gradients of scores, dS, in BF16 into the workspace. queries_grad_kernel: a block takes ROWS queries and multiplies their dS
- * by the keys. So nothing is added up in memory, where either the order would be left to chance or blocks would have to wait for each
- * other; and scores and their gradients are not computed twice, which would make seven products of five. Both kernels go over the same
- * tiles of ROWS queries and ROWS keys in which some query may see some key (by causality, window, documents), so that all dS that is read
- * was written.
+/* Attention backward in BF16 for compute capability 9.0 and heads of 64 and 128, in two passes and five products, always with the same
+ * bits. Keys' pass: a block takes ROWS keys, keeps the gradients of keys and values in registers, goes over the queries in tiles, and
+ * writes the gradients of scores, dS, in BF16 into the workspace. Queries' pass: a block takes ROWS queries and multiplies their dS by the
+ * keys. So nothing is added up in memory, where either the order would be left to chance or blocks would have to wait for each other; and
+ * scores and their gradients are not computed twice, which would make seven products of five. Both passes go over the same tiles of ROWS
+ * queries and ROWS keys in which some query may see some key (by causality, window, documents), so that all dS that is read was written.
+ *
+ * Heads and samples are computed in parts whose dS fits into a half of the workspace. A launch has the keys' blocks of a part and the
+ * queries' blocks of the part before, which read the other half. Keys' blocks are bound by the tensor cores and queries' blocks by what a
+ * multiprocessor is given, so that together they take less time than one after the other, when the second would be bound by memory. They
+ * alternate such that both end at about the same time (attention_order.h). A block of queries computes several heads that read the same
+ * keys, which are then copied once for all of them.
  *
  * With heads of 64 the products of a step run beside the exponentials and dS of the same and of the next: while probabilities are
  * computed, this step's dP and the last one's part of dK are in progress, and beside dS, dV and the next scores. The two groups of a block
  * never wait for each other. Heads of 128 leave no registers for the next scores.
  *
- * Per head of D and tile: 10 D ROWS^2 FLOPs; dS takes 2 ROWS^2 bytes each way. Bound of the first kernel, which does 8 D ROWS^2 of them:
+ * Per head of D and tile: 10 D ROWS^2 FLOPs; dS takes 2 ROWS^2 bytes each way. Bound of the keys' pass, which does 8 D ROWS^2 of them:
  * tensor cores. With D = 64 a tile takes them 2048 cycles, beside 1740 in which a scheduler issues instructions (430 for 32 scores of a
  * thread, as compiled), 1536 of shared memory for operands, 1024 of exponentials, and 32 KiB to write; with D = 128 4096, beside 3072 of
- * shared memory. Bound of the second: reading dS. Shared memory: 195 KiB (D = 128), 99 KiB (D = 64), all registers, one block per
- * multiprocessor; second kernel 97 and 73 KiB, two blocks. Both run once for each part of the heads and samples whose dS fits into the
- * workspace: too few blocks for all multiprocessors if that is small (Llama 1B, T 4096: 1 GiB for 256 blocks at a time). */
+ * shared memory. Bound of the queries' pass: what its multiprocessor is given of dS and keys, at most 64 bytes a cycle: 768 cycles a tile
+ * with D = 64, or 576 with four heads that read the same keys; alone, all dS from memory. Shared memory: up to 219 KiB, all registers, one
+ * block per multiprocessor. */
 #include "runtime/device/cuda/attention.h"
 
 #if defined HSPMD_SM90A || defined EMULATE
-#include "runtime/device/cuda/attention_wgmma.h"
+#include "runtime/device/cuda/attention_queries_grad.h"
 
-#define STAGES 3
-#define KEYS_GRAD_STAGES 4                   /* two that products read, one that they read next, one that is copied */
-#define STEP 64                              /* queries per stage of keys_grad_kernel: registers allow no more */
-#define KEY_STEP 64                          /* keys per stage of queries_grad_kernel */
-#define DS_BYTES (KEY_STEP * SLAB_ROW_BYTES) /* a group's part of such a stage */
-/* Two groups that compute and a warp that copies: so few that two blocks share a multiprocessor's registers. */
-#define QUERIES_GRAD_THREADS (GROUPS * GROUP_THREADS + WARP)
-#define WORKSPACE ((size_t)1 << 30) /* environment HSPMD_CUDA_ATTENTION_WORKSPACE: bytes */
+#define KEYS_GRAD_STAGES 4          /* two that products read, one that they read next, one that is copied */
+#define STEP 64                     /* queries per stage of the keys' pass: registers allow no more */
+#define WORKSPACE ((size_t)2 << 30) /* environment HSPMD_CUDA_ATTENTION_WORKSPACE: bytes */
+#define MOST_PARTS 8                /* more save little: only the first part's keys and the last one's queries are alone */
+#define BLOCKS_EACH 2               /* keys' blocks of a part for each multiprocessor, at least: fewer end at different times */
 
 struct keys_grad_maps {
 	CUtensorMap q, k, v, dout;
-};
-
-struct queries_grad_maps {
-	CUtensorMap ds, k;
-};
-
-/* dS of sample b, local head h, key k and query q is data[((b * heads + h) * keys + k) * queries + q]. keys, queries: whole tiles. */
-struct score_grads {
-	bf16 *data; /* NULL: not wanted */
-	int64_t keys, queries;
 };
 
 struct keys_grad_stage_data {
@@ -53,7 +45,7 @@ struct keys_grad_barriers {
 	uint64_t whole, full[KEYS_GRAD_STAGES], empty[KEYS_GRAD_STAGES]; /* whole: the block's keys and values */
 };
 
-/* Dynamic shared memory of keys_grad_kernel. */
+/* Dynamic shared memory of a block of keys. */
 template <int D> struct keys_grad_shared {
 	char key[tile_bytes<D>(ROWS)], value[tile_bytes<D>(ROWS)];
 	char query[KEYS_GRAD_STAGES][tile_bytes<D>(STEP)], dout[KEYS_GRAD_STAGES][tile_bytes<D>(STEP)];
@@ -61,7 +53,7 @@ template <int D> struct keys_grad_shared {
 	struct keys_grad_barriers barriers;
 };
 
-/* What a block of keys_grad_kernel computes: the local heads [head, head_end) that read its kv head, and tiles of queries. */
+/* What a block of keys computes: the local heads [head, head_end) that read its kv head, and tiles of queries. */
 struct keys_grad_work {
 	int k0, kv, batch, head, head_end, first, end;
 };
@@ -72,7 +64,9 @@ static __device__ __forceinline__ void copy_queries(const struct attention &a, c
                                                     struct keys_grad_shared<D> *to, const struct keys_grad_work &w)
 {
 	struct keys_grad_barriers *b = &to->barriers;
-	struct ring<KEYS_GRAD_STAGES> at = { 0, 1 };
+	struct ring<KEYS_GRAD_STAGES> at = {
+		0, 1
+	};
 	if (threadIdx.x == 0) {
 		barrier_arrive_expecting(&b->whole, 2 * tile_bytes<D>(ROWS));
 		copy_tile<D>(to->key, &maps.k, ROWS, w.k0, w.kv, w.batch, &b->whole);
@@ -250,22 +244,16 @@ static __device__ __forceinline__ void compute_keys(const struct attention &a, s
 }
 
 template <int D>
-static __global__ void __launch_bounds__(THREADS, 1)
-        keys_grad_kernel(struct attention a, const __grid_constant__ struct keys_grad_maps maps, struct score_grads to, int tiles,
-                         int together)
+static __device__ __forceinline__ void run_keys(const struct grad_part &part, const struct keys_grad_maps &maps, char *shared, int block)
 {
-	DYNAMIC_SHARED(char, shared);
+	const struct attention &a = part.a;
 	struct keys_grad_shared<D> *room = (struct keys_grad_shared<D> *)align_tiles(shared);
 	struct keys_grad_barriers *b = &room->barriers;
-	struct place at = place_of(blockIdx.x, tiles, a.kv_heads, a.batches, together);
+	struct place at = place_of(block, part.tiles, a.kv_heads, a.batches, part.together);
 	int kv = at.head, before = (a.first_kv + kv) * a.group - a.first_head;
-	struct keys_grad_work w = { at.rank * ROWS,
-		                    kv,
-		                    at.batch,
-		                    before > 0 ? before : 0,
-		                    before + a.group < a.heads ? before + a.group : a.heads,
-		                    0,
-		                    0 };
+	struct keys_grad_work w = {
+		at.rank * ROWS, kv, at.batch, before > 0 ? before : 0, before + a.group < a.heads ? before + a.group : a.heads, 0, 0
+	};
 	queries_seen(a, w.batch, w.k0, ROWS, &w.first, &w.end);
 	w.first = w.first / ROWS * ROWS;
 	w.end = (w.end + ROWS - 1) / ROWS * ROWS < a.queries ? (w.end + ROWS - 1) / ROWS * ROWS : a.queries;
@@ -284,95 +272,26 @@ static __global__ void __launch_bounds__(THREADS, 1)
 			copy_queries<D>(a, maps, room, w);
 	} else {
 		registers_raise<COMPUTING_REGISTERS>();
-		compute_keys<D>(a, room, w, to);
+		compute_keys<D>(a, room, w, part.ds);
 	}
 }
 
-/* Dynamic shared memory of queries_grad_kernel. */
-template <int D> struct queries_grad_shared {
-	char ds[STAGES][GROUPS * DS_BYTES], key[STAGES][tile_bytes<D>(KEY_STEP)];
-	uint64_t full[STAGES], empty[STAGES];
+struct grad_maps {
+	struct keys_grad_maps keys;
+	struct queries_grad_maps queries;
 };
 
-/* A block of queries_grad_kernel. */
-struct queries_grad_work {
-	int q0, head, batch, first, end;
-};
-
-/* The query whose dS is at a place of its group's. */
-static __device__ __forceinline__ int query_at(int place)
-{
-	return place / 32 * 32 + place % 8 / 2 * 8 + place % 32 / 8 * 2 + place % 2;
-}
-
-/* Runs on one thread. */
-template <int D>
-static __device__ __forceinline__ void copy_score_grads(const struct attention &a, const struct queries_grad_maps &maps,
-                                                        struct queries_grad_shared<D> *to, const struct queries_grad_work &w)
-{
-	struct ring<STAGES> at = { 0, 1 };
-	for (int k0 = w.first; k0 < w.end; k0 += KEY_STEP, at.advance()) {
-		uint64_t *b = &to->full[at.stage];
-		barrier_wait(&to->empty[at.stage], at.parity);
-		barrier_arrive_expecting(b, (int)sizeof to->ds[0] + (int)sizeof to->key[0]);
-		for (int i = 0; i < GROUPS; i++)
-			copy_box_async(to->ds[at.stage] + i * DS_BYTES, &maps.ds, w.q0 + i * GROUP_ROWS, k0, w.head, w.batch, b);
-		copy_tile<D>(to->key[at.stage], &maps.k, KEY_STEP, k0, kv_of(a, w.head), w.batch, b);
-	}
-}
-
-template <int D>
-static __device__ __forceinline__ void compute_queries(const struct attention &a, struct queries_grad_shared<D> *from,
-                                                       const struct queries_grad_work &w)
-{
-	struct ring<STAGES> at = { 0, 0 };
-	float dq[D / 8][4] = {}, one[2] = { 1.0f, 1.0f };
-	int group = (int)threadIdx.x / GROUP_THREADS, q0 = w.q0 + group * GROUP_ROWS, own = (int)(threadIdx.x % GROUP_THREADS / WARP) * 16;
-	uint64_t left = slab_descriptor(from->ds[0] + group * DS_BYTES, 0), right = slab_descriptor(from->key, DS_BYTES);
-	struct ring<STAGES> before = at;
-	for (int k0 = w.first; k0 < w.end; k0 += KEY_STEP, before = at, at.advance()) {
-		uint64_t ds = descriptor_after(left, at.stage * (int)sizeof from->ds[0]),
-		         key = descriptor_after(right, at.stage * (int)sizeof from->key[0]);
-		barrier_wait(&from->full[at.stage], at.parity);
-		products_begin();
-#pragma unroll
-		for (int k = 0; k < KEY_STEP; k += 16)
-			multiply_slabs<D, true, true>(dq, descriptor_after(ds, k * SLAB_ROW_BYTES),
-			                              descriptor_after(key, k * SLAB_ROW_BYTES), true);
-		products_commit();
-		products_wait<1>();
-		if (k0 > w.first)
-			release_stage(&from->empty[before.stage]);
-	}
-	products_wait<0>();
-	pin(dq);
-	store_sums<D>(a.dq, w.batch, w.head, q0 + query_at(own + fragment_row(0)), q0 + query_at(own + fragment_row(2)), a.queries, dq,
-	              one);
-}
-
-template <int D>
-static __global__ void __launch_bounds__(QUERIES_GRAD_THREADS, 2)
-        queries_grad_kernel(struct attention a, const __grid_constant__ struct queries_grad_maps maps, int tiles, int together)
+/* H: heads of a block of queries. */
+template <int D, int H>
+static __global__ void __launch_bounds__(THREADS, 1) grad_kernel(struct grad_part keys, struct grad_part queries,
+                                                                 const __grid_constant__ struct grad_maps maps, struct alternation order)
 {
 	DYNAMIC_SHARED(char, shared);
-	struct queries_grad_shared<D> *room = (struct queries_grad_shared<D> *)align_tiles(shared);
-	struct place at = place_of(blockIdx.x, tiles, a.heads, a.batches, together);
-	struct queries_grad_work w = { (tiles - 1 - at.rank) * ROWS, at.head, at.batch, 0, 0 };
-	keys_seen(a, w.batch, w.q0, ROWS, &w.first, &w.end);
-	w.first = w.first / ROWS * ROWS;
-	w.end = w.end < a.keys ? (w.end + ROWS - 1) / ROWS * ROWS : w.end;
-	if (threadIdx.x == 0) {
-		for (int i = 0; i < STAGES; i++) {
-			barrier_init(&room->full[i], 1);
-			barrier_init(&room->empty[i], COMPUTING_WARPS);
-		}
-		barriers_ready();
-	}
-	__syncthreads();
-	if (threadIdx.x < GROUPS * GROUP_THREADS)
-		compute_queries<D>(a, room, w);
-	else if (threadIdx.x % WARP == 0)
-		copy_score_grads<D>(a, maps, room, w);
+	struct turn turn = turn_of(order, blockIdx.x);
+	if (turn.other)
+		run_queries<D, H>(queries, maps.queries, shared, turn.number);
+	else
+		run_keys<D>(keys, maps.keys, shared, turn.number);
 }
 
 /* ---- for the host */
@@ -390,13 +309,52 @@ static int heads_before(const struct attention *a, int kv)
 	return heads < 0 ? 0 : heads > a->heads ? a->heads : heads;
 }
 
-size_t hspmd_cuda_attention_wgmma_workspace(const struct attention *a)
+/* The size of parts of `count` that are at most `most` and about equally large. */
+static int part_size(int count, int most)
+{
+	int parts = (count + most - 1) / most;
+	return (count + parts - 1) / parts;
+}
+
+/* Parts of the heads and samples: some samples with all heads, or some kv heads of one. */
+struct parts {
+	int batches, kv_heads; /* of each; 0: there is no room for one */
+	int buffers;           /* of dS: the queries' pass of a part reads one while the keys' pass of the next writes the other */
+	size_t bytes;          /* of each */
+};
+
+/* For so many bytes of workspace. */
+static struct parts parts_of(const struct attention *a, int multiprocessors, size_t bytes)
+{
+	int64_t all = (int64_t)a->batches * a->heads, room = score_bytes(a) ? (int64_t)(bytes / score_bytes(a)) : 0,
+	        wanted = (int64_t)key_tiles(*a) * a->batches * a->kv_heads / (BLOCKS_EACH * multiprocessors);
+	struct parts p = { 0, 0, room >= 2 * a->group ? 2 : 1, 0 };
+	wanted = p.buffers == 1 || wanted < 1 ? 1 : wanted > MOST_PARTS ? MOST_PARTS : wanted;
+	p.buffers = wanted == 1 && room >= all ? 1 : p.buffers;
+	room = (room < 2 * all ? room : 2 * all) / p.buffers;
+	int each = (int)ceil_div((int64_t)a->batches * a->kv_heads, wanted), samples = (int)(room / a->heads), kv = (int)room / a->group;
+	if (samples && each >= a->kv_heads) {
+		each = (each + a->kv_heads - 1) / a->kv_heads;
+		p.batches = part_size(a->batches, each < samples ? each : samples);
+		p.kv_heads = a->kv_heads;
+	} else if (samples || kv) {
+		kv = samples || kv > a->kv_heads ? a->kv_heads : kv;
+		p.batches = 1;
+		p.kv_heads = part_size(a->kv_heads, each < kv ? each : kv);
+	}
+	int64_t heads = (int64_t)p.kv_heads * a->group;
+	p.bytes = score_bytes(a) * (size_t)(p.batches * (heads < a->heads ? heads : a->heads));
+	return p;
+}
+
+size_t hspmd_cuda_attention_wgmma_workspace(const struct hspmd_cuda *cuda, const struct attention *a)
 {
 	const char *told = getenv("HSPMD_CUDA_ATTENTION_WORKSPACE");
-	size_t most = told ? strtoull(told, NULL, 10) : WORKSPACE;
-	size_t all = score_bytes(a) * (size_t)a->heads * (size_t)a->batches;
 	bool possible = (a->head_dim == 64 || a->head_dim == 128) && !a->noise && !a->mask && !(a->softcap > 0);
-	return !possible || score_bytes(a) * (size_t)a->group > most ? 0 : all < most ? all : most;
+	if (!possible)
+		return 0;
+	struct parts p = parts_of(a, cuda->multiprocessors, told ? strtoull(told, NULL, 10) : WORKSPACE);
+	return p.bytes * (size_t)p.buffers;
 }
 
 /* Some heads and samples of an attention. */
@@ -423,72 +381,94 @@ static struct attention part_of(const struct attention *a, int batch, int batche
 	return part;
 }
 
-/* The kernels' shared memory. */
-template <int D> static size_t keys_shared()
+template <int D, int H> static size_t grad_shared()
 {
-	return SWIZZLE_BYTES + sizeof(struct keys_grad_shared<D>);
+	size_t keys = sizeof(struct keys_grad_shared<D>), queries = sizeof(struct queries_grad_shared<D, H>);
+	return SWIZZLE_BYTES + (keys > queries ? keys : queries);
 }
 
-template <int D> static size_t queries_shared()
+template <int D> static bool map_keys_pass(struct keys_grad_maps *maps, const struct attention *a)
 {
-	return SWIZZLE_BYTES + sizeof(struct queries_grad_shared<D>);
+	return map_heads(&maps->q, a, &a->q, a->queries, a->heads, STEP) &&
+	       map_heads(&maps->dout, a, &a->dout, a->queries, a->heads, STEP) &&
+	       map_heads(&maps->k, a, &a->k, a->keys, a->kv_heads, ROWS) && map_heads(&maps->v, a, &a->v, a->keys, a->kv_heads, ROWS);
 }
 
-template <int D> static bool allow_backward(const struct attention *a)
+static bool map_queries_pass(struct queries_grad_maps *maps, const struct attention *a, const struct score_grads *ds)
 {
-	return a->stage == ATTENTION_PREPARED || !(allow_shared((const void *)keys_grad_kernel<D>, keys_shared<D>()) ||
-	                                           allow_shared((const void *)queries_grad_kernel<D>, queries_shared<D>()));
+	const int64_t shape[4] = { ds->queries, ds->keys, a->heads, a->batches };
+	const int64_t stride[3] = { ds->queries, ds->keys * ds->queries, a->heads * ds->keys * ds->queries };
+	return map_heads(&maps->k, a, &a->k, a->keys, a->kv_heads, KEY_STEP) &&
+	       hspmd_cuda_tensor_map(&maps->ds, ds->data, shape, stride, KEY_STEP);
 }
 
-template <int D> static bool launch_part(struct hspmd_cuda *cuda, const struct attention *a, bf16 *ds)
+static struct score_grads score_grads_of(const struct attention *a)
 {
-	struct score_grads to = { a->dq.data ? ds : NULL, key_tiles(*a) * ROWS, query_tiles(*a) * ROWS };
-	auto *keys_grad = keys_grad_kernel<D>;
-	auto *queries_grad = queries_grad_kernel<D>;
-	const int64_t shape[4] = { to.queries, to.keys, a->heads, a->batches };
-	const int64_t stride[3] = { to.queries, to.keys * to.queries, a->heads * to.keys * to.queries };
-	struct keys_grad_maps maps;
-	struct queries_grad_maps query_maps;
-	if (!map_heads(&maps.q, a, &a->q, a->queries, a->heads, STEP) || !map_heads(&maps.dout, a, &a->dout, a->queries, a->heads, STEP) ||
-	    !map_heads(&maps.k, a, &a->k, a->keys, a->kv_heads, ROWS) || !map_heads(&maps.v, a, &a->v, a->keys, a->kv_heads, ROWS) ||
-	    !map_heads(&query_maps.k, a, &a->k, a->keys, a->kv_heads, KEY_STEP) ||
-	    !hspmd_cuda_tensor_map(&query_maps.ds, ds, shape, stride, KEY_STEP))
-		return false;
-	LAUNCH(keys_grad, (unsigned)(key_tiles(*a) * a->batches * a->kv_heads), THREADS, keys_shared<D>(), cuda->stream, *a, maps, to,
-	       key_tiles(*a), heads_together(a->queries, D, a->group));
-	if (to.data)
-		LAUNCH(queries_grad, (unsigned)(query_tiles(*a) * a->batches * a->heads), QUERIES_GRAD_THREADS, queries_shared<D>(),
-		       cuda->stream, *a, query_maps, query_tiles(*a), heads_together(a->keys, D, 1));
+	struct score_grads ds = { a->dq.data ? (bf16 *)a->scores : NULL, key_tiles(*a) * ROWS, query_tiles(*a) * ROWS };
+	return ds;
+}
+
+/* Enqueues the keys' pass of a part and, beside it, the queries' pass of another; one of them may be NULL. */
+template <int D, int H> static bool launch_passes(struct hspmd_cuda *cuda, const struct attention *keys, const struct attention *queries)
+{
+	auto *kernel = grad_kernel<D, H>;
+	size_t shared = grad_shared<D, H>();
+	struct grad_part of_keys = {}, of_queries = {};
+	struct grad_maps maps = {};
+	struct alternation order = {};
+	if (keys) {
+		of_keys = { *keys, score_grads_of(keys), key_tiles(*keys), heads_together(cuda, keys->queries, D, keys->group) };
+		order.ones = of_keys.tiles * keys->batches * keys->kv_heads;
+		order.lead = order.ones < cuda->multiprocessors * 3 / 4 ? order.ones : cuda->multiprocessors * 3 / 4;
+		if (!map_keys_pass<D>(&maps.keys, keys))
+			return false;
+	}
+	if (queries) {
+		of_queries = { *queries, score_grads_of(queries), query_tiles(*queries), heads_together(cuda, queries->keys, D, H) };
+		order.others = of_queries.tiles * queries->batches * (queries->heads / H);
+		if (!map_queries_pass(&maps.queries, queries, &of_queries.ds))
+			return false;
+	}
+	LAUNCH(kernel, (unsigned)(order.ones + order.others), THREADS, shared, cuda->stream, of_keys, of_queries, maps, order);
 	return true;
 }
 
-/* The size of parts of `count` that are at most `most` and about equally large. */
-static int part_size(int count, int most)
+template <int D, int H> static bool backward_with(struct hspmd_cuda *cuda, const struct attention *a, const struct parts &p)
 {
-	int parts = (count + most - 1) / most;
-	return (count + parts - 1) / parts;
-}
-
-/* In parts whose dS fits into the workspace: some samples with all heads, or some kv heads of one. */
-template <int D> static bool backward_of(struct hspmd_cuda *cuda, const struct attention *a)
-{
-	size_t one = score_bytes(a), room = one ? a->scores_bytes / one : 0;
-	int kv_heads = room >= (size_t)a->heads ? a->kv_heads : (int)room / a->group,
-	    batches = room >= (size_t)a->heads ? (int)(room / (size_t)a->heads) : 1;
-	if (kv_heads < 1 || !allow_backward<D>(a))
+	if (a->stage != ATTENTION_PREPARED && allow_shared((const void *)grad_kernel<D, H>, grad_shared<D, H>()))
 		return false;
-	kv_heads = part_size(a->kv_heads, kv_heads);
-	batches = part_size(a->batches, batches);
 	if (a->stage == ATTENTION_PREPARING)
 		return true;
-	for (int batch = 0; batch < a->batches; batch += batches)
-		for (int kv = 0; kv < a->kv_heads; kv += kv_heads) {
-			struct attention part = part_of(a, batch, batch + batches < a->batches ? batches : a->batches - batch, kv,
-			                                kv + kv_heads < a->kv_heads ? kv_heads : a->kv_heads - kv);
-			if (!launch_part<D>(cuda, &part, (bf16 *)a->scores))
+	struct attention part, before;
+	const struct attention *waiting = NULL; /* for its queries' pass */
+	int number = 0;
+	for (int batch = 0; batch < a->batches; batch += p.batches)
+		for (int kv = 0; kv < a->kv_heads; kv += p.kv_heads) {
+			part = part_of(a, batch, batch + p.batches < a->batches ? p.batches : a->batches - batch, kv,
+			               kv + p.kv_heads < a->kv_heads ? p.kv_heads : a->kv_heads - kv);
+			part.scores = (char *)a->scores + (size_t)(number++ % p.buffers) * p.bytes;
+			if (waiting && p.buffers == 1) {
+				if (!launch_passes<D, H>(cuda, NULL, waiting))
+					return false;
+				waiting = NULL;
+			}
+			if (!launch_passes<D, H>(cuda, &part, waiting))
 				return false;
+			before = part;
+			waiting = part.dq.data ? &before : NULL;
 		}
-	return true;
+	return !waiting || launch_passes<D, H>(cuda, NULL, waiting);
+}
+
+template <int D> static bool backward_of(struct hspmd_cuda *cuda, const struct attention *a)
+{
+	const int most = most_heads<D>();
+	struct parts p = parts_of(a, cuda->multiprocessors, a->scores_bytes);
+	if (p.kv_heads < 1)
+		return false;
+	/* The heads of every kv head are here, or as many times so many of them. */
+	bool together = a->group % most == 0 && a->first_head % most == 0 && a->heads % most == 0;
+	return together ? backward_with<D, most>(cuda, a, p) : backward_with<D, 1>(cuda, a, p);
 }
 
 bool hspmd_cuda_attention_wgmma_grad(struct hspmd_cuda *cuda, const struct attention *a)
@@ -498,7 +478,7 @@ bool hspmd_cuda_attention_wgmma_grad(struct hspmd_cuda *cuda, const struct atten
 	return a->head_dim == 64 ? backward_of<64>(cuda, a) : a->head_dim == 128 ? backward_of<128>(cuda, a) : false;
 }
 #else
-size_t hspmd_cuda_attention_wgmma_workspace(const struct attention *)
+size_t hspmd_cuda_attention_wgmma_workspace(const struct hspmd_cuda *, const struct attention *)
 {
 	return 0;
 }

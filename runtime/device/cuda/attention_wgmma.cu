@@ -226,7 +226,7 @@ template <int D> static bool forward_of(struct hspmd_cuda *cuda, const struct at
 	    !map_heads(&maps.v, a, &a->v, a->keys, a->kv_heads, KEYS))
 		return false;
 	LAUNCH(kernel, (unsigned)(tiles * a->batches * a->heads), THREADS, shared, cuda->stream, *a, maps, tiles,
-	       heads_together(a->keys, D, 1));
+	       heads_together(cuda, a->keys, D, 1));
 	return true;
 }
 

@@ -9,29 +9,14 @@
 #include "runtime/device/cuda/tensor_map.h"
 #include "runtime/device/cuda/wgmma.h"
 
+#define HSPMD_ORDER_FUNCTION static __device__ __forceinline__
+#include "runtime/device/cuda/attention_order.h"
+
 #define ROWS (GROUPS * GROUP_ROWS)
 static_assert(ROWS == DOCUMENT_TILE, "blocks skip tiles as they are found");
 #define THREADS ((GROUPS + 1) * GROUP_THREADS)
 #define GROUP_BYTES (GROUP_ROWS * SLAB_ROW_BYTES) /* a group's part of a slab of ROWS rows */
 #define LOG2E 1.4426950408889634f
-
-/* Bytes that blocks which run at the same time should read again and again from the L2 cache (50 MB on H100 and H200). */
-#define TOGETHER_BYTES (32 << 20)
-
-/* What a block of a launch computes: tile number `rank`, by how much there is to do in causal attention, of a head of a sample. */
-struct place {
-	int rank, head, batch;
-};
-
-/* Blocks begin in the order of their numbers: heads in sets of so many (counting those of all samples), and of a set the tiles with most to
- * do first, so that multiprocessors end at about the same time, and what blocks that run at the same time read is in the L2 cache. */
-static __device__ __forceinline__ struct place place_of(int block, int tiles, int heads, int batches, int together)
-{
-	int set = block / (tiles * together), first = set * together, within = block - first * tiles,
-	    count = heads * batches - first < together ? heads * batches - first : together, head = first + within % count;
-	struct place p = { within / count, head % heads, head / heads };
-	return p;
-}
 
 /* The slabs of a tile of D columns and so many rows, one after the other. */
 template <int D> static __host__ __device__ constexpr int tile_bytes(int rows)
@@ -155,10 +140,10 @@ template <int n> static __device__ __forceinline__ void hide_unseen(float (&s)[n
 
 /* ---- for the host */
 
-/* The heads of a set: such that two tensors of so many rows of `group` heads of each fit into TOGETHER_BYTES. */
-static inline int heads_together(int rows, int head_dim, int group)
+/* The heads of a set: such that two tensors of so many rows of `group` heads of each fit into attention_cached. */
+static inline int heads_together(const struct hspmd_cuda *cuda, int rows, int head_dim, int group)
 {
-	int64_t heads = TOGETHER_BYTES / ((int64_t)rows * head_dim * group * 2 * (int64_t)sizeof(bf16));
+	int64_t heads = cuda->attention_cached / ((int64_t)rows * head_dim * group * 2 * (int64_t)sizeof(bf16));
 	return heads < 1 ? 1 : heads > 1024 ? 1024 : (int)heads;
 }
 

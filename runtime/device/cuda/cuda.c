@@ -21,6 +21,8 @@ static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = {
 
 static const struct hspmd_device_ops cuda_ops;
 
+#define ATTENTION_CACHED (32 << 20) /* of the L2 cache's 50 MB on H100 and H200; environment HSPMD_CUDA_ATTENTION_CACHED: bytes */
+
 /* A part of a GPU has one stream, on which nothing is beside anything. */
 static cudaError_t open_beside(struct hspmd_cuda *cuda)
 {
@@ -93,6 +95,8 @@ static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 	bool named = about && !cudaGetDeviceProperties(about, index);
 	const char *wgmma = getenv("HSPMD_CUDA_WGMMA");
 	cuda->wgmma = major == 9 && minor == 0 && hspmd_cuda_has_tensor_maps() && !(wgmma && !strcmp(wgmma, "0"));
+	const char *cached = getenv("HSPMD_CUDA_ATTENTION_CACHED");
+	cuda->attention_cached = cached ? strtoll(cached, NULL, 10) : ATTENTION_CACHED;
 	snprintf(cuda->model, sizeof cuda->model, "sm%d%d-%d-%.64s", major, minor, cuda->multiprocessors, named ? about->name : "");
 	free(about);
 	return 0;
