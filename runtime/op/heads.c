@@ -40,11 +40,12 @@ static int take_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	return 0;
 }
 
+/* All three only move elements, and a gradient shared by heads is a sum over them: addends stay addends. */
 static void join_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
-	*r = (struct hspmd_op_rule){ .in = { "bth", "bth" }, .out = { "bth" } };
+	*r = (struct hspmd_op_rule){ .in = { "+bth", "+bth" }, .out = { "bth" } };
 	if (v->attr->whole_kv)
-		strcpy(r->in[1], "bt!");
+		strcpy(r->in[1], "+bt!");
 	r->in_step[0] = v->attr->part;
 	r->in_step[1] = v->attr->head_dim - v->attr->part;
 	r->out_step[0] = v->attr->head_dim;
@@ -52,7 +53,7 @@ static void join_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 
 static void join_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
-	*r = (struct hspmd_op_rule){ .in = { "bth" }, .out = { "bth", "bth" } };
+	*r = (struct hspmd_op_rule){ .in = { "+bth" }, .out = { "bth", "bth" } };
 	if (v->attr->whole_kv)
 		strcpy(r->out[1], "bt!/h");
 	r->in_step[0] = v->attr->head_dim;
@@ -62,7 +63,7 @@ static void join_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *
 
 static void take_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
-	*r = (struct hspmd_op_rule){ .in = { "bth" }, .out = { "bth" } };
+	*r = (struct hspmd_op_rule){ .in = { "+bth" }, .out = { "bth" } };
 	r->in_step[0] = v->attr->head_dim;
 	r->out_step[0] = v->attr->part;
 }

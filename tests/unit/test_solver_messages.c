@@ -68,13 +68,12 @@ static void draw_ratio(FILE *f, int tp)
 	fputc(']', f);
 }
 
-/* A plan of one stage. Context groups are not compared on CPUs, where attention runs in parts and gathers nothing, and not with latent
- * attention, which gathers more than keys and values. */
+/* A plan of one stage. Context groups are not compared on CPUs, where attention runs in parts and gathers nothing. */
 static struct drawn draw_case(void)
 {
 	struct drawn d = { .model = models[random_plan_draw(sizeof models / sizeof *models)],
 		           .kind = random_plan_draw(2) ? "cuda" : "cpu" };
-	bool latent = strstr(d.model, "kv_lora_rank"), groups = !latent && !strcmp(d.kind, "cuda") && random_plan_draw(4) == 0;
+	bool groups = !strcmp(d.kind, "cuda") && random_plan_draw(4) == 0;
 	int tp = groups ? 2 : 2 + (int)random_plan_draw(3), devices = groups ? 4 : tp, samples = 1 + (int)random_plan_draw(3);
 	static const char *const recompute[] = { "none", "selective", "full" };
 	FILE *f = fmemopen(d.plan, sizeof d.plan, "w");
