@@ -258,10 +258,11 @@ static void interleaving_pays(void **state)
 
 /* ---- overlap of gradients and backward passes */
 
-/* Seconds that summing gradients adds to the step, for two copies of a model on two nodes of `tflops` each with a network of
- * `gbytes_per_s`. *whole: seconds of all transfers; *before: seconds of the last backward pass after that of the last layer. */
-static double summing(const char *kind, double tflops, double gbytes_per_s, const struct hspmd_model_facts *m, double *whole,
-                      double *before)
+/* Seconds that summing gradients adds to the step, for two copies of a model on two nodes of `tflops` each, which are slower by
+ * `slowdown`, with a network of `gbytes_per_s`. *whole: seconds of all transfers; *before: seconds of the last backward pass after that of
+ * the last layer. */
+static double summing(const char *kind, double tflops, double slowdown, double gbytes_per_s, const struct hspmd_model_facts *m,
+                      double *whole, double *before)
 {
 	struct hspmd_error err = { "" };
 	char *text = hspmd_asprintf(
@@ -271,6 +272,7 @@ static double summing(const char *kind, double tflops, double gbytes_per_s, cons
 	        "\"links\":[{\"scope\":\"cluster\",\"alpha_s\":0,\"gbytes_per_s\":%g}]}",
 	        kind, tflops, gbytes_per_s);
 	struct hspmd_cluster *c = cluster_from(text);
+	c->nodes[0].slowdown = c->nodes[1].slowdown = slowdown;
 	int layers = m->layer_count;
 	json_t *value = json_loads(HEAD "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n0:0\"]}]},"
 	                                "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n1:0\"]}]}]}",
@@ -281,7 +283,7 @@ static double summing(const char *kind, double tflops, double gbytes_per_s, cons
 	struct hspmd_costs *costs = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, p->seq_len, &err);
 	const struct hspmd_layer_times *t = hspmd_costs_times(costs, 0, 1, false, 1, &err);
 	assert_non_null(t);
-	*before = (t->backward[layers - 1] - t->backward[0]) * hspmd_variation(costs, 2, 1);
+	*before = slowdown * (t->backward[layers - 1] - t->backward[0]) * hspmd_variation(costs, 2, 1);
 	*whole = 4 * m->params / (gbytes_per_s * 1e9);
 	double sync = p->predicted.sync_s;
 	hspmd_costs_destroy(costs);
@@ -304,15 +306,17 @@ static void gradients_hide_behind_the_passes_before(void **state)
 	struct hspmd_model_facts *m = facts_of(model, 0);
 	double whole, before, layers = 6, copies = m->params * 4 * HSPMD_SUM_TRAFFIC / (100e9 * HSPMD_SUSTAINED_MEMORY);
 	/* Slow network: it is busy from the first gradients on. */
-	double sync = summing("cpu", 1, 0.01, m, &whole, &before);
+	double sync = summing("cpu", 1, 1, 0.01, m, &whole, &before);
 	assert_true(whole > 2 * before);
 	assert_float_equal(sync, whole - before, 1e-9);
 	/* Slow devices: what remains is the first layer's transfer, and the copies that delayed the passes on the cores. */
-	sync = summing("cpu", 1e-3, 1, m, &whole, &before);
-	assert_true(whole < before / 2 && copies < whole);
-	assert_float_equal(sync, whole / layers + copies * (layers - 1) / layers, 1e-9);
+	for (int slowdown = 1; slowdown <= 2; slowdown++) {
+		sync = summing("cpu", 1e-3, slowdown, 1, m, &whole, &before);
+		assert_true(whole < before / 2 && slowdown * copies < whole);
+		assert_float_equal(sync, whole / layers + slowdown * copies * (layers - 1) / layers, 1e-9);
+	}
 	/* GPUs' programs sum gradients after all passes. */
-	sync = summing("cuda", 1e-3, 1, m, &whole, &before);
+	sync = summing("cuda", 1e-3, 1, 1, m, &whole, &before);
 	assert_float_equal(sync, whole, 1e-9);
 	hspmd_model_facts_destroy(m);
 	hspmd_model_destroy(model);

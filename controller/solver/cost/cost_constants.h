@@ -23,9 +23,11 @@
 #define HSPMD_UPDATE_BYTES 28.0
 #define HSPMD_UPDATE_BYTES_MIXED 54.0
 
-/* How many times CPU cores move each byte of a gradient sum over a network: 2 to copy it into a message, 2 to copy it out of one, and 3
- * to add it (two reads and one write). */
-#define HSPMD_SUM_TRAFFIC 7.0
+/* How many times CPU cores move each byte that they send on and receive: 2 to copy it into a message, 2 to copy it out of one. */
+#define HSPMD_COPY_TRAFFIC 4.0
+
+/* The same of a gradient sum: 3 more to add it (two reads and one write). */
+#define HSPMD_SUM_TRAFFIC (HSPMD_COPY_TRAFFIC + 3)
 
 /* Fraction of a CUDA device's memory that a caching allocator can fill: an allocator without fragmentation gains 15 % on average over
  * eight language models (GMLake, ASPLOS'24, arXiv 2401.08156, abstract). hspmd's own programs have no fragmentation:

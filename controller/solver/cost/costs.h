@@ -133,6 +133,9 @@ double hspmd_costs_update(const struct hspmd_costs *c, int type, double params);
 double hspmd_costs_offloaded_update(const struct hspmd_costs *c, int type, double share, int first, int end);
 
 /* links.c */
+/* Seconds for which messages of `bytes` keep the cores busy that the device is made of, if they move each byte `times` times. 0: other
+ * hardware moves them. */
+double hspmd_costs_own_work(const struct hspmd_costs *c, int device, double bytes, double times);
 #define HSPMD_KNOWN_TRANSFERS 1024 /* places for messages that were timed */
 struct hspmd_known_transfer {
 	uint64_t key; /* 0: none */

@@ -8,7 +8,17 @@
 
 #include "common/format/cluster_index.h"
 #include "common/format/collective_cost.h"
+#include "common/format/device_speed.h"
 #include "common/format/device_traits.h"
+
+double hspmd_costs_own_work(const struct hspmd_costs *c, int device, double bytes, double times)
+{
+	const struct hspmd_cluster_device *d = &c->cluster->devices[device];
+	const struct hspmd_device_type *type = &c->cluster->types[d->type];
+	if (hspmd_device_traits(type->kind)->origin != HSPMD_ORIGIN_CORES)
+		return 0;
+	return bytes > 0 ? c->cluster->nodes[d->node].slowdown * times * bytes / hspmd_device_memory_rate(type) : 0;
+}
 
 const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, int b, int n, int m, struct hspmd_error *err)
 {

@@ -329,8 +329,21 @@ static double layer_seconds(const struct hspmd_layer_times *t, enum hspmd_recomp
 	return backward ? t->backward[end] - t->backward[l] + again[end] - again[l] : t->forward[end] - t->forward[l];
 }
 
+/* Seconds for which the slowest copy's own cores are busy while all weights of a stage are gathered. */
+static double gather_copies(const struct hspmd_costs *c, const struct hspmd_plan *p, int stage)
+{
+	double most = 0, others = 1 - 1.0 / p->pipeline_count;
+	for (int i = 0; i < p->pipeline_count; i++) {
+		const struct hspmd_stage *s = &p->pipelines[i].stages[stage];
+		double bytes = others * c->param_bytes * hspmd_device_params(c, s->layers[0], s->layers[1], hspmd_stage_share(s, 0));
+		most = fmax(most, hspmd_costs_own_work(c, s->devices[0], bytes, HSPMD_COPY_TRAFFIC));
+	}
+	return most;
+}
+
 /* Seconds by which a pass of `pass_s` over the stage waits for its weights, all of which are gathered in gather_s: those of each layer
- * while the layer before it computes, if that is not too short. -1 with err. */
+ * while the layer before it computes, if that is not too short. The cores that compute do not do so while they copy messages. -1 with
+ * err. */
 static double gather_wait(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, bool backward, double pass_s, double gather_s,
                           struct hspmd_error *err)
 {
@@ -341,10 +354,11 @@ static double gather_wait(struct hspmd_costs *c, const struct hspmd_plan *p, int
 		return gather_s;
 	const struct hspmd_layer_times *t = hspmd_costs_times(c, c->cluster->devices[s->devices[0]].type, share, s->sequence_parallel,
 	                                                      p->pipelines[0].micro_batch, err);
-	double total = t ? layer_seconds(t, s->recompute, backward, first, end) : 0;
+	double total = t ? layer_seconds(t, s->recompute, backward, first, end) : 0, copies = fmin(gather_s, gather_copies(c, p, stage));
 	for (int l = first; t && l < end; l++) {
 		double own = total > 0 ? pass_s * layer_seconds(t, s->recompute, backward, l, l + 1) / total : 0;
-		wait += fmax(0, gather_s * hspmd_weights_ahead(c, s, s, l, l + 1, backward, share) / all - own);
+		double ahead = hspmd_weights_ahead(c, s, s, l, l + 1, backward, share) / all;
+		wait += fmax(copies * ahead, gather_s * ahead - own);
 	}
 	return t ? wait : -1;
 }

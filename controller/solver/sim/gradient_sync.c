@@ -136,13 +136,6 @@ static double flow_seconds(const struct sync *y, const struct flow *f, double by
 	return s;
 }
 
-/* Seconds for which the cores of a sender are busy in one ring step of a flow. */
-static double own_work(const struct hspmd_costs *c, const struct flow *f, double element_bytes)
-{
-	double rate = hspmd_device_memory_rate(&c->cluster->types[c->cluster->devices[f->from].type]);
-	return HSPMD_SUM_TRAFFIC * f->bytes * element_bytes / f->senders / rate;
-}
-
 /* Let the group begin after the sums within its holders' tensor-parallel groups. */
 static int sum_within(const struct hspmd_costs *c, struct group *g, struct hspmd_error *err)
 {
@@ -184,7 +177,9 @@ static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_
 		bool leaves = f->from_node != f->to_node;
 		double one = steps * (zero ? reduce_s : reduce_s + gather_s),
 		       start = leaves ? fmax(g->first, y->net_free[f->from_node]) : g->first;
-		double own = g->layers > 1 ? fmin(one, steps * own_work(c, f, zero ? c->grad_bytes : 2 * c->grad_bytes) / g->layers) : 0;
+		/* for which the sender's cores are busy, for each layer */
+		double own = hspmd_costs_own_work(c, f->from, f->bytes * (zero ? 1 : 2) * c->grad_bytes / f->senders, HSPMD_SUM_TRAFFIC);
+		own = g->layers > 1 ? fmin(one, steps * own / g->layers) : 0;
 		double done = fmax(start + g->layers * one, g->start + own * (g->layers - 1) + one) + (zero ? steps * gather_s : 0);
 		if (leaves)
 			y->net_free[f->from_node] = done;
