@@ -16,8 +16,9 @@ struct hspmd_root_files {
 	struct hspmd_local_shard *local;
 };
 
-/* A root may be of a job whose experts had no amax histories; bit_of is a guess if it may as well lack its last parameters. 0; or -1 and err: memory, or the root is of another model. Clear it in either
- * case. */
+/* A root may be of a job whose experts had no amax histories. If it may as well lack its last parameters, bit_of is a guess, which files
+ * confirm or not (load_state.c). 0; or -1 and err: memory, or the root is of another model, or has no part of a parameter. Clear it in
+ * either case. */
 int hspmd_root_files_find(const struct hspmd_manifest *root, const struct hspmd_old_plan *under, struct hspmd_root_files *f,
                           struct hspmd_error *err);
 void hspmd_root_files_clear(struct hspmd_root_files *f);

@@ -381,7 +381,7 @@ static int experts_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 	return report_refused(&e, err);
 }
 
-/* One of the gradients of matrices: what is multiplied, as elements or as turned codes of these operands. */
+/* A factor of a gradient of matrices: as elements, or turned as codes of this operand. */
 struct grad_factor {
 	const void *elements, *turned;
 	int operand;
