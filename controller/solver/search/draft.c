@@ -5,7 +5,8 @@
  * Placement is packing. Stages of one pipeline (or copies of one stage) use what is left of the current node; otherwise the node that has
  * the fewest free devices but at least as many as the following stages of their device class need together; otherwise at least as many as
  * the stage itself needs. Nodes with equally many free devices form a stack, so that finding a node takes as many steps as a node has
- * devices, for any number of nodes. The widest stages are placed first, while nodes are empty. */
+ * devices, for any number of nodes. The widest stages are placed first, while nodes are empty; if the copies of each stage are placed
+ * together, those of like layers one after another, whatever pipelines they belong to. */
 #include "controller/solver/search/draft.h"
 
 #include <math.h>
@@ -168,12 +169,47 @@ static void place_pipelines(struct placing *p, int group, int first)
 	}
 }
 
-static void place_stages(struct placing *p, int group, int first)
+/* Stage s of all copies of a group. */
+struct stage_copies {
+	int group, first; /* the first of its pipelines in the plan */
+	int s, width;
+	int middle; /* twice the middle of its layers */
+};
+
+static int by_width_and_layers(const void *x, const void *y)
 {
-	const struct hspmd_pipeline_group *g = &p->d->groups[group];
-	for (int s = 0; s < g->partition.sequence.stages; s++)
+	const struct stage_copies *a = x, *b = y;
+	if (a->width != b->width)
+		return b->width - a->width;
+	if (a->middle != b->middle)
+		return a->middle - b->middle;
+	return a->group != b->group ? a->group - b->group : a->s - b->s;
+}
+
+/* Stages of all groups by their layers: a node sums gradients once for all stages of it that hold the layer, so that one whose stages hold
+ * other layers sends more than the others. The widest ones first, while nodes are empty. */
+static void place_stages(struct placing *p)
+{
+	size_t count = 0;
+	for (int i = 0; i < p->d->group_count; i++)
+		count += (size_t)p->d->groups[i].partition.sequence.stages;
+	struct stage_copies *list = hspmd_calloc(count, sizeof *list);
+	p->short_of_memory = p->short_of_memory || !list;
+	count = 0;
+	for (int i = 0, first = 0; list && i < p->d->group_count; first += p->d->groups[i++].copies) {
+		const struct hspmd_pipeline_partition *x = &p->d->groups[i].partition;
+		for (int s = 0; s < x->sequence.stages; s++)
+			list[count++] = (struct stage_copies){ i, first, s, p->t->submeshes[x->sequence.submesh[s]].tp,
+				                               (s ? x->ends[s - 1] : 0) + x->ends[s] };
+	}
+	if (list)
+		qsort(list, count, sizeof *list, by_width_and_layers);
+	for (size_t k = 0; list && k < count; k++) {
+		const struct hspmd_pipeline_group *g = &p->d->groups[list[k].group];
 		for (int i = 0; i < g->copies && !p->full && !p->short_of_memory; i++)
-			place_stage(p, &g->partition.sequence, s, -1, 0, &p->plan->pipelines[first + i].stages[s]);
+			place_stage(p, &g->partition.sequence, list[k].s, -1, 0, &p->plan->pipelines[list[k].first + i].stages[list[k].s]);
+	}
+	free(list);
 }
 
 enum hspmd_draft_offload hspmd_draft_offload_of(const struct hspmd_plan *p)
@@ -247,16 +283,13 @@ struct hspmd_plan *hspmd_draft_place(const struct hspmd_submesh_tables *t, const
 	p.short_of_memory = make_pipelines(t, d, p.plan) || free_devices_new(&p.free, t->device_classes);
 	for (int i = 0; i < pipelines && !p.short_of_memory; i++)
 		p.plan->global_batch += p.plan->pipelines[i].micro_batches * t->micro_batch;
+	if (how == HSPMD_PLACE_STAGES)
+		place_stages(&p);
 	/* Wide submeshes first, while nodes are empty. */
-	for (int width = HSPMD_MAX_TP; width > 0 && !p.full && !p.short_of_memory; width--)
-		for (int i = 0, first = 0; i < d->group_count; first += d->groups[i++].copies) {
-			if (widest_submesh(t, &d->groups[i]) != width)
-				continue;
-			if (how == HSPMD_PLACE_STAGES)
-				place_stages(&p, i, first);
-			else
+	for (int width = HSPMD_MAX_TP; how == HSPMD_PLACE_PIPELINES && width > 0 && !p.full && !p.short_of_memory; width--)
+		for (int i = 0, first = 0; i < d->group_count; first += d->groups[i++].copies)
+			if (widest_submesh(t, &d->groups[i]) == width)
 				place_pipelines(&p, i, first);
-		}
 	free_devices_clear(&p.free);
 	if (p.full || p.short_of_memory) {
 		hspmd_plan_destroy(p.plan);
