@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/ctld/daemon.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +81,7 @@ static void on_tick(uv_timer_t *timer)
 		poll_begin(d);
 		return;
 	}
-	if (d->dirty || now - d->decided_s >= AGAIN_S)
+	if (d->dirty || now - d->decided_s >= AGAIN_S || now >= d->wait_ends_s)
 		decide(d);
 }
 
@@ -91,7 +92,7 @@ static void on_polled(struct ctld *d, bool changed)
 		peers_sweep(d);
 		requests_forget_returned(d);
 	}
-	if (d->dirty)
+	if (d->dirty || hspmd_now() >= d->wait_ends_s)
 		decide(d);
 }
 
@@ -167,6 +168,7 @@ int ctld_run(const struct ctld_options *options, struct hspmd_error *err)
 		          .on_tick = on_tick,
 		          .on_polled = on_polled,
 		          .began_s = hspmd_now(),
+		          .wait_ends_s = INFINITY,
 		          .last_request_id = (int64_t)(1e3 * hspmd_unix_time()) };
 	ctld_poll_interval_start(&d.poll_interval, options->poll_min_s, options->poll_max_s);
 	uv_loop_init(&d.loop);

@@ -72,6 +72,7 @@ struct ctld {
 	double seen_s, answered_s;      /* start of the last poll that succeeded; when a job last carried out a request */
 	bool dirty;                     /* facts that decisions depend on have changed */
 	double decided_s;               /* time of the last round of decisions */
+	double wait_ends_s;             /* monotonic; when a job next ends its wait for further nodes; INFINITY: none waits */
 	int64_t last_request_id;        /* ids rise, across restarts of the daemon as well */
 	double began_s;                 /* start of the daemon */
 	double watchdog_s, watchdog_at; /* interval and next time of WATCHDOG=1; interval 0: the service manager expects none */
@@ -88,6 +89,8 @@ struct ctld {
 void poll_begin(struct ctld *d);
 /* Bring the next poll forward, because a fact has changed. */
 void poll_soon(struct ctld *d);
+/* Bring it forward to this time at the latest, in monotonic seconds. */
+void poll_by(struct ctld *d, double when_s);
 /* Observed losses: per node and second, and the mean fraction of the other nodes that is lost in the same poll. */
 void poll_losses(const struct ctld *d, double *losses_per_node_s, double *correlated);
 

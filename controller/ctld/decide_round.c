@@ -48,6 +48,27 @@ static void remember_waits(struct ctld *d, const struct ctld_snapshot *s, const 
 		d->peers.peers[s->elastic_peer[i]].wait_until_s = e->wait_until_s[i];
 }
 
+static bool is_to_grow(const struct hspmd_decision *e, int job)
+{
+	for (int i = 0; i < e->count; i++)
+		if (e->actions[i].kind == HSPMD_RESIZE_GROW && e->actions[i].job == job)
+			return true;
+	return false;
+}
+
+/* The nodes for which a job waits may be idle when its wait ends. Only a poll shows it, so one comes then, however seldom Slurm is
+ * polled. */
+static void expect_ends_of_waits(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_decision *e)
+{
+	for (int i = 0; i < s->snapshot.elastic_count; i++) {
+		double wait_s = e->wait_until_s[i] - s->snapshot.now_s;
+		if (wait_s > 0 && !is_to_grow(e, i)) /* false if it is NAN */
+			d->wait_ends_s = fmin(d->wait_ends_s, d->decided_s + wait_s);
+	}
+	if (isfinite(d->wait_ends_s))
+		poll_by(d, d->wait_ends_s);
+}
+
 static void remember_why(struct ctld *d, const struct ctld_snapshot *s, const struct hspmd_decision *e)
 {
 	for (int i = 0; i < s->snapshot.elastic_count; i++)
@@ -104,6 +125,7 @@ void decide(struct ctld *d)
 	struct hspmd_error err = { "" };
 	d->dirty = false;
 	d->decided_s = hspmd_now();
+	d->wait_ends_s = INFINITY;
 	if (!d->view || !d->peers.count)
 		return;
 	send_risk(d);
@@ -125,6 +147,7 @@ void decide(struct ctld *d)
 	else {
 		remember_eligible(d, &s, &e);
 		remember_waits(d, &s, &e);
+		expect_ends_of_waits(d, &s, &e);
 		send_requests(d, &s, &e);
 	}
 	hspmd_decision_clear(&e);

@@ -42,3 +42,8 @@ void ctld_poll_interval_soon(struct ctld_poll_interval *p, double now_s)
 	double at = fmax(fmax(p->polled_s + p->min_s, p->backoff_until_s), now_s);
 	p->next_s = fmin(p->next_s, at);
 }
+
+void ctld_poll_interval_by(struct ctld_poll_interval *p, double when_s)
+{
+	p->next_s = fmin(p->next_s, fmax(when_s, p->backoff_until_s));
+}

@@ -21,6 +21,9 @@ struct ctld_poll_interval {
 void ctld_poll_interval_start(struct ctld_poll_interval *p, double min_s, double max_s);
 /* A poll has ended. Sets next_s. */
 void ctld_poll_interval_done(struct ctld_poll_interval *p, double began_s, double now_s, enum ctld_poll_result what);
+/* Something is to be decided at when_s, for which the view must be new: brings next_s forward to it, unless that is before
+ * backoff_until_s. */
+void ctld_poll_interval_by(struct ctld_poll_interval *p, double when_s);
 /* A fact has changed: brings next_s as near as min_s and backoff_until_s allow. */
 void ctld_poll_interval_soon(struct ctld_poll_interval *p, double now_s);
 

@@ -26,6 +26,12 @@ void poll_soon(struct ctld *d)
 	schedule_tick(d, d->poll_interval.next_s);
 }
 
+void poll_by(struct ctld *d, double when_s)
+{
+	ctld_poll_interval_by(&d->poll_interval, when_s);
+	schedule_tick(d, d->poll_interval.next_s);
+}
+
 void poll_losses(const struct ctld *d, double *losses_per_node_s, double *correlated)
 {
 	const struct totals *t = &d->totals;

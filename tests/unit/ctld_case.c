@@ -31,7 +31,8 @@
 #endif
 
 struct greeting ctld_case_greeting;
-bool ctld_case_dry_run;
+bool ctld_case_dry_run, ctld_case_completing;
+double ctld_case_poll_min_s = 0.2;
 unsigned ctld_case_labels = 1u << CTLD_LABEL_JOB;
 
 static const char secret[] = "0123456789abcdef0123456789abcdef0123456789abcdef",
@@ -127,8 +128,8 @@ static void run(struct ctld_case *d, int out)
 		                  .policies = policy,
 		                  .cookie = secret,
 		                  .trust = { getuid() },
-		                  .poll_min_s = 0.2,
-		                  .poll_max_s = 75,
+		                  .poll_min_s = ctld_case_poll_min_s,
+		                  .poll_max_s = fmax(75, ctld_case_poll_min_s),
 		                  .poll = fake_poll,
 		                  .poll_context = d->world,
 		                  .dry_run = ctld_case_dry_run,
@@ -192,6 +193,7 @@ int ctld_case_start(void **state)
 	*state = d;
 	d->world = mmap(NULL, sizeof *d->world, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(d->world, MAP_FAILED);
+	d->world->completing = ctld_case_completing;
 	strcpy(d->folder, "/tmp/hspmd-test.XXXXXX");
 	assert_non_null(mkdtemp(d->folder));
 	ctld_case_write(d, "any.json", rules);

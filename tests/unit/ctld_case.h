@@ -34,6 +34,8 @@ struct ctld_case {
 
 extern struct greeting ctld_case_greeting; /* of the client that greeted last */
 extern bool ctld_case_dry_run;             /* of the next daemon */
+extern double ctld_case_poll_min_s;        /* its least time between two polls */
+extern bool ctld_case_completing;          /* its world's value at the start */
 extern unsigned ctld_case_labels;          /* of its metrics of jobs */
 
 /* Set up and tear down a test: *state is a struct ctld_case. */

@@ -391,6 +391,7 @@ static void test_pace_spares_a_busy_slurmctld(void **state)
 	ctld_poll_interval_start(&p, 1, 75);
 	ctld_poll_interval_done(&p, 100, 103, CTLD_POLL_CHANGED); /* slurmctld limited the rate */
 	ctld_poll_interval_soon(&p, 104);
+	ctld_poll_interval_by(&p, 110);
 	assert_float_equal(p.next_s, 118, 0);
 	ctld_poll_interval_done(&p, 118, 118.1, CTLD_POLL_FAILED);
 	ctld_poll_interval_soon(&p, 118.2);
@@ -401,6 +402,8 @@ static void test_pace_spares_a_busy_slurmctld(void **state)
 	double now = p.next_s;
 	ctld_poll_interval_done(&p, now, now, CTLD_POLL_UNCHANGED); /* slurmctld answers again */
 	assert_float_equal(p.next_s, now + 1, 0);
+	ctld_poll_interval_by(&p, now + 0.3); /* something is to be decided then */
+	assert_float_equal(p.next_s, now + 0.3, 0);
 }
 
 static void test_same_view(void **state)

@@ -143,6 +143,25 @@ static void test_a_wait_for_further_nodes_ends(void **state)
 	json_decref(ask);
 }
 
+static int start_seldom(void **state)
+{
+	ctld_case_completing = true;
+	ctld_case_poll_min_s = 100 * CTLD_CASE_PATIENCE_S;
+	int rc = ctld_case_start(state);
+	ctld_case_completing = false;
+	ctld_case_poll_min_s = 0.2;
+	return rc;
+}
+
+/* The same, and Slurm is polled so seldom that the next poll would never come: one comes when the wait ends. */
+static void test_a_wait_ends_between_polls(void **state)
+{
+	struct ctld_case *d = *state;
+	ctld_case_call(d, 1, 1000);
+	json_decref(ctld_case_expect_request(d, 1, "grow", 1));
+	assert_in_range(d->world->polls, 2, 4); /* the clocks of waits and of polls are not quite the same */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -151,6 +170,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_slow_slurmctld_is_left_in_peace, ctld_case_start, ctld_case_stop),
 		cmocka_unit_test_setup_teardown(test_no_request_on_an_old_view, ctld_case_start, ctld_case_stop),
 		cmocka_unit_test_setup_teardown(test_a_wait_for_further_nodes_ends, ctld_case_start, ctld_case_stop),
+		cmocka_unit_test_setup_teardown(test_a_wait_ends_between_polls, start_seldom, ctld_case_stop),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
