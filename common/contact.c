@@ -206,11 +206,12 @@ json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_er
 	return v;
 }
 
-void hspmd_contact_remove(const char *path, int64_t pid)
+void hspmd_contact_remove(const char *path, const char *process)
 {
 	struct hspmd_error err;
 	json_t *v = read_contact(path, &err);
-	if (v && json_integer_value(json_object_get(v, "pid")) == pid)
+	const char *writer = json_string_value(json_object_get(v, "process"));
+	if (writer && !strcmp(writer, process))
 		unlink(path);
 	json_decref(v);
 }

@@ -5,8 +5,11 @@
  * that HSPMD_CONTACTS names ("CLUSTER-JOBID.json"):
  *
  *   { "job": "123", "cluster": "c", "user": 1000, "addresses": ["n0:41000", "10.0.0.1:41000"], "auth": "munge" | "cookie",
- *     "cookie": "...", "munge_socket": "...", "host": "n0", "pid": 4242, "output": "/home/x/hspmd-123",
+ *     "cookie": "...", "munge_socket": "...", "host": "n0", "pid": 4242, "process": "...", "output": "/home/x/hspmd-123",
  *     "protocol": 4, "version": "0.1.0" }
+ *
+ * `process` is a random text of the controller's own: its host and pid may be those of another one, in a PID namespace of its own or after
+ * the host has started again.
  */
 #ifndef HSPMD_COMMON_CONTACT_H
 #define HSPMD_COMMON_CONTACT_H
@@ -29,8 +32,8 @@ int hspmd_contact_write(const char *path, const json_t *contact, struct hspmd_er
  * newest. NULL and err unless the file belongs to this user, or this user is root, and
  * nobody else may read it. */
 json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_error *err);
-/* Removes this run's contact file; does nothing if another run has written its own in that place. */
-void hspmd_contact_remove(const char *path, int64_t pid);
+/* Removes the contact file of this controller; does nothing if another one has written its own in that place. */
+void hspmd_contact_remove(const char *path, const char *process);
 /* The authentication that this contact's controller expects. */
 struct hspmd_auth *hspmd_contact_auth(const json_t *contact, struct hspmd_error *err);
 

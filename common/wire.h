@@ -127,7 +127,8 @@
  * agent -> controller
  *
  *   hello               sealed, see auth.h.
- *                       role: "agent"; node; job: the Slurm job of which the agent is a step; pid; cluster: the node's part;
+ *                       role: "agent"; node; job: the Slurm job of which the agent is a step; pid; process: a random text that is
+ *                       the same as long as the process lives; cluster: the node's part;
  *                       bindings: [{ threads, index }] of its devices; workers: [{ device, serial, pid }] that live;
  *                       alone: true if it holds the lock of the node's part of the job's memory, false if another process does, which
  *                       is a living agent of the node; absent: unknown

@@ -14,10 +14,10 @@ static int write_contacts(struct loop *l, json_t *addresses, struct hspmd_error 
 	char host[256] = "";
 	gethostname(host, sizeof host - 1);
 	const char *secret = hspmd_auth_secret(l->o->auth);
-	json_t *c = json_pack("{s:s, s:s, s:I, s:O, s:s, s:s*, s:s*, s:s, s:i, s:s}", "job", l->o->config->job_id, "cluster", l->o->cluster,
-	                      "user", (json_int_t)getuid(), "addresses", addresses, "auth", secret ? "cookie" : "munge", "cookie", secret,
-	                      "munge_socket", secret ? NULL : l->o->munge_socket, "host", host, "pid", (int)getpid(), "output",
-	                      l->o->output->folder);
+	json_t *c = json_pack("{s:s, s:s, s:I, s:O, s:s, s:s*, s:s*, s:s, s:i, s:s, s:s}", "job", l->o->config->job_id, "cluster",
+	                      l->o->cluster, "user", (json_int_t)getuid(), "addresses", addresses, "auth", secret ? "cookie" : "munge",
+	                      "cookie", secret, "munge_socket", secret ? NULL : l->o->munge_socket, "host", host, "pid", (int)getpid(),
+	                      "process", l->process, "output", l->o->output->folder);
 	if (!c || hspmd_auth_add_version(c, err)) {
 		json_decref(c);
 		return hspmd_fail_memory(err, "writing the contact file");
@@ -59,7 +59,9 @@ static int make_agent_command(struct loop *l, json_t *addresses, struct hspmd_er
 int loop_publish_addresses(struct loop *l, struct hspmd_error *err)
 {
 	json_t *addresses = hspmd_server_addresses(l->server);
-	int rc = addresses ? write_contacts(l, addresses, err) : hspmd_fail_memory(err, "opening the port");
+	int rc = addresses ? hspmd_auth_nonce(l->process, err) : hspmd_fail_memory(err, "opening the port");
+	if (!rc)
+		rc = write_contacts(l, addresses, err);
 	if (!rc)
 		rc = make_agent_command(l, addresses, err);
 	json_decref(addresses);
@@ -69,9 +71,9 @@ int loop_publish_addresses(struct loop *l, struct hspmd_error *err)
 void loop_remove_contacts(struct loop *l)
 {
 	if (l->contact[0])
-		run_output_queue_remove_contact(l->output, l->contact[0], getpid());
+		run_output_queue_remove_contact(l->output, l->contact[0], l->process);
 	if (l->contact[1])
-		hspmd_contact_remove(l->contact[1], getpid());
+		hspmd_contact_remove(l->contact[1], l->process);
 	free(l->contact[0]);
 	free(l->contact[1]);
 }

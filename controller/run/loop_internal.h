@@ -7,6 +7,7 @@
 
 #include <uv.h>
 
+#include "common/auth.h"
 #include "controller/run/loop.h"
 #include "controller/run/choose_plan.h"
 #include "controller/run/ctld_session.h"
@@ -18,9 +19,9 @@ struct agent {
 	struct agent *next;
 	char *job;               /* Slurm job of its step, from its hello; NULL: none */
 	struct hspmd_peer *peer; /* NULL: not connected */
-	json_int_t pid;          /* from its hello */
+	char process[HSPMD_NONCE_HEX]; /* from its hello: tells processes apart, of which each may have a PID namespace of its own */
 	struct hspmd_peer *newcomer; /* another agent of the node, which the controller keeps waiting; NULL: none */
-	json_int_t newcomer_pid;
+	char newcomer_process[HSPMD_NONCE_HEX];
 };
 
 struct command {
@@ -96,6 +97,7 @@ struct loop {
 	long output_dropped;     /* lines of which was told that they are lost */
 	double suspended_s; /* of which the controller has been told */
 	char *contact[2];
+	char process[HSPMD_NONCE_HEX]; /* this controller's, in its contact files */
 };
 
 /* loop_peers.c */

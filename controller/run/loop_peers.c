@@ -86,29 +86,38 @@ void loop_replace_agent(struct loop *l, const char *node, const char *why)
 	if (a->peer)
 		turn_away(a->peer, why);
 	a->peer = a->newcomer;
-	a->pid = a->newcomer_pid;
+	memcpy(a->process, a->newcomer_process, sizeof a->process);
 	a->newcomer = NULL;
 	struct run_event e = { .kind = EVENT_AGENT_LOST, .node = node, .text = "the agent that was to take its place is gone" };
 	if (!a->peer)
 		l->on_event(l, &e);
 }
 
-/* Returns true if this agent is not the one of its node with which the controller works, or may work again. */
-static bool is_newcomer(const struct agent *a, const json_t *hello)
+/* Agents of earlier versions have a process id only. */
+static void read_process(const json_t *hello, char process[HSPMD_NONCE_HEX])
 {
+	const char *text = json_string_value(json_object_get(hello, "process"));
 	json_int_t pid = json_integer_value(json_object_get(hello, "pid"));
-	return pid != a->pid && (a->peer || json_is_false(json_object_get(hello, "alone")));
+	if (text)
+		snprintf(process, HSPMD_NONCE_HEX, "%s", text);
+	else
+		snprintf(process, HSPMD_NONCE_HEX, "pid %" JSON_INTEGER_FORMAT, pid);
 }
 
-static void keep_newcomer(struct agent *a, struct hspmd_peer *peer, const json_t *hello)
+/* Returns true if this agent is not the one of its node with which the controller works, or may work again. */
+static bool is_newcomer(const struct agent *a, const char *process, const json_t *hello)
 {
-	json_int_t pid = json_integer_value(json_object_get(hello, "pid"));
-	if (a->newcomer && a->newcomer_pid != pid)
+	return strcmp(process, a->process) && (a->peer || json_is_false(json_object_get(hello, "alone")));
+}
+
+static void keep_newcomer(struct agent *a, struct hspmd_peer *peer, const char *process)
+{
+	if (a->newcomer && strcmp(a->newcomer_process, process))
 		turn_away(a->newcomer, "the node has a third agent, which came later");
 	else if (a->newcomer) /* it has lost its connection */
 		hspmd_peer_close(a->newcomer);
 	a->newcomer = peer;
-	a->newcomer_pid = pid;
+	snprintf(a->newcomer_process, sizeof a->newcomer_process, "%s", process);
 }
 
 static void on_known(void *context, struct hspmd_peer *peer, json_t *hello)
@@ -123,14 +132,16 @@ static void on_known(void *context, struct hspmd_peer *peer, json_t *hello)
 		hspmd_peer_close(peer);
 		return;
 	}
-	bool newcomer = is_newcomer(a, hello);
+	char process[HSPMD_NONCE_HEX];
+	read_process(hello, process);
+	bool newcomer = is_newcomer(a, process, hello);
 	if (newcomer) {
-		keep_newcomer(a, peer, hello);
+		keep_newcomer(a, peer, process);
 	} else {
 		if (a->peer)
 			hspmd_peer_close(a->peer); /* the agent has connected again */
 		a->peer = peer;
-		a->pid = json_integer_value(json_object_get(hello, "pid"));
+		memcpy(a->process, process, sizeof process);
 	}
 	const char *job = json_string_value(json_object_get(hello, "job"));
 	free(a->job);

@@ -23,9 +23,8 @@ struct entry {
 	enum run_trace_part part;
 	char *name;    /* FILE_SAVED: of the file; CONTACT_REMOVED: its path */
 	char *text;    /* LOG_LINE; */
-	json_t *value; /* ... all others: the thread's own copy */
+	json_t *value; /* ... all others: the thread's own copy; CONTACT_REMOVED: the process whose contact it is */
 	size_t bytes;  /* of memory, about */
-	long pid;
 };
 
 struct run_output_queue {
@@ -93,7 +92,7 @@ static int write_entry(struct run_output_queue *q, const struct entry *e, struct
 	case TRACE_PART:
 		return write_trace(q, e, err);
 	case CONTACT_REMOVED:
-		hspmd_contact_remove(e->name, e->pid);
+		hspmd_contact_remove(e->name, json_string_value(e->value));
 		return 0;
 	case LOG_LINE:
 		break;
@@ -276,12 +275,11 @@ void run_output_queue_log(struct run_output_queue *q, const char *line, size_t s
 	put(q, e, LOG_LINE);
 }
 
-void run_output_queue_remove_contact(struct run_output_queue *q, const char *path, long pid)
+void run_output_queue_remove_contact(struct run_output_queue *q, const char *path, const char *process)
 {
-	struct entry *e = entry_create(CONTACT_REMOVED, path, NULL);
-	if (e)
-		e->pid = pid;
-	put(q, e, CONTACT_REMOVED);
+	json_t *value = json_string(process);
+	put(q, value ? entry_create(CONTACT_REMOVED, path, value) : NULL, CONTACT_REMOVED);
+	json_decref(value);
 }
 
 struct run_output_waits run_output_queue_waits(struct run_output_queue *q)

@@ -33,7 +33,7 @@ void run_output_queue_sample(struct run_output_queue *q, const json_t *sample);
 void run_output_queue_save(struct run_output_queue *q, const char *name, const json_t *value);
 void run_output_queue_trace(struct run_output_queue *q, enum run_trace_part part, const json_t *value);
 void run_output_queue_log(struct run_output_queue *q, const char *line, size_t size); /* any thread may call it */
-void run_output_queue_remove_contact(struct run_output_queue *q, const char *path, long pid);
+void run_output_queue_remove_contact(struct run_output_queue *q, const char *path, const char *process);
 struct run_output_waits run_output_queue_waits(struct run_output_queue *q);
 /* Returns true, and why, if a line of metrics.jsonl could not be written. */
 bool run_output_queue_has_failed(struct run_output_queue *q, struct hspmd_error *why);

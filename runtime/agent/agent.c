@@ -94,9 +94,9 @@ static json_t *granted_to_step(void)
 static json_t *make_hello(struct agent *a)
 {
 	json_t *alone = a->memory >= 0 ? json_true() : a->memory == HSPMD_SHM_DIR_TAKEN ? json_false() : NULL;
-	return json_pack("{so*,ss,ss,ss*,si,so*,sO,sO,sO*,so}", "granted", granted_to_step(), "role", "agent", "node", a->node, "job",
-	                 getenv("SLURM_JOB_ID"), "pid", (int)getpid(), "alone", alone, "cluster", a->part, "bindings", a->bindings,
-	                 "gathered", a->gathered, "workers", agent_list_workers(a));
+	return json_pack("{so*,ss,ss,ss*,si,ss,so*,sO,sO,sO*,so}", "granted", granted_to_step(), "role", "agent", "node", a->node, "job",
+	                 getenv("SLURM_JOB_ID"), "pid", (int)getpid(), "process", a->process, "alone", alone, "cluster", a->part,
+	                 "bindings", a->bindings, "gathered", a->gathered, "workers", agent_list_workers(a));
 }
 
 static void start_quitting(struct agent *a, int status)
@@ -285,7 +285,7 @@ static int connect_first(struct agent *a, struct hspmd_error *err)
 static int run(struct agent *a, bool *connected)
 {
 	struct hspmd_error err;
-	if (describe_node(a, &err) || uv_loop_init(&a->loop)) {
+	if (hspmd_auth_nonce(a->process, &err) || describe_node(a, &err) || uv_loop_init(&a->loop)) {
 		hspmd_error_log("%s", err.text);
 		return 1;
 	}

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <uv.h>
 
+#include "common/auth.h"
 #include "common/stream.h"
 #include "runtime/agent/agent.h"
 
@@ -39,6 +40,7 @@ struct agent {
 	const struct hspmd_agent_options *options;
 	const struct agent_callbacks *on;
 	char *node;
+	char process[HSPMD_NONCE_HEX];      /* by which the controller knows this process, in whatever PID namespace */
 	json_t *part, *gathered, *bindings; /* fields of the `hello` message */
 	uv_loop_t loop;
 	uv_timer_t timer; /* reconnects; kills workers that do not end in time */

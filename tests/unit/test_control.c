@@ -189,6 +189,21 @@ static void another_version(void **state)
 	control_says(control_said, "the job is hspmd 9.0 (protocol 5), this is hspmd " PACKAGE_VERSION " (protocol 4)");
 }
 
+/* A controller that ends late leaves the contact file of one that has the same host and pid, in a PID namespace of its own. */
+static void another_controller_has_written(void **state)
+{
+	const char *path = control_path_of("c-7.json");
+	(void)state;
+	json_t *contact = json_load_file(path, 0, NULL);
+	json_object_set_new(contact, "process", json_string("second"));
+	assert_int_equal(hspmd_contact_write(path, contact, &control_err), 0);
+	json_decref(contact);
+	hspmd_contact_remove(path, "first");
+	assert_int_equal(access(path, F_OK), 0);
+	hspmd_contact_remove(path, "second");
+	assert_int_equal(access(path, F_OK), -1);
+}
+
 /* Root may look at a user's job, but is not led by one user's file to the job of another; other users may look at their own only. */
 static void a_job_of_another_user(void **state)
 {
@@ -509,6 +524,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_crowded_controller, control_fresh, control_stop),
 		cmocka_unit_test_setup_teardown(a_wrong_cookie, control_fresh, control_stop),
 		cmocka_unit_test_setup_teardown(another_version, control_fresh, control_stop),
+		cmocka_unit_test_setup_teardown(another_controller_has_written, control_fresh, control_stop),
 		cmocka_unit_test_setup_teardown(a_job_of_another_user, control_fresh, control_stop),
 		cmocka_unit_test_setup_teardown(a_negative_timeout, control_fresh, control_stop),
 		cmocka_unit_test_setup_teardown(watches, control_fresh, control_stop),
