@@ -14,6 +14,7 @@
 #include "common/format/program_search.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/range.h"
 #include "common/shm_dir.h"
 #include "common/tcp.h"
 #include "controller/cli/ctld_query.h"
@@ -104,10 +105,10 @@ static int read_job(struct run *r, struct hspmd_error *err)
 			return -1;
 	}
 	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
-	int low, high, n;
+	int low, high;
 	if (nodes && r->slurm) { /* --hspmd-nodes of sbatch, checked there */
-		if (sscanf(nodes, "%d-%d%n", &low, &high, &n) != 2 || nodes[n] || low < 1 || high < low)
-			return hspmd_fail(err, "HSPMD_NODES: expected MIN-MAX, got '%s'", nodes);
+		if (hspmd_range_parse(nodes, &low, &high, err))
+			return hspmd_error_prefix(err, "HSPMD_NODES");
 		r->job->elastic.min_nodes = low;
 		r->job->elastic.max_nodes = high;
 	}
@@ -121,7 +122,7 @@ static int read_job(struct run *r, struct hspmd_error *err)
 		if (!(r->job->elastic.policy = strdup(policy)))
 			return hspmd_fail_memory(err, "reading the job");
 	}
-	return run_command_prepare(r->job, r->opt.command.argc ? r->opt.node_range : NULL, err);
+	return run_command_prepare(r->job, &r->opt.command, err);
 }
 
 /* Checks now that the folder can be made and written. */

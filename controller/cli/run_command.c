@@ -10,7 +10,6 @@
 #include "common/format/job_command.h"
 #include "common/format/torchrun.h"
 #include "common/log.h"
-#include "common/range.h"
 
 #define KILL_S 20.0  /* for all processes of a rank to be gone after SIGKILL */
 #define STEP_S 600.0 /* least time for a told step: as long as PyTorch waits for a collective of NCCL */
@@ -28,38 +27,29 @@ static int set_working_folder(struct hspmd_job *job, struct hspmd_error *err)
 
 struct hspmd_job *run_command_job(const struct run_command_options *o, struct hspmd_error *err)
 {
-	int number;
-	double seconds;
-	if (o->notice && hspmd_job_notice_parse(o->notice, &number, &seconds, err)) {
-		hspmd_error_prefix(err, "--notice");
-		return NULL;
-	}
 	struct hspmd_job *job = hspmd_job_from_command(o->argv, o->argc, "hspmd run", err);
 	if (!job)
 		return NULL;
 	job->command.per_node = o->per_node;
 	job->command.warm = o->warm;
-	if (o->notice) {
-		job->command.notice_signal = number;
-		job->command.notice_s = seconds;
+	if (o->notice_signal) {
+		job->command.notice_signal = o->notice_signal;
+		job->command.notice_s = o->notice_s;
 	}
 	return job;
 }
 
-int run_command_prepare(struct hspmd_job *job, const char *nodes, struct hspmd_error *err)
+int run_command_prepare(struct hspmd_job *job, const struct run_command_options *o, struct hspmd_error *err)
 {
 	char ignored[400];
-	int min, max;
 	if (!job->command.argc)
 		return 0;
-	if (nodes) {
-		if (hspmd_range_parse(nodes, &min, &max, err))
-			return hspmd_error_prefix(err, "--nodes");
-		if (min < job->elastic.min_nodes || max > job->elastic.max_nodes)
-			return hspmd_fail(err, "--nodes=%s goes beyond the %d to %d nodes that the job may have", nodes,
-			                  job->elastic.min_nodes, job->elastic.max_nodes);
-		job->elastic.min_nodes = min;
-		job->elastic.max_nodes = max;
+	if (o->min_nodes) {
+		if (o->min_nodes < job->elastic.min_nodes || o->max_nodes > job->elastic.max_nodes)
+			return hspmd_fail(err, "--nodes %d-%d goes beyond the %d to %d nodes that the job may have", o->min_nodes,
+			                  o->max_nodes, job->elastic.min_nodes, job->elastic.max_nodes);
+		job->elastic.min_nodes = o->min_nodes;
+		job->elastic.max_nodes = o->max_nodes;
 	}
 	int read = hspmd_torchrun_read(&job->command.argv, &job->command.argc, ignored, sizeof ignored, err);
 	if (read < 0)

@@ -12,14 +12,16 @@ struct run_command_options {
 	char *const *argv; /* not NULL-terminated */
 	int argc;          /* 0: none was given */
 	bool per_node, warm;
-	const char *notice, *nodes; /* NULL: not given */
+	int notice_signal; /* --notice; 0: not given */
+	double notice_s;
+	int min_nodes, max_nodes; /* --nodes; 0: not given */
 };
 
 /* The job that runs this command. NULL and err. */
 struct hspmd_job *run_command_job(const struct run_command_options *o, struct hspmd_error *err);
-/* Applies --nodes to a job that may have limits already (--hspmd-nodes); reads torchrun's command line, and logs what it does not use. No
- * effect on a job without a command. 0; -1 and err. */
-int run_command_prepare(struct hspmd_job *job, const char *nodes, struct hspmd_error *err);
+/* Applies --nodes to a job that may have limits already (--hspmd-nodes); reads torchrun's command line, and logs what it does not use.
+ * No effect on a job without a command. 0; -1 and err. */
+int run_command_prepare(struct hspmd_job *job, const struct run_command_options *o, struct hspmd_error *err);
 /* The folder of the command's checkpoints: the job's, else one in the output folder. It is made unless it is local to the nodes.
  * malloc'd; NULL and err. */
 char *run_command_save_folder(const struct hspmd_job *job, const char *job_id, const char *output, struct hspmd_error *err);

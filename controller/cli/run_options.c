@@ -97,39 +97,38 @@ static const struct option long_options[] = {
 	{ NULL, 0, NULL, 0 },
 };
 
-/* --notice and --nodes of a command. */
-static int check_words(const struct run_options *o)
+/* With a command --nodes is a range, which the job is checked against; else a number. */
+static int check_command(struct run_options *o, const char *nodes)
 {
 	struct hspmd_error err;
-	int number, least, most;
-	double seconds;
-	if (o->command.notice && hspmd_job_notice_parse(o->command.notice, &number, &seconds, &err))
-		return hspmd_usage_error("run", "--notice: %s", err.text);
-	if (o->node_range && hspmd_range_parse(o->node_range, &least, &most, &err))
-		return hspmd_usage_error("run", "--nodes: %s", err.text);
-	return 0;
-}
-
-/* With a command --nodes is a range, which the job is checked against; else a number. */
-static int check_command(struct run_options *o)
-{
 	const char *job = o->job ? "--job" : getenv("HSPMD_JOB") ? "HSPMD_JOB (sbatch --hspmd=FILE)" : NULL;
 	if (o->command.argc && job)
 		return hspmd_usage_error("run", "a command and %s exclude one another: the job file can name the command", job);
 	if (o->command.argc && (o->plan || o->transport))
 		return hspmd_usage_error("run", "%s has no meaning for a command", o->plan ? "--plan" : "--transport");
-	if (!o->command.argc && (o->command.per_node || o->command.notice || o->command.warm))
+	if (!o->command.argc && (o->command.per_node || o->command.notice_signal || o->command.warm))
 		return hspmd_usage_error("run", "%s needs a command",
-		                         o->command.notice ? "--notice"
-		                         : o->command.warm ? "--warm"
-		                                           : "--per-node");
-	if (o->command.argc)
-		return check_words(o);
-	if (!o->node_range)
+		                         o->command.notice_signal ? "--notice"
+		                         : o->command.warm        ? "--warm"
+		                                                  : "--per-node");
+	if (!nodes)
 		return 0;
-	if (hspmd_option_int("nodes", o->node_range, 1, 1 << 16, &o->nodes))
+	if (o->command.argc)
+		return hspmd_range_parse(nodes, &o->command.min_nodes, &o->command.max_nodes, &err)
+		               ? hspmd_usage_error("run", "--nodes: %s", err.text)
+		               : 0;
+	if (hspmd_option_int("nodes", nodes, 1, 1 << 16, &o->nodes))
 		return hspmd_usage_hint("run");
 	return o->cluster ? 0 : hspmd_usage_error("run", "--nodes needs --cluster or a command");
+}
+
+static int read_notice(const char *text, struct run_command_options *o)
+{
+	struct hspmd_error err;
+	if (!hspmd_job_notice_parse(text, &o->notice_signal, &o->notice_s, &err))
+		return 0;
+	hspmd_error_log("--notice: %s", err.text);
+	return -1;
 }
 
 static int check_ports(const char *text)
@@ -153,6 +152,7 @@ static int add_srun_args(struct run_options *o, const char *text)
 
 int run_options_parse(struct run_options *o, int argc, char **argv)
 {
+	const char *nodes = NULL;
 	int opt, bad = 0;
 	o->reconnect_timeout = 600;
 	o->ports = getenv(HSPMD_TCP_PORTS);
@@ -177,13 +177,13 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 			o->cluster = optarg;
 			break;
 		case OPT_NODES:
-			o->node_range = optarg;
+			nodes = optarg;
 			break;
 		case OPT_PER_NODE:
 			o->command.per_node = true;
 			break;
 		case OPT_NOTICE:
-			o->command.notice = optarg;
+			bad |= read_notice(optarg, &o->command);
 			break;
 		case OPT_WARM:
 			o->command.warm = !strcmp(optarg, "on");
@@ -238,7 +238,7 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 		o->command.argv = argv + optind;
 		o->command.argc = argc - optind;
 	}
-	int status = check_command(o);
+	int status = check_command(o, nodes);
 	if (status)
 		return status;
 	if (o->local && o->cluster && o->nodes)

@@ -10,10 +10,10 @@
 
 /* Texts point into argv or the environment; NULL and 0: not given. */
 struct run_options {
-	const char *job, *plan, *output, *cluster, *transport, *policies, *node_range, *ports;
+	const char *job, *plan, *output, *cluster, *transport, *policies, *ports;
 	char **srun_args; /* NULL-terminated, freed by the caller; NULL: none */
 	struct run_command_options command;
-	int64_t local, nodes, devices, port, repair_from;
+	int64_t local, nodes /* without a command */, devices, port, repair_from;
 	double step_timeout, reconnect_timeout;
 	bool resume, no_pmix, help;
 };
