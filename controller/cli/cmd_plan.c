@@ -14,7 +14,7 @@
 #include "controller/cli/plan_program.h"
 #include "controller/cli/plan_table.h"
 #include "controller/cli/step_lengths.h"
-#include "controller/solver/solver.h"
+#include "controller/solver/job_plan.h"
 #include "runtime/facts/facts.h"
 #include "runtime/model/model.h"
 
@@ -42,8 +42,8 @@ struct plan_inputs {
 	struct hspmd_graph_source source;
 	struct hspmd_program_search programs;
 	struct hspmd_step_lengths_of lengths;
-	struct hspmd_length_report length_report;
-	struct hspmd_mixed_report mixed_report;
+	struct hspmd_job_lengths_report lengths_report;
+	struct hspmd_job_search search; /* with a job, if its plan was searched for */
 	struct hspmd_profile *profile;
 	struct hspmd_plan *current, *plan;
 	struct hspmd_policy *policy; /* owns names in limits */
@@ -94,7 +94,8 @@ static int parse(int argc, char **argv, struct plan_options *o)
 	const struct hspmd_option options[] = {
 		{ "cluster", 0, "FILE", HSPMD_OPTION_TEXT, &o->cluster, 0, 0, "the cluster file (hspmd discover writes it)" },
 		{ "job", 0, "FILE", HSPMD_OPTION_TEXT, &o->job, 0, 0,
-		  "a job file: gives model, global batch, tokens per sample and precision" },
+		  "a job file: gives model, global batch, tokens per sample, precision\nand nodes; the plan is the one that hspmd run "
+		  "begins with" },
 		{ "model", 0, "FILE", HSPMD_OPTION_TEXT, &o->model, 0, 0, "the model's config.json" },
 		{ "profile", 0, "FILE", HSPMD_OPTION_TEXT, &o->profile, 0, 0, "measured layer times (hspmd profile writes it)" },
 		{ "global-batch", 0, "N", HSPMD_OPTION_INT, &o->global_batch, 1, INT_MAX, "samples per step" },
@@ -245,24 +246,17 @@ static struct hspmd_plan_task task_of(const struct plan_inputs *in)
 static struct hspmd_solve_request request_of(const struct plan_options *o, const struct plan_inputs *in)
 {
 	return (struct hspmd_solve_request){
-		.global_batch = (int)(in->job ? in->job->global_batch : o->global_batch),
-		.seq_len = (int)(in->job ? in->job->seq_len : o->seq_len),
+		.global_batch = (int)o->global_batch,
+		.seq_len = (int)o->seq_len,
 		.micro_batch = (int)o->micro_batch,
 		.precision = in->precision,
+/* What the options ask for; a job adds what it says. */
 		.time_limit_s = o->time_limit,
 		.limits = in->limits,
-		.programs = in->model && !in->lengths.count && !(in->job && (in->job->length_count || in->job->lengths_auto))
-		                    ? &in->programs
-		                    : NULL,
+		.programs = in->model && !in->lengths.count ? &in->programs : NULL,
 		.current = in->current,
 		.current_cluster = in->current_cluster,
 	};
-}
-
-/* Steps mix lengths, which are known. */
-static bool mixes(const struct plan_options *o, const struct plan_inputs *in)
-{
-	return in->lengths.count && (in->job ? in->job->mix_lengths : o->mix_lengths);
 }
 
 static int solve_mixed(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
@@ -270,12 +264,30 @@ static int solve_mixed(const struct plan_options *o, struct plan_inputs *in, str
 	struct hspmd_solve_request request = request_of(o, in);
 	struct hspmd_runtime_caps caps = hspmd_mixed_caps(NULL);
 	request.caps = &caps;
-	if (!in->plan && !(in->plan = hspmd_solve(in->cluster, in->facts, in->profile, &request, report, err)))
+	if (!(in->plan = hspmd_solve(in->cluster, in->facts, in->profile, &request, report, err)))
 		return -1;
-	if (o->evaluate)
-		return hspmd_evaluate_mixed(in->cluster, in->precision, in->lengths.shares, in->lengths.count, in->plan, &in->mixed_report,
-		                            err);
-	return hspmd_search_mixed_plan(in->cluster, &request, in->lengths.shares, in->lengths.count, &in->plan, &in->mixed_report, err);
+	return hspmd_search_mixed_plan(in->cluster, &request, in->lengths.shares, in->lengths.count, &in->plan, &in->lengths_report.mixed,
+	                               err);
+}
+
+/* As hspmd run does. */
+static int solve_job(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	in->search = (struct hspmd_job_search){ .job = in->job,
+		                                .cluster = in->cluster,
+		                                .facts = in->facts,
+		                                .profile = in->profile,
+		                                .shares = in->lengths.shares,
+		                                .share_count = in->lengths.count,
+		                                .request = request_of(o, in) };
+	hspmd_job_search_init(&in->search);
+	if (in->cluster->node_count < in->job->elastic.min_nodes)
+		hspmd_warn("%s: elastic.min_nodes: hspmd run needs %d nodes, the cluster has %d", o->job, in->job->elastic.min_nodes,
+		           in->cluster->node_count);
+	if (!(in->plan = hspmd_job_search_plan(&in->search, NULL, report, err)))
+		return -1;
+	hspmd_job_search_lengths(&in->search, &in->plan, &in->lengths_report);
+	return 0;
 }
 
 static int solve(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
@@ -284,7 +296,9 @@ static int solve(const struct plan_options *o, struct plan_inputs *in, struct hs
 	const struct hspmd_program_limits limits = { .seconds = o->time_limit };
 	if (in->plan && in->model && hspmd_plan_check_programs(in->cluster, &task, in->plan, CHECK_LIMIT_S, err))
 		return hspmd_error_prefix(err, "%s", o->evaluate);
-	if (mixes(o, in))
+	if (in->job && !in->plan)
+		return solve_job(o, in, report, err);
+	if (o->mix_lengths)
 		return solve_mixed(o, in, report, err);
 	if (in->plan && in->plan->synthesis && in->model)
 		return hspmd_evaluate_program(in->cluster, in->facts, &in->programs, in->precision, in->plan, &limits, report, err);
@@ -294,7 +308,8 @@ static int solve(const struct plan_options *o, struct plan_inputs *in, struct hs
 	in->plan = hspmd_solve(in->cluster, in->facts, in->profile, &request, report, err);
 	if (!in->plan || !in->lengths.count)
 		return in->plan ? 0 : -1;
-	return hspmd_search_shorter_plans(in->cluster, &request, in->lengths.shares, in->lengths.count, &in->plan, &in->length_report, err);
+	return hspmd_search_shorter_plans(in->cluster, &request, in->lengths.shares, in->lengths.count, &in->plan,
+	                                  &in->lengths_report.shorter, err);
 }
 
 /* What the search for a program found, and why. */
@@ -321,21 +336,55 @@ static int explain_program(const struct plan_inputs *in, const struct hspmd_solv
 static int explain(const struct plan_options *o, const struct plan_inputs *in, const struct hspmd_solve_report *report,
                    struct hspmd_error *err)
 {
-	struct hspmd_solve_request request = request_of(o, in);
-	request.programs = in->plan->synthesis ? request.programs : NULL; /* what one more device would bring: plans of the same kind */
+	struct hspmd_solve_request request = in->search.job ? in->search.request : request_of(o, in);
+	request.programs =
+	        in->plan->synthesis && in->model ? &in->programs : NULL; /* what one more device would bring: plans of the same kind */
 	char *text = hspmd_plan_explain(in->cluster, in->facts, in->profile, in->precision, o->evaluate ? NULL : &request, in->plan);
 	if (!text)
+/* Why hspmd run takes this plan, where speed alone would choose another. */
+static void explain_kind(const struct plan_inputs *in)
+{
+	struct hspmd_solve_request request = in->search.request;
+	struct hspmd_error ignored;
+	char text[400];
+	if (!in->search.job || in->cluster->device_count < 2)
+		return;
+	if (in->plan->zero_stage) {
+		hspmd_plan_wrap(stdout,
+		                "Among plans that keep the whole optimizer state in every pipeline there is none: the loss of a node takes "
+		                "part of the state along.\n");
+		return;
+	}
+	request.caps = &in->search.possible;
+	request.programs = NULL;
+	struct hspmd_plan *other = hspmd_solve(in->cluster, in->facts, in->profile, &request, NULL, &ignored);
+	snprintf(text, sizeof text,
+	         "Every pipeline keeps the whole optimizer state, so that after the loss of a node no step is repeated. ");
+	size_t n = strlen(text);
+	if (other && other->zero_stage && other->predicted.step_s < in->plan->predicted.step_s)
+		snprintf(text + n, sizeof text - n,
+		         "A plan that divides it among the pipelines would take %.4g s a step; hspmd run takes one if it knows how often "
+		         "nodes "
+		         "are lost, and expects more from it.\n",
+		         other->predicted.step_s);
+	else
+		snprintf(text + n, sizeof text - n, "Plans that divide it among the pipelines would not be faster.\n");
+	hspmd_plan_wrap(stdout, text);
+	hspmd_plan_destroy(other);
+}
+
 		return hspmd_fail_memory(err, "explaining the plan");
 	hspmd_plan_wrap(stdout, text);
 	free(text);
-	if (in->length_report.count && !(text = hspmd_plan_explain_lengths(in->plan, &in->length_report)))
+	explain_kind(in);
+	if (in->lengths_report.shorter.count && !(text = hspmd_plan_explain_lengths(in->plan, &in->lengths_report.shorter)))
 		return hspmd_fail_memory(err, "explaining the plan");
-	if (in->length_report.count) {
+	if (in->lengths_report.shorter.count) {
 		hspmd_plan_wrap(stdout, text);
 		free(text);
 	}
-	if (in->mixed_report.count) {
-		if (!(text = hspmd_plan_explain_mixed(in->plan, &in->mixed_report)))
+	if (in->lengths_report.mixed.count) {
+		if (!(text = hspmd_plan_explain_mixed(in->plan, &in->lengths_report.mixed)))
 			return hspmd_fail_memory(err, "explaining the plan");
 		hspmd_plan_wrap(stdout, text);
 		free(text);
@@ -415,8 +464,8 @@ int hspmd_command_plan(int argc, char **argv)
 	hspmd_policy_destroy(in.policy);
 	hspmd_plan_destroy(in.plan);
 	hspmd_plan_destroy(in.current);
-	hspmd_length_report_clear(&in.length_report);
-	hspmd_mixed_report_clear(&in.mixed_report);
+	hspmd_length_report_clear(&in.lengths_report.shorter);
+	hspmd_mixed_report_clear(&in.lengths_report.mixed);
 	hspmd_step_lengths_clear(&in.lengths);
 	hspmd_profile_destroy(in.profile);
 	hspmd_model_facts_destroy(in.facts);

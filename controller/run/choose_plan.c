@@ -3,11 +3,10 @@
 
 #include <math.h>
 
-#include "common/format/plan_precision.h"
 #include "common/log.h"
 #include "controller/core/risk.h"
 #include "controller/run/command_plan.h"
-#include "controller/solver/solver.h"
+#include "controller/solver/job_plan.h"
 
 /* Relative differences that do not change which kind of plan is better: of nodes, and of rates and intervals. */
 #define NODES_NEAR (1 / 64.0)
@@ -96,67 +95,20 @@ static void remember(const struct run_planning *o, const struct conditions *now,
 
 /* If the rate of node losses is known, compares a plan that may shard the state with `whole`: it is faster, but loses more work with a
  * node. Takes `whole` over; returns the better one. */
-static struct hspmd_plan *choose_by_risk(const struct run_planning *o, const struct conditions *now, const struct hspmd_cluster *c,
-                                         struct hspmd_solve_request *request, struct hspmd_plan *whole)
+static struct hspmd_plan *choose_by_risk(const struct run_planning *o, const struct conditions *now, struct hspmd_job_search *s,
+                                         struct hspmd_plan *whole)
 {
 	struct hspmd_error err;
 	if (!(now->risk.losses_per_s > 0))
 		return whole;
-	struct hspmd_plan *other = hspmd_solve(c, o->facts, NULL, request, NULL, &err);
-	bool better = other && run_risk_prefers(o->job, o->facts, c->node_count, now->copies, &now->every, &now->risk, whole, other);
+	s->request.caps = &s->possible;
+	struct hspmd_plan *other = hspmd_solve(s->cluster, o->facts, NULL, &s->request, NULL, &err);
+	bool better =
+	        other && run_risk_prefers(o->job, o->facts, s->cluster->node_count, now->copies, &now->every, &now->risk, whole, other);
 	if (other)
 		remember(o, now, better);
 	hspmd_plan_destroy(better ? whole : other);
 	return better ? other : whole;
-}
-
-/* If there is no plan with whole state in every pipeline, or only one in another precision than the job's, tries plans that shard the
- * state. */
-static struct hspmd_plan *settle_for(const struct run_planning *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
-                                     struct hspmd_plan *whole, struct hspmd_error *err)
-{
-	enum hspmd_precision asked = request->precision;
-	if (whole && hspmd_plan_precision(whole, c, asked) == asked)
-		return whole;
-	struct hspmd_plan *other = hspmd_solve(c, o->facts, NULL, request, NULL, err);
-	if (whole && (!other || hspmd_plan_precision(other, c, asked) != asked)) {
-		hspmd_plan_destroy(other);
-		return whole;
-	}
-	hspmd_plan_destroy(whole);
-	return other;
-}
-
-/* Pipelines for some of the lengths are worth having, but not needed. */
-static void mix_lengths(const struct run_planning *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
-                        struct hspmd_plan **plan)
-{
-	struct hspmd_mixed_report report;
-	struct hspmd_error err = { "" };
-	if (hspmd_search_mixed_plan(c, request, o->shares, o->share_count, plan, &report, &err))
-		hspmd_warn("every pipeline takes samples of all lengths: %s", err.text);
-	else
-		hspmd_info("%d pipelines for steps that mix lengths: %.3g s expected per step, instead of %.3g s by the plan for the "
-		           "longest samples",
-		           (*plan)->pipeline_count, report.mixed_s, report.given_s);
-	hspmd_mixed_report_clear(&report);
-}
-
-/* Plans for shorter steps are worth having, but not needed. */
-static void add_shorter_plans(const struct run_planning *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
-                              struct hspmd_plan **plan)
-{
-	struct hspmd_length_report report = { 0 };
-	struct hspmd_error err = { "" };
-	if (o->share_count < 2)
-		return;
-	if (hspmd_search_shorter_plans(c, request, o->shares, o->share_count, plan, &report, &err))
-		hspmd_warn("all steps run the plan for the longest ones: %s", err.text);
-	else if ((*plan)->shorter_count)
-		hspmd_info(
-		        "%d plans, of which each step runs the one for its length: %.3g s expected per step, instead of %.3g s by one plan",
-		        1 + (*plan)->shorter_count, report.set_s, report.without_s);
-	hspmd_length_report_clear(&report);
 }
 
 static json_t *plan_command(const struct run_planning *o, json_t *input, struct hspmd_error *err)
@@ -177,36 +129,32 @@ struct question {
 	const struct run_planning *o;
 	json_t *input;
 	struct hspmd_cluster *c, *old_c;
-	struct hspmd_plan *old;                    /* the current plan; NULL: none */
-	struct hspmd_runtime_caps possible, whole; /* what the job's plans may be; and every pipeline keeps the whole optimizer state */
-	struct hspmd_solve_request request;
+	struct hspmd_plan *old; /* the current plan; NULL: none */
+	struct hspmd_job_search search;
 };
 
 static int question_read(struct question *q, const struct run_planning *o, json_t *input, struct hspmd_error *err)
 {
-	const struct hspmd_job *job = o->job;
 	json_t *now = json_object_get(input, "current");
-	*q = (struct question){ .o = o,
-		                .input = input,
-		                .possible = job->mix_lengths ? hspmd_mixed_caps(NULL) : hspmd_runtime_caps_default() };
-	q->whole = q->possible;
-	q->whole.max_zero_stage = 0;
+	*q = (struct question){ .o = o, .input = input };
 	q->c = hspmd_cluster_from_json(json_object_get(input, "cluster"), "cluster", err);
 	if (json_is_object(now)) {
 		q->old_c = hspmd_cluster_from_json(json_object_get(now, "cluster"), "cluster", NULL);
 		q->old = q->old_c ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", q->old_c, o->layers, NULL) : NULL;
 	}
-	q->request = (struct hspmd_solve_request){
-		.global_batch = (int)job->global_batch,
-		.seq_len = (int)job->seq_len,
-		.precision = job->precision,
-		.time_limit_s = o->limit_s,
-		.cancelled = o->cancelled,
-		.least_nodes = job->elastic.min_nodes,
-		.limits.max_nodes = job->elastic.max_nodes,
-		.current = q->old,
-		.current_cluster = q->old_c,
+	q->search = (struct hspmd_job_search){
+		.job = o->job,
+		.cluster = q->c,
+		.facts = o->facts,
+		.shares = o->shares,
+		.share_count = o->share_count,
+		.request = { .time_limit_s = o->limit_s,
+		             .cancelled = o->cancelled,
+		             .programs = o->programs,
+		             .current = q->old,
+		             .current_cluster = q->old_c },
 	};
+	hspmd_job_search_init(&q->search);
 	return q->c ? 0 : -1;
 }
 
@@ -241,8 +189,10 @@ static json_t *repaired(struct question *q, struct hspmd_error *err)
 	int copies = (int)json_integer_value(json_object_get(q->input, "copies"));
 	if (!q->old || !json_is_true(json_object_get(q->input, "urgent")) || q->c->device_count < q->o->repair_devices)
 		return NULL;
-	q->request.caps = q->old->zero_stage ? &q->possible : &q->whole;
-	struct hspmd_plan *plan = hspmd_repair_plan(q->c, q->o->facts, &q->request, behind > 0 ? behind : 1, 1 + copies, &slower, err);
+	struct hspmd_solve_request request = q->search.request;
+	request.programs = NULL;
+	request.caps = q->old->zero_stage ? &q->search.possible : &q->search.whole;
+	struct hspmd_plan *plan = hspmd_repair_plan(q->c, q->o->facts, &request, behind > 0 ? behind : 1, 1 + copies, &slower, err);
 	if (!plan) {
 		hspmd_info("the last plan is not repaired: %s", err->text);
 		return NULL;
@@ -259,28 +209,26 @@ static json_t *repaired(struct question *q, struct hspmd_error *err)
 static json_t *searched(struct question *q, struct hspmd_error *err)
 {
 	const struct run_planning *o = q->o;
-	struct hspmd_solve_request *request = &q->request;
+	struct hspmd_job_search *s = &q->search;
 	struct conditions conditions = conditions_of(q->input, q->c);
 	enum kind kind = kind_known(o, q->c, &conditions);
+	bool whole = false;
 	struct hspmd_plan *plan = NULL;
-	/* If memory suffices, every pipeline keeps the whole optimizer state: then other workers hold that of a lost one, and no step must
-	 * be repeated. */
-	request->caps = &q->whole;
-	/* A job that has trained without a program needs a new plan fast, and is unlikely to need one now. */
-	request->programs = o->job->length_count || (q->old && !q->old->synthesis) ? NULL : o->programs;
-	if (kind != KIND_SHARDED)
-		plan = hspmd_search_plan(q->c, o->facts, NULL, request, NULL, NULL, err);
-	request->caps = &q->possible;
-	request->programs = plan || kind == KIND_SHARDED ? NULL : request->programs;
-	bool any = plan != NULL;
-	plan = settle_for(o, q->c, request, plan, err);
-	if (plan && any && kind == KIND_ANY)
-		plan = choose_by_risk(o, &conditions, q->c, request, plan);
-	request->caps = plan && !plan->zero_stage ? &q->whole : &q->possible;
-	if (plan && mixes(o))
-		mix_lengths(o, q->c, request, &plan);
-	else if (plan && !o->job->mix_lengths)
-		add_shorter_plans(o, q->c, request, &plan);
+	if (kind == KIND_SHARDED) {
+		s->request.caps = &s->possible;
+		s->request.programs = NULL;
+		plan = hspmd_solve(q->c, o->facts, NULL, &s->request, NULL, err);
+	} else {
+		plan = hspmd_job_search_plan(s, &whole, NULL, err);
+	}
+	if (plan && whole && kind == KIND_ANY)
+		plan = choose_by_risk(o, &conditions, s, plan);
+	if (plan) {
+		struct hspmd_job_lengths_report report = { 0 };
+		hspmd_job_search_lengths(s, &plan, &report);
+		hspmd_length_report_clear(&report.shorter);
+		hspmd_mixed_report_clear(&report.mixed);
+	}
 	if (!plan)
 		return NULL;
 	double current_s = current_plan_step_s(o, json_object_get(q->input, "current"), q->c);
