@@ -156,6 +156,8 @@ static int read_lines(struct report_run *r, const char *name, int (*take)(struct
 	if (f)
 		fclose(f);
 	free(path);
+	if (!rc && needed && at.lines && at.bad == at.lines)
+		return hspmd_fail(err, "%s/%s: none of its %zu lines can be read", r->folder, name, at.lines);
 	if (!rc && at.bad &&
 	    warn(r, hspmd_asprintf("%zu of %zu lines of %s cannot be read, the first is line %zu", at.bad, at.lines, name, at.first_bad)))
 		return hspmd_fail_memory(err, "reading a run");
