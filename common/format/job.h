@@ -132,6 +132,8 @@ int hspmd_job_check_files(const struct hspmd_job *j, const struct hspmd_job_mode
 /* -1 and err: the job's samples are longer than the model's positions. */
 int hspmd_job_check_positions(const struct hspmd_job *j, const struct hspmd_model *m, struct hspmd_error *err);
 
+/* -1 and err: the path has a variable that hspmd_job_expand_path() does not know. */
+int hspmd_job_check_path(const char *path, struct hspmd_error *err);
 /* Expand $USER, $JOB (the Slurm job id; "local" if job_id is NULL), $HOME, and their ${NAME} forms. malloc'd; NULL and err for other
  * variables. */
 char *hspmd_job_expand_path(const char *path, const char *job_id, struct hspmd_error *err);

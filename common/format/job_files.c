@@ -42,17 +42,10 @@ static char *user_entry(bool home)
 	return value;
 }
 
+/* Of a variable that there is. */
 static char *variable(const char *name, size_t length, const char *job_id, struct hspmd_error *err)
 {
-	char *value = NULL;
-	if (length == 3 && !memcmp(name, "JOB", 3))
-		value = strdup(job_id ? job_id : "local");
-	else if (length == 4 && (!memcmp(name, "USER", 4) || !memcmp(name, "HOME", 4)))
-		value = user_entry(*name == 'H');
-	else {
-		hspmd_fail(err, "$%.*s is not a variable here; expected $USER, $JOB or $HOME", (int)(length < 64 ? length : 64), name);
-		return NULL;
-	}
+	char *value = *name == 'J' ? strdup(job_id ? job_id : "local") : user_entry(*name == 'H');
 	if (!value)
 		hspmd_fail(err, "no value for $%.*s", (int)length, name);
 	return value;
@@ -68,8 +61,29 @@ static const char *variable_name(const char *text, size_t *length, const char **
 	return *length && (!braces || name[*length] == '}') ? name : NULL;
 }
 
+int hspmd_job_check_path(const char *path, struct hspmd_error *err)
+{
+	static const char *const known[] = { "USER", "JOB", "HOME" };
+	const char *whole = path;
+	while ((path = strchr(path, '$'))) {
+		size_t length, i = 0;
+		const char *rest, *name = variable_name(path + 1, &length, &rest);
+		if (!name)
+			return hspmd_fail(err, "\"%s\": expected $NAME or ${NAME}", whole);
+		while (i < sizeof known / sizeof *known && (strlen(known[i]) != length || memcmp(known[i], name, length)))
+			i++;
+		if (i == sizeof known / sizeof *known)
+			return hspmd_fail(err, "$%.*s is not a variable here; expected $USER, $JOB or $HOME",
+			                  (int)(length < 64 ? length : 64), name);
+		path = rest;
+	}
+	return 0;
+}
+
 char *hspmd_job_expand_path(const char *path, const char *job_id, struct hspmd_error *err)
 {
+	if (hspmd_job_check_path(path, err))
+		return NULL;
 	char *text = strdup("");
 	while (text && *path) {
 		size_t plain = strcspn(path, "$"), length = 0;
@@ -77,9 +91,7 @@ char *hspmd_job_expand_path(const char *path, const char *job_id, struct hspmd_e
 		char *value = NULL;
 		if (*rest == '$') {
 			const char *name = variable_name(path + plain + 1, &length, &rest);
-			if (!name)
-				hspmd_fail(err, "\"%s\": expected $NAME or ${NAME}", path);
-			value = name ? variable(name, length, job_id, err) : NULL;
+			value = variable(name, length, job_id, err);
 			if (!value) {
 				free(text);
 				return NULL;

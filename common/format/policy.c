@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/job.h"
 #include "common/format/week_times.h"
 #include "common/json.h"
 
@@ -222,8 +223,11 @@ static void read_field(struct hspmd_json *section, int field, struct hspmd_polic
 	case HSPMD_POLICY_PATH: {
 		struct hspmd_json at = hspmd_json_any(section, f->key);
 		const char *path = hspmd_json_string_value(&at);
-		if (path && *path != '/' && *path != '$')
+		struct hspmd_error why;
+		if (path && *path != '/' && strncmp(path, "$HOME", 5) && strncmp(path, "${HOME}", 7))
 			hspmd_json_fail(&at, "expected an absolute path, got \"%s\"", path);
+		else if (path && hspmd_job_check_path(path, &why))
+			hspmd_json_fail(&at, "%s", why.text);
 		else
 			*(char **)to = text_copy(&at, path);
 		break;
