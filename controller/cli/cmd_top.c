@@ -317,6 +317,7 @@ static bool hear(struct top *t)
 static int run_plain(struct top *t, bool once)
 {
 	bool listens = !once;
+	char told[sizeof t->why] = ""; /* why there is no answer is told once, and again if it is something else */
 	while (!t->done && !stopped && !ferror(stdout)) {
 		struct pollfd wait[2] = { { .fd = top_ask_fd(t->ask), .events = POLLIN },
 			                  { .fd = listens ? STDIN_FILENO : -1, .events = POLLIN } };
@@ -325,7 +326,10 @@ static int run_plain(struct top *t, bool once)
 		if (listens && wait[1].revents)
 			listens = hear(t);
 		bool answered = take(t, hspmd_now());
-		if (answered || t->view.notice[0])
+		bool again = answered && t->why[0] && !strcmp(t->why, told);
+		if (answered)
+			memcpy(told, t->why, sizeof told);
+		if ((answered && !again) || t->view.notice[0])
 			describe(t);
 		if (answered && once)
 			return t->why[0] && !t->view.status ? HSPMD_EXIT_FAILED : HSPMD_EXIT_DONE;
@@ -362,6 +366,10 @@ int hspmd_command_top(int argc, char **argv)
 	const char *job = optind < argc ? argv[optind] : getenv("SLURM_JOB_ID");
 	static struct top t;
 	struct hspmd_error err = { "" };
+	if (job && *job && !top_ask_knows(job, &err)) {
+		hspmd_error_log("%s", err.text);
+		return HSPMD_EXIT_FAILED;
+	}
 	plain |= once || !isatty(STDOUT_FILENO);
 	catch_signals();
 	if (!plain && top_screen_open(&err)) {

@@ -57,6 +57,16 @@ static json_t *ask_status(const char *job, struct hspmd_error *err)
 	return status;
 }
 
+bool top_ask_knows(const char *job, struct hspmd_error *err)
+{
+	json_t *contact = hspmd_contact_find(job, getenv("SLURM_CLUSTER_NAME"), err);
+	json_t *status = contact ? NULL : hspmd_control_ask_slurm(job, false);
+	bool known = contact || status;
+	json_decref(contact);
+	json_decref(status);
+	return known;
+}
+
 static void *ask_again_and_again(void *argument)
 {
 	struct top_ask *a = argument;

@@ -11,6 +11,8 @@
 
 struct top_ask;
 
+/* Returns false and err if neither a contact file nor Slurm knows the job. Blocks while it asks Slurm. */
+bool top_ask_knows(const char *job, struct hspmd_error *err);
 /* Asks at once, and again every `every_s` seconds: about this job, or, job "", for the list of the user's jobs. NULL and err. There is one
  * per process; it lives until the process ends. */
 struct top_ask *top_ask_start(const char *job, double every_s, struct hspmd_error *err);
