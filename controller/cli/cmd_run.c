@@ -178,6 +178,7 @@ static int read_plan(struct run *r, struct hspmd_error *err)
 	r->config.model = r->model;
 	r->config.facts = r->facts;
 	struct hspmd_json root = hspmd_json_root(&doc);
+	hspmd_json_format(&root, HSPMD_PLAN_FORMAT);
 	int64_t batch = hspmd_json_int(&root, "global_batch", 1, INT_MAX), seq = hspmd_json_int(&root, "seq_len", 1, INT_MAX);
 	bool refused = doc.failed || hspmd_plan_check_job(r->opt.plan, batch, seq, r->job, err);
 	hspmd_json_close(&doc);
