@@ -2,6 +2,7 @@
 /* Reading, checking and writing hspmd-job-1. job_files.c checks the files that the job names. */
 #include "common/format/job.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -268,8 +269,13 @@ static void read_trace(struct hspmd_job *j, struct hspmd_json *root)
 	if (!hspmd_json_has(root, "trace"))
 		return;
 	struct hspmd_json steps = hspmd_json_array(&o, "steps", 2, 2), first = hspmd_json_at(&steps, 0), end = hspmd_json_at(&steps, 1);
+	int before = hspmd_json_mistakes(root);
 	j->trace_first = hspmd_json_int_value(&first, 0, HSPMD_JOB_STEPS_MAX);
-	j->trace_end = hspmd_json_int_value(&end, j->trace_first + 1, j->trace_first + HSPMD_JOB_TRACE_MAX);
+	j->trace_end = hspmd_json_int_value(&end, 1, HSPMD_JOB_STEPS_MAX + HSPMD_JOB_TRACE_MAX);
+	int64_t steps_count = j->trace_end - j->trace_first;
+	if (hspmd_json_mistakes(root) == before && (steps_count < 1 || steps_count > HSPMD_JOB_TRACE_MAX))
+		hspmd_json_fail(&steps, "expected [FIRST, END], where END is 1 to %d above FIRST, got [%" PRId64 ", %" PRId64 "]",
+		                HSPMD_JOB_TRACE_MAX, j->trace_first, j->trace_end);
 	hspmd_json_check_keys(&o);
 }
 
