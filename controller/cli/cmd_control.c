@@ -19,6 +19,7 @@
 #define ANSWER_S 30.0  /* wait for an answer that needs no work, unless --timeout gives less */
 #define RESIZE_S 600.0 /* wait for a resize or a checkpoint, unless --timeout is given */
 #define GREET_S 3.0    /* wait for a controller before Slurm is asked whether its job is suspended */
+#define NODES_MOST (1 << 20)
 #define RETURN_S 60.0  /* wait for a controller that has died to be restarted, unless --timeout is given */
 
 struct control {
@@ -459,10 +460,15 @@ int hspmd_command_trace(int argc, char **argv)
 /* "4" is a total, "+2" and "-2" are differences. */
 static int add_count(json_t *hello, const struct control *c)
 {
-	int64_t n;
 	bool by = c->count[0] == '+' || c->count[0] == '-';
-	if (hspmd_option_int("nodes", c->count + by, by ? 1 : 0, 1 << 20, &n))
+	const char *digits = c->count + by;
+	bool whole = *digits && strspn(digits, "0123456789") == strlen(digits) && strlen(digits) < 8;
+	int n = whole ? atoi(digits) : -1;
+	if (n < by || n > NODES_MOST) { /* the job says why it cannot have none */
+		hspmd_error_log("expected a number of nodes, N or %cN, up to %d, got '%s'", !strcmp(c->command, "grow") ? '+' : '-',
+		                NODES_MOST, c->count);
 		return -1;
+	}
 	if (by && (c->count[0] == '+') != !strcmp(c->command, "grow")) {
 		hspmd_error_log("%s by %s: the sign is the wrong one", c->command, c->count);
 		return -1;

@@ -387,8 +387,8 @@ static void wrong_usage(void **state)
 	} cases[] = {
 		{ "grow -2 7", "the sign is the wrong one" },
 		{ "shrink +2 7", "the sign is the wrong one" },
-		{ "grow many 7", "--nodes: expected a whole number" },
-		{ "grow +0 7", "--nodes: " },
+		{ "grow many 7", "expected a number of nodes, N or +N, up to 1048576, got 'many'" },
+		{ "grow +0 7", "expected a number of nodes, N or +N, up to 1048576, got '+0'" },
 		{ "grow 1 2 7", "expected a number of nodes and a job" },
 		{ "grow", "expected a number of nodes and a job" },
 		{ "shrink --nodes n[ 7", "--nodes: " },
